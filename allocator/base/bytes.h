@@ -1,0 +1,26 @@
+// Sizes in bytes: units, rounding, and their text forms.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace cachalot {
+
+inline constexpr std::size_t kKiB = std::size_t{1} << 10;
+inline constexpr std::size_t kMiB = std::size_t{1} << 20;
+inline constexpr std::size_t kGiB = std::size_t{1} << 30;
+
+constexpr std::size_t round_down(std::size_t bytes, std::size_t multiple) { return bytes - bytes % multiple; }
+// The caller has checked that bytes + multiple does not overflow.
+constexpr std::size_t round_up(std::size_t bytes, std::size_t multiple) {
+  return round_down(bytes + multiple - 1, multiple);
+}
+
+// "512 bytes", "20.00 MiB": as PyTorch prints sizes.
+std::string format_bytes(std::size_t bytes);
+// "1024", "512KiB", "80GiB", "1.5 MiB": bytes, or a number with KiB, MiB, GiB or TiB. Throws InvalidArgument.
+std::size_t parse_bytes(std::string_view text);
+
+}  // namespace cachalot

@@ -1,0 +1,20 @@
+// CACHALOT_REQUIRE: the caller's mistake; always on, throws InvalidArgument with a fmt message naming value and rule.
+// CACHALOT_ASSERT: our own mistake; debug builds only.
+#pragma once
+
+#include <fmt/format.h>
+
+#include <cassert>
+
+#include "cachalot/errors.h"
+
+#define CACHALOT_REQUIRE(condition, ...)                           \
+  do {                                                             \
+    if (!(condition)) [[unlikely]]                                 \
+      throw ::cachalot::InvalidArgument(fmt::format(__VA_ARGS__)); \
+  } while (false)
+
+#define CACHALOT_ASSERT(condition) assert(condition)
+
+// For the few functions that make up a malloc and a free: calls between them would cost as much as their work.
+#define CACHALOT_FAST_PATH [[gnu::always_inline]] inline

@@ -1,0 +1,77 @@
+// A Block is a stretch of one segment: free, allocated, or freed but waiting for other streams.
+//
+// Invariants (validate() checks them):
+// (1) a segment's blocks tile it, in address order, without gap;
+// (2) no two free neighbours;
+// (3) a free block is in its arena's bins, any other block is not;
+// (4) the first block of a segment stays the same object as long as the segment lives.
+//
+// 64 bytes, one cache line. What only rare modes need is in BlockDetail, beside it in the slab.
+// Not thread-safe: the mutex of the block's DeviceAllocator guards it.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "cachalot/change.h"
+#include "cachalot/device.h"
+
+namespace cachalot {
+
+struct Arena;
+struct StreamUse;
+
+inline constexpr std::size_t kBlockGranularity = 512;  // sizes and offsets are multiples; so sizes have 9 spare bits
+
+struct Block {
+  enum Flag : std::uint64_t {
+    kAllocated = 1,  // handed out
+    kFreeing = 2,    // deallocate is recording its events, without the lock
+    kPending = 4,    // freed, waiting for events or for the end of a capture
+    kRetired = 8,    // not a block: an unused slot of the slab
+  };
+  static constexpr std::uint64_t kFlagBits = kBlockGranularity - 1;
+
+  struct BinLinks {  // while free
+    Block* left;
+    Block* right;
+  };
+  struct Uses {                    // while not free
+    StreamUse* head;               // streams it was recorded on
+    std::uint32_t pending_events;  // not yet seen done
+  };
+
+  Address address;
+  std::uint64_t size_and_flags;
+  std::uint64_t requested;  // bytes asked for; of a free block: by its last user
+  Block* prev;              // neighbours in the segment
+  Block* next;
+  Arena* arena;
+  union {
+    BinLinks links;
+    Uses uses;
+  };
+
+  std::size_t size() const { return size_and_flags & ~kFlagBits; }
+  bool has(Flag flag) const { return (size_and_flags & flag) != 0; }
+  bool is_free() const { return (size_and_flags & kFlagBits) == 0; }
+  bool is_split() const { return prev != nullptr || next != nullptr; }  // part of a segment of several blocks
+  Address end() const { return address + size(); }
+};
+static_assert(sizeof(Block) == 64);
+
+// What a block needs in rare modes only (garbage collection, recorded contexts).
+struct BlockDetail {
+  std::uint64_t freed_at = 0;  // the pool's clock when it became free
+  Context context;             // where it was allocated
+  Context segment_context;     // of the first block: where its segment was first allocated for
+};
+
+// One stream, other than its own, that a block was recorded on. A node of a list.
+struct StreamUse {
+  Stream stream;
+  Event event;  // while its free is being recorded
+  StreamUse* next;
+};
+
+}  // namespace cachalot

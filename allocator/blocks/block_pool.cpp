@@ -1,0 +1,18 @@
+#include "blocks/block_pool.h"
+
+namespace cachalot {
+
+Arena& BlockPool::find_or_add(Stream stream) {
+  if (const auto found = by_stream_.find(stream); found != by_stream_.end()) {
+    last_ = found->second;
+  } else {
+    arenas_.reserve(arenas_.size() + 1);
+    auto arena = std::make_unique<Arena>(*this, stream);
+    by_stream_.emplace(stream, arena.get());
+    last_ = arena.get();
+    arenas_.push_back(std::move(arena));
+  }
+  return *last_;
+}
+
+}  // namespace cachalot

@@ -1,0 +1,306 @@
+// The C boundary: one allocator for the process, and exceptions turned into codes and messages.
+#include "cachalot/c_api.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <atomic>
+#include <charconv>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <mutex>
+#include <new>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "base/bytes.h"
+#include "base/check.h"
+#include "cachalot/caching_allocator.h"
+#include "cachalot/errors.h"
+#include "cachalot/simulated_device.h"
+#include "policy/torch_policy.h"
+
+namespace cachalot {
+namespace {
+
+// ---- This thread's last error ---------------------------------------------------------------------------------------
+
+// Read and emptied on the fast path: a plain pointer, found without a call.
+constinit thread_local const char* last_error [[gnu::tls_model("initial-exec")]] = "";
+
+// The text behind last_error. Destructors of other thread-locals may still fail when it is gone.
+struct Message {
+  std::string text;
+  ~Message() { gone = true; }
+  static constinit inline thread_local bool gone = false;
+};
+
+void set_last_error(const char* text) noexcept {
+  static thread_local Message message;
+  last_error = "an error, which could not be kept: the thread ends or the host has no memory left";
+  if (Message::gone) return;
+  try {
+    message.text = text;
+    last_error = message.text.c_str();
+  } catch (const std::bad_alloc&) {
+  }
+}
+
+int fail(int code, const char* message) noexcept {
+  set_last_error(message);
+  return code;
+}
+
+// A bad environment variable.
+class BadEnvironment : public InvalidArgument {
+ public:
+  using InvalidArgument::InvalidArgument;
+};
+
+// For use in a catch clause: keeps the message of the exception in flight and returns its code.
+int translate_exception() noexcept {
+  try {
+    throw;
+  } catch (const BadEnvironment& error) {
+    return fail(CACHALOT_E_ENVIRONMENT, error.what());
+  } catch (const InvalidArgument& error) {
+    return fail(CACHALOT_E_INVALID_ARGUMENT, error.what());
+  } catch (const OutOfMemory& error) {
+    return fail(CACHALOT_E_OUT_OF_MEMORY, error.what());
+  } catch (const CudaError& error) {
+    return fail(CACHALOT_E_CUDA, error.what());
+  } catch (const std::exception& error) {
+    return fail(CACHALOT_E_INTERNAL, error.what());
+  } catch (...) {
+    return fail(CACHALOT_E_INTERNAL, "unknown exception");
+  }
+}
+
+// Runs `action` and returns a code.
+template <typename Action>
+int guarded(Action action) noexcept {
+  try {
+    action();
+    return CACHALOT_OK;
+  } catch (...) {
+    return translate_exception();
+  }
+}
+
+// Returns what `function` returns, or `otherwise` if it throws.
+template <typename Value, typename Function>
+Value value_or(Value otherwise, Function function) noexcept {
+  try {
+    return function();
+  } catch (...) {
+    translate_exception();
+    return otherwise;
+  }
+}
+
+// ---- The environment ------------------------------------------------------------------------------------------------
+
+// parse(text of the variable), or parse(otherwise) where it is not set.
+template <typename Parse>
+auto from_environment(const char* variable, const char* otherwise, Parse parse) {
+  const char* const text = std::getenv(variable);
+  try {
+    return parse(std::string_view(text == nullptr ? otherwise : text));
+  } catch (const InvalidArgument& error) {
+    throw BadEnvironment(fmt::format("environment variable {}: {}", variable, error.what()));
+  }
+}
+
+std::size_t parse_device_memory(std::string_view text) {
+  const std::size_t bytes = parse_bytes(text);
+  CACHALOT_REQUIRE(bytes >= kSmallBuffer, "'{}' is less than one segment, 2 MiB", text);
+  return bytes;
+}
+
+int parse_device_count(std::string_view text) {
+  constexpr int kMaxDevices = 64;
+  int count = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), count);
+  const bool is_number = error == std::errc{} && end == text.data() + text.size();
+  CACHALOT_REQUIRE(is_number && count >= 1 && count <= kMaxDevices, "'{}' is not a number of devices from 1 to {}",
+                   text, kMaxDevices);
+  return count;
+}
+
+std::vector<std::shared_ptr<Device>> simulated_devices() {
+  SimulatedDevice::Config config;
+  config.memory_bytes = from_environment("CACHALOT_SIM_MEMORY", "80GiB", parse_device_memory);
+  const int count = from_environment("CACHALOT_SIM_DEVICES", "1", parse_device_count);
+  std::vector<std::shared_ptr<Device>> devices;
+  for (config.index = 0; config.index < count; ++config.index) {
+    devices.push_back(std::make_shared<SimulatedDevice>(config));
+  }
+  return devices;
+}
+
+Options environment_options() {
+  return from_environment("CACHALOT_CONF", "", [](std::string_view text) { return parse_options(text); });
+}
+
+// ---- The process's allocator ----------------------------------------------------------------------------------------
+
+// Made at first use and never destroyed: memory may be freed by destructors that run after ours would. While it cannot
+// be made, each call tries again and fails with the reason.
+class ProcessAllocator {
+ public:
+  CachingAllocator& get() {
+    CachingAllocator* const allocator = allocator_.load(std::memory_order_acquire);
+    return allocator != nullptr ? *allocator : make();
+  }
+
+  void configure(std::string_view text) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (CachingAllocator* const allocator = allocator_.load(std::memory_order_acquire)) {
+      allocator->configure(text);
+    } else {
+      configured_ = parse_options(text, initial_options());
+    }
+  }
+
+ private:
+  CachingAllocator& make() {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (CachingAllocator* const made = allocator_.load(std::memory_order_acquire)) return *made;
+    const Options options = initial_options();
+    std::vector<std::shared_ptr<Device>> devices = cuda_devices();
+    if (devices.empty()) devices = simulated_devices();
+    auto allocator = std::make_unique<CachingAllocator>(std::move(devices), options);
+    allocator_.store(allocator.get(), std::memory_order_release);
+    return *allocator.release();
+  }
+
+  Options initial_options() const { return configured_ ? *configured_ : environment_options(); }
+
+  std::mutex mutex_;  // held while the allocator is made or configured
+  std::atomic<CachingAllocator*> allocator_{nullptr};
+  std::optional<Options> configured_;  // by configure, before the allocator was made
+};
+
+ProcessAllocator& process_allocator() {
+  static ProcessAllocator& process = *new ProcessAllocator;
+  return process;
+}
+
+CachingAllocator& allocator() { return process_allocator().get(); }
+
+cachalot_fragmentation_t to_c(const Fragmentation& figures) {
+  static_assert(CACHALOT_HISTOGRAM_ENTRIES == Fragmentation::kHistogramEntries);
+  cachalot_fragmentation_t result;
+  result.requested_bytes = figures.requested_bytes;
+  result.allocated_bytes = figures.allocated_bytes;
+  result.reserved_bytes = figures.reserved_bytes;
+  result.free_bytes = figures.free_bytes;
+  result.largest_free_bytes = figures.largest_free_bytes;
+  result.free_blocks = figures.free_blocks;
+  result.peak_requested_bytes = figures.peak_requested_bytes;
+  result.peak_reserved_bytes = figures.peak_reserved_bytes;
+  result.internal = figures.internal;
+  result.external = figures.external;
+  result.reserved_ratio = figures.reserved_ratio;
+  result.peak_ratio = figures.peak_ratio;
+  std::ranges::copy(figures.free_block_histogram, result.free_block_histogram);
+  return result;
+}
+
+// For the caller to free.
+char* copy_of(const std::string& text) {
+  char* const copy = static_cast<char*>(std::malloc(text.size() + 1));
+  if (copy == nullptr) throw std::bad_alloc();
+  std::memcpy(copy, text.c_str(), text.size() + 1);
+  return copy;
+}
+
+}  // namespace
+}  // namespace cachalot
+
+using namespace cachalot;
+
+void* cachalot_malloc(size_t size, int device, cudaStream_t stream) {
+  return value_or<void*>(nullptr, [&] {
+    void* const ptr = allocator().allocate(size, device, stream);
+    last_error = "";
+    return ptr;
+  });
+}
+
+void cachalot_free(void* ptr, size_t size, int device, cudaStream_t stream) {
+  guarded([&] {
+    if (ptr != nullptr) allocator().deallocate(ptr, size, device, stream);
+    last_error = "";
+  });
+}
+
+int cachalot_empty_cache(int device) {
+  return guarded([&] { allocator().empty_cache(device); });
+}
+
+size_t cachalot_memory_allocated(int device) {
+  return value_or<size_t>(0, [&] { return allocator().memory_allocated(device); });
+}
+
+size_t cachalot_memory_reserved(int device) {
+  return value_or<size_t>(0, [&] { return allocator().memory_reserved(device); });
+}
+
+size_t cachalot_max_memory_allocated(int device) {
+  return value_or<size_t>(0, [&] { return allocator().max_memory_allocated(device); });
+}
+
+size_t cachalot_max_memory_reserved(int device) {
+  return value_or<size_t>(0, [&] { return allocator().max_memory_reserved(device); });
+}
+
+int cachalot_reset_peak_memory_stats(int device) {
+  return guarded([&] { allocator().reset_peak_stats(device); });
+}
+
+int cachalot_reset_accumulated_memory_stats(int device) {
+  return guarded([&] { allocator().reset_accumulated_stats(device); });
+}
+
+int cachalot_record_stream(void* ptr, cudaStream_t stream) {
+  return guarded([&] {
+    if (ptr != nullptr) allocator().record_stream(ptr, stream);
+  });
+}
+
+int cachalot_set_memory_fraction(double fraction, int device) {
+  return guarded([&] { allocator().set_memory_fraction(fraction, device); });
+}
+
+int cachalot_fragmentation(int device, cachalot_fragmentation_t* out) {
+  return guarded([&] {
+    CACHALOT_REQUIRE(out != nullptr,
+                     "cachalot_fragmentation: out is NULL; it must point to a cachalot_fragmentation_t");
+    *out = to_c(allocator().fragmentation(device));
+  });
+}
+
+char* cachalot_memory_stats_json(int device) {
+  return value_or<char*>(nullptr, [&] { return copy_of(to_json(allocator().memory_stats(device))); });
+}
+
+char* cachalot_snapshot_json(void) {
+  return value_or<char*>(nullptr, [&] { return copy_of(to_json(allocator().snapshot())); });
+}
+
+void cachalot_string_free(char* string) { std::free(string); }
+
+const char* cachalot_last_error(void) { return last_error; }
+
+int cachalot_configure(const char* options) {
+  return guarded([&] {
+    CACHALOT_REQUIRE(options != nullptr,
+                     "cachalot_configure: options is NULL; it must point to a text, which may be empty");
+    process_allocator().configure(options);
+  });
+}

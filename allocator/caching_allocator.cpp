@@ -1,0 +1,256 @@
+#include "cachalot/caching_allocator.h"
+
+#include <cmath>
+#include <limits>
+#include <utility>
+
+#include "base/check.h"
+#include "device_allocator.h"
+
+namespace cachalot {
+
+namespace {
+
+Address as_address(const void* ptr) { return reinterpret_cast<Address>(ptr); }
+
+}  // namespace
+
+CachingAllocator::CachingAllocator(std::vector<std::shared_ptr<Device>> devices, const Options& options)
+    : page_map_(std::make_unique<PageMap>()), options_(options) {
+  for (std::size_t i = 0; i < devices.size(); ++i) {
+    CACHALOT_REQUIRE(devices[i] != nullptr, "device {} is null", i);
+    CACHALOT_REQUIRE(devices[i]->index() == static_cast<int>(i), "device {} says its index is {}", i,
+                     devices[i]->index());
+    devices_.push_back(std::make_unique<DeviceAllocator>(std::move(devices[i]), *page_map_, options));
+  }
+}
+
+CachingAllocator::~CachingAllocator() = default;
+
+DeviceAllocator& CachingAllocator::at(int device) const {
+  CACHALOT_REQUIRE(static_cast<unsigned>(device) < devices_.size(), "device {} is not one of the {} devices (0 to {})",
+                   device, devices_.size(), static_cast<int>(devices_.size()) - 1);
+  return *devices_[static_cast<std::size_t>(device)];
+}
+
+std::vector<DeviceAllocator*> CachingAllocator::selected(int device) const {
+  if (device != kAllDevices) return {&at(device)};
+  std::vector<DeviceAllocator*> all;
+  for (const auto& allocator : devices_) all.push_back(allocator.get());
+  return all;
+}
+
+// --- malloc and free ------------------------------------------------------------------------------------------------
+
+void* CachingAllocator::allocate(std::size_t bytes, int device, Stream stream) {
+  return at(device).allocate(bytes, stream);
+}
+
+void CachingAllocator::deallocate(void* ptr) {
+  if (ptr == nullptr) return;
+  Block* block = page_map_->find(as_address(ptr));
+  if (block != nullptr && owner_of(*block).deallocate(*block, ptr)) [[likely]]
+    return;
+  deallocate_uncached(ptr);
+}
+
+void CachingAllocator::deallocate(void* ptr, std::size_t bytes, int device, Stream stream) {
+  DeviceAllocator& expected = at(device);
+  if (ptr == nullptr) return;
+  Block* block = page_map_->find(as_address(ptr));
+  if (block != nullptr && &owner_of(*block) != &expected && owner_of(*block).requested_size(*block, ptr)) {
+    throw InvalidArgument(
+        fmt::format("{} is an allocation of device {}, not of device {}", ptr, BlockSlab::owner_of(*block), device));
+  }
+  if (block != nullptr && expected.deallocate(*block, ptr, bytes, stream)) [[likely]]
+    return;
+  deallocate_uncached(ptr);
+}
+
+DeviceAllocator& CachingAllocator::owner_of(const Block& block) const {
+  if (devices_.size() == 1) return *devices_[0];  // spares the usual case four loads that wait for each other
+  return *devices_[static_cast<std::size_t>(BlockSlab::owner_of(block))];
+}
+
+void CachingAllocator::deallocate_uncached(void* ptr) {
+  for (const auto& allocator : devices_) {
+    if (allocator->deallocate_uncached(ptr)) return;
+  }
+  throw_not_live(ptr);
+}
+
+void CachingAllocator::throw_not_live(const void* ptr) const {
+  for (const auto& allocator : devices_) {
+    const std::string what = allocator->describe(ptr);
+    if (!what.empty())
+      throw InvalidArgument(fmt::format("invalid device pointer: {} is not a live allocation: {}", ptr, what));
+  }
+  throw InvalidArgument(
+      fmt::format("invalid device pointer: {} is not a live allocation: this allocator does not hold it", ptr));
+}
+
+void CachingAllocator::record_stream(void* ptr, Stream stream) {
+  if (ptr == nullptr) return;
+  Block* block = page_map_->find(as_address(ptr));
+  if (block == nullptr || !owner_of(*block).record_stream(*block, ptr, stream)) throw_not_live(ptr);
+}
+
+CachingAllocator::Range CachingAllocator::base_allocation(void* ptr) const {
+  if (const Block* block = page_map_->find(as_address(ptr))) {
+    if (const auto segment = owner_of(*block).base_allocation(*block, ptr)) {
+      return {reinterpret_cast<void*>(segment->base), segment->bytes};
+    }
+  }
+  throw_not_live(ptr);
+}
+
+std::size_t CachingAllocator::requested_size(void* ptr) const {
+  if (const Block* block = page_map_->find(as_address(ptr))) {
+    if (const auto bytes = owner_of(*block).requested_size(*block, ptr)) return *bytes;
+  }
+  throw_not_live(ptr);
+}
+
+int CachingAllocator::device_of(const void* ptr) const {
+  const Block* block = page_map_->find(as_address(ptr));
+  return block != nullptr && owner_of(*block).requested_size(*block, ptr) ? BlockSlab::owner_of(*block) : -1;
+}
+
+void CachingAllocator::empty_cache(int device, PoolId pool) {
+  for (DeviceAllocator* allocator : selected(device)) allocator->empty_cache(pool);
+}
+
+// --- figures --------------------------------------------------------------------------------------------------------
+
+std::size_t CachingAllocator::memory_allocated(int device) const { return at(device).memory_allocated(); }
+std::size_t CachingAllocator::memory_reserved(int device) const { return at(device).memory_reserved(); }
+std::size_t CachingAllocator::max_memory_allocated(int device) const { return at(device).max_memory_allocated(); }
+std::size_t CachingAllocator::max_memory_reserved(int device) const { return at(device).max_memory_reserved(); }
+DeviceStats CachingAllocator::memory_stats(int device) const { return at(device).stats(); }
+Fragmentation CachingAllocator::fragmentation(int device) const { return at(device).fragmentation(); }
+
+Snapshot CachingAllocator::snapshot(PoolId pool, bool include_traces) {
+  Snapshot snapshot;
+  snapshot.options = options();
+  for (const auto& allocator : devices_) allocator->snapshot_into(snapshot, pool, include_traces);
+  return snapshot;
+}
+
+void CachingAllocator::reset_peak_stats(int device) {
+  for (DeviceAllocator* allocator : selected(device)) allocator->reset_peak_stats();
+}
+
+void CachingAllocator::reset_accumulated_stats(int device) {
+  for (DeviceAllocator* allocator : selected(device)) allocator->reset_accumulated_stats();
+}
+
+std::size_t CachingAllocator::largest_available(int device, bool starting_from_free_memory) {
+  return at(device).largest_available(starting_from_free_memory);
+}
+
+std::string CachingAllocator::validate() const {
+  for (const auto& allocator : devices_) {
+    if (std::string broken = allocator->validate(); !broken.empty()) return broken;
+  }
+  return "";
+}
+
+std::size_t CachingAllocator::metadata_bytes() const {
+  std::size_t bytes = sizeof(*this) + page_map_->metadata_bytes();
+  for (const auto& allocator : devices_) bytes += allocator->metadata_bytes();
+  return bytes;
+}
+
+// --- options --------------------------------------------------------------------------------------------------------
+
+void CachingAllocator::configure(std::string_view text) {
+  const std::lock_guard<std::mutex> lock(options_mutex_);
+  // The fraction is no number until the text names one: set_memory_fraction may have changed a device's since.
+  Options base = options_;
+  base.per_process_memory_fraction = std::numeric_limits<double>::quiet_NaN();
+  Options options = parse_options(text, base);
+  CACHALOT_REQUIRE(options.heap == options_.heap,
+                   "heap:{} cannot be set at run time: the heap is '{}' since the allocator was made", options.heap,
+                   options_.heap);
+  CACHALOT_REQUIRE(options.backend == options_.backend, "backend:{} cannot be set at run time: the backend is '{}'",
+                   options.backend, options_.backend);
+  const bool names_fraction = !std::isnan(options.per_process_memory_fraction);
+  if (!names_fraction) options.per_process_memory_fraction = options_.per_process_memory_fraction;
+  options_ = options;
+  for (const auto& allocator : devices_) {
+    allocator->apply(options);
+    if (names_fraction) allocator->set_memory_fraction(options.per_process_memory_fraction);
+  }
+}
+
+Options CachingAllocator::options() const {
+  const std::lock_guard<std::mutex> lock(options_mutex_);
+  return options_;
+}
+
+void CachingAllocator::set_memory_fraction(double fraction, int device) { at(device).set_memory_fraction(fraction); }
+double CachingAllocator::memory_fraction(int device) const { return at(device).memory_fraction(); }
+
+void CachingAllocator::set_caching_enabled(bool enabled) {
+  caching_enabled_.store(enabled);
+  for (const auto& allocator : devices_) allocator->set_caching_enabled(enabled);
+}
+
+bool CachingAllocator::caching_enabled() const { return caching_enabled_.load(); }
+
+// --- observers ------------------------------------------------------------------------------------------------------
+
+void CachingAllocator::add_out_of_memory_observer(OutOfMemoryObserver observer) {
+  for (const auto& allocator : devices_) allocator->add_out_of_memory_observer(observer);
+}
+
+void CachingAllocator::add_free_memory_callback(FreeMemoryCallback callback) {
+  for (const auto& allocator : devices_) allocator->add_free_memory_callback(callback);
+}
+
+void CachingAllocator::add_change_tracker(ChangeTracker tracker) {
+  for (const auto& allocator : devices_) allocator->add_change_tracker(tracker);
+}
+
+void CachingAllocator::record_history(const HistoryOptions& history) {
+  for (const auto& allocator : devices_) allocator->record_history(history);
+}
+
+bool CachingAllocator::history_enabled() const {
+  for (const auto& allocator : devices_) {
+    if (allocator->history_enabled()) return true;
+  }
+  return false;
+}
+
+// --- private pools --------------------------------------------------------------------------------------------------
+
+void CachingAllocator::create_or_retain_pool(int device, PoolId pool, std::shared_ptr<SegmentProvider> provider) {
+  at(device).create_or_retain_pool(pool, std::move(provider));
+}
+
+void CachingAllocator::begin_allocate_to_pool(int device, PoolId pool, StreamFilter filter, RedirectFor reason) {
+  at(device).begin_allocate_to_pool(pool, std::move(filter), reason);
+}
+
+void CachingAllocator::end_allocate_to_pool(int device, PoolId pool) { at(device).end_allocate_to_pool(pool); }
+void CachingAllocator::release_pool(int device, PoolId pool) { at(device).release_pool(pool); }
+int CachingAllocator::pool_use_count(int device, PoolId pool) const { return at(device).pool_use_count(pool); }
+void CachingAllocator::set_use_on_oom(int device, PoolId pool, bool use_on_oom) {
+  at(device).set_use_on_oom(pool, use_on_oom);
+}
+void CachingAllocator::set_no_split(int device, PoolId pool) { at(device).set_no_split(pool); }
+
+bool CachingAllocator::pool_has_exactly(int device, PoolId pool, const std::vector<void*>& live) const {
+  return at(device).pool_has_exactly(pool, live);
+}
+
+PoolCheckpoint CachingAllocator::checkpoint_pool(int device, PoolId pool) const {
+  return at(device).checkpoint_pool(pool);
+}
+
+RestoreResult CachingAllocator::restore_pool(int device, const PoolCheckpoint& checkpoint) {
+  return at(device).restore_pool(checkpoint);
+}
+
+}  // namespace cachalot

@@ -1,0 +1,90 @@
+#include "device/address_space.h"
+
+#include <algorithm>
+#include <map>
+
+#include "base/bytes.h"
+#include "base/mutex.h"
+
+namespace cachalot {
+namespace {
+
+constexpr Address kFirstAddress = Address{1} << 40;  // far above what a small integer, cast in error, would name
+constexpr Address kEndAddress = Address{1} << 47;    // user addresses of x86-64, and of CUDA on it
+constexpr std::size_t kChunkBytes = kGiB;            // small, so that tens of thousands of devices fit
+
+// The process's free address numbers, by address; neighbours are merged.
+class FreeAddresses {
+ public:
+  // The lowest free range of `bytes` at or above `above`.
+  std::optional<Address> take(std::size_t bytes, Address above) {
+    const Lock lock(mutex_);
+    for (auto range = free_.lower_bound(above); range != free_.end(); ++range) {
+      if (range->second >= bytes) return cut(range, bytes);
+    }
+    return std::nullopt;
+  }
+
+  void give_back(const AddressRange& range) {
+    const Lock lock(mutex_);
+    auto at = free_.emplace(range.address, range.bytes).first;
+    if (at != free_.begin()) {
+      auto before = std::prev(at);
+      if (before->first + before->second == at->first) at = join(before, at);
+    }
+    auto after = std::next(at);
+    if (after != free_.end() && at->first + at->second == after->first) join(at, after);
+  }
+
+ private:
+  using Ranges = std::map<Address, std::size_t>;
+
+  Address cut(Ranges::iterator range, std::size_t bytes) {
+    const Address address = range->first;
+    const std::size_t rest = range->second - bytes;
+    const auto hint = free_.erase(range);
+    if (rest > 0) free_.emplace_hint(hint, address + bytes, rest);
+    return address;
+  }
+
+  Ranges::iterator join(Ranges::iterator low, Ranges::iterator high) {
+    low->second += high->second;
+    free_.erase(high);
+    return low;
+  }
+
+  Mutex mutex_;
+  Ranges free_{{kFirstAddress, kEndAddress - kFirstAddress}};
+};
+
+// Never destroyed: devices may outlive static objects.
+FreeAddresses& free_addresses() {
+  static auto& addresses = *new FreeAddresses;
+  return addresses;
+}
+
+}  // namespace
+
+AddressSpace::~AddressSpace() {
+  for (const AddressRange& chunk : chunks_) free_addresses().give_back(chunk);
+}
+
+std::optional<Address> AddressSpace::take(std::size_t bytes) {
+  if (bytes > end_ - next_ && !refill(bytes)) return std::nullopt;
+  const Address address = next_;
+  next_ += bytes;
+  return address;
+}
+
+// What is left of the old chunk is too small and stays unused.
+bool AddressSpace::refill(std::size_t bytes) {
+  const std::size_t chunk_bytes = std::max(bytes, kChunkBytes);
+  const auto chunk = free_addresses().take(chunk_bytes, end_);
+  if (!chunk) return false;
+  chunks_.push_back({*chunk, chunk_bytes});
+  next_ = *chunk;
+  end_ = *chunk + chunk_bytes;
+  return true;
+}
+
+}  // namespace cachalot

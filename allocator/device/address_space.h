@@ -1,0 +1,37 @@
+// Numbers for device addresses: nothing is mapped on the host and no address is ever dereferenced.
+//
+// Within one AddressSpace addresses ascend and are never handed out twice. All AddressSpaces of the process draw chunks
+// from one pool of 47-bit numbers, so that their ranges are disjoint; a chunk returns to the pool when its space dies.
+// Thread safety: one AddressSpace is guarded by its device; several may be used at once.
+#pragma once
+
+#include <cstddef>
+#include <optional>
+#include <vector>
+
+#include "cachalot/simulated_device.h"
+
+namespace cachalot {
+
+inline constexpr std::size_t kPhysicalUnit = std::size_t{2} << 20;  // granularity of cudaMalloc's segments and of VMM
+
+class AddressSpace {
+ public:
+  AddressSpace() = default;
+  ~AddressSpace();
+  AddressSpace(const AddressSpace&) = delete;
+  AddressSpace& operator=(const AddressSpace&) = delete;
+
+  // `bytes` fresh addresses, a multiple of kPhysicalUnit, aligned to it and above all handed out before.
+  // nullopt when the process has used up its 47 bits.
+  std::optional<Address> take(std::size_t bytes);
+
+ private:
+  bool refill(std::size_t bytes);
+
+  std::vector<AddressRange> chunks_;  // ours, ascending
+  Address next_ = 0;
+  Address end_ = 0;
+};
+
+}  // namespace cachalot

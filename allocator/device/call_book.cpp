@@ -1,0 +1,97 @@
+#include "device/call_book.h"
+
+#include <cmath>
+#include <utility>
+
+#include "base/bytes.h"
+#include "device/cuda_codes.h"
+
+namespace cachalot {
+
+const char* cuda_name(DeviceCall call) {
+  switch (call) {
+    case DeviceCall::malloc:
+      return "cudaMalloc";
+    case DeviceCall::free:
+      return "cudaFree";
+    case DeviceCall::reserve:
+      return "cuMemAddressReserve";
+    case DeviceCall::unreserve:
+      return "cuMemAddressFree";
+    case DeviceCall::create:
+      return "cuMemCreate";
+    case DeviceCall::release:
+      return "cuMemRelease";
+    case DeviceCall::map:
+      return "cuMemMap";
+    case DeviceCall::unmap:
+      return "cuMemUnmap";
+    case DeviceCall::set_access:
+      return "cuMemSetAccess";
+    case DeviceCall::event_create:
+      return "cudaEventCreateWithFlags";
+    case DeviceCall::event_destroy:
+      return "cudaEventDestroy";
+    case DeviceCall::event_record:
+      return "cudaEventRecord";
+    case DeviceCall::event_query:
+      return "cudaEventQuery";
+    case DeviceCall::event_synchronize:
+      return "cudaEventSynchronize";
+    case DeviceCall::stream_wait:
+      return "cudaStreamWaitEvent";
+    case DeviceCall::capture_status:
+      return "cudaStreamGetCaptureInfo";
+    case DeviceCall::synchronize:
+      return "cudaDeviceSynchronize";
+    case DeviceCall::memory_info:
+      return "cudaMemGetInfo";
+    case DeviceCall::ipc_export:
+      return "cudaIpcGetMemHandle";
+    case DeviceCall::ipc_import:
+      return "cudaIpcOpenMemHandle";
+    case DeviceCall::ipc_close:
+      return "cudaIpcCloseMemHandle";
+    case DeviceCall::kCount:
+      break;
+  }
+  return "?";
+}
+
+CallBook::CallBook(const LatencyModel& latency, bool log_calls)
+    : malloc_ns_per_byte_(latency.malloc_us_per_mib * 1000 / static_cast<double>(kMiB)), log_calls_(log_calls) {
+  for (std::size_t i = 0; i < kDeviceCallCount; ++i) call_ns_[i] = std::llround(latency.call_us[i] * 1000);
+}
+
+std::int64_t CallBook::malloc_size_ns(std::uint64_t bytes) const {
+  constexpr double kLongestNs = 1e12;  // an absurd size, about to be refused, must not overflow the clock
+  return static_cast<std::int64_t>(std::fmin(malloc_ns_per_byte_ * static_cast<double>(bytes) + 0.5, kLongestNs));
+}
+
+std::vector<LoggedCall> CallBook::take_log() { return std::exchange(log_, {}); }
+
+void CallBook::set_faults(std::vector<Fault> faults) {
+  faults_.clear();
+  for (Fault& fault : faults) faults_.push_back({std::move(fault)});
+}
+
+bool CallBook::PlannedFault::strikes(DeviceCall call) {
+  if (fault.call && *fault.call != call) return false;
+  ++seen;
+  return fault.repeat ? seen >= fault.nth : seen == fault.nth;
+}
+
+CallBook::Outcome CallBook::injected(DeviceCall call) {
+  const Fault* struck = nullptr;
+  for (PlannedFault& planned : faults_) {
+    if (planned.strikes(call) && !struck) struck = &planned.fault;
+  }
+  if (!struck) return Outcome::proceed;
+  ++faults_injected_;
+  const bool may_lack_memory = call == DeviceCall::malloc || call == DeviceCall::create || call == DeviceCall::reserve;
+  if (struck->out_of_memory && may_lack_memory) return Outcome::out_of_memory;
+  const int code = struck->out_of_memory ? static_cast<int>(CudaCode::memory_allocation) : struck->code;
+  throw CudaError(cuda_name(call), code, cuda_code_name(code));
+}
+
+}  // namespace cachalot

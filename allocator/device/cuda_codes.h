@@ -1,0 +1,37 @@
+// CUDA's error codes that the simulated device gives, so that both devices fail alike.
+// Numbers: driver_types.h (cudaError_t) and cuda.h (CUresult) of CUDA 13.0; the two agree on those used here.
+#pragma once
+
+#include <string>
+
+#include "cachalot/errors.h"
+
+namespace cachalot {
+
+enum class CudaCode : int {
+  invalid_value = 1,
+  memory_allocation = 2,
+  device_uninitialized = 201,  // opening an IPC handle in the process that made it
+  invalid_resource_handle = 400,
+  illegal_state = 401,
+  illegal_address = 700,
+  not_supported = 801,
+  capture_unsupported = 900,  // the call is not allowed while a stream captures
+  capture_invalidated = 901,  // such a call has spoilt this capture
+  capture_merge = 902,        // would join two captures
+  capture_unmatched = 903,    // ended on a stream that did not begin it
+  capture_isolation = 905,    // a captured stream would depend on work outside the capture
+  captured_event = 907,       // the event was recorded inside a capture: it will never be done
+  unknown = 999,
+};
+
+// "cudaErrorInvalidValue"; "an injected error" for a number not listed.
+const char* cuda_code_name(int code);
+
+[[noreturn]] inline void fail(const char* call, CudaCode code, const std::string& reason = {}) {
+  std::string name = cuda_code_name(static_cast<int>(code));
+  if (!reason.empty()) name += ": " + reason;
+  throw CudaError(call, static_cast<int>(code), name);
+}
+
+}  // namespace cachalot

@@ -1,0 +1,481 @@
+#include "device/cuda_device.h"
+
+#include <cuda.h>
+#include <cudaTypedefs.h>
+#include <cuda_runtime_api.h>
+
+#include <atomic>
+#include <chrono>
+#include <cstring>
+#include <mutex>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "base/mutex.h"
+#include "cachalot/errors.h"
+
+namespace cachalot {
+namespace {
+
+// The driver's functions, found at run time: the library links only the runtime, and runs where there is no driver.
+struct Driver {
+  PFN_cuGetErrorName_v6000 get_error_name = nullptr;
+  PFN_cuDeviceGetAttribute_v2000 device_get_attribute = nullptr;
+  PFN_cuEventQuery_v2000 event_query = nullptr;
+  PFN_cuStreamWriteValue64_v11070 stream_write_value = nullptr;
+  PFN_cuMemGetAllocationGranularity_v10020 get_granularity = nullptr;
+  PFN_cuMemAddressReserve_v10020 address_reserve = nullptr;
+  PFN_cuMemAddressFree_v10020 address_free = nullptr;
+  PFN_cuMemCreate_v10020 create = nullptr;
+  PFN_cuMemRelease_v10020 release = nullptr;
+  PFN_cuMemMap_v10020 map = nullptr;
+  PFN_cuMemUnmap_v10020 unmap = nullptr;
+  PFN_cuMemSetAccess_v10020 set_access = nullptr;
+};
+
+// Reports a failed runtime call, and clears it, so that nobody sees it a second time.
+[[noreturn]] void throw_runtime_error(const char* call, cudaError_t error) {
+  cudaGetLastError();
+  throw CudaError(call, static_cast<int>(error),
+                  std::string(cudaGetErrorName(error)) + ", " + cudaGetErrorString(error));
+}
+
+void check(const char* call, cudaError_t error) {
+  if (error != cudaSuccess) throw_runtime_error(call, error);
+}
+
+// `version`: of CUDA, the one in whose form (the _vN of its type) the function is wanted.
+template <typename Function>
+void find(const char* name, unsigned int version, Function& function) {
+  void* found = nullptr;
+  cudaDriverEntryPointQueryResult result{};
+  check("cudaGetDriverEntryPointByVersion",
+        cudaGetDriverEntryPointByVersion(name, &found, version, cudaEnableLegacyStream, &result));
+  if (result != cudaDriverEntryPointSuccess || !found) {
+    throw CudaError("cudaGetDriverEntryPointByVersion", static_cast<int>(cudaErrorNotSupported),
+                    "the driver has no " + std::string(name) + " of CUDA " + std::to_string(version));
+  }
+  function = reinterpret_cast<Function>(found);
+}
+
+Driver load_driver() {
+  Driver driver;
+  find("cuGetErrorName", 6000, driver.get_error_name);
+  find("cuDeviceGetAttribute", 2000, driver.device_get_attribute);
+  find("cuEventQuery", 2000, driver.event_query);
+  find("cuStreamWriteValue64", 11070, driver.stream_write_value);
+  find("cuMemGetAllocationGranularity", 10020, driver.get_granularity);
+  find("cuMemAddressReserve", 10020, driver.address_reserve);
+  find("cuMemAddressFree", 10020, driver.address_free);
+  find("cuMemCreate", 10020, driver.create);
+  find("cuMemRelease", 10020, driver.release);
+  find("cuMemMap", 10020, driver.map);
+  find("cuMemUnmap", 10020, driver.unmap);
+  find("cuMemSetAccess", 10020, driver.set_access);
+  return driver;
+}
+
+const Driver& driver() {
+  static const Driver instance = load_driver();
+  return instance;
+}
+
+void check(const char* call, CUresult result) {
+  if (result == CUDA_SUCCESS) return;
+  const char* name = nullptr;
+  if (driver().get_error_name(result, &name) != CUDA_SUCCESS || !name) name = "unknown";
+  throw CudaError(call, static_cast<int>(result), name);
+}
+
+// Makes a device current for a scope, and only if it is not already. The first time on a thread it is set in any case:
+// the driver API needs the context that cudaSetDevice makes current, and until then "device 0" is only a default.
+class CurrentDevice {
+ public:
+  explicit CurrentDevice(int ordinal) {
+    thread_local bool has_context = false;
+    check("cudaGetDevice", cudaGetDevice(&previous_));
+    if (previous_ == ordinal && has_context) return;
+    check("cudaSetDevice", cudaSetDevice(ordinal));
+    has_context = true;
+    changed_ = previous_ != ordinal;
+  }
+  ~CurrentDevice() {
+    if (changed_) cudaSetDevice(previous_);
+  }
+  CurrentDevice(const CurrentDevice&) = delete;
+  CurrentDevice& operator=(const CurrentDevice&) = delete;
+
+ private:
+  int previous_ = 0;
+  bool changed_ = false;
+};
+
+// Lets this thread allocate while some stream captures: the memory is the caller's business, not the graph's.
+class RelaxedCapture {
+ public:
+  RelaxedCapture() { check("cudaThreadExchangeStreamCaptureMode", cudaThreadExchangeStreamCaptureMode(&mode_)); }
+  ~RelaxedCapture() { cudaThreadExchangeStreamCaptureMode(&mode_); }
+  RelaxedCapture(const RelaxedCapture&) = delete;
+  RelaxedCapture& operator=(const RelaxedCapture&) = delete;
+
+ private:
+  cudaStreamCaptureMode mode_ = cudaStreamCaptureModeRelaxed;
+};
+
+bool has_attribute(int ordinal, CUdevice_attribute attribute) {
+  int value = 0;
+  check("cuDeviceGetAttribute", driver().device_get_attribute(&value, attribute, ordinal));
+  return value != 0;
+}
+
+CUmemAllocationProp allocation_properties(int ordinal, bool rdma_capable) {
+  CUmemAllocationProp properties{};
+  properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+  properties.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+  properties.location.id = ordinal;
+  properties.allocFlags.gpuDirectRDMACapable = rdma_capable ? 1 : 0;
+  return properties;
+}
+
+DeviceProperties query_properties(int ordinal) {
+  cudaDeviceProp cuda{};
+  check("cudaGetDeviceProperties", cudaGetDeviceProperties(&cuda, ordinal));
+  DeviceProperties properties{.name = cuda.name, .total_bytes = cuda.totalGlobalMem};
+  properties.virtual_memory = has_attribute(ordinal, CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED);
+  if (!properties.virtual_memory) return properties;
+  properties.rdma_capable = has_attribute(ordinal, CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED);
+  const CUmemAllocationProp allocation = allocation_properties(ordinal, properties.rdma_capable);
+  check("cuMemGetAllocationGranularity",
+        driver().get_granularity(&properties.page_bytes, &allocation, CU_MEM_ALLOC_GRANULARITY_MINIMUM));
+  return properties;
+}
+
+bool is_capturing(cudaStream_t stream, unsigned long long* id) {
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  const cudaError_t error = cudaStreamGetCaptureInfo(stream, &status, id);
+  if (error == cudaErrorStreamCaptureImplicit) {  // the legacy default stream, while another captures
+    cudaGetLastError();
+    return false;
+  }
+  check("cudaStreamGetCaptureInfo", error);
+  return status != cudaStreamCaptureStatusNone;
+}
+
+void* to_pointer(Address address) { return reinterpret_cast<void*>(address); }
+
+}  // namespace
+
+// One pinned word a stream, which the stream itself sets to a rising number behind each event.
+// A word once made stays until the device object dies. Thread-safe.
+class CudaDevice::CompletionWords {
+ public:
+  CompletionWords() = default;
+  ~CompletionWords() {
+    if (slabs_.empty()) return;
+    if (cudaDeviceSynchronize() != cudaSuccess) return;  // a write may still be queued: better leak than overwrite
+    for (void* slab : slabs_) cudaFreeHost(slab);
+  }
+  CompletionWords(const CompletionWords&) = delete;
+  CompletionWords& operator=(const CompletionWords&) = delete;
+
+  // Queues the next number. If that fails the stream has no hints from now on.
+  void advance(cudaStream_t stream) {
+    Word& word = word_of(stream);
+    const std::lock_guard lock(word.writing);  // numbers must rise in the order of the stream
+    if (!word.usable) return;
+    const CUresult result =
+        driver().stream_write_value(stream, word.device_address, ++word.written, CU_STREAM_WRITE_VALUE_DEFAULT);
+    if (result != CUDA_SUCCESS) word.usable = false;
+  }
+
+  // 0 for a stream on which nothing was recorded yet.
+  std::optional<std::uint64_t> read(cudaStream_t stream) {
+    const Word* word = known_word(stream);
+    if (!word) return 0;
+    if (!word->usable) return std::nullopt;
+    return std::atomic_ref(*word->host_address).load(std::memory_order_acquire);
+  }
+
+ private:
+  static constexpr std::size_t kWordStride = 64;  // a cache line each
+  static constexpr std::size_t kSlabBytes = 4096;
+
+  struct Word {
+    std::mutex writing;
+    std::atomic<bool> usable{false};
+    std::uint64_t written = 0;
+    std::uint64_t* host_address = nullptr;
+    CUdeviceptr device_address = 0;
+  };
+
+  Word* known_word(cudaStream_t stream) {
+    const Lock lock(mutex_);
+    const auto at = words_.find(stream);
+    return at == words_.end() ? nullptr : at->second.get();
+  }
+
+  Word& word_of(cudaStream_t stream) {
+    if (Word* word = known_word(stream)) return *word;
+    const std::lock_guard making(making_);
+    if (Word* word = known_word(stream)) return *word;
+    auto made = make_word();
+    const Lock lock(mutex_);
+    return *words_.emplace(stream, std::move(made)).first->second;
+  }
+
+  // Called with making_ held. A word without memory is not usable.
+  std::unique_ptr<Word> make_word() {
+    auto word = std::make_unique<Word>();
+    if (slab_left_ == 0 && !add_slab()) return word;
+    const std::size_t offset = kSlabBytes - slab_left_;
+    void* host = static_cast<char*>(slabs_.back()) + offset;
+    void* device = nullptr;
+    if (cudaHostGetDevicePointer(&device, host, 0) != cudaSuccess) {
+      cudaGetLastError();
+      return word;
+    }
+    slab_left_ -= kWordStride;
+    word->host_address = static_cast<std::uint64_t*>(host);
+    word->device_address = reinterpret_cast<CUdeviceptr>(device);
+    word->usable = true;
+    return word;
+  }
+
+  bool add_slab() {
+    const RelaxedCapture relaxed;
+    void* slab = nullptr;
+    if (cudaHostAlloc(&slab, kSlabBytes, cudaHostAllocMapped | cudaHostAllocPortable) != cudaSuccess) {
+      cudaGetLastError();
+      return false;
+    }
+    std::memset(slab, 0, kSlabBytes);
+    slabs_.push_back(slab);
+    slab_left_ = kSlabBytes;
+    return true;
+  }
+
+  Mutex mutex_;  // of words_, held for a look-up
+  std::unordered_map<cudaStream_t, std::unique_ptr<Word>> words_ CACHALOT_GUARDED_BY(mutex_);
+  std::mutex making_;  // of the slabs, held across CUDA calls
+  std::vector<void*> slabs_;
+  std::size_t slab_left_ = 0;
+};
+
+CudaDevice::CudaDevice(int ordinal) : CudaDevice(ordinal, Config{}) {}
+
+CudaDevice::CudaDevice(int ordinal, const Config& config) : ordinal_(ordinal) {
+  const CurrentDevice current(ordinal_);
+  properties_ = query_properties(ordinal_);
+  if (config.completion_hints && has_attribute(ordinal_, CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS)) {
+    words_ = std::make_unique<CompletionWords>();
+  }
+}
+
+// At the end of a process the runtime may be gone already: nothing to give back then.
+CudaDevice::~CudaDevice() {
+  if (!words_) return;
+  try {
+    const CurrentDevice current(ordinal_);
+    words_.reset();
+  } catch (const CudaError&) {
+    words_.release();
+  }
+}
+
+MemoryInfo CudaDevice::memory_info() {
+  const CurrentDevice current(ordinal_);
+  MemoryInfo info;
+  check("cudaMemGetInfo", cudaMemGetInfo(&info.free_bytes, &info.total_bytes));
+  return info;
+}
+
+// An error that was there before must not be lost when the out-of-memory error is cleared: it is thrown.
+std::optional<Address> CudaDevice::malloc(std::size_t bytes) {
+  constexpr auto kCall = "cudaMalloc";
+  if (bytes == 0) throw_runtime_error(kCall, cudaErrorInvalidValue);  // CUDA would return a null pointer
+  const CurrentDevice current(ordinal_);
+  const RelaxedCapture relaxed;
+  const cudaError_t earlier = cudaPeekAtLastError();
+  void* pointer = nullptr;
+  const cudaError_t error = cudaMalloc(&pointer, bytes);
+  if (error == cudaSuccess) return reinterpret_cast<Address>(pointer);
+  if (error != cudaErrorMemoryAllocation) throw_runtime_error(kCall, error);
+  if (earlier != cudaSuccess && earlier != cudaErrorMemoryAllocation) {
+    throw_runtime_error("an earlier call, found in cudaMalloc", earlier);
+  }
+  const cudaError_t cleared = cudaGetLastError();
+  if (cleared != cudaSuccess && cleared != cudaErrorMemoryAllocation) throw_runtime_error(kCall, cleared);
+  return std::nullopt;
+}
+
+void CudaDevice::free(Address address) {
+  if (address == 0) throw_runtime_error("cudaFree", cudaErrorInvalidValue);  // CUDA would do nothing
+  const CurrentDevice current(ordinal_);
+  check("cudaFree", cudaFree(to_pointer(address)));
+}
+
+void CudaDevice::require_virtual_memory(const char* call) const {
+  if (!properties_.virtual_memory) check(call, CUDA_ERROR_NOT_SUPPORTED);
+}
+
+std::optional<Address> CudaDevice::reserve(std::size_t bytes) {
+  constexpr auto kCall = "cuMemAddressReserve";
+  require_virtual_memory(kCall);
+  const CurrentDevice current(ordinal_);
+  CUdeviceptr address = 0;
+  const CUresult result = driver().address_reserve(&address, bytes, 0, 0, 0);
+  if (result == CUDA_ERROR_OUT_OF_MEMORY) return std::nullopt;
+  check(kCall, result);
+  return static_cast<Address>(address);
+}
+
+void CudaDevice::unreserve(Address address, std::size_t bytes) {
+  require_virtual_memory("cuMemAddressFree");
+  const CurrentDevice current(ordinal_);
+  check("cuMemAddressFree", driver().address_free(address, bytes));
+}
+
+std::optional<MemoryHandle> CudaDevice::create(std::size_t bytes) {
+  constexpr auto kCall = "cuMemCreate";
+  require_virtual_memory(kCall);
+  const CurrentDevice current(ordinal_);
+  const CUmemAllocationProp properties = allocation_properties(ordinal_, properties_.rdma_capable);
+  CUmemGenericAllocationHandle handle = 0;
+  const CUresult result = driver().create(&handle, bytes, &properties, 0);
+  if (result == CUDA_ERROR_OUT_OF_MEMORY) return std::nullopt;
+  check(kCall, result);
+  return handle;
+}
+
+void CudaDevice::release(MemoryHandle handle) {
+  require_virtual_memory("cuMemRelease");
+  const CurrentDevice current(ordinal_);
+  check("cuMemRelease", driver().release(handle));
+}
+
+void CudaDevice::map(Address address, std::size_t bytes, MemoryHandle handle) {
+  require_virtual_memory("cuMemMap");
+  const CurrentDevice current(ordinal_);
+  check("cuMemMap", driver().map(address, bytes, 0, handle, 0));
+}
+
+void CudaDevice::unmap(Address address, std::size_t bytes) {
+  require_virtual_memory("cuMemUnmap");
+  const CurrentDevice current(ordinal_);
+  check("cuMemUnmap", driver().unmap(address, bytes));
+}
+
+void CudaDevice::set_access(Address address, std::size_t bytes) {
+  require_virtual_memory("cuMemSetAccess");
+  const CurrentDevice current(ordinal_);
+  CUmemAccessDesc access{};
+  access.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+  access.location.id = ordinal_;
+  access.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+  check("cuMemSetAccess", driver().set_access(address, bytes, &access, 1));
+}
+
+Event CudaDevice::event_create() {
+  const CurrentDevice current(ordinal_);
+  cudaEvent_t event = nullptr;
+  check("cudaEventCreateWithFlags", cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
+  return event;
+}
+
+void CudaDevice::event_destroy(Event event) {
+  const CurrentDevice current(ordinal_);
+  check("cudaEventDestroy", cudaEventDestroy(event));
+}
+
+void CudaDevice::event_record(Event event, Stream stream) {
+  const CurrentDevice current(ordinal_);
+  check("cudaEventRecord", cudaEventRecord(event, stream));
+  unsigned long long capture = 0;
+  if (words_ && !is_capturing(stream, &capture)) words_->advance(stream);
+}
+
+// The driver's function, because the runtime's would leave "not ready" as the last error, over an earlier one.
+bool CudaDevice::event_query(Event event) {
+  const CurrentDevice current(ordinal_);
+  const CUresult result = driver().event_query(event);
+  if (result == CUDA_ERROR_NOT_READY) return false;
+  check("cuEventQuery", result);
+  return true;
+}
+
+void CudaDevice::event_synchronize(Event event) {
+  const CurrentDevice current(ordinal_);
+  check("cudaEventSynchronize", cudaEventSynchronize(event));
+}
+
+std::optional<std::uint64_t> CudaDevice::completion_hint(Stream stream) {
+  return words_ ? words_->read(stream) : std::nullopt;
+}
+
+void CudaDevice::stream_wait(Stream stream, Event event) {
+  const CurrentDevice current(ordinal_);
+  check("cudaStreamWaitEvent", cudaStreamWaitEvent(stream, event, cudaEventWaitDefault));
+}
+
+CaptureStatus CudaDevice::capture_status(Stream stream) {
+  const CurrentDevice current(ordinal_);
+  unsigned long long id = 0;
+  const bool capturing = is_capturing(stream, &id);
+  return {.capturing = capturing, .id = capturing ? id : 0};
+}
+
+void CudaDevice::synchronize() {
+  const CurrentDevice current(ordinal_);
+  check("cudaDeviceSynchronize", cudaDeviceSynchronize());
+}
+
+IpcHandle CudaDevice::ipc_export(Address address) {
+  const CurrentDevice current(ordinal_);
+  cudaIpcMemHandle_t cuda{};
+  check("cudaIpcGetMemHandle", cudaIpcGetMemHandle(&cuda, to_pointer(address)));
+  IpcHandle handle;
+  static_assert(sizeof(cuda) == sizeof(handle.bytes));
+  std::memcpy(handle.bytes, &cuda, sizeof(cuda));
+  return handle;
+}
+
+Address CudaDevice::ipc_import(const IpcHandle& handle) {
+  const CurrentDevice current(ordinal_);
+  cudaIpcMemHandle_t cuda{};
+  std::memcpy(&cuda, handle.bytes, sizeof(cuda));
+  void* pointer = nullptr;
+  check("cudaIpcOpenMemHandle", cudaIpcOpenMemHandle(&pointer, cuda, cudaIpcMemLazyEnablePeerAccess));
+  return reinterpret_cast<Address>(pointer);
+}
+
+void CudaDevice::ipc_close(Address address) {
+  const CurrentDevice current(ordinal_);
+  check("cudaIpcCloseMemHandle", cudaIpcCloseMemHandle(to_pointer(address)));
+}
+
+std::int64_t CudaDevice::clock_us() {
+  using std::chrono::microseconds;
+  return std::chrono::duration_cast<microseconds>(std::chrono::system_clock::now().time_since_epoch()).count();
+}
+
+int cuda_driver_version() {
+  int version = 0;
+  check("cudaDriverGetVersion", cudaDriverGetVersion(&version));
+  return version;
+}
+
+std::vector<std::shared_ptr<Device>> cuda_devices() {
+  int count = 0;
+  const cudaError_t error = cudaGetDeviceCount(&count);
+  const bool none = error == cudaErrorNoDevice || error == cudaErrorInsufficientDriver || error == cudaErrorStubLibrary;
+  if (none)
+    cudaGetLastError();
+  else
+    check("cudaGetDeviceCount", error);
+  std::vector<std::shared_ptr<Device>> devices;
+  for (int ordinal = 0; !none && ordinal < count; ++ordinal) devices.push_back(std::make_shared<CudaDevice>(ordinal));
+  return devices;
+}
+
+}  // namespace cachalot

@@ -1,0 +1,69 @@
+// A GPU, through the CUDA runtime and driver. cuda_device.cpp is the only file of the library that calls them.
+//
+// The calling thread's current device is as before after every call. The runtime's last error (cudaGetLastError) is
+// left alone by calls that succeed and by event_query; a failure is reported once, by the exception.
+//
+// completion_hint: each event_record also queues a write of a rising number to a word of the stream in pinned host
+// memory, if the device can. Its cost is in bench/device_costs; completion_hints false does without.
+// Thread safety: as Device.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+
+#include "cachalot/device.h"
+
+namespace cachalot {
+
+class CudaDevice final : public Device {
+ public:
+  struct Config {
+    bool completion_hints = true;
+  };
+  // `ordinal` as in cudaSetDevice. Makes the device's primary context.
+  CudaDevice(int ordinal, const Config& config);
+  explicit CudaDevice(int ordinal);
+  ~CudaDevice() override;
+
+  int index() const override { return ordinal_; }
+  DeviceProperties properties() const override { return properties_; }
+  MemoryInfo memory_info() override;
+  std::optional<Address> malloc(std::size_t bytes) override;
+  void free(Address address) override;
+  std::optional<Address> reserve(std::size_t bytes) override;
+  void unreserve(Address address, std::size_t bytes) override;
+  std::optional<MemoryHandle> create(std::size_t bytes) override;
+  void release(MemoryHandle handle) override;
+  void map(Address address, std::size_t bytes, MemoryHandle handle) override;
+  void unmap(Address address, std::size_t bytes) override;
+  void set_access(Address address, std::size_t bytes) override;
+  Event event_create() override;
+  void event_destroy(Event event) override;
+  void event_record(Event event, Stream stream) override;
+  bool event_query(Event event) override;
+  void event_synchronize(Event event) override;
+  std::optional<std::uint64_t> completion_hint(Stream stream) override;
+  void stream_wait(Stream stream, Event event) override;
+  CaptureStatus capture_status(Stream stream) override;
+  void synchronize() override;
+  IpcHandle ipc_export(Address address) override;
+  Address ipc_import(const IpcHandle& handle) override;
+  void ipc_close(Address address) override;
+  std::int64_t clock_us() override;
+
+ private:
+  class CompletionWords;
+
+  void require_virtual_memory(const char* call) const;
+
+  const int ordinal_;
+  DeviceProperties properties_;
+  std::unique_ptr<CompletionWords> words_;  // null: no hints
+};
+
+// The CUDA version the installed driver supports, as 1000 * major + 10 * minor; 0 without a driver.
+int cuda_driver_version();
+
+}  // namespace cachalot

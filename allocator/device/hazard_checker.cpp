@@ -1,0 +1,114 @@
+#include "device/hazard_checker.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <iterator>
+
+namespace cachalot {
+
+std::size_t HazardChecker::number_of(Stream stream) {
+  const auto [at, is_new] = numbers_.try_emplace(stream, names_.size());
+  if (is_new) {
+    names_.push_back(stream);
+    clocks_.emplace_back();
+  }
+  return at->second;
+}
+
+void HazardChecker::host_saw_everything() {
+  for (std::size_t stream = 0; stream < clocks_.size(); ++stream) host_.set(stream, clocks_[stream][stream]);
+}
+
+void HazardChecker::launched(Stream stream) {
+  const std::size_t number = number_of(stream);
+  clocks_[number].set(number, clocks_[number][number] + 1);
+}
+
+void HazardChecker::used(Stream stream, const MemoryPiece& piece) {
+  const std::size_t number = number_of(stream);
+  const Use use{number, clocks_[number][number], piece.mapping};
+  uses_.for_each_filled(piece.physical, piece.bytes,
+                        [&](std::uint64_t, UseMap::Interval& interval) { add_use(interval.uses, use); });
+}
+
+void HazardChecker::handed_out(Address address, std::size_t bytes, Stream stream, Pieces pieces) {
+  check_handout(address, bytes, stream, pieces);
+  for (const MemoryPiece& piece : pieces) {
+    uses_.for_each_filled(piece.physical, piece.bytes, [&](std::uint64_t, UseMap::Interval& interval) {
+      interval.owner = address;
+      std::erase_if(interval.uses, [&](const Use& use) { return host_has_seen(use); });
+    });
+    uses_.merge_equals(piece.physical, piece.bytes);
+  }
+  handouts_.emplace(address, Handout{bytes, stream});
+}
+
+void HazardChecker::check_handout(Address address, std::size_t bytes, Stream stream, Pieces pieces) {
+  const auto what = [&] { return describe(address, {bytes, stream}); };
+  if (pieces.empty()) throw HazardError(fmt::format("{} is not accessible memory", what()));
+  const std::size_t number = number_of(stream);
+  for (const MemoryPiece& piece : pieces) {
+    uses_.for_each(piece.physical, piece.bytes, [&](std::uint64_t first, const UseMap::Interval& interval) {
+      if (interval.owner != 0) {
+        throw HazardError(fmt::format("{} overlaps {}, which is still held", what(),
+                                      describe(interval.owner, handouts_.at(interval.owner))));
+      }
+      for (const Use& use : interval.uses) {
+        if (comes_before(use, number)) continue;
+        throw HazardError(fmt::format("{}, but {} used [{:#x}, +{}) of it and is not ordered before that stream",
+                                      what(), describe(use), piece.address + (first - piece.physical),
+                                      interval.end - first));
+      }
+    });
+  }
+}
+
+std::size_t HazardChecker::handout_bytes(Address address) const {
+  const auto at = handouts_.find(address);
+  if (at == handouts_.end()) throw HazardError(fmt::format("{:#x} is given back, but was not handed out", address));
+  return at->second.bytes;
+}
+
+void HazardChecker::given_back(Address address, Pieces pieces) {
+  for (const MemoryPiece& piece : pieces) {
+    uses_.for_each(piece.physical, piece.bytes, [](std::uint64_t, UseMap::Interval& interval) { interval.owner = 0; });
+  }
+  handouts_.erase(address);
+}
+
+void HazardChecker::check_unmap(Pieces mappings) {
+  for (const MemoryPiece& mapping : mappings) {
+    check_no_handout("unmap", mapping.address, mapping.bytes);
+    uses_.for_each(mapping.physical, mapping.bytes, [&](std::uint64_t first, const UseMap::Interval& interval) {
+      for (const Use& use : interval.uses) {
+        if (use.mapping != mapping.mapping || host_has_seen(use)) continue;
+        throw HazardError(
+            fmt::format("unmap of [{:#x}, +{}), but {} used [{:#x}, +{}) of it and the host has not seen it finish",
+                        mapping.address, mapping.bytes, describe(use), mapping.address + (first - mapping.physical),
+                        interval.end - first));
+      }
+    });
+  }
+}
+
+void HazardChecker::check_no_handout(const char* call, Address address, std::size_t bytes) const {
+  auto at = handouts_.lower_bound(address);
+  if (at != handouts_.begin()) {
+    const auto before = std::prev(at);
+    if (before->first + before->second.bytes > address) at = before;
+  }
+  if (at == handouts_.end() || at->first >= address + bytes) return;
+  throw HazardError(fmt::format("{} of [{:#x}, +{}), but {} and is still held", call, address, bytes,
+                                describe(at->first, at->second)));
+}
+
+std::string HazardChecker::describe(const Use& use) const {
+  return fmt::format("launch #{} of stream {}", use.launch, fmt::ptr(names_[use.stream]));
+}
+
+std::string HazardChecker::describe(Address address, const Handout& handout) const {
+  return fmt::format("[{:#x}, +{}) was handed out for stream {}", address, handout.bytes, fmt::ptr(handout.stream));
+}
+
+}  // namespace cachalot

@@ -1,0 +1,89 @@
+// The latency model's figures. They are per call, in host microseconds, as published or reported for recent data-centre
+// GPUs; sources disagree by up to ten times, so measure (bench/device_costs) before you trust them.
+#include "cachalot/simulated_device.h"
+
+namespace cachalot {
+
+const char* to_string(DeviceCall call) {
+  switch (call) {
+    case DeviceCall::malloc:
+      return "malloc";
+    case DeviceCall::free:
+      return "free";
+    case DeviceCall::reserve:
+      return "reserve";
+    case DeviceCall::unreserve:
+      return "unreserve";
+    case DeviceCall::create:
+      return "create";
+    case DeviceCall::release:
+      return "release";
+    case DeviceCall::map:
+      return "map";
+    case DeviceCall::unmap:
+      return "unmap";
+    case DeviceCall::set_access:
+      return "set_access";
+    case DeviceCall::event_create:
+      return "event_create";
+    case DeviceCall::event_destroy:
+      return "event_destroy";
+    case DeviceCall::event_record:
+      return "event_record";
+    case DeviceCall::event_query:
+      return "event_query";
+    case DeviceCall::event_synchronize:
+      return "event_synchronize";
+    case DeviceCall::stream_wait:
+      return "stream_wait";
+    case DeviceCall::capture_status:
+      return "capture_status";
+    case DeviceCall::synchronize:
+      return "synchronize";
+    case DeviceCall::memory_info:
+      return "memory_info";
+    case DeviceCall::ipc_export:
+      return "ipc_export";
+    case DeviceCall::ipc_import:
+      return "ipc_import";
+    case DeviceCall::ipc_close:
+      return "ipc_close";
+    case DeviceCall::kCount:
+      break;
+  }
+  return "?";
+}
+
+LatencyModel LatencyModel::none() { return {}; }
+
+LatencyModel LatencyModel::published() {
+  LatencyModel model;
+  const auto set = [&](DeviceCall call, double us) { model.call_us[static_cast<std::size_t>(call)] = us; };
+  // Reported figures (the design's table).
+  set(DeviceCall::malloc, 100);
+  model.malloc_us_per_mib = 0.05;
+  set(DeviceCall::free, 150);  // and it waits for the device
+  set(DeviceCall::reserve, 2);
+  set(DeviceCall::create, 29);
+  set(DeviceCall::map, 2);
+  set(DeviceCall::set_access, 38);  // one call for a whole range
+  set(DeviceCall::unmap, 34);
+  set(DeviceCall::release, 23);
+  set(DeviceCall::event_record, 0.8);
+  set(DeviceCall::event_query, 0.4);
+  set(DeviceCall::stream_wait, 0.8);
+  // Assumed: no figure was found; by likeness to the calls above.
+  set(DeviceCall::unreserve, 2);          // as reserve
+  set(DeviceCall::event_create, 0.5);     // host memory only
+  set(DeviceCall::event_destroy, 0.5);    // host memory only
+  set(DeviceCall::event_synchronize, 1);  // besides the wait itself
+  set(DeviceCall::synchronize, 2);        // besides the wait itself
+  set(DeviceCall::capture_status, 0.1);   // reads a field of the stream
+  set(DeviceCall::memory_info, 10);       // asks the kernel driver
+  set(DeviceCall::ipc_export, 10);        // asks the kernel driver
+  set(DeviceCall::ipc_import, 100);       // as malloc: maps memory
+  set(DeviceCall::ipc_close, 100);        // as malloc: unmaps memory
+  return model;
+}
+
+}  // namespace cachalot

@@ -1,0 +1,427 @@
+#include "cachalot/simulated_device.h"
+
+#include <map>
+#include <utility>
+
+#include "base/check.h"
+#include "base/mutex.h"
+#include "device/call_book.h"
+#include "device/cuda_codes.h"
+#include "device/hazard_checker.h"
+#include "device/ipc_registry.h"
+#include "device/simulated_memory.h"
+#include "device/simulated_streams.h"
+
+namespace cachalot {
+
+// The state behind the mutex. Each call of SimulatedDevice: lock, begin in the book, check, do, succeed.
+class SimulatedDevice::Impl {
+ public:
+  using Outcome = CallBook::Outcome;
+
+  explicit Impl(const Config& settings)
+      : config(settings), book(settings.latency, settings.log_calls), memory(settings.memory_bytes) {
+    if (settings.check_hazards) checker = std::make_unique<HazardChecker>();
+  }
+  ~Impl() { withdraw_exports(exporter); }
+  Impl(const Impl&) = delete;
+  Impl& operator=(const Impl&) = delete;
+
+  // Begins a call of the virtual-memory family.
+  Outcome begin_virtual(DeviceCall call, std::uint64_t argument, std::uint64_t bytes = 0) CACHALOT_REQUIRES(mutex) {
+    const Outcome outcome = book.begin(call, argument, bytes);
+    if (!config.virtual_memory) fail(cuda_name(call), CudaCode::not_supported, "no virtual memory management");
+    return outcome;
+  }
+
+  void wait_for_all_work() CACHALOT_REQUIRES(mutex) {
+    book.wait_until(streams.all_ready_ns());
+    if (checker) checker->host_saw_everything();
+  }
+
+  // What the host learns when it finds this event done.
+  void saw(const SimulatedEvent& event) CACHALOT_REQUIRES(mutex) {
+    if (checker) checker->host_saw(event.after);
+  }
+
+  void forget_freed_memory() CACHALOT_REQUIRES(mutex) {
+    for (const auto& freed : memory.take_freed()) {
+      if (checker) checker->forget(freed.first, freed.bytes);
+    }
+  }
+
+  // Where the range is; empty if a byte of it is not accessible.
+  const std::vector<MemoryPiece>& locate(Address address, std::size_t bytes) CACHALOT_REQUIRES(mutex) {
+    pieces.clear();
+    if (!memory.locate(address, bytes, pieces)) pieces.clear();
+    return pieces;
+  }
+
+  void require_accessible(const std::vector<AddressRange>& ranges) CACHALOT_REQUIRES(mutex) {
+    for (const AddressRange& range : ranges) {
+      if (range.bytes == 0 || !locate(range.address, range.bytes).empty()) continue;
+      fail("cudaLaunchKernel", CudaCode::illegal_address,
+           fmt::format("[{:#x}, +{}) is not accessible memory", range.address, range.bytes));
+    }
+  }
+
+  void note_uses(Stream stream, const std::vector<AddressRange>& ranges) CACHALOT_REQUIRES(mutex) {
+    checker->launched(stream);
+    for (const AddressRange& range : ranges) {
+      for (const MemoryPiece& piece : locate(range.address, range.bytes)) checker->used(stream, piece);
+    }
+  }
+
+  // An imported export may be open several times; CUDA gives the same address each time.
+  struct Import {
+    ExportedMemory memory;
+    std::size_t openings = 0;
+  };
+  std::map<Address, Import>::iterator find_import(const ExportedMemory& exported) CACHALOT_REQUIRES(mutex) {
+    auto at = imports.begin();
+    while (at != imports.end() &&
+           (at->second.memory.exporter != exported.exporter || at->second.memory.address != exported.address)) {
+      ++at;
+    }
+    return at;
+  }
+
+  const Config config;
+  const std::uint64_t exporter = next_exporter();
+  mutable Mutex mutex;
+  CallBook book CACHALOT_GUARDED_BY(mutex);
+  SimulatedMemory memory CACHALOT_GUARDED_BY(mutex);
+  SimulatedStreams streams CACHALOT_GUARDED_BY(mutex);
+  std::unique_ptr<HazardChecker> checker CACHALOT_GUARDED_BY(mutex);
+  std::map<Address, Import> imports CACHALOT_GUARDED_BY(mutex);
+  std::vector<MemoryPiece> pieces CACHALOT_GUARDED_BY(mutex);  // kept, so that locate allocates nothing
+};
+
+SimulatedDevice::SimulatedDevice(const Config& config) : impl_(std::make_unique<Impl>(config)) {}
+SimulatedDevice::SimulatedDevice() : SimulatedDevice(Config{}) {}
+SimulatedDevice::~SimulatedDevice() = default;
+
+int SimulatedDevice::index() const { return impl_->config.index; }
+
+DeviceProperties SimulatedDevice::properties() const {
+  const Config& config = impl_->config;
+  return {.name = config.name,
+          .total_bytes = config.memory_bytes,
+          .virtual_memory = config.virtual_memory,
+          .page_bytes = config.virtual_memory ? kPhysicalUnit : 0,
+          .rdma_capable = false};
+}
+
+MemoryInfo SimulatedDevice::memory_info() {
+  const Lock lock(impl_->mutex);
+  impl_->book.begin(DeviceCall::memory_info);
+  impl_->book.succeeded();
+  return {.free_bytes = impl_->memory.free_bytes(), .total_bytes = impl_->config.memory_bytes};
+}
+
+// Memory.
+
+std::optional<Address> SimulatedDevice::malloc(std::size_t bytes) {
+  const Lock lock(impl_->mutex);
+  if (impl_->book.begin(DeviceCall::malloc, 0, bytes) == Impl::Outcome::out_of_memory) return std::nullopt;
+  const auto address = impl_->memory.malloc(bytes);
+  if (address) impl_->book.succeeded(*address);
+  return address;
+}
+
+void SimulatedDevice::free(Address address) {
+  const Lock lock(impl_->mutex);
+  constexpr auto kCall = "cudaFree";
+  impl_->book.begin(DeviceCall::free, address);
+  const std::size_t bytes = impl_->memory.allocation_bytes(kCall, address);
+  if (impl_->checker) impl_->checker->check_no_handout("free", address, bytes);
+  impl_->streams.refuse_while_capturing(kCall);
+  impl_->wait_for_all_work();
+  impl_->memory.free(address);
+  impl_->forget_freed_memory();
+  withdraw_export(impl_->exporter, address);
+  impl_->book.succeeded();
+}
+
+std::optional<Address> SimulatedDevice::reserve(std::size_t bytes) {
+  const Lock lock(impl_->mutex);
+  if (impl_->begin_virtual(DeviceCall::reserve, 0, bytes) == Impl::Outcome::out_of_memory) return std::nullopt;
+  const auto address = impl_->memory.reserve(bytes);
+  if (address) impl_->book.succeeded(*address);
+  return address;
+}
+
+void SimulatedDevice::unreserve(Address address, std::size_t bytes) {
+  const Lock lock(impl_->mutex);
+  impl_->begin_virtual(DeviceCall::unreserve, address, bytes);
+  impl_->memory.unreserve(address, bytes);
+  impl_->book.succeeded();
+}
+
+std::optional<MemoryHandle> SimulatedDevice::create(std::size_t bytes) {
+  const Lock lock(impl_->mutex);
+  if (impl_->begin_virtual(DeviceCall::create, 0, bytes) == Impl::Outcome::out_of_memory) return std::nullopt;
+  const auto handle = impl_->memory.create(bytes);
+  if (handle) impl_->book.succeeded(*handle);
+  return handle;
+}
+
+void SimulatedDevice::release(MemoryHandle handle) {
+  const Lock lock(impl_->mutex);
+  impl_->begin_virtual(DeviceCall::release, handle);
+  impl_->memory.release(handle);
+  impl_->forget_freed_memory();
+  impl_->book.succeeded();
+}
+
+void SimulatedDevice::map(Address address, std::size_t bytes, MemoryHandle handle) {
+  const Lock lock(impl_->mutex);
+  impl_->begin_virtual(DeviceCall::map, address, bytes);
+  impl_->memory.map(address, bytes, handle);
+  impl_->book.succeeded();
+}
+
+void SimulatedDevice::unmap(Address address, std::size_t bytes) {
+  const Lock lock(impl_->mutex);
+  impl_->begin_virtual(DeviceCall::unmap, address, bytes);
+  if (impl_->checker) impl_->checker->check_unmap(impl_->memory.whole_mappings(address, bytes));
+  impl_->memory.unmap(address, bytes);
+  impl_->forget_freed_memory();
+  impl_->book.succeeded();
+}
+
+void SimulatedDevice::set_access(Address address, std::size_t bytes) {
+  const Lock lock(impl_->mutex);
+  impl_->begin_virtual(DeviceCall::set_access, address, bytes);
+  impl_->memory.set_access(address, bytes);
+  impl_->book.succeeded();
+}
+
+// Events.
+
+Event SimulatedDevice::event_create() {
+  const Lock lock(impl_->mutex);
+  impl_->book.begin(DeviceCall::event_create);
+  const Event event = impl_->streams.create_event();
+  impl_->book.succeeded(reinterpret_cast<std::uintptr_t>(event));
+  return event;
+}
+
+void SimulatedDevice::event_destroy(Event event) {
+  const Lock lock(impl_->mutex);
+  impl_->book.begin(DeviceCall::event_destroy, reinterpret_cast<std::uintptr_t>(event));
+  impl_->streams.destroy_event(event);
+  impl_->book.succeeded();
+}
+
+void SimulatedDevice::event_record(Event event, Stream stream) {
+  const Lock lock(impl_->mutex);
+  impl_->book.begin(DeviceCall::event_record, reinterpret_cast<std::uintptr_t>(event));
+  SimulatedEvent& recorded = impl_->streams.event("cudaEventRecord", event);
+  const bool ordinary = impl_->streams.record(recorded, impl_->streams.stream(stream), impl_->book.clock_ns());
+  if (ordinary && impl_->checker) impl_->checker->recorded(stream, recorded.after);
+  impl_->book.succeeded();
+}
+
+bool SimulatedDevice::event_query(Event event) {
+  constexpr auto kCall = "cudaEventQuery";
+  const Lock lock(impl_->mutex);
+  impl_->book.begin(DeviceCall::event_query, reinterpret_cast<std::uintptr_t>(event));
+  const SimulatedEvent& asked = impl_->streams.event(kCall, event);
+  impl_->streams.refuse_captured(kCall, asked);
+  impl_->streams.refuse_while_capturing(kCall);
+  const bool done = impl_->book.clock_ns() >= asked.done_ns;
+  if (done) impl_->saw(asked);
+  impl_->book.succeeded();
+  return done;
+}
+
+void SimulatedDevice::event_synchronize(Event event) {
+  constexpr auto kCall = "cudaEventSynchronize";
+  const Lock lock(impl_->mutex);
+  impl_->book.begin(DeviceCall::event_synchronize, reinterpret_cast<std::uintptr_t>(event));
+  const SimulatedEvent& awaited = impl_->streams.event(kCall, event);
+  impl_->streams.refuse_captured(kCall, awaited);
+  impl_->streams.refuse_while_capturing(kCall);
+  impl_->book.wait_until(awaited.done_ns);
+  impl_->saw(awaited);
+  impl_->book.succeeded();
+}
+
+std::optional<std::uint64_t> SimulatedDevice::completion_hint(Stream stream) {
+  if (!impl_->config.completion_hints) return std::nullopt;
+  const Lock lock(impl_->mutex);
+  return impl_->streams.stream(stream).completed_events(impl_->book.clock_ns());
+}
+
+void SimulatedDevice::stream_wait(Stream stream, Event event) {
+  const Lock lock(impl_->mutex);
+  impl_->book.begin(DeviceCall::stream_wait, reinterpret_cast<std::uintptr_t>(event));
+  const SimulatedEvent& awaited = impl_->streams.event("cudaStreamWaitEvent", event);
+  const bool ordinary = impl_->streams.wait(impl_->streams.stream(stream), awaited);
+  if (ordinary && impl_->checker) impl_->checker->waited(stream, awaited.after);
+  impl_->book.succeeded();
+}
+
+CaptureStatus SimulatedDevice::capture_status(Stream stream) {
+  const Lock lock(impl_->mutex);
+  impl_->book.begin(DeviceCall::capture_status, reinterpret_cast<std::uintptr_t>(stream));
+  const std::uint64_t id = impl_->streams.stream(stream).capture();
+  impl_->book.succeeded();
+  return {.capturing = id != 0, .id = id};
+}
+
+void SimulatedDevice::synchronize() {
+  const Lock lock(impl_->mutex);
+  impl_->book.begin(DeviceCall::synchronize);
+  impl_->streams.refuse_while_capturing("cudaDeviceSynchronize");
+  impl_->wait_for_all_work();
+  impl_->book.succeeded();
+}
+
+// Sharing.
+
+IpcHandle SimulatedDevice::ipc_export(Address address) {
+  const Lock lock(impl_->mutex);
+  impl_->book.begin(DeviceCall::ipc_export, address);
+  const std::size_t bytes = impl_->memory.allocation_bytes("cudaIpcGetMemHandle", address);
+  const ExportedMemory memory{impl_->exporter, address, bytes};
+  publish_export(memory);
+  impl_->book.succeeded();
+  return to_ipc_handle(memory);
+}
+
+Address SimulatedDevice::ipc_import(const IpcHandle& handle) {
+  constexpr auto kCall = "cudaIpcOpenMemHandle";
+  const Lock lock(impl_->mutex);
+  impl_->book.begin(DeviceCall::ipc_import);
+  const ExportedMemory memory = from_ipc_handle(handle);
+  if (!is_exported(memory)) fail(kCall, CudaCode::invalid_value, "not a handle of live exported memory");
+  if (memory.exporter == impl_->exporter)
+    fail(kCall, CudaCode::device_uninitialized, "exported by this process itself");
+  auto import = impl_->find_import(memory);
+  if (import == impl_->imports.end()) {
+    const auto address = impl_->memory.open_foreign(memory.bytes);
+    if (!address) fail(kCall, CudaCode::unknown, "the process has used up the simulated addresses");
+    import = impl_->imports.emplace(*address, Impl::Import{memory, 0}).first;
+  }
+  ++import->second.openings;
+  impl_->book.succeeded(import->first);
+  return import->first;
+}
+
+void SimulatedDevice::ipc_close(Address address) {
+  const Lock lock(impl_->mutex);
+  impl_->book.begin(DeviceCall::ipc_close, address);
+  const auto import = impl_->imports.find(address);
+  if (import == impl_->imports.end()) {
+    fail("cudaIpcCloseMemHandle", CudaCode::invalid_value,
+         "not an address that cudaIpcOpenMemHandle returned, or closed already");
+  }
+  if (--import->second.openings == 0) {
+    impl_->memory.close_foreign(address);
+    impl_->forget_freed_memory();
+    impl_->imports.erase(import);
+  }
+  impl_->book.succeeded();
+}
+
+std::int64_t SimulatedDevice::clock_us() { return clock_ns() / 1000; }
+
+// Work.
+
+Stream SimulatedDevice::stream() { return fresh_stream_name(); }
+
+void SimulatedDevice::launch(Stream stream, std::int64_t duration_ns, const std::vector<AddressRange>& ranges) {
+  CACHALOT_REQUIRE(duration_ns >= 0, "work of {} ns: a duration is not negative", duration_ns);
+  const Lock lock(impl_->mutex);
+  impl_->require_accessible(ranges);
+  const bool queued = impl_->streams.launch(impl_->streams.stream(stream), impl_->book.clock_ns(), duration_ns);
+  if (queued && impl_->checker) impl_->note_uses(stream, ranges);
+}
+
+void SimulatedDevice::stream_synchronize(Stream stream) {
+  const Lock lock(impl_->mutex);
+  impl_->streams.refuse_while_capturing("cudaStreamSynchronize");
+  impl_->book.wait_until(impl_->streams.stream(stream).ready_ns());
+  if (impl_->checker) impl_->checker->host_saw_stream(stream);
+}
+
+void SimulatedDevice::advance(std::int64_t ns) {
+  CACHALOT_REQUIRE(ns >= 0, "advance by {} ns: time does not run backwards", ns);
+  const Lock lock(impl_->mutex);
+  impl_->book.advance(ns);
+}
+
+std::int64_t SimulatedDevice::clock_ns() const {
+  const Lock lock(impl_->mutex);
+  return impl_->book.clock_ns();
+}
+
+std::uint64_t SimulatedDevice::begin_capture(Stream stream) {
+  const Lock lock(impl_->mutex);
+  return impl_->streams.begin_capture(impl_->streams.stream(stream));
+}
+
+void SimulatedDevice::end_capture(Stream stream) {
+  const Lock lock(impl_->mutex);
+  impl_->streams.end_capture(impl_->streams.stream(stream));
+}
+
+// Hazards.
+
+void SimulatedDevice::handed_out(Address address, std::size_t bytes, Stream stream) {
+  if (!impl_->config.check_hazards || address == 0) return;
+  const Lock lock(impl_->mutex);
+  impl_->checker->handed_out(address, bytes, stream, impl_->locate(address, bytes));
+}
+
+void SimulatedDevice::given_back(Address address) {
+  if (!impl_->config.check_hazards || address == 0) return;
+  const Lock lock(impl_->mutex);
+  impl_->checker->given_back(address, impl_->locate(address, impl_->checker->handout_bytes(address)));
+}
+
+// Observation.
+
+std::uint64_t SimulatedDevice::count(DeviceCall call) const {
+  const Lock lock(impl_->mutex);
+  return impl_->book.count(call);
+}
+
+double SimulatedDevice::driver_us() const {
+  const Lock lock(impl_->mutex);
+  return impl_->book.driver_us();
+}
+
+std::size_t SimulatedDevice::used_bytes() const {
+  const Lock lock(impl_->mutex);
+  return impl_->memory.used_bytes();
+}
+
+std::size_t SimulatedDevice::peak_used_bytes() const {
+  const Lock lock(impl_->mutex);
+  return impl_->memory.peak_used_bytes();
+}
+
+std::size_t SimulatedDevice::live_mappings() const {
+  const Lock lock(impl_->mutex);
+  return impl_->memory.live_mappings();
+}
+
+std::vector<LoggedCall> SimulatedDevice::take_log() {
+  const Lock lock(impl_->mutex);
+  return impl_->book.take_log();
+}
+
+void SimulatedDevice::set_faults(std::vector<Fault> faults) {
+  const Lock lock(impl_->mutex);
+  impl_->book.set_faults(std::move(faults));
+}
+
+std::uint64_t SimulatedDevice::faults_injected() const {
+  const Lock lock(impl_->mutex);
+  return impl_->book.faults_injected();
+}
+
+}  // namespace cachalot

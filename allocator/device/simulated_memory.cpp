@@ -1,0 +1,224 @@
+#include "device/simulated_memory.h"
+
+#include <algorithm>
+#include <iterator>
+#include <utility>
+
+#include "base/bytes.h"
+#include "device/cuda_codes.h"
+
+namespace cachalot {
+namespace {
+
+constexpr std::size_t kLargestRequest = std::size_t{1} << 62;  // above it rounding up could overflow
+
+bool is_page_multiple(std::size_t value) { return value % kPhysicalUnit == 0; }
+
+void require_page_range(const char* call, Address address, std::size_t bytes) {
+  if (bytes == 0 || !is_page_multiple(bytes))
+    fail(call, CudaCode::invalid_value, "the size is not a positive multiple of 2 MiB");
+  if (!is_page_multiple(address)) fail(call, CudaCode::invalid_value, "the address is not a multiple of 2 MiB");
+}
+
+}  // namespace
+
+bool SimulatedMemory::take_units(std::size_t units) {
+  if (units > capacity_units_ - used_units_) return false;
+  used_units_ += units;
+  peak_units_ = std::max(peak_units_, used_units_);
+  return true;
+}
+
+std::uint64_t SimulatedMemory::take_physical(std::size_t bytes) {
+  const std::uint64_t first = next_physical_;
+  next_physical_ += bytes;
+  return first;
+}
+
+// New addresses ascend, so that the common place to insert is the end.
+void SimulatedMemory::insert(Address address, const Mapping& mapping) {
+  mappings_.emplace_hint(mappings_.end(), address, mapping);
+}
+
+std::optional<Address> SimulatedMemory::malloc(std::size_t bytes) {
+  if (bytes == 0) fail("cudaMalloc", CudaCode::invalid_value, "a size of 0");
+  if (bytes > kLargestRequest) return std::nullopt;
+  const std::size_t rounded = round_up(bytes, kPhysicalUnit);
+  if (rounded > free_bytes()) return std::nullopt;
+  const auto address = addresses_.take(rounded);
+  if (!address) fail("cudaMalloc", CudaCode::unknown, "the process has used up the simulated addresses");
+  insert(*address, {.bytes = bytes, .accessible = true, .physical = take_physical(rounded), .number = next_mapping_++});
+  take_units(rounded / kPhysicalUnit);
+  return address;
+}
+
+std::size_t SimulatedMemory::allocation_bytes(const char* call, Address address) const {
+  const auto at = mappings_.find(address);
+  if (at == mappings_.end() || at->second.origin != Origin::allocation) {
+    fail(call, CudaCode::invalid_value, "not an address that cudaMalloc returned, or freed already");
+  }
+  return at->second.bytes;
+}
+
+void SimulatedMemory::free(Address address) {
+  const std::size_t rounded = round_up(allocation_bytes("cudaFree", address), kPhysicalUnit);
+  const auto at = mappings_.find(address);
+  used_units_ -= rounded / kPhysicalUnit;
+  freed_.push_back({at->second.physical, rounded});
+  mappings_.erase(at);
+}
+
+std::optional<Address> SimulatedMemory::reserve(std::size_t bytes) {
+  require_page_range("cuMemAddressReserve", 0, bytes);
+  const auto address = addresses_.take(bytes);
+  if (address) reservations_.emplace_hint(reservations_.end(), *address, bytes);
+  return address;
+}
+
+void SimulatedMemory::unreserve(Address address, std::size_t bytes) {
+  const auto at = reservations_.find(address);
+  if (at == reservations_.end() || at->second != bytes) {
+    fail("cuMemAddressFree", CudaCode::invalid_value, "not a whole reserved range");
+  }
+  if (!is_unmapped(address, bytes))
+    fail("cuMemAddressFree", CudaCode::invalid_value, "memory is still mapped in the range");
+  reservations_.erase(at);
+}
+
+std::optional<MemoryHandle> SimulatedMemory::create(std::size_t bytes) {
+  require_page_range("cuMemCreate", 0, bytes);
+  if (!take_units(bytes / kPhysicalUnit)) return std::nullopt;
+  handles_.emplace(next_handle_, Physical{.bytes = bytes, .first = take_physical(bytes)});
+  return next_handle_++;
+}
+
+void SimulatedMemory::release(MemoryHandle handle) {
+  const auto at = handles_.find(handle);
+  if (at == handles_.end() || at->second.released)
+    fail("cuMemRelease", CudaCode::invalid_value, "not a handle, or released already");
+  at->second.released = true;
+  drop_if_unused(handle);
+}
+
+void SimulatedMemory::drop_if_unused(MemoryHandle handle) {
+  const auto at = handles_.find(handle);
+  if (!at->second.released || at->second.mappings > 0) return;
+  used_units_ -= at->second.bytes / kPhysicalUnit;
+  freed_.push_back({at->second.first, at->second.bytes});
+  handles_.erase(at);
+}
+
+bool SimulatedMemory::is_reserved(Address address, std::size_t bytes) const {
+  auto after = reservations_.upper_bound(address);
+  if (after == reservations_.begin()) return false;
+  const auto& [begin, size] = *std::prev(after);
+  return bytes <= size && address - begin <= size - bytes;
+}
+
+bool SimulatedMemory::is_unmapped(Address address, std::size_t bytes) const {
+  if (mapping_at(address) != mappings_.end()) return false;
+  const auto next = mappings_.lower_bound(address);
+  return next == mappings_.end() || next->first - address >= bytes;
+}
+
+SimulatedMemory::Mappings::const_iterator SimulatedMemory::mapping_at(Address address) const {
+  auto after = mappings_.upper_bound(address);
+  if (after == mappings_.begin()) return mappings_.end();
+  const auto at = std::prev(after);
+  return address - at->first < at->second.bytes ? at : mappings_.end();
+}
+
+void SimulatedMemory::map(Address address, std::size_t bytes, MemoryHandle handle) {
+  require_page_range("cuMemMap", address, bytes);
+  const auto at = handles_.find(handle);
+  if (at == handles_.end() || at->second.released)
+    fail("cuMemMap", CudaCode::invalid_value, "not a handle, or released already");
+  if (bytes != at->second.bytes) fail("cuMemMap", CudaCode::invalid_value, "a handle must be mapped whole");
+  if (!is_reserved(address, bytes)) fail("cuMemMap", CudaCode::invalid_value, "the range is not reserved");
+  if (!is_unmapped(address, bytes)) fail("cuMemMap", CudaCode::invalid_value, "memory is already mapped in the range");
+  mappings_.emplace(address, Mapping{.bytes = bytes,
+                                     .origin = Origin::handle,
+                                     .handle = handle,
+                                     .physical = at->second.first,
+                                     .number = next_mapping_++});
+  ++at->second.mappings;
+  ++handle_mappings_;
+}
+
+// The first mapping past a range that is tiled by whole mappings of handles; throws if it is not.
+SimulatedMemory::Mappings::const_iterator SimulatedMemory::end_of_tiling(const char* call, Address address,
+                                                                         std::size_t bytes) const {
+  require_page_range(call, address, bytes);
+  const Address end = address + bytes;
+  auto at = mappings_.lower_bound(address);
+  while (address != end) {
+    const bool next_tile = at != mappings_.end() && at->first == address && at->second.origin == Origin::handle;
+    if (!next_tile || at->second.bytes > end - address) {
+      fail(call, CudaCode::invalid_value, "the range is not made of whole mappings");
+    }
+    address += at->second.bytes;
+    ++at;
+  }
+  return at;
+}
+
+std::vector<MemoryPiece> SimulatedMemory::whole_mappings(Address address, std::size_t bytes) const {
+  const auto end = end_of_tiling("cuMemUnmap", address, bytes);
+  std::vector<MemoryPiece> mappings;
+  for (auto at = mappings_.lower_bound(address); at != end; ++at) {
+    mappings.push_back({at->first, at->second.bytes, at->second.physical, at->second.number});
+  }
+  return mappings;
+}
+
+void SimulatedMemory::unmap(Address address, std::size_t bytes) {
+  const auto end = end_of_tiling("cuMemUnmap", address, bytes);
+  for (auto at = mappings_.lower_bound(address); at != end; at = mappings_.erase(at)) {
+    const MemoryHandle handle = at->second.handle;
+    --handle_mappings_;
+    --handles_.at(handle).mappings;
+    drop_if_unused(handle);
+  }
+}
+
+void SimulatedMemory::set_access(Address address, std::size_t bytes) {
+  const auto end = end_of_tiling("cuMemSetAccess", address, bytes);
+  for (auto at = mappings_.lower_bound(address); at != end; ++at) at->second.accessible = true;
+}
+
+std::optional<Address> SimulatedMemory::open_foreign(std::size_t bytes) {
+  const std::size_t rounded = round_up(bytes, kPhysicalUnit);
+  const auto address = addresses_.take(rounded);
+  if (!address) return std::nullopt;
+  insert(*address, {.bytes = bytes,
+                    .origin = Origin::foreign,
+                    .accessible = true,
+                    .physical = take_physical(rounded),
+                    .number = next_mapping_++});
+  return address;
+}
+
+void SimulatedMemory::close_foreign(Address address) {
+  const auto at = mappings_.find(address);
+  freed_.push_back({at->second.physical, round_up(at->second.bytes, kPhysicalUnit)});
+  mappings_.erase(at);
+}
+
+bool SimulatedMemory::locate(Address address, std::size_t bytes, std::vector<MemoryPiece>& pieces) const {
+  auto at = mapping_at(address);
+  while (bytes > 0) {
+    if (at == mappings_.end() || address < at->first || !at->second.accessible) return false;
+    const std::size_t offset = address - at->first;
+    if (offset >= at->second.bytes) return false;
+    const std::size_t part = std::min(bytes, at->second.bytes - offset);
+    pieces.push_back({address, part, at->second.physical + offset, at->second.number});
+    address += part;
+    bytes -= part;
+    ++at;
+  }
+  return true;
+}
+
+std::vector<SimulatedMemory::PhysicalRange> SimulatedMemory::take_freed() { return std::exchange(freed_, {}); }
+
+}  // namespace cachalot

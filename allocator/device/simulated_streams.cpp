@@ -1,0 +1,199 @@
+#include "device/simulated_streams.h"
+
+#include <algorithm>
+#include <atomic>
+
+#include "device/cuda_codes.h"
+
+namespace cachalot {
+namespace {
+
+// An event's name: salt of the device, generation of the slot, slot + 1. A stale or foreign name is recognized.
+constexpr int kSlotBits = 28;
+constexpr int kGenerationBits = 20;
+constexpr std::uint64_t kSlotMask = (std::uint64_t{1} << kSlotBits) - 1;
+constexpr std::uint64_t kGenerationMask = (std::uint64_t{1} << kGenerationBits) - 1;
+constexpr std::uint64_t kSaltMask = 0xffff;
+
+Event event_name(std::uint64_t salt, std::uint64_t generation, std::size_t slot) {
+  const std::uint64_t bits =
+      salt << (kSlotBits + kGenerationBits) | (generation & kGenerationMask) << kSlotBits | (slot + 1);
+  return reinterpret_cast<Event>(bits);
+}
+
+std::uint64_t next_device_salt() {
+  static std::atomic<std::uint64_t> devices{0};
+  return ++devices & kSaltMask;
+}
+
+std::uint64_t next_capture_id() {
+  static std::atomic<std::uint64_t> captures{0};
+  return ++captures;
+}
+
+}  // namespace
+
+Stream fresh_stream_name() {
+  constexpr std::uintptr_t kFirst = std::uintptr_t{0x57} << 40;  // apart from small integers and from host pointers
+  static std::atomic<std::uintptr_t> streams{kFirst};
+  return reinterpret_cast<Stream>(streams.fetch_add(64));
+}
+
+void SimulatedStream::queue(std::int64_t now_ns, std::int64_t duration_ns) {
+  ready_ns_ = std::max(ready_ns_, now_ns) + duration_ns;
+}
+
+void SimulatedStream::wait_until(std::int64_t ns) { ready_ns_ = std::max(ready_ns_, ns); }
+
+void SimulatedStream::count_event(std::int64_t now_ns, std::int64_t done_ns) {
+  completed_events(now_ns);
+  if (done_ns <= now_ns) {
+    ++completed_;
+  } else if (!pending_.empty() && pending_.back().done_ns == done_ns) {
+    ++pending_.back().events;
+  } else {
+    pending_.push_back({done_ns, 1});
+  }
+}
+
+std::uint64_t SimulatedStream::completed_events(std::int64_t now_ns) {
+  while (!pending_.empty() && pending_.front().done_ns <= now_ns) {
+    completed_ += pending_.front().events;
+    pending_.pop_front();
+  }
+  return completed_;
+}
+
+SimulatedStreams::SimulatedStreams() : salt_(next_device_salt()) {}
+
+SimulatedStream& SimulatedStreams::look_up(Stream name) {
+  auto& stream = streams_[name];
+  if (!stream) stream = std::make_unique<SimulatedStream>(name);
+  last_used_ = stream.get();
+  return *stream;
+}
+
+std::size_t SimulatedStreams::slot_of(Event name) {
+  return static_cast<std::size_t>((reinterpret_cast<std::uintptr_t>(name) & kSlotMask) - 1);
+}
+
+Event SimulatedStreams::create_event() {
+  if (free_slots_.empty()) {
+    free_slots_.push_back(events_.size());
+    events_.emplace_back();
+    generations_.push_back(0);
+  }
+  const std::size_t slot = free_slots_.back();
+  free_slots_.pop_back();
+  events_[slot].name = event_name(salt_, ++generations_[slot], slot);
+  return events_[slot].name;
+}
+
+void SimulatedStreams::destroy_event(Event name) {
+  event("cudaEventDestroy", name) = {};
+  free_slots_.push_back(slot_of(name));
+}
+
+void SimulatedStreams::refuse_event(const char* call) {
+  fail(call, CudaCode::invalid_resource_handle, "not an event of this device, or destroyed already");
+}
+
+bool SimulatedStreams::record(SimulatedEvent& event, SimulatedStream& stream, std::int64_t now_ns) {
+  require_sound("cudaEventRecord", stream);
+  event.recorded = true;
+  event.capture = stream.capture();
+  event.done_ns = stream.ready_ns();
+  if (event.capture != 0) return false;
+  stream.count_event(now_ns, event.done_ns);
+  return true;
+}
+
+bool SimulatedStreams::wait(SimulatedStream& stream, const SimulatedEvent& event) {
+  constexpr auto kCall = "cudaStreamWaitEvent";
+  require_sound(kCall, stream);
+  if (!event.recorded) return false;
+  if (event.capture != 0) {
+    join_capture(stream, event.capture);
+    return false;
+  }
+  if (stream.capture() != 0) {
+    spoil(stream.capture());
+    fail(kCall, CudaCode::capture_isolation, "the event was recorded outside the capture");
+  }
+  stream.wait_until(event.done_ns);
+  note_ready(stream);
+  return true;
+}
+
+bool SimulatedStreams::launch(SimulatedStream& stream, std::int64_t now_ns, std::int64_t duration_ns) {
+  require_sound("cudaLaunchKernel", stream);
+  if (stream.capture() != 0) return false;
+  stream.queue(now_ns, duration_ns);
+  note_ready(stream);
+  return true;
+}
+
+void SimulatedStreams::note_ready(const SimulatedStream& stream) {
+  all_ready_ns_ = std::max(all_ready_ns_, stream.ready_ns());
+}
+
+// Capture.
+
+void SimulatedStreams::require_sound(const char* call, const SimulatedStream& stream) {
+  if (stream.capture() == 0) return;
+  if (captures_.at(stream.capture()).spoilt) fail(call, CudaCode::capture_invalidated);
+}
+
+void SimulatedStreams::spoil(std::uint64_t capture) {
+  const auto at = captures_.find(capture);
+  if (at != captures_.end()) at->second.spoilt = true;
+}
+
+void SimulatedStreams::spoil_captures(const char* call) {
+  for (auto& [id, capture] : captures_) capture.spoilt = true;
+  fail(call, CudaCode::capture_unsupported, "not allowed while a stream captures");
+}
+
+void SimulatedStreams::spoil_capture_of(const char* call, const SimulatedEvent& event) {
+  spoil(event.capture);
+  fail(call, CudaCode::captured_event);
+}
+
+void SimulatedStreams::join_capture(SimulatedStream& stream, std::uint64_t id) {
+  constexpr auto kCall = "cudaStreamWaitEvent";
+  if (stream.capture() == id) return;
+  const auto at = captures_.find(id);
+  if (at == captures_.end()) fail(kCall, CudaCode::captured_event, "its capture has ended");
+  if (stream.capture() != 0) {
+    spoil(id);
+    spoil(stream.capture());
+    fail(kCall, CudaCode::capture_merge);
+  }
+  if (at->second.spoilt) fail(kCall, CudaCode::capture_invalidated);
+  stream.set_capture(id);
+  at->second.streams.push_back(&stream);
+}
+
+std::uint64_t SimulatedStreams::begin_capture(SimulatedStream& stream) {
+  constexpr auto kCall = "cudaStreamBeginCapture";
+  if (!stream.name()) fail(kCall, CudaCode::capture_unsupported, "the legacy default stream cannot capture");
+  if (stream.capture() != 0) fail(kCall, CudaCode::illegal_state, "the stream captures already");
+  const std::uint64_t id = next_capture_id();
+  captures_.emplace(id, Capture{.origin = stream.name(), .spoilt = false, .streams = {&stream}});
+  stream.set_capture(id);
+  return id;
+}
+
+void SimulatedStreams::end_capture(SimulatedStream& stream) {
+  constexpr auto kCall = "cudaStreamEndCapture";
+  if (stream.capture() == 0) fail(kCall, CudaCode::illegal_state, "the stream does not capture");
+  const auto at = captures_.find(stream.capture());
+  if (at->second.origin != stream.name()) fail(kCall, CudaCode::capture_unmatched);
+  const bool spoilt = at->second.spoilt;
+  for (SimulatedStream* captured : at->second.streams) captured->set_capture(0);
+  captures_.erase(at);
+  if (spoilt)
+    fail(kCall, CudaCode::capture_invalidated, "a call during the capture was not allowed; the capture has ended");
+}
+
+}  // namespace cachalot

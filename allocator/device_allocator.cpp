@@ -1,0 +1,322 @@
+#include "device_allocator.h"
+
+#include <utility>
+
+#include "base/bytes.h"
+#include "base/check.h"
+
+namespace cachalot {
+
+namespace {
+
+const Context kNoContext;
+
+std::int64_t as_signed(std::size_t bytes) { return static_cast<std::int64_t>(bytes); }
+void* as_pointer(Address address) { return reinterpret_cast<void*>(address); }
+Address as_address(const void* ptr) { return reinterpret_cast<Address>(ptr); }
+
+}  // namespace
+
+DeviceAllocator::DeviceAllocator(std::shared_ptr<Device> device, PageMap& page_map, const Options& options)
+    : heap_(device->index(), page_map),
+      device_(std::move(device)),
+      index_(device_->index()),
+      frees_(*device_, mutex_, [this](Block& block) { finish_waiting(block); }) {
+  apply(options);
+  counters_.max_split_size = options.max_split_size == Options::kUnlimited ? -1 : as_signed(options.max_split_size);
+  if (options.per_process_memory_fraction < 1) set_memory_fraction(options.per_process_memory_fraction);
+}
+
+DeviceAllocator::~DeviceAllocator() {
+  for (const auto& [address, head] : heap_.segments()) {
+    std::size_t bytes = 0;
+    for (const Block* block = head; block != nullptr; block = block->next) bytes += block->size();
+    try {
+      give_back({address, bytes, head->arena, nullptr});
+    } catch (const CudaError&) {  // the device may be gone at exit; there is nobody left to tell
+    }
+  }
+}
+
+// --- malloc ---------------------------------------------------------------------------------------------------------
+
+// Frees that are done come first, so that their memory can serve this request. As PyTorch, not while a graph is
+// captured (events must not be queried then), nor for a thread that allocates into a pool.
+void DeviceAllocator::prepare(Stream stream) {
+  if ((rare_ & kWaitingFrees) == 0 || capturing() || redirect_of(stream) != nullptr) return;
+  queue_frees_deferred_in_capture();
+  frees_.reclaim();
+}
+
+CACHALOT_FAST_PATH DeviceAllocator::Request DeviceAllocator::make_request(std::size_t bytes, Stream stream) {
+  const std::size_t rounded = rounds_by_divisions_ ? round_power2_divisions(bytes, options_) : round_to_block(bytes);
+  BlockPool* pool = &default_pools_[static_cast<std::size_t>(pool_kind(rounded))];
+  if ((rare_ & kRedirecting) != 0) [[unlikely]]
+    pool = &pool_for(pool->kind(), stream);
+  return {bytes, rounded, &pool->arena(stream)};
+}
+
+CACHALOT_FAST_PATH bool DeviceAllocator::splits(const Block& block, Request request) const {
+  const BlockPool& pool = block.arena->pool;
+  const bool may_split = pool.owner() == nullptr || pool.owner()->may_split;
+  return may_split && should_split(pool.kind(), block.size(), request.rounded, options_);
+}
+
+CACHALOT_FAST_PATH void* DeviceAllocator::hand_out(Block& block, std::size_t rounded, std::size_t bytes, bool split,
+                                                   const Context& context) {
+  const PoolKind kind = block.arena->pool.kind();
+  const InactiveSplit change = heap_.take(block, rounded, bytes, split);
+  const std::size_t size = block.size();
+  counters_.allocated(kind, as_signed(size), as_signed(bytes));
+  counters_.inactive_split(kind, change.blocks, change.bytes);
+  if (is_oversize(size, options_)) [[unlikely]]
+    counters_.oversize_allocation(1);
+  if ((rare_ & kObserved) != 0) [[unlikely]]
+    observe_alloc(block, change, context);
+  return as_pointer(block.address);
+}
+
+CACHALOT_FAST_PATH void* DeviceAllocator::allocate(std::size_t bytes, Stream stream, const Context& context) {
+  if (bytes == 0) [[unlikely]]
+    return nullptr;
+  if (bytes >= kMaxRequestBytes) [[unlikely]]
+    refuse(bytes);
+  const Lock lock(mutex_);
+  if (rare_ != 0) [[unlikely]] {
+    if ((rare_ & kBypassed) != 0) return allocate_uncached(bytes);
+    prepare(stream);
+  }
+  const Request request = make_request(bytes, stream);
+  Block* block = find_free(request);
+  if (block == nullptr) [[unlikely]]
+    block = &obtain(request, context);
+  return hand_out(*block, request.rounded, bytes, splits(*block, request), context);
+}
+
+void* DeviceAllocator::allocate(std::size_t bytes, Stream stream) {
+  if (contexts_.load(std::memory_order_relaxed) != HistoryOptions::Contexts::never) [[unlikely]] {
+    return allocate_with_context(bytes, stream);
+  }
+  return allocate(bytes, stream, kNoContext);
+}
+
+// The recorder is called before the lock is taken: it may be slow.
+void* DeviceAllocator::allocate_with_context(std::size_t bytes, Stream stream) {
+  return allocate(bytes, stream, gather_context(HistoryOptions::Contexts::state));
+}
+
+void DeviceAllocator::take_exactly(Block& block, std::size_t bytes) {
+  hand_out(block, bytes, bytes, block.size() > bytes, kNoContext);
+}
+
+void DeviceAllocator::observe_alloc(Block& block, const InactiveSplit& split, const Context& context) {
+  if (context) heap_.slab().detail(block).context = context;
+  Change change = change_of(Change::Action::alloc, block, context);
+  change.inactive_split_blocks = split.blocks;
+  change.inactive_split_bytes = split.bytes;
+  observe(std::move(change));
+}
+
+void DeviceAllocator::refuse(std::size_t bytes) {
+  throw OutOfMemory(
+      fmt::format("CUDA out of memory. Tried to allocate more than 1EB memory: {} bytes asked for on GPU {}, "
+                  "and no request may reach 1 EiB ({} bytes).",
+                  bytes, index_, kMaxRequestBytes),
+      index_, bytes);
+}
+
+// --- free -----------------------------------------------------------------------------------------------------------
+
+CACHALOT_FAST_PATH void DeviceAllocator::count_free_requested(Block& block, const Context& context) {
+  const std::size_t size = block.size();
+  counters_.free_requested(block.arena->pool.kind(), as_signed(size));
+  if (is_oversize(size, options_)) [[unlikely]]
+    counters_.oversize_allocation(-1);
+  if ((rare_ & kObserved) != 0) [[unlikely]]
+    observe(change_of(Change::Action::free_requested, block, context));
+}
+
+CACHALOT_FAST_PATH void DeviceAllocator::finish_free(Block& block, const Context& context) {
+  if ((rare_ & kObserved) != 0) [[unlikely]] {
+    finish_observed_free(block, context);
+    return;
+  }
+  const PoolKind kind = block.arena->pool.kind();
+  counters_.free_completed(kind, as_signed(block.requested));
+  const InactiveSplit change = heap_.put_back(block);
+  counters_.inactive_split(kind, change.blocks, change.bytes);
+}
+
+CACHALOT_FAST_PATH void DeviceAllocator::free_block(Block& block, const Context& context) {
+  if (block.uses.head != nullptr) [[unlikely]] {
+    free_later(block, context);
+    return;
+  }
+  count_free_requested(block, context);
+  finish_free(block, context);
+}
+
+bool DeviceAllocator::deallocate(Block& block, const void* ptr) {
+  if (contexts_.load(std::memory_order_relaxed) == HistoryOptions::Contexts::all) [[unlikely]] {
+    return deallocate_with_context(block, ptr);
+  }
+  const Lock lock(mutex_);
+  if (!is_live(block, ptr)) [[unlikely]]
+    return false;
+  free_block(block, kNoContext);
+  return true;
+}
+
+bool DeviceAllocator::deallocate_with_context(Block& block, const void* ptr) {
+  const Context context = gather_context(HistoryOptions::Contexts::all);
+  const Lock lock(mutex_);
+  if (!is_live(block, ptr)) return false;
+  free_block(block, context);
+  return true;
+}
+
+bool DeviceAllocator::deallocate(Block& block, const void* ptr, std::size_t bytes, Stream stream) {
+  using Contexts = HistoryOptions::Contexts;
+  Context context;
+  if (contexts_.load(std::memory_order_relaxed) == Contexts::all) [[unlikely]]
+    context = gather_context(Contexts::all);
+  const Lock lock(mutex_);
+  if (!is_live(block, ptr)) [[unlikely]]
+    return false;
+  CACHALOT_REQUIRE(bytes == block.requested, "size {} does not match the allocation at {}: {} bytes were asked for",
+                   bytes, ptr, block.requested);
+  if (stream != block.arena->stream) [[unlikely]]
+    frees_.add_use(block, stream);
+  free_block(block, context);
+  return true;
+}
+
+void DeviceAllocator::put_back_live(Block& block) { free_block(block, kNoContext); }
+
+// The block's last uses on other streams must finish first. While a graph is captured no event is recorded for them:
+// that is made up for when no capture is underway any more.
+void DeviceAllocator::free_later(Block& block, const Context& context) {
+  if (capturing()) {
+    frees_deferred_in_capture_.push_back(&block);
+  } else {
+    block.size_and_flags |= Block::kFreeing;
+    try {
+      frees_.wait_for_uses(block);
+    } catch (...) {
+      block.size_and_flags &= ~std::uint64_t{Block::kFreeing};
+      throw;
+    }
+  }
+  count_free_requested(block, context);
+  start_waiting(block);
+}
+
+void DeviceAllocator::start_waiting(Block& block) {
+  block.size_and_flags = block.size() | Block::kPending;
+  counters_.starts_waiting(block.arena->pool.kind(), as_signed(block.size()));
+  set_mode(kWaitingFrees, true);
+}
+
+void DeviceAllocator::finish_waiting(Block& block) {
+  counters_.stops_waiting(block.arena->pool.kind(), as_signed(block.size()));
+  set_mode(kWaitingFrees, !frees_.empty() || !frees_deferred_in_capture_.empty());
+  finish_free(block, kNoContext);
+}
+
+void DeviceAllocator::finish_observed_free(Block& block, const Context& context) {
+  Change change = change_of(Change::Action::free_completed, block, context);  // before the block may be merged away
+  if (BlockDetail* detail = heap_.slab().find_detail(block)) detail->context.reset();
+  counters_.free_completed(change.pool_kind, as_signed(block.requested));
+  const InactiveSplit split = heap_.put_back(block);
+  counters_.inactive_split(change.pool_kind, split.blocks, split.bytes);
+  change.inactive_split_blocks = split.blocks;
+  change.inactive_split_bytes = split.bytes;
+  observe(std::move(change));
+}
+
+void DeviceAllocator::queue_frees_deferred_in_capture() {
+  while (!frees_deferred_in_capture_.empty()) {
+    Block* block = frees_deferred_in_capture_.back();
+    frees_deferred_in_capture_.pop_back();
+    try {
+      frees_.wait_for_uses(*block);
+    } catch (...) {
+      frees_deferred_in_capture_.push_back(block);
+      throw;
+    }
+  }
+}
+
+bool DeviceAllocator::record_stream(Block& block, const void* ptr, Stream stream) {
+  const Lock lock(mutex_);
+  if (!is_live(block, ptr)) return false;
+  if (stream != block.arena->stream) frees_.add_use(block, stream);
+  return true;
+}
+
+// --- caching off ----------------------------------------------------------------------------------------------------
+
+void DeviceAllocator::set_caching_enabled(bool enabled) {
+  const Lock lock(mutex_);
+  set_mode(kBypassed, !enabled);
+}
+
+void* DeviceAllocator::allocate_uncached(std::size_t bytes) {
+  std::optional<Address> address;
+  {
+    const Unlocked unlocked(mutex_);
+    address = device_->malloc(bytes);
+  }
+  if (!address) {
+    throw OutOfMemory(fmt::format("CUDA out of memory. Tried to allocate {} on GPU {} with caching off.",
+                                  format_bytes(bytes), index_),
+                      index_, bytes);
+  }
+  uncached_.insert(*address);
+  return as_pointer(*address);
+}
+
+bool DeviceAllocator::deallocate_uncached(const void* ptr) {
+  const Lock lock(mutex_);
+  if (uncached_.erase(as_address(ptr)) == 0) return false;
+  try {
+    const Unlocked unlocked(mutex_);
+    device_->free(as_address(ptr));
+  } catch (...) {
+    uncached_.insert(as_address(ptr));
+    throw;
+  }
+  return true;
+}
+
+// --- options --------------------------------------------------------------------------------------------------------
+
+void DeviceAllocator::apply(const Options& options) {
+  const Lock lock(mutex_);
+  options_ = options;
+  rounds_by_divisions_ = rounds_by_divisions(options);
+  update_aging();
+}
+
+void DeviceAllocator::set_memory_fraction(double fraction) {
+  CACHALOT_REQUIRE(fraction >= 0 && fraction <= 1, "invalid fraction: {}. Please set within [0, 1].", fraction);
+  const std::size_t total = device_->properties().total_bytes;
+  const Lock lock(mutex_);
+  fraction_ = fraction;
+  limit_ = fraction == 1 ? kNoLimit : static_cast<std::size_t>(fraction * static_cast<double>(total));
+  update_aging();
+}
+
+// Garbage collection acts only where there is a limit to keep away from.
+void DeviceAllocator::update_aging() {
+  const bool on = limit_ != kNoLimit && options_.garbage_collection_threshold > 0;
+  if (on) heap_.start_keeping_ages();
+  set_mode(kAging, on);
+}
+
+double DeviceAllocator::memory_fraction() const {
+  const Lock lock(mutex_);
+  return fraction_;
+}
+
+}  // namespace cachalot

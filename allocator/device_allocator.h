@@ -1,0 +1,295 @@
+// DeviceAllocator: one device's allocator, the only place where policy, blocks, segments, streams and time meet.
+//
+// The order of decisions is PyTorch's (native caching allocator, 2.11), step by step in allocate and obtain. Files:
+//   device_allocator.cpp   malloc and free, the fast path
+//   device_growth.cpp      the slow path: grow, collect garbage, give back segments, synchronize
+//   out_of_memory.cpp      who is told, and what the message says
+//   private_pools.cpp      pools, redirection, checkpoints
+//   device_inspection.cpp  statistics, fragmentation, snapshot, validate
+//
+// Locks: mutex_ guards all state and is let go around driver calls and the user's callbacks. slow_mutex_, taken first,
+// lets one thread at a time grow or give back memory, so that two threads in need do not both grow; the fast path of
+// others goes on meanwhile. Out-of-memory observers and free-memory callbacks run with neither held.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "base/check.h"
+#include "base/mutex.h"
+#include "cachalot/change.h"
+#include "cachalot/device.h"
+#include "cachalot/history.h"
+#include "cachalot/options.h"
+#include "cachalot/out_of_memory.h"
+#include "cachalot/private_pool.h"
+#include "cachalot/snapshot.h"
+#include "cachalot/stats.h"
+#include "observe/counters.h"
+#include "observe/history.h"
+#include "policy/torch_policy.h"
+#include "segments/segment_heap.h"
+#include "streams/deferred_frees.h"
+
+namespace cachalot {
+
+// A pool beside the default one. Lives until it has neither users nor segments.
+struct PrivatePool {
+  explicit PrivatePool(PoolId pool_id)
+      : id(pool_id), small(PoolKind::small, pool_id, this), large(PoolKind::large, pool_id, this) {}
+  PoolId id;
+  int use_count = 1;
+  std::size_t segments = 0;  // held from the device, those being asked for included
+  bool may_split = true;
+  std::shared_ptr<SegmentProvider> provider;  // null: the device
+  BlockPool small;
+  BlockPool large;
+};
+
+class DeviceAllocator {
+ public:
+  DeviceAllocator(std::shared_ptr<Device> device, PageMap& page_map, const Options& options);
+  ~DeviceAllocator();
+  DeviceAllocator(const DeviceAllocator&) = delete;
+  DeviceAllocator& operator=(const DeviceAllocator&) = delete;
+
+  // Contracts are those of CachingAllocator's methods of the same names.
+  void* allocate(std::size_t bytes, Stream stream);
+  // `block` is what the page map says of `ptr`; false when `ptr` is not a live allocation of it: nothing was done.
+  bool deallocate(Block& block, const void* ptr);
+  // Throws InvalidArgument when `bytes` is not what was asked for.
+  bool deallocate(Block& block, const void* ptr, std::size_t bytes, Stream stream);
+  bool record_stream(Block& block, const void* ptr, Stream stream);
+  // Frees what was allocated while caching was off; false when `ptr` was not.
+  bool deallocate_uncached(const void* ptr);
+  void empty_cache(PoolId pool);
+
+  std::size_t memory_allocated() const;
+  std::size_t memory_reserved() const;
+  std::size_t max_memory_allocated() const;
+  std::size_t max_memory_reserved() const;
+  DeviceStats stats() const;
+  Fragmentation fragmentation() const;
+  // Appends this device's segments and its trace, and records that a snapshot was taken.
+  void snapshot_into(Snapshot& snapshot, PoolId pool, bool include_traces);
+  void reset_peak_stats();
+  void reset_accumulated_stats();
+  std::size_t largest_available(bool starting_from_free_memory);
+
+  struct Segment {
+    Address base;
+    std::size_t bytes;
+  };
+  // nullopt when `ptr` is not a live allocation of `block`.
+  std::optional<Segment> base_allocation(const Block& block, const void* ptr) const;
+  std::optional<std::size_t> requested_size(const Block& block, const void* ptr) const;
+  // What is at `ptr`, for messages: "is free", "lies inside the allocation at 0x…", …; "" when it is not this device's.
+  std::string describe(const void* ptr) const;
+
+  void apply(const Options& options);
+  void set_memory_fraction(double fraction);
+  double memory_fraction() const;
+  void set_caching_enabled(bool enabled);
+
+  void add_out_of_memory_observer(OutOfMemoryObserver observer);
+  void add_free_memory_callback(FreeMemoryCallback callback);
+  void add_change_tracker(ChangeTracker tracker);
+  void record_history(const HistoryOptions& history);
+  bool history_enabled() const;
+
+  void create_or_retain_pool(PoolId id, std::shared_ptr<SegmentProvider> provider);
+  void begin_allocate_to_pool(PoolId id, StreamFilter filter, RedirectFor reason);
+  void end_allocate_to_pool(PoolId id);
+  void release_pool(PoolId id);
+  int pool_use_count(PoolId id) const;
+  void set_use_on_oom(PoolId id, bool use_on_oom);
+  void set_no_split(PoolId id);
+  bool pool_has_exactly(PoolId id, const std::vector<void*>& live) const;
+  PoolCheckpoint checkpoint_pool(PoolId id) const;
+  RestoreResult restore_pool(const PoolCheckpoint& checkpoint);
+
+  std::string validate() const;
+  std::size_t metadata_bytes() const;
+
+ private:
+  // What a malloc asks for, once the policy has spoken. Passed by value, so that it stays in registers.
+  struct Request {
+    std::size_t bytes;    // asked for
+    std::size_t rounded;  // the block wanted
+    Arena* arena;         // pool and stream
+    BlockPool& pool() const { return arena->pool; }
+    Stream stream() const { return arena->stream; }
+  };
+  struct Redirect {
+    PrivatePool* pool;
+    StreamFilter filter;
+    RedirectFor reason;
+  };
+  // A segment on its way back to the device: no longer in the heap nor reserved, but still held.
+  struct Departing {
+    Address address;
+    std::size_t bytes;
+    Arena* arena;
+    Context context;
+  };
+  // Rare modes: the fast path asks for all of them at once.
+  enum RareMode : std::uint32_t {
+    kRedirecting = 1,   // redirects_ is not empty
+    kWaitingFrees = 2,  // frees wait for events or for the end of a capture
+    kAging = 4,         // garbage collection is on
+    kObserved = 8,      // someone looks at changes
+    kBypassed = 16,     // caching is off
+  };
+  // Holds slow_mutex_ for a stretch of a function that holds mutex_.
+  class SlowSection;
+
+  BlockPool& small() { return default_pools_[0]; }
+  BlockPool& large() { return default_pools_[1]; }
+  const BlockPool& small() const { return default_pools_[0]; }
+  const BlockPool& large() const { return default_pools_[1]; }
+
+  static constexpr std::size_t kNoLimit = std::numeric_limits<std::size_t>::max();
+
+  // malloc and free (device_allocator.cpp)
+  void* allocate(std::size_t bytes, Stream stream, const Context& context);
+  void* allocate_with_context(std::size_t bytes, Stream stream);
+  void prepare(Stream stream);
+  Request make_request(std::size_t bytes, Stream stream);
+  Block* find_free(Request request);
+  Block* search(Request request) const;
+  bool splits(const Block& block, Request request) const;
+  void* hand_out(Block& block, std::size_t rounded, std::size_t bytes, bool split, const Context& context);
+  void take_exactly(Block& block, std::size_t bytes);
+  void observe_alloc(Block& block, const InactiveSplit& change, const Context& context);
+  void* allocate_uncached(std::size_t bytes);
+  [[noreturn]] void refuse(std::size_t bytes);
+  static bool is_live(const Block& block, const void* ptr) {
+    return block.address == reinterpret_cast<Address>(ptr) &&
+           (block.size_and_flags & Block::kFlagBits) == Block::kAllocated;
+  }
+  bool deallocate_with_context(Block& block, const void* ptr);
+  void free_block(Block& block, const Context& context);
+  void put_back_live(Block& block);
+  void free_later(Block& block, const Context& context);
+  void count_free_requested(Block& block, const Context& context);
+  void start_waiting(Block& block);
+  void finish_waiting(Block& block);
+  void finish_free(Block& block, const Context& context);
+  void finish_observed_free(Block& block, const Context& context);
+  void queue_frees_deferred_in_capture();
+
+  void update_aging();
+
+  // slow path (device_growth.cpp)
+  Block& obtain(Request request, const Context& context);
+  Block* obtain_from_device(Request request, const Context& context);
+  bool run_free_memory_callbacks();
+  void collect_garbage();
+  std::size_t garbage_limit() const;
+  Block* grow(Request request, const Context& context);
+  std::optional<Address> ask_for_segment(std::size_t bytes, Request request);
+  Block& adopt(Address address, std::size_t bytes, Arena& arena);
+  Block* borrow_from_pools(Request request);
+  bool release_oversize_for(Request request);
+  bool synchronize_frees(const PrivatePool* only);
+  void release_default_pools();
+  void release_unused_pools(PoolId id);
+  static void append_free_segments(BlockPool& pool, std::vector<Block*>& blocks);
+  void release(const std::vector<Block*>& blocks);
+  void give_back(const Departing& departing);
+  void return_to_heap(const Departing& departing);
+  void count_released(const Departing& departing);
+
+  // out_of_memory.cpp
+  [[noreturn]] void throw_out_of_memory(Request request, const Context& context);
+  std::string explain(Request request, std::size_t segment_bytes, const MemoryInfo& memory) const;
+  std::string explain_use(Request request) const;
+
+  // private_pools.cpp
+  BlockPool& pool_for(PoolKind kind, Stream stream);
+  const Redirect* redirect_of(Stream stream) const;
+  bool capturing() const { return captures_ != 0; }
+  bool thread_is_redirected() const;
+  PrivatePool* find_pool(PoolId id) const;
+  PrivatePool& existing_pool(PoolId id, const char* rule) const;
+  PrivatePool& retain_pool(PoolId id);
+  bool in_use(const PrivatePool& pool) const;
+  std::vector<Block*> heads_of(const PrivatePool& pool) const;
+  void restore_segment(Block& head, const PoolCheckpoint::Segment& segment, RestoreResult& result);
+  void require_restorable(const PrivatePool& pool, const PoolCheckpoint& checkpoint) const;
+
+  // observing
+  void observe(Change change);
+  Change change_of(Change::Action action, const Block& block, const Context& context) const;
+  void set_mode(RareMode mode, bool on) { rare_ = on ? rare_ | mode : rare_ & ~static_cast<std::uint32_t>(mode); }
+  Context gather_context(HistoryOptions::Contexts level) const;
+  template <typename Visit>
+  void for_each_pool(Visit&& visit) const {  // the default ones and the private ones
+    visit(small());
+    visit(large());
+    for (const auto& [id, pool] : pools_) {
+      visit(pool->small);
+      visit(pool->large);
+    }
+  }
+  SegmentSnapshot picture(const Block& head) const;
+  std::string validate_bins() const;
+  std::string validate_counters() const;
+
+  // What every malloc touches comes first.
+  mutable Mutex mutex_;
+  std::uint32_t rare_ = 0;
+  bool rounds_by_divisions_ = false;
+  Options options_;
+  BlockPool default_pools_[2] = {{PoolKind::small, {}, nullptr}, {PoolKind::large, {}, nullptr}};
+  Counters counters_;
+  SegmentHeap heap_;
+
+  const std::shared_ptr<Device> device_;
+  const int index_;
+  mutable std::mutex slow_mutex_;
+  DeferredFrees frees_;
+  std::vector<Block*> frees_deferred_in_capture_;
+
+  double fraction_ = 1;
+  std::size_t limit_ = kNoLimit;     // of held_bytes_
+  std::size_t held_bytes_ = 0;       // from the device: reserved, being asked for, or being given back
+  std::size_t asking_bytes_ = 0;     // of held_bytes_, those being asked for
+  std::size_t departing_bytes_ = 0;  // of held_bytes_, those being given back
+
+  std::map<PoolId, std::unique_ptr<PrivatePool>> pools_;
+  std::vector<Redirect> redirects_;
+  int captures_ = 0;                // redirects for a capture
+  std::vector<PoolId> use_on_oom_;  // in the order they were set
+
+  History history_;
+  std::atomic<HistoryOptions::Contexts> contexts_{HistoryOptions::Contexts::never};
+  ContextRecorder recorder_;
+  std::vector<OutOfMemoryObserver> out_of_memory_observers_;
+  std::vector<FreeMemoryCallback> free_memory_callbacks_;
+  std::set<Address> uncached_;  // allocated while caching was off
+};
+
+// --- the parts of the fast path that the slow path repeats -----------------------------------------------------------
+
+CACHALOT_FAST_PATH Block* DeviceAllocator::search(Request request) const {
+  Block* block = request.arena->bins.best_fit(request.rounded);
+  return block != nullptr && may_use(block->size(), request.rounded, options_) ? block : nullptr;
+}
+
+CACHALOT_FAST_PATH Block* DeviceAllocator::find_free(Request request) {
+  if ((rare_ & kAging) != 0) [[unlikely]]
+    ++request.pool().clock;
+  return search(request);
+}
+
+}  // namespace cachalot

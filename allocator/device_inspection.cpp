@@ -1,0 +1,308 @@
+// What DeviceAllocator tells: statistics, fragmentation, snapshot, history, and whether its tables are sound.
+#include <algorithm>
+#include <bit>
+
+#include "base/check.h"
+#include "device_allocator.h"
+
+namespace cachalot {
+
+namespace {
+
+std::size_t as_size(std::int64_t value) { return static_cast<std::size_t>(value); }
+std::int64_t as_signed(std::size_t value) { return static_cast<std::int64_t>(value); }
+
+double ratio(std::size_t part, std::size_t whole) {
+  return whole == 0 ? 0 : static_cast<double>(part) / static_cast<double>(whole);
+}
+
+}  // namespace
+
+// --- statistics -----------------------------------------------------------------------------------------------------
+
+std::size_t DeviceAllocator::memory_allocated() const {
+  const Lock lock(mutex_);
+  return as_size(counters_.allocated_bytes());
+}
+
+std::size_t DeviceAllocator::memory_reserved() const {
+  const Lock lock(mutex_);
+  return as_size(counters_.reserved_bytes());
+}
+
+std::size_t DeviceAllocator::max_memory_allocated() const {
+  const Lock lock(mutex_);
+  return as_size(counters_.max_allocated_bytes());
+}
+
+std::size_t DeviceAllocator::max_memory_reserved() const {
+  const Lock lock(mutex_);
+  return as_size(counters_.max_reserved_bytes());
+}
+
+DeviceStats DeviceAllocator::stats() const {
+  const Lock lock(mutex_);
+  return counters_.stats();
+}
+
+void DeviceAllocator::reset_peak_stats() {
+  const Lock lock(mutex_);
+  counters_.reset_peak();
+}
+
+void DeviceAllocator::reset_accumulated_stats() {
+  const Lock lock(mutex_);
+  counters_.reset_accumulated();
+}
+
+// Blocks that wait for other streams count as allocated here, since what was requested of them still does.
+Fragmentation DeviceAllocator::fragmentation() const {
+  const Lock lock(mutex_);
+  const DeviceStats stats = counters_.stats();
+  Fragmentation figures;
+  figures.requested_bytes = as_size(stats.requested_bytes.all.current);
+  figures.allocated_bytes = as_size(stats.active_bytes.all.current);
+  figures.reserved_bytes = as_size(stats.reserved_bytes.all.current);
+  figures.peak_requested_bytes = as_size(stats.requested_bytes.all.peak);
+  figures.peak_reserved_bytes = as_size(stats.reserved_bytes.all.peak);
+  for_each_pool([&](const BlockPool& pool) {
+    for (const auto& arena : pool.arenas()) {
+      arena->bins.for_each([&](const Block& block) {
+        figures.free_bytes += block.size();
+        figures.largest_free_bytes = std::max(figures.largest_free_bytes, block.size());
+        ++figures.free_blocks;
+        const auto entry = static_cast<std::size_t>(std::bit_width(block.size() / kBlockGranularity)) - 1;
+        ++figures.free_block_histogram[std::min(entry, Fragmentation::kHistogramEntries - 1)];
+      });
+    }
+  });
+  if (figures.allocated_bytes != 0) figures.internal = 1 - ratio(figures.requested_bytes, figures.allocated_bytes);
+  if (figures.free_bytes != 0) figures.external = 1 - ratio(figures.largest_free_bytes, figures.free_bytes);
+  figures.reserved_ratio = ratio(figures.reserved_bytes, figures.allocated_bytes);
+  figures.peak_ratio = ratio(figures.peak_reserved_bytes, figures.peak_requested_bytes);
+  return figures;
+}
+
+std::size_t DeviceAllocator::largest_available(bool starting_from_free_memory) {
+  std::size_t largest = starting_from_free_memory ? device_->memory_info().free_bytes : 0;
+  const Lock lock(mutex_);
+  for_each_pool([&](const BlockPool& pool) {
+    for (const auto& arena : pool.arenas()) {
+      if (const Block* block = arena->bins.largest()) largest = std::max(largest, block->size());
+    }
+  });
+  return largest;
+}
+
+// --- one allocation -------------------------------------------------------------------------------------------------
+
+std::optional<DeviceAllocator::Segment> DeviceAllocator::base_allocation(const Block& block, const void* ptr) const {
+  const Lock lock(mutex_);
+  if (!is_live(block, ptr)) return std::nullopt;
+  const Block* head = &block;
+  while (head->prev != nullptr) head = head->prev;
+  const Block* last = &block;
+  while (last->next != nullptr) last = last->next;
+  return Segment{head->address, last->end() - head->address};
+}
+
+std::optional<std::size_t> DeviceAllocator::requested_size(const Block& block, const void* ptr) const {
+  const Lock lock(mutex_);
+  if (!is_live(block, ptr)) return std::nullopt;
+  return block.requested;
+}
+
+std::string DeviceAllocator::describe(const void* ptr) const {
+  const Lock lock(mutex_);
+  const Address address = reinterpret_cast<Address>(ptr);
+  const Block* block = heap_.segment_at(address);
+  while (block != nullptr && block->end() <= address) block = block->next;
+  if (block == nullptr) return "";
+  if (block->is_free()) return "its memory is free (already freed?)";
+  if (block->has(Block::kPending) || block->has(Block::kFreeing))
+    return "it was already freed and waits for other streams";
+  return fmt::format("it lies inside the allocation of {} bytes at {:#x}", block->requested, block->address);
+}
+
+// --- history --------------------------------------------------------------------------------------------------------
+
+void DeviceAllocator::record_history(const HistoryOptions& history) {
+  const Lock lock(mutex_);
+  history_.configure(history);
+  recorder_ = history.enabled ? history.recorder : nullptr;
+  contexts_.store(history.enabled ? history.contexts : HistoryOptions::Contexts::never, std::memory_order_relaxed);
+  set_mode(kObserved, history_.observes());
+}
+
+bool DeviceAllocator::history_enabled() const {
+  const Lock lock(mutex_);
+  return history_.enabled();
+}
+
+void DeviceAllocator::add_change_tracker(ChangeTracker tracker) {
+  CACHALOT_REQUIRE(tracker, "a change tracker must be callable");
+  const Lock lock(mutex_);
+  history_.add_tracker(std::move(tracker));
+  set_mode(kObserved, true);
+}
+
+// The user's recorder runs without the lock: it may be slow, or wait for another lock that a holder of ours wants.
+Context DeviceAllocator::gather_context(HistoryOptions::Contexts level) const {
+  ContextRecorder recorder;
+  {
+    const Lock lock(mutex_);
+    if (contexts_.load(std::memory_order_relaxed) >= level) recorder = recorder_;
+  }
+  return recorder ? recorder() : nullptr;
+}
+
+Change DeviceAllocator::change_of(Change::Action action, const Block& block, const Context& context) const {
+  const BlockPool& pool = block.arena->pool;
+  const bool of_segment = action == Change::Action::segment_alloc;
+  return {.action = action,
+          .pool_kind = pool.kind(),
+          .address = block.address,
+          .bytes = of_segment ? block.size() : block.requested,
+          .block_bytes = of_segment ? 0 : block.size(),
+          .stream = block.arena->stream,
+          .pool = pool.id(),
+          .context = context};
+}
+
+void DeviceAllocator::observe(Change change) {
+  change.device = index_;
+  change.time_us = device_->clock_us();
+  history_.record(change);
+}
+
+// --- snapshot -------------------------------------------------------------------------------------------------------
+
+SegmentSnapshot DeviceAllocator::picture(const Block& head) const {
+  using State = BlockSnapshot::State;
+  const auto context_of = [this](const Block& block, Context BlockDetail::*which) {
+    const BlockDetail* detail = heap_.slab().find_detail(block);
+    return detail == nullptr ? nullptr : detail->*which;
+  };
+  SegmentSnapshot segment;
+  segment.device = index_;
+  segment.address = head.address;
+  segment.stream = head.arena->stream;
+  segment.segment_type = head.arena->pool.kind();
+  segment.segment_pool_id = head.arena->pool.id();
+  segment.context = context_of(head, &BlockDetail::segment_context);
+  for (const Block* block = &head; block != nullptr; block = block->next) {
+    const State state = block->has(Block::kAllocated) ? State::active_allocated
+                        : block->is_free()            ? State::inactive
+                                                      : State::active_pending_free;
+    segment.total_size += block->size();
+    if (state == State::active_allocated) segment.allocated_size += block->size();
+    if (state != State::inactive) segment.active_size += block->size();
+    if (state != State::inactive) segment.requested_size += block->requested;
+    const Context context = state == State::inactive ? nullptr : context_of(*block, &BlockDetail::context);
+    segment.blocks.push_back({block->address, block->size(), block->requested, state, context});
+  }
+  return segment;
+}
+
+void DeviceAllocator::snapshot_into(Snapshot& snapshot, PoolId pool, bool include_traces) {
+  const Lock lock(mutex_);
+  if ((rare_ & kObserved) != 0) {
+    observe({.action = Change::Action::snapshot, .bytes = as_size(counters_.reserved_bytes()), .pool = pool});
+  }
+  for (const auto& [address, head] : heap_.segments()) {
+    if (pool.is_default() || head->arena->pool.id() == pool) snapshot.segments.push_back(picture(*head));
+  }
+  if (include_traces) snapshot.device_traces.push_back(history_.entries());
+}
+
+// --- soundness ------------------------------------------------------------------------------------------------------
+
+std::string DeviceAllocator::validate() const {
+  const Lock lock(mutex_);
+  if (std::string broken = heap_.validate(); !broken.empty()) return broken;
+  if (std::string broken = validate_bins(); !broken.empty()) return broken;
+  return validate_counters();
+}
+
+// Every free block is in the bins of its arena, and nothing else is.
+std::string DeviceAllocator::validate_bins() const {
+  std::string broken;
+  std::size_t binned = 0;
+  for_each_pool([&](const BlockPool& pool) {
+    for (const auto& arena : pool.arenas()) {
+      if (std::string wrong = arena->bins.validate(); !wrong.empty()) broken = wrong;
+      arena->bins.for_each([&](const Block& block) {
+        ++binned;
+        if (block.arena != arena.get()) broken = fmt::format("block {:#x} is in another arena's bins", block.address);
+      });
+    }
+  });
+  std::size_t free = 0;
+  for (const auto& [address, head] : heap_.segments()) {
+    for (const Block* block = head; block != nullptr; block = block->next) free += block->is_free() ? 1 : 0;
+  }
+  if (broken.empty() && binned != free) broken = fmt::format("{} blocks are free but {} are in bins", free, binned);
+  return broken;
+}
+
+// The counters say what a walk over the blocks finds.
+std::string DeviceAllocator::validate_counters() const {
+  DeviceStats walked;
+  for (const auto& [address, head] : heap_.segments()) {
+    const bool small = head->arena->pool.kind() == PoolKind::small;
+    const auto add = [&](StatArray& stat, std::size_t amount) {
+      (small ? stat.small_pool : stat.large_pool).current += as_signed(amount);
+      stat.all.current += as_signed(amount);
+    };
+    add(walked.segment, 1);
+    for (const Block* block = head; block != nullptr; block = block->next) {
+      add(walked.reserved_bytes, block->size());
+      if (block->has(Block::kAllocated)) {
+        add(walked.allocation, 1);
+        add(walked.allocated_bytes, block->size());
+      }
+      if (!block->is_free()) {
+        add(walked.active, 1);
+        add(walked.active_bytes, block->size());
+        add(walked.requested_bytes, block->requested);
+      } else if (block->is_split()) {
+        add(walked.inactive_split, 1);
+        add(walked.inactive_split_bytes, block->size());
+      }
+    }
+  }
+  const DeviceStats kept = counters_.stats();
+  const auto differs = [](const StatArray& a, const StatArray& b) {
+    return a.all.current != b.all.current || a.small_pool.current != b.small_pool.current ||
+           a.large_pool.current != b.large_pool.current;
+  };
+  if (differs(walked.segment, kept.segment)) return "statistic 'segment' differs from the segments there are";
+  if (differs(walked.reserved_bytes, kept.reserved_bytes))
+    return "statistic 'reserved_bytes' differs from the segments there are";
+  if (differs(walked.allocation, kept.allocation)) return "statistic 'allocation' differs from the blocks there are";
+  if (differs(walked.allocated_bytes, kept.allocated_bytes))
+    return "statistic 'allocated_bytes' differs from the blocks there are";
+  if (differs(walked.active, kept.active)) return "statistic 'active' differs from the blocks there are";
+  if (differs(walked.active_bytes, kept.active_bytes))
+    return "statistic 'active_bytes' differs from the blocks there are";
+  if (differs(walked.requested_bytes, kept.requested_bytes))
+    return "statistic 'requested_bytes' differs from the blocks there are";
+  if (differs(walked.inactive_split, kept.inactive_split))
+    return "statistic 'inactive_split' differs from the blocks there are";
+  if (differs(walked.inactive_split_bytes, kept.inactive_split_bytes))
+    return "statistic 'inactive_split_bytes' differs from the blocks there are";
+  if (held_bytes_ != as_size(kept.reserved_bytes.all.current) + asking_bytes_ + departing_bytes_)
+    return "held bytes differ from statistic 'reserved_bytes'";
+  return "";
+}
+
+std::size_t DeviceAllocator::metadata_bytes() const {
+  const Lock lock(mutex_);
+  std::size_t bytes = sizeof(*this) + heap_.metadata_bytes() + frees_.metadata_bytes() + history_.metadata_bytes();
+  for_each_pool([&](const BlockPool& pool) {
+    for (const auto& arena : pool.arenas()) bytes += sizeof(Arena) + arena->bins.metadata_bytes();
+  });
+  return bytes;
+}
+
+}  // namespace cachalot

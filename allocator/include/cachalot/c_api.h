@@ -1,0 +1,145 @@
+/* The C interface of cachalot, a caching allocator of GPU memory: library libcachalot.so.
+ *
+ * One allocator serves the process; it comes to life at the first call that needs it and stays until the process ends.
+ *
+ *   void* p = cachalot_malloc(1 << 20, 0, stream);
+ *   if (p == NULL) fputs(cachalot_last_error(), stderr);
+ *   cachalot_free(p, 1 << 20, 0, stream);
+ *
+ * Options: the environment variable CACHALOT_CONF, in the grammar of PYTORCH_CUDA_ALLOC_CONF (keys and rules:
+ * cachalot/options.h), and cachalot_configure.
+ *
+ * Devices: the machine's GPUs, numbered as CUDA numbers them. Where there is none, simulated devices, whose memory must
+ * not be touched: CACHALOT_SIM_MEMORY bytes each ("80GiB", the default, or "500MiB", "1073741824"; at least 2 MiB) and
+ * CACHALOT_SIM_DEVICES of them (default 1).
+ * While one of these variables has a bad value, every call that needs the allocator fails with CACHALOT_E_ENVIRONMENT.
+ *
+ * Streams: memory is handed out for a stream and may be used by work queued there at once; it may be freed while such
+ * work is still queued. Use on another stream must be announced with cachalot_record_stream before the free.
+ *
+ * Errors: functions of type int return CACHALOT_OK (0) or a CACHALOT_E_* code; those that return a pointer return NULL
+ * and those that return a size 0. The message is cachalot_last_error(). A call that fails has changed nothing (when
+ * memory is short, cached memory has by then been given back to the device). Nothing is thrown, nothing aborts.
+ *
+ * Thread safety: any function, from any thread, at any time. After a fork the child may use the allocator only if the
+ * parent had not used it yet.
+ *
+ * All sizes are in bytes. */
+#ifndef CACHALOT_C_API_H_
+#define CACHALOT_C_API_H_
+
+#include <stddef.h>
+#include <stdint.h>
+
+#if defined(__GNUC__)
+#define CACHALOT_API __attribute__((visibility("default")))
+#else
+#define CACHALOT_API
+#endif
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* As in CUDA's headers, which may be included as well, in any order. NULL is the legacy default stream. */
+typedef struct CUstream_st* cudaStream_t;
+
+/* What went wrong. */
+enum {
+  CACHALOT_OK = 0,
+  /* An argument breaks a rule; the message names the value and the rule. */
+  CACHALOT_E_INVALID_ARGUMENT = 1,
+  /* The device, or the limit set on it, has not enough memory, after all cached memory was given back. */
+  CACHALOT_E_OUT_OF_MEMORY = 2,
+  /* A CUDA call failed with something else than out of memory; the message names the call and CUDA's error. */
+  CACHALOT_E_CUDA = 3,
+  /* CACHALOT_CONF, CACHALOT_SIM_MEMORY or CACHALOT_SIM_DEVICES is bad; the message names it, its value and the rule. */
+  CACHALOT_E_ENVIRONMENT = 4,
+  /* Anything else: the host has no memory left, or a defect of cachalot. */
+  CACHALOT_E_INTERNAL = 5
+};
+
+/* Memory for work on `stream` of `device`: at least `size` bytes, aligned to 512.
+ * Returns NULL for 0 bytes, without an error; NULL with an error when the device has not enough memory, when `size` is
+ * 1 EiB or more (so is a negative number turned size_t) and when there is no such device. A call that succeeds, one for
+ * 0 bytes included, empties cachalot_last_error(). */
+CACHALOT_API void* cachalot_malloc(size_t size, int device, cudaStream_t stream);
+
+/* Frees what cachalot_malloc(size, device, …) returned. A `stream` other than the allocation's counts as a use there:
+ * the memory is reused when the work queued on it so far is done. NULL does nothing.
+ * A pointer that is not a live allocation's start, a second free, another `size` or another `device`: nothing is freed
+ * and cachalot_last_error() says why. A call that succeeds empties cachalot_last_error(). */
+CACHALOT_API void cachalot_free(void* ptr, size_t size, int device, cudaStream_t stream);
+
+/* Gives cached memory without a live allocation back to the device (-1: all devices), after waiting for frees that wait
+ * for other streams. Does nothing while a stream of the device captures a graph. */
+CACHALOT_API int cachalot_empty_cache(int device);
+
+/* Now: bytes in allocated blocks (requests are rounded up), and bytes held from the device. 0 on error. */
+CACHALOT_API size_t cachalot_memory_allocated(int device);
+CACHALOT_API size_t cachalot_memory_reserved(int device);
+/* The largest these were since the start or cachalot_reset_peak_memory_stats. 0 on error. */
+CACHALOT_API size_t cachalot_max_memory_allocated(int device);
+CACHALOT_API size_t cachalot_max_memory_reserved(int device);
+
+/* Every peak starts again from the current value (-1: on all devices). */
+CACHALOT_API int cachalot_reset_peak_memory_stats(int device);
+/* Every sum ("allocated", "freed", "num_…") starts again from 0 (-1: on all devices). */
+CACHALOT_API int cachalot_reset_accumulated_memory_stats(int device);
+
+/* The live allocation at `ptr` is used by work queued on `stream`: after its free it is not reused before that work is
+ * done. NULL does nothing. */
+CACHALOT_API int cachalot_record_stream(void* ptr, cudaStream_t stream);
+
+/* Limits the bytes held from `device` to floor(fraction x its total memory). `fraction` is in [0, 1]; 1 lifts the
+ * limit. What is held already stays. */
+CACHALOT_API int cachalot_set_memory_fraction(double fraction, int device);
+
+/* Entries of cachalot_fragmentation_t's histogram. */
+#define CACHALOT_HISTOGRAM_ENTRIES 32
+
+/* How well the memory of one device is used, now. */
+typedef struct cachalot_fragmentation_t {
+  size_t requested_bytes;      /* asked for by live allocations, those waiting for other streams included */
+  size_t allocated_bytes;      /* of the blocks that serve them */
+  size_t reserved_bytes;       /* held from the device */
+  size_t free_bytes;           /* cached: in free blocks */
+  size_t largest_free_bytes;   /* of the largest free block */
+  size_t free_blocks;          /* number of free blocks */
+  size_t peak_requested_bytes; /* largest requested_bytes and reserved_bytes since the start … */
+  size_t peak_reserved_bytes;  /* … or cachalot_reset_peak_memory_stats */
+  double internal;             /* 1 - requested/allocated; 0 when nothing is allocated */
+  double external;             /* 1 - largest_free/free; 0 when nothing is cached */
+  double reserved_ratio;       /* reserved/allocated; 0 when nothing is allocated */
+  double peak_ratio;           /* peak reserved/peak requested; 0 when nothing was requested */
+  /* Free blocks by size: entry i counts blocks of [512 << i, 1024 << i) bytes; the last entry has no upper end. */
+  uint64_t free_block_histogram[CACHALOT_HISTOGRAM_ENTRIES];
+} cachalot_fragmentation_t;
+
+/* Fills `*out`; on error it is left as it was. `out` must not be NULL. */
+CACHALOT_API int cachalot_fragmentation(int device, cachalot_fragmentation_t* out);
+
+/* JSON text, to be freed with cachalot_string_free; NULL on error.
+ * Statistics: an object with the flat keys of torch.cuda.memory_stats ("allocated_bytes.all.current", …) and numbers.
+ * Snapshot of all devices: an object with the keys of torch.cuda.memory._snapshot. */
+CACHALOT_API char* cachalot_memory_stats_json(int device);
+CACHALOT_API char* cachalot_snapshot_json(void);
+/* NULL does nothing. */
+CACHALOT_API void cachalot_string_free(char* string);
+
+/* The message of this thread's last call that failed; "" when none has, and after a cachalot_malloc or cachalot_free
+ * that succeeded (their results alone do not tell). Other calls that succeed leave it. Never NULL; valid until
+ * this thread's next call of cachalot. */
+CACHALOT_API const char* cachalot_last_error(void);
+
+/* Applies options, in CACHALOT_CONF's grammar: before the first use any of them, on top of CACHALOT_CONF; afterwards
+ * those that PyTorch can change at run time, not `heap` nor `backend`. As in PyTorch, max_split_size_mb,
+ * max_non_split_rounding_mb, roundup_power2_divisions and garbage_collection_threshold go back to their defaults when
+ * `options` does not name them; the others stay. One mistake and nothing is applied. `options` must not be NULL. */
+CACHALOT_API int cachalot_configure(const char* options);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* CACHALOT_C_API_H_ */

@@ -1,0 +1,149 @@
+// A caching allocator of GPU memory that takes PyTorch's decisions, for one or several devices.
+//
+//   cachalot::CachingAllocator allocator(cachalot::cuda_devices());
+//   void* p = allocator.allocate(1 << 20, /*device=*/0, stream);
+//   allocator.deallocate(p);
+//
+// Memory is handed out for a stream: it may be used by work queued on that stream at once, and freed while such work
+// is still queued. Use on any other stream must be announced with record_stream before the free.
+//
+// Which segment, which offset, what is split, merged, kept and returned: exactly as PyTorch 2.11's
+// CUDACachingAllocator decides (allocator/README.md says how it is built and where it does better).
+//
+// Thread safety: every method may be called from any thread at any time. Observers, callbacks and context recorders
+// run without any of the allocator's locks held and may call it; ChangeTrackers run under a lock and must not.
+// Errors: OutOfMemory, InvalidArgument and CudaError (errors.h); after each, the state is as it was before the call
+// (an out-of-memory request has by then given back the cache).
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "cachalot/change.h"
+#include "cachalot/device.h"  // cuda_devices(), too
+#include "cachalot/errors.h"
+#include "cachalot/history.h"
+#include "cachalot/options.h"
+#include "cachalot/out_of_memory.h"
+#include "cachalot/pool_id.h"
+#include "cachalot/private_pool.h"
+#include "cachalot/snapshot.h"
+#include "cachalot/stats.h"
+
+namespace cachalot {
+
+class DeviceAllocator;
+class PageMap;
+struct Block;
+
+inline constexpr int kAllDevices = -1;
+
+class CachingAllocator {
+ public:
+  // `devices[i]->index() == i`. Asks the devices for nothing yet.
+  explicit CachingAllocator(std::vector<std::shared_ptr<Device>> devices, const Options& options = {});
+  // Gives every segment back to its device, live allocations included.
+  ~CachingAllocator();
+  CachingAllocator(const CachingAllocator&) = delete;
+  CachingAllocator& operator=(const CachingAllocator&) = delete;
+
+  int device_count() const { return static_cast<int>(devices_.size()); }
+
+  // At least `bytes` bytes, aligned to 512, for work on `stream`; nullptr for 0 bytes.
+  // Throws OutOfMemory; InvalidArgument for an unknown device; OutOfMemory for 1 EiB or more.
+  void* allocate(std::size_t bytes, int device = 0, Stream stream = nullptr);
+  // Frees what allocate returned; nullptr is allowed. Throws InvalidArgument for any other pointer and for a pointer
+  // already freed.
+  void deallocate(void* ptr);
+  // The same, and checks that `bytes` and `device` are the allocation's. A `stream` other than the allocation's counts
+  // as a use of the memory on it (record_stream).
+  void deallocate(void* ptr, std::size_t bytes, int device, Stream stream);
+  // The memory is used by work queued on `stream`: after its free it is not reused before that work is done.
+  // nullptr and the allocation's own stream are ignored.
+  void record_stream(void* ptr, Stream stream);
+
+  // Returns cached segments that have no live block to the device, after waiting for frees that wait for other
+  // streams. A no-op during stream capture and, for the default pool, on a thread that is redirected into a pool.
+  // With a pool id: only that pool's, and only once it was released by all its users.
+  void empty_cache(int device = kAllDevices, PoolId pool = {});
+
+  // Bytes; exact.
+  std::size_t memory_allocated(int device = 0) const;
+  std::size_t memory_reserved(int device = 0) const;
+  std::size_t max_memory_allocated(int device = 0) const;
+  std::size_t max_memory_reserved(int device = 0) const;
+  DeviceStats memory_stats(int device = 0) const;
+  Fragmentation fragmentation(int device = 0) const;
+  // Of one pool, or (default id) of everything; traces only if asked for.
+  Snapshot snapshot(PoolId pool = {}, bool include_traces = true);
+  void reset_peak_stats(int device = kAllDevices);
+  void reset_accumulated_stats(int device = kAllDevices);
+  // The largest free block in any pool, or the device's free memory if that is more and `starting_from_free_memory`
+  // (PyTorch's cacheInfo). Bytes.
+  std::size_t largest_available(int device = 0, bool starting_from_free_memory = true);
+
+  struct Range {
+    void* base = nullptr;
+    std::size_t bytes = 0;
+  };
+  // The segment that holds the live allocation `ptr`.
+  Range base_allocation(void* ptr) const;
+  std::size_t requested_size(void* ptr) const;  // bytes asked for by the live allocation `ptr`
+  // Device of the live allocation `ptr`, or -1 when it is not one of ours.
+  int device_of(const void* ptr) const;
+
+  // Applies options (options.h) at run time; `heap` and `backend` cannot change any more. Atomic.
+  void configure(std::string_view options);
+  Options options() const;
+  // Limits the bytes held from the device to floor(fraction x its total); fraction in [0, 1], 1 lifts the limit.
+  void set_memory_fraction(double fraction, int device = 0);
+  double memory_fraction(int device = 0) const;
+  // Caching off: allocations go straight to the device and come back at once; statistics do not see them.
+  void set_caching_enabled(bool enabled);
+  bool caching_enabled() const;
+
+  void add_out_of_memory_observer(OutOfMemoryObserver observer);
+  void add_free_memory_callback(FreeMemoryCallback callback);
+  void add_change_tracker(ChangeTracker tracker);
+  void record_history(const HistoryOptions& history);
+  bool history_enabled() const;
+
+  // Private pools. A pool exists from its first create_or_retain_pool or begin_allocate_to_pool; each of these adds a
+  // user, release_pool takes one away, and empty_cache gives back the memory of a pool without users.
+  void create_or_retain_pool(int device, PoolId pool, std::shared_ptr<SegmentProvider> provider = nullptr);
+  void begin_allocate_to_pool(int device, PoolId pool, StreamFilter filter, RedirectFor reason);
+  void end_allocate_to_pool(int device, PoolId pool);
+  void release_pool(int device, PoolId pool);
+  int pool_use_count(int device, PoolId pool) const;
+  void set_use_on_oom(int device, PoolId pool, bool use_on_oom);  // may serve others' requests as a last resort
+  void set_no_split(int device, PoolId pool);                     // never splits a block
+  // Whether the pool's allocations are exactly `live`.
+  bool pool_has_exactly(int device, PoolId pool, const std::vector<void*>& live) const;
+  PoolCheckpoint checkpoint_pool(int device, PoolId pool) const;
+  RestoreResult restore_pool(int device, const PoolCheckpoint& checkpoint);
+
+  // Walks everything; returns "" or the first broken rule by name. For tests: it is slow.
+  std::string validate() const;
+  // Host bytes of the allocator's own tables.
+  std::size_t metadata_bytes() const;
+
+ private:
+  DeviceAllocator& at(int device) const;
+  DeviceAllocator& owner_of(const Block& block) const;
+  std::vector<DeviceAllocator*> selected(int device) const;
+  void deallocate_uncached(void* ptr);
+  [[noreturn]] void throw_not_live(const void* ptr) const;
+
+  std::unique_ptr<PageMap> page_map_;
+  mutable std::mutex options_mutex_;
+  Options options_;
+  std::atomic<bool> caching_enabled_{true};
+  std::vector<std::unique_ptr<DeviceAllocator>> devices_;
+};
+
+}  // namespace cachalot

@@ -1,0 +1,67 @@
+// The allocator's options, and the one parser of their text form: PYTORCH_CUDA_ALLOC_CONF's grammar and keys
+// (PyTorch 2.11) with cachalot's own keys added.
+//
+//   options = [ key ':' value { ',' key ':' value } ]      spaces anywhere are ignored; no key twice
+//   value   = token | '[' token ':' token { ',' token ':' token } ']'
+//
+// key                              value                    default    rule
+// large_segment_size_mb            MiB                      20         > 10
+// max_split_size_mb                MiB                      unlimited  >= large_segment_size_mb
+// max_non_split_rounding_mb        MiB                      large_segment_size_mb   >= large_segment_size_mb
+// garbage_collection_threshold     number                   0 (off)    in (0, 1); acts with a memory fraction < 1
+// roundup_power2_divisions         N | [MiB:N,...,>:N]      0 (off)    N and MiB powers of two; in a list N may be 0
+// per_process_memory_fraction      number                   1          in [0, 1]
+// expandable_segments              True | False             False      True needs the page heap
+// release_lock_on_cudamalloc       True | False             False      accepted; the lock is never held there
+// graph_capture_record_stream_reuse  True | False           False      stored
+// pinned_use_background_threads    True | False             False      stored (host allocator)
+// pinned_use_cuda_host_register    True | False             False      stored
+// pinned_num_register_threads      N                        1          a power of two, <= 128
+// pinned_reserve_segment_size_mb   MiB                      0          > 0
+// backend                          native                   native     cudaMallocAsync is refused
+// heap                             segments | pages         segments   ours; pages needs the page heap
+//
+// release_lock_on_hipmalloc and pinned_use_hip_host_register are other names of their cuda twins, as in PyTorch.
+// large_segment_size_mb is applied first, wherever it stands. In a list the first interval also fills the slots below
+// it, a later one its own slot only, and '>' every slot after the last one given.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <limits>
+#include <string>
+#include <string_view>
+
+namespace cachalot {
+
+struct Options {
+  static constexpr std::size_t kUnlimited = std::numeric_limits<std::size_t>::max();
+  static constexpr std::size_t kRoundupSlots = 16;  // slot i: requests in [1 MiB << i, 2 MiB << i); ends take the rest
+
+  std::size_t large_segment_size = std::size_t{20} << 20;      // bytes
+  std::size_t max_split_size = kUnlimited;                     // bytes
+  std::size_t max_non_split_rounding = std::size_t{20} << 20;  // bytes
+  double garbage_collection_threshold = 0;
+  std::array<std::size_t, kRoundupSlots> roundup_power2_divisions{};
+  double per_process_memory_fraction = 1;
+  bool expandable_segments = false;
+  bool release_lock_on_cudamalloc = false;
+  bool graph_capture_record_stream_reuse = false;
+  bool pinned_use_background_threads = false;
+  bool pinned_use_cuda_host_register = false;
+  std::size_t pinned_num_register_threads = 1;
+  std::size_t pinned_reserve_segment_size = 0;  // bytes
+  std::string backend = "native";
+  std::string heap = "segments";
+
+  std::string text;  // as given; what snapshots show as PYTORCH_CUDA_ALLOC_CONF
+
+  friend bool operator==(const Options&, const Options&) = default;
+};
+
+// Returns `base` with `text` applied. As in PyTorch, max_split_size, max_non_split_rounding, roundup_power2_divisions
+// and garbage_collection_threshold that `text` does not name go back to their defaults; every other option keeps its
+// value in `base`. Strict: the first mistake throws InvalidArgument, which names key, value and rule.
+Options parse_options(std::string_view text, const Options& base = {});
+
+}  // namespace cachalot

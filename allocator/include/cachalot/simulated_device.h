@@ -1,0 +1,186 @@
+// A GPU nobody needs to own: memory, address space, streams, events and capture of one CUDA device, on a virtual clock.
+//
+// What is modelled: capacity in 2 MiB units; addresses that always ascend and are never used twice; the driver's
+// virtual-memory rules; streams with pending work; events that are not ready until the clock has passed the work
+// before them; graph-capture rules; the latency of each call (LatencyModel); failures on demand (FaultPlan); a log of
+// calls; and, when switched on, a checker of stream hazards. Memory has no content: addresses must not be dereferenced.
+// Streams do not wait for the legacy default stream; stream nullptr is just one more stream.
+//
+// Host time: every call advances the clock by its latency and takes effect then; calls that wait advance it to the end
+// of the work they wait for. A launch advances nothing.
+// A rule broken (unknown address, handle mapped in part, work on an unmapped page …) throws CudaError with the code
+// the driver gives. Thread safety: any method from any thread; one mutex inside.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "cachalot/device.h"
+
+namespace cachalot {
+
+// Kinds of calls, for latencies, counts, faults and the log.
+enum class DeviceCall : std::uint8_t {
+  malloc,
+  free,
+  reserve,
+  unreserve,
+  create,
+  release,
+  map,
+  unmap,
+  set_access,
+  event_create,
+  event_destroy,
+  event_record,
+  event_query,
+  event_synchronize,
+  stream_wait,
+  capture_status,
+  synchronize,
+  memory_info,
+  ipc_export,
+  ipc_import,
+  ipc_close,
+  kCount,
+};
+inline constexpr std::size_t kDeviceCallCount = static_cast<std::size_t>(DeviceCall::kCount);
+const char* to_string(DeviceCall call);  // "malloc", "set_access", …
+
+// Host microseconds a call takes, whatever its size, but for malloc's part per MiB.
+struct LatencyModel {
+  std::array<double, kDeviceCallCount> call_us{};
+  double malloc_us_per_mib = 0;
+  double operator[](DeviceCall call) const { return call_us[static_cast<std::size_t>(call)]; }
+
+  static LatencyModel published();  // the default: published or reported figures; sources in latency_model.cpp
+  static LatencyModel none();       // every call takes no time
+};
+
+// Makes the n-th call of a kind fail. Counts start when the plan is set. A failing call changes nothing.
+struct Fault {
+  std::optional<DeviceCall> call = std::nullopt;  // empty: any call
+  std::uint64_t nth = 1;                          // 1: the next one
+  bool out_of_memory = true;  // nullopt of malloc, create and reserve; others throw cudaErrorMemoryAllocation
+  int code = 2;               // otherwise: the CudaError's code
+  bool repeat = false;        // the n-th and every later one
+};
+
+struct LoggedCall {
+  DeviceCall call;
+  std::uint64_t argument = 0;  // address, handle or event
+  std::uint64_t bytes = 0;     // where the call has a size
+  bool failed = false;
+  std::int64_t clock_ns = 0;  // when it began
+};
+
+struct AddressRange {
+  Address address = 0;
+  std::size_t bytes = 0;
+};
+
+class SimulatedDevice final : public Device {
+ public:
+  struct Config {
+    int index = 0;
+    std::size_t memory_bytes = std::size_t{200000} << 20;
+    LatencyModel latency = LatencyModel::published();
+    bool virtual_memory = true;
+    bool completion_hints = true;  // false: completion_hint is nullopt, as on a GPU without 64-bit stream writes
+    bool check_hazards = false;
+    bool log_calls = false;
+    std::string name = "Simulated GPU";
+  };
+  explicit SimulatedDevice(const Config& config);
+  SimulatedDevice();
+  ~SimulatedDevice() override;
+
+  // Device. Every live device has address ranges of its own, so that addresses are unique in the process; 47 bits of
+  // them are shared by all. For ipc_import each SimulatedDevice is a process of its own: a handle can be opened by
+  // every device but the one that made it.
+  int index() const override;
+  DeviceProperties properties() const override;
+  MemoryInfo memory_info() override;
+  std::optional<Address> malloc(std::size_t bytes) override;
+  void free(Address address) override;
+  std::optional<Address> reserve(std::size_t bytes) override;
+  void unreserve(Address address, std::size_t bytes) override;
+  std::optional<MemoryHandle> create(std::size_t bytes) override;
+  void release(MemoryHandle handle) override;
+  void map(Address address, std::size_t bytes, MemoryHandle handle) override;
+  void unmap(Address address, std::size_t bytes) override;
+  void set_access(Address address, std::size_t bytes) override;
+  Event event_create() override;
+  void event_destroy(Event event) override;
+  void event_record(Event event, Stream stream) override;
+  bool event_query(Event event) override;
+  void event_synchronize(Event event) override;
+  std::optional<std::uint64_t> completion_hint(Stream stream) override;
+  void stream_wait(Stream stream, Event event) override;
+  CaptureStatus capture_status(Stream stream) override;
+  void synchronize() override;
+  IpcHandle ipc_export(Address address) override;
+  Address ipc_import(const IpcHandle& handle) override;
+  void ipc_close(Address address) override;
+  std::int64_t clock_us() override;
+
+  // Work, as a program would launch it. Streams need no creation: any pointer value names one; stream() hands out
+  // fresh ones. launch queues work of `duration_ns` that uses the ranges; CudaError 700 if a byte of them is not
+  // accessible memory. On a capturing stream it joins the graph: nothing is queued and it is no use of its memory.
+  Stream stream();
+  void launch(Stream stream, std::int64_t duration_ns, const std::vector<AddressRange>& ranges = {});
+  void stream_synchronize(Stream stream);
+  // Time passes on the host.
+  void advance(std::int64_t ns);
+  std::int64_t clock_ns() const;
+
+  // Stream capture in CUDA's global mode: until end_capture nobody may query an event, synchronize anything or free;
+  // who does gets CudaError 900 (907 for an event of the capture), and end_capture then throws 901: the capture is
+  // spoilt. An event recorded on a capturing stream belongs to the graph; another stream that waits for it joins the
+  // capture. begin_capture returns the capture's id.
+  std::uint64_t begin_capture(Stream stream);
+  void end_capture(Stream stream);
+
+  // Hazards. The allocator's owner says what it was handed, after the allocation, and what it gives back, before the
+  // deallocation. The checker reports, by throwing HazardError:
+  //   from handed_out, memory with a use (a launch) that is not ordered before the stream that gets it, memory that
+  //     overlaps a live handout, and memory that is not accessible;
+  //   from free and unmap, memory that is handed out;
+  //   from unmap, a page whose last use through that mapping the host has not seen finish;
+  //   from given_back, memory that is not handed out.
+  // Memory is the same through all its addresses. Ordered before means: earlier on the same stream, before an event
+  // that the stream has waited for, or seen finished by the host (by a query, a synchronization or a free, not by the
+  // mere passing of time). Uses within one handout are not held against each other. The message names both parties.
+  // No-ops for a null address, and unless Config::check_hazards.
+  void handed_out(Address address, std::size_t bytes, Stream stream);
+  void given_back(Address address);
+
+  // Observation.
+  std::uint64_t count(DeviceCall call) const;
+  double driver_us() const;        // sum of the latencies of all calls, without waiting
+  std::size_t used_bytes() const;  // physical memory in use, in 2 MiB units
+  std::size_t peak_used_bytes() const;
+  std::size_t live_mappings() const;
+  std::vector<LoggedCall> take_log();  // and empties it
+
+  void set_faults(std::vector<Fault> faults);  // replaces the plan
+  std::uint64_t faults_injected() const;
+
+ private:
+  class Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+// A stream hazard found by the simulated device's checker.
+class HazardError : public std::logic_error {
+ public:
+  using std::logic_error::logic_error;
+};
+
+}  // namespace cachalot

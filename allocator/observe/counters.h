@@ -1,0 +1,155 @@
+// The statistics while they are kept: the few numbers from which DeviceStats is derived.
+//
+// A malloc and a free touch one kind's counters, in a cache line or two. What follows from them is not kept:
+// "all" is small plus large, "freed" is what was added less what is there, and "active" equals "allocation" but for
+// the blocks that wait for other streams. Only peaks need words of their own, and those of "active" only move apart
+// from those of "allocation" while something waits.
+// Not thread-safe.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+
+#include "base/check.h"
+#include "cachalot/pool_id.h"
+#include "cachalot/stats.h"
+
+namespace cachalot {
+
+class Counters {
+ public:
+  CACHALOT_FAST_PATH void allocated(PoolKind kind, std::int64_t block_bytes, std::int64_t requested_bytes) {
+    Gauge* const gauges = kinds_[static_cast<std::size_t>(kind)].gauges;
+    add(kAllocation, gauges, 1);
+    add(kAllocatedBytes, gauges, block_bytes);
+    add(kRequestedBytes, gauges, requested_bytes);
+    if (waiting_blocks_ != 0) [[unlikely]]
+      raise_active_peaks();
+  }
+  void free_requested(PoolKind kind, std::int64_t block_bytes) {
+    subtract(kAllocation, kind, 1);
+    subtract(kAllocatedBytes, kind, block_bytes);
+  }
+  void free_completed(PoolKind kind, std::int64_t requested_bytes) { subtract(kRequestedBytes, kind, requested_bytes); }
+  // Between free_requested and free_completed, for a block that has to wait.
+  void starts_waiting(PoolKind kind, std::int64_t block_bytes);
+  void stops_waiting(PoolKind kind, std::int64_t block_bytes);
+
+  CACHALOT_FAST_PATH void inactive_split(PoolKind kind, std::int64_t blocks, std::int64_t bytes) {
+    Gauge* const gauges = kinds_[static_cast<std::size_t>(kind)].gauges;
+    change(kInactiveSplit, gauges, blocks);
+    change(kInactiveSplitBytes, gauges, bytes);
+  }
+  void segment_allocated(PoolKind kind, std::int64_t bytes) {
+    add(kSegment, kind, 1);
+    add(kReservedBytes, kind, bytes);
+    ++num_device_alloc;
+  }
+  void segment_freed(PoolKind kind, std::int64_t bytes) {
+    subtract(kSegment, kind, 1);
+    subtract(kReservedBytes, kind, bytes);
+  }
+  // The device refused to take it: as if it had not been freed.
+  void segment_kept(PoolKind kind, std::int64_t bytes) {
+    subtract(kSegment, kind, -1);
+    subtract(kReservedBytes, kind, -bytes);
+  }
+  void oversize_allocation(std::int64_t count) { change(oversize_allocations_, count); }
+  void oversize_segment(std::int64_t count) { change(oversize_segments_, count); }
+
+  std::int64_t allocated_bytes() const { return current(kAllocatedBytes); }
+  std::int64_t reserved_bytes() const { return current(kReservedBytes); }
+  std::int64_t requested_bytes() const { return current(kRequestedBytes); }
+  std::int64_t waiting_bytes() const { return current(kWaitingBytes); }
+  std::int64_t max_allocated_bytes() const { return all_peak_[kAllocatedBytes]; }
+  std::int64_t max_reserved_bytes() const { return all_peak_[kReservedBytes]; }
+
+  DeviceStats stats() const;
+  void reset_peak();
+  void reset_accumulated();
+
+  std::int64_t num_alloc_retries = 0;
+  std::int64_t num_ooms = 0;
+  std::int64_t num_sync_all_streams = 0;
+  std::int64_t num_device_alloc = 0;
+  std::int64_t num_device_free = 0;
+  std::int64_t max_split_size = -1;
+
+ private:
+  // The figures kept. Waiting ones are of blocks freed but not free yet.
+  enum Figure {
+    kAllocation,
+    kAllocatedBytes,
+    kRequestedBytes,
+    kInactiveSplit,
+    kInactiveSplitBytes,
+    kSegment,
+    kReservedBytes,
+    kWaiting,
+    kWaitingBytes,
+    kFigures,
+  };
+  struct Gauge {
+    std::int64_t current = 0;
+    std::int64_t peak = 0;
+    std::int64_t added = 0;     // since the start or reset_accumulated
+    std::int64_t at_reset = 0;  // current then; so that what was subtracted since is at_reset + added - current
+    Stat stat() const { return {current, peak, added, at_reset + added - current}; }
+  };
+  struct Kind {
+    Gauge gauges[kFigures];
+  };
+  // Figures of active blocks that cannot be had from those of allocated and waiting ones.
+  struct Active {
+    std::int64_t peak[2] = {0, 0};  // while something waited
+    std::int64_t all_peak = 0;
+    std::int64_t at_reset[2] = {0, 0};
+  };
+
+  static void add(Gauge& gauge, std::int64_t amount) {
+    gauge.current += amount;
+    gauge.added += amount;
+    if (gauge.current > gauge.peak) gauge.peak = gauge.current;
+  }
+  void add(Figure figure, PoolKind kind, std::int64_t amount) {
+    add(figure, kinds_[static_cast<std::size_t>(kind)].gauges, amount);
+  }
+  CACHALOT_FAST_PATH void add(Figure figure, Gauge* gauges, std::int64_t amount) {
+    add(gauges[figure], amount);
+    if (const std::int64_t all = current(figure); all > all_peak_[figure]) all_peak_[figure] = all;
+  }
+  void subtract(Figure figure, PoolKind kind, std::int64_t amount) { gauge(figure, kind).current -= amount; }
+  // No branch on the sign: in real programs it cannot be predicted.
+  CACHALOT_FAST_PATH void change(Figure figure, Gauge* gauges, std::int64_t amount) {
+    Gauge& gauge = gauges[figure];
+    gauge.current += amount;
+    gauge.added += std::max<std::int64_t>(amount, 0);
+    if (gauge.current > gauge.peak) gauge.peak = gauge.current;
+    if (const std::int64_t all = current(figure); all > all_peak_[figure]) all_peak_[figure] = all;
+  }
+  static void change(Gauge& gauge, std::int64_t amount) {
+    if (amount > 0) {
+      add(gauge, amount);
+    } else {
+      gauge.current += amount;
+    }
+  }
+  Gauge& gauge(Figure figure, PoolKind kind) { return kinds_[static_cast<std::size_t>(kind)].gauges[figure]; }
+  std::int64_t current(Figure figure) const {
+    return kinds_[0].gauges[figure].current + kinds_[1].gauges[figure].current;
+  }
+  StatArray array(Figure figure) const;
+
+  void raise_active_peaks();
+  void raise_active_peaks(Active& active, Figure allocated, Figure waiting);
+  StatArray active_array(const Active& active, Figure allocated, Figure waiting) const;
+
+  Kind kinds_[2];
+  std::int64_t all_peak_[kFigures] = {};
+  std::int64_t waiting_blocks_ = 0;
+  Active active_, active_bytes_;
+  Gauge oversize_allocations_, oversize_segments_;
+};
+
+}  // namespace cachalot

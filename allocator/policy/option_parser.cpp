@@ -1,0 +1,359 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <bit>
+#include <cctype>
+#include <charconv>
+#include <iterator>
+#include <optional>
+#include <vector>
+
+#include "base/check.h"
+#include "cachalot/options.h"
+#include "policy/torch_policy.h"
+
+namespace cachalot {
+namespace {
+
+// One entry of roundup_power2_divisions' list form, as text.
+struct Interval {
+  std::string boundary;
+  std::string divisions;
+};
+
+// One `key:value` of the text: a single token or a list.
+struct Setting {
+  std::string key;
+  std::string value;  // of a list: its text, for messages
+  bool is_list = false;
+  std::vector<Interval> intervals;
+};
+
+[[noreturn]] void refuse(const Setting& setting, const std::string& rule) {
+  throw InvalidArgument(fmt::format("option {}: bad value '{}': {}", setting.key, setting.value, rule));
+}
+
+// ---- Grammar --------------------------------------------------------------------------------------------------------
+
+bool is_separator(char c) { return c == ',' || c == ':' || c == '[' || c == ']'; }
+
+// PyTorch's tokens: separators stand alone, whitespace vanishes.
+std::vector<std::string> tokenize(std::string_view text) {
+  std::vector<std::string> tokens;
+  bool glue = false;
+  for (const char c : text) {
+    if (std::isspace(static_cast<unsigned char>(c))) continue;
+    if (is_separator(c) || !glue) tokens.emplace_back();
+    tokens.back() += c;
+    glue = !is_separator(c);
+  }
+  return tokens;
+}
+
+// Reads settings from tokens. PyTorch does not check its separators; we do.
+class Grammar {
+ public:
+  explicit Grammar(std::vector<std::string> tokens) : tokens_(std::move(tokens)) {}
+
+  std::vector<Setting> read() {
+    std::vector<Setting> settings;
+    if (at_end()) return settings;
+    CACHALOT_REQUIRE(at_word(), "allocator options: found {} at the start, where a key is expected", found());
+    do {
+      settings.push_back(read_setting());
+    } while (take_comma(settings.back()));
+    return settings;
+  }
+
+ private:
+  bool at_end() const { return next_ == tokens_.size(); }
+  bool at(char separator) const { return !at_end() && tokens_[next_].front() == separator; }
+  bool at_word() const { return !at_end() && !is_separator(tokens_[next_].front()); }
+  std::string found() const { return at_end() ? "the end" : fmt::format("'{}'", tokens_[next_]); }
+
+  Setting read_setting() {
+    Setting setting;
+    setting.key = tokens_[next_++];
+    CACHALOT_REQUIRE(at(':'), "option {}: found {} after the key: ':' and a value are expected there", setting.key,
+                     found());
+    ++next_;
+    if (at('[')) {
+      read_list(setting);
+    } else {
+      setting.value = read_word(setting);
+    }
+    return setting;
+  }
+
+  void read_list(Setting& setting) {
+    setting.is_list = true;
+    do {
+      setting.value += tokens_[next_++];  // '[' or ','
+      Interval interval;
+      interval.boundary = read_word(setting);
+      setting.value += interval.boundary;
+      expect(':', setting);
+      interval.divisions = read_word(setting);
+      setting.value += interval.divisions;
+      setting.intervals.push_back(std::move(interval));
+    } while (at(','));
+    expect(']', setting);
+  }
+
+  std::string read_word(const Setting& setting) {
+    if (!at_word()) refuse(setting, fmt::format("found {} where a value is expected", found()));
+    return tokens_[next_++];
+  }
+
+  void expect(char separator, Setting& setting) {
+    if (!at(separator)) refuse(setting, fmt::format("found {} where '{}' is expected", found(), separator));
+    setting.value += tokens_[next_++];
+  }
+
+  // Between two settings; false at the end.
+  bool take_comma(const Setting& before) {
+    if (at_end()) return false;
+    if (!at(',')) refuse(before, fmt::format("found {} after it, where ',' or the end is expected", found()));
+    ++next_;
+    if (!at_word()) refuse(before, fmt::format("found {} after its ',', where a key is expected", found()));
+    return true;
+  }
+
+  std::vector<std::string> tokens_;
+  std::size_t next_ = 0;
+};
+
+// ---- Values: PyTorch's rules in PyTorch's words ---------------------------------------------------------------------
+
+// The number that all of `text` is, or nothing.
+template <typename Number>
+std::optional<Number> number_in(std::string_view text) {
+  Number number{};
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error != std::errc{} || end != text.data() + text.size()) return std::nullopt;
+  return number;
+}
+
+std::size_t parse_count(const Setting& setting, std::string_view text) {
+  const std::optional<std::size_t> count = number_in<std::size_t>(text);
+  if (!count) refuse(setting, fmt::format("'{}' is not a whole number from 0 to {}", text, Options::kUnlimited));
+  return *count;
+}
+
+constexpr std::size_t kMaxMib = Options::kUnlimited / kMiB;
+
+std::size_t parse_mib(const Setting& setting) {
+  const std::size_t mib = parse_count(setting, setting.value);
+  if (mib > kMaxMib) refuse(setting, fmt::format("the number of MiB must be <= {}", kMaxMib));
+  return mib * kMiB;
+}
+
+std::size_t parse_at_least_one_segment(const Setting& setting, const Options& options) {
+  const std::size_t bytes = parse_mib(setting);
+  if (bytes < options.large_segment_size) {
+    refuse(setting, fmt::format("CachingAllocator option {} too small, must be >= {}", setting.key,
+                                options.large_segment_size / kMiB));
+  }
+  return bytes;
+}
+
+double parse_real(const Setting& setting) {
+  const std::optional<double> real = number_in<double>(setting.value);
+  if (!real) refuse(setting, "it is not a number");
+  return *real;
+}
+
+bool parse_bool(const Setting& setting) {
+  if (setting.value == "True") return true;
+  if (setting.value == "False") return false;
+  refuse(setting, fmt::format("Expected 'True' or 'False' but got '{}'", setting.value));
+}
+
+std::size_t parse_divisions(const Setting& setting, std::string_view text) {
+  const std::size_t divisions = parse_count(setting, text);
+  if (divisions != 0 && !std::has_single_bit(divisions)) {
+    refuse(setting,
+           fmt::format("For roundups, the divisions has to be power of 2 or 0 to disable roundup, got {}", text));
+  }
+  return divisions;
+}
+
+std::size_t parse_slot(const Setting& setting, std::string_view text) {
+  const std::size_t mib = parse_count(setting, text);
+  if (!std::has_single_bit(mib)) {
+    refuse(setting, fmt::format("For roundups, the intervals have to be power of 2, got {}", text));
+  }
+  return std::min(static_cast<std::size_t>(std::countr_zero(mib)), Options::kRoundupSlots - 1);
+}
+
+// ---- Keys -----------------------------------------------------------------------------------------------------------
+
+void set_large_segment_size(const Setting& setting, Options& options) {
+  const std::size_t bytes = parse_mib(setting);
+  if (bytes <= kMinLargeAlloc) refuse(setting, "CachingAllocator option large_segment_size_mb must be > 10 MB");
+  options.large_segment_size = bytes;
+  options.max_non_split_rounding = bytes;  // its default
+}
+
+void set_max_split_size(const Setting& setting, Options& options) {
+  options.max_split_size = parse_at_least_one_segment(setting, options);
+}
+
+void set_max_non_split_rounding(const Setting& setting, Options& options) {
+  options.max_non_split_rounding = parse_at_least_one_segment(setting, options);
+}
+
+void set_garbage_collection_threshold(const Setting& setting, Options& options) {
+  const double threshold = parse_real(setting);
+  if (!(threshold > 0 && threshold < 1)) {
+    refuse(setting, "garbage_collect_threshold is invalid, set it in (0.0, 1.0)");
+  }
+  options.garbage_collection_threshold = threshold;
+}
+
+// The first interval given also fills the slots below it, a later one only its own; '>' fills the slots after the last
+// one given, from slot 1 on when there is none: PyTorch's rules, that oddity included.
+void set_roundup_list(const Setting& setting, Options& options) {
+  auto& slots = options.roundup_power2_divisions;
+  std::size_t last = 0;
+  bool first = true;
+  for (const Interval& interval : setting.intervals) {
+    const std::size_t divisions = parse_divisions(setting, interval.divisions);
+    if (interval.boundary == ">") {
+      std::fill(slots.begin() + static_cast<std::ptrdiff_t>(last + 1), slots.end(), divisions);
+      continue;
+    }
+    last = parse_slot(setting, interval.boundary);
+    if (first) std::fill_n(slots.begin(), last, divisions);
+    slots[last] = divisions;
+    first = false;
+  }
+}
+
+void set_roundup_power2_divisions(const Setting& setting, Options& options) {
+  if (setting.is_list) return set_roundup_list(setting, options);
+  const std::size_t divisions = parse_count(setting, setting.value);
+  if (!std::has_single_bit(divisions)) refuse(setting, "For roundups, the divisions has to be power of 2");
+  options.roundup_power2_divisions.fill(divisions);
+}
+
+void set_per_process_memory_fraction(const Setting& setting, Options& options) {
+  const double fraction = parse_real(setting);
+  if (!(fraction >= 0 && fraction <= 1)) {
+    refuse(setting, "per_process_memory_fraction is invalid, set it in [0.0, 1.0]");
+  }
+  options.per_process_memory_fraction = fraction;
+}
+
+void set_expandable_segments(const Setting& setting, Options& options) {
+  if (parse_bool(setting))
+    refuse(setting, "expandable segments need the page heap, which this version has not; set False");
+  options.expandable_segments = false;
+}
+
+template <bool Options::*member>
+void set_bool(const Setting& setting, Options& options) {
+  options.*member = parse_bool(setting);
+}
+
+void set_pinned_num_register_threads(const Setting& setting, Options& options) {
+  constexpr std::size_t kMaxThreads = 128;  // CUDAAllocatorConfig::pinned_max_register_threads
+  const std::size_t threads = parse_count(setting, setting.value);
+  if (!std::has_single_bit(threads)) {
+    refuse(setting, fmt::format("Number of register threads has to be power of 2, got {}", threads));
+  }
+  if (threads > kMaxThreads) {
+    refuse(setting,
+           fmt::format("Number of register threads should be less than or equal to {}, got {}", kMaxThreads, threads));
+  }
+  options.pinned_num_register_threads = threads;
+}
+
+void set_pinned_reserve_segment_size(const Setting& setting, Options& options) {
+  const std::size_t bytes = parse_mib(setting);
+  if (bytes == 0) refuse(setting, "Pinned reserve segment size has to be greater than 0");
+  options.pinned_reserve_segment_size = bytes;
+}
+
+void set_backend(const Setting& setting, Options& options) {
+  if (setting.value == "cudaMallocAsync") refuse(setting, "cachalot is a native backend; set native or nothing");
+  if (setting.value != "native") refuse(setting, "Unknown allocator backend, options are native and cudaMallocAsync");
+  options.backend = setting.value;
+}
+
+void set_heap(const Setting& setting, Options& options) {
+  if (setting.value == "pages") refuse(setting, "this version has no page heap; set segments or nothing");
+  if (setting.value != "segments") refuse(setting, "Unknown heap, options are segments and pages");
+  options.heap = setting.value;
+}
+
+struct Key {
+  std::string_view name;
+  std::string_view alias;  // PyTorch's name for it in ROCm builds
+  void (*set)(const Setting&, Options&);
+  bool takes_list = false;
+};
+
+// In the order in which they are applied, wherever they stand in the text: large_segment_size_mb bounds others.
+constexpr Key kKeys[] = {
+    {"large_segment_size_mb", "", set_large_segment_size},
+    {"max_split_size_mb", "", set_max_split_size},
+    {"max_non_split_rounding_mb", "", set_max_non_split_rounding},
+    {"garbage_collection_threshold", "", set_garbage_collection_threshold},
+    {"roundup_power2_divisions", "", set_roundup_power2_divisions, true},
+    {"per_process_memory_fraction", "", set_per_process_memory_fraction},
+    {"expandable_segments", "", set_expandable_segments},
+    {"release_lock_on_cudamalloc", "release_lock_on_hipmalloc", set_bool<&Options::release_lock_on_cudamalloc>},
+    {"graph_capture_record_stream_reuse", "", set_bool<&Options::graph_capture_record_stream_reuse>},
+    {"pinned_use_background_threads", "", set_bool<&Options::pinned_use_background_threads>},
+    {"pinned_use_cuda_host_register", "pinned_use_hip_host_register",
+     set_bool<&Options::pinned_use_cuda_host_register>},
+    {"pinned_num_register_threads", "", set_pinned_num_register_threads},
+    {"pinned_reserve_segment_size_mb", "", set_pinned_reserve_segment_size},
+    {"backend", "", set_backend},
+    {"heap", "", set_heap},
+};
+
+bool names(const Setting& setting, const Key& key) {
+  return setting.key == key.name || (!key.alias.empty() && setting.key == key.alias);
+}
+
+void require_known(const Setting& setting) {
+  const bool known = std::ranges::any_of(kKeys, [&](const Key& key) { return names(setting, key); });
+  CACHALOT_REQUIRE(known, "Unrecognized key '{}' in CUDA allocator config (value '{}')", setting.key, setting.value);
+}
+
+// The one setting of `key`, or null.
+const Setting* find_setting(const Key& key, const std::vector<Setting>& settings) {
+  const auto is_it = [&](const Setting& setting) { return names(setting, key); };
+  const auto found = std::ranges::find_if(settings, is_it);
+  if (found == settings.end()) return nullptr;
+  const auto again = std::find_if(std::next(found), settings.end(), is_it);
+  if (again != settings.end()) refuse(*again, fmt::format("{} is given twice, first as '{}'", key.name, found->value));
+  if (found->is_list && !key.takes_list) refuse(*found, "it takes one value, not a list");
+  return &*found;
+}
+
+void reset_as_pytorch_does(Options& options) {
+  options.max_split_size = Options::kUnlimited;
+  options.roundup_power2_divisions.fill(0);
+  options.garbage_collection_threshold = 0;
+  options.max_non_split_rounding = options.large_segment_size;
+}
+
+}  // namespace
+
+Options parse_options(std::string_view text, const Options& base) {
+  const std::vector<Setting> settings = Grammar(tokenize(text)).read();
+  std::ranges::for_each(settings, require_known);
+
+  Options options = base;
+  reset_as_pytorch_does(options);
+  for (const Key& key : kKeys) {
+    if (const Setting* setting = find_setting(key, settings)) key.set(*setting, options);
+  }
+  options.text = std::string(text);
+  return options;
+}
+
+}  // namespace cachalot

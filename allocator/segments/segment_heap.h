@@ -1,0 +1,124 @@
+// SegmentHeap: segments cut into blocks. It knows where every block is, splits and merges them, and nothing of
+// devices, streams in flight, limits or statistics: DeviceAllocator decides, this carries out.
+// Not thread-safe: guarded by the mutex of its DeviceAllocator.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <string>
+
+#include "base/check.h"
+#include "blocks/block.h"
+#include "blocks/block_pool.h"
+#include "blocks/block_slab.h"
+#include "blocks/page_map.h"
+
+namespace cachalot {
+
+// How an operation moved PyTorch's inactive_split figures: free blocks that are part of a split segment.
+struct InactiveSplit {
+  std::int64_t blocks = 0;
+  std::int64_t bytes = 0;
+};
+
+class SegmentHeap {
+ public:
+  SegmentHeap(int device, PageMap& page_map) : page_map_(page_map), slab_(device, page_map) {}
+
+  // A segment the device gave: one free block, in its arena's bins. Throws InvalidArgument for an address of more than
+  // PageMap::kAddressBits bits and std::bad_alloc, having changed nothing.
+  Block& add_segment(Address address, std::size_t bytes, Arena& arena);
+  // Forgets the segment of a free block that is a whole segment.
+  void remove_segment(Block& block);
+
+  // Marks a free block allocated. With `split`, only its first `bytes` bytes: the rest becomes a free block.
+  // Throws std::bad_alloc, having changed nothing.
+  CACHALOT_FAST_PATH InactiveSplit take(Block& block, std::size_t bytes, std::size_t requested, bool split) {
+    Block* rest = split ? &slab_.make() : nullptr;
+    const bool was_split = block.is_split();
+    block.arena->bins.remove(block);
+    InactiveSplit change;
+    if (rest != nullptr) {
+      *rest = {block.address + bytes, block.size() - bytes, block.requested, &block, block.next, block.arena, {}};
+      if (rest->next != nullptr) rest->next->prev = rest;
+      block.next = rest;
+      block.size_and_flags = bytes;
+      insert(*rest);
+      change = was_split ? InactiveSplit{0, -static_cast<std::int64_t>(bytes)}
+                         : InactiveSplit{1, static_cast<std::int64_t>(rest->size())};
+    } else if (was_split) {
+      change = {-1, -static_cast<std::int64_t>(block.size())};
+    }
+    block.size_and_flags |= Block::kAllocated;
+    block.requested = requested;
+    block.uses = {nullptr, 0};
+    page_map_.set(block);
+    return change;
+  }
+
+  // Makes a block free and merges it with free neighbours; the merged block keeps the lowest one's place.
+  CACHALOT_FAST_PATH InactiveSplit put_back(Block& freed) {
+    Block* block = &freed;
+    InactiveSplit change;
+    block->size_and_flags = block->size();
+    if (Block* prev = block->prev; prev != nullptr && prev->is_free()) {
+      change.blocks -= 1;
+      change.bytes -= static_cast<std::int64_t>(prev->size());
+      prev->arena->bins.remove(*prev);
+      prev->requested = block->requested;  // PyTorch shows a free block with its last user's request
+      absorb(*prev, *block);
+      block = prev;
+    }
+    if (Block* next = block->next; next != nullptr && next->is_free()) {
+      change.blocks -= 1;
+      change.bytes -= static_cast<std::int64_t>(next->size());
+      next->arena->bins.remove(*next);
+      absorb(*block, *next);
+    }
+    insert(*block);
+    if (block->is_split()) {
+      change.blocks += 1;
+      change.bytes += static_cast<std::int64_t>(block->size());
+    }
+    return change;
+  }
+
+  // First blocks of all segments, by address.
+  const std::map<Address, Block*>& segments() const { return segments_; }
+  // The segment an address lies in; nullptr: none.
+  Block* segment_at(Address address) const;
+
+  // From now on blocks remember when they became free, for garbage collection by age.
+  void start_keeping_ages() { keeps_ages_ = true; }
+  std::uint64_t freed_at(const Block& block) const;
+
+  BlockSlab& slab() { return slab_; }
+  const BlockSlab& slab() const { return slab_; }
+
+  // The first broken invariant of block.h, or "".
+  std::string validate() const;
+  std::size_t metadata_bytes() const;
+
+ private:
+  CACHALOT_FAST_PATH void insert(Block& block) {
+    block.arena->bins.insert(block);
+    if (keeps_ages_) [[unlikely]]
+      slab_.detail(block).freed_at = block.arena->pool.clock;
+  }
+  // `low` takes over the stretch of its next neighbour `high`, whose Block is no more.
+  CACHALOT_FAST_PATH void absorb(Block& low, Block& high) {
+    CACHALOT_ASSERT(low.next == &high && low.end() == high.address && low.arena == high.arena);
+    low.size_and_flags += high.size();
+    low.next = high.next;
+    if (low.next != nullptr) low.next->prev = &low;
+    slab_.retire(high);
+  }
+
+  PageMap& page_map_;
+  BlockSlab slab_;
+  std::map<Address, Block*> segments_;
+  bool keeps_ages_ = false;
+};
+
+}  // namespace cachalot

@@ -1,0 +1,96 @@
+// Frees that wait: a block used on other streams than its own is free only when the work queued there at its free is
+// done. An event is recorded on each such stream; reclaim() gives back the blocks whose events are all done.
+//
+// As PyTorch does, each stream's pending events are looked at in order, up to the first that is not done, at each
+// malloc. Unlike PyTorch, a stream's oldest event is asked only when it may have changed: when it has become the
+// oldest, or when the device's completion hint for the stream has moved since (a memory read).
+//
+// Thread safety: guarded by the given mutex, which every function expects held and lets go around driver calls.
+// The steady state allocates nothing: list nodes, events and queues are kept for reuse.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <unordered_map>
+#include <vector>
+
+#include "base/mutex.h"
+#include "blocks/block.h"
+#include "cachalot/device.h"
+
+namespace cachalot {
+
+class DeferredFrees {
+ public:
+  // `done` is called, with the mutex held, for each block whose last event was seen done.
+  DeferredFrees(Device& device, Mutex& mutex, std::function<void(Block&)> done);
+  // Destroys the events it owns.
+  ~DeferredFrees();
+  DeferredFrees(const DeferredFrees&) = delete;
+  DeferredFrees& operator=(const DeferredFrees&) = delete;
+
+  // `stream` uses the block; once however often it is said.
+  void add_use(Block& block, Stream stream);
+  // Queues an event on each stream that uses the block, which thereby waits for them. The block must be marked so
+  // that nobody else takes it up meanwhile. Throws CudaError, with the block's uses as they were.
+  void wait_for_uses(Block& block);
+
+  bool empty() const { return pending_ == 0; }
+  // Calls done for blocks whose events are done. Throws CudaError; nothing is lost.
+  void reclaim();
+  // Waits for the events of all blocks for which `selects` is true, and calls done. Throws CudaError.
+  void synchronize(const std::function<bool(const Block&)>& selects);
+
+  std::size_t metadata_bytes() const;
+
+ private:
+  struct Pending {
+    Event event;
+    Block* block;
+  };
+  // First in, first out, in a ring that grows by doubling.
+  class Queue {
+   public:
+    Stream stream = nullptr;
+    bool oldest_is_new = false;  // its oldest event was not asked yet
+    std::optional<std::uint64_t> hint_when_asked;
+
+    bool empty() const { return count_ == 0; }
+    std::size_t size() const { return count_; }
+    void push_back(const Pending& pending);
+    void push_front(const Pending& pending);
+    Pending pop_front();
+    std::size_t capacity() const { return ring_.size(); }
+
+   private:
+    void grow_if_full();
+    std::vector<Pending> ring_;
+    std::size_t first_ = 0;
+    std::size_t count_ = 0;
+  };
+
+  StreamUse& make_use();
+  void retire_uses(StreamUse* uses);
+  Queue& queue_for(Stream stream);
+  void enqueue(Stream stream, const Pending& pending);
+  void reclaim(Queue& queue);
+  bool is_due(const Queue& queue);
+  bool oldest_is_done(Queue& queue, const Pending& oldest);
+  void finish(const Pending& pending);
+
+  Device& device_;
+  Mutex& mutex_;
+  std::function<void(Block&)> done_;
+  std::deque<StreamUse> uses_;  // all nodes ever made
+  StreamUse* unused_ = nullptr;
+  std::vector<Event> events_;  // ready for reuse
+  std::vector<std::unique_ptr<Queue>> queues_;
+  std::unordered_map<Stream, Queue*> queue_of_;
+  std::size_t pending_ = 0;  // events queued, or being asked right now
+};
+
+}  // namespace cachalot

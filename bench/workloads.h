@@ -1,0 +1,175 @@
+// The work that is measured, shared by the benchmarks, the table of targets and the instruction count.
+// Each is set up by its constructor and then does one unit of work a call.
+//
+// Sizes and choices are random but the same every time, and drawn beforehand, so that only the allocator is measured.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <numeric>
+#include <random>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "base/bytes.h"
+#include "cachalot/caching_allocator.h"
+#include "cachalot/simulated_device.h"
+
+namespace cachalot::bench {
+
+// glibc leaves out the atomic instructions of its locks until a process has started a thread; real programs have.
+inline void start_a_thread() {
+  std::thread([] {}).join();
+}
+
+// An allocator on a simulated device so large that it never is full.
+inline std::unique_ptr<CachingAllocator> make_allocator() {
+  SimulatedDevice::Config config;
+  config.memory_bytes = std::size_t{1} << 40;
+  std::vector<std::shared_ptr<Device>> devices = {std::make_shared<SimulatedDevice>(config)};
+  return std::make_unique<CachingAllocator>(std::move(devices));
+}
+
+// `count` sizes in [low, high), their logarithms uniform.
+inline std::vector<std::size_t> log_uniform_sizes(std::size_t low, std::size_t high, std::size_t count, unsigned seed) {
+  std::mt19937_64 random(seed);
+  std::uniform_real_distribution<double> exponent(std::log2(static_cast<double>(low)),
+                                                  std::log2(static_cast<double>(high)));
+  std::vector<std::size_t> sizes(count);
+  std::ranges::generate(
+      sizes, [&] { return std::clamp(static_cast<std::size_t>(std::exp2(exponent(random))), low, high - 1); });
+  return sizes;
+}
+
+// Allocates and frees one size that is in the cache.
+class HotPair {
+ public:
+  explicit HotPair(std::size_t bytes) : allocator_(make_allocator()), bytes_(bytes) { pair(); }
+  void pair() { allocator_->deallocate(allocator_->allocate(bytes_)); }
+
+ private:
+  std::unique_ptr<CachingAllocator> allocator_;
+  std::size_t bytes_;
+};
+
+// Frees one of the live blocks, chosen at random, and allocates another of a random size.
+class Churn {
+ public:
+  Churn(std::size_t live, std::size_t low, std::size_t high)
+      : allocator_(make_allocator()), sizes_(log_uniform_sizes(low, high, kDrawn, 1)), victims_(kDrawn), live_(live) {
+    std::mt19937 random(2);
+    std::uniform_int_distribution<std::uint32_t> index(0, static_cast<std::uint32_t>(live - 1));
+    std::ranges::generate(victims_, [&] { return index(random); });
+    for (std::size_t i = 0; i < live; ++i) live_[i] = allocator_->allocate(sizes_[i]);
+    for (std::size_t i = 0; i < 20 * live; ++i) pair();  // until free blocks are spread as they stay
+  }
+  void pair() {
+    void*& block = live_[victims_[next_]];
+    allocator_->deallocate(block);
+    block = allocator_->allocate(sizes_[next_]);
+    next_ = (next_ + 1) % kDrawn;
+  }
+  const CachingAllocator& allocator() const { return *allocator_; }
+
+ private:
+  static constexpr std::size_t kDrawn = std::size_t{1} << 16;
+
+  std::unique_ptr<CachingAllocator> allocator_;
+  std::vector<std::size_t> sizes_;
+  std::vector<std::uint32_t> victims_;
+  std::vector<void*> live_;
+  std::size_t next_ = 0;
+};
+
+// Blocks of 1 KiB, every second one of which stays for ever, so that those freed between them never merge: `holes` of
+// them are free, and `spare` more are allocated, to be freed and allocated again.
+class Holes {
+ public:
+  static constexpr std::size_t kBytes = kKiB;
+
+  explicit Holes(std::size_t holes, std::size_t spare = 0) : allocator_(make_allocator()), order_(spare) {
+    std::vector<void*> between;
+    for (std::size_t i = 0; i < holes + spare; ++i) {
+      allocator_->allocate(kBytes);
+      between.push_back(allocator_->allocate(kBytes));
+    }
+    allocator_->allocate(kBytes);
+    std::shuffle(between.begin(), between.end(), std::mt19937(3));
+    live_.assign(between.begin(), between.begin() + static_cast<std::ptrdiff_t>(spare));
+    for (std::size_t i = spare; i < between.size(); ++i) allocator_->deallocate(between[i]);
+    std::iota(order_.begin(), order_.end(), 0u);
+    std::shuffle(order_.begin(), order_.end(), std::mt19937(4));
+  }
+
+  // Allocates and frees one block: it goes into a hole, if there is one.
+  void pair() { allocator_->deallocate(allocator_->allocate(kBytes)); }
+
+  // Frees all spare blocks, in an order that has nothing to do with their addresses, so that they become holes in
+  // random places among the others; then allocates as many. That is `spare` pairs.
+  void churn() {
+    for (const std::uint32_t i : order_) allocator_->deallocate(live_[i]);
+    for (void*& block : live_) block = allocator_->allocate(kBytes);
+  }
+  std::size_t pairs_a_churn() const { return live_.size(); }
+
+ private:
+  std::unique_ptr<CachingAllocator> allocator_;
+  std::vector<std::uint32_t> order_;
+  std::vector<void*> live_;
+};
+
+// The sequence of RMM's RANDOM_ALLOCATIONS_BENCH (cpp/benchmarks/random_allocations), drawn as it draws it: `count`
+// allocations of 1 byte to `max_mib` MiB and as many frees, of random live blocks; at most 16,000 MiB live at once.
+// Its time includes the random numbers, there as here. The allocator is kept from one sequence to the next.
+class RmmRandom {
+ public:
+  RmmRandom(std::size_t count, std::size_t max_mib)
+      : allocator_(make_allocator()), count_(count), max_bytes_(max_mib * kMiB) {
+    live_.reserve(count);
+  }
+
+  void sequence() {
+    constexpr int kAllocationPercent = 73;
+    constexpr std::size_t kMostLiveBytes = 16000 * kMiB;
+    std::default_random_engine random;
+    std::uniform_int_distribution<std::size_t> size_distribution(1, max_bytes_);
+    std::uniform_int_distribution<int> chance(0, 99);
+    std::uniform_int_distribution<int> index(0, static_cast<int>(count_) - 1);
+    std::size_t allocations = 0;
+    std::size_t live_bytes = 0;
+    for (std::size_t i = 0; i < 2 * count_; ++i) {
+      const std::size_t bytes = size_distribution(random);
+      const bool allocate = live_.empty() || (chance(random) < kAllocationPercent && allocations < count_ &&
+                                              live_bytes + bytes < kMostLiveBytes);
+      if (allocate) {
+        live_.push_back({allocator_->allocate(bytes), bytes});
+        live_bytes += bytes;
+        ++allocations;
+      } else {
+        std::swap(live_[static_cast<std::size_t>(index(random)) % live_.size()], live_.back());
+        allocator_->deallocate(live_.back().pointer);
+        live_bytes -= live_.back().bytes;
+        live_.pop_back();
+      }
+    }
+  }
+  const CachingAllocator& allocator() const { return *allocator_; }
+  std::size_t live_blocks() const { return live_.size(); }
+
+ private:
+  struct Block {
+    void* pointer;
+    std::size_t bytes;
+  };
+
+  std::unique_ptr<CachingAllocator> allocator_;
+  std::size_t count_;
+  std::size_t max_bytes_;
+  std::vector<Block> live_;
+};
+
+}  // namespace cachalot::bench

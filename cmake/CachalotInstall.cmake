@@ -1,0 +1,28 @@
+# `cmake --install`: headers, both libraries, the command, and a package for find_package(cachalot).
+
+if(NOT PROJECT_IS_TOP_LEVEL)
+  return()
+endif()
+
+include(CMakePackageConfigHelpers)
+include(GNUInstallDirs)
+
+set(installed cachalot_core)
+if(TARGET cachalot)
+  list(APPEND installed cachalot)
+endif()
+set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/cachalot)
+
+install(TARGETS ${installed} EXPORT cachalotTargets FILE_SET HEADERS)
+if(TARGET cachalot_cli)
+  install(TARGETS cachalot_cli)
+endif()
+install(EXPORT cachalotTargets NAMESPACE cachalot:: DESTINATION ${package_dir})
+
+configure_package_config_file(
+  cmake/cachalotConfig.cmake.in ${PROJECT_BINARY_DIR}/cachalotConfig.cmake INSTALL_DESTINATION ${package_dir})
+# 0.x: an interface may change with each minor version.
+write_basic_package_version_file(${PROJECT_BINARY_DIR}/cachalotConfigVersion.cmake COMPATIBILITY SameMinorVersion)
+install(FILES ${PROJECT_BINARY_DIR}/cachalotConfig.cmake ${PROJECT_BINARY_DIR}/cachalotConfigVersion.cmake
+  DESTINATION ${package_dir})
+install(FILES LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR})

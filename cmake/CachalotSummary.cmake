@@ -1,0 +1,5 @@
+# Says aloud what is built and what is not; ./run shows the same line again from build-summary.txt.
+
+set(summary "cachalot ${PROJECT_VERSION} ${CACHALOT_CUDA_SUMMARY}")
+message(STATUS "${summary}")
+file(WRITE ${PROJECT_BINARY_DIR}/build-summary.txt "${summary}\n")

@@ -1,0 +1,209 @@
+# How each kind of target is made; what there is to make is listed in the top CMakeLists.txt.
+
+find_package(Threads REQUIRED)
+find_package(fmt REQUIRED)
+find_package(nlohmann_json 3.11 REQUIRED)
+
+# The files of a folder as absolute paths; remembers that they are listed.
+function(cachalot_files result folder)
+  set(files ${ARGN})
+  list(TRANSFORM files PREPEND ${PROJECT_SOURCE_DIR}/${folder}/)
+  set_property(GLOBAL APPEND PROPERTY cachalot_listed ${files})
+  set(${result} ${files} PARENT_SCOPE)
+endfunction()
+
+# A source file that no list names is a mistake. Call it last; where a part is not built, its lists are not read.
+function(cachalot_require_all_listed)
+  if(NOT (CACHALOT_BUILD_TESTS AND CACHALOT_BUILD_BENCHMARKS AND CACHALOT_BUILD_TOOLS AND CACHALOT_BUILD_EXAMPLES))
+    return()
+  endif()
+  file(GLOB_RECURSE found CONFIGURE_DEPENDS
+    ${PROJECT_SOURCE_DIR}/allocator/*.cpp ${PROJECT_SOURCE_DIR}/allocator/include/*.h ${PROJECT_SOURCE_DIR}/tools/*.cpp
+    ${PROJECT_SOURCE_DIR}/tests/*.cpp ${PROJECT_SOURCE_DIR}/tests/*.c ${PROJECT_SOURCE_DIR}/bench/*.cpp
+    ${PROJECT_SOURCE_DIR}/examples/*.cpp ${PROJECT_SOURCE_DIR}/examples/*.c)
+  list(FILTER found EXCLUDE REGEX "/allocator/device/(no_cuda|cuda_device)\\.cpp$")  # one of the two is built
+  list(FILTER found EXCLUDE REGEX "/tests/package/")                                # a project of its own
+  get_property(listed GLOBAL PROPERTY cachalot_listed)
+  list(REMOVE_ITEM found ${listed})
+  if(found)
+    string(JOIN "\n  " files ${found})
+    message(FATAL_ERROR "in no list of CMakeLists.txt:\n  ${files}")
+  endif()
+endfunction()
+
+# Everything our own programs see beyond the public headers: the layers' headers, tools/ and tests/, fmt and JSON.
+# Nothing of it is in what we install.
+add_library(cachalot_internal INTERFACE)
+target_include_directories(cachalot_internal INTERFACE ${PROJECT_SOURCE_DIR}/allocator ${PROJECT_SOURCE_DIR})
+target_link_libraries(cachalot_internal INTERFACE
+  cachalot_core cachalot_flags fmt::fmt-header-only nlohmann_json::nlohmann_json Threads::Threads)
+target_compile_definitions(cachalot_internal INTERFACE
+  CACHALOT_DATA_DIR="${PROJECT_SOURCE_DIR}/data"
+  CACHALOT_VERSION="${PROJECT_VERSION}"
+  CACHALOT_HAS_CUDA=$<BOOL:${CACHALOT_HAS_CUDA}>)
+if(CACHALOT_HAS_CUDA)
+  target_link_libraries(cachalot_internal INTERFACE CUDA::cudart)  # tests and benchmarks make streams and work
+endif()
+
+# cachalot::core. Hidden visibility and position-independent, so that libcachalot.so can be made of it.
+function(cachalot_core_library)
+  cmake_parse_arguments(PARSE_ARGV 0 arg "" "" "SOURCES;HEADERS")
+  cachalot_files(sources allocator ${arg_SOURCES})
+  cachalot_files(headers allocator/include/cachalot ${arg_HEADERS})
+  add_library(cachalot_core STATIC ${sources})
+  add_library(cachalot::core ALIAS cachalot_core)
+  set_target_properties(cachalot_core PROPERTIES
+    EXPORT_NAME core POSITION_INDEPENDENT_CODE ON CXX_VISIBILITY_PRESET hidden VISIBILITY_INLINES_HIDDEN ON)
+  target_sources(cachalot_core PUBLIC FILE_SET HEADERS BASE_DIRS ${PROJECT_SOURCE_DIR}/allocator/include FILES ${headers})
+  target_include_directories(cachalot_core PRIVATE ${PROJECT_SOURCE_DIR}/allocator)
+  target_compile_features(cachalot_core PUBLIC cxx_std_20)
+  target_compile_definitions(cachalot_core PRIVATE CACHALOT_HAS_CUDA=$<BOOL:${CACHALOT_HAS_CUDA}>)
+  target_compile_options(cachalot_core PRIVATE ${CACHALOT_LTO_COMPILE})
+  # Header-only and used in .cpp files alone: nobody who links the library needs them.
+  target_link_libraries(cachalot_core
+    PUBLIC Threads::Threads
+    PRIVATE $<BUILD_INTERFACE:cachalot_flags> $<BUILD_INTERFACE:fmt::fmt-header-only>
+            $<BUILD_INTERFACE:nlohmann_json::nlohmann_json>)
+  if(CACHALOT_HAS_CUDA)
+    target_link_libraries(cachalot_core PRIVATE CUDA::cudart)
+  endif()
+endfunction()
+
+# cachalot::cachalot, libcachalot.so. The version script keeps in what hidden visibility lets out: instantiations of the
+# standard library's templates.
+function(cachalot_c_library)
+  cmake_parse_arguments(PARSE_ARGV 0 arg "" "" "SOURCES;HEADERS")
+  cachalot_files(sources allocator ${arg_SOURCES})
+  cachalot_files(headers allocator/include/cachalot ${arg_HEADERS})
+  add_library(cachalot SHARED ${sources})
+  add_library(cachalot::cachalot ALIAS cachalot)
+  set_target_properties(cachalot PROPERTIES
+    VERSION ${PROJECT_VERSION} SOVERSION ${PROJECT_VERSION_MAJOR} INSTALL_RPATH_USE_LINK_PATH ON
+    CXX_VISIBILITY_PRESET hidden VISIBILITY_INLINES_HIDDEN ON
+    LINK_DEPENDS ${PROJECT_SOURCE_DIR}/cmake/libcachalot.map)
+  target_sources(cachalot PUBLIC FILE_SET HEADERS BASE_DIRS ${PROJECT_SOURCE_DIR}/allocator/include FILES ${headers})
+  target_compile_options(cachalot PRIVATE ${CACHALOT_LTO_COMPILE})
+  target_link_options(cachalot PRIVATE
+    ${CACHALOT_LTO_LINK} -Wl,--version-script=${PROJECT_SOURCE_DIR}/cmake/libcachalot.map)
+  target_link_libraries(cachalot PRIVATE $<BUILD_INTERFACE:cachalot_internal>)
+endfunction()
+
+# Reading traces and replaying them: shared by the command, the tests and the benchmarks.
+function(cachalot_replay_library)
+  cmake_parse_arguments(PARSE_ARGV 0 arg "" "" "SOURCES")
+  find_package(ZLIB REQUIRED)
+  cachalot_files(sources tools ${arg_SOURCES})
+  add_library(cachalot_replay STATIC ${sources})
+  target_compile_options(cachalot_replay PRIVATE ${CACHALOT_LTO_COMPILE})
+  target_link_libraries(cachalot_replay PUBLIC cachalot_internal ZLIB::ZLIB)
+endfunction()
+
+# build/<preset>/tools/cachalot
+function(cachalot_command)
+  cmake_parse_arguments(PARSE_ARGV 0 arg "" "" "SOURCES")
+  find_package(CLI11 REQUIRED)
+  cachalot_files(sources tools ${arg_SOURCES})
+  add_executable(cachalot_cli ${sources})
+  set_target_properties(cachalot_cli PROPERTIES
+    OUTPUT_NAME cachalot RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tools)
+  target_compile_options(cachalot_cli PRIVATE ${CACHALOT_LTO_COMPILE})
+  target_link_options(cachalot_cli PRIVATE ${CACHALOT_LTO_LINK})
+  target_link_libraries(cachalot_cli PRIVATE cachalot_replay CLI11::CLI11)
+endfunction()
+
+# One test program, build/<preset>/tests/test_<folder>, of files in tests/<folder>.
+#   EACH_CASE  ctest runs each case by itself, so that long ones run side by side; else the program is one test.
+#   GPU        cases with Cuda or Gpu in their name are tests of their own with the label gpu: where there is no GPU,
+#              ctest shows them as skipped.
+#   C_LIBRARY  the tests are programs of the C API: they are linked with libcachalot.so, not with the C++ library.
+#   COMMAND    the tests run the cachalot command: CACHALOT_COMMAND is its path.
+function(cachalot_test folder)
+  cmake_parse_arguments(PARSE_ARGV 1 arg "EACH_CASE;GPU;C_LIBRARY;COMMAND" "" "SOURCES")
+  find_package(GTest REQUIRED)
+  include(GoogleTest)
+  cachalot_files(sources tests/${folder} ${arg_SOURCES})
+  set(target test_${folder})
+  add_executable(${target} ${sources})
+  set_target_properties(${target} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests C_STANDARD 11)
+  target_link_libraries(${target} PRIVATE GTest::gtest_main)
+  if(arg_C_LIBRARY)
+    target_link_libraries(${target} PRIVATE cachalot cachalot_flags nlohmann_json::nlohmann_json Threads::Threads)
+    target_include_directories(${target} PRIVATE ${PROJECT_SOURCE_DIR})
+    target_compile_definitions(${target} PRIVATE CACHALOT_HAS_CUDA=$<BOOL:${CACHALOT_HAS_CUDA}>)
+    if(CACHALOT_HAS_CUDA)
+      target_link_libraries(${target} PRIVATE CUDA::cudart)
+    endif()
+    target_compile_definitions(${target} PRIVATE CACHALOT_HAS_CUDA=$<BOOL:${CACHALOT_HAS_CUDA}>)
+    if(CACHALOT_HAS_CUDA)
+      target_link_libraries(${target} PRIVATE CUDA::cudart)
+    endif()
+  else()
+    target_link_libraries(${target} PRIVATE cachalot_replay)
+  endif()
+  if(CACHALOT_LTO_COMPILE)
+    target_link_options(${target} PRIVATE -fno-lto)  # the library's ordinary code: test programs link in a moment
+  endif()
+  if(arg_COMMAND)
+    target_compile_definitions(${target} PRIVATE CACHALOT_COMMAND="$<TARGET_FILE:cachalot_cli>")
+    add_dependencies(${target} cachalot_cli)
+  endif()
+
+  # The caller's options must not change what tests see.
+  set(common TIMEOUT 1200 ENVIRONMENT_MODIFICATION CACHALOT_CONF=unset:)
+  if(arg_EACH_CASE)
+    gtest_discover_tests(${target} DISCOVERY_MODE PRE_TEST NO_PRETTY_VALUES PROPERTIES LABELS ${folder} ${common})
+    return()
+  endif()
+  set(gpu_cases "*Cuda*:*Gpu*")
+  if(arg_GPU)
+    add_test(NAME ${folder} COMMAND ${target} --gtest_filter=-${gpu_cases})
+    gtest_discover_tests(${target} DISCOVERY_MODE PRE_TEST NO_PRETTY_VALUES TEST_FILTER ${gpu_cases}
+      PROPERTIES LABELS "${folder};gpu" RUN_SERIAL ON ${common})
+  else()
+    add_test(NAME ${folder} COMMAND ${target})
+  endif()
+  set_tests_properties(${folder} PROPERTIES LABELS ${folder} ${common})
+endfunction()
+
+# One program a file: build/<preset>/bench/<file>.
+function(cachalot_benchmarks)
+  cmake_parse_arguments(PARSE_ARGV 0 arg "" "" "SOURCES")
+  find_package(benchmark REQUIRED)
+  cachalot_files(sources bench ${arg_SOURCES})
+  foreach(source IN LISTS sources)
+    cmake_path(GET source STEM name)
+    add_executable(bench_${name} ${source})
+    set_target_properties(bench_${name} PROPERTIES
+      OUTPUT_NAME ${name} RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/bench)
+    target_compile_options(bench_${name} PRIVATE ${CACHALOT_LTO_COMPILE})
+    target_link_options(bench_${name} PRIVATE ${CACHALOT_LTO_LINK})
+    target_link_libraries(bench_${name} PRIVATE cachalot_replay benchmark::benchmark)
+  endforeach()
+endfunction()
+
+# One program a file: build/<preset>/examples/<file>, built as a user would, with the public headers alone. The ones in C
+# use libcachalot.so. Each is also a test: it must run and succeed.
+function(cachalot_examples)
+  cmake_parse_arguments(PARSE_ARGV 0 arg "" "" "SOURCES")
+  enable_language(C)
+  cachalot_files(sources examples ${arg_SOURCES})
+  foreach(source IN LISTS sources)
+    cmake_path(GET source STEM name)
+    add_executable(example_${name} ${source})
+    set_target_properties(example_${name} PROPERTIES
+      OUTPUT_NAME ${name} RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/examples C_STANDARD 11)
+    if(source MATCHES "\\.c$")
+      target_link_libraries(example_${name} PRIVATE cachalot::cachalot cachalot_flags)
+    else()
+      target_link_libraries(example_${name} PRIVATE cachalot::core cachalot_flags)
+      if(CACHALOT_LTO_COMPILE)
+        target_link_options(example_${name} PRIVATE -fno-lto)
+      endif()
+    endif()
+    if(CACHALOT_BUILD_TESTS)
+      add_test(NAME examples.${name} COMMAND example_${name})
+      set_tests_properties(examples.${name} PROPERTIES
+        LABELS examples TIMEOUT 120 ENVIRONMENT_MODIFICATION CACHALOT_CONF=unset:)
+    endif()
+  endforeach()
+endfunction()

@@ -1,0 +1,60 @@
+// A device that passes every call on to another, with something done around it.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <utility>
+
+#include "cachalot/device.h"
+
+namespace cachalot {
+
+// `Around` is made before each call, from a reference to the device, and goes after it.
+template <typename Derived, typename Around>
+class ForwardingDevice : public Device {
+ public:
+  explicit ForwardingDevice(std::shared_ptr<Device> device) : device_(std::move(device)) {}
+
+#define CACHALOT_FORWARD(call)                               \
+  {                                                          \
+    const Around around(static_cast<const Derived&>(*this)); \
+    return device_->call;                                    \
+  }
+  int index() const override { return device_->index(); }
+  DeviceProperties properties() const override CACHALOT_FORWARD(properties()) MemoryInfo memory_info() override
+      CACHALOT_FORWARD(memory_info()) std::optional<Address> malloc(std::size_t bytes) override
+      CACHALOT_FORWARD(malloc(bytes)) void free(Address address) override
+      CACHALOT_FORWARD(free(address)) std::optional<Address> reserve(std::size_t bytes) override
+      CACHALOT_FORWARD(reserve(bytes)) void unreserve(Address address, std::size_t bytes) override
+      CACHALOT_FORWARD(unreserve(address, bytes)) std::optional<MemoryHandle> create(std::size_t bytes) override
+      CACHALOT_FORWARD(create(bytes)) void release(MemoryHandle handle) override
+      CACHALOT_FORWARD(release(handle)) void map(Address address, std::size_t bytes, MemoryHandle handle) override
+      CACHALOT_FORWARD(map(address, bytes, handle)) void unmap(Address address, std::size_t bytes) override
+      CACHALOT_FORWARD(unmap(address, bytes)) void set_access(Address address, std::size_t bytes) override
+      CACHALOT_FORWARD(set_access(address, bytes)) Event event_create() override
+      CACHALOT_FORWARD(event_create()) void event_destroy(Event event) override
+      CACHALOT_FORWARD(event_destroy(event)) void event_record(Event event, Stream stream) override
+      CACHALOT_FORWARD(event_record(event, stream)) bool event_query(Event event) override
+      CACHALOT_FORWARD(event_query(event)) void event_synchronize(Event event) override
+      CACHALOT_FORWARD(event_synchronize(event))
+      // A memory read, and no call to the driver.
+      std::optional<std::uint64_t> completion_hint(Stream stream) override {
+    return device_->completion_hint(stream);
+  }
+  void stream_wait(Stream stream, Event event) override CACHALOT_FORWARD(stream_wait(stream, event)) CaptureStatus
+      capture_status(Stream stream) override CACHALOT_FORWARD(capture_status(stream)) void synchronize() override
+      CACHALOT_FORWARD(synchronize()) IpcHandle ipc_export(Address address) override
+      CACHALOT_FORWARD(ipc_export(address)) Address ipc_import(const IpcHandle& handle) override
+      CACHALOT_FORWARD(ipc_import(handle)) void ipc_close(Address address) override
+      CACHALOT_FORWARD(ipc_close(address)) std::int64_t clock_us() override {
+    return device_->clock_us();
+  }
+#undef CACHALOT_FORWARD
+
+ private:
+  std::shared_ptr<Device> device_;
+};
+
+}  // namespace cachalot

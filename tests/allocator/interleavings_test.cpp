@@ -1,0 +1,250 @@
+// The lock is never held across a call to the device, so another thread may do anything meanwhile. Here it does, at
+// every single call of a scenario in turn: what a race does once in a million runs happens on purpose.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <functional>
+#include <future>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tests/allocator/forwarding_device.h"
+#include "tests/allocator/testing.h"
+#include "tests/reference/accounting.h"
+
+namespace cachalot {
+namespace {
+
+class MeddlingDevice;
+
+// What is done around each call to the device.
+class Meddling {
+ public:
+  explicit Meddling(const MeddlingDevice& device);
+  ~Meddling() noexcept(false);
+  Meddling(const Meddling&) = delete;
+  Meddling& operator=(const Meddling&) = delete;
+
+ private:
+  const MeddlingDevice& device_;
+};
+
+// Before the n-th call to it from now on, or after it, lets another thread act, to its end.
+class MeddlingDevice final : public ForwardingDevice<MeddlingDevice, Meddling> {
+ public:
+  using ForwardingDevice::ForwardingDevice;
+
+  enum class When { before, after };
+  void act_at(std::uint64_t nth, std::function<void()> action, When when = When::before) {
+    calls_left_ = nth;
+    action_ = std::move(action);
+    when_ = when;
+  }
+  bool has_acted() const { return action_ == nullptr; }
+
+  void at_call(When when) const {
+    if (action_ == nullptr || when != when_ || --calls_left_ > 0) return;
+    const std::function<void()> action = std::exchange(action_, nullptr);
+    auto other = std::async(std::launch::async, action);
+    if (other.wait_for(std::chrono::seconds(60)) != std::future_status::ready) {
+      std::fprintf(stderr, "the other thread waits for a lock that is held across a call to the device\n");
+      std::abort();
+    }
+    other.get();
+  }
+
+ private:
+  mutable std::uint64_t calls_left_ = 0;
+  mutable std::function<void()> action_;
+  When when_ = When::before;
+};
+
+Meddling::Meddling(const MeddlingDevice& device) : device_(device) { device_.at_call(MeddlingDevice::When::before); }
+Meddling::~Meddling() noexcept(false) { device_.at_call(MeddlingDevice::When::after); }
+
+class Interleavings : public testing::Test {
+ protected:
+  struct Stage {
+    std::shared_ptr<SimulatedDevice> device = std::make_shared<SimulatedDevice>(World::config_of(60 * kMiB));
+    std::shared_ptr<MeddlingDevice> meddling = std::make_shared<MeddlingDevice>(device);
+    CachingAllocator allocator{{meddling}};
+    const Stream other = device->stream();
+    const Stream third = device->stream();
+    std::vector<void*> ours;    // of the thread that plays the scenario
+    std::vector<void*> theirs;  // of the one that meddles
+    void* being_freed = nullptr;
+
+    void use_elsewhere(void* ptr) {
+      for (const Stream stream : {other, third}) {
+        allocator.record_stream(ptr, stream);
+        device->launch(stream, 100'000);
+      }
+    }
+    void deallocate(void* ptr) {
+      being_freed = ptr;
+      allocator.deallocate(ptr);
+      being_freed = nullptr;
+    }
+  };
+
+  using Action = std::function<void(Stage&)>;
+
+  // Growing, frees that wait, reclaiming, a full device, giving back.
+  static void play(Stage& stage) {
+    const auto allocate = [&](std::size_t bytes) {
+      try {
+        stage.ours.push_back(stage.allocator.allocate(bytes));
+      } catch (const OutOfMemory&) {  // the other thread may have taken what there was
+      }
+    };
+    const auto free_used_elsewhere = [&] {
+      if (stage.ours.empty()) return;
+      void* ptr = stage.ours.back();
+      stage.ours.pop_back();
+      stage.use_elsewhere(ptr);
+      stage.deallocate(ptr);
+    };
+    for (const std::size_t bytes : {std::size_t{1000}, 3 * kMiB, 2 * kMiB, 12 * kMiB}) allocate(bytes);
+    free_used_elsewhere();
+    allocate(5000);
+    stage.device->advance(150'000);
+    allocate(5 * kMiB);
+    free_used_elsewhere();
+    stage.device->advance(1'000'000);
+    allocate(1000);
+    free_used_elsewhere();
+    allocate(24 * kMiB);  // waits for the pending frees, gives back the cache
+    free_used_elsewhere();
+    stage.allocator.empty_cache();
+    allocate(30 * kMiB);
+  }
+
+  static void expect_balanced(Stage& stage) {
+    EXPECT_EQ(stage.allocator.validate(), "");
+    const Snapshot snapshot = stage.allocator.snapshot();
+    EXPECT_EQ(difference(only_current(stage.allocator.memory_stats()), recount(snapshot, 0)), "");
+  }
+
+  static void run(const char* name, const Action& action) {
+    for (std::uint64_t n = 1;; ++n) {
+      SCOPED_TRACE(fmt::format("{}, before call {} to the device", name, n));
+      Stage stage;
+      stage.theirs = {stage.allocator.allocate(700), stage.allocator.allocate(4000),
+                      stage.allocator.allocate(2 * kMiB)};
+      stage.meddling->act_at(n, [&] { action(stage); });
+      play(stage);
+      const bool acted = stage.meddling->has_acted();
+      stage.meddling->act_at(0, nullptr);
+      expect_balanced(stage);
+      for (const auto* pointers : {&stage.ours, &stage.theirs}) {
+        for (void* ptr : *pointers) stage.allocator.deallocate(ptr);
+      }
+      stage.allocator.empty_cache();
+      expect_balanced(stage);
+      EXPECT_EQ(stage.allocator.memory_stats().active.all.current, 0);
+      EXPECT_EQ(stage.device->used_bytes(), 0u);
+      if (!acted || testing::Test::HasFailure()) {
+        EXPECT_GT(n, 15u) << "the scenario calls the device that often";
+        return;
+      }
+    }
+  }
+};
+
+TEST_F(Interleavings, WithALookAtEverything) { run("a look", &Interleavings::expect_balanced); }
+
+TEST_F(Interleavings, WithAnAllocationFromTheCache) {
+  run("an allocation", [](Stage& stage) { stage.theirs.push_back(stage.allocator.allocate(512)); });
+}
+
+TEST_F(Interleavings, WithAllocationsThatTakeAllThatIsCached) {
+  run("greedy allocations", [](Stage& stage) {
+    for (const SegmentSnapshot& segment : stage.allocator.snapshot({}, false).segments) {
+      for (const BlockSnapshot& block : segment.blocks) {
+        const bool fits_its_pool = (segment.segment_type == PoolKind::small) == (block.size <= kMiB);
+        if (block.state != BlockSnapshot::State::inactive || !fits_its_pool) continue;
+        void* ptr = stage.allocator.allocate(block.size);
+        EXPECT_LE(segment.address, address(ptr));  // of what the picture showed, not a new segment
+        stage.theirs.push_back(ptr);
+      }
+    }
+  });
+}
+
+TEST_F(Interleavings, WithAFree) {
+  run("a free", [](Stage& stage) {
+    stage.allocator.deallocate(stage.theirs.back());
+    stage.theirs.pop_back();
+  });
+}
+
+TEST_F(Interleavings, WithAFreeThatWaits) {
+  run("a free that waits", [](Stage& stage) {
+    void* ptr = stage.theirs.back();
+    stage.theirs.pop_back();
+    stage.use_elsewhere(ptr);
+    stage.allocator.deallocate(ptr);
+  });
+}
+
+TEST_F(Interleavings, WithARecordedUse) {
+  run("record_stream", [](Stage& stage) {
+    for (void* ptr : stage.theirs) stage.allocator.record_stream(ptr, stage.third);
+  });
+}
+
+TEST_F(Interleavings, WithADoubleFree) {
+  run("a double free", [](Stage& stage) {
+    if (stage.being_freed == nullptr) return;
+    EXPECT_THROW(stage.allocator.deallocate(stage.being_freed), InvalidArgument);
+    EXPECT_THROW(stage.allocator.record_stream(stage.being_freed, stage.other), InvalidArgument);
+    EXPECT_EQ(stage.allocator.device_of(stage.being_freed), -1);
+  });
+}
+
+TEST_F(Interleavings, WithTimePassing) {
+  run("time", [](Stage& stage) { stage.device->advance(10'000'000); });
+}
+
+// The completion hint must be read before the event is asked: what is done in between must not be missed for ever.
+TEST_F(Interleavings, WithAnEventDoneRightAfterItWasAsked) {
+  Stage stage;
+  void* ptr = stage.allocator.allocate(4096);
+  stage.allocator.record_stream(ptr, stage.other);
+  stage.device->launch(stage.other, 1000);
+  stage.deallocate(ptr);
+  stage.meddling->act_at(
+      1, [&] { stage.device->advance(1000); }, MeddlingDevice::When::after);
+  EXPECT_NE(stage.allocator.allocate(4096), ptr);
+  ASSERT_TRUE(stage.meddling->has_acted());
+  EXPECT_EQ(stage.allocator.allocate(4096), ptr);
+}
+
+TEST_F(Interleavings, WithOtherSettings) {
+  run("settings", [](Stage& stage) {
+    stage.allocator.configure("max_split_size_mb:20,roundup_power2_divisions:4");
+    stage.allocator.set_memory_fraction(0.9);
+    stage.allocator.reset_peak_stats();
+    stage.allocator.reset_accumulated_stats();
+    stage.allocator.record_history({.max_entries = 10});
+  });
+}
+
+TEST_F(Interleavings, WithAPrivatePool) {
+  run("a pool", [](Stage& stage) {
+    stage.allocator.create_or_retain_pool(0, {0, 1});
+    { const InPool in_pool(stage.allocator, {0, 1}); }
+    EXPECT_TRUE(stage.allocator.pool_has_exactly(0, {0, 1}, {}));
+    stage.allocator.release_pool(0, {0, 1});
+  });
+}
+
+}  // namespace
+}  // namespace cachalot

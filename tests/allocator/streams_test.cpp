@@ -1,0 +1,304 @@
+// Memory used on several streams: what record_stream promises, and when what was freed comes back.
+#include <gtest/gtest.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "tests/allocator/testing.h"
+
+namespace cachalot {
+namespace {
+
+// A block of `bytes` of the default stream, freed while `other` still works with it for `microseconds`.
+void* free_while_in_use(World& world, std::size_t bytes, Stream other, std::int64_t microseconds = 1000) {
+  void* ptr = world.allocate(bytes);
+  world.allocator.record_stream(ptr, other);
+  world.launch(other, microseconds);
+  world.allocator.deallocate(ptr);
+  return ptr;
+}
+
+TEST(RecordStream, DelaysReuseUntilTheStreamsWorkIsDone) {
+  World world;
+  void* ptr = free_while_in_use(world, 4096, world.device->stream(), 1000);
+  EXPECT_NE(world.allocate(4096), ptr);
+  world.pass(999);
+  EXPECT_NE(world.allocate(4096), ptr);
+  world.pass(1);
+  EXPECT_EQ(world.allocate(4096), ptr);
+}
+
+TEST(RecordStream, OfTheBlocksOwnStreamIsIgnored) {
+  World world;
+  const Stream own = world.device->stream();
+  void* ptr = world.allocate(4096, own);
+  world.allocator.record_stream(ptr, own);
+  world.launch(own);
+  world.allocator.deallocate(ptr);
+  EXPECT_EQ(world.count(DeviceCall::event_record), 0u);
+  EXPECT_EQ(world.allocate(4096, own), ptr);
+}
+
+TEST(RecordStream, OfNoMemoryIsIgnored) {
+  World world;
+  world.allocator.record_stream(nullptr, world.device->stream());
+  EXPECT_EQ(world.count(DeviceCall::event_record), 0u);
+}
+
+TEST(RecordStream, WithNoWorkQueuedCostsOneMallocsWait) {
+  World world;
+  void* ptr = world.allocate(4096);
+  world.allocator.record_stream(ptr, world.device->stream());
+  world.allocator.deallocate(ptr);
+  EXPECT_EQ(world.active(), 4096u);  // nobody has looked yet
+  EXPECT_EQ(world.allocate(4096), ptr);
+}
+
+TEST(RecordStream, OfTheDefaultStreamCountsForABlockOfAnother) {
+  World world;
+  const Stream own = world.device->stream();
+  void* ptr = world.allocate(4096, own);
+  world.allocator.record_stream(ptr, nullptr);
+  world.launch(nullptr, 100);
+  world.allocator.deallocate(ptr);
+  EXPECT_NE(world.allocate(4096, own), ptr);
+  world.pass(100);
+  EXPECT_EQ(world.allocate(4096, own), ptr);
+}
+
+TEST(RecordStream, TwiceForAStreamIsOneEvent) {
+  World world;
+  const Stream other = world.device->stream();
+  void* ptr = world.allocate(4096);
+  world.allocator.record_stream(ptr, other);
+  world.allocator.record_stream(ptr, other);
+  EXPECT_EQ(world.count(DeviceCall::event_record), 0u);
+  world.allocator.deallocate(ptr);
+  EXPECT_EQ(world.count(DeviceCall::event_record), 1u);
+}
+
+TEST(RecordStream, CoversWorkQueuedUpToTheFree) {
+  World world;
+  const Stream other = world.device->stream();
+  void* ptr = world.allocate(4096);
+  world.allocator.record_stream(ptr, other);
+  world.launch(other, 500);  // after record_stream, before the free
+  world.allocator.deallocate(ptr);
+  world.launch(other, 5000);  // after the free: nobody waits for it
+  EXPECT_NE(world.allocate(4096), ptr);
+  world.pass(500);
+  EXPECT_EQ(world.allocate(4096), ptr);
+}
+
+TEST(RecordStream, IsForgottenOnceTheBlockCameBack) {
+  World world;
+  void* ptr = free_while_in_use(world, 4096, world.device->stream());
+  world.pass(1000);
+  ASSERT_EQ(world.allocate(4096), ptr);
+  world.allocator.deallocate(ptr);
+  EXPECT_EQ(world.allocate(4096), ptr);
+  EXPECT_EQ(world.count(DeviceCall::event_record), 1u);
+}
+
+TEST(ABlockUsedOnSeveralStreams, WaitsForAllOfThem) {
+  World world;
+  const std::vector<Stream> others = {world.device->stream(), world.device->stream(), world.device->stream()};
+  void* ptr = world.allocate(4096);
+  std::int64_t microseconds = 300;
+  for (const Stream other : others) {
+    world.allocator.record_stream(ptr, other);
+    world.launch(other, microseconds);
+    microseconds -= 100;
+  }
+  world.allocator.deallocate(ptr);
+  EXPECT_EQ(world.count(DeviceCall::event_record), 3u);
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_NE(world.allocate(4096), ptr);
+    world.pass(100);
+  }
+  EXPECT_EQ(world.allocate(4096), ptr);
+}
+
+TEST(AWaitingBlock, IsActiveButNotAllocated) {
+  World world;
+  free_while_in_use(world, 1000, world.device->stream());
+  DeviceStats stats = world.allocator.memory_stats();
+  EXPECT_EQ(stats.allocation.all.current, 0);
+  EXPECT_EQ(stats.allocated_bytes.all.current, 0);
+  EXPECT_EQ(stats.active.all.current, 1);
+  EXPECT_EQ(stats.active_bytes.all.current, 1024);
+  EXPECT_EQ(stats.requested_bytes.all.current, 1000);
+  EXPECT_EQ(picture(world.allocator), "waiting 1024 | free 2096128\n");
+  world.pass(1000);
+  EXPECT_EQ(world.active(), 1024u);  // only a malloc looks
+  world.allocate(512);
+  EXPECT_EQ(picture(world.allocator), "live 512 | free 2096640\n");
+}
+
+TEST(AWaitingBlock, IsNotMergedWithItsNeighbours) {
+  World world;
+  void* before = world.allocate(1024);
+  void* waiting = free_while_in_use(world, 2048, world.device->stream());
+  EXPECT_EQ(after(before, 1024), waiting);
+  world.allocator.deallocate(before);
+  EXPECT_EQ(picture(world.allocator), "free 1024 | waiting 2048 | free 2094080\n");
+  world.pass(1000);
+  world.allocate(10 * kMiB);
+  EXPECT_EQ(picture(world.allocator), "free 2097152\nlive 10485760\n");
+}
+
+TEST(AUsedButLiveNeighbour, DoesNotHoldUpAFree) {
+  World world;
+  void* first = world.allocate(1024);
+  void* second = world.allocate(1024);
+  world.allocator.record_stream(second, world.device->stream());
+  world.allocator.deallocate(first);
+  EXPECT_EQ(world.allocate(1024), first);
+}
+
+TEST(PendingFrees, ComeBackInTheOrderOfTheirStream) {
+  World world;
+  const Stream other = world.device->stream();
+  void* first = free_while_in_use(world, 4096, other, 100);
+  void* second = free_while_in_use(world, 4096, other, 100);
+  world.pass(100);
+  EXPECT_EQ(world.allocate(4096), first);
+  EXPECT_NE(world.allocate(4096), second);
+  world.pass(100);
+  EXPECT_EQ(world.allocate(4096), second);
+}
+
+TEST(PendingFrees, OfOneStreamDoNotWaitForAnother) {
+  World world;
+  void* slow = free_while_in_use(world, 4096, world.device->stream(), 10'000);
+  void* quick = free_while_in_use(world, 4096, world.device->stream(), 100);
+  world.pass(100);
+  EXPECT_EQ(world.allocate(4096), quick);
+  world.pass(9900);
+  EXPECT_EQ(world.allocate(4096), slow);
+}
+
+TEST(AMallocOfAnyStreamAndSize, ReclaimsWhatIsDone) {
+  World world;
+  free_while_in_use(world, 4096, world.device->stream(), 100);
+  world.pass(100);
+  world.allocate(30 * kMiB, world.device->stream());
+  EXPECT_EQ(world.active(), 30 * kMiB);
+}
+
+TEST(EmptyCache, WaitsForPendingFrees) {
+  World world;
+  free_while_in_use(world, 4096, world.device->stream(), 5000);
+  world.allocator.empty_cache();
+  EXPECT_EQ(world.reserved(), 0u);
+  EXPECT_GE(world.device->clock_ns(), 5'000'000);
+  EXPECT_EQ(world.allocator.memory_stats().num_sync_all_streams, 1);
+}
+
+TEST(ASizedFreeOnAnotherStream, CountsAsAUseThere) {
+  World world;
+  const Stream other = world.device->stream();
+  void* ptr = world.allocate(4096);
+  world.launch(other, 100);
+  world.allocator.deallocate(ptr, 4096, 0, other);
+  EXPECT_EQ(world.count(DeviceCall::event_record), 1u);
+  EXPECT_NE(world.allocate(4096), ptr);
+  world.pass(100);
+  EXPECT_EQ(world.allocate(4096), ptr);
+}
+
+TEST(StreamsThatComeAndGo, AreServedLikeAnyOther) {
+  World world;
+  const Stream slow = world.device->stream();
+  void* waiting = free_while_in_use(world, 8192, slow, 1'000'000);
+  for (int i = 0; i < 200; ++i) {
+    const Stream brief = world.device->stream();
+    void* ptr = free_while_in_use(world, 4096, brief, 10);
+    ASSERT_NE(world.allocate(4096), ptr);
+    world.pass(10);
+    ASSERT_EQ(world.allocate(4096), ptr);
+  }
+  EXPECT_NE(world.allocate(8192), waiting);
+  world.pass(1'000'000);
+  EXPECT_EQ(world.allocate(8192), waiting);
+}
+
+TEST(ManyStreamsAtOnce, AreAllWaitedFor) {
+  World world;
+  std::vector<void*> waiting;
+  for (int i = 1; i <= 100; ++i) waiting.push_back(free_while_in_use(world, 4096, world.device->stream(), i));
+  for (void* ptr : waiting) {
+    ASSERT_NE(world.allocate(4096), ptr);
+    world.pass(1);
+    ASSERT_EQ(world.allocate(4096), ptr);
+  }
+}
+
+TEST(Events, AreUsedAgain) {
+  World world;
+  const Stream other = world.device->stream();
+  for (int i = 0; i < 100; ++i) {
+    free_while_in_use(world, 4096, other, 10);
+    world.pass(10);
+  }
+  EXPECT_EQ(world.count(DeviceCall::event_record), 100u);
+  EXPECT_LE(world.count(DeviceCall::event_create), 2u);
+}
+
+TEST(WithoutCompletionHints, WhatIsDoneComesBackAsWell) {
+  SimulatedDevice::Config config = World::config_of(kGiB);
+  config.completion_hints = false;
+  World world(config);
+  void* ptr = free_while_in_use(world, 4096, world.device->stream(), 100);
+  EXPECT_NE(world.allocate(4096), ptr);
+  world.pass(100);
+  EXPECT_EQ(world.allocate(4096), ptr);
+}
+
+// ---- Capture: nothing may be queried, so frees with uses elsewhere wait for its end
+
+TEST(DuringACapture, FreesUsedElsewhereAreDeferredWithoutEvents) {
+  World world;
+  const Stream captured = world.device->stream();
+  const Stream other = world.device->stream();
+  void* ptr = world.allocate(4096);
+  world.allocator.record_stream(ptr, other);
+  {
+    const Capture capture(world, captured, {1, 0});
+    world.launch(other, 100);
+    world.allocator.deallocate(ptr);
+    EXPECT_EQ(world.count(DeviceCall::event_record), 0u);
+    EXPECT_EQ(world.active(), 4096u);
+    world.pass(1000);
+    EXPECT_NE(world.allocate(4096), ptr);
+    EXPECT_EQ(world.count(DeviceCall::event_query), 0u);
+  }
+  EXPECT_EQ(world.allocate(4096), ptr);  // now the event was recorded, and all work is done
+  EXPECT_EQ(world.count(DeviceCall::event_record), 1u);
+}
+
+TEST(DuringACapture, PendingFreesFromBeforeStayPending) {
+  World world;
+  const Stream captured = world.device->stream();
+  void* ptr = free_while_in_use(world, 4096, world.device->stream(), 100);
+  {
+    const Capture capture(world, captured, {1, 0});
+    world.pass(1000);
+    EXPECT_NE(world.allocate(4096), ptr);
+    EXPECT_EQ(world.active(), 2u * 4096);
+  }
+  EXPECT_EQ(world.allocate(4096), ptr);
+}
+
+TEST(DuringACapture, AFreeWithoutUsesElsewhereComesBackAtOnce) {
+  World world;
+  const Stream captured = world.device->stream();
+  const Capture capture(world, captured, {1, 0});
+  void* ptr = world.allocate(4096, captured);
+  world.allocator.deallocate(ptr);
+  EXPECT_EQ(world.allocate(4096, captured), ptr);
+}
+
+}  // namespace
+}  // namespace cachalot

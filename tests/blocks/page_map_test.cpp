@@ -1,0 +1,147 @@
+#include "blocks/page_map.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <atomic>
+#include <thread>
+#include <vector>
+
+#include "base/bytes.h"
+#include "blocks/block_slab.h"
+
+namespace cachalot {
+namespace {
+
+constexpr Address kBase = Address{0x7f00} << 32;
+
+struct Blocks {
+  PageMap map;
+  BlockSlab slab{0, map};
+
+  Block& hand_out(Address address, std::size_t bytes) {
+    Block& block = slab.make();
+    block = {address, bytes | Block::kAllocated, bytes, nullptr, nullptr, nullptr, {}};
+    map.set(block);
+    return block;
+  }
+};
+
+TEST(PageMap, FindsNothingWhereNothingWasHandedOut) {
+  Blocks blocks;
+  EXPECT_EQ(blocks.map.find(kBase), nullptr);
+  EXPECT_EQ(blocks.map.find(0), nullptr);
+  EXPECT_EQ(blocks.map.find(~Address{0}), nullptr);
+  blocks.hand_out(kBase, 512);
+  EXPECT_EQ(blocks.map.find(kBase + 512), nullptr);
+  EXPECT_EQ(blocks.map.find(kBase + 8 * kGiB), nullptr);
+}
+
+TEST(PageMap, FindsEachOfManySmallBlocks) {
+  Blocks blocks;
+  std::vector<Block*> all;
+  for (Address i = 0; i < 3000; ++i) all.push_back(&blocks.hand_out(kBase + i * 512, 512));
+  for (Address i = 0; i < 3000; ++i) EXPECT_EQ(blocks.map.find(kBase + i * 512), all[i]);
+}
+
+TEST(PageMap, FindsBlocksOfEverySizeSideBySide) {
+  Blocks blocks;
+  std::vector<Block*> all;
+  Address address = kBase;
+  for (int round = 0; round < 40; ++round) {
+    for (std::size_t bytes = 512; bytes <= 4 * kMiB; bytes *= 2) {
+      all.push_back(&blocks.hand_out(address, bytes));
+      address += bytes;
+    }
+  }
+  for (Block* block : all) EXPECT_EQ(blocks.map.find(block->address), block);
+}
+
+TEST(PageMap, LargeBlocksCostNoLeaf) {
+  Blocks blocks;
+  Block& first = blocks.hand_out(kBase, 20 * kMiB);
+  const std::size_t before = blocks.map.metadata_bytes();
+  Block& second = blocks.hand_out(kBase + 20 * kMiB + 512, 30 * kMiB);
+  EXPECT_EQ(blocks.map.metadata_bytes(), before);
+  EXPECT_EQ(blocks.map.find(kBase), &first);
+  EXPECT_EQ(blocks.map.find(kBase + 20 * kMiB + 512), &second);
+}
+
+TEST(PageMap, ALargeBlockAndASmallOneMayBeginInOneMiB) {
+  Blocks blocks;
+  Block& small = blocks.hand_out(kBase, 512);
+  Block& large = blocks.hand_out(kBase + 512, 2 * kMiB);
+  EXPECT_EQ(blocks.map.find(kBase), &small);
+  EXPECT_EQ(blocks.map.find(kBase + 512), &large);
+  Block& another = blocks.hand_out(kBase + 16 * kMiB + 1024, 2 * kMiB);  // the other order
+  Block& late = blocks.hand_out(kBase + 16 * kMiB, 1024);
+  EXPECT_EQ(blocks.map.find(kBase + 16 * kMiB), &late);
+  EXPECT_EQ(blocks.map.find(kBase + 16 * kMiB + 1024), &another);
+}
+
+TEST(PageMap, TheLatestBlockAtAnAddressIsFound) {
+  Blocks blocks;
+  blocks.hand_out(kBase, 512);
+  Block& second = blocks.hand_out(kBase, 4 * kMiB);
+  EXPECT_EQ(blocks.map.find(kBase), &second);
+}
+
+TEST(PageMap, IsReadWhileItIsWritten) {
+  Blocks blocks;
+  std::atomic<bool> stop{false};
+  std::thread reader([&] {
+    while (!stop) {
+      for (Address i = 0; i < 64; ++i) {
+        const Block* block = blocks.map.find(kBase + i * kMiB / 2);
+        if (block != nullptr) {
+          EXPECT_EQ(BlockSlab::owner_of(*block), 0);
+        }
+      }
+    }
+  });
+  for (Address i = 0; i < 64; ++i) {
+    for (Address j = 0; j < 16; ++j) blocks.hand_out(kBase + i * kMiB / 2 + j * 1024, i % 2 == 0 ? 512 : 2 * kMiB);
+  }
+  stop = true;
+  reader.join();
+}
+
+TEST(BlockSlab, ReusesWhatWasRetired) {
+  Blocks blocks;
+  Block& block = blocks.slab.make();
+  const std::size_t before = blocks.slab.metadata_bytes();
+  blocks.slab.retire(block);
+  EXPECT_TRUE(block.has(Block::kRetired));
+  for (int i = 0; i < 10000; ++i) blocks.slab.retire(blocks.slab.make());
+  EXPECT_EQ(blocks.slab.metadata_bytes(), before);
+}
+
+TEST(BlockSlab, ABlockKnowsItsDeviceAndItsNumber) {
+  PageMap map;
+  BlockSlab first(0, map), second(1, map);
+  std::vector<Block*> all;
+  for (std::size_t i = 0; i < 3 * BlockSlab::kSlots; ++i) {
+    Block& a = first.make();
+    Block& b = second.make();
+    EXPECT_EQ(BlockSlab::owner_of(a), 0);
+    EXPECT_EQ(BlockSlab::owner_of(b), 1);
+    all.push_back(&a);
+    all.push_back(&b);
+  }
+  std::vector<std::uint32_t> indexes;
+  for (const Block* block : all) indexes.push_back(BlockSlab::index_of(*block));
+  std::sort(indexes.begin(), indexes.end());
+  EXPECT_EQ(std::adjacent_find(indexes.begin(), indexes.end()), indexes.end());
+}
+
+TEST(BlockSlab, DetailsAreMadeOnFirstUse) {
+  Blocks blocks;
+  Block& block = blocks.slab.make();
+  EXPECT_EQ(blocks.slab.find_detail(block), nullptr);
+  blocks.slab.detail(block).freed_at = 7;
+  ASSERT_NE(blocks.slab.find_detail(block), nullptr);
+  EXPECT_EQ(blocks.slab.find_detail(block)->freed_at, 7u);
+}
+
+}  // namespace
+}  // namespace cachalot

@@ -1,0 +1,43 @@
+/* The C API as a C11 program sees it: the header first and alone, every function called with its documented types. */
+#include "cachalot/c_api.h"
+
+#if !defined(__STDC_VERSION__) || __STDC_VERSION__ < 201112L || defined(__cplusplus)
+#error "this file tests the header as C11"
+#endif
+
+_Static_assert(CACHALOT_OK == 0, "success is 0");
+_Static_assert(sizeof(((cachalot_fragmentation_t*)0)->free_block_histogram) == 32 * sizeof(uint64_t), "32 entries");
+
+int cachalot_c_program(void);
+
+/* 0, or the number of the step that did not do what the header says. The default device has 80 GiB, no cache. */
+int cachalot_c_program(void) {
+  const size_t size = (size_t)3 << 20;
+  const cudaStream_t stream = NULL;
+  cachalot_fragmentation_t figures;
+
+  if (cachalot_configure("max_split_size_mb:64") != CACHALOT_OK) return 1;
+  void* const block = cachalot_malloc(size, 0, stream);
+  if (block == NULL) return 2;
+  if (cachalot_memory_allocated(0) != size || cachalot_max_memory_allocated(0) != size) return 3;
+  if (cachalot_memory_reserved(0) <= size || cachalot_max_memory_reserved(0) <= size) return 4;
+  if (cachalot_record_stream(block, stream) != CACHALOT_OK) return 5;
+  if (cachalot_fragmentation(0, &figures) != CACHALOT_OK) return 6;
+  if (figures.requested_bytes != size || figures.free_blocks != 1 || figures.free_block_histogram[15] != 1) return 7;
+
+  char* const stats = cachalot_memory_stats_json(0);
+  char* const snapshot = cachalot_snapshot_json();
+  if (stats == NULL || stats[0] != '{' || snapshot == NULL || snapshot[0] != '{') return 8;
+  cachalot_string_free(stats);
+  cachalot_string_free(snapshot);
+
+  cachalot_free(block, size, 0, stream);
+  if (cachalot_last_error()[0] != '\0') return 9;
+  if (cachalot_empty_cache(-1) != CACHALOT_OK || cachalot_memory_reserved(0) != 0) return 10;
+  if (cachalot_set_memory_fraction(0.5, 0) != CACHALOT_OK) return 11;
+  if (cachalot_reset_peak_memory_stats(0) != CACHALOT_OK || cachalot_max_memory_reserved(0) != 0) return 12;
+  if (cachalot_reset_accumulated_memory_stats(0) != CACHALOT_OK) return 13;
+
+  if (cachalot_empty_cache(99) != CACHALOT_E_INVALID_ARGUMENT || cachalot_last_error()[0] == '\0') return 14;
+  return 0;
+}

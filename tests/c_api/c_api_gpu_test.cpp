@@ -1,0 +1,53 @@
+// The C API over a real GPU, and beside CUDA's headers (here included first; c_api_test.cpp has the other order).
+#if CACHALOT_HAS_CUDA
+#include <cuda_runtime_api.h>
+
+#include "cachalot/c_api.h"
+
+#include <gtest/gtest.h>
+
+#include <cstddef>
+#include <vector>
+
+#include "tests/c_api/fresh_process.h"
+
+namespace cachalot::testing {
+namespace {
+
+constexpr std::size_t kSize = 3 << 20;
+
+bool has_gpu() {
+  int count = 0;
+  return cudaGetDeviceCount(&count) == cudaSuccess && count > 0;
+}
+
+// In a process of its own.
+void write_and_read_back() {
+  if (!has_gpu()) GTEST_SKIP();
+  cudaStream_t stream = nullptr;
+  ASSERT_EQ(cudaStreamCreate(&stream), cudaSuccess);
+  void* const p = cachalot_malloc(kSize, 0, stream);
+  ASSERT_NE(p, nullptr) << cachalot_last_error();
+  EXPECT_EQ(cachalot_memory_reserved(0), std::size_t{20} << 20);
+
+  std::vector<unsigned char> read(kSize);
+  EXPECT_EQ(cudaMemsetAsync(p, 0x5a, kSize, stream), cudaSuccess);
+  EXPECT_EQ(cudaMemcpyAsync(read.data(), p, kSize, cudaMemcpyDeviceToHost, stream), cudaSuccess);
+  EXPECT_EQ(cudaStreamSynchronize(stream), cudaSuccess);
+  EXPECT_EQ(read, std::vector<unsigned char>(kSize, 0x5a));
+
+  cachalot_free(p, kSize, 0, stream);
+  EXPECT_STREQ(cachalot_last_error(), "");
+  EXPECT_EQ(cachalot_empty_cache(-1), CACHALOT_OK);
+  EXPECT_EQ(cachalot_memory_reserved(0), 0u);
+}
+
+TEST(CApiGpu, MemoryCanBeWrittenAndReadBack) {
+  const int status = status_of_fresh_process({}, write_and_read_back);
+  if (status == kSkipped) GTEST_SKIP() << "no GPU here";
+  EXPECT_EQ(status, 0) << "the process failed or died";
+}
+
+}  // namespace
+}  // namespace cachalot::testing
+#endif

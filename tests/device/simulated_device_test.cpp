@@ -1,0 +1,756 @@
+// The simulated device's own rules: addresses, capacity, the driver's virtual-memory rules, time, capture, faults, log.
+#include "cachalot/simulated_device.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <atomic>
+#include <functional>
+#include <thread>
+#include <vector>
+
+#include "base/bytes.h"
+#include "cachalot/errors.h"
+
+namespace cachalot {
+namespace {
+
+constexpr std::size_t kPage = 2 * kMiB;
+constexpr std::int64_t kMicrosecond = 1000;
+
+// A device on which calls take no time.
+SimulatedDevice::Config timeless(std::size_t memory_bytes = kGiB) {
+  return {.memory_bytes = memory_bytes, .latency = LatencyModel::none()};
+}
+
+int code_of(const std::function<void()>& call) {
+  try {
+    call();
+    return 0;
+  } catch (const CudaError& error) {
+    return error.code();
+  }
+}
+
+std::string error_of(const std::function<void()>& call) {
+  try {
+    call();
+    return "";
+  } catch (const CudaError& error) {
+    return error.what();
+  }
+}
+
+// ---- Addresses and capacity ----
+
+TEST(SimulatedMemory, AddressesAscendAndAreNeverUsedTwice) {
+  SimulatedDevice device(timeless());
+  Address last = 0;
+  for (int i = 0; i < 2000; ++i) {
+    const Address address = i % 3 == 0 ? device.reserve(kPage).value() : device.malloc(kMiB).value();
+    EXPECT_GT(address, last);
+    EXPECT_EQ(address % kPage, 0u);
+    if (i % 3 == 0)
+      device.unreserve(address, kPage);
+    else
+      device.free(address);
+    last = address;
+  }
+}
+
+TEST(SimulatedMemory, DevicesHaveAddressesOfTheirOwn) {
+  std::vector<std::unique_ptr<SimulatedDevice>> devices;
+  std::vector<AddressRange> ranges;
+  for (int i = 0; i < 50; ++i) {
+    devices.push_back(std::make_unique<SimulatedDevice>(timeless(8 * kGiB)));
+    for (const std::size_t bytes : {kPage, 3 * kGiB, kPage})
+      ranges.push_back({devices.back()->malloc(bytes).value(), bytes});
+  }
+  std::sort(ranges.begin(), ranges.end(), [](auto& a, auto& b) { return a.address < b.address; });
+  for (std::size_t i = 1; i < ranges.size(); ++i) {
+    EXPECT_GE(ranges[i].address, ranges[i - 1].address + ranges[i - 1].bytes);
+  }
+  EXPECT_LT(ranges.back().address, Address{1} << 47);
+}
+
+TEST(SimulatedMemory, AHundredThousandDevicesDoNotUseUpTheAddresses) {
+  for (int i = 0; i < 100'000; ++i) {
+    SimulatedDevice device(timeless(16 * kGiB));
+    ASSERT_TRUE(device.malloc(8 * kGiB));
+  }
+}
+
+TEST(SimulatedMemory, CapacityIsUsedInUnitsOfTwoMiB) {
+  SimulatedDevice device(timeless(10 * kMiB + 1));  // five units; the last byte is no use
+  std::vector<Address> addresses;
+  for (int i = 0; i < 5; ++i) addresses.push_back(device.malloc(1).value());
+  EXPECT_EQ(device.used_bytes(), 10 * kMiB);
+  EXPECT_EQ(device.malloc(1), std::nullopt);
+  EXPECT_EQ(device.create(kPage), std::nullopt);
+  device.free(addresses[2]);
+  EXPECT_EQ(device.malloc(kPage + 1), std::nullopt);
+  EXPECT_TRUE(device.create(kPage));
+  EXPECT_EQ(device.memory_info().free_bytes, 0u);
+  EXPECT_EQ(device.memory_info().total_bytes, 10 * kMiB + 1);
+}
+
+TEST(SimulatedMemory, AnAbsurdSizeIsOutOfMemoryAndNotAnOverflow) {
+  SimulatedDevice device;
+  EXPECT_EQ(device.malloc(SIZE_MAX), std::nullopt);
+  EXPECT_EQ(device.malloc(SIZE_MAX - kMiB), std::nullopt);
+  EXPECT_EQ(device.create(round_down(SIZE_MAX, kPage)), std::nullopt);
+  EXPECT_EQ(device.reserve(round_down(SIZE_MAX, kPage)), std::nullopt);
+  EXPECT_EQ(device.used_bytes(), 0u);
+  EXPECT_TRUE(device.malloc(kPage));
+}
+
+TEST(SimulatedMemory, ThePeakOfUsedMemoryStays) {
+  SimulatedDevice device(timeless());
+  const Address address = device.malloc(3 * kMiB).value();
+  EXPECT_EQ(device.used_bytes(), 4 * kMiB);
+  device.free(address);
+  EXPECT_EQ(device.used_bytes(), 0u);
+  EXPECT_EQ(device.peak_used_bytes(), 4 * kMiB);
+}
+
+TEST(SimulatedMemory, ABadFreeNamesCallCodeAndReason) {
+  SimulatedDevice device(timeless());
+  EXPECT_EQ(error_of([&] { device.free(12345); }),
+            "CUDA error in cudaFree: cudaErrorInvalidValue: not an address that cudaMalloc returned, or freed already "
+            "(code 1)");
+}
+
+// ---- Virtual memory ----
+
+class SimulatedVirtualMemory : public testing::Test {
+ protected:
+  SimulatedDevice device_{timeless(16 * kMiB)};
+  const Address range_ = device_.reserve(64 * kMiB).value();
+};
+
+TEST_F(SimulatedVirtualMemory, SizesAndAddressesAreMultiplesOfAPage) {
+  EXPECT_EQ(code_of([&] { device_.reserve(kPage + 512); }), 1);
+  EXPECT_EQ(code_of([&] { device_.reserve(0); }), 1);
+  EXPECT_EQ(code_of([&] { device_.create(kMiB); }), 1);
+  EXPECT_EQ(code_of([&] { device_.create(0); }), 1);
+  const MemoryHandle handle = device_.create(kPage).value();
+  EXPECT_EQ(code_of([&] { device_.map(range_ + kMiB, kPage, handle); }), 1);
+  EXPECT_EQ(code_of([&] { device_.set_access(range_, 0); }), 1);
+  EXPECT_EQ(code_of([&] { device_.unmap(range_, kMiB); }), 1);
+}
+
+TEST_F(SimulatedVirtualMemory, ReservingUsesNoMemory) {
+  EXPECT_TRUE(device_.reserve(std::size_t{1} << 40));
+  EXPECT_EQ(device_.used_bytes(), 0u);
+}
+
+TEST_F(SimulatedVirtualMemory, AHandleIsMappedWhole) {
+  const MemoryHandle handle = device_.create(2 * kPage).value();
+  EXPECT_EQ(code_of([&] { device_.map(range_, kPage, handle); }), 1);
+  EXPECT_EQ(code_of([&] { device_.map(range_, 3 * kPage, handle); }), 1);
+  device_.map(range_, 2 * kPage, handle);
+  EXPECT_EQ(device_.live_mappings(), 1u);
+}
+
+TEST_F(SimulatedVirtualMemory, OnlyReservedAndUnmappedRangesAreMapped) {
+  const MemoryHandle handle = device_.create(2 * kPage).value();
+  EXPECT_EQ(code_of([&] { device_.map(range_ + 63 * kMiB + kMiB - kPage, 2 * kPage, handle); }), 1);  // half outside
+  EXPECT_EQ(code_of([&] { device_.map(device_.malloc(kPage).value(), 2 * kPage, handle); }), 1);
+  device_.map(range_ + 2 * kPage, 2 * kPage, handle);
+  EXPECT_EQ(code_of([&] { device_.map(range_ + kPage, 2 * kPage, handle); }), 1);
+  EXPECT_EQ(code_of([&] { device_.map(range_ + 3 * kPage, 2 * kPage, handle); }), 1);
+  device_.map(range_, 2 * kPage, handle);
+  device_.map(range_ + 4 * kPage, 2 * kPage, handle);
+  EXPECT_EQ(device_.live_mappings(), 3u);
+  EXPECT_EQ(device_.used_bytes(), kPage * 3);  // one handle and the malloc
+}
+
+TEST_F(SimulatedVirtualMemory, AReleasedHandleIsNoLongerAHandle) {
+  const MemoryHandle handle = device_.create(kPage).value();
+  device_.map(range_, kPage, handle);
+  device_.release(handle);
+  EXPECT_EQ(code_of([&] { device_.release(handle); }), 1);
+  EXPECT_EQ(code_of([&] { device_.map(range_ + kPage, kPage, handle); }), 1);
+  EXPECT_EQ(device_.used_bytes(), kPage);
+  device_.unmap(range_, kPage);
+  EXPECT_EQ(device_.used_bytes(), 0u);
+  EXPECT_EQ(code_of([&] { device_.release(handle); }), 1);
+}
+
+TEST_F(SimulatedVirtualMemory, PhysicalMemoryIsFreedAfterTheLastOfSeveralMappings) {
+  const MemoryHandle handle = device_.create(kPage).value();
+  device_.map(range_, kPage, handle);
+  device_.map(range_ + kPage, kPage, handle);
+  device_.release(handle);
+  device_.unmap(range_, kPage);
+  EXPECT_EQ(device_.used_bytes(), kPage);
+  device_.unmap(range_ + kPage, kPage);
+  EXPECT_EQ(device_.used_bytes(), 0u);
+  EXPECT_EQ(device_.live_mappings(), 0u);
+}
+
+TEST_F(SimulatedVirtualMemory, UnmapTakesWholeMappingsOnly) {
+  const MemoryHandle handle = device_.create(2 * kPage).value();
+  device_.map(range_, 2 * kPage, handle);
+  EXPECT_EQ(code_of([&] { device_.unmap(range_, kPage); }), 1);
+  EXPECT_EQ(code_of([&] { device_.unmap(range_ + kPage, kPage); }), 1);
+  EXPECT_EQ(code_of([&] { device_.unmap(range_, 3 * kPage); }), 1);
+  device_.map(range_ + 2 * kPage, 2 * kPage, handle);
+  device_.unmap(range_, 4 * kPage);
+  EXPECT_EQ(device_.live_mappings(), 0u);
+}
+
+TEST_F(SimulatedVirtualMemory, MallocedMemoryIsNotUnmapped) {
+  const Address address = device_.malloc(kPage).value();
+  EXPECT_EQ(code_of([&] { device_.unmap(address, kPage); }), 1);
+  EXPECT_EQ(code_of([&] { device_.set_access(address, kPage); }), 1);
+}
+
+TEST_F(SimulatedVirtualMemory, UnreserveTakesAWholeRangeWithNothingMapped) {
+  EXPECT_EQ(code_of([&] { device_.unreserve(range_, kPage); }), 1);
+  EXPECT_EQ(code_of([&] { device_.unreserve(range_ + kPage, kPage); }), 1);
+  const MemoryHandle handle = device_.create(kPage).value();
+  device_.map(range_ + 62 * kMiB, kPage, handle);
+  EXPECT_EQ(code_of([&] { device_.unreserve(range_, 64 * kMiB); }), 1);
+  device_.unmap(range_ + 62 * kMiB, kPage);
+  device_.unreserve(range_, 64 * kMiB);
+  EXPECT_EQ(code_of([&] { device_.unreserve(range_, 64 * kMiB); }), 1);
+}
+
+TEST_F(SimulatedVirtualMemory, WorkReachesMemoryOnlyAfterSetAccess) {
+  const Stream stream = device_.stream();
+  const MemoryHandle first = device_.create(kPage).value();
+  const MemoryHandle second = device_.create(kPage).value();
+  EXPECT_EQ(code_of([&] { device_.launch(stream, 1, {{range_, 1}}); }), 700);
+  device_.map(range_, kPage, first);
+  device_.map(range_ + kPage, kPage, second);
+  device_.set_access(range_, kPage);
+  device_.launch(stream, 1, {{range_, kPage}});
+  EXPECT_EQ(code_of([&] { device_.launch(stream, 1, {{range_ + kPage - 1, 2}}); }), 700);
+  device_.set_access(range_, 2 * kPage);
+  device_.launch(stream, 1, {{range_, 2 * kPage}});
+  EXPECT_EQ(code_of([&] { device_.launch(stream, 1, {{range_, 2 * kPage + 1}}); }), 700);
+  device_.unmap(range_, kPage);
+  EXPECT_EQ(code_of([&] { device_.launch(stream, 1, {{range_, 1}}); }), 700);
+  device_.map(range_, kPage, first);  // access is a mapping's, not an address's
+  EXPECT_EQ(code_of([&] { device_.launch(stream, 1, {{range_, 1}}); }), 700);
+}
+
+TEST_F(SimulatedVirtualMemory, AFailedSetAccessChangesNothing) {
+  const MemoryHandle handle = device_.create(kPage).value();
+  device_.map(range_, kPage, handle);
+  EXPECT_EQ(code_of([&] { device_.set_access(range_, 2 * kPage); }), 1);
+  EXPECT_EQ(code_of([&] { device_.launch(device_.stream(), 1, {{range_, 1}}); }), 700);
+}
+
+TEST(SimulatedDeviceWithoutVirtualMemory, RefusesItsCalls) {
+  SimulatedDevice::Config config = timeless();
+  config.virtual_memory = false;
+  SimulatedDevice device(config);
+  EXPECT_FALSE(device.properties().virtual_memory);
+  EXPECT_EQ(device.properties().page_bytes, 0u);
+  EXPECT_EQ(code_of([&] { device.reserve(kPage); }), 801);
+  EXPECT_EQ(code_of([&] { device.create(kPage); }), 801);
+  EXPECT_EQ(code_of([&] { device.map(0, kPage, 1); }), 801);
+  EXPECT_TRUE(device.malloc(kPage));
+}
+
+TEST(SimulatedMemory, WorkOnMallocedMemoryMustStayWithinIt) {
+  SimulatedDevice device(timeless());
+  const Stream stream = device.stream();
+  const Address address = device.malloc(kMiB).value();
+  device.launch(stream, 1, {{address, kMiB}, {address + kMiB - 1, 1}});
+  EXPECT_EQ(code_of([&] { device.launch(stream, 1, {{address, kMiB + 1}}); }), 700);
+  EXPECT_EQ(code_of([&] { device.launch(stream, 1, {{address - 1, 2}}); }), 700);
+  device.free(address);
+  EXPECT_EQ(code_of([&] { device.launch(stream, 1, {{address, 1}}); }), 700);
+}
+
+// ---- Time ----
+
+TEST(SimulatedTime, EachCallTakesItsLatency) {
+  SimulatedDevice device;
+  device.malloc(2 * kMiB);
+  EXPECT_EQ(device.clock_ns(), 100'100);  // 100 us, and 0.05 us a MiB
+  const Event event = device.event_create();
+  const std::int64_t before = device.clock_ns();
+  device.event_record(event, device.stream());
+  EXPECT_EQ(device.clock_ns() - before, 800);
+  device.event_query(event);
+  EXPECT_EQ(device.clock_ns() - before, 1200);
+  EXPECT_EQ(device.clock_us(), device.clock_ns() / 1000);
+  EXPECT_DOUBLE_EQ(device.driver_us(), static_cast<double>(device.clock_ns()) / 1000);
+}
+
+TEST(SimulatedTime, ThePublishedLatenciesAreTheDesigns) {
+  const LatencyModel model = LatencyModel::published();
+  EXPECT_DOUBLE_EQ(model[DeviceCall::malloc], 100);
+  EXPECT_DOUBLE_EQ(model.malloc_us_per_mib, 0.05);
+  EXPECT_DOUBLE_EQ(model[DeviceCall::free], 150);
+  EXPECT_DOUBLE_EQ(model[DeviceCall::create], 29);
+  EXPECT_DOUBLE_EQ(model[DeviceCall::map], 2);
+  EXPECT_DOUBLE_EQ(model[DeviceCall::set_access], 38);
+  EXPECT_DOUBLE_EQ(model[DeviceCall::unmap], 34);
+  EXPECT_DOUBLE_EQ(model[DeviceCall::release], 23);
+  EXPECT_DOUBLE_EQ(model[DeviceCall::reserve], 2);
+  EXPECT_DOUBLE_EQ(model[DeviceCall::event_record], 0.8);
+  EXPECT_DOUBLE_EQ(model[DeviceCall::event_query], 0.4);
+  EXPECT_DOUBLE_EQ(model[DeviceCall::stream_wait], 0.8);
+  for (std::size_t i = 0; i < kDeviceCallCount; ++i) {
+    EXPECT_GT(model.call_us[i], 0) << to_string(static_cast<DeviceCall>(i));
+  }
+}
+
+TEST(SimulatedTime, SetAccessCostsOneCallAndNotOneAPage) {
+  SimulatedDevice device;
+  const Address range = device.reserve(64 * kMiB).value();
+  for (std::size_t i = 0; i < 32; ++i) device.map(range + i * kPage, kPage, device.create(kPage).value());
+  const double before = device.driver_us();
+  device.set_access(range, 64 * kMiB);
+  EXPECT_DOUBLE_EQ(device.driver_us() - before, 38);
+}
+
+TEST(SimulatedTime, WaitingAdvancesTheClockButIsNoDriverTime) {
+  SimulatedDevice device;
+  const Stream stream = device.stream();
+  const Event event = device.event_create();
+  const double driver_us = device.driver_us();
+  device.launch(stream, 1'000'000);
+  device.event_record(event, stream);
+  const std::int64_t done_ns = device.clock_ns() - 800 + 1'000'000;
+  device.event_synchronize(event);
+  EXPECT_EQ(device.clock_ns(), done_ns);
+  EXPECT_LT(device.driver_us() - driver_us, 10);
+}
+
+TEST(SimulatedTime, WorkOfAStreamQueuesUpAndStreamsOverlap) {
+  SimulatedDevice device(timeless());
+  const Stream first = device.stream();
+  const Stream second = device.stream();
+  device.launch(first, 100 * kMicrosecond);
+  device.launch(first, 100 * kMicrosecond);
+  device.launch(second, 50 * kMicrosecond);
+  EXPECT_EQ(device.clock_ns(), 0);
+  device.stream_synchronize(second);
+  EXPECT_EQ(device.clock_ns(), 50 * kMicrosecond);
+  device.synchronize();
+  EXPECT_EQ(device.clock_ns(), 200 * kMicrosecond);
+  device.advance(kMicrosecond);
+  device.launch(first, 10);  // an idle stream starts now
+  device.stream_synchronize(first);
+  EXPECT_EQ(device.clock_ns(), 201 * kMicrosecond + 10);
+}
+
+TEST(SimulatedTime, FreeWaitsForEveryStream) {
+  SimulatedDevice device(timeless());
+  const Address address = device.malloc(kPage).value();
+  device.launch(device.stream(), 70 * kMicrosecond);
+  device.launch(device.stream(), 30 * kMicrosecond);
+  device.free(address);
+  EXPECT_EQ(device.clock_ns(), 70 * kMicrosecond);
+}
+
+TEST(SimulatedTime, AnEventIsDoneExactlyWhenItsWorkEnds) {
+  SimulatedDevice device(timeless());
+  const Stream stream = device.stream();
+  const Event event = device.event_create();
+  device.launch(stream, 100);
+  device.event_record(event, stream);
+  device.launch(stream, 1000);  // later work does not delay it
+  device.advance(99);
+  EXPECT_FALSE(device.event_query(event));
+  device.advance(1);
+  EXPECT_TRUE(device.event_query(event));
+}
+
+TEST(SimulatedTime, AWaitTakesTheEventAsItIsNow) {
+  SimulatedDevice device(timeless());
+  const Stream first = device.stream();
+  const Stream second = device.stream();
+  const Event event = device.event_create();
+  device.stream_wait(second, event);  // never recorded: nothing to wait for
+  device.launch(first, 100);
+  device.event_record(event, first);
+  device.stream_wait(second, event);
+  device.launch(first, 1000);
+  device.event_record(event, first);  // does not concern the wait queued already
+  device.stream_synchronize(second);
+  EXPECT_EQ(device.clock_ns(), 100);
+}
+
+TEST(SimulatedTime, NegativeTimeIsRefused) {
+  SimulatedDevice device(timeless());
+  EXPECT_THROW(device.advance(-1), InvalidArgument);
+  EXPECT_THROW(device.launch(device.stream(), -1), InvalidArgument);
+  EXPECT_EQ(device.clock_ns(), 0);
+}
+
+TEST(SimulatedTime, TheCompletionHintCountsCompletedEventsAndIsNoCall) {
+  SimulatedDevice device(timeless());
+  const Stream stream = device.stream();
+  const Event first = device.event_create();
+  const Event second = device.event_create();
+  EXPECT_EQ(device.completion_hint(stream), 0u);
+  device.launch(stream, 100);
+  device.event_record(first, stream);
+  device.event_record(second, stream);
+  device.launch(stream, 100);
+  device.event_record(first, stream);
+  EXPECT_EQ(device.completion_hint(stream), 0u);
+  device.advance(100);
+  EXPECT_EQ(device.completion_hint(stream), 2u);
+  device.advance(100);
+  EXPECT_EQ(device.completion_hint(stream), 3u);
+  device.event_record(first, stream);  // the stream is idle: done at once
+  EXPECT_EQ(device.completion_hint(stream), 4u);
+  EXPECT_EQ(device.completion_hint(device.stream()), 0u);
+  EXPECT_EQ(device.count(DeviceCall::event_query), 0u);
+}
+
+TEST(SimulatedTime, ADeviceMayBeWithoutCompletionHints) {
+  SimulatedDevice::Config config = timeless();
+  config.completion_hints = false;
+  SimulatedDevice device(config);
+  EXPECT_EQ(device.completion_hint(device.stream()), std::nullopt);
+}
+
+// ---- Events ----
+
+TEST(SimulatedEvents, ADestroyedEventIsRecognizedEvenWhenItsPlaceIsUsedAgain) {
+  SimulatedDevice device(timeless());
+  const Event old_event = device.event_create();
+  device.event_destroy(old_event);
+  const Event new_event = device.event_create();
+  EXPECT_NE(old_event, new_event);
+  EXPECT_EQ(code_of([&] { device.event_query(old_event); }), 400);
+  EXPECT_EQ(code_of([&] { device.event_record(old_event, nullptr); }), 400);
+  EXPECT_EQ(code_of([&] { device.event_destroy(old_event); }), 400);
+  EXPECT_EQ(code_of([&] { device.event_query(nullptr); }), 400);
+  EXPECT_TRUE(device.event_query(new_event));
+}
+
+TEST(SimulatedEvents, AnEventOfAnotherDeviceIsRefused) {
+  SimulatedDevice device(timeless());
+  SimulatedDevice other(timeless());
+  const Event foreign = other.event_create();
+  device.event_create();
+  EXPECT_EQ(code_of([&] { device.event_query(foreign); }), 400);
+}
+
+TEST(SimulatedEvents, AReusedPlaceForgetsTheOldEventsWork) {
+  SimulatedDevice device(timeless());
+  const Stream stream = device.stream();
+  const Event event = device.event_create();
+  device.launch(stream, 100);
+  device.event_record(event, stream);
+  device.event_destroy(event);
+  EXPECT_TRUE(device.event_query(device.event_create()));
+}
+
+TEST(SimulatedEvents, StreamsAreNamedByAnyPointerAndFreshOnesDiffer) {
+  SimulatedDevice device(timeless());
+  const Stream named = reinterpret_cast<Stream>(std::uintptr_t{7});
+  device.launch(named, 100);
+  device.launch(nullptr, 50);
+  device.stream_synchronize(nullptr);
+  EXPECT_EQ(device.clock_ns(), 50);
+  device.stream_synchronize(named);
+  EXPECT_EQ(device.clock_ns(), 100);
+  EXPECT_NE(device.stream(), device.stream());
+}
+
+// ---- Capture ----
+
+class SimulatedCapture : public testing::Test {
+ protected:
+  SimulatedDevice device_{timeless()};
+  const Stream stream_ = device_.stream();
+  const Stream other_ = device_.stream();
+  const Event event_ = device_.event_create();
+};
+
+TEST_F(SimulatedCapture, CapturedWorkIsNotQueued) {
+  device_.begin_capture(stream_);
+  device_.launch(stream_, 1000);
+  device_.end_capture(stream_);
+  device_.synchronize();
+  EXPECT_EQ(device_.clock_ns(), 0);
+}
+
+TEST_F(SimulatedCapture, CallsThatNeedNoWorkStayLegal) {
+  device_.begin_capture(stream_);
+  const Address address = device_.malloc(kPage).value();
+  const Address range = device_.reserve(kPage).value();
+  const MemoryHandle handle = device_.create(kPage).value();
+  device_.map(range, kPage, handle);
+  device_.set_access(range, kPage);
+  device_.memory_info();
+  device_.launch(other_, 100);
+  device_.event_record(event_, other_);
+  device_.event_destroy(device_.event_create());
+  device_.end_capture(stream_);
+  device_.free(address);
+}
+
+TEST_F(SimulatedCapture, CallsThatAskOrWaitAreRefusedForEveryoneAndSpoilTheCapture) {
+  const Address address = device_.malloc(kPage).value();
+  device_.event_record(event_, other_);
+  const std::vector<std::function<void()>> illegal = {
+      [&] { device_.event_query(event_); }, [&] { device_.event_synchronize(event_); },
+      [&] { device_.synchronize(); },       [&] { device_.stream_synchronize(other_); },
+      [&] { device_.free(address); },
+  };
+  for (const auto& call : illegal) {
+    device_.begin_capture(stream_);
+    EXPECT_EQ(code_of(call), 900);
+    EXPECT_EQ(code_of([&] { device_.launch(stream_, 1); }), 901);
+    EXPECT_EQ(code_of([&] { device_.event_record(event_, stream_); }), 901);
+    EXPECT_TRUE(device_.capture_status(stream_).capturing);
+    EXPECT_EQ(code_of([&] { device_.end_capture(stream_); }), 901);
+    EXPECT_FALSE(device_.capture_status(stream_).capturing);
+    EXPECT_EQ(device_.used_bytes(), kPage);
+  }
+  EXPECT_EQ(code_of(illegal.back()), 0);
+}
+
+TEST_F(SimulatedCapture, AStreamThatWaitsForACapturedEventJoinsTheCapture) {
+  const std::uint64_t id = device_.begin_capture(stream_);
+  device_.event_record(event_, stream_);
+  device_.stream_wait(other_, event_);
+  EXPECT_EQ(device_.capture_status(other_).id, id);
+  device_.launch(other_, 1000);
+  device_.event_record(event_, other_);
+  device_.stream_wait(stream_, event_);
+  EXPECT_EQ(code_of([&] { device_.end_capture(other_); }), 903);
+  device_.end_capture(stream_);
+  EXPECT_FALSE(device_.capture_status(other_).capturing);
+  device_.synchronize();
+  EXPECT_EQ(device_.clock_ns(), 0);
+}
+
+TEST_F(SimulatedCapture, AnEventOfTheCaptureCannotBeAskedOrAwaitedEver) {
+  device_.begin_capture(stream_);
+  device_.event_record(event_, stream_);
+  EXPECT_EQ(code_of([&] { device_.event_query(event_); }), 907);
+  EXPECT_EQ(code_of([&] { device_.end_capture(stream_); }), 901);
+  EXPECT_EQ(code_of([&] { device_.event_query(event_); }), 907);
+  EXPECT_EQ(code_of([&] { device_.event_synchronize(event_); }), 907);
+  EXPECT_EQ(code_of([&] { device_.stream_wait(other_, event_); }), 907);
+  device_.event_record(event_, other_);
+  EXPECT_TRUE(device_.event_query(event_));
+}
+
+TEST_F(SimulatedCapture, ACapturedStreamCannotWaitForWorkOutside) {
+  device_.launch(other_, 100);
+  device_.event_record(event_, other_);
+  device_.begin_capture(stream_);
+  EXPECT_EQ(code_of([&] { device_.stream_wait(stream_, event_); }), 905);
+  EXPECT_EQ(code_of([&] { device_.end_capture(stream_); }), 901);
+}
+
+TEST_F(SimulatedCapture, TwoCapturesCannotBeJoined) {
+  device_.begin_capture(stream_);
+  device_.begin_capture(other_);
+  device_.event_record(event_, stream_);
+  EXPECT_EQ(code_of([&] { device_.stream_wait(other_, event_); }), 902);
+  EXPECT_EQ(code_of([&] { device_.end_capture(stream_); }), 901);
+  EXPECT_EQ(code_of([&] { device_.end_capture(other_); }), 901);
+}
+
+TEST_F(SimulatedCapture, BeginAndEndMustMatch) {
+  EXPECT_EQ(code_of([&] { device_.end_capture(stream_); }), 401);
+  EXPECT_EQ(code_of([&] { device_.begin_capture(nullptr); }), 900);
+  device_.begin_capture(stream_);
+  EXPECT_EQ(code_of([&] { device_.begin_capture(stream_); }), 401);
+  device_.end_capture(stream_);
+}
+
+TEST_F(SimulatedCapture, ACapturedEventDoesNotMoveTheCompletionHint) {
+  const auto before = device_.completion_hint(stream_);
+  device_.begin_capture(stream_);
+  device_.event_record(event_, stream_);
+  device_.end_capture(stream_);
+  device_.advance(1000);
+  EXPECT_EQ(device_.completion_hint(stream_), before);
+}
+
+// ---- Faults, counts, log ----
+
+TEST(SimulatedFaults, TheNthCallOfAKindFailsAndChangesNothing) {
+  SimulatedDevice device(timeless());
+  device.malloc(kPage);
+  device.set_faults({{.call = DeviceCall::malloc, .nth = 2}});
+  EXPECT_TRUE(device.malloc(kPage));
+  EXPECT_TRUE(device.create(kPage));  // another kind does not count
+  EXPECT_EQ(device.malloc(kPage), std::nullopt);
+  EXPECT_TRUE(device.malloc(kPage));
+  EXPECT_EQ(device.used_bytes(), 4 * kPage);
+  EXPECT_EQ(device.faults_injected(), 1u);
+  EXPECT_EQ(device.count(DeviceCall::malloc), 4u);
+}
+
+TEST(SimulatedFaults, AFaultMayRepeat) {
+  SimulatedDevice device(timeless());
+  device.set_faults({{.call = DeviceCall::create, .nth = 2, .repeat = true}});
+  EXPECT_TRUE(device.create(kPage));
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(device.create(kPage), std::nullopt);
+  device.set_faults({});
+  EXPECT_TRUE(device.create(kPage));
+  EXPECT_EQ(device.faults_injected(), 3u);
+}
+
+TEST(SimulatedFaults, ACodeIsThrownAsItself) {
+  SimulatedDevice device(timeless());
+  device.set_faults({{.call = DeviceCall::malloc, .out_of_memory = false, .code = 700},
+                     {.call = DeviceCall::event_query, .out_of_memory = false, .code = 4321}});
+  EXPECT_EQ(error_of([&] { device.malloc(kPage); }), "CUDA error in cudaMalloc: cudaErrorIllegalAddress (code 700)");
+  const Event event = device.event_create();
+  EXPECT_EQ(error_of([&] { device.event_query(event); }),
+            "CUDA error in cudaEventQuery: an injected error (code 4321)");
+  EXPECT_TRUE(device.malloc(kPage));
+  EXPECT_EQ(device.used_bytes(), kPage);
+}
+
+TEST(SimulatedFaults, OutOfMemoryOfACallWithoutThatValueIsThrown) {
+  SimulatedDevice device(timeless());
+  const Address range = device.reserve(kPage).value();
+  const MemoryHandle handle = device.create(kPage).value();
+  device.set_faults({{.call = DeviceCall::map}});
+  EXPECT_EQ(code_of([&] { device.map(range, kPage, handle); }), 2);
+  EXPECT_EQ(device.live_mappings(), 0u);
+  device.map(range, kPage, handle);
+}
+
+TEST(SimulatedFaults, AFaultOfAnyKindCountsEveryCall) {
+  SimulatedDevice device(timeless());
+  device.set_faults({{.nth = 3, .out_of_memory = false, .code = 999}});
+  const Event event = device.event_create();
+  device.event_record(event, nullptr);
+  EXPECT_EQ(code_of([&] { device.event_query(event); }), 999);
+  EXPECT_TRUE(device.event_query(event));
+}
+
+TEST(SimulatedFaults, EveryKindOfCallCanFail) {
+  SimulatedDevice device(timeless());
+  for (std::size_t i = 0; i < kDeviceCallCount; ++i) {
+    const auto kind = static_cast<DeviceCall>(i);
+    SCOPED_TRACE(to_string(kind));
+    device.set_faults({{.call = kind, .out_of_memory = false, .code = 999, .repeat = true}});
+    const std::uint64_t before = device.count(kind);
+    const std::vector<std::function<void()>> calls = {
+        [&] { device.malloc(kPage); },        [&] { device.free(1); },
+        [&] { device.reserve(kPage); },       [&] { device.unreserve(1, kPage); },
+        [&] { device.create(kPage); },        [&] { device.release(0); },
+        [&] { device.map(1, kPage, 0); },     [&] { device.unmap(1, kPage); },
+        [&] { device.set_access(1, kPage); }, [&] { device.event_create(); },
+        [&] { device.event_destroy({}); },    [&] { device.event_record({}, {}); },
+        [&] { device.event_query({}); },      [&] { device.event_synchronize({}); },
+        [&] { device.stream_wait({}, {}); },  [&] { device.capture_status({}); },
+        [&] { device.synchronize(); },        [&] { device.memory_info(); },
+        [&] { device.ipc_export(1); },        [&] { device.ipc_import({}); },
+        [&] { device.ipc_close(1); },
+    };
+    ASSERT_EQ(calls.size(), kDeviceCallCount);
+    EXPECT_EQ(code_of(calls[i]), 999);
+    EXPECT_EQ(device.count(kind), before + 1);
+  }
+}
+
+TEST(SimulatedLog, TellsEachCallWithArgumentSizeTimeAndOutcome) {
+  SimulatedDevice::Config config;
+  config.memory_bytes = 4 * kMiB;
+  config.log_calls = true;
+  SimulatedDevice device(config);
+  const Address address = device.malloc(3 * kMiB).value();
+  EXPECT_EQ(device.malloc(kPage), std::nullopt);
+  EXPECT_EQ(code_of([&] { device.free(address + 512); }), 1);
+  device.free(address);
+  const auto log = device.take_log();
+  ASSERT_EQ(log.size(), 4u);
+  EXPECT_EQ(log[0].call, DeviceCall::malloc);
+  EXPECT_EQ(log[0].argument, address);
+  EXPECT_EQ(log[0].bytes, 3 * kMiB);
+  EXPECT_FALSE(log[0].failed);
+  EXPECT_EQ(log[0].clock_ns, 0);
+  EXPECT_TRUE(log[1].failed);
+  EXPECT_EQ(log[1].clock_ns, 100'150);
+  EXPECT_TRUE(log[2].failed);
+  EXPECT_EQ(log[2].argument, address + 512);
+  EXPECT_EQ(log[3].call, DeviceCall::free);
+  EXPECT_FALSE(log[3].failed);
+  EXPECT_TRUE(device.take_log().empty());
+}
+
+TEST(SimulatedLog, IsEmptyUnlessAskedFor) {
+  SimulatedDevice device(timeless());
+  device.malloc(kPage);
+  EXPECT_TRUE(device.take_log().empty());
+}
+
+// ---- Sharing ----
+
+TEST(SimulatedIpc, AnotherDeviceObjectOpensExportedMemoryWithoutUsingItsOwn) {
+  SimulatedDevice exporter(timeless());
+  SimulatedDevice importer(timeless());
+  const Address address = exporter.malloc(3 * kMiB).value();
+  const IpcHandle handle = exporter.ipc_export(address);
+  const Address opened = importer.ipc_import(handle);
+  EXPECT_EQ(importer.used_bytes(), 0u);
+  importer.launch(importer.stream(), 1, {{opened, 3 * kMiB}});
+  EXPECT_EQ(code_of([&] { importer.free(opened); }), 1);
+  EXPECT_EQ(importer.ipc_import(handle), opened);  // opened twice: the same address
+  importer.ipc_close(opened);
+  importer.launch(importer.stream(), 1, {{opened, 1}});
+  importer.ipc_close(opened);
+  EXPECT_EQ(code_of([&] { importer.launch(importer.stream(), 1, {{opened, 1}}); }), 700);
+  EXPECT_EQ(code_of([&] { importer.ipc_close(opened); }), 1);
+}
+
+TEST(SimulatedIpc, AHandleMustBeOfLiveMemoryOfAnother) {
+  auto exporter = std::make_unique<SimulatedDevice>(timeless());
+  SimulatedDevice importer(timeless());
+  const Address address = exporter->malloc(kPage).value();
+  const IpcHandle handle = exporter->ipc_export(address);
+  EXPECT_EQ(code_of([&] { exporter->ipc_import(handle); }), 201);
+  EXPECT_EQ(code_of([&] { exporter->ipc_export(address + 512); }), 1);
+  EXPECT_EQ(code_of([&] { importer.ipc_import(IpcHandle{}); }), 1);
+  exporter->free(address);
+  EXPECT_EQ(code_of([&] { importer.ipc_import(handle); }), 1);
+  const IpcHandle second = exporter->ipc_export(exporter->malloc(kPage).value());
+  exporter.reset();
+  EXPECT_EQ(code_of([&] { importer.ipc_import(second); }), 1);
+}
+
+// ---- Threads ----
+
+TEST(SimulatedThreads, CallsFromManyThreadsLoseNothing) {
+  SimulatedDevice device(timeless(64 * kGiB));
+  constexpr int kThreads = 4;
+  constexpr int kRounds = 2000;
+  std::atomic<int> wrong{0};
+  std::vector<std::thread> threads;
+  for (int t = 0; t < kThreads; ++t) {
+    threads.emplace_back([&] {
+      const Stream stream = device.stream();
+      const Event event = device.event_create();
+      for (int i = 0; i < kRounds; ++i) {
+        const Address address = device.malloc(kPage).value();
+        device.launch(stream, 10, {{address, kPage}});
+        device.event_record(event, stream);
+        device.event_synchronize(event);
+        if (!device.event_query(event)) ++wrong;
+        if (!device.completion_hint(stream)) ++wrong;
+        device.free(address);
+      }
+      device.event_destroy(event);
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(wrong, 0);
+  EXPECT_EQ(device.used_bytes(), 0u);
+  EXPECT_EQ(device.count(DeviceCall::malloc), std::uint64_t{kThreads * kRounds});
+  EXPECT_EQ(device.count(DeviceCall::free), std::uint64_t{kThreads * kRounds});
+}
+
+}  // namespace
+}  // namespace cachalot

@@ -1,0 +1,28 @@
+# The layers, lowest first: a file may include from its own layer and from lower ones. A line is a layer: its rank, then
+# the paths in it, folders with a slash at the end. The longest path that matches a file decides.
+
+set(layers
+  "0 allocator/base/              allocator/include/cachalot/errors.h   allocator/include/cachalot/pool_id.h"
+  "1 allocator/device/            allocator/include/cachalot/device.h   allocator/include/cachalot/simulated_device.h"
+  # change.h is a plain value that every layer above may name.
+  "2 allocator/policy/            allocator/include/cachalot/options.h  allocator/include/cachalot/change.h"
+  "3 allocator/blocks/"
+  "4 allocator/segments/"
+  "5 allocator/observe/           allocator/include/cachalot/stats.h    allocator/include/cachalot/history.h"
+  "5                              allocator/include/cachalot/snapshot.h"
+  "6 allocator/streams/"
+  "7 allocator/device_allocator.h allocator/device_allocator.cpp        allocator/include/cachalot/out_of_memory.h"
+  "7 allocator/device_growth.cpp  allocator/device_inspection.cpp       allocator/include/cachalot/private_pool.h"
+  "7 allocator/out_of_memory.cpp  allocator/private_pools.cpp"
+  "8 allocator/caching_allocator.cpp   allocator/include/cachalot/caching_allocator.h"
+  "9 allocator/c_api.cpp          allocator/include/cachalot/c_api.h"
+  "10 tools/"
+  "11 tests/  bench/  examples/")
+
+# Headers from outside, and the only places in allocator/ that may include them. Elsewhere they are free to use.
+# A line: a regular expression for what is included, then paths.
+set(reserved_headers
+  "^cuda|^driver_types|^vector_types  allocator/device/cuda_device.cpp  allocator/include/cachalot/c_api.h")
+
+# What public headers must not make their users install.
+set(not_in_public_headers "^fmt/|^nlohmann/|^CLI/|^zlib|^gtest/|^benchmark/")

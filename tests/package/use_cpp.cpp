@@ -1,0 +1,18 @@
+// The C++ API from an installed package, on the simulated device.
+#include <cstdio>
+#include <memory>
+
+#include "cachalot/caching_allocator.h"
+#include "cachalot/simulated_device.h"
+
+int main() {
+  cachalot::CachingAllocator allocator({std::make_shared<cachalot::SimulatedDevice>()});
+  void* block = allocator.allocate(std::size_t{3} << 20);
+  const bool held = block != nullptr && allocator.memory_allocated() == std::size_t{3} << 20 &&
+                    allocator.memory_reserved() == std::size_t{20} << 20;
+  allocator.deallocate(block);
+  allocator.empty_cache();
+  const bool given_back = allocator.memory_allocated() == 0 && allocator.memory_reserved() == 0;
+  std::printf("C++: held %s, given back %s\n", held ? "right" : "WRONG", given_back ? "right" : "WRONG");
+  return held && given_back ? 0 : 1;
+}

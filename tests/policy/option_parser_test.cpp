@@ -1,0 +1,329 @@
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "base/bytes.h"
+#include "cachalot/errors.h"
+#include "cachalot/options.h"
+
+namespace cachalot {
+namespace {
+
+using Slots = std::array<std::size_t, Options::kRoundupSlots>;
+
+Slots slots_of(std::string_view text) { return parse_options(text).roundup_power2_divisions; }
+
+Slots all_slots(std::size_t divisions) {
+  Slots slots;
+  slots.fill(divisions);
+  return slots;
+}
+
+// The message of the InvalidArgument that `text` gets, or "" when it is accepted.
+std::string refusal(std::string_view text, const Options& base = {}) {
+  try {
+    parse_options(text, base);
+  } catch (const InvalidArgument& error) {
+    return error.what();
+  }
+  return "";
+}
+
+bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
+// An Options in which every member differs from its default.
+Options unusual() {
+  Options options = parse_options(
+      "large_segment_size_mb:32,max_split_size_mb:64,max_non_split_rounding_mb:48,garbage_collection_threshold:0.5,"
+      "roundup_power2_divisions:8,per_process_memory_fraction:0.25,release_lock_on_cudamalloc:True,"
+      "graph_capture_record_stream_reuse:True,pinned_use_background_threads:True,pinned_use_cuda_host_register:True,"
+      "pinned_num_register_threads:8,pinned_reserve_segment_size_mb:7");
+  return options;
+}
+
+TEST(OptionParser, EmptyTextIsTheDefaults) {
+  EXPECT_EQ(parse_options(""), Options{});
+  Options blank;
+  blank.text = " \t\n";
+  EXPECT_EQ(parse_options(" \t\n"), blank);
+}
+
+TEST(OptionParser, EachKeySetsItsOption) {
+  struct Row {
+    const char* text;
+    std::function<void(Options&)> set;
+  };
+  const Row rows[] = {
+      {"large_segment_size_mb:11", [](Options& o) { o.large_segment_size = o.max_non_split_rounding = 11 * kMiB; }},
+      {"large_segment_size_mb:32", [](Options& o) { o.large_segment_size = o.max_non_split_rounding = 32 * kMiB; }},
+      {"max_split_size_mb:20", [](Options& o) { o.max_split_size = 20 * kMiB; }},
+      {"max_split_size_mb:128", [](Options& o) { o.max_split_size = 128 * kMiB; }},
+      {"max_split_size_mb:17592186044415", [](Options& o) { o.max_split_size = 17592186044415 * kMiB; }},
+      {"max_non_split_rounding_mb:20", [](Options& o) { o.max_non_split_rounding = 20 * kMiB; }},
+      {"max_non_split_rounding_mb:40", [](Options& o) { o.max_non_split_rounding = 40 * kMiB; }},
+      {"garbage_collection_threshold:0.8", [](Options& o) { o.garbage_collection_threshold = 0.8; }},
+      {"garbage_collection_threshold:.001", [](Options& o) { o.garbage_collection_threshold = 0.001; }},
+      {"garbage_collection_threshold:9e-1", [](Options& o) { o.garbage_collection_threshold = 0.9; }},
+      {"roundup_power2_divisions:1", [](Options& o) { o.roundup_power2_divisions.fill(1); }},
+      {"roundup_power2_divisions:16", [](Options& o) { o.roundup_power2_divisions.fill(16); }},
+      {"per_process_memory_fraction:0", [](Options& o) { o.per_process_memory_fraction = 0; }},
+      {"per_process_memory_fraction:0.5", [](Options& o) { o.per_process_memory_fraction = 0.5; }},
+      {"per_process_memory_fraction:1.0", [](Options&) {}},
+      {"expandable_segments:False", [](Options&) {}},
+      {"release_lock_on_cudamalloc:True", [](Options& o) { o.release_lock_on_cudamalloc = true; }},
+      {"release_lock_on_cudamalloc:False", [](Options&) {}},
+      {"release_lock_on_hipmalloc:True", [](Options& o) { o.release_lock_on_cudamalloc = true; }},
+      {"graph_capture_record_stream_reuse:True", [](Options& o) { o.graph_capture_record_stream_reuse = true; }},
+      {"graph_capture_record_stream_reuse:False", [](Options&) {}},
+      {"pinned_use_background_threads:True", [](Options& o) { o.pinned_use_background_threads = true; }},
+      {"pinned_use_background_threads:False", [](Options&) {}},
+      {"pinned_use_cuda_host_register:True", [](Options& o) { o.pinned_use_cuda_host_register = true; }},
+      {"pinned_use_cuda_host_register:False", [](Options&) {}},
+      {"pinned_use_hip_host_register:True", [](Options& o) { o.pinned_use_cuda_host_register = true; }},
+      {"pinned_num_register_threads:1", [](Options&) {}},
+      {"pinned_num_register_threads:128", [](Options& o) { o.pinned_num_register_threads = 128; }},
+      {"pinned_reserve_segment_size_mb:1", [](Options& o) { o.pinned_reserve_segment_size = kMiB; }},
+      {"backend:native", [](Options&) {}},
+      {"heap:segments", [](Options&) {}},
+  };
+  for (const Row& row : rows) {
+    SCOPED_TRACE(row.text);
+    Options expected;
+    row.set(expected);
+    expected.text = row.text;
+    EXPECT_EQ(parse_options(row.text), expected);
+  }
+}
+
+TEST(OptionParser, SpacesAreIgnored) {
+  const Options options =
+      parse_options(" max_split_size_mb : 64 ,\troundup_power2_divisions: [ 64:8 ,\n256 : 4, >:1 ] ");
+  EXPECT_EQ(options.max_split_size, 64 * kMiB);
+  EXPECT_EQ(options.roundup_power2_divisions, slots_of("roundup_power2_divisions:[64:8,256:4,>:1]"));
+}
+
+TEST(OptionParser, TextIsKeptAsGiven) { EXPECT_EQ(parse_options(" heap : segments").text, " heap : segments"); }
+
+TEST(OptionParser, LargeSegmentSizeBoundsTheOthersWhateverItsPlace) {
+  EXPECT_EQ(parse_options("max_split_size_mb:32,large_segment_size_mb:32").max_split_size, 32 * kMiB);
+  EXPECT_TRUE(
+      contains(refusal("max_split_size_mb:31,large_segment_size_mb:32"), "max_split_size_mb too small, must be >= 32"));
+  EXPECT_EQ(parse_options("max_split_size_mb:12,large_segment_size_mb:12").max_split_size, 12 * kMiB);
+  EXPECT_EQ(parse_options("max_non_split_rounding_mb:40,large_segment_size_mb:32").max_non_split_rounding, 40 * kMiB);
+}
+
+TEST(OptionParser, LargeSegmentSizeOfBaseBoundsTheOthersToo) {
+  const Options base = parse_options("large_segment_size_mb:32");
+  EXPECT_TRUE(contains(refusal("max_split_size_mb:31", base), "must be >= 32"));
+  EXPECT_EQ(parse_options("max_split_size_mb:32", base).max_split_size, 32 * kMiB);
+}
+
+TEST(OptionParser, WhatPyTorchResetsGoesBackToItsDefaultAndTheRestStays) {
+  const Options base = unusual();
+  Options expected = base;
+  expected.max_split_size = Options::kUnlimited;
+  expected.max_non_split_rounding = 32 * kMiB;  // base's large_segment_size
+  expected.garbage_collection_threshold = 0;
+  expected.roundup_power2_divisions.fill(0);
+  expected.text = "";
+  EXPECT_EQ(parse_options("", base), expected);
+
+  expected.pinned_num_register_threads = 16;
+  expected.text = "pinned_num_register_threads:16";
+  EXPECT_EQ(parse_options(expected.text, base), expected);
+}
+
+TEST(OptionParser, RoundupListFollowsPyTorchSlotBySlot) {
+  struct Row {
+    const char* list;
+    Slots slots;
+  };
+  const Row rows[] = {
+      // The first interval fills the slots below it; the others only their own.
+      {"[256:1]", {1, 1, 1, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0}},
+      {"[256:1,512:2]", {1, 1, 1, 1, 1, 1, 1, 1, 1, 2, 0, 0, 0, 0, 0, 0}},
+      {"[256:1,512:2,1024:4,>:8]", {1, 1, 1, 1, 1, 1, 1, 1, 1, 2, 4, 8, 8, 8, 8, 8}},
+      {"[64:8,256:4,>:1]", {8, 8, 8, 8, 8, 8, 8, 0, 4, 1, 1, 1, 1, 1, 1, 1}},  // slot 7, between, is not filled
+      {"[2:8,64:4,256:2,>:1]", {8, 8, 0, 0, 0, 0, 4, 0, 2, 1, 1, 1, 1, 1, 1, 1}},
+      {"[1:4]", {4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}},
+      // '>' first: slot 0 stays as it is.
+      {"[>:8]", {0, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8}},
+      {"[>:8,4:2]", {2, 2, 2, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8}},
+      {"[4:2,1:16,>:8]", {16, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8}},
+      // 0 switches a slot off; the last slot takes whatever is larger.
+      {"[1024:4,512:0]", {4, 4, 4, 4, 4, 4, 4, 4, 4, 0, 4, 0, 0, 0, 0, 0}},
+      {"[32768:2,>:4]", {2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2}},
+      {"[1:2,65536:4]", {2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 4}},
+      {"[1:2,1048576:4]", {2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 4}},
+  };
+  for (const Row& row : rows) {
+    EXPECT_EQ(slots_of(std::string("roundup_power2_divisions:") + row.list), row.slots) << row.list;
+  }
+  EXPECT_EQ(slots_of("roundup_power2_divisions:4"), all_slots(4));
+}
+
+TEST(OptionParser, EachBadValueIsRefusedWithKeyValueAndRule) {
+  struct Row {
+    const char* key;
+    const char* value;
+    const char* rule;
+  };
+  const char* const kNotWhole = "is not a whole number from 0 to 18446744073709551615";
+  const char* const kTooManyMib = "the number of MiB must be <= 17592186044415";
+  const char* const kBool = "Expected 'True' or 'False' but got '";
+  const Row rows[] = {
+      {"large_segment_size_mb", "10", "CachingAllocator option large_segment_size_mb must be > 10 MB"},
+      {"large_segment_size_mb", "0", "must be > 10 MB"},
+      {"large_segment_size_mb", "-20", kNotWhole},
+      {"large_segment_size_mb", "20.5", kNotWhole},
+      {"large_segment_size_mb", "17592186044416", kTooManyMib},
+      {"max_split_size_mb", "19", "CachingAllocator option max_split_size_mb too small, must be >= 20"},
+      {"max_split_size_mb", "0", "max_split_size_mb too small, must be >= 20"},
+      {"max_split_size_mb", "-1", kNotWhole},
+      {"max_split_size_mb", "+100", kNotWhole},
+      {"max_split_size_mb", "100abc", kNotWhole},
+      {"max_split_size_mb", "0x40", kNotWhole},
+      {"max_split_size_mb", "1e3", kNotWhole},
+      {"max_split_size_mb", "none", kNotWhole},
+      {"max_split_size_mb", "17592186044416", kTooManyMib},
+      {"max_split_size_mb", "18446744073709551615", kTooManyMib},
+      {"max_split_size_mb", "18446744073709551616", kNotWhole},
+      {"max_split_size_mb", "99999999999999999999999999", kNotWhole},
+      {"max_split_size_mb", "[64:8]", "not a list"},
+      {"max_non_split_rounding_mb", "19", "max_non_split_rounding_mb too small, must be >= 20"},
+      {"max_non_split_rounding_mb", "x", kNotWhole},
+      {"garbage_collection_threshold", "0", "garbage_collect_threshold is invalid, set it in (0.0, 1.0)"},
+      {"garbage_collection_threshold", "0.0", "set it in (0.0, 1.0)"},
+      {"garbage_collection_threshold", "1", "set it in (0.0, 1.0)"},
+      {"garbage_collection_threshold", "1.2", "set it in (0.0, 1.0)"},
+      {"garbage_collection_threshold", "-0.5", "set it in (0.0, 1.0)"},
+      {"garbage_collection_threshold", "nan", "set it in (0.0, 1.0)"},
+      {"garbage_collection_threshold", "inf", "set it in (0.0, 1.0)"},
+      {"garbage_collection_threshold", "0.5x", "it is not a number"},
+      {"garbage_collection_threshold", "half", "it is not a number"},
+      {"garbage_collection_threshold", "1e-999", "it is not a number"},
+      {"roundup_power2_divisions", "0", "For roundups, the divisions has to be power of 2"},
+      {"roundup_power2_divisions", "3", "For roundups, the divisions has to be power of 2"},
+      {"roundup_power2_divisions", "-4", kNotWhole},
+      {"roundup_power2_divisions", "[64:3]",
+       "For roundups, the divisions has to be power of 2 or 0 to disable roundup"},
+      {"roundup_power2_divisions", "[48:4]", "For roundups, the intervals have to be power of 2"},
+      {"roundup_power2_divisions", "[0:4]", "For roundups, the intervals have to be power of 2"},
+      {"roundup_power2_divisions", "[64:x]", kNotWhole},
+      {"roundup_power2_divisions", "[x:4]", kNotWhole},
+      {"roundup_power2_divisions", "[>>:4]", kNotWhole},
+      {"roundup_power2_divisions", "[<:4]", kNotWhole},
+      {"roundup_power2_divisions", "[64:8,256:5]", "got 5"},
+      {"per_process_memory_fraction", "-0.1", "per_process_memory_fraction is invalid, set it in [0.0, 1.0]"},
+      {"per_process_memory_fraction", "1.1", "per_process_memory_fraction is invalid, set it in [0.0, 1.0]"},
+      {"per_process_memory_fraction", "nan", "set it in [0.0, 1.0]"},
+      {"per_process_memory_fraction", "all", "it is not a number"},
+      {"expandable_segments", "true", kBool},
+      {"expandable_segments", "1", kBool},
+      {"expandable_segments", "True", "need the page heap"},
+      {"release_lock_on_cudamalloc", "none", kBool},
+      {"release_lock_on_hipmalloc", "none", kBool},
+      {"graph_capture_record_stream_reuse", "yes", kBool},
+      {"pinned_use_background_threads", "TRUE", kBool},
+      {"pinned_use_cuda_host_register", "none", kBool},
+      {"pinned_use_hip_host_register", "none", kBool},
+      {"pinned_num_register_threads", "0", "Number of register threads has to be power of 2, got 0"},
+      {"pinned_num_register_threads", "3", "Number of register threads has to be power of 2, got 3"},
+      {"pinned_num_register_threads", "1024",
+       "Number of register threads should be less than or equal to 128, got 1024"},
+      {"pinned_num_register_threads", "-1", kNotWhole},
+      {"pinned_reserve_segment_size_mb", "0", "Pinned reserve segment size has to be greater than 0"},
+      {"pinned_reserve_segment_size_mb", "-5", kNotWhole},
+      {"backend", "cudaMallocAsync", "cachalot is a native backend"},
+      {"backend", "async", "Unknown allocator backend, options are native and cudaMallocAsync"},
+      {"heap", "pages", "no page heap"},
+      {"heap", "Segments", "Unknown heap, options are segments and pages"},
+      {"foo", "1", "Unrecognized key 'foo'"},
+      {"Max_split_size_mb", "64", "Unrecognized key 'Max_split_size_mb'"},
+  };
+  for (const Row& row : rows) {
+    const std::string text = std::string(row.key) + ":" + row.value;
+    SCOPED_TRACE(text);
+    const std::string message = refusal(text);
+    EXPECT_TRUE(contains(message, row.key)) << message;
+    EXPECT_TRUE(contains(message, "'" + std::string(row.value) + "'")) << message;
+    EXPECT_TRUE(contains(message, row.rule)) << message;
+  }
+}
+
+TEST(OptionParser, MalformedTextIsRefusedAndNamesWhereItBreaks) {
+  struct Row {
+    const char* text;
+    std::vector<const char*> parts;
+  };
+  const Row rows[] = {
+      {"max_split_size_mb", {"max_split_size_mb", "the end", "':'"}},
+      {"max_split_size_mb:", {"max_split_size_mb", "''", "the end", "value"}},
+      {"max_split_size_mb,100", {"max_split_size_mb", "','", "':'"}},
+      {"max_split_size_mb::100", {"max_split_size_mb", "':'", "value"}},
+      {"max_split_size_mb:100:200", {"max_split_size_mb", "'100'", "':'", "','"}},
+      {"max_split_size_mb:100,", {"max_split_size_mb", "'100'", "the end", "key is expected"}},
+      {"max_split_size_mb:100,,", {"max_split_size_mb", "'100'", "','", "key is expected"}},
+      {"max_split_size_mb:100,,backend:native", {"max_split_size_mb", "'100'", "','", "key is expected"}},
+      {",max_split_size_mb:100", {"','", "start"}},
+      {",", {"','", "start"}},
+      {",,", {"','"}},
+      {":", {"':'"}},
+      {":100", {"':'"}},
+      {"[", {"'['"}},
+      {"]", {"']'"}},
+      {"max_split_size_mb:]", {"max_split_size_mb", "']'"}},
+      {"max_split_size_mb:100]", {"max_split_size_mb", "'100'", "']'"}},
+      {"max_split_size_mb:100 backend:native", {"max_split_size_mb", "'100backend'", "':'"}},
+      {"roundup_power2_divisions:[", {"roundup_power2_divisions", "'['", "the end"}},
+      {"roundup_power2_divisions:[]", {"roundup_power2_divisions", "'['", "']'"}},
+      {"roundup_power2_divisions:[64", {"roundup_power2_divisions", "'[64'", "the end", "':'"}},
+      {"roundup_power2_divisions:[64:8", {"roundup_power2_divisions", "'[64:8'", "the end", "']'"}},
+      {"roundup_power2_divisions:[64:8,", {"roundup_power2_divisions", "'[64:8,'", "the end"}},
+      {"roundup_power2_divisions:[64:8,]", {"roundup_power2_divisions", "'[64:8,'", "']'"}},
+      {"roundup_power2_divisions:[64]", {"roundup_power2_divisions", "'[64'", "']'", "':'"}},
+      {"roundup_power2_divisions:[64,8]", {"roundup_power2_divisions", "'[64'", "','", "':'"}},
+      {"roundup_power2_divisions:[64:]", {"roundup_power2_divisions", "'[64:'", "']'"}},
+      {"roundup_power2_divisions:[64:8][", {"roundup_power2_divisions", "'[64:8]'", "'['"}},
+      {"roundup_power2_divisions:[64:8]max_split_size_mb:100", {"roundup_power2_divisions", "'max_split_size_mb'"}},
+      {"roundup_power2_divisions:[64:8]:4", {"roundup_power2_divisions", "'[64:8]'", "':'"}},
+  };
+  for (const Row& row : rows) {
+    SCOPED_TRACE(row.text);
+    const std::string message = refusal(row.text);
+    EXPECT_NE(message, "");
+    for (const char* part : row.parts) EXPECT_TRUE(contains(message, part)) << part << " in: " << message;
+  }
+}
+
+TEST(OptionParser, AKeyGivenTwiceIsRefused) {
+  for (const char* text :
+       {"max_split_size_mb:64,max_split_size_mb:64", "max_split_size_mb:32,heap:segments,max_split_size_mb:64"}) {
+    EXPECT_TRUE(contains(refusal(text), "option max_split_size_mb: bad value '64'")) << refusal(text);
+    EXPECT_TRUE(contains(refusal(text), "given twice")) << refusal(text);
+  }
+  EXPECT_TRUE(contains(refusal("release_lock_on_cudamalloc:True,release_lock_on_hipmalloc:False"), "given twice"));
+}
+
+TEST(OptionParser, ABadTextLeavesBaseAsItWas) {
+  const Options base = unusual();
+  const Options before = base;
+  EXPECT_NE(refusal("max_split_size_mb:100,roundup_power2_divisions:2,garbage_collection_threshold:7", base), "");
+  EXPECT_EQ(base, before);
+}
+
+TEST(OptionParser, TheWholeTextIsCheckedBeforeAnyOfIt) {
+  EXPECT_TRUE(contains(refusal("max_split_size_mb:1,foo:2"), "foo"));         // keys before values
+  EXPECT_TRUE(contains(refusal("foo:2,max_split_size_mb:100,"), "the end"));  // grammar before keys
+}
+
+TEST(OptionParser, NullBytesAndOtherJunkAreJustBadCharacters) {
+  EXPECT_NE(refusal(std::string_view("max_split_size_mb:64\0", 21)), "");
+  EXPECT_NE(refusal("max_split_size_mb:64\x80"), "");
+  EXPECT_NE(refusal("max_split_size_mb:\xff"), "");
+}
+
+}  // namespace
+}  // namespace cachalot

@@ -1,0 +1,175 @@
+// Stream safety, at random: work is launched on every stream a block may be used on, and the simulated device's hazard
+// checker refuses memory whose last use is not ordered before its next owner.
+// CACHALOT_TEST_SCALE multiplies the number of operations; 50 makes it the 10 million of the full run.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <memory>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "base/bytes.h"
+#include "cachalot/caching_allocator.h"
+#include "cachalot/simulated_device.h"
+
+namespace cachalot {
+namespace {
+
+constexpr std::size_t kStreams = 4;
+
+std::size_t operations() {
+  const char* text = std::getenv("CACHALOT_TEST_SCALE");
+  return static_cast<std::size_t>(200'000 * (text == nullptr ? 1.0 : std::strtod(text, nullptr)));
+}
+
+std::shared_ptr<SimulatedDevice> watched_device() {
+  SimulatedDevice::Config config;
+  config.memory_bytes = 512 * kMiB;
+  config.check_hazards = true;
+  return std::make_shared<SimulatedDevice>(config);  // with the latencies of a real one: the host runs ahead of it
+}
+
+struct LiveBlock {
+  void* ptr;
+  std::size_t bytes;
+  std::size_t home;                    // its stream
+  std::array<bool, kStreams> used_on;  // announced by record_stream
+};
+
+// A program that plays by the rules: it uses a block on its own stream, and on others once they were announced.
+class Player {
+ public:
+  explicit Player(std::uint64_t seed) : random_(seed), device_(watched_device()), allocator_({device_}) {
+    for (Stream& stream : streams_) stream = device_->stream();
+  }
+
+  void play_one() {
+    const std::uint64_t dice = below(1000);
+    if (dice < 300 || live_.empty()) return allocate();
+    if (dice < 600 || live_.size() > 200) return deallocate();
+    if (dice < 850) return use(live_[below(live_.size())]);
+    if (dice < 930) return announce(live_[below(live_.size())]);
+    if (dice < 990) return device_->advance(static_cast<std::int64_t>(below(50'000)));
+    if (dice < 994) return device_->stream_synchronize(streams_[below(kStreams)]);
+    if (dice < 999) return order_streams();
+    allocator_.empty_cache();
+  }
+
+  void free_all() {
+    while (!live_.empty()) deallocate();
+  }
+
+  const CachingAllocator& allocator() const { return allocator_; }
+  const SimulatedDevice& device() const { return *device_; }
+
+ private:
+  std::size_t below(std::size_t bound) { return std::uniform_int_distribution<std::size_t>(0, bound - 1)(random_); }
+
+  void allocate() {
+    const auto bytes = static_cast<std::size_t>(std::exp2(std::uniform_real_distribution<double>(0, 25)(random_)));
+    const std::size_t home = below(kStreams);
+    void* ptr = nullptr;
+    try {
+      ptr = allocator_.allocate(bytes, 0, streams_[home]);
+    } catch (const OutOfMemory&) {
+      return deallocate();
+    }
+    device_->handed_out(reinterpret_cast<Address>(ptr), bytes, streams_[home]);
+    live_.push_back({ptr, bytes, home, {}});
+    live_.back().used_on[home] = true;
+    use(live_.back());
+  }
+
+  void use(const LiveBlock& block) {
+    std::size_t stream = below(kStreams);
+    if (!block.used_on[stream]) stream = block.home;
+    device_->launch(streams_[stream], static_cast<std::int64_t>(below(100'000)),
+                    {{reinterpret_cast<Address>(block.ptr), block.bytes}});
+  }
+
+  // Another stream may use what the home stream has written once it waits for it.
+  void announce(LiveBlock& block) {
+    const std::size_t other = below(kStreams);
+    wait_for(block.home, other);
+    allocator_.record_stream(block.ptr, streams_[other]);
+    block.used_on[other] = true;
+    device_->launch(streams_[other], static_cast<std::int64_t>(below(300'000)),
+                    {{reinterpret_cast<Address>(block.ptr), block.bytes}});
+  }
+
+  void order_streams() { wait_for(below(kStreams), below(kStreams)); }
+
+  void wait_for(std::size_t earlier, std::size_t later) {
+    if (earlier == later) return;
+    const Event event = device_->event_create();
+    device_->event_record(event, streams_[earlier]);
+    device_->stream_wait(streams_[later], event);
+    device_->event_destroy(event);
+  }
+
+  void deallocate() {
+    if (live_.empty()) return;
+    const std::size_t which = below(live_.size());
+    const LiveBlock block = live_[which];
+    live_[which] = live_.back();
+    live_.pop_back();
+    device_->given_back(reinterpret_cast<Address>(block.ptr));
+    allocator_.deallocate(block.ptr);
+  }
+
+  std::mt19937_64 random_;
+  std::shared_ptr<SimulatedDevice> device_;
+  CachingAllocator allocator_;
+  std::array<Stream, kStreams> streams_{};
+  std::vector<LiveBlock> live_;
+};
+
+TEST(RandomStreamPrograms, HaveNoHazard) {
+  const std::uint64_t seed = 4242;
+  SCOPED_TRACE(fmt::format("seed {}", seed));
+  Player player(seed);
+  const std::size_t count = operations();
+  for (std::size_t i = 0; i < count; ++i) {
+    try {
+      player.play_one();
+    } catch (const HazardError& hazard) {
+      player.free_all();
+      FAIL() << "operation " << i << ": " << hazard.what();
+    }
+    if (i % 50'000 == 0) {
+      ASSERT_EQ(player.allocator().validate(), "");
+    }
+  }
+  player.free_all();
+  EXPECT_EQ(player.allocator().validate(), "");
+  EXPECT_EQ(player.allocator().memory_allocated(), 0u);
+  // The run was not an empty one: frees waited for other streams, and memory ran out.
+  EXPECT_GT(player.device().count(DeviceCall::event_record), count / 100);
+  EXPECT_GT(player.allocator().memory_stats().num_alloc_retries, 0);
+}
+
+TEST(TheHazardChecker, CatchesAUseThatWasNotAnnounced) {
+  const auto device = watched_device();
+  CachingAllocator allocator({device});
+  const Stream home = device->stream();
+  const Stream other = device->stream();
+  void* ptr = allocator.allocate(1000, 0, home);
+  const auto address = reinterpret_cast<Address>(ptr);
+  device->handed_out(address, 1000, home);
+  device->launch(other, 1'000'000, {{address, 1000}});  // no record_stream
+  device->given_back(address);
+  allocator.deallocate(ptr);
+  ASSERT_EQ(allocator.allocate(1000, 0, home), ptr);
+  EXPECT_THROW(device->handed_out(address, 1000, home), HazardError);
+  allocator.deallocate(ptr);
+}
+
+}  // namespace
+}  // namespace cachalot

@@ -1,0 +1,100 @@
+// Programs of allocator operations: written at random or pasted as text, run against the allocator and the reference
+// heap side by side, and made shorter when they fail.
+//
+// As text a program is a line "devices <MiB> <MiB> options <index>" and then one operation a line,
+//
+//   <kind> <device> <name> <stream> <amount>
+//
+// where `name` is of an allocation or a private pool, and what an operation does not need is 0. An operation that makes
+// no sense where it stands (a free of what is not live) does nothing, so that any part of a program is a program.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace cachalot {
+
+struct Operation {
+  enum class Kind : std::uint8_t {
+    allocate,  // amount: bytes
+    deallocate,
+    deallocate_sized,  // with size, device and stream: another stream counts as a use on it
+    record_stream,
+    launch,       // amount: ns of work
+    advance,      // amount: ns of the host
+    empty_cache,  // of this device
+    empty_all_caches,
+    set_memory_fraction,  // amount: per mille
+    configure,            // amount: index in kProgramOptions
+    reset_peak,
+    reset_accumulated,
+    create_pool,
+    begin_pool,
+    end_pool,
+    release_pool,
+    set_no_split,
+    set_use_on_oom,  // amount: 0 or 1
+    empty_pool,
+    begin_capture,  // of this stream, to graph pool `name`
+    end_capture,
+    donate,  // this allocation is freed by the callback for whoever misses next
+    kCount,
+  };
+  Kind kind = Kind::allocate;
+  int device = 0;
+  std::uint64_t name = 0;
+  std::uint64_t stream = 0;
+  std::uint64_t amount = 0;
+};
+
+inline constexpr std::uint64_t kProgramStreams = 4;  // 0: the default stream
+
+// large_segment_size_mb keeps its value until it is named again, and bounds max_split_size_mb from below.
+inline constexpr std::array kProgramOptions = {
+    "",
+    "large_segment_size_mb:20,max_split_size_mb:20",
+    "large_segment_size_mb:20,max_split_size_mb:24,max_non_split_rounding_mb:22",
+    "garbage_collection_threshold:0.5",
+    "garbage_collection_threshold:0.8,max_split_size_mb:32",
+    "roundup_power2_divisions:4",
+    "roundup_power2_divisions:[1:16,8:4,32:2,>:8]",
+    "large_segment_size_mb:12",
+    "large_segment_size_mb:32,max_split_size_mb:40",
+    "large_segment_size_mb:20,roundup_power2_divisions:[>:2]",
+};
+
+struct Program {
+  std::array<std::size_t, 2> device_mib = {256, 256};
+  std::size_t options = 0;  // index in kProgramOptions
+  std::vector<Operation> operations;
+};
+
+// What a random program is like.
+struct Taste {
+  std::array<std::size_t, 2> device_mib = {256, 192};
+  std::size_t options = 0;
+  bool changes_options = false;
+  bool uses_pools = false;
+  bool captures = false;
+  bool donates = false;
+  double smallest_bytes = 1;
+  std::size_t largest_bytes = std::size_t{48} << 20;  // sizes are log-uniform from smallest_bytes to this
+  std::size_t most_live = 120;
+};
+
+Program random_program(std::uint64_t seed, std::size_t operations, const Taste& taste);
+std::string to_text(const Program& program);
+Program program_of(std::string_view text);
+
+// Runs the program on the allocator over simulated devices and on the reference heap. Returns "" or the first
+// operation after which they differ, and how.
+std::string run(const Program& program);
+
+// A shorter program that still fails: parts are left out as long as that can be done.
+Program shortened(Program program);
+
+}  // namespace cachalot

@@ -1,0 +1,143 @@
+// Random programs: the allocator decides as the reference heap does, after every single operation.
+// CACHALOT_TEST_SCALE multiplies the number of operations; CACHALOT_TEST_SEED replaces the seed.
+#include <gtest/gtest.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <string>
+
+#include "tests/reference/program.h"
+
+namespace cachalot {
+namespace {
+
+double scale() {
+  const char* text = std::getenv("CACHALOT_TEST_SCALE");
+  return text == nullptr ? 1.0 : std::strtod(text, nullptr);
+}
+
+std::uint64_t seed_or(std::uint64_t fixed) {
+  const char* text = std::getenv("CACHALOT_TEST_SEED");
+  return text == nullptr ? fixed : std::strtoull(text, nullptr, 10);
+}
+
+void expect_agreement(const char* name, std::uint64_t seed, std::size_t operations, const Taste& taste) {
+  // Many short programs find more than one long one: a new heap meets the rules from another side.
+  constexpr std::size_t kOperationsAProgram = 2000;
+  const auto programs = static_cast<std::size_t>(static_cast<double>(operations) * scale()) / kOperationsAProgram + 1;
+  for (std::size_t i = 0; i < programs; ++i) {
+    const Program program = random_program(seed_or(seed) + i, kOperationsAProgram, taste);
+    const std::string trouble = run(program);
+    if (trouble.empty()) continue;
+    const Program shorter = shortened(program);
+    FAIL() << name << ", seed " << seed_or(seed) + i << ": " << trouble << "\nShortened, " << run(shorter) << "\n"
+           << to_text(shorter);
+  }
+}
+
+class RandomPrograms : public testing::TestWithParam<std::size_t> {};
+
+TEST_P(RandomPrograms, AgreeWithTheReferenceUnderTheseOptions) {
+  Taste taste;
+  taste.options = GetParam();
+  expect_agreement(kProgramOptions[GetParam()], 1000 * GetParam() + 1, 10'000, taste);
+}
+INSTANTIATE_TEST_SUITE_P(Options, RandomPrograms, testing::Range(std::size_t{0}, kProgramOptions.size()));
+
+TEST(RandomProgramsToo, AgreeWithTheReferenceOnTinyDevices) {
+  Taste taste;
+  taste.device_mib = {64, 42};
+  taste.largest_bytes = std::size_t{24} << 20;
+  expect_agreement("tiny devices", 20'001, 20'000, taste);
+}
+
+TEST(RandomProgramsToo, AgreeWithTheReferenceOnLargeDevicesThatNeverFill) {
+  Taste taste;
+  taste.device_mib = {20'000, 20'000};
+  taste.most_live = 400;
+  expect_agreement("large devices", 30'001, 20'000, taste);
+}
+
+TEST(RandomProgramsToo, AgreeWithTheReferenceOnSmallBlocksAlone) {
+  Taste taste;
+  taste.device_mib = {12, 8};
+  taste.largest_bytes = std::size_t{1} << 20;
+  expect_agreement("small blocks", 40'001, 20'000, taste);
+}
+
+TEST(RandomProgramsToo, AgreeWithTheReferenceOnManyLargeBlocksOfNearlyOneSize) {
+  Taste taste;
+  taste.device_mib = {20'000, 20'000};
+  taste.smallest_bytes = 3.0 * (1 << 20);
+  taste.largest_bytes = std::size_t{3} * (1 << 20) + (1 << 16);
+  taste.most_live = 800;
+  expect_agreement("nearly one large size", 42'001, 20'000, taste);
+}
+
+TEST(RandomProgramsToo, AgreeWithTheReferenceOnManySmallBlocksOfAFewSizes) {
+  Taste taste;
+  taste.device_mib = {20'000, 20'000};
+  taste.smallest_bytes = 500;
+  taste.largest_bytes = 2000;
+  taste.most_live = 1500;
+  expect_agreement("a few small sizes", 43'001, 20'000, taste);
+}
+
+TEST(RandomProgramsToo, AgreeWithTheReferenceDuringCaptures) {
+  Taste taste;
+  taste.captures = true;
+  expect_agreement("captures", 45'001, 20'000, taste);
+}
+
+TEST(RandomProgramsToo, AgreeWithTheReferenceDuringCapturesWhenEverythingChanges) {
+  Taste taste;
+  taste.device_mib = {160, 96};
+  taste.captures = taste.uses_pools = taste.changes_options = taste.donates = true;
+  expect_agreement("captures and everything", 46'001, 20'000, taste);
+}
+
+TEST(RandomProgramsToo, AgreeWithTheReferenceWhenCallbacksFreeMemory) {
+  Taste taste;
+  taste.donates = true;
+  taste.changes_options = true;
+  expect_agreement("callbacks", 47'001, 20'000, taste);
+}
+
+TEST(RandomProgramsToo, AgreeWithTheReferenceWhileOptionsChange) {
+  Taste taste;
+  taste.changes_options = true;
+  expect_agreement("changing options", 50'001, 40'000, taste);
+}
+
+TEST(RandomProgramsToo, AgreeWithTheReferenceInPrivatePools) {
+  Taste taste;
+  taste.uses_pools = true;
+  expect_agreement("private pools", 60'001, 40'000, taste);
+}
+
+TEST(RandomProgramsToo, AgreeWithTheReferenceWhenEverythingChanges) {
+  Taste taste;
+  taste.device_mib = {160, 96};
+  taste.uses_pools = true;
+  taste.changes_options = true;
+  expect_agreement("everything", 70'001, 40'000, taste);
+}
+
+TEST(Programs, CanBePasted) {
+  const Program program = random_program(1, 500, Taste{});
+  EXPECT_EQ(to_text(program_of(to_text(program))), to_text(program));
+  EXPECT_EQ(run(program_of(R"(devices 64 64 options 0
+allocate 0 1 0 1000
+record_stream 0 1 2 0
+launch 0 0 2 5000
+deallocate 0 1 0 0
+allocate 0 2 0 1000
+advance 0 0 0 5000
+allocate 0 3 0 1000
+)")),
+            "");
+}
+
+}  // namespace
+}  // namespace cachalot

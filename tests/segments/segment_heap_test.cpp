@@ -1,0 +1,110 @@
+#include "segments/segment_heap.h"
+
+#include <gtest/gtest.h>
+
+#include "base/bytes.h"
+
+namespace cachalot {
+namespace {
+
+constexpr Address kBase = Address{1} << 40;
+
+class SegmentHeapTest : public ::testing::Test {
+ protected:
+  Block& segment(Address address, std::size_t bytes) { return heap.add_segment(address, bytes, arena); }
+  void TearDown() override { EXPECT_EQ(heap.validate(), ""); }
+  static void expect(const InactiveSplit& change, std::int64_t blocks, std::int64_t bytes) {
+    EXPECT_EQ(change.blocks, blocks);
+    EXPECT_EQ(change.bytes, bytes);
+  }
+
+  PageMap page_map;
+  BlockPool pool{PoolKind::small, {}, nullptr};
+  Arena& arena = pool.arena(nullptr);
+  SegmentHeap heap{0, page_map};
+};
+
+TEST_F(SegmentHeapTest, ASegmentBeginsAsOneFreeBlock) {
+  Block& block = segment(kBase, 2 * kMiB);
+  EXPECT_TRUE(block.is_free());
+  EXPECT_FALSE(block.is_split());
+  EXPECT_EQ(arena.bins.best_fit(512), &block);
+}
+
+TEST_F(SegmentHeapTest, ASplitKeepsTheLowPartAndFreesTheRest) {
+  Block& block = segment(kBase, 2 * kMiB);
+  expect(heap.take(block, 4096, 4000, true), 1, 2 * kMiB - 4096);
+  EXPECT_EQ(block.address, kBase);
+  EXPECT_EQ(block.size(), 4096u);
+  EXPECT_EQ(block.requested, 4000u);
+  EXPECT_EQ(page_map.find(kBase), &block);
+  const Block* rest = arena.bins.best_fit(512);
+  ASSERT_NE(rest, nullptr);
+  EXPECT_EQ(rest->address, kBase + 4096);
+  EXPECT_EQ(rest->size(), 2 * kMiB - 4096);
+}
+
+TEST_F(SegmentHeapTest, TakingAWholeSegmentLeavesNoSplit) {
+  Block& block = segment(kBase, 2 * kMiB);
+  expect(heap.take(block, 2 * kMiB, 2 * kMiB, false), 0, 0);
+  EXPECT_EQ(arena.bins.best_fit(512), nullptr);
+  expect(heap.put_back(block), 0, 0);
+}
+
+TEST_F(SegmentHeapTest, TakingFromASplitSegmentCountsOnlyBytes) {
+  heap.take(segment(kBase, 2 * kMiB), 4096, 4096, true);
+  expect(heap.take(*arena.bins.best_fit(512), 1024, 1024, true), 0, -1024);
+  Block& last = *arena.bins.best_fit(512);
+  const auto size = static_cast<std::int64_t>(last.size());
+  expect(heap.take(last, last.size(), 1, false), -1, -size);
+}
+
+TEST_F(SegmentHeapTest, FreeNeighboursMergeOnBothSides) {
+  Block& low = segment(kBase, 2 * kMiB);
+  heap.take(low, 4096, 4096, true);
+  Block& middle = *arena.bins.best_fit(512);
+  heap.take(middle, 4096, 77, true);
+  expect(heap.put_back(low), 1, 4096);
+  expect(heap.put_back(middle), -2, -(4096 + static_cast<std::int64_t>(2 * kMiB) - 8192));
+  EXPECT_EQ(heap.segments().at(kBase), &low);  // the first block stays the same object
+  EXPECT_EQ(low.size(), 2 * kMiB);
+  EXPECT_FALSE(low.is_split());
+  EXPECT_EQ(low.requested, 77u);  // its last user's
+}
+
+TEST_F(SegmentHeapTest, AnAddressFindsItsSegment) {
+  Block& first = segment(kBase, 2 * kMiB);
+  Block& second = segment(kBase + 8 * kMiB, 20 * kMiB);
+  EXPECT_EQ(heap.segment_at(kBase - 1), nullptr);
+  EXPECT_EQ(heap.segment_at(kBase), &first);
+  EXPECT_EQ(heap.segment_at(kBase + 2 * kMiB - 1), &first);
+  EXPECT_EQ(heap.segment_at(kBase + 2 * kMiB), nullptr);
+  EXPECT_EQ(heap.segment_at(kBase + 27 * kMiB), &second);
+}
+
+TEST_F(SegmentHeapTest, ARemovedSegmentIsForgotten) {
+  heap.remove_segment(segment(kBase, 2 * kMiB));
+  EXPECT_TRUE(heap.segments().empty());
+  EXPECT_EQ(arena.bins.best_fit(512), nullptr);
+}
+
+TEST_F(SegmentHeapTest, AgesAreThoseOfTheLastTimeABlockBecameFree) {
+  heap.start_keeping_ages();
+  Block& block = segment(kBase, 2 * kMiB);
+  EXPECT_EQ(heap.freed_at(block), 0u);
+  pool.clock = 5;
+  heap.take(block, 2 * kMiB, 1, false);
+  heap.put_back(block);
+  EXPECT_EQ(heap.freed_at(block), 5u);
+}
+
+TEST_F(SegmentHeapTest, ValidateNamesABrokenTiling) {
+  Block& block = segment(kBase, 2 * kMiB);
+  heap.take(block, 4096, 4096, true);
+  block.size_and_flags -= 512;  // planted
+  EXPECT_NE(heap.validate().find("gap or overlap"), std::string::npos);
+  block.size_and_flags += 512;
+}
+
+}  // namespace
+}  // namespace cachalot

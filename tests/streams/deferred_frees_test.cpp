@@ -1,0 +1,167 @@
+#include "streams/deferred_frees.h"
+
+#include <gtest/gtest.h>
+
+#include <deque>
+#include <vector>
+
+#include "cachalot/errors.h"
+#include "cachalot/simulated_device.h"
+
+namespace cachalot {
+namespace {
+
+SimulatedDevice::Config quick(bool completion_hints) {
+  SimulatedDevice::Config config;
+  config.latency = LatencyModel::none();
+  config.completion_hints = completion_hints;
+  return config;
+}
+
+// Both kinds of device: one that can tell that something completed, and one that has to be asked.
+class DeferredFreesTest : public ::testing::TestWithParam<bool> {
+ protected:
+  Block& block() {
+    blocks.push_back(
+        {static_cast<Address>(blocks.size() + 1) << 20, 512 | Block::kAllocated, 512, nullptr, nullptr, nullptr, {}});
+    return blocks.back();
+  }
+  // A block freed while `streams` still use it.
+  Block& free_in_use(const std::vector<Stream>& streams) {
+    Block& freed = block();
+    const Lock lock(mutex);
+    for (Stream stream : streams) frees.add_use(freed, stream);
+    frees.wait_for_uses(freed);
+    return freed;
+  }
+  std::size_t reclaim() {
+    const std::size_t before = done.size();
+    const Lock lock(mutex);
+    frees.reclaim();
+    return done.size() - before;
+  }
+  std::uint64_t queries() const { return device.count(DeviceCall::event_query); }
+
+  SimulatedDevice device{quick(GetParam())};
+  Stream a = device.stream(), b = device.stream();
+  Mutex mutex;
+  std::deque<Block> blocks;
+  std::vector<Block*> done;
+  DeferredFrees frees{device, mutex, [this](Block& block) { done.push_back(&block); }};
+};
+INSTANTIATE_TEST_SUITE_P(Hints, DeferredFreesTest, ::testing::Values(true, false));
+
+TEST_P(DeferredFreesTest, ABlockIsDoneWhenTheWorkBeforeItsFreeIs) {
+  device.launch(a, 1000);
+  Block& freed = free_in_use({a});
+  EXPECT_EQ(reclaim(), 0u);
+  device.advance(999);
+  EXPECT_EQ(reclaim(), 0u);
+  device.advance(1);
+  EXPECT_EQ(reclaim(), 1u);
+  EXPECT_EQ(done, std::vector<Block*>{&freed});
+  EXPECT_TRUE(frees.empty());
+}
+
+TEST_P(DeferredFreesTest, ABlockOfTwoStreamsWaitsForBoth) {
+  device.launch(a, 1000);
+  device.launch(b, 5000);
+  free_in_use({a, b, a});
+  EXPECT_EQ(device.count(DeviceCall::event_record), 2u);
+  device.advance(1000);
+  EXPECT_EQ(reclaim(), 0u);
+  device.advance(4000);
+  EXPECT_EQ(reclaim(), 1u);
+}
+
+TEST_P(DeferredFreesTest, EverythingDoneOnAStreamIsReclaimedAtOnce) {
+  for (int i = 0; i < 100; ++i) {
+    device.launch(a, 10);
+    free_in_use({a});
+  }
+  device.advance(500);
+  EXPECT_EQ(reclaim(), 50u);
+  device.advance(500);
+  EXPECT_EQ(reclaim(), 50u);
+}
+
+TEST_P(DeferredFreesTest, AStreamWithNothingNewIsNotAskedAgain) {
+  if (!GetParam()) GTEST_SKIP() << "this device has to be asked every time";
+  device.launch(a, 1000);
+  device.launch(b, 1000);
+  free_in_use({a, b});
+  reclaim();
+  const std::uint64_t asked = queries();
+  for (int i = 0; i < 100; ++i) EXPECT_EQ(reclaim(), 0u);
+  EXPECT_EQ(queries(), asked);
+  free_in_use({a});  // not the oldest of its stream
+  reclaim();
+  EXPECT_EQ(queries(), asked);
+  device.advance(1000);
+  EXPECT_EQ(reclaim(), 2u);
+}
+
+TEST_P(DeferredFreesTest, AnIdleDeviceReclaimsAtTheNextLook) {
+  free_in_use({a});
+  EXPECT_EQ(reclaim(), 1u);
+}
+
+TEST_P(DeferredFreesTest, SynchronizeWaitsForTheSelectedOnly) {
+  device.launch(a, 1000);
+  Block& first = free_in_use({a});
+  Block& second = free_in_use({a});
+  const Lock lock(mutex);
+  frees.synchronize([&](const Block& block) { return &block == &second; });
+  EXPECT_EQ(done, std::vector<Block*>{&second});
+  frees.synchronize([](const Block&) { return true; });
+  EXPECT_EQ(done, (std::vector<Block*>{&second, &first}));
+  EXPECT_TRUE(frees.empty());
+}
+
+TEST_P(DeferredFreesTest, AFailedRecordLeavesTheUsesAsTheyWere) {
+  Block& freed = block();
+  const Lock lock(mutex);
+  frees.add_use(freed, a);
+  frees.add_use(freed, b);
+  device.set_faults({{.call = DeviceCall::event_record, .nth = 2, .out_of_memory = false, .code = 700}});
+  EXPECT_THROW(frees.wait_for_uses(freed), CudaError);
+  EXPECT_TRUE(frees.empty());
+  frees.wait_for_uses(freed);
+  EXPECT_EQ(freed.uses.pending_events, 2u);
+  frees.reclaim();
+  EXPECT_EQ(done, std::vector<Block*>{&freed});
+}
+
+TEST_P(DeferredFreesTest, AFailedQueryLosesNothing) {
+  free_in_use({a});
+  device.set_faults({{.call = DeviceCall::event_query, .nth = 1, .out_of_memory = false, .code = 700}});
+  EXPECT_THROW(reclaim(), CudaError);
+  EXPECT_FALSE(frees.empty());
+  EXPECT_EQ(reclaim(), 1u);
+}
+
+TEST_P(DeferredFreesTest, AFailedSynchronizationLosesNothing) {
+  free_in_use({a});
+  const Lock lock(mutex);
+  device.set_faults({{.call = DeviceCall::event_synchronize, .nth = 1, .out_of_memory = false, .code = 700}});
+  EXPECT_THROW(frees.synchronize([](const Block&) { return true; }), CudaError);
+  frees.synchronize([](const Block&) { return true; });
+  EXPECT_EQ(done.size(), 1u);
+}
+
+TEST_P(DeferredFreesTest, EventsAndQueuesAreReused) {
+  for (int round = 0; round < 1000; ++round) {
+    free_in_use({device.stream()});  // a stream of its own each time
+    EXPECT_EQ(reclaim(), 1u);
+  }
+  EXPECT_EQ(device.count(DeviceCall::event_create), 1u);
+  const std::size_t bytes = frees.metadata_bytes();
+  for (int round = 0; round < 1000; ++round) {
+    free_in_use({device.stream()});
+    reclaim();
+  }
+  EXPECT_EQ(frees.metadata_bytes(), bytes);
+}
+
+}  // namespace
+}  // namespace cachalot

@@ -1,0 +1,240 @@
+// The `cachalot` command as its users run it.
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "tests/tools/temporary_file.h"
+
+namespace cachalot::tools {
+namespace {
+
+const std::string kData = CACHALOT_DATA_DIR;
+
+struct Outcome {
+  int exit_code = -1;
+  std::string out;
+  std::string err;
+};
+
+// Runs `cachalot <arguments>` through the shell, with CACHALOT_CONF as given.
+Outcome run(const std::string& arguments, const std::string& environment = "") {
+  const TemporaryFile out;
+  const TemporaryFile err;
+  const std::string command = "CACHALOT_CONF='" + environment + "' '" + CACHALOT_COMMAND + "' " + arguments + " >'" +
+                              out.path() + "' 2>'" + err.path() + "'";
+  const int status = std::system(command.c_str());
+  return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, read_whole(out.path()), read_whole(err.path())};
+}
+
+std::string trace(const std::string& name) { return kData + "/traces/" + name + ".csv.gz"; }
+
+nlohmann::json json_of(const std::string& arguments, const std::string& environment = "") {
+  const Outcome result = run("replay --json " + arguments, environment);
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  return nlohmann::json::parse(result.out);
+}
+
+// One line on standard error, nothing on standard output, exit code 2. Returns the message.
+std::string complaint(const std::string& arguments, const std::string& environment = "") {
+  const Outcome result = run(arguments, environment);
+  EXPECT_EQ(result.exit_code, 2) << arguments;
+  EXPECT_EQ(result.out, "") << arguments;
+  EXPECT_EQ(std::ranges::count(result.err, '\n'), 1) << result.err;
+  EXPECT_EQ(result.err.rfind("cachalot: ", 0), 0u) << result.err;
+  return result.err;
+}
+
+void expect_contains(const std::string& text, const std::vector<std::string>& parts) {
+  for (const std::string& part : parts) EXPECT_NE(text.find(part), std::string::npos) << part << " is not in " << text;
+}
+
+TEST(CommandLine, ShowsItsVersionAndHelp) {
+  EXPECT_EQ(run("--version").out, "cachalot " CACHALOT_VERSION "\n");
+  EXPECT_EQ(run("--version").exit_code, 0);
+  EXPECT_EQ(run("--help").exit_code, 0);
+  expect_contains(run("--help").out, {"replay"});
+  const Outcome help = run("replay --help");
+  EXPECT_EQ(help.exit_code, 0);
+  expect_contains(help.out, {"--config", "--device-memory", "--memory-fraction", "--repeat", "--json", "--steps",
+                             "--min-device", "200000MiB"});
+}
+
+TEST(CommandLine, ReportsEveryFigureAsText) {
+  const Outcome result = run("replay --min-device " + trace("lsm"));
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_EQ(result.err, "");
+  expect_contains(result.out,
+                  {trace("lsm"), "events", "10585", "peak requested", "peak allocated", "peak reserved",
+                   "reserved / requested", "internal fragmentation", "external fragmentation", "out of memory",
+                   "retries", "device calls", "simulated driver time", "host time", "smallest device"});
+}
+
+TEST(CommandLine, EndsTheTextOfSeveralTracesWithATable) {
+  const Outcome result = run("replay " + trace("lsm") + " " + trace("frag_toy"));
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  expect_contains(result.out, {"trace ", "\nlsm ", "\nfrag_toy ", "ns/event"});
+  EXPECT_EQ(run("replay " + trace("lsm")).out.find("ns/event"), std::string::npos);
+}
+
+TEST(CommandLine, WritesAJsonObjectALine) {
+  const Outcome result = run("replay --json " + trace("lsm") + " " + trace("frag_toy"));
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  std::istringstream lines(result.out);
+  std::vector<std::string> traces;
+  for (std::string line; std::getline(lines, line);) traces.push_back(nlohmann::json::parse(line).at("trace"));
+  EXPECT_EQ(traces, (std::vector<std::string>{trace("lsm"), trace("frag_toy")}));
+}
+
+TEST(CommandLine, WritesTheJsonKeysItPromises) {
+  const nlohmann::json json = json_of(trace("lsm"));
+  std::set<std::string> keys;
+  for (const auto& [key, value] : json.items()) keys.insert(key);
+  EXPECT_EQ(keys,
+            (std::set<std::string>{"trace", "events", "peak_requested_bytes", "peak_allocated_bytes",
+                                   "peak_reserved_bytes", "ratio", "internal_fragmentation", "external_fragmentation",
+                                   "ooms", "first_oom_event", "retries", "device_calls", "driver_us", "ns_per_event"}));
+  std::set<std::string> calls;
+  for (const auto& [key, value] : json["device_calls"].items()) calls.insert(key);
+  EXPECT_EQ(calls, (std::set<std::string>{"malloc", "free", "create", "release", "map", "unmap", "set_access",
+                                          "event_record", "event_query", "stream_wait", "synchronize"}));
+  EXPECT_EQ(json["events"], 10585);
+  EXPECT_EQ(json["ooms"], 0);
+  EXPECT_TRUE(json["first_oom_event"].is_null());
+  EXPECT_GT(json["device_calls"]["malloc"], 0);
+  EXPECT_GT(json["ns_per_event"], 0.0);
+  EXPECT_NEAR(json["ratio"].get<double>(), 1.094, 0.0005);  // what PyTorch 2.11 reached on this trace
+}
+
+TEST(CommandLine, AddsTheSmallestDeviceToTheJsonWhenAskedTo) {
+  const nlohmann::json json = json_of("--min-device " + trace("lsm"));
+  EXPECT_GE(json["min_device_bytes"], json["peak_requested_bytes"]);
+  EXPECT_LE(json["min_device_bytes"], json["peak_reserved_bytes"]);
+  const std::string smallest = std::to_string(json["min_device_bytes"].get<std::size_t>());
+  EXPECT_EQ(json_of("--device-memory " + smallest + " " + trace("lsm"))["ooms"], 0);
+}
+
+TEST(CommandLine, WritesStepsThatEqualAGoldenFile) {
+  const TemporaryFile steps;
+  EXPECT_EQ(
+      run("replay --device-memory 3300MiB --repeat 2 --steps '" + steps.path() + "' " + trace("frag_toy")).exit_code,
+      0);
+  EXPECT_TRUE(read_whole(steps.path()) == read_gzip(kData + "/golden/frag_toy.cap3300.txt.gz"));
+}
+
+TEST(CommandLine, WritesStepsIntoAPipe) {
+  const TemporaryFile one("a,1,512,0\n");
+  const TemporaryFile piped;
+  const TemporaryFile report;
+  run("replay --steps /dev/fd/3 " + one.path() + " 3>&1 >'" + report.path() + "' | cat >'" + piped.path() + "'; true");
+  EXPECT_EQ(read_whole(piped.path()), "0 0 0 2097152 512 512 2096640\n");
+}
+
+TEST(CommandLine, WritesStepsToWhereALinkLeadsAndKeepsTheLink) {
+  const TemporaryFile one("a,1,512,0\n");
+  const TemporaryFile target("old");
+  const TemporaryFile link;
+  std::filesystem::create_symlink(target.path(), link.path());
+  EXPECT_EQ(run("replay --steps " + link.path() + " " + one.path()).exit_code, 0);
+  EXPECT_TRUE(std::filesystem::is_symlink(link.path()));
+  EXPECT_EQ(read_whole(target.path()), "0 0 0 2097152 512 512 2096640\n");
+}
+
+TEST(CommandLine, SucceedsWhenAllocationsFail) {
+  const nlohmann::json json = json_of("--device-memory 1.5GiB " + trace("frag_toy"));
+  EXPECT_GT(json["ooms"], 0);
+  EXPECT_TRUE(json["first_oom_event"].is_number());
+}
+
+TEST(CommandLine, TakesItsConfigurationFromTheEnvironmentUnlessGivenOne) {
+  const TemporaryFile one("a,1,2000000,0\n");
+  EXPECT_EQ(json_of(one.path())["peak_reserved_bytes"], 20 << 20);
+  EXPECT_EQ(json_of(one.path(), "large_segment_size_mb:32")["peak_reserved_bytes"], 32 << 20);
+  EXPECT_EQ(json_of("--config '' " + one.path(), "large_segment_size_mb:32")["peak_reserved_bytes"], 20 << 20);
+  EXPECT_EQ(json_of("--config large_segment_size_mb:40 " + one.path(), "nonsense")["peak_reserved_bytes"], 40 << 20);
+}
+
+TEST(CommandLine, UnderstandsSizes) {
+  const TemporaryFile one("a,1,10485760,0\n");
+  for (const char* enough : {"10485760", "10240KiB", "10MiB", "'10 MiB'", "0.5GiB"}) {
+    EXPECT_EQ(json_of(std::string("--device-memory ") + enough + " " + one.path())["ooms"], 0) << enough;
+  }
+  EXPECT_EQ(json_of("--device-memory 8MiB " + one.path())["ooms"], 1);
+}
+
+TEST(CommandLine, RefusesBadOptions) {
+  const std::string lsm = trace("lsm");
+  expect_contains(complaint(""), {"no command"});
+  expect_contains(complaint("replay"), {"TRACE"});
+  expect_contains(complaint("frobnicate"), {"frobnicate"});
+  expect_contains(complaint("replay --frobnicate " + lsm), {"--frobnicate"});
+  expect_contains(complaint("replay --repeat 0 " + lsm), {"--repeat", "0"});
+  expect_contains(complaint("replay --repeat -1 " + lsm), {"--repeat", "-1"});
+  expect_contains(complaint("replay --repeat many " + lsm), {"--repeat", "many"});
+  expect_contains(complaint("replay --memory-fraction 1.5 " + lsm), {"fraction", "1.5"});
+  expect_contains(complaint("replay --memory-fraction -0.5 " + lsm), {"fraction", "-0.5"});
+  expect_contains(complaint("replay --memory-fraction nan " + lsm), {"fraction", "nan"});
+  expect_contains(complaint("replay --memory-fraction half " + lsm), {"fraction", "half"});
+}
+
+TEST(CommandLine, RefusesBadSizes) {
+  for (const char* size : {"lots", "-1", "10MB", "1e40", "''", "99999999999999999999", "1.5"}) {
+    expect_contains(complaint(std::string("replay --device-memory ") + size + " " + trace("lsm")), {"--device-memory"});
+  }
+  expect_contains(complaint("replay --device-memory 1MiB " + trace("lsm")), {"1048576", "smaller than one segment"});
+  expect_contains(complaint("replay --device-memory 0 " + trace("lsm")), {"smaller than one segment"});
+}
+
+TEST(CommandLine, RefusesBadConfigurationsAndNamesKeyValueAndRule) {
+  const std::string replay = " " + trace("lsm");
+  expect_contains(complaint("replay --config max_split_size_mb:2" + replay), {"max_split_size_mb", "2", "20"});
+  expect_contains(complaint("replay --config frobnicate:1" + replay), {"frobnicate"});
+  expect_contains(complaint("replay" + replay, "garbage_collection_threshold:7"),
+                  {"garbage_collection_threshold", "7"});
+  expect_contains(complaint("replay --config heap:pages" + replay), {"heap", "pages"});
+  expect_contains(complaint("replay --config expandable_segments:True" + replay), {"expandable_segments"});
+}
+
+TEST(CommandLine, RefusesBadTracesAndNamesFileAndLine) {
+  expect_contains(complaint("replay /nowhere/trace.csv"), {"/nowhere/trace.csv", "No such file"});
+  const TemporaryFile negative("a,1,512,0\na,2,-5,0\n");
+  expect_contains(complaint("replay " + negative.path()), {negative.path() + ":2:", "-5", "negative"});
+  const std::string whole = read_whole(trace("lsm"));
+  const TemporaryFile cut(whole.substr(0, whole.size() / 2));
+  expect_contains(complaint("replay " + cut.path()), {cut.path() + ":", "cut off"});
+}
+
+TEST(CommandLine, SaysNothingOfGoodTracesWhenOneIsBad) {
+  expect_contains(complaint("replay " + trace("lsm") + " /nowhere/trace.csv"), {"/nowhere/trace.csv"});
+}
+
+TEST(CommandLine, RefusesStepsOfSeveralTraces) {
+  const TemporaryFile steps;
+  expect_contains(complaint("replay --steps " + steps.path() + " " + trace("lsm") + " " + trace("frag_toy")),
+                  {"--steps", "one trace"});
+  EXPECT_FALSE(std::filesystem::exists(steps.path()));
+}
+
+TEST(CommandLine, RefusesStepsThatCannotBeWritten) {
+  expect_contains(complaint("replay --steps /nowhere/steps.txt " + trace("lsm")), {"/nowhere/steps.txt"});
+  expect_contains(complaint("replay --steps / " + trace("lsm")), {"--steps /"});
+}
+
+TEST(CommandLine, FailsWhenItsOutputCannotBeWritten) {
+  if (!std::filesystem::exists("/dev/full")) GTEST_SKIP() << "no /dev/full here";
+  const TemporaryFile one("a,1,512,0\n");
+  const std::string replay =
+      std::string("'") + CACHALOT_COMMAND + "' replay --json " + one.path() + " >/dev/full 2>/dev/null";
+  EXPECT_EQ(WEXITSTATUS(std::system(replay.c_str())), 2);
+}
+
+}  // namespace
+}  // namespace cachalot::tools

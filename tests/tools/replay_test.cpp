@@ -1,0 +1,245 @@
+#include "tools/replay.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include "base/bytes.h"
+#include "cachalot/errors.h"
+#include "tests/tools/temporary_file.h"
+
+namespace cachalot::tools {
+namespace {
+
+const std::string kTraces = CACHALOT_DATA_DIR "/traces/";
+
+Trace trace_of(const std::string& text) { return read_trace(TemporaryFile(text).path()); }
+
+ReplayOptions on_device(std::size_t bytes) {
+  ReplayOptions options;
+  options.device_bytes = bytes;
+  return options;
+}
+
+std::uint64_t calls(const ReplayResult& result, std::string_view name) {
+  return std::ranges::find(result.device_calls, name, &CallCount::name)->count;
+}
+
+std::string complaint(const Trace& trace, const ReplayOptions& options) {
+  try {
+    replay(trace, options);
+    return "";
+  } catch (const InvalidArgument& error) {
+    return error.what();
+  }
+}
+
+// A block of 1024 bytes in a small segment of 2 MiB and one of 3 MiB + 512 in a large segment of 20 MiB.
+const std::string kTwoBlocks = "a,1,1000,0\na,2,3145729,0\n";
+
+TEST(Replay, CountsBytesAsPyTorchDoes) {
+  const ReplayResult result = replay(trace_of(kTwoBlocks + "f,1\nf,2\n"), {});
+  EXPECT_EQ(result.events, 4u);
+  EXPECT_EQ(result.peak_requested_bytes, 1000u + 3145729u);
+  EXPECT_EQ(result.peak_allocated_bytes, 1024u + 3146240u);
+  EXPECT_EQ(result.peak_reserved_bytes, 22 * kMiB);
+  EXPECT_DOUBLE_EQ(result.ratio, 22.0 * 1048576 / (1000 + 3145729));
+  EXPECT_EQ(result.ooms, 0u);
+  EXPECT_EQ(result.first_oom_event, std::nullopt);
+  EXPECT_EQ(result.min_device_bytes, std::nullopt);
+  EXPECT_GT(result.ns_per_event, 0);
+}
+
+TEST(Replay, CountsDeviceCallsAndTheirLatencies) {
+  const ReplayResult result = replay(trace_of(kTwoBlocks), {});
+  EXPECT_EQ(calls(result, "malloc"), 2u);
+  EXPECT_EQ(calls(result, "free"), 0u);
+  const LatencyModel latency = LatencyModel::published();
+  EXPECT_DOUBLE_EQ(result.driver_us, 2 * latency[DeviceCall::malloc] + 22 * latency.malloc_us_per_mib);
+}
+
+TEST(Replay, TakesFragmentationAtTheEventThatFirstReachesThePeakOfReserved) {
+  // At event 1 reserved reaches 22 MiB; afterwards nothing is reserved, but fragmentation changes.
+  const ReplayResult result = replay(trace_of(kTwoBlocks + "f,1\nf,2\na,3,512,0\n"), {});
+  const double allocated = 1024 + 3146240;
+  EXPECT_DOUBLE_EQ(result.internal_fragmentation, 1 - (1000 + 3145729) / allocated);
+  EXPECT_DOUBLE_EQ(result.external_fragmentation, 1 - (20.0 * 1048576 - 3146240) / (22.0 * 1048576 - allocated));
+}
+
+TEST(Replay, GoesOnAfterAFailedAllocationAndIgnoresItsFree) {
+  const ReplayResult result =
+      replay(trace_of(kTwoBlocks + "a,3,31457280,0\nf,3\na,4,31457280,0\nf,1\nf,2\n"), on_device(22 * kMiB));
+  EXPECT_EQ(result.ooms, 2u);
+  EXPECT_EQ(result.first_oom_event, 2u);
+  EXPECT_EQ(result.retries, 2u);
+  EXPECT_EQ(result.peak_requested_bytes, 1000u + 3145729u);
+}
+
+TEST(Replay, CountsRetriesThatSucceed) {
+  const ReplayResult result = replay(trace_of("a,1,20971520,0\nf,1\na,2,512,0\n"), on_device(20 * kMiB));
+  EXPECT_EQ(result.ooms, 0u);
+  EXPECT_EQ(result.retries, 1u);
+  EXPECT_EQ(calls(result, "free"), 1u);
+}
+
+TEST(Replay, KeepsTheStreamsOfATraceApart) {
+  EXPECT_EQ(replay(trace_of("a,1,512,0\nf,1\na,2,512,0\n"), {}).peak_reserved_bytes, 2 * kMiB);
+  EXPECT_EQ(replay(trace_of("a,1,512,0\nf,1\na,2,512,9\n"), {}).peak_reserved_bytes, 4 * kMiB);
+}
+
+TEST(Replay, AppliesTheConfiguration) {
+  ReplayOptions options;
+  options.config = "large_segment_size_mb:32";
+  EXPECT_EQ(replay(trace_of(kTwoBlocks), options).peak_reserved_bytes, 34 * kMiB);
+}
+
+TEST(Replay, AppliesTheMemoryFraction) {
+  ReplayOptions options = on_device(44 * kMiB);
+  EXPECT_EQ(replay(trace_of(kTwoBlocks + "a,3,512,3\n"), options).ooms, 0u);
+  options.memory_fraction = 0.5;
+  const ReplayResult result = replay(trace_of(kTwoBlocks + "a,3,512,3\n"), options);
+  EXPECT_EQ(result.ooms, 1u);
+  EXPECT_EQ(result.first_oom_event, 2u);
+}
+
+TEST(Replay, TakesTheFiguresOfTheFirstPassHoweverManyAreTimed) {
+  const Trace trace = read_trace(kTraces + "frag_toy.csv.gz");
+  ReplayOptions options = on_device(3300 * kMiB);
+  const ReplayResult once = replay(trace, options);
+  options.repeat = 3;
+  const ReplayResult thrice = replay(trace, options);
+  EXPECT_GT(once.retries, 0u);
+  EXPECT_EQ(thrice.retries, once.retries);
+  EXPECT_EQ(thrice.peak_reserved_bytes, once.peak_reserved_bytes);
+  EXPECT_EQ(thrice.driver_us, once.driver_us);
+  EXPECT_EQ(calls(thrice, "malloc"), calls(once, "malloc"));
+}
+
+TEST(Replay, TimesEachPassOnceAndFreesWhatItLeavesAlive) {
+  int passes = 0;
+  // Each pass leaves 20 MiB alive on a device with room for one of them: freed between passes, or the second one fails.
+  const Trace trace = trace_of("a,1,20971520,0\n");
+  const std::int64_t ns = time_best_pass(trace, on_device(20 * kMiB), 3, [&](int done) { EXPECT_EQ(done, ++passes); });
+  EXPECT_EQ(passes, 3);
+  EXPECT_GT(ns, 0);
+}
+
+TEST(Replay, ReportsItsProgressInOrderUpToTheEnd) {
+  const Trace trace = read_trace(kTraces + "moe.csv.gz");
+  std::vector<double> seen;
+  ReplayOptions options;
+  options.progress = [&](double done) { seen.push_back(done); };
+  replay(trace, options);
+  EXPECT_GT(seen.size(), 10u);
+  EXPECT_TRUE(std::ranges::is_sorted(seen));
+  EXPECT_DOUBLE_EQ(seen.back(), 1);
+}
+
+TEST(Replay, RefusesADeviceSmallerThanASegment) {
+  EXPECT_EQ(complaint(trace_of(kTwoBlocks), on_device(2 * kMiB - 1)),
+            "a device of 2097151 bytes is smaller than one segment (2097152 bytes)");
+  EXPECT_EQ(complaint(trace_of(kTwoBlocks), on_device(2 * kMiB)), "");
+}
+
+TEST(Replay, RefusesAMemoryFractionOutOfRange) {
+  ReplayOptions options;
+  for (const double fraction : {-0.1, 1.5}) {
+    options.memory_fraction = fraction;
+    EXPECT_NE(complaint(trace_of(kTwoBlocks), options), "") << fraction;
+  }
+}
+
+TEST(MinDevice, IsWhatLivesAtOnceWhereNothingIsLost) {
+  EXPECT_EQ(find_min_device(trace_of("a,1,10485760,0\n"), {}), 10 * kMiB);
+  EXPECT_EQ(find_min_device(trace_of("a,1,0,0\n"), {}), 2 * kMiB);
+}
+
+TEST(MinDevice, CountsWholeSegments) { EXPECT_EQ(find_min_device(trace_of(kTwoBlocks), {}), 22 * kMiB); }
+
+TEST(MinDevice, CompletesTheTraceAndHardlyAnySmallerOneWasTried) {
+  const Trace trace = read_trace(kTraces + "gpt2_varlen.csv.gz");
+  int tries = 0;
+  const std::size_t found = find_min_device(trace, {}, [&] { ++tries; }).value();
+  EXPECT_TRUE(completes(trace, {}, found));
+  EXPECT_GE(found, peak_live_bytes(trace));
+  EXPECT_LE(found, replay(trace, {}).peak_reserved_bytes);
+  EXPECT_LE(tries, 16);
+}
+
+TEST(MinDevice, DoesNotDependOnTheDeviceAskedFor) {
+  const Trace trace = read_trace(kTraces + "lsm.csv.gz");
+  ReplayOptions options = on_device(2 * kMiB);
+  options.find_min_device = true;
+  const ReplayResult result = replay(trace, options);
+  EXPECT_GT(result.ooms, 0u);
+  EXPECT_EQ(result.min_device_bytes, find_min_device(trace, {}));
+  EXPECT_NE(result.min_device_bytes, std::nullopt);
+}
+
+TEST(MinDevice, IsAbsentWhereNoDeviceIsLargeEnough) {
+  ReplayOptions options;
+  options.memory_fraction = 0;
+  EXPECT_EQ(find_min_device(trace_of(kTwoBlocks), options), std::nullopt);
+}
+
+TEST(Steps, AreOneLineAnEventInTheGoldenFormat) {
+  const TemporaryFile steps;
+  ReplayOptions options = on_device(22 * kMiB);
+  options.steps_path = steps.path();
+  replay(trace_of(kTwoBlocks + "a,3,31457280,0\nf,3\na,4,0,0\nf,1\na,5,512,0\n"), options);
+  EXPECT_EQ(read_whole(steps.path()),
+            "0 0 0 2097152 1024 1024 2096128\n"
+            "1 1 0 23068672 3147264 3147264 19921408\n"
+            "2 oom\n"
+            "3 - - 23068672 3147264 3147264 19921408\n"
+            "4 - - 23068672 3147264 3147264 19921408\n"
+            "5 - - 23068672 3146240 3146240 17825280\n"
+            "6 0 0 23068672 3146752 3146752 19921920\n");
+}
+
+TEST(Steps, NumberSegmentsByTheirCreationEvenAfterSomeAreGone) {
+  const TemporaryFile steps;
+  ReplayOptions options = on_device(20 * kMiB);
+  options.steps_path = steps.path();
+  replay(trace_of("a,1,20971520,0\nf,1\na,2,512,0\na,3,512,0\n"), options);
+  EXPECT_EQ(read_whole(steps.path()),
+            "0 0 0 20971520 20971520 20971520 0\n"
+            "1 - - 20971520 0 0 0\n"
+            "2 1 0 2097152 512 512 2096640\n"
+            "3 1 512 2097152 1024 1024 2096128\n");
+}
+
+TEST(Steps, ThatCannotBeWrittenAreAnErrorThatNamesTheFile) {
+  ReplayOptions options;
+  options.steps_path = "/nowhere/steps.txt";
+  EXPECT_EQ(complaint(trace_of(kTwoBlocks), options),
+            "--steps /nowhere/steps.txt: cannot write the file: No such file or directory");
+}
+
+TEST(Steps, ThatFillTheDiskAreAnError) {
+  if (!std::filesystem::exists("/dev/full")) GTEST_SKIP() << "no /dev/full here";
+  ReplayOptions options;
+  options.steps_path = "/dev/full";
+  EXPECT_EQ(complaint(trace_of(kTwoBlocks), options),
+            "--steps /dev/full: cannot write the file: No space left on device");
+}
+
+TEST(Steps, LeaveNothingBehindAndTheOldFileWholeWhenTheReplayFails) {
+  const TemporaryFile directory;
+  std::filesystem::create_directory(directory.path());
+  const std::string file = directory.path() + "/steps.txt";
+  std::ofstream(file) << "old";
+  ReplayOptions options = on_device(kMiB);
+  options.steps_path = file;
+  EXPECT_NE(complaint(trace_of(kTwoBlocks), options), "");
+  EXPECT_EQ(read_whole(file), "old");
+  const auto files = std::filesystem::directory_iterator(directory.path());
+  EXPECT_EQ(std::distance(begin(files), end(files)), 1);
+}
+
+}  // namespace
+}  // namespace cachalot::tools

@@ -1,0 +1,117 @@
+#include "tools/report.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "base/bytes.h"
+
+namespace cachalot::tools {
+namespace {
+
+// "moe" for "data/traces/moe.csv.gz".
+std::string trace_name(const ReplayResult& result) {
+  const std::string file = std::filesystem::path(result.trace).filename().string();
+  return file.substr(0, file.find('.'));
+}
+
+std::string percent(double part) { return fmt::format("{:.2f} %", 100 * part); }
+
+std::string mib(std::size_t bytes) {
+  return fmt::format("{:.1f}", static_cast<double>(bytes) / static_cast<double>(kMiB));
+}
+
+std::string bytes_text(std::size_t bytes) {
+  return bytes <= kKiB ? format_bytes(bytes) : fmt::format("{} ({} bytes)", format_bytes(bytes), bytes);
+}
+
+std::string ooms_text(const ReplayResult& result) {
+  if (!result.first_oom_event) return "0";
+  return fmt::format("{}, the first at event {}", result.ooms, *result.first_oom_event);
+}
+
+std::string calls_text(const ReplayResult& result) {
+  std::string text;
+  for (const CallCount& call : result.device_calls) {
+    if (call.count > 0) text += fmt::format("{}{} {}", text.empty() ? "" : ", ", call.count, call.name);
+  }
+  return text.empty() ? "none" : text;
+}
+
+std::string min_device_text(const ReplayResult& result) {
+  return result.min_device_bytes ? bytes_text(*result.min_device_bytes) : "above 1 PiB";
+}
+
+std::string line(const char* label, const std::string& value) { return fmt::format("  {:<24} {}\n", label, value); }
+
+}  // namespace
+
+std::string to_text(const ReplayResult& result, bool with_min_device) {
+  std::string text = result.trace + "\n";
+  text += line("events", fmt::format("{}", result.events));
+  text += line("peak requested", bytes_text(result.peak_requested_bytes));
+  text += line("peak allocated", bytes_text(result.peak_allocated_bytes));
+  text += line("peak reserved", bytes_text(result.peak_reserved_bytes));
+  text += line("reserved / requested", fmt::format("{:.4f}", result.ratio));
+  text += line("internal fragmentation", percent(result.internal_fragmentation) + " at the peak of reserved");
+  text += line("external fragmentation", percent(result.external_fragmentation) + " at the peak of reserved");
+  text += line("out of memory", ooms_text(result));
+  text += line("retries", fmt::format("{}", result.retries));
+  text += line("device calls", calls_text(result));
+  text += line("simulated driver time", fmt::format("{:.3f} ms", result.driver_us / 1000));
+  text += line("host time", fmt::format("{:.1f} ns an event", result.ns_per_event));
+  if (with_min_device) text += line("smallest device", min_device_text(result));
+  return text;
+}
+
+std::string summary_table(const std::vector<ReplayResult>& results, bool with_min_device) {
+  std::size_t name_width = 5;
+  for (const ReplayResult& result : results) name_width = std::max(name_width, trace_name(result).size());
+  std::string table = fmt::format("{:<{}} {:>9} {:>14} {:>14} {:>9} {:>9} {:>9} {:>6} {:>8} {:>12} {:>9}", "trace",
+                                  name_width, "events", "requested MiB", "reserved MiB", "res./req.", "internal",
+                                  "external", "ooms", "mallocs", "driver ms", "ns/event");
+  table += with_min_device ? fmt::format(" {:>15}\n", "min device MiB") : "\n";
+  for (const ReplayResult& result : results) {
+    table += fmt::format("{:<{}} {:>9} {:>14} {:>14} {:>9.4f} {:>9} {:>9} {:>6} {:>8} {:>12.3f} {:>9.1f}",
+                         trace_name(result), name_width, result.events, mib(result.peak_requested_bytes),
+                         mib(result.peak_reserved_bytes), result.ratio, percent(result.internal_fragmentation),
+                         percent(result.external_fragmentation), result.ooms, result.device_calls.front().count,
+                         result.driver_us / 1000, result.ns_per_event);
+    if (with_min_device) {
+      table += fmt::format(" {:>15}", result.min_device_bytes ? mib(*result.min_device_bytes) : "> 1 PiB");
+    }
+    table += '\n';
+  }
+  return table;
+}
+
+std::string to_json(const ReplayResult& result, bool with_min_device) {
+  nlohmann::ordered_json calls;
+  for (const CallCount& call : result.device_calls) calls[std::string(call.name)] = call.count;
+  nlohmann::ordered_json json;
+  json["trace"] = result.trace;
+  json["events"] = result.events;
+  json["peak_requested_bytes"] = result.peak_requested_bytes;
+  json["peak_allocated_bytes"] = result.peak_allocated_bytes;
+  json["peak_reserved_bytes"] = result.peak_reserved_bytes;
+  json["ratio"] = result.ratio;
+  json["internal_fragmentation"] = result.internal_fragmentation;
+  json["external_fragmentation"] = result.external_fragmentation;
+  json["ooms"] = result.ooms;
+  json["first_oom_event"] = nullptr;
+  if (result.first_oom_event) json["first_oom_event"] = *result.first_oom_event;
+  json["retries"] = result.retries;
+  json["device_calls"] = calls;
+  json["driver_us"] = result.driver_us;
+  json["ns_per_event"] = result.ns_per_event;
+  if (with_min_device) {
+    json["min_device_bytes"] = nullptr;
+    if (result.min_device_bytes) json["min_device_bytes"] = *result.min_device_bytes;
+  }
+  // A path need not be UTF-8, JSON must.
+  return json.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
+}
+
+}  // namespace cachalot::tools
