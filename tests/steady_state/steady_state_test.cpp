@@ -43,18 +43,23 @@ void* counted_aligned(std::size_t bytes, std::align_val_t alignment) {
 
 }  // namespace
 
-void* operator new(std::size_t bytes) { return counted_malloc(bytes); }
-void* operator new[](std::size_t bytes) { return counted_malloc(bytes); }
-void* operator new(std::size_t bytes, std::align_val_t alignment) { return counted_aligned(bytes, alignment); }
-void* operator new[](std::size_t bytes, std::align_val_t alignment) { return counted_aligned(bytes, alignment); }
-void operator delete(void* ptr) noexcept { std::free(ptr); }
-void operator delete[](void* ptr) noexcept { std::free(ptr); }
-void operator delete(void* ptr, std::size_t) noexcept { std::free(ptr); }
-void operator delete[](void* ptr, std::size_t) noexcept { std::free(ptr); }
-void operator delete(void* ptr, std::align_val_t) noexcept { std::free(ptr); }
-void operator delete[](void* ptr, std::align_val_t) noexcept { std::free(ptr); }
-void operator delete(void* ptr, std::size_t, std::align_val_t) noexcept { std::free(ptr); }
-void operator delete[](void* ptr, std::size_t, std::align_val_t) noexcept { std::free(ptr); }
+// Not inlined: where only one of a pair is, GCC sees free() release what operator new gave (-Wmismatched-new-delete).
+[[gnu::noinline]] void* operator new(std::size_t bytes) { return counted_malloc(bytes); }
+[[gnu::noinline]] void* operator new[](std::size_t bytes) { return counted_malloc(bytes); }
+[[gnu::noinline]] void* operator new(std::size_t bytes, std::align_val_t alignment) {
+  return counted_aligned(bytes, alignment);
+}
+[[gnu::noinline]] void* operator new[](std::size_t bytes, std::align_val_t alignment) {
+  return counted_aligned(bytes, alignment);
+}
+[[gnu::noinline]] void operator delete(void* ptr) noexcept { std::free(ptr); }
+[[gnu::noinline]] void operator delete[](void* ptr) noexcept { std::free(ptr); }
+[[gnu::noinline]] void operator delete(void* ptr, std::size_t) noexcept { std::free(ptr); }
+[[gnu::noinline]] void operator delete[](void* ptr, std::size_t) noexcept { std::free(ptr); }
+[[gnu::noinline]] void operator delete(void* ptr, std::align_val_t) noexcept { std::free(ptr); }
+[[gnu::noinline]] void operator delete[](void* ptr, std::align_val_t) noexcept { std::free(ptr); }
+[[gnu::noinline]] void operator delete(void* ptr, std::size_t, std::align_val_t) noexcept { std::free(ptr); }
+[[gnu::noinline]] void operator delete[](void* ptr, std::size_t, std::align_val_t) noexcept { std::free(ptr); }
 
 namespace cachalot {
 namespace {
