@@ -184,7 +184,7 @@ bool DeviceAllocator::deallocate(Block& block, const void* ptr, std::size_t byte
   if (!is_live(block, ptr)) [[unlikely]]
     return false;
   CACHALOT_REQUIRE(bytes == block.requested, "size {} does not match the allocation at {}: {} bytes were asked for",
-                   bytes, ptr, block.requested);
+                   bytes, ptr, std::size_t{block.requested});
   if (stream != block.arena->stream) [[unlikely]]
     frees_.add_use(block, stream);
   free_block(block, context);

@@ -121,7 +121,8 @@ std::string DeviceAllocator::describe(const void* ptr) const {
   if (block->is_free()) return "its memory is free (already freed?)";
   if (block->has(Block::kPending) || block->has(Block::kFreeing))
     return "it was already freed and waits for other streams";
-  return fmt::format("it lies inside the allocation of {} bytes at {:#x}", block->requested, block->address);
+  return fmt::format("it lies inside the allocation of {} bytes at {:#x}", std::size_t{block->requested},
+                     block->address);
 }
 
 // --- history --------------------------------------------------------------------------------------------------------

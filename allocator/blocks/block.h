@@ -31,6 +31,7 @@ struct Block {
     kRetired = 8,    // not a block: an unused slot of the slab
   };
   static constexpr std::uint64_t kFlagBits = kBlockGranularity - 1;
+  static constexpr std::uint64_t kRequestedBits = (std::uint64_t{1} << 62) - 1;
 
   struct BinLinks {  // while free
     Block* left;
@@ -43,8 +44,9 @@ struct Block {
 
   Address address;
   std::uint64_t size_and_flags;
-  std::uint64_t requested;  // bytes asked for; of a free block: by its last user
-  Block* prev;              // neighbours in the segment
+  std::uint64_t requested : 62;  // bytes asked for; of a free block: by its last user
+  std::uint64_t map_level : 2;   // where the page map has it: PageMap::Place
+  Block* prev;                   // neighbours in the segment
   Block* next;
   Arena* arena;
   union {

@@ -1,6 +1,5 @@
 #include "blocks/block_slab.h"
 
-#include <cstdlib>
 #include <new>
 
 #include "blocks/page_map.h"
@@ -13,22 +12,14 @@ BlockSlab::~BlockSlab() {
   for (Chunk* chunk : chunks_) {
     page_map_.forget_chunk(chunk->first_index);
     chunk->~Chunk();
-    std::free(chunk);
   }
 }
 
 void BlockSlab::add_chunk() {
   chunks_.reserve(chunks_.size() + 1);
-  void* memory = std::aligned_alloc(kChunkBytes, kChunkBytes);
-  if (memory == nullptr) throw std::bad_alloc();
+  const auto [memory, first_index] = page_map_.add_chunk();
   auto* blocks = static_cast<Block*>(memory);
-  auto* chunk = new (memory) Chunk{device_, 0, nullptr};
-  try {
-    chunk->first_index = page_map_.add_chunk(blocks);
-  } catch (...) {
-    std::free(memory);
-    throw;
-  }
+  auto* chunk = new (memory) Chunk{device_, first_index, nullptr};
   chunks_.push_back(chunk);
   for (std::size_t slot = kSlots - 1; slot >= 1; --slot) retire(blocks[slot]);
 }
@@ -45,8 +36,8 @@ BlockDetail* BlockSlab::find_detail(const Block& block) const {
 }
 
 std::size_t BlockSlab::metadata_bytes() const {
-  std::size_t bytes = chunks_.capacity() * sizeof(Chunk*);
-  for (const Chunk* chunk : chunks_) bytes += kChunkBytes + (chunk->details ? kSlots * sizeof(BlockDetail) : 0);
+  std::size_t bytes = chunks_.capacity() * sizeof(Chunk*);  // the chunks themselves: PageMap::metadata_bytes
+  for (const Chunk* chunk : chunks_) bytes += chunk->details ? kSlots * sizeof(BlockDetail) : 0;
   return bytes;
 }
 

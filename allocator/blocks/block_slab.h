@@ -1,4 +1,4 @@
-// Where Blocks live. Memory comes in chunks of 64 KiB, aligned to their size, and is never given back before the end:
+// Where Blocks live. Memory comes in chunks of 64 KiB, aligned to their size, from the page map and lives as long as that:
 // so the steady state allocates nothing, and a Block pointer found through the page map may always be looked at.
 // One slab per device; a chunk knows its device, so that a block's owner is known without a lock.
 // Not thread-safe but for owner_of and index_of.

@@ -18,37 +18,21 @@ T* allocate_zeroed(std::size_t count) {
 
 }  // namespace
 
-PageMap::PageMap() : root_(allocate_zeroed<std::atomic<Node*>>(kRootEntries)) {
-  try {
-    chunks_ = allocate_zeroed<std::atomic<Block*>>(kMaxChunks);
-  } catch (...) {
-    std::free(root_);
-    throw;
-  }
-}
-
-PageMap::~PageMap() {
-  for (std::size_t i = 0; node_count_ != 0 && i < kRootEntries; ++i) {
-    if (Node* node = root_[i].load()) std::free(node);
-  }
-  std::free(root_);
-  std::free(chunks_);
-}
+PageMap::PageMap()
+    : root_(allocate_zeroed<std::atomic<Node*>>(kRootEntries)),
+      chunks_(allocate_zeroed<std::atomic<Block*>>(kMaxChunks)) {}
 
 PageMap::Node& PageMap::add_node(Address address) {
-  Node* fresh = allocate_zeroed<Node>(1);
+  auto* fresh = static_cast<Node*>(memory_.allocate(sizeof(Node), kLine));
   Node* expected = nullptr;
-  if (!root_[address >> kNodeShift].compare_exchange_strong(expected, fresh, std::memory_order_acq_rel)) {
-    std::free(fresh);  // another device was first
-    return *expected;
-  }
-  node_count_.fetch_add(1, std::memory_order_relaxed);
-  return *fresh;
+  // Another device may be first; then its node serves, and this one is never used.
+  const bool first = root_[address >> kNodeShift].compare_exchange_strong(expected, fresh, std::memory_order_acq_rel);
+  return first ? *fresh : *expected;
 }
 
 template <typename Child>
 std::uint64_t PageMap::add_child(std::atomic<std::uint64_t>& slot) {
-  auto* fresh = static_cast<Child*>(allocate(sizeof(Child)));
+  auto* fresh = static_cast<Child*>(memory_.allocate(sizeof(Child), kLine));
   std::uint64_t before = slot.load(std::memory_order_acquire);
   // Two devices may have segments in one MiB, in theory: who comes second keeps what the first has put there.
   while (!has_child(before)) {
@@ -68,22 +52,12 @@ std::uint64_t PageMap::add_child(std::atomic<std::uint64_t>& slot) {
 template std::uint64_t PageMap::add_child<PageMap::Table>(std::atomic<std::uint64_t>&);
 template std::uint64_t PageMap::add_child<PageMap::Leaf>(std::atomic<std::uint64_t>&);
 
-void* PageMap::allocate(std::size_t bytes) {
-  const std::lock_guard<std::mutex> lock(mutex_);
-  if (piece_used_ + bytes > kPieceBytes) {
-    pieces_.push_back(std::make_unique<std::byte[]>(kPieceBytes));
-    piece_used_ = 0;
-  }
-  void* memory = pieces_.back().get() + piece_used_;
-  piece_used_ += bytes;
-  return memory;
-}
-
-std::uint32_t PageMap::add_chunk(Block* blocks) {
+PageMap::Chunk PageMap::add_chunk() {
   const std::lock_guard<std::mutex> lock(mutex_);
   if (chunk_count_ == kMaxChunks) throw std::bad_alloc();
-  chunks_[chunk_count_].store(blocks, std::memory_order_release);
-  return static_cast<std::uint32_t>(chunk_count_++ * BlockSlab::kSlots);
+  void* memory = memory_.allocate(BlockSlab::kChunkBytes, BlockSlab::kChunkBytes);
+  chunks_[chunk_count_].store(static_cast<Block*>(memory), std::memory_order_release);
+  return {memory, static_cast<std::uint32_t>(chunk_count_++ * BlockSlab::kSlots)};
 }
 
 void PageMap::forget_chunk(std::uint32_t first_index) {
@@ -92,9 +66,8 @@ void PageMap::forget_chunk(std::uint32_t first_index) {
 
 std::size_t PageMap::metadata_bytes() const {
   const std::lock_guard<std::mutex> lock(mutex_);
-  // The root and the chunk table are touched page by page: counted as the part in use.
-  return node_count_.load() * (sizeof(Node) + sizeof(void*)) + pieces_.size() * kPieceBytes +
-         chunk_count_ * sizeof(void*);
+  // The tables at the top are touched page by page: counted as the part in use.
+  return memory_.bytes() + chunk_count_ * sizeof(void*);
 }
 
 }  // namespace cachalot

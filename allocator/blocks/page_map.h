@@ -13,12 +13,13 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <cstdlib>
 #include <memory>
 #include <mutex>
-#include <vector>
 
 #include "base/bytes.h"
 #include "base/check.h"
+#include "base/metadata_memory.h"
 #include "blocks/block.h"
 #include "blocks/block_slab.h"
 
@@ -27,7 +28,6 @@ namespace cachalot {
 class PageMap {
  public:
   PageMap();
-  ~PageMap();
   PageMap(const PageMap&) = delete;
   PageMap& operator=(const PageMap&) = delete;
 
@@ -45,30 +45,20 @@ class PageMap {
     return block_at(index);
   }
 
-  // `block` is being handed out; its address is below 2^kAddressBits.
+  // `block` is being handed out; its address is below 2^kAddressBits. Costs nothing when the block was handed out before
+  // and its entry still is its own: nobody else's can have taken the place, see kNeverShared.
   CACHALOT_FAST_PATH void set(Block& block) {
-    const Address address = block.address;
-    Node* node = root_[address >> kNodeShift].load(std::memory_order_acquire);
-    if (node == nullptr) [[unlikely]]
-      node = &add_node(address);
-    std::atomic<std::uint64_t>* slot = &node->slot(address);
-    std::uint64_t entry = slot->load(std::memory_order_acquire);
-    // Two blocks of at least a slot's size that start in the slot cannot both be live: the newer replaces the older.
-    if (!has_child(entry)) {
-      if (block.size() >= Node::kSlotBytes) return slot->store(entry_of(block), std::memory_order_release);
-      entry = add_child<Table>(*slot);
-    }
-    slot = &child<Table>(entry)->slot(address);
-    entry = slot->load(std::memory_order_acquire);
-    if (!has_child(entry)) {
-      if (block.size() >= Table::kSlotBytes) return slot->store(entry_of(block), std::memory_order_release);
-      entry = add_child<Leaf>(*slot);
-    }
-    child<Leaf>(entry)->slot(address).store(BlockSlab::index_of(block), std::memory_order_relaxed);
+    if (block.size_and_flags < kNeverShared[block.map_level]) write(block);
   }
 
-  // A chunk of BlockSlab::kSlots slots; returns the index of its first one. Throws std::bad_alloc past 2^32 blocks.
-  std::uint32_t add_chunk(Block* blocks);
+  // Memory for BlockSlab::kSlots more blocks, and the index of the first. It is zeroed, aligned to its size, and lives as
+  // long as the map. Throws std::bad_alloc; so past 2^32 blocks.
+  struct Chunk {
+    void* memory;
+    std::uint32_t first_index;
+  };
+  Chunk add_chunk();
+  // Its blocks are found no more.
   void forget_chunk(std::uint32_t first_index);
 
   static constexpr int kAddressBits = 52;  // the widest user space of today's hosts with unified addressing
@@ -84,13 +74,21 @@ class PageMap {
     const std::atomic<T>& slot(Address address) const { return slots[(address >> kSlotShift) % kSlots]; }
     std::atomic<T> slots[kSlots];
   };
+  static constexpr std::size_t kLine = 64;  // of the cache
   static constexpr int kNodeShift = 33;
   using Node = Level<std::uint64_t, kNodeShift, 20>;
   using Table = Level<std::uint64_t, 20, 14>;
   using Leaf = Level<std::uint32_t, 14, 9>;
   static constexpr std::size_t kRootEntries = std::size_t{1} << (kAddressBits - kNodeShift);
-  static constexpr std::size_t kPieceBytes = 64 * kKiB;
   static constexpr std::size_t kMaxChunks = (std::size_t{1} << 32) / BlockSlab::kSlots;
+
+  // Block::map_level: where the entry of a block was written; it may have been moved down since.
+  enum Place : unsigned { kNowhere, kInNode, kInTable, kInLeaf };
+  // A block of at least so many bytes, handed out again, is still where its entry was written. For another's entry to
+  // replace it, both would have to start in one slot, neither smaller than it: but a block keeps its address for life,
+  // and whatever comes to lie beside one of at least a slot's size starts in another slot, or is smaller and goes a
+  // level down, together with the entry it finds.
+  static constexpr std::size_t kNeverShared[] = {~std::size_t{0}, Node::kSlotBytes, Table::kSlotBytes, 0};
 
   // An entry of a node or table is 0; the address of a child with the lowest bit set; or a block's index in the upper
   // half and, above the lowest bit, the units of 512 B from the last MiB boundary to the block.
@@ -110,21 +108,47 @@ class PageMap {
     Block* chunk = chunks_[index / BlockSlab::kSlots].load(std::memory_order_acquire);
     return chunk == nullptr ? nullptr : chunk + index % BlockSlab::kSlots;
   }
+
+  CACHALOT_FAST_PATH void write(Block& block) {
+    const Address address = block.address;
+    Node* node = root_[address >> kNodeShift].load(std::memory_order_acquire);
+    if (node == nullptr) [[unlikely]]
+      node = &add_node(address);
+    std::atomic<std::uint64_t>* slot = &node->slot(address);
+    std::uint64_t entry = slot->load(std::memory_order_acquire);
+    // Two blocks of at least a slot's size that start in the slot cannot both be live: the newer replaces the older.
+    if (!has_child(entry)) {
+      if (block.size() >= Node::kSlotBytes) {
+        block.map_level = kInNode;
+        return slot->store(entry_of(block), std::memory_order_release);
+      }
+      entry = add_child<Table>(*slot);
+    }
+    slot = &child<Table>(entry)->slot(address);
+    entry = slot->load(std::memory_order_acquire);
+    if (!has_child(entry)) {
+      if (block.size() >= Table::kSlotBytes) {
+        block.map_level = kInTable;
+        return slot->store(entry_of(block), std::memory_order_release);
+      }
+      entry = add_child<Leaf>(*slot);
+    }
+    block.map_level = kInLeaf;
+    child<Leaf>(entry)->slot(address).store(BlockSlab::index_of(block), std::memory_order_relaxed);
+  }
   Node& add_node(Address address);
   // Replaces the entry in `slot` by a child that holds it; returns the new entry.
   template <typename Child>
   std::uint64_t add_child(std::atomic<std::uint64_t>& slot);
 
-  // Zeroed memory for a table or leaf; freed with the map. Throws std::bad_alloc.
-  void* allocate(std::size_t bytes);
-
-  std::atomic<Node*>* root_;
-  std::atomic<Block*>* chunks_;
-  std::atomic<std::size_t> node_count_{0};
+  struct Free {
+    void operator()(void* memory) const { std::free(memory); }
+  };
+  std::unique_ptr<std::atomic<Node*>[], Free> root_;
+  std::unique_ptr<std::atomic<Block*>[], Free> chunks_;
+  MetadataMemory memory_;     // nodes, tables, leaves, and the chunks of blocks
   mutable std::mutex mutex_;  // guards what follows
   std::size_t chunk_count_ = 0;
-  std::vector<std::unique_ptr<std::byte[]>> pieces_;  // of kPieceBytes
-  std::size_t piece_used_ = kPieceBytes;
 };
 
 }  // namespace cachalot

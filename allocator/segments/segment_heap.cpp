@@ -14,7 +14,7 @@ Block& SegmentHeap::add_segment(Address address, std::size_t bytes, Arena& arena
     slab_.retire(block);
     throw;
   }
-  block = {address, bytes, 0, nullptr, nullptr, &arena, {}};
+  block = {address, bytes, 0, 0, nullptr, nullptr, &arena, {}};
   insert(block);
   return block;
 }

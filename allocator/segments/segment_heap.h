@@ -40,7 +40,7 @@ class SegmentHeap {
     block.arena->bins.remove(block);
     InactiveSplit change;
     if (rest != nullptr) {
-      *rest = {block.address + bytes, block.size() - bytes, block.requested, &block, block.next, block.arena, {}};
+      *rest = {block.address + bytes, block.size() - bytes, block.requested, 0, &block, block.next, block.arena, {}};
       if (rest->next != nullptr) rest->next->prev = rest;
       block.next = rest;
       block.size_and_flags = bytes;
@@ -51,7 +51,7 @@ class SegmentHeap {
       change = {-1, -static_cast<std::int64_t>(block.size())};
     }
     block.size_and_flags |= Block::kAllocated;
-    block.requested = requested;
+    block.requested = requested & Block::kRequestedBits;
     block.uses = {nullptr, 0};
     page_map_.set(block);
     return change;

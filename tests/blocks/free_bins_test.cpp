@@ -17,7 +17,7 @@
 namespace cachalot {
 namespace {
 
-Block free_block(Address address, std::size_t bytes) { return {address, bytes, 0, nullptr, nullptr, nullptr, {}}; }
+Block free_block(Address address, std::size_t bytes) { return {address, bytes, 0, 0, nullptr, nullptr, nullptr, {}}; }
 
 TEST(FreeBins, OfNothingFindNothing) {
   const FreeBins bins;

@@ -21,7 +21,7 @@ struct Blocks {
 
   Block& hand_out(Address address, std::size_t bytes) {
     Block& block = slab.make();
-    block = {address, bytes | Block::kAllocated, bytes, nullptr, nullptr, nullptr, {}};
+    block = {address, bytes | Block::kAllocated, bytes, 0, nullptr, nullptr, nullptr, {}};
     map.set(block);
     return block;
   }
