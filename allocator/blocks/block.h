@@ -45,7 +45,7 @@ struct Block {
   Address address;
   std::uint64_t size_and_flags;
   std::uint64_t requested : 62;  // bytes asked for; of a free block: by its last user
-  std::uint64_t map_level : 2;   // where the page map has it: PageMap::Place
+  std::uint64_t map_place : 2;   // where the page map has it: PageMap::Place
   Block* prev;                   // neighbours in the segment
   Block* next;
   Arena* arena;

@@ -2,24 +2,17 @@
 
 #include <new>
 
-#include "blocks/page_map.h"
-
 namespace cachalot {
 
-BlockSlab::BlockSlab(int device, PageMap& page_map) : device_(device), page_map_(page_map) {}
-
 BlockSlab::~BlockSlab() {
-  for (Chunk* chunk : chunks_) {
-    page_map_.forget_chunk(chunk->first_index);
-    chunk->~Chunk();
-  }
+  for (Chunk* chunk : chunks_) chunk->~Chunk();
 }
 
 void BlockSlab::add_chunk() {
   chunks_.reserve(chunks_.size() + 1);
-  const auto [memory, first_index] = page_map_.add_chunk();
+  void* memory = memory_.allocate(kChunkBytes, kChunkBytes);
   auto* blocks = static_cast<Block*>(memory);
-  auto* chunk = new (memory) Chunk{device_, first_index, nullptr};
+  auto* chunk = new (memory) Chunk{device_, nullptr};
   chunks_.push_back(chunk);
   for (std::size_t slot = kSlots - 1; slot >= 1; --slot) retire(blocks[slot]);
 }
@@ -36,7 +29,7 @@ BlockDetail* BlockSlab::find_detail(const Block& block) const {
 }
 
 std::size_t BlockSlab::metadata_bytes() const {
-  std::size_t bytes = chunks_.capacity() * sizeof(Chunk*);  // the chunks themselves: PageMap::metadata_bytes
+  std::size_t bytes = chunks_.capacity() * sizeof(Chunk*);  // the chunks are counted by their MetadataMemory
   for (const Chunk* chunk : chunks_) bytes += chunk->details ? kSlots * sizeof(BlockDetail) : 0;
   return bytes;
 }

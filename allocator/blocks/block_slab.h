@@ -1,7 +1,7 @@
-// Where Blocks live. Memory comes in chunks of 64 KiB, aligned to their size, from the page map and lives as long as that:
-// so the steady state allocates nothing, and a Block pointer found through the page map may always be looked at.
+// Where Blocks live. Memory comes in chunks of 64 KiB, aligned to their size, and is never given back before the end: so
+// the steady state allocates nothing, and a Block pointer found through the page map may always be looked at.
 // One slab per device; a chunk knows its device, so that a block's owner is known without a lock.
-// Not thread-safe but for owner_of and index_of.
+// Not thread-safe but for owner_of.
 #pragma once
 
 #include <cstddef>
@@ -9,16 +9,15 @@
 #include <memory>
 #include <vector>
 
+#include "base/metadata_memory.h"
 #include "blocks/block.h"
 
 namespace cachalot {
 
-class PageMap;
-
 class BlockSlab {
  public:
-  // Chunks are announced to `page_map`, which must outlive the slab.
-  BlockSlab(int device, PageMap& page_map);
+  // Chunks come from `memory`, which must outlive the slab and whoever looks at its blocks.
+  BlockSlab(int device, MetadataMemory& memory) : device_(device), memory_(memory) {}
   ~BlockSlab();
   BlockSlab(const BlockSlab&) = delete;
   BlockSlab& operator=(const BlockSlab&) = delete;
@@ -48,15 +47,10 @@ class BlockSlab {
   static constexpr std::size_t kSlots = kChunkBytes / sizeof(Block);  // slot 0 holds the chunk's header
 
   static int owner_of(const Block& block) { return chunk_of(block).device; }
-  static std::uint32_t index_of(const Block& block) {
-    const Chunk& chunk = chunk_of(block);
-    return chunk.first_index + static_cast<std::uint32_t>(&block - reinterpret_cast<const Block*>(&chunk));
-  }
 
  private:
   struct Chunk {
     int device;
-    std::uint32_t first_index;
     std::unique_ptr<BlockDetail[]> details;
   };
   static_assert(sizeof(Chunk) <= sizeof(Block));
@@ -69,7 +63,7 @@ class BlockSlab {
   void add_chunk();
 
   int device_;
-  PageMap& page_map_;
+  MetadataMemory& memory_;
   Block* free_ = nullptr;
   std::vector<Chunk*> chunks_;
 };

@@ -1,26 +1,20 @@
 #include "blocks/page_map.h"
 
-#include <cstdlib>
 #include <new>
-#include <type_traits>
 
 namespace cachalot {
 
 namespace {
 
-// Zeroed memory that costs nothing until touched. All-zero bytes are a zero std::atomic on every ABI we build for.
-template <typename T>
-T* allocate_zeroed(std::size_t count) {
-  void* memory = std::calloc(count, sizeof(T));
-  if (memory == nullptr) throw std::bad_alloc();
-  return static_cast<T*>(memory);
-}
+constexpr std::size_t kLine = 64;  // of the cache
 
 }  // namespace
 
-PageMap::PageMap()
-    : root_(allocate_zeroed<std::atomic<Node*>>(kRootEntries)),
-      chunks_(allocate_zeroed<std::atomic<Block*>>(kMaxChunks)) {}
+// All-zero bytes are null pointers, and null std::atomics of them, on every ABI we build for. The root costs memory only
+// where it is touched.
+PageMap::PageMap() : root_(static_cast<std::atomic<Node*>*>(std::calloc(kRootEntries, sizeof(std::atomic<Node*>)))) {
+  if (root_ == nullptr) throw std::bad_alloc();
+}
 
 PageMap::Node& PageMap::add_node(Address address) {
   auto* fresh = static_cast<Node*>(memory_.allocate(sizeof(Node), kLine));
@@ -31,43 +25,22 @@ PageMap::Node& PageMap::add_node(Address address) {
 }
 
 template <typename Child>
-std::uint64_t PageMap::add_child(std::atomic<std::uint64_t>& slot) {
+PageMap::Entry PageMap::add_child(std::atomic<Entry>& slot) {
   auto* fresh = static_cast<Child*>(memory_.allocate(sizeof(Child), kLine));
-  std::uint64_t before = slot.load(std::memory_order_acquire);
+  Entry before = slot.load(std::memory_order_acquire);
   // Two devices may have segments in one MiB, in theory: who comes second keeps what the first has put there.
   while (!has_child(before)) {
+    // A block that is not live any more may have another address by now; then it is found nowhere, as it should be.
     if (before != 0) {
-      const Address offset = Address{static_cast<std::uint32_t>(before) >> 1} << kUnitShift;
-      if constexpr (std::is_same_v<Child, Table>) {
-        fresh->slot(offset).store(before, std::memory_order_relaxed);
-      } else {
-        fresh->slot(offset).store(static_cast<std::uint32_t>(before >> kIndexShift), std::memory_order_relaxed);
-      }
+      const Address address = reinterpret_cast<const Block*>(before)->address;
+      fresh->slot(address).store(before, std::memory_order_relaxed);
     }
-    const std::uint64_t entry = reinterpret_cast<std::uint64_t>(fresh) | 1;
+    const Entry entry = reinterpret_cast<Entry>(fresh) | 1;
     if (slot.compare_exchange_strong(before, entry, std::memory_order_acq_rel)) return entry;
   }
   return before;
 }
-template std::uint64_t PageMap::add_child<PageMap::Table>(std::atomic<std::uint64_t>&);
-template std::uint64_t PageMap::add_child<PageMap::Leaf>(std::atomic<std::uint64_t>&);
-
-PageMap::Chunk PageMap::add_chunk() {
-  const std::lock_guard<std::mutex> lock(mutex_);
-  if (chunk_count_ == kMaxChunks) throw std::bad_alloc();
-  void* memory = memory_.allocate(BlockSlab::kChunkBytes, BlockSlab::kChunkBytes);
-  chunks_[chunk_count_].store(static_cast<Block*>(memory), std::memory_order_release);
-  return {memory, static_cast<std::uint32_t>(chunk_count_++ * BlockSlab::kSlots)};
-}
-
-void PageMap::forget_chunk(std::uint32_t first_index) {
-  chunks_[first_index / BlockSlab::kSlots].store(nullptr, std::memory_order_release);
-}
-
-std::size_t PageMap::metadata_bytes() const {
-  const std::lock_guard<std::mutex> lock(mutex_);
-  // The tables at the top are touched page by page: counted as the part in use.
-  return memory_.bytes() + chunk_count_ * sizeof(void*);
-}
+template PageMap::Entry PageMap::add_child<PageMap::Table>(std::atomic<Entry>&);
+template PageMap::Entry PageMap::add_child<PageMap::Leaf>(std::atomic<Entry>&);
 
 }  // namespace cachalot

@@ -24,7 +24,7 @@ struct InactiveSplit {
 
 class SegmentHeap {
  public:
-  SegmentHeap(int device, PageMap& page_map) : page_map_(page_map), slab_(device, page_map) {}
+  SegmentHeap(int device, PageMap& page_map) : page_map_(page_map), slab_(device, page_map.block_memory()) {}
 
   // A segment the device gave: one free block, in its arena's bins. Throws InvalidArgument for an address of more than
   // PageMap::kAddressBits bits and std::bad_alloc, having changed nothing.
