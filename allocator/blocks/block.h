@@ -19,6 +19,7 @@
 namespace cachalot {
 
 struct Arena;
+struct BinLeaf;
 struct StreamUse;
 
 inline constexpr std::size_t kBlockGranularity = 512;  // sizes and offsets are multiples; so sizes have 9 spare bits
@@ -33,9 +34,9 @@ struct Block {
   static constexpr std::uint64_t kFlagBits = kBlockGranularity - 1;
   static constexpr std::uint64_t kRequestedBits = (std::uint64_t{1} << 62) - 1;
 
-  struct BinLinks {  // while free
-    Block* left;
-    Block* right;
+  struct BinPlace {  // while in a bin of free blocks
+    BinLeaf* leaf;
+    std::uint32_t index;
   };
   struct Uses {                    // while not free
     StreamUse* head;               // streams it was recorded on
@@ -50,7 +51,7 @@ struct Block {
   Block* next;
   Arena* arena;
   union {
-    BinLinks links;
+    BinPlace bin;
     Uses uses;
   };
 

@@ -2,131 +2,211 @@
 
 #include <fmt/format.h>
 
+#include <new>
+
 namespace cachalot {
 
-void FreeBins::add_group(std::size_t group) const { groups_[group] = std::make_unique<Group>(); }
+// Of a bin's tree: children in the order of their keys. Child i holds the keys from low[i] to below low[i + 1]; low[0] is
+// not looked at, nor the end of the last: these are the parent's business.
+struct BinTreeNode {
+  static constexpr std::uint32_t kChildren = 14;
 
-void FreeBins::append(Bin& bin, Block& block) {
-  block.links = {bin.tail, nullptr};
-  (bin.tail ? bin.tail->links.right : bin.head) = &block;
-  bin.tail = &block;
-  ++bin.listed;
+  std::uint32_t count;
+  std::uint32_t level;  // 0: its children are leaves
+  BinTreeNode* parent;
+  std::uint64_t low[kChildren];
+  void* children[kChildren];
+
+  BinTreeNode& inner(std::uint32_t i) const { return *static_cast<BinTreeNode*>(children[i]); }
+  BinLeaf& leaf(std::uint32_t i) const { return *static_cast<BinLeaf*>(children[i]); }
+  std::uint32_t index_of(const void* child) const {
+    return static_cast<std::uint32_t>(std::find(children, children + count, child) - children);
+  }
+  std::uint32_t child_for(std::uint64_t key) const {
+    std::uint32_t i = 0;
+    for (std::uint32_t j = 1; j < count; ++j) i += low[j] <= key;
+    return i;
+  }
+  void adopt(void* child) const {
+    if (level == 0) {
+      static_cast<BinLeaf*>(child)->parent = const_cast<BinTreeNode*>(this);
+    } else {
+      static_cast<BinTreeNode*>(child)->parent = const_cast<BinTreeNode*>(this);
+    }
+  }
+  void insert(std::uint32_t i, std::uint64_t key, void* child) {
+    std::copy_backward(low + i, low + count, low + count + 1);
+    std::copy_backward(children + i, children + count, children + count + 1);
+    low[i] = key;
+    children[i] = child;
+    ++count;
+    adopt(child);
+  }
+  void erase(std::uint32_t i) {
+    std::copy(low + i + 1, low + count, low + i);
+    std::copy(children + i + 1, children + count, children + i);
+    --count;
+  }
+  // Its upper half goes to `empty`, a node of the same level.
+  void split_into(BinTreeNode& empty) {
+    const std::uint32_t kept = count / 2;
+    for (std::uint32_t i = kept; i < count; ++i) empty.insert(i - kept, low[i], children[i]);
+    count = kept;
+  }
+};
+static_assert(sizeof(BinTreeNode) <= sizeof(BinLeaf));
+
+// --- memory ---------------------------------------------------------------------------------------------------------
+
+void* FreeBins::allocate_node() const {
+  if (free_nodes_ == nullptr) {
+    constexpr std::size_t kChunkNodes = 16;
+    node_chunks_.reserve(node_chunks_.size() + 1);
+    constexpr std::size_t kLine = 64;
+    node_chunks_.push_back(std::make_unique<std::byte[]>(kChunkNodes * sizeof(BinLeaf) + kLine));
+    const auto start = reinterpret_cast<std::uintptr_t>(node_chunks_.back().get());
+    std::byte* nodes = node_chunks_.back().get() + (round_up(start, kLine) - start);
+    for (std::size_t i = kChunkNodes; i-- > 0;) free_node(nodes + i * sizeof(BinLeaf));
+  }
+  FreeNode* node = free_nodes_;
+  free_nodes_ = node->next;
+  return node;
 }
 
-void FreeBins::insert_ordered(Bin& bin, Block& block) {
-  if (before(*bin.tail, block)) {
-    if (bin.overflow == nullptr && bin.listed < kListed) {
-      append(bin, block);
-    } else {
-      insert_in_treap(bin.overflow, block);
-    }
+void FreeBins::free_node(void* node) const { free_nodes_ = new (node) FreeNode{free_nodes_}; }
+
+BinLeaf& FreeBins::new_leaf() const {
+  auto* leaf = new (allocate_node()) BinLeaf;
+  leaf->count = 0;
+  leaf->parent = nullptr;
+  leaf->prev = leaf->next = nullptr;
+  std::fill_n(leaf->keys, BinLeaf::kSlots, kNoKey);
+  return *leaf;
+}
+
+BinTreeNode& FreeBins::new_tree_node(std::uint32_t level) const {
+  auto* node = new (allocate_node()) BinTreeNode;
+  node->count = 0;
+  node->level = level;
+  node->parent = nullptr;
+  return *node;
+}
+
+// --- trees of leaves ------------------------------------------------------------------------------------------------
+
+BinLeaf& FreeBins::leaf_for(const Bin& bin, std::uint64_t key) {
+  const BinTreeNode* node = bin.root;
+  while (node->level != 0) node = &node->inner(node->child_for(key));
+  return node->leaf(node->child_for(key));
+}
+
+// A leaf with room for `key`, where there is none or `leaf`, which it belongs to, is full.
+BinLeaf& FreeBins::make_room(Bin& bin, BinLeaf* leaf, std::uint64_t key) const {
+  if (leaf == nullptr) return *(bin.first = &new_leaf());
+  return split(bin, *leaf, key);
+}
+
+// The upper half of a full leaf goes to a new one; returns the one that `key` belongs to.
+BinLeaf& FreeBins::split(Bin& bin, BinLeaf& leaf, std::uint64_t key) const {
+  BinTreeNode* parent = leaf.parent;
+  if (parent == nullptr) {
+    parent = bin.root = &new_tree_node(0);
+    parent->insert(0, 0, &leaf);
+  }
+  BinLeaf& upper = new_leaf();
+  const std::vector<Block*> blocks = in_order(leaf);
+  const std::uint64_t low = key_of(*blocks[blocks.size() / 2]);
+  leaf.count = 0;
+  std::fill_n(leaf.keys, BinLeaf::kSlots, kNoKey);
+  for (Block* block : blocks) append(key_of(*block) < low ? leaf : upper, *block, key_of(*block));
+
+  upper.prev = &leaf;
+  upper.next = leaf.next;
+  if (upper.next != nullptr) upper.next->prev = &upper;
+  leaf.next = &upper;
+  add_child(bin, *parent, &leaf, low, &upper);
+  return key < low ? leaf : upper;
+}
+
+// `child`, whose keys begin at `low`, comes behind the child `after` of `parent`.
+void FreeBins::add_child(Bin& bin, BinTreeNode& parent, const void* after, std::uint64_t low, void* child) const {
+  if (parent.count < BinTreeNode::kChildren) return parent.insert(parent.index_of(after) + 1, low, child);
+  BinTreeNode& upper = new_tree_node(parent.level);
+  parent.split_into(upper);
+  BinTreeNode& half = upper.index_of(after) < upper.count ? upper : parent;
+  half.insert(half.index_of(after) + 1, low, child);
+  if (parent.parent == nullptr) {
+    bin.root = &new_tree_node(parent.level + 1);
+    bin.root->insert(0, 0, &parent);
+  }
+  add_child(bin, *parent.parent, &parent, upper.low[0], &upper);
+}
+
+// An empty leaf of a tree.
+void FreeBins::remove_leaf(BinLeaf& leaf, std::size_t slot) {
+  Bin& bin = bin_for(slot);
+  (leaf.prev != nullptr ? leaf.prev->next : bin.first) = leaf.next;
+  if (leaf.next != nullptr) leaf.next->prev = leaf.prev;
+  remove_child(bin, *leaf.parent, &leaf);
+  free_node(&leaf);
+}
+
+void FreeBins::remove_child(Bin& bin, BinTreeNode& parent, const void* child) {
+  parent.erase(parent.index_of(child));
+  if (parent.count == 0) {  // not the root, which has two children at least
+    remove_child(bin, *parent.parent, &parent);
+    free_node(&parent);
     return;
   }
-  Block* next = bin.head;
-  while (before(*next, block)) next = next->links.right;
-  block.links = {next->links.left, next};
-  (next->links.left ? next->links.left->links.right : bin.head) = &block;
-  next->links.left = &block;
-  if (++bin.listed > kListed) {
-    Block& last = *bin.tail;
-    bin.tail = last.links.left;
-    bin.tail->links.right = nullptr;
-    --bin.listed;
-    insert_in_treap(bin.overflow, last);
-  }
-}
-
-// The list ran empty: move the smallest of the treap over, half a list, so that the next insert below finds room.
-void FreeBins::refill(Bin& bin) {
-  while (bin.overflow != nullptr && bin.listed < kListed / 2) append(bin, pop_first(bin.overflow));
-}
-
-// A treap's shape is that of a search tree built in order of priority; a hash of the block's own address serves, and
-// needs no storage.
-std::uint64_t FreeBins::priority(const Block& block) {
-  return (reinterpret_cast<std::uintptr_t>(&block) / sizeof(Block)) * 0x9E3779B97F4A7C15u;
-}
-
-Block* FreeBins::first_in_treap(Block* root, std::size_t bytes) {
-  Block* found = nullptr;
-  while (root != nullptr) {
-    if (root->size() >= bytes) {
-      found = root;
-      root = root->links.left;
+  while (bin.root->count == 1) {
+    BinTreeNode& old_root = *bin.root;
+    if (old_root.level == 0) {
+      bin.root = nullptr;
+      bin.first->parent = nullptr;
     } else {
-      root = root->links.right;
+      bin.root = &old_root.inner(0);
+      bin.root->parent = nullptr;
     }
+    free_node(&old_root);
+    if (bin.root == nullptr) return;
   }
-  return found;
 }
 
-void FreeBins::insert_in_treap(Block*& root, Block& block) {
-  const std::uint64_t rank = priority(block);
-  Block** link = &root;
-  while (*link != nullptr && priority(**link) >= rank) {
-    link = before(block, **link) ? &(*link)->links.left : &(*link)->links.right;
-  }
-  // Split what hangs here into the blocks before and after the new one, which takes its place.
-  Block* rest = *link;
-  *link = &block;
-  Block** smaller = &block.links.left;
-  Block** larger = &block.links.right;
-  while (rest != nullptr) {
-    if (before(*rest, block)) {
-      *smaller = rest;
-      smaller = &rest->links.right;
-      rest = rest->links.right;
-    } else {
-      *larger = rest;
-      larger = &rest->links.left;
-      rest = rest->links.left;
-    }
-  }
-  *smaller = nullptr;
-  *larger = nullptr;
-}
+// --- looking at all of it -------------------------------------------------------------------------------------------
 
-void FreeBins::erase_from_treap(Block*& root, Block& block) {
-  Block** link = &root;
-  while (*link != &block) link = before(block, **link) ? &(*link)->links.left : &(*link)->links.right;
-  *link = merge(block.links.left, block.links.right);
-}
-
-Block* FreeBins::merge(Block* left, Block* right) {
-  Block* root = nullptr;
-  Block** link = &root;
-  while (left != nullptr && right != nullptr) {
-    if (priority(*left) >= priority(*right)) {
-      *link = left;
-      link = &left->links.right;
-      left = left->links.right;
-    } else {
-      *link = right;
-      link = &right->links.left;
-      right = right->links.left;
-    }
-  }
-  *link = left != nullptr ? left : right;
-  return root;
-}
-
-Block& FreeBins::pop_first(Block*& root) {
-  Block** link = &root;
-  while ((*link)->links.left != nullptr) link = &(*link)->links.left;
-  Block& first = **link;
-  *link = first.links.right;
-  return first;
+std::vector<Block*> FreeBins::in_order(const BinLeaf& leaf) {
+  std::vector<Block*> blocks(leaf.blocks, leaf.blocks + leaf.count);
+  std::ranges::sort(blocks, [](const Block* a, const Block* b) { return before(*a, *b); });
+  return blocks;
 }
 
 Block* FreeBins::largest() const {
   settle();
   if (empty()) return nullptr;
   const std::size_t group = highest_bit(occupied_groups_);
-  const Bin& bin = groups_[group]->bins[highest_bit(occupied_[group])];
-  if (bin.overflow == nullptr) return bin.tail;
-  Block* block = bin.overflow;
-  while (block->links.right != nullptr) block = block->links.right;
-  return block;
+  const Bin& bin = (*groups_[group])[highest_bit(occupied_[group])];
+  return in_order(bin.root == nullptr ? *bin.first : leaf_for(bin, kNoKey)).back();
+}
+
+std::string FreeBins::validate_bin(const Bin& bin) {
+  for (const BinLeaf* leaf = bin.first; leaf != nullptr; leaf = leaf->next) {
+    if ((leaf->parent != nullptr) != (bin.root != nullptr)) return "a leaf is not where the tree says";
+    if (bin.root != nullptr && leaf->count == 0) return "a tree has an empty leaf";
+    if (leaf->next != nullptr && leaf->next->prev != leaf) return "leaves are linked wrongly";
+    for (std::uint32_t i = 0; i < BinLeaf::kSlots; ++i) {
+      if (i >= leaf->count) {
+        if (leaf->keys[i] != kNoKey) return "a free place of a leaf has a key";
+        continue;
+      }
+      const Block& block = *leaf->blocks[i];
+      if (block.bin.leaf != leaf || block.bin.index != i)
+        return fmt::format("block {:#x} does not know its place", block.address);
+      if (leaf->keys[i] != key_of(block)) return fmt::format("block {:#x} has another's key", block.address);
+      if (bin.root != nullptr && &leaf_for(bin, leaf->keys[i]) != leaf)
+        return fmt::format("the tree does not find block {:#x}", block.address);
+    }
+  }
+  return "";
 }
 
 std::string FreeBins::validate() const {
@@ -140,21 +220,15 @@ std::string FreeBins::validate() const {
   });
   if (!broken.empty()) return broken;
   for (std::size_t g = 0; g < kGroups; ++g) {
-    const Group* group = groups_[g].get();
     if (((occupied_groups_ >> g & 1) != 0) != (occupied_[g] != 0))
       return fmt::format("bit of bin group {} is wrong", g);
-    for (std::size_t b = 0; group != nullptr && b < kBinsPerOctave; ++b) {
-      const Bin& bin = group->bins[b];
-      if (((occupied_[g] >> b & 1) != 0) != (bin.listed != 0)) return fmt::format("bit of bin {}.{} is wrong", g, b);
-      if (bin.listed == 0 && bin.overflow != nullptr) return fmt::format("bin {}.{} overflows but lists nothing", g, b);
-      std::uint32_t listed = 0;
-      for (const Block* block = bin.listed != 0 ? bin.head : nullptr; block != nullptr; block = block->links.right) {
-        if (slot_for(block->size()) != g * kBinsPerOctave + b)
-          return fmt::format("block {:#x} is in the wrong bin", block->address);
-        ++listed;
-      }
-      if (listed != bin.listed || listed > kListed)
-        return fmt::format("bin {}.{} lists {} blocks, not {}", g, b, listed, bin.listed);
+    for (std::size_t b = 0; groups_[g] != nullptr && b < kBinsPerOctave; ++b) {
+      const Bin& bin = (*groups_[g])[b];
+      const bool occupied = bin.first != nullptr && bin.first->count != 0;
+      if (((occupied_[g] >> b & 1) != 0) != occupied) return fmt::format("bit of bin {}.{} is wrong", g, b);
+      if (occupied && slot_for(bin.first->blocks[0]->size()) != g * kBinsPerOctave + b)
+        return fmt::format("block {:#x} is in the wrong bin", bin.first->blocks[0]->address);
+      if (broken = validate_bin(bin); !broken.empty()) return fmt::format("bin {}.{}: {}", g, b, broken);
     }
   }
   return "";
@@ -163,7 +237,8 @@ std::string FreeBins::validate() const {
 std::size_t FreeBins::metadata_bytes() const {
   std::size_t bytes = 0;
   for (const auto& group : groups_) bytes += group ? sizeof(Group) : 0;
-  return bytes;
+  constexpr std::size_t kChunk = 16 * sizeof(BinLeaf) + 64;
+  return bytes + node_chunks_.size() * kChunk;
 }
 
 }  // namespace cachalot

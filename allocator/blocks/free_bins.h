@@ -1,34 +1,59 @@
 // The free blocks of one arena, for exact best fit: the smallest that fits, and among equals the lowest address (the
 // order of PyTorch's set of free blocks).
 //
-// Sizes fall into bins, 64 an octave, found by two levels of bitmap; below 64 KiB a bin holds a single size. A bin is
-// ordered by (size, address): its smallest blocks sit in a doubly linked list of at most kListed, the rest in a treap.
-// Most bins hold a handful of blocks, so most operations touch the head of a list; a bin with 65,536 equal holes
-// costs a logarithm. Links are inside the blocks; a group of bins is allocated when its octave is first used and
-// stays: the steady state allocates nothing.
+// Sizes fall into bins, 64 an octave, found by two levels of bitmap; below 64 KiB a bin holds a single size. Bins are in
+// order, a bin's blocks are not: they sit in a leaf of kSlots places, each with its key, (size, address) in one word. To
+// put a block in is to append it, to take it out is to move the last into its place, to find the best is to look at all
+// keys: no step of it branches on what is in the leaf, and none looks at another block's memory. A bin of more blocks
+// than a leaf takes is a B+ tree of leaves, each with its stretch of keys. So most operations touch two or three
+// lines, and one of 65,536 equal holes costs a logarithm.
 //
 // The block that came last is kept aside, out of the bins, until the next one comes: very often it is the one taken or
-// merged next (half the time of a malloc and free of a cached size is saved by not sorting it in and out).
+// merged next.
 //
-// Invariants: (1) a bin's listed blocks are its smallest, in order; (2) its treap is empty unless it lists at least
-// one; (3) a bit is set exactly for each bin and group that holds blocks; (4) the newest block is in no bin.
+// Leaves and tree nodes are kept for reuse, as are groups of bins: the steady state allocates nothing.
+// Invariants: (1) a bit is set exactly for each bin and group that holds blocks; (2) of the leaves of a tree none is
+// empty, and their stretches ascend; (3) the newest block is in no bin.
 // Not thread-safe.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "base/bits.h"
+#include "base/bytes.h"
 #include "base/check.h"
 #include "blocks/block.h"
 
 namespace cachalot {
 
+struct BinTreeNode;
+
+// A few of a bin's free blocks, in no order. Four cache lines; most leaves are a quarter full and use two.
+struct BinLeaf {
+  static constexpr std::uint32_t kSlots = 14;
+  static constexpr std::uint32_t kFirstLine = 6;  // slots whose keys are in the first line
+
+  std::uint32_t count;
+  BinTreeNode* parent;         // nullptr: the bin's only leaf
+  std::uint64_t keys[kSlots];  // kNoKey beyond count
+  Block* blocks[kSlots];
+  BinLeaf* prev;  // neighbours in the tree
+  BinLeaf* next;
+};
+static_assert(sizeof(BinLeaf) == 256);
+
 class FreeBins {
  public:
+  // Blocks and requests are smaller than this, and addresses than 2^kAddressBits.
+  static constexpr std::size_t kMaxBytes = std::size_t{4} << 40;
+  static constexpr int kAddressBits = 50;
+
   FreeBins() = default;
   FreeBins(const FreeBins&) = delete;
   FreeBins& operator=(const FreeBins&) = delete;
@@ -63,9 +88,10 @@ class FreeBins {
     settle();
     for (const auto& group : groups_) {
       if (!group) continue;
-      for (const Bin& bin : group->bins) {
-        for (Block* block = bin.head; block != nullptr; block = block->links.right) visit(*block);
-        for_each_in_treap(bin.overflow, visit);
+      for (const Bin& bin : *group) {
+        for (const BinLeaf* leaf = bin.first; leaf != nullptr; leaf = leaf->next) {
+          for (Block* block : in_order(*leaf)) visit(*block);
+        }
       }
     }
   }
@@ -74,27 +100,39 @@ class FreeBins {
   std::size_t metadata_bytes() const;
 
  private:
-  static constexpr std::uint32_t kListed = 16;  // measured best of 4 to 64: 77-99 % of inserts walk no step
   static constexpr std::size_t kBinsPerOctave = 64;
   static constexpr std::size_t kSmallestOctave = 9;  // 512 B
-  static constexpr std::size_t kGroups = 64 - kSmallestOctave;
+  static constexpr std::size_t kGroups = 64;
+  // From here on a bin is 2 GiB wide, so that sizes within one differ in 22 bits (of 512 B).
+  static constexpr std::size_t kWideBytes = std::size_t{1} << 38;
+  static constexpr std::size_t kWidestBin = std::size_t{1} << 31;
+  static constexpr std::size_t kWideSlot = (38 - kSmallestOctave) * kBinsPerOctave;
+  static_assert(kWideSlot + (kMaxBytes - kWideBytes) / kWidestBin <= kGroups * kBinsPerOctave);
 
   struct Bin {
-    Block* head = nullptr;
-    Block* tail = nullptr;
-    Block* overflow = nullptr;  // root of the treap
-    std::uint32_t listed = 0;
+    BinLeaf* first = nullptr;     // nullptr only before the first block
+    BinTreeNode* root = nullptr;  // of more than one leaf
   };
-  struct Group {
-    std::array<Bin, kBinsPerOctave> bins;
-  };
+  using Group = std::array<Bin, kBinsPerOctave>;
 
-  // (size, address) as one number: one comparison without a branch. Free blocks have no flags beside the size.
-  __extension__ using Key = unsigned __int128;
-  static Key key(const Block& block) { return Key{block.size_and_flags} << 64 | block.address; }
-  static bool before(const Block& a, const Block& b) { return key(a) < key(b); }
+  // Orders the blocks of one bin: 22 bits of the size, which tell apart those of any bin, and the address, both in units
+  // of 512 B. Below 2^63. Free blocks have no flags beside the size.
+  static std::uint64_t key_of(std::size_t bytes, Address address) {
+    constexpr int kUnitBits = 9;
+    constexpr int kSizeShift = kAddressBits - 2 * kUnitBits;
+    return ((bytes << kSizeShift) & ~(std::uint64_t{1} << 63)) | address >> kUnitBits;
+  }
+  static std::uint64_t key_of(const Block& block) { return key_of(block.size_and_flags, block.address); }
+  static constexpr std::uint64_t kNoKey = ~std::uint64_t{0};
+
+  static bool before(const Block& a, const Block& b) {
+    return a.size_and_flags != b.size_and_flags ? a.size_and_flags < b.size_and_flags : a.address < b.address;
+  }
+
   // group x kBinsPerOctave + bin: the octave, and the six bits below the leading one.
   static std::size_t slot_for(std::size_t bytes) {
+    if (bytes >= kWideBytes) [[unlikely]]
+      return kWideSlot + (bytes - kWideBytes) / kWidestBin;
     const std::size_t octave = highest_bit(bytes);
     return octave * kBinsPerOctave + (bytes >> (octave - 6)) - (kSmallestOctave + 1) * kBinsPerOctave;
   }
@@ -102,52 +140,48 @@ class FreeBins {
     auto& group = groups_[slot / kBinsPerOctave];
     if (group == nullptr) [[unlikely]]
       group = std::make_unique<Group>();
-    return group->bins[slot % kBinsPerOctave];
+    return (*group)[slot % kBinsPerOctave];
   }
-  void add_group(std::size_t group) const;
-  void mark_occupied(std::size_t slot) const {
-    occupied_[slot / kBinsPerOctave] |= std::uint64_t{1} << slot % kBinsPerOctave;
-    occupied_groups_ |= std::uint64_t{1} << slot / kBinsPerOctave;
-  }
-  void mark_empty(std::size_t slot) {
-    std::uint64_t& occupied = occupied_[slot / kBinsPerOctave];
-    occupied &= ~(std::uint64_t{1} << slot % kBinsPerOctave);
-    if (occupied == 0) occupied_groups_ &= ~(std::uint64_t{1} << slot / kBinsPerOctave);
+  void mark(std::size_t slot, bool occupied) const {
+    const std::size_t group = slot / kBinsPerOctave;
+    const std::uint64_t bit = std::uint64_t{1} << slot % kBinsPerOctave;
+    const std::uint64_t bins = (occupied_[group] & ~bit) | (occupied ? bit : 0);
+    occupied_[group] = bins;
+    const std::uint64_t group_bit = std::uint64_t{1} << group;
+    occupied_groups_ = (occupied_groups_ & ~group_bit) | (bins != 0 ? group_bit : 0);
   }
 
-  void sort_in(Block& block) const {
-    const std::size_t slot = slot_for(block.size_and_flags);  // free: no flags
-    Bin& bin = bin_for(slot);
-    if (bin.head == nullptr) {
-      block.links = {nullptr, nullptr};
-      bin.head = bin.tail = &block;
-      bin.listed = 1;
-      mark_occupied(slot);
-    } else {
-      insert_ordered(bin, block);
-    }
-  }
-
-  void sort_out(Block& block) {
+  CACHALOT_FAST_PATH void sort_in(Block& block) const {
     const std::size_t slot = slot_for(block.size_and_flags);
-    Bin& bin = groups_[slot / kBinsPerOctave]->bins[slot % kBinsPerOctave];
-    if (bin.overflow != nullptr) [[unlikely]] {
-      if (before(*bin.tail, block)) {
-        erase_from_treap(bin.overflow, block);
-        return;
-      }
+    const std::uint64_t key = key_of(block);
+    Bin& bin = bin_for(slot);
+    BinLeaf* leaf = bin.root == nullptr ? bin.first : &leaf_for(bin, key);
+    if (leaf == nullptr || leaf->count == BinLeaf::kSlots) [[unlikely]]
+      leaf = &make_room(bin, leaf, key);
+    append(*leaf, block, key);
+    mark(slot, true);
+  }
+  static void append(BinLeaf& leaf, Block& block, std::uint64_t key) {
+    const std::uint32_t index = leaf.count++;
+    leaf.keys[index] = key;
+    leaf.blocks[index] = &block;
+    block.bin = {&leaf, index};
+  }
+
+  CACHALOT_FAST_PATH void sort_out(Block& block) {
+    BinLeaf& leaf = *block.bin.leaf;
+    const std::uint32_t index = block.bin.index;
+    const std::uint32_t last = --leaf.count;
+    Block* const moved = leaf.blocks[last];
+    leaf.blocks[index] = moved;
+    leaf.keys[index] = leaf.keys[last];
+    leaf.keys[last] = kNoKey;
+    moved->bin.index = index;
+    if (leaf.parent != nullptr) [[unlikely]] {
+      if (last == 0) remove_leaf(leaf, slot_for(block.size_and_flags));
+    } else {
+      mark(slot_for(block.size_and_flags), last != 0);
     }
-    if (--bin.listed == 0) {
-      bin.head = bin.tail = nullptr;
-      if (bin.overflow != nullptr) [[unlikely]] {
-        refill(bin);
-      } else {
-        mark_empty(slot);
-      }
-      return;
-    }
-    (block.links.left ? block.links.left->links.right : bin.head) = block.links.right;
-    (block.links.right ? block.links.right->links.left : bin.tail) = block.links.left;
   }
 
   // Puts the newest block into its bin: what looks at all blocks in order begins with this. It changes where a block
@@ -158,52 +192,73 @@ class FreeBins {
   }
 
   CACHALOT_FAST_PATH Block* best_fit_in_bins(std::size_t bytes) const {
+    if (bytes >= kMaxBytes) [[unlikely]]
+      return nullptr;
     const std::size_t slot = slot_for(bytes);
     const std::size_t group = slot / kBinsPerOctave;
-    const std::uint64_t candidates = occupied_[group] >> slot % kBinsPerOctave;
-    if (candidates != 0) {
-      const Bin* bin = &groups_[group]->bins[slot % kBinsPerOctave];
-      if ((candidates & 1) != 0) {
-        if (Block* block = first_of_at_least(*bin, bytes)) return block;
-      }
-      if (candidates > 1) return bin[lowest_bit(candidates & ~std::uint64_t{1})].head;
+    std::uint64_t candidates = occupied_[group] >> slot % kBinsPerOctave;
+    if ((candidates & 1) != 0) {  // its own bin may have only smaller ones
+      if (Block* block = first_of(groups_[group].get()->data()[slot % kBinsPerOctave], key_of(bytes, 0))) return block;
+      candidates &= ~std::uint64_t{1};
     }
+    if (candidates != 0) return smallest_of((*groups_[group])[slot % kBinsPerOctave + lowest_bit(candidates)]);
     const std::uint64_t larger_groups = occupied_groups_ >> group >> 1 << group << 1;
     if (larger_groups == 0) return nullptr;
     const std::size_t larger = lowest_bit(larger_groups);
-    return groups_[larger]->bins[lowest_bit(occupied_[larger])].head;
+    return smallest_of((*groups_[larger])[lowest_bit(occupied_[larger])]);
   }
 
-  static Block* first_of_at_least(const Bin& bin, std::size_t bytes) {
-    if (bin.tail->size() < bytes) return first_in_treap(bin.overflow, bytes);
-    Block* block = bin.head;
-    while (block->size() < bytes) block = block->links.right;
+  // The block with the smallest key of at least `key`; nullptr when there is none.
+  static Block* first_of(const Bin& bin, std::uint64_t key) {
+    const BinLeaf* leaf = bin.root == nullptr ? bin.first : &leaf_for(bin, key);
+    Block* block = first_of(*leaf, key);
+    if (block == nullptr && leaf->next != nullptr) [[unlikely]]
+      block = first_of(*leaf->next, key);
     return block;
   }
-  static void insert_ordered(Bin& bin, Block& block);
-  static void refill(Bin& bin);
-  static void append(Bin& bin, Block& block);
-
-  static std::uint64_t priority(const Block& block);
-  static Block* first_in_treap(Block* root, std::size_t bytes);
-  static void insert_in_treap(Block*& root, Block& block);
-  static void erase_from_treap(Block*& root, Block& block);
-  static Block& pop_first(Block*& root);
-  static Block* merge(Block* left, Block* right);
-
-  template <typename Visit>
-  static void for_each_in_treap(Block* root, Visit&& visit) {
-    if (root == nullptr) return;
-    for_each_in_treap(root->links.left, visit);
-    Block* right = root->links.right;
-    visit(*root);
-    for_each_in_treap(right, visit);
+  static Block* smallest_of(const Bin& bin) { return first_of(*bin.first, 0); }
+  // Smaller keys and kNoKey wrap around to distances of at least 2^63, so one comparison does for all.
+  static Block* first_of(const BinLeaf& leaf, std::uint64_t key) {
+    std::uint64_t nearest = ~std::uint64_t{0} >> 1;
+    std::uint32_t found = BinLeaf::kSlots;
+    const auto look = [&](std::uint32_t from, std::uint32_t to) {
+      for (std::uint32_t i = from; i < to; ++i) {
+        const std::uint64_t distance = leaf.keys[i] - key;
+        found = distance < nearest ? i : found;
+        nearest = std::min(distance, nearest);
+      }
+    };
+    look(0, BinLeaf::kFirstLine);
+    if (leaf.count > BinLeaf::kFirstLine) look(BinLeaf::kFirstLine, BinLeaf::kSlots);
+    return found == BinLeaf::kSlots ? nullptr : leaf.blocks[found];
   }
 
-  mutable Block* newest_ = nullptr;  // mutable, as the rest, for settle
+  // Trees of leaves, and room for them (free_bins.cpp).
+  static BinLeaf& leaf_for(const Bin& bin, std::uint64_t key);
+  BinLeaf& make_room(Bin& bin, BinLeaf* leaf, std::uint64_t key) const;
+  BinLeaf& split(Bin& bin, BinLeaf& leaf, std::uint64_t key) const;
+  void add_child(Bin& bin, BinTreeNode& parent, const void* after, std::uint64_t low, void* child) const;
+  void remove_leaf(BinLeaf& leaf, std::size_t slot);
+  void remove_child(Bin& bin, BinTreeNode& parent, const void* child);
+  static std::vector<Block*> in_order(const BinLeaf& leaf);
+  static std::string validate_bin(const Bin& bin);
+
+  // A leaf or a tree node: they have the same size.
+  void* allocate_node() const;
+  void free_node(void* node) const;
+  BinLeaf& new_leaf() const;
+  BinTreeNode& new_tree_node(std::uint32_t level) const;
+
+  // mutable for settle.
+  mutable Block* newest_ = nullptr;
   mutable std::uint64_t occupied_groups_ = 0;
   mutable std::array<std::uint64_t, kGroups> occupied_{};  // bins, by group
   mutable std::array<std::unique_ptr<Group>, kGroups> groups_;
+  struct FreeNode {
+    FreeNode* next;
+  };
+  mutable FreeNode* free_nodes_ = nullptr;
+  mutable std::vector<std::unique_ptr<std::byte[]>> node_chunks_;
 };
 
 }  // namespace cachalot

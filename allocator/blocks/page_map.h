@@ -52,7 +52,7 @@ class PageMap {
   MetadataMemory& block_memory() { return block_memory_; }
   std::size_t metadata_bytes() const { return memory_.bytes() + block_memory_.bytes(); }
 
-  static constexpr int kAddressBits = 52;  // the widest user space of today's hosts with unified addressing
+  static constexpr int kAddressBits = 50;  // CUDA's unified addresses have 49 at most, since Pascal
 
  private:
   // 2^kShift bytes of addresses, in slots of 2^kSlotShift bytes.
@@ -106,7 +106,7 @@ class PageMap {
     write(child<Leaf>(entry).slot(address), block, kInLeaf);
   }
   static void write(std::atomic<Entry>& slot, Block& block, Place place) {
-    block.map_place = place;
+    block.map_place = place & 3u;
     slot.store(reinterpret_cast<Entry>(&block), std::memory_order_release);
   }
   Node& add_node(Address address);

@@ -4,9 +4,13 @@
 
 namespace cachalot {
 
+static_assert(PageMap::kAddressBits <= FreeBins::kAddressBits);
+
 Block& SegmentHeap::add_segment(Address address, std::size_t bytes, Arena& arena) {
   CACHALOT_REQUIRE((address + bytes) >> PageMap::kAddressBits == 0,
                    "the device gave address {:#x}, beyond the {} bits supported", address, PageMap::kAddressBits);
+  CACHALOT_REQUIRE(bytes < FreeBins::kMaxBytes, "the device gave a segment of {} bytes, beyond the {} supported", bytes,
+                   FreeBins::kMaxBytes);
   Block& block = slab_.make();
   try {
     segments_.emplace(address, &block);

@@ -27,7 +27,7 @@ class SegmentHeap {
   SegmentHeap(int device, PageMap& page_map) : page_map_(page_map), slab_(device, page_map.block_memory()) {}
 
   // A segment the device gave: one free block, in its arena's bins. Throws InvalidArgument for an address of more than
-  // PageMap::kAddressBits bits and std::bad_alloc, having changed nothing.
+  // PageMap::kAddressBits bits and for FreeBins::kMaxBytes and more, and std::bad_alloc, having changed nothing.
   Block& add_segment(Address address, std::size_t bytes, Arena& arena);
   // Forgets the segment of a free block that is a whole segment.
   void remove_segment(Block& block);
