@@ -100,6 +100,13 @@ BinLeaf& FreeBins::leaf_for(const Bin& bin, std::uint64_t key) {
   return node->leaf(node->child_for(key));
 }
 
+// The last leaf that begins at or before `key` may have only smaller ones; then the next has not.
+Block* FreeBins::first_of_tree(const Bin& bin, std::uint64_t key) {
+  const BinLeaf& leaf = leaf_for(bin, key);
+  Block* block = first_of(leaf, key);
+  return block == nullptr && leaf.next != nullptr ? first_of(*leaf.next, key) : block;
+}
+
 // A leaf with room for `key`, where there is none or `leaf`, which it belongs to, is full.
 BinLeaf& FreeBins::make_room(Bin& bin, BinLeaf* leaf, std::uint64_t key) const {
   if (leaf == nullptr) return *(bin.first = &new_leaf());
@@ -201,7 +208,7 @@ std::string FreeBins::validate_bin(const Bin& bin) {
       const Block& block = *leaf->blocks[i];
       if (block.bin.leaf != leaf || block.bin.index != i)
         return fmt::format("block {:#x} does not know its place", block.address);
-      if (leaf->keys[i] != key_of(block)) return fmt::format("block {:#x} has another's key", block.address);
+      if (leaf->keys[i] != (key_of(block) | i)) return fmt::format("block {:#x} has another's key", block.address);
       if (bin.root != nullptr && &leaf_for(bin, leaf->keys[i]) != leaf)
         return fmt::format("the tree does not find block {:#x}", block.address);
     }

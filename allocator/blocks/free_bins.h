@@ -50,9 +50,9 @@ static_assert(sizeof(BinLeaf) == 256);
 
 class FreeBins {
  public:
-  // Blocks and requests are smaller than this, and addresses than 2^kAddressBits.
-  static constexpr std::size_t kMaxBytes = std::size_t{4} << 40;
-  static constexpr int kAddressBits = 50;
+  // Blocks are smaller than this, and addresses than 2^kAddressBits.
+  static constexpr std::size_t kMaxBytes = std::size_t{1} << 40;
+  static constexpr int kAddressBits = 48;
 
   FreeBins() = default;
   FreeBins(const FreeBins&) = delete;
@@ -74,9 +74,10 @@ class FreeBins {
   // The first block in (size, address) order of at least `bytes`; nullptr when there is none. Leaves it in.
   CACHALOT_FAST_PATH Block* best_fit(std::size_t bytes) const {
     Block* block = best_fit_in_bins(bytes);
-    Block* newest = newest_;
-    if (newest == nullptr || newest->size_and_flags < bytes) return block;
-    return block == nullptr || before(*newest, *block) ? newest : block;
+    if (newest_ == nullptr) return block;
+    if (block == nullptr) return newest_->size_and_flags < bytes ? nullptr : newest_;
+    const bool fits = newest_->size_and_flags >= bytes;
+    return choose(as_number(fits & before(*newest_, *block)), newest_, block);
   }
 
   Block* largest() const;
@@ -103,10 +104,11 @@ class FreeBins {
   static constexpr std::size_t kBinsPerOctave = 64;
   static constexpr std::size_t kSmallestOctave = 9;  // 512 B
   static constexpr std::size_t kGroups = 64;
-  // From here on a bin is 2 GiB wide, so that sizes within one differ in 22 bits (of 512 B).
-  static constexpr std::size_t kWideBytes = std::size_t{1} << 38;
-  static constexpr std::size_t kWidestBin = std::size_t{1} << 31;
-  static constexpr std::size_t kWideSlot = (38 - kSmallestOctave) * kBinsPerOctave;
+  static constexpr std::size_t kFirstOfManySizes = 7 * kBinsPerOctave;  // 64 KiB: below, a bin is not wider than 512 B
+  // From here on bins are 512 MiB wide, so that sizes within one differ in 20 bits (of 512 B).
+  static constexpr std::size_t kWideBytes = std::size_t{1} << 36;
+  static constexpr std::size_t kWidestBin = std::size_t{1} << 29;
+  static constexpr std::size_t kWideSlot = (36 - kSmallestOctave) * kBinsPerOctave;
   static_assert(kWideSlot + (kMaxBytes - kWideBytes) / kWidestBin <= kGroups * kBinsPerOctave);
 
   struct Bin {
@@ -115,19 +117,22 @@ class FreeBins {
   };
   using Group = std::array<Bin, kBinsPerOctave>;
 
-  // Orders the blocks of one bin: 22 bits of the size, which tell apart those of any bin, and the address, both in units
-  // of 512 B. Below 2^63. Free blocks have no flags beside the size.
+  static constexpr std::uint64_t kPlaceBits = 15;
+  static constexpr std::uint64_t kNoKey = ~std::uint64_t{0};
+  // Orders the blocks of one bin: 20 bits of the size, which tell apart those of any bin, then 39 of the address, both in
+  // units of 512 B; then four bits for the place in the leaf. Below 2^63. Free blocks have no flags beside the size.
   static std::uint64_t key_of(std::size_t bytes, Address address) {
-    constexpr int kUnitBits = 9;
-    constexpr int kSizeShift = kAddressBits - 2 * kUnitBits;
-    return ((bytes << kSizeShift) & ~(std::uint64_t{1} << 63)) | address >> kUnitBits;
+    static_assert(BinLeaf::kSlots <= kPlaceBits + 1 && kAddressBits == 39 + 9);
+    return ((bytes << (39 + 4 - 9)) & ~(std::uint64_t{1} << 63)) | address >> (9 - 4);
   }
   static std::uint64_t key_of(const Block& block) { return key_of(block.size_and_flags, block.address); }
-  static constexpr std::uint64_t kNoKey = ~std::uint64_t{0};
 
-  static bool before(const Block& a, const Block& b) {
-    return a.size_and_flags != b.size_and_flags ? a.size_and_flags < b.size_and_flags : a.address < b.address;
+  // As one number: one comparison without a branch.
+  __extension__ using SizeAndAddress = unsigned __int128;
+  static SizeAndAddress size_and_address(const Block& block) {
+    return SizeAndAddress{block.size_and_flags} << 64 | block.address;
   }
+  static bool before(const Block& a, const Block& b) { return size_and_address(a) < size_and_address(b); }
 
   // group x kBinsPerOctave + bin: the octave, and the six bits below the leading one.
   static std::size_t slot_for(std::size_t bytes) {
@@ -142,13 +147,15 @@ class FreeBins {
       group = std::make_unique<Group>();
     return (*group)[slot % kBinsPerOctave];
   }
+  // No branch: whether a bin or group is empty cannot be predicted.
   void mark(std::size_t slot, bool occupied) const {
     const std::size_t group = slot / kBinsPerOctave;
-    const std::uint64_t bit = std::uint64_t{1} << slot % kBinsPerOctave;
-    const std::uint64_t bins = (occupied_[group] & ~bit) | (occupied ? bit : 0);
-    occupied_[group] = bins;
-    const std::uint64_t group_bit = std::uint64_t{1} << group;
-    occupied_groups_ = (occupied_groups_ & ~group_bit) | (bins != 0 ? group_bit : 0);
+    std::uint64_t& bins = occupied_[group];
+    bins = with_bit(bins, slot % kBinsPerOctave, occupied);
+    occupied_groups_ = with_bit(occupied_groups_, group, bins != 0);
+  }
+  static std::uint64_t with_bit(std::uint64_t word, std::size_t bit, bool value) {
+    return (word & ~(std::uint64_t{1} << bit)) | std::uint64_t{value} << bit;
   }
 
   CACHALOT_FAST_PATH void sort_in(Block& block) const {
@@ -163,7 +170,7 @@ class FreeBins {
   }
   static void append(BinLeaf& leaf, Block& block, std::uint64_t key) {
     const std::uint32_t index = leaf.count++;
-    leaf.keys[index] = key;
+    leaf.keys[index] = key | index;
     leaf.blocks[index] = &block;
     block.bin = {&leaf, index};
   }
@@ -174,14 +181,14 @@ class FreeBins {
     const std::uint32_t last = --leaf.count;
     Block* const moved = leaf.blocks[last];
     leaf.blocks[index] = moved;
-    leaf.keys[index] = leaf.keys[last];
+    leaf.keys[index] = (leaf.keys[last] & ~kPlaceBits) | index;
     leaf.keys[last] = kNoKey;
     moved->bin.index = index;
-    if (leaf.parent != nullptr) [[unlikely]] {
-      if (last == 0) remove_leaf(leaf, slot_for(block.size_and_flags));
-    } else {
-      mark(slot_for(block.size_and_flags), last != 0);
-    }
+    const bool of_tree = leaf.parent != nullptr;  // then another leaf holds blocks
+    const std::size_t slot = slot_for(block.size_and_flags);
+    mark(slot, as_number((last != 0) | of_tree));
+    if (as_number((last == 0) & of_tree)) [[unlikely]]
+      remove_leaf(leaf, slot);
   }
 
   // Puts the newest block into its bin: what looks at all blocks in order begins with this. It changes where a block
@@ -197,44 +204,42 @@ class FreeBins {
     const std::size_t slot = slot_for(bytes);
     const std::size_t group = slot / kBinsPerOctave;
     std::uint64_t candidates = occupied_[group] >> slot % kBinsPerOctave;
-    if ((candidates & 1) != 0) {  // its own bin may have only smaller ones
-      if (Block* block = first_of(groups_[group].get()->data()[slot % kBinsPerOctave], key_of(bytes, 0))) return block;
+    if (candidates != 0) {
+      const Bin* bin = &(*groups_[group])[slot % kBinsPerOctave];
+      // The request's own bin may have only smaller ones, if it holds several sizes; larger bins serve with any.
+      const std::uint64_t key = key_of(bytes, 0) & -(candidates & std::uint64_t{slot >= kFirstOfManySizes});
+      if (Block* block = first_of(bin[lowest_bit(candidates)], key)) [[likely]]
+        return block;
       candidates &= ~std::uint64_t{1};
+      if (candidates != 0) return first_of(bin[lowest_bit(candidates)], 0);
     }
-    if (candidates != 0) return smallest_of((*groups_[group])[slot % kBinsPerOctave + lowest_bit(candidates)]);
     const std::uint64_t larger_groups = occupied_groups_ >> group >> 1 << group << 1;
     if (larger_groups == 0) return nullptr;
     const std::size_t larger = lowest_bit(larger_groups);
-    return smallest_of((*groups_[larger])[lowest_bit(occupied_[larger])]);
+    return first_of((*groups_[larger])[lowest_bit(occupied_[larger])], 0);
   }
 
   // The block with the smallest key of at least `key`; nullptr when there is none.
-  static Block* first_of(const Bin& bin, std::uint64_t key) {
-    const BinLeaf* leaf = bin.root == nullptr ? bin.first : &leaf_for(bin, key);
-    Block* block = first_of(*leaf, key);
-    if (block == nullptr && leaf->next != nullptr) [[unlikely]]
-      block = first_of(*leaf->next, key);
-    return block;
+  CACHALOT_FAST_PATH static Block* first_of(const Bin& bin, std::uint64_t key) {
+    if (as_number((bin.root != nullptr) & (key != 0))) [[unlikely]]
+      return first_of_tree(bin, key);
+    return first_of(*bin.first, key);
   }
-  static Block* smallest_of(const Bin& bin) { return first_of(*bin.first, 0); }
-  // Smaller keys and kNoKey wrap around to distances of at least 2^63, so one comparison does for all.
-  static Block* first_of(const BinLeaf& leaf, std::uint64_t key) {
-    std::uint64_t nearest = ~std::uint64_t{0} >> 1;
-    std::uint32_t found = BinLeaf::kSlots;
-    const auto look = [&](std::uint32_t from, std::uint32_t to) {
-      for (std::uint32_t i = from; i < to; ++i) {
-        const std::uint64_t distance = leaf.keys[i] - key;
-        found = distance < nearest ? i : found;
-        nearest = std::min(distance, nearest);
-      }
-    };
-    look(0, BinLeaf::kFirstLine);
-    if (leaf.count > BinLeaf::kFirstLine) look(BinLeaf::kFirstLine, BinLeaf::kSlots);
-    return found == BinLeaf::kSlots ? nullptr : leaf.blocks[found];
+  // The place of the nearest key comes out with it: it is the key's last bits. Smaller keys and kNoKey wrap around to
+  // distances of at least 2^63, so one comparison does for all.
+  CACHALOT_FAST_PATH static Block* first_of(const BinLeaf& leaf, std::uint64_t key) {
+    std::uint64_t nearest = kNoKey;
+    for (std::uint32_t i = 0; i < BinLeaf::kFirstLine; ++i) nearest = std::min(nearest, leaf.keys[i] - key);
+    if (leaf.count > BinLeaf::kFirstLine) {
+      for (std::uint32_t i = BinLeaf::kFirstLine; i < BinLeaf::kSlots; ++i)
+        nearest = std::min(nearest, leaf.keys[i] - key);
+    }
+    return nearest >> 63 != 0 ? nullptr : leaf.blocks[nearest & kPlaceBits];
   }
 
   // Trees of leaves, and room for them (free_bins.cpp).
   static BinLeaf& leaf_for(const Bin& bin, std::uint64_t key);
+  static Block* first_of_tree(const Bin& bin, std::uint64_t key);
   BinLeaf& make_room(Bin& bin, BinLeaf* leaf, std::uint64_t key) const;
   BinLeaf& split(Bin& bin, BinLeaf& leaf, std::uint64_t key) const;
   void add_child(Bin& bin, BinTreeNode& parent, const void* after, std::uint64_t low, void* child) const;

@@ -52,7 +52,7 @@ class PageMap {
   MetadataMemory& block_memory() { return block_memory_; }
   std::size_t metadata_bytes() const { return memory_.bytes() + block_memory_.bytes(); }
 
-  static constexpr int kAddressBits = 50;  // CUDA's unified addresses have 49 at most, since Pascal
+  static constexpr int kAddressBits = 48;  // device addresses are unified with the host's: 47 bits on x86-64, 48 on Arm
 
  private:
   // 2^kShift bytes of addresses, in slots of 2^kSlotShift bytes.

@@ -84,8 +84,10 @@ constexpr bool may_use(std::size_t block, std::size_t rounded, const Options& op
 // that never split are the caller's business.)
 constexpr bool should_split(PoolKind kind, std::size_t block, std::size_t rounded, const Options& options) {
   const bool large = kind == PoolKind::large;
-  const std::size_t smallest_remainder = large ? kMinLargeRemainder + 1 : kMinBlockSize;
-  return block - rounded >= smallest_remainder && !(large && is_oversize(rounded, options));
+  // No branch on the pool: in real programs it cannot be predicted.
+  const std::size_t smallest_remainder = kMinBlockSize + std::size_t{large} * (kMinLargeRemainder + 1 - kMinBlockSize);
+  const bool keep_whole = static_cast<int>(large) & static_cast<int>(is_oversize(rounded, options));
+  return static_cast<int>(block - rounded >= smallest_remainder) & static_cast<int>(!keep_whole);
 }
 
 }  // namespace cachalot
