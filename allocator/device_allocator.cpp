@@ -30,7 +30,7 @@ DeviceAllocator::DeviceAllocator(std::shared_ptr<Device> device, PageMap& page_m
 DeviceAllocator::~DeviceAllocator() {
   for (const auto& [address, head] : heap_.segments()) {
     std::size_t bytes = 0;
-    for (const Block* block = head; block != nullptr; block = block->next) bytes += block->size();
+    for (const Block* block = head; !block->is_edge(); block = block->next) bytes += block->size();
     try {
       give_back({address, bytes, head->arena, nullptr});
     } catch (const CudaError&) {  // the device may be gone at exit; there is nobody left to tell

@@ -100,9 +100,9 @@ std::optional<DeviceAllocator::Segment> DeviceAllocator::base_allocation(const B
   const Lock lock(mutex_);
   if (!is_live(block, ptr)) return std::nullopt;
   const Block* head = &block;
-  while (head->prev != nullptr) head = head->prev;
+  while (!head->prev->is_edge()) head = head->prev;
   const Block* last = &block;
-  while (last->next != nullptr) last = last->next;
+  while (!last->next->is_edge()) last = last->next;
   return Segment{head->address, last->end() - head->address};
 }
 
@@ -116,8 +116,8 @@ std::string DeviceAllocator::describe(const void* ptr) const {
   const Lock lock(mutex_);
   const Address address = reinterpret_cast<Address>(ptr);
   const Block* block = heap_.segment_at(address);
-  while (block != nullptr && block->end() <= address) block = block->next;
   if (block == nullptr) return "";
+  while (block->end() <= address) block = block->next;
   if (block->is_free()) return "its memory is free (already freed?)";
   if (block->has(Block::kPending) || block->has(Block::kFreeing))
     return "it was already freed and waits for other streams";
@@ -191,7 +191,7 @@ SegmentSnapshot DeviceAllocator::picture(const Block& head) const {
   segment.segment_type = head.arena->pool.kind();
   segment.segment_pool_id = head.arena->pool.id();
   segment.context = context_of(head, &BlockDetail::segment_context);
-  for (const Block* block = &head; block != nullptr; block = block->next) {
+  for (const Block* block = &head; !block->is_edge(); block = block->next) {
     const State state = block->has(Block::kAllocated) ? State::active_allocated
                         : block->is_free()            ? State::inactive
                                                       : State::active_pending_free;
@@ -240,7 +240,7 @@ std::string DeviceAllocator::validate_bins() const {
   });
   std::size_t free = 0;
   for (const auto& [address, head] : heap_.segments()) {
-    for (const Block* block = head; block != nullptr; block = block->next) free += block->is_free() ? 1 : 0;
+    for (const Block* block = head; !block->is_edge(); block = block->next) free += block->is_free() ? 1 : 0;
   }
   if (broken.empty() && binned != free) broken = fmt::format("{} blocks are free but {} are in bins", free, binned);
   return broken;
@@ -256,7 +256,7 @@ std::string DeviceAllocator::validate_counters() const {
       stat.all.current += as_signed(amount);
     };
     add(walked.segment, 1);
-    for (const Block* block = head; block != nullptr; block = block->next) {
+    for (const Block* block = head; !block->is_edge(); block = block->next) {
       add(walked.reserved_bytes, block->size());
       if (block->has(Block::kAllocated)) {
         add(walked.allocation, 1);

@@ -133,7 +133,7 @@ bool DeviceAllocator::pool_has_exactly(PoolId id, const std::vector<void*>& live
   }();
   std::size_t found = 0;
   for (const Block* block : heads_of(pool)) {
-    for (; block != nullptr; block = block->next) {
+    for (; !block->is_edge(); block = block->next) {
       if (!block->has(Block::kAllocated)) continue;
       if (!expected.contains(block->address)) return false;
       ++found;
@@ -149,7 +149,7 @@ PoolCheckpoint DeviceAllocator::checkpoint_pool(PoolId id) const {
   PoolCheckpoint checkpoint{id, {}};
   for (const Block* head : heads_of(pool)) {
     PoolCheckpoint::Segment segment{head->arena->stream, head->arena->pool.kind(), {}};
-    for (const Block* block = head; block != nullptr; block = block->next) {
+    for (const Block* block = head; !block->is_edge(); block = block->next) {
       CACHALOT_REQUIRE(!block->has(Block::kPending), "Events should have synchronized when checkpointing block {:#x}",
                        block->address);
       segment.blocks.push_back({block->address, block->size(), block->has(Block::kAllocated)});
@@ -162,7 +162,7 @@ PoolCheckpoint DeviceAllocator::checkpoint_pool(PoolId id) const {
 // Everything that could stop the restore half-way is checked first.
 void DeviceAllocator::require_restorable(const PrivatePool& pool, const PoolCheckpoint& checkpoint) const {
   for (const Block* block : heads_of(pool)) {
-    for (; block != nullptr; block = block->next) {
+    for (; !block->is_edge(); block = block->next) {
       CACHALOT_REQUIRE(block->is_free() || (block->has(Block::kAllocated) && block->uses.head == nullptr),
                        "Events should have synchronized when setting checkpointed block {:#x}", block->address);
     }
@@ -175,7 +175,7 @@ void DeviceAllocator::require_restorable(const PrivatePool& pool, const PoolChec
     CACHALOT_REQUIRE(found != heap_.segments().end() && found->second->arena->pool.owner() == &pool,
                      "could not find segment {:#x} in pool ({}, {})", address, pool.id.first, pool.id.second);
     std::size_t bytes = 0;
-    for (const Block* block = found->second; block != nullptr; block = block->next) bytes += block->size();
+    for (const Block* block = found->second; !block->is_edge(); block = block->next) bytes += block->size();
     Address end = address;
     for (const PoolCheckpoint::Block& block : segment.blocks) {
       CACHALOT_REQUIRE(block.address == end && block.size != 0 && block.size % kBlockGranularity == 0,
@@ -195,7 +195,7 @@ RestoreResult DeviceAllocator::restore_pool(const PoolCheckpoint& checkpoint) {
   RestoreResult result;
   std::vector<Block*> live;
   for (Block* block : heads_of(pool)) {
-    for (; block != nullptr; block = block->next) {
+    for (; !block->is_edge(); block = block->next) {
       if (block->has(Block::kAllocated)) live.push_back(block);
     }
   }

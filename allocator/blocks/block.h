@@ -30,6 +30,7 @@ struct Block {
     kFreeing = 2,    // deallocate is recording its events, without the lock
     kPending = 4,    // freed, waiting for events or for the end of a capture
     kRetired = 8,    // not a block: an unused slot of the slab
+    kEdge = 16,      // not a block: the neighbour of the first and the last of a segment
   };
   static constexpr std::uint64_t kFlagBits = kBlockGranularity - 1;
   static constexpr std::uint64_t kRequestedBits = (std::uint64_t{1} << 62) - 1;
@@ -47,7 +48,7 @@ struct Block {
   std::uint64_t size_and_flags;
   std::uint64_t requested : 62;  // bytes asked for; of a free block: by its last user
   std::uint64_t map_place : 2;   // where the page map has it: PageMap::Place
-  Block* prev;                   // neighbours in the segment
+  Block* prev;                   // neighbours in the segment; at its ends the heap's edge, never null
   Block* next;
   Arena* arena;
   union {
@@ -58,7 +59,8 @@ struct Block {
   std::size_t size() const { return size_and_flags & ~kFlagBits; }
   bool has(Flag flag) const { return (size_and_flags & flag) != 0; }
   bool is_free() const { return (size_and_flags & kFlagBits) == 0; }
-  bool is_split() const { return prev != nullptr || next != nullptr; }  // part of a segment of several blocks
+  bool is_split() const { return prev != next; }  // part of a segment of several blocks: else both are the edge
+  bool is_edge() const { return has(kEdge); }
   Address end() const { return address + size(); }
 };
 static_assert(sizeof(Block) == 64);

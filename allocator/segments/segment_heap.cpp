@@ -18,7 +18,7 @@ Block& SegmentHeap::add_segment(Address address, std::size_t bytes, Arena& arena
     slab_.retire(block);
     throw;
   }
-  block = {address, bytes, 0, 0, nullptr, nullptr, &arena, {}};
+  block = {address, bytes, 0, 0, &edge_, &edge_, &arena, {}};
   insert(block);
   return block;
 }
@@ -36,7 +36,7 @@ Block* SegmentHeap::segment_at(Address address) const {
   if (after == segments_.begin()) return nullptr;
   Block* head = std::prev(after)->second;
   const Block* last = head;
-  while (last->next != nullptr) last = last->next;
+  while (!last->next->is_edge()) last = last->next;
   return address < last->end() ? head : nullptr;
 }
 
@@ -51,7 +51,7 @@ std::string validate_block(const Block& block, const Block* prev, const PageMap&
   if (block.prev != prev) return fmt::format("block {:#x} does not know its neighbour", block.address);
   if (block.has(Block::kRetired)) return fmt::format("segment holds retired block {:#x}", block.address);
   if (block.size() == 0) return fmt::format("block {:#x} is empty", block.address);
-  if (prev != nullptr) {
+  if (!prev->is_edge()) {
     if (prev->end() != block.address) return fmt::format("gap or overlap at block {:#x}", block.address);
     if (prev->is_free() && block.is_free()) return fmt::format("free neighbours at block {:#x}", block.address);
     if (prev->arena != block.arena) return fmt::format("segment of two arenas at block {:#x}", block.address);
@@ -69,8 +69,8 @@ std::string SegmentHeap::validate() const {
   for (const auto& [address, head] : segments_) {
     if (address != head->address) return fmt::format("segment {:#x} begins at block {:#x}", address, head->address);
     if (address < end) return fmt::format("segment {:#x} overlaps the one before", address);
-    const Block* prev = nullptr;
-    for (const Block* block = head; block != nullptr; block = block->next) {
+    const Block* prev = &edge_;
+    for (const Block* block = head; !block->is_edge(); block = block->next) {
       if (std::string broken = validate_block(*block, prev, page_map_); !broken.empty()) return broken;
       prev = block;
       end = block->end();

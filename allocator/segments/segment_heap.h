@@ -8,6 +8,7 @@
 #include <map>
 #include <string>
 
+#include "base/bits.h"
 #include "base/check.h"
 #include "blocks/block.h"
 #include "blocks/block_pool.h"
@@ -36,19 +37,19 @@ class SegmentHeap {
   // Throws std::bad_alloc, having changed nothing.
   CACHALOT_FAST_PATH InactiveSplit take(Block& block, std::size_t bytes, std::size_t requested, bool split) {
     Block* rest = split ? &slab_.make() : nullptr;
-    const bool was_split = block.is_split();
+    const std::int64_t was_split = as_number(block.is_split());
     block.arena->bins.remove(block);
     InactiveSplit change;
     if (rest != nullptr) {
       *rest = {block.address + bytes, block.size() - bytes, block.requested, 0, &block, block.next, block.arena, {}};
-      if (rest->next != nullptr) rest->next->prev = rest;
+      rest->next->prev = rest;
       block.next = rest;
       block.size_and_flags = bytes;
       insert(*rest);
-      change = was_split ? InactiveSplit{0, -static_cast<std::int64_t>(bytes)}
-                         : InactiveSplit{1, static_cast<std::int64_t>(rest->size())};
-    } else if (was_split) {
-      change = {-1, -static_cast<std::int64_t>(block.size())};
+      const std::int64_t whole = as_signed(bytes + rest->size());
+      change = {1 - was_split, as_signed(rest->size()) - (was_split * whole)};
+    } else {
+      change = {-was_split, -was_split * as_signed(block.size())};
     }
     block.size_and_flags |= Block::kAllocated;
     block.requested = requested & Block::kRequestedBits;
@@ -62,25 +63,24 @@ class SegmentHeap {
     Block* block = &freed;
     InactiveSplit change;
     block->size_and_flags = block->size();
-    if (Block* prev = block->prev; prev != nullptr && prev->is_free()) {
+    if (Block* prev = block->prev; prev->is_free()) {
       change.blocks -= 1;
-      change.bytes -= static_cast<std::int64_t>(prev->size());
+      change.bytes -= as_signed(prev->size());
       prev->arena->bins.remove(*prev);
       prev->requested = block->requested;  // PyTorch shows a free block with its last user's request
       absorb(*prev, *block);
       block = prev;
     }
-    if (Block* next = block->next; next != nullptr && next->is_free()) {
+    if (Block* next = block->next; next->is_free()) {
       change.blocks -= 1;
-      change.bytes -= static_cast<std::int64_t>(next->size());
+      change.bytes -= as_signed(next->size());
       next->arena->bins.remove(*next);
       absorb(*block, *next);
     }
     insert(*block);
-    if (block->is_split()) {
-      change.blocks += 1;
-      change.bytes += static_cast<std::int64_t>(block->size());
-    }
+    const std::int64_t is_split = as_number(block->is_split());
+    change.blocks += is_split;
+    change.bytes += is_split * as_signed(block->size());
     return change;
   }
 
@@ -101,6 +101,7 @@ class SegmentHeap {
   std::size_t metadata_bytes() const;
 
  private:
+  static std::int64_t as_signed(std::size_t bytes) { return static_cast<std::int64_t>(bytes); }
   CACHALOT_FAST_PATH void insert(Block& block) {
     block.arena->bins.insert(block);
     if (keeps_ages_) [[unlikely]]
@@ -111,13 +112,16 @@ class SegmentHeap {
     CACHALOT_ASSERT(low.next == &high && low.end() == high.address && low.arena == high.arena);
     low.size_and_flags += high.size();
     low.next = high.next;
-    if (low.next != nullptr) low.next->prev = &low;
+    low.next->prev = &low;
     slab_.retire(high);
   }
 
   PageMap& page_map_;
   BlockSlab slab_;
   std::map<Address, Block*> segments_;
+  // Stands beside the first and the last block of every segment, so that no neighbour is null. What it points to means
+  // nothing.
+  Block edge_ = {0, Block::kEdge, 0, 0, nullptr, nullptr, nullptr, {}};
   bool keeps_ages_ = false;
 };
 
