@@ -37,7 +37,8 @@ struct Block {
 
   struct BinPlace {  // while in a bin of free blocks
     BinLeaf* leaf;
-    std::uint32_t index;
+    std::uint32_t place;  // in the leaf
+    std::uint32_t slot;   // the bin
   };
   struct Uses {                    // while not free
     StreamUse* head;               // streams it was recorded on

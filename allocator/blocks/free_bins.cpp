@@ -92,6 +92,8 @@ BinTreeNode& FreeBins::new_tree_node(std::uint32_t level) const {
   return *node;
 }
 
+void FreeBins::add_group(std::size_t group) const { groups_[group] = std::make_unique<Group>(); }
+
 // --- trees of leaves ------------------------------------------------------------------------------------------------
 
 BinLeaf& FreeBins::leaf_for(const Bin& bin, std::uint64_t key) {
@@ -206,7 +208,7 @@ std::string FreeBins::validate_bin(const Bin& bin) {
         continue;
       }
       const Block& block = *leaf->blocks[i];
-      if (block.bin.leaf != leaf || block.bin.index != i)
+      if (block.bin.leaf != leaf || block.bin.place != i)
         return fmt::format("block {:#x} does not know its place", block.address);
       if (leaf->keys[i] != (key_of(block) | i)) return fmt::format("block {:#x} has another's key", block.address);
       if (bin.root != nullptr && &leaf_for(bin, leaf->keys[i]) != leaf)

@@ -141,14 +141,14 @@ class FreeBins {
     const std::size_t octave = highest_bit(bytes);
     return octave * kBinsPerOctave + (bytes >> (octave - 6)) - (kSmallestOctave + 1) * kBinsPerOctave;
   }
-  Bin& bin_for(std::size_t slot) const {
+  CACHALOT_FAST_PATH Bin& bin_for(std::size_t slot) const {
     auto& group = groups_[slot / kBinsPerOctave];
     if (group == nullptr) [[unlikely]]
-      group = std::make_unique<Group>();
+      add_group(slot / kBinsPerOctave);
     return (*group)[slot % kBinsPerOctave];
   }
   // No branch: whether a bin or group is empty cannot be predicted.
-  void mark(std::size_t slot, bool occupied) const {
+  CACHALOT_FAST_PATH void mark(std::size_t slot, bool occupied) const {
     const std::size_t group = slot / kBinsPerOctave;
     std::uint64_t& bins = occupied_[group];
     bins = with_bit(bins, slot % kBinsPerOctave, occupied);
@@ -166,26 +166,28 @@ class FreeBins {
     if (leaf == nullptr || leaf->count == BinLeaf::kSlots) [[unlikely]]
       leaf = &make_room(bin, leaf, key);
     append(*leaf, block, key);
+    block.bin.slot = static_cast<std::uint32_t>(slot);
     mark(slot, true);
   }
   static void append(BinLeaf& leaf, Block& block, std::uint64_t key) {
     const std::uint32_t index = leaf.count++;
     leaf.keys[index] = key | index;
     leaf.blocks[index] = &block;
-    block.bin = {&leaf, index};
+    block.bin.leaf = &leaf;
+    block.bin.place = index;
   }
 
   CACHALOT_FAST_PATH void sort_out(Block& block) {
     BinLeaf& leaf = *block.bin.leaf;
-    const std::uint32_t index = block.bin.index;
+    const std::uint32_t index = block.bin.place;
     const std::uint32_t last = --leaf.count;
     Block* const moved = leaf.blocks[last];
     leaf.blocks[index] = moved;
     leaf.keys[index] = (leaf.keys[last] & ~kPlaceBits) | index;
     leaf.keys[last] = kNoKey;
-    moved->bin.index = index;
+    moved->bin.place = index;
     const bool of_tree = leaf.parent != nullptr;  // then another leaf holds blocks
-    const std::size_t slot = slot_for(block.size_and_flags);
+    const std::size_t slot = block.bin.slot;
     mark(slot, as_number((last != 0) | of_tree));
     if (as_number((last == 0) & of_tree)) [[unlikely]]
       remove_leaf(leaf, slot);
@@ -238,6 +240,7 @@ class FreeBins {
   }
 
   // Trees of leaves, and room for them (free_bins.cpp).
+  void add_group(std::size_t group) const;
   static BinLeaf& leaf_for(const Bin& bin, std::uint64_t key);
   static Block* first_of_tree(const Bin& bin, std::uint64_t key);
   BinLeaf& make_room(Bin& bin, BinLeaf* leaf, std::uint64_t key) const;
