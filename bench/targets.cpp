@@ -144,7 +144,7 @@ void measure_threads(Table& table) {
 void measure_metadata(Table& table) {
   constexpr std::size_t kBlocks = 1000000;
   constexpr std::size_t kCovered = std::size_t{256} << 30;
-  for (const std::size_t bytes : {kKiB, 4 * kKiB, 16 * kKiB, 64 * kKiB, kMiB, 20 * kMiB}) {
+  for (const std::size_t bytes : {kKiB, 4 * kKiB - 512, 8 * kKiB, 16 * kKiB, 64 * kKiB, kMiB, 20 * kMiB}) {
     const auto allocator = make_allocator();
     const std::size_t blocks = std::min(kBlocks, kCovered / bytes);
     for (std::size_t i = 0; i < blocks; ++i) allocator->allocate(bytes);

@@ -58,7 +58,7 @@ static_assert(sizeof(BinTreeNode) <= sizeof(BinLeaf));
 
 // --- memory ---------------------------------------------------------------------------------------------------------
 
-void* FreeBins::allocate_node() const {
+void* FreeBins::allocate_node() const noexcept {
   if (free_nodes_ == nullptr) {
     constexpr std::size_t kChunkNodes = 16;
     node_chunks_.reserve(node_chunks_.size() + 1);
@@ -92,7 +92,7 @@ BinTreeNode& FreeBins::new_tree_node(std::uint32_t level) const {
   return *node;
 }
 
-void FreeBins::add_group(std::size_t group) const { groups_[group] = std::make_unique<Group>(); }
+void FreeBins::add_group(std::size_t group) const noexcept { groups_[group] = std::make_unique<Group>(); }
 
 // --- trees of leaves ------------------------------------------------------------------------------------------------
 
@@ -123,8 +123,8 @@ BinLeaf& FreeBins::split(Bin& bin, BinLeaf& leaf, std::uint64_t key) const {
     parent->insert(0, 0, &leaf);
   }
   BinLeaf& upper = new_leaf();
-  const std::vector<Block*> blocks = in_order(leaf);
-  const std::uint64_t low = key_of(*blocks[blocks.size() / 2]);
+  const Ordered blocks(leaf);
+  const std::uint64_t low = key_of(**(blocks.begin() + BinLeaf::kSlots / 2));
   leaf.count = 0;
   std::fill_n(leaf.keys, BinLeaf::kSlots, kNoKey);
   for (Block* block : blocks) append(key_of(*block) < low ? leaf : upper, *block, key_of(*block));
@@ -183,10 +183,9 @@ void FreeBins::remove_child(Bin& bin, BinTreeNode& parent, const void* child) {
 
 // --- looking at all of it -------------------------------------------------------------------------------------------
 
-std::vector<Block*> FreeBins::in_order(const BinLeaf& leaf) {
-  std::vector<Block*> blocks(leaf.blocks, leaf.blocks + leaf.count);
-  std::ranges::sort(blocks, [](const Block* a, const Block* b) { return before(*a, *b); });
-  return blocks;
+FreeBins::Ordered::Ordered(const BinLeaf& leaf) : count_(leaf.count) {
+  std::copy_n(leaf.blocks, count_, blocks_);
+  std::sort(blocks_, blocks_ + count_, [](const Block* a, const Block* b) { return before(*a, *b); });
 }
 
 Block* FreeBins::largest() const {
@@ -194,7 +193,8 @@ Block* FreeBins::largest() const {
   if (empty()) return nullptr;
   const std::size_t group = highest_bit(occupied_groups_);
   const Bin& bin = (*groups_[group])[highest_bit(occupied_[group])];
-  return in_order(bin.root == nullptr ? *bin.first : leaf_for(bin, kNoKey)).back();
+  const Ordered blocks(bin.root == nullptr ? *bin.first : leaf_for(bin, kNoKey));
+  return *(blocks.end() - 1);
 }
 
 std::string FreeBins::validate_bin(const Bin& bin) {

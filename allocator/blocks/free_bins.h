@@ -91,7 +91,7 @@ class FreeBins {
       if (!group) continue;
       for (const Bin& bin : *group) {
         for (const BinLeaf* leaf = bin.first; leaf != nullptr; leaf = leaf->next) {
-          for (Block* block : in_order(*leaf)) visit(*block);
+          for (Block* block : Ordered(*leaf)) visit(*block);
         }
       }
     }
@@ -240,7 +240,7 @@ class FreeBins {
   }
 
   // Trees of leaves, and room for them (free_bins.cpp).
-  void add_group(std::size_t group) const;
+  void add_group(std::size_t group) const noexcept;
   static BinLeaf& leaf_for(const Bin& bin, std::uint64_t key);
   static Block* first_of_tree(const Bin& bin, std::uint64_t key);
   BinLeaf& make_room(Bin& bin, BinLeaf* leaf, std::uint64_t key) const;
@@ -248,11 +248,23 @@ class FreeBins {
   void add_child(Bin& bin, BinTreeNode& parent, const void* after, std::uint64_t low, void* child) const;
   void remove_leaf(BinLeaf& leaf, std::size_t slot);
   void remove_child(Bin& bin, BinTreeNode& parent, const void* child);
-  static std::vector<Block*> in_order(const BinLeaf& leaf);
   static std::string validate_bin(const Bin& bin);
 
-  // A leaf or a tree node: they have the same size.
-  void* allocate_node() const;
+  // The blocks of a leaf, sorted.
+  class Ordered {
+   public:
+    explicit Ordered(const BinLeaf& leaf);
+    Block* const* begin() const { return blocks_; }
+    Block* const* end() const { return blocks_ + count_; }
+
+   private:
+    Block* blocks_[BinLeaf::kSlots];
+    std::uint32_t count_;
+  };
+
+  // A leaf or a tree node: they have the same size. Host memory that runs out here, or for a group, ends the program: a
+  // free that is half done cannot be taken back.
+  void* allocate_node() const noexcept;
   void free_node(void* node) const;
   BinLeaf& new_leaf() const;
   BinTreeNode& new_tree_node(std::uint32_t level) const;

@@ -22,8 +22,14 @@ SimulatedDevice::Config quick(bool completion_hints) {
 class DeferredFreesTest : public ::testing::TestWithParam<bool> {
  protected:
   Block& block() {
-    blocks.push_back(
-        {static_cast<Address>(blocks.size() + 1) << 20, 512 | Block::kAllocated, 512, nullptr, nullptr, nullptr, {}});
+    blocks.push_back({static_cast<Address>(blocks.size() + 1) << 20,
+                      512 | Block::kAllocated,
+                      512,
+                      0,
+                      nullptr,
+                      nullptr,
+                      nullptr,
+                      {}});
     return blocks.back();
   }
   // A block freed while `streams` still use it.
