@@ -14,6 +14,8 @@
 // run without any of the allocator's locks held and may call it; ChangeTrackers run under a lock and must not.
 // Errors: OutOfMemory, InvalidArgument and CudaError (errors.h); after each, the state is as it was before the call
 // (an out-of-memory request has by then given back the cache).
+// Limits: a segment is smaller than 1 TiB and a device address has 48 bits at most; what a device gives beyond that goes
+// back to it, with an InvalidArgument.
 #pragma once
 
 #include <atomic>
