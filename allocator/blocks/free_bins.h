@@ -73,6 +73,8 @@ class FreeBins {
 
   // The first block in (size, address) order of at least `bytes`; nullptr when there is none. Leaves it in.
   CACHALOT_FAST_PATH Block* best_fit(std::size_t bytes) const {
+    // What was freed last and fits exactly is the best there is, unless its bin holds more.
+    if (newest_ != nullptr && newest_->size_and_flags == bytes && !occupied(slot_for(bytes))) return newest_;
     Block* block = best_fit_in_bins(bytes);
     if (newest_ == nullptr) return block;
     if (block == nullptr) return newest_->size_and_flags < bytes ? nullptr : newest_;
@@ -147,6 +149,7 @@ class FreeBins {
       add_group(slot / kBinsPerOctave);
     return (*group)[slot % kBinsPerOctave];
   }
+  bool occupied(std::size_t slot) const { return (occupied_[slot / kBinsPerOctave] >> slot % kBinsPerOctave & 1) != 0; }
   // No branch: whether a bin or group is empty cannot be predicted.
   CACHALOT_FAST_PATH void mark(std::size_t slot, bool occupied) const {
     const std::size_t group = slot / kBinsPerOctave;

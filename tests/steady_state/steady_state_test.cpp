@@ -180,7 +180,8 @@ TEST_F(SteadyState, FreesThatWaitForStreamsAllocateNothing) {
 // 160 bytes a block at most, or 1 % of the memory it covers where that is more; what it says is what it took.
 TEST_F(SteadyState, IsReachedWithLittleMetadata) {
   constexpr std::size_t kBlocks = 50'000;
-  for (const std::size_t bytes : {512, 1024, 3500, 7680, 8192, 12000, 40000, 1 << 20, 3 << 20}) {
+  for (const std::size_t bytes :
+       {kKiB / 2, kKiB, 7 * kKiB / 2, 15 * kKiB / 2, 8 * kKiB, 12 * kKiB, 40 * kKiB, kMiB, 3 * kMiB}) {
     SimulatedDevice::Config config;
     config.memory_bytes = std::size_t{1} << 40;
     CachingAllocator many({std::make_shared<SimulatedDevice>(config)});
