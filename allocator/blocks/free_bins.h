@@ -212,7 +212,8 @@ class FreeBins {
     if (candidates != 0) {
       const Bin* bin = &(*groups_[group])[slot % kBinsPerOctave];
       // The request's own bin may have only smaller ones, if it holds several sizes; larger bins serve with any.
-      const std::uint64_t key = key_of(bytes, 0) & -(candidates & std::uint64_t{slot >= kFirstOfManySizes});
+      const std::uint64_t own_of_many_sizes = candidates & std::uint64_t{slot >= kFirstOfManySizes};
+      const std::uint64_t key = key_of(round_up(bytes, kBlockGranularity), 0) & -own_of_many_sizes;
       if (Block* block = first_of(bin[lowest_bit(candidates)], key)) [[likely]]
         return block;
       candidates &= ~std::uint64_t{1};

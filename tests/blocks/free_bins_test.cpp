@@ -60,6 +60,15 @@ TEST(FreeBins, SizesOfOneBinAreToldApart) {
   EXPECT_EQ(bins.best_fit(kMiB + 1536), nullptr);
 }
 
+TEST(FreeBins, ARequestNeedNotBeAMultipleOfTheGranularity) {
+  Block exact = free_block(Address{0x7f} << 40, kMiB), larger = free_block(0x100000, kMiB + 512);
+  FreeBins bins;
+  for (Block* block : {&larger, &exact}) bins.insert(*block);
+  EXPECT_EQ(bins.best_fit(kMiB + 1), &larger);
+  bins.remove(larger);
+  EXPECT_EQ(bins.best_fit(kMiB + 1), nullptr);
+}
+
 TEST(FreeBins, SizesFromTheSmallestToTheLargestHaveTheirBins) {
   std::deque<Block> blocks;
   FreeBins bins;
