@@ -137,7 +137,7 @@ CACHALOT_FAST_PATH void DeviceAllocator::count_free_requested(Block& block, cons
 }
 
 CACHALOT_FAST_PATH void DeviceAllocator::finish_free(Block& block, const Context& context) {
-  if ((rare_ & kObserved) != 0) [[unlikely]] {
+  if ((rare_ & (kObserved | kContexts)) != 0) [[unlikely]] {
     finish_observed_free(block, context);
     return;
   }

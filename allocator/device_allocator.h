@@ -148,9 +148,11 @@ class DeviceAllocator {
     kAging = 4,         // garbage collection is on
     kObserved = 8,      // someone looks at changes
     kBypassed = 16,     // caching is off
+    kContexts = 32,     // blocks may hold the context of their allocation, from then on for good
   };
   // Holds slow_mutex_ for a stretch of a function that holds mutex_.
   class SlowSection;
+  class PoolHold;
 
   BlockPool& small() { return default_pools_[0]; }
   BlockPool& large() { return default_pools_[1]; }

@@ -24,7 +24,25 @@ class DeviceAllocator::SlowSection {
 
 // --- getting memory -------------------------------------------------------------------------------------------------
 
+// A private pool that is being asked for memory lives on, though it may have no segment yet and its last user may go
+// while the lock is let go.
+class DeviceAllocator::PoolHold {
+ public:
+  explicit PoolHold(Request request) : owner_(request.pool().owner()) {
+    if (owner_ != nullptr) ++owner_->segments;
+  }
+  ~PoolHold() {
+    if (owner_ != nullptr) --owner_->segments;
+  }
+  PoolHold(const PoolHold&) = delete;
+  PoolHold& operator=(const PoolHold&) = delete;
+
+ private:
+  PrivatePool* owner_;
+};
+
 Block& DeviceAllocator::obtain(Request request, const Context& context) {
+  const PoolHold hold(request);
   if (run_free_memory_callbacks()) {
     if (Block* block = find_free(request)) return *block;
   }

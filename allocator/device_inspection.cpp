@@ -133,6 +133,7 @@ void DeviceAllocator::record_history(const HistoryOptions& history) {
   recorder_ = history.enabled ? history.recorder : nullptr;
   contexts_.store(history.enabled ? history.contexts : HistoryOptions::Contexts::never, std::memory_order_relaxed);
   set_mode(kObserved, history_.observes());
+  if (history.enabled && history.contexts != HistoryOptions::Contexts::never) set_mode(kContexts, true);
 }
 
 bool DeviceAllocator::history_enabled() const {

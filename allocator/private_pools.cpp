@@ -167,10 +167,12 @@ void DeviceAllocator::require_restorable(const PrivatePool& pool, const PoolChec
                        "Events should have synchronized when setting checkpointed block {:#x}", block->address);
     }
   }
+  std::unordered_set<Address> seen;
   for (const PoolCheckpoint::Segment& segment : checkpoint.segments) {
     CACHALOT_REQUIRE(!segment.blocks.empty(), "a checkpointed segment of pool ({}, {}) has no blocks", pool.id.first,
                      pool.id.second);
     const Address address = segment.blocks.front().address;
+    CACHALOT_REQUIRE(seen.insert(address).second, "checkpointed segment {:#x} is listed twice", address);
     const auto found = heap_.segments().find(address);
     CACHALOT_REQUIRE(found != heap_.segments().end() && found->second->arena->pool.owner() == &pool,
                      "could not find segment {:#x} in pool ({}, {})", address, pool.id.first, pool.id.second);

@@ -17,7 +17,7 @@ void BlockSlab::add_chunk() {
   for (std::size_t slot = kSlots - 1; slot >= 1; --slot) retire(blocks[slot]);
 }
 
-BlockDetail& BlockSlab::detail(const Block& block) {
+BlockDetail& BlockSlab::detail(const Block& block) noexcept {
   Chunk& chunk = chunk_of(block);
   if (!chunk.details) chunk.details = std::make_unique<BlockDetail[]>(kSlots);
   return chunk.details[slot_of(block)];

@@ -37,8 +37,9 @@ class BlockSlab {
     free_ = &block;
   }
 
-  // Made on first use; nullptr from find_detail when none was made.
-  BlockDetail& detail(const Block& block);
+  // Made on first use; nullptr from find_detail when none was made. Host memory that runs out here ends the program:
+  // details are asked for when an operation is half done.
+  BlockDetail& detail(const Block& block) noexcept;
   BlockDetail* find_detail(const Block& block) const;
 
   std::size_t metadata_bytes() const;

@@ -71,7 +71,7 @@ class FreeBins {
     }
   }
 
-  // The first block in (size, address) order of at least `bytes`; nullptr when there is none. Leaves it in.
+  // The first block in (size, address) order of at least `bytes` > 0; nullptr when there is none. Leaves it in.
   CACHALOT_FAST_PATH Block* best_fit(std::size_t bytes) const {
     // What was freed last and fits exactly is the best there is, unless its bin holds more.
     if (newest_ != nullptr && newest_->size_and_flags == bytes && !occupied(slot_for(bytes))) return newest_;
@@ -206,6 +206,7 @@ class FreeBins {
   CACHALOT_FAST_PATH Block* best_fit_in_bins(std::size_t bytes) const {
     if (bytes >= kMaxBytes) [[unlikely]]
       return nullptr;
+    bytes = round_up(bytes, kBlockGranularity);
     const std::size_t slot = slot_for(bytes);
     const std::size_t group = slot / kBinsPerOctave;
     std::uint64_t candidates = occupied_[group] >> slot % kBinsPerOctave;
@@ -213,7 +214,7 @@ class FreeBins {
       const Bin* bin = &(*groups_[group])[slot % kBinsPerOctave];
       // The request's own bin may have only smaller ones, if it holds several sizes; larger bins serve with any.
       const std::uint64_t own_of_many_sizes = candidates & std::uint64_t{slot >= kFirstOfManySizes};
-      const std::uint64_t key = key_of(round_up(bytes, kBlockGranularity), 0) & -own_of_many_sizes;
+      const std::uint64_t key = key_of(bytes, 0) & -own_of_many_sizes;
       if (Block* block = first_of(bin[lowest_bit(candidates)], key)) [[likely]]
         return block;
       candidates &= ~std::uint64_t{1};

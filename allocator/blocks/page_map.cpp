@@ -16,7 +16,7 @@ PageMap::PageMap() : root_(static_cast<std::atomic<Node*>*>(std::calloc(kRootEnt
   if (root_ == nullptr) throw std::bad_alloc();
 }
 
-PageMap::Node& PageMap::add_node(Address address) {
+PageMap::Node& PageMap::add_node(Address address) noexcept {
   auto* fresh = static_cast<Node*>(memory_.allocate(sizeof(Node), kLine));
   Node* expected = nullptr;
   // Another device may be first; then its node serves, and this one is never used.
@@ -25,22 +25,19 @@ PageMap::Node& PageMap::add_node(Address address) {
 }
 
 template <typename Child>
-PageMap::Entry PageMap::add_child(std::atomic<Entry>& slot) {
+PageMap::Entry PageMap::add_child(std::atomic<Entry>& slot) noexcept {
   auto* fresh = static_cast<Child*>(memory_.allocate(sizeof(Child), kLine));
-  Entry before = slot.load(std::memory_order_acquire);
-  // Two devices may have segments in one MiB, in theory: who comes second keeps what the first has put there.
-  while (!has_child(before)) {
-    // A block that is not live any more may have another address by now; then it is found nowhere, as it should be.
-    if (before != 0) {
-      const Address address = reinterpret_cast<const Block*>(before)->address;
-      fresh->slot(address).store(before, std::memory_order_relaxed);
-    }
-    const Entry entry = reinterpret_cast<Entry>(fresh) | 1;
-    if (slot.compare_exchange_strong(before, entry, std::memory_order_acq_rel)) return entry;
+  // A block that is not live any more may have another address by now, also while this looks: then it is found nowhere,
+  // as it should be.
+  if (const Entry before = slot.load(std::memory_order_acquire); before != 0) {
+    const Address address = __atomic_load_n(&reinterpret_cast<const Block*>(before)->address, __ATOMIC_RELAXED);
+    fresh->slot(address).store(before, std::memory_order_relaxed);
   }
-  return before;
+  const Entry entry = reinterpret_cast<Entry>(fresh) | 1;
+  slot.store(entry, std::memory_order_release);
+  return entry;
 }
-template PageMap::Entry PageMap::add_child<PageMap::Table>(std::atomic<Entry>&);
-template PageMap::Entry PageMap::add_child<PageMap::Leaf>(std::atomic<Entry>&);
+template PageMap::Entry PageMap::add_child<PageMap::Table>(std::atomic<Entry>&) noexcept;
+template PageMap::Entry PageMap::add_child<PageMap::Leaf>(std::atomic<Entry>&) noexcept;
 
 }  // namespace cachalot

@@ -1,13 +1,15 @@
 // From a pointer to the Block that was last handed out there: a radix over the address, read without a lock.
 //
 // Nodes of 8 GiB have a slot a MiB, tables of a MiB a slot every 4 KiB, leaves of 4 KiB a slot every 512 B. A block is in
-// the slot it starts in of the highest level whose slots are not larger than it; tables and leaves (a leaf is one cache
-// line) exist only where smaller blocks start. So the map of what is in use is small and dense, and stays in the cache.
+// the slot it starts in of the highest level whose slots are not larger than it, or further down where smaller blocks
+// have started; only there are tables and leaves (a leaf is one cache line). So the map of what is in use is small and
+// dense, and stays in the cache.
 //
 // Entries are written when a block is handed out and never erased; whoever finds one checks, under the lock of the
 // block's device, that the block is allocated and starts at that very address.
 //
-// Thread safety: find from any thread; set under the lock of the device that owns the address; the two may race.
+// Thread safety: find from any thread; set under the lock of the device that owns the address; the two may race. No MiB
+// holds segments of two devices at the same time: devices give memory in units of 2 MiB.
 #pragma once
 
 #include <atomic>
@@ -109,10 +111,11 @@ class PageMap {
     block.map_place = place & 3u;
     slot.store(reinterpret_cast<Entry>(&block), std::memory_order_release);
   }
-  Node& add_node(Address address);
+  // Host memory that runs out here ends the program: the block is already marked as handed out.
+  Node& add_node(Address address) noexcept;
   // Replaces the entry in `slot` by a child that holds it; returns the new entry.
   template <typename Child>
-  Entry add_child(std::atomic<Entry>& slot);
+  Entry add_child(std::atomic<Entry>& slot) noexcept;
 
   struct Free {
     void operator()(void* memory) const { std::free(memory); }

@@ -7,8 +7,11 @@ namespace cachalot {
 static_assert(PageMap::kAddressBits <= FreeBins::kAddressBits);
 
 Block& SegmentHeap::add_segment(Address address, std::size_t bytes, Arena& arena) {
-  CACHALOT_REQUIRE((address + bytes) >> PageMap::kAddressBits == 0,
-                   "the device gave address {:#x}, beyond the {} bits supported", address, PageMap::kAddressBits);
+  CACHALOT_REQUIRE(address >> PageMap::kAddressBits == 0, "the device gave address {:#x}, beyond the {} bits supported",
+                   address, PageMap::kAddressBits);
+  CACHALOT_REQUIRE(address % kBlockGranularity == 0 && bytes % kBlockGranularity == 0 && bytes != 0,
+                   "the device gave a segment of {} bytes at {:#x}: both must be multiples of {}", bytes, address,
+                   kBlockGranularity);
   CACHALOT_REQUIRE(bytes < FreeBins::kMaxBytes, "the device gave a segment of {} bytes, beyond the {} supported", bytes,
                    FreeBins::kMaxBytes);
   Block& block = slab_.make();

@@ -28,13 +28,15 @@ class SegmentHeap {
   SegmentHeap(int device, PageMap& page_map) : page_map_(page_map), slab_(device, page_map.block_memory()) {}
 
   // A segment the device gave: one free block, in its arena's bins. Throws InvalidArgument for an address of more than
-  // PageMap::kAddressBits bits and for FreeBins::kMaxBytes and more, and std::bad_alloc, having changed nothing.
+  // PageMap::kAddressBits bits, for FreeBins::kMaxBytes and more, and for what is not a multiple of kBlockGranularity,
+  // and std::bad_alloc, having changed nothing.
   Block& add_segment(Address address, std::size_t bytes, Arena& arena);
   // Forgets the segment of a free block that is a whole segment.
   void remove_segment(Block& block);
 
   // Marks a free block allocated. With `split`, only its first `bytes` bytes: the rest becomes a free block.
-  // Throws std::bad_alloc, having changed nothing.
+  // Throws std::bad_alloc, having changed nothing, when there is no memory for another block. (Host memory that runs out
+  // for the tables beside the blocks ends the program: nothing half done could be taken back.)
   CACHALOT_FAST_PATH InactiveSplit take(Block& block, std::size_t bytes, std::size_t requested, bool split) {
     Block* rest = split ? &slab_.make() : nullptr;
     const std::int64_t was_split = as_number(block.is_split());

@@ -371,16 +371,17 @@ class Provider : public SegmentProvider {
     taken.push_back(bytes);
     streams.push_back(stream);
     next_ += Address{1} << 32;
-    return next_;
+    return next_ + offset;
   }
   void free_segment(Address address, std::size_t bytes, int device, Stream stream) override {
     EXPECT_EQ(device, 0);
-    EXPECT_EQ(address, next_);
+    EXPECT_EQ(address, next_ + offset);
     EXPECT_EQ(stream, streams.back());
     freed.push_back(bytes);
   }
 
   bool refuses = false;
+  Address offset = 0;
   std::vector<std::size_t> taken, freed;
   std::vector<Stream> streams;
 
@@ -424,6 +425,35 @@ TEST(APoolWithAProvider, GivesItsSegmentsBackToItWithoutUsersAndLiveBlocks) {
   world.allocator.empty_cache(0, kPool);
   EXPECT_EQ(provider->freed, std::vector<std::size_t>{20 * kMiB});
   EXPECT_EQ(world.count(DeviceCall::free), 0u);
+}
+
+TEST(APoolWithAProvider, RefusesSegmentsThatAreNotAligned) {
+  World world;
+  const auto provider = std::make_shared<Provider>();
+  world.allocator.create_or_retain_pool(0, kPool, provider);
+  const InPool in_pool(world.allocator, kPool);
+  provider->offset = 256;
+  EXPECT_CONTAINS(refusal([&] { world.allocate(1000); }), "both must be multiples of 512");
+  EXPECT_EQ(provider->freed, std::vector<std::size_t>{2 * kMiB});
+  EXPECT_EQ(world.reserved(), 0u);
+  provider->offset = 512;
+  EXPECT_NE(world.allocate(1000), nullptr);
+}
+
+// As another thread may do while the first waits for the device.
+TEST(APoolThatIsAskedForMemory, LivesOnWithoutUsersAndSegments) {
+  World world;
+  auto redirection = std::make_unique<InPool>(world.allocator, kPool);
+  world.allocator.add_free_memory_callback([&] {
+    redirection.reset();
+    world.allocator.empty_cache(0, kPool);
+    return true;
+  });
+  void* ptr = world.allocate(1000);
+  EXPECT_TRUE(world.allocator.pool_has_exactly(0, kPool, {ptr}));
+  world.allocator.deallocate(ptr);
+  world.allocator.empty_cache(0, kPool);
+  EXPECT_EQ(world.reserved(), 0u);
 }
 
 TEST(AProvidersRefusal, IsOutOfMemory) {
@@ -644,6 +674,15 @@ TEST_F(Checkpoints, MayBeReturnedToAgainAndAgain) {
     EXPECT_EQ(sorted(result.created), sorted({live[0], live[2]}));
     EXPECT_EQ(pool_picture(), before);
   }
+}
+
+TEST_F(Checkpoints, AreRefusedWithASegmentListedTwice) {
+  in_pool({512, 1024});
+  PoolCheckpoint checkpoint = world.allocator.checkpoint_pool(0, kGraph);
+  checkpoint.segments.push_back(checkpoint.segments.front());
+  const std::string before = pool_picture();
+  EXPECT_CONTAINS(refusal([&] { world.allocator.restore_pool(0, checkpoint); }), "listed twice");
+  EXPECT_EQ(pool_picture(), before);
 }
 
 TEST_F(Checkpoints, AllowAFreeOfARestoredBlockOneByOne) {

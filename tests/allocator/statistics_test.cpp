@@ -375,6 +375,19 @@ TEST(Contexts, OfStateAreInSegmentsAndBlocks) {
   EXPECT_EQ(snapshot.segments[0].blocks.at(1).context, nullptr);
 }
 
+TEST(Contexts, GoWithTheirAllocationAlsoWhenHistoryIsOffByThen) {
+  World world;
+  const Context context = std::make_shared<int>(7);
+  world.allocator.record_history(
+      {.max_entries = 100, .contexts = HistoryOptions::Contexts::state, .recorder = [&] { return context; }});
+  void* ptr = world.allocate(1000);
+  world.allocator.record_history({.enabled = false});
+  EXPECT_EQ(world.allocator.snapshot().segments.at(0).blocks.at(0).context, context);
+  world.allocator.deallocate(ptr);
+  world.allocate(1000);
+  EXPECT_EQ(world.allocator.snapshot().segments.at(0).blocks.at(0).context, nullptr);
+}
+
 TEST(ASegment, KeepsTheContextOfItsFirstAllocation) {
   World world;
   int made = 0;

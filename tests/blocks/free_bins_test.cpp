@@ -67,6 +67,13 @@ TEST(FreeBins, ARequestNeedNotBeAMultipleOfTheGranularity) {
   EXPECT_EQ(bins.best_fit(kMiB + 1), &larger);
   bins.remove(larger);
   EXPECT_EQ(bins.best_fit(kMiB + 1), nullptr);
+
+  Block small = free_block(0x10000, 32 * kKiB), half = free_block(Address{1} << 40, 508 * kMiB);
+  for (Block* block : {&small, &half}) bins.insert(*block);
+  bins.remove(exact);
+  EXPECT_EQ(bins.best_fit(32 * kKiB + 100), &half);
+  EXPECT_EQ(bins.best_fit(512 * kMiB - 1), nullptr);
+  EXPECT_EQ(bins.best_fit(1), &small);
 }
 
 TEST(FreeBins, SizesFromTheSmallestToTheLargestHaveTheirBins) {
