@@ -73,6 +73,9 @@ class FreeBins {
 
   // The first block in (size, address) order of at least `bytes` > 0; nullptr when there is none. Leaves it in.
   CACHALOT_FAST_PATH Block* best_fit(std::size_t bytes) const {
+    if (bytes >= kMaxBytes) [[unlikely]]
+      return nullptr;
+    bytes = round_up(bytes, kBlockGranularity);
     // What was freed last and fits exactly is the best there is, unless its bin holds more.
     if (newest_ != nullptr && newest_->size_and_flags == bytes && !occupied(slot_for(bytes))) return newest_;
     Block* block = best_fit_in_bins(bytes);
@@ -204,9 +207,6 @@ class FreeBins {
   }
 
   CACHALOT_FAST_PATH Block* best_fit_in_bins(std::size_t bytes) const {
-    if (bytes >= kMaxBytes) [[unlikely]]
-      return nullptr;
-    bytes = round_up(bytes, kBlockGranularity);
     const std::size_t slot = slot_for(bytes);
     const std::size_t group = slot / kBinsPerOctave;
     std::uint64_t candidates = occupied_[group] >> slot % kBinsPerOctave;
