@@ -138,8 +138,8 @@ CACHALOT_FAST_PATH void DeviceAllocator::count_free_requested(Block& block, cons
 
 CACHALOT_FAST_PATH void DeviceAllocator::finish_free(Block& block, const Context& context) {
   if ((rare_ & (kObserved | kContexts)) != 0) [[unlikely]] {
-    finish_observed_free(block, context);
-    return;
+    if ((rare_ & kObserved) != 0) return finish_observed_free(block, context);
+    forget_context(block);
   }
   const PoolKind kind = block.arena->pool.kind();
   counters_.free_completed(kind, as_signed(block.requested));
@@ -223,9 +223,13 @@ void DeviceAllocator::finish_waiting(Block& block) {
   finish_free(block, kNoContext);
 }
 
+void DeviceAllocator::forget_context(const Block& block) {
+  if (BlockDetail* detail = heap_.slab().find_detail(block)) detail->context.reset();
+}
+
 void DeviceAllocator::finish_observed_free(Block& block, const Context& context) {
   Change change = change_of(Change::Action::free_completed, block, context);  // before the block may be merged away
-  if (BlockDetail* detail = heap_.slab().find_detail(block)) detail->context.reset();
+  forget_context(block);
   counters_.free_completed(change.pool_kind, as_signed(block.requested));
   const InactiveSplit split = heap_.put_back(block);
   counters_.inactive_split(change.pool_kind, split.blocks, split.bytes);

@@ -187,6 +187,7 @@ class DeviceAllocator {
   void finish_waiting(Block& block);
   void finish_free(Block& block, const Context& context);
   void finish_observed_free(Block& block, const Context& context);
+  void forget_context(const Block& block);
   void queue_frees_deferred_in_capture();
 
   void update_aging();

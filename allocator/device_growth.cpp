@@ -111,17 +111,11 @@ Block& DeviceAllocator::adopt(Address address, std::size_t bytes, Arena& arena) 
   }
 }
 
-// The bytes count as held from before the call, so that other threads keep within the limit, and the pool as having
-// the segment, so that it lives on.
+// The bytes count as held from before the call, so that other threads keep within the limit.
 std::optional<Address> DeviceAllocator::ask_for_segment(std::size_t bytes, Request request) {
   PrivatePool* const owner = request.pool().owner();
-  const auto drop = [&] {
-    held_bytes_ -= bytes;
-    if (owner != nullptr) --owner->segments;
-  };
   held_bytes_ += bytes;
   asking_bytes_ += bytes;
-  if (owner != nullptr) ++owner->segments;
   std::optional<Address> address;
   try {
     const Unlocked unlocked(mutex_);
@@ -129,11 +123,15 @@ std::optional<Address> DeviceAllocator::ask_for_segment(std::size_t bytes, Reque
                                                   : device_->malloc(bytes);
   } catch (...) {
     asking_bytes_ -= bytes;
-    drop();
+    held_bytes_ -= bytes;
     throw;
   }
   asking_bytes_ -= bytes;
-  if (!address) drop();
+  if (!address) {
+    held_bytes_ -= bytes;
+  } else if (owner != nullptr) {
+    ++owner->segments;
+  }
   return address;
 }
 

@@ -11,6 +11,7 @@ namespace cachalot {
 inline constexpr std::size_t kKiB = std::size_t{1} << 10;
 inline constexpr std::size_t kMiB = std::size_t{1} << 20;
 inline constexpr std::size_t kGiB = std::size_t{1} << 30;
+inline constexpr std::size_t kCacheLine = 64;
 
 constexpr std::size_t round_down(std::size_t bytes, std::size_t multiple) { return bytes - bytes % multiple; }
 // The caller has checked that bytes + multiple does not overflow.

@@ -11,6 +11,8 @@
 
 #include <atomic>
 
+#include "base/bytes.h"
+
 #if defined(__clang__)
 #define CACHALOT_THREAD_ANNOTATION(x) __attribute__((x))
 #else
@@ -51,7 +53,7 @@ class CACHALOT_CAPABILITY("mutex") Mutex {
     } while (locked_.exchange(true, std::memory_order_acquire));
   }
 
-  alignas(64) std::atomic<bool> locked_{false};  // alone on its line, away from what it guards
+  alignas(kCacheLine) std::atomic<bool> locked_{false};  // alone on its line, away from what it guards
 };
 
 class CACHALOT_SCOPED_CAPABILITY Lock {

@@ -60,13 +60,8 @@ static_assert(sizeof(BinTreeNode) <= sizeof(BinLeaf));
 
 void* FreeBins::allocate_node() const noexcept {
   if (free_nodes_ == nullptr) {
-    constexpr std::size_t kChunkNodes = 16;
-    node_chunks_.reserve(node_chunks_.size() + 1);
-    constexpr std::size_t kLine = 64;
-    node_chunks_.push_back(std::make_unique<std::byte[]>(kChunkNodes * sizeof(BinLeaf) + kLine));
-    const auto start = reinterpret_cast<std::uintptr_t>(node_chunks_.back().get());
-    std::byte* nodes = node_chunks_.back().get() + (round_up(start, kLine) - start);
-    for (std::size_t i = kChunkNodes; i-- > 0;) free_node(nodes + i * sizeof(BinLeaf));
+    node_chunks_.push_back(std::make_unique<NodeMemory[]>(kChunkNodes));
+    for (std::size_t i = kChunkNodes; i-- > 0;) free_node(&node_chunks_.back()[i]);
   }
   FreeNode* node = free_nodes_;
   free_nodes_ = node->next;
@@ -246,8 +241,7 @@ std::string FreeBins::validate() const {
 std::size_t FreeBins::metadata_bytes() const {
   std::size_t bytes = 0;
   for (const auto& group : groups_) bytes += group ? sizeof(Group) : 0;
-  constexpr std::size_t kChunk = 16 * sizeof(BinLeaf) + 64;
-  return bytes + node_chunks_.size() * kChunk;
+  return bytes + node_chunks_.size() * kChunkNodes * sizeof(NodeMemory);
 }
 
 }  // namespace cachalot

@@ -282,8 +282,12 @@ class FreeBins {
   struct FreeNode {
     FreeNode* next;
   };
+  struct alignas(kCacheLine) NodeMemory {
+    std::byte bytes[sizeof(BinLeaf)];
+  };
+  static constexpr std::size_t kChunkNodes = 16;
   mutable FreeNode* free_nodes_ = nullptr;
-  mutable std::vector<std::unique_ptr<std::byte[]>> node_chunks_;
+  mutable std::vector<std::unique_ptr<NodeMemory[]>> node_chunks_;  // of kChunkNodes
 };
 
 }  // namespace cachalot

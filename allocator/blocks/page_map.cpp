@@ -4,12 +4,6 @@
 
 namespace cachalot {
 
-namespace {
-
-constexpr std::size_t kLine = 64;  // of the cache
-
-}  // namespace
-
 // All-zero bytes are null pointers, and null std::atomics of them, on every ABI we build for. The root costs memory only
 // where it is touched.
 PageMap::PageMap() : root_(static_cast<std::atomic<Node*>*>(std::calloc(kRootEntries, sizeof(std::atomic<Node*>)))) {
@@ -17,7 +11,7 @@ PageMap::PageMap() : root_(static_cast<std::atomic<Node*>*>(std::calloc(kRootEnt
 }
 
 PageMap::Node& PageMap::add_node(Address address) noexcept {
-  auto* fresh = static_cast<Node*>(memory_.allocate(sizeof(Node), kLine));
+  auto* fresh = static_cast<Node*>(memory_.allocate(sizeof(Node), kCacheLine));
   Node* expected = nullptr;
   // Another device may be first; then its node serves, and this one is never used.
   const bool first = root_[address >> kNodeShift].compare_exchange_strong(expected, fresh, std::memory_order_acq_rel);
@@ -26,7 +20,7 @@ PageMap::Node& PageMap::add_node(Address address) noexcept {
 
 template <typename Child>
 PageMap::Entry PageMap::add_child(std::atomic<Entry>& slot) noexcept {
-  auto* fresh = static_cast<Child*>(memory_.allocate(sizeof(Child), kLine));
+  auto* fresh = static_cast<Child*>(memory_.allocate(sizeof(Child), kCacheLine));
   // A block that is not live any more may have another address by now, also while this looks: then it is found nowhere,
   // as it should be.
   if (const Entry before = slot.load(std::memory_order_acquire); before != 0) {

@@ -17,7 +17,7 @@ class SegmentProvider {
  public:
   virtual ~SegmentProvider() = default;
   // An address that is a multiple of 512 and below 2^48, whose MiBs hold no other device's memory; nullopt when there is
-  // none. What breaks the rule goes back at once, and the request fails with InvalidArgument.
+  // none. A misaligned or too high one goes back at once, and the request fails with InvalidArgument.
   virtual std::optional<Address> allocate_segment(std::size_t bytes, int device, Stream stream) = 0;
   virtual void free_segment(Address address, std::size_t bytes, int device, Stream stream) = 0;
 };
