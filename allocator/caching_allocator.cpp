@@ -58,7 +58,7 @@ void CachingAllocator::deallocate(void* ptr, std::size_t bytes, int device, Stre
   DeviceAllocator& expected = at(device);
   if (ptr == nullptr) return;
   Block* block = page_map_->find(as_address(ptr));
-  if (block != nullptr && &owner_of(*block) != &expected && owner_of(*block).requested_size(*block, ptr)) {
+  if (block != nullptr && &owner_of(*block) != &expected && owner_of(*block).sizes(*block, ptr)) {
     throw InvalidArgument(
         fmt::format("{} is an allocation of device {}, not of device {}", ptr, BlockSlab::owner_of(*block), device));
   }
@@ -106,14 +106,21 @@ CachingAllocator::Range CachingAllocator::base_allocation(void* ptr) const {
 
 std::size_t CachingAllocator::requested_size(void* ptr) const {
   if (const Block* block = page_map_->find(as_address(ptr))) {
-    if (const auto bytes = owner_of(*block).requested_size(*block, ptr)) return *bytes;
+    if (const auto sizes = owner_of(*block).sizes(*block, ptr)) return sizes->requested;
+  }
+  throw_not_live(ptr);
+}
+
+std::size_t CachingAllocator::allocated_size(void* ptr) const {
+  if (const Block* block = page_map_->find(as_address(ptr))) {
+    if (const auto sizes = owner_of(*block).sizes(*block, ptr)) return sizes->allocated;
   }
   throw_not_live(ptr);
 }
 
 int CachingAllocator::device_of(const void* ptr) const {
   const Block* block = page_map_->find(as_address(ptr));
-  return block != nullptr && owner_of(*block).requested_size(*block, ptr) ? BlockSlab::owner_of(*block) : -1;
+  return block != nullptr && owner_of(*block).sizes(*block, ptr) ? BlockSlab::owner_of(*block) : -1;
 }
 
 void CachingAllocator::empty_cache(int device, PoolId pool) {
@@ -169,17 +176,26 @@ void CachingAllocator::configure(std::string_view text) {
   Options base = options_;
   base.per_process_memory_fraction = std::numeric_limits<double>::quiet_NaN();
   Options options = parse_options(text, base);
+  const bool names_fraction = !std::isnan(options.per_process_memory_fraction);
+  if (!names_fraction) options.per_process_memory_fraction = options_.per_process_memory_fraction;
+  apply(options, names_fraction);
+}
+
+void CachingAllocator::configure(const Options& options) {
+  const std::lock_guard<std::mutex> lock(options_mutex_);
+  apply(options, options.per_process_memory_fraction != options_.per_process_memory_fraction);
+}
+
+void CachingAllocator::apply(const Options& options, bool sets_fraction) {
   CACHALOT_REQUIRE(options.heap == options_.heap,
                    "heap:{} cannot be set at run time: the heap is '{}' since the allocator was made", options.heap,
                    options_.heap);
   CACHALOT_REQUIRE(options.backend == options_.backend, "backend:{} cannot be set at run time: the backend is '{}'",
                    options.backend, options_.backend);
-  const bool names_fraction = !std::isnan(options.per_process_memory_fraction);
-  if (!names_fraction) options.per_process_memory_fraction = options_.per_process_memory_fraction;
   options_ = options;
   for (const auto& allocator : devices_) {
     allocator->apply(options);
-    if (names_fraction) allocator->set_memory_fraction(options.per_process_memory_fraction);
+    if (sets_fraction) allocator->set_memory_fraction(options.per_process_memory_fraction);
   }
 }
 

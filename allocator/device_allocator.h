@@ -89,9 +89,13 @@ class DeviceAllocator {
     Address base;
     std::size_t bytes;
   };
+  struct Sizes {
+    std::size_t requested;
+    std::size_t allocated;
+  };
   // nullopt when `ptr` is not a live allocation of `block`.
   std::optional<Segment> base_allocation(const Block& block, const void* ptr) const;
-  std::optional<std::size_t> requested_size(const Block& block, const void* ptr) const;
+  std::optional<Sizes> sizes(const Block& block, const void* ptr) const;
   // What is at `ptr`, for messages: "is free", "lies inside the allocation at 0x…", …; "" when it is not this device's.
   std::string describe(const void* ptr) const;
 

@@ -106,10 +106,10 @@ std::optional<DeviceAllocator::Segment> DeviceAllocator::base_allocation(const B
   return Segment{head->address, last->end() - head->address};
 }
 
-std::optional<std::size_t> DeviceAllocator::requested_size(const Block& block, const void* ptr) const {
+std::optional<DeviceAllocator::Sizes> DeviceAllocator::sizes(const Block& block, const void* ptr) const {
   const Lock lock(mutex_);
   if (!is_live(block, ptr)) return std::nullopt;
-  return block.requested;
+  return Sizes{block.requested, block.size()};
 }
 
 std::string DeviceAllocator::describe(const void* ptr) const {
@@ -174,6 +174,7 @@ Change DeviceAllocator::change_of(Change::Action action, const Block& block, con
 void DeviceAllocator::observe(Change change) {
   change.device = index_;
   change.time_us = device_->clock_us();
+  change.annotation = history_.annotation();
   history_.record(change);
 }
 

@@ -88,6 +88,22 @@ function(cachalot_c_library)
   target_link_libraries(cachalot PRIVATE $<BUILD_INTERFACE:cachalot_internal>)
 endfunction()
 
+# libcachalot_torch.so, in build/<preset>/pytorch. The allocator in it is hidden, like libcachalot.so's. In an installed
+# Python package it lies beside the CUDA runtime that torch brings.
+function(cachalot_torch_library)
+  cmake_parse_arguments(PARSE_ARGV 0 arg "" "" "SOURCES")
+  cachalot_files(sources pytorch ${arg_SOURCES})
+  add_library(cachalot_torch SHARED ${sources})
+  set_target_properties(cachalot_torch PROPERTIES
+    LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/pytorch INSTALL_RPATH "$ORIGIN/../../nvidia/cu13/lib"
+    CXX_VISIBILITY_PRESET hidden VISIBILITY_INLINES_HIDDEN ON
+    LINK_DEPENDS ${PROJECT_SOURCE_DIR}/cmake/libcachalot.map)
+  target_compile_options(cachalot_torch PRIVATE ${CACHALOT_LTO_COMPILE})
+  target_link_options(cachalot_torch PRIVATE
+    ${CACHALOT_LTO_LINK} -Wl,--version-script=${PROJECT_SOURCE_DIR}/cmake/libcachalot.map)
+  target_link_libraries(cachalot_torch PRIVATE $<BUILD_INTERFACE:cachalot_internal>)
+endfunction()
+
 # Reading traces and replaying them: shared by the command, the tests and the benchmarks.
 function(cachalot_replay_library)
   cmake_parse_arguments(PARSE_ARGV 0 arg "" "" "SOURCES")

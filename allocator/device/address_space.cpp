@@ -25,6 +25,11 @@ class FreeAddresses {
     return std::nullopt;
   }
 
+  void limit(const AddressRange& range) {
+    const Lock lock(mutex_);
+    free_ = {{range.address, range.bytes}};
+  }
+
   void give_back(const AddressRange& range) {
     const Lock lock(mutex_);
     auto at = free_.emplace(range.address, range.bytes).first;
@@ -64,6 +69,8 @@ FreeAddresses& free_addresses() {
 }
 
 }  // namespace
+
+void limit_addresses(const AddressRange& range) { free_addresses().limit(range); }
 
 AddressSpace::~AddressSpace() {
   for (const AddressRange& chunk : chunks_) free_addresses().give_back(chunk);

@@ -15,6 +15,9 @@ namespace cachalot {
 
 inline constexpr std::size_t kPhysicalUnit = std::size_t{2} << 20;  // granularity of cudaMalloc's segments and of VMM
 
+// From now on, new chunks come from this range alone; multiples of kPhysicalUnit. What was handed out before stays.
+void limit_addresses(const AddressRange& range);
+
 class AddressSpace {
  public:
   AddressSpace() = default;

@@ -20,7 +20,10 @@ class SimulatedDevice::Impl {
   using Outcome = CallBook::Outcome;
 
   explicit Impl(const Config& settings)
-      : config(settings), book(settings.latency, settings.log_calls), memory(settings.memory_bytes) {
+      : config(settings),
+        book(settings.latency, settings.log_calls),
+        memory(settings.memory_bytes),
+        streams(settings.captures_refuse) {
     if (settings.check_hazards) checker = std::make_unique<HazardChecker>();
   }
   ~Impl() { withdraw_exports(exporter); }
@@ -47,6 +50,7 @@ class SimulatedDevice::Impl {
   void forget_freed_memory() CACHALOT_REQUIRES(mutex) {
     for (const auto& freed : memory.take_freed()) {
       if (checker) checker->forget(freed.first, freed.bytes);
+      if (config.memory_freed) config.memory_freed(freed.first, freed.bytes);
     }
   }
 
@@ -195,6 +199,21 @@ void SimulatedDevice::set_access(Address address, std::size_t bytes) {
   impl_->begin_virtual(DeviceCall::set_access, address, bytes);
   impl_->memory.set_access(address, bytes);
   impl_->book.succeeded();
+}
+
+void SimulatedDevice::retain(MemoryHandle handle) {
+  const Lock lock(impl_->mutex);
+  impl_->memory.retain(handle);
+}
+
+MemoryHandle SimulatedDevice::adopt(std::size_t bytes) {
+  const Lock lock(impl_->mutex);
+  return impl_->memory.adopt(bytes);
+}
+
+HandleInfo SimulatedDevice::handle_info(MemoryHandle handle) const {
+  const Lock lock(impl_->mutex);
+  return impl_->memory.handle_info(handle);
 }
 
 // Events.
@@ -347,6 +366,29 @@ void SimulatedDevice::stream_synchronize(Stream stream) {
   if (impl_->checker) impl_->checker->host_saw_stream(stream);
 }
 
+bool SimulatedDevice::stream_query(Stream stream) {
+  const Lock lock(impl_->mutex);
+  impl_->streams.refuse_while_capturing("cudaStreamQuery");
+  const bool done = impl_->book.clock_ns() >= impl_->streams.stream(stream).ready_ns();
+  if (done && impl_->checker) impl_->checker->host_saw_stream(stream);
+  return done;
+}
+
+std::int64_t SimulatedDevice::stream_ready_ns(Stream stream) {
+  const Lock lock(impl_->mutex);
+  return impl_->streams.stream(stream).ready_ns();
+}
+
+std::int64_t SimulatedDevice::event_done_ns(Event event) {
+  const Lock lock(impl_->mutex);
+  return impl_->streams.event("cudaEventElapsedTime", event).done_ns;
+}
+
+void SimulatedDevice::stream_wait_until(Stream stream, std::int64_t ns) {
+  const Lock lock(impl_->mutex);
+  impl_->streams.wait_until(impl_->streams.stream(stream), ns);
+}
+
 void SimulatedDevice::advance(std::int64_t ns) {
   CACHALOT_REQUIRE(ns >= 0, "advance by {} ns: time does not run backwards", ns);
   const Lock lock(impl_->mutex);
@@ -366,6 +408,16 @@ std::uint64_t SimulatedDevice::begin_capture(Stream stream) {
 void SimulatedDevice::end_capture(Stream stream) {
   const Lock lock(impl_->mutex);
   impl_->streams.end_capture(impl_->streams.stream(stream));
+}
+
+void SimulatedDevice::refuse_while_capturing(const char* call) {
+  const Lock lock(impl_->mutex);
+  impl_->streams.refuse_in_any_mode(call);
+}
+
+bool SimulatedDevice::is_capture_spoilt(Stream stream) const {
+  const Lock lock(impl_->mutex);
+  return impl_->streams.is_spoilt(impl_->streams.stream(stream));
 }
 
 // Hazards.
@@ -407,6 +459,11 @@ std::size_t SimulatedDevice::peak_used_bytes() const {
 std::size_t SimulatedDevice::live_mappings() const {
   const Lock lock(impl_->mutex);
   return impl_->memory.live_mappings();
+}
+
+std::optional<MemoryAt> SimulatedDevice::memory_at(Address address) const {
+  const Lock lock(impl_->mutex);
+  return impl_->memory.memory_at(address);
 }
 
 std::vector<LoggedCall> SimulatedDevice::take_log() {

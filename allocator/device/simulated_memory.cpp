@@ -93,17 +93,40 @@ std::optional<MemoryHandle> SimulatedMemory::create(std::size_t bytes) {
 }
 
 void SimulatedMemory::release(MemoryHandle handle) {
-  const auto at = handles_.find(handle);
-  if (at == handles_.end() || at->second.released)
-    fail("cuMemRelease", CudaCode::invalid_value, "not a handle, or released already");
-  at->second.released = true;
+  live_handle("cuMemRelease", handle);
+  --handles_.at(handle).references;
   drop_if_unused(handle);
+}
+
+void SimulatedMemory::retain(MemoryHandle handle) {
+  const auto at = handles_.find(handle);
+  if (at == handles_.end()) fail("cuMemRetainAllocationHandle", CudaCode::invalid_value, "not a handle");
+  ++at->second.references;
+}
+
+MemoryHandle SimulatedMemory::adopt(std::size_t bytes) {
+  require_page_range("cuMemImportFromShareableHandle", 0, bytes);
+  handles_.emplace(next_handle_, Physical{.bytes = bytes, .foreign = true, .first = take_physical(bytes)});
+  return next_handle_++;
+}
+
+HandleInfo SimulatedMemory::handle_info(MemoryHandle handle) const {
+  const Physical& memory = live_handle("cuMemExportToShareableHandle", handle);
+  return {memory.bytes, memory.first};
+}
+
+// A handle that only mappings keep alive is nobody's any more, until retain.
+const SimulatedMemory::Physical& SimulatedMemory::live_handle(const char* call, MemoryHandle handle) const {
+  const auto at = handles_.find(handle);
+  if (at == handles_.end() || at->second.references == 0)
+    fail(call, CudaCode::invalid_value, "not a handle, or released already");
+  return at->second;
 }
 
 void SimulatedMemory::drop_if_unused(MemoryHandle handle) {
   const auto at = handles_.find(handle);
-  if (!at->second.released || at->second.mappings > 0) return;
-  used_units_ -= at->second.bytes / kPhysicalUnit;
+  if (at->second.references > 0 || at->second.mappings > 0) return;
+  if (!at->second.foreign) used_units_ -= at->second.bytes / kPhysicalUnit;
   freed_.push_back({at->second.first, at->second.bytes});
   handles_.erase(at);
 }
@@ -130,18 +153,17 @@ SimulatedMemory::Mappings::const_iterator SimulatedMemory::mapping_at(Address ad
 
 void SimulatedMemory::map(Address address, std::size_t bytes, MemoryHandle handle) {
   require_page_range("cuMemMap", address, bytes);
-  const auto at = handles_.find(handle);
-  if (at == handles_.end() || at->second.released)
-    fail("cuMemMap", CudaCode::invalid_value, "not a handle, or released already");
-  if (bytes != at->second.bytes) fail("cuMemMap", CudaCode::invalid_value, "a handle must be mapped whole");
+  live_handle("cuMemMap", handle);
+  Physical& memory = handles_.at(handle);
+  if (bytes != memory.bytes) fail("cuMemMap", CudaCode::invalid_value, "a handle must be mapped whole");
   if (!is_reserved(address, bytes)) fail("cuMemMap", CudaCode::invalid_value, "the range is not reserved");
   if (!is_unmapped(address, bytes)) fail("cuMemMap", CudaCode::invalid_value, "memory is already mapped in the range");
   mappings_.emplace(address, Mapping{.bytes = bytes,
                                      .origin = Origin::handle,
                                      .handle = handle,
-                                     .physical = at->second.first,
+                                     .physical = memory.first,
                                      .number = next_mapping_++});
-  ++at->second.mappings;
+  ++memory.mappings;
   ++handle_mappings_;
 }
 
@@ -202,6 +224,16 @@ void SimulatedMemory::close_foreign(Address address) {
   const auto at = mappings_.find(address);
   freed_.push_back({at->second.physical, round_up(at->second.bytes, kPhysicalUnit)});
   mappings_.erase(at);
+}
+
+std::optional<MemoryAt> SimulatedMemory::memory_at(Address address) const {
+  const auto at = mapping_at(address);
+  if (at == mappings_.end()) return std::nullopt;
+  const Mapping& mapping = at->second;
+  return MemoryAt{.range = {at->first, mapping.bytes},
+                  .handle = mapping.handle,
+                  .accessible = mapping.accessible,
+                  .physical = mapping.physical + (address - at->first)};
 }
 
 bool SimulatedMemory::locate(Address address, std::size_t bytes, std::vector<MemoryPiece>& pieces) const {

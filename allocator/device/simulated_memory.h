@@ -1,6 +1,6 @@
 // The simulated device's memory: physical units, handles to them, reserved addresses, and what is mapped where.
 //
-// Invariants: (1) used_units is the sum over allocations and handles, and never exceeds the capacity; (2) mappings do
+// Invariants: (1) used_units is the sum over our allocations and handles, and never exceeds the capacity; (2) mappings do
 // not overlap; (3) every mapping of a handle lies in one reservation; (4) a handle exists while it is not released or
 // a mapping of it is left.
 // Every byte has a physical number besides its address, so that the same byte at two addresses is recognized.
@@ -40,6 +40,9 @@ class SimulatedMemory {
   void unreserve(Address address, std::size_t bytes);
   std::optional<MemoryHandle> create(std::size_t bytes);
   void release(MemoryHandle handle);
+  void retain(MemoryHandle handle);
+  MemoryHandle adopt(std::size_t bytes);  // of another process: not on our account
+  HandleInfo handle_info(MemoryHandle handle) const;
   void map(Address address, std::size_t bytes, MemoryHandle handle);
   // The mappings that unmap(address, bytes) would drop; throws as unmap does.
   std::vector<MemoryPiece> whole_mappings(Address address, std::size_t bytes) const;
@@ -50,6 +53,7 @@ class SimulatedMemory {
   std::optional<Address> open_foreign(std::size_t bytes);
   void close_foreign(Address address);
 
+  std::optional<MemoryAt> memory_at(Address address) const;
   // Appends the pieces of the range to `pieces`; false, with `pieces` in any state, if a byte is not accessible.
   bool locate(Address address, std::size_t bytes, std::vector<MemoryPiece>& pieces) const;
 
@@ -77,7 +81,8 @@ class SimulatedMemory {
   struct Physical {
     std::size_t bytes = 0;
     std::size_t mappings = 0;
-    bool released = false;
+    std::size_t references = 1;  // of create and retain, not released yet
+    bool foreign = false;
     std::uint64_t first = 0;
   };
   using Mappings = std::map<Address, Mapping>;
@@ -88,6 +93,7 @@ class SimulatedMemory {
   Mappings::const_iterator end_of_tiling(const char* call, Address address, std::size_t bytes) const;
   bool is_reserved(Address address, std::size_t bytes) const;
   bool is_unmapped(Address address, std::size_t bytes) const;
+  const Physical& live_handle(const char* call, MemoryHandle handle) const;
   void drop_if_unused(MemoryHandle handle);
   std::uint64_t take_physical(std::size_t bytes);
 

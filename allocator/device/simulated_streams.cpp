@@ -64,7 +64,8 @@ std::uint64_t SimulatedStream::completed_events(std::int64_t now_ns) {
   return completed_;
 }
 
-SimulatedStreams::SimulatedStreams() : salt_(next_device_salt()) {}
+SimulatedStreams::SimulatedStreams(bool captures_refuse)
+    : captures_refuse_(captures_refuse), salt_(next_device_salt()) {}
 
 SimulatedStream& SimulatedStreams::look_up(Stream name) {
   auto& stream = streams_[name];
@@ -102,7 +103,7 @@ bool SimulatedStreams::record(SimulatedEvent& event, SimulatedStream& stream, st
   require_sound("cudaEventRecord", stream);
   event.recorded = true;
   event.capture = stream.capture();
-  event.done_ns = stream.ready_ns();
+  event.done_ns = std::max(stream.ready_ns(), now_ns);
   if (event.capture != 0) return false;
   stream.count_event(now_ns, event.done_ns);
   return true;
@@ -120,8 +121,7 @@ bool SimulatedStreams::wait(SimulatedStream& stream, const SimulatedEvent& event
     spoil(stream.capture());
     fail(kCall, CudaCode::capture_isolation, "the event was recorded outside the capture");
   }
-  stream.wait_until(event.done_ns);
-  note_ready(stream);
+  wait_until(stream, event.done_ns);
   return true;
 }
 
@@ -133,6 +133,11 @@ bool SimulatedStreams::launch(SimulatedStream& stream, std::int64_t now_ns, std:
   return true;
 }
 
+void SimulatedStreams::wait_until(SimulatedStream& stream, std::int64_t ns) {
+  stream.wait_until(ns);
+  note_ready(stream);
+}
+
 void SimulatedStreams::note_ready(const SimulatedStream& stream) {
   all_ready_ns_ = std::max(all_ready_ns_, stream.ready_ns());
 }
@@ -141,7 +146,7 @@ void SimulatedStreams::note_ready(const SimulatedStream& stream) {
 
 void SimulatedStreams::require_sound(const char* call, const SimulatedStream& stream) {
   if (stream.capture() == 0) return;
-  if (captures_.at(stream.capture()).spoilt) fail(call, CudaCode::capture_invalidated);
+  if (is_spoilt(stream)) fail(call, CudaCode::capture_invalidated);
 }
 
 void SimulatedStreams::spoil(std::uint64_t capture) {

@@ -58,7 +58,7 @@ class SimulatedStream {
 
 class SimulatedStreams {
  public:
-  SimulatedStreams();
+  explicit SimulatedStreams(bool captures_refuse);
 
   // Any value names a stream.
   SimulatedStream& stream(Stream name) {
@@ -81,10 +81,18 @@ class SimulatedStreams {
   bool record(SimulatedEvent& event, SimulatedStream& stream, std::int64_t now_ns);
   bool wait(SimulatedStream& stream, const SimulatedEvent& event);
   bool launch(SimulatedStream& stream, std::int64_t now_ns, std::int64_t duration_ns);
+  void wait_until(SimulatedStream& stream, std::int64_t ns);
   // For calls that wait for work or ask for it.
   void refuse_while_capturing(const char* call) {
-    if (!captures_.empty()) [[unlikely]]
+    if (!captures_.empty() && captures_refuse_) [[unlikely]]
       spoil_captures(call);
+  }
+  // The same whatever the owner said about captures.
+  void refuse_in_any_mode(const char* call) {
+    if (!captures_.empty()) spoil_captures(call);
+  }
+  bool is_spoilt(const SimulatedStream& stream) const {
+    return stream.capture() != 0 && captures_.at(stream.capture()).spoilt;
   }
   void refuse_captured(const char* call, const SimulatedEvent& event) {
     if (event.capture != 0) [[unlikely]]
@@ -115,6 +123,7 @@ class SimulatedStreams {
   SimulatedStream* last_used_ = nullptr;
   std::int64_t all_ready_ns_ = 0;
 
+  const bool captures_refuse_;
   const std::uint64_t salt_;  // tells this device's events from others'
   std::vector<SimulatedEvent> events_;
   std::vector<std::uint32_t> generations_;  // by slot: how often it was used

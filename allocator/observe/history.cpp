@@ -16,6 +16,7 @@ void History::configure(const HistoryOptions& options) {
   enabled_ = options.enabled;
   keeps_contexts_ = options.contexts >= Contexts::alloc;
   keeps_free_contexts_ = options.contexts == Contexts::all;
+  annotate_ = options.enabled ? options.annotate : nullptr;
   skip_ = options.skip;
   if (!enabled_ || options.clear) clear();
   if (enabled_ && resized) {

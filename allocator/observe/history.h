@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <functional>
 #include <vector>
 
 #include "cachalot/change.h"
@@ -19,6 +20,7 @@ class History {
   bool enabled() const { return enabled_; }
   bool observes() const { return enabled_ || !trackers_.empty(); }
 
+  Context annotation() const { return annotate_ ? annotate_() : nullptr; }
   void record(const Change& change);
   std::vector<Change> entries() const;  // oldest first
   std::size_t metadata_bytes() const { return ring_.capacity() * sizeof(Change); }
@@ -29,6 +31,7 @@ class History {
   bool enabled_ = false;
   bool keeps_contexts_ = false;       // entries carry one from level alloc on, …
   bool keeps_free_contexts_ = false;  // … those of frees only at level all
+  std::function<Context()> annotate_;
   std::vector<Change::Action> skip_;
   std::size_t max_entries_ = 1;
   std::vector<Change> ring_;

@@ -314,18 +314,18 @@ constexpr Key kKeys[] = {
     {"heap", "", set_heap},
 };
 
-bool names(const Setting& setting, const Key& key) {
-  return setting.key == key.name || (!key.alias.empty() && setting.key == key.alias);
+bool names(std::string_view word, const Key& key) {
+  return word == key.name || (!key.alias.empty() && word == key.alias);
 }
 
 void require_known(const Setting& setting) {
-  const bool known = std::ranges::any_of(kKeys, [&](const Key& key) { return names(setting, key); });
-  CACHALOT_REQUIRE(known, "Unrecognized key '{}' in CUDA allocator config (value '{}')", setting.key, setting.value);
+  CACHALOT_REQUIRE(is_option(setting.key), "Unrecognized key '{}' in CUDA allocator config (value '{}')", setting.key,
+                   setting.value);
 }
 
 // The one setting of `key`, or null.
 const Setting* find_setting(const Key& key, const std::vector<Setting>& settings) {
-  const auto is_it = [&](const Setting& setting) { return names(setting, key); };
+  const auto is_it = [&](const Setting& setting) { return names(setting.key, key); };
   const auto found = std::ranges::find_if(settings, is_it);
   if (found == settings.end()) return nullptr;
   const auto again = std::find_if(std::next(found), settings.end(), is_it);
@@ -343,12 +343,21 @@ void reset_as_pytorch_does(Options& options) {
 
 }  // namespace
 
+bool is_option(std::string_view key) {
+  return std::ranges::any_of(kKeys, [&](const Key& known) { return names(key, known); });
+}
+
 Options parse_options(std::string_view text, const Options& base) {
+  Options reset = base;
+  reset_as_pytorch_does(reset);
+  return amend_options(text, reset);
+}
+
+Options amend_options(std::string_view text, const Options& base) {
   const std::vector<Setting> settings = Grammar(tokenize(text)).read();
   std::ranges::for_each(settings, require_known);
 
   Options options = base;
-  reset_as_pytorch_does(options);
   for (const Key& key : kKeys) {
     if (const Setting* setting = find_setting(key, settings)) key.set(*setting, options);
   }

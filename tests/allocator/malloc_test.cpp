@@ -378,6 +378,21 @@ TEST(Configure, ResetsWhatPyTorchResets) {
   EXPECT_EQ(options.large_segment_size, 32 * kMiB);
 }
 
+TEST(Configure, TakesOptionsParsedElsewhereWhole) {
+  World world(64 * kGiB, "max_split_size_mb:64,per_process_memory_fraction:0.5");
+  world.allocator.set_memory_fraction(0.25);
+  Options options = world.allocator.options();
+  options.max_split_size = 32 * kMiB;
+  world.allocator.configure(options);
+  EXPECT_EQ(world.allocator.options(), options);
+  EXPECT_EQ(world.allocator.memory_fraction(), 0.25);  // the options' fraction is as it was
+  options.per_process_memory_fraction = 1;
+  world.allocator.configure(options);
+  EXPECT_EQ(world.allocator.memory_fraction(), 1);
+  options.heap = "pages";
+  EXPECT_CONTAINS(refusal([&] { world.allocator.configure(options); }), "heap:pages");
+}
+
 TEST(Configure, TakesEffectAtTheNextRequest) {
   World world;
   world.allocator.deallocate(world.allocate(40 * kMiB));

@@ -160,6 +160,15 @@ TEST(ResetAccumulated, ZeroesSumsAndCounters) {
   EXPECT_EQ(world.allocator.memory_stats().allocated_bytes.all.freed, static_cast<std::int64_t>(20 * kMiB));
 }
 
+TEST(TheSizesOfAnAllocation, AreWhatWasAskedForAndItsBlocks) {
+  World world;
+  void* const ptr = world.allocate(1000);
+  EXPECT_EQ(world.allocator.requested_size(ptr), 1000u);
+  EXPECT_EQ(world.allocator.allocated_size(ptr), 1024u);
+  world.allocator.deallocate(ptr);
+  EXPECT_THROW(world.allocator.allocated_size(ptr), InvalidArgument);
+}
+
 TEST(Resets, ReachOneDeviceOrAll) {
   TwoDevices two;
   for (int i = 0; i < 2; ++i) two.allocator.deallocate(two.allocator.allocate(1000, i));
@@ -417,6 +426,22 @@ TEST(AContextRecorder, MayCallTheAllocator) {
 }
 
 // ---- Trackers
+
+TEST(Annotations, AreAskedForWithEveryEntry) {
+  World world;
+  int asked = 0;
+  HistoryOptions history;
+  history.max_entries = 100;
+  history.annotate = [&] { return std::make_shared<int>(++asked); };
+  world.allocator.record_history(history);
+  world.allocator.deallocate(world.allocate(kMiB));
+  const std::vector<Change> trace = world.allocator.snapshot().device_traces.at(0);
+  ASSERT_GE(trace.size(), 3u);
+  for (std::size_t i = 0; i < trace.size(); ++i) {
+    ASSERT_NE(trace[i].annotation, nullptr) << to_string(trace[i].action);
+    EXPECT_EQ(*static_cast<int*>(trace[i].annotation.get()), static_cast<int>(i) + 1);
+  }
+}
 
 TEST(ATracker, SeesEveryChangeWithoutHistory) {
   World world;

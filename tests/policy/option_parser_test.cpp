@@ -1,3 +1,4 @@
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <functional>
@@ -326,4 +327,46 @@ TEST(OptionParser, NullBytesAndOtherJunkAreJustBadCharacters) {
 }
 
 }  // namespace
+TEST(AmendedOptions, KeepWhatTheTextDoesNotName) {
+  const Options base =
+      parse_options("max_split_size_mb:64,roundup_power2_divisions:4,garbage_collection_threshold:0.5");
+  const Options amended = amend_options("garbage_collection_threshold:0.25", base);
+  EXPECT_EQ(amended.max_split_size, std::size_t{64} << 20);
+  EXPECT_EQ(amended.roundup_power2_divisions, base.roundup_power2_divisions);
+  EXPECT_EQ(amended.garbage_collection_threshold, 0.25);
+  EXPECT_EQ(parse_options("garbage_collection_threshold:0.25", base).max_split_size, Options::kUnlimited);
+  EXPECT_THROW(amend_options("no_such_key:1", base), InvalidArgument);
+}
+
+TEST(AmendedOptions, KnowTheSegmentSizeOfTheirBase) {
+  const Options base = parse_options("large_segment_size_mb:64");
+  EXPECT_THROW(amend_options("max_split_size_mb:32", base), InvalidArgument);
+  EXPECT_EQ(amend_options("max_split_size_mb:80", base).max_non_split_rounding, std::size_t{64} << 20);
+}
+
+TEST(AnOptionsKey, IsKnownUnderItsOtherNameToo) {
+  EXPECT_TRUE(is_option("max_split_size_mb"));
+  EXPECT_TRUE(is_option("release_lock_on_hipmalloc"));
+  EXPECT_FALSE(is_option(""));
+  EXPECT_FALSE(is_option("max_split_size"));
+}
+
+TEST(PytorchsVariable, LosesWhatThisVersionDoesNotKnowWithAWarningEach) {
+  const PytorchConf conf = parse_pytorch_conf(
+      "max_split_size_mb:64, throw_on_cudamalloc_oom:True, roundup_power2_divisions:[256:1,512:2,>:4], "
+      "expandable_segments:True,");
+  EXPECT_EQ(conf.options.max_split_size, std::size_t{64} << 20);
+  EXPECT_EQ(conf.options.roundup_power2_divisions.back(), 4u);
+  EXPECT_FALSE(conf.options.expandable_segments);
+  ASSERT_EQ(conf.warnings.size(), 2u);
+  EXPECT_THAT(conf.warnings[0], testing::HasSubstr("throw_on_cudamalloc_oom:True"));
+  EXPECT_THAT(conf.warnings[1], testing::HasSubstr("expandable_segments:True"));
+}
+
+TEST(PytorchsVariable, IsRefusedForABadValue) {
+  EXPECT_THROW(parse_pytorch_conf("max_split_size_mb:1"), InvalidArgument);
+  EXPECT_THROW(parse_pytorch_conf("expandable_segments:true"), InvalidArgument);
+  EXPECT_TRUE(parse_pytorch_conf("").warnings.empty());
+}
+
 }  // namespace cachalot

@@ -96,11 +96,15 @@ class CachingAllocator {
   // The segment that holds the live allocation `ptr`.
   Range base_allocation(void* ptr) const;
   std::size_t requested_size(void* ptr) const;  // bytes asked for by the live allocation `ptr`
+  std::size_t allocated_size(void* ptr) const;  // bytes of its block
   // Device of the live allocation `ptr`, or -1 when it is not one of ours.
   int device_of(const void* ptr) const;
 
   // Applies options (options.h) at run time; `heap` and `backend` cannot change any more. Atomic.
   void configure(std::string_view options);
+  // The same for options that were parsed elsewhere; every one is taken. A memory fraction that is as it was leaves what
+  // set_memory_fraction set.
+  void configure(const Options& options);
   Options options() const;
   // Limits the bytes held from the device to floor(fraction x its total); fraction in [0, 1], 1 lifts the limit.
   void set_memory_fraction(double fraction, int device = 0);
@@ -136,6 +140,7 @@ class CachingAllocator {
 
  private:
   DeviceAllocator& at(int device) const;
+  void apply(const Options& options, bool sets_fraction);
   DeviceAllocator& owner_of(const Block& block) const;
   std::vector<DeviceAllocator*> selected(int device) const;
   void deallocate_uncached(void* ptr);

@@ -45,10 +45,39 @@ struct Change {
   // How this change moved the inactive_split statistics (free blocks that are part of a split segment).
   std::int64_t inactive_split_blocks = 0;
   std::int64_t inactive_split_bytes = 0;
-  Context context{};  // null unless recorded
+  Context context{};     // null unless recorded
+  Context annotation{};  // what HistoryOptions::annotate said; null without
 };
 
-const char* to_string(Change::Action action);
+constexpr const char* to_string(Change::Action action) {
+  switch (action) {
+    case Change::Action::alloc:
+      return "alloc";
+    case Change::Action::free_requested:
+      return "free_requested";
+    case Change::Action::free_completed:
+      return "free_completed";
+    case Change::Action::segment_alloc:
+      return "segment_alloc";
+    case Change::Action::segment_free:
+      return "segment_free";
+    case Change::Action::segment_map:
+      return "segment_map";
+    case Change::Action::segment_unmap:
+      return "segment_unmap";
+    case Change::Action::snapshot:
+      return "snapshot";
+    case Change::Action::oom:
+      return "oom";
+    case Change::Action::synchronize:
+      return "synchronize";
+    case Change::Action::retry:
+      return "retry";
+    case Change::Action::empty_cache:
+      return "empty_cache";
+  }
+  return "unknown";
+}
 
 // Called for every change, under the device's lock: must be quick and must not call the allocator.
 using ChangeTracker = std::function<void(const Change&)>;

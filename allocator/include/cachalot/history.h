@@ -19,9 +19,10 @@ struct HistoryOptions {
   bool enabled = true;
   std::size_t max_entries = 1;  // of the ring of changes, per device; at least 1
   Contexts contexts = Contexts::never;
-  ContextRecorder recorder{};          // required unless contexts is never
-  bool clear = false;                  // forget the entries recorded so far
-  std::vector<Change::Action> skip{};  // actions not recorded
+  ContextRecorder recorder{};           // required unless contexts is never
+  std::function<Context()> annotate{};  // called for every change, under the device's lock: must be quick, call nothing
+  bool clear = false;                   // forget the entries recorded so far
+  std::vector<Change::Action> skip{};   // actions not recorded
 };
 
 }  // namespace cachalot

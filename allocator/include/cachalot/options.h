@@ -31,6 +31,7 @@
 #include <limits>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace cachalot {
 
@@ -63,5 +64,20 @@ struct Options {
 // and garbage_collection_threshold that `text` does not name go back to their defaults; every other option keeps its
 // value in `base`. Strict: the first mistake throws InvalidArgument, which names key, value and rule.
 Options parse_options(std::string_view text, const Options& base = {});
+
+// The same, but every option that `text` does not name keeps its value in `base`.
+Options amend_options(std::string_view text, const Options& base);
+
+// PYTORCH_CUDA_ALLOC_CONF for a program that ran on PyTorch's allocator and should run on this one.
+struct PytorchConf {
+  Options options;
+  std::vector<std::string> warnings;  // a sentence for each setting that was left out
+};
+// As parse_options, but leaves out, with a warning each, what this library does not know (a key of a newer PyTorch) or
+// cannot do (expandable segments). A bad value of a known key is an error: InvalidArgument.
+PytorchConf parse_pytorch_conf(std::string_view text);
+
+// Whether `key` is one of the keys above or another name of one.
+bool is_option(std::string_view key);
 
 }  // namespace cachalot

@@ -15,6 +15,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <stdexcept>
@@ -85,6 +86,19 @@ struct AddressRange {
   std::size_t bytes = 0;
 };
 
+// The allocation or mapping that holds an address.
+struct MemoryAt {
+  AddressRange range;          // all of it; for malloc, the bytes asked for
+  MemoryHandle handle = 0;     // mapped there; 0: memory of malloc or of ipc_import
+  bool accessible = false;     // false: mapped, but set_access was not called
+  std::uint64_t physical = 0;  // number of the byte at the address asked about: the same byte, wherever it is mapped
+};
+
+struct HandleInfo {
+  std::size_t bytes = 0;
+  std::uint64_t physical = 0;  // number of the first byte
+};
+
 class SimulatedDevice final : public Device {
  public:
   struct Config {
@@ -95,6 +109,10 @@ class SimulatedDevice final : public Device {
     bool completion_hints = true;  // false: completion_hint is nullopt, as on a GPU without 64-bit stream writes
     bool check_hazards = false;
     bool log_calls = false;
+    // false: the owner knows CUDA's other capture modes and says by refuse_while_capturing what is not allowed.
+    bool captures_refuse = true;
+    // Called, under the device's lock, when memory is given back for good: the physical numbers that are no more.
+    std::function<void(std::uint64_t first, std::size_t bytes)> memory_freed;
     std::string name = "Simulated GPU";
   };
   explicit SimulatedDevice(const Config& config);
@@ -130,15 +148,28 @@ class SimulatedDevice final : public Device {
   void ipc_close(Address address) override;
   std::int64_t clock_us() override;
 
+  // Physical memory shared by its handle. retain: `release` must be called once more. adopt: memory of another process,
+  // to be mapped and released as our own, but not on our account.
+  void retain(MemoryHandle handle);
+  MemoryHandle adopt(std::size_t bytes);
+  HandleInfo handle_info(MemoryHandle handle) const;
+
   // Work, as a program would launch it. Streams need no creation: any pointer value names one; stream() hands out
   // fresh ones. launch queues work of `duration_ns` that uses the ranges; CudaError 700 if a byte of them is not
   // accessible memory. On a capturing stream it joins the graph: nothing is queued and it is no use of its memory.
   Stream stream();
   void launch(Stream stream, std::int64_t duration_ns, const std::vector<AddressRange>& ranges = {});
   void stream_synchronize(Stream stream);
+  bool stream_query(Stream stream);  // true when all work queued on it is done
   // Time passes on the host.
   void advance(std::int64_t ns);
   std::int64_t clock_ns() const;
+
+  // Times on the clock, for programs with several devices: when the work ends that is queued on the stream, when the
+  // work that the event marks ends (0: never recorded), and a wait for such a time on another device.
+  std::int64_t stream_ready_ns(Stream stream);
+  std::int64_t event_done_ns(Event event);
+  void stream_wait_until(Stream stream, std::int64_t ns);
 
   // Stream capture in CUDA's global mode: until end_capture nobody may query an event, synchronize anything or free;
   // who does gets CudaError 900 (907 for an event of the capture), and end_capture then throws 901: the capture is
@@ -146,6 +177,9 @@ class SimulatedDevice final : public Device {
   // capture. begin_capture returns the capture's id.
   std::uint64_t begin_capture(Stream stream);
   void end_capture(Stream stream);
+  bool is_capture_spoilt(Stream stream) const;  // false when the stream does not capture
+  // If a stream captures: throws CudaError 900 in the name of `call` and spoils every capture.
+  void refuse_while_capturing(const char* call);
 
   // Hazards. The allocator's owner says what it was handed, after the allocation, and what it gives back, before the
   // deallocation. The checker reports, by throwing HazardError:
@@ -167,6 +201,7 @@ class SimulatedDevice final : public Device {
   std::size_t used_bytes() const;  // physical memory in use, in 2 MiB units
   std::size_t peak_used_bytes() const;
   std::size_t live_mappings() const;
+  std::optional<MemoryAt> memory_at(Address address) const;
   std::vector<LoggedCall> take_log();  // and empties it
 
   void set_faults(std::vector<Fault> faults);  // replaces the plan

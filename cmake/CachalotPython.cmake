@@ -1,0 +1,113 @@
+# The Python package: laid out in the build tree for tests, installed as the component `python` for wheels; and the tests
+# that run through PyTorch.
+
+set(CACHALOT_PYTHON "" CACHE FILEPATH
+  "Python with torch and pytest, for the tests through PyTorch; empty: $CACHALOT_PYTHON, or python3 on PATH")
+
+# build/<preset>/python/cachalot, of links: PYTHONPATH=build/<preset>/python imports it as it stands in the source tree.
+function(cachalot_python_package)
+  set(package ${PROJECT_BINARY_DIR}/python/cachalot)
+  file(GLOB modules CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/pytorch/cachalot/*.py)
+  file(REMOVE_RECURSE ${package})
+  file(MAKE_DIRECTORY ${package}/native/include)
+  foreach(file IN LISTS modules ITEMS ${PROJECT_SOURCE_DIR}/pytorch/cachalot/py.typed)
+    cachalot_link(${file} ${package})
+  endforeach()
+  cachalot_link(${PROJECT_SOURCE_DIR}/pytorch/adapter ${package}/native)
+  cachalot_link(${PROJECT_SOURCE_DIR}/pytorch/plug.h ${package}/native)
+  cachalot_link(${PROJECT_SOURCE_DIR}/allocator/include/cachalot ${package}/native/include)
+  set(library ${package}/native/libcachalot_torch.so)
+  file(CREATE_LINK ${PROJECT_BINARY_DIR}/pytorch/libcachalot_torch.so ${library} SYMBOLIC)  # built later
+
+  # Wheels: scikit-build-core puts the .py files in, and this beside them, at cachalot/native.
+  install(TARGETS cachalot_torch LIBRARY DESTINATION . COMPONENT python EXCLUDE_FROM_ALL)
+  install(DIRECTORY ${PROJECT_SOURCE_DIR}/pytorch/adapter DESTINATION . COMPONENT python EXCLUDE_FROM_ALL)
+  install(FILES ${PROJECT_SOURCE_DIR}/pytorch/plug.h DESTINATION . COMPONENT python EXCLUDE_FROM_ALL)
+  install(DIRECTORY ${PROJECT_SOURCE_DIR}/allocator/include/cachalot DESTINATION include COMPONENT python EXCLUDE_FROM_ALL)
+  if(DEFINED SKBUILD)
+    cachalot_install_prebuilt_adapter()
+  endif()
+endfunction()
+
+# The adapter for the torch that the interpreter has while the wheel is made, if it has one. PYTHONPATH replaces the one
+# by which pip isolates builds: what is compiled is for this very torch, or is not looked at.
+function(cachalot_install_prebuilt_adapter)
+  find_package(Python COMPONENTS Interpreter REQUIRED)
+  install(CODE "
+    execute_process(
+      COMMAND \${CMAKE_COMMAND} -E env PYTHONPATH=${PROJECT_BINARY_DIR}/python
+              ${Python_EXECUTABLE} -c
+              \"import pathlib; from cachalot import _adapter; _adapter.prebuild(pathlib.Path('\${CMAKE_INSTALL_PREFIX}/prebuilt'))\"
+      RESULT_VARIABLE status ERROR_VARIABLE error OUTPUT_QUIET)
+    if(NOT status EQUAL 0)
+      string(STRIP \"\${error}\" error)
+      string(REGEX REPLACE \".*\\n\" \"\" error \"\${error}\")
+      message(STATUS \"no adapter is prebuilt; it is compiled at first use (\${error})\")
+    endif()" COMPONENT python EXCLUDE_FROM_ALL)
+endfunction()
+
+# A link to `target` in `folder`, of the same name.
+function(cachalot_link target folder)
+  file(MAKE_DIRECTORY ${folder})
+  cmake_path(GET target FILENAME name)
+  file(CREATE_LINK ${target} ${folder}/${name} SYMBOLIC)
+endfunction()
+
+# Tests of a mode are one run of pytest: native (PyTorch's own allocator, the oracle), plug, full. They run on the
+# simulated CUDA runtime. Where they cannot run, one skipped test says why.
+function(cachalot_python_tests)
+  if(CACHALOT_SANITIZE)  # PyTorch's libraries are not built for sanitizers
+    return()
+  endif()
+  cachalot_python_for_tests(python why_not)
+  if(why_not)
+    message(STATUS "cachalot: the tests through PyTorch are skipped: ${why_not}")
+    add_test(NAME pytorch COMMAND ${CMAKE_COMMAND} -E echo "skipped: ${why_not}")
+    set_tests_properties(pytorch PROPERTIES LABELS pytorch SKIP_REGULAR_EXPRESSION "^skipped: ")
+    return()
+  endif()
+  foreach(mode IN ITEMS native plug full)
+    add_test(NAME pytorch.${mode} COMMAND ${python} -B -m pytest -q -p no:cacheprovider ${PROJECT_SOURCE_DIR}/tests/pytorch)
+    set_tests_properties(pytorch.${mode} PROPERTIES LABELS pytorch TIMEOUT 1200
+      ENVIRONMENT "CACHALOT_TEST_MODE=${mode};CACHALOT_CACHE_DIR=${PROJECT_BINARY_DIR}/python/cache;\
+PYTHONPATH=${PROJECT_BINARY_DIR}/python;LD_PRELOAD=$<TARGET_FILE:cachalot_simulator>;\
+LD_LIBRARY_PATH=$<TARGET_FILE_DIR:cachalot_simulator>/driver;\
+CACHALOT_SIM_DEVICES=2;CACHALOT_SIM_MEMORY=8GiB"
+      ENVIRONMENT_MODIFICATION
+        "CACHALOT_CONF=unset:;PYTORCH_CUDA_ALLOC_CONF=unset:;PYTORCH_ALLOC_CONF=unset:;PYTORCH_NO_CUDA_MEMORY_CACHING=unset:")
+  endforeach()
+endfunction()
+
+# Sets `python` to the interpreter to use, or `why_not`.
+function(cachalot_python_for_tests python why_not)
+  set(${why_not} "" PARENT_SCOPE)
+  if(NOT TARGET cachalot_torch OR NOT TARGET cachalot_simulator)
+    set(${why_not} "the plug-in or the simulated CUDA runtime is not built" PARENT_SCOPE)
+    return()
+  endif()
+  set(candidate ${CACHALOT_PYTHON} $ENV{CACHALOT_PYTHON})
+  list(POP_FRONT candidate candidate)
+  if(NOT candidate)
+    find_program(CACHALOT_PYTHON_ON_PATH python3)
+    set(candidate ${CACHALOT_PYTHON_ON_PATH})
+  endif()
+  if(NOT candidate)
+    set(${why_not} "there is no python3 on PATH" PARENT_SCOPE)
+    return()
+  endif()
+  # torch itself takes seconds to import.
+  execute_process(COMMAND ${candidate} -c [[
+import importlib.util, pathlib, runpy
+missing = [name for name in ("torch", "pytest") if importlib.util.find_spec(name) is None]
+if missing:
+    print("no", " and no ".join(missing))
+elif runpy.run_path(str(pathlib.Path(importlib.util.find_spec("torch").origin).with_name("version.py")))["cuda"] is None:
+    print("a torch without CUDA")
+]] OUTPUT_VARIABLE lack ERROR_VARIABLE broken RESULT_VARIABLE status OUTPUT_STRIP_TRAILING_WHITESPACE)
+  if(NOT status EQUAL 0)
+    set(${why_not} "${candidate} does not work: ${broken}" PARENT_SCOPE)
+  elseif(lack)
+    set(${why_not} "${candidate} has ${lack}" PARENT_SCOPE)
+  endif()
+  set(${python} ${candidate} PARENT_SCOPE)
+endfunction()

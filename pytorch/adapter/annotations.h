@@ -1,0 +1,60 @@
+// What torch's users say about the allocations that a thread makes: the compile context and their metadata. Trace entries
+// carry them.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "cachalot/change.h"
+
+namespace cachalot::torch_adapter {
+
+inline constexpr const char* kNoCompileContext = "N/A";  // what torch 2.11 writes without one
+
+struct Annotation {
+  std::string compile_context = kNoCompileContext;
+  std::string user_metadata;
+};
+
+// One a thread.
+class Annotations {
+ public:
+  static Annotations& of_this_thread() {
+    static thread_local Annotations annotations;
+    return annotations;
+  }
+
+  void push_compile_context(std::string context) {
+    compile_contexts_.push_back(std::move(context));
+    current_.reset();
+  }
+  void pop_compile_context() {
+    if (!compile_contexts_.empty()) compile_contexts_.pop_back();
+    current_.reset();
+  }
+  void set_user_metadata(std::string metadata) {
+    user_metadata_ = std::move(metadata);
+    current_.reset();
+  }
+  const std::string& user_metadata() const { return user_metadata_; }
+
+  // Null while the thread has said nothing. The value is shared by all changes until the thread says something else.
+  Context current() {
+    if (compile_contexts_.empty() && user_metadata_.empty()) return nullptr;
+    if (!current_) {
+      auto annotation = std::make_shared<Annotation>();
+      if (!compile_contexts_.empty()) annotation->compile_context = compile_contexts_.back();
+      annotation->user_metadata = user_metadata_;
+      current_ = std::move(annotation);
+    }
+    return current_;
+  }
+
+ private:
+  std::vector<std::string> compile_contexts_;
+  std::string user_metadata_;
+  std::shared_ptr<Annotation> current_;
+};
+
+}  // namespace cachalot::torch_adapter

@@ -1,0 +1,156 @@
+// cachalot's plain values as torch's.
+#pragma once
+
+#include <c10/core/CachingDeviceAllocator.h>
+#include <c10/cuda/CUDACachingAllocator.h>
+
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "adapter/annotations.h"
+#include "cachalot/errors.h"
+#include "cachalot/history.h"
+#include "cachalot/options.h"
+#include "cachalot/pool_id.h"
+#include "cachalot/snapshot.h"
+#include "cachalot/stats.h"
+
+namespace cachalot::torch_adapter {
+
+namespace cuda_caching = c10::cuda::CUDACachingAllocator;
+using cuda_caching::TraceEntry;
+
+inline PoolId to_pool_id(const c10::MempoolId_t& id) { return {id.first, id.second}; }
+inline c10::MempoolId_t to_torch(PoolId id) { return {id.first, id.second}; }
+
+// Contexts are made by torch's recorder and handed back unchanged.
+inline std::shared_ptr<c10::GatheredContext> to_torch(const Context& context) {
+  return std::static_pointer_cast<c10::GatheredContext>(context);
+}
+
+inline c10::CachingAllocator::Stat to_torch(const Stat& stat) {
+  c10::CachingAllocator::Stat result;
+  result.current = stat.current;
+  result.peak = stat.peak;
+  result.allocated = stat.allocated;
+  result.freed = stat.freed;
+  return result;
+}
+
+inline c10::CachingAllocator::StatArray to_torch(const StatArray& stats) {
+  return {to_torch(stats.all), to_torch(stats.small_pool), to_torch(stats.large_pool)};
+}
+
+inline c10::CachingDeviceAllocator::DeviceStats to_torch(const DeviceStats& stats) {
+  c10::CachingDeviceAllocator::DeviceStats result;
+  result.allocation = to_torch(stats.allocation);
+  result.segment = to_torch(stats.segment);
+  result.active = to_torch(stats.active);
+  result.inactive_split = to_torch(stats.inactive_split);
+  result.allocated_bytes = to_torch(stats.allocated_bytes);
+  result.reserved_bytes = to_torch(stats.reserved_bytes);
+  result.active_bytes = to_torch(stats.active_bytes);
+  result.inactive_split_bytes = to_torch(stats.inactive_split_bytes);
+  result.requested_bytes = to_torch(stats.requested_bytes);
+  result.num_alloc_retries = stats.num_alloc_retries;
+  result.num_ooms = stats.num_ooms;
+  result.oversize_allocations = to_torch(stats.oversize_allocations);
+  result.oversize_segments = to_torch(stats.oversize_segments);
+  result.num_sync_all_streams = stats.num_sync_all_streams;
+  result.num_device_alloc = stats.num_device_alloc;
+  result.num_device_free = stats.num_device_free;
+  result.max_split_size = stats.max_split_size;
+  return result;
+}
+
+inline cuda_caching::BlockInfo to_torch(const BlockSnapshot& block) {
+  using State = BlockSnapshot::State;
+  cuda_caching::BlockInfo info;
+  info.size = block.size;
+  info.requested_size = block.requested_size;
+  info.allocated = block.state == State::active_allocated;
+  info.active = block.state != State::inactive;
+  info.context_when_allocated = to_torch(block.context);
+  return info;
+}
+
+inline cuda_caching::SegmentInfo to_torch(const SegmentSnapshot& segment) {
+  cuda_caching::SegmentInfo info;
+  info.device = static_cast<c10::DeviceIndex>(segment.device);
+  info.address = segment.address;
+  info.total_size = segment.total_size;
+  info.requested_size = segment.requested_size;
+  info.allocated_size = segment.allocated_size;
+  info.active_size = segment.active_size;
+  info.stream = segment.stream;
+  info.is_large = segment.segment_type == PoolKind::large;
+  info.is_expandable = segment.is_expandable;
+  info.owner_private_pool_id = to_torch(segment.segment_pool_id);
+  info.blocks.reserve(segment.blocks.size());
+  for (const BlockSnapshot& block : segment.blocks) info.blocks.push_back(to_torch(block));
+  info.context_when_allocated = to_torch(segment.context);
+  return info;
+}
+
+// The first nine actions are torch's, in its order; false for ours, which torch has no word for.
+inline bool has_torch_action(const Change& change) { return change.action <= Change::Action::oom; }
+
+template <typename Entry>  // a template, since torch 2.9 has no metadata
+void annotate(const Annotation& annotation, Entry& entry) {
+  entry.compile_context_ = annotation.compile_context;
+  if constexpr (requires { entry.user_metadata_; }) entry.user_metadata_ = annotation.user_metadata;
+}
+
+inline TraceEntry to_torch(const Change& change) {
+  static_assert(static_cast<int>(Change::Action::oom) == TraceEntry::OOM);
+  TraceEntry entry(static_cast<TraceEntry::Action>(change.action), static_cast<c10::DeviceIndex>(change.device),
+                   change.address, change.bytes, change.stream, to_torch(change.pool), c10::getApproximateTime(),
+                   to_torch(change.context), kNoCompileContext);
+  if (const auto* annotation = static_cast<const Annotation*>(change.annotation.get())) annotate(*annotation, entry);
+  return entry;
+}
+
+// As in a snapshot, where the time is in microseconds since the epoch.
+inline TraceEntry to_torch_with_unix_time(const Change& change) {
+  TraceEntry entry = to_torch(change);
+  entry.time_.t_ = change.time_us;
+  return entry;
+}
+
+inline std::vector<TraceEntry> to_torch(const std::vector<Change>& trace) {
+  std::vector<TraceEntry> entries;
+  entries.reserve(trace.size());
+  for (const Change& change : trace) {
+    if (has_torch_action(change)) entries.push_back(to_torch_with_unix_time(change));
+  }
+  return entries;
+}
+
+// Throws InvalidArgument for a word that is no action.
+inline Change::Action to_action(std::string_view word) {
+  using Action = Change::Action;
+  for (int i = 0; i <= static_cast<int>(Action::oom); ++i) {
+    if (word == to_string(static_cast<Action>(i))) return static_cast<Action>(i);
+  }
+  throw InvalidArgument("Unknown TraceEntry action: " + std::string(word));
+}
+
+inline HistoryOptions::Contexts to_contexts(cuda_caching::RecordContext level) {
+  using cuda_caching::RecordContext;
+  using Contexts = HistoryOptions::Contexts;
+  switch (level) {
+    case RecordContext::NEVER:
+      return Contexts::never;
+    case RecordContext::STATE:
+      return Contexts::state;
+    case RecordContext::ALLOC:
+      return Contexts::alloc;
+    case RecordContext::ALL:
+      return Contexts::all;
+  }
+  return Contexts::never;
+}
+
+}  // namespace cachalot::torch_adapter

@@ -1,0 +1,5 @@
+// The adapter for torch 2.13.
+#include "adapter/exports.h"
+#include "adapter/since_2_12.h"
+
+CACHALOT_ADAPTER(cachalot::torch_adapter::AllocatorSince2_12, 13)

@@ -1,0 +1,5 @@
+// The adapter for torch 2.15.
+#include "adapter/exports.h"
+#include "adapter/since_2_14.h"
+
+CACHALOT_ADAPTER(cachalot::torch_adapter::AllocatorSince2_14, 15)

@@ -1,0 +1,407 @@
+// cachalot as torch's CUDA allocator: the virtual functions of CUDAAllocator that are the same in torch 2.9 to 2.15. The
+// others are in until_2_10.h, since_2_10.h and so on, and torch_<version>.cpp, which is compiled, chooses.
+//
+// Contracts that torch's callers rely on (found by running them; c10/cuda/CUDACachingAllocator.h): the deleter of a tensor
+// is a plain function and always the same one, so the object it needs is global, and leaked, since tensors die after
+// static objects do; the context of a DataPtr is its data pointer; observers and context recorders may take the GIL and
+// run without a lock; trace trackers run under the device's lock and must not take the GIL.
+// Thread-safe, like what it replaces.
+#pragma once
+
+#include <c10/core/DeviceGuard.h>
+#include <c10/core/impl/GPUTrace.h>
+#include <c10/cuda/CUDACachingAllocator.h>
+#include <c10/cuda/CUDAException.h>
+#include <c10/cuda/CUDAFunctions.h>
+#include <c10/cuda/CUDAGuard.h>
+#include <c10/cuda/CUDAStream.h>
+
+#include <atomic>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <unordered_set>
+#include <utility>
+#include <vector>
+
+#include "adapter/annotations.h"
+#include "adapter/conversions.h"
+#include "adapter/errors.h"
+#include "adapter/external_annotations.h"
+#include "adapter/ipc.h"
+#include "adapter/torch_options.h"
+#include "plug.h"
+
+namespace cachalot::torch_adapter {
+
+using c10::DeviceIndex;
+using c10::MempoolId_t;
+
+// cachalot's statistics are per device; torch's functions name one.
+inline constexpr int kAllDevices = -1;
+
+// A private pool whose segments come from another torch allocator (MemPool(allocator)).
+class TorchSegments final : public SegmentProvider {
+ public:
+  explicit TorchSegments(std::shared_ptr<cuda_caching::CUDAAllocator> allocator) : allocator_(std::move(allocator)) {}
+
+  // raw_alloc_with_stream of the current device. A provider that throws torch.OutOfMemoryError has no memory, either.
+  std::optional<Address> allocate_segment(std::size_t bytes, int device, Stream stream) override {
+    const c10::cuda::CUDAGuard guard(static_cast<DeviceIndex>(device));
+    try {
+      void* const segment = allocator_->raw_alloc_with_stream(bytes, stream);
+      if (segment == nullptr) return std::nullopt;
+      return reinterpret_cast<Address>(segment);
+    } catch (const c10::OutOfMemoryError&) {
+      return std::nullopt;
+    }
+  }
+  void free_segment(Address address, std::size_t, int device, Stream) override {
+    const c10::cuda::CUDAGuard guard(static_cast<DeviceIndex>(device));
+    allocator_->raw_delete(reinterpret_cast<void*>(address));
+  }
+
+ private:
+  std::shared_ptr<cuda_caching::CUDAAllocator> allocator_;
+};
+
+struct Checkpoint final : cuda_caching::AllocatorState {
+  explicit Checkpoint(PoolCheckpoint taken) : pool(std::move(taken)) {}
+  PoolCheckpoint pool;
+};
+
+class TorchAllocator : public cuda_caching::CUDAAllocator {
+ public:
+  // The deleters are plain functions, so there is one object. `plug` lives until the process ends.
+  static TorchAllocator* the_one;
+  explicit TorchAllocator(Plug& plug) : plug_(plug) {}
+
+  // The allocator that was torch's before, when it may have live memory: what is not ours goes to it.
+  void set_previous(cuda_caching::CUDAAllocator* previous) { previous_ = previous; }
+
+  // --- Allocator ---
+
+  c10::DataPtr allocate(std::size_t bytes) override {
+    DeviceIndex device = 0;
+    C10_CUDA_CHECK(c10::cuda::GetDevice(&device));
+    void* const ptr = allocate_on(device, bytes, c10::cuda::getCurrentCUDAStream(device));
+    return {ptr, ptr, raw_deleter(), c10::Device(c10::kCUDA, device)};
+  }
+
+  c10::DeleterFnPtr raw_deleter() const override { return isEnabled() ? &free_tensor : &free_uncached_tensor; }
+
+  void copy_data(void* dest, const void* src, std::size_t count) const override {
+    C10_CUDA_CHECK(cudaMemcpy(dest, src, count, cudaMemcpyDeviceToDevice));
+  }
+
+  // --- DeviceAllocator ---
+
+  bool initialized() override { return initialized_.load(std::memory_order_acquire); }
+
+  void emptyCache(MempoolId_t pool) override {
+    as_torch([&] { plug_.empty_cache(kAllDevices, to_pool_id(pool)); });
+  }
+
+  using cuda_caching::CUDAAllocator::recordStream;
+  void recordStream(const c10::DataPtr& ptr, c10::cuda::CUDAStream stream) override {
+    if (!ptr.get()) return;
+    if (ptr.get_deleter() == &free_tensor) return as_torch([&] { plug_.record_stream(ptr.get(), stream); });
+    // Anybody else's memory (another process's, caching off) is not kept from reuse by us.
+    if (previous_ != nullptr && ptr.get_deleter() == previous_->raw_deleter()) previous_->recordStream(ptr, stream);
+  }
+
+  c10::CachingDeviceAllocator::DeviceStats getDeviceStats(DeviceIndex device) override {
+    return as_torch([&] { return to_torch(plug_.memory_stats(device)); });
+  }
+  void resetAccumulatedStats(DeviceIndex device) override {
+    as_torch([&] { plug_.reset_accumulated_stats(device); });
+  }
+  void resetPeakStats(DeviceIndex device) override {
+    as_torch([&] { plug_.reset_peak_stats(device); });
+  }
+
+  // --- CUDAAllocator ---
+
+  std::string name() override { return "cachalot"; }
+
+  // From CUDA's initialization, before the first allocation.
+  void init(int) override {
+    if (initialized()) return;
+    as_torch([&] { plug_.start(); });
+    if (is_uncached_forced()) plug_.set_caching_enabled(false);
+    plug_.add_free_memory_callback(&run_torch_callbacks);
+    initialized_.store(true, std::memory_order_release);
+  }
+
+  void* raw_alloc(std::size_t bytes) override {
+    DeviceIndex device = 0;
+    C10_CUDA_CHECK(c10::cuda::GetDevice(&device));
+    return allocate_on(device, bytes, c10::cuda::getCurrentCUDAStream(device));
+  }
+  void* raw_alloc_with_stream(std::size_t bytes, cudaStream_t stream) override {
+    DeviceIndex device = 0;
+    C10_CUDA_CHECK(c10::cuda::GetDevice(&device));
+    return allocate_on(device, bytes, stream);
+  }
+  void raw_delete(void* ptr) override { free(ptr); }
+
+  double getMemoryFraction(DeviceIndex device) override {
+    return as_torch([&] { return plug_.memory_fraction(device); });
+  }
+  void setMemoryFraction(double fraction, DeviceIndex device) override {
+    as_torch([&] { plug_.set_memory_fraction(fraction, device); });
+  }
+  void enable(bool value) override {
+    if (!is_uncached_forced()) plug_.set_caching_enabled(value);
+  }
+  bool isEnabled() const override { return plug_.caching_enabled(); }
+
+  void cacheInfo(DeviceIndex device, std::size_t* largest) override {
+    *largest = std::max(*largest, as_torch([&] { return plug_.largest_available(device, *largest == 0); }));
+  }
+
+  void* getBaseAllocation(void* ptr, std::size_t* size) override {
+    if (is_previous_ones(ptr)) return previous_->getBaseAllocation(ptr, size);
+    const Plug::Allocation allocation = as_torch([&] { return plug_.allocation(ptr); });
+    if (size != nullptr) *size = allocation.segment_bytes;
+    return allocation.segment;
+  }
+
+  // --- private pools ---
+
+  void beginAllocateToPool(DeviceIndex device, MempoolId_t pool, std::function<bool(cudaStream_t)> filter) override {
+    const RedirectFor reason = is_graph_capture(filter) ? RedirectFor::capture : RedirectFor::thread;
+    as_torch([&] { plug_.begin_allocate_to_pool(device, to_pool_id(pool), std::move(filter), reason); });
+  }
+  void endAllocateToPool(DeviceIndex device, MempoolId_t pool) override {
+    as_torch([&] { plug_.end_allocate_to_pool(device, to_pool_id(pool)); });
+  }
+  void releasePool(DeviceIndex device, MempoolId_t pool) override {
+    as_torch([&] { plug_.release_pool(device, to_pool_id(pool)); });
+  }
+  int getPoolUseCount(DeviceIndex device, MempoolId_t pool) override {
+    return as_torch([&] { return plug_.pool_use_count(device, to_pool_id(pool)); });
+  }
+  bool checkPoolLiveAllocations(DeviceIndex device, MempoolId_t pool,
+                                const std::unordered_set<void*>& expected) override {
+    const std::vector<void*> live(expected.begin(), expected.end());
+    return as_torch([&] { return plug_.pool_has_exactly(device, to_pool_id(pool), live); });
+  }
+
+  std::shared_ptr<cuda_caching::AllocatorState> getCheckpointState(DeviceIndex device, MempoolId_t pool) override {
+    return std::make_shared<Checkpoint>(as_torch([&] { return plug_.checkpoint_pool(device, to_pool_id(pool)); }));
+  }
+  cuda_caching::CheckpointDelta setCheckpointPoolState(DeviceIndex device,
+                                                       std::shared_ptr<cuda_caching::AllocatorState> state) override {
+    const auto checkpoint = std::dynamic_pointer_cast<Checkpoint>(state);
+    TORCH_CHECK(checkpoint, "this checkpoint is of another allocator, not of cachalot");
+    const RestoreResult result = as_torch([&] { return plug_.restore_pool(device, checkpoint->pool); });
+    cuda_caching::CheckpointDelta delta;
+    delta.ptrs_freed = result.freed;
+    for (void* ptr : result.created) {
+      delta.dataptrs_allocd.emplace_back(ptr, ptr, &free_tensor, c10::Device(c10::kCUDA, device));
+    }
+    return delta;
+  }
+
+  // --- sharing and copying ---
+
+  cuda_caching::ShareableHandle shareIpcHandle(void* ptr) override {
+    if (is_previous_ones(ptr)) return previous_->shareIpcHandle(ptr);
+    void* const segment = as_torch([&] { return plug_.allocation(ptr).segment; });
+    return {static_cast<char*>(ptr) - static_cast<char*>(segment), export_segment(segment)};
+  }
+  std::shared_ptr<void> getIpcDevPtr(std::string handle) override { return imported_.open(handle); }
+
+  void enablePeerAccess(DeviceIndex device, DeviceIndex peer) override {
+    const c10::cuda::CUDAGuard guard(device);
+    const cudaError_t error = cudaDeviceEnablePeerAccess(peer, 0);
+    if (error == cudaErrorPeerAccessAlreadyEnabled) {
+      (void)cudaGetLastError();
+      return;
+    }
+    C10_CUDA_CHECK(error);
+  }
+
+  // Our memory is cudaMalloc's, which is copied between devices with or without peer access.
+  cudaError_t memcpyAsync(void* dst, int, const void* src, int, std::size_t count, cudaStream_t stream, bool) override {
+    return cudaMemcpyAsync(dst, src, count, cudaMemcpyDeviceToDevice, stream);
+  }
+
+  // --- history ---
+
+  bool isHistoryEnabled() override { return plug_.history_enabled(); }
+
+  void recordAnnotation(const std::vector<std::pair<std::string, std::string>>& values) override {
+    annotations_.record(values);
+  }
+  void pushCompileContext(std::string& context) override {
+    Annotations::of_this_thread().push_compile_context(context);
+  }
+  void popCompileContext() override { Annotations::of_this_thread().pop_compile_context(); }
+  void attachOutOfMemoryObserver(cuda_caching::OutOfMemoryObserver observer) override {
+    plug_.add_out_of_memory_observer([observer = std::move(observer)](const OutOfMemoryReport& report) {
+      observer(report.device, report.segment_bytes, report.allowed_bytes, report.device_free_bytes);
+    });
+  }
+  void attachAllocatorTraceTracker(cuda_caching::AllocatorTraceTracker tracker) override {
+    plug_.add_change_tracker([tracker = std::move(tracker)](const Change& change) {
+      if (has_torch_action(change)) tracker(to_torch(change));
+    });
+  }
+
+ protected:
+  // --- for the functions whose form changes with torch's version ---
+
+  cuda_caching::SnapshotInfo take_snapshot(MempoolId_t pool, bool include_traces) {
+    const Snapshot taken = as_torch([&] { return plug_.snapshot(to_pool_id(pool), include_traces); });
+    cuda_caching::SnapshotInfo info;
+    info.segments.reserve(taken.segments.size());
+    for (const SegmentSnapshot& segment : taken.segments) info.segments.push_back(to_torch(segment));
+    for (const std::vector<Change>& trace : taken.device_traces) info.device_traces.push_back(to_torch(trace));
+    if (include_traces) info.external_annotations = annotations_.entries();
+    info.config_metadata = config_info(taken.options);
+    return info;
+  }
+
+  // `allocator`, or null: where the pool's segments come from.
+  void retain_pool(DeviceIndex device, MempoolId_t pool, std::shared_ptr<cuda_caching::CUDAAllocator> allocator) {
+    std::shared_ptr<SegmentProvider> provider;
+    if (allocator) provider = std::make_shared<TorchSegments>(std::move(allocator));
+    as_torch([&] { plug_.create_or_retain_pool(device, to_pool_id(pool), std::move(provider)); });
+  }
+
+  void use_pool_on_oom(DeviceIndex device, MempoolId_t pool, bool use_on_oom) {
+    as_torch([&] { plug_.set_use_on_oom(device, to_pool_id(pool), use_on_oom); });
+  }
+
+  void record(bool enabled, cuda_caching::CreateContextFn recorder, std::size_t max_entries,
+              cuda_caching::RecordContext when, bool clear, const std::vector<std::string>& skip_actions) {
+    max_entries = std::max<std::size_t>(max_entries, 1);  // as in torch
+    as_torch([&] {
+      HistoryOptions history;
+      history.enabled = enabled;
+      history.max_entries = max_entries;
+      history.contexts = to_contexts(when);
+      if (recorder != nullptr) history.recorder = [recorder] { return Context(recorder()); };
+      history.annotate = [] { return Annotations::of_this_thread().current(); };
+      history.clear = clear;
+      for (const std::string& word : skip_actions) history.skip.push_back(to_action(word));
+      plug_.record_history(history);
+    });
+    annotations_.configure(enabled, max_entries, clear);
+  }
+
+  Plug& plug_;
+
+ private:
+  // --- malloc and free ---
+
+  void* allocate_on(DeviceIndex device, std::size_t bytes, cudaStream_t stream) {
+    if (bytes == 0) return nullptr;
+    void* const ptr = allocate_or_throw(device, bytes, stream);
+    if (c10::memoryProfilingEnabled()) [[unlikely]]
+      report(ptr, device, true);
+    if (const auto* trace = c10::impl::GPUTrace::get_trace(); trace != nullptr) [[unlikely]] {
+      (*trace)->trace_gpu_memory_allocation(c10::kCUDA, reinterpret_cast<std::uintptr_t>(ptr));
+    }
+    return ptr;
+  }
+
+  void* allocate_or_throw(DeviceIndex device, std::size_t bytes, cudaStream_t stream) {
+    return as_torch([&] {
+      try {
+        return plug_.allocate(bytes, device, stream);
+      } catch (const OutOfMemory&) {
+        c10::reportOutOfMemoryToProfiler(static_cast<std::int64_t>(bytes), plug_.memory_allocated(device),
+                                         plug_.memory_reserved(device), c10::Device(c10::kCUDA, device));
+        throw;
+      }
+    });
+  }
+
+  void free(void* ptr) {
+    if (ptr == nullptr) return;
+    if (is_previous_ones(ptr)) return previous_->raw_delete(ptr);
+    if (const auto* trace = c10::impl::GPUTrace::get_trace(); trace != nullptr) [[unlikely]] {
+      (*trace)->trace_gpu_memory_deallocation(c10::kCUDA, reinterpret_cast<std::uintptr_t>(ptr));
+    }
+    if (c10::memoryProfilingEnabled()) [[unlikely]]
+      return free_and_report(ptr);
+    as_torch([&] { plug_.deallocate(ptr); });
+  }
+
+  static void free_tensor(void* ptr) { the_one->free(ptr); }
+  // Memory allocated while caching was off. Another function, so that recordStream knows it.
+  static void free_uncached_tensor(void* ptr) { the_one->free(ptr); }
+
+  // --- the profiler ---
+
+  void report(void* ptr, DeviceIndex device, bool allocated) {
+    if (plug_.device_of(ptr) < 0) return;  // allocated with caching off: torch's own does not report it, either
+    const auto bytes = static_cast<std::int64_t>(plug_.allocation(ptr).allocated_bytes);
+    report(ptr, device, allocated ? bytes : -bytes);
+  }
+  void report(void* ptr, DeviceIndex device, std::int64_t change) {
+    c10::reportMemoryUsageToProfiler(ptr, change, plug_.memory_allocated(device), plug_.memory_reserved(device),
+                                     c10::Device(c10::kCUDA, device));
+  }
+  void free_and_report(void* ptr) {
+    const int device = plug_.device_of(ptr);
+    const std::size_t bytes = device < 0 ? 0 : plug_.allocation(ptr).allocated_bytes;
+    as_torch([&] { plug_.deallocate(ptr); });
+    if (device >= 0) report(ptr, static_cast<DeviceIndex>(device), -static_cast<std::int64_t>(bytes));
+  }
+
+  // --- small things ---
+
+  bool is_previous_ones(const void* ptr) const { return previous_ != nullptr && plug_.device_of(ptr) < 0; }
+
+  // PYTORCH_NO_CUDA_MEMORY_CACHING, whatever it says, as in torch.
+  static bool is_uncached_forced() {
+    static const bool forced = c10::utils::has_env("PYTORCH_NO_CUDA_MEMORY_CACHING");
+    return forced;
+  }
+
+  // Whoever asked to be called before memory runs out (CUDA IPC does).
+  static bool run_torch_callbacks() {
+    bool freed = false;
+    for (const std::string& name : c10::FreeCudaMemoryCallbacksRegistry()->Keys()) {
+      freed |= c10::FreeCudaMemoryCallbacksRegistry()->Create(name)->Execute();
+    }
+    return freed;
+  }
+
+  // torch says nothing of why it redirects; a graph's filter is a lambda of CUDAGraph::capture_begin, and every other one
+  // redirects a thread or a stream outside of captures.
+  static bool is_graph_capture(const std::function<bool(cudaStream_t)>& filter) {
+    return std::string_view(filter.target_type().name()).find("CUDAGraph") != std::string_view::npos;
+  }
+
+  static cuda_caching::AllocatorConfigInfo config_info(const Options& options) {
+    cuda_caching::AllocatorConfigInfo info;
+    info.garbage_collection_threshold = options.garbage_collection_threshold;
+    info.max_split_size = options.max_split_size;
+    info.pinned_num_register_threads = options.pinned_num_register_threads;
+    info.expandable_segments = options.expandable_segments;
+    info.release_lock_on_malloc = options.release_lock_on_cudamalloc;
+    info.pinned_use_host_register = options.pinned_use_cuda_host_register;
+    info.graph_capture_record_stream_reuse = options.graph_capture_record_stream_reuse;
+    info.last_allocator_settings = c10::CachingAllocator::getAllocatorSettings();
+    info.roundup_power2_divisions.assign(options.roundup_power2_divisions.begin(),
+                                         options.roundup_power2_divisions.end());
+    return info;
+  }
+
+  cuda_caching::CUDAAllocator* previous_ = nullptr;
+  std::atomic<bool> initialized_{false};
+  ExternalAnnotations annotations_;
+  ImportedSegments imported_;
+};
+
+inline TorchAllocator* TorchAllocator::the_one = nullptr;
+
+}  // namespace cachalot::torch_adapter

@@ -1,0 +1,44 @@
+// torch's own reading of PYTORCH_CUDA_ALLOC_CONF as cachalot's options, so that what torch tolerates is tolerated.
+#pragma once
+
+#include <c10/core/AllocatorConfig.h>
+#include <c10/cuda/CUDAAllocatorConfig.h>
+
+#include <algorithm>
+
+#include "cachalot/options.h"
+
+namespace cachalot::torch_adapter {
+
+// Settings that came after torch 2.9 keep their defaults where torch does not have them.
+template <typename Common, typename Cuda>
+void read_newer_settings(Options& options) {
+  if constexpr (requires { Common::large_segment_size(); }) options.large_segment_size = Common::large_segment_size();
+  if constexpr (requires { Cuda::per_process_memory_fraction(); })
+    options.per_process_memory_fraction = Cuda::per_process_memory_fraction();
+  if constexpr (requires { Cuda::pinned_reserve_segment_size_mb(); })
+    options.pinned_reserve_segment_size = Cuda::pinned_reserve_segment_size_mb() << 20;
+  if constexpr (requires { Cuda::graph_capture_record_stream_reuse(); })
+    options.graph_capture_record_stream_reuse = Cuda::graph_capture_record_stream_reuse();
+}
+
+inline Options options_of_torch() {
+  using Common = c10::CachingAllocator::AcceleratorAllocatorConfig;
+  using Cuda = c10::cuda::CUDACachingAllocator::CUDAAllocatorConfig;
+  Options options;
+  read_newer_settings<Common, Cuda>(options);
+  options.max_split_size = Common::max_split_size();
+  options.max_non_split_rounding = Common::max_non_split_rounding_size();
+  options.garbage_collection_threshold = Common::garbage_collection_threshold();
+  const std::vector<std::size_t>& divisions = Common::roundup_power2_divisions();
+  std::copy_n(divisions.begin(), std::min(divisions.size(), options.roundup_power2_divisions.size()),
+              options.roundup_power2_divisions.begin());
+  options.release_lock_on_cudamalloc = Cuda::release_lock_on_cudamalloc();
+  options.pinned_use_background_threads = Common::pinned_use_background_threads();
+  options.pinned_use_cuda_host_register = Cuda::pinned_use_cuda_host_register();
+  options.pinned_num_register_threads = Cuda::pinned_num_register_threads();
+  options.text = c10::CachingAllocator::getAllocatorSettings();
+  return options;
+}
+
+}  // namespace cachalot::torch_adapter

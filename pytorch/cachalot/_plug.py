@@ -1,0 +1,106 @@
+"""libcachalot_torch.so through ctypes: options, statistics and snapshots of the allocator that serves PyTorch."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+from pathlib import Path
+from typing import Any
+
+from ._errors import EnableError
+
+NATIVE = Path(__file__).parent / "native"
+LIBRARY = NATIVE / "libcachalot_torch.so"
+
+ALL_DEVICES = -1
+
+_ERROR_BYTES = 4096
+_FIRST_JSON_BYTES = 1 << 16
+
+# Functions of the library: the type of the result, then of the arguments up to `char* error, size_t capacity`.
+_FUNCTIONS: dict[str, tuple[Any, ...]] = {
+    "configure": (ctypes.c_int, ctypes.c_char_p),
+    "empty_cache": (ctypes.c_int, ctypes.c_int),
+    "reset_peak": (ctypes.c_int, ctypes.c_int),
+    "reset_accumulated": (ctypes.c_int, ctypes.c_int),
+    "record_history": (ctypes.c_int, ctypes.c_int, ctypes.c_long),
+    "memory_fraction": (ctypes.c_double, ctypes.c_int),
+    "json": (ctypes.c_long, ctypes.c_char_p, ctypes.c_int),
+}
+
+
+class Plug:
+    """The loaded library. Every method may be called from any thread; ctypes lets go of the GIL meanwhile."""
+
+    def __init__(self, path: Path = LIBRARY) -> None:
+        """Loads the library; EnableError when the file is missing or is something else."""
+        if not path.is_file():
+            raise EnableError(f"{path} is missing: install the package again, whole")
+        try:
+            self._library = ctypes.CDLL(str(path))
+        except OSError as error:
+            raise EnableError(f"{path} cannot be loaded: {error}") from None
+        self.path = path
+        for name, (result, *arguments) in _FUNCTIONS.items():
+            function = self._symbol(f"cachalot_plug_{name}")
+            function.restype = result
+            function.argtypes = [*arguments, ctypes.c_char_p, ctypes.c_size_t]
+
+    def configure(self, options: str) -> None:
+        """Applies options in CACHALOT_CONF's grammar, all or none; ValueError names key, value and rule."""
+        self._call("configure", options.encode(), error_type=ValueError)
+
+    def json(self, what: str, device: int = ALL_DEVICES) -> Any:
+        """Of a device "stats" or "fragmentation", or the "snapshot" of all; parsed."""
+        capacity = _FIRST_JSON_BYTES
+        while True:
+            text = ctypes.create_string_buffer(capacity)
+            length = self._library.cachalot_plug_json(what.encode(), device, text, capacity)
+            if length < 0:
+                raise RuntimeError(_text(text))
+            if length < capacity:
+                return json.loads(text.value)
+            capacity = 2 * length  # a snapshot may grow between two calls
+
+    def reset_peak(self, device: int = ALL_DEVICES) -> None:
+        """Every peak starts again from the current value."""
+        self._call("reset_peak", device)
+
+    def reset_accumulated(self, device: int = ALL_DEVICES) -> None:
+        """Every sum starts again from 0."""
+        self._call("reset_accumulated", device)
+
+    def empty_cache(self, device: int = ALL_DEVICES) -> None:
+        """Gives unused memory back to the device."""
+        self._call("empty_cache", device)
+
+    def memory_fraction(self, device: int) -> float:
+        """The share of the device's memory that may be held, in [0, 1]."""
+        return self._call("memory_fraction", device)
+
+    def record_history(self, enabled: bool, max_entries: int) -> None:
+        """Starts or stops the trace of what happens to memory, a ring of `max_entries`."""
+        self._call("record_history", int(enabled), max_entries)
+
+    def address(self, name: str) -> int:
+        """The address of an exported function, for PyTorch to call."""
+        address = ctypes.cast(self._symbol(name), ctypes.c_void_p).value
+        assert address is not None
+        return address
+
+    def _call(self, name: str, *arguments: Any, error_type: type[Exception] = RuntimeError) -> Any:
+        error = ctypes.create_string_buffer(_ERROR_BYTES)
+        result = getattr(self._library, f"cachalot_plug_{name}")(*arguments, error, _ERROR_BYTES)
+        if error.value:
+            raise error_type(_text(error))
+        return result
+
+    def _symbol(self, name: str) -> Any:
+        try:
+            return getattr(self._library, name)
+        except AttributeError:
+            raise EnableError(f"{self.path} is not this package's library: it has no {name}") from None
+
+
+def _text(buffer: ctypes.Array[ctypes.c_char]) -> str:
+    return buffer.value.decode(errors="replace")

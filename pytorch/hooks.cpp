@@ -1,0 +1,137 @@
+#include "pytorch/hooks.h"
+
+#include <algorithm>
+#include <cstring>
+#include <exception>
+#include <string>
+#include <string_view>
+
+#include "base/check.h"
+#include "pytorch/process.h"
+
+namespace cachalot {
+namespace {
+
+using TorchPoolId = std::pair<unsigned long long, unsigned long long>;
+
+PoolId to_pool_id(const TorchPoolId& id) { return {id.first, id.second}; }
+CachingAllocator& allocator() { return Process::instance().allocator(); }
+
+void copy_text(std::string_view text, char* out, std::size_t capacity) {
+  if (out == nullptr || capacity == 0) return;
+  const std::size_t bytes = std::min(text.size(), capacity - 1);
+  std::memcpy(out, text.data(), bytes);
+  out[bytes] = '\0';
+}
+
+// What `action` returns, or -1 with the reason in `error`.
+template <typename Action>
+auto guarded(char* error, std::size_t capacity, Action action) noexcept -> decltype(action()) {
+  try {
+    return action();
+  } catch (const std::exception& exception) {
+    copy_text(exception.what(), error, capacity);
+  } catch (...) {
+    copy_text("unknown exception", error, capacity);
+  }
+  return -1;
+}
+
+std::string json(std::string_view what, int device) {
+  if (what == "stats") return to_json(allocator().memory_stats(device));
+  if (what == "fragmentation") return to_json(allocator().fragmentation(device));
+  CACHALOT_REQUIRE(what == "snapshot", "'{}' is not one of stats, fragmentation and snapshot", what);
+  return to_json(allocator().snapshot());
+}
+
+}  // namespace
+}  // namespace cachalot
+
+using namespace cachalot;
+
+void* cachalot_malloc(std::size_t size, int device, Stream stream) {
+  if (size == 0) return nullptr;
+  try {
+    return allocator().allocate(size, device, stream);
+  } catch (const OutOfMemory& error) {
+    Process::instance().throw_out_of_memory(error.what());
+  }
+}
+
+void cachalot_free(void* ptr, std::size_t size, int device, Stream stream) {
+  if (ptr != nullptr) allocator().deallocate(ptr, size, device, stream);
+}
+
+// Torch initializes CUDA once; making the allocator here and not at the first allocation shows a bad configuration where
+// the user can see what caused it.
+void cachalot_init(int) { allocator(); }
+
+void cachalot_reset() { allocator().empty_cache(); }
+
+void cachalot_set_memory_fraction_hook(double fraction, int device) {
+  allocator().set_memory_fraction(fraction, device);
+}
+
+void* cachalot_base_alloc(void* ptr, std::size_t* size) {
+  const CachingAllocator::Range segment = allocator().base_allocation(ptr);
+  if (size != nullptr) *size = segment.bytes;
+  return segment.base;
+}
+
+void cachalot_record_stream_hook(void* ptr, Stream stream) { allocator().record_stream(ptr, stream); }
+
+// Only graph captures come here: the class behind the function-pointer plug has no MemPool.
+void cachalot_begin_allocate_to_pool(int device, TorchPoolId pool, std::function<bool(Stream)> filter) {
+  allocator().begin_allocate_to_pool(device, to_pool_id(pool), std::move(filter), RedirectFor::capture);
+}
+
+void cachalot_end_allocate_to_pool(int device, TorchPoolId pool) {
+  allocator().end_allocate_to_pool(device, to_pool_id(pool));
+}
+
+void cachalot_release_pool(int device, TorchPoolId pool) { allocator().release_pool(device, to_pool_id(pool)); }
+
+int cachalot_plug_configure(const char* options, char* error, std::size_t capacity) {
+  return guarded(error, capacity, [&] {
+    CACHALOT_REQUIRE(options != nullptr, "options is NULL; it must point to a text, which may be empty");
+    Process::instance().amend(options);
+    return 0;
+  });
+}
+
+int cachalot_plug_empty_cache(int device, char* error, std::size_t capacity) {
+  return guarded(error, capacity, [&] { return allocator().empty_cache(device), 0; });
+}
+
+int cachalot_plug_reset_peak(int device, char* error, std::size_t capacity) {
+  return guarded(error, capacity, [&] { return allocator().reset_peak_stats(device), 0; });
+}
+
+int cachalot_plug_reset_accumulated(int device, char* error, std::size_t capacity) {
+  return guarded(error, capacity, [&] { return allocator().reset_accumulated_stats(device), 0; });
+}
+
+int cachalot_plug_record_history(int enabled, long max_entries, char* error, std::size_t capacity) {
+  return guarded(error, capacity, [&] {
+    CACHALOT_REQUIRE(max_entries >= 1 || enabled == 0, "history of {} entries: it must keep at least 1", max_entries);
+    HistoryOptions history;
+    history.enabled = enabled != 0;
+    history.max_entries = history.enabled ? static_cast<std::size_t>(max_entries) : 1;
+    allocator().record_history(history);
+    return 0;
+  });
+}
+
+double cachalot_plug_memory_fraction(int device, char* error, std::size_t capacity) {
+  return guarded(error, capacity, [&] { return allocator().memory_fraction(device); });
+}
+
+long cachalot_plug_json(const char* what, int device, char* text, long capacity) {
+  const std::size_t room = capacity < 0 ? 0 : static_cast<std::size_t>(capacity);
+  return guarded(text, room, [&] {
+    CACHALOT_REQUIRE(what != nullptr, "what is NULL; it must name what to tell");
+    const std::string answer = json(what, device);
+    copy_text(answer, text, room);
+    return static_cast<long>(answer.size());
+  });
+}

@@ -1,0 +1,46 @@
+// The function-pointer plug: what torch.cuda.memory.CUDAPluggableAllocator and its optional hooks take, in every torch
+// since 2.0, and what the Python package asks for by ctypes. pytorch/README.md says how to set them.
+//
+// Errors: running out of memory throws torch.OutOfMemoryError's C++ class when an adapter is loaded, else a
+// std::runtime_error with the same text (a null pointer would be a tensor with data_ptr 0); other errors are thrown as
+// they are. The functions that return a code throw nothing. Thread-safe.
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <utility>
+
+#include "cachalot/device.h"
+
+#define CACHALOT_EXPORT [[gnu::visibility("default")]]
+
+extern "C" {
+
+// `size` bytes for work on `stream`; null for 0 bytes.
+CACHALOT_EXPORT void* cachalot_malloc(std::size_t size, int device, cachalot::Stream stream);
+// What cachalot_malloc returned, with the values it was asked for with.
+CACHALOT_EXPORT void cachalot_free(void* ptr, std::size_t size, int device, cachalot::Stream stream);
+
+// The hooks, with the signatures of torch/csrc/cuda/CUDAPluggableAllocator.h. The pool hooks' types are C++'s.
+CACHALOT_EXPORT void cachalot_init(int device_count);
+CACHALOT_EXPORT void cachalot_reset();  // empty_cache
+CACHALOT_EXPORT void cachalot_set_memory_fraction_hook(double fraction, int device);
+CACHALOT_EXPORT void* cachalot_base_alloc(void* ptr, std::size_t* size);
+CACHALOT_EXPORT void cachalot_record_stream_hook(void* ptr, cachalot::Stream stream);
+CACHALOT_EXPORT void cachalot_begin_allocate_to_pool(int device, std::pair<unsigned long long, unsigned long long> pool,
+                                                     std::function<bool(cachalot::Stream)> filter);
+CACHALOT_EXPORT void cachalot_end_allocate_to_pool(int device, std::pair<unsigned long long, unsigned long long> pool);
+CACHALOT_EXPORT void cachalot_release_pool(int device, std::pair<unsigned long long, unsigned long long> pool);
+
+// For ctypes. `error` receives at most `capacity` bytes, the closing zero included. 0 is success.
+CACHALOT_EXPORT int cachalot_plug_configure(const char* options, char* error, std::size_t capacity);
+CACHALOT_EXPORT int cachalot_plug_empty_cache(int device, char* error, std::size_t capacity);  // -1: every device
+CACHALOT_EXPORT int cachalot_plug_reset_peak(int device, char* error, std::size_t capacity);
+CACHALOT_EXPORT int cachalot_plug_reset_accumulated(int device, char* error, std::size_t capacity);
+CACHALOT_EXPORT int cachalot_plug_record_history(int enabled, long max_entries, char* error, std::size_t capacity);
+// The fraction; -1 after an error.
+CACHALOT_EXPORT double cachalot_plug_memory_fraction(int device, char* error, std::size_t capacity);
+// JSON of "stats", "fragmentation" (of the device) or "snapshot" (of all). Returns the bytes of the text, which is cut to
+// `capacity`, its closing zero included; after an error -1, and `text` says what was wrong.
+CACHALOT_EXPORT long cachalot_plug_json(const char* what, int device, char* text, long capacity);
+}

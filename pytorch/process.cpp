@@ -1,0 +1,97 @@
+#include "pytorch/process.h"
+
+#include <fmt/format.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <memory>
+#include <stdexcept>
+#include <utility>
+
+#include "base/check.h"
+
+namespace cachalot {
+
+namespace {
+
+Options amended_by_environment(const Options& base) {
+  const char* const text = std::getenv("CACHALOT_CONF");
+  if (text == nullptr) return base;
+  try {
+    return amend_options(text, base);
+  } catch (const InvalidArgument& error) {
+    throw InvalidArgument(fmt::format("environment variable CACHALOT_CONF: {}", error.what()));
+  }
+}
+
+// The first of the two that is set counts, as in PyTorch.
+Options pytorch_environment_options() {
+  for (const char* variable : {"PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"}) {
+    const char* const text = std::getenv(variable);
+    if (text == nullptr) continue;
+    try {
+      const PytorchConf conf = parse_pytorch_conf(text);
+      for (const std::string& warning : conf.warnings) fmt::print(stderr, "cachalot: {}: {}\n", variable, warning);
+      return conf.options;
+    } catch (const InvalidArgument& error) {
+      throw InvalidArgument(fmt::format("environment variable {}: {}", variable, error.what()));
+    }
+  }
+  return {};
+}
+
+}  // namespace
+
+Process& Process::instance() {
+  static Process& process = *new Process;
+  return process;
+}
+
+Options Process::effective(const Options& base, const std::vector<std::string>& amendments) const {
+  Options options = amended_by_environment(base);
+  for (const std::string& text : amendments) options = amend_options(text, options);
+  return options;
+}
+
+void Process::set_base(const Options& base) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  const Options options = effective(base, amendments_);
+  if (CachingAllocator* const made = allocator_.load(std::memory_order_acquire)) made->configure(options);
+  base_ = base;
+  base_given_ = true;
+}
+
+void Process::amend(std::string_view text) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  std::vector<std::string> amendments = amendments_;
+  amendments.emplace_back(text);
+  const Options options = effective(base_, amendments);
+  if (CachingAllocator* const made = allocator_.load(std::memory_order_acquire)) made->configure(options);
+  amendments_ = std::move(amendments);
+}
+
+Options Process::options() const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (const CachingAllocator* const made = allocator_.load(std::memory_order_acquire)) return made->options();
+  return effective(base_, amendments_);
+}
+
+CachingAllocator& Process::make() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (CachingAllocator* const made = allocator_.load(std::memory_order_acquire)) return *made;
+  // Where an adapter is, it came first with torch's own reading of the variables.
+  if (!base_given_) base_ = pytorch_environment_options();
+  std::vector<std::shared_ptr<Device>> devices = cuda_devices();
+  CACHALOT_REQUIRE(!devices.empty(), "cachalot found {} CUDA devices: it needs a GPU and its driver", devices.size());
+  auto allocator = std::make_unique<CachingAllocator>(std::move(devices), effective(base_, amendments_));
+  base_given_ = true;
+  allocator_.store(allocator.get(), std::memory_order_release);
+  return *allocator.release();
+}
+
+void Process::throw_out_of_memory(const char* message) const {
+  if (const Plug::Thrower thrower = thrower_.load()) thrower(message);
+  throw std::runtime_error(message);
+}
+
+}  // namespace cachalot

@@ -1,0 +1,134 @@
+#include "simulator/config.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <charconv>
+#include <cstdlib>
+#include <string_view>
+
+#include "base/bytes.h"
+#include "cachalot/errors.h"
+#include "device/address_space.h"
+
+namespace cachalot::simulator {
+namespace {
+
+constexpr int kMostDevices = 64;
+constexpr std::size_t kSmallestAddressSpace = kGiB;
+constexpr std::size_t kLargestAddressSpace = std::size_t{64} << 40;  // half of what x86-64 has
+
+[[noreturn]] void refuse(std::string_view value, std::string_view rule) {
+  throw InvalidArgument(fmt::format("'{}' is not valid: {}", value, rule));
+}
+
+std::int64_t parse_integer(std::string_view text, std::int64_t least, std::int64_t most) {
+  std::int64_t value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc{} || end != text.data() + text.size() || value < least || value > most)
+    refuse(text, fmt::format("it must be a whole number from {} to {}", least, most));
+  return value;
+}
+
+std::size_t parse_bytes_between(std::string_view text, std::size_t least, std::size_t most) {
+  const std::size_t bytes = parse_bytes(text);
+  if (bytes < least || bytes > most)
+    refuse(text, fmt::format("it must be from {} to {}", format_bytes(least), format_bytes(most)));
+  return bytes;
+}
+
+bool parse_latency(std::string_view text) {
+  if (text != "published" && text != "none") refuse(text, "it must be published or none");
+  return text == "published";
+}
+
+// "%p" in a file's name stands for the process, so that several can write.
+std::string expand_path(std::string path) {
+  for (std::size_t at = 0; (at = path.find("%p", at)) != std::string::npos;) {
+    const std::string process = std::to_string(getpid());
+    path.replace(at, 2, process);
+    at += process.size();
+  }
+  return path;
+}
+
+DeviceCall parse_call(std::string_view name, std::string_view fault) {
+  std::string known;
+  for (std::size_t i = 0; i < kDeviceCallCount; ++i) {
+    const auto call = static_cast<DeviceCall>(i);
+    if (name == to_string(call)) return call;
+    known += fmt::format("{}{}", i == 0 ? "" : ", ", to_string(call));
+  }
+  refuse(fault, fmt::format("'{}' is none of any, {}", name, known));
+}
+
+Fault parse_fault(std::string_view text) {
+  const auto colon = text.find(':');
+  if (colon == std::string_view::npos) refuse(text, "a fault is CALL:N, CALL:N+ or either with :error=CODE");
+  Fault fault;
+  const std::string_view call = text.substr(0, colon);
+  if (call != "any") fault.call = parse_call(call, text);
+  std::string_view count = text.substr(colon + 1);
+  if (const auto second = count.find(':'); second != std::string_view::npos) {
+    std::string_view error = count.substr(second + 1);
+    count = count.substr(0, second);
+    if (!error.starts_with("error=")) refuse(text, "behind the count only :error=CODE may follow");
+    fault.code = static_cast<int>(parse_integer(error.substr(6), 1, 999));
+    fault.out_of_memory = false;
+  }
+  fault.repeat = count.ends_with('+');
+  if (fault.repeat) count.remove_suffix(1);
+  fault.nth = static_cast<std::uint64_t>(parse_integer(count, 1, INT64_MAX));
+  return fault;
+}
+
+// Gives the variable's text to `take`, if it is set and not empty.
+template <typename Take>
+void read(const char* variable, Take&& take) {
+  const char* text = std::getenv(variable);
+  if (!text || !*text) return;
+  try {
+    take(std::string(text));
+  } catch (const InvalidArgument& error) {
+    throw InvalidArgument(fmt::format("{}: {}", variable, error.what()));
+  }
+}
+
+}  // namespace
+
+std::vector<Fault> parse_faults(const std::string& text) {
+  std::vector<Fault> faults;
+  std::string_view rest = text;
+  while (true) {
+    const auto comma = rest.find(',');
+    faults.push_back(parse_fault(rest.substr(0, comma)));
+    if (comma == std::string_view::npos) return faults;
+    rest.remove_prefix(comma + 1);
+  }
+}
+
+Config read_config() {
+  Config config;
+  config.gpu = &find_gpu_model("h100");
+  read("CACHALOT_SIM_GPU", [&](const auto& text) { config.gpu = &find_gpu_model(text); });
+  config.memory_bytes = config.gpu->memory_bytes;
+  read("CACHALOT_SIM_MEMORY", [&](const auto& text) {
+    config.memory_bytes = parse_bytes_between(text, kPhysicalUnit, kLargestAddressSpace);
+  });
+  read("CACHALOT_SIM_DEVICES",
+       [&](const auto& text) { config.devices = static_cast<int>(parse_integer(text, 0, kMostDevices)); });
+  read("CACHALOT_SIM_LAUNCH_NS",
+       [&](const auto& text) { config.launch_ns = parse_integer(text, 0, 1'000'000'000'000); });
+  read("CACHALOT_SIM_COPY_BYTES", [&](const auto& text) { config.copy_bytes = parse_bytes(text); });
+  read("CACHALOT_SIM_LATENCY", [&](const auto& text) { config.latencies = parse_latency(text); });
+  read("CACHALOT_SIM_ADDRESS_SPACE", [&](const auto& text) {
+    config.address_space_bytes =
+        round_down(parse_bytes_between(text, kSmallestAddressSpace, kLargestAddressSpace), kPhysicalUnit);
+  });
+  read("CACHALOT_SIM_LOG", [&](const auto& text) { config.log_path = expand_path(text); });
+  read("CACHALOT_SIM_REPORT", [&](const auto& text) { config.report_path = expand_path(text); });
+  read("CACHALOT_SIM_FAULTS", [&](const auto& text) { config.faults = parse_faults(text); });
+  return config;
+}
+
+}  // namespace cachalot::simulator

@@ -1,0 +1,35 @@
+// The CACHALOT_SIM_* environment variables; simulator/README.md has the table.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "cachalot/simulated_device.h"
+#include "simulator/gpu_models.h"
+
+namespace cachalot::simulator {
+
+struct Config {
+  const GpuModel* gpu = nullptr;
+  std::size_t memory_bytes = 0;  // of each device; the model's unless CACHALOT_SIM_MEMORY says otherwise
+  int devices = 1;
+  std::int64_t launch_ns = 10'000;
+  std::size_t copy_bytes = std::size_t{1} << 20;
+  bool latencies = true;
+  std::size_t address_space_bytes = std::size_t{32} << 40;
+  std::string log_path;     // empty: no log
+  std::string report_path;  // empty: no report; "-": standard error
+  std::vector<Fault> faults;
+
+  LatencyModel latency() const { return latencies ? LatencyModel::published() : LatencyModel::none(); }
+};
+
+// Throws InvalidArgument that names variable, value and rule.
+Config read_config();
+
+// "malloc:3", "create:2:error=700", "malloc:5+,map:1": see simulator/README.md. Throws InvalidArgument.
+std::vector<Fault> parse_faults(const std::string& text);
+
+}  // namespace cachalot::simulator

@@ -1,0 +1,139 @@
+#include "simulator/content.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <iterator>
+#include <string>
+
+#include "base/bytes.h"
+#include "device/address_space.h"
+#include "device/cuda_codes.h"
+
+namespace cachalot::simulator {
+namespace {
+
+constexpr int kDeviceShift = 48;  // physical numbers are below 2^48
+constexpr std::size_t kBufferBytes = 64 * kKiB;
+
+std::uint64_t offset_of(const Place& place) {
+  return static_cast<std::uint64_t>(place.device) << kDeviceShift | place.physical;
+}
+
+// Calls `transfer(done)`, which is pread or pwrite of the rest, until all is done. A read past the file's end is zeros.
+template <typename Transfer>
+std::size_t transfer_all(std::size_t bytes, Transfer&& transfer) {
+  std::size_t done = 0;
+  while (done < bytes) {
+    const ssize_t part = transfer(done);
+    if (part == 0) return done;
+    if (part < 0 && errno == EINTR) continue;
+    if (part < 0 && errno == EFAULT) fail("cudaMemcpy", CudaCode::invalid_value, "not accessible host memory");
+    if (part < 0) fail("cudaMemcpy", CudaCode::unknown, std::string("device memory's file: ") + std::strerror(errno));
+    done += static_cast<std::size_t>(part);
+  }
+  return done;
+}
+
+}  // namespace
+
+int ContentStore::file() {
+  if (file_ < 0) file_ = memfd_create("cachalot simulated device memory", MFD_CLOEXEC);
+  if (file_ < 0) fail("cudaMemcpy", CudaCode::unknown, std::string("memfd_create: ") + std::strerror(errno));
+  return file_;
+}
+
+ContentStore::Spot ContentStore::spot(const Place& place) {
+  const std::uint64_t offset = offset_of(place);
+  const auto after = attached_.upper_bound(offset);
+  if (after != attached_.begin()) {
+    const auto& [first, attached] = *std::prev(after);
+    if (offset - first < attached.bytes) return {attached.file, attached.offset + (offset - first)};
+  }
+  return {file(), offset};
+}
+
+void ContentStore::note_written(const Place& first, std::size_t bytes) {
+  written_ = true;
+  const auto device = static_cast<std::size_t>(first.device);
+  if (touched_.size() <= device) touched_.resize(device + 1);
+  std::vector<bool>& touched = touched_[device];
+  const std::size_t last_unit = (first.physical + bytes - 1) / kPhysicalUnit;
+  if (touched.size() <= last_unit) touched.resize(std::max(last_unit + 1, touched.size() * 2));
+  for (std::size_t unit = first.physical / kPhysicalUnit; unit <= last_unit; ++unit) touched[unit] = true;
+}
+
+void ContentStore::write(const Place& to, const void* from, std::size_t bytes) {
+  if (bytes == 0) return;
+  const Spot at = spot(to);
+  note_written(to, bytes);
+  transfer_all(bytes, [&](std::size_t done) {
+    return pwrite(at.file, static_cast<const char*>(from) + done, bytes - done, static_cast<off_t>(at.offset + done));
+  });
+}
+
+void ContentStore::read(void* to, const Place& from, std::size_t bytes) {
+  if (bytes == 0) return;
+  const Spot at = spot(from);
+  const std::size_t done = transfer_all(bytes, [&](std::size_t so_far) {
+    return pread(at.file, static_cast<char*>(to) + so_far, bytes - so_far, static_cast<off_t>(at.offset + so_far));
+  });
+  if (done < bytes) std::memset(static_cast<char*>(to) + done, 0, bytes - done);
+}
+
+void ContentStore::copy(const Place& to, const Place& from, std::size_t bytes) {
+  std::vector<char> buffer(bytes);  // whole: the ranges may overlap
+  read(buffer.data(), from, bytes);
+  write(to, buffer.data(), bytes);
+}
+
+void ContentStore::fill(const Place& to, std::uint64_t pattern, std::size_t pattern_bytes, std::size_t bytes) {
+  std::array<char, kBufferBytes> buffer;
+  const std::size_t used = std::min(bytes, buffer.size());
+  for (std::size_t at = 0; at < used; at += pattern_bytes) {
+    std::memcpy(buffer.data() + at, &pattern, std::min(pattern_bytes, used - at));
+  }
+  for (std::size_t done = 0; done < bytes; done += used) {
+    write({to.device, to.physical + done}, buffer.data(), std::min(used, bytes - done));
+  }
+}
+
+void ContentStore::forget(const Place& first, std::size_t bytes) {
+  if (!attached_.empty()) {
+    if (const auto at = attached_.find(offset_of(first)); at != attached_.end()) {
+      close(at->second.file);
+      attached_.erase(at);
+      return;
+    }
+  }
+  const auto device = static_cast<std::size_t>(first.device);
+  if (!written_ || touched_.size() <= device) return;
+  std::vector<bool>& touched = touched_[device];
+  const std::size_t end_unit = std::min((first.physical + bytes) / kPhysicalUnit, touched.size());
+  for (std::size_t unit = first.physical / kPhysicalUnit; unit < end_unit; ++unit) {
+    if (!touched[unit]) continue;
+    touched[unit] = false;
+    fallocate(file_, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
+              static_cast<off_t>(offset_of({first.device, unit * kPhysicalUnit})), static_cast<off_t>(kPhysicalUnit));
+  }
+}
+
+ContentStore::Window ContentStore::window(const Place& first) {
+  note_written(first, 1);
+  return {getpid(), file(), offset_of(first)};
+}
+
+bool ContentStore::attach(const Place& first, std::size_t bytes, const Window& window) {
+  const std::string path = "/proc/" + std::to_string(window.process) + "/fd/" + std::to_string(window.file);
+  const int opened = open(path.c_str(), O_RDWR | O_CLOEXEC);
+  if (opened < 0) return false;
+  attached_[offset_of(first)] = {bytes, opened, window.offset};
+  return true;
+}
+
+}  // namespace cachalot::simulator

@@ -1,0 +1,63 @@
+// What is in the simulated devices' memory: a sparse file without a name, in which a byte's place is its device and its
+// physical number. Memory never written reads as zeros and takes no room. Every access is a system call, so that device
+// memory needs no room in the address space, and a bad host pointer gives an error instead of a crash.
+// Another process reads and writes our memory through the file, by /proc/<process>/fd.
+// Not thread-safe; the process's mutex guards it.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <vector>
+
+namespace cachalot::simulator {
+
+// A place in device memory.
+struct Place {
+  int device = 0;
+  std::uint64_t physical = 0;
+};
+
+class ContentStore {
+ public:
+  // Each throws CudaError: 1 for a host address that cannot be read or written, 999 when the file cannot grow.
+  void write(const Place& to, const void* from, std::size_t bytes);
+  void read(void* to, const Place& from, std::size_t bytes);
+  void copy(const Place& to, const Place& from, std::size_t bytes);
+  void fill(const Place& to, std::uint64_t pattern, std::size_t pattern_bytes, std::size_t bytes);
+
+  // The memory is no more: its room is given back.
+  void forget(const Place& first, std::size_t bytes);
+
+  // Sharing. Where our memory is, for others; and memory of another process, behind a range of our own numbers.
+  struct Window {
+    int process;
+    int file;
+    std::uint64_t offset;
+  };
+  Window window(const Place& first);
+  // False when the other process is gone or forbids it.
+  bool attach(const Place& first, std::size_t bytes, const Window& window);
+
+ private:
+  struct Attached {
+    std::size_t bytes = 0;
+    int file = -1;
+    std::uint64_t offset = 0;
+  };
+  struct Spot {
+    int file = -1;
+    std::uint64_t offset = 0;
+  };
+
+  Spot spot(const Place& place);
+  int file();
+  void note_written(const Place& first, std::size_t bytes);
+
+  int file_ = -1;
+  bool written_ = false;                    // anything, ever
+  std::vector<std::vector<bool>> touched_;  // by device, by 2 MiB of physical numbers
+  std::map<std::uint64_t, Attached> attached_;
+};
+
+}  // namespace cachalot::simulator

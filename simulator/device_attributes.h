@@ -1,0 +1,16 @@
+// What a simulated device says about itself, for the runtime and for the driver.
+#pragma once
+
+#include "simulator/abi.h"
+#include "simulator/config.h"
+
+namespace cachalot::simulator {
+
+cudaDeviceProp device_properties(const Config& config, int ordinal);
+// By the number that cudaDeviceAttr and CUdevice_attribute share. Throws cudaErrorInvalidValue for one that does not exist.
+int device_attribute(const Config& config, int ordinal, int attribute);
+// "0000:01:00.0"
+std::string pci_bus_id(int ordinal);
+CUuuid device_uuid(int ordinal);
+
+}  // namespace cachalot::simulator

@@ -1,0 +1,235 @@
+// The driver's functions about devices and contexts. A device has one context, the primary one; its handle is the
+// device's state.
+#include <cstring>
+
+#include "simulator/calls.h"
+#include "simulator/device_attributes.h"
+#include "simulator/versions.h"
+
+using namespace cachalot::simulator;
+
+namespace {
+
+CUcontext context_of(DeviceState& device) { return reinterpret_cast<CUcontext>(&device); }
+
+DeviceState* find_device(Process& process, CUcontext context) {
+  for (int ordinal = 0; ordinal < process.device_count(); ++ordinal) {
+    if (context_of(process.device(ordinal)) == context) return &process.device(ordinal);
+  }
+  return nullptr;
+}
+
+CUcontext current_context(Process& process) {
+  const ThreadState& thread = this_thread();
+  return thread.has_context ? context_of(process.device(thread.device)) : nullptr;
+}
+
+cudaError_t make_current(Process& process, CUcontext context) {
+  ThreadState& thread = this_thread();
+  if (!context) {
+    thread.has_context = false;
+    return cudaSuccess;
+  }
+  DeviceState* device = find_device(process, context);
+  if (!device) return cudaErrorDeviceUninitialized;
+  device->active = true;
+  thread.device = device->ordinal;
+  thread.has_context = true;
+  return cudaSuccess;
+}
+
+}  // namespace
+
+extern "C" {
+
+CUresult cuInit(unsigned int flags) {
+  return driver_call([&](Process&) { return flags == 0 ? cudaSuccess : cudaErrorInvalidValue; });
+}
+
+CUresult cuDriverGetVersion(int* version) {
+  *version = kCudaVersion;
+  return CUDA_SUCCESS;
+}
+
+CUresult cuDeviceGetCount(int* count) {
+  *count = 0;
+  return driver_call([&](Process& process) {
+    *count = process.device_count();
+    return cudaSuccess;
+  });
+}
+
+CUresult cuDeviceGet(CUdevice* device, int ordinal) {
+  return driver_call([&](Process& process) {
+    *device = process.device(ordinal).ordinal;
+    return cudaSuccess;
+  });
+}
+
+CUresult cuDeviceGetName(char* name, int length, CUdevice device) {
+  return driver_call([&](Process& process) {
+    process.device(device);
+    if (length <= 0) return cudaErrorInvalidValue;
+    name[process.config.gpu->product.copy(name, static_cast<std::size_t>(length - 1))] = '\0';
+    return cudaSuccess;
+  });
+}
+
+CUresult cuDeviceGetUuid(CUuuid* uuid, CUdevice device) {
+  return driver_call([&](Process& process) {
+    *uuid = device_uuid(process.device(device).ordinal);
+    return cudaSuccess;
+  });
+}
+
+CUresult cuDeviceTotalMem(size_t* bytes, CUdevice device) {
+  return driver_call([&](Process& process) {
+    process.device(device);
+    *bytes = process.config.memory_bytes;
+    return cudaSuccess;
+  });
+}
+
+CUresult cuDeviceGetAttribute(int* value, CUdevice_attribute attribute, CUdevice device) {
+  return driver_call([&](Process& process) {
+    *value = device_attribute(process.config, process.device(device).ordinal, attribute);
+    return cudaSuccess;
+  });
+}
+
+CUresult cuDeviceGetPCIBusId(char* id, int length, CUdevice device) {
+  return driver_call([&](Process& process) {
+    const std::string text = pci_bus_id(process.device(device).ordinal);
+    if (length <= static_cast<int>(text.size())) return cudaErrorInvalidValue;
+    std::strcpy(id, text.c_str());
+    return cudaSuccess;
+  });
+}
+
+CUresult cuDeviceCanAccessPeer(int* can, CUdevice device, CUdevice peer) {
+  return driver_call([&](Process& process) {
+    *can = process.device(device).ordinal != process.device(peer).ordinal;
+    return cudaSuccess;
+  });
+}
+
+// ---- Primary contexts -----------------------------------------------------------------------------------------------
+
+CUresult cuDevicePrimaryCtxGetState(CUdevice device, unsigned int* flags, int* active) {
+  return driver_call([&](Process& process) {
+    *flags = process.device(device).flags;
+    *active = process.device(device).active;
+    return cudaSuccess;
+  });
+}
+
+CUresult cuDevicePrimaryCtxRetain(CUcontext* context, CUdevice device) {
+  return driver_call([&](Process& process) {
+    process.device(device).active = true;
+    *context = context_of(process.device(device));
+    return cudaSuccess;
+  });
+}
+
+CUresult cuDevicePrimaryCtxRelease(CUdevice device) {
+  return driver_call([&](Process& process) {
+    process.device(device);
+    return cudaSuccess;
+  });
+}
+
+CUresult cuDevicePrimaryCtxSetFlags(CUdevice device, unsigned int flags) {
+  return driver_call([&](Process& process) {
+    process.device(device).flags = flags;
+    return cudaSuccess;
+  });
+}
+
+// ---- The thread's context -------------------------------------------------------------------------------------------
+
+CUresult cuCtxGetCurrent(CUcontext* context) {
+  return driver_call([&](Process& process) {
+    *context = current_context(process);
+    return cudaSuccess;
+  });
+}
+
+CUresult cuCtxSetCurrent(CUcontext context) {
+  return driver_call([&](Process& process) { return make_current(process, context); });
+}
+
+CUresult cuCtxPushCurrent(CUcontext context) {
+  return driver_call([&](Process& process) {
+    const CUcontext before = current_context(process);
+    const cudaError_t error = make_current(process, context);
+    if (error == cudaSuccess) this_thread().contexts.push_back(before);
+    return error;
+  });
+}
+
+CUresult cuCtxPopCurrent(CUcontext* context) {
+  return driver_call([&](Process& process) {
+    auto& below = this_thread().contexts;
+    if (context) *context = current_context(process);
+    if (below.empty()) return make_current(process, nullptr);
+    const CUcontext next = below.back();
+    below.pop_back();
+    return make_current(process, next);
+  });
+}
+
+CUresult cuCtxGetDevice(CUdevice* device) {
+  return driver_call([&](Process& process) {
+    const CUcontext context = current_context(process);
+    if (!context) return cudaErrorDeviceUninitialized;
+    *device = find_device(process, context)->ordinal;
+    return cudaSuccess;
+  });
+}
+
+CUresult cuCtxGetFlags(unsigned int* flags) {
+  return driver_call([&](Process& process) {
+    *flags = process.current().flags;
+    return cudaSuccess;
+  });
+}
+
+CUresult cuCtxGetApiVersion(CUcontext, unsigned int* version) {
+  return driver_call([&](Process&) {
+    constexpr unsigned int kApiVersion = 3020;  // of every context since CUDA 3.2
+    *version = kApiVersion;
+    return cudaSuccess;
+  });
+}
+
+CUresult cuCtxGetStreamPriorityRange(int* least, int* greatest) {
+  return static_cast<CUresult>(cudaDeviceGetStreamPriorityRange(least, greatest));
+}
+
+CUresult cuCtxSynchronize() {
+  return driver_call([](Process& process) {
+    process.synchronize(process.current());
+    return cudaSuccess;
+  });
+}
+
+CUresult cuCtxGetLimit(size_t* value, CUlimit limit) {
+  return driver_call([&](Process& process) { return process.limits.get(static_cast<cudaLimit>(limit), *value); });
+}
+
+CUresult cuCtxSetLimit(CUlimit limit, size_t value) {
+  return driver_call([&](Process& process) { return process.limits.set(static_cast<cudaLimit>(limit), value); });
+}
+
+CUresult cuCtxEnablePeerAccess(CUcontext peer, unsigned int flags) {
+  int ordinal = -1;
+  const CUresult found = driver_call([&](Process& process) {
+    const DeviceState* device = find_device(process, peer);
+    if (!device) return cudaErrorDeviceUninitialized;
+    ordinal = device->ordinal;
+    return cudaSuccess;
+  });
+  return found == CUDA_SUCCESS ? static_cast<CUresult>(cudaDeviceEnablePeerAccess(ordinal, flags)) : found;
+}
+
+}  // extern "C"

@@ -1,0 +1,280 @@
+// The driver's functions about memory: virtual memory, allocations, copies, pointers.
+#include "device/cuda_codes.h"
+#include "simulator/calls.h"
+
+using namespace cachalot;
+using namespace cachalot::simulator;
+
+namespace {
+
+void* pointer(CUdeviceptr address) { return reinterpret_cast<void*>(address); }
+
+// What the driver demands of a description of physical memory: of a device, pinned, shared by nothing but a descriptor.
+cudaError_t check_properties(const CUmemAllocationProp* properties) {
+  if (properties->type != CU_MEM_ALLOCATION_TYPE_PINNED) return cudaErrorInvalidValue;
+  if (properties->location.type != CU_MEM_LOCATION_TYPE_DEVICE) return cudaErrorNotSupported;
+  constexpr int kShareable = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+  return (properties->requestedHandleTypes & ~kShareable) == 0 ? cudaSuccess : cudaErrorNotSupported;
+}
+
+template <typename Value>
+cudaError_t give(void* to, Value value) {
+  *static_cast<Value*>(to) = value;
+  return cudaSuccess;
+}
+
+cudaError_t pointer_attribute(Process& process, void* value, CUpointer_attribute attribute, CUdeviceptr address) {
+  cudaPointerAttributes what{};
+  AddressRange range{};
+  if (const DeviceState* owner = process.find_owner(address)) {
+    what.type = cudaMemoryTypeDevice;
+    what.device = owner->ordinal;
+    range = owner->simulated->memory_at(address)->range;
+  } else if (const HostRange* host = process.host_memory.find(pointer(address))) {
+    what.type = host->kind == HostRange::Kind::variable ? cudaMemoryTypeDevice : cudaMemoryTypeHost;
+    what.device = host->device;
+    range = {reinterpret_cast<Address>(host->start), host->bytes};
+  } else {
+    return cudaErrorInvalidValue;
+  }
+  const HostRange* host = process.host_memory.find(pointer(address));
+  switch (attribute) {
+    case CU_POINTER_ATTRIBUTE_CONTEXT: return give(value, reinterpret_cast<CUcontext>(&process.device(what.device)));
+    case CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
+      return give(value, what.type == cudaMemoryTypeDevice ? CU_MEMORYTYPE_DEVICE : CU_MEMORYTYPE_HOST);
+    case CU_POINTER_ATTRIBUTE_DEVICE_POINTER: return give(value, address);
+    case CU_POINTER_ATTRIBUTE_HOST_POINTER:
+      return what.type == cudaMemoryTypeHost ? give(value, pointer(address)) : cudaErrorInvalidValue;
+    case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS: return give(value, false);
+    case CU_POINTER_ATTRIBUTE_BUFFER_ID: return give(value, static_cast<unsigned long long>(range.address));
+    case CU_POINTER_ATTRIBUTE_IS_MANAGED: return give(value, host && host->kind == HostRange::Kind::managed);
+    case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL: return give(value, what.device);
+    case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE: return give(value, !host);
+    case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR: return give(value, static_cast<CUdeviceptr>(range.address));
+    case CU_POINTER_ATTRIBUTE_RANGE_SIZE: return give(value, range.bytes);
+    case CU_POINTER_ATTRIBUTE_MAPPED: return give(value, true);
+    default: return cudaErrorNotSupported;
+  }
+}
+
+CUresult fill(CUdeviceptr to, std::uint64_t pattern, std::size_t pattern_bytes, std::size_t count, CUstream handle) {
+  return driver_call([&](Process& process) {
+    StreamState& stream = process.stream("cuMemset", handle);
+    process.launch("cuMemset", stream, cudaGraphNodeTypeMemset, process.config.launch_ns);
+    if (!stream.capture) process.fill(pointer(to), pattern, pattern_bytes, count * pattern_bytes);
+    return cudaSuccess;
+  });
+}
+
+}  // namespace
+
+extern "C" {
+
+// ---- Virtual memory -------------------------------------------------------------------------------------------------
+
+CUresult cuMemGetAllocationGranularity(size_t* granularity, const CUmemAllocationProp* properties,
+                                       CUmemAllocationGranularity_flags) {
+  return driver_call([&](Process& process) {
+    if (const cudaError_t error = check_properties(properties); error != cudaSuccess) return error;
+    *granularity = process.device(properties->location.id).simulated->properties().page_bytes;
+    return cudaSuccess;
+  });
+}
+
+CUresult cuMemAddressReserve(CUdeviceptr* address, size_t bytes, size_t, CUdeviceptr, unsigned long long) {
+  return driver_call([&](Process& process) {
+    *address = process.reserve(bytes);
+    return *address ? cudaSuccess : cudaErrorMemoryAllocation;
+  });
+}
+
+CUresult cuMemAddressFree(CUdeviceptr address, size_t bytes) {
+  return driver_call([&](Process& process) {
+    process.unreserve(address, bytes);
+    return cudaSuccess;
+  });
+}
+
+CUresult cuMemCreate(CUmemGenericAllocationHandle* handle, size_t bytes, const CUmemAllocationProp* properties,
+                     unsigned long long) {
+  return driver_call([&](Process& process) {
+    if (const cudaError_t error = check_properties(properties); error != cudaSuccess) return error;
+    *handle = process.create_memory(process.device(properties->location.id), bytes);
+    return *handle ? cudaSuccess : cudaErrorMemoryAllocation;
+  });
+}
+
+CUresult cuMemRelease(CUmemGenericAllocationHandle handle) {
+  return driver_call([&](Process& process) {
+    process.release_memory(handle);
+    return cudaSuccess;
+  });
+}
+
+CUresult cuMemMap(CUdeviceptr address, size_t bytes, size_t offset, CUmemGenericAllocationHandle handle,
+                  unsigned long long) {
+  return driver_call([&](Process& process) {
+    if (offset != 0) return cudaErrorInvalidValue;
+    process.map_memory(address, bytes, handle);
+    return cudaSuccess;
+  });
+}
+
+CUresult cuMemUnmap(CUdeviceptr address, size_t bytes) {
+  return driver_call([&](Process& process) {
+    process.simulated(process.owner("cuMemUnmap", address).ordinal).unmap(address, bytes);
+    return cudaSuccess;
+  });
+}
+
+CUresult cuMemSetAccess(CUdeviceptr address, size_t bytes, const CUmemAccessDesc* access, size_t count) {
+  return driver_call([&](Process& process) {
+    for (std::size_t i = 0; i < count; ++i) {
+      if (access[i].location.type != CU_MEM_LOCATION_TYPE_DEVICE) return cudaErrorNotSupported;
+      process.device(access[i].location.id);
+    }
+    process.simulated(process.owner("cuMemSetAccess", address).ordinal).set_access(address, bytes);
+    return cudaSuccess;
+  });
+}
+
+CUresult cuMemExportToShareableHandle(void* shared, CUmemGenericAllocationHandle handle,
+                                      CUmemAllocationHandleType type, unsigned long long) {
+  return driver_call([&](Process& process) {
+    if (type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) return cudaErrorNotSupported;
+    return give(shared, process.export_handle(handle));
+  });
+}
+
+CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle* handle, void* shared,
+                                        CUmemAllocationHandleType type) {
+  return driver_call([&](Process& process) {
+    if (type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) return cudaErrorNotSupported;
+    *handle = process.import_handle(static_cast<int>(reinterpret_cast<std::intptr_t>(shared)));
+    return cudaSuccess;
+  });
+}
+
+CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle* handle, void* address) {
+  return driver_call([&](Process& process) {
+    *handle = process.handle_at(reinterpret_cast<Address>(address));
+    return cudaSuccess;
+  });
+}
+
+CUresult cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp* properties, CUmemGenericAllocationHandle handle) {
+  return driver_call([&](Process& process) {
+    *properties = {};
+    properties->type = CU_MEM_ALLOCATION_TYPE_PINNED;
+    properties->requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+    properties->location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+    properties->location.id = process.device(Process::device_of(handle)).ordinal;
+    return cudaSuccess;
+  });
+}
+
+// ---- Allocations ----------------------------------------------------------------------------------------------------
+
+CUresult cuMemGetInfo(size_t* free, size_t* total) {
+  return driver_call([&](Process& process) {
+    const MemoryInfo info = process.simulated(process.current().ordinal).memory_info();
+    *free = info.free_bytes;
+    *total = info.total_bytes;
+    return cudaSuccess;
+  });
+}
+
+CUresult cuMemAlloc(CUdeviceptr* address, size_t bytes) {
+  return driver_call([&](Process& process) {
+    process.require_safe("cuMemAlloc");
+    if (bytes == 0) return cudaErrorInvalidValue;
+    *address = reinterpret_cast<CUdeviceptr>(process.malloc(process.current(), bytes));
+    return *address ? cudaSuccess : cudaErrorMemoryAllocation;
+  });
+}
+
+CUresult cuMemFree(CUdeviceptr address) {
+  return driver_call([&](Process& process) {
+    if (address == 0) return cudaSuccess;
+    process.require_safe("cuMemFree");
+    process.free("cuMemFree", address);
+    return cudaSuccess;
+  });
+}
+
+CUresult cuMemGetAddressRange(CUdeviceptr* base, size_t* bytes, CUdeviceptr address) {
+  return driver_call([&](Process& process) {
+    const AddressRange range = process.owner("cuMemGetAddressRange", address).simulated->memory_at(address)->range;
+    if (base) *base = range.address;
+    if (bytes) *bytes = range.bytes;
+    return cudaSuccess;
+  });
+}
+
+CUresult cuMemAllocHost(void** host, size_t bytes) {
+  return static_cast<CUresult>(cudaHostAlloc(host, bytes, cudaHostAllocDefault));
+}
+CUresult cuMemHostAlloc(void** host, size_t bytes, unsigned int flags) {
+  return static_cast<CUresult>(cudaHostAlloc(host, bytes, flags));
+}
+CUresult cuMemFreeHost(void* host) { return static_cast<CUresult>(cudaFreeHost(host)); }
+CUresult cuMemHostRegister(void* host, size_t bytes, unsigned int flags) {
+  return static_cast<CUresult>(cudaHostRegister(host, bytes, flags));
+}
+CUresult cuMemHostUnregister(void* host) { return static_cast<CUresult>(cudaHostUnregister(host)); }
+CUresult cuMemHostGetDevicePointer(CUdeviceptr* device, void* host, unsigned int flags) {
+  return static_cast<CUresult>(cudaHostGetDevicePointer(reinterpret_cast<void**>(device), host, flags));
+}
+
+// ---- Pointers -------------------------------------------------------------------------------------------------------
+
+CUresult cuPointerGetAttribute(void* value, CUpointer_attribute attribute, CUdeviceptr address) {
+  return driver_call([&](Process& process) { return pointer_attribute(process, value, attribute, address); });
+}
+
+// ---- Copies and fills -----------------------------------------------------------------------------------------------
+
+CUresult cuMemcpyAsync(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream) {
+  return static_cast<CUresult>(cudaMemcpyAsync(pointer(to), pointer(from), bytes, cudaMemcpyDefault, stream));
+}
+CUresult cuMemcpyHtoDAsync(CUdeviceptr to, const void* from, size_t bytes, CUstream stream) {
+  return static_cast<CUresult>(cudaMemcpyAsync(pointer(to), from, bytes, cudaMemcpyHostToDevice, stream));
+}
+CUresult cuMemcpyDtoHAsync(void* to, CUdeviceptr from, size_t bytes, CUstream stream) {
+  return static_cast<CUresult>(cudaMemcpyAsync(to, pointer(from), bytes, cudaMemcpyDeviceToHost, stream));
+}
+CUresult cuMemcpyDtoDAsync(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream) {
+  return static_cast<CUresult>(cudaMemcpyAsync(pointer(to), pointer(from), bytes, cudaMemcpyDeviceToDevice, stream));
+}
+CUresult cuMemcpy(CUdeviceptr to, CUdeviceptr from, size_t bytes) {
+  return static_cast<CUresult>(cudaMemcpy(pointer(to), pointer(from), bytes, cudaMemcpyDefault));
+}
+CUresult cuMemcpyHtoD(CUdeviceptr to, const void* from, size_t bytes) {
+  return static_cast<CUresult>(cudaMemcpy(pointer(to), from, bytes, cudaMemcpyHostToDevice));
+}
+CUresult cuMemcpyDtoH(void* to, CUdeviceptr from, size_t bytes) {
+  return static_cast<CUresult>(cudaMemcpy(to, pointer(from), bytes, cudaMemcpyDeviceToHost));
+}
+CUresult cuMemcpyDtoD(CUdeviceptr to, CUdeviceptr from, size_t bytes) {
+  return static_cast<CUresult>(cudaMemcpy(pointer(to), pointer(from), bytes, cudaMemcpyDeviceToDevice));
+}
+CUresult cuMemsetD8Async(CUdeviceptr to, unsigned char value, size_t count, CUstream stream) {
+  return static_cast<CUresult>(cudaMemsetAsync(pointer(to), value, count, stream));
+}
+CUresult cuMemsetD16Async(CUdeviceptr to, unsigned short value, size_t count, CUstream stream) {
+  return fill(to, value, sizeof(value), count, stream);
+}
+CUresult cuMemsetD32Async(CUdeviceptr to, unsigned int value, size_t count, CUstream stream) {
+  return fill(to, value, sizeof(value), count, stream);
+}
+CUresult cuMemsetD16(CUdeviceptr to, unsigned short value, size_t count) {
+  return fill(to, value, sizeof(value), count, cudaStreamLegacy);
+}
+CUresult cuMemsetD32(CUdeviceptr to, unsigned int value, size_t count) {
+  return fill(to, value, sizeof(value), count, cudaStreamLegacy);
+}
+CUresult cuMemsetD8(CUdeviceptr to, unsigned char value, size_t count) {
+  return static_cast<CUresult>(cudaMemset(pointer(to), value, count));
+}
+
+}  // extern "C"

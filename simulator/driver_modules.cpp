@@ -1,0 +1,122 @@
+// The driver's functions about code: modules and libraries are loaded without being read, every kernel is found in them,
+// and launching one costs the time of a launch.
+#include "simulator/calls.h"
+#include "simulator/handles.h"
+#include "simulator/kernels.h"
+
+using namespace cachalot::simulator;
+
+namespace {
+
+// A handle for something that nobody will look into.
+template <typename Handle>
+CUresult give_handle(Handle* handle) {
+  return driver_call([&](Process&) {
+    *handle = reinterpret_cast<Handle>(fresh_handle());
+    return cudaSuccess;
+  });
+}
+
+CUresult launch(CUfunction function, dim3 grid, dim3 block, std::size_t shared_bytes, CUstream stream) {
+  return driver_call([&](Process& process) {
+    if (const cudaError_t error = check_launch(*process.config.gpu, grid, block, shared_bytes); error != cudaSuccess)
+      return cudaErrorInvalidValue;
+    cudaKernelNodeParams params{};
+    params.func = function;
+    params.gridDim = grid;
+    params.blockDim = block;
+    params.sharedMemBytes = static_cast<unsigned int>(shared_bytes);
+    process.launch_kernel(process.stream("cuLaunchKernel", stream), params);
+    return cudaSuccess;
+  });
+}
+
+}  // namespace
+
+extern "C" {
+
+CUresult cuModuleLoad(CUmodule* module, const char*) { return give_handle(module); }
+CUresult cuModuleLoadData(CUmodule* module, const void*) { return give_handle(module); }
+CUresult cuModuleLoadDataEx(CUmodule* module, const void*, unsigned int, CUjit_option*, void**) {
+  return give_handle(module);
+}
+CUresult cuModuleLoadFatBinary(CUmodule* module, const void*) { return give_handle(module); }
+CUresult cuModuleUnload(CUmodule) { return CUDA_SUCCESS; }
+CUresult cuModuleGetFunction(CUfunction* function, CUmodule, const char*) { return give_handle(function); }
+CUresult cuLibraryLoadData(CUlibrary* library, const void*, CUjit_option*, void**, unsigned int, CUlibraryOption*,
+                           void**, unsigned int) {
+  return give_handle(library);
+}
+CUresult cuLibraryLoadFromFile(CUlibrary* library, const char*, CUjit_option*, void**, unsigned int, CUlibraryOption*,
+                               void**, unsigned int) {
+  return give_handle(library);
+}
+CUresult cuLibraryUnload(CUlibrary) { return CUDA_SUCCESS; }
+CUresult cuLibraryGetKernel(CUkernel* kernel, CUlibrary, const char*) { return give_handle(kernel); }
+CUresult cuLibraryGetModule(CUmodule* module, CUlibrary) { return give_handle(module); }
+CUresult cuKernelGetFunction(CUfunction* function, CUkernel kernel) {
+  *function = reinterpret_cast<CUfunction>(kernel);
+  return CUDA_SUCCESS;
+}
+CUresult cuLinkCreate(unsigned int, CUjit_option*, void**, CUlinkState* state) { return give_handle(state); }
+CUresult cuLinkAddData(CUlinkState, CUjitInputType, void*, size_t, const char*, unsigned int, CUjit_option*, void**) {
+  return CUDA_SUCCESS;
+}
+CUresult cuLinkAddFile(CUlinkState, CUjitInputType, const char*, unsigned int, CUjit_option*, void**) {
+  return CUDA_SUCCESS;
+}
+CUresult cuLinkComplete(CUlinkState, void** image, size_t* bytes) {
+  static char empty_image[1];
+  *image = empty_image;
+  *bytes = sizeof(empty_image);
+  return CUDA_SUCCESS;
+}
+CUresult cuLinkDestroy(CUlinkState) { return CUDA_SUCCESS; }
+
+CUresult cuFuncGetAttribute(int* value, CUfunction_attribute attribute, CUfunction) {
+  return driver_call([&](Process& process) {
+    *value = kernel_attribute(*process.config.gpu, attribute);
+    return cudaSuccess;
+  });
+}
+CUresult cuFuncSetAttribute(CUfunction, CUfunction_attribute, int) { return CUDA_SUCCESS; }
+CUresult cuFuncSetCacheConfig(CUfunction, CUfunc_cache) { return CUDA_SUCCESS; }
+CUresult cuKernelGetAttribute(int* value, CUfunction_attribute attribute, CUkernel, CUdevice) {
+  return cuFuncGetAttribute(value, attribute, nullptr);
+}
+CUresult cuKernelSetAttribute(CUfunction_attribute, int, CUkernel, CUdevice) { return CUDA_SUCCESS; }
+
+CUresult cuOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, CUfunction, int block_threads, size_t shared_bytes) {
+  return driver_call([&](Process& process) {
+    *blocks = active_blocks(*process.config.gpu, block_threads, shared_bytes);
+    return cudaSuccess;
+  });
+}
+CUresult cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int* blocks, CUfunction function, int block_threads,
+                                                              size_t shared_bytes, unsigned int) {
+  return cuOccupancyMaxActiveBlocksPerMultiprocessor(blocks, function, block_threads, shared_bytes);
+}
+
+CUresult cuLaunchKernel(CUfunction function, unsigned int grid_x, unsigned int grid_y, unsigned int grid_z,
+                        unsigned int block_x, unsigned int block_y, unsigned int block_z, unsigned int shared_bytes,
+                        CUstream stream, void**, void**) {
+  return launch(function, {grid_x, grid_y, grid_z}, {block_x, block_y, block_z}, shared_bytes, stream);
+}
+CUresult cuLaunchKernelEx(const CUlaunchConfig* config, CUfunction function, void**, void**) {
+  return launch(function, {config->gridDimX, config->gridDimY, config->gridDimZ},
+                {config->blockDimX, config->blockDimY, config->blockDimZ}, config->sharedMemBytes, config->hStream);
+}
+CUresult cuLaunchCooperativeKernel(CUfunction function, unsigned int grid_x, unsigned int grid_y, unsigned int grid_z,
+                                   unsigned int block_x, unsigned int block_y, unsigned int block_z,
+                                   unsigned int shared_bytes, CUstream stream, void**) {
+  return launch(function, {grid_x, grid_y, grid_z}, {block_x, block_y, block_z}, shared_bytes, stream);
+}
+
+CUresult cuTensorMapEncodeTiled(CUtensorMap* map, CUtensorMapDataType, cuuint32_t, void*, const cuuint64_t*,
+                                const cuuint64_t*, const cuuint32_t*, const cuuint32_t*, CUtensorMapInterleave,
+                                CUtensorMapSwizzle, CUtensorMapL2promotion, CUtensorMapFloatOOBfill) {
+  *map = {};
+  return CUDA_SUCCESS;
+}
+
+}  // extern "C"

@@ -1,0 +1,45 @@
+#include "simulator/host_memory.h"
+
+#include <cstdlib>
+#include <iterator>
+
+#include "base/bytes.h"
+
+namespace cachalot::simulator {
+namespace {
+
+constexpr std::size_t kPageBytes = 4096;  // pinned memory begins a page
+
+std::uintptr_t number(const void* address) { return reinterpret_cast<std::uintptr_t>(address); }
+
+}  // namespace
+
+void* HostMemory::allocate(HostRange::Kind kind, std::size_t bytes, unsigned int flags, int device) {
+  if (bytes > SIZE_MAX - kPageBytes) return nullptr;
+  void* start = std::aligned_alloc(kPageBytes, round_up(bytes, kPageBytes));
+  if (start) add({kind, static_cast<char*>(start), bytes, flags, device});
+  return start;
+}
+
+const HostRange* HostMemory::find(const void* address) const {
+  const auto after = ranges_.upper_bound(number(address));
+  if (after == ranges_.begin()) return nullptr;
+  const HostRange& range = std::prev(after)->second;
+  return number(address) - number(range.start) < range.bytes ? &range : nullptr;
+}
+
+bool HostMemory::free(HostRange::Kind kind, void* start) {
+  const auto at = ranges_.find(number(start));
+  if (at == ranges_.end() || at->second.kind != kind) return false;
+  ranges_.erase(at);
+  if (kind != HostRange::Kind::registered) std::free(start);
+  return true;
+}
+
+bool HostMemory::overlaps(const void* start, std::size_t bytes) const {
+  if (find(start)) return true;
+  const auto next = ranges_.lower_bound(number(start));
+  return next != ranges_.end() && next->first - number(start) < bytes;
+}
+
+}  // namespace cachalot::simulator

@@ -1,0 +1,37 @@
+// Host memory that CUDA knows: pinned, registered, managed, and the host's copies of device variables.
+// The process's mutex guards it.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+
+#include "simulator/abi.h"
+
+namespace cachalot::simulator {
+
+struct HostRange {
+  enum class Kind { pinned, registered, managed, variable };
+  Kind kind = Kind::pinned;
+  char* start = nullptr;
+  std::size_t bytes = 0;
+  unsigned int flags = 0;
+  int device = 0;
+};
+
+class HostMemory {
+ public:
+  // Null when the host has not that much.
+  void* allocate(HostRange::Kind kind, std::size_t bytes, unsigned int flags, int device);
+  void add(const HostRange& range) { ranges_[reinterpret_cast<std::uintptr_t>(range.start)] = range; }
+  // The range that holds the address; null if none does.
+  const HostRange* find(const void* address) const;
+  // False: no range of this kind starts there.
+  bool free(HostRange::Kind kind, void* start);
+  bool overlaps(const void* start, std::size_t bytes) const;
+
+ private:
+  std::map<std::uintptr_t, HostRange> ranges_;
+};
+
+}  // namespace cachalot::simulator

@@ -1,0 +1,57 @@
+// Device memory shared between processes, all of them simulated. The importer reads and writes the exporter's content
+// through the exporter's file; its own device keeps the accounts of an import as SimulatedDevice does for a foreign one.
+#include <unistd.h>
+
+#include <cstring>
+#include <type_traits>
+
+#include "cachalot/errors.h"
+#include "device/cuda_codes.h"
+#include "device/ipc_registry.h"
+#include "simulator/process.h"
+
+namespace cachalot::simulator {
+namespace {
+
+
+struct Packed {
+  std::uint64_t exporter;  // with address and bytes: the exporter's ExportedMemory
+  Address address;
+  std::size_t bytes;
+  ContentStore::Window window;
+};
+static_assert(sizeof(Packed) <= sizeof(cudaIpcMemHandle_t) && std::is_trivially_copyable_v<Packed>);
+
+}  // namespace
+
+cudaIpcMemHandle_t Process::export_memory(Address address) {
+  DeviceState& device = owner("cudaIpcGetMemHandle", address);
+  const MemoryAt memory = *device.simulated->memory_at(address);
+  const Address base = memory.range.address;
+  const ExportedMemory exported = from_ipc_handle(on_clock(device).ipc_export(base));
+  const Packed packed{exported.exporter, exported.address, exported.bytes,
+                      content.window({device.ordinal, memory.physical - (address - base)})};
+  cudaIpcMemHandle_t handle{};
+  std::memcpy(&handle, &packed, sizeof(packed));
+  return handle;
+}
+
+Address Process::import_memory(const cudaIpcMemHandle_t& handle) {
+  Packed packed;
+  std::memcpy(static_cast<void*>(&packed), &handle, sizeof(packed));
+  DeviceState& device = current();
+  ExportedMemory exported{packed.exporter, packed.address, packed.bytes};
+  if (packed.window.process == getpid()) return on_clock(device).ipc_import(to_ipc_handle(exported));
+  // The numbers of our own exporters are small: with the process in front of it no two are the same.
+  exported.exporter |= static_cast<std::uint64_t>(packed.window.process) << 32;
+  publish_export(exported);
+  const Address address = on_clock(device).ipc_import(to_ipc_handle(exported));
+  const MemoryAt memory = *device.simulated->memory_at(address);
+  if (!content.attach({device.ordinal, memory.physical}, exported.bytes, packed.window)) {
+    on_clock(device).ipc_close(address);
+    fail("cudaIpcOpenMemHandle", CudaCode::invalid_value, "the process that shares it is gone");
+  }
+  return address;
+}
+
+}  // namespace cachalot::simulator

@@ -1,0 +1,164 @@
+// cuBLAS, cuBLASLt, cuDNN, cuSPARSE, cuSPARSELt, cuSOLVER, cuFFT and cuRAND: every function is there, succeeds and does
+// nothing. What asks for memory is told that none is needed; what creates something gets a handle.
+//
+// The libraries' headers are not needed: in C's calling convention on x86-64 the caller cleans up, so that a function may
+// take more arguments than it is given, and read none but those it knows.
+#include <cstddef>
+#include <cstdint>
+#include <initializer_list>
+
+#include "simulator/handles.h"
+#include "simulator/libraries/versions.h"
+
+namespace cachalot::simulator {
+namespace {
+
+constexpr std::size_t kArguments = 24;  // more than any function has
+
+template <typename Value>
+void give(std::uintptr_t argument, Value value) {
+  if (argument != 0) *reinterpret_cast<Value*>(argument) = value;
+}
+
+template <std::size_t Position>
+struct Handle {
+  static_assert(Position < kArguments);
+  static void give_in(const std::uintptr_t* arguments) { give(arguments[Position], fresh_handle()); }
+};
+
+template <std::size_t Position>
+struct Size {
+  static_assert(Position < kArguments);
+  static void give_in(const std::uintptr_t* arguments) { give(arguments[Position], std::size_t{0}); }
+};
+
+template <std::size_t Position>
+struct IntSize {
+  static_assert(Position < kArguments);
+  static void give_in(const std::uintptr_t* arguments) { give(arguments[Position], int{0}); }
+};
+
+template <std::size_t Position>
+struct Version {
+  static_assert(Position < kArguments);
+  static void give_in(const std::uintptr_t* arguments) { give(arguments[Position], kMathLibraryVersion); }
+};
+
+template <typename... Outputs>
+int nothing_but([[maybe_unused]] const std::uintptr_t* arguments) {
+  (Outputs::give_in(arguments), ...);
+  return 0;  // success, in each of the libraries
+}
+
+}  // namespace
+}  // namespace cachalot::simulator
+
+using namespace cachalot::simulator;
+
+#define EXPORTED extern "C" __attribute__((visibility("default")))
+
+#define FUNCTION(name, ...)                                                                                          \
+  EXPORTED int name(std::uintptr_t a0, std::uintptr_t a1, std::uintptr_t a2, std::uintptr_t a3, std::uintptr_t a4,   \
+                    std::uintptr_t a5, std::uintptr_t a6, std::uintptr_t a7, std::uintptr_t a8, std::uintptr_t a9,   \
+                    std::uintptr_t a10, std::uintptr_t a11, std::uintptr_t a12, std::uintptr_t a13,                  \
+                    std::uintptr_t a14, std::uintptr_t a15, std::uintptr_t a16, std::uintptr_t a17,                  \
+                    std::uintptr_t a18, std::uintptr_t a19, std::uintptr_t a20, std::uintptr_t a21,                  \
+                    std::uintptr_t a22, std::uintptr_t a23) {                                                        \
+    const std::uintptr_t arguments[] = {a0,  a1,  a2,  a3,  a4,  a5,  a6,  a7,  a8,  a9,  a10, a11,                  \
+                                        a12, a13, a14, a15, a16, a17, a18, a19, a20, a21, a22, a23};                 \
+    return nothing_but<__VA_ARGS__>(arguments);                                                                      \
+  }
+#include "simulator/libraries/functions.inc"
+#undef FUNCTION
+
+// ---- The few that hand back something else --------------------------------------------------------------------------
+
+namespace {
+
+// cublasLtMatmulHeuristicResult_t: an algorithm that needs no workspace.
+struct HeuristicResult {
+  std::uint64_t algorithm[8];
+  std::size_t workspace_bytes;
+  int status;
+  float waves;
+  int reserved[4];
+};
+
+}  // namespace
+
+EXPORTED int cublasLtMatmulAlgoGetHeuristic(void*, void*, void*, void*, void*, void*, void*, int requested,
+                                            HeuristicResult* results, int* returned) {
+  constexpr int kInvalidValue = 7;  // CUBLAS_STATUS_INVALID_VALUE
+  if (requested < 1) return kInvalidValue;
+  results[0] = {};
+  results[0].waves = 1;
+  *returned = 1;
+  return 0;
+}
+
+EXPORTED int cublasLtMatmulAlgoGetIds(void*, int, int, int, int, int, int, int requested, int* ids, int* returned) {
+  *returned = requested > 0;
+  if (requested > 0) ids[0] = 0;
+  return 0;
+}
+
+EXPORTED std::size_t cublasLtGetVersion() { return kMathLibraryVersion; }
+EXPORTED std::size_t cublasLtGetCudartVersion() { return kRuntimeVersion; }
+EXPORTED std::size_t cudnnGetVersion() { return kCudnnVersion; }
+EXPORTED std::size_t cudnnGetMaxDeviceVersion() { return 1200; }
+EXPORTED std::size_t cudnnGetCudartVersion() { return kRuntimeVersion; }
+
+EXPORTED int cublasGetStream_v2(void*, void** stream) { return give(reinterpret_cast<std::uintptr_t>(stream), std::uintptr_t{0}), 0; }
+EXPORTED int cusolverDnGetStream(void*, void** stream) { return cublasGetStream_v2(nullptr, stream); }
+EXPORTED int cusparseGetStream(void*, void** stream) { return cublasGetStream_v2(nullptr, stream); }
+EXPORTED int cudnnGetStream(void*, void** stream) { return cublasGetStream_v2(nullptr, stream); }
+
+EXPORTED const char* cublasGetStatusName(int status) { return status == 0 ? "CUBLAS_STATUS_SUCCESS" : "CUBLAS_STATUS_ERROR"; }
+EXPORTED const char* cublasGetStatusString(int status) { return status == 0 ? "success" : "error"; }
+EXPORTED const char* cublasLtGetStatusName(int status) { return cublasGetStatusName(status); }
+EXPORTED const char* cublasLtGetStatusString(int status) { return cublasGetStatusString(status); }
+EXPORTED const char* cudnnGetErrorString(int status) { return status == 0 ? "CUDNN_STATUS_SUCCESS" : "CUDNN_STATUS_ERROR"; }
+EXPORTED void cudnnGetLastErrorString(char* message, std::size_t bytes) {
+  if (bytes > 0) *message = '\0';
+}
+EXPORTED const char* cusparseGetErrorName(int status) { return status == 0 ? "CUSPARSE_STATUS_SUCCESS" : "CUSPARSE_STATUS_ERROR"; }
+EXPORTED const char* cusparseGetErrorString(int status) { return status == 0 ? "success" : "error"; }
+EXPORTED const char* cusparseLtGetErrorName(int status) { return cusparseGetErrorName(status); }
+EXPORTED const char* cusparseLtGetErrorString(int status) { return cusparseGetErrorString(status); }
+
+// libraryPropertyType: 0, 1 and 2 ask for the major version, the minor one and the patch.
+EXPORTED int cudnnGetProperty(int property, int* value) {
+  constexpr int kParts[] = {kCudnnVersion / 10000, kCudnnVersion / 100 % 100, kCudnnVersion % 100};
+  *value = kParts[property];
+  return 0;
+}
+EXPORTED int cublasGetProperty(int property, int* value) {
+  constexpr int kParts[] = {kMathLibraryVersion / 10000, kMathLibraryVersion / 100 % 100, kMathLibraryVersion % 100};
+  *value = kParts[property];
+  return 0;
+}
+EXPORTED int cublasLtGetProperty(int property, int* value) { return cublasGetProperty(property, value); }
+EXPORTED int cusparseGetProperty(int property, int* value) { return cublasGetProperty(property, value); }
+EXPORTED int cusparseLtGetProperty(int property, int* value) { return cublasGetProperty(property, value); }
+EXPORTED int cusolverGetProperty(int property, int* value) { return cublasGetProperty(property, value); }
+EXPORTED int cufftGetProperty(int property, int* value) { return cublasGetProperty(property, value); }
+EXPORTED int curandGetProperty(int property, int* value) { return cublasGetProperty(property, value); }
+
+// One engine, one plan, no workspace, no notes on behaviour.
+EXPORTED int cudnnBackendGetAttribute(void*, int, int type, std::int64_t requested, std::int64_t* count, void* elements) {
+  constexpr int kBoolean = 2;  // cudnnBackendAttributeType_t
+  constexpr int kInt64 = 3;
+  constexpr int kDescriptor = 15;
+  const bool has_one = type == kBoolean || type == kInt64 || type == kDescriptor;
+  if (count) *count = has_one ? 1 : 0;
+  if (elements && requested > 0 && type == kBoolean) *static_cast<bool*>(elements) = false;
+  if (elements && requested > 0 && type == kInt64) *static_cast<std::int64_t*>(elements) = 0;
+  return 0;
+}
+
+// A plan of cuFFT is a number.
+EXPORTED int cufftCreate(int* plan) { return give(reinterpret_cast<std::uintptr_t>(plan), 1), 0; }
+EXPORTED int cufftPlan1d(int* plan, int, int, int) { return cufftCreate(plan); }
+EXPORTED int cufftPlan2d(int* plan, int, int, int) { return cufftCreate(plan); }
+EXPORTED int cufftPlan3d(int* plan, int, int, int, int) { return cufftCreate(plan); }
+EXPORTED int cufftPlanMany(int* plan, int, int*, int*, int, int, int*, int, int, int, int) { return cufftCreate(plan); }

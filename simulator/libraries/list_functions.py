@@ -1,0 +1,90 @@
+#!/usr/bin/env python3
+"""Lists what the CUDA math libraries export, and where each function hands something back, from their headers.
+
+usage: list_functions.py --headers FOLDER... --libraries FILE... > functions.inc
+
+Only names and positions of arguments come out of it: functions.inc is what the simulator is built from, so that no CUDA
+library is needed to build it. Run it again, with newer libraries, when a program finds a function missing.
+"""
+import argparse
+import glob
+import re
+import subprocess
+import sys
+
+LIBRARIES = r"^(cublas|cudnn|cusparse|cusolver|cufft|curand|nccl)[A-Z]"
+# These are written by hand: see libraries.cpp and nccl.cpp.
+BY_HAND = re.compile(r"^(nccl.*|\w+GetProperty|cudnnBackendGetAttribute|cublasLtMatmulAlgoGetHeuristic|cublasLtMatmulAlgoGetIds|cudnnGetVersion|"
+                     r"cudnnGetCudartVersion|cudnnGetMaxDeviceVersion|cublasLtGetVersion|cublasLtGetCudartVersion|"
+                     r"cublas(Lt)?GetStatus(Name|String)|cudnnGetErrorString|cudnnGetLastErrorString|"
+                     r"cusparseGetError(Name|String)|cusparseLtGetError(Name|String)|cufftPlan.*|cufftCreate|"
+                     r"cublasGetStream_v2|cusolverDnGetStream|cusparseGetStream|cudnnGetStream)$")
+REAL = re.compile(r"^(const\s+)?(float|double|cuComplex|cuDoubleComplex|cuFloatComplex|cufftReal|half|__half)\s+\w+$")
+SIZES = re.compile(r"(lwork|buffersize|workspacesize|sizeinbytes|worksize|workspaceinbytes|spacebytes|_size$|bytes)", re.I)
+VERSION = re.compile(r"version", re.I)
+
+
+def prototypes(folders):
+    text = ""
+    for folder in folders:
+        for name in ("cublas*.h", "cudnn*.h", "cusparse*.h", "cusolver*.h", "cufft*.h", "curand.h", "nccl.h"):
+            for path in sorted(glob.glob(f"{folder}/{name}")):
+                text += open(path, errors="ignore").read()
+    text = re.sub(r"/\*.*?\*/", " ", text, flags=re.S)
+    text = re.sub(r"//[^\n]*|^\s*#[^\n]*(\\\n[^\n]*)*", " ", text, flags=re.M)
+    found = {}
+    for match in re.finditer(r"\b(\w+)\s*\(([^(){};]*)\)\s*;", text):
+        found.setdefault(match.group(1), [" ".join(p.split()) for p in match.group(2).split(",")])
+    return found
+
+
+def exported(libraries):
+    names = set()
+    for library in libraries:
+        listing = subprocess.run(["nm", "-D", "--defined-only", library], capture_output=True, text=True, check=True)
+        names |= {line.split()[-1].split("@")[0] for line in listing.stdout.splitlines() if line.strip()}
+    return {name for name in names if re.match(LIBRARIES, name)}
+
+
+def integer_arguments(parameters):
+    """The parameters that travel in integer registers, as real numbers do not."""
+    return [p for p in parameters if p and p != "void" and not REAL.match(p)]
+
+
+def outputs(name, parameters):
+    """What the function hands back: (position, kind) for each argument it writes through."""
+    arguments = list(enumerate(integer_arguments(parameters)))
+    if "Create" in name or "createDescr" in name or "createPlan" in name or name == "cusparseLtInit":
+        for position, parameter in arguments:
+            if re.search(r"\*\s*\w+$", parameter) and "const" not in parameter.split("*")[0]:
+                return [(position, "Handle")]
+    found = []
+    for position, parameter in arguments:
+        match = re.match(r"^(size_t|int|int64_t)\s*\*\s*(\w+)$", parameter)
+        if not match:
+            continue
+        if VERSION.search(match.group(2)):
+            found.append((position, "Version"))
+        elif SIZES.search(match.group(2)) or re.search("[Bb]ufferSize|[Ww]orkspace|SpaceSize", name):
+            found.append((position, {"size_t": "Size", "int": "IntSize", "int64_t": "Size"}[match.group(1)]))
+    return found
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--headers", nargs="+", required=True)
+    parser.add_argument("--libraries", nargs="+", required=True)
+    options = parser.parse_args()
+    known = prototypes(options.headers)
+    print("// Made by list_functions.py. FUNCTION(name, …): a function that does nothing, and what it hands back through the")
+    print("// argument at a position, counted without real numbers.\n")
+    for name in sorted(exported(options.libraries)):
+        parameters = known.get(name, known.get(re.sub(r"(_v2|_64|_v2_64)$", "", name)))
+        if parameters is None or BY_HAND.match(name):
+            continue
+        gives = [f"{kind}<{position}>" for position, kind in outputs(name, parameters)]
+        print(f"FUNCTION({', '.join([name, *gives])})")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,31 @@
+// The functions that are not simulated: each says so, once and by name, and fails with "operation not supported".
+#include "simulator/notes.h"
+#include "simulator/thread_state.h"
+
+namespace {
+
+constexpr int kNotSupported = 801;  // cudaErrorNotSupported and CUDA_ERROR_NOT_SUPPORTED
+
+int refuse_runtime(const char* name) {
+  cachalot::simulator::note_not_simulated(name);
+  cachalot::simulator::this_thread().last_error = cudaErrorNotSupported;
+  return kNotSupported;
+}
+
+int refuse_driver(const char* name) {
+  cachalot::simulator::note_not_simulated(name);
+  return kNotSupported;
+}
+
+}  // namespace
+
+// The names are declared by CUDA's headers with their arguments, which nobody reads: another C name with the same symbol.
+#define NOT_SIMULATED(name)                                                                       \
+  extern "C" __attribute__((visibility("default"))) int not_simulated_##name() __asm__(#name); \
+  int not_simulated_##name() { return refuse_runtime(#name); }
+#define NOT_SIMULATED_DRIVER(name)                                                                \
+  extern "C" __attribute__((visibility("default"))) int not_simulated_##name() __asm__(#name); \
+  int not_simulated_##name() { return refuse_driver(#name); }
+#include "simulator/not_simulated.inc"
+#undef NOT_SIMULATED
+#undef NOT_SIMULATED_DRIVER

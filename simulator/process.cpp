@@ -1,0 +1,568 @@
+#include "simulator/process.h"
+
+#include <fmt/format.h>
+#include <pthread.h>
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <thread>
+
+#include "base/bytes.h"
+#include "cachalot/errors.h"
+#include "device/address_space.h"
+#include "device/cuda_codes.h"
+
+namespace cachalot::simulator {
+namespace {
+
+constexpr std::int64_t kPollNs = 1000;                  // a program's turn round a loop that asks and asks again
+constexpr Address kPreferredAddress = Address{1} << 40;  // the same in every run, where it is free
+
+AddressRange reserved;  // the devices' addresses: nothing else of the process gets them
+std::atomic<bool> forked{false};
+
+// Throws InvalidArgument when the host will not reserve that much.
+AddressRange reserve_addresses(std::size_t bytes) {
+  constexpr int kFlags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
+  const std::size_t mapped_bytes = bytes + kPhysicalUnit;  // so that an aligned start is in it
+  void* start =
+      mmap(reinterpret_cast<void*>(kPreferredAddress), mapped_bytes, PROT_NONE, kFlags | MAP_FIXED_NOREPLACE, -1, 0);
+  if (start == MAP_FAILED) start = mmap(nullptr, mapped_bytes, PROT_NONE, kFlags, -1, 0);
+  if (start == MAP_FAILED) {
+    throw InvalidArgument(fmt::format("CACHALOT_SIM_ADDRESS_SPACE: the system refuses {} of address space ({})",
+                                      format_bytes(bytes), std::strerror(errno)));
+  }
+  return {round_up(reinterpret_cast<Address>(start), kPhysicalUnit), bytes};
+}
+
+bool is_device_address(const void* pointer) { return reinterpret_cast<Address>(pointer) - reserved.address < reserved.bytes; }
+
+const void* offset(const void* pointer, std::size_t bytes) { return static_cast<const char*>(pointer) + bytes; }
+
+}  // namespace
+
+std::atomic<Process*> Process::instance{nullptr};
+
+// ---- The process ----------------------------------------------------------------------------------------------------
+
+Process* Process::make(cudaError_t& error) {
+  static std::mutex making;
+  static cudaError_t failure = cudaSuccess;
+  error = cudaErrorInitializationError;
+  if (forked) return nullptr;
+  const std::lock_guard lock(making);
+  if (Process* made = instance) return made;
+  error = failure;
+  if (failure != cudaSuccess) return nullptr;
+  try {
+    const Config config = read_config();
+    if (config.devices == 0) {
+      error = failure = cudaErrorNoDevice;
+      return nullptr;
+    }
+    instance = new Process(config);
+    pthread_atfork(nullptr, nullptr, [] {
+      forked = true;
+      instance = nullptr;
+    });
+    return instance;
+  } catch (const InvalidArgument& mistake) {
+    fmt::print(stderr, "cachalot simulator: {}\n", mistake.what());
+    error = failure = cudaErrorInitializationError;
+    return nullptr;
+  }
+}
+
+Process::Process(const Config& settings) : config(settings) {
+  reserved = reserve_addresses(config.address_space_bytes);
+  limit_addresses(reserved);
+  report.open(config.log_path);
+  make_devices();
+}
+
+void Process::make_devices() {
+  for (int ordinal = 0; ordinal < config.devices; ++ordinal) {
+    auto device = std::make_unique<DeviceState>();
+    SimulatedDevice::Config simulated;
+    simulated.index = ordinal;
+    simulated.memory_bytes = config.memory_bytes;
+    simulated.latency = config.latency();
+    simulated.log_calls = report.logs();
+    simulated.captures_refuse = false;
+    simulated.memory_freed = [this, ordinal](std::uint64_t first, std::size_t bytes) {
+      content.forget({ordinal, first}, bytes);
+    };
+    simulated.name = std::string(config.gpu->product);
+    device->ordinal = ordinal;
+    device->simulated = std::make_unique<SimulatedDevice>(simulated);
+    device->simulated->set_faults(config.faults);
+    device->peers.resize(static_cast<std::size_t>(config.devices));
+    device->legacy_stream.device = device->per_thread_stream.device = ordinal;
+    device->legacy_stream.id = 1;
+    device->per_thread_stream.id = 2;
+    device->per_thread_stream.name = cudaStreamPerThread;
+    device->default_pool = device->pool = &pools.registry.make();
+    device->default_pool->device = ordinal;
+    devices_.push_back(std::move(device));
+  }
+  on_clock_ = devices_.front().get();
+}
+
+// ---- Devices --------------------------------------------------------------------------------------------------------
+
+DeviceState& Process::device(int ordinal) {
+  if (ordinal < 0 || ordinal >= device_count()) throw CudaError("cudaSetDevice", cudaErrorInvalidDevice, "no such device");
+  return *devices_[static_cast<std::size_t>(ordinal)];
+}
+
+DeviceState& Process::current() {
+  ThreadState& thread = this_thread();
+  thread.has_context = true;
+  DeviceState& state = device(thread.device);
+  state.active = true;
+  return state;
+}
+
+// The host has one time, and each device its clock: a device takes over the time of the one used before it.
+SimulatedDevice& Process::on_clock(DeviceState& device) {
+  if (&device != on_clock_) {
+    const std::int64_t behind_ns = on_clock_->simulated->clock_ns() - device.simulated->clock_ns();
+    if (behind_ns > 0) device.simulated->advance(behind_ns);
+    on_clock_ = &device;
+  }
+  return *device.simulated;
+}
+
+DeviceState* Process::find_owner(Address address) {
+  if (!is_device_address(reinterpret_cast<void*>(address))) return nullptr;
+  for (const auto& device : devices_) {
+    if (device->simulated->memory_at(address)) return device.get();
+  }
+  return nullptr;
+}
+
+DeviceState& Process::owner(const char* call, Address address) {
+  DeviceState* device = find_owner(address);
+  if (!device) fail(call, CudaCode::invalid_value, "not an address of device memory");
+  return *device;
+}
+
+// ---- Streams and events ---------------------------------------------------------------------------------------------
+
+bool all_open(const Gates& gates) {
+  return std::all_of(gates.begin(), gates.end(), [](const auto& gate) { return gate->open; });
+}
+
+namespace {
+
+void add_closed(Gates& gates, const Gates& more) {
+  std::erase_if(gates, [](const auto& gate) { return gate->open; });
+  for (const auto& gate : more) {
+    if (!gate->open && std::find(gates.begin(), gates.end(), gate) == gates.end()) gates.push_back(gate);
+  }
+}
+
+void add_missing(Nodes& nodes, const Nodes& more) {
+  for (GraphNode* node : more) {
+    if (std::find(nodes.begin(), nodes.end(), node) == nodes.end()) nodes.push_back(node);
+  }
+}
+
+}  // namespace
+
+StreamState& Process::stream(const char* call, cudaStream_t handle) {
+  if (!handle || handle == cudaStreamLegacy) return current().legacy_stream;
+  if (handle == cudaStreamPerThread) return current().per_thread_stream;
+  return streams_.at(call, handle);
+}
+
+StreamState& Process::create_stream(unsigned int flags, int priority) {
+  const int device = current().ordinal;
+  StreamState& stream = streams_.make();
+  stream.device = device;
+  stream.name = Registry<StreamState, cudaStream_t>::handle(stream);
+  stream.flags = flags;
+  stream.priority = priority;
+  stream.id = next_stream_id_++;
+  return stream;
+}
+
+void Process::destroy_stream(StreamState& stream) {
+  if (stream.capture) std::erase(stream.capture->streams, &stream);
+  streams_.destroy(stream);
+}
+
+EventState& Process::create_event(unsigned int flags) {
+  DeviceState& device = current();
+  const Event simulated = on_clock(device).event_create();
+  EventState& event = events_.make();
+  event.device = device.ordinal;
+  event.simulated = simulated;
+  event.flags = flags;
+  return event;
+}
+
+void Process::destroy_event(EventState& event) {
+  simulated(event.device).event_destroy(event.simulated);
+  events_.destroy(event);
+}
+
+void Process::record(EventState& event, StreamState& stream) {
+  constexpr auto kCall = "cudaEventRecord";
+  if (event.device != stream.device) fail(kCall, CudaCode::invalid_resource_handle, "event and stream of two devices");
+  simulated(stream.device).event_record(event.simulated, stream.name);
+  event.recorded = true;
+  event.capture = stream.capture ? stream.capture->id : 0;
+  event.frontier = stream.frontier;
+  event.gates.clear();
+  if (!stream.gates.empty()) add_closed(event.gates, stream.gates);
+}
+
+void Process::wait(StreamState& stream, EventState& event) {
+  constexpr auto kCall = "cudaStreamWaitEvent";
+  if (!event.recorded) return;
+  if (event.device != stream.device) {
+    if (event.capture != 0 || stream.capture) fail(kCall, CudaCode::capture_isolation, "a capture on two devices");
+    const std::int64_t done_ns = simulated(event.device).event_done_ns(event.simulated);
+    simulated(stream.device).stream_wait_until(stream.name, done_ns);
+  } else {
+    simulated(stream.device).stream_wait(stream.name, event.simulated);
+    if (event.capture != 0) {
+      Capture& capture = captures_.at(event.capture);
+      if (!stream.capture) capture.streams.push_back(&stream);
+      stream.capture = &capture;
+      add_missing(stream.frontier, event.frontier);
+    }
+  }
+  if (!event.gates.empty()) add_closed(stream.gates, event.gates);
+}
+
+// A loop that polls must come to an end, even where calls take no time.
+void Process::note_failed_poll(SimulatedDevice& device) {
+  if (!config.latencies) device.advance(kPollNs);
+}
+
+bool Process::query(EventState& event) {
+  if (event.capture == 0) require_safe("cudaEventQuery");
+  SimulatedDevice& device = simulated(event.device);
+  if (!device.event_query(event.simulated)) {
+    note_failed_poll(device);
+    return false;
+  }
+  return all_open(event.gates);
+}
+
+bool Process::query(StreamState& stream) {
+  SimulatedDevice& device = simulated(stream.device);
+  if (stream.capture) device.refuse_while_capturing("cudaStreamQuery");
+  require_safe("cudaStreamQuery");
+  if (!device.stream_query(stream.name)) {
+    device.advance(kPollNs);
+    return false;
+  }
+  return all_open(stream.gates);
+}
+
+void Process::wait_for(const Gates& gates) {
+  while (!all_open(gates)) gate_opened_.wait(mutex);
+}
+
+void Process::synchronize(EventState& event) {
+  if (event.capture == 0) require_safe("cudaEventSynchronize");
+  const int device = event.device;
+  const Event simulated_event = event.simulated;
+  const Gates gates = event.gates;  // a copy: the event may be gone when the wait is over
+  wait_for(gates);
+  simulated(device).event_synchronize(simulated_event);
+  pools_trim();
+}
+
+void Process::synchronize(StreamState& stream) {
+  if (stream.capture) simulated(stream.device).refuse_while_capturing("cudaStreamSynchronize");
+  require_safe("cudaStreamSynchronize");
+  const int device = stream.device;
+  const Stream name = stream.name;
+  const Gates gates = stream.gates;
+  wait_for(gates);
+  simulated(device).stream_synchronize(name);
+  pools_trim();
+}
+
+void Process::synchronize(DeviceState& device) {
+  on_clock(device).refuse_while_capturing("cudaDeviceSynchronize");
+  require_safe("cudaDeviceSynchronize");
+  while (device.host_functions > 0) gate_opened_.wait(mutex);
+  on_clock(device).synchronize();
+  pools_trim();
+}
+
+float Process::elapsed_ms(const EventState& start, const EventState& end) {
+  const std::int64_t from = simulated(start.device).event_done_ns(start.simulated);
+  const std::int64_t to = simulated(end.device).event_done_ns(end.simulated);
+  return static_cast<float>(static_cast<double>(to - from) / 1e6);
+}
+
+// ---- Work -----------------------------------------------------------------------------------------------------------
+
+void Process::launch(const char*, StreamState& stream, cudaGraphNodeType type, std::int64_t duration_ns) {
+  simulated(stream.device).launch(stream.name, duration_ns);
+  if (stream.capture) capture_node(stream, type).duration_ns = duration_ns;
+}
+
+void Process::launch_kernel(StreamState& stream, const cudaKernelNodeParams& kernel) {
+  simulated(stream.device).launch(stream.name, config.launch_ns);
+  if (!stream.capture) return;
+  GraphNode& node = capture_node(stream, cudaGraphNodeTypeKernel);
+  node.duration_ns = config.launch_ns;
+  node.kernel = kernel;
+}
+
+void Process::launch_host_function(StreamState& stream, cudaHostFn_t function, void* data) {
+  SimulatedDevice& device = simulated(stream.device);
+  device.launch(stream.name, 0);
+  if (stream.capture) {
+    GraphNode& node = capture_node(stream, cudaGraphNodeTypeHost);
+    node.host_function = function;
+    node.host_data = data;
+    return;
+  }
+  auto gate = std::make_shared<Gate>();
+  host_functions_.push_back({stream.device, device.stream_ready_ns(stream.name), function, data, gate});
+  add_closed(stream.gates, {gate});
+  ++devices_[static_cast<std::size_t>(stream.device)]->host_functions;
+  if (!has_worker_) std::thread([this] { run_host_functions(); }).detach();
+  has_worker_ = true;
+  host_function_queued_.notify_one();
+}
+
+// On a thread of its own, as the driver's. It waits for the work before the function as a synchronization does.
+void Process::run_host_functions() {
+  mutex.lock();
+  while (true) {
+    while (host_functions_.empty()) host_function_queued_.wait(mutex);
+    const HostFunction next = host_functions_.front();
+    host_functions_.pop_front();
+    SimulatedDevice& device = simulated(next.device);
+    const std::int64_t ahead_ns = next.due_ns - device.clock_ns();
+    if (ahead_ns > 0) device.advance(ahead_ns);
+    settle();
+    mutex.unlock();
+    next.function(next.data);
+    mutex.lock();
+    next.gate->open = true;
+    --devices_[static_cast<std::size_t>(next.device)]->host_functions;
+    settle();
+    gate_opened_.notify_all();
+  }
+}
+
+void Process::launch_graph(StreamState& stream, GraphExec& exec) {
+  if (stream.capture) {
+    simulated(stream.device).launch(stream.name, 0);
+    GraphNode& node = capture_node(stream, cudaGraphNodeTypeGraph);
+    for (const GraphNode* launched : exec.nodes) node.duration_ns += launched->duration_ns;
+    return;
+  }
+  for (const GraphNode* node : exec.nodes) {
+    if (!node->enabled) continue;
+    if (node->type == cudaGraphNodeTypeHost) {
+      launch_host_function(stream, node->host_function, node->host_data);
+    } else if (node->type == cudaGraphNodeTypeEventRecord) {
+      record(event("cudaGraphLaunch", node->event), stream);
+    } else if (node->type == cudaGraphNodeTypeWaitEvent) {
+      wait(stream, event("cudaGraphLaunch", node->event));
+    } else {
+      simulated(stream.device).launch(stream.name, node->duration_ns);
+    }
+  }
+}
+
+void Process::write_value(StreamState& stream, void* to, std::uint64_t value, std::size_t bytes) {
+  SimulatedDevice& device = simulated(stream.device);
+  device.launch(stream.name, 0);
+  if (stream.capture) {
+    capture_node(stream, static_cast<cudaGraphNodeType>(CU_GRAPH_NODE_TYPE_BATCH_MEM_OP));
+    return;
+  }
+  PendingWrite write{{}, to, value, bytes};
+  add_closed(write.behind, stream.gates);
+  writes_.emplace(device.stream_ready_ns(stream.name), std::move(write));
+}
+
+void Process::do_due_writes() {
+  const std::int64_t now_ns = on_clock_->simulated->clock_ns();
+  for (auto at = writes_.begin(); at != writes_.end() && at->first <= now_ns;) {
+    if (!all_open(at->second.behind)) {
+      ++at;
+      continue;
+    }
+    copy_now(at->second.to, &at->second.value, at->second.bytes);
+    at = writes_.erase(at);
+  }
+}
+
+// ---- Captures -------------------------------------------------------------------------------------------------------
+
+void Process::require_safe(const char* call) {
+  if (captures_.empty()) return;
+  const ThreadState& thread = this_thread();
+  const auto forbids = [&](const Capture& capture) {
+    if (thread.capture_mode == cudaStreamCaptureModeRelaxed) return false;
+    if (capture.thread == &thread) return capture.mode != cudaStreamCaptureModeRelaxed;
+    return thread.capture_mode == cudaStreamCaptureModeGlobal && capture.mode == cudaStreamCaptureModeGlobal;
+  };
+  for (auto& [id, capture] : captures_) {
+    if (forbids(capture)) simulated(capture.device).refuse_while_capturing(call);
+  }
+}
+
+void Process::begin_capture(StreamState& stream, cudaStreamCaptureMode mode, Graph* into, const Nodes& dependencies) {
+  const std::uint64_t id = simulated(stream.device).begin_capture(stream.name);
+  Graph& graph = into ? *into : graphs.make();
+  stream.capture = &captures_
+                        .emplace(id, Capture{.id = id,
+                                             .device = stream.device,
+                                             .mode = mode,
+                                             .thread = &this_thread(),
+                                             .graph = &graph,
+                                             .streams = {&stream}})
+                        .first->second;
+  stream.frontier = dependencies;
+}
+
+Graph& Process::end_capture(StreamState& stream) {
+  constexpr auto kCall = "cudaStreamEndCapture";
+  Capture* capture = stream.capture;
+  const auto forget = [&] {
+    for (StreamState* captured : capture->streams) {
+      captured->capture = nullptr;
+      captured->frontier.clear();
+    }
+    captures_.erase(capture->id);
+  };
+  if (capture && capture->mode != cudaStreamCaptureModeRelaxed && capture->thread != &this_thread())
+    throw CudaError(kCall, cudaErrorStreamCaptureWrongThread, "begun by another thread");
+  try {
+    simulated(stream.device).end_capture(stream.name);
+  } catch (const CudaError& error) {
+    if (error.code() == cudaErrorStreamCaptureInvalidated) {
+      graphs.destroy(*capture->graph);
+      forget();
+    }
+    throw;
+  }
+  Graph& graph = *capture->graph;
+  forget();
+  return graph;
+}
+
+cudaStreamCaptureStatus Process::capture_status(const StreamState& stream) {
+  const CaptureStatus status = simulated(stream.device).capture_status(stream.name);
+  if (!status.capturing) return cudaStreamCaptureStatusNone;
+  return simulated(stream.device).is_capture_spoilt(stream.name) ? cudaStreamCaptureStatusInvalidated
+                                                                 : cudaStreamCaptureStatusActive;
+}
+
+GraphNode& Process::capture_node(StreamState& stream, cudaGraphNodeType type) {
+  GraphNode& node = graphs.add(*stream.capture->graph, type, stream.frontier);
+  stream.frontier = {&node};
+  return node;
+}
+
+// ---- Memory ---------------------------------------------------------------------------------------------------------
+
+void* Process::malloc(DeviceState& device, std::size_t bytes) {
+  const auto address = on_clock(device).malloc(bytes);
+  return reinterpret_cast<void*>(address.value_or(0));
+}
+
+void Process::free(const char* call, Address address) {
+  DeviceState& device = device_count() == 1 ? *devices_.front() : owner(call, address);
+  while (device.host_functions > 0) gate_opened_.wait(mutex);
+  on_clock(device).free(address);
+}
+
+// Calls access(place, offset, bytes) for each stretch of device memory with physical numbers of its own.
+template <typename Access>
+void Process::for_each_piece(const void* start, std::size_t bytes, Access&& access) {
+  constexpr auto kCall = "cudaMemcpy";
+  Address address = reinterpret_cast<Address>(start);
+  for (std::size_t done = 0; done < bytes;) {
+    DeviceState& device = owner(kCall, address);
+    const MemoryAt memory = *device.simulated->memory_at(address);
+    if (!memory.accessible) fail(kCall, CudaCode::invalid_value, "mapped memory without access");
+    const std::size_t part = std::min(bytes - done, memory.range.bytes - (address - memory.range.address));
+    access(Place{device.ordinal, memory.physical}, done, part);
+    address += part;
+    done += part;
+  }
+}
+
+void Process::copy(void* to, const void* from, std::size_t bytes) {
+  if (bytes <= config.copy_bytes) return copy_now(to, from, bytes);
+  const auto check = [](const Place&, std::size_t, std::size_t) {};
+  if (is_device_address(from)) for_each_piece(from, bytes, check);
+  if (is_device_address(to)) return for_each_piece(to, bytes, check);
+  if (is_device_address(from))
+    std::memset(to, 0, bytes);
+  else
+    std::memmove(to, from, bytes);
+}
+
+void Process::copy_now(void* to, const void* from, std::size_t bytes) {
+  const bool to_device = is_device_address(to);
+  const bool from_device = is_device_address(from);
+  if (to_device && from_device) {
+    std::vector<char> buffer(bytes);  // whole: the ranges may overlap
+    copy_now(buffer.data(), from, bytes);
+    copy_now(to, buffer.data(), bytes);
+  } else if (to_device) {
+    for_each_piece(to, bytes, [&](const Place& place, std::size_t done, std::size_t part) {
+      content.write(place, offset(from, done), part);
+    });
+  } else if (from_device) {
+    for_each_piece(from, bytes, [&](const Place& place, std::size_t done, std::size_t part) {
+      content.read(static_cast<char*>(to) + done, place, part);
+    });
+  } else {
+    std::memmove(to, from, bytes);
+  }
+}
+
+void Process::fill(void* to, std::uint64_t pattern, std::size_t pattern_bytes, std::size_t bytes) {
+  if (is_device_address(to)) {
+    for_each_piece(to, bytes, [&](const Place& place, std::size_t, std::size_t part) {
+      if (bytes <= config.copy_bytes) content.fill(place, pattern, pattern_bytes, part);
+    });
+    return;
+  }
+  for (std::size_t done = 0; done < bytes; done += pattern_bytes)
+    std::memcpy(static_cast<char*>(to) + done, &pattern, pattern_bytes);
+}
+
+void Process::know_variable(const Variable& variable) {
+  if (host_memory.find(variable.start)) return;
+  host_memory.add({HostRange::Kind::variable, variable.start, variable.bytes, 0, current().ordinal});
+}
+
+void Process::pools_trim() {
+  // A pool gives back what it keeps above its threshold.
+  pools.registry.for_each([&](MemoryPool& pool) { trim_pool(pool, pool.release_threshold); });
+}
+
+void Process::trim_pool(MemoryPool& pool, std::size_t to_bytes) {
+  while (!pool.kept.empty() && pool.reserved_bytes > to_bytes) {
+    const auto last = std::prev(pool.kept.end());
+    pool.reserved_bytes -= last->first;
+    free("cudaFreeAsync", last->second);
+    pool.kept.erase(last);
+  }
+}
+
+void Process::write_log() {
+  for (const auto& device : devices_) report.log(device->ordinal, device->simulated->take_log());
+}
+
+}  // namespace cachalot::simulator

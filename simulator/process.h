@@ -1,0 +1,184 @@
+// The whole simulated CUDA of one process: its devices and everything the program made on them.
+//
+// Made at the first call and never destroyed, so that calls from static destructors find it. A forked child has none:
+// its calls get cudaErrorInitializationError, as with the real runtime.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "base/mutex.h"
+#include "cachalot/simulated_device.h"
+#include "simulator/config.h"
+#include "simulator/content.h"
+#include "simulator/graphs.h"
+#include "simulator/host_memory.h"
+#include "simulator/limits.h"
+#include "simulator/pools.h"
+#include "simulator/registry.h"
+#include "simulator/report.h"
+#include "simulator/streams.h"
+#include "simulator/thread_state.h"
+#include "simulator/variables.h"
+
+namespace cachalot::simulator {
+
+struct DeviceState {
+  int ordinal = 0;
+  std::unique_ptr<SimulatedDevice> simulated;
+  bool active = false;  // its primary context exists
+  unsigned int flags = 0;
+  StreamState legacy_stream;
+  StreamState per_thread_stream;
+  std::size_t host_functions = 0;  // queued and not yet returned
+  std::vector<bool> peers;         // access to them was enabled
+  MemoryPool* default_pool = nullptr;
+  MemoryPool* pool = nullptr;
+};
+
+class Process {
+ public:
+  // Null, with the error that calls must return, in a forked child and when a CACHALOT_SIM_ variable is bad.
+  static Process* get(cudaError_t& error) {
+    Process* process = instance.load(std::memory_order_acquire);
+    return process ? process : make(error);
+  }
+
+  Mutex mutex;
+  const Config config;
+
+  // Devices. `device` throws cudaErrorInvalidDevice. `current` makes the primary context, as every call that needs a
+  // device does.
+  int device_count() const { return static_cast<int>(devices_.size()); }
+  DeviceState& device(int ordinal);
+  DeviceState& current();
+  SimulatedDevice& simulated(int ordinal) { return on_clock(device(ordinal)); }
+  // The device whose memory this is an address of; throws cudaErrorInvalidValue when there is none.
+  DeviceState& owner(const char* call, Address address);
+  DeviceState* find_owner(Address address);
+
+  // Streams and events.
+  StreamState& stream(const char* call, cudaStream_t handle);
+  StreamState& create_stream(unsigned int flags, int priority);
+  void destroy_stream(StreamState& stream);
+  EventState& event(const char* call, cudaEvent_t handle) { return events_.at(call, handle); }
+  EventState& create_event(unsigned int flags);
+  void destroy_event(EventState& event);
+  void record(EventState& event, StreamState& stream);
+  void wait(StreamState& stream, EventState& event);
+  bool query(EventState& event);
+  bool query(StreamState& stream);
+  void synchronize(EventState& event);
+  void synchronize(StreamState& stream);
+  void synchronize(DeviceState& device);
+  // Elapsed between two events' work, in milliseconds.
+  float elapsed_ms(const EventState& start, const EventState& end);
+
+  // Work. On a capturing stream it becomes a node of this type.
+  void launch(const char* call, StreamState& stream, cudaGraphNodeType type, std::int64_t duration_ns);
+  void launch_kernel(StreamState& stream, const cudaKernelNodeParams& kernel);
+  void launch_host_function(StreamState& stream, cudaHostFn_t function, void* data);
+  void launch_graph(StreamState& stream, GraphExec& exec);
+  void write_value(StreamState& stream, void* to, std::uint64_t value, std::size_t bytes);
+
+  // Captures.
+  void begin_capture(StreamState& stream, cudaStreamCaptureMode mode, Graph* into, const Nodes& dependencies);
+  Graph& end_capture(StreamState& stream);
+  cudaStreamCaptureStatus capture_status(const StreamState& stream);
+  GraphNode& capture_node(StreamState& stream, cudaGraphNodeType type);
+  // For a call that is unsafe while a stream captures: throws 900, and spoils the captures, where the thread's mode
+  // forbids it.
+  void require_safe(const char* call);
+  bool captures_anything() const { return !captures_.empty(); }
+
+  // Memory.
+  void* malloc(DeviceState& device, std::size_t bytes);  // null: out of memory
+  void free(const char* call, Address address);
+  void copy(void* to, const void* from, std::size_t bytes);
+  void fill(void* to, std::uint64_t pattern, std::size_t pattern_bytes, std::size_t bytes);
+
+  // Stream-ordered memory. Null: out of memory.
+  void* malloc_from(MemoryPool& pool, StreamState& stream, std::size_t bytes);
+  cudaError_t free_to_pool(Address address);
+  void trim_pool(MemoryPool& pool, std::size_t to_bytes);
+
+  // From now on the variable's address is known as device memory.
+  void know_variable(const Variable& variable);
+
+  // Virtual memory. A handle of the program names device and handle of the device.
+  CUmemGenericAllocationHandle create_memory(DeviceState& device, std::size_t bytes);  // 0: out of memory
+  void release_memory(CUmemGenericAllocationHandle handle);
+  void map_memory(Address address, std::size_t bytes, CUmemGenericAllocationHandle handle);
+  CUmemGenericAllocationHandle handle_at(Address address);  // with one more reference
+  // A file descriptor that another process, or this one, can import.
+  int export_handle(CUmemGenericAllocationHandle handle);
+  CUmemGenericAllocationHandle import_handle(int descriptor);
+  static int device_of(CUmemGenericAllocationHandle handle);
+  Address reserve(std::size_t bytes);  // on the current device; 0: no such range
+  void unreserve(Address address, std::size_t bytes);
+
+  // Sharing between processes.
+  cudaIpcMemHandle_t export_memory(Address address);
+  Address import_memory(const cudaIpcMemHandle_t& handle);
+
+  HostMemory host_memory;
+  ContentStore content;
+  Limits limits;
+  Graphs graphs;
+  Pools pools;
+  Report report;
+
+  // At the end of each call: what streams had to do by now is done, and the log is written.
+  void settle() {
+    if (!writes_.empty()) [[unlikely]]
+      do_due_writes();
+    if (report.logs()) [[unlikely]]
+      write_log();
+  }
+
+ private:
+  explicit Process(const Config& settings);
+  static Process* make(cudaError_t& error);
+  static std::atomic<Process*> instance;
+
+  struct HostFunction {
+    int device = 0;
+    std::int64_t due_ns = 0;
+    cudaHostFn_t function = nullptr;
+    void* data = nullptr;
+    std::shared_ptr<Gate> gate;
+  };
+
+  void make_devices();
+  SimulatedDevice& on_clock(DeviceState& device);
+  void wait_for(const Gates& gates);
+  void pools_trim();
+  void do_due_writes();
+  void write_log();
+  void run_host_functions() CACHALOT_NO_THREAD_SAFETY_ANALYSIS;
+  void note_failed_poll(SimulatedDevice& device);
+
+  void copy_now(void* to, const void* from, std::size_t bytes);
+  template <typename Access>
+  void for_each_piece(const void* start, std::size_t bytes, Access&& access);
+
+  std::vector<std::unique_ptr<DeviceState>> devices_;
+  DeviceState* on_clock_ = nullptr;  // the device used last: its clock is the host's time
+  Registry<StreamState, cudaStream_t> streams_;
+  Registry<EventState, cudaEvent_t> events_;
+  unsigned long long next_stream_id_ = 8;
+  std::map<std::uint64_t, Capture> captures_;
+  std::map<Address, int> reservations_;                // device of each
+  std::multimap<std::int64_t, PendingWrite> writes_;  // by the time they are due
+  std::deque<HostFunction> host_functions_;
+  bool has_worker_ = false;
+  std::condition_variable_any host_function_queued_;
+  std::condition_variable_any gate_opened_;
+};
+
+}  // namespace cachalot::simulator

@@ -1,0 +1,215 @@
+// The runtime's functions about devices, threads' current device, versions, limits and peers.
+#include <cstring>
+
+#include "simulator/calls.h"
+#include "simulator/device_attributes.h"
+#include "simulator/versions.h"
+
+using namespace cachalot::simulator;
+
+namespace {
+
+// "No device" and errors of the configuration must not be sticky for those who only ask.
+cudaError_t count_devices(int* count) {
+  cudaError_t error = cudaSuccess;
+  Process* process = Process::get(error);
+  *count = process ? process->device_count() : 0;
+  return error;
+}
+
+}  // namespace
+
+extern "C" {
+
+cudaError_t cudaGetDeviceCount(int* count) {
+  const cudaError_t error = count_devices(count);
+  if (error != cudaSuccess) this_thread().last_error = error;
+  return error;
+}
+
+cudaError_t cudaSetDevice(int device) {
+  return runtime_call([&](Process& process) {
+    process.device(device).active = true;
+    this_thread().device = device;
+    this_thread().has_context = true;
+    return cudaSuccess;
+  });
+}
+
+cudaError_t cudaGetDevice(int* device) {
+  return runtime_call([&](Process&) {
+    *device = this_thread().device;
+    return cudaSuccess;
+  });
+}
+
+cudaError_t cudaInitDevice(int device, unsigned int flags, unsigned int) {
+  return runtime_call([&](Process& process) {
+    process.device(device).flags = flags;
+    process.device(device).active = true;
+    return cudaSuccess;
+  });
+}
+
+cudaError_t cudaSetValidDevices(int* devices, int count) {
+  return runtime_call([&](Process& process) {
+    for (int i = 0; i < count; ++i) process.device(devices[i]);
+    return cudaSuccess;
+  });
+}
+
+cudaError_t cudaSetDeviceFlags(unsigned int flags) {
+  return runtime_call([&](Process& process) {
+    process.current().flags = flags;
+    return cudaSuccess;
+  });
+}
+
+cudaError_t cudaGetDeviceFlags(unsigned int* flags) {
+  return runtime_call([&](Process& process) {
+    *flags = process.current().flags;
+    return cudaSuccess;
+  });
+}
+
+cudaError_t cudaGetDeviceProperties(cudaDeviceProp* prop, int device) {
+  return runtime_call([&](Process& process) {
+    *prop = device_properties(process.config, process.device(device).ordinal);
+    return cudaSuccess;
+  });
+}
+
+cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int device) {
+  return runtime_call([&](Process& process) {
+    *value = device_attribute(process.config, process.device(device).ordinal, attribute);
+    return cudaSuccess;
+  });
+}
+
+cudaError_t cudaChooseDevice(int* device, const cudaDeviceProp*) {
+  return runtime_call([&](Process&) {
+    *device = 0;
+    return cudaSuccess;
+  });
+}
+
+cudaError_t cudaDeviceGetPCIBusId(char* id, int length, int device) {
+  return runtime_call([&](Process& process) {
+    const std::string text = pci_bus_id(process.device(device).ordinal);
+    if (length <= static_cast<int>(text.size())) return cudaErrorInvalidValue;
+    std::strcpy(id, text.c_str());
+    return cudaSuccess;
+  });
+}
+
+cudaError_t cudaDeviceGetByPCIBusId(int* device, const char* id) {
+  return runtime_call([&](Process& process) {
+    for (int ordinal = 0; ordinal < process.device_count(); ++ordinal) {
+      if (pci_bus_id(ordinal) != id) continue;
+      *device = ordinal;
+      return cudaSuccess;
+    }
+    return cudaErrorInvalidDevice;
+  });
+}
+
+cudaError_t cudaDeviceSynchronize() {
+  return runtime_call([&](Process& process) {
+    process.synchronize(process.current());
+    return cudaSuccess;
+  });
+}
+
+cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest) {
+  return runtime_call([&](Process&) {
+    constexpr int kGreatest = -5;  // as on recent GPUs
+    if (least) *least = 0;
+    if (greatest) *greatest = kGreatest;
+    return cudaSuccess;
+  });
+}
+
+cudaError_t cudaDeviceGetLimit(size_t* value, cudaLimit limit) {
+  return runtime_call([&](Process& process) { return process.limits.get(limit, *value); });
+}
+
+cudaError_t cudaDeviceSetLimit(cudaLimit limit, size_t value) {
+  return runtime_call([&](Process& process) { return process.limits.set(limit, value); });
+}
+
+cudaError_t cudaDeviceGetCacheConfig(cudaFuncCache* config) {
+  return runtime_call([&](Process&) {
+    *config = cudaFuncCachePreferNone;
+    return cudaSuccess;
+  });
+}
+
+cudaError_t cudaDeviceSetCacheConfig(cudaFuncCache) {
+  return runtime_call([](Process&) { return cudaSuccess; });
+}
+
+cudaError_t cudaCtxResetPersistingL2Cache() {
+  return runtime_call([](Process&) { return cudaSuccess; });
+}
+
+cudaError_t cudaDeviceFlushGPUDirectRDMAWrites(cudaFlushGPUDirectRDMAWritesTarget, cudaFlushGPUDirectRDMAWritesScope) {
+  return runtime_call([](Process&) { return cudaSuccess; });
+}
+
+// ---- Peers ----------------------------------------------------------------------------------------------------------
+
+cudaError_t cudaDeviceCanAccessPeer(int* can, int device, int peer) {
+  return runtime_call([&](Process& process) {
+    *can = process.device(device).ordinal != process.device(peer).ordinal;
+    return cudaSuccess;
+  });
+}
+
+cudaError_t cudaDeviceEnablePeerAccess(int peer, unsigned int flags) {
+  return runtime_call([&](Process& process) {
+    if (flags != 0) return cudaErrorInvalidValue;
+    const int ordinal = process.device(peer).ordinal;
+    if (ordinal == process.current().ordinal) return cudaErrorInvalidDevice;
+    auto enabled = process.current().peers[static_cast<std::size_t>(ordinal)];
+    if (enabled) return cudaErrorPeerAccessAlreadyEnabled;
+    enabled = true;
+    return cudaSuccess;
+  });
+}
+
+cudaError_t cudaDeviceDisablePeerAccess(int peer) {
+  return runtime_call([&](Process& process) {
+    auto enabled = process.current().peers[static_cast<std::size_t>(process.device(peer).ordinal)];
+    if (!enabled) return cudaErrorPeerAccessNotEnabled;
+    enabled = false;
+    return cudaSuccess;
+  });
+}
+
+cudaError_t cudaDeviceGetP2PAttribute(int* value, cudaDeviceP2PAttr attribute, int from, int to) {
+  return runtime_call([&](Process& process) {
+    if (process.device(from).ordinal == process.device(to).ordinal) return cudaErrorInvalidDevice;
+    *value = attribute != cudaDevP2PAttrCudaArrayAccessSupported;
+    return cudaSuccess;
+  });
+}
+
+// ---- Versions and errors --------------------------------------------------------------------------------------------
+
+cudaError_t cudaDriverGetVersion(int* version) {
+  *version = kCudaVersion;
+  return cudaSuccess;
+}
+
+cudaError_t cudaRuntimeGetVersion(int* version) {
+  *version = kCudaVersion;
+  return cudaSuccess;
+}
+
+cudaError_t cudaGetLastError() { return std::exchange(this_thread().last_error, cudaSuccess); }
+cudaError_t cudaPeekAtLastError() { return this_thread().last_error; }
+
+cudaError_t cudaProfilerStart() { return cudaSuccess; }
+cudaError_t cudaProfilerStop() { return cudaSuccess; }
+
+}  // extern "C"

@@ -1,0 +1,209 @@
+// The runtime's functions about kernels: registration by compiled programs, launches, attributes, occupancy.
+#include "simulator/calls.h"
+#include "simulator/kernels.h"
+#include "simulator/variables.h"
+
+using namespace cachalot;
+using namespace cachalot::simulator;
+
+namespace {
+
+cudaKernelNodeParams kernel_params(const void* function, dim3 grid, dim3 block, std::size_t shared_bytes) {
+  cudaKernelNodeParams params{};
+  params.func = const_cast<void*>(function);
+  params.gridDim = grid;
+  params.blockDim = block;
+  params.sharedMemBytes = static_cast<unsigned int>(shared_bytes);
+  return params;
+}
+
+// The launch's shape must be one the device can run, as the driver checks.
+cudaError_t launch(const void* function, dim3 grid, dim3 block, std::size_t shared_bytes, cudaStream_t stream) {
+  return runtime_call([&](Process& process) {
+    if (!function) return cudaErrorInvalidDeviceFunction;
+    if (const cudaError_t error = check_launch(*process.config.gpu, grid, block, shared_bytes); error != cudaSuccess)
+      return error;
+    process.launch_kernel(process.stream("cudaLaunchKernel", stream),
+                          kernel_params(function, grid, block, shared_bytes));
+    return cudaSuccess;
+  });
+}
+
+cudaError_t occupancy(int* blocks, int block_threads, std::size_t shared_bytes) {
+  return runtime_call([&](Process& process) {
+    *blocks = active_blocks(*process.config.gpu, block_threads, shared_bytes);
+    return cudaSuccess;
+  });
+}
+
+const Variable& variable_at(Process& process, const void* symbol) {
+  const Variable* variable = find_variable(symbol);
+  if (!variable) throw CudaError("cudaGetSymbolAddress", cudaErrorInvalidSymbol, "no device variable");
+  process.know_variable(*variable);
+  return *variable;
+}
+
+cudaError_t copy_variable(const void* symbol, std::size_t bytes, std::size_t offset, void* to, const void* from,
+                          cudaStream_t stream) {
+  void* address = nullptr;
+  std::size_t size = 0;
+  cudaError_t error = cudaGetSymbolAddress(&address, symbol);
+  if (error == cudaSuccess) error = cudaGetSymbolSize(&size, symbol);
+  if (error == cudaSuccess && (bytes > size || offset > size - bytes)) error = cudaErrorInvalidValue;
+  if (error != cudaSuccess) return error;
+  void* variable = static_cast<char*>(address) + offset;
+  return to ? cudaMemcpyAsync(to, variable, bytes, cudaMemcpyDefault, stream)
+            : cudaMemcpyAsync(variable, from, bytes, cudaMemcpyDefault, stream);
+}
+
+}  // namespace
+
+// ---- What compiled programs call ------------------------------------------------------------------------------------
+
+CACHALOT_SIMULATOR_EXPORT void** __cudaRegisterFatBinary(void* image) {
+  auto** handle = new void*(image);
+  return handle;
+}
+CACHALOT_SIMULATOR_EXPORT void __cudaRegisterFatBinaryEnd(void**) {}
+CACHALOT_SIMULATOR_EXPORT void __cudaUnregisterFatBinary(void** handle) { delete handle; }
+CACHALOT_SIMULATOR_EXPORT char __cudaInitModule(void**) { return 1; }
+CACHALOT_SIMULATOR_EXPORT void __cudaRegisterFunction(void**, const char*, char*, const char*, int, uint3*, uint3*,
+                                                      dim3*, dim3*, int*) {}
+CACHALOT_SIMULATOR_EXPORT void __cudaRegisterVar(void**, char* host, char*, const char*, int, std::size_t bytes, int,
+                                                 int) {
+  register_variable(host, bytes);
+}
+CACHALOT_SIMULATOR_EXPORT void __cudaRegisterManagedVar(void**, void** host, char*, const char*, int, std::size_t bytes,
+                                                        int, int) {
+  *host = register_variable(host, bytes).start;
+}
+CACHALOT_SIMULATOR_EXPORT void __cudaRegisterHostVar(void**, const char*, char*, std::size_t) {}
+CACHALOT_SIMULATOR_EXPORT void __cudaRegisterUnifiedTable(void**, void*) {}
+
+CACHALOT_SIMULATOR_EXPORT unsigned __cudaPushCallConfiguration(dim3 grid, dim3 block, std::size_t shared_bytes,
+                                                               CUstream_st* stream) {
+  this_thread().launches.push_back({grid, block, shared_bytes, stream});
+  return 0;
+}
+
+CACHALOT_SIMULATOR_EXPORT cudaError_t __cudaPopCallConfiguration(dim3* grid, dim3* block, std::size_t* shared_bytes,
+                                                                 void* stream) {
+  auto& launches = this_thread().launches;
+  if (launches.empty()) return cudaErrorMissingConfiguration;
+  *grid = launches.back().grid;
+  *block = launches.back().block;
+  *shared_bytes = launches.back().shared_bytes;
+  *static_cast<void**>(stream) = launches.back().stream;
+  launches.pop_back();
+  return cudaSuccess;
+}
+
+CACHALOT_SIMULATOR_EXPORT cudaError_t __cudaGetKernel(cudaKernel_t* kernel, const void* function) {
+  *kernel = static_cast<cudaKernel_t>(const_cast<void*>(function));
+  return cudaSuccess;
+}
+
+CACHALOT_SIMULATOR_EXPORT cudaError_t __cudaLaunchKernel(cudaKernel_t kernel, dim3 grid, dim3 block, void**,
+                                                         std::size_t shared_bytes, cudaStream_t stream) {
+  return launch(kernel, grid, block, shared_bytes, stream);
+}
+
+extern "C" {
+
+// ---- Launches -------------------------------------------------------------------------------------------------------
+
+cudaError_t cudaLaunchKernel(const void* function, dim3 grid, dim3 block, void**, size_t shared_bytes,
+                             cudaStream_t stream) {
+  return launch(function, grid, block, shared_bytes, stream);
+}
+
+cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t* config, const void* function, void**) {
+  return launch(function, config->gridDim, config->blockDim, config->dynamicSmemBytes, config->stream);
+}
+
+cudaError_t cudaLaunchCooperativeKernel(const void* function, dim3 grid, dim3 block, void**, size_t shared_bytes,
+                                        cudaStream_t stream) {
+  return launch(function, grid, block, shared_bytes, stream);
+}
+
+// ---- Kernels --------------------------------------------------------------------------------------------------------
+
+cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attributes, const void*) {
+  return runtime_call([&](Process& process) {
+    *attributes = kernel_attributes(*process.config.gpu);
+    return cudaSuccess;
+  });
+}
+
+cudaError_t cudaFuncSetAttribute(const void*, cudaFuncAttribute, int) {
+  return runtime_call([](Process&) { return cudaSuccess; });
+}
+
+cudaError_t cudaFuncSetCacheConfig(const void*, cudaFuncCache) {
+  return runtime_call([](Process&) { return cudaSuccess; });
+}
+
+cudaError_t cudaGetFuncBySymbol(cudaFunction_t* function, const void* symbol) {
+  return runtime_call([&](Process&) {
+    *function = static_cast<cudaFunction_t>(const_cast<void*>(symbol));
+    return cudaSuccess;
+  });
+}
+
+cudaError_t cudaGetKernel(cudaKernel_t* kernel, const void* function) { return __cudaGetKernel(kernel, function); }
+
+cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, const void*, int block_threads,
+                                                          size_t shared_bytes) {
+  return occupancy(blocks, block_threads, shared_bytes);
+}
+
+cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int* blocks, const void*, int block_threads,
+                                                                   size_t shared_bytes, unsigned int) {
+  return occupancy(blocks, block_threads, shared_bytes);
+}
+
+cudaError_t cudaOccupancyAvailableDynamicSMemPerBlock(size_t* bytes, const void*, int blocks, int) {
+  return runtime_call([&](Process& process) {
+    if (blocks <= 0) return cudaErrorInvalidValue;
+    *bytes = process.config.gpu->shared_per_multiprocessor / static_cast<std::size_t>(blocks);
+    return cudaSuccess;
+  });
+}
+
+// ---- Device variables -----------------------------------------------------------------------------------------------
+
+cudaError_t cudaGetSymbolAddress(void** pointer, const void* symbol) {
+  return runtime_call([&](Process& process) {
+    *pointer = variable_at(process, symbol).start;
+    return cudaSuccess;
+  });
+}
+
+cudaError_t cudaGetSymbolSize(size_t* bytes, const void* symbol) {
+  return runtime_call([&](Process& process) {
+    *bytes = variable_at(process, symbol).bytes;
+    return cudaSuccess;
+  });
+}
+
+cudaError_t cudaMemcpyToSymbolAsync(const void* symbol, const void* from, size_t bytes, size_t offset, cudaMemcpyKind,
+                                    cudaStream_t stream) {
+  return copy_variable(symbol, bytes, offset, nullptr, from, stream);
+}
+
+cudaError_t cudaMemcpyFromSymbolAsync(void* to, const void* symbol, size_t bytes, size_t offset, cudaMemcpyKind,
+                                      cudaStream_t stream) {
+  return copy_variable(symbol, bytes, offset, to, nullptr, stream);
+}
+
+cudaError_t cudaMemcpyToSymbol(const void* symbol, const void* from, size_t bytes, size_t offset, cudaMemcpyKind kind) {
+  const cudaError_t error = cudaMemcpyToSymbolAsync(symbol, from, bytes, offset, kind, cudaStreamLegacy);
+  return error == cudaSuccess ? cudaStreamSynchronize(cudaStreamLegacy) : error;
+}
+
+cudaError_t cudaMemcpyFromSymbol(void* to, const void* symbol, size_t bytes, size_t offset, cudaMemcpyKind kind) {
+  const cudaError_t error = cudaMemcpyFromSymbolAsync(to, symbol, bytes, offset, kind, cudaStreamLegacy);
+  return error == cudaSuccess ? cudaStreamSynchronize(cudaStreamLegacy) : error;
+}
+
+}  // extern "C"

@@ -1,0 +1,302 @@
+// The runtime's functions about memory: device, pinned, managed; copies and fills; what a pointer is.
+#include <cstring>
+
+#include "device/address_space.h"
+#include "simulator/calls.h"
+
+using namespace cachalot;
+using namespace cachalot::simulator;
+
+namespace {
+
+// Pitches are multiples of this on every GPU so far.
+constexpr std::size_t kPitchBytes = 512;
+
+Address number(const void* pointer) { return reinterpret_cast<Address>(pointer); }
+
+cudaError_t allocate(Process& process, void** pointer, std::size_t bytes) {
+  process.require_safe("cudaMalloc");
+  *pointer = nullptr;
+  if (bytes == 0) return cudaSuccess;
+  *pointer = process.malloc(process.current(), bytes);
+  return *pointer ? cudaSuccess : cudaErrorMemoryAllocation;
+}
+
+cudaError_t allocate_host(Process& process, HostRange::Kind kind, void** pointer, std::size_t bytes, unsigned int flags) {
+  process.require_safe("cudaHostAlloc");
+  const int device = process.current().ordinal;
+  *pointer = nullptr;
+  if (bytes == 0) return cudaSuccess;
+  *pointer = process.host_memory.allocate(kind, bytes, flags, device);
+  return *pointer ? cudaSuccess : cudaErrorMemoryAllocation;
+}
+
+// A copy is work on its stream; what it moves it moves at the call. Into a graph only the work goes.
+cudaError_t copy_on(Process& process, StreamState& stream, void* to, const void* from, std::size_t bytes) {
+  process.launch("cudaMemcpyAsync", stream, cudaGraphNodeTypeMemcpy, process.config.launch_ns);
+  if (!stream.capture) process.copy(to, from, bytes);
+  return cudaSuccess;
+}
+
+cudaError_t fill_on(Process& process, StreamState& stream, void* to, int value, std::size_t bytes) {
+  process.launch("cudaMemsetAsync", stream, cudaGraphNodeTypeMemset, process.config.launch_ns);
+  if (!stream.capture) process.fill(to, static_cast<unsigned char>(value), 1, bytes);
+  return cudaSuccess;
+}
+
+struct Rows {
+  std::size_t to_pitch;
+  std::size_t from_pitch;
+  std::size_t width;
+  std::size_t height;
+};
+
+cudaError_t copy_rows_on(Process& process, StreamState& stream, void* to, const void* from, const Rows& rows) {
+  if (rows.width > rows.to_pitch || rows.width > rows.from_pitch) return cudaErrorInvalidPitchValue;
+  process.launch("cudaMemcpy2DAsync", stream, cudaGraphNodeTypeMemcpy, process.config.launch_ns);
+  if (stream.capture || rows.width * rows.height > process.config.copy_bytes) return cudaSuccess;
+  for (std::size_t row = 0; row < rows.height; ++row) {
+    process.copy(static_cast<char*>(to) + row * rows.to_pitch, static_cast<const char*>(from) + row * rows.from_pitch,
+                 rows.width);
+  }
+  return cudaSuccess;
+}
+
+StreamState& legacy_stream(Process& process) { return process.stream("cudaMemcpy", cudaStreamLegacy); }
+
+}  // namespace
+
+extern "C" {
+
+// ---- Device memory --------------------------------------------------------------------------------------------------
+
+cudaError_t cudaMalloc(void** pointer, size_t bytes) {
+  return runtime_call([&](Process& process) { return allocate(process, pointer, bytes); });
+}
+
+cudaError_t cudaMallocPitch(void** pointer, size_t* pitch, size_t width, size_t height) {
+  return runtime_call([&](Process& process) {
+    *pitch = round_up(width, kPitchBytes);
+    return allocate(process, pointer, *pitch * height);
+  });
+}
+
+cudaError_t cudaMalloc3D(cudaPitchedPtr* pitched, cudaExtent extent) {
+  return runtime_call([&](Process& process) {
+    *pitched = {nullptr, round_up(extent.width, kPitchBytes), extent.width, extent.height};
+    return allocate(process, &pitched->ptr, pitched->pitch * extent.height * extent.depth);
+  });
+}
+
+cudaError_t cudaFree(void* pointer) {
+  return runtime_call([&](Process& process) {
+    process.current();
+    if (!pointer) return cudaSuccess;
+    process.require_safe("cudaFree");
+    if (process.host_memory.free(HostRange::Kind::managed, pointer)) return cudaSuccess;
+    if (process.pools.blocks.contains(number(pointer))) return process.free_to_pool(number(pointer));
+    process.free("cudaFree", number(pointer));
+    return cudaSuccess;
+  });
+}
+
+cudaError_t cudaMemGetInfo(size_t* free, size_t* total) {
+  return runtime_call([&](Process& process) {
+    const MemoryInfo info = process.simulated(process.current().ordinal).memory_info();
+    *free = info.free_bytes;
+    *total = info.total_bytes;
+    return cudaSuccess;
+  });
+}
+
+// ---- Host memory ----------------------------------------------------------------------------------------------------
+
+cudaError_t cudaHostAlloc(void** pointer, size_t bytes, unsigned int flags) {
+  return runtime_call(
+      [&](Process& process) { return allocate_host(process, HostRange::Kind::pinned, pointer, bytes, flags); });
+}
+
+cudaError_t cudaMallocHost(void** pointer, size_t bytes) { return cudaHostAlloc(pointer, bytes, cudaHostAllocDefault); }
+
+cudaError_t cudaMallocManaged(void** pointer, size_t bytes, unsigned int flags) {
+  return runtime_call([&](Process& process) {
+    if (bytes == 0) return cudaErrorInvalidValue;
+    return allocate_host(process, HostRange::Kind::managed, pointer, bytes, flags);
+  });
+}
+
+cudaError_t cudaFreeHost(void* pointer) {
+  return runtime_call([&](Process& process) {
+    if (!pointer) return cudaSuccess;
+    process.require_safe("cudaFreeHost");
+    return process.host_memory.free(HostRange::Kind::pinned, pointer) ? cudaSuccess : cudaErrorInvalidValue;
+  });
+}
+
+cudaError_t cudaHostRegister(void* pointer, size_t bytes, unsigned int flags) {
+  return runtime_call([&](Process& process) {
+    if (!pointer || bytes == 0) return cudaErrorInvalidValue;
+    if (process.host_memory.overlaps(pointer, bytes)) return cudaErrorHostMemoryAlreadyRegistered;
+    process.host_memory.add({HostRange::Kind::registered, static_cast<char*>(pointer), bytes, flags,
+                             process.current().ordinal});
+    return cudaSuccess;
+  });
+}
+
+cudaError_t cudaHostUnregister(void* pointer) {
+  return runtime_call([&](Process& process) {
+    return process.host_memory.free(HostRange::Kind::registered, pointer) ? cudaSuccess
+                                                                          : cudaErrorHostMemoryNotRegistered;
+  });
+}
+
+cudaError_t cudaHostGetDevicePointer(void** device, void* host, unsigned int flags) {
+  return runtime_call([&](Process& process) {
+    if (flags != 0 || !process.host_memory.find(host)) return cudaErrorInvalidValue;
+    *device = host;
+    return cudaSuccess;
+  });
+}
+
+cudaError_t cudaHostGetFlags(unsigned int* flags, void* host) {
+  return runtime_call([&](Process& process) {
+    const HostRange* range = process.host_memory.find(host);
+    if (!range) return cudaErrorInvalidValue;
+    *flags = range->flags;
+    return cudaSuccess;
+  });
+}
+
+cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, const void* pointer) {
+  return runtime_call([&](Process& process) {
+    *attributes = {};
+    void* plain = const_cast<void*>(pointer);
+    if (const DeviceState* owner = process.find_owner(number(pointer))) {
+      attributes->type = cudaMemoryTypeDevice;
+      attributes->device = owner->ordinal;
+      attributes->devicePointer = plain;
+    } else if (const HostRange* range = process.host_memory.find(pointer)) {
+      using Kind = HostRange::Kind;
+      attributes->type = range->kind == Kind::managed    ? cudaMemoryTypeManaged
+                         : range->kind == Kind::variable ? cudaMemoryTypeDevice
+                                                         : cudaMemoryTypeHost;
+      attributes->device = range->device;
+      attributes->devicePointer = plain;
+      if (range->kind != Kind::variable) attributes->hostPointer = plain;
+    } else {
+      attributes->type = cudaMemoryTypeUnregistered;
+      attributes->device = cudaInvalidDeviceId;
+      attributes->hostPointer = plain;
+    }
+    return cudaSuccess;
+  });
+}
+
+// Managed memory is the host's already: nothing moves.
+cudaError_t cudaMemPrefetchAsync(const void*, size_t, cudaMemLocation, unsigned int, cudaStream_t) {
+  return runtime_call([](Process&) { return cudaSuccess; });
+}
+
+cudaError_t cudaMemAdvise(const void*, size_t, cudaMemoryAdvise, cudaMemLocation) {
+  return runtime_call([](Process&) { return cudaSuccess; });
+}
+
+cudaError_t cudaStreamAttachMemAsync(cudaStream_t, void*, size_t, unsigned int) {
+  return runtime_call([](Process&) { return cudaSuccess; });
+}
+
+// ---- Copies and fills -----------------------------------------------------------------------------------------------
+
+cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind, cudaStream_t stream) {
+  return runtime_call([&](Process& process) {
+    return copy_on(process, process.stream("cudaMemcpyAsync", stream), to, from, bytes);
+  });
+}
+
+cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemcpyKind) {
+  return runtime_call([&](Process& process) {
+    process.require_safe("cudaMemcpy");
+    StreamState& stream = legacy_stream(process);
+    copy_on(process, stream, to, from, bytes);
+    process.synchronize(stream);
+    return cudaSuccess;
+  });
+}
+
+cudaError_t cudaMemcpyPeerAsync(void* to, int to_device, const void* from, int from_device, size_t bytes,
+                                cudaStream_t stream) {
+  return runtime_call([&](Process& process) {
+    process.device(to_device);
+    process.device(from_device);
+    return copy_on(process, process.stream("cudaMemcpyPeerAsync", stream), to, from, bytes);
+  });
+}
+
+cudaError_t cudaMemcpyPeer(void* to, int to_device, const void* from, int from_device, size_t bytes) {
+  const cudaError_t error = cudaMemcpyPeerAsync(to, to_device, from, from_device, bytes, cudaStreamLegacy);
+  return error == cudaSuccess ? cudaStreamSynchronize(cudaStreamLegacy) : error;
+}
+
+cudaError_t cudaMemcpy2DAsync(void* to, size_t to_pitch, const void* from, size_t from_pitch, size_t width,
+                              size_t height, cudaMemcpyKind, cudaStream_t stream) {
+  return runtime_call([&](Process& process) {
+    return copy_rows_on(process, process.stream("cudaMemcpy2DAsync", stream), to, from,
+                        {to_pitch, from_pitch, width, height});
+  });
+}
+
+cudaError_t cudaMemcpy2D(void* to, size_t to_pitch, const void* from, size_t from_pitch, size_t width, size_t height,
+                         cudaMemcpyKind kind) {
+  const cudaError_t error = cudaMemcpy2DAsync(to, to_pitch, from, from_pitch, width, height, kind, cudaStreamLegacy);
+  return error == cudaSuccess ? cudaStreamSynchronize(cudaStreamLegacy) : error;
+}
+
+cudaError_t cudaMemsetAsync(void* to, int value, size_t bytes, cudaStream_t stream) {
+  return runtime_call(
+      [&](Process& process) { return fill_on(process, process.stream("cudaMemsetAsync", stream), to, value, bytes); });
+}
+
+cudaError_t cudaMemset(void* to, int value, size_t bytes) {
+  return runtime_call([&](Process& process) { return fill_on(process, legacy_stream(process), to, value, bytes); });
+}
+
+cudaError_t cudaMemset2DAsync(void* to, size_t pitch, int value, size_t width, size_t height, cudaStream_t handle) {
+  return runtime_call([&](Process& process) {
+    if (width > pitch) return cudaErrorInvalidPitchValue;
+    StreamState& stream = process.stream("cudaMemset2DAsync", handle);
+    process.launch("cudaMemset2DAsync", stream, cudaGraphNodeTypeMemset, process.config.launch_ns);
+    if (stream.capture || width * height > process.config.copy_bytes) return cudaSuccess;
+    for (std::size_t row = 0; row < height; ++row)
+      process.fill(static_cast<char*>(to) + row * pitch, static_cast<unsigned char>(value), 1, width);
+    return cudaSuccess;
+  });
+}
+
+cudaError_t cudaMemset2D(void* to, size_t pitch, int value, size_t width, size_t height) {
+  return cudaMemset2DAsync(to, pitch, value, width, height, cudaStreamLegacy);
+}
+
+// ---- Sharing between processes --------------------------------------------------------------------------------------
+
+cudaError_t cudaIpcGetMemHandle(cudaIpcMemHandle_t* handle, void* pointer) {
+  return runtime_call([&](Process& process) {
+    *handle = process.export_memory(number(pointer));
+    return cudaSuccess;
+  });
+}
+
+cudaError_t cudaIpcOpenMemHandle(void** pointer, cudaIpcMemHandle_t handle, unsigned int) {
+  return runtime_call([&](Process& process) {
+    *pointer = reinterpret_cast<void*>(process.import_memory(handle));
+    return cudaSuccess;
+  });
+}
+
+cudaError_t cudaIpcCloseMemHandle(void* pointer) {
+  return runtime_call([&](Process& process) {
+    process.simulated(process.owner("cudaIpcCloseMemHandle", number(pointer)).ordinal).ipc_close(number(pointer));
+    return cudaSuccess;
+  });
+}
+
+}  // extern "C"

@@ -1,0 +1,165 @@
+// The runtime's functions about streams and events.
+#include "simulator/calls.h"
+
+using namespace cachalot::simulator;
+
+namespace {
+
+cudaStream_t handle_of(const StreamState& stream) { return Registry<StreamState, cudaStream_t>::handle(stream); }
+cudaEvent_t handle_of(const EventState& event) { return Registry<EventState, cudaEvent_t>::handle(event); }
+
+}  // namespace
+
+extern "C" {
+
+cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned int flags, int priority) {
+  return runtime_call([&](Process& process) {
+    *stream = handle_of(process.create_stream(flags, priority));
+    return cudaSuccess;
+  });
+}
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned int flags) {
+  return cudaStreamCreateWithPriority(stream, flags, 0);
+}
+cudaError_t cudaStreamCreate(cudaStream_t* stream) { return cudaStreamCreateWithPriority(stream, 0, 0); }
+
+cudaError_t cudaStreamDestroy(cudaStream_t stream) {
+  return runtime_call([&](Process& process) {
+    if (!stream || stream == cudaStreamLegacy || stream == cudaStreamPerThread) return cudaErrorInvalidResourceHandle;
+    process.destroy_stream(process.stream("cudaStreamDestroy", stream));
+    return cudaSuccess;
+  });
+}
+
+cudaError_t cudaStreamQuery(cudaStream_t stream) {
+  return runtime_call([&](Process& process) {
+    return process.query(process.stream("cudaStreamQuery", stream)) ? cudaSuccess : cudaErrorNotReady;
+  });
+}
+
+cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
+  return runtime_call([&](Process& process) {
+    process.synchronize(process.stream("cudaStreamSynchronize", stream));
+    return cudaSuccess;
+  });
+}
+
+cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned int) {
+  return runtime_call([&](Process& process) {
+    process.wait(process.stream("cudaStreamWaitEvent", stream), process.event("cudaStreamWaitEvent", event));
+    return cudaSuccess;
+  });
+}
+
+cudaError_t cudaStreamGetPriority(cudaStream_t stream, int* priority) {
+  return runtime_call([&](Process& process) {
+    *priority = process.stream("cudaStreamGetPriority", stream).priority;
+    return cudaSuccess;
+  });
+}
+
+cudaError_t cudaStreamGetFlags(cudaStream_t stream, unsigned int* flags) {
+  return runtime_call([&](Process& process) {
+    *flags = process.stream("cudaStreamGetFlags", stream).flags;
+    return cudaSuccess;
+  });
+}
+
+cudaError_t cudaStreamGetId(cudaStream_t stream, unsigned long long* id) {
+  return runtime_call([&](Process& process) {
+    *id = process.stream("cudaStreamGetId", stream).id;
+    return cudaSuccess;
+  });
+}
+
+cudaError_t cudaStreamGetDevice(cudaStream_t stream, int* device) {
+  return runtime_call([&](Process& process) {
+    *device = process.stream("cudaStreamGetDevice", stream).device;
+    return cudaSuccess;
+  });
+}
+
+cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t function, void* data) {
+  return runtime_call([&](Process& process) {
+    process.launch_host_function(process.stream("cudaLaunchHostFunc", stream), function, data);
+    return cudaSuccess;
+  });
+}
+
+cudaError_t cudaStreamAddCallback(cudaStream_t stream, cudaStreamCallback_t callback, void* data, unsigned int) {
+  struct Callback {
+    cudaStream_t stream;
+    cudaStreamCallback_t function;
+    void* data;
+  };
+  const auto run = [](void* state) {
+    const std::unique_ptr<Callback> queued(static_cast<Callback*>(state));
+    queued->function(queued->stream, cudaSuccess, queued->data);
+  };
+  return runtime_call([&](Process& process) {
+    StreamState& on = process.stream("cudaStreamAddCallback", stream);
+    if (on.capture) process.simulated(on.device).refuse_while_capturing("cudaStreamAddCallback");
+    process.launch_host_function(on, run, new Callback{stream, callback, data});
+    return cudaSuccess;
+  });
+}
+
+// ---- Events ---------------------------------------------------------------------------------------------------------
+
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned int flags) {
+  return runtime_call([&](Process& process) {
+    *event = handle_of(process.create_event(flags));
+    return cudaSuccess;
+  });
+}
+cudaError_t cudaEventCreate(cudaEvent_t* event) { return cudaEventCreateWithFlags(event, cudaEventDefault); }
+
+cudaError_t cudaEventDestroy(cudaEvent_t event) {
+  return runtime_call([&](Process& process) {
+    process.destroy_event(process.event("cudaEventDestroy", event));
+    return cudaSuccess;
+  });
+}
+
+cudaError_t cudaEventRecordWithFlags(cudaEvent_t event, cudaStream_t stream, unsigned int flags) {
+  return runtime_call([&](Process& process) {
+    EventState& recorded = process.event("cudaEventRecord", event);
+    StreamState& on = process.stream("cudaEventRecord", stream);
+    if (on.capture && flags == cudaEventRecordExternal) {
+      process.capture_node(on, cudaGraphNodeTypeEventRecord).event = event;
+    } else {
+      process.record(recorded, on);
+    }
+    return cudaSuccess;
+  });
+}
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
+  return cudaEventRecordWithFlags(event, stream, cudaEventRecordDefault);
+}
+
+cudaError_t cudaEventQuery(cudaEvent_t event) {
+  return runtime_call([&](Process& process) {
+    return process.query(process.event("cudaEventQuery", event)) ? cudaSuccess : cudaErrorNotReady;
+  });
+}
+
+cudaError_t cudaEventSynchronize(cudaEvent_t event) {
+  return runtime_call([&](Process& process) {
+    process.synchronize(process.event("cudaEventSynchronize", event));
+    return cudaSuccess;
+  });
+}
+
+cudaError_t cudaEventElapsedTime(float* ms, cudaEvent_t start, cudaEvent_t end) {
+  return runtime_call([&](Process& process) {
+    EventState& from = process.event("cudaEventElapsedTime", start);
+    EventState& to = process.event("cudaEventElapsedTime", end);
+    const bool timed = ((from.flags | to.flags) & cudaEventDisableTiming) == 0;
+    if (!timed || !from.recorded || !to.recorded) return cudaErrorInvalidResourceHandle;
+    if (!process.query(from) || !process.query(to)) return cudaErrorNotReady;
+    *ms = process.elapsed_ms(from, to);
+    return cudaSuccess;
+  });
+}
+
+}  // extern "C"

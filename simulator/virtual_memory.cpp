@@ -1,0 +1,111 @@
+// The driver's virtual memory, over that of the simulated devices.
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cstring>
+
+#include "device/cuda_codes.h"
+#include "simulator/process.h"
+
+namespace cachalot::simulator {
+namespace {
+
+constexpr int kDeviceShift = 48;
+
+struct HandleParts {
+  int device;
+  MemoryHandle handle;
+};
+
+HandleParts split(CUmemGenericAllocationHandle handle) {
+  return {static_cast<int>(handle >> kDeviceShift) - 1, handle & ((std::uint64_t{1} << kDeviceShift) - 1)};
+}
+
+CUmemGenericAllocationHandle join(int device, MemoryHandle handle) {
+  return static_cast<std::uint64_t>(device + 1) << kDeviceShift | handle;
+}
+
+// What a shared descriptor holds: a file without a name, in which the exporter has written where its memory is.
+struct Ticket {
+  char magic[16];
+  CUmemGenericAllocationHandle handle;
+  std::size_t bytes;
+  ContentStore::Window window;
+};
+constexpr char kMagic[16] = "cachalot memory";
+
+}  // namespace
+
+int Process::device_of(CUmemGenericAllocationHandle handle) { return split(handle).device; }
+
+Address Process::reserve(std::size_t bytes) {
+  DeviceState& device = current();
+  const auto address = on_clock(device).reserve(bytes);
+  if (address) reservations_[*address] = device.ordinal;
+  return address.value_or(0);
+}
+
+void Process::unreserve(Address address, std::size_t bytes) {
+  const auto at = reservations_.find(address);
+  if (at == reservations_.end()) fail("cuMemAddressFree", CudaCode::invalid_value, "not a reserved range");
+  simulated(at->second).unreserve(address, bytes);
+  reservations_.erase(at);
+}
+
+CUmemGenericAllocationHandle Process::create_memory(DeviceState& device, std::size_t bytes) {
+  const auto handle = on_clock(device).create(bytes);
+  return handle ? join(device.ordinal, *handle) : 0;
+}
+
+void Process::release_memory(CUmemGenericAllocationHandle handle) {
+  const auto [device, on_device] = split(handle);
+  simulated(device).release(on_device);
+}
+
+CUmemGenericAllocationHandle Process::handle_at(Address address) {
+  constexpr auto kCall = "cuMemRetainAllocationHandle";
+  DeviceState& device = owner(kCall, address);
+  const MemoryHandle handle = device.simulated->memory_at(address)->handle;
+  if (handle == 0) fail(kCall, CudaCode::invalid_value, "no memory of cuMemCreate is mapped there");
+  device.simulated->retain(handle);
+  return join(device.ordinal, handle);
+}
+
+int Process::export_handle(CUmemGenericAllocationHandle handle) {
+  constexpr auto kCall = "cuMemExportToShareableHandle";
+  const auto [device, on_device] = split(handle);
+  const HandleInfo memory = simulated(device).handle_info(on_device);
+  Ticket ticket{{}, handle, memory.bytes, content.window({device, memory.physical})};
+  std::memcpy(ticket.magic, kMagic, sizeof(kMagic));
+  const int descriptor = memfd_create("cachalot shared memory handle", MFD_CLOEXEC);
+  if (descriptor < 0 || pwrite(descriptor, &ticket, sizeof(ticket), 0) != sizeof(ticket))
+    fail(kCall, CudaCode::unknown, "no file descriptor to share it by");
+  return descriptor;
+}
+
+CUmemGenericAllocationHandle Process::import_handle(int descriptor) {
+  constexpr auto kCall = "cuMemImportFromShareableHandle";
+  Ticket ticket{};
+  const bool read = pread(descriptor, &ticket, sizeof(ticket), 0) == sizeof(ticket);
+  if (!read || std::memcmp(ticket.magic, kMagic, sizeof(kMagic)) != 0)
+    fail(kCall, CudaCode::invalid_value, "not a descriptor that cuMemExportToShareableHandle made");
+  if (ticket.window.process == getpid()) {
+    const auto [device, on_device] = split(ticket.handle);
+    simulated(device).retain(on_device);
+    return ticket.handle;
+  }
+  DeviceState& device = current();
+  const MemoryHandle adopted = on_clock(device).adopt(ticket.bytes);
+  if (!content.attach({device.ordinal, device.simulated->handle_info(adopted).physical}, ticket.bytes, ticket.window)) {
+    device.simulated->release(adopted);
+    fail(kCall, CudaCode::invalid_value, "the process that shares it is gone");
+  }
+  return join(device.ordinal, adopted);
+}
+
+void Process::map_memory(Address address, std::size_t bytes, CUmemGenericAllocationHandle handle) {
+  const auto [device, on_device] = split(handle);
+  simulated(device).map(address, bytes, on_device);
+}
+
+}  // namespace cachalot::simulator

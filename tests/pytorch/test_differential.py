@@ -1,0 +1,48 @@
+"""The same random program under PyTorch's allocator and under cachalot: the same figures after every step."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+import world
+
+PROGRAM = Path(__file__).parent / "differential_program.py"
+STEPS = int(os.environ.get("CACHALOT_DIFFERENTIAL_STEPS", "2000"))
+SEEDS = range(int(os.environ.get("CACHALOT_DIFFERENTIAL_SEEDS", "3")))
+
+pytestmark = world.full_only
+
+
+def run(mode: str, seed: int, out: Path) -> None:
+    environment = os.environ | {"CACHALOT_SIM_LATENCY": "none", "CACHALOT_SIM_MEMORY": "80GiB"}
+    command = [sys.executable, str(PROGRAM), mode, str(seed), str(STEPS), str(out)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, f"{mode}, seed {seed}: {done.stderr}"
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_every_step_leaves_the_same_statistics(seed: int, tmp_path: Path) -> None:
+    outs = {mode: tmp_path / f"{mode}.jsonl" for mode in ("native", "full")}
+    with ThreadPoolExecutor(len(outs)) as workers:
+        for done in [workers.submit(run, mode, seed, out) for mode, out in outs.items()]:
+            done.result()
+    before: list[str] = []
+    with open(outs["native"], encoding="utf-8") as native, open(outs["full"], encoding="utf-8") as full:
+        for expected_line, actual_line in zip(native, full, strict=True):
+            expected, actual = json.loads(expected_line), json.loads(actual_line)
+            before = [*before[-9:], expected["did"]]
+            assert actual["did"] == expected["did"]
+            differing = {
+                key: (value, actual["stats"].get(key))
+                for key, value in expected["stats"].items()
+                if actual["stats"].get(key) != value
+            }
+            assert not differing, f"seed {seed}, step {expected['step']} (native, cachalot) after {before}: {differing}"
+            assert actual["stats"].keys() == expected["stats"].keys()
+            assert actual.get("snapshot") == expected.get("snapshot"), f"seed {seed}, step {expected['step']}"

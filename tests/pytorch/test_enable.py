@@ -1,0 +1,458 @@
+"""cachalot.enable(): what it refuses, each in one clear exception; and python -m cachalot. In processes of their own."""
+
+import os
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+import world
+from world import MODE, not_native, run, run_python, succeeds
+
+pytestmark = not_native
+
+IMPORT = "import torch, cachalot, warnings\n"
+
+
+def refusal(code, expected, **environment):
+    """Runs code in which an exception is expected; `expected` says "Type: text"; returns the message."""
+    process = run_python(
+        f"""
+try:
+{_indented(code)}
+except Exception as error:
+    print(f"{{type(error).__name__}}: {{error}}")
+else:
+    print("no exception")
+print(cachalot.is_enabled())
+""",
+        preamble=IMPORT,
+        **environment,
+    )
+    message, enabled = succeeds(process).strip().rsplit("\n", 1)
+    assert message.startswith(expected) and "\n" not in message, message
+    return message, enabled == "True"
+
+
+def _indented(code):
+    return "\n".join("    " + line for line in code.strip().splitlines())
+
+
+ENABLE = f"cachalot.enable(mode={MODE!r})"
+
+
+@pytest.mark.parametrize(
+    "first_use",
+    [
+        "torch.cuda.init()",
+        "kept = torch.empty(1000, device='cuda')",
+        "torch.cuda.current_device()",
+        "torch.cuda.get_device_properties(0)",
+    ],
+)
+def test_after_cuda_use_it_is_refused_with_the_reason(first_use):
+    message, enabled = refusal(f"{first_use}\n{ENABLE}", "EnableError: CUDA is in use already")
+    assert "import torch" in message and "late=True" in message
+    assert not enabled
+    if "kept" in first_use:
+        assert "holds 2097152 bytes" in message
+
+
+def test_questions_that_do_not_use_cuda_may_come_first():
+    code = "print(torch.cuda.is_available(), torch.cuda.device_count())\n" + ENABLE + "\nprint(cachalot.enabled_mode())"
+    assert succeeds(run_python(code, preamble=IMPORT)).split()[-1] == MODE
+
+
+@pytest.mark.skipif(MODE != "full", reason="late=True needs the full allocator")
+def test_late_takes_over_what_comes():
+    process = run_python(
+        """
+        old = torch.ones(5 << 20, dtype=torch.uint8, device="cuda")
+        unused = torch.empty(100 << 20, dtype=torch.uint8, device="cuda")
+        address = torch.cuda.caching_allocator_alloc(3 << 20)
+        del unused
+        cachalot.enable(late=True)
+        new = torch.ones(7 << 20, dtype=torch.uint8, device="cuda")
+        assert torch.cuda.memory_allocated() == 7 << 20
+        old.record_stream(torch.cuda.Stream())
+        both = torch.cat([old, new])
+        torch.cuda.caching_allocator_delete(address)
+        del old, both
+        assert torch.cuda.memory_allocated() == 7 << 20
+        free, total = torch.cuda.mem_get_info()
+        assert total - free < 60 << 20, "PyTorch's allocator keeps its cache"
+        """,
+        preamble=IMPORT,
+    )
+    succeeds(process)
+
+
+@pytest.mark.skipif(MODE != "plug", reason="the full allocator can be late")
+def test_late_is_refused_for_the_plug():
+    message, _ = refusal(
+        "torch.cuda.init()\ncachalot.enable(mode='plug', late=True)", "EnableError: late=True needs mode 'full'"
+    )
+
+
+def test_a_second_call_changes_nothing_or_is_refused():
+    process = run_python(
+        f"""
+        {ENABLE.replace(")", ', config="max_split_size_mb:64")')}
+        cachalot.enable()
+        cachalot.enable("max_split_size_mb:64", mode={MODE!r})
+        for wrong in ({{"config": "max_split_size_mb:65"}}, {{"mode": {"plug" if MODE == "full" else "full"!r}}}):
+            try:
+                cachalot.enable(**wrong)
+            except cachalot.EnableError as error:
+                print(error)
+        assert torch.cuda.memory._snapshot()["allocator_settings"]["max_split_size"] == 64 << 20
+        """,
+        preamble=IMPORT,
+    )
+    config, mode = succeeds(process).strip().splitlines()
+    assert "max_split_size_mb:64" in config and "max_split_size_mb:65" in config
+    assert "already" in mode
+
+
+@pytest.mark.parametrize(
+    "call, parts",
+    [
+        ("cachalot.enable('max_split_size_mb:1')", ("max_split_size_mb", "1", "20")),
+        ("cachalot.enable('no_such_key:1')", ("no_such_key",)),
+        ("cachalot.enable('garbage_collection_threshold:2')", ("garbage_collection_threshold", "2")),
+        ("cachalot.enable('backend:cudaMallocAsync')", ("backend", "cudaMallocAsync")),
+        ("cachalot.enable('max_split_size_mb')", ("max_split_size_mb",)),
+        ("cachalot.enable(mode='half')", ("mode", "half", "auto")),
+    ],
+)
+def test_a_bad_argument_is_a_value_error_that_names_it(call, parts):
+    message, enabled = refusal(call, "ValueError: ")
+    assert all(part in message for part in parts), message
+    assert not enabled
+
+
+def test_a_bad_CACHALOT_CONF_is_a_value_error_that_names_it():
+    message, enabled = refusal(ENABLE, "ValueError: ", CACHALOT_CONF="max_split_size_mb:1")
+    assert "CACHALOT_CONF" in message and "max_split_size_mb" in message
+    assert not enabled
+
+
+def test_the_async_backend_is_refused():
+    message, enabled = refusal(ENABLE, "EnableError: ", PYTORCH_CUDA_ALLOC_CONF="backend:cudaMallocAsync")
+    assert "backend:cudaMallocAsync" in message
+    assert not enabled
+
+
+def test_another_allocator_is_refused():
+    message, enabled = refusal(
+        "path = str(cachalot.library_path())\n"
+        "mine = torch.cuda.memory.CUDAPluggableAllocator(path, 'cachalot_malloc', 'cachalot_free')\n"
+        f"torch.cuda.memory.change_current_allocator(mine)\n{ENABLE}",
+        "EnableError: PyTorch's allocator has been changed already",
+    )
+    assert not enabled
+
+
+def test_a_torch_without_cuda_is_refused():
+    message, enabled = refusal(f"torch.version.cuda = None\n{ENABLE}", "EnableError: this PyTorch")
+    assert "without CUDA" in message
+    assert not enabled
+
+
+def test_no_torch_is_refused():
+    process = run_python(
+        """
+        import sys
+        sys.modules["torch"] = None
+        import cachalot
+        try:
+            cachalot.enable()
+        except cachalot.EnableError as error:
+            print(error)
+        """,
+        preamble="",
+    )
+    assert succeeds(process).startswith("PyTorch cannot be imported: ")
+
+
+@pytest.fixture
+def package(tmp_path):
+    """A copy of the package, to be damaged; put on PYTHONPATH by its user."""
+    import cachalot
+
+    shutil.copytree(Path(cachalot.__file__).parent, tmp_path / "cachalot")
+    return tmp_path / "cachalot"
+
+
+@pytest.mark.parametrize(
+    "damage, expected",
+    [
+        (lambda library: library.unlink(), "is missing"),
+        (lambda library: library.write_text("not a library"), "cannot be loaded"),
+        (lambda library: shutil.copy(_some_library(), library), "is not this package's library"),
+    ],
+    ids=["missing", "no library", "foreign"],
+)
+def test_a_bad_library_file_is_refused(package, damage, expected):
+    library = package / "native" / "libcachalot_torch.so"
+    damage(library)
+    message, enabled = refusal(ENABLE, f"EnableError: {library}", PYTHONPATH=package.parent)
+    assert expected in message
+    assert not enabled
+
+
+def _some_library():
+    import _ctypes
+
+    return _ctypes.__file__
+
+
+# ---- the adapter ----
+
+full_adapter = pytest.mark.skipif(MODE != "full", reason="is about the full allocator's adapter")
+
+FALLS_BACK = """
+with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter("always")
+    cachalot.enable()
+assert cachalot.enabled_mode() == "plug"
+(warning,) = caught
+print(warning.message)
+kept = torch.empty(3 << 20, dtype=torch.uint8, device="cuda")
+assert torch.cuda.memory_allocated() == 3 << 20
+"""
+
+
+@full_adapter
+def test_without_an_adapter_source_it_falls_back_with_one_warning(package):
+    for source in (package / "native" / "adapter").glob("torch_*.cpp"):
+        source.rename(source.with_name("torch_1_0.cpp"))
+    warning = succeeds(run_python(FALLS_BACK, preamble=IMPORT, PYTHONPATH=package.parent))
+    assert "there is no adapter for PyTorch" in warning and "MemPool" in warning
+    message, _ = refusal(ENABLE, "EnableError: there is no adapter for PyTorch", PYTHONPATH=package.parent)
+
+
+@full_adapter
+def test_without_a_compiler_it_falls_back_with_one_warning(tmp_path):
+    environment = {"CACHALOT_CACHE_DIR": tmp_path, "CXX": "no-such-compiler"}
+    warning = succeeds(run_python(FALLS_BACK, preamble=IMPORT, **environment))
+    assert "no-such-compiler" in warning
+
+
+@full_adapter
+def test_a_compile_error_is_told_in_one_line(package, tmp_path):
+    (source,) = (package / "native" / "adapter").glob("torch_2_11.cpp")
+    source.write_text("#error this adapter is broken\n")
+    environment = {"CACHALOT_CACHE_DIR": tmp_path / "cache", "PYTHONPATH": package.parent}
+    message, enabled = refusal(ENABLE, "EnableError: ", **environment)
+    assert "this adapter is broken" in message
+    assert not enabled
+    assert not any((tmp_path / "cache").iterdir())
+
+
+@full_adapter
+def test_the_adapter_is_compiled_once_by_processes_that_start_together(tmp_path):
+    import subprocess
+
+    environment = os.environ | {"CACHALOT_CACHE_DIR": str(tmp_path)}
+    code = IMPORT + ENABLE + "\ntorch.empty(1, device='cuda')"
+    processes = [subprocess.Popen([sys.executable, "-c", code], env=environment) for _ in range(2)]
+    assert [process.wait(timeout=300) for process in processes] == [0, 0]
+    (adapter,) = tmp_path.iterdir()
+    assert adapter.suffix == ".so"
+    before = adapter.stat().st_mtime_ns
+    succeeds(run_python("", CACHALOT_CACHE_DIR=tmp_path, CXX="no-such-compiler"))
+    assert adapter.stat().st_mtime_ns == before
+
+
+# ---- settings ----
+
+
+def test_pytorchs_settings_are_taken_over_and_CACHALOT_CONF_is_on_top():
+    process = run_python(
+        """
+        kept = torch.empty(1, device="cuda")
+        settings = torch.cuda.memory._snapshot()["allocator_settings"]
+        print(settings["max_split_size"] >> 20, settings["garbage_collection_threshold"], settings["roundup_power2_divisions"]["1"])
+        """,
+        PYTORCH_CUDA_ALLOC_CONF="max_split_size_mb:100,garbage_collection_threshold:0.5,",
+        CACHALOT_CONF="garbage_collection_threshold:0.75,roundup_power2_divisions:4",
+    )
+    assert succeeds(process).split() == ["100", "0.75", "4"]
+
+
+def test_keys_of_newer_versions_are_ignored_aloud():
+    process = run_python(
+        f"""
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            {ENABLE}
+        print(*(str(warning.message) for warning in caught), sep="\\n")
+        kept = torch.empty(1, device="cuda")
+        assert torch.cuda.memory._snapshot()["allocator_settings"]["max_split_size"] == 100 << 20
+        """,
+        preamble=IMPORT,
+        PYTORCH_CUDA_ALLOC_CONF="throw_on_cudamalloc_oom:True,max_split_size_mb:100,expandable_segments_reserve_by_class:[1:2,>:3]",
+    )
+    first, second = succeeds(process).strip().splitlines()
+    assert "throw_on_cudamalloc_oom" in first and "ignored" in first
+    assert "expandable_segments_reserve_by_class" in second
+
+
+def test_backend_native_in_the_environment_harms_nothing():
+    process = run_python(
+        """
+        kept = torch.empty(1, device="cuda")
+        pinned = torch.empty(1000, pin_memory=True)
+        torch._C._accelerator_setAllocatorSettings("max_split_size_mb:40")
+        """,
+        PYTORCH_CUDA_ALLOC_CONF="backend:native",
+    )
+    succeeds(process)
+
+
+def test_expandable_segments_in_the_environment_are_ignored_aloud():
+    process = run_python(
+        """
+        kept = torch.empty(3 << 20, dtype=torch.uint8, device="cuda")
+        assert torch.cuda.memory_reserved() == 20 << 20
+        """,
+        PYTORCH_CUDA_ALLOC_CONF="expandable_segments:True",
+    )
+    succeeds(process)
+    assert "expandable" in process.stderr
+
+
+@pytest.mark.parametrize("value, reserved", [("1", 0), ("0", 20 << 20)])
+@pytest.mark.skipif(MODE != "full", reason="the plug always caches")
+def test_caching_can_be_switched_off_by_the_environment(value, reserved):
+    process = run_python(
+        """
+        kept = torch.ones(3 << 20, dtype=torch.uint8, device="cuda")
+        print(torch.cuda.memory_reserved())
+        del kept
+        """,
+        PYTORCH_NO_CUDA_MEMORY_CACHING=value,
+    )
+    assert int(succeeds(process)) == reserved
+
+
+# ---- figures ----
+
+
+def test_stats_and_fragmentation_say_what_torch_says():
+    import cachalot
+    import torch
+
+    small, large = world.bytes_on_gpu(1000), world.bytes_on_gpu(5 << 20)
+    assert cachalot.is_enabled() and cachalot.enabled_mode() == MODE
+    assert cachalot.stats() == cachalot.stats(0) == cachalot.stats("cuda:0") == dict(torch.cuda.memory_stats())
+    assert cachalot.stats("cuda:1")["allocation.all.current"] == 0
+    figures = cachalot.fragmentation()
+    assert figures.requested_bytes == 1000 + (5 << 20)
+    assert figures.allocated_bytes == torch.cuda.memory_allocated()
+    assert figures.reserved_bytes == torch.cuda.memory_reserved() == 22 << 20
+    assert figures.free_bytes == figures.reserved_bytes - figures.allocated_bytes
+    assert (figures.free_blocks, sum(figures.free_block_histogram), figures.largest_free_bytes) == (2, 2, 15 << 20)
+    assert figures.internal == pytest.approx(1 - figures.requested_bytes / figures.allocated_bytes)
+    assert figures.external == pytest.approx(1 - figures.largest_free_bytes / figures.free_bytes)
+    assert figures.reserved_ratio == pytest.approx(figures.reserved_bytes / figures.allocated_bytes)
+    with pytest.raises(AttributeError):
+        figures.free_blocks = 0
+    with pytest.raises((RuntimeError, ValueError), match=str(torch.cuda.device_count())):
+        cachalot.stats(torch.cuda.device_count())
+
+
+def test_before_cuda_is_in_use_there_is_nothing_to_tell():
+    process = run_python(
+        f"""
+        try:
+            cachalot.stats()
+        except cachalot.EnableError as error:
+            print(error)
+        {ENABLE}
+        assert cachalot.stats() == {{}} and cachalot.fragmentation() == cachalot.Fragmentation()
+        assert not torch.cuda.is_initialized()
+        """,
+        preamble=IMPORT,
+    )
+    assert "call cachalot.enable() first" in succeeds(process)
+
+
+# ---- python -m cachalot ----
+
+SCRIPT = """
+import sys, __main__, torch
+import neighbour
+kept = torch.empty(3 << 20, dtype=torch.uint8, device="cuda")
+print(torch.cuda.memory.get_allocator_backend() != "native")
+print(sys.argv[0], sys.argv[1:])
+print(sys.path[0], neighbour.__name__)
+print(__name__, __file__, __main__ is sys.modules["__main__"], __main__.kept is kept)
+print(sorted(name for name in globals() if not name.startswith("__")))
+print(__spec__, __package__, __doc__)
+"""
+
+
+@pytest.fixture
+def folder(tmp_path):
+    (tmp_path / "neighbour.py").write_text("")
+    (tmp_path / "script.py").write_text(SCRIPT)
+    return tmp_path
+
+
+def lines_of(command, folder):
+    return succeeds(
+        run(command, PYTHONPATH=os.pathsep.join((os.environ["PYTHONPATH"], "")).rstrip(os.pathsep))
+    ).splitlines()
+
+
+def test_a_script_runs_as_python_itself_would_run_it(folder):
+    script = folder / "script.py"
+    arguments = [script, "--config", "mine", "-m", "x"]
+    with_cachalot = lines_of([sys.executable, "-m", "cachalot", *arguments], folder)
+    alone = lines_of([sys.executable, *arguments], folder)
+    assert with_cachalot[0] == "True" and alone[0] == "False"
+    assert with_cachalot[1:] == alone[1:]
+
+
+def test_a_module_runs_as_python_itself_would_run_it(folder):
+    code = (
+        f"import os, runpy, sys\nos.chdir({str(folder)!r})\nos.execv(sys.executable, [sys.executable, *sys.argv[1:]])"
+    )
+    starter = [sys.executable, "-c", code]
+    module = ["-m", "script", "--flag", "a"]
+    with_cachalot = lines_of([*starter, "-m", "cachalot", *module], folder)
+    alone = lines_of([*starter, *module], folder)
+    assert with_cachalot[0] == "True" and alone[0] == "False"
+    assert with_cachalot[1:-1] == alone[1:-1]
+
+
+def test_its_own_options_come_first(folder):
+    script = folder / "options.py"
+    script.write_text(
+        "import torch; torch.cuda.init()\n"
+        "print(torch.cuda.memory._snapshot()['allocator_settings']['max_split_size'] >> 20)"
+    )
+    assert lines_of([sys.executable, "-m", "cachalot", "--config", "max_split_size_mb:64", script], folder) == ["64"]
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        (["--config", "max_split_size_mb:1", "script.py"], "cachalot: "),
+        (["no_such_script.py"], "no_such_script.py"),
+        (["-m", "no_such_module"], "no_such_module"),
+        ([], "usage: python -m cachalot"),
+    ],
+)
+def test_its_mistakes_are_told_in_words(arguments, message):
+    process = run([sys.executable, "-m", "cachalot", *arguments])
+    assert process.returncode != 0
+    assert message in process.stderr and "Traceback" not in process.stderr
+
+
+def test_a_scripts_exit_status_is_the_processs(folder):
+    script = folder / "fails.py"
+    script.write_text("import sys; sys.exit(7)")
+    assert run([sys.executable, "-m", "cachalot", script]).returncode == 7

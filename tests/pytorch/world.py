@@ -1,0 +1,104 @@
+"""The world that the tests run in: the mode, the device, and other processes in the same mode."""
+
+import ctypes
+import gc
+import os
+import subprocess
+import sys
+import textwrap
+
+import pytest
+import torch
+
+MODES = ("native", "plug", "full")
+MODE = os.environ.get("CACHALOT_TEST_MODE", "")
+if MODE not in MODES:
+    pytest.exit(f"CACHALOT_TEST_MODE is '{MODE}'; it must be one of {', '.join(MODES)}", returncode=2)
+
+KiB = 1 << 10
+MiB = 1 << 20
+GiB = 1 << 30
+
+not_native = pytest.mark.skipif(MODE == "native", reason="is about cachalot")
+full_only = pytest.mark.skipif(MODE != "full", reason="is about the full allocator")
+not_plug = pytest.mark.skipif(MODE == "plug", reason="needs the full allocator (test_functions.py)")
+page_heap = pytest.mark.skipif(MODE != "native", reason="waits for the page heap")
+
+# The lines with which a program of this mode begins.
+PREAMBLE = "import torch\n" + ("" if MODE == "native" else f"import cachalot\ncachalot.enable(mode={MODE!r})\n")
+
+
+def enable():
+    if MODE != "native":
+        import cachalot
+
+        cachalot.enable(mode=MODE)
+
+
+def reset():
+    """An empty allocator with default settings and with statistics that begin now."""
+    gc.collect()
+    torch.cuda.synchronize()
+    torch.cuda.memory._record_memory_history(None)
+    torch._C._accelerator_setAllocatorSettings("")
+    torch.cuda.set_per_process_memory_fraction(1.0)
+    torch.cuda.empty_cache()
+    torch.cuda.reset_peak_memory_stats()
+    torch.cuda.reset_accumulated_memory_stats()
+    assert torch.cuda.memory_allocated() == 0, "an earlier test left tensors behind"
+
+
+def bytes_on_gpu(count, device="cuda"):
+    """A tensor of `count` bytes, not written to."""
+    return torch.empty(count, dtype=torch.uint8, device=device)
+
+
+def total_memory():
+    return torch.cuda.mem_get_info()[1]
+
+
+def keep_busy(stream, seconds=1.0):
+    """Queues work on the stream that lasts: simulated time passes only when somebody waits for it."""
+    simulated = getattr(ctypes.CDLL(None), "cachalot_sim_launch", None)
+    if simulated is None:
+        with torch.cuda.stream(stream):
+            torch.cuda._sleep(int(seconds * torch.cuda.get_device_properties(stream.device).clock_rate * 1000))
+        return
+    simulated.argtypes = [ctypes.c_void_p, ctypes.c_uint64]
+    assert simulated(stream.cuda_stream, int(seconds * 1e9)) == 0
+
+
+def segments(pool=None):
+    """Of the snapshot: all, or a private pool's."""
+    return [s for s in torch.cuda.memory_snapshot() if pool is None or s["segment_pool_id"] == tuple(pool)]
+
+
+def restore_pool(state, alive, kept=()):
+    """Restores a checkpoint of a private pool on device 0, as torch.compile's graph trees do.
+
+    `alive` are the tensors that live in the pool: they lose their memory. Of those in `kept`, storages that own the same
+    memory again are returned.
+    """
+    owners = [
+        torch._C._construct_storage_from_data_pointer(t.data_ptr(), t.device, t.untyped_storage().nbytes()) for t in kept
+    ]
+    stale = [tensor.untyped_storage()._cdata for tensor in alive]
+    torch._C._cuda_setCheckpointPoolState(0, state, stale, [owner._cdata for owner in owners])
+    return owners
+
+
+def run_python(code, *, preamble=PREAMBLE, arguments=(), timeout=120, **environment):
+    """Runs `code` in a process of its own, in this mode; returns it with its output."""
+    return run([sys.executable, "-c", preamble + textwrap.dedent(code), *arguments], timeout=timeout, **environment)
+
+
+def run(command, *, timeout=120, **environment):
+    environment = {name: str(value) for name, value in environment.items()}
+    return subprocess.run(
+        [str(word) for word in command], env=os.environ | environment, capture_output=True, text=True, timeout=timeout
+    )
+
+
+def succeeds(process):
+    assert process.returncode == 0, f"exit status {process.returncode}\n{process.stdout}\n{process.stderr}"
+    return process.stdout
