@@ -17,6 +17,14 @@ install(TARGETS ${installed} EXPORT cachalotTargets FILE_SET HEADERS)
 if(TARGET cachalot_cli)
   install(TARGETS cachalot_cli)
 endif()
+if(TARGET cachalot_simulator)
+  install(TARGETS cachalot_simulator LIBRARY DESTINATION ${CACHALOT_SIMULATOR_INSTALL_DIR})
+  install(FILES simulator/python/sitecustomize.py DESTINATION ${CACHALOT_SIMULATOR_INSTALL_DIR}/python)
+  install(CODE "
+    set(driver \$ENV{DESTDIR}\${CMAKE_INSTALL_PREFIX}/${CACHALOT_SIMULATOR_INSTALL_DIR}/driver)
+    file(MAKE_DIRECTORY \${driver})
+    file(CREATE_LINK ../libcachalot_simulator.so \${driver}/libcuda.so.1 SYMBOLIC)")
+endif()
 install(EXPORT cachalotTargets NAMESPACE cachalot:: DESTINATION ${package_dir})
 
 configure_package_config_file(

@@ -9,6 +9,9 @@ option(CACHALOT_WERROR "Treat warnings as errors" OFF)
 option(CACHALOT_LTO "Optimize the library at link time" OFF)
 set(CACHALOT_SANITIZE "" CACHE STRING "Sanitizers for everything, as for -fsanitize: address,undefined or thread")
 
+include(GNUInstallDirs)
+set(CACHALOT_SIMULATOR_INSTALL_DIR ${CMAKE_INSTALL_LIBDIR}/cachalot/simulator)  # `cachalot simulate` looks here, too
+
 set(CMAKE_CXX_STANDARD 20)
 set(CMAKE_CXX_STANDARD_REQUIRED ON)
 set(CMAKE_CXX_EXTENSIONS OFF)

@@ -70,6 +70,7 @@ function(cachalot_python_tests)
     add_test(NAME pytorch.${mode} COMMAND ${python} -B -m pytest -q -p no:cacheprovider ${PROJECT_SOURCE_DIR}/tests/pytorch)
     set_tests_properties(pytorch.${mode} PROPERTIES LABELS pytorch TIMEOUT 1200
       ENVIRONMENT "CACHALOT_TEST_MODE=${mode};CACHALOT_CACHE_DIR=${PROJECT_BINARY_DIR}/python/cache;\
+CACHALOT_COMMAND=${PROJECT_BINARY_DIR}/tools/cachalot;\
 PYTHONPATH=${PROJECT_BINARY_DIR}/python;LD_PRELOAD=$<TARGET_FILE:cachalot_simulator>;\
 LD_LIBRARY_PATH=$<TARGET_FILE_DIR:cachalot_simulator>/driver;\
 CACHALOT_SIM_DEVICES=2;CACHALOT_SIM_MEMORY=8GiB"
@@ -85,11 +86,12 @@ function(cachalot_python_for_tests python why_not)
     set(${why_not} "the plug-in or the simulated CUDA runtime is not built" PARENT_SCOPE)
     return()
   endif()
-  set(candidate ${CACHALOT_PYTHON} $ENV{CACHALOT_PYTHON})
-  list(POP_FRONT candidate candidate)
+  set(candidate ${CACHALOT_PYTHON})
   if(NOT candidate)
-    find_program(CACHALOT_PYTHON_ON_PATH python3)
-    set(candidate ${CACHALOT_PYTHON_ON_PATH})
+    set(candidate $ENV{CACHALOT_PYTHON})
+  endif()
+  if(NOT candidate)
+    find_program(candidate python3 NO_CACHE)
   endif()
   if(NOT candidate)
     set(${why_not} "there is no python3 on PATH" PARENT_SCOPE)

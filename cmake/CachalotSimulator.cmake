@@ -44,4 +44,88 @@ function(cachalot_simulator)
     COMMAND ${CMAKE_COMMAND} -E make_directory ${PROJECT_BINARY_DIR}/simulator/driver
     COMMAND ${CMAKE_COMMAND} -E create_symlink
       ../$<TARGET_FILE_NAME:cachalot_simulator> ${PROJECT_BINARY_DIR}/simulator/driver/libcuda.so.1)
+  # What `cachalot simulate` puts on PYTHONPATH.
+  cachalot_link(${PROJECT_SOURCE_DIR}/simulator/python/sitecustomize.py ${PROJECT_BINARY_DIR}/simulator/python)
+endfunction()
+
+# Runs a program with the simulator in front of everything else.
+function(cachalot_simulated_environment result)
+  set(${result} "LD_PRELOAD=$<TARGET_FILE:cachalot_simulator>" ${ARGN} PARENT_SCOPE)
+endfunction()
+
+# build/<preset>/tests/test_simulator: CUDA programs, linked with the real libcudart, that run with the simulator preloaded.
+# The GPU tests of other folders run on it too, as simulator.<folder>.
+function(cachalot_simulator_tests)
+  cmake_parse_arguments(PARSE_ARGV 0 arg "" "PROBE;PROGRAM" "SOURCES;GPU_TESTS")
+  if(NOT CACHALOT_HAS_CUDA)
+    message(STATUS "cachalot: the simulator is not tested: that needs a toolkit's libcudart to link with")
+    return()
+  endif()
+  find_package(GTest REQUIRED)
+  cachalot_files(sources tests/simulator ${arg_SOURCES})
+  cachalot_files(probe tests/simulator ${arg_PROBE})
+  add_executable(simulator_probe ${probe})
+  add_executable(test_simulator ${sources})
+  foreach(target IN ITEMS simulator_probe test_simulator)
+    set_target_properties(${target} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests)
+    target_include_directories(${target} PRIVATE ${PROJECT_SOURCE_DIR}/simulator/include)
+    target_link_libraries(${target} PRIVATE CUDA::cudart cachalot_flags)
+  endforeach()
+  target_link_libraries(test_simulator PRIVATE
+    GTest::gtest_main fmt::fmt-header-only nlohmann_json::nlohmann_json Threads::Threads)
+  # Behind the runtime, so that CUDA's functions are bound to libcudart, as in any program.
+  target_link_libraries(test_simulator PRIVATE cachalot_simulator)
+  target_compile_definitions(test_simulator PRIVATE CACHALOT_PROBE="$<TARGET_FILE:simulator_probe>")
+  add_dependencies(test_simulator simulator_probe cachalot_simulator)
+
+  cachalot_simulated_environment(small
+    CACHALOT_SIM_DEVICES=2 CACHALOT_SIM_MEMORY=64MiB CACHALOT_SIM_GPU=l4)
+  add_test(NAME simulator COMMAND test_simulator)
+  add_test(NAME simulator.without_latencies COMMAND test_simulator)
+  set_tests_properties(simulator PROPERTIES ENVIRONMENT "${small}")
+  set_tests_properties(simulator.without_latencies PROPERTIES ENVIRONMENT "${small};CACHALOT_SIM_LATENCY=none")
+  set(tests simulator simulator.without_latencies)
+
+  cachalot_simulated_environment(two_devices CACHALOT_SIM_DEVICES=2 CACHALOT_SIM_COPY_BYTES=1GiB)
+  foreach(folder IN LISTS arg_GPU_TESTS)
+    add_test(NAME simulator.${folder} COMMAND test_${folder} --gtest_filter=*Cuda*:*Gpu*)
+    set_tests_properties(simulator.${folder} PROPERTIES ENVIRONMENT "${two_devices}" RUN_SERIAL ON)
+    list(APPEND tests simulator.${folder})
+  endforeach()
+
+  find_library(CACHALOT_CUDART cudart HINTS ${CUDAToolkit_LIBRARY_DIR})
+  add_test(NAME simulator.exports
+    COMMAND ${CMAKE_COMMAND} -D NM=${CMAKE_NM} -D SIMULATOR=$<TARGET_FILE:cachalot_simulator>
+            -D CUDART=${CACHALOT_CUDART} -P ${PROJECT_SOURCE_DIR}/tests/simulator/check_exports.cmake)
+  list(APPEND tests simulator.exports)
+
+  if(EXISTS "${CUDAToolkit_NVCC_EXECUTABLE}")
+    cachalot_files(source tests/simulator ${arg_PROGRAM})
+    set(program ${PROJECT_BINARY_DIR}/tests/simulator_program)
+    add_custom_command(OUTPUT ${program} DEPENDS ${source} VERBATIM
+      COMMAND ${CUDAToolkit_NVCC_EXECUTABLE} -std=c++17 -cudart shared -arch sm_80 -o ${program} ${source})
+    add_custom_target(simulator_program ALL DEPENDS ${program})
+    add_test(NAME simulator.program COMMAND ${program})
+    set_tests_properties(simulator.program PROPERTIES
+      ENVIRONMENT "${small}" PASS_REGULAR_EXPRESSION "^2 3 cudaErrorInvalidConfiguration\n$")
+    list(APPEND tests simulator.program)
+  else()
+    message(STATUS "cachalot: no nvcc: that a program compiled by it runs on the simulator is not tested")
+  endif()
+  set_tests_properties(${tests} PROPERTIES LABELS simulator TIMEOUT 300)
+endfunction()
+
+# build/<preset>/bench/simulator_calls
+function(cachalot_simulator_benchmark source)
+  cachalot_files(sources bench ${source})
+  if(NOT CACHALOT_HAS_CUDA)
+    return()
+  endif()
+  cmake_path(GET source STEM name)
+  add_executable(bench_${name} ${sources})
+  set_target_properties(bench_${name} PROPERTIES
+    OUTPUT_NAME ${name} RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/bench)
+  target_compile_definitions(bench_${name} PRIVATE CACHALOT_SIMULATOR="$<TARGET_FILE:cachalot_simulator>")
+  target_link_libraries(bench_${name} PRIVATE CUDA::cudart cachalot_flags ${CMAKE_DL_LIBS})
+  add_dependencies(bench_${name} cachalot_simulator)
 endfunction()

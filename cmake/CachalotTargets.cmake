@@ -21,7 +21,19 @@ function(cachalot_require_all_listed)
     ${PROJECT_SOURCE_DIR}/allocator/*.cpp ${PROJECT_SOURCE_DIR}/allocator/include/*.h ${PROJECT_SOURCE_DIR}/tools/*.cpp
     ${PROJECT_SOURCE_DIR}/tests/*.cpp ${PROJECT_SOURCE_DIR}/tests/*.c ${PROJECT_SOURCE_DIR}/bench/*.cpp
     ${PROJECT_SOURCE_DIR}/examples/*.cpp ${PROJECT_SOURCE_DIR}/examples/*.c)
+  if(TARGET cachalot_simulator)
+    file(GLOB_RECURSE simulator CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/simulator/*.cpp)
+    list(APPEND found ${simulator})
+  endif()
+  if(TARGET cachalot_torch)
+    file(GLOB plugin CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/pytorch/*.cpp)
+    list(APPEND found ${plugin})
+  endif()
+  list(FILTER found EXCLUDE REGEX "/bench/pytorch/")                                # compiled by its Python program
   list(FILTER found EXCLUDE REGEX "/allocator/device/(no_cuda|cuda_device)\\.cpp$")  # one of the two is built
+  if(NOT TARGET test_simulator)
+    list(FILTER found EXCLUDE REGEX "/(tests/simulator/|bench/simulator_calls)")
+  endif()
   list(FILTER found EXCLUDE REGEX "/tests/package/")                                # a project of its own
   get_property(listed GLOBAL PROPERTY cachalot_listed)
   list(REMOVE_ITEM found ${listed})
@@ -125,6 +137,8 @@ function(cachalot_command)
   target_compile_options(cachalot_cli PRIVATE ${CACHALOT_LTO_COMPILE})
   target_link_options(cachalot_cli PRIVATE ${CACHALOT_LTO_LINK})
   target_link_libraries(cachalot_cli PRIVATE cachalot_replay CLI11::CLI11)
+  target_sources(cachalot_cli PRIVATE ${PROJECT_SOURCE_DIR}/simulator/gpu_models.cpp)  # the table, for `simulate`
+  target_compile_definitions(cachalot_cli PRIVATE CACHALOT_SIMULATOR_INSTALL_DIR="${CACHALOT_SIMULATOR_INSTALL_DIR}")
 endfunction()
 
 # One test program, build/<preset>/tests/test_<folder>, of files in tests/<folder>.
@@ -179,6 +193,22 @@ function(cachalot_test folder)
     add_test(NAME ${folder} COMMAND ${target})
   endif()
   set_tests_properties(${folder} PROPERTIES LABELS ${folder} ${common})
+endfunction()
+
+# A CUDA program that test_<folder> runs on a simulated GPU: CACHALOT_SIMULATED_PROGRAM is its path, empty where there is
+# no simulator.
+function(cachalot_simulated_program folder source)
+  cachalot_files(sources tests/${folder} ${source})
+  set(path "")
+  if(TARGET cachalot_simulator AND CACHALOT_HAS_CUDA)
+    cmake_path(GET source STEM name)
+    add_executable(${name} ${sources})
+    set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests)
+    target_link_libraries(${name} PRIVATE CUDA::cudart cachalot_flags)
+    add_dependencies(test_${folder} ${name} cachalot_simulator)
+    set(path $<TARGET_FILE:${name}>)
+  endif()
+  target_compile_definitions(test_${folder} PRIVATE CACHALOT_SIMULATED_PROGRAM="${path}")
 endfunction()
 
 # One program a file: build/<preset>/bench/<file>.

@@ -52,22 +52,12 @@ std::string expand_path(std::string path) {
   return path;
 }
 
-DeviceCall parse_call(std::string_view name, std::string_view fault) {
-  std::string known;
-  for (std::size_t i = 0; i < kDeviceCallCount; ++i) {
-    const auto call = static_cast<DeviceCall>(i);
-    if (name == to_string(call)) return call;
-    known += fmt::format("{}{}", i == 0 ? "" : ", ", to_string(call));
-  }
-  refuse(fault, fmt::format("'{}' is none of any, {}", name, known));
-}
-
 Fault parse_fault(std::string_view text) {
   const auto colon = text.find(':');
   if (colon == std::string_view::npos) refuse(text, "a fault is CALL:N, CALL:N+ or either with :error=CODE");
   Fault fault;
   const std::string_view call = text.substr(0, colon);
-  if (call != "any") fault.call = parse_call(call, text);
+  if (call != "any") fault.call = parse_call(call);
   std::string_view count = text.substr(colon + 1);
   if (const auto second = count.find(':'); second != std::string_view::npos) {
     std::string_view error = count.substr(second + 1);
@@ -96,6 +86,16 @@ void read(const char* variable, Take&& take) {
 
 }  // namespace
 
+DeviceCall parse_call(std::string_view name) {
+  std::string known;
+  for (std::size_t i = 0; i < kDeviceCallCount; ++i) {
+    const auto call = static_cast<DeviceCall>(i);
+    if (name == to_string(call)) return call;
+    known += fmt::format("{}{}", i == 0 ? "" : ", ", to_string(call));
+  }
+  refuse(name, fmt::format("a call is one of {}", known));
+}
+
 std::vector<Fault> parse_faults(const std::string& text) {
   std::vector<Fault> faults;
   std::string_view rest = text;
@@ -112,9 +112,8 @@ Config read_config() {
   config.gpu = &find_gpu_model("h100");
   read("CACHALOT_SIM_GPU", [&](const auto& text) { config.gpu = &find_gpu_model(text); });
   config.memory_bytes = config.gpu->memory_bytes;
-  read("CACHALOT_SIM_MEMORY", [&](const auto& text) {
-    config.memory_bytes = parse_bytes_between(text, kPhysicalUnit, kLargestAddressSpace);
-  });
+  read("CACHALOT_SIM_MEMORY",
+       [&](const auto& text) { config.memory_bytes = parse_bytes_between(text, kPhysicalUnit, kLargestAddressSpace); });
   read("CACHALOT_SIM_DEVICES",
        [&](const auto& text) { config.devices = static_cast<int>(parse_integer(text, 0, kMostDevices)); });
   read("CACHALOT_SIM_LAUNCH_NS",

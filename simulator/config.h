@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "cachalot/simulated_device.h"
@@ -28,6 +29,9 @@ struct Config {
 
 // Throws InvalidArgument that names variable, value and rule.
 Config read_config();
+
+// A call by its name, "malloc", "event_query", …; throws InvalidArgument that lists them.
+DeviceCall parse_call(std::string_view name);
 
 // "malloc:3", "create:2:error=700", "malloc:5+,map:1": see simulator/README.md. Throws InvalidArgument.
 std::vector<Fault> parse_faults(const std::string& text);

@@ -1,4 +1,6 @@
 // The driver's functions about memory: virtual memory, allocations, copies, pointers.
+#include <cstring>
+
 #include "device/cuda_codes.h"
 #include "simulator/calls.h"
 
@@ -39,28 +41,39 @@ cudaError_t pointer_attribute(Process& process, void* value, CUpointer_attribute
   }
   const HostRange* host = process.host_memory.find(pointer(address));
   switch (attribute) {
-    case CU_POINTER_ATTRIBUTE_CONTEXT: return give(value, reinterpret_cast<CUcontext>(&process.device(what.device)));
+    case CU_POINTER_ATTRIBUTE_CONTEXT:
+      return give(value, reinterpret_cast<CUcontext>(&process.device(what.device)));
     case CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
       return give(value, what.type == cudaMemoryTypeDevice ? CU_MEMORYTYPE_DEVICE : CU_MEMORYTYPE_HOST);
-    case CU_POINTER_ATTRIBUTE_DEVICE_POINTER: return give(value, address);
+    case CU_POINTER_ATTRIBUTE_DEVICE_POINTER:
+      return give(value, address);
     case CU_POINTER_ATTRIBUTE_HOST_POINTER:
       return what.type == cudaMemoryTypeHost ? give(value, pointer(address)) : cudaErrorInvalidValue;
-    case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS: return give(value, false);
-    case CU_POINTER_ATTRIBUTE_BUFFER_ID: return give(value, static_cast<unsigned long long>(range.address));
-    case CU_POINTER_ATTRIBUTE_IS_MANAGED: return give(value, host && host->kind == HostRange::Kind::managed);
-    case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL: return give(value, what.device);
-    case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE: return give(value, !host);
-    case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR: return give(value, static_cast<CUdeviceptr>(range.address));
-    case CU_POINTER_ATTRIBUTE_RANGE_SIZE: return give(value, range.bytes);
-    case CU_POINTER_ATTRIBUTE_MAPPED: return give(value, true);
-    default: return cudaErrorNotSupported;
+    case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS:
+      return give(value, false);
+    case CU_POINTER_ATTRIBUTE_BUFFER_ID:
+      return give(value, static_cast<unsigned long long>(range.address));
+    case CU_POINTER_ATTRIBUTE_IS_MANAGED:
+      return give(value, host && host->kind == HostRange::Kind::managed);
+    case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL:
+      return give(value, what.device);
+    case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
+      return give(value, !host);
+    case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
+      return give(value, static_cast<CUdeviceptr>(range.address));
+    case CU_POINTER_ATTRIBUTE_RANGE_SIZE:
+      return give(value, range.bytes);
+    case CU_POINTER_ATTRIBUTE_MAPPED:
+      return give(value, true);
+    default:
+      return cudaErrorNotSupported;
   }
 }
 
 CUresult fill(CUdeviceptr to, std::uint64_t pattern, std::size_t pattern_bytes, std::size_t count, CUstream handle) {
   return driver_call([&](Process& process) {
     StreamState& stream = process.stream("cuMemset", handle);
-    process.launch("cuMemset", stream, cudaGraphNodeTypeMemset, process.config.launch_ns);
+    process.launch(stream, cudaGraphNodeTypeMemset, process.config.launch_ns);
     if (!stream.capture) process.fill(pointer(to), pattern, pattern_bytes, count * pattern_bytes);
     return cudaSuccess;
   });
@@ -138,8 +151,8 @@ CUresult cuMemSetAccess(CUdeviceptr address, size_t bytes, const CUmemAccessDesc
   });
 }
 
-CUresult cuMemExportToShareableHandle(void* shared, CUmemGenericAllocationHandle handle,
-                                      CUmemAllocationHandleType type, unsigned long long) {
+CUresult cuMemExportToShareableHandle(void* shared, CUmemGenericAllocationHandle handle, CUmemAllocationHandleType type,
+                                      unsigned long long) {
   return driver_call([&](Process& process) {
     if (type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) return cudaErrorNotSupported;
     return give(shared, process.export_handle(handle));
@@ -226,10 +239,46 @@ CUresult cuMemHostGetDevicePointer(CUdeviceptr* device, void* host, unsigned int
   return static_cast<CUresult>(cudaHostGetDevicePointer(reinterpret_cast<void**>(device), host, flags));
 }
 
+CUresult cuMemAllocManaged(CUdeviceptr* address, size_t bytes, unsigned int flags) {
+  return static_cast<CUresult>(cudaMallocManaged(reinterpret_cast<void**>(address), bytes, flags));
+}
+CUresult cuMemAllocPitch(CUdeviceptr* address, size_t* pitch, size_t width, size_t height, unsigned int) {
+  return static_cast<CUresult>(cudaMallocPitch(reinterpret_cast<void**>(address), pitch, width, height));
+}
+CUresult cuMemAllocAsync(CUdeviceptr* address, size_t bytes, CUstream stream) {
+  return static_cast<CUresult>(cudaMallocAsync(reinterpret_cast<void**>(address), bytes, stream));
+}
+CUresult cuMemFreeAsync(CUdeviceptr address, CUstream stream) {
+  return static_cast<CUresult>(cudaFreeAsync(pointer(address), stream));
+}
+CUresult cuIpcGetMemHandle(CUipcMemHandle* handle, CUdeviceptr address) {
+  static_assert(sizeof(CUipcMemHandle) == sizeof(cudaIpcMemHandle_t));
+  return static_cast<CUresult>(cudaIpcGetMemHandle(reinterpret_cast<cudaIpcMemHandle_t*>(handle), pointer(address)));
+}
+CUresult cuIpcOpenMemHandle(CUdeviceptr* address, CUipcMemHandle handle, unsigned int flags) {
+  cudaIpcMemHandle_t runtime_handle;
+  std::memcpy(&runtime_handle, &handle, sizeof(handle));
+  return static_cast<CUresult>(cudaIpcOpenMemHandle(reinterpret_cast<void**>(address), runtime_handle, flags));
+}
+CUresult cuIpcCloseMemHandle(CUdeviceptr address) {
+  return static_cast<CUresult>(cudaIpcCloseMemHandle(pointer(address)));
+}
+
 // ---- Pointers -------------------------------------------------------------------------------------------------------
 
 CUresult cuPointerGetAttribute(void* value, CUpointer_attribute attribute, CUdeviceptr address) {
   return driver_call([&](Process& process) { return pointer_attribute(process, value, attribute, address); });
+}
+
+CUresult cuPointerGetAttributes(unsigned int count, CUpointer_attribute* attributes, void** values,
+                                CUdeviceptr address) {
+  return driver_call([&](Process& process) {
+    for (unsigned int i = 0; i < count; ++i) {
+      const cudaError_t error = pointer_attribute(process, values[i], attributes[i], address);
+      if (error != cudaSuccess) return error;
+    }
+    return cudaSuccess;
+  });
 }
 
 // ---- Copies and fills -----------------------------------------------------------------------------------------------

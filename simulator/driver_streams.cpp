@@ -19,7 +19,9 @@ CUresult write(CUstream handle, CUdeviceptr address, std::uint64_t value, std::s
 
 extern "C" {
 
-CUresult cuStreamCreate(CUstream* stream, unsigned int flags) { return result(cudaStreamCreateWithFlags(stream, flags)); }
+CUresult cuStreamCreate(CUstream* stream, unsigned int flags) {
+  return result(cudaStreamCreateWithFlags(stream, flags));
+}
 CUresult cuStreamCreateWithPriority(CUstream* stream, unsigned int flags, int priority) {
   return result(cudaStreamCreateWithPriority(stream, flags, priority));
 }
@@ -28,6 +30,16 @@ CUresult cuStreamSynchronize(CUstream stream) { return result(cudaStreamSynchron
 CUresult cuStreamWaitEvent(CUstream stream, CUevent event, unsigned int flags) {
   return result(cudaStreamWaitEvent(stream, event, flags));
 }
+CUresult cuStreamBeginCapture(CUstream stream, CUstreamCaptureMode mode) {
+  return result(cudaStreamBeginCapture(stream, static_cast<cudaStreamCaptureMode>(mode)));
+}
+CUresult cuStreamEndCapture(CUstream stream, CUgraph* graph) { return result(cudaStreamEndCapture(stream, graph)); }
+CUresult cuGraphInstantiateWithFlags(CUgraphExec* exec, CUgraph graph, unsigned long long flags) {
+  return result(cudaGraphInstantiateWithFlags(exec, graph, flags));
+}
+CUresult cuGraphLaunch(CUgraphExec exec, CUstream stream) { return result(cudaGraphLaunch(exec, stream)); }
+CUresult cuGraphExecDestroy(CUgraphExec exec) { return result(cudaGraphExecDestroy(exec)); }
+CUresult cuGraphDestroy(CUgraph graph) { return result(cudaGraphDestroy(graph)); }
 CUresult cuStreamIsCapturing(CUstream stream, CUstreamCaptureStatus* status) {
   return result(cudaStreamIsCapturing(stream, reinterpret_cast<cudaStreamCaptureStatus*>(status)));
 }

@@ -52,11 +52,16 @@ cudaError_t cudaGetDriverEntryPoint(const char* name, void** function, unsigned 
   return driver_entry_point(name, function, result);
 }
 
-CUresult cuGetProcAddress(const char* name, void** function, int, cuuint64_t,
-                          CUdriverProcAddressQueryResult* result) {
+CUresult cuGetProcAddress(const char* name, void** function, int, cuuint64_t, CUdriverProcAddressQueryResult* result) {
   *function = find_entry_point(name);
   if (result) *result = *function ? CU_GET_PROC_ADDRESS_SUCCESS : CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND;
   return *function ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;
 }
 
 }  // extern "C"
+
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wdeprecated-declarations"  // programs of before CUDA 13 ask by it
+CACHALOT_SIMULATOR_PER_THREAD(cudaGetDriverEntryPoint, ptsz)
+#pragma GCC diagnostic pop
+CACHALOT_SIMULATOR_PER_THREAD(cudaGetDriverEntryPointByVersion, ptsz)

@@ -36,6 +36,8 @@ constexpr std::array kModels{
 
 }  // namespace
 
+std::span<const GpuModel> gpu_models() { return kModels; }
+
 std::string gpu_model_keys() {
   std::string keys;
   for (const GpuModel& model : kModels) keys += fmt::format("{}{}", keys.empty() ? "" : ", ", model.key);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -25,6 +26,7 @@ struct GpuModel {
   int pci_device_id;
 };
 
+std::span<const GpuModel> gpu_models();
 // Throws InvalidArgument, which names the keys there are.
 const GpuModel& find_gpu_model(std::string_view key);
 // "h200, h100, …"

@@ -62,6 +62,17 @@ void Graphs::flatten(const Graph& graph, GraphExec& exec) {
   }
 }
 
+bool Graphs::update(GraphExec& exec, const Graph& graph) {
+  GraphExec fresh;
+  flatten(graph, fresh);
+  const auto same_type = [](const GraphNode* one, const GraphNode* other) { return one->type == other->type; };
+  if (!std::equal(exec.nodes.begin(), exec.nodes.end(), fresh.nodes.begin(), fresh.nodes.end(), same_type))
+    return false;
+  exec.nodes = std::move(fresh.nodes);
+  exec.storage = std::move(fresh.storage);
+  return true;
+}
+
 GraphExec& Graphs::instantiate(const Graph& graph, unsigned long long flags) {
   GraphExec& exec = execs_.make();
   exec.flags = flags;

@@ -55,6 +55,8 @@ class Graphs {
   void append_copy(Graph& to, const Graph& from);
 
   GraphExec& instantiate(const Graph& graph, unsigned long long flags);
+  // Takes over the graph's nodes; false, with nothing changed, if their types are not the same.
+  bool update(GraphExec& exec, const Graph& graph);
   void destroy(GraphExec& exec) { execs_.destroy(exec); }
 
   static cudaGraph_t handle(const Graph& graph) { return Registry<Graph, cudaGraph_t>::handle(graph); }

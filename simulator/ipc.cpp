@@ -13,7 +13,6 @@
 namespace cachalot::simulator {
 namespace {
 
-
 struct Packed {
   std::uint64_t exporter;  // with address and bytes: the exporter's ExportedMemory
   Address address;

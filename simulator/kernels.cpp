@@ -21,12 +21,18 @@ cudaFuncAttributes kernel_attributes(const GpuModel& gpu) {
 int kernel_attribute(const GpuModel& gpu, int attribute) {
   const cudaFuncAttributes all = kernel_attributes(gpu);
   switch (attribute) {
-    case CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK: return all.maxThreadsPerBlock;
-    case CU_FUNC_ATTRIBUTE_NUM_REGS: return all.numRegs;
-    case CU_FUNC_ATTRIBUTE_PTX_VERSION: return all.ptxVersion;
-    case CU_FUNC_ATTRIBUTE_BINARY_VERSION: return all.binaryVersion;
-    case CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES: return all.maxDynamicSharedSizeBytes;
-    default: break;
+    case CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK:
+      return all.maxThreadsPerBlock;
+    case CU_FUNC_ATTRIBUTE_NUM_REGS:
+      return all.numRegs;
+    case CU_FUNC_ATTRIBUTE_PTX_VERSION:
+      return all.ptxVersion;
+    case CU_FUNC_ATTRIBUTE_BINARY_VERSION:
+      return all.binaryVersion;
+    case CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES:
+      return all.maxDynamicSharedSizeBytes;
+    default:
+      break;
   }
   if (attribute < 0 || attribute >= CU_FUNC_ATTRIBUTE_MAX)
     fail("cuFuncGetAttribute", CudaCode::invalid_value, "no such attribute");

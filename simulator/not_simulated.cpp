@@ -19,13 +19,10 @@ int refuse_driver(const char* name) {
 
 }  // namespace
 
-// The names are declared by CUDA's headers with their arguments, which nobody reads: another C name with the same symbol.
-#define NOT_SIMULATED(name)                                                                       \
+// CUDA's headers declare the names with arguments, which nobody reads: another name in C++, the same symbol.
+#define REFUSING_FUNCTION(name, refuse)                                                        \
   extern "C" __attribute__((visibility("default"))) int not_simulated_##name() __asm__(#name); \
-  int not_simulated_##name() { return refuse_runtime(#name); }
-#define NOT_SIMULATED_DRIVER(name)                                                                \
-  extern "C" __attribute__((visibility("default"))) int not_simulated_##name() __asm__(#name); \
-  int not_simulated_##name() { return refuse_driver(#name); }
+  int not_simulated_##name() { return refuse(#name); }
+#define RUNTIME_FUNCTION(name) REFUSING_FUNCTION(name, refuse_runtime)
+#define DRIVER_FUNCTION(name) REFUSING_FUNCTION(name, refuse_driver)
 #include "simulator/not_simulated.inc"
-#undef NOT_SIMULATED
-#undef NOT_SIMULATED_DRIVER

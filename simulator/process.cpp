@@ -17,7 +17,7 @@
 namespace cachalot::simulator {
 namespace {
 
-constexpr std::int64_t kPollNs = 1000;                  // a program's turn round a loop that asks and asks again
+constexpr std::int64_t kPollNs = 1000;                   // a program's turn round a loop that asks and asks again
 constexpr Address kPreferredAddress = Address{1} << 40;  // the same in every run, where it is free
 
 AddressRange reserved;  // the devices' addresses: nothing else of the process gets them
@@ -37,7 +37,9 @@ AddressRange reserve_addresses(std::size_t bytes) {
   return {round_up(reinterpret_cast<Address>(start), kPhysicalUnit), bytes};
 }
 
-bool is_device_address(const void* pointer) { return reinterpret_cast<Address>(pointer) - reserved.address < reserved.bytes; }
+bool is_device_address(const void* pointer) {
+  return reinterpret_cast<Address>(pointer) - reserved.address < reserved.bytes;
+}
 
 const void* offset(const void* pointer, std::size_t bytes) { return static_cast<const char*>(pointer) + bytes; }
 
@@ -78,7 +80,7 @@ Process* Process::make(cudaError_t& error) {
 Process::Process(const Config& settings) : config(settings) {
   reserved = reserve_addresses(config.address_space_bytes);
   limit_addresses(reserved);
-  report.open(config.log_path);
+  report.open(config.log_path, config.report_path, config.devices);
   make_devices();
 }
 
@@ -113,7 +115,8 @@ void Process::make_devices() {
 // ---- Devices --------------------------------------------------------------------------------------------------------
 
 DeviceState& Process::device(int ordinal) {
-  if (ordinal < 0 || ordinal >= device_count()) throw CudaError("cudaSetDevice", cudaErrorInvalidDevice, "no such device");
+  if (ordinal < 0 || ordinal >= device_count())
+    throw CudaError("cudaSetDevice", cudaErrorInvalidDevice, "no such device");
   return *devices_[static_cast<std::size_t>(ordinal)];
 }
 
@@ -306,10 +309,14 @@ float Process::elapsed_ms(const EventState& start, const EventState& end) {
 
 // ---- Work -----------------------------------------------------------------------------------------------------------
 
-void Process::launch(const char*, StreamState& stream, cudaGraphNodeType type, std::int64_t duration_ns) {
+void Process::launch(StreamState& stream, cudaGraphNodeType type, std::int64_t duration_ns) {
   simulated(stream.device).launch(stream.name, duration_ns);
   if (stream.capture) capture_node(stream, type).duration_ns = duration_ns;
 }
+
+void Process::advance(std::int64_t ns) { on_clock_->simulated->advance(ns); }
+
+std::int64_t Process::clock_ns() const { return on_clock_->simulated->clock_ns(); }
 
 void Process::launch_kernel(StreamState& stream, const cudaKernelNodeParams& kernel) {
   simulated(stream.device).launch(stream.name, config.launch_ns);
@@ -475,6 +482,7 @@ GraphNode& Process::capture_node(StreamState& stream, cudaGraphNodeType type) {
 
 void* Process::malloc(DeviceState& device, std::size_t bytes) {
   const auto address = on_clock(device).malloc(bytes);
+  if (report.is_wanted()) report.note_allocation(*device.simulated, "cudaMalloc", bytes, address.has_value());
   return reinterpret_cast<void*>(address.value_or(0));
 }
 
@@ -560,6 +568,22 @@ void Process::trim_pool(MemoryPool& pool, std::size_t to_bytes) {
     pool.kept.erase(last);
   }
 }
+
+void Process::write_report() {
+  Process* process = instance;
+  if (!process || !process->report.is_wanted()) return;
+  const Lock lock(process->mutex);
+  std::vector<const SimulatedDevice*> devices;
+  for (const auto& device : process->devices_) devices.push_back(device->simulated.get());
+  process->report.write(devices);
+}
+
+namespace {
+
+// When the library is unloaded, behind the program's own static destructors.
+__attribute__((destructor)) void at_exit() { Process::write_report(); }
+
+}  // namespace
 
 void Process::write_log() {
   for (const auto& device : devices_) report.log(device->ordinal, device->simulated->take_log());

@@ -80,7 +80,9 @@ class Process {
   float elapsed_ms(const EventState& start, const EventState& end);
 
   // Work. On a capturing stream it becomes a node of this type.
-  void launch(const char* call, StreamState& stream, cudaGraphNodeType type, std::int64_t duration_ns);
+  void launch(StreamState& stream, cudaGraphNodeType type, std::int64_t duration_ns);
+  void advance(std::int64_t ns);
+  std::int64_t clock_ns() const;
   void launch_kernel(StreamState& stream, const cudaKernelNodeParams& kernel);
   void launch_host_function(StreamState& stream, cudaHostFn_t function, void* data);
   void launch_graph(StreamState& stream, GraphExec& exec);
@@ -133,6 +135,8 @@ class Process {
   Pools pools;
   Report report;
 
+  static void write_report();
+
   // At the end of each call: what streams had to do by now is done, and the log is written.
   void settle() {
     if (!writes_.empty()) [[unlikely]]
@@ -173,7 +177,7 @@ class Process {
   Registry<EventState, cudaEvent_t> events_;
   unsigned long long next_stream_id_ = 8;
   std::map<std::uint64_t, Capture> captures_;
-  std::map<Address, int> reservations_;                // device of each
+  std::map<Address, int> reservations_;               // device of each
   std::multimap<std::int64_t, PendingWrite> writes_;  // by the time they are due
   std::deque<HostFunction> host_functions_;
   bool has_worker_ = false;

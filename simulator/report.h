@@ -1,8 +1,9 @@
-// What CACHALOT_SIM_LOG and CACHALOT_SIM_REPORT write.
+// What CACHALOT_SIM_LOG and CACHALOT_SIM_REPORT write; simulator/README.md describes both.
 #pragma once
 
 #include <cstdint>
 #include <cstdio>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -12,13 +13,40 @@ namespace cachalot::simulator {
 
 class Report {
  public:
-  // Opens the log. Throws InvalidArgument when a file cannot be written.
-  void open(const std::string& log_path);
+  // Throws InvalidArgument, which names the variable, when a file cannot be written. Empty paths: not wanted.
+  void open(const std::string& log_path, const std::string& report_path, int devices);
+
   bool logs() const { return log_ != nullptr; }
   void log(int device, const std::vector<LoggedCall>& calls);
 
+  bool is_wanted() const { return report_ != nullptr; }
+  // Memory was asked for: the peak and the first failure are told from it.
+  void note_allocation(const SimulatedDevice& device, const char* call, std::size_t bytes, bool worked);
+  void write(const std::vector<const SimulatedDevice*>& devices);
+
  private:
+  // A moment in a device's life: how many calls for memory came before it, and the time.
+  struct Moment {
+    std::uint64_t ordinal = 0;
+    std::int64_t clock_ns = 0;
+  };
+  struct Failure {
+    Moment moment;
+    std::string call;
+    std::size_t bytes = 0;
+    std::size_t free_bytes = 0;
+  };
+  struct Summary {
+    std::uint64_t allocations = 0;  // calls that asked for memory
+    std::uint64_t failures = 0;
+    std::size_t peak_used_bytes = 0;
+    Moment peak;
+    std::optional<Failure> first_failure;
+  };
+
   std::FILE* log_ = nullptr;
+  std::FILE* report_ = nullptr;
+  std::vector<Summary> summaries_;
 };
 
 }  // namespace cachalot::simulator

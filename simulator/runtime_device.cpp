@@ -120,6 +120,9 @@ cudaError_t cudaDeviceSynchronize() {
   });
 }
 
+// Nothing a program made is destroyed: it may not be used any more in any case.
+cudaError_t cudaDeviceReset() { return cudaDeviceSynchronize(); }
+
 cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest) {
   return runtime_call([&](Process&) {
     constexpr int kGreatest = -5;  // as on recent GPUs
@@ -208,6 +211,10 @@ cudaError_t cudaRuntimeGetVersion(int* version) {
 
 cudaError_t cudaGetLastError() { return std::exchange(this_thread().last_error, cudaSuccess); }
 cudaError_t cudaPeekAtLastError() { return this_thread().last_error; }
+
+cudaChannelFormatDesc cudaCreateChannelDesc(int x, int y, int z, int w, cudaChannelFormatKind kind) {
+  return {x, y, z, w, kind};
+}
 
 cudaError_t cudaProfilerStart() { return cudaSuccess; }
 cudaError_t cudaProfilerStop() { return cudaSuccess; }

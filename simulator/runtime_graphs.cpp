@@ -36,6 +36,13 @@ cudaError_t add_node(cudaGraphNode_t* made, cudaGraph_t graph, const cudaGraphNo
   });
 }
 
+// A node that costs a launch and does nothing: what a graph copies or fills it does not.
+cudaError_t add_work(cudaGraphNode_t* made, cudaGraph_t graph, const cudaGraphNode_t* dependencies, std::size_t count,
+                     cudaGraphNodeType type) {
+  return add_node(made, graph, dependencies, count, type,
+                  [](Process& process, GraphNode& node) { node.duration_ns = process.config.launch_ns; });
+}
+
 cudaError_t instantiate(cudaGraphExec_t* exec, cudaGraph_t graph, unsigned long long flags) {
   return runtime_call([&](Process& process) {
     *exec = Graphs::handle(process.graphs.instantiate(process.graphs.at("cudaGraphInstantiate", graph), flags));
@@ -183,6 +190,24 @@ cudaError_t cudaGraphNodeGetDependentNodes(cudaGraphNode_t handle, cudaGraphNode
   });
 }
 
+cudaError_t cudaGraphGetEdges(cudaGraph_t graph, cudaGraphNode_t* from, cudaGraphNode_t* to, cudaGraphEdgeData* edges,
+                              size_t* count) {
+  return runtime_call([&](Process& process) {
+    Nodes begins;
+    Nodes ends;
+    for (GraphNode* node : process.graphs.at("cudaGraphGetEdges", graph).nodes) {
+      for (GraphNode* before : node->dependencies) {
+        begins.push_back(before);
+        ends.push_back(node);
+      }
+    }
+    if (edges) std::fill_n(edges, std::min(*count, begins.size()), cudaGraphEdgeData{});
+    size_t first_count = *count;
+    give_nodes(begins, from, &first_count);
+    return give_nodes(ends, to, count);
+  });
+}
+
 cudaError_t cudaGraphNodeGetType(cudaGraphNode_t node, cudaGraphNodeType* type) {
   return runtime_call([&](Process& process) {
     *type = process.graphs.node("cudaGraphNodeGetType", node).type;
@@ -208,6 +233,21 @@ cudaError_t cudaGraphAddKernelNode(cudaGraphNode_t* node, cudaGraph_t graph, con
     made.duration_ns = process.config.launch_ns;
     made.kernel = *params;
   });
+}
+
+cudaError_t cudaGraphAddMemcpyNode(cudaGraphNode_t* node, cudaGraph_t graph, const cudaGraphNode_t* dependencies,
+                                   size_t count, const cudaMemcpy3DParms*) {
+  return add_work(node, graph, dependencies, count, cudaGraphNodeTypeMemcpy);
+}
+
+cudaError_t cudaGraphAddMemcpyNode1D(cudaGraphNode_t* node, cudaGraph_t graph, const cudaGraphNode_t* dependencies,
+                                     size_t count, void*, const void*, size_t, cudaMemcpyKind) {
+  return add_work(node, graph, dependencies, count, cudaGraphNodeTypeMemcpy);
+}
+
+cudaError_t cudaGraphAddMemsetNode(cudaGraphNode_t* node, cudaGraph_t graph, const cudaGraphNode_t* dependencies,
+                                   size_t count, const cudaMemsetParams*) {
+  return add_work(node, graph, dependencies, count, cudaGraphNodeTypeMemset);
 }
 
 cudaError_t cudaGraphAddHostNode(cudaGraphNode_t* node, cudaGraph_t graph, const cudaGraphNode_t* dependencies,
@@ -282,6 +322,15 @@ cudaError_t cudaGraphExecGetFlags(cudaGraphExec_t exec, unsigned long long* flag
   });
 }
 
+cudaError_t cudaGraphExecUpdate(cudaGraphExec_t exec, cudaGraph_t graph, cudaGraphExecUpdateResultInfo* result) {
+  return runtime_call([&](Process& process) {
+    constexpr auto kCall = "cudaGraphExecUpdate";
+    const bool alike = process.graphs.update(process.graphs.exec(kCall, exec), process.graphs.at(kCall, graph));
+    if (result) *result = {alike ? cudaGraphExecUpdateSuccess : cudaGraphExecUpdateErrorTopologyChanged, {}, {}};
+    return alike ? cudaSuccess : cudaErrorGraphExecUpdateFailure;
+  });
+}
+
 cudaError_t cudaGraphUpload(cudaGraphExec_t exec, cudaStream_t stream) {
   return runtime_call([&](Process& process) {
     process.graphs.exec("cudaGraphUpload", exec);
@@ -322,3 +371,13 @@ cudaError_t cudaGraphDebugDotPrint(cudaGraph_t graph, const char* path, unsigned
 }
 
 }  // extern "C"
+
+CACHALOT_SIMULATOR_PER_THREAD(cudaGraphInstantiateWithParams, ptsz)
+CACHALOT_SIMULATOR_PER_THREAD(cudaGraphLaunch, ptsz)
+CACHALOT_SIMULATOR_PER_THREAD(cudaGraphUpload, ptsz)
+CACHALOT_SIMULATOR_PER_THREAD(cudaStreamBeginCapture, ptsz)
+CACHALOT_SIMULATOR_PER_THREAD(cudaStreamBeginCaptureToGraph, ptsz)
+CACHALOT_SIMULATOR_PER_THREAD(cudaStreamEndCapture, ptsz)
+CACHALOT_SIMULATOR_PER_THREAD(cudaStreamGetCaptureInfo, ptsz)
+CACHALOT_SIMULATOR_PER_THREAD(cudaStreamIsCapturing, ptsz)
+CACHALOT_SIMULATOR_PER_THREAD(cudaStreamUpdateCaptureDependencies, ptsz)

@@ -29,6 +29,8 @@ cudaError_t launch(const void* function, dim3 grid, dim3 block, std::size_t shar
   });
 }
 
+constexpr int kMostBlocksOfCluster = 8;  // portably, on every GPU that has clusters
+
 cudaError_t occupancy(int* blocks, int block_threads, std::size_t shared_bytes) {
   return runtime_call([&](Process& process) {
     *blocks = active_blocks(*process.config.gpu, block_threads, shared_bytes);
@@ -170,6 +172,23 @@ cudaError_t cudaOccupancyAvailableDynamicSMemPerBlock(size_t* bytes, const void*
   });
 }
 
+cudaError_t cudaOccupancyMaxActiveClusters(int* clusters, const void*, const cudaLaunchConfig_t* config) {
+  return runtime_call([&](Process& process) {
+    const dim3 block = config->blockDim;
+    const int blocks =
+        active_blocks(*process.config.gpu, static_cast<int>(block.x * block.y * block.z), config->dynamicSmemBytes);
+    *clusters = blocks * process.config.gpu->multiprocessors / kMostBlocksOfCluster;
+    return cudaSuccess;
+  });
+}
+
+cudaError_t cudaOccupancyMaxPotentialClusterSize(int* blocks, const void*, const cudaLaunchConfig_t*) {
+  return runtime_call([&](Process&) {
+    *blocks = kMostBlocksOfCluster;
+    return cudaSuccess;
+  });
+}
+
 // ---- Device variables -----------------------------------------------------------------------------------------------
 
 cudaError_t cudaGetSymbolAddress(void** pointer, const void* symbol) {
@@ -207,3 +226,12 @@ cudaError_t cudaMemcpyFromSymbol(void* to, const void* symbol, size_t bytes, siz
 }
 
 }  // extern "C"
+
+CACHALOT_SIMULATOR_PER_THREAD(__cudaLaunchKernel, ptsz)
+CACHALOT_SIMULATOR_PER_THREAD(cudaLaunchCooperativeKernel, ptsz)
+CACHALOT_SIMULATOR_PER_THREAD(cudaLaunchKernel, ptsz)
+CACHALOT_SIMULATOR_PER_THREAD(cudaLaunchKernelExC, ptsz)
+CACHALOT_SIMULATOR_PER_THREAD(cudaMemcpyFromSymbol, ptds)
+CACHALOT_SIMULATOR_PER_THREAD(cudaMemcpyFromSymbolAsync, ptsz)
+CACHALOT_SIMULATOR_PER_THREAD(cudaMemcpyToSymbol, ptds)
+CACHALOT_SIMULATOR_PER_THREAD(cudaMemcpyToSymbolAsync, ptsz)

@@ -22,7 +22,8 @@ cudaError_t allocate(Process& process, void** pointer, std::size_t bytes) {
   return *pointer ? cudaSuccess : cudaErrorMemoryAllocation;
 }
 
-cudaError_t allocate_host(Process& process, HostRange::Kind kind, void** pointer, std::size_t bytes, unsigned int flags) {
+cudaError_t allocate_host(Process& process, HostRange::Kind kind, void** pointer, std::size_t bytes,
+                          unsigned int flags) {
   process.require_safe("cudaHostAlloc");
   const int device = process.current().ordinal;
   *pointer = nullptr;
@@ -33,13 +34,13 @@ cudaError_t allocate_host(Process& process, HostRange::Kind kind, void** pointer
 
 // A copy is work on its stream; what it moves it moves at the call. Into a graph only the work goes.
 cudaError_t copy_on(Process& process, StreamState& stream, void* to, const void* from, std::size_t bytes) {
-  process.launch("cudaMemcpyAsync", stream, cudaGraphNodeTypeMemcpy, process.config.launch_ns);
+  process.launch(stream, cudaGraphNodeTypeMemcpy, process.config.launch_ns);
   if (!stream.capture) process.copy(to, from, bytes);
   return cudaSuccess;
 }
 
 cudaError_t fill_on(Process& process, StreamState& stream, void* to, int value, std::size_t bytes) {
-  process.launch("cudaMemsetAsync", stream, cudaGraphNodeTypeMemset, process.config.launch_ns);
+  process.launch(stream, cudaGraphNodeTypeMemset, process.config.launch_ns);
   if (!stream.capture) process.fill(to, static_cast<unsigned char>(value), 1, bytes);
   return cudaSuccess;
 }
@@ -53,7 +54,7 @@ struct Rows {
 
 cudaError_t copy_rows_on(Process& process, StreamState& stream, void* to, const void* from, const Rows& rows) {
   if (rows.width > rows.to_pitch || rows.width > rows.from_pitch) return cudaErrorInvalidPitchValue;
-  process.launch("cudaMemcpy2DAsync", stream, cudaGraphNodeTypeMemcpy, process.config.launch_ns);
+  process.launch(stream, cudaGraphNodeTypeMemcpy, process.config.launch_ns);
   if (stream.capture || rows.width * rows.height > process.config.copy_bytes) return cudaSuccess;
   for (std::size_t row = 0; row < rows.height; ++row) {
     process.copy(static_cast<char*>(to) + row * rows.to_pitch, static_cast<const char*>(from) + row * rows.from_pitch,
@@ -137,8 +138,8 @@ cudaError_t cudaHostRegister(void* pointer, size_t bytes, unsigned int flags) {
   return runtime_call([&](Process& process) {
     if (!pointer || bytes == 0) return cudaErrorInvalidValue;
     if (process.host_memory.overlaps(pointer, bytes)) return cudaErrorHostMemoryAlreadyRegistered;
-    process.host_memory.add({HostRange::Kind::registered, static_cast<char*>(pointer), bytes, flags,
-                             process.current().ordinal});
+    process.host_memory.add(
+        {HostRange::Kind::registered, static_cast<char*>(pointer), bytes, flags, process.current().ordinal});
     return cudaSuccess;
   });
 }
@@ -208,9 +209,8 @@ cudaError_t cudaStreamAttachMemAsync(cudaStream_t, void*, size_t, unsigned int) 
 // ---- Copies and fills -----------------------------------------------------------------------------------------------
 
 cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind, cudaStream_t stream) {
-  return runtime_call([&](Process& process) {
-    return copy_on(process, process.stream("cudaMemcpyAsync", stream), to, from, bytes);
-  });
+  return runtime_call(
+      [&](Process& process) { return copy_on(process, process.stream("cudaMemcpyAsync", stream), to, from, bytes); });
 }
 
 cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemcpyKind) {
@@ -251,6 +251,15 @@ cudaError_t cudaMemcpy2D(void* to, size_t to_pitch, const void* from, size_t fro
   return error == cudaSuccess ? cudaStreamSynchronize(cudaStreamLegacy) : error;
 }
 
+cudaError_t cudaMemcpyBatchAsync(void* const* to, const void* const* from, const size_t* sizes, size_t count,
+                                 cudaMemcpyAttributes*, size_t*, size_t, cudaStream_t stream) {
+  return runtime_call([&](Process& process) {
+    StreamState& on = process.stream("cudaMemcpyBatchAsync", stream);
+    for (std::size_t i = 0; i < count; ++i) copy_on(process, on, to[i], from[i], sizes[i]);
+    return cudaSuccess;
+  });
+}
+
 cudaError_t cudaMemsetAsync(void* to, int value, size_t bytes, cudaStream_t stream) {
   return runtime_call(
       [&](Process& process) { return fill_on(process, process.stream("cudaMemsetAsync", stream), to, value, bytes); });
@@ -264,7 +273,7 @@ cudaError_t cudaMemset2DAsync(void* to, size_t pitch, int value, size_t width, s
   return runtime_call([&](Process& process) {
     if (width > pitch) return cudaErrorInvalidPitchValue;
     StreamState& stream = process.stream("cudaMemset2DAsync", handle);
-    process.launch("cudaMemset2DAsync", stream, cudaGraphNodeTypeMemset, process.config.launch_ns);
+    process.launch(stream, cudaGraphNodeTypeMemset, process.config.launch_ns);
     if (stream.capture || width * height > process.config.copy_bytes) return cudaSuccess;
     for (std::size_t row = 0; row < height; ++row)
       process.fill(static_cast<char*>(to) + row * pitch, static_cast<unsigned char>(value), 1, width);
@@ -300,3 +309,15 @@ cudaError_t cudaIpcCloseMemHandle(void* pointer) {
 }
 
 }  // extern "C"
+
+CACHALOT_SIMULATOR_PER_THREAD(cudaMemPrefetchAsync, ptsz)
+CACHALOT_SIMULATOR_PER_THREAD(cudaMemcpy, ptds)
+CACHALOT_SIMULATOR_PER_THREAD(cudaMemcpy2D, ptds)
+CACHALOT_SIMULATOR_PER_THREAD(cudaMemcpy2DAsync, ptsz)
+CACHALOT_SIMULATOR_PER_THREAD(cudaMemcpyAsync, ptsz)
+CACHALOT_SIMULATOR_PER_THREAD(cudaMemcpyBatchAsync, ptsz)
+CACHALOT_SIMULATOR_PER_THREAD(cudaMemset, ptds)
+CACHALOT_SIMULATOR_PER_THREAD(cudaMemset2D, ptds)
+CACHALOT_SIMULATOR_PER_THREAD(cudaMemset2DAsync, ptsz)
+CACHALOT_SIMULATOR_PER_THREAD(cudaMemsetAsync, ptsz)
+CACHALOT_SIMULATOR_PER_THREAD(cudaStreamAttachMemAsync, ptsz)

@@ -1,4 +1,6 @@
 // The runtime's stream-ordered memory: cudaMallocAsync and its pools.
+#include <algorithm>
+
 #include "base/bytes.h"
 #include "device/address_space.h"
 #include "simulator/calls.h"
@@ -90,6 +92,11 @@ cudaError_t cudaDeviceGetDefaultMemPool(cudaMemPool_t* pool, int device) {
   });
 }
 
+cudaError_t cudaMemGetDefaultMemPool(cudaMemPool_t* pool, cudaMemLocation* location, cudaMemAllocationType type) {
+  if (location->type != cudaMemLocationTypeDevice || type != cudaMemAllocationTypePinned) return cudaErrorNotSupported;
+  return cudaDeviceGetDefaultMemPool(pool, location->id);
+}
+
 cudaError_t cudaDeviceGetMemPool(cudaMemPool_t* pool, int device) {
   return runtime_call([&](Process& process) {
     *pool = handle_of(*process.device(device).pool);
@@ -142,15 +149,24 @@ cudaError_t cudaMemPoolGetAttribute(cudaMemPool_t handle, cudaMemPoolAttr attrib
   return runtime_call([&](Process& process) {
     const MemoryPool& pool = pool_at(process, handle);
     switch (attribute) {
-      case cudaMemPoolReuseFollowEventDependencies: return give(value, pool.reuse_follow_event_dependencies);
-      case cudaMemPoolReuseAllowOpportunistic: return give(value, pool.reuse_allow_opportunistic);
-      case cudaMemPoolReuseAllowInternalDependencies: return give(value, pool.reuse_allow_internal_dependencies);
-      case cudaMemPoolAttrReleaseThreshold: return give(value, pool.release_threshold);
-      case cudaMemPoolAttrReservedMemCurrent: return give(value, std::uint64_t{pool.reserved_bytes});
-      case cudaMemPoolAttrReservedMemHigh: return give(value, std::uint64_t{pool.reserved_peak_bytes});
-      case cudaMemPoolAttrUsedMemCurrent: return give(value, std::uint64_t{pool.used_bytes});
-      case cudaMemPoolAttrUsedMemHigh: return give(value, std::uint64_t{pool.used_peak_bytes});
-      default: return cudaErrorInvalidValue;
+      case cudaMemPoolReuseFollowEventDependencies:
+        return give(value, pool.reuse_follow_event_dependencies);
+      case cudaMemPoolReuseAllowOpportunistic:
+        return give(value, pool.reuse_allow_opportunistic);
+      case cudaMemPoolReuseAllowInternalDependencies:
+        return give(value, pool.reuse_allow_internal_dependencies);
+      case cudaMemPoolAttrReleaseThreshold:
+        return give(value, pool.release_threshold);
+      case cudaMemPoolAttrReservedMemCurrent:
+        return give(value, std::uint64_t{pool.reserved_bytes});
+      case cudaMemPoolAttrReservedMemHigh:
+        return give(value, std::uint64_t{pool.reserved_peak_bytes});
+      case cudaMemPoolAttrUsedMemCurrent:
+        return give(value, std::uint64_t{pool.used_bytes});
+      case cudaMemPoolAttrUsedMemHigh:
+        return give(value, std::uint64_t{pool.used_peak_bytes});
+      default:
+        return cudaErrorInvalidValue;
     }
   });
 }
@@ -161,10 +177,18 @@ cudaError_t cudaMemPoolSetAttribute(cudaMemPool_t handle, cudaMemPoolAttr attrib
     const auto flag = [&] { return *static_cast<const int*>(value); };
     const auto is_zero = [&] { return *static_cast<const std::uint64_t*>(value) == 0; };
     switch (attribute) {
-      case cudaMemPoolReuseFollowEventDependencies: pool.reuse_follow_event_dependencies = flag(); break;
-      case cudaMemPoolReuseAllowOpportunistic: pool.reuse_allow_opportunistic = flag(); break;
-      case cudaMemPoolReuseAllowInternalDependencies: pool.reuse_allow_internal_dependencies = flag(); break;
-      case cudaMemPoolAttrReleaseThreshold: pool.release_threshold = *static_cast<const std::uint64_t*>(value); break;
+      case cudaMemPoolReuseFollowEventDependencies:
+        pool.reuse_follow_event_dependencies = flag();
+        break;
+      case cudaMemPoolReuseAllowOpportunistic:
+        pool.reuse_allow_opportunistic = flag();
+        break;
+      case cudaMemPoolReuseAllowInternalDependencies:
+        pool.reuse_allow_internal_dependencies = flag();
+        break;
+      case cudaMemPoolAttrReleaseThreshold:
+        pool.release_threshold = *static_cast<const std::uint64_t*>(value);
+        break;
       case cudaMemPoolAttrReservedMemHigh:
         if (!is_zero()) return cudaErrorInvalidValue;
         pool.reserved_peak_bytes = pool.reserved_bytes;
@@ -173,7 +197,8 @@ cudaError_t cudaMemPoolSetAttribute(cudaMemPool_t handle, cudaMemPoolAttr attrib
         if (!is_zero()) return cudaErrorInvalidValue;
         pool.used_peak_bytes = pool.used_bytes;
         break;
-      default: return cudaErrorInvalidValue;
+      default:
+        return cudaErrorInvalidValue;
     }
     return cudaSuccess;
   });
@@ -196,3 +221,7 @@ cudaError_t cudaMemPoolGetAccess(cudaMemAccessFlags* flags, cudaMemPool_t pool, 
 }
 
 }  // extern "C"
+
+CACHALOT_SIMULATOR_PER_THREAD(cudaFreeAsync, ptsz)
+CACHALOT_SIMULATOR_PER_THREAD(cudaMallocAsync, ptsz)
+CACHALOT_SIMULATOR_PER_THREAD(cudaMallocFromPoolAsync, ptsz)

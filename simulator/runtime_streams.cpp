@@ -1,4 +1,7 @@
 // The runtime's functions about streams and events.
+#include <cstring>
+#include <memory>
+
 #include "simulator/calls.h"
 
 using namespace cachalot::simulator;
@@ -7,6 +10,8 @@ namespace {
 
 cudaStream_t handle_of(const StreamState& stream) { return Registry<StreamState, cudaStream_t>::handle(stream); }
 cudaEvent_t handle_of(const EventState& event) { return Registry<EventState, cudaEvent_t>::handle(event); }
+
+constexpr char kEventTicket[16] = "cachalot event";
 
 }  // namespace
 
@@ -75,6 +80,30 @@ cudaError_t cudaStreamGetId(cudaStream_t stream, unsigned long long* id) {
 cudaError_t cudaStreamGetDevice(cudaStream_t stream, int* device) {
   return runtime_call([&](Process& process) {
     *device = process.stream("cudaStreamGetDevice", stream).device;
+    return cudaSuccess;
+  });
+}
+
+// Attributes are hints to the hardware: taken, and told back as if never set.
+cudaError_t cudaStreamSetAttribute(cudaStream_t stream, cudaStreamAttrID, const cudaStreamAttrValue*) {
+  return runtime_call([&](Process& process) {
+    process.stream("cudaStreamSetAttribute", stream);
+    return cudaSuccess;
+  });
+}
+
+cudaError_t cudaStreamGetAttribute(cudaStream_t stream, cudaStreamAttrID, cudaStreamAttrValue* value) {
+  return runtime_call([&](Process& process) {
+    process.stream("cudaStreamGetAttribute", stream);
+    *value = {};
+    return cudaSuccess;
+  });
+}
+
+cudaError_t cudaStreamCopyAttributes(cudaStream_t to, cudaStream_t from) {
+  return runtime_call([&](Process& process) {
+    process.stream("cudaStreamCopyAttributes", to);
+    process.stream("cudaStreamCopyAttributes", from);
     return cudaSuccess;
   });
 }
@@ -150,6 +179,26 @@ cudaError_t cudaEventSynchronize(cudaEvent_t event) {
   });
 }
 
+// Another process's clock is not ours: an event opened here is done, and recording it marks our own work alone.
+cudaError_t cudaIpcGetEventHandle(cudaIpcEventHandle_t* handle, cudaEvent_t event) {
+  return runtime_call([&](Process& process) {
+    const unsigned int flags = process.event("cudaIpcGetEventHandle", event).flags;
+    constexpr unsigned int kNeeded = cudaEventInterprocess | cudaEventDisableTiming;
+    if ((flags & kNeeded) != kNeeded) return cudaErrorInvalidResourceHandle;
+    *handle = {};
+    std::memcpy(handle->reserved, kEventTicket, sizeof(kEventTicket));
+    return cudaSuccess;
+  });
+}
+
+cudaError_t cudaIpcOpenEventHandle(cudaEvent_t* event, cudaIpcEventHandle_t handle) {
+  return runtime_call([&](Process& process) {
+    if (std::memcmp(handle.reserved, kEventTicket, sizeof(kEventTicket)) != 0) return cudaErrorInvalidValue;
+    *event = handle_of(process.create_event(cudaEventInterprocess | cudaEventDisableTiming));
+    return cudaSuccess;
+  });
+}
+
 cudaError_t cudaEventElapsedTime(float* ms, cudaEvent_t start, cudaEvent_t end) {
   return runtime_call([&](Process& process) {
     EventState& from = process.event("cudaEventElapsedTime", start);
@@ -163,3 +212,18 @@ cudaError_t cudaEventElapsedTime(float* ms, cudaEvent_t start, cudaEvent_t end) 
 }
 
 }  // extern "C"
+
+CACHALOT_SIMULATOR_PER_THREAD(cudaEventRecord, ptsz)
+CACHALOT_SIMULATOR_PER_THREAD(cudaEventRecordWithFlags, ptsz)
+CACHALOT_SIMULATOR_PER_THREAD(cudaLaunchHostFunc, ptsz)
+CACHALOT_SIMULATOR_PER_THREAD(cudaStreamAddCallback, ptsz)
+CACHALOT_SIMULATOR_PER_THREAD(cudaStreamCopyAttributes, ptsz)
+CACHALOT_SIMULATOR_PER_THREAD(cudaStreamGetAttribute, ptsz)
+CACHALOT_SIMULATOR_PER_THREAD(cudaStreamGetDevice, ptsz)
+CACHALOT_SIMULATOR_PER_THREAD(cudaStreamGetFlags, ptsz)
+CACHALOT_SIMULATOR_PER_THREAD(cudaStreamGetId, ptsz)
+CACHALOT_SIMULATOR_PER_THREAD(cudaStreamGetPriority, ptsz)
+CACHALOT_SIMULATOR_PER_THREAD(cudaStreamQuery, ptsz)
+CACHALOT_SIMULATOR_PER_THREAD(cudaStreamSetAttribute, ptsz)
+CACHALOT_SIMULATOR_PER_THREAD(cudaStreamSynchronize, ptsz)
+CACHALOT_SIMULATOR_PER_THREAD(cudaStreamWaitEvent, ptsz)

@@ -54,6 +54,7 @@ void Process::unreserve(Address address, std::size_t bytes) {
 
 CUmemGenericAllocationHandle Process::create_memory(DeviceState& device, std::size_t bytes) {
   const auto handle = on_clock(device).create(bytes);
+  if (report.is_wanted()) report.note_allocation(*device.simulated, "cuMemCreate", bytes, handle.has_value());
   return handle ? join(device.ordinal, *handle) : 0;
 }
 

@@ -13,9 +13,13 @@
 #include "base/bytes.h"
 #include "base/check.h"
 #include "cachalot/errors.h"
+#include "simulator/gpu_models.h"
 #include "tools/progress_bar.h"
 #include "tools/replay.h"
 #include "tools/report.h"
+#include "tools/simulation.h"
+#include "tools/simulation_files.h"
+#include "tools/simulation_report.h"
 #include "tools/trace_reader.h"
 
 namespace cachalot::tools {
@@ -62,6 +66,75 @@ void declare(CLI::App& app, ReplayCommand& command) {
                    "Write the state after every event of one trace (data/golden/README.md has the format)")
       ->type_name("FILE");
   replay->add_flag("--min-device", command.min_device, "Also find the smallest device that completes the trace");
+}
+
+// The command line of `cachalot simulate`, as given.
+struct SimulateCommand {
+  std::optional<std::string> gpu;
+  std::optional<std::string> memory;
+  int devices = 1;
+  std::string trace;
+  std::string json;
+};
+
+CLI::App* declare(CLI::App& app, SimulateCommand& command) {
+  constexpr int kMostDevices = 64;
+  CLI::App* simulate = app.add_subcommand("simulate", "Run a CUDA or PyTorch program on a GPU that is not there");
+  simulate->footer(
+      "Usage: cachalot simulate [OPTIONS] [--] PROGRAM [ARGUMENTS...]\n"
+      "Kernels do nothing and cost simulated time; memory is asked for and given back as on the GPU. When the program "
+      "has\n"
+      "ended, standard error says for each device: peaks of memory used and reserved, where in the program the peak "
+      "was\n"
+      "and what held the memory, fragmentation, driver calls, and whether the program fits. Exit code: the program's, "
+      "or\n"
+      "2 after an error of the command, told in one line. GPUs: " +
+      simulator::gpu_model_keys() + ".");
+  simulate->add_option("--gpu", command.gpu, "The GPU to be; h100 without")->type_name("GPU");
+  simulate->add_option("--memory", command.memory, "Memory of each device instead of the GPU's own, such as 24GiB")
+      ->type_name("SIZE");
+  simulate->add_option("--devices", command.devices, "How many devices there are")
+      ->type_name("N")
+      ->check(CLI::Range(1, kMostDevices))
+      ->capture_default_str();
+  simulate
+      ->add_option("--trace", command.trace,
+                   "Write every allocation and free for `cachalot replay`; gzip if it ends in .gz")
+      ->type_name("FILE");
+  simulate->add_option("--json", command.json, "Write the report as JSON, too")->type_name("FILE");
+  simulate->prefix_command();
+  return simulate;
+}
+
+// Takes "-- PROGRAM ARGUMENTS..." off the words behind `simulate` and returns it without the dashes. Only dashes before the
+// program count: its own arguments may have some, too. Every option of simulate but --help takes a value.
+std::vector<std::string> take_program(std::vector<std::string>& words) {
+  std::size_t at = 1;
+  while (at < words.size() && words[at].starts_with("--") && words[at] != "--") {
+    at += words[at].find('=') == std::string::npos && words[at] != "--help" ? 2 : 1;
+  }
+  if (at >= words.size() || words[at] != "--") return {};
+  const auto dashes = words.begin() + static_cast<std::ptrdiff_t>(at);
+  std::vector<std::string> program(dashes + 1, words.end());
+  words.erase(dashes, words.end());
+  return program;
+}
+
+// What is wrong with an option is told here, before the program runs and its output hides it.
+int run_simulate(const SimulateCommand& command, std::vector<std::string> program) {
+  CACHALOT_REQUIRE(!program.empty(), "simulate runs a program, and {} words name one (cachalot simulate --help)",
+                   program.size());
+  if (command.gpu) simulator::find_gpu_model(*command.gpu);
+  if (command.memory) parse_bytes(*command.memory);
+  const Simulation simulation = simulate({.program = std::move(program),
+                                          .gpu = command.gpu,
+                                          .memory = command.memory,
+                                          .devices = command.devices,
+                                          .trace_path = command.trace});
+  std::fflush(stdout);
+  fmt::print(stderr, "\n{}", to_text(simulation));
+  if (!command.json.empty()) write_file(command.json, to_json(simulation) + "\n");
+  return simulation.exit_code;
 }
 
 std::string effective_config(const ReplayCommand& command) {
@@ -126,17 +199,31 @@ int fail(std::string message) {
 int run(int argc, char** argv) {
   CLI::App app("cachalot: a GPU memory allocator that takes PyTorch's decisions, and its measuring tools", "cachalot");
   app.set_version_flag("--version", "cachalot " CACHALOT_VERSION);
-  ReplayCommand command;
-  declare(app, command);
+  ReplayCommand replay;
+  SimulateCommand simulate;
+  declare(app, replay);
+  const CLI::App* const simulate_app = declare(app, simulate);
+  std::vector<std::string> words(argv + 1, argv + argc);
+  std::vector<std::string> program;
+  if (!words.empty() && words.front() == simulate_app->get_name()) program = take_program(words);
+  std::ranges::reverse(words);  // as CLI11 wants them
   try {
-    app.parse(argc, argv);
+    app.parse(words);
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() == 0) return app.exit(error);  // --help, --version
-    return fail(
-        fmt::format("{} (cachalot {}--help tells more)", error.what(), app.got_subcommand("replay") ? "replay " : ""));
+    std::string command;
+    for (const CLI::App* given : app.get_subcommands()) command = given->get_name() + " ";
+    return fail(fmt::format("{} (cachalot {}--help tells more)", error.what(), command));
+  }
+  if (app.got_subcommand("simulate")) {
+    const std::vector<std::string> rest = simulate_app->remaining();
+    if (!rest.empty() && (rest.front().starts_with('-') || !program.empty())) {
+      return fail(fmt::format("{}: simulate has no such option (cachalot simulate --help tells more)", rest.front()));
+    }
+    return run_simulate(simulate, program.empty() ? rest : program);
   }
   if (!app.got_subcommand("replay")) return fail("no command is given (cachalot --help tells more)");
-  run_replay(command);
+  run_replay(replay);
   if (std::ferror(stdout) != 0) return fail("cannot write to standard output");
   return 0;
 }

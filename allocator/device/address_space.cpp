@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <utility>
 
 #include "base/bytes.h"
 #include "base/mutex.h"
@@ -83,10 +84,29 @@ std::optional<Address> AddressSpace::take(std::size_t bytes) {
   return address;
 }
 
+void AddressSpace::recycle(std::vector<AddressRange> live) {
+  const auto lower = [](const AddressRange& one, const AddressRange& other) { return one.address < other.address; };
+  std::sort(live.begin(), live.end(), lower);
+  std::sort(chunks_.begin(), chunks_.end(), lower);
+  auto next = live.begin();
+  for (const AddressRange& chunk : chunks_) {
+    Address begin = chunk.address;
+    const Address end = chunk.address + chunk.bytes;
+    for (; next != live.end() && next->address < end; ++next) {
+      if (next->address > begin) free_addresses().give_back({begin, next->address - begin});
+      begin = next->address + next->bytes;
+    }
+    if (end > begin) free_addresses().give_back({begin, end - begin});
+  }
+  chunks_ = std::move(live);
+  next_ = end_ = 0;
+}
+
 // What is left of the old chunk is too small and stays unused.
 bool AddressSpace::refill(std::size_t bytes) {
-  const std::size_t chunk_bytes = std::max(bytes, kChunkBytes);
-  const auto chunk = free_addresses().take(chunk_bytes, end_);
+  std::size_t chunk_bytes = std::max(bytes, kChunkBytes);
+  auto chunk = free_addresses().take(chunk_bytes, end_);
+  if (!chunk) chunk = free_addresses().take(chunk_bytes = bytes, end_);
   if (!chunk) return false;
   chunks_.push_back({*chunk, chunk_bytes});
   next_ = *chunk;

@@ -1,6 +1,6 @@
 // Numbers for device addresses: nothing is mapped on the host and no address is ever dereferenced.
 //
-// Within one AddressSpace addresses ascend and are never handed out twice. All AddressSpaces of the process draw chunks
+// Within one AddressSpace addresses ascend and are never handed out twice, but for what recycle gives back. All AddressSpaces of the process draw chunks
 // from one pool of 47-bit numbers, so that their ranges are disjoint; a chunk returns to the pool when its space dies.
 // Thread safety: one AddressSpace is guarded by its device; several may be used at once.
 #pragma once
@@ -29,10 +29,14 @@ class AddressSpace {
   // nullopt when the process has used up its 47 bits.
   std::optional<Address> take(std::size_t bytes);
 
+  // Gives all addresses back to the process but those in `live`, which take handed out and which are still in use; the
+  // next ones may be lower.
+  void recycle(std::vector<AddressRange> live);
+
  private:
   bool refill(std::size_t bytes);
 
-  std::vector<AddressRange> chunks_;  // ours, ascending
+  std::vector<AddressRange> chunks_;  // ours
   Address next_ = 0;
   Address end_ = 0;
 };

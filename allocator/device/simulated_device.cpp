@@ -48,10 +48,11 @@ class SimulatedDevice::Impl {
   }
 
   void forget_freed_memory() CACHALOT_REQUIRES(mutex) {
-    for (const auto& freed : memory.take_freed()) {
+    for (const auto& freed : memory.freed()) {
       if (checker) checker->forget(freed.first, freed.bytes);
       if (config.memory_freed) config.memory_freed(freed.first, freed.bytes);
     }
+    memory.forget_freed();
   }
 
   // Where the range is; empty if a byte of it is not accessible.
@@ -98,6 +99,7 @@ class SimulatedDevice::Impl {
   SimulatedStreams streams CACHALOT_GUARDED_BY(mutex);
   std::unique_ptr<HazardChecker> checker CACHALOT_GUARDED_BY(mutex);
   std::map<Address, Import> imports CACHALOT_GUARDED_BY(mutex);
+  bool has_exported CACHALOT_GUARDED_BY(mutex) = false;
   std::vector<MemoryPiece> pieces CACHALOT_GUARDED_BY(mutex);  // kept, so that locate allocates nothing
 };
 
@@ -143,7 +145,7 @@ void SimulatedDevice::free(Address address) {
   impl_->wait_for_all_work();
   impl_->memory.free(address);
   impl_->forget_freed_memory();
-  withdraw_export(impl_->exporter, address);
+  if (impl_->has_exported) withdraw_export(impl_->exporter, address);
   impl_->book.succeeded();
 }
 
@@ -306,6 +308,7 @@ IpcHandle SimulatedDevice::ipc_export(Address address) {
   const std::size_t bytes = impl_->memory.allocation_bytes("cudaIpcGetMemHandle", address);
   const ExportedMemory memory{impl_->exporter, address, bytes};
   publish_export(memory);
+  impl_->has_exported = true;
   impl_->book.succeeded();
   return to_ipc_handle(memory);
 }

@@ -35,9 +35,17 @@ std::uint64_t SimulatedMemory::take_physical(std::size_t bytes) {
   return first;
 }
 
-// New addresses ascend, so that the common place to insert is the end.
-void SimulatedMemory::insert(Address address, const Mapping& mapping) {
-  mappings_.emplace_hint(mappings_.end(), address, mapping);
+// New addresses ascend. Only when there are none above, those that are free below are used again.
+std::optional<Address> SimulatedMemory::take_addresses(std::size_t bytes) {
+  const auto address = addresses_.take(bytes);
+  if (address) return address;
+  std::vector<AddressRange> live;
+  allocations_.for_each([&](Address begin, const Allocation& allocation) {
+    live.push_back({begin, round_up(allocation.bytes, kPhysicalUnit)});
+  });
+  for (const auto& [begin, size] : reservations_) live.push_back({begin, size});
+  addresses_.recycle(std::move(live));
+  return addresses_.take(bytes);
 }
 
 std::optional<Address> SimulatedMemory::malloc(std::size_t bytes) {
@@ -45,32 +53,31 @@ std::optional<Address> SimulatedMemory::malloc(std::size_t bytes) {
   if (bytes > kLargestRequest) return std::nullopt;
   const std::size_t rounded = round_up(bytes, kPhysicalUnit);
   if (rounded > free_bytes()) return std::nullopt;
-  const auto address = addresses_.take(rounded);
+  const auto address = take_addresses(rounded);
   if (!address) fail("cudaMalloc", CudaCode::unknown, "the process has used up the simulated addresses");
-  insert(*address, {.bytes = bytes, .accessible = true, .physical = take_physical(rounded), .number = next_mapping_++});
+  allocations_.insert(*address, {.bytes = bytes, .physical = take_physical(rounded), .mapping = next_mapping_++});
   take_units(rounded / kPhysicalUnit);
   return address;
 }
 
 std::size_t SimulatedMemory::allocation_bytes(const char* call, Address address) const {
-  const auto at = mappings_.find(address);
-  if (at == mappings_.end() || at->second.origin != Origin::allocation) {
+  const Allocation* allocation = allocations_.find(address);
+  if (!allocation || allocation->foreign) {
     fail(call, CudaCode::invalid_value, "not an address that cudaMalloc returned, or freed already");
   }
-  return at->second.bytes;
+  return allocation->bytes;
 }
 
 void SimulatedMemory::free(Address address) {
   const std::size_t rounded = round_up(allocation_bytes("cudaFree", address), kPhysicalUnit);
-  const auto at = mappings_.find(address);
   used_units_ -= rounded / kPhysicalUnit;
-  freed_.push_back({at->second.physical, rounded});
-  mappings_.erase(at);
+  freed_.push_back({allocations_.find(address)->physical, rounded});
+  allocations_.erase(address);
 }
 
 std::optional<Address> SimulatedMemory::reserve(std::size_t bytes) {
   require_page_range("cuMemAddressReserve", 0, bytes);
-  const auto address = addresses_.take(bytes);
+  const auto address = take_addresses(bytes);
   if (address) reservations_.emplace_hint(reservations_.end(), *address, bytes);
   return address;
 }
@@ -158,11 +165,8 @@ void SimulatedMemory::map(Address address, std::size_t bytes, MemoryHandle handl
   if (bytes != memory.bytes) fail("cuMemMap", CudaCode::invalid_value, "a handle must be mapped whole");
   if (!is_reserved(address, bytes)) fail("cuMemMap", CudaCode::invalid_value, "the range is not reserved");
   if (!is_unmapped(address, bytes)) fail("cuMemMap", CudaCode::invalid_value, "memory is already mapped in the range");
-  mappings_.emplace(address, Mapping{.bytes = bytes,
-                                     .origin = Origin::handle,
-                                     .handle = handle,
-                                     .physical = memory.first,
-                                     .number = next_mapping_++});
+  mappings_.emplace(address,
+                    Mapping{.bytes = bytes, .handle = handle, .physical = memory.first, .number = next_mapping_++});
   ++memory.mappings;
   ++handle_mappings_;
 }
@@ -174,7 +178,7 @@ SimulatedMemory::Mappings::const_iterator SimulatedMemory::end_of_tiling(const c
   const Address end = address + bytes;
   auto at = mappings_.lower_bound(address);
   while (address != end) {
-    const bool next_tile = at != mappings_.end() && at->first == address && at->second.origin == Origin::handle;
+    const bool next_tile = at != mappings_.end() && at->first == address;
     if (!next_tile || at->second.bytes > end - address) {
       fail(call, CudaCode::invalid_value, "the range is not made of whole mappings");
     }
@@ -210,47 +214,46 @@ void SimulatedMemory::set_access(Address address, std::size_t bytes) {
 
 std::optional<Address> SimulatedMemory::open_foreign(std::size_t bytes) {
   const std::size_t rounded = round_up(bytes, kPhysicalUnit);
-  const auto address = addresses_.take(rounded);
+  const auto address = take_addresses(rounded);
   if (!address) return std::nullopt;
-  insert(*address, {.bytes = bytes,
-                    .origin = Origin::foreign,
-                    .accessible = true,
-                    .physical = take_physical(rounded),
-                    .number = next_mapping_++});
+  const std::uint64_t physical = take_physical(rounded);
+  allocations_.insert(*address, {.bytes = bytes, .physical = physical, .mapping = next_mapping_++, .foreign = true});
   return address;
 }
 
 void SimulatedMemory::close_foreign(Address address) {
-  const auto at = mappings_.find(address);
-  freed_.push_back({at->second.physical, round_up(at->second.bytes, kPhysicalUnit)});
-  mappings_.erase(at);
+  const Allocation& allocation = *allocations_.find(address);
+  freed_.push_back({allocation.physical, round_up(allocation.bytes, kPhysicalUnit)});
+  allocations_.erase(address);
 }
 
 std::optional<MemoryAt> SimulatedMemory::memory_at(Address address) const {
+  if (const auto [begin, allocation] = allocations_.holding(address); allocation) {
+    return MemoryAt{.range = {begin, allocation->bytes},
+                    .accessible = true,
+                    .physical = allocation->physical + (address - begin),
+                    .mapping = allocation->mapping};
+  }
   const auto at = mapping_at(address);
   if (at == mappings_.end()) return std::nullopt;
   const Mapping& mapping = at->second;
   return MemoryAt{.range = {at->first, mapping.bytes},
                   .handle = mapping.handle,
                   .accessible = mapping.accessible,
-                  .physical = mapping.physical + (address - at->first)};
+                  .physical = mapping.physical + (address - at->first),
+                  .mapping = mapping.number};
 }
 
 bool SimulatedMemory::locate(Address address, std::size_t bytes, std::vector<MemoryPiece>& pieces) const {
-  auto at = mapping_at(address);
   while (bytes > 0) {
-    if (at == mappings_.end() || address < at->first || !at->second.accessible) return false;
-    const std::size_t offset = address - at->first;
-    if (offset >= at->second.bytes) return false;
-    const std::size_t part = std::min(bytes, at->second.bytes - offset);
-    pieces.push_back({address, part, at->second.physical + offset, at->second.number});
+    const auto memory = memory_at(address);
+    if (!memory || !memory->accessible) return false;
+    const std::size_t part = std::min(bytes, memory->range.bytes - (address - memory->range.address));
+    pieces.push_back({address, part, memory->physical, memory->mapping});
     address += part;
     bytes -= part;
-    ++at;
   }
   return true;
 }
-
-std::vector<SimulatedMemory::PhysicalRange> SimulatedMemory::take_freed() { return std::exchange(freed_, {}); }
 
 }  // namespace cachalot

@@ -16,6 +16,7 @@
 
 #include "cachalot/simulated_device.h"
 #include "device/address_space.h"
+#include "device/allocation_table.h"
 
 namespace cachalot {
 
@@ -61,18 +62,18 @@ class SimulatedMemory {
   std::size_t used_bytes() const { return used_units_ * kPhysicalUnit; }
   std::size_t peak_used_bytes() const { return peak_units_ * kPhysicalUnit; }
   std::size_t live_mappings() const { return handle_mappings_; }
-  // Physical numbers freed since the last call.
+  // Physical numbers freed since the last forget_freed.
   struct PhysicalRange {
     std::uint64_t first = 0;
     std::size_t bytes = 0;
   };
-  std::vector<PhysicalRange> take_freed();
+  const std::vector<PhysicalRange>& freed() const { return freed_; }
+  void forget_freed() { freed_.clear(); }
 
  private:
-  enum class Origin : std::uint8_t { allocation, handle, foreign };
+  // Of a handle.
   struct Mapping {
     std::size_t bytes = 0;
-    Origin origin = Origin::allocation;
     bool accessible = false;
     MemoryHandle handle = 0;
     std::uint64_t physical = 0;
@@ -88,7 +89,7 @@ class SimulatedMemory {
   using Mappings = std::map<Address, Mapping>;
 
   bool take_units(std::size_t units);
-  void insert(Address address, const Mapping& mapping);
+  std::optional<Address> take_addresses(std::size_t bytes);
   Mappings::const_iterator mapping_at(Address address) const;
   Mappings::const_iterator end_of_tiling(const char* call, Address address, std::size_t bytes) const;
   bool is_reserved(Address address, std::size_t bytes) const;
@@ -101,6 +102,7 @@ class SimulatedMemory {
   std::size_t used_units_ = 0;
   std::size_t peak_units_ = 0;
   AddressSpace addresses_;
+  AllocationTable allocations_;  // of malloc and of other processes; disjoint from the mappings
   Mappings mappings_;
   std::size_t handle_mappings_ = 0;
   std::map<Address, std::size_t> reservations_;

@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import ctypes
 import json
-import os
 import subprocess
 import sys
 import tempfile
@@ -85,6 +84,9 @@ def run_one(allocator: str, library: str) -> None:
 
         cachalot.enable(mode="full")
     elif allocator == "nothing":
+        from cachalot import _plug
+
+        _plug.Plug()
         ctypes.CDLL(library).install_do_nothing_allocator()
     figures = measure()
     if allocator != "nothing":
@@ -112,7 +114,7 @@ def main() -> None:
         for _ in range(arguments.rounds):
             for allocator in ALLOCATORS:
                 command = [sys.executable, __file__, "--one", allocator, library]
-                done = subprocess.run(command, env=os.environ, check=True, capture_output=True, text=True)
+                done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
                 rounds[allocator].append(json.loads(done.stdout))
     report({allocator: best(results) for allocator, results in rounds.items()})
 

@@ -83,11 +83,11 @@ def enable(config: str | None = None, *, late: bool = False, mode: Mode = "auto"
     nothing; one that asks for something else is refused.
 
     Args:
-        config: options such as "max_split_size_mb:64,garbage_collection_threshold:0.8", on top of what PyTorch read from
-            PYTORCH_CUDA_ALLOC_CONF and of CACHALOT_CONF. Only the keys it names change.
+        config: options such as "max_split_size_mb:64,garbage_collection_threshold:0.8", on top of what PyTorch read
+            from PYTORCH_CUDA_ALLOC_CONF and of CACHALOT_CONF. Only the keys it names change.
         late: take over although CUDA is in use. Tensors that exist stay with PyTorch's allocator until they die.
-        mode: "full", the whole allocator, compiled for the PyTorch found; "plug", two functions and eight hooks that work
-            with any PyTorch but serve less; "auto", full where it can be had, else plug with a warning.
+        mode: "full", the whole allocator, compiled for the PyTorch found; "plug", two functions and eight hooks that
+            work with any PyTorch but serve less; "auto", full where it can be had, else plug with a warning.
 
     Raises:
         ValueError: `config`, CACHALOT_CONF or `mode` is bad; the message names key, value and rule.
@@ -118,7 +118,7 @@ def enabled_mode() -> Literal["full", "plug"] | None:
 
 
 def stats(device: Device = None) -> dict[str, int]:
-    """torch.cuda.memory_stats' figures under its keys; of the current device by default. Empty before CUDA is in use."""
+    """What torch.cuda.memory_stats says, of the current device by default. Empty before CUDA is in use."""
     import torch
 
     plug = _require_enabled().plug
@@ -179,8 +179,8 @@ def _require_torch_can(late: bool) -> None:
     use = _cuda_use()
     if use is not None and not late:
         raise EnableError(
-            f"CUDA is in use already: {use}. Call cachalot.enable() right after 'import torch', or enable(late=True) to "
-            f"take over from here on"
+            f"CUDA is in use already: {use}. Call cachalot.enable() right after 'import torch', or enable(late=True) "
+            "to take over from here on"
         )
 
 
@@ -202,7 +202,7 @@ def _install(plug: Plug, mode: Mode, late: bool) -> Literal["full", "plug"]:
             adapter = _adapter.load()
         except _adapter.AdapterError as error:
             if mode == "full" or late:
-                raise
+                raise EnableError(str(error)) from None
             warnings.warn(
                 f"cachalot serves PyTorch in mode 'plug', because {error}. Not served: {_fallback.MISSING}",
                 stacklevel=3,
@@ -221,14 +221,14 @@ def _install(plug: Plug, mode: Mode, late: bool) -> Literal["full", "plug"]:
 
 
 def _filter_settings(also: Callable[[str], None] | None = None) -> None:
-    """Settings that a program changes as it runs lose too new keys as well; `also` sees what PyTorch accepted."""
+    """Settings that a program changes as it runs lose unknown ones as well; `also` sees what PyTorch accepted."""
     import torch
 
     torch_sets = torch._C._accelerator_setAllocatorSettings
 
     @functools.wraps(torch_sets)
     def set_allocator_settings(text: str) -> None:
-        text = _config.without_later_keys(text)
+        text = _config.without_unknown(text)
         torch_sets(text)
         if also is not None:
             also(text)

@@ -28,7 +28,7 @@ _TORCH_LIBRARIES = ("c10", "c10_cuda", "torch_cpu", "torch_cuda")
 _ERROR_BYTES = 4096
 
 
-class AdapterError(EnableError):
+class AdapterError(Exception):
     """There is no adapter for this PyTorch and none can be made here; the function-pointer plug still works."""
 
 

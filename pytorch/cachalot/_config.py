@@ -1,7 +1,7 @@
-"""PyTorch's own settings (PYTORCH_CUDA_ALLOC_CONF and its kin): keys that the installed PyTorch is too old for.
+"""PyTorch's own settings (PYTORCH_CUDA_ALLOC_CONF and its kin), which must suit the PyTorch and the cachalot found.
 
-PyTorch parses its settings itself, and cachalot takes over what it read. Only one thing is changed: keys that newer
-versions know and the installed one would die of are left out, with a warning each.
+PyTorch parses its settings itself, and cachalot takes over what it read. Only two things are left out, with a warning
+each: keys that newer versions know and the installed one would die of, and expandable segments, which cachalot has not.
 """
 
 from __future__ import annotations
@@ -36,19 +36,19 @@ _KEY_LISTS = ("c10/core/AllocatorConfig.h", "c10/cuda/CUDAAllocatorConfig.h")
 _SETTING = re.compile(r"(?:\[[^\]]*\]|[^,\[])+")
 
 
-def without_later_keys(text: str) -> str:
-    """`text` without the settings that only a newer PyTorch knows; warns of each."""
+def without_unknown(text: str) -> str:
+    """`text` without the settings that PyTorch or cachalot does not know; warns of each."""
     settings = _SETTING.findall(text)
-    kept = [setting for setting in settings if not _is_too_new(setting)]
+    kept = [setting for setting in settings if not _is_unknown(setting)]
     return ",".join(kept) if len(kept) < len(settings) else text
 
 
 def clean_environment() -> None:
-    """Applies without_later_keys to the variables that PyTorch will parse at its first use of CUDA."""
+    """Applies without_unknown to the variables that PyTorch will parse at its first use of CUDA."""
     for name in ENVIRONMENT:
         if name in os.environ:
             # Stays set when nothing is left: an unset variable would give way to the next one.
-            os.environ[name] = without_later_keys(os.environ[name])
+            os.environ[name] = without_unknown(os.environ[name])
 
 
 def environment_settings() -> str:
@@ -56,13 +56,16 @@ def environment_settings() -> str:
     return next((os.environ[name] for name in ENVIRONMENT if name in os.environ), "")
 
 
-def _is_too_new(setting: str) -> bool:
-    key = "".join(setting.partition(":")[0].split())  # PyTorch ignores all spaces
-    if key not in _unknown_keys():
+def _is_unknown(setting: str) -> bool:
+    setting = "".join(setting.split())  # PyTorch ignores all spaces
+    key = setting.partition(":")[0]
+    if key in _unknown_keys():
+        reason = f"{key} is a setting of newer versions of PyTorch"
+    elif setting == "expandable_segments:True":
+        reason = "cachalot has no expandable segments"
+    else:
         return False
-    warnings.warn(
-        f"cachalot: '{setting.strip()}' is ignored: {key} is a setting of newer versions of PyTorch", stacklevel=2
-    )
+    warnings.warn(f"cachalot: '{setting}' is ignored: {reason}", stacklevel=2)
     return True
 
 

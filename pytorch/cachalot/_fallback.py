@@ -36,8 +36,8 @@ def install(plug: Plug) -> None:
     """Makes the plug PyTorch's current allocator, before CUDA is in use."""
     import torch
 
-    # PyTorch reads its settings once, late, and would take "backend:native" for a contradiction of the plug: have it read
-    # them now.
+    # PyTorch reads its settings once, late, and would take "backend:native" for a contradiction of the plug: have it
+    # read them now.
     torch._C._accelerator_setAllocatorSettings(_config.environment_settings())
     plugged = torch.cuda.memory.CUDAPluggableAllocator(str(plug.path), "cachalot_malloc", "cachalot_free")
     for hook, setter in _HOOKS.items():

@@ -5,15 +5,18 @@
 // take more arguments than it is given, and read none but those it knows.
 #include <cstddef>
 #include <cstdint>
-#include <initializer_list>
+#include <cstring>
+#include <string_view>
 
+#include "simulator/abi.h"
 #include "simulator/handles.h"
 #include "simulator/libraries/versions.h"
+#include "simulator/notes.h"
 
 namespace cachalot::simulator {
 namespace {
 
-constexpr std::size_t kArguments = 24;  // more than any function has
+constexpr std::size_t kArguments = 32;  // more than any function has
 
 template <typename Value>
 void give(std::uintptr_t argument, Value value) {
@@ -33,7 +36,7 @@ struct Size {
 };
 
 template <std::size_t Position>
-struct IntSize {
+struct Int {
   static_assert(Position < kArguments);
   static void give_in(const std::uintptr_t* arguments) { give(arguments[Position], int{0}); }
 };
@@ -43,6 +46,31 @@ struct Version {
   static_assert(Position < kArguments);
   static void give_in(const std::uintptr_t* arguments) { give(arguments[Position], kMathLibraryVersion); }
 };
+
+// An int in device memory: the status of a factorization. 0 is success.
+template <std::size_t Position>
+struct DeviceInt {
+  static_assert(Position < kArguments);
+  static void give_in(const std::uintptr_t* arguments) {
+    if (arguments[Position] != 0)
+      cudaMemsetAsync(reinterpret_cast<void*>(arguments[Position]), 0, sizeof(int), nullptr);
+  }
+};
+
+// Each library's "not supported".
+constexpr int not_supported(std::string_view name) {
+  if (name.starts_with("cudnn")) return 3000;   // CUDNN_STATUS_NOT_SUPPORTED
+  if (name.starts_with("cublas")) return 15;    // CUBLAS_STATUS_NOT_SUPPORTED
+  if (name.starts_with("cusparse")) return 10;  // CUSPARSE_STATUS_NOT_SUPPORTED
+  if (name.starts_with("cusolver")) return 9;   // CUSOLVER_STATUS_NOT_SUPPORTED
+  if (name.starts_with("cufft")) return 16;     // CUFFT_NOT_SUPPORTED
+  return 999;                                   // CURAND_STATUS_INTERNAL_ERROR; it has no better one
+}
+
+int refuse(const char* name) {
+  note_not_simulated(name);
+  return not_supported(name);
+}
 
 template <typename... Outputs>
 int nothing_but([[maybe_unused]] const std::uintptr_t* arguments) {
@@ -57,19 +85,26 @@ using namespace cachalot::simulator;
 
 #define EXPORTED extern "C" __attribute__((visibility("default")))
 
-#define FUNCTION(name, ...)                                                                                          \
-  EXPORTED int name(std::uintptr_t a0, std::uintptr_t a1, std::uintptr_t a2, std::uintptr_t a3, std::uintptr_t a4,   \
-                    std::uintptr_t a5, std::uintptr_t a6, std::uintptr_t a7, std::uintptr_t a8, std::uintptr_t a9,   \
-                    std::uintptr_t a10, std::uintptr_t a11, std::uintptr_t a12, std::uintptr_t a13,                  \
-                    std::uintptr_t a14, std::uintptr_t a15, std::uintptr_t a16, std::uintptr_t a17,                  \
-                    std::uintptr_t a18, std::uintptr_t a19, std::uintptr_t a20, std::uintptr_t a21,                  \
-                    std::uintptr_t a22, std::uintptr_t a23) {                                                        \
-    const std::uintptr_t arguments[] = {a0,  a1,  a2,  a3,  a4,  a5,  a6,  a7,  a8,  a9,  a10, a11,                  \
-                                        a12, a13, a14, a15, a16, a17, a18, a19, a20, a21, a22, a23};                 \
-    return nothing_but<__VA_ARGS__>(arguments);                                                                      \
+#define REFUSED(name) \
+  EXPORTED int name() { return refuse(#name); }
+
+#define FUNCTION(name, ...)                                                                                        \
+  EXPORTED int name(std::uintptr_t a0, std::uintptr_t a1, std::uintptr_t a2, std::uintptr_t a3, std::uintptr_t a4, \
+                    std::uintptr_t a5, std::uintptr_t a6, std::uintptr_t a7, std::uintptr_t a8, std::uintptr_t a9, \
+                    std::uintptr_t a10, std::uintptr_t a11, std::uintptr_t a12, std::uintptr_t a13,                \
+                    std::uintptr_t a14, std::uintptr_t a15, std::uintptr_t a16, std::uintptr_t a17,                \
+                    std::uintptr_t a18, std::uintptr_t a19, std::uintptr_t a20, std::uintptr_t a21,                \
+                    std::uintptr_t a22, std::uintptr_t a23, std::uintptr_t a24, std::uintptr_t a25,                \
+                    std::uintptr_t a26, std::uintptr_t a27, std::uintptr_t a28, std::uintptr_t a29,                \
+                    std::uintptr_t a30, std::uintptr_t a31) {                                                      \
+    const std::uintptr_t arguments[] = {                                                                           \
+        a0,  a1,  a2,  a3,  a4,  a5,  a6,  a7,  a8,  a9,  a10, a11, a12, a13, a14, a15,                            \
+        a16, a17, a18, a19, a20, a21, a22, a23, a24, a25, a26, a27, a28, a29, a30, a31};                           \
+    return nothing_but<__VA_ARGS__>(arguments);                                                                    \
   }
 #include "simulator/libraries/functions.inc"
 #undef FUNCTION
+#undef REFUSED
 
 // ---- The few that hand back something else --------------------------------------------------------------------------
 
@@ -108,20 +143,28 @@ EXPORTED std::size_t cudnnGetVersion() { return kCudnnVersion; }
 EXPORTED std::size_t cudnnGetMaxDeviceVersion() { return 1200; }
 EXPORTED std::size_t cudnnGetCudartVersion() { return kRuntimeVersion; }
 
-EXPORTED int cublasGetStream_v2(void*, void** stream) { return give(reinterpret_cast<std::uintptr_t>(stream), std::uintptr_t{0}), 0; }
+EXPORTED int cublasGetStream_v2(void*, void** stream) {
+  return give(reinterpret_cast<std::uintptr_t>(stream), std::uintptr_t{0}), 0;
+}
 EXPORTED int cusolverDnGetStream(void*, void** stream) { return cublasGetStream_v2(nullptr, stream); }
 EXPORTED int cusparseGetStream(void*, void** stream) { return cublasGetStream_v2(nullptr, stream); }
 EXPORTED int cudnnGetStream(void*, void** stream) { return cublasGetStream_v2(nullptr, stream); }
 
-EXPORTED const char* cublasGetStatusName(int status) { return status == 0 ? "CUBLAS_STATUS_SUCCESS" : "CUBLAS_STATUS_ERROR"; }
+EXPORTED const char* cublasGetStatusName(int status) {
+  return status == 0 ? "CUBLAS_STATUS_SUCCESS" : "CUBLAS_STATUS_ERROR";
+}
 EXPORTED const char* cublasGetStatusString(int status) { return status == 0 ? "success" : "error"; }
 EXPORTED const char* cublasLtGetStatusName(int status) { return cublasGetStatusName(status); }
 EXPORTED const char* cublasLtGetStatusString(int status) { return cublasGetStatusString(status); }
-EXPORTED const char* cudnnGetErrorString(int status) { return status == 0 ? "CUDNN_STATUS_SUCCESS" : "CUDNN_STATUS_ERROR"; }
+EXPORTED const char* cudnnGetErrorString(int status) {
+  return status == 0 ? "CUDNN_STATUS_SUCCESS" : "CUDNN_STATUS_ERROR";
+}
 EXPORTED void cudnnGetLastErrorString(char* message, std::size_t bytes) {
   if (bytes > 0) *message = '\0';
 }
-EXPORTED const char* cusparseGetErrorName(int status) { return status == 0 ? "CUSPARSE_STATUS_SUCCESS" : "CUSPARSE_STATUS_ERROR"; }
+EXPORTED const char* cusparseGetErrorName(int status) {
+  return status == 0 ? "CUSPARSE_STATUS_SUCCESS" : "CUSPARSE_STATUS_ERROR";
+}
 EXPORTED const char* cusparseGetErrorString(int status) { return status == 0 ? "success" : "error"; }
 EXPORTED const char* cusparseLtGetErrorName(int status) { return cusparseGetErrorName(status); }
 EXPORTED const char* cusparseLtGetErrorString(int status) { return cusparseGetErrorString(status); }
@@ -144,15 +187,18 @@ EXPORTED int cusolverGetProperty(int property, int* value) { return cublasGetPro
 EXPORTED int cufftGetProperty(int property, int* value) { return cublasGetProperty(property, value); }
 EXPORTED int curandGetProperty(int property, int* value) { return cublasGetProperty(property, value); }
 
-// One engine, one plan, no workspace, no notes on behaviour.
-EXPORTED int cudnnBackendGetAttribute(void*, int, int type, std::int64_t requested, std::int64_t* count, void* elements) {
+// Of everything there is one, and its numbers are 0: one engine, one plan, no workspace; but no notes.
+EXPORTED int cudnnBackendGetAttribute(void*, int, int type, std::int64_t requested, std::int64_t* count,
+                                      void* elements) {
   constexpr int kBoolean = 2;  // cudnnBackendAttributeType_t
   constexpr int kInt64 = 3;
+  constexpr int kNumericalNote = 11;
   constexpr int kDescriptor = 15;
-  const bool has_one = type == kBoolean || type == kInt64 || type == kDescriptor;
-  if (count) *count = has_one ? 1 : 0;
-  if (elements && requested > 0 && type == kBoolean) *static_cast<bool*>(elements) = false;
-  if (elements && requested > 0 && type == kInt64) *static_cast<std::int64_t*>(elements) = 0;
+  constexpr int kBehaviorNote = 19;
+  if (count) *count = type != kNumericalNote && type != kBehaviorNote;
+  if (!elements || requested == 0 || type == kDescriptor) return 0;
+  const std::size_t bytes = type == kBoolean ? 1 : type == kInt64 ? 8 : 4;
+  std::memset(elements, 0, bytes);
   return 0;
 }
 

@@ -21,6 +21,7 @@ BY_HAND = re.compile(r"^(nccl.*|\w+GetProperty|cudnnBackendGetAttribute|cublasLt
                      r"cublasGetStream_v2|cusolverDnGetStream|cusparseGetStream|cudnnGetStream)$")
 REAL = re.compile(r"^(const\s+)?(float|double|cuComplex|cuDoubleComplex|cuFloatComplex|cufftReal|half|__half)\s+\w+$")
 SIZES = re.compile(r"(lwork|buffersize|workspacesize|sizeinbytes|worksize|workspaceinbytes|spacebytes|_size$|bytes)", re.I)
+DEVICE_STATUS = re.compile("^(devInfo|info|d_info|infoArray)$")
 VERSION = re.compile(r"version", re.I)
 
 
@@ -59,6 +60,9 @@ def outputs(name, parameters):
             if re.search(r"\*\s*\w+$", parameter) and "const" not in parameter.split("*")[0]:
                 return [(position, "Handle")]
     found = []
+    writable = [p for _, p in arguments if "*" in p and not p.startswith("const")]
+    if "Get" in name and name.startswith(("cublas", "cusolver")):
+        found = [(i, "Int") for i, p in arguments if re.match(r"^(cu\w+_t|int)\s*\*\s*\w+$", p)]
     for position, parameter in arguments:
         match = re.match(r"^(size_t|int|int64_t)\s*\*\s*(\w+)$", parameter)
         if not match:
@@ -66,7 +70,11 @@ def outputs(name, parameters):
         if VERSION.search(match.group(2)):
             found.append((position, "Version"))
         elif SIZES.search(match.group(2)) or re.search("[Bb]ufferSize|[Ww]orkspace|SpaceSize", name):
-            found.append((position, {"size_t": "Size", "int": "IntSize", "int64_t": "Size"}[match.group(1)]))
+            found.append((position, {"size_t": "Size", "int": "Int", "int64_t": "Size"}[match.group(1)]))
+        elif DEVICE_STATUS.match(match.group(2)) and match.group(1) == "int":
+            found.append((position, "DeviceInt"))
+    if "Get" in name and not found and writable:
+        return None
     return found
 
 
@@ -77,12 +85,16 @@ def main():
     options = parser.parse_args()
     known = prototypes(options.headers)
     print("// Made by list_functions.py. FUNCTION(name, …): a function that does nothing, and what it hands back through the")
-    print("// argument at a position, counted without real numbers.\n")
+    print("// argument at a position, counted without real numbers. REFUSED(name): one whose answer nobody can make up.\n")
     for name in sorted(exported(options.libraries)):
         parameters = known.get(name, known.get(re.sub(r"(_v2|_64|_v2_64)$", "", name)))
         if parameters is None or BY_HAND.match(name):
             continue
-        gives = [f"{kind}<{position}>" for position, kind in outputs(name, parameters)]
+        handed_back = outputs(name, parameters)
+        if handed_back is None:
+            print(f"REFUSED({name})")
+            continue
+        gives = [f"{kind}<{position}>" for position, kind in handed_back]
         print(f"FUNCTION({', '.join([name, *gives])})")
 
 

@@ -28,7 +28,7 @@ endfunction()
 # The file an #include "name" in `file` means, relative to SOURCE_DIR, as the compiler would find it; empty if none.
 function(resolve file name result)
   cmake_path(GET file PARENT_PATH folder)
-  foreach(base IN ITEMS ${folder} allocator/include allocator .)
+  foreach(base IN ITEMS ${folder} allocator/include allocator pytorch simulator/include .)
     cmake_path(SET candidate NORMALIZE ${base}/${name})
     if(EXISTS ${SOURCE_DIR}/${candidate} AND NOT IS_DIRECTORY ${SOURCE_DIR}/${candidate})
       set(${result} ${candidate} PARENT_SCOPE)
@@ -75,7 +75,7 @@ endmacro()
 
 set(files "")
 set(checked 0)
-foreach(folder IN ITEMS allocator tools tests bench examples)
+foreach(folder IN ITEMS allocator pytorch simulator tools tests bench examples)
   file(GLOB_RECURSE found RELATIVE ${SOURCE_DIR} ${SOURCE_DIR}/${folder}/*.h ${SOURCE_DIR}/${folder}/*.cpp
     ${SOURCE_DIR}/${folder}/*.c ${SOURCE_DIR}/${folder}/*.cu)
   list(APPEND files ${found})

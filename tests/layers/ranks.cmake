@@ -6,6 +6,8 @@ set(layers
   "1 allocator/device/            allocator/include/cachalot/device.h   allocator/include/cachalot/simulated_device.h"
   # change.h is a plain value that every layer above may name.
   "2 allocator/policy/            allocator/include/cachalot/options.h  allocator/include/cachalot/change.h"
+  # The simulated CUDA runtime stands beside the allocator: it knows the simulated device and nothing above it.
+  "2 simulator/"
   "3 allocator/blocks/"
   "4 allocator/segments/"
   "5 allocator/observe/           allocator/include/cachalot/stats.h    allocator/include/cachalot/history.h"
@@ -16,6 +18,9 @@ set(layers
   "7 allocator/out_of_memory.cpp  allocator/private_pools.cpp"
   "8 allocator/caching_allocator.cpp   allocator/include/cachalot/caching_allocator.h"
   "9 allocator/c_api.cpp          allocator/include/cachalot/c_api.h"
+  # The plug-in sees the C++ API; an adapter, compiled by its user, sees the public headers and plug.h.
+  "9 pytorch/"
+  "10 pytorch/adapter/"
   "10 tools/"
   "11 tests/  bench/  examples/")
 

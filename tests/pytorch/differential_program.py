@@ -4,10 +4,12 @@
 
 Writes to OUT a line of JSON a step: what was done, torch.cuda.memory_stats(), and every hundredth step the snapshot with
 addresses counted from the start of their segment. Under a simulated CUDA whose calls take no time
-(CACHALOT_SIM_LATENCY=none) events are done when the program synchronizes and not before, whatever the allocator asks in
-between, so two allocators see the same world.
+and whose launches take very long (CACHALOT_SIM_LATENCY=none, CACHALOT_SIM_LAUNCH_NS) events are done when the program
+synchronizes and not before, whatever the allocator asks in between, so two allocators see the same world.
 
-The programs stay out of two states that PyTorch's own allocator handles badly: no memory is asked for beyond what fits
+When frees that wait for several streams are done at once, PyTorch finishes them in the order of a hash table, which shows
+in the peak of inactive_split alone; so between two synchronizations one stream is the only one that uses others' memory.
+The programs also stay out of two states that PyTorch's own allocator handles badly: no memory is asked for beyond what fits
 while frees wait for events, and no cache is emptied inside a pool.
 """
 
@@ -40,6 +42,7 @@ class Program:
     def __init__(self, seed: int) -> None:
         self.rng = random.Random(seed)
         self.streams = [torch.cuda.default_stream(), torch.cuda.Stream(), torch.cuda.Stream()]
+        self.user = 1  # the stream that uses memory of the others
         self.tensors: list[tuple[torch.Tensor, int]] = []  # with the index of the stream they were allocated on
         self.graphs: list[tuple[torch.cuda.CUDAGraph, list[torch.Tensor]]] = []
         self.pools: list[tuple[torch.cuda.MemPool, list[torch.Tensor]]] = []
@@ -91,11 +94,10 @@ class Program:
         if taken is None:
             return "nothing to use"
         tensor, stream = taken
-        other = (stream + 1) % len(self.streams)
-        with torch.cuda.stream(self.streams[other]):
+        with torch.cuda.stream(self.streams[self.user]):
             tensor[:1].add_(1)
-        tensor.record_stream(self.streams[other])
-        return f"use {tensor.numel()} on stream {other} and free it"
+        tensor.record_stream(self.streams[self.user])
+        return f"use {tensor.numel()} of stream {stream} on stream {self.user} and free it"
 
     def launch(self) -> str:
         stream = self.rng.randrange(len(self.streams))
@@ -107,7 +109,9 @@ class Program:
 
     def synchronize(self) -> str:
         torch.cuda.synchronize()
-        return "synchronize"
+        self.new_tensor(1)  # now the frees that waited are done
+        self.user = self.rng.randrange(len(self.streams))
+        return f"synchronize; stream {self.user} uses others' memory from now on"
 
     def empty_cache(self) -> str:
         torch.cuda.empty_cache()

@@ -1,4 +1,4 @@
-"""What PyTorch's own tests hold of its allocator, in our words: the same must be true under native and under cachalot."""
+"""What PyTorch's own tests hold of its allocator, in our words: true under native and under cachalot alike."""
 
 import random
 
@@ -6,7 +6,20 @@ import pytest
 import torch
 import world
 from provider import Provider
-from world import MODE, GiB, KiB, MiB, bytes_on_gpu, keep_busy, not_plug, page_heap, restore_pool, segments, succeeds, total_memory
+from world import (
+    MODE,
+    GiB,
+    KiB,
+    MiB,
+    bytes_on_gpu,
+    keep_busy,
+    not_plug,
+    page_heap,
+    restore_pool,
+    segments,
+    succeeds,
+    total_memory,
+)
 
 SMALL_SEGMENT = 2 * MiB
 LARGE_SEGMENT = 20 * MiB
@@ -497,8 +510,19 @@ def test_history_keeps_the_latest_entries():
     sizes = [KiB * (i + 1) for i in range(6)]
     kept = [bytes_on_gpu(size) for size in sizes]
     trace = torch.cuda.memory._snapshot()["device_traces"][0]
-    assert [(e["action"], e["size"]) for e in trace][-4:] == [("alloc", s) for s in sizes[3:]] + [("snapshot", 0)]
-    assert len(trace) == 4
+    assert [(e["action"], e["size"]) for e in trace] == [("alloc", size) for size in sizes[2:]]
+
+
+def test_snapshots_are_in_history_once_taken():
+    torch.cuda.memory._record_memory_history()
+    kept = bytes_on_gpu(1000)
+
+    def shown():
+        trace = torch.cuda.memory._snapshot()["device_traces"][0]
+        return [(e["addr"], e["size"]) for e in trace if e["action"] == "snapshot"]
+
+    of_active_bytes = (0, 1024)
+    assert [shown(), shown(), shown()] == [[], [of_active_bytes], [of_active_bytes] * 2]
 
 
 @not_plug
@@ -523,18 +547,26 @@ def test_clear_history_forgets():
     "context, of_alloc, of_free", [("all", True, True), ("alloc", True, False), ("state", False, False)]
 )
 def test_stacks_are_kept_at_the_level_asked_for(context, of_alloc, of_free):
+    def makes():
+        return [bytes_on_gpu(3 * MiB)]
+
+    def frees(tensors):
+        tensors.clear()
+
     torch.cuda.memory._record_memory_history(context=context, stacks="python")
-    bytes_on_gpu(3 * MiB)
-    entries = {e["action"]: e for e in torch.cuda.memory._snapshot()["device_traces"][0]}
-    assert bool(entries["alloc"].get("frames")) == of_alloc
-    assert bool(entries["free_requested"].get("frames")) == of_free
+    frees(makes())
+    stacks = {
+        entry["action"]: [frame["name"] for frame in entry.get("frames", [])]
+        for entry in torch.cuda.memory._snapshot()["device_traces"][0]
+    }
+    assert ("makes" in stacks["alloc"]) == of_alloc
+    assert ("frees" in stacks["free_requested"]) == of_free
 
 
 @not_plug
 def test_segments_remember_who_made_them():
     torch.cuda.memory._record_memory_history(context="all", stacks="python")
-    gone = bytes_on_gpu(3 * MiB)
-    del gone
+    whole = bytes_on_gpu(LARGE_SEGMENT)
     (segment,) = segments()
     assert "test_segments_remember_who_made_them" in [frame["name"] for frame in segment["frames"]]
 
@@ -837,7 +869,7 @@ def test_pools_nest():
         first = bytes_on_gpu(3 * MiB)
         with torch.cuda.use_mem_pool(inner):
             second = bytes_on_gpu(3 * MiB)
-        third = bytes_on_gpu(16 * MiB)
+        third = bytes_on_gpu(30 * MiB)
     assert (len(segments(outer.id)), len(segments(inner.id)), len(segments())) == (2, 1, 3)
 
 

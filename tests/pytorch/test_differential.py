@@ -20,7 +20,11 @@ pytestmark = world.full_only
 
 
 def run(mode: str, seed: int, out: Path) -> None:
-    environment = os.environ | {"CACHALOT_SIM_LATENCY": "none", "CACHALOT_SIM_MEMORY": "80GiB"}
+    environment = os.environ | {
+        "CACHALOT_SIM_LATENCY": "none",
+        "CACHALOT_SIM_LAUNCH_NS": str(10**12),
+        "CACHALOT_SIM_MEMORY": "80GiB",
+    }
     command = [sys.executable, str(PROGRAM), mode, str(seed), str(STEPS), str(out)]
     done = subprocess.run(command, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, f"{mode}, seed {seed}: {done.stderr}"

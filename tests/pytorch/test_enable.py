@@ -1,4 +1,4 @@
-"""cachalot.enable(): what it refuses, each in one clear exception; and python -m cachalot. In processes of their own."""
+"""cachalot.enable(): what it refuses, each in one clear exception; and python -m cachalot. Each in its own process."""
 
 import os
 import shutil
@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 import world
-from world import MODE, not_native, run, run_python, succeeds
+from world import MODE, full_only, not_native, run, run_python, succeeds
 
-pytestmark = not_native
+pytestmark = not_native  # full_only: where the mode makes no difference
 
 IMPORT = "import torch, cachalot, warnings\n"
 
@@ -42,28 +42,22 @@ ENABLE = f"cachalot.enable(mode={MODE!r})"
 
 
 @pytest.mark.parametrize(
-    "first_use",
-    [
-        "torch.cuda.init()",
-        "kept = torch.empty(1000, device='cuda')",
-        "torch.cuda.current_device()",
-        "torch.cuda.get_device_properties(0)",
-    ],
+    "first_use", ["kept = torch.empty(1000, device='cuda')", "torch.cuda.get_device_properties(0)"]
 )
 def test_after_cuda_use_it_is_refused_with_the_reason(first_use):
     message, enabled = refusal(f"{first_use}\n{ENABLE}", "EnableError: CUDA is in use already")
     assert "import torch" in message and "late=True" in message
+    assert f"holds {2 * world.MiB if 'kept' in first_use else 0} bytes" in message
     assert not enabled
-    if "kept" in first_use:
-        assert "holds 2097152 bytes" in message
 
 
+@full_only
 def test_questions_that_do_not_use_cuda_may_come_first():
     code = "print(torch.cuda.is_available(), torch.cuda.device_count())\n" + ENABLE + "\nprint(cachalot.enabled_mode())"
     assert succeeds(run_python(code, preamble=IMPORT)).split()[-1] == MODE
 
 
-@pytest.mark.skipif(MODE != "full", reason="late=True needs the full allocator")
+@full_only
 def test_late_takes_over_what_comes():
     process = run_python(
         """
@@ -114,23 +108,34 @@ def test_a_second_call_changes_nothing_or_is_refused():
     assert "already" in mode
 
 
-@pytest.mark.parametrize(
-    "call, parts",
-    [
-        ("cachalot.enable('max_split_size_mb:1')", ("max_split_size_mb", "1", "20")),
-        ("cachalot.enable('no_such_key:1')", ("no_such_key",)),
-        ("cachalot.enable('garbage_collection_threshold:2')", ("garbage_collection_threshold", "2")),
-        ("cachalot.enable('backend:cudaMallocAsync')", ("backend", "cudaMallocAsync")),
-        ("cachalot.enable('max_split_size_mb')", ("max_split_size_mb",)),
-        ("cachalot.enable(mode='half')", ("mode", "half", "auto")),
-    ],
-)
-def test_a_bad_argument_is_a_value_error_that_names_it(call, parts):
-    message, enabled = refusal(call, "ValueError: ")
-    assert all(part in message for part in parts), message
-    assert not enabled
+@full_only
+def test_a_bad_argument_is_a_value_error_that_names_it():
+    bad_calls = {
+        "cachalot.enable('max_split_size_mb:1')": ("max_split_size_mb", "1", "20"),
+        "cachalot.enable('no_such_key:1')": ("no_such_key",),
+        "cachalot.enable('garbage_collection_threshold:2')": ("garbage_collection_threshold", "2"),
+        "cachalot.enable('backend:cudaMallocAsync')": ("backend", "cudaMallocAsync"),
+        "cachalot.enable('max_split_size_mb')": ("max_split_size_mb",),
+        "cachalot.enable(mode='half')": ("mode", "half", "auto"),
+    }
+    process = run_python(
+        f"""
+        for call in {list(bad_calls)!r}:
+            try:
+                exec(call)
+            except ValueError as error:
+                print(error)
+            assert not cachalot.is_enabled()
+        {ENABLE}
+        """,
+        preamble=IMPORT,
+    )
+    messages = succeeds(process).strip().splitlines()
+    for parts, message in zip(bad_calls.values(), messages, strict=True):
+        assert all(part in message for part in parts), message
 
 
+@full_only
 def test_a_bad_CACHALOT_CONF_is_a_value_error_that_names_it():
     message, enabled = refusal(ENABLE, "ValueError: ", CACHALOT_CONF="max_split_size_mb:1")
     assert "CACHALOT_CONF" in message and "max_split_size_mb" in message
@@ -143,6 +148,7 @@ def test_the_async_backend_is_refused():
     assert not enabled
 
 
+@full_only
 def test_another_allocator_is_refused():
     message, enabled = refusal(
         "path = str(cachalot.library_path())\n"
@@ -153,12 +159,14 @@ def test_another_allocator_is_refused():
     assert not enabled
 
 
+@full_only
 def test_a_torch_without_cuda_is_refused():
     message, enabled = refusal(f"torch.version.cuda = None\n{ENABLE}", "EnableError: this PyTorch")
     assert "without CUDA" in message
     assert not enabled
 
 
+@full_only
 def test_no_torch_is_refused():
     process = run_python(
         """
@@ -184,6 +192,7 @@ def package(tmp_path):
     return tmp_path / "cachalot"
 
 
+@full_only
 @pytest.mark.parametrize(
     "damage, expected",
     [
@@ -209,8 +218,6 @@ def _some_library():
 
 # ---- the adapter ----
 
-full_adapter = pytest.mark.skipif(MODE != "full", reason="is about the full allocator's adapter")
-
 FALLS_BACK = """
 with warnings.catch_warnings(record=True) as caught:
     warnings.simplefilter("always")
@@ -223,7 +230,7 @@ assert torch.cuda.memory_allocated() == 3 << 20
 """
 
 
-@full_adapter
+@full_only
 def test_without_an_adapter_source_it_falls_back_with_one_warning(package):
     for source in (package / "native" / "adapter").glob("torch_*.cpp"):
         source.rename(source.with_name("torch_1_0.cpp"))
@@ -232,14 +239,14 @@ def test_without_an_adapter_source_it_falls_back_with_one_warning(package):
     message, _ = refusal(ENABLE, "EnableError: there is no adapter for PyTorch", PYTHONPATH=package.parent)
 
 
-@full_adapter
+@full_only
 def test_without_a_compiler_it_falls_back_with_one_warning(tmp_path):
     environment = {"CACHALOT_CACHE_DIR": tmp_path, "CXX": "no-such-compiler"}
     warning = succeeds(run_python(FALLS_BACK, preamble=IMPORT, **environment))
     assert "no-such-compiler" in warning
 
 
-@full_adapter
+@full_only
 def test_a_compile_error_is_told_in_one_line(package, tmp_path):
     (source,) = (package / "native" / "adapter").glob("torch_2_11.cpp")
     source.write_text("#error this adapter is broken\n")
@@ -250,7 +257,7 @@ def test_a_compile_error_is_told_in_one_line(package, tmp_path):
     assert not any((tmp_path / "cache").iterdir())
 
 
-@full_adapter
+@full_only
 def test_the_adapter_is_compiled_once_by_processes_that_start_together(tmp_path):
     import subprocess
 
@@ -273,7 +280,8 @@ def test_pytorchs_settings_are_taken_over_and_CACHALOT_CONF_is_on_top():
         """
         kept = torch.empty(1, device="cuda")
         settings = torch.cuda.memory._snapshot()["allocator_settings"]
-        print(settings["max_split_size"] >> 20, settings["garbage_collection_threshold"], settings["roundup_power2_divisions"]["1"])
+        print(settings["max_split_size"] >> 20, settings["garbage_collection_threshold"])
+        print(settings["roundup_power2_divisions"]["1"])
         """,
         PYTORCH_CUDA_ALLOC_CONF="max_split_size_mb:100,garbage_collection_threshold:0.5,",
         CACHALOT_CONF="garbage_collection_threshold:0.75,roundup_power2_divisions:4",
@@ -324,7 +332,7 @@ def test_expandable_segments_in_the_environment_are_ignored_aloud():
 
 
 @pytest.mark.parametrize("value, reserved", [("1", 0), ("0", 20 << 20)])
-@pytest.mark.skipif(MODE != "full", reason="the plug always caches")
+@full_only
 def test_caching_can_be_switched_off_by_the_environment(value, reserved):
     process = run_python(
         """
@@ -407,6 +415,7 @@ def lines_of(command, folder):
     ).splitlines()
 
 
+@full_only
 def test_a_script_runs_as_python_itself_would_run_it(folder):
     script = folder / "script.py"
     arguments = [script, "--config", "mine", "-m", "x"]
@@ -416,6 +425,7 @@ def test_a_script_runs_as_python_itself_would_run_it(folder):
     assert with_cachalot[1:] == alone[1:]
 
 
+@full_only
 def test_a_module_runs_as_python_itself_would_run_it(folder):
     code = (
         f"import os, runpy, sys\nos.chdir({str(folder)!r})\nos.execv(sys.executable, [sys.executable, *sys.argv[1:]])"
@@ -428,6 +438,7 @@ def test_a_module_runs_as_python_itself_would_run_it(folder):
     assert with_cachalot[1:-1] == alone[1:-1]
 
 
+@full_only
 def test_its_own_options_come_first(folder):
     script = folder / "options.py"
     script.write_text(
@@ -437,6 +448,7 @@ def test_its_own_options_come_first(folder):
     assert lines_of([sys.executable, "-m", "cachalot", "--config", "max_split_size_mb:64", script], folder) == ["64"]
 
 
+@full_only
 @pytest.mark.parametrize(
     "arguments, message",
     [
@@ -452,6 +464,7 @@ def test_its_mistakes_are_told_in_words(arguments, message):
     assert message in process.stderr and "Traceback" not in process.stderr
 
 
+@full_only
 def test_a_scripts_exit_status_is_the_processs(folder):
     script = folder / "fails.py"
     script.write_text("import sys; sys.exit(7)")

@@ -40,7 +40,7 @@ def reset():
     gc.collect()
     torch.cuda.synchronize()
     torch.cuda.memory._record_memory_history(None)
-    torch._C._accelerator_setAllocatorSettings("")
+    torch._C._accelerator_setAllocatorSettings("expandable_segments:False")  # the one that a parse does not reset
     torch.cuda.set_per_process_memory_fraction(1.0)
     torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats()
@@ -76,11 +76,12 @@ def segments(pool=None):
 def restore_pool(state, alive, kept=()):
     """Restores a checkpoint of a private pool on device 0, as torch.compile's graph trees do.
 
-    `alive` are the tensors that live in the pool: they lose their memory. Of those in `kept`, storages that own the same
-    memory again are returned.
+    `alive` are the tensors that live in the pool: they lose their memory. Of those in `kept`, storages that own the
+    same memory again are returned.
     """
     owners = [
-        torch._C._construct_storage_from_data_pointer(t.data_ptr(), t.device, t.untyped_storage().nbytes()) for t in kept
+        torch._C._construct_storage_from_data_pointer(t.data_ptr(), t.device, t.untyped_storage().nbytes())
+        for t in kept
     ]
     stale = [tensor.untyped_storage()._cdata for tensor in alive]
     torch._C._cuda_setCheckpointPoolState(0, state, stale, [owner._cdata for owner in owners])

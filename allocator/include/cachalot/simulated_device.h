@@ -1,9 +1,10 @@
 // A GPU nobody needs to own: memory, address space, streams, events and capture of one CUDA device, on a virtual clock.
 //
-// What is modelled: capacity in 2 MiB units; addresses that always ascend and are never used twice; the driver's
-// virtual-memory rules; streams with pending work; events that are not ready until the clock has passed the work
-// before them; graph-capture rules; the latency of each call (LatencyModel); failures on demand (FaultPlan); a log of
-// calls; and, when switched on, a checker of stream hazards. Memory has no content: addresses must not be dereferenced.
+// What is modelled: capacity in 2 MiB units; addresses that ascend and are not used twice, until the process has used up
+// all there are; the driver's virtual-memory rules; streams with pending work; events that are not ready until the clock
+// has passed the work before them; graph-capture rules; the latency of each call (LatencyModel); failures on demand
+// (FaultPlan); a log of calls; and, when switched on, a checker of stream hazards. Memory has no content: addresses must
+// not be dereferenced.
 // Streams do not wait for the legacy default stream; stream nullptr is just one more stream.
 //
 // Host time: every call advances the clock by its latency and takes effect then; calls that wait advance it to the end
@@ -92,6 +93,7 @@ struct MemoryAt {
   MemoryHandle handle = 0;     // mapped there; 0: memory of malloc or of ipc_import
   bool accessible = false;     // false: mapped, but set_access was not called
   std::uint64_t physical = 0;  // number of the byte at the address asked about: the same byte, wherever it is mapped
+  std::uint64_t mapping = 0;   // number of the mapping; never used again
 };
 
 struct HandleInfo {
@@ -112,7 +114,7 @@ class SimulatedDevice final : public Device {
     // false: the owner knows CUDA's other capture modes and says by refuse_while_capturing what is not allowed.
     bool captures_refuse = true;
     // Called, under the device's lock, when memory is given back for good: the physical numbers that are no more.
-    std::function<void(std::uint64_t first, std::size_t bytes)> memory_freed;
+    std::function<void(std::uint64_t first, std::size_t bytes)> memory_freed = nullptr;
     std::string name = "Simulated GPU";
   };
   explicit SimulatedDevice(const Config& config);

@@ -1,0 +1,54 @@
+#include <string_view>
+
+#include "cachalot/simulator.h"
+#include "simulator/calls.h"
+
+using namespace cachalot;
+using namespace cachalot::simulator;
+
+namespace {
+
+// -1 where there is no process or `ask` fails.
+template <typename Ask>
+std::int64_t number(Ask&& ask) {
+  std::int64_t value = -1;
+  guarded([&](Process& process) {
+    value = static_cast<std::int64_t>(ask(process));
+    return cudaSuccess;
+  });
+  return value;
+}
+
+}  // namespace
+
+int cachalot_sim_advance(std::int64_t nanoseconds) {
+  return guarded([&](Process& process) {
+    if (nanoseconds < 0) return cudaErrorInvalidValue;
+    process.advance(nanoseconds);
+    return cudaSuccess;
+  });
+}
+
+int cachalot_sim_launch(CUstream_st* stream, std::int64_t nanoseconds) {
+  return guarded([&](Process& process) {
+    if (nanoseconds < 0) return cudaErrorInvalidValue;
+    process.launch(process.stream("cachalot_sim_launch", stream), cudaGraphNodeTypeKernel, nanoseconds);
+    return cudaSuccess;
+  });
+}
+
+std::int64_t cachalot_sim_clock_ns() {
+  return number([](Process& process) { return process.clock_ns(); });
+}
+
+std::int64_t cachalot_sim_used_bytes(int device) {
+  return number([&](Process& process) { return process.device(device).simulated->used_bytes(); });
+}
+
+std::int64_t cachalot_sim_peak_used_bytes(int device) {
+  return number([&](Process& process) { return process.device(device).simulated->peak_used_bytes(); });
+}
+
+std::int64_t cachalot_sim_calls(int device, const char* call) {
+  return number([&](Process& process) { return process.device(device).simulated->count(parse_call(call)); });
+}

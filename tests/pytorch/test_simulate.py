@@ -1,0 +1,86 @@
+"""`cachalot simulate` on PyTorch programs: what it tells of their memory."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import world
+
+COMMAND = os.environ.get("CACHALOT_COMMAND")
+
+pytestmark = [world.full_only, pytest.mark.skipif(not COMMAND, reason="needs the cachalot command")]
+
+TRAINING = """
+import sys
+import torch
+from torch import nn
+
+def step(model, optimizer):
+    loss = model(torch.randn(64, 4096, device="cuda")).square().mean()
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+
+model = nn.Sequential(*(nn.Linear(4096, 4096) for _ in range(4))).cuda()
+optimizer = torch.optim.AdamW(model.parameters())
+for _ in range(2):
+    step(model, optimizer)
+print(torch.cuda.max_memory_allocated(), torch.cuda.max_memory_reserved(), *sys.argv[1:])
+"""
+
+
+def simulate(folder: Path, program: str, *options: str) -> tuple[subprocess.CompletedProcess, dict]:
+    script, report = folder / "train.py", folder / "report.json"
+    script.write_text(program)
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("CACHALOT_SIM_", "LD_"))}
+    command = [COMMAND, "simulate", "--json", str(report), *options, sys.executable, "train.py", "--gpu"]
+    done = subprocess.run(command, env=environment, cwd=folder, capture_output=True, text=True, timeout=120)
+    return done, json.loads(report.read_text())
+
+
+def test_a_program_that_fits(tmp_path: Path) -> None:
+    trace = tmp_path / "trace.csv.gz"
+    done, report = simulate(tmp_path, TRAINING, "--gpu", "l4", "--trace", str(trace))
+    assert done.returncode == 0, done.stderr
+    allocated, reserved, argument = done.stdout.split()
+    assert argument == "--gpu", "the program's own arguments reach it"
+    (process,) = report["processes"]
+    (torch_report,), (device,) = process["torch"]["devices"], process["driver"]["devices"]
+    assert torch_report["peak_allocated_bytes"] == int(allocated)
+    assert torch_report["peak_reserved_bytes"] == int(reserved) == device["peak_used_bytes"]
+    assert torch_report["peak"]["at"] == "train.py:9 in step"
+    assert any("train.py:12 in <module>" in site["at"] for site in torch_report["peak"]["sites"])
+    assert "NVIDIA L4" in done.stderr and "fits          yes" in done.stderr
+    replayed = subprocess.run([COMMAND, "replay", "--json", str(trace)], capture_output=True, text=True, check=True)
+    assert json.loads(replayed.stdout)["peak_reserved_bytes"] == int(reserved), "the trace is the program's"
+
+
+def test_a_program_that_does_not_fit(tmp_path: Path) -> None:
+    done, report = simulate(tmp_path, TRAINING, "--memory", "768MiB")
+    assert done.returncode == 1 and "torch.OutOfMemoryError" in done.stderr
+    oom = report["processes"][0]["torch"]["devices"][0]["first_oom"]
+    assert oom["at"] == "train.py:9 in step"
+    assert "fits          NO: out of memory at train.py:9 in step, asking for 64.00 MiB" in done.stderr
+
+
+def test_a_program_on_cachalot(tmp_path: Path) -> None:
+    native, _ = simulate(tmp_path, TRAINING)
+    ours, report = simulate(tmp_path, "import cachalot; cachalot.enable()\n" + TRAINING)
+    assert ours.stdout == native.stdout
+    assert report["processes"][0]["torch"]["devices"][0]["peak"]["at"] == "train.py:10 in step"
+
+
+def test_a_program_with_a_sitecustomize_of_its_own(tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text("import builtins; builtins.own_was_here = True\n")
+    os.environ["PYTHONPATH"], before = f"{tmp_path}:{os.environ['PYTHONPATH']}", os.environ["PYTHONPATH"]
+    try:
+        done, _ = simulate(tmp_path, "print(own_was_here)\n")
+    finally:
+        os.environ["PYTHONPATH"] = before
+    assert done.stdout == "True\n", done.stderr
+    assert "no process of the program used the GPU's memory" in done.stderr

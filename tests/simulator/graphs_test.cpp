@@ -1,0 +1,153 @@
+#include <thread>
+
+#include "cachalot/simulator.h"
+#include "cuda_check.h"
+
+namespace cachalot {
+namespace {
+
+constexpr std::int64_t kMillisecond = 1'000'000;
+
+class SimulatorGraphs : public SimulatorTest {
+ protected:
+  SimulatorGraphs() {
+    cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking);
+    cudaStreamCreateWithFlags(&side_, cudaStreamNonBlocking);
+    cudaEventCreateWithFlags(&event_, cudaEventDisableTiming);
+  }
+  ~SimulatorGraphs() override {
+    cudaEventDestroy(event_);
+    cudaStreamDestroy(side_);
+    cudaStreamDestroy(stream_);
+  }
+
+  static cudaStreamCaptureStatus status(cudaStream_t stream) {
+    cudaStreamCaptureStatus status{};
+    EXPECT_CUDA(cudaStreamIsCapturing(stream, &status));
+    return status;
+  }
+
+  cudaStream_t stream_ = nullptr;
+  cudaStream_t side_ = nullptr;
+  cudaEvent_t event_ = nullptr;
+};
+
+TEST_F(SimulatorGraphs, LaunchingAGraphCostsTheSumOfItsLaunches) {
+  ASSERT_CUDA(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeGlobal));
+  for (int i = 0; i < 3; ++i) ASSERT_EQ(cachalot_sim_launch(stream_, kMillisecond), 0);
+  cudaGraph_t graph = nullptr;
+  ASSERT_CUDA(cudaStreamEndCapture(stream_, &graph));
+  const std::int64_t before = cachalot_sim_clock_ns();
+  ASSERT_CUDA(cudaStreamSynchronize(stream_));
+  EXPECT_LT(cachalot_sim_clock_ns() - before, kMillisecond) << "captured work must not run";
+
+  std::size_t nodes = 0;
+  ASSERT_CUDA(cudaGraphGetNodes(graph, nullptr, &nodes));
+  EXPECT_EQ(nodes, 3);
+  cudaGraphExec_t exec = nullptr;
+  ASSERT_CUDA(cudaGraphInstantiateWithFlags(&exec, graph, 0));
+  ASSERT_CUDA(cudaGraphDestroy(graph));
+  ASSERT_CUDA(cudaGraphLaunch(exec, stream_));
+  ASSERT_CUDA(cudaStreamSynchronize(stream_));
+  EXPECT_GE(cachalot_sim_clock_ns() - before, 3 * kMillisecond);
+  EXPECT_LT(cachalot_sim_clock_ns() - before, 4 * kMillisecond);
+  ASSERT_CUDA(cudaGraphExecDestroy(exec));
+}
+
+TEST_F(SimulatorGraphs, AStreamThatWaitsForACapturedEventJoinsTheCapture) {
+  ASSERT_CUDA(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeGlobal));
+  ASSERT_EQ(cachalot_sim_launch(stream_, kMillisecond), 0);
+  ASSERT_CUDA(cudaEventRecord(event_, stream_));
+  EXPECT_EQ(status(side_), cudaStreamCaptureStatusNone);
+  ASSERT_CUDA(cudaStreamWaitEvent(side_, event_, 0));
+  EXPECT_EQ(status(side_), cudaStreamCaptureStatusActive);
+  ASSERT_EQ(cachalot_sim_launch(side_, kMillisecond), 0);
+  const cudaGraphNode_t* frontier = nullptr;
+  cudaStreamCaptureStatus capturing{};
+  unsigned long long id = 0;
+  std::size_t count = 0;
+  ASSERT_CUDA(cudaStreamGetCaptureInfo(side_, &capturing, &id, nullptr, &frontier, nullptr, &count));
+  ASSERT_EQ(count, 1);
+  std::size_t dependencies = 1;
+  cudaGraphNode_t before = nullptr;
+  ASSERT_CUDA(cudaGraphNodeGetDependencies(frontier[0], &before, nullptr, &dependencies));
+  EXPECT_EQ(dependencies, 1);
+  cudaGraphNodeType type{};
+  ASSERT_CUDA(cudaGraphNodeGetType(before, &type));
+  EXPECT_EQ(type, cudaGraphNodeTypeKernel);
+  cudaGraph_t graph = nullptr;
+  EXPECT_EQ(cudaStreamEndCapture(side_, &graph), cudaErrorStreamCaptureUnmatched);
+  cudaGetLastError();
+  ASSERT_CUDA(cudaEventRecord(event_, side_));
+  ASSERT_CUDA(cudaStreamWaitEvent(stream_, event_, 0));
+  ASSERT_CUDA(cudaStreamEndCapture(stream_, &graph));
+  EXPECT_EQ(status(side_), cudaStreamCaptureStatusNone);
+  ASSERT_CUDA(cudaGraphDestroy(graph));
+}
+
+TEST_F(SimulatorGraphs, AnUnsafeCallFailsAndSpoilsTheCapture) {
+  ASSERT_CUDA(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeGlobal));
+  void* pointer = nullptr;
+  EXPECT_EQ(cudaMalloc(&pointer, kMib), cudaErrorStreamCaptureUnsupported);
+  EXPECT_EQ(status(stream_), cudaStreamCaptureStatusInvalidated);
+  cudaGraph_t graph = nullptr;
+  EXPECT_EQ(cudaStreamEndCapture(stream_, &graph), cudaErrorStreamCaptureInvalidated);
+  EXPECT_EQ(graph, nullptr);
+  EXPECT_EQ(status(stream_), cudaStreamCaptureStatusNone);
+  cudaGetLastError();
+}
+
+TEST_F(SimulatorGraphs, TheRelaxedModeAllowsUnsafeCalls) {
+  ASSERT_CUDA(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeGlobal));
+  cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
+  ASSERT_CUDA(cudaThreadExchangeStreamCaptureMode(&mode));
+  EXPECT_EQ(mode, cudaStreamCaptureModeGlobal);
+  void* pointer = nullptr;
+  EXPECT_CUDA(cudaMalloc(&pointer, kMib));
+  EXPECT_CUDA(cudaFree(pointer));
+  EXPECT_EQ(cudaStreamSynchronize(stream_), cudaErrorStreamCaptureUnsupported) << "never allowed on the stream itself";
+  ASSERT_CUDA(cudaThreadExchangeStreamCaptureMode(&mode));
+  cudaGraph_t graph = nullptr;
+  EXPECT_EQ(cudaStreamEndCapture(stream_, &graph), cudaErrorStreamCaptureInvalidated);
+  cudaGetLastError();
+}
+
+TEST_F(SimulatorGraphs, AThreadLocalCaptureLeavesOtherThreadsAlone) {
+  const auto malloc_elsewhere = [] {
+    cudaError_t error = cudaSuccess;
+    std::thread([&] {
+      void* pointer = nullptr;
+      error = cudaMalloc(&pointer, kMib);
+      cudaFree(pointer);
+    }).join();
+    return error;
+  };
+  cudaGraph_t graph = nullptr;
+  ASSERT_CUDA(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal));
+  EXPECT_CUDA(malloc_elsewhere());
+  ASSERT_CUDA(cudaStreamEndCapture(stream_, &graph));
+  ASSERT_CUDA(cudaGraphDestroy(graph));
+  ASSERT_CUDA(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeGlobal));
+  EXPECT_EQ(malloc_elsewhere(), cudaErrorStreamCaptureUnsupported);
+  EXPECT_EQ(cudaStreamEndCapture(stream_, &graph), cudaErrorStreamCaptureInvalidated);
+  cudaGetLastError();
+}
+
+TEST_F(SimulatorGraphs, AHostNodeRunsAtEachLaunch) {
+  cudaGraph_t graph = nullptr;
+  ASSERT_CUDA(cudaGraphCreate(&graph, 0));
+  int runs = 0;
+  cudaHostNodeParams params{[](void* count) { ++*static_cast<int*>(count); }, &runs};
+  cudaGraphNode_t node = nullptr;
+  ASSERT_CUDA(cudaGraphAddHostNode(&node, graph, nullptr, 0, &params));
+  cudaGraphExec_t exec = nullptr;
+  ASSERT_CUDA(cudaGraphInstantiate(&exec, graph, 0));
+  for (int i = 0; i < 2; ++i) ASSERT_CUDA(cudaGraphLaunch(exec, stream_));
+  ASSERT_CUDA(cudaStreamSynchronize(stream_));
+  EXPECT_EQ(runs, 2);
+  ASSERT_CUDA(cudaGraphExecDestroy(exec));
+  ASSERT_CUDA(cudaGraphDestroy(graph));
+}
+
+}  // namespace
+}  // namespace cachalot

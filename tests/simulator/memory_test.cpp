@@ -1,0 +1,240 @@
+#include <cstring>
+#include <numeric>
+
+#include "cuda_check.h"
+
+namespace cachalot {
+namespace {
+
+class SimulatorMemory : public SimulatorTest {};
+
+TEST_F(SimulatorMemory, TheConfiguredDevicesAreThere) {
+  int count = 0;
+  ASSERT_CUDA(cudaGetDeviceCount(&count));
+  EXPECT_EQ(count, 2);
+  cudaDeviceProp prop{};
+  ASSERT_CUDA(cudaGetDeviceProperties(&prop, 1));
+  EXPECT_EQ(prop.totalGlobalMem, 64 * kMib);
+  EXPECT_STREQ(prop.name, "NVIDIA L4");
+  EXPECT_EQ(prop.major, 8);
+  EXPECT_EQ(prop.minor, 9);
+  EXPECT_EQ(prop.warpSize, 32);
+  int multiprocessors = 0;
+  ASSERT_CUDA(cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, 0));
+  EXPECT_EQ(multiprocessors, prop.multiProcessorCount);
+  EXPECT_EQ(cudaGetDeviceProperties(&prop, 2), cudaErrorInvalidDevice);
+  EXPECT_EQ(cudaGetLastError(), cudaErrorInvalidDevice);
+}
+
+TEST_F(SimulatorMemory, MemoryIsAccountedUntilItIsFreed) {
+  const std::size_t before = free_bytes();
+  void* pointer = nullptr;
+  ASSERT_CUDA(cudaMalloc(&pointer, 3 * kMib));
+  EXPECT_EQ(free_bytes(), before - 4 * kMib);  // in units of 2 MiB
+  ASSERT_CUDA(cudaFree(pointer));
+  EXPECT_EQ(free_bytes(), before);
+  EXPECT_EQ(cudaFree(pointer), cudaErrorInvalidValue);
+  EXPECT_EQ(cudaGetLastError(), cudaErrorInvalidValue);
+}
+
+TEST_F(SimulatorMemory, MoreThanTheDeviceHasIsOutOfMemoryAndChangesNothing) {
+  void* all = nullptr;
+  ASSERT_CUDA(cudaMalloc(&all, 64 * kMib));
+  void* more = &more;
+  EXPECT_EQ(cudaMalloc(&more, 1), cudaErrorMemoryAllocation);
+  EXPECT_EQ(more, nullptr);
+  EXPECT_EQ(cudaPeekAtLastError(), cudaErrorMemoryAllocation);
+  EXPECT_EQ(cudaGetLastError(), cudaErrorMemoryAllocation);
+  EXPECT_EQ(cudaGetLastError(), cudaSuccess);
+  ASSERT_CUDA(cudaFree(all));
+}
+
+TEST_F(SimulatorMemory, EachDeviceHasItsOwnMemory) {
+  void* first = nullptr;
+  ASSERT_CUDA(cudaMalloc(&first, 64 * kMib));
+  ASSERT_CUDA(cudaSetDevice(1));
+  void* second = nullptr;
+  ASSERT_CUDA(cudaMalloc(&second, 64 * kMib));
+  cudaPointerAttributes attributes{};
+  ASSERT_CUDA(cudaPointerGetAttributes(&attributes, static_cast<char*>(first) + 5));
+  EXPECT_EQ(attributes.device, 0);
+  ASSERT_CUDA(cudaPointerGetAttributes(&attributes, second));
+  EXPECT_EQ(attributes.device, 1);
+  ASSERT_CUDA(cudaFree(first));  // whichever device is current
+  ASSERT_CUDA(cudaFree(second));
+}
+
+TEST_F(SimulatorMemory, SmallCopiesAndFillsAreReal) {
+  std::vector<int> numbers(1000);
+  std::iota(numbers.begin(), numbers.end(), 7);
+  const std::size_t bytes = numbers.size() * sizeof(int);
+  char* device = nullptr;
+  ASSERT_CUDA(cudaMalloc(reinterpret_cast<void**>(&device), 3 * bytes));
+  ASSERT_CUDA(cudaMemcpy(device, numbers.data(), bytes, cudaMemcpyHostToDevice));
+  ASSERT_CUDA(cudaMemcpyAsync(device + bytes, device, bytes, cudaMemcpyDeviceToDevice, nullptr));
+  std::vector<int> back(1000);
+  ASSERT_CUDA(cudaMemcpy(back.data(), device + bytes, bytes, cudaMemcpyDefault));
+  EXPECT_EQ(back, numbers);
+  ASSERT_CUDA(cudaMemset(device + 4, 0x5a, 8));
+  ASSERT_CUDA(cudaMemcpy(back.data(), device, bytes, cudaMemcpyDeviceToHost));
+  EXPECT_EQ(back[0], 7);
+  EXPECT_EQ(back[1], 0x5a5a5a5a);
+  EXPECT_EQ(back[3], 10);
+  ASSERT_CUDA(cudaMemcpy(back.data(), device + 2 * bytes, bytes, cudaMemcpyDeviceToHost));
+  EXPECT_EQ(back, std::vector<int>(1000)) << "what was never written reads as zeros";
+  ASSERT_CUDA(cudaFree(device));
+}
+
+TEST_F(SimulatorMemory, FreedMemoryForgetsItsContent) {
+  for (int round = 0; round < 2; ++round) {
+    void* device = nullptr;
+    ASSERT_CUDA(cudaMalloc(&device, kMib));
+    int value = -1;
+    ASSERT_CUDA(cudaMemcpy(&value, device, sizeof(value), cudaMemcpyDeviceToHost));
+    EXPECT_EQ(value, 0);
+    ASSERT_CUDA(cudaMemset(device, 1, kMib));
+    ASSERT_CUDA(cudaFree(device));
+  }
+}
+
+TEST_F(SimulatorMemory, LargeCopiesToTheHostGiveZeros) {
+  const std::size_t bytes = 2 * kMib;  // beyond CACHALOT_SIM_COPY_BYTES
+  void* device = nullptr;
+  ASSERT_CUDA(cudaMalloc(&device, bytes));
+  std::vector<char> host(bytes, 'x');
+  ASSERT_CUDA(cudaMemcpy(device, host.data(), bytes, cudaMemcpyHostToDevice));
+  ASSERT_CUDA(cudaMemcpy(host.data(), device, bytes, cudaMemcpyDeviceToHost));
+  EXPECT_EQ(host, std::vector<char>(bytes));
+  ASSERT_CUDA(cudaFree(device));
+}
+
+TEST_F(SimulatorMemory, ACopyBeyondAnAllocationIsRefused) {
+  void* device = nullptr;
+  ASSERT_CUDA(cudaMalloc(&device, 100));
+  char host[200] = {};
+  EXPECT_EQ(cudaMemcpy(host, device, 200, cudaMemcpyDeviceToHost), cudaErrorInvalidValue);
+  EXPECT_EQ(cudaMemcpy(device, nullptr, 100, cudaMemcpyHostToDevice), cudaErrorInvalidValue);
+  cudaGetLastError();
+  ASSERT_CUDA(cudaFree(device));
+}
+
+TEST_F(SimulatorMemory, HostMemoryIsKnownByItsKind) {
+  void* pinned = nullptr;
+  ASSERT_CUDA(cudaHostAlloc(&pinned, 1000, cudaHostAllocMapped));
+  void* managed = nullptr;
+  ASSERT_CUDA(cudaMallocManaged(&managed, 1000, cudaMemAttachGlobal));
+  std::vector<char> registered(10'000);
+  ASSERT_CUDA(cudaHostRegister(registered.data(), registered.size(), cudaHostRegisterDefault));
+  EXPECT_EQ(cudaHostRegister(registered.data() + 5, 10, 0), cudaErrorHostMemoryAlreadyRegistered);
+  cudaGetLastError();
+
+  const auto type_of = [](const void* pointer) {
+    cudaPointerAttributes attributes{};
+    EXPECT_CUDA(cudaPointerGetAttributes(&attributes, pointer));
+    return attributes.type;
+  };
+  EXPECT_EQ(type_of(static_cast<char*>(pinned) + 999), cudaMemoryTypeHost);
+  EXPECT_EQ(type_of(managed), cudaMemoryTypeManaged);
+  EXPECT_EQ(type_of(&registered[1]), cudaMemoryTypeHost);
+  int plain = 0;
+  EXPECT_EQ(type_of(&plain), cudaMemoryTypeUnregistered);
+
+  std::memset(managed, 3, 1000);
+  EXPECT_CUDA(cudaFree(managed));
+  EXPECT_CUDA(cudaFreeHost(pinned));
+  EXPECT_EQ(cudaFreeHost(pinned), cudaErrorInvalidValue);
+  cudaGetLastError();
+  EXPECT_CUDA(cudaHostUnregister(registered.data()));
+  EXPECT_EQ(type_of(&registered[1]), cudaMemoryTypeUnregistered);
+}
+
+TEST_F(SimulatorMemory, OneHandleMappedTwiceHasOneContent) {
+  CUmemAllocationProp properties{};
+  properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+  properties.location = {CU_MEM_LOCATION_TYPE_DEVICE, {0}};
+  std::size_t page = 0;
+  ASSERT_EQ(DRIVER(cuMemGetAllocationGranularity)(&page, &properties, CU_MEM_ALLOC_GRANULARITY_MINIMUM), CUDA_SUCCESS);
+  CUdeviceptr range = 0;
+  ASSERT_EQ(DRIVER(cuMemAddressReserve)(&range, 2 * page, 0, 0, 0), CUDA_SUCCESS);
+  CUmemGenericAllocationHandle handle = 0;
+  ASSERT_EQ(DRIVER(cuMemCreate)(&handle, page, &properties, 0), CUDA_SUCCESS);
+  ASSERT_EQ(DRIVER(cuMemMap)(range, page, 0, handle, 0), CUDA_SUCCESS);
+  ASSERT_EQ(DRIVER(cuMemMap)(range + page, page, 0, handle, 0), CUDA_SUCCESS);
+  void* const first = reinterpret_cast<void*>(range);
+  void* const second = reinterpret_cast<void*>(range + page);
+  int value = 42;
+  EXPECT_EQ(cudaMemcpy(first, &value, sizeof(value), cudaMemcpyDefault), cudaErrorInvalidValue) << "no access yet";
+  cudaGetLastError();
+
+  CUmemAccessDesc access{properties.location, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+  ASSERT_EQ(DRIVER(cuMemSetAccess)(range, 2 * page, &access, 1), CUDA_SUCCESS);
+  ASSERT_CUDA(cudaMemcpy(first, &value, sizeof(value), cudaMemcpyDefault));
+  int seen = 0;
+  ASSERT_CUDA(cudaMemcpy(&seen, second, sizeof(seen), cudaMemcpyDefault));
+  EXPECT_EQ(seen, 42);
+
+  CUmemGenericAllocationHandle again = 0;
+  ASSERT_EQ(DRIVER(cuMemRetainAllocationHandle)(&again, second), CUDA_SUCCESS);
+  EXPECT_EQ(again, handle);
+  EXPECT_EQ(DRIVER(cuMemRelease)(handle), CUDA_SUCCESS);
+  EXPECT_EQ(DRIVER(cuMemRelease)(handle), CUDA_SUCCESS);
+  EXPECT_EQ(DRIVER(cuMemRelease)(handle), CUDA_ERROR_INVALID_VALUE) << "mappings keep the memory, not the handle";
+  EXPECT_EQ(DRIVER(cuMemUnmap)(range, 2 * page), CUDA_SUCCESS);
+  EXPECT_EQ(DRIVER(cuMemAddressFree)(range, 2 * page), CUDA_SUCCESS);
+}
+
+TEST_F(SimulatorMemory, APoolKeepsWhatIsFreedUntilTheNextSynchronization) {
+  cudaMemPool_t pool = nullptr;
+  ASSERT_CUDA(cudaDeviceGetDefaultMemPool(&pool, 0));
+  const auto attribute = [&](cudaMemPoolAttr which) {
+    unsigned long long value = 0;
+    EXPECT_CUDA(cudaMemPoolGetAttribute(pool, which, &value));
+    return value;
+  };
+  void* pointer = nullptr;
+  ASSERT_CUDA(cudaMallocAsync(&pointer, kMib, nullptr));
+  EXPECT_EQ(attribute(cudaMemPoolAttrUsedMemCurrent), 2 * kMib);
+  void* const first = pointer;
+  ASSERT_CUDA(cudaFreeAsync(pointer, nullptr));
+  EXPECT_EQ(attribute(cudaMemPoolAttrUsedMemCurrent), 0);
+  EXPECT_EQ(attribute(cudaMemPoolAttrReservedMemCurrent), 2 * kMib);
+  ASSERT_CUDA(cudaMallocAsync(&pointer, 2 * kMib, nullptr));
+  EXPECT_EQ(pointer, first);
+  ASSERT_CUDA(cudaFreeAsync(pointer, nullptr));
+  ASSERT_CUDA(cudaDeviceSynchronize());
+  EXPECT_EQ(attribute(cudaMemPoolAttrReservedMemCurrent), 0);
+  EXPECT_EQ(attribute(cudaMemPoolAttrReservedMemHigh), 2 * kMib);
+}
+
+TEST_F(SimulatorMemory, APoolKeepsItsThreshold) {
+  cudaMemPoolProps properties{};
+  properties.allocType = cudaMemAllocationTypePinned;
+  properties.location = {cudaMemLocationTypeDevice, 0};
+  cudaMemPool_t pool = nullptr;
+  ASSERT_CUDA(cudaMemPoolCreate(&pool, &properties));
+  unsigned long long threshold = 4 * kMib;
+  ASSERT_CUDA(cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &threshold));
+  void* pointer = nullptr;
+  ASSERT_CUDA(cudaMallocFromPoolAsync(&pointer, 4 * kMib, pool, nullptr));
+  ASSERT_CUDA(cudaFreeAsync(pointer, nullptr));
+  ASSERT_CUDA(cudaStreamSynchronize(nullptr));
+  EXPECT_EQ(free_bytes(), 60 * kMib);
+  ASSERT_CUDA(cudaMemPoolTrimTo(pool, 0));
+  EXPECT_EQ(free_bytes(), 64 * kMib);
+  ASSERT_CUDA(cudaMemPoolDestroy(pool));
+}
+
+TEST_F(SimulatorMemory, PeerAccessIsEnabledOnce) {
+  int can = 0;
+  ASSERT_CUDA(cudaDeviceCanAccessPeer(&can, 0, 1));
+  EXPECT_EQ(can, 1);
+  ASSERT_CUDA(cudaDeviceCanAccessPeer(&can, 0, 0));
+  EXPECT_EQ(can, 0);
+  EXPECT_CUDA(cudaDeviceEnablePeerAccess(1, 0));
+  EXPECT_EQ(cudaDeviceEnablePeerAccess(1, 0), cudaErrorPeerAccessAlreadyEnabled);
+  cudaGetLastError();
+  EXPECT_CUDA(cudaDeviceDisablePeerAccess(1));
+}
+
+}  // namespace
+}  // namespace cachalot

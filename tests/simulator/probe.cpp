@@ -1,0 +1,72 @@
+// A small CUDA program that other tests start with variables of their choice. Its argument says what it does; what it
+// prints is what the test looks at.
+#include <cuda_runtime_api.h>
+
+#include <cstdio>
+#include <cstring>
+#include <string>
+
+namespace {
+
+int count() {
+  int devices = -1;
+  const cudaError_t error = cudaGetDeviceCount(&devices);
+  std::printf("%s %d\n", cudaGetErrorName(error), devices);
+  return 0;
+}
+
+int properties() {
+  cudaDeviceProp prop{};
+  const cudaError_t error = cudaGetDeviceProperties(&prop, 0);
+  std::printf("%s %s %d.%d %zu\n", cudaGetErrorName(error), prop.name, prop.major, prop.minor,
+              prop.totalGlobalMem >> 20);
+  return 0;
+}
+
+// Three allocations of 1 MiB, the first freed.
+int allocate() {
+  void* pointers[3] = {};
+  for (void*& pointer : pointers) std::printf("%s ", cudaGetErrorName(cudaMalloc(&pointer, 1 << 20)));
+  std::printf("%s\n", cudaGetErrorName(cudaFree(pointers[0])));
+  return 0;
+}
+
+// Calls what is not simulated, twice.
+int array() {
+  cudaArray_t array = nullptr;
+  const cudaChannelFormatDesc format{32, 0, 0, 0, cudaChannelFormatKindFloat};
+  cudaMallocArray(&array, &format, 16, 16, 0);
+  const cudaError_t error = cudaMallocArray(&array, &format, 16, 16, 0);
+  std::printf("%s %s\n", cudaGetErrorName(error), cudaGetErrorName(cudaGetLastError()));
+  return 0;
+}
+
+// Reads a handle as hexadecimal digits, adds 1 to the int that it shares, and says what it was.
+int import(const char* digits) {
+  cudaIpcMemHandle_t handle{};
+  for (std::size_t i = 0; i < sizeof(handle); ++i)
+    handle.reserved[i] = static_cast<char>(std::stoi(std::string(digits + 2 * i, 2), nullptr, 16));
+  void* pointer = nullptr;
+  const cudaError_t error = cudaIpcOpenMemHandle(&pointer, handle, cudaIpcMemLazyEnablePeerAccess);
+  int value = 0;
+  if (error == cudaSuccess) {
+    cudaMemcpy(&value, pointer, sizeof(value), cudaMemcpyDeviceToHost);
+    const int more = value + 1;
+    cudaMemcpy(pointer, &more, sizeof(more), cudaMemcpyHostToDevice);
+    cudaIpcCloseMemHandle(pointer);
+  }
+  std::printf("%s %d\n", cudaGetErrorName(error), value);
+  return 0;
+}
+
+}  // namespace
+
+int main(int, char** arguments) {
+  const std::string what = arguments[1];
+  if (what == "count") return count();
+  if (what == "properties") return properties();
+  if (what == "allocate") return allocate();
+  if (what == "array") return array();
+  if (what == "import") return import(arguments[2]);
+  return 2;
+}

@@ -1,0 +1,166 @@
+// What needs a process of its own: the configuration, which is read once, and sharing.
+#include <fmt/format.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <sstream>
+#include <string>
+
+#include "cuda_check.h"
+
+namespace cachalot {
+namespace {
+
+// Standard output and error of the probe, run with these variables on top of a plain 64 MiB device.
+std::string probe(const std::string& variables, const std::string& what) {
+  const std::string command = fmt::format("{} {} {} 2>&1", variables, CACHALOT_PROBE, what);
+  const std::unique_ptr<std::FILE, int (*)(std::FILE*)> pipe(popen(command.c_str(), "r"), pclose);
+  std::string output;
+  std::array<char, 4096> buffer;
+  while (const std::size_t read = std::fread(buffer.data(), 1, buffer.size(), pipe.get()))
+    output.append(buffer.data(), read);
+  return output;
+}
+
+std::string read_file(const std::filesystem::path& path) {
+  std::stringstream text;
+  text << std::ifstream(path).rdbuf();
+  return text.str();
+}
+
+class SimulatorProcesses : public SimulatorTest {
+ protected:
+  SimulatorProcesses() {
+    char folder[] = "/tmp/cachalot_simulator_test_XXXXXX";
+    folder_ = mkdtemp(folder);
+  }
+  ~SimulatorProcesses() override { std::filesystem::remove_all(folder_); }
+  std::filesystem::path folder_;
+};
+
+TEST_F(SimulatorProcesses, EveryModelOfTheTableIsThere) {
+  const std::string defaults = "CACHALOT_SIM_MEMORY= CACHALOT_SIM_GPU=";
+  EXPECT_EQ(probe(defaults + "h200", "properties"), "cudaSuccess NVIDIA H200 9.0 143167\n");
+  EXPECT_EQ(probe(defaults, "properties"), "cudaSuccess NVIDIA H100 80GB HBM3 9.0 81004\n");
+  for (const char* model : {"h100", "a100", "a100-80", "l4", "rtx4090", "t4", "v100", "v100-32"})
+    EXPECT_EQ(probe(defaults + model, "properties").substr(0, 12), "cudaSuccess ") << model;
+}
+
+struct BadVariable {
+  const char* setting;
+  const char* message;
+};
+
+TEST_F(SimulatorProcesses, ABadVariableIsOneClearErrorAndNoDevice) {
+  for (const auto& [setting, message] : std::initializer_list<BadVariable>{
+           {"CACHALOT_SIM_GPU=b52", "CACHALOT_SIM_GPU: 'b52' is no GPU of the table: h200, h100, "},
+           {"CACHALOT_SIM_MEMORY=lots", "CACHALOT_SIM_MEMORY: 'lots' is not a size: "},
+           {"CACHALOT_SIM_MEMORY=1024", "CACHALOT_SIM_MEMORY: '1024' is not valid: it must be from 2.00 MiB to "},
+           {"CACHALOT_SIM_DEVICES=65",
+            "CACHALOT_SIM_DEVICES: '65' is not valid: it must be a whole number from 0 to 64"},
+           {"CACHALOT_SIM_LAUNCH_NS=-1", "CACHALOT_SIM_LAUNCH_NS: '-1' is not valid: it must be a whole number from 0"},
+           {"CACHALOT_SIM_COPY_BYTES=1.5", "CACHALOT_SIM_COPY_BYTES: '1.5' is not a size"},
+           {"CACHALOT_SIM_LATENCY=low", "CACHALOT_SIM_LATENCY: 'low' is not valid: it must be published or none"},
+           {"CACHALOT_SIM_ADDRESS_SPACE=1MiB",
+            "CACHALOT_SIM_ADDRESS_SPACE: '1MiB' is not valid: it must be from 1024.00 MiB"},
+           {"CACHALOT_SIM_LOG=/nowhere/log", "CACHALOT_SIM_LOG: '/nowhere/log' cannot be written: No such file"},
+           {"CACHALOT_SIM_REPORT=/nowhere/report", "CACHALOT_SIM_REPORT: '/nowhere/report' cannot be written"},
+           {"CACHALOT_SIM_FAULTS=malloc", "CACHALOT_SIM_FAULTS: 'malloc' is not valid: a fault is CALL:N"},
+           {"CACHALOT_SIM_FAULTS=calloc:1",
+            "CACHALOT_SIM_FAULTS: 'calloc' is not valid: a call is one of malloc, free"},
+           {"CACHALOT_SIM_FAULTS=malloc:0", "CACHALOT_SIM_FAULTS: '0' is not valid: it must be a whole number from 1"},
+       }) {
+    const std::string output = probe(setting, "count");
+    EXPECT_EQ(output.find(std::string("cachalot simulator: ") + message), 0) << setting << " gave " << output;
+    EXPECT_NE(output.find("\ncudaErrorInitializationError 0\n"), std::string::npos) << output;
+  }
+}
+
+TEST_F(SimulatorProcesses, NoDevicesIsNoDevice) {
+  EXPECT_EQ(probe("CACHALOT_SIM_DEVICES=0", "count"), "cudaErrorNoDevice 0\n");
+}
+
+TEST_F(SimulatorProcesses, FaultsStrikeAsPlanned) {
+  EXPECT_EQ(probe("", "allocate"), "cudaSuccess cudaSuccess cudaSuccess cudaSuccess\n");
+  EXPECT_EQ(probe("CACHALOT_SIM_FAULTS=malloc:2", "allocate"),
+            "cudaSuccess cudaErrorMemoryAllocation cudaSuccess cudaSuccess\n");
+  EXPECT_EQ(probe("CACHALOT_SIM_FAULTS=malloc:2+,free:1:error=700", "allocate"),
+            "cudaSuccess cudaErrorMemoryAllocation cudaErrorMemoryAllocation cudaErrorIllegalAddress\n");
+}
+
+TEST_F(SimulatorProcesses, TheLogHasALineForEachCall) {
+  const auto path = folder_ / "log";
+  probe(fmt::format("CACHALOT_SIM_LATENCY=none CACHALOT_SIM_FAULTS=malloc:2 CACHALOT_SIM_LOG={}", path.string()),
+        "allocate");
+  EXPECT_EQ(read_file(path),
+            "0 0 malloc 0x10000000000 1048576 ok\n0 0 malloc 0x0 1048576 failed\n"
+            "0 0 malloc 0x10000200000 1048576 ok\n0 0 free 0x10000000000 0 ok\n");
+}
+
+TEST_F(SimulatorProcesses, TheReportHasPeakAndFirstFailure) {
+  const auto path = folder_ / "report";
+  probe(fmt::format("CACHALOT_SIM_MEMORY=4MiB CACHALOT_SIM_DEVICES=1 CACHALOT_SIM_REPORT={}", path.string()),
+        "allocate");
+  const auto report = nlohmann::json::parse(read_file(path)).at("devices").at(0);
+  EXPECT_EQ(report.at("total_bytes"), 4 * kMib);
+  EXPECT_EQ(report.at("peak_used_bytes"), 4 * kMib);
+  EXPECT_EQ(report.at("peak").at("allocation"), 1);
+  EXPECT_EQ(report.at("used_bytes"), 2 * kMib);
+  EXPECT_EQ(report.at("allocations"), 3);
+  EXPECT_EQ(report.at("failed_allocations"), 1);
+  EXPECT_EQ(report.at("first_failure").at("call"), "cudaMalloc");
+  EXPECT_EQ(report.at("first_failure").at("bytes"), kMib);
+  EXPECT_EQ(report.at("first_failure").at("free_bytes"), 0);
+  EXPECT_EQ(report.at("first_failure").at("allocation"), 2);
+  EXPECT_EQ(report.at("calls").at("malloc"), 3);
+  EXPECT_EQ(report.at("calls").at("free"), 1);
+}
+
+TEST_F(SimulatorProcesses, WhatIsNotSimulatedSaysSoOnceAndFails) {
+  EXPECT_EQ(probe("", "array"),
+            "cachalot simulator: cudaMallocArray is not simulated\ncudaErrorNotSupported cudaErrorNotSupported\n");
+}
+
+TEST_F(SimulatorProcesses, SharedMemoryHasOneContentInBothProcesses) {
+  void* pointer = nullptr;
+  ASSERT_CUDA(cudaMalloc(&pointer, kMib));
+  int value = 41;
+  ASSERT_CUDA(cudaMemcpy(pointer, &value, sizeof(value), cudaMemcpyHostToDevice));
+  cudaIpcMemHandle_t handle{};
+  ASSERT_CUDA(cudaIpcGetMemHandle(&handle, pointer));
+  void* own = nullptr;
+  EXPECT_EQ(cudaIpcOpenMemHandle(&own, handle, 1), cudaErrorDeviceUninitialized) << "not in the process that made it";
+  cudaGetLastError();
+  std::string digits;
+  for (const char byte : handle.reserved) digits += fmt::format("{:02x}", static_cast<unsigned char>(byte));
+  EXPECT_EQ(probe("", "import " + digits), "cudaSuccess 41\n");
+  ASSERT_CUDA(cudaMemcpy(&value, pointer, sizeof(value), cudaMemcpyDeviceToHost));
+  EXPECT_EQ(value, 42);
+  ASSERT_CUDA(cudaFree(pointer));
+}
+
+TEST_F(SimulatorProcesses, AForkedChildCannotUseCudaAndTheParentCan) {
+  const pid_t child = fork();
+  if (child == 0) {
+    void* pointer = nullptr;
+    const bool refused =
+        cudaMalloc(&pointer, kMib) == cudaErrorInitializationError && cudaSetDevice(0) == cudaErrorInitializationError;
+    _exit(refused ? 0 : 1);
+  }
+  int status = -1;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+  void* pointer = nullptr;
+  EXPECT_CUDA(cudaMalloc(&pointer, kMib));
+  EXPECT_CUDA(cudaFree(pointer));
+}
+
+}  // namespace
+}  // namespace cachalot

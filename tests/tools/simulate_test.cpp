@@ -1,0 +1,123 @@
+// `cachalot simulate` as its users run it.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+
+#include <cstdlib>
+#include <nlohmann/json.hpp>
+#include <sstream>
+#include <string>
+
+#include "tests/tools/temporary_file.h"
+#include "tools/simulation_files.h"
+
+namespace cachalot::tools {
+namespace {
+
+using testing::HasSubstr;
+using testing::Not;
+
+struct Outcome {
+  int exit_code = -1;
+  std::string out;
+  std::string err;
+};
+
+Outcome simulate(const std::string& arguments) {
+  const TemporaryFile out;
+  const TemporaryFile err;
+  const std::string command =
+      std::string("'") + CACHALOT_COMMAND + "' simulate " + arguments + " >'" + out.path() + "' 2>'" + err.path() + "'";
+  const int status = std::system(command.c_str());
+  return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, read_whole(out.path()), read_whole(err.path())};
+}
+
+// The command line of the CUDA program, on a simulated GPU.
+const std::string kProgram = CACHALOT_SIMULATED_PROGRAM;
+#define NEEDS_THE_SIMULATOR() \
+  if (kProgram.empty()) GTEST_SKIP() << "built without the simulated CUDA runtime"
+
+void expect_complaint(const std::string& arguments, const std::string& part) {
+  const Outcome outcome = simulate(arguments);
+  EXPECT_EQ(outcome.exit_code, 2) << arguments;
+  EXPECT_EQ(outcome.out, "");
+  EXPECT_EQ(std::count(outcome.err.begin(), outcome.err.end(), '\n'), 1) << outcome.err;
+  EXPECT_THAT(outcome.err, HasSubstr(part));
+}
+
+TEST(Simulate, RefusesWhatItCannotDoBeforeTheProgramRuns) {
+  expect_complaint("", "0 words");
+  expect_complaint("--gpu voodoo echo ran", "'voodoo' is no GPU of the table");
+  expect_complaint("--memory much echo ran", "'much' is not a size");
+  expect_complaint("--devices 0 echo ran", "--devices");
+  expect_complaint("--no-such-option 1 -- echo ran", "--no-such-option");
+}
+
+TEST(Simulate, RefusesProgramsAndFilesThatAreNot) {
+  NEEDS_THE_SIMULATOR();
+  expect_complaint("no-such-program-anywhere", "'no-such-program-anywhere' cannot be run");
+  expect_complaint("--trace /no/such/folder/trace.csv echo ran", "'/no/such/folder/trace.csv' cannot be written");
+}
+
+TEST(Simulate, PassesOnArgumentsOutputAndExitCode) {
+  NEEDS_THE_SIMULATOR();
+  Outcome outcome = simulate("sh -c 'echo $1 $2; exit 3' sh -- --gpu");
+  EXPECT_EQ(outcome.out, "-- --gpu\n");
+  EXPECT_EQ(outcome.exit_code, 3);
+  EXPECT_THAT(outcome.err, HasSubstr("no process of the program used the GPU's memory"));
+  EXPECT_THAT(outcome.err, HasSubstr("exit code 3"));
+  EXPECT_EQ(simulate("-- sh -c 'exit 4'").exit_code, 4);
+  EXPECT_EQ(simulate("sh -c 'kill -TERM $$'").exit_code, 128 + 15);
+}
+
+TEST(Simulate, TellsPeaksAndThatTheProgramFits) {
+  NEEDS_THE_SIMULATOR();
+  const TemporaryFile json;
+  const Outcome outcome = simulate("--gpu t4 --json " + json.path() + " " + kProgram + " 4 1024 6");
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_THAT(outcome.err, HasSubstr("Tesla T4, 14.56 GiB"));
+  EXPECT_THAT(outcome.err, HasSubstr("peak 1.01 GiB at allocation 2 of 3"));
+  EXPECT_THAT(outcome.err, HasSubstr("fits          yes, with 13.55 GiB to spare"));
+  EXPECT_THAT(outcome.err, HasSubstr("fits on       t4, v100, l4"));
+  const auto report = nlohmann::json::parse(read_whole(json.path()));
+  EXPECT_EQ(report.at("exit_code"), 0);
+  const auto& device = report.at("processes").at(0).at("driver").at("devices").at(0);
+  EXPECT_EQ(device.at("peak_used_bytes"), std::size_t{1034} << 20);
+  EXPECT_EQ(device.at("used_bytes"), std::size_t{1030} << 20);
+}
+
+TEST(Simulate, TellsWhereMemoryRanOut) {
+  NEEDS_THE_SIMULATOR();
+  const Outcome outcome = simulate("--memory 1GiB " + kProgram + " 600 600");
+  EXPECT_EQ(outcome.exit_code, 4);
+  EXPECT_THAT(outcome.err, HasSubstr("NO: out of memory at allocation 1, asking for 600.00 MiB with 424.00 MiB free"));
+  EXPECT_THAT(outcome.err, Not(HasSubstr("to spare")));
+}
+
+TEST(Simulate, WritesATraceOfTheDriversCalls) {
+  NEEDS_THE_SIMULATOR();
+  const TemporaryFile trace;
+  EXPECT_EQ(simulate("--trace " + trace.path() + " " + kProgram + " 4 8").exit_code, 0);
+  EXPECT_EQ(read_whole(trace.path()), "a,0,4194304,0\na,1,8388608,0\nf,0\n");
+}
+
+TEST(ATraceOfALog, LeavesOutFailuresAndOtherCalls) {
+  std::istringstream log(
+      "10 0 malloc 0x1000 512 ok\n"
+      "20 0 event_record 0x77 0 ok\n"
+      "30 0 malloc 0x0 99999 failed\n"
+      "40 0 malloc 0x3000 1024 ok\n"
+      "50 0 free 0x1000 0 ok\n"
+      "60 0 free 0x9999 0 failed\n"
+      "cut off in the midd");
+  EXPECT_EQ(trace_of_log(log), "a,0,512,0\na,1,1024,0\nf,0\n");
+}
+
+TEST(ADriversReport, TellsOfUseWhenMemoryWasAskedFor) {
+  EXPECT_FALSE(uses_a_device(nullptr));
+  EXPECT_FALSE(uses_a_device({{"devices", {{{"allocations", 0}}}}}));
+  EXPECT_TRUE(uses_a_device({{"devices", {{{"allocations", 0}}, {{"allocations", 1}}}}}));
+}
+
+}  // namespace
+}  // namespace cachalot::tools

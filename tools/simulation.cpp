@@ -1,0 +1,222 @@
+#include "tools/simulation.h"
+
+#include <fmt/format.h>
+#include <spawn.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <csignal>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <sstream>
+#include <string_view>
+#include <unordered_map>
+
+#include "base/bytes.h"
+#include "base/check.h"
+#include "cachalot/errors.h"
+#include "tools/simulation_files.h"
+
+namespace cachalot::tools {
+namespace {
+
+namespace fs = std::filesystem;
+
+// The simulator's files: what CACHALOT_SIMULATOR names, else where they lie beside this command, built or installed.
+fs::path find_simulator() {
+  const char* const named = std::getenv("CACHALOT_SIMULATOR");
+  const fs::path here = fs::read_symlink("/proc/self/exe").parent_path();
+  std::vector<fs::path> places;
+  if (named != nullptr) {
+    places = {named};
+  } else {
+    places = {here / "../simulator", here / ".." / CACHALOT_SIMULATOR_INSTALL_DIR};
+  }
+  for (const fs::path& place : places) {
+    if (fs::exists(place / kSimulatorLibrary)) return fs::canonical(place);
+  }
+  throw InvalidArgument(
+      fmt::format("there is no {} in {}: this cachalot was built without the simulated CUDA runtime, "
+                  "which needs CUDA's headers (or set CACHALOT_SIMULATOR to its folder)",
+                  kSimulatorLibrary, places.front().lexically_normal().string()));
+}
+
+// A folder of our own for what the processes report; gone with this.
+class ReportFolder {
+ public:
+  ReportFolder() {
+    std::string name = (fs::temp_directory_path() / "cachalot-simulate-XXXXXX").string();
+    CACHALOT_REQUIRE(mkdtemp(name.data()) != nullptr, "no folder for the report can be made at {}: {}", name,
+                     std::strerror(errno));
+    path_ = name;
+  }
+  ~ReportFolder() {
+    std::error_code ignored;
+    fs::remove_all(path_, ignored);
+  }
+  ReportFolder(const ReportFolder&) = delete;
+  ReportFolder& operator=(const ReportFolder&) = delete;
+
+  const fs::path& path() const { return path_; }
+
+ private:
+  fs::path path_;
+};
+
+class Environment {
+ public:
+  Environment() {
+    for (char** entry = environ; *entry != nullptr; ++entry) {
+      const std::string_view text = *entry;
+      const std::size_t equals = text.find('=');
+      if (equals != std::string_view::npos) {
+        values_[std::string(text.substr(0, equals))] = std::string(text.substr(equals + 1));
+      }
+    }
+  }
+  void set(const std::string& name, std::string value) { values_[name] = std::move(value); }
+  // In front of what is there, behind a colon.
+  void prepend(const std::string& name, const std::string& value) {
+    std::string& list = values_[name];
+    list = list.empty() ? value : value + ":" + list;
+  }
+  std::vector<std::string> entries() const {
+    std::vector<std::string> entries;
+    for (const auto& [name, value] : values_) entries.push_back(name + "=" + value);
+    return entries;
+  }
+
+ private:
+  std::map<std::string, std::string> values_;
+};
+
+Environment simulated_environment(const SimulationOptions& options, const fs::path& simulator,
+                                  const fs::path& reports) {
+  Environment environment;
+  environment.prepend("LD_PRELOAD", (simulator / kSimulatorLibrary).string());
+  environment.prepend("LD_LIBRARY_PATH", (simulator / "driver").string());
+  environment.prepend("PYTHONPATH", (simulator / "python").string());
+  if (options.gpu) environment.set("CACHALOT_SIM_GPU", *options.gpu);
+  if (options.memory) environment.set("CACHALOT_SIM_MEMORY", *options.memory);
+  environment.set("CACHALOT_SIM_DEVICES", std::to_string(options.devices));
+  environment.set("CACHALOT_SIM_REPORT", (reports / "driver-%p.json").string());
+  environment.set("CACHALOT_SIM_OBSERVE", reports.string());
+  if (!options.trace_path.empty()) {
+    environment.set("CACHALOT_SIM_TRACE", fs::absolute(options.trace_path).string());
+    environment.set("CACHALOT_SIM_LOG", (reports / "log-%p.txt").string());
+  }
+  return environment;
+}
+
+std::vector<char*> pointers(std::vector<std::string>& words) {
+  std::vector<char*> result;
+  for (std::string& word : words) result.push_back(word.data());
+  result.push_back(nullptr);
+  return result;
+}
+
+// The terminal sends its signals to the program as well; the report is still told when that has ended.
+class IgnoredInterrupts {
+ public:
+  IgnoredInterrupts() : interrupt_(std::signal(SIGINT, SIG_IGN)), quit_(std::signal(SIGQUIT, SIG_IGN)) {}
+  ~IgnoredInterrupts() {
+    std::signal(SIGINT, interrupt_);
+    std::signal(SIGQUIT, quit_);
+  }
+  IgnoredInterrupts(const IgnoredInterrupts&) = delete;
+  IgnoredInterrupts& operator=(const IgnoredInterrupts&) = delete;
+
+ private:
+  void (*interrupt_)(int);
+  void (*quit_)(int);
+};
+
+int run_program(std::vector<std::string> program, const Environment& environment) {
+  const IgnoredInterrupts ignored;
+  posix_spawnattr_t attributes;
+  posix_spawnattr_init(&attributes);
+  sigset_t defaults;
+  sigemptyset(&defaults);
+  sigaddset(&defaults, SIGINT);
+  sigaddset(&defaults, SIGQUIT);
+  posix_spawnattr_setsigdefault(&attributes, &defaults);
+  posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGDEF);
+  std::vector<std::string> entries = environment.entries();
+  pid_t child = 0;
+  const int error = posix_spawnp(&child, program.front().c_str(), nullptr, &attributes, pointers(program).data(),
+                                 pointers(entries).data());
+  posix_spawnattr_destroy(&attributes);
+  CACHALOT_REQUIRE(error == 0, "'{}' cannot be run: {}", program.front(), std::strerror(error));
+  int status = 0;
+  while (waitpid(child, &status, 0) < 0 && errno == EINTR) {
+  }
+  return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
+}
+
+nlohmann::json read_json(const fs::path& path) {
+  std::ifstream file(path);
+  return nlohmann::json::parse(file, nullptr, false);
+}
+
+// "driver-123.json" for kind "driver": 123.
+std::optional<int> process_of(const fs::path& path, std::string_view kind) {
+  const std::string name = path.stem().string();
+  if (!name.starts_with(std::string(kind) + "-")) return std::nullopt;
+  return std::atoi(name.c_str() + kind.size() + 1);
+}
+
+std::vector<ProcessReport> read_reports(const fs::path& folder) {
+  std::map<int, ProcessReport> reports;
+  for (const auto& entry : fs::directory_iterator(folder)) {
+    const auto add = [&](std::string_view kind, nlohmann::json ProcessReport::*part) {
+      const std::optional<int> process = process_of(entry.path(), kind);
+      if (!process) return;
+      const nlohmann::json report = read_json(entry.path());
+      if (report.is_discarded()) return;  // the process was killed before it could write
+      reports[*process].process = *process;
+      reports[*process].*part = report;
+    };
+    add("driver", &ProcessReport::driver);
+    add("torch", &ProcessReport::torch);
+  }
+  std::vector<ProcessReport> used;
+  for (auto& [process, report] : reports) {
+    if (!report.torch.is_null() || uses_a_device(report.driver)) used.push_back(std::move(report));
+  }
+  return used;
+}
+
+// Without PyTorch, what the program asks of the driver is the trace. Of the process that asked most.
+void write_driver_trace(const fs::path& folder, const std::string& path) {
+  std::string largest;
+  for (const auto& entry : fs::directory_iterator(folder)) {
+    if (!process_of(entry.path(), "log")) continue;
+    std::ifstream file(entry.path());
+    std::string trace = trace_of_log(file);
+    if (trace.size() > largest.size()) largest = std::move(trace);
+  }
+  write_file(path, largest);
+}
+
+}  // namespace
+
+Simulation simulate(const SimulationOptions& options) {
+  CACHALOT_REQUIRE(!options.program.empty(), "no program is given ({} words after the options)",
+                   options.program.size());
+  const fs::path simulator = find_simulator();
+  if (!options.trace_path.empty()) write_file(options.trace_path, "");  // now, and not after hours of work
+  const ReportFolder reports;
+  Simulation simulation;
+  simulation.exit_code = run_program(options.program, simulated_environment(options, simulator, reports.path()));
+  simulation.processes = read_reports(reports.path());
+  const bool by_torch = std::ranges::any_of(simulation.processes, [](const auto& one) { return !one.torch.is_null(); });
+  if (!options.trace_path.empty() && !by_torch) write_driver_trace(reports.path(), options.trace_path);
+  return simulation;
+}
+
+}  // namespace cachalot::tools

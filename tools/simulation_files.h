@@ -1,0 +1,22 @@
+// What the simulated driver writes, read; and files, written.
+#pragma once
+
+#include <istream>
+#include <nlohmann/json.hpp>
+#include <string>
+
+namespace cachalot::tools {
+
+inline constexpr const char* kSimulatorLibrary = "libcachalot_simulator.so";
+
+// Whether a driver's report tells of any allocation.
+bool uses_a_device(const nlohmann::json& driver);
+
+// The allocations and frees of a driver's log (CACHALOT_SIM_LOG; simulator/README.md has the format) as a trace in
+// data/traces' format, all on one stream.
+std::string trace_of_log(std::istream& log);
+
+// As gzip when the path ends in .gz. Throws InvalidArgument when it cannot be written.
+void write_file(const std::string& path, const std::string& text);
+
+}  // namespace cachalot::tools
