@@ -5,6 +5,7 @@
 #include <c10/cuda/CUDAException.h>
 #include <c10/cuda/CUDAFunctions.h>
 #include <cuda_runtime_api.h>
+#include <torch/version.h>
 
 #include <cstring>
 #include <memory>
@@ -15,8 +16,8 @@
 namespace cachalot::torch_adapter {
 
 // The bytes are: the format's version, a kind, then for kind 'c' the 64 bytes of a cudaIpcMemHandle_t of the segment.
-// Kind 'e' is an expandable segment's (PyTorch 2.11, c10/cuda/CUDACachingAllocator.cpp).
-inline constexpr char kIpcVersion = 2;
+// Kind 'e' is an expandable segment's. What torch 2.11 to 2.15 write was looked at; 2.13 changed the version alone.
+inline constexpr char kIpcVersion = TORCH_VERSION_MINOR >= 13 ? 3 : 2;
 inline constexpr char kIpcSegment = 'c';
 inline constexpr char kIpcExpandable = 'e';
 

@@ -12,9 +12,9 @@ import re
 import subprocess
 import sys
 
-LIBRARIES = r"^(cublas|cudnn|cusparse|cusolver|cufft|curand|nccl)[A-Z]"
-# These are written by hand: see libraries.cpp and nccl.cpp.
-BY_HAND = re.compile(r"^(nccl.*|\w+GetProperty|cudnnBackendGetAttribute|cublasLtMatmulAlgoGetHeuristic|cublasLtMatmulAlgoGetIds|cudnnGetVersion|"
+LIBRARIES = r"^(cublas|cudnn|cusparse|cusolver|cufft|curand)[A-Z]"
+# These are written by hand, in functions.cpp.
+BY_HAND = re.compile(r"^(\w+GetProperty|cudnnBackendGetAttribute|cublasLtMatmulAlgoGetHeuristic|cublasLtMatmulAlgoGetIds|cudnnGetVersion|"
                      r"cudnnGetCudartVersion|cudnnGetMaxDeviceVersion|cublasLtGetVersion|cublasLtGetCudartVersion|"
                      r"cublas(Lt)?GetStatus(Name|String)|cudnnGetErrorString|cudnnGetLastErrorString|"
                      r"cusparseGetError(Name|String)|cusparseLtGetError(Name|String)|cufftPlan.*|cufftCreate|"
@@ -28,7 +28,7 @@ VERSION = re.compile(r"version", re.I)
 def prototypes(folders):
     text = ""
     for folder in folders:
-        for name in ("cublas*.h", "cudnn*.h", "cusparse*.h", "cusolver*.h", "cufft*.h", "curand.h", "nccl.h"):
+        for name in ("cublas*.h", "cudnn*.h", "cusparse*.h", "cusolver*.h", "cufft*.h", "curand.h"):
             for path in sorted(glob.glob(f"{folder}/{name}")):
                 text += open(path, errors="ignore").read()
     text = re.sub(r"/\*.*?\*/", " ", text, flags=re.S)

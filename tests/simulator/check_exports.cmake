@@ -30,7 +30,7 @@ if(missing)
 endif()
 
 foreach(name IN LISTS defined)
-  if(NOT name MATCHES "^(cu|nccl|__cuda|cachalot_sim_)")
+  if(NOT name MATCHES "^(cu|__cuda|cachalot_sim_)")
     message(FATAL_ERROR "the simulator exports ${name}")
   endif()
 endforeach()

@@ -151,7 +151,8 @@ TEST_F(SimulatorMemory, HostMemoryIsKnownByItsKind) {
 TEST_F(SimulatorMemory, OneHandleMappedTwiceHasOneContent) {
   CUmemAllocationProp properties{};
   properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
-  properties.location = {CU_MEM_LOCATION_TYPE_DEVICE, {0}};
+  properties.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+  properties.location.id = 0;
   std::size_t page = 0;
   ASSERT_EQ(DRIVER(cuMemGetAllocationGranularity)(&page, &properties, CU_MEM_ALLOC_GRANULARITY_MINIMUM), CUDA_SUCCESS);
   CUdeviceptr range = 0;
