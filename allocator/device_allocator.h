@@ -79,7 +79,7 @@ class DeviceAllocator {
   std::size_t max_memory_reserved() const;
   DeviceStats stats() const;
   Fragmentation fragmentation() const;
-  // Appends this device's segments and its trace, and records that a snapshot was taken.
+  // Appends this device's trace and its segments, and records that a snapshot was taken: the next one's trace shows it.
   void snapshot_into(Snapshot& snapshot, PoolId pool, bool include_traces);
   void reset_peak_stats();
   void reset_accumulated_stats();

@@ -209,13 +209,16 @@ SegmentSnapshot DeviceAllocator::picture(const Block& head) const {
 
 void DeviceAllocator::snapshot_into(Snapshot& snapshot, PoolId pool, bool include_traces) {
   const Lock lock(mutex_);
-  if ((rare_ & kObserved) != 0) {
-    observe({.action = Change::Action::snapshot, .bytes = as_size(counters_.reserved_bytes()), .pool = pool});
-  }
-  for (const auto& [address, head] : heap_.segments()) {
-    if (pool.is_default() || head->arena->pool.id() == pool) snapshot.segments.push_back(picture(*head));
-  }
   if (include_traces) snapshot.device_traces.push_back(history_.entries());
+  std::size_t active_bytes = 0;
+  for (const auto& [address, head] : heap_.segments()) {
+    if (!pool.is_default() && head->arena->pool.id() != pool) continue;
+    snapshot.segments.push_back(picture(*head));
+    active_bytes += snapshot.segments.back().active_size;
+  }
+  if ((rare_ & kObserved) != 0) {
+    observe({.action = Change::Action::snapshot, .bytes = active_bytes, .pool = pool});
+  }
 }
 
 // --- soundness ------------------------------------------------------------------------------------------------------

@@ -289,6 +289,8 @@ class TorchAllocator : public cuda_caching::CUDAAllocator {
       if (recorder != nullptr) history.recorder = [recorder] { return Context(recorder()); };
       history.annotate = [] { return Annotations::of_this_thread().current(); };
       history.clear = clear;
+      // torch has no word for the last three, and counts its entries without them.
+      history.skip = {Change::Action::synchronize, Change::Action::retry, Change::Action::empty_cache};
       for (const std::string& word : skip_actions) history.skip.push_back(to_action(word));
       plug_.record_history(history);
     });
@@ -360,9 +362,9 @@ class TorchAllocator : public cuda_caching::CUDAAllocator {
 
   bool is_previous_ones(const void* ptr) const { return previous_ != nullptr && plug_.device_of(ptr) < 0; }
 
-  // PYTORCH_NO_CUDA_MEMORY_CACHING, whatever it says, as in torch.
+  // By the environment, as torch reads it: "0" leaves caching on.
   static bool is_uncached_forced() {
-    static const bool forced = c10::utils::has_env("PYTORCH_NO_CUDA_MEMORY_CACHING");
+    static const bool forced = c10::utils::check_env("PYTORCH_NO_CUDA_MEMORY_CACHING") == true;
     return forced;
   }
 

@@ -245,7 +245,7 @@ TEST(History, RecordsAnAllocationAndItsFree) {
     if (change.action <= Action::oom) pytorchs.push_back(change.action);
   }
   EXPECT_EQ(pytorchs, (std::vector{Action::segment_alloc, Action::alloc, Action::free_requested, Action::free_completed,
-                                   Action::segment_free, Action::snapshot}));
+                                   Action::segment_free}));
   for (const Change& change : trace) {
     if (change.action == Action::alloc) {
       EXPECT_EQ(change.address, address(ptr));
@@ -279,9 +279,21 @@ TEST(History, KeepsTheLastEntriesOnly) {
   for (std::size_t i = 1; i <= 10; ++i) world.allocate(i);
   const std::vector<Change> trace = trace_of(world);
   ASSERT_EQ(trace.size(), 3u);
-  EXPECT_EQ(trace[0].bytes, 9u);
-  EXPECT_EQ(trace[1].bytes, 10u);
-  EXPECT_EQ(trace[2].action, Action::snapshot);
+  EXPECT_EQ(trace[0].bytes, 8u);
+  EXPECT_EQ(trace[2].bytes, 10u);
+}
+
+TEST(History, ShowsASnapshotFromTheNextOneOn) {
+  World world;
+  world.allocator.record_history({.max_entries = 100});
+  world.allocate(1000);
+  world.allocator.deallocate(world.allocate(77));
+  const std::vector<Change> before = trace_of(world);
+  EXPECT_NE(before.back().action, Action::snapshot);
+  const std::vector<Change> after = trace_of(world);
+  ASSERT_EQ(after.size(), before.size() + 1);
+  EXPECT_EQ(after.back().action, Action::snapshot);
+  EXPECT_EQ(after.back().bytes, 1024u);  // in use
 }
 
 TEST(History, MayBeCleared) {
@@ -291,7 +303,7 @@ TEST(History, MayBeCleared) {
   world.allocator.record_history({.max_entries = 100, .clear = true});
   world.allocate(77);
   const std::vector<Change> trace = trace_of(world);
-  ASSERT_EQ(trace.size(), 2u);
+  ASSERT_EQ(trace.size(), 1u);
   EXPECT_EQ(trace[0].bytes, 77u);
 }
 
@@ -595,7 +607,7 @@ TEST(ASnapshotAsJson, HasPyTorchsKeys) {
   EXPECT_EQ(segment.at("blocks").at(0).at("state"), "inactive");
   std::string actions;
   for (const auto& entry : json.at("device_traces").at(0)) actions += entry.at("action").get<std::string>() + " ";
-  EXPECT_EQ(actions, "segment_alloc alloc free_requested free_completed snapshot ");
+  EXPECT_EQ(actions, "segment_alloc alloc free_requested free_completed ");
 }
 
 }  // namespace

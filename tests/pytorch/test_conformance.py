@@ -234,7 +234,7 @@ def test_settings_round_sizes_until_they_are_not_repeated():
         ("max_split_size_mb:2", "max_split_size_mb too small"),
         ("release_lock_on_cudamalloc:none", "Expected 'True' or 'False'"),
         ("pinned_use_cuda_host_register:none", "Expected 'True' or 'False'"),
-        ("pinned_num_register_threads:none", ""),
+        ("pinned_num_register_threads:none", "stoull"),
         ("pinned_num_register_threads:1024", "128"),
         ("roundup_power2_divisions:3", "power of 2"),
     ],

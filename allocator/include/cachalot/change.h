@@ -37,7 +37,7 @@ struct Change {
   int device = 0;
   Address address = 0;          // oom: the device's free bytes, as in PyTorch's trace
   std::size_t bytes = 0;        // alloc, free_*: as requested; segment_*: of the segment; oom: of the segment wanted;
-                                // snapshot: held from the device
+                                // snapshot: of the blocks in use in it
   std::size_t block_bytes = 0;  // alloc, free_*: of the block
   Stream stream = nullptr;
   PoolId pool{};
