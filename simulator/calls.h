@@ -2,6 +2,7 @@
 #pragma once
 
 #include <new>
+#include <type_traits>
 #include <utility>
 
 #include "cachalot/errors.h"
@@ -10,21 +11,31 @@
 
 namespace cachalot::simulator {
 
+// What `body` returns, or the code of what it throws.
+template <typename Body>
+cudaError_t error_of(Body&& body) noexcept {
+  try {
+    return body();
+  } catch (const CudaError& failure) {
+    return static_cast<cudaError_t>(failure.code());
+  } catch (const std::bad_alloc&) {
+    return cudaErrorMemoryAllocation;
+  } catch (...) {
+    return cudaErrorUnknown;
+  }
+}
+
 template <typename Body>
 cudaError_t guarded(Body&& body) noexcept {
   cudaError_t error = cudaSuccess;
   Process* process = Process::get(error);
   if (!process) return error;
+  if (this_thread().in_host_function) [[unlikely]]
+    return cudaErrorNotPermitted;
   const Lock lock(process->mutex);
-  try {
-    error = body(*process);
-  } catch (const CudaError& failure) {
-    error = static_cast<cudaError_t>(failure.code());
-  } catch (const std::bad_alloc&) {
-    error = cudaErrorMemoryAllocation;
-  }
-  process->settle();
-  return error;
+  error = error_of([&] { return body(*process); });
+  const cudaError_t late = error_of([&] { return process->settle(), cudaSuccess; });
+  return error == cudaSuccess ? late : error;
 }
 
 // A function of the runtime: its failure is the thread's last error.
@@ -40,6 +51,15 @@ cudaError_t runtime_call(Body&& body) noexcept {
 template <typename Body>
 CUresult driver_call(Body&& body) noexcept {
   return static_cast<CUresult>(guarded(std::forward<Body>(body)));
+}
+
+// A function of the driver that does what one of the runtime does, and leaves the runtime's last error alone.
+template <typename... Parameters>
+CUresult by_runtime(cudaError_t (*function)(Parameters...), std::type_identity_t<Parameters>... arguments) noexcept {
+  const cudaError_t last_error = this_thread().last_error;
+  const cudaError_t error = function(arguments...);
+  this_thread().last_error = last_error;
+  return static_cast<CUresult>(error);
 }
 
 }  // namespace cachalot::simulator

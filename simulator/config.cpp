@@ -1,10 +1,13 @@
 #include "simulator/config.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <charconv>
 #include <cstdlib>
+#include <iterator>
 #include <string_view>
 
 #include "base/bytes.h"
@@ -84,6 +87,43 @@ void read(const char* variable, Take&& take) {
   }
 }
 
+constexpr std::string_view kPrefix = "CACHALOT_SIM_";
+constexpr std::string_view kVariables[] = {
+    "CACHALOT_SIM_GPU",           "CACHALOT_SIM_MEMORY",  "CACHALOT_SIM_DEVICES",
+    "CACHALOT_SIM_LAUNCH_NS",     "CACHALOT_SIM_LATENCY", "CACHALOT_SIM_COPY_BYTES",
+    "CACHALOT_SIM_FAULTS",        "CACHALOT_SIM_LOG",     "CACHALOT_SIM_REPORT",
+    "CACHALOT_SIM_ADDRESS_SPACE", "CACHALOT_SIM_OBSERVE", "CACHALOT_SIM_TRACE",  // of python/sitecustomize.py
+};
+
+// A misspelt variable must not pass for a default.
+void refuse_unknown_variables() {
+  for (char** entry = environ; entry && *entry; ++entry) {
+    const std::string_view name = std::string_view(*entry).substr(0, std::string_view(*entry).find('='));
+    if (!name.starts_with(kPrefix)) continue;
+    if (std::find(std::begin(kVariables), std::end(kVariables), name) != std::end(kVariables)) continue;
+    throw InvalidArgument(fmt::format("{}: there is no such variable; they are {}", name, fmt::join(kVariables, ", ")));
+  }
+}
+
+// How many of the devices CUDA_VISIBLE_DEVICES leaves: as in CUDA, those before the first entry that names none, or one
+// for a second time. Which they are makes no difference: all are alike.
+int visible_devices(std::string_view list, int devices) {
+  std::vector<int> visible;
+  while (!list.empty()) {
+    const auto comma = std::min(list.find(','), list.size());
+    const std::string_view entry = list.substr(0, comma);
+    list.remove_prefix(std::min(comma + 1, list.size()));
+    if (entry.starts_with("GPU-") || entry.starts_with("MIG-"))
+      throw InvalidArgument(fmt::format("CUDA_VISIBLE_DEVICES: '{}' is not simulated: name devices by number", entry));
+    int ordinal = -1;
+    const auto [end, error] = std::from_chars(entry.data(), entry.data() + entry.size(), ordinal);
+    if (error != std::errc{} || end != entry.data() + entry.size() || ordinal < 0 || ordinal >= devices) break;
+    if (std::find(visible.begin(), visible.end(), ordinal) != visible.end()) break;
+    visible.push_back(ordinal);
+  }
+  return static_cast<int>(visible.size());
+}
+
 }  // namespace
 
 DeviceCall parse_call(std::string_view name) {
@@ -108,6 +148,7 @@ std::vector<Fault> parse_faults(const std::string& text) {
 }
 
 Config read_config() {
+  refuse_unknown_variables();
   Config config;
   config.gpu = &find_gpu_model("h100");
   read("CACHALOT_SIM_GPU", [&](const auto& text) { config.gpu = &find_gpu_model(text); });
@@ -116,6 +157,8 @@ Config read_config() {
        [&](const auto& text) { config.memory_bytes = parse_bytes_between(text, kPhysicalUnit, kLargestAddressSpace); });
   read("CACHALOT_SIM_DEVICES",
        [&](const auto& text) { config.devices = static_cast<int>(parse_integer(text, 0, kMostDevices)); });
+  if (const char* visible = std::getenv("CUDA_VISIBLE_DEVICES"))
+    config.devices = visible_devices(visible, config.devices);
   read("CACHALOT_SIM_LAUNCH_NS",
        [&](const auto& text) { config.launch_ns = parse_integer(text, 0, 1'000'000'000'000); });
   read("CACHALOT_SIM_COPY_BYTES", [&](const auto& text) { config.copy_bytes = parse_bytes(text); });

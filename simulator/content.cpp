@@ -40,6 +40,11 @@ std::size_t transfer_all(std::size_t bytes, Transfer&& transfer) {
   return done;
 }
 
+int open_file_of(const ContentStore::Window& window) {
+  const std::string path = "/proc/" + std::to_string(window.process) + "/fd/" + std::to_string(window.file);
+  return open(path.c_str(), O_RDWR | O_CLOEXEC);
+}
+
 }  // namespace
 
 int ContentStore::file() {
@@ -86,12 +91,6 @@ void ContentStore::read(void* to, const Place& from, std::size_t bytes) {
   if (done < bytes) std::memset(static_cast<char*>(to) + done, 0, bytes - done);
 }
 
-void ContentStore::copy(const Place& to, const Place& from, std::size_t bytes) {
-  std::vector<char> buffer(bytes);  // whole: the ranges may overlap
-  read(buffer.data(), from, bytes);
-  write(to, buffer.data(), bytes);
-}
-
 void ContentStore::fill(const Place& to, std::uint64_t pattern, std::size_t pattern_bytes, std::size_t bytes) {
   std::array<char, kBufferBytes> buffer;
   const std::size_t used = std::min(bytes, buffer.size());
@@ -106,7 +105,7 @@ void ContentStore::fill(const Place& to, std::uint64_t pattern, std::size_t patt
 void ContentStore::forget(const Place& first, std::size_t bytes) {
   if (!attached_.empty()) {
     if (const auto at = attached_.find(offset_of(first)); at != attached_.end()) {
-      close(at->second.file);
+      detach(at->second);
       attached_.erase(at);
       return;
     }
@@ -129,11 +128,23 @@ ContentStore::Window ContentStore::window(const Place& first) {
 }
 
 bool ContentStore::attach(const Place& first, std::size_t bytes, const Window& window) {
-  const std::string path = "/proc/" + std::to_string(window.process) + "/fd/" + std::to_string(window.file);
-  const int opened = open(path.c_str(), O_RDWR | O_CLOEXEC);
-  if (opened < 0) return false;
-  attached_[offset_of(first)] = {bytes, opened, window.offset};
+  if (attached_.contains(offset_of(first))) return true;  // the same import, opened again
+  ForeignFile& foreign = foreign_files_[{window.process, window.file}];
+  if (foreign.windows == 0) foreign.file = open_file_of(window);
+  if (foreign.file < 0) {
+    foreign_files_.erase({window.process, window.file});
+    return false;
+  }
+  ++foreign.windows;
+  attached_[offset_of(first)] = {bytes, foreign.file, window.offset, {window.process, window.file}};
   return true;
+}
+
+void ContentStore::detach(const Attached& attached) {
+  const auto foreign = foreign_files_.find(attached.exporter);
+  if (--foreign->second.windows > 0) return;
+  close(foreign->second.file);
+  foreign_files_.erase(foreign);
 }
 
 }  // namespace cachalot::simulator

@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <utility>
 #include <vector>
 
 namespace cachalot::simulator {
@@ -23,7 +24,6 @@ class ContentStore {
   // Each throws CudaError: 1 for a host address that cannot be read or written, 999 when the file cannot grow.
   void write(const Place& to, const void* from, std::size_t bytes);
   void read(void* to, const Place& from, std::size_t bytes);
-  void copy(const Place& to, const Place& from, std::size_t bytes);
   void fill(const Place& to, std::uint64_t pattern, std::size_t pattern_bytes, std::size_t bytes);
 
   // The memory is no more: its room is given back.
@@ -36,14 +36,20 @@ class ContentStore {
     std::uint64_t offset;
   };
   Window window(const Place& first);
-  // False when the other process is gone or forbids it.
+  // False when the other process is gone or forbids it. `forget` ends it. An exporter's file is open once.
   bool attach(const Place& first, std::size_t bytes, const Window& window);
 
  private:
+  using Exporter = std::pair<int, int>;  // process and file
+  struct ForeignFile {
+    int file = -1;
+    std::size_t windows = 0;
+  };
   struct Attached {
     std::size_t bytes = 0;
     int file = -1;
     std::uint64_t offset = 0;
+    Exporter exporter;
   };
   struct Spot {
     int file = -1;
@@ -52,12 +58,14 @@ class ContentStore {
 
   Spot spot(const Place& place);
   int file();
+  void detach(const Attached& attached);
   void note_written(const Place& first, std::size_t bytes);
 
   int file_ = -1;
   bool written_ = false;                    // anything, ever
   std::vector<std::vector<bool>> touched_;  // by device, by 2 MiB of physical numbers
   std::map<std::uint64_t, Attached> attached_;
+  std::map<Exporter, ForeignFile> foreign_files_;
 };
 
 }  // namespace cachalot::simulator

@@ -162,8 +162,9 @@ CUresult cuCtxPushCurrent(CUcontext context) {
   return driver_call([&](Process& process) {
     const CUcontext before = current_context(process);
     const cudaError_t error = make_current(process, context);
-    if (error == cudaSuccess) this_thread().contexts.push_back(before);
-    return error;
+    if (error != cudaSuccess || this_thread().contexts.push(before)) return error;
+    make_current(process, before);
+    return cudaErrorMemoryAllocation;
   });
 }
 
@@ -172,9 +173,7 @@ CUresult cuCtxPopCurrent(CUcontext* context) {
     auto& below = this_thread().contexts;
     if (context) *context = current_context(process);
     if (below.empty()) return make_current(process, nullptr);
-    const CUcontext next = below.back();
-    below.pop_back();
-    return make_current(process, next);
+    return make_current(process, below.pop());
   });
 }
 
@@ -203,7 +202,7 @@ CUresult cuCtxGetApiVersion(CUcontext, unsigned int* version) {
 }
 
 CUresult cuCtxGetStreamPriorityRange(int* least, int* greatest) {
-  return static_cast<CUresult>(cudaDeviceGetStreamPriorityRange(least, greatest));
+  return by_runtime(cudaDeviceGetStreamPriorityRange, least, greatest);
 }
 
 CUresult cuCtxSynchronize() {
@@ -229,7 +228,7 @@ CUresult cuCtxEnablePeerAccess(CUcontext peer, unsigned int flags) {
     ordinal = device->ordinal;
     return cudaSuccess;
   });
-  return found == CUDA_SUCCESS ? static_cast<CUresult>(cudaDeviceEnablePeerAccess(ordinal, flags)) : found;
+  return found == CUDA_SUCCESS ? by_runtime(cudaDeviceEnablePeerAccess, ordinal, flags) : found;
 }
 
 }  // extern "C"

@@ -3,6 +3,7 @@
 
 #include "device/cuda_codes.h"
 #include "simulator/calls.h"
+#include "simulator/notes.h"
 
 using namespace cachalot;
 using namespace cachalot::simulator;
@@ -70,11 +71,30 @@ cudaError_t pointer_attribute(Process& process, void* value, CUpointer_attribute
   }
 }
 
+// What cuPointerGetAttributes says of an attribute that the pointer does not have: zero.
+void give_nothing(void* value, CUpointer_attribute attribute) {
+  switch (attribute) {
+    case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS:
+    case CU_POINTER_ATTRIBUTE_IS_MANAGED:
+    case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
+    case CU_POINTER_ATTRIBUTE_MAPPED:
+      give(value, false);
+      break;
+    case CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
+    case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL:
+      give(value, 0);
+      break;
+    default:
+      give(value, std::uint64_t{0});
+  }
+}
+
 CUresult fill(CUdeviceptr to, std::uint64_t pattern, std::size_t pattern_bytes, std::size_t count, CUstream handle) {
   return driver_call([&](Process& process) {
     StreamState& stream = process.stream("cuMemset", handle);
-    process.launch(stream, cudaGraphNodeTypeMemset, process.config.launch_ns);
-    if (!stream.capture) process.fill(pointer(to), pattern, pattern_bytes, count * pattern_bytes);
+    process.launch(stream, cudaGraphNodeTypeMemset);
+    if (!stream.capture)
+      process.fill(pointer(to), pattern, pattern_bytes, count * pattern_bytes, count * pattern_bytes);
     return cudaSuccess;
   });
 }
@@ -94,9 +114,10 @@ CUresult cuMemGetAllocationGranularity(size_t* granularity, const CUmemAllocatio
   });
 }
 
-CUresult cuMemAddressReserve(CUdeviceptr* address, size_t bytes, size_t, CUdeviceptr, unsigned long long) {
+CUresult cuMemAddressReserve(CUdeviceptr* address, size_t bytes, size_t alignment, CUdeviceptr, unsigned long long) {
   return driver_call([&](Process& process) {
-    *address = process.reserve(bytes);
+    if ((alignment & (alignment - 1)) != 0) return cudaErrorInvalidValue;
+    *address = process.reserve(bytes, alignment);
     return *address ? cudaSuccess : cudaErrorMemoryAllocation;
   });
 }
@@ -136,6 +157,7 @@ CUresult cuMemMap(CUdeviceptr address, size_t bytes, size_t offset, CUmemGeneric
 CUresult cuMemUnmap(CUdeviceptr address, size_t bytes) {
   return driver_call([&](Process& process) {
     process.simulated(process.owner("cuMemUnmap", address).ordinal).unmap(address, bytes);
+    process.forget_writes(pointer(address), bytes);
     return cudaSuccess;
   });
 }
@@ -145,6 +167,10 @@ CUresult cuMemSetAccess(CUdeviceptr address, size_t bytes, const CUmemAccessDesc
     for (std::size_t i = 0; i < count; ++i) {
       if (access[i].location.type != CU_MEM_LOCATION_TYPE_DEVICE) return cudaErrorNotSupported;
       process.device(access[i].location.id);
+      if (access[i].flags != CU_MEM_ACCESS_FLAGS_PROT_READWRITE) {
+        note_not_simulated("cuMemSetAccess with an access other than CU_MEM_ACCESS_FLAGS_PROT_READWRITE");
+        return cudaErrorNotSupported;
+      }
     }
     process.simulated(process.owner("cuMemSetAccess", address).ordinal).set_access(address, bytes);
     return cudaSuccess;
@@ -225,44 +251,42 @@ CUresult cuMemGetAddressRange(CUdeviceptr* base, size_t* bytes, CUdeviceptr addr
 }
 
 CUresult cuMemAllocHost(void** host, size_t bytes) {
-  return static_cast<CUresult>(cudaHostAlloc(host, bytes, cudaHostAllocDefault));
+  return by_runtime(cudaHostAlloc, host, bytes, cudaHostAllocDefault);
 }
 CUresult cuMemHostAlloc(void** host, size_t bytes, unsigned int flags) {
-  return static_cast<CUresult>(cudaHostAlloc(host, bytes, flags));
+  return by_runtime(cudaHostAlloc, host, bytes, flags);
 }
-CUresult cuMemFreeHost(void* host) { return static_cast<CUresult>(cudaFreeHost(host)); }
+CUresult cuMemFreeHost(void* host) { return by_runtime(cudaFreeHost, host); }
 CUresult cuMemHostRegister(void* host, size_t bytes, unsigned int flags) {
-  return static_cast<CUresult>(cudaHostRegister(host, bytes, flags));
+  return by_runtime(cudaHostRegister, host, bytes, flags);
 }
-CUresult cuMemHostUnregister(void* host) { return static_cast<CUresult>(cudaHostUnregister(host)); }
+CUresult cuMemHostUnregister(void* host) { return by_runtime(cudaHostUnregister, host); }
 CUresult cuMemHostGetDevicePointer(CUdeviceptr* device, void* host, unsigned int flags) {
-  return static_cast<CUresult>(cudaHostGetDevicePointer(reinterpret_cast<void**>(device), host, flags));
+  return by_runtime(cudaHostGetDevicePointer, reinterpret_cast<void**>(device), host, flags);
 }
 
 CUresult cuMemAllocManaged(CUdeviceptr* address, size_t bytes, unsigned int flags) {
-  return static_cast<CUresult>(cudaMallocManaged(reinterpret_cast<void**>(address), bytes, flags));
+  return by_runtime(cudaMallocManaged, reinterpret_cast<void**>(address), bytes, flags);
 }
 CUresult cuMemAllocPitch(CUdeviceptr* address, size_t* pitch, size_t width, size_t height, unsigned int) {
-  return static_cast<CUresult>(cudaMallocPitch(reinterpret_cast<void**>(address), pitch, width, height));
+  return by_runtime(cudaMallocPitch, reinterpret_cast<void**>(address), pitch, width, height);
 }
 CUresult cuMemAllocAsync(CUdeviceptr* address, size_t bytes, CUstream stream) {
-  return static_cast<CUresult>(cudaMallocAsync(reinterpret_cast<void**>(address), bytes, stream));
+  return by_runtime(cudaMallocAsync, reinterpret_cast<void**>(address), bytes, stream);
 }
 CUresult cuMemFreeAsync(CUdeviceptr address, CUstream stream) {
-  return static_cast<CUresult>(cudaFreeAsync(pointer(address), stream));
+  return by_runtime(cudaFreeAsync, pointer(address), stream);
 }
 CUresult cuIpcGetMemHandle(CUipcMemHandle* handle, CUdeviceptr address) {
   static_assert(sizeof(CUipcMemHandle) == sizeof(cudaIpcMemHandle_t));
-  return static_cast<CUresult>(cudaIpcGetMemHandle(reinterpret_cast<cudaIpcMemHandle_t*>(handle), pointer(address)));
+  return by_runtime(cudaIpcGetMemHandle, reinterpret_cast<cudaIpcMemHandle_t*>(handle), pointer(address));
 }
 CUresult cuIpcOpenMemHandle(CUdeviceptr* address, CUipcMemHandle handle, unsigned int flags) {
   cudaIpcMemHandle_t runtime_handle;
   std::memcpy(&runtime_handle, &handle, sizeof(handle));
-  return static_cast<CUresult>(cudaIpcOpenMemHandle(reinterpret_cast<void**>(address), runtime_handle, flags));
+  return by_runtime(cudaIpcOpenMemHandle, reinterpret_cast<void**>(address), runtime_handle, flags);
 }
-CUresult cuIpcCloseMemHandle(CUdeviceptr address) {
-  return static_cast<CUresult>(cudaIpcCloseMemHandle(pointer(address)));
-}
+CUresult cuIpcCloseMemHandle(CUdeviceptr address) { return by_runtime(cudaIpcCloseMemHandle, pointer(address)); }
 
 // ---- Pointers -------------------------------------------------------------------------------------------------------
 
@@ -275,7 +299,11 @@ CUresult cuPointerGetAttributes(unsigned int count, CUpointer_attribute* attribu
   return driver_call([&](Process& process) {
     for (unsigned int i = 0; i < count; ++i) {
       const cudaError_t error = pointer_attribute(process, values[i], attributes[i], address);
-      if (error != cudaSuccess) return error;
+      if (error == cudaErrorInvalidValue) {
+        give_nothing(values[i], attributes[i]);
+      } else if (error != cudaSuccess) {
+        return error;
+      }
     }
     return cudaSuccess;
   });
@@ -284,31 +312,31 @@ CUresult cuPointerGetAttributes(unsigned int count, CUpointer_attribute* attribu
 // ---- Copies and fills -----------------------------------------------------------------------------------------------
 
 CUresult cuMemcpyAsync(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream) {
-  return static_cast<CUresult>(cudaMemcpyAsync(pointer(to), pointer(from), bytes, cudaMemcpyDefault, stream));
+  return by_runtime(cudaMemcpyAsync, pointer(to), pointer(from), bytes, cudaMemcpyDefault, stream);
 }
 CUresult cuMemcpyHtoDAsync(CUdeviceptr to, const void* from, size_t bytes, CUstream stream) {
-  return static_cast<CUresult>(cudaMemcpyAsync(pointer(to), from, bytes, cudaMemcpyHostToDevice, stream));
+  return by_runtime(cudaMemcpyAsync, pointer(to), from, bytes, cudaMemcpyHostToDevice, stream);
 }
 CUresult cuMemcpyDtoHAsync(void* to, CUdeviceptr from, size_t bytes, CUstream stream) {
-  return static_cast<CUresult>(cudaMemcpyAsync(to, pointer(from), bytes, cudaMemcpyDeviceToHost, stream));
+  return by_runtime(cudaMemcpyAsync, to, pointer(from), bytes, cudaMemcpyDeviceToHost, stream);
 }
 CUresult cuMemcpyDtoDAsync(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream) {
-  return static_cast<CUresult>(cudaMemcpyAsync(pointer(to), pointer(from), bytes, cudaMemcpyDeviceToDevice, stream));
+  return by_runtime(cudaMemcpyAsync, pointer(to), pointer(from), bytes, cudaMemcpyDeviceToDevice, stream);
 }
 CUresult cuMemcpy(CUdeviceptr to, CUdeviceptr from, size_t bytes) {
-  return static_cast<CUresult>(cudaMemcpy(pointer(to), pointer(from), bytes, cudaMemcpyDefault));
+  return by_runtime(cudaMemcpy, pointer(to), pointer(from), bytes, cudaMemcpyDefault);
 }
 CUresult cuMemcpyHtoD(CUdeviceptr to, const void* from, size_t bytes) {
-  return static_cast<CUresult>(cudaMemcpy(pointer(to), from, bytes, cudaMemcpyHostToDevice));
+  return by_runtime(cudaMemcpy, pointer(to), from, bytes, cudaMemcpyHostToDevice);
 }
 CUresult cuMemcpyDtoH(void* to, CUdeviceptr from, size_t bytes) {
-  return static_cast<CUresult>(cudaMemcpy(to, pointer(from), bytes, cudaMemcpyDeviceToHost));
+  return by_runtime(cudaMemcpy, to, pointer(from), bytes, cudaMemcpyDeviceToHost);
 }
 CUresult cuMemcpyDtoD(CUdeviceptr to, CUdeviceptr from, size_t bytes) {
-  return static_cast<CUresult>(cudaMemcpy(pointer(to), pointer(from), bytes, cudaMemcpyDeviceToDevice));
+  return by_runtime(cudaMemcpy, pointer(to), pointer(from), bytes, cudaMemcpyDeviceToDevice);
 }
 CUresult cuMemsetD8Async(CUdeviceptr to, unsigned char value, size_t count, CUstream stream) {
-  return static_cast<CUresult>(cudaMemsetAsync(pointer(to), value, count, stream));
+  return by_runtime(cudaMemsetAsync, pointer(to), value, count, stream);
 }
 CUresult cuMemsetD16Async(CUdeviceptr to, unsigned short value, size_t count, CUstream stream) {
   return fill(to, value, sizeof(value), count, stream);
@@ -323,7 +351,7 @@ CUresult cuMemsetD32(CUdeviceptr to, unsigned int value, size_t count) {
   return fill(to, value, sizeof(value), count, cudaStreamLegacy);
 }
 CUresult cuMemsetD8(CUdeviceptr to, unsigned char value, size_t count) {
-  return static_cast<CUresult>(cudaMemset(pointer(to), value, count));
+  return by_runtime(cudaMemset, pointer(to), value, count);
 }
 
 }  // extern "C"

@@ -1,12 +1,9 @@
-// The driver's functions about streams, events, captures and graphs. Those that must leave the runtime's last error alone
-// are calls of their own; the others are the runtime's.
+// The driver's functions about streams, events, captures and graphs.
 #include "simulator/calls.h"
 
 using namespace cachalot::simulator;
 
 namespace {
-
-CUresult result(cudaError_t error) { return static_cast<CUresult>(error); }
 
 CUresult write(CUstream handle, CUdeviceptr address, std::uint64_t value, std::size_t bytes) {
   return driver_call([&](Process& process) {
@@ -20,35 +17,39 @@ CUresult write(CUstream handle, CUdeviceptr address, std::uint64_t value, std::s
 extern "C" {
 
 CUresult cuStreamCreate(CUstream* stream, unsigned int flags) {
-  return result(cudaStreamCreateWithFlags(stream, flags));
+  return by_runtime(cudaStreamCreateWithFlags, stream, flags);
 }
 CUresult cuStreamCreateWithPriority(CUstream* stream, unsigned int flags, int priority) {
-  return result(cudaStreamCreateWithPriority(stream, flags, priority));
+  return by_runtime(cudaStreamCreateWithPriority, stream, flags, priority);
 }
-CUresult cuStreamDestroy(CUstream stream) { return result(cudaStreamDestroy(stream)); }
-CUresult cuStreamSynchronize(CUstream stream) { return result(cudaStreamSynchronize(stream)); }
+CUresult cuStreamDestroy(CUstream stream) { return by_runtime(cudaStreamDestroy, stream); }
+CUresult cuStreamSynchronize(CUstream stream) { return by_runtime(cudaStreamSynchronize, stream); }
 CUresult cuStreamWaitEvent(CUstream stream, CUevent event, unsigned int flags) {
-  return result(cudaStreamWaitEvent(stream, event, flags));
+  return by_runtime(cudaStreamWaitEvent, stream, event, flags);
 }
 CUresult cuStreamBeginCapture(CUstream stream, CUstreamCaptureMode mode) {
-  return result(cudaStreamBeginCapture(stream, static_cast<cudaStreamCaptureMode>(mode)));
+  return by_runtime(cudaStreamBeginCapture, stream, static_cast<cudaStreamCaptureMode>(mode));
 }
-CUresult cuStreamEndCapture(CUstream stream, CUgraph* graph) { return result(cudaStreamEndCapture(stream, graph)); }
+CUresult cuStreamEndCapture(CUstream stream, CUgraph* graph) { return by_runtime(cudaStreamEndCapture, stream, graph); }
 CUresult cuGraphInstantiateWithFlags(CUgraphExec* exec, CUgraph graph, unsigned long long flags) {
-  return result(cudaGraphInstantiateWithFlags(exec, graph, flags));
+  return by_runtime(cudaGraphInstantiateWithFlags, exec, graph, flags);
 }
-CUresult cuGraphLaunch(CUgraphExec exec, CUstream stream) { return result(cudaGraphLaunch(exec, stream)); }
-CUresult cuGraphExecDestroy(CUgraphExec exec) { return result(cudaGraphExecDestroy(exec)); }
-CUresult cuGraphDestroy(CUgraph graph) { return result(cudaGraphDestroy(graph)); }
+CUresult cuGraphLaunch(CUgraphExec exec, CUstream stream) { return by_runtime(cudaGraphLaunch, exec, stream); }
+CUresult cuGraphExecDestroy(CUgraphExec exec) { return by_runtime(cudaGraphExecDestroy, exec); }
+CUresult cuGraphDestroy(CUgraph graph) { return by_runtime(cudaGraphDestroy, graph); }
 CUresult cuStreamIsCapturing(CUstream stream, CUstreamCaptureStatus* status) {
-  return result(cudaStreamIsCapturing(stream, reinterpret_cast<cudaStreamCaptureStatus*>(status)));
+  return by_runtime(cudaStreamIsCapturing, stream, reinterpret_cast<cudaStreamCaptureStatus*>(status));
 }
 CUresult cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode* mode) {
-  return result(cudaThreadExchangeStreamCaptureMode(reinterpret_cast<cudaStreamCaptureMode*>(mode)));
+  return by_runtime(cudaThreadExchangeStreamCaptureMode, reinterpret_cast<cudaStreamCaptureMode*>(mode));
 }
-CUresult cuStreamGetPriority(CUstream stream, int* priority) { return result(cudaStreamGetPriority(stream, priority)); }
-CUresult cuStreamGetFlags(CUstream stream, unsigned int* flags) { return result(cudaStreamGetFlags(stream, flags)); }
-CUresult cuStreamGetId(CUstream stream, unsigned long long* id) { return result(cudaStreamGetId(stream, id)); }
+CUresult cuStreamGetPriority(CUstream stream, int* priority) {
+  return by_runtime(cudaStreamGetPriority, stream, priority);
+}
+CUresult cuStreamGetFlags(CUstream stream, unsigned int* flags) {
+  return by_runtime(cudaStreamGetFlags, stream, flags);
+}
+CUresult cuStreamGetId(CUstream stream, unsigned long long* id) { return by_runtime(cudaStreamGetId, stream, id); }
 CUresult cuStreamGetCtx(CUstream handle, CUcontext* context) {
   return driver_call([&](Process& process) {
     *context = reinterpret_cast<CUcontext>(&process.device(process.stream("cuStreamGetCtx", handle).device));
@@ -56,7 +57,7 @@ CUresult cuStreamGetCtx(CUstream handle, CUcontext* context) {
   });
 }
 CUresult cuLaunchHostFunc(CUstream stream, CUhostFn function, void* data) {
-  return result(cudaLaunchHostFunc(stream, function, data));
+  return by_runtime(cudaLaunchHostFunc, stream, function, data);
 }
 
 CUresult cuStreamQuery(CUstream stream) {
@@ -72,12 +73,14 @@ CUresult cuStreamWriteValue64(CUstream stream, CUdeviceptr address, cuuint64_t v
   return write(stream, address, value, sizeof(value));
 }
 
-CUresult cuEventCreate(CUevent* event, unsigned int flags) { return result(cudaEventCreateWithFlags(event, flags)); }
-CUresult cuEventDestroy(CUevent event) { return result(cudaEventDestroy(event)); }
-CUresult cuEventRecord(CUevent event, CUstream stream) { return result(cudaEventRecord(event, stream)); }
-CUresult cuEventSynchronize(CUevent event) { return result(cudaEventSynchronize(event)); }
+CUresult cuEventCreate(CUevent* event, unsigned int flags) {
+  return by_runtime(cudaEventCreateWithFlags, event, flags);
+}
+CUresult cuEventDestroy(CUevent event) { return by_runtime(cudaEventDestroy, event); }
+CUresult cuEventRecord(CUevent event, CUstream stream) { return by_runtime(cudaEventRecord, event, stream); }
+CUresult cuEventSynchronize(CUevent event) { return by_runtime(cudaEventSynchronize, event); }
 CUresult cuEventElapsedTime(float* ms, CUevent start, CUevent end) {
-  return result(cudaEventElapsedTime(ms, start, end));
+  return by_runtime(cudaEventElapsedTime, ms, start, end);
 }
 CUresult cuEventQuery(CUevent event) {
   return driver_call([&](Process& process) {

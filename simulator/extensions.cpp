@@ -32,7 +32,7 @@ int cachalot_sim_advance(std::int64_t nanoseconds) {
 int cachalot_sim_launch(CUstream_st* stream, std::int64_t nanoseconds) {
   return guarded([&](Process& process) {
     if (nanoseconds < 0) return cudaErrorInvalidValue;
-    process.launch(process.stream("cachalot_sim_launch", stream), cudaGraphNodeTypeKernel, nanoseconds);
+    process.launch_for(process.stream("cachalot_sim_launch", stream), cudaGraphNodeTypeKernel, nanoseconds);
     return cudaSuccess;
   });
 }

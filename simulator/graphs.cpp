@@ -1,9 +1,35 @@
 #include "simulator/graphs.h"
 
 #include <algorithm>
+#include <set>
 #include <unordered_map>
 
 namespace cachalot::simulator {
+namespace {
+
+// The nodes, each behind those it depends on and otherwise in the order they were added.
+Nodes in_order(const Graph& graph) {
+  std::unordered_map<const GraphNode*, std::vector<std::size_t>> dependents;
+  std::vector<std::size_t> missing(graph.nodes.size());
+  std::set<std::size_t> ready;
+  for (std::size_t i = 0; i < graph.nodes.size(); ++i) {
+    missing[i] = graph.nodes[i]->dependencies.size();
+    for (const GraphNode* before : graph.nodes[i]->dependencies) dependents[before].push_back(i);
+    if (missing[i] == 0) ready.insert(i);
+  }
+  Nodes ordered;
+  while (!ready.empty()) {
+    ordered.push_back(graph.nodes[ready.extract(ready.begin()).value()]);
+    for (const std::size_t dependent : dependents[ordered.back()]) {
+      if (--missing[dependent] == 0) ready.insert(dependent);
+    }
+  }
+  if (ordered.size() < graph.nodes.size())
+    fail("cudaGraphInstantiate", CudaCode::invalid_value, "nodes depend on each other in a circle");
+  return ordered;
+}
+
+}  // namespace
 
 GraphNode& Graphs::add(Graph& graph, cudaGraphNodeType type, const Nodes& dependencies) {
   GraphNode& node = nodes_.make();
@@ -40,19 +66,20 @@ void Graphs::append_copy(Graph& to, const Graph& from) {
   for (const GraphNode* node : from.nodes) {
     GraphNode& copy = nodes_.make(*node);
     copy.graph = &to;
-    for (GraphNode*& dependency : copy.dependencies) dependency = copies.at(dependency);
     if (node->child) {
       copy.child = &make();
-      copy.child->owned = true;
       append_copy(*copy.child, *node->child);
     }
     to.nodes.push_back(&copy);
     copies.emplace(node, &copy);
   }
+  for (const auto& [node, copy] : copies) {
+    for (GraphNode*& dependency : copy->dependencies) dependency = copies.at(dependency);
+  }
 }
 
 void Graphs::flatten(const Graph& graph, GraphExec& exec) {
-  for (const GraphNode* node : graph.nodes) {
+  for (const GraphNode* node : in_order(graph)) {
     if (node->child) {
       flatten(*node->child, exec);
       continue;
@@ -74,10 +101,10 @@ bool Graphs::update(GraphExec& exec, const Graph& graph) {
 }
 
 GraphExec& Graphs::instantiate(const Graph& graph, unsigned long long flags) {
-  GraphExec& exec = execs_.make();
-  exec.flags = flags;
-  flatten(graph, exec);
-  return exec;
+  GraphExec fresh;
+  fresh.flags = flags;
+  flatten(graph, fresh);
+  return execs_.make(std::move(fresh));
 }
 
 }  // namespace cachalot::simulator

@@ -15,7 +15,6 @@ struct GraphNode {
   Graph* graph = nullptr;
   cudaGraphNodeType type = cudaGraphNodeTypeEmpty;
   std::vector<GraphNode*> dependencies;
-  bool enabled = true;
   // What it does, for the types that do something.
   std::int64_t duration_ns = 0;
   cudaHostFn_t host_function = nullptr;
@@ -28,9 +27,7 @@ struct GraphNode {
 using Nodes = std::vector<GraphNode*>;
 
 struct Graph {
-  Nodes nodes;                     // in the order they were added, which is one of their dependencies' orders
-  bool owned = false;              // by a node of another graph, or by a capture underway
-  std::vector<void*> allocations;  // of its memory nodes
+  Nodes nodes;  // in the order they were added
 };
 
 // A graph made ready: what a launch does, in order.
@@ -64,6 +61,7 @@ class Graphs {
   static cudaGraphExec_t handle(const GraphExec& exec) { return Registry<GraphExec, cudaGraphExec_t>::handle(exec); }
 
  private:
+  // Throws cudaErrorInvalidValue when nodes depend on each other in a circle.
   void flatten(const Graph& graph, GraphExec& exec);
 
   Registry<Graph, cudaGraph_t> graphs_;

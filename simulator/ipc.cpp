@@ -50,7 +50,18 @@ Address Process::import_memory(const cudaIpcMemHandle_t& handle) {
     on_clock(device).ipc_close(address);
     fail("cudaIpcOpenMemHandle", CudaCode::invalid_value, "the process that shares it is gone");
   }
+  imports_[address] = exported;
   return address;
+}
+
+void Process::close_import(Address address) {
+  DeviceState& device = owner("cudaIpcCloseMemHandle", address);
+  on_clock(device).ipc_close(address);
+  const auto at = imports_.find(address);
+  if (at == imports_.end() || device.simulated->memory_at(address)) return;
+  forget_writes(reinterpret_cast<void*>(address), at->second.bytes);
+  withdraw_export(at->second.exporter, at->second.address);
+  imports_.erase(at);
 }
 
 }  // namespace cachalot::simulator

@@ -17,6 +17,7 @@ namespace cachalot::simulator {
 
 struct MemoryPool {
   int device = 0;
+  bool destroyed = false;  // by the program; it lives on until the last of its blocks is freed
   std::uint64_t release_threshold = 0;
   int reuse_follow_event_dependencies = 1;
   int reuse_allow_opportunistic = 1;

@@ -13,6 +13,7 @@
 #include "cachalot/errors.h"
 #include "device/address_space.h"
 #include "device/cuda_codes.h"
+#include "simulator/calls.h"
 
 namespace cachalot::simulator {
 namespace {
@@ -65,7 +66,7 @@ Process* Process::make(cudaError_t& error) {
       return nullptr;
     }
     instance = new Process(config);
-    pthread_atfork(nullptr, nullptr, [] {
+    pthread_atfork(before_fork, after_fork, [] {
       forked = true;
       instance = nullptr;
     });
@@ -76,6 +77,15 @@ Process* Process::make(cudaError_t& error) {
     return nullptr;
   }
 }
+
+// The child must find no half-written line of the log: it would write it a second time.
+void Process::before_fork() {
+  Process& process = *instance.load();
+  process.mutex.lock();
+  process.report.flush_log();
+}
+
+void Process::after_fork() { instance.load()->mutex.unlock(); }
 
 Process::Process(const Config& settings) : config(settings) {
   reserved = reserve_addresses(config.address_space_bytes);
@@ -93,6 +103,7 @@ void Process::make_devices() {
     simulated.latency = config.latency();
     simulated.log_calls = report.logs();
     simulated.captures_refuse = false;
+    simulated.completion_hints = false;
     simulated.memory_freed = [this, ordinal](std::uint64_t first, std::size_t bytes) {
       content.forget({ordinal, first}, bytes);
     };
@@ -193,7 +204,15 @@ StreamState& Process::create_stream(unsigned int flags, int priority) {
 }
 
 void Process::destroy_stream(StreamState& stream) {
-  if (stream.capture) std::erase(stream.capture->streams, &stream);
+  simulated(stream.device).stream_destroy(stream.name);
+  if (Capture* capture = stream.capture) {
+    if (capture->streams.front() == &stream) {
+      if (capture->owns_graph) graphs.destroy(*capture->graph);
+      forget_capture(*capture);
+    } else {
+      std::erase(capture->streams, &stream);
+    }
+  }
   streams_.destroy(stream);
 }
 
@@ -309,7 +328,20 @@ float Process::elapsed_ms(const EventState& start, const EventState& end) {
 
 // ---- Work -----------------------------------------------------------------------------------------------------------
 
-void Process::launch(StreamState& stream, cudaGraphNodeType type, std::int64_t duration_ns) {
+void Process::wait_for_room(StreamState& stream, std::int64_t end_ns) {
+  if (const std::int64_t until_ns = stream.queue.push(end_ns); until_ns > 0) on_clock_->simulated->advance_to(until_ns);
+}
+
+void Process::launch(StreamState& stream, cudaGraphNodeType type) {
+  const std::int64_t end_ns = simulated(stream.device).launch(stream.name, config.launch_ns);
+  if (stream.capture) {
+    capture_node(stream, type).duration_ns = config.launch_ns;
+  } else {
+    wait_for_room(stream, end_ns);
+  }
+}
+
+void Process::launch_for(StreamState& stream, cudaGraphNodeType type, std::int64_t duration_ns) {
   simulated(stream.device).launch(stream.name, duration_ns);
   if (stream.capture) capture_node(stream, type).duration_ns = duration_ns;
 }
@@ -319,8 +351,8 @@ void Process::advance(std::int64_t ns) { on_clock_->simulated->advance(ns); }
 std::int64_t Process::clock_ns() const { return on_clock_->simulated->clock_ns(); }
 
 void Process::launch_kernel(StreamState& stream, const cudaKernelNodeParams& kernel) {
-  simulated(stream.device).launch(stream.name, config.launch_ns);
-  if (!stream.capture) return;
+  const std::int64_t end_ns = simulated(stream.device).launch(stream.name, config.launch_ns);
+  if (!stream.capture) return wait_for_room(stream, end_ns);
   GraphNode& node = capture_node(stream, cudaGraphNodeTypeKernel);
   node.duration_ns = config.launch_ns;
   node.kernel = kernel;
@@ -352,15 +384,16 @@ void Process::run_host_functions() {
     const HostFunction next = host_functions_.front();
     host_functions_.pop_front();
     SimulatedDevice& device = simulated(next.device);
-    const std::int64_t ahead_ns = next.due_ns - device.clock_ns();
-    if (ahead_ns > 0) device.advance(ahead_ns);
-    settle();
+    device.advance_to(next.due_ns);
+    error_of([this] { return settle(), cudaSuccess; });
     mutex.unlock();
+    this_thread().in_host_function = true;
     next.function(next.data);
+    this_thread().in_host_function = false;
     mutex.lock();
     next.gate->open = true;
     --devices_[static_cast<std::size_t>(next.device)]->host_functions;
-    settle();
+    error_of([this] { return settle(), cudaSuccess; });
     gate_opened_.notify_all();
   }
 }
@@ -373,7 +406,6 @@ void Process::launch_graph(StreamState& stream, GraphExec& exec) {
     return;
   }
   for (const GraphNode* node : exec.nodes) {
-    if (!node->enabled) continue;
     if (node->type == cudaGraphNodeTypeHost) {
       launch_host_function(stream, node->host_function, node->host_data);
     } else if (node->type == cudaGraphNodeTypeEventRecord) {
@@ -381,12 +413,21 @@ void Process::launch_graph(StreamState& stream, GraphExec& exec) {
     } else if (node->type == cudaGraphNodeTypeWaitEvent) {
       wait(stream, event("cudaGraphLaunch", node->event));
     } else {
-      simulated(stream.device).launch(stream.name, node->duration_ns);
+      wait_for_room(stream, simulated(stream.device).launch(stream.name, node->duration_ns));
     }
   }
 }
 
+// Device memory, or host memory that CUDA knows.
+void Process::require_writable(const void* to, std::size_t bytes) {
+  if (is_device_address(to)) return for_each_piece(to, bytes, [](const Place&, std::size_t, std::size_t) {});
+  const HostRange* range = host_memory.find(to);
+  if (!range || !host_memory.find(offset(to, bytes - 1)))
+    fail("cuStreamWriteValue", CudaCode::invalid_value, "neither device memory nor pinned host memory");
+}
+
 void Process::write_value(StreamState& stream, void* to, std::uint64_t value, std::size_t bytes) {
+  require_writable(to, bytes);
   SimulatedDevice& device = simulated(stream.device);
   device.launch(stream.name, 0);
   if (stream.capture) {
@@ -398,6 +439,13 @@ void Process::write_value(StreamState& stream, void* to, std::uint64_t value, st
   writes_.emplace(device.stream_ready_ns(stream.name), std::move(write));
 }
 
+void Process::forget_writes(const void* start, std::size_t bytes) {
+  std::erase_if(writes_, [&](const auto& queued) {
+    const auto* to = static_cast<const char*>(queued.second.to);
+    return to < offset(start, bytes) && offset(to, queued.second.bytes) > start;
+  });
+}
+
 void Process::do_due_writes() {
   const std::int64_t now_ns = on_clock_->simulated->clock_ns();
   for (auto at = writes_.begin(); at != writes_.end() && at->first <= now_ns;) {
@@ -405,8 +453,9 @@ void Process::do_due_writes() {
       ++at;
       continue;
     }
-    copy_now(at->second.to, &at->second.value, at->second.bytes);
+    const PendingWrite write = std::move(at->second);
     at = writes_.erase(at);
+    copy_now(write.to, &write.value, write.bytes);
   }
 }
 
@@ -434,6 +483,7 @@ void Process::begin_capture(StreamState& stream, cudaStreamCaptureMode mode, Gra
                                              .mode = mode,
                                              .thread = &this_thread(),
                                              .graph = &graph,
+                                             .owns_graph = into == nullptr,
                                              .streams = {&stream}})
                         .first->second;
   stream.frontier = dependencies;
@@ -442,27 +492,28 @@ void Process::begin_capture(StreamState& stream, cudaStreamCaptureMode mode, Gra
 Graph& Process::end_capture(StreamState& stream) {
   constexpr auto kCall = "cudaStreamEndCapture";
   Capture* capture = stream.capture;
-  const auto forget = [&] {
-    for (StreamState* captured : capture->streams) {
-      captured->capture = nullptr;
-      captured->frontier.clear();
-    }
-    captures_.erase(capture->id);
-  };
   if (capture && capture->mode != cudaStreamCaptureModeRelaxed && capture->thread != &this_thread())
     throw CudaError(kCall, cudaErrorStreamCaptureWrongThread, "begun by another thread");
   try {
     simulated(stream.device).end_capture(stream.name);
   } catch (const CudaError& error) {
     if (error.code() == cudaErrorStreamCaptureInvalidated) {
-      graphs.destroy(*capture->graph);
-      forget();
+      if (capture->owns_graph) graphs.destroy(*capture->graph);
+      forget_capture(*capture);
     }
     throw;
   }
   Graph& graph = *capture->graph;
-  forget();
+  forget_capture(*capture);
   return graph;
+}
+
+void Process::forget_capture(Capture& capture) {
+  for (StreamState* captured : capture.streams) {
+    captured->capture = nullptr;
+    captured->frontier.clear();
+  }
+  captures_.erase(capture.id);
 }
 
 cudaStreamCaptureStatus Process::capture_status(const StreamState& stream) {
@@ -480,8 +531,12 @@ GraphNode& Process::capture_node(StreamState& stream, cudaGraphNodeType type) {
 
 // ---- Memory ---------------------------------------------------------------------------------------------------------
 
-void* Process::malloc(DeviceState& device, std::size_t bytes) {
-  const auto address = on_clock(device).malloc(bytes);
+void* Process::malloc(DeviceState& device, std::size_t bytes, MemoryPool* pool) {
+  auto address = on_clock(device).malloc(bytes);
+  if (!address && pool && !pool->kept.empty()) {
+    trim_pool(*pool, 0);
+    address = device.simulated->malloc(bytes);
+  }
   if (report.is_wanted()) report.note_allocation(*device.simulated, "cudaMalloc", bytes, address.has_value());
   return reinterpret_cast<void*>(address.value_or(0));
 }
@@ -489,6 +544,10 @@ void* Process::malloc(DeviceState& device, std::size_t bytes) {
 void Process::free(const char* call, Address address) {
   DeviceState& device = device_count() == 1 ? *devices_.front() : owner(call, address);
   while (device.host_functions > 0) gate_opened_.wait(mutex);
+  if (!writes_.empty()) {
+    if (const auto memory = device.simulated->memory_at(address))
+      forget_writes(reinterpret_cast<void*>(memory->range.address), memory->range.bytes);
+  }
   on_clock(device).free(address);
 }
 
@@ -508,8 +567,8 @@ void Process::for_each_piece(const void* start, std::size_t bytes, Access&& acce
   }
 }
 
-void Process::copy(void* to, const void* from, std::size_t bytes) {
-  if (bytes <= config.copy_bytes) return copy_now(to, from, bytes);
+void Process::copy(void* to, const void* from, std::size_t bytes, std::size_t whole_bytes) {
+  if (whole_bytes <= config.copy_bytes) return copy_now(to, from, bytes);
   const auto check = [](const Place&, std::size_t, std::size_t) {};
   if (is_device_address(from)) for_each_piece(from, bytes, check);
   if (is_device_address(to)) return for_each_piece(to, bytes, check);
@@ -539,10 +598,11 @@ void Process::copy_now(void* to, const void* from, std::size_t bytes) {
   }
 }
 
-void Process::fill(void* to, std::uint64_t pattern, std::size_t pattern_bytes, std::size_t bytes) {
+void Process::fill(void* to, std::uint64_t pattern, std::size_t pattern_bytes, std::size_t bytes,
+                   std::size_t whole_bytes) {
   if (is_device_address(to)) {
     for_each_piece(to, bytes, [&](const Place& place, std::size_t, std::size_t part) {
-      if (bytes <= config.copy_bytes) content.fill(place, pattern, pattern_bytes, part);
+      if (whole_bytes <= config.copy_bytes) content.fill(place, pattern, pattern_bytes, part);
     });
     return;
   }
@@ -563,9 +623,11 @@ void Process::pools_trim() {
 void Process::trim_pool(MemoryPool& pool, std::size_t to_bytes) {
   while (!pool.kept.empty() && pool.reserved_bytes > to_bytes) {
     const auto last = std::prev(pool.kept.end());
-    pool.reserved_bytes -= last->first;
-    free("cudaFreeAsync", last->second);
+    const auto [bytes, address] = *last;
     pool.kept.erase(last);
+    pool.reserved_bytes -= bytes;
+    forget_writes(reinterpret_cast<void*>(address), bytes);
+    on_clock(device(pool.device)).free_without_waiting(address);
   }
 }
 

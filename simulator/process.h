@@ -14,6 +14,7 @@
 
 #include "base/mutex.h"
 #include "cachalot/simulated_device.h"
+#include "device/ipc_registry.h"
 #include "simulator/config.h"
 #include "simulator/content.h"
 #include "simulator/graphs.h"
@@ -79,14 +80,18 @@ class Process {
   // Elapsed between two events' work, in milliseconds.
   float elapsed_ms(const EventState& start, const EventState& end);
 
-  // Work. On a capturing stream it becomes a node of this type.
-  void launch(StreamState& stream, cudaGraphNodeType type, std::int64_t duration_ns);
+  // Work. On a capturing stream it becomes a node of this type. `launch` takes the time of CACHALOT_SIM_LAUNCH_NS, and
+  // waits while the stream's queue is full.
+  void launch(StreamState& stream, cudaGraphNodeType type);
+  void launch_for(StreamState& stream, cudaGraphNodeType type, std::int64_t duration_ns);
   void advance(std::int64_t ns);
   std::int64_t clock_ns() const;
   void launch_kernel(StreamState& stream, const cudaKernelNodeParams& kernel);
   void launch_host_function(StreamState& stream, cudaHostFn_t function, void* data);
   void launch_graph(StreamState& stream, GraphExec& exec);
   void write_value(StreamState& stream, void* to, std::uint64_t value, std::size_t bytes);
+  // The memory is about to go: nothing is written to it any more.
+  void forget_writes(const void* start, std::size_t bytes);
 
   // Captures.
   void begin_capture(StreamState& stream, cudaStreamCaptureMode mode, Graph* into, const Nodes& dependencies);
@@ -99,15 +104,19 @@ class Process {
   bool captures_anything() const { return !captures_.empty(); }
 
   // Memory.
-  void* malloc(DeviceState& device, std::size_t bytes);  // null: out of memory
+  // Null: out of memory. A pool that asks gives back what it keeps, if need be.
+  void* malloc(DeviceState& device, std::size_t bytes, MemoryPool* pool = nullptr);
   void free(const char* call, Address address);
-  void copy(void* to, const void* from, std::size_t bytes);
-  void fill(void* to, std::uint64_t pattern, std::size_t pattern_bytes, std::size_t bytes);
+  // Of a copy or fill in several parts each part says how large the whole is: that decides whether it is done.
+  void copy(void* to, const void* from, std::size_t bytes, std::size_t whole_bytes);
+  void copy(void* to, const void* from, std::size_t bytes) { copy(to, from, bytes, bytes); }
+  void fill(void* to, std::uint64_t pattern, std::size_t pattern_bytes, std::size_t bytes, std::size_t whole_bytes);
 
   // Stream-ordered memory. Null: out of memory.
   void* malloc_from(MemoryPool& pool, StreamState& stream, std::size_t bytes);
   cudaError_t free_to_pool(Address address);
   void trim_pool(MemoryPool& pool, std::size_t to_bytes);
+  void destroy_pool(MemoryPool& pool);
 
   // From now on the variable's address is known as device memory.
   void know_variable(const Variable& variable);
@@ -121,12 +130,13 @@ class Process {
   int export_handle(CUmemGenericAllocationHandle handle);
   CUmemGenericAllocationHandle import_handle(int descriptor);
   static int device_of(CUmemGenericAllocationHandle handle);
-  Address reserve(std::size_t bytes);  // on the current device; 0: no such range
+  Address reserve(std::size_t bytes, std::size_t alignment);  // on the current device; 0: no such range
   void unreserve(Address address, std::size_t bytes);
 
   // Sharing between processes.
   cudaIpcMemHandle_t export_memory(Address address);
   Address import_memory(const cudaIpcMemHandle_t& handle);
+  void close_import(Address address);
 
   HostMemory host_memory;
   ContentStore content;
@@ -148,6 +158,8 @@ class Process {
  private:
   explicit Process(const Config& settings);
   static Process* make(cudaError_t& error);
+  static void before_fork() CACHALOT_NO_THREAD_SAFETY_ANALYSIS;
+  static void after_fork() CACHALOT_NO_THREAD_SAFETY_ANALYSIS;
   static std::atomic<Process*> instance;
 
   struct HostFunction {
@@ -158,9 +170,19 @@ class Process {
     std::shared_ptr<Gate> gate;
   };
 
+  // A range of addresses, in a larger one where it had to be aligned.
+  struct Reservation {
+    int device = 0;
+    std::size_t bytes = 0;
+    AddressRange whole;
+  };
+
   void make_devices();
   SimulatedDevice& on_clock(DeviceState& device);
   void wait_for(const Gates& gates);
+  void wait_for_room(StreamState& stream, std::int64_t end_ns);
+  void require_writable(const void* to, std::size_t bytes);
+  void forget_capture(Capture& capture);
   void pools_trim();
   void do_due_writes();
   void write_log();
@@ -177,7 +199,8 @@ class Process {
   Registry<EventState, cudaEvent_t> events_;
   unsigned long long next_stream_id_ = 8;
   std::map<std::uint64_t, Capture> captures_;
-  std::map<Address, int> reservations_;               // device of each
+  std::map<Address, Reservation> reservations_;
+  std::map<Address, ExportedMemory> imports_;         // of other processes
   std::multimap<std::int64_t, PendingWrite> writes_;  // by the time they are due
   std::deque<HostFunction> host_functions_;
   bool has_worker_ = false;

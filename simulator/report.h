@@ -18,6 +18,9 @@ class Report {
 
   bool logs() const { return log_ != nullptr; }
   void log(int device, const std::vector<LoggedCall>& calls);
+  void flush_log() {
+    if (log_) std::fflush(log_);
+  }
 
   bool is_wanted() const { return report_ != nullptr; }
   // Memory was asked for: the peak and the first failure are told from it.

@@ -120,9 +120,6 @@ cudaError_t cudaDeviceSynchronize() {
   });
 }
 
-// Nothing a program made is destroyed: it may not be used any more in any case.
-cudaError_t cudaDeviceReset() { return cudaDeviceSynchronize(); }
-
 cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest) {
   return runtime_call([&](Process&) {
     constexpr int kGreatest = -5;  // as on recent GPUs

@@ -262,7 +262,6 @@ cudaError_t cudaGraphAddChildGraphNode(cudaGraphNode_t* node, cudaGraph_t graph,
                                        size_t count, cudaGraph_t child) {
   return add_node(node, graph, dependencies, count, cudaGraphNodeTypeGraph, [&](Process& process, GraphNode& made) {
     made.child = &process.graphs.make();
-    made.child->owned = true;
     process.graphs.append_copy(*made.child, process.graphs.at("cudaGraphAddChildGraphNode", child));
   });
 }
@@ -279,12 +278,17 @@ cudaError_t cudaGraphAddEventWaitNode(cudaGraphNode_t* node, cudaGraph_t graph, 
                   [&](Process&, GraphNode& made) { made.event = event; });
 }
 
-cudaError_t cudaGraphAddDependencies(cudaGraph_t, const cudaGraphNode_t* from, const cudaGraphNode_t* to,
+cudaError_t cudaGraphAddDependencies(cudaGraph_t handle, const cudaGraphNode_t* from, const cudaGraphNode_t* to,
                                      const cudaGraphEdgeData*, size_t count) {
   return runtime_call([&](Process& process) {
     constexpr auto kCall = "cudaGraphAddDependencies";
-    for (std::size_t i = 0; i < count; ++i)
-      process.graphs.node(kCall, to[i]).dependencies.push_back(&process.graphs.node(kCall, from[i]));
+    const Graph& graph = process.graphs.at(kCall, handle);
+    const Nodes before = process.graphs.nodes(kCall, from, count);
+    const Nodes after = process.graphs.nodes(kCall, to, count);
+    const auto elsewhere = [&](const GraphNode* node) { return node->graph != &graph; };
+    if (std::any_of(before.begin(), before.end(), elsewhere) || std::any_of(after.begin(), after.end(), elsewhere))
+      return cudaErrorInvalidValue;
+    for (std::size_t i = 0; i < count; ++i) after[i]->dependencies.push_back(before[i]);
     return cudaSuccess;
   });
 }

@@ -84,19 +84,18 @@ CACHALOT_SIMULATOR_EXPORT void __cudaRegisterUnifiedTable(void**, void*) {}
 
 CACHALOT_SIMULATOR_EXPORT unsigned __cudaPushCallConfiguration(dim3 grid, dim3 block, std::size_t shared_bytes,
                                                                CUstream_st* stream) {
-  this_thread().launches.push_back({grid, block, shared_bytes, stream});
-  return 0;
+  return this_thread().launches.push({grid, block, shared_bytes, stream}) ? 0 : cudaErrorLaunchOutOfResources;
 }
 
 CACHALOT_SIMULATOR_EXPORT cudaError_t __cudaPopCallConfiguration(dim3* grid, dim3* block, std::size_t* shared_bytes,
                                                                  void* stream) {
   auto& launches = this_thread().launches;
   if (launches.empty()) return cudaErrorMissingConfiguration;
-  *grid = launches.back().grid;
-  *block = launches.back().block;
-  *shared_bytes = launches.back().shared_bytes;
-  *static_cast<void**>(stream) = launches.back().stream;
-  launches.pop_back();
+  const LaunchShape shape = launches.pop();
+  *grid = shape.grid;
+  *block = shape.block;
+  *shared_bytes = shape.shared_bytes;
+  *static_cast<void**>(stream) = shape.stream;
   return cudaSuccess;
 }
 

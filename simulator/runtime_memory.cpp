@@ -15,6 +15,7 @@ constexpr std::size_t kPitchBytes = 512;
 Address number(const void* pointer) { return reinterpret_cast<Address>(pointer); }
 
 cudaError_t allocate(Process& process, void** pointer, std::size_t bytes) {
+  if (!pointer) return cudaErrorInvalidValue;
   process.require_safe("cudaMalloc");
   *pointer = nullptr;
   if (bytes == 0) return cudaSuccess;
@@ -24,6 +25,7 @@ cudaError_t allocate(Process& process, void** pointer, std::size_t bytes) {
 
 cudaError_t allocate_host(Process& process, HostRange::Kind kind, void** pointer, std::size_t bytes,
                           unsigned int flags) {
+  if (!pointer) return cudaErrorInvalidValue;
   process.require_safe("cudaHostAlloc");
   const int device = process.current().ordinal;
   *pointer = nullptr;
@@ -32,16 +34,24 @@ cudaError_t allocate_host(Process& process, HostRange::Kind kind, void** pointer
   return *pointer ? cudaSuccess : cudaErrorMemoryAllocation;
 }
 
+// False: no range of this kind starts there.
+bool free_host(Process& process, HostRange::Kind kind, void* start) {
+  const HostRange* range = process.host_memory.find(start);
+  if (!range || range->start != start || range->kind != kind) return false;
+  process.forget_writes(start, range->bytes);
+  return process.host_memory.free(kind, start);
+}
+
 // A copy is work on its stream; what it moves it moves at the call. Into a graph only the work goes.
 cudaError_t copy_on(Process& process, StreamState& stream, void* to, const void* from, std::size_t bytes) {
-  process.launch(stream, cudaGraphNodeTypeMemcpy, process.config.launch_ns);
+  process.launch(stream, cudaGraphNodeTypeMemcpy);
   if (!stream.capture) process.copy(to, from, bytes);
   return cudaSuccess;
 }
 
 cudaError_t fill_on(Process& process, StreamState& stream, void* to, int value, std::size_t bytes) {
-  process.launch(stream, cudaGraphNodeTypeMemset, process.config.launch_ns);
-  if (!stream.capture) process.fill(to, static_cast<unsigned char>(value), 1, bytes);
+  process.launch(stream, cudaGraphNodeTypeMemset);
+  if (!stream.capture) process.fill(to, static_cast<unsigned char>(value), 1, bytes, bytes);
   return cudaSuccess;
 }
 
@@ -54,11 +64,11 @@ struct Rows {
 
 cudaError_t copy_rows_on(Process& process, StreamState& stream, void* to, const void* from, const Rows& rows) {
   if (rows.width > rows.to_pitch || rows.width > rows.from_pitch) return cudaErrorInvalidPitchValue;
-  process.launch(stream, cudaGraphNodeTypeMemcpy, process.config.launch_ns);
-  if (stream.capture || rows.width * rows.height > process.config.copy_bytes) return cudaSuccess;
+  process.launch(stream, cudaGraphNodeTypeMemcpy);
+  if (stream.capture) return cudaSuccess;
   for (std::size_t row = 0; row < rows.height; ++row) {
     process.copy(static_cast<char*>(to) + row * rows.to_pitch, static_cast<const char*>(from) + row * rows.from_pitch,
-                 rows.width);
+                 rows.width, rows.width * rows.height);
   }
   return cudaSuccess;
 }
@@ -94,7 +104,7 @@ cudaError_t cudaFree(void* pointer) {
     process.current();
     if (!pointer) return cudaSuccess;
     process.require_safe("cudaFree");
-    if (process.host_memory.free(HostRange::Kind::managed, pointer)) return cudaSuccess;
+    if (free_host(process, HostRange::Kind::managed, pointer)) return cudaSuccess;
     if (process.pools.blocks.contains(number(pointer))) return process.free_to_pool(number(pointer));
     process.free("cudaFree", number(pointer));
     return cudaSuccess;
@@ -130,7 +140,7 @@ cudaError_t cudaFreeHost(void* pointer) {
   return runtime_call([&](Process& process) {
     if (!pointer) return cudaSuccess;
     process.require_safe("cudaFreeHost");
-    return process.host_memory.free(HostRange::Kind::pinned, pointer) ? cudaSuccess : cudaErrorInvalidValue;
+    return free_host(process, HostRange::Kind::pinned, pointer) ? cudaSuccess : cudaErrorInvalidValue;
   });
 }
 
@@ -146,8 +156,7 @@ cudaError_t cudaHostRegister(void* pointer, size_t bytes, unsigned int flags) {
 
 cudaError_t cudaHostUnregister(void* pointer) {
   return runtime_call([&](Process& process) {
-    return process.host_memory.free(HostRange::Kind::registered, pointer) ? cudaSuccess
-                                                                          : cudaErrorHostMemoryNotRegistered;
+    return free_host(process, HostRange::Kind::registered, pointer) ? cudaSuccess : cudaErrorHostMemoryNotRegistered;
   });
 }
 
@@ -273,10 +282,10 @@ cudaError_t cudaMemset2DAsync(void* to, size_t pitch, int value, size_t width, s
   return runtime_call([&](Process& process) {
     if (width > pitch) return cudaErrorInvalidPitchValue;
     StreamState& stream = process.stream("cudaMemset2DAsync", handle);
-    process.launch(stream, cudaGraphNodeTypeMemset, process.config.launch_ns);
-    if (stream.capture || width * height > process.config.copy_bytes) return cudaSuccess;
+    process.launch(stream, cudaGraphNodeTypeMemset);
+    if (stream.capture) return cudaSuccess;
     for (std::size_t row = 0; row < height; ++row)
-      process.fill(static_cast<char*>(to) + row * pitch, static_cast<unsigned char>(value), 1, width);
+      process.fill(static_cast<char*>(to) + row * pitch, static_cast<unsigned char>(value), 1, width, width * height);
     return cudaSuccess;
   });
 }
@@ -303,7 +312,7 @@ cudaError_t cudaIpcOpenMemHandle(void** pointer, cudaIpcMemHandle_t handle, unsi
 
 cudaError_t cudaIpcCloseMemHandle(void* pointer) {
   return runtime_call([&](Process& process) {
-    process.simulated(process.owner("cudaIpcCloseMemHandle", number(pointer)).ordinal).ipc_close(number(pointer));
+    process.close_import(number(pointer));
     return cudaSuccess;
   });
 }

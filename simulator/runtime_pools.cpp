@@ -17,7 +17,7 @@ void* Process::malloc_from(MemoryPool& pool, StreamState& stream, std::size_t by
     address = kept->second;
     pool.kept.erase(kept);
   } else {
-    address = reinterpret_cast<Address>(malloc(device(pool.device), rounded));
+    address = reinterpret_cast<Address>(malloc(device(pool.device), rounded, &pool));
     if (address == 0) return nullptr;
     pool.reserved_bytes += rounded;
     pool.reserved_peak_bytes = std::max(pool.reserved_peak_bytes, pool.reserved_bytes);
@@ -36,7 +36,14 @@ cudaError_t Process::free_to_pool(Address address) {
   pools.blocks.erase(at);
   pool->used_bytes -= bytes;
   pool->kept.emplace(bytes, address);
+  if (pool->destroyed) destroy_pool(*pool);
   return cudaSuccess;
+}
+
+void Process::destroy_pool(MemoryPool& pool) {
+  pool.destroyed = true;
+  trim_pool(pool, 0);
+  if (pool.used_bytes == 0) pools.registry.destroy(pool);
 }
 
 }  // namespace cachalot::simulator
@@ -51,7 +58,11 @@ cudaError_t malloc_async(Process& process, void** pointer, std::size_t bytes, Me
   return *pointer ? cudaSuccess : cudaErrorMemoryAllocation;
 }
 
-MemoryPool& pool_at(Process& process, cudaMemPool_t handle) { return process.pools.registry.at("cudaMemPool", handle); }
+MemoryPool& pool_at(Process& process, cudaMemPool_t handle) {
+  MemoryPool& pool = process.pools.registry.at("cudaMemPool", handle);
+  if (pool.destroyed) fail("cudaMemPool", CudaCode::invalid_resource_handle, "destroyed already");
+  return pool;
+}
 cudaMemPool_t handle_of(const MemoryPool& pool) { return Registry<MemoryPool, cudaMemPool_t>::handle(pool); }
 
 template <typename Value>
@@ -130,10 +141,7 @@ cudaError_t cudaMemPoolDestroy(cudaMemPool_t handle) {
     DeviceState& device = process.device(pool.device);
     if (&pool == device.default_pool) return cudaErrorInvalidValue;
     if (device.pool == &pool) device.pool = device.default_pool;
-    process.trim_pool(pool, 0);
-    for (auto& [address, block] : process.pools.blocks)
-      if (block.pool == &pool) block.pool = device.default_pool;
-    process.pools.registry.destroy(pool);
+    process.destroy_pool(pool);
     return cudaSuccess;
   });
 }

@@ -5,8 +5,11 @@
 // The process's mutex guards everything here.
 #pragma once
 
+#include <array>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "cachalot/simulated_device.h"
@@ -32,12 +35,25 @@ struct PendingWrite {
   std::size_t bytes = 0;
 };
 
+// The driver queues so many launches on a stream; for one more the host waits until the oldest of them has run.
+class LaunchQueue {
+ public:
+  // The launch ends at `end_ns`. Returns the time until which the host waits.
+  std::int64_t push(std::int64_t end_ns) { return std::exchange(ends_ns_[next_++ % kLaunches], end_ns); }
+
+ private:
+  static constexpr std::size_t kLaunches = 1024;
+  std::array<std::int64_t, kLaunches> ends_ns_{};
+  std::size_t next_ = 0;
+};
+
 struct StreamState {
   int device = 0;
   Stream name = nullptr;  // on the simulated device
   unsigned int flags = 0;
   int priority = 0;
   unsigned long long id = 0;
+  LaunchQueue queue;
   Gates gates;  // of host functions queued on it, or on streams it has waited for
   Capture* capture = nullptr;
   Nodes frontier;  // while capturing: what its next node depends on
@@ -59,7 +75,8 @@ struct Capture {
   cudaStreamCaptureMode mode = cudaStreamCaptureModeGlobal;
   const ThreadState* thread = nullptr;  // that began it
   Graph* graph = nullptr;
-  std::vector<StreamState*> streams;
+  bool owns_graph = true;             // false: it goes into a graph of the program
+  std::vector<StreamState*> streams;  // the first began it
 };
 
 }  // namespace cachalot::simulator

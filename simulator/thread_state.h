@@ -1,7 +1,9 @@
 // What CUDA keeps for each thread.
 #pragma once
 
-#include <vector>
+#include <array>
+#include <cstddef>
+#include <type_traits>
 
 #include "simulator/abi.h"
 
@@ -15,14 +17,35 @@ struct LaunchShape {
   void* stream = nullptr;
 };
 
+// A stack of at most kMost elements.
+template <typename Element, std::size_t kMost>
+class InlineStack {
+ public:
+  bool empty() const { return size_ == 0; }
+  // False: it is full.
+  bool push(const Element& element) {
+    if (size_ == kMost) return false;
+    elements_[size_++] = element;
+    return true;
+  }
+  Element pop() { return elements_[--size_]; }
+
+ private:
+  std::array<Element, kMost> elements_{};
+  std::size_t size_ = 0;
+};
+
 struct ThreadState {
   int device = 0;
   bool has_context = false;  // a device was made current, by the program or by a call that needs one
   cudaError_t last_error = cudaSuccess;
   cudaStreamCaptureMode capture_mode = cudaStreamCaptureModeGlobal;
-  std::vector<CUcontext> contexts;  // pushed, below the current one
-  std::vector<LaunchShape> launches;
+  bool in_host_function = false;         // of a stream, where calls are not permitted
+  InlineStack<CUcontext, 64> contexts;   // pushed, below the current one
+  InlineStack<LaunchShape, 8> launches;  // one, but for launches in the arguments of launches
 };
+// Static destructors of the program still call.
+static_assert(std::is_trivially_destructible_v<ThreadState>);
 
 inline ThreadState& this_thread() {
   thread_local ThreadState state;

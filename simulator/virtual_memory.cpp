@@ -4,6 +4,8 @@
 
 #include <cstring>
 
+#include "base/bytes.h"
+#include "device/address_space.h"
 #include "device/cuda_codes.h"
 #include "simulator/process.h"
 
@@ -38,17 +40,23 @@ constexpr char kMagic[16] = "cachalot memory";
 
 int Process::device_of(CUmemGenericAllocationHandle handle) { return split(handle).device; }
 
-Address Process::reserve(std::size_t bytes) {
+Address Process::reserve(std::size_t bytes, std::size_t alignment) {
   DeviceState& device = current();
-  const auto address = on_clock(device).reserve(bytes);
-  if (address) reservations_[*address] = device.ordinal;
-  return address.value_or(0);
+  const std::size_t more_bytes = alignment > kPhysicalUnit ? alignment - kPhysicalUnit : 0;
+  if (bytes > SIZE_MAX - more_bytes) return 0;
+  const auto start = on_clock(device).reserve(bytes + more_bytes);
+  if (!start) return 0;
+  const Address address = more_bytes == 0 ? *start : round_up(*start, alignment);
+  reservations_[address] = {device.ordinal, bytes, {*start, bytes + more_bytes}};
+  return address;
 }
 
 void Process::unreserve(Address address, std::size_t bytes) {
   const auto at = reservations_.find(address);
-  if (at == reservations_.end()) fail("cuMemAddressFree", CudaCode::invalid_value, "not a reserved range");
-  simulated(at->second).unreserve(address, bytes);
+  if (at == reservations_.end() || at->second.bytes != bytes)
+    fail("cuMemAddressFree", CudaCode::invalid_value, "not a reserved range");
+  const Reservation& reserved = at->second;
+  simulated(reserved.device).unreserve(reserved.whole.address, reserved.whole.bytes);
   reservations_.erase(at);
 }
 

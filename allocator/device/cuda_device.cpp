@@ -146,8 +146,12 @@ DeviceProperties query_properties(int ordinal) {
   if (!properties.virtual_memory) return properties;
   properties.rdma_capable = has_attribute(ordinal, CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED);
   const CUmemAllocationProp allocation = allocation_properties(ordinal, properties.rdma_capable);
-  check("cuMemGetAllocationGranularity",
-        driver().get_granularity(&properties.page_bytes, &allocation, CU_MEM_ALLOC_GRANULARITY_MINIMUM));
+  const auto ask = [&] {
+    return driver().get_granularity(&properties.page_bytes, &allocation, CU_MEM_ALLOC_GRANULARITY_MINIMUM);
+  };
+  if (ask() == CUDA_SUCCESS) return properties;
+  const CurrentDevice current(ordinal);  // should a driver want a context for this
+  check("cuMemGetAllocationGranularity", ask());
   return properties;
 }
 
@@ -264,8 +268,9 @@ class CudaDevice::CompletionWords {
 
 CudaDevice::CudaDevice(int ordinal) : CudaDevice(ordinal, Config{}) {}
 
+// Does not make the device current: that would create a context there, hundreds of MiB on each GPU of the machine, for a
+// process that may use only one.
 CudaDevice::CudaDevice(int ordinal, const Config& config) : ordinal_(ordinal) {
-  const CurrentDevice current(ordinal_);
   properties_ = query_properties(ordinal_);
   if (config.completion_hints && has_attribute(ordinal_, CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS)) {
     words_ = std::make_unique<CompletionWords>();

@@ -23,7 +23,7 @@ class SimulatedDevice::Impl {
       : config(settings),
         book(settings.latency, settings.log_calls),
         memory(settings.memory_bytes),
-        streams(settings.captures_refuse) {
+        streams(settings.captures_refuse, settings.completion_hints) {
     if (settings.check_hazards) checker = std::make_unique<HazardChecker>();
   }
   ~Impl() { withdraw_exports(exporter); }
@@ -53,6 +53,21 @@ class SimulatedDevice::Impl {
       if (config.memory_freed) config.memory_freed(freed.first, freed.bytes);
     }
     memory.forget_freed();
+  }
+
+  void free(Address address, bool waits) CACHALOT_REQUIRES(mutex) {
+    constexpr auto kCall = "cudaFree";
+    book.begin(DeviceCall::free, address);
+    const std::size_t bytes = memory.allocation_bytes(kCall, address);
+    if (checker) checker->check_no_handout("free", address, bytes);
+    if (waits) {
+      streams.refuse_while_capturing(kCall);
+      wait_for_all_work();
+    }
+    memory.free(address);
+    forget_freed_memory();
+    if (has_exported) withdraw_export(exporter, address);
+    book.succeeded();
   }
 
   // Where the range is; empty if a byte of it is not accessible.
@@ -137,16 +152,12 @@ std::optional<Address> SimulatedDevice::malloc(std::size_t bytes) {
 
 void SimulatedDevice::free(Address address) {
   const Lock lock(impl_->mutex);
-  constexpr auto kCall = "cudaFree";
-  impl_->book.begin(DeviceCall::free, address);
-  const std::size_t bytes = impl_->memory.allocation_bytes(kCall, address);
-  if (impl_->checker) impl_->checker->check_no_handout("free", address, bytes);
-  impl_->streams.refuse_while_capturing(kCall);
-  impl_->wait_for_all_work();
-  impl_->memory.free(address);
-  impl_->forget_freed_memory();
-  if (impl_->has_exported) withdraw_export(impl_->exporter, address);
-  impl_->book.succeeded();
+  impl_->free(address, true);
+}
+
+void SimulatedDevice::free_without_waiting(Address address) {
+  const Lock lock(impl_->mutex);
+  impl_->free(address, false);
 }
 
 std::optional<Address> SimulatedDevice::reserve(std::size_t bytes) {
@@ -354,12 +365,19 @@ std::int64_t SimulatedDevice::clock_us() { return clock_ns() / 1000; }
 
 Stream SimulatedDevice::stream() { return fresh_stream_name(); }
 
-void SimulatedDevice::launch(Stream stream, std::int64_t duration_ns, const std::vector<AddressRange>& ranges) {
+std::int64_t SimulatedDevice::launch(Stream stream, std::int64_t duration_ns, const std::vector<AddressRange>& ranges) {
   CACHALOT_REQUIRE(duration_ns >= 0, "work of {} ns: a duration is not negative", duration_ns);
   const Lock lock(impl_->mutex);
   impl_->require_accessible(ranges);
-  const bool queued = impl_->streams.launch(impl_->streams.stream(stream), impl_->book.clock_ns(), duration_ns);
+  SimulatedStream& on = impl_->streams.stream(stream);
+  const bool queued = impl_->streams.launch(on, impl_->book.clock_ns(), duration_ns);
   if (queued && impl_->checker) impl_->note_uses(stream, ranges);
+  return on.ready_ns();
+}
+
+void SimulatedDevice::stream_destroy(Stream stream) {
+  const Lock lock(impl_->mutex);
+  impl_->streams.destroy_stream(stream);
 }
 
 void SimulatedDevice::stream_synchronize(Stream stream) {
@@ -396,6 +414,11 @@ void SimulatedDevice::advance(std::int64_t ns) {
   CACHALOT_REQUIRE(ns >= 0, "advance by {} ns: time does not run backwards", ns);
   const Lock lock(impl_->mutex);
   impl_->book.advance(ns);
+}
+
+void SimulatedDevice::advance_to(std::int64_t clock_ns) {
+  const Lock lock(impl_->mutex);
+  impl_->book.wait_until(clock_ns);
 }
 
 std::int64_t SimulatedDevice::clock_ns() const {

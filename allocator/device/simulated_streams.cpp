@@ -64,14 +64,22 @@ std::uint64_t SimulatedStream::completed_events(std::int64_t now_ns) {
   return completed_;
 }
 
-SimulatedStreams::SimulatedStreams(bool captures_refuse)
-    : captures_refuse_(captures_refuse), salt_(next_device_salt()) {}
+SimulatedStreams::SimulatedStreams(bool captures_refuse, bool counts_completions)
+    : captures_refuse_(captures_refuse), counts_completions_(counts_completions), salt_(next_device_salt()) {}
 
 SimulatedStream& SimulatedStreams::look_up(Stream name) {
   auto& stream = streams_[name];
   if (!stream) stream = std::make_unique<SimulatedStream>(name);
   last_used_ = stream.get();
   return *stream;
+}
+
+void SimulatedStreams::destroy_stream(Stream name) {
+  const auto at = streams_.find(name);
+  if (at == streams_.end()) return;
+  leave_capture(*at->second);
+  if (last_used_ == at->second.get()) last_used_ = nullptr;
+  streams_.erase(at);
 }
 
 std::size_t SimulatedStreams::slot_of(Event name) {
@@ -105,7 +113,7 @@ bool SimulatedStreams::record(SimulatedEvent& event, SimulatedStream& stream, st
   event.capture = stream.capture();
   event.done_ns = std::max(stream.ready_ns(), now_ns);
   if (event.capture != 0) return false;
-  stream.count_event(now_ns, event.done_ns);
+  if (counts_completions_) stream.count_event(now_ns, event.done_ns);
   return true;
 }
 
@@ -179,6 +187,20 @@ void SimulatedStreams::join_capture(SimulatedStream& stream, std::uint64_t id) {
   at->second.streams.push_back(&stream);
 }
 
+void SimulatedStreams::leave_capture(SimulatedStream& stream) {
+  const auto at = captures_.find(stream.capture());
+  if (at == captures_.end()) return;
+  if (at->second.origin == stream.name()) return forget_capture(at->first);
+  at->second.spoilt = true;
+  std::erase(at->second.streams, &stream);
+}
+
+void SimulatedStreams::forget_capture(std::uint64_t id) {
+  const auto at = captures_.find(id);
+  for (SimulatedStream* captured : at->second.streams) captured->set_capture(0);
+  captures_.erase(at);
+}
+
 std::uint64_t SimulatedStreams::begin_capture(SimulatedStream& stream) {
   constexpr auto kCall = "cudaStreamBeginCapture";
   if (!stream.name()) fail(kCall, CudaCode::capture_unsupported, "the legacy default stream cannot capture");
@@ -195,8 +217,7 @@ void SimulatedStreams::end_capture(SimulatedStream& stream) {
   const auto at = captures_.find(stream.capture());
   if (at->second.origin != stream.name()) fail(kCall, CudaCode::capture_unmatched);
   const bool spoilt = at->second.spoilt;
-  for (SimulatedStream* captured : at->second.streams) captured->set_capture(0);
-  captures_.erase(at);
+  forget_capture(at->first);
   if (spoilt)
     fail(kCall, CudaCode::capture_invalidated, "a call during the capture was not allowed; the capture has ended");
 }

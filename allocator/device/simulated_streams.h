@@ -58,12 +58,13 @@ class SimulatedStream {
 
 class SimulatedStreams {
  public:
-  explicit SimulatedStreams(bool captures_refuse);
+  SimulatedStreams(bool captures_refuse, bool counts_completions);
 
   // Any value names a stream.
   SimulatedStream& stream(Stream name) {
     return last_used_ && last_used_->name() == name ? *last_used_ : look_up(name);
   }
+  void destroy_stream(Stream name);
   // The end of all work queued so far.
   std::int64_t all_ready_ns() const { return all_ready_ns_; }
 
@@ -117,6 +118,8 @@ class SimulatedStreams {
   void require_sound(const char* call, const SimulatedStream& stream);
   void spoil(std::uint64_t capture);
   void join_capture(SimulatedStream& stream, std::uint64_t id);
+  void leave_capture(SimulatedStream& stream);
+  void forget_capture(std::uint64_t id);
   void note_ready(const SimulatedStream& stream);
 
   std::unordered_map<Stream, std::unique_ptr<SimulatedStream>> streams_;
@@ -124,7 +127,8 @@ class SimulatedStreams {
   std::int64_t all_ready_ns_ = 0;
 
   const bool captures_refuse_;
-  const std::uint64_t salt_;  // tells this device's events from others'
+  const bool counts_completions_;  // nobody asks otherwise
+  const std::uint64_t salt_;       // tells this device's events from others'
   std::vector<SimulatedEvent> events_;
   std::vector<std::uint32_t> generations_;  // by slot: how often it was used
   std::vector<std::size_t> free_slots_;

@@ -133,6 +133,49 @@ TEST_F(SimulatorGraphs, AThreadLocalCaptureLeavesOtherThreadsAlone) {
   cudaGetLastError();
 }
 
+TEST_F(SimulatorGraphs, ANodeRunsBehindWhatItDependsOnWheneverThatWasAdded) {
+  cudaGraph_t graph = nullptr;
+  ASSERT_CUDA(cudaGraphCreate(&graph, 0));
+  std::vector<int> ran;
+  struct Step {
+    std::vector<int>* ran;
+    int number;
+  };
+  Step steps[] = {{&ran, 0}, {&ran, 1}};
+  cudaGraphNode_t nodes[2] = {};
+  for (int i : {0, 1}) {
+    const cudaHostNodeParams params{
+        [](void* step) { static_cast<Step*>(step)->ran->push_back(static_cast<Step*>(step)->number); }, &steps[i]};
+    ASSERT_CUDA(cudaGraphAddHostNode(&nodes[i], graph, nullptr, 0, &params));
+  }
+  ASSERT_CUDA(cudaGraphAddDependencies(graph, &nodes[1], &nodes[0], nullptr, 1));
+  cudaGraph_t clone = nullptr;
+  ASSERT_CUDA(cudaGraphClone(&clone, graph));
+  cudaGraphExec_t exec = nullptr;
+  ASSERT_CUDA(cudaGraphInstantiate(&exec, clone, 0));
+  ASSERT_CUDA(cudaGraphLaunch(exec, stream_));
+  ASSERT_CUDA(cudaStreamSynchronize(stream_));
+  EXPECT_EQ(ran, (std::vector<int>{1, 0}));
+  ASSERT_CUDA(cudaGraphExecDestroy(exec));
+  ASSERT_CUDA(cudaGraphDestroy(clone));
+
+  ASSERT_CUDA(cudaGraphAddDependencies(graph, &nodes[0], &nodes[1], nullptr, 1));
+  EXPECT_EQ(cudaGraphInstantiate(&exec, graph, 0), cudaErrorInvalidValue) << "a circle";
+  cudaGetLastError();
+  ASSERT_CUDA(cudaGraphDestroy(graph));
+}
+
+TEST_F(SimulatorGraphs, ASpoiltCaptureLeavesTheProgramsGraphAlone) {
+  cudaGraph_t graph = nullptr;
+  ASSERT_CUDA(cudaGraphCreate(&graph, 0));
+  ASSERT_CUDA(cudaStreamBeginCaptureToGraph(stream_, graph, nullptr, nullptr, 0, cudaStreamCaptureModeGlobal));
+  EXPECT_EQ(cudaDeviceSynchronize(), cudaErrorStreamCaptureUnsupported);
+  cudaGraph_t ended = nullptr;
+  EXPECT_EQ(cudaStreamEndCapture(stream_, &ended), cudaErrorStreamCaptureInvalidated);
+  cudaGetLastError();
+  EXPECT_CUDA(cudaGraphDestroy(graph));
+}
+
 TEST_F(SimulatorGraphs, AHostNodeRunsAtEachLaunch) {
   cudaGraph_t graph = nullptr;
   ASSERT_CUDA(cudaGraphCreate(&graph, 0));

@@ -174,6 +174,9 @@ TEST_F(SimulatorMemory, OneHandleMappedTwiceHasOneContent) {
   ASSERT_CUDA(cudaMemcpy(&seen, second, sizeof(seen), cudaMemcpyDefault));
   EXPECT_EQ(seen, 42);
 
+  access.flags = CU_MEM_ACCESS_FLAGS_PROT_NONE;
+  EXPECT_EQ(DRIVER(cuMemSetAccess)(range, page, &access, 1), CUDA_ERROR_NOT_SUPPORTED);
+
   CUmemGenericAllocationHandle again = 0;
   ASSERT_EQ(DRIVER(cuMemRetainAllocationHandle)(&again, second), CUDA_SUCCESS);
   EXPECT_EQ(again, handle);
@@ -223,6 +226,86 @@ TEST_F(SimulatorMemory, APoolKeepsItsThreshold) {
   ASSERT_CUDA(cudaMemPoolTrimTo(pool, 0));
   EXPECT_EQ(free_bytes(), 64 * kMib);
   ASSERT_CUDA(cudaMemPoolDestroy(pool));
+}
+
+TEST_F(SimulatorMemory, APoolGivesUpWhatItKeepsBeforeItRunsOut) {
+  cudaMemPool_t pool = nullptr;
+  ASSERT_CUDA(cudaDeviceGetDefaultMemPool(&pool, 0));
+  void* pointer = nullptr;
+  ASSERT_CUDA(cudaMallocAsync(&pointer, 40 * kMib, nullptr));
+  ASSERT_CUDA(cudaFreeAsync(pointer, nullptr));
+  ASSERT_CUDA(cudaMallocAsync(&pointer, 60 * kMib, nullptr));
+  ASSERT_CUDA(cudaFreeAsync(pointer, nullptr));
+  ASSERT_CUDA(cudaMemPoolTrimTo(pool, 0));
+}
+
+TEST_F(SimulatorMemory, ADestroyedPoolLivesUntilItsLastBlockIsFreed) {
+  cudaMemPoolProps properties{};
+  properties.allocType = cudaMemAllocationTypePinned;
+  properties.location = {cudaMemLocationTypeDevice, 0};
+  cudaMemPool_t pool = nullptr;
+  ASSERT_CUDA(cudaMemPoolCreate(&pool, &properties));
+  void* pointer = nullptr;
+  ASSERT_CUDA(cudaMallocFromPoolAsync(&pointer, 4 * kMib, pool, nullptr));
+  ASSERT_CUDA(cudaMemPoolDestroy(pool));
+  EXPECT_EQ(cudaMemPoolTrimTo(pool, 0), cudaErrorInvalidResourceHandle);
+  cudaGetLastError();
+  EXPECT_EQ(free_bytes(), 60 * kMib);
+  ASSERT_CUDA(cudaFreeAsync(pointer, nullptr));
+  EXPECT_EQ(free_bytes(), 64 * kMib);
+  ASSERT_CUDA(cudaDeviceGetDefaultMemPool(&pool, 0));
+  unsigned long long used = 1;
+  ASSERT_CUDA(cudaMemPoolGetAttribute(pool, cudaMemPoolAttrUsedMemCurrent, &used));
+  EXPECT_EQ(used, 0);
+}
+
+TEST_F(SimulatorMemory, LargeCopiesOfRowsAreCheckedAndGiveZeros) {
+  constexpr std::size_t kWidth = 1024;
+  constexpr std::size_t kHeight = 2048;  // more than CACHALOT_SIM_COPY_BYTES
+  void* device = nullptr;
+  ASSERT_CUDA(cudaMalloc(&device, kWidth * kHeight));
+  std::vector<char> host(kWidth * kHeight, 'x');
+  const auto to_host = [&](std::size_t height) {
+    return cudaMemcpy2D(host.data(), kWidth, device, kWidth, kWidth, height, cudaMemcpyDeviceToHost);
+  };
+  ASSERT_CUDA(to_host(kHeight));
+  EXPECT_EQ(host, std::vector<char>(kWidth * kHeight));
+  EXPECT_EQ(cudaMemset2D(device, kWidth, 1, kWidth, kHeight + 1), cudaErrorInvalidValue) << "beyond the allocation";
+  cudaGetLastError();
+  ASSERT_CUDA(cudaFree(device));
+}
+
+TEST_F(SimulatorMemory, AReservedRangeIsAligned) {
+  constexpr std::size_t kAlignment = 64 * kMib;
+  CUdeviceptr unaligned = 0;
+  ASSERT_EQ(DRIVER(cuMemAddressReserve)(&unaligned, 2 * kMib, 0, 0, 0), CUDA_SUCCESS);
+  CUdeviceptr range = 0;
+  ASSERT_EQ(DRIVER(cuMemAddressReserve)(&range, 2 * kMib, kAlignment, 0, 0), CUDA_SUCCESS);
+  EXPECT_EQ(range % kAlignment, 0);
+  CUdeviceptr none = 0;
+  EXPECT_EQ(DRIVER(cuMemAddressReserve)(&none, 2 * kMib, 3, 0, 0), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(DRIVER(cuMemAddressFree)(range, 2 * kMib), CUDA_SUCCESS);
+  EXPECT_EQ(DRIVER(cuMemAddressFree)(unaligned, 2 * kMib), CUDA_SUCCESS);
+}
+
+TEST_F(SimulatorMemory, APointerNobodyKnowsHasAttributesOfZero) {
+  int plain = 0;
+  CUpointer_attribute attribute = CU_POINTER_ATTRIBUTE_MEMORY_TYPE;
+  unsigned int type = 7;
+  void* values[] = {&type};
+  EXPECT_EQ(DRIVER(cuPointerGetAttributes)(1, &attribute, values, reinterpret_cast<CUdeviceptr>(&plain)), CUDA_SUCCESS);
+  EXPECT_EQ(type, 0);
+  EXPECT_EQ(DRIVER(cuPointerGetAttribute)(&type, attribute, reinterpret_cast<CUdeviceptr>(&plain)),
+            CUDA_ERROR_INVALID_VALUE);
+}
+
+TEST_F(SimulatorMemory, WhatCannotBeDoneIsRefused) {
+  EXPECT_EQ(cudaMalloc(static_cast<void**>(nullptr), 1), cudaErrorInvalidValue);
+  EXPECT_EQ(cudaDeviceReset(), cudaErrorNotSupported);
+  int waits = 1;
+  EXPECT_EQ(DRIVER(cuDeviceGetAttribute)(&waits, CU_DEVICE_ATTRIBUTE_CAN_USE_STREAM_WAIT_VALUE_NOR, 0), CUDA_SUCCESS);
+  EXPECT_EQ(waits, 0) << "cuStreamWaitValue is not there";
+  cudaGetLastError();
 }
 
 TEST_F(SimulatorMemory, PeerAccessIsEnabledOnce) {

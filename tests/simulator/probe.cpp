@@ -1,9 +1,13 @@
 // A small CUDA program that other tests start with variables of their choice. Its argument says what it does; what it
 // prints is what the test looks at.
 #include <cuda_runtime_api.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <cstdio>
 #include <cstring>
+#include <filesystem>
+#include <iterator>
 #include <string>
 
 namespace {
@@ -31,6 +35,17 @@ int allocate() {
   return 0;
 }
 
+// Allocates, and leaves by a child's and its own ordinary exit.
+int fork_and_exit() {
+  void* pointer = nullptr;
+  const cudaError_t error = cudaMalloc(&pointer, 1 << 20);
+  const pid_t child = fork();
+  if (child == 0) return 0;
+  waitpid(child, nullptr, 0);
+  std::printf("%s\n", cudaGetErrorName(error));
+  return 0;
+}
+
 // Calls what is not simulated, twice.
 int array() {
   cudaArray_t array = nullptr;
@@ -41,21 +56,28 @@ int array() {
   return 0;
 }
 
+std::ptrdiff_t open_descriptors() {
+  const std::filesystem::directory_iterator all("/proc/self/fd");
+  return std::distance(begin(all), end(all));
+}
+
 // Reads a handle as hexadecimal digits, adds 1 to the int that it shares, and says what it was.
 int import(const char* digits) {
   cudaIpcMemHandle_t handle{};
   for (std::size_t i = 0; i < sizeof(handle); ++i)
     handle.reserved[i] = static_cast<char>(std::stoi(std::string(digits + 2 * i, 2), nullptr, 16));
+  const auto before = open_descriptors();
   void* pointer = nullptr;
-  const cudaError_t error = cudaIpcOpenMemHandle(&pointer, handle, cudaIpcMemLazyEnablePeerAccess);
+  cudaError_t error = cudaIpcOpenMemHandle(&pointer, handle, cudaIpcMemLazyEnablePeerAccess);
+  if (error == cudaSuccess) error = cudaIpcOpenMemHandle(&pointer, handle, cudaIpcMemLazyEnablePeerAccess);
   int value = 0;
   if (error == cudaSuccess) {
     cudaMemcpy(&value, pointer, sizeof(value), cudaMemcpyDeviceToHost);
     const int more = value + 1;
     cudaMemcpy(pointer, &more, sizeof(more), cudaMemcpyHostToDevice);
-    cudaIpcCloseMemHandle(pointer);
+    for (int i = 0; i < 2; ++i) cudaIpcCloseMemHandle(pointer);
   }
-  std::printf("%s %d\n", cudaGetErrorName(error), value);
+  std::printf("%s %d, descriptors left open: %td\n", cudaGetErrorName(error), value, open_descriptors() - before);
   return 0;
 }
 
@@ -66,6 +88,7 @@ int main(int, char** arguments) {
   if (what == "count") return count();
   if (what == "properties") return properties();
   if (what == "allocate") return allocate();
+  if (what == "fork") return fork_and_exit();
   if (what == "array") return array();
   if (what == "import") return import(arguments[2]);
   return 2;

@@ -70,6 +70,9 @@ TEST_F(SimulatorProcesses, ABadVariableIsOneClearErrorAndNoDevice) {
            {"CACHALOT_SIM_LATENCY=low", "CACHALOT_SIM_LATENCY: 'low' is not valid: it must be published or none"},
            {"CACHALOT_SIM_ADDRESS_SPACE=1MiB",
             "CACHALOT_SIM_ADDRESS_SPACE: '1MiB' is not valid: it must be from 1024.00 MiB"},
+           {"CACHALOT_SIM_MEMROY=1GiB", "CACHALOT_SIM_MEMROY: there is no such variable; they are CACHALOT_SIM_GPU, "},
+           {"CUDA_VISIBLE_DEVICES=GPU-1234",
+            "CUDA_VISIBLE_DEVICES: 'GPU-1234' is not simulated: name devices by number"},
            {"CACHALOT_SIM_LOG=/nowhere/log", "CACHALOT_SIM_LOG: '/nowhere/log' cannot be written: No such file"},
            {"CACHALOT_SIM_REPORT=/nowhere/report", "CACHALOT_SIM_REPORT: '/nowhere/report' cannot be written"},
            {"CACHALOT_SIM_FAULTS=malloc", "CACHALOT_SIM_FAULTS: 'malloc' is not valid: a fault is CALL:N"},
@@ -87,6 +90,17 @@ TEST_F(SimulatorProcesses, NoDevicesIsNoDevice) {
   EXPECT_EQ(probe("CACHALOT_SIM_DEVICES=0", "count"), "cudaErrorNoDevice 0\n");
 }
 
+TEST_F(SimulatorProcesses, OnlyVisibleDevicesAreThere) {
+  const auto count = [](const std::string& visible) {
+    return probe("CACHALOT_SIM_DEVICES=4 CUDA_VISIBLE_DEVICES=" + visible, "count");
+  };
+  EXPECT_EQ(count("3,1"), "cudaSuccess 2\n");
+  EXPECT_EQ(count("0,7,1"), "cudaSuccess 1\n") << "none behind one that is not there";
+  EXPECT_EQ(count("0,0"), "cudaSuccess 1\n");
+  EXPECT_EQ(count(""), "cudaErrorNoDevice 0\n");
+  EXPECT_EQ(count("-1"), "cudaErrorNoDevice 0\n");
+}
+
 TEST_F(SimulatorProcesses, FaultsStrikeAsPlanned) {
   EXPECT_EQ(probe("", "allocate"), "cudaSuccess cudaSuccess cudaSuccess cudaSuccess\n");
   EXPECT_EQ(probe("CACHALOT_SIM_FAULTS=malloc:2", "allocate"),
@@ -102,6 +116,13 @@ TEST_F(SimulatorProcesses, TheLogHasALineForEachCall) {
   EXPECT_EQ(read_file(path),
             "0 0 malloc 0x10000000000 1048576 ok\n0 0 malloc 0x0 1048576 failed\n"
             "0 0 malloc 0x10000200000 1048576 ok\n0 0 free 0x10000000000 0 ok\n");
+}
+
+TEST_F(SimulatorProcesses, AForkedChildWritesNoneOfTheLogAgain) {
+  const auto path = folder_ / "log";
+  EXPECT_EQ(probe(fmt::format("CACHALOT_SIM_LATENCY=none CACHALOT_SIM_LOG={}", path.string()), "fork"),
+            "cudaSuccess\n");
+  EXPECT_EQ(read_file(path), "0 0 malloc 0x10000000000 1048576 ok\n");
 }
 
 TEST_F(SimulatorProcesses, TheReportHasPeakAndFirstFailure) {
@@ -140,7 +161,7 @@ TEST_F(SimulatorProcesses, SharedMemoryHasOneContentInBothProcesses) {
   cudaGetLastError();
   std::string digits;
   for (const char byte : handle.reserved) digits += fmt::format("{:02x}", static_cast<unsigned char>(byte));
-  EXPECT_EQ(probe("", "import " + digits), "cudaSuccess 41\n");
+  EXPECT_EQ(probe("", "import " + digits), "cudaSuccess 41, descriptors left open: 0\n");
   ASSERT_CUDA(cudaMemcpy(&value, pointer, sizeof(value), cudaMemcpyDeviceToHost));
   EXPECT_EQ(value, 42);
   ASSERT_CUDA(cudaFree(pointer));

@@ -132,6 +132,97 @@ TEST_F(SimulatorStreams, ALaunchMustFitTheDevice) {
   cudaGetLastError();
 }
 
+TEST_F(SimulatorStreams, TheHostWaitsWhenTheQueueIsFull) {
+  static const char kernel = 0;
+  const auto launch = [&] { return cudaLaunchKernel(&kernel, dim3(1), dim3(1), nullptr, 0, stream_); };
+  constexpr std::int64_t kLaunchNs = 10'000;
+  const std::int64_t before = cachalot_sim_clock_ns();
+  for (int i = 0; i < 1024; ++i) ASSERT_CUDA(launch());
+  EXPECT_EQ(cachalot_sim_clock_ns(), before) << "the queue holds so many";
+  for (int i = 0; i < 1000; ++i) ASSERT_CUDA(launch());
+  EXPECT_EQ(cachalot_sim_clock_ns(), before + 1000 * kLaunchNs);
+  ASSERT_CUDA(cudaStreamSynchronize(stream_));
+}
+
+TEST_F(SimulatorStreams, AStreamAtTheAddressOfADestroyedOneIsFresh) {
+  for (int i = 0; i < 10; ++i) {  // the handle is most likely the same each time
+    cudaStream_t stream = nullptr;
+    ASSERT_CUDA(cudaStreamCreate(&stream));
+    EXPECT_CUDA(cudaStreamQuery(stream));
+    ASSERT_EQ(cachalot_sim_launch(stream, kMillisecond), 0);
+    ASSERT_CUDA(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal));
+    ASSERT_CUDA(cudaStreamDestroy(stream));
+    void* pointer = nullptr;
+    ASSERT_CUDA(cudaMalloc(&pointer, kMib)) << "its capture has ended";
+    ASSERT_CUDA(cudaFree(pointer));
+  }
+}
+
+TEST_F(SimulatorStreams, ADestroyedStreamSpoilsTheCaptureItHadJoined) {
+  cudaStream_t side = nullptr;
+  ASSERT_CUDA(cudaStreamCreate(&side));
+  ASSERT_CUDA(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeGlobal));
+  ASSERT_CUDA(cudaEventRecord(event_, stream_));
+  ASSERT_CUDA(cudaStreamWaitEvent(side, event_, 0));
+  ASSERT_CUDA(cudaStreamDestroy(side));
+  cudaGraph_t graph = nullptr;
+  EXPECT_EQ(cudaStreamEndCapture(stream_, &graph), cudaErrorStreamCaptureInvalidated);
+  cudaGetLastError();
+}
+
+TEST_F(SimulatorStreams, AWriteToMemoryThatIsFreedIsDropped) {
+  constexpr CUdeviceptr kNowhere = 64;
+  EXPECT_EQ(DRIVER(cuStreamWriteValue32)(stream_, kNowhere, 1, 0), CUDA_ERROR_INVALID_VALUE);
+  void* device = nullptr;
+  ASSERT_CUDA(cudaMalloc(&device, kMib));
+  void* host = nullptr;
+  ASSERT_CUDA(cudaHostAlloc(&host, 64, cudaHostAllocDefault));
+  ASSERT_EQ(cachalot_sim_launch(stream_, kMillisecond), 0);
+  for (void* target : {device, host})
+    ASSERT_EQ(DRIVER(cuStreamWriteValue32)(stream_, reinterpret_cast<CUdeviceptr>(target), 1, 0), CUDA_SUCCESS);
+  ASSERT_CUDA(cudaFreeHost(host));
+  ASSERT_CUDA(cudaFree(device));
+  ASSERT_CUDA(cudaStreamSynchronize(stream_));
+}
+
+TEST_F(SimulatorStreams, AHostFunctionMayNotCall) {
+  cudaError_t error = cudaSuccess;
+  ASSERT_CUDA(cudaLaunchHostFunc(
+      stream_, [](void* told) { *static_cast<cudaError_t*>(told) = cudaDeviceSynchronize(); }, &error));
+  ASSERT_CUDA(cudaStreamSynchronize(stream_));
+  EXPECT_EQ(error, cudaErrorNotPermitted);
+}
+
+TEST_F(SimulatorStreams, SynchronizingAStreamWaitsForNoOther) {
+  std::atomic<bool> may_return{false};
+  void* pointer = nullptr;
+  ASSERT_CUDA(cudaMallocAsync(&pointer, kMib, stream_));
+  ASSERT_CUDA(cudaFreeAsync(pointer, stream_));
+  cudaStream_t other = nullptr;
+  ASSERT_CUDA(cudaStreamCreate(&other));
+  ASSERT_EQ(cachalot_sim_launch(other, 1000 * kMillisecond), 0);
+  ASSERT_CUDA(cudaLaunchHostFunc(
+      other,
+      [](void* flag) {
+        while (!*static_cast<std::atomic<bool>*>(flag)) std::this_thread::yield();
+      },
+      &may_return));
+  ASSERT_CUDA(cudaStreamSynchronize(stream_));  // and gives back what the pool kept
+  may_return = true;
+  ASSERT_CUDA(cudaStreamSynchronize(other));
+  ASSERT_CUDA(cudaStreamDestroy(other));
+}
+
+TEST_F(SimulatorStreams, TheDriversFailuresAreNotTheRuntimesLastError) {
+  EXPECT_EQ(DRIVER(cuEventSynchronize)(reinterpret_cast<CUevent>(&event_)), CUDA_ERROR_INVALID_HANDLE);
+  EXPECT_EQ(cudaGetLastError(), cudaSuccess);
+}
+
+TEST_F(SimulatorStreams, AnUnknownKindOfCallHasNoCount) {
+  EXPECT_GE(cachalot_sim_calls(0, "malloc"), 0);
+  EXPECT_EQ(cachalot_sim_calls(0, "nonsense"), -1);
+}
+
 TEST_F(SimulatorStreams, ManyThreadsCallAtOnce) {
   std::vector<std::thread> threads;
   for (int i = 0; i < 4; ++i) {

@@ -129,6 +129,7 @@ class SimulatedDevice final : public Device {
   MemoryInfo memory_info() override;
   std::optional<Address> malloc(std::size_t bytes) override;
   void free(Address address) override;
+  void free_without_waiting(Address address);  // as a stream-ordered pool gives back what no work uses any more
   std::optional<Address> reserve(std::size_t bytes) override;
   void unreserve(Address address, std::size_t bytes) override;
   std::optional<MemoryHandle> create(std::size_t bytes) override;
@@ -159,12 +160,16 @@ class SimulatedDevice final : public Device {
   // Work, as a program would launch it. Streams need no creation: any pointer value names one; stream() hands out
   // fresh ones. launch queues work of `duration_ns` that uses the ranges; CudaError 700 if a byte of them is not
   // accessible memory. On a capturing stream it joins the graph: nothing is queued and it is no use of its memory.
+  // Returns when all work queued on the stream will be done. stream_destroy forgets the stream: its work still runs, a
+  // capture that it began ends, any other capture it takes part in is spoilt, and the name is free for a fresh stream.
   Stream stream();
-  void launch(Stream stream, std::int64_t duration_ns, const std::vector<AddressRange>& ranges = {});
+  std::int64_t launch(Stream stream, std::int64_t duration_ns, const std::vector<AddressRange>& ranges = {});
+  void stream_destroy(Stream stream);
   void stream_synchronize(Stream stream);
   bool stream_query(Stream stream);  // true when all work queued on it is done
   // Time passes on the host.
   void advance(std::int64_t ns);
+  void advance_to(std::int64_t clock_ns);  // nothing happens if it is past
   std::int64_t clock_ns() const;
 
   // Times on the clock, for programs with several devices: when the work ends that is queued on the stream, when the
