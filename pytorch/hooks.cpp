@@ -99,6 +99,14 @@ int cachalot_plug_configure(const char* options, char* error, std::size_t capaci
   });
 }
 
+int cachalot_plug_settings(const char* settings, char* error, std::size_t capacity) {
+  return guarded(error, capacity, [&] {
+    CACHALOT_REQUIRE(settings != nullptr, "settings is NULL; it must point to a text, which may be empty");
+    Process::instance().set_base(read_pytorch_conf(settings));
+    return 0;
+  });
+}
+
 int cachalot_plug_empty_cache(int device, char* error, std::size_t capacity) {
   return guarded(error, capacity, [&] { return allocator().empty_cache(device), 0; });
 }

@@ -33,7 +33,11 @@ CACHALOT_EXPORT void cachalot_end_allocate_to_pool(int device, std::pair<unsigne
 CACHALOT_EXPORT void cachalot_release_pool(int device, std::pair<unsigned long long, unsigned long long> pool);
 
 // For ctypes. `error` receives at most `capacity` bytes, the closing zero included. 0 is success.
+// Options on top of all others (options.h has the grammar), in place of those given before.
 CACHALOT_EXPORT int cachalot_plug_configure(const char* options, char* error, std::size_t capacity);
+// torch's own settings, in place of PYTORCH_CUDA_ALLOC_CONF and of those given before; what cachalot does not know in them
+// is left out with a line on stderr.
+CACHALOT_EXPORT int cachalot_plug_settings(const char* settings, char* error, std::size_t capacity);
 CACHALOT_EXPORT int cachalot_plug_empty_cache(int device, char* error, std::size_t capacity);  // -1: every device
 CACHALOT_EXPORT int cachalot_plug_reset_peak(int device, char* error, std::size_t capacity);
 CACHALOT_EXPORT int cachalot_plug_reset_accumulated(int device, char* error, std::size_t capacity);

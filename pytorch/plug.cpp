@@ -13,7 +13,6 @@ class ProcessPlug final : public Plug {
   explicit ProcessPlug(Process& process) : process_(process) {}
 
   void configure(const Options& torch_options) override { process_.set_base(torch_options); }
-  Options options() const override { return process_.options(); }
   void start() override { allocator(); }
 
   void* allocate(std::size_t bytes, int device, Stream stream) override {

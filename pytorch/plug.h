@@ -31,7 +31,6 @@ class Plug {
   // What torch's own configuration says. CACHALOT_CONF and cachalot_plug_configure are applied on top of it. Before the
   // first use of memory it is what the allocator starts with, later it takes effect at once.
   virtual void configure(const Options& torch_options) = 0;
-  virtual Options options() const = 0;
   // Makes the allocator for the CUDA devices there are. Every other method does so, too, when it comes first.
   virtual void start() = 0;
 

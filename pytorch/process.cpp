@@ -24,15 +24,23 @@ Options amended_by_environment(const Options& base) {
   }
 }
 
+Options amended(const Options& base, std::string_view text) {
+  return amend_options(text, amended_by_environment(base));
+}
+
+// As torch reads it: "0" and anything else leave caching on.
+bool is_caching_off_by_environment() {
+  const char* const value = std::getenv("PYTORCH_NO_CUDA_MEMORY_CACHING");
+  return value != nullptr && std::string_view(value) == "1";
+}
+
 // The first of the two that is set counts, as in PyTorch.
 Options pytorch_environment_options() {
   for (const char* variable : {"PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"}) {
     const char* const text = std::getenv(variable);
     if (text == nullptr) continue;
     try {
-      const PytorchConf conf = parse_pytorch_conf(text);
-      for (const std::string& warning : conf.warnings) fmt::print(stderr, "cachalot: {}: {}\n", variable, warning);
-      return conf.options;
+      return read_pytorch_conf(text);
     } catch (const InvalidArgument& error) {
       throw InvalidArgument(fmt::format("environment variable {}: {}", variable, error.what()));
     }
@@ -42,20 +50,20 @@ Options pytorch_environment_options() {
 
 }  // namespace
 
+Options read_pytorch_conf(std::string_view text) {
+  PytorchConf conf = parse_pytorch_conf(text);
+  for (const std::string& warning : conf.warnings) fmt::print(stderr, "cachalot: {}\n", warning);
+  return conf.options;
+}
+
 Process& Process::instance() {
   static Process& process = *new Process;
   return process;
 }
 
-Options Process::effective(const Options& base, const std::vector<std::string>& amendments) const {
-  Options options = amended_by_environment(base);
-  for (const std::string& text : amendments) options = amend_options(text, options);
-  return options;
-}
-
 void Process::set_base(const Options& base) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  const Options options = effective(base, amendments_);
+  const Options options = amended(base, amendment_);
   if (CachingAllocator* const made = allocator_.load(std::memory_order_acquire)) made->configure(options);
   base_ = base;
   base_given_ = true;
@@ -63,17 +71,9 @@ void Process::set_base(const Options& base) {
 
 void Process::amend(std::string_view text) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  std::vector<std::string> amendments = amendments_;
-  amendments.emplace_back(text);
-  const Options options = effective(base_, amendments);
+  const Options options = amended(base_, text);
   if (CachingAllocator* const made = allocator_.load(std::memory_order_acquire)) made->configure(options);
-  amendments_ = std::move(amendments);
-}
-
-Options Process::options() const {
-  const std::lock_guard<std::mutex> lock(mutex_);
-  if (const CachingAllocator* const made = allocator_.load(std::memory_order_acquire)) return made->options();
-  return effective(base_, amendments_);
+  amendment_ = text;
 }
 
 CachingAllocator& Process::make() {
@@ -83,7 +83,8 @@ CachingAllocator& Process::make() {
   if (!base_given_) base_ = pytorch_environment_options();
   std::vector<std::shared_ptr<Device>> devices = cuda_devices();
   CACHALOT_REQUIRE(!devices.empty(), "cachalot found {} CUDA devices: it needs a GPU and its driver", devices.size());
-  auto allocator = std::make_unique<CachingAllocator>(std::move(devices), effective(base_, amendments_));
+  auto allocator = std::make_unique<CachingAllocator>(std::move(devices), amended(base_, amendment_));
+  if (is_caching_off_by_environment()) allocator->set_caching_enabled(false);
   base_given_ = true;
   allocator_.store(allocator.get(), std::memory_order_release);
   return *allocator.release();

@@ -5,12 +5,14 @@
 #include <mutex>
 #include <string>
 #include <string_view>
-#include <vector>
 
 #include "cachalot/caching_allocator.h"
 #include "pytorch/plug.h"
 
 namespace cachalot {
+
+// parse_pytorch_conf's options; each warning is a line on stderr.
+Options read_pytorch_conf(std::string_view text);
 
 // Made at first use and never destroyed: tensors may outlive static objects. While it cannot be made (no device, a bad
 // CACHALOT_CONF), each call tries again and throws the reason. Thread-safe.
@@ -23,24 +25,22 @@ class Process {
     return made != nullptr ? *made : make();
   }
 
-  // What lies under the environment's CACHALOT_CONF and amend's texts: PYTORCH_CUDA_ALLOC_CONF as somebody read it.
+  // What lies under the environment's CACHALOT_CONF and amend's text: PYTORCH_CUDA_ALLOC_CONF as somebody read it.
   void set_base(const Options& base);
-  // One more text of options on top. Strict; nothing has changed when it throws InvalidArgument.
+  // The text of options on top, in place of the one before. Strict; nothing has changed when it throws InvalidArgument.
   void amend(std::string_view text);
-  Options options() const;
 
   void set_out_of_memory_thrower(Plug::Thrower thrower) { thrower_.store(thrower); }
   [[noreturn]] void throw_out_of_memory(const char* message) const;
 
  private:
   CachingAllocator& make();
-  Options effective(const Options& base, const std::vector<std::string>& amendments) const;
 
-  mutable std::mutex mutex_;  // held while the allocator is made or configured
+  std::mutex mutex_;  // held while the allocator is made or configured
   std::atomic<CachingAllocator*> allocator_{nullptr};
   bool base_given_ = false;
   Options base_;  // PYTORCH_CUDA_ALLOC_CONF's
-  std::vector<std::string> amendments_;
+  std::string amendment_;
   std::atomic<Plug::Thrower> thrower_{nullptr};
 };
 

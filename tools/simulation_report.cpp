@@ -29,6 +29,12 @@ const json* torch_of(const ProcessReport& report, const json& device) {
   return nullptr;
 }
 
+// What keeps the history from telling all: "program's own" instead of its figures, or its end.
+std::string history_text(const json& history) {
+  if (history.is_string()) return line("", "(no places, no trace: the program records memory history itself)");
+  return history.at("cut") ? line("", "(the history was cut: its last events only)") : "";
+}
+
 std::string used_text(const json& torch) {
   std::string text = line("used", "peak {}", bytes_text(torch.at("peak_allocated_bytes")));
   if (const json& peak = torch.at("peak"); !peak.is_null()) {
@@ -39,13 +45,13 @@ std::string used_text(const json& torch) {
                    site.at("allocations").get<std::size_t>(), site.at("at").get<std::string>());
     }
   }
-  if (torch.at("history").at("cut")) text += line("", "(the history was cut: its last events only)");
-  return text;
+  return text + history_text(torch.at("history"));
 }
 
 std::string reserved_text(const json& torch) {
   const auto reserved = torch.at("peak_reserved_bytes").get<double>();
   const auto allocated = torch.at("peak_allocated_bytes").get<double>();
+  if (allocated == 0) return "";  // it ran out of memory before it had any
   return line("reserved", "peak {}, {:.3f} times the used: {:.1f} % is fragmentation and cache",
               bytes_text(torch.at("peak_reserved_bytes")), reserved / allocated, 100 * (1 - allocated / reserved));
 }
@@ -75,12 +81,16 @@ std::string ran_out(const json& where, std::string_view at) {
               bytes_text(where.at("free_bytes")));
 }
 
+// PyTorch counts; its history, where there is one, knows the place.
+std::string ran_out_in(const json& torch) {
+  const json& oom = torch.at("first_oom");
+  if (!oom.is_null()) return ran_out(oom, " at " + oom.at("at").get<std::string>());
+  return line("fits", "NO: out of memory, {} times; where is not known", torch.at("ooms").get<std::size_t>());
+}
+
 std::string verdict(const json& device, const json* torch) {
   const json& failure = device.at("first_failure");
-  if (torch != nullptr && !torch->at("first_oom").is_null()) {
-    const json& oom = torch->at("first_oom");
-    return ran_out(oom, " at " + oom.at("at").get<std::string>());
-  }
+  if (torch != nullptr && torch->at("ooms") > 0) return ran_out_in(*torch);
   if (torch == nullptr && !failure.is_null()) {
     return ran_out(failure, fmt::format(" at allocation {}", failure.at("allocation").get<std::size_t>()));
   }

@@ -22,12 +22,13 @@ inline int fail(std::string_view reason, char* error, std::size_t capacity) {
   return 1;
 }
 
-template <typename Allocator>
-int install_or_tell(bool late, char* error, std::size_t capacity) {
+// 0 after `action`, or an error that is told in `error`.
+template <typename Action>
+int do_or_tell(char* error, std::size_t capacity, Action action) {
   try {
     Plug* const plug = cachalot_plug(kPlugVersion);
     if (plug == nullptr) return fail("libcachalot_torch.so is of another version than its adapter", error, capacity);
-    install_cachalot<Allocator>(*plug, late);
+    action(*plug);
     return 0;
   } catch (const c10::Error& failure) {
     return fail(failure.what_without_backtrace(), error, capacity);
@@ -38,11 +39,20 @@ int install_or_tell(bool late, char* error, std::size_t capacity) {
 
 }  // namespace cachalot::torch_adapter
 
-// cachalot_adapter_torch_version: "2.11.0". cachalot_adapter_install: 0, or an error that is told in `error`.
-#define CACHALOT_ADAPTER(Allocator, minor)                                                                         \
-  static_assert(TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR == minor, "this file is for torch 2." #minor);     \
-  extern "C" [[gnu::visibility("default")]] const char* cachalot_adapter_torch_version() { return TORCH_VERSION; } \
-  extern "C" [[gnu::visibility("default")]] int cachalot_adapter_install(int late, char* error,                    \
-                                                                         std::size_t capacity) {                   \
-    return cachalot::torch_adapter::install_or_tell<Allocator>(late != 0, error, capacity);                        \
+// cachalot_adapter_torch_version: "2.11.0".
+// cachalot_adapter_install: makes cachalot torch's allocator; late: although CUDA is in use.
+// cachalot_adapter_set_out_of_memory: lets the function-pointer plug (hooks.h) throw torch.OutOfMemoryError.
+// The latter two return 0, or an error that is told in `error`.
+#define CACHALOT_ADAPTER(Allocator, minor)                                                                           \
+  static_assert(TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR == minor, "this file is for torch 2." #minor);       \
+  extern "C" [[gnu::visibility("default")]] const char* cachalot_adapter_torch_version() { return TORCH_VERSION; }   \
+  extern "C" [[gnu::visibility("default")]] int cachalot_adapter_install(int late, char* error,                      \
+                                                                         std::size_t capacity) {                     \
+    return cachalot::torch_adapter::do_or_tell(error, capacity, [&](cachalot::Plug& plug) {                          \
+      cachalot::torch_adapter::install_cachalot<Allocator>(plug, late != 0);                                         \
+    });                                                                                                              \
+  }                                                                                                                  \
+  extern "C" [[gnu::visibility("default")]] int cachalot_adapter_set_out_of_memory(char* error,                      \
+                                                                                   std::size_t capacity) {           \
+    return cachalot::torch_adapter::do_or_tell(error, capacity, cachalot::torch_adapter::set_out_of_memory_thrower); \
   }

@@ -69,7 +69,8 @@ class ImportedSegments {
     const std::lock_guard<std::mutex> lock(mutex_);
     const auto known = segments_.find(bytes);
     if (known != segments_.end() && known->second.expired()) segments_.erase(known);
-    const c10::DeviceIndex current = c10::cuda::current_device();
+    c10::DeviceIndex current = 0;
+    if (c10::cuda::GetDevice(&current) != cudaSuccess) return;
     C10_CUDA_CHECK_WARN(c10::cuda::SetDevice(device));
     C10_CUDA_CHECK_WARN(cudaIpcCloseMemHandle(address));
     C10_CUDA_CHECK_WARN(c10::cuda::SetDevice(current));

@@ -79,9 +79,6 @@ class TorchAllocator : public cuda_caching::CUDAAllocator {
   static TorchAllocator* the_one;
   explicit TorchAllocator(Plug& plug) : plug_(plug) {}
 
-  // The allocator that was torch's before, when it may have live memory: what is not ours goes to it.
-  void set_previous(cuda_caching::CUDAAllocator* previous) { previous_ = previous; }
-
   // --- Allocator ---
 
   c10::DataPtr allocate(std::size_t bytes) override {
@@ -108,9 +105,8 @@ class TorchAllocator : public cuda_caching::CUDAAllocator {
   using cuda_caching::CUDAAllocator::recordStream;
   void recordStream(const c10::DataPtr& ptr, c10::cuda::CUDAStream stream) override {
     if (!ptr.get()) return;
-    if (ptr.get_deleter() == &free_tensor) return as_torch([&] { plug_.record_stream(ptr.get(), stream); });
     // Anybody else's memory (another process's, caching off) is not kept from reuse by us.
-    if (previous_ != nullptr && ptr.get_deleter() == previous_->raw_deleter()) previous_->recordStream(ptr, stream);
+    if (ptr.get_deleter() == &free_tensor) as_torch([&] { plug_.record_stream(ptr.get(), stream); });
   }
 
   c10::CachingDeviceAllocator::DeviceStats getDeviceStats(DeviceIndex device) override {
@@ -131,7 +127,6 @@ class TorchAllocator : public cuda_caching::CUDAAllocator {
   void init(int) override {
     if (initialized()) return;
     as_torch([&] { plug_.start(); });
-    if (is_uncached_forced()) plug_.set_caching_enabled(false);
     plug_.add_free_memory_callback(&run_torch_callbacks);
     initialized_.store(true, std::memory_order_release);
   }
@@ -164,7 +159,6 @@ class TorchAllocator : public cuda_caching::CUDAAllocator {
   }
 
   void* getBaseAllocation(void* ptr, std::size_t* size) override {
-    if (is_previous_ones(ptr)) return previous_->getBaseAllocation(ptr, size);
     const Plug::Allocation allocation = as_torch([&] { return plug_.allocation(ptr); });
     if (size != nullptr) *size = allocation.segment_bytes;
     return allocation.segment;
@@ -210,7 +204,6 @@ class TorchAllocator : public cuda_caching::CUDAAllocator {
   // --- sharing and copying ---
 
   cuda_caching::ShareableHandle shareIpcHandle(void* ptr) override {
-    if (is_previous_ones(ptr)) return previous_->shareIpcHandle(ptr);
     void* const segment = as_torch([&] { return plug_.allocation(ptr).segment; });
     return {static_cast<char*>(ptr) - static_cast<char*>(segment), export_segment(segment)};
   }
@@ -254,6 +247,21 @@ class TorchAllocator : public cuda_caching::CUDAAllocator {
   }
 
  protected:
+  // Throws cachalot's errors.
+  virtual void* allocate_memory(DeviceIndex device, std::size_t bytes, cudaStream_t stream) {
+    return plug_.allocate(bytes, device, stream);
+  }
+
+  void free(void* ptr) {
+    if (ptr == nullptr) return;
+    if (const auto* trace = c10::impl::GPUTrace::get_trace(); trace != nullptr) [[unlikely]] {
+      (*trace)->trace_gpu_memory_deallocation(c10::kCUDA, reinterpret_cast<std::uintptr_t>(ptr));
+    }
+    if (c10::memoryProfilingEnabled()) [[unlikely]]
+      return free_and_report(ptr);
+    as_torch([&] { plug_.deallocate(ptr); });
+  }
+
   // --- for the functions whose form changes with torch's version ---
 
   cuda_caching::SnapshotInfo take_snapshot(MempoolId_t pool, bool include_traces) {
@@ -316,24 +324,13 @@ class TorchAllocator : public cuda_caching::CUDAAllocator {
   void* allocate_or_throw(DeviceIndex device, std::size_t bytes, cudaStream_t stream) {
     return as_torch([&] {
       try {
-        return plug_.allocate(bytes, device, stream);
+        return allocate_memory(device, bytes, stream);
       } catch (const OutOfMemory&) {
         c10::reportOutOfMemoryToProfiler(static_cast<std::int64_t>(bytes), plug_.memory_allocated(device),
                                          plug_.memory_reserved(device), c10::Device(c10::kCUDA, device));
         throw;
       }
     });
-  }
-
-  void free(void* ptr) {
-    if (ptr == nullptr) return;
-    if (is_previous_ones(ptr)) return previous_->raw_delete(ptr);
-    if (const auto* trace = c10::impl::GPUTrace::get_trace(); trace != nullptr) [[unlikely]] {
-      (*trace)->trace_gpu_memory_deallocation(c10::kCUDA, reinterpret_cast<std::uintptr_t>(ptr));
-    }
-    if (c10::memoryProfilingEnabled()) [[unlikely]]
-      return free_and_report(ptr);
-    as_torch([&] { plug_.deallocate(ptr); });
   }
 
   static void free_tensor(void* ptr) { the_one->free(ptr); }
@@ -359,8 +356,6 @@ class TorchAllocator : public cuda_caching::CUDAAllocator {
   }
 
   // --- small things ---
-
-  bool is_previous_ones(const void* ptr) const { return previous_ != nullptr && plug_.device_of(ptr) < 0; }
 
   // By the environment, as torch reads it: "0" leaves caching on.
   static bool is_uncached_forced() {
@@ -398,7 +393,6 @@ class TorchAllocator : public cuda_caching::CUDAAllocator {
     return info;
   }
 
-  cuda_caching::CUDAAllocator* previous_ = nullptr;
   std::atomic<bool> initialized_{false};
   ExternalAnnotations annotations_;
   ImportedSegments imported_;

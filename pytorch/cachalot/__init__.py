@@ -13,11 +13,13 @@ limits, MemPool, CUDA graphs. What PyTorch has no figure for is `cachalot.fragme
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
+import os
 import threading
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Union
 
@@ -101,10 +103,13 @@ def enable(config: str | None = None, *, late: bool = False, mode: Mode = "auto"
             _require_no_change(_enabled, config, mode)
             return
         _require_torch_can(late)
-        _config.clean_environment()
+        late = late and _cuda_use() is not None
         plug = Plug()
-        plug.configure(config or "")
-        _enabled = _Enabled(_install(plug, mode, late and _cuda_use() is not None), config, plug)
+        adapter = _load_adapter(mode, late)
+        with _all_or_nothing(plug):
+            _config.clean_environment()
+            plug.configure(config or "")
+            _enabled = _Enabled(_install(plug, adapter, mode, late), config, plug)
 
 
 def is_enabled() -> bool:
@@ -191,55 +196,86 @@ def _cuda_use() -> str | None:
     if torch.cuda.is_initialized():
         held = torch.cuda.memory_reserved()
         return f"a CUDA tensor, stream or device query came first, and PyTorch's allocator holds {held} bytes"
-    if torch._C._accelerator_isAllocatorInitialized():
+    # New in PyTorch 2.9.
+    is_initialized = getattr(torch._C, "_accelerator_isAllocatorInitialized", torch.cuda.is_initialized)
+    if is_initialized():
         return "a C++ library has initialized PyTorch's allocator"
     return None
 
 
-def _install(plug: Plug, mode: Mode, late: bool) -> Literal["full", "plug"]:
-    if mode != "plug":
-        try:
-            adapter = _adapter.load()
-        except _adapter.AdapterError as error:
-            if mode == "full" or late:
-                raise EnableError(str(error)) from None
+def _load_adapter(mode: Mode, late: bool) -> _adapter.Adapter | None:
+    """The adapter for this PyTorch; None where there is none and the mode does without."""
+    if late and mode == "plug":
+        raise EnableError(
+            "late=True needs mode 'full': PyTorch takes a function-pointer plug only before CUDA is in use"
+        )
+    try:
+        return _adapter.load()
+    except _adapter.AdapterError as error:
+        if mode == "full" or late:
+            raise EnableError(str(error)) from None
+        if mode == "auto":
             warnings.warn(
                 f"cachalot serves PyTorch in mode 'plug', because {error}. Not served: {_fallback.MISSING}",
                 stacklevel=3,
             )
-        else:
+        return None
+
+
+@contextlib.contextmanager
+def _all_or_nothing(plug: Plug) -> Iterator[None]:
+    """What goes wrong within leaves the environment and cachalot's options as they were."""
+    environment = os.environ.copy()
+    try:
+        yield
+    except BaseException:
+        _config.restore_environment(environment)
+        with contextlib.suppress(ValueError):  # of a bad CACHALOT_CONF, with which there was nothing to undo
+            plug.configure("")
+        raise
+
+
+def _install(plug: Plug, adapter: _adapter.Adapter | None, mode: Mode, late: bool) -> Literal["full", "plug"]:
+    try:
+        if adapter is not None and mode != "plug":
             adapter.install(late)
             _filter_settings()
             return "full"
-    if late:
-        raise EnableError(
-            "late=True needs mode 'full': PyTorch takes a function-pointer plug only before CUDA is in use"
-        )
-    _fallback.install(plug)
-    _filter_settings(plug.configure)
-    return "plug"
+        if adapter is not None:
+            adapter.set_out_of_memory()
+        _fallback.install(plug)
+        _filter_settings(plug)
+        return "plug"
+    except (ValueError, RuntimeError):
+        if not late:  # PyTorch has long accepted its settings
+            _config.require_good_environment(plug)
+        raise
 
 
-def _filter_settings(also: Callable[[str], None] | None = None) -> None:
-    """Settings that a program changes as it runs lose unknown ones as well; `also` sees what PyTorch accepted."""
+def _filter_settings(plug: Plug | None = None) -> None:
+    """Settings that a program changes as it runs lose unknown ones as well; the plug takes over what PyTorch accepted.
+
+    The full allocator hears of them by itself.
+    """
     import torch
 
-    torch_sets = torch._C._accelerator_setAllocatorSettings
+    for name in _config.SETTERS:
+        if hasattr(torch._C, name):
+            setattr(torch._C, name, _filtered(getattr(torch._C, name), plug))
 
+
+def _filtered(torch_sets: Callable[[str], None], plug: Plug | None) -> Callable[[str], None]:
     @functools.wraps(torch_sets)
     def set_allocator_settings(text: str) -> None:
         text = _config.without_unknown(text)
-        torch_sets(text)
-        if also is not None:
-            also(text)
+        torch_sets(text if plug is None else _config.without_backend(text))
+        if plug is not None:
+            plug.settings(text)
 
-    torch._C._accelerator_setAllocatorSettings = set_allocator_settings  # type: ignore[assignment]
+    return set_allocator_settings
 
 
 def _index(device: Device) -> int:
-    import torch
+    from torch.cuda._utils import _get_device_index
 
-    if isinstance(device, int):
-        return device
-    index = torch.device(device).index if device is not None else None
-    return torch.cuda.current_device() if index is None else index
+    return _get_device_index(device, optional=True)

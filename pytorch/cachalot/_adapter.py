@@ -16,6 +16,7 @@ import shutil
 import subprocess
 import tempfile
 from pathlib import Path
+from typing import Any
 
 from ._errors import EnableError
 from ._plug import LIBRARY, NATIVE
@@ -41,17 +42,26 @@ class Adapter:
             self._library = ctypes.CDLL(str(path))
             version = self._library.cachalot_adapter_torch_version
             self._install = self._library.cachalot_adapter_install
+            self._set_out_of_memory = self._library.cachalot_adapter_set_out_of_memory
         except (OSError, AttributeError) as error:
             raise AdapterError(f"{path} cannot be loaded as an adapter: {error}") from None
         version.restype = ctypes.c_char_p
         self._install.argtypes = [ctypes.c_int, ctypes.c_char_p, ctypes.c_size_t]
+        self._set_out_of_memory.argtypes = [ctypes.c_char_p, ctypes.c_size_t]
         if version().decode() != _base_version():
             raise AdapterError(f"{path} was made for PyTorch {version().decode()}; this is PyTorch {_base_version()}")
 
     def install(self, late: bool) -> None:
         """Makes cachalot PyTorch's current allocator; EnableError says why not."""
+        self._call(self._install, int(late))
+
+    def set_out_of_memory(self) -> None:
+        """Makes the function-pointer plug raise torch.OutOfMemoryError; EnableError says why not."""
+        self._call(self._set_out_of_memory)
+
+    def _call(self, function: Any, *arguments: Any) -> None:
         error = ctypes.create_string_buffer(_ERROR_BYTES)
-        if self._install(int(late), error, _ERROR_BYTES):
+        if function(*arguments, error, _ERROR_BYTES):
             raise EnableError(error.value.decode(errors="replace"))
 
 
@@ -92,7 +102,10 @@ def _source() -> Path:
 
 def _cache_folder() -> Path:
     folder = os.environ.get("CACHALOT_CACHE_DIR")
-    return Path(folder) if folder else Path.home() / ".cache" / "cachalot"
+    try:
+        return Path(folder) if folder else Path.home() / ".cache" / "cachalot"
+    except RuntimeError:
+        raise AdapterError("there is no home folder for the adapter, and CACHALOT_CACHE_DIR is not set") from None
 
 
 def _file_name(source: Path) -> str:

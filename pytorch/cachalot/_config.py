@@ -1,7 +1,7 @@
 """PyTorch's own settings (PYTORCH_CUDA_ALLOC_CONF and its kin), which must suit the PyTorch and the cachalot found.
 
-PyTorch parses its settings itself, and cachalot takes over what it read. Only two things are left out, with a warning
-each: keys that newer versions know and the installed one would die of, and expandable segments, which cachalot has not.
+PyTorch parses its settings itself, and cachalot takes over what it read. Only two kinds are left out, with a warning
+each: keys that newer versions know and the installed one would die of, and what cachalot does not do.
 """
 
 from __future__ import annotations
@@ -10,10 +10,18 @@ import functools
 import os
 import re
 import warnings
+from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ._plug import Plug
 
 # PyTorch reads each of them somewhere; the first one that is set wins.
 ENVIRONMENT = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
+
+# What takes settings as a program runs: in PyTorch 2.9 and later, and before.
+SETTERS = ("_accelerator_setAllocatorSettings", "_cuda_cudaCachingAllocator_set_allocator_settings")
 
 # Keys that came after PyTorch 2.9, the oldest version served.
 _LATER_KEYS = frozenset(
@@ -29,6 +37,15 @@ _LATER_KEYS = frozenset(
     }
 )
 
+# Keys that cachalot does not serve, unless they say False.
+_UNSERVED = {
+    "expandable_segments": "cachalot has no expandable segments",
+    "expandable_segments_reserve": "cachalot has no expandable segments",
+    "expandable_segments_reserve_by_class": "cachalot has no expandable segments",
+    "graph_capture_record_stream_reuse": "cachalot reuses such memory after the capture only",
+    "throw_on_cudamalloc_oom": "cachalot learns from cudaMalloc that memory is short",
+}
+
 # The headers in which PyTorch lists the keys that its parser takes.
 _KEY_LISTS = ("c10/core/AllocatorConfig.h", "c10/cuda/CUDAAllocatorConfig.h")
 
@@ -38,9 +55,7 @@ _SETTING = re.compile(r"(?:\[[^\]]*\]|[^,\[])+")
 
 def without_unknown(text: str) -> str:
     """`text` without the settings that PyTorch or cachalot does not know; warns of each."""
-    settings = _SETTING.findall(text)
-    kept = [setting for setting in settings if not _is_unknown(setting)]
-    return ",".join(kept) if len(kept) < len(settings) else text
+    return _without(_is_unknown, text)
 
 
 def clean_environment() -> None:
@@ -51,18 +66,61 @@ def clean_environment() -> None:
             os.environ[name] = without_unknown(os.environ[name])
 
 
+def restore_environment(values: dict[str, str]) -> None:
+    """Gives the variables of PyTorch's settings back what `os.environ.copy()` said of them."""
+    os.environ.update({name: values[name] for name in ENVIRONMENT if name in values})
+
+
 def environment_settings() -> str:
     """The settings in force, as the CUDA allocator of PyTorch finds them; "" when there are none."""
-    return next((os.environ[name] for name in ENVIRONMENT if name in os.environ), "")
+    return os.environ.get(_variable(), "")
+
+
+def require_good_environment(plug: Plug) -> None:
+    """ValueError, which names the variable, when its settings are why PyTorch or the plug refused."""
+    text = environment_settings()
+    try:
+        plug.settings(text)  # names key, value and rule
+        set_in_torch(text)
+    except (ValueError, RuntimeError) as error:
+        raise ValueError(f"environment variable {_variable()}: {str(error).splitlines()[0]}") from None
+
+
+def set_in_torch(text: str) -> None:
+    """Has PyTorch parse settings, where its version can be told."""
+    import torch
+
+    for name in SETTERS:
+        if hasattr(torch._C, name):
+            return getattr(torch._C, name)(text)
+
+
+def without_backend(text: str) -> str:
+    """`text` without "backend:native", of which PyTorch says, once the plug is its allocator, that it is a bug."""
+    return _without(lambda setting: _without_spaces(setting) == "backend:native", text)
+
+
+def _without(is_left_out: Callable[[str], bool], text: str) -> str:
+    settings = _SETTING.findall(text)
+    kept = [setting for setting in settings if not is_left_out(setting)]
+    return ",".join(kept) if len(kept) < len(settings) else text
+
+
+def _variable() -> str:
+    return next((name for name in ENVIRONMENT if name in os.environ), ENVIRONMENT[0])
+
+
+def _without_spaces(setting: str) -> str:
+    return "".join(setting.split())  # as PyTorch reads it
 
 
 def _is_unknown(setting: str) -> bool:
-    setting = "".join(setting.split())  # PyTorch ignores all spaces
-    key = setting.partition(":")[0]
+    setting = _without_spaces(setting)
+    key, _, value = setting.partition(":")
     if key in _unknown_keys():
         reason = f"{key} is a setting of newer versions of PyTorch"
-    elif setting == "expandable_segments:True":
-        reason = "cachalot has no expandable segments"
+    elif key in _UNSERVED and value != "False":
+        reason = _UNSERVED[key]
     else:
         return False
     warnings.warn(f"cachalot: '{setting}' is ignored: {reason}", stacklevel=2)

@@ -16,7 +16,8 @@ from ._plug import ALL_DEVICES, Plug
 # What PyTorch asks of its allocator from C++, where no Python function can stand in.
 MISSING = (
     "MemPool, torch.compile's CUDA graph trees, sharing CUDA tensors between processes, cuDNN's benchmark mode, "
-    "out-of-memory observers, stacks in memory history and snapshots, memory events of the profiler"
+    "torch.OutOfMemoryError (memory that runs out is a RuntimeError), out-of-memory observers, stacks in memory "
+    "history and snapshots, memory events of the profiler"
 )
 
 # Hook of libcachalot_torch.so -> what sets it on PyTorch's object.
@@ -38,7 +39,8 @@ def install(plug: Plug) -> None:
 
     # PyTorch reads its settings once, late, and would take "backend:native" for a contradiction of the plug: have it
     # read them now.
-    torch._C._accelerator_setAllocatorSettings(_config.environment_settings())
+    _config.set_in_torch(_config.environment_settings())
+    plug.settings(_config.environment_settings())
     plugged = torch.cuda.memory.CUDAPluggableAllocator(str(plug.path), "cachalot_malloc", "cachalot_free")
     for hook, setter in _HOOKS.items():
         getattr(plugged.allocator(), setter)(plug.address(hook))

@@ -20,6 +20,7 @@ _FIRST_JSON_BYTES = 1 << 16
 # Functions of the library: the type of the result, then of the arguments up to `char* error, size_t capacity`.
 _FUNCTIONS: dict[str, tuple[Any, ...]] = {
     "configure": (ctypes.c_int, ctypes.c_char_p),
+    "settings": (ctypes.c_int, ctypes.c_char_p),
     "empty_cache": (ctypes.c_int, ctypes.c_int),
     "reset_peak": (ctypes.c_int, ctypes.c_int),
     "reset_accumulated": (ctypes.c_int, ctypes.c_int),
@@ -47,8 +48,15 @@ class Plug:
             function.argtypes = [*arguments, ctypes.c_char_p, ctypes.c_size_t]
 
     def configure(self, options: str) -> None:
-        """Applies options in CACHALOT_CONF's grammar, all or none; ValueError names key, value and rule."""
+        """Puts options in CACHALOT_CONF's grammar on top of all others, in place of those that an earlier call gave.
+
+        All or none: ValueError names key, value and rule.
+        """
         self._call("configure", options.encode(), error_type=ValueError)
+
+    def settings(self, text: str) -> None:
+        """Takes PyTorch's settings over, in place of earlier ones; ValueError names key, value and rule."""
+        self._call("settings", text.encode(), error_type=ValueError)
 
     def json(self, what: str, device: int = ALL_DEVICES) -> Any:
         """Of a device "stats" or "fragmentation", or the "snapshot" of all; parsed."""

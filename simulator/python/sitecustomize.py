@@ -5,12 +5,15 @@ a JSON file a process, into the folder that CACHALOT_SIM_OBSERVE names: for each
 they were, and where memory ran out. With CACHALOT_SIM_TRACE it also writes every allocation and free, in the format of
 cachalot's traces. simulator/README.md describes both.
 
-A program that records memory history itself goes before: its recording ends ours, and the report says so.
+Where and when is known from torch's memory history. A program that records one itself keeps its own: the report then
+says so, and has the figures alone, no places and no trace. A program that brings an allocator which tells nothing, as
+torch's CUDAPluggableAllocator does, has no torch part in the report.
 """
 
 from __future__ import annotations
 
 import atexit
+import functools
 import gzip
 import importlib.abc
 import importlib.machinery
@@ -38,52 +41,96 @@ def import_the_users_own() -> None:
 
 
 class TorchFinder(importlib.abc.MetaPathFinder):
-    """Finds torch as it would be found anyway, and begins to watch when it has been imported."""
+    """Finds torch as it would be found anyway, and begins to watch when it has been imported.
+
+    It stays until then: a program may ask whether there is a torch, and import it later or not at all.
+    """
+
+    def __init__(self) -> None:
+        self._is_asking = False
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
-        if name != "torch":
+        if name != "torch" or self._is_asking:
             return None
-        sys.meta_path.remove(self)
-        spec = importlib.util.find_spec("torch")
+        self._is_asking = True
+        try:
+            spec = importlib.util.find_spec("torch")
+        finally:
+            self._is_asking = False
         if spec is not None and spec.loader is not None:
             load = spec.loader.exec_module
 
             def load_and_watch(module: Any) -> None:
                 load(module)
+                sys.meta_path.remove(self)
                 watch(module)
 
             spec.loader.exec_module = load_and_watch  # type: ignore[method-assign]
         return spec
 
 
+class History:
+    """torch's memory history: ours, from CUDA's initialization on, until the program records one itself."""
+
+    def __init__(self, torch: Any) -> None:
+        self.is_the_programs = False
+        self._torch = torch
+        self._record = torch.cuda.memory._record_memory_history
+
+        @functools.wraps(self._record)
+        def record_for_the_program(*arguments: Any, **options: Any) -> Any:
+            self.is_the_programs = True
+            return self._record(*arguments, **options)
+
+        torch.cuda.memory._record_memory_history = record_for_the_program
+
+    def start(self) -> None:
+        try:
+            self.is_the_programs = self._torch._C._cuda_isHistoryEnabled()
+            if not self.is_the_programs:
+                self._record(max_entries=MAX_ENTRIES, stacks="python")
+        except RuntimeError:  # the program's own allocator has no history
+            pass
+
+    def traces(self) -> list[list[dict]]:
+        """What happened on each device; nothing of it is ours when the history is the program's."""
+        if self.is_the_programs:
+            return [[] for _ in range(self._torch.cuda.device_count())]
+        return self._torch.cuda.memory._snapshot()["device_traces"]
+
+
 def watch(torch: Any) -> None:
     if not torch.cuda.is_available():
         return
-    torch.cuda._lazy_call(lambda: torch.cuda.memory._record_memory_history(max_entries=MAX_ENTRIES, stacks="python"))
+    history = History(torch)
+    torch.cuda._lazy_call(history.start)
     process = os.getpid()
 
     def write_if_used() -> None:
         if os.getpid() == process and torch.cuda.is_initialized():
-            write(torch)
+            try:
+                write(torch, history)
+            except RuntimeError:  # the program's own allocator tells nothing
+                pass
 
     atexit.register(write_if_used)
 
 
-def write(torch: Any) -> None:
-    snapshot = torch.cuda.memory._snapshot()
+def write(torch: Any, history: History) -> None:
     devices = []
-    for device, trace in enumerate(snapshot["device_traces"]):
+    for device, trace in enumerate(history.traces()):
         stats = torch.cuda.memory_stats(device)
-        if stats["allocation.all.allocated"] == 0:
+        if stats["allocation.all.allocated"] == stats["num_ooms"] == 0:
             continue
-        devices.append(observe(device, stats, trace, len(trace) >= MAX_ENTRIES))
-        if TRACE:
+        told = {"events": len(trace), "cut": len(trace) >= MAX_ENTRIES}
+        devices.append(observe(device, stats, trace, "program's own" if history.is_the_programs else told))
+        if TRACE and not history.is_the_programs:
             write_trace(TRACE, device, trace)
     with open(os.path.join(FOLDER, f"torch-{os.getpid()}.json"), "w", encoding="utf-8") as file:
         json.dump({"torch": torch.__version__, "devices": devices}, file)
 
 
-def observe(device: int, stats: dict[str, int], trace: list[dict], cut: bool) -> dict[str, Any]:
+def observe(device: int, stats: dict[str, int], trace: list[dict], history: dict[str, Any] | str) -> dict[str, Any]:
     event, live = peak_of(trace)
     ooms = [entry for entry in trace if entry["action"] == "oom"]
     return {
@@ -94,7 +141,7 @@ def observe(device: int, stats: dict[str, int], trace: list[dict], cut: bool) ->
         "allocations": stats["allocation.all.allocated"],
         "retries": stats["num_alloc_retries"],
         "ooms": stats["num_ooms"],
-        "history": {"events": len(trace), "cut": cut},
+        "history": history,
         "peak": None if event is None else {"event": event, "at": place_of(trace[event]), "sites": sites_of(live)},
         "first_oom": None if not ooms else {"at": place_of(ooms[0]), "bytes": ooms[0]["size"],
                                             "free_bytes": ooms[0]["device_free"]},

@@ -40,7 +40,8 @@ void provider_set_capacity(size_t bytes) { capacity = bytes; }
 
 
 @functools.cache
-def _library():
+def library():
+    """The compiled file, with provider_allocate and provider_free."""
     compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
     if compiler is None:
         pytest.skip("there is no C compiler to make a segment provider with")
@@ -61,9 +62,9 @@ class Provider:
     """`allocator` is a torch._C._cuda_CUDAAllocator. Counts from 0 in each `with`."""
 
     def __enter__(self):
-        self._library = ctypes.CDLL(str(_library()))
+        self._library = ctypes.CDLL(str(library()))
         self._start = self._counts()
-        plugged = torch.cuda.memory.CUDAPluggableAllocator(str(_library()), "provider_allocate", "provider_free")
+        plugged = torch.cuda.memory.CUDAPluggableAllocator(str(library()), "provider_allocate", "provider_free")
         self.allocator = plugged.allocator()
         self.set_capacity(2**64 - 1)
         return self

@@ -38,6 +38,7 @@ def _indented(code):
     return "\n".join("    " + line for line in code.strip().splitlines())
 
 
+NAME = "PYTORCH_CUDA_ALLOC_CONF"
 ENABLE = f"cachalot.enable(mode={MODE!r})"
 
 
@@ -133,6 +134,61 @@ def test_a_bad_argument_is_a_value_error_that_names_it():
     messages = succeeds(process).strip().splitlines()
     for parts, message in zip(bad_calls.values(), messages, strict=True):
         assert all(part in message for part in parts), message
+
+
+@pytest.mark.parametrize("setting", ["max_split_size_mb:1", "garbage_collection_threshold:2", "no_such_key:1"])
+def test_a_bad_PYTORCH_CUDA_ALLOC_CONF_is_a_value_error_that_names_it(setting):
+    key, _, value = setting.partition(":")
+    message, enabled = refusal(ENABLE, "ValueError: ", PYTORCH_CUDA_ALLOC_CONF=setting)
+    assert all(part in message for part in ("PYTORCH_CUDA_ALLOC_CONF", key, value if key != "no_such_key" else key))
+    assert not enabled
+
+
+@pytest.mark.parametrize(
+    "failure",
+    [
+        "config = 'max_split_size_mb:1'",
+        "environment['CACHALOT_CONF'] = 'no_such_key:1'",
+        "warnings.simplefilter('error')",
+        "environment['PYTORCH_CUDA_ALLOC_CONF'] += ',max_split_size_mb:1'",
+    ],
+)
+def test_a_call_that_fails_changes_nothing(failure):
+    process = run_python(
+        f"""
+        import os
+        environment, config = os.environ, "max_split_size_mb:64"
+        {failure}
+        before = dict(environment)
+        try:
+            cachalot.enable(config, mode={MODE!r})
+        except (ValueError, UserWarning):
+            assert dict(environment) == before
+        else:
+            raise AssertionError("it did not fail")
+        environment.pop("CACHALOT_CONF", None)
+        environment["PYTORCH_CUDA_ALLOC_CONF"] = "garbage_collection_threshold:0.5"
+        warnings.simplefilter("default")
+        {ENABLE}
+        kept = torch.empty(1, device="cuda")
+        settings = torch.cuda.memory._snapshot()["allocator_settings"]
+        print(settings["max_split_size"], settings["garbage_collection_threshold"])
+        """,
+        preamble=IMPORT,
+        PYTORCH_CUDA_ALLOC_CONF="expandable_segments:True,garbage_collection_threshold:0.5",
+    )
+    assert succeeds(process).split() == ["-1", "0.5"]
+
+
+@full_only
+def test_without_an_adapter_nothing_has_changed(tmp_path):
+    environment = {"CACHALOT_CACHE_DIR": tmp_path, "CXX": "no-such-compiler"}
+    settings = "expandable_segments:True"
+    code = ENABLE.replace("enable(", "enable('max_split_size_mb:64', ") + "\n"
+    code = f"try:\n    {code}\nexcept cachalot.EnableError:\n    pass\nimport os; print(os.environ[{NAME!r}])\n"
+    code += "torch.cuda.init(); print(cachalot.is_enabled(), torch.cuda.memory.get_allocator_backend())"
+    process = run_python(code, preamble=IMPORT, **environment, **{NAME: settings})
+    assert succeeds(process).split() == [settings, "False", "native"]
 
 
 @full_only
@@ -235,7 +291,7 @@ def test_without_an_adapter_source_it_falls_back_with_one_warning(package):
     for source in (package / "native" / "adapter").glob("torch_*.cpp"):
         source.rename(source.with_name("torch_1_0.cpp"))
     warning = succeeds(run_python(FALLS_BACK, preamble=IMPORT, PYTHONPATH=package.parent))
-    assert "there is no adapter for PyTorch" in warning and "MemPool" in warning
+    assert "there is no adapter for PyTorch" in warning and "MemPool" in warning and "OutOfMemoryError" in warning
     message, _ = refusal(ENABLE, "EnableError: there is no adapter for PyTorch", PYTHONPATH=package.parent)
 
 
@@ -244,6 +300,14 @@ def test_without_a_compiler_it_falls_back_with_one_warning(tmp_path):
     environment = {"CACHALOT_CACHE_DIR": tmp_path, "CXX": "no-such-compiler"}
     warning = succeeds(run_python(FALLS_BACK, preamble=IMPORT, **environment))
     assert "no-such-compiler" in warning
+
+
+@full_only
+def test_without_a_home_folder_it_falls_back_with_one_warning(package):
+    environment = {"CACHALOT_CACHE_DIR": "", "PYTHONPATH": package.parent, "HOME": ""}
+    code = "import pathlib\ndef homeless(): raise RuntimeError('Could not determine home directory.')\n"
+    code += "pathlib.Path.home = homeless\n"
+    assert "CACHALOT_CACHE_DIR is not set" in succeeds(run_python(code + FALLS_BACK, preamble=IMPORT, **environment))
 
 
 @full_only
@@ -307,16 +371,85 @@ def test_keys_of_newer_versions_are_ignored_aloud():
     assert "expandable_segments_reserve_by_class" in second
 
 
-def test_backend_native_in_the_environment_harms_nothing():
+def test_keys_that_cachalot_does_not_serve_are_ignored_aloud():
     process = run_python(
         """
         kept = torch.empty(1, device="cuda")
-        pinned = torch.empty(1000, pin_memory=True)
-        torch._C._accelerator_setAllocatorSettings("max_split_size_mb:40")
+        print(torch.cuda.memory._snapshot()["allocator_settings"]["max_split_size"] >> 20)
         """,
-        PYTORCH_CUDA_ALLOC_CONF="backend:native",
+        PYTORCH_CUDA_ALLOC_CONF="graph_capture_record_stream_reuse:True,max_split_size_mb:100",
+    )
+    assert succeeds(process).strip() == "100"
+    assert "'graph_capture_record_stream_reuse:True' is ignored: cachalot" in process.stderr
+
+
+def test_a_key_that_says_what_cachalot_does_anyhow_is_no_warning():
+    process = run_python("", PYTORCH_CUDA_ALLOC_CONF="graph_capture_record_stream_reuse:False")
+    succeeds(process)
+    assert "ignored" not in process.stderr
+
+
+@pytest.mark.parametrize(
+    "settings", ["backend:native", " backend : native ", "expandable_segments:False,backend:native"]
+)
+def test_backend_native_harms_nothing(settings):
+    process = run_python(
+        f"""
+        kept = torch.empty(1, device="cuda")
+        pinned = torch.empty(1000, pin_memory=True)
+        torch._C._accelerator_setAllocatorSettings({settings!r} + ",max_split_size_mb:40,")
+        print(torch.cuda.memory._snapshot()["allocator_settings"]["max_split_size"] >> 20)
+        """,
+        PYTORCH_CUDA_ALLOC_CONF=settings,
+    )
+    assert succeeds(process).strip() == "40"
+
+
+def test_settings_that_a_program_changes_replace_the_former():
+    process = run_python(
+        """
+        def changed(text):
+            torch._C._accelerator_setAllocatorSettings(text)
+            settings = torch.cuda.memory._snapshot()["allocator_settings"]
+            return settings["max_split_size"] == 40 << 20, settings["garbage_collection_threshold"]
+
+        kept = torch.empty(1, device="cuda")
+        assert changed("max_split_size_mb:40,") == (True, 0.0)
+        assert changed("garbage_collection_threshold:0.5") == (False, 0.5)
+        try:
+            changed("garbage_collection_threshold:2")
+        except ValueError:
+            pass
+        assert changed("max_split_size_mb:40") == (True, 0.0)
+        """
     )
     succeeds(process)
+
+
+@pytest.mark.skipif(MODE != "plug", reason="versions before 2.9 have no full allocator")
+def test_the_plug_serves_versions_that_know_fewer_functions():
+    process = run_python(
+        f"""
+        torch_sets = torch._C._accelerator_setAllocatorSettings
+        torch._C._cuda_cudaCachingAllocator_set_allocator_settings = torch_sets
+        for name in [name for name in dir(torch._C) if name.startswith("_accelerator_")]:
+            delattr(torch._C, name)
+        {ENABLE}
+        kept = torch.empty(3 << 20, dtype=torch.uint8, device="cuda")
+        assert torch.cuda.memory_allocated() == 3 << 20
+        torch._C._cuda_cudaCachingAllocator_set_allocator_settings("backend:native,max_split_size_mb:40,")
+        print(torch.cuda.memory._snapshot()["allocator_settings"]["max_split_size"] >> 20)
+        """,
+        preamble=IMPORT,
+        PYTORCH_CUDA_ALLOC_CONF="max_split_size_mb:64",
+    )
+    assert succeeds(process).strip() == "40"
+    succeeds(
+        run_python(
+            f"del torch._C._accelerator_setAllocatorSettings\n{ENABLE}\nkept = torch.empty(1, device='cuda')",
+            preamble=IMPORT,
+        )
+    )
 
 
 def test_expandable_segments_in_the_environment_are_ignored_aloud():
@@ -332,7 +465,6 @@ def test_expandable_segments_in_the_environment_are_ignored_aloud():
 
 
 @pytest.mark.parametrize("value, reserved", [("1", 0), ("0", 20 << 20)])
-@full_only
 def test_caching_can_be_switched_off_by_the_environment(value, reserved):
     process = run_python(
         """
@@ -369,6 +501,9 @@ def test_stats_and_fragmentation_say_what_torch_says():
         figures.free_blocks = 0
     with pytest.raises((RuntimeError, ValueError), match=str(torch.cuda.device_count())):
         cachalot.stats(torch.cuda.device_count())
+    for ask in (cachalot.stats, cachalot.fragmentation):
+        with pytest.raises(ValueError, match="cuda device.*cpu"):
+            ask("cpu")
 
 
 def test_before_cuda_is_in_use_there_is_nothing_to_tell():

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import provider
 import pytest
 import world
 
@@ -84,3 +85,61 @@ def test_a_program_with_a_sitecustomize_of_its_own(tmp_path: Path) -> None:
         os.environ["PYTHONPATH"] = before
     assert done.stdout == "True\n", done.stderr
     assert "no process of the program used the GPU's memory" in done.stderr
+
+
+@pytest.mark.parametrize("probe", ["importlib.util.find_spec('torch')", "import torch"])
+def test_a_program_may_ask_for_torch_before_it_imports_it(tmp_path: Path, probe: str) -> None:
+    _, report = simulate(tmp_path, f"import importlib.util\nfor _ in range(2): {probe}\n" + TRAINING)
+    assert report["processes"][0]["torch"]["devices"][0]["peak"]["at"] == "train.py:11 in step"
+
+
+def test_a_program_that_looks_for_torch_alone(tmp_path: Path) -> None:
+    done, _ = simulate(tmp_path, "import importlib.util\nprint(importlib.util.find_spec('torch').name)\n")
+    assert (done.returncode, done.stdout) == (0, "torch\n"), done.stderr
+
+
+OWN_ALLOCATOR = """
+import torch
+own = torch.cuda.memory.CUDAPluggableAllocator({library!r}, "provider_allocate", "provider_free")
+torch.cuda.memory.change_current_allocator(own)
+print(torch.empty(5 << 20, dtype=torch.uint8, device="cuda").device)
+"""
+
+
+def test_a_program_with_an_allocator_of_its_own(tmp_path: Path) -> None:
+    done, report = simulate(tmp_path, OWN_ALLOCATOR.format(library=str(provider.library())))
+    assert (done.returncode, done.stdout) == (0, "cuda:0\n"), done.stderr
+    assert "Traceback" not in done.stderr
+    (process,) = report["processes"]
+    assert process["torch"] is None
+    assert process["driver"]["devices"][0]["peak_used_bytes"] >= 5 << 20
+
+
+RECORD = "torch.cuda.memory._record_memory_history(max_entries=7)\n"
+RAN_OUT = """
+try:
+    torch.empty(5 << 30, dtype=torch.uint8, device="cuda")
+except torch.OutOfMemoryError:
+    pass
+"""
+
+
+@pytest.mark.parametrize("before, after", [(RECORD, ""), ("torch.cuda.init()\n" + RECORD, ""), ("", RECORD)])
+def test_a_program_that_records_history_itself_keeps_its_own(tmp_path: Path, before: str, after: str) -> None:
+    trace = tmp_path / "trace.csv"
+    count = "print(len(torch.cuda.memory._snapshot()['device_traces'][0]))\n"
+    program = "import torch\n" + before + "kept = torch.ones(3 << 20, device='cuda')\n" + after
+    program += "more = [torch.ones(1 << 20, device='cuda') for _ in range(20)]\n" + count + RAN_OUT
+    done, report = simulate(tmp_path, program, "--memory", "4GiB", "--trace", str(trace))
+    assert (done.returncode, done.stdout) == (0, "7\n"), done.stderr
+    (device,) = report["processes"][0]["torch"]["devices"]
+    assert (device["history"], device["peak"], device["first_oom"]) == ("program's own", None, None)
+    assert device["peak_allocated_bytes"] == (3 + 20) << 22
+    assert "the program records memory history itself" in done.stderr and trace.read_text() == ""
+    assert device["ooms"] == 1 and "fits          NO: out of memory, 1 times" in done.stderr
+
+
+def test_a_program_whose_first_allocation_fails(tmp_path: Path) -> None:
+    done, report = simulate(tmp_path, "import torch\n" + RAN_OUT, "--memory", "4GiB")
+    assert report["processes"][0]["torch"]["devices"][0]["first_oom"]["at"] == "train.py:4 in <module>"
+    assert "fits          NO: out of memory at train.py:4 in <module>, asking for 5.00 GiB" in done.stderr
