@@ -192,7 +192,16 @@ def serving() -> None:
             conversations = continued
 
 
-MODELS = {model.__name__: model for model in (gpt2, llama_lora, mixture_of_experts, resnet, serving)}
+def compiled() -> None:
+    """Compiled with CUDA graph trees: they live on private pools, checkpoints and the live allocations of a pool."""
+    model = torch.compile(nn.Sequential(Mlp(1024), Mlp(1024)).to(DEVICE), backend="cudagraphs", dynamic=False)
+    for rows in (64, 64, 64, 128, 128, 128, 64):
+        model.zero_grad(set_to_none=True)
+        torch.compiler.cudagraph_mark_step_begin()
+        model(torch.ones(rows, 1024, device=DEVICE, requires_grad=True)).sum().backward()
+
+
+MODELS = {model.__name__: model for model in (gpt2, llama_lora, mixture_of_experts, resnet, serving, compiled)}
 
 
 def main() -> None:
