@@ -29,7 +29,7 @@ function(cachalot_require_all_listed)
     file(GLOB plugin CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/pytorch/*.cpp)
     list(APPEND found ${plugin})
   endif()
-  list(FILTER found EXCLUDE REGEX "/bench/pytorch/")                                # compiled by its Python program
+  list(FILTER found EXCLUDE REGEX "/(bench|tests)/pytorch/")                        # compiled by Python programs
   list(FILTER found EXCLUDE REGEX "/allocator/device/(no_cuda|cuda_device)\\.cpp$")  # one of the two is built
   if(NOT TARGET test_simulator)
     list(FILTER found EXCLUDE REGEX "/(tests/simulator/|bench/simulator_calls)")
