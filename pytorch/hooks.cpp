@@ -1,12 +1,11 @@
 #include "pytorch/hooks.h"
 
-#include <algorithm>
-#include <cstring>
 #include <exception>
 #include <string>
 #include <string_view>
 
 #include "base/check.h"
+#include "pytorch/plug.h"
 #include "pytorch/process.h"
 
 namespace cachalot {
@@ -16,13 +15,6 @@ using TorchPoolId = std::pair<unsigned long long, unsigned long long>;
 
 PoolId to_pool_id(const TorchPoolId& id) { return {id.first, id.second}; }
 CachingAllocator& allocator() { return Process::instance().allocator(); }
-
-void copy_text(std::string_view text, char* out, std::size_t capacity) {
-  if (out == nullptr || capacity == 0) return;
-  const std::size_t bytes = std::min(text.size(), capacity - 1);
-  std::memcpy(out, text.data(), bytes);
-  out[bytes] = '\0';
-}
 
 // What `action` returns, or -1 with the reason in `error`.
 template <typename Action>

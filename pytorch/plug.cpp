@@ -40,7 +40,7 @@ class ProcessPlug final : public Plug {
 
   void set_memory_fraction(double fraction, int device) override { allocator().set_memory_fraction(fraction, device); }
   double memory_fraction(int device) const override { return allocator().memory_fraction(device); }
-  void set_caching_enabled(bool enabled) override { allocator().set_caching_enabled(enabled); }
+  void set_caching_enabled(bool enabled) override { process_.set_caching_enabled(enabled); }
   bool caching_enabled() const override { return allocator().caching_enabled(); }
 
   void add_out_of_memory_observer(OutOfMemoryObserver observer) override {

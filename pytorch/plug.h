@@ -23,6 +23,12 @@
 
 namespace cachalot {
 
+// How a message crosses a C boundary, here and in an adapter: cut to `capacity` bytes, the closing zero included.
+inline void copy_text(std::string_view text, char* out, std::size_t capacity) {
+  if (out == nullptr || capacity == 0) return;
+  out[text.copy(out, capacity - 1)] = '\0';
+}
+
 // Changes with this interface: an adapter refuses a library with another number.
 inline constexpr int kPlugVersion = 1;
 
@@ -57,6 +63,7 @@ class Plug {
 
   virtual void set_memory_fraction(double fraction, int device) = 0;
   virtual double memory_fraction(int device) const = 0;
+  // Without effect where PYTORCH_NO_CUDA_MEMORY_CACHING keeps caching off.
   virtual void set_caching_enabled(bool enabled) = 0;
   virtual bool caching_enabled() const = 0;
 

@@ -90,6 +90,10 @@ CachingAllocator& Process::make() {
   return *allocator.release();
 }
 
+void Process::set_caching_enabled(bool enabled) {
+  if (!is_caching_off_by_environment()) allocator().set_caching_enabled(enabled);
+}
+
 void Process::throw_out_of_memory(const char* message) const {
   if (const Plug::Thrower thrower = thrower_.load()) thrower(message);
   throw std::runtime_error(message);

@@ -30,6 +30,9 @@ class Process {
   // The text of options on top, in place of the one before. Strict; nothing has changed when it throws InvalidArgument.
   void amend(std::string_view text);
 
+  // Caching stays off where PYTORCH_NO_CUDA_MEMORY_CACHING says so.
+  void set_caching_enabled(bool enabled);
+
   void set_out_of_memory_thrower(Plug::Thrower thrower) { thrower_.store(thrower); }
   [[noreturn]] void throw_out_of_memory(const char* message) const;
 

@@ -122,10 +122,9 @@ std::vector<std::string> take_program(std::vector<std::string>& words) {
 
 // What is wrong with an option is told here, before the program runs and its output hides it.
 int run_simulate(const SimulateCommand& command, std::vector<std::string> program) {
-  CACHALOT_REQUIRE(!program.empty(), "simulate runs a program, and {} words name one (cachalot simulate --help)",
-                   program.size());
   if (command.gpu) simulator::find_gpu_model(*command.gpu);
   if (command.memory) parse_bytes(*command.memory);
+  if (!command.json.empty()) write_file(command.json, "");
   const Simulation simulation = simulate({.program = std::move(program),
                                           .gpu = command.gpu,
                                           .memory = command.memory,

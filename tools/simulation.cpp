@@ -13,11 +13,8 @@
 #include <filesystem>
 #include <fstream>
 #include <map>
-#include <sstream>
 #include <string_view>
-#include <unordered_map>
 
-#include "base/bytes.h"
 #include "base/check.h"
 #include "cachalot/errors.h"
 #include "tools/simulation_files.h"
@@ -206,8 +203,7 @@ void write_driver_trace(const fs::path& folder, const std::string& path) {
 }  // namespace
 
 Simulation simulate(const SimulationOptions& options) {
-  CACHALOT_REQUIRE(!options.program.empty(), "no program is given ({} words after the options)",
-                   options.program.size());
+  CACHALOT_REQUIRE(!options.program.empty(), "simulate runs a program, and {} words name one", options.program.size());
   const fs::path simulator = find_simulator();
   if (!options.trace_path.empty()) write_file(options.trace_path, "");  // now, and not after hours of work
   const ReportFolder reports;

@@ -3,9 +3,7 @@
 
 #include <torch/version.h>
 
-#include <algorithm>
 #include <cstddef>
-#include <cstring>
 #include <exception>
 #include <string_view>
 
@@ -15,10 +13,7 @@
 namespace cachalot::torch_adapter {
 
 inline int fail(std::string_view reason, char* error, std::size_t capacity) {
-  if (capacity == 0) return 1;
-  const std::size_t bytes = std::min(reason.size(), capacity - 1);
-  std::memcpy(error, reason.data(), bytes);
-  error[bytes] = '\0';
+  copy_text(reason, error, capacity);
   return 1;
 }
 

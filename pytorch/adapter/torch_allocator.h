@@ -17,10 +17,8 @@
 #include <c10/cuda/CUDAStream.h>
 
 #include <atomic>
-#include <deque>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <string_view>
 #include <unordered_set>
@@ -149,9 +147,7 @@ class TorchAllocator : public cuda_caching::CUDAAllocator {
   void setMemoryFraction(double fraction, DeviceIndex device) override {
     as_torch([&] { plug_.set_memory_fraction(fraction, device); });
   }
-  void enable(bool value) override {
-    if (!is_uncached_forced()) plug_.set_caching_enabled(value);
-  }
+  void enable(bool value) override { plug_.set_caching_enabled(value); }
   bool isEnabled() const override { return plug_.caching_enabled(); }
 
   void cacheInfo(DeviceIndex device, std::size_t* largest) override {
@@ -314,7 +310,7 @@ class TorchAllocator : public cuda_caching::CUDAAllocator {
     if (bytes == 0) return nullptr;
     void* const ptr = allocate_or_throw(device, bytes, stream);
     if (c10::memoryProfilingEnabled()) [[unlikely]]
-      report(ptr, device, true);
+      report_allocation(ptr, device);
     if (const auto* trace = c10::impl::GPUTrace::get_trace(); trace != nullptr) [[unlikely]] {
       (*trace)->trace_gpu_memory_allocation(c10::kCUDA, reinterpret_cast<std::uintptr_t>(ptr));
     }
@@ -339,10 +335,9 @@ class TorchAllocator : public cuda_caching::CUDAAllocator {
 
   // --- the profiler ---
 
-  void report(void* ptr, DeviceIndex device, bool allocated) {
+  void report_allocation(void* ptr, DeviceIndex device) {
     if (plug_.device_of(ptr) < 0) return;  // allocated with caching off: torch's own does not report it, either
-    const auto bytes = static_cast<std::int64_t>(plug_.allocation(ptr).allocated_bytes);
-    report(ptr, device, allocated ? bytes : -bytes);
+    report(ptr, device, static_cast<std::int64_t>(plug_.allocation(ptr).allocated_bytes));
   }
   void report(void* ptr, DeviceIndex device, std::int64_t change) {
     c10::reportMemoryUsageToProfiler(ptr, change, plug_.memory_allocated(device), plug_.memory_reserved(device),
@@ -356,12 +351,6 @@ class TorchAllocator : public cuda_caching::CUDAAllocator {
   }
 
   // --- small things ---
-
-  // By the environment, as torch reads it: "0" leaves caching on.
-  static bool is_uncached_forced() {
-    static const bool forced = c10::utils::check_env("PYTORCH_NO_CUDA_MEMORY_CACHING") == true;
-    return forced;
-  }
 
   // Whoever asked to be called before memory runs out (CUDA IPC does).
   static bool run_torch_callbacks() {

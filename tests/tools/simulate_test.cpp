@@ -56,6 +56,7 @@ TEST(Simulate, RefusesWhatItCannotDoBeforeTheProgramRuns) {
 TEST(Simulate, RefusesProgramsAndFilesThatAreNot) {
   NEEDS_THE_SIMULATOR();
   expect_complaint("no-such-program-anywhere", "'no-such-program-anywhere' cannot be run");
+  expect_complaint("--json /no/such/folder/report.json echo ran", "'/no/such/folder/report.json' cannot be written");
   expect_complaint("--trace /no/such/folder/trace.csv echo ran", "'/no/such/folder/trace.csv' cannot be written");
 }
 
