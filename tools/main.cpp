@@ -33,6 +33,9 @@ struct ReplayCommand {
   std::optional<std::string> config;
   std::string device_memory = "200000MiB";
   std::optional<double> memory_fraction;
+  double work_us = ReplayOptions().work_us;
+  bool check_hazards = false;
+  int iterations = 1;
   int repeat = 1;
   bool json = false;
   std::string steps;
@@ -45,7 +48,12 @@ void declare(CLI::App& app, ReplayCommand& command) {
       "Prints for each trace: events; peaks of requested, allocated and reserved bytes; fragmentation at the peak of\n"
       "reserved; failed allocations; device calls; simulated driver time; host time an event. A failed allocation\n"
       "does not stop the replay and is no failure of the command. Exit code: 0, or 2 after an error, told in one "
-      "line.");
+      "line.\n"
+      "The device lags as a real one does: each event takes the host a microsecond, each block gets --work-us of work\n"
+      "on its stream, and where " +
+      fmt::format("{}", LaunchQueue::kMostPending) +
+      " blocks of a stream have theirs to come the host waits. Host time is measured\n"
+      "without all that.");
   replay->add_option("TRACE", command.traces, "Traces, text or gzip (data/traces/README.md has the format)")
       ->required();
   replay->add_option("--config", command.config,
@@ -56,14 +64,28 @@ void declare(CLI::App& app, ReplayCommand& command) {
       ->type_name("SIZE")
       ->capture_default_str();
   replay->add_option("--memory-fraction", command.memory_fraction, "Part of the device the allocator may hold, 0 to 1");
-  replay->add_option("--repeat", command.repeat, "Passes to time, the best counts; the figures are the first one's")
+  replay
+      ->add_option("--work-us", command.work_us,
+                   "Microseconds of simulated work on each block; 0: never behind the host")
+      ->type_name("D")
+      ->capture_default_str();
+  replay->add_flag("--check-hazards", command.check_hazards,
+                   "Fail where memory is handed out or unmapped while work may still use it");
+  replay
+      ->add_option("--iterations", command.iterations,
+                   "Times the trace is played in a row on one allocator; what still lives is freed after each")
+      ->type_name("N")
+      ->check(CLI::Range(1, 1000))
+      ->capture_default_str();
+  replay->add_option("--repeat", command.repeat, "Passes to time, the best counts; no other figure comes from them")
       ->type_name("N")
       ->check(CLI::Range(1, 1000000))
       ->capture_default_str();
   replay->add_flag("--json", command.json, "One JSON object a trace, one a line");
   replay
       ->add_option("--steps", command.steps,
-                   "Write the state after every event of one trace (data/golden/README.md has the format)")
+                   "Write the state after every event of one trace, in its first iteration (data/golden/README.md has "
+                   "the format)")
       ->type_name("FILE");
   replay->add_flag("--min-device", command.min_device, "Also find the smallest device that completes the trace");
 }
@@ -151,6 +173,9 @@ ReplayOptions replay_options(const ReplayCommand& command) {
     throw InvalidArgument(fmt::format("--device-memory: {}", error.what()));
   }
   options.memory_fraction = command.memory_fraction;
+  options.work_us = command.work_us;
+  options.check_hazards = command.check_hazards;
+  options.iterations = command.iterations;
   options.repeat = command.repeat;
   options.steps_path = command.steps;
   options.find_min_device = command.min_device;

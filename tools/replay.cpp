@@ -1,7 +1,10 @@
 #include "tools/replay.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <thread>
 #include <utility>
 
@@ -16,15 +19,27 @@ namespace {
 constexpr std::size_t kDevicePageBytes = 2 * kMiB;  // physical memory comes in these
 constexpr std::size_t kLargestDevice = std::size_t{1} << 50;
 constexpr std::size_t kEventsPerReport = 4096;  // between two calls of ReplayOptions::progress
+constexpr std::int64_t kHostNsPerEvent = 1000;
 
-std::shared_ptr<SimulatedDevice> make_device(std::size_t bytes) {
+std::shared_ptr<SimulatedDevice> make_device(std::size_t bytes, bool check_hazards) {
   CACHALOT_REQUIRE(bytes >= kSmallBuffer, "a device of {} bytes is smaller than one segment ({} bytes)", bytes,
                    kSmallBuffer);
   CACHALOT_REQUIRE(bytes <= kLargestDevice, "a device of {} bytes is larger than 1 PiB", bytes);
   SimulatedDevice::Config config;
   config.memory_bytes = bytes;
+  config.check_hazards = check_hazards;
   return std::make_shared<SimulatedDevice>(config);
 }
+
+// The longest keeps the clock far from its end, 292 years, whatever the trace.
+std::int64_t work_ns(double work_us) {
+  constexpr double kLongestUs = 1e6;
+  CACHALOT_REQUIRE(work_us >= 0 && work_us <= kLongestUs, "--work-us {}: the work must take 0 to {} microseconds",
+                   work_us, kLongestUs);
+  return std::llround(work_us * 1000);
+}
+
+Address address_of(const void* pointer) { return reinterpret_cast<Address>(pointer); }
 
 // Counts the parts of a whole as they are done and reports now and then.
 class Progress {
@@ -41,51 +56,28 @@ class Progress {
   std::size_t done_ = 0;
 };
 
-std::array<CallCount, 11> count_calls(const SimulatedDevice& device) {
-  const auto count = [&](DeviceCall call) { return device.count(call); };
-  return {{{"malloc", count(DeviceCall::malloc)},
-           {"free", count(DeviceCall::free)},
-           {"create", count(DeviceCall::create)},
-           {"release", count(DeviceCall::release)},
-           {"map", count(DeviceCall::map)},
-           {"unmap", count(DeviceCall::unmap)},
-           {"set_access", count(DeviceCall::set_access)},
-           {"event_record", count(DeviceCall::event_record)},
-           {"event_query", count(DeviceCall::event_query)},
-           {"stream_wait", count(DeviceCall::stream_wait)},
-           {"synchronize", count(DeviceCall::synchronize) + count(DeviceCall::event_synchronize)}}};
+constexpr std::array kMemoryCalls = {DeviceCall::malloc, DeviceCall::free,  DeviceCall::create,    DeviceCall::release,
+                                     DeviceCall::map,    DeviceCall::unmap, DeviceCall::set_access};
+
+std::uint64_t memory_calls(const SimulatedDevice& device) {
+  std::uint64_t calls = 0;
+  for (const DeviceCall call : kMemoryCalls) calls += device.count(call);
+  return calls;
+}
+
+std::array<CallCount, 12> count_calls(const SimulatedDevice& device) {
+  constexpr std::array kOtherCalls = {DeviceCall::event_record, DeviceCall::event_query, DeviceCall::event_synchronize,
+                                      DeviceCall::stream_wait, DeviceCall::synchronize};
+  const auto counted = [&](DeviceCall call) { return CallCount{to_string(call), device.count(call)}; };
+  std::array<CallCount, kMemoryCalls.size() + kOtherCalls.size()> counts;
+  const auto others = std::ranges::transform(kMemoryCalls, counts.begin(), counted).out;
+  std::ranges::transform(kOtherCalls, others, counted);
+  return counts;
 }
 
 std::size_t bytes_of(const Stat& stat) { return static_cast<std::size_t>(stat.peak); }
 
-// The replay all figures but the times come from. Returns the event that first reached the peak of reserved bytes.
-std::size_t measure(const Trace& trace, const ReplayOptions& options, ReplayResult& result, Progress& progress) {
-  ReplayWorld world(trace, options);
-  std::optional<StepsWriter> steps;
-  if (!options.steps_path.empty()) steps.emplace(options.steps_path, world.allocator());
-
-  std::size_t peak_reserved = 0;
-  std::size_t peak_event = 0;
-  for (std::size_t i = 0; i < trace.events.size(); ++i) {
-    const TraceEvent& event = trace.events[i];
-    const bool served = world.play(event);
-    if (!served) {
-      if (result.ooms++ == 0) result.first_oom_event = i;
-    }
-    const std::size_t reserved = world.allocator().memory_reserved();
-    if (reserved > peak_reserved) {
-      peak_reserved = reserved;
-      peak_event = i;
-    }
-    if (steps && event.is_free()) steps->freed(i);
-    if (steps && !event.is_free() && served) steps->allocated(i, world.pointer(event.slot));
-    if (steps && !served) steps->out_of_memory(i);
-    if (i % kEventsPerReport == kEventsPerReport - 1) progress.done(kEventsPerReport);
-  }
-  progress.done(trace.events.size() % kEventsPerReport);
-  if (steps) steps->finish();
-
-  const DeviceStats stats = world.allocator().memory_stats();
+void fill_in(ReplayResult& result, const DeviceStats& stats) {
   result.peak_requested_bytes = bytes_of(stats.requested_bytes.all);
   result.peak_allocated_bytes = bytes_of(stats.allocated_bytes.all);
   result.peak_reserved_bytes = bytes_of(stats.reserved_bytes.all);
@@ -93,15 +85,129 @@ std::size_t measure(const Trace& trace, const ReplayOptions& options, ReplayResu
     result.ratio = static_cast<double>(result.peak_reserved_bytes) / static_cast<double>(result.peak_requested_bytes);
   }
   result.retries = static_cast<std::uint64_t>(stats.num_alloc_retries);
-  result.device_calls = count_calls(world.device());
-  result.driver_us = world.device().driver_us();
-  return peak_event;
 }
 
-// Fragmentation after `event`. A replay is deterministic, so it is looked at once instead of at every new peak.
-void measure_fragmentation(const Trace& trace, const ReplayOptions& options, std::size_t event, ReplayResult& result) {
+void fill_in(ReplayResult& result, const SimulatedDevice& device) {
+  result.peak_driver_bytes = device.peak_used_bytes();
+  result.device_calls = count_calls(device);
+  result.device_wide_synchronizations = device.count(DeviceCall::synchronize);
+  result.memory_calls = memory_calls(device);
+  result.driver_us = device.driver_us();
+}
+
+// Counts the allocations of a trace's later half, and those of them that made a memory call.
+class LateAllocations {
+ public:
+  LateAllocations(const Trace& trace, const SimulatedDevice& device) : device_(device) {
+    const auto frees = std::ranges::count_if(trace.events, &TraceEvent::is_free);
+    early_ = (trace.events.size() - static_cast<std::size_t>(frees)) / 2;
+  }
+
+  // To be called after each event. Looks at the device only where the next event may be a late allocation.
+  void played(const TraceEvent& event) {
+    const bool is_late = !event.is_free() && seen_ >= early_;
+    if (!event.is_free()) ++seen_;
+    if (seen_ < early_) return;
+    const std::uint64_t calls = memory_calls(device_);
+    if (is_late && calls > calls_) ++made_calls_;
+    calls_ = calls;
+  }
+
+  std::size_t count() const { return seen_ - early_; }
+  std::size_t made_calls() const { return made_calls_; }
+
+ private:
+  const SimulatedDevice& device_;
+  std::size_t early_ = 0;  // allocations that are not late
+  std::size_t seen_ = 0;
+  std::size_t made_calls_ = 0;
+  std::uint64_t calls_ = 0;  // memory calls until now
+};
+
+// After an event of an iteration, both counted from 0.
+struct Moment {
+  int iteration = 0;
+  std::size_t event = 0;
+};
+
+// The replay all figures but the times come from.
+class Measurement {
+ public:
+  Measurement(const Trace& trace, const ReplayOptions& options, ReplayResult& result)
+      : trace_(trace), result_(result), world_(trace, options), late_(trace, world_.device()) {
+    if (!options.steps_path.empty()) steps_.emplace(options.steps_path, world_.allocator());
+  }
+
+  void play_iteration(Progress& progress) {
+    const std::uint64_t calls_before = memory_calls(world_.device());
+    for (std::size_t event = 0; event < trace_.events.size(); ++event) {
+      look_at(event, world_.play_with_work(event));
+      if (event % kEventsPerReport == kEventsPerReport - 1) progress.done(kEventsPerReport);
+    }
+    progress.done(trace_.events.size() % kEventsPerReport);
+    if (steps_ && iteration_ == 0) steps_->finish();
+    result_.live_mappings = world_.device().live_mappings();
+    world_.free_all();
+    result_.memory_calls_per_iteration.push_back(memory_calls(world_.device()) - calls_before);
+    ++iteration_;
+  }
+
+  // When reserved bytes first reached their peak.
+  Moment finish() {
+    fill_in(result_, world_.allocator().memory_stats());
+    fill_in(result_, world_.device());
+    result_.late_allocations = late_.count();
+    result_.late_driver_allocations = late_.made_calls();
+    return peak_;
+  }
+
+ private:
+  void look_at(std::size_t event, bool served) {
+    if (!served && result_.ooms++ == 0) result_.first_oom_event = event;
+    const std::size_t reserved = world_.allocator().memory_reserved();
+    if (reserved > peak_reserved_) {
+      peak_reserved_ = reserved;
+      peak_ = {iteration_, event};
+    }
+    if (iteration_ > 0) return;
+    late_.played(trace_.events[event]);
+    if (steps_) write_step(event, served);
+  }
+
+  void write_step(std::size_t event, bool served) {
+    if (!served) return steps_->out_of_memory(event);
+    if (trace_.events[event].is_free()) return steps_->freed(event);
+    steps_->allocated(event, world_.pointer(trace_.events[event].slot));
+  }
+
+  const Trace& trace_;
+  ReplayResult& result_;
+  ReplayWorld world_;
+  LateAllocations late_;
+  std::optional<StepsWriter> steps_;
+  int iteration_ = 0;
+  std::size_t peak_reserved_ = 0;
+  Moment peak_;
+};
+
+Moment measure(const Trace& trace, const ReplayOptions& options, ReplayResult& result, Progress& progress) {
+  Measurement measurement(trace, options, result);
+  for (int i = 0; i < options.iterations; ++i) measurement.play_iteration(progress);
+  return measurement.finish();
+}
+
+void play_until(ReplayWorld& world, const Trace& trace, Moment moment) {
+  for (int i = 0; i < moment.iteration; ++i) {
+    for (std::size_t event = 0; event < trace.events.size(); ++event) world.play_with_work(event);
+    world.free_all();
+  }
+  for (std::size_t event = 0; event <= moment.event; ++event) world.play_with_work(event);
+}
+
+// A replay is deterministic, so fragmentation is looked at once instead of at every new peak.
+void measure_fragmentation(const Trace& trace, const ReplayOptions& options, Moment moment, ReplayResult& result) {
   ReplayWorld world(trace, options);
-  for (std::size_t i = 0; i <= event; ++i) world.play(trace.events[i]);
+  play_until(world, trace, moment);
   const Fragmentation fragmentation = world.allocator().fragmentation();
   result.internal_fragmentation = fragmentation.internal;
   result.external_fragmentation = fragmentation.external;
@@ -117,33 +223,98 @@ bool try_device(const Trace& trace, const ReplayOptions& options, std::size_t by
 
 }  // namespace
 
+void LaunchQueue::add(std::int64_t end_ns) {
+  if (ends_ns_.size() < kMostPending) return ends_ns_.push_back(end_ns);
+  ends_ns_[oldest_] = end_ns;
+  oldest_ = (oldest_ + 1) % kMostPending;
+}
+
 ReplayWorld::ReplayWorld(const Trace& trace, const ReplayOptions& options)
     : ReplayWorld(trace, options, options.device_bytes) {}
 
 ReplayWorld::ReplayWorld(const Trace& trace, const ReplayOptions& options, std::size_t device_bytes)
-    : streams_(trace.streams),
-      device_(make_device(device_bytes)),
+    : trace_(trace),
+      streams_(trace.streams),
+      device_(make_device(device_bytes, options.check_hazards)),
       allocator_({device_}, parse_options(options.config)),
-      pointers_(trace.slots) {
+      pointers_(trace.slots),
+      work_ns_(work_ns(options.work_us)),
+      check_hazards_(options.check_hazards),
+      queues_(trace.streams.size()) {
   if (options.memory_fraction) allocator_.set_memory_fraction(*options.memory_fraction);
 }
 
+ReplayWorld::~ReplayWorld() {
+  for (const void* pointer : pointers_) {
+    try {
+      device_->given_back(address_of(pointer));
+    } catch (const HazardError&) {  // its handout was the hazard, and that was told
+    }
+  }
+  device_->synchronize();
+}
+
+bool ReplayWorld::play_with_work(std::size_t event_number) {
+  const TraceEvent& event = trace_.events[event_number];
+  device_->advance(kHostNsPerEvent);
+  try {
+    if (event.is_free()) {
+      give_back(event.slot);
+      return true;
+    }
+    const bool served = play(event);
+    if (served) use(event);
+    return served;
+  } catch (const HazardError& error) {
+    throw HazardError(
+        fmt::format("{}: event {} of iteration {}: {}", trace_.path, event_number, iteration_, error.what()));
+  }
+}
+
 void ReplayWorld::free_all() {
-  for (void*& pointer : pointers_) allocator_.deallocate(std::exchange(pointer, nullptr));
+  try {
+    for (std::uint32_t slot = 0; slot < pointers_.size(); ++slot) give_back(slot);
+  } catch (const HazardError& error) {
+    throw HazardError(
+        fmt::format("{}: after the last event of iteration {}: {}", trace_.path, iteration_, error.what()));
+  }
+  ++iteration_;
+}
+
+void ReplayWorld::give_back(std::uint32_t slot) {
+  device_->given_back(address_of(pointers_[slot]));
+  allocator_.deallocate(std::exchange(pointers_[slot], nullptr));
+}
+
+// The block that was just allocated is handed out and gets its work.
+void ReplayWorld::use(const TraceEvent& event) {
+  const Address address = address_of(pointers_[event.slot]);
+  if (address == 0) return;  // an allocation of 0 bytes
+  const Stream stream = streams_[event.stream];
+  device_->handed_out(address, event.bytes, stream);
+  if (work_ns_ == 0 && !check_hazards_) return;  // never pending, and nobody looks at it
+  LaunchQueue& queue = queues_[event.stream];
+  device_->advance_to(queue.has_room_ns());
+  queue.add(device_->launch(stream, work_ns_, {{address, event.bytes}}));
 }
 
 ReplayResult replay(const Trace& trace, const ReplayOptions& options) {
   const std::size_t events = trace.events.size();
-  // Two measuring passes, the timed ones, and about as many as a bisection takes.
-  const std::size_t passes = 2 + static_cast<std::size_t>(options.repeat) + (options.find_min_device ? 12 : 0);
+  // The measuring iterations and those up to the peak once more, the timed passes, and about as many as a bisection
+  // takes.
+  const auto iterations = static_cast<std::size_t>(options.iterations);
+  const std::size_t passes =
+      2 * iterations + static_cast<std::size_t>(options.repeat) + (options.find_min_device ? 12 : 0);
   Progress progress(options.progress, passes * events);
 
   ReplayResult result;
   result.trace = trace.path;
   result.events = events;
-  const std::size_t peak_event = measure(trace, options, result, progress);
-  measure_fragmentation(trace, options, peak_event, result);
-  progress.done(events);
+  result.work_us = options.work_us;
+  result.check_hazards = options.check_hazards;
+  const Moment peak = measure(trace, options, result, progress);
+  measure_fragmentation(trace, options, peak, result);
+  progress.done(iterations * events);
   const std::int64_t ns = time_best_pass(trace, options, options.repeat, [&](int) { progress.done(events); });
   result.ns_per_event = static_cast<double>(ns) / static_cast<double>(events);
   if (options.find_min_device) {
@@ -156,7 +327,9 @@ std::int64_t time_best_pass(const Trace& trace, const ReplayOptions& options, in
                             const std::function<void(int)>& after_pass) {
   using Clock = std::chrono::steady_clock;
   std::thread([] {}).join();
-  ReplayWorld world(trace, options);
+  ReplayOptions unchecked = options;
+  unchecked.check_hazards = false;
+  ReplayWorld world(trace, unchecked);
   auto best = Clock::duration::max();
   for (int pass = 1; pass <= passes; ++pass) {
     const auto start = Clock::now();
@@ -170,8 +343,10 @@ std::int64_t time_best_pass(const Trace& trace, const ReplayOptions& options, in
 
 bool completes(const Trace& trace, const ReplayOptions& options, std::size_t device_bytes) {
   ReplayWorld world(trace, options, device_bytes);
-  return std::all_of(trace.events.begin(), trace.events.end(),
-                     [&](const TraceEvent& event) { return world.play(event); });
+  for (std::size_t event = 0; event < trace.events.size(); ++event) {
+    if (!world.play_with_work(event)) return false;
+  }
+  return true;
 }
 
 std::optional<std::size_t> find_min_device(const Trace& trace, const ReplayOptions& options,

@@ -2,6 +2,10 @@
 //
 // Measuring and timing are separate: the figures come from one replay that looks after every event, the time from
 // another, on a fresh allocator and device, whose loop does nothing but allocate and free.
+//
+// All but the timed replay run on a device that lags as a real one does: each block gets work on its stream as soon as
+// it is allocated, so what was freed a moment ago is still in use. The host waits only where the queue of a stream is
+// full, and learns nothing by it.
 #pragma once
 
 #include <array>
@@ -26,8 +30,11 @@ struct ReplayOptions {
   std::string config;  // the allocator's options, options.h
   std::size_t device_bytes = std::size_t{200000} * kMiB;
   std::optional<double> memory_fraction;  // as by set_memory_fraction; else as `config` has it
+  double work_us = 10;                    // simulated work on each block, microseconds; 0: the device is never behind
+  bool check_hazards = false;             // as SimulatedDevice::Config::check_hazards
+  int iterations = 1;                     // how often the measuring replay plays the trace
   int repeat = 1;                         // passes of the timed replay
-  std::string steps_path;                 // not empty: write the state after each event there
+  std::string steps_path;                 // not empty: write the state after each event of the first iteration there
   bool find_min_device = false;
   std::function<void(double done)> progress;  // called now and then with the part done of the whole, 0 to 1
 };
@@ -41,35 +48,71 @@ struct CallCount {
 struct ReplayResult {
   std::string trace;  // its path
   std::size_t events = 0;
+  double work_us = 0;          // as asked for, and so is check_hazards
+  bool check_hazards = false;  // and none was found
 
+  // All figures but the times are over all iterations, unless they say otherwise.
   // Bytes; the largest of each, at whatever events they were reached.
   std::size_t peak_requested_bytes = 0;
   std::size_t peak_allocated_bytes = 0;
   std::size_t peak_reserved_bytes = 0;
-  double ratio = 0;  // peak reserved / peak requested; 0 when nothing was requested
+  std::size_t peak_driver_bytes = 0;  // physical memory in use on the device, whole 2 MiB units
+  double ratio = 0;                   // peak reserved / peak requested; 0 when nothing was requested
   // At the event that first brought reserved bytes to their peak (stats.h has the formulas).
   double internal_fragmentation = 0;
   double external_fragmentation = 0;
 
   std::size_t ooms = 0;                        // allocations that failed
-  std::optional<std::size_t> first_oom_event;  // 0-based
+  std::optional<std::size_t> first_oom_event;  // 0-based, of the first iteration that had one
   std::uint64_t retries = 0;                   // the device was asked again after the cache was given back
-  std::array<CallCount, 11> device_calls;
-  double driver_us = 0;     // simulated latencies of all device calls, without waiting
-  double ns_per_event = 0;  // host time of the best pass's loop / events
+  std::array<CallCount, 12> device_calls;
+  std::uint64_t device_wide_synchronizations = 0;  // waits for all work of the device; cudaFree's own are not counted
+  double driver_us = 0;                            // simulated latencies of all device calls, without waiting
+  double ns_per_event = 0;                         // host time of the best pass's loop / events
+
+  // Memory calls: those that take, give back, map or unmap memory of the device. An iteration ends with the frees of
+  // what the trace leaves alive.
+  std::uint64_t memory_calls = 0;
+  std::vector<std::uint64_t> memory_calls_per_iteration;
+  // In the first iteration, of the later half of the trace's allocations (the larger half, if they differ): how many
+  // there are, failed ones as well, and how many made a memory call.
+  std::size_t late_allocations = 0;
+  std::size_t late_driver_allocations = 0;
+  std::size_t live_mappings = 0;  // after the last event
 
   // With find_min_device: the smallest device found that completes the trace; nullopt when even 1 PiB does not.
   std::optional<std::size_t> min_device_bytes;
 };
 
-// A fresh allocator on a fresh device, set up as the options say, and the slots of one trace.
+// The work queued on one stream, in order. The driver's queue has room for so many launches; the next one makes the
+// host wait for the oldest.
+class LaunchQueue {
+ public:
+  static constexpr std::size_t kMostPending = 1024;
+
+  // The time from which there is room for one more launch.
+  std::int64_t has_room_ns() const { return ends_ns_.size() < kMostPending ? 0 : ends_ns_[oldest_]; }
+  void add(std::int64_t end_ns);
+
+ private:
+  std::vector<std::int64_t> ends_ns_;  // a ring, once it is as long as it may be
+  std::size_t oldest_ = 0;
+};
+
+// A fresh allocator on a fresh device, set up as the options say, and the slots of one trace, which must outlive it.
 class ReplayWorld {
  public:
-  // Throws InvalidArgument for options the allocator refuses and for a device smaller than a segment.
+  // Throws InvalidArgument for options the allocator refuses, for a device smaller than a segment, and for a time of
+  // work that is negative, longer than a second or none at all (NaN).
   ReplayWorld(const Trace& trace, const ReplayOptions& options);
   ReplayWorld(const Trace& trace, const ReplayOptions& options, std::size_t device_bytes);
+  // The program ends: it holds nothing any more and its work is done, so that the allocator may give everything back.
+  ~ReplayWorld();
+  ReplayWorld(const ReplayWorld&) = delete;
+  ReplayWorld& operator=(const ReplayWorld&) = delete;
 
-  // Plays one event. False: it is an allocation, and it failed; its free will then do nothing.
+  // Plays one event, the allocator's part alone: no time passes and the block gets no work. Hazards are not checked,
+  // and the options must not ask for it. False: it is an allocation, and it failed; its free will then do nothing.
   bool play(const TraceEvent& event) {
     void*& pointer = pointers_[event.slot];
     if (event.is_free()) {
@@ -84,28 +127,43 @@ class ReplayWorld {
     }
   }
 
+  // Plays an event of the trace, by its number, as a program does on a device that lags: the event costs the host a
+  // microsecond, and the block gets its work. Throws HazardError, which names the trace and the event.
+  bool play_with_work(std::size_t event);
+
+  // Ends an iteration of the trace: frees what still lives. Throws HazardError.
   void free_all();
 
   CachingAllocator& allocator() { return allocator_; }
-  const SimulatedDevice& device() const { return *device_; }
+  SimulatedDevice& device() { return *device_; }
   void* pointer(std::uint32_t slot) const { return pointers_[slot]; }
 
  private:
+  void give_back(std::uint32_t slot);
+  void use(const TraceEvent& event);
+
+  const Trace& trace_;
   std::vector<Stream> streams_;
   std::shared_ptr<SimulatedDevice> device_;
   CachingAllocator allocator_;
   std::vector<void*> pointers_;  // by slot
+
+  const std::int64_t work_ns_;
+  const bool check_hazards_;
+  std::vector<LaunchQueue> queues_;  // by stream
+  int iteration_ = 1;
 };
 
-// Everything at once. Throws InvalidArgument (options; steps_path cannot be written) and CudaError.
+// Everything at once. Throws InvalidArgument (options; steps_path cannot be written), CudaError and HazardError.
 ReplayResult replay(const Trace& trace, const ReplayOptions& options);
 
 // Nanoseconds the loop of the fastest of `passes` replays took, all on one allocator: after each, what still lives is
-// freed and the cache is kept. Starts a thread first, so that the C library works as it does in real programs.
+// freed and the cache is kept. No simulated work and no checks, whatever the options say. Starts a thread first, so
+// that the C library works as it does in real programs.
 std::int64_t time_best_pass(const Trace& trace, const ReplayOptions& options, int passes,
                             const std::function<void(int passes_done)>& after_pass = {});
 
-// Whether every allocation of the trace succeeds on a device of this size.
+// Whether every allocation of the trace, played once, succeeds on a device of this size.
 bool completes(const Trace& trace, const ReplayOptions& options, std::size_t device_bytes);
 
 // Bisects for the smallest device that completes the trace, between one too small for what lives at once and one that

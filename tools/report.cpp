@@ -40,6 +40,22 @@ std::string calls_text(const ReplayResult& result) {
   return text.empty() ? "none" : text;
 }
 
+std::string memory_calls_text(const ReplayResult& result) {
+  const std::vector<std::uint64_t>& each = result.memory_calls_per_iteration;
+  const std::string total = fmt::format("{}", result.memory_calls);
+  if (each.size() < 2) return total;
+  return fmt::format("{} in {} iterations: {} in the first, {} in the last", total, each.size(), each.front(),
+                     each.back());
+}
+
+std::string late_text(const ReplayResult& result) {
+  if (result.late_allocations == 0) return "none";
+  const double share =
+      static_cast<double>(result.late_driver_allocations) / static_cast<double>(result.late_allocations);
+  return fmt::format("{} of {} made memory calls ({}), in the later half of the trace", result.late_driver_allocations,
+                     result.late_allocations, percent(share));
+}
+
 std::string min_device_text(const ReplayResult& result) {
   return result.min_device_bytes ? bytes_text(*result.min_device_bytes) : "above 1 PiB";
 }
@@ -51,15 +67,22 @@ std::string line(const char* label, const std::string& value) { return fmt::form
 std::string to_text(const ReplayResult& result, bool with_min_device) {
   std::string text = result.trace + "\n";
   text += line("events", fmt::format("{}", result.events));
+  text += line("simulated work", fmt::format("{} us an allocation", result.work_us));
+  text += line("hazards", result.check_hazards ? "checked, none found" : "not checked");
   text += line("peak requested", bytes_text(result.peak_requested_bytes));
   text += line("peak allocated", bytes_text(result.peak_allocated_bytes));
   text += line("peak reserved", bytes_text(result.peak_reserved_bytes));
+  text += line("peak on the device", bytes_text(result.peak_driver_bytes));
   text += line("reserved / requested", fmt::format("{:.4f}", result.ratio));
   text += line("internal fragmentation", percent(result.internal_fragmentation) + " at the peak of reserved");
   text += line("external fragmentation", percent(result.external_fragmentation) + " at the peak of reserved");
   text += line("out of memory", ooms_text(result));
   text += line("retries", fmt::format("{}", result.retries));
   text += line("device calls", calls_text(result));
+  text += line("memory calls", memory_calls_text(result));
+  text += line("late allocations", late_text(result));
+  text += line("device-wide waits", fmt::format("{}", result.device_wide_synchronizations));
+  text += line("live mappings", fmt::format("{} at the end", result.live_mappings));
   text += line("simulated driver time", fmt::format("{:.3f} ms", result.driver_us / 1000));
   text += line("host time", fmt::format("{:.1f} ns an event", result.ns_per_event));
   if (with_min_device) text += line("smallest device", min_device_text(result));
@@ -93,9 +116,12 @@ std::string to_json(const ReplayResult& result, bool with_min_device) {
   nlohmann::ordered_json json;
   json["trace"] = result.trace;
   json["events"] = result.events;
+  json["work_us"] = result.work_us;
+  json["check_hazards"] = result.check_hazards;
   json["peak_requested_bytes"] = result.peak_requested_bytes;
   json["peak_allocated_bytes"] = result.peak_allocated_bytes;
   json["peak_reserved_bytes"] = result.peak_reserved_bytes;
+  json["peak_driver_bytes"] = result.peak_driver_bytes;
   json["ratio"] = result.ratio;
   json["internal_fragmentation"] = result.internal_fragmentation;
   json["external_fragmentation"] = result.external_fragmentation;
@@ -104,6 +130,12 @@ std::string to_json(const ReplayResult& result, bool with_min_device) {
   if (result.first_oom_event) json["first_oom_event"] = *result.first_oom_event;
   json["retries"] = result.retries;
   json["device_calls"] = calls;
+  json["memory_calls"] = result.memory_calls;
+  json["memory_calls_per_iteration"] = result.memory_calls_per_iteration;
+  json["late_allocations"] = result.late_allocations;
+  json["late_driver_allocations"] = result.late_driver_allocations;
+  json["device_wide_synchronizations"] = result.device_wide_synchronizations;
+  json["live_mappings"] = result.live_mappings;
   json["driver_us"] = result.driver_us;
   json["ns_per_event"] = result.ns_per_event;
   if (with_min_device) {

@@ -64,8 +64,9 @@ TEST(CommandLine, ShowsItsVersionAndHelp) {
   expect_contains(run("--help").out, {"replay"});
   const Outcome help = run("replay --help");
   EXPECT_EQ(help.exit_code, 0);
-  expect_contains(help.out, {"--config", "--device-memory", "--memory-fraction", "--repeat", "--json", "--steps",
-                             "--min-device", "200000MiB"});
+  expect_contains(help.out,
+                  {"--config", "--device-memory", "--memory-fraction", "--work-us", "--check-hazards", "--iterations",
+                   "--repeat", "--json", "--steps", "--min-device", "200000MiB", "1024 blocks"});
 }
 
 TEST(CommandLine, ReportsEveryFigureAsText) {
@@ -76,6 +77,23 @@ TEST(CommandLine, ReportsEveryFigureAsText) {
                   {trace("lsm"), "events", "10585", "peak requested", "peak allocated", "peak reserved",
                    "reserved / requested", "internal fragmentation", "external fragmentation", "out of memory",
                    "retries", "device calls", "simulated driver time", "host time", "smallest device"});
+  expect_contains(result.out, {"10 us an allocation", "not checked", "peak on the device", "memory calls",
+                               "late allocations", "device-wide waits", "live mappings"});
+}
+
+TEST(CommandLine, ReportsTheLagTheHazardsAndTheIterationsAsAskedFor) {
+  const std::string asked = "--work-us 2.5 --check-hazards --iterations 3 " + trace("lsm");
+  const Outcome result = run("replay " + asked);
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  expect_contains(result.out, {"2.5 us an allocation", "checked, none found", "8 in 3 iterations: 8 in the first, 0 in",
+                               " of 2647 made memory calls (0."});
+  const nlohmann::json json = json_of(asked);
+  EXPECT_EQ(json["work_us"], 2.5);
+  EXPECT_EQ(json["check_hazards"], true);
+  EXPECT_EQ(json["memory_calls"], 8);
+  EXPECT_EQ(json["memory_calls_per_iteration"], (std::vector<int>{8, 0, 0}));
+  EXPECT_EQ(json["late_allocations"], 2647);
+  EXPECT_EQ(json["peak_driver_bytes"], json["peak_reserved_bytes"]);
 }
 
 TEST(CommandLine, EndsTheTextOfSeveralTracesWithATable) {
@@ -98,14 +116,36 @@ TEST(CommandLine, WritesTheJsonKeysItPromises) {
   const nlohmann::json json = json_of(trace("lsm"));
   std::set<std::string> keys;
   for (const auto& [key, value] : json.items()) keys.insert(key);
-  EXPECT_EQ(keys,
-            (std::set<std::string>{"trace", "events", "peak_requested_bytes", "peak_allocated_bytes",
-                                   "peak_reserved_bytes", "ratio", "internal_fragmentation", "external_fragmentation",
-                                   "ooms", "first_oom_event", "retries", "device_calls", "driver_us", "ns_per_event"}));
+  EXPECT_EQ(keys, (std::set<std::string>{"trace",
+                                         "events",
+                                         "work_us",
+                                         "check_hazards",
+                                         "peak_requested_bytes",
+                                         "peak_allocated_bytes",
+                                         "peak_reserved_bytes",
+                                         "peak_driver_bytes",
+                                         "ratio",
+                                         "internal_fragmentation",
+                                         "external_fragmentation",
+                                         "ooms",
+                                         "first_oom_event",
+                                         "retries",
+                                         "device_calls",
+                                         "memory_calls",
+                                         "memory_calls_per_iteration",
+                                         "late_allocations",
+                                         "late_driver_allocations",
+                                         "device_wide_synchronizations",
+                                         "live_mappings",
+                                         "driver_us",
+                                         "ns_per_event"}));
   std::set<std::string> calls;
   for (const auto& [key, value] : json["device_calls"].items()) calls.insert(key);
-  EXPECT_EQ(calls, (std::set<std::string>{"malloc", "free", "create", "release", "map", "unmap", "set_access",
-                                          "event_record", "event_query", "stream_wait", "synchronize"}));
+  EXPECT_EQ(calls,
+            (std::set<std::string>{"malloc", "free", "create", "release", "map", "unmap", "set_access", "event_record",
+                                   "event_query", "event_synchronize", "stream_wait", "synchronize"}));
+  EXPECT_EQ(json["work_us"], 10);
+  EXPECT_EQ(json["check_hazards"], false);
   EXPECT_EQ(json["events"], 10585);
   EXPECT_EQ(json["ooms"], 0);
   EXPECT_TRUE(json["first_oom_event"].is_null());
@@ -179,6 +219,13 @@ TEST(CommandLine, RefusesBadOptions) {
   expect_contains(complaint("replay --repeat 0 " + lsm), {"--repeat", "0"});
   expect_contains(complaint("replay --repeat -1 " + lsm), {"--repeat", "-1"});
   expect_contains(complaint("replay --repeat many " + lsm), {"--repeat", "many"});
+  expect_contains(complaint("replay --work-us -1 " + lsm), {"--work-us", "-1", "0 to 1000000"});
+  expect_contains(complaint("replay --work-us nan " + lsm), {"--work-us", "nan", "0 to 1000000"});
+  expect_contains(complaint("replay --work-us inf " + lsm), {"--work-us", "inf", "0 to 1000000"});
+  expect_contains(complaint("replay --work-us abc " + lsm), {"--work-us", "abc"});
+  expect_contains(complaint("replay --iterations 0 " + lsm), {"--iterations", "0", "1000"});
+  expect_contains(complaint("replay --iterations 1001 " + lsm), {"--iterations", "1001"});
+  expect_contains(complaint("replay --iterations many " + lsm), {"--iterations", "many"});
   expect_contains(complaint("replay --memory-fraction 1.5 " + lsm), {"fraction", "1.5"});
   expect_contains(complaint("replay --memory-fraction -0.5 " + lsm), {"fraction", "-0.5"});
   expect_contains(complaint("replay --memory-fraction nan " + lsm), {"fraction", "nan"});

@@ -3,9 +3,11 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <filesystem>
 #include <fstream>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/bytes.h"
@@ -47,6 +49,7 @@ TEST(Replay, CountsBytesAsPyTorchDoes) {
   EXPECT_EQ(result.peak_requested_bytes, 1000u + 3145729u);
   EXPECT_EQ(result.peak_allocated_bytes, 1024u + 3146240u);
   EXPECT_EQ(result.peak_reserved_bytes, 22 * kMiB);
+  EXPECT_EQ(result.peak_driver_bytes, 22 * kMiB);
   EXPECT_DOUBLE_EQ(result.ratio, 22.0 * 1048576 / (1000 + 3145729));
   EXPECT_EQ(result.ooms, 0u);
   EXPECT_EQ(result.first_oom_event, std::nullopt);
@@ -58,6 +61,9 @@ TEST(Replay, CountsDeviceCallsAndTheirLatencies) {
   const ReplayResult result = replay(trace_of(kTwoBlocks), {});
   EXPECT_EQ(calls(result, "malloc"), 2u);
   EXPECT_EQ(calls(result, "free"), 0u);
+  EXPECT_EQ(result.memory_calls, 2u);
+  EXPECT_EQ(result.device_wide_synchronizations, 0u);
+  EXPECT_EQ(result.live_mappings, 0u);
   const LatencyModel latency = LatencyModel::published();
   EXPECT_DOUBLE_EQ(result.driver_us, 2 * latency[DeviceCall::malloc] + 22 * latency.malloc_us_per_mib);
 }
@@ -151,6 +157,228 @@ TEST(Replay, RefusesAMemoryFractionOutOfRange) {
     options.memory_fraction = fraction;
     EXPECT_NE(complaint(trace_of(kTwoBlocks), options), "") << fraction;
   }
+}
+
+std::string allocations(int count) {
+  std::string text;
+  for (int i = 0; i < count; ++i) text += "a," + std::to_string(i) + ",512," + std::to_string(i % 2) + "\n";
+  return text;
+}
+
+std::int64_t lag_ns(ReplayWorld& world, Stream stream) {
+  return world.device().stream_ready_ns(stream) - world.device().clock_ns();
+}
+
+TEST(Lag, IsTheWorkOfTheBlocksAheadOfTheHost) {
+  const Trace trace = trace_of("a,1,512,0\nf,1\na,2,512,0\n");
+  ReplayOptions options;
+  options.work_us = 10.5;
+  ReplayWorld world(trace, options);
+  world.play_with_work(0);
+  EXPECT_EQ(lag_ns(world, nullptr), 10'500);
+  world.play_with_work(1);
+  world.play_with_work(2);
+  EXPECT_EQ(lag_ns(world, nullptr), 2 * 10'500 - 2 * 1000);  // each event takes the host a microsecond
+}
+
+TEST(Lag, GrowsUntilEachStreamHasAsManyLaunchesPendingAsItMay) {
+  const Trace trace = trace_of(allocations(6000));
+  ReplayWorld world(trace, {});
+  const auto most_ns = static_cast<std::int64_t>(LaunchQueue::kMostPending) * 10'000;
+  for (std::size_t event = 0; event < trace.events.size(); ++event) {
+    world.play_with_work(event);
+    const Stream stream = trace.streams[trace.events[event].stream];
+    ASSERT_LE(lag_ns(world, stream), most_ns) << event;
+    // By then each launch waits for the one 1,024 before it, or finds that done by the wait for the other stream's.
+    if (event >= 4000) {
+      ASSERT_GT(lag_ns(world, stream), most_ns - 20'000) << event;
+    }
+  }
+}
+
+TEST(Lag, TellsTheAllocatorNothing) {
+  const Trace trace = trace_of(allocations(3000));
+  ReplayOptions options;
+  options.check_hazards = true;
+  ReplayWorld world(trace, options);
+  for (std::size_t event = 0; event < trace.events.size(); ++event) world.play_with_work(event);
+  EXPECT_EQ(world.device().count(DeviceCall::event_synchronize), 0u);
+  EXPECT_EQ(world.device().count(DeviceCall::synchronize), 0u);
+  // The first block's work is long done, but the host was never told: another stream's block must not overlap it.
+  const void* first = world.pointer(trace.events[0].slot);
+  world.device().given_back(reinterpret_cast<Address>(first));
+  EXPECT_THROW(world.device().handed_out(reinterpret_cast<Address>(first), 512, trace.streams[1]), HazardError);
+  world.device().handed_out(reinterpret_cast<Address>(first), 512, trace.streams[0]);
+}
+
+TEST(Lag, IsNoneWithoutWork) {
+  const Trace trace = trace_of(allocations(100));
+  ReplayOptions options;
+  options.work_us = 0;
+  for (const bool check_hazards : {false, true}) {
+    options.check_hazards = check_hazards;
+    ReplayWorld world(trace, options);
+    for (std::size_t event = 0; event < trace.events.size(); ++event) {
+      const std::int64_t before = world.device().clock_ns();
+      world.play_with_work(event);
+      EXPECT_GE(world.device().clock_ns(), before + 1000);
+      for (const Stream stream : trace.streams) EXPECT_LE(lag_ns(world, stream), 0);
+    }
+  }
+}
+
+TEST(Lag, DoesNotChangeWhatIsDecidedOnSegments) {
+  const Trace trace = read_trace(kTraces + "frag_toy.csv.gz");
+  ReplayOptions options = on_device(3300 * kMiB);
+  const ReplayResult behind = replay(trace, options);
+  options.work_us = 0;
+  const ReplayResult idle = replay(trace, options);
+  EXPECT_GT(behind.retries, 0u);
+  EXPECT_EQ(behind.retries, idle.retries);
+  EXPECT_EQ(behind.peak_reserved_bytes, idle.peak_reserved_bytes);
+  EXPECT_EQ(behind.memory_calls, idle.memory_calls);
+}
+
+TEST(Lag, IsRefusedWhereItIsNoTime) {
+  ReplayOptions options;
+  for (const auto& [work_us, text] : {std::pair{-1.0, "-1"}, {std::nan(""), "nan"}, {1e6 + 1, "1000001"}}) {
+    options.work_us = work_us;
+    EXPECT_EQ(complaint(trace_of(kTwoBlocks), options),
+              std::string("--work-us ") + text + ": the work must take 0 to 1000000 microseconds");
+  }
+}
+
+// A world after one block of the trace was used on a stream that the allocator was not told of, and freed.
+const std::string kOneAfterTheOther = "a,1,512,0\nf,1\na,2,512,0\n";
+
+void use_elsewhere(ReplayWorld& world) {
+  const auto address = reinterpret_cast<Address>(world.pointer(0));
+  world.device().launch(world.device().stream(), 1000, {{address, 512}});
+}
+
+TEST(Hazards, AreFoundWhereTheyAreCheckedAndNameTraceAndEvent) {
+  const Trace trace = trace_of(kOneAfterTheOther);
+  for (const double work_us : {0.0, 10.0}) {
+    ReplayOptions options;
+    options.work_us = work_us;
+    options.check_hazards = true;
+    ReplayWorld world(trace, options);
+    world.play_with_work(0);
+    use_elsewhere(world);
+    world.play_with_work(1);
+    try {
+      world.play_with_work(2);
+      ADD_FAILURE() << "no hazard was found";
+    } catch (const HazardError& error) {
+      EXPECT_EQ(std::string(error.what()).rfind(trace.path + ": event 2 of iteration 1: ", 0), 0u) << error.what();
+    }
+  }
+}
+
+TEST(Hazards, OfTheWorkOnBlocksAreRecordedEvenIfItTakesNoTime) {
+  const Trace trace = trace_of(kOneAfterTheOther);
+  ReplayOptions options;
+  options.work_us = 0;
+  options.check_hazards = true;
+  ReplayWorld world(trace, options);
+  world.play_with_work(0);
+  const auto address = reinterpret_cast<Address>(world.pointer(0));
+  world.play_with_work(1);
+  EXPECT_THROW(world.device().handed_out(address, 512, world.device().stream()), HazardError);
+}
+
+TEST(Hazards, AreNotLookedForUnlessAskedTo) {
+  const Trace trace = trace_of(kOneAfterTheOther);
+  ReplayWorld world(trace, {});
+  world.play_with_work(0);
+  use_elsewhere(world);
+  world.play_with_work(1);
+  EXPECT_NO_THROW(world.play_with_work(2));
+}
+
+TEST(Hazards, AreNoneInTheTracesEvenWhereMemoryRunsOutAndBlocksStayAlive) {
+  ReplayOptions options = on_device(2400 * kMiB);
+  options.check_hazards = true;
+  options.iterations = 2;
+  options.find_min_device = true;
+  const ReplayResult result = replay(read_trace(kTraces + "streams.csv.gz"), options);
+  EXPECT_GT(result.ooms, 0u);
+  EXPECT_TRUE(result.check_hazards);
+}
+
+TEST(Iterations, GoOnWithTheCacheOfThoseBefore) {
+  const Trace trace = read_trace(kTraces + "gpt2_varlen.csv.gz");
+  ReplayOptions options;
+  const ReplayResult once = replay(trace, options);
+  ASSERT_EQ(once.memory_calls_per_iteration.size(), 1u);
+  EXPECT_GT(once.memory_calls, 0u);
+  EXPECT_EQ(once.memory_calls, once.memory_calls_per_iteration[0]);
+  EXPECT_EQ(once.memory_calls, calls(once, "malloc") + calls(once, "free"));
+
+  options.iterations = 3;
+  const ReplayResult thrice = replay(trace, options);
+  EXPECT_EQ(thrice.memory_calls_per_iteration, (std::vector<std::uint64_t>{once.memory_calls, 0, 0}));
+  EXPECT_EQ(thrice.memory_calls, once.memory_calls);
+  EXPECT_EQ(thrice.late_driver_allocations, once.late_driver_allocations);
+  EXPECT_EQ(thrice.peak_reserved_bytes, once.peak_reserved_bytes);
+  EXPECT_EQ(thrice.internal_fragmentation, once.internal_fragmentation);
+}
+
+// At first the 4 MiB and the 16 MiB share a segment of 20 MiB. From the second iteration on, the 4 MiB come to lie in
+// the segment of 10 MiB, and the 10 MiB need another one.
+const std::string kBetterTheFirstTime = "a,1,4194304,0\na,2,16777216,0\na,3,10485760,0\n";
+
+TEST(Iterations, BeginWithNothingAliveAndEachMayReachThePeak) {
+  ReplayOptions options;
+  options.iterations = 3;
+  const ReplayResult result = replay(trace_of(kBetterTheFirstTime), options);
+  EXPECT_EQ(result.memory_calls_per_iteration, (std::vector<std::uint64_t>{2, 1, 0}));
+  EXPECT_EQ(result.peak_requested_bytes, 30 * kMiB);
+  EXPECT_EQ(result.peak_reserved_bytes, 40 * kMiB);
+  EXPECT_EQ(result.peak_driver_bytes, 40 * kMiB);
+  EXPECT_DOUBLE_EQ(result.external_fragmentation, 1 - 6.0 / 10);  // free at the peak: 6 MiB and 4 MiB
+}
+
+TEST(Iterations, CountTheFailuresOfAll) {
+  ReplayOptions options = on_device(38 * kMiB);
+  options.iterations = 3;
+  const ReplayResult result = replay(trace_of(kBetterTheFirstTime), options);
+  EXPECT_EQ(result.ooms, 2u);
+  EXPECT_EQ(result.first_oom_event, 2u);
+}
+
+TEST(Iterations, WriteTheStepsOfTheFirst) {
+  const TemporaryFile once;
+  const TemporaryFile thrice;
+  ReplayOptions options;
+  options.steps_path = once.path();
+  replay(trace_of(kTwoBlocks), options);
+  options.steps_path = thrice.path();
+  options.iterations = 3;
+  replay(trace_of(kTwoBlocks), options);
+  EXPECT_NE(read_whole(once.path()), "");
+  EXPECT_EQ(read_whole(thrice.path()), read_whole(once.path()));
+}
+
+TEST(LateAllocations, AreTheLaterHalfAndCountWhereTheyMadeMemoryCalls) {
+  // Five allocations, so three are late: one from the cache, one with a new segment, one that fails and is counted.
+  const std::string text = "a,1,10485760,0\na,2,512,0\nf,1\na,3,10485760,0\na,4,4194304,0\nf,2\na,5,41943040,0\n";
+  const ReplayResult result = replay(trace_of(text), on_device(32 * kMiB));
+  EXPECT_EQ(result.ooms, 1u);
+  EXPECT_EQ(result.late_allocations, 3u);
+  EXPECT_EQ(result.late_driver_allocations, 2u);
+}
+
+TEST(LateAllocations, CountTheOnlyOne) {
+  const ReplayResult result = replay(trace_of("a,1,512,0\nf,1\n"), {});
+  EXPECT_EQ(result.late_allocations, 1u);
+  EXPECT_EQ(result.late_driver_allocations, 1u);
+}
+
+TEST(LateAllocations, AreNotBlamedForCallsOfEarlierOnes) {
+  const ReplayResult result = replay(trace_of("a,1,512,0\na,2,512,0\n"), {});
+  EXPECT_EQ(result.late_allocations, 1u);
+  EXPECT_EQ(result.late_driver_allocations, 0u);
 }
 
 TEST(MinDevice, IsWhatLivesAtOnceWhereNothingIsLost) {
