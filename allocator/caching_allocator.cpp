@@ -187,9 +187,10 @@ void CachingAllocator::configure(const Options& options) {
 }
 
 void CachingAllocator::apply(const Options& options, bool sets_fraction) {
-  CACHALOT_REQUIRE(options.heap == options_.heap,
-                   "heap:{} cannot be set at run time: the heap is '{}' since the allocator was made", options.heap,
-                   options_.heap);
+  const auto heap = [](const Options& o) { return uses_pages(o) ? "pages" : "segments"; };
+  CACHALOT_REQUIRE(uses_pages(options) == uses_pages(options_),
+                   "heap:{} cannot be set at run time: the heap is '{}' since the allocator was made", heap(options),
+                   heap(options_));
   CACHALOT_REQUIRE(options.backend == options_.backend, "backend:{} cannot be set at run time: the backend is '{}'",
                    options.backend, options_.backend);
   options_ = options;

@@ -22,13 +22,16 @@ DeviceAllocator::DeviceAllocator(std::shared_ptr<Device> device, PageMap& page_m
       device_(std::move(device)),
       index_(device_->index()),
       frees_(*device_, mutex_, [this](Block& block) { finish_waiting(block); }) {
+  choose_heap(options);
   apply(options);
   counters_.max_split_size = options.max_split_size == Options::kUnlimited ? -1 : as_signed(options.max_split_size);
   if (options.per_process_memory_fraction < 1) set_memory_fraction(options.per_process_memory_fraction);
 }
 
 DeviceAllocator::~DeviceAllocator() {
+  give_back_pages();
   for (const auto& [address, head] : heap_.segments()) {
+    if (pages_ != nullptr && pages_->holds(address)) continue;
     std::size_t bytes = 0;
     for (const Block* block = head; !block->is_edge(); block = block->next) bytes += block->size();
     try {
@@ -59,7 +62,9 @@ CACHALOT_FAST_PATH DeviceAllocator::Request DeviceAllocator::make_request(std::s
 CACHALOT_FAST_PATH bool DeviceAllocator::splits(const Block& block, Request request) const {
   const BlockPool& pool = block.arena->pool;
   const bool may_split = pool.owner() == nullptr || pool.owner()->may_split;
-  return may_split && should_split(pool.kind(), block.size(), request.rounded, options_);
+  // The page heap splits large blocks as small ones. No branch: see should_split.
+  const auto rule = static_cast<PoolKind>(static_cast<unsigned>(pool.kind()) & unsigned{!splits_everything_});
+  return may_split && should_split(rule, block.size(), request.rounded, options_);
 }
 
 CACHALOT_FAST_PATH void* DeviceAllocator::hand_out(Block& block, std::size_t rounded, std::size_t bytes, bool split,
@@ -298,6 +303,7 @@ bool DeviceAllocator::deallocate_uncached(const void* ptr) {
 void DeviceAllocator::apply(const Options& options) {
   const Lock lock(mutex_);
   options_ = options;
+  if (pages_ != nullptr) options_.max_split_size = Options::kUnlimited;  // no block of the page heap is kept whole
   rounds_by_divisions_ = rounds_by_divisions(options);
   update_aging();
 }

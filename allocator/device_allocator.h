@@ -2,7 +2,9 @@
 //
 // The order of decisions is PyTorch's (native caching allocator, 2.11), step by step in allocate and obtain. Files:
 //   device_allocator.cpp   malloc and free, the fast path
-//   device_growth.cpp      the slow path: grow, collect garbage, give back segments, synchronize
+//   device_pages.cpp       the slow path over the page heap: streams, and where a request goes
+//   device_page_calls.cpp  the same: what the driver is asked for, and how pages go back
+//   device_growth.cpp      the slow path over segments: grow, collect garbage, give back segments, synchronize
 //   out_of_memory.cpp      who is told, and what the message says
 //   private_pools.cpp      pools, redirection, checkpoints
 //   device_inspection.cpp  statistics, fragmentation, snapshot, validate
@@ -22,6 +24,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "base/check.h"
@@ -36,6 +39,8 @@
 #include "cachalot/stats.h"
 #include "observe/counters.h"
 #include "observe/history.h"
+#include "pages/page_heap.h"
+#include "pages/placement.h"
 #include "policy/torch_policy.h"
 #include "segments/segment_heap.h"
 #include "streams/deferred_frees.h"
@@ -154,6 +159,13 @@ class DeviceAllocator {
     kBypassed = 16,     // caching is off
     kContexts = 32,     // blocks may hold the context of their allocation, from then on for good
   };
+  // What the device did not take back: memory (0: only addresses), and where it may still be mapped.
+  struct Orphan {
+    MemoryHandle memory;
+    std::size_t bytes;
+    std::vector<Address> views;
+  };
+  class BackingCalls;
   // Holds slow_mutex_ for a stretch of a function that holds mutex_.
   class SlowSection;
   class PoolHold;
@@ -164,6 +176,7 @@ class DeviceAllocator {
   const BlockPool& large() const { return default_pools_[1]; }
 
   static constexpr std::size_t kNoLimit = std::numeric_limits<std::size_t>::max();
+  static constexpr std::size_t kEverything = std::numeric_limits<std::size_t>::max();
 
   // malloc and free (device_allocator.cpp)
   void* allocate(std::size_t bytes, Stream stream, const Context& context);
@@ -216,6 +229,50 @@ class DeviceAllocator {
   void return_to_heap(const Departing& departing);
   void count_released(const Departing& departing);
 
+  // slow path over the page heap (device_pages.cpp); slow_mutex_ is held
+  void choose_heap(const Options& options);
+  bool is_paged(const BlockPool& pool) const {
+    return pages_ != nullptr && (pool.owner() == nullptr || !pool.owner()->provider);
+  }
+  StreamClock& clock_of(Stream stream);
+  void end_epoch(StreamClock& clock);
+  bool record_epoch(StreamClock& clock);
+  void refresh_clocks();
+  bool event_is_done(Event event);
+  void wait_for_stream(StreamClock& waiter, StreamClock& other);
+  bool wait_for_a_better(Request request, StreamClock& clock, const std::optional<BackingPlan>& plan);
+  void drop_stale_views();
+  void drop_done_views();
+  void finish_all_work();
+  enum class Whose { ordered, anybodys };  // memory whose last use comes before the stream's next work; or any
+  bool may_take(const Block& block, Stream stream, Whose whose) const;
+  Block* obtain_from_pages(Request request, const Context& context);
+  Block* search_fragments(Request request);
+  Block* take_page(Request request);
+  void return_whole_pages();
+  BlockPool& large_pool_beside(Request request);
+  Block* find_to_take_over(Request request, Whose whose) const;
+  Block* take_over(Request request);
+  Placement placement(Request request, Whose whose, bool may_move = true);
+  Block* bring_together_or_create(Request request, StreamClock& clock, const Context& context);
+  bool may_create(Request request) const;
+  void reserve_range(Request request);
+  void release_ranges(const PrivatePool& pool);
+  // nullptr: no plan, or the device or the limit has no room for its new memory.
+  Block* carry_out(const std::optional<BackingPlan>& plan, Request request, const Context& context);
+  Block& settle(const BackingPlan& plan, const std::vector<PageHeap::Left>& left,
+                const std::vector<MemoryHandle>& created, Request request, const Context& context);
+  void remember_context(Block& block, const Context& context);
+  void observe_pages(Change::Action action, Address address, std::size_t bytes, const Arena& arena,
+                     const Context& context);
+  void forget_view(HandleId id, Address at);
+  void adopt_orphan(const Orphan& orphan);
+  void free_orphans();
+  void release_pages(PrivatePool* owner, std::size_t enough);
+  void release_handle(HandleId id, PrivatePool* owner);
+  void collect_idle_pages();
+  void give_back_pages() noexcept;
+
   // out_of_memory.cpp
   [[noreturn]] void throw_out_of_memory(Request request, const Context& context);
   std::string explain(Request request, std::size_t segment_bytes, const MemoryInfo& memory) const;
@@ -256,6 +313,7 @@ class DeviceAllocator {
   mutable Mutex mutex_;
   std::uint32_t rare_ = 0;
   bool rounds_by_divisions_ = false;
+  bool splits_everything_ = false;  // the page heap is in use
   Options options_;
   BlockPool default_pools_[2] = {{PoolKind::small, {}, nullptr}, {PoolKind::large, {}, nullptr}};
   Counters counters_;
@@ -273,6 +331,14 @@ class DeviceAllocator {
   std::size_t asking_bytes_ = 0;     // of held_bytes_, those being asked for
   std::size_t departing_bytes_ = 0;  // of held_bytes_, those being given back
 
+  // The page heap, if it is in use; what belongs to it changes only while slow_mutex_ is held, too.
+  std::unique_ptr<PageHeap> pages_;
+  std::unordered_map<Stream, std::unique_ptr<StreamClock>> clocks_;
+  std::vector<Event> spare_events_;
+  std::vector<Orphan> orphans_;
+  std::size_t orphan_bytes_ = 0;  // of held_bytes_
+  std::size_t moving_bytes_ = 0;  // reserved, and in no block just now: on the way from one hole to another
+
   std::map<PoolId, std::unique_ptr<PrivatePool>> pools_;
   std::vector<Redirect> redirects_;
   int captures_ = 0;                // redirects for a capture
@@ -284,6 +350,20 @@ class DeviceAllocator {
   std::vector<OutOfMemoryObserver> out_of_memory_observers_;
   std::vector<FreeMemoryCallback> free_memory_callbacks_;
   std::set<Address> uncached_;  // allocated while caching was off
+};
+
+class DeviceAllocator::SlowSection {
+ public:
+  explicit SlowSection(const DeviceAllocator& allocator) : allocator_(allocator) {
+    const Unlocked unlocked(allocator_.mutex_);  // slow_mutex_ comes first
+    allocator_.slow_mutex_.lock();
+  }
+  ~SlowSection() { allocator_.slow_mutex_.unlock(); }
+  SlowSection(const SlowSection&) = delete;
+  SlowSection& operator=(const SlowSection&) = delete;
+
+ private:
+  const DeviceAllocator& allocator_;
 };
 
 // --- the parts of the fast path that the slow path repeats -----------------------------------------------------------

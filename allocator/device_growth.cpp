@@ -8,20 +8,6 @@
 
 namespace cachalot {
 
-class DeviceAllocator::SlowSection {
- public:
-  explicit SlowSection(const DeviceAllocator& allocator) : allocator_(allocator) {
-    const Unlocked unlocked(allocator_.mutex_);  // slow_mutex_ comes first
-    allocator_.slow_mutex_.lock();
-  }
-  ~SlowSection() { allocator_.slow_mutex_.unlock(); }
-  SlowSection(const SlowSection&) = delete;
-  SlowSection& operator=(const SlowSection&) = delete;
-
- private:
-  const DeviceAllocator& allocator_;
-};
-
 // --- getting memory -------------------------------------------------------------------------------------------------
 
 // A private pool that is being asked for memory lives on, though it may have no segment yet and its last user may go
@@ -46,7 +32,8 @@ Block& DeviceAllocator::obtain(Request request, const Context& context) {
   if (run_free_memory_callbacks()) {
     if (Block* block = find_free(request)) return *block;
   }
-  if (Block* block = obtain_from_device(request, context)) return *block;
+  Block* block = is_paged(request.pool()) ? obtain_from_pages(request, context) : obtain_from_device(request, context);
+  if (block != nullptr) return *block;
   throw_out_of_memory(request, context);
 }
 
@@ -227,6 +214,7 @@ void DeviceAllocator::empty_cache(PoolId id) {
 }
 
 void DeviceAllocator::release_default_pools() {
+  if (pages_ != nullptr) return release_pages(nullptr, kEverything);
   std::vector<Block*> blocks;
   append_free_segments(large(), blocks);
   append_free_segments(small(), blocks);
@@ -242,11 +230,18 @@ void DeviceAllocator::release_unused_pools(PoolId id) {
     PrivatePool& pool = *entry->second;
     if (in_use(pool) || (!id.is_default() && entry->first != id)) continue;
     if (!id.is_default()) synchronize_frees(&pool);
-    std::vector<Block*> blocks;
-    append_free_segments(pool.small, blocks);
-    append_free_segments(pool.large, blocks);
-    release(blocks);
-    if (pool.segments == 0 && !in_use(pool)) pools_.erase(entry);
+    if (is_paged(pool.large)) {
+      release_pages(&pool, kEverything);
+    } else {
+      std::vector<Block*> blocks;
+      append_free_segments(pool.small, blocks);
+      append_free_segments(pool.large, blocks);
+      release(blocks);
+    }
+    if (pool.segments == 0 && !in_use(pool)) {
+      release_ranges(pool);
+      pools_.erase(entry);
+    }
   }
 }
 

@@ -192,6 +192,7 @@ SegmentSnapshot DeviceAllocator::picture(const Block& head) const {
   segment.stream = head.arena->stream;
   segment.segment_type = head.arena->pool.kind();
   segment.segment_pool_id = head.arena->pool.id();
+  segment.is_expandable = pages_ != nullptr && pages_->holds(head.address);
   segment.context = context_of(head, &BlockDetail::segment_context);
   for (const Block* block = &head; !block->is_edge(); block = block->next) {
     const State state = block->has(Block::kAllocated) ? State::active_allocated
@@ -226,6 +227,9 @@ void DeviceAllocator::snapshot_into(Snapshot& snapshot, PoolId pool, bool includ
 std::string DeviceAllocator::validate() const {
   const Lock lock(mutex_);
   if (std::string broken = heap_.validate(); !broken.empty()) return broken;
+  if (pages_ != nullptr) {
+    if (std::string broken = pages_->validate(moving_bytes_); !broken.empty()) return broken;
+  }
   if (std::string broken = validate_bins(); !broken.empty()) return broken;
   return validate_counters();
 }
@@ -255,14 +259,16 @@ std::string DeviceAllocator::validate_bins() const {
 std::string DeviceAllocator::validate_counters() const {
   DeviceStats walked;
   for (const auto& [address, head] : heap_.segments()) {
-    const bool small = head->arena->pool.kind() == PoolKind::small;
-    const auto add = [&](StatArray& stat, std::size_t amount) {
-      (small ? stat.small_pool : stat.large_pool).current += as_signed(amount);
+    const auto add_to = [&](PoolKind kind, StatArray& stat, std::size_t amount) {
+      (kind == PoolKind::small ? stat.small_pool : stat.large_pool).current += as_signed(amount);
       stat.all.current += as_signed(amount);
     };
-    add(walked.segment, 1);
+    const PageRange* range = pages_ == nullptr ? nullptr : pages_->range_of(address);
+    const PoolKind reserved_in = range != nullptr ? range->kind : head->arena->pool.kind();
+    if (range == nullptr) add_to(reserved_in, walked.segment, 1);
     for (const Block* block = head; !block->is_edge(); block = block->next) {
-      add(walked.reserved_bytes, block->size());
+      const auto add = [&](StatArray& stat, std::size_t amount) { add_to(block->arena->pool.kind(), stat, amount); };
+      add_to(reserved_in, walked.reserved_bytes, block->size());
       if (block->has(Block::kAllocated)) {
         add(walked.allocation, 1);
         add(walked.allocated_bytes, block->size());
@@ -271,7 +277,7 @@ std::string DeviceAllocator::validate_counters() const {
         add(walked.active, 1);
         add(walked.active_bytes, block->size());
         add(walked.requested_bytes, block->requested);
-      } else if (block->is_split()) {
+      } else if (block->is_split() && !heap_.has_ranges()) {
         add(walked.inactive_split, 1);
         add(walked.inactive_split_bytes, block->size());
       }
@@ -283,7 +289,7 @@ std::string DeviceAllocator::validate_counters() const {
            a.large_pool.current != b.large_pool.current;
   };
   if (differs(walked.segment, kept.segment)) return "statistic 'segment' differs from the segments there are";
-  if (differs(walked.reserved_bytes, kept.reserved_bytes))
+  if (moving_bytes_ == 0 && differs(walked.reserved_bytes, kept.reserved_bytes))
     return "statistic 'reserved_bytes' differs from the segments there are";
   if (differs(walked.allocation, kept.allocation)) return "statistic 'allocation' differs from the blocks there are";
   if (differs(walked.allocated_bytes, kept.allocated_bytes))
@@ -297,7 +303,7 @@ std::string DeviceAllocator::validate_counters() const {
     return "statistic 'inactive_split' differs from the blocks there are";
   if (differs(walked.inactive_split_bytes, kept.inactive_split_bytes))
     return "statistic 'inactive_split_bytes' differs from the blocks there are";
-  if (held_bytes_ != as_size(kept.reserved_bytes.all.current) + asking_bytes_ + departing_bytes_)
+  if (held_bytes_ != as_size(kept.reserved_bytes.all.current) + asking_bytes_ + departing_bytes_ + orphan_bytes_)
     return "held bytes differ from statistic 'reserved_bytes'";
   return "";
 }
@@ -305,6 +311,7 @@ std::string DeviceAllocator::validate_counters() const {
 std::size_t DeviceAllocator::metadata_bytes() const {
   const Lock lock(mutex_);
   std::size_t bytes = sizeof(*this) + heap_.metadata_bytes() + frees_.metadata_bytes() + history_.metadata_bytes();
+  if (pages_ != nullptr) bytes += pages_->metadata_bytes();
   for_each_pool([&](const BlockPool& pool) {
     for (const auto& arena : pool.arenas()) bytes += sizeof(Arena) + arena->bins.metadata_bytes();
   });

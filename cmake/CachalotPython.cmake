@@ -53,8 +53,8 @@ function(cachalot_link target folder)
   file(CREATE_LINK ${target} ${folder}/${name} SYMBOLIC)
 endfunction()
 
-# Tests of a mode are one run of pytest: native (PyTorch's own allocator, the oracle), plug, full. They run on the
-# simulated CUDA runtime. Where they cannot run, one skipped test says why.
+# Tests of a mode are one run of pytest: native (PyTorch's own allocator, the oracle), plug, full, pages (full, on the
+# page heap). They run on the simulated CUDA runtime. Where they cannot run, one skipped test says why.
 function(cachalot_python_tests)
   if(CACHALOT_SANITIZE)  # PyTorch's libraries are not built for sanitizers
     return()
@@ -66,7 +66,7 @@ function(cachalot_python_tests)
     set_tests_properties(pytorch PROPERTIES LABELS pytorch SKIP_REGULAR_EXPRESSION "^skipped: ")
     return()
   endif()
-  foreach(mode IN ITEMS native plug full)
+  foreach(mode IN ITEMS native plug full pages)
     add_test(NAME pytorch.${mode} COMMAND ${python} -B -m pytest -q -p no:cacheprovider ${PROJECT_SOURCE_DIR}/tests/pytorch)
     set_tests_properties(pytorch.${mode} PROPERTIES LABELS pytorch TIMEOUT 1200
       ENVIRONMENT "CACHALOT_TEST_MODE=${mode};CACHALOT_CACHE_DIR=${PROJECT_BINARY_DIR}/python/cache;\

@@ -94,7 +94,7 @@ int cachalot_plug_configure(const char* options, char* error, std::size_t capaci
 int cachalot_plug_settings(const char* settings, char* error, std::size_t capacity) {
   return guarded(error, capacity, [&] {
     CACHALOT_REQUIRE(settings != nullptr, "settings is NULL; it must point to a text, which may be empty");
-    Process::instance().set_base(read_pytorch_conf(settings));
+    Process::instance().set_base(std::string_view(settings));
     return 0;
   });
 }

@@ -37,6 +37,7 @@ class ProcessPlug final : public Plug {
     return {segment.base, segment.bytes, allocator().allocated_size(ptr)};
   }
   int device_of(const void* ptr) const override { return allocator().device_of(ptr); }
+  bool has_virtual_memory() const override { return uses_pages(allocator().options()); }
 
   void set_memory_fraction(double fraction, int device) override { allocator().set_memory_fraction(fraction, device); }
   double memory_fraction(int device) const override { return allocator().memory_fraction(device); }

@@ -30,7 +30,7 @@ inline void copy_text(std::string_view text, char* out, std::size_t capacity) {
 }
 
 // Changes with this interface: an adapter refuses a library with another number.
-inline constexpr int kPlugVersion = 1;
+inline constexpr int kPlugVersion = 2;
 
 class Plug {
  public:
@@ -60,6 +60,8 @@ class Plug {
   };
   virtual Allocation allocation(void* ptr) const = 0;
   virtual int device_of(const void* ptr) const = 0;  // -1: not a live allocation of ours
+  // Whether memory may be virtual memory, and not cudaMalloc's: the page heap's.
+  virtual bool has_virtual_memory() const = 0;
 
   virtual void set_memory_fraction(double fraction, int device) = 0;
   virtual double memory_fraction(int device) const = 0;

@@ -28,6 +28,13 @@ Options amended(const Options& base, std::string_view text) {
   return amend_options(text, amended_by_environment(base));
 }
 
+// parse_pytorch_conf's options; each warning is a line on stderr.
+Options read_pytorch_conf(std::string_view text, const Options& base) {
+  PytorchConf conf = parse_pytorch_conf(text, base);
+  for (const std::string& warning : conf.warnings) fmt::print(stderr, "cachalot: {}\n", warning);
+  return conf.options;
+}
+
 // As torch reads it: "0" and anything else leave caching on.
 bool is_caching_off_by_environment() {
   const char* const value = std::getenv("PYTORCH_NO_CUDA_MEMORY_CACHING");
@@ -40,7 +47,7 @@ Options pytorch_environment_options() {
     const char* const text = std::getenv(variable);
     if (text == nullptr) continue;
     try {
-      return read_pytorch_conf(text);
+      return read_pytorch_conf(text, {});
     } catch (const InvalidArgument& error) {
       throw InvalidArgument(fmt::format("environment variable {}: {}", variable, error.what()));
     }
@@ -50,12 +57,6 @@ Options pytorch_environment_options() {
 
 }  // namespace
 
-Options read_pytorch_conf(std::string_view text) {
-  PytorchConf conf = parse_pytorch_conf(text);
-  for (const std::string& warning : conf.warnings) fmt::print(stderr, "cachalot: {}\n", warning);
-  return conf.options;
-}
-
 Process& Process::instance() {
   static Process& process = *new Process;
   return process;
@@ -63,10 +64,35 @@ Process& Process::instance() {
 
 void Process::set_base(const Options& base) {
   const std::lock_guard<std::mutex> lock(mutex_);
+  take_base(base);
+}
+
+void Process::set_base(std::string_view text) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  take_base(read_pytorch_conf(text, base_));
+}
+
+void Process::take_base(Options base) {
+  CachingAllocator* const made = allocator_.load(std::memory_order_acquire);
+  if (made != nullptr) keep_heap(base, *made);
   const Options options = amended(base, amendment_);
-  if (CachingAllocator* const made = allocator_.load(std::memory_order_acquire)) made->configure(options);
-  base_ = base;
+  if (made != nullptr) made->configure(options);
+  base_ = std::move(base);
   base_given_ = true;
+}
+
+void Process::keep_heap(Options& base, const CachingAllocator& made) {
+  const bool has_pages = uses_pages(made.options());
+  if (uses_pages(amended(base, amendment_)) == has_pages) return;
+  if (!told_of_heap_) {
+    fmt::print(
+        stderr,
+        "cachalot: 'expandable_segments:{}' is ignored: the heap is '{}' since the first use of memory and cannot "
+        "change; PYTORCH_CUDA_ALLOC_CONF or CACHALOT_CONF chooses it\n",
+        has_pages ? "False" : "True", has_pages ? "pages" : "segments");
+  }
+  told_of_heap_ = true;
+  base.expandable_segments = has_pages;
 }
 
 void Process::amend(std::string_view text) {

@@ -11,9 +11,6 @@
 
 namespace cachalot {
 
-// parse_pytorch_conf's options; each warning is a line on stderr.
-Options read_pytorch_conf(std::string_view text);
-
 // Made at first use and never destroyed: tensors may outlive static objects. While it cannot be made (no device, a bad
 // CACHALOT_CONF), each call tries again and throws the reason. Thread-safe.
 class Process {
@@ -25,8 +22,13 @@ class Process {
     return made != nullptr ? *made : make();
   }
 
-  // What lies under the environment's CACHALOT_CONF and amend's text: PYTORCH_CUDA_ALLOC_CONF as somebody read it.
+  // What lies under the environment's CACHALOT_CONF and amend's text: PYTORCH_CUDA_ALLOC_CONF as somebody read it. Once
+  // the allocator is made, its heap stays: expandable_segments, which programs turn on and off, is then left as it is,
+  // and the first time a line on stderr says so.
   void set_base(const Options& base);
+  // The same with PYTORCH_CUDA_ALLOC_CONF's text, read on top of the base before it as PyTorch does; each setting that
+  // is left out is a line on stderr.
+  void set_base(std::string_view text);
   // The text of options on top, in place of the one before. Strict; nothing has changed when it throws InvalidArgument.
   void amend(std::string_view text);
 
@@ -38,12 +40,15 @@ class Process {
 
  private:
   CachingAllocator& make();
+  void take_base(Options base);
+  void keep_heap(Options& base, const CachingAllocator& made);
 
   std::mutex mutex_;  // held while the allocator is made or configured
   std::atomic<CachingAllocator*> allocator_{nullptr};
   bool base_given_ = false;
   Options base_;  // PYTORCH_CUDA_ALLOC_CONF's
   std::string amendment_;
+  bool told_of_heap_ = false;
   std::atomic<Plug::Thrower> thrower_{nullptr};
 };
 

@@ -31,14 +31,17 @@ struct Block {
     kPending = 4,    // freed, waiting for events or for the end of a capture
     kRetired = 8,    // not a block: an unused slot of the slab
     kEdge = 16,      // not a block: the neighbour of the first and the last of a segment
+    kGap = 32,       // an edge that has an extent: addresses of the page heap without memory
+    kClaimed = 64,   // free, but taken out of the bins: the page heap is backing the addresses beside it
   };
   static constexpr std::uint64_t kFlagBits = kBlockGranularity - 1;
   static constexpr std::uint64_t kRequestedBits = (std::uint64_t{1} << 62) - 1;
 
   struct BinPlace {  // while in a bin of free blocks
     BinLeaf* leaf;
-    std::uint32_t place;  // in the leaf
-    std::uint32_t slot;   // the bin
+    std::uint16_t place;  // in the leaf
+    std::uint16_t slot;   // the bin
+    std::uint32_t epoch;  // of its arena when it became free: see StreamClock
   };
   struct Uses {                    // while not free
     StreamUse* head;               // streams it was recorded on
@@ -62,6 +65,7 @@ struct Block {
   bool is_free() const { return (size_and_flags & kFlagBits) == 0; }
   bool is_split() const { return prev != next; }  // part of a segment of several blocks: else both are the edge
   bool is_edge() const { return has(kEdge); }
+  bool is_gap() const { return has(kGap); }
   Address end() const { return address + size(); }
 };
 static_assert(sizeof(Block) == 64);

@@ -20,6 +20,7 @@ struct Arena {
   Arena(BlockPool& owner, Stream for_stream) : pool(owner), stream(for_stream) {}
   BlockPool& pool;
   Stream stream;
+  std::uint32_t epoch = 1;  // of what becomes free now; moves with the stream's StreamClock in the page heap
   FreeBins bins;
 };
 

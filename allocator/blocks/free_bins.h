@@ -102,6 +102,25 @@ class FreeBins {
     }
   }
 
+  // The same for blocks of at least `bytes` > 0.
+  template <typename Visit>
+  void for_each_of_at_least(std::size_t bytes, Visit&& visit) const {
+    settle();
+    if (bytes >= kMaxBytes) return;
+    const std::size_t first = slot_for(round_up(bytes, kBlockGranularity));
+    for (std::size_t group = first / kBinsPerOctave; group < kGroups; ++group) {
+      if (!groups_[group]) continue;
+      for (std::size_t bin = group == first / kBinsPerOctave ? first % kBinsPerOctave : 0; bin < kBinsPerOctave;
+           ++bin) {
+        for (const BinLeaf* leaf = (*groups_[group])[bin].first; leaf != nullptr; leaf = leaf->next) {
+          for (Block* block : Ordered(*leaf)) {
+            if (block->size() >= bytes) visit(*block);
+          }
+        }
+      }
+    }
+  }
+
   std::string validate() const;
   std::size_t metadata_bytes() const;
 
@@ -172,7 +191,7 @@ class FreeBins {
     if (leaf == nullptr || leaf->count == BinLeaf::kSlots) [[unlikely]]
       leaf = &make_room(bin, leaf, key);
     append(*leaf, block, key);
-    block.bin.slot = static_cast<std::uint32_t>(slot);
+    block.bin.slot = static_cast<std::uint16_t>(slot);
     mark(slot, true);
   }
   static void append(BinLeaf& leaf, Block& block, std::uint64_t key) {
@@ -180,7 +199,7 @@ class FreeBins {
     leaf.keys[index] = key | index;
     leaf.blocks[index] = &block;
     block.bin.leaf = &leaf;
-    block.bin.place = index;
+    block.bin.place = static_cast<std::uint16_t>(index);
   }
 
   CACHALOT_FAST_PATH void sort_out(Block& block) {
@@ -191,7 +210,7 @@ class FreeBins {
     leaf.blocks[index] = moved;
     leaf.keys[index] = (leaf.keys[last] & ~kPlaceBits) | index;
     leaf.keys[last] = kNoKey;
-    moved->bin.place = index;
+    moved->bin.place = static_cast<std::uint16_t>(index);
     const bool of_tree = leaf.parent != nullptr;  // then another leaf holds blocks
     const std::size_t slot = block.bin.slot;
     mark(slot, as_number((last != 0) | of_tree));

@@ -55,6 +55,17 @@ class Counters {
     subtract(kSegment, kind, -1);
     subtract(kReservedBytes, kind, -bytes);
   }
+  // Memory of the page heap: PyTorch counts that of expandable segments so, and none of it as a segment.
+  void pages_mapped(PoolKind kind, std::int64_t bytes) {
+    add(kReservedBytes, kind, bytes);
+    ++num_device_alloc;
+  }
+  void pages_unmapped(PoolKind kind, std::int64_t bytes) { subtract(kReservedBytes, kind, bytes); }
+  void pages_moved(PoolKind from, PoolKind to, std::int64_t bytes) {
+    if (from == to) return;
+    subtract(kReservedBytes, from, bytes);
+    add(kReservedBytes, to, bytes);
+  }
   void oversize_allocation(std::int64_t count) { change(oversize_allocations_, count); }
   void oversize_segment(std::int64_t count) { change(oversize_segments_, count); }
 

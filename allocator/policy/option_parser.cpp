@@ -245,12 +245,6 @@ void set_per_process_memory_fraction(const Setting& setting, Options& options) {
   options.per_process_memory_fraction = fraction;
 }
 
-void set_expandable_segments(const Setting& setting, Options& options) {
-  if (parse_bool(setting))
-    refuse(setting, "expandable segments need the page heap, which this version has not; set False");
-  options.expandable_segments = false;
-}
-
 template <bool Options::*member>
 void set_bool(const Setting& setting, Options& options) {
   options.*member = parse_bool(setting);
@@ -281,10 +275,36 @@ void set_backend(const Setting& setting, Options& options) {
   options.backend = setting.value;
 }
 
+constexpr std::size_t kLargestPage = kMiB << 10;
+
 void set_heap(const Setting& setting, Options& options) {
-  if (setting.value == "pages") refuse(setting, "this version has no page heap; set segments or nothing");
-  if (setting.value != "segments") refuse(setting, "Unknown heap, options are segments and pages");
+  if (setting.value != "segments" && setting.value != "pages")
+    refuse(setting, "Unknown heap, options are segments and pages");
   options.heap = setting.value;
+}
+
+void set_cross_stream(const Setting& setting, Options& options) {
+  if (setting.value != "off" && setting.value != "completed" && setting.value != "wait")
+    refuse(setting, "options are off, completed and wait");
+  options.cross_stream = setting.value;
+}
+
+void set_remap_slack(const Setting& setting, Options& options) {
+  const double slack = parse_real(setting);
+  if (!(slack >= 0 && slack <= 1)) refuse(setting, "it must be in [0.0, 1.0]");
+  options.remap_slack = slack;
+}
+
+void set_page_size(const Setting& setting, Options& options) {
+  const std::size_t bytes = parse_mib(setting);
+  if (bytes % kSmallBuffer != 0 || bytes > kLargestPage)
+    refuse(setting, fmt::format("it must be a multiple of 2 and at most {}; 0 chooses by use", kLargestPage / kMiB));
+  options.page_size = bytes;
+}
+
+void set_max_mappings(const Setting& setting, Options& options) {
+  options.max_mappings = parse_count(setting, setting.value);
+  if (options.max_mappings == 0) refuse(setting, "it must be > 0");
 }
 
 struct Key {
@@ -302,7 +322,7 @@ constexpr Key kKeys[] = {
     {"garbage_collection_threshold", "", set_garbage_collection_threshold},
     {"roundup_power2_divisions", "", set_roundup_power2_divisions, true},
     {"per_process_memory_fraction", "", set_per_process_memory_fraction},
-    {"expandable_segments", "", set_expandable_segments},
+    {"expandable_segments", "", set_bool<&Options::expandable_segments>},
     {"release_lock_on_cudamalloc", "release_lock_on_hipmalloc", set_bool<&Options::release_lock_on_cudamalloc>},
     {"graph_capture_record_stream_reuse", "", set_bool<&Options::graph_capture_record_stream_reuse>},
     {"pinned_use_background_threads", "", set_bool<&Options::pinned_use_background_threads>},
@@ -312,6 +332,10 @@ constexpr Key kKeys[] = {
     {"pinned_reserve_segment_size_mb", "", set_pinned_reserve_segment_size},
     {"backend", "", set_backend},
     {"heap", "", set_heap},
+    {"cross_stream", "", set_cross_stream},
+    {"remap_slack", "", set_remap_slack},
+    {"page_size_mb", "", set_page_size},
+    {"max_mappings", "", set_max_mappings},
 };
 
 bool names(std::string_view word, const Key& key) {

@@ -36,7 +36,7 @@ std::vector<std::string> split_settings(const std::string& text) {
 
 }  // namespace
 
-PytorchConf parse_pytorch_conf(std::string_view text) {
+PytorchConf parse_pytorch_conf(std::string_view text, const Options& base) {
   PytorchConf conf;
   std::string kept;
   for (const std::string& setting : split_settings(without_spaces(text))) {
@@ -44,13 +44,11 @@ PytorchConf parse_pytorch_conf(std::string_view text) {
     const std::string key = setting.substr(0, setting.find(':'));
     if (!is_option(key)) {
       conf.warnings.push_back(fmt::format("'{}' is ignored: this version does not know '{}'", setting, key));
-    } else if (setting == "expandable_segments:True") {
-      conf.warnings.push_back(fmt::format("'{}' is ignored: this version has no expandable segments", setting));
     } else {
       kept += (kept.empty() ? "" : ",") + setting;
     }
   }
-  conf.options = parse_options(kept);
+  conf.options = parse_options(kept, base);
   conf.options.text = std::string(text);
   return conf;
 }

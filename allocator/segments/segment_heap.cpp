@@ -34,6 +34,68 @@ void SegmentHeap::remove_segment(Block& block) {
   slab_.retire(block);
 }
 
+// --- ranges of addresses ---------------------------------------------------------------------------------------------
+
+Block& SegmentHeap::add_range(Address address, std::size_t bytes) {
+  CACHALOT_REQUIRE((address + bytes) >> PageMap::kAddressBits == 0,
+                   "the device reserved addresses up to {:#x}, beyond the {} bits supported", address + bytes,
+                   PageMap::kAddressBits);
+  has_ranges_ = true;
+  Block& gap = slab_.make();
+  gap = {address, bytes | Block::kEdge | Block::kGap, 0, 0, &edge_, &edge_, nullptr, {}};
+  return gap;
+}
+
+void SegmentHeap::remove_range(Block& gap) {
+  CACHALOT_ASSERT(gap.is_gap() && gap.prev == &edge_ && gap.next == &edge_);
+  slab_.retire(gap);
+}
+
+Block& SegmentHeap::cut(Block& block, Address address) {
+  CACHALOT_ASSERT(!block.is_free() && block.address < address && address < block.end());
+  const std::uint64_t flags = block.size_and_flags & Block::kFlagBits;
+  Block& high = slab_.make();
+  high = {address, (block.end() - address) | flags, block.requested, 0, &block, block.next, block.arena, {}};
+  high.bin.epoch = block.bin.epoch;
+  high.next->prev = &high;
+  block.next = &high;
+  block.size_and_flags = (address - block.address) | flags;
+  return high;
+}
+
+void SegmentHeap::open_gap(Block& gap, Arena& arena) {
+  CACHALOT_ASSERT(gap.is_gap());
+  if (!gap.next->is_edge()) segments_.erase(gap.next->address);
+  if (gap.prev->is_edge()) segments_.emplace(gap.address, &gap);
+  gap.size_and_flags = gap.size() | Block::kClaimed;
+  gap.requested = 0;
+  gap.arena = &arena;
+  gap.bin.epoch = arena.epoch;
+}
+
+Block& SegmentHeap::close_gap(Block& block) {
+  CACHALOT_ASSERT(block.has(Block::kClaimed));
+  if (block.prev->is_edge()) segments_.erase(block.address);
+  if (!block.next->is_edge()) segments_.emplace(block.next->address, block.next);
+  block.size_and_flags = block.size() | Block::kEdge | Block::kGap;
+  block.arena = nullptr;
+  if (BlockDetail* detail = slab_.find_detail(block)) detail->segment_context.reset();
+  if (block.next->is_gap()) join_gaps(block, *block.next);
+  if (!block.prev->is_gap()) return block;
+  Block& low = *block.prev;
+  join_gaps(low, block);
+  return low;
+}
+
+void SegmentHeap::join_gaps(Block& low, Block& high) {
+  low.size_and_flags += high.size();
+  low.next = high.next;
+  low.next->prev = &low;
+  slab_.retire(high);
+}
+
+// --------------------------------------------------------------------------------------------------------------------
+
 Block* SegmentHeap::segment_at(Address address) const {
   auto after = segments_.upper_bound(address);
   if (after == segments_.begin()) return nullptr;
@@ -50,14 +112,16 @@ std::uint64_t SegmentHeap::freed_at(const Block& block) const {
 
 namespace {
 
-std::string validate_block(const Block& block, const Block* prev, const PageMap& page_map) {
+std::string validate_block(const Block& block, const Block* prev, const PageMap& page_map, bool in_range) {
   if (block.prev != prev) return fmt::format("block {:#x} does not know its neighbour", block.address);
   if (block.has(Block::kRetired)) return fmt::format("segment holds retired block {:#x}", block.address);
   if (block.size() == 0) return fmt::format("block {:#x} is empty", block.address);
   if (!prev->is_edge()) {
     if (prev->end() != block.address) return fmt::format("gap or overlap at block {:#x}", block.address);
-    if (prev->is_free() && block.is_free()) return fmt::format("free neighbours at block {:#x}", block.address);
-    if (prev->arena != block.arena) return fmt::format("segment of two arenas at block {:#x}", block.address);
+    if (prev->is_free() && block.is_free() && prev->arena == block.arena)
+      return fmt::format("free neighbours at block {:#x}", block.address);
+    if (prev->arena != block.arena && !in_range)
+      return fmt::format("segment of two arenas at block {:#x}", block.address);
   }
   if (block.has(Block::kAllocated) && page_map.find(block.address) != &block) {
     return fmt::format("the page map does not find block {:#x}", block.address);
@@ -72,9 +136,10 @@ std::string SegmentHeap::validate() const {
   for (const auto& [address, head] : segments_) {
     if (address != head->address) return fmt::format("segment {:#x} begins at block {:#x}", address, head->address);
     if (address < end) return fmt::format("segment {:#x} overlaps the one before", address);
-    const Block* prev = &edge_;
+    const Block* prev = head->prev;
+    if (!prev->is_edge()) return fmt::format("segment {:#x} begins inside another", address);
     for (const Block* block = head; !block->is_edge(); block = block->next) {
-      if (std::string broken = validate_block(*block, prev, page_map_); !broken.empty()) return broken;
+      if (std::string broken = validate_block(*block, prev, page_map_, has_ranges_); !broken.empty()) return broken;
       prev = block;
       end = block->end();
     }

@@ -39,6 +39,7 @@ class SegmentHeap {
   // for the tables beside the blocks ends the program: nothing half done could be taken back.)
   CACHALOT_FAST_PATH InactiveSplit take(Block& block, std::size_t bytes, std::size_t requested, bool split) {
     Block* rest = split ? &slab_.make() : nullptr;
+    const std::uint32_t epoch = block.bin.epoch;
     const std::int64_t was_split = as_number(block.is_split());
     block.arena->bins.remove(block);
     InactiveSplit change;
@@ -48,6 +49,7 @@ class SegmentHeap {
       block.next = rest;
       block.size_and_flags = bytes;
       insert(*rest);
+      rest->bin.epoch = epoch;
       const std::int64_t whole = as_signed(bytes + rest->size());
       change = {1 - was_split, as_signed(rest->size()) - (was_split * whole)};
     } else {
@@ -57,15 +59,22 @@ class SegmentHeap {
     block.requested = requested & Block::kRequestedBits;
     block.uses = {nullptr, 0};
     page_map_.set(block);
+    if (has_ranges_) [[unlikely]]
+      change = {};
     return change;
   }
 
-  // Makes a block free and merges it with free neighbours; the merged block keeps the lowest one's place.
+  // Makes a block free and merges it with free neighbours of its arena; the merged block keeps the lowest one's place.
   CACHALOT_FAST_PATH InactiveSplit put_back(Block& freed) {
-    Block* block = &freed;
     InactiveSplit change;
+    put_back(freed, change);
+    return change;
+  }
+  // The same; returns the merged block.
+  CACHALOT_FAST_PATH Block& put_back(Block& freed, InactiveSplit& change) {
+    Block* block = &freed;
     block->size_and_flags = block->size();
-    if (Block* prev = block->prev; prev->is_free()) {
+    if (Block* prev = block->prev; prev->is_free() && prev->arena == block->arena) {
       change.blocks -= 1;
       change.bytes -= as_signed(prev->size());
       prev->arena->bins.remove(*prev);
@@ -73,7 +82,7 @@ class SegmentHeap {
       absorb(*prev, *block);
       block = prev;
     }
-    if (Block* next = block->next; next->is_free()) {
+    if (Block* next = block->next; next->is_free() && next->arena == block->arena) {
       change.blocks -= 1;
       change.bytes -= as_signed(next->size());
       next->arena->bins.remove(*next);
@@ -83,13 +92,36 @@ class SegmentHeap {
     const std::int64_t is_split = as_number(block->is_split());
     change.blocks += is_split;
     change.bytes += is_split * as_signed(block->size());
-    return change;
+    if (has_ranges_) [[unlikely]]
+      change = {};
+    return *block;
+  }
+
+  // Ranges of addresses that memory comes to and goes from, for the page heap. From the first one on, inactive_split
+  // figures are not kept, as PyTorch keeps none of its expandable segments. Of a range, what has memory is blocks, and
+  // each stretch of them between gaps is a segment; the rest is gaps.
+  // `bytes` of addresses, all one gap, which it returns.
+  Block& add_range(Address address, std::size_t bytes);
+  // Forgets a range that is one gap again.
+  void remove_range(Block& gap);
+  // Cuts a gap, or a block that is in no bin, in two at `address` inside it; returns the upper part.
+  Block& cut(Block& block, Address address);
+  // A gap becomes a block of `arena` in no bin, marked kClaimed.
+  void open_gap(Block& gap, Arena& arena);
+  // A block in no bin becomes a gap, and one with gaps beside it; returns that.
+  Block& close_gap(Block& block);
+  // Takes a free block out of its bins, marked kClaimed; put_back undoes it, and keeps the epoch if it is to.
+  void claim(Block& block) {
+    block.arena->bins.remove(block);
+    block.size_and_flags |= Block::kClaimed;
   }
 
   // First blocks of all segments, by address.
   const std::map<Address, Block*>& segments() const { return segments_; }
   // The segment an address lies in; nullptr: none.
   Block* segment_at(Address address) const;
+
+  bool has_ranges() const { return has_ranges_; }
 
   // From now on blocks remember when they became free, for garbage collection by age.
   void start_keeping_ages() { keeps_ages_ = true; }
@@ -106,6 +138,7 @@ class SegmentHeap {
   static std::int64_t as_signed(std::size_t bytes) { return static_cast<std::int64_t>(bytes); }
   CACHALOT_FAST_PATH void insert(Block& block) {
     block.arena->bins.insert(block);
+    block.bin.epoch = block.arena->epoch;
     if (keeps_ages_) [[unlikely]]
       slab_.detail(block).freed_at = block.arena->pool.clock;
   }
@@ -118,6 +151,8 @@ class SegmentHeap {
     slab_.retire(high);
   }
 
+  void join_gaps(Block& low, Block& high);
+
   PageMap& page_map_;
   BlockSlab slab_;
   std::map<Address, Block*> segments_;
@@ -125,6 +160,7 @@ class SegmentHeap {
   // nothing.
   Block edge_ = {0, Block::kEdge, 0, 0, nullptr, nullptr, nullptr, {}};
   bool keeps_ages_ = false;
+  bool has_ranges_ = false;
 };
 
 }  // namespace cachalot

@@ -21,9 +21,17 @@ inline constexpr char kIpcVersion = TORCH_VERSION_MINOR >= 13 ? 3 : 2;
 inline constexpr char kIpcSegment = 'c';
 inline constexpr char kIpcExpandable = 'e';
 
-inline std::string export_segment(void* segment) {
+// `may_be_virtual`: whether it may be memory of the page heap, which CUDA refuses as an invalid value.
+inline std::string export_segment(void* segment, bool may_be_virtual) {
   cudaIpcMemHandle_t handle;
-  C10_CUDA_CHECK(cudaIpcGetMemHandle(&handle, segment));
+  const cudaError_t error = cudaIpcGetMemHandle(&handle, segment);
+  if (error == cudaErrorInvalidValue && may_be_virtual) {
+    (void)cudaGetLastError();
+    TORCH_CHECK(false,
+                "memory of cachalot's page heap cannot be shared between processes in this version: use heap:segments "
+                "(expandable_segments:False) in the process that shares");
+  }
+  C10_CUDA_CHECK(error);
   std::string bytes{kIpcVersion, kIpcSegment};
   bytes.append(reinterpret_cast<const char*>(&handle), sizeof(handle));
   return bytes;

@@ -201,11 +201,16 @@ class TorchAllocator : public cuda_caching::CUDAAllocator {
 
   cuda_caching::ShareableHandle shareIpcHandle(void* ptr) override {
     void* const segment = as_torch([&] { return plug_.allocation(ptr).segment; });
-    return {static_cast<char*>(ptr) - static_cast<char*>(segment), export_segment(segment)};
+    return {static_cast<char*>(ptr) - static_cast<char*>(segment), export_segment(segment, plug_.has_virtual_memory())};
   }
   std::shared_ptr<void> getIpcDevPtr(std::string handle) override { return imported_.open(handle); }
 
   void enablePeerAccess(DeviceIndex device, DeviceIndex peer) override {
+    if (plug_.has_virtual_memory()) {
+      TORCH_WARN_ONCE(
+          "cachalot: memory of the page heap is not open to other GPUs in this version: they copy contiguous "
+          "tensors, but their kernels cannot use it; heap:segments has no such limit");
+    }
     const c10::cuda::CUDAGuard guard(device);
     const cudaError_t error = cudaDeviceEnablePeerAccess(peer, 0);
     if (error == cudaErrorPeerAccessAlreadyEnabled) {
@@ -215,8 +220,11 @@ class TorchAllocator : public cuda_caching::CUDAAllocator {
     C10_CUDA_CHECK(error);
   }
 
-  // Our memory is cudaMalloc's, which is copied between devices with or without peer access.
-  cudaError_t memcpyAsync(void* dst, int, const void* src, int, std::size_t count, cudaStream_t stream, bool) override {
+  // cudaMalloc's memory is copied between devices with or without peer access; virtual memory must be told where it is.
+  cudaError_t memcpyAsync(void* dst, int dst_device, const void* src, int src_device, std::size_t count,
+                          cudaStream_t stream, bool) override {
+    if (dst_device != src_device && plug_.has_virtual_memory())
+      return cudaMemcpyPeerAsync(dst, dst_device, src, src_device, count, stream);
     return cudaMemcpyAsync(dst, src, count, cudaMemcpyDeviceToDevice, stream);
   }
 

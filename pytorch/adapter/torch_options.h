@@ -33,6 +33,7 @@ inline Options options_of_torch() {
   const std::vector<std::size_t>& divisions = Common::roundup_power2_divisions();
   std::copy_n(divisions.begin(), std::min(divisions.size(), options.roundup_power2_divisions.size()),
               options.roundup_power2_divisions.begin());
+  options.expandable_segments = Common::use_expandable_segments();
   options.release_lock_on_cudamalloc = Cuda::release_lock_on_cudamalloc();
   options.pinned_use_background_threads = Common::pinned_use_background_threads();
   options.pinned_use_cuda_host_register = Cuda::pinned_use_cuda_host_register();

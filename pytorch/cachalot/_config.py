@@ -39,9 +39,8 @@ _LATER_KEYS = frozenset(
 
 # Keys that cachalot does not serve, unless they say False.
 _UNSERVED = {
-    "expandable_segments": "cachalot has no expandable segments",
-    "expandable_segments_reserve": "cachalot has no expandable segments",
-    "expandable_segments_reserve_by_class": "cachalot has no expandable segments",
+    "expandable_segments_reserve": "cachalot reserves as many addresses as the device has memory",
+    "expandable_segments_reserve_by_class": "cachalot reserves as many addresses as the device has memory",
     "graph_capture_record_stream_reuse": "cachalot reuses such memory after the capture only",
     "throw_on_cudamalloc_oom": "cachalot learns from cudaMalloc that memory is short",
 }

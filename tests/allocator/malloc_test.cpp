@@ -344,15 +344,6 @@ TEST(RoundupPower2Divisions, CanMakeASmallRequestALargeOne) {
   EXPECT_EQ(world.reserved(), 2 * kMiB);
 }
 
-TEST(ExpandableSegments, AreRefusedUntilTheyExist) {
-  World world;
-  EXPECT_CONTAINS(refusal([&] { world.allocator.configure("expandable_segments:True"); }), "expandable_segments");
-  EXPECT_CONTAINS(refusal([&] { world.allocator.configure("heap:pages"); }), "heap");
-  EXPECT_CONTAINS(refusal([] { World(64 * kGiB, "expandable_segments:True"); }), "expandable_segments");
-  EXPECT_CONTAINS(refusal([] { World(64 * kGiB, "heap:pages"); }), "pages");
-  world.allocator.configure("expandable_segments:False");
-}
-
 TEST(Configure, ChangesNothingWhenAnyPartIsWrong) {
   World world(64 * kGiB, "max_split_size_mb:64,roundup_power2_divisions:4");
   const Options before = world.allocator.options();

@@ -443,7 +443,7 @@ TEST(CApi, ABadEnvironmentFailsEveryCallUntilItIsMended) {
       {"CACHALOT_CONF", "max_split_size_mb:1", {"max_split_size_mb", "'1'", "must be >= 20"}},
       {"CACHALOT_CONF", "foo:1", {"Unrecognized key 'foo'"}},
       {"CACHALOT_CONF", "heap:segments,", {"heap", "'segments'"}},
-      {"CACHALOT_CONF", "expandable_segments:True", {"expandable_segments", "page heap"}},
+      {"CACHALOT_CONF", "page_size_mb:3", {"page_size_mb", "'3'", "multiple of 2"}},
       {"CACHALOT_SIM_MEMORY", "lots", {"'lots'"}},
       {"CACHALOT_SIM_MEMORY", "-1", {"'-1'"}},
       {"CACHALOT_SIM_MEMORY", "1MiB", {"'1MiB'", "2 MiB"}},

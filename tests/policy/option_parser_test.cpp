@@ -72,6 +72,7 @@ TEST(OptionParser, EachKeySetsItsOption) {
       {"per_process_memory_fraction:0", [](Options& o) { o.per_process_memory_fraction = 0; }},
       {"per_process_memory_fraction:0.5", [](Options& o) { o.per_process_memory_fraction = 0.5; }},
       {"per_process_memory_fraction:1.0", [](Options&) {}},
+      {"expandable_segments:True", [](Options& o) { o.expandable_segments = true; }},
       {"expandable_segments:False", [](Options&) {}},
       {"release_lock_on_cudamalloc:True", [](Options& o) { o.release_lock_on_cudamalloc = true; }},
       {"release_lock_on_cudamalloc:False", [](Options&) {}},
@@ -88,6 +89,17 @@ TEST(OptionParser, EachKeySetsItsOption) {
       {"pinned_reserve_segment_size_mb:1", [](Options& o) { o.pinned_reserve_segment_size = kMiB; }},
       {"backend:native", [](Options&) {}},
       {"heap:segments", [](Options&) {}},
+      {"heap:pages", [](Options& o) { o.heap = "pages"; }},
+      {"cross_stream:off", [](Options& o) { o.cross_stream = "off"; }},
+      {"cross_stream:completed", [](Options& o) { o.cross_stream = "completed"; }},
+      {"cross_stream:wait", [](Options&) {}},
+      {"remap_slack:0", [](Options&) {}},
+      {"remap_slack:0.05", [](Options& o) { o.remap_slack = 0.05; }},
+      {"remap_slack:1", [](Options& o) { o.remap_slack = 1; }},
+      {"page_size_mb:0", [](Options&) {}},
+      {"page_size_mb:2", [](Options& o) { o.page_size = 2 * kMiB; }},
+      {"page_size_mb:1024", [](Options& o) { o.page_size = 1024 * kMiB; }},
+      {"max_mappings:1", [](Options& o) { o.max_mappings = 1; }},
   };
   for (const Row& row : rows) {
     SCOPED_TRACE(row.text);
@@ -223,7 +235,6 @@ TEST(OptionParser, EachBadValueIsRefusedWithKeyValueAndRule) {
       {"per_process_memory_fraction", "all", "it is not a number"},
       {"expandable_segments", "true", kBool},
       {"expandable_segments", "1", kBool},
-      {"expandable_segments", "True", "need the page heap"},
       {"release_lock_on_cudamalloc", "none", kBool},
       {"release_lock_on_hipmalloc", "none", kBool},
       {"graph_capture_record_stream_reuse", "yes", kBool},
@@ -239,7 +250,16 @@ TEST(OptionParser, EachBadValueIsRefusedWithKeyValueAndRule) {
       {"pinned_reserve_segment_size_mb", "-5", kNotWhole},
       {"backend", "cudaMallocAsync", "cachalot is a native backend"},
       {"backend", "async", "Unknown allocator backend, options are native and cudaMallocAsync"},
-      {"heap", "pages", "no page heap"},
+      {"cross_stream", "on", "options are off, completed and wait"},
+      {"remap_slack", "-0.1", "it must be in [0.0, 1.0]"},
+      {"remap_slack", "1.5", "it must be in [0.0, 1.0]"},
+      {"remap_slack", "nan", "it must be in [0.0, 1.0]"},
+      {"remap_slack", "much", "it is not a number"},
+      {"page_size_mb", "3", "it must be a multiple of 2"},
+      {"page_size_mb", "1026", "at most 1024"},
+      {"page_size_mb", "-2", kNotWhole},
+      {"max_mappings", "0", "it must be > 0"},
+      {"max_mappings", "many", kNotWhole},
       {"heap", "Segments", "Unknown heap, options are segments and pages"},
       {"foo", "1", "Unrecognized key 'foo'"},
       {"Max_split_size_mb", "64", "Unrecognized key 'Max_split_size_mb'"},
@@ -354,13 +374,13 @@ TEST(AnOptionsKey, IsKnownUnderItsOtherNameToo) {
 TEST(PytorchsVariable, LosesWhatThisVersionDoesNotKnowWithAWarningEach) {
   const PytorchConf conf = parse_pytorch_conf(
       "max_split_size_mb:64, throw_on_cudamalloc_oom:True, roundup_power2_divisions:[256:1,512:2,>:4], "
-      "expandable_segments:True,");
+      "expandable_segments:True, foo:[1:2],");
   EXPECT_EQ(conf.options.max_split_size, std::size_t{64} << 20);
   EXPECT_EQ(conf.options.roundup_power2_divisions.back(), 4u);
-  EXPECT_FALSE(conf.options.expandable_segments);
+  EXPECT_TRUE(uses_pages(conf.options));
   ASSERT_EQ(conf.warnings.size(), 2u);
   EXPECT_THAT(conf.warnings[0], testing::HasSubstr("throw_on_cudamalloc_oom:True"));
-  EXPECT_THAT(conf.warnings[1], testing::HasSubstr("expandable_segments:True"));
+  EXPECT_THAT(conf.warnings[1], testing::HasSubstr("foo:[1:2]"));
 }
 
 TEST(PytorchsVariable, IsRefusedForABadValue) {

@@ -1,4 +1,5 @@
-"""One run of pytest is one mode: CACHALOT_TEST_MODE is native (PyTorch's own allocator, the oracle), plug or full.
+"""One run of pytest is one mode: CACHALOT_TEST_MODE is native (PyTorch's own allocator, the oracle), plug, full, pages
+(full, on the page heap).
 
 The whole process runs on the simulated CUDA runtime, preloaded, or on a GPU. Every test begins with an empty allocator.
 """

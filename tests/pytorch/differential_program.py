@@ -1,6 +1,6 @@
 """A random program of allocations through torch, and what the allocator said of itself after every step.
 
-    python differential_program.py native|full SEED STEPS OUT
+    python differential_program.py native|full SEED STEPS OUT [expandable]
 
 Writes to OUT a line of JSON a step: what was done, torch.cuda.memory_stats(), and every hundredth step the snapshot with
 addresses counted from the start of their segment. Under a simulated CUDA whose calls take no time
@@ -10,7 +10,9 @@ synchronizes and not before, whatever the allocator asks in between, so two allo
 When frees that wait for several streams are done at once, PyTorch finishes them in the order of a hash table, which shows
 in the peak of inactive_split alone; so between two synchronizations one stream is the only one that uses others' memory.
 The programs also stay out of two states that PyTorch's own allocator handles badly: no memory is asked for beyond what fits
-while frees wait for events, and no cache is emptied inside a pool.
+while frees wait for events, and no cache is emptied inside a pool. With `expandable` they stay out of a third: its
+expandable segments miscount the memory of a pool that goes ("cudaMalloc_count > 0 INTERNAL ASSERT FAILED", or a crash),
+so pools and graphs stay.
 """
 
 from __future__ import annotations
@@ -39,8 +41,9 @@ def random_size(rng: random.Random) -> int:
 
 
 class Program:
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, expandable: bool) -> None:
         self.rng = random.Random(seed)
+        self.expandable = expandable
         self.streams = [torch.cuda.default_stream(), torch.cuda.Stream(), torch.cuda.Stream()]
         self.user = 1  # the stream that uses memory of the others
         self.tensors: list[tuple[torch.Tensor, int]] = []  # with the index of the stream they were allocated on
@@ -135,7 +138,7 @@ class Program:
         return f"capture a graph that keeps {len(kept)}"
 
     def drop_graph(self) -> str:
-        if not self.graphs:
+        if not self.graphs or self.expandable:
             return "no graph to drop"
         graph, kept = self.graphs.pop(self.rng.randrange(len(self.graphs)))
         torch.cuda.synchronize()
@@ -157,7 +160,7 @@ class Program:
         return f"a pool has {len(tensors)} tensors now"
 
     def drop_pool(self) -> str:
-        if not self.pools:
+        if not self.pools or self.expandable:
             return "no pool to drop"
         torch.cuda.synchronize()
         _, tensors = self.pools.pop(self.rng.randrange(len(self.pools)))
@@ -187,15 +190,15 @@ def relative_snapshot() -> list[dict]:
 
 
 def main() -> None:
-    mode, seed, steps, out = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
+    mode, seed, steps, out, *options = sys.argv[1:]
     if mode == "full":
         import cachalot
 
         cachalot.enable()
     torch.cuda.init()
-    program = Program(seed)
+    program = Program(int(seed), "expandable" in options)
     with open(out, "w", encoding="utf-8") as lines:
-        for step in range(steps):
+        for step in range(int(steps)):
             record = {"step": step, "did": program.step(), "stats": torch.cuda.memory_stats()}
             if step % 100 == 99:
                 record["snapshot"] = relative_snapshot()

@@ -9,7 +9,7 @@ import pytest
 import world
 from world import MODE, full_only, not_native, run, run_python, succeeds
 
-pytestmark = not_native  # full_only: where the mode makes no difference
+pytestmark = [not_native, world.not_pages]  # full_only: where the mode makes no difference
 
 IMPORT = "import torch, cachalot, warnings\n"
 
@@ -175,7 +175,7 @@ def test_a_call_that_fails_changes_nothing(failure):
         print(settings["max_split_size"], settings["garbage_collection_threshold"])
         """,
         preamble=IMPORT,
-        PYTORCH_CUDA_ALLOC_CONF="expandable_segments:True,garbage_collection_threshold:0.5",
+        PYTORCH_CUDA_ALLOC_CONF="graph_capture_record_stream_reuse:True,garbage_collection_threshold:0.5",
     )
     assert succeeds(process).split() == ["-1", "0.5"]
 
@@ -183,7 +183,7 @@ def test_a_call_that_fails_changes_nothing(failure):
 @full_only
 def test_without_an_adapter_nothing_has_changed(tmp_path):
     environment = {"CACHALOT_CACHE_DIR": tmp_path, "CXX": "no-such-compiler"}
-    settings = "expandable_segments:True"
+    settings = "graph_capture_record_stream_reuse:True"
     code = ENABLE.replace("enable(", "enable('max_split_size_mb:64', ") + "\n"
     code = f"try:\n    {code}\nexcept cachalot.EnableError:\n    pass\nimport os; print(os.environ[{NAME!r}])\n"
     code += "torch.cuda.init(); print(cachalot.is_enabled(), torch.cuda.memory.get_allocator_backend())"
@@ -452,16 +452,73 @@ def test_the_plug_serves_versions_that_know_fewer_functions():
     )
 
 
-def test_expandable_segments_in_the_environment_are_ignored_aloud():
+HELD = """
+kept = torch.empty(3 << 20, dtype=torch.uint8, device="cuda")
+print(torch.cuda.memory_reserved() >> 20, torch.cuda.memory_snapshot()[0]["is_expandable"])
+"""
+
+
+@pytest.mark.parametrize(
+    "environment, held",
+    [
+        ({NAME: "expandable_segments:True"}, "4 True"),
+        ({"CACHALOT_CONF": "heap:pages"}, "4 True"),
+        ({NAME: "expandable_segments:False"}, "20 False"),
+        ({NAME: "expandable_segments:True", "CACHALOT_CONF": "expandable_segments:False"}, "20 False"),
+    ],
+)
+def test_the_page_heap_is_chosen_by_the_environment(environment, held):
+    process = run_python(HELD, **environment)
+    assert succeeds(process).strip() == held
+    assert process.stderr == ""
+
+
+def test_the_page_heap_is_chosen_by_the_argument():
+    process = run_python(ENABLE.replace("(", "('heap:pages', ") + HELD, preamble=IMPORT)
+    assert succeeds(process).strip() == "4 True"
+
+
+def test_a_program_may_choose_the_page_heap_before_it_uses_memory():
+    process = run_python("torch._C._accelerator_setAllocatorSettings('expandable_segments:True')\n" + HELD)
+    assert succeeds(process).strip() == "4 True"
+    assert process.stderr == ""
+
+
+@pytest.mark.parametrize("at_start, later", [(True, False), (False, True)])
+def test_the_heap_stays_when_a_program_switches_expandable_segments(at_start, later):
+    """The other settings are applied; a program that goes to and fro is told once, and not for naming what is so."""
     process = run_python(
-        """
-        kept = torch.empty(3 << 20, dtype=torch.uint8, device="cuda")
-        assert torch.cuda.memory_reserved() == 20 << 20
-        """,
+        HELD
+        + f"""
+def held_after(settings):
+    torch._C._accelerator_setAllocatorSettings(settings)
+    more = torch.empty(3 << 20, dtype=torch.uint8, device="cuda")
+    snapshot = torch.cuda.memory._snapshot()
+    assert all(segment["is_expandable"] == {at_start} for segment in snapshot["segments"])
+    return snapshot["allocator_settings"]["max_split_size"] >> 20
+
+assert held_after("max_split_size_mb:30,expandable_segments:{at_start}") == 30
+sys.stderr.write("now\\n")
+for _ in range(2):
+    assert held_after("expandable_segments:{later},max_split_size_mb:40") == 40
+    assert held_after("max_split_size_mb:50,expandable_segments:{at_start}") == 50
+""",
+        preamble="import sys\n" + world.PREAMBLE,
+        PYTORCH_CUDA_ALLOC_CONF=f"expandable_segments:{at_start}",
+    )
+    succeeds(process)
+    before, after = process.stderr.split("now\n")
+    assert before == ""
+    assert after.count("\n") == 1 and f"'expandable_segments:{later}' is ignored: the heap is" in after
+
+
+def test_expandable_segments_stay_on_when_other_settings_change():
+    process = run_python(
+        HELD + "torch._C._accelerator_setAllocatorSettings('max_split_size_mb:40')\n",
         PYTORCH_CUDA_ALLOC_CONF="expandable_segments:True",
     )
     succeeds(process)
-    assert "expandable" in process.stderr
+    assert process.stderr == ""
 
 
 @pytest.mark.parametrize("value, reserved", [("1", 0), ("0", 20 << 20)])

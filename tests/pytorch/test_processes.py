@@ -4,7 +4,7 @@ import sys
 from textwrap import dedent
 
 import pytest
-from world import PREAMBLE, full_only, not_plug, run, run_python, succeeds
+from world import PAGES, PREAMBLE, full_only, not_plug, run, run_python, succeeds
 
 
 def write_script(path, code):
@@ -166,6 +166,7 @@ def test_tensors_graphs_and_pools_may_be_alive_at_exit():
 
 
 @not_plug
+@pytest.mark.skipif(PAGES, reason="memory of the page heap cannot be shared; test_functions.py holds that it says so")
 def test_a_cuda_tensor_is_sent_to_a_spawned_process(tmp_path):
     script = write_script(
         tmp_path / "sender.py",

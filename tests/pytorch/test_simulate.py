@@ -14,7 +14,7 @@ import world
 
 COMMAND = os.environ.get("CACHALOT_COMMAND")
 
-pytestmark = [world.full_only, pytest.mark.skipif(not COMMAND, reason="needs the cachalot command")]
+pytestmark = [world.full_only, world.not_pages, pytest.mark.skipif(not COMMAND, reason="needs the cachalot command")]
 
 TRAINING = """
 import sys

@@ -10,29 +10,37 @@ import textwrap
 import pytest
 import torch
 
-MODES = ("native", "plug", "full")
+MODES = ("native", "plug", "full", "pages")
 MODE = os.environ.get("CACHALOT_TEST_MODE", "")
 if MODE not in MODES:
     pytest.exit(f"CACHALOT_TEST_MODE is '{MODE}'; it must be one of {', '.join(MODES)}", returncode=2)
+
+PAGES = MODE == "pages"
+if PAGES:
+    os.environ["CACHALOT_CONF"] = "heap:pages"
+ENABLE_MODE = "full" if PAGES else MODE  # of cachalot.enable
 
 KiB = 1 << 10
 MiB = 1 << 20
 GiB = 1 << 30
 
 not_native = pytest.mark.skipif(MODE == "native", reason="is about cachalot")
-full_only = pytest.mark.skipif(MODE != "full", reason="is about the full allocator")
+full_only = pytest.mark.skipif(MODE not in ("full", "pages"), reason="is about the full allocator")
 not_plug = pytest.mark.skipif(MODE == "plug", reason="needs the full allocator (test_functions.py)")
-page_heap = pytest.mark.skipif(MODE != "native", reason="waits for the page heap")
+not_pages = pytest.mark.skipif(PAGES, reason="the heap makes no difference: mode full runs it")
+
+# What history says of memory that comes and goes.
+MEMORY_COMES, MEMORY_GOES = ("segment_map", "segment_unmap") if PAGES else ("segment_alloc", "segment_free")
 
 # The lines with which a program of this mode begins.
-PREAMBLE = "import torch\n" + ("" if MODE == "native" else f"import cachalot\ncachalot.enable(mode={MODE!r})\n")
+PREAMBLE = "import torch\n" + ("" if MODE == "native" else f"import cachalot\ncachalot.enable(mode={ENABLE_MODE!r})\n")
 
 
 def enable():
     if MODE != "native":
         import cachalot
 
-        cachalot.enable(mode=MODE)
+        cachalot.enable(mode=ENABLE_MODE)
 
 
 def reset():
@@ -51,6 +59,13 @@ def reset():
 def bytes_on_gpu(count, device="cuda"):
     """A tensor of `count` bytes, not written to."""
     return torch.empty(count, dtype=torch.uint8, device=device)
+
+
+def held_for(size):
+    """What is reserved when blocks of `size` bytes in all, side by side, are all there is: a segment, or pages."""
+    if not PAGES and size < 10 * MiB:
+        return 2 * MiB if size <= MiB else 20 * MiB
+    return -(-size // (2 * MiB)) * 2 * MiB
 
 
 def total_memory():

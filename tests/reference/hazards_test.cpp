@@ -29,9 +29,9 @@ std::size_t operations() {
   return static_cast<std::size_t>(200'000 * (text == nullptr ? 1.0 : std::strtod(text, nullptr)));
 }
 
-std::shared_ptr<SimulatedDevice> watched_device() {
+std::shared_ptr<SimulatedDevice> watched_device(std::size_t bytes = 512 * kMiB) {
   SimulatedDevice::Config config;
-  config.memory_bytes = 512 * kMiB;
+  config.memory_bytes = bytes;
   config.check_hazards = true;
   return std::make_shared<SimulatedDevice>(config);  // with the latencies of a real one: the host runs ahead of it
 }
@@ -46,7 +46,8 @@ struct LiveBlock {
 // A program that plays by the rules: it uses a block on its own stream, and on others once they were announced.
 class Player {
  public:
-  explicit Player(std::uint64_t seed) : random_(seed), device_(watched_device()), allocator_({device_}) {
+  Player(std::uint64_t seed, std::string_view options, std::size_t device_bytes)
+      : random_(seed), device_(watched_device(device_bytes)), allocator_({device_}, parse_options(options)) {
     for (Stream& stream : streams_) stream = device_->stream();
   }
 
@@ -131,11 +132,11 @@ class Player {
   std::vector<LiveBlock> live_;
 };
 
-TEST(RandomStreamPrograms, HaveNoHazard) {
+// Plays, and looks at all tables every `period` operations.
+void expect_no_hazard(std::string_view options, std::size_t device_bytes, std::size_t count, std::size_t period) {
   const std::uint64_t seed = 4242;
-  SCOPED_TRACE(fmt::format("seed {}", seed));
-  Player player(seed);
-  const std::size_t count = operations();
+  SCOPED_TRACE(fmt::format("seed {}, {}", seed, options));
+  Player player(seed, options, device_bytes);
   for (std::size_t i = 0; i < count; ++i) {
     try {
       player.play_one();
@@ -143,8 +144,8 @@ TEST(RandomStreamPrograms, HaveNoHazard) {
       player.free_all();
       FAIL() << "operation " << i << ": " << hazard.what();
     }
-    if (i % 50'000 == 0) {
-      ASSERT_EQ(player.allocator().validate(), "");
+    if (i % period == 0) {
+      ASSERT_EQ(player.allocator().validate(), "") << "after operation " << i;
     }
   }
   player.free_all();
@@ -154,6 +155,17 @@ TEST(RandomStreamPrograms, HaveNoHazard) {
   EXPECT_GT(player.device().count(DeviceCall::event_record), count / 100);
   EXPECT_GT(player.allocator().memory_stats().num_alloc_retries, 0);
 }
+
+class RandomStreamPrograms : public testing::TestWithParam<const char*> {};
+
+TEST_P(RandomStreamPrograms, HaveNoHazard) { expect_no_hazard(GetParam(), 512 * kMiB, operations(), 50'000); }
+TEST_P(RandomStreamPrograms, LeaveSoundTablesAfterEveryOperation) {
+  expect_no_hazard(GetParam(), 96 * kMiB, std::max<std::size_t>(operations() / 100, 2000), 1);
+}
+
+INSTANTIATE_TEST_SUITE_P(Heaps, RandomStreamPrograms,
+                         testing::Values("", "heap:pages", "heap:pages,cross_stream:completed",
+                                         "heap:pages,cross_stream:off,page_size_mb:2"));
 
 TEST(TheHazardChecker, CatchesAUseThatWasNotAnnounced) {
   const auto device = watched_device();

@@ -246,8 +246,8 @@ TEST(CommandLine, RefusesBadConfigurationsAndNamesKeyValueAndRule) {
   expect_contains(complaint("replay --config frobnicate:1" + replay), {"frobnicate"});
   expect_contains(complaint("replay" + replay, "garbage_collection_threshold:7"),
                   {"garbage_collection_threshold", "7"});
-  expect_contains(complaint("replay --config heap:pages" + replay), {"heap", "pages"});
-  expect_contains(complaint("replay --config expandable_segments:True" + replay), {"expandable_segments"});
+  expect_contains(complaint("replay --config heap:tables" + replay), {"heap", "tables"});
+  expect_contains(complaint("replay --config expandable_segments:on" + replay), {"expandable_segments"});
 }
 
 TEST(CommandLine, RefusesBadTracesAndNamesFileAndLine) {

@@ -11,7 +11,7 @@
 // garbage_collection_threshold     number                   0 (off)    in (0, 1); acts with a memory fraction < 1
 // roundup_power2_divisions         N | [MiB:N,...,>:N]      0 (off)    N and MiB powers of two; in a list N may be 0
 // per_process_memory_fraction      number                   1          in [0, 1]
-// expandable_segments              True | False             False      True needs the page heap
+// expandable_segments              True | False             False      True: heap:pages
 // release_lock_on_cudamalloc       True | False             False      accepted; the lock is never held there
 // graph_capture_record_stream_reuse  True | False           False      stored
 // pinned_use_background_threads    True | False             False      stored (host allocator)
@@ -19,7 +19,18 @@
 // pinned_num_register_threads      N                        1          a power of two, <= 128
 // pinned_reserve_segment_size_mb   MiB                      0          > 0
 // backend                          native                   native     cudaMallocAsync is refused
-// heap                             segments | pages         segments   ours; pages needs the page heap
+// heap                             segments | pages         segments   ours: PyTorch's policy, or the page heap
+// cross_stream                     off | completed | wait   wait       ours; page heap: whether memory freed on one stream
+//                                                                      serves others: never, when its work was seen done,
+//                                                                      or also by a wait on the GPU rather than growing
+// remap_slack                      number                   0          ours, in [0, 1]; page heap: new memory rather than
+//                                                                      remapping while so much more than the most that was
+//                                                                      live is held, as a part of it
+// page_size_mb                     MiB                      0          ours; page heap: the largest handle asked of the
+//                                                                      device, a multiple of 2 up to 1024; 0: 32
+// max_mappings                     N                        262144     ours, > 0; page heap: mappings it keeps before those
+//                                                                      that are not in use are undone (a context is
+//                                                                      reported to stand about 500,000)
 //
 // release_lock_on_hipmalloc and pinned_use_hip_host_register are other names of their cuda twins, as in PyTorch.
 // large_segment_size_mb is applied first, wherever it stands. In a list the first interval also fills the slots below
@@ -54,11 +65,18 @@ struct Options {
   std::size_t pinned_reserve_segment_size = 0;  // bytes
   std::string backend = "native";
   std::string heap = "segments";
+  std::string cross_stream = "wait";
+  double remap_slack = 0;
+  std::size_t page_size = 0;  // bytes
+  std::size_t max_mappings = 262144;
 
   std::string text;  // as given; what snapshots show as PYTORCH_CUDA_ALLOC_CONF
 
   friend bool operator==(const Options&, const Options&) = default;
 };
+
+// Whether these options ask for the page heap.
+inline bool uses_pages(const Options& options) { return options.heap == "pages" || options.expandable_segments; }
 
 // Returns `base` with `text` applied. As in PyTorch, max_split_size, max_non_split_rounding, roundup_power2_divisions
 // and garbage_collection_threshold that `text` does not name go back to their defaults; every other option keeps its
@@ -73,9 +91,9 @@ struct PytorchConf {
   Options options;
   std::vector<std::string> warnings;  // a sentence for each setting that was left out
 };
-// As parse_options, but leaves out, with a warning each, what this library does not know (a key of a newer PyTorch) or
-// cannot do (expandable segments). A bad value of a known key is an error: InvalidArgument.
-PytorchConf parse_pytorch_conf(std::string_view text);
+// As parse_options, but leaves out, with a warning each, what this library does not know (a key of a newer PyTorch).
+// A bad value of a known key is an error: InvalidArgument. expandable_segments:True asks for the page heap.
+PytorchConf parse_pytorch_conf(std::string_view text, const Options& base = {});
 
 // Whether `key` is one of the keys above or another name of one.
 bool is_option(std::string_view key);

@@ -1,0 +1,360 @@
+// DeviceAllocator over the page heap: what happens when no free block serves a request, and how pages come and go.
+//
+// The order, each step only if those before it failed:
+//   a small free piece beside large blocks, for a small request;
+//   free blocks of other streams, and idle pages brought together, where that is safe already;
+//   the same after this stream waits for the others (cross_stream:wait);
+//   new memory;
+//   recovery: wait for the device, after which every idle page will do, give back what pools without users hold, again.
+// With remap_slack, new memory comes first while so much more may be held than was ever live.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <utility>
+
+#include "base/bytes.h"
+#include "base/check.h"
+#include "base/mutex.h"
+#include "device_allocator.h"
+#include "pages/placement.h"
+
+namespace cachalot {
+
+namespace {
+
+// Larger ones take fewer driver calls, smaller ones move more freely. Measured: docs/page_heap.md.
+constexpr std::size_t kLargestHandle = std::size_t{32} << 20;
+// A stream's wait for another costs the device a little of its concurrency: in pages of BackingPlan::cost.
+constexpr double kWaitCost = 0.05;
+// Of a stream, not yet done: more tell its progress more finely.
+constexpr std::size_t kMostEvents = 8;
+// Addresses reserved at once for a private pool.
+constexpr std::size_t kPrivateRange = std::size_t{8} << 30;
+
+}  // namespace
+
+// --- which heap ---------------------------------------------------------------------------------------------------------
+
+void DeviceAllocator::choose_heap(const Options& options) {
+  if (!uses_pages(options)) return;
+  const DeviceProperties device = device_->properties();
+  if (!device.virtual_memory) {
+    fmt::print(stderr,
+               "cachalot: GPU {} has no virtual memory management: heap:segments is used instead of heap:pages\n",
+               index_);
+    return;
+  }
+  CACHALOT_REQUIRE(options.page_size % device.page_bytes == 0, "page_size_mb:{}: GPU {} has pages of {} bytes",
+                   options.page_size >> 20, index_, device.page_bytes);
+  pages_ = std::make_unique<PageHeap>(heap_, device.page_bytes);
+  splits_everything_ = true;
+}
+
+// --- streams ----------------------------------------------------------------------------------------------------------
+
+StreamClock& DeviceAllocator::clock_of(Stream stream) {
+  std::unique_ptr<StreamClock>& clock = clocks_[stream];
+  if (!clock) clock = std::make_unique<StreamClock>(stream);
+  return *clock;
+}
+
+void DeviceAllocator::end_epoch(StreamClock& clock) {
+  clock.end_epoch();
+  small().arena(clock.stream()).epoch = clock.epoch();
+  large().arena(clock.stream()).epoch = clock.epoch();
+}
+
+// The epoch ends first: what becomes free while the event is recorded is not taken to be before it.
+// False: the device refused, as for a stream that is no more. Then only a wait for the device says when its work is done.
+bool DeviceAllocator::record_epoch(StreamClock& clock) {
+  const std::uint32_t epoch = clock.epoch();
+  end_epoch(clock);
+  Event event = nullptr;
+  if (!spare_events_.empty()) {
+    event = spare_events_.back();
+    spare_events_.pop_back();
+  }
+  try {
+    const Unlocked unlocked(mutex_);
+    if (event == nullptr) event = device_->event_create();
+    device_->event_record(event, clock.stream());
+  } catch (const CudaError&) {
+    if (event != nullptr) spare_events_.push_back(event);
+    return false;
+  }
+  clock.recorded(event, epoch);
+  return true;
+}
+
+// Asks how far streams have come, and leaves an event for the next time. One stream alone orders all its memory by itself
+// and needs none, unless it has left mappings that are to go some day.
+void DeviceAllocator::refresh_clocks() {
+  if (capturing() || (clocks_.size() < 2 && !pages_->pages().has_aliases())) return;
+  for (const auto& [stream, clock] : clocks_) {
+    while (clock->has_events() && event_is_done(clock->oldest_event())) {
+      spare_events_.push_back(clock->oldest_is_done());
+    }
+    if (clock->events() < kMostEvents) record_epoch(*clock);
+  }
+}
+
+bool DeviceAllocator::event_is_done(Event event) {
+  const Unlocked unlocked(mutex_);
+  return device_->event_query(event);
+}
+
+// From here on the stream may use whatever has become free on another.
+void DeviceAllocator::wait_for_stream(StreamClock& waiter, StreamClock& other) {
+  if (!record_epoch(other)) return;
+  const Event event = other.newest_event();
+  const std::uint32_t epoch = other.epoch() - 1;
+  {
+    const Unlocked unlocked(mutex_);
+    device_->stream_wait(waiter.stream(), event);
+  }
+  waiter.waits_for(other, epoch);
+}
+
+// Keeps the number of mappings within max_mappings: those that pages have left go, at least a quarter of them at once.
+void DeviceAllocator::drop_stale_views() {
+  const PhysicalPages& pages = pages_->pages();
+  if (pages.live_views() <= options_.max_mappings || capturing() || !pages.has_aliases()) return;
+  drop_done_views();
+  if (pages.live_views() <= options_.max_mappings) return;
+  finish_all_work();
+  drop_done_views();
+}
+
+void DeviceAllocator::drop_done_views() {
+  PhysicalPages& pages = pages_->pages();
+  const std::size_t enough = options_.max_mappings - options_.max_mappings / 4;
+  for (HandleId id = 0; id < pages.handle_ids() && pages.live_views() > enough; ++id) {
+    const std::vector<View> views = pages.handle(id).views;
+    for (const View& view : views) {
+      if (!PhysicalPages::may_unmap(view) || pages_->range_of(view.address)->owner != nullptr) continue;
+      const std::size_t bytes = pages.bytes(pages.handle(id));
+      forget_view(id, view.address);
+      try {
+        const Unlocked unlocked(mutex_);
+        device_->unmap(view.address, bytes);
+      } catch (const CudaError&) {
+        adopt_orphan({0, bytes, {view.address}});
+      }
+    }
+  }
+}
+
+// Waits for the device: after that, what is free belongs to nobody and may be unmapped.
+void DeviceAllocator::finish_all_work() {
+  for (const auto& [stream, clock] : clocks_) end_epoch(*clock);
+  {
+    const Unlocked unlocked(mutex_);
+    device_->synchronize();
+  }
+  for (const auto& [stream, clock] : clocks_) {
+    while (clock->has_events()) spare_events_.push_back(clock->oldest_is_done());
+    clock->everything_is_done();
+  }
+}
+
+// Whose free blocks may serve a stream: in private pools, and with cross_stream:off, its own alone.
+bool DeviceAllocator::may_take(const Block& block, Stream stream, Whose whose) const {
+  const Arena& arena = *block.arena;
+  if (arena.stream == stream) return true;
+  if (arena.pool.owner() != nullptr || options_.cross_stream == "off") return false;
+  if (whose == Whose::anybodys) return true;
+  const auto clock = clocks_.find(stream);
+  const auto other = clocks_.find(arena.stream);
+  return clock != clocks_.end() && other != clocks_.end() &&
+         clock->second->comes_after(*other->second, block.bin.epoch);
+}
+
+// --- a block for a request --------------------------------------------------------------------------------------------
+
+Block* DeviceAllocator::obtain_from_pages(Request request, const Context& context) {
+  const SlowSection slow(*this);
+  if (Block* block = search(request)) return block;  // another thread grew or freed meanwhile
+  return_whole_pages();
+  if (Block* block = search_fragments(request)) return block;
+  StreamClock& clock = clock_of(request.stream());
+  request.arena->epoch = clock.epoch();  // if it has no memory yet, it has missed the epochs until now
+  if ((rare_ & kAging) != 0 && !capturing()) collect_idle_pages();
+  refresh_clocks();
+  drop_stale_views();
+
+  Block* block = nullptr;
+  if (may_create(request)) {
+    block = carry_out(placement(request, Whose::ordered, /*may_move=*/false).best(/*may_grow=*/true), request, context);
+  }
+  if (block == nullptr) block = take_page(request);
+  if (block == nullptr) block = take_over(request);
+  if (block == nullptr) block = bring_together_or_create(request, clock, context);
+  if (block == nullptr) block = borrow_from_pools(request);
+  if (block != nullptr || capturing()) return block;
+
+  const bool synchronized = synchronize_frees(nullptr);
+  if (synchronized) block = search(request);
+  if (block != nullptr) return block;
+  finish_all_work();
+  release_unused_pools({});
+  free_orphans();
+  ++counters_.num_alloc_retries;
+  if ((rare_ & kObserved) != 0) observe({.action = Change::Action::retry, .pool_kind = request.pool().kind()});
+  block = take_over(request);
+  return block != nullptr ? block : bring_together_or_create(request, clock, context);
+}
+
+// A small request may lie in what is left of a page beside large blocks.
+Block* DeviceAllocator::search_fragments(Request request) {
+  if (request.pool().kind() != PoolKind::small) return nullptr;
+  Block* block = large_pool_beside(request).arena(request.stream()).bins.best_fit(request.rounded);
+  return block != nullptr && block->size() < pages_->page_bytes() ? block : nullptr;
+}
+
+// Of the smallest free block that holds one, a page for small blocks: no driver call.
+Block* DeviceAllocator::take_page(Request request) {
+  if (request.pool().kind() != PoolKind::small) return nullptr;
+  const std::size_t page = pages_->page_bytes();
+  Block* found = nullptr;
+  large_pool_beside(request).arena(request.stream()).bins.for_each_of_at_least(page, [&](Block& block) {
+    if (found == nullptr && round_up(block.address, page) + page <= block.end()) found = &block;
+  });
+  if (found == nullptr) return nullptr;
+  const Address begin = round_up(found->address, page);
+  return &pages_->hand_over(*found, begin, begin + page, *request.arena);
+}
+
+// Pages of large blocks that served small ones, and do no more.
+void DeviceAllocator::return_whole_pages() {
+  const std::size_t page = pages_->page_bytes();
+  for_each_pool([&](const BlockPool& pool) {
+    if (pool.kind() != PoolKind::small || !is_paged(pool)) return;
+    BlockPool& large_pool = pool.owner() != nullptr ? pool.owner()->large : large();
+    for (const auto& arena : pool.arenas()) {
+      if (arena->bins.best_fit(page) == nullptr) continue;
+      std::vector<Block*> whole;
+      arena->bins.for_each_of_at_least(page, [&](Block& block) {
+        const bool holds_page = round_up(block.address, page) + page <= block.end();
+        if (holds_page && pages_->range_of(block.address)->kind == PoolKind::large) whole.push_back(&block);
+      });
+      for (Block* block : whole) {
+        Arena& to = large_pool.arena(arena->stream);
+        pages_->hand_over(*block, round_up(block->address, page), round_down(block->end(), page), to);
+      }
+    }
+  });
+}
+
+BlockPool& DeviceAllocator::large_pool_beside(Request request) {
+  PrivatePool* const owner = request.pool().owner();
+  return owner != nullptr ? owner->large : large();
+}
+
+// The best fit among other streams' free blocks: what the request needs of it becomes its stream's own.
+Block* DeviceAllocator::find_to_take_over(Request request, Whose whose) const {
+  if (request.pool().owner() != nullptr) return nullptr;
+  Block* best = nullptr;
+  for (const auto& arena : request.pool().arenas()) {
+    if (arena.get() == request.arena) continue;
+    Block* block = arena->bins.best_fit(request.rounded);
+    if (block == nullptr || !may_take(*block, request.stream(), whose)) continue;
+    if (best == nullptr || block->size() < best->size()) best = block;
+  }
+  return best;
+}
+
+Block* DeviceAllocator::take_over(Request request) {
+  Block* best = find_to_take_over(request, Whose::ordered);
+  if (best == nullptr) return nullptr;
+  return &pages_->hand_over(*best, best->address, best->address + request.rounded, *request.arena);
+}
+
+Placement DeviceAllocator::placement(Request request, Whose whose, bool may_move) {
+  const bool is_private = request.pool().owner() != nullptr;
+  PlacementRules rules;
+  rules.may_move = may_move && !is_private;  // what a graph uses stays where the graph knows it
+  rules.may_drop = !is_private && !capturing();
+  rules.handle_bytes = options_.page_size != 0 ? options_.page_size : kLargestHandle;
+  return Placement(
+      *pages_, *request.arena, request.rounded, rules,
+      [this, stream = request.stream(), whose](const Block& block) { return may_take(block, stream, whose); });
+}
+
+// By what is best. Rather than asking the driver for anything, the stream waits for others if that saves more than it costs.
+// Should the device or the limit refuse new memory, what can be had without.
+Block* DeviceAllocator::bring_together_or_create(Request request, StreamClock& clock, const Context& context) {
+  std::optional<BackingPlan> plan = placement(request, Whose::ordered).best(/*may_grow=*/true);
+  const bool may_wait = request.pool().owner() == nullptr && clocks_.size() > 1 && options_.cross_stream == "wait";
+  if (may_wait && !capturing() && (!plan || plan->calls_driver()) && wait_for_a_better(request, clock, plan)) {
+    if (Block* block = take_over(request)) return block;
+    plan = placement(request, Whose::ordered).best(/*may_grow=*/true);
+  }
+  if (!plan) {
+    reserve_range(request);
+    plan = placement(request, Whose::ordered).best(/*may_grow=*/true);
+  }
+  Block* block = carry_out(plan, request, context);
+  if (block != nullptr || !plan || plan->new_pages == 0) return block;
+  return carry_out(placement(request, Whose::ordered).best(/*may_grow=*/false), request, context);
+}
+
+// Waits for the streams whose memory would serve better than the plan; false: none would.
+bool DeviceAllocator::wait_for_a_better(Request request, StreamClock& clock, const std::optional<BackingPlan>& plan) {
+  std::vector<StreamClock*> others;
+  if (const Block* block = find_to_take_over(request, Whose::anybodys)) {
+    others.push_back(&clock_of(block->arena->stream));
+  } else {
+    const auto better = placement(request, Whose::anybodys).best(/*may_grow=*/true);
+    if (!better) return false;
+    for (const Block* taken : pages_->blocks_of(*better)) {
+      StreamClock& other = clock_of(taken->arena->stream);
+      const bool is_known = std::find(others.begin(), others.end(), &other) != others.end();
+      if (!is_known && !may_take(*taken, clock.stream(), Whose::ordered)) others.push_back(&other);
+    }
+    if (plan && better->cost + static_cast<double>(others.size()) * kWaitCost >= plan->cost) return false;
+  }
+  for (StreamClock* other : others) wait_for_stream(clock, *other);
+  return !others.empty();
+}
+
+// Whether new memory comes before idle pages are brought together: remap_slack.
+bool DeviceAllocator::may_create(Request request) const {
+  const auto live = static_cast<std::size_t>(counters_.allocated_bytes()) + request.rounded;
+  const std::size_t most = std::max(live, static_cast<std::size_t>(counters_.max_allocated_bytes()));
+  const double allowed = static_cast<double>(most) * (1 + options_.remap_slack);
+  return options_.remap_slack > 0 && static_cast<double>(held_bytes_ + request.rounded) <= allowed;
+}
+
+// --- addresses --------------------------------------------------------------------------------------------------------
+
+// Addresses are plentiful: as many as the device has memory (fewer for a private pool, of which there may be hundreds), and
+// more when these are used up.
+void DeviceAllocator::reserve_range(Request request) {
+  const std::size_t usual = request.pool().owner() == nullptr ? device_->properties().total_bytes : kPrivateRange;
+  const std::size_t bytes = round_up(std::max(usual, 2 * request.rounded), pages_->page_bytes());
+  std::optional<Address> base;
+  {
+    const Unlocked unlocked(mutex_);
+    base = device_->reserve(bytes);
+  }
+  if (!base) return;
+  try {
+    pages_->add_range(*base, bytes, request.pool().kind(), request.pool().owner());
+  } catch (...) {
+    const Unlocked unlocked(mutex_);
+    device_->unreserve(*base, bytes);
+    throw;
+  }
+}
+
+// Of a pool that is going; all its memory is gone.
+void DeviceAllocator::release_ranges(const PrivatePool& pool) {
+  if (pages_ == nullptr) return;
+  pages_->remove_ranges(&pool, [this](const PageRange& range) {
+    const Unlocked unlocked(mutex_);
+    device_->unreserve(range.base, range.bytes);
+  });
+}
+
+}  // namespace cachalot

@@ -1,0 +1,369 @@
+#include "pages/page_heap.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/bytes.h"
+#include "base/check.h"
+
+namespace cachalot {
+
+// --- ranges ----------------------------------------------------------------------------------------------------------
+
+PageRange& PageHeap::add_range(Address base, std::size_t bytes, PoolKind kind, const PrivatePool* owner) {
+  PageRange& range = ranges_[base];
+  try {
+    range = {.base = base,
+             .bytes = bytes,
+             .kind = kind,
+             .owner = owner,
+             .shown = {},
+             .top = base,
+             .tail = &heap_.add_range(base, bytes)};
+  } catch (...) {
+    ranges_.erase(base);
+    throw;
+  }
+  return range;
+}
+
+void PageHeap::remove_ranges(const PrivatePool* owner, const std::function<void(const PageRange&)>& unreserve) {
+  for (auto next = ranges_.begin(); next != ranges_.end();) {
+    const auto entry = next++;
+    PageRange& range = entry->second;
+    if (range.owner != owner || range.tail == nullptr || range.tail->address != range.base) continue;
+    unreserve(range);
+    heap_.remove_range(*range.tail);
+    ranges_.erase(entry);
+  }
+}
+
+const PageRange* PageHeap::range_of(Address address) const {
+  auto after = ranges_.upper_bound(address);
+  if (after == ranges_.begin()) return nullptr;
+  const PageRange& range = std::prev(after)->second;
+  return address < range.end() ? &range : nullptr;
+}
+
+PageId* PageHeap::slots_for(PageRange& range, Address at, std::size_t bytes) {
+  const std::size_t slot = (at - range.base) / page_bytes();
+  const std::size_t end = slot + bytes / page_bytes();
+  if (range.shown.size() < end) range.shown.resize(std::max(end, 2 * range.shown.size()));
+  range.top = std::max(range.top, at + bytes);
+  return range.shown.data() + slot;
+}
+
+void PageHeap::show(PageRange& range, const PhysicalHandle& handle, Address at) {
+  PageId* const slots = slots_for(range, at, pages_.bytes(handle));
+  for (std::uint32_t i = 0; i < handle.pages; ++i) slots[i] = handle.first + i;
+}
+
+void PageHeap::block(Address at, std::size_t bytes) {
+  std::fill_n(slots_for(*range_of(at), at, bytes), bytes / page_bytes(), kBlocked);
+}
+
+void PageHeap::unblock(Address at, std::size_t bytes) {
+  std::fill_n(slots_for(*range_of(at), at, bytes), bytes / page_bytes(), PageId{0});
+}
+
+void PageHeap::hide(PageRange& range, const PhysicalHandle& handle, Address at) {
+  const std::size_t slot = (at - range.base) / page_bytes();
+  std::fill_n(range.shown.begin() + static_cast<std::ptrdiff_t>(slot), handle.pages, PageId{0});
+}
+
+// --- blocks and gaps of a range ---------------------------------------------------------------------------------------
+
+Block& PageHeap::block_at(Block& before, Address address) {
+  Block* block = &before;
+  while (block->end() <= address) block = block->next;
+  CACHALOT_ASSERT(block->address <= address);
+  return *block;
+}
+
+Block& PageHeap::first_block(Address address) {
+  return block_at(*std::prev(heap_.segments().upper_bound(address))->second, address);
+}
+
+Block& PageHeap::gap_at(PageRange& range, Address address) {
+  const auto run = heap_.segments().upper_bound(address);
+  const bool before_run = run != heap_.segments().end() && run->first < range.end();
+  return before_run ? *run->second->prev : *range.tail;
+}
+
+Block& PageHeap::cut(PageRange& range, Block& block, Address address) {
+  Block& high = heap_.cut(block, address);
+  if (&block == range.tail) range.tail = &high;
+  return high;
+}
+
+// [begin, end) of a free block, by itself and claimed; what lies beside it stays free.
+Block& PageHeap::isolate(PageRange& range, Block& block, Address begin, Address end) {
+  const std::uint32_t epoch = block.bin.epoch;
+  heap_.claim(block);
+  Block* middle = &block;
+  InactiveSplit change;
+  const auto give = [&](Block& part) { heap_.put_back(part, change).bin.epoch = epoch; };
+  if (block.address < begin) {
+    middle = &cut(range, block, begin);
+    give(block);
+  }
+  if (end < middle->end()) give(cut(range, *middle, end));
+  return *middle;
+}
+
+void PageHeap::close(PageRange& range, Block& block) {
+  Block& gap = heap_.close_gap(block);
+  if (gap.end() == range.end()) range.tail = &gap;
+}
+
+Block& PageHeap::open(PageRange& range, Block& gap, Address begin, Address end, Arena& arena) {
+  CACHALOT_ASSERT(gap.is_gap() && gap.address <= begin && end <= gap.end());
+  Block* middle = gap.address < begin ? &cut(range, gap, begin) : &gap;
+  if (end < middle->end()) cut(range, *middle, end);
+  if (middle == range.tail) range.tail = nullptr;
+  heap_.open_gap(*middle, arena);
+  return *middle;
+}
+
+// --- carrying out a plan ----------------------------------------------------------------------------------------------
+
+// The block or gap in which a plan's window begins.
+Block& PageHeap::first_piece(const BackingPlan& plan) {
+  const auto run = heap_.segments().upper_bound(plan.begin);
+  const bool is_behind_run = run != heap_.segments().begin() && std::prev(run)->first >= plan.range->base;
+  return block_at(is_behind_run ? *std::prev(run)->second : gap_at(*plan.range, plan.begin), plan.begin);
+}
+
+std::vector<const Block*> PageHeap::blocks_of(const BackingPlan& plan) {
+  std::vector<const Block*> blocks;
+  for (const Block* block = &first_piece(plan);; block = block->next) {
+    if (!block->is_gap()) blocks.push_back(block);
+    if (block->end() >= plan.end) break;
+  }
+  for (const BackingPlan::Move& move : plan.moves) {
+    for (std::uint32_t i = 0; i < move.count; ++i) {
+      const Address home = pages_.page(move.first + i).home;
+      for (const Block* block = &first_block(home); block->address < home + page_bytes(); block = block->next) {
+        if (blocks.empty() || blocks.back() != block) blocks.push_back(block);
+        if (block->end() >= home + page_bytes()) break;
+      }
+    }
+  }
+  return blocks;
+}
+
+std::vector<PageHeap::Left> PageHeap::begin(const BackingPlan& plan) {
+  PageRange& range = *plan.range;
+  for (Block* block = &first_piece(plan);; block = block->next) {
+    if (!block->is_gap()) {
+      block = &isolate(range, *block, std::max(block->address, plan.begin), std::min(block->end(), plan.end));
+    }
+    if (block->end() >= plan.end) break;
+  }
+
+  std::vector<Address> homes;
+  for (const BackingPlan::Move& move : plan.moves) {
+    for (std::uint32_t i = 0; i < move.count; ++i) homes.push_back(pages_.page(move.first + i).home);
+  }
+  std::sort(homes.begin(), homes.end());
+  std::vector<Left> left;
+  for (std::size_t i = 0; i < homes.size();) {
+    const Address begin = homes[i];
+    Address end = begin;
+    while (i < homes.size() && homes[i] == end && range_of(begin) == range_of(end)) {
+      end += page_bytes();
+      ++i;
+    }
+    PageRange& home = *range_of(begin);
+    claim_stretch(home, begin, end, [&](Block& part) {
+      left.push_back({part.arena, part.address, part.size(), part.bin.epoch});
+      close(home, part);
+    });
+  }
+  return left;
+}
+
+// Free blocks of [begin, end), cut to it.
+void PageHeap::claim_stretch(PageRange& range, Address begin, Address end, const std::function<void(Block&)>& visit) {
+  while (begin < end) {
+    Block& holder = first_block(begin);
+    const Address part_end = std::min(end, holder.end());
+    visit(isolate(range, holder, begin, part_end));
+    begin = part_end;
+  }
+}
+
+void PageHeap::for_each_free_stretch(const PrivatePool* owner, const MayUse& may_use, const VisitStretch& visit) const {
+  for (const auto& [address, head] : heap_.segments()) {
+    const PageRange* range = range_of(address);
+    if (range == nullptr || range->owner != owner) continue;
+    for (const Block* block = head; !block->is_edge();) {
+      const Address begin = block->address;
+      while (block->is_free() && may_use(*block)) block = block->next;
+      const Address end = block->is_edge() && !block->is_gap() ? range->end() : block->address;
+      if (end != begin) visit(*range, begin, end);
+      if (!block->is_edge()) block = block->next;
+    }
+  }
+}
+
+void PageHeap::move_homes(const BackingPlan& plan, const std::vector<Left>& left,
+                          const std::function<Ticket(const Left&)>& ticket_of) {
+  for (const BackingPlan::Move& move : plan.moves) {
+    for (std::uint32_t i = 0; i < move.count; ++i) {
+      const Address home = pages_.page(move.first + i).home;
+      auto part = std::prev(std::upper_bound(left.begin(), left.end(), home,
+                                             [](Address address, const Left& l) { return address < l.address; }));
+      for (; part != left.end() && part->address < home + page_bytes(); ++part) {
+        pages_.remember_use(move.first + i, ticket_of(*part));
+      }
+      pages_.move_home(move.first + i, move.to + i * page_bytes());
+    }
+  }
+}
+
+Block& PageHeap::finish(const BackingPlan& plan, Arena& arena) {
+  PageRange& range = *plan.range;
+  const auto fill = [&](Address at, std::size_t bytes) { open(range, gap_at(range, at), at, at + bytes, arena); };
+  for (const BackingPlan::Move& move : plan.moves) fill(move.to, move.count * page_bytes());
+  for (const BackingPlan::Growth& growth : plan.growths) fill(growth.at, growth.pages * page_bytes());
+  Block* block = &first_block(plan.begin);
+  while (true) {
+    block->arena = &arena;
+    InactiveSplit change;
+    block = &heap_.put_back(*block, change);
+    if (!block->next->has(Block::kClaimed)) return *block;
+    block = block->next;
+  }
+}
+
+void PageHeap::take_back(const BackingPlan& plan, const std::vector<Left>& left) {
+  InactiveSplit change;
+  for (const Left& part : left) {
+    PageRange& range = *range_of(part.address);
+    Block& block = open(range, gap_at(range, part.address), part.address, part.address + part.bytes, *part.arena);
+    heap_.put_back(block, change);
+  }
+  for (Block* block = &first_piece(plan);; block = block->next) {
+    if (block->has(Block::kClaimed)) block = &heap_.put_back(*block, change);
+    if (block->end() >= plan.end) break;
+  }
+}
+
+Block& PageHeap::hand_over(Block& block, Address begin, Address end, Arena& arena) {
+  const std::uint32_t epoch = block.bin.epoch;
+  const bool same_stream = block.arena->stream == arena.stream;
+  Block& part = isolate(*range_of(block.address), block, begin, end);
+  part.arena = &arena;
+  InactiveSplit change;
+  Block& merged = heap_.put_back(part, change);
+  if (same_stream && &merged == &part && merged.size() == end - begin) merged.bin.epoch = epoch;
+  return merged;
+}
+
+// --- giving memory back -----------------------------------------------------------------------------------------------
+
+std::vector<HandleId> PageHeap::claim_idle_handles(const PrivatePool* owner) {
+  std::unordered_map<HandleId, std::uint32_t> idle_pages;
+  const auto any = [](const Block&) { return true; };
+  for_each_free_stretch(owner, any, [&](const PageRange& range, Address begin, Address end) {
+    for (Address slot = round_up(begin, page_bytes()); slot + page_bytes() <= end; slot += page_bytes()) {
+      ++idle_pages[pages_.page(shown_at(range, slot)).handle];
+    }
+  });
+  std::vector<HandleId> idle;
+  for (const auto& [id, count] : idle_pages) {
+    if (count == pages_.handle(id).pages) idle.push_back(id);
+  }
+  std::sort(idle.begin(), idle.end());
+  for (const HandleId id : idle) {
+    for_each_home(
+        id, [&](PageRange& range, Address begin, Address end) { claim_stretch(range, begin, end, [](Block&) {}); });
+  }
+  return idle;
+}
+
+// Each stretch of addresses at which pages of a handle are at home.
+void PageHeap::for_each_home(HandleId id, const std::function<void(PageRange&, Address, Address)>& visit) {
+  const PhysicalHandle handle = pages_.handle(id);
+  for (std::uint32_t i = 0; i < handle.pages;) {
+    const Address begin = pages_.page(handle.first + i).home;
+    Address end = begin;
+    while (i < handle.pages && pages_.page(handle.first + i).home == end) {
+      end += page_bytes();
+      ++i;
+    }
+    visit(*range_of(begin), begin, end);
+  }
+}
+
+void PageHeap::forget_memory(HandleId id) {
+  for_each_home(id, [&](PageRange& range, Address begin, Address end) {
+    while (begin < end) {
+      Block& block = first_block(begin);
+      begin = block.end();
+      close(range, block);
+    }
+  });
+}
+
+void PageHeap::put_back_idle(HandleId id) {
+  for_each_home(id, [&](PageRange&, Address begin, Address end) {
+    InactiveSplit change;
+    for (Block* block = &first_block(begin); block->has(Block::kClaimed) && block->address < end; block = block->next) {
+      block = &heap_.put_back(*block, change);
+    }
+  });
+}
+
+// --- soundness --------------------------------------------------------------------------------------------------------
+
+std::string PageHeap::validate(std::size_t moving) const {
+  std::size_t in_blocks = 0;
+  for (const auto& [address, head] : heap_.segments()) {
+    const PageRange* range = range_of(address);
+    if (range == nullptr) continue;
+    const Block* block = head;
+    while (!block->is_edge()) block = block->next;
+    const Address end = block->is_gap() ? block->address : range->end();
+    if (address % page_bytes() != 0 || end % page_bytes() != 0)
+      return fmt::format("run [{:#x}, {:#x}) is not made of pages", address, end);
+    for (Address slot = address; slot < end; slot += page_bytes()) {
+      const PageId page = shown_at(*range, slot);
+      if (page == 0) return fmt::format("no page is mapped at {:#x}, where blocks are", slot);
+      if (pages_.page(page).home != slot) return fmt::format("page {} is not at home at {:#x}", page, slot);
+      in_blocks += page_bytes();
+    }
+  }
+  std::size_t in_handles = 0;
+  std::size_t views = 0;
+  for (HandleId id = 0; id < pages_.handle_ids(); ++id) {
+    const PhysicalHandle& handle = pages_.handle(id);
+    in_handles += pages_.bytes(handle);
+    views += handle.views.size();
+    for (const View& view : handle.views) {
+      std::uint32_t homed = 0;
+      const PageRange* range = range_of(view.address);
+      for (std::uint32_t i = 0; i < handle.pages; ++i) {
+        const Address slot = view.address + i * page_bytes();
+        if (range == nullptr || shown_at(*range, slot) != handle.first + i)
+          return fmt::format("view {:#x} of handle {} is not in the table of its range", view.address, id);
+        homed += pages_.page(handle.first + i).home == slot ? 1 : 0;
+      }
+      if (homed != view.homed)
+        return fmt::format("view {:#x} counts {} pages, not {}", view.address, view.homed, homed);
+    }
+  }
+  if (in_handles != in_blocks + moving) return fmt::format("handles hold {} bytes, blocks {}", in_handles, in_blocks);
+  if (views != pages_.live_views()) return fmt::format("{} views are counted, {} there", pages_.live_views(), views);
+  return "";
+}
+
+std::size_t PageHeap::metadata_bytes() const {
+  std::size_t bytes = sizeof(*this) + pages_.metadata_bytes();
+  for (const auto& [base, range] : ranges_) bytes += sizeof(PageRange) + range.shown.capacity() * sizeof(PageId);
+  return bytes;
+}
+
+}  // namespace cachalot

@@ -1,0 +1,167 @@
+// PageHeap: address space behind which physical pages come, go and move.
+//
+// A range of addresses, reserved from the device, is tiled by blocks that have memory and gaps that have none
+// (SegmentHeap::add_range). Free blocks lie in their arena's bins: whatever one of them can serve costs no driver call and
+// is none of this class's business. It is asked when none can. Then Placement looks for a window of addresses in the
+// holes between live blocks, and for the memory its gaps lack: idle pages of other holes, mapped a second time or already
+// mapped there, or new ones. What it finds is a BackingPlan; whoever carries it out makes the driver calls.
+//
+// The memory of a private pool stays its own: pools have ranges of their own, and so have small and large requests.
+//
+// Invariants (validate() checks them):
+// (1) the bytes of the blocks of a range are the pages at home in it: each slot of a block shows the page whose home it is;
+// (2) in a gap, every slot shows no page or one that is at home elsewhere.
+// Not thread-safe: guarded by the mutex of its DeviceAllocator, and changed only by whom holds its slow path as well.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "blocks/block_pool.h"
+#include "pages/physical_pages.h"
+#include "pages/stream_clock.h"
+#include "segments/segment_heap.h"
+
+namespace cachalot {
+
+// Reserved addresses, all for one pool and kind.
+struct PageRange {
+  Address base = 0;
+  std::size_t bytes = 0;
+  PoolKind kind = PoolKind::large;
+  const PrivatePool* owner = nullptr;  // null: the default pool
+  std::vector<PageId> shown;           // by slot: the page mapped there; beyond its end none
+  Address top = 0;                     // nothing was ever mapped from here on
+  Block* tail = nullptr;               // the gap at the end; null: none
+
+  Address end() const { return base + bytes; }
+};
+
+// What gives a request its memory. All addresses but begin and end are multiples of a page.
+struct BackingPlan {
+  struct Move {  // pages of one handle, in order
+    PageId first = 0;
+    std::uint32_t count = 0;
+    Address to = 0;
+  };
+  struct Mapping {
+    HandleId handle = 0;
+    Address at = 0;
+  };
+  struct Growth {
+    Address at = 0;
+    std::uint32_t pages = 0;
+  };
+  PageRange* range = nullptr;
+  Address begin = 0;  // the request is to lie in [begin, end)
+  Address end = 0;
+  std::vector<Mapping> drops;   // stale views in the way
+  std::vector<Mapping> views;   // new mappings of handles there are
+  std::vector<Growth> growths;  // new handles
+  std::vector<Move> moves;      // idle pages that come home to the window, through new views or those there are
+  std::size_t new_pages = 0;
+  double cost = 0;  // in pages: see Placement
+
+  bool calls_driver() const { return !growths.empty() || !views.empty() || !drops.empty(); }
+};
+
+class PageHeap {
+ public:
+  PageHeap(SegmentHeap& heap, std::size_t page_bytes) : heap_(heap), pages_(page_bytes) {}
+
+  PhysicalPages& pages() { return pages_; }
+  const PhysicalPages& pages() const { return pages_; }
+  std::size_t page_bytes() const { return pages_.page_bytes(); }
+
+  // Addresses the device reserved.
+  PageRange& add_range(Address base, std::size_t bytes, PoolKind kind, const PrivatePool* owner);
+  // Of a pool that is no more; every page is gone.
+  void remove_ranges(const PrivatePool* owner, const std::function<void(const PageRange&)>& unreserve);
+  std::map<Address, PageRange>& ranges() { return ranges_; }
+  const std::map<Address, PageRange>& ranges() const { return ranges_; }
+  bool holds(Address address) const { return range_of(address) != nullptr; }
+  const PageRange* range_of(Address address) const;
+  PageRange* range_of(Address address) { return const_cast<PageRange*>(std::as_const(*this).range_of(address)); }
+
+  PageId shown_at(const PageRange& range, Address slot) const {
+    const std::size_t index = (slot - range.base) / page_bytes();
+    return index < range.shown.size() ? range.shown[index] : 0;
+  }
+  void show(PageRange& range, const PhysicalHandle& handle, Address at);
+  void hide(PageRange& range, const PhysicalHandle& handle, Address at);
+  // Nothing can be mapped at [at, at + bytes): the device did not unmap what is there. And it did after all.
+  static constexpr PageId kBlocked = ~PageId{0};
+  void block(Address at, std::size_t bytes);
+  void unblock(Address at, std::size_t bytes);
+
+  // The block or gap that holds an address of a run or of a gap beside it, from one that lies before it or holds it.
+  static Block& block_at(Block& before, Address address);
+
+  // Calls visit(range, begin, end) for each stretch of a pool's addresses that is free as far as `may_use` says: neighbours
+  // that became free on different streams are several blocks.
+  using MayUse = std::function<bool(const Block&)>;
+  using VisitStretch = std::function<void(const PageRange&, Address, Address)>;
+  void for_each_free_stretch(const PrivatePool* owner, const MayUse& may_use, const VisitStretch& visit) const;
+
+  // Takes the plan's window and the pages that are to move out of the bins, so that nobody else takes them up while the
+  // driver works; the pages' old addresses become gaps. Reports each stretch that loses its memory, and its last user.
+  struct Left {
+    Arena* arena;
+    Address address;
+    std::size_t bytes;
+    std::uint32_t epoch;
+  };
+  std::vector<Left> begin(const BackingPlan& plan);
+  // Whose memory a plan takes: the free blocks of its window and those that its pages come from.
+  std::vector<const Block*> blocks_of(const BackingPlan& plan);
+  // The driver did its part: memory is where the plan wants it. Returns the free block, of `arena`, that holds the window.
+  Block& finish(const BackingPlan& plan, Arena& arena);
+  // It did not: everything is as it was.
+  void take_back(const BackingPlan& plan, const std::vector<Left>& left);
+  // Before finish: the pages are at home where the plan wants them; the views they leave keep the tickets of their last uses.
+  void move_homes(const BackingPlan& plan, const std::vector<Left>& left,
+                  const std::function<Ticket(const Left&)>& ticket_of);
+
+  // The handles of a pool without a live byte; their memory is claimed. Then, of each, either its addresses become gaps,
+  // or it is free again.
+  std::vector<HandleId> claim_idle_handles(const PrivatePool* owner);
+  void forget_memory(HandleId id);
+  void put_back_idle(HandleId id);
+
+  // Each stretch of addresses at which pages of a handle are at home.
+  void for_each_home(HandleId id, const std::function<void(PageRange&, Address, Address)>& visit);
+  Block& first_block(Address address);
+
+  // A part of a free block becomes a free block of another arena; returns that.
+  Block& hand_over(Block& block, Address begin, Address end, Arena& arena);
+
+  SegmentHeap& heap() { return heap_; }
+  // For Placement: marks pages.
+  std::uint32_t next_mark() { return ++mark_; }
+  // `moving`: bytes between begin and finish just now.
+  std::string validate(std::size_t moving) const;
+  std::size_t metadata_bytes() const;
+
+ private:
+  PageId* slots_for(PageRange& range, Address at, std::size_t bytes);
+  Block& cut(PageRange& range, Block& block, Address address);
+  Block& first_piece(const BackingPlan& plan);
+  Block& isolate(PageRange& range, Block& block, Address begin, Address end);
+  void claim_stretch(PageRange& range, Address begin, Address end, const std::function<void(Block&)>& visit);
+  void close(PageRange& range, Block& block);
+  Block& open(PageRange& range, Block& gap, Address begin, Address end, Arena& arena);
+  Block& gap_at(PageRange& range, Address address);
+
+  SegmentHeap& heap_;
+  PhysicalPages pages_;
+  std::map<Address, PageRange> ranges_;
+  std::uint32_t mark_ = 0;
+};
+
+}  // namespace cachalot

@@ -1,0 +1,76 @@
+// What is known of how far a stream has come: the tickets of what was freed on it.
+//
+// A stream's time is cut into epochs. What becomes free carries the epoch of its stream as its ticket; an epoch ends when
+// an event is recorded after it. So one event covers every free before it, and none is recorded for frees that nobody
+// asks about. A ticket is done when the host has seen its epoch's event finish: then its memory is anybody's, and may be
+// unmapped. It is ordered before another stream when that stream waits for such an event: then it is that stream's, too.
+//
+// Not thread-safe: see PageHeap.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <unordered_map>
+
+#include "cachalot/device.h"
+
+namespace cachalot {
+
+class StreamClock {
+ public:
+  explicit StreamClock(Stream stream) : stream_(stream) {}
+
+  Stream stream() const { return stream_; }
+  std::uint32_t epoch() const { return epoch_; }
+  bool is_done(std::uint32_t epoch) const { return reached(done_, epoch); }
+  bool has_events() const { return !events_.empty(); }
+  std::size_t events() const { return events_.size(); }
+
+  // Begins a new epoch; returns the one that ends. To be called before the event is recorded.
+  std::uint32_t end_epoch() { return epoch_++; }
+  void recorded(Event event, std::uint32_t epoch) { events_.push_back({event, epoch}); }
+  Event oldest_event() const { return events_.front().event; }
+  Event newest_event() const { return events_.back().event; }
+  // The host has seen the oldest event finish; returns it, for reuse.
+  Event oldest_is_done() {
+    const Mark mark = events_.front();
+    events_.pop_front();
+    done_ = mark.epoch;
+    return mark.event;
+  }
+  // The host has waited for all work that was queued before the current epoch began.
+  void everything_is_done() { done_ = epoch_ - 1; }
+
+  // This stream waits for what was freed on `other` in or before an epoch.
+  void waits_for(const StreamClock& other, std::uint32_t epoch) { waits_[&other] = epoch; }
+  bool comes_after(const StreamClock& other, std::uint32_t epoch) const {
+    if (other.is_done(epoch)) return true;
+    const auto found = waits_.find(&other);
+    return found != waits_.end() && reached(found->second, epoch);
+  }
+
+ private:
+  struct Mark {
+    Event event;
+    std::uint32_t epoch;
+  };
+  // Epochs wrap around; those compared are less than 2^31 apart.
+  static bool reached(std::uint32_t now, std::uint32_t epoch) { return static_cast<std::int32_t>(now - epoch) >= 0; }
+
+  Stream stream_;
+  std::uint32_t epoch_ = 1;
+  std::uint32_t done_ = 0;
+  std::deque<Mark> events_;  // oldest first
+  std::unordered_map<const StreamClock*, std::uint32_t> waits_;
+};
+
+// Memory whose last user was `clock`'s stream, in or before the epoch.
+struct Ticket {
+  const StreamClock* clock = nullptr;
+  std::uint32_t epoch = 0;
+  bool is_done() const { return clock->is_done(epoch); }
+  // Of the same clock.
+  bool is_before(const Ticket& other) const { return static_cast<std::int32_t>(epoch - other.epoch) < 0; }
+};
+
+}  // namespace cachalot

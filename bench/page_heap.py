@@ -1,0 +1,71 @@
+#!/usr/bin/env python3
+"""The page heap's figures on the recorded traces, with hazards checked: what docs/page_heap.md reports.
+
+    bench/page_heap.py [--command build/release/tools/cachalot] [--config heap:pages] [--min-device]
+
+For each trace: peak reserved / peak requested of the page heap and of PyTorch's policy; simulated driver time; driver
+calls of the third of three iterations; share of the allocations in the later half that made a driver call; live mappings;
+host time an event relative to PyTorch's policy, best of five passes of each. With --min-device (minutes): the smallest
+device that completes the trace / peak requested, and how often a trace on a device of 1.01 of that waits for the device.
+"""
+
+import argparse
+import json
+import math
+import pathlib
+import subprocess
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+TRACES = "gpt2_varlen gpt2_fp32 llama1b_ckpt moe resnet_multires serve_kv lsm frag_toy streams".split()
+
+
+def replay(command, trace, config, *options):
+    path = ROOT / "data" / "traces" / f"{trace}.csv.gz"
+    arguments = [command, "replay", str(path), "--config", config, "--json", *options]
+    return json.loads(subprocess.run(arguments, check=True, capture_output=True, text=True).stdout)
+
+
+def row(command, trace, config, min_device):
+    pages = replay(command, trace, config, "--check-hazards", *(["--min-device"] if min_device else []))
+    segments = replay(command, trace, "heap:segments")
+    repeated = replay(command, trace, config, "--check-hazards", "--iterations", "4")
+    fast = [replay(command, trace, c, "--work-us", "0", "--repeat", "5")["ns_per_event"] for c in (config, "heap:segments")]
+    cells = [
+        f"{pages['ratio']:.4f}",
+        f"{segments['ratio']:.4f}",
+        f"{pages['driver_us'] / 1000:.1f}",
+        str(repeated["memory_calls_per_iteration"][3]),
+        f"{100 * pages['late_driver_allocations'] / pages['late_allocations']:.2f}",
+        str(pages["live_mappings"]),
+        f"{fast[0]:.0f} / {fast[1]:.0f}",
+    ]
+    if min_device:
+        small = replay(command, trace, config, "--device-memory", str(int(pages["peak_requested_bytes"] * 1.01) // 2**21 * 2**21))
+        cells += [
+            f"{pages['min_device_bytes'] / pages['peak_requested_bytes']:.4f}",
+            f"{small['ooms']} / {small['device_wide_synchronizations']}",
+        ]
+    return pages["ratio"], cells
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--command", default=str(ROOT / "build/release/tools/cachalot"))
+    parser.add_argument("--config", default="heap:pages")
+    parser.add_argument("--min-device", action="store_true")
+    options = parser.parse_args()
+    columns = ["reserved / requested", "segments", "driver ms", "calls, 4th iteration", "late, %", "mappings", "ns, pages / segments"]
+    if options.min_device:
+        columns += ["smallest device", "at 1.01: failures / waits"]
+    print("| trace | " + " | ".join(columns) + " |")
+    print("|---" * (len(columns) + 1) + "|")
+    ratios = []
+    for trace in TRACES:
+        ratio, cells = row(options.command, trace, options.config, options.min_device)
+        ratios.append(ratio)
+        print(f"| {trace} | " + " | ".join(cells) + " |", flush=True)
+    print(f"\ngeometric mean of the first six: {math.exp(sum(map(math.log, ratios[:6])) / 6):.4f}")
+
+
+if __name__ == "__main__":
+    main()

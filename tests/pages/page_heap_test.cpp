@@ -1,0 +1,481 @@
+// The allocator over the page heap: what it asks of the driver, whom memory serves, and that nothing is lost when a call
+// fails.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "base/bytes.h"
+#include "tests/allocator/testing.h"
+
+namespace cachalot {
+namespace {
+
+constexpr PoolId kPool{1, 0};
+
+SimulatedDevice::Config checked(std::size_t device_bytes = 64 * kGiB) {
+  SimulatedDevice::Config config = World::config_of(device_bytes);
+  config.check_hazards = true;
+  return config;
+}
+
+// What a program does with a block: it is handed out, used, and given back.
+struct Program {
+  explicit Program(World& in_world) : world(in_world) {}
+
+  void* allocate(std::size_t bytes, Stream stream = nullptr, std::int64_t work_us = 0) {
+    void* ptr = world.allocate(bytes, stream);
+    world.device->handed_out(address(ptr), bytes, stream);
+    world.device->launch(stream, work_us * 1000, {{address(ptr), bytes}});
+    return ptr;
+  }
+  void free(void* ptr) {
+    world.device->given_back(address(ptr));
+    world.allocator.deallocate(ptr);
+  }
+
+  World& world;
+};
+
+std::uint64_t memory_calls(const World& world) {
+  return world.count(DeviceCall::create) + world.count(DeviceCall::map) + world.count(DeviceCall::set_access) +
+         world.count(DeviceCall::unmap) + world.count(DeviceCall::release);
+}
+
+TEST(ThePageHeap, IsChosenByEitherOption) {
+  for (const char* options : {"heap:pages", "expandable_segments:True"}) {
+    World world(64 * kGiB, options);
+    world.allocator.deallocate(world.allocate(kMiB));
+    EXPECT_EQ(world.count(DeviceCall::malloc), 0u) << options;
+    EXPECT_EQ(world.count(DeviceCall::create), 1u) << options;
+  }
+}
+
+TEST(ThePageHeap, CannotBeChosenAtRunTime) {
+  World world;
+  EXPECT_CONTAINS(refusal([&] { world.allocator.configure("heap:pages"); }), "heap:pages cannot be set at run time");
+  EXPECT_CONTAINS(refusal([&] { world.allocator.configure("expandable_segments:True"); }), "the heap is 'segments'");
+}
+
+TEST(ThePageHeap, FallsBackToSegmentsAloudWithoutVirtualMemory) {
+  SimulatedDevice::Config config = World::config_of(kGiB);
+  config.virtual_memory = false;
+  testing::internal::CaptureStderr();
+  World world(config, "heap:pages");
+  EXPECT_CONTAINS(testing::internal::GetCapturedStderr(), "heap:segments is used instead of heap:pages");
+  world.allocator.deallocate(world.allocate(kMiB));
+  EXPECT_EQ(world.count(DeviceCall::malloc), 1u);
+}
+
+TEST(ThePageHeap, BringsTheFreePagesOfManyHolesTogether) {
+  World world(checked(), "heap:pages,page_size_mb:2");
+  Program program(world);
+  std::vector<void*> blocks;
+  for (int i = 0; i < 16; ++i) blocks.push_back(program.allocate(8 * kMiB));
+  for (std::size_t i = 0; i < blocks.size(); i += 2) program.free(blocks[i]);
+  const std::size_t reserved = world.reserved();
+  void* large = program.allocate(64 * kMiB);  // eight holes of 8 MiB
+  EXPECT_EQ(world.reserved(), reserved);
+  EXPECT_EQ(world.device->used_bytes(), reserved);
+  EXPECT_EQ(world.allocator.validate(), "");
+  program.free(large);
+  // And again without a driver call.
+  const std::uint64_t calls = memory_calls(world);
+  program.free(program.allocate(64 * kMiB));
+  EXPECT_EQ(memory_calls(world), calls);
+  for (std::size_t i = 1; i < blocks.size(); i += 2) program.free(blocks[i]);
+}
+
+TEST(ThePageHeap, AliasesPagesWhoseWorkIsNotDone) {
+  World world(checked(), "heap:pages,page_size_mb:2");
+  Program program(world);
+  const Stream stream = world.device->stream();
+  std::vector<void*> blocks;
+  for (int i = 0; i < 8; ++i) blocks.push_back(program.allocate(8 * kMiB, stream, /*work_us=*/1000));
+  for (std::size_t i = 0; i < blocks.size(); i += 2) program.free(blocks[i]);
+  const std::uint64_t unmapped = world.count(DeviceCall::unmap);
+  const std::size_t reserved = world.reserved();
+  void* large = program.allocate(32 * kMiB, stream);  // the device is milliseconds behind
+  EXPECT_EQ(world.reserved(), reserved);
+  EXPECT_EQ(world.count(DeviceCall::unmap), unmapped);
+  EXPECT_EQ(world.count(DeviceCall::synchronize), 0u);
+  program.free(large);
+  for (std::size_t i = 1; i < blocks.size(); i += 2) program.free(blocks[i]);
+}
+
+TEST(ThePageHeap, ReusesWithoutDriverCallsOnceAWorkloadRepeats) {
+  World world(checked(), "heap:pages");
+  Program program(world);
+  std::uint64_t before = 0;
+  for (int round = 0; round < 5; ++round) {
+    if (round == 3) before = memory_calls(world);
+    std::vector<void*> blocks;
+    for (std::size_t i = 1; i <= 20; ++i) blocks.push_back(program.allocate(i * 700 * kKiB));
+    for (std::size_t i = 0; i < blocks.size(); i += 3) program.free(blocks[i]);
+    void* large = program.allocate(40 * kMiB);
+    for (std::size_t i = 0; i < blocks.size(); ++i) {
+      if (i % 3 != 0) program.free(blocks[i]);
+    }
+    program.free(large);
+  }
+  EXPECT_EQ(memory_calls(world), before);
+}
+
+TEST(ThePageHeap, GrowsRatherThanRemappingWithinTheSlack) {
+  for (const bool slack : {false, true}) {
+    World world(64 * kGiB, slack ? "heap:pages,page_size_mb:2,remap_slack:0.5" : "heap:pages,page_size_mb:2");
+    std::vector<void*> blocks;
+    for (int i = 0; i < 16; ++i) blocks.push_back(world.allocate(8 * kMiB));
+    for (std::size_t i = 0; i < blocks.size(); i += 4) world.allocator.deallocate(blocks[i]);
+    world.allocate(32 * kMiB);  // as much as is free
+    EXPECT_EQ(world.reserved(), slack ? 160 * kMiB : 128 * kMiB);
+  }
+}
+
+// Holes of changing sizes are filled again and again: each time pages leave mappings behind.
+std::size_t mappings_after_many_moves(World& world) {
+  Program program(world);
+  const Stream stream = world.device->stream();
+  for (std::size_t round = 0; round < 40; ++round) {
+    std::vector<void*> blocks;
+    for (std::size_t i = 0; i < 12; ++i) {
+      blocks.push_back(program.allocate((2 + (i * 7 + round * 5) % 11) * kMiB, stream, /*work_us=*/100));
+    }
+    for (std::size_t i = 0; i < blocks.size(); i += 2) program.free(blocks[i]);
+    void* large = program.allocate((20 + round % 7) * kMiB, stream, /*work_us=*/100);
+    for (std::size_t i = 1; i < blocks.size(); i += 2) program.free(blocks[i]);
+    program.free(large);
+    EXPECT_EQ(world.allocator.validate(), "");
+  }
+  return world.device->live_mappings();
+}
+
+TEST(ThePageHeap, BoundsItsMappings) {
+  World free_hand(checked(), "heap:pages,page_size_mb:2");
+  EXPECT_GT(mappings_after_many_moves(free_hand), 150u);
+  World bounded(checked(), "heap:pages,page_size_mb:2,max_mappings:120");
+  EXPECT_LE(mappings_after_many_moves(bounded), 150u);  // the bound, and what the last requests added
+}
+
+// --- streams ----------------------------------------------------------------------------------------------------------
+
+struct TwoStreams {
+  explicit TwoStreams(const char* options, std::size_t device_bytes = 64 * kGiB)
+      : world(checked(device_bytes), options), program(world), a(world.device->stream()), b(world.device->stream()) {
+    program.free(program.allocate(kMiB * 64, a, /*work_us=*/500));
+  }
+  World world;
+  Program program;
+  Stream a, b;
+};
+
+TEST(OtherStreamsMemory, IsTakenAfterAWaitOnTheGpuRatherThanGrowing) {
+  TwoStreams two("heap:pages,cross_stream:wait");
+  const std::size_t reserved = two.world.reserved();
+  two.program.free(two.program.allocate(kMiB * 64, two.b));
+  EXPECT_EQ(two.world.reserved(), reserved);
+  EXPECT_GT(two.world.count(DeviceCall::stream_wait), 0u);
+  EXPECT_EQ(two.world.count(DeviceCall::synchronize), 0u);
+}
+
+TEST(OtherStreamsMemory, IsTakenOnlyOnceItsWorkIsDone) {
+  TwoStreams two("heap:pages,cross_stream:completed");
+  const std::size_t reserved = two.world.reserved();
+  two.program.free(two.program.allocate(kMiB * 32, two.b));  // grows, and leaves an event on the other stream
+  EXPECT_EQ(two.world.reserved(), reserved + 32 * kMiB);
+  two.world.pass(1000);
+  two.program.free(two.program.allocate(kMiB * 64, two.b));
+  EXPECT_EQ(two.world.reserved(), reserved + 32 * kMiB);
+  EXPECT_EQ(two.world.count(DeviceCall::stream_wait), 0u);
+}
+
+TEST(OtherStreamsMemory, IsNotTakenWhenThatIsOff) {
+  TwoStreams two("heap:pages,cross_stream:off");
+  two.world.pass(1000);
+  two.program.free(two.program.allocate(kMiB * 64, two.b));
+  EXPECT_EQ(two.world.reserved(), 128 * kMiB);
+  EXPECT_EQ(two.world.count(DeviceCall::stream_wait), 0u);
+}
+
+TEST(OtherStreamsMemory, ServesRatherThanRunningOutOfMemory) {
+  TwoStreams two("heap:pages,cross_stream:off", 100 * kMiB);
+  EXPECT_CONTAINS(out_of_memory([&] { two.world.allocate(kMiB * 128, two.b); }), "CUDA out of memory");
+  EXPECT_EQ(two.world.allocator.validate(), "");
+  two.program.free(two.program.allocate(kMiB * 64, two.a));
+}
+
+// --- figures ----------------------------------------------------------------------------------------------------------
+
+TEST(ThePageHeapsFigures, CountMemoryAsPyTorchCountsExpandableSegments) {
+  World world(64 * kGiB, "heap:pages");
+  void* a = world.allocate(100 * kMiB);
+  void* b = world.allocate(1000);
+  DeviceStats stats = world.allocator.memory_stats();
+  EXPECT_EQ(stats.segment.all.current, 0);
+  EXPECT_EQ(stats.reserved_bytes.large_pool.current, static_cast<std::int64_t>(100 * kMiB));
+  EXPECT_EQ(stats.reserved_bytes.small_pool.current, static_cast<std::int64_t>(2 * kMiB));
+  EXPECT_EQ(stats.num_device_alloc, 2);
+  world.allocator.deallocate(a);
+  world.allocator.deallocate(b);
+  EXPECT_EQ(world.allocator.memory_stats().inactive_split.all.current, 0);
+  world.allocator.empty_cache();
+  EXPECT_EQ(world.reserved(), 0u);
+  EXPECT_EQ(world.device->used_bytes(), 0u);
+  EXPECT_GT(world.allocator.memory_stats().num_device_free, 0);
+}
+
+TEST(ThePageHeapsFigures, ShowOneSegmentForEachRunOfMappedMemory) {
+  World world(64 * kGiB, "heap:pages,page_size_mb:2");
+  std::vector<void*> blocks;
+  for (int i = 0; i < 6; ++i) blocks.push_back(world.allocate(4 * kMiB));
+  ASSERT_EQ(world.allocator.snapshot().segments.size(), 1u);
+  EXPECT_TRUE(world.allocator.snapshot().segments[0].is_expandable);
+  world.allocator.deallocate(blocks[2]);
+  world.allocator.empty_cache();
+  const Snapshot snapshot = world.allocator.snapshot();
+  ASSERT_EQ(snapshot.segments.size(), 2u);
+  EXPECT_EQ(snapshot.segments[0].total_size, 8 * kMiB);
+  EXPECT_EQ(snapshot.segments[1].total_size, 12 * kMiB);
+  EXPECT_EQ(snapshot.segments[1].address, address(blocks[3]));
+}
+
+TEST(ThePageHeapsFigures, TraceEveryPageThatComesAndGoes) {
+  World world(64 * kGiB, "heap:pages,page_size_mb:2");
+  std::int64_t mapped = 0;
+  world.allocator.add_change_tracker([&](const Change& change) {
+    if (change.action == Change::Action::segment_map) mapped += static_cast<std::int64_t>(change.bytes);
+    if (change.action == Change::Action::segment_unmap) mapped -= static_cast<std::int64_t>(change.bytes);
+  });
+  std::vector<void*> blocks;
+  for (int i = 0; i < 8; ++i) blocks.push_back(world.allocate(4 * kMiB));
+  for (std::size_t i = 0; i < blocks.size(); i += 2) world.allocator.deallocate(blocks[i]);
+  void* large = world.allocate(16 * kMiB);
+  EXPECT_EQ(mapped, static_cast<std::int64_t>(world.reserved()));
+  world.allocator.deallocate(large);
+  world.allocator.empty_cache();
+  EXPECT_EQ(mapped, static_cast<std::int64_t>(world.reserved()));
+}
+
+// --- limits -----------------------------------------------------------------------------------------------------------
+
+TEST(ThePageHeap, KeepsToTheMemoryFraction) {
+  World world(100 * kMiB, "heap:pages,per_process_memory_fraction:0.5");
+  void* block = world.allocate(40 * kMiB);
+  EXPECT_CONTAINS(out_of_memory([&] { world.allocate(20 * kMiB); }), "allowed");
+  world.allocator.deallocate(block);
+  world.allocator.deallocate(world.allocate(48 * kMiB));
+  EXPECT_LE(world.device->peak_used_bytes(), 50 * kMiB);
+}
+
+TEST(ThePageHeap, CollectsGarbageUnderAFraction) {
+  World world(kGiB, "heap:pages,per_process_memory_fraction:0.5,garbage_collection_threshold:0.5");
+  world.allocator.deallocate(world.allocate(300 * kMiB));
+  void* small = world.allocate(1000);  // needs a page, and more than half of the limit is held
+  EXPECT_LE(world.reserved(), 256 * kMiB + 2 * kMiB);
+  world.allocator.deallocate(small);
+}
+
+TEST(ThePageHeap, FillsADeviceToTheLastPage) {
+  World world(checked(256 * kMiB), "heap:pages");
+  Program program(world);
+  std::vector<void*> blocks;
+  for (int i = 0; i < 32; ++i) blocks.push_back(program.allocate(8 * kMiB));
+  EXPECT_EQ(world.device->used_bytes(), 256 * kMiB);
+  EXPECT_CONTAINS(out_of_memory([&] { world.allocate(2 * kMiB); }), "CUDA out of memory");
+  for (void* block : blocks) program.free(block);
+  program.free(program.allocate(256 * kMiB));
+  world.allocator.empty_cache();
+  EXPECT_EQ(world.device->used_bytes(), 0u);
+}
+
+// --- private pools and capture ------------------------------------------------------------------------------------------
+
+TEST(PrivatePoolsOfPages, KeepTheirMemoryToThemselves) {
+  World world(checked(), "heap:pages");
+  Program program(world);
+  void* inside = nullptr;
+  {
+    const InPool in_pool(world.allocator, kPool);
+    inside = program.allocate(16 * kMiB);
+    program.free(program.allocate(16 * kMiB));
+    const std::size_t reserved = world.reserved();
+    program.free(program.allocate(16 * kMiB));
+    EXPECT_EQ(world.reserved(), reserved);
+  }
+  const std::size_t reserved = world.reserved();
+  program.free(program.allocate(16 * kMiB));
+  EXPECT_EQ(world.reserved(), reserved + 16 * kMiB);
+  program.free(inside);
+  world.allocator.empty_cache();
+  EXPECT_EQ(world.device->used_bytes(), 0u);
+}
+
+TEST(PrivatePoolsOfPages, GrowDuringACaptureWithoutSpoilingIt) {
+  World world(checked(), "heap:pages");
+  Program program(world);
+  const Stream stream = world.device->stream();
+  program.free(program.allocate(32 * kMiB, stream, /*work_us=*/1000));
+  void* kept = nullptr;
+  {
+    const Capture capture(world, stream, kPool);
+    kept = world.allocate(8 * kMiB, stream);
+    world.allocator.deallocate(world.allocate(64 * kMiB, stream));
+    world.allocator.empty_cache();
+  }
+  world.allocator.deallocate(kept);
+  world.allocator.release_pool(0, kPool);
+  world.allocator.empty_cache();
+  EXPECT_EQ(world.device->used_bytes(), 0u);
+}
+
+TEST(PrivatePoolsOfPages, ReturnToACheckpoint) {
+  World world(64 * kGiB, "heap:pages");
+  const InPool in_pool(world.allocator, kPool);
+  void* a = world.allocate(4 * kMiB);
+  void* b = world.allocate(600);
+  void* c = world.allocate(2 * kMiB);
+  world.allocator.deallocate(a);
+  const PoolCheckpoint checkpoint = world.allocator.checkpoint_pool(0, kPool);
+  world.allocator.deallocate(b);
+  void* d = world.allocate(48 * kMiB);  // the run grows after the checkpoint
+  const RestoreResult result = world.allocator.restore_pool(0, checkpoint);
+  EXPECT_EQ(world.allocator.validate(), "");
+  EXPECT_EQ(std::count(result.freed.begin(), result.freed.end(), d), 1);
+  ASSERT_EQ(result.created.size(), 2u);
+  EXPECT_TRUE(world.allocator.pool_has_exactly(0, kPool, {b, c}));
+  for (void* ptr : result.created) world.allocator.deallocate(ptr);
+}
+
+// --- failures ---------------------------------------------------------------------------------------------------------
+
+// Fragments a small heap, brings pages together, drops stale mappings and gives memory back; true if a call failed.
+bool play(World& world, const std::function<void()>& after_each) {
+  bool failed = false;
+  std::vector<void*> live;
+  const Stream streams[2] = {world.device->stream(), world.device->stream()};
+  const auto attempt = [&](const std::function<void()>& action) {
+    try {
+      action();
+    } catch (const OutOfMemory&) {
+      failed = true;
+    } catch (const CudaError&) {
+      failed = true;
+    }
+    after_each();
+  };
+  for (int round = 0; round < 3; ++round) {
+    for (std::size_t i = 0; i < 12; ++i) {
+      attempt([&] { live.push_back(world.allocate((3 + 2 * i) * 512 * kKiB, streams[i % 2])); });
+    }
+    for (std::size_t i = 0; i < live.size(); i += 2) {
+      attempt([&] { world.allocator.deallocate(std::exchange(live[i], nullptr)); });
+    }
+    world.pass(1000);
+    attempt([&] { live.push_back(world.allocate(21 * kMiB, streams[0])); });
+    attempt([&] { live.push_back(world.allocate(13 * kMiB, streams[1])); });
+    attempt([&] { world.allocator.empty_cache(); });
+    for (void*& ptr : live) {
+      attempt([&] { world.allocator.deallocate(std::exchange(ptr, nullptr)); });
+    }
+    live.clear();
+  }
+  return failed;
+}
+
+struct FailingCall {
+  DeviceCall call;
+  bool out_of_memory;
+};
+
+class EveryCallFails : public testing::TestWithParam<FailingCall> {};
+
+TEST_P(EveryCallFails, AndNothingIsLost) {
+  const auto [call, oom] = GetParam();
+  std::uint64_t injected = 0;
+  for (std::uint64_t nth = 1;; ++nth) {
+    SCOPED_TRACE(fmt::format("{} number {}", to_string(call), nth));
+    World world(checked(), "heap:pages,page_size_mb:4");
+    world.device->set_faults({{.call = call, .nth = nth, .out_of_memory = oom, .code = 999}});
+    play(world, [&] { ASSERT_EQ(world.allocator.validate(), ""); });
+    const bool was_injected = world.device->faults_injected() != 0;
+    injected += world.device->faults_injected();
+    world.device->set_faults({});
+    EXPECT_FALSE(play(world, [&] { ASSERT_EQ(world.allocator.validate(), ""); }));
+    world.allocator.empty_cache();
+    EXPECT_EQ(world.reserved(), 0u);
+    EXPECT_EQ(world.device->used_bytes(), 0u);
+    if (!was_injected || HasFailure()) break;
+  }
+  EXPECT_GT(injected, 0u);
+  RecordProperty("faults", static_cast<int>(injected));
+}
+
+// As is every call after the n-th: then not even what was begun can be undone.
+TEST_P(EveryCallFails, AndGoesOnFailing) {
+  const auto [call, oom] = GetParam();
+  for (std::uint64_t nth = 1; nth < 60; nth += 3) {
+    SCOPED_TRACE(fmt::format("{} from number {} on", to_string(call), nth));
+    World world(checked(), "heap:pages,page_size_mb:4");
+    world.device->set_faults(
+        {{.call = call, .nth = nth, .out_of_memory = oom, .code = 999, .repeat = true},
+         {.call = DeviceCall::unmap, .nth = nth, .out_of_memory = false, .code = 999, .repeat = true}});
+    play(world, [&] { ASSERT_EQ(world.allocator.validate(), ""); });
+    world.device->set_faults({});
+    play(world, [&] { ASSERT_EQ(world.allocator.validate(), ""); });
+    world.allocator.empty_cache();
+    EXPECT_EQ(world.reserved(), 0u);
+    EXPECT_EQ(world.device->used_bytes(), 0u);
+    if (HasFailure()) break;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    OfTheDriver, EveryCallFails,
+    testing::Values(FailingCall{DeviceCall::reserve, true}, FailingCall{DeviceCall::reserve, false},
+                    FailingCall{DeviceCall::create, true}, FailingCall{DeviceCall::create, false},
+                    FailingCall{DeviceCall::map, false}, FailingCall{DeviceCall::set_access, false},
+                    FailingCall{DeviceCall::unmap, false}, FailingCall{DeviceCall::release, false},
+                    FailingCall{DeviceCall::event_record, false}, FailingCall{DeviceCall::event_query, false},
+                    FailingCall{DeviceCall::stream_wait, false}, FailingCall{DeviceCall::synchronize, false}),
+    [](const auto& test) {
+      return std::string(to_string(test.param.call)) + (test.param.out_of_memory ? "_oom" : "");
+    });
+
+// --- threads ----------------------------------------------------------------------------------------------------------
+
+TEST(ThePageHeap, ServesManyThreads) {
+  World world(256 * kMiB, "heap:pages,page_size_mb:2");
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 4; ++t) {
+    threads.emplace_back([&world, t] {
+      const Stream stream = world.device->stream();
+      std::vector<void*> live;
+      for (std::size_t i = 0; i < 2000; ++i) {
+        const std::size_t bytes = (1 + (i * 7919 + static_cast<std::size_t>(t) * 31) % 9000) * kKiB;
+        try {
+          live.push_back(world.allocate(bytes, stream));
+        } catch (const OutOfMemory&) {
+        }
+        if (live.size() > 8) {
+          world.allocator.deallocate(live.front());
+          live.erase(live.begin());
+        }
+      }
+      for (void* ptr : live) world.allocator.deallocate(ptr);
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(world.allocated(), 0u);
+  EXPECT_EQ(world.allocator.validate(), "");
+  world.allocator.empty_cache();
+  EXPECT_EQ(world.device->used_bytes(), 0u);
+}
+
+}  // namespace
+}  // namespace cachalot
