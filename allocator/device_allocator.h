@@ -263,9 +263,12 @@ class DeviceAllocator {
   Block& settle(const BackingPlan& plan, const std::vector<PageHeap::Left>& left,
                 const std::vector<MemoryHandle>& created, Request request, const Context& context);
   void remember_context(Block& block, const Context& context);
+  void observe_plan(const BackingPlan& plan, const std::vector<PageHeap::Left>& left, const Arena& arena,
+                    const Context& context);
   void observe_pages(Change::Action action, Address address, std::size_t bytes, const Arena& arena,
                      const Context& context);
   void forget_view(HandleId id, Address at);
+  bool has_orphans(const PrivatePool& pool) const;
   void adopt_orphan(const Orphan& orphan);
   void free_orphans();
   void release_pages(PrivatePool* owner, std::size_t enough);
@@ -288,6 +291,7 @@ class DeviceAllocator {
   PrivatePool& retain_pool(PoolId id);
   bool in_use(const PrivatePool& pool) const;
   std::vector<Block*> heads_of(const PrivatePool& pool) const;
+  void join_kinds(PrivatePool& pool);
   void restore_segment(Block& head, const PoolCheckpoint::Segment& segment, RestoreResult& result);
   void require_restorable(const PrivatePool& pool, const PoolCheckpoint& checkpoint) const;
 

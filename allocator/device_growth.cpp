@@ -238,10 +238,9 @@ void DeviceAllocator::release_unused_pools(PoolId id) {
       append_free_segments(pool.large, blocks);
       release(blocks);
     }
-    if (pool.segments == 0 && !in_use(pool)) {
-      release_ranges(pool);
-      pools_.erase(entry);
-    }
+    const auto is_done = [&] { return pool.segments == 0 && !in_use(pool) && !has_orphans(pool); };
+    if (is_done()) release_ranges(pool);
+    if (is_done()) pools_.erase(entry);  // it may have found a user meanwhile
   }
 }
 

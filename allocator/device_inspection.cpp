@@ -118,7 +118,7 @@ std::string DeviceAllocator::describe(const void* ptr) const {
   const Block* block = heap_.segment_at(address);
   if (block == nullptr) return "";
   while (block->end() <= address) block = block->next;
-  if (block->is_free()) return "its memory is free (already freed?)";
+  if (block->is_unused()) return "its memory is free (already freed?)";
   if (block->has(Block::kPending) || block->has(Block::kFreeing))
     return "it was already freed and waits for other streams";
   return fmt::format("it lies inside the allocation of {} bytes at {:#x}", std::size_t{block->requested},
@@ -196,7 +196,7 @@ SegmentSnapshot DeviceAllocator::picture(const Block& head) const {
   segment.context = context_of(head, &BlockDetail::segment_context);
   for (const Block* block = &head; !block->is_edge(); block = block->next) {
     const State state = block->has(Block::kAllocated) ? State::active_allocated
-                        : block->is_free()            ? State::inactive
+                        : block->is_unused()          ? State::inactive
                                                       : State::active_pending_free;
     segment.total_size += block->size();
     if (state == State::active_allocated) segment.allocated_size += block->size();
@@ -273,7 +273,7 @@ std::string DeviceAllocator::validate_counters() const {
         add(walked.allocation, 1);
         add(walked.allocated_bytes, block->size());
       }
-      if (!block->is_free()) {
+      if (!block->is_unused()) {
         add(walked.active, 1);
         add(walked.active_bytes, block->size());
         add(walked.requested_bytes, block->requested);

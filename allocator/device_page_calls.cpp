@@ -64,6 +64,7 @@ class DeviceAllocator::BackingCalls {
   }
 
   bool create() {
+    created.reserve(plan_.growths.size());
     for (const BackingPlan::Growth& growth : plan_.growths) {
       const std::optional<MemoryHandle> memory = device_.create(growth.pages * pages_.page_bytes());
       if (!memory) return false;
@@ -168,18 +169,11 @@ Block& DeviceAllocator::settle(const BackingPlan& plan, const std::vector<PageHe
     pages.add_view(view.handle, view.at);
     pages_->show(*plan.range, pages.handle(view.handle), view.at);
   }
-  for (const PageHeap::Left& part : left) {
-    counters_.pages_moved(pages_->range_of(part.address)->kind, plan.range->kind, as_signed(part.bytes));
-    observe_pages(Change::Action::segment_unmap, part.address, part.bytes, *part.arena, nullptr);
-  }
   pages_->move_homes(plan, left, [this](const PageHeap::Left& part) {
     return Ticket{&clock_of(part.arena->stream), part.epoch};
   });
-  for (const BackingPlan::Move& move : plan.moves) {
-    observe_pages(Change::Action::segment_map, move.to, move.count * pages.page_bytes(), *request.arena, context);
-  }
-  for (const BackingPlan::Growth& growth : plan.growths) {
-    observe_pages(Change::Action::segment_map, growth.at, growth.pages * pages.page_bytes(), *request.arena, context);
+  for (const PageHeap::Left& part : left) {
+    counters_.pages_moved(pages_->range_of(part.address)->kind, plan.range->kind, as_signed(part.bytes));
   }
   if (plan.new_pages != 0) {
     counters_.pages_mapped(plan.range->kind, as_signed(plan.new_pages * pages.page_bytes()));
@@ -187,7 +181,22 @@ Block& DeviceAllocator::settle(const BackingPlan& plan, const std::vector<PageHe
   }
   Block& block = pages_->finish(plan, *request.arena);
   if (context) remember_context(block, context);
+  if ((rare_ & kObserved) != 0) observe_plan(plan, left, *request.arena, context);
   return block;
+}
+
+void DeviceAllocator::observe_plan(const BackingPlan& plan, const std::vector<PageHeap::Left>& left, const Arena& arena,
+                                   const Context& context) {
+  const std::size_t page = pages_->page_bytes();
+  for (const PageHeap::Left& part : left) {
+    observe_pages(Change::Action::segment_unmap, part.address, part.bytes, *part.arena, nullptr);
+  }
+  for (const BackingPlan::Move& move : plan.moves) {
+    observe_pages(Change::Action::segment_map, move.to, move.count * page, arena, context);
+  }
+  for (const BackingPlan::Growth& growth : plan.growths) {
+    observe_pages(Change::Action::segment_map, growth.at, growth.pages * page, arena, context);
+  }
 }
 
 // A run's first block keeps what its memory was first made for.
@@ -226,6 +235,13 @@ void DeviceAllocator::adopt_orphan(const Orphan& orphan) {
   }
   for (const Address view : orphan.views) pages_->block(view, orphan.bytes);
   orphans_.push_back(orphan);
+}
+
+bool DeviceAllocator::has_orphans(const PrivatePool& pool) const {
+  return std::any_of(orphans_.begin(), orphans_.end(), [&](const Orphan& orphan) {
+    return std::any_of(orphan.views.begin(), orphan.views.end(),
+                       [&](Address view) { return pages_->range_of(view)->owner == &pool; });
+  });
 }
 
 void DeviceAllocator::free_orphans() {

@@ -1,11 +1,12 @@
 // DeviceAllocator over the page heap: what happens when no free block serves a request, and how pages come and go.
 //
 // The order, each step only if those before it failed:
-//   a small free piece beside large blocks, for a small request;
-//   free blocks of other streams, and idle pages brought together, where that is safe already;
-//   the same after this stream waits for the others (cross_stream:wait);
-//   new memory;
-//   recovery: wait for the device, after which every idle page will do, give back what pools without users hold, again.
+//   for a small request, a small free piece or a page of what is free beside large blocks;
+//   free blocks of other streams that it may use already;
+//   the best of: idle pages brought together; new memory; either after this stream waits for others (cross_stream:wait);
+//   what pools offered (use_on_oom);
+//   recovery: wait for the device, after which every idle page will do, give back what pools without users hold, again;
+//   and once more when the default pools, too, have given back what they can.
 // With remap_slack, new memory comes first while so much more may be held than was ever live.
 #include <fmt/format.h>
 
@@ -48,6 +49,7 @@ void DeviceAllocator::choose_heap(const Options& options) {
   CACHALOT_REQUIRE(options.page_size % device.page_bytes == 0, "page_size_mb:{}: GPU {} has pages of {} bytes",
                    options.page_size >> 20, index_, device.page_bytes);
   pages_ = std::make_unique<PageHeap>(heap_, device.page_bytes);
+  heap_.expect_ranges();
   splits_everything_ = true;
 }
 
@@ -183,7 +185,8 @@ Block* DeviceAllocator::obtain_from_pages(Request request, const Context& contex
   refresh_clocks();
   drop_stale_views();
 
-  Block* block = nullptr;
+  Block* block = search(request);  // freed while the lock was let go
+  if (block != nullptr) return block;
   if (may_create(request)) {
     block = carry_out(placement(request, Whose::ordered, /*may_move=*/false).best(/*may_grow=*/true), request, context);
   }
@@ -201,8 +204,12 @@ Block* DeviceAllocator::obtain_from_pages(Request request, const Context& contex
   free_orphans();
   ++counters_.num_alloc_retries;
   if ((rare_ & kObserved) != 0) observe({.action = Change::Action::retry, .pool_kind = request.pool().kind()});
-  block = take_over(request);
-  return block != nullptr ? block : bring_together_or_create(request, clock, context);
+  if ((block = search(request)) != nullptr) return block;
+  if ((block = take_over(request)) != nullptr) return block;
+  if ((block = bring_together_or_create(request, clock, context)) != nullptr) return block;
+  release_default_pools();  // what is idle there cannot come to this request
+  if ((block = search(request)) != nullptr) return block;
+  return bring_together_or_create(request, clock, context);
 }
 
 // A small request may lie in what is left of a page beside large blocks.
@@ -212,17 +219,18 @@ Block* DeviceAllocator::search_fragments(Request request) {
   return block != nullptr && block->size() < pages_->page_bytes() ? block : nullptr;
 }
 
-// Of the smallest free block that holds one, a page for small blocks: no driver call.
+// Of the smallest free block that holds one, a page for small blocks (or what pages it takes): no driver call.
 Block* DeviceAllocator::take_page(Request request) {
   if (request.pool().kind() != PoolKind::small) return nullptr;
   const std::size_t page = pages_->page_bytes();
+  const std::size_t bytes = round_up(request.rounded, page);
   Block* found = nullptr;
-  large_pool_beside(request).arena(request.stream()).bins.for_each_of_at_least(page, [&](Block& block) {
-    if (found == nullptr && round_up(block.address, page) + page <= block.end()) found = &block;
+  large_pool_beside(request).arena(request.stream()).bins.for_each_of_at_least(bytes, [&](Block& block) {
+    if (found == nullptr && round_up(block.address, page) + bytes <= block.end()) found = &block;
   });
   if (found == nullptr) return nullptr;
   const Address begin = round_up(found->address, page);
-  return &pages_->hand_over(*found, begin, begin + page, *request.arena);
+  return &pages_->hand_over(*found, begin, begin + bytes, *request.arena);
 }
 
 // Pages of large blocks that served small ones, and do no more.
@@ -275,7 +283,8 @@ Placement DeviceAllocator::placement(Request request, Whose whose, bool may_move
   PlacementRules rules;
   rules.may_move = may_move && !is_private;  // what a graph uses stays where the graph knows it
   rules.may_drop = !is_private && !capturing();
-  rules.handle_bytes = options_.page_size != 0 ? options_.page_size : kLargestHandle;
+  const std::size_t page = pages_->page_bytes();
+  rules.handle_bytes = options_.page_size != 0 ? options_.page_size : std::max(page, round_down(kLargestHandle, page));
   return Placement(
       *pages_, *request.arena, request.rounded, rules,
       [this, stream = request.stream(), whose](const Block& block) { return may_take(block, stream, whose); });
@@ -284,6 +293,7 @@ Placement DeviceAllocator::placement(Request request, Whose whose, bool may_move
 // By what is best. Rather than asking the driver for anything, the stream waits for others if that saves more than it costs.
 // Should the device or the limit refuse new memory, what can be had without.
 Block* DeviceAllocator::bring_together_or_create(Request request, StreamClock& clock, const Context& context) {
+  if (request.rounded > device_->properties().total_bytes) return nullptr;
   std::optional<BackingPlan> plan = placement(request, Whose::ordered).best(/*may_grow=*/true);
   const bool may_wait = request.pool().owner() == nullptr && clocks_.size() > 1 && options_.cross_stream == "wait";
   if (may_wait && !capturing() && (!plan || plan->calls_driver()) && wait_for_a_better(request, clock, plan)) {

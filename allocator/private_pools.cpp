@@ -74,6 +74,8 @@ void DeviceAllocator::set_no_split(PoolId id) {
 void DeviceAllocator::begin_allocate_to_pool(PoolId id, StreamFilter filter, RedirectFor reason) {
   CACHALOT_REQUIRE(filter, "beginAllocateToPool: the filter must be callable");
   const Lock lock(mutex_);
+  std::optional<SlowSection> slow;  // what a slow path found of captures when it began holds to its end
+  if (reason == RedirectFor::capture) slow.emplace(*this);
   for (const Redirect& redirect : redirects_) {
     CACHALOT_REQUIRE(redirect.pool->id != id, "beginAllocateToPool: already recording to mempool_id ({}, {})", id.first,
                      id.second);
@@ -194,6 +196,7 @@ void DeviceAllocator::require_restorable(const PrivatePool& pool, const PoolChec
 // As PyTorch: free all that is live in the pool, take every block of the checkpoint, free those it shows as free.
 RestoreResult DeviceAllocator::restore_pool(const PoolCheckpoint& checkpoint) {
   const Lock lock(mutex_);
+  const SlowSection slow(*this);  // the page heap's tables change
   PrivatePool& pool = existing_pool(checkpoint.pool, "Could not find private pool id");
   require_restorable(pool, checkpoint);
   RestoreResult result;
@@ -207,10 +210,22 @@ RestoreResult DeviceAllocator::restore_pool(const PoolCheckpoint& checkpoint) {
     result.freed.push_back(reinterpret_cast<void*>(block->address));
     put_back_live(*block);
   }
+  if (is_paged(pool.large)) join_kinds(pool);
   for (const PoolCheckpoint::Segment& segment : checkpoint.segments) {
     restore_segment(*heap_.segments().at(segment.blocks.front().address), segment, result);
   }
   return result;
+}
+
+// Pages that small and large requests took from each other are one again. All blocks of the pool are free.
+void DeviceAllocator::join_kinds(PrivatePool& pool) {
+  for (Block* block : heads_of(pool)) {
+    BlockPool& to = pages_->range_of(block->address)->kind == PoolKind::small ? pool.small : pool.large;
+    for (; !block->is_edge(); block = block->next) {
+      if (&block->arena->pool == &to) continue;
+      block = &pages_->hand_over(*block, block->address, block->end(), to.arena(block->arena->stream));
+    }
+  }
 }
 
 void DeviceAllocator::restore_segment(Block& head, const PoolCheckpoint::Segment& segment, RestoreResult& result) {

@@ -63,6 +63,7 @@ struct Block {
   std::size_t size() const { return size_and_flags & ~kFlagBits; }
   bool has(Flag flag) const { return (size_and_flags & flag) != 0; }
   bool is_free() const { return (size_and_flags & kFlagBits) == 0; }
+  bool is_unused() const { return is_free() || has(kClaimed); }
   bool is_split() const { return prev != next; }  // part of a segment of several blocks: else both are the edge
   bool is_edge() const { return has(kEdge); }
   bool is_gap() const { return has(kGap); }

@@ -153,7 +153,7 @@ std::vector<const Block*> PageHeap::blocks_of(const BackingPlan& plan) {
   return blocks;
 }
 
-std::vector<PageHeap::Left> PageHeap::begin(const BackingPlan& plan) {
+std::vector<PageHeap::Left> PageHeap::begin(const BackingPlan& plan) noexcept {
   PageRange& range = *plan.range;
   for (Block* block = &first_piece(plan);; block = block->next) {
     if (!block->is_gap()) {
@@ -223,7 +223,7 @@ void PageHeap::move_homes(const BackingPlan& plan, const std::vector<Left>& left
   }
 }
 
-Block& PageHeap::finish(const BackingPlan& plan, Arena& arena) {
+Block& PageHeap::finish(const BackingPlan& plan, Arena& arena) noexcept {
   PageRange& range = *plan.range;
   const auto fill = [&](Address at, std::size_t bytes) { open(range, gap_at(range, at), at, at + bytes, arena); };
   for (const BackingPlan::Move& move : plan.moves) fill(move.to, move.count * page_bytes());
@@ -238,7 +238,7 @@ Block& PageHeap::finish(const BackingPlan& plan, Arena& arena) {
   }
 }
 
-void PageHeap::take_back(const BackingPlan& plan, const std::vector<Left>& left) {
+void PageHeap::take_back(const BackingPlan& plan, const std::vector<Left>& left) noexcept {
   InactiveSplit change;
   for (const Left& part : left) {
     PageRange& range = *range_of(part.address);

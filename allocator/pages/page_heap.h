@@ -117,13 +117,14 @@ class PageHeap {
     std::size_t bytes;
     std::uint32_t epoch;
   };
-  std::vector<Left> begin(const BackingPlan& plan);
+  // As in finish and take_back, host memory that runs out ends the program: nothing half done could be taken back.
+  std::vector<Left> begin(const BackingPlan& plan) noexcept;
   // Whose memory a plan takes: the free blocks of its window and those that its pages come from.
   std::vector<const Block*> blocks_of(const BackingPlan& plan);
   // The driver did its part: memory is where the plan wants it. Returns the free block, of `arena`, that holds the window.
-  Block& finish(const BackingPlan& plan, Arena& arena);
+  Block& finish(const BackingPlan& plan, Arena& arena) noexcept;
   // It did not: everything is as it was.
-  void take_back(const BackingPlan& plan, const std::vector<Left>& left);
+  void take_back(const BackingPlan& plan, const std::vector<Left>& left) noexcept;
   // Before finish: the pages are at home where the plan wants them; the views they leave keep the tickets of their last uses.
   void move_homes(const BackingPlan& plan, const std::vector<Left>& left,
                   const std::function<Ticket(const Left&)>& ticket_of);

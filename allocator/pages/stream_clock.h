@@ -46,7 +46,8 @@ class StreamClock {
   bool comes_after(const StreamClock& other, std::uint32_t epoch) const {
     if (other.is_done(epoch)) return true;
     const auto found = waits_.find(&other);
-    return found != waits_.end() && reached(found->second, epoch);
+    // A wait that is done says nothing more; once epochs have wrapped around it would say too much.
+    return found != waits_.end() && !other.is_done(found->second) && reached(found->second, epoch);
   }
 
  private:

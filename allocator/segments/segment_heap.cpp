@@ -40,7 +40,7 @@ Block& SegmentHeap::add_range(Address address, std::size_t bytes) {
   CACHALOT_REQUIRE((address + bytes) >> PageMap::kAddressBits == 0,
                    "the device reserved addresses up to {:#x}, beyond the {} bits supported", address + bytes,
                    PageMap::kAddressBits);
-  has_ranges_ = true;
+  CACHALOT_ASSERT(has_ranges_);
   Block& gap = slab_.make();
   gap = {address, bytes | Block::kEdge | Block::kGap, 0, 0, &edge_, &edge_, nullptr, {}};
   return gap;

@@ -97,7 +97,7 @@ class SegmentHeap {
     return *block;
   }
 
-  // Ranges of addresses that memory comes to and goes from, for the page heap. From the first one on, inactive_split
+  // Ranges of addresses that memory comes to and goes from, for the page heap. From expect_ranges on, inactive_split
   // figures are not kept, as PyTorch keeps none of its expandable segments. Of a range, what has memory is blocks, and
   // each stretch of them between gaps is a segment; the rest is gaps.
   // `bytes` of addresses, all one gap, which it returns.
@@ -121,6 +121,8 @@ class SegmentHeap {
   // The segment an address lies in; nullptr: none.
   Block* segment_at(Address address) const;
 
+  // From now on, and before the first range.
+  void expect_ranges() { has_ranges_ = true; }
   bool has_ranges() const { return has_ranges_; }
 
   // From now on blocks remember when they became free, for garbage collection by age.

@@ -203,7 +203,13 @@ TEST(OtherStreamsMemory, IsNotTakenWhenThatIsOff) {
   EXPECT_EQ(two.world.count(DeviceCall::stream_wait), 0u);
 }
 
-TEST(OtherStreamsMemory, ServesRatherThanRunningOutOfMemory) {
+TEST(OtherStreamsMemory, GoesBackToTheDeviceRatherThanRunningOutOfMemory) {
+  TwoStreams two("heap:pages,cross_stream:off", 100 * kMiB);
+  two.program.free(two.program.allocate(kMiB * 80, two.b));
+  EXPECT_EQ(two.world.reserved(), 80 * kMiB);
+}
+
+TEST(OtherStreamsMemory, IsKeptWhenNothingCouldServe) {
   TwoStreams two("heap:pages,cross_stream:off", 100 * kMiB);
   EXPECT_CONTAINS(out_of_memory([&] { two.world.allocate(kMiB * 128, two.b); }), "CUDA out of memory");
   EXPECT_EQ(two.world.allocator.validate(), "");
@@ -350,6 +356,30 @@ TEST(PrivatePoolsOfPages, ReturnToACheckpoint) {
   ASSERT_EQ(result.created.size(), 2u);
   EXPECT_TRUE(world.allocator.pool_has_exactly(0, kPool, {b, c}));
   for (void* ptr : result.created) world.allocator.deallocate(ptr);
+}
+
+TEST(PrivatePoolsOfPages, ReturnToACheckpointThoughSmallBlocksTookAPageSince) {
+  World world(64 * kGiB, "heap:pages");
+  const InPool in_pool(world.allocator, kPool);
+  void* first = world.allocate(20 * kMiB);
+  void* kept = world.allocate(4 * kMiB);
+  world.allocator.deallocate(first);
+  const PoolCheckpoint checkpoint = world.allocator.checkpoint_pool(0, kPool);
+  world.allocate(1000);  // takes a page of the 20 MiB
+  world.allocate(17 * kMiB);
+  const RestoreResult result = world.allocator.restore_pool(0, checkpoint);
+  EXPECT_EQ(world.allocator.validate(), "");
+  EXPECT_EQ(result.created, std::vector<void*>{kept});
+  EXPECT_TRUE(world.allocator.pool_has_exactly(0, kPool, {kept}));
+  EXPECT_EQ(world.allocate(20 * kMiB), first);
+}
+
+TEST(PrivatePoolsOfPages, GetWhatIsIdleElsewhereRatherThanRunningOutOfMemory) {
+  World world(100 * kMiB, "heap:pages");
+  world.allocator.deallocate(world.allocate(80 * kMiB));
+  const InPool in_pool(world.allocator, kPool);
+  world.allocator.deallocate(world.allocate(60 * kMiB));
+  EXPECT_LE(world.device->used_bytes(), 100 * kMiB);
 }
 
 // --- failures ---------------------------------------------------------------------------------------------------------
