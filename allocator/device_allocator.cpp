@@ -11,7 +11,6 @@ namespace {
 
 const Context kNoContext;
 
-std::int64_t as_signed(std::size_t bytes) { return static_cast<std::int64_t>(bytes); }
 void* as_pointer(Address address) { return reinterpret_cast<void*>(address); }
 Address as_address(const void* ptr) { return reinterpret_cast<Address>(ptr); }
 

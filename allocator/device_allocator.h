@@ -228,6 +228,8 @@ class DeviceAllocator {
   void give_back(const Departing& departing);
   void return_to_heap(const Departing& departing);
   void count_released(const Departing& departing);
+  void observe_memory(Change::Action action, Address address, std::size_t bytes, const Arena& arena,
+                      const Context& context);
 
   // slow path over the page heap (device_pages.cpp); slow_mutex_ is held
   void choose_heap(const Options& options);
@@ -265,11 +267,11 @@ class DeviceAllocator {
   void remember_context(Block& block, const Context& context);
   void observe_plan(const BackingPlan& plan, const std::vector<PageHeap::Left>& left, const Arena& arena,
                     const Context& context);
-  void observe_pages(Change::Action action, Address address, std::size_t bytes, const Arena& arena,
-                     const Context& context);
   void forget_view(HandleId id, Address at);
   bool has_orphans(const PrivatePool& pool) const;
   void adopt_orphan(const Orphan& orphan);
+  void block_orphan(const Orphan& orphan);
+  void free_orphan(Orphan orphan);
   void free_orphans();
   void release_pages(PrivatePool* owner, std::size_t enough);
   void release_handle(HandleId id, PrivatePool* owner);

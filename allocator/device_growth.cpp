@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/bytes.h"
 #include "base/check.h"
 #include "device_allocator.h"
 #include "policy/torch_policy.h"
@@ -78,7 +79,7 @@ Block* DeviceAllocator::grow(Request request, const Context& context) {
   Block& block = adopt(*address, bytes, *request.arena);
 
   const PoolKind kind = request.pool().kind();
-  counters_.segment_allocated(kind, static_cast<std::int64_t>(bytes));
+  counters_.segment_allocated(kind, as_signed(bytes));
   if (is_oversize(bytes, options_)) counters_.oversize_segment(1);
   if (context) heap_.slab().detail(block).segment_context = context;
   if ((rare_ & kObserved) != 0) observe(change_of(Change::Action::segment_alloc, block, context));
@@ -265,7 +266,7 @@ void DeviceAllocator::release(const std::vector<Block*>& blocks) {
     const BlockDetail* detail = heap_.slab().find_detail(*block);
     departing.push_back({block->address, block->size(), block->arena, detail ? detail->segment_context : nullptr});
     departing_bytes_ += block->size();
-    counters_.segment_freed(block->arena->pool.kind(), static_cast<std::int64_t>(block->size()));
+    counters_.segment_freed(block->arena->pool.kind(), as_signed(block->size()));
     heap_.remove_segment(*block);
   }
   for (auto segment = departing.begin(); segment != departing.end(); ++segment) {
@@ -291,7 +292,7 @@ void DeviceAllocator::give_back(const Departing& departing) {
 
 void DeviceAllocator::return_to_heap(const Departing& departing) {
   departing_bytes_ -= departing.bytes;
-  counters_.segment_kept(departing.arena->pool.kind(), static_cast<std::int64_t>(departing.bytes));
+  counters_.segment_kept(departing.arena->pool.kind(), as_signed(departing.bytes));
   Block& block = heap_.add_segment(departing.address, departing.bytes, *departing.arena);
   if (departing.context) heap_.slab().detail(block).segment_context = departing.context;
 }
@@ -303,14 +304,20 @@ void DeviceAllocator::count_released(const Departing& departing) {
   if (pool.owner() != nullptr) --pool.owner()->segments;
   ++counters_.num_device_free;
   if (is_oversize(departing.bytes, options_)) counters_.oversize_segment(-1);
+  observe_memory(Change::Action::segment_free, departing.address, departing.bytes, *departing.arena, departing.context);
+}
+
+// Memory that came from the device or went back to it.
+void DeviceAllocator::observe_memory(Change::Action action, Address address, std::size_t bytes, const Arena& arena,
+                                     const Context& context) {
   if ((rare_ & kObserved) == 0) return;
-  observe({.action = Change::Action::segment_free,
-           .pool_kind = pool.kind(),
-           .address = departing.address,
-           .bytes = departing.bytes,
-           .stream = departing.arena->stream,
-           .pool = pool.id(),
-           .context = departing.context});
+  observe({.action = action,
+           .pool_kind = arena.pool.kind(),
+           .address = address,
+           .bytes = bytes,
+           .stream = arena.stream,
+           .pool = arena.pool.id(),
+           .context = context});
 }
 
 }  // namespace cachalot

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <bit>
 
+#include "base/bytes.h"
 #include "base/check.h"
 #include "device_allocator.h"
 
@@ -10,7 +11,6 @@ namespace cachalot {
 namespace {
 
 std::size_t as_size(std::int64_t value) { return static_cast<std::size_t>(value); }
-std::int64_t as_signed(std::size_t value) { return static_cast<std::int64_t>(value); }
 
 double ratio(std::size_t part, std::size_t whole) {
   return whole == 0 ? 0 : static_cast<double>(part) / static_cast<double>(whole);

@@ -3,17 +3,12 @@
 #include <exception>
 #include <utility>
 
+#include "base/bytes.h"
 #include "base/check.h"
 #include "base/mutex.h"
 #include "device_allocator.h"
 
 namespace cachalot {
-
-namespace {
-
-std::int64_t as_signed(std::size_t bytes) { return static_cast<std::int64_t>(bytes); }
-
-}  // namespace
 
 // --- carrying out a plan ----------------------------------------------------------------------------------------------
 
@@ -189,13 +184,13 @@ void DeviceAllocator::observe_plan(const BackingPlan& plan, const std::vector<Pa
                                    const Context& context) {
   const std::size_t page = pages_->page_bytes();
   for (const PageHeap::Left& part : left) {
-    observe_pages(Change::Action::segment_unmap, part.address, part.bytes, *part.arena, nullptr);
+    observe_memory(Change::Action::segment_unmap, part.address, part.bytes, *part.arena, nullptr);
   }
   for (const BackingPlan::Move& move : plan.moves) {
-    observe_pages(Change::Action::segment_map, move.to, move.count * page, arena, context);
+    observe_memory(Change::Action::segment_map, move.to, move.count * page, arena, context);
   }
   for (const BackingPlan::Growth& growth : plan.growths) {
-    observe_pages(Change::Action::segment_map, growth.at, growth.pages * page, arena, context);
+    observe_memory(Change::Action::segment_map, growth.at, growth.pages * page, arena, context);
   }
 }
 
@@ -207,21 +202,8 @@ void DeviceAllocator::remember_context(Block& block, const Context& context) {
   if (!kept) kept = context;
 }
 
-void DeviceAllocator::observe_pages(Change::Action action, Address address, std::size_t bytes, const Arena& arena,
-                                    const Context& context) {
-  if ((rare_ & kObserved) == 0) return;
-  observe({.action = action,
-           .pool_kind = arena.pool.kind(),
-           .address = address,
-           .bytes = bytes,
-           .stream = arena.stream,
-           .pool = arena.pool.id(),
-           .context = context});
-}
-
 void DeviceAllocator::forget_view(HandleId id, Address at) {
-  PageRange& range = *pages_->range_of(at);
-  pages_->hide(range, pages_->pages().handle(id), at);
+  pages_->hide(at, pages_->pages().bytes(pages_->pages().handle(id)));
   pages_->pages().remove_view(id, at);
 }
 
@@ -229,12 +211,16 @@ void DeviceAllocator::forget_view(HandleId id, Address at) {
 
 // Memory the device did not take back, or addresses it did not unmap: blocked, held, and tried again now and then.
 void DeviceAllocator::adopt_orphan(const Orphan& orphan) {
+  block_orphan(orphan);
+  orphans_.push_back(orphan);
+}
+
+void DeviceAllocator::block_orphan(const Orphan& orphan) {
   if (orphan.memory != 0) {
     held_bytes_ += orphan.bytes;
     orphan_bytes_ += orphan.bytes;
   }
   for (const Address view : orphan.views) pages_->block(view, orphan.bytes);
-  orphans_.push_back(orphan);
 }
 
 bool DeviceAllocator::has_orphans(const PrivatePool& pool) const {
@@ -244,28 +230,32 @@ bool DeviceAllocator::has_orphans(const PrivatePool& pool) const {
   });
 }
 
-void DeviceAllocator::free_orphans() {
-  std::vector<Orphan> orphans = std::move(orphans_);
-  orphans_.clear();
-  for (Orphan& orphan : orphans) {
-    try {
-      while (!orphan.views.empty()) {
-        {
-          const Unlocked unlocked(mutex_);
-          device_->unmap(orphan.views.back(), orphan.bytes);
-        }
-        pages_->unblock(orphan.views.back(), orphan.bytes);
-        orphan.views.pop_back();
-      }
-      if (orphan.memory == 0) continue;
+// Throws CudaError; what the device does not take back even now stays noted.
+void DeviceAllocator::free_orphan(Orphan orphan) {
+  try {
+    for (; !orphan.views.empty(); orphan.views.pop_back()) {
       {
         const Unlocked unlocked(mutex_);
-        device_->release(orphan.memory);
+        device_->unmap(orphan.views.back(), orphan.bytes);
       }
-      held_bytes_ -= orphan.bytes;
-      orphan_bytes_ -= orphan.bytes;
-    } catch (const CudaError&) {
-      orphans_.push_back(orphan);
+      pages_->hide(orphan.views.back(), orphan.bytes);
+    }
+    if (orphan.memory == 0) return;
+    const Unlocked unlocked(mutex_);
+    device_->release(orphan.memory);
+  } catch (...) {
+    orphans_.push_back(std::move(orphan));
+    throw;
+  }
+  held_bytes_ -= orphan.bytes;
+  orphan_bytes_ -= orphan.bytes;
+}
+
+void DeviceAllocator::free_orphans() {
+  for (Orphan& orphan : std::exchange(orphans_, {})) {
+    try {
+      free_orphan(std::move(orphan));
+    } catch (const CudaError&) {  // it is noted again
     }
   }
 }
@@ -304,7 +294,7 @@ void DeviceAllocator::release_handle(HandleId id, PrivatePool* owner) {
   const std::size_t bytes = pages.bytes(handle);
   pages_->for_each_home(id, [&](PageRange& range, Address begin, Address end) {
     counters_.pages_unmapped(range.kind, as_signed(end - begin));
-    observe_pages(Change::Action::segment_unmap, begin, end - begin, *pages_->first_block(begin).arena, nullptr);
+    observe_memory(Change::Action::segment_unmap, begin, end - begin, *pages_->first_block(begin).arena, nullptr);
   });
   pages_->forget_memory(id);
   for (const View& view : handle.views) forget_view(id, view.address);
@@ -315,25 +305,8 @@ void DeviceAllocator::release_handle(HandleId id, PrivatePool* owner) {
   held_bytes_ -= bytes;
   Orphan rest{handle.memory, bytes, {}};
   for (const View& view : handle.views) rest.views.push_back(view.address);
-  adopt_orphan(rest);  // until the device has taken it
-  orphans_.pop_back();
-  try {
-    while (!rest.views.empty()) {
-      {
-        const Unlocked unlocked(mutex_);
-        device_->unmap(rest.views.back(), bytes);
-      }
-      pages_->unblock(rest.views.back(), bytes);
-      rest.views.pop_back();
-    }
-    const Unlocked unlocked(mutex_);
-    device_->release(handle.memory);
-  } catch (...) {
-    orphans_.push_back(rest);
-    throw;
-  }
-  held_bytes_ -= bytes;
-  orphan_bytes_ -= bytes;
+  block_orphan(rest);  // until the device has taken it
+  free_orphan(std::move(rest));
 }
 
 // Garbage collection: held memory is kept under a part of the limit.

@@ -19,6 +19,8 @@ constexpr std::size_t round_up(std::size_t bytes, std::size_t multiple) {
   return round_down(bytes + multiple - 1, multiple);
 }
 
+constexpr std::int64_t as_signed(std::size_t bytes) { return static_cast<std::int64_t>(bytes); }
+
 // "512 bytes", "20.00 MiB": as PyTorch prints sizes.
 std::string format_bytes(std::size_t bytes);
 // "1024", "512KiB", "80GiB", "1.5 MiB": bytes, or a number with KiB, MiB, GiB or TiB. Throws InvalidArgument.

@@ -91,17 +91,8 @@ class FreeBins {
   // Calls visit(Block&) in (size, address) order; visit must not change the bins.
   template <typename Visit>
   void for_each(Visit&& visit) const {
-    settle();
-    for (const auto& group : groups_) {
-      if (!group) continue;
-      for (const Bin& bin : *group) {
-        for (const BinLeaf* leaf = bin.first; leaf != nullptr; leaf = leaf->next) {
-          for (Block* block : Ordered(*leaf)) visit(*block);
-        }
-      }
-    }
+    for_each_of_at_least(kBlockGranularity, visit);
   }
-
   // The same for blocks of at least `bytes` > 0.
   template <typename Visit>
   void for_each_of_at_least(std::size_t bytes, Visit&& visit) const {
@@ -110,8 +101,8 @@ class FreeBins {
     const std::size_t first = slot_for(round_up(bytes, kBlockGranularity));
     for (std::size_t group = first / kBinsPerOctave; group < kGroups; ++group) {
       if (!groups_[group]) continue;
-      for (std::size_t bin = group == first / kBinsPerOctave ? first % kBinsPerOctave : 0; bin < kBinsPerOctave;
-           ++bin) {
+      const std::size_t first_bin = group == first / kBinsPerOctave ? first % kBinsPerOctave : 0;
+      for (std::size_t bin = first_bin; bin < kBinsPerOctave; ++bin) {
         for (const BinLeaf* leaf = (*groups_[group])[bin].first; leaf != nullptr; leaf = leaf->next) {
           for (Block* block : Ordered(*leaf)) {
             if (block->size() >= bytes) visit(*block);

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <unordered_map>
 
 #include "base/bytes.h"
 #include "base/check.h"
@@ -63,13 +64,8 @@ void PageHeap::block(Address at, std::size_t bytes) {
   std::fill_n(slots_for(*range_of(at), at, bytes), bytes / page_bytes(), kBlocked);
 }
 
-void PageHeap::unblock(Address at, std::size_t bytes) {
+void PageHeap::hide(Address at, std::size_t bytes) {
   std::fill_n(slots_for(*range_of(at), at, bytes), bytes / page_bytes(), PageId{0});
-}
-
-void PageHeap::hide(PageRange& range, const PhysicalHandle& handle, Address at) {
-  const std::size_t slot = (at - range.base) / page_bytes();
-  std::fill_n(range.shown.begin() + static_cast<std::ptrdiff_t>(slot), handle.pages, PageId{0});
 }
 
 // --- blocks and gaps of a range ---------------------------------------------------------------------------------------

@@ -18,9 +18,8 @@
 #include <cstdint>
 #include <functional>
 #include <map>
-#include <memory>
 #include <string>
-#include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "blocks/block_pool.h"
@@ -94,11 +93,11 @@ class PageHeap {
     return index < range.shown.size() ? range.shown[index] : 0;
   }
   void show(PageRange& range, const PhysicalHandle& handle, Address at);
-  void hide(PageRange& range, const PhysicalHandle& handle, Address at);
-  // Nothing can be mapped at [at, at + bytes): the device did not unmap what is there. And it did after all.
+  // Nothing can be mapped at [at, at + bytes): the device did not unmap what is there.
   static constexpr PageId kBlocked = ~PageId{0};
   void block(Address at, std::size_t bytes);
-  void unblock(Address at, std::size_t bytes);
+  // Nothing is mapped there any more.
+  void hide(Address at, std::size_t bytes);
 
   // The block or gap that holds an address of a run or of a gap beside it, from one that lies before it or holds it.
   static Block& block_at(Block& before, Address address);

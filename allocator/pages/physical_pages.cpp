@@ -64,7 +64,7 @@ void PhysicalPages::remember_use(PageId id, const Ticket& use) {
       std::find_if(uses.begin(), uses.end(), [&](const Ticket& ticket) { return ticket.clock == use.clock; });
   if (known == uses.end()) {
     uses.push_back(use);
-  } else if (known->is_before(use)) {
+  } else if (StreamClock::reached(use.epoch, known->epoch)) {
     *known = use;
   }
 }

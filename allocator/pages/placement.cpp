@@ -230,14 +230,13 @@ std::optional<BackingPlan> Placement::fill(const Window& window) const {
 std::optional<BackingPlan> Placement::fill_far_away() const {
   const std::size_t wanted = (bytes_ + page_ - 1) / page_;
   PageRange* range = nullptr;
-  Address at = 0;
   for (auto& [base, candidate] : heap_.ranges()) {
     if (candidate.owner != arena_.pool.owner() || candidate.kind != arena_.pool.kind()) continue;
-    at = candidate.top + kSpacing * page_;
+    const Address at = candidate.top + kSpacing * page_;
     if (candidate.tail != nullptr && at + (wanted + 2 * kSpacing) * page_ <= candidate.end()) range = &candidate;
   }
   if (range == nullptr) return std::nullopt;
-  at = range->top + kSpacing * page_;
+  const Address at = range->top + kSpacing * page_;
 
   BackingPlan plan{
       .range = range, .begin = at, .end = at + bytes_, .drops = {}, .views = {}, .growths = {}, .moves = {}};

@@ -50,14 +50,14 @@ class StreamClock {
     return found != waits_.end() && !other.is_done(found->second) && reached(found->second, epoch);
   }
 
+  // Epochs wrap around; those compared are less than 2^31 apart.
+  static bool reached(std::uint32_t now, std::uint32_t epoch) { return static_cast<std::int32_t>(now - epoch) >= 0; }
+
  private:
   struct Mark {
     Event event;
     std::uint32_t epoch;
   };
-  // Epochs wrap around; those compared are less than 2^31 apart.
-  static bool reached(std::uint32_t now, std::uint32_t epoch) { return static_cast<std::int32_t>(now - epoch) >= 0; }
-
   Stream stream_;
   std::uint32_t epoch_ = 1;
   std::uint32_t done_ = 0;
@@ -70,8 +70,6 @@ struct Ticket {
   const StreamClock* clock = nullptr;
   std::uint32_t epoch = 0;
   bool is_done() const { return clock->is_done(epoch); }
-  // Of the same clock.
-  bool is_before(const Ticket& other) const { return static_cast<std::int32_t>(epoch - other.epoch) < 0; }
 };
 
 }  // namespace cachalot

@@ -9,6 +9,7 @@
 #include <string>
 
 #include "base/bits.h"
+#include "base/bytes.h"
 #include "base/check.h"
 #include "blocks/block.h"
 #include "blocks/block_pool.h"
@@ -137,7 +138,6 @@ class SegmentHeap {
   std::size_t metadata_bytes() const;
 
  private:
-  static std::int64_t as_signed(std::size_t bytes) { return static_cast<std::int64_t>(bytes); }
   CACHALOT_FAST_PATH void insert(Block& block) {
     block.arena->bins.insert(block);
     block.bin.epoch = block.arena->epoch;
