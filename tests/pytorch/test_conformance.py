@@ -586,8 +586,6 @@ def test_stacks_are_kept_at_the_level_asked_for(context, of_alloc, of_free):
 
 
 @not_plug
-
-
 def test_segments_remember_who_made_them():
     torch.cuda.memory._record_memory_history(context="all", stacks="python")
     whole = bytes_on_gpu(LARGE_SEGMENT)
