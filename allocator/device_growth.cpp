@@ -29,6 +29,9 @@ class DeviceAllocator::PoolHold {
 };
 
 Block& DeviceAllocator::obtain(Request request, const Context& context) {
+  if (is_paged(request.pool())) {  // what is free beside large blocks takes no slow path
+    if (Block* block = search_fragments(request)) return *block;
+  }
   const PoolHold hold(request);
   if (run_free_memory_callbacks()) {
     if (Block* block = find_free(request)) return *block;

@@ -9,7 +9,7 @@ namespace cachalot {
 namespace {
 
 // Windows that are filled before the best is taken: a bound on the time spent.
-constexpr std::size_t kTries = 16;
+constexpr std::size_t kTries = 8;
 // Slots left free between what is mapped and a window far away, so that both can reach on.
 constexpr std::size_t kSpacing = 128;
 // Driver time in pages: one is worth half a millisecond. The latencies are those of LatencyModel::published.
@@ -28,6 +28,7 @@ Placement::Placement(PageHeap& heap, const Arena& arena, std::size_t bytes, cons
       arena_(arena),
       bytes_(bytes),
       page_(heap.page_bytes()),
+      pages_wanted_(static_cast<double>(bytes) / static_cast<double>(page_)),
       rules_(rules),
       usable_(std::move(usable)),
       mark_(heap.next_mark()) {
@@ -35,29 +36,27 @@ Placement::Placement(PageHeap& heap, const Arena& arena, std::size_t bytes, cons
   find_windows();
 }
 
-// Calls visit(slot) for each slot of the window without memory, in order; until it says false.
+// Calls visit(slot, page) for each slot of the window, in order, with the page that it shows (0: none); until it says false.
 template <typename Visit>
-void Placement::for_each_lacking(const Window& window, Visit visit) const {
-  for (const Block* block = window.first;; block = block->next) {
-    if (block->is_gap()) {
-      const Address end = round_up(std::min(block->end(), window.end), page_);
-      for (Address slot = round_down(std::max(block->address, window.begin), page_); slot < end; slot += page_) {
-        if (!visit(slot)) return;
-      }
-    }
-    if (block->end() >= window.end) return;
+void Placement::for_each_slot(const Window& window, Visit visit) const {
+  const std::vector<PageId>& shown = window.range->shown;
+  Address slot = round_down(window.begin, page_);
+  for (std::size_t i = (slot - window.range->base) / page_; slot < window.end; ++i, slot += page_) {
+    if (!visit(slot, i < shown.size() ? shown[i] : PageId{0})) return;
   }
 }
 
-// Calls visit(page) for each page that is idle in the window: it takes them from whoever else might want them.
+// Calls visit(slot, page) for each slot of the window without memory, in order.
 template <typename Visit>
-void Placement::for_each_idle_slot(const Window& window, Visit visit) const {
-  for (Address slot = round_down(window.begin, page_); slot < window.end; slot += page_) {
-    const PageId shown = heap_.shown_at(*window.range, slot);
-    if (shown == 0 || shown == PageHeap::kBlocked) continue;
-    const PhysicalPage& page = pages_.page(shown);
-    if (page.mark == mark_ && page.home == slot) visit(shown);
-  }
+void Placement::for_each_lacking(const Window& window, Visit visit) const {
+  for_each_slot(window, [&](Address slot, PageId shown) {
+    if (!has_memory(slot, shown)) visit(slot, shown);
+    return true;
+  });
+}
+
+bool Placement::has_memory(Address slot, PageId shown) const {
+  return shown != 0 && shown != PageHeap::kBlocked && pages_.page(shown).home == slot;
 }
 
 // --- idle pages -------------------------------------------------------------------------------------------------------
@@ -132,38 +131,50 @@ void Placement::add_windows(PageRange& range, Block& first_gap) {
   const bool endless = last == range.tail;
   const Address end = last->end();
   for (Block* piece = first;; piece = piece->next) {
-    if (bytes_ <= end - piece->address) add_window(range, *piece, piece->address, endless);
+    if (bytes_ <= end - piece->address) add_window(range, piece->address, endless);
     if (piece == last) break;
   }
   if (endless) {
     const Address begin = std::max(range.top, last->address);
-    if (begin != last->address && bytes_ <= end - begin) add_window(range, *last, begin, true);
+    if (begin != last->address && bytes_ <= end - begin) add_window(range, begin, true);
   } else if (bytes_ <= end - first->address) {
-    add_window(range, PageHeap::block_at(*first, end - bytes_), end - bytes_, false);
+    add_window(range, end - bytes_, false);
   }
 }
 
-void Placement::add_window(PageRange& range, Block& piece, Address begin, bool endless) {
-  Window window{&range, &piece, begin, begin + bytes_, 0, 0, false};
+void Placement::add_window(PageRange& range, Address begin, bool endless) {
+  Window window{&range, begin, begin + bytes_, 0, 0, false};
   window.at_end = endless && window.end > range.tail->address;
+  std::size_t idle = 0;
   bool is_fit = true;
-  for_each_lacking(window, [&](Address slot) {
-    ++window.lacking;
-    const PageId shown = heap_.shown_at(range, slot);
-    is_fit = shown == 0 || may_fill(window, slot, shown);
+  for_each_slot(window, [&](Address slot, PageId shown) {
+    if (has_memory(slot, shown)) {
+      idle += pages_.page(shown).mark == mark_ ? 1 : 0;
+    } else {
+      ++window.lacking;
+      is_fit = shown == 0 || may_fill(window, slot, shown);
+    }
     return is_fit;
   });
   if (!is_fit) return;
-  std::size_t taken = window.lacking;
-  for_each_idle_slot(window, [&](PageId) { ++taken; });
-  window.stranded = static_cast<double>(taken) - static_cast<double>(bytes_) / static_cast<double>(page_);
+  window.stranded = static_cast<double>(window.lacking + idle) - pages_wanted_;
   windows_.push_back(window);
 }
 
 // Whether a slot that shows a page can get memory all the same: the page itself, or another in its place.
 bool Placement::may_fill(const Window& window, Address slot, PageId shown) const {
-  if (shown == PageHeap::kBlocked) return false;
-  return is_idle(shown, window) || (rules_.may_drop && PhysicalPages::may_unmap(pages_.view_at(shown, slot)));
+  return shown != PageHeap::kBlocked && (is_idle(shown, window) || may_drop(slot, shown));
+}
+
+// Whether the view that shows a page at the slot may be unmapped. Asked of many slots of a view in a row.
+bool Placement::may_drop(Address slot, PageId shown) const {
+  if (!rules_.may_drop) return false;
+  const Address view = view_at(slot, shown);
+  if (view != asked_view_) {
+    asked_view_ = view;
+    asked_may_drop_ = PhysicalPages::may_unmap(pages_.view_at(shown, slot));
+  }
+  return asked_may_drop_;
 }
 
 // --- filling ----------------------------------------------------------------------------------------------------------
@@ -185,8 +196,7 @@ std::optional<BackingPlan> Placement::best(bool may_grow) const {
     if (++tries > kTries && !window.at_end && best) continue;
     consider(fill(window), window.stranded);
   }
-  const std::size_t pages = (bytes_ + page_ - 1) / page_;
-  const double stranded = static_cast<double>(pages) - static_cast<double>(bytes_) / static_cast<double>(page_);
+  const double stranded = static_cast<double>((bytes_ + page_ - 1) / page_) - pages_wanted_;
   if (rules_.may_move && idle_pages_ != 0 && (!best || stranded < best->cost)) consider(fill_far_away(), stranded);
   return best;
 }
@@ -217,6 +227,7 @@ std::optional<BackingPlan> Placement::fill(const Window& window) const {
                    .moves = {}};
   std::vector<Stretch> unmapped;
   if (!take_mapped(window, plan, unmapped)) return std::nullopt;
+  if (unmapped.empty()) return plan;
   std::vector<IdleRun> runs = sources(window, plan);
   for (const Stretch& stretch : unmapped) {
     drop_views_in(window, stretch, plan);
@@ -266,43 +277,62 @@ std::optional<BackingPlan> Placement::fill_far_away() const {
 // the way.
 bool Placement::take_mapped(const Window& window, BackingPlan& plan, std::vector<Stretch>& unmapped) const {
   // A view that has to go for another slot of the window gives nothing; nor does one of a page that comes another way.
-  std::vector<const View*> going;
-  std::vector<PageId> coming;
+  std::vector<Address> going;
   bool may_go = true;
-  for_each_lacking(window, [&](Address slot) {
-    const PageId shown = heap_.shown_at(*window.range, slot);
-    if (shown == 0) return true;
-    const bool is_new = std::find(coming.begin(), coming.end(), shown) == coming.end();
-    if (is_idle(shown, window) && is_new) {
-      coming.push_back(shown);
-    } else {
-      going.push_back(&pages_.view_at(shown, slot));
-      may_go = rules_.may_drop && PhysicalPages::may_unmap(*going.back());
-    }
-    return may_go;
-  });
-  if (!may_go) return false;
-  for_each_lacking(window, [&](Address slot) {
-    const PageId shown = heap_.shown_at(*window.range, slot);
-    const bool stays = shown != 0 && is_idle(shown, window) &&
-                       std::find(going.begin(), going.end(), &pages_.view_at(shown, slot)) == going.end();
-    if (stays) {
-      plan.moves.push_back({shown, 1, slot});
+  const std::uint32_t coming = heap_.next_mark();
+  const auto stays = [&](Address slot, PageId shown) {
+    return shown != 0 && is_idle(shown, window) &&
+           (going.empty() || std::find(going.begin(), going.end(), view_at(slot, shown)) == going.end());
+  };
+  const auto take = [&](Address slot, PageId shown) {
+    if (stays(slot, shown)) {
+      add_move(shown, slot, plan);
     } else if (!unmapped.empty() && unmapped.back().end == slot) {
       unmapped.back().end += page_;
     } else {
       unmapped.push_back({slot, slot + page_});
     }
-    return true;
+  };
+  for_each_lacking(window, [&](Address slot, PageId shown) {
+    const bool comes = shown != 0 && is_idle(shown, window) && pages_.page(shown).taken != coming;
+    if (comes) heap_.pages().take(shown, coming);
+    if (!comes && shown != 0) {
+      if (going.empty() || going.back() != view_at(slot, shown)) going.push_back(view_at(slot, shown));
+      may_go = may_go && may_drop(slot, shown);
+    }
+    if (going.empty()) take(slot, shown);
   });
+  if (!may_go || going.empty()) return may_go;
+  plan.moves.clear();
+  unmapped.clear();
+  for_each_lacking(window, take);
   return true;
+}
+
+// A page comes home at the slot.
+void Placement::add_move(PageId page, Address slot, BackingPlan& plan) const {
+  if (!plan.moves.empty()) {
+    BackingPlan::Move& last = plan.moves.back();
+    const bool goes_on = last.first + last.count == page && last.to + last.count * page_ == slot &&
+                         pages_.page(page).handle == pages_.page(last.first).handle;
+    if (goes_on) {
+      ++last.count;
+      return;
+    }
+  }
+  plan.moves.push_back({page, 1, slot});
 }
 
 // Idle pages that are not in the window and not taken by the plan.
 std::vector<Placement::IdleRun> Placement::sources(const Window& window, const BackingPlan& plan) const {
   std::vector<PageId> taken;
-  for (const BackingPlan::Move& move : plan.moves) taken.push_back(move.first);
-  for_each_idle_slot(window, [&](PageId id) { taken.push_back(id); });
+  for (const BackingPlan::Move& move : plan.moves) {
+    for (std::uint32_t i = 0; i < move.count; ++i) taken.push_back(move.first + i);
+  }
+  for_each_slot(window, [&](Address slot, PageId shown) {
+    if (has_memory(slot, shown) && pages_.page(shown).mark == mark_) taken.push_back(shown);
+    return true;
+  });
   std::sort(taken.begin(), taken.end());
   std::vector<IdleRun> runs;
   runs.reserve(idle_.size() + taken.size());
@@ -325,9 +355,9 @@ void Placement::drop_views_in(const Window& window, const Stretch& stretch, Back
   for (Address slot = stretch.begin; slot < stretch.end; slot += page_) {
     const PageId shown = heap_.shown_at(*window.range, slot);
     if (shown == 0) continue;
-    const View& view = pages_.view_at(shown, slot);
-    const bool known = !plan.drops.empty() && plan.drops.back().at == view.address;
-    if (!known) plan.drops.push_back({pages_.page(shown).handle, view.address});
+    const Address view = view_at(slot, shown);
+    const bool known = !plan.drops.empty() && plan.drops.back().at == view;
+    if (!known) plan.drops.push_back({pages_.page(shown).handle, view});
   }
 }
 

@@ -40,7 +40,6 @@ class Placement {
  private:
   struct Window {
     PageRange* range;
-    Block* first;  // holds its begin
     Address begin;
     Address end;
     std::size_t lacking;  // slots
@@ -65,17 +64,22 @@ class Placement {
 
   void find_windows();
   void add_windows(PageRange& range, Block& first_gap);
-  void add_window(PageRange& range, Block& piece, Address begin, bool endless);
+  void add_window(PageRange& range, Address begin, bool endless);
   bool may_hold(const Block& block) const;
   template <typename Visit>
-  void for_each_lacking(const Window& window, Visit visit) const;
+  void for_each_slot(const Window& window, Visit visit) const;
   template <typename Visit>
-  void for_each_idle_slot(const Window& window, Visit visit) const;
+  void for_each_lacking(const Window& window, Visit visit) const;
+  bool has_memory(Address slot, PageId shown) const;
+  // The address of the view in which a slot shows a page.
+  Address view_at(Address slot, PageId shown) const { return slot - pages_.page(shown).index * page_; }
   bool may_fill(const Window& window, Address slot, PageId shown) const;
+  bool may_drop(Address slot, PageId shown) const;
 
   std::optional<BackingPlan> fill(const Window& window) const;
   std::optional<BackingPlan> fill_far_away() const;
   bool take_mapped(const Window& window, BackingPlan& plan, std::vector<Stretch>& unmapped) const;
+  void add_move(PageId page, Address slot, BackingPlan& plan) const;
   std::vector<IdleRun> sources(const Window& window, const BackingPlan& plan) const;
   void drop_views_in(const Window& window, const Stretch& stretch, BackingPlan& plan) const;
   std::size_t room_after(const PageRange& range, Address slot) const;
@@ -91,12 +95,15 @@ class Placement {
   const Arena& arena_;
   const std::size_t bytes_;
   const std::size_t page_;
+  const double pages_wanted_;  // a fraction
   const PlacementRules rules_;
   const std::function<bool(const Block&)> usable_;
   const std::uint32_t mark_;
   std::vector<IdleRun> idle_;  // by page
   std::size_t idle_pages_ = 0;
-  std::vector<Window> windows_;  // the least stranded first
+  std::vector<Window> windows_;     // the least stranded first
+  mutable Address asked_view_ = 0;  // of may_drop, the last time
+  mutable bool asked_may_drop_ = false;
 };
 
 }  // namespace cachalot
