@@ -1,6 +1,7 @@
 #include "pages/placement.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/bytes.h"
 
@@ -9,7 +10,7 @@ namespace cachalot {
 namespace {
 
 // Windows that are filled before the best is taken: a bound on the time spent.
-constexpr std::size_t kTries = 8;
+constexpr std::size_t kTries = 16;
 // Slots left free between what is mapped and a window far away, so that both can reach on.
 constexpr std::size_t kSpacing = 128;
 // Driver time in pages: one is worth half a millisecond. The latencies are those of LatencyModel::published.
@@ -18,6 +19,12 @@ constexpr double kCreateUs = 29;
 constexpr double kMapUs = 2;
 constexpr double kSetAccessUs = 38;
 constexpr double kUnmapUs = 34;
+
+double driver_cost(std::size_t creates, std::size_t maps, std::size_t set_accesses, std::size_t unmaps) {
+  const double us = static_cast<double>(creates) * kCreateUs + static_cast<double>(maps) * kMapUs +
+                    static_cast<double>(set_accesses) * kSetAccessUs + static_cast<double>(unmaps) * kUnmapUs;
+  return kPagesPerMicrosecond * us;
+}
 
 }  // namespace
 
@@ -143,32 +150,39 @@ void Placement::add_windows(PageRange& range, Block& first_gap) {
 }
 
 void Placement::add_window(PageRange& range, Address begin, bool endless) {
-  Window window{&range, begin, begin + bytes_, 0, 0, false};
+  Window window{&range, begin, begin + bytes_, 0, 0, 0, false};
   window.at_end = endless && window.end > range.tail->address;
   std::size_t idle = 0;
+  std::size_t stretches = 0;  // to be mapped, by a call for access each
+  std::size_t drops = 0;
+  Address end_of_stretch = 0;
+  Address dropped = 0;
   bool is_fit = true;
   for_each_slot(window, [&](Address slot, PageId shown) {
     if (has_memory(slot, shown)) {
       idle += pages_.page(shown).mark == mark_ ? 1 : 0;
-    } else {
-      ++window.lacking;
-      is_fit = shown == 0 || may_fill(window, slot, shown);
+      return true;
     }
+    ++window.lacking;
+    if (shown != 0) {
+      if (is_idle(shown, window)) return true;
+      is_fit = may_drop(slot, shown);
+      if (view_at(slot, shown) != dropped) ++drops;
+      dropped = view_at(slot, shown);
+    }
+    if (slot != end_of_stretch) ++stretches;
+    end_of_stretch = slot + page_;
     return is_fit;
   });
   if (!is_fit) return;
   window.stranded = static_cast<double>(window.lacking + idle) - pages_wanted_;
+  window.least_cost = window.stranded + driver_cost(0, stretches, stretches, drops);
   windows_.push_back(window);
-}
-
-// Whether a slot that shows a page can get memory all the same: the page itself, or another in its place.
-bool Placement::may_fill(const Window& window, Address slot, PageId shown) const {
-  return shown != PageHeap::kBlocked && (is_idle(shown, window) || may_drop(slot, shown));
 }
 
 // Whether the view that shows a page at the slot may be unmapped. Asked of many slots of a view in a row.
 bool Placement::may_drop(Address slot, PageId shown) const {
-  if (!rules_.may_drop) return false;
+  if (!rules_.may_drop || shown == PageHeap::kBlocked) return false;
   const Address view = view_at(slot, shown);
   if (view != asked_view_) {
     asked_view_ = view;
@@ -191,13 +205,14 @@ std::optional<BackingPlan> Placement::best(bool may_grow) const {
   std::size_t tries = 0;
   for (const Window& window : windows_) {
     const std::size_t new_pages = window.lacking > idle_pages_ ? window.lacking - idle_pages_ : 0;
-    const bool is_hopeless = best && static_cast<double>(new_pages) + window.stranded >= best->cost;
+    const bool is_hopeless = best && static_cast<double>(new_pages) + window.least_cost >= best->cost;
     if (is_hopeless || (!may_grow && new_pages != 0)) continue;
     if (++tries > kTries && !window.at_end && best) continue;
     consider(fill(window), window.stranded);
   }
   const double stranded = static_cast<double>((bytes_ + page_ - 1) / page_) - pages_wanted_;
-  if (rules_.may_move && idle_pages_ != 0 && (!best || stranded < best->cost)) consider(fill_far_away(), stranded);
+  const double least_cost = stranded + driver_cost(0, 1, 1, 0);
+  if (rules_.may_move && idle_pages_ != 0 && (!best || least_cost < best->cost)) consider(fill_far_away(), stranded);
   return best;
 }
 
@@ -212,9 +227,8 @@ double Placement::cost_of(const BackingPlan& plan, double stranded) const {
   std::sort(mapped.begin(), mapped.end(), [](const Stretch& a, const Stretch& b) { return a.begin < b.begin; });
   std::size_t ranges = 0;
   for (std::size_t i = 0; i < mapped.size(); ++i) ranges += i == 0 || mapped[i - 1].end != mapped[i].begin ? 1 : 0;
-  const double us = static_cast<double>(plan.growths.size()) * kCreateUs + static_cast<double>(mapped.size()) * kMapUs +
-                    static_cast<double>(ranges) * kSetAccessUs + static_cast<double>(plan.drops.size()) * kUnmapUs;
-  return static_cast<double>(plan.new_pages) + stranded + kPagesPerMicrosecond * us;
+  return static_cast<double>(plan.new_pages) + stranded +
+         driver_cost(plan.growths.size(), mapped.size(), ranges, plan.drops.size());
 }
 
 std::optional<BackingPlan> Placement::fill(const Window& window) const {

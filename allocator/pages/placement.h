@@ -44,6 +44,7 @@ class Placement {
     Address end;
     std::size_t lacking;  // slots
     double stranded;      // pages it takes for itself, idle or not, less those it fills
+    double least_cost;    // of filling it with idle pages
     bool at_end;          // reaches into the gap at the end of the range
   };
   struct Stretch {  // of slots without memory
@@ -73,7 +74,6 @@ class Placement {
   bool has_memory(Address slot, PageId shown) const;
   // The address of the view in which a slot shows a page.
   Address view_at(Address slot, PageId shown) const { return slot - pages_.page(shown).index * page_; }
-  bool may_fill(const Window& window, Address slot, PageId shown) const;
   bool may_drop(Address slot, PageId shown) const;
 
   std::optional<BackingPlan> fill(const Window& window) const;
