@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """The page heap's figures on the recorded traces, with hazards checked: what docs/page_heap.md reports.
 
-    bench/page_heap.py [--command build/release/tools/cachalot] [--config heap:pages] [--min-device]
+    bench/page_heap.py [--command build/release/tools/cachalot] [--config heap:pages] [--min-device | --scaled]
 
 For each trace: peak reserved / peak requested of the page heap and of PyTorch's policy; simulated driver time; driver
 calls of the fourth of four iterations; share of the allocations in the later half that made a driver call; live mappings;
@@ -11,18 +11,24 @@ often the whole device is waited for.
 """
 
 import argparse
+import gzip
 import json
 import math
 import pathlib
 import subprocess
 import sys
+import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
+SCALES = (0.93, 0.97, 1, 1.06, 1.15)
 TRACES = "gpt2_varlen gpt2_fp32 llama1b_ckpt moe resnet_multires serve_kv lsm frag_toy streams".split()
 
 
-def replay(command, trace, config, *options):
-    path = ROOT / "data" / "traces" / f"{trace}.csv.gz"
+def recorded(trace):
+    return ROOT / "data" / "traces" / f"{trace}.csv.gz"
+
+
+def replay(command, path, config, *options):
     arguments = [command, "replay", str(path), "--config", config, "--json", *options]
     try:
         done = subprocess.run(arguments, capture_output=True, text=True)
@@ -34,10 +40,11 @@ def replay(command, trace, config, *options):
 
 
 def row(command, trace, config, min_device):
-    pages = replay(command, trace, config, "--check-hazards", *(["--min-device"] if min_device else []))
-    segments = replay(command, trace, "heap:segments")
-    repeated = replay(command, trace, config, "--check-hazards", "--iterations", "4")
-    ns = [replay(command, trace, heap, "--work-us", "0", "--repeat", "5")["ns_per_event"] for heap in (config, "heap:segments")]
+    path = recorded(trace)
+    pages = replay(command, path, config, "--check-hazards", *(["--min-device"] if min_device else []))
+    segments = replay(command, path, "heap:segments")
+    repeated = replay(command, path, config, "--check-hazards", "--iterations", "4")
+    ns = [replay(command, path, heap, "--work-us", "0", "--repeat", "5")["ns_per_event"] for heap in (config, "heap:segments")]
     cells = [
         f"{pages['ratio']:.4f}",
         f"{segments['ratio']:.4f}",
@@ -49,7 +56,7 @@ def row(command, trace, config, min_device):
     ]
     if min_device:
         small_bytes = int(pages["peak_requested_bytes"] * 1.01) // 2**21 * 2**21
-        small = replay(command, trace, config, "--device-memory", str(small_bytes))
+        small = replay(command, path, config, "--device-memory", str(small_bytes))
         cells += [
             f"{pages['min_device_bytes'] / pages['peak_requested_bytes']:.4f}",
             f"{small['ooms']} / {small['device_wide_synchronizations']}",
@@ -57,24 +64,63 @@ def row(command, trace, config, min_device):
     return pages["ratio"], cells
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--command", default=str(ROOT / "build/release/tools/cachalot"))
-    parser.add_argument("--config", default="heap:pages")
-    parser.add_argument("--min-device", action="store_true")
-    options = parser.parse_args()
+def print_table(options):
     columns = ["reserved / requested", "segments", "driver ms", "calls, 4th iteration", "late, %", "mappings"]
     columns += ["ns, pages / segments"]
     if options.min_device:
         columns += ["smallest device", "at 1.01: failures / waits"]
-    print("| trace | " + " | ".join(columns) + " |")
-    print("|---" * (len(columns) + 1) + "|")
+    print_head(columns)
     ratios = []
     for trace in TRACES:
         ratio, cells = row(options.command, trace, options.config, options.min_device)
         ratios.append(ratio)
         print(f"| {trace} | " + " | ".join(cells) + " |", flush=True)
     print(f"\ngeometric mean of the first six: {math.exp(sum(map(math.log, ratios[:6])) / 6):.4f}")
+
+
+def print_head(columns):
+    print("| trace | " + " | ".join(columns) + " |")
+    print("|---" * (len(columns) + 1) + "|")
+
+
+def write_scaled(trace, scale, path):
+    def scaled(line):
+        action, *rest = line.split(",")
+        if action == "a" and int(rest[1]) > 2**20:
+            rest[1] = str(int(int(rest[1]) * scale))
+        return ",".join([action, *rest])
+
+    with gzip.open(recorded(trace), "rt") as lines, gzip.open(path, "wt", compresslevel=1) as out:
+        out.writelines(map(scaled, lines))
+
+
+def print_scaled(options):
+    print_head([f"blocks x {scale}" for scale in SCALES] + ["mean", "driver ms, mean"])
+    with tempfile.TemporaryDirectory() as folder:
+        for trace in TRACES:
+            runs = []
+            for scale in SCALES:
+                path = pathlib.Path(folder) / f"{trace}_{scale}.csv.gz"
+                write_scaled(trace, scale, path)
+                runs.append(replay(options.command, path, options.config))
+            ratios = [run["ratio"] for run in runs]
+            cells = [f"{ratio:.4f}" for ratio in [*ratios, sum(ratios) / len(ratios)]]
+            cells.append(f"{sum(run['driver_us'] for run in runs) / len(runs) / 1000:.0f}")
+            print(f"| {trace} | " + " | ".join(cells) + " |", flush=True)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--command", default=str(ROOT / "build/release/tools/cachalot"))
+    parser.add_argument("--config", default="heap:pages")
+    what = parser.add_mutually_exclusive_group()
+    what.add_argument("--min-device", action="store_true")
+    what.add_argument("--scaled", action="store_true")
+    options = parser.parse_args()
+    if options.scaled:
+        print_scaled(options)
+    else:
+        print_table(options)
 
 
 if __name__ == "__main__":
