@@ -79,16 +79,14 @@ class SimulatedDevice::Impl {
     return pieces;
   }
 
-  // Calls visit(place, offset, bytes) for each stretch of a copy, which waits for nothing.
-  template <typename Visit>
-  void copy(DeviceCall call, Address address, std::size_t bytes, Visit&& visit) CACHALOT_REQUIRES(mutex) {
+  // Begins a copy, which waits for nothing; where its device memory is.
+  const std::vector<MemoryPiece>& begin_copy(DeviceCall call, Address address, std::size_t bytes)
+      CACHALOT_REQUIRES(mutex) {
     book.begin(call, address, bytes);
     streams.refuse_while_capturing(cuda_name(call));
-    if (bytes == 0 || locate(address, bytes).empty())
-      fail(cuda_name(call), CudaCode::invalid_value,
-           fmt::format("[{:#x}, +{}) is not accessible memory", address, bytes));
-    for (const MemoryPiece& piece : pieces) visit(piece.physical, piece.address - address, piece.bytes);
-    book.succeeded();
+    if (bytes != 0 && !locate(address, bytes).empty()) return pieces;
+    fail(cuda_name(call), CudaCode::invalid_value,
+         fmt::format("[{:#x}, +{}) is not accessible memory", address, bytes));
   }
 
   void require_accessible(const std::vector<AddressRange>& ranges) CACHALOT_REQUIRES(mutex) {
@@ -251,16 +249,18 @@ void SimulatedDevice::host_free(void* memory) {
 
 void SimulatedDevice::copy_to_host(void* to, Address from, std::size_t bytes) {
   const Lock lock(impl_->mutex);
-  impl_->copy(DeviceCall::copy_to_host, from, bytes, [&](std::uint64_t place, std::size_t offset, std::size_t part) {
-    impl_->content.read(static_cast<std::byte*>(to) + offset, place, part);
-  });
+  for (const MemoryPiece& piece : impl_->begin_copy(DeviceCall::copy_to_host, from, bytes)) {
+    impl_->content.read(static_cast<std::byte*>(to) + (piece.address - from), piece.physical, piece.bytes);
+  }
+  impl_->book.succeeded();
 }
 
 void SimulatedDevice::copy_from_host(Address to, const void* from, std::size_t bytes) {
   const Lock lock(impl_->mutex);
-  impl_->copy(DeviceCall::copy_from_host, to, bytes, [&](std::uint64_t place, std::size_t offset, std::size_t part) {
-    impl_->content.write(place, static_cast<const std::byte*>(from) + offset, part);
-  });
+  for (const MemoryPiece& piece : impl_->begin_copy(DeviceCall::copy_from_host, to, bytes)) {
+    impl_->content.write(piece.physical, static_cast<const std::byte*>(from) + (piece.address - to), piece.bytes);
+  }
+  impl_->book.succeeded();
 }
 
 // Physical memory shared by its handle.

@@ -3,6 +3,8 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string>
+#include <string_view>
 
 #include "tests/allocator/testing.h"
 
@@ -30,6 +32,19 @@ struct Program {
   }
 
   World& world;
+};
+
+// The calling thread's allocations belong to the tag while this lives.
+class Region {
+ public:
+  Region(World& world, std::string_view tag) : world_(world), tag_(tag) { world_.allocator.begin_tagged(tag_); }
+  ~Region() { world_.allocator.end_tagged(tag_); }
+  Region(const Region&) = delete;
+  Region& operator=(const Region&) = delete;
+
+ private:
+  World& world_;
+  std::string tag_;
 };
 
 // A call of the driver that is to fail.
