@@ -206,14 +206,14 @@ void DeviceAllocator::release_default_pools() {
   release(blocks);
 }
 
-// Of pools without users; all of them for the default id. A pool left without segments is no more. A pool that is asleep
-// has nothing to give. Nothing during a capture, which a cudaFree or a wait would spoil.
+// Of pools without users; all of them for the default id. A pool left without segments is no more, but a tag stays asleep
+// until it is woken. Nothing during a capture, which a cudaFree or a wait would spoil.
 void DeviceAllocator::release_unused_pools(PoolId id) {
   if (capturing()) return;
   for (auto next = pools_.begin(); next != pools_.end();) {
     const auto entry = next++;
     PrivatePool& pool = *entry->second;
-    if (in_use(pool) || pool.is_asleep || (!id.is_default() && entry->first != id)) continue;
+    if (in_use(pool) || (!id.is_default() && entry->first != id)) continue;
     if (!id.is_default()) synchronize_frees(&pool);
     if (is_paged(pool.large)) {
       release_pages(&pool, kEverything);
@@ -223,7 +223,10 @@ void DeviceAllocator::release_unused_pools(PoolId id) {
       append_free_segments(pool.large, blocks);
       release(blocks);
     }
-    const auto is_done = [&] { return pool.segments == 0 && !in_use(pool) && !pool.is_asleep && !has_orphans(pool); };
+    const auto is_done = [&] {
+      const bool sleeps_on = pool.is_asleep && !pool.tag.empty();
+      return pool.segments == 0 && !in_use(pool) && !sleeps_on && !has_orphans(pool);
+    };
     if (is_done()) release_ranges(pool);
     if (is_done()) pools_.erase(entry);  // it may have found a user meanwhile
   }

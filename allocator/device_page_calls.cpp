@@ -286,9 +286,11 @@ void DeviceAllocator::release_pages(PrivatePool* owner, std::size_t enough) {
       error = std::current_exception();
     }
   }
+  free_host_memory();
   if (error) std::rethrow_exception(error);
 }
 
+// One that is asleep has nothing for the device to take back.
 void DeviceAllocator::release_handle(HandleId id, PrivatePool* owner) {
   PhysicalPages& pages = pages_->pages();
   const PhysicalHandle handle = pages.handle(id);

@@ -176,6 +176,7 @@ bool DeviceAllocator::restore_physical(PoolId id) {
   const Lock lock(mutex_);
   PrivatePool* const pool = find_sleeper(id, "restore_physical");
   if (pool == nullptr) return false;
+  if (!pool->is_asleep) return true;
   const PoolHold hold(pool);
   run_free_memory_callbacks();
   if (try_to_wake(*pool)) return true;
@@ -192,10 +193,11 @@ bool DeviceAllocator::try_to_wake(PrivatePool& pool) {
   find_sleeper(pool.id, "restore_physical");  // a capture may have begun
   free_orphans();
   forget_idle_sleepers(pool);
-  const std::vector<HandleId> sleepers = handles_of(pool, /*asleep=*/true);
+  std::vector<HandleId> sleepers = handles_of(pool, /*asleep=*/true);
   std::vector<MemoryHandle> memory;
   if (!create_again(sleepers, memory)) {
     recover_for_waking();
+    sleepers = handles_of(pool, /*asleep=*/true);  // what has become free since may be gone
     if (!create_again(sleepers, memory)) return false;
   }
   wake(pool, sleepers, memory);

@@ -14,8 +14,6 @@
 namespace cachalot {
 namespace {
 
-const std::string kZeros(5, '\0');
-
 // Two tags sleep and wake, one saved and one not, one used by nobody and one within its region. Whatever call fails: what was
 // saved is there in the end.
 class SleepProgram {
@@ -26,7 +24,8 @@ class SleepProgram {
   bool play() {
     failed_ = false;
     for (int round = 0; round < 2; ++round) {
-      for (std::size_t i = 0; i < 3; ++i) add((1 + 2 * i) * kMiB);
+      while (live_.size() > 2) remove(0);
+      for (std::size_t i = 0; i < 3; ++i) add((1 + i) * 700 * kKiB);
       for (int cycle = 0; cycle < 2; ++cycle) {
         const Region cache(world_, "cache");
         attempt([&] { world_.allocator.deallocate(world_.allocate(3 * kMiB)); });
@@ -50,7 +49,9 @@ class SleepProgram {
     for (const Block& block : live_) {
       std::string content(5, '?');
       world_.device->copy_to_host(content.data(), address(block.ptr), content.size());
-      EXPECT_EQ(content, block.content);
+      if (!block.content.empty()) {
+        EXPECT_EQ(content, block.content);
+      }
     }
     while (!live_.empty()) remove(0);
     world_.allocator.empty_cache();
@@ -61,7 +62,7 @@ class SleepProgram {
  private:
   struct Block {
     void* ptr;
-    std::string content;
+    std::string content;  // "": it could not be written
   };
 
   void attempt(const std::function<void()>& action) {
@@ -79,14 +80,14 @@ class SleepProgram {
   }
 
   void add(std::size_t bytes) {
+    const std::size_t before = live_.size();
     attempt([&] {
       const Region region(world_, "weights");
-      live_.push_back({world_.allocate(bytes), kZeros});
+      live_.push_back({world_.allocate(bytes), ""});
     });
-    if (live_.empty()) return;
-    world_.device->launch(nullptr, 1000);
+    if (live_.size() == before) return;
+    world_.device->launch(nullptr, 1000, {{address(live_.back().ptr), bytes}});
     attempt([&] {
-      if (!live_.back().content.empty() && live_.back().content != kZeros) return;
       const std::string content = fmt::format("no {:02}", live_.size());
       world_.device->copy_from_host(address(live_.back().ptr), content.data(), content.size());
       live_.back().content = content;

@@ -264,9 +264,13 @@ TEST(WhileATagIsAsleep, AllOfItMayBeFreed) {
   weights.free_all(/*asleep=*/true);
   world.allocator.empty_cache();
   EXPECT_EQ(world.allocator.validate(), "");
+  EXPECT_EQ(world.count(DeviceCall::host_free), world.count(DeviceCall::host_malloc));
+  {
+    const Region region(world, "weights");
+    EXPECT_CONTAINS(refusal([&] { world.allocate(kMiB); }), "tag 'weights' is asleep");
+  }
   weights.wake();
   EXPECT_EQ(world.reserved(), 0u);
-  EXPECT_EQ(world.count(DeviceCall::host_free), world.count(DeviceCall::host_malloc));
   weights.add(10 * kMiB);
   weights.free_all();
   world.allocator.empty_cache();
@@ -437,6 +441,23 @@ TEST(SleepingPools, OfGraphsKeepTheAddressesOfTheirFreeMemory) {
   world.allocator.release_pool(0, kPool);
   world.allocator.empty_cache();
   EXPECT_EQ(world.device->used_bytes(), 0u);
+}
+
+TEST(SleepingPools, AreGoneWithTheirLastUserWhateverTheySaved) {
+  World world(64 * kGiB, "heap:pages");
+  world.allocator.create_or_retain_pool(0, kPool);
+  void* ptr = nullptr;
+  {
+    const InPool in_pool(world.allocator, kPool);
+    ptr = world.allocate(40 * kMiB);
+  }
+  world.allocator.release_physical(kPool, /*save=*/true);
+  world.allocator.deallocate(ptr);
+  world.allocator.release_pool(0, kPool);
+  world.allocator.empty_cache(0, kPool);
+  EXPECT_EQ(world.count(DeviceCall::host_free), world.count(DeviceCall::host_malloc));
+  EXPECT_EQ(world.count(DeviceCall::unreserve), world.count(DeviceCall::reserve));
+  EXPECT_CONTAINS(refusal([&] { world.allocator.restore_physical(kPool); }), "there is no pool (1, 0)");
 }
 
 TEST(SleepingPools, DoNotReturnToACheckpoint) {

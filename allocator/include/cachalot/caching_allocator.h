@@ -154,8 +154,8 @@ class CachingAllocator {
   // InvalidArgument where no device has such a pool.
   void release_physical(PoolId pool, bool save = false, int device = kAllDevices);
   void restore_physical(PoolId pool, int device = kAllDevices);
-  // All of these are refused while a stream of the device captures (InvalidArgument). A CudaError from one of the last
-  // four leaves some of the memory asleep, or all of it as it was; what was saved is kept, and calling again goes on.
+  // None of these four while a stream of the device captures (InvalidArgument). After a CudaError from one of them some of
+  // the memory may be asleep; what was saved is kept, and calling again goes on.
 
   // Walks everything; returns "" or the first broken rule by name. For tests: it is slow.
   std::string validate() const;
