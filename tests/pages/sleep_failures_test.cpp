@@ -26,7 +26,7 @@ class SleepProgram {
     for (int round = 0; round < 2; ++round) {
       while (live_.size() > 2) remove(0);
       for (std::size_t i = 0; i < 3; ++i) add((1 + i) * 700 * kKiB);
-      for (int cycle = 0; cycle < 2; ++cycle) {
+      {
         const Region cache(world_, "cache");
         attempt([&] { world_.allocator.deallocate(world_.allocate(3 * kMiB)); });
         attempt([&] { world_.allocator.release_physical("weights", /*save=*/true); });
