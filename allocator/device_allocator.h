@@ -334,7 +334,7 @@ class DeviceAllocator {
   void discard(const std::vector<HandleId>& handles, const std::vector<MemoryHandle>& memory, std::size_t mapped);
   void wake(const PrivatePool& pool, const std::vector<HandleId>& sleepers, const std::vector<MemoryHandle>& memory);
   void map_again(HandleId id, MemoryHandle memory);
-  void set_access(const PrivatePool& pool);
+  void set_access(const std::vector<HandleId>& handles);
   void bring_saved_bytes(const PrivatePool& pool);
   void forget_saved(PrivatePool& pool, HandleId id);
   void free_host_memory();

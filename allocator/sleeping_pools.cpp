@@ -93,11 +93,12 @@ bool DeviceAllocator::release_physical(PoolId id, bool save) {
     const std::vector<HandleId> handles = handles_of(*pool, /*asleep=*/false);
     std::copy_if(handles.begin(), handles.end(), std::back_inserter(unsaved),
                  [&](HandleId handle) { return !pool->saved.contains(handle); });
+    if (was_asleep) set_access(handles);  // what an attempt to wake it mapped may lack it
     if (save) save_bytes(*pool, unsaved);
     put_to_sleep(handles);
   } catch (...) {
     stay_awake(*pool, unsaved);
-    if (was_asleep) pool->is_asleep = true;  // an attempt to wake it was not finished
+    if (was_asleep) pool->is_asleep = true;
     throw;
   }
   return true;
@@ -273,7 +274,7 @@ void DeviceAllocator::wake(const PrivatePool& pool, const std::vector<HandleId>&
   std::size_t mapped = 0;
   try {
     for (; mapped < sleepers.size(); ++mapped) map_again(sleepers[mapped], memory[mapped]);
-    set_access(pool);
+    set_access(pages_->handles_of(pool));
     bring_saved_bytes(pool);
   } catch (...) {
     discard(sleepers, memory, mapped);
@@ -299,9 +300,9 @@ void DeviceAllocator::map_again(HandleId id, MemoryHandle memory) {
   observe_memory(Change::Action::segment_map, at, bytes, *pages_->first_block(at).arena, nullptr);
 }
 
-// To all of the pool: what an earlier attempt mapped may lack it.
-void DeviceAllocator::set_access(const PrivatePool& pool) {
-  for (const PageHeap::Run& run : pages_->runs_of(pages_->handles_of(pool))) {
+// Handles that have it already may be among them.
+void DeviceAllocator::set_access(const std::vector<HandleId>& handles) {
+  for (const PageHeap::Run& run : pages_->runs_of(handles)) {
     const Unlocked unlocked(mutex_);
     device_->set_access(run.begin, run.bytes);
   }

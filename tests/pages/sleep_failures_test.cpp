@@ -173,5 +173,27 @@ INSTANTIATE_TEST_SUITE_P(
                     FailingCall{DeviceCall::copy_to_host, false}, FailingCall{DeviceCall::copy_from_host, false}),
     name_of);
 
+TEST(SleepAfterAFailure, FindsMemoryThatABrokenWakeLeftMapped) {
+  World world(checked(), "heap:pages");
+  void* ptr = nullptr;
+  {
+    const Region region(world, "weights");
+    ptr = world.allocate(8 * kMiB);
+  }
+  world.allocator.release_physical("weights");
+  world.device->set_faults({{.call = DeviceCall::set_access, .out_of_memory = false, .code = 999},
+                            {.call = DeviceCall::unmap, .out_of_memory = false, .code = 999}});
+  EXPECT_THROW(world.allocator.restore_physical("weights"), CudaError);
+  world.device->set_faults({});
+  EXPECT_EQ(world.reserved(), 8 * kMiB);  // it could not be unmapped again
+  EXPECT_EQ(world.allocator.validate(), "");
+  world.allocator.release_physical("weights", /*save=*/true);
+  EXPECT_EQ(world.reserved(), 0u);
+  EXPECT_EQ(world.allocator.validate(), "");
+  world.allocator.restore_physical("weights");
+  world.device->launch(nullptr, 1, {{address(ptr), 8 * kMiB}});
+  world.allocator.deallocate(ptr);
+}
+
 }  // namespace
 }  // namespace cachalot
