@@ -2,10 +2,13 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -487,6 +490,49 @@ TEST(SleepingPools, DoNotServeOthersWhenMemoryRunsOut) {
   world.allocator.restore_physical(kPool);
   EXPECT_EQ(world.reserved(), 60 * kMiB);
   world.allocator.release_pool(0, kPool);
+}
+
+// --- threads ------------------------------------------------------------------------------------------------------------
+
+TEST(SleepingTags, ComeAndGoWhileOtherThreadsAllocate) {
+  World world(256 * kMiB, "heap:pages,page_size_mb:2");
+  std::atomic<int> running{4};
+  const auto allocate_and_free = [&](std::size_t thread, bool tagged) {
+    std::vector<void*> live;
+    for (std::size_t i = 0; i < 1000; ++i) {
+      if (tagged) world.allocator.begin_tagged("weights");
+      try {
+        live.push_back(world.allocate((1 + (i * 7919 + thread * 31) % 5000) * kKiB));
+      } catch (const OutOfMemory&) {
+      } catch (const InvalidArgument& refusal) {
+        EXPECT_CONTAINS(refusal.what(), "tag 'weights' is asleep");
+      }
+      if (tagged) world.allocator.end_tagged("weights");
+      if (live.size() > 8 || (i % 5 == 0 && !live.empty())) {
+        world.allocator.deallocate(live.front());
+        live.erase(live.begin());
+      }
+    }
+    for (void* ptr : live) world.allocator.deallocate(ptr);
+    --running;
+  };
+  { const Region region(world, "weights"); }
+  std::vector<std::thread> threads;
+  for (std::size_t t = 0; t < 4; ++t) threads.emplace_back(allocate_and_free, t, /*tagged=*/t % 2 == 0);
+  for (int i = 0; running > 0; ++i) {
+    world.allocator.release_physical("weights", /*save=*/i % 2 == 0);
+    EXPECT_EQ(world.allocator.validate(), "");
+    try {
+      world.allocator.restore_physical("weights");
+    } catch (const OutOfMemory&) {  // the others have it all
+    }
+    std::this_thread::sleep_for(std::chrono::microseconds(100));  // lets them have a turn
+  }
+  for (std::thread& thread : threads) thread.join();
+  world.allocator.restore_physical("weights");
+  world.allocator.empty_cache();
+  EXPECT_EQ(world.allocated(), 0u);
+  EXPECT_EQ(world.device->used_bytes(), 0u);
 }
 
 // --- mistakes -----------------------------------------------------------------------------------------------------------
