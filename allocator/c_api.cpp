@@ -211,6 +211,11 @@ cachalot_fragmentation_t to_c(const Fragmentation& figures) {
   return result;
 }
 
+std::string_view tag_of(const char* function, const char* tag) {
+  CACHALOT_REQUIRE(tag != nullptr, "{}: tag is NULL; it must point to a name", function);
+  return tag;
+}
+
 // For the caller to free.
 char* copy_of(const std::string& text) {
   char* const copy = static_cast<char*>(std::malloc(text.size() + 1));
@@ -275,6 +280,22 @@ int cachalot_record_stream(void* ptr, cudaStream_t stream) {
 
 int cachalot_set_memory_fraction(double fraction, int device) {
   return guarded([&] { allocator().set_memory_fraction(fraction, device); });
+}
+
+int cachalot_begin_tagged(const char* tag, int device) {
+  return guarded([&] { allocator().begin_tagged(tag_of("cachalot_begin_tagged", tag), device); });
+}
+
+int cachalot_end_tagged(const char* tag, int device) {
+  return guarded([&] { allocator().end_tagged(tag_of("cachalot_end_tagged", tag), device); });
+}
+
+int cachalot_release_physical(const char* tag, int save, int device) {
+  return guarded([&] { allocator().release_physical(tag_of("cachalot_release_physical", tag), save != 0, device); });
+}
+
+int cachalot_restore_physical(const char* tag, int device) {
+  return guarded([&] { allocator().restore_physical(tag_of("cachalot_restore_physical", tag), device); });
 }
 
 int cachalot_fragmentation(int device, cachalot_fragmentation_t* out) {

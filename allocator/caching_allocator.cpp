@@ -270,4 +270,51 @@ RestoreResult CachingAllocator::restore_pool(int device, const PoolCheckpoint& c
   return at(device).restore_pool(checkpoint);
 }
 
+// --- sleep ----------------------------------------------------------------------------------------------------------
+
+void CachingAllocator::begin_tagged(std::string_view tag, int device) {
+  CACHALOT_REQUIRE(!tag.empty(), "begin_tagged: the tag is '{}'; it must not be empty", tag);
+  const std::vector<DeviceAllocator*> allocators = selected(device);
+  {
+    const std::lock_guard<std::mutex> lock(tags_mutex_);
+    tags_.try_emplace(std::string(tag), tags_.size() + 1);
+  }
+  const PoolId pool = pool_of_tag(tag);
+  for (DeviceAllocator* allocator : allocators) allocator->begin_tagged(pool, tag);
+}
+
+void CachingAllocator::end_tagged(std::string_view tag, int device) {
+  const PoolId pool = pool_of_tag(tag);
+  for (DeviceAllocator* allocator : selected(device)) allocator->end_tagged(pool, tag);
+}
+
+PoolId CachingAllocator::pool_of_tag(std::string_view tag) const {
+  const std::lock_guard<std::mutex> lock(tags_mutex_);
+  const auto found = tags_.find(tag);
+  CACHALOT_REQUIRE(found != tags_.end(), "no memory was ever tagged '{}'", tag);
+  return {found->second, found->second};
+}
+
+void CachingAllocator::release_physical(std::string_view tag, bool save, int device) {
+  const PoolId pool = pool_of_tag(tag);
+  for (DeviceAllocator* allocator : selected(device)) allocator->release_physical(pool, save);
+}
+
+void CachingAllocator::restore_physical(std::string_view tag, int device) {
+  const PoolId pool = pool_of_tag(tag);
+  for (DeviceAllocator* allocator : selected(device)) allocator->restore_physical(pool);
+}
+
+void CachingAllocator::release_physical(PoolId pool, bool save, int device) {
+  bool found = false;
+  for (DeviceAllocator* allocator : selected(device)) found |= allocator->release_physical(pool, save);
+  CACHALOT_REQUIRE(found, "release_physical: there is no pool ({}, {})", pool.first, pool.second);
+}
+
+void CachingAllocator::restore_physical(PoolId pool, int device) {
+  bool found = false;
+  for (DeviceAllocator* allocator : selected(device)) found |= allocator->restore_physical(pool);
+  CACHALOT_REQUIRE(found, "restore_physical: there is no pool ({}, {})", pool.first, pool.second);
+}
+
 }  // namespace cachalot

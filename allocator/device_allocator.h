@@ -7,6 +7,7 @@
 //   device_growth.cpp      the slow path over segments: grow, collect garbage, give back segments, synchronize
 //   out_of_memory.cpp      who is told, and what the message says
 //   private_pools.cpp      pools, redirection, checkpoints
+//   sleeping_pools.cpp     pools whose memory goes and comes again at the same addresses
 //   device_inspection.cpp  statistics, fragmentation, snapshot, validate
 //
 // Locks: mutex_ guards all state and is let go around driver calls and the user's callbacks. slow_mutex_, taken first,
@@ -24,6 +25,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <string_view>
 #include <unordered_map>
 #include <vector>
 
@@ -47,7 +49,13 @@
 
 namespace cachalot {
 
-// A pool beside the default one. Lives until it has neither users nor segments.
+// What a sleeping handle's memory held, in pinned host memory: its stretches, one after the other.
+struct SavedBytes {
+  void* host = nullptr;
+  std::vector<PageHeap::Stretch> stretches;
+};
+
+// A pool beside the default one. Lives until it has neither users nor segments, and is awake.
 struct PrivatePool {
   explicit PrivatePool(PoolId pool_id)
       : id(pool_id), small(PoolKind::small, pool_id, this), large(PoolKind::large, pool_id, this) {}
@@ -58,6 +66,9 @@ struct PrivatePool {
   std::shared_ptr<SegmentProvider> provider;  // null: the device
   BlockPool small;
   BlockPool large;
+  std::string tag;                       // its name, if it is a tag's
+  bool is_asleep = false;                // its handles are, or some: nothing is allocated from it
+  std::map<HandleId, SavedBytes> saved;  // of handles that are asleep, or were when the device refused to go on
 };
 
 class DeviceAllocator {
@@ -125,6 +136,12 @@ class DeviceAllocator {
   bool pool_has_exactly(PoolId id, const std::vector<void*>& live) const;
   PoolCheckpoint checkpoint_pool(PoolId id) const;
   RestoreResult restore_pool(const PoolCheckpoint& checkpoint);
+
+  void begin_tagged(PoolId id, std::string_view tag);
+  void end_tagged(PoolId id, std::string_view tag);
+  // False: there is no such pool.
+  bool release_physical(PoolId id, bool save);
+  bool restore_physical(PoolId id);
 
   std::string validate() const;
   std::size_t metadata_bytes() const;
@@ -236,6 +253,7 @@ class DeviceAllocator {
   bool is_paged(const BlockPool& pool) const {
     return pages_ != nullptr && (pool.owner() == nullptr || !pool.owner()->provider);
   }
+  static bool is_asleep(const BlockPool& pool) { return pool.owner() != nullptr && pool.owner()->is_asleep; }
   StreamClock& clock_of(Stream stream);
   void end_epoch(StreamClock& clock);
   bool record_epoch(StreamClock& clock);
@@ -275,6 +293,7 @@ class DeviceAllocator {
   void free_orphans();
   void release_pages(PrivatePool* owner, std::size_t enough);
   void release_handle(HandleId id, PrivatePool* owner);
+  void count_given_back(HandleId id);
   void collect_idle_pages();
   void give_back_pages() noexcept;
 
@@ -296,6 +315,30 @@ class DeviceAllocator {
   void join_kinds(PrivatePool& pool);
   void restore_segment(Block& head, const PoolCheckpoint::Segment& segment, RestoreResult& result);
   void require_restorable(const PrivatePool& pool, const PoolCheckpoint& checkpoint) const;
+
+  // sleeping_pools.cpp; slow_mutex_ is held
+  std::string name_of(const PrivatePool& pool) const;
+  void require_awake(const PrivatePool* pool) const;
+  PrivatePool* find_sleeper(PoolId id, const char* call) const;
+  std::vector<HandleId> handles_of(const PrivatePool& pool, bool asleep) const;
+  std::size_t bytes_of(const std::vector<HandleId>& handles) const;
+  void stay_awake(PrivatePool& pool, const std::vector<HandleId>& saved);
+  void save_bytes(PrivatePool& pool, const std::vector<HandleId>& handles);
+  void* pinned_memory(std::size_t bytes, const PrivatePool& pool);
+  void put_to_sleep(const std::vector<HandleId>& handles);
+  MemoryHandle take_memory(HandleId id) noexcept;
+  bool try_to_wake(PrivatePool& pool);
+  void forget_idle_sleepers(PrivatePool& pool);
+  void recover_for_waking();
+  bool create_again(const std::vector<HandleId>& handles, std::vector<MemoryHandle>& memory);
+  void discard(const std::vector<HandleId>& handles, const std::vector<MemoryHandle>& memory, std::size_t mapped);
+  void wake(const PrivatePool& pool, const std::vector<HandleId>& sleepers, const std::vector<MemoryHandle>& memory);
+  void map_again(HandleId id, MemoryHandle memory);
+  void set_access(const std::vector<HandleId>& handles);
+  void bring_saved_bytes(const PrivatePool& pool);
+  void forget_saved(PrivatePool& pool, HandleId id);
+  void free_host_memory();
+  std::string validate_sleep() const;
 
   // observing
   void observe(Change change);
@@ -342,8 +385,9 @@ class DeviceAllocator {
   std::unordered_map<Stream, std::unique_ptr<StreamClock>> clocks_;
   std::vector<Event> spare_events_;
   std::vector<Orphan> orphans_;
-  std::size_t orphan_bytes_ = 0;  // of held_bytes_
-  std::size_t moving_bytes_ = 0;  // reserved, and in no block just now: on the way from one hole to another
+  std::size_t orphan_bytes_ = 0;          // of held_bytes_
+  std::size_t moving_bytes_ = 0;          // reserved, and in no block just now: on the way from one hole to another
+  std::vector<void*> spare_host_memory_;  // pinned, and to be given back
 
   std::map<PoolId, std::unique_ptr<PrivatePool>> pools_;
   std::vector<Redirect> redirects_;
@@ -370,6 +414,23 @@ class DeviceAllocator::SlowSection {
 
  private:
   const DeviceAllocator& allocator_;
+};
+
+// A private pool that is being asked for memory lives on, though it may have no segment yet and its last user may go
+// while the lock is let go.
+class DeviceAllocator::PoolHold {
+ public:
+  explicit PoolHold(PrivatePool* pool) : pool_(pool) {
+    if (pool_ != nullptr) ++pool_->segments;
+  }
+  ~PoolHold() {
+    if (pool_ != nullptr) --pool_->segments;
+  }
+  PoolHold(const PoolHold&) = delete;
+  PoolHold& operator=(const PoolHold&) = delete;
+
+ private:
+  PrivatePool* pool_;
 };
 
 // --- the parts of the fast path that the slow path repeats -----------------------------------------------------------

@@ -11,29 +11,13 @@ namespace cachalot {
 
 // --- getting memory -------------------------------------------------------------------------------------------------
 
-// A private pool that is being asked for memory lives on, though it may have no segment yet and its last user may go
-// while the lock is let go.
-class DeviceAllocator::PoolHold {
- public:
-  explicit PoolHold(Request request) : owner_(request.pool().owner()) {
-    if (owner_ != nullptr) ++owner_->segments;
-  }
-  ~PoolHold() {
-    if (owner_ != nullptr) --owner_->segments;
-  }
-  PoolHold(const PoolHold&) = delete;
-  PoolHold& operator=(const PoolHold&) = delete;
-
- private:
-  PrivatePool* owner_;
-};
-
 Block& DeviceAllocator::obtain(Request request, const Context& context) {
   if (is_paged(request.pool())) {  // what is free beside large blocks takes no slow path
     if (Block* block = search_fragments(request)) return *block;
   }
-  const PoolHold hold(request);
+  const PoolHold hold(request.pool().owner());
   if (run_free_memory_callbacks()) {
+    require_awake(request.pool().owner());
     if (Block* block = find_free(request)) return *block;
   }
   Block* block = is_paged(request.pool()) ? obtain_from_pages(request, context) : obtain_from_device(request, context);
@@ -131,7 +115,7 @@ Block* DeviceAllocator::borrow_from_pools(Request request) {
   if (request.pool().owner() != nullptr) return nullptr;
   for (const PoolId id : use_on_oom_) {
     PrivatePool* owner = find_pool(id);
-    if (owner == nullptr) continue;
+    if (owner == nullptr || owner->is_asleep) continue;
     Request borrowed = request;
     borrowed.arena = &(request.pool().kind() == PoolKind::small ? owner->small : owner->large).arena(request.stream());
     if (Block* block = find_free(borrowed)) return block;
@@ -225,8 +209,8 @@ void DeviceAllocator::release_default_pools() {
   release(blocks);
 }
 
-// Of pools without users; all of them for the default id. A pool left without segments is no more. Nothing during a
-// capture, which a cudaFree or a wait would spoil.
+// Of pools without users; all of them for the default id. A pool left without segments is no more, but a tag stays asleep
+// until it is woken. Nothing during a capture, which a cudaFree or a wait would spoil.
 void DeviceAllocator::release_unused_pools(PoolId id) {
   if (capturing()) return;
   for (auto next = pools_.begin(); next != pools_.end();) {
@@ -242,7 +226,10 @@ void DeviceAllocator::release_unused_pools(PoolId id) {
       append_free_segments(pool.large, blocks);
       release(blocks);
     }
-    const auto is_done = [&] { return pool.segments == 0 && !in_use(pool) && !has_orphans(pool); };
+    const auto is_done = [&] {
+      const bool sleeps_on = pool.is_asleep && !pool.tag.empty();
+      return pool.segments == 0 && !in_use(pool) && !sleeps_on && !has_orphans(pool);
+    };
     if (is_done()) release_ranges(pool);
     if (is_done()) pools_.erase(entry);  // it may have found a user meanwhile
   }

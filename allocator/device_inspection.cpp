@@ -66,6 +66,7 @@ Fragmentation DeviceAllocator::fragmentation() const {
   figures.peak_requested_bytes = as_size(stats.requested_bytes.all.peak);
   figures.peak_reserved_bytes = as_size(stats.reserved_bytes.all.peak);
   for_each_pool([&](const BlockPool& pool) {
+    if (is_asleep(pool)) return;
     for (const auto& arena : pool.arenas()) {
       arena->bins.for_each([&](const Block& block) {
         figures.free_bytes += block.size();
@@ -87,6 +88,7 @@ std::size_t DeviceAllocator::largest_available(bool starting_from_free_memory) {
   std::size_t largest = starting_from_free_memory ? device_->memory_info().free_bytes : 0;
   const Lock lock(mutex_);
   for_each_pool([&](const BlockPool& pool) {
+    if (is_asleep(pool)) return;
     for (const auto& arena : pool.arenas()) {
       if (const Block* block = arena->bins.largest()) largest = std::max(largest, block->size());
     }
@@ -205,6 +207,9 @@ SegmentSnapshot DeviceAllocator::picture(const Block& head) const {
     const Context context = state == State::inactive ? nullptr : context_of(*block, &BlockDetail::context);
     segment.blocks.push_back({block->address, block->size(), block->requested, state, context});
   }
+  if (is_asleep(head.arena->pool)) {
+    segment.asleep_size = pages_->asleep_bytes(segment.address, segment.address + segment.total_size);
+  }
   return segment;
 }
 
@@ -231,6 +236,7 @@ std::string DeviceAllocator::validate() const {
     if (std::string broken = pages_->validate(moving_bytes_); !broken.empty()) return broken;
   }
   if (std::string broken = validate_bins(); !broken.empty()) return broken;
+  if (std::string broken = validate_sleep(); !broken.empty()) return broken;
   return validate_counters();
 }
 
@@ -255,6 +261,23 @@ std::string DeviceAllocator::validate_bins() const {
   return broken;
 }
 
+// Memory is away only in pools that are asleep, and only of theirs is anything saved.
+std::string DeviceAllocator::validate_sleep() const {
+  if (pages_ == nullptr) return "";
+  for (const auto& entry : pools_) {
+    const PrivatePool& pool = *entry.second;
+    if (!pool.is_asleep && !handles_of(pool, /*asleep=*/true).empty())
+      return fmt::format("{} is awake, and some of its memory is not", name_of(pool));
+    if (!pool.is_asleep && !pool.saved.empty()) return fmt::format("{} is awake, and has saved bytes", name_of(pool));
+    const std::vector<HandleId> handles = pages_->handles_of(pool);
+    for (const auto& saved : pool.saved) {
+      if (std::find(handles.begin(), handles.end(), saved.first) == handles.end())
+        return fmt::format("{} has saved bytes of handle {}, which is not its own", name_of(pool), saved.first);
+    }
+  }
+  return "";
+}
+
 // The counters say what a walk over the blocks finds.
 std::string DeviceAllocator::validate_counters() const {
   DeviceStats walked;
@@ -266,9 +289,10 @@ std::string DeviceAllocator::validate_counters() const {
     const PageRange* range = pages_ == nullptr ? nullptr : pages_->range_of(address);
     const PoolKind reserved_in = range != nullptr ? range->kind : head->arena->pool.kind();
     if (range == nullptr) add_to(reserved_in, walked.segment, 1);
+    std::size_t run_bytes = 0;
     for (const Block* block = head; !block->is_edge(); block = block->next) {
       const auto add = [&](StatArray& stat, std::size_t amount) { add_to(block->arena->pool.kind(), stat, amount); };
-      add_to(reserved_in, walked.reserved_bytes, block->size());
+      run_bytes += block->size();
       if (block->has(Block::kAllocated)) {
         add(walked.allocation, 1);
         add(walked.allocated_bytes, block->size());
@@ -282,6 +306,8 @@ std::string DeviceAllocator::validate_counters() const {
         add(walked.inactive_split_bytes, block->size());
       }
     }
+    const std::size_t asleep = is_asleep(head->arena->pool) ? pages_->asleep_bytes(address, address + run_bytes) : 0;
+    add_to(reserved_in, walked.reserved_bytes, run_bytes - asleep);
   }
   const DeviceStats kept = counters_.stats();
   const auto differs = [](const StatArray& a, const StatArray& b) {

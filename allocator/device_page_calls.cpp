@@ -258,6 +258,7 @@ void DeviceAllocator::free_orphans() {
     } catch (const CudaError&) {  // it is noted again
     }
   }
+  free_host_memory();
 }
 
 // Unmaps and releases the handles of a pool that have no live byte, until `enough` bytes are free; waits for the device
@@ -285,28 +286,38 @@ void DeviceAllocator::release_pages(PrivatePool* owner, std::size_t enough) {
       error = std::current_exception();
     }
   }
+  free_host_memory();
   if (error) std::rethrow_exception(error);
 }
 
+// One that is asleep has nothing for the device to take back.
 void DeviceAllocator::release_handle(HandleId id, PrivatePool* owner) {
   PhysicalPages& pages = pages_->pages();
   const PhysicalHandle handle = pages.handle(id);
   const std::size_t bytes = pages.bytes(handle);
-  pages_->for_each_home(id, [&](PageRange& range, Address begin, Address end) {
-    counters_.pages_unmapped(range.kind, as_signed(end - begin));
-    observe_memory(Change::Action::segment_unmap, begin, end - begin, *pages_->first_block(begin).arena, nullptr);
-  });
+  if (!handle.is_asleep()) count_given_back(id);
   pages_->forget_memory(id);
   for (const View& view : handle.views) forget_view(id, view.address);
   pages.remove(id);
-  if (owner != nullptr) --owner->segments;
-  ++counters_.num_device_free;
+  if (owner != nullptr) {
+    --owner->segments;
+    forget_saved(*owner, id);
+  }
+  if (handle.is_asleep()) return;
 
-  held_bytes_ -= bytes;
   Orphan rest{handle.memory, bytes, {}};
   for (const View& view : handle.views) rest.views.push_back(view.address);
   block_orphan(rest);  // until the device has taken it
   free_orphan(std::move(rest));
+}
+
+void DeviceAllocator::count_given_back(HandleId id) {
+  pages_->for_each_home(id, [&](PageRange& range, Address begin, Address end) {
+    counters_.pages_unmapped(range.kind, as_signed(end - begin));
+    observe_memory(Change::Action::segment_unmap, begin, end - begin, *pages_->first_block(begin).arena, nullptr);
+  });
+  ++counters_.num_device_free;
+  held_bytes_ -= pages_->pages().bytes(pages_->pages().handle(id));
 }
 
 // Garbage collection: held memory is kept under a part of the limit.
@@ -327,15 +338,20 @@ void DeviceAllocator::give_back_pages() noexcept {
   quietly([&] { device_->synchronize(); });
   for (HandleId id = 0; id < pages_->pages().handle_ids(); ++id) {
     const PhysicalHandle& handle = pages_->pages().handle(id);
+    if (handle.memory == 0) continue;
     for (const View& view : handle.views) {
       quietly([&] { device_->unmap(view.address, pages_->pages().bytes(handle)); });
     }
-    if (handle.pages != 0) quietly([&] { device_->release(handle.memory); });
+    quietly([&] { device_->release(handle.memory); });
   }
   for (const Orphan& orphan : orphans_) {
     for (const Address view : orphan.views) quietly([&] { device_->unmap(view, orphan.bytes); });
     if (orphan.memory != 0) quietly([&] { device_->release(orphan.memory); });
   }
+  for (const auto& [id, pool] : pools_) {
+    for (const auto& [handle, saved] : pool->saved) spare_host_memory_.push_back(saved.host);
+  }
+  for (void* memory : spare_host_memory_) quietly([&] { device_->host_free(memory); });
   for (const auto& entry : pages_->ranges()) {
     quietly([&] { device_->unreserve(entry.second.base, entry.second.bytes); });
   }

@@ -176,6 +176,7 @@ bool DeviceAllocator::may_take(const Block& block, Stream stream, Whose whose) c
 
 Block* DeviceAllocator::obtain_from_pages(Request request, const Context& context) {
   const SlowSection slow(*this);
+  require_awake(request.pool().owner());
   if (Block* block = search(request)) return block;  // another thread grew or freed meanwhile
   return_whole_pages();
   if (Block* block = search_fragments(request)) return block;

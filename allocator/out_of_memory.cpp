@@ -78,6 +78,7 @@ void add_free_blocks(const Arena& arena, FreeBlocks& blocks) {
 std::string DeviceAllocator::explain_use(Request request) const {
   FreeBlocks all, here, in_private_pools;
   for_each_pool([&](const BlockPool& pool) {
+    if (is_asleep(pool)) return;
     for (const auto& arena : pool.arenas()) {
       add_free_blocks(*arena, all);
       if (arena.get() == request.arena) add_free_blocks(*arena, here);

@@ -107,6 +107,7 @@ const DeviceAllocator::Redirect* DeviceAllocator::redirect_of(Stream stream) con
 BlockPool& DeviceAllocator::pool_for(PoolKind kind, Stream stream) {
   const Redirect* redirect = redirect_of(stream);
   if (redirect == nullptr) return kind == PoolKind::small ? small() : large();
+  require_awake(redirect->pool);
   return kind == PoolKind::small ? redirect->pool->small : redirect->pool->large;
 }
 
@@ -198,6 +199,7 @@ RestoreResult DeviceAllocator::restore_pool(const PoolCheckpoint& checkpoint) {
   const Lock lock(mutex_);
   const SlowSection slow(*this);  // the page heap's tables change
   PrivatePool& pool = existing_pool(checkpoint.pool, "Could not find private pool id");
+  require_awake(&pool);
   require_restorable(pool, checkpoint);
   RestoreResult result;
   std::vector<Block*> live;

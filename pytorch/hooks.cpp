@@ -16,17 +16,25 @@ using TorchPoolId = std::pair<unsigned long long, unsigned long long>;
 PoolId to_pool_id(const TorchPoolId& id) { return {id.first, id.second}; }
 CachingAllocator& allocator() { return Process::instance().allocator(); }
 
-// What `action` returns, or -1 with the reason in `error`.
+// What `action` returns, or with the reason in `error` -2 when memory ran out, -1 after any other error.
 template <typename Action>
 auto guarded(char* error, std::size_t capacity, Action action) noexcept -> decltype(action()) {
   try {
     return action();
+  } catch (const OutOfMemory& exception) {
+    copy_text(exception.what(), error, capacity);
+    return -2;
   } catch (const std::exception& exception) {
     copy_text(exception.what(), error, capacity);
   } catch (...) {
     copy_text("unknown exception", error, capacity);
   }
   return -1;
+}
+
+const char* required_tag(const char* tag) {
+  CACHALOT_REQUIRE(tag != nullptr, "tag is NULL; it must point to a name");
+  return tag;
 }
 
 std::string json(std::string_view what, int device) {
@@ -109,6 +117,30 @@ int cachalot_plug_reset_peak(int device, char* error, std::size_t capacity) {
 
 int cachalot_plug_reset_accumulated(int device, char* error, std::size_t capacity) {
   return guarded(error, capacity, [&] { return allocator().reset_accumulated_stats(device), 0; });
+}
+
+int cachalot_plug_begin_tagged(const char* tag, char* error, std::size_t capacity) {
+  return guarded(error, capacity, [&] { return allocator().begin_tagged(required_tag(tag)), 0; });
+}
+
+int cachalot_plug_end_tagged(const char* tag, char* error, std::size_t capacity) {
+  return guarded(error, capacity, [&] { return allocator().end_tagged(required_tag(tag)), 0; });
+}
+
+int cachalot_plug_release_physical(const char* tag, unsigned long long first, unsigned long long second, int save,
+                                   char* error, std::size_t capacity) {
+  return guarded(error, capacity, [&] {
+    if (tag != nullptr) return allocator().release_physical(tag, save != 0), 0;
+    return allocator().release_physical(PoolId{first, second}, save != 0), 0;
+  });
+}
+
+int cachalot_plug_restore_physical(const char* tag, unsigned long long first, unsigned long long second, char* error,
+                                   std::size_t capacity) {
+  return guarded(error, capacity, [&] {
+    if (tag != nullptr) return allocator().restore_physical(tag), 0;
+    return allocator().restore_physical(PoolId{first, second}), 0;
+  });
 }
 
 int cachalot_plug_record_history(int enabled, long max_entries, char* error, std::size_t capacity) {

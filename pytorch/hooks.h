@@ -32,7 +32,8 @@ CACHALOT_EXPORT void cachalot_begin_allocate_to_pool(int device, std::pair<unsig
 CACHALOT_EXPORT void cachalot_end_allocate_to_pool(int device, std::pair<unsigned long long, unsigned long long> pool);
 CACHALOT_EXPORT void cachalot_release_pool(int device, std::pair<unsigned long long, unsigned long long> pool);
 
-// For ctypes. `error` receives at most `capacity` bytes, the closing zero included. 0 is success.
+// For ctypes. `error` receives at most `capacity` bytes, the closing zero included. 0 is success, -2 that memory ran out, -1
+// any other error.
 // Options on top of all others (options.h has the grammar), in place of those given before.
 CACHALOT_EXPORT int cachalot_plug_configure(const char* options, char* error, std::size_t capacity);
 // torch's own settings, in place of PYTORCH_CUDA_ALLOC_CONF and of those given before; what cachalot does not know in them
@@ -41,6 +42,13 @@ CACHALOT_EXPORT int cachalot_plug_settings(const char* settings, char* error, st
 CACHALOT_EXPORT int cachalot_plug_empty_cache(int device, char* error, std::size_t capacity);  // -1: every device
 CACHALOT_EXPORT int cachalot_plug_reset_peak(int device, char* error, std::size_t capacity);
 CACHALOT_EXPORT int cachalot_plug_reset_accumulated(int device, char* error, std::size_t capacity);
+// CachingAllocator's methods, on every device. The last two take a tag, or NULL and a pool's id.
+CACHALOT_EXPORT int cachalot_plug_begin_tagged(const char* tag, char* error, std::size_t capacity);
+CACHALOT_EXPORT int cachalot_plug_end_tagged(const char* tag, char* error, std::size_t capacity);
+CACHALOT_EXPORT int cachalot_plug_release_physical(const char* tag, unsigned long long first, unsigned long long second,
+                                                   int save, char* error, std::size_t capacity);
+CACHALOT_EXPORT int cachalot_plug_restore_physical(const char* tag, unsigned long long first, unsigned long long second,
+                                                   char* error, std::size_t capacity);
 CACHALOT_EXPORT int cachalot_plug_record_history(int enabled, long max_entries, char* error, std::size_t capacity);
 // The fraction; -1 after an error.
 CACHALOT_EXPORT double cachalot_plug_memory_fraction(int device, char* error, std::size_t capacity);

@@ -28,6 +28,13 @@ const char* cuda_name(DeviceCall call) {
       return "cuMemUnmap";
     case DeviceCall::set_access:
       return "cuMemSetAccess";
+    case DeviceCall::host_malloc:
+      return "cudaHostAlloc";
+    case DeviceCall::host_free:
+      return "cudaFreeHost";
+    case DeviceCall::copy_to_host:
+    case DeviceCall::copy_from_host:
+      return "cudaMemcpy";
     case DeviceCall::event_create:
       return "cudaEventCreateWithFlags";
     case DeviceCall::event_destroy:
@@ -58,14 +65,16 @@ const char* cuda_name(DeviceCall call) {
   return "?";
 }
 
-CallBook::CallBook(const LatencyModel& latency, bool log_calls)
-    : malloc_ns_per_byte_(latency.malloc_us_per_mib * 1000 / static_cast<double>(kMiB)), log_calls_(log_calls) {
-  for (std::size_t i = 0; i < kDeviceCallCount; ++i) call_ns_[i] = std::llround(latency.call_us[i] * 1000);
+CallBook::CallBook(const LatencyModel& latency, bool log_calls) : log_calls_(log_calls) {
+  for (std::size_t i = 0; i < kDeviceCallCount; ++i) {
+    call_ns_[i] = std::llround(latency.call_us[i] * 1000);
+    ns_per_byte_[i] = latency.call_us_per_mib[i] * 1000 / static_cast<double>(kMiB);
+  }
 }
 
-std::int64_t CallBook::malloc_size_ns(std::uint64_t bytes) const {
+std::int64_t CallBook::size_ns(std::size_t kind, std::uint64_t bytes) const {
   constexpr double kLongestNs = 1e12;  // an absurd size, about to be refused, must not overflow the clock
-  return static_cast<std::int64_t>(std::fmin(malloc_ns_per_byte_ * static_cast<double>(bytes) + 0.5, kLongestNs));
+  return static_cast<std::int64_t>(std::fmin(ns_per_byte_[kind] * static_cast<double>(bytes) + 0.5, kLongestNs));
 }
 
 std::vector<LoggedCall> CallBook::take_log() { return std::exchange(log_, {}); }
@@ -88,7 +97,8 @@ CallBook::Outcome CallBook::injected(DeviceCall call) {
   }
   if (!struck) return Outcome::proceed;
   ++faults_injected_;
-  const bool may_lack_memory = call == DeviceCall::malloc || call == DeviceCall::create || call == DeviceCall::reserve;
+  const bool may_lack_memory = call == DeviceCall::malloc || call == DeviceCall::create ||
+                               call == DeviceCall::reserve || call == DeviceCall::host_malloc;
   if (struck->out_of_memory && may_lack_memory) return Outcome::out_of_memory;
   const int code = struck->out_of_memory ? static_cast<int>(CudaCode::memory_allocation) : struck->code;
   throw CudaError(cuda_name(call), code, cuda_code_name(code));

@@ -21,10 +21,10 @@ class CallBook {
   enum class Outcome : std::uint8_t { proceed, out_of_memory };
 
   // Begins a call. Afterwards the clock stands at the call's end: a call takes effect there. Throws CudaError for an
-  // injected fault; out_of_memory only for malloc, create and reserve.
+  // injected fault; out_of_memory only for malloc, create, reserve and host_malloc.
   Outcome begin(DeviceCall call, std::uint64_t argument = 0, std::uint64_t bytes = 0) {
     const auto kind = static_cast<std::size_t>(call);
-    const std::int64_t latency_ns = call_ns_[kind] + (call == DeviceCall::malloc ? malloc_size_ns(bytes) : 0);
+    const std::int64_t latency_ns = call_ns_[kind] + (ns_per_byte_[kind] > 0 ? size_ns(kind, bytes) : 0);
     ++counts_[kind];
     driver_ns_ += latency_ns;
     if (log_calls_) [[unlikely]]
@@ -64,11 +64,11 @@ class CallBook {
     bool strikes(DeviceCall call);
   };
 
-  std::int64_t malloc_size_ns(std::uint64_t bytes) const;
+  std::int64_t size_ns(std::size_t kind, std::uint64_t bytes) const;
   Outcome injected(DeviceCall call);
 
   std::array<std::int64_t, kDeviceCallCount> call_ns_{};
-  double malloc_ns_per_byte_;
+  std::array<double, kDeviceCallCount> ns_per_byte_{};
   bool log_calls_;
   std::int64_t clock_ns_ = 0;
   std::int64_t driver_ns_ = 0;

@@ -123,6 +123,19 @@ class RelaxedCapture {
   cudaStreamCaptureMode mode_ = cudaStreamCaptureModeRelaxed;
 };
 
+// Whether a call that allocates found no memory; throws its other errors. `earlier` is the runtime's last error before it:
+// that must not be lost when the out-of-memory error is cleared, and is thrown.
+bool lacks_memory(const char* call, cudaError_t earlier, cudaError_t error) {
+  if (error == cudaSuccess) return false;
+  if (error != cudaErrorMemoryAllocation) throw_runtime_error(call, error);
+  if (earlier != cudaSuccess && earlier != cudaErrorMemoryAllocation) {
+    throw_runtime_error((std::string("an earlier call, found in ") + call).c_str(), earlier);
+  }
+  const cudaError_t cleared = cudaGetLastError();
+  if (cleared != cudaSuccess && cleared != cudaErrorMemoryAllocation) throw_runtime_error(call, cleared);
+  return true;
+}
+
 bool has_attribute(int ordinal, CUdevice_attribute attribute) {
   int value = 0;
   check("cuDeviceGetAttribute", driver().device_get_attribute(&value, attribute, ordinal));
@@ -295,7 +308,6 @@ MemoryInfo CudaDevice::memory_info() {
   return info;
 }
 
-// An error that was there before must not be lost when the out-of-memory error is cleared: it is thrown.
 std::optional<Address> CudaDevice::malloc(std::size_t bytes) {
   constexpr auto kCall = "cudaMalloc";
   if (bytes == 0) throw_runtime_error(kCall, cudaErrorInvalidValue);  // CUDA would return a null pointer
@@ -303,15 +315,8 @@ std::optional<Address> CudaDevice::malloc(std::size_t bytes) {
   const RelaxedCapture relaxed;
   const cudaError_t earlier = cudaPeekAtLastError();
   void* pointer = nullptr;
-  const cudaError_t error = cudaMalloc(&pointer, bytes);
-  if (error == cudaSuccess) return reinterpret_cast<Address>(pointer);
-  if (error != cudaErrorMemoryAllocation) throw_runtime_error(kCall, error);
-  if (earlier != cudaSuccess && earlier != cudaErrorMemoryAllocation) {
-    throw_runtime_error("an earlier call, found in cudaMalloc", earlier);
-  }
-  const cudaError_t cleared = cudaGetLastError();
-  if (cleared != cudaSuccess && cleared != cudaErrorMemoryAllocation) throw_runtime_error(kCall, cleared);
-  return std::nullopt;
+  if (lacks_memory(kCall, earlier, cudaMalloc(&pointer, bytes))) return std::nullopt;
+  return reinterpret_cast<Address>(pointer);
 }
 
 void CudaDevice::free(Address address) {
@@ -379,6 +384,33 @@ void CudaDevice::set_access(Address address, std::size_t bytes) {
   access.location.id = ordinal_;
   access.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
   check("cuMemSetAccess", driver().set_access(address, bytes, &access, 1));
+}
+
+// Portable: whichever device is current when it is used, or none.
+void* CudaDevice::host_malloc(std::size_t bytes) {
+  constexpr auto kCall = "cudaHostAlloc";
+  if (bytes == 0) throw_runtime_error(kCall, cudaErrorInvalidValue);  // CUDA would return a null pointer
+  const CurrentDevice current(ordinal_);
+  const RelaxedCapture relaxed;
+  const cudaError_t earlier = cudaPeekAtLastError();
+  void* memory = nullptr;
+  return lacks_memory(kCall, earlier, cudaHostAlloc(&memory, bytes, cudaHostAllocPortable)) ? nullptr : memory;
+}
+
+void CudaDevice::host_free(void* memory) {
+  if (memory == nullptr) throw_runtime_error("cudaFreeHost", cudaErrorInvalidValue);  // CUDA would do nothing
+  const CurrentDevice current(ordinal_);
+  check("cudaFreeHost", cudaFreeHost(memory));
+}
+
+void CudaDevice::copy_to_host(void* to, Address from, std::size_t bytes) {
+  const CurrentDevice current(ordinal_);
+  check("cudaMemcpy", cudaMemcpy(to, to_pointer(from), bytes, cudaMemcpyDeviceToHost));
+}
+
+void CudaDevice::copy_from_host(Address to, const void* from, std::size_t bytes) {
+  const CurrentDevice current(ordinal_);
+  check("cudaMemcpy", cudaMemcpy(to_pointer(to), from, bytes, cudaMemcpyHostToDevice));
 }
 
 Event CudaDevice::event_create() {

@@ -39,6 +39,10 @@ class CudaDevice final : public Device {
   void map(Address address, std::size_t bytes, MemoryHandle handle) override;
   void unmap(Address address, std::size_t bytes) override;
   void set_access(Address address, std::size_t bytes) override;
+  void* host_malloc(std::size_t bytes) override;
+  void host_free(void* memory) override;
+  void copy_to_host(void* to, Address from, std::size_t bytes) override;
+  void copy_from_host(Address to, const void* from, std::size_t bytes) override;
   Event event_create() override;
   void event_destroy(Event event) override;
   void event_record(Event event, Stream stream) override;

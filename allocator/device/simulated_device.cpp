@@ -9,6 +9,7 @@
 #include "device/cuda_codes.h"
 #include "device/hazard_checker.h"
 #include "device/ipc_registry.h"
+#include "device/simulated_content.h"
 #include "device/simulated_memory.h"
 #include "device/simulated_streams.h"
 
@@ -49,6 +50,7 @@ class SimulatedDevice::Impl {
 
   void forget_freed_memory() CACHALOT_REQUIRES(mutex) {
     for (const auto& freed : memory.freed()) {
+      content.forget(freed.first, freed.bytes);
       if (checker) checker->forget(freed.first, freed.bytes);
       if (config.memory_freed) config.memory_freed(freed.first, freed.bytes);
     }
@@ -75,6 +77,16 @@ class SimulatedDevice::Impl {
     pieces.clear();
     if (!memory.locate(address, bytes, pieces)) pieces.clear();
     return pieces;
+  }
+
+  // Begins a copy, which waits for nothing; where its device memory is.
+  const std::vector<MemoryPiece>& begin_copy(DeviceCall call, Address address, std::size_t bytes)
+      CACHALOT_REQUIRES(mutex) {
+    book.begin(call, address, bytes);
+    streams.refuse_while_capturing(cuda_name(call));
+    if (bytes != 0 && !locate(address, bytes).empty()) return pieces;
+    fail(cuda_name(call), CudaCode::invalid_value,
+         fmt::format("[{:#x}, +{}) is not accessible memory", address, bytes));
   }
 
   void require_accessible(const std::vector<AddressRange>& ranges) CACHALOT_REQUIRES(mutex) {
@@ -111,6 +123,8 @@ class SimulatedDevice::Impl {
   mutable Mutex mutex;
   CallBook book CACHALOT_GUARDED_BY(mutex);
   SimulatedMemory memory CACHALOT_GUARDED_BY(mutex);
+  SimulatedContent content CACHALOT_GUARDED_BY(mutex);
+  SimulatedHostMemory host_memory CACHALOT_GUARDED_BY(mutex);
   SimulatedStreams streams CACHALOT_GUARDED_BY(mutex);
   std::unique_ptr<HazardChecker> checker CACHALOT_GUARDED_BY(mutex);
   std::map<Address, Import> imports CACHALOT_GUARDED_BY(mutex);
@@ -213,6 +227,43 @@ void SimulatedDevice::set_access(Address address, std::size_t bytes) {
   impl_->memory.set_access(address, bytes);
   impl_->book.succeeded();
 }
+
+// Host memory.
+
+void* SimulatedDevice::host_malloc(std::size_t bytes) {
+  const Lock lock(impl_->mutex);
+  if (impl_->book.begin(DeviceCall::host_malloc, 0, bytes) == Impl::Outcome::out_of_memory) return nullptr;
+  if (bytes == 0) fail("cudaHostAlloc", CudaCode::invalid_value, "a size of 0");
+  void* const memory = impl_->host_memory.take(bytes);
+  if (memory != nullptr) impl_->book.succeeded(reinterpret_cast<std::uintptr_t>(memory));
+  return memory;
+}
+
+void SimulatedDevice::host_free(void* memory) {
+  const Lock lock(impl_->mutex);
+  impl_->book.begin(DeviceCall::host_free, reinterpret_cast<std::uintptr_t>(memory), impl_->host_memory.bytes(memory));
+  if (!impl_->host_memory.give_back(memory))
+    fail("cudaFreeHost", CudaCode::invalid_value, "not an address that cudaHostAlloc returned, or freed already");
+  impl_->book.succeeded();
+}
+
+void SimulatedDevice::copy_to_host(void* to, Address from, std::size_t bytes) {
+  const Lock lock(impl_->mutex);
+  for (const MemoryPiece& piece : impl_->begin_copy(DeviceCall::copy_to_host, from, bytes)) {
+    impl_->content.read(static_cast<std::byte*>(to) + (piece.address - from), piece.physical, piece.bytes);
+  }
+  impl_->book.succeeded();
+}
+
+void SimulatedDevice::copy_from_host(Address to, const void* from, std::size_t bytes) {
+  const Lock lock(impl_->mutex);
+  for (const MemoryPiece& piece : impl_->begin_copy(DeviceCall::copy_from_host, to, bytes)) {
+    impl_->content.write(piece.physical, static_cast<const std::byte*>(from) + (piece.address - to), piece.bytes);
+  }
+  impl_->book.succeeded();
+}
+
+// Physical memory shared by its handle.
 
 void SimulatedDevice::retain(MemoryHandle handle) {
   const Lock lock(impl_->mutex);

@@ -313,6 +313,56 @@ void PageHeap::put_back_idle(HandleId id) {
   });
 }
 
+// --- sleep ------------------------------------------------------------------------------------------------------------
+
+std::vector<HandleId> PageHeap::handles_of(const PrivatePool& owner) const {
+  std::vector<HandleId> handles;
+  for (HandleId id = 0; id < pages_.handle_ids(); ++id) {
+    const std::vector<View>& views = pages_.handle(id).views;
+    if (!views.empty() && range_of(views.front().address)->owner == &owner) handles.push_back(id);
+  }
+  const auto address = [this](HandleId id) { return pages_.handle(id).views.front().address; };
+  std::sort(handles.begin(), handles.end(), [&](HandleId a, HandleId b) { return address(a) < address(b); });
+  return handles;
+}
+
+std::vector<PageHeap::Run> PageHeap::runs_of(const std::vector<HandleId>& by_address) const {
+  std::vector<Run> runs;
+  for (const HandleId id : by_address) {
+    const Address at = pages_.handle(id).views.front().address;
+    const bool joins =
+        !runs.empty() && runs.back().begin + runs.back().bytes == at && range_of(runs.back().begin) == range_of(at);
+    if (!joins) runs.push_back({at, 0, {}});
+    runs.back().bytes += pages_.bytes(pages_.handle(id));
+    runs.back().handles.push_back(id);
+  }
+  return runs;
+}
+
+std::vector<PageHeap::Stretch> PageHeap::used_stretches(HandleId id) {
+  std::vector<Stretch> stretches;
+  const Address begin = pages_.handle(id).views.front().address;
+  const Address end = begin + pages_.bytes(pages_.handle(id));
+  for (const Block* block = &first_block(begin); !block->is_edge() && block->address < end; block = block->next) {
+    if (block->is_unused()) continue;
+    const Address from = std::max(block->address, begin);
+    const std::size_t bytes = std::min(block->end(), end) - from;
+    const bool joins = !stretches.empty() && stretches.back().begin + stretches.back().bytes == from;
+    if (!joins) stretches.push_back({from, 0});
+    stretches.back().bytes += bytes;
+  }
+  return stretches;
+}
+
+std::size_t PageHeap::asleep_bytes(Address begin, Address end) const {
+  const PageRange& range = *range_of(begin);
+  std::size_t bytes = 0;
+  for (Address slot = begin; slot < end; slot += page_bytes()) {
+    if (pages_.handle_of(shown_at(range, slot)).is_asleep()) bytes += page_bytes();
+  }
+  return bytes;
+}
+
 // --- soundness --------------------------------------------------------------------------------------------------------
 
 std::string PageHeap::validate(std::size_t moving) const {

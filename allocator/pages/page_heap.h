@@ -134,6 +134,23 @@ class PageHeap {
   void forget_memory(HandleId id);
   void put_back_idle(HandleId id);
 
+  // The handles of a private pool, by address. Each has one view, since its pages never move.
+  std::vector<HandleId> handles_of(const PrivatePool& owner) const;
+  struct Run {  // of handles side by side in one range
+    Address begin = 0;
+    std::size_t bytes = 0;
+    std::vector<HandleId> handles;
+  };
+  std::vector<Run> runs_of(const std::vector<HandleId>& by_address) const;
+  // The stretches of a private pool's handle that hold live blocks, or such that wait for other streams.
+  struct Stretch {
+    Address begin = 0;
+    std::size_t bytes = 0;
+  };
+  std::vector<Stretch> used_stretches(HandleId id);
+  // Of [begin, end), all mapped or asleep.
+  std::size_t asleep_bytes(Address begin, Address end) const;
+
   // Each stretch of addresses at which pages of a handle are at home.
   void for_each_home(HandleId id, const std::function<void(PageRange&, Address, Address)>& visit);
   Block& first_block(Address address);

@@ -1,6 +1,7 @@
 #include "pages/physical_pages.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace cachalot {
 
@@ -33,6 +34,16 @@ void PhysicalPages::remove(HandleId id) {
   free_pages_[handle.pages].push_back(handle.first);
   free_ids_.push_back(id);
   handle = {};
+}
+
+MemoryHandle PhysicalPages::put_to_sleep(HandleId id) {
+  CACHALOT_ASSERT(handles_[id].views.size() == 1);
+  return std::exchange(handles_[id].memory, MemoryHandle{0});
+}
+
+void PhysicalPages::wake(HandleId id, MemoryHandle memory) {
+  CACHALOT_ASSERT(handles_[id].is_asleep());
+  handles_[id].memory = memory;
 }
 
 void PhysicalPages::add_view(HandleId id, Address address) {

@@ -3,7 +3,7 @@
 // A handle is what the device gives (Device::create): one or more pages of 2 MiB, and it is always mapped whole, by a
 // View. It may have several views at a time. A page has one home: the address at which it counts as memory; through
 // all other views it is only a stale alias. A page without a live byte may move home to another view of its handle
-// without a driver call, on its own.
+// without a driver call, on its own. A handle may be asleep: its pages have homes and views, but no memory.
 //
 // Invariants: (1) a page's home lies in a view of its handle; (2) View::homed is the number of its pages at home there.
 // Not thread-safe.
@@ -29,10 +29,12 @@ struct View {
 };
 
 struct PhysicalHandle {
-  MemoryHandle memory = 0;
+  MemoryHandle memory = 0;  // 0: asleep
   PageId first = 0;
   std::uint32_t pages = 0;  // 0: this id is not in use
   std::vector<View> views;
+
+  bool is_asleep() const { return pages != 0 && memory == 0; }
 };
 
 struct PhysicalPage {
@@ -53,6 +55,9 @@ class PhysicalPages {
   HandleId add(MemoryHandle memory, std::uint32_t pages, Address address);
   // A handle without views.
   void remove(HandleId id);
+  // The memory goes, and it returns which; or comes.
+  MemoryHandle put_to_sleep(HandleId id);
+  void wake(HandleId id, MemoryHandle memory);
   void add_view(HandleId id, Address address);
   void remove_view(HandleId id, Address address);
   // The view in which the page is at home was used in its last epoch: the ticket must be done before it is unmapped.

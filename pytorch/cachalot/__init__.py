@@ -8,6 +8,13 @@
 Everything in torch.cuda.memory then works on cachalot and means what it means without: statistics, snapshots, history,
 limits, MemPool, CUDA graphs. What PyTorch has no figure for is `cachalot.fragmentation()`.
 
+On the page heap (CACHALOT_CONF=heap:pages) memory can sleep, and wake at the same addresses:
+
+    with cachalot.region("weights"):
+        model = Model().cuda()
+    cachalot.release_physical("weights", save=True)  # the memory goes back to the GPU; tensors stay
+    cachalot.restore_physical("weights")
+
 `python -m cachalot script.py` runs a script that knows nothing of this.
 """
 
@@ -31,6 +38,7 @@ if TYPE_CHECKING:
     import torch
 
     Device = Union[torch.device, str, int, None]
+    Sleeper = Union[str, torch.cuda.MemPool]
 
 __all__ = [
     "EnableError",
@@ -41,6 +49,9 @@ __all__ = [
     "include_path",
     "is_enabled",
     "library_path",
+    "region",
+    "release_physical",
+    "restore_physical",
     "stats",
 ]
 
@@ -140,6 +151,55 @@ def fragmentation(device: Device = None) -> Fragmentation:
     figures = plug.json("fragmentation", _index(device))
     figures["free_block_histogram"] = tuple(figures["free_block_histogram"])
     return Fragmentation(**figures)
+
+
+@contextlib.contextmanager
+def region(tag: str) -> Iterator[None]:
+    """What this thread allocates within belongs to `tag`: it can sleep, all of it together.
+
+    Regions nest, and several threads may be in regions of one tag. What other threads allocate meanwhile (those that run
+    backward passes, say) does not belong to it.
+
+    Raises:
+        RuntimeError: `tag` is empty.
+    """
+    import torch
+
+    plug = _require_enabled().plug
+    torch.cuda.init()
+    plug.begin_tagged(tag)
+    try:
+        yield
+    finally:
+        plug.end_tagged(tag)
+
+
+def release_physical(of: Sleeper, *, save: bool = False) -> None:
+    """Waits for the devices, then gives all memory of a tag (or of a torch.cuda.MemPool) back to them.
+
+    Tensors stay, with their addresses, and may be dropped; they must not be used, and nothing is allocated from the tag,
+    until `restore_physical`. memory_reserved falls, memory_allocated does not. A tag that is asleep stays so.
+
+    Args:
+        of: the tag or pool.
+        save: keep what live tensors hold in pinned host memory; otherwise it is lost.
+
+    Raises:
+        RuntimeError: the tag was never used, the heap is not 'pages', a graph is being captured, or a CUDA call failed:
+            then a part may be asleep, and calling again goes on.
+        torch.OutOfMemoryError: the host has too little memory to save to; nothing sleeps.
+    """
+    _require_enabled().plug.release_physical(_sleeper(of), save)
+
+
+def restore_physical(of: Sleeper) -> None:
+    """Memory again for a tag or pool that sleeps, at the same addresses, with what was saved.
+
+    Raises:
+        RuntimeError: as from release_physical.
+        torch.OutOfMemoryError: a device has too little, although what was cached there was given back; all still sleeps.
+    """
+    _require_enabled().plug.restore_physical(_sleeper(of))
 
 
 def library_path() -> Path:
@@ -273,6 +333,17 @@ def _filtered(torch_sets: Callable[[str], None], plug: Plug | None) -> Callable[
             plug.settings(text)
 
     return set_allocator_settings
+
+
+def _sleeper(of: Sleeper) -> str | tuple[int, int]:
+    """As the plug takes it: a tag, or a pool's id."""
+    if isinstance(of, str):
+        return of
+    try:
+        first, second = of.id
+    except (AttributeError, TypeError):
+        raise TypeError(f"{of!r} is neither a tag nor a torch.cuda.MemPool") from None
+    return first, second
 
 
 def _index(device: Device) -> int:

@@ -15,6 +15,7 @@ LIBRARY = NATIVE / "libcachalot_torch.so"
 ALL_DEVICES = -1
 
 _ERROR_BYTES = 4096
+_OUT_OF_MEMORY = -2
 _FIRST_JSON_BYTES = 1 << 16
 
 # Functions of the library: the type of the result, then of the arguments up to `char* error, size_t capacity`.
@@ -24,6 +25,10 @@ _FUNCTIONS: dict[str, tuple[Any, ...]] = {
     "empty_cache": (ctypes.c_int, ctypes.c_int),
     "reset_peak": (ctypes.c_int, ctypes.c_int),
     "reset_accumulated": (ctypes.c_int, ctypes.c_int),
+    "begin_tagged": (ctypes.c_int, ctypes.c_char_p),
+    "end_tagged": (ctypes.c_int, ctypes.c_char_p),
+    "release_physical": (ctypes.c_int, ctypes.c_char_p, ctypes.c_ulonglong, ctypes.c_ulonglong, ctypes.c_int),
+    "restore_physical": (ctypes.c_int, ctypes.c_char_p, ctypes.c_ulonglong, ctypes.c_ulonglong),
     "record_history": (ctypes.c_int, ctypes.c_int, ctypes.c_long),
     "memory_fraction": (ctypes.c_double, ctypes.c_int),
     "json": (ctypes.c_long, ctypes.c_char_p, ctypes.c_int),
@@ -82,6 +87,22 @@ class Plug:
         """Gives unused memory back to the device."""
         self._call("empty_cache", device)
 
+    def begin_tagged(self, tag: str) -> None:
+        """This thread's allocations belong to the tag until end_tagged."""
+        self._call("begin_tagged", tag.encode())
+
+    def end_tagged(self, tag: str) -> None:
+        """Ends the innermost of this thread's regions of the tag."""
+        self._call("end_tagged", tag.encode())
+
+    def release_physical(self, of: str | tuple[int, int], save: bool) -> None:
+        """The memory of a tag or of a pool goes back to its devices; addresses stay."""
+        self._call("release_physical", *_tag_or_pool(of), int(save))
+
+    def restore_physical(self, of: str | tuple[int, int]) -> None:
+        """The memory comes again."""
+        self._call("restore_physical", *_tag_or_pool(of))
+
     def memory_fraction(self, device: int) -> float:
         """The share of the device's memory that may be held, in [0, 1]."""
         return self._call("memory_fraction", device)
@@ -100,7 +121,7 @@ class Plug:
         error = ctypes.create_string_buffer(_ERROR_BYTES)
         result = getattr(self._library, f"cachalot_plug_{name}")(*arguments, error, _ERROR_BYTES)
         if error.value:
-            raise error_type(_text(error))
+            raise (_out_of_memory_error() if result == _OUT_OF_MEMORY else error_type)(_text(error))
         return result
 
     def _symbol(self, name: str) -> Any:
@@ -108,6 +129,16 @@ class Plug:
             return getattr(self._library, name)
         except AttributeError:
             raise EnableError(f"{self.path} is not this package's library: it has no {name}") from None
+
+
+def _tag_or_pool(of: str | tuple[int, int]) -> tuple[bytes | None, int, int]:
+    return (of.encode(), 0, 0) if isinstance(of, str) else (None, *of)
+
+
+def _out_of_memory_error() -> type[Exception]:
+    import torch
+
+    return torch.OutOfMemoryError
 
 
 def _text(buffer: ctypes.Array[ctypes.c_char]) -> str:

@@ -33,7 +33,12 @@ class ForwardingDevice : public Device {
       CACHALOT_FORWARD(release(handle)) void map(Address address, std::size_t bytes, MemoryHandle handle) override
       CACHALOT_FORWARD(map(address, bytes, handle)) void unmap(Address address, std::size_t bytes) override
       CACHALOT_FORWARD(unmap(address, bytes)) void set_access(Address address, std::size_t bytes) override
-      CACHALOT_FORWARD(set_access(address, bytes)) Event event_create() override
+      CACHALOT_FORWARD(set_access(address, bytes)) void* host_malloc(std::size_t bytes) override
+      CACHALOT_FORWARD(host_malloc(bytes)) void host_free(void* memory) override
+      CACHALOT_FORWARD(host_free(memory)) void copy_to_host(void* to, Address from, std::size_t bytes) override
+      CACHALOT_FORWARD(copy_to_host(to, from, bytes)) void copy_from_host(Address to, const void* from,
+                                                                          std::size_t bytes) override
+      CACHALOT_FORWARD(copy_from_host(to, from, bytes)) Event event_create() override
       CACHALOT_FORWARD(event_create()) void event_destroy(Event event) override
       CACHALOT_FORWARD(event_destroy(event)) void event_record(Event event, Stream stream) override
       CACHALOT_FORWARD(event_record(event, stream)) bool event_query(Event event) override

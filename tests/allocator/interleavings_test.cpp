@@ -12,6 +12,7 @@
 #include <future>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -72,9 +73,10 @@ Meddling::~Meddling() noexcept(false) { device_.at_call(MeddlingDevice::When::af
 class Interleavings : public testing::Test {
  protected:
   struct Stage {
+    explicit Stage(std::string_view options = "") : allocator({meddling}, parse_options(options)) {}
     std::shared_ptr<SimulatedDevice> device = std::make_shared<SimulatedDevice>(World::config_of(60 * kMiB));
     std::shared_ptr<MeddlingDevice> meddling = std::make_shared<MeddlingDevice>(device);
-    CachingAllocator allocator{{meddling}};
+    CachingAllocator allocator;
     const Stream other = device->stream();
     const Stream third = device->stream();
     std::vector<void*> ours;    // of the thread that plays the scenario
@@ -243,6 +245,101 @@ TEST_F(Interleavings, WithAPrivatePool) {
     { const InPool in_pool(stage.allocator, {0, 1}); }
     EXPECT_TRUE(stage.allocator.pool_has_exactly(0, {0, 1}, {}));
     stage.allocator.release_pool(0, {0, 1});
+  });
+}
+
+// The same while a tag, which holds `theirs`, goes to sleep and wakes.
+class SleepInterleavings : public Interleavings {
+ protected:
+  static constexpr PoolId kTagsPool{1, 1};  // of the first tag
+  static constexpr std::size_t kCached = 3 * kMiB / 2;
+
+  static void run(const char* name, const Action& action) {
+    for (std::uint64_t n = 1;; ++n) {
+      SCOPED_TRACE(fmt::format("{}, before call {} to the device", name, n));
+      Stage stage("heap:pages,page_size_mb:2");
+      stage.allocator.begin_tagged("weights");
+      for (const std::size_t bytes : {3 * kMiB, kCached, 5 * kMiB}) {
+        stage.theirs.push_back(stage.allocator.allocate(bytes));
+        stage.device->copy_from_host(address(stage.theirs.back()), "held", 4);
+      }
+      stage.allocator.end_tagged("weights");
+      stage.allocator.deallocate(stage.theirs[1]);  // its neighbours keep its pages
+      stage.theirs.erase(stage.theirs.begin() + 1);
+      stage.meddling->act_at(n, [&] { action(stage); });
+      stage.allocator.release_physical("weights", /*save=*/true);
+      expect_sound(stage);
+      stage.allocator.restore_physical("weights");
+      const bool acted = stage.meddling->has_acted();
+      stage.meddling->act_at(0, nullptr);
+      expect_sound(stage);
+      expect_kept(stage);
+      if (!acted || testing::Test::HasFailure()) {
+        EXPECT_GT(n, 20u) << "the scenario calls the device that often";
+        return;
+      }
+    }
+  }
+
+  static void expect_sound(Stage& stage) {
+    EXPECT_EQ(stage.allocator.validate(), "");
+    std::size_t awake = 0;
+    for (const SegmentSnapshot& segment : stage.allocator.snapshot({}, false).segments) {
+      awake += segment.total_size - segment.asleep_size;
+    }
+    EXPECT_EQ(awake, stage.allocator.memory_reserved());
+  }
+
+  static void expect_kept(Stage& stage) {
+    for (void* ptr : stage.theirs) {
+      std::string content(4, '?');
+      stage.device->copy_to_host(content.data(), address(ptr), content.size());
+      EXPECT_EQ(content, "held");
+      stage.allocator.deallocate(ptr);
+    }
+    for (void* ptr : stage.ours) stage.allocator.deallocate(ptr);
+    while (stage.allocator.pool_use_count(0, kTagsPool) > 0) stage.allocator.release_pool(0, kTagsPool);
+    stage.allocator.empty_cache();
+    expect_sound(stage);
+    EXPECT_EQ(stage.device->used_bytes(), 0u);
+  }
+};
+
+TEST_F(SleepInterleavings, WithALookAtEverything) { run("a look", &SleepInterleavings::expect_sound); }
+
+TEST_F(SleepInterleavings, WithAFree) {
+  run("a free", [](Stage& stage) {
+    stage.allocator.deallocate(stage.theirs.back());
+    stage.theirs.pop_back();
+  });
+}
+
+TEST_F(SleepInterleavings, WithFreesOfEverythingUsedElsewhere) {
+  run("frees that wait", [](Stage& stage) {
+    for (void* ptr : std::exchange(stage.theirs, {})) {
+      stage.allocator.record_stream(ptr, stage.other);
+      stage.allocator.deallocate(ptr);
+    }
+  });
+}
+
+TEST_F(SleepInterleavings, WithAnAllocationFromTheTag) {
+  run("an allocation", [](Stage& stage) {
+    stage.allocator.begin_tagged("weights");
+    try {
+      stage.ours.push_back(stage.allocator.allocate(kCached));
+    } catch (const InvalidArgument& refusal) {
+      EXPECT_CONTAINS(refusal.what(), "tag 'weights' is asleep");
+    }
+    stage.allocator.end_tagged("weights");
+  });
+}
+
+TEST_F(SleepInterleavings, WithAUserOfThePoolThatComesAndStays) {
+  run("a user", [](Stage& stage) {
+    stage.allocator.create_or_retain_pool(0, kTagsPool);
+    stage.allocator.deallocate(stage.theirs.back());
+    stage.theirs.pop_back();
   });
 }
 

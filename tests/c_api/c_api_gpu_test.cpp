@@ -48,6 +48,36 @@ TEST(CApiGpu, MemoryCanBeWrittenAndReadBack) {
   EXPECT_EQ(status, 0) << "the process failed or died";
 }
 
+// In a process of its own.
+void sleep_and_wake() {
+  if (!has_gpu()) GTEST_SKIP();
+  ASSERT_EQ(cachalot_begin_tagged("weights", -1), CACHALOT_OK) << cachalot_last_error();
+  void* const p = cachalot_malloc(kSize, 0, nullptr);
+  ASSERT_NE(p, nullptr) << cachalot_last_error();
+  ASSERT_EQ(cachalot_end_tagged("weights", -1), CACHALOT_OK) << cachalot_last_error();
+  constexpr std::size_t kPart = 4096;  // a copy of which every device holds the content
+  const std::vector<unsigned char> written(kPart, 0x5a);
+  ASSERT_EQ(cudaMemcpy(p, written.data(), kPart, cudaMemcpyHostToDevice), cudaSuccess);
+
+  std::size_t free_awake = 0, free_asleep = 0, total = 0;
+  ASSERT_EQ(cudaMemGetInfo(&free_awake, &total), cudaSuccess);
+  ASSERT_EQ(cachalot_release_physical("weights", /*save=*/1, -1), CACHALOT_OK) << cachalot_last_error();
+  ASSERT_EQ(cudaMemGetInfo(&free_asleep, &total), cudaSuccess);
+  EXPECT_GE(free_asleep, free_awake + kSize);
+  ASSERT_EQ(cachalot_restore_physical("weights", -1), CACHALOT_OK) << cachalot_last_error();
+
+  std::vector<unsigned char> read(kPart);
+  EXPECT_EQ(cudaMemcpy(read.data(), p, kPart, cudaMemcpyDeviceToHost), cudaSuccess);
+  EXPECT_EQ(read, written);
+  cachalot_free(p, kSize, 0, nullptr);
+}
+
+TEST(CApiGpu, ATagSleepsAndWakesWithWhatItHeld) {
+  const int status = status_of_fresh_process({{"CACHALOT_CONF", "heap:pages"}}, sleep_and_wake);
+  if (status == kSkipped) GTEST_SKIP() << "no GPU here";
+  EXPECT_EQ(status, 0) << "the process failed or died";
+}
+
 }  // namespace
 }  // namespace cachalot::testing
 #endif

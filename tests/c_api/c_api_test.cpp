@@ -83,6 +83,7 @@ const DeviceFunction kAllDevicesFunctions[] = {
     {"reset_peak_memory_stats", [](int device, int code) { return cachalot_reset_peak_memory_stats(device) == code; }},
     {"reset_accumulated_memory_stats",
      [](int device, int code) { return cachalot_reset_accumulated_memory_stats(device) == code; }},
+    {"begin_tagged", [](int device, int code) { return cachalot_begin_tagged("tag", device) == code; }},
 };
 
 void forget_last_error() {
@@ -287,6 +288,56 @@ TEST(CApi, NullWhereAPointerIsNeededIsRefused) {
     EXPECT_TRUE(error_names({"out is NULL"}));
     EXPECT_EQ(cachalot_configure(nullptr), CACHALOT_E_INVALID_ARGUMENT);
     EXPECT_TRUE(error_names({"options is NULL"}));
+    EXPECT_EQ(cachalot_begin_tagged(nullptr, -1), CACHALOT_E_INVALID_ARGUMENT);
+    EXPECT_TRUE(error_names({"cachalot_begin_tagged", "tag is NULL"}));
+    EXPECT_EQ(cachalot_end_tagged(nullptr, -1), CACHALOT_E_INVALID_ARGUMENT);
+    EXPECT_EQ(cachalot_release_physical(nullptr, 0, -1), CACHALOT_E_INVALID_ARGUMENT);
+    EXPECT_EQ(cachalot_restore_physical(nullptr, -1), CACHALOT_E_INVALID_ARGUMENT);
+    EXPECT_TRUE(error_names({"cachalot_restore_physical", "tag is NULL"}));
+  });
+}
+
+// ---- Sleep ----------------------------------------------------------------------------------------------------------
+
+TEST(CApi, ATagSleepsAndWakesWithItsAllocations) {
+  in_fresh_process({{"CACHALOT_CONF", "heap:pages"}, {"CACHALOT_SIM_MEMORY", "64MiB"}}, [] {
+    ASSERT_EQ(cachalot_begin_tagged("weights", -1), CACHALOT_OK) << last_error();
+    void* const weights = cachalot_malloc(40 * kMiB, 0, nullptr);
+    ASSERT_EQ(cachalot_end_tagged("weights", -1), CACHALOT_OK) << last_error();
+    for (const int save : {0, 1}) {
+      ASSERT_EQ(cachalot_release_physical("weights", save, -1), CACHALOT_OK) << last_error();
+      EXPECT_EQ(cachalot_memory_reserved(0), 0u);
+      EXPECT_EQ(cachalot_memory_allocated(0), 40 * kMiB);
+      void* const other = cachalot_malloc(60 * kMiB, 0, nullptr);
+      ASSERT_NE(other, nullptr) << last_error();
+      EXPECT_EQ(cachalot_restore_physical("weights", 0), CACHALOT_E_OUT_OF_MEMORY);
+      EXPECT_TRUE(error_names({"Tried to allocate 40.00 MiB"}));
+      cachalot_free(other, 60 * kMiB, 0, nullptr);
+      ASSERT_EQ(cachalot_restore_physical("weights", 0), CACHALOT_OK) << last_error();
+      EXPECT_EQ(cachalot_memory_reserved(0), 40 * kMiB);
+    }
+    cachalot_free(weights, 40 * kMiB, 0, nullptr);
+    EXPECT_EQ(last_error(), "");
+  });
+}
+
+TEST(CApi, WhatCannotSleepIsRefusedByName) {
+  in_fresh_process({{"CACHALOT_CONF", "heap:pages"}}, [] {
+    EXPECT_EQ(cachalot_begin_tagged("", -1), CACHALOT_E_INVALID_ARGUMENT);
+    EXPECT_EQ(cachalot_release_physical("weights", 0, -1), CACHALOT_E_INVALID_ARGUMENT);
+    EXPECT_TRUE(error_names({"no memory was ever tagged 'weights'"}));
+    ASSERT_EQ(cachalot_begin_tagged("weights", 0), CACHALOT_OK);
+    ASSERT_EQ(cachalot_release_physical("weights", 0, 0), CACHALOT_OK) << last_error();
+    EXPECT_EQ(cachalot_malloc(kMiB, 0, nullptr), nullptr);
+    EXPECT_TRUE(error_names({"tag 'weights' is asleep on device 0"}));
+    EXPECT_EQ(cachalot_end_tagged("weights", 0), CACHALOT_OK);
+    EXPECT_EQ(cachalot_end_tagged("weights", 0), CACHALOT_E_INVALID_ARGUMENT);
+    EXPECT_TRUE(error_names({"this thread is in no region of tag 'weights'"}));
+  });
+  in_fresh_process([] {
+    ASSERT_EQ(cachalot_begin_tagged("weights", 0), CACHALOT_OK);
+    EXPECT_EQ(cachalot_release_physical("weights", 0, 0), CACHALOT_E_INVALID_ARGUMENT);
+    EXPECT_TRUE(error_names({"needs heap:pages", "'segments'"}));
   });
 }
 

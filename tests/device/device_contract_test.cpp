@@ -343,6 +343,44 @@ TEST_P(DeviceContract, AnEventRecordedInsideACaptureIsNotAnOrdinaryEvent) {
   device_->event_destroy(event);
 }
 
+TEST_P(DeviceContract, WhatIsCopiedInCanBeCopiedOut) {
+  constexpr std::size_t kBytes = 3 * kMiB;
+  const Address address = device_->malloc(kBytes).value();
+  auto* const host = static_cast<unsigned char*>(device_->host_malloc(kBytes));
+  ASSERT_NE(host, nullptr);
+  for (std::size_t i = 0; i < kBytes; ++i) host[i] = static_cast<unsigned char>(i % 251);
+  device_->copy_from_host(address, host, kBytes);
+  std::fill_n(host, kBytes, static_cast<unsigned char>(1));
+  device_->copy_to_host(host, address + kMiB, kMiB);
+  EXPECT_EQ(host[0], kMiB % 251);
+  EXPECT_EQ(host[kMiB - 1], (2 * kMiB - 1) % 251);
+  EXPECT_EQ(host[kMiB], 1);
+  device_->host_free(host);
+  device_->free(address);
+}
+
+TEST_P(DeviceContract, HostMemoryOfNothingAndFreeOfWhatIsNoneAreErrors) {
+  EXPECT_EQ(code_of([&] { device_->host_malloc(0); }), 1);
+  EXPECT_EQ(code_of([&] { device_->host_free(nullptr); }), 1);
+  int elsewhere = 0;
+  EXPECT_NE(code_of([&] { device_->host_free(&elsewhere); }), 0);
+}
+
+TEST_P(VirtualMemoryContract, CopiesReachAcrossMappings) {
+  const Address range = device_->reserve(2 * page_).value();
+  const MemoryHandle handles[] = {device_->create(page_).value(), device_->create(page_).value()};
+  for (std::size_t i = 0; i < 2; ++i) device_->map(range + i * page_, page_, handles[i]);
+  device_->set_access(range, 2 * page_);
+  char text[] = "side by side";
+  device_->copy_from_host(range + page_ - 4, text, sizeof(text));
+  std::fill(std::begin(text), std::end(text), '?');
+  device_->copy_to_host(text, range + page_ - 4, sizeof(text));
+  EXPECT_STREQ(text, "side by side");
+  device_->unmap(range, 2 * page_);
+  for (const MemoryHandle handle : handles) device_->release(handle);
+  device_->unreserve(range, 2 * page_);
+}
+
 TEST_P(DeviceContract, ExportedMemoryHasAHandleThatItsOwnProcessCannotOpen) {
   const Address address = device_->malloc(2 * kMiB).value();
   const IpcHandle handle = device_->ipc_export(address);

@@ -285,7 +285,7 @@ TEST(SimulatedTime, EachCallTakesItsLatency) {
 TEST(SimulatedTime, ThePublishedLatenciesAreTheDesigns) {
   const LatencyModel model = LatencyModel::published();
   EXPECT_DOUBLE_EQ(model[DeviceCall::malloc], 100);
-  EXPECT_DOUBLE_EQ(model.malloc_us_per_mib, 0.05);
+  EXPECT_DOUBLE_EQ(model.per_mib(DeviceCall::malloc), 0.05);
   EXPECT_DOUBLE_EQ(model[DeviceCall::free], 150);
   EXPECT_DOUBLE_EQ(model[DeviceCall::create], 29);
   EXPECT_DOUBLE_EQ(model[DeviceCall::map], 2);
@@ -299,6 +299,51 @@ TEST(SimulatedTime, ThePublishedLatenciesAreTheDesigns) {
   for (std::size_t i = 0; i < kDeviceCallCount; ++i) {
     EXPECT_GT(model.call_us[i], 0) << to_string(static_cast<DeviceCall>(i));
   }
+}
+
+TEST(SimulatedTime, HostMemoryAndCopiesCostByTheirSize) {
+  SimulatedDevice device;
+  const LatencyModel model = LatencyModel::published();
+  const Address memory = device.malloc(4 * kMiB).value();
+  const auto cost_us = [&](const std::function<void()>& call) {
+    const double before = device.driver_us();
+    call();
+    return device.driver_us() - before;
+  };
+  void* host = nullptr;
+  const auto whole = [&](DeviceCall call) { return model[call] + 4 * model.per_mib(call); };
+  EXPECT_NEAR(cost_us([&] { host = device.host_malloc(4 * kMiB); }), whole(DeviceCall::host_malloc), 1e-3);
+  EXPECT_NEAR(cost_us([&] { device.copy_to_host(host, memory, 4 * kMiB); }), whole(DeviceCall::copy_to_host), 1e-3);
+  EXPECT_NEAR(cost_us([&] { device.copy_from_host(memory, host, 4 * kMiB); }), whole(DeviceCall::copy_from_host), 1e-3);
+  EXPECT_NEAR(cost_us([&] { device.host_free(host); }), whole(DeviceCall::host_free), 1e-3);
+}
+
+TEST(SimulatedContent, IsTheSameThroughEveryMappingAndGoneWithItsMemory) {
+  SimulatedDevice device(timeless());
+  const Address range = device.reserve(2 * kPage).value();
+  const MemoryHandle handle = device.create(kPage).value();
+  device.map(range, kPage, handle);
+  device.map(range + kPage, kPage, handle);
+  device.set_access(range, 2 * kPage);
+  const auto text_at = [&](Address address) {
+    std::string text = "?????";
+    device.copy_to_host(text.data(), address, text.size());
+    return text;
+  };
+  EXPECT_EQ(text_at(range), std::string(5, '\0'));
+  device.copy_from_host(range + 4094, "bytes", 5);  // across the end of a chunk
+  EXPECT_EQ(text_at(range + kPage + 4094), "bytes");
+  device.copy_from_host(range + 4096, std::string(3, '\0').data(), 3);
+  EXPECT_EQ(text_at(range + 4094), std::string("by\0\0\0", 5));
+  device.unmap(range, kPage);
+  EXPECT_EQ(text_at(range + kPage + 4094), std::string("by\0\0\0", 5));
+  device.unmap(range + kPage, kPage);
+  device.release(handle);
+  const MemoryHandle next = device.create(kPage).value();
+  device.map(range, kPage, next);
+  EXPECT_EQ(code_of([&] { text_at(range); }), 1);  // not accessible yet
+  device.set_access(range, kPage);
+  EXPECT_EQ(text_at(range + 4094), std::string(5, '\0'));
 }
 
 TEST(SimulatedTime, SetAccessCostsOneCallAndNotOneAPage) {
@@ -638,16 +683,30 @@ TEST(SimulatedFaults, EveryKindOfCallCanFail) {
     device.set_faults({{.call = kind, .out_of_memory = false, .code = 999, .repeat = true}});
     const std::uint64_t before = device.count(kind);
     const std::vector<std::function<void()>> calls = {
-        [&] { device.malloc(kPage); },        [&] { device.free(1); },
-        [&] { device.reserve(kPage); },       [&] { device.unreserve(1, kPage); },
-        [&] { device.create(kPage); },        [&] { device.release(0); },
-        [&] { device.map(1, kPage, 0); },     [&] { device.unmap(1, kPage); },
-        [&] { device.set_access(1, kPage); }, [&] { device.event_create(); },
-        [&] { device.event_destroy({}); },    [&] { device.event_record({}, {}); },
-        [&] { device.event_query({}); },      [&] { device.event_synchronize({}); },
-        [&] { device.stream_wait({}, {}); },  [&] { device.capture_status({}); },
-        [&] { device.synchronize(); },        [&] { device.memory_info(); },
-        [&] { device.ipc_export(1); },        [&] { device.ipc_import({}); },
+        [&] { device.malloc(kPage); },
+        [&] { device.free(1); },
+        [&] { device.reserve(kPage); },
+        [&] { device.unreserve(1, kPage); },
+        [&] { device.create(kPage); },
+        [&] { device.release(0); },
+        [&] { device.map(1, kPage, 0); },
+        [&] { device.unmap(1, kPage); },
+        [&] { device.set_access(1, kPage); },
+        [&] { device.host_malloc(1); },
+        [&] { device.host_free({}); },
+        [&] { device.copy_to_host({}, 1, 1); },
+        [&] { device.copy_from_host(1, {}, 1); },
+        [&] { device.event_create(); },
+        [&] { device.event_destroy({}); },
+        [&] { device.event_record({}, {}); },
+        [&] { device.event_query({}); },
+        [&] { device.event_synchronize({}); },
+        [&] { device.stream_wait({}, {}); },
+        [&] { device.capture_status({}); },
+        [&] { device.synchronize(); },
+        [&] { device.memory_info(); },
+        [&] { device.ipc_export(1); },
+        [&] { device.ipc_import({}); },
         [&] { device.ipc_close(1); },
     };
     ASSERT_EQ(calls.size(), kDeviceCallCount);

@@ -56,6 +56,10 @@ class LoggedDevice final : public Device {
   void map(Address, std::size_t, MemoryHandle) override { not_needed(); }
   void unmap(Address, std::size_t) override { not_needed(); }
   void set_access(Address, std::size_t) override { not_needed(); }
+  void* host_malloc(std::size_t) override { not_needed(); }
+  void host_free(void*) override { not_needed(); }
+  void copy_to_host(void*, Address, std::size_t) override { not_needed(); }
+  void copy_from_host(Address, const void*, std::size_t) override { not_needed(); }
   Event event_create() override { not_needed(); }
   void event_destroy(Event) override { not_needed(); }
   void event_record(Event, Stream) override { not_needed(); }

@@ -17,7 +17,7 @@ set(layers
   "7 allocator/device_allocator.h allocator/device_allocator.cpp        allocator/include/cachalot/out_of_memory.h"
   "7 allocator/device_growth.cpp  allocator/device_inspection.cpp       allocator/include/cachalot/private_pool.h"
   "7 allocator/device_pages.cpp         allocator/device_page_calls.cpp"
-  "7 allocator/out_of_memory.cpp  allocator/private_pools.cpp"
+  "7 allocator/out_of_memory.cpp  allocator/private_pools.cpp        allocator/sleeping_pools.cpp"
   "8 allocator/caching_allocator.cpp   allocator/include/cachalot/caching_allocator.h"
   "9 allocator/c_api.cpp          allocator/include/cachalot/c_api.h"
   # The plug-in sees the C++ API; an adapter, compiled by its user, sees the public headers and plug.h.

@@ -12,36 +12,12 @@
 #include <vector>
 
 #include "base/bytes.h"
-#include "tests/allocator/testing.h"
+#include "tests/pages/testing.h"
 
 namespace cachalot {
 namespace {
 
 constexpr PoolId kPool{1, 0};
-
-SimulatedDevice::Config checked(std::size_t device_bytes = 64 * kGiB) {
-  SimulatedDevice::Config config = World::config_of(device_bytes);
-  config.check_hazards = true;
-  return config;
-}
-
-// What a program does with a block: it is handed out, used, and given back.
-struct Program {
-  explicit Program(World& in_world) : world(in_world) {}
-
-  void* allocate(std::size_t bytes, Stream stream = nullptr, std::int64_t work_us = 0) {
-    void* ptr = world.allocate(bytes, stream);
-    world.device->handed_out(address(ptr), bytes, stream);
-    world.device->launch(stream, work_us * 1000, {{address(ptr), bytes}});
-    return ptr;
-  }
-  void free(void* ptr) {
-    world.device->given_back(address(ptr));
-    world.allocator.deallocate(ptr);
-  }
-
-  World& world;
-};
 
 std::uint64_t memory_calls(const World& world) {
   return world.count(DeviceCall::create) + world.count(DeviceCall::map) + world.count(DeviceCall::set_access) +
@@ -418,11 +394,6 @@ bool play(World& world, const std::function<void()>& after_each) {
   return failed;
 }
 
-struct FailingCall {
-  DeviceCall call;
-  bool out_of_memory;
-};
-
 class EveryCallFails : public testing::TestWithParam<FailingCall> {};
 
 TEST_P(EveryCallFails, AndNothingIsLost) {
@@ -473,9 +444,7 @@ INSTANTIATE_TEST_SUITE_P(
                     FailingCall{DeviceCall::unmap, false}, FailingCall{DeviceCall::release, false},
                     FailingCall{DeviceCall::event_record, false}, FailingCall{DeviceCall::event_query, false},
                     FailingCall{DeviceCall::stream_wait, false}, FailingCall{DeviceCall::synchronize, false}),
-    [](const auto& test) {
-      return std::string(to_string(test.param.call)) + (test.param.out_of_memory ? "_oom" : "");
-    });
+    name_of);
 
 // --- threads ----------------------------------------------------------------------------------------------------------
 

@@ -10,9 +10,11 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
+#include <cstring>
 #include <memory>
 #include <random>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/bytes.h"
@@ -41,13 +43,18 @@ struct LiveBlock {
   std::size_t bytes;
   std::size_t home;                    // its stream
   std::array<bool, kStreams> used_on;  // announced by record_stream
+  bool tagged;                         // sleeps when the tag does
+  std::uint64_t content;               // at its start
 };
 
 // A program that plays by the rules: it uses a block on its own stream, and on others once they were announced.
 class Player {
  public:
   Player(std::uint64_t seed, std::string_view options, std::size_t device_bytes)
-      : random_(seed), device_(watched_device(device_bytes)), allocator_({device_}, parse_options(options)) {
+      : random_(seed),
+        device_(watched_device(device_bytes)),
+        allocator_({device_}, parse_options(options)),
+        may_sleep_(options.find("heap:pages") != std::string_view::npos) {
     for (Stream& stream : streams_) stream = device_->stream();
   }
 
@@ -59,7 +66,8 @@ class Player {
     if (dice < 930) return announce(live_[below(live_.size())]);
     if (dice < 990) return device_->advance(static_cast<std::int64_t>(below(50'000)));
     if (dice < 994) return device_->stream_synchronize(streams_[below(kStreams)]);
-    if (dice < 999) return order_streams();
+    if (dice < 998) return order_streams();
+    if (dice < 999 && may_sleep_) return asleep_ ? wake() : sleep();
     allocator_.empty_cache();
   }
 
@@ -69,6 +77,8 @@ class Player {
 
   const CachingAllocator& allocator() const { return allocator_; }
   const SimulatedDevice& device() const { return *device_; }
+  bool may_sleep() const { return may_sleep_; }
+  std::size_t times_woken() const { return times_woken_; }
 
  private:
   std::size_t below(std::size_t bound) { return std::uniform_int_distribution<std::size_t>(0, bound - 1)(random_); }
@@ -76,19 +86,66 @@ class Player {
   void allocate() {
     const auto bytes = static_cast<std::size_t>(std::exp2(std::uniform_real_distribution<double>(0, 25)(random_)));
     const std::size_t home = below(kStreams);
+    const bool tagged = may_sleep_ && !asleep_ && below(4) == 0;
     void* ptr = nullptr;
+    if (tagged) allocator_.begin_tagged(kTag);
     try {
       ptr = allocator_.allocate(bytes, 0, streams_[home]);
     } catch (const OutOfMemory&) {
-      return deallocate();
     }
+    if (tagged) allocator_.end_tagged(kTag);
+    if (ptr == nullptr) return deallocate();
     device_->handed_out(reinterpret_cast<Address>(ptr), bytes, streams_[home]);
-    live_.push_back({ptr, bytes, home, {}});
+    live_.push_back({ptr, bytes, home, {}, tagged, 0});
     live_.back().used_on[home] = true;
     use(live_.back());
+    if (tagged) mark(live_.back());
+  }
+
+  static std::size_t marked_bytes(const LiveBlock& block) { return std::min(block.bytes, sizeof(block.content)); }
+  void mark(LiveBlock& block) {
+    std::memcpy(&block.content, &next_mark_, marked_bytes(block));
+    ++next_mark_;
+    device_->copy_from_host(reinterpret_cast<Address>(block.ptr), &block.content, marked_bytes(block));
+  }
+  void expect_mark(const LiveBlock& block) {
+    std::uint64_t content = 0;
+    device_->copy_to_host(&content, reinterpret_cast<Address>(block.ptr), marked_bytes(block));
+    EXPECT_EQ(content, block.content);
+  }
+
+  template <typename Visit>
+  void for_each_tagged(Visit&& visit) {
+    for (LiveBlock& block : live_) {
+      if (block.tagged) visit(block, reinterpret_cast<Address>(block.ptr));
+    }
+  }
+
+  // The program has done with all that sleeps, and may use it again when it wakes.
+  void sleep() {
+    if (std::none_of(live_.begin(), live_.end(), [](const LiveBlock& block) { return block.tagged; })) return;
+    saved_ = below(2) == 0;
+    for_each_tagged([&](LiveBlock&, Address address) { device_->given_back(address); });
+    allocator_.release_physical(kTag, saved_);
+    asleep_ = true;
+  }
+
+  void wake() {
+    try {
+      allocator_.restore_physical(kTag);
+    } catch (const OutOfMemory&) {
+      return deallocate();
+    }
+    asleep_ = false;
+    ++times_woken_;
+    for_each_tagged([&](LiveBlock& block, Address address) {
+      device_->handed_out(address, block.bytes, streams_[block.home]);
+      saved_ ? expect_mark(block) : mark(block);
+    });
   }
 
   void use(const LiveBlock& block) {
+    if (asleep_ && block.tagged) return;
     std::size_t stream = below(kStreams);
     if (!block.used_on[stream]) stream = block.home;
     device_->launch(streams_[stream], static_cast<std::int64_t>(below(100'000)),
@@ -97,6 +154,7 @@ class Player {
 
   // Another stream may use what the home stream has written once it waits for it.
   void announce(LiveBlock& block) {
+    if (asleep_ && block.tagged) return;
     const std::size_t other = below(kStreams);
     wait_for(block.home, other);
     allocator_.record_stream(block.ptr, streams_[other]);
@@ -121,13 +179,20 @@ class Player {
     const LiveBlock block = live_[which];
     live_[which] = live_.back();
     live_.pop_back();
-    device_->given_back(reinterpret_cast<Address>(block.ptr));
+    if (!asleep_ || !block.tagged) device_->given_back(reinterpret_cast<Address>(block.ptr));
     allocator_.deallocate(block.ptr);
   }
+
+  static constexpr const char* kTag = "sleepers";
 
   std::mt19937_64 random_;
   std::shared_ptr<SimulatedDevice> device_;
   CachingAllocator allocator_;
+  const bool may_sleep_;
+  bool asleep_ = false;
+  bool saved_ = false;
+  std::size_t times_woken_ = 0;
+  std::uint64_t next_mark_ = 1;
   std::array<Stream, kStreams> streams_{};
   std::vector<LiveBlock> live_;
 };
@@ -154,6 +219,9 @@ void expect_no_hazard(std::string_view options, std::size_t device_bytes, std::s
   // The run was not an empty one: frees waited for other streams, and memory ran out.
   EXPECT_GT(player.device().count(DeviceCall::event_record), count / 100);
   EXPECT_GT(player.allocator().memory_stats().num_alloc_retries, 0);
+  if (player.may_sleep()) {
+    EXPECT_GT(player.times_woken(), 0u);
+  }
 }
 
 class RandomStreamPrograms : public testing::TestWithParam<const char*> {};

@@ -65,7 +65,7 @@ TEST(Replay, CountsDeviceCallsAndTheirLatencies) {
   EXPECT_EQ(result.device_wide_synchronizations, 0u);
   EXPECT_EQ(result.live_mappings, 0u);
   const LatencyModel latency = LatencyModel::published();
-  EXPECT_DOUBLE_EQ(result.driver_us, 2 * latency[DeviceCall::malloc] + 22 * latency.malloc_us_per_mib);
+  EXPECT_DOUBLE_EQ(result.driver_us, 2 * latency[DeviceCall::malloc] + 22 * latency.per_mib(DeviceCall::malloc));
 }
 
 TEST(Replay, TakesFragmentationAtTheEventThatFirstReachesThePeakOfReserved) {

@@ -19,7 +19,8 @@
  *
  * Errors: functions of type int return CACHALOT_OK (0) or a CACHALOT_E_* code; those that return a pointer return NULL
  * and those that return a size 0. The message is cachalot_last_error(). A call that fails has changed nothing (when
- * memory is short, cached memory has by then been given back to the device). Nothing is thrown, nothing aborts.
+ * memory is short, cached memory has by then been given back to the device), unless it says otherwise. Nothing is thrown,
+ * nothing aborts.
  *
  * Thread safety: any function, from any thread, at any time. After a fork the child may use the allocator only if the
  * parent had not used it yet.
@@ -94,6 +95,20 @@ CACHALOT_API int cachalot_record_stream(void* ptr, cudaStream_t stream);
 /* Limits the bytes held from `device` to floor(fraction x its total memory). `fraction` is in [0, 1]; 1 lifts the
  * limit. What is held already stays. */
 CACHALOT_API int cachalot_set_memory_fraction(double fraction, int device);
+
+/* Sleep: memory goes back to the device and comes again at the same addresses. Needs CACHALOT_CONF=heap:pages. `device` may
+ * be -1: all devices. `tag` is a name, neither NULL nor empty.
+ * From begin to end, the calling thread's allocations belong to the tag. Regions nest; each thread ends its own.
+ * cachalot_release_physical waits for the device and gives the tag's memory back. Allocations stay live and may be freed,
+ * but not used, and nothing is allocated from the tag, until cachalot_restore_physical. What they hold is lost, or, if
+ * `save` is not 0, kept in pinned host memory and there again afterwards. Asking twice does nothing more.
+ * Errors: CACHALOT_E_INVALID_ARGUMENT for a tag that was never begun, another heap, and during a graph's capture;
+ * CACHALOT_E_OUT_OF_MEMORY when the host has too little to save to (nothing sleeps), or the device to wake (all still
+ * sleeps). After CACHALOT_E_CUDA a part may be asleep; what was saved is kept, and calling again goes on. */
+CACHALOT_API int cachalot_begin_tagged(const char* tag, int device);
+CACHALOT_API int cachalot_end_tagged(const char* tag, int device);
+CACHALOT_API int cachalot_release_physical(const char* tag, int save, int device);
+CACHALOT_API int cachalot_restore_physical(const char* tag, int device);
 
 /* Entries of cachalot_fragmentation_t's histogram. */
 #define CACHALOT_HISTOGRAM_ENTRIES 32

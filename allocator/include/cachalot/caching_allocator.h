@@ -20,6 +20,8 @@
 
 #include <atomic>
 #include <cstddef>
+#include <cstdint>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -133,6 +135,28 @@ class CachingAllocator {
   PoolCheckpoint checkpoint_pool(int device, PoolId pool) const;
   RestoreResult restore_pool(int device, const PoolCheckpoint& checkpoint);
 
+  // Sleep: physical memory goes back to the device and comes again at the same addresses. It needs heap:pages. A tag
+  // names a private pool of each device; any other pool, of a graph or a MemPool, may sleep by its id as well.
+  //
+  // From begin_tagged to end_tagged, the calling thread's allocations belong to the tag. Regions nest, and several threads
+  // may be in regions of one tag; each leaves its own. `tag` is not empty; a new one makes a tag.
+  void begin_tagged(std::string_view tag, int device = kAllDevices);
+  void end_tagged(std::string_view tag, int device = kAllDevices);
+  // Waits for the device, then gives all memory of the tag back to it. Allocations stay live, may be freed, and count as
+  // allocated, not as reserved; they must not be used, and nothing is allocated from the tag (InvalidArgument), until
+  // restore_physical. What they hold is lost, or with `save` kept in pinned host memory; OutOfMemory when the host has
+  // too little of that. Free memory comes back as well if the pool is in use (a graph may know its addresses), else it is
+  // given up; its content is lost in any case. Of a tag that is asleep: nothing is left to do.
+  void release_physical(std::string_view tag, bool save = false, int device = kAllDevices);
+  // Memory again, at the same addresses, with what was saved. Cached memory of others is given back for it, and memory
+  // limits hold; when there is too little, OutOfMemory, and the tag is asleep as before. Of a tag that is awake: nothing.
+  void restore_physical(std::string_view tag, int device = kAllDevices);
+  // InvalidArgument where no device has such a pool.
+  void release_physical(PoolId pool, bool save = false, int device = kAllDevices);
+  void restore_physical(PoolId pool, int device = kAllDevices);
+  // None of these four while a stream of the device captures (InvalidArgument). After a CudaError from one of them some of
+  // the memory may be asleep; what was saved is kept, and calling again goes on.
+
   // Walks everything; returns "" or the first broken rule by name. For tests: it is slow.
   std::string validate() const;
   // Host bytes of the allocator's own tables.
@@ -145,12 +169,15 @@ class CachingAllocator {
   std::vector<DeviceAllocator*> selected(int device) const;
   void deallocate_uncached(void* ptr);
   [[noreturn]] void throw_not_live(const void* ptr) const;
+  PoolId pool_of_tag(std::string_view tag) const;
 
   std::unique_ptr<PageMap> page_map_;
   mutable std::mutex options_mutex_;
   Options options_;
   std::atomic<bool> caching_enabled_{true};
   std::vector<std::unique_ptr<DeviceAllocator>> devices_;
+  mutable std::mutex tags_mutex_;
+  std::map<std::string, std::uint64_t, std::less<>> tags_;  // their numbers, from 1 on
 };
 
 }  // namespace cachalot

@@ -83,6 +83,14 @@ class Device {
   // Read and write access for this device to a mapped range, which may cover many mappings: one call a range.
   virtual void set_access(Address address, std::size_t bytes) = 0;
 
+  // Pinned host memory, `bytes` > 0 (else cudaErrorInvalidValue); nullptr when the host has not that much.
+  virtual void* host_malloc(std::size_t bytes) = 0;
+  virtual void host_free(void* memory) = 0;
+  // Copies `bytes` > 0 bytes between accessible memory of the device and host memory; done when the call returns. The
+  // caller has seen the work finish that uses the device's bytes. Not allowed while a stream captures.
+  virtual void copy_to_host(void* to, Address from, std::size_t bytes) = 0;
+  virtual void copy_from_host(Address to, const void* from, std::size_t bytes) = 0;
+
   // Events, created without timing. record marks the work queued on `stream` so far.
   virtual Event event_create() = 0;
   virtual void event_destroy(Event event) = 0;

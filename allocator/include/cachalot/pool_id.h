@@ -1,4 +1,5 @@
-// The name of a private pool, as PyTorch's MempoolId_t: {n, 0} is a CUDA graph's own pool, {0, n} a user's MemPool.
+// The name of a private pool, as PyTorch's MempoolId_t: {n, 0} is a CUDA graph's own pool, {0, n} a user's MemPool, and
+// {n, n} the pool of the n-th tag (CachingAllocator::begin_tagged).
 #pragma once
 
 #include <compare>

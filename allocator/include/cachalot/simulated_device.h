@@ -3,8 +3,8 @@
 // What is modelled: capacity in 2 MiB units; addresses that ascend and are not used twice, until the process has used up
 // all there are; the driver's virtual-memory rules; streams with pending work; events that are not ready until the clock
 // has passed the work before them; graph-capture rules; the latency of each call (LatencyModel); failures on demand
-// (FaultPlan); a log of calls; and, when switched on, a checker of stream hazards. Memory has no content: addresses must
-// not be dereferenced.
+// (FaultPlan); a log of calls; and, when switched on, a checker of stream hazards. Memory holds what copy_from_host brought,
+// until it is released, else zeros; addresses must not be dereferenced.
 // Streams do not wait for the legacy default stream; stream nullptr is just one more stream.
 //
 // Host time: every call advances the clock by its latency and takes effect then; calls that wait advance it to the end
@@ -38,6 +38,10 @@ enum class DeviceCall : std::uint8_t {
   map,
   unmap,
   set_access,
+  host_malloc,
+  host_free,
+  copy_to_host,
+  copy_from_host,
   event_create,
   event_destroy,
   event_record,
@@ -55,11 +59,12 @@ enum class DeviceCall : std::uint8_t {
 inline constexpr std::size_t kDeviceCallCount = static_cast<std::size_t>(DeviceCall::kCount);
 const char* to_string(DeviceCall call);  // "malloc", "set_access", …
 
-// Host microseconds a call takes, whatever its size, but for malloc's part per MiB.
+// Host microseconds a call takes, and what it takes more for each MiB.
 struct LatencyModel {
   std::array<double, kDeviceCallCount> call_us{};
-  double malloc_us_per_mib = 0;
+  std::array<double, kDeviceCallCount> call_us_per_mib{};
   double operator[](DeviceCall call) const { return call_us[static_cast<std::size_t>(call)]; }
+  double per_mib(DeviceCall call) const { return call_us_per_mib[static_cast<std::size_t>(call)]; }
 
   static LatencyModel published();  // the default: published or reported figures; sources in latency_model.cpp
   static LatencyModel none();       // every call takes no time
@@ -69,7 +74,7 @@ struct LatencyModel {
 struct Fault {
   std::optional<DeviceCall> call = std::nullopt;  // empty: any call
   std::uint64_t nth = 1;                          // 1: the next one
-  bool out_of_memory = true;  // nullopt of malloc, create and reserve; others throw cudaErrorMemoryAllocation
+  bool out_of_memory = true;  // no memory from malloc, create, reserve, host_malloc; others throw …MemoryAllocation
   int code = 2;               // otherwise: the CudaError's code
   bool repeat = false;        // the n-th and every later one
 };
@@ -137,6 +142,10 @@ class SimulatedDevice final : public Device {
   void map(Address address, std::size_t bytes, MemoryHandle handle) override;
   void unmap(Address address, std::size_t bytes) override;
   void set_access(Address address, std::size_t bytes) override;
+  void* host_malloc(std::size_t bytes) override;
+  void host_free(void* memory) override;
+  void copy_to_host(void* to, Address from, std::size_t bytes) override;
+  void copy_from_host(Address to, const void* from, std::size_t bytes) override;
   Event event_create() override;
   void event_destroy(Event event) override;
   void event_record(Event event, Stream stream) override;

@@ -27,6 +27,7 @@ struct SegmentSnapshot {
   std::size_t allocated_size = 0;  // bytes in allocated blocks
   std::size_t active_size = 0;     // the same and blocks waiting for other streams
   std::size_t requested_size = 0;  // bytes asked for by active blocks
+  std::size_t asleep_size = 0;     // bytes without memory until restore_physical: not reserved
   Stream stream = nullptr;
   PoolKind segment_type = PoolKind::small;
   PoolId segment_pool_id;

@@ -1,0 +1,65 @@
+#include "device/simulated_content.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace cachalot {
+
+namespace {
+
+bool is_zero(const std::byte* bytes, std::size_t count) {
+  return bytes[0] == std::byte{} && std::memcmp(bytes, bytes + 1, count - 1) == 0;
+}
+
+}  // namespace
+
+template <typename Visit>
+void SimulatedContent::for_each_chunk(std::uint64_t physical, std::size_t bytes, Visit&& visit) {
+  for (std::size_t done = 0; done < bytes;) {
+    const std::size_t place = (physical + done) % kChunkBytes;
+    const std::size_t part = std::min(bytes - done, kChunkBytes - place);
+    visit((physical + done) / kChunkBytes, place, done, part);
+    done += part;
+  }
+}
+
+void SimulatedContent::write(std::uint64_t physical, const std::byte* from, std::size_t bytes) {
+  for_each_chunk(physical, bytes, [&](std::uint64_t number, std::size_t place, std::size_t done, std::size_t part) {
+    const bool zeros = is_zero(from + done, part);
+    if (zeros && !chunks_.contains(number)) return;
+    Chunk& chunk = chunks_[number];
+    std::memcpy(chunk.data() + place, from + done, part);
+    if (zeros && is_zero(chunk.data(), kChunkBytes)) chunks_.erase(number);
+  });
+}
+
+void SimulatedContent::read(std::byte* to, std::uint64_t physical, std::size_t bytes) const {
+  for_each_chunk(physical, bytes, [&](std::uint64_t number, std::size_t place, std::size_t done, std::size_t part) {
+    const auto chunk = chunks_.find(number);
+    if (chunk != chunks_.end()) {
+      std::memcpy(to + done, chunk->second.data() + place, part);
+    } else if (!is_zero(to + done, part)) {
+      std::memset(to + done, 0, part);
+    }
+  });
+}
+
+void SimulatedContent::forget(std::uint64_t physical, std::size_t bytes) {
+  chunks_.erase(chunks_.lower_bound(physical / kChunkBytes), chunks_.lower_bound((physical + bytes) / kChunkBytes));
+}
+
+void* SimulatedHostMemory::take(std::size_t bytes) {
+  Taken taken{std::unique_ptr<void, Free>(std::calloc(1, bytes)), bytes};
+  void* const memory = taken.memory.get();
+  if (memory != nullptr) taken_.emplace(memory, std::move(taken));
+  return memory;
+}
+
+std::size_t SimulatedHostMemory::bytes(const void* memory) const {
+  const auto taken = taken_.find(memory);
+  return taken == taken_.end() ? 0 : taken->second.bytes;
+}
+
+bool SimulatedHostMemory::give_back(void* memory) { return taken_.erase(memory) == 1; }
+
+}  // namespace cachalot

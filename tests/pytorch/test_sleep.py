@@ -1,0 +1,173 @@
+"""Memory that goes back to the GPU and comes again at the same addresses: cachalot.region, release_physical and
+restore_physical.
+
+The simulated runtime keeps the content of copies up to 1 MiB: what is saved here lies in blocks of at most that.
+"""
+
+import gc
+
+import pytest
+import torch
+from world import MODE, PAGES, MiB, bytes_on_gpu, not_native, run_python, succeeds
+
+pages_only = pytest.mark.skipif(not PAGES, reason="segments cannot sleep")
+
+
+def reserved():
+    return torch.cuda.memory_reserved()
+
+
+@pages_only
+def test_a_tag_sleeps_and_wakes_with_what_it_held():
+    import cachalot
+
+    outside = bytes_on_gpu(4 * MiB)
+    with cachalot.region("weights"):
+        weights = [torch.arange(1000 * (i + 1), dtype=torch.int32).cuda() for i in range(3)]
+    expected = [tensor.cpu() for tensor in weights]
+    addresses = [tensor.data_ptr() for tensor in weights]
+    allocated = torch.cuda.memory_allocated()
+    held = reserved()
+    for _ in range(2):
+        cachalot.release_physical("weights", save=True)
+        assert reserved() == 4 * MiB
+        assert torch.cuda.memory_allocated() == allocated
+        cachalot.restore_physical("weights")
+        assert reserved() == held
+        assert [tensor.data_ptr() for tensor in weights] == addresses
+        for tensor, content in zip(weights, expected, strict=True):
+            assert torch.equal(tensor.cpu(), content)
+    del outside, weights, tensor
+
+
+@pages_only
+def test_what_is_not_saved_is_lost():
+    import cachalot
+
+    with cachalot.region("cache"):
+        cache = torch.ones(1000, dtype=torch.int32).cuda()
+    cachalot.release_physical("cache")
+    cachalot.restore_physical("cache")
+    assert not torch.equal(cache.cpu(), torch.ones(1000, dtype=torch.int32))
+
+
+@pages_only
+def test_the_memory_serves_others_meanwhile():
+    import cachalot
+
+    total = torch.cuda.mem_get_info()[1]
+    size = total * 6 // 10 // (2 * MiB) * 2 * MiB
+    with cachalot.region("weights"):
+        weights = bytes_on_gpu(size)
+    cachalot.release_physical("weights")
+    cache = bytes_on_gpu(size)
+    with pytest.raises(torch.OutOfMemoryError, match="Tried to allocate"):
+        cachalot.restore_physical("weights")
+    del cache
+    cachalot.restore_physical("weights")
+    assert reserved() == size
+    del weights
+
+
+@pages_only
+def test_nothing_is_allocated_from_a_tag_that_is_asleep():
+    import cachalot
+
+    with cachalot.region("asleep"):
+        cachalot.release_physical("asleep")
+        with pytest.raises(RuntimeError, match="tag 'asleep' is asleep on device 0"):
+            bytes_on_gpu(MiB)
+    bytes_on_gpu(MiB)
+    cachalot.restore_physical("asleep")
+    with cachalot.region("asleep"):
+        bytes_on_gpu(MiB)
+
+
+@pages_only
+def test_tensors_may_be_dropped_while_they_sleep():
+    import cachalot
+
+    with cachalot.region("weights"):
+        kept, dropped = bytes_on_gpu(10 * MiB), bytes_on_gpu(40 * MiB)
+    cachalot.release_physical("weights")
+    del dropped
+    gc.collect()
+    torch.cuda.empty_cache()
+    cachalot.restore_physical("weights")
+    assert reserved() < 20 * MiB
+    del kept
+
+
+@pages_only
+def test_a_captured_graph_finds_its_memory_where_it_was():
+    import cachalot
+
+    # Its constants lie in the pool, and so does what it needs in between, which is free.
+    pool = torch.cuda.MemPool()
+    with torch.cuda.use_mem_pool(pool):
+        source = torch.ones(1000, dtype=torch.int32).cuda()
+    result = torch.zeros(1000, dtype=torch.int32).cuda()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, pool=pool.id):
+        between = source.clone()
+        result.copy_(between)
+        address = between.data_ptr()
+        del between
+    torch.cuda.synchronize()
+    held = reserved()
+    cachalot.release_physical(pool, save=True)
+    assert reserved() < held
+    cachalot.restore_physical(pool)
+    assert reserved() == held
+    assert any(s["address"] <= address < s["address"] + s["total_size"] for s in torch.cuda.memory_snapshot())
+    graph.replay()
+    torch.cuda.synchronize()
+    assert torch.equal(source.cpu(), torch.ones(1000, dtype=torch.int32))
+    del source, result, graph, pool
+
+
+@not_native
+def test_what_cannot_sleep_is_refused_in_words():
+    import cachalot
+
+    with pytest.raises(RuntimeError, match="no memory was ever tagged 'nothing'"):
+        cachalot.release_physical("nothing")
+    with pytest.raises(RuntimeError, match="must not be empty"), cachalot.region(""):
+        pass
+    with pytest.raises(TypeError, match="7 is neither a tag nor"):
+        cachalot.restore_physical(7)
+    with cachalot.region("weights"):
+        weights = bytes_on_gpu(MiB)
+    if not PAGES:
+        with pytest.raises(RuntimeError, match="release_physical needs heap:pages; the heap of device 0 is 'segments'"):
+            cachalot.release_physical("weights")
+    del weights
+
+
+@not_native
+def test_it_works_however_cachalot_is_enabled():
+    code = f"""
+        assert cachalot.enabled_mode() == {"full" if PAGES else MODE!r}
+        with cachalot.region("weights"):
+            weights = torch.arange(1000, dtype=torch.int32).cuda()
+        cachalot.release_physical("weights", save=True)
+        assert torch.cuda.memory_reserved() == 0
+        cachalot.restore_physical("weights")
+        assert torch.equal(weights.cpu(), torch.arange(1000, dtype=torch.int32))
+    """
+    succeeds(run_python(code, CACHALOT_CONF="heap:pages"))
+
+
+@not_native
+def test_it_must_be_enabled_first():
+    code = """
+        import cachalot
+        for call in (cachalot.region("a").__enter__, lambda: cachalot.release_physical("a")):
+            try:
+                call()
+            except cachalot.EnableError as error:
+                assert "call cachalot.enable() first" in str(error)
+            else:
+                raise AssertionError("not refused")
+    """
+    succeeds(run_python(code, preamble=""))
