@@ -30,7 +30,12 @@ class DeviceAllocator::PoolHold {
 
 Block& DeviceAllocator::obtain(Request request, const Context& context) {
   const PoolHold hold(request);
-  if (run_free_memory_callbacks()) {
+  const bool freed = run_free_memory_callbacks();
+  if (request.contiguous) {
+    if (Block* block = obtain_contiguous(request, context)) return *block;
+    throw_out_of_memory(request, context);
+  }
+  if (freed) {
     if (Block* block = find_free(request)) return *block;
   }
   Block* block = is_paged(request.pool()) ? obtain_from_pages(request, context) : obtain_from_device(request, context);

@@ -8,10 +8,12 @@
 // Thread safety: as Device.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <vector>
 
 #include "cachalot/device.h"
 
@@ -38,7 +40,10 @@ class CudaDevice final : public Device {
   void release(MemoryHandle handle) override;
   void map(Address address, std::size_t bytes, MemoryHandle handle) override;
   void unmap(Address address, std::size_t bytes) override;
-  void set_access(Address address, std::size_t bytes) override;
+  void set_access(Address address, std::size_t bytes, const std::vector<int>& peers) override;
+  ShareableHandle export_handle(MemoryHandle handle) override;
+  MemoryHandle import_handle(const ShareableHandle& shared) override;
+  void enable_peer_access(int peer) override;
   Event event_create() override;
   void event_destroy(Event event) override;
   void event_record(Event event, Stream stream) override;
@@ -60,6 +65,7 @@ class CudaDevice final : public Device {
 
   const int ordinal_;
   DeviceProperties properties_;
+  std::atomic<int> shareable_kind_{0};      // CUmemAllocationHandleType of new handles; 0: they cannot be exported
   std::unique_ptr<CompletionWords> words_;  // null: no hints
 };
 

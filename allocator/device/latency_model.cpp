@@ -48,6 +48,12 @@ const char* to_string(DeviceCall call) {
       return "ipc_import";
     case DeviceCall::ipc_close:
       return "ipc_close";
+    case DeviceCall::export_handle:
+      return "export_handle";
+    case DeviceCall::import_handle:
+      return "import_handle";
+    case DeviceCall::enable_peer_access:
+      return "enable_peer_access";
     case DeviceCall::kCount:
       break;
   }
@@ -73,16 +79,19 @@ LatencyModel LatencyModel::published() {
   set(DeviceCall::event_query, 0.4);
   set(DeviceCall::stream_wait, 0.8);
   // Assumed: no figure was found; by likeness to the calls above.
-  set(DeviceCall::unreserve, 2);          // as reserve
-  set(DeviceCall::event_create, 0.5);     // host memory only
-  set(DeviceCall::event_destroy, 0.5);    // host memory only
-  set(DeviceCall::event_synchronize, 1);  // besides the wait itself
-  set(DeviceCall::synchronize, 2);        // besides the wait itself
-  set(DeviceCall::capture_status, 0.1);   // reads a field of the stream
-  set(DeviceCall::memory_info, 10);       // asks the kernel driver
-  set(DeviceCall::ipc_export, 10);        // asks the kernel driver
-  set(DeviceCall::ipc_import, 100);       // as malloc: maps memory
-  set(DeviceCall::ipc_close, 100);        // as malloc: unmaps memory
+  set(DeviceCall::unreserve, 2);             // as reserve
+  set(DeviceCall::event_create, 0.5);        // host memory only
+  set(DeviceCall::event_destroy, 0.5);       // host memory only
+  set(DeviceCall::event_synchronize, 1);     // besides the wait itself
+  set(DeviceCall::synchronize, 2);           // besides the wait itself
+  set(DeviceCall::capture_status, 0.1);      // reads a field of the stream
+  set(DeviceCall::memory_info, 10);          // asks the kernel driver
+  set(DeviceCall::ipc_export, 10);           // asks the kernel driver
+  set(DeviceCall::ipc_import, 100);          // as malloc: maps memory
+  set(DeviceCall::ipc_close, 100);           // as malloc: unmaps memory
+  set(DeviceCall::export_handle, 10);        // as ipc_export
+  set(DeviceCall::import_handle, 10);        // as ipc_export: nothing is mapped yet
+  set(DeviceCall::enable_peer_access, 100);  // as malloc: maps all of the peer's memory
   return model;
 }
 
