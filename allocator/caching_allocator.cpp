@@ -149,8 +149,10 @@ SharedMemory CachingAllocator::share(const void* ptr) {
 
 SharedMemory CachingAllocator::share_contiguous(const void* ptr) {
   const std::size_t handles = handle_count(ptr);
-  CACHALOT_REQUIRE(handles == 1, "the allocation at {} lies in {} handles, not in one: allocate it as contiguous", ptr,
-                   handles);
+  CACHALOT_REQUIRE(
+      handles == 1,
+      "the allocation at {} lies in {} handles, not in one: ask for it as contiguous (CACHALOT_CONTIGUOUS)", ptr,
+      handles);
   return share(ptr);
 }
 
