@@ -165,7 +165,7 @@ DeviceProperties query_properties(int ordinal) {
   if (!properties.virtual_memory) return properties;
   properties.rdma_capable = has_attribute(ordinal, CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED);
   const CUmemAllocationProp allocation =
-      allocation_properties(ordinal, properties.rdma_capable, CU_MEM_HANDLE_TYPE_NONE);
+      allocation_properties(ordinal, properties.rdma_capable, shareable_kind(ordinal));
   const auto ask = [&] {
     return driver().get_granularity(&properties.page_bytes, &allocation, CU_MEM_ALLOC_GRANULARITY_MINIMUM);
   };

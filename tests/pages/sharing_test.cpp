@@ -477,20 +477,43 @@ TEST(PeerAccess, OverSegmentsIsCudasOwn) {
 
 TEST(PeerAccess, MayBeAskedForAgainWhenItFailed) {
   for (const DeviceCall call : {DeviceCall::enable_peer_access, DeviceCall::set_access}) {
-    TwoGpus two;
-    void* first = two.allocator.allocate(8 * kMiB, 0);
-    void* second = two.allocator.allocate(1000, 0);
-    for (const auto& device : two.device) {
-      device->set_faults({{.call = call, .nth = 1, .out_of_memory = false, .code = 999}});
+    std::uint64_t injected = 0;
+    for (std::uint64_t nth = 1;; ++nth) {
+      SCOPED_TRACE(fmt::format("{} number {}", to_string(call), nth));
+      TwoGpus two;
+      void* large = two.allocator.allocate(8 * kMiB, 0);
+      void* small = two.allocator.allocate(1000, 0);  // in another range
+      for (const auto& device : two.device) {
+        device->set_faults({{.call = call, .nth = nth, .out_of_memory = false, .code = 999}});
+      }
+      bool failed = false;
+      try {
+        two.allocator.enable_peer_access(1, 0);
+      } catch (const CudaError&) {
+        failed = true;
+      }
+      EXPECT_EQ(two.allocator.validate(), "");
+      for (const auto& device : two.device) device->set_faults({});
+      two.allocator.enable_peer_access(1, 0);
+      EXPECT_TRUE(two.is_open(large, 8 * kMiB));
+      EXPECT_TRUE(two.is_open(small, 1000));
+      if (!failed || HasFailure()) break;
+      ++injected;
     }
-    EXPECT_THROW(two.allocator.enable_peer_access(1, 0), CudaError);
-    EXPECT_EQ(two.allocator.validate(), "");
-    two.device[0]->set_faults({});
-    two.device[1]->set_faults({});
-    two.allocator.enable_peer_access(1, 0);
-    EXPECT_TRUE(two.is_open(first, 8 * kMiB));
-    EXPECT_TRUE(two.is_open(second, 1000));
+    EXPECT_EQ(injected, call == DeviceCall::set_access ? 2u : 1u);
   }
+}
+
+// Growth that fails with peers there is undone as without.
+TEST(PeerAccess, OfMemoryThatCannotBeOpenedIsAFailedAllocation) {
+  TwoGpus two;
+  two.allocator.enable_peer_access(1, 0);
+  two.device[0]->set_faults({{.call = DeviceCall::set_access, .nth = 1, .out_of_memory = false, .code = 999}});
+  EXPECT_THROW(two.allocator.allocate(8 * kMiB, 0), CudaError);
+  EXPECT_EQ(two.allocator.validate(), "");
+  EXPECT_EQ(two.device[0]->used_bytes(), 0u);
+  void* ptr = two.allocator.allocate(8 * kMiB, 0);
+  EXPECT_TRUE(two.is_open(ptr, 8 * kMiB));
 }
 
 }  // namespace
