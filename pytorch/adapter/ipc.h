@@ -31,13 +31,12 @@ namespace cachalot::torch_adapter {
 //             fabric handle (64 bytes). All handles are of one size;
 //   kind 'p'  cachalot's own, for handles of several sizes: the same with handle_bytes 0, and the sizes (u64) before the
 //             handles. PyTorch refuses it as ill-formed.
-// What torch 2.11 to 2.15 write was looked at. Version 3, from 2.13 on, has another header in kind 'e': there cachalot
-// writes kind 'p' always, and does not read 'e'.
+// What torch 2.11 to 2.15 write was looked at. Version 3, from 2.13 on, has eight bytes more behind the header of kind 'e': which
+// of the two the handles are, and four of padding, which torch leaves as they happen to be.
 inline constexpr char kIpcVersion = TORCH_VERSION_MINOR >= 13 ? 3 : 2;
 inline constexpr char kIpcSegment = 'c';
 inline constexpr char kIpcExpandable = 'e';
 inline constexpr char kIpcPages = 'p';
-inline constexpr bool kHasExpandable = kIpcVersion == 2;
 
 struct IpcHeader {
   std::int32_t process;
@@ -46,6 +45,9 @@ struct IpcHeader {
   std::uint64_t handles;
 };
 static_assert(sizeof(IpcHeader) == 24);
+inline constexpr bool kTellsHandleKind = kIpcVersion >= 3;
+inline constexpr std::uint64_t kDescriptors = 1;  // torch's Expandable_Segments_Handle_Type
+inline constexpr std::uint64_t kFabricHandles = 2;
 
 struct SentMemory {
   SharedMemory memory;  // descriptors are those of the process
@@ -69,16 +71,17 @@ inline std::string to_bytes(const SharedMemory& memory) {
   const SharedMemory::Handle& first = memory.handles.front();
   const bool has_one_size = std::all_of(memory.handles.begin(), memory.handles.end(),
                                         [&](const auto& handle) { return handle.bytes == first.bytes; });
-  const bool is_expandable = has_one_size && kHasExpandable;
-  bytes += is_expandable ? kIpcExpandable : kIpcPages;
-  append(bytes, IpcHeader{getpid(), 0, is_expandable ? first.bytes : 0, memory.handles.size()});
+  const bool is_fabric = first.shared.kind == ShareableHandle::Kind::fabric;
+  bytes += has_one_size ? kIpcExpandable : kIpcPages;
+  append(bytes, IpcHeader{getpid(), 0, has_one_size ? first.bytes : 0, memory.handles.size()});
+  if (kTellsHandleKind) append(bytes, is_fabric ? kFabricHandles : kDescriptors);
   for (const SharedMemory::Handle& handle : memory.handles) {
-    if (!is_expandable) append(bytes, std::uint64_t{handle.bytes});
+    if (!has_one_size) append(bytes, std::uint64_t{handle.bytes});
   }
   for (const SharedMemory::Handle& handle : memory.handles) {
     TORCH_CHECK(handle.shared.kind == first.shared.kind, "memory that is shared in part by files, in part by fabric");
-    if (handle.shared.kind == ShareableHandle::Kind::fabric) append(bytes, handle.shared.fabric);
-    if (handle.shared.kind == ShareableHandle::Kind::descriptor) append(bytes, handle.shared.descriptor);
+    if (is_fabric) append(bytes, handle.shared.fabric);
+    if (!is_fabric) append(bytes, handle.shared.descriptor);
   }
   return bytes;
 }
@@ -98,6 +101,7 @@ Value take(std::string_view& bytes) {
 inline SentMemory parse_handles(std::string_view bytes) {
   SentMemory sent;
   const IpcHeader header = take<IpcHeader>(bytes);
+  if (kTellsHandleKind) take<std::uint64_t>(bytes);  // the size tells it, too
   sent.process = header.process;
   TORCH_CHECK(header.handles > 0 && header.handles <= bytes.size() / sizeof(int), "a shared CUDA memory handle of ",
               header.handles, " handles in ", bytes.size(), " bytes");
@@ -123,9 +127,6 @@ inline SentMemory from_bytes(std::string_view bytes) {
               ": this version reads ", static_cast<int>(kIpcVersion), " (are both processes' torch of one version?)");
   const char kind = bytes[1];
   bytes.remove_prefix(2);
-  TORCH_CHECK(kind != kIpcExpandable || kHasExpandable,
-              "a shared CUDA memory handle of an expandable segment of PyTorch 2.13 or newer: cachalot cannot open it; "
-              "set expandable_segments:False in the sending process");
   if (kind == kIpcExpandable || kind == kIpcPages) return parse_handles(bytes);
   TORCH_CHECK(kind == kIpcSegment, "a shared CUDA memory handle of kind ", static_cast<int>(kind),
               ": it is one of 'c', 'e' and 'p'");

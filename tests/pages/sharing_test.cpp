@@ -214,7 +214,7 @@ TEST(ContiguousAllocations, MixWithAllOthers) {
       live.pop_back();
     };
     for (int step = 0; step < 600; ++step) {
-      const std::size_t bytes = (1 + below(std::size_t{1} << below(16))) * kKiB;
+      const std::size_t bytes = (1 + below(std::size_t{1} << below(18))) * kKiB;
       const bool contiguous = below(3) == 0;
       const Stream stream = streams[below(2)];
       try {
