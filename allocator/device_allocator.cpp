@@ -120,7 +120,7 @@ void* DeviceAllocator::allocate_contiguous(std::size_t bytes, Stream stream) {
   prepare(stream);
   Request request = make_request(bytes, stream);
   request.contiguous = is_paged(request.pool());
-  Block* block = request.contiguous ? find_contiguous(request, *request.arena, Whose::ordered) : find_free(request);
+  Block* block = find_in_arena(request);
   if (block == nullptr) block = &obtain(request, context);
   if (!request.contiguous) return hand_out(*block, request.rounded, bytes, splits(*block, request), context);
   const Address begin = *pages_->room_in_one_handle(*block, request.rounded);

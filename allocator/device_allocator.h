@@ -3,8 +3,8 @@
 // The order of decisions is PyTorch's (native caching allocator, 2.11), step by step in allocate and obtain. Files:
 //   device_allocator.cpp   malloc and free, the fast path
 //   device_pages.cpp       the slow path over the page heap: streams, and where a request goes
-//   device_sharing.cpp     allocations in one handle, other processes, other GPUs
 //   device_page_calls.cpp  the same: what the driver is asked for, and how pages go back
+//   device_sharing.cpp     allocations in one handle, other processes, other GPUs
 //   device_growth.cpp      the slow path over segments: grow, collect garbage, give back segments, synchronize
 //   out_of_memory.cpp      who is told, and what the message says
 //   private_pools.cpp      pools, redirection, checkpoints
@@ -246,6 +246,7 @@ class DeviceAllocator {
                       const Context& context);
 
   // allocations in one handle (device_sharing.cpp)
+  Block* find_in_arena(Request request);
   Block* find_contiguous(Request request, const Arena& arena, Whose whose) const;
   Block* find_contiguous(Request request, Whose whose) const;
   Block* search_contiguous(Request request);
@@ -366,11 +367,13 @@ class DeviceAllocator {
   std::vector<Event> spare_events_;
   std::vector<Orphan> orphans_;
   std::size_t orphan_bytes_ = 0;  // of held_bytes_
-  std::vector<int> peers_;        // devices that may use its memory
-  ExportedHandles exported_;
   std::size_t moving_bytes_ = 0;  // reserved, and in no block just now: on the way from one hole to another
 
-  ImportedMemory imported_;  // guarded by slow_mutex_ alone
+  // What others may use, and what of theirs is open here: guarded by slow_mutex_ alone.
+  std::vector<int> peers_;  // devices to which the page heap's mappings are open
+  ExportedHandles exported_;
+  ImportedMemory imported_;
+
   std::map<PoolId, std::unique_ptr<PrivatePool>> pools_;
   std::vector<Redirect> redirects_;
   int captures_ = 0;                // redirects for a capture

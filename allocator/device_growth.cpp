@@ -30,15 +30,12 @@ class DeviceAllocator::PoolHold {
 
 Block& DeviceAllocator::obtain(Request request, const Context& context) {
   const PoolHold hold(request);
-  const bool freed = run_free_memory_callbacks();
-  if (request.contiguous) {
-    if (Block* block = obtain_contiguous(request, context)) return *block;
-    throw_out_of_memory(request, context);
+  if (run_free_memory_callbacks()) {
+    if (Block* block = find_in_arena(request)) return *block;
   }
-  if (freed) {
-    if (Block* block = find_free(request)) return *block;
-  }
-  Block* block = is_paged(request.pool()) ? obtain_from_pages(request, context) : obtain_from_device(request, context);
+  Block* block = request.contiguous         ? obtain_contiguous(request, context)
+                 : is_paged(request.pool()) ? obtain_from_pages(request, context)
+                                            : obtain_from_device(request, context);
   if (block != nullptr) return *block;
   throw_out_of_memory(request, context);
 }
@@ -136,7 +133,7 @@ Block* DeviceAllocator::borrow_from_pools(Request request) {
     if (owner == nullptr) continue;
     Request borrowed = request;
     borrowed.arena = &(request.pool().kind() == PoolKind::small ? owner->small : owner->large).arena(request.stream());
-    if (Block* block = find_free(borrowed)) return block;
+    if (Block* block = find_in_arena(borrowed)) return block;
   }
   return nullptr;
 }

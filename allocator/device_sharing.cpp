@@ -11,9 +11,15 @@ namespace cachalot {
 
 // --- allocations in one handle ----------------------------------------------------------------------------------------
 
+// As find_free, for either kind of request.
+Block* DeviceAllocator::find_in_arena(Request request) {
+  return request.contiguous ? find_contiguous(request, *request.arena, Whose::ordered) : find_free(request);
+}
+
 // The smallest free block of which a part that suffices lies in one handle.
 Block* DeviceAllocator::find_contiguous(Request request, const Arena& arena, Whose whose) const {
   Block* found = nullptr;
+  if (!is_paged(arena.pool)) return nullptr;  // a pool that lends, with memory from a provider
   arena.bins.for_each_of_at_least(request.rounded, [&](Block& block) {
     if (found != nullptr || !may_take(block, request.stream(), whose)) return;
     if (pages_->room_in_one_handle(block, request.rounded)) found = &block;
@@ -60,6 +66,7 @@ Block* DeviceAllocator::obtain_contiguous(Request request, const Context& contex
   return_whole_pages();
   catch_up(request);
   Block* block = search_or_create_contiguous(request, context);
+  if (block == nullptr) block = borrow_from_pools(request);
   if (block != nullptr || capturing()) return block;
   if (synchronize_frees(nullptr)) block = search_contiguous(request);
   if (block != nullptr) return block;

@@ -64,31 +64,35 @@ Address ImportedMemory::open(const SharedMemory& memory, const std::vector<int>&
         fmt::format("no addresses for {} of shared memory on GPU {}", format_bytes(bytes), device_.index()),
         device_.index(), bytes);
   }
-  Import& import = imports_.emplace(*base, Import{.bytes = bytes})->second;
-  map(*base, import, memory, peers);
-  import.is_used = true;
+  const auto import = imports_.emplace(*base, Import{.bytes = bytes});
+  try {
+    map(*base, import->second, memory, peers);
+  } catch (...) {
+    abandon(import);
+    throw;
+  }
+  import->second.is_used = true;
   return *base;
 }
 
-// Until it is used, an import is one to be closed: so is one that failed half-way.
 void ImportedMemory::map(Address base, Import& import, const SharedMemory& memory, const std::vector<int>& peers) {
+  import.mappings.reserve(memory.handles.size());
+  Address at = base;
+  for (const SharedMemory::Handle& handle : memory.handles) {
+    Mapping& mapping = import.mappings.emplace_back(Mapping{device_.import_handle(handle.shared), handle.bytes});
+    device_.map(at, mapping.bytes, mapping.handle);
+    mapping.is_mapped = true;
+    at += mapping.bytes;
+  }
+  device_.set_access(base, import.bytes, peers);
+}
+
+// One that could not be opened. What the device does not take back now is closed later, as unused.
+void ImportedMemory::abandon(Imports::iterator import) {
   try {
-    import.mappings.reserve(memory.handles.size());
-    Address at = base;
-    for (const SharedMemory::Handle& handle : memory.handles) {
-      Mapping& mapping = import.mappings.emplace_back(Mapping{device_.import_handle(handle.shared), handle.bytes});
-      device_.map(at, mapping.bytes, mapping.handle);
-      mapping.is_mapped = true;
-      at += mapping.bytes;
-    }
-    device_.set_access(base, import.bytes, peers);
-  } catch (...) {
-    const std::exception_ptr error = std::current_exception();
-    try {
-      close_unused();
-    } catch (const CudaError&) {  // the first error is the one to tell
-    }
-    std::rethrow_exception(error);
+    close(import->first, import->second);
+    imports_.erase(import);
+  } catch (const CudaError&) {  // the first error is the one to tell
   }
 }
 

@@ -63,6 +63,7 @@ class ImportedMemory {
   using Imports = std::multimap<Address, Import>;  // a segment that is opened twice has one address
 
   void map(Address base, Import& import, const SharedMemory& memory, const std::vector<int>& peers);
+  void abandon(Imports::iterator import);
   void close(Address base, Import& import);
 
   Device& device_;

@@ -176,6 +176,20 @@ TEST(ContiguousAllocations, KeepToTheMemoryFraction) {
   world.allocator.deallocate(allocate_contiguous(world, 48 * kMiB));
 }
 
+TEST(ContiguousAllocations, BorrowFromPoolsThatLend) {
+  World world(checked(64 * kMiB), "heap:pages");
+  world.allocator.create_or_retain_pool(0, kPool);
+  {
+    const InPool in_pool(world.allocator, kPool);
+    world.allocator.deallocate(allocate_contiguous(world, 60 * kMiB));
+  }
+  const auto request = [&] { return world.allocator.allocate(30 * kMiB, 0, nullptr, kContiguous); };
+  EXPECT_CONTAINS(out_of_memory(request), "in one handle");
+  world.allocator.set_use_on_oom(0, kPool, true);
+  world.allocator.deallocate(allocate_contiguous(world, 30 * kMiB));
+  EXPECT_EQ(world.reserved(), 60 * kMiB);
+}
+
 TEST(ContiguousAllocations, OfAPoolStayInThePoolAlsoDuringACapture) {
   World world(checked(), "heap:pages");
   const Stream stream = world.device->stream();
