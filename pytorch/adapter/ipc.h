@@ -27,12 +27,12 @@ namespace cachalot::torch_adapter {
 
 // The bytes are: the format's version, a kind, then
 //   kind 'c'  the 64 bytes of a cudaIpcMemHandle_t of the segment;
-//   kind 'e'  an expandable segment's: an IpcHeader, then of each handle a file descriptor of the sending process (int) or a
-//             fabric handle (64 bytes). All handles are of one size;
-//   kind 'p'  cachalot's own, for handles of several sizes: the same with handle_bytes 0, and the sizes (u64) before the
-//             handles. PyTorch refuses it as ill-formed.
-// What torch 2.11 to 2.15 write was looked at. Version 3, from 2.13 on, has eight bytes more behind the header of kind 'e': which
-// of the two the handles are, and four of padding, which torch leaves as they happen to be.
+//   kind 'e'  an expandable segment's: an IpcHeader, then of each handle a file descriptor of the sending process (int)
+//             or a fabric handle (64 bytes). All handles are of one size;
+//   kind 'p'  cachalot's own, for handles of several sizes: the same with handle_bytes 0, and the sizes (u64) before
+//             the handles. PyTorch refuses it as ill-formed.
+// What torch 2.11 to 2.15 write was looked at. Version 3, from 2.13 on, has eight bytes more behind the header of kind
+// 'e': which of the two the handles are, and four of padding, which torch leaves as they happen to be.
 inline constexpr char kIpcVersion = TORCH_VERSION_MINOR >= 13 ? 3 : 2;
 inline constexpr char kIpcSegment = 'c';
 inline constexpr char kIpcExpandable = 'e';
