@@ -216,6 +216,50 @@ std::string_view tag_of(const char* function, const char* tag) {
   return tag;
 }
 
+// Of memory that lies in one piece.
+cachalot_shared_t to_c(const SharedMemory& memory) {
+  static_assert(sizeof(cachalot_shared_t::bytes) == sizeof(IpcHandle) &&
+                sizeof(cachalot_shared_t::bytes) == sizeof(ShareableHandle::fabric));
+  cachalot_shared_t shared{};
+  shared.descriptor = -1;
+  shared.offset = memory.offset;
+  shared.size = memory.bytes;
+  if (memory.handles.empty()) {
+    shared.kind = CACHALOT_SHARED_SEGMENT;
+    std::ranges::copy(memory.segment.bytes, shared.bytes);
+    return shared;
+  }
+  const SharedMemory::Handle& handle = memory.handles.front();
+  const bool is_fabric = handle.shared.kind == ShareableHandle::Kind::fabric;
+  shared.kind = is_fabric ? CACHALOT_SHARED_FABRIC : CACHALOT_SHARED_DESCRIPTOR;
+  shared.handle_size = handle.bytes;
+  if (is_fabric) std::ranges::copy(handle.shared.fabric, shared.bytes);
+  if (!is_fabric) shared.descriptor = handle.shared.descriptor;
+  return shared;
+}
+
+SharedMemory from_c(const cachalot_shared_t& shared) {
+  SharedMemory memory;
+  memory.offset = shared.offset;
+  memory.bytes = shared.size;
+  switch (shared.kind) {
+    case CACHALOT_SHARED_SEGMENT:
+      std::ranges::copy(shared.bytes, memory.segment.bytes);
+      return memory;
+    case CACHALOT_SHARED_DESCRIPTOR:
+    case CACHALOT_SHARED_FABRIC:
+      break;
+    default:
+      throw InvalidArgument(fmt::format("shared memory of kind {}: it is one of CACHALOT_SHARED_*", shared.kind));
+  }
+  SharedMemory::Handle& handle = memory.handles.emplace_back();
+  handle.bytes = shared.handle_size;
+  handle.shared.descriptor = shared.descriptor;
+  if (shared.kind == CACHALOT_SHARED_FABRIC) handle.shared.kind = ShareableHandle::Kind::fabric;
+  std::ranges::copy(shared.bytes, handle.shared.fabric.begin());
+  return memory;
+}
+
 // For the caller to free.
 char* copy_of(const std::string& text) {
   char* const copy = static_cast<char*>(std::malloc(text.size() + 1));
@@ -232,6 +276,17 @@ using namespace cachalot;
 void* cachalot_malloc(size_t size, int device, cudaStream_t stream) {
   return value_or<void*>(nullptr, [&] {
     void* const ptr = allocator().allocate(size, device, stream);
+    last_error = "";
+    return ptr;
+  });
+}
+
+void* cachalot_malloc_with_flags(size_t size, int device, cudaStream_t stream, unsigned int flags) {
+  return value_or<void*>(nullptr, [&] {
+    CACHALOT_REQUIRE((flags & ~unsigned{CACHALOT_CONTIGUOUS}) == 0,
+                     "flags {:#x}: CACHALOT_CONTIGUOUS (0x1) is all there is", flags);
+    const AllocateOptions options{.contiguous = (flags & CACHALOT_CONTIGUOUS) != 0};
+    void* const ptr = allocator().allocate(size, device, stream, options);
     last_error = "";
     return ptr;
   });
@@ -276,6 +331,28 @@ int cachalot_record_stream(void* ptr, cudaStream_t stream) {
   return guarded([&] {
     if (ptr != nullptr) allocator().record_stream(ptr, stream);
   });
+}
+
+int cachalot_share(const void* ptr, cachalot_shared_t* out) {
+  return guarded([&] {
+    CACHALOT_REQUIRE(out != nullptr, "cachalot_share: out is NULL; it must point to a cachalot_shared_t");
+    *out = to_c(allocator().share_contiguous(ptr));
+  });
+}
+
+void* cachalot_open_shared(const cachalot_shared_t* shared, int device) {
+  return value_or<void*>(nullptr, [&] {
+    CACHALOT_REQUIRE(shared != nullptr, "cachalot_open_shared: shared is NULL; it must point to a cachalot_shared_t");
+    return allocator().open_shared(from_c(*shared), device);
+  });
+}
+
+int cachalot_close_shared(void* base) {
+  return guarded([&] { allocator().close_shared(base); });
+}
+
+int cachalot_enable_peer_access(int device, int peer) {
+  return guarded([&] { allocator().enable_peer_access(device, peer); });
 }
 
 int cachalot_set_memory_fraction(double fraction, int device) {

@@ -46,6 +46,10 @@ void* CachingAllocator::allocate(std::size_t bytes, int device, Stream stream) {
   return at(device).allocate(bytes, stream);
 }
 
+void* CachingAllocator::allocate(std::size_t bytes, int device, Stream stream, const AllocateOptions& options) {
+  return options.contiguous ? at(device).allocate_contiguous(bytes, stream) : at(device).allocate(bytes, stream);
+}
+
 void CachingAllocator::deallocate(void* ptr) {
   if (ptr == nullptr) return;
   Block* block = page_map_->find(as_address(ptr));
@@ -125,6 +129,50 @@ int CachingAllocator::device_of(const void* ptr) const {
 
 void CachingAllocator::empty_cache(int device, PoolId pool) {
   for (DeviceAllocator* allocator : selected(device)) allocator->empty_cache(pool);
+}
+
+// --- other processes, other GPUs --------------------------------------------------------------------------------------
+
+std::size_t CachingAllocator::handle_count(const void* ptr) const {
+  if (const Block* block = page_map_->find(as_address(ptr))) {
+    if (const auto count = owner_of(*block).handle_count(*block, ptr)) return *count;
+  }
+  throw_not_live(ptr);
+}
+
+SharedMemory CachingAllocator::share(const void* ptr) {
+  if (const Block* block = page_map_->find(as_address(ptr))) {
+    if (auto memory = owner_of(*block).share(*block, ptr)) return *std::move(memory);
+  }
+  throw_not_live(ptr);
+}
+
+SharedMemory CachingAllocator::share_contiguous(const void* ptr) {
+  const std::size_t handles = handle_count(ptr);
+  CACHALOT_REQUIRE(
+      handles == 1,
+      "the allocation at {} lies in {} handles, not in one: ask for it as contiguous (CACHALOT_CONTIGUOUS)", ptr,
+      handles);
+  return share(ptr);
+}
+
+void* CachingAllocator::open_shared(const SharedMemory& memory, int device) {
+  return reinterpret_cast<void*>(at(device).open_shared(memory));
+}
+
+void CachingAllocator::close_shared(void* base) {
+  for (const auto& allocator : devices_) {
+    if (allocator->close_shared(as_address(base))) return;
+  }
+  throw InvalidArgument(fmt::format("{} is not open: open_shared did not return it, or it was closed already", base));
+}
+
+void CachingAllocator::enable_peer_access(int device, int peer) {
+  DeviceAllocator& user = at(device);
+  DeviceAllocator& owner = at(peer);
+  CACHALOT_REQUIRE(device != peer, "peer access of device {} to itself: a peer is another device", device);
+  user.enable_access_to(peer);
+  owner.open_to(device);
 }
 
 // --- figures --------------------------------------------------------------------------------------------------------

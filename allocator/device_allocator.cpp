@@ -20,7 +20,9 @@ DeviceAllocator::DeviceAllocator(std::shared_ptr<Device> device, PageMap& page_m
     : heap_(device->index(), page_map),
       device_(std::move(device)),
       index_(device_->index()),
-      frees_(*device_, mutex_, [this](Block& block) { finish_waiting(block); }) {
+      frees_(*device_, mutex_, [this](Block& block) { finish_waiting(block); }),
+      exported_(*device_),
+      imported_(*device_) {
   choose_heap(options);
   apply(options);
   counters_.max_split_size = options.max_split_size == Options::kUnlimited ? -1 : as_signed(options.max_split_size);
@@ -55,7 +57,7 @@ CACHALOT_FAST_PATH DeviceAllocator::Request DeviceAllocator::make_request(std::s
   BlockPool* pool = &default_pools_[static_cast<std::size_t>(pool_kind(rounded))];
   if ((rare_ & kRedirecting) != 0) [[unlikely]]
     pool = &pool_for(pool->kind(), stream);
-  return {bytes, rounded, &pool->arena(stream)};
+  return {.bytes = bytes, .rounded = rounded, .arena = &pool->arena(stream)};
 }
 
 CACHALOT_FAST_PATH bool DeviceAllocator::splits(const Block& block, Request request) const {
@@ -107,6 +109,23 @@ void* DeviceAllocator::allocate(std::size_t bytes, Stream stream) {
 // The recorder is called before the lock is taken: it may be slow.
 void* DeviceAllocator::allocate_with_context(std::size_t bytes, Stream stream) {
   return allocate(bytes, stream, gather_context(HistoryOptions::Contexts::state));
+}
+
+// Off the fast path: allocate, but for where the block is looked for. Memory of the device's malloc is one piece always.
+void* DeviceAllocator::allocate_contiguous(std::size_t bytes, Stream stream) {
+  if (pages_ == nullptr || bytes == 0 || bytes >= kMaxRequestBytes) return allocate(bytes, stream);
+  const Context context = gather_context(HistoryOptions::Contexts::state);
+  const Lock lock(mutex_);
+  if ((rare_ & kBypassed) != 0) return allocate_uncached(bytes);
+  prepare(stream);
+  Request request = make_request(bytes, stream);
+  request.contiguous = is_paged(request.pool());
+  Block* block = find_in_arena(request);
+  if (block == nullptr) block = &obtain(request, context);
+  if (!request.contiguous) return hand_out(*block, request.rounded, bytes, splits(*block, request), context);
+  const Address begin = *pages_->room_in_one_handle(*block, request.rounded);
+  Block& part = pages_->set_apart(*block, begin, begin + request.rounded);
+  return hand_out(part, request.rounded, bytes, /*split=*/false, context);
 }
 
 void DeviceAllocator::take_exactly(Block& block, std::size_t bytes) {

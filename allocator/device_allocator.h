@@ -4,6 +4,7 @@
 //   device_allocator.cpp   malloc and free, the fast path
 //   device_pages.cpp       the slow path over the page heap: streams, and where a request goes
 //   device_page_calls.cpp  the same: what the driver is asked for, and how pages go back
+//   device_sharing.cpp     allocations in one handle, other processes, other GPUs
 //   device_growth.cpp      the slow path over segments: grow, collect garbage, give back segments, synchronize
 //   out_of_memory.cpp      who is told, and what the message says
 //   private_pools.cpp      pools, redirection, checkpoints
@@ -37,8 +38,10 @@
 #include "cachalot/options.h"
 #include "cachalot/out_of_memory.h"
 #include "cachalot/private_pool.h"
+#include "cachalot/shared_memory.h"
 #include "cachalot/snapshot.h"
 #include "cachalot/stats.h"
+#include "device/sharing.h"
 #include "observe/counters.h"
 #include "observe/history.h"
 #include "pages/page_heap.h"
@@ -80,6 +83,7 @@ class DeviceAllocator {
 
   // Contracts are those of CachingAllocator's methods of the same names.
   void* allocate(std::size_t bytes, Stream stream);
+  void* allocate_contiguous(std::size_t bytes, Stream stream);
   // `block` is what the page map says of `ptr`; false when `ptr` is not a live allocation of it: nothing was done.
   bool deallocate(Block& block, const void* ptr);
   // Throws InvalidArgument when `bytes` is not what was asked for.
@@ -112,6 +116,14 @@ class DeviceAllocator {
   // nullopt when `ptr` is not a live allocation of `block`.
   std::optional<Segment> base_allocation(const Block& block, const void* ptr) const;
   std::optional<Sizes> sizes(const Block& block, const void* ptr) const;
+  std::optional<std::size_t> handle_count(const Block& block, const void* ptr) const;
+  std::optional<SharedMemory> share(const Block& block, const void* ptr);
+  // Where the segment or the first handle begins.
+  Address open_shared(const SharedMemory& memory);
+  bool close_shared(Address base);  // false: it is not open
+  // Work of this device may use the malloc memory of `peer`; work of `peer` may use this device's memory of the page heap.
+  void enable_access_to(int peer);
+  void open_to(int peer);
   // What is at `ptr`, for messages: "is free", "lies inside the allocation at 0x…", …; "" when it is not this device's.
   std::string describe(const void* ptr) const;
 
@@ -149,9 +161,10 @@ class DeviceAllocator {
  private:
   // What a malloc asks for, once the policy has spoken. Passed by value, so that it stays in registers.
   struct Request {
-    std::size_t bytes;    // asked for
-    std::size_t rounded;  // the block wanted
-    Arena* arena;         // pool and stream
+    std::size_t bytes;        // asked for
+    std::size_t rounded;      // the block wanted
+    Arena* arena;             // pool and stream
+    bool contiguous = false;  // of the page heap: in one handle
     BlockPool& pool() const { return arena->pool; }
     Stream stream() const { return arena->stream; }
   };
@@ -182,6 +195,7 @@ class DeviceAllocator {
     std::size_t bytes;
     std::vector<Address> views;
   };
+  enum class Whose { ordered, anybodys };  // memory whose last use comes before the stream's next work; or any
   class BackingCalls;
   // Holds slow_mutex_ for a stretch of a function that holds mutex_.
   class SlowSection;
@@ -248,6 +262,14 @@ class DeviceAllocator {
   void observe_memory(Change::Action action, Address address, std::size_t bytes, const Arena& arena,
                       const Context& context);
 
+  // allocations in one handle (device_sharing.cpp)
+  Block* find_in_arena(Request request);
+  Block* find_contiguous(Request request, const Arena& arena, Whose whose) const;
+  Block* find_contiguous(Request request, Whose whose) const;
+  Block* search_contiguous(Request request);
+  Block* search_or_create_contiguous(Request request, const Context& context);
+  Block* obtain_contiguous(Request request, const Context& context);
+
   // slow path over the page heap (device_pages.cpp); slow_mutex_ is held
   void choose_heap(const Options& options);
   bool is_paged(const BlockPool& pool) const {
@@ -260,13 +282,15 @@ class DeviceAllocator {
   void refresh_clocks();
   bool event_is_done(Event event);
   void wait_for_stream(StreamClock& waiter, StreamClock& other);
+  bool may_wait_for_others(Request request) const;
   bool wait_for_a_better(Request request, StreamClock& clock, const std::optional<BackingPlan>& plan);
   void drop_stale_views();
   void drop_done_views();
   void finish_all_work();
-  enum class Whose { ordered, anybodys };  // memory whose last use comes before the stream's next work; or any
   bool may_take(const Block& block, Stream stream, Whose whose) const;
   Block* obtain_from_pages(Request request, const Context& context);
+  void catch_up(Request request);
+  void wait_and_give_back(Request request);
   Block* search_fragments(Request request);
   Block* take_page(Request request);
   void return_whole_pages();
@@ -318,7 +342,7 @@ class DeviceAllocator {
 
   // sleeping_pools.cpp; slow_mutex_ is held
   std::string name_of(const PrivatePool& pool) const;
-  void require_awake(const PrivatePool* pool) const;
+  void require_awake(const PrivatePool* pool, const char* done = "allocated") const;
   PrivatePool* find_sleeper(PoolId id, const char* call) const;
   std::vector<HandleId> handles_of(const PrivatePool& pool, bool asleep) const;
   std::size_t bytes_of(const std::vector<HandleId>& handles) const;
@@ -388,6 +412,11 @@ class DeviceAllocator {
   std::size_t orphan_bytes_ = 0;          // of held_bytes_
   std::size_t moving_bytes_ = 0;          // reserved, and in no block just now: on the way from one hole to another
   std::vector<void*> spare_host_memory_;  // pinned, and to be given back
+
+  // What others may use, and what of theirs is open here: guarded by slow_mutex_ alone.
+  std::vector<int> peers_;  // devices to which the page heap's mappings are open
+  ExportedHandles exported_;
+  ImportedMemory imported_;
 
   std::map<PoolId, std::unique_ptr<PrivatePool>> pools_;
   std::vector<Redirect> redirects_;

@@ -12,15 +12,17 @@ namespace cachalot {
 // --- getting memory -------------------------------------------------------------------------------------------------
 
 Block& DeviceAllocator::obtain(Request request, const Context& context) {
-  if (is_paged(request.pool())) {  // what is free beside large blocks takes no slow path
+  if (is_paged(request.pool()) && !request.contiguous) {  // what is free beside large blocks takes no slow path
     if (Block* block = search_fragments(request)) return *block;
   }
   const PoolHold hold(request.pool().owner());
   if (run_free_memory_callbacks()) {
     require_awake(request.pool().owner());
-    if (Block* block = find_free(request)) return *block;
+    if (Block* block = find_in_arena(request)) return *block;
   }
-  Block* block = is_paged(request.pool()) ? obtain_from_pages(request, context) : obtain_from_device(request, context);
+  Block* block = request.contiguous         ? obtain_contiguous(request, context)
+                 : is_paged(request.pool()) ? obtain_from_pages(request, context)
+                                            : obtain_from_device(request, context);
   if (block != nullptr) return *block;
   throw_out_of_memory(request, context);
 }
@@ -118,7 +120,7 @@ Block* DeviceAllocator::borrow_from_pools(Request request) {
     if (owner == nullptr || owner->is_asleep) continue;
     Request borrowed = request;
     borrowed.arena = &(request.pool().kind() == PoolKind::small ? owner->small : owner->large).arena(request.stream());
-    if (Block* block = find_free(borrowed)) return block;
+    if (Block* block = find_in_arena(borrowed)) return block;
   }
   return nullptr;
 }

@@ -15,8 +15,8 @@ namespace cachalot {
 // The driver's part of a plan. What fails half-way is undone at once; what cannot even be undone is left in `orphans`.
 class DeviceAllocator::BackingCalls {
  public:
-  BackingCalls(Device& device, const BackingPlan& plan, const PhysicalPages& pages)
-      : device_(device), plan_(plan), pages_(pages) {}
+  BackingCalls(Device& device, const std::vector<int>& peers, const BackingPlan& plan, const PhysicalPages& pages)
+      : device_(device), peers_(peers), plan_(plan), pages_(pages) {}
 
   // False: no memory. Throws CudaError. In both cases nothing new is mapped.
   bool make() {
@@ -87,7 +87,7 @@ class DeviceAllocator::BackingCalls {
       Address end = mapped_[i].at;
       const Address begin = end;
       while (i < mapped_.size() && mapped_[i].at == end) end += mapped_[i++].bytes;
-      device_.set_access(begin, end - begin);
+      device_.set_access(begin, end - begin, peers_);
     }
   }
 
@@ -113,6 +113,7 @@ class DeviceAllocator::BackingCalls {
   }
 
   Device& device_;
+  const std::vector<int>& peers_;
   const BackingPlan& plan_;
   const PhysicalPages& pages_;
   std::vector<Mapped> mapped_;
@@ -130,7 +131,7 @@ Block* DeviceAllocator::carry_out(const std::optional<BackingPlan>& maybe, Reque
   for (const PageHeap::Left& part : left) moving += part.bytes;
   moving_bytes_ += moving;
 
-  BackingCalls calls(*device_, plan, pages_->pages());
+  BackingCalls calls(*device_, peers_, plan, pages_->pages());
   bool backed = false;
   std::exception_ptr error;
   try {
@@ -242,6 +243,7 @@ void DeviceAllocator::free_orphan(Orphan orphan) {
     }
     if (orphan.memory == 0) return;
     const Unlocked unlocked(mutex_);
+    exported_.forget(orphan.memory);
     device_->release(orphan.memory);
   } catch (...) {
     orphans_.push_back(std::move(orphan));

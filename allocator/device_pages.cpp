@@ -181,10 +181,7 @@ Block* DeviceAllocator::obtain_from_pages(Request request, const Context& contex
   return_whole_pages();
   if (Block* block = search_fragments(request)) return block;
   StreamClock& clock = clock_of(request.stream());
-  request.arena->epoch = clock.epoch();  // if it has no memory yet, it has missed the epochs until now
-  if ((rare_ & kAging) != 0 && !capturing()) collect_idle_pages();
-  refresh_clocks();
-  drop_stale_views();
+  catch_up(request);
 
   Block* block = search(request);  // freed while the lock was let go
   if (block != nullptr) return block;
@@ -200,17 +197,30 @@ Block* DeviceAllocator::obtain_from_pages(Request request, const Context& contex
   const bool synchronized = synchronize_frees(nullptr);
   if (synchronized) block = search(request);
   if (block != nullptr) return block;
-  finish_all_work();
-  release_unused_pools({});
-  free_orphans();
-  ++counters_.num_alloc_retries;
-  if ((rare_ & kObserved) != 0) observe({.action = Change::Action::retry, .pool_kind = request.pool().kind()});
+  wait_and_give_back(request);
   if ((block = search(request)) != nullptr) return block;
   if ((block = take_over(request)) != nullptr) return block;
   if ((block = bring_together_or_create(request, clock, context)) != nullptr) return block;
   release_default_pools();  // what is idle there cannot come to this request
   if ((block = search(request)) != nullptr) return block;
   return bring_together_or_create(request, clock, context);
+}
+
+// What is to be known and done before anything is planned. Lets the lock go.
+void DeviceAllocator::catch_up(Request request) {
+  request.arena->epoch = clock_of(request.stream()).epoch();  // if it has no memory yet, it missed the epochs until now
+  if ((rare_ & kAging) != 0 && !capturing()) collect_idle_pages();
+  refresh_clocks();
+  drop_stale_views();
+}
+
+// The recovery of a request that cannot be served: afterwards everything idle may serve it.
+void DeviceAllocator::wait_and_give_back(Request request) {
+  finish_all_work();
+  release_unused_pools({});
+  free_orphans();
+  ++counters_.num_alloc_retries;
+  if ((rare_ & kObserved) != 0) observe({.action = Change::Action::retry, .pool_kind = request.pool().kind()});
 }
 
 // A small request may lie in what is left of a page beside large blocks.
@@ -296,8 +306,8 @@ Placement DeviceAllocator::placement(Request request, Whose whose, bool may_move
 Block* DeviceAllocator::bring_together_or_create(Request request, StreamClock& clock, const Context& context) {
   if (request.rounded > device_->properties().total_bytes) return nullptr;
   std::optional<BackingPlan> plan = placement(request, Whose::ordered).best(/*may_grow=*/true);
-  const bool may_wait = request.pool().owner() == nullptr && clocks_.size() > 1 && options_.cross_stream == "wait";
-  if (may_wait && !capturing() && (!plan || plan->calls_driver()) && wait_for_a_better(request, clock, plan)) {
+  const bool may_gain = !plan || plan->calls_driver();
+  if (may_gain && may_wait_for_others(request) && wait_for_a_better(request, clock, plan)) {
     if (Block* block = take_over(request)) return block;
     plan = placement(request, Whose::ordered).best(/*may_grow=*/true);
   }
@@ -308,6 +318,10 @@ Block* DeviceAllocator::bring_together_or_create(Request request, StreamClock& c
   Block* block = carry_out(plan, request, context);
   if (block != nullptr || !plan || plan->new_pages == 0) return block;
   return carry_out(placement(request, Whose::ordered).best(/*may_grow=*/false), request, context);
+}
+
+bool DeviceAllocator::may_wait_for_others(Request request) const {
+  return request.pool().owner() == nullptr && clocks_.size() > 1 && options_.cross_stream == "wait" && !capturing();
 }
 
 // Waits for the streams whose memory would serve better than the plan; false: none would.

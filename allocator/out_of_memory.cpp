@@ -87,10 +87,10 @@ std::string DeviceAllocator::explain_use(Request request) const {
   });
   const auto bytes = [](std::int64_t value) { return format_bytes(static_cast<std::size_t>(value)); };
   std::string text = fmt::format(
-      "The request was for {}. {} is allocated (of which {} was requested) and {} is reserved; {} is reserved but "
+      "The request was for {}{}. {} is allocated (of which {} was requested) and {} is reserved; {} is reserved but "
       "unallocated",
-      format_bytes(request.bytes), bytes(counters_.allocated_bytes()), bytes(counters_.requested_bytes()),
-      bytes(counters_.reserved_bytes()), format_bytes(all.bytes));
+      format_bytes(request.bytes), request.contiguous ? " in one handle" : "", bytes(counters_.allocated_bytes()),
+      bytes(counters_.requested_bytes()), bytes(counters_.reserved_bytes()), format_bytes(all.bytes));
   if (in_private_pools.bytes != 0)
     text += fmt::format(" ({} of it in private pools)", format_bytes(in_private_pools.bytes));
   text += fmt::format(". The largest free block this stream could use is {}", format_bytes(here.largest));

@@ -47,10 +47,10 @@ std::string DeviceAllocator::name_of(const PrivatePool& pool) const {
                           : fmt::format("tag '{}'", pool.tag);
 }
 
-void DeviceAllocator::require_awake(const PrivatePool* pool) const {
+void DeviceAllocator::require_awake(const PrivatePool* pool, const char* done) const {
   CACHALOT_REQUIRE(pool == nullptr || !pool->is_asleep,
-                   "{} is asleep on device {}: nothing can be allocated from it before restore_physical",
-                   name_of(*pool), index_);
+                   "{} is asleep on device {}: nothing can be {} from it before restore_physical", name_of(*pool),
+                   index_, done);
 }
 
 // nullptr: there is no such pool.
@@ -304,7 +304,7 @@ void DeviceAllocator::map_again(HandleId id, MemoryHandle memory) {
 void DeviceAllocator::set_access(const std::vector<HandleId>& handles) {
   for (const PageHeap::Run& run : pages_->runs_of(handles)) {
     const Unlocked unlocked(mutex_);
-    device_->set_access(run.begin, run.bytes);
+    device_->set_access(run.begin, run.bytes, peers_);
   }
 }
 

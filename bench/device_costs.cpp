@@ -90,16 +90,16 @@ void measure_virtual_memory(Device& device, std::size_t bytes) {
     for (std::size_t i = 0; i < kBlocks; ++i) samples.time([&] { device.unmap(at + i * bytes, bytes); });
   };
   map_all(range, maps);
-  for (std::size_t i = 0; i < kBlocks; ++i) access_each.time([&] { device.set_access(range + i * bytes, bytes); });
+  for (std::size_t i = 0; i < kBlocks; ++i) access_each.time([&] { device.set_access(range + i * bytes, bytes, {}); });
   map_all(second_range, second_maps);
   for (std::size_t i = 0; i < kBlocks; ++i)
-    second_access.time([&] { device.set_access(second_range + i * bytes, bytes); });
+    second_access.time([&] { device.set_access(second_range + i * bytes, bytes, {}); });
   unmap_all(second_range, unmaps);
   unmap_all(range, unmaps);
   for (int round = 0; round < 5; ++round) {
     Samples ignored;
     map_all(range, ignored);
-    access_whole.time([&] { device.set_access(range, range_bytes); });
+    access_whole.time([&] { device.set_access(range, range_bytes, {}); });
     unmap_all(range, ignored);
   }
   for (const MemoryHandle handle : handles) releases.time([&] { device.release(handle); });

@@ -52,7 +52,7 @@ using namespace cachalot;
 void* cachalot_malloc(std::size_t size, int device, Stream stream) {
   if (size == 0) return nullptr;
   try {
-    return allocator().allocate(size, device, stream);
+    return Process::instance().allocate(size, device, stream);
   } catch (const OutOfMemory& error) {
     Process::instance().throw_out_of_memory(error.what());
   }
@@ -105,6 +105,10 @@ int cachalot_plug_settings(const char* settings, char* error, std::size_t capaci
     Process::instance().set_base(std::string_view(settings));
     return 0;
   });
+}
+
+int cachalot_plug_set_contiguous(int contiguous, char* error, std::size_t capacity) {
+  return guarded(error, capacity, [&] { return Process::instance().set_contiguous(contiguous != 0) ? 1 : 0; });
 }
 
 int cachalot_plug_empty_cache(int device, char* error, std::size_t capacity) {

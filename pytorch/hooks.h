@@ -39,6 +39,8 @@ CACHALOT_EXPORT int cachalot_plug_configure(const char* options, char* error, st
 // torch's own settings, in place of PYTORCH_CUDA_ALLOC_CONF and of those given before; what cachalot does not know in them
 // is left out with a line on stderr.
 CACHALOT_EXPORT int cachalot_plug_settings(const char* settings, char* error, std::size_t capacity);
+// Whether the calling thread's allocations from now on lie in one physical handle each. Returns whether they did: 0 or 1.
+CACHALOT_EXPORT int cachalot_plug_set_contiguous(int contiguous, char* error, std::size_t capacity);
 CACHALOT_EXPORT int cachalot_plug_empty_cache(int device, char* error, std::size_t capacity);  // -1: every device
 CACHALOT_EXPORT int cachalot_plug_reset_peak(int device, char* error, std::size_t capacity);
 CACHALOT_EXPORT int cachalot_plug_reset_accumulated(int device, char* error, std::size_t capacity);

@@ -16,7 +16,7 @@ class ProcessPlug final : public Plug {
   void start() override { allocator(); }
 
   void* allocate(std::size_t bytes, int device, Stream stream) override {
-    return allocator().allocate(bytes, device, stream);
+    return process_.allocate(bytes, device, stream);
   }
   void deallocate(void* ptr) override { allocator().deallocate(ptr); }
   void record_stream(void* ptr, Stream stream) override { allocator().record_stream(ptr, stream); }
@@ -38,6 +38,11 @@ class ProcessPlug final : public Plug {
   }
   int device_of(const void* ptr) const override { return allocator().device_of(ptr); }
   bool has_virtual_memory() const override { return uses_pages(allocator().options()); }
+
+  SharedMemory share(const void* ptr) override { return allocator().share(ptr); }
+  void* open_shared(const SharedMemory& memory, int device) override { return allocator().open_shared(memory, device); }
+  void close_shared(void* base) override { allocator().close_shared(base); }
+  void enable_peer_access(int device, int peer) override { allocator().enable_peer_access(device, peer); }
 
   void set_memory_fraction(double fraction, int device) override { allocator().set_memory_fraction(fraction, device); }
   double memory_fraction(int device) const override { return allocator().memory_fraction(device); }

@@ -18,6 +18,7 @@
 #include "cachalot/out_of_memory.h"
 #include "cachalot/pool_id.h"
 #include "cachalot/private_pool.h"
+#include "cachalot/shared_memory.h"
 #include "cachalot/snapshot.h"
 #include "cachalot/stats.h"
 
@@ -30,7 +31,7 @@ inline void copy_text(std::string_view text, char* out, std::size_t capacity) {
 }
 
 // Changes with this interface: an adapter refuses a library with another number.
-inline constexpr int kPlugVersion = 2;
+inline constexpr int kPlugVersion = 3;
 
 class Plug {
  public:
@@ -62,6 +63,11 @@ class Plug {
   virtual int device_of(const void* ptr) const = 0;  // -1: not a live allocation of ours
   // Whether memory may be virtual memory, and not cudaMalloc's: the page heap's.
   virtual bool has_virtual_memory() const = 0;
+
+  virtual SharedMemory share(const void* ptr) = 0;
+  virtual void* open_shared(const SharedMemory& memory, int device) = 0;
+  virtual void close_shared(void* base) = 0;
+  virtual void enable_peer_access(int device, int peer) = 0;
 
   virtual void set_memory_fraction(double fraction, int device) = 0;
   virtual double memory_fraction(int device) const = 0;

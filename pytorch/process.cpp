@@ -120,6 +120,11 @@ void Process::set_caching_enabled(bool enabled) {
   if (!is_caching_off_by_environment()) allocator().set_caching_enabled(enabled);
 }
 
+bool Process::set_contiguous(bool contiguous) {
+  if (contiguous != contiguous_here_) contiguous_threads_ += contiguous ? 1 : -1;
+  return std::exchange(contiguous_here_, contiguous);
+}
+
 void Process::throw_out_of_memory(const char* message) const {
   if (const Plug::Thrower thrower = thrower_.load()) thrower(message);
   throw std::runtime_error(message);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <atomic>
+#include <cstddef>
 #include <mutex>
 #include <string>
 #include <string_view>
@@ -21,6 +22,16 @@ class Process {
     CachingAllocator* const made = allocator_.load(std::memory_order_acquire);
     return made != nullptr ? *made : make();
   }
+
+  // As CachingAllocator::allocate; in one handle where this thread has asked for that.
+  void* allocate(std::size_t bytes, int device, Stream stream) {
+    if (contiguous_threads_.load(std::memory_order_relaxed) == 0 || !contiguous_here_) [[likely]] {
+      return allocator().allocate(bytes, device, stream);
+    }
+    return allocator().allocate(bytes, device, stream, {.contiguous = true});
+  }
+  // Whether this thread's allocations from now on lie in one handle each; returns whether they did so far.
+  bool set_contiguous(bool contiguous);
 
   // What lies under the environment's CACHALOT_CONF and amend's text: PYTORCH_CUDA_ALLOC_CONF as somebody read it. Once
   // the allocator is made, its heap stays: expandable_segments, which programs turn on and off, is then left as it is,
@@ -50,6 +61,8 @@ class Process {
   std::string amendment_;
   bool told_of_heap_ = false;
   std::atomic<Plug::Thrower> thrower_{nullptr};
+  std::atomic<int> contiguous_threads_{0};  // spares others a look at their own: one that ends may stay counted
+  static inline thread_local bool contiguous_here_ = false;
 };
 
 }  // namespace cachalot

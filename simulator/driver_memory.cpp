@@ -1,5 +1,6 @@
 // The driver's functions about memory: virtual memory, allocations, copies, pointers.
 #include <cstring>
+#include <vector>
 
 #include "device/cuda_codes.h"
 #include "simulator/calls.h"
@@ -164,15 +165,30 @@ CUresult cuMemUnmap(CUdeviceptr address, size_t bytes) {
 
 CUresult cuMemSetAccess(CUdeviceptr address, size_t bytes, const CUmemAccessDesc* access, size_t count) {
   return driver_call([&](Process& process) {
+    const DeviceState& owner = process.owner("cuMemSetAccess", address);
+    std::vector<int> peers;
     for (std::size_t i = 0; i < count; ++i) {
       if (access[i].location.type != CU_MEM_LOCATION_TYPE_DEVICE) return cudaErrorNotSupported;
-      process.device(access[i].location.id);
+      const int device = process.device(access[i].location.id).ordinal;
+      if (device != owner.ordinal) peers.push_back(device);
       if (access[i].flags != CU_MEM_ACCESS_FLAGS_PROT_READWRITE) {
         note_not_simulated("cuMemSetAccess with an access other than CU_MEM_ACCESS_FLAGS_PROT_READWRITE");
         return cudaErrorNotSupported;
       }
     }
-    process.simulated(process.owner("cuMemSetAccess", address).ordinal).set_access(address, bytes);
+    process.simulated(owner.ordinal).set_access(address, bytes, peers);
+    return cudaSuccess;
+  });
+}
+
+CUresult cuMemGetAccess(unsigned long long* flags, const CUmemLocation* location, CUdeviceptr address) {
+  return driver_call([&](Process& process) {
+    if (location->type != CU_MEM_LOCATION_TYPE_DEVICE) return cudaErrorNotSupported;
+    const int device = process.device(location->id).ordinal;
+    const DeviceState& owner = process.owner("cuMemGetAccess", address);
+    const MemoryAt memory = *owner.simulated->memory_at(address);
+    const bool may = device == owner.ordinal ? memory.accessible : (memory.peers >> device & 1) != 0;
+    *flags = may ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE : CU_MEM_ACCESS_FLAGS_PROT_NONE;
     return cudaSuccess;
   });
 }

@@ -59,6 +59,12 @@ const char* cuda_name(DeviceCall call) {
       return "cudaIpcOpenMemHandle";
     case DeviceCall::ipc_close:
       return "cudaIpcCloseMemHandle";
+    case DeviceCall::export_handle:
+      return "cuMemExportToShareableHandle";
+    case DeviceCall::import_handle:
+      return "cuMemImportFromShareableHandle";
+    case DeviceCall::enable_peer_access:
+      return "cudaDeviceEnablePeerAccess";
     case DeviceCall::kCount:
       break;
   }

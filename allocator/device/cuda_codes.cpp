@@ -8,6 +8,8 @@ const char* cuda_code_name(int code) {
       return "cudaErrorInvalidValue";
     case CudaCode::memory_allocation:
       return "cudaErrorMemoryAllocation";
+    case CudaCode::invalid_device:
+      return "cudaErrorInvalidDevice";
     case CudaCode::device_uninitialized:
       return "cudaErrorDeviceUninitialized";
     case CudaCode::invalid_resource_handle:

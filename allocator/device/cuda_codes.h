@@ -11,6 +11,7 @@ namespace cachalot {
 enum class CudaCode : int {
   invalid_value = 1,
   memory_allocation = 2,
+  invalid_device = 101,
   device_uninitialized = 201,  // opening an IPC handle in the process that made it
   invalid_resource_handle = 400,
   illegal_state = 401,

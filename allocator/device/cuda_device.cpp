@@ -32,6 +32,9 @@ struct Driver {
   PFN_cuMemMap_v10020 map = nullptr;
   PFN_cuMemUnmap_v10020 unmap = nullptr;
   PFN_cuMemSetAccess_v10020 set_access = nullptr;
+  PFN_cuMemExportToShareableHandle_v10020 export_handle = nullptr;
+  PFN_cuMemImportFromShareableHandle_v10020 import_handle = nullptr;
+  PFN_cuMemGetAllocationPropertiesFromHandle_v10020 get_properties = nullptr;
 };
 
 // Reports a failed runtime call, and clears it, so that nobody sees it a second time.
@@ -73,6 +76,9 @@ Driver load_driver() {
   find("cuMemMap", 10020, driver.map);
   find("cuMemUnmap", 10020, driver.unmap);
   find("cuMemSetAccess", 10020, driver.set_access);
+  find("cuMemExportToShareableHandle", 10020, driver.export_handle);
+  find("cuMemImportFromShareableHandle", 10020, driver.import_handle);
+  find("cuMemGetAllocationPropertiesFromHandle", 10020, driver.get_properties);
   return driver;
 }
 
@@ -142,11 +148,24 @@ bool has_attribute(int ordinal, CUdevice_attribute attribute) {
   return value != 0;
 }
 
-CUmemAllocationProp allocation_properties(int ordinal, bool rdma_capable) {
+// The best way of sharing that the device has: by fabric, by file, by none. Not every driver refuses a kind of handle that
+// it cannot export, so its attributes are asked; one older than an attribute has not what it is about.
+CUmemAllocationHandleType shareable_kind(int ordinal) {
+  const auto has = [&](CUdevice_attribute attribute) {
+    int value = 0;
+    return driver().device_get_attribute(&value, attribute, ordinal) == CUDA_SUCCESS && value != 0;
+  };
+  if (has(CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_FABRIC_SUPPORTED)) return CU_MEM_HANDLE_TYPE_FABRIC;
+  if (!has(CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED)) return CU_MEM_HANDLE_TYPE_NONE;
+  return CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+}
+
+CUmemAllocationProp allocation_properties(int ordinal, bool rdma_capable, CUmemAllocationHandleType kind) {
   CUmemAllocationProp properties{};
   properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
   properties.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
   properties.location.id = ordinal;
+  properties.requestedHandleTypes = kind;
   properties.allocFlags.gpuDirectRDMACapable = rdma_capable ? 1 : 0;
   return properties;
 }
@@ -158,7 +177,8 @@ DeviceProperties query_properties(int ordinal) {
   properties.virtual_memory = has_attribute(ordinal, CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED);
   if (!properties.virtual_memory) return properties;
   properties.rdma_capable = has_attribute(ordinal, CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED);
-  const CUmemAllocationProp allocation = allocation_properties(ordinal, properties.rdma_capable);
+  const CUmemAllocationProp allocation =
+      allocation_properties(ordinal, properties.rdma_capable, shareable_kind(ordinal));
   const auto ask = [&] {
     return driver().get_granularity(&properties.page_bytes, &allocation, CU_MEM_ALLOC_GRANULARITY_MINIMUM);
   };
@@ -285,6 +305,7 @@ CudaDevice::CudaDevice(int ordinal) : CudaDevice(ordinal, Config{}) {}
 // process that may use only one.
 CudaDevice::CudaDevice(int ordinal, const Config& config) : ordinal_(ordinal) {
   properties_ = query_properties(ordinal_);
+  if (properties_.virtual_memory) shareable_kind_ = shareable_kind(ordinal_);
   if (config.completion_hints && has_attribute(ordinal_, CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS)) {
     words_ = std::make_unique<CompletionWords>();
   }
@@ -346,13 +367,22 @@ void CudaDevice::unreserve(Address address, std::size_t bytes) {
   check("cuMemAddressFree", driver().address_free(address, bytes));
 }
 
+// A device with a fabric may still forbid it to this process (no IMEX channel): files do then, as in PyTorch.
 std::optional<MemoryHandle> CudaDevice::create(std::size_t bytes) {
   constexpr auto kCall = "cuMemCreate";
   require_virtual_memory(kCall);
   const CurrentDevice current(ordinal_);
-  const CUmemAllocationProp properties = allocation_properties(ordinal_, properties_.rdma_capable);
   CUmemGenericAllocationHandle handle = 0;
-  const CUresult result = driver().create(&handle, bytes, &properties, 0);
+  const auto ask = [&](int kind) {
+    const CUmemAllocationProp properties =
+        allocation_properties(ordinal_, properties_.rdma_capable, static_cast<CUmemAllocationHandleType>(kind));
+    return driver().create(&handle, bytes, &properties, 0);
+  };
+  CUresult result = ask(shareable_kind_);
+  if (result != CUDA_SUCCESS && result != CUDA_ERROR_OUT_OF_MEMORY && shareable_kind_ == CU_MEM_HANDLE_TYPE_FABRIC) {
+    result = ask(CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
+    if (result == CUDA_SUCCESS) shareable_kind_ = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+  }
   if (result == CUDA_ERROR_OUT_OF_MEMORY) return std::nullopt;
   check(kCall, result);
   return handle;
@@ -376,14 +406,58 @@ void CudaDevice::unmap(Address address, std::size_t bytes) {
   check("cuMemUnmap", driver().unmap(address, bytes));
 }
 
-void CudaDevice::set_access(Address address, std::size_t bytes) {
+void CudaDevice::set_access(Address address, std::size_t bytes, const std::vector<int>& peers) {
   require_virtual_memory("cuMemSetAccess");
   const CurrentDevice current(ordinal_);
   CUmemAccessDesc access{};
   access.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
   access.location.id = ordinal_;
   access.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
-  check("cuMemSetAccess", driver().set_access(address, bytes, &access, 1));
+  if (peers.empty()) return check("cuMemSetAccess", driver().set_access(address, bytes, &access, 1));
+  std::vector<CUmemAccessDesc> all(1 + peers.size(), access);
+  for (std::size_t i = 0; i < peers.size(); ++i) all[1 + i].location.id = peers[i];
+  check("cuMemSetAccess", driver().set_access(address, bytes, all.data(), all.size()));
+}
+
+ShareableHandle CudaDevice::export_handle(MemoryHandle handle) {
+  constexpr auto kCall = "cuMemExportToShareableHandle";
+  require_virtual_memory(kCall);
+  const CurrentDevice current(ordinal_);
+  CUmemAllocationProp properties{};
+  check("cuMemGetAllocationPropertiesFromHandle", driver().get_properties(&properties, handle));
+  ShareableHandle shared;
+  if ((properties.requestedHandleTypes & CU_MEM_HANDLE_TYPE_FABRIC) != 0) {
+    static_assert(sizeof(CUmemFabricHandle) == sizeof(shared.fabric));
+    shared.kind = ShareableHandle::Kind::fabric;
+    check(kCall, driver().export_handle(shared.fabric.data(), handle, CU_MEM_HANDLE_TYPE_FABRIC, 0));
+  } else {
+    check(kCall, driver().export_handle(&shared.descriptor, handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
+  }
+  return shared;
+}
+
+MemoryHandle CudaDevice::import_handle(const ShareableHandle& shared) {
+  constexpr auto kCall = "cuMemImportFromShareableHandle";
+  require_virtual_memory(kCall);
+  const CurrentDevice current(ordinal_);
+  const bool is_fabric = shared.kind == ShareableHandle::Kind::fabric;
+  auto fabric = shared.fabric;
+  void* const what = is_fabric ? static_cast<void*>(fabric.data())
+                               : reinterpret_cast<void*>(static_cast<std::intptr_t>(shared.descriptor));
+  CUmemGenericAllocationHandle handle = 0;
+  check(kCall, driver().import_handle(
+                   &handle, what, is_fabric ? CU_MEM_HANDLE_TYPE_FABRIC : CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR));
+  return handle;
+}
+
+void CudaDevice::enable_peer_access(int peer) {
+  const CurrentDevice current(ordinal_);
+  const cudaError_t error = cudaDeviceEnablePeerAccess(peer, 0);
+  if (error == cudaErrorPeerAccessAlreadyEnabled) {
+    cudaGetLastError();
+    return;
+  }
+  check("cudaDeviceEnablePeerAccess", error);
 }
 
 // Portable: whichever device is current when it is used, or none.

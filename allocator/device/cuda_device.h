@@ -8,10 +8,12 @@
 // Thread safety: as Device.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <vector>
 
 #include "cachalot/device.h"
 
@@ -38,11 +40,14 @@ class CudaDevice final : public Device {
   void release(MemoryHandle handle) override;
   void map(Address address, std::size_t bytes, MemoryHandle handle) override;
   void unmap(Address address, std::size_t bytes) override;
-  void set_access(Address address, std::size_t bytes) override;
+  void set_access(Address address, std::size_t bytes, const std::vector<int>& peers) override;
   void* host_malloc(std::size_t bytes) override;
   void host_free(void* memory) override;
   void copy_to_host(void* to, Address from, std::size_t bytes) override;
   void copy_from_host(Address to, const void* from, std::size_t bytes) override;
+  ShareableHandle export_handle(MemoryHandle handle) override;
+  MemoryHandle import_handle(const ShareableHandle& shared) override;
+  void enable_peer_access(int peer) override;
   Event event_create() override;
   void event_destroy(Event event) override;
   void event_record(Event event, Stream stream) override;
@@ -64,6 +69,7 @@ class CudaDevice final : public Device {
 
   const int ordinal_;
   DeviceProperties properties_;
+  std::atomic<int> shareable_kind_{0};      // CUmemAllocationHandleType of new handles; 0: they cannot be exported
   std::unique_ptr<CompletionWords> words_;  // null: no hints
 };
 

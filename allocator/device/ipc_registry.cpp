@@ -1,11 +1,15 @@
 #include "device/ipc_registry.h"
 
+#include <sys/mman.h>
+#include <unistd.h>
+
 #include <atomic>
 #include <cstring>
 #include <map>
 #include <utility>
 
 #include "base/mutex.h"
+#include "device/cuda_codes.h"
 
 namespace cachalot {
 namespace {
@@ -64,6 +68,36 @@ ExportedMemory from_ipc_handle(const IpcHandle& handle) {
   ExportedMemory memory;
   std::memcpy(&memory, handle.bytes, sizeof(memory));
   return memory;
+}
+
+namespace {
+
+struct Ticket {
+  char magic[16] = "simulated share";
+  ExportedMemory memory;
+};
+
+}  // namespace
+
+ShareableHandle to_shareable_handle(const ExportedMemory& memory) {
+  const Ticket ticket{.memory = memory};
+  const int descriptor = memfd_create(ticket.magic, MFD_CLOEXEC);
+  if (descriptor >= 0 && pwrite(descriptor, &ticket, sizeof(ticket), 0) == sizeof(ticket)) {
+    return {.kind = ShareableHandle::Kind::descriptor, .descriptor = descriptor};
+  }
+  if (descriptor >= 0) close(descriptor);
+  fail("cuMemExportToShareableHandle", CudaCode::unknown, "no file descriptor to share it by");
+}
+
+ExportedMemory from_shareable_handle(const ShareableHandle& shared) {
+  Ticket ticket;
+  const bool has_descriptor = shared.kind == ShareableHandle::Kind::descriptor;
+  const bool read = has_descriptor && pread(shared.descriptor, &ticket, sizeof(ticket), 0) == sizeof(ticket);
+  if (!read || std::memcmp(ticket.magic, Ticket{}.magic, sizeof(ticket.magic)) != 0) {
+    fail("cuMemImportFromShareableHandle", CudaCode::invalid_value,
+         "not a descriptor that a simulated device exported");
+  }
+  return ticket.memory;
 }
 
 }  // namespace cachalot

@@ -11,7 +11,7 @@ namespace cachalot {
 
 struct ExportedMemory {
   std::uint64_t exporter = 0;  // the number of the device object
-  Address address = 0;         // in the exporter
+  Address address = 0;         // in the exporter; of a handle, its number
   std::size_t bytes = 0;
 };
 
@@ -25,5 +25,10 @@ void withdraw_exports(std::uint64_t exporter);                  // the exporter 
 
 IpcHandle to_ipc_handle(const ExportedMemory& memory);
 ExportedMemory from_ipc_handle(const IpcHandle& handle);  // of any 64 bytes: ask is_exported afterwards
+
+// A handle's descriptor is a file without a name in which it stands where the memory is. That the exporter has released
+// it meanwhile is not noticed. Both throw CudaError, the second for any other file.
+ShareableHandle to_shareable_handle(const ExportedMemory& memory);
+ExportedMemory from_shareable_handle(const ShareableHandle& shared);
 
 }  // namespace cachalot

@@ -56,6 +56,12 @@ const char* to_string(DeviceCall call) {
       return "ipc_import";
     case DeviceCall::ipc_close:
       return "ipc_close";
+    case DeviceCall::export_handle:
+      return "export_handle";
+    case DeviceCall::import_handle:
+      return "import_handle";
+    case DeviceCall::enable_peer_access:
+      return "enable_peer_access";
     case DeviceCall::kCount:
       break;
   }
@@ -97,6 +103,9 @@ LatencyModel LatencyModel::published() {
   set(DeviceCall::ipc_export, 10);        // asks the kernel driver
   set(DeviceCall::ipc_import, 100);       // as malloc: maps memory
   set(DeviceCall::ipc_close, 100);        // as malloc: unmaps memory
+  set(DeviceCall::export_handle, 10);        // as ipc_export
+  set(DeviceCall::import_handle, 10);        // as ipc_export: nothing is mapped yet
+  set(DeviceCall::enable_peer_access, 100);  // as malloc: maps all of the peer's memory
   return model;
 }
 

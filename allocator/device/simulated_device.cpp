@@ -1,6 +1,7 @@
 #include "cachalot/simulated_device.h"
 
 #include <map>
+#include <set>
 #include <utility>
 
 #include "base/check.h"
@@ -129,6 +130,7 @@ class SimulatedDevice::Impl {
   std::unique_ptr<HazardChecker> checker CACHALOT_GUARDED_BY(mutex);
   std::map<Address, Import> imports CACHALOT_GUARDED_BY(mutex);
   bool has_exported CACHALOT_GUARDED_BY(mutex) = false;
+  std::set<int> peers CACHALOT_GUARDED_BY(mutex);
   std::vector<MemoryPiece> pieces CACHALOT_GUARDED_BY(mutex);  // kept, so that locate allocates nothing
 };
 
@@ -221,10 +223,10 @@ void SimulatedDevice::unmap(Address address, std::size_t bytes) {
   impl_->book.succeeded();
 }
 
-void SimulatedDevice::set_access(Address address, std::size_t bytes) {
+void SimulatedDevice::set_access(Address address, std::size_t bytes, const std::vector<int>& peers) {
   const Lock lock(impl_->mutex);
   impl_->begin_virtual(DeviceCall::set_access, address, bytes);
-  impl_->memory.set_access(address, bytes);
+  impl_->memory.set_access(address, bytes, peers);
   impl_->book.succeeded();
 }
 
@@ -408,6 +410,41 @@ void SimulatedDevice::ipc_close(Address address) {
     impl_->imports.erase(import);
   }
   impl_->book.succeeded();
+}
+
+ShareableHandle SimulatedDevice::export_handle(MemoryHandle handle) {
+  const Lock lock(impl_->mutex);
+  impl_->begin_virtual(DeviceCall::export_handle, handle);
+  const ShareableHandle shared =
+      to_shareable_handle({impl_->exporter, handle, impl_->memory.handle_info(handle).bytes});
+  impl_->book.succeeded();
+  return shared;
+}
+
+MemoryHandle SimulatedDevice::import_handle(const ShareableHandle& shared) {
+  const Lock lock(impl_->mutex);
+  impl_->begin_virtual(DeviceCall::import_handle, 0);
+  const ExportedMemory memory = from_shareable_handle(shared);
+  const bool is_our_own = memory.exporter == impl_->exporter;
+  if (is_our_own) impl_->memory.retain(memory.address);
+  const MemoryHandle handle = is_our_own ? memory.address : impl_->memory.adopt(memory.bytes);
+  impl_->book.succeeded(handle);
+  return handle;
+}
+
+void SimulatedDevice::enable_peer_access(int peer) {
+  const Lock lock(impl_->mutex);
+  impl_->book.begin(DeviceCall::enable_peer_access, static_cast<std::uint64_t>(peer));
+  if (peer < 0 || peer == impl_->config.index) {
+    fail("cudaDeviceEnablePeerAccess", CudaCode::invalid_device, "not another device");
+  }
+  impl_->peers.insert(peer);
+  impl_->book.succeeded();
+}
+
+bool SimulatedDevice::may_access(int peer) const {
+  const Lock lock(impl_->mutex);
+  return impl_->peers.contains(peer);
 }
 
 std::int64_t SimulatedDevice::clock_us() { return clock_ns() / 1000; }

@@ -10,6 +10,7 @@
 namespace cachalot {
 namespace {
 
+constexpr int kMaxDevices = 64;                                // bits of MemoryAt::peers
 constexpr std::size_t kLargestRequest = std::size_t{1} << 62;  // above it rounding up could overflow
 
 bool is_page_multiple(std::size_t value) { return value % kPhysicalUnit == 0; }
@@ -207,9 +208,18 @@ void SimulatedMemory::unmap(Address address, std::size_t bytes) {
   }
 }
 
-void SimulatedMemory::set_access(Address address, std::size_t bytes) {
-  const auto end = end_of_tiling("cuMemSetAccess", address, bytes);
-  for (auto at = mappings_.lower_bound(address); at != end; ++at) at->second.accessible = true;
+void SimulatedMemory::set_access(Address address, std::size_t bytes, const std::vector<int>& peers) {
+  constexpr auto kCall = "cuMemSetAccess";
+  std::uint64_t granted = 0;
+  for (const int peer : peers) {
+    if (peer < 0 || peer >= kMaxDevices) fail(kCall, CudaCode::invalid_device, "no such device");
+    granted |= std::uint64_t{1} << peer;
+  }
+  const auto end = end_of_tiling(kCall, address, bytes);
+  for (auto at = mappings_.lower_bound(address); at != end; ++at) {
+    at->second.accessible = true;
+    at->second.peers |= granted;
+  }
 }
 
 std::optional<Address> SimulatedMemory::open_foreign(std::size_t bytes) {
@@ -240,6 +250,7 @@ std::optional<MemoryAt> SimulatedMemory::memory_at(Address address) const {
   return MemoryAt{.range = {at->first, mapping.bytes},
                   .handle = mapping.handle,
                   .accessible = mapping.accessible,
+                  .peers = mapping.peers,
                   .physical = mapping.physical + (address - at->first),
                   .mapping = mapping.number};
 }

@@ -48,7 +48,7 @@ class SimulatedMemory {
   // The mappings that unmap(address, bytes) would drop; throws as unmap does.
   std::vector<MemoryPiece> whole_mappings(Address address, std::size_t bytes) const;
   void unmap(Address address, std::size_t bytes);
-  void set_access(Address address, std::size_t bytes);
+  void set_access(Address address, std::size_t bytes, const std::vector<int>& peers);
 
   // Memory of another process: accessible, but not on our account.
   std::optional<Address> open_foreign(std::size_t bytes);
@@ -75,6 +75,7 @@ class SimulatedMemory {
   struct Mapping {
     std::size_t bytes = 0;
     bool accessible = false;
+    std::uint64_t peers = 0;  // as in MemoryAt
     MemoryHandle handle = 0;
     std::uint64_t physical = 0;
     std::uint64_t number = 0;

@@ -258,6 +258,66 @@ Block& PageHeap::hand_over(Block& block, Address begin, Address end, Arena& aren
   return merged;
 }
 
+// --- handles behind addresses -----------------------------------------------------------------------------------------
+
+std::vector<PageHeap::ShownHandle> PageHeap::views_of(Address begin, Address end) const {
+  const PageRange& range = *range_of(begin);
+  std::vector<ShownHandle> views;
+  for (Address slot = round_down(begin, page_bytes()); slot < end;) {
+    const PhysicalPage& page = pages_.page(shown_at(range, slot));
+    const Address at = slot - page.index * page_bytes();
+    views.push_back({page.handle, at});
+    slot = at + pages_.bytes(pages_.handle(page.handle));
+  }
+  return views;
+}
+
+std::optional<Address> PageHeap::room_in_one_handle(const Block& block, std::size_t bytes) const {
+  for (const ShownHandle& view : views_of(block.address, block.end())) {
+    const Address begin = std::max(block.address, view.at);
+    const Address end = std::min(block.end(), view.at + pages_.bytes(pages_.handle(view.handle)));
+    if (end - begin >= bytes) return begin;
+  }
+  return std::nullopt;
+}
+
+std::optional<BackingPlan> PageHeap::plan_handle(const Arena& arena, std::size_t bytes) {
+  const std::size_t whole = round_up(bytes, page_bytes());
+  for (auto& [base, range] : ranges_) {
+    if (range.owner != arena.pool.owner() || range.kind != arena.pool.kind()) continue;
+    if (range.tail == nullptr || range.end() - range.top < whole) continue;
+    BackingPlan plan;
+    plan.range = &range;
+    plan.begin = range.top;
+    plan.end = range.top + bytes;
+    plan.new_pages = whole / page_bytes();
+    plan.growths.push_back({range.top, static_cast<std::uint32_t>(plan.new_pages)});
+    return plan;
+  }
+  return std::nullopt;
+}
+
+Block& PageHeap::set_apart(Block& block, Address begin, Address end) noexcept {
+  Block& part = isolate(*range_of(block.address), block, begin, end);
+  heap_.unclaim(part);
+  return part;
+}
+
+std::vector<AddressRange> PageHeap::mapped_addresses() const {
+  std::vector<AddressRange> mapped;
+  for (const auto& [base, range] : ranges_) {
+    for (std::size_t slot = 0; slot < range.shown.size(); ++slot) {
+      const PageId shown = range.shown[slot];
+      if (shown == 0 || shown == kBlocked || pages_.handle_of(shown).is_asleep()) continue;
+      const Address at = base + slot * page_bytes();
+      const bool goes_on = !mapped.empty() && mapped.back().address + mapped.back().bytes == at;
+      if (!goes_on) mapped.push_back({at, 0});
+      mapped.back().bytes += page_bytes();
+    }
+  }
+  return mapped;
+}
+
 // --- giving memory back -----------------------------------------------------------------------------------------------
 
 std::vector<HandleId> PageHeap::claim_idle_handles(const PrivatePool* owner) {

@@ -18,6 +18,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -154,6 +155,21 @@ class PageHeap {
   // Each stretch of addresses at which pages of a handle are at home.
   void for_each_home(HandleId id, const std::function<void(PageRange&, Address, Address)>& visit);
   Block& first_block(Address address);
+
+  // The views that show the addresses of blocks, in order.
+  struct ShownHandle {
+    HandleId handle;
+    Address at;  // where it is mapped, whole
+  };
+  std::vector<ShownHandle> views_of(Address begin, Address end) const;
+  // Where in a block the first `bytes` bytes are that lie in one handle; nullopt: nowhere.
+  std::optional<Address> room_in_one_handle(const Block& block, std::size_t bytes) const;
+  // A new handle for `bytes` bytes of an arena, behind everything in a range; nullopt: no range has the addresses.
+  std::optional<BackingPlan> plan_handle(const Arena& arena, std::size_t bytes);
+  // [begin, end) of a free block, not merged with what may be free beside it: to be taken at once.
+  Block& set_apart(Block& block, Address begin, Address end) noexcept;
+  // Where something is mapped, in stretches as long as can be; without what is blocked or asleep.
+  std::vector<AddressRange> mapped_addresses() const;
 
   // A part of a free block becomes a free block of another arena; returns that.
   Block& hand_over(Block& block, Address begin, Address end, Arena& arena);

@@ -117,6 +117,12 @@ class SegmentHeap {
     block.size_and_flags |= Block::kClaimed;
   }
 
+  // A claimed block is free again and in its bins, but not merged with its neighbours.
+  void unclaim(Block& block) {
+    block.size_and_flags = block.size();
+    insert(block);
+  }
+
   // First blocks of all segments, by address.
   const std::map<Address, Block*>& segments() const { return segments_; }
   // The segment an address lies in; nullptr: none.

@@ -75,7 +75,7 @@ class TorchAllocator : public cuda_caching::CUDAAllocator {
  public:
   // The deleters are plain functions, so there is one object. `plug` lives until the process ends.
   static TorchAllocator* the_one;
-  explicit TorchAllocator(Plug& plug) : plug_(plug) {}
+  explicit TorchAllocator(Plug& plug) : plug_(plug), imported_(plug) {}
 
   // --- Allocator ---
 
@@ -200,30 +200,24 @@ class TorchAllocator : public cuda_caching::CUDAAllocator {
   // --- sharing and copying ---
 
   cuda_caching::ShareableHandle shareIpcHandle(void* ptr) override {
-    void* const segment = as_torch([&] { return plug_.allocation(ptr).segment; });
-    return {static_cast<char*>(ptr) - static_cast<char*>(segment), export_segment(segment, plug_.has_virtual_memory())};
+    const SharedMemory memory = as_torch([&] { return plug_.share(ptr); });
+    return {static_cast<std::ptrdiff_t>(memory.offset), to_bytes(memory)};
   }
-  std::shared_ptr<void> getIpcDevPtr(std::string handle) override { return imported_.open(handle); }
+  std::shared_ptr<void> getIpcDevPtr(std::string handle) override {
+    DeviceIndex device = 0;
+    C10_CUDA_CHECK(c10::cuda::GetDevice(&device));
+    return imported_.open(handle, device);
+  }
 
   void enablePeerAccess(DeviceIndex device, DeviceIndex peer) override {
-    if (plug_.has_virtual_memory()) {
-      TORCH_WARN_ONCE(
-          "cachalot: memory of the page heap is not open to other GPUs in this version: they copy contiguous "
-          "tensors, but their kernels cannot use it; heap:segments has no such limit");
-    }
-    const c10::cuda::CUDAGuard guard(device);
-    const cudaError_t error = cudaDeviceEnablePeerAccess(peer, 0);
-    if (error == cudaErrorPeerAccessAlreadyEnabled) {
-      (void)cudaGetLastError();
-      return;
-    }
-    C10_CUDA_CHECK(error);
+    as_torch([&] { plug_.enable_peer_access(device, peer); });
   }
 
-  // cudaMalloc's memory is copied between devices with or without peer access; virtual memory must be told where it is.
+  // cudaMalloc's memory is copied between devices with or without peer access; virtual memory that is not open to the other
+  // device must be told where it is.
   cudaError_t memcpyAsync(void* dst, int dst_device, const void* src, int src_device, std::size_t count,
-                          cudaStream_t stream, bool) override {
-    if (dst_device != src_device && plug_.has_virtual_memory())
+                          cudaStream_t stream, bool p2p_enabled) override {
+    if (dst_device != src_device && !p2p_enabled && plug_.has_virtual_memory())
       return cudaMemcpyPeerAsync(dst, dst_device, src, src_device, count, stream);
     return cudaMemcpyAsync(dst, src, count, cudaMemcpyDeviceToDevice, stream);
   }

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 __all__ = [
     "EnableError",
     "Fragmentation",
+    "contiguous",
     "enable",
     "enabled_mode",
     "fragmentation",
@@ -200,6 +201,24 @@ def restore_physical(of: Sleeper) -> None:
         torch.OutOfMemoryError: a device has too little, although what was cached there was given back; all still sleeps.
     """
     _require_enabled().plug.restore_physical(_sleeper(of))
+
+
+@contextlib.contextmanager
+def contiguous() -> Iterator[None]:
+    """Within it, what this thread allocates lies in one physical handle each, on the page heap, too.
+
+    For tensors that a network card is to register (GPUDirect RDMA), or that are handed to what knows one handle only.
+    Tensors shared by torch.multiprocessing do not need it, unless the receiver is PyTorch's own allocator.
+
+    Raises:
+        EnableError: cachalot is not enabled.
+    """
+    plug = _require_enabled().plug
+    before = plug.set_contiguous(True)
+    try:
+        yield
+    finally:
+        plug.set_contiguous(before)
 
 
 def library_path() -> Path:

@@ -22,6 +22,7 @@ _FIRST_JSON_BYTES = 1 << 16
 _FUNCTIONS: dict[str, tuple[Any, ...]] = {
     "configure": (ctypes.c_int, ctypes.c_char_p),
     "settings": (ctypes.c_int, ctypes.c_char_p),
+    "set_contiguous": (ctypes.c_int, ctypes.c_int),
     "empty_cache": (ctypes.c_int, ctypes.c_int),
     "reset_peak": (ctypes.c_int, ctypes.c_int),
     "reset_accumulated": (ctypes.c_int, ctypes.c_int),
@@ -82,6 +83,10 @@ class Plug:
     def reset_accumulated(self, device: int = ALL_DEVICES) -> None:
         """Every sum starts again from 0."""
         self._call("reset_accumulated", device)
+
+    def set_contiguous(self, contiguous: bool) -> bool:
+        """Whether this thread's allocations from now on lie in one physical handle each; returns whether they did."""
+        return bool(self._call("set_contiguous", int(contiguous)))
 
     def empty_cache(self, device: int = ALL_DEVICES) -> None:
         """Gives unused memory back to the device."""

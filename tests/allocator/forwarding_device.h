@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 #include <utility>
+#include <vector>
 
 #include "cachalot/device.h"
 
@@ -32,8 +33,12 @@ class ForwardingDevice : public Device {
       CACHALOT_FORWARD(create(bytes)) void release(MemoryHandle handle) override
       CACHALOT_FORWARD(release(handle)) void map(Address address, std::size_t bytes, MemoryHandle handle) override
       CACHALOT_FORWARD(map(address, bytes, handle)) void unmap(Address address, std::size_t bytes) override
-      CACHALOT_FORWARD(unmap(address, bytes)) void set_access(Address address, std::size_t bytes) override
-      CACHALOT_FORWARD(set_access(address, bytes)) void* host_malloc(std::size_t bytes) override
+      CACHALOT_FORWARD(unmap(address, bytes)) void set_access(Address address, std::size_t bytes,
+                                                              const std::vector<int>& peers) override
+      CACHALOT_FORWARD(set_access(address, bytes, peers)) ShareableHandle export_handle(MemoryHandle handle) override
+      CACHALOT_FORWARD(export_handle(handle)) MemoryHandle import_handle(const ShareableHandle& shared) override
+      CACHALOT_FORWARD(import_handle(shared)) void enable_peer_access(int peer) override
+      CACHALOT_FORWARD(enable_peer_access(peer)) void* host_malloc(std::size_t bytes) override
       CACHALOT_FORWARD(host_malloc(bytes)) void host_free(void* memory) override
       CACHALOT_FORWARD(host_free(memory)) void copy_to_host(void* to, Address from, std::size_t bytes) override
       CACHALOT_FORWARD(copy_to_host(to, from, bytes)) void copy_from_host(Address to, const void* from,

@@ -54,8 +54,9 @@ struct World {
 
 // The same with two devices.
 struct TwoDevices {
-  explicit TwoDevices(std::size_t device_bytes = kGiB)
-      : device{make(0, device_bytes), make(1, device_bytes)}, allocator({device[0], device[1]}) {}
+  explicit TwoDevices(std::size_t device_bytes = kGiB, std::string_view options = "")
+      : device{make(0, device_bytes), make(1, device_bytes)},
+        allocator({device[0], device[1]}, parse_options(options)) {}
   TwoDevices(const TwoDevices&) = delete;
   TwoDevices& operator=(const TwoDevices&) = delete;
   ~TwoDevices() { EXPECT_EQ(allocator.validate(), ""); }

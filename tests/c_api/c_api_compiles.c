@@ -38,6 +38,15 @@ int cachalot_c_program(void) {
   if (cachalot_reset_peak_memory_stats(0) != CACHALOT_OK || cachalot_max_memory_reserved(0) != 0) return 12;
   if (cachalot_reset_accumulated_memory_stats(0) != CACHALOT_OK) return 13;
 
+  void* const contiguous = cachalot_malloc_with_flags(size, 0, stream, CACHALOT_CONTIGUOUS);
+  cachalot_shared_t shared;
+  if (contiguous == NULL || cachalot_share(contiguous, &shared) != CACHALOT_OK) return 15;
+  if (shared.kind != CACHALOT_SHARED_SEGMENT || shared.size != size || shared.offset != 0) return 16;
+  if (cachalot_open_shared(NULL, 0) != NULL) return 17;
+  if (cachalot_close_shared(contiguous) != CACHALOT_E_INVALID_ARGUMENT) return 18;
+  if (cachalot_enable_peer_access(0, 0) != CACHALOT_E_INVALID_ARGUMENT) return 19;
+  cachalot_free(contiguous, size, 0, stream);
+
   if (cachalot_empty_cache(99) != CACHALOT_E_INVALID_ARGUMENT || cachalot_last_error()[0] == '\0') return 14;
   return 0;
 }

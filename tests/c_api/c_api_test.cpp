@@ -76,6 +76,14 @@ const DeviceFunction kOneDeviceFunctions[] = {
        cachalot_fragmentation_t out;
        return cachalot_fragmentation(device, &out) == code;
      }},
+    {"malloc_with_flags",
+     [](int device, int) { return cachalot_malloc_with_flags(512, device, nullptr, CACHALOT_CONTIGUOUS) == nullptr; }},
+    {"open_shared",
+     [](int device, int) {
+       const cachalot_shared_t shared = {};
+       return cachalot_open_shared(&shared, device) == nullptr;
+     }},
+    {"enable_peer_access", [](int device, int code) { return cachalot_enable_peer_access(device, 0) == code; }},
     {"memory_stats_json", [](int device, int) { return cachalot_memory_stats_json(device) == nullptr; }},
 };
 const DeviceFunction kAllDevicesFunctions[] = {

@@ -126,7 +126,7 @@ TEST(SimulatedDevice, TellsWhatIsAtAnAddress) {
   const MemoryHandle handle = *device.create(kPhysicalUnit);
   for (const Address place : {range, range + kPhysicalUnit}) device.map(place, kPhysicalUnit, handle);
   EXPECT_FALSE(device.memory_at(range)->accessible);
-  device.set_access(range, 2 * kPhysicalUnit);
+  device.set_access(range, 2 * kPhysicalUnit, {});
   EXPECT_TRUE(device.memory_at(range)->accessible);
   EXPECT_EQ(device.memory_at(range + 7)->physical, device.memory_at(range + kPhysicalUnit + 7)->physical);
   EXPECT_EQ(device.memory_at(range)->physical, device.handle_info(handle).physical);

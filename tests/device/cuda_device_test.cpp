@@ -3,6 +3,8 @@
 
 #if CACHALOT_HAS_CUDA
 
+#include <cuda.h>
+#include <cudaTypedefs.h>
 #include <cuda_runtime_api.h>
 
 #include <chrono>
@@ -74,6 +76,50 @@ TEST_F(CudaDeviceTest, TheCurrentDeviceStaysAsItWas) {
   int current = -1;
   ASSERT_EQ(cudaGetDevice(&current), cudaSuccess);
   EXPECT_EQ(current, 0);
+}
+
+TEST_F(CudaDeviceTest, PeersMayUseWhatIsOpenedToThem) {
+  int can = 0;
+  int count = 0;
+  ASSERT_EQ(cudaGetDeviceCount(&count), cudaSuccess);
+  if (count > 1) {
+    ASSERT_EQ(cudaDeviceCanAccessPeer(&can, 1, 0), cudaSuccess);
+  }
+  if (can == 0) GTEST_SKIP() << "no two GPUs here that see each other: access by peers is not tested";
+  void* found = nullptr;
+  ASSERT_EQ(cudaGetDriverEntryPointByVersion("cuMemGetAccess", &found, 10020, cudaEnableDefault, nullptr), cudaSuccess);
+  const auto access_of_peer = [&](Address address) {
+    const CUmemLocation peer{.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = 1};
+    unsigned long long flags = 0;
+    EXPECT_EQ(reinterpret_cast<PFN_cuMemGetAccess_v10020>(found)(&flags, &peer, address), CUDA_SUCCESS);
+    return flags;
+  };
+  const std::size_t page = device_->properties().page_bytes;
+  const Address range = device_->reserve(page).value();
+  const MemoryHandle handle = device_->create(page).value();
+  device_->map(range, page, handle);
+  device_->set_access(range, page, {});
+  EXPECT_EQ(access_of_peer(range), 0u);
+  device_->set_access(range, page, {1});
+  EXPECT_NE(access_of_peer(range), 0u);
+  device_->unmap(range, page);
+  device_->release(handle);
+  device_->unreserve(range, page);
+}
+
+TEST_F(CudaDeviceTest, EnablingAPeerTwiceIsNoError) {
+  int can = 0;
+  int count = 0;
+  ASSERT_EQ(cudaGetDeviceCount(&count), cudaSuccess);
+  if (count > 1) {
+    ASSERT_EQ(cudaDeviceCanAccessPeer(&can, 0, 1), cudaSuccess);
+  }
+  if (can == 0) GTEST_SKIP() << "no two GPUs here that see each other: access to peers is not tested";
+  device_->enable_peer_access(1);
+  device_->enable_peer_access(1);
+  EXPECT_EQ(cudaPeekAtLastError(), cudaSuccess);
+  EXPECT_EQ(cudaDeviceDisablePeerAccess(1), cudaSuccess);
+  EXPECT_THROW(device_->enable_peer_access(0), CudaError);
 }
 
 TEST_F(CudaDeviceTest, HintsMayBeTurnedOff) {

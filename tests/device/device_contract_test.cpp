@@ -1,6 +1,7 @@
 // What every Device promises, held against each implementation. Only what CUDA documents is asked here; the simulated
 // device's own rules are in simulated_device_test.cpp.
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
@@ -126,7 +127,7 @@ TEST_P(VirtualMemoryContract, VirtualMemoryRoundTripGivesEverythingBack) {
   const MemoryHandle handle = device_->create(32 * page_).value();
   EXPECT_LE(device_->memory_info().free_bytes + 32 * page_, before);
   device_->map(range + page_, 32 * page_, handle);
-  device_->set_access(range + page_, 32 * page_);
+  device_->set_access(range + page_, 32 * page_, {});
   device_->unmap(range + page_, 32 * page_);
   device_->release(handle);
   EXPECT_EQ(device_->memory_info().free_bytes, before);
@@ -156,9 +157,9 @@ TEST_P(VirtualMemoryContract, OneHandleMayBeMappedAtSeveralAddresses) {
   const MemoryHandle handle = device_->create(page_).value();
   device_->map(range, page_, handle);
   device_->map(range + page_, page_, handle);
-  device_->set_access(range, 2 * page_);
+  device_->set_access(range, 2 * page_, {});
   device_->unmap(range, page_);
-  device_->set_access(range + page_, page_);
+  device_->set_access(range + page_, page_, {});
   device_->unmap(range + page_, page_);
   device_->release(handle);
   device_->unreserve(range, 2 * page_);
@@ -172,17 +173,39 @@ TEST_P(VirtualMemoryContract, OneSetAccessCoversManyMappings) {
     handles.push_back(device_->create(page_).value());
     device_->map(range + i * page_, page_, handles.back());
   }
-  device_->set_access(range, kPages * page_);
+  device_->set_access(range, kPages * page_, {});
   device_->unmap(range, kPages * page_);
   for (const MemoryHandle handle : handles) device_->release(handle);
   device_->unreserve(range, kPages * page_);
+}
+
+TEST_P(VirtualMemoryContract, ASharedHandleIsTheSameMemoryAndOutlivesTheRelease) {
+  const Address range = device_->reserve(2 * page_).value();
+  const std::size_t before = device_->memory_info().free_bytes;
+  const MemoryHandle handle = device_->create(2 * page_).value();
+  const ShareableHandle shared = device_->export_handle(handle);
+  const MemoryHandle imported = device_->import_handle(shared);
+  if (shared.kind == ShareableHandle::Kind::descriptor) close(shared.descriptor);
+  EXPECT_LE(device_->memory_info().free_bytes + 2 * page_, before);  // no more is used by the import
+  device_->release(handle);
+  device_->map(range, 2 * page_, imported);
+  device_->set_access(range, 2 * page_, {});
+  device_->unmap(range, 2 * page_);
+  device_->release(imported);
+  EXPECT_EQ(device_->memory_info().free_bytes, before);
+  device_->unreserve(range, 2 * page_);
+}
+
+TEST_P(VirtualMemoryContract, WhatIsNoSharedHandleIsNotImported) {
+  EXPECT_THROW(device_->export_handle(0), CudaError);
+  EXPECT_THROW(device_->import_handle({}), CudaError);
 }
 
 TEST_P(VirtualMemoryContract, SetAccessOverAHoleIsAnError) {
   const Address range = device_->reserve(2 * page_).value();
   const MemoryHandle handle = device_->create(page_).value();
   device_->map(range, page_, handle);
-  EXPECT_THROW(device_->set_access(range, 2 * page_), CudaError);
+  EXPECT_THROW(device_->set_access(range, 2 * page_, {}), CudaError);
   device_->unmap(range, page_);
   device_->release(handle);
   device_->unreserve(range, 2 * page_);
@@ -370,7 +393,7 @@ TEST_P(VirtualMemoryContract, CopiesReachAcrossMappings) {
   const Address range = device_->reserve(2 * page_).value();
   const MemoryHandle handles[] = {device_->create(page_).value(), device_->create(page_).value()};
   for (std::size_t i = 0; i < 2; ++i) device_->map(range + i * page_, page_, handles[i]);
-  device_->set_access(range, 2 * page_);
+  device_->set_access(range, 2 * page_, {});
   char text[] = "side by side";
   device_->copy_from_host(range + page_ - 4, text, sizeof(text));
   std::fill(std::begin(text), std::end(text), '?');

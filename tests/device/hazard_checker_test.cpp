@@ -204,7 +204,7 @@ TEST_F(HazardTest, HandedOutMemoryMustBeAccessible) {
             std::string::npos);
   device_.map(range, kPage, device_.create(kPage).value());
   EXPECT_THROW(device_.handed_out(range, 512, first_), HazardError);
-  device_.set_access(range, kPage);
+  device_.set_access(range, kPage, {});
   device_.handed_out(range, 512, first_);
   EXPECT_THROW(device_.handed_out(range + kPage - 512, 1024, first_), HazardError);
 }
@@ -245,7 +245,7 @@ class MappedMemory : public HazardTest {
  protected:
   void map(Address address) {
     device_.map(address, kPage, handle_);
-    device_.set_access(address, kPage);
+    device_.set_access(address, kPage, {});
   }
 
   const Address place_ = device_.reserve(4 * kPage).value();
@@ -333,7 +333,7 @@ TEST_F(MappedMemory, AHandoutMaySpanMappings) {
   const MemoryHandle second_handle = device_.create(kPage).value();
   map(place_);
   device_.map(place_ + kPage, kPage, second_handle);
-  device_.set_access(place_ + kPage, kPage);
+  device_.set_access(place_ + kPage, kPage, {});
   device_.handed_out(place_ + kPage - 512, 1024, first_);
   use(first_, place_ + kPage - 512, 1024);
   EXPECT_THROW(device_.unmap(place_ + kPage, kPage), HazardError);
@@ -350,7 +350,7 @@ TEST_F(MappedMemory, FreedPhysicalMemoryIsForgotten) {
   device_.release(handle_);
   const MemoryHandle fresh = device_.create(kPage).value();
   device_.map(place_, kPage, fresh);
-  device_.set_access(place_, kPage);
+  device_.set_access(place_, kPage, {});
   device_.handed_out(place_, kPage, second_);
 }
 

@@ -2,6 +2,8 @@
 #include "cachalot/simulated_device.h"
 
 #include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
@@ -135,7 +137,7 @@ TEST_F(SimulatedVirtualMemory, SizesAndAddressesAreMultiplesOfAPage) {
   EXPECT_EQ(code_of([&] { device_.create(0); }), 1);
   const MemoryHandle handle = device_.create(kPage).value();
   EXPECT_EQ(code_of([&] { device_.map(range_ + kMiB, kPage, handle); }), 1);
-  EXPECT_EQ(code_of([&] { device_.set_access(range_, 0); }), 1);
+  EXPECT_EQ(code_of([&] { device_.set_access(range_, 0, {}); }), 1);
   EXPECT_EQ(code_of([&] { device_.unmap(range_, kMiB); }), 1);
 }
 
@@ -203,7 +205,7 @@ TEST_F(SimulatedVirtualMemory, UnmapTakesWholeMappingsOnly) {
 TEST_F(SimulatedVirtualMemory, MallocedMemoryIsNotUnmapped) {
   const Address address = device_.malloc(kPage).value();
   EXPECT_EQ(code_of([&] { device_.unmap(address, kPage); }), 1);
-  EXPECT_EQ(code_of([&] { device_.set_access(address, kPage); }), 1);
+  EXPECT_EQ(code_of([&] { device_.set_access(address, kPage, {}); }), 1);
 }
 
 TEST_F(SimulatedVirtualMemory, UnreserveTakesAWholeRangeWithNothingMapped) {
@@ -224,10 +226,10 @@ TEST_F(SimulatedVirtualMemory, WorkReachesMemoryOnlyAfterSetAccess) {
   EXPECT_EQ(code_of([&] { device_.launch(stream, 1, {{range_, 1}}); }), 700);
   device_.map(range_, kPage, first);
   device_.map(range_ + kPage, kPage, second);
-  device_.set_access(range_, kPage);
+  device_.set_access(range_, kPage, {});
   device_.launch(stream, 1, {{range_, kPage}});
   EXPECT_EQ(code_of([&] { device_.launch(stream, 1, {{range_ + kPage - 1, 2}}); }), 700);
-  device_.set_access(range_, 2 * kPage);
+  device_.set_access(range_, 2 * kPage, {});
   device_.launch(stream, 1, {{range_, 2 * kPage}});
   EXPECT_EQ(code_of([&] { device_.launch(stream, 1, {{range_, 2 * kPage + 1}}); }), 700);
   device_.unmap(range_, kPage);
@@ -239,7 +241,7 @@ TEST_F(SimulatedVirtualMemory, WorkReachesMemoryOnlyAfterSetAccess) {
 TEST_F(SimulatedVirtualMemory, AFailedSetAccessChangesNothing) {
   const MemoryHandle handle = device_.create(kPage).value();
   device_.map(range_, kPage, handle);
-  EXPECT_EQ(code_of([&] { device_.set_access(range_, 2 * kPage); }), 1);
+  EXPECT_EQ(code_of([&] { device_.set_access(range_, 2 * kPage, {}); }), 1);
   EXPECT_EQ(code_of([&] { device_.launch(device_.stream(), 1, {{range_, 1}}); }), 700);
 }
 
@@ -324,7 +326,7 @@ TEST(SimulatedContent, IsTheSameThroughEveryMappingAndGoneWithItsMemory) {
   const MemoryHandle handle = device.create(kPage).value();
   device.map(range, kPage, handle);
   device.map(range + kPage, kPage, handle);
-  device.set_access(range, 2 * kPage);
+  device.set_access(range, 2 * kPage, {});
   const auto text_at = [&](Address address) {
     std::string text = "?????";
     device.copy_to_host(text.data(), address, text.size());
@@ -342,7 +344,7 @@ TEST(SimulatedContent, IsTheSameThroughEveryMappingAndGoneWithItsMemory) {
   const MemoryHandle next = device.create(kPage).value();
   device.map(range, kPage, next);
   EXPECT_EQ(code_of([&] { text_at(range); }), 1);  // not accessible yet
-  device.set_access(range, kPage);
+  device.set_access(range, kPage, {});
   EXPECT_EQ(text_at(range + 4094), std::string(5, '\0'));
 }
 
@@ -351,7 +353,7 @@ TEST(SimulatedTime, SetAccessCostsOneCallAndNotOneAPage) {
   const Address range = device.reserve(64 * kMiB).value();
   for (std::size_t i = 0; i < 32; ++i) device.map(range + i * kPage, kPage, device.create(kPage).value());
   const double before = device.driver_us();
-  device.set_access(range, 64 * kMiB);
+  device.set_access(range, 64 * kMiB, {});
   EXPECT_DOUBLE_EQ(device.driver_us() - before, 38);
 }
 
@@ -528,7 +530,7 @@ TEST_F(SimulatedCapture, CallsThatNeedNoWorkStayLegal) {
   const Address range = device_.reserve(kPage).value();
   const MemoryHandle handle = device_.create(kPage).value();
   device_.map(range, kPage, handle);
-  device_.set_access(range, kPage);
+  device_.set_access(range, kPage, {});
   device_.memory_info();
   device_.launch(other_, 100);
   device_.event_record(event_, other_);
@@ -691,7 +693,7 @@ TEST(SimulatedFaults, EveryKindOfCallCanFail) {
         [&] { device.release(0); },
         [&] { device.map(1, kPage, 0); },
         [&] { device.unmap(1, kPage); },
-        [&] { device.set_access(1, kPage); },
+        [&] { device.set_access(1, kPage, {}); },
         [&] { device.host_malloc(1); },
         [&] { device.host_free({}); },
         [&] { device.copy_to_host({}, 1, 1); },
@@ -708,6 +710,9 @@ TEST(SimulatedFaults, EveryKindOfCallCanFail) {
         [&] { device.ipc_export(1); },
         [&] { device.ipc_import({}); },
         [&] { device.ipc_close(1); },
+        [&] { device.export_handle(0); },
+        [&] { device.import_handle({}); },
+        [&] { device.enable_peer_access(1); },
     };
     ASSERT_EQ(calls.size(), kDeviceCallCount);
     EXPECT_EQ(code_of(calls[i]), 999);
@@ -778,6 +783,53 @@ TEST(SimulatedIpc, AHandleMustBeOfLiveMemoryOfAnother) {
   const IpcHandle second = exporter->ipc_export(exporter->malloc(kPage).value());
   exporter.reset();
   EXPECT_EQ(code_of([&] { importer.ipc_import(second); }), 1);
+}
+
+TEST(SimulatedSharing, AnotherDeviceObjectMapsAnExportedHandleWithoutUsingItsOwn) {
+  SimulatedDevice exporter(timeless());
+  SimulatedDevice importer(timeless());
+  const ShareableHandle shared = exporter.export_handle(exporter.create(2 * kPage).value());
+  const MemoryHandle handle = importer.import_handle(shared);
+  EXPECT_EQ(close(shared.descriptor), 0);
+  const Address range = importer.reserve(2 * kPage).value();
+  importer.map(range, 2 * kPage, handle);
+  importer.set_access(range, 2 * kPage, {});
+  importer.launch(importer.stream(), 1, {{range, 2 * kPage}});
+  EXPECT_EQ(importer.used_bytes(), 0u);
+  importer.unmap(range, 2 * kPage);
+  importer.release(handle);
+}
+
+TEST(SimulatedSharing, ADescriptorIsOneThatADeviceExported) {
+  SimulatedDevice device(timeless());
+  const int other = memfd_create("something else", MFD_CLOEXEC);
+  EXPECT_EQ(code_of([&] { device.import_handle({.descriptor = other}); }), 1);
+  EXPECT_EQ(code_of([&] { device.import_handle({.kind = ShareableHandle::Kind::fabric}); }), 1);
+  close(other);
+}
+
+// ---- Peers ----
+
+TEST(SimulatedPeers, AccessIsOfTheMappingsItWasSetFor) {
+  SimulatedDevice device(timeless());
+  const Address range = device.reserve(2 * kPage).value();
+  for (const Address at : {range, range + kPage}) device.map(at, kPage, device.create(kPage).value());
+  device.set_access(range, 2 * kPage, {});
+  device.set_access(range, kPage, {1, 3});
+  EXPECT_EQ(device.memory_at(range)->peers, 10u);
+  EXPECT_EQ(device.memory_at(range + kPage)->peers, 0u);
+  device.set_access(range, kPage, {});  // who had access keeps it
+  EXPECT_EQ(device.memory_at(range)->peers, 10u);
+  EXPECT_EQ(code_of([&] { device.set_access(range, kPage, {64}); }), 101);
+}
+
+TEST(SimulatedPeers, AreOtherDevices) {
+  SimulatedDevice device(timeless());
+  EXPECT_FALSE(device.may_access(1));
+  device.enable_peer_access(1);
+  device.enable_peer_access(1);
+  EXPECT_TRUE(device.may_access(1));
+  EXPECT_EQ(code_of([&] { device.enable_peer_access(0); }), 101);
 }
 
 // ---- Threads ----

@@ -55,7 +55,7 @@ class LoggedDevice final : public Device {
   void release(MemoryHandle) override { not_needed(); }
   void map(Address, std::size_t, MemoryHandle) override { not_needed(); }
   void unmap(Address, std::size_t) override { not_needed(); }
-  void set_access(Address, std::size_t) override { not_needed(); }
+  void set_access(Address, std::size_t, const std::vector<int>&) override { not_needed(); }
   void* host_malloc(std::size_t) override { not_needed(); }
   void host_free(void*) override { not_needed(); }
   void copy_to_host(void*, Address, std::size_t) override { not_needed(); }
@@ -70,6 +70,9 @@ class LoggedDevice final : public Device {
   IpcHandle ipc_export(Address) override { not_needed(); }
   Address ipc_import(const IpcHandle&) override { not_needed(); }
   void ipc_close(Address) override { not_needed(); }
+  ShareableHandle export_handle(MemoryHandle) override { not_needed(); }
+  MemoryHandle import_handle(const ShareableHandle&) override { not_needed(); }
+  void enable_peer_access(int) override { not_needed(); }
 
  private:
   [[noreturn]] static void not_needed() { throw std::logic_error("the logs need no such call"); }

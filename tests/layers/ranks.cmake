@@ -4,6 +4,7 @@
 set(layers
   "0 allocator/base/              allocator/include/cachalot/errors.h   allocator/include/cachalot/pool_id.h"
   "1 allocator/device/            allocator/include/cachalot/device.h   allocator/include/cachalot/simulated_device.h"
+  "1                              allocator/include/cachalot/shared_memory.h"
   # change.h is a plain value that every layer above may name.
   "2 allocator/policy/            allocator/include/cachalot/options.h  allocator/include/cachalot/change.h"
   # The simulated CUDA runtime stands beside the allocator: it knows the simulated device and nothing above it.
@@ -18,6 +19,7 @@ set(layers
   "7 allocator/device_growth.cpp  allocator/device_inspection.cpp       allocator/include/cachalot/private_pool.h"
   "7 allocator/device_pages.cpp         allocator/device_page_calls.cpp"
   "7 allocator/out_of_memory.cpp  allocator/private_pools.cpp        allocator/sleeping_pools.cpp"
+  "7 allocator/device_sharing.cpp"
   "8 allocator/caching_allocator.cpp   allocator/include/cachalot/caching_allocator.h"
   "9 allocator/c_api.cpp          allocator/include/cachalot/c_api.h"
   # The plug-in sees the C++ API; an adapter, compiled by its user, sees the public headers and plug.h.

@@ -386,10 +386,12 @@ bool play(World& world, const std::function<void()>& after_each) {
     attempt([&] { live.push_back(world.allocate(21 * kMiB, streams[0])); });
     attempt([&] { live.push_back(world.allocate(13 * kMiB, streams[1])); });
     attempt([&] { world.allocator.empty_cache(); });
+    attempt([&] { live.push_back(world.allocator.allocate(11 * kMiB, 0, streams[0], {.contiguous = true})); });
     for (void*& ptr : live) {
       attempt([&] { world.allocator.deallocate(std::exchange(ptr, nullptr)); });
     }
     live.clear();
+    if (round == 1) attempt([&] { world.allocator.empty_cache(); });
   }
   return failed;
 }

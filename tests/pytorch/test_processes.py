@@ -166,7 +166,6 @@ def test_tensors_graphs_and_pools_may_be_alive_at_exit():
 
 
 @not_plug
-@pytest.mark.skipif(PAGES, reason="memory of the page heap cannot be shared; test_functions.py holds that it says so")
 def test_a_cuda_tensor_is_sent_to_a_spawned_process(tmp_path):
     script = write_script(
         tmp_path / "sender.py",

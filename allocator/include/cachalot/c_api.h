@@ -66,7 +66,17 @@ enum {
  * 0 bytes included, empties cachalot_last_error(). */
 CACHALOT_API void* cachalot_malloc(size_t size, int device, cudaStream_t stream);
 
-/* Frees what cachalot_malloc(size, device, …) returned. A `stream` other than the allocation's counts as a use there:
+/* How an allocation may be asked for. */
+enum {
+  /* In one physical handle, for whoever shares it (cachalot_share) or registers it with a network card. With heap:pages it
+   * costs a new handle where none that is idle has the room; with heap:segments every allocation lies in one piece. */
+  CACHALOT_CONTIGUOUS = 1
+};
+
+/* The same as cachalot_malloc, with flags of the enumeration above, or 0; an unknown flag is an error. */
+CACHALOT_API void* cachalot_malloc_with_flags(size_t size, int device, cudaStream_t stream, unsigned int flags);
+
+/* Frees what cachalot_malloc(size, device, …) or cachalot_malloc_with_flags returned. A `stream` other than the allocation's counts as a use there:
  * the memory is reused when the work queued on it so far is done. NULL does nothing.
  * A pointer that is not a live allocation's start, a second free, another `size` or another `device`: nothing is freed
  * and cachalot_last_error() says why. A call that succeeds empties cachalot_last_error(). */
@@ -91,6 +101,39 @@ CACHALOT_API int cachalot_reset_accumulated_memory_stats(int device);
 /* The live allocation at `ptr` is used by work queued on `stream`: after its free it is not reused before that work is
  * done. NULL does nothing. */
 CACHALOT_API int cachalot_record_stream(void* ptr, cudaStream_t stream);
+
+/* What a cachalot_shared_t holds. */
+enum {
+  CACHALOT_SHARED_SEGMENT = 0,    /* `bytes` is a cudaIpcMemHandle_t */
+  CACHALOT_SHARED_DESCRIPTOR = 1, /* `descriptor` is a POSIX file */
+  CACHALOT_SHARED_FABRIC = 2      /* `bytes` is a CUmemFabricHandle */
+};
+
+/* An allocation that lies in one piece, as another process may open it. */
+typedef struct cachalot_shared_t {
+  int kind;                /* CACHALOT_SHARED_* */
+  int descriptor;          /* of this process: to be sent over a socket (SCM_RIGHTS) or taken by pidfd_getfd; else -1 */
+  unsigned char bytes[64]; /* good in every process as they are; zeros for a descriptor */
+  size_t handle_size;      /* of the whole handle; 0 for a segment */
+  size_t offset;           /* of the allocation in the handle or segment */
+  size_t size;             /* of the allocation */
+} cachalot_shared_t;
+
+/* Fills `*out` for the live allocation `ptr`; on error it is left as it was. With heap:pages an allocation may lie in
+ * several handles; then the error says in how many: ask for it with CACHALOT_CONTIGUOUS. The descriptor stays the
+ * allocator's and is open as long as `ptr` lives. All that lies in the same handle or segment can be reached through it. */
+CACHALOT_API int cachalot_share(const void* ptr, cachalot_shared_t* out);
+
+/* Opens what another process shared, on the device whose memory it is; `descriptor` must be one of this process, and stays
+ * the caller's. Returns where the handle or segment begins here: the allocation is `offset` behind. NULL on error. */
+CACHALOT_API void* cachalot_open_shared(const cachalot_shared_t* shared, int device);
+/* Closes what cachalot_open_shared returned, as often as it was opened, after waiting for the device's work. During a
+ * capture, and after CACHALOT_E_CUDA, it is put off until the next is closed. */
+CACHALOT_API int cachalot_close_shared(void* base);
+
+/* From now on work of `device` may use the memory of `peer`, old and new: cudaDeviceEnablePeerAccess, and for heap:pages
+ * access to each mapping. A call that fails may have opened a part; it may be repeated. */
+CACHALOT_API int cachalot_enable_peer_access(int device, int peer);
 
 /* Limits the bytes held from `device` to floor(fraction x its total memory). `fraction` is in [0, 1]; 1 lifts the
  * limit. What is held already stays. */

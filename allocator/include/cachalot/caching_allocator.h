@@ -36,6 +36,7 @@
 #include "cachalot/out_of_memory.h"
 #include "cachalot/pool_id.h"
 #include "cachalot/private_pool.h"
+#include "cachalot/shared_memory.h"
 #include "cachalot/snapshot.h"
 #include "cachalot/stats.h"
 
@@ -46,6 +47,12 @@ class PageMap;
 struct Block;
 
 inline constexpr int kAllDevices = -1;
+
+struct AllocateOptions {
+  // Over the page heap: in one physical handle, for whoever exports it or registers it with a network card. Costs a new
+  // handle where none that is idle has the room. (Over heap:segments every allocation lies in one piece.)
+  bool contiguous = false;
+};
 
 class CachingAllocator {
  public:
@@ -61,6 +68,7 @@ class CachingAllocator {
   // At least `bytes` bytes, aligned to 512, for work on `stream`; nullptr for 0 bytes.
   // Throws OutOfMemory; InvalidArgument for an unknown device; OutOfMemory for 1 EiB or more.
   void* allocate(std::size_t bytes, int device = 0, Stream stream = nullptr);
+  void* allocate(std::size_t bytes, int device, Stream stream, const AllocateOptions& options);
   // Frees what allocate returned; nullptr is allowed. Throws InvalidArgument for any other pointer and for a pointer
   // already freed.
   void deallocate(void* ptr);
@@ -101,6 +109,25 @@ class CachingAllocator {
   std::size_t allocated_size(void* ptr) const;  // bytes of its block
   // Device of the live allocation `ptr`, or -1 when it is not one of ours.
   int device_of(const void* ptr) const;
+
+  // Sharing with other processes. How many handles the live allocation `ptr` lies in (1 over heap:segments), and what
+  // others need to open it. Descriptors stay the allocator's: they are open as long as `ptr` lives (and is awake: what
+  // sleeps cannot be shared, and has other memory afterwards), and all that lies in the same handles can be reached
+  // through them.
+  std::size_t handle_count(const void* ptr) const;
+  SharedMemory share(const void* ptr);
+  // The same for an allocation in one handle; InvalidArgument for any other.
+  SharedMemory share_contiguous(const void* ptr);
+  // Opens what another process shared, on the device whose memory it is; its descriptors are this process's (sent over a
+  // socket, or taken by pidfd_getfd) and stay the caller's. Returns where the segment or the first handle begins here; the
+  // allocation is memory.offset behind. To be closed as often as it was opened: that waits for the device's work; during
+  // a capture it is put off until the next is closed. A CudaError of close_shared means the same.
+  void* open_shared(const SharedMemory& memory, int device = 0);
+  void close_shared(void* base);
+
+  // From now on work of `device` may use the memory of `peer`, old and new (cudaDeviceEnablePeerAccess, which does not reach
+  // the page heap by itself). A call that fails may have opened a part; it may be repeated.
+  void enable_peer_access(int device, int peer);
 
   // Applies options (options.h) at run time; `heap` and `backend` cannot change any more. Atomic.
   void configure(std::string_view options);

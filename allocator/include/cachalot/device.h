@@ -9,6 +9,7 @@
 // Thread safety: every call may be made from any thread at any time.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -26,6 +27,11 @@ using Address = std::uintptr_t;      // of device memory
 using Stream = CUstream_st*;         // cudaStream_t; nullptr is the legacy default stream
 using Event = CUevent_st*;           // cudaEvent_t
 using MemoryHandle = std::uint64_t;  // CUmemGenericAllocationHandle: physical memory without an address
+
+struct AddressRange {
+  Address address = 0;
+  std::size_t bytes = 0;
+};
 
 struct MemoryInfo {
   std::size_t free_bytes = 0;
@@ -48,6 +54,14 @@ struct CaptureStatus {
 // What another process needs to open this memory (cudaIpcMemHandle_t's 64 bytes).
 struct IpcHandle {
   unsigned char bytes[64] = {};
+};
+
+// What another process needs to open one MemoryHandle.
+struct ShareableHandle {
+  enum class Kind : std::uint8_t { descriptor, fabric };
+  Kind kind = Kind::descriptor;
+  int descriptor = -1;                        // a file of this process; it keeps the memory alive while it is open
+  std::array<unsigned char, 64> fabric = {};  // CUmemFabricHandle: valid in every process of the machine's fabric
 };
 
 class Device {
@@ -80,8 +94,19 @@ class Device {
   virtual void map(Address address, std::size_t bytes, MemoryHandle handle) = 0;
   // Unmaps whole mappings in the range. Work still using them would fault: the caller has seen it finish.
   virtual void unmap(Address address, std::size_t bytes) = 0;
-  // Read and write access for this device to a mapped range, which may cover many mappings: one call a range.
-  virtual void set_access(Address address, std::size_t bytes) = 0;
+  // Read and write access for this device, and for the devices `peers`, to a mapped range, which may cover many mappings:
+  // one call a range. Who had access keeps it.
+  virtual void set_access(Address address, std::size_t bytes, const std::vector<int>& peers) = 0;
+
+  // Memory of create, and of mappings, in another process. A descriptor that export_handle returns is the caller's to
+  // close. import_handle leaves the caller its descriptor, and returns a handle to be mapped whole and released; its size
+  // is the exporter's to tell.
+  virtual ShareableHandle export_handle(MemoryHandle handle) = 0;
+  virtual MemoryHandle import_handle(const ShareableHandle& shared) = 0;
+
+  // Work on this device may use the memory that `peer` gives by malloc; nothing happens if it may already. Memory of
+  // create is opened by set_access.
+  virtual void enable_peer_access(int peer) = 0;
 
   // Pinned host memory, `bytes` > 0 (else cudaErrorInvalidValue); nullptr when the host has not that much.
   virtual void* host_malloc(std::size_t bytes) = 0;

@@ -54,6 +54,9 @@ enum class DeviceCall : std::uint8_t {
   ipc_export,
   ipc_import,
   ipc_close,
+  export_handle,
+  import_handle,
+  enable_peer_access,
   kCount,
 };
 inline constexpr std::size_t kDeviceCallCount = static_cast<std::size_t>(DeviceCall::kCount);
@@ -87,16 +90,12 @@ struct LoggedCall {
   std::int64_t clock_ns = 0;  // when it began
 };
 
-struct AddressRange {
-  Address address = 0;
-  std::size_t bytes = 0;
-};
-
 // The allocation or mapping that holds an address.
 struct MemoryAt {
   AddressRange range;          // all of it; for malloc, the bytes asked for
   MemoryHandle handle = 0;     // mapped there; 0: memory of malloc or of ipc_import
   bool accessible = false;     // false: mapped, but set_access was not called
+  std::uint64_t peers = 0;     // bit i: device i may use it, too
   std::uint64_t physical = 0;  // number of the byte at the address asked about: the same byte, wherever it is mapped
   std::uint64_t mapping = 0;   // number of the mapping; never used again
 };
@@ -128,7 +127,7 @@ class SimulatedDevice final : public Device {
 
   // Device. Every live device has address ranges of its own, so that addresses are unique in the process; 47 bits of
   // them are shared by all. For ipc_import each SimulatedDevice is a process of its own: a handle can be opened by
-  // every device but the one that made it.
+  // every device but the one that made it. import_handle opens what any SimulatedDevice of the process exported.
   int index() const override;
   DeviceProperties properties() const override;
   MemoryInfo memory_info() override;
@@ -141,11 +140,14 @@ class SimulatedDevice final : public Device {
   void release(MemoryHandle handle) override;
   void map(Address address, std::size_t bytes, MemoryHandle handle) override;
   void unmap(Address address, std::size_t bytes) override;
-  void set_access(Address address, std::size_t bytes) override;
+  void set_access(Address address, std::size_t bytes, const std::vector<int>& peers) override;
   void* host_malloc(std::size_t bytes) override;
   void host_free(void* memory) override;
   void copy_to_host(void* to, Address from, std::size_t bytes) override;
   void copy_from_host(Address to, const void* from, std::size_t bytes) override;
+  ShareableHandle export_handle(MemoryHandle handle) override;
+  MemoryHandle import_handle(const ShareableHandle& shared) override;
+  void enable_peer_access(int peer) override;
   Event event_create() override;
   void event_destroy(Event event) override;
   void event_record(Event event, Stream stream) override;
@@ -218,6 +220,7 @@ class SimulatedDevice final : public Device {
   std::size_t peak_used_bytes() const;
   std::size_t live_mappings() const;
   std::optional<MemoryAt> memory_at(Address address) const;
+  bool may_access(int peer) const;     // enable_peer_access was called for it
   std::vector<LoggedCall> take_log();  // and empties it
 
   void set_faults(std::vector<Fault> faults);  // replaces the plan

@@ -1,0 +1,158 @@
+// DeviceAllocator and the world around its device: allocations that lie in one handle, memory shared with other processes,
+// and memory that other GPUs may use.
+#include <algorithm>
+#include <utility>
+
+#include "base/check.h"
+#include "base/mutex.h"
+#include "device_allocator.h"
+
+namespace cachalot {
+
+// --- allocations in one handle ----------------------------------------------------------------------------------------
+
+// As find_free, for either kind of request.
+Block* DeviceAllocator::find_in_arena(Request request) {
+  return request.contiguous ? find_contiguous(request, *request.arena, Whose::ordered) : find_free(request);
+}
+
+// The smallest free block of which a part that suffices lies in one handle.
+Block* DeviceAllocator::find_contiguous(Request request, const Arena& arena, Whose whose) const {
+  Block* found = nullptr;
+  if (!is_paged(arena.pool)) return nullptr;  // a pool that lends, with memory from a provider
+  arena.bins.for_each_of_at_least(request.rounded, [&](Block& block) {
+    if (found != nullptr || !may_take(block, request.stream(), whose)) return;
+    if (pages_->room_in_one_handle(block, request.rounded)) found = &block;
+  });
+  return found;
+}
+
+Block* DeviceAllocator::find_contiguous(Request request, Whose whose) const {
+  Block* found = find_contiguous(request, *request.arena, whose);
+  for (const auto& arena : request.pool().arenas()) {
+    if (found == nullptr) found = find_contiguous(request, *arena, whose);
+  }
+  return found;
+}
+
+// Of another stream, if it must be: after a wait for it, which costs less than new memory.
+Block* DeviceAllocator::search_contiguous(Request request) {
+  Block* block = find_contiguous(request, Whose::ordered);
+  if (block == nullptr && may_wait_for_others(request)) {
+    const Block* other = find_contiguous(request, Whose::anybodys);
+    if (other != nullptr) wait_for_stream(clock_of(request.stream()), clock_of(other->arena->stream));
+    block = find_contiguous(request, Whose::ordered);
+  }
+  if (block == nullptr || block->arena == request.arena) return block;
+  const Address begin = *pages_->room_in_one_handle(*block, request.rounded);
+  return &pages_->hand_over(*block, begin, begin + request.rounded, *request.arena);
+}
+
+Block* DeviceAllocator::search_or_create_contiguous(Request request, const Context& context) {
+  if (Block* block = search_contiguous(request)) return block;
+  if (Block* block = take_page(request)) return block;
+  if (request.rounded > device_->properties().total_bytes) return nullptr;
+  std::optional<BackingPlan> plan = pages_->plan_handle(*request.arena, request.rounded);
+  if (!plan) {
+    reserve_range(request);
+    plan = pages_->plan_handle(*request.arena, request.rounded);
+  }
+  return carry_out(plan, request, context);
+}
+
+// As obtain_from_pages; but no pages can be brought together, only one handle be found or made.
+Block* DeviceAllocator::obtain_contiguous(Request request, const Context& context) {
+  const SlowSection slow(*this);
+  return_whole_pages();
+  catch_up(request);
+  Block* block = search_or_create_contiguous(request, context);
+  if (block == nullptr) block = borrow_from_pools(request);
+  if (block != nullptr || capturing()) return block;
+  if (synchronize_frees(nullptr)) block = search_contiguous(request);
+  if (block != nullptr) return block;
+  wait_and_give_back(request);
+  if ((block = search_or_create_contiguous(request, context)) != nullptr) return block;
+  release_default_pools();
+  return search_or_create_contiguous(request, context);
+}
+
+// --- sharing with other processes -------------------------------------------------------------------------------------
+
+std::optional<std::size_t> DeviceAllocator::handle_count(const Block& block, const void* ptr) const {
+  const Lock lock(mutex_);
+  if (!is_live(block, ptr)) return std::nullopt;
+  if (pages_ == nullptr || !pages_->holds(block.address)) return 1;
+  return pages_->views_of(block.address, block.end()).size();
+}
+
+std::optional<SharedMemory> DeviceAllocator::share(const Block& block, const void* ptr) {
+  const std::optional<Segment> segment = base_allocation(block, ptr);
+  const Lock lock(mutex_);
+  const SlowSection slow(*this);
+  if (!segment || !is_live(block, ptr)) return std::nullopt;
+  require_awake(block.arena->pool.owner(), "shared");
+  SharedMemory memory;
+  memory.bytes = block.size();
+  if (pages_ == nullptr || !pages_->holds(block.address)) {
+    memory.offset = block.address - segment->base;
+    const Unlocked unlocked(mutex_);
+    memory.segment = device_->ipc_export(segment->base);
+    return memory;
+  }
+  const std::vector<PageHeap::ShownHandle> views = pages_->views_of(block.address, block.end());
+  memory.offset = block.address - views.front().at;
+  for (const PageHeap::ShownHandle& view : views) {
+    const PhysicalHandle& handle = pages_->pages().handle(view.handle);
+    const MemoryHandle physical = handle.memory;
+    const std::size_t bytes = pages_->pages().bytes(handle);
+    const Unlocked unlocked(mutex_);
+    memory.handles.push_back({exported_.of(physical), bytes});
+  }
+  return memory;
+}
+
+Address DeviceAllocator::open_shared(const SharedMemory& memory) {
+  const Lock lock(mutex_);
+  const SlowSection slow(*this);
+  const Unlocked unlocked(mutex_);
+  return imported_.open(memory, peers_);
+}
+
+// During a capture nothing may be waited for nor unmapped: what was closed then goes with the next that is closed.
+bool DeviceAllocator::close_shared(Address base) {
+  const Lock lock(mutex_);
+  const SlowSection slow(*this);
+  if (!imported_.mark_unused(base)) return false;
+  if (capturing()) return true;
+  const Unlocked unlocked(mutex_);
+  device_->synchronize();
+  imported_.close_unused();
+  return true;
+}
+
+// --- other GPUs -------------------------------------------------------------------------------------------------------
+
+void DeviceAllocator::enable_access_to(int peer) {
+  const Lock lock(mutex_);
+  const SlowSection slow(*this);
+  const Unlocked unlocked(mutex_);
+  device_->enable_peer_access(peer);
+}
+
+void DeviceAllocator::open_to(int peer) {
+  const Lock lock(mutex_);
+  const SlowSection slow(*this);
+  if (std::find(peers_.begin(), peers_.end(), peer) != peers_.end()) return;
+  std::vector<int> peers = peers_;
+  peers.push_back(peer);
+  std::vector<AddressRange> mapped;
+  if (pages_ != nullptr) mapped = pages_->mapped_addresses();
+  {
+    const Unlocked unlocked(mutex_);
+    for (const AddressRange& range : mapped) device_->set_access(range.address, range.bytes, peers);
+    imported_.open_to(peers);
+  }
+  peers_ = std::move(peers);
+}
+
+}  // namespace cachalot

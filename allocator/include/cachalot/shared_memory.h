@@ -1,0 +1,24 @@
+// An allocation as another process may open it: see CachingAllocator::share and open_shared.
+#pragma once
+
+#include <cstddef>
+#include <vector>
+
+#include "cachalot/device.h"
+
+namespace cachalot {
+
+// Over heap:segments it is the segment of cudaMalloc that holds the allocation. Over the page heap it is the handles behind
+// the allocation: who opens it maps them whole, one behind the other.
+struct SharedMemory {
+  struct Handle {
+    ShareableHandle shared;
+    std::size_t bytes = 0;  // of the whole handle; a multiple of the device's page
+  };
+  std::vector<Handle> handles;  // in the order of addresses; empty: it is `segment`
+  IpcHandle segment;
+  std::size_t offset = 0;  // from the start of the segment, or of the first handle, to the allocation
+  std::size_t bytes = 0;   // of the allocation
+};
+
+}  // namespace cachalot

@@ -1,0 +1,534 @@
+// Allocations of the page heap in one handle, memory that other processes open, and memory that other GPUs may use.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <random>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/bytes.h"
+#include "tests/allocator/testing.h"
+
+namespace cachalot {
+namespace {
+
+constexpr PoolId kPool{1, 0};
+constexpr AllocateOptions kContiguous{.contiguous = true};
+
+SimulatedDevice::Config checked(std::size_t device_bytes = 64 * kGiB) {
+  SimulatedDevice::Config config = World::config_of(device_bytes);
+  config.check_hazards = true;
+  return config;
+}
+
+// The handles mapped at an allocation's addresses, as the device knows them.
+std::set<MemoryHandle> handles_of(const World& world, void* ptr, std::size_t bytes) {
+  std::set<MemoryHandle> handles;
+  for (Address at = address(ptr); at < address(ptr) + bytes; at += 512) {
+    handles.insert(world.device->memory_at(at).value().handle);
+  }
+  return handles;
+}
+
+void* allocate_contiguous(World& world, std::size_t bytes, Stream stream = nullptr) {
+  void* ptr = world.allocator.allocate(bytes, 0, stream, kContiguous);
+  EXPECT_EQ(handles_of(world, ptr, bytes).size(), 1u);
+  EXPECT_EQ(world.allocator.handle_count(ptr), 1u);
+  EXPECT_EQ(world.allocator.validate(), "");
+  return ptr;
+}
+
+// Eight blocks of 8 MiB side by side in handles of 2 MiB; every second one free.
+std::vector<void*> scatter(World& world) {
+  std::vector<void*> blocks;
+  for (int i = 0; i < 8; ++i) blocks.push_back(world.allocate(8 * kMiB));
+  for (std::size_t i = 0; i < blocks.size(); i += 2) world.allocator.deallocate(blocks[i]);
+  return blocks;
+}
+
+// --- in one handle ----------------------------------------------------------------------------------------------------
+
+TEST(ContiguousAllocations, LieInOneHandleThatIsMadeForThem) {
+  World world(checked(), "heap:pages");
+  void* large = allocate_contiguous(world, 100 * kMiB + 1000);  // more than the usual handle
+  EXPECT_EQ(world.count(DeviceCall::create), 1u);
+  EXPECT_EQ(world.reserved(), 102 * kMiB);
+  void* ordinary = world.allocate(100 * kMiB);
+  EXPECT_GT(world.allocator.handle_count(ordinary), 1u);
+  world.allocator.deallocate(large);
+  world.allocator.deallocate(ordinary);
+}
+
+TEST(ContiguousAllocations, AreNotPutTogetherOfPagesOfManyHandles) {
+  World world(checked(), "heap:pages,page_size_mb:2");
+  scatter(world);
+  const std::size_t reserved = world.reserved();
+  allocate_contiguous(world, 8 * kMiB);
+  EXPECT_EQ(world.reserved(), reserved + 8 * kMiB);
+}
+
+TEST(ContiguousAllocations, TakeThePartOfAFreeBlockThatLiesInOneHandle) {
+  World world(checked(), "heap:pages,page_size_mb:2");
+  world.allocator.deallocate(world.allocate(3 * kMiB));  // a handle of 2 MiB, another of 2 MiB
+  void* first = world.allocate(1536 * kKiB);             // leaves 512 KiB of the first handle
+  const std::uint64_t created = world.count(DeviceCall::create);
+  void* second = allocate_contiguous(world, 1536 * kKiB);  // fits into the second, not across both
+  EXPECT_EQ(address(second), address(first) + 2 * kMiB);
+  EXPECT_EQ(world.count(DeviceCall::create), created);
+  world.allocator.deallocate(second);
+  world.allocator.deallocate(first);
+  EXPECT_EQ(world.allocator.validate(), "");
+  world.allocator.empty_cache();
+  EXPECT_EQ(world.device->used_bytes(), 0u);
+}
+
+TEST(ContiguousAllocations, ReuseTheirHandleOnceTheyAreFree) {
+  World world(checked(), "heap:pages");
+  world.allocator.deallocate(allocate_contiguous(world, 64 * kMiB));
+  const std::uint64_t created = world.count(DeviceCall::create);
+  world.allocator.deallocate(allocate_contiguous(world, 64 * kMiB));
+  world.allocator.deallocate(world.allocate(50 * kMiB));  // ordinary memory from then on
+  EXPECT_EQ(world.count(DeviceCall::create), created);
+}
+
+TEST(ContiguousAllocations, MayBeSmall) {
+  World world(checked(), "heap:pages");
+  std::vector<void*> live;
+  for (std::size_t i = 0; i < 40; ++i) {
+    live.push_back(allocate_contiguous(world, (1 + i * 37 % 1024) * kKiB));
+    live.push_back(world.allocate((1 + i * 53 % 700) * kKiB));
+    if (i % 3 == 0) world.allocator.deallocate(std::exchange(live[i], nullptr));
+  }
+  for (void* ptr : live) world.allocator.deallocate(ptr);
+}
+
+TEST(ContiguousAllocations, StayInTheirHandleWhilePagesMoveAroundThem) {
+  World world(checked(), "heap:pages,page_size_mb:4");
+  std::vector<std::pair<void*, std::size_t>> kept;
+  for (std::size_t round = 0; round < 20; ++round) {
+    const std::size_t bytes = (1 + round % 7) * 1500 * kKiB;
+    kept.emplace_back(allocate_contiguous(world, bytes), bytes);
+    const std::vector<void*> blocks = scatter(world);
+    void* gathered = world.allocate(24 * kMiB);
+    for (const auto& [ptr, size] : kept) ASSERT_EQ(handles_of(world, ptr, size).size(), 1u) << round;
+    world.allocator.deallocate(gathered);
+    for (std::size_t i = 1; i < blocks.size(); i += 2) world.allocator.deallocate(blocks[i]);
+    if (round % 4 == 3) {
+      world.allocator.deallocate(kept.front().first);
+      kept.erase(kept.begin());
+    }
+  }
+}
+
+TEST(ContiguousAllocations, OverSegmentsAreAllAllocations) {
+  World world;
+  void* ptr = world.allocator.allocate(30 * kMiB, 0, nullptr, kContiguous);
+  EXPECT_EQ(world.allocator.handle_count(ptr), 1u);
+  EXPECT_EQ(world.count(DeviceCall::malloc), 1u);
+  world.allocator.deallocate(ptr);
+}
+
+TEST(ContiguousAllocations, OfNothingAreNull) {
+  World world(checked(), "heap:pages");
+  EXPECT_EQ(world.allocator.allocate(0, 0, nullptr, kContiguous), nullptr);
+}
+
+TEST(ContiguousAllocations, WaitForAnotherStreamRatherThanGrowing) {
+  World world(checked(), "heap:pages");
+  const Stream a = world.device->stream();
+  const Stream b = world.device->stream();
+  void* first = allocate_contiguous(world, 64 * kMiB, a);
+  world.device->launch(a, 1'000'000, {{address(first), 64 * kMiB}});
+  world.allocator.deallocate(first);
+  world.allocator.deallocate(world.allocate(kMiB, b));
+  const std::size_t reserved = world.reserved();
+  void* second = allocate_contiguous(world, 64 * kMiB, b);
+  world.device->handed_out(address(second), 64 * kMiB, b);
+  EXPECT_EQ(world.reserved(), reserved);
+  EXPECT_EQ(world.count(DeviceCall::synchronize), 0u);
+  world.device->given_back(address(second));
+  world.allocator.deallocate(second);
+}
+
+TEST(ContiguousAllocations, GiveBackIdleMemoryBeforeTheyFail) {
+  World world(checked(100 * kMiB), "heap:pages,page_size_mb:2");
+  world.allocator.deallocate(world.allocate(80 * kMiB));
+  world.allocator.deallocate(allocate_contiguous(world, 60 * kMiB));
+  EXPECT_LE(world.device->peak_used_bytes(), 100 * kMiB);
+  void* kept = world.allocate(60 * kMiB);
+  EXPECT_CONTAINS(out_of_memory([&] { world.allocator.allocate(60 * kMiB, 0, nullptr, kContiguous); }),
+                  "in one handle");
+  EXPECT_EQ(world.allocator.validate(), "");
+  world.allocator.deallocate(kept);
+}
+
+TEST(ContiguousAllocations, KeepToTheMemoryFraction) {
+  World world(checked(100 * kMiB), "heap:pages,per_process_memory_fraction:0.5");
+  EXPECT_CONTAINS(out_of_memory([&] { world.allocator.allocate(60 * kMiB, 0, nullptr, kContiguous); }), "allowed");
+  world.allocator.deallocate(allocate_contiguous(world, 48 * kMiB));
+}
+
+TEST(ContiguousAllocations, BorrowFromPoolsThatLend) {
+  World world(checked(64 * kMiB), "heap:pages");
+  world.allocator.create_or_retain_pool(0, kPool);
+  {
+    const InPool in_pool(world.allocator, kPool);
+    world.allocator.deallocate(allocate_contiguous(world, 60 * kMiB));
+  }
+  const auto request = [&] { return world.allocator.allocate(30 * kMiB, 0, nullptr, kContiguous); };
+  EXPECT_CONTAINS(out_of_memory(request), "in one handle");
+  world.allocator.set_use_on_oom(0, kPool, true);
+  world.allocator.deallocate(allocate_contiguous(world, 30 * kMiB));
+  EXPECT_EQ(world.reserved(), 60 * kMiB);
+}
+
+TEST(ContiguousAllocations, OfAPoolStayInThePoolAlsoDuringACapture) {
+  World world(checked(), "heap:pages");
+  const Stream stream = world.device->stream();
+  void* kept = nullptr;
+  {
+    const Capture capture(world, stream, kPool);
+    kept = allocate_contiguous(world, 40 * kMiB, stream);
+    world.allocator.deallocate(allocate_contiguous(world, 20 * kMiB, stream));
+  }
+  EXPECT_TRUE(world.allocator.pool_has_exactly(0, kPool, {kept}));
+  world.allocator.deallocate(kept);
+  world.allocator.release_pool(0, kPool);
+  world.allocator.empty_cache();
+  EXPECT_EQ(world.device->used_bytes(), 0u);
+}
+
+// Requests of all sizes, on two streams, with work that uses them: every stream hazard is checked, and what was promised to
+// lie in one handle does.
+TEST(ContiguousAllocations, MixWithAllOthers) {
+  for (unsigned seed = 1; seed <= 6; ++seed) {
+    SCOPED_TRACE(fmt::format("seed {}", seed));
+    World world(checked(400 * kMiB), seed % 2 == 0 ? "heap:pages,page_size_mb:4" : "heap:pages");
+    std::mt19937 random(seed);
+    const auto below = [&](std::size_t limit) { return std::size_t{random()} % limit; };
+    const Stream streams[2] = {world.device->stream(), world.device->stream()};
+    struct Live {
+      void* ptr;
+      std::size_t bytes;
+      bool contiguous;
+    };
+    std::vector<Live> live;
+    const auto free_one = [&] {
+      std::swap(live[below(live.size())], live.back());
+      world.device->given_back(address(live.back().ptr));
+      world.allocator.deallocate(live.back().ptr);
+      live.pop_back();
+    };
+    for (int step = 0; step < 600; ++step) {
+      const std::size_t bytes = (1 + below(std::size_t{1} << below(18))) * kKiB;
+      const bool contiguous = below(3) == 0;
+      const Stream stream = streams[below(2)];
+      try {
+        void* ptr = world.allocator.allocate(bytes, 0, stream, {.contiguous = contiguous});
+        world.device->handed_out(address(ptr), bytes, stream);
+        world.device->launch(stream, 50'000, {{address(ptr), bytes}});
+        live.push_back({ptr, bytes, contiguous});
+      } catch (const OutOfMemory&) {
+        while (live.size() > 4) free_one();
+      }
+      if (below(2) == 0 && !live.empty()) free_one();
+      if (below(100) == 0) world.allocator.empty_cache();
+      world.pass(10);
+      ASSERT_EQ(world.allocator.validate(), "") << step;
+    }
+    for (const Live& each : live) {
+      const std::size_t handles = handles_of(world, each.ptr, each.bytes).size();
+      EXPECT_TRUE(handles == 1 || !each.contiguous) << handles;
+    }
+    while (!live.empty()) free_one();
+  }
+}
+
+// --- other processes --------------------------------------------------------------------------------------------------
+
+bool is_open(int descriptor) {
+  struct stat status;
+  return fstat(descriptor, &status) == 0;
+}
+
+// A SimulatedDevice is a process of its own.
+struct OtherProcess {
+  explicit OtherProcess(std::string_view options = "") : world(checked(), options) {}
+
+  // Whether the pieces open in the order and sizes that the exporter told.
+  void* open(const SharedMemory& memory) {
+    void* base = world.allocator.open_shared(memory);
+    world.device->launch(world.device->stream(), 1, {{address(base) + memory.offset, memory.bytes}});
+    return base;
+  }
+  World world;
+};
+
+TEST(SharedMemory, OfThePageHeapOpensAsTheHandlesBehindIt) {
+  World world(checked(), "heap:pages,page_size_mb:2");
+  void* before = world.allocate(3 * kMiB);
+  void* ptr = world.allocate(7 * kMiB);
+  const SharedMemory memory = world.allocator.share(ptr);
+  EXPECT_EQ(memory.handles.size(), world.allocator.handle_count(ptr));
+  EXPECT_EQ(memory.handles.size(), 4u);
+  EXPECT_EQ(memory.offset, kMiB);
+  EXPECT_EQ(memory.bytes, 7 * kMiB);
+  OtherProcess other;
+  void* opened = other.open(memory);
+  EXPECT_EQ(other.world.device->used_bytes(), 0u);
+  other.world.allocator.close_shared(opened);
+  EXPECT_EQ(other.world.device->live_mappings(), 0u);
+  EXPECT_CONTAINS(refusal([&] { other.world.allocator.close_shared(opened); }), "is not open");
+  world.allocator.deallocate(before);
+  world.allocator.deallocate(ptr);
+}
+
+TEST(SharedMemory, OfScatteredPagesOpensToo) {
+  World world(checked(), "heap:pages,page_size_mb:4");
+  const std::vector<void*> blocks = scatter(world);
+  void* gathered = world.allocate(24 * kMiB);
+  const SharedMemory memory = world.allocator.share(gathered);
+  EXPECT_GT(memory.handles.size(), 1u);
+  OtherProcess other("heap:pages");
+  other.world.allocator.close_shared(other.open(memory));
+  EXPECT_CONTAINS(refusal([&] { world.allocator.share_contiguous(gathered); }),
+                  fmt::format("lies in {} handles, not in one", memory.handles.size()));
+}
+
+TEST(SharedMemory, OfSegmentsIsTheSegment) {
+  World world;
+  void* before = world.allocate(3 * kMiB);
+  void* ptr = world.allocate(4 * kMiB);
+  const SharedMemory memory = world.allocator.share_contiguous(ptr);
+  EXPECT_TRUE(memory.handles.empty());
+  EXPECT_EQ(memory.offset, 3 * kMiB);
+  OtherProcess other;
+  void* once = other.open(memory);
+  EXPECT_EQ(other.open(memory), once);
+  other.world.allocator.close_shared(once);
+  other.world.allocator.close_shared(once);
+  EXPECT_CONTAINS(refusal([&] { other.world.allocator.close_shared(once); }), "is not open");
+  world.allocator.deallocate(before);
+  world.allocator.deallocate(ptr);
+}
+
+TEST(SharedMemory, ExportsAHandleOnceAndClosesItsDescriptorWithIt) {
+  World world(checked(), "heap:pages");
+  void* ptr = allocate_contiguous(world, 8 * kMiB);
+  const int descriptor = world.allocator.share(ptr).handles.at(0).shared.descriptor;
+  EXPECT_EQ(world.allocator.share(ptr).handles.at(0).shared.descriptor, descriptor);
+  EXPECT_EQ(world.count(DeviceCall::export_handle), 1u);
+  EXPECT_TRUE(is_open(descriptor));
+  world.allocator.deallocate(ptr);
+  world.allocator.empty_cache();
+  EXPECT_FALSE(is_open(descriptor));
+}
+
+TEST(SharedMemory, MustBeOfALiveAllocation) {
+  World world(checked(), "heap:pages");
+  void* ptr = world.allocate(8 * kMiB);
+  EXPECT_CONTAINS(refusal([&] { world.allocator.share(after(ptr, 512)); }), "is not a live allocation");
+  world.allocator.deallocate(ptr);
+  EXPECT_CONTAINS(refusal([&] { world.allocator.share(ptr); }), "is not a live allocation");
+  EXPECT_CONTAINS(refusal([&] { world.allocator.handle_count(ptr); }), "is not a live allocation");
+}
+
+TEST(SharedMemory, OfOddSizesIsRefused) {
+  OtherProcess other;
+  SharedMemory memory;
+  memory.handles.push_back({{}, 3 * kMiB});
+  EXPECT_CONTAINS(refusal([&] { other.world.allocator.open_shared(memory); }),
+                  "a shared handle of 3145728 bytes: GPU 0 has pages of 2097152 bytes");
+  EXPECT_EQ(other.world.count(DeviceCall::reserve), 0u);
+}
+
+TEST(SharedMemory, ClosedDuringACaptureGoesWithTheNext) {
+  World world(checked(), "heap:pages");
+  void* ptr = allocate_contiguous(world, 8 * kMiB);
+  const SharedMemory memory = world.allocator.share(ptr);
+  OtherProcess other;
+  void* first = other.open(memory);
+  void* second = other.open(memory);
+  {
+    const Capture capture(other.world, other.world.device->stream(), kPool);
+    other.world.allocator.close_shared(first);
+  }
+  EXPECT_EQ(other.world.device->live_mappings(), 2u);
+  other.world.allocator.close_shared(second);
+  EXPECT_EQ(other.world.device->live_mappings(), 0u);
+}
+
+// Shares, opens and closes; true if a call failed.
+bool share_open_and_close(World& world, OtherProcess& other) {
+  bool failed = false;
+  const auto attempt = [&](const std::function<void()>& action) {
+    try {
+      action();
+    } catch (const OutOfMemory&) {
+      failed = true;
+    } catch (const CudaError&) {
+      failed = true;
+    }
+    EXPECT_EQ(world.allocator.validate(), "");
+  };
+  void* ptr = nullptr;
+  void* opened = nullptr;
+  attempt([&] { ptr = world.allocate(7 * kMiB); });
+  attempt([&] {
+    if (ptr != nullptr) opened = other.world.allocator.open_shared(world.allocator.share(ptr));
+  });
+  attempt([&] {
+    if (opened != nullptr) other.world.allocator.close_shared(opened);
+  });
+  world.allocator.deallocate(ptr);
+  return failed;
+}
+
+class SharingCallFails : public testing::TestWithParam<DeviceCall> {};
+
+TEST_P(SharingCallFails, AndNothingStaysOpen) {
+  const DeviceCall call = GetParam();
+  std::uint64_t injected = 0;
+  for (std::uint64_t nth = 1;; ++nth) {
+    SCOPED_TRACE(fmt::format("{} number {}", to_string(call), nth));
+    World world(checked(), "heap:pages,page_size_mb:2");
+    OtherProcess other;
+    for (World* each : {&world, &other.world}) {
+      each->device->set_faults({{.call = call, .nth = nth, .out_of_memory = false, .code = 999}});
+    }
+    share_open_and_close(world, other);
+    const std::uint64_t here = world.device->faults_injected() + other.world.device->faults_injected();
+    injected += here;
+    for (World* each : {&world, &other.world}) each->device->set_faults({});
+    EXPECT_FALSE(share_open_and_close(world, other));  // and closes what was left
+    EXPECT_EQ(other.world.device->live_mappings(), 0u);
+    world.allocator.empty_cache();
+    EXPECT_EQ(world.device->used_bytes(), 0u);
+    if (here == 0 || HasFailure()) break;
+  }
+  EXPECT_GT(injected, 0u);
+}
+
+INSTANTIATE_TEST_SUITE_P(OfTheDriver, SharingCallFails,
+                         testing::Values(DeviceCall::export_handle, DeviceCall::import_handle, DeviceCall::reserve,
+                                         DeviceCall::map, DeviceCall::set_access, DeviceCall::unmap,
+                                         DeviceCall::release, DeviceCall::unreserve, DeviceCall::synchronize),
+                         [](const auto& test) { return std::string(to_string(test.param)); });
+
+// --- other GPUs -------------------------------------------------------------------------------------------------------
+
+struct TwoGpus : TwoDevices {
+  TwoGpus() : TwoDevices(kGiB, "heap:pages,page_size_mb:2") {}
+
+  // Whether GPU 1 may use each page of an allocation of GPU 0.
+  bool is_open(void* ptr, std::size_t bytes) const {
+    for (Address at = address(ptr); at < address(ptr) + bytes; at += 512) {
+      if (device[0]->memory_at(at).value().peers != 2) return false;
+    }
+    return true;
+  }
+};
+
+TEST(PeerAccess, OpensWhatIsMappedAndWhatComes) {
+  TwoGpus two;
+  void* old = two.allocator.allocate(8 * kMiB, 0);
+  EXPECT_FALSE(two.is_open(old, 8 * kMiB));
+  two.allocator.enable_peer_access(/*device=*/1, /*peer=*/0);
+  EXPECT_TRUE(two.is_open(old, 8 * kMiB));
+  EXPECT_TRUE(two.device[1]->may_access(0));
+  EXPECT_FALSE(two.device[0]->may_access(1));
+  const std::uint64_t calls = two.device[0]->count(DeviceCall::set_access);
+  void* fresh = two.allocator.allocate(24 * kMiB, 0);
+  EXPECT_TRUE(two.is_open(fresh, 24 * kMiB));
+  EXPECT_EQ(two.device[0]->count(DeviceCall::set_access), calls + 1);  // for both devices at once
+  two.allocator.enable_peer_access(1, 0);                              // again: nothing to do
+  EXPECT_EQ(two.device[0]->count(DeviceCall::set_access), calls + 1);
+  two.allocator.deallocate(old);
+  two.allocator.deallocate(fresh);
+}
+
+TEST(PeerAccess, FollowsPagesThatMove) {
+  TwoGpus two;
+  std::vector<void*> blocks;
+  for (int i = 0; i < 8; ++i) blocks.push_back(two.allocator.allocate(8 * kMiB, 0));
+  two.allocator.enable_peer_access(1, 0);
+  for (std::size_t i = 0; i < blocks.size(); i += 2) two.allocator.deallocate(blocks[i]);
+  void* gathered = two.allocator.allocate(32 * kMiB, 0);
+  EXPECT_TRUE(two.is_open(gathered, 32 * kMiB));
+}
+
+TEST(PeerAccess, OpensImportedMemory) {
+  World world(checked(), "heap:pages");
+  void* ptr = allocate_contiguous(world, 8 * kMiB);
+  TwoGpus two;
+  void* before = two.allocator.open_shared(world.allocator.share(ptr), 0);
+  two.allocator.enable_peer_access(1, 0);
+  void* since = two.allocator.open_shared(world.allocator.share(ptr), 0);
+  EXPECT_TRUE(two.is_open(before, 8 * kMiB));
+  EXPECT_TRUE(two.is_open(since, 8 * kMiB));
+}
+
+TEST(PeerAccess, IsOfAnotherDevice) {
+  TwoGpus two;
+  EXPECT_CONTAINS(refusal([&] { two.allocator.enable_peer_access(1, 1); }), "peer access of device 1 to itself");
+  EXPECT_CONTAINS(refusal([&] { two.allocator.enable_peer_access(0, 2); }), "device 2 is not one of the 2 devices");
+}
+
+TEST(PeerAccess, OverSegmentsIsCudasOwn) {
+  TwoDevices two;
+  two.allocator.enable_peer_access(0, 1);
+  EXPECT_TRUE(two.device[0]->may_access(1));
+  EXPECT_EQ(two.device[1]->count(DeviceCall::set_access), 0u);
+}
+
+TEST(PeerAccess, MayBeAskedForAgainWhenItFailed) {
+  for (const DeviceCall call : {DeviceCall::enable_peer_access, DeviceCall::set_access}) {
+    std::uint64_t injected = 0;
+    for (std::uint64_t nth = 1;; ++nth) {
+      SCOPED_TRACE(fmt::format("{} number {}", to_string(call), nth));
+      TwoGpus two;
+      void* large = two.allocator.allocate(8 * kMiB, 0);
+      void* small = two.allocator.allocate(1000, 0);  // in another range
+      for (const auto& device : two.device) {
+        device->set_faults({{.call = call, .nth = nth, .out_of_memory = false, .code = 999}});
+      }
+      bool failed = false;
+      try {
+        two.allocator.enable_peer_access(1, 0);
+      } catch (const CudaError&) {
+        failed = true;
+      }
+      EXPECT_EQ(two.allocator.validate(), "");
+      for (const auto& device : two.device) device->set_faults({});
+      two.allocator.enable_peer_access(1, 0);
+      EXPECT_TRUE(two.is_open(large, 8 * kMiB));
+      EXPECT_TRUE(two.is_open(small, 1000));
+      if (!failed || HasFailure()) break;
+      ++injected;
+    }
+    EXPECT_EQ(injected, call == DeviceCall::set_access ? 2u : 1u);
+  }
+}
+
+// Growth that fails with peers there is undone as without.
+TEST(PeerAccess, OfMemoryThatCannotBeOpenedIsAFailedAllocation) {
+  TwoGpus two;
+  two.allocator.enable_peer_access(1, 0);
+  two.device[0]->set_faults({{.call = DeviceCall::set_access, .nth = 1, .out_of_memory = false, .code = 999}});
+  EXPECT_THROW(two.allocator.allocate(8 * kMiB, 0), CudaError);
+  EXPECT_EQ(two.allocator.validate(), "");
+  EXPECT_EQ(two.device[0]->used_bytes(), 0u);
+  void* ptr = two.allocator.allocate(8 * kMiB, 0);
+  EXPECT_TRUE(two.is_open(ptr, 8 * kMiB));
+}
+
+}  // namespace
+}  // namespace cachalot

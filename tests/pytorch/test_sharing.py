@@ -1,0 +1,229 @@
+"""CUDA tensors in several processes and on several GPUs: who sends, who receives, what lies in many pieces."""
+
+import json
+import os
+import subprocess
+import sys
+from textwrap import dedent
+
+import pytest
+import torch
+from world import MODE, PAGES, PREAMBLE, full_only, not_plug, run_python, succeeds
+
+VERSION = 3 if torch.torch_version.TorchVersion(torch.__version__) >= "2.13" else 2  # of the bytes that are sent
+NATIVE_PREAMBLE = "import torch\n"
+
+# What both ends do. The simulated GPU copies small pieces only: here the ends of each tensor and what lies at each MiB.
+PIECES = """
+import pickle, sys
+def pieces(tensor):
+    starts = [0, *range(1 << 20, tensor.numel(), 1 << 20), tensor.numel() - 16]
+    return [tensor[start - 8 if start % (1 << 20) == 0 and start else start :][:16] for start in starts]
+def content(index, piece):
+    return torch.arange(16, dtype=torch.uint8) + (16 * index + piece) % 100
+"""
+
+# A process that makes tensors, sends what opens them, waits, and tells what became of them.
+SENDER = """
+{make}
+tensors = make()
+for index, tensor in enumerate(tensors):
+    for number, piece in enumerate(pieces(tensor)):
+        piece.copy_(content(index, number))
+torch.cuda.synchronize()
+sent = [tensor.untyped_storage()._share_cuda_() for tensor in tensors]
+print(pickle.dumps(sent).hex(), flush=True)
+sys.stdin.readline()
+print([int(tensor[0].cpu()) for tensor in tensors], flush=True)
+"""
+
+# A process that opens them, checks them, writes 177 into each, and lets go.
+RECEIVER = """
+torch.cuda.init()  # as torch.multiprocessing does
+sent = pickle.loads(bytes.fromhex(sys.stdin.readline()))
+storages = [torch.UntypedStorage._new_shared_cuda(*arguments) for arguments in sent]
+for index, storage in enumerate(storages):
+    tensor = torch.empty(0, dtype=torch.uint8, device="cuda").set_(storage)
+    for number, piece in enumerate(pieces(tensor)):
+        assert torch.equal(piece.cpu(), content(index, number)), (index, number)
+    tensor[:1].copy_(torch.tensor([177], dtype=torch.uint8))
+torch.cuda.synchronize()
+assert torch.cuda.memory_allocated() == 0
+del storage, storages, tensor, piece
+torch.cuda.synchronize()
+print("done", flush=True)
+"""
+
+
+def start(preamble, code, environment):
+    return subprocess.Popen(
+        [sys.executable, "-c", preamble + PIECES + code],
+        env=os.environ | environment,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def share(make, sender=PREAMBLE, receiver=PREAMBLE, sender_environment=None, receiver_environment=None):
+    """Runs both; returns the receiver's exit status, its errors, and the first bytes that the sender then sees."""
+    sending = start(sender, SENDER.format(make=dedent(make)), sender_environment or {})
+    sent = sending.stdout.readline()
+    if not sent:
+        pytest.fail(sending.communicate()[1])
+    receiving = start(receiver, RECEIVER, receiver_environment or {})
+    output, errors = receiving.communicate(sent, timeout=120)
+    seen, sender_errors = sending.communicate("\n", timeout=120)
+    assert sending.returncode == 0, sender_errors
+    assert receiving.returncode != 0 or output == "done\n"
+    return receiving.returncode, errors, seen
+
+
+def assert_shared(count, result):
+    status, errors, seen = result
+    assert status == 0, errors
+    assert json.loads(seen) == [177] * count
+
+
+ONE = """
+def make():
+    return [torch.empty(3 << 20, dtype=torch.uint8, device="cuda")]
+"""
+
+# On the page heap these lie side by side in handles of 4, 4, 6 and 32 MiB, so that most lie in parts of two.
+SEVERAL = """
+def make():
+    sizes = (3, 4, 6, 30, 1)
+    return [torch.empty(size << 20, dtype=torch.uint8, device="cuda") for size in sizes]
+"""
+
+# A tensor in the memory that every other block left, and the blocks between.
+GATHERED = """
+def make():
+    blocks = [torch.empty(8 << 20, dtype=torch.uint8, device="cuda") for _ in range(8)]
+    kept = blocks[1::2]
+    del blocks
+    return [torch.empty(24 << 20, dtype=torch.uint8, device="cuda"), *kept]
+"""
+
+
+@not_plug
+@pytest.mark.parametrize("make", [ONE, SEVERAL, GATHERED], ids=["one", "several", "gathered"])
+def test_tensors_are_shared_between_processes_of_one_kind(make):
+    count = {ONE: 1, SEVERAL: 5, GATHERED: 4 + 1}[make]
+    assert_shared(count, share(make))
+
+
+@full_only
+@pytest.mark.parametrize("expandable", [False, True])
+def test_native_processes_memory_is_opened(expandable):
+    environment = {"PYTORCH_CUDA_ALLOC_CONF": f"expandable_segments:{expandable}", "CACHALOT_CONF": ""}
+    assert_shared(5, share(SEVERAL, sender=NATIVE_PREAMBLE, sender_environment=environment))
+
+
+@full_only
+def test_a_native_process_opens_memory_in_one_handle():
+    """With expandable_segments on or off: what it opens is told by the bytes."""
+    make = """
+    def make():
+        with cachalot.contiguous():
+            return [torch.empty(size << 20, dtype=torch.uint8, device="cuda") for size in (3, 40, 1)]
+    """
+    for expandable in (False, True):
+        environment = {"PYTORCH_CUDA_ALLOC_CONF": f"expandable_segments:{expandable}"}
+        assert_shared(3, share(make, receiver=NATIVE_PREAMBLE, receiver_environment=environment))
+
+
+@pytest.mark.skipif(not PAGES, reason="is about memory in several handles")
+def test_a_native_process_refuses_handles_of_several_sizes():
+    status, errors, seen = share(SEVERAL, receiver=NATIVE_PREAMBLE)
+    assert status != 0
+    assert "unexpected or illformed shareable handle type" in errors
+    assert json.loads(seen) == [0, 16, 32, 48, 64]
+
+
+@full_only
+def test_bytes_that_are_no_handle_are_refused_in_words():
+    def refusal(handle):
+        arguments = (0, handle, 512, 0, b"", 0, b"", False)
+        with pytest.raises(RuntimeError) as error:
+            torch.UntypedStorage._new_shared_cuda(*arguments)
+        return str(error.value)
+
+    version = VERSION.to_bytes(1, "little")
+
+    def header(process, size, count):
+        kind = (1).to_bytes(8, "little") if VERSION >= 3 else b""
+        return version + b"e" + b"".join(word.to_bytes(8, "little") for word in (process, size, count)) + kind
+
+    assert "it has at least 2" in refusal(version)
+    assert "of version 9" in refusal(b"\x09c" + bytes(64))
+    assert "kind 'c' has 66" in refusal(version + b"c" + bytes(63))
+    assert "one of 'c', 'e' and 'p'" in refusal(version + b"q" + bytes(64))
+    assert "cut short" in refusal(version + b"e" + bytes(8))
+    assert "0 handles" in refusal(header(1, 2 << 20, 0))
+    assert "each has 4 or 64" in refusal(header(1, 2 << 20, 2) + bytes(9))
+    assert "pidfd_open of process 0" in refusal(header(0, 2 << 20, 1) + bytes(4))
+    assert torch.cuda.memory_allocated() == 0
+
+
+@full_only
+def test_contiguous_holds_for_its_thread_and_block_alone():
+    code = """
+    import threading
+    def handles(tensor):
+        bytes = tensor.untyped_storage()._share_cuda_()[1]
+        return 1 if bytes[1:2] == b"c" else int.from_bytes(bytes[18:26], "little")
+    def empty():
+        return torch.empty(70 << 20, dtype=torch.uint8, device="cuda")
+    elsewhere = []
+    with cachalot.contiguous():
+        with cachalot.contiguous():
+            inner = empty()
+        outer = empty()
+        thread = threading.Thread(target=lambda: elsewhere.append(empty()))
+        thread.start()
+        thread.join()
+    after = empty()
+    print([handles(tensor) for tensor in (inner, outer, elsewhere[0], after)])
+    import os; os._exit(0)                                   # what is shared waits for its receiver
+    """
+    many = 3 if PAGES else 1
+    assert json.loads(succeeds(run_python(code))) == [1, 1, many, many]
+
+
+@pytest.mark.skipif(MODE == "plug", reason="PyTorch's plug class enables peers by itself")
+def test_two_gpus_use_each_others_memory():
+    """Copies both ways, memory from before and after peer access was enabled, and what the driver says of it."""
+    code = """
+    import ctypes
+    class Location(ctypes.Structure):
+        _fields_ = [("type", ctypes.c_int), ("id", ctypes.c_int)]
+    driver = ctypes.CDLL("libcuda.so.1")
+    def may_use(device, tensor):
+        flags = ctypes.c_ulonglong()
+        place = Location(1, device)
+        error = driver.cuMemGetAccess(ctypes.byref(flags), ctypes.byref(place), ctypes.c_ulonglong(tensor.data_ptr()))
+        assert error == 0, error
+        return flags.value != 0
+    before = torch.arange(16, dtype=torch.uint8)
+    first = torch.empty(6 << 20, dtype=torch.uint8, device="cuda:0")
+    first[-16:].copy_(before)
+    second = torch.empty(6 << 20, dtype=torch.uint8, device="cuda:1")
+    second[-16:].copy_(first[-16:])                          # enables access
+    assert torch.equal(second[-16:].cpu(), before)
+    third = torch.empty(40 << 20, dtype=torch.uint8, device="cuda:1")
+    back = torch.empty_like(first)
+    back[-16:].copy_(second[-16:])
+    assert torch.equal(back[-16:].cpu(), before)
+    fourth = torch.empty(40 << 20, dtype=torch.uint8, device="cuda:0")
+    if virtual:
+        assert all(may_use(1, tensor) for tensor in (first, back, fourth))
+        assert all(may_use(0, tensor) for tensor in (second, third))
+        print("open")
+    """
+    process = run_python(f"virtual = {PAGES}\n" + dedent(code))
+    assert succeeds(process) == ("open\n" if PAGES else "")
+    assert "cachalot:" not in process.stderr  # no warning
+
