@@ -166,13 +166,13 @@ void Placement::add_window(PageRange& range, Address begin, bool endless) {
     ++window.lacking;
     if (shown != 0) {
       if (is_idle(shown, window)) return true;
-      is_fit = may_drop(slot, shown);
+      if (!may_drop(slot, shown)) return is_fit = false;
       if (view_at(slot, shown) != dropped) ++drops;
       dropped = view_at(slot, shown);
     }
     if (slot != end_of_stretch) ++stretches;
     end_of_stretch = slot + page_;
-    return is_fit;
+    return true;
   });
   if (!is_fit) return;
   window.stranded = static_cast<double>(window.lacking + idle) - pages_wanted_;
