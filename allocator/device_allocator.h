@@ -297,6 +297,7 @@ class DeviceAllocator {
   BlockPool& large_pool_beside(Request request);
   Block* find_to_take_over(Request request, Whose whose) const;
   Block* take_over(Request request);
+  std::size_t usual_handle_bytes() const;
   Placement placement(Request request, Whose whose, bool may_move = true);
   Block* bring_together_or_create(Request request, StreamClock& clock, const Context& context);
   bool may_create(Request request) const;

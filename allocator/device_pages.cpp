@@ -24,8 +24,10 @@ namespace cachalot {
 
 namespace {
 
-// Larger ones take fewer driver calls, smaller ones move more freely. Measured: docs/page_heap.md.
+// Larger handles take fewer driver calls, smaller ones move more freely. So they are large while memory is plenty, and the
+// smaller the less of it is left, down to a page. Measured: docs/page_heap.md.
 constexpr std::size_t kLargestHandle = std::size_t{32} << 20;
+constexpr std::size_t kHandlesInTheRest = 4096;
 // A stream's wait for another costs the device a little of its concurrency: in pages of BackingPlan::cost.
 constexpr double kWaitCost = 0.05;
 // Of a stream, not yet done: more tell its progress more finely.
@@ -289,13 +291,19 @@ Block* DeviceAllocator::take_over(Request request) {
   return &pages_->hand_over(*best, best->address, best->address + request.rounded, *request.arena);
 }
 
+std::size_t DeviceAllocator::usual_handle_bytes() const {
+  const std::size_t page = pages_->page_bytes();
+  const std::size_t most = std::min(limit_, device_->properties().total_bytes);
+  const std::size_t left = most - std::min(most, held_bytes_);
+  return std::max(page, round_down(std::min(kLargestHandle, left / kHandlesInTheRest), page));
+}
+
 Placement DeviceAllocator::placement(Request request, Whose whose, bool may_move) {
   const bool is_private = request.pool().owner() != nullptr;
   PlacementRules rules;
   rules.may_move = may_move && !is_private;  // what a graph uses stays where the graph knows it
   rules.may_drop = !is_private && !capturing();
-  const std::size_t page = pages_->page_bytes();
-  rules.handle_bytes = options_.page_size != 0 ? options_.page_size : std::max(page, round_down(kLargestHandle, page));
+  rules.handle_bytes = options_.page_size != 0 ? options_.page_size : usual_handle_bytes();
   return Placement(
       *pages_, *request.arena, request.rounded, rules,
       [this, stream = request.stream(), whose](const Block& block) { return may_take(block, stream, whose); });

@@ -114,6 +114,20 @@ TEST(ThePageHeap, GrowsRatherThanRemappingWithinTheSlack) {
   }
 }
 
+TEST(ThePageHeap, MakesSmallerHandlesTheLessMemoryIsLeft) {
+  World world(checked(), "heap:pages");
+  const auto handles_of = [&](std::size_t bytes) {
+    const std::uint64_t before = world.count(DeviceCall::create);
+    world.allocate(bytes);
+    return world.count(DeviceCall::create) - before;
+  };
+  EXPECT_EQ(handles_of(64 * kMiB), 4u);  // of 64 GiB: 16 MiB each
+  world.allocator.set_memory_fraction(0.25);
+  EXPECT_EQ(handles_of(64 * kMiB), 32u);
+  world.allocator.configure("page_size_mb:32");
+  EXPECT_EQ(handles_of(64 * kMiB), 2u);
+}
+
 // Holes of changing sizes are filled again and again: each time pages leave mappings behind.
 std::size_t mappings_after_many_moves(World& world) {
   Program program(world);

@@ -126,7 +126,7 @@ TEST(SleepingTags, WaitForTheDevice) {
 }
 
 TEST(SleepingTags, TakeOneCallForEachRunOfAddresses) {
-  World world(checked(), "heap:pages");
+  World world(checked(), "heap:pages,page_size_mb:32");
   Weights weights(world);
   for (int i = 0; i < 4; ++i) weights.add(64 * kMiB);
   const std::uint64_t accesses = world.count(DeviceCall::set_access);
@@ -407,7 +407,7 @@ TEST(WakingWithoutMemory, AsksTheProgramToFreeSomeFirst) {
 }
 
 TEST(Saving, NeedsPinnedHostMemory) {
-  World world(checked(), "heap:pages");
+  World world(checked(), "heap:pages,page_size_mb:32");
   Weights weights(world);
   weights.add(80 * kMiB, "bytes");
   world.device->set_faults({{.call = DeviceCall::host_malloc, .nth = 2}});

@@ -27,7 +27,8 @@
 //                                                                      remapping while so much more than the most that was
 //                                                                      live is held, as a part of it
 // page_size_mb                     MiB                      0          ours; page heap: the largest handle asked of the
-//                                                                      device, a multiple of 2 up to 1024; 0: 32
+//                                                                      device, a multiple of 2 up to 1024; 0: 32, or less
+//                                                                      where memory is scarce: a 4096th of what is left
 // max_mappings                     N                        262144     ours, > 0; page heap: mappings it keeps before those
 //                                                                      that are not in use are undone (a context is
 //                                                                      reported to stand about 500,000)
