@@ -345,24 +345,32 @@ PoolId CachingAllocator::pool_of_tag(std::string_view tag) const {
 
 void CachingAllocator::release_physical(std::string_view tag, bool save, int device) {
   const PoolId pool = pool_of_tag(tag);
-  for (DeviceAllocator* allocator : selected(device)) allocator->release_physical(pool, save);
+  for (DeviceAllocator* allocator : selected(device)) allocator->create_tag(pool, tag);
+  release_physical(pool, save, device);
 }
 
 void CachingAllocator::restore_physical(std::string_view tag, int device) {
   const PoolId pool = pool_of_tag(tag);
-  for (DeviceAllocator* allocator : selected(device)) allocator->restore_physical(pool);
+  for (DeviceAllocator* allocator : sleepers(pool, device, "restore_physical")) allocator->restore_physical(pool);
 }
 
 void CachingAllocator::release_physical(PoolId pool, bool save, int device) {
-  bool found = false;
-  for (DeviceAllocator* allocator : selected(device)) found |= allocator->release_physical(pool, save);
-  CACHALOT_REQUIRE(found, "release_physical: there is no pool ({}, {})", pool.first, pool.second);
+  const std::vector<DeviceAllocator*> allocators = sleepers(pool, device, "release_physical");
+  CACHALOT_REQUIRE(!allocators.empty(), "release_physical: there is no pool ({}, {})", pool.first, pool.second);
+  for (DeviceAllocator* allocator : allocators) allocator->release_physical(pool, save);
 }
 
 void CachingAllocator::restore_physical(PoolId pool, int device) {
-  bool found = false;
-  for (DeviceAllocator* allocator : selected(device)) found |= allocator->restore_physical(pool);
-  CACHALOT_REQUIRE(found, "restore_physical: there is no pool ({}, {})", pool.first, pool.second);
+  const std::vector<DeviceAllocator*> allocators = sleepers(pool, device, "restore_physical");
+  CACHALOT_REQUIRE(!allocators.empty(), "restore_physical: there is no pool ({}, {})", pool.first, pool.second);
+  for (DeviceAllocator* allocator : allocators) allocator->restore_physical(pool);
+}
+
+// Those that have the pool. Refuses before any of them has done anything.
+std::vector<DeviceAllocator*> CachingAllocator::sleepers(PoolId pool, int device, const char* call) const {
+  std::vector<DeviceAllocator*> allocators = selected(device);
+  std::erase_if(allocators, [&](const DeviceAllocator* allocator) { return !allocator->may_sleep(pool, call); });
+  return allocators;
 }
 
 }  // namespace cachalot

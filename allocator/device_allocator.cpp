@@ -123,8 +123,8 @@ void* DeviceAllocator::allocate_contiguous(std::size_t bytes, Stream stream) {
   Block* block = find_in_arena(request);
   if (block == nullptr) block = &obtain(request, context);
   if (!request.contiguous) return hand_out(*block, request.rounded, bytes, splits(*block, request), context);
-  const Address begin = *pages_->room_in_one_handle(*block, request.rounded);
-  Block& part = pages_->set_apart(*block, begin, begin + request.rounded);
+  const PageHeap::Stretch wanted = contiguous_part(*block, request);
+  Block& part = pages_->set_apart(*block, wanted.begin, wanted.begin + wanted.bytes);
   return hand_out(part, request.rounded, bytes, /*split=*/false, context);
 }
 

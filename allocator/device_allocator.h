@@ -151,7 +151,10 @@ class DeviceAllocator {
 
   void begin_tagged(PoolId id, std::string_view tag);
   void end_tagged(PoolId id, std::string_view tag);
+  // A tag's pool may have gone with its last block: it is there again.
+  void create_tag(PoolId id, std::string_view tag);
   // False: there is no such pool.
+  bool may_sleep(PoolId id, const char* call) const;
   bool release_physical(PoolId id, bool save);
   bool restore_physical(PoolId id);
 
@@ -266,6 +269,7 @@ class DeviceAllocator {
   Block* find_in_arena(Request request);
   Block* find_contiguous(Request request, const Arena& arena, Whose whose) const;
   Block* find_contiguous(Request request, Whose whose) const;
+  PageHeap::Stretch contiguous_part(const Block& block, Request request) const;
   Block* search_contiguous(Request request);
   Block* search_or_create_contiguous(Request request, const Context& context);
   Block* obtain_contiguous(Request request, const Context& context);

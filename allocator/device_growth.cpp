@@ -303,8 +303,10 @@ void DeviceAllocator::count_released(const Departing& departing) {
 void DeviceAllocator::observe_memory(Change::Action action, Address address, std::size_t bytes, const Arena& arena,
                                      const Context& context) {
   if ((rare_ & kObserved) == 0) return;
+  // A page of large blocks that serves small ones counts as large.
+  const PageRange* range = pages_ != nullptr ? pages_->range_of(address) : nullptr;
   observe({.action = action,
-           .pool_kind = arena.pool.kind(),
+           .pool_kind = range != nullptr ? range->kind : arena.pool.kind(),
            .address = address,
            .bytes = bytes,
            .stream = arena.stream,

@@ -20,11 +20,20 @@ Block* DeviceAllocator::find_in_arena(Request request) {
 Block* DeviceAllocator::find_contiguous(Request request, const Arena& arena, Whose whose) const {
   Block* found = nullptr;
   if (!is_paged(arena.pool)) return nullptr;  // a pool that lends, with memory from a provider
+  const bool may_split = arena.pool.owner() == nullptr || arena.pool.owner()->may_split;
   arena.bins.for_each_of_at_least(request.rounded, [&](Block& block) {
     if (found != nullptr || !may_take(block, request.stream(), whose)) return;
-    if (pages_->room_in_one_handle(block, request.rounded)) found = &block;
+    if (pages_->room_in_one_handle(block, may_split ? request.rounded : block.size())) found = &block;
   });
   return found;
+}
+
+// What a request takes of a block that was found or made for it; all of it in a pool that does not split.
+PageHeap::Stretch DeviceAllocator::contiguous_part(const Block& block, Request request) const {
+  const PrivatePool* owner = block.arena->pool.owner();
+  const bool may_split = owner == nullptr || owner->may_split;
+  if (!may_split && pages_->room_in_one_handle(block, block.size())) return {block.address, block.size()};
+  return {*pages_->room_in_one_handle(block, request.rounded), request.rounded};
 }
 
 Block* DeviceAllocator::find_contiguous(Request request, Whose whose) const {
@@ -44,8 +53,8 @@ Block* DeviceAllocator::search_contiguous(Request request) {
     block = find_contiguous(request, Whose::ordered);
   }
   if (block == nullptr || block->arena == request.arena) return block;
-  const Address begin = *pages_->room_in_one_handle(*block, request.rounded);
-  return &pages_->hand_over(*block, begin, begin + request.rounded, *request.arena);
+  const PageHeap::Stretch part = contiguous_part(*block, request);
+  return &pages_->hand_over(*block, part.begin, part.begin + part.bytes, *request.arena);
 }
 
 Block* DeviceAllocator::search_or_create_contiguous(Request request, const Context& context) {
@@ -63,6 +72,7 @@ Block* DeviceAllocator::search_or_create_contiguous(Request request, const Conte
 // As obtain_from_pages; but no pages can be brought together, only one handle be found or made.
 Block* DeviceAllocator::obtain_contiguous(Request request, const Context& context) {
   const SlowSection slow(*this);
+  require_awake(request.pool().owner());
   return_whole_pages();
   catch_up(request);
   Block* block = search_or_create_contiguous(request, context);
@@ -106,7 +116,8 @@ std::optional<SharedMemory> DeviceAllocator::share(const Block& block, const voi
     const MemoryHandle physical = handle.memory;
     const std::size_t bytes = pages_->pages().bytes(handle);
     const Unlocked unlocked(mutex_);
-    memory.handles.push_back({exported_.of(physical), bytes});
+    const ExportedHandles::Export& exported = exported_.of(physical);
+    memory.handles.push_back({exported.handle, bytes, exported.number});
   }
   return memory;
 }

@@ -56,10 +56,10 @@ void DeviceAllocator::require_awake(const PrivatePool* pool, const char* done) c
 // nullptr: there is no such pool.
 PrivatePool* DeviceAllocator::find_sleeper(PoolId id, const char* call) const {
   CACHALOT_REQUIRE(pages_ != nullptr, "{} needs heap:pages; the heap of device {} is 'segments'", call, index_);
-  CACHALOT_REQUIRE(!capturing(), "{}: a graph is being captured on device {}; end the capture first", call, index_);
   PrivatePool* const pool = find_pool(id);
-  CACHALOT_REQUIRE(pool == nullptr || !pool->provider, "{}: the memory of {} is its segment provider's", call,
-                   name_of(*pool));
+  if (pool == nullptr) return nullptr;
+  CACHALOT_REQUIRE(!capturing(), "{}: a graph is being captured on device {}; end the capture first", call, index_);
+  CACHALOT_REQUIRE(!pool->provider, "{}: the memory of {} is its segment provider's", call, name_of(*pool));
   return pool;
 }
 
@@ -77,6 +77,19 @@ std::size_t DeviceAllocator::bytes_of(const std::vector<HandleId>& handles) cons
 
 // --- going to sleep -------------------------------------------------------------------------------------------------
 
+void DeviceAllocator::create_tag(PoolId id, std::string_view tag) {
+  const Lock lock(mutex_);
+  if (find_pool(id) != nullptr) return;
+  PrivatePool& pool = retain_pool(id);
+  --pool.use_count;
+  pool.tag = tag;
+}
+
+bool DeviceAllocator::may_sleep(PoolId id, const char* call) const {
+  const Lock lock(mutex_);
+  return find_sleeper(id, call) != nullptr;
+}
+
 bool DeviceAllocator::release_physical(PoolId id, bool save) {
   const Lock lock(mutex_);
   const SlowSection slow(*this);
@@ -88,6 +101,7 @@ bool DeviceAllocator::release_physical(PoolId id, bool save) {
   std::vector<HandleId> unsaved;
   try {
     synchronize_frees(pool);
+    if (pages_->handles_of(*pool).empty()) return true;  // a GPU that was never used is not to get a context now
     finish_all_work();
     if (!in_use(*pool)) release_pages(pool, kEverything);
     const std::vector<HandleId> handles = handles_of(*pool, /*asleep=*/false);

@@ -10,36 +10,45 @@
 
 namespace cachalot {
 
+namespace {
+
+constexpr std::size_t kMostBytes = std::size_t{1} << 47;  // all of a process's addresses
+
+}  // namespace
+
 // --- exported ---------------------------------------------------------------------------------------------------------
 
 ExportedHandles::~ExportedHandles() {
-  while (!handles_.empty()) forget(handles_.begin()->first);
+  while (!exports_.empty()) forget(exports_.begin()->first);
 }
 
-const ShareableHandle& ExportedHandles::of(MemoryHandle handle) {
-  const auto known = handles_.find(handle);
-  if (known != handles_.end()) return known->second;
-  const auto entry = handles_.emplace(handle, ShareableHandle{}).first;
+const ExportedHandles::Export& ExportedHandles::of(MemoryHandle handle) {
+  const auto known = exports_.find(handle);
+  if (known != exports_.end()) return known->second;
+  const auto entry = exports_.emplace(handle, Export{}).first;
   try {
-    return entry->second = device_.export_handle(handle);
+    return entry->second = {device_.export_handle(handle), ++newest_};
   } catch (...) {
-    handles_.erase(entry);
+    exports_.erase(entry);
     throw;
   }
 }
 
 void ExportedHandles::forget(MemoryHandle handle) {
-  const auto known = handles_.find(handle);
-  if (known == handles_.end()) return;
-  if (known->second.kind == ShareableHandle::Kind::descriptor) ::close(known->second.descriptor);
-  handles_.erase(known);
+  const auto known = exports_.find(handle);
+  if (known == exports_.end()) return;
+  const ShareableHandle& exported = known->second.handle;
+  if (exported.kind == ShareableHandle::Kind::descriptor) ::close(exported.descriptor);
+  exports_.erase(known);
 }
 
 // --- imported ---------------------------------------------------------------------------------------------------------
 
 ImportedMemory::~ImportedMemory() {
+  if (imports_.empty()) return;
   for (auto& entry : imports_) entry.second.is_used = false;
   try {
+    device_.synchronize();
     close_unused();
   } catch (const CudaError&) {  // there is nobody left to tell
   }
@@ -56,8 +65,12 @@ Address ImportedMemory::open(const SharedMemory& memory, const std::vector<int>&
   for (const SharedMemory::Handle& handle : memory.handles) {
     CACHALOT_REQUIRE(page != 0 && handle.bytes != 0 && handle.bytes % page == 0,
                      "a shared handle of {} bytes: GPU {} has pages of {} bytes", handle.bytes, device_.index(), page);
+    CACHALOT_REQUIRE(handle.bytes <= kMostBytes - bytes, "shared handles of more than {} bytes", kMostBytes);
     bytes += handle.bytes;
   }
+  CACHALOT_REQUIRE(memory.offset <= bytes && memory.bytes <= bytes - memory.offset,
+                   "a shared allocation of {} bytes at offset {} of handles of {} bytes: it does not lie in them",
+                   memory.bytes, memory.offset, bytes);
   const std::optional<Address> base = device_.reserve(bytes);
   if (!base) {
     throw OutOfMemory(

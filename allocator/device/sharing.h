@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <map>
 #include <unordered_map>
 #include <vector>
@@ -19,14 +20,19 @@ class ExportedHandles {
   ExportedHandles(const ExportedHandles&) = delete;
   ExportedHandles& operator=(const ExportedHandles&) = delete;
 
+  struct Export {
+    ShareableHandle handle;
+    std::uint32_t number = 0;  // exports are counted from 1
+  };
   // Its descriptor is open until `forget`. Throws CudaError.
-  const ShareableHandle& of(MemoryHandle handle);
+  const Export& of(MemoryHandle handle);
   // To be called before the handle is released: an open descriptor would keep the memory.
   void forget(MemoryHandle handle);
 
  private:
   Device& device_;
-  std::unordered_map<MemoryHandle, ShareableHandle> handles_;
+  std::unordered_map<MemoryHandle, Export> exports_;
+  std::uint32_t newest_ = 0;
 };
 
 // Memory of other processes. Each opening has to be closed; what the device refuses to close is closed later, by the next
@@ -34,13 +40,14 @@ class ExportedHandles {
 class ImportedMemory {
  public:
   explicit ImportedMemory(Device& device) : device_(device) {}
-  // Closes what is open; the device may be gone.
+  // Waits for the device's work and closes what is open; the device may be gone.
   ~ImportedMemory();
   ImportedMemory(const ImportedMemory&) = delete;
   ImportedMemory& operator=(const ImportedMemory&) = delete;
 
   // Where the segment, or the first handle, begins here. Accessible to the device and to `peers`.
-  // Throws InvalidArgument for handles that are not made of pages, OutOfMemory when there are no addresses, CudaError.
+  // Throws InvalidArgument for handles that are not made of pages, and for an allocation that does not lie in them;
+  // OutOfMemory when there are no addresses; CudaError.
   Address open(const SharedMemory& memory, const std::vector<int>& peers);
   // Work that uses it must be done before the next close_unused. False: it is not open.
   bool mark_unused(Address base);

@@ -281,17 +281,27 @@ std::optional<Address> PageHeap::room_in_one_handle(const Block& block, std::siz
   return std::nullopt;
 }
 
+// Where so many bytes begin at which nothing is mapped; if there are fewer, what is unmapped at the end of the range.
+Address PageHeap::first_unmapped(const PageRange& range, std::size_t bytes) const {
+  Address begin = range.base;
+  for (Address slot = range.base; slot < range.top && slot - begin < bytes; slot += page_bytes()) {
+    if (shown_at(range, slot) != 0) begin = slot + page_bytes();
+  }
+  return begin;
+}
+
 std::optional<BackingPlan> PageHeap::plan_handle(const Arena& arena, std::size_t bytes) {
   const std::size_t whole = round_up(bytes, page_bytes());
   for (auto& [base, range] : ranges_) {
     if (range.owner != arena.pool.owner() || range.kind != arena.pool.kind()) continue;
-    if (range.tail == nullptr || range.end() - range.top < whole) continue;
+    const Address at = first_unmapped(range, whole);
+    if (range.end() - at < whole) continue;
     BackingPlan plan;
     plan.range = &range;
-    plan.begin = range.top;
-    plan.end = range.top + bytes;
+    plan.begin = at;
+    plan.end = at + bytes;
     plan.new_pages = whole / page_bytes();
-    plan.growths.push_back({range.top, static_cast<std::uint32_t>(plan.new_pages)});
+    plan.growths.push_back({at, static_cast<std::uint32_t>(plan.new_pages)});
     return plan;
   }
   return std::nullopt;
@@ -310,7 +320,8 @@ std::vector<AddressRange> PageHeap::mapped_addresses() const {
       const PageId shown = range.shown[slot];
       if (shown == 0 || shown == kBlocked || pages_.handle_of(shown).is_asleep()) continue;
       const Address at = base + slot * page_bytes();
-      const bool goes_on = !mapped.empty() && mapped.back().address + mapped.back().bytes == at;
+      // Not into the next reservation, should it lie side by side.
+      const bool goes_on = slot != 0 && !mapped.empty() && mapped.back().address + mapped.back().bytes == at;
       if (!goes_on) mapped.push_back({at, 0});
       mapped.back().bytes += page_bytes();
     }

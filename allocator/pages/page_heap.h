@@ -164,7 +164,7 @@ class PageHeap {
   std::vector<ShownHandle> views_of(Address begin, Address end) const;
   // Where in a block the first `bytes` bytes are that lie in one handle; nullopt: nowhere.
   std::optional<Address> room_in_one_handle(const Block& block, std::size_t bytes) const;
-  // A new handle for `bytes` bytes of an arena, behind everything in a range; nullopt: no range has the addresses.
+  // A new handle for `bytes` bytes of an arena, where nothing is mapped; nullopt: no range has the addresses.
   std::optional<BackingPlan> plan_handle(const Arena& arena, std::size_t bytes);
   // [begin, end) of a free block, not merged with what may be free beside it: to be taken at once.
   Block& set_apart(Block& block, Address begin, Address end) noexcept;
@@ -176,12 +176,13 @@ class PageHeap {
 
   SegmentHeap& heap() { return heap_; }
   // For Placement: marks pages.
-  std::uint32_t next_mark() { return ++mark_; }
+  std::uint64_t next_mark() { return ++mark_; }
   // `moving`: bytes between begin and finish just now.
   std::string validate(std::size_t moving) const;
   std::size_t metadata_bytes() const;
 
  private:
+  Address first_unmapped(const PageRange& range, std::size_t bytes) const;
   PageId* slots_for(PageRange& range, Address at, std::size_t bytes);
   Block& cut(PageRange& range, Block& block, Address address);
   Block& first_piece(const BackingPlan& plan);
@@ -194,7 +195,7 @@ class PageHeap {
   SegmentHeap& heap_;
   PhysicalPages pages_;
   std::map<Address, PageRange> ranges_;
-  std::uint32_t mark_ = 0;
+  std::uint64_t mark_ = 0;
 };
 
 }  // namespace cachalot

@@ -42,8 +42,8 @@ struct PhysicalPage {
   std::uint32_t index = 0;  // in the handle
   Address home = 0;
   // Scratch of whoever plans: the number of the search that found it idle, and of the plan that takes it.
-  std::uint32_t mark = 0;
-  std::uint32_t taken = 0;
+  std::uint64_t mark = 0;
+  std::uint64_t taken = 0;
 };
 
 class PhysicalPages {
@@ -66,8 +66,8 @@ class PhysicalPages {
   void move_home(PageId id, Address address);
 
   const PhysicalPage& page(PageId id) const { return pages_[id]; }
-  void mark(PageId id, std::uint32_t mark) { pages_[id].mark = mark; }
-  void take(PageId id, std::uint32_t taken) { pages_[id].taken = taken; }
+  void mark(PageId id, std::uint64_t mark) { pages_[id].mark = mark; }
+  void take(PageId id, std::uint64_t taken) { pages_[id].taken = taken; }
   const PhysicalHandle& handle(HandleId id) const { return handles_[id]; }
   const PhysicalHandle& handle_of(PageId id) const { return handles_[pages_[id].handle]; }
   PageId page_of(HandleId id, std::uint32_t index) const { return handles_[id].first + index; }

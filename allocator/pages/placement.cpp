@@ -293,7 +293,7 @@ bool Placement::take_mapped(const Window& window, BackingPlan& plan, std::vector
   // A view that has to go for another slot of the window gives nothing; nor does one of a page that comes another way.
   std::vector<Address> going;
   bool may_go = true;
-  const std::uint32_t coming = heap_.next_mark();
+  const std::uint64_t coming = heap_.next_mark();
   const auto stays = [&](Address slot, PageId shown) {
     return shown != 0 && is_idle(shown, window) &&
            (going.empty() || std::find(going.begin(), going.end(), view_at(slot, shown)) == going.end());

@@ -44,7 +44,7 @@ class Placement {
     Address end;
     std::size_t lacking;  // slots
     double stranded;      // pages it takes for itself, idle or not, less those it fills
-    double least_cost;    // of filling it with idle pages
+    double least_cost;    // of filling it with idle pages; seldom a call for access too many
     bool at_end;          // reaches into the gap at the end of the range
   };
   struct Stretch {  // of slots without memory
@@ -98,7 +98,7 @@ class Placement {
   const double pages_wanted_;  // a fraction
   const PlacementRules rules_;
   const std::function<bool(const Block&)> usable_;
-  const std::uint32_t mark_;
+  const std::uint64_t mark_;
   std::vector<IdleRun> idle_;  // by page
   std::size_t idle_pages_ = 0;
   std::vector<Window> windows_;     // the least stranded first

@@ -34,18 +34,21 @@ namespace cachalot::torch_adapter {
 // What torch 2.11 to 2.15 write was looked at. Version 3, from 2.13 on, has eight bytes more behind the header of kind
 // 'e': which of the two the handles are, and four of padding, which torch leaves as they happen to be.
 inline constexpr char kIpcVersion = TORCH_VERSION_MINOR >= 13 ? 3 : 2;
+inline constexpr char kOldestIpcVersion = 2;
 inline constexpr char kIpcSegment = 'c';
 inline constexpr char kIpcExpandable = 'e';
 inline constexpr char kIpcPages = 'p';
 
 struct IpcHeader {
   std::int32_t process;
-  std::uint32_t padding;  // 0: the bytes are the receiver's key
+  // Padding in PyTorch's. The number of the newest export: the bytes are the key of the receiver's caches, and descriptors
+  // of handles that are gone come again.
+  std::uint32_t number;
   std::uint64_t handle_bytes;
   std::uint64_t handles;
 };
 static_assert(sizeof(IpcHeader) == 24);
-inline constexpr bool kTellsHandleKind = kIpcVersion >= 3;
+inline constexpr char kTellsHandleKind = 3;       // from this version on
 inline constexpr std::uint64_t kDescriptors = 1;  // torch's Expandable_Segments_Handle_Type
 inline constexpr std::uint64_t kFabricHandles = 2;
 
@@ -73,8 +76,10 @@ inline std::string to_bytes(const SharedMemory& memory) {
                                         [&](const auto& handle) { return handle.bytes == first.bytes; });
   const bool is_fabric = first.shared.kind == ShareableHandle::Kind::fabric;
   bytes += has_one_size ? kIpcExpandable : kIpcPages;
-  append(bytes, IpcHeader{getpid(), 0, has_one_size ? first.bytes : 0, memory.handles.size()});
-  if (kTellsHandleKind) append(bytes, is_fabric ? kFabricHandles : kDescriptors);
+  std::uint32_t number = 0;
+  for (const SharedMemory::Handle& handle : memory.handles) number = std::max(number, handle.number);
+  append(bytes, IpcHeader{getpid(), number, has_one_size ? first.bytes : 0, memory.handles.size()});
+  if (kIpcVersion >= kTellsHandleKind) append(bytes, is_fabric ? kFabricHandles : kDescriptors);
   for (const SharedMemory::Handle& handle : memory.handles) {
     if (!has_one_size) append(bytes, std::uint64_t{handle.bytes});
   }
@@ -98,10 +103,10 @@ Value take(std::string_view& bytes) {
   return value;
 }
 
-inline SentMemory parse_handles(std::string_view bytes) {
+inline SentMemory parse_handles(char version, std::string_view bytes) {
   SentMemory sent;
   const IpcHeader header = take<IpcHeader>(bytes);
-  if (kTellsHandleKind) take<std::uint64_t>(bytes);  // the size tells it, too
+  if (version >= kTellsHandleKind) take<std::uint64_t>(bytes);  // the size tells it, too
   sent.process = header.process;
   TORCH_CHECK(header.handles > 0 && header.handles <= bytes.size() / sizeof(int), "a shared CUDA memory handle of ",
               header.handles, " handles in ", bytes.size(), " bytes");
@@ -123,11 +128,13 @@ inline SentMemory parse_handles(std::string_view bytes) {
 
 inline SentMemory from_bytes(std::string_view bytes) {
   TORCH_CHECK(bytes.size() >= 2, "a shared CUDA memory handle of ", bytes.size(), " bytes: it has at least 2");
-  TORCH_CHECK(bytes[0] == kIpcVersion, "a shared CUDA memory handle of version ", static_cast<int>(bytes[0]),
-              ": this version reads ", static_cast<int>(kIpcVersion), " (are both processes' torch of one version?)");
+  const char version = bytes[0];  // PyTorch reads all but newer ones, too
+  TORCH_CHECK(kOldestIpcVersion <= version && version <= kIpcVersion, "a shared CUDA memory handle of version ",
+              static_cast<int>(version), ": ", static_cast<int>(kOldestIpcVersion), " to ",
+              static_cast<int>(kIpcVersion), " can be read (is the sender's torch a newer one?)");
   const char kind = bytes[1];
   bytes.remove_prefix(2);
-  if (kind == kIpcExpandable || kind == kIpcPages) return parse_handles(bytes);
+  if (kind == kIpcExpandable || kind == kIpcPages) return parse_handles(version, bytes);
   TORCH_CHECK(kind == kIpcSegment, "a shared CUDA memory handle of kind ", static_cast<int>(kind),
               ": it is one of 'c', 'e' and 'p'");
   TORCH_CHECK(bytes.size() == sizeof(IpcHandle), "a shared CUDA memory handle of ", 2 + bytes.size(),
@@ -197,12 +204,14 @@ class ImportedSegments {
   std::shared_ptr<void> open(const std::string& bytes, c10::DeviceIndex device) {
     SentMemory sent = from_bytes(bytes);
     const std::lock_guard<std::mutex> lock(mutex_);
-    std::weak_ptr<void>& known = segments_[bytes];
-    if (std::shared_ptr<void> segment = known.lock()) return segment;
+    const auto known = segments_.find(bytes);
+    if (known != segments_.end()) {
+      if (std::shared_ptr<void> segment = known->second.lock()) return segment;
+    }
     const TakenDescriptors taken(sent);
     void* const address = as_torch([&] { return plug_.open_shared(sent.memory, device); });
     std::shared_ptr<void> segment(address, [this, bytes](void* opened) { close(opened, bytes); });
-    known = segment;
+    segments_[bytes] = segment;
     return segment;
   }
 

@@ -188,7 +188,7 @@ def release_physical(of: Sleeper, *, save: bool = False) -> None:
     Raises:
         RuntimeError: the tag was never used, the heap is not 'pages', a graph is being captured, or a CUDA call failed:
             then a part may be asleep, and calling again goes on.
-        torch.OutOfMemoryError: the host has too little memory to save to; nothing sleeps.
+        torch.OutOfMemoryError: the host has too little memory to save to; the device is as it was, those before it sleep.
     """
     _require_enabled().plug.release_physical(_sleeper(of), save)
 
@@ -198,7 +198,8 @@ def restore_physical(of: Sleeper) -> None:
 
     Raises:
         RuntimeError: as from release_physical.
-        torch.OutOfMemoryError: a device has too little, although what was cached there was given back; all still sleeps.
+        torch.OutOfMemoryError: a device has too little, although what was cached there was given back; it still sleeps,
+            those before it are awake.
     """
     _require_enabled().plug.restore_physical(_sleeper(of))
 

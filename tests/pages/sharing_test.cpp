@@ -93,6 +93,33 @@ TEST(ContiguousAllocations, ReuseTheirHandleOnceTheyAreFree) {
   EXPECT_EQ(world.count(DeviceCall::create), created);
 }
 
+TEST(ContiguousAllocations, UseAddressesAgainWhoseMemoryHasGone) {
+  World world(checked(kGiB), "heap:pages");
+  void* between = nullptr;
+  for (int i = 0; i < 20; ++i) {
+    void* ptr = allocate_contiguous(world, 600 * kMiB);
+    if (between == nullptr) between = allocate_contiguous(world, 100 * kMiB);
+    world.allocator.deallocate(ptr);
+    world.allocator.empty_cache();
+  }
+  EXPECT_EQ(world.count(DeviceCall::reserve), 1u);
+  world.allocator.deallocate(between);
+}
+
+TEST(ContiguousAllocations, TakeWholeBlocksOfAPoolThatDoesNotSplit) {
+  World world(checked(), "heap:pages");
+  world.allocator.create_or_retain_pool(0, kPool);
+  world.allocator.set_no_split(0, kPool);
+  const InPool in_pool(world.allocator, kPool);
+  world.allocator.deallocate(allocate_contiguous(world, 8 * kMiB));
+  void* ptr = allocate_contiguous(world, 2 * kMiB);
+  EXPECT_EQ(world.allocator.allocated_size(ptr), 8 * kMiB);
+  void* other = allocate_contiguous(world, 2 * kMiB);
+  EXPECT_EQ(world.allocator.allocated_size(other), 2 * kMiB);
+  world.allocator.deallocate(ptr);
+  world.allocator.deallocate(other);
+}
+
 TEST(ContiguousAllocations, MayBeSmall) {
   World world(checked(), "heap:pages");
   std::vector<void*> live;
@@ -326,19 +353,34 @@ TEST(SharedMemory, ExportsAHandleOnceAndClosesItsDescriptorWithIt) {
   EXPECT_FALSE(is_open(descriptor));
 }
 
+TEST(SharedMemory, OfAPoolThatFallsAsleepMeanwhileIsNotAllocated) {
+  World world(checked(), "heap:pages");
+  const Region region(world, "shared");
+  world.allocator.add_free_memory_callback([&] {
+    world.allocator.release_physical("shared");
+    return false;
+  });
+  EXPECT_CONTAINS(refusal([&] { world.allocator.allocate(8 * kMiB, 0, nullptr, kContiguous); }),
+                  "tag 'shared' is asleep on device 0: nothing can be allocated from it before restore_physical");
+  EXPECT_EQ(world.allocator.validate(), "");
+}
+
 TEST(SharedMemory, IsAnotherOnceItHasSlept) {
   World world(checked(), "heap:pages");
   const Region region(world, "shared");
   void* ptr = allocate_contiguous(world, 8 * kMiB);
-  const int before = world.allocator.share(ptr).handles.at(0).shared.descriptor;
+  const SharedMemory before = world.allocator.share(ptr);
+  EXPECT_EQ(world.allocator.share(ptr).handles.at(0).number, before.handles.at(0).number);
   world.allocator.release_physical("shared");
-  EXPECT_FALSE(is_open(before));  // it would keep the memory
+  EXPECT_FALSE(is_open(before.handles.at(0).shared.descriptor));  // it would keep the memory
   EXPECT_EQ(world.device->used_bytes(), 0u);
   EXPECT_CONTAINS(refusal([&] { world.allocator.share(ptr); }),
                   "tag 'shared' is asleep on device 0: nothing can be shared from it before restore_physical");
   world.allocator.restore_physical("shared");
   EXPECT_EQ(world.allocator.handle_count(ptr), 1u);
-  EXPECT_TRUE(is_open(world.allocator.share(ptr).handles.at(0).shared.descriptor));
+  const SharedMemory after = world.allocator.share(ptr);
+  EXPECT_TRUE(is_open(after.handles.at(0).shared.descriptor));
+  EXPECT_NE(after.handles.at(0).number, before.handles.at(0).number);
   world.allocator.deallocate(ptr);
 }
 
@@ -357,7 +399,27 @@ TEST(SharedMemory, OfOddSizesIsRefused) {
   memory.handles.push_back({{}, 3 * kMiB});
   EXPECT_CONTAINS(refusal([&] { other.world.allocator.open_shared(memory); }),
                   "a shared handle of 3145728 bytes: GPU 0 has pages of 2097152 bytes");
+  memory.handles[0].bytes = 4 * kMiB;
+  memory.offset = 3 * kMiB;
+  memory.bytes = 2 * kMiB;
+  EXPECT_CONTAINS(
+      refusal([&] { other.world.allocator.open_shared(memory); }),
+      "a shared allocation of 2097152 bytes at offset 3145728 of handles of 4194304 bytes: it does not lie in");
+  memory.handles.push_back({{}, ~(2 * kMiB - 1)});
+  EXPECT_CONTAINS(refusal([&] { other.world.allocator.open_shared(memory); }), "shared handles of more than");
   EXPECT_EQ(other.world.count(DeviceCall::reserve), 0u);
+}
+
+TEST(SharedMemory, StaysOpenUntilTheDeviceIsDoneWithIt) {
+  World world(checked(), "heap:pages");
+  void* ptr = allocate_contiguous(world, 8 * kMiB);
+  const auto device = std::make_shared<SimulatedDevice>(checked());
+  {
+    CachingAllocator other({device}, parse_options("heap:segments"));
+    void* opened = other.open_shared(world.allocator.share(ptr));
+    device->launch(nullptr, 1'000'000, {{address(opened), 8 * kMiB}});
+  }
+  EXPECT_EQ(device->live_mappings(), 0u);
 }
 
 TEST(SharedMemory, ClosedDuringACaptureGoesWithTheNext) {

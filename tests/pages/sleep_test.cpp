@@ -206,6 +206,7 @@ TEST(SleepingTags, SleepOnEveryDeviceOrOne) {
   allocator.release_physical("weights", /*save=*/false, /*device=*/1);
   EXPECT_EQ(first->used_bytes(), 8 * kMiB);
   EXPECT_EQ(second->used_bytes(), 0u);
+  EXPECT_EQ(first->count(DeviceCall::synchronize), 0u);
   allocator.release_physical("weights");
   EXPECT_EQ(first->used_bytes(), 0u);
   allocator.restore_physical("weights");
@@ -213,6 +214,56 @@ TEST(SleepingTags, SleepOnEveryDeviceOrOne) {
   EXPECT_EQ(allocator.validate(), "");
   allocator.deallocate(on_first);
   allocator.deallocate(on_second);
+}
+
+TEST(SleepingTags, SleepAlsoWithoutMemory) {
+  World world(64 * kGiB, "heap:pages");
+  {
+    const Region region(world, "weights");
+    world.allocator.deallocate(world.allocate(8 * kMiB));
+  }
+  world.allocator.empty_cache();
+  EXPECT_EQ(world.reserved(), 0u);
+  world.allocator.release_physical("weights");
+  {
+    const Region region(world, "weights");
+    EXPECT_CONTAINS(refusal([&] { world.allocate(8 * kMiB); }), "tag 'weights' is asleep on device 0");
+  }
+  world.allocator.restore_physical("weights");
+  const Region region(world, "weights");
+  world.allocator.deallocate(world.allocate(8 * kMiB));
+}
+
+TEST(SleepingTags, SleepOnNoDeviceWhereOneMayNot) {
+  TwoDevices two(kGiB, "heap:pages");
+  two.allocator.begin_tagged("weights");
+  void* ptr = two.allocator.allocate(8 * kMiB, 0);
+  two.allocator.end_tagged("weights");
+  const Stream stream = two.device[1]->stream();
+  two.device[1]->begin_capture(stream);
+  two.allocator.begin_allocate_to_pool(
+      1, kPool, [](Stream) { return true; }, RedirectFor::capture);
+  EXPECT_CONTAINS(refusal([&] { two.allocator.release_physical("weights"); }), "a graph is being captured on device 1");
+  EXPECT_EQ(two.device[0]->used_bytes(), 8 * kMiB);
+  two.allocator.end_allocate_to_pool(1, kPool);
+  two.device[1]->end_capture(stream);
+  two.allocator.release_physical("weights");
+  EXPECT_EQ(two.device[0]->used_bytes(), 0u);
+  two.allocator.restore_physical("weights");
+  two.allocator.deallocate(ptr);
+}
+
+TEST(SleepingTags, AskNothingOfADeviceWithoutTheirMemory) {
+  TwoDevices two(kGiB, "heap:pages");
+  two.allocator.begin_tagged("weights");
+  void* ptr = two.allocator.allocate(8 * kMiB, 0);
+  two.allocator.end_tagged("weights");
+  two.allocator.release_physical("weights");
+  two.allocator.restore_physical("weights");
+  for (std::size_t call = 0; call < kDeviceCallCount; ++call) {
+    EXPECT_EQ(two.device[1]->count(static_cast<DeviceCall>(call)), 0u) << to_string(static_cast<DeviceCall>(call));
+  }
+  two.allocator.deallocate(ptr);
 }
 
 // --- while asleep -----------------------------------------------------------------------------------------------------

@@ -10,6 +10,9 @@ import pytest
 import torch
 from world import MODE, PAGES, PREAMBLE, full_only, not_plug, run_python, succeeds
 
+# As on a GPU with plenty of memory. The simulated one is small, and handles would be pages.
+LARGE_HANDLES = {"CACHALOT_CONF": "heap:pages,page_size_mb:32"} if PAGES else {}
+
 VERSION = 3 if torch.torch_version.TorchVersion(torch.__version__) >= "2.13" else 2  # of the bytes that are sent
 NATIVE_PREAMBLE = "import torch\n"
 
@@ -58,7 +61,7 @@ print("done", flush=True)
 def start(preamble, code, environment):
     return subprocess.Popen(
         [sys.executable, "-c", preamble + PIECES + code],
-        env=os.environ | environment,
+        env=os.environ | LARGE_HANDLES | environment,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -190,7 +193,7 @@ def test_contiguous_holds_for_its_thread_and_block_alone():
     import os; os._exit(0)                                   # what is shared waits for its receiver
     """
     many = 3 if PAGES else 1
-    assert json.loads(succeeds(run_python(code))) == [1, 1, many, many]
+    assert json.loads(succeeds(run_python(code, **LARGE_HANDLES))) == [1, 1, many, many]
 
 
 @pytest.mark.skipif(MODE == "plug", reason="PyTorch's plug class enables peers by itself")

@@ -146,8 +146,8 @@ CACHALOT_API int cachalot_set_memory_fraction(double fraction, int device);
  * but not used, and nothing is allocated from the tag, until cachalot_restore_physical. What they hold is lost, or, if
  * `save` is not 0, kept in pinned host memory and there again afterwards. Asking twice does nothing more.
  * Errors: CACHALOT_E_INVALID_ARGUMENT for a tag that was never begun, another heap, and during a graph's capture;
- * CACHALOT_E_OUT_OF_MEMORY when the host has too little to save to (nothing sleeps), or the device to wake (all still
- * sleeps). After CACHALOT_E_CUDA a part may be asleep; what was saved is kept, and calling again goes on. */
+ * CACHALOT_E_OUT_OF_MEMORY when the host has too little to save to, or the device to wake: that device is as it was, those of
+ * lower numbers are done. After CACHALOT_E_CUDA a part may be asleep; what was saved is kept, and calling again goes on. */
 CACHALOT_API int cachalot_begin_tagged(const char* tag, int device);
 CACHALOT_API int cachalot_end_tagged(const char* tag, int device);
 CACHALOT_API int cachalot_release_physical(const char* tag, int save, int device);

@@ -120,7 +120,7 @@ class CachingAllocator {
   SharedMemory share_contiguous(const void* ptr);
   // Opens what another process shared, on the device whose memory it is; its descriptors are this process's (sent over a
   // socket, or taken by pidfd_getfd) and stay the caller's. Returns where the segment or the first handle begins here; the
-  // allocation is memory.offset behind. To be closed as often as it was opened: that waits for the device's work; during
+  // allocation is memory.offset behind. To be closed as often as it was opened: that waits for the device's work (not for that of peers); during
   // a capture it is put off until the next is closed. A CudaError of close_shared means the same.
   void* open_shared(const SharedMemory& memory, int device = 0);
   void close_shared(void* base);
@@ -179,6 +179,8 @@ class CachingAllocator {
   // limits hold; when there is too little, OutOfMemory, and the tag is asleep as before. Of a tag that is awake: nothing.
   void restore_physical(std::string_view tag, int device = kAllDevices);
   // InvalidArgument where no device has such a pool.
+  // Devices come one after the other: those before the one that an OutOfMemory or CudaError names are done, and the call may
+  // be repeated. All work on the memory must be done or on its own device: other GPUs are not waited for.
   void release_physical(PoolId pool, bool save = false, int device = kAllDevices);
   void restore_physical(PoolId pool, int device = kAllDevices);
   // None of these four while a stream of the device captures (InvalidArgument). After a CudaError from one of them some of
@@ -194,6 +196,7 @@ class CachingAllocator {
   void apply(const Options& options, bool sets_fraction);
   DeviceAllocator& owner_of(const Block& block) const;
   std::vector<DeviceAllocator*> selected(int device) const;
+  std::vector<DeviceAllocator*> sleepers(PoolId pool, int device, const char* call) const;
   void deallocate_uncached(void* ptr);
   [[noreturn]] void throw_not_live(const void* ptr) const;
   PoolId pool_of_tag(std::string_view tag) const;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <vector>
 
 #include "cachalot/device.h"
@@ -14,6 +15,8 @@ struct SharedMemory {
   struct Handle {
     ShareableHandle shared;
     std::size_t bytes = 0;  // of the whole handle; a multiple of the device's page
+    std::uint32_t number =
+        0;  // of the export: the descriptor of a handle that is gone may come again, the number does not
   };
   std::vector<Handle> handles;  // in the order of addresses; empty: it is `segment`
   IpcHandle segment;
