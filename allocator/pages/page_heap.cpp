@@ -343,7 +343,8 @@ std::vector<HandleId> PageHeap::claim_idle_handles(const PrivatePool* owner) {
   for (const auto& [id, count] : idle_pages) {
     if (count == pages_.handle(id).pages) idle.push_back(id);
   }
-  std::sort(idle.begin(), idle.end());
+  const auto home = [&](HandleId id) { return pages_.page(pages_.page_of(id, 0)).home; };
+  std::sort(idle.begin(), idle.end(), [&](HandleId a, HandleId b) { return home(a) < home(b); });
   for (const HandleId id : idle) {
     for_each_home(
         id, [&](PageRange& range, Address begin, Address end) { claim_stretch(range, begin, end, [](Block&) {}); });
