@@ -94,15 +94,15 @@ LatencyModel LatencyModel::published() {
   set(DeviceCall::host_free, 100, 60);     // unpins them
   set(DeviceCall::copy_to_host, 10, 40);   // 25 GiB/s: what pinned memory reaches over PCIe 4
   set(DeviceCall::copy_from_host, 10, 40);
-  set(DeviceCall::event_create, 0.5);     // host memory only
-  set(DeviceCall::event_destroy, 0.5);    // host memory only
-  set(DeviceCall::event_synchronize, 1);  // besides the wait itself
-  set(DeviceCall::synchronize, 2);        // besides the wait itself
-  set(DeviceCall::capture_status, 0.1);   // reads a field of the stream
-  set(DeviceCall::memory_info, 10);       // asks the kernel driver
-  set(DeviceCall::ipc_export, 10);        // asks the kernel driver
-  set(DeviceCall::ipc_import, 100);       // as malloc: maps memory
-  set(DeviceCall::ipc_close, 100);        // as malloc: unmaps memory
+  set(DeviceCall::event_create, 0.5);        // host memory only
+  set(DeviceCall::event_destroy, 0.5);       // host memory only
+  set(DeviceCall::event_synchronize, 1);     // besides the wait itself
+  set(DeviceCall::synchronize, 2);           // besides the wait itself
+  set(DeviceCall::capture_status, 0.1);      // reads a field of the stream
+  set(DeviceCall::memory_info, 10);          // asks the kernel driver
+  set(DeviceCall::ipc_export, 10);           // asks the kernel driver
+  set(DeviceCall::ipc_import, 100);          // as malloc: maps memory
+  set(DeviceCall::ipc_close, 100);           // as malloc: unmaps memory
   set(DeviceCall::export_handle, 10);        // as ipc_export
   set(DeviceCall::import_handle, 10);        // as ipc_export: nothing is mapped yet
   set(DeviceCall::enable_peer_access, 100);  // as malloc: maps all of the peer's memory
