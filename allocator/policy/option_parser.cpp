@@ -298,7 +298,8 @@ void set_remap_slack(const Setting& setting, Options& options) {
 void set_page_size(const Setting& setting, Options& options) {
   const std::size_t bytes = parse_mib(setting);
   if (bytes % kSmallBuffer != 0 || bytes > kLargestPage)
-    refuse(setting, fmt::format("it must be a multiple of 2 and at most {}; 0 means 32", kLargestPage / kMiB));
+    refuse(setting, fmt::format("it must be a multiple of 2 and at most {}; 0 means 32, or less where memory is scarce",
+                                kLargestPage / kMiB));
   options.page_size = bytes;
 }
 
