@@ -62,10 +62,9 @@ CACHALOT_FAST_PATH DeviceAllocator::Request DeviceAllocator::make_request(std::s
 
 CACHALOT_FAST_PATH bool DeviceAllocator::splits(const Block& block, Request request) const {
   const BlockPool& pool = block.arena->pool;
-  const bool may_split = pool.owner() == nullptr || pool.owner()->may_split;
   // The page heap splits large blocks as small ones. No branch: see should_split.
   const auto rule = static_cast<PoolKind>(static_cast<unsigned>(pool.kind()) & unsigned{!splits_everything_});
-  return may_split && should_split(rule, block.size(), request.rounded, options_);
+  return may_split(pool) && should_split(rule, block.size(), request.rounded, options_);
 }
 
 CACHALOT_FAST_PATH void* DeviceAllocator::hand_out(Block& block, std::size_t rounded, std::size_t bytes, bool split,

@@ -262,6 +262,7 @@ class DeviceAllocator {
   void give_back(const Departing& departing);
   void return_to_heap(const Departing& departing);
   void count_released(const Departing& departing);
+  void count_retry(PoolKind kind);
   void observe_memory(Change::Action action, Address address, std::size_t bytes, const Arena& arena,
                       const Context& context);
 
@@ -279,6 +280,7 @@ class DeviceAllocator {
   bool is_paged(const BlockPool& pool) const {
     return pages_ != nullptr && (pool.owner() == nullptr || !pool.owner()->provider);
   }
+  static bool may_split(const BlockPool& pool) { return pool.owner() == nullptr || pool.owner()->may_split; }
   static bool is_asleep(const BlockPool& pool) { return pool.owner() != nullptr && pool.owner()->is_asleep; }
   StreamClock& clock_of(Stream stream);
   void end_epoch(StreamClock& clock);

@@ -43,8 +43,7 @@ Block* DeviceAllocator::obtain_from_device(Request request, const Context& conte
   if (block == nullptr) {
     release_default_pools();
     release_unused_pools({});
-    ++counters_.num_alloc_retries;
-    if ((rare_ & kObserved) != 0) observe({.action = Change::Action::retry, .pool_kind = request.pool().kind()});
+    count_retry(request.pool().kind());
     block = grow(request, context);
   }
   return block;
@@ -300,6 +299,11 @@ void DeviceAllocator::count_released(const Departing& departing) {
 }
 
 // Memory that came from the device or went back to it.
+void DeviceAllocator::count_retry(PoolKind kind) {
+  ++counters_.num_alloc_retries;
+  if ((rare_ & kObserved) != 0) observe({.action = Change::Action::retry, .pool_kind = kind});
+}
+
 void DeviceAllocator::observe_memory(Change::Action action, Address address, std::size_t bytes, const Arena& arena,
                                      const Context& context) {
   if ((rare_ & kObserved) == 0) return;

@@ -221,8 +221,7 @@ void DeviceAllocator::wait_and_give_back(Request request) {
   finish_all_work();
   release_unused_pools({});
   free_orphans();
-  ++counters_.num_alloc_retries;
-  if ((rare_ & kObserved) != 0) observe({.action = Change::Action::retry, .pool_kind = request.pool().kind()});
+  count_retry(request.pool().kind());
 }
 
 // A small request may lie in what is left of a page beside large blocks.

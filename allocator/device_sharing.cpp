@@ -20,19 +20,17 @@ Block* DeviceAllocator::find_in_arena(Request request) {
 Block* DeviceAllocator::find_contiguous(Request request, const Arena& arena, Whose whose) const {
   Block* found = nullptr;
   if (!is_paged(arena.pool)) return nullptr;  // a pool that lends, with memory from a provider
-  const bool may_split = arena.pool.owner() == nullptr || arena.pool.owner()->may_split;
   arena.bins.for_each_of_at_least(request.rounded, [&](Block& block) {
     if (found != nullptr || !may_take(block, request.stream(), whose)) return;
-    if (pages_->room_in_one_handle(block, may_split ? request.rounded : block.size())) found = &block;
+    if (pages_->room_in_one_handle(block, may_split(arena.pool) ? request.rounded : block.size())) found = &block;
   });
   return found;
 }
 
 // What a request takes of a block that was found or made for it; all of it in a pool that does not split.
 PageHeap::Stretch DeviceAllocator::contiguous_part(const Block& block, Request request) const {
-  const PrivatePool* owner = block.arena->pool.owner();
-  const bool may_split = owner == nullptr || owner->may_split;
-  if (!may_split && pages_->room_in_one_handle(block, block.size())) return {block.address, block.size()};
+  const bool whole = !may_split(block.arena->pool);
+  if (whole && pages_->room_in_one_handle(block, block.size())) return {block.address, block.size()};
   return {*pages_->room_in_one_handle(block, request.rounded), request.rounded};
 }
 

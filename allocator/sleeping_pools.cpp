@@ -239,8 +239,7 @@ void DeviceAllocator::recover_for_waking() {
   synchronize_frees(nullptr);
   release_default_pools();
   release_unused_pools({});
-  ++counters_.num_alloc_retries;
-  if ((rare_ & kObserved) != 0) observe({.action = Change::Action::retry});
+  count_retry(PoolKind::small);  // of neither kind
 }
 
 // Memory for each of the handles, which counts as held, and as asked for until it is mapped; or false, and none.

@@ -380,13 +380,7 @@ bool play(World& world, const std::function<void()>& after_each) {
   std::vector<void*> live;
   const Stream streams[2] = {world.device->stream(), world.device->stream()};
   const auto attempt = [&](const std::function<void()>& action) {
-    try {
-      action();
-    } catch (const OutOfMemory&) {
-      failed = true;
-    } catch (const CudaError&) {
-      failed = true;
-    }
+    failed |= fails(action);
     after_each();
   };
   for (int round = 0; round < 3; ++round) {

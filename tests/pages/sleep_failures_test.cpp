@@ -67,11 +67,7 @@ class SleepProgram {
 
   void attempt(const std::function<void()>& action) {
     try {
-      action();
-    } catch (const OutOfMemory&) {
-      failed_ = true;
-    } catch (const CudaError&) {
-      failed_ = true;
+      failed_ |= fails(action);
     } catch (const InvalidArgument& error) {  // it could not be woken
       EXPECT_CONTAINS(error.what(), "is asleep");
       failed_ = true;

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <string_view>
 
@@ -46,6 +47,18 @@ class Region {
   World& world_;
   std::string tag_;
 };
+
+// Whether an action fails as the device may make it fail.
+inline bool fails(const std::function<void()>& action) {
+  try {
+    action();
+  } catch (const OutOfMemory&) {
+    return true;
+  } catch (const CudaError&) {
+    return true;
+  }
+  return false;
+}
 
 // A call of the driver that is to fail.
 struct FailingCall {
