@@ -131,6 +131,10 @@ void CachingAllocator::empty_cache(int device, PoolId pool) {
   for (DeviceAllocator* allocator : selected(device)) allocator->empty_cache(pool);
 }
 
+void CachingAllocator::drain_thread_caches(int device) {
+  for (DeviceAllocator* allocator : selected(device)) allocator->drain_thread_caches();
+}
+
 // --- other processes, other GPUs --------------------------------------------------------------------------------------
 
 std::size_t CachingAllocator::handle_count(const void* ptr) const {

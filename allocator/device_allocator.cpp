@@ -30,6 +30,7 @@ DeviceAllocator::DeviceAllocator(std::shared_ptr<Device> device, PageMap& page_m
 }
 
 DeviceAllocator::~DeviceAllocator() {
+  caches_.reset();  // threads that end know no more of it
   give_back_pages();
   for (const auto& [address, head] : heap_.segments()) {
     if (pages_ != nullptr && pages_->holds(address)) continue;
@@ -52,35 +53,6 @@ void DeviceAllocator::prepare(Stream stream) {
   frees_.reclaim();
 }
 
-CACHALOT_FAST_PATH DeviceAllocator::Request DeviceAllocator::make_request(std::size_t bytes, Stream stream) {
-  const std::size_t rounded = rounds_by_divisions_ ? round_power2_divisions(bytes, options_) : round_to_block(bytes);
-  BlockPool* pool = &default_pools_[static_cast<std::size_t>(pool_kind(rounded))];
-  if ((rare_ & kRedirecting) != 0) [[unlikely]]
-    pool = &pool_for(pool->kind(), stream);
-  return {.bytes = bytes, .rounded = rounded, .arena = &pool->arena(stream)};
-}
-
-CACHALOT_FAST_PATH bool DeviceAllocator::splits(const Block& block, Request request) const {
-  const BlockPool& pool = block.arena->pool;
-  // The page heap splits large blocks as small ones. No branch: see should_split.
-  const auto rule = static_cast<PoolKind>(static_cast<unsigned>(pool.kind()) & unsigned{!splits_everything_});
-  return may_split(pool) && should_split(rule, block.size(), request.rounded, options_);
-}
-
-CACHALOT_FAST_PATH void* DeviceAllocator::hand_out(Block& block, std::size_t rounded, std::size_t bytes, bool split,
-                                                   const Context& context) {
-  const PoolKind kind = block.arena->pool.kind();
-  const InactiveSplit change = heap_.take(block, rounded, bytes, split);
-  const std::size_t size = block.size();
-  counters_.allocated(kind, as_signed(size), as_signed(bytes));
-  counters_.inactive_split(kind, change.blocks, change.bytes);
-  if (is_oversize(size, options_)) [[unlikely]]
-    counters_.oversize_allocation(1);
-  if ((rare_ & kObserved) != 0) [[unlikely]]
-    observe_alloc(block, change, context);
-  return as_pointer(block.address);
-}
-
 CACHALOT_FAST_PATH void* DeviceAllocator::allocate(std::size_t bytes, Stream stream, const Context& context) {
   if (bytes == 0) [[unlikely]]
     return nullptr;
@@ -89,6 +61,7 @@ CACHALOT_FAST_PATH void* DeviceAllocator::allocate(std::size_t bytes, Stream str
   const Lock lock(mutex_);
   if (rare_ != 0) [[unlikely]] {
     if ((rare_ & kBypassed) != 0) return allocate_uncached(bytes);
+    if ((rare_ & kCaching) != 0) gather_own();
     prepare(stream);
   }
   const Request request = make_request(bytes, stream);
@@ -98,7 +71,7 @@ CACHALOT_FAST_PATH void* DeviceAllocator::allocate(std::size_t bytes, Stream str
   return hand_out(*block, request.rounded, bytes, splits(*block, request), context);
 }
 
-void* DeviceAllocator::allocate(std::size_t bytes, Stream stream) {
+void* DeviceAllocator::allocate_from_heap(std::size_t bytes, Stream stream) {
   if (contexts_.load(std::memory_order_relaxed) != HistoryOptions::Contexts::never) [[unlikely]] {
     return allocate_with_context(bytes, stream);
   }
@@ -112,10 +85,11 @@ void* DeviceAllocator::allocate_with_context(std::size_t bytes, Stream stream) {
 
 // Off the fast path: allocate, but for where the block is looked for. Memory of the device's malloc is one piece always.
 void* DeviceAllocator::allocate_contiguous(std::size_t bytes, Stream stream) {
-  if (pages_ == nullptr || bytes == 0 || bytes >= kMaxRequestBytes) return allocate(bytes, stream);
+  if (pages_ == nullptr || bytes == 0 || bytes >= kMaxRequestBytes) return allocate_from_heap(bytes, stream);
   const Context context = gather_context(HistoryOptions::Contexts::state);
   const Lock lock(mutex_);
   if ((rare_ & kBypassed) != 0) return allocate_uncached(bytes);
+  if ((rare_ & kCaching) != 0) gather_own();
   prepare(stream);
   Request request = make_request(bytes, stream);
   request.contiguous = is_paged(request.pool());
@@ -178,13 +152,15 @@ CACHALOT_FAST_PATH void DeviceAllocator::free_block(Block& block, const Context&
   finish_free(block, context);
 }
 
-bool DeviceAllocator::deallocate(Block& block, const void* ptr) {
+bool DeviceAllocator::deallocate_to_heap(Block& block, const void* ptr) {
   if (contexts_.load(std::memory_order_relaxed) == HistoryOptions::Contexts::all) [[unlikely]] {
     return deallocate_with_context(block, ptr);
   }
   const Lock lock(mutex_);
   if (!is_live(block, ptr)) [[unlikely]]
     return false;
+  if ((rare_ & kCaching) != 0) [[unlikely]]
+    leave_caches(block);
   free_block(block, kNoContext);
   return true;
 }
@@ -193,11 +169,13 @@ bool DeviceAllocator::deallocate_with_context(Block& block, const void* ptr) {
   const Context context = gather_context(HistoryOptions::Contexts::all);
   const Lock lock(mutex_);
   if (!is_live(block, ptr)) return false;
+  if ((rare_ & kCaching) != 0) leave_caches(block);
   free_block(block, context);
   return true;
 }
 
 bool DeviceAllocator::deallocate(Block& block, const void* ptr, std::size_t bytes, Stream stream) {
+  if (caches_are_open() && deallocate_through_cache(block, ptr, bytes, stream)) return true;
   using Contexts = HistoryOptions::Contexts;
   Context context;
   if (contexts_.load(std::memory_order_relaxed) == Contexts::all) [[unlikely]]
@@ -205,8 +183,10 @@ bool DeviceAllocator::deallocate(Block& block, const void* ptr, std::size_t byte
   const Lock lock(mutex_);
   if (!is_live(block, ptr)) [[unlikely]]
     return false;
-  CACHALOT_REQUIRE(bytes == block.requested, "size {} does not match the allocation at {}: {} bytes were asked for",
-                   bytes, ptr, std::size_t{block.requested});
+  CACHALOT_REQUIRE(bytes == block.requested_bytes(),
+                   "size {} does not match the allocation at {}: {} bytes were asked for", bytes, ptr,
+                   block.requested_bytes());
+  if ((rare_ & kCaching) != 0) leave_caches(block);
   if (stream != block.arena->stream) [[unlikely]]
     frees_.add_use(block, stream);
   free_block(block, context);
@@ -276,7 +256,9 @@ void DeviceAllocator::queue_frees_deferred_in_capture() {
 bool DeviceAllocator::record_stream(Block& block, const void* ptr, Stream stream) {
   const Lock lock(mutex_);
   if (!is_live(block, ptr)) return false;
-  if (stream != block.arena->stream) frees_.add_use(block, stream);
+  if (stream == block.arena->stream) return true;
+  if ((rare_ & kCaching) != 0) leave_caches(block);
+  frees_.add_use(block, stream);
   return true;
 }
 
@@ -322,6 +304,7 @@ void DeviceAllocator::apply(const Options& options) {
   options_ = options;
   if (pages_ != nullptr) options_.max_split_size = Options::kUnlimited;  // no block of the page heap is kept whole
   rounds_by_divisions_ = rounds_by_divisions(options);
+  use_thread_caches(options.thread_cache.value_or(pages_ != nullptr));
   update_aging();
 }
 

@@ -8,12 +8,13 @@
 //   device_growth.cpp      the slow path over segments: grow, collect garbage, give back segments, synchronize
 //   out_of_memory.cpp      who is told, and what the message says
 //   private_pools.cpp      pools, redirection, checkpoints
+//   cached_allocations.cpp small blocks through thread caches: what they ask of the heap, and what they tell it
 //   sleeping_pools.cpp     pools whose memory goes and comes again at the same addresses
 //   device_inspection.cpp  statistics, fragmentation, snapshot, validate
 //
 // Locks: mutex_ guards all state and is let go around driver calls and the user's callbacks. slow_mutex_, taken first,
 // lets one thread at a time grow or give back memory, so that two threads in need do not both grow; the fast path of
-// others goes on meanwhile. Out-of-memory observers and free-memory callbacks run with neither held.
+// others goes on meanwhile. Threads use their caches without a lock; see ThreadCaches. Out-of-memory observers and free-memory callbacks run with neither held.
 #pragma once
 
 #include <atomic>
@@ -30,6 +31,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "base/bytes.h"
 #include "base/check.h"
 #include "base/mutex.h"
 #include "cachalot/change.h"
@@ -41,6 +43,7 @@
 #include "cachalot/shared_memory.h"
 #include "cachalot/snapshot.h"
 #include "cachalot/stats.h"
+#include "caches/thread_caches.h"
 #include "device/sharing.h"
 #include "observe/counters.h"
 #include "observe/history.h"
@@ -82,23 +85,24 @@ class DeviceAllocator {
   DeviceAllocator& operator=(const DeviceAllocator&) = delete;
 
   // Contracts are those of CachingAllocator's methods of the same names.
-  void* allocate(std::size_t bytes, Stream stream);
+  CACHALOT_FAST_PATH void* allocate(std::size_t bytes, Stream stream);
   void* allocate_contiguous(std::size_t bytes, Stream stream);
   // `block` is what the page map says of `ptr`; false when `ptr` is not a live allocation of it: nothing was done.
-  bool deallocate(Block& block, const void* ptr);
+  CACHALOT_FAST_PATH bool deallocate(Block& block, const void* ptr);
   // Throws InvalidArgument when `bytes` is not what was asked for.
   bool deallocate(Block& block, const void* ptr, std::size_t bytes, Stream stream);
   bool record_stream(Block& block, const void* ptr, Stream stream);
   // Frees what was allocated while caching was off; false when `ptr` was not.
   bool deallocate_uncached(const void* ptr);
   void empty_cache(PoolId pool);
+  void drain_thread_caches();
 
-  std::size_t memory_allocated() const;
+  std::size_t memory_allocated();
   std::size_t memory_reserved() const;
-  std::size_t max_memory_allocated() const;
+  std::size_t max_memory_allocated();
   std::size_t max_memory_reserved() const;
-  DeviceStats stats() const;
-  Fragmentation fragmentation() const;
+  DeviceStats stats();
+  Fragmentation fragmentation();
   // Appends this device's trace and its segments, and records that a snapshot was taken: the next one's trace shows it.
   void snapshot_into(Snapshot& snapshot, PoolId pool, bool include_traces);
   void reset_peak_stats();
@@ -158,7 +162,7 @@ class DeviceAllocator {
   bool release_physical(PoolId id, bool save);
   bool restore_physical(PoolId id);
 
-  std::string validate() const;
+  std::string validate();
   std::size_t metadata_bytes() const;
 
  private:
@@ -191,7 +195,10 @@ class DeviceAllocator {
     kObserved = 8,      // someone looks at changes
     kBypassed = 16,     // caching is off
     kContexts = 32,     // blocks may hold the context of their allocation, from then on for good
+    kCaching = 64,      // there are thread caches, from then on for good
   };
+  // Modes in which every malloc and free must come to the heap.
+  static constexpr std::uint32_t kNotThroughCaches = kRedirecting | kObserved | kBypassed;
   // What the device did not take back: memory (0: only addresses), and where it may still be mapped.
   struct Orphan {
     MemoryHandle memory;
@@ -213,6 +220,8 @@ class DeviceAllocator {
   static constexpr std::size_t kEverything = std::numeric_limits<std::size_t>::max();
 
   // malloc and free (device_allocator.cpp)
+  [[gnu::noinline]] void* allocate_from_heap(std::size_t bytes, Stream stream);
+  [[gnu::noinline]] bool deallocate_to_heap(Block& block, const void* ptr);
   void* allocate(std::size_t bytes, Stream stream, const Context& context);
   void* allocate_with_context(std::size_t bytes, Stream stream);
   void prepare(Stream stream);
@@ -226,8 +235,9 @@ class DeviceAllocator {
   void* allocate_uncached(std::size_t bytes);
   [[noreturn]] void refuse(std::size_t bytes);
   static bool is_live(const Block& block, const void* ptr) {
-    return block.address == reinterpret_cast<Address>(ptr) &&
-           (block.size_and_flags & Block::kFlagBits) == Block::kAllocated;
+    const auto address = reinterpret_cast<Address>(ptr);
+    return block.address == address &&
+           ((block.size_and_flags & Block::kFlagBits) == Block::kAllocated || block.is_lent(address));
   }
   bool deallocate_with_context(Block& block, const void* ptr);
   void free_block(Block& block, const Context& context);
@@ -242,6 +252,22 @@ class DeviceAllocator {
   void queue_frees_deferred_in_capture();
 
   void update_aging();
+
+  // cached_allocations.cpp
+  void* allocate_through_cache(std::size_t bytes, Stream stream);
+  void refill(StreamCache& cache, Request request);
+  Block& take_for_cache(Block& block, Request request);
+  void put_back_cached(Block& block);
+  bool deallocate_through_cache(Block& block, const void* ptr, std::size_t bytes, Stream stream);
+  void end_lease(Block& block);
+  void leave_caches(Block& block);
+  void gather(ThreadCache& cache) { counters_.gathered(PoolKind::small, cache.sums.gather()); }
+  void gather_own();
+  void gather_all();
+  bool drain_caches();
+  void use_thread_caches(bool wanted);
+  void open_or_close_caches();
+  bool caches_are_open() const { return caches_open_.load(std::memory_order_relaxed); }
 
   // slow path (device_growth.cpp)
   Block& obtain(Request request, const Context& context);
@@ -374,7 +400,10 @@ class DeviceAllocator {
   // observing
   void observe(Change change);
   Change change_of(Change::Action action, const Block& block, const Context& context) const;
-  void set_mode(RareMode mode, bool on) { rare_ = on ? rare_ | mode : rare_ & ~static_cast<std::uint32_t>(mode); }
+  void set_mode(RareMode mode, bool on) {
+    rare_ = on ? rare_ | mode : rare_ & ~static_cast<std::uint32_t>(mode);
+    if ((mode & kNotThroughCaches) != 0) open_or_close_caches();
+  }
   Context gather_context(HistoryOptions::Contexts level) const;
   template <typename Visit>
   void for_each_pool(Visit&& visit) const {  // the default ones and the private ones
@@ -388,6 +417,12 @@ class DeviceAllocator {
   SegmentSnapshot picture(const Block& head) const;
   std::string validate_bins() const;
   std::string validate_counters() const;
+  std::string validate_caches() const;
+
+  // Whether small blocks go through thread caches now; read without the lock.
+  std::atomic<bool> caches_open_{false};
+  bool caches_wanted_ = false;
+  std::unique_ptr<ThreadCaches> caches_;  // made when first wanted
 
   // What every malloc touches comes first.
   mutable Mutex mutex_;
@@ -469,7 +504,51 @@ class DeviceAllocator::PoolHold {
   PrivatePool* pool_;
 };
 
-// --- the parts of the fast path that the slow path repeats -----------------------------------------------------------
+// --- the parts of the fast path that other paths repeat ---------------------------------------------------------------
+
+CACHALOT_FAST_PATH DeviceAllocator::Request DeviceAllocator::make_request(std::size_t bytes, Stream stream) {
+  const std::size_t rounded = rounds_by_divisions_ ? round_power2_divisions(bytes, options_) : round_to_block(bytes);
+  BlockPool* pool = &default_pools_[static_cast<std::size_t>(pool_kind(rounded))];
+  if ((rare_ & kRedirecting) != 0) [[unlikely]]
+    pool = &pool_for(pool->kind(), stream);
+  return {.bytes = bytes, .rounded = rounded, .arena = &pool->arena(stream)};
+}
+
+CACHALOT_FAST_PATH bool DeviceAllocator::splits(const Block& block, Request request) const {
+  const BlockPool& pool = block.arena->pool;
+  // The page heap splits large blocks as small ones. No branch: see should_split.
+  const auto rule = static_cast<PoolKind>(static_cast<unsigned>(pool.kind()) & unsigned{!splits_everything_});
+  return may_split(pool) && should_split(rule, block.size(), request.rounded, options_);
+}
+
+CACHALOT_FAST_PATH void* DeviceAllocator::hand_out(Block& block, std::size_t rounded, std::size_t bytes, bool split,
+                                                   const Context& context) {
+  const PoolKind kind = block.arena->pool.kind();
+  const InactiveSplit change = heap_.take(block, rounded, bytes, split);
+  const std::size_t size = block.size();
+  counters_.allocated(kind, as_signed(size), as_signed(bytes));
+  counters_.inactive_split(kind, change.blocks, change.bytes);
+  if (is_oversize(size, options_)) [[unlikely]]
+    counters_.oversize_allocation(1);
+  if ((rare_ & kObserved) != 0) [[unlikely]]
+    observe_alloc(block, change, context);
+  return reinterpret_cast<void*>(block.address);
+}
+
+// The heap's part is a function of its own, so that the cache's needs few registers.
+CACHALOT_FAST_PATH void* DeviceAllocator::allocate(std::size_t bytes, Stream stream) {
+  if (caches_are_open() && bytes - 1 < SizeClass::kLargestBytes) {
+    if (void* ptr = caches_->allocate(bytes, stream)) [[likely]]
+      return ptr;
+    return allocate_through_cache(bytes, stream);
+  }
+  return allocate_from_heap(bytes, stream);
+}
+
+CACHALOT_FAST_PATH bool DeviceAllocator::deallocate(Block& block, const void* ptr) {
+  if (caches_are_open() && caches_->deallocate(block, ptr)) return true;
+  return deallocate_to_heap(block, ptr);
+}
 
 CACHALOT_FAST_PATH Block* DeviceAllocator::search(Request request) const {
   Block* block = request.arena->bins.best_fit(request.rounded);

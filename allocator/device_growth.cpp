@@ -35,6 +35,7 @@ Block* DeviceAllocator::obtain_from_device(Request request, const Context& conte
   if (Block* block = search(request)) return block;  // another thread grew or freed meanwhile
   if ((rare_ & kAging) != 0 && !capturing()) collect_garbage();
   Block* block = grow(request, context);
+  if (block == nullptr && drain_caches()) block = search(request);
   if (block == nullptr) block = borrow_from_pools(request);
   if (block == nullptr && !capturing() && release_oversize_for(request)) block = grow(request, context);
   if (block != nullptr || capturing()) return block;
@@ -195,6 +196,7 @@ void DeviceAllocator::empty_cache(PoolId id) {
   const Lock lock(mutex_);
   const SlowSection slow(*this);
   if ((rare_ & kObserved) != 0) observe({.action = Change::Action::empty_cache, .pool = id});
+  drain_caches();
   if (id.is_default() && !capturing() && !thread_is_redirected()) {
     synchronize_frees(nullptr);
     release_default_pools();

@@ -20,8 +20,9 @@ double ratio(std::size_t part, std::size_t whole) {
 
 // --- statistics -----------------------------------------------------------------------------------------------------
 
-std::size_t DeviceAllocator::memory_allocated() const {
+std::size_t DeviceAllocator::memory_allocated() {
   const Lock lock(mutex_);
+  gather_all();
   return as_size(counters_.allocated_bytes());
 }
 
@@ -30,8 +31,9 @@ std::size_t DeviceAllocator::memory_reserved() const {
   return as_size(counters_.reserved_bytes());
 }
 
-std::size_t DeviceAllocator::max_memory_allocated() const {
+std::size_t DeviceAllocator::max_memory_allocated() {
   const Lock lock(mutex_);
+  gather_all();
   return as_size(counters_.max_allocated_bytes());
 }
 
@@ -40,24 +42,28 @@ std::size_t DeviceAllocator::max_memory_reserved() const {
   return as_size(counters_.max_reserved_bytes());
 }
 
-DeviceStats DeviceAllocator::stats() const {
+DeviceStats DeviceAllocator::stats() {
   const Lock lock(mutex_);
+  gather_all();
   return counters_.stats();
 }
 
 void DeviceAllocator::reset_peak_stats() {
   const Lock lock(mutex_);
+  gather_all();
   counters_.reset_peak();
 }
 
 void DeviceAllocator::reset_accumulated_stats() {
   const Lock lock(mutex_);
+  gather_all();
   counters_.reset_accumulated();
 }
 
 // Blocks that wait for other streams count as allocated here, since what was requested of them still does.
-Fragmentation DeviceAllocator::fragmentation() const {
+Fragmentation DeviceAllocator::fragmentation() {
   const Lock lock(mutex_);
+  gather_all();
   const DeviceStats stats = counters_.stats();
   Fragmentation figures;
   figures.requested_bytes = as_size(stats.requested_bytes.all.current);
@@ -111,7 +117,7 @@ std::optional<DeviceAllocator::Segment> DeviceAllocator::base_allocation(const B
 std::optional<DeviceAllocator::Sizes> DeviceAllocator::sizes(const Block& block, const void* ptr) const {
   const Lock lock(mutex_);
   if (!is_live(block, ptr)) return std::nullopt;
-  return Sizes{block.requested, block.size()};
+  return Sizes{block.requested_bytes(), block.size()};
 }
 
 std::string DeviceAllocator::describe(const void* ptr) const {
@@ -120,11 +126,10 @@ std::string DeviceAllocator::describe(const void* ptr) const {
   const Block* block = heap_.segment_at(address);
   if (block == nullptr) return "";
   while (block->end() <= address) block = block->next;
-  if (block->is_unused()) return "its memory is free (already freed?)";
+  if (block->is_unused() || block->is_cached()) return "its memory is free (already freed?)";
   if (block->has(Block::kPending) || block->has(Block::kFreeing))
     return "it was already freed and waits for other streams";
-  return fmt::format("it lies inside the allocation of {} bytes at {:#x}", std::size_t{block->requested},
-                     block->address);
+  return fmt::format("it lies inside the allocation of {} bytes at {:#x}", block->requested_bytes(), block->address);
 }
 
 // --- history --------------------------------------------------------------------------------------------------------
@@ -197,15 +202,17 @@ SegmentSnapshot DeviceAllocator::picture(const Block& head) const {
   segment.is_expandable = pages_ != nullptr && pages_->holds(head.address);
   segment.context = context_of(head, &BlockDetail::segment_context);
   for (const Block* block = &head; !block->is_edge(); block = block->next) {
-    const State state = block->has(Block::kAllocated) ? State::active_allocated
-                        : block->is_unused()          ? State::inactive
-                                                      : State::active_pending_free;
+    const bool is_idle = block->is_unused() || block->is_cached();
+    const State state = block->is_live() ? State::active_allocated
+                        : is_idle        ? State::inactive
+                                         : State::active_pending_free;
+    const std::size_t requested = is_idle ? std::size_t{block->requested} : block->requested_bytes();
     segment.total_size += block->size();
     if (state == State::active_allocated) segment.allocated_size += block->size();
     if (state != State::inactive) segment.active_size += block->size();
-    if (state != State::inactive) segment.requested_size += block->requested;
+    if (state != State::inactive) segment.requested_size += requested;
     const Context context = state == State::inactive ? nullptr : context_of(*block, &BlockDetail::context);
-    segment.blocks.push_back({block->address, block->size(), block->requested, state, context});
+    segment.blocks.push_back({block->address, block->size(), requested, state, context});
   }
   if (is_asleep(head.arena->pool)) {
     segment.asleep_size = pages_->asleep_bytes(segment.address, segment.address + segment.total_size);
@@ -216,6 +223,8 @@ SegmentSnapshot DeviceAllocator::picture(const Block& head) const {
 void DeviceAllocator::snapshot_into(Snapshot& snapshot, PoolId pool, bool include_traces) {
   const Lock lock(mutex_);
   if (include_traces) snapshot.device_traces.push_back(history_.entries());
+  std::optional<ThreadCaches::Recall> hold;
+  if (caches_ != nullptr) hold.emplace(*caches_);
   std::size_t active_bytes = 0;
   for (const auto& [address, head] : heap_.segments()) {
     if (!pool.is_default() && head->arena->pool.id() != pool) continue;
@@ -229,8 +238,14 @@ void DeviceAllocator::snapshot_into(Snapshot& snapshot, PoolId pool, bool includ
 
 // --- soundness ------------------------------------------------------------------------------------------------------
 
-std::string DeviceAllocator::validate() const {
+std::string DeviceAllocator::validate() {
   const Lock lock(mutex_);
+  std::optional<ThreadCaches::Recall> hold;
+  if (caches_ != nullptr) {
+    hold.emplace(*caches_);
+    caches_->for_each([this](ThreadCache& cache) { gather(cache); });
+    if (std::string broken = validate_caches(); !broken.empty()) return broken;
+  }
   if (std::string broken = heap_.validate(); !broken.empty()) return broken;
   if (pages_ != nullptr) {
     if (std::string broken = pages_->validate(moving_bytes_); !broken.empty()) return broken;
@@ -278,6 +293,18 @@ std::string DeviceAllocator::validate_sleep() const {
   return "";
 }
 
+// What is marked as cached and not handed out is in a cache, and nothing else is.
+std::string DeviceAllocator::validate_caches() const {
+  std::size_t idle = 0;
+  for (const auto& [address, head] : heap_.segments()) {
+    for (const Block* block = head; !block->is_edge(); block = block->next) {
+      idle += block->is_cached() ? 1 : 0;
+    }
+  }
+  const std::size_t cached = caches_->count_blocks();
+  return idle == cached ? "" : fmt::format("{} blocks are marked as cached but {} are in caches", idle, cached);
+}
+
 // The counters say what a walk over the blocks finds.
 std::string DeviceAllocator::validate_counters() const {
   DeviceStats walked;
@@ -293,15 +320,15 @@ std::string DeviceAllocator::validate_counters() const {
     for (const Block* block = head; !block->is_edge(); block = block->next) {
       const auto add = [&](StatArray& stat, std::size_t amount) { add_to(block->arena->pool.kind(), stat, amount); };
       run_bytes += block->size();
-      if (block->has(Block::kAllocated)) {
+      if (block->is_live()) {
         add(walked.allocation, 1);
         add(walked.allocated_bytes, block->size());
       }
-      if (!block->is_unused()) {
+      if (!block->is_unused() && !block->is_cached()) {
         add(walked.active, 1);
         add(walked.active_bytes, block->size());
-        add(walked.requested_bytes, block->requested);
-      } else if (block->is_split() && !heap_.has_ranges()) {
+        add(walked.requested_bytes, block->requested_bytes());
+      } else if (block->is_free() && block->is_split() && !heap_.has_ranges()) {
         add(walked.inactive_split, 1);
         add(walked.inactive_split_bytes, block->size());
       }
@@ -338,6 +365,7 @@ std::size_t DeviceAllocator::metadata_bytes() const {
   const Lock lock(mutex_);
   std::size_t bytes = sizeof(*this) + heap_.metadata_bytes() + frees_.metadata_bytes() + history_.metadata_bytes();
   if (pages_ != nullptr) bytes += pages_->metadata_bytes();
+  if (caches_ != nullptr) bytes += caches_->metadata_bytes();
   for_each_pool([&](const BlockPool& pool) {
     for (const auto& arena : pool.arenas()) bytes += sizeof(Arena) + arena->bins.metadata_bytes();
   });

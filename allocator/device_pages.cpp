@@ -193,6 +193,10 @@ Block* DeviceAllocator::obtain_from_pages(Request request, const Context& contex
   if (block == nullptr) block = take_page(request);
   if (block == nullptr) block = take_over(request);
   if (block == nullptr) block = bring_together_or_create(request, clock, context);
+  if (block == nullptr && drain_caches()) {
+    block = search(request);
+    if (block == nullptr) block = bring_together_or_create(request, clock, context);
+  }
   if (block == nullptr) block = borrow_from_pools(request);
   if (block != nullptr || capturing()) return block;
 

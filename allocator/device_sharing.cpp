@@ -74,6 +74,7 @@ Block* DeviceAllocator::obtain_contiguous(Request request, const Context& contex
   return_whole_pages();
   catch_up(request);
   Block* block = search_or_create_contiguous(request, context);
+  if (block == nullptr && drain_caches()) block = search_or_create_contiguous(request, context);
   if (block == nullptr) block = borrow_from_pools(request);
   if (block != nullptr || capturing()) return block;
   if (synchronize_frees(nullptr)) block = search_contiguous(request);

@@ -27,6 +27,7 @@ void DeviceAllocator::throw_out_of_memory(Request request, const Context& contex
     const Unlocked unlocked(mutex_);
     memory = device_->memory_info();
   }
+  gather_all();
   ++counters_.num_ooms;
   if ((rare_ & kObserved) != 0) {
     observe({.action = Change::Action::oom,

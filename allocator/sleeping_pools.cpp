@@ -236,6 +236,7 @@ void DeviceAllocator::forget_idle_sleepers(PrivatePool& pool) {
 
 // As for a request: what others hold without need goes back to the device.
 void DeviceAllocator::recover_for_waking() {
+  drain_caches();
   synchronize_frees(nullptr);
   release_default_pools();
   release_unused_pools({});

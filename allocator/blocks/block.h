@@ -7,7 +7,7 @@
 // (4) the first block of a segment stays the same object as long as the segment lives.
 //
 // 64 bytes, one cache line. What only rare modes need is in BlockDetail, beside it in the slab.
-// Not thread-safe: the mutex of the block's DeviceAllocator guards it.
+// Not thread-safe: the mutex of the block's DeviceAllocator guards it, but for `lease` (see ThreadCache).
 #pragma once
 
 #include <cstddef>
@@ -33,6 +33,7 @@ struct Block {
     kEdge = 16,      // not a block: the neighbour of the first and the last of a segment
     kGap = 32,       // an edge that has an extent: addresses of the page heap without memory
     kClaimed = 64,   // free, but taken out of the bins: the page heap is backing the addresses beside it
+    kCached = 128,   // in a thread's cache, or handed out from one: see lent_bytes
   };
   static constexpr std::uint64_t kFlagBits = kBlockGranularity - 1;
   static constexpr std::uint64_t kRequestedBits = (std::uint64_t{1} << 62) - 1;
@@ -48,6 +49,11 @@ struct Block {
     std::uint32_t pending_events;  // not yet seen done
   };
 
+  struct Lease {               // while kCached
+    Block* next;               // in a list of the cache
+    std::uint32_t lent_bytes;  // asked for by the user who has it; 0: it lies in a cache
+  };
+
   Address address;
   std::uint64_t size_and_flags;
   std::uint64_t requested : 62;  // bytes asked for; of a free block: by its last user
@@ -58,6 +64,7 @@ struct Block {
   union {
     BinPlace bin;
     Uses uses;
+    Lease lease;
   };
 
   std::size_t size() const { return size_and_flags & ~kFlagBits; }
@@ -68,6 +75,20 @@ struct Block {
   bool is_edge() const { return has(kEdge); }
   bool is_gap() const { return has(kGap); }
   Address end() const { return address + size(); }
+
+  // Of a kCached block; it changes while others look, without a lock.
+  std::uint32_t lent_bytes() const { return __atomic_load_n(&lease.lent_bytes, __ATOMIC_RELAXED); }
+  void lend(std::size_t bytes) {
+    __atomic_store_n(&lease.lent_bytes, static_cast<std::uint32_t>(bytes), __ATOMIC_RELAXED);
+  }
+  // Handed out at this address, from a cache.
+  bool is_lent(Address at) const {
+    return address == at && (size_and_flags & kFlagBits) == kCached && lent_bytes() != 0;
+  }
+  bool is_cached() const { return has(kCached) && lent_bytes() == 0; }  // it lies in a cache
+  // Handed out, by the heap or from a cache, and how many bytes were asked for.
+  bool is_live() const { return has(kAllocated) || (has(kCached) && lent_bytes() != 0); }
+  std::size_t requested_bytes() const { return has(kCached) ? lent_bytes() : std::size_t{requested}; }
 };
 static_assert(sizeof(Block) == 64);
 

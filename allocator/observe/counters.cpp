@@ -25,6 +25,26 @@ void Counters::stops_waiting(PoolKind kind, std::int64_t block_bytes) {
   subtract(kWaitingBytes, kind, block_bytes);
 }
 
+// First to the heights between, for the peaks; then to where it is now.
+void Counters::gathered(PoolKind kind, const Gathered& what) {
+  rise(kAllocation, kind, what.blocks);
+  rise(kAllocatedBytes, kind, what.bytes);
+  rise(kRequestedBytes, kind, what.requested);
+  if (waiting_blocks_ != 0) raise_active_peaks();
+  settle(kAllocation, kind, what.blocks);
+  settle(kAllocatedBytes, kind, what.bytes);
+  settle(kRequestedBytes, kind, what.requested);
+}
+
+void Counters::rise(Figure figure, PoolKind kind, const Gathered::Figure& what) {
+  add(figure, kind, what.highest);
+  gauge(figure, kind).added += what.added - what.highest;
+}
+
+void Counters::settle(Figure figure, PoolKind kind, const Gathered::Figure& what) {
+  subtract(figure, kind, what.highest - what.change);
+}
+
 void Counters::raise_active_peaks() {
   raise_active_peaks(active_, kAllocation, kWaiting);
   raise_active_peaks(active_bytes_, kAllocatedBytes, kWaitingBytes);

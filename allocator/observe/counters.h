@@ -66,6 +66,15 @@ class Counters {
     subtract(kReservedBytes, from, bytes);
     add(kReservedBytes, to, bytes);
   }
+  // What a thread did through its cache since it was last asked: added, the change of what is there, and the highest that
+  // change ever was meanwhile.
+  struct Gathered {
+    struct Figure {
+      std::int64_t added, change, highest;
+    };
+    Figure blocks, bytes, requested;
+  };
+  void gathered(PoolKind kind, const Gathered& what);
   void oversize_allocation(std::int64_t count) { change(oversize_allocations_, count); }
   void oversize_segment(std::int64_t count) { change(oversize_segments_, count); }
 
@@ -151,6 +160,8 @@ class Counters {
     return kinds_[0].gauges[figure].current + kinds_[1].gauges[figure].current;
   }
   StatArray array(Figure figure) const;
+  void rise(Figure figure, PoolKind kind, const Gathered::Figure& what);
+  void settle(Figure figure, PoolKind kind, const Gathered::Figure& what);
 
   void raise_active_peaks();
   void raise_active_peaks(Active& active, Figure allocated, Figure waiting);

@@ -308,6 +308,8 @@ void set_max_mappings(const Setting& setting, Options& options) {
   if (options.max_mappings == 0) refuse(setting, "it must be > 0");
 }
 
+void set_thread_cache(const Setting& setting, Options& options) { options.thread_cache = parse_bool(setting); }
+
 struct Key {
   std::string_view name;
   std::string_view alias;  // PyTorch's name for it in ROCm builds
@@ -337,6 +339,7 @@ constexpr Key kKeys[] = {
     {"remap_slack", "", set_remap_slack},
     {"page_size_mb", "", set_page_size},
     {"max_mappings", "", set_max_mappings},
+    {"thread_cache", "", set_thread_cache},
 };
 
 bool names(std::string_view word, const Key& key) {

@@ -123,7 +123,7 @@ std::string validate_block(const Block& block, const Block* prev, const PageMap&
     if (prev->arena != block.arena && !in_range)
       return fmt::format("segment of two arenas at block {:#x}", block.address);
   }
-  if (block.has(Block::kAllocated) && page_map.find(block.address) != &block) {
+  if ((block.has(Block::kAllocated) || block.has(Block::kCached)) && page_map.find(block.address) != &block) {
     return fmt::format("the page map does not find block {:#x}", block.address);
   }
   return "";

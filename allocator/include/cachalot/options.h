@@ -32,6 +32,8 @@
 // max_mappings                     N                        262144     ours, > 0; page heap: mappings it keeps before those
 //                                                                      that are not in use are undone (a context is
 //                                                                      reported to stand about 500,000)
+// thread_cache                     True | False             True with  ours: mallocs and frees of up to 64 KiB go through
+//                                                           heap:pages caches of the threads, without a lock
 //
 // release_lock_on_hipmalloc and pinned_use_hip_host_register are other names of their cuda twins, as in PyTorch.
 // large_segment_size_mb is applied first, wherever it stands. In a list the first interval also fills the slots below
@@ -41,6 +43,7 @@
 #include <array>
 #include <cstddef>
 #include <limits>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -70,6 +73,7 @@ struct Options {
   double remap_slack = 0;
   std::size_t page_size = 0;  // bytes
   std::size_t max_mappings = 262144;
+  std::optional<bool> thread_cache;  // none: as the heap is, on for pages
 
   std::string text;  // as given; what snapshots show as PYTORCH_CUDA_ALLOC_CONF
 

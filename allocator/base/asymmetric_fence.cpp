@@ -1,0 +1,30 @@
+#include "base/asymmetric_fence.h"
+
+#include <linux/membarrier.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <cstdlib>
+
+namespace cachalot {
+
+namespace {
+
+bool membarrier(int command) { return syscall(SYS_membarrier, command, 0, 0) == 0; }
+
+bool registers() { return membarrier(MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED); }
+
+}  // namespace
+
+bool has_asymmetric_fences() {
+  static const bool has = registers();
+  return has;
+}
+
+void heavy_fence() {
+  if (membarrier(MEMBARRIER_CMD_PRIVATE_EXPEDITED)) return;
+  // A process that was forked may have to register anew.
+  if (!registers() || !membarrier(MEMBARRIER_CMD_PRIVATE_EXPEDITED)) std::abort();
+}
+
+}  // namespace cachalot

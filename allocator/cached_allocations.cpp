@@ -1,0 +1,131 @@
+// DeviceAllocator and its thread caches: blocks they are given, blocks that come back, and sums that statistics need.
+//
+// What comes to the heap all the same, while there are caches: sizes above 64 KiB; everything while a pool is recorded
+// into, history is on or caching is off; frees of blocks that other streams use, and of blocks that a cache cannot take.
+// Rounding to divisions of powers of two is the heap's alone, and closes the caches, too.
+#include <algorithm>
+#include <new>
+
+#include "base/bytes.h"
+#include "base/check.h"
+#include "device_allocator.h"
+
+namespace cachalot {
+
+namespace {
+
+// Of the device's memory, what all caches and depots may hold: too little to be noticed in what is reserved.
+constexpr std::size_t kPartCached = 1024;
+
+}  // namespace
+
+// --- whether there are caches ------------------------------------------------------------------------------------------
+
+void DeviceAllocator::use_thread_caches(bool wanted) {
+  caches_wanted_ = wanted && has_asymmetric_fences();
+  if (caches_wanted_ && caches_ == nullptr) {
+    ThreadCaches::Heap heap = {[this](Block& block) { put_back_cached(block); },
+                               [this](ThreadCache& cache) { gather(cache); }};
+    caches_ = std::make_unique<ThreadCaches>(mutex_, std::move(heap), device_->properties().total_bytes / kPartCached);
+    set_mode(kCaching, true);
+  }
+  open_or_close_caches();
+  if (!caches_wanted_) drain_caches();
+}
+
+void DeviceAllocator::open_or_close_caches() {
+  const bool open = caches_wanted_ && (rare_ & kNotThroughCaches) == 0 && !rounds_by_divisions_;
+  caches_open_.store(open, std::memory_order_relaxed);
+}
+
+// --- malloc -----------------------------------------------------------------------------------------------------------
+
+// The heap serves, and while it is at it gives the cache some more of the size.
+void* DeviceAllocator::allocate_through_cache(std::size_t bytes, Stream stream) {
+  const Lock lock(mutex_);
+  if ((rare_ & kBypassed) != 0) return allocate_uncached(bytes);
+  gather_own();
+  prepare(stream);
+  const Request request = make_request(bytes, stream);
+  // Before a block is chosen: a new cache takes from others, and what they give back merges with what is free.
+  StreamCache* cache = caches_are_open() ? caches_->of_this_thread(*request.arena) : nullptr;
+  Block* block = find_free(request);
+  if (block == nullptr) block = &obtain(request, nullptr);
+  // The lock may have been let go since; and what is borrowed from other pools is theirs.
+  if (cache == nullptr || !caches_are_open() || block->arena != request.arena)
+    return hand_out(*block, request.rounded, bytes, splits(*block, request), nullptr);
+  take_for_cache(*block, request);
+  caches_->hand_out(*cache, *block, bytes);
+  refill(*cache, request);
+  return reinterpret_cast<void*>(block->address);
+}
+
+// Of what is free already. The heap never grows for it.
+void DeviceAllocator::refill(StreamCache& cache, Request request) {
+  std::uint32_t blocks = caches_->more_blocks(cache, SizeClass::of(request.rounded));
+  try {
+    for (; blocks != 0; --blocks) {
+      Block* block = search(request);
+      if (block == nullptr) return;
+      caches_->add(cache, take_for_cache(*block, request));
+    }
+  } catch (const std::bad_alloc&) {  // there is no host memory for another block: fewer will do
+  }
+}
+
+// From the bins, as hand_out, but that it is neither allocated nor counted yet.
+Block& DeviceAllocator::take_for_cache(Block& block, Request request) {
+  const InactiveSplit change = heap_.take(block, request.rounded, request.bytes, splits(block, request));
+  counters_.inactive_split(PoolKind::small, change.blocks, change.bytes);
+  block.size_and_flags = block.size() | Block::kCached;
+  block.lease = {nullptr, 0};
+  return block;
+}
+
+// --- free -------------------------------------------------------------------------------------------------------------
+
+bool DeviceAllocator::deallocate_through_cache(Block& block, const void* ptr, std::size_t bytes, Stream stream) {
+  return block.is_lent(reinterpret_cast<Address>(ptr)) && block.lent_bytes() == bytes &&
+         block.arena->stream == stream && caches_->deallocate(block, ptr);
+}
+
+// Before anything that the heap does to a live block while there are caches.
+void DeviceAllocator::leave_caches(Block& block) {
+  gather_own();
+  if (block.has(Block::kCached)) end_lease(block);
+}
+
+// From now on as any other that the heap has allocated: the sums have counted it in, the statistics will count it out.
+void DeviceAllocator::end_lease(Block& block) {
+  block.requested = block.lent_bytes();
+  block.size_and_flags = block.size() | Block::kAllocated;
+  block.uses = {nullptr, 0};
+}
+
+void DeviceAllocator::put_back_cached(Block& block) {
+  const InactiveSplit change = heap_.put_back(block);
+  counters_.inactive_split(PoolKind::small, change.blocks, change.bytes);
+}
+
+bool DeviceAllocator::drain_caches() { return caches_ != nullptr && caches_->drain(); }
+
+void DeviceAllocator::drain_thread_caches() {
+  const Lock lock(mutex_);
+  drain_caches();
+}
+
+// --- sums -------------------------------------------------------------------------------------------------------------
+
+// Before the statistics change on this thread: so one thread's peaks are exact.
+void DeviceAllocator::gather_own() {
+  ThreadCache* cache = caches_->of_this_thread();
+  if (cache != nullptr && cache->sums.has_news()) gather(*cache);
+}
+
+void DeviceAllocator::gather_all() {
+  if (caches_ == nullptr) return;
+  const ThreadCaches::Recall hold(*caches_);
+  caches_->for_each([this](ThreadCache& cache) { gather(cache); });
+}
+
+}  // namespace cachalot

@@ -1,0 +1,34 @@
+#include "caches/depot.h"
+
+namespace cachalot {
+
+bool Depot::put(std::size_t size_class, const BlockList& batch) {
+  CACHALOT_ASSERT(batch.count == SizeClass::batch(size_class));
+  const std::int64_t bytes = SizeClass::batch_bytes(size_class);
+  const Lock lock(mutex_);
+  Stack& stack = stacks_[size_class];
+  if (stack.count == kMostBatches) return false;
+  if (budget_.fetch_sub(bytes, std::memory_order_relaxed) < bytes) {
+    budget_.fetch_add(bytes, std::memory_order_relaxed);
+    return false;
+  }
+  stack.batches[stack.count++] = batch.head;
+  return true;
+}
+
+BlockList Depot::take(std::size_t size_class) {
+  const Lock lock(mutex_);
+  Stack& stack = stacks_[size_class];
+  if (stack.count == 0) return {};
+  budget_.fetch_add(SizeClass::batch_bytes(size_class), std::memory_order_relaxed);
+  return {stack.batches[--stack.count], SizeClass::batch(size_class)};
+}
+
+std::size_t Depot::blocks() const {
+  const Lock lock(mutex_);
+  std::size_t blocks = 0;
+  for (std::size_t i = 0; i < SizeClass::kCount; ++i) blocks += stacks_[i].count * SizeClass::batch(i);
+  return blocks;
+}
+
+}  // namespace cachalot

@@ -1,0 +1,151 @@
+// What one thread keeps of one device's small blocks, so that a malloc and a free of them take no lock.
+//
+// Blocks of a cache belong to the heap's tables as any other; there they are marked kCached, which is neither allocated
+// nor free. Whether one is in the user's hands is in Block::lent_bytes, and changes without the heap's lock.
+//
+// A class is a block size: the multiples of 512 B up to 64 KiB. So a cache hands out blocks of exactly the size that the
+// heap would, nothing is lost to rounding, and statistics are the same with caches and without.
+//
+// Thread safety: a cache is used by its thread, between enter() and leave(), or by whoever holds the device's mutex: its
+// thread; or anyone who has recalled it (ThreadCaches::Recall). Sums are written by its thread and read by anyone.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "base/asymmetric_fence.h"
+#include "base/bytes.h"
+#include "base/check.h"
+#include "blocks/block.h"
+#include "blocks/block_pool.h"
+#include "caches/depot.h"
+#include "observe/counters.h"
+
+namespace cachalot {
+
+// What a thread allocated and freed through its cache. Bytes are those of blocks.
+class CacheSums {
+ public:
+  CACHALOT_FAST_PATH void allocated(std::int64_t block_bytes, std::int64_t requested_bytes) {
+    blocks_.add(1);
+    bytes_.add(block_bytes);
+    requested_.add(requested_bytes);
+  }
+  CACHALOT_FAST_PATH void freed(std::int64_t block_bytes, std::int64_t requested_bytes) {
+    blocks_.subtract(1);
+    bytes_.subtract(block_bytes);
+    requested_.subtract(requested_bytes);
+  }
+  // Bytes handed out less those taken back: negative where a thread frees what others allocate.
+  std::int64_t bytes() const { return bytes_.current(); }
+  // How far bytes() has moved since the last gather.
+  std::int64_t ungathered_bytes() const { return bytes_.ungathered(); }
+  bool has_news() const { return blocks_.has_news(); }
+  // What is new since the last time, under the device's mutex. Exact while the thread rests; else a peak may be
+  // missed by what happens meanwhile.
+  Counters::Gathered gather() { return {blocks_.gather(), bytes_.gather(), requested_.gather()}; }
+
+ private:
+  class Sum {
+   public:
+    CACHALOT_FAST_PATH void add(std::int64_t amount) {
+      const std::int64_t current = current_.load(std::memory_order_relaxed) + amount;
+      current_.store(current, std::memory_order_relaxed);
+      added_.store(added_.load(std::memory_order_relaxed) + amount, std::memory_order_relaxed);
+      if (current > highest_.load(std::memory_order_relaxed)) highest_.store(current, std::memory_order_relaxed);
+    }
+    CACHALOT_FAST_PATH void subtract(std::int64_t amount) {
+      current_.store(current_.load(std::memory_order_relaxed) - amount, std::memory_order_relaxed);
+    }
+    std::int64_t current() const { return current_.load(std::memory_order_relaxed); }
+    std::int64_t ungathered() const { return current() - gathered_.load(std::memory_order_relaxed); }
+    bool has_news() const { return ungathered() != 0 || added_.load(std::memory_order_relaxed) != gathered_added_; }
+    Counters::Gathered::Figure gather();
+
+   private:
+    std::atomic<std::int64_t> current_{0};
+    std::atomic<std::int64_t> added_{0};
+    std::atomic<std::int64_t> highest_{0};   // since the last gather
+    std::atomic<std::int64_t> gathered_{0};  // of current_
+    std::int64_t gathered_added_ = 0;
+  };
+
+  Sum blocks_, bytes_, requested_;
+};
+
+class ThreadCache;
+
+// The part of a thread's cache for one stream: of the default pool's arena for small blocks.
+struct StreamCache {
+  StreamCache(Arena& of, Depot& shared, ThreadCache& thread) : arena(of), depot(shared), owner(thread) {}
+
+  struct Class {
+    BlockList current;  // freed last comes first; at most a batch
+    BlockList spare;    // none, or a batch
+  };
+
+  Arena& arena;
+  Depot& depot;  // shared with the stream's caches in other threads
+  ThreadCache& owner;
+  std::array<Class, SizeClass::kCount> classes;
+  std::array<std::uint8_t, SizeClass::kCount> refills{};  // by how many blocks the heap was last asked for more
+};
+
+class ThreadCache {
+ public:
+  // False: someone has recalled the cache; use the heap, whose lock waits for its return.
+  CACHALOT_FAST_PATH bool enter() {
+    busy_.store(true, std::memory_order_relaxed);
+    light_fence();
+    if (!recalled_.load(std::memory_order_acquire)) [[likely]]
+      return true;
+    leave();
+    return false;
+  }
+  CACHALOT_FAST_PATH void leave() { busy_.store(false, std::memory_order_release); }
+
+  // The two halves of a recall, a heavy_fence() between them. Then the cache is the caller's until it is returned.
+  void recall() { recalled_.store(true, std::memory_order_relaxed); }
+  void wait_until_left() const;
+  void give_back() { recalled_.store(false, std::memory_order_release); }
+
+  StreamCache* find(const Arena& arena) const;
+  StreamCache* find(Stream stream) const;
+  StreamCache& add(Arena& arena, Depot& depot);
+
+  // Bytes of blocks that lie in the cache, and how many it may hold.
+  std::int64_t cached_bytes() const { return supplied_bytes_ - sums.bytes(); }
+  bool is_over_limit() const { return sums.bytes() < floor_; }
+  std::int64_t room() const { return limit_ - cached_bytes(); }
+  void set_limit(std::int64_t bytes);
+  // Blocks came, or (negative) went, otherwise than through the thread's mallocs and frees.
+  void supplied(std::int64_t bytes);
+
+  // The thread's use of its lists.
+  void push(StreamCache::Class& list, Block& block) { list.current.push(block); }
+  // Takes blocks of some class, the next one each time, to bring the cache to three quarters of its limit.
+  BlockList evict();
+  // Everything.
+  BlockList empty();
+  std::size_t cached_blocks() const;
+  std::size_t metadata_bytes() const;
+
+  CacheSums sums;
+
+ private:
+  void move_all(StreamCache& cache, std::size_t size_class, BlockList& to);
+
+  std::atomic<bool> busy_{false};
+  std::atomic<bool> recalled_{false};
+  std::int64_t supplied_bytes_ = 0;  // by the heap and the depots, less what went back to them
+  std::int64_t limit_ = 0;
+  std::int64_t floor_ = 0;  // of sums.bytes(): below it, too much is cached
+  std::vector<std::unique_ptr<StreamCache>> streams_;
+  std::size_t next_victim_ = 0;  // a class of a stream
+};
+
+}  // namespace cachalot

@@ -1,0 +1,268 @@
+#include "caches/thread_caches.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <mutex>
+#include <new>
+#include <utility>
+
+namespace cachalot {
+
+namespace {
+
+std::uint64_t next_id() {
+  static std::atomic<std::uint64_t> last{0};
+  return ++last;
+}
+
+// The ThreadCaches that there are, for threads that end. Leaked: threads end after static objects, too.
+struct Living {
+  std::mutex mutex;
+  std::unordered_map<std::uint64_t, ThreadCaches*> by_id;
+};
+Living& living() {
+  static auto* const all = new Living;
+  return *all;
+}
+
+}  // namespace
+
+// The caches that a thread has, of which it gives back the contents when it ends.
+class ThreadCaches::Registrations {
+ public:
+  ~Registrations() {
+    ended_ = true;
+    hot_ = {};
+    Living& all = living();
+    const std::lock_guard<std::mutex> lock(all.mutex);
+    for (const auto& [owner, cache] : caches_) {
+      if (const auto found = all.by_id.find(owner); found != all.by_id.end()) found->second->retire(*cache);
+    }
+  }
+  static bool ended() { return ended_; }
+  ThreadCache* find(std::uint64_t owner) const {
+    for (const auto& [id, cache] : caches_) {
+      if (id == owner) return cache;
+    }
+    return nullptr;
+  }
+  void add(std::uint64_t owner, ThreadCache& cache) { caches_.emplace_back(owner, &cache); }
+
+  static Registrations& of_this_thread() {
+    static thread_local Registrations mine;
+    return mine;
+  }
+
+ private:
+  static inline constinit thread_local bool ended_ = false;  // still there when other objects of the thread go
+  std::vector<std::pair<std::uint64_t, ThreadCache*>> caches_;
+};
+
+ThreadCaches::Recall::Recall(const ThreadCaches& caches) : caches_(caches) {
+  caches_.for_each([](ThreadCache& cache) { cache.recall(); });
+  heavy_fence();
+  caches_.for_each([](const ThreadCache& cache) { cache.wait_until_left(); });
+}
+
+ThreadCaches::Recall::~Recall() {
+  caches_.for_each([](ThreadCache& cache) { cache.give_back(); });
+}
+
+ThreadCaches::ThreadCaches(Mutex& mutex, Heap heap, std::size_t budget_bytes)
+    : id_(next_id()),
+      mutex_(mutex),
+      heap_(std::move(heap)),
+      budget_bytes_(as_signed(budget_bytes)),
+      depot_budget_(budget_bytes_ / 2) {
+  const std::lock_guard<std::mutex> lock(living().mutex);
+  living().by_id.emplace(id_, this);
+}
+
+ThreadCaches::~ThreadCaches() {
+  const std::lock_guard<std::mutex> lock(living().mutex);
+  living().by_id.erase(id_);
+}
+
+// --- which cache ------------------------------------------------------------------------------------------------------
+
+ThreadCache* ThreadCaches::of_this_thread() const {
+  if (hot_.owner == id_) return &hot_.cache->owner;
+  return Registrations::ended() ? nullptr : Registrations::of_this_thread().find(id_);
+}
+
+bool ThreadCaches::switch_to(Stream stream) {
+  const ThreadCache* mine = of_this_thread();
+  StreamCache* cache = mine == nullptr ? nullptr : mine->find(stream);
+  if (cache == nullptr) return false;
+  remember(*cache);
+  return true;
+}
+
+bool ThreadCaches::switch_to(Arena& arena) {
+  const ThreadCache* mine = of_this_thread();
+  StreamCache* cache = mine == nullptr ? nullptr : mine->find(arena);
+  if (cache == nullptr) {
+    const Lock lock(mutex_);
+    cache = of_this_thread(arena);
+  }
+  if (cache == nullptr) return false;
+  remember(*cache);
+  return true;
+}
+
+StreamCache* ThreadCaches::of_this_thread(Arena& arena) noexcept {
+  if (Registrations::ended()) return nullptr;
+  try {
+    return &make_for_this_thread(arena);
+  } catch (const std::bad_alloc&) {
+    return nullptr;
+  }
+}
+
+StreamCache& ThreadCaches::make_for_this_thread(Arena& arena) {
+  ThreadCache* mine = of_this_thread();
+  if (mine == nullptr) mine = &register_thread();
+  if (StreamCache* cache = mine->find(arena)) return *cache;
+  std::unique_ptr<Depot>& depot = depots_[&arena];
+  if (!depot) depot = std::make_unique<Depot>(depot_budget_);
+  return mine->add(arena, *depot);
+}
+
+ThreadCache& ThreadCaches::register_thread() {
+  Registrations& registrations = Registrations::of_this_thread();
+  if (unused_.empty()) unused_.push_back(threads_.emplace_back(std::make_unique<ThreadCache>()).get());
+  ThreadCache& cache = *unused_.back();
+  registrations.add(id_, cache);
+  unused_.pop_back();
+  share_out();
+  return cache;
+}
+
+// The thread ends. Its cache, and what it has counted, are kept for another.
+void ThreadCaches::retire(ThreadCache& cache) {
+  const Lock lock(mutex_);
+  heap_.gather(cache);
+  put_back(cache.empty());
+  unused_.push_back(&cache);
+  share_out();
+}
+
+void ThreadCaches::share_out() {
+  const auto threads = static_cast<std::int64_t>(threads_.size() - unused_.size());
+  const std::int64_t limit = std::min(kMostThreadBytes, budget_bytes_ / 2 / std::max<std::int64_t>(threads, 1));
+  const Recall recall(*this);
+  thread_limit_ = limit;
+  for (const auto& cache : threads_) {
+    cache->set_limit(limit);
+    if (cache->is_over_limit()) put_back(cache->evict());
+  }
+}
+
+// --- what a cache does when a list is empty or full -------------------------------------------------------------------
+
+bool ThreadCaches::must_gather(const ThreadCache& cache) {
+  return std::abs(cache.sums.ungathered_bytes()) > kMostUngatheredBytes;
+}
+
+// Within enter and leave. False: the heap must serve.
+bool ThreadCaches::next_batch(StreamCache& cache, std::size_t size_class) {
+  StreamCache::Class& list = cache.classes[size_class];
+  if (list.spare.count != 0) {
+    list.current = std::exchange(list.spare, {});
+    return true;
+  }
+  if (must_gather(cache.owner)) return false;
+  list.current = cache.depot.take(size_class);
+  if (list.current.count == 0) return false;
+  cache.owner.supplied(SizeClass::batch_bytes(size_class));
+  return true;
+}
+
+// Within enter and leave. False: the heap must take some, or gather.
+bool ThreadCaches::settle_in_depot(StreamCache& cache, std::size_t size_class) {
+  StreamCache::Class& list = cache.classes[size_class];
+  if (list.current.count >= SizeClass::batch(size_class)) {
+    if (list.spare.count != 0) {
+      if (must_gather(cache.owner) || !cache.depot.put(size_class, list.spare)) return false;
+      cache.owner.supplied(-SizeClass::batch_bytes(size_class));
+    }
+    list.spare = std::exchange(list.current, {});
+  }
+  return !cache.owner.is_over_limit();
+}
+
+void ThreadCaches::make_room(StreamCache& cache, std::size_t size_class) {
+  ThreadCache& mine = cache.owner;
+  if (mine.enter()) {
+    const bool settled = settle_in_depot(cache, size_class);
+    mine.leave();
+    if (settled) return;
+  }
+  const Lock lock(mutex_);
+  heap_.gather(mine);
+  StreamCache::Class& list = cache.classes[size_class];
+  if (list.current.count >= SizeClass::batch(size_class)) {
+    const BlockList batch = std::exchange(list.spare, std::exchange(list.current, {}));
+    mine.supplied(-as_signed(batch.count * SizeClass::bytes(size_class)));
+    put_back(batch);
+  }
+  if (mine.is_over_limit()) put_back(mine.evict());
+}
+
+// --- with the mutex held ----------------------------------------------------------------------------------------------
+
+// None the first time, then twice as many each time, so that a size that is rare stays so in the cache.
+std::uint32_t ThreadCaches::more_blocks(StreamCache& cache, std::size_t size_class) const {
+  const std::int64_t fit = cache.owner.room() / as_signed(SizeClass::bytes(size_class));
+  std::uint8_t& last = cache.refills[size_class];
+  const std::uint32_t blocks = last;
+  last = static_cast<std::uint8_t>(std::min(2u * last + 1u, SizeClass::batch(size_class) - 1));
+  return static_cast<std::uint32_t>(std::clamp<std::int64_t>(fit, 0, blocks));
+}
+
+void ThreadCaches::add(StreamCache& cache, Block& block) {
+  block.lend(0);
+  cache.classes[SizeClass::of(block.size())].current.push(block);
+  cache.owner.supplied(as_signed(block.size()));
+}
+
+void ThreadCaches::hand_out(StreamCache& cache, Block& block, std::size_t bytes) {
+  block.lend(bytes);
+  cache.owner.supplied(as_signed(block.size()));
+  cache.owner.sums.allocated(as_signed(block.size()), as_signed(bytes));
+}
+
+void ThreadCaches::put_back(BlockList blocks) {
+  while (blocks.count != 0) heap_.put_back(blocks.pop());
+}
+
+bool ThreadCaches::drain() {
+  const Recall recall(*this);
+  bool any = false;
+  const auto take = [&](const BlockList& blocks) {
+    any |= blocks.count != 0;
+    put_back(blocks);
+  };
+  for (const auto& cache : threads_) take(cache->empty());
+  for (const auto& entry : depots_) {
+    for (std::size_t i = 0; i < SizeClass::kCount; ++i) {
+      for (BlockList batch = entry.second->take(i); batch.count != 0; batch = entry.second->take(i)) take(batch);
+    }
+  }
+  return any;
+}
+
+std::size_t ThreadCaches::count_blocks() const {
+  std::size_t blocks = 0;
+  for (const auto& cache : threads_) blocks += cache->cached_blocks();
+  for (const auto& entry : depots_) blocks += entry.second->blocks();
+  return blocks;
+}
+
+std::size_t ThreadCaches::metadata_bytes() const {
+  std::size_t bytes = sizeof(*this) + depots_.size() * sizeof(Depot);
+  for (const auto& cache : threads_) bytes += cache->metadata_bytes();
+  return bytes;
+}
+
+}  // namespace cachalot

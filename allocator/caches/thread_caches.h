@@ -1,0 +1,163 @@
+// One device's thread caches: a malloc or free of a small block takes no lock while the thread's cache serves it.
+//
+//   malloc   the thread's blocks of that size; else a batch that other threads left in the depot; else the heap's, which
+//            the caller (DeviceAllocator) asks, to add() some more to the cache
+//   free     into the cache of the thread that frees, whoever allocated; a second full batch of a size goes to the depot,
+//            for threads that allocate; what depot and limit have no room for goes back to the heap, in one go
+//
+// Bounds: a thread caches at most kMostThreadBytes, all threads half of the budget, the depots the other half.
+//
+// Thread safety: allocate, deallocate from any thread, without the device's mutex. Everything else with it held.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <unordered_map>
+#include <vector>
+
+#include "base/check.h"
+#include "base/mutex.h"
+#include "caches/depot.h"
+#include "caches/thread_cache.h"
+
+namespace cachalot {
+
+class ThreadCaches {
+ public:
+  // Holds all caches, for whoever has the mutex: threads that come to theirs meanwhile go to the heap instead, and wait.
+  class Recall {
+   public:
+    explicit Recall(const ThreadCaches& caches);
+    ~Recall();
+    Recall(const Recall&) = delete;
+    Recall& operator=(const Recall&) = delete;
+
+   private:
+    const ThreadCaches& caches_;
+  };
+
+  static constexpr std::int64_t kMostThreadBytes = std::int64_t{1} << 20;
+  // How far a thread's sums may run ahead of the statistics before they are gathered.
+  static constexpr std::int64_t kMostUngatheredBytes = std::int64_t{1} << 20;
+
+  // What a cache needs of its device; called with the mutex held.
+  struct Heap {
+    std::function<void(Block&)> put_back;      // a cached block is free again
+    std::function<void(ThreadCache&)> gather;  // the sums are to be taken into the statistics
+  };
+
+  // `budget_bytes`: what all caches and depots may hold.
+  ThreadCaches(Mutex& mutex, Heap heap, std::size_t budget_bytes);
+  // Whatever is cached is forgotten.
+  ~ThreadCaches();
+  ThreadCaches(const ThreadCaches&) = delete;
+  ThreadCaches& operator=(const ThreadCaches&) = delete;
+
+  // A block for `bytes` in [1, SizeClass::kLargestBytes]; nullptr: the heap must serve.
+  CACHALOT_FAST_PATH void* allocate(std::size_t bytes, Stream stream);
+  // False: `ptr` is not the address of a block that was handed out from a cache, or the heap must take it.
+  CACHALOT_FAST_PATH bool deallocate(Block& block, const void* ptr);
+
+  // This thread's cache for an arena, made if there was none; nullptr for a thread that is ending, and where there is no
+  // host memory for one.
+  StreamCache* of_this_thread(Arena& arena) noexcept;
+  // nullptr: this thread has none.
+  ThreadCache* of_this_thread() const;
+  // How many blocks of a class the heap should add() now, beside the one that the caller wants.
+  std::uint32_t more_blocks(StreamCache& cache, std::size_t size_class) const;
+  // A block of the heap, marked kCached, to be handed out later, or (hand_out) now, for `bytes`.
+  void add(StreamCache& cache, Block& block);
+  void hand_out(StreamCache& cache, Block& block, std::size_t bytes);
+
+  template <typename Visit>
+  void for_each(Visit&& visit) const {
+    for (const auto& cache : threads_) visit(*cache);
+  }
+  // Puts everything that is cached back into the heap; false: there was nothing.
+  bool drain();
+  // How many blocks are cached, under a Recall.
+  std::size_t count_blocks() const;
+  std::size_t metadata_bytes() const;
+
+ private:
+  // What a thread used last.
+  struct Hot {
+    std::uint64_t owner;
+    Stream stream;
+    StreamCache* cache;  // not null where the owner is right
+  };
+  class Registrations;
+
+  [[gnu::noinline]] bool switch_to(Stream stream);
+  [[gnu::noinline]] bool switch_to(Arena& arena);
+  void remember(StreamCache& cache) { hot_ = {id_, cache.arena.stream, &cache}; }
+  [[gnu::noinline]] bool next_batch(StreamCache& cache, std::size_t size_class);
+  [[gnu::noinline]] void make_room(StreamCache& cache, std::size_t size_class);
+  static bool settle_in_depot(StreamCache& cache, std::size_t size_class);
+  static bool must_gather(const ThreadCache& cache);
+  void put_back(BlockList blocks);
+  StreamCache& make_for_this_thread(Arena& arena);
+  ThreadCache& register_thread();
+  void retire(ThreadCache& cache);
+  void share_out();
+
+  // Initial-exec: a few bytes, and no call to find them, in shared libraries too.
+  [[gnu::tls_model("initial-exec")]] static inline constinit thread_local Hot hot_ = {0, nullptr, nullptr};
+
+  const std::uint64_t id_;  // never another's
+  Mutex& mutex_;
+  const Heap heap_;
+  const std::int64_t budget_bytes_;
+  std::atomic<std::int64_t> depot_budget_;
+  std::unordered_map<const Arena*, std::unique_ptr<Depot>> depots_;
+  std::vector<std::unique_ptr<ThreadCache>> threads_;
+  std::vector<ThreadCache*> unused_;  // of threads that have ended
+  std::int64_t thread_limit_ = kMostThreadBytes;
+};
+
+CACHALOT_FAST_PATH void* ThreadCaches::allocate(std::size_t bytes, Stream stream) {
+  if ((hot_.owner != id_ || hot_.stream != stream) && !switch_to(stream)) [[unlikely]]
+    return nullptr;
+  StreamCache& cache = *hot_.cache;
+  ThreadCache& mine = cache.owner;
+  if (!mine.enter()) [[unlikely]]
+    return nullptr;
+  const std::size_t size_class = SizeClass::of(bytes);
+  BlockList& list = cache.classes[size_class].current;
+  if (list.count == 0 && !next_batch(cache, size_class)) [[unlikely]] {
+    mine.leave();
+    return nullptr;
+  }
+  Block& block = list.pop();
+  block.lend(bytes);
+  mine.sums.allocated(as_signed(SizeClass::bytes(size_class)), as_signed(bytes));
+  mine.leave();
+  return reinterpret_cast<void*>(block.address);
+}
+
+CACHALOT_FAST_PATH bool ThreadCaches::deallocate(Block& block, const void* ptr) {
+  if (!block.is_lent(reinterpret_cast<Address>(ptr))) [[unlikely]]
+    return false;
+  if ((hot_.owner != id_ || &hot_.cache->arena != block.arena) && !switch_to(*block.arena)) [[unlikely]]
+    return false;
+  StreamCache& cache = *hot_.cache;
+  ThreadCache& mine = cache.owner;
+  if (!mine.enter()) [[unlikely]]
+    return false;
+  const std::size_t bytes = block.size();
+  const std::size_t size_class = SizeClass::of(bytes);
+  BlockList& list = cache.classes[size_class].current;
+  mine.sums.freed(as_signed(bytes), as_signed(block.lent_bytes()));
+  block.lend(0);
+  list.push(block);
+  const bool is_full = list.count >= SizeClass::batch(size_class) || mine.is_over_limit();
+  mine.leave();
+  if (is_full) [[unlikely]]
+    make_room(cache, size_class);
+  return true;
+}
+
+}  // namespace cachalot
