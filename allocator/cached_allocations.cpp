@@ -14,7 +14,7 @@ namespace cachalot {
 
 namespace {
 
-// Of the device's memory, what all caches and depots may hold: too little to be noticed in what is reserved.
+// Of what is held from the device, what all caches and depots may hold: too little to be noticed.
 constexpr std::size_t kPartCached = 1024;
 
 }  // namespace
@@ -26,7 +26,7 @@ void DeviceAllocator::use_thread_caches(bool wanted) {
   if (caches_wanted_ && caches_ == nullptr) {
     ThreadCaches::Heap heap = {[this](Block& block) { put_back_cached(block); },
                                [this](ThreadCache& cache) { gather(cache); }};
-    caches_ = std::make_unique<ThreadCaches>(mutex_, std::move(heap), device_->properties().total_bytes / kPartCached);
+    caches_ = std::make_unique<ThreadCaches>(mutex_, std::move(heap));
     set_mode(kCaching, true);
   }
   open_or_close_caches();
@@ -45,13 +45,15 @@ void* DeviceAllocator::allocate_through_cache(std::size_t bytes, Stream stream) 
   const Lock lock(mutex_);
   if ((rare_ & kBypassed) != 0) return allocate_uncached(bytes);
   gather_own();
+  caches_->set_budget(held_bytes_ / kPartCached);
   prepare(stream);
   const Request request = make_request(bytes, stream);
   // Before a block is chosen: a new cache takes from others, and what they give back merges with what is free.
-  StreamCache* cache = caches_are_open() ? caches_->of_this_thread(*request.arena) : nullptr;
+  StreamCache* cache = caches_are_open() ? caches_->of_this_thread(stream) : nullptr;
   Block* block = find_free(request);
   if (block == nullptr) block = &obtain(request, nullptr);
-  // The lock may have been let go since; and what is borrowed from other pools is theirs.
+  // The lock may have been let go since; what is borrowed from other pools is theirs; and what lies between large blocks
+  // should merge with them as soon as it is free (caching it cost gpt2_varlen 1.6 % of memory).
   if (cache == nullptr || !caches_are_open() || block->arena != request.arena)
     return hand_out(*block, request.rounded, bytes, splits(*block, request), nullptr);
   take_for_cache(*block, request);
@@ -121,6 +123,8 @@ void DeviceAllocator::gather_own() {
   ThreadCache* cache = caches_->of_this_thread();
   if (cache != nullptr && cache->sums.has_news()) gather(*cache);
 }
+
+void DeviceAllocator::gather(ThreadCache& cache) { counters_.gathered(PoolKind::small, cache.sums.gather()); }
 
 void DeviceAllocator::gather_all() {
   if (caches_ == nullptr) return;

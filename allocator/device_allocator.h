@@ -261,7 +261,7 @@ class DeviceAllocator {
   bool deallocate_through_cache(Block& block, const void* ptr, std::size_t bytes, Stream stream);
   void end_lease(Block& block);
   void leave_caches(Block& block);
-  void gather(ThreadCache& cache) { counters_.gathered(PoolKind::small, cache.sums.gather()); }
+  void gather(ThreadCache& cache);
   void gather_own();
   void gather_all();
   bool drain_caches();

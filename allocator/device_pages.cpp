@@ -179,7 +179,8 @@ bool DeviceAllocator::may_take(const Block& block, Stream stream, Whose whose) c
 Block* DeviceAllocator::obtain_from_pages(Request request, const Context& context) {
   const SlowSection slow(*this);
   require_awake(request.pool().owner());
-  if (Block* block = search(request)) return block;  // another thread grew or freed meanwhile
+  drain_caches();  // a block in a cache keeps its page from moving
+  if (Block* block = search(request)) return block;  // that helped, or another thread grew or freed meanwhile
   return_whole_pages();
   if (Block* block = search_fragments(request)) return block;
   StreamClock& clock = clock_of(request.stream());
@@ -193,10 +194,6 @@ Block* DeviceAllocator::obtain_from_pages(Request request, const Context& contex
   if (block == nullptr) block = take_page(request);
   if (block == nullptr) block = take_over(request);
   if (block == nullptr) block = bring_together_or_create(request, clock, context);
-  if (block == nullptr && drain_caches()) {
-    block = search(request);
-    if (block == nullptr) block = bring_together_or_create(request, clock, context);
-  }
   if (block == nullptr) block = borrow_from_pools(request);
   if (block != nullptr || capturing()) return block;
 

@@ -8,8 +8,9 @@ bool Depot::put(std::size_t size_class, const BlockList& batch) {
   const Lock lock(mutex_);
   Stack& stack = stacks_[size_class];
   if (stack.count == kMostBatches) return false;
-  if (budget_.fetch_sub(bytes, std::memory_order_relaxed) < bytes) {
-    budget_.fetch_add(bytes, std::memory_order_relaxed);
+  const std::int64_t used = budget_.used_bytes.fetch_add(bytes, std::memory_order_relaxed) + bytes;
+  if (used > budget_.limit_bytes.load(std::memory_order_relaxed)) {
+    budget_.used_bytes.fetch_sub(bytes, std::memory_order_relaxed);
     return false;
   }
   stack.batches[stack.count++] = batch.head;
@@ -20,7 +21,7 @@ BlockList Depot::take(std::size_t size_class) {
   const Lock lock(mutex_);
   Stack& stack = stacks_[size_class];
   if (stack.count == 0) return {};
-  budget_.fetch_add(SizeClass::batch_bytes(size_class), std::memory_order_relaxed);
+  budget_.used_bytes.fetch_sub(SizeClass::batch_bytes(size_class), std::memory_order_relaxed);
   return {stack.batches[--stack.count], SizeClass::batch(size_class)};
 }
 

@@ -57,11 +57,16 @@ struct BlockList {
   }
 };
 
-// Bounded, for each class and by a budget that all depots of a device share. Thread safety: any thread.
+// What all depots of a device hold, and may hold.
+struct DepotBudget {
+  std::atomic<std::int64_t> used_bytes{0};
+  std::atomic<std::int64_t> limit_bytes{0};
+};
+
+// Bounded, for each class and by the budget. Thread safety: any thread.
 class Depot {
  public:
-  // `budget`: bytes that may still be put in.
-  explicit Depot(std::atomic<std::int64_t>& budget) : budget_(budget) {}
+  explicit Depot(DepotBudget& budget) : budget_(budget) {}
 
   // A full batch; false: there is no room for it.
   bool put(std::size_t size_class, const BlockList& batch);
@@ -77,7 +82,7 @@ class Depot {
     std::array<Block*, kMostBatches> batches;
   };
 
-  std::atomic<std::int64_t>& budget_;
+  DepotBudget& budget_;
   mutable Mutex mutex_;
   std::array<Stack, SizeClass::kCount> stacks_;
 };

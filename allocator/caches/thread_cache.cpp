@@ -22,31 +22,24 @@ void ThreadCache::wait_until_left() const {
   while (busy_.load(std::memory_order_acquire)) sched_yield();
 }
 
-StreamCache* ThreadCache::find(const Arena& arena) const {
-  for (const auto& cache : streams_) {
-    if (&cache->arena == &arena) return cache.get();
-  }
-  return nullptr;
-}
-
 StreamCache* ThreadCache::find(Stream stream) const {
   for (const auto& cache : streams_) {
-    if (cache->arena.stream == stream) return cache.get();
+    if (cache->stream == stream) return cache.get();
   }
   return nullptr;
 }
 
-StreamCache& ThreadCache::add(Arena& arena, Depot& depot) {
-  return *streams_.emplace_back(std::make_unique<StreamCache>(arena, depot, *this));
+StreamCache& ThreadCache::add(Stream stream, Depot& depot) {
+  return *streams_.emplace_back(std::make_unique<StreamCache>(stream, depot, *this));
 }
 
 void ThreadCache::set_limit(std::int64_t bytes) {
   limit_ = bytes;
-  floor_ = supplied_bytes_ - limit_;
+  floor_ = supplied_bytes_.load(std::memory_order_relaxed) - limit_;
 }
 
 void ThreadCache::supplied(std::int64_t bytes) {
-  supplied_bytes_ += bytes;
+  supplied_bytes_.store(supplied_bytes_.load(std::memory_order_relaxed) + bytes, std::memory_order_relaxed);
   floor_ += bytes;
 }
 

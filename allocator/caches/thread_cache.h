@@ -21,7 +21,6 @@
 #include "base/bytes.h"
 #include "base/check.h"
 #include "blocks/block.h"
-#include "blocks/block_pool.h"
 #include "caches/depot.h"
 #include "observe/counters.h"
 
@@ -79,16 +78,16 @@ class CacheSums {
 
 class ThreadCache;
 
-// The part of a thread's cache for one stream: of the default pool's arena for small blocks.
+// The part of a thread's cache for one stream, of the default pool's small blocks.
 struct StreamCache {
-  StreamCache(Arena& of, Depot& shared, ThreadCache& thread) : arena(of), depot(shared), owner(thread) {}
+  StreamCache(Stream of, Depot& shared, ThreadCache& thread) : stream(of), depot(shared), owner(thread) {}
 
   struct Class {
     BlockList current;  // freed last comes first; at most a batch
     BlockList spare;    // none, or a batch
   };
 
-  Arena& arena;
+  Stream stream;
   Depot& depot;  // shared with the stream's caches in other threads
   ThreadCache& owner;
   std::array<Class, SizeClass::kCount> classes;
@@ -113,12 +112,11 @@ class ThreadCache {
   void wait_until_left() const;
   void give_back() { recalled_.store(false, std::memory_order_release); }
 
-  StreamCache* find(const Arena& arena) const;
   StreamCache* find(Stream stream) const;
-  StreamCache& add(Arena& arena, Depot& depot);
+  StreamCache& add(Stream stream, Depot& depot);
 
-  // Bytes of blocks that lie in the cache, and how many it may hold.
-  std::int64_t cached_bytes() const { return supplied_bytes_ - sums.bytes(); }
+  // Bytes of blocks that lie in the cache (exact for whom the cache is, and roughly for others), and how many it may hold.
+  std::int64_t cached_bytes() const { return supplied_bytes_.load(std::memory_order_relaxed) - sums.bytes(); }
   bool is_over_limit() const { return sums.bytes() < floor_; }
   std::int64_t room() const { return limit_ - cached_bytes(); }
   void set_limit(std::int64_t bytes);
@@ -141,7 +139,7 @@ class ThreadCache {
 
   std::atomic<bool> busy_{false};
   std::atomic<bool> recalled_{false};
-  std::int64_t supplied_bytes_ = 0;  // by the heap and the depots, less what went back to them
+  std::atomic<std::int64_t> supplied_bytes_{0};  // by the heap and the depots, less what went back to them
   std::int64_t limit_ = 0;
   std::int64_t floor_ = 0;  // of sums.bytes(): below it, too much is cached
   std::vector<std::unique_ptr<StreamCache>> streams_;

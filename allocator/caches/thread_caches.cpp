@@ -68,12 +68,7 @@ ThreadCaches::Recall::~Recall() {
   caches_.for_each([](ThreadCache& cache) { cache.give_back(); });
 }
 
-ThreadCaches::ThreadCaches(Mutex& mutex, Heap heap, std::size_t budget_bytes)
-    : id_(next_id()),
-      mutex_(mutex),
-      heap_(std::move(heap)),
-      budget_bytes_(as_signed(budget_bytes)),
-      depot_budget_(budget_bytes_ / 2) {
+ThreadCaches::ThreadCaches(Mutex& mutex, Heap heap) : id_(next_id()), mutex_(mutex), heap_(std::move(heap)) {
   const std::lock_guard<std::mutex> lock(living().mutex);
   living().by_id.emplace(id_, this);
 }
@@ -90,42 +85,35 @@ ThreadCache* ThreadCaches::of_this_thread() const {
   return Registrations::ended() ? nullptr : Registrations::of_this_thread().find(id_);
 }
 
-bool ThreadCaches::switch_to(Stream stream) {
+// A malloc that finds none goes to the heap, which makes it; a free has nothing else to do there.
+bool ThreadCaches::switch_to(Stream stream, bool may_make) {
   const ThreadCache* mine = of_this_thread();
   StreamCache* cache = mine == nullptr ? nullptr : mine->find(stream);
-  if (cache == nullptr) return false;
-  remember(*cache);
-  return true;
-}
-
-bool ThreadCaches::switch_to(Arena& arena) {
-  const ThreadCache* mine = of_this_thread();
-  StreamCache* cache = mine == nullptr ? nullptr : mine->find(arena);
-  if (cache == nullptr) {
+  if (cache == nullptr && may_make) {
     const Lock lock(mutex_);
-    cache = of_this_thread(arena);
+    cache = of_this_thread(stream);
   }
   if (cache == nullptr) return false;
-  remember(*cache);
+  hot_ = {id_, stream, cache};
   return true;
 }
 
-StreamCache* ThreadCaches::of_this_thread(Arena& arena) noexcept {
+StreamCache* ThreadCaches::of_this_thread(Stream stream) noexcept {
   if (Registrations::ended()) return nullptr;
   try {
-    return &make_for_this_thread(arena);
+    return &make_for_this_thread(stream);
   } catch (const std::bad_alloc&) {
     return nullptr;
   }
 }
 
-StreamCache& ThreadCaches::make_for_this_thread(Arena& arena) {
+StreamCache& ThreadCaches::make_for_this_thread(Stream stream) {
   ThreadCache* mine = of_this_thread();
   if (mine == nullptr) mine = &register_thread();
-  if (StreamCache* cache = mine->find(arena)) return *cache;
-  std::unique_ptr<Depot>& depot = depots_[&arena];
+  if (StreamCache* cache = mine->find(stream)) return *cache;
+  std::unique_ptr<Depot>& depot = depots_[stream];
   if (!depot) depot = std::make_unique<Depot>(depot_budget_);
-  return mine->add(arena, *depot);
+  return mine->add(stream, *depot);
 }
 
 ThreadCache& ThreadCaches::register_thread() {
@@ -134,7 +122,7 @@ ThreadCache& ThreadCaches::register_thread() {
   ThreadCache& cache = *unused_.back();
   registrations.add(id_, cache);
   unused_.pop_back();
-  share_out();
+  cache.set_limit(thread_limit());
   return cache;
 }
 
@@ -144,18 +132,19 @@ void ThreadCaches::retire(ThreadCache& cache) {
   heap_.gather(cache);
   put_back(cache.empty());
   unused_.push_back(&cache);
-  share_out();
 }
 
-void ThreadCaches::share_out() {
+void ThreadCaches::set_budget(std::size_t bytes) {
+  depot_budget_.limit_bytes.store(as_signed(bytes / 2), std::memory_order_relaxed);
+  if (ThreadCache* mine = of_this_thread()) mine->set_limit(thread_limit());
+}
+
+// The depots' limit is half of the budget, as is what threads share.
+std::int64_t ThreadCaches::thread_limit() const {
   const auto threads = static_cast<std::int64_t>(threads_.size() - unused_.size());
-  const std::int64_t limit = std::min(kMostThreadBytes, budget_bytes_ / 2 / std::max<std::int64_t>(threads, 1));
-  const Recall recall(*this);
-  thread_limit_ = limit;
-  for (const auto& cache : threads_) {
-    cache->set_limit(limit);
-    if (cache->is_over_limit()) put_back(cache->evict());
-  }
+  const std::int64_t share =
+      depot_budget_.limit_bytes.load(std::memory_order_relaxed) / std::max<std::int64_t>(threads, 1);
+  return std::clamp(share, kLeastThreadBytes, kMostThreadBytes);
 }
 
 // --- what a cache does when a list is empty or full -------------------------------------------------------------------
@@ -237,19 +226,20 @@ void ThreadCaches::put_back(BlockList blocks) {
 }
 
 bool ThreadCaches::drain() {
+  bool any = depot_budget_.used_bytes.load(std::memory_order_relaxed) != 0;
+  for (const auto& cache : threads_) any |= cache->cached_bytes() != 0;
+  if (!any) return false;  // what comes just now may be overlooked
   const Recall recall(*this);
-  bool any = false;
-  const auto take = [&](const BlockList& blocks) {
-    any |= blocks.count != 0;
-    put_back(blocks);
-  };
-  for (const auto& cache : threads_) take(cache->empty());
+  for (const auto& cache : threads_) {
+    if (cache->cached_bytes() != 0) put_back(cache->empty());
+  }
   for (const auto& entry : depots_) {
-    for (std::size_t i = 0; i < SizeClass::kCount; ++i) {
-      for (BlockList batch = entry.second->take(i); batch.count != 0; batch = entry.second->take(i)) take(batch);
+    for (std::size_t i = 0; i < SizeClass::kCount && depot_budget_.used_bytes.load(std::memory_order_relaxed) != 0;
+         ++i) {
+      for (BlockList batch = entry.second->take(i); batch.count != 0; batch = entry.second->take(i)) put_back(batch);
     }
   }
-  return any;
+  return true;
 }
 
 std::size_t ThreadCaches::count_blocks() const {

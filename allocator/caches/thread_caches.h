@@ -5,7 +5,8 @@
 //   free     into the cache of the thread that frees, whoever allocated; a second full batch of a size goes to the depot,
 //            for threads that allocate; what depot and limit have no room for goes back to the heap, in one go
 //
-// Bounds: a thread caches at most kMostThreadBytes, all threads half of the budget, the depots the other half.
+// Bounds: threads share half of a budget, the depots the other half; a thread caches kMostThreadBytes at most, and may
+// always cache kLeastThreadBytes. A cache learns of a new budget when it next comes to the heap.
 //
 // Thread safety: allocate, deallocate from any thread, without the device's mutex. Everything else with it held.
 #pragma once
@@ -20,6 +21,7 @@
 
 #include "base/check.h"
 #include "base/mutex.h"
+#include "blocks/block_pool.h"
 #include "caches/depot.h"
 #include "caches/thread_cache.h"
 
@@ -40,6 +42,7 @@ class ThreadCaches {
   };
 
   static constexpr std::int64_t kMostThreadBytes = std::int64_t{1} << 20;
+  static constexpr std::int64_t kLeastThreadBytes = SizeClass::kLargestBytes;
   // How far a thread's sums may run ahead of the statistics before they are gathered.
   static constexpr std::int64_t kMostUngatheredBytes = std::int64_t{1} << 20;
 
@@ -49,8 +52,7 @@ class ThreadCaches {
     std::function<void(ThreadCache&)> gather;  // the sums are to be taken into the statistics
   };
 
-  // `budget_bytes`: what all caches and depots may hold.
-  ThreadCaches(Mutex& mutex, Heap heap, std::size_t budget_bytes);
+  ThreadCaches(Mutex& mutex, Heap heap);
   // Whatever is cached is forgotten.
   ~ThreadCaches();
   ThreadCaches(const ThreadCaches&) = delete;
@@ -61,9 +63,11 @@ class ThreadCaches {
   // False: `ptr` is not the address of a block that was handed out from a cache, or the heap must take it.
   CACHALOT_FAST_PATH bool deallocate(Block& block, const void* ptr);
 
-  // This thread's cache for an arena, made if there was none; nullptr for a thread that is ending, and where there is no
+  // What all caches and depots may hold.
+  void set_budget(std::size_t bytes);
+  // This thread's cache for a stream, made if there was none; nullptr for a thread that is ending, and where there is no
   // host memory for one.
-  StreamCache* of_this_thread(Arena& arena) noexcept;
+  StreamCache* of_this_thread(Stream stream) noexcept;
   // nullptr: this thread has none.
   ThreadCache* of_this_thread() const;
   // How many blocks of a class the heap should add() now, beside the one that the caller wants.
@@ -91,18 +95,16 @@ class ThreadCaches {
   };
   class Registrations;
 
-  [[gnu::noinline]] bool switch_to(Stream stream);
-  [[gnu::noinline]] bool switch_to(Arena& arena);
-  void remember(StreamCache& cache) { hot_ = {id_, cache.arena.stream, &cache}; }
+  [[gnu::noinline]] bool switch_to(Stream stream, bool may_make);
   [[gnu::noinline]] bool next_batch(StreamCache& cache, std::size_t size_class);
   [[gnu::noinline]] void make_room(StreamCache& cache, std::size_t size_class);
   static bool settle_in_depot(StreamCache& cache, std::size_t size_class);
   static bool must_gather(const ThreadCache& cache);
   void put_back(BlockList blocks);
-  StreamCache& make_for_this_thread(Arena& arena);
+  StreamCache& make_for_this_thread(Stream stream);
   ThreadCache& register_thread();
   void retire(ThreadCache& cache);
-  void share_out();
+  std::int64_t thread_limit() const;
 
   // Initial-exec: a few bytes, and no call to find them, in shared libraries too.
   [[gnu::tls_model("initial-exec")]] static inline constinit thread_local Hot hot_ = {0, nullptr, nullptr};
@@ -110,16 +112,14 @@ class ThreadCaches {
   const std::uint64_t id_;  // never another's
   Mutex& mutex_;
   const Heap heap_;
-  const std::int64_t budget_bytes_;
-  std::atomic<std::int64_t> depot_budget_;
-  std::unordered_map<const Arena*, std::unique_ptr<Depot>> depots_;
+  DepotBudget depot_budget_;
+  std::unordered_map<Stream, std::unique_ptr<Depot>> depots_;
   std::vector<std::unique_ptr<ThreadCache>> threads_;
   std::vector<ThreadCache*> unused_;  // of threads that have ended
-  std::int64_t thread_limit_ = kMostThreadBytes;
 };
 
 CACHALOT_FAST_PATH void* ThreadCaches::allocate(std::size_t bytes, Stream stream) {
-  if ((hot_.owner != id_ || hot_.stream != stream) && !switch_to(stream)) [[unlikely]]
+  if ((hot_.owner != id_ || hot_.stream != stream) && !switch_to(stream, /*may_make=*/false)) [[unlikely]]
     return nullptr;
   StreamCache& cache = *hot_.cache;
   ThreadCache& mine = cache.owner;
@@ -141,7 +141,8 @@ CACHALOT_FAST_PATH void* ThreadCaches::allocate(std::size_t bytes, Stream stream
 CACHALOT_FAST_PATH bool ThreadCaches::deallocate(Block& block, const void* ptr) {
   if (!block.is_lent(reinterpret_cast<Address>(ptr))) [[unlikely]]
     return false;
-  if ((hot_.owner != id_ || &hot_.cache->arena != block.arena) && !switch_to(*block.arena)) [[unlikely]]
+  const Stream stream = block.arena->stream;
+  if ((hot_.owner != id_ || hot_.stream != stream) && !switch_to(stream, /*may_make=*/true)) [[unlikely]]
     return false;
   StreamCache& cache = *hot_.cache;
   ThreadCache& mine = cache.owner;
