@@ -51,6 +51,7 @@ void* DeviceAllocator::allocate_through_cache(std::size_t bytes, Stream stream) 
   // Before a block is chosen: a new cache takes from others, and what they give back merges with what is free.
   StreamCache* cache = caches_are_open() ? caches_->of_this_thread(stream) : nullptr;
   Block* block = find_free(request);
+  if (block == nullptr && cache != nullptr && pages_ != nullptr && caches_->put_back_own(*cache)) block = search(request);
   if (block == nullptr) block = &obtain(request, nullptr);
   // The lock may have been let go since; what is borrowed from other pools is theirs; and what lies between large blocks
   // should merge with them as soon as it is free (caching it cost gpt2_varlen 1.6 % of memory).

@@ -225,6 +225,12 @@ void ThreadCaches::put_back(BlockList blocks) {
   while (blocks.count != 0) heap_.put_back(blocks.pop());
 }
 
+bool ThreadCaches::put_back_own(StreamCache& cache) {
+  if (cache.owner.cached_bytes() == 0) return false;
+  put_back(cache.owner.empty());
+  return true;
+}
+
 bool ThreadCaches::drain() {
   bool any = depot_budget_.used_bytes.load(std::memory_order_relaxed) != 0;
   for (const auto& cache : threads_) any |= cache->cached_bytes() != 0;

@@ -82,6 +82,7 @@ class ThreadCaches {
   }
   // Puts everything that is cached back into the heap; false: there was nothing.
   bool drain();
+  bool put_back_own(StreamCache& cache);
   // How many blocks are cached, under a Recall.
   std::size_t count_blocks() const;
   std::size_t metadata_bytes() const;
