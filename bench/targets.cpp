@@ -7,35 +7,19 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cstdlib>
-#include <functional>
-#include <limits>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "bench/timing.h"
 #include "bench/workloads.h"
+#include "bench/workloads_many.h"
 #include "tools/replay.h"
 #include "tools/trace_reader.h"
 
 namespace cachalot::bench {
 namespace {
-
-using Clock = std::chrono::steady_clock;
-
-double ns_of(const std::function<void()>& work) {
-  const auto start = Clock::now();
-  work();
-  return std::chrono::duration<double, std::nano>(Clock::now() - start).count();
-}
-
-// Nanoseconds of the fastest of `runs`.
-double best_of(int runs, const std::function<void()>& work) {
-  double best = std::numeric_limits<double>::max();
-  for (int i = 0; i < runs; ++i) best = std::min(best, ns_of(work));
-  return best;
-}
 
 // Of one pair, over runs of about a millisecond.
 template <typename Work>
@@ -115,8 +99,9 @@ void measure_trace(Table& table, const char* name, double target) {
 // Million pairs a second of `count` threads with a stream each: the best of several shots.
 double throughput(int count) {
   ThreadPairs work;
+  constexpr int kPairs = 400000;
   double best = 0;
-  for (int shot = 0; shot < 20; ++shot) best = std::max(best, work.shot(count));
+  for (int shot = 0; shot < 20; ++shot) best = std::max(best, work.shot(count, kPairs));
   return best;
 }
 

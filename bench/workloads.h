@@ -7,8 +7,6 @@
 #pragma once
 
 #include <algorithm>
-#include <atomic>
-#include <chrono>
 #include <cmath>
 #include <concepts>
 #include <cstddef>
@@ -211,43 +209,6 @@ class RmmRandom {
   std::size_t count_;
   std::size_t max_bytes_;
   std::vector<LiveBlock> live_;
-};
-
-// Threads that allocate and free 4 KiB each on a stream of its own, one allocator for all.
-template <typename Allocator = OwnAllocator>
-class ThreadPairs {
- public:
-  static constexpr int kPairs = 400'000;  // of each thread in a shot
-
-  explicit ThreadPairs(Allocator allocator = {}) : allocator_(std::forward<Allocator>(allocator)) {}
-
-  // All threads start at once; their pairs a second, in millions, till the last one is done.
-  double shot(int threads) {
-    std::atomic<int> waiting = threads + 1;
-    std::vector<std::thread> running;
-    for (int index = 0; index < threads; ++index) {
-      running.emplace_back([this, &waiting, stream = allocator_.stream(index)] { work(waiting, stream); });
-    }
-    start_together(waiting);
-    const auto start = std::chrono::steady_clock::now();
-    for (std::thread& thread : running) thread.join();
-    const std::chrono::duration<double, std::micro> all = std::chrono::steady_clock::now() - start;
-    return threads * kPairs / all.count();
-  }
-
- private:
-  static constexpr std::size_t kBytes = 4 * kKiB;
-
-  static void start_together(std::atomic<int>& waiting) {
-    --waiting;
-    while (waiting.load() > 0) std::this_thread::yield();
-  }
-  void work(std::atomic<int>& waiting, Stream stream) {
-    start_together(waiting);
-    for (int i = 0; i < kPairs; ++i) allocator_.deallocate(allocator_.allocate(kBytes, stream), kBytes, stream);
-  }
-
-  Allocator allocator_;
 };
 
 }  // namespace cachalot::bench
