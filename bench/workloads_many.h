@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -20,22 +21,31 @@
 namespace cachalot::bench {
 
 // Starts a thread for each index below `count`, which calls work(index, start_together) and may prepare until it calls
-// start_together(); the time is from there to the end of the last thread, in nanoseconds.
+// start_together(). Nanoseconds from the first start to the last end by the threads' own clocks: the one that waits for
+// them may get its turn late.
 template <typename Work>
 double ns_of_threads(int count, Work&& work) {
-  std::atomic<int> waiting = count + 1;
-  const auto start_together = [&waiting] {
-    --waiting;
-    while (waiting.load() > 0) std::this_thread::yield();
+  struct Times {
+    Clock::time_point start;
+    Clock::time_point end;
+  };
+  std::vector<Times> times(static_cast<std::size_t>(count));
+  std::atomic<int> waiting = count;
+  const auto run = [&](int index) {
+    Times& mine = times[static_cast<std::size_t>(index)];
+    work(index, [&] {
+      --waiting;
+      while (waiting.load() > 0) std::this_thread::yield();
+      mine.start = Clock::now();
+    });
+    mine.end = Clock::now();
   };
   std::vector<std::thread> threads;
-  for (int index = 0; index < count; ++index) {
-    threads.emplace_back([&work, &start_together, index] { work(index, start_together); });
-  }
-  start_together();
-  return ns_of([&threads] {
-    for (std::thread& thread : threads) thread.join();
-  });
+  for (int index = 0; index < count; ++index) threads.emplace_back(run, index);
+  for (std::thread& thread : threads) thread.join();
+  const auto first = std::ranges::min_element(times, {}, &Times::start)->start;
+  const auto last = std::ranges::max_element(times, {}, &Times::end)->end;
+  return std::chrono::duration<double, std::nano>(last - first).count();
 }
 
 // Threads that each allocate and free 4 KiB on a stream of their own, one allocator for all.
@@ -48,7 +58,7 @@ class ThreadPairs {
   double shot(int threads, int pairs) {
     std::vector<Stream> streams;
     for (int index = 0; index < threads; ++index) streams.push_back(allocator_.stream(index));
-    const double ns = ns_of_threads(threads, [&](int index, auto& start_together) {
+    const double ns = ns_of_threads(threads, [&](int index, auto&& start_together) {
       start_together();
       const Stream stream = streams[static_cast<std::size_t>(index)];
       for (int i = 0; i < pairs; ++i) allocator_.deallocate(allocator_.allocate(kBytes, stream), kBytes, stream);
@@ -99,7 +109,7 @@ class Handoff {
     std::vector<Ring> rings(static_cast<std::size_t>(couples));
     std::vector<Stream> streams;
     for (int index = 0; index < couples; ++index) streams.push_back(allocator_.stream(index));
-    const double ns = ns_of_threads(2 * couples, [&](int index, auto& start_together) {
+    const double ns = ns_of_threads(2 * couples, [&](int index, auto&& start_together) {
       start_together();
       const auto couple = static_cast<std::size_t>(index / 2);
       const Stream stream = streams[couple];
@@ -204,7 +214,7 @@ double ns_of_the_slowest_pairs(int threads, std::size_t pairs, Allocator& alloca
   std::vector<std::vector<std::uint32_t>> times(static_cast<std::size_t>(threads));
   std::vector<Stream> streams;
   for (int index = 0; index < threads; ++index) streams.push_back(allocator.stream(index));
-  ns_of_threads(threads, [&](int index, auto& start_together) {
+  ns_of_threads(threads, [&](int index, auto&& start_together) {
     const auto i = static_cast<std::size_t>(index);
     TimedPairs<Allocator&> work(streams[i], static_cast<unsigned>(index), allocator);
     start_together();

@@ -27,6 +27,7 @@ class PeerBase {
  public:
   static constexpr bool kFixedMemory = false;    // takes all its memory at once: how much says nothing
   static constexpr bool kLinearInHoles = false;  // a pair's time grows with the number of holes
+  static constexpr bool kMillionBlocks = true;   // a million live blocks take seconds, not minutes
 
   // A stream of its own for each index.
   Stream stream(int index) {

@@ -21,6 +21,7 @@ class RmmPeer : public bench::PeerBase {
  public:
   static constexpr bool kFixedMemory = std::is_same_v<Resource, Arena>;
   static constexpr bool kLinearInHoles = true;
+  static constexpr bool kMillionBlocks = !std::is_same_v<Resource, Arena>;  // an allocation looks at every superblock
 
   explicit RmmPeer(std::size_t initial_bytes) : resource_(&cuda_, initial_bytes) {}
   void* allocate(std::size_t bytes, Stream stream) { return resource_.allocate(bytes, stream); }
