@@ -45,7 +45,7 @@ class Group(typing.NamedTuple):
     runs: list  # what the programs are asked for, each in a process of its own
     figures: dict  # name: what it is, with its unit
     rounds: int = 1  # cheap ones are run more often, the allocators taking turns
-    slow: frozenset = frozenset()  # columns that --quick leaves out
+    memory: str = "4TiB"  # of the simulated device: room for a million blocks by cudaMalloc, in units of 2 MiB
 
 
 def trace_figures(figure, what):
@@ -64,7 +64,7 @@ GROUPS = [
         "holes/0": "pair, no holes, ns",
         "holes/65536": "pair, 65,536 holes, ns",
         "holes_churn/65536": "churn among 65,536 holes, ns a pair",
-    }, slow=frozenset({"rmm_pool"})),
+    }),
     Group("threads", ["threads"], {
         "threads/1": "1 thread, million pairs/s",
         "threads/2": "2 threads, million pairs/s",
@@ -77,13 +77,13 @@ GROUPS = [
     Group("rmm_random", ["rmm_random"], {
         "rmm_random/first": "RMM's random sequence, empty allocator, ms",
         "rmm_random/again": "RMM's random sequence, again, ms",
-    }, slow=frozenset({"rmm_pool", "rmm_arena"})),
+    }),
     Group("million", ["million"], {
         "million/grow": "1 million blocks, first, ns each",
         "million/grow_again": "1 million blocks, again, ns each",
         "million/free_in_order": "1 million frees, in order, ns each",
         "million/free_at_random": "1 million frees, at random, ns each",
-    }, slow=frozenset({"segments", "pages", "segments+cache", "pages+cache", *(peer.name for peer in PEERS)})),
+    }),
     Group("tail", ["tail"], {
         "tail/1": "99.99th percentile of a pair, alone, us",
         "tail/2": "99.99th percentile of a pair, 2 threads, us",
@@ -93,8 +93,9 @@ GROUPS = [
         **trace_figures("memory", "driver memory / requested, at peak"),
         **trace_figures("memory_calls", "memory calls"),
         **trace_figures("event_calls", "event calls"),
-    }),
+    }, rounds=2, memory="256GiB"),
 ]
+NOT_QUICK = {("holes", "rmm_pool"), ("rmm_random", "rmm_pool"), ("rmm_random", "rmm_arena")}  # run and column
 INSTRUCTIONS = "instructions/4096"
 IN_README = [
     "hot_pair/4096", "churn/4096", "holes_churn/65536", "threads/1", "threads/2", "handoff/2+2", "rmm_random/again",
@@ -123,17 +124,16 @@ class Programs:
     def __init__(self, build, quick):
         self.build = build
         self.quick = quick
-        self.environment = environment(build, "4TiB")  # so large that it never is full
 
     def path(self, column):
         return self.build / "bench/peers" / column.program
 
-    def run(self, column, *groups):
+    def run(self, column, *runs, memory="256GiB"):
         """The program's finished process, or None where it took too long."""
-        arguments = [self.path(column), *(["--quick"] if self.quick else []), column.variant, *groups]
+        arguments = [self.path(column), *(["--quick"] if self.quick else []), column.variant, *runs]
         try:
             return subprocess.run(
-                arguments, env=self.environment, capture_output=True, text=True, timeout=LONGEST_SECONDS)
+                arguments, env=environment(self.build, memory), capture_output=True, text=True, timeout=LONGEST_SECONDS)
         except subprocess.TimeoutExpired:
             return None
 
@@ -144,9 +144,9 @@ class Programs:
         tried = self.run(column)
         return "" if tried and tried.returncode == 0 else first_line(tried)
 
-    def figures(self, column, run):
+    def figures(self, column, run, memory):
         """Values and reasons for their lack, by the name of the figure."""
-        done = self.run(column, run)
+        done = self.run(column, run, memory=memory)
         if done is None:
             return {}, {run: f"took more than {LONGEST_SECONDS} s"}
         lines = [json.loads(line) for line in done.stdout.splitlines()]
@@ -212,11 +212,11 @@ def measure(programs, groups, columns):
     for group in groups:
         for run in group.runs * (1 if programs.quick else group.rounds):
             for column in columns:
-                if programs.quick and column.name in group.slow:
-                    results.add(column.name, {}, {group.name: "slow, not with --quick"})
+                if programs.quick and (run, column.name) in NOT_QUICK:
+                    results.add(column.name, {}, {run: "slow, not with --quick"})
                     continue
                 progress(f"{run}: {column.name}")
-                results.add(column.name, *programs.figures(column, run))
+                results.add(column.name, *programs.figures(column, run, group.memory))
     progress("")
     return results
 
@@ -402,8 +402,11 @@ def report(results, groups, columns, markdown):
 def print_lacks(results, lacks):
     for column, why in lacks.items():
         print(f"left out: {column}: {why}")
+    alike = {}
     for (what, column), why in results.lacks.items():
-        print(f"left out: {what} of {column}: {why}")
+        alike.setdefault((column, why), []).append(what)
+    for (column, why), whats in alike.items():
+        print(f"left out: {', '.join(whats)} of {column}: {why}")
 
 
 def update_docs(results, groups, columns, command):
@@ -473,6 +476,9 @@ def main():
     if not columns:
         fail(f"no program in {build / 'bench/peers'}: ./run build makes them where a CUDA toolkit is found")
     groups = [group for group in GROUPS if group.name in options.only]
+    if options.quick:
+        groups = [group for group in groups if group.name != "million"]
+        lacks["million"] = "slow, not with --quick"
     results = measure(programs, groups, columns)
     if options.instructions:
         count_instructions(programs, columns, results)

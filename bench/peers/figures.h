@@ -137,7 +137,7 @@ void measure_tails(Peer& peer, const Effort& effort) {
   constexpr std::size_t kPairs = 1'000'000;
   for (const int threads : {1, 2}) {
     double best = std::numeric_limits<double>::max();
-    for (int run = 0; run < 2 * effort.passes; ++run) {
+    for (int run = 0; run < 3 * effort.passes; ++run) {
       best = std::min(best, ns_of_the_slowest_pairs(threads, kPairs, peer));
     }
     print_figure("tail/" + std::to_string(threads), best / 1e3, "us");
