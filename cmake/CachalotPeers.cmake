@@ -19,10 +19,11 @@ function(cachalot_peer name)
   add_dependencies(peer_${name} cachalot_simulator)
 endfunction()
 
-# Those of the programs `SOURCES` that can be built.
+# Those of the programs `SOURCES` that can be built, and `TESTS` of those that are built wherever any is.
 function(cachalot_peers)
-  cmake_parse_arguments(PARSE_ARGV 0 arg "" "" "SOURCES")
+  cmake_parse_arguments(PARSE_ARGV 0 arg "" "" "SOURCES;TESTS")
   cachalot_files(sources bench/peers ${arg_SOURCES})
+  cachalot_files(tests tests/bench ${arg_TESTS})
   if(NOT TARGET cachalot_simulator OR NOT CACHALOT_HAS_CUDA)
     message(STATUS "cachalot: bench/peers is not built: it needs a CUDA toolkit and the simulator")
     return()
@@ -33,6 +34,13 @@ function(cachalot_peers)
   cachalot_python_candidate(python)
   cachalot_rmm_peer("${python}")
   cachalot_torch_peer("${python}")
+  if(CACHALOT_BUILD_TESTS)
+    cachalot_test(bench SOURCES ${arg_TESTS})
+    add_dependencies(test_bench peer_cachalot peer_cuda)
+    target_compile_definitions(test_bench PRIVATE
+      CACHALOT_PEERS_DIR="${PROJECT_BINARY_DIR}/bench/peers" CACHALOT_SIMULATOR="$<TARGET_FILE:cachalot_simulator>"
+      CACHALOT_PEERS_SCRIPT="${PROJECT_SOURCE_DIR}/bench/peers.py")
+  endif()
 endfunction()
 
 function(cachalot_without_peer name why)
