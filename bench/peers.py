@@ -483,7 +483,7 @@ def main():
     if not columns:
         fail(f"no program in {build / 'bench/peers'}: ./run build makes them where a CUDA toolkit is found")
     groups = [group for group in GROUPS if group.name in options.only]
-    if options.quick:
+    if options.quick and "million" in options.only:
         groups = [group for group in groups if group.name != "million"]
         lacks["million"] = "slow, not with --quick"
     results = measure(programs, groups, columns)
