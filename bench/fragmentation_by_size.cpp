@@ -22,7 +22,7 @@ double percent(double part) { return 100 * part; }
 void print_row(const Objects& objects) {
   Churn work(objects.live, objects.low, objects.high);
   for (int i = 0; i < 200000; ++i) work.pair();
-  const Fragmentation now = work.allocator().fragmentation();
+  const Fragmentation now = (*work.allocator()).fragmentation();
   const double unused = 1 - static_cast<double>(now.requested_bytes) / static_cast<double>(now.reserved_bytes);
   fmt::print("{:<28} {:>10.2f} {:>10.2f} {:>14.2f} {:>9.4f} {:>12.4f} {:>11}\n", objects.name, percent(now.internal),
              percent(now.external), percent(unused), now.reserved_ratio, now.peak_ratio, objects.claim);

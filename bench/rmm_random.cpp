@@ -7,7 +7,7 @@ namespace {
 void rmm_random(benchmark::State& state) {
   RmmRandom work(static_cast<std::size_t>(state.range(0)), static_cast<std::size_t>(state.range(1)));
   for (auto _ : state) work.sequence();
-  state.counters["peak_reserved_MiB"] = static_cast<double>(work.allocator().max_memory_reserved()) / kMiB;
+  state.counters["peak_reserved_MiB"] = static_cast<double>((*work.allocator()).max_memory_reserved()) / kMiB;
 }
 BENCHMARK(rmm_random)
     ->Name("rmm_random")

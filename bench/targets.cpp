@@ -7,37 +7,19 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <atomic>
-#include <chrono>
 #include <cstdlib>
-#include <functional>
-#include <limits>
 #include <string>
 #include <string_view>
-#include <thread>
 #include <vector>
 
+#include "bench/timing.h"
 #include "bench/workloads.h"
+#include "bench/workloads_many.h"
 #include "tools/replay.h"
 #include "tools/trace_reader.h"
 
 namespace cachalot::bench {
 namespace {
-
-using Clock = std::chrono::steady_clock;
-
-double ns_of(const std::function<void()>& work) {
-  const auto start = Clock::now();
-  work();
-  return std::chrono::duration<double, std::nano>(Clock::now() - start).count();
-}
-
-// Nanoseconds of the fastest of `runs`.
-double best_of(int runs, const std::function<void()>& work) {
-  double best = std::numeric_limits<double>::max();
-  for (int i = 0; i < runs; ++i) best = std::min(best, ns_of(work));
-  return best;
-}
 
 // Of one pair, over runs of about a millisecond.
 template <typename Work>
@@ -114,24 +96,13 @@ void measure_trace(Table& table, const char* name, double target) {
   table.at_most(fmt::format("replay/{}, an event", name), ns / static_cast<double>(trace.events.size()), target, "ns");
 }
 
-// Million pairs a second of `count` threads with a stream each: the best of several runs.
+// Million pairs a second of `count` threads with a stream each: the best of several shots.
 double throughput(int count) {
+  ThreadPairs work;
   constexpr int kPairs = 400000;
-  const auto allocator = make_allocator();
-  std::atomic<int> waiting = count;
-  const auto work = [&](int index) {
-    const auto stream = reinterpret_cast<Stream>(static_cast<Address>(index + 1) << 12);
-    --waiting;
-    while (waiting.load() > 0) std::this_thread::yield();
-    for (int i = 0; i < kPairs; ++i) allocator->deallocate(allocator->allocate(4 * kKiB, 0, stream));
-  };
-  const double ns = best_of(20, [&] {
-    waiting = count;
-    std::vector<std::thread> threads;
-    for (int index = 0; index < count; ++index) threads.emplace_back(work, index);
-    for (std::thread& thread : threads) thread.join();
-  });
-  return 1e3 * count * kPairs / ns;
+  double best = 0;
+  for (int shot = 0; shot < 20; ++shot) best = std::max(best, work.shot(count, kPairs));
+  return best;
 }
 
 void measure_threads(Table& table) {

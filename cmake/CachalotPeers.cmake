@@ -1,0 +1,110 @@
+# bench/peers: other allocators doing the same work as cachalot over the simulated CUDA runtime, a program each. What is
+# not installed is left out, aloud; nothing is downloaded.
+
+set(CACHALOT_RMM_DIR "" CACHE PATH
+  "Folder with the packages librmm and rapids_logger, for bench/peers; empty: where CACHALOT_PYTHON has them")
+
+# build/<preset>/bench/peers/<name>, of bench/peers/<name>.cpp. INCLUDE, LIBRARIES, DEFINITIONS: the peer's own.
+function(cachalot_peer name)
+  cmake_parse_arguments(PARSE_ARGV 1 arg "" "" "INCLUDE;LIBRARIES;DEFINITIONS")
+  add_executable(peer_${name} ${PROJECT_SOURCE_DIR}/bench/peers/${name}.cpp)
+  set_target_properties(peer_${name} PROPERTIES
+    OUTPUT_NAME ${name} RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/bench/peers)
+  target_include_directories(peer_${name} SYSTEM BEFORE PRIVATE ${arg_INCLUDE})
+  target_include_directories(peer_${name} PRIVATE ${PROJECT_SOURCE_DIR}/simulator/include)
+  target_compile_definitions(peer_${name} PRIVATE ${arg_DEFINITIONS})
+  target_compile_options(peer_${name} PRIVATE ${CACHALOT_LTO_COMPILE})
+  target_link_options(peer_${name} PRIVATE ${CACHALOT_LTO_LINK})
+  target_link_libraries(peer_${name} PRIVATE cachalot_replay ${arg_LIBRARIES} ${CMAKE_DL_LIBS})
+  add_dependencies(peer_${name} cachalot_simulator)
+endfunction()
+
+# Those of the programs `SOURCES` that can be built, and `TESTS` of those that are built wherever any is.
+function(cachalot_peers)
+  cmake_parse_arguments(PARSE_ARGV 0 arg "" "" "SOURCES;TESTS")
+  cachalot_files(sources bench/peers ${arg_SOURCES})
+  cachalot_files(tests tests/bench ${arg_TESTS})
+  if(NOT TARGET cachalot_simulator OR NOT CACHALOT_HAS_CUDA)
+    message(STATUS "cachalot: bench/peers is not built: it needs a CUDA toolkit and the simulator")
+    return()
+  endif()
+  cachalot_peer(cachalot)
+  cachalot_peer(cuda)
+  cachalot_cub_peer()
+  cachalot_python_candidate(python)
+  cachalot_rmm_peer("${python}")
+  cachalot_torch_peer("${python}")
+  if(CACHALOT_BUILD_TESTS)
+    cachalot_test(bench SOURCES ${arg_TESTS})
+    add_dependencies(test_bench peer_cachalot peer_cuda)
+    target_compile_definitions(test_bench PRIVATE
+      CACHALOT_PEERS_DIR="${PROJECT_BINARY_DIR}/bench/peers" CACHALOT_SIMULATOR="$<TARGET_FILE:cachalot_simulator>"
+      CACHALOT_PEERS_SCRIPT="${PROJECT_SOURCE_DIR}/bench/peers.py")
+  endif()
+endfunction()
+
+function(cachalot_without_peer name why)
+  message(STATUS "cachalot: bench/peers is without ${name}: ${why}")
+endfunction()
+
+function(cachalot_cub_peer)
+  find_path(CACHALOT_CUB_INCLUDE cub/util_allocator.cuh
+    HINTS ${CUDAToolkit_INCLUDE_DIRS} PATH_SUFFIXES cccl DOC "Folder of CUB's headers")
+  if(CACHALOT_CUB_INCLUDE)
+    cachalot_peer(cub INCLUDE ${CACHALOT_CUB_INCLUDE})
+  else()
+    cachalot_without_peer(CUB "cub/util_allocator.cuh was not found (set CACHALOT_CUB_INCLUDE)")
+  endif()
+endfunction()
+
+# The folder of a Python package that the interpreter has; empty where it has not.
+function(cachalot_python_folder result python package)
+  set(folder "")
+  if(python)
+    execute_process(
+      COMMAND ${python} -c "import importlib.util; print(*importlib.util.find_spec('${package}').submodule_search_locations)"
+      OUTPUT_VARIABLE folder ERROR_QUIET OUTPUT_STRIP_TRAILING_WHITESPACE)
+  endif()
+  set(${result} "${folder}" PARENT_SCOPE)
+endfunction()
+
+# RMM 25.4, all headers. Newer ones have a CUDA runtime of their own inside, which no simulated one can replace.
+function(cachalot_rmm_peer python)
+  foreach(package IN ITEMS librmm rapids_logger)
+    if(CACHALOT_RMM_DIR)
+      set(${package} ${CACHALOT_RMM_DIR}/${package})
+    else()
+      cachalot_python_folder(${package} "${python}" ${package})
+    endif()
+  endforeach()
+  set(logger ${rapids_logger}/lib64/librapids_logger.so)
+  if(NOT EXISTS "${librmm}/include/rmm/mr/device/pool_memory_resource.hpp" OR NOT EXISTS "${logger}")
+    cachalot_without_peer(RMM "no librmm and rapids_logger (set CACHALOT_RMM_DIR or CACHALOT_PYTHON)")
+    return()
+  endif()
+  if(NOT CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+    cachalot_without_peer(RMM "its headers do not compile with ${CMAKE_CXX_COMPILER_ID}'s compiler")
+    return()
+  endif()
+  file(STRINGS ${librmm}/VERSION version LIMIT_COUNT 1)
+  if(NOT version MATCHES "^25\\.0?4\\.")
+    cachalot_without_peer(RMM "librmm is ${version}, not 25.4")
+    return()
+  endif()
+  set(rapids ${librmm}/include/rapids)
+  cachalot_peer(rmm
+    INCLUDE ${librmm}/include ${rapids} ${rapids}/libcudacxx ${rapids_logger}/include
+    LIBRARIES ${logger}
+    DEFINITIONS LIBCUDACXX_ENABLE_EXPERIMENTAL_MEMORY_RESOURCE)
+endfunction()
+
+function(cachalot_torch_peer python)
+  cachalot_python_folder(torch "${python}" torch)
+  if(EXISTS "${torch}/lib/libc10_cuda.so")
+    cachalot_peer(torch
+      INCLUDE ${torch}/include
+      LIBRARIES ${torch}/lib/libc10_cuda.so ${torch}/lib/libc10.so)
+  else()
+    cachalot_without_peer(PyTorch "no torch with CUDA (set CACHALOT_PYTHON)")
+  endif()
+endfunction()
