@@ -7,9 +7,11 @@
 namespace cachalot {
 
 // Of a bin's tree: children in the order of their keys. Child i holds the keys from low[i] to below low[i + 1]; low[0] is
-// not looked at, nor the end of the last: these are the parent's business.
+// not looked at, nor the end of the last: these are the parent's business. Beyond count, low is above every key, so that
+// a search looks at all of it: where it could stop early cannot be predicted.
 struct BinTreeNode {
   static constexpr std::uint32_t kChildren = 14;
+  static constexpr std::uint64_t kAboveAll = ~std::uint64_t{0};
 
   std::uint32_t count;
   std::uint32_t level;  // 0: its children are leaves
@@ -24,7 +26,7 @@ struct BinTreeNode {
   }
   std::uint32_t child_for(std::uint64_t key) const {
     std::uint32_t i = 0;
-    for (std::uint32_t j = 1; j < count; ++j) i += low[j] <= key;
+    for (std::uint32_t j = 1; j < kChildren; ++j) i += as_number(low[j] <= key);
     return i;
   }
   void adopt(void* child) const {
@@ -45,12 +47,13 @@ struct BinTreeNode {
   void erase(std::uint32_t i) {
     std::copy(low + i + 1, low + count, low + i);
     std::copy(children + i + 1, children + count, children + i);
-    --count;
+    low[--count] = kAboveAll;
   }
   // Its upper half goes to `empty`, a node of the same level.
   void split_into(BinTreeNode& empty) {
     const std::uint32_t kept = count / 2;
     for (std::uint32_t i = kept; i < count; ++i) empty.insert(i - kept, low[i], children[i]);
+    std::fill(low + kept, low + count, kAboveAll);
     count = kept;
   }
 };
@@ -84,6 +87,7 @@ BinTreeNode& FreeBins::new_tree_node(std::uint32_t level) const {
   node->count = 0;
   node->level = level;
   node->parent = nullptr;
+  std::fill_n(node->low, BinTreeNode::kChildren, BinTreeNode::kAboveAll);
   return *node;
 }
 
@@ -118,11 +122,16 @@ BinLeaf& FreeBins::split(Bin& bin, BinLeaf& leaf, std::uint64_t key) const {
     parent->insert(0, 0, &leaf);
   }
   BinLeaf& upper = new_leaf();
-  const Ordered blocks(leaf);
-  const std::uint64_t low = key_of(**(blocks.begin() + BinLeaf::kSlots / 2));
+  const BinLeaf full = leaf;
+  std::uint64_t* const middle = leaf.keys + BinLeaf::kSlots / 2;
+  std::nth_element(leaf.keys, middle, leaf.keys + BinLeaf::kSlots);
+  const std::uint64_t low = *middle & ~kPlaceBits;
   leaf.count = 0;
   std::fill_n(leaf.keys, BinLeaf::kSlots, kNoKey);
-  for (Block* block : blocks) append(key_of(*block) < low ? leaf : upper, *block, key_of(*block));
+  for (std::uint32_t i = 0; i < BinLeaf::kSlots; ++i) {
+    const std::uint64_t of_block = full.keys[i] & ~kPlaceBits;
+    append(of_block < low ? leaf : upper, *full.blocks[i], of_block);
+  }
 
   upper.prev = &leaf;
   upper.next = leaf.next;
@@ -188,7 +197,7 @@ Block* FreeBins::largest() const {
   if (empty()) return nullptr;
   const std::size_t group = highest_bit(occupied_groups_);
   const Bin& bin = (*groups_[group])[highest_bit(occupied_[group])];
-  const Ordered blocks(bin.root == nullptr ? *bin.first : leaf_for(bin, kNoKey));
+  const Ordered blocks(bin.root == nullptr ? *bin.first : leaf_for(bin, kNoKey - 1));
   return *(blocks.end() - 1);
 }
 
