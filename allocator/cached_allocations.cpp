@@ -1,4 +1,5 @@
 // DeviceAllocator and its thread caches: blocks they are given, blocks that come back, and sums that statistics need.
+// Nothing grows on account of a cache: before the driver is called, all are drained.
 //
 // What comes to the heap all the same, while there are caches: sizes above 64 KiB; everything while a pool is recorded
 // into, history is on or caching is off; frees of blocks that other streams use, and of blocks that a cache cannot take.
@@ -51,7 +52,8 @@ void* DeviceAllocator::allocate_through_cache(std::size_t bytes, Stream stream) 
   // Before a block is chosen: a new cache takes from others, and what they give back merges with what is free.
   StreamCache* cache = caches_are_open() ? caches_->of_this_thread(stream) : nullptr;
   Block* block = find_free(request);
-  if (block == nullptr && cache != nullptr && pages_ != nullptr && caches_->put_back_own(*cache)) block = search(request);
+  // What is free between large blocks should stay so, for them, while the cache has small blocks that merge.
+  if (block == nullptr && cache != nullptr && pages_ != nullptr && caches_->return_own(*cache)) block = search(request);
   if (block == nullptr) block = &obtain(request, nullptr);
   // The lock may have been let go since; what is borrowed from other pools is theirs; and what lies between large blocks
   // should merge with them as soon as it is free (caching it cost gpt2_varlen 1.6 % of memory).

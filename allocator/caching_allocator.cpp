@@ -28,9 +28,14 @@ CachingAllocator::CachingAllocator(std::vector<std::shared_ptr<Device>> devices,
 CachingAllocator::~CachingAllocator() = default;
 
 DeviceAllocator& CachingAllocator::at(int device) const {
-  CACHALOT_REQUIRE(static_cast<unsigned>(device) < devices_.size(), "device {} is not one of the {} devices (0 to {})",
-                   device, devices_.size(), static_cast<int>(devices_.size()) - 1);
+  if (static_cast<unsigned>(device) >= devices_.size()) [[unlikely]]
+    refuse_device(device);
   return *devices_[static_cast<std::size_t>(device)];
+}
+
+void CachingAllocator::refuse_device(int device) const {
+  throw InvalidArgument(fmt::format("device {} is not one of the {} devices (0 to {})", device, devices_.size(),
+                                    static_cast<int>(devices_.size()) - 1));
 }
 
 std::vector<DeviceAllocator*> CachingAllocator::selected(int device) const {

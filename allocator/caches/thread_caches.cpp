@@ -122,7 +122,7 @@ ThreadCache& ThreadCaches::register_thread() {
   ThreadCache& cache = *unused_.back();
   registrations.add(id_, cache);
   unused_.pop_back();
-  cache.set_limit(thread_limit());
+  share_out();
   return cache;
 }
 
@@ -145,6 +145,14 @@ std::int64_t ThreadCaches::thread_limit() const {
   const std::int64_t share =
       depot_budget_.limit_bytes.load(std::memory_order_relaxed) / std::max<std::int64_t>(threads, 1);
   return std::clamp(share, kLeastThreadBytes, kMostThreadBytes);
+}
+
+void ThreadCaches::share_out() {
+  const Recall recall(*this);
+  for (const auto& cache : threads_) {
+    cache->set_limit(thread_limit());
+    if (cache->is_over_limit()) put_back(cache->evict());
+  }
 }
 
 // --- what a cache does when a list is empty or full -------------------------------------------------------------------
@@ -225,7 +233,7 @@ void ThreadCaches::put_back(BlockList blocks) {
   while (blocks.count != 0) heap_.put_back(blocks.pop());
 }
 
-bool ThreadCaches::put_back_own(StreamCache& cache) {
+bool ThreadCaches::return_own(StreamCache& cache) {
   if (cache.owner.cached_bytes() == 0) return false;
   put_back(cache.owner.empty());
   return true;

@@ -5,8 +5,9 @@
 //   free     into the cache of the thread that frees, whoever allocated; a second full batch of a size goes to the depot,
 //            for threads that allocate; what depot and limit have no room for goes back to the heap, in one go
 //
-// Bounds: threads share half of a budget, the depots the other half; a thread caches kMostThreadBytes at most, and may
-// always cache kLeastThreadBytes. A cache learns of a new budget when it next comes to the heap.
+// Bounds: threads share half of a budget evenly, the depots have the other half; a thread caches kMostThreadBytes at most,
+// and may always cache kLeastThreadBytes. A cache learns of a new budget when its thread next comes to the heap, of a new
+// thread at once.
 //
 // Thread safety: allocate, deallocate from any thread, without the device's mutex. Everything else with it held.
 #pragma once
@@ -80,9 +81,9 @@ class ThreadCaches {
   void for_each(Visit&& visit) const {
     for (const auto& cache : threads_) visit(*cache);
   }
-  // Puts everything that is cached back into the heap; false: there was nothing.
+  // Puts what this thread caches back into the heap, or all that is cached; false: there was nothing.
+  bool return_own(StreamCache& cache);
   bool drain();
-  bool put_back_own(StreamCache& cache);
   // How many blocks are cached, under a Recall.
   std::size_t count_blocks() const;
   std::size_t metadata_bytes() const;
@@ -106,6 +107,7 @@ class ThreadCaches {
   ThreadCache& register_thread();
   void retire(ThreadCache& cache);
   std::int64_t thread_limit() const;
+  void share_out();
 
   // Initial-exec: a few bytes, and no call to find them, in shared libraries too.
   [[gnu::tls_model("initial-exec")]] static inline constinit thread_local Hot hot_ = {0, nullptr, nullptr};

@@ -198,6 +198,7 @@ class CachingAllocator {
 
  private:
   DeviceAllocator& at(int device) const;
+  [[noreturn]] void refuse_device(int device) const;
   void apply(const Options& options, bool sets_fraction);
   DeviceAllocator& owner_of(const Block& block) const;
   std::vector<DeviceAllocator*> selected(int device) const;
