@@ -303,6 +303,10 @@ int cachalot_empty_cache(int device) {
   return guarded([&] { allocator().empty_cache(device); });
 }
 
+int cachalot_drain_thread_caches(int device) {
+  return guarded([&] { allocator().drain_thread_caches(device); });
+}
+
 size_t cachalot_memory_allocated(int device) {
   return value_or<size_t>(0, [&] { return allocator().memory_allocated(device); });
 }

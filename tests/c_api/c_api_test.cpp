@@ -88,6 +88,7 @@ const DeviceFunction kOneDeviceFunctions[] = {
 };
 const DeviceFunction kAllDevicesFunctions[] = {
     {"empty_cache", [](int device, int code) { return cachalot_empty_cache(device) == code; }},
+    {"drain_thread_caches", [](int device, int code) { return cachalot_drain_thread_caches(device) == code; }},
     {"reset_peak_memory_stats", [](int device, int code) { return cachalot_reset_peak_memory_stats(device) == code; }},
     {"reset_accumulated_memory_stats",
      [](int device, int code) { return cachalot_reset_accumulated_memory_stats(device) == code; }},

@@ -86,6 +86,10 @@ CACHALOT_API void cachalot_free(void* ptr, size_t size, int device, cudaStream_t
  * for other streams. Does nothing while a stream of the device captures a graph. */
 CACHALOT_API int cachalot_empty_cache(int device);
 
+/* Small blocks that threads keep for themselves (option thread_cache; -1: of all devices) go back to where all threads may
+ * have them. cachalot_empty_cache does so, too, as does a request that would fail otherwise. */
+CACHALOT_API int cachalot_drain_thread_caches(int device);
+
 /* Now: bytes in allocated blocks (requests are rounded up), and bytes held from the device. 0 on error. */
 CACHALOT_API size_t cachalot_memory_allocated(int device);
 CACHALOT_API size_t cachalot_memory_reserved(int device);
