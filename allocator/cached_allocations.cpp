@@ -36,7 +36,7 @@ void DeviceAllocator::use_thread_caches(bool wanted) {
 
 void DeviceAllocator::open_or_close_caches() {
   const bool open = caches_wanted_ && (rare_ & kNotThroughCaches) == 0 && !rounds_by_divisions_;
-  caches_open_.store(open, std::memory_order_relaxed);
+  caches_open_.store(open, std::memory_order_release);  // with caches_, which may have been made just now
 }
 
 // --- malloc -----------------------------------------------------------------------------------------------------------

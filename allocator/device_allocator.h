@@ -267,7 +267,7 @@ class DeviceAllocator {
   bool drain_caches();
   void use_thread_caches(bool wanted);
   void open_or_close_caches();
-  bool caches_are_open() const { return caches_open_.load(std::memory_order_relaxed); }
+  bool caches_are_open() const { return caches_open_.load(std::memory_order_acquire); }
 
   // slow path (device_growth.cpp)
   Block& obtain(Request request, const Context& context);

@@ -208,8 +208,10 @@ void ThreadCaches::make_room(StreamCache& cache, std::size_t size_class) {
 
 // --- with the mutex held ----------------------------------------------------------------------------------------------
 
-// None the first time, then twice as many each time, so that a size that is rare stays so in the cache.
+// None the first time, then twice as many each time, so that a size that is rare stays so in the cache. The list is not
+// empty if a recall sent the thread to the heap: then it has enough, and a list never holds more than a batch.
 std::uint32_t ThreadCaches::more_blocks(StreamCache& cache, std::size_t size_class) const {
+  if (cache.classes[size_class].current.count != 0) return 0;
   const std::int64_t fit = cache.owner.room() / as_signed(SizeClass::bytes(size_class));
   std::uint8_t& last = cache.refills[size_class];
   const std::uint32_t blocks = last;

@@ -429,6 +429,36 @@ TEST(ThreadCaches, PassBlocksFromThreadsThatFreeToThreadsThatAllocate) {
   EXPECT_GE(world.allocator.max_memory_allocated(), 300u * 1024);
 }
 
+TEST(ThreadCaches, StandBeingRecalledAllTheTime) {
+  World world(kDevice, kCached);
+  world.allocate(4 * kGiB);
+  std::atomic<bool> done{false};
+  std::thread recaller([&] {
+    for (int i = 0; !done; ++i) {
+      world.allocator.memory_stats();
+      if (i % 50 == 0) {
+        EXPECT_EQ(world.allocator.validate(), "");
+      }
+    }
+  });
+  std::vector<std::thread> workers;
+  for (int worker = 0; worker < 2; ++worker) {
+    workers.emplace_back([&, worker] {
+      for (std::size_t round = 0; round < 300; ++round) {
+        const std::size_t bytes = 1024 * (1 + (round + static_cast<std::size_t>(worker)) % 3);
+        free_all(world, allocate_many(world, 50 + round % 150, bytes));
+      }
+    });
+  }
+  for (std::thread& worker : workers) worker.join();
+  done = true;
+  recaller.join();
+  EXPECT_EQ(world.allocated(), 4 * kGiB);
+  EXPECT_EQ(world.allocator.validate(), "");
+  world.allocator.empty_cache();
+  EXPECT_EQ(world.reserved(), 4 * kGiB);
+}
+
 TEST(ThreadCaches, ServeSeveralAllocatorsOnOneThread) {
   World a(kDevice, kCached);
   World b(kDevice, kCached);
