@@ -204,15 +204,19 @@ void PageHeap::for_each_idle_page(const PoolPair& pools, const MayUse& may_use, 
   }
 }
 
-// To the sums of the pages that the block lies in; a page is idle when its sum is complete.
+// To the sums of the pages that the block lies in; a page is idle when its sum is complete. One that the block shares with
+// a neighbour that is not free never is.
 void PageHeap::add_free_bytes(const Block& block, std::uint64_t search, const VisitPage& visit) {
+  Address begin = block.prev->is_free() ? block.address : round_up(block.address, page_bytes());
+  if (begin >= block.end()) return;
+  const Address end = block.next->is_free() ? block.end() : round_down(block.end(), page_bytes());
   const PageRange& range = *range_of(block.address);
-  for (Address begin = block.address; begin < block.end();) {
+  while (begin < end) {
     const Address slot = round_down(begin, page_bytes());
-    const Address end = std::min(block.end(), slot + page_bytes());
+    const Address part_end = std::min(end, slot + page_bytes());
     const PageId page = shown_at(range, slot);
-    if (pages_.add_free_bytes(page, end - begin, search) == page_bytes()) visit(page);
-    begin = end;
+    if (pages_.add_free_bytes(page, part_end - begin, search) == page_bytes()) visit(page);
+    begin = part_end;
   }
 }
 
