@@ -267,7 +267,7 @@ void DeviceAllocator::free_orphans() {
 // first. A handle that the device refuses becomes an orphan, and the error is thrown.
 void DeviceAllocator::release_pages(PrivatePool* owner, std::size_t enough) {
   free_orphans();
-  const std::vector<HandleId> idle = pages_->claim_idle_handles(owner);
+  const std::vector<HandleId> idle = pages_->claim_idle_handles(pools_of(owner));
   if (idle.empty()) return;
   std::exception_ptr error;
   try {

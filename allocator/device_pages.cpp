@@ -305,7 +305,7 @@ Placement DeviceAllocator::placement(Request request, Whose whose, bool may_move
   rules.may_drop = !is_private && !capturing();
   rules.handle_bytes = options_.page_size != 0 ? options_.page_size : usual_handle_bytes();
   return Placement(
-      *pages_, *request.arena, request.rounded, rules,
+      *pages_, *request.arena, pools_of(request.pool().owner()), request.rounded, rules,
       [this, stream = request.stream(), whose](const Block& block) { return may_take(block, stream, whose); });
 }
 

@@ -225,7 +225,7 @@ bool DeviceAllocator::try_to_wake(PrivatePool& pool) {
 // What was freed meanwhile need not come back, unless a graph may know its addresses.
 void DeviceAllocator::forget_idle_sleepers(PrivatePool& pool) {
   if (in_use(pool)) return;
-  for (const HandleId id : pages_->claim_idle_handles(&pool)) {
+  for (const HandleId id : pages_->claim_idle_handles(pools_of(&pool))) {
     if (pages_->pages().handle(id).is_asleep()) {
       release_handle(id, &pool);
     } else {

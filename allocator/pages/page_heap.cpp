@@ -81,10 +81,11 @@ Block& PageHeap::first_block(Address address) {
   return block_at(*std::prev(heap_.segments().upper_bound(address))->second, address);
 }
 
-Block& PageHeap::gap_at(PageRange& range, Address address) {
+// The gap that holds the address, or else the first behind it; nullptr: none.
+Block* PageHeap::find_gap(PageRange& range, Address address) {
   const auto run = heap_.segments().upper_bound(address);
   const bool before_run = run != heap_.segments().end() && run->first < range.end();
-  return before_run ? *run->second->prev : *range.tail;
+  return before_run ? run->second->prev : range.tail;
 }
 
 Block& PageHeap::cut(PageRange& range, Block& block, Address address) {
@@ -124,11 +125,13 @@ Block& PageHeap::open(PageRange& range, Block& gap, Address begin, Address end, 
 
 // --- carrying out a plan ----------------------------------------------------------------------------------------------
 
-// The block or gap in which a plan's window begins.
+// The block or gap in which a plan's window begins. A run may be long, a window is not: so back from the window's first
+// gap. One of nothing but free blocks has none: then from the next gap there is, unless the range ends without.
 Block& PageHeap::first_piece(const BackingPlan& plan) {
-  const auto run = heap_.segments().upper_bound(plan.begin);
-  const bool is_behind_run = run != heap_.segments().begin() && std::prev(run)->first >= plan.range->base;
-  return block_at(is_behind_run ? *std::prev(run)->second : gap_at(*plan.range, plan.begin), plan.begin);
+  Block* piece = find_gap(*plan.range, plan.begin);
+  if (piece == nullptr) return first_block(plan.begin);
+  while (piece->address > plan.begin) piece = piece->prev;
+  return *piece;
 }
 
 std::vector<const Block*> PageHeap::blocks_of(const BackingPlan& plan) {
@@ -190,17 +193,30 @@ void PageHeap::claim_stretch(PageRange& range, Address begin, Address end, const
   }
 }
 
-void PageHeap::for_each_free_stretch(const PrivatePool* owner, const MayUse& may_use, const VisitStretch& visit) const {
-  for (const auto& [address, head] : heap_.segments()) {
-    const PageRange* range = range_of(address);
-    if (range == nullptr || range->owner != owner) continue;
-    for (const Block* block = head; !block->is_edge();) {
-      const Address begin = block->address;
-      while (block->is_free() && may_use(*block)) block = block->next;
-      const Address end = block->is_edge() && !block->is_gap() ? range->end() : block->address;
-      if (end != begin) visit(*range, begin, end);
-      if (!block->is_edge()) block = block->next;
+void PageHeap::for_each_idle_page(const PoolPair& pools, const MayUse& may_use, const VisitPage& visit) {
+  const std::uint64_t search = next_mark();
+  for (const BlockPool* pool : pools) {
+    for (const auto& arena : pool->arenas()) {
+      arena->bins.for_each([&](const Block& block) {
+        if (may_use(block)) add_free_bytes(block, search, visit);
+      });
     }
+  }
+}
+
+// To the sums of the pages that the block lies in; a page is idle when its sum is complete. One that the block shares with
+// a neighbour that is not free never is.
+void PageHeap::add_free_bytes(const Block& block, std::uint64_t search, const VisitPage& visit) {
+  Address begin = block.prev->is_free() ? block.address : round_up(block.address, page_bytes());
+  if (begin >= block.end()) return;
+  const Address end = block.next->is_free() ? block.end() : round_down(block.end(), page_bytes());
+  const PageRange& range = *range_of(block.address);
+  while (begin < end) {
+    const Address slot = round_down(begin, page_bytes());
+    const Address part_end = std::min(end, slot + page_bytes());
+    const PageId page = shown_at(range, slot);
+    if (pages_.add_free_bytes(page, part_end - begin, search) == page_bytes()) visit(page);
+    begin = part_end;
   }
 }
 
@@ -221,10 +237,11 @@ void PageHeap::move_homes(const BackingPlan& plan, const std::vector<Left>& left
 
 Block& PageHeap::finish(const BackingPlan& plan, Arena& arena) noexcept {
   PageRange& range = *plan.range;
-  const auto fill = [&](Address at, std::size_t bytes) { open(range, gap_at(range, at), at, at + bytes, arena); };
+  const auto fill = [&](Address at, std::size_t bytes) { open(range, *find_gap(range, at), at, at + bytes, arena); };
+  Block& before = first_piece(plan);
   for (const BackingPlan::Move& move : plan.moves) fill(move.to, move.count * page_bytes());
   for (const BackingPlan::Growth& growth : plan.growths) fill(growth.at, growth.pages * page_bytes());
-  Block* block = &first_block(plan.begin);
+  Block* block = &block_at(before, plan.begin);
   while (true) {
     block->arena = &arena;
     InactiveSplit change;
@@ -238,7 +255,7 @@ void PageHeap::take_back(const BackingPlan& plan, const std::vector<Left>& left)
   InactiveSplit change;
   for (const Left& part : left) {
     PageRange& range = *range_of(part.address);
-    Block& block = open(range, gap_at(range, part.address), part.address, part.address + part.bytes, *part.arena);
+    Block& block = open(range, *find_gap(range, part.address), part.address, part.address + part.bytes, *part.arena);
     heap_.put_back(block, change);
   }
   for (Block* block = &first_piece(plan);; block = block->next) {
@@ -331,14 +348,10 @@ std::vector<AddressRange> PageHeap::mapped_addresses() const {
 
 // --- giving memory back -----------------------------------------------------------------------------------------------
 
-std::vector<HandleId> PageHeap::claim_idle_handles(const PrivatePool* owner) {
+std::vector<HandleId> PageHeap::claim_idle_handles(const PoolPair& pools) {
   std::unordered_map<HandleId, std::uint32_t> idle_pages;
   const auto any = [](const Block&) { return true; };
-  for_each_free_stretch(owner, any, [&](const PageRange& range, Address begin, Address end) {
-    for (Address slot = round_up(begin, page_bytes()); slot + page_bytes() <= end; slot += page_bytes()) {
-      ++idle_pages[pages_.page(shown_at(range, slot)).handle];
-    }
-  });
+  for_each_idle_page(pools, any, [&](PageId page) { ++idle_pages[pages_.page(page).handle]; });
   std::vector<HandleId> idle;
   for (const auto& [id, count] : idle_pages) {
     if (count == pages_.handle(id).pages) idle.push_back(id);

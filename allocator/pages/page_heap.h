@@ -14,6 +14,7 @@
 // Not thread-safe: guarded by the mutex of its DeviceAllocator, and changed only by whom holds its slow path as well.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -103,11 +104,12 @@ class PageHeap {
   // The block or gap that holds an address of a run or of a gap beside it, from one that lies before it or holds it.
   static Block& block_at(Block& before, Address address);
 
-  // Calls visit(range, begin, end) for each stretch of a pool's addresses that is free as far as `may_use` says: neighbours
-  // that became free on different streams are several blocks.
+  // Calls visit(page), in no order, for each page all of whose bytes are free as far as `may_use` says; neighbours that
+  // became free on different streams are several blocks. Looks at free blocks alone, however many are live.
+  using PoolPair = std::array<const BlockPool*, 2>;  // an owner's small and large blocks
   using MayUse = std::function<bool(const Block&)>;
-  using VisitStretch = std::function<void(const PageRange&, Address, Address)>;
-  void for_each_free_stretch(const PrivatePool* owner, const MayUse& may_use, const VisitStretch& visit) const;
+  using VisitPage = std::function<void(PageId)>;
+  void for_each_idle_page(const PoolPair& pools, const MayUse& may_use, const VisitPage& visit);
 
   // Takes the plan's window and the pages that are to move out of the bins, so that nobody else takes them up while the
   // driver works; the pages' old addresses become gaps. Reports each stretch that loses its memory, and its last user.
@@ -129,9 +131,9 @@ class PageHeap {
   void move_homes(const BackingPlan& plan, const std::vector<Left>& left,
                   const std::function<Ticket(const Left&)>& ticket_of);
 
-  // The handles of a pool without a live byte; their memory is claimed. Then, of each, either its addresses become gaps,
-  // or it is free again.
-  std::vector<HandleId> claim_idle_handles(const PrivatePool* owner);
+  // The handles of an owner's pools without a live byte; their memory is claimed. Then, of each, either its addresses
+  // become gaps, or it is free again.
+  std::vector<HandleId> claim_idle_handles(const PoolPair& pools);
   void forget_memory(HandleId id);
   void put_back_idle(HandleId id);
 
@@ -186,11 +188,12 @@ class PageHeap {
   PageId* slots_for(PageRange& range, Address at, std::size_t bytes);
   Block& cut(PageRange& range, Block& block, Address address);
   Block& first_piece(const BackingPlan& plan);
+  void add_free_bytes(const Block& block, std::uint64_t search, const VisitPage& visit);
   Block& isolate(PageRange& range, Block& block, Address begin, Address end);
   void claim_stretch(PageRange& range, Address begin, Address end, const std::function<void(Block&)>& visit);
   void close(PageRange& range, Block& block);
   Block& open(PageRange& range, Block& gap, Address begin, Address end, Arena& arena);
-  Block& gap_at(PageRange& range, Address address);
+  Block* find_gap(PageRange& range, Address address);
 
   SegmentHeap& heap_;
   PhysicalPages pages_;

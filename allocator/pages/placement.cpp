@@ -28,8 +28,8 @@ double driver_cost(std::size_t creates, std::size_t maps, std::size_t set_access
 
 }  // namespace
 
-Placement::Placement(PageHeap& heap, const Arena& arena, std::size_t bytes, const PlacementRules& rules,
-                     std::function<bool(const Block&)> usable)
+Placement::Placement(PageHeap& heap, const Arena& arena, const PageHeap::PoolPair& pools, std::size_t bytes,
+                     const PlacementRules& rules, PageHeap::MayUse usable)
     : heap_(heap),
       pages_(heap.pages()),
       arena_(arena),
@@ -39,7 +39,7 @@ Placement::Placement(PageHeap& heap, const Arena& arena, std::size_t bytes, cons
       rules_(rules),
       usable_(std::move(usable)),
       mark_(heap.next_mark()) {
-  if (rules.may_move) find_idle_runs();
+  if (rules.may_move) find_idle_runs(pools);
   find_windows();
 }
 
@@ -69,10 +69,8 @@ bool Placement::has_memory(Address slot, PageId shown) const {
 // --- idle pages -------------------------------------------------------------------------------------------------------
 
 // Read off the free blocks, so that a malloc or free keeps no account of pages.
-void Placement::find_idle_runs() {
-  heap_.for_each_free_stretch(arena_.pool.owner(), usable_, [this](const PageRange& range, Address begin, Address end) {
-    add_idle_runs(range, begin, end);
-  });
+void Placement::find_idle_runs(const PageHeap::PoolPair& pools) {
+  heap_.for_each_idle_page(pools, usable_, [this](PageId id) { add_idle_page(id); });
   // Pages of a handle that are idle in several holes count as one run if they are neighbours in the handle.
   std::sort(idle_.begin(), idle_.end(), [this](const IdleRun& a, const IdleRun& b) {
     return pages_.page_of(a.handle, a.begin) < pages_.page_of(b.handle, b.begin);
@@ -88,17 +86,14 @@ void Placement::find_idle_runs() {
   idle_ = std::move(joined);
 }
 
-void Placement::add_idle_runs(const PageRange& range, Address begin, Address end) {
-  for (Address slot = round_up(begin, page_); slot + page_ <= end; slot += page_) {
-    const PageId id = heap_.shown_at(range, slot);
-    heap_.pages().mark(id, mark_);
-    ++idle_pages_;
-    const PhysicalPage& page = pages_.page(id);
-    if (!idle_.empty() && idle_.back().handle == page.handle && idle_.back().end == page.index) {
-      ++idle_.back().end;
-    } else {
-      idle_.push_back({page.handle, page.index, page.index + 1});
-    }
+void Placement::add_idle_page(PageId id) {
+  heap_.pages().mark(id, mark_);
+  ++idle_pages_;
+  const PhysicalPage& page = pages_.page(id);
+  if (!idle_.empty() && idle_.back().handle == page.handle && idle_.back().end == page.index) {
+    ++idle_.back().end;
+  } else {
+    idle_.push_back({page.handle, page.index, page.index + 1});
   }
 }
 

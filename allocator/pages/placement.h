@@ -14,7 +14,6 @@
 #pragma once
 
 #include <cstddef>
-#include <functional>
 #include <optional>
 #include <vector>
 
@@ -30,9 +29,9 @@ struct PlacementRules {
 
 class Placement {
  public:
-  // `usable` says whether a free block of another stream may serve the request.
-  Placement(PageHeap& heap, const Arena& arena, std::size_t bytes, const PlacementRules& rules,
-            std::function<bool(const Block&)> usable);
+  // `pools` are those of the arena's owner; `usable` says whether a free block of another stream may serve the request.
+  Placement(PageHeap& heap, const Arena& arena, const PageHeap::PoolPair& pools, std::size_t bytes,
+            const PlacementRules& rules, PageHeap::MayUse usable);
 
   // The best plan; nullopt when there is none, or no range has the addresses.
   std::optional<BackingPlan> best(bool may_grow) const;
@@ -59,8 +58,8 @@ class Placement {
   };
 
   bool is_idle(PageId page, const Window& window) const;
-  void find_idle_runs();
-  void add_idle_runs(const PageRange& range, Address begin, Address end);
+  void find_idle_runs(const PageHeap::PoolPair& pools);
+  void add_idle_page(PageId id);
   bool is_whole(const IdleRun& run) const { return run.pages() == pages_.handle(run.handle).pages; }
 
   void find_windows();
@@ -97,7 +96,7 @@ class Placement {
   const std::size_t page_;
   const double pages_wanted_;  // a fraction
   const PlacementRules rules_;
-  const std::function<bool(const Block&)> usable_;
+  const PageHeap::MayUse usable_;
   const std::uint64_t mark_;
   std::vector<IdleRun> idle_;  // by page
   std::size_t idle_pages_ = 0;
