@@ -25,17 +25,16 @@ constexpr std::size_t kPartCached = 1024;
 void DeviceAllocator::use_thread_caches(bool wanted) {
   caches_wanted_ = wanted && has_asymmetric_fences();
   if (caches_wanted_ && caches_ == nullptr) {
-    ThreadCaches::Heap heap = {[this](Block& block) { put_back_cached(block); },
-                               [this](ThreadCache& cache) { gather(cache); }};
+    ThreadCaches::Heap heap = {[this](Block& block) { put_back_cached(block); }, [this] { come_to_heap(); }};
     caches_ = std::make_unique<ThreadCaches>(mutex_, std::move(heap));
     set_mode(kCaching, true);
   }
   open_or_close_caches();
-  if (!caches_wanted_) drain_caches();
+  if (!caches_are_open()) drain_caches();
 }
 
 void DeviceAllocator::open_or_close_caches() {
-  const bool open = caches_wanted_ && (rare_ & kNotThroughCaches) == 0 && !rounds_by_divisions_;
+  const bool open = caches_wanted_ && caches_ != nullptr && (rare_ & kNotThroughCaches) == 0 && !rounds_by_divisions_;
   caches_open_.store(open, std::memory_order_release);  // with caches_, which may have been made just now
 }
 
@@ -45,8 +44,7 @@ void DeviceAllocator::open_or_close_caches() {
 void* DeviceAllocator::allocate_through_cache(std::size_t bytes, Stream stream) {
   const Lock lock(mutex_);
   if ((rare_ & kBypassed) != 0) return allocate_uncached(bytes);
-  gather_own();
-  caches_->set_budget(held_bytes_ / kPartCached);
+  come_to_heap();
   prepare(stream);
   const Request request = make_request(bytes, stream);
   // Before a block is chosen: a new cache takes from others, and what they give back merges with what is free.
@@ -96,7 +94,7 @@ bool DeviceAllocator::deallocate_through_cache(Block& block, const void* ptr, st
 
 // Before anything that the heap does to a live block while there are caches.
 void DeviceAllocator::leave_caches(Block& block) {
-  gather_own();
+  come_to_heap();
   if (block.has(Block::kCached)) end_lease(block);
 }
 
@@ -121,10 +119,13 @@ void DeviceAllocator::drain_thread_caches() {
 
 // --- sums -------------------------------------------------------------------------------------------------------------
 
-// Before the statistics change on this thread: so one thread's peaks are exact.
-void DeviceAllocator::gather_own() {
-  ThreadCache* cache = caches_->of_this_thread();
-  if (cache != nullptr && cache->sums.has_news()) gather(*cache);
+// Before the statistics change: so peaks are exact as long as threads take turns, however small their steps. Of threads that
+// run right now some of what they do is in, and some is not.
+void DeviceAllocator::come_to_heap() {
+  caches_->set_budget(held_bytes_ / kPartCached);
+  caches_->for_each([this](ThreadCache& cache) {
+    if (cache.sums.has_news()) gather(cache);
+  });
 }
 
 void DeviceAllocator::gather(ThreadCache& cache) { counters_.gathered(PoolKind::small, cache.sums.gather()); }

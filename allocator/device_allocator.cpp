@@ -61,7 +61,7 @@ CACHALOT_FAST_PATH void* DeviceAllocator::allocate(std::size_t bytes, Stream str
   const Lock lock(mutex_);
   if (rare_ != 0) [[unlikely]] {
     if ((rare_ & kBypassed) != 0) return allocate_uncached(bytes);
-    if ((rare_ & kCaching) != 0) gather_own();
+    if ((rare_ & kCaching) != 0) come_to_heap();
     prepare(stream);
   }
   const Request request = make_request(bytes, stream);
@@ -89,7 +89,7 @@ void* DeviceAllocator::allocate_contiguous(std::size_t bytes, Stream stream) {
   const Context context = gather_context(HistoryOptions::Contexts::state);
   const Lock lock(mutex_);
   if ((rare_ & kBypassed) != 0) return allocate_uncached(bytes);
-  if ((rare_ & kCaching) != 0) gather_own();
+  if ((rare_ & kCaching) != 0) come_to_heap();
   prepare(stream);
   Request request = make_request(bytes, stream);
   request.contiguous = is_paged(request.pool());

@@ -14,7 +14,8 @@
 //
 // Locks: mutex_ guards all state and is let go around driver calls and the user's callbacks. slow_mutex_, taken first,
 // lets one thread at a time grow or give back memory, so that two threads in need do not both grow; the fast path of
-// others goes on meanwhile. Threads use their caches without a lock; see ThreadCaches. Out-of-memory observers and free-memory callbacks run with neither held.
+// others goes on meanwhile. Threads use their caches without a lock (ThreadCaches). Out-of-memory observers and free-memory
+// callbacks run with neither held.
 #pragma once
 
 #include <atomic>
@@ -265,7 +266,7 @@ class DeviceAllocator {
   void end_lease(Block& block);
   void leave_caches(Block& block);
   void gather(ThreadCache& cache);
-  void gather_own();
+  void come_to_heap();
   void gather_all();
   bool drain_caches();
   void use_thread_caches(bool wanted);
@@ -335,7 +336,7 @@ class DeviceAllocator {
   std::size_t usual_handle_bytes() const;
   Placement placement(Request request, Whose whose, bool may_move = true);
   Block* bring_together_or_create(Request request, StreamClock& clock, const Context& context);
-  bool may_create(Request request) const;
+  bool may_create(Request request);
   void reserve_range(Request request);
   void release_ranges(const PrivatePool& pool);
   // nullptr: no plan, or the device or the limit has no room for its new memory.

@@ -42,7 +42,8 @@ Block* DeviceAllocator::obtain_from_device(Request request, const Context& conte
   if (block == nullptr && !capturing() && release_oversize_for(request)) block = grow(request, context);
   if (block != nullptr || capturing()) return block;
 
-  if (synchronize_frees(nullptr)) block = search(request);
+  const bool synchronized = synchronize_frees(nullptr);
+  if (drain_caches() || synchronized) block = search(request);  // threads freed meanwhile
   if (block == nullptr) {
     release_default_pools();
     release_unused_pools({});
@@ -197,6 +198,7 @@ bool DeviceAllocator::synchronize_frees(const PrivatePool* only) {
 void DeviceAllocator::empty_cache(PoolId id) {
   const Lock lock(mutex_);
   const SlowSection slow(*this);
+  gather_all();
   if ((rare_ & kObserved) != 0) observe({.action = Change::Action::empty_cache, .pool = id});
   drain_caches();
   if (id.is_default() && !capturing() && !thread_is_redirected()) {

@@ -140,6 +140,7 @@ void DeviceAllocator::record_history(const HistoryOptions& history) {
   recorder_ = history.enabled ? history.recorder : nullptr;
   contexts_.store(history.enabled ? history.contexts : HistoryOptions::Contexts::never, std::memory_order_relaxed);
   set_mode(kObserved, history_.observes());
+  if (!caches_are_open()) drain_caches();  // they would be of no use
   if (history.enabled && history.contexts != HistoryOptions::Contexts::never) set_mode(kContexts, true);
 }
 
@@ -301,8 +302,7 @@ std::string DeviceAllocator::validate_caches() const {
       idle += block->is_cached() ? 1 : 0;
     }
   }
-  const std::size_t cached = caches_->count_blocks();
-  return idle == cached ? "" : fmt::format("{} blocks are marked as cached but {} are in caches", idle, cached);
+  return caches_->validate(idle);
 }
 
 // The counters say what a walk over the blocks finds.

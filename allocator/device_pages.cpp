@@ -220,6 +220,7 @@ void DeviceAllocator::catch_up(Request request) {
 // The recovery of a request that cannot be served: afterwards everything idle may serve it.
 void DeviceAllocator::wait_and_give_back(Request request) {
   finish_all_work();
+  drain_caches();  // threads freed meanwhile
   release_unused_pools({});
   free_orphans();
   count_retry(request.pool().kind());
@@ -352,11 +353,13 @@ bool DeviceAllocator::wait_for_a_better(Request request, StreamClock& clock, con
 }
 
 // Whether new memory comes before idle pages are brought together: remap_slack.
-bool DeviceAllocator::may_create(Request request) const {
+bool DeviceAllocator::may_create(Request request) {
+  if (options_.remap_slack == 0) return false;
+  gather_all();
   const auto live = static_cast<std::size_t>(counters_.allocated_bytes()) + request.rounded;
   const std::size_t most = std::max(live, static_cast<std::size_t>(counters_.max_allocated_bytes()));
   const double allowed = static_cast<double>(most) * (1 + options_.remap_slack);
-  return options_.remap_slack > 0 && static_cast<double>(held_bytes_ + request.rounded) <= allowed;
+  return static_cast<double>(held_bytes_ + request.rounded) <= allowed;
 }
 
 // --- addresses --------------------------------------------------------------------------------------------------------

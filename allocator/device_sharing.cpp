@@ -71,10 +71,10 @@ Block* DeviceAllocator::search_or_create_contiguous(Request request, const Conte
 Block* DeviceAllocator::obtain_contiguous(Request request, const Context& context) {
   const SlowSection slow(*this);
   require_awake(request.pool().owner());
+  drain_caches();
   return_whole_pages();
   catch_up(request);
   Block* block = search_or_create_contiguous(request, context);
-  if (block == nullptr && drain_caches()) block = search_or_create_contiguous(request, context);
   if (block == nullptr) block = borrow_from_pools(request);
   if (block != nullptr || capturing()) return block;
   if (synchronize_frees(nullptr)) block = search_contiguous(request);

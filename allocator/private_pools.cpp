@@ -201,6 +201,7 @@ RestoreResult DeviceAllocator::restore_pool(const PoolCheckpoint& checkpoint) {
   PrivatePool& pool = existing_pool(checkpoint.pool, "Could not find private pool id");
   require_awake(&pool);
   require_restorable(pool, checkpoint);
+  gather_all();
   RestoreResult result;
   std::vector<Block*> live;
   for (Block* block : heads_of(pool)) {

@@ -95,6 +95,7 @@ bool DeviceAllocator::release_physical(PoolId id, bool save) {
   const SlowSection slow(*this);
   PrivatePool* const pool = find_sleeper(id, "release_physical");
   if (pool == nullptr) return false;
+  gather_all();
   free_orphans();
   if (pool->is_asleep && handles_of(*pool, /*asleep=*/false).empty()) return true;
   const bool was_asleep = std::exchange(pool->is_asleep, true);  // nobody else takes memory from it from here on
@@ -236,8 +237,8 @@ void DeviceAllocator::forget_idle_sleepers(PrivatePool& pool) {
 
 // As for a request: what others hold without need goes back to the device.
 void DeviceAllocator::recover_for_waking() {
-  drain_caches();
   synchronize_frees(nullptr);
+  drain_caches();
   release_default_pools();
   release_unused_pools({});
   count_retry(PoolKind::small);  // of neither kind

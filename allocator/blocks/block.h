@@ -56,7 +56,7 @@ struct Block {
 
   Address address;
   std::uint64_t size_and_flags;
-  std::uint64_t requested : 62;  // bytes asked for; of a free block: by its last user
+  std::uint64_t requested : 62;  // bytes asked for; of a free block: by its last user (of those that no cache served)
   std::uint64_t map_place : 2;   // where the page map has it: PageMap::Place
   Block* prev;                   // neighbours in the segment; at its ends the heap's edge, never null
   Block* next;

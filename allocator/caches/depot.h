@@ -6,6 +6,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <string>
 
 #include "base/bytes.h"
 #include "base/check.h"
@@ -63,6 +64,9 @@ struct DepotBudget {
   std::atomic<std::int64_t> limit_bytes{0};
 };
 
+// What is wrong with a list of blocks of a class and stream that lie in a cache, or "".
+std::string validate(const BlockList& list, std::size_t size_class, Stream stream);
+
 // Bounded, for each class and by the budget. Thread safety: any thread.
 class Depot {
  public:
@@ -72,8 +76,11 @@ class Depot {
   bool put(std::size_t size_class, const BlockList& batch);
   // A full batch, or an empty list.
   BlockList take(std::size_t size_class);
-  // How many blocks lie here. Under the device's mutex, as blocks are counted.
+  // What lies here, under a Recall of all caches.
   std::size_t blocks() const;
+  std::int64_t bytes() const;
+  // The first thing that is wrong, or "", of the depot of `stream`.
+  std::string validate(Stream stream) const;
 
  private:
   static constexpr std::size_t kMostBatches = 16;

@@ -1,5 +1,6 @@
 #include "caches/thread_cache.h"
 
+#include <fmt/format.h>
 #include <sched.h>
 
 #include <algorithm>
@@ -79,6 +80,22 @@ std::size_t ThreadCache::cached_blocks() const {
     for (const StreamCache::Class& list : stream->classes) blocks += list.current.count + list.spare.count;
   }
   return blocks;
+}
+
+std::string ThreadCache::validate() const {
+  std::int64_t bytes = 0;
+  for (const auto& stream : streams_) {
+    for (std::size_t i = 0; i < SizeClass::kCount; ++i) {
+      const StreamCache::Class& list = stream->classes[i];
+      for (const BlockList* blocks : {&list.current, &list.spare}) {
+        if (std::string broken = cachalot::validate(*blocks, i, stream->stream); !broken.empty()) return broken;
+      }
+      if (list.current.count > SizeClass::batch(i)) return "a cached list holds more than a batch";
+      if (list.spare.count != 0 && list.spare.count != SizeClass::batch(i)) return "a spare list is no batch";
+      bytes += as_signed((list.current.count + list.spare.count) * SizeClass::bytes(i));
+    }
+  }
+  return bytes == cached_bytes() ? "" : fmt::format("a cache counts {} bytes and holds {}", cached_bytes(), bytes);
 }
 
 std::size_t ThreadCache::metadata_bytes() const { return sizeof(*this) + streams_.size() * sizeof(StreamCache); }

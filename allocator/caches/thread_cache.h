@@ -7,7 +7,7 @@
 // heap would, nothing is lost to rounding, and statistics are the same with caches and without.
 //
 // Thread safety: a cache is used by its thread, between enter() and leave(), or by whoever holds the device's mutex: its
-// thread; or anyone who has recalled it (ThreadCaches::Recall). Sums are written by its thread and read by anyone.
+// thread; or anyone who has recalled it (ThreadCaches::Recall). Its sums may be read at any time.
 #pragma once
 
 #include <array>
@@ -15,6 +15,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "base/asymmetric_fence.h"
@@ -44,8 +45,7 @@ class CacheSums {
   // How far bytes() has moved since the last gather.
   std::int64_t ungathered_bytes() const { return bytes_.ungathered(); }
   bool has_news() const { return blocks_.has_news(); }
-  // What is new since the last time, under the device's mutex. Exact while the thread rests; else a peak may be
-  // missed by what happens meanwhile.
+  // What is new since the last time, under the device's mutex. While its thread is at work a peak may be missed.
   Counters::Gathered gather() { return {blocks_.gather(), bytes_.gather(), requested_.gather()}; }
 
  private:
@@ -123,13 +123,13 @@ class ThreadCache {
   // Blocks came, or (negative) went, otherwise than through the thread's mallocs and frees.
   void supplied(std::int64_t bytes);
 
-  // The thread's use of its lists.
-  void push(StreamCache::Class& list, Block& block) { list.current.push(block); }
   // Takes blocks of some class, the next one each time, to bring the cache to three quarters of its limit.
   BlockList evict();
   // Everything.
   BlockList empty();
   std::size_t cached_blocks() const;
+  // The first thing that is wrong, or "".
+  std::string validate() const;
   std::size_t metadata_bytes() const;
 
   CacheSums sums;

@@ -1,5 +1,8 @@
 #include "caches/thread_caches.h"
 
+#include <fmt/format.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <cstdlib>
 #include <mutex>
@@ -33,6 +36,7 @@ class ThreadCaches::Registrations {
   ~Registrations() {
     ended_ = true;
     hot_ = {};
+    if (process_ != getpid()) return;  // a forked child's: a thread that is not here may hold any of the locks
     Living& all = living();
     const std::lock_guard<std::mutex> lock(all.mutex);
     for (const auto& [owner, cache] : caches_) {
@@ -55,6 +59,7 @@ class ThreadCaches::Registrations {
 
  private:
   static inline constinit thread_local bool ended_ = false;  // still there when other objects of the thread go
+  const pid_t process_ = getpid();
   std::vector<std::pair<std::uint64_t, ThreadCache*>> caches_;
 };
 
@@ -111,13 +116,14 @@ StreamCache& ThreadCaches::make_for_this_thread(Stream stream) {
   ThreadCache* mine = of_this_thread();
   if (mine == nullptr) mine = &register_thread();
   if (StreamCache* cache = mine->find(stream)) return *cache;
-  std::unique_ptr<Depot>& depot = depots_[stream];
-  if (!depot) depot = std::make_unique<Depot>(depot_budget_);
-  return mine->add(stream, *depot);
+  auto depot = depots_.find(stream);
+  if (depot == depots_.end()) depot = depots_.emplace(stream, std::make_unique<Depot>(depot_budget_)).first;
+  return mine->add(stream, *depot->second);
 }
 
 ThreadCache& ThreadCaches::register_thread() {
   Registrations& registrations = Registrations::of_this_thread();
+  unused_.reserve(threads_.size() + 1);  // so that a thread can end without asking for memory
   if (unused_.empty()) unused_.push_back(threads_.emplace_back(std::make_unique<ThreadCache>()).get());
   ThreadCache& cache = *unused_.back();
   registrations.add(id_, cache);
@@ -129,7 +135,7 @@ ThreadCache& ThreadCaches::register_thread() {
 // The thread ends. Its cache, and what it has counted, are kept for another.
 void ThreadCaches::retire(ThreadCache& cache) {
   const Lock lock(mutex_);
-  heap_.gather(cache);
+  heap_.visited();
   put_back(cache.empty());
   unused_.push_back(&cache);
 }
@@ -196,7 +202,7 @@ void ThreadCaches::make_room(StreamCache& cache, std::size_t size_class) {
     if (settled) return;
   }
   const Lock lock(mutex_);
-  heap_.gather(mine);
+  heap_.visited();
   StreamCache::Class& list = cache.classes[size_class];
   if (list.current.count >= SizeClass::batch(size_class)) {
     const BlockList batch = std::exchange(list.spare, std::exchange(list.current, {}));
@@ -258,11 +264,23 @@ bool ThreadCaches::drain() {
   return true;
 }
 
-std::size_t ThreadCaches::count_blocks() const {
+std::string ThreadCaches::validate(std::size_t cached_blocks) const {
   std::size_t blocks = 0;
-  for (const auto& cache : threads_) blocks += cache->cached_blocks();
-  for (const auto& entry : depots_) blocks += entry.second->blocks();
-  return blocks;
+  for (const auto& cache : threads_) {
+    if (std::string broken = cache->validate(); !broken.empty()) return broken;
+    blocks += cache->cached_blocks();
+  }
+  std::int64_t depot_bytes = 0;
+  for (const auto& entry : depots_) {
+    if (std::string broken = entry.second->validate(entry.first); !broken.empty()) return broken;
+    blocks += entry.second->blocks();
+    depot_bytes += entry.second->bytes();
+  }
+  if (depot_bytes != depot_budget_.used_bytes.load(std::memory_order_relaxed))
+    return "the depots' bytes are miscounted";
+  if (blocks != cached_blocks)
+    return fmt::format("{} blocks are marked as cached but {} are in caches", cached_blocks, blocks);
+  return "";
 }
 
 std::size_t ThreadCaches::metadata_bytes() const {

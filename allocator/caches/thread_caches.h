@@ -17,6 +17,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <string>
 #include <unordered_map>
 #include <vector>
 
@@ -49,8 +50,8 @@ class ThreadCaches {
 
   // What a cache needs of its device; called with the mutex held.
   struct Heap {
-    std::function<void(Block&)> put_back;      // a cached block is free again
-    std::function<void(ThreadCache&)> gather;  // the sums are to be taken into the statistics
+    std::function<void(Block&)> put_back;  // a cached block is free again
+    std::function<void()> visited;         // a thread has come: to set the budget, and gather the sums
   };
 
   ThreadCaches(Mutex& mutex, Heap heap);
@@ -84,8 +85,8 @@ class ThreadCaches {
   // Puts what this thread caches back into the heap, or all that is cached; false: there was nothing.
   bool return_own(StreamCache& cache);
   bool drain();
-  // How many blocks are cached, under a Recall.
-  std::size_t count_blocks() const;
+  // Under a Recall: the first thing that is wrong, or "", if so many blocks are marked as cached.
+  std::string validate(std::size_t cached_blocks) const;
   std::size_t metadata_bytes() const;
 
  private:

@@ -88,8 +88,8 @@ class CachingAllocator {
   // too, as does a request that would fail otherwise.
   void drain_thread_caches(int device = kAllDevices);
 
-  // Bytes. Exact, whatever other threads are doing; but with thread_cache a peak that several threads made together may be
-  // off, by at most 2 MiB for each thread that was at work.
+  // Bytes. Exact, whatever other threads are doing; but with thread_cache a peak that several threads made while they ran
+  // side by side may be off, by at most 2 MiB for each of them.
   std::size_t memory_allocated(int device = 0) const;
   std::size_t memory_reserved(int device = 0) const;
   std::size_t max_memory_allocated(int device = 0) const;

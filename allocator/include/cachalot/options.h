@@ -33,7 +33,8 @@
 //                                                                      that are not in use are undone (a context is
 //                                                                      reported to stand about 500,000)
 // thread_cache                     True | False             True with  ours: mallocs and frees of up to 64 KiB go through
-//                                                           heap:pages caches of the threads, without a lock
+//                                                           heap:pages caches of the threads, without a lock (on Linux
+//                                                                      before 4.14, which has no membarrier: False)
 //
 // release_lock_on_hipmalloc and pinned_use_hip_host_register are other names of their cuda twins, as in PyTorch.
 // large_segment_size_mb is applied first, wherever it stands. In a list the first interval also fills the slots below
