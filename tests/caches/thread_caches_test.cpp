@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "caches/thread_caches.h"
+#include "tests/allocator/forwarding_device.h"
 #include "tests/allocator/testing.h"
 
 namespace cachalot {
@@ -172,6 +173,23 @@ TEST(ThreadCaches, LeaveTheStatisticsOfOneThreadAsTheyAre) {
     }
     expect_same(with.allocator.memory_stats(), without.allocator.memory_stats(), /*by_pool=*/*heap == 0);
   }
+}
+
+// What waits for another stream's work leaves the statistics in empty_cache, after what the caches have done.
+TEST(ThreadCaches, LeaveThePeaksAsTheyAreWhenFreesHaveWaited) {
+  World with(kDevice, kCached);
+  World without(kDevice);
+  for (World* world : {&with, &without}) {
+    const Stream other = world->device->stream();
+    void* waiting = world->allocate(kGiB);
+    world->launch(other);
+    world->allocator.record_stream(waiting, other);
+    world->allocator.deallocate(waiting);
+    const std::vector<void*> blocks = allocate_many(*world, 40, 1000);
+    world->allocator.empty_cache();
+    free_all(*world, blocks);
+  }
+  expect_same(with.allocator.memory_stats(), without.allocator.memory_stats(), /*by_pool=*/true);
 }
 
 TEST(ThreadCaches, RefuseWhatIsNotLive) {
@@ -399,6 +417,41 @@ TEST(ThreadCaches, OfThreadsAtRestAreEmptiedWhenMemoryRunsOut) {
     EXPECT_EQ(world.reserved(), 4 * kGiB) << heap;
     world.allocator.deallocate(everything);
   }
+}
+
+// Of a device that does something while it waits for its work.
+class BusyDevice;
+struct Synchronizing {
+  explicit Synchronizing(const BusyDevice&) {}
+};
+class BusyDevice : public ForwardingDevice<BusyDevice, Synchronizing> {
+ public:
+  using ForwardingDevice::ForwardingDevice;
+  void synchronize() override {
+    if (const std::function<void()> work = std::exchange(meanwhile, nullptr)) work();
+    ForwardingDevice::synchronize();
+  }
+  std::function<void()> meanwhile;
+};
+
+// Another thread frees everything while a request that is out of memory waits for the device, and rests then.
+TEST(ThreadCaches, AreEmptiedAgainAfterTheLastWait) {
+  constexpr std::size_t kBytes = kGiB;
+  const auto simulated = std::make_shared<SimulatedDevice>(World::config_of(kBytes));
+  const auto device = std::make_shared<BusyDevice>(simulated);
+  CachingAllocator allocator({device}, parse_options("heap:pages"));
+  Worker resting;
+  std::vector<void*> blocks(kBytes / (64 * kKiB));
+  for (void*& block : blocks) block = allocator.allocate(64 * kKiB);
+  device->meanwhile = [&] {
+    resting.run([&] {
+      for (void* block : blocks) allocator.deallocate(block);
+    });
+  };
+  void* everything = allocator.allocate(kBytes);
+  EXPECT_FALSE(device->meanwhile);
+  allocator.deallocate(everything);
+  EXPECT_EQ(allocator.validate(), "");
 }
 
 TEST(ThreadCaches, OutliveAndAreOutlivedByTheirAllocator) {
