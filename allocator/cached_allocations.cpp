@@ -2,8 +2,9 @@
 // Nothing grows on account of a cache: before the driver is called, all are drained.
 //
 // What comes to the heap all the same, while there are caches: sizes above 64 KiB; everything while a pool is recorded
-// into, history is on or caching is off; frees of blocks that other streams use, and of blocks that a cache cannot take.
-// Rounding to divisions of powers of two is the heap's alone, and closes the caches, too.
+// into, frees wait for other streams (each malloc looks whether they are done), history is on or caching is off; frees of
+// blocks that other streams use, and of blocks that a cache cannot take. Rounding to divisions of powers of two is the heap's
+// alone, and closes the caches, too.
 #include <algorithm>
 #include <new>
 
@@ -17,6 +18,8 @@ namespace {
 
 // Of what is held from the device, what all caches and depots may hold: too little to be noticed.
 constexpr std::size_t kPartCached = 1024;
+// Where less than this part of the memory is left, nothing is cached: each block should lie where it fits best.
+constexpr std::size_t kPartLeft = 32;
 
 }  // namespace
 
@@ -25,6 +28,7 @@ constexpr std::size_t kPartCached = 1024;
 void DeviceAllocator::use_thread_caches(bool wanted) {
   caches_wanted_ = wanted && has_asymmetric_fences();
   if (caches_wanted_ && caches_ == nullptr) {
+    device_bytes_ = device_->properties().total_bytes;
     ThreadCaches::Heap heap = {[this](Block& block) { put_back_cached(block); }, [this] { come_to_heap(); }};
     caches_ = std::make_unique<ThreadCaches>(mutex_, std::move(heap));
     set_mode(kCaching, true);
@@ -122,7 +126,9 @@ void DeviceAllocator::drain_thread_caches() {
 // Before the statistics change: so peaks are exact as long as threads take turns, however small their steps. Of threads that
 // run right now some of what they do is in, and some is not.
 void DeviceAllocator::come_to_heap() {
-  caches_->set_budget(held_bytes_ / kPartCached);
+  const std::size_t most = std::min(limit_, device_bytes_);
+  const bool is_scarce = held_bytes_ > most - most / kPartLeft;
+  caches_->set_budget(is_scarce ? 0 : held_bytes_ / kPartCached);
   caches_->for_each([this](ThreadCache& cache) {
     if (cache.sums.has_news()) gather(cache);
   });

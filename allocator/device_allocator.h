@@ -199,7 +199,7 @@ class DeviceAllocator {
     kCaching = 64,      // there are thread caches, from then on for good
   };
   // Modes in which every malloc and free must come to the heap.
-  static constexpr std::uint32_t kNotThroughCaches = kRedirecting | kObserved | kBypassed;
+  static constexpr std::uint32_t kNotThroughCaches = kRedirecting | kWaitingFrees | kObserved | kBypassed;
   // What the device did not take back: memory (0: only addresses), and where it may still be mapped.
   struct Orphan {
     MemoryHandle memory;
@@ -427,6 +427,7 @@ class DeviceAllocator {
   std::atomic<bool> caches_open_{false};
   bool caches_wanted_ = false;
   std::unique_ptr<ThreadCaches> caches_;  // made when first wanted
+  std::size_t device_bytes_ = 0;          // known since then
 
   // What every malloc touches comes first.
   mutable Mutex mutex_;

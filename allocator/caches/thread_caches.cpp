@@ -148,9 +148,9 @@ void ThreadCaches::set_budget(std::size_t bytes) {
 // The depots' limit is half of the budget, as is what threads share.
 std::int64_t ThreadCaches::thread_limit() const {
   const auto threads = static_cast<std::int64_t>(threads_.size() - unused_.size());
-  const std::int64_t share =
-      depot_budget_.limit_bytes.load(std::memory_order_relaxed) / std::max<std::int64_t>(threads, 1);
-  return std::clamp(share, kLeastThreadBytes, kMostThreadBytes);
+  const std::int64_t all = depot_budget_.limit_bytes.load(std::memory_order_relaxed);
+  if (all == 0) return 0;
+  return std::clamp(all / std::max<std::int64_t>(threads, 1), kLeastThreadBytes, kMostThreadBytes);
 }
 
 void ThreadCaches::share_out() {

@@ -6,7 +6,7 @@
 //            for threads that allocate; what depot and limit have no room for goes back to the heap, in one go
 //
 // Bounds: threads share half of a budget evenly, the depots have the other half; a thread caches kMostThreadBytes at most,
-// and may always cache kLeastThreadBytes. A cache learns of a new budget when its thread next comes to the heap, of a new
+// and may always cache kLeastThreadBytes, unless the budget is 0. A cache learns of a new budget when its thread next comes to the heap, of a new
 // thread at once.
 //
 // Thread safety: allocate, deallocate from any thread, without the device's mutex. Everything else with it held.
