@@ -18,7 +18,8 @@ namespace {
 
 // Of what is held from the device, what all caches and depots may hold: too little to be noticed.
 constexpr std::size_t kPartCached = 1024;
-// Where less than this part of the memory is left, nothing is cached: each block should lie where it fits best.
+// Where less than this part of the memory is left, nothing is cached: each block should lie where it fits best. Nor while
+// small blocks of the page heap are to lie between large ones, since their own pages are used up.
 constexpr std::size_t kPartLeft = 32;
 
 }  // namespace
@@ -54,8 +55,9 @@ void* DeviceAllocator::allocate_through_cache(std::size_t bytes, Stream stream) 
   // Before a block is chosen: a new cache takes from others, and what they give back merges with what is free.
   StreamCache* cache = caches_are_open() ? caches_->of_this_thread(stream) : nullptr;
   Block* block = find_free(request);
+  small_is_used_up_ = block == nullptr && pages_ != nullptr;
   // What is free between large blocks should stay so, for them, while the cache has small blocks that merge.
-  if (block == nullptr && cache != nullptr && pages_ != nullptr && caches_->return_own(*cache)) block = search(request);
+  if (cache != nullptr && small_is_used_up_ && caches_->return_own(*cache)) block = search(request);
   if (block == nullptr) block = &obtain(request, nullptr);
   // The lock may have been let go since; what is borrowed from other pools is theirs; and what lies between large blocks
   // should merge with them as soon as it is free (caching it cost gpt2_varlen 1.6 % of memory).
@@ -127,7 +129,7 @@ void DeviceAllocator::drain_thread_caches() {
 // run right now some of what they do is in, and some is not.
 void DeviceAllocator::come_to_heap() {
   const std::size_t most = std::min(limit_, device_bytes_);
-  const bool is_scarce = held_bytes_ > most - most / kPartLeft;
+  const bool is_scarce = small_is_used_up_ || held_bytes_ > most - most / kPartLeft;
   caches_->set_budget(is_scarce ? 0 : held_bytes_ / kPartCached);
   caches_->for_each([this](ThreadCache& cache) {
     if (cache.sums.has_news()) gather(cache);

@@ -428,6 +428,7 @@ class DeviceAllocator {
   bool caches_wanted_ = false;
   std::unique_ptr<ThreadCaches> caches_;  // made when first wanted
   std::size_t device_bytes_ = 0;          // known since then
+  bool small_is_used_up_ = false;         // over the page heap, when it was last asked
 
   // What every malloc touches comes first.
   mutable Mutex mutex_;
