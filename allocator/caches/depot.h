@@ -25,6 +25,7 @@ struct SizeClass {
   static constexpr std::size_t of(std::size_t bytes) { return (bytes - 1) / kBlockGranularity; }
   static constexpr std::size_t bytes(std::size_t index) { return (index + 1) * kBlockGranularity; }
   // How many move at once: 128 KiB of them, at most 64.
+  static constexpr std::int64_t kMostBatchBytes = 128 * kKiB;
   static constexpr std::uint32_t batch(std::size_t index) { return kBatches[index]; }
   static constexpr std::int64_t batch_bytes(std::size_t index) { return as_signed(batch(index) * bytes(index)); }
 

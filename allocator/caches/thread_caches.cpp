@@ -141,16 +141,16 @@ void ThreadCaches::retire(ThreadCache& cache) {
 }
 
 void ThreadCaches::set_budget(std::size_t bytes) {
-  depot_budget_.limit_bytes.store(as_signed(bytes / 2), std::memory_order_relaxed);
+  half_budget_ = as_signed(bytes / 2);
+  const std::int64_t depots = half_budget_ == 0 ? 0 : std::max(half_budget_, kLeastDepotBytes);
+  depot_budget_.limit_bytes.store(depots, std::memory_order_relaxed);
   if (ThreadCache* mine = of_this_thread()) mine->set_limit(thread_limit());
 }
 
-// The depots' limit is half of the budget, as is what threads share.
 std::int64_t ThreadCaches::thread_limit() const {
   const auto threads = static_cast<std::int64_t>(threads_.size() - unused_.size());
-  const std::int64_t all = depot_budget_.limit_bytes.load(std::memory_order_relaxed);
-  if (all == 0) return 0;
-  return std::clamp(all / std::max<std::int64_t>(threads, 1), kLeastThreadBytes, kMostThreadBytes);
+  if (half_budget_ == 0) return 0;
+  return std::clamp(half_budget_ / std::max<std::int64_t>(threads, 1), kLeastThreadBytes, kMostThreadBytes);
 }
 
 void ThreadCaches::share_out() {

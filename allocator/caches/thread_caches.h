@@ -6,7 +6,7 @@
 //            for threads that allocate; what depot and limit have no room for goes back to the heap, in one go
 //
 // Bounds: threads share half of a budget evenly, the depots have the other half; a thread caches kMostThreadBytes at most,
-// and may always cache kLeastThreadBytes, unless the budget is 0. A cache learns of a new budget when its thread next comes to the heap, of a new
+// and may always cache kLeastThreadBytes (depots kLeastDepotBytes), unless the budget is 0. A cache learns of a new budget when its thread next comes to the heap, of a new
 // thread at once.
 //
 // Thread safety: allocate, deallocate from any thread, without the device's mutex. Everything else with it held.
@@ -44,7 +44,8 @@ class ThreadCaches {
   };
 
   static constexpr std::int64_t kMostThreadBytes = std::int64_t{1} << 20;
-  static constexpr std::int64_t kLeastThreadBytes = SizeClass::kLargestBytes;
+  static constexpr std::int64_t kLeastThreadBytes = 2 * SizeClass::kMostBatchBytes;  // or threads could pass on nothing
+  static constexpr std::int64_t kLeastDepotBytes = 8 * SizeClass::kMostBatchBytes;
   // How far a thread's sums may run ahead of the statistics before they are gathered.
   static constexpr std::int64_t kMostUngatheredBytes = std::int64_t{1} << 20;
 
@@ -116,6 +117,7 @@ class ThreadCaches {
   const std::uint64_t id_;  // never another's
   Mutex& mutex_;
   const Heap heap_;
+  std::int64_t half_budget_ = 0;
   DepotBudget depot_budget_;
   std::unordered_map<Stream, std::unique_ptr<Depot>> depots_;
   std::vector<std::unique_ptr<ThreadCache>> threads_;
