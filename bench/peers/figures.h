@@ -58,14 +58,20 @@ void measure_holes(Peer& peer, const Effort& effort) {
   print_figure("holes_churn/65536", churn / static_cast<double>(work.pairs_a_churn()), "ns");
 }
 
-// One, two and four threads take turns, so that other work on the machine disturbs all alike.
+// The best of one, two, four, ... threads, which take turns, so that other work on the machine disturbs all alike.
+template <std::size_t kCounts, typename Work>
+std::array<double, kCounts> best_shots(Work& work, const Effort& effort) {
+  std::array<double, kCounts> best = {};
+  for (int shot = 0; shot < effort.shots; ++shot) {
+    for (std::size_t i = 0; i < kCounts; ++i) best[i] = std::max(best[i], work.shot(1 << i, effort.pairs));
+  }
+  return best;
+}
+
 template <Allocates Peer>
 void measure_threads(Peer& peer, const Effort& effort) {
   ThreadPairs<Peer&> work(peer);
-  std::array<double, 3> best = {};
-  for (int shot = 0; shot < effort.shots; ++shot) {
-    for (std::size_t i = 0; i < best.size(); ++i) best[i] = std::max(best[i], work.shot(1 << i, effort.pairs));
-  }
+  const auto best = best_shots<3>(work, effort);
   for (std::size_t i = 0; i < best.size(); ++i) {
     print_figure("threads/" + std::to_string(1 << i), best[i], "M pairs/s");
   }
@@ -74,10 +80,7 @@ void measure_threads(Peer& peer, const Effort& effort) {
 template <Allocates Peer>
 void measure_handoff(Peer& peer, const Effort& effort) {
   Handoff<Peer&> work(peer);
-  std::array<double, 2> best = {};
-  for (int shot = 0; shot < effort.shots; ++shot) {
-    for (std::size_t i = 0; i < best.size(); ++i) best[i] = std::max(best[i], work.shot(1 << i, effort.pairs));
-  }
+  const auto best = best_shots<2>(work, effort);
   print_figure("handoff/1+1", best[0], "M pairs/s");
   print_figure("handoff/2+2", best[1], "M pairs/s");
 }

@@ -1,7 +1,6 @@
 // The programs of bench/peers that are always built, and bench/peers.py, as they are used: with next to no work.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <sys/wait.h>
 
 #include <algorithm>
 #include <cmath>
@@ -12,29 +11,19 @@
 #include <sstream>
 #include <string>
 
+#include "tests/tools/run_command.h"
 #include "tests/tools/temporary_file.h"
 
 namespace cachalot::bench {
 namespace {
 
 using testing::HasSubstr;
+using tools::Outcome;
 using tools::TemporaryFile;
 
-struct Outcome {
-  int exit_code = -1;
-  std::string out;
-  std::string err;
-};
-
-Outcome run(const std::string& command) {
-  const TemporaryFile out;
-  const TemporaryFile err;
-  const int status = std::system((command + " >'" + out.path() + "' 2>'" + err.path() + "'").c_str());
-  return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, tools::read_whole(out.path()), tools::read_whole(err.path())};
-}
-
 Outcome run_peer(const std::string& arguments) {
-  return run("LD_PRELOAD='" CACHALOT_SIMULATOR "' CACHALOT_SIM_MEMORY=64GiB '" CACHALOT_PEERS_DIR "'/" + arguments);
+  return tools::run_command("LD_PRELOAD='" CACHALOT_SIMULATOR "' CACHALOT_SIM_MEMORY=64GiB '" CACHALOT_PEERS_DIR "'/" +
+                            arguments);
 }
 
 // The values by the names of the figures.
@@ -105,17 +94,18 @@ TEST(PeerPrograms, SayInOneLineWhatTheyCannotDo) {
   expect_complaint(run_peer("cachalot heap:pages warm_pair"), "warm_pair");
   expect_complaint(run_peer("cuda fast"), "fast");
   expect_complaint(run_peer("cuda"), "usage");
-  expect_complaint(run("'" CACHALOT_PEERS_DIR "'/cachalot heap:pages"), "simulated CUDA runtime is not loaded");
+  expect_complaint(tools::run_command("'" CACHALOT_PEERS_DIR "'/cachalot heap:pages"),
+                   "simulated CUDA runtime is not loaded");
 }
 
 TEST(PeersTable, SaysInOneLineWhatItCannotDo) {
-  if (run("python3 --version").exit_code != 0) GTEST_SKIP() << "there is no python3";
+  if (tools::run_command("python3 --version").exit_code != 0) GTEST_SKIP() << "there is no python3";
   const std::string script = "python3 '" CACHALOT_PEERS_SCRIPT "' ";
-  expect_complaint(run(script + "--only warm_pair"), "warm_pair");
-  expect_complaint(run(script + "--peers malloc"), "malloc");
-  expect_complaint(run(script + "/no/such/folder"), "/no/such/folder");
-  expect_complaint(run(script + "--json /no/such/folder/file"), "/no/such/folder");
-  expect_complaint(run(script + "--no-such-option"), "--no-such-option");
+  expect_complaint(tools::run_command(script + "--only warm_pair"), "warm_pair");
+  expect_complaint(tools::run_command(script + "--peers malloc"), "malloc");
+  expect_complaint(tools::run_command(script + "/no/such/folder"), "/no/such/folder");
+  expect_complaint(tools::run_command(script + "--json /no/such/folder/file"), "/no/such/folder");
+  expect_complaint(tools::run_command(script + "--no-such-option"), "--no-such-option");
 }
 
 }  // namespace

@@ -1,6 +1,5 @@
 // The `cachalot` command as its users run it.
 #include <gtest/gtest.h>
-#include <sys/wait.h>
 
 #include <algorithm>
 #include <cstdio>
@@ -12,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "tests/tools/run_command.h"
 #include "tests/tools/temporary_file.h"
 
 namespace cachalot::tools {
@@ -19,20 +19,9 @@ namespace {
 
 const std::string kData = CACHALOT_DATA_DIR;
 
-struct Outcome {
-  int exit_code = -1;
-  std::string out;
-  std::string err;
-};
-
 // Runs `cachalot <arguments>` through the shell, with CACHALOT_CONF as given.
 Outcome run(const std::string& arguments, const std::string& environment = "") {
-  const TemporaryFile out;
-  const TemporaryFile err;
-  const std::string command = "CACHALOT_CONF='" + environment + "' '" + CACHALOT_COMMAND + "' " + arguments + " >'" +
-                              out.path() + "' 2>'" + err.path() + "'";
-  const int status = std::system(command.c_str());
-  return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, read_whole(out.path()), read_whole(err.path())};
+  return run_command("CACHALOT_CONF='" + environment + "' '" + CACHALOT_COMMAND + "' " + arguments);
 }
 
 std::string trace(const std::string& name) { return kData + "/traces/" + name + ".csv.gz"; }

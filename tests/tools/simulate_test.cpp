@@ -1,13 +1,13 @@
 // `cachalot simulate` as its users run it.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <sys/wait.h>
 
 #include <cstdlib>
 #include <nlohmann/json.hpp>
 #include <sstream>
 #include <string>
 
+#include "tests/tools/run_command.h"
 #include "tests/tools/temporary_file.h"
 #include "tools/simulation_files.h"
 
@@ -17,19 +17,8 @@ namespace {
 using testing::HasSubstr;
 using testing::Not;
 
-struct Outcome {
-  int exit_code = -1;
-  std::string out;
-  std::string err;
-};
-
 Outcome simulate(const std::string& arguments) {
-  const TemporaryFile out;
-  const TemporaryFile err;
-  const std::string command =
-      std::string("'") + CACHALOT_COMMAND + "' simulate " + arguments + " >'" + out.path() + "' 2>'" + err.path() + "'";
-  const int status = std::system(command.c_str());
-  return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, read_whole(out.path()), read_whole(err.path())};
+  return run_command(std::string("'") + CACHALOT_COMMAND + "' simulate " + arguments);
 }
 
 // The command line of the CUDA program, on a simulated GPU.
