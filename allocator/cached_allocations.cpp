@@ -21,6 +21,8 @@ constexpr std::size_t kPartCached = 1024;
 // Where less than this part of the memory is left, nothing is cached: each block should lie where it fits best. Nor while
 // small blocks of the page heap are to lie between large ones, since their own pages are used up.
 constexpr std::size_t kPartLeft = 32;
+// Of several threads: how often they come to the heap, at least, between two drains for want of memory.
+constexpr std::uint64_t kVisitsBetweenDrains = 1000;
 
 }  // namespace
 
@@ -45,11 +47,19 @@ void DeviceAllocator::open_or_close_caches() {
 
 // --- malloc -----------------------------------------------------------------------------------------------------------
 
-// The heap serves, and while it is at it gives the cache some more of the size.
 void* DeviceAllocator::allocate_through_cache(std::size_t bytes, Stream stream) {
+  void* const ptr = caches_->allocate(bytes, stream);
+  return ptr != nullptr ? ptr : allocate_for_cache(bytes, stream);
+}
+
+// The heap serves, and while it is at it gives the cache some more of the size.
+void* DeviceAllocator::allocate_for_cache(std::size_t bytes, Stream stream) {
   const Lock lock(mutex_);
   if ((rare_ & kBypassed) != 0) return allocate_uncached(bytes);
   come_to_heap();
+  if (caches_are_open()) {
+    if (void* ptr = caches_->allocate(bytes, stream)) return ptr;  // it only had to be gathered
+  }
   prepare(stream);
   const Request request = make_request(bytes, stream);
   // Before a block is chosen: a new cache takes from others, and what they give back merges with what is free.
@@ -87,7 +97,8 @@ Block& DeviceAllocator::take_for_cache(Block& block, Request request) {
   const InactiveSplit change = heap_.take(block, request.rounded, request.bytes, splits(block, request));
   counters_.inactive_split(PoolKind::small, change.blocks, change.bytes);
   block.size_and_flags = block.size() | Block::kCached;
-  block.lease = {nullptr, 0};
+  const std::size_t size_class = SizeClass::of(block.size());
+  block.lease = {static_cast<std::uint32_t>(size_class), SizeClass::first(size_class)};
   return block;
 }
 
@@ -106,7 +117,7 @@ void DeviceAllocator::leave_caches(Block& block) {
 
 // From now on as any other that the heap has allocated: the sums have counted it in, the statistics will count it out.
 void DeviceAllocator::end_lease(Block& block) {
-  block.requested = block.lent_bytes();
+  block.requested = block.lent_bytes() & Block::kRequestedBits;
   block.size_and_flags = block.size() | Block::kAllocated;
   block.uses = {nullptr, 0};
 }
@@ -114,6 +125,15 @@ void DeviceAllocator::end_lease(Block& block) {
 void DeviceAllocator::put_back_cached(Block& block) {
   const InactiveSplit change = heap_.put_back(block);
   counters_.inactive_split(PoolKind::small, change.blocks, change.bytes);
+}
+
+// What is cached serves before memory is asked for. But threads that pass blocks on to each other need what lies in their
+// caches: where they have soon come to this again, taking it from them was no use, and the heap had better grow.
+void DeviceAllocator::spare_growth() {
+  if (caches_ == nullptr) return;
+  const bool is_again = caches_->threads() > 1 && visits_ - visits_at_drain_ < kVisitsBetweenDrains;
+  visits_at_drain_ = visits_;
+  if (!is_again) drain_caches();
 }
 
 bool DeviceAllocator::drain_caches() { return caches_ != nullptr && caches_->drain(); }
@@ -128,8 +148,9 @@ void DeviceAllocator::drain_thread_caches() {
 // Before the statistics change: so peaks are exact as long as threads take turns, however small their steps. Of threads that
 // run right now some of what they do is in, and some is not.
 void DeviceAllocator::come_to_heap() {
+  ++visits_;
   const std::size_t most = std::min(limit_, device_bytes_);
-  const bool is_scarce = small_is_used_up_ || held_bytes_ > most - most / kPartLeft;
+  const bool is_scarce = (small_is_used_up_ && caches_->threads() == 1) || held_bytes_ > most - most / kPartLeft;
   caches_->set_budget(is_scarce ? 0 : held_bytes_ / kPartCached);
   caches_->for_each([this](ThreadCache& cache) {
     if (cache.sums.has_news()) gather(cache);
@@ -140,7 +161,11 @@ void DeviceAllocator::gather(ThreadCache& cache) { counters_.gathered(PoolKind::
 
 void DeviceAllocator::gather_all() {
   if (caches_ == nullptr) return;
-  const ThreadCaches::Recall hold(*caches_);
+  const ThreadCaches::Recall hold(caches_.get());
+  gather_held();
+}
+
+void DeviceAllocator::gather_held() {
   caches_->for_each([this](ThreadCache& cache) { gather(cache); });
 }
 

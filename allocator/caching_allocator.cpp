@@ -58,6 +58,10 @@ void* CachingAllocator::allocate(std::size_t bytes, int device, Stream stream, c
 void CachingAllocator::deallocate(void* ptr) {
   if (ptr == nullptr) return;
   Block* block = page_map_->find(as_address(ptr));
+  if (block == nullptr || !owner_of(*block).try_deallocate(*block, ptr)) deallocate_past_cache(block, ptr);
+}
+
+void CachingAllocator::deallocate_past_cache(Block* block, void* ptr) {
   if (block != nullptr && owner_of(*block).deallocate(*block, ptr)) [[likely]]
     return;
   deallocate_uncached(ptr);

@@ -89,7 +89,9 @@ class DeviceAllocator {
   CACHALOT_FAST_PATH void* allocate(std::size_t bytes, Stream stream);
   void* allocate_contiguous(std::size_t bytes, Stream stream);
   // `block` is what the page map says of `ptr`; false when `ptr` is not a live allocation of it: nothing was done.
-  CACHALOT_FAST_PATH bool deallocate(Block& block, const void* ptr);
+  bool deallocate(Block& block, const void* ptr);
+  // The usual way into the thread's cache; false: deallocate knows others.
+  CACHALOT_FAST_PATH bool try_deallocate(Block& block, const void* ptr);
   // Throws InvalidArgument when `bytes` is not what was asked for.
   bool deallocate(Block& block, const void* ptr, std::size_t bytes, Stream stream);
   bool record_stream(Block& block, const void* ptr, Stream stream);
@@ -225,7 +227,6 @@ class DeviceAllocator {
 
   // malloc and free (device_allocator.cpp)
   [[gnu::noinline]] void* allocate_from_heap(std::size_t bytes, Stream stream);
-  [[gnu::noinline]] bool deallocate_to_heap(Block& block, const void* ptr);
   void* allocate(std::size_t bytes, Stream stream, const Context& context);
   void* allocate_with_context(std::size_t bytes, Stream stream);
   void prepare(Stream stream);
@@ -259,6 +260,7 @@ class DeviceAllocator {
 
   // cached_allocations.cpp
   void* allocate_through_cache(std::size_t bytes, Stream stream);
+  void* allocate_for_cache(std::size_t bytes, Stream stream);
   void refill(StreamCache& cache, Request request);
   Block& take_for_cache(Block& block, Request request);
   void put_back_cached(Block& block);
@@ -268,6 +270,8 @@ class DeviceAllocator {
   void gather(ThreadCache& cache);
   void come_to_heap();
   void gather_all();
+  void gather_held();  // the same, under a Recall
+  void spare_growth();
   bool drain_caches();
   void use_thread_caches(bool wanted);
   void open_or_close_caches();
@@ -426,6 +430,8 @@ class DeviceAllocator {
   // Whether small blocks go through thread caches now; read without the lock.
   std::atomic<bool> caches_open_{false};
   bool caches_wanted_ = false;
+  std::uint64_t visits_ = 0;  // of threads with caches to the heap
+  std::uint64_t visits_at_drain_ = 0;
   std::unique_ptr<ThreadCaches> caches_;  // made when first wanted
   std::size_t device_bytes_ = 0;          // known since then
   bool small_is_used_up_ = false;         // over the page heap, when it was last asked
@@ -544,16 +550,15 @@ CACHALOT_FAST_PATH void* DeviceAllocator::hand_out(Block& block, std::size_t rou
 // The heap's part is a function of its own, so that the cache's needs few registers.
 CACHALOT_FAST_PATH void* DeviceAllocator::allocate(std::size_t bytes, Stream stream) {
   if (caches_are_open() && bytes - 1 < SizeClass::kLargestBytes) {
-    if (void* ptr = caches_->allocate(bytes, stream)) [[likely]]
+    if (void* ptr = caches_->try_allocate(bytes, stream)) [[likely]]
       return ptr;
     return allocate_through_cache(bytes, stream);
   }
   return allocate_from_heap(bytes, stream);
 }
 
-CACHALOT_FAST_PATH bool DeviceAllocator::deallocate(Block& block, const void* ptr) {
-  if (caches_are_open() && caches_->deallocate(block, ptr)) return true;
-  return deallocate_to_heap(block, ptr);
+CACHALOT_FAST_PATH bool DeviceAllocator::try_deallocate(Block& block, const void* ptr) {
+  return caches_are_open() && caches_->try_deallocate(block, ptr);
 }
 
 CACHALOT_FAST_PATH Block* DeviceAllocator::search(Request request) const {

@@ -33,7 +33,7 @@ Block& DeviceAllocator::obtain(Request request, const Context& context) {
 Block* DeviceAllocator::obtain_from_device(Request request, const Context& context) {
   const SlowSection slow(*this);
   if (request.pool().kind() == PoolKind::small)
-    drain_caches();                                  // nothing grows for small blocks while caches hold some
+    spare_growth();                                  // nothing grows for small blocks while caches hold some
   if (Block* block = search(request)) return block;  // that helped, or another thread grew or freed meanwhile
   if ((rare_ & kAging) != 0 && !capturing()) collect_garbage();
   Block* block = grow(request, context);

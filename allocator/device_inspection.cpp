@@ -224,8 +224,7 @@ SegmentSnapshot DeviceAllocator::picture(const Block& head) const {
 void DeviceAllocator::snapshot_into(Snapshot& snapshot, PoolId pool, bool include_traces) {
   const Lock lock(mutex_);
   if (include_traces) snapshot.device_traces.push_back(history_.entries());
-  std::optional<ThreadCaches::Recall> hold;
-  if (caches_ != nullptr) hold.emplace(*caches_);
+  const ThreadCaches::Recall hold(caches_.get());
   std::size_t active_bytes = 0;
   for (const auto& [address, head] : heap_.segments()) {
     if (!pool.is_default() && head->arena->pool.id() != pool) continue;
@@ -241,10 +240,9 @@ void DeviceAllocator::snapshot_into(Snapshot& snapshot, PoolId pool, bool includ
 
 std::string DeviceAllocator::validate() {
   const Lock lock(mutex_);
-  std::optional<ThreadCaches::Recall> hold;
+  const ThreadCaches::Recall hold(caches_.get());
   if (caches_ != nullptr) {
-    hold.emplace(*caches_);
-    caches_->for_each([this](ThreadCache& cache) { gather(cache); });
+    gather_held();
     if (std::string broken = validate_caches(); !broken.empty()) return broken;
   }
   if (std::string broken = heap_.validate(); !broken.empty()) return broken;

@@ -72,30 +72,39 @@ class ThreadPairs {
   Allocator allocator_;
 };
 
-// Pointers on their way from one thread to one other. A thread with nothing to do lets others run.
+// Pointers on their way from one thread to one other. Each looks at how far the other has come only when it has used up
+// what it knows, so that most steps touch nothing that the other writes. A thread with nothing to do lets others run.
 class Ring {
  public:
   void put(void* pointer) {
-    const std::size_t at = put_.load(std::memory_order_relaxed);
-    while (at - taken_.load(std::memory_order_acquire) == kPlaces) std::this_thread::yield();
-    places_[at % kPlaces] = pointer;
-    put_.store(at + 1, std::memory_order_release);
+    while (put_.at - put_.seen == kPlaces) put_.seen = look(taken_, put_.at - kPlaces);
+    places_[put_.at % kPlaces] = pointer;
+    put_.published.store(++put_.at, std::memory_order_release);
   }
   void* take() {
-    const std::size_t at = taken_.load(std::memory_order_relaxed);
-    while (put_.load(std::memory_order_acquire) == at) std::this_thread::yield();
-    void* const pointer = places_[at % kPlaces];
-    taken_.store(at + 1, std::memory_order_release);
+    while (taken_.at == taken_.seen) taken_.seen = look(put_, taken_.at);
+    void* const pointer = places_[taken_.at % kPlaces];
+    taken_.published.store(++taken_.at, std::memory_order_release);
     return pointer;
   }
 
  private:
   static constexpr std::size_t kPlaces = 256;
-  static constexpr std::size_t kCacheLine = 64;
+  struct alignas(kCacheLine) End {
+    std::size_t at = 0;    // where its thread is
+    std::size_t seen = 0;  // where that thread last saw the other
+    alignas(kCacheLine) std::atomic<std::size_t> published = 0;
+  };
 
-  std::array<void*, kPlaces> places_ = {};
-  alignas(kCacheLine) std::atomic<std::size_t> put_ = 0;
-  alignas(kCacheLine) std::atomic<std::size_t> taken_ = 0;
+  static std::size_t look(const End& other, std::size_t known) {
+    const std::size_t now = other.published.load(std::memory_order_acquire);
+    if (now == known) std::this_thread::yield();
+    return now;
+  }
+
+  alignas(kCacheLine) std::array<void*, kPlaces> places_ = {};
+  End put_;
+  End taken_;
 };
 
 // Couples of threads: one allocates 4 KiB on a stream of its own, the other frees it.

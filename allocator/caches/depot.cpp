@@ -2,69 +2,87 @@
 
 #include <fmt/format.h>
 
+#include <new>
+
 #include "blocks/block_pool.h"
 
 namespace cachalot {
 
-std::string validate(const BlockList& list, std::size_t size_class, Stream stream) {
-  const Block* block = list.head;
-  for (std::uint32_t i = 0; i < list.count; ++i, block = block->lease.next) {
-    if (block == nullptr) return fmt::format("a cached list of {} blocks has {}", list.count, i);
+std::string validate(std::span<Block* const> blocks, std::size_t size_class, Stream stream) {
+  for (const Block* block : blocks) {
     if (!block->is_cached()) return fmt::format("block {:#x} is in a cache and not marked so", block->address);
-    if (block->size() != SizeClass::bytes(size_class))
+    if (block->size() != SizeClass::bytes(size_class) || block->lease.size_class != size_class ||
+        block->lease.first_place != SizeClass::first(size_class))
       return fmt::format("block {:#x} of {} bytes is cached as one of {}", block->address, block->size(),
                          SizeClass::bytes(size_class));
     if (block->arena->stream != stream) return fmt::format("block {:#x} is cached for another stream", block->address);
   }
-  return block == nullptr ? "" : fmt::format("a cached list has more than its {} blocks", list.count);
+  return "";
 }
 
-bool Depot::put(std::size_t size_class, const BlockList& batch) {
-  CACHALOT_ASSERT(batch.count == SizeClass::batch(size_class));
+bool Depot::put(std::size_t size_class, Block* const* batch) {
   const std::int64_t bytes = SizeClass::batch_bytes(size_class);
+  const std::int64_t used = budget_.used_bytes.fetch_add(bytes, std::memory_order_relaxed) + bytes;
+  if (used <= budget_.limit_bytes.load(std::memory_order_relaxed) && push(size_class, batch)) return true;
+  budget_.used_bytes.fetch_sub(bytes, std::memory_order_relaxed);
+  return false;
+}
+
+bool Depot::push(std::size_t size_class, Block* const* batch) {
+  const std::uint32_t count = SizeClass::batch(size_class);
   const Lock lock(mutex_);
   Stack& stack = stacks_[size_class];
-  if (stack.count == kMostBatches) return false;
-  const std::int64_t used = budget_.used_bytes.fetch_add(bytes, std::memory_order_relaxed) + bytes;
-  if (used > budget_.limit_bytes.load(std::memory_order_relaxed)) {
-    budget_.used_bytes.fetch_sub(bytes, std::memory_order_relaxed);
-    return false;
-  }
-  stack.batches[stack.count++] = batch.head;
+  if (stack.batches == kMostBatches) return false;
+  if (stack.blocks == nullptr) stack.blocks.reset(new (std::nothrow) Block*[kMostBatches * count]);
+  if (stack.blocks == nullptr) return false;
+  std::copy_n(batch, count, &stack.blocks[stack.batches++ * count]);
+  batches_.fetch_add(1, std::memory_order_relaxed);
   return true;
 }
 
-BlockList Depot::take(std::size_t size_class) {
-  const Lock lock(mutex_);
-  Stack& stack = stacks_[size_class];
-  if (stack.count == 0) return {};
+bool Depot::take(std::size_t size_class, Block** batch) {
+  const std::uint32_t count = SizeClass::batch(size_class);
+  {
+    const Lock lock(mutex_);
+    Stack& stack = stacks_[size_class];
+    if (stack.batches == 0) return false;
+    std::copy_n(&stack.blocks[--stack.batches * count], count, batch);
+    batches_.fetch_sub(1, std::memory_order_relaxed);
+  }
   budget_.used_bytes.fetch_sub(SizeClass::batch_bytes(size_class), std::memory_order_relaxed);
-  return {stack.batches[--stack.count], SizeClass::batch(size_class)};
+  return true;
 }
 
 std::size_t Depot::blocks() const {
   const Lock lock(mutex_);
   std::size_t blocks = 0;
-  for (std::size_t i = 0; i < SizeClass::kCount; ++i) blocks += stacks_[i].count * SizeClass::batch(i);
+  for (std::size_t i = 0; i < SizeClass::kCount; ++i) blocks += stacks_[i].batches * SizeClass::batch(i);
   return blocks;
 }
 
 std::int64_t Depot::bytes() const {
   const Lock lock(mutex_);
   std::int64_t bytes = 0;
-  for (std::size_t i = 0; i < SizeClass::kCount; ++i) bytes += stacks_[i].count * SizeClass::batch_bytes(i);
+  for (std::size_t i = 0; i < SizeClass::kCount; ++i) bytes += stacks_[i].batches * SizeClass::batch_bytes(i);
   return bytes;
 }
 
 std::string Depot::validate(Stream stream) const {
   const Lock lock(mutex_);
   for (std::size_t i = 0; i < SizeClass::kCount; ++i) {
-    for (std::uint32_t j = 0; j < stacks_[i].count; ++j) {
-      const BlockList batch = {stacks_[i].batches[j], SizeClass::batch(i)};
-      if (std::string broken = cachalot::validate(batch, i, stream); !broken.empty()) return broken;
-    }
+    const std::span<Block* const> blocks(stacks_[i].blocks.get(), stacks_[i].batches * SizeClass::batch(i));
+    if (std::string broken = cachalot::validate(blocks, i, stream); !broken.empty()) return broken;
   }
   return "";
+}
+
+std::size_t Depot::metadata_bytes() const {
+  const Lock lock(mutex_);
+  std::size_t bytes = sizeof(*this);
+  for (std::size_t i = 0; i < SizeClass::kCount; ++i) {
+    if (stacks_[i].blocks != nullptr) bytes += kMostBatches * SizeClass::batch(i) * sizeof(Block*);
+  }
+  return bytes;
 }
 
 }  // namespace cachalot

@@ -6,6 +6,8 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
+#include <span>
 #include <string>
 
 #include "base/bytes.h"
@@ -26,37 +28,25 @@ struct SizeClass {
   static constexpr std::size_t bytes(std::size_t index) { return (index + 1) * kBlockGranularity; }
   // How many move at once: 128 KiB of them, at most 64.
   static constexpr std::int64_t kMostBatchBytes = 128 * kKiB;
-  static constexpr std::uint32_t batch(std::size_t index) { return kBatches[index]; }
+  static constexpr std::uint32_t kMostBatchBlocks = 64;
+  static constexpr std::uint32_t batch(std::size_t index) { return most(index) / 2; }
   static constexpr std::int64_t batch_bytes(std::size_t index) { return as_signed(batch(index) * bytes(index)); }
+  // A thread has at most two batches of a class, in places from `first` on.
+  static constexpr std::uint32_t most(std::size_t index) { return first(index + 1) - first(index); }
+  static constexpr std::uint32_t first(std::size_t index) { return kFirst[index]; }
 
  private:
-  static constexpr std::array<std::uint32_t, kCount> kBatches = [] {
-    constexpr std::size_t kMostBlocks = 64;
-    std::array<std::uint32_t, kCount> blocks{};
+  static constexpr std::array<std::uint16_t, kCount + 1> kFirst = [] {
+    std::array<std::uint16_t, kCount + 1> first{};
     for (std::size_t i = 0; i < kCount; ++i) {
-      blocks[i] = static_cast<std::uint32_t>(std::min(kMostBlocks, 128 * kKiB / ((i + 1) * kBlockGranularity)));
+      const std::size_t fit = kMostBatchBytes / ((i + 1) * kBlockGranularity);
+      first[i + 1] = static_cast<std::uint16_t>(first[i] + 2 * std::min<std::size_t>(kMostBatchBlocks, fit));
     }
-    return blocks;
+    return first;
   }();
-};
 
-// Blocks linked through Block::lease, the last pushed first.
-struct BlockList {
-  Block* head = nullptr;
-  std::uint32_t count = 0;
-
-  CACHALOT_FAST_PATH void push(Block& block) {
-    block.lease.next = head;
-    head = &block;
-    ++count;
-  }
-  // The list is not empty.
-  CACHALOT_FAST_PATH Block& pop() {
-    Block& block = *head;
-    head = block.lease.next;
-    --count;
-    return block;
-  }
+ public:
+  static constexpr std::size_t kPlaces = kFirst[kCount];
 };
 
 // What all depots of a device hold, and may hold.
@@ -65,34 +55,48 @@ struct DepotBudget {
   std::atomic<std::int64_t> limit_bytes{0};
 };
 
-// What is wrong with a list of blocks of a class and stream that lie in a cache, or "".
-std::string validate(const BlockList& list, std::size_t size_class, Stream stream);
+// What is wrong with blocks of a class and stream that lie in a cache, or "".
+std::string validate(std::span<Block* const> blocks, std::size_t size_class, Stream stream);
 
 // Bounded, for each class and by the budget. Thread safety: any thread.
 class Depot {
  public:
   explicit Depot(DepotBudget& budget) : budget_(budget) {}
 
-  // A full batch; false: there is no room for it.
-  bool put(std::size_t size_class, const BlockList& batch);
-  // A full batch, or an empty list.
-  BlockList take(std::size_t size_class);
+  // A batch; false: there is no room for it.
+  bool put(std::size_t size_class, Block* const* batch);
+  // Into `batch`; false: there is none.
+  bool take(std::size_t size_class, Block** batch);
+  // All that lies here, block by block.
+  template <typename Visit>
+  void drain(Visit&& visit);
   // What lies here, under a Recall of all caches.
   std::size_t blocks() const;
   std::int64_t bytes() const;
   // The first thing that is wrong, or "", of the depot of `stream`.
   std::string validate(Stream stream) const;
+  std::size_t metadata_bytes() const;
 
  private:
   static constexpr std::size_t kMostBatches = 16;
   struct Stack {
-    std::uint32_t count = 0;
-    std::array<Block*, kMostBatches> batches;
+    std::uint32_t batches = 0;
+    std::unique_ptr<Block*[]> blocks;  // room for kMostBatches, made when first needed
   };
+  bool push(std::size_t size_class, Block* const* batch);
 
   DepotBudget& budget_;
   mutable Mutex mutex_;
+  std::atomic<std::uint32_t> batches_{0};
   std::array<Stack, SizeClass::kCount> stacks_;
 };
+
+template <typename Visit>
+void Depot::drain(Visit&& visit) {
+  std::array<Block*, SizeClass::kMostBatchBlocks> batch;
+  for (std::size_t i = 0; i < SizeClass::kCount && batches_.load(std::memory_order_relaxed) != 0; ++i) {
+    while (take(i, batch.data())) std::for_each_n(batch.begin(), SizeClass::batch(i), [&](Block* b) { visit(*b); });
+  }
+}
 
 }  // namespace cachalot

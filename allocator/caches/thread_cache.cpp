@@ -4,13 +4,14 @@
 #include <sched.h>
 
 #include <algorithm>
+#include <numeric>
 #include <utility>
 
 namespace cachalot {
 
 Counters::Gathered::Figure CacheSums::Sum::gather() {
-  const std::int64_t current = current_.load(std::memory_order_relaxed);
   const std::int64_t added = added_.load(std::memory_order_relaxed);
+  const std::int64_t current = added - subtracted_.load(std::memory_order_relaxed);
   const std::int64_t base = gathered_.load(std::memory_order_relaxed);
   const std::int64_t highest = std::max(current, highest_.load(std::memory_order_relaxed));
   highest_.store(current, std::memory_order_relaxed);
@@ -44,40 +45,16 @@ void ThreadCache::supplied(std::int64_t bytes) {
   floor_ += bytes;
 }
 
-void ThreadCache::move_all(StreamCache& cache, std::size_t size_class, BlockList& to) {
-  StreamCache::Class& list = cache.classes[size_class];
-  for (BlockList* from : {&list.spare, &list.current}) {
-    while (from->count != 0) {
-      Block& block = from->pop();
-      supplied(-as_signed(block.size()));
-      to.push(block);
-    }
-  }
-  cache.refills[size_class] = 0;
-}
-
-BlockList ThreadCache::evict() {
-  BlockList evicted;
-  const std::size_t classes = streams_.size() * SizeClass::kCount;
-  for (std::size_t looked_at = 0; looked_at < classes && cached_bytes() > limit_ / 4 * 3; ++looked_at) {
-    next_victim_ = (next_victim_ + 1) % classes;
-    move_all(*streams_[next_victim_ / SizeClass::kCount], next_victim_ % SizeClass::kCount, evicted);
-  }
-  return evicted;
-}
-
-BlockList ThreadCache::empty() {
-  BlockList blocks;
-  for (const auto& stream : streams_) {
-    for (std::size_t i = 0; i < SizeClass::kCount; ++i) move_all(*stream, i, blocks);
-  }
-  return blocks;
+void StreamCache::drop_batch(std::size_t size_class) {
+  const std::uint32_t dropped = SizeClass::batch(size_class);
+  std::copy_n(bottom(size_class) + dropped, count(size_class) - dropped, bottom(size_class));
+  counts[size_class] = static_cast<std::uint8_t>(count(size_class) - dropped);
 }
 
 std::size_t ThreadCache::cached_blocks() const {
   std::size_t blocks = 0;
   for (const auto& stream : streams_) {
-    for (const StreamCache::Class& list : stream->classes) blocks += list.current.count + list.spare.count;
+    blocks = std::accumulate(stream->counts.begin(), stream->counts.end(), blocks + (stream->front != nullptr ? 1 : 0));
   }
   return blocks;
 }
@@ -85,14 +62,17 @@ std::size_t ThreadCache::cached_blocks() const {
 std::string ThreadCache::validate() const {
   std::int64_t bytes = 0;
   for (const auto& stream : streams_) {
+    if (Block* front = stream->front) {
+      const std::size_t size_class = SizeClass::of(front->size());
+      if (std::string broken = cachalot::validate({&front, 1}, size_class, stream->stream); !broken.empty())
+        return broken;
+      if (reinterpret_cast<Address>(stream->front_address) != front->address) return "a front's address is not its own";
+      bytes += as_signed(front->size());
+    }
     for (std::size_t i = 0; i < SizeClass::kCount; ++i) {
-      const StreamCache::Class& list = stream->classes[i];
-      for (const BlockList* blocks : {&list.current, &list.spare}) {
-        if (std::string broken = cachalot::validate(*blocks, i, stream->stream); !broken.empty()) return broken;
-      }
-      if (list.current.count > SizeClass::batch(i)) return "a cached list holds more than a batch";
-      if (list.spare.count != 0 && list.spare.count != SizeClass::batch(i)) return "a spare list is no batch";
-      bytes += as_signed((list.current.count + list.spare.count) * SizeClass::bytes(i));
+      if (stream->count(i) > SizeClass::most(i)) return "a cache holds more than two batches of a class";
+      if (std::string broken = cachalot::validate(stream->blocks(i), i, stream->stream); !broken.empty()) return broken;
+      bytes += as_signed(stream->count(i) * SizeClass::bytes(i));
     }
   }
   return bytes == cached_bytes() ? "" : fmt::format("a cache counts {} bytes and holds {}", cached_bytes(), bytes);

@@ -14,8 +14,11 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <memory>
+#include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/asymmetric_fence.h"
@@ -52,24 +55,27 @@ class CacheSums {
   class Sum {
    public:
     CACHALOT_FAST_PATH void add(std::int64_t amount) {
-      const std::int64_t current = current_.load(std::memory_order_relaxed) + amount;
-      current_.store(current, std::memory_order_relaxed);
-      added_.store(added_.load(std::memory_order_relaxed) + amount, std::memory_order_relaxed);
+      const std::int64_t added = added_.load(std::memory_order_relaxed) + amount;
+      added_.store(added, std::memory_order_relaxed);
+      const std::int64_t current = added - subtracted_.load(std::memory_order_relaxed);
       if (current > highest_.load(std::memory_order_relaxed)) highest_.store(current, std::memory_order_relaxed);
     }
     CACHALOT_FAST_PATH void subtract(std::int64_t amount) {
-      current_.store(current_.load(std::memory_order_relaxed) - amount, std::memory_order_relaxed);
+      subtracted_.store(subtracted_.load(std::memory_order_relaxed) + amount, std::memory_order_relaxed);
     }
-    std::int64_t current() const { return current_.load(std::memory_order_relaxed); }
+    CACHALOT_FAST_PATH std::int64_t current() const {
+      return added_.load(std::memory_order_relaxed) - subtracted_.load(std::memory_order_relaxed);
+    }
     std::int64_t ungathered() const { return current() - gathered_.load(std::memory_order_relaxed); }
     bool has_news() const { return ungathered() != 0 || added_.load(std::memory_order_relaxed) != gathered_added_; }
     Counters::Gathered::Figure gather();
 
    private:
-    std::atomic<std::int64_t> current_{0};
+    // Two words instead of their difference: so an add need not wait for the subtract before it.
     std::atomic<std::int64_t> added_{0};
-    std::atomic<std::int64_t> highest_{0};   // since the last gather
-    std::atomic<std::int64_t> gathered_{0};  // of current_
+    std::atomic<std::int64_t> subtracted_{0};
+    std::atomic<std::int64_t> highest_{0};   // of current() since the last gather
+    std::atomic<std::int64_t> gathered_{0};  // of current()
     std::int64_t gathered_added_ = 0;
   };
 
@@ -78,21 +84,43 @@ class CacheSums {
 
 class ThreadCache;
 
-// The part of a thread's cache for one stream, of the default pool's small blocks.
+// The part of a thread's cache for one stream, of the default pool's small blocks: a stack for each class, and in front of
+// them the block that was freed last. Who frees and allocates the same size in turn gets along without the stacks; and the
+// address that malloc returns need not wait until free has found the block that belongs to it.
 struct StreamCache {
   StreamCache(Stream of, Depot& shared, ThreadCache& thread) : stream(of), depot(shared), owner(thread) {}
 
-  struct Class {
-    BlockList current;  // freed last comes first; at most a batch
-    BlockList spare;    // none, or a batch
-  };
+  std::uint32_t count(std::size_t size_class) const { return counts[size_class]; }
+  Block** bottom(std::size_t size_class) { return &places[SizeClass::first(size_class)]; }
+  std::span<Block* const> blocks(std::size_t size_class) const {
+    return {&places[SizeClass::first(size_class)], counts[size_class]};
+  }
+  bool is_full(std::size_t size_class) const { return counts[size_class] == SizeClass::most(size_class); }
+  // It is not full.
+  CACHALOT_FAST_PATH void push(Block& block) {
+    places[block.lease.first_place + counts[block.lease.size_class]++] = &block;
+  }
+  // It is not empty.
+  CACHALOT_FAST_PATH Block& pop(std::size_t size_class) {
+    return *places[SizeClass::first(size_class) + --counts[size_class]];
+  }
+  CACHALOT_FAST_PATH void put_in_front(Block& block, const void* address) {
+    front = &block;
+    front_address = address;
+  }
+  // The batch that lies lowest, and so longest, has been copied.
+  void drop_batch(std::size_t size_class);
 
   Stream stream;
   Depot& depot;  // shared with the stream's caches in other threads
   ThreadCache& owner;
-  std::array<Class, SizeClass::kCount> classes;
+  Block* front = nullptr;
+  const void* front_address = nullptr;  // its
+  std::array<std::uint8_t, SizeClass::kCount> counts{};
   std::array<std::uint8_t, SizeClass::kCount> refills{};  // by how many blocks the heap was last asked for more
+  std::array<Block*, SizeClass::kPlaces> places;          // by class; as many as counts says are set
 };
+static_assert(SizeClass::most(0) <= std::numeric_limits<std::uint8_t>::max());
 
 class ThreadCache {
  public:
@@ -109,6 +137,7 @@ class ThreadCache {
 
   // The two halves of a recall, a heavy_fence() between them. Then the cache is the caller's until it is returned.
   void recall() { recalled_.store(true, std::memory_order_relaxed); }
+  bool is_recalled() const { return recalled_.load(std::memory_order_relaxed); }
   void wait_until_left() const;
   void give_back() { recalled_.store(false, std::memory_order_release); }
 
@@ -117,16 +146,19 @@ class ThreadCache {
 
   // Bytes of blocks that lie in the cache (exact for whom the cache is, and roughly for others), and how many it may hold.
   std::int64_t cached_bytes() const { return supplied_bytes_.load(std::memory_order_relaxed) - sums.bytes(); }
-  bool is_over_limit() const { return sums.bytes() < floor_; }
+  CACHALOT_FAST_PATH bool has_room_for(std::int64_t bytes) const { return sums.bytes() - bytes >= floor_; }
   std::int64_t room() const { return limit_ - cached_bytes(); }
+  bool is_closed() const { return limit_ == 0 && cached_bytes() == 0; }
   void set_limit(std::int64_t bytes);
   // Blocks came, or (negative) went, otherwise than through the thread's mallocs and frees.
   void supplied(std::int64_t bytes);
 
-  // Takes blocks of some class, the next one each time, to bring the cache to three quarters of its limit.
-  BlockList evict();
+  // Takes out the blocks of some class, the next one each time, to bring the cache to three quarters of its limit.
+  template <typename Visit>
+  void evict(Visit&& visit);
   // Everything.
-  BlockList empty();
+  template <typename Visit>
+  void empty(Visit&& visit);
   std::size_t cached_blocks() const;
   // The first thing that is wrong, or "".
   std::string validate() const;
@@ -135,7 +167,10 @@ class ThreadCache {
   CacheSums sums;
 
  private:
-  void move_all(StreamCache& cache, std::size_t size_class, BlockList& to);
+  template <typename Visit>
+  void empty(StreamCache& cache, std::size_t size_class, Visit&& visit);
+  template <typename Visit>
+  void empty_front(StreamCache& cache, Visit&& visit);
 
   std::atomic<bool> busy_{false};
   std::atomic<bool> recalled_{false};
@@ -145,5 +180,38 @@ class ThreadCache {
   std::vector<std::unique_ptr<StreamCache>> streams_;
   std::size_t next_victim_ = 0;  // a class of a stream
 };
+
+template <typename Visit>
+void ThreadCache::empty(StreamCache& cache, std::size_t size_class, Visit&& visit) {
+  supplied(-as_signed(cache.count(size_class) * SizeClass::bytes(size_class)));
+  while (cache.count(size_class) != 0) visit(cache.pop(size_class));
+  cache.refills[size_class] = 0;
+}
+
+template <typename Visit>
+void ThreadCache::empty_front(StreamCache& cache, Visit&& visit) {
+  if (cache.front == nullptr) return;
+  supplied(-as_signed(cache.front->size()));
+  visit(*std::exchange(cache.front, nullptr));
+}
+
+template <typename Visit>
+void ThreadCache::evict(Visit&& visit) {
+  const std::size_t classes = streams_.size() * SizeClass::kCount;
+  for (const auto& stream : streams_) empty_front(*stream, visit);
+  for (std::size_t looked_at = 0; looked_at < classes && cached_bytes() > limit_ / 4 * 3; ++looked_at) {
+    next_victim_ = (next_victim_ + 1) % classes;
+    empty(*streams_[next_victim_ / SizeClass::kCount], next_victim_ % SizeClass::kCount, visit);
+  }
+}
+
+template <typename Visit>
+void ThreadCache::empty(Visit&& visit) {
+  for (const auto& stream : streams_) {
+    empty_front(*stream, visit);
+    for (std::size_t i = 0; i < SizeClass::kCount && cached_bytes() != 0; ++i) empty(*stream, i, visit);
+    stream->refills.fill(0);
+  }
+}
 
 }  // namespace cachalot

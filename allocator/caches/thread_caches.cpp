@@ -63,14 +63,27 @@ class ThreadCaches::Registrations {
   std::vector<std::pair<std::uint64_t, ThreadCache*>> caches_;
 };
 
-ThreadCaches::Recall::Recall(const ThreadCaches& caches) : caches_(caches) {
-  caches_.for_each([](ThreadCache& cache) { cache.recall(); });
+ThreadCaches::Recall::Recall(const ThreadCaches* caches, Which which) : caches_(caches) {
+  if (caches_ == nullptr) return;
+  const ThreadCache* const mine = caches_->of_this_thread();
+  bool any = false;
+  caches_->for_each([&](ThreadCache& cache) {
+    if (&cache == mine || (which == Which::of_others_with_blocks && cache.cached_bytes() == 0)) return;
+    cache.recall();
+    any = true;
+  });
+  if (!any) return;
   heavy_fence();
-  caches_.for_each([](const ThreadCache& cache) { cache.wait_until_left(); });
+  caches_->for_each([](const ThreadCache& cache) {
+    if (cache.is_recalled()) cache.wait_until_left();
+  });
 }
 
 ThreadCaches::Recall::~Recall() {
-  caches_.for_each([](ThreadCache& cache) { cache.give_back(); });
+  if (caches_ == nullptr) return;
+  caches_->for_each([](ThreadCache& cache) {
+    if (cache.is_recalled()) cache.give_back();
+  });
 }
 
 ThreadCaches::ThreadCaches(Mutex& mutex, Heap heap) : id_(next_id()), mutex_(mutex), heap_(std::move(heap)) {
@@ -81,6 +94,26 @@ ThreadCaches::ThreadCaches(Mutex& mutex, Heap heap) : id_(next_id()), mutex_(mut
 ThreadCaches::~ThreadCaches() {
   const std::lock_guard<std::mutex> lock(living().mutex);
   living().by_id.erase(id_);
+}
+
+// --- malloc and free, off the fast path -----------------------------------------------------------------------------
+
+void* ThreadCaches::allocate(std::size_t bytes, Stream stream) {
+  if (!is_hot(stream) && !switch_to(stream, /*may_make=*/false)) return nullptr;
+  StreamCache& cache = *hot_.cache;
+  if (!cache.owner.enter()) return nullptr;
+  const bool has_some = next_batch(cache, SizeClass::of(bytes));
+  cache.owner.leave();
+  return has_some ? try_allocate(bytes, stream) : nullptr;
+}
+
+bool ThreadCaches::deallocate(Block& block, const void* ptr) {
+  if (!block.is_lent(reinterpret_cast<Address>(ptr))) return false;
+  const Stream stream = block.arena->stream;
+  if (!is_hot(stream) && !switch_to(stream, /*may_make=*/true)) return false;
+  if (try_deallocate(block, ptr)) return true;
+  make_room(*hot_.cache, as_signed(block.size()));
+  return try_deallocate(block, ptr);
 }
 
 // --- which cache ------------------------------------------------------------------------------------------------------
@@ -136,28 +169,32 @@ ThreadCache& ThreadCaches::register_thread() {
 void ThreadCaches::retire(ThreadCache& cache) {
   const Lock lock(mutex_);
   heap_.visited();
-  put_back(cache.empty());
+  cache.empty(putting_back());
   unused_.push_back(&cache);
 }
 
 void ThreadCaches::set_budget(std::size_t bytes) {
   half_budget_ = as_signed(bytes / 2);
-  const std::int64_t depots = half_budget_ == 0 ? 0 : std::max(half_budget_, kLeastDepotBytes);
-  depot_budget_.limit_bytes.store(depots, std::memory_order_relaxed);
+  depot_budget_.limit_bytes.store(depot_limit(), std::memory_order_relaxed);
   if (ThreadCache* mine = of_this_thread()) mine->set_limit(thread_limit());
 }
 
 std::int64_t ThreadCaches::thread_limit() const {
-  const auto threads = static_cast<std::int64_t>(threads_.size() - unused_.size());
   if (half_budget_ == 0) return 0;
-  return std::clamp(half_budget_ / std::max<std::int64_t>(threads, 1), kLeastThreadBytes, kMostThreadBytes);
+  return std::clamp(half_budget_ / std::max<std::int64_t>(threads(), 1), kLeastThreadBytes, kMostThreadBytes);
+}
+
+// A thread by itself has nobody to pass blocks on to.
+std::int64_t ThreadCaches::depot_limit() const {
+  return half_budget_ == 0 || threads() < 2 ? 0 : std::max(half_budget_, threads() * kLeastDepotBytes);
 }
 
 void ThreadCaches::share_out() {
-  const Recall recall(*this);
+  const Recall recall(this);
+  depot_budget_.limit_bytes.store(depot_limit(), std::memory_order_relaxed);
   for (const auto& cache : threads_) {
     cache->set_limit(thread_limit());
-    if (cache->is_over_limit()) put_back(cache->evict());
+    if (cache->room() < 0) cache->evict(putting_back());
   }
 }
 
@@ -169,47 +206,52 @@ bool ThreadCaches::must_gather(const ThreadCache& cache) {
 
 // Within enter and leave. False: the heap must serve.
 bool ThreadCaches::next_batch(StreamCache& cache, std::size_t size_class) {
-  StreamCache::Class& list = cache.classes[size_class];
-  if (list.spare.count != 0) {
-    list.current = std::exchange(list.spare, {});
-    return true;
-  }
-  if (must_gather(cache.owner)) return false;
-  list.current = cache.depot.take(size_class);
-  if (list.current.count == 0) return false;
+  if (cache.count(size_class) != 0) return true;
+  if (must_gather(cache.owner) || !cache.depot.take(size_class, cache.bottom(size_class))) return false;
+  cache.counts[size_class] = static_cast<std::uint8_t>(SizeClass::batch(size_class));
   cache.owner.supplied(SizeClass::batch_bytes(size_class));
   return true;
 }
 
-// Within enter and leave. False: the heap must take some, or gather.
-bool ThreadCaches::settle_in_depot(StreamCache& cache, std::size_t size_class) {
-  StreamCache::Class& list = cache.classes[size_class];
-  if (list.current.count >= SizeClass::batch(size_class)) {
-    if (list.spare.count != 0) {
-      if (must_gather(cache.owner) || !cache.depot.put(size_class, list.spare)) return false;
-      cache.owner.supplied(-SizeClass::batch_bytes(size_class));
-    }
-    list.spare = std::exchange(list.current, {});
+// Within enter and leave, or with the mutex held. False: the heap must take some, or gather.
+bool ThreadCaches::settle_in_depot(StreamCache& cache, std::int64_t bytes) {
+  ThreadCache& mine = cache.owner;
+  if (must_gather(mine)) return false;
+  if (mine.is_closed()) return true;
+  if (cache.front != nullptr) {
+    const std::size_t size_class = cache.front->lease.size_class;
+    const bool is_full = cache.is_full(size_class);
+    const bool has_batch = cache.count(size_class) >= SizeClass::batch(size_class);
+    if (has_batch && (is_full || !mine.has_room_for(bytes)) && cache.depot.put(size_class, cache.bottom(size_class)))
+      drop_batch(cache, size_class);
+    else if (is_full)
+      return false;
   }
-  return !cache.owner.is_over_limit();
+  return mine.has_room_for(bytes);
 }
 
-void ThreadCaches::make_room(StreamCache& cache, std::size_t size_class) {
+void ThreadCaches::drop_batch(StreamCache& cache, std::size_t size_class) {
+  cache.drop_batch(size_class);
+  cache.owner.supplied(-SizeClass::batch_bytes(size_class));
+}
+
+// For one more block, of `bytes`, unless the limit is too small: the one in front must fit into its stack.
+void ThreadCaches::make_room(StreamCache& cache, std::int64_t bytes) {
   ThreadCache& mine = cache.owner;
   if (mine.enter()) {
-    const bool settled = settle_in_depot(cache, size_class);
+    const bool settled = settle_in_depot(cache, bytes);
     mine.leave();
     if (settled) return;
   }
   const Lock lock(mutex_);
   heap_.visited();
-  StreamCache::Class& list = cache.classes[size_class];
-  if (list.current.count >= SizeClass::batch(size_class)) {
-    const BlockList batch = std::exchange(list.spare, std::exchange(list.current, {}));
-    mine.supplied(-as_signed(batch.count * SizeClass::bytes(size_class)));
-    put_back(batch);
+  if (settle_in_depot(cache, bytes)) return;
+  if (cache.front != nullptr && cache.is_full(cache.front->lease.size_class)) {
+    const std::size_t size_class = cache.front->lease.size_class;
+    std::for_each_n(cache.bottom(size_class), SizeClass::batch(size_class), [this](Block* b) { heap_.put_back(*b); });
+    drop_batch(cache, size_class);
   }
-  if (mine.is_over_limit()) put_back(mine.evict());
+  if (!mine.has_room_for(bytes)) mine.evict(putting_back());
 }
 
 // --- with the mutex held ----------------------------------------------------------------------------------------------
@@ -217,7 +259,7 @@ void ThreadCaches::make_room(StreamCache& cache, std::size_t size_class) {
 // None the first time, then twice as many each time, so that a size that is rare stays so in the cache. The list is not
 // empty if a recall sent the thread to the heap: then it has enough, and a list never holds more than a batch.
 std::uint32_t ThreadCaches::more_blocks(StreamCache& cache, std::size_t size_class) const {
-  if (cache.classes[size_class].current.count != 0) return 0;
+  if (cache.count(size_class) != 0) return 0;
   const std::int64_t fit = cache.owner.room() / as_signed(SizeClass::bytes(size_class));
   std::uint8_t& last = cache.refills[size_class];
   const std::uint32_t blocks = last;
@@ -226,8 +268,8 @@ std::uint32_t ThreadCaches::more_blocks(StreamCache& cache, std::size_t size_cla
 }
 
 void ThreadCaches::add(StreamCache& cache, Block& block) {
-  block.lend(0);
-  cache.classes[SizeClass::of(block.size())].current.push(block);
+  block.take_back();
+  cache.push(block);
   cache.owner.supplied(as_signed(block.size()));
 }
 
@@ -237,13 +279,9 @@ void ThreadCaches::hand_out(StreamCache& cache, Block& block, std::size_t bytes)
   cache.owner.sums.allocated(as_signed(block.size()), as_signed(bytes));
 }
 
-void ThreadCaches::put_back(BlockList blocks) {
-  while (blocks.count != 0) heap_.put_back(blocks.pop());
-}
-
 bool ThreadCaches::return_own(StreamCache& cache) {
   if (cache.owner.cached_bytes() == 0) return false;
-  put_back(cache.owner.empty());
+  cache.owner.empty(putting_back());
   return true;
 }
 
@@ -251,15 +289,13 @@ bool ThreadCaches::drain() {
   bool any = depot_budget_.used_bytes.load(std::memory_order_relaxed) != 0;
   for (const auto& cache : threads_) any |= cache->cached_bytes() != 0;
   if (!any) return false;  // what comes just now may be overlooked
-  const Recall recall(*this);
+  const Recall recall(this, Which::of_others_with_blocks);
+  const ThreadCache* const mine = of_this_thread();
   for (const auto& cache : threads_) {
-    if (cache->cached_bytes() != 0) put_back(cache->empty());
+    if (cache->is_recalled() || cache.get() == mine) cache->empty(putting_back());
   }
   for (const auto& entry : depots_) {
-    for (std::size_t i = 0; i < SizeClass::kCount && depot_budget_.used_bytes.load(std::memory_order_relaxed) != 0;
-         ++i) {
-      for (BlockList batch = entry.second->take(i); batch.count != 0; batch = entry.second->take(i)) put_back(batch);
-    }
+    entry.second->drain(putting_back());
   }
   return true;
 }
@@ -284,7 +320,8 @@ std::string ThreadCaches::validate(std::size_t cached_blocks) const {
 }
 
 std::size_t ThreadCaches::metadata_bytes() const {
-  std::size_t bytes = sizeof(*this) + depots_.size() * sizeof(Depot);
+  std::size_t bytes = sizeof(*this);
+  for (const auto& entry : depots_) bytes += entry.second->metadata_bytes();
   for (const auto& cache : threads_) bytes += cache->metadata_bytes();
   return bytes;
 }

@@ -2,14 +2,14 @@
 //
 //   malloc   the thread's blocks of that size; else a batch that other threads left in the depot; else the heap's, which
 //            the caller (DeviceAllocator) asks, to add() some more to the cache
-//   free     into the cache of the thread that frees, whoever allocated; a second full batch of a size goes to the depot,
-//            for threads that allocate; what depot and limit have no room for goes back to the heap, in one go
+//   free     into the cache of the thread that frees, whoever allocated; beyond two batches of a size, one goes to the
+//            depot, for threads that allocate; what depot and limit have no room for goes back to the heap, in one go
 //
 // Bounds: threads share half of a budget evenly, the depots have the other half; a thread caches kMostThreadBytes at most,
-// and may always cache kLeastThreadBytes (depots kLeastDepotBytes), unless the budget is 0. A cache learns of a new budget when its thread next comes to the heap, of a new
-// thread at once.
+// and may always cache kLeastThreadBytes (depots kLeastDepotBytes for each of several threads), unless the budget is
+// 0. A cache learns of a new budget when its thread next comes to the heap, of a new thread at once.
 //
-// Thread safety: allocate, deallocate from any thread, without the device's mutex. Everything else with it held.
+// Thread safety: allocate, deallocate and the try_ ones from any thread, without the device's mutex. All else with it held.
 #pragma once
 
 #include <atomic>
@@ -31,16 +31,18 @@ namespace cachalot {
 
 class ThreadCaches {
  public:
-  // Holds all caches, for whoever has the mutex: threads that come to theirs meanwhile go to the heap instead, and wait.
+  enum class Which { all, of_others_with_blocks };
+  // Holds caches, for whoever has the mutex: threads that come to theirs meanwhile go to the heap instead, and wait. The
+  // holder's own need not be held. Null: there are none.
   class Recall {
    public:
-    explicit Recall(const ThreadCaches& caches);
+    explicit Recall(const ThreadCaches* caches, Which which = Which::all);
     ~Recall();
     Recall(const Recall&) = delete;
     Recall& operator=(const Recall&) = delete;
 
    private:
-    const ThreadCaches& caches_;
+    const ThreadCaches* caches_;
   };
 
   static constexpr std::int64_t kMostThreadBytes = std::int64_t{1} << 20;
@@ -62,10 +64,16 @@ class ThreadCaches {
   ThreadCaches& operator=(const ThreadCaches&) = delete;
 
   // A block for `bytes` in [1, SizeClass::kLargestBytes]; nullptr: the heap must serve.
-  CACHALOT_FAST_PATH void* allocate(std::size_t bytes, Stream stream);
+  void* allocate(std::size_t bytes, Stream stream);
   // False: `ptr` is not the address of a block that was handed out from a cache, or the heap must take it.
-  CACHALOT_FAST_PATH bool deallocate(Block& block, const void* ptr);
+  bool deallocate(Block& block, const void* ptr);
+  // The same for the stream that the thread used last, and from the list at hand: the usual case, with nothing in it that
+  // returns from a call, so that it needs few registers. nullptr, false: try the others.
+  CACHALOT_FAST_PATH void* try_allocate(std::size_t bytes, Stream stream);
+  CACHALOT_FAST_PATH bool try_deallocate(Block& block, const void* ptr);
 
+  // How many have a cache.
+  std::int64_t threads() const { return static_cast<std::int64_t>(threads_.size() - unused_.size()); }
   // What all caches and depots may hold.
   void set_budget(std::size_t bytes);
   // This thread's cache for a stream, made if there was none; nullptr for a thread that is ending, and where there is no
@@ -99,16 +107,21 @@ class ThreadCaches {
   };
   class Registrations;
 
-  [[gnu::noinline]] bool switch_to(Stream stream, bool may_make);
-  [[gnu::noinline]] bool next_batch(StreamCache& cache, std::size_t size_class);
-  [[gnu::noinline]] void make_room(StreamCache& cache, std::size_t size_class);
-  static bool settle_in_depot(StreamCache& cache, std::size_t size_class);
+  bool is_hot(Stream stream) const { return hot_.owner == id_ && hot_.stream == stream; }
+  bool switch_to(Stream stream, bool may_make);
+  static bool next_batch(StreamCache& cache, std::size_t size_class);
+  void make_room(StreamCache& cache, std::int64_t bytes);
+  static void drop_batch(StreamCache& cache, std::size_t size_class);
+  static bool settle_in_depot(StreamCache& cache, std::int64_t bytes);
   static bool must_gather(const ThreadCache& cache);
-  void put_back(BlockList blocks);
+  auto putting_back() {
+    return [this](Block& block) { heap_.put_back(block); };
+  }
   StreamCache& make_for_this_thread(Stream stream);
   ThreadCache& register_thread();
   void retire(ThreadCache& cache);
   std::int64_t thread_limit() const;
+  std::int64_t depot_limit() const;
   void share_out();
 
   // Initial-exec: a few bytes, and no call to find them, in shared libraries too.
@@ -124,46 +137,49 @@ class ThreadCaches {
   std::vector<ThreadCache*> unused_;  // of threads that have ended
 };
 
-CACHALOT_FAST_PATH void* ThreadCaches::allocate(std::size_t bytes, Stream stream) {
-  if ((hot_.owner != id_ || hot_.stream != stream) && !switch_to(stream, /*may_make=*/false)) [[unlikely]]
+CACHALOT_FAST_PATH void* ThreadCaches::try_allocate(std::size_t bytes, Stream stream) {
+  if (!is_hot(stream)) [[unlikely]]
     return nullptr;
   StreamCache& cache = *hot_.cache;
   ThreadCache& mine = cache.owner;
   if (!mine.enter()) [[unlikely]]
     return nullptr;
   const std::size_t size_class = SizeClass::of(bytes);
-  BlockList& list = cache.classes[size_class].current;
-  if (list.count == 0 && !next_batch(cache, size_class)) [[unlikely]] {
+  const void* address = cache.front_address;
+  Block* block = cache.front;
+  if (block != nullptr && block->lease.size_class == size_class) {
+    cache.front = nullptr;
+  } else if (cache.count(size_class) != 0) {
+    block = &cache.pop(size_class);
+    address = reinterpret_cast<const void*>(block->address);
+  } else {
     mine.leave();
     return nullptr;
   }
-  Block& block = list.pop();
-  block.lend(bytes);
+  block->lend(bytes);
   mine.sums.allocated(as_signed(SizeClass::bytes(size_class)), as_signed(bytes));
   mine.leave();
-  return reinterpret_cast<void*>(block.address);
+  return const_cast<void*>(address);
 }
 
-CACHALOT_FAST_PATH bool ThreadCaches::deallocate(Block& block, const void* ptr) {
-  if (!block.is_lent(reinterpret_cast<Address>(ptr))) [[unlikely]]
-    return false;
-  const Stream stream = block.arena->stream;
-  if ((hot_.owner != id_ || hot_.stream != stream) && !switch_to(stream, /*may_make=*/true)) [[unlikely]]
+CACHALOT_FAST_PATH bool ThreadCaches::try_deallocate(Block& block, const void* ptr) {
+  if (!block.is_lent(reinterpret_cast<Address>(ptr)) || !is_hot(block.arena->stream)) [[unlikely]]
     return false;
   StreamCache& cache = *hot_.cache;
   ThreadCache& mine = cache.owner;
   if (!mine.enter()) [[unlikely]]
     return false;
-  const std::size_t bytes = block.size();
-  const std::size_t size_class = SizeClass::of(bytes);
-  BlockList& list = cache.classes[size_class].current;
-  mine.sums.freed(as_signed(bytes), as_signed(block.lent_bytes()));
-  block.lend(0);
-  list.push(block);
-  const bool is_full = list.count >= SizeClass::batch(size_class) || mine.is_over_limit();
+  const std::int64_t bytes = as_signed(block.size());
+  Block* const before = cache.front;
+  if (!mine.has_room_for(bytes) || (before != nullptr && cache.is_full(before->lease.size_class))) [[unlikely]] {
+    mine.leave();
+    return false;
+  }
+  if (before != nullptr) cache.push(*before);
+  cache.put_in_front(block, ptr);
+  mine.sums.freed(bytes, as_signed(block.lent_bytes()));
+  block.take_back();
   mine.leave();
-  if (is_full) [[unlikely]]
-    make_room(cache, size_class);
   return true;
 }
 

@@ -203,6 +203,7 @@ class CachingAllocator {
   DeviceAllocator& owner_of(const Block& block) const;
   std::vector<DeviceAllocator*> selected(int device) const;
   std::vector<DeviceAllocator*> sleepers(PoolId pool, int device, const char* call) const;
+  [[gnu::noinline]] void deallocate_past_cache(Block* block, void* ptr);  // null: the page map knows of none
   [[gnu::noinline]] void deallocate_uncached(void* ptr);
   [[noreturn]] void throw_not_live(const void* ptr) const;
   PoolId pool_of_tag(std::string_view tag) const;
