@@ -183,9 +183,10 @@ class ThreadCache {
 
 template <typename Visit>
 void ThreadCache::empty(StreamCache& cache, std::size_t size_class, Visit&& visit) {
+  cache.refills[size_class] = 0;
+  if (cache.count(size_class) == 0) return;
   supplied(-as_signed(cache.count(size_class) * SizeClass::bytes(size_class)));
   while (cache.count(size_class) != 0) visit(cache.pop(size_class));
-  cache.refills[size_class] = 0;
 }
 
 template <typename Visit>

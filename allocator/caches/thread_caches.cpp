@@ -118,8 +118,7 @@ bool ThreadCaches::deallocate(Block& block, const void* ptr) {
 
 // --- which cache ------------------------------------------------------------------------------------------------------
 
-ThreadCache* ThreadCaches::of_this_thread() const {
-  if (hot_.owner == id_) return &hot_.cache->owner;
+ThreadCache* ThreadCaches::find_registered() const {
   return Registrations::ended() ? nullptr : Registrations::of_this_thread().find(id_);
 }
 
@@ -174,26 +173,27 @@ void ThreadCaches::retire(ThreadCache& cache) {
 }
 
 void ThreadCaches::set_budget(std::size_t bytes) {
-  half_budget_ = as_signed(bytes / 2);
-  depot_budget_.limit_bytes.store(depot_limit(), std::memory_order_relaxed);
-  if (ThreadCache* mine = of_this_thread()) mine->set_limit(thread_limit());
+  if (budget_bytes_ != bytes) {
+    budget_bytes_ = bytes;
+    set_limits();
+  }
+  if (ThreadCache* mine = of_this_thread()) mine->set_limit(thread_limit_);
 }
 
-std::int64_t ThreadCaches::thread_limit() const {
-  if (half_budget_ == 0) return 0;
-  return std::clamp(half_budget_ / std::max<std::int64_t>(threads(), 1), kLeastThreadBytes, kMostThreadBytes);
-}
-
-// A thread by itself has nobody to pass blocks on to.
-std::int64_t ThreadCaches::depot_limit() const {
-  return half_budget_ == 0 || threads() < 2 ? 0 : std::max(half_budget_, threads() * kLeastDepotBytes);
+// A thread by itself has nobody to pass blocks on to through a depot.
+void ThreadCaches::set_limits() {
+  const std::int64_t half = as_signed(budget_bytes_ / 2);
+  thread_limit_ = half / std::max<std::int64_t>(threads(), 1);
+  thread_limit_ = half == 0 ? 0 : std::clamp(thread_limit_, kLeastThreadBytes, kMostThreadBytes);
+  const std::int64_t depots = half == 0 || threads() < 2 ? 0 : std::max(half, threads() * kLeastDepotBytes);
+  depot_budget_.limit_bytes.store(depots, std::memory_order_relaxed);
 }
 
 void ThreadCaches::share_out() {
   const Recall recall(this);
-  depot_budget_.limit_bytes.store(depot_limit(), std::memory_order_relaxed);
+  set_limits();
   for (const auto& cache : threads_) {
-    cache->set_limit(thread_limit());
+    cache->set_limit(thread_limit_);
     if (cache->room() < 0) cache->evict(putting_back());
   }
 }

@@ -80,7 +80,7 @@ class ThreadCaches {
   // host memory for one.
   StreamCache* of_this_thread(Stream stream) noexcept;
   // nullptr: this thread has none.
-  ThreadCache* of_this_thread() const;
+  ThreadCache* of_this_thread() const { return hot_.owner == id_ ? &hot_.cache->owner : find_registered(); }
   // How many blocks of a class the heap should add() now, beside the one that the caller wants.
   std::uint32_t more_blocks(StreamCache& cache, std::size_t size_class) const;
   // A block of the heap, marked kCached, to be handed out later, or (hand_out) now, for `bytes`.
@@ -120,8 +120,8 @@ class ThreadCaches {
   StreamCache& make_for_this_thread(Stream stream);
   ThreadCache& register_thread();
   void retire(ThreadCache& cache);
-  std::int64_t thread_limit() const;
-  std::int64_t depot_limit() const;
+  ThreadCache* find_registered() const;
+  void set_limits();
   void share_out();
 
   // Initial-exec: a few bytes, and no call to find them, in shared libraries too.
@@ -130,7 +130,8 @@ class ThreadCaches {
   const std::uint64_t id_;  // never another's
   Mutex& mutex_;
   const Heap heap_;
-  std::int64_t half_budget_ = 0;
+  std::size_t budget_bytes_ = 0;
+  std::int64_t thread_limit_ = 0;  // from the budget and the number of threads
   DepotBudget depot_budget_;
   std::unordered_map<Stream, std::unique_ptr<Depot>> depots_;
   std::vector<std::unique_ptr<ThreadCache>> threads_;
