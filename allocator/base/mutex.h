@@ -1,8 +1,9 @@
 // The allocator's lock: held for tens of nanoseconds, never across a driver call or a callback.
 //
-// A test-and-set spin lock with exponential pause and an unlock that is a plain store: 12 ns a pair less than a pthread
-// mutex in a process with threads, and two threads with a stream each keep four times its throughput (measured on the
-// prototype; bench/ repeats it). After a dozen tries it yields, so a preempted holder is not waited for at full speed.
+// A test-and-set spin lock whose unlock is a plain store: 12 ns a pair less than a pthread mutex in a process with threads.
+// Threads that want it all the time take turns of 20 us, during which the others do not even look: to hand it over costs
+// a microsecond, since what it guards has to come from the other processor's cache, too. So two threads together keep nine
+// tenths of the throughput of one; with a lock for whoever sees it free first it was two thirds (bench/peers.py, threads).
 //
 // Annotated for Clang's thread-safety analysis, which does not understand std::mutex on libstdc++.
 #pragma once
@@ -10,6 +11,7 @@
 #include <sched.h>
 
 #include <atomic>
+#include <chrono>
 
 #include "base/bytes.h"
 
@@ -38,22 +40,37 @@ class CACHALOT_CAPABILITY("mutex") Mutex {
   void unlock() CACHALOT_RELEASE() { locked_.store(false, std::memory_order_release); }
 
  private:
+  using Clock = std::chrono::steady_clock;
+  static constexpr Clock::duration kTurn = std::chrono::microseconds(20);
+
   [[gnu::noinline]] void lock_contended() {
-    int tries = 0;
-    int pauses = 4;
-    do {
-      while (locked_.load(std::memory_order_relaxed)) {
-        if (++tries > 12) {
-          sched_yield();
-          continue;
-        }
-        for (int i = 0; i < pauses; ++i) __builtin_ia32_pause();
-        if (pauses < 128) pauses *= 2;
-      }
-    } while (locked_.exchange(true, std::memory_order_acquire));
+    if (!turn_is_over() && is_used_often()) {
+      do pause(16);
+      while (!turn_is_over());
+    }
+    for (int tries = 1; is_locked() || locked_.exchange(true, std::memory_order_acquire); ++tries) {
+      pause(1);
+      if (tries % 64 == 0) sched_yield();  // the holder may have been preempted
+    }
+    turn_began_.store(Clock::now().time_since_epoch(), std::memory_order_relaxed);
+  }
+  bool is_locked() const { return locked_.load(std::memory_order_relaxed); }
+  bool is_used_often() const {
+    for (int looks = 0; looks < 8; ++looks) {
+      pause(2);
+      if (is_locked()) return true;
+    }
+    return false;
+  }
+  bool turn_is_over() const {
+    return Clock::now().time_since_epoch() - turn_began_.load(std::memory_order_relaxed) >= kTurn;
+  }
+  static void pause(int times) {
+    for (int i = 0; i < times; ++i) __builtin_ia32_pause();
   }
 
   alignas(kCacheLine) std::atomic<bool> locked_{false};  // alone on its line, away from what it guards
+  alignas(kCacheLine) std::atomic<Clock::duration> turn_began_{Clock::duration::zero()};  // of who had to wait for it
 };
 
 class CACHALOT_SCOPED_CAPABILITY Lock {
