@@ -131,9 +131,11 @@ void DeviceAllocator::put_back_cached(Block& block) {
 // caches: where they have soon come to this again, taking it from them was no use, and the heap had better grow.
 void DeviceAllocator::spare_growth() {
   if (caches_ == nullptr) return;
-  const bool is_again = caches_->threads() > 1 && visits_ - visits_at_drain_ < kVisitsBetweenDrains;
-  visits_at_drain_ = visits_;
-  if (!is_again) drain_caches();
+  if (caches_->threads() > 1) {
+    if (visits_ < next_drain_) return;
+    next_drain_ = visits_ + kVisitsBetweenDrains;
+  }
+  drain_caches();
 }
 
 bool DeviceAllocator::drain_caches() { return caches_ != nullptr && caches_->drain(); }

@@ -430,8 +430,8 @@ class DeviceAllocator {
   // Whether small blocks go through thread caches now; read without the lock.
   std::atomic<bool> caches_open_{false};
   bool caches_wanted_ = false;
-  std::uint64_t visits_ = 0;  // of threads with caches to the heap
-  std::uint64_t visits_at_drain_ = 0;
+  std::uint64_t visits_ = 0;              // of threads with caches to the heap
+  std::uint64_t next_drain_ = 0;          // at which visit several threads' caches may be drained to spare growth
   std::unique_ptr<ThreadCaches> caches_;  // made when first wanted
   std::size_t device_bytes_ = 0;          // known since then
   bool small_is_used_up_ = false;         // over the page heap, when it was last asked
