@@ -93,7 +93,21 @@ class FreeBins {
   void for_each(Visit&& visit) const {
     for_each_of_at_least(kBlockGranularity, visit);
   }
-  // The same for blocks of at least `bytes` > 0.
+  // Calls visit(Block&) in no order: faster, since it goes from one bin that holds blocks to the next, and none is sorted.
+  // visit must not change the bins.
+  template <typename Visit>
+  void for_each_in_no_order(Visit&& visit) const {
+    if (newest_ != nullptr) visit(*newest_);
+    for (std::uint64_t groups = occupied_groups_; groups != 0; groups &= groups - 1) {
+      const std::size_t group = lowest_bit(groups);
+      for (std::uint64_t bins = occupied_[group]; bins != 0; bins &= bins - 1) {
+        for (const BinLeaf* leaf = (*groups_[group])[lowest_bit(bins)].first; leaf != nullptr; leaf = leaf->next) {
+          for (std::uint32_t i = 0; i < leaf->count; ++i) visit(*leaf->blocks[i]);
+        }
+      }
+    }
+  }
+  // The same in (size, address) order, for blocks of at least `bytes` > 0.
   template <typename Visit>
   void for_each_of_at_least(std::size_t bytes, Visit&& visit) const {
     settle();

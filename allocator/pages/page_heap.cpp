@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <unordered_map>
 
 #include "base/bytes.h"
 #include "base/check.h"
@@ -193,30 +192,67 @@ void PageHeap::claim_stretch(PageRange& range, Address begin, Address end, const
   }
 }
 
-void PageHeap::for_each_idle_page(const PoolPair& pools, const MayUse& may_use, const VisitPage& visit) {
-  const std::uint64_t search = next_mark();
-  for (const BlockPool* pool : pools) {
-    for (const auto& arena : pool->arenas()) {
-      arena->bins.for_each([&](const Block& block) {
-        if (may_use(block)) add_free_bytes(block, search, visit);
-      });
+// Adds what free blocks say of pages to those that are idle.
+class PageHeap::IdleSearch {
+ public:
+  IdleSearch(PageHeap& heap, IdlePages& idle)
+      : heap_(heap), idle_(idle), grid_(heap.pages_.grid()), search_(heap.next_mark()) {}
+
+  // A page that a block has for itself is idle; one that it shares with a neighbour that is not free never is.
+  void add(const Block& block) {
+    const Address begin = grid_.up(block.address);
+    const Address end = grid_.down(block.end());
+    if (begin > end) {
+      if (block.prev->is_free() && block.next->is_free()) add_part(end, block.size());
+      return;
+    }
+    if (begin != block.address && block.prev->is_free()) add_part(begin - grid_.bytes(), begin - block.address);
+    if (end != block.end() && block.next->is_free()) add_part(end, block.end() - end);
+    if (begin != end) add_pages(begin, end);
+  }
+
+ private:
+  // A page in which several blocks lie is idle when the sum of their bytes is complete.
+  void add_part(Address slot, std::size_t bytes) {
+    const PageId page = heap_.shown_at(range_of(slot), slot);
+    if (heap_.pages_.add_free_bytes(page, bytes, search_) == grid_.bytes()) idle_.add(page, 1);
+  }
+
+  void add_pages(Address begin, Address end) {
+    const PageRange& range = range_of(begin);
+    const PageId* shown = range.shown.data() + grid_.whole_in(begin - range.base);
+    const PageId* const last = range.shown.data() + grid_.whole_in(end - range.base);
+    while (shown != last) {
+      const PageId first = *shown;
+      std::uint32_t pages = 1;
+      while (++shown != last && *shown == first + pages) ++pages;
+      idle_.add(first, pages);
     }
   }
-}
 
-// To the sums of the pages that the block lies in; a page is idle when its sum is complete. One that the block shares with
-// a neighbour that is not free never is.
-void PageHeap::add_free_bytes(const Block& block, std::uint64_t search, const VisitPage& visit) {
-  Address begin = block.prev->is_free() ? block.address : round_up(block.address, page_bytes());
-  if (begin >= block.end()) return;
-  const Address end = block.next->is_free() ? block.end() : round_down(block.end(), page_bytes());
-  const PageRange& range = *range_of(block.address);
-  while (begin < end) {
-    const Address slot = round_down(begin, page_bytes());
-    const Address part_end = std::min(end, slot + page_bytes());
-    const PageId page = shown_at(range, slot);
-    if (pages_.add_free_bytes(page, part_end - begin, search) == page_bytes()) visit(page);
-    begin = part_end;
+  // Most often that of the block before.
+  const PageRange& range_of(Address address) {
+    if (range_ == nullptr || address - range_->base >= range_->bytes) range_ = heap_.range_of(address);
+    return *range_;
+  }
+
+  PageHeap& heap_;
+  IdlePages& idle_;
+  const PowerOfTwo grid_;
+  const std::uint64_t search_;
+  const PageRange* range_ = nullptr;
+};
+
+void PageHeap::find_idle_pages(const PoolPair& pools, IdlePages& idle) {
+  idle.clear(pages_.page_ids());
+  IdleSearch search(*this, idle);
+  for (const BlockPool* pool : pools) {
+    for (const auto& arena : pool->arenas()) {
+      if (arena->reach.kind == Reach::Kind::none) continue;
+      arena->bins.for_each_in_no_order([&](const Block& block) {
+        if (arena->reach.covers(block.bin.epoch)) search.add(block);
+      });
+    }
   }
 }
 
@@ -349,13 +385,15 @@ std::vector<AddressRange> PageHeap::mapped_addresses() const {
 // --- giving memory back -----------------------------------------------------------------------------------------------
 
 std::vector<HandleId> PageHeap::claim_idle_handles(const PoolPair& pools) {
-  std::unordered_map<HandleId, std::uint32_t> idle_pages;
-  const auto any = [](const Block&) { return true; };
-  for_each_idle_page(pools, any, [&](PageId page) { ++idle_pages[pages_.page(page).handle]; });
-  std::vector<HandleId> idle;
-  for (const auto& [id, count] : idle_pages) {
-    if (count == pages_.handle(id).pages) idle.push_back(id);
+  for (const BlockPool* pool : pools) {
+    for (const auto& arena : pool->arenas()) arena->reach = {Reach::Kind::all};
   }
+  IdlePages pages;
+  find_idle_pages(pools, pages);
+  std::vector<HandleId> idle;
+  pages.for_each_run(pages_, [&](const IdleRun& run) {
+    if (run.is_whole()) idle.push_back(run.handle);
+  });
   const auto home = [&](HandleId id) { return pages_.page(pages_.page_of(id, 0)).home; };
   std::sort(idle.begin(), idle.end(), [&](HandleId a, HandleId b) { return home(a) < home(b); });
   for (const HandleId id : idle) {
