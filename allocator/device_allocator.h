@@ -216,8 +216,8 @@ class DeviceAllocator {
   BlockPool& large() { return default_pools_[1]; }
   const BlockPool& small() const { return default_pools_[0]; }
   const BlockPool& large() const { return default_pools_[1]; }
-  PageHeap::PoolPair pools_of(const PrivatePool* owner) const {
-    return owner != nullptr ? PageHeap::PoolPair{&owner->small, &owner->large} : PageHeap::PoolPair{&small(), &large()};
+  PoolPair pools_of(const PrivatePool* owner) const {
+    return owner != nullptr ? PoolPair{&owner->small, &owner->large} : PoolPair{&small(), &large()};
   }
 
   static constexpr std::size_t kNoLimit = std::numeric_limits<std::size_t>::max();

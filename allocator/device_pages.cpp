@@ -309,7 +309,7 @@ std::optional<BackingPlan> DeviceAllocator::best_plan(Request request, Whose who
   rules.may_move = rules.may_move && !is_private;  // what a graph uses stays where the graph knows it
   rules.may_drop = !is_private && !capturing();
   rules.handle_bytes = options_.page_size != 0 ? options_.page_size : usual_handle_bytes();
-  const PageHeap::PoolPair pools = pools_of(request.pool().owner());
+  const PoolPair pools = pools_of(request.pool().owner());
   for (const BlockPool* pool : pools) {
     for (const auto& arena : pool->arenas()) arena->reach = reach_into(*arena, request.stream(), whose);
   }
@@ -345,7 +345,7 @@ bool DeviceAllocator::wait_for_a_better(Request request, StreamClock& clock, con
   if (const Block* block = find_to_take_over(request, Whose::anybodys)) {
     others.push_back(&clock_of(block->arena->stream));
   } else {
-    PlacementRules rules;
+    PlacementRules rules{.goes_on = true};
     if (plan) rules.cost_below = plan->cost;
     const auto better = best_plan(request, Whose::anybodys, rules);
     if (!better) return false;

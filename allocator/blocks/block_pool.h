@@ -38,6 +38,8 @@ struct Arena {
   std::uint32_t epoch = 1;  // of what becomes free now; moves with the stream's StreamClock in the page heap
   FreeBins bins;
   Reach reach;  // of the search for idle pages that is under way
+
+  bool may_use(const Block& block) const { return reach.covers(block.bin.epoch); }
 };
 
 class BlockPool {

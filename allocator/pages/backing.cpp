@@ -25,12 +25,17 @@ double driver_cost(std::size_t creates, std::size_t maps, std::size_t set_access
 
 }  // namespace
 
-void Backing::begin_search(const PageHeap::PoolPair& pools, const PlacementRules& rules) {
+void Backing::begin_search(const PoolPair& pools, const PlacementRules& rules) {
   rules_ = rules;
   asked_view_ = 0;
   knows_sources_ = false;
-  idle_.clear(pages_.page_ids());
-  if (rules.may_move) heap_.find_idle_pages(pools, idle_);
+  if (!rules.may_move) {
+    idle_.clear();
+  } else if (rules.goes_on) {
+    idle_.find_more();
+  } else {
+    idle_.find(pools);
+  }
 }
 
 // --- what a window lacks ----------------------------------------------------------------------------------------------

@@ -22,10 +22,11 @@
 namespace cachalot {
 
 struct PlacementRules {
-  bool may_move = true;                                         // idle pages may be taken from other holes
-  bool may_drop = true;                                         // stale views may be unmapped
-  bool may_grow = true;                                         // new handles may be made
-  std::size_t handle_bytes = 0;                                 // largest handle made; a multiple of the page
+  bool may_move = true;          // idle pages may be taken from other holes
+  bool may_drop = true;          // stale views may be unmapped
+  bool may_grow = true;          // new handles may be made
+  bool goes_on = false;          // the last search, for which arenas reach further now; nothing else has changed since
+  std::size_t handle_bytes = 0;  // largest handle made; a multiple of the page
   double cost_below = std::numeric_limits<double>::infinity();  // of what is of any interest
 };
 
@@ -39,10 +40,10 @@ struct Window {
 class Backing {
  public:
   explicit Backing(PageHeap& heap)
-      : heap_(heap), pages_(heap.pages()), page_(heap.page_bytes()), grid_(heap.pages().grid()) {}
+      : heap_(heap), pages_(heap.pages()), page_(heap.page_bytes()), grid_(heap.pages().grid()), idle_(heap) {}
 
   // Finds the idle pages of the pools, as far as their arenas reach; none unless they may be moved.
-  void begin_search(const PageHeap::PoolPair& pools, const PlacementRules& rules);
+  void begin_search(const PoolPair& pools, const PlacementRules& rules);
   const IdlePages& idle() const { return idle_; }
 
   // Whether the page at home in a slot has a byte that is not free.

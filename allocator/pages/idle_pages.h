@@ -1,17 +1,27 @@
 // The pages without a live byte, as one search finds them: a bit for each page. So whether a page is idle is one look, and
 // runs of neighbours come in the order of pages without being sorted.
+//
+// They are read off the free blocks each time, so that no malloc or free keeps an account of pages. A page is looked at from
+// the free block that holds its first byte: few blocks that are smaller than a page hold one.
 // Not thread-safe.
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <vector>
 
 #include "base/bits.h"
+#include "blocks/block_pool.h"
 #include "pages/physical_pages.h"
 
 namespace cachalot {
+
+class PageHeap;
+struct PageRange;
+
+using PoolPair = std::array<const BlockPool*, 2>;  // an owner's small and large blocks
 
 struct IdleRun {  // neighbours in a handle, as many as are idle
   HandleId handle;
@@ -25,21 +35,18 @@ struct IdleRun {  // neighbours in a handle, as many as are idle
 
 class IdlePages {
  public:
-  // None is idle; pages to come are less than `page_ids`.
-  void clear(PageId page_ids) {
-    words_.assign(page_ids / kBits + 1, 0);
-    count_ = 0;
-  }
-  // Pages that are not in it.
-  void add(PageId first, std::uint32_t pages) {
-    count_ += pages;
-    for (std::uint32_t bit = first % kBits; pages != 0; bit = 0) {
-      const std::uint32_t here = std::min(pages, kBits - bit);
-      words_[first / kBits] |= (kAll >> (kBits - here)) << bit;
-      first += here;
-      pages -= here;
-    }
-  }
+  explicit IdlePages(const PageHeap& heap) : heap_(heap) {}
+
+  // None is idle.
+  void clear();
+  // Finds the pages all of whose bytes are free, within the reach of their arenas; neighbours that became free on different
+  // streams are several blocks. Looks at free blocks alone, however many are live.
+  void find(const PoolPair& pools);
+  // Arenas reach further now, and nothing else has changed: adds what they reach.
+  void find_more();
+  // Whether there may be more for arenas that reach further.
+  bool may_find_more() const { return !beyond_reach_.empty() || !ends_beyond_reach_.empty(); }
+
   bool has(PageId id) const { return (words_[id / kBits] >> id % kBits & 1) != 0; }
   std::size_t count() const { return count_; }
 
@@ -62,6 +69,11 @@ class IdlePages {
   static constexpr std::uint32_t kBits = 64;
   static constexpr std::uint64_t kAll = ~std::uint64_t{0};
 
+  void add_block(const Block& block);
+  void add_last_page(const Block& block);
+  void add(PageId first, std::uint32_t pages);
+  const PageRange& range_of(Address address);
+
   // The first page from `id` on whose bit is set once the bits are flipped by `flip`; beyond all words if none is.
   PageId next(PageId id, std::uint64_t flip) const {
     std::size_t word = id / kBits;
@@ -72,8 +84,12 @@ class IdlePages {
     return static_cast<PageId>(word * kBits + bit);
   }
 
+  const PageHeap& heap_;
   std::vector<std::uint64_t> words_;
   std::size_t count_ = 0;
+  const PageRange* range_ = nullptr;                // of the block before
+  std::vector<const Block*> beyond_reach_;          // free, and no arena's reach covers them
+  std::vector<const Block*> ends_beyond_reach_;     // the same of what follows them in their last page
 };
 
 }  // namespace cachalot

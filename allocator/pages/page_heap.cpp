@@ -192,70 +192,6 @@ void PageHeap::claim_stretch(PageRange& range, Address begin, Address end, const
   }
 }
 
-// Adds what free blocks say of pages to those that are idle.
-class PageHeap::IdleSearch {
- public:
-  IdleSearch(PageHeap& heap, IdlePages& idle)
-      : heap_(heap), idle_(idle), grid_(heap.pages_.grid()), search_(heap.next_mark()) {}
-
-  // A page that a block has for itself is idle; one that it shares with a neighbour that is not free never is.
-  void add(const Block& block) {
-    const Address begin = grid_.up(block.address);
-    const Address end = grid_.down(block.end());
-    if (begin > end) {
-      if (block.prev->is_free() && block.next->is_free()) add_part(end, block.size());
-      return;
-    }
-    if (begin != block.address && block.prev->is_free()) add_part(begin - grid_.bytes(), begin - block.address);
-    if (end != block.end() && block.next->is_free()) add_part(end, block.end() - end);
-    if (begin != end) add_pages(begin, end);
-  }
-
- private:
-  // A page in which several blocks lie is idle when the sum of their bytes is complete.
-  void add_part(Address slot, std::size_t bytes) {
-    const PageId page = heap_.shown_at(range_of(slot), slot);
-    if (heap_.pages_.add_free_bytes(page, bytes, search_) == grid_.bytes()) idle_.add(page, 1);
-  }
-
-  void add_pages(Address begin, Address end) {
-    const PageRange& range = range_of(begin);
-    const PageId* shown = range.shown.data() + grid_.whole_in(begin - range.base);
-    const PageId* const last = range.shown.data() + grid_.whole_in(end - range.base);
-    while (shown != last) {
-      const PageId first = *shown;
-      std::uint32_t pages = 1;
-      while (++shown != last && *shown == first + pages) ++pages;
-      idle_.add(first, pages);
-    }
-  }
-
-  // Most often that of the block before.
-  const PageRange& range_of(Address address) {
-    if (range_ == nullptr || address - range_->base >= range_->bytes) range_ = heap_.range_of(address);
-    return *range_;
-  }
-
-  PageHeap& heap_;
-  IdlePages& idle_;
-  const PowerOfTwo grid_;
-  const std::uint64_t search_;
-  const PageRange* range_ = nullptr;
-};
-
-void PageHeap::find_idle_pages(const PoolPair& pools, IdlePages& idle) {
-  idle.clear(pages_.page_ids());
-  IdleSearch search(*this, idle);
-  for (const BlockPool* pool : pools) {
-    for (const auto& arena : pool->arenas()) {
-      if (arena->reach.kind == Reach::Kind::none) continue;
-      arena->bins.for_each_in_no_order([&](const Block& block) {
-        if (arena->reach.covers(block.bin.epoch)) search.add(block);
-      });
-    }
-  }
-}
-
 void PageHeap::move_homes(const BackingPlan& plan, const std::vector<Left>& left,
                           const std::function<Ticket(const Left&)>& ticket_of) {
   for (const BackingPlan::Move& move : plan.moves) {
@@ -388,8 +324,8 @@ std::vector<HandleId> PageHeap::claim_idle_handles(const PoolPair& pools) {
   for (const BlockPool* pool : pools) {
     for (const auto& arena : pool->arenas()) arena->reach = {Reach::Kind::all};
   }
-  IdlePages pages;
-  find_idle_pages(pools, pages);
+  IdlePages pages(*this);
+  pages.find(pools);
   std::vector<HandleId> idle;
   pages.for_each_run(pages_, [&](const IdleRun& run) {
     if (run.is_whole()) idle.push_back(run.handle);

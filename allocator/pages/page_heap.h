@@ -105,11 +105,6 @@ class PageHeap {
   // The block or gap that holds an address of a run or of a gap beside it, from one that lies before it or holds it.
   static Block& block_at(Block& before, Address address);
 
-  // Finds the pages all of whose bytes are free, within the reach of their arenas; neighbours that became free on
-  // different streams are several blocks. Looks at free blocks alone, however many are live.
-  using PoolPair = std::array<const BlockPool*, 2>;  // an owner's small and large blocks
-  void find_idle_pages(const PoolPair& pools, IdlePages& idle);
-
   // Takes the plan's window and the pages that are to move out of the bins, so that nobody else takes them up while the
   // driver works; the pages' old addresses become gaps. Reports each stretch that loses its memory, and its last user.
   struct Left {
@@ -187,7 +182,6 @@ class PageHeap {
   PageId* slots_for(PageRange& range, Address at, std::size_t bytes);
   Block& cut(PageRange& range, Block& block, Address address);
   Block& first_piece(const BackingPlan& plan);
-  class IdleSearch;
   Block& isolate(PageRange& range, Block& block, Address begin, Address end);
   void claim_stretch(PageRange& range, Address begin, Address end, const std::function<void(Block&)>& visit);
   void close(PageRange& range, Block& block);

@@ -44,9 +44,6 @@ struct PhysicalPage {
   Address home = 0;
   // Scratch: the number of the plan that takes it.
   std::uint64_t taken = 0;
-  // And of a search for idle pages: its number, and the free bytes found so far.
-  std::uint64_t search = 0;
-  std::size_t free_bytes = 0;
 };
 
 class PhysicalPages {
@@ -71,13 +68,6 @@ class PhysicalPages {
 
   const PhysicalPage& page(PageId id) const { return pages_[id]; }
   void take(PageId id, std::uint64_t taken) { pages_[id].taken = taken; }
-  // Returns how many bytes of the page that search has found free so far, these included.
-  std::size_t add_free_bytes(PageId id, std::size_t bytes, std::uint64_t search) {
-    PhysicalPage& page = pages_[id];
-    if (page.search != search) page.free_bytes = 0;
-    page.search = search;
-    return page.free_bytes += bytes;
-  }
   const PhysicalHandle& handle(HandleId id) const { return handles_[id]; }
   const PhysicalHandle& handle_of(PageId id) const { return handles_[pages_[id].handle]; }
   PageId page_of(HandleId id, std::uint32_t index) const { return handles_[id].first + index; }

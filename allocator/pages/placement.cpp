@@ -15,12 +15,13 @@ constexpr std::size_t kNone = ~std::size_t{0};
 
 }  // namespace
 
-std::optional<BackingPlan> Placement::best(const Arena& arena, const PageHeap::PoolPair& pools, std::size_t bytes,
+std::optional<BackingPlan> Placement::best(const Arena& arena, const PoolPair& pools, std::size_t bytes,
                                            const PlacementRules& rules) {
   arena_ = &arena;
   bytes_ = bytes;
   pages_wanted_ = static_cast<double>(bytes) / static_cast<double>(grid_.bytes());
   rules_ = rules;
+  if (rules.goes_on && !may_gain_by_reach()) return std::nullopt;
   backing_.begin_search(pools, rules);
   find_windows();
   if (!search(rules.cost_below)) search(PlacementRules{}.cost_below);
@@ -32,6 +33,7 @@ std::optional<BackingPlan> Placement::best(const Arena& arena, const PageHeap::P
 
 void Placement::find_windows() {
   candidates_.clear();
+  holes_are_cut_ = false;
   for (auto& [base, range] : heap_.ranges()) {
     if (range.owner != arena_->pool.owner() || range.kind != arena_->pool.kind()) continue;
     for (auto run = heap_.heap().segments().lower_bound(base);
@@ -45,7 +47,7 @@ void Placement::find_windows() {
 // Of the hole whose first gap this is.
 void Placement::add_windows(PageRange& range, Block& first_gap) {
   const auto may_hold = [](const Block& block) {
-    return block.is_gap() || (block.is_free() && block.arena->reach.covers(block.bin.epoch));
+    return block.is_gap() || (block.is_free() && block.arena->may_use(block));
   };
   Block* first = &first_gap;
   while (may_hold(*first->prev)) {
@@ -54,6 +56,7 @@ void Placement::add_windows(PageRange& range, Block& first_gap) {
   }
   Block* last = &first_gap;
   while (may_hold(*last->next)) last = last->next;
+  holes_are_cut_ = holes_are_cut_ || first->prev->is_free() || last->next->is_free();
   const bool endless = last == range.tail;
   const Address end = last->end();
   if (end - first->address < bytes_) return;

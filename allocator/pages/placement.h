@@ -23,9 +23,10 @@ class Placement {
  public:
   explicit Placement(PageHeap& heap) : heap_(heap), grid_(heap.pages().grid()), backing_(heap) {}
 
-  // The best plan for so many bytes; nullopt when there is none, or no range has the addresses. `pools` are those of the
-  // arena's owner; of their free blocks, those within the reach of their arenas may serve the request.
-  std::optional<BackingPlan> best(const Arena& arena, const PageHeap::PoolPair& pools, std::size_t bytes,
+  // The best plan for so many bytes; nullopt when there is none, or no range has the addresses; or when a search that goes on
+  // would find what it found before. `pools` are those of the arena's owner; of their free blocks, those within the reach of
+  // their arenas may serve the request.
+  std::optional<BackingPlan> best(const Arena& arena, const PoolPair& pools, std::size_t bytes,
                                   const PlacementRules& rules);
 
  private:
@@ -42,6 +43,7 @@ class Placement {
   std::size_t fewest_pages(std::size_t at_least) const;
   double stranded_by(std::size_t pages) const { return static_cast<double>(pages) - pages_wanted_; }
 
+  bool may_gain_by_reach() const { return holes_are_cut_ || backing_.idle().may_find_more(); }
   bool search(double limit);
   bool consider(const Candidate& candidate);
   void keep_if_better();
@@ -56,6 +58,7 @@ class Placement {
   double pages_wanted_ = 0;  // a fraction
   PlacementRules rules_;
   std::vector<Candidate> candidates_;  // by address
+  bool holes_are_cut_ = false;         // at free blocks beyond the reach of their arenas
   std::size_t tries_ = 0;
   bool is_limited_ = false;
   double cost_below_ = 0;  // of the best so far, or the limit
