@@ -1,6 +1,7 @@
 #include "pages/backing.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/bytes.h"
 
@@ -27,7 +28,7 @@ double driver_cost(std::size_t creates, std::size_t maps, std::size_t set_access
 
 void Backing::begin_search(const PoolPair& pools, const PlacementRules& rules) {
   rules_ = rules;
-  asked_view_ = 0;
+  search_ = heap_.next_mark();
   knows_sources_ = false;
   if (!rules.may_move) {
     idle_.clear();
@@ -71,7 +72,7 @@ bool Backing::is_idle(PageId id, const Window& window) const {
 
 double Backing::Lack::least_cost() const { return driver_cost(0, stretches, stretches, drops); }
 
-std::optional<Backing::Lack> Backing::lack_of(const Window& window) {
+std::optional<Backing::Lack> Backing::lack_of(const Window& window, double stranded, double cost_below) {
   Lack lack;
   Address end_of_stretch = 0;
   Address dropped = 0;
@@ -79,6 +80,7 @@ std::optional<Backing::Lack> Backing::lack_of(const Window& window) {
   for_each_slot(window, [&](Address slot, PageId shown) {
     if (has_memory(slot, shown)) return true;
     ++lack.slots;
+    const std::size_t calls = lack.drops + lack.stretches;
     if (shown != 0) {
       if (is_idle(shown, window)) return true;
       if (!may_drop(slot, shown)) return is_fit = false;
@@ -88,21 +90,22 @@ std::optional<Backing::Lack> Backing::lack_of(const Window& window) {
     ++lack.to_map;
     if (slot != end_of_stretch) ++lack.stretches;
     end_of_stretch = slot + page_;
-    return true;
+    if (lack.drops + lack.stretches != calls) is_fit = stranded + lack.least_cost() < cost_below;
+    return is_fit;
   });
   if (!is_fit) return std::nullopt;
   return lack;
 }
 
-// Whether the view that shows a page at the slot may be unmapped. Asked of many slots of a view in a row.
+// Whether the view that shows a page at the slot may be unmapped. Asked again and again: windows overlap.
 bool Backing::may_drop(Address slot, PageId shown) {
   if (!rules_.may_drop || shown == PageHeap::kBlocked) return false;
   const Address view = view_at(slot, shown);
-  if (view != asked_view_) {
-    asked_view_ = view;
-    asked_may_drop_ = PhysicalPages::may_unmap(pages_.view_at(shown, slot));
+  Asked& asked = asked_[grid_.whole_in(view) % asked_.size()];
+  if (asked.view != view || asked.search != search_) {
+    asked = {search_, view, PhysicalPages::may_unmap(pages_.view_at(shown, slot))};
   }
-  return asked_may_drop_;
+  return asked.may_drop;
 }
 
 // At best the longest sources do, which saves new pages and so costs less than these.
@@ -122,19 +125,25 @@ void Backing::find_sources() {
   if (knows_sources_) return;
   knows_sources_ = true;
   runs_.clear();
-  sources_.clear();
-  most_room_ = 1;
+  longer_.clear();
+  std::uint32_t handle_pages = 1;
   idle_.for_each_run(pages_, [&](const IdleRun& run) {
     runs_.push_back(run);
     if (run.begin != 0) return;
-    sources_.push_back(run);
-    most_room_ = std::min(kSpacing, std::max<std::size_t>(most_room_, run.handle_pages));
+    handle_pages = std::max(handle_pages, run.handle_pages);
+    if (longer_.size() < run.end) longer_.resize(run.end);
+    ++longer_[run.end - 1];
   });
-  std::sort(sources_.begin(), sources_.end(), [](const IdleRun& a, const IdleRun& b) {
-    return a.end != b.end ? a.end > b.end : a.first_of_handle < b.first_of_handle;
-  });
+  most_room_ = std::min<std::size_t>(kSpacing, handle_pages);
+  std::uint32_t longer = 0;  // sorted by counting
+  for (auto count = longer_.rbegin(); count != longer_.rend(); ++count) longer += std::exchange(*count, longer);
+  sources_.resize(longer);
   source_of_.resize(pages_.handle_ids());
-  for (std::uint32_t i = 0; i < sources_.size(); ++i) source_of_[sources_[i].handle] = i;
+  for (const IdleRun& run : runs_) {
+    if (run.begin != 0) continue;
+    source_of_[run.handle] = longer_[run.end - 1];
+    sources_[longer_[run.end - 1]++] = run;
+  }
 }
 
 void Backing::take_all_sources() {

@@ -11,6 +11,7 @@
 // the driver's time.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
@@ -60,8 +61,8 @@ class Backing {
     std::size_t drops = 0;      // views in the way
     double least_cost() const;  // of the driver, seldom a call for access too many
   };
-  // nullopt: a view is in the way.
-  std::optional<Lack> lack_of(const Window& window);
+  // nullopt: a view is in the way, or with what it strands the least cost is not below `cost_below`.
+  std::optional<Lack> lack_of(const Window& window, double stranded, double cost_below);
   // No plan for the window costs less.
   double lower_bound(const Lack& lack, double stranded);
 
@@ -117,15 +118,20 @@ class Backing {
   // The search.
   PlacementRules rules_;
   IdlePages idle_;
-  Address asked_view_ = 0;  // of may_drop, the last time
-  bool asked_may_drop_ = false;
+  std::uint64_t search_ = 0;  // its number
+  struct Asked {              // what may_drop said of a view
+    std::uint64_t search = 0;
+    Address view = 0;
+    bool may_drop = false;
+  };
+  std::array<Asked, 64> asked_;  // by the page of the view
   // Its idle runs, by page, and of these the sources: those with their handle's first page, the longest first. Found when
   // they are first wanted.
   bool knows_sources_ = false;
   std::vector<IdleRun> runs_;
   std::vector<IdleRun> sources_;
   std::vector<std::uint32_t> source_of_;  // by handle: where in sources_; anything if it is none
-  std::size_t source_pages_ = 0;
+  std::vector<std::uint32_t> longer_;     // of find_sources: by pages, how many runs are longer
   std::size_t most_room_ = 0;  // slots behind a window that are of any use
 
   // The plan.

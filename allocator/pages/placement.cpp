@@ -127,7 +127,9 @@ bool Placement::search(double limit) {
 bool Placement::consider(const Candidate& candidate) {
   const double stranded = stranded_by(candidate.pages);
   if (stranded >= cost_below_) return true;
-  const std::optional<Backing::Lack> lack = backing_.lack_of(candidate.window);
+  const double any_cost = PlacementRules{}.cost_below;
+  const std::optional<Backing::Lack> lack =
+      backing_.lack_of(candidate.window, stranded, has_best_ ? cost_below_ : any_cost);
   if (!lack) return true;
   const std::size_t idle_pages = backing_.idle().count();
   const std::size_t new_pages = lack->slots > idle_pages ? lack->slots - idle_pages : 0;
