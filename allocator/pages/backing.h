@@ -132,7 +132,7 @@ class Backing {
   std::vector<IdleRun> sources_;
   std::vector<std::uint32_t> source_of_;  // by handle: where in sources_; anything if it is none
   std::vector<std::uint32_t> longer_;     // of find_sources: by pages, how many runs are longer
-  std::size_t most_room_ = 0;  // slots behind a window that are of any use
+  std::size_t most_room_ = 0;             // slots behind a window that are of any use
 
   // The plan.
   BackingPlan plan_;

@@ -87,9 +87,9 @@ class IdlePages {
   const PageHeap& heap_;
   std::vector<std::uint64_t> words_;
   std::size_t count_ = 0;
-  const PageRange* range_ = nullptr;                // of the block before
-  std::vector<const Block*> beyond_reach_;          // free, and no arena's reach covers them
-  std::vector<const Block*> ends_beyond_reach_;     // the same of what follows them in their last page
+  const PageRange* range_ = nullptr;             // of the block before
+  std::vector<const Block*> beyond_reach_;       // free, and no arena's reach covers them
+  std::vector<const Block*> ends_beyond_reach_;  // the same of what follows them in their last page
 };
 
 }  // namespace cachalot

@@ -36,30 +36,29 @@ void Placement::find_windows() {
   holes_are_cut_ = false;
   for (auto& [base, range] : heap_.ranges()) {
     if (range.owner != arena_->pool.owner() || range.kind != arena_->pool.kind()) continue;
+    Address seen = base;  // the end of the last hole, which may have several gaps
     for (auto run = heap_.heap().segments().lower_bound(base);
          run != heap_.heap().segments().end() && run->first < range.end(); ++run) {
-      if (run->second->prev->is_gap()) add_windows(range, *run->second->prev);
+      Block& gap = *run->second->prev;
+      if (gap.is_gap() && gap.address >= seen) seen = add_windows(range, gap);
     }
-    if (range.tail != nullptr) add_windows(range, *range.tail);
+    if (range.tail != nullptr && range.tail->address >= seen) add_windows(range, *range.tail);
   }
 }
 
-// Of the hole whose first gap this is.
-void Placement::add_windows(PageRange& range, Block& first_gap) {
+// Of the hole whose first gap this is; returns where the hole ends.
+Address Placement::add_windows(PageRange& range, Block& first_gap) {
   const auto may_hold = [](const Block& block) {
     return block.is_gap() || (block.is_free() && block.arena->may_use(block));
   };
   Block* first = &first_gap;
-  while (may_hold(*first->prev)) {
-    first = first->prev;
-    if (first->is_gap()) return;  // not its first
-  }
+  while (may_hold(*first->prev)) first = first->prev;
   Block* last = &first_gap;
   while (may_hold(*last->next)) last = last->next;
   holes_are_cut_ = holes_are_cut_ || first->prev->is_free() || last->next->is_free();
   const bool endless = last == range.tail;
   const Address end = last->end();
-  if (end - first->address < bytes_) return;
+  if (end - first->address < bytes_) return end;
   for (Block* piece = first; bytes_ <= end - piece->address; piece = piece->next) {
     add_window(range, piece->address, endless);
     if (piece == last) break;
@@ -70,6 +69,7 @@ void Placement::add_windows(PageRange& range, Block& first_gap) {
   } else {
     add_window(range, end - bytes_, false);
   }
+  return end;
 }
 
 void Placement::add_window(PageRange& range, Address begin, bool endless) {

@@ -37,7 +37,7 @@ class Placement {
   };
 
   void find_windows();
-  void add_windows(PageRange& range, Block& first_gap);
+  Address add_windows(PageRange& range, Block& first_gap);
   void add_window(PageRange& range, Address begin, bool endless);
   std::size_t pages_taken(const Window& window) const;
   std::size_t fewest_pages(std::size_t at_least) const;
