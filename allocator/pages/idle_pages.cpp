@@ -6,6 +6,12 @@
 
 namespace cachalot {
 
+void reach_everything(const PoolPair& pools) {
+  for (const BlockPool* pool : pools) {
+    for (const auto& arena : pool->arenas()) arena->reach = {Reach::Kind::all};
+  }
+}
+
 void IdlePages::clear() {
   words_.assign(heap_.pages().page_ids() / kBits + 1, 0);
   count_ = 0;

@@ -23,6 +23,9 @@ struct PageRange;
 
 using PoolPair = std::array<const BlockPool*, 2>;  // an owner's small and large blocks
 
+// From now on a search reaches all free blocks of the pools.
+void reach_everything(const PoolPair& pools);
+
 struct IdleRun {  // neighbours in a handle, as many as are idle
   HandleId handle;
   PageId first_of_handle;

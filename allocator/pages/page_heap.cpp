@@ -321,9 +321,7 @@ std::vector<AddressRange> PageHeap::mapped_addresses() const {
 // --- giving memory back -----------------------------------------------------------------------------------------------
 
 std::vector<HandleId> PageHeap::claim_idle_handles(const PoolPair& pools) {
-  for (const BlockPool* pool : pools) {
-    for (const auto& arena : pool->arenas()) arena->reach = {Reach::Kind::all};
-  }
+  reach_everything(pools);
   IdlePages pages(*this);
   pages.find(pools);
   std::vector<HandleId> idle;
@@ -462,6 +460,31 @@ std::string PageHeap::validate(std::size_t moving) const {
   }
   if (in_handles != in_blocks + moving) return fmt::format("handles hold {} bytes, blocks {}", in_handles, in_blocks);
   if (views != pages_.live_views()) return fmt::format("{} views are counted, {} there", pages_.live_views(), views);
+  return "";
+}
+
+// What IdlePages finds, against every block of the pools' ranges.
+std::string PageHeap::validate_idle_pages(const PoolPair& pools) const {
+  reach_everything(pools);
+  IdlePages found(*this);
+  found.find(pools);
+  std::size_t idle_pages = 0;
+  for (const auto& [address, head] : heap_.segments()) {
+    const PageRange* range = range_of(address);
+    if (range == nullptr || range->owner != pools[0]->owner()) continue;
+    const Block* block = head;
+    for (Address slot = address; !block->is_edge(); slot += page_bytes()) {
+      bool is_idle = true;
+      for (; !block->is_edge() && block->address < slot + page_bytes(); block = block->next) {
+        is_idle = is_idle && block->is_free();
+        if (block->end() > slot + page_bytes()) break;
+      }
+      idle_pages += is_idle ? 1 : 0;
+      if (found.has(shown_at(*range, slot)) != is_idle)
+        return fmt::format("the page at {:#x} is{} idle, unlike what was found", slot, is_idle ? "" : " not");
+    }
+  }
+  if (idle_pages != found.count()) return fmt::format("{} pages are idle, {} were found", idle_pages, found.count());
   return "";
 }
 

@@ -175,6 +175,7 @@ class PageHeap {
   std::uint64_t next_mark() { return ++mark_; }
   // `moving`: bytes between begin and finish just now.
   std::string validate(std::size_t moving) const;
+  std::string validate_idle_pages(const PoolPair& pools) const;
   std::size_t metadata_bytes() const;
 
  private:
