@@ -345,8 +345,8 @@ bool DeviceAllocator::wait_for_a_better(Request request, StreamClock& clock, con
   if (const Block* block = find_to_take_over(request, Whose::anybodys)) {
     others.push_back(&clock_of(block->arena->stream));
   } else {
-    PlacementRules rules{.goes_on = true};
-    if (plan) rules.cost_below = plan->cost;
+    PlacementRules rules{.goes_on = true};                    // the lock was not let go since the plan was made
+    if (plan) rules.cost_below = plan->cost - kWaitCost / 2;  // it must save a wait; half of one, lest rounding decides
     const auto better = best_plan(request, Whose::anybodys, rules);
     if (!better) return false;
     for (const Block* taken : pages_->blocks_of(*better)) {
