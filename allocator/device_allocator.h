@@ -218,8 +218,8 @@ class DeviceAllocator {
   BlockPool& large() { return default_pools_[1]; }
   const BlockPool& small() const { return default_pools_[0]; }
   const BlockPool& large() const { return default_pools_[1]; }
-  PageHeap::PoolPair pools_of(const PrivatePool* owner) const {
-    return owner != nullptr ? PageHeap::PoolPair{&owner->small, &owner->large} : PageHeap::PoolPair{&small(), &large()};
+  PoolPair pools_of(const PrivatePool* owner) const {
+    return owner != nullptr ? PoolPair{&owner->small, &owner->large} : PoolPair{&small(), &large()};
   }
 
   static constexpr std::size_t kNoLimit = std::numeric_limits<std::size_t>::max();
@@ -327,6 +327,7 @@ class DeviceAllocator {
   void drop_stale_views();
   void drop_done_views();
   void finish_all_work();
+  Reach reach_into(const Arena& arena, Stream stream, Whose whose) const;
   bool may_take(const Block& block, Stream stream, Whose whose) const;
   Block* obtain_from_pages(Request request, const Context& context);
   void catch_up(Request request);
@@ -338,7 +339,7 @@ class DeviceAllocator {
   Block* find_to_take_over(Request request, Whose whose) const;
   Block* take_over(Request request);
   std::size_t usual_handle_bytes() const;
-  Placement placement(Request request, Whose whose, bool may_move = true);
+  std::optional<BackingPlan> best_plan(Request request, Whose whose, PlacementRules rules = {});
   Block* bring_together_or_create(Request request, StreamClock& clock, const Context& context);
   bool may_create(Request request);
   void reserve_range(Request request);
@@ -460,6 +461,7 @@ class DeviceAllocator {
 
   // The page heap, if it is in use; what belongs to it changes only while slow_mutex_ is held, too.
   std::unique_ptr<PageHeap> pages_;
+  std::unique_ptr<Placement> placement_;
   std::unordered_map<Stream, std::unique_ptr<StreamClock>> clocks_;
   std::vector<Event> spare_events_;
   std::vector<Orphan> orphans_;

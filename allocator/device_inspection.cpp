@@ -248,6 +248,11 @@ std::string DeviceAllocator::validate() {
   if (std::string broken = heap_.validate(); !broken.empty()) return broken;
   if (pages_ != nullptr) {
     if (std::string broken = pages_->validate(moving_bytes_); !broken.empty()) return broken;
+    if (std::string broken = pages_->validate_idle_pages(pools_of(nullptr)); !broken.empty()) return broken;
+    for (const auto& [id, pool] : pools_) {
+      if (!is_paged(pool->large)) continue;
+      if (std::string broken = pages_->validate_idle_pages(pools_of(pool.get())); !broken.empty()) return broken;
+    }
   }
   if (std::string broken = validate_bins(); !broken.empty()) return broken;
   if (std::string broken = validate_sleep(); !broken.empty()) return broken;

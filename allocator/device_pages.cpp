@@ -51,6 +51,7 @@ void DeviceAllocator::choose_heap(const Options& options) {
   CACHALOT_REQUIRE(options.page_size % device.page_bytes == 0, "page_size_mb:{}: GPU {} has pages of {} bytes",
                    options.page_size >> 20, index_, device.page_bytes);
   pages_ = std::make_unique<PageHeap>(heap_, device.page_bytes);
+  placement_ = std::make_unique<Placement>(*pages_);
   heap_.expect_ranges();
   splits_everything_ = true;
 }
@@ -162,16 +163,19 @@ void DeviceAllocator::finish_all_work() {
   }
 }
 
-// Whose free blocks may serve a stream: in private pools, and with cross_stream:off, its own alone.
-bool DeviceAllocator::may_take(const Block& block, Stream stream, Whose whose) const {
-  const Arena& arena = *block.arena;
-  if (arena.stream == stream) return true;
-  if (arena.pool.owner() != nullptr || options_.cross_stream == "off") return false;
-  if (whose == Whose::anybodys) return true;
+// Which free blocks of an arena may serve a stream: in private pools, and with cross_stream:off, its own alone.
+Reach DeviceAllocator::reach_into(const Arena& arena, Stream stream, Whose whose) const {
+  if (arena.stream == stream) return {Reach::Kind::all};
+  if (arena.pool.owner() != nullptr || options_.cross_stream == "off") return {Reach::Kind::none};
+  if (whose == Whose::anybodys) return {Reach::Kind::all};
   const auto clock = clocks_.find(stream);
   const auto other = clocks_.find(arena.stream);
-  return clock != clocks_.end() && other != clocks_.end() &&
-         clock->second->comes_after(*other->second, block.bin.epoch);
+  if (clock == clocks_.end() || other == clocks_.end()) return {Reach::Kind::none};
+  return clock->second->reach_into(*other->second);
+}
+
+bool DeviceAllocator::may_take(const Block& block, Stream stream, Whose whose) const {
+  return reach_into(*block.arena, stream, whose).covers(block.bin.epoch);
 }
 
 // --- a block for a request --------------------------------------------------------------------------------------------
@@ -189,7 +193,7 @@ Block* DeviceAllocator::obtain_from_pages(Request request, const Context& contex
   Block* block = search(request);  // freed while the lock was let go
   if (block != nullptr) return block;
   if (may_create(request)) {
-    block = carry_out(placement(request, Whose::ordered, /*may_move=*/false).best(/*may_grow=*/true), request, context);
+    block = carry_out(best_plan(request, Whose::ordered, {.may_move = false}), request, context);
   }
   if (block == nullptr) block = take_page(request);
   if (block == nullptr) block = take_over(request);
@@ -299,34 +303,36 @@ std::size_t DeviceAllocator::usual_handle_bytes() const {
   return std::max(page, round_down(std::min(kLargestHandle, left / kHandlesInTheRest), page));
 }
 
-Placement DeviceAllocator::placement(Request request, Whose whose, bool may_move) {
+// Within the rules, and those that hold for the request anyway.
+std::optional<BackingPlan> DeviceAllocator::best_plan(Request request, Whose whose, PlacementRules rules) {
   const bool is_private = request.pool().owner() != nullptr;
-  PlacementRules rules;
-  rules.may_move = may_move && !is_private;  // what a graph uses stays where the graph knows it
+  rules.may_move = rules.may_move && !is_private;  // what a graph uses stays where the graph knows it
   rules.may_drop = !is_private && !capturing();
   rules.handle_bytes = options_.page_size != 0 ? options_.page_size : usual_handle_bytes();
-  return Placement(
-      *pages_, *request.arena, pools_of(request.pool().owner()), request.rounded, rules,
-      [this, stream = request.stream(), whose](const Block& block) { return may_take(block, stream, whose); });
+  const PoolPair pools = pools_of(request.pool().owner());
+  for (const BlockPool* pool : pools) {
+    for (const auto& arena : pool->arenas()) arena->reach = reach_into(*arena, request.stream(), whose);
+  }
+  return placement_->best(*request.arena, pools, request.rounded, rules);
 }
 
 // By what is best. Rather than asking the driver for anything, the stream waits for others if that saves more than it costs.
 // Should the device or the limit refuse new memory, what can be had without.
 Block* DeviceAllocator::bring_together_or_create(Request request, StreamClock& clock, const Context& context) {
   if (request.rounded > device_->properties().total_bytes) return nullptr;
-  std::optional<BackingPlan> plan = placement(request, Whose::ordered).best(/*may_grow=*/true);
+  std::optional<BackingPlan> plan = best_plan(request, Whose::ordered);
   const bool may_gain = !plan || plan->calls_driver();
   if (may_gain && may_wait_for_others(request) && wait_for_a_better(request, clock, plan)) {
     if (Block* block = take_over(request)) return block;
-    plan = placement(request, Whose::ordered).best(/*may_grow=*/true);
+    plan = best_plan(request, Whose::ordered);
   }
   if (!plan) {
     reserve_range(request);
-    plan = placement(request, Whose::ordered).best(/*may_grow=*/true);
+    plan = best_plan(request, Whose::ordered);
   }
   Block* block = carry_out(plan, request, context);
   if (block != nullptr || !plan || plan->new_pages == 0) return block;
-  return carry_out(placement(request, Whose::ordered).best(/*may_grow=*/false), request, context);
+  return carry_out(best_plan(request, Whose::ordered, {.may_grow = false}), request, context);
 }
 
 bool DeviceAllocator::may_wait_for_others(Request request) const {
@@ -339,7 +345,9 @@ bool DeviceAllocator::wait_for_a_better(Request request, StreamClock& clock, con
   if (const Block* block = find_to_take_over(request, Whose::anybodys)) {
     others.push_back(&clock_of(block->arena->stream));
   } else {
-    const auto better = placement(request, Whose::anybodys).best(/*may_grow=*/true);
+    PlacementRules rules{.goes_on = true};                    // the lock was not let go since the plan was made
+    if (plan) rules.cost_below = plan->cost - kWaitCost / 2;  // it must save a wait; half of one, lest rounding decides
+    const auto better = best_plan(request, Whose::anybodys, rules);
     if (!better) return false;
     for (const Block* taken : pages_->blocks_of(*better)) {
       StreamClock& other = clock_of(taken->arena->stream);

@@ -16,12 +16,30 @@ namespace cachalot {
 class BlockPool;
 struct PrivatePool;
 
+// Which of an arena's free blocks a search may use: those that became free in or before an epoch.
+struct Reach {
+  enum class Kind : std::uint8_t { none, until, all };
+  Kind kind = Kind::none;
+  std::uint32_t epoch = 0;
+
+  bool covers(std::uint32_t freed) const {
+    return kind == Kind::all || (kind == Kind::until && has_reached(epoch, freed));
+  }
+  // Epochs wrap around; those compared are less than 2^31 apart.
+  static bool has_reached(std::uint32_t now, std::uint32_t epoch) {
+    return static_cast<std::int32_t>(now - epoch) >= 0;
+  }
+};
+
 struct Arena {
   Arena(BlockPool& owner, Stream for_stream) : pool(owner), stream(for_stream) {}
   BlockPool& pool;
   Stream stream;
   std::uint32_t epoch = 1;  // of what becomes free now; moves with the stream's StreamClock in the page heap
   FreeBins bins;
+  Reach reach;  // of the search for idle pages that is under way
+
+  bool may_use(const Block& block) const { return reach.covers(block.bin.epoch); }
 };
 
 class BlockPool {

@@ -28,6 +28,7 @@
 #include "base/bits.h"
 #include "base/bytes.h"
 #include "base/check.h"
+#include "base/power_of_two.h"
 #include "blocks/block.h"
 
 namespace cachalot {
@@ -112,6 +113,26 @@ class FreeBins {
     }
   }
 
+  // Calls visit(Block&), in no order, for each block in which a multiple of `unit` lies: every one of that size, few of the
+  // smaller ones. Keys tell which, so that no other block is looked at. visit must not change the bins.
+  template <typename Visit>
+  void for_each_across(PowerOfTwo unit, Visit&& visit) const {
+    if (newest_ != nullptr && unit.down(newest_->end() - 1) >= newest_->address) visit(*newest_);
+    const std::size_t first_of_unit = slot_for(unit.bytes());
+    for (std::uint64_t groups = occupied_groups_; groups != 0; groups &= groups - 1) {
+      const std::size_t group = lowest_bit(groups);
+      for (std::uint64_t bins = occupied_[group]; bins != 0; bins &= bins - 1) {
+        const std::size_t bin = lowest_bit(bins);
+        const bool all = group * kBinsPerOctave + bin >= first_of_unit;
+        for (const BinLeaf* leaf = (*groups_[group])[bin].first; leaf != nullptr; leaf = leaf->next) {
+          for (std::uint32_t i = 0; i < leaf->count; ++i) {
+            if (all || lies_across(leaf->keys[i], unit)) visit(*leaf->blocks[i]);
+          }
+        }
+      }
+    }
+  }
+
   std::string validate() const;
   std::size_t metadata_bytes() const;
 
@@ -141,6 +162,12 @@ class FreeBins {
     return ((bytes << (39 + 4 - 9)) & ~(std::uint64_t{1} << 63)) | address >> (9 - 4);
   }
   static std::uint64_t key_of(const Block& block) { return key_of(block.size_and_flags, block.address); }
+  // Whether a multiple of `unit` lies in a block of this key, which is smaller.
+  static bool lies_across(std::uint64_t key, PowerOfTwo unit) {
+    const Address address = key << (9 - 4) >> 9 << 9 & ((std::uint64_t{1} << kAddressBits) - 1);
+    const std::size_t bytes = key >> (39 + 4) << 9;
+    return unit.down(address + bytes - 1) >= address;
+  }
 
   // As one number: one comparison without a branch.
   __extension__ using SizeAndAddress = unsigned __int128;

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <unordered_map>
 
 #include "base/bytes.h"
 #include "base/check.h"
@@ -193,33 +192,6 @@ void PageHeap::claim_stretch(PageRange& range, Address begin, Address end, const
   }
 }
 
-void PageHeap::for_each_idle_page(const PoolPair& pools, const MayUse& may_use, const VisitPage& visit) {
-  const std::uint64_t search = next_mark();
-  for (const BlockPool* pool : pools) {
-    for (const auto& arena : pool->arenas()) {
-      arena->bins.for_each([&](const Block& block) {
-        if (may_use(block)) add_free_bytes(block, search, visit);
-      });
-    }
-  }
-}
-
-// To the sums of the pages that the block lies in; a page is idle when its sum is complete. One that the block shares with
-// a neighbour that is not free never is.
-void PageHeap::add_free_bytes(const Block& block, std::uint64_t search, const VisitPage& visit) {
-  Address begin = block.prev->is_free() ? block.address : round_up(block.address, page_bytes());
-  if (begin >= block.end()) return;
-  const Address end = block.next->is_free() ? block.end() : round_down(block.end(), page_bytes());
-  const PageRange& range = *range_of(block.address);
-  while (begin < end) {
-    const Address slot = round_down(begin, page_bytes());
-    const Address part_end = std::min(end, slot + page_bytes());
-    const PageId page = shown_at(range, slot);
-    if (pages_.add_free_bytes(page, part_end - begin, search) == page_bytes()) visit(page);
-    begin = part_end;
-  }
-}
-
 void PageHeap::move_homes(const BackingPlan& plan, const std::vector<Left>& left,
                           const std::function<Ticket(const Left&)>& ticket_of) {
   for (const BackingPlan::Move& move : plan.moves) {
@@ -349,13 +321,13 @@ std::vector<AddressRange> PageHeap::mapped_addresses() const {
 // --- giving memory back -----------------------------------------------------------------------------------------------
 
 std::vector<HandleId> PageHeap::claim_idle_handles(const PoolPair& pools) {
-  std::unordered_map<HandleId, std::uint32_t> idle_pages;
-  const auto any = [](const Block&) { return true; };
-  for_each_idle_page(pools, any, [&](PageId page) { ++idle_pages[pages_.page(page).handle]; });
+  reach_everything(pools);
+  IdlePages pages(*this);
+  pages.find(pools);
   std::vector<HandleId> idle;
-  for (const auto& [id, count] : idle_pages) {
-    if (count == pages_.handle(id).pages) idle.push_back(id);
-  }
+  pages.for_each_run(pages_, [&](const IdleRun& run) {
+    if (run.is_whole()) idle.push_back(run.handle);
+  });
   const auto home = [&](HandleId id) { return pages_.page(pages_.page_of(id, 0)).home; };
   std::sort(idle.begin(), idle.end(), [&](HandleId a, HandleId b) { return home(a) < home(b); });
   for (const HandleId id : idle) {
@@ -488,6 +460,37 @@ std::string PageHeap::validate(std::size_t moving) const {
   }
   if (in_handles != in_blocks + moving) return fmt::format("handles hold {} bytes, blocks {}", in_handles, in_blocks);
   if (views != pages_.live_views()) return fmt::format("{} views are counted, {} there", pages_.live_views(), views);
+  return "";
+}
+
+// What IdlePages finds, in a search of every other arena that goes on with all, against every block of the pools' ranges.
+std::string PageHeap::validate_idle_pages(const PoolPair& pools) const {
+  for (const BlockPool* pool : pools) {
+    const auto& arenas = pool->arenas();
+    for (std::size_t i = 0; i < arenas.size(); ++i)
+      arenas[i]->reach = {i % 2 == 0 ? Reach::Kind::none : Reach::Kind::all};
+  }
+  IdlePages found(*this);
+  found.find(pools);
+  reach_everything(pools);
+  found.find_more();
+  std::size_t idle_pages = 0;
+  for (const auto& [address, head] : heap_.segments()) {
+    const PageRange* range = range_of(address);
+    if (range == nullptr || range->owner != pools[0]->owner()) continue;
+    const Block* block = head;
+    for (Address slot = address; !block->is_edge(); slot += page_bytes()) {
+      bool is_idle = true;
+      for (; !block->is_edge() && block->address < slot + page_bytes(); block = block->next) {
+        is_idle = is_idle && block->is_free();
+        if (block->end() > slot + page_bytes()) break;
+      }
+      idle_pages += is_idle ? 1 : 0;
+      if (found.has(shown_at(*range, slot)) != is_idle)
+        return fmt::format("the page at {:#x} is{} idle, unlike what was found", slot, is_idle ? "" : " not");
+    }
+  }
+  if (idle_pages != found.count()) return fmt::format("{} pages are idle, {} were found", idle_pages, found.count());
   return "";
 }
 

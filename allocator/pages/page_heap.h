@@ -25,6 +25,7 @@
 #include <vector>
 
 #include "blocks/block_pool.h"
+#include "pages/idle_pages.h"
 #include "pages/physical_pages.h"
 #include "pages/stream_clock.h"
 #include "segments/segment_heap.h"
@@ -91,7 +92,7 @@ class PageHeap {
   PageRange* range_of(Address address) { return const_cast<PageRange*>(std::as_const(*this).range_of(address)); }
 
   PageId shown_at(const PageRange& range, Address slot) const {
-    const std::size_t index = (slot - range.base) / page_bytes();
+    const std::size_t index = pages_.grid().whole_in(slot - range.base);
     return index < range.shown.size() ? range.shown[index] : 0;
   }
   void show(PageRange& range, const PhysicalHandle& handle, Address at);
@@ -103,13 +104,6 @@ class PageHeap {
 
   // The block or gap that holds an address of a run or of a gap beside it, from one that lies before it or holds it.
   static Block& block_at(Block& before, Address address);
-
-  // Calls visit(page), in no order, for each page all of whose bytes are free as far as `may_use` says; neighbours that
-  // became free on different streams are several blocks. Looks at free blocks alone, however many are live.
-  using PoolPair = std::array<const BlockPool*, 2>;  // an owner's small and large blocks
-  using MayUse = std::function<bool(const Block&)>;
-  using VisitPage = std::function<void(PageId)>;
-  void for_each_idle_page(const PoolPair& pools, const MayUse& may_use, const VisitPage& visit);
 
   // Takes the plan's window and the pages that are to move out of the bins, so that nobody else takes them up while the
   // driver works; the pages' old addresses become gaps. Reports each stretch that loses its memory, and its last user.
@@ -177,10 +171,11 @@ class PageHeap {
   Block& hand_over(Block& block, Address begin, Address end, Arena& arena);
 
   SegmentHeap& heap() { return heap_; }
-  // For Placement: marks pages.
+  // For Placement: takes pages.
   std::uint64_t next_mark() { return ++mark_; }
   // `moving`: bytes between begin and finish just now.
   std::string validate(std::size_t moving) const;
+  std::string validate_idle_pages(const PoolPair& pools) const;
   std::size_t metadata_bytes() const;
 
  private:
@@ -188,7 +183,6 @@ class PageHeap {
   PageId* slots_for(PageRange& range, Address at, std::size_t bytes);
   Block& cut(PageRange& range, Block& block, Address address);
   Block& first_piece(const BackingPlan& plan);
-  void add_free_bytes(const Block& block, std::uint64_t search, const VisitPage& visit);
   Block& isolate(PageRange& range, Block& block, Address begin, Address end);
   void claim_stretch(PageRange& range, Address begin, Address end, const std::function<void(Block&)>& visit);
   void close(PageRange& range, Block& block);

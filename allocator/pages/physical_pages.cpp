@@ -23,7 +23,7 @@ HandleId PhysicalPages::add(MemoryHandle memory, std::uint32_t pages, Address ad
   handle.pages = pages;
   handle.first = free_pages_[pages].back();
   free_pages_[pages].pop_back();
-  for (std::uint32_t i = 0; i < pages; ++i) pages_[handle.first + i] = {id, i, address + i * page_bytes_, 0};
+  for (std::uint32_t i = 0; i < pages; ++i) pages_[handle.first + i] = {id, i, address + i * page_bytes(), 0};
   ++live_views_;
   return id;
 }
@@ -75,7 +75,7 @@ void PhysicalPages::remember_use(PageId id, const Ticket& use) {
       std::find_if(uses.begin(), uses.end(), [&](const Ticket& ticket) { return ticket.clock == use.clock; });
   if (known == uses.end()) {
     uses.push_back(use);
-  } else if (StreamClock::reached(use.epoch, known->epoch)) {
+  } else if (Reach::has_reached(use.epoch, known->epoch)) {
     *known = use;
   }
 }

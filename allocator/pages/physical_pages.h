@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "base/check.h"
+#include "base/power_of_two.h"
 #include "cachalot/device.h"
 #include "pages/stream_clock.h"
 
@@ -41,19 +42,16 @@ struct PhysicalPage {
   HandleId handle = 0;
   std::uint32_t index = 0;  // in the handle
   Address home = 0;
-  // Scratch of whoever plans: the number of the search that found it idle, and of the plan that takes it.
-  std::uint64_t mark = 0;
+  // Scratch: the number of the plan that takes it.
   std::uint64_t taken = 0;
-  // And of a search for idle pages: its number, and the free bytes found so far.
-  std::uint64_t search = 0;
-  std::size_t free_bytes = 0;
 };
 
 class PhysicalPages {
  public:
-  explicit PhysicalPages(std::size_t page_bytes) : page_bytes_(page_bytes), pages_(1) {}
+  explicit PhysicalPages(std::size_t page_bytes) : grid_(page_bytes), pages_(1) {}
 
-  std::size_t page_bytes() const { return page_bytes_; }
+  std::size_t page_bytes() const { return grid_.bytes(); }
+  PowerOfTwo grid() const { return grid_; }
   // A handle mapped at `address`, its pages at home there. Throws std::bad_alloc, having changed nothing.
   HandleId add(MemoryHandle memory, std::uint32_t pages, Address address);
   // A handle without views.
@@ -69,32 +67,25 @@ class PhysicalPages {
   void move_home(PageId id, Address address);
 
   const PhysicalPage& page(PageId id) const { return pages_[id]; }
-  void mark(PageId id, std::uint64_t mark) { pages_[id].mark = mark; }
   void take(PageId id, std::uint64_t taken) { pages_[id].taken = taken; }
-  // Returns how many bytes of the page that search has found free so far, these included.
-  std::size_t add_free_bytes(PageId id, std::size_t bytes, std::uint64_t search) {
-    PhysicalPage& page = pages_[id];
-    if (page.search != search) page.free_bytes = 0;
-    page.search = search;
-    return page.free_bytes += bytes;
-  }
   const PhysicalHandle& handle(HandleId id) const { return handles_[id]; }
   const PhysicalHandle& handle_of(PageId id) const { return handles_[pages_[id].handle]; }
   PageId page_of(HandleId id, std::uint32_t index) const { return handles_[id].first + index; }
   // The view of the page's handle in which it lies at `address`.
   const View& view_at(PageId id, Address address) const;
   static bool may_unmap(const View& view);
+  PageId page_ids() const { return static_cast<PageId>(pages_.size()); }
   HandleId handle_ids() const { return static_cast<HandleId>(handles_.size()); }
   std::size_t live_views() const { return live_views_; }
   // Whether some handle is mapped more than once.
   bool has_aliases() const { return live_views_ > handles_.size() - free_ids_.size(); }
-  std::size_t bytes(const PhysicalHandle& handle) const { return handle.pages * page_bytes_; }
+  std::size_t bytes(const PhysicalHandle& handle) const { return handle.pages * page_bytes(); }
   std::size_t metadata_bytes() const;
 
  private:
   View& find_view(PhysicalHandle& handle, Address address) const;
 
-  std::size_t page_bytes_;
+  PowerOfTwo grid_;
   std::vector<PhysicalPage> pages_;  // page 0 is none
   std::vector<PhysicalHandle> handles_;
   std::vector<HandleId> free_ids_;

@@ -12,6 +12,7 @@
 #include <deque>
 #include <unordered_map>
 
+#include "blocks/block_pool.h"
 #include "cachalot/device.h"
 
 namespace cachalot {
@@ -22,7 +23,7 @@ class StreamClock {
 
   Stream stream() const { return stream_; }
   std::uint32_t epoch() const { return epoch_; }
-  bool is_done(std::uint32_t epoch) const { return reached(done_, epoch); }
+  bool is_done(std::uint32_t epoch) const { return Reach::has_reached(done_, epoch); }
   bool has_events() const { return !events_.empty(); }
   std::size_t events() const { return events_.size(); }
 
@@ -43,15 +44,13 @@ class StreamClock {
 
   // This stream waits for what was freed on `other` in or before an epoch.
   void waits_for(const StreamClock& other, std::uint32_t epoch) { waits_[&other] = epoch; }
-  bool comes_after(const StreamClock& other, std::uint32_t epoch) const {
-    if (other.is_done(epoch)) return true;
+  // What became free on `other` up to which epoch is this stream's, too.
+  Reach reach_into(const StreamClock& other) const {
     const auto found = waits_.find(&other);
     // A wait that is done says nothing more; once epochs have wrapped around it would say too much.
-    return found != waits_.end() && !other.is_done(found->second) && reached(found->second, epoch);
+    const bool waits = found != waits_.end() && !other.is_done(found->second);
+    return {Reach::Kind::until, waits ? found->second : other.done_};
   }
-
-  // Epochs wrap around; those compared are less than 2^31 apart.
-  static bool reached(std::uint32_t now, std::uint32_t epoch) { return static_cast<std::int32_t>(now - epoch) >= 0; }
 
  private:
   struct Mark {

@@ -1,0 +1,149 @@
+// What gives a window of addresses the memory that it lacks, and what that costs. It changes nothing but scratch.
+//
+// A window's gaps are filled
+//   (1) by idle pages that are mapped there still: no driver call,
+//   (2) by handles that are idle as a whole; where nothing is mapped behind the window, the last of them may reach
+//       beyond it, and need be idle only in its first pages; where nothing is mapped before it, likewise the first,
+//   (3) by new handles.
+// Stale mappings in the way are dropped if nothing uses them any more; else the window is quarantined, and another serves.
+//
+// The cost is told in pages: the new ones, those the window strands (it holds them but leaves them in part), and a little for
+// the driver's time.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <optional>
+#include <vector>
+
+#include "pages/page_heap.h"
+
+namespace cachalot {
+
+struct PlacementRules {
+  bool may_move = true;          // idle pages may be taken from other holes
+  bool may_drop = true;          // stale views may be unmapped
+  bool may_grow = true;          // new handles may be made
+  bool goes_on = false;          // the last search, for which arenas reach further now; nothing else has changed since
+  std::size_t handle_bytes = 0;  // largest handle made; a multiple of the page
+  double cost_below = std::numeric_limits<double>::infinity();  // of what is of any interest
+};
+
+struct Window {
+  PageRange* range = nullptr;
+  Address begin = 0;
+  Address end = 0;
+};
+
+// Keeps its tables from one search to the next, so that it allocates nothing.
+class Backing {
+ public:
+  explicit Backing(PageHeap& heap)
+      : heap_(heap), pages_(heap.pages()), page_(heap.page_bytes()), grid_(heap.pages().grid()), idle_(heap) {}
+
+  // Finds the idle pages of the pools, as far as their arenas reach; none unless they may be moved.
+  void begin_search(const PoolPair& pools, const PlacementRules& rules);
+  const IdlePages& idle() const { return idle_; }
+
+  // Whether the page at home in a slot has a byte that is not free.
+  bool is_live(const PageRange& range, Address slot) const {
+    const PageId shown = heap_.shown_at(range, slot);
+    return has_memory(slot, shown) && !idle_.has(shown);
+  }
+  std::size_t slots_without_memory(const Window& window) const;
+
+  struct Lack {
+    std::size_t slots = 0;      // without memory
+    std::size_t to_map = 0;     // of these, those where no idle page is mapped
+    std::size_t stretches = 0;  // of slots to be mapped
+    std::size_t drops = 0;      // views in the way
+    double least_cost() const;  // of the driver, seldom a call for access too many
+  };
+  // nullopt: a view is in the way, or with what it strands the least cost is not below `cost_below`.
+  std::optional<Lack> lack_of(const Window& window, double stranded, double cost_below);
+  // No plan for the window costs less.
+  double lower_bound(const Lack& lack, double stranded);
+
+  // Make a plan, with its cost: plan(), until the next is made. False: a view is in the way, or there is no range for it.
+  bool fill(const Window& window, double stranded);
+  // For a window that shares no page with others and has room on both sides.
+  bool fill_far_away(const Arena& arena, std::size_t bytes, double stranded);
+  BackingPlan& plan() { return plan_; }
+
+ private:
+  struct Stretch {  // of slots
+    Address begin;
+    Address end;
+  };
+
+  // Calls visit(slot, page) for each slot of the window, in order, with the page that it shows (0: none); until it says false.
+  template <typename Visit>
+  void for_each_slot(const Window& window, Visit visit) const;
+  // The same for slots without memory.
+  template <typename Visit>
+  void for_each_lacking(const Window& window, Visit visit) const;
+  bool has_memory(Address slot, PageId shown) const {
+    return shown != 0 && shown != PageHeap::kBlocked && pages_.page(shown).home == slot;
+  }
+  bool is_idle(PageId page, const Window& window) const;
+  // The address of the view in which a slot shows a page.
+  Address view_at(Address slot, PageId shown) const { return slot - pages_.page(shown).index * page_; }
+  bool may_drop(Address slot, PageId shown);
+
+  void find_sources();
+  void take_all_sources();
+  void take_sources_outside(const Window& window);
+  void end_source_before(PageId page);
+
+  void begin_plan(const Window& window);
+  bool take_mapped(const Window& window);
+  void add_move(PageId page, Address slot);
+  void drop_views_in(const PageRange& range, const Stretch& stretch);
+  std::size_t room_after(const PageRange& range, Address slot) const;
+  IdleRun* first_pages(std::size_t wanted, std::size_t room, bool enough);
+  void place(IdleRun& run, Address at);
+  void tile(Stretch stretch, std::size_t room);
+  void tile_whole(Stretch& stretch);
+  void choose_best_sum(std::size_t wanted);
+  void grow(const Stretch& stretch);
+  double cost_of_plan(double stranded);
+
+  PageHeap& heap_;
+  const PhysicalPages& pages_;
+  const std::size_t page_;
+  const PowerOfTwo grid_;
+
+  // The search.
+  PlacementRules rules_;
+  IdlePages idle_;
+  std::uint64_t search_ = 0;  // its number
+  struct Asked {              // what may_drop said of a view
+    std::uint64_t search = 0;
+    Address view = 0;
+    bool may_drop = false;
+  };
+  std::array<Asked, 64> asked_;  // by the page of the view
+  // Its idle runs, by page, and of these the sources: those with their handle's first page, the longest first. Found when
+  // they are first wanted.
+  bool knows_sources_ = false;
+  std::vector<IdleRun> runs_;
+  std::vector<IdleRun> sources_;
+  std::vector<std::uint32_t> source_of_;  // by handle: where in sources_; anything if it is none
+  std::vector<std::uint32_t> longer_;     // of find_sources: by pages, how many runs are longer
+  std::size_t most_room_ = 0;             // slots behind a window that are of any use
+
+  // The plan.
+  BackingPlan plan_;
+  std::vector<IdleRun> left_;  // sources it has not taken; end 0: it has
+  std::vector<Address> going_;
+  std::vector<Stretch> unmapped_;
+  std::vector<Stretch> mapped_;
+  std::vector<IdleRun*> whole_;
+  std::vector<IdleRun*> chosen_;
+  std::vector<std::uint32_t> last_;  // of choose_best_sum
+  std::vector<std::uint32_t> before_;
+};
+
+}  // namespace cachalot
