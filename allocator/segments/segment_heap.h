@@ -26,7 +26,7 @@ struct InactiveSplit {
 
 class SegmentHeap {
  public:
-  SegmentHeap(int device, PageMap& page_map) : page_map_(page_map), slab_(device, page_map.block_memory()) {}
+  SegmentHeap(int device, PageMap& page_map) : page_map_(page_map), slab_(device, page_map.memory()) {}
 
   // A segment the device gave: one free block, in its arena's bins. Throws InvalidArgument for an address of more than
   // PageMap::kAddressBits bits, for FreeBins::kMaxBytes and more, and for what is not a multiple of kBlockGranularity,
