@@ -76,6 +76,13 @@ struct Block {
   bool is_gap() const { return has(kGap); }
   Address end() const { return address + size(); }
 
+  // For who is about to take the lock and free this block: its line and its neighbours' are under way meanwhile. Others may
+  // be changing the links; then lines are fetched that nobody wants, and that is all.
+  __attribute__((no_sanitize("thread"))) void prefetch_neighbours() const {
+    __builtin_prefetch(__atomic_load_n(&prev, __ATOMIC_RELAXED));
+    __builtin_prefetch(__atomic_load_n(&next, __ATOMIC_RELAXED));
+  }
+
   // Of a kCached block; it changes while others look, without a lock.
   std::uint32_t lent_bytes() const { return __atomic_load_n(&lease.lent_bytes, __ATOMIC_RELAXED); }
   void lend(std::size_t bytes) {

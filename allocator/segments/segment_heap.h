@@ -74,7 +74,6 @@ class SegmentHeap {
   // The same; returns the merged block.
   CACHALOT_FAST_PATH Block& put_back(Block& freed, InactiveSplit& change) {
     Block* block = &freed;
-    __builtin_prefetch(block->next);  // while it is not known yet whether the one before is free
     block->size_and_flags = block->size();
     if (Block* prev = block->prev; prev->is_free() && prev->arena == block->arena) {
       change.blocks -= 1;
