@@ -157,6 +157,7 @@ bool DeviceAllocator::deallocate(Block& block, const void* ptr) {
   if (contexts_.load(std::memory_order_relaxed) == HistoryOptions::Contexts::all) [[unlikely]] {
     return deallocate_with_context(block, ptr);
   }
+  block.prefetch_neighbours();  // the lock is an exchange: no load after it begins before it is done
   const Lock lock(mutex_);
   if (!is_live(block, ptr)) [[unlikely]]
     return false;

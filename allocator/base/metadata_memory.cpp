@@ -2,53 +2,58 @@
 
 #include <sys/mman.h>
 
-#include <cstdint>
 #include <new>
-
-#include "base/bytes.h"
 
 namespace cachalot {
 
 namespace {
 
-// `bytes` of zeroed memory at a multiple of `bytes`.
-std::byte* map_aligned(std::size_t bytes) {
-  void* mapped = mmap(nullptr, 2 * bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (mapped == MAP_FAILED) throw std::bad_alloc();
-  auto* const start = static_cast<std::byte*>(mapped);
-  const std::size_t before =
-      round_up(reinterpret_cast<std::uintptr_t>(start), bytes) - reinterpret_cast<std::uintptr_t>(start);
-  if (before != 0) munmap(start, before);
-  munmap(start + before + bytes, bytes - before);
-  return start + before;
+// `next` moved up to a multiple of `alignment`.
+std::byte* aligned(std::byte* next, std::size_t alignment) {
+  const auto start = reinterpret_cast<std::uintptr_t>(next);
+  return next + (round_up(start, alignment) - start);
 }
 
 }  // namespace
 
-MetadataMemory::~MetadataMemory() {
-  for (const Piece& piece : pieces_) munmap(piece.start, piece.bytes);
+// A limit on the process's addresses may leave room for less: then less is what there can be.
+MetadataMemory::MetadataMemory() : reserved_(kMostBytes + 2 * kHugePage) {
+  void* reservation = MAP_FAILED;
+  while ((reservation = mmap(nullptr, reserved_, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0)) ==
+         MAP_FAILED) {
+    reserved_ /= 2;
+    if (reserved_ < 3 * kHugePage) throw std::bad_alloc();
+  }
+  reservation_ = static_cast<std::byte*>(reservation);
+  base_ = next_piece_ = end_ = aligned(reservation_, kHugePage) + kHugePage - kSmallBytes;
 }
 
-void MetadataMemory::add_piece() {
-  pieces_.reserve(pieces_.size() + 1);
-  const std::size_t bytes = total_ < kMiB ? kSmallPiece : kHugePage;
-  next_ = map_aligned(bytes);
-  end_ = next_ + bytes;
-  if (bytes == kHugePage) madvise(next_, bytes, MADV_HUGEPAGE);  // where that is not possible, 4 KiB pages do as well
-  pieces_.push_back({next_, bytes});
-  total_ += bytes;
+MetadataMemory::~MetadataMemory() { munmap(reservation_, reserved_); }
+
+// Puts memory behind the next addresses.
+void MetadataMemory::extend() {
+  const std::size_t before = static_cast<std::size_t>(end_ - reservation_);
+  const bool small = static_cast<std::size_t>(end_ - base_) < kSmallBytes;
+  const std::size_t bytes = small ? kPiece : kHugePage;
+  if (reserved_ - before < bytes || mprotect(end_, bytes, PROT_READ | PROT_WRITE) != 0) throw std::bad_alloc();
+  if (!small) madvise(end_, bytes, MADV_HUGEPAGE);  // where that is not possible, 4 KiB pages do as well
+  end_ += bytes;
+}
+
+std::byte* MetadataMemory::take_pieces(std::size_t bytes) {
+  const std::size_t whole = round_up(bytes, kPiece);
+  while (static_cast<std::size_t>(end_ - next_piece_) < whole) extend();
+  next_piece_ += whole;
+  return next_piece_ - whole;
 }
 
 void* MetadataMemory::allocate(std::size_t bytes, std::size_t alignment) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  const auto fitting = [&] {
-    const auto start = reinterpret_cast<std::uintptr_t>(next_);
-    return next_ + (round_up(start, alignment) - start);
-  };
-  std::byte* memory = fitting();
-  if (next_ == nullptr || memory > end_ || static_cast<std::size_t>(end_ - memory) < bytes) {
-    add_piece();
-    memory = fitting();
+  if (bytes >= kPiece) return take_pieces(bytes);
+  std::byte* memory = aligned(next_, alignment);
+  if (memory > piece_end_ || static_cast<std::size_t>(piece_end_ - memory) < bytes) {
+    memory = take_pieces(kPiece);
+    piece_end_ = memory + kPiece;
   }
   next_ = memory + bytes;
   return memory;
@@ -56,7 +61,7 @@ void* MetadataMemory::allocate(std::size_t bytes, std::size_t alignment) {
 
 std::size_t MetadataMemory::bytes() const {
   const std::lock_guard<std::mutex> lock(mutex_);
-  return total_ - static_cast<std::size_t>(end_ - next_);
+  return static_cast<std::size_t>((next_piece_ - base_) - (piece_end_ - next_));
 }
 
 }  // namespace cachalot

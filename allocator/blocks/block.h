@@ -77,6 +77,13 @@ struct Block {
   bool is_gap() const { return has(kGap); }
   Address end() const { return address + size(); }
 
+  // For who is about to take the lock and free this block: its line and its neighbours' are under way meanwhile. Others may
+  // be changing the links; then lines are fetched that nobody wants, and that is all.
+  __attribute__((no_sanitize("thread"))) void prefetch_neighbours() const {
+    __builtin_prefetch(__atomic_load_n(&prev, __ATOMIC_RELAXED));
+    __builtin_prefetch(__atomic_load_n(&next, __ATOMIC_RELAXED));
+  }
+
   // Of a kCached block: what the user who has it asked for, more than its size less a granule; 0: it lies in a cache. It
   // changes while others look, without a lock, and by threads in turn: so the words of a slab chunk's blocks lie together
   // at its start, 32 in a cache line, and the lines of cached blocks themselves, which nobody writes, can be in every

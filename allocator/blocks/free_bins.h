@@ -286,6 +286,7 @@ class FreeBins {
   static BinLeaf& leaf_for(const Bin& bin, std::uint64_t key);
   static Block* first_of_tree(const Bin& bin, std::uint64_t key);
   BinLeaf& make_room(Bin& bin, BinLeaf* leaf, std::uint64_t key) const;
+  static std::uint64_t middle_of(const BinLeaf& full);
   BinLeaf& split(Bin& bin, BinLeaf& leaf, std::uint64_t key) const;
   void add_child(Bin& bin, BinTreeNode& parent, const void* after, std::uint64_t low, void* child) const;
   void remove_leaf(BinLeaf& leaf, std::size_t slot);

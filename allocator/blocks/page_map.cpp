@@ -20,14 +20,14 @@ PageMap::Node& PageMap::add_node(Address address) noexcept {
 
 template <typename Child>
 PageMap::Entry PageMap::add_child(std::atomic<Entry>& slot) noexcept {
-  auto* fresh = static_cast<Child*>(memory_.allocate(sizeof(Child), kCacheLine));
+  auto* fresh = static_cast<Child*>(memory_.allocate(sizeof(Child), sizeof(Child)));
   // A block that is not live any more may have another address by now, also while this looks: then it is found nowhere,
   // as it should be.
-  if (const Entry before = slot.load(std::memory_order_acquire); before != 0) {
-    const Address address = __atomic_load_n(&reinterpret_cast<const Block*>(before)->address, __ATOMIC_RELAXED);
+  if (const Entry before = slot.load(std::memory_order_acquire); before != kNothing) {
+    const Address address = __atomic_load_n(&block_of(before).address, __ATOMIC_RELAXED);
     fresh->slot(address).store(before, std::memory_order_relaxed);
   }
-  const Entry entry = reinterpret_cast<Entry>(fresh) | 1;
+  const Entry entry = memory_.number_of(fresh) | 1;
   slot.store(entry, std::memory_order_release);
   return entry;
 }

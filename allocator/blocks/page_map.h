@@ -1,9 +1,9 @@
 // From a pointer to the Block that was last handed out there: a radix over the address, read without a lock.
 //
-// Nodes of 8 GiB have a slot a MiB, tables of a MiB a slot every 4 KiB, leaves of 4 KiB a slot every 512 B. A block is in
-// the slot it starts in of the highest level whose slots are not larger than it, or further down where smaller blocks
-// have started; only there are tables and leaves (a leaf is one cache line). So the map of what is in use is small and
-// dense, and stays in the cache.
+// Nodes of 2 GiB have a slot every 128 KiB, tables of 128 KiB a slot every 4 KiB, leaves of 4 KiB a slot every 512 B. A
+// block is in the slot it starts in of the highest level whose slots are not larger than it, or further down where smaller
+// blocks have started; only there are tables and leaves. Entries are numbers of 32 bits, so a cache line holds 2 MiB of a
+// node, half a table or two leaves. So the map of what is in use is small and dense, and stays in the cache.
 //
 // Entries are written when a block is handed out and never erased; whoever finds one checks, under the lock of the
 // block's device, that the block is allocated and starts at that very address.
@@ -39,9 +39,10 @@ class PageMap {
     if (node == nullptr) [[unlikely]]
       return nullptr;
     Entry entry = node->slot(address).load(std::memory_order_acquire);
-    if (has_child(entry)) entry = child<Table>(entry).slot(address).load(std::memory_order_acquire);
-    if (has_child(entry)) entry = child<Leaf>(entry).slot(address).load(std::memory_order_acquire);
-    return reinterpret_cast<Block*>(entry);
+    if (has_child(entry)) entry = slot_of<Table>(entry, address).load(std::memory_order_acquire);
+    if (has_child(entry)) entry = slot_of<Leaf>(entry, address).load(std::memory_order_acquire);
+    if (entry == kNothing) return nullptr;
+    return &block_of(entry);
   }
 
   // `block` is being handed out; its address is below 2^kAddressBits. Costs nothing when the block was handed out before
@@ -50,27 +51,32 @@ class PageMap {
     if (block.size_and_flags < kNeverShared[block.map_place]) write(block);
   }
 
-  // For blocks: an entry may be followed as long as the map lives.
-  MetadataMemory& block_memory() { return block_memory_; }
-  std::size_t metadata_bytes() const { return memory_.bytes() + block_memory_.bytes(); }
+  // For blocks, too: an entry may be followed as long as the map lives.
+  MetadataMemory& memory() { return memory_; }
+  std::size_t metadata_bytes() const { return memory_.bytes(); }
 
   static constexpr int kAddressBits = 48;  // device addresses are unified with the host's: 47 bits on x86-64, 48 on Arm
 
  private:
+  // Where a block or a child is in memory_, which both begin at even numbers; a child's with the lowest bit set.
+  // Number 0 is no block's: each chunk of blocks begins with something else.
+  using Entry = MetadataMemory::Number;
+  static constexpr Entry kNothing = 0;
+
   // 2^kShift bytes of addresses, in slots of 2^kSlotShift bytes.
-  template <typename T, int kShift, int kSlotShift>
+  template <int kShift, int kSlotShift>
   struct Level {
     static constexpr std::size_t kSlotBytes = std::size_t{1} << kSlotShift;
     static constexpr std::size_t kSlots = std::size_t{1} << (kShift - kSlotShift);
-    std::atomic<T>& slot(Address address) { return slots[(address >> kSlotShift) % kSlots]; }
-    const std::atomic<T>& slot(Address address) const { return slots[(address >> kSlotShift) % kSlots]; }
-    std::atomic<T> slots[kSlots];
+    static std::size_t index_of(Address address) { return (address >> kSlotShift) % kSlots; }
+    std::atomic<Entry>& slot(Address address) { return slots[index_of(address)]; }
+    const std::atomic<Entry>& slot(Address address) const { return slots[index_of(address)]; }
+    std::atomic<Entry> slots[kSlots];
   };
-  static constexpr int kNodeShift = 33;
-  using Entry = std::uintptr_t;  // a Block's address, or a child's with the lowest bit set, or 0
-  using Node = Level<Entry, kNodeShift, 20>;
-  using Table = Level<Entry, 20, 12>;
-  using Leaf = Level<Entry, 12, 9>;
+  static constexpr int kNodeShift = 31;
+  using Node = Level<kNodeShift, 17>;
+  using Table = Level<17, 12>;
+  using Leaf = Level<12, 9>;
   static constexpr std::size_t kRootEntries = std::size_t{1} << (kAddressBits - kNodeShift);
 
   // Block::map_place: where the entry of a block was written; it may have been moved down since.
@@ -82,9 +88,14 @@ class PageMap {
   static constexpr std::size_t kNeverShared[] = {~std::size_t{0}, Node::kSlotBytes, Table::kSlotBytes, 0};
 
   static bool has_child(Entry entry) { return (entry & 1) != 0; }
+  Block& block_of(Entry entry) const { return *reinterpret_cast<Block*>(memory_.at(entry)); }
+  // Of the child that `entry` names. What does not depend on the entry is added up while it is still being loaded; left to
+  // itself the compiler does it the other way round.
   template <typename Child>
-  static Child& child(Entry entry) {
-    return *reinterpret_cast<Child*>(entry - 1);
+  CACHALOT_FAST_PATH std::atomic<Entry>& slot_of(Entry entry, Address address) const {
+    std::byte* place = memory_.at(0) + Child::index_of(address) * sizeof(std::atomic<Entry>) - MetadataMemory::kUnit;
+    asm("" : "+r"(place));
+    return *reinterpret_cast<std::atomic<Entry>*>(place + entry * MetadataMemory::kUnit);
   }
 
   CACHALOT_FAST_PATH void write(Block& block) {
@@ -99,17 +110,17 @@ class PageMap {
       if (block.size() >= Node::kSlotBytes) return write(*slot, block, kInNode);
       entry = add_child<Table>(*slot);
     }
-    slot = &child<Table>(entry).slot(address);
+    slot = &slot_of<Table>(entry, address);
     entry = slot->load(std::memory_order_acquire);
     if (!has_child(entry)) {
       if (block.size() >= Table::kSlotBytes) return write(*slot, block, kInTable);
       entry = add_child<Leaf>(*slot);
     }
-    write(child<Leaf>(entry).slot(address), block, kInLeaf);
+    write(slot_of<Leaf>(entry, address), block, kInLeaf);
   }
-  static void write(std::atomic<Entry>& slot, Block& block, Place place) {
+  void write(std::atomic<Entry>& slot, Block& block, Place place) {
     block.map_place = place & 3u;
-    slot.store(reinterpret_cast<Entry>(&block), std::memory_order_release);
+    slot.store(memory_.number_of(&block), std::memory_order_release);
   }
   // Host memory that runs out here ends the program: the block is already marked as handed out.
   Node& add_node(Address address) noexcept;
@@ -121,8 +132,7 @@ class PageMap {
     void operator()(void* memory) const { std::free(memory); }
   };
   std::unique_ptr<std::atomic<Node*>[], Free> root_;
-  MetadataMemory memory_;  // of nodes, tables and leaves
-  MetadataMemory block_memory_;
+  MetadataMemory memory_;  // of nodes, tables, leaves and blocks
 };
 
 }  // namespace cachalot

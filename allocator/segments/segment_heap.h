@@ -26,7 +26,7 @@ struct InactiveSplit {
 
 class SegmentHeap {
  public:
-  SegmentHeap(int device, PageMap& page_map) : page_map_(page_map), slab_(device, page_map.block_memory()) {}
+  SegmentHeap(int device, PageMap& page_map) : page_map_(page_map), slab_(device, page_map.memory()) {}
 
   // A segment the device gave: one free block, in its arena's bins. Throws InvalidArgument for an address of more than
   // PageMap::kAddressBits bits, for FreeBins::kMaxBytes and more, and for what is not a multiple of kBlockGranularity,
@@ -74,7 +74,6 @@ class SegmentHeap {
   // The same; returns the merged block.
   CACHALOT_FAST_PATH Block& put_back(Block& freed, InactiveSplit& change) {
     Block* block = &freed;
-    __builtin_prefetch(block->next);  // while it is not known yet whether the one before is free
     block->size_and_flags = block->size();
     if (Block* prev = block->prev; prev->is_free() && prev->arena == block->arena) {
       change.blocks -= 1;

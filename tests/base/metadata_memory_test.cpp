@@ -1,16 +1,20 @@
 #include "base/metadata_memory.h"
 
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 
 #include <algorithm>
 #include <cstdint>
+#include <cstdlib>
+#include <fstream>
+#include <new>
 #include <thread>
 #include <vector>
 
+#include "base/bytes.h"
+
 namespace cachalot {
 namespace {
-
-constexpr std::size_t kMiB = std::size_t{1} << 20;
 
 struct Piece {
   std::byte* start;
@@ -44,9 +48,50 @@ TEST(MetadataMemory, SaysHowMuchItTook) {
   EXPECT_EQ(memory.bytes(), 0u);
   memory.allocate(4096, 64);
   EXPECT_EQ(memory.bytes(), 4096u);
-  for (int i = 0; i < 200; ++i) memory.allocate(MetadataMemory::kSmallPiece, MetadataMemory::kSmallPiece);
+  for (int i = 0; i < 400; ++i) memory.allocate(MetadataMemory::kPiece, MetadataMemory::kPiece);
   EXPECT_GE(memory.bytes(), 25 * kMiB);
   EXPECT_LE(memory.bytes(), 26 * kMiB);  // what does not fit the end of a piece is lost
+}
+
+TEST(MetadataMemory, ANumberLeadsBackToWhatItIsOf) {
+  MetadataMemory memory;
+  for (std::size_t i = 0; i < 3000; ++i) {
+    const std::size_t alignment = std::size_t{8} << (i % 14);
+    auto* const start = static_cast<std::byte*>(memory.allocate(1000, alignment));
+    EXPECT_EQ(memory.at(memory.number_of(start)), start);
+    EXPECT_EQ(memory.number_of(start) % (std::min(alignment, MetadataMemory::kPiece) / MetadataMemory::kUnit), 0u);
+  }
+}
+
+TEST(MetadataMemory, HandsOutMoreThanAPieceAtOnce) {
+  MetadataMemory memory;
+  std::vector<Piece> pieces;
+  for (std::size_t bytes = MetadataMemory::kPiece; bytes <= 8 * kMiB; bytes += 100 * kKiB) {
+    auto* const start = static_cast<std::byte*>(memory.allocate(bytes, 64));
+    std::fill_n(start, bytes, std::byte{0xff});
+    pieces.push_back({start, bytes});
+    pieces.push_back({static_cast<std::byte*>(memory.allocate(100, 64)), 100});
+  }
+  expect_apart(pieces);
+}
+
+// Limits this process's addresses to 256 MiB more than it has; then there is less to reserve.
+void allocate_within_a_limit() {
+  std::size_t pages = 0;
+  std::ifstream("/proc/self/statm") >> pages;
+  const rlimit limit = {pages * 4096 + 256 * kMiB, RLIM_INFINITY};
+  if (setrlimit(RLIMIT_AS, &limit) != 0) std::exit(2);
+  MetadataMemory memory;
+  std::fill_n(static_cast<std::byte*>(memory.allocate(16 * kMiB, 64)), 16 * kMiB, std::byte{1});
+  try {
+    for (;;) memory.allocate(kMiB, 64);
+  } catch (const std::bad_alloc&) {
+    std::exit(memory.bytes() < 256 * kMiB ? 0 : 3);
+  }
+}
+
+TEST(MetadataMemory, MakesDoWithFewerAddresses) {
+  EXPECT_EXIT(allocate_within_a_limit(), testing::ExitedWithCode(0), "");
 }
 
 TEST(MetadataMemory, ServesSeveralThreads) {

@@ -60,6 +60,22 @@ TEST(FreeBins, SizesOfOneBinAreToldApart) {
   EXPECT_EQ(bins.best_fit(kMiB + 1536), nullptr);
 }
 
+// Where a full leaf is parted, all but one of its blocks may come to lie on one side.
+TEST(FreeBins, BlocksOfOneSizeMayLieAnywhere) {
+  for (const bool ascending : {true, false}) {
+    std::deque<Block> blocks;
+    for (Address address = 512; address < Address{1} << 47; address += address / 1024 * 512 + 512)
+      blocks.push_back(free_block(address, kKiB));
+    if (!ascending) std::ranges::reverse(blocks);
+    FreeBins bins;
+    for (Block& block : blocks) bins.insert(block);
+    ASSERT_EQ(bins.validate(), "");
+    for (Block& block : blocks) bins.remove(block);
+    ASSERT_EQ(bins.validate(), "");
+    EXPECT_TRUE(bins.empty());
+  }
+}
+
 TEST(FreeBins, ARequestNeedNotBeAMultipleOfTheGranularity) {
   Block exact = free_block(Address{0x7f} << 40, kMiB), larger = free_block(0x100000, kMiB + 512);
   FreeBins bins;

@@ -17,7 +17,7 @@ constexpr Address kBase = Address{0x7f00} << 32;
 
 struct Blocks {
   PageMap map;
-  BlockSlab slab{0, map.block_memory()};
+  BlockSlab slab{0, map.memory()};
 
   Block& hand_out(Address address, std::size_t bytes) {
     Block& block = slab.make();
@@ -67,6 +67,16 @@ TEST(PageMap, BlocksOfAPageAndMoreCostNoLeaf) {
   EXPECT_EQ(blocks.map.find(kBase), &first);
   EXPECT_EQ(blocks.map.find(kBase + 4 * kKiB), &second);
   EXPECT_EQ(blocks.map.find(kBase + 104 * kKiB + 512), &third);
+}
+
+TEST(PageMap, BlocksOfASlotOfANodeCostNothing) {
+  Blocks blocks;
+  blocks.hand_out(kBase, 128 * kKiB);
+  const std::size_t before = blocks.map.metadata_bytes();
+  std::vector<Block*> all;
+  for (Address i = 1; i < 500; ++i) all.push_back(&blocks.hand_out(kBase + i * (128 * kKiB + 512), 128 * kKiB));
+  EXPECT_EQ(blocks.map.metadata_bytes(), before);
+  for (Block* block : all) EXPECT_EQ(blocks.map.find(block->address), block);
 }
 
 TEST(PageMap, ALargeBlockAndASmallOneMayBeginInOnePage) {
