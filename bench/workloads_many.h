@@ -89,7 +89,7 @@ class Ring {
   }
 
  private:
-  static constexpr std::size_t kPlaces = 256;
+  static constexpr std::size_t kPlaces = 512;
   struct alignas(kCacheLine) End {
     std::size_t at = 0;    // where its thread is
     std::size_t seen = 0;  // where that thread last saw the other

@@ -1,9 +1,6 @@
-// The allocator's lock: held for tens of nanoseconds, never across a driver call or a callback.
-//
-// A test-and-set spin lock whose unlock is a plain store: 12 ns a pair less than a pthread mutex in a process with threads.
-// Threads that want it all the time take turns of 20 us, during which the others do not even look: to hand it over costs
-// a microsecond, since what it guards has to come from the other processor's cache, too. So two threads together keep nine
-// tenths of the throughput of one; with a lock for whoever sees it free first it was two thirds (bench/peers.py, threads).
+// Locks that are held for tens of nanoseconds, never across a driver call or a callback: a test-and-set spin lock whose
+// unlock is a plain store, 12 ns a pair less than a pthread mutex in a process with threads; and the allocator's, which
+// threads that want it all the time use in turns.
 //
 // Annotated for Clang's thread-safety analysis, which does not understand std::mutex on libstdc++.
 #pragma once
@@ -31,57 +28,81 @@
 
 namespace cachalot {
 
-class CACHALOT_CAPABILITY("mutex") Mutex {
+class CACHALOT_CAPABILITY("mutex") SpinMutex {
  public:
   void lock() CACHALOT_ACQUIRE() {
-    if (locked_.exchange(true, std::memory_order_acquire)) [[unlikely]]
-      lock_contended();
+    if (!try_once()) [[unlikely]]
+      spin();
   }
   void unlock() CACHALOT_RELEASE() { locked_.store(false, std::memory_order_release); }
 
- private:
-  using Clock = std::chrono::steady_clock;
-  static constexpr Clock::duration kTurn = std::chrono::microseconds(20);
-
-  [[gnu::noinline]] void lock_contended() {
-    if (!turn_is_over() && is_used_often()) {
-      do pause(16);
-      while (!turn_is_over());
-    }
-    for (int tries = 1; is_locked() || locked_.exchange(true, std::memory_order_acquire); ++tries) {
+ protected:
+  bool is_locked() const { return locked_.load(std::memory_order_relaxed); }
+  bool try_once() { return !locked_.exchange(true, std::memory_order_acquire); }
+  [[gnu::noinline]] void spin() {
+    for (int tries = 1; is_locked() || !try_once(); ++tries) {
       pause(1);
       if (tries % 64 == 0) sched_yield();  // the holder may have been preempted
     }
-    turn_began_.store(Clock::now().time_since_epoch(), std::memory_order_relaxed);
-  }
-  bool is_locked() const { return locked_.load(std::memory_order_relaxed); }
-  bool is_used_often() const {
-    for (int looks = 0; looks < 8; ++looks) {
-      pause(2);
-      if (is_locked()) return true;
-    }
-    return false;
-  }
-  bool turn_is_over() const {
-    return Clock::now().time_since_epoch() - turn_began_.load(std::memory_order_relaxed) >= kTurn;
   }
   static void pause(int times) {
     for (int i = 0; i < times; ++i) __builtin_ia32_pause();
   }
 
+ private:
   alignas(kCacheLine) std::atomic<bool> locked_{false};  // alone on its line, away from what it guards
+};
+
+// To hand the allocator's lock over costs a microsecond, since what it guards has to come from the other processor's cache,
+// too. So a thread that had to wait for it keeps it for a turn of 30 us, during which the others hardly look, as long as it
+// uses it often: two threads together keep nine tenths of the throughput of one; with a lock for whoever sees it free first
+// it was two thirds (bench/peers.py, threads).
+class CACHALOT_CAPABILITY("mutex") Mutex : private SpinMutex {
+ public:
+  void lock() CACHALOT_ACQUIRE() {
+    if (!try_once()) [[unlikely]]
+      lock_contended();
+  }
+  void unlock() CACHALOT_RELEASE() { SpinMutex::unlock(); }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  static constexpr Clock::duration kTurn = std::chrono::microseconds(30);
+
+  [[gnu::noinline]] void lock_contended() {
+    while (!turn_is_over() && is_used_often()) rest();
+    spin();
+    turn_began_.store(Clock::now().time_since_epoch(), std::memory_order_relaxed);
+  }
+  // Each look costs who uses it a tenth of a microsecond or two: so there is a rest between them.
+  bool is_used_often() const {
+    for (int looks = 0; looks < 8; ++looks) {
+      if (is_locked()) return true;
+      pause(2);
+    }
+    return false;
+  }
+  static void rest() {
+    const Clock::time_point end = Clock::now() + kTurn / 4;
+    while (Clock::now() < end) pause(16);
+  }
+  bool turn_is_over() const {
+    return Clock::now().time_since_epoch() - turn_began_.load(std::memory_order_relaxed) >= kTurn;
+  }
+
   alignas(kCacheLine) std::atomic<Clock::duration> turn_began_{Clock::duration::zero()};  // of who had to wait for it
 };
 
+template <typename AnyMutex>
 class CACHALOT_SCOPED_CAPABILITY Lock {
  public:
-  explicit Lock(Mutex& mutex) CACHALOT_ACQUIRE(mutex) : mutex_(mutex) { mutex_.lock(); }
+  explicit Lock(AnyMutex& mutex) CACHALOT_ACQUIRE(mutex) : mutex_(mutex) { mutex_.lock(); }
   ~Lock() CACHALOT_RELEASE() { mutex_.unlock(); }
   Lock(const Lock&) = delete;
   Lock& operator=(const Lock&) = delete;
 
  private:
-  Mutex& mutex_;
+  AnyMutex& mutex_;
 };
 
 // Lets the lock go for a stretch of a function that holds it: around driver calls and the user's callbacks.

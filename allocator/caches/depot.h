@@ -86,7 +86,7 @@ class Depot {
   bool push(std::size_t size_class, Block* const* batch);
 
   DepotBudget& budget_;
-  mutable Mutex mutex_;
+  mutable SpinMutex mutex_;
   std::atomic<std::uint32_t> batches_{0};
   std::array<Stack, SizeClass::kCount> stacks_;
 };
