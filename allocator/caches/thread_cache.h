@@ -153,7 +153,7 @@ class ThreadCache {
   // Blocks came, or (negative) went, otherwise than through the thread's mallocs and frees.
   void supplied(std::int64_t bytes);
 
-  // Takes out the blocks of some class, the next one each time, to bring the cache to three quarters of its limit.
+  // Takes out the largest blocks, to bring the cache to three quarters of its limit: of small ones it can keep more.
   template <typename Visit>
   void evict(Visit&& visit);
   // Everything.
@@ -178,7 +178,6 @@ class ThreadCache {
   std::int64_t limit_ = 0;
   std::int64_t floor_ = 0;  // of sums.bytes(): below it, too much is cached
   std::vector<std::unique_ptr<StreamCache>> streams_;
-  std::size_t next_victim_ = 0;  // a class of a stream
 };
 
 template <typename Visit>
@@ -198,11 +197,12 @@ void ThreadCache::empty_front(StreamCache& cache, Visit&& visit) {
 
 template <typename Visit>
 void ThreadCache::evict(Visit&& visit) {
-  const std::size_t classes = streams_.size() * SizeClass::kCount;
   for (const auto& stream : streams_) empty_front(*stream, visit);
-  for (std::size_t looked_at = 0; looked_at < classes && cached_bytes() > limit_ / 4 * 3; ++looked_at) {
-    next_victim_ = (next_victim_ + 1) % classes;
-    empty(*streams_[next_victim_ / SizeClass::kCount], next_victim_ % SizeClass::kCount, visit);
+  for (std::size_t i = SizeClass::kCount; i-- > 0;) {
+    for (const auto& stream : streams_) {
+      if (cached_bytes() <= limit_ / 4 * 3) return;
+      empty(*stream, i, visit);
+    }
   }
 }
 
