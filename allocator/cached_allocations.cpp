@@ -1,5 +1,6 @@
 // DeviceAllocator and its thread caches: blocks they are given, blocks that come back, and sums that statistics need.
-// Nothing grows on account of a cache: before the driver is called, all are drained.
+// Nothing grows on account of a cache, unless several threads come to that again and again: before the driver is called, all
+// are drained.
 //
 // What comes to the heap all the same, while there are caches: sizes above 64 KiB; everything while a pool is recorded
 // into, frees wait for other streams (each malloc looks whether they are done), history is on or caching is off; frees of
@@ -73,7 +74,7 @@ void* DeviceAllocator::allocate_for_cache(std::size_t bytes, Stream stream) {
   // should merge with them as soon as it is free (caching it cost gpt2_varlen 1.6 % of memory).
   if (cache == nullptr || !caches_are_open() || block->arena != request.arena)
     return hand_out(*block, request.rounded, bytes, splits(*block, request), nullptr);
-  take_for_cache(*block, request);
+  take_for_cache(*cache, *block, request);
   caches_->hand_out(*cache, *block, bytes);
   refill(*cache, request);
   return reinterpret_cast<void*>(block->address);
@@ -86,19 +87,20 @@ void DeviceAllocator::refill(StreamCache& cache, Request request) {
     for (; blocks != 0; --blocks) {
       Block* block = search(request);
       if (block == nullptr) return;
-      caches_->add(cache, take_for_cache(*block, request));
+      caches_->add(cache, take_for_cache(cache, *block, request));
     }
   } catch (const std::bad_alloc&) {  // there is no host memory for another block: fewer will do
   }
 }
 
 // From the bins, as hand_out, but that it is neither allocated nor counted yet.
-Block& DeviceAllocator::take_for_cache(Block& block, Request request) {
+Block& DeviceAllocator::take_for_cache(StreamCache& cache, Block& block, Request request) {
+  std::uint16_t* const word = cache.depot.words.take();
   const InactiveSplit change = heap_.take(block, request.rounded, request.bytes, splits(block, request));
   counters_.inactive_split(PoolKind::small, change.blocks, change.bytes);
   block.size_and_flags = block.size() | Block::kCached;
-  const std::size_t size_class = SizeClass::of(block.size());
-  block.lease = {static_cast<std::uint32_t>(size_class), SizeClass::first(size_class)};
+  const auto size_class = static_cast<std::uint16_t>(SizeClass::of(block.size()));
+  block.lease = {word, size_class, SizeClass::first(size_class)};
   return block;
 }
 
@@ -118,11 +120,13 @@ void DeviceAllocator::leave_caches(Block& block) {
 // From now on as any other that the heap has allocated: the sums have counted it in, the statistics will count it out.
 void DeviceAllocator::end_lease(Block& block) {
   block.requested = block.lent_bytes() & Block::kRequestedBits;
+  LentWords::give_back(block.lease.word);
   block.size_and_flags = block.size() | Block::kAllocated;
   block.uses = {nullptr, 0};
 }
 
 void DeviceAllocator::put_back_cached(Block& block) {
+  LentWords::give_back(block.lease.word);
   const InactiveSplit change = heap_.put_back(block);
   counters_.inactive_split(PoolKind::small, change.blocks, change.bytes);
 }
@@ -131,11 +135,9 @@ void DeviceAllocator::put_back_cached(Block& block) {
 // caches: where they have soon come to this again, taking it from them was no use, and the heap had better grow.
 void DeviceAllocator::spare_growth() {
   if (caches_ == nullptr) return;
-  if (caches_->threads() > 1) {
-    if (visits_ < next_drain_) return;
-    next_drain_ = visits_ + kVisitsBetweenDrains;
-  }
-  drain_caches();
+  const bool has_company = caches_->threads() > 1;
+  if (has_company && visits_ < next_drain_) return;
+  if (drain_caches() && has_company) next_drain_ = visits_ + kVisitsBetweenDrains;
 }
 
 bool DeviceAllocator::drain_caches() { return caches_ != nullptr && caches_->drain(); }

@@ -30,7 +30,8 @@ DeviceAllocator::DeviceAllocator(std::shared_ptr<Device> device, PageMap& page_m
 }
 
 DeviceAllocator::~DeviceAllocator() {
-  caches_.reset();  // threads that end know no more of it
+  if (caches_ != nullptr) caches_->forget_threads();
+  caches_.reset();
   give_back_pages();
   for (const auto& [address, head] : heap_.segments()) {
     if (pages_ != nullptr && pages_->holds(address)) continue;

@@ -262,7 +262,7 @@ class DeviceAllocator {
   void* allocate_through_cache(std::size_t bytes, Stream stream);
   void* allocate_for_cache(std::size_t bytes, Stream stream);
   void refill(StreamCache& cache, Request request);
-  Block& take_for_cache(Block& block, Request request);
+  Block& take_for_cache(StreamCache& cache, Block& block, Request request);
   void put_back_cached(Block& block);
   bool deallocate_through_cache(Block& block, const void* ptr, std::size_t bytes, Stream stream);
   void end_lease(Block& block);

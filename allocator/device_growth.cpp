@@ -16,7 +16,9 @@ Block& DeviceAllocator::obtain(Request request, const Context& context) {
     if (Block* block = search_fragments(request)) return *block;
   }
   const PoolHold hold(request.pool().owner());
-  if (run_free_memory_callbacks()) {
+  const bool callbacks_freed = run_free_memory_callbacks();
+  if ((rare_ & kCaching) != 0) come_to_heap();  // they may have freed into a cache
+  if (callbacks_freed) {
     require_awake(request.pool().owner());
     if (Block* block = find_in_arena(request)) return *block;
   }
@@ -32,8 +34,7 @@ Block& DeviceAllocator::obtain(Request request, const Context& context) {
 // given back (PyTorch runs out of memory although a fitting block has just become free, its issue #189504).
 Block* DeviceAllocator::obtain_from_device(Request request, const Context& context) {
   const SlowSection slow(*this);
-  if (request.pool().kind() == PoolKind::small)
-    spare_growth();                                  // nothing grows for small blocks while caches hold some
+  if (request.pool().kind() == PoolKind::small) spare_growth();  // what caches hold serves small blocks first
   if (Block* block = search(request)) return block;  // that helped, or another thread grew or freed meanwhile
   if ((rare_ & kAging) != 0 && !capturing()) collect_garbage();
   Block* block = grow(request, context);

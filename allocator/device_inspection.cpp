@@ -367,7 +367,7 @@ std::string DeviceAllocator::validate_counters() const {
 std::size_t DeviceAllocator::metadata_bytes() const {
   const Lock lock(mutex_);
   std::size_t bytes = sizeof(*this) + heap_.metadata_bytes() + frees_.metadata_bytes() + history_.metadata_bytes();
-  if (pages_ != nullptr) bytes += pages_->metadata_bytes();
+  if (pages_ != nullptr) bytes += pages_->metadata_bytes() + placement_->metadata_bytes();
   if (caches_ != nullptr) bytes += caches_->metadata_bytes();
   for_each_pool([&](const BlockPool& pool) {
     for (const auto& arena : pool.arenas()) bytes += sizeof(Arena) + arena->bins.metadata_bytes();

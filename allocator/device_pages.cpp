@@ -11,6 +11,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <bit>
 #include <cstdio>
 #include <utility>
 
@@ -48,6 +49,8 @@ void DeviceAllocator::choose_heap(const Options& options) {
                index_);
     return;
   }
+  CACHALOT_REQUIRE(std::has_single_bit(device.page_bytes), "GPU {} has pages of {} bytes: not a power of two", index_,
+                   device.page_bytes);
   CACHALOT_REQUIRE(options.page_size % device.page_bytes == 0, "page_size_mb:{}: GPU {} has pages of {} bytes",
                    options.page_size >> 20, index_, device.page_bytes);
   pages_ = std::make_unique<PageHeap>(heap_, device.page_bytes);
@@ -198,6 +201,10 @@ Block* DeviceAllocator::obtain_from_pages(Request request, const Context& contex
   if (block == nullptr) block = take_page(request);
   if (block == nullptr) block = take_over(request);
   if (block == nullptr) block = bring_together_or_create(request, clock, context);
+  if (block == nullptr && drain_caches()) {
+    block = search(request);
+    if (block == nullptr) block = bring_together_or_create(request, clock, context);
+  }
   if (block == nullptr) block = borrow_from_pools(request);
   if (block != nullptr || capturing()) return block;
 

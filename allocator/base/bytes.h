@@ -26,4 +26,10 @@ std::string format_bytes(std::size_t bytes);
 // "1024", "512KiB", "80GiB", "1.5 MiB": bytes, or a number with KiB, MiB, GiB or TiB. Throws InvalidArgument.
 std::size_t parse_bytes(std::string_view text);
 
+// What vectors hold in the host's memory.
+template <typename... Vectors>
+std::size_t capacity_bytes(const Vectors&... vectors) {
+  return ((vectors.capacity() * sizeof(typename Vectors::value_type)) + ...);
+}
+
 }  // namespace cachalot

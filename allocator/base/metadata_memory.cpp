@@ -1,7 +1,9 @@
 #include "base/metadata_memory.h"
 
 #include <sys/mman.h>
+#include <sys/resource.h>
 
+#include <algorithm>
 #include <new>
 
 namespace cachalot {
@@ -16,8 +18,12 @@ std::byte* aligned(std::byte* next, std::size_t alignment) {
 
 }  // namespace
 
-// A limit on the process's addresses may leave room for less: then less is what there can be.
+// Where the process's addresses are limited, a sixteenth of them, or what there is room for.
 MetadataMemory::MetadataMemory() : reserved_(kMostBytes + 2 * kHugePage) {
+  rlimit limit{};
+  if (getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY) {
+    reserved_ = std::clamp<std::size_t>(limit.rlim_cur / 16, 8 * kHugePage, reserved_);
+  }
   void* reservation = MAP_FAILED;
   while ((reservation = mmap(nullptr, reserved_, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0)) ==
          MAP_FAILED) {
@@ -35,7 +41,9 @@ void MetadataMemory::extend() {
   const std::size_t before = static_cast<std::size_t>(end_ - reservation_);
   const bool small = static_cast<std::size_t>(end_ - base_) < kSmallBytes;
   const std::size_t bytes = small ? kPiece : kHugePage;
-  if (reserved_ - before < bytes || mprotect(end_, bytes, PROT_READ | PROT_WRITE) != 0) throw std::bad_alloc();
+  const bool has_numbers = static_cast<std::size_t>(end_ - base_) + bytes <= kMostBytes;
+  if (!has_numbers || reserved_ - before < bytes || mprotect(end_, bytes, PROT_READ | PROT_WRITE) != 0)
+    throw std::bad_alloc();
   if (!small) madvise(end_, bytes, MADV_HUGEPAGE);  // where that is not possible, 4 KiB pages do as well
   end_ += bytes;
 }

@@ -19,7 +19,7 @@ namespace cachalot {
 
 class MetadataMemory {
  public:
-  // Reserves addresses: kMostBytes, or as much of that as the process may have. Throws std::bad_alloc.
+  // Reserves addresses: kMostBytes, or a share of what the process may have. Throws std::bad_alloc.
   MetadataMemory();
   ~MetadataMemory();
   MetadataMemory(const MetadataMemory&) = delete;

@@ -32,18 +32,20 @@ class CACHALOT_CAPABILITY("mutex") SpinMutex {
  public:
   void lock() CACHALOT_ACQUIRE() {
     if (!try_once()) [[unlikely]]
-      spin();
+      while (!spin()) sched_yield();  // the holder may have been preempted
   }
   void unlock() CACHALOT_RELEASE() { locked_.store(false, std::memory_order_release); }
 
  protected:
   bool is_locked() const { return locked_.load(std::memory_order_relaxed); }
   bool try_once() { return !locked_.exchange(true, std::memory_order_acquire); }
-  [[gnu::noinline]] void spin() {
-    for (int tries = 1; is_locked() || !try_once(); ++tries) {
+  // False: it has been locked for some microseconds.
+  [[gnu::noinline]] bool spin() {
+    for (int tries = 0; tries < 64; ++tries) {
+      if (!is_locked() && try_once()) return true;
       pause(1);
-      if (tries % 64 == 0) sched_yield();  // the holder may have been preempted
     }
+    return false;
   }
   static void pause(int times) {
     for (int i = 0; i < times; ++i) __builtin_ia32_pause();
@@ -70,9 +72,15 @@ class CACHALOT_CAPABILITY("mutex") Mutex : private SpinMutex {
   static constexpr Clock::duration kTurn = std::chrono::microseconds(30);
 
   [[gnu::noinline]] void lock_contended() {
-    while (!turn_is_over() && is_used_often()) rest();
-    spin();
+    await_turn();
+    while (!spin()) {  // another of those that waited has begun a turn, or the holder was preempted
+      sched_yield();
+      await_turn();
+    }
     turn_began_.store(Clock::now().time_since_epoch(), std::memory_order_relaxed);
+  }
+  void await_turn() const {
+    while (!turn_is_over() && is_used_often()) rest();
   }
   // Each look costs who uses it a tenth of a microsecond or two: so there is a rest between them.
   bool is_used_often() const {

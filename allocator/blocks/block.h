@@ -22,7 +22,6 @@ struct Arena;
 struct BinLeaf;
 struct StreamUse;
 
-inline constexpr std::uintptr_t kSlabChunkBytes = 64 * 1024;  // blocks lie in chunks that are aligned so: see BlockSlab
 inline constexpr std::size_t kBlockGranularity = 512;  // sizes and offsets are multiples; so sizes have 9 spare bits
 
 struct Block {
@@ -50,9 +49,10 @@ struct Block {
     std::uint32_t pending_events;  // not yet seen done
   };
 
-  struct Lease {  // while kCached; both follow from the size, but a free would wait for that
-    std::uint32_t size_class;
-    std::uint32_t first_place;  // SizeClass::first
+  struct Lease {                // while kCached
+    std::uint16_t* word;        // see lent_bytes
+    std::uint16_t size_class;   // this and the next follow from the size, but a free would wait for that
+    std::uint16_t first_place;  // SizeClass::first
   };
 
   Address address;
@@ -84,38 +84,27 @@ struct Block {
     __builtin_prefetch(__atomic_load_n(&next, __ATOMIC_RELAXED));
   }
 
-  // Of a kCached block: what the user who has it asked for, more than its size less a granule; 0: it lies in a cache. It
-  // changes while others look, without a lock, and by threads in turn: so the words of a slab chunk's blocks lie together
-  // at its start, 32 in a cache line, and the lines of cached blocks themselves, which nobody writes, can be in every
-  // processor's cache.
+  // Of a kCached block: what the user who has it asked for; 0: it lies in a cache. The word (how many bytes of the last
+  // granule were not asked for, and one) changes while others look, without a lock, and by threads in turn: so it lies
+  // beside those of the stream's other cached blocks (LentWords), and their own lines can be in every processor's cache.
   std::size_t lent_bytes() const {
-    const std::uint16_t word = __atomic_load_n(lent_word(), __ATOMIC_RELAXED);
+    const std::uint16_t word = __atomic_load_n(lease.word, __ATOMIC_RELAXED);
     return word == 0 ? 0 : size() + 1 - word;
   }
-  bool is_lent() const { return __atomic_load_n(lent_word(), __ATOMIC_RELAXED) != 0; }
+  bool is_lent() const { return __atomic_load_n(lease.word, __ATOMIC_RELAXED) != 0; }
   void lend(std::size_t bytes) {
     const std::size_t unused = kBlockGranularity - 1 - (bytes - 1) % kBlockGranularity;
-    __atomic_store_n(lent_word(), static_cast<std::uint16_t>(unused + 1), __ATOMIC_RELAXED);
+    __atomic_store_n(lease.word, static_cast<std::uint16_t>(unused + 1), __ATOMIC_RELAXED);
   }
-  void take_back() { __atomic_store_n(lent_word(), std::uint16_t{0}, __ATOMIC_RELAXED); }
+  void take_back() { __atomic_store_n(lease.word, std::uint16_t{0}, __ATOMIC_RELAXED); }
   // Handed out at this address, from a cache.
   bool is_lent(Address at) const { return address == at && (size_and_flags & kFlagBits) == kCached && is_lent(); }
   bool is_cached() const { return has(kCached) && !is_lent(); }  // it lies in a cache
   // Handed out, by the heap or from a cache, and how many bytes were asked for.
   bool is_live() const { return has(kAllocated) || (has(kCached) && is_lent()); }
   std::size_t requested_bytes() const { return has(kCached) ? lent_bytes() : std::size_t{requested}; }
-
- private:
-  std::uint16_t* lent_word() const;
 };
 static_assert(sizeof(Block) == 64);
-
-inline std::uint16_t* Block::lent_word() const {
-  constexpr std::uintptr_t kBytesPerWordByte = sizeof(Block) / sizeof(std::uint16_t);
-  const auto at = reinterpret_cast<std::uintptr_t>(this);
-  const std::uintptr_t chunk = at & ~(kSlabChunkBytes - 1);
-  return reinterpret_cast<std::uint16_t*>(chunk + (at - chunk) / kBytesPerWordByte);
-}
 
 // What a block needs in rare modes only (garbage collection, recorded contexts).
 struct BlockDetail {

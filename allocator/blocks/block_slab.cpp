@@ -14,7 +14,7 @@ void BlockSlab::add_chunk() {
   auto* blocks = static_cast<Block*>(memory);
   auto* chunk = new (memory) Chunk{device_, nullptr};
   chunks_.push_back(chunk);
-  for (std::size_t slot = kSlots - 1; slot >= kFirstSlot; --slot) retire(blocks[slot]);
+  for (std::size_t slot = kSlots - 1; slot >= 1; --slot) retire(blocks[slot]);
 }
 
 BlockDetail& BlockSlab::detail(const Block& block) noexcept {

@@ -1,6 +1,5 @@
 // Where Blocks live. Memory comes in chunks of 64 KiB, aligned to their size, and is never given back before the end: so
-// the steady state allocates nothing, and a Block pointer found through the page map may always be looked at. The first
-// 2 KiB of a chunk are the words of Block::lent_bytes of its 1,024 slots; those slots have none, and the header is there.
+// the steady state allocates nothing, and a Block pointer found through the page map may always be looked at.
 // One slab per device; a chunk knows its device, so that a block's owner is known without a lock.
 // Not thread-safe but for owner_of.
 #pragma once
@@ -45,10 +44,8 @@ class BlockSlab {
 
   std::size_t metadata_bytes() const;
 
-  static constexpr std::size_t kChunkBytes = kSlabChunkBytes;
-  static constexpr std::size_t kSlots = kChunkBytes / sizeof(Block);
-  static constexpr std::size_t kFirstSlot =
-      kSlots * sizeof(std::uint16_t) / sizeof(Block);  // those before hold no block
+  static constexpr std::size_t kChunkBytes = 64 * 1024;
+  static constexpr std::size_t kSlots = kChunkBytes / sizeof(Block);  // slot 0 holds the chunk's header
 
   static int owner_of(const Block& block) { return chunk_of(block).device; }
 
@@ -57,7 +54,7 @@ class BlockSlab {
     int device;
     std::unique_ptr<BlockDetail[]> details;
   };
-  static_assert(sizeof(Chunk) <= kFirstSlot * sizeof(std::uint16_t));  // the words that no block has
+  static_assert(sizeof(Chunk) <= sizeof(Block));
   static Chunk& chunk_of(const Block& block) {
     return *reinterpret_cast<Chunk*>(reinterpret_cast<std::uintptr_t>(&block) & ~(kChunkBytes - 1));
   }

@@ -8,8 +8,8 @@
 // Entries are written when a block is handed out and never erased; whoever finds one checks, under the lock of the
 // block's device, that the block is allocated and starts at that very address.
 //
-// Thread safety: find from any thread; set under the lock of the device that owns the address; the two may race. No MiB
-// holds segments of two devices at the same time: devices give memory in units of 2 MiB.
+// Thread safety: find from any thread; set under the lock of the device that owns the address; the two may race. No slot of
+// a node holds segments of two devices at the same time: devices give memory in units of 2 MiB.
 #pragma once
 
 #include <atomic>
@@ -84,7 +84,8 @@ class PageMap {
   // A block of at least so many bytes, handed out again, is still where its entry was written. For another's entry to
   // replace it, both would have to start in one slot, neither smaller than it: but a block keeps its address for life,
   // and whatever comes to lie beside one of at least a slot's size starts in another slot, or is smaller and goes a
-  // level down, together with the entry it finds.
+  // level down, together with the entry it finds. (SegmentHeap::cut makes a block smaller that is not handed out: it
+  // forgets its place.)
   static constexpr std::size_t kNeverShared[] = {~std::size_t{0}, Node::kSlotBytes, Table::kSlotBytes, 0};
 
   static bool has_child(Entry entry) { return (entry & 1) != 0; }

@@ -20,6 +20,22 @@ std::string validate(std::span<Block* const> blocks, std::size_t size_class, Str
   return "";
 }
 
+std::uint16_t* LentWords::take() {
+  if (free_.empty()) {
+    free_.reserve((lines_.size() + 1) * kWords);
+    Line& line = lines_.emplace_back(Line{this, {}});
+    for (std::size_t i = kWords; i-- > 0;) free_.push_back(&line.words[i]);
+  }
+  std::uint16_t* const word = free_.back();
+  free_.pop_back();
+  return word;
+}
+
+void LentWords::give_back(std::uint16_t* word) {
+  const auto line = reinterpret_cast<std::uintptr_t>(word) / kCacheLine * kCacheLine;
+  reinterpret_cast<Line*>(line)->owner->free_.push_back(word);
+}
+
 bool Depot::put(std::size_t size_class, Block* const* batch) {
   const std::int64_t bytes = SizeClass::batch_bytes(size_class);
   const std::int64_t used = budget_.used_bytes.fetch_add(bytes, std::memory_order_relaxed) + bytes;
@@ -78,7 +94,7 @@ std::string Depot::validate(Stream stream) const {
 
 std::size_t Depot::metadata_bytes() const {
   const Lock lock(mutex_);
-  std::size_t bytes = sizeof(*this);
+  std::size_t bytes = sizeof(*this) + words.metadata_bytes();
   for (std::size_t i = 0; i < SizeClass::kCount; ++i) {
     if (stacks_[i].blocks != nullptr) bytes += kMostBatches * SizeClass::batch(i) * sizeof(Block*);
   }

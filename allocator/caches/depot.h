@@ -6,9 +6,11 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "base/bytes.h"
 #include "base/check.h"
@@ -32,8 +34,10 @@ struct SizeClass {
   static constexpr std::uint32_t batch(std::size_t index) { return most(index) / 2; }
   static constexpr std::int64_t batch_bytes(std::size_t index) { return as_signed(batch(index) * bytes(index)); }
   // A thread has at most two batches of a class, in places from `first` on.
-  static constexpr std::uint32_t most(std::size_t index) { return first(index + 1) - first(index); }
-  static constexpr std::uint32_t first(std::size_t index) { return kFirst[index]; }
+  static constexpr std::uint32_t most(std::size_t index) {
+    return static_cast<std::uint32_t>(first(index + 1) - first(index));
+  }
+  static constexpr std::uint16_t first(std::size_t index) { return kFirst[index]; }
 
  private:
   static constexpr std::array<std::uint16_t, kCount + 1> kFirst = [] {
@@ -47,6 +51,27 @@ struct SizeClass {
 
  public:
   static constexpr std::size_t kPlaces = kFirst[kCount];
+};
+
+// The words of Block::lent_bytes of one stream's cached blocks, so many to a line that a batch on its way between two threads
+// moves few lines; and no line has words of two streams, whose threads would disturb each other. With the device's mutex held.
+class LentWords {
+ public:
+  // Throws std::bad_alloc.
+  std::uint16_t* take();
+  // To where it was taken.
+  static void give_back(std::uint16_t* word);
+  std::size_t metadata_bytes() const { return lines_.size() * sizeof(Line) + free_.capacity() * sizeof(free_[0]); }
+
+ private:
+  static constexpr std::size_t kWords = (kCacheLine - sizeof(void*)) / sizeof(std::uint16_t);
+  struct alignas(kCacheLine) Line {
+    LentWords* owner;
+    std::array<std::uint16_t, kWords> words;
+  };
+
+  std::deque<Line> lines_;
+  std::vector<std::uint16_t*> free_;  // with room for all
 };
 
 // What all depots of a device hold, and may hold.
@@ -76,6 +101,8 @@ class Depot {
   // The first thing that is wrong, or "", of the depot of `stream`.
   std::string validate(Stream stream) const;
   std::size_t metadata_bytes() const;
+
+  LentWords words;
 
  private:
   static constexpr std::size_t kMostBatches = 16;

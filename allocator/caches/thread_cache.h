@@ -87,7 +87,7 @@ class ThreadCache;
 // The part of a thread's cache for one stream, of the default pool's small blocks: a stack for each class, and in front of
 // them the block that was freed last. Who frees and allocates the same size in turn gets along without the stacks; and the
 // address that malloc returns need not wait until free has found the block that belongs to it.
-struct StreamCache {
+struct alignas(kCacheLine) StreamCache {
   StreamCache(Stream of, Depot& shared, ThreadCache& thread) : stream(of), depot(shared), owner(thread) {}
 
   std::uint32_t count(std::size_t size_class) const { return counts[size_class]; }
@@ -122,7 +122,7 @@ struct StreamCache {
 };
 static_assert(SizeClass::most(0) <= std::numeric_limits<std::uint8_t>::max());
 
-class ThreadCache {
+class alignas(kCacheLine) ThreadCache {
  public:
   // False: someone has recalled the cache; use the heap, whose lock waits for its return.
   CACHALOT_FAST_PATH bool enter() {
@@ -153,7 +153,7 @@ class ThreadCache {
   // Blocks came, or (negative) went, otherwise than through the thread's mallocs and frees.
   void supplied(std::int64_t bytes);
 
-  // Takes out the largest blocks, to bring the cache to three quarters of its limit: of small ones it can keep more.
+  // Takes out the block in front and the largest ones, to bring the cache to three quarters of its limit: of small ones it can keep more.
   template <typename Visit>
   void evict(Visit&& visit);
   // Everything.

@@ -91,7 +91,7 @@ ThreadCaches::ThreadCaches(Mutex& mutex, Heap heap) : id_(next_id()), mutex_(mut
   living().by_id.emplace(id_, this);
 }
 
-ThreadCaches::~ThreadCaches() {
+void ThreadCaches::forget_threads() {
   const std::lock_guard<std::mutex> lock(living().mutex);
   living().by_id.erase(id_);
 }
@@ -170,6 +170,7 @@ void ThreadCaches::retire(ThreadCache& cache) {
   heap_.visited();
   cache.empty(putting_back());
   unused_.push_back(&cache);
+  set_limits();
 }
 
 void ThreadCaches::set_budget(std::size_t bytes) {
@@ -198,7 +199,7 @@ void ThreadCaches::share_out() {
   }
 }
 
-// --- what a cache does when a list is empty or full -------------------------------------------------------------------
+// --- what a cache does when a stack is empty or full ------------------------------------------------------------------
 
 bool ThreadCaches::must_gather(const ThreadCache& cache) {
   return std::abs(cache.sums.ungathered_bytes()) > kMostUngatheredBytes;
@@ -256,8 +257,8 @@ void ThreadCaches::make_room(StreamCache& cache, std::int64_t bytes) {
 
 // --- with the mutex held ----------------------------------------------------------------------------------------------
 
-// None the first time, then twice as many each time, so that a size that is rare stays so in the cache. The list is not
-// empty if a recall sent the thread to the heap: then it has enough, and a list never holds more than a batch.
+// None the first time, then twice as many each time, so that a size that is rare stays so in the cache. The stack is not
+// empty where callbacks have freed meanwhile: then it has enough.
 std::uint32_t ThreadCaches::more_blocks(StreamCache& cache, std::size_t size_class) const {
   if (cache.count(size_class) != 0) return 0;
   const std::int64_t fit = cache.owner.room() / as_signed(SizeClass::bytes(size_class));

@@ -7,7 +7,7 @@
 //
 // Bounds: threads share half of a budget evenly, the depots have the other half; a thread caches kMostThreadBytes at most,
 // and may always cache kLeastThreadBytes (depots kLeastDepotBytes for each of several threads), unless the budget is
-// 0. A cache learns of a new budget when its thread next comes to the heap, of a new thread at once.
+// 0. (A batch from a depot may be more than a thread's limit has room for; its next free gives back.) A cache learns of a new budget when its thread next comes to the heap, of a new thread at once.
 //
 // Thread safety: allocate, deallocate and the try_ ones from any thread, without the device's mutex. All else with it held.
 #pragma once
@@ -58,8 +58,8 @@ class ThreadCaches {
   };
 
   ThreadCaches(Mutex& mutex, Heap heap);
-  // Whatever is cached is forgotten.
-  ~ThreadCaches();
+  // Whatever is cached is forgotten. forget_threads() has been called.
+  ~ThreadCaches() = default;
   ThreadCaches(const ThreadCaches&) = delete;
   ThreadCaches& operator=(const ThreadCaches&) = delete;
 
@@ -67,13 +67,15 @@ class ThreadCaches {
   void* allocate(std::size_t bytes, Stream stream);
   // False: `ptr` is not the address of a block that was handed out from a cache, or the heap must take it.
   bool deallocate(Block& block, const void* ptr);
-  // The same for the stream that the thread used last, and from the list at hand: the usual case, with nothing in it that
+  // The same for the stream that the thread used last, and from the stack at hand: the usual case, with nothing in it that
   // returns from a call, so that it needs few registers. nullptr, false: try the others.
   CACHALOT_FAST_PATH void* try_allocate(std::size_t bytes, Stream stream);
   CACHALOT_FAST_PATH bool try_deallocate(Block& block, const void* ptr);
 
   // How many have a cache.
   std::int64_t threads() const { return static_cast<std::int64_t>(threads_.size() - unused_.size()); }
+  // Threads that end from now on do not come to their caches. Without the mutex held: one may be on its way.
+  void forget_threads();
   // What all caches and depots may hold.
   void set_budget(std::size_t bytes);
   // This thread's cache for a stream, made if there was none; nullptr for a thread that is ending, and where there is no

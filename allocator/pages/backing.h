@@ -18,6 +18,7 @@
 #include <optional>
 #include <vector>
 
+#include "base/bytes.h"
 #include "pages/page_heap.h"
 
 namespace cachalot {
@@ -71,6 +72,12 @@ class Backing {
   // For a window that shares no page with others and has room on both sides.
   bool fill_far_away(const Arena& arena, std::size_t bytes, double stranded);
   BackingPlan& plan() { return plan_; }
+  // Beside the object itself.
+  std::size_t metadata_bytes() const {
+    return idle_.metadata_bytes() + plan_.metadata_bytes() +
+           capacity_bytes(runs_, sources_, source_of_, longer_, left_, going_, unmapped_, mapped_, whole_, chosen_,
+                          last_, before_);
+  }
 
  private:
   struct Stretch {  // of slots

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "base/bits.h"
+#include "base/bytes.h"
 #include "blocks/block_pool.h"
 #include "pages/physical_pages.h"
 
@@ -45,11 +46,12 @@ class IdlePages {
   // Finds the pages all of whose bytes are free, within the reach of their arenas; neighbours that became free on different
   // streams are several blocks. Looks at free blocks alone, however many are live.
   void find(const PoolPair& pools);
-  // Arenas reach further now, and nothing else has changed: adds what they reach.
+  // Once after find(): arenas reach further now, and nothing else has changed: adds what they reach.
   void find_more();
   // Whether there may be more for arenas that reach further.
   bool may_find_more() const { return !beyond_reach_.empty() || !ends_beyond_reach_.empty(); }
 
+  std::size_t metadata_bytes() const { return capacity_bytes(words_, beyond_reach_, ends_beyond_reach_); }
   bool has(PageId id) const { return (words_[id / kBits] >> id % kBits & 1) != 0; }
   std::size_t count() const { return count_; }
 

@@ -24,6 +24,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/bytes.h"
 #include "blocks/block_pool.h"
 #include "pages/idle_pages.h"
 #include "pages/physical_pages.h"
@@ -68,7 +69,10 @@ struct BackingPlan {
   std::vector<Growth> growths;  // new handles
   std::vector<Move> moves;      // idle pages that come home to the window, through new views or those there are
   std::size_t new_pages = 0;
-  double cost = 0;  // in pages: see Placement
+  double cost = 0;  // in pages: see Backing
+
+  // Beside the object itself.
+  std::size_t metadata_bytes() const { return capacity_bytes(drops, views, growths, moves); }
 
   bool calls_driver() const { return !growths.empty() || !views.empty() || !drops.empty(); }
 };

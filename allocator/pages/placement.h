@@ -28,6 +28,9 @@ class Placement {
   // their arenas may serve the request.
   std::optional<BackingPlan> best(const Arena& arena, const PoolPair& pools, std::size_t bytes,
                                   const PlacementRules& rules);
+  std::size_t metadata_bytes() const {
+    return sizeof(*this) + capacity_bytes(candidates_) + best_.metadata_bytes() + backing_.metadata_bytes();
+  }
 
  private:
   struct Candidate {

@@ -60,6 +60,7 @@ Block& SegmentHeap::cut(Block& block, Address address) {
   high.next->prev = &high;
   block.next = &high;
   block.size_and_flags = (address - block.address) | flags;
+  block.map_place = 0;  // its slot in the page map may now be shared: PageMap::kNeverShared
   return high;
 }
 

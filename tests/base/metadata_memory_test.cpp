@@ -82,11 +82,11 @@ void allocate_within_a_limit() {
   const rlimit limit = {pages * 4096 + 256 * kMiB, RLIM_INFINITY};
   if (setrlimit(RLIMIT_AS, &limit) != 0) std::exit(2);
   MetadataMemory memory;
-  std::fill_n(static_cast<std::byte*>(memory.allocate(16 * kMiB, 64)), 16 * kMiB, std::byte{1});
+  std::fill_n(static_cast<std::byte*>(memory.allocate(4 * kMiB, 64)), 4 * kMiB, std::byte{1});
   try {
     for (;;) memory.allocate(kMiB, 64);
   } catch (const std::bad_alloc&) {
-    std::exit(memory.bytes() < 256 * kMiB ? 0 : 3);
+    std::exit(memory.bytes() < 64 * kMiB ? 0 : 3);
   }
 }
 

@@ -42,7 +42,7 @@ struct DeviceProperties {
   std::string name;
   std::size_t total_bytes = 0;
   bool virtual_memory = false;  // reserve/create/map/set_access/unmap/release are supported
-  std::size_t page_bytes = 0;   // granularity of create and map (2 MiB on every GPU so far); 0 without
+  std::size_t page_bytes = 0;   // granularity of create and map, a power of two (2 MiB on every GPU so far); 0 without
   bool rdma_capable = false;    // handles may be created for GPUDirect RDMA
 };
 
