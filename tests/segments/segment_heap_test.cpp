@@ -59,6 +59,26 @@ TEST_F(SegmentHeapTest, TakingFromASplitSegmentCountsOnlyBytes) {
   expect(heap.take(last, last.size(), 1, false), -1, -size);
 }
 
+// A free block is cut so that another starts in its slot of the page map, and is handed out there, before the two merge again.
+TEST_F(SegmentHeapTest, ABlockThatWasCutIsFoundWhenItIsHandedOutAgain) {
+  heap.expect_ranges();
+  Block& low = segment(kBase, 2 * kMiB);
+  heap.take(low, kMiB, kMiB, true);
+  heap.put_back(low);
+  heap.claim(low);
+  Block& high = heap.cut(low, kBase + 4096);
+  heap.unclaim(low);
+  high.arena = &pool.arena(reinterpret_cast<Stream>(1));
+  heap.unclaim(high);
+  heap.take(high, high.size(), high.size(), false);
+  EXPECT_EQ(page_map.find(kBase + 4096), &high);
+  high.arena = &arena;
+  heap.put_back(high);
+  EXPECT_EQ(low.size(), 2 * kMiB);
+  heap.take(low, kMiB, kMiB, true);
+  EXPECT_EQ(page_map.find(kBase), &low);
+}
+
 TEST_F(SegmentHeapTest, FreeNeighboursMergeOnBothSides) {
   Block& low = segment(kBase, 2 * kMiB);
   heap.take(low, 4096, 4096, true);
