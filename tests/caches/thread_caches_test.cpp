@@ -443,6 +443,24 @@ TEST(ThreadCaches, OfThreadsAtRestAreEmptiedWhenMemoryRunsOut) {
   }
 }
 
+// Also when they have been drained just before: no request waits for the device, or fails, for what they hold.
+TEST(ThreadCaches, AreEmptiedBeforeARequestWouldFailHoweverOften) {
+  World world(4 * kGiB, "heap:pages");
+  Worker resting;
+  const auto fill_cache_of_resting = [&] {
+    resting.run([&] { free_all(world, allocate_many(world, 40, 64 * kKiB)); });
+    EXPECT_GT(cached_bytes(world.allocator), 0u);
+  };
+  world.allocator.deallocate(world.allocate(1024));  // so that there are two caches
+  fill_cache_of_resting();
+  void* some = world.allocate(kGiB);
+  EXPECT_EQ(cached_bytes(world.allocator), 0u);
+  fill_cache_of_resting();
+  world.allocator.deallocate(some);
+  world.allocator.deallocate(world.allocate(4 * kGiB));
+  EXPECT_EQ(world.allocator.memory_stats().num_alloc_retries, 0);
+}
+
 // Of a device that does something while it waits for its work.
 class BusyDevice;
 struct Synchronizing {
