@@ -16,21 +16,38 @@ std::byte* aligned(std::byte* next, std::size_t alignment) {
   return next + (round_up(start, alignment) - start);
 }
 
+// A range of addresses without memory; nullptr: there is no room for it.
+std::byte* reserve(std::size_t bytes) {
+  void* range = mmap(nullptr, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  return range == MAP_FAILED ? nullptr : static_cast<std::byte*>(range);
+}
+
+// Half of so many bytes, a quarter, and so on: the first that there is room for.
+std::size_t room_below(std::size_t bytes) {
+  do {
+    bytes /= 2;
+    if (std::byte* range = reserve(bytes)) {
+      munmap(range, bytes);
+      break;
+    }
+  } while (bytes > 0);
+  return bytes;
+}
+
 }  // namespace
 
-// Where the process's addresses are limited, a sixteenth of them, or what there is room for.
+// Where the process's addresses are limited, a sixteenth of them; where less than that is left, an eighth of what is.
 MetadataMemory::MetadataMemory() : reserved_(kMostBytes + 2 * kHugePage) {
   rlimit limit{};
   if (getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY) {
     reserved_ = std::clamp<std::size_t>(limit.rlim_cur / 16, 8 * kHugePage, reserved_);
   }
-  void* reservation = MAP_FAILED;
-  while ((reservation = mmap(nullptr, reserved_, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0)) ==
-         MAP_FAILED) {
-    reserved_ /= 2;
-    if (reserved_ < 3 * kHugePage) throw std::bad_alloc();
+  reservation_ = reserve(reserved_);
+  if (reservation_ == nullptr) {
+    reserved_ = std::max(room_below(reserved_) / 8, 4 * kHugePage);
+    reservation_ = reserve(reserved_);
   }
-  reservation_ = static_cast<std::byte*>(reservation);
+  if (reservation_ == nullptr) throw std::bad_alloc();
   base_ = next_piece_ = end_ = aligned(reservation_, kHugePage) + kHugePage - kSmallBytes;
 }
 
