@@ -1,6 +1,5 @@
 // DeviceAllocator and its thread caches: blocks they are given, blocks that come back, and sums that statistics need.
-// Nothing grows on account of a cache, unless several threads come to that again and again: before the driver is called, all
-// are drained.
+// Nothing grows on account of a cache: before the driver is called, all are drained.
 //
 // What comes to the heap all the same, while there are caches: sizes above 64 KiB; everything while a pool is recorded
 // into, frees wait for other streams (each malloc looks whether they are done), history is on or caching is off; frees of
@@ -22,8 +21,6 @@ constexpr std::size_t kPartCached = 1024;
 // Where less than this part of the memory is left, nothing is cached: each block should lie where it fits best. Nor while
 // small blocks of the page heap are to lie between large ones, since their own pages are used up.
 constexpr std::size_t kPartLeft = 32;
-// Of several threads: how often they come to the heap, at least, between two drains for want of memory.
-constexpr std::uint64_t kVisitsBetweenDrains = 1000;
 
 }  // namespace
 
@@ -131,15 +128,6 @@ void DeviceAllocator::put_back_cached(Block& block) {
   counters_.inactive_split(PoolKind::small, change.blocks, change.bytes);
 }
 
-// What is cached serves before memory is asked for. But threads that pass blocks on to each other need what lies in their
-// caches: where they have soon come to this again, taking it from them was no use, and the heap had better grow.
-void DeviceAllocator::spare_growth() {
-  if (caches_ == nullptr) return;
-  const bool has_company = caches_->threads() > 1;
-  if (has_company && visits_ < next_drain_) return;
-  if (drain_caches() && has_company) next_drain_ = visits_ + kVisitsBetweenDrains;
-}
-
 bool DeviceAllocator::drain_caches() { return caches_ != nullptr && caches_->drain(); }
 
 void DeviceAllocator::drain_thread_caches() {
@@ -152,9 +140,8 @@ void DeviceAllocator::drain_thread_caches() {
 // Before the statistics change: so peaks are exact as long as threads take turns, however small their steps. Of threads that
 // run right now some of what they do is in, and some is not.
 void DeviceAllocator::come_to_heap() {
-  ++visits_;
   const std::size_t most = std::min(limit_, device_bytes_);
-  const bool is_scarce = (small_is_used_up_ && caches_->threads() == 1) || held_bytes_ > most - most / kPartLeft;
+  const bool is_scarce = small_is_used_up_ || held_bytes_ > most - most / kPartLeft;
   caches_->set_budget(is_scarce ? 0 : held_bytes_ / kPartCached);
   caches_->for_each([this](ThreadCache& cache) {
     if (cache.sums.has_news()) gather(cache);

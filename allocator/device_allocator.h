@@ -271,7 +271,6 @@ class DeviceAllocator {
   void come_to_heap();
   void gather_all();
   void gather_held();  // the same, under a Recall
-  void spare_growth();
   bool drain_caches();
   void use_thread_caches(bool wanted);
   void open_or_close_caches();
@@ -431,8 +430,6 @@ class DeviceAllocator {
   // Whether small blocks go through thread caches now; read without the lock.
   std::atomic<bool> caches_open_{false};
   bool caches_wanted_ = false;
-  std::uint64_t visits_ = 0;              // of threads with caches to the heap
-  std::uint64_t next_drain_ = 0;          // at which visit several threads' caches may be drained to spare growth
   std::unique_ptr<ThreadCaches> caches_;  // made when first wanted
   std::size_t device_bytes_ = 0;          // known since then
   bool small_is_used_up_ = false;         // over the page heap, when it was last asked

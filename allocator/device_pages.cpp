@@ -186,7 +186,7 @@ bool DeviceAllocator::may_take(const Block& block, Stream stream, Whose whose) c
 Block* DeviceAllocator::obtain_from_pages(Request request, const Context& context) {
   const SlowSection slow(*this);
   require_awake(request.pool().owner());
-  spare_growth();                                    // a block in a cache keeps its page from moving
+  drain_caches();                                    // a block in a cache keeps its page from moving
   if (Block* block = search(request)) return block;  // that helped, or another thread grew or freed meanwhile
   return_whole_pages();
   if (Block* block = search_fragments(request)) return block;

@@ -186,7 +186,7 @@ void ThreadCaches::set_limits() {
   const std::int64_t half = as_signed(budget_bytes_ / 2);
   thread_limit_ = half / std::max<std::int64_t>(threads(), 1);
   thread_limit_ = half == 0 ? 0 : std::clamp(thread_limit_, kLeastThreadBytes, kMostThreadBytes);
-  const std::int64_t depots = half == 0 || threads() < 2 ? 0 : std::max(half, threads() * kLeastDepotBytes);
+  const std::int64_t depots = half == 0 || threads() < 2 ? 0 : std::max(half, kLeastDepotBytes);
   depot_budget_.limit_bytes.store(depots, std::memory_order_relaxed);
 }
 

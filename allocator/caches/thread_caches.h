@@ -6,7 +6,7 @@
 //            depot, for threads that allocate; what depot and limit have no room for goes back to the heap, in one go
 //
 // Bounds: threads share half of a budget evenly, the depots have the other half; a thread caches kMostThreadBytes at most,
-// and may always cache kLeastThreadBytes (depots kLeastDepotBytes for each of several threads), unless the budget is
+// and may always cache kLeastThreadBytes (depots, where there are several, kLeastDepotBytes), unless the budget is
 // 0. (A batch from a depot may be more than a thread's limit has room for; its next free gives back.) A cache learns of a new budget when its thread next comes to the heap, of a new thread at once.
 //
 // Thread safety: allocate, deallocate and the try_ ones from any thread, without the device's mutex. All else with it held.
@@ -72,7 +72,6 @@ class ThreadCaches {
   CACHALOT_FAST_PATH void* try_allocate(std::size_t bytes, Stream stream);
   CACHALOT_FAST_PATH bool try_deallocate(Block& block, const void* ptr);
 
-  // How many have a cache.
   std::int64_t threads() const { return static_cast<std::int64_t>(threads_.size() - unused_.size()); }
   // Threads that end from now on do not come to their caches. Without the mutex held: one may be on its way.
   void forget_threads();

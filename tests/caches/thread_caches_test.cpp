@@ -524,33 +524,6 @@ TEST(ThreadCaches, PassBlocksFromThreadsThatFreeToThreadsThatAllocate) {
   EXPECT_GE(world.allocator.max_memory_allocated(), 300u * 1024);
 }
 
-// What a thread lacks is taken from the other's cache; but not if that has just been no use.
-TEST(ThreadCaches, TakeFromEachOtherOnceInAWhile) {
-  World world(kDevice, kCached);
-  Worker other;
-  other.run([&] { world.allocator.deallocate(world.allocate(1024)); });
-  const auto lack = [&] {  // all blocks of 1 KiB of what is held, those included that the other has in its cache
-    std::vector<void*> last;
-    other.run([&] { last = allocate_many(world, 50, 1024); });
-    world.allocator.drain_thread_caches();
-    std::vector<void*> all = allocate_many(world, world.reserved() / 1024 - 50, 1024);
-    other.run([&] { free_all(world, last); });
-    const std::vector<void*> more = allocate_many(world, 40, 1024);
-    all.insert(all.end(), more.begin(), more.end());
-    return all;
-  };
-  const std::vector<void*> first = lack();
-  EXPECT_EQ(world.reserved(), 2 * kMiB);
-  free_all(world, first);
-  const std::vector<void*> second = lack();
-  EXPECT_EQ(world.reserved(), 4 * kMiB);
-  free_all(world, second);
-  for (int i = 0; i < 1000; ++i) world.allocator.deallocate(world.allocate(100 * kKiB));  // each a visit to the heap
-  lack();
-  EXPECT_EQ(world.reserved(), 4 * kMiB);
-  EXPECT_EQ(world.allocator.validate(), "");
-}
-
 TEST(ThreadCaches, StandBeingRecalledAllTheTime) {
   World world(kDevice, kCached);
   world.allocate(4 * kGiB);
