@@ -153,7 +153,8 @@ class alignas(kCacheLine) ThreadCache {
   // Blocks came, or (negative) went, otherwise than through the thread's mallocs and frees.
   void supplied(std::int64_t bytes);
 
-  // Takes out the block in front and the largest ones, to bring the cache to three quarters of its limit: of small ones it can keep more.
+  // Takes out the block in front and the largest ones, to bring the cache to three quarters of its limit: of small ones it
+  // can keep more.
   template <typename Visit>
   void evict(Visit&& visit);
   // Everything.
