@@ -5,9 +5,10 @@
 //   free     into the cache of the thread that frees, whoever allocated; beyond two batches of a size, one goes to the
 //            depot, for threads that allocate; what depot and limit have no room for goes back to the heap, in one go
 //
-// Bounds: threads share half of a budget evenly, the depots have the other half; a thread caches kMostThreadBytes at most,
-// and may always cache kLeastThreadBytes (depots, where there are several, kLeastDepotBytes), unless the budget is
-// 0. (A batch from a depot may be more than a thread's limit has room for; its next free gives back.) A cache learns of a new budget when its thread next comes to the heap, of a new thread at once.
+// Bounds: threads share half of a budget evenly, the depots have the other half, but where a thread is by itself; a thread
+// caches kMostThreadBytes at most. Unless the budget is 0 a thread may always cache kLeastThreadBytes, and the depots
+// kLeastDepotBytes. (A batch from a depot may be more than a thread's limit has room for; its next free gives back.) A cache
+// learns of a new budget when its thread next comes to the heap, of a new thread at once.
 //
 // Thread safety: allocate, deallocate and the try_ ones from any thread, without the device's mutex. All else with it held.
 #pragma once
