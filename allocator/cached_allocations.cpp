@@ -1,5 +1,6 @@
 // DeviceAllocator and its thread caches: blocks they are given, blocks that come back, and sums that statistics need.
-// Nothing grows on account of a cache: before the driver is called, all are drained.
+// Nothing grows on account of a cache: before the driver is called, all are drained, unless several threads come to that
+// again and again.
 //
 // What comes to the heap all the same, while there are caches: sizes above 64 KiB; everything while a pool is recorded
 // into, frees wait for other streams (each malloc looks whether they are done), history is on or caching is off; frees of
@@ -19,7 +20,7 @@ namespace {
 // Of what is held from the device, what all caches and depots may hold: too little to be noticed.
 constexpr std::size_t kPartCached = 1024;
 // Where less than this part of the memory is left, nothing is cached: each block should lie where it fits best. Nor while
-// small blocks of the page heap are to lie between large ones, since their own pages are used up.
+// a thread's small blocks of the page heap are to lie between large ones, since their own pages are used up.
 constexpr std::size_t kPartLeft = 32;
 
 }  // namespace
@@ -130,6 +131,14 @@ void DeviceAllocator::put_back_cached(Block& block) {
 
 bool DeviceAllocator::drain_caches() { return caches_ != nullptr && caches_->drain(); }
 
+// For a small block, of which the heap has none. False: the heap should rather grow.
+bool DeviceAllocator::drain_caches_or_grow() {
+  if (caches_ == nullptr) return true;
+  if (caches_->drains_are_of_no_use()) return false;
+  caches_->drain();
+  return true;
+}
+
 void DeviceAllocator::drain_thread_caches() {
   const Lock lock(mutex_);
   drain_caches();
@@ -141,7 +150,7 @@ void DeviceAllocator::drain_thread_caches() {
 // run right now some of what they do is in, and some is not.
 void DeviceAllocator::come_to_heap() {
   const std::size_t most = std::min(limit_, device_bytes_);
-  const bool is_scarce = small_is_used_up_ || held_bytes_ > most - most / kPartLeft;
+  const bool is_scarce = (small_is_used_up_ && caches_->threads() == 1) || held_bytes_ > most - most / kPartLeft;
   caches_->set_budget(is_scarce ? 0 : held_bytes_ / kPartCached);
   caches_->for_each([this](ThreadCache& cache) {
     if (cache.sums.has_news()) gather(cache);

@@ -272,6 +272,7 @@ class DeviceAllocator {
   void gather_all();
   void gather_held();  // the same, under a Recall
   bool drain_caches();
+  bool drain_caches_or_grow();
   void use_thread_caches(bool wanted);
   void open_or_close_caches();
   bool caches_are_open() const { return caches_open_.load(std::memory_order_acquire); }

@@ -34,8 +34,7 @@ Block& DeviceAllocator::obtain(Request request, const Context& context) {
 // given back (PyTorch runs out of memory although a fitting block has just become free, its issue #189504).
 Block* DeviceAllocator::obtain_from_device(Request request, const Context& context) {
   const SlowSection slow(*this);
-  if (request.pool().kind() == PoolKind::small)
-    drain_caches();                                  // nothing grows for small blocks while caches hold some
+  if (request.pool().kind() == PoolKind::small) drain_caches_or_grow();  // what caches hold serves small blocks first
   if (Block* block = search(request)) return block;  // that helped, or another thread grew or freed meanwhile
   if ((rare_ & kAging) != 0 && !capturing()) collect_garbage();
   Block* block = grow(request, context);

@@ -186,7 +186,9 @@ bool DeviceAllocator::may_take(const Block& block, Stream stream, Whose whose) c
 Block* DeviceAllocator::obtain_from_pages(Request request, const Context& context) {
   const SlowSection slow(*this);
   require_awake(request.pool().owner());
-  drain_caches();                                    // a block in a cache keeps its page from moving
+  const bool is_small = request.pool().kind() == PoolKind::small;
+  const bool grow_first = is_small && !drain_caches_or_grow();
+  if (!is_small) drain_caches();                     // a block in a cache keeps its page from moving
   if (Block* block = search(request)) return block;  // that helped, or another thread grew or freed meanwhile
   return_whole_pages();
   if (Block* block = search_fragments(request)) return block;
@@ -195,7 +197,7 @@ Block* DeviceAllocator::obtain_from_pages(Request request, const Context& contex
 
   Block* block = search(request);  // freed while the lock was let go
   if (block != nullptr) return block;
-  if (may_create(request)) {
+  if (grow_first || may_create(request)) {
     block = carry_out(best_plan(request, Whose::ordered, {.may_move = false}), request, context);
   }
   if (block == nullptr) block = take_page(request);

@@ -174,6 +174,7 @@ void ThreadCaches::retire(ThreadCache& cache) {
 }
 
 void ThreadCaches::set_budget(std::size_t bytes) {
+  ++visits_;
   if (budget_bytes_ != bytes) {
     budget_bytes_ = bytes;
     set_limits();
@@ -186,7 +187,7 @@ void ThreadCaches::set_limits() {
   const std::int64_t half = as_signed(budget_bytes_ / 2);
   thread_limit_ = half / std::max<std::int64_t>(threads(), 1);
   thread_limit_ = half == 0 ? 0 : std::clamp(thread_limit_, kLeastThreadBytes, kMostThreadBytes);
-  const std::int64_t depots = half == 0 || threads() < 2 ? 0 : std::max(half, kLeastDepotBytes);
+  const std::int64_t depots = half == 0 || threads() < 2 ? 0 : std::max(half, threads() * kLeastDepotBytes);
   depot_budget_.limit_bytes.store(depots, std::memory_order_relaxed);
 }
 
@@ -298,6 +299,17 @@ bool ThreadCaches::drain() {
   for (const auto& entry : depots_) {
     entry.second->drain(putting_back());
   }
+  return true;
+}
+
+// A thread by itself passes nothing on.
+bool ThreadCaches::drains_are_of_no_use() {
+  if (threads() < 2) return false;
+  const bool soon = visits_ - last_drain_ < kVisitsBetweenDrains;
+  last_drain_ = visits_;
+  drains_in_a_row_ = soon ? drains_in_a_row_ + 1 : 1;
+  if (drains_in_a_row_ <= kMostDrainsInARow) return false;
+  drains_in_a_row_ = 0;
   return true;
 }
 

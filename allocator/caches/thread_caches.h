@@ -6,9 +6,9 @@
 //            depot, for threads that allocate; what depot and limit have no room for goes back to the heap, in one go
 //
 // Bounds: threads share half of a budget evenly, the depots have the other half, but where a thread is by itself; a thread
-// caches kMostThreadBytes at most. Unless the budget is 0 a thread may always cache kLeastThreadBytes, and the depots
-// kLeastDepotBytes. (A batch from a depot may be more than a thread's limit has room for; its next free gives back.) A cache
-// learns of a new budget when its thread next comes to the heap, of a new thread at once.
+// caches kMostThreadBytes at most. Unless the budget is 0 a thread may always cache kLeastThreadBytes, and the depots of
+// several threads kLeastDepotBytes for each. (A batch from a depot may be more than a thread's limit has room for; its next
+// free gives back.) A cache learns of a new budget when its thread next comes to the heap, of a new thread at once.
 //
 // Thread safety: allocate, deallocate and the try_ ones from any thread, without the device's mutex. All else with it held.
 #pragma once
@@ -48,9 +48,15 @@ class ThreadCaches {
 
   static constexpr std::int64_t kMostThreadBytes = std::int64_t{1} << 20;
   static constexpr std::int64_t kLeastThreadBytes = 2 * SizeClass::kMostBatchBytes;  // or threads could pass on nothing
-  static constexpr std::int64_t kLeastDepotBytes = 8 * SizeClass::kMostBatchBytes;
+  static constexpr std::int64_t kLeastDepotBytes = 16 * SizeClass::kMostBatchBytes;  // what two threads have under way
   // How far a thread's sums may run ahead of the statistics before they are gathered.
   static constexpr std::int64_t kMostUngatheredBytes = std::int64_t{1} << 20;
+
+  // Threads that pass blocks on to each other need what lies in their caches. Where they have drained these so often, with so
+  // few visits to the heap in between, it had better grow once. (PyTorch's backward pass is a second thread, too, but its
+  // models have not come to this: with 4 of them, or with 1,000 visits, they need no more memory.)
+  static constexpr std::uint32_t kMostDrainsInARow = 8;
+  static constexpr std::uint64_t kVisitsBetweenDrains = 256;
 
   // What a cache needs of its device; called with the mutex held.
   struct Heap {
@@ -76,7 +82,7 @@ class ThreadCaches {
   std::int64_t threads() const { return static_cast<std::int64_t>(threads_.size() - unused_.size()); }
   // Threads that end from now on do not come to their caches. Without the mutex held: one may be on its way.
   void forget_threads();
-  // What all caches and depots may hold.
+  // A thread has come to the heap: what all caches and depots may hold.
   void set_budget(std::size_t bytes);
   // This thread's cache for a stream, made if there was none; nullptr for a thread that is ending, and where there is no
   // host memory for one.
@@ -96,6 +102,8 @@ class ThreadCaches {
   // Puts what this thread caches back into the heap, or all that is cached; false: there was nothing.
   bool return_own(StreamCache& cache);
   bool drain();
+  // Asked before each drain() for want of a small block.
+  bool drains_are_of_no_use();
   // Under a Recall: the first thing that is wrong, or "", if so many blocks are marked as cached.
   std::string validate(std::size_t cached_blocks) const;
   std::size_t metadata_bytes() const;
@@ -135,6 +143,9 @@ class ThreadCaches {
   std::size_t budget_bytes_ = 0;
   std::int64_t thread_limit_ = 0;  // from the budget and the number of threads
   DepotBudget depot_budget_;
+  std::uint64_t visits_ = 0;      // of all threads to the heap
+  std::uint64_t last_drain_ = 0;  // at which visit
+  std::uint32_t drains_in_a_row_ = 0;
   std::unordered_map<Stream, std::unique_ptr<Depot>> depots_;
   std::vector<std::unique_ptr<ThreadCache>> threads_;
   std::vector<ThreadCache*> unused_;  // of threads that have ended

@@ -524,6 +524,35 @@ TEST(ThreadCaches, PassBlocksFromThreadsThatFreeToThreadsThatAllocate) {
   EXPECT_GE(world.allocator.max_memory_allocated(), 300u * 1024);
 }
 
+// What a thread lacks is taken from the other's cache; but not again and again.
+TEST(ThreadCaches, GrowOnceWhereThreadsKeepTakingFromEachOther) {
+  World world(kDevice, kCached);
+  Worker other;
+  std::vector<void*> all = allocate_many(world, 2 * kMiB / kKiB, kKiB);
+  const auto pass_one = [&] {  // from the other's cache, which has the only one
+    void* const last = all.back();
+    other.run([&] { world.allocator.deallocate(last); });
+    all.back() = world.allocate(kKiB);
+  };
+  const auto pass_many = [&](std::uint32_t times) {
+    for (std::uint32_t i = 0; i < times; ++i) pass_one();
+  };
+  pass_many(ThreadCaches::kMostDrainsInARow);
+  EXPECT_EQ(world.reserved(), 2 * kMiB);
+  void* const large = world.allocate(100 * kKiB + kMiB);
+  const std::size_t before = world.reserved();
+  for (std::uint64_t i = 0; i < ThreadCaches::kVisitsBetweenDrains; ++i)
+    world.allocator.deallocate(world.allocate(kMiB + kKiB));  // each two visits to the heap
+  pass_many(ThreadCaches::kMostDrainsInARow);
+  EXPECT_EQ(world.reserved(), before);
+  pass_one();
+  EXPECT_EQ(world.reserved(), before + 2 * kMiB);
+  pass_many(100);
+  EXPECT_EQ(world.reserved(), before + 2 * kMiB);
+  world.allocator.deallocate(large);
+  EXPECT_EQ(world.allocator.validate(), "");
+}
+
 TEST(ThreadCaches, StandBeingRecalledAllTheTime) {
   World world(kDevice, kCached);
   world.allocate(4 * kGiB);
