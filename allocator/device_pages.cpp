@@ -187,7 +187,7 @@ Block* DeviceAllocator::obtain_from_pages(Request request, const Context& contex
   const SlowSection slow(*this);
   require_awake(request.pool().owner());
   const bool is_small = request.pool().kind() == PoolKind::small;
-  const bool grow_first = is_small && !drain_caches_or_grow();
+  const bool must_grow = is_small && !drain_caches_or_grow();
   if (!is_small) drain_caches();                     // a block in a cache keeps its page from moving
   if (Block* block = search(request)) return block;  // that helped, or another thread grew or freed meanwhile
   return_whole_pages();
@@ -197,8 +197,10 @@ Block* DeviceAllocator::obtain_from_pages(Request request, const Context& contex
 
   Block* block = search(request);  // freed while the lock was let go
   if (block != nullptr) return block;
-  if (grow_first || may_create(request)) {
-    block = carry_out(best_plan(request, Whose::ordered, {.may_move = false}), request, context);
+  if (must_grow || may_create(request)) {
+    Request wanted = request;  // in a step that ends the need: not a block, but the page about it
+    if (must_grow) wanted.rounded = round_up(wanted.rounded, pages_->page_bytes());
+    block = carry_out(best_plan(wanted, Whose::ordered, {.may_move = false}), wanted, context);
   }
   if (block == nullptr) block = take_page(request);
   if (block == nullptr) block = take_over(request);

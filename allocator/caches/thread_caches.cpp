@@ -177,6 +177,7 @@ void ThreadCaches::set_budget(std::size_t bytes) {
   ++visits_;
   if (budget_bytes_ != bytes) {
     budget_bytes_ = bytes;
+    drains_in_a_row_ = 0;  // the heap has grown, or there is less of it
     set_limits();
   }
   if (ThreadCache* mine = of_this_thread()) mine->set_limit(thread_limit_);
@@ -308,9 +309,7 @@ bool ThreadCaches::drains_are_of_no_use() {
   const bool soon = visits_ - last_drain_ < kVisitsBetweenDrains;
   last_drain_ = visits_;
   drains_in_a_row_ = soon ? drains_in_a_row_ + 1 : 1;
-  if (drains_in_a_row_ <= kMostDrainsInARow) return false;
-  drains_in_a_row_ = 0;
-  return true;
+  return drains_in_a_row_ > kMostDrainsInARow;
 }
 
 std::string ThreadCaches::validate(std::size_t cached_blocks) const {
