@@ -29,4 +29,14 @@ T* choose(bool condition, T* a, T* b) {
   return reinterpret_cast<T*>(from ^ ((reinterpret_cast<std::uintptr_t>(a) ^ from) & mask));
 }
 
+// The lesser of two, likewise.
+inline std::uint64_t lesser(std::uint64_t a, std::uint64_t b) {
+#if defined(__x86_64__)
+  asm("cmpq %1, %0\n\tcmovaq %1, %0" : "+r"(a) : "r"(b) : "cc");
+  return a;
+#else
+  return a < b ? a : b;
+#endif
+}
+
 }  // namespace cachalot

@@ -272,13 +272,22 @@ class FreeBins {
   // The place of the nearest key comes out with it: it is the key's last bits. Smaller keys and kNoKey wrap around to
   // distances of at least 2^63, so one comparison does for all.
   CACHALOT_FAST_PATH static Block* first_of(const BinLeaf& leaf, std::uint64_t key) {
-    std::uint64_t nearest = kNoKey;
-    for (std::uint32_t i = 0; i < BinLeaf::kFirstLine; ++i) nearest = std::min(nearest, leaf.keys[i] - key);
-    if (leaf.count > BinLeaf::kFirstLine) {
-      for (std::uint32_t i = BinLeaf::kFirstLine; i < BinLeaf::kSlots; ++i)
-        nearest = std::min(nearest, leaf.keys[i] - key);
-    }
+    std::uint64_t nearest = least_distance<0, BinLeaf::kFirstLine>(leaf, key);
+    if (leaf.count > BinLeaf::kFirstLine)
+      nearest = lesser(nearest, least_distance<BinLeaf::kFirstLine, BinLeaf::kSlots>(leaf, key));
     return nearest >> 63 != 0 ? nullptr : leaf.blocks[nearest & kPlaceBits];
+  }
+  // Of the keys in some places from `key` on. Two minima, which the processor finds at the same time.
+  template <std::uint32_t kBegin, std::uint32_t kEnd>
+  CACHALOT_FAST_PATH static std::uint64_t least_distance(const BinLeaf& leaf, std::uint64_t key) {
+    static_assert((kEnd - kBegin) % 2 == 0);
+    std::uint64_t even = kNoKey;
+    std::uint64_t odd = kNoKey;
+    for (std::uint32_t i = kBegin; i < kEnd; i += 2) {
+      even = lesser(even, leaf.keys[i] - key);
+      odd = lesser(odd, leaf.keys[i + 1] - key);
+    }
+    return lesser(even, odd);
   }
 
   // Trees of leaves, and room for them (free_bins.cpp).
