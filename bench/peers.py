@@ -69,11 +69,11 @@ GROUPS = [
         "threads/1": "1 thread, million pairs/s",
         "threads/2": "2 threads, million pairs/s",
         "threads/4": "4 threads, million pairs/s",
-    }),
+    }, rounds=2),
     Group("handoff", ["handoff"], {
         "handoff/1+1": "1 allocates, 1 frees, million pairs/s",
         "handoff/2+2": "2 allocate, 2 free, million pairs/s",
-    }),
+    }, rounds=2),
     Group("rmm_random", ["rmm_random"], {
         "rmm_random/first": "RMM's random sequence, empty allocator, ms",
         "rmm_random/again": "RMM's random sequence, again, ms",
@@ -83,11 +83,11 @@ GROUPS = [
         "million/grow_again": "1 million blocks, again, ns each",
         "million/free_in_order": "1 million frees, in order, ns each",
         "million/free_at_random": "1 million frees, at random, ns each",
-    }),
+    }, rounds=2),
     Group("tail", ["tail"], {
         "tail/1": "99.99th percentile of a pair, alone, us",
         "tail/2": "99.99th percentile of a pair, 2 threads, us",
-    }),
+    }, rounds=2),
     Group("traces", [f"trace/{trace}" for trace in TRACES], {
         **trace_figures("time", "ns an event"),
         **trace_figures("memory", "driver memory / requested, at peak"),
