@@ -342,7 +342,7 @@ void fill_cache(World& world) {
 TEST(ThreadCaches, HoldAMebibyteAThread) {
   constexpr auto kMost = static_cast<std::size_t>(ThreadCaches::kMostThreadBytes);
   World world(kDevice, kCached);
-  world.allocate(8 * kGiB);  // of which they may have a 1024th
+  world.allocate(32 * kGiB);  // of which they may have a 4096th
   fill_cache(world);
   EXPECT_LE(cached_bytes(world.allocator), kMost);
   EXPECT_GT(cached_bytes(world.allocator), kMost / 2);
@@ -354,7 +354,7 @@ TEST(ThreadCaches, HoldAMebibyteAThread) {
 TEST(ThreadCaches, HoldMoreForEachOtherWhereThereAreSeveral) {
   constexpr auto kMost = static_cast<std::size_t>(ThreadCaches::kMostThreadBytes);
   World world(kDevice, kCached);
-  world.allocate(8 * kGiB);
+  world.allocate(32 * kGiB);
   Worker other;
   other.run([&] { world.allocator.deallocate(world.allocate(512)); });
   fill_cache(world);
@@ -362,16 +362,16 @@ TEST(ThreadCaches, HoldMoreForEachOtherWhereThereAreSeveral) {
   EXPECT_GT(cached_bytes(world.allocator), kMost + kMiB);
 }
 
-TEST(ThreadCaches, ShareAThousandthOfWhatIsHeld) {
+TEST(ThreadCaches, ShareALittleOfWhatIsHeld) {
   World world(kDevice, kCached);
-  world.allocate(4 * kGiB);
+  world.allocate(16 * kGiB);
   std::vector<std::unique_ptr<Worker>> workers;
   for (int i = 0; i < 8; ++i) workers.push_back(std::make_unique<Worker>());
   for (auto& worker : workers) {
     worker->run([&] { free_all(world, allocate_many(world, 4000, 1024)); });
-    EXPECT_LE(cached_bytes(world.allocator), world.reserved() / 1024);
+    EXPECT_LE(cached_bytes(world.allocator), world.reserved() / 4096);
   }
-  EXPECT_GT(cached_bytes(world.allocator), world.reserved() / 8192);
+  EXPECT_GT(cached_bytes(world.allocator), world.reserved() / 32768);
 }
 
 // A rare size takes no more than one block; one that is wanted again and again is fetched by the batch.
