@@ -1,5 +1,7 @@
 #include "device/simulated_content.h"
 
+#include <sys/mman.h>
+
 #include <algorithm>
 #include <cstring>
 
@@ -49,16 +51,18 @@ void SimulatedContent::forget(std::uint64_t physical, std::size_t bytes) {
 }
 
 void* SimulatedHostMemory::take(std::size_t bytes) {
-  Taken taken{std::unique_ptr<void, Free>(std::calloc(1, bytes)), bytes};
-  void* const memory = taken.memory.get();
-  if (memory != nullptr) taken_.emplace(memory, std::move(taken));
+  void* const memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (memory == MAP_FAILED) return nullptr;
+  taken_.emplace(memory, Mapping(memory, Unmap{bytes}));
   return memory;
 }
 
 std::size_t SimulatedHostMemory::bytes(const void* memory) const {
   const auto taken = taken_.find(memory);
-  return taken == taken_.end() ? 0 : taken->second.bytes;
+  return taken == taken_.end() ? 0 : taken->second.get_deleter().bytes;
 }
+
+void SimulatedHostMemory::Unmap::operator()(void* memory) const { munmap(memory, bytes); }
 
 bool SimulatedHostMemory::give_back(void* memory) { return taken_.erase(memory) == 1; }
 

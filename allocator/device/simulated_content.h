@@ -5,7 +5,6 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <cstdlib>
 #include <map>
 #include <memory>
 #include <utility>
@@ -34,19 +33,17 @@ class SimulatedContent {
 // As cudaHostAlloc's, but not pinned: it takes room once written.
 class SimulatedHostMemory {
  public:
-  void* take(std::size_t bytes);                // zeros; null when the host has not that much
+  void* take(std::size_t bytes);                // pages of zeros; null when the host has not that much
   std::size_t bytes(const void* memory) const;  // 0: not taken here
   bool give_back(void* memory);                 // false: not taken here
 
  private:
-  struct Free {
-    void operator()(void* memory) const { std::free(memory); }
-  };
-  struct Taken {
-    std::unique_ptr<void, Free> memory;
+  struct Unmap {
     std::size_t bytes;
+    void operator()(void* memory) const;
   };
-  std::map<const void*, Taken> taken_;
+  using Mapping = std::unique_ptr<void, Unmap>;
+  std::map<const void*, Mapping> taken_;
 };
 
 }  // namespace cachalot

@@ -371,6 +371,7 @@ TEST_P(DeviceContract, WhatIsCopiedInCanBeCopiedOut) {
   const Address address = device_->malloc(kBytes).value();
   auto* const host = static_cast<unsigned char*>(device_->host_malloc(kBytes));
   ASSERT_NE(host, nullptr);
+  EXPECT_EQ(reinterpret_cast<std::uintptr_t>(host) % 4096, 0u);
   for (std::size_t i = 0; i < kBytes; ++i) host[i] = static_cast<unsigned char>(i % 251);
   device_->copy_from_host(address, host, kBytes);
   std::fill_n(host, kBytes, static_cast<unsigned char>(1));

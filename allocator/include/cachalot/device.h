@@ -108,7 +108,7 @@ class Device {
   // create is opened by set_access.
   virtual void enable_peer_access(int peer) = 0;
 
-  // Pinned host memory, `bytes` > 0 (else cudaErrorInvalidValue); nullptr when the host has not that much.
+  // Pinned host memory, whole pages, `bytes` > 0 (else cudaErrorInvalidValue); nullptr when the host has not that much.
   virtual void* host_malloc(std::size_t bytes) = 0;
   virtual void host_free(void* memory) = 0;
   // Copies `bytes` > 0 bytes between accessible memory of the device and host memory; done when the call returns. The

@@ -1,0 +1,94 @@
+#include "device/pinned_host_memory.h"
+
+#include <unistd.h>
+
+#include <cstring>
+#include <utility>
+
+#include "base/check.h"
+
+namespace cachalot {
+
+namespace {
+
+[[noreturn]] void refuse(const char* call) {
+  constexpr int kNotSupported = 801;  // cudaErrorNotSupported
+  throw CudaError(call, kNotSupported, "pinned host memory has none");
+}
+
+Stream as_given(Stream stream) { return stream == kLegacyStream ? nullptr : stream; }
+
+class PinnedHostMemory final : public Device {
+ public:
+  explicit PinnedHostMemory(std::shared_ptr<Device> gpu) : gpu_(std::move(gpu)) {}
+
+  int index() const override { return 0; }
+  DeviceProperties properties() const override {
+    DeviceProperties properties;
+    properties.name = "pinned host memory";
+    properties.total_bytes = pages_of(_SC_PHYS_PAGES);
+    return properties;
+  }
+  MemoryInfo memory_info() override { return {pages_of(_SC_AVPHYS_PAGES), pages_of(_SC_PHYS_PAGES)}; }
+
+  std::optional<Address> malloc(std::size_t bytes) override {
+    void* const memory = gpu_->host_malloc(bytes);
+    return memory == nullptr ? std::nullopt : std::optional(reinterpret_cast<Address>(memory));
+  }
+  void free(Address address) override { gpu_->host_free(reinterpret_cast<void*>(address)); }
+  void* host_malloc(std::size_t bytes) override { return gpu_->host_malloc(bytes); }
+  void host_free(void* memory) override { gpu_->host_free(memory); }
+  void copy_to_host(void* to, Address from, std::size_t bytes) override {
+    std::memcpy(to, reinterpret_cast<const void*>(from), bytes);
+  }
+  void copy_from_host(Address to, const void* from, std::size_t bytes) override {
+    std::memcpy(reinterpret_cast<void*>(to), from, bytes);
+  }
+
+  Event event_create() override { return gpu_->event_create(); }
+  void event_destroy(Event event) override { gpu_->event_destroy(event); }
+  void event_record(Event event, Stream stream) override {
+    CACHALOT_REQUIRE(!gpu_->capture_status(as_given(stream)).capturing,
+                     "a buffer cannot be freed while stream {}, which uses it, captures a graph",
+                     static_cast<const void*>(as_given(stream)));
+    gpu_->event_record(event, as_given(stream));
+  }
+  bool event_query(Event event) override { return gpu_->event_query(event); }
+  void event_synchronize(Event event) override { gpu_->event_synchronize(event); }
+  std::optional<std::uint64_t> completion_hint(Stream stream) override {
+    return gpu_->completion_hint(as_given(stream));
+  }
+  void stream_wait(Stream stream, Event event) override { gpu_->stream_wait(as_given(stream), event); }
+  CaptureStatus capture_status(Stream stream) override { return gpu_->capture_status(as_given(stream)); }
+  void synchronize() override { gpu_->synchronize(); }
+  std::int64_t clock_us() override { return gpu_->clock_us(); }
+
+  std::optional<Address> reserve(std::size_t) override { refuse("cuMemAddressReserve"); }
+  void unreserve(Address, std::size_t) override { refuse("cuMemAddressFree"); }
+  std::optional<MemoryHandle> create(std::size_t) override { refuse("cuMemCreate"); }
+  void release(MemoryHandle) override { refuse("cuMemRelease"); }
+  void map(Address, std::size_t, MemoryHandle) override { refuse("cuMemMap"); }
+  void unmap(Address, std::size_t) override { refuse("cuMemUnmap"); }
+  void set_access(Address, std::size_t, const std::vector<int>&) override { refuse("cuMemSetAccess"); }
+  ShareableHandle export_handle(MemoryHandle) override { refuse("cuMemExportToShareableHandle"); }
+  MemoryHandle import_handle(const ShareableHandle&) override { refuse("cuMemImportFromShareableHandle"); }
+  void enable_peer_access(int) override {}  // every device of the process may use it
+  IpcHandle ipc_export(Address) override { refuse("cudaIpcGetMemHandle"); }
+  Address ipc_import(const IpcHandle&) override { refuse("cudaIpcOpenMemHandle"); }
+  void ipc_close(Address) override { refuse("cudaIpcCloseMemHandle"); }
+
+ private:
+  static std::size_t pages_of(int count) {
+    return static_cast<std::size_t>(sysconf(count)) * static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
+  }
+
+  const std::shared_ptr<Device> gpu_;
+};
+
+}  // namespace
+
+std::shared_ptr<Device> pinned_host_memory(std::shared_ptr<Device> gpu) {
+  return std::make_shared<PinnedHostMemory>(std::move(gpu));
+}
+
+}  // namespace cachalot
