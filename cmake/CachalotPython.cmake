@@ -54,29 +54,46 @@ function(cachalot_link target folder)
 endfunction()
 
 # Tests of a mode are one run of pytest: native (PyTorch's own allocator, the oracle), plug, full, pages (full, on the
-# page heap). They run on the simulated CUDA runtime. Where they cannot run, one skipped test says why.
+# page heap).
 function(cachalot_python_tests)
+  foreach(mode IN ITEMS native plug full pages)
+    cachalot_python_test(pytorch.${mode} pytorch 1200 -m pytest -q -p no:cacheprovider ${PROJECT_SOURCE_DIR}/tests/pytorch)
+    set_property(TEST pytorch.${mode} APPEND PROPERTY ENVIRONMENT CACHALOT_TEST_MODE=${mode})
+  endforeach()
+endfunction()
+
+# The examples in Python, examples/<name>/<name>.py: each is a test, which fails where its own checks do; and their parts.
+function(cachalot_python_examples)
+  if(NOT CACHALOT_BUILD_TESTS)
+    return()
+  endif()
+  foreach(name IN LISTS ARGN)
+    cachalot_python_test(examples.${name} examples 300 ${PROJECT_SOURCE_DIR}/examples/${name}/${name}.py)
+  endforeach()
+  cachalot_python_test(examples.python examples 600 -m pytest -q -p no:cacheprovider ${PROJECT_SOURCE_DIR}/tests/examples)
+endfunction()
+
+# A test that is one run of Python, over the simulated CUDA runtime. Where it cannot run, it is skipped and says why.
+# Arguments: the test's name, its label, its limit in seconds, then Python's arguments.
+function(cachalot_python_test name label seconds)
   if(CACHALOT_SANITIZE)  # PyTorch's libraries are not built for sanitizers
     return()
   endif()
   cachalot_python_for_tests(python why_not)
   if(why_not)
-    message(STATUS "cachalot: the tests through PyTorch are skipped: ${why_not}")
-    add_test(NAME pytorch COMMAND ${CMAKE_COMMAND} -E echo "skipped: ${why_not}")
-    set_tests_properties(pytorch PROPERTIES LABELS pytorch SKIP_REGULAR_EXPRESSION "^skipped: ")
+    add_test(NAME ${name} COMMAND ${CMAKE_COMMAND} -E echo "skipped: ${why_not}")
+    set_tests_properties(${name} PROPERTIES LABELS ${label} SKIP_REGULAR_EXPRESSION "^skipped: ")
     return()
   endif()
-  foreach(mode IN ITEMS native plug full pages)
-    add_test(NAME pytorch.${mode} COMMAND ${python} -B -m pytest -q -p no:cacheprovider ${PROJECT_SOURCE_DIR}/tests/pytorch)
-    set_tests_properties(pytorch.${mode} PROPERTIES LABELS pytorch TIMEOUT 1200
-      ENVIRONMENT "CACHALOT_TEST_MODE=${mode};CACHALOT_CACHE_DIR=${PROJECT_BINARY_DIR}/python/cache;\
+  add_test(NAME ${name} COMMAND ${python} -B ${ARGN})
+  set_tests_properties(${name} PROPERTIES LABELS ${label} TIMEOUT ${seconds}
+    ENVIRONMENT "CACHALOT_CACHE_DIR=${PROJECT_BINARY_DIR}/python/cache;\
 CACHALOT_COMMAND=${PROJECT_BINARY_DIR}/tools/cachalot;\
 PYTHONPATH=${PROJECT_BINARY_DIR}/python;LD_PRELOAD=$<TARGET_FILE:cachalot_simulator>;\
 LD_LIBRARY_PATH=$<TARGET_FILE_DIR:cachalot_simulator>/driver;\
 CACHALOT_SIM_DEVICES=2;CACHALOT_SIM_MEMORY=8GiB"
-      ENVIRONMENT_MODIFICATION
-        "CACHALOT_CONF=unset:;PYTORCH_CUDA_ALLOC_CONF=unset:;PYTORCH_ALLOC_CONF=unset:;PYTORCH_NO_CUDA_MEMORY_CACHING=unset:")
-  endforeach()
+    ENVIRONMENT_MODIFICATION
+      "CACHALOT_CONF=unset:;PYTORCH_CUDA_ALLOC_CONF=unset:;PYTORCH_ALLOC_CONF=unset:;PYTORCH_NO_CUDA_MEMORY_CACHING=unset:")
 endfunction()
 
 # The Python that may have torch: $CACHALOT_PYTHON, else python3 on PATH; empty where there is none.
@@ -94,8 +111,25 @@ function(cachalot_python_candidate result)
   set(${result} "${candidate}" PARENT_SCOPE)
 endfunction()
 
-# Sets `python` to the interpreter to use, or `why_not`.
+# Sets `python` to the interpreter to use, or `why_not`; looks once.
 function(cachalot_python_for_tests python why_not)
+  get_property(known GLOBAL PROPERTY cachalot_python_for_tests SET)
+  if(NOT known)
+    cachalot_find_python_for_tests(found lack)
+    if(lack)
+      message(STATUS "cachalot: the tests through PyTorch are skipped: ${lack}")
+    endif()
+    set_property(GLOBAL PROPERTY cachalot_python_for_tests "${found}")
+    set_property(GLOBAL PROPERTY cachalot_python_lack "${lack}")
+  endif()
+  get_property(found GLOBAL PROPERTY cachalot_python_for_tests)
+  get_property(lack GLOBAL PROPERTY cachalot_python_lack)
+  set(${python} "${found}" PARENT_SCOPE)
+  set(${why_not} "${lack}" PARENT_SCOPE)
+endfunction()
+
+function(cachalot_find_python_for_tests python why_not)
+  set(${python} "" PARENT_SCOPE)
   set(${why_not} "" PARENT_SCOPE)
   if(NOT TARGET cachalot_torch OR NOT TARGET cachalot_simulator)
     set(${why_not} "the plug-in or the simulated CUDA runtime is not built" PARENT_SCOPE)
