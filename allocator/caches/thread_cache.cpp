@@ -1,7 +1,6 @@
 #include "caches/thread_cache.h"
 
 #include <fmt/format.h>
-#include <sched.h>
 
 #include <algorithm>
 #include <numeric>
@@ -17,11 +16,6 @@ Counters::Gathered::Figure CacheSums::Sum::gather() {
   highest_.store(current, std::memory_order_relaxed);
   gathered_.store(current, std::memory_order_relaxed);
   return {added - std::exchange(gathered_added_, added), current - base, highest - base};
-}
-
-// Nobody stays long: no lock of the heap and no call of a driver is waited for in there.
-void ThreadCache::wait_until_left() const {
-  while (busy_.load(std::memory_order_acquire)) sched_yield();
 }
 
 StreamCache* ThreadCache::find(Stream stream) const {

@@ -21,9 +21,9 @@
 #include <utility>
 #include <vector>
 
-#include "base/asymmetric_fence.h"
 #include "base/bytes.h"
 #include "base/check.h"
+#include "base/recallable.h"
 #include "blocks/block.h"
 #include "caches/depot.h"
 #include "observe/counters.h"
@@ -122,25 +122,9 @@ struct alignas(kCacheLine) StreamCache {
 };
 static_assert(SizeClass::most(0) <= std::numeric_limits<std::uint8_t>::max());
 
-class alignas(kCacheLine) ThreadCache {
+// Who is turned away from a recalled cache uses the heap, whose lock waits for its return.
+class alignas(kCacheLine) ThreadCache : public Recallable {
  public:
-  // False: someone has recalled the cache; use the heap, whose lock waits for its return.
-  CACHALOT_FAST_PATH bool enter() {
-    busy_.store(true, std::memory_order_relaxed);
-    light_fence();
-    if (!recalled_.load(std::memory_order_acquire)) [[likely]]
-      return true;
-    leave();
-    return false;
-  }
-  CACHALOT_FAST_PATH void leave() { busy_.store(false, std::memory_order_release); }
-
-  // The two halves of a recall, a heavy_fence() between them. Then the cache is the caller's until it is returned.
-  void recall() { recalled_.store(true, std::memory_order_relaxed); }
-  bool is_recalled() const { return recalled_.load(std::memory_order_relaxed); }
-  void wait_until_left() const;
-  void give_back() { recalled_.store(false, std::memory_order_release); }
-
   StreamCache* find(Stream stream) const;
   StreamCache& add(Stream stream, Depot& depot);
 
@@ -173,8 +157,6 @@ class alignas(kCacheLine) ThreadCache {
   template <typename Visit>
   void empty_front(StreamCache& cache, Visit&& visit);
 
-  std::atomic<bool> busy_{false};
-  std::atomic<bool> recalled_{false};
   std::atomic<std::int64_t> supplied_bytes_{0};  // by the heap and the depots, less what went back to them
   std::int64_t limit_ = 0;
   std::int64_t floor_ = 0;  // of sums.bytes(): below it, too much is cached
