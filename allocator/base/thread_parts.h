@@ -46,7 +46,10 @@ class ThreadParts {
     return nullptr;
   }
   // Throws std::bad_alloc.
-  static void add(std::uint64_t owner, Part& part) { of_this_thread().parts_.emplace_back(owner, &part); }
+  static void add(std::uint64_t owner, Part& part) {
+    of_this_thread().forget_the_dead();
+    of_this_thread().parts_.emplace_back(owner, &part);
+  }
 
   ThreadParts(const ThreadParts&) = delete;
   ThreadParts& operator=(const ThreadParts&) = delete;
@@ -72,6 +75,11 @@ class ThreadParts {
     for (const auto& [owner, part] : parts_) {
       if (const auto found = all.by_id.find(owner); found != all.by_id.end()) found->second->retire(*part);
     }
+  }
+  // Tries: the caller may hold a lock that retire() takes.
+  void forget_the_dead() {
+    const std::unique_lock<std::mutex> lock(living().mutex, std::try_to_lock);
+    if (lock) std::erase_if(parts_, [](const auto& part) { return !living().by_id.contains(part.first); });
   }
   static ThreadParts& of_this_thread() {
     static thread_local ThreadParts mine;

@@ -26,6 +26,7 @@
 #include "base/recallable.h"
 #include "blocks/block.h"
 #include "caches/depot.h"
+#include "caches/thread_sum.h"
 #include "observe/counters.h"
 
 namespace cachalot {
@@ -52,34 +53,7 @@ class CacheSums {
   Counters::Gathered gather() { return {blocks_.gather(), bytes_.gather(), requested_.gather()}; }
 
  private:
-  class Sum {
-   public:
-    CACHALOT_FAST_PATH void add(std::int64_t amount) {
-      const std::int64_t added = added_.load(std::memory_order_relaxed) + amount;
-      added_.store(added, std::memory_order_relaxed);
-      const std::int64_t current = added - subtracted_.load(std::memory_order_relaxed);
-      if (current > highest_.load(std::memory_order_relaxed)) highest_.store(current, std::memory_order_relaxed);
-    }
-    CACHALOT_FAST_PATH void subtract(std::int64_t amount) {
-      subtracted_.store(subtracted_.load(std::memory_order_relaxed) + amount, std::memory_order_relaxed);
-    }
-    CACHALOT_FAST_PATH std::int64_t current() const {
-      return added_.load(std::memory_order_relaxed) - subtracted_.load(std::memory_order_relaxed);
-    }
-    std::int64_t ungathered() const { return current() - gathered_.load(std::memory_order_relaxed); }
-    bool has_news() const { return ungathered() != 0 || added_.load(std::memory_order_relaxed) != gathered_added_; }
-    Counters::Gathered::Figure gather();
-
-   private:
-    // Two words instead of their difference: so an add need not wait for the subtract before it.
-    std::atomic<std::int64_t> added_{0};
-    std::atomic<std::int64_t> subtracted_{0};
-    std::atomic<std::int64_t> highest_{0};   // of current() since the last gather
-    std::atomic<std::int64_t> gathered_{0};  // of current()
-    std::int64_t gathered_added_ = 0;
-  };
-
-  Sum blocks_, bytes_, requested_;
+  ThreadSum blocks_, bytes_, requested_;
 };
 
 class ThreadCache;
