@@ -14,20 +14,22 @@ namespace {
 
 constexpr std::size_t kMostAlignment = kGiB;
 
-const TensorPoolOptions& checked(const TensorPoolOptions& options) {
+}  // namespace
+
+bool PoolCore::ever_grows(const TensorPoolOptions& options) {
+  return options.when_empty == WhenEmpty::grow || (options.when_empty == WhenEmpty::wait && options.max_slots != 0);
+}
+
+const TensorPoolOptions& PoolCore::check(const TensorPoolOptions& options) {
   CACHALOT_REQUIRE(std::has_single_bit(options.alignment) && options.alignment <= kMostAlignment,
                    "alignment is {}: it is a power of two, at most {}", options.alignment, kMostAlignment);
   CACHALOT_REQUIRE(options.growth_step > 0, "growth_step is {}: it is at least 1", options.growth_step);
   CACHALOT_REQUIRE(options.max_slots == 0 || options.initial_slots <= options.max_slots,
                    "initial_slots is {}: it is at most max_slots, {}", options.initial_slots, options.max_slots);
-  const bool may_grow =
-      options.when_empty == WhenEmpty::grow || (options.when_empty == WhenEmpty::wait && options.max_slots != 0);
-  CACHALOT_REQUIRE(may_grow || options.initial_slots > 0,
+  CACHALOT_REQUIRE(ever_grows(options) || options.initial_slots > 0,
                    "initial_slots is {}: a pool that never grows (when_empty) needs some", options.initial_slots);
   return options;
 }
-
-}  // namespace
 
 // One acquire that the thread's stack could not serve.
 struct PoolCore::Search {
@@ -44,7 +46,7 @@ struct PoolCore::Search {
 PoolCore::PoolCore(const TensorSpec& spec, const TensorPoolOptions& options, std::shared_ptr<CachingAllocator> owned,
                    CachingAllocator& allocator, std::shared_ptr<PoolBudget> budget)
     : spec_(spec),
-      options_(checked(options)),
+      options_(check(options)),
       memory_(std::move(owned), allocator, spec_, options_, std::move(budget)),
       id_(Parts::add_owner(*this)) {}
 
@@ -146,11 +148,11 @@ bool PoolCore::grow_instead_of_waiting(Search& search) {
 // True: look again.
 bool PoolCore::grow(const Search& search) {
   if (!search.may_grow) return false;
-  if (reshaping_) {
+  const std::size_t slots = may_add();
+  if (growing_ || (slots == 0 && trimming_)) {
     changed_.wait(mutex_);
     return true;
   }
-  const std::size_t slots = may_add();
   if (slots == 0) return false;
   add_slab(slots, search.stream);
   return true;
@@ -280,7 +282,7 @@ void PoolCore::close() {
   bool is_last = false;
   {
     const Lock lock(mutex_);
-    while (reshaping_) changed_.wait(mutex_);
+    while (growing_ || trimming_) changed_.wait(mutex_);
     closed_ = true;
     begin_recall();
     is_last = free_.size() == slots_;

@@ -10,7 +10,7 @@
 // that its last tensor finds itself with the mutex held, without a count on the fast path.
 //
 // Thread safety: try_acquire and try_release by any thread, without the mutex. The others take it, and let it go around calls
-// of the allocator and the device. `reshaping_` is for who adds or removes slabs: one at a time, the others wait.
+// of the allocator and the device: one thread at a time adds a slab (growing_), and one removes some (trimming_).
 #pragma once
 
 #include <chrono>
@@ -42,6 +42,10 @@ class PoolCore {
   PoolCore(const PoolCore&) = delete;
   PoolCore& operator=(const PoolCore&) = delete;
 
+  // Throws InvalidArgument for options that contradict each other.
+  static bool ever_grows(const TensorPoolOptions& options);
+  static const TensorPoolOptions& check(const TensorPoolOptions& options);
+
   // The usual case; nullptr, false: ask the others.
   CACHALOT_FAST_PATH PoolSlot* try_acquire(Stream stream);
   CACHALOT_FAST_PATH bool try_release(PoolSlot& slot);
@@ -54,7 +58,9 @@ class PoolCore {
   // The pool goes: the core too, at once or with the last tensor.
   void close();
 
+  // Also while it grows; not while the mutex of another pool is held.
   std::size_t trim(std::size_t keep);
+  void require_allocator() const { memory_.require_allocator(); }
   [[noreturn]] void throw_empty() const;
 
   const TensorSpec& spec() const { return spec_; }
@@ -106,6 +112,7 @@ class PoolCore {
   void attach(std::unique_ptr<PoolSlab> slab) CACHALOT_REQUIRES(mutex_);
   void forget(const PoolSlab& slab) CACHALOT_REQUIRES(mutex_);
   std::size_t trim_now(std::size_t keep) CACHALOT_REQUIRES(mutex_);
+  std::size_t give_back(std::vector<std::unique_ptr<PoolSlab>> slabs) CACHALOT_REQUIRES(mutex_);
   void trim_above_high_water() noexcept CACHALOT_REQUIRES(mutex_);
 
   void begin_recall() CACHALOT_REQUIRES(mutex_);
@@ -134,7 +141,9 @@ class PoolCore {
   std::size_t stacks_may_hold_ CACHALOT_GUARDED_BY(mutex_) = 0;
   std::size_t recalls_ CACHALOT_GUARDED_BY(mutex_) = 0;
   std::size_t waiters_ CACHALOT_GUARDED_BY(mutex_) = 0;
-  bool reshaping_ CACHALOT_GUARDED_BY(mutex_) = false;
+  bool growing_ CACHALOT_GUARDED_BY(mutex_) = false;
+  bool trimming_ CACHALOT_GUARDED_BY(mutex_) = false;
+  std::size_t detached_ CACHALOT_GUARDED_BY(mutex_) = 0;  // slabs that may go, or come back
   bool closed_ CACHALOT_GUARDED_BY(mutex_) = false;
 
   PoolStats stats_ CACHALOT_GUARDED_BY(mutex_);

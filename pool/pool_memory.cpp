@@ -19,6 +19,11 @@ void for_each_user(const PoolSlot& slot, Visit&& visit) {
 
 }  // namespace
 
+CachingAllocator& not_null(const std::shared_ptr<CachingAllocator>& allocator) {
+  CACHALOT_REQUIRE(allocator != nullptr, "the allocator of a pool is {}: there must be one", "null");
+  return *allocator;
+}
+
 PoolMemory::PoolMemory(std::shared_ptr<CachingAllocator> owned, CachingAllocator& allocator, const TensorSpec& spec,
                        const TensorPoolOptions& options, std::shared_ptr<PoolBudget> budget)
     : owned_(std::move(owned)),
@@ -55,7 +60,7 @@ std::unique_ptr<PoolSlab> PoolMemory::allocate(std::size_t slots, Stream stream)
   slab->stream = stream;
   slab->count = slots;
   slab->slots = std::make_unique<PoolSlot[]>(slots);
-  if (budget_) budget_->take(slab->bytes);
+  if (budget_) budget_->take(slab->bytes, device_);
   try {
     slab->memory = allocator_.allocate(slab->bytes, device_, stream);
   } catch (...) {

@@ -17,9 +17,12 @@ class PoolBudget {
  public:
   virtual ~PoolBudget() = default;
   // Throws OutOfMemory where there is no room and none can be made.
-  virtual void take(std::size_t bytes) = 0;
+  virtual void take(std::size_t bytes, int device) = 0;
   virtual void give_back(std::size_t bytes) noexcept = 0;
 };
+
+// Throws InvalidArgument for a null pointer.
+CachingAllocator& not_null(const std::shared_ptr<CachingAllocator>& allocator);
 
 class PoolMemory {
  public:
@@ -31,8 +34,8 @@ class PoolMemory {
   void require_allocator() const;
   std::size_t tensor_bytes() const { return tensor_bytes_; }
 
-  // Throws InvalidArgument where they are more than any allocation.
-  std::size_t slab_bytes(std::size_t slots) const;
+  // Throws InvalidArgument where so many are more than any allocation.
+  void require_fits(std::size_t slots) const { static_cast<void>(slab_bytes(slots)); }
   std::unique_ptr<PoolSlab> allocate(std::size_t slots, Stream stream);
   // Its memory is null then. False: it must stay for now, since work on it cannot be put in order while a stream captures. After an error it is there
   // as before.
@@ -48,6 +51,7 @@ class PoolMemory {
  private:
   static constexpr std::size_t kAllocatorAlignment = 512;  // CachingAllocator's
 
+  std::size_t slab_bytes(std::size_t slots) const;
   bool announce(const PoolSlab& slab, Stream user);
 
   const std::shared_ptr<CachingAllocator> owned_;

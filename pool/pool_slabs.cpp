@@ -30,24 +30,24 @@ void PoolCore::make_initial_slots() {
 
 // Slots that the next slab may have; 0: the pool may not grow.
 std::size_t PoolCore::may_add() const {
-  const bool has_limit = options_.max_slots != 0;
-  if (options_.when_empty == WhenEmpty::fail || (options_.when_empty == WhenEmpty::wait && !has_limit)) return 0;
-  return has_limit ? std::min(options_.growth_step, options_.max_slots - slots_) : options_.growth_step;
+  if (!ever_grows(options_)) return 0;
+  return options_.max_slots == 0 ? options_.growth_step : std::min(options_.growth_step, options_.max_slots - slots_);
 }
 
 // Everything that can fail comes before the slab is ours.
 void PoolCore::add_slab(std::size_t slots, Stream stream) {
-  static_cast<void>(memory_.slab_bytes(slots));
-  if (slabs_.size() == slabs_.capacity()) slabs_.reserve(2 * slabs_.size() + 1);
+  memory_.require_fits(slots);
+  const std::size_t slabs = slabs_.size() + detached_ + 1;
+  if (slabs > slabs_.capacity()) slabs_.reserve(2 * slabs);
   free_.expect(stream, slots);
-  reshaping_ = true;
+  growing_ = true;
   std::unique_ptr<PoolSlab> slab;
   try {
     const Unlocked unlocked(mutex_);
     slab = memory_.allocate(slots, stream);
   } catch (...) {
     free_.expect_fewer(stream, slots);
-    reshaping_ = false;
+    growing_ = false;
     changed_.notify_all();
     throw;
   }
@@ -57,7 +57,7 @@ void PoolCore::add_slab(std::size_t slots, Stream stream) {
   slots_ += slots;
   attach(std::move(slab));
   set_limits();
-  reshaping_ = false;
+  growing_ = false;
   changed_.notify_all();
 }
 
@@ -75,14 +75,14 @@ void PoolCore::forget(const PoolSlab& slab) {
 }
 
 std::size_t PoolCore::trim(std::size_t keep) {
-  memory_.require_allocator();
   const Lock lock(mutex_);
-  while (reshaping_) changed_.wait(mutex_);
+  while (trimming_) changed_.wait(mutex_);
   return trim_now(keep);
 }
 
-// A slab that cannot go stays; the first error is thrown when the others have gone.
+// What cannot come again stays.
 std::size_t PoolCore::trim_now(std::size_t keep) {
+  if (!ever_grows(options_)) return 0;
   begin_recall();
   std::vector<std::unique_ptr<PoolSlab>> slabs;
   try {
@@ -92,10 +92,15 @@ std::size_t PoolCore::trim_now(std::size_t keep) {
     throw;
   }
   end_recall();
-  if (slabs.empty()) return 0;
-  const std::size_t before = stats_.bytes;
+  return slabs.empty() ? 0 : give_back(std::move(slabs));
+}
+
+// A slab that cannot go stays; the first error is thrown when the others have gone.
+std::size_t PoolCore::give_back(std::vector<std::unique_ptr<PoolSlab>> slabs) {
+  std::size_t bytes = 0;
   std::exception_ptr failure;
-  reshaping_ = true;
+  trimming_ = true;
+  detached_ = slabs.size();
   {
     const Unlocked unlocked(mutex_);
     for (const auto& slab : slabs) {
@@ -110,14 +115,16 @@ std::size_t PoolCore::trim_now(std::size_t keep) {
     if (slab->memory != nullptr) {
       attach(std::move(slab));
     } else {
+      bytes += slab->bytes;
       forget(*slab);
     }
   }
+  detached_ = 0;
   set_limits();
-  reshaping_ = false;
+  trimming_ = false;
   changed_.notify_all();
   if (failure) std::rethrow_exception(failure);
-  return before - stats_.bytes;
+  return bytes;
 }
 
 // Those made last first. Under a recall.
@@ -141,7 +148,7 @@ std::vector<std::unique_ptr<PoolSlab>> PoolCore::detach_free_slabs(std::size_t k
 
 // A release cannot fail: what could not go now goes another time.
 void PoolCore::trim_above_high_water() noexcept {
-  if (!options_.high_water || closed_ || reshaping_ || !memory_.has_allocator()) return;
+  if (!options_.high_water || closed_ || trimming_ || !memory_.has_allocator()) return;
   const std::size_t keep = *options_.high_water - stacks_may_hold_;  // so many more may come unseen
   if (as_signed(slots_) - live_ <= as_signed(keep)) return;
   try {

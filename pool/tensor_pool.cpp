@@ -7,11 +7,6 @@ namespace cachalot {
 
 namespace {
 
-CachingAllocator& not_null(const std::shared_ptr<CachingAllocator>& allocator) {
-  CACHALOT_REQUIRE(allocator != nullptr, "the pool's allocator is null");
-  return *allocator;
-}
-
 // A timeout beyond this is as good as none, and could not be added to the clock.
 constexpr std::chrono::nanoseconds kLongestWait = std::chrono::hours(24 * 365);
 
@@ -99,7 +94,11 @@ std::optional<PooledTensor> TensorPool::acquire_for(std::chrono::nanoseconds tim
   return wrap(core_->acquire(stream, PoolCore::IfNone::wait, deadline), stream);
 }
 
-std::size_t TensorPool::trim(std::size_t keep) { return core_->trim(keep); }
+std::size_t TensorPool::trim(std::size_t keep) {
+  core_->require_allocator();
+  return core_->trim(keep);
+}
+
 const TensorSpec& TensorPool::spec() const { return core_->spec(); }
 const TensorPoolOptions& TensorPool::options() const { return core_->options(); }
 PoolStats TensorPool::stats() const { return core_->stats(); }

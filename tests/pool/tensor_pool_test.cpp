@@ -125,7 +125,8 @@ TEST(TensorPool, BadInputIsRefusedAndNothingIsLost) {
   EXPECT_CONTAINS(make({.when_empty = WhenEmpty::fail}), "initial_slots is 0");
   EXPECT_CONTAINS(make({.when_empty = WhenEmpty::wait}), "initial_slots is 0");
   EXPECT_CONTAINS(make({.initial_slots = std::size_t{1} << 50}), "less than 1 EiB");
-  EXPECT_CONTAINS(refusal([] { const TensorPool pool(std::shared_ptr<CachingAllocator>(), kSpec); }), "is null");
+  EXPECT_CONTAINS(refusal([] { const TensorPool pool(std::shared_ptr<CachingAllocator>(), kSpec); }),
+                  "the allocator of a pool is null");
   EXPECT_EQ(world.allocated(), 0u);
 }
 
@@ -153,6 +154,13 @@ TEST(TensorPool, TrimGivesBackWhatIsWhollyFreeAndNoMore) {
   EXPECT_EQ(world.allocated(), 0u);
   EXPECT_EQ(world.pool.stats().peak_bytes, 12 * kBytes);
   EXPECT_TRUE(world.pool.acquire());
+}
+
+TEST(TensorPool, APoolThatNeverGrowsKeepsWhatItHas) {
+  PoolWorld world({.initial_slots = 4, .when_empty = WhenEmpty::fail, .high_water = 0});
+  acquire_many(world.pool, 4).clear();
+  EXPECT_EQ(world.pool.trim(), 0u);
+  EXPECT_EQ(acquire_many(world.pool, 4).size(), 4u);
 }
 
 TEST(TensorPool, SlotsBeyondTheHighWaterMarkGoBackByThemselves) {

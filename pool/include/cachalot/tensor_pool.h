@@ -163,7 +163,7 @@ class TensorPool {
   std::optional<PooledTensor> acquire_for(std::chrono::nanoseconds timeout, Stream stream = nullptr);
 
   // Gives allocations without a tensor in use back to the allocator while more than `keep` slots are free; how many bytes.
-  // Nothing waits: the allocator learns which streams used them.
+  // Nothing waits: the allocator learns which streams used them. A pool that never grows keeps what it has.
   std::size_t trim(std::size_t keep = 0);
 
   const TensorSpec& spec() const;
