@@ -350,7 +350,8 @@ void PoolCore::set_limits() {
 
 // The stack is this thread's, or recalled.
 void PoolCore::spill(SlotStack& stack, std::uint32_t left) {
-  if (stack.count() > left) stack.drop(stack.count() - left, [this](PoolSlot& slot) { free_.put(slot); });
+  FreeSlots& free = free_;  // the analysis does not look into the lambda
+  if (stack.count() > left) stack.drop(stack.count() - left, [&free](PoolSlot& slot) { free.put(slot); });
 }
 
 void PoolCore::begin_recall() {
