@@ -350,8 +350,10 @@ void PoolCore::set_limits() {
 
 // The stack is this thread's, or recalled.
 void PoolCore::spill(SlotStack& stack, std::uint32_t left) {
-  FreeSlots& free = free_;  // the analysis does not look into the lambda
-  if (stack.count() > left) stack.drop(stack.count() - left, [&free](PoolSlot& slot) { free.put(slot); });
+  if (stack.count() <= left) return;
+  const std::uint32_t slots = stack.count() - left;
+  for (PoolSlot* slot : stack.lowest(slots)) free_.put(*slot);
+  stack.drop_lowest(slots);
 }
 
 void PoolCore::begin_recall() {

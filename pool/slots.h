@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <unordered_map>
 #include <vector>
 
@@ -67,10 +68,9 @@ class alignas(64) SlotStack : public Recallable {
   // The one last used on `stream` that lies highest changes places with the top; false: there is none. `plain`: only one that
   // asks for no attention.
   bool bring_up(Stream stream, bool plain);
-  // Those that lie lowest leave, each to visit(slot).
-  template <typename Visit>
-  void drop(std::uint32_t slots, Visit&& visit) {
-    for (std::uint32_t i = 0; i < slots; ++i) visit(*places_[i]);
+  // The oldest, of which there are so many.
+  std::span<PoolSlot* const> lowest(std::uint32_t slots) const { return {places_.data(), slots}; }
+  void drop_lowest(std::uint32_t slots) {
     std::copy(places_.begin() + slots, places_.begin() + count_, places_.begin());
     count_ -= slots;
   }
