@@ -25,7 +25,7 @@ CachingAllocator::CachingAllocator(std::vector<std::shared_ptr<Device>> devices,
   }
 }
 
-CachingAllocator::~CachingAllocator() = default;
+CachingAllocator::~CachingAllocator() { life_.reset(); }
 
 DeviceAllocator& CachingAllocator::at(int device) const {
   if (static_cast<unsigned>(device) >= devices_.size()) [[unlikely]]
@@ -37,6 +37,8 @@ void CachingAllocator::refuse_device(int device) const {
   throw InvalidArgument(fmt::format("device {} is not one of the {} devices (0 to {})", device, devices_.size(),
                                     static_cast<int>(devices_.size()) - 1));
 }
+
+const std::shared_ptr<Device>& CachingAllocator::device(int index) const { return at(index).device(); }
 
 std::vector<DeviceAllocator*> CachingAllocator::selected(int device) const {
   if (device != kAllDevices) return {&at(device)};

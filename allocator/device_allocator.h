@@ -86,6 +86,7 @@ class DeviceAllocator {
   DeviceAllocator& operator=(const DeviceAllocator&) = delete;
 
   // Contracts are those of CachingAllocator's methods of the same names.
+  const std::shared_ptr<Device>& device() const { return device_; }
   CACHALOT_FAST_PATH void* allocate(std::size_t bytes, Stream stream);
   void* allocate_contiguous(std::size_t bytes, Stream stream);
   // `block` is what the page map says of `ptr`; false when `ptr` is not a live allocation of it: nothing was done.

@@ -7,7 +7,7 @@ endif()
 include(CMakePackageConfigHelpers)
 include(GNUInstallDirs)
 
-set(installed cachalot_core)
+set(installed cachalot_core cachalot_pool)
 if(TARGET cachalot)
   list(APPEND installed cachalot)
 endif()

@@ -19,6 +19,7 @@ function(cachalot_require_all_listed)
   endif()
   file(GLOB_RECURSE found CONFIGURE_DEPENDS
     ${PROJECT_SOURCE_DIR}/allocator/*.cpp ${PROJECT_SOURCE_DIR}/allocator/include/*.h ${PROJECT_SOURCE_DIR}/tools/*.cpp
+    ${PROJECT_SOURCE_DIR}/pool/*.cpp ${PROJECT_SOURCE_DIR}/pool/include/*.h
     ${PROJECT_SOURCE_DIR}/tests/*.cpp ${PROJECT_SOURCE_DIR}/tests/*.c ${PROJECT_SOURCE_DIR}/bench/*.cpp
     ${PROJECT_SOURCE_DIR}/examples/*.cpp ${PROJECT_SOURCE_DIR}/examples/*.c)
   if(TARGET cachalot_simulator)
@@ -79,6 +80,23 @@ function(cachalot_core_library)
   if(CACHALOT_HAS_CUDA)
     target_link_libraries(cachalot_core PRIVATE CUDA::cudart)
   endif()
+endfunction()
+
+# cachalot::pool, static: tensor pools over cachalot::core. Made as that is, of the layers' headers and its own.
+function(cachalot_pool_library)
+  cmake_parse_arguments(PARSE_ARGV 0 arg "" "" "SOURCES;HEADERS")
+  cachalot_files(sources pool ${arg_SOURCES})
+  cachalot_files(headers pool/include/cachalot ${arg_HEADERS})
+  add_library(cachalot_pool STATIC ${sources})
+  add_library(cachalot::pool ALIAS cachalot_pool)
+  set_target_properties(cachalot_pool PROPERTIES
+    EXPORT_NAME pool POSITION_INDEPENDENT_CODE ON CXX_VISIBILITY_PRESET hidden VISIBILITY_INLINES_HIDDEN ON)
+  target_sources(cachalot_pool PUBLIC FILE_SET HEADERS BASE_DIRS ${PROJECT_SOURCE_DIR}/pool/include FILES ${headers})
+  target_include_directories(cachalot_pool PRIVATE ${PROJECT_SOURCE_DIR}/pool ${PROJECT_SOURCE_DIR}/allocator)
+  target_compile_options(cachalot_pool PRIVATE ${CACHALOT_LTO_COMPILE})
+  target_link_libraries(cachalot_pool
+    PUBLIC cachalot_core
+    PRIVATE $<BUILD_INTERFACE:cachalot_flags> $<BUILD_INTERFACE:fmt::fmt-header-only>)
 endfunction()
 
 # cachalot::cachalot, libcachalot.so. The version script keeps in what hidden visibility lets out: instantiations of the
@@ -168,7 +186,7 @@ function(cachalot_test folder)
       target_link_libraries(${target} PRIVATE CUDA::cudart)
     endif()
   else()
-    target_link_libraries(${target} PRIVATE cachalot_replay)
+    target_link_libraries(${target} PRIVATE cachalot_replay cachalot_pool)
   endif()
   if(CACHALOT_LTO_COMPILE)
     target_link_options(${target} PRIVATE -fno-lto)  # the library's ordinary code: test programs link in a moment
@@ -223,7 +241,7 @@ function(cachalot_benchmarks)
       OUTPUT_NAME ${name} RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/bench)
     target_compile_options(bench_${name} PRIVATE ${CACHALOT_LTO_COMPILE})
     target_link_options(bench_${name} PRIVATE ${CACHALOT_LTO_LINK})
-    target_link_libraries(bench_${name} PRIVATE cachalot_replay benchmark::benchmark)
+    target_link_libraries(bench_${name} PRIVATE cachalot_replay cachalot_pool benchmark::benchmark)
   endforeach()
 endfunction()
 
@@ -241,7 +259,7 @@ function(cachalot_examples)
     if(source MATCHES "\\.c$")
       target_link_libraries(example_${name} PRIVATE cachalot::cachalot cachalot_flags)
     else()
-      target_link_libraries(example_${name} PRIVATE cachalot::core cachalot_flags)
+      target_link_libraries(example_${name} PRIVATE cachalot::core cachalot::pool cachalot_flags)
       if(CACHALOT_LTO_COMPILE)
         target_link_options(example_${name} PRIVATE -fno-lto)
       endif()

@@ -114,15 +114,16 @@ class CACHALOT_SCOPED_CAPABILITY Lock {
 };
 
 // Lets the lock go for a stretch of a function that holds it: around driver calls and the user's callbacks.
+template <typename AnyMutex>
 class Unlocked {
  public:
-  explicit Unlocked(Mutex& mutex) CACHALOT_NO_THREAD_SAFETY_ANALYSIS : mutex_(mutex) { mutex_.unlock(); }
+  explicit Unlocked(AnyMutex& mutex) CACHALOT_NO_THREAD_SAFETY_ANALYSIS : mutex_(mutex) { mutex_.unlock(); }
   ~Unlocked() CACHALOT_NO_THREAD_SAFETY_ANALYSIS { mutex_.lock(); }
   Unlocked(const Unlocked&) = delete;
   Unlocked& operator=(const Unlocked&) = delete;
 
  private:
-  Mutex& mutex_;
+  AnyMutex& mutex_;
 };
 
 }  // namespace cachalot

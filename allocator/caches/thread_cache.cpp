@@ -1,28 +1,11 @@
 #include "caches/thread_cache.h"
 
 #include <fmt/format.h>
-#include <sched.h>
 
 #include <algorithm>
 #include <numeric>
-#include <utility>
 
 namespace cachalot {
-
-Counters::Gathered::Figure CacheSums::Sum::gather() {
-  const std::int64_t added = added_.load(std::memory_order_relaxed);
-  const std::int64_t current = added - subtracted_.load(std::memory_order_relaxed);
-  const std::int64_t base = gathered_.load(std::memory_order_relaxed);
-  const std::int64_t highest = std::max(current, highest_.load(std::memory_order_relaxed));
-  highest_.store(current, std::memory_order_relaxed);
-  gathered_.store(current, std::memory_order_relaxed);
-  return {added - std::exchange(gathered_added_, added), current - base, highest - base};
-}
-
-// Nobody stays long: no lock of the heap and no call of a driver is waited for in there.
-void ThreadCache::wait_until_left() const {
-  while (busy_.load(std::memory_order_acquire)) sched_yield();
-}
 
 StreamCache* ThreadCache::find(Stream stream) const {
   for (const auto& cache : streams_) {

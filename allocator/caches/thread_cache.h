@@ -21,11 +21,12 @@
 #include <utility>
 #include <vector>
 
-#include "base/asymmetric_fence.h"
 #include "base/bytes.h"
 #include "base/check.h"
+#include "base/recallable.h"
 #include "blocks/block.h"
 #include "caches/depot.h"
+#include "caches/thread_sum.h"
 #include "observe/counters.h"
 
 namespace cachalot {
@@ -52,34 +53,7 @@ class CacheSums {
   Counters::Gathered gather() { return {blocks_.gather(), bytes_.gather(), requested_.gather()}; }
 
  private:
-  class Sum {
-   public:
-    CACHALOT_FAST_PATH void add(std::int64_t amount) {
-      const std::int64_t added = added_.load(std::memory_order_relaxed) + amount;
-      added_.store(added, std::memory_order_relaxed);
-      const std::int64_t current = added - subtracted_.load(std::memory_order_relaxed);
-      if (current > highest_.load(std::memory_order_relaxed)) highest_.store(current, std::memory_order_relaxed);
-    }
-    CACHALOT_FAST_PATH void subtract(std::int64_t amount) {
-      subtracted_.store(subtracted_.load(std::memory_order_relaxed) + amount, std::memory_order_relaxed);
-    }
-    CACHALOT_FAST_PATH std::int64_t current() const {
-      return added_.load(std::memory_order_relaxed) - subtracted_.load(std::memory_order_relaxed);
-    }
-    std::int64_t ungathered() const { return current() - gathered_.load(std::memory_order_relaxed); }
-    bool has_news() const { return ungathered() != 0 || added_.load(std::memory_order_relaxed) != gathered_added_; }
-    Counters::Gathered::Figure gather();
-
-   private:
-    // Two words instead of their difference: so an add need not wait for the subtract before it.
-    std::atomic<std::int64_t> added_{0};
-    std::atomic<std::int64_t> subtracted_{0};
-    std::atomic<std::int64_t> highest_{0};   // of current() since the last gather
-    std::atomic<std::int64_t> gathered_{0};  // of current()
-    std::int64_t gathered_added_ = 0;
-  };
-
-  Sum blocks_, bytes_, requested_;
+  ThreadSum blocks_, bytes_, requested_;
 };
 
 class ThreadCache;
@@ -122,25 +96,9 @@ struct alignas(kCacheLine) StreamCache {
 };
 static_assert(SizeClass::most(0) <= std::numeric_limits<std::uint8_t>::max());
 
-class alignas(kCacheLine) ThreadCache {
+// Who is turned away from a recalled cache uses the heap, whose lock waits for its return.
+class alignas(kCacheLine) ThreadCache : public Recallable {
  public:
-  // False: someone has recalled the cache; use the heap, whose lock waits for its return.
-  CACHALOT_FAST_PATH bool enter() {
-    busy_.store(true, std::memory_order_relaxed);
-    light_fence();
-    if (!recalled_.load(std::memory_order_acquire)) [[likely]]
-      return true;
-    leave();
-    return false;
-  }
-  CACHALOT_FAST_PATH void leave() { busy_.store(false, std::memory_order_release); }
-
-  // The two halves of a recall, a heavy_fence() between them. Then the cache is the caller's until it is returned.
-  void recall() { recalled_.store(true, std::memory_order_relaxed); }
-  bool is_recalled() const { return recalled_.load(std::memory_order_relaxed); }
-  void wait_until_left() const;
-  void give_back() { recalled_.store(false, std::memory_order_release); }
-
   StreamCache* find(Stream stream) const;
   StreamCache& add(Stream stream, Depot& depot);
 
@@ -173,8 +131,6 @@ class alignas(kCacheLine) ThreadCache {
   template <typename Visit>
   void empty_front(StreamCache& cache, Visit&& visit);
 
-  std::atomic<bool> busy_{false};
-  std::atomic<bool> recalled_{false};
   std::atomic<std::int64_t> supplied_bytes_{0};  // by the heap and the depots, less what went back to them
   std::int64_t limit_ = 0;
   std::int64_t floor_ = 0;  // of sums.bytes(): below it, too much is cached

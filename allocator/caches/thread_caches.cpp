@@ -1,67 +1,13 @@
 #include "caches/thread_caches.h"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cstdlib>
-#include <mutex>
 #include <new>
 #include <utility>
 
 namespace cachalot {
-
-namespace {
-
-std::uint64_t next_id() {
-  static std::atomic<std::uint64_t> last{0};
-  return ++last;
-}
-
-// The ThreadCaches that there are, for threads that end. Leaked: threads end after static objects, too.
-struct Living {
-  std::mutex mutex;
-  std::unordered_map<std::uint64_t, ThreadCaches*> by_id;
-};
-Living& living() {
-  static auto* const all = new Living;
-  return *all;
-}
-
-}  // namespace
-
-// The caches that a thread has, of which it gives back the contents when it ends.
-class ThreadCaches::Registrations {
- public:
-  ~Registrations() {
-    ended_ = true;
-    hot_ = {};
-    if (process_ != getpid()) return;  // a forked child's: a thread that is not here may hold any of the locks
-    Living& all = living();
-    const std::lock_guard<std::mutex> lock(all.mutex);
-    for (const auto& [owner, cache] : caches_) {
-      if (const auto found = all.by_id.find(owner); found != all.by_id.end()) found->second->retire(*cache);
-    }
-  }
-  static bool ended() { return ended_; }
-  ThreadCache* find(std::uint64_t owner) const {
-    for (const auto& [id, cache] : caches_) {
-      if (id == owner) return cache;
-    }
-    return nullptr;
-  }
-  void add(std::uint64_t owner, ThreadCache& cache) { caches_.emplace_back(owner, &cache); }
-
-  static Registrations& of_this_thread() {
-    static thread_local Registrations mine;
-    return mine;
-  }
-
- private:
-  static inline constinit thread_local bool ended_ = false;  // still there when other objects of the thread go
-  const pid_t process_ = getpid();
-  std::vector<std::pair<std::uint64_t, ThreadCache*>> caches_;
-};
 
 ThreadCaches::Recall::Recall(const ThreadCaches* caches, Which which) : caches_(caches) {
   if (caches_ == nullptr) return;
@@ -86,15 +32,10 @@ ThreadCaches::Recall::~Recall() {
   });
 }
 
-ThreadCaches::ThreadCaches(Mutex& mutex, Heap heap) : id_(next_id()), mutex_(mutex), heap_(std::move(heap)) {
-  const std::lock_guard<std::mutex> lock(living().mutex);
-  living().by_id.emplace(id_, this);
-}
+ThreadCaches::ThreadCaches(Mutex& mutex, Heap heap)
+    : id_(Parts::add_owner(*this)), mutex_(mutex), heap_(std::move(heap)) {}
 
-void ThreadCaches::forget_threads() {
-  const std::lock_guard<std::mutex> lock(living().mutex);
-  living().by_id.erase(id_);
-}
+void ThreadCaches::forget_threads() { Parts::remove_owner(id_); }
 
 // --- malloc and free, off the fast path -----------------------------------------------------------------------------
 
@@ -118,9 +59,7 @@ bool ThreadCaches::deallocate(Block& block, const void* ptr) {
 
 // --- which cache ------------------------------------------------------------------------------------------------------
 
-ThreadCache* ThreadCaches::find_registered() const {
-  return Registrations::ended() ? nullptr : Registrations::of_this_thread().find(id_);
-}
+ThreadCache* ThreadCaches::find_registered() const { return Parts::has_ended() ? nullptr : Parts::find(id_); }
 
 // A malloc that finds none goes to the heap, which makes it; a free has nothing else to do there.
 bool ThreadCaches::switch_to(Stream stream, bool may_make) {
@@ -136,7 +75,7 @@ bool ThreadCaches::switch_to(Stream stream, bool may_make) {
 }
 
 StreamCache* ThreadCaches::of_this_thread(Stream stream) noexcept {
-  if (Registrations::ended()) return nullptr;
+  if (Parts::has_ended()) return nullptr;
   try {
     return &make_for_this_thread(stream);
   } catch (const std::bad_alloc&) {
@@ -154,11 +93,10 @@ StreamCache& ThreadCaches::make_for_this_thread(Stream stream) {
 }
 
 ThreadCache& ThreadCaches::register_thread() {
-  Registrations& registrations = Registrations::of_this_thread();
   unused_.reserve(threads_.size() + 1);  // so that a thread can end without asking for memory
   if (unused_.empty()) unused_.push_back(threads_.emplace_back(std::make_unique<ThreadCache>()).get());
   ThreadCache& cache = *unused_.back();
-  registrations.add(id_, cache);
+  Parts::add(id_, cache);
   unused_.pop_back();
   share_out();
   return cache;

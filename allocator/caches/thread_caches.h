@@ -24,6 +24,7 @@
 
 #include "base/check.h"
 #include "base/mutex.h"
+#include "base/thread_parts.h"
 #include "blocks/block_pool.h"
 #include "caches/depot.h"
 #include "caches/thread_cache.h"
@@ -115,7 +116,8 @@ class ThreadCaches {
     Stream stream;
     StreamCache* cache;  // not null where the owner is right
   };
-  class Registrations;
+  using Parts = ThreadParts<ThreadCaches, ThreadCache>;  // which cache a thread has
+  friend Parts;
 
   bool is_hot(Stream stream) const { return hot_.owner == id_ && hot_.stream == stream; }
   bool switch_to(Stream stream, bool may_make);
@@ -130,6 +132,7 @@ class ThreadCaches {
   StreamCache& make_for_this_thread(Stream stream);
   ThreadCache& register_thread();
   void retire(ThreadCache& cache);
+  static void forget_thread() { hot_ = {}; }
   ThreadCache* find_registered() const;
   void set_limits();
   void share_out();

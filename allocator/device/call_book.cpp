@@ -35,6 +35,8 @@ const char* cuda_name(DeviceCall call) {
     case DeviceCall::copy_to_host:
     case DeviceCall::copy_from_host:
       return "cudaMemcpy";
+    case DeviceCall::fill:
+      return "cudaMemsetAsync";
     case DeviceCall::event_create:
       return "cudaEventCreateWithFlags";
     case DeviceCall::event_destroy:

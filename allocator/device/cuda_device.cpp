@@ -487,6 +487,13 @@ void CudaDevice::copy_from_host(Address to, const void* from, std::size_t bytes)
   check("cudaMemcpy", cudaMemcpy(to_pointer(to), from, bytes, cudaMemcpyHostToDevice));
 }
 
+void CudaDevice::fill(Address address, unsigned char value, std::size_t bytes, Stream stream) {
+  constexpr auto kCall = "cudaMemsetAsync";
+  if (bytes == 0) throw_runtime_error(kCall, cudaErrorInvalidValue);  // CUDA would do nothing
+  const CurrentDevice current(ordinal_);
+  check(kCall, cudaMemsetAsync(to_pointer(address), value, bytes, stream));
+}
+
 Event CudaDevice::event_create() {
   const CurrentDevice current(ordinal_);
   cudaEvent_t event = nullptr;

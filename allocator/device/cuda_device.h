@@ -45,6 +45,7 @@ class CudaDevice final : public Device {
   void host_free(void* memory) override;
   void copy_to_host(void* to, Address from, std::size_t bytes) override;
   void copy_from_host(Address to, const void* from, std::size_t bytes) override;
+  void fill(Address address, unsigned char value, std::size_t bytes, Stream stream) override;
   ShareableHandle export_handle(MemoryHandle handle) override;
   MemoryHandle import_handle(const ShareableHandle& shared) override;
   void enable_peer_access(int peer) override;

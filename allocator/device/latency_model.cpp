@@ -32,6 +32,8 @@ const char* to_string(DeviceCall call) {
       return "copy_to_host";
     case DeviceCall::copy_from_host:
       return "copy_from_host";
+    case DeviceCall::fill:
+      return "fill";
     case DeviceCall::event_create:
       return "event_create";
     case DeviceCall::event_destroy:
@@ -94,6 +96,7 @@ LatencyModel LatencyModel::published() {
   set(DeviceCall::host_free, 100, 60);     // unpins them
   set(DeviceCall::copy_to_host, 10, 40);   // 25 GiB/s: what pinned memory reaches over PCIe 4
   set(DeviceCall::copy_from_host, 10, 40);
+  set(DeviceCall::fill, 2);                  // as a kernel launch
   set(DeviceCall::event_create, 0.5);        // host memory only
   set(DeviceCall::event_destroy, 0.5);       // host memory only
   set(DeviceCall::event_synchronize, 1);     // besides the wait itself

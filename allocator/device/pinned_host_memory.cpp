@@ -44,6 +44,10 @@ class PinnedHostMemory final : public Device {
   void copy_from_host(Address to, const void* from, std::size_t bytes) override {
     std::memcpy(reinterpret_cast<void*>(to), from, bytes);
   }
+  // In stream order, as the GPU writes it.
+  void fill(Address address, unsigned char value, std::size_t bytes, Stream stream) override {
+    gpu_->fill(address, value, bytes, as_given(stream));
+  }
 
   Event event_create() override { return gpu_->event_create(); }
   void event_destroy(Event event) override { gpu_->event_destroy(event); }

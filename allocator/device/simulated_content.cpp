@@ -35,6 +35,14 @@ void SimulatedContent::write(std::uint64_t physical, const std::byte* from, std:
   });
 }
 
+void SimulatedContent::fill(std::uint64_t physical, std::byte value, std::size_t bytes) {
+  Chunk filled;
+  filled.fill(value);
+  for_each_chunk(physical, bytes, [&](std::uint64_t, std::size_t, std::size_t done, std::size_t part) {
+    write(physical + done, filled.data(), part);
+  });
+}
+
 void SimulatedContent::read(std::byte* to, std::uint64_t physical, std::size_t bytes) const {
   for_each_chunk(physical, bytes, [&](std::uint64_t number, std::size_t place, std::size_t done, std::size_t part) {
     const auto chunk = chunks_.find(number);

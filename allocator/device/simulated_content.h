@@ -1,4 +1,4 @@
-// What the simulated device's memory holds, sparsely: what was copied in from the host, by physical number. All else reads as
+// What the simulated device's memory holds, sparsely: what was copied in from the host or filled in, by physical number. All else reads as
 // zeros, and zeros take no room. And the host memory it hands out. Not thread-safe; the device's mutex guards them.
 #pragma once
 
@@ -14,6 +14,7 @@ namespace cachalot {
 class SimulatedContent {
  public:
   void write(std::uint64_t physical, const std::byte* from, std::size_t bytes);
+  void fill(std::uint64_t physical, std::byte value, std::size_t bytes);
   // Host memory that is zero where zeros are to go is not written to, and so need not be there.
   void read(std::byte* to, std::uint64_t physical, std::size_t bytes) const;
   // The memory is no more. It is made of whole chunks.

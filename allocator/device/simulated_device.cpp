@@ -265,6 +265,23 @@ void SimulatedDevice::copy_from_host(Address to, const void* from, std::size_t b
   impl_->book.succeeded();
 }
 
+// It takes the stream no time, and what it writes is there at once: nobody may look before the stream is there.
+void SimulatedDevice::fill(Address address, unsigned char value, std::size_t bytes, Stream stream) {
+  const Lock lock(impl_->mutex);
+  impl_->book.begin(DeviceCall::fill, address, bytes);
+  if (bytes == 0 || impl_->locate(address, bytes).empty()) {
+    fail("cudaMemsetAsync", CudaCode::invalid_value,
+         fmt::format("[{:#x}, +{}) is not accessible memory", address, bytes));
+  }
+  if (impl_->streams.launch(impl_->streams.stream(stream), impl_->book.clock_ns(), 0)) {
+    for (const MemoryPiece& piece : impl_->pieces) {
+      impl_->content.fill(piece.physical, static_cast<std::byte>(value), piece.bytes);
+    }
+    if (impl_->checker) impl_->note_uses(stream, {{address, bytes}});
+  }
+  impl_->book.succeeded();
+}
+
 // Physical memory shared by its handle.
 
 void SimulatedDevice::retain(MemoryHandle handle) {

@@ -43,7 +43,9 @@ class ForwardingDevice : public Device {
       CACHALOT_FORWARD(host_free(memory)) void copy_to_host(void* to, Address from, std::size_t bytes) override
       CACHALOT_FORWARD(copy_to_host(to, from, bytes)) void copy_from_host(Address to, const void* from,
                                                                           std::size_t bytes) override
-      CACHALOT_FORWARD(copy_from_host(to, from, bytes)) Event event_create() override
+      CACHALOT_FORWARD(copy_from_host(to, from, bytes)) void fill(Address address, unsigned char value,
+                                                                  std::size_t bytes, Stream stream) override
+      CACHALOT_FORWARD(fill(address, value, bytes, stream)) Event event_create() override
       CACHALOT_FORWARD(event_create()) void event_destroy(Event event) override
       CACHALOT_FORWARD(event_destroy(event)) void event_record(Event event, Stream stream) override
       CACHALOT_FORWARD(event_record(event, stream)) bool event_query(Event event) override

@@ -383,6 +383,35 @@ TEST_P(DeviceContract, WhatIsCopiedInCanBeCopiedOut) {
   device_->free(address);
 }
 
+TEST_P(DeviceContract, FillWritesItsBytesAndNoOthersBehindWhatIsQueuedOnTheStream) {
+  constexpr std::size_t kBytes = 3 * kMiB;
+  const Address address = device_->malloc(kBytes).value();
+  std::vector<unsigned char> host(kBytes, 1);
+  device_->copy_from_host(address, host.data(), kBytes);
+  const Stream stream = subject_->new_stream();
+  const Event event = device_->event_create();
+  subject_->queue_work(stream, kWork);
+  device_->fill(address + 5000, 0xA5, kMiB, stream);
+  device_->event_record(event, stream);
+  EXPECT_FALSE(device_->event_query(event));
+  device_->event_synchronize(event);
+  device_->copy_to_host(host.data(), address, kBytes);
+  EXPECT_EQ(std::count(host.begin() + 5000, host.begin() + 5000 + kMiB, 0xA5), kMiB);
+  EXPECT_EQ(std::count(host.begin(), host.end(), 1), kBytes - kMiB);
+  device_->event_destroy(event);
+  device_->free(address);
+}
+
+TEST_P(DeviceContract, FillOfNothingIsAnErrorAndWhileAStreamCapturesIsPartOfTheGraph) {
+  const Address address = device_->malloc(2 * kMiB).value();
+  const Stream stream = subject_->new_stream();
+  EXPECT_EQ(code_of([&] { device_->fill(address, 0, 0, stream); }), 1);
+  subject_->begin_capture(stream);
+  device_->fill(address, 0, kMiB, stream);
+  EXPECT_EQ(subject_->end_capture(stream), 0);
+  device_->free(address);
+}
+
 TEST_P(DeviceContract, HostMemoryOfNothingAndFreeOfWhatIsNoneAreErrors) {
   EXPECT_EQ(code_of([&] { device_->host_malloc(0); }), 1);
   EXPECT_EQ(code_of([&] { device_->host_free(nullptr); }), 1);

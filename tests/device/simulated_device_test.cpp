@@ -698,6 +698,7 @@ TEST(SimulatedFaults, EveryKindOfCallCanFail) {
         [&] { device.host_free({}); },
         [&] { device.copy_to_host({}, 1, 1); },
         [&] { device.copy_from_host(1, {}, 1); },
+        [&] { device.fill(1, 0, 1, {}); },
         [&] { device.event_create(); },
         [&] { device.event_destroy({}); },
         [&] { device.event_record({}, {}); },

@@ -60,6 +60,7 @@ class LoggedDevice final : public Device {
   void host_free(void*) override { not_needed(); }
   void copy_to_host(void*, Address, std::size_t) override { not_needed(); }
   void copy_from_host(Address, const void*, std::size_t) override { not_needed(); }
+  void fill(Address, unsigned char, std::size_t, Stream) override { not_needed(); }
   Event event_create() override { not_needed(); }
   void event_destroy(Event) override { not_needed(); }
   void event_record(Event, Stream) override { not_needed(); }

@@ -22,6 +22,8 @@ set(layers
   "7 allocator/device_sharing.cpp allocator/cached_allocations.cpp"
   "8 allocator/caching_allocator.cpp   allocator/include/cachalot/caching_allocator.h"
   "9 allocator/pinned_host_allocator.cpp  allocator/include/cachalot/pinned_host_allocator.h"
+  # Tensor pools see the public headers and allocator/base.
+  "9 pool/"
   "9 allocator/c_api.cpp          allocator/include/cachalot/c_api.h"
   # The plug-in sees the C++ API; an adapter, compiled by its user, sees the public headers and plug.h.
   "9 pytorch/"

@@ -64,6 +64,10 @@ class CachingAllocator {
   CachingAllocator& operator=(const CachingAllocator&) = delete;
 
   int device_count() const { return static_cast<int>(devices_.size()); }
+  // What it asks for memory. Throws InvalidArgument for an unknown device.
+  const std::shared_ptr<Device>& device(int index = 0) const;
+  // Expires when the allocator goes, before its memory does: for who holds its memory without owning it.
+  std::weak_ptr<const void> life() const { return life_; }
 
   // At least `bytes` bytes, aligned to 512, for work on `stream`; nullptr for 0 bytes.
   // Throws OutOfMemory; InvalidArgument for an unknown device; OutOfMemory for 1 EiB or more.
@@ -208,6 +212,7 @@ class CachingAllocator {
   [[noreturn]] void throw_not_live(const void* ptr) const;
   PoolId pool_of_tag(std::string_view tag) const;
 
+  std::shared_ptr<const void> life_ = std::make_shared<char>();
   std::unique_ptr<PageMap> page_map_;
   mutable std::mutex options_mutex_;
   Options options_;

@@ -116,6 +116,9 @@ class Device {
   virtual void copy_to_host(void* to, Address from, std::size_t bytes) = 0;
   virtual void copy_from_host(Address to, const void* from, std::size_t bytes) = 0;
 
+  // Work on `stream`: every one of `bytes` > 0 bytes of accessible memory becomes `value`. Joins a capture.
+  virtual void fill(Address address, unsigned char value, std::size_t bytes, Stream stream) = 0;
+
   // Events, created without timing. record marks the work queued on `stream` so far.
   virtual Event event_create() = 0;
   virtual void event_destroy(Event event) = 0;

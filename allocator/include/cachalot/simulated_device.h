@@ -3,8 +3,8 @@
 // What is modelled: capacity in 2 MiB units; addresses that ascend and are not used twice, until the process has used up
 // all there are; the driver's virtual-memory rules; streams with pending work; events that are not ready until the clock
 // has passed the work before them; graph-capture rules; the latency of each call (LatencyModel); failures on demand
-// (FaultPlan); a log of calls; and, when switched on, a checker of stream hazards. Memory holds what copy_from_host brought,
-// until it is released, else zeros; addresses must not be dereferenced.
+// (FaultPlan); a log of calls; and, when switched on, a checker of stream hazards. Memory holds what copy_from_host and fill
+// brought, at once, until it is released, else zeros; addresses must not be dereferenced.
 // Streams do not wait for the legacy default stream; stream nullptr is just one more stream.
 //
 // Host time: every call advances the clock by its latency and takes effect then; calls that wait advance it to the end
@@ -42,6 +42,7 @@ enum class DeviceCall : std::uint8_t {
   host_free,
   copy_to_host,
   copy_from_host,
+  fill,
   event_create,
   event_destroy,
   event_record,
@@ -148,6 +149,7 @@ class SimulatedDevice final : public Device {
   ShareableHandle export_handle(MemoryHandle handle) override;
   MemoryHandle import_handle(const ShareableHandle& shared) override;
   void enable_peer_access(int peer) override;
+  void fill(Address address, unsigned char value, std::size_t bytes, Stream stream) override;
   Event event_create() override;
   void event_destroy(Event event) override;
   void event_record(Event event, Stream stream) override;

@@ -1,0 +1,129 @@
+#include "pool_memory.h"
+
+#include <utility>
+
+#include "base/bytes.h"
+#include "base/check.h"
+
+namespace cachalot {
+
+namespace {
+
+// Calls visit(stream) for each stream whose work may still use the slot.
+template <typename Visit>
+void for_each_user(const PoolSlot& slot, Visit&& visit) {
+  visit(slot.stream);
+  if (slot.others == nullptr) return;
+  for (const Stream other : *slot.others) visit(other);
+}
+
+}  // namespace
+
+CachingAllocator& not_null(const std::shared_ptr<CachingAllocator>& allocator) {
+  CACHALOT_REQUIRE(allocator != nullptr, "the allocator of a pool is {}: there must be one", "null");
+  return *allocator;
+}
+
+PoolMemory::PoolMemory(std::shared_ptr<CachingAllocator> owned, CachingAllocator& allocator, const TensorSpec& spec,
+                       const TensorPoolOptions& options, std::shared_ptr<PoolBudget> budget)
+    : owned_(std::move(owned)),
+      allocator_(allocator),
+      life_(allocator.life()),
+      device_(spec.device),
+      door_(allocator.device(spec.device)),
+      budget_(std::move(budget)),
+      alignment_(options.alignment),
+      tensor_bytes_(spec.bytes()),
+      stride_(round_up(tensor_bytes_, options.alignment)),
+      on_reuse_(options.on_reuse),
+      order_(door_) {}
+
+void PoolMemory::require_allocator() const {
+  CACHALOT_REQUIRE(has_allocator(),
+                   "the pool's allocator is gone: a pool on a reference is used while its allocator lives");
+}
+
+// Beyond the allocator's own alignment there is room to begin later.
+std::size_t PoolMemory::slab_bytes(std::size_t slots) const {
+  std::size_t bytes = 0;
+  const std::size_t slack = alignment_ > kAllocatorAlignment ? alignment_ - kAllocatorAlignment : 0;
+  const bool overflows = __builtin_mul_overflow(slots, stride_, &bytes) ||
+                         __builtin_add_overflow(bytes, slack, &bytes) || bytes >= kMaxRequestBytes;
+  CACHALOT_REQUIRE(!overflows, "{} slots of {} are more than any allocation: less than 1 EiB", slots,
+                   format_bytes(stride_));
+  return bytes;
+}
+
+std::unique_ptr<PoolSlab> PoolMemory::allocate(std::size_t slots, Stream stream) {
+  auto slab = std::make_unique<PoolSlab>();
+  slab->bytes = slab_bytes(slots);
+  slab->stream = stream;
+  slab->count = slots;
+  slab->slots = std::make_unique<PoolSlot[]>(slots);
+  if (budget_) budget_->take(slab->bytes, device_);
+  try {
+    slab->memory = allocator_.allocate(slab->bytes, device_, stream);
+  } catch (...) {
+    if (budget_) budget_->give_back(slab->bytes);
+    throw;
+  }
+  auto* const first = reinterpret_cast<char*>(round_up(reinterpret_cast<Address>(slab->memory), alignment_));
+  for (std::size_t i = 0; i < slots; ++i) {
+    PoolSlot& slot = slab->slots[i];
+    slot.stream = stream;
+    slot.data = first + i * stride_;
+    slot.slab = slab.get();
+    slot.attention = PoolSlot::kUnused | (on_reuse_ == OnReuse::keep ? 0 : PoolSlot::kMustBeFilled);
+  }
+  return slab;
+}
+
+bool PoolMemory::deallocate(PoolSlab& slab) {
+  if (has_allocator()) {
+    Stream announced = slab.stream;  // most slots of a slab are used by one stream
+    for (std::size_t i = 0; i < slab.count; ++i) {
+      bool in_order = true;
+      for_each_user(slab.slots[i], [&](Stream user) {
+        if (user == announced || user == slab.stream) return;
+        in_order = in_order && announce(slab, user);
+        announced = user;
+      });
+      if (!in_order) return false;
+    }
+    allocator_.deallocate(slab.memory);
+  }
+  slab.memory = nullptr;
+  if (budget_) budget_->give_back(slab.bytes);
+  return true;
+}
+
+// The allocator takes no note of the default stream: the slab's own stream waits for that.
+bool PoolMemory::announce(const PoolSlab& slab, Stream user) {
+  if (user != nullptr) {
+    allocator_.record_stream(slab.memory, user);
+    return true;
+  }
+  if (order_.captures(slab.stream) || order_.captures(user)) return false;
+  order_.put_before(user, slab.stream);
+  return true;
+}
+
+bool PoolMemory::order(const PoolSlot& slot, Stream stream, std::uint64_t& waits) {
+  bool may = true;
+  for_each_user(slot, [&](Stream user) { may = may && (user == stream || !order_.captures(user)); });
+  if (!may) return false;
+  for_each_user(slot, [&](Stream user) {
+    if (user == stream) return;
+    order_.put_before(user, stream);
+    ++waits;
+  });
+  return true;
+}
+
+void PoolMemory::fill(const PoolSlot& slot, Stream stream) {
+  if (on_reuse_ == OnReuse::keep) return;
+  const unsigned char value = on_reuse_ == OnReuse::zero ? 0 : kPoisonByte;
+  door_->fill(reinterpret_cast<Address>(slot.data), value, tensor_bytes_, stream);
+}
+
+}  // namespace cachalot

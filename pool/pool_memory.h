@@ -1,0 +1,70 @@
+// A pool's way to its memory: slabs from an allocator that may go first, within a budget.
+// Thread safety: any thread. Calls the allocator, and so the device.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+
+#include "cachalot/caching_allocator.h"
+#include "cachalot/tensor_pool.h"
+#include "slots.h"
+#include "stream_order.h"
+
+namespace cachalot {
+
+// What several pools may hold together.
+class PoolBudget {
+ public:
+  virtual ~PoolBudget() = default;
+  // Throws OutOfMemory where there is no room and none can be made.
+  virtual void take(std::size_t bytes, int device) = 0;
+  virtual void give_back(std::size_t bytes) noexcept = 0;
+};
+
+// Throws InvalidArgument for a null pointer.
+CachingAllocator& not_null(const std::shared_ptr<CachingAllocator>& allocator);
+
+class PoolMemory {
+ public:
+  // `owned` may be null; it is `allocator` otherwise. So may `budget` be.
+  PoolMemory(std::shared_ptr<CachingAllocator> owned, CachingAllocator& allocator, const TensorSpec& spec,
+             const TensorPoolOptions& options, std::shared_ptr<PoolBudget> budget);
+
+  bool has_allocator() const { return !life_.expired(); }
+  void require_allocator() const;
+  std::size_t tensor_bytes() const { return tensor_bytes_; }
+
+  // Throws InvalidArgument where so many are more than any allocation.
+  void require_fits(std::size_t slots) const { static_cast<void>(slab_bytes(slots)); }
+  std::unique_ptr<PoolSlab> allocate(std::size_t slots, Stream stream);
+  // Its memory is null then. False: it must stay for now, since work on it cannot be put in order while a stream captures. After an error it is there
+  // as before.
+  bool deallocate(PoolSlab& slab);
+
+  // Lets `stream` come after all work on the slot. False: a stream captures, and may not. Counts the waits, which may have
+  // been queued in part where this throws.
+  bool order(const PoolSlot& slot, Stream stream, std::uint64_t& waits);
+  // What a tensor holds when it is handed out, unless that is kept.
+  void fill(const PoolSlot& slot, Stream stream);
+  bool captures(Stream stream) { return order_.captures(stream); }
+
+ private:
+  static constexpr std::size_t kAllocatorAlignment = 512;  // CachingAllocator's
+
+  std::size_t slab_bytes(std::size_t slots) const;
+  bool announce(const PoolSlab& slab, Stream user);
+
+  const std::shared_ptr<CachingAllocator> owned_;
+  CachingAllocator& allocator_;
+  const std::weak_ptr<const void> life_;
+  const int device_;
+  const std::shared_ptr<Device> door_;
+  const std::shared_ptr<PoolBudget> budget_;
+  const std::size_t alignment_;
+  const std::size_t tensor_bytes_;
+  const std::size_t stride_;  // from slot to slot
+  const OnReuse on_reuse_;
+  StreamOrder order_;
+};
+
+}  // namespace cachalot

@@ -1,0 +1,53 @@
+#include "stream_order.h"
+
+#include "cachalot/errors.h"
+
+namespace cachalot {
+
+StreamOrder::~StreamOrder() {
+  for (const Event event : events_) {
+    try {
+      device_->event_destroy(event);
+    } catch (const CudaError&) {  // at the end of a process the driver may be gone before us
+    }
+  }
+}
+
+// A stream waits for what the event marks now: the event may mark other work as soon as the call returns.
+void StreamOrder::put_before(Stream before, Stream after) {
+  const Event event = take();
+  try {
+    device_->event_record(event, before);
+    device_->stream_wait(after, event);
+  } catch (...) {
+    give_back(event);
+    throw;
+  }
+  give_back(event);
+}
+
+Event StreamOrder::take() {
+  {
+    const Lock lock(mutex_);
+    if (!events_.empty()) {
+      const Event event = events_.back();
+      events_.pop_back();
+      return event;
+    }
+    events_.reserve(++made_);
+  }
+  try {
+    return device_->event_create();
+  } catch (...) {
+    const Lock lock(mutex_);
+    --made_;
+    throw;
+  }
+}
+
+void StreamOrder::give_back(Event event) {
+  const Lock lock(mutex_);
+  events_.push_back(event);
+}
+
+}  // namespace cachalot

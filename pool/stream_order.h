@@ -1,0 +1,35 @@
+// Work of one stream before work of another, without the host: events that are used again.
+// Thread safety: any thread; no lock is held across a call of the device.
+#pragma once
+
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "base/mutex.h"
+#include "cachalot/device.h"
+
+namespace cachalot {
+
+class StreamOrder {
+ public:
+  explicit StreamOrder(std::shared_ptr<Device> device) : device_(std::move(device)) {}
+  ~StreamOrder();
+  StreamOrder(const StreamOrder&) = delete;
+  StreamOrder& operator=(const StreamOrder&) = delete;
+
+  bool captures(Stream stream) { return device_->capture_status(stream).capturing; }
+  // What is queued on `after` from now on waits for what is queued on `before` by now. Neither captures.
+  void put_before(Stream before, Stream after);
+
+ private:
+  Event take();
+  void give_back(Event event);
+
+  const std::shared_ptr<Device> device_;
+  SpinMutex mutex_;
+  std::vector<Event> events_ CACHALOT_GUARDED_BY(mutex_);  // that nobody uses, with room for all
+  std::size_t made_ CACHALOT_GUARDED_BY(mutex_) = 0;
+};
+
+}  // namespace cachalot

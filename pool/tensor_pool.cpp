@@ -1,0 +1,108 @@
+#include "cachalot/tensor_pool.h"
+
+#include "base/check.h"
+#include "pool_core.h"
+
+namespace cachalot {
+
+namespace {
+
+// A timeout beyond this is as good as none, and could not be added to the clock.
+constexpr std::chrono::nanoseconds kLongestWait = std::chrono::hours(24 * 365);
+
+}  // namespace
+
+// --- PooledTensor -------------------------------------------------------------------------------------------------------
+
+void PooledTensor::require_held(const char* call) const {
+  CACHALOT_REQUIRE(pool_ != nullptr, "{} of a tensor that is empty: it was returned to its pool already, or moved from",
+                   call);
+}
+
+const TensorSpec& PooledTensor::spec() const {
+  require_held("spec");
+  return pool_->spec();
+}
+
+std::size_t PooledTensor::bytes() const {
+  require_held("bytes");
+  return pool_->tensor_bytes();
+}
+
+void PooledTensor::record_stream(Stream other) {
+  require_held("record_stream");
+  PoolCore::record_stream(*slot_, other);
+}
+
+void PooledTensor::release() {
+  require_held("release");
+  give_back();
+}
+
+void PooledTensor::give_back() noexcept {
+  PoolCore& pool = *std::exchange(pool_, nullptr);
+  if (!pool.try_release(*slot_)) [[unlikely]]
+    pool.release(*slot_);
+}
+
+// --- TensorPool ---------------------------------------------------------------------------------------------------------
+
+TensorPool::TensorPool(std::shared_ptr<CachingAllocator> allocator, const TensorSpec& spec,
+                       const TensorPoolOptions& options)
+    : TensorPool(allocator, not_null(allocator), spec, options, nullptr) {}
+
+TensorPool::TensorPool(CachingAllocator& allocator, const TensorSpec& spec, const TensorPoolOptions& options)
+    : TensorPool(nullptr, allocator, spec, options, nullptr) {}
+
+TensorPool::TensorPool(std::shared_ptr<CachingAllocator> owned, CachingAllocator& allocator, const TensorSpec& spec,
+                       const TensorPoolOptions& options, std::shared_ptr<PoolBudget> budget)
+    : core_(new PoolCore(spec, options, std::move(owned), allocator, std::move(budget))) {
+  try {
+    core_->make_initial_slots();
+  } catch (...) {
+    core_->close();
+    throw;
+  }
+}
+
+TensorPool::~TensorPool() { core_->close(); }
+
+PooledTensor TensorPool::acquire(Stream stream) {
+  PoolSlot* slot = core_->try_acquire(stream);
+  if (slot == nullptr) [[unlikely]] {
+    const bool waits = core_->options().when_empty == WhenEmpty::wait;
+    slot = core_->acquire(stream, waits ? PoolCore::IfNone::wait : PoolCore::IfNone::fail);
+    if (slot == nullptr) core_->throw_empty();
+  }
+  return {*core_, *slot, slot->data, stream};
+}
+
+std::optional<PooledTensor> TensorPool::wrap(PoolSlot* slot, Stream stream) {
+  if (slot == nullptr) return std::nullopt;
+  return PooledTensor(*core_, *slot, slot->data, stream);
+}
+
+std::optional<PooledTensor> TensorPool::try_acquire(Stream stream) {
+  PoolSlot* const slot = core_->try_acquire(stream);
+  return wrap(slot != nullptr ? slot : core_->acquire(stream, PoolCore::IfNone::fail), stream);
+}
+
+std::optional<PooledTensor> TensorPool::acquire_for(std::chrono::nanoseconds timeout, Stream stream) {
+  if (PoolSlot* slot = core_->try_acquire(stream)) return wrap(slot, stream);
+  PoolCore::Deadline deadline;
+  if (timeout < kLongestWait) deadline = std::chrono::steady_clock::now() + timeout;
+  return wrap(core_->acquire(stream, PoolCore::IfNone::wait, deadline), stream);
+}
+
+std::size_t TensorPool::trim(std::size_t keep) {
+  core_->require_allocator();
+  return core_->trim(keep);
+}
+
+const TensorSpec& TensorPool::spec() const { return core_->spec(); }
+const TensorPoolOptions& TensorPool::options() const { return core_->options(); }
+PoolStats TensorPool::stats() const { return core_->stats(); }
+std::string TensorPool::validate() const { return core_->validate(); }
+std::size_t TensorPool::metadata_bytes() const { return core_->metadata_bytes(); }
+
+}  // namespace cachalot

@@ -1,0 +1,199 @@
+// TensorPool and streams: what waits for what, on the GPU, and what a capture may get.
+#include <gtest/gtest.h>
+
+#include <random>
+#include <utility>
+#include <vector>
+
+#include "tests/pool/testing.h"
+
+namespace cachalot {
+namespace {
+
+TEST(PoolStreams, AnotherStreamWaitsForTheLastOneOnTheGpu) {
+  PoolWorld world({.max_slots = 1});
+  const Stream a = world.device->stream();
+  const Stream b = world.device->stream();
+  PooledTensor tensor = world.acquire_checked(a);
+  world.use(tensor);
+  world.release_checked(tensor);
+  tensor = world.acquire_checked(b);  // throws where it may still be used
+  EXPECT_EQ(world.pool.stats().stream_waits, 1u);
+  EXPECT_EQ(world.count(DeviceCall::event_record), 1u);
+  EXPECT_EQ(world.count(DeviceCall::stream_wait), 1u);
+  EXPECT_EQ(world.count(DeviceCall::synchronize) + world.count(DeviceCall::event_synchronize), 0u);
+  world.release_checked(tensor);
+}
+
+// The checker is itself checked: without the wait it finds the hazard.
+TEST(PoolStreams, AWaitThatIsMissingIsFound) {
+  PoolWorld world({.max_slots = 1});
+  const Stream a = world.device->stream();
+  PooledTensor tensor = world.acquire_checked(a);
+  world.use(tensor);
+  world.use(tensor, world.device->stream());  // and nobody was told
+  world.release_checked(tensor);
+  tensor = world.pool.acquire(a);
+  EXPECT_THROW(world.check(tensor), HazardError);
+}
+
+TEST(PoolStreams, TheSameStreamWaitsForNothing) {
+  PoolWorld world;
+  const Stream a = world.device->stream();
+  for (int i = 0; i < 10; ++i) {
+    PooledTensor tensor = world.acquire_checked(a);
+    world.use(tensor);
+    world.release_checked(tensor);
+  }
+  EXPECT_EQ(world.count(DeviceCall::event_record), 0u);
+  EXPECT_EQ(world.count(DeviceCall::capture_status), 0u);
+}
+
+TEST(PoolStreams, AStreamGetsWhatItUsedItselfIfThereIsSuch) {
+  PoolWorld world;
+  const Stream a = world.device->stream();
+  const Stream b = world.device->stream();
+  PooledTensor of_a = world.pool.acquire(a);
+  PooledTensor of_b = world.pool.acquire(b);
+  void* const a_data = of_a.data();
+  void* const b_data = of_b.data();
+  of_a.release();
+  of_b.release();
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_EQ(world.pool.acquire(a).data(), a_data);
+    EXPECT_EQ(world.pool.acquire(b).data(), b_data);
+  }
+  EXPECT_EQ(world.pool.stats().stream_waits, 0u);
+}
+
+TEST(PoolStreams, AnotherSlotIsTakenInsteadOfAWaitWhereThatIsAskedFor) {
+  PoolWorld world({.max_slots = 2, .other_stream = OtherStream::other_slot});
+  world.pool.acquire(world.device->stream());
+  world.pool.acquire(world.device->stream());
+  EXPECT_EQ(world.pool.stats().slots, 2u);
+  EXPECT_EQ(world.pool.stats().stream_waits, 0u);
+  world.pool.acquire(world.device->stream());  // no third slot
+  EXPECT_EQ(world.pool.stats().slots, 2u);
+  EXPECT_EQ(world.pool.stats().stream_waits, 1u);
+}
+
+TEST(PoolStreams, WhereThereIsNoMemoryForAnotherSlotItWaitsAfterAll) {
+  World world(32 * kMiB);
+  TensorPool pool(world.allocator, {{24 << 20}, DType::int8}, {.other_stream = OtherStream::other_slot});
+  pool.acquire(world.device->stream());
+  EXPECT_TRUE(pool.acquire(world.device->stream()));
+  EXPECT_EQ(pool.stats().stream_waits, 1u);
+  const PooledTensor held = pool.acquire();
+  EXPECT_THROW(pool.acquire(), OutOfMemory);
+}
+
+TEST(PoolStreams, RecordedStreamsAreWaitedForToo) {
+  PoolWorld world({.max_slots = 1});
+  const Stream a = world.device->stream();
+  const Stream b = world.device->stream();
+  const Stream c = world.device->stream();
+  PooledTensor tensor = world.acquire_checked(a);
+  for (const Stream other : {b, c, b, a}) {
+    world.use(tensor, other);
+    tensor.record_stream(other);
+  }
+  world.release_checked(tensor);
+  tensor = world.acquire_checked(b);
+  EXPECT_EQ(world.pool.stats().stream_waits, 2u);  // for a and c
+  world.release_checked(tensor);
+  tensor = world.acquire_checked(b);
+  EXPECT_EQ(world.pool.stats().stream_waits, 2u);  // and that was all
+  world.release_checked(tensor);
+}
+
+TEST(PoolStreams, WhatIsTrimmedIsNotUsedTooEarlyByTheAllocatorsOthers) {
+  PoolWorld world({.stream = nullptr});
+  const Stream a = world.device->stream();
+  const Stream b = world.device->stream();
+  for (const auto& [first, last] : {std::pair{a, b}, std::pair{a, Stream{nullptr}}, std::pair{Stream{nullptr}, b}}) {
+    PooledTensor tensor = world.acquire_checked(first);
+    world.use(tensor);
+    world.release_checked(tensor);
+    tensor = world.acquire_checked(last);
+    world.use(tensor);
+    world.release_checked(tensor);
+    EXPECT_EQ(world.pool.trim(), kBytes);
+    void* const others = world.allocate(kBytes, first);
+    world.device->handed_out(address(others), kBytes, first);
+    world.device->given_back(address(others));
+    world.allocator.deallocate(others);
+    world.device->synchronize();
+    world.allocator.empty_cache();
+  }
+}
+
+TEST(PoolStreams, ACapturingStreamGetsItsOwnSlotsOrNewMemory) {
+  PoolWorld world({.max_slots = 2});
+  const Stream a = world.device->stream();
+  const Stream b = world.device->stream();
+  void* const of_a = world.pool.acquire(a).data();
+  world.device->begin_capture(b);
+  PooledTensor captured = world.pool.acquire(b);
+  EXPECT_NE(captured.data(), of_a);
+  EXPECT_EQ(world.pool.stats().stream_waits, 0u);
+  EXPECT_FALSE(world.pool.try_acquire(b));  // there is only a's, and an event of it would not be the graph's
+  void* const of_b = captured.data();
+  captured.release();
+  EXPECT_EQ(world.pool.acquire(b).data(), of_b);
+  EXPECT_EQ(world.pool.acquire(a).data(), of_a);
+  EXPECT_NO_THROW(world.device->end_capture(b));
+}
+
+TEST(PoolStreams, SlotsOfACapturingStreamAreNobodyElses) {
+  PoolWorld world({.max_slots = 1});
+  const Stream a = world.device->stream();
+  const Stream b = world.device->stream();
+  world.device->begin_capture(a);
+  void* const data = world.pool.acquire(a).data();
+  EXPECT_FALSE(world.pool.try_acquire(b));
+  EXPECT_EQ(world.pool.validate(), "");
+  EXPECT_NO_THROW(world.device->end_capture(a));
+  EXPECT_EQ(world.pool.acquire(b).data(), data);
+}
+
+// Random work on several streams, of which every use is known to the checker.
+TEST(PoolStreams, NoHazardInRandomPrograms) {
+  for (unsigned seed = 0; seed < 20; ++seed) {
+    SCOPED_TRACE(seed);
+    std::mt19937 random(seed);
+    const auto below = [&](std::size_t n) { return random() % n; };
+    PoolWorld world({.max_slots = 12,
+                     .growth_step = 1 + below(4),
+                     .other_stream = below(2) == 0 ? OtherStream::wait : OtherStream::other_slot,
+                     .on_reuse = below(2) == 0 ? OnReuse::keep : OnReuse::zero});
+    std::vector<Stream> streams = {nullptr, world.device->stream(), world.device->stream(), world.device->stream()};
+    std::vector<PooledTensor> live;
+    for (int i = 0; i < 400; ++i) {
+      if (live.size() < 12 && below(2) == 0) {
+        live.push_back(world.acquire_checked(streams[below(streams.size())]));
+        world.use(live.back());
+      } else if (!live.empty()) {
+        const std::size_t which = below(live.size());
+        if (below(4) == 0) {
+          const Stream other = streams[below(streams.size())];
+          // Only behind what its own stream has done so far, as a program would order it.
+          const Event event = world.device->event_create();
+          world.device->event_record(event, live[which].stream());
+          world.device->stream_wait(other, event);
+          world.device->event_destroy(event);
+          world.use(live[which], other);
+          live[which].record_stream(other);
+        }
+        world.release_checked(live[which]);
+        std::swap(live[which], live.back());
+        live.pop_back();
+      }
+      if (below(50) == 0) world.pool.trim(below(6));
+      ASSERT_EQ(world.pool.validate(), "");
+    }
+    for (PooledTensor& tensor : live) world.release_checked(tensor);
+  }
+}
+
+}  // namespace
+}  // namespace cachalot
