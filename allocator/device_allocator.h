@@ -165,6 +165,8 @@ class DeviceAllocator {
   bool release_physical(PoolId id, bool save);
   bool restore_physical(PoolId id);
 
+  const std::shared_ptr<Device>& device() const { return device_; }
+
   std::string validate();
   std::size_t metadata_bytes() const;
 

@@ -21,6 +21,7 @@ set(layers
   "7 allocator/out_of_memory.cpp  allocator/private_pools.cpp        allocator/sleeping_pools.cpp"
   "7 allocator/device_sharing.cpp allocator/cached_allocations.cpp"
   "8 allocator/caching_allocator.cpp   allocator/include/cachalot/caching_allocator.h"
+  "9 kernels/"
   "9 allocator/c_api.cpp          allocator/include/cachalot/c_api.h"
   # The plug-in sees the C++ API; an adapter, compiled by its user, sees the public headers and plug.h.
   "9 pytorch/"
@@ -31,7 +32,7 @@ set(layers
 # Headers from outside, and the only places in allocator/ that may include them. Elsewhere they are free to use.
 # A line: a regular expression for what is included, then paths.
 set(reserved_headers
-  "^cuda|^driver_types|^vector_types  allocator/device/cuda_device.cpp  allocator/include/cachalot/c_api.h")
+  "^cuda|^driver_types|^vector_types  allocator/device/cuda_device.cpp  allocator/device/cuda_calls.h allocator/include/cachalot/c_api.h")
 
 # What public headers must not make their users install.
 set(not_in_public_headers "^fmt/|^nlohmann/|^CLI/|^zlib|^gtest/|^benchmark/")

@@ -64,6 +64,8 @@ class CachingAllocator {
   CachingAllocator& operator=(const CachingAllocator&) = delete;
 
   int device_count() const { return static_cast<int>(devices_.size()); }
+  // The device that `index` names, for those who copy, wait or launch beside the allocator.
+  const std::shared_ptr<Device>& device(int index = 0) const;
 
   // At least `bytes` bytes, aligned to 512, for work on `stream`; nullptr for 0 bytes.
   // Throws OutOfMemory; InvalidArgument for an unknown device; OutOfMemory for 1 EiB or more.
