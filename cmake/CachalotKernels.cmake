@@ -1,10 +1,10 @@
 # What nvcc compiles, where the toolkit has one: kernels/ and the examples in CUDA.
 #
-# Objects are made by commands of our own, so that every target stays one of C++: who links cachalot::kernels needs no CUDA
-# language, and CMake need not try the compiler out.
+# Objects are made by commands of our own, so that every target stays one of C++: who links cachalot::kernels needs no
+# CUDA language, and CMake need not try the compiler out.
 
 set(CACHALOT_CUDA_ARCHITECTURES "75;80;90" CACHE STRING
-  "Compute capabilities that kernels are compiled for; newer GPUs compile the last by themselves. native: this machine's GPU")
+  "Compute capabilities that kernels are compiled for; newer GPUs compile the last themselves; native: this machine's GPU")
 
 set(CACHALOT_HAS_NVCC OFF)
 if(CACHALOT_HAS_CUDA AND EXISTS "${CUDAToolkit_NVCC_EXECUTABLE}")
@@ -22,8 +22,8 @@ function(cachalot_nvcc_architectures result)
   set(flags "")
   foreach(architecture IN LISTS CACHALOT_CUDA_ARCHITECTURES)
     if(NOT architecture MATCHES "^[0-9]+[af]?$")
-      message(FATAL_ERROR "CACHALOT_CUDA_ARCHITECTURES has '${architecture}'; it must be native, or compute capabilities like "
-        "75;80;90")
+      message(FATAL_ERROR "CACHALOT_CUDA_ARCHITECTURES has '${architecture}'; it must be native, or compute capabilities "
+        "like 75;80;90")
     endif()
     list(APPEND flags -gencode arch=compute_${architecture},code=sm_${architecture})
     set(newest ${architecture})
@@ -81,7 +81,8 @@ function(cachalot_kernels)
   add_library(cachalot::kernels ALIAS cachalot_kernels)
   set_target_properties(cachalot_kernels PROPERTIES
     EXPORT_NAME kernels POSITION_INDEPENDENT_CODE ON CXX_VISIBILITY_PRESET hidden VISIBILITY_INLINES_HIDDEN ON)
-  target_sources(cachalot_kernels PUBLIC FILE_SET HEADERS BASE_DIRS ${PROJECT_SOURCE_DIR}/kernels/include FILES ${headers})
+  target_sources(cachalot_kernels PUBLIC
+    FILE_SET HEADERS BASE_DIRS ${PROJECT_SOURCE_DIR}/kernels/include FILES ${headers})
   # A file set of its own: Clang checks each header of the other by itself, and these are nvcc's.
   target_sources(cachalot_kernels PUBLIC
     FILE_SET cuda_headers TYPE HEADERS BASE_DIRS ${PROJECT_SOURCE_DIR}/kernels/include FILES ${cuda_headers})
@@ -112,11 +113,12 @@ function(cachalot_files_by_language cpp cu)
   set(${cu} ${cuda} PARENT_SCOPE)
 endfunction()
 
-# As cachalot_examples, of CUDA files. They are tested on the simulated runtime, where kernels compute nothing.
+# As cachalot_examples, of CUDA files. They are tested on the simulated runtime, where kernels compute nothing; so under
+# sanitizers, which it does not run with, they are not built: CUB takes nvcc ten seconds.
 function(cachalot_cuda_examples)
   cmake_parse_arguments(PARSE_ARGV 0 arg "" "" "SOURCES")
   cachalot_files(sources examples ${arg_SOURCES})
-  if(NOT CACHALOT_HAS_NVCC)
+  if(NOT CACHALOT_HAS_NVCC OR CACHALOT_SANITIZE)
     return()
   endif()
   foreach(source IN LISTS sources)

@@ -1,5 +1,5 @@
-// Reduce, scan and sort by CUB in one scratch, which after the first round allocates nothing. Where kernels compute (on a GPU,
-// not on the simulated runtime) the results are checked, too.
+// Reduce, scan and sort by CUB in one scratch, which after the first round allocates nothing. Where kernels compute (on
+// a GPU, not on the simulated runtime) the results are checked, too.
 #include <cstdint>
 #include <cstdio>
 #include <cub/device/device_radix_sort.cuh>

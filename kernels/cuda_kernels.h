@@ -1,5 +1,5 @@
-// Patterns by CUDA kernels: hundreds of spans in one launch, which carries them as its arguments, so that a launch needs no
-// memory and no copy.
+// Patterns by CUDA kernels: hundreds of spans in one launch, which carries them as its arguments, so that a launch
+// needs no memory and no copy.
 #pragma once
 
 #include <memory>

@@ -1,5 +1,5 @@
-// A group of threads of the host that act as one, in the place of a warp: so that the code that a warp runs, with its ranks
-// and shares of a word, is tested without a GPU.
+// A group of threads of the host that act as one, in the place of a warp: so that the code that a warp runs, with its
+// ranks and shares of a word, is tested without a GPU.
 #pragma once
 
 #include <barrier>

@@ -56,7 +56,7 @@ INSTANTIATE_TEST_SUITE_P(Cuda, PatternContract, testing::Values(&gpu));
 TEST_P(PatternContract, ASpanOfAnyAlignmentAndLengthIsFilledAndNothingBesideIt) {
   constexpr std::size_t kMargin = 40;
   for (std::size_t shift = 0; shift < 17; ++shift) {
-    for (const std::size_t bytes : {0, 1, 7, 8, 15, 16, 17, 31, 33, 100, 4099}) {
+    for (const std::size_t bytes : {0u, 1u, 7u, 8u, 15u, 16u, 17u, 31u, 33u, 100u, 4099u}) {
       write(begin_, Bytes(bytes + shift + 2 * kMargin, 0xee));
       const PatternSpan span{begin_ + kMargin + shift, bytes, 7};
       kernels_->fill_pattern(nullptr, span);
@@ -108,7 +108,7 @@ TEST_P(PatternContract, ABlockThatWasCopiedOrFilledWithAnotherSeedIsNoticed) {
 
 TEST_P(PatternContract, ABlockThatWasShiftedIsNoticed) {
   const PatternSpan span{begin_, 4096, 3};
-  for (const std::size_t shift : {1, 8, 16, 512}) {
+  for (const std::size_t shift : {1u, 8u, 16u, 512u}) {
     kernels_->fill_pattern(nullptr, span);
     device_->synchronize();
     write(begin_ + shift, read(begin_, span.bytes - shift));
@@ -148,7 +148,7 @@ TEST_P(PatternContract, ABadSpanIsNamedBeforeAnythingIsWritten) {
   EXPECT_EQ(read(begin_, 16), Bytes(16, 0));
 }
 
-// ---- The host twin ----------------------------------------------------------------------------------------------------
+// ---- The host twin -------------------------------------------------------------------------------------------------
 
 TEST(HostKernels, KernelsForNoDeviceAreRefused) {
   EXPECT_EQ(refusal([] { kernels_for(nullptr); }), "kernels_for needs a device, not null");
@@ -194,14 +194,14 @@ TEST(HostKernels, MemoryThatIsNotThereIsTheDevicesErrorAndEventsAreGivenBack) {
   EXPECT_EQ(kernels->verify_pattern(nullptr, PatternSpan{memory.address(), 4096, 1}), 0u);
 }
 
-// ---- Launches: on a GPU, and on the simulated runtime, which checks that a device could run them ------------------------
+// ---- Launches: on a GPU, and on the simulated runtime, which checks that a device could run them -------------------
 
 TEST(CudaKernels, LaunchesTakeAnyNumberOfSpansOfAnySize) {
   const auto devices = cuda_devices();
   if (devices.empty()) GTEST_SKIP() << "no GPU here";
   const DeviceMemory memory(devices.front(), 64 * kMiB);
   const auto kernels = kernels_for(devices.front());
-  for (const std::size_t count : {0, 1, 16, 17, 1360, 1361, 5000}) {
+  for (const std::size_t count : {0u, 1u, 16u, 17u, 1360u, 1361u, 5000u}) {
     std::vector<PatternSpan> spans;
     for (std::size_t i = 0; i < count; ++i) spans.push_back({memory.address() + i * 64, 64, i});
     kernels->fill_pattern(nullptr, spans);

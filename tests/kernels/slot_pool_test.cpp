@@ -73,7 +73,7 @@ TEST(SlotPool, IsOneAllocationThatGoesWithIt) {
 }
 
 TEST(SlotPool, EverySlotIsHandedOutOnceAndThenNull) {
-  for (const std::size_t slots : {1, 63, 64, 65, 1000}) {
+  for (const std::size_t slots : {1u, 63u, 64u, 65u, 1000u}) {
     Pool pool(slots, 8);
     const std::vector<void*> taken = take_all(pool.view);
     EXPECT_EQ(taken.size(), slots);
@@ -101,7 +101,7 @@ TEST(SlotPool, SlotsAreAlignedApartAndInThePool) {
 TEST(SlotPool, WhatIsGivenBackCanBeTakenAgain) {
   Pool pool(100, 16);
   std::vector<void*> taken = take_all(pool.view);
-  for (const std::size_t i : {99, 0, 64}) pool.view.give(taken[i]);
+  for (const std::size_t i : {99u, 0u, 64u}) pool.view.give(taken[i]);
   const std::vector<void*> again = take_all(pool.view);
   EXPECT_EQ(std::set<void*>(again.begin(), again.end()), (std::set<void*>{taken[99], taken[0], taken[64]}));
   const SlotPoolCounters counters = pool.counters();
@@ -201,7 +201,7 @@ TEST(SlotPool, ASlotGivenTwiceAtTheSameMomentIsGivenOnce) {
   EXPECT_EQ(pool.counters().bad_gives, static_cast<std::uint64_t>(kRounds));
 }
 
-// ---- Groups, as warps are ---------------------------------------------------------------------------------------------
+// ---- Groups, as warps are ------------------------------------------------------------------------------------------
 
 // What each member of a gang gets.
 std::vector<void*> take_together(const SlotPoolView& view, unsigned members, std::uint32_t start) {
@@ -222,7 +222,7 @@ TEST(SlotPoolGroups, AGroupGathersFreeSlotsFromSeveralWords) {
   Pool pool(200, 16);
   std::vector<void*> taken = take_all(pool.view);
   std::set<void*> free;
-  for (const std::size_t i : {3, 60, 70, 130, 131, 190, 199}) free.insert(taken[i]);
+  for (const std::size_t i : {3u, 60u, 70u, 130u, 131u, 190u, 199u}) free.insert(taken[i]);
   for (void* const slot : free) pool.view.give(slot);
   const std::vector<void*> slots = take_together(pool.view, 7, 0);
   EXPECT_EQ(std::set<void*>(slots.begin(), slots.end()), free);
@@ -283,7 +283,7 @@ TEST(SlotPoolGroups, GroupsAndThreadsWorkSideBySide) {
   EXPECT_EQ(pool.counters().bad_gives, 0u);
 }
 
-// ---- The host's side --------------------------------------------------------------------------------------------------
+// ---- The host's side -----------------------------------------------------------------------------------------------
 
 TEST(SlotPool, BadInputIsRefusedAndNothingIsAllocated) {
   World world;

@@ -18,10 +18,10 @@ namespace cachalot {
 // Throws CudaError in the name of the call, unless `code` is 0, cudaSuccess.
 void check_cub(const char* call, int code);
 
-// A buffer for the calls of one stream: they use it one after the other, so that the stream's order is all it takes. For
-// another stream, another scratch. It keeps the largest buffer that was needed, and grows by half at least, so that sizes which
-// creep up cost a few allocations.
-// Not thread-safe. A scratch that was moved from holds nothing. `allocator` outlives the scratch.
+// A buffer for the calls of one stream: they use it one after the other, so that the stream's order is all it takes.
+// For another stream, another scratch. It keeps the largest buffer that was needed, and grows by half at least, so that
+// sizes which creep up cost a few allocations. Not thread-safe. A scratch that was moved from holds nothing.
+// `allocator` outlives the scratch.
 class CubScratch {
  public:
   // Allocates nothing yet. InvalidArgument for a device that the allocator has not.
@@ -30,10 +30,10 @@ class CubScratch {
     allocator.device(device);
   }
 
-  // Calls `call(void* temp, std::size_t& bytes)`, which returns a cudaError_t, twice: with null, to learn how many bytes it needs,
-  // and with a buffer that has them, which it may use in work on the scratch's stream only. Not null even for 0 bytes, since
-  // that would ask again. Throws CudaError for an error of `call`, and OutOfMemory; then the scratch is as before, or
-  // holds nothing.
+  // Calls `call(void* temp, std::size_t& bytes)`, which returns a cudaError_t, twice: with null, to learn how many
+  // bytes it needs, and with a buffer that has them, which it may use in work on the scratch's stream only. Not null
+  // even for 0 bytes, since that would ask again. Throws CudaError for an error of `call`, and OutOfMemory; then the
+  // scratch is as before, or holds nothing.
   template <typename Call>
   void operator()(Call&& call) {
     std::size_t bytes = 0;

@@ -5,11 +5,11 @@
 //   …
 //   if (auto offset = kernels->verify_pattern(stream, {address, bytes, seed})) …  // somebody wrote there
 //
-// A byte of the pattern is a function of its address and the seed: a block that was shifted, copied from elsewhere or filled
-// with another seed differs. A stray byte goes unnoticed once in 256 times, eight of them once in 2^64.
+// A byte of the pattern is a function of its address and the seed: a block that was shifted, copied from elsewhere or
+// filled with another seed differs. A stray byte goes unnoticed once in 256 times, eight of them once in 2^64.
 //
-// Two implementations are equals: CUDA kernels for a GPU, and a host twin for any other Device, which copies: so that what
-// uses patterns can be tested on the simulated device, where kernels compute nothing.
+// Two implementations are equals: CUDA kernels for a GPU, and a host twin for any other Device, which copies: so that
+// what uses patterns can be tested on the simulated device, where kernels compute nothing.
 #pragma once
 
 #include <cstddef>
@@ -46,8 +46,9 @@ class Kernels {
   Kernels(const Kernels&) = delete;
   Kernels& operator=(const Kernels&) = delete;
 
-  // Writes the pattern to every span, in the order of the stream's work; where spans overlap either's pattern may stay. On a GPU
-  // it is queued, and may be captured into a graph; the host twin waits for the stream and has filled when it returns.
+  // Writes the pattern to every span, in the order of the stream's work; where spans overlap either's pattern may stay.
+  // On a GPU it is queued, and may be captured into a graph; the host twin waits for the stream and has filled when it
+  // returns.
   void fill_pattern(Stream stream, std::span<const PatternSpan> spans);
   void fill_pattern(Stream stream, const PatternSpan& span) { fill_pattern(stream, std::span(&span, 1)); }
 
@@ -65,8 +66,8 @@ class Kernels {
   virtual std::vector<PatternMismatch> verify(Stream stream, std::span<const PatternSpan> spans) = 0;
 };
 
-// CUDA kernels for a GPU, where they were built; else the host twin, right for every device and slow on a GPU. On a GPU it
-// takes 11 KiB of its memory, for the answers; OutOfMemory when there is not that much. `device` is not null.
+// CUDA kernels for a GPU, where they were built; else the host twin, right for every device and slow on a GPU. On a GPU
+// it takes 11 KiB of its memory, for the answers; OutOfMemory when there is not that much. `device` is not null.
 std::unique_ptr<Kernels> kernels_for(std::shared_ptr<Device> device);
 
 }  // namespace cachalot

@@ -1,4 +1,5 @@
-// Objects of one size that kernels take and give back, for work whose number of objects is known only inside the kernel.
+// Objects of one size that kernels take and give back, for work whose number of objects is known only inside the
+// kernel.
 //
 //   cachalot::SlotPool pool(allocator, /*slots=*/100'000, sizeof(Node), stream);
 //   build<<<grid, block, 0, stream>>>(pool.view());          // slot_pool.cuh has the kernel's side
@@ -29,12 +30,13 @@ struct SlotPoolCounters {
 // A slot begins at a multiple of this: the widest load and store of a GPU's thread.
 inline constexpr std::size_t kSlotAlignment = 16;
 
-// Thread safety: any method from any thread. Kernels on any streams of the device may use the pool at once, if they come
-// after its creation in the order of `stream` and are announced by record_stream.
+// Thread safety: any method from any thread. Kernels on any streams of the device may use the pool at once, if they
+// come after its creation in the order of `stream` and are announced by record_stream.
 class SlotPool {
  public:
-  // At least one slot of at least one byte, all free; at most 2^60 bytes in all: else InvalidArgument. Waits for `stream`, whose
-  // work may still use the memory that the pool gets; not while it captures. `allocator` outlives the pool.
+  // At least one slot of at least one byte, all free; at most 2^60 bytes in all: else InvalidArgument. Waits for
+  // `stream`, whose work may still use the memory that the pool gets; not while it captures. `allocator` outlives the
+  // pool.
   SlotPool(CachingAllocator& allocator, std::size_t slots, std::size_t slot_bytes, Stream stream = nullptr,
            int device = 0);
 

@@ -1,10 +1,10 @@
-// The inside of a SlotPool, as kernels see it: slots are taken from and given back to a bitmap. One algorithm for a warp on
-// the GPU and for a thread of the host, over what is called a group here: threads that act as one, with one atomic each time
-// instead of one a thread. A kernel is compiled by nvcc and includes slot_pool.cuh.
+// The inside of a SlotPool, as kernels see it: slots are taken from and given back to a bitmap. One algorithm for a
+// warp on the GPU and for a thread of the host, over what is called a group here: threads that act as one, with one
+// atomic each time instead of one a thread. A kernel is compiled by nvcc and includes slot_pool.cuh.
 //
-// Invariants, whatever runs at once: (1) a bit of `words` is set while its slot is taken, and for places behind the last
-// slot; (2) who takes first counts itself in `live`, and who gives counts itself out last: so that no more than slot_count
-// groups' members search, each will find a clear bit, and a pool that is exhausted says so at once.
+// Invariants, whatever runs at once: (1) a bit of `words` is set while its slot is taken, and for places behind the
+// last slot; (2) who takes first counts itself in `live`, and who gives counts itself out last: so that no more than
+// slot_count groups' members search, each will find a clear bit, and a pool that is exhausted says so at once.
 #pragma once
 
 #include <cstddef>
@@ -32,12 +32,13 @@ struct SlotPoolControl {
 };
 
 struct SlotPoolView {
-  // A slot for the calling thread, its content as the last owner left it; null when all slots are taken (counted as exhausted).
-  // While others are being refused, that may be said a moment after a slot came back. Threads of a warp that call together
-  // are served together. Cost: two atomics a warp, one more for every word that has not enough clear bits.
+  // A slot for the calling thread, its content as the last owner left it; null when all slots are taken (counted as
+  // exhausted). While others are being refused, that may be said a moment after a slot came back. Threads of a warp
+  // that call together are served together. Cost: two atomics a warp, one more for every word that has not enough clear
+  // bits.
   CACHALOT_HOST_DEVICE void* take() const;
-  // Gives back what take returned; every write to it before is seen by who takes it next. A pointer that is not the start of
-  // a slot of this pool, or whose slot is not taken (null, too), changes nothing and is counted in bad_gives.
+  // Gives back what take returned; every write to it before is seen by who takes it next. A pointer that is not the
+  // start of a slot of this pool, or whose slot is not taken (null, too), changes nothing and is counted in bad_gives.
   CACHALOT_HOST_DEVICE void give(void* slot) const;
 
   // The same for a group that the caller made. All its members call.

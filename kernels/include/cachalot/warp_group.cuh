@@ -6,8 +6,8 @@
 
 namespace cachalot {
 
-// The threads of a warp that are at the same place. Each method is called by all of them; what returns a value returns the
-// same to all, but rank.
+// The threads of a warp that are at the same place. Each method is called by all of them; what returns a value returns
+// the same to all, but rank.
 class WarpGroup {
  public:
   using Word = unsigned long long;
