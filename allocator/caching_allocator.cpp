@@ -33,12 +33,12 @@ DeviceAllocator& CachingAllocator::at(int device) const {
   return *devices_[static_cast<std::size_t>(device)];
 }
 
+const std::shared_ptr<Device>& CachingAllocator::device(int index) const { return at(index).device(); }
+
 void CachingAllocator::refuse_device(int device) const {
   throw InvalidArgument(fmt::format("device {} is not one of the {} devices (0 to {})", device, devices_.size(),
                                     static_cast<int>(devices_.size()) - 1));
 }
-
-const std::shared_ptr<Device>& CachingAllocator::device(int index) const { return at(index).device(); }
 
 std::vector<DeviceAllocator*> CachingAllocator::selected(int device) const {
   if (device != kAllDevices) return {&at(device)};

@@ -20,6 +20,7 @@ function(cachalot_require_all_listed)
   file(GLOB_RECURSE found CONFIGURE_DEPENDS
     ${PROJECT_SOURCE_DIR}/allocator/*.cpp ${PROJECT_SOURCE_DIR}/allocator/include/*.h ${PROJECT_SOURCE_DIR}/tools/*.cpp
     ${PROJECT_SOURCE_DIR}/pool/*.cpp ${PROJECT_SOURCE_DIR}/pool/include/*.h
+    ${PROJECT_SOURCE_DIR}/kernels/*.cpp ${PROJECT_SOURCE_DIR}/kernels/*.cu ${PROJECT_SOURCE_DIR}/kernels/include/*
     ${PROJECT_SOURCE_DIR}/tests/*.cpp ${PROJECT_SOURCE_DIR}/tests/*.c ${PROJECT_SOURCE_DIR}/bench/*.cpp
     ${PROJECT_SOURCE_DIR}/examples/*.cpp ${PROJECT_SOURCE_DIR}/examples/*.c)
   if(TARGET cachalot_simulator)
@@ -165,13 +166,20 @@ endfunction()
 #              ctest shows them as skipped.
 #   C_LIBRARY  the tests are programs of the C API: they are linked with libcachalot.so, not with the C++ library.
 #   COMMAND    the tests run the cachalot command: CACHALOT_COMMAND is its path.
+#   CUDA_SOURCES  files that are built where nvcc is at hand, .cu among them.
 function(cachalot_test folder)
-  cmake_parse_arguments(PARSE_ARGV 1 arg "EACH_CASE;GPU;C_LIBRARY;COMMAND" "" "SOURCES")
+  cmake_parse_arguments(PARSE_ARGV 1 arg "EACH_CASE;GPU;C_LIBRARY;COMMAND" "" "SOURCES;CUDA_SOURCES")
   find_package(GTest REQUIRED)
   include(GoogleTest)
   cachalot_files(sources tests/${folder} ${arg_SOURCES})
+  cachalot_files(cuda_sources tests/${folder} ${arg_CUDA_SOURCES})
   set(target test_${folder})
   add_executable(${target} ${sources})
+  if(CACHALOT_HAS_NVCC AND cuda_sources)
+    cachalot_files_by_language(cpp cu ${cuda_sources})
+    target_sources(${target} PRIVATE ${cpp})
+    cachalot_nvcc(${target} ${cu})
+  endif()
   set_target_properties(${target} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests C_STANDARD 11)
   target_link_libraries(${target} PRIVATE GTest::gtest_main)
   if(arg_C_LIBRARY)
@@ -186,7 +194,7 @@ function(cachalot_test folder)
       target_link_libraries(${target} PRIVATE CUDA::cudart)
     endif()
   else()
-    target_link_libraries(${target} PRIVATE cachalot_replay cachalot_pool)
+    target_link_libraries(${target} PRIVATE cachalot_replay cachalot_pool cachalot_kernels)
   endif()
   if(CACHALOT_LTO_COMPILE)
     target_link_options(${target} PRIVATE -fno-lto)  # the library's ordinary code: test programs link in a moment

@@ -14,6 +14,7 @@
 
 #include "base/mutex.h"
 #include "cachalot/errors.h"
+#include "device/cuda_calls.h"
 
 namespace cachalot {
 namespace {
@@ -37,16 +38,7 @@ struct Driver {
   PFN_cuMemGetAllocationPropertiesFromHandle_v10020 get_properties = nullptr;
 };
 
-// Reports a failed runtime call, and clears it, so that nobody sees it a second time.
-[[noreturn]] void throw_runtime_error(const char* call, cudaError_t error) {
-  cudaGetLastError();
-  throw CudaError(call, static_cast<int>(error),
-                  std::string(cudaGetErrorName(error)) + ", " + cudaGetErrorString(error));
-}
-
-void check(const char* call, cudaError_t error) {
-  if (error != cudaSuccess) throw_runtime_error(call, error);
-}
+using cachalot::check;  // of the runtime; the driver's is below
 
 // `version`: of CUDA, the one in whose form (the _vN of its type) the function is wanted.
 template <typename Function>
@@ -93,29 +85,6 @@ void check(const char* call, CUresult result) {
   if (driver().get_error_name(result, &name) != CUDA_SUCCESS || !name) name = "unknown";
   throw CudaError(call, static_cast<int>(result), name);
 }
-
-// Makes a device current for a scope, and only if it is not already. The first time on a thread it is set in any case:
-// the driver API needs the context that cudaSetDevice makes current, and until then "device 0" is only a default.
-class CurrentDevice {
- public:
-  explicit CurrentDevice(int ordinal) {
-    thread_local bool has_context = false;
-    check("cudaGetDevice", cudaGetDevice(&previous_));
-    if (previous_ == ordinal && has_context) return;
-    check("cudaSetDevice", cudaSetDevice(ordinal));
-    has_context = true;
-    changed_ = previous_ != ordinal;
-  }
-  ~CurrentDevice() {
-    if (changed_) cudaSetDevice(previous_);
-  }
-  CurrentDevice(const CurrentDevice&) = delete;
-  CurrentDevice& operator=(const CurrentDevice&) = delete;
-
- private:
-  int previous_ = 0;
-  bool changed_ = false;
-};
 
 // Lets this thread allocate while some stream captures: the memory is the caller's business, not the graph's.
 class RelaxedCapture {

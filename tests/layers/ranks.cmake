@@ -24,6 +24,7 @@ set(layers
   "9 allocator/pinned_host_allocator.cpp  allocator/include/cachalot/pinned_host_allocator.h"
   # Tensor pools see the public headers and allocator/base.
   "9 pool/"
+  "9 kernels/"
   "9 allocator/c_api.cpp          allocator/include/cachalot/c_api.h"
   # The plug-in sees the C++ API; an adapter, compiled by its user, sees the public headers and plug.h.
   "9 pytorch/"
@@ -34,7 +35,7 @@ set(layers
 # Headers from outside, and the only places in allocator/ that may include them. Elsewhere they are free to use.
 # A line: a regular expression for what is included, then paths.
 set(reserved_headers
-  "^cuda|^driver_types|^vector_types  allocator/device/cuda_device.cpp  allocator/include/cachalot/c_api.h")
+  "^cuda|^driver_types|^vector_types  allocator/device/cuda_device.cpp  allocator/device/cuda_calls.h allocator/include/cachalot/c_api.h")
 
 # What public headers must not make their users install.
 set(not_in_public_headers "^fmt/|^nlohmann/|^CLI/|^zlib|^gtest/|^benchmark/")

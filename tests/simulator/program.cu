@@ -10,10 +10,10 @@ __global__ void add(float* values, int count) {
   if (i < count) values[i] += scale;
 }
 
-#define CHECK(call)                                                                     \
-  if (const cudaError_t error = call; error != cudaSuccess) {                           \
-    std::fprintf(stderr, "line %d: %s\n", __LINE__, cudaGetErrorString(error));         \
-    std::exit(1);                                                                       \
+#define CHECK(call)                                                             \
+  if (const cudaError_t error = call; error != cudaSuccess) {                   \
+    std::fprintf(stderr, "line %d: %s\n", __LINE__, cudaGetErrorString(error)); \
+    std::exit(1);                                                               \
   }
 
 int main() {

@@ -64,7 +64,7 @@ class CachingAllocator {
   CachingAllocator& operator=(const CachingAllocator&) = delete;
 
   int device_count() const { return static_cast<int>(devices_.size()); }
-  // What it asks for memory. Throws InvalidArgument for an unknown device.
+  // What it asks for memory, for those who copy, wait or launch beside it. Throws InvalidArgument for an unknown device.
   const std::shared_ptr<Device>& device(int index = 0) const;
   // Expires when the allocator goes, before its memory does: for who holds its memory without owning it.
   std::weak_ptr<const void> life() const { return life_; }

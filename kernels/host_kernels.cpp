@@ -1,0 +1,82 @@
+#include "kernels/host_kernels.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+#include <optional>
+
+#include "base/bytes.h"
+#include "kernels/pattern.h"
+#include "kernels/wait_for.h"
+
+namespace cachalot {
+
+namespace {
+
+static_assert(std::endian::native == std::endian::little, "a pattern's words are copied as they are");
+
+constexpr std::size_t kPartBytes = kMiB;
+
+// Host memory that holds a part of a span at a time.
+using Buffer = std::vector<std::byte>;
+
+// The pattern that belongs at `address`, of a whole buffer.
+void write_pattern(std::span<std::byte> to, Address address, std::uint64_t seed) {
+  for (std::size_t i = 0; i < to.size();) {
+    const std::uint64_t word = pattern_word((address + i) / 8, seed);
+    const std::size_t place = (address + i) % 8;
+    const std::size_t count = std::min(8 - place, to.size() - i);
+    std::memcpy(to.data() + i, reinterpret_cast<const std::byte*>(&word) + place, count);
+    i += count;
+  }
+}
+
+// Calls visit(offset, bytes) for each part of a span, until it returns false.
+template <typename Visit>
+void for_each_part(const PatternSpan& span, Visit&& visit) {
+  for (std::size_t offset = 0; offset < span.bytes; offset += kPartBytes) {
+    if (!visit(offset, std::min(kPartBytes, span.bytes - offset))) return;
+  }
+}
+
+void fill_span(Device& device, const PatternSpan& span) {
+  Buffer pattern(std::min(span.bytes, kPartBytes));
+  for_each_part(span, [&](std::size_t offset, std::size_t bytes) {
+    write_pattern({pattern.data(), bytes}, span.address + offset, span.seed);
+    device.copy_from_host(span.address + offset, pattern.data(), bytes);
+    return true;
+  });
+}
+
+std::optional<std::size_t> first_difference(Device& device, const PatternSpan& span) {
+  Buffer pattern(std::min(span.bytes, kPartBytes));
+  Buffer held(pattern.size());
+  std::optional<std::size_t> found;
+  for_each_part(span, [&](std::size_t offset, std::size_t bytes) {
+    write_pattern({pattern.data(), bytes}, span.address + offset, span.seed);
+    device.copy_to_host(held.data(), span.address + offset, bytes);
+    const auto end = held.begin() + static_cast<std::ptrdiff_t>(bytes);
+    const auto differs = std::mismatch(held.begin(), end, pattern.begin()).first;
+    if (differs != end) found = offset + static_cast<std::size_t>(differs - held.begin());
+    return !found;
+  });
+  return found;
+}
+
+}  // namespace
+
+void HostKernels::fill(Stream stream, std::span<const PatternSpan> spans) {
+  wait_for(*device_, stream);
+  for (const PatternSpan& span : spans) fill_span(*device_, span);
+}
+
+std::vector<PatternMismatch> HostKernels::verify(Stream stream, std::span<const PatternSpan> spans) {
+  wait_for(*device_, stream);
+  std::vector<PatternMismatch> mismatches;
+  for (std::size_t i = 0; i < spans.size(); ++i) {
+    if (const auto offset = first_difference(*device_, spans[i])) mismatches.push_back({i, *offset});
+  }
+  return mismatches;
+}
+
+}  // namespace cachalot

@@ -1,0 +1,24 @@
+// The host twin: patterns by copies, on any Device. Memory of any size goes through a buffer of at most a mebibyte.
+#pragma once
+
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "cachalot/device.h"
+#include "cachalot/kernels.h"
+
+namespace cachalot {
+
+class HostKernels final : public Kernels {
+ public:
+  explicit HostKernels(std::shared_ptr<Device> device) : device_(std::move(device)) {}
+
+ private:
+  void fill(Stream stream, std::span<const PatternSpan> spans) override;
+  std::vector<PatternMismatch> verify(Stream stream, std::span<const PatternSpan> spans) override;
+
+  const std::shared_ptr<Device> device_;
+};
+
+}  // namespace cachalot

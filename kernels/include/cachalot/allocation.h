@@ -1,0 +1,28 @@
+// Memory of a CachingAllocator that is freed by itself.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+
+#include "cachalot/caching_allocator.h"
+
+namespace cachalot {
+
+// The free is in the order of the stream that the memory was allocated for. `allocator` must be alive.
+struct Deallocate {
+  CachingAllocator* allocator = nullptr;
+  void operator()(void* memory) const noexcept {
+    try {
+      allocator->deallocate(memory);
+    } catch (const CudaError&) {  // the memory stays allocated, until the allocator goes: nobody is there to be told
+    }
+  }
+};
+using Allocation = std::unique_ptr<void, Deallocate>;
+
+// As CachingAllocator::allocate, and with its errors.
+inline Allocation allocate_owned(CachingAllocator& allocator, std::size_t bytes, int device, Stream stream) {
+  return Allocation(allocator.allocate(bytes, device, stream), Deallocate{&allocator});
+}
+
+}  // namespace cachalot

@@ -1,0 +1,73 @@
+// Patterns in device memory, to find out who wrote where: fill a block, and verify later that every byte is as it was.
+//
+//   auto kernels = cachalot::kernels_for(allocator.device());
+//   kernels->fill_pattern(stream, {address, bytes, seed});
+//   …
+//   if (auto offset = kernels->verify_pattern(stream, {address, bytes, seed})) …  // somebody wrote there
+//
+// A byte of the pattern is a function of its address and the seed: a block that was shifted, copied from elsewhere or
+// filled with another seed differs. A stray byte goes unnoticed once in 256 times, eight of them once in 2^64.
+//
+// Two implementations are equals: CUDA kernels for a GPU, and a host twin for any other Device, which copies: so that
+// what uses patterns can be tested on the simulated device, where kernels compute nothing.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "cachalot/device.h"
+
+namespace cachalot {
+
+// Device memory and the seed of its pattern. Any alignment, any length; an empty one is left alone, wherever it is.
+struct PatternSpan {
+  Address address = 0;
+  std::size_t bytes = 0;
+  std::uint64_t seed = 0;
+};
+
+// The first byte of a span that is not as the pattern has it.
+struct PatternMismatch {
+  std::size_t span = 0;    // its place among the spans asked about
+  std::size_t offset = 0;  // in the span, bytes
+  bool operator==(const PatternMismatch&) const = default;
+};
+
+// Thread safety: every method may be called from any thread at any time.
+// Errors: InvalidArgument for a span that begins at null or passes the end of all addresses, before anything is done;
+// CudaError for what the device refuses: then some spans may be filled, and nothing is held.
+class Kernels {
+ public:
+  virtual ~Kernels() = default;
+  Kernels(const Kernels&) = delete;
+  Kernels& operator=(const Kernels&) = delete;
+
+  // Writes the pattern to every span, in the order of the stream's work; where spans overlap either's pattern may stay.
+  // On a GPU it is queued, and may be captured into a graph; the host twin waits for the stream and has filled when it
+  // returns.
+  void fill_pattern(Stream stream, std::span<const PatternSpan> spans);
+  void fill_pattern(Stream stream, const PatternSpan& span) { fill_pattern(stream, std::span(&span, 1)); }
+
+  // Compares after the stream's work so far, waits for the answer, and returns the first byte that differs of each span
+  // that has one, in the order of the spans. Not while the stream captures.
+  std::vector<PatternMismatch> verify_pattern(Stream stream, std::span<const PatternSpan> spans);
+  // The offset of the first byte that differs; nullopt: none does.
+  std::optional<std::size_t> verify_pattern(Stream stream, const PatternSpan& span);
+
+ protected:
+  Kernels() = default;
+
+ private:
+  virtual void fill(Stream stream, std::span<const PatternSpan> spans) = 0;
+  virtual std::vector<PatternMismatch> verify(Stream stream, std::span<const PatternSpan> spans) = 0;
+};
+
+// CUDA kernels for a GPU, where they were built; else the host twin, right for every device and slow on a GPU. On a GPU
+// it takes 11 KiB of its memory, for the answers; OutOfMemory when there is not that much. `device` is not null.
+std::unique_ptr<Kernels> kernels_for(std::shared_ptr<Device> device);
+
+}  // namespace cachalot

@@ -1,0 +1,185 @@
+// The inside of a SlotPool, as kernels see it: slots are taken from and given back to a bitmap. One algorithm for a
+// warp on the GPU and for a thread of the host, over what is called a group here: threads that act as one, with one
+// atomic each time instead of one a thread. A kernel is compiled by nvcc and includes slot_pool.cuh.
+//
+// Invariants, whatever runs at once: (1) a bit of `words` is set while its slot is taken, and for places behind the
+// last slot; (2) who takes first counts itself in `live`, and who gives counts itself out last: so that no more than
+// slot_count groups' members search, each will find a clear bit, and a pool that is exhausted says so at once.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <type_traits>
+
+#include "cachalot/host_device.h"
+#include "cachalot/one_thread.h"
+#ifdef __CUDACC__
+#include "cachalot/warp_group.cuh"
+#endif
+
+namespace cachalot {
+
+inline constexpr unsigned kSlotsAWord = 64;
+
+// Each on a line of its own where many write it.
+struct SlotPoolControl {
+  using Count = unsigned long long;  // what CUDA's atomics take
+  alignas(64) Count live = 0;        // slots taken now, and for a moment those that are being refused
+  alignas(64) Count given = 0;       // slots that came back
+  alignas(64) Count high_water = 0;  // the most that were taken at once
+  Count exhausted = 0;               // takes that were refused
+  Count bad_gives = 0;               // gives of what is no slot of the pool, or not taken
+};
+
+struct SlotPoolView {
+  // A slot for the calling thread, its content as the last owner left it; null when all slots are taken (counted as
+  // exhausted). While others are being refused, that may be said a moment after a slot came back. Threads of a warp
+  // that call together are served together. Cost: two atomics a warp, one more for every word that has not enough clear
+  // bits.
+  CACHALOT_HOST_DEVICE void* take() const;
+  // Gives back what take returned; every write to it before is seen by who takes it next. A pointer that is not the
+  // start of a slot of this pool, or whose slot is not taken (null, too), changes nothing and is counted in bad_gives.
+  CACHALOT_HOST_DEVICE void give(void* slot) const;
+
+  // The same for a group that the caller made. All its members call.
+  template <typename Group>
+  CACHALOT_HOST_DEVICE void* take(Group group) const;
+  template <typename Group>
+  CACHALOT_HOST_DEVICE void give(void* slot, Group group) const;
+
+  using Word = unsigned long long;
+  SlotPoolControl* control = nullptr;
+  Word* words = nullptr;
+  std::byte* slots = nullptr;
+  std::uint64_t slot_count = 0;
+  std::uint64_t slot_bytes = 0;  // from one slot to the next
+
+ private:
+  static constexpr std::uint64_t kNoSlot = ~std::uint64_t{0};
+
+  CACHALOT_HOST_DEVICE std::uint64_t word_count() const { return (slot_count + kSlotsAWord - 1) / kSlotsAWord; }
+  CACHALOT_HOST_DEVICE std::uint64_t index_of(const void* slot) const;
+  template <typename Group>
+  CACHALOT_HOST_DEVICE unsigned admit(const Group& group) const;
+  template <typename Group>
+  CACHALOT_HOST_DEVICE Word claim(const Group& group, std::uint64_t word, unsigned wanted) const;
+};
+static_assert(std::is_trivially_copyable_v<SlotPoolView>);
+
+// Bits of a word.
+struct SlotBits {
+  using Word = SlotPoolView::Word;
+  CACHALOT_HOST_DEVICE static unsigned count(Word bits) {
+#ifdef __CUDA_ARCH__
+    return static_cast<unsigned>(__popcll(bits));
+#else
+    return static_cast<unsigned>(__builtin_popcountll(bits));
+#endif
+  }
+  // Without its `n` lowest set bits; of fewer nothing remains.
+  CACHALOT_HOST_DEVICE static Word without_lowest(Word bits, unsigned n) {
+    for (; n != 0 && bits != 0; --n) bits &= bits - 1;
+    return bits;
+  }
+  CACHALOT_HOST_DEVICE static unsigned lowest(Word bits) { return count((bits & (~bits + 1)) - 1); }
+};
+
+// ---- How it is done -------------------------------------------------------------------------------------------------
+
+CACHALOT_HOST_DEVICE inline std::uint64_t SlotPoolView::index_of(const void* slot) const {
+  const std::uint64_t offset = reinterpret_cast<std::uintptr_t>(slot) - reinterpret_cast<std::uintptr_t>(slots);
+  return offset % slot_bytes == 0 && offset / slot_bytes < slot_count ? offset / slot_bytes : kNoSlot;
+}
+
+#ifdef __CUDACC__
+#pragma nv_exec_check_disable
+#endif
+template <typename Group>
+CACHALOT_HOST_DEVICE void* SlotPoolView::take(Group group) const {
+  const unsigned rank = group.rank();
+  const unsigned admitted = admit(group);
+  std::uint64_t word = (std::uint64_t{group.start()} * word_count()) >> 32;
+  std::byte* slot = nullptr;
+  for (unsigned served = 0; served < admitted; word = word + 1 < word_count() ? word + 1 : 0) {
+    const Word claimed = claim(group, word, admitted - served);
+    const unsigned count = SlotBits::count(claimed);
+    if (rank >= served && rank < served + count) {
+      const Word mine = SlotBits::without_lowest(claimed, rank - served);
+      slot = slots + (word * kSlotsAWord + SlotBits::lowest(mine)) * slot_bytes;
+    }
+    served += count;
+  }
+  group.acquire();
+  return slot;
+}
+
+// Counts the group in; returns how many of its members get a slot, the lowest ranks.
+#ifdef __CUDACC__
+#pragma nv_exec_check_disable
+#endif
+template <typename Group>
+CACHALOT_HOST_DEVICE unsigned SlotPoolView::admit(const Group& group) const {
+  const unsigned wanted = group.size();
+  const std::uint64_t before = group.fetch_add(&control->live, wanted);
+  const std::uint64_t room = before < slot_count ? slot_count - before : 0;
+  const unsigned admitted = room < wanted ? static_cast<unsigned>(room) : wanted;
+  if (admitted < wanted) {
+    group.fetch_add(&control->live, Word{0} - (wanted - admitted));
+    group.fetch_add(&control->exhausted, wanted - admitted);
+  }
+  if (admitted != 0 && group.load(&control->high_water) < before + admitted) {
+    group.fetch_max(&control->high_water, before + admitted);
+  }
+  return admitted;
+}
+
+// Sets up to `wanted` clear bits of a word and returns those that nobody else was faster to set.
+#ifdef __CUDACC__
+#pragma nv_exec_check_disable
+#endif
+template <typename Group>
+CACHALOT_HOST_DEVICE SlotPoolView::Word SlotPoolView::claim(const Group& group, std::uint64_t word,
+                                                            unsigned wanted) const {
+  const Word clear = ~group.load(&words[word]);
+  if (clear == 0) return 0;
+  const Word chosen = clear & ~SlotBits::without_lowest(clear, wanted);
+  return chosen & ~group.fetch_or(&words[word], chosen);
+}
+
+#ifdef __CUDACC__
+#pragma nv_exec_check_disable
+#endif
+template <typename Group>
+CACHALOT_HOST_DEVICE void SlotPoolView::give(void* slot, Group group) const {
+  const std::uint64_t index = index_of(slot);
+  group.release();
+  // Those who give to the same word, or give what is no slot, go on together.
+  const Group peers = group.with_same(index / kSlotsAWord);
+  unsigned good = 0;
+  if (index != kNoSlot) {
+    const Word bits = peers.either(Word{1} << (index % kSlotsAWord));
+    good = SlotBits::count(bits & peers.fetch_and(&words[index / kSlotsAWord], ~bits));
+  }
+  if (good < peers.size()) peers.fetch_add(&control->bad_gives, peers.size() - good);
+  if (good == 0) return;
+  peers.fetch_add(&control->given, good);
+  peers.fetch_add(&control->live, Word{0} - good);
+}
+
+CACHALOT_HOST_DEVICE inline void* SlotPoolView::take() const {
+#ifdef __CUDA_ARCH__
+  return take(WarpGroup());
+#else
+  return take(OneThread());
+#endif
+}
+
+CACHALOT_HOST_DEVICE inline void SlotPoolView::give(void* slot) const {
+#ifdef __CUDA_ARCH__
+  give(slot, WarpGroup());
+#else
+  give(slot, OneThread());
+#endif
+}
+
+}  // namespace cachalot

@@ -1,0 +1,79 @@
+// A group for kernels: the threads of a warp that call together (slot_pool_view.h). They act as one, by warp-aggregated
+// atomics. Compute capability 7.0 or later.
+#pragma once
+
+#include <cstdint>
+
+namespace cachalot {
+
+// The threads of a warp that are at the same place. Each method is called by all of them; what returns a value returns
+// the same to all, but rank.
+class WarpGroup {
+ public:
+  using Word = unsigned long long;
+
+  __device__ WarpGroup() : WarpGroup(__activemask()) {}
+
+  __device__ unsigned size() const { return static_cast<unsigned>(__popc(members_)); }
+  __device__ unsigned rank() const { return static_cast<unsigned>(__popc(members_ & lanes_below())); }
+  // Where to begin to search, spread over 32 bits: warps keep away from each other.
+  __device__ std::uint32_t start() const {
+    const unsigned block = blockIdx.x + gridDim.x * (blockIdx.y + gridDim.y * blockIdx.z);
+    const unsigned thread = threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z);
+    return broadcast((block * 32 + thread / 32) * 0x9e3779b9u);
+  }
+  __device__ WarpGroup with_same(std::uint64_t value) const { return WarpGroup(__match_any_sync(members_, value)); }
+  __device__ Word either(Word bits) const {
+    Word all = 0;
+    for (unsigned rest = members_; rest != 0; rest &= rest - 1) all |= __shfl_sync(members_, bits, __ffs(rest) - 1);
+    return all;
+  }
+
+  __device__ Word load(const Word* word) const {
+    return by_leader([=] { return *const_cast<const volatile Word*>(word); });
+  }
+  __device__ Word fetch_add(Word* word, Word value) const {
+    return by_leader([=] { return atomicAdd(word, value); });
+  }
+  __device__ Word fetch_or(Word* word, Word bits) const {
+    return by_leader([=] { return atomicOr(word, bits); });
+  }
+  __device__ Word fetch_and(Word* word, Word bits) const {
+    return by_leader([=] { return atomicAnd(word, bits); });
+  }
+  __device__ void fetch_max(Word* word, Word value) const {
+    by_leader([=] { return atomicMax(word, value); });
+  }
+
+  // After taking: what the last owner wrote is seen. Before giving: what we wrote will be.
+  __device__ void acquire() const {
+    __syncwarp(members_);
+    __threadfence();
+  }
+  __device__ void release() const {
+    __threadfence();
+    __syncwarp(members_);
+  }
+
+ private:
+  __device__ explicit WarpGroup(unsigned members) : members_(members) {}
+
+  __device__ static unsigned lane() {
+    unsigned lane;
+    asm("mov.u32 %0, %%laneid;" : "=r"(lane));
+    return lane;
+  }
+  __device__ static unsigned lanes_below() { return (1u << lane()) - 1; }
+  template <typename Value>
+  __device__ Value broadcast(Value value) const {
+    return __shfl_sync(members_, value, __ffs(members_) - 1);
+  }
+  template <typename Action>
+  __device__ Word by_leader(Action action) const {
+    return broadcast(rank() == 0 ? action() : Word{0});
+  }
+
+  unsigned members_;  // a bit for each lane
+};
+
+}  // namespace cachalot

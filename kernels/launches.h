@@ -1,0 +1,24 @@
+// What nvcc compiles, for callers that it need not compile.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstddef>
+#include <span>
+
+#include "cachalot/kernels.h"
+
+namespace cachalot {
+
+// A launch carries its spans as arguments: of 32,764 bytes at most, since CUDA 12.1 and compute capability 7.0.
+inline constexpr std::size_t kSpansALaunch = 1360;
+
+// The answer for a span that is as the pattern has it; any other is the offset of the first byte that differs.
+inline constexpr unsigned long long kNoDifference = ~0ull;
+
+// Each queues one launch on the current device, for 1 to kSpansALaunch spans. `answers`: device memory, one a span, all
+// kNoDifference before.
+cudaError_t launch_fill(cudaStream_t stream, std::span<const PatternSpan> spans);
+cudaError_t launch_verify(cudaStream_t stream, std::span<const PatternSpan> spans, unsigned long long* answers);
+
+}  // namespace cachalot
