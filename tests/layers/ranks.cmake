@@ -21,7 +21,7 @@ set(layers
   "7 allocator/out_of_memory.cpp  allocator/private_pools.cpp        allocator/sleeping_pools.cpp"
   "7 allocator/device_sharing.cpp allocator/cached_allocations.cpp"
   "8 allocator/caching_allocator.cpp   allocator/include/cachalot/caching_allocator.h"
-  # Tensor pools see the public headers and allocator/base.
+  # Tensor pools see the public headers, allocator/base, and how a thread sums (caches/thread_sum.h).
   "9 pool/"
   "9 allocator/c_api.cpp          allocator/include/cachalot/c_api.h"
   # The plug-in sees the C++ API; an adapter, compiled by its user, sees the public headers and plug.h.
