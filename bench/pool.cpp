@@ -1,5 +1,5 @@
-// Tensor pools: what a tensor costs beside an allocation, and what a pool saves. Two tables, printed by one command; on a
-// simulated device, so that the driver costs next to nothing.
+// Tensor pools: what a tensor costs beside an allocation, and what a pool saves. Two tables, printed by one command; on
+// a simulated device, so that the driver costs next to nothing.
 #include "cachalot/pool_set.h"
 
 #include <fmt/format.h>
@@ -25,7 +25,8 @@ constexpr std::size_t kSlots = 4096;
 constexpr int kPairs = 2'000'000;
 constexpr int kShots = 7;  // the best counts
 
-// --- time ---------------------------------------------------------------------------------------------------------------
+// --- time
+// ---------------------------------------------------------------------------------------------------------------
 
 class PoolSubject {
  public:
@@ -117,7 +118,8 @@ void print_costs() {
   print_costs("CachingAllocator", exact);
 }
 
-// --- what a pool saves ----------------------------------------------------------------------------------------------------
+// --- what a pool saves
+// ----------------------------------------------------------------------------------------------------
 
 // Intermediates of a model whose shapes vary: 24 kinds of 64 KiB to 32 MiB, up to 48 alive, in random order.
 class Intermediates {

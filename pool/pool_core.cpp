@@ -50,7 +50,8 @@ PoolCore::PoolCore(const TensorSpec& spec, const TensorPoolOptions& options, std
       memory_(std::move(owned), allocator, spec_, options_, std::move(budget)),
       id_(Parts::add_owner(*this)) {}
 
-// --- acquire ----------------------------------------------------------------------------------------------------------
+// --- acquire
+// ----------------------------------------------------------------------------------------------------------
 
 PoolSlot* PoolCore::acquire(Stream stream, IfNone if_none, Deadline deadline) {
   memory_.require_allocator();
@@ -247,7 +248,8 @@ void PoolCore::throw_empty() const {
       spec_.device, tensor_bytes());
 }
 
-// --- release ----------------------------------------------------------------------------------------------------------
+// --- release
+// ----------------------------------------------------------------------------------------------------------
 
 void PoolCore::record_stream(PoolSlot& slot, Stream other) {
   if (other == slot.stream) return;
@@ -290,7 +292,8 @@ void PoolCore::close() {
   if (is_last) delete this;
 }
 
-// --- stacks -----------------------------------------------------------------------------------------------------------
+// --- stacks
+// -----------------------------------------------------------------------------------------------------------
 
 SlotStack* PoolCore::switch_to_registered() {
   if (hot_.owner == id_) return hot_.stack;
@@ -337,8 +340,8 @@ void PoolCore::retire(SlotStack& stack) {
   notify();
 }
 
-// Few slots never hide in another thread's stack: together they hold a quarter at most. A thread by itself hides them from
-// nobody.
+// Few slots never hide in another thread's stack: together they hold a quarter at most. A thread by itself hides them
+// from nobody.
 void PoolCore::set_limits() {
   const std::size_t threads = std::max<std::size_t>(stacks_.size() - unused_.size(), 1);
   std::size_t share = threads == 1 ? slots_ : slots_ / (4 * threads);

@@ -1,16 +1,16 @@
 // What a TensorPool is: the slots, and who has them. It outlives the pool while tensors are out.
 //
-//   acquire  the top of the thread's stack, if it was last used on the same stream; else another in the stack; else, with the
-//            mutex, some of the stream's from the list of free slots; else, by the options, one of another stream, or a new
-//            slab; else what lies in other threads' stacks, which are recalled; else it waits or fails
+//   acquire  the top of the thread's stack, if it was last used on the same stream; else another in the stack; else,
+//            with the mutex, some of the stream's from the list of free slots; else, by the options, one of another
+//            stream, or a new slab; else what lies in other threads' stacks, which are recalled; else it waits or fails
 //   release  onto the thread's stack, whoever acquired; when that is full, half of it goes to the list first
 //
-// Invariants: (1) each slot is out, in one stack, or in the list; (2) while recalls_ > 0 all stacks are empty and stay so, and
-// so what is free is in the list; (3) a slot's stream is what the list expects it to be; (4) a closed pool stays recalled, so
-// that its last tensor finds itself with the mutex held, without a count on the fast path.
+// Invariants: (1) each slot is out, in one stack, or in the list; (2) while recalls_ > 0 all stacks are empty and stay
+// so, and so what is free is in the list; (3) a slot's stream is what the list expects it to be; (4) a closed pool
+// stays recalled, so that its last tensor finds itself with the mutex held, without a count on the fast path.
 //
-// Thread safety: try_acquire and try_release by any thread, without the mutex. The others take it, and let it go around calls
-// of the allocator and the device: one thread at a time adds a slab (growing_), and one removes some (trimming_).
+// Thread safety: try_acquire and try_release by any thread, without the mutex. The others take it, and let it go around
+// calls of the allocator and the device: one thread at a time adds a slab (growing_), and one removes some (trimming_).
 #pragma once
 
 #include <chrono>

@@ -37,12 +37,12 @@ class PoolMemory {
   // Throws InvalidArgument where so many are more than any allocation.
   void require_fits(std::size_t slots) const { static_cast<void>(slab_bytes(slots)); }
   std::unique_ptr<PoolSlab> allocate(std::size_t slots, Stream stream);
-  // Its memory is null then. False: it must stay for now, since work on it cannot be put in order while a stream captures. After an error it is there
-  // as before.
+  // Its memory is null then. False: it must stay for now, since work on it cannot be put in order while a stream
+  // captures. After an error it is there as before.
   bool deallocate(PoolSlab& slab);
 
-  // Lets `stream` come after all work on the slot. False: a stream captures, and may not. Counts the waits, which may have
-  // been queued in part where this throws.
+  // Lets `stream` come after all work on the slot. False: a stream captures, and may not. Counts the waits, which may
+  // have been queued in part where this throws.
   bool order(const PoolSlot& slot, Stream stream, std::uint64_t& waits);
   // What a tensor holds when it is handed out, unless that is kept.
   void fill(const PoolSlot& slot, Stream stream);

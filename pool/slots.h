@@ -47,8 +47,8 @@ struct PoolSlab {
   bool leaves = false;
 };
 
-// What one thread keeps of a pool. Used by its thread between enter() and leave(), or by whoever holds the pool's mutex: its
-// thread, and anyone who has recalled it.
+// What one thread keeps of a pool. Used by its thread between enter() and leave(), or by whoever holds the pool's
+// mutex: its thread, and anyone who has recalled it.
 class alignas(64) SlotStack : public Recallable {
  public:
   static constexpr std::uint32_t kPlaces = 32;
@@ -65,8 +65,8 @@ class alignas(64) SlotStack : public Recallable {
   CACHALOT_FAST_PATH void pop() { --count_; }
   // Not full.
   CACHALOT_FAST_PATH void push(PoolSlot& slot) { places_[count_++] = &slot; }
-  // The one last used on `stream` that lies highest changes places with the top; false: there is none. `plain`: only one that
-  // asks for no attention.
+  // The one last used on `stream` that lies highest changes places with the top; false: there is none. `plain`: only
+  // one that asks for no attention.
   bool bring_up(Stream stream, bool plain);
   // The oldest, of which there are so many.
   std::span<PoolSlot* const> lowest(std::uint32_t slots) const { return {places_.data(), slots}; }
@@ -83,8 +83,8 @@ class alignas(64) SlotStack : public Recallable {
   std::array<PoolSlot*, kPlaces> places_;
 };
 
-// Free slots by the stream that used them last: those for a stream are found at once. It asks for memory when told to expect
-// slots, never when one comes. Not thread-safe; the pool's mutex guards it.
+// Free slots by the stream that used them last: those for a stream are found at once. It asks for memory when told to
+// expect slots, never when one comes. Not thread-safe; the pool's mutex guards it.
 class FreeSlots {
  public:
   // So many more slots have `stream` from now on, wherever they are. Throws std::bad_alloc.

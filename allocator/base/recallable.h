@@ -1,8 +1,8 @@
 // What one thread uses without a lock, and others may take from it: a cache, a stack.
 //
 // Its thread comes and goes (enter, leave) at the cost of two plain stores. Whoever wants it recalls it: the thread is
-// turned away from then on, and once it has left, the thing is the caller's until it is given back. Those who recall take
-// turns by a mutex of theirs, and the thread that was turned away waits for the same mutex.
+// turned away from then on, and once it has left, the thing is the caller's until it is given back. Those who recall
+// take turns by a mutex of theirs, and the thread that was turned away waits for the same mutex.
 //
 //   recall(); heavy_fence(); wait_until_left(); … give_back();
 //

@@ -1,5 +1,5 @@
-// Threads' parts in long-lived objects: what a thread has with each Owner, and gives back to those that still live when it
-// ends.
+// Threads' parts in long-lived objects: what a thread has with each Owner, and gives back to those that still live when
+// it ends.
 //
 // An Owner has an id, which is never another's, and two functions:
 //   void retire(Part&)             the calling thread ends; what it had comes back. No owner may go meanwhile.

@@ -22,7 +22,7 @@ set(layers
   "7 allocator/device_sharing.cpp allocator/cached_allocations.cpp"
   "8 allocator/caching_allocator.cpp   allocator/include/cachalot/caching_allocator.h"
   "9 allocator/pinned_host_allocator.cpp  allocator/include/cachalot/pinned_host_allocator.h"
-  # Tensor pools see the public headers and allocator/base.
+  # Tensor pools see the public headers, allocator/base, and how a thread sums (caches/thread_sum.h).
   "9 pool/"
   "9 kernels/"
   "9 allocator/c_api.cpp          allocator/include/cachalot/c_api.h"

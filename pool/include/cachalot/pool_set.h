@@ -3,8 +3,9 @@
 //   cachalot::PoolSet pools(allocator, /*byte_budget=*/std::size_t{8} << 30);
 //   cachalot::PooledTensor t = pools.acquire({{batch, 1024}, cachalot::DType::float16}, stream);
 //
-// Each spec has a TensorPool of its own, made when it is first asked for. Where one must grow and the budget has no room, free
-// slots of the pools that were used least recently go back to the allocator until it has. Nothing waits for that on the host.
+// Each spec has a TensorPool of its own, made when it is first asked for. Where one must grow and the budget has no
+// room, free slots of the pools that were used least recently go back to the allocator until it has. Nothing waits for
+// that on the host.
 //
 // Thread safety: every method from any thread at any time; tensors as tensor_pool.h says.
 // Errors: as tensor_pool.h says; OutOfMemory, too, where the budget has no room though all that is free has gone.

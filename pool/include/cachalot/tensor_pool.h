@@ -6,18 +6,17 @@
 //     kernel<<<grid, block, 0, stream>>>(static_cast<float*>(t.data()));
 //   }  // back at once: who takes it next on this stream comes after the kernel by itself
 //
-// A slot that was last used on another stream is waited for on the GPU: the new stream waits for an event of the old one,
-// which is recorded at that moment. The host never waits for a device. So a stream must outlive what the pool holds that was
-// used on it last: call trim() before it is destroyed.
+// A slot that was last used on another stream is waited for on the GPU: the new stream waits for an event of the old
+// one, which is recorded at that moment. The host never waits for a device. So a stream must outlive what the pool
+// holds that was used on it last: call trim() before it is destroyed.
 //
-// During a graph capture a capturing stream gets slots that were last used on itself, or memory that the allocator gives then;
-// and slots last used on a capturing stream are nobody else's until the capture ends. A tensor that a graph works on must be
-// kept as long as the graph is replayed.
+// During a graph capture a capturing stream gets slots that were last used on itself, or memory that the allocator
+// gives then; and slots last used on a capturing stream are nobody else's until the capture ends. A tensor that a graph
+// works on must be kept as long as the graph is replayed.
 //
-// Thread safety: every method may be called from any thread at any time. A PooledTensor is one thread's at a time; it may be
-// handed over, and come back in any thread.
-// Errors: InvalidArgument, OutOfMemory (the allocator's, and the pool's own when it may not grow) and CudaError. After each,
-// the state is as it was before the call.
+// Thread safety: every method may be called from any thread at any time. A PooledTensor is one thread's at a time; it
+// may be handed over, and come back in any thread. Errors: InvalidArgument, OutOfMemory (the allocator's, and the
+// pool's own when it may not grow) and CudaError. After each, the state is as it was before the call.
 #pragma once
 
 #include <chrono>
@@ -79,22 +78,22 @@ struct PoolStats {
   std::uint64_t host_waits = 0;    // acquires that waited for a tensor to come back
   std::uint64_t stream_waits = 0;  // waits of one stream for another, on the GPU
   std::size_t live = 0;            // tensors that are out
-  std::size_t peak_live = 0;       // exact while threads take turns; may be too low where they acquire at the same time
-  std::size_t slots = 0;           // live and free ones
-  std::size_t bytes = 0;           // of the allocations that the pool holds
+  std::size_t peak_live = 0;  // exact for one thread; of several, a moment that only their stacks saw may be missed
+  std::size_t slots = 0;      // live and free ones
+  std::size_t bytes = 0;      // of the allocations that the pool holds
   std::size_t peak_bytes = 0;
 
   // hits / acquires; 0 before the first.
   double reuse_rate() const { return acquires == 0 ? 0.0 : static_cast<double>(hits) / static_cast<double>(acquires); }
-  // Against one allocator call for each tensor: acquires - allocations. Negative where slots were made in advance and are not
-  // used yet.
+  // Against one allocator call for each tensor: acquires - allocations. Negative where slots were made in advance and
+  // are not used yet.
   std::int64_t allocations_avoided() const {
     return static_cast<std::int64_t>(acquires) - static_cast<std::int64_t>(allocations);
   }
 };
 
-// A tensor that is out. Goes back to its pool when it is destroyed; the pool's memory is there until then, also if the pool
-// itself is gone.
+// A tensor that is out. Goes back to its pool when it is destroyed; the pool's memory is there until then, also if the
+// pool itself is gone.
 class PooledTensor {
  public:
   PooledTensor() = default;  // empty
@@ -146,8 +145,8 @@ class TensorPool {
   // contradict each other; whatever the allocator throws for the initial slots.
   TensorPool(std::shared_ptr<CachingAllocator> allocator, const TensorSpec& spec,
              const TensorPoolOptions& options = {});
-  // The caller's allocator, which may go first: then acquire refuses, and tensors may still be released. (It must not go
-  // while a call of the pool is under way.)
+  // The caller's allocator, which may go first: then acquire refuses, and tensors may still be released. (It must not
+  // go while a call of the pool is under way.)
   TensorPool(CachingAllocator& allocator, const TensorSpec& spec, const TensorPoolOptions& options = {});
   // Nobody may be waiting in acquire. Tensors that are out keep the memory until the last of them comes back.
   ~TensorPool();
@@ -162,8 +161,8 @@ class TensorPool {
   // The same, after waiting at most so long for a tensor to come back.
   std::optional<PooledTensor> acquire_for(std::chrono::nanoseconds timeout, Stream stream = nullptr);
 
-  // Gives allocations without a tensor in use back to the allocator while more than `keep` slots are free; how many bytes.
-  // Nothing waits: the allocator learns which streams used them. A pool that never grows keeps what it has.
+  // Gives allocations without a tensor in use back to the allocator while more than `keep` slots are free; how many
+  // bytes. Nothing waits: the allocator learns which streams used them. A pool that never grows keeps what it has.
   std::size_t trim(std::size_t keep = 0);
 
   const TensorSpec& spec() const;

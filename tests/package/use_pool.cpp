@@ -1,0 +1,15 @@
+// Tensor pools from an installed package, on the simulated device.
+#include <cstdio>
+#include <memory>
+
+#include "cachalot/simulated_device.h"
+#include "cachalot/tensor_pool.h"
+
+int main() {
+  cachalot::CachingAllocator allocator({std::make_shared<cachalot::SimulatedDevice>()});
+  cachalot::TensorPool pool(allocator, {{16, 16}, cachalot::DType::float32});
+  const void* first = pool.acquire().data();
+  const bool reused = pool.acquire().data() == first && pool.stats().allocations == 1;
+  std::printf("pool: reused %s\n", reused ? "right" : "WRONG");
+  return reused ? 0 : 1;
+}
