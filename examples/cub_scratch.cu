@@ -29,6 +29,10 @@ struct Arrays {
   cachalot::Allocation total;
 };
 
+cachalot::Address address_of(const cachalot::Allocation& memory) {
+  return reinterpret_cast<cachalot::Address>(memory.get());
+}
+
 // Sorts, sums up what came out as it goes, and all of it.
 void round(cachalot::CubScratch& scratch, const Arrays& arrays) {
   std::uint32_t* const in = Arrays::of(arrays.in);
@@ -60,8 +64,9 @@ int main() {
   cachalot::Device& device = *allocator.device();
   const Arrays arrays(allocator);
   const std::vector<std::uint32_t> values = descending();
-  device.copy_from_host(reinterpret_cast<cachalot::Address>(arrays.in.get()), values.data(),
-                        kCount * sizeof(values[0]));
+  const std::uint32_t zero = 0;
+  device.copy_from_host(address_of(arrays.in), values.data(), kCount * sizeof(values[0]));
+  device.copy_from_host(address_of(arrays.total), &zero, sizeof(zero));
 
   cachalot::CubScratch scratch(allocator);
   round(scratch, arrays);
@@ -71,10 +76,10 @@ int main() {
 
   std::uint32_t total = 0;
   device.synchronize();
-  device.copy_to_host(&total, reinterpret_cast<cachalot::Address>(arrays.total.get()), sizeof(total));
+  device.copy_to_host(&total, address_of(arrays.total), sizeof(total));
   const auto expected = std::accumulate(values.begin(), values.end(), std::uint32_t{0});
   std::printf("%zu bytes of scratch; allocations in rounds 2 to %d: %lld\n", scratch.bytes(), kRounds,
               static_cast<long long>(later));
-  std::printf("sum %u, %s\n", total, total == expected ? "right" : "which is not what a GPU computes");
-  return later == 0 ? 0 : 1;
+  std::puts(total == expected ? "the sum is right" : total == 0 ? "kernels compute nothing here" : "the sum is WRONG");
+  return later == 0 && (total == expected || total == 0) ? 0 : 1;
 }

@@ -18,13 +18,12 @@
 namespace cachalot {
 
 struct SlotPoolCounters {
-  std::uint64_t taken = 0;  // slots handed out: live + given
-  std::uint64_t given = 0;  // slots that came back
-  std::uint64_t live = 0;   // slots that are out
-  std::uint64_t high_water =
-      0;  // the most that were out at once; while others give at the same moment maybe some less were
-  std::uint64_t exhausted = 0;  // takes that got null
-  std::uint64_t bad_gives = 0;  // gives of what is no slot of the pool, or was not taken
+  std::uint64_t taken = 0;       // slots handed out: live + given
+  std::uint64_t given = 0;       // slots that came back
+  std::uint64_t live = 0;        // slots that are out
+  std::uint64_t high_water = 0;  // the most that were out at once; those just coming back may be among them
+  std::uint64_t exhausted = 0;   // takes that got null
+  std::uint64_t bad_gives = 0;   // gives of what is no slot of the pool, or was not taken
 };
 
 // A slot begins at a multiple of this: the widest load and store of a GPU's thread.

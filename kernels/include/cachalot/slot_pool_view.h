@@ -3,8 +3,8 @@
 // atomic each time instead of one a thread. A kernel is compiled by nvcc and includes slot_pool.cuh.
 //
 // Invariants, whatever runs at once: (1) a bit of `words` is set while its slot is taken, and for places behind the
-// last slot; (2) who takes first counts itself in `live`, and who gives counts itself out last: so that no more than
-// slot_count groups' members search, each will find a clear bit, and a pool that is exhausted says so at once.
+// last slot; (2) who takes first counts itself in `live`, and who gives counts itself out last: so that no
+// more threads search than there are slots left, each will find a clear bit, and an exhausted pool says so at once.
 #pragma once
 
 #include <cstddef>
