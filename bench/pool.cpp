@@ -25,8 +25,7 @@ constexpr std::size_t kSlots = 4096;
 constexpr int kPairs = 2'000'000;
 constexpr int kShots = 7;  // the best counts
 
-// --- time
-// ---------------------------------------------------------------------------------------------------------------
+// --- time ------------------------------------------------------------------------------------------------------------
 
 class PoolSubject {
  public:
@@ -118,8 +117,7 @@ void print_costs() {
   print_costs("CachingAllocator", exact);
 }
 
-// --- what a pool saves
-// ----------------------------------------------------------------------------------------------------
+// --- what a pool saves -----------------------------------------------------------------------------------------------
 
 // Intermediates of a model whose shapes vary: 24 kinds of 64 KiB to 32 MiB, up to 48 alive, in random order.
 class Intermediates {

@@ -50,8 +50,7 @@ PoolCore::PoolCore(const TensorSpec& spec, const TensorPoolOptions& options, std
       memory_(std::move(owned), allocator, spec_, options_, std::move(budget)),
       id_(Parts::add_owner(*this)) {}
 
-// --- acquire
-// ----------------------------------------------------------------------------------------------------------
+// --- acquire ---------------------------------------------------------------------------------------------------------
 
 PoolSlot* PoolCore::acquire(Stream stream, IfNone if_none, Deadline deadline) {
   memory_.require_allocator();
@@ -248,8 +247,7 @@ void PoolCore::throw_empty() const {
       spec_.device, tensor_bytes());
 }
 
-// --- release
-// ----------------------------------------------------------------------------------------------------------
+// --- release ---------------------------------------------------------------------------------------------------------
 
 void PoolCore::record_stream(PoolSlot& slot, Stream other) {
   if (other == slot.stream) return;
@@ -292,8 +290,7 @@ void PoolCore::close() {
   if (is_last) delete this;
 }
 
-// --- stacks
-// -----------------------------------------------------------------------------------------------------------
+// --- stacks ----------------------------------------------------------------------------------------------------------
 
 SlotStack* PoolCore::switch_to_registered() {
   if (hot_.owner == id_) return hot_.stack;

@@ -116,8 +116,7 @@ void PoolSet::State::drop_pools() {
   std::swap(dropped, pools_);
 }
 
-// --- PoolSet
-// ------------------------------------------------------------------------------------------------------------
+// --- PoolSet ---------------------------------------------------------------------------------------------------------
 
 PoolSet::PoolSet(std::shared_ptr<CachingAllocator> owned, CachingAllocator& allocator, std::size_t byte_budget,
                  const TensorPoolOptions& options)

@@ -30,8 +30,8 @@ struct PoolSlot {
   Stream stream = nullptr;  // that used it last; of the allocation, if none did
   void* data = nullptr;
   PoolSlab* slab = nullptr;
-  std::unique_ptr<std::vector<Stream>>
-      others;  // that used it since it was handed out; made when first needed, and kept
+  // That used it since it was handed out; made when first needed, and kept.
+  std::unique_ptr<std::vector<Stream>> others;
   std::uint32_t attention = 0;
 };
 static_assert(sizeof(PoolSlot) <= 40, "with its places in lists and stacks, a slot costs at most 64 bytes");

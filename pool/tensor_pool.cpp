@@ -12,8 +12,7 @@ constexpr std::chrono::nanoseconds kLongestWait = std::chrono::hours(24 * 365);
 
 }  // namespace
 
-// --- PooledTensor
-// -------------------------------------------------------------------------------------------------------
+// --- PooledTensor ----------------------------------------------------------------------------------------------------
 
 void PooledTensor::require_held(const char* call) const {
   CACHALOT_REQUIRE(pool_ != nullptr, "{} of a tensor that is empty: it was returned to its pool already, or moved from",
@@ -46,8 +45,7 @@ void PooledTensor::give_back() noexcept {
     pool.release(*slot_);
 }
 
-// --- TensorPool
-// ---------------------------------------------------------------------------------------------------------
+// --- TensorPool ------------------------------------------------------------------------------------------------------
 
 TensorPool::TensorPool(std::shared_ptr<CachingAllocator> allocator, const TensorSpec& spec,
                        const TensorPoolOptions& options)
