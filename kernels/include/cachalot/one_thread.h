@@ -14,8 +14,8 @@ class OneThread {
   unsigned rank() const { return 0; }
   // Where to begin to search, spread over 32 bits: threads keep away from each other.
   std::uint32_t start() const {
-    thread_local const char here = 0;
-    return static_cast<std::uint32_t>((reinterpret_cast<std::uintptr_t>(&here) * 0x9e3779b97f4a7c15u) >> 32);
+    thread_local const char kHere = 0;
+    return static_cast<std::uint32_t>((reinterpret_cast<std::uintptr_t>(&kHere) * 0x9e3779b97f4a7c15u) >> 32);
   }
   OneThread with_same(std::uint64_t) const { return *this; }  // the members that call with the same value
   Word either(Word bits) const { return bits; }               // what any member has
