@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <cstdio>
 #include <memory>
 #include <optional>
 #include <random>
@@ -234,7 +235,11 @@ void print_savings() {
 }  // namespace
 }  // namespace cachalot::bench
 
-int main() {
+int main(int argc, char** argv) {
+  if (argc > 1) {
+    fmt::print(stderr, "pool: unknown argument '{}': it takes none\n", argv[1]);
+    return 2;
+  }
   cachalot::bench::start_a_thread();
   cachalot::bench::print_costs();
   fmt::print("\n");
