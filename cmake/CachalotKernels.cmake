@@ -58,16 +58,9 @@ endfunction()
 # cachalot::kernels. CUDA_SOURCES and CUDA_HEADERS need nvcc; without it there are the host twins.
 function(cachalot_kernels)
   cmake_parse_arguments(PARSE_ARGV 0 arg "" "" "SOURCES;CUDA_SOURCES;HEADERS;CUDA_HEADERS")
-  cachalot_files(sources kernels ${arg_SOURCES})
+  cachalot_static_library(kernels kernels SOURCES ${arg_SOURCES} HEADERS ${arg_HEADERS})
   cachalot_files(cuda_sources kernels ${arg_CUDA_SOURCES})
-  cachalot_files(headers kernels/include/cachalot ${arg_HEADERS})
   cachalot_files(cuda_headers kernels/include/cachalot ${arg_CUDA_HEADERS})
-  add_library(cachalot_kernels STATIC ${sources})
-  add_library(cachalot::kernels ALIAS cachalot_kernels)
-  set_target_properties(cachalot_kernels PROPERTIES
-    EXPORT_NAME kernels POSITION_INDEPENDENT_CODE ON CXX_VISIBILITY_PRESET hidden VISIBILITY_INLINES_HIDDEN ON)
-  target_sources(cachalot_kernels PUBLIC
-    FILE_SET HEADERS BASE_DIRS ${PROJECT_SOURCE_DIR}/kernels/include FILES ${headers})
   # A file set of its own: Clang checks each header of the other by itself, and these are nvcc's.
   target_sources(cachalot_kernels PUBLIC
     FILE_SET cuda_headers TYPE HEADERS BASE_DIRS ${PROJECT_SOURCE_DIR}/kernels/include FILES ${cuda_headers})
@@ -75,9 +68,7 @@ function(cachalot_kernels)
   target_include_directories(cachalot_kernels PRIVATE ${PROJECT_SOURCE_DIR}/allocator ${PROJECT_SOURCE_DIR})
   target_compile_definitions(cachalot_kernels PRIVATE
     CACHALOT_HAS_CUDA=$<BOOL:${CACHALOT_HAS_CUDA}> CACHALOT_HAS_CUDA_KERNELS=$<BOOL:${CACHALOT_HAS_NVCC}>)
-  target_compile_options(cachalot_kernels PRIVATE ${CACHALOT_LTO_COMPILE})
-  target_link_libraries(cachalot_kernels
-    PUBLIC cachalot_core PRIVATE $<BUILD_INTERFACE:cachalot_flags> $<BUILD_INTERFACE:fmt::fmt-header-only>)
+  target_link_libraries(cachalot_kernels PUBLIC cachalot_core)
   if(CACHALOT_HAS_CUDA)
     target_link_libraries(cachalot_kernels PRIVATE CUDA::cudart)
   endif()

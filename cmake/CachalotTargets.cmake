@@ -59,45 +59,40 @@ if(CACHALOT_HAS_CUDA)
   target_link_libraries(cachalot_internal INTERFACE CUDA::cudart)  # tests and benchmarks make streams and work
 endif()
 
-# cachalot::core. Hidden visibility and position-independent, so that libcachalot.so can be made of it.
+# cachalot::<name>, static, of files in a folder. Hidden visibility and position-independent, so that shared libraries can be
+# made of it.
+function(cachalot_static_library name folder)
+  cmake_parse_arguments(PARSE_ARGV 2 arg "" "" "SOURCES;HEADERS")
+  cachalot_files(sources ${folder} ${arg_SOURCES})
+  cachalot_files(headers ${folder}/include/cachalot ${arg_HEADERS})
+  set(library cachalot_${name})
+  add_library(${library} STATIC ${sources})
+  add_library(cachalot::${name} ALIAS ${library})
+  set_target_properties(${library} PROPERTIES
+    EXPORT_NAME ${name} POSITION_INDEPENDENT_CODE ON CXX_VISIBILITY_PRESET hidden VISIBILITY_INLINES_HIDDEN ON)
+  target_sources(${library} PUBLIC FILE_SET HEADERS BASE_DIRS ${PROJECT_SOURCE_DIR}/${folder}/include FILES ${headers})
+  target_compile_options(${library} PRIVATE ${CACHALOT_LTO_COMPILE})
+  # Header-only and used in .cpp files alone: nobody who links the library needs it.
+  target_link_libraries(${library} PRIVATE $<BUILD_INTERFACE:cachalot_flags> $<BUILD_INTERFACE:fmt::fmt-header-only>)
+endfunction()
+
 function(cachalot_core_library)
-  cmake_parse_arguments(PARSE_ARGV 0 arg "" "" "SOURCES;HEADERS")
-  cachalot_files(sources allocator ${arg_SOURCES})
-  cachalot_files(headers allocator/include/cachalot ${arg_HEADERS})
-  add_library(cachalot_core STATIC ${sources})
-  add_library(cachalot::core ALIAS cachalot_core)
-  set_target_properties(cachalot_core PROPERTIES
-    EXPORT_NAME core POSITION_INDEPENDENT_CODE ON CXX_VISIBILITY_PRESET hidden VISIBILITY_INLINES_HIDDEN ON)
-  target_sources(cachalot_core PUBLIC FILE_SET HEADERS BASE_DIRS ${PROJECT_SOURCE_DIR}/allocator/include FILES ${headers})
+  cachalot_static_library(core allocator ${ARGN})
   target_include_directories(cachalot_core PRIVATE ${PROJECT_SOURCE_DIR}/allocator)
   target_compile_features(cachalot_core PUBLIC cxx_std_20)
   target_compile_definitions(cachalot_core PRIVATE CACHALOT_HAS_CUDA=$<BOOL:${CACHALOT_HAS_CUDA}>)
-  target_compile_options(cachalot_core PRIVATE ${CACHALOT_LTO_COMPILE})
-  # Header-only and used in .cpp files alone: nobody who links the library needs them.
   target_link_libraries(cachalot_core
-    PUBLIC Threads::Threads
-    PRIVATE $<BUILD_INTERFACE:cachalot_flags> $<BUILD_INTERFACE:fmt::fmt-header-only>
-            $<BUILD_INTERFACE:nlohmann_json::nlohmann_json>)
+    PUBLIC Threads::Threads PRIVATE $<BUILD_INTERFACE:nlohmann_json::nlohmann_json>)
   if(CACHALOT_HAS_CUDA)
     target_link_libraries(cachalot_core PRIVATE CUDA::cudart)
   endif()
 endfunction()
 
-# cachalot::pool, static: tensor pools over cachalot::core. Made as that is, of the layers' headers and its own.
+# Tensor pools over cachalot::core.
 function(cachalot_pool_library)
-  cmake_parse_arguments(PARSE_ARGV 0 arg "" "" "SOURCES;HEADERS")
-  cachalot_files(sources pool ${arg_SOURCES})
-  cachalot_files(headers pool/include/cachalot ${arg_HEADERS})
-  add_library(cachalot_pool STATIC ${sources})
-  add_library(cachalot::pool ALIAS cachalot_pool)
-  set_target_properties(cachalot_pool PROPERTIES
-    EXPORT_NAME pool POSITION_INDEPENDENT_CODE ON CXX_VISIBILITY_PRESET hidden VISIBILITY_INLINES_HIDDEN ON)
-  target_sources(cachalot_pool PUBLIC FILE_SET HEADERS BASE_DIRS ${PROJECT_SOURCE_DIR}/pool/include FILES ${headers})
+  cachalot_static_library(pool pool ${ARGN})
   target_include_directories(cachalot_pool PRIVATE ${PROJECT_SOURCE_DIR}/pool ${PROJECT_SOURCE_DIR}/allocator)
-  target_compile_options(cachalot_pool PRIVATE ${CACHALOT_LTO_COMPILE})
-  target_link_libraries(cachalot_pool
-    PUBLIC cachalot_core
-    PRIVATE $<BUILD_INTERFACE:cachalot_flags> $<BUILD_INTERFACE:fmt::fmt-header-only>)
+  target_link_libraries(cachalot_pool PUBLIC cachalot_core)
 endfunction()
 
 # cachalot::cachalot, libcachalot.so. The version script keeps in what hidden visibility lets out: instantiations of the
