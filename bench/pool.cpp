@@ -7,37 +7,38 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstdio>
+#include <cstdlib>
+#include <filesystem>
 #include <memory>
 #include <optional>
 #include <random>
+#include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
-#include "bench/workloads_many.h"
+#include "bench/pool_costs.h"
+#include "bench/workloads.h"
 #include "cachalot/tensor_pool.h"
 
 namespace cachalot::bench {
 namespace {
 
 TensorSpec spec_of(std::size_t bytes) { return {{static_cast<std::int64_t>(bytes)}, DType::int8}; }
-constexpr std::size_t kBytes = 4 * kKiB;
-constexpr std::size_t kSlots = 4096;
-constexpr int kPairs = 2'000'000;
-constexpr int kShots = 7;  // the best counts
 
 // --- time ------------------------------------------------------------------------------------------------------------
 
 class PoolSubject {
  public:
   using Held = PooledTensor;
-  Held take(Stream stream) { return pool_.acquire(stream); }
+  Held take() { return pool_.acquire(stream_); }
   static void give_back(Held& held) { held.release(); }
-  std::size_t metadata_bytes() const { return pool_.metadata_bytes() / kSlots; }
+  std::size_t host_bytes_each() const { return pool_.metadata_bytes() / kPoolSlots; }
 
  private:
+  Stream stream_ = OwnAllocator::stream(0);
   std::unique_ptr<CachingAllocator> allocator_ = make_allocator();
-  TensorPool pool_{*allocator_, spec_of(kBytes), {.initial_slots = kSlots, .stream = OwnAllocator::stream(0)}};
+  TensorPool pool_{*allocator_, spec_of(kPooledBytes), {.initial_slots = kPoolSlots, .stream = stream_}};
 };
 
 class AllocatorSubject {
@@ -46,69 +47,35 @@ class AllocatorSubject {
     void* pointer = nullptr;
   };
   explicit AllocatorSubject(std::string_view options) { allocator_->configure(options); }
-  Held take(Stream stream) { return {allocator_->allocate(kBytes, 0, stream)}; }
+  Held take() { return {allocator_->allocate(kPooledBytes, 0, stream_)}; }
   void give_back(Held& held) { allocator_->deallocate(held.pointer); }
-  std::size_t metadata_bytes() const {
-    for (std::size_t i = 0; i < kSlots; ++i) allocator_->allocate(kBytes);
-    return allocator_->metadata_bytes() / kSlots;
+  std::size_t host_bytes_each() const {
+    for (std::size_t i = 0; i < kPoolSlots; ++i) allocator_->allocate(kPooledBytes);
+    return allocator_->metadata_bytes() / kPoolSlots;
   }
 
  private:
+  Stream stream_ = OwnAllocator::stream(0);
   std::unique_ptr<CachingAllocator> allocator_ = make_allocator();
 };
 
-// Nanoseconds a pair of one of `threads` that each take and give back; all on one stream.
-template <typename Subject>
-double ns_a_pair(Subject& subject, int threads) {
-  double best = 1e9;
-  for (int shot = 0; shot < kShots; ++shot) {
-    const double ns = ns_of_threads(threads, [&](int, auto&& start_together) {
-      start_together();
-      for (int i = 0; i < kPairs; ++i) {
-        auto held = subject.take(OwnAllocator::stream(0));
-        subject.give_back(held);
-      }
-    });
-    best = std::min(best, ns / kPairs);
+// RMM is measured by a program of its own, over the simulated CUDA runtime: it wants one.
+void print_costs_of_rmm() {
+  const auto here = std::filesystem::read_symlink("/proc/self/exe").parent_path();
+  const auto program = here / "peers" / "rmm_fixed_size";
+  const auto simulator = here.parent_path() / "simulator" / "libcachalot_simulator.so";
+  if (!std::filesystem::exists(program)) {
+    fmt::print(stderr, "pool: without RMM, which is not built (bench/peers/README.md)\n");
+    return;
   }
-  return best;
+  std::fflush(stdout);
+  const std::string command = fmt::format("LD_PRELOAD='{}' '{}'", simulator.string(), program.string());
+  if (std::system(command.c_str()) != 0) fmt::print(stderr, "pool: without RMM: '{}' failed\n", command);
 }
 
-// Nanoseconds for each that one thread takes and another gives back.
-template <typename Subject>
-double ns_a_handover(Subject& subject) {
-  constexpr std::size_t kBoxes = 1024;  // more than a Ring has places
-  double best = 1e9;
-  for (int shot = 0; shot < kShots; ++shot) {
-    Ring ring;
-    std::vector<typename Subject::Held> boxes(kBoxes);
-    const double ns = ns_of_threads(2, [&](int index, auto&& start_together) {
-      start_together();
-      if (index == 0) {
-        for (std::size_t i = 0; i < kPairs; ++i) {
-          boxes[i % kBoxes] = subject.take(OwnAllocator::stream(0));
-          ring.put(&boxes[i % kBoxes]);
-        }
-      } else {
-        for (int i = 0; i < kPairs; ++i) subject.give_back(*static_cast<typename Subject::Held*>(ring.take()));
-      }
-    });
-    best = std::min(best, ns / kPairs);
-  }
-  return best;
-}
-
-template <typename Subject>
-void print_costs(std::string_view name, Subject& subject) {
-  const double alone = ns_a_pair(subject, 1);
-  const double together = ns_a_pair(subject, 2);
-  fmt::print("| {} | {:.1f} | {:.2f}x | {:.1f} | {} |\n", name, alone, 2 * alone / together, ns_a_handover(subject),
-             subject.metadata_bytes());
-}
-
-void print_costs() {
+void print_table_of_costs() {
   fmt::print("| {} B | same thread, ns a pair | two threads: throughput | thread to thread, ns | host bytes each |\n",
-             kBytes);
+             kPooledBytes);
   fmt::print("|---|---:|---:|---:|---:|\n");
   PoolSubject pool;
   print_costs("TensorPool", pool);
@@ -116,6 +83,7 @@ void print_costs() {
   print_costs("CachingAllocator, thread_cache", cached);
   AllocatorSubject exact("thread_cache:False");
   print_costs("CachingAllocator", exact);
+  print_costs_of_rmm();
 }
 
 // --- what a pool saves -----------------------------------------------------------------------------------------------
@@ -241,7 +209,7 @@ int main(int argc, char** argv) {
     return 2;
   }
   cachalot::bench::start_a_thread();
-  cachalot::bench::print_costs();
+  cachalot::bench::print_table_of_costs();
   fmt::print("\n");
   cachalot::bench::print_savings();
 }

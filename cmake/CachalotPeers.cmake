@@ -92,10 +92,12 @@ function(cachalot_rmm_peer python)
     return()
   endif()
   set(rapids ${librmm}/include/rapids)
-  cachalot_peer(rmm
-    INCLUDE ${librmm}/include ${rapids} ${rapids}/libcudacxx ${rapids_logger}/include
-    LIBRARIES ${logger}
-    DEFINITIONS LIBCUDACXX_ENABLE_EXPERIMENTAL_MEMORY_RESOURCE)
+  foreach(peer IN ITEMS rmm rmm_fixed_size)  # the second for bench/pool
+    cachalot_peer(${peer}
+      INCLUDE ${librmm}/include ${rapids} ${rapids}/libcudacxx ${rapids_logger}/include
+      LIBRARIES ${logger}
+      DEFINITIONS LIBCUDACXX_ENABLE_EXPERIMENTAL_MEMORY_RESOURCE)
+  endforeach()
 endfunction()
 
 function(cachalot_torch_peer python)

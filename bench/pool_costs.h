@@ -1,0 +1,77 @@
+// What it costs to take one of many places of 4 KiB and to give it back, the same for every subject, which has
+//
+//   Held take();              one place, on the subject's one stream
+//   void give_back(Held&);    from any thread; a Held may be made without a value
+//   std::size_t host_bytes_each();   host memory that the subject spends on each of kPoolSlots places; asked last
+#pragma once
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <limits>
+#include <string_view>
+#include <vector>
+
+#include "bench/workloads_many.h"
+
+namespace cachalot::bench {
+
+inline constexpr std::size_t kPooledBytes = 4 * kKiB;
+inline constexpr std::size_t kPoolSlots = 4096;
+inline constexpr int kPoolPairs = 2'000'000;
+inline constexpr int kPoolShots = 7;  // the best counts
+
+template <typename Shot>
+double best_of_pool_shots(Shot&& shot) {
+  double best = std::numeric_limits<double>::max();
+  for (int i = 0; i < kPoolShots; ++i) best = std::min(best, shot() / kPoolPairs);
+  return best;
+}
+
+// Nanoseconds a pair of one of `threads` that each take and give back; all on one stream.
+template <typename Subject>
+double ns_a_pair_of_pool(Subject& subject, int threads) {
+  return best_of_pool_shots([&] {
+    return ns_of_threads(threads, [&](int, auto&& start_together) {
+      start_together();
+      for (int i = 0; i < kPoolPairs; ++i) {
+        auto held = subject.take();
+        subject.give_back(held);
+      }
+    });
+  });
+}
+
+// Nanoseconds for each that one thread takes and another gives back.
+template <typename Subject>
+double ns_a_handover(Subject& subject) {
+  using Held = typename Subject::Held;
+  constexpr std::size_t kBoxes = 1024;  // more than a Ring has places
+  return best_of_pool_shots([&] {
+    Ring ring;
+    std::vector<Held> boxes(kBoxes);
+    return ns_of_threads(2, [&](int index, auto&& start_together) {
+      start_together();
+      if (index == 0) {
+        for (std::size_t i = 0; i < kPoolPairs; ++i) {
+          boxes[i % kBoxes] = subject.take();
+          ring.put(&boxes[i % kBoxes]);
+        }
+      } else {
+        for (int i = 0; i < kPoolPairs; ++i) subject.give_back(*static_cast<Held*>(ring.take()));
+      }
+    });
+  });
+}
+
+// A row of the table of costs.
+template <typename Subject>
+void print_costs(std::string_view name, Subject& subject) {
+  const double alone = ns_a_pair_of_pool(subject, 1);
+  const double together = ns_a_pair_of_pool(subject, 2);
+  fmt::print("| {} | {:.1f} | {:.2f}x | {:.1f} | {} |\n", name, alone, 2 * alone / together, ns_a_handover(subject),
+             subject.host_bytes_each());
+}
+
+}  // namespace cachalot::bench
