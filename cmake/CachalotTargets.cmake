@@ -155,6 +155,19 @@ function(cachalot_command)
   target_compile_definitions(cachalot_cli PRIVATE CACHALOT_SIMULATOR_INSTALL_DIR="${CACHALOT_SIMULATOR_INSTALL_DIR}")
 endfunction()
 
+# Test programs are most of what is compiled, and their own speed matters little: the library is what is tested as it is
+# shipped. Half of the compilers' time in a sanitizer build went into optimizing tests.
+function(cachalot_quick_to_build target)
+  if(CACHALOT_SANITIZE)
+    target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:C,CXX>:-O0>)
+  elseif(NOT CMAKE_BUILD_TYPE STREQUAL Debug)
+    target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:C,CXX>:-O1>)
+  endif()
+  if(CACHALOT_LTO_COMPILE)
+    target_link_options(${target} PRIVATE -fno-lto)  # the library's ordinary code: test programs link in a moment
+  endif()
+endfunction()
+
 # One test program, build/<preset>/tests/test_<folder>, of files in tests/<folder>.
 #   EACH_CASE  ctest runs each case by itself, so that long ones run side by side; else the program is one test.
 #   GPU        cases with Cuda or Gpu in their name are tests of their own with the label gpu: where there is no GPU,
@@ -184,16 +197,10 @@ function(cachalot_test folder)
     if(CACHALOT_HAS_CUDA)
       target_link_libraries(${target} PRIVATE CUDA::cudart)
     endif()
-    target_compile_definitions(${target} PRIVATE CACHALOT_HAS_CUDA=$<BOOL:${CACHALOT_HAS_CUDA}>)
-    if(CACHALOT_HAS_CUDA)
-      target_link_libraries(${target} PRIVATE CUDA::cudart)
-    endif()
   else()
     target_link_libraries(${target} PRIVATE cachalot_replay cachalot_pool cachalot_kernels)
   endif()
-  if(CACHALOT_LTO_COMPILE)
-    target_link_options(${target} PRIVATE -fno-lto)  # the library's ordinary code: test programs link in a moment
-  endif()
+  cachalot_quick_to_build(${target})
   if(arg_COMMAND)
     target_compile_definitions(${target} PRIVATE CACHALOT_COMMAND="$<TARGET_FILE:cachalot_cli>")
     add_dependencies(${target} cachalot_cli)
