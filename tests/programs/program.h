@@ -1,17 +1,19 @@
-// Programs of allocator operations: written at random or pasted as text, run against the allocator and the reference
-// heap side by side, and made shorter when they fail.
+// Programs of allocator operations: written at random, decoded from a fuzzer's bytes or pasted as text; run by a Player
+// (player.h) on any heap, or side by side with the reference heap (tests/reference), and made shorter when they fail.
 //
-// As text a program is a line "devices <MiB> <MiB> options <index>" and then one operation a line,
+// As text a program is a line "devices <MiB> <MiB> options <text, or ->" and then one operation a line,
 //
 //   <kind> <device> <name> <stream> <amount>
 //
 // where `name` is of an allocation or a private pool, and what an operation does not need is 0. An operation that makes
-// no sense where it stands (a free of what is not live) does nothing, so that any part of a program is a program.
+// no sense where it stands (a free of what is not live), or that who runs it does not know, does nothing: so that any
+// part of a program is a program.
 #pragma once
 
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -41,7 +43,16 @@ struct Operation {
     empty_pool,
     begin_capture,  // of this stream, to graph pool `name`
     end_capture,
-    donate,  // this allocation is freed by the callback for whoever misses next
+    donate,           // this allocation is freed by the callback for whoever misses next
+    use,              // amount: ns of work on this stream, or on the allocation's own where it is not announced
+    wait,             // this stream waits for stream `amount`
+    synchronize,      // the host waits for this stream
+    allocate_tagged,  // amount: bytes; it sleeps when the tag does
+    sleep,            // amount: 1 to save the content
+    wake,
+    checkpoint,  // of graph pool `name`
+    restore,     // to its last checkpoint
+    fail,        // call number `amount` of the device from now on, of kind `name` - 1 (0: any); stream 0: out of memory
     kCount,
   };
   Kind kind = Kind::allocate;
@@ -50,6 +61,7 @@ struct Operation {
   std::uint64_t stream = 0;
   std::uint64_t amount = 0;
 };
+const char* to_string(Operation::Kind kind);
 
 inline constexpr std::uint64_t kProgramStreams = 4;  // 0: the default stream
 
@@ -69,32 +81,14 @@ inline constexpr std::array kProgramOptions = {
 
 struct Program {
   std::array<std::size_t, 2> device_mib = {256, 256};
-  std::size_t options = 0;  // index in kProgramOptions
+  std::string options;  // without spaces
   std::vector<Operation> operations;
 };
 
-// What a random program is like.
-struct Taste {
-  std::array<std::size_t, 2> device_mib = {256, 192};
-  std::size_t options = 0;
-  bool changes_options = false;
-  bool uses_pools = false;
-  bool captures = false;
-  bool donates = false;
-  double smallest_bytes = 1;
-  std::size_t largest_bytes = std::size_t{48} << 20;  // sizes are log-uniform from smallest_bytes to this
-  std::size_t most_live = 120;
-};
-
-Program random_program(std::uint64_t seed, std::size_t operations, const Taste& taste);
 std::string to_text(const Program& program);
-Program program_of(std::string_view text);
+Program program_of(std::string_view text);  // InvalidArgument for what is no program
 
-// Runs the program on the allocator over simulated devices and on the reference heap. Returns "" or the first
-// operation after which they differ, and how.
-std::string run(const Program& program);
-
-// A shorter program that still fails: parts are left out as long as that can be done.
-Program shortened(Program program);
+// A shorter program that still fails: parts are left out as long as that can be done. `run` returns "" or the trouble.
+Program shortened(Program program, const std::function<std::string(const Program&)>& run);
 
 }  // namespace cachalot

@@ -1,15 +1,11 @@
-#include "tests/reference/program.h"
+#include "tests/reference/comparison.h"
 
 #include <fmt/format.h>
 
-#include <algorithm>
-#include <cmath>
 #include <map>
 #include <memory>
 #include <optional>
-#include <random>
 #include <set>
-#include <sstream>
 #include <thread>
 #include <utility>
 
@@ -24,18 +20,6 @@ namespace {
 
 using Kind = Operation::Kind;
 
-constexpr std::array<const char*, static_cast<std::size_t>(Kind::kCount)> kKindNames = {
-    "allocate",      "deallocate",       "deallocate_sized",
-    "record_stream", "launch",           "advance",
-    "empty_cache",   "empty_all_caches", "set_memory_fraction",
-    "configure",     "reset_peak",       "reset_accumulated",
-    "create_pool",   "begin_pool",       "end_pool",
-    "release_pool",  "set_no_split",     "set_use_on_oom",
-    "empty_pool",    "begin_capture",    "end_capture",
-    "donate"};
-
-const char* name_of(Kind kind) { return kKindNames[static_cast<std::size_t>(kind)]; }
-
 Stream stream_of(std::uint64_t number) { return reinterpret_cast<Stream>(number * 64); }  // 0: the default stream
 PoolId pool_of(std::uint64_t name) { return {0, name}; }
 PoolId graph_pool_of(std::uint64_t name) { return {name, 0}; }
@@ -45,9 +29,7 @@ PoolId graph_pool_of(std::uint64_t name) { return {name, 0}; }
 class Comparison {
  public:
   explicit Comparison(const Program& program)
-      : options_(parse_options(kProgramOptions[program.options])),
-        devices_(make_devices(program)),
-        allocator_(devices_, options_) {
+      : options_(parse_options(program.options)), devices_(make_devices(program)), allocator_(devices_, options_) {
     for (std::size_t i = 0; i < devices_.size(); ++i) {
       models_.push_back(std::make_unique<ReferenceHeap>(program.device_mib[i] * kMiB, options_));
       folds_.emplace_back(options_.max_split_size);
@@ -216,7 +198,7 @@ class Comparison {
         donated_.insert(operation.name);
         donated_to_models_.insert(operation.name);
         break;
-      case Kind::kCount:
+      default:  // the reference knows no such thing
         break;
     }
     return {};
@@ -357,17 +339,9 @@ class Comparison {
   std::size_t steps_ = 0;
 };
 
-// Keeps the operations outside [begin, end).
-Program without(const Program& program, std::size_t begin, std::size_t end) {
-  Program shorter = program;
-  shorter.operations.erase(shorter.operations.begin() + static_cast<std::ptrdiff_t>(begin),
-                           shorter.operations.begin() + static_cast<std::ptrdiff_t>(end));
-  return shorter;
-}
-
 }  // namespace
 
-std::string run(const Program& program) {
+std::string compare_with_reference(const Program& program) {
   Comparison comparison(program);
   for (std::size_t i = 0; i < program.operations.size(); ++i) {
     std::string trouble;
@@ -376,151 +350,10 @@ std::string run(const Program& program) {
     } catch (const std::exception& error) {
       trouble = fmt::format("threw: {}", error.what());
     }
-    if (!trouble.empty()) return fmt::format("operation {} ({}): {}", i, name_of(program.operations[i].kind), trouble);
+    if (!trouble.empty())
+      return fmt::format("operation {} ({}): {}", i, to_string(program.operations[i].kind), trouble);
   }
   return {};
-}
-
-Program shortened(Program program) {
-  const auto fails = [](const Program& candidate) { return !run(candidate).empty(); };
-  if (!fails(program)) return program;
-  for (std::size_t part = program.operations.size() / 2; part >= 1; part /= 2) {
-    for (std::size_t end = program.operations.size(); end > 0;) {
-      const std::size_t begin = end > part ? end - part : 0;
-      if (Program candidate = without(program, begin, end); fails(candidate)) program = std::move(candidate);
-      end = begin;
-    }
-  }
-  return program;
-}
-
-// ---- Writing programs
-
-namespace {
-
-class Writer {
- public:
-  Writer(std::uint64_t seed, const Taste& taste) : random_(seed), taste_(taste) {}
-
-  Program write(std::size_t count) {
-    program_.device_mib = taste_.device_mib;
-    program_.options = taste_.options;
-    while (program_.operations.size() < count) add_one();
-    return std::move(program_);
-  }
-
- private:
-  std::uint64_t below(std::uint64_t bound) {
-    return std::uniform_int_distribution<std::uint64_t>(0, bound - 1)(random_);
-  }
-  bool chance(double probability) { return std::bernoulli_distribution(probability)(random_); }
-
-  void add(Kind kind, int device, std::uint64_t name = 0, std::uint64_t stream = 0, std::uint64_t amount = 0) {
-    program_.operations.push_back({kind, device, name, stream, amount});
-  }
-
-  // Log-uniform; one in four lies at or beside a size where a rule changes.
-  std::uint64_t some_bytes() {
-    constexpr std::size_t kBoundaries[] = {512, 1024, kMiB, 2 * kMiB, 10 * kMiB, 20 * kMiB, 24 * kMiB, 32 * kMiB};
-    if (taste_.smallest_bytes == 1 && chance(0.25)) {
-      const std::size_t boundary = kBoundaries[below(std::size(kBoundaries))];
-      if (boundary < taste_.largest_bytes) return boundary - 1 + below(3);
-    }
-    const double log = std::uniform_real_distribution<double>(
-        std::log2(taste_.smallest_bytes), std::log2(static_cast<double>(taste_.largest_bytes)))(random_);
-    return static_cast<std::uint64_t>(std::exp2(log));
-  }
-
-  void add_one() {
-    const int device = chance(0.8) ? 0 : 1;
-    const std::uint64_t stream = below(kProgramStreams);
-    const double fullness = static_cast<double>(live_.size()) / static_cast<double>(taste_.most_live);
-    const std::uint64_t dice = below(1000);
-    if (dice < 800) {
-      if (live_.empty() || !chance(fullness / (fullness + 0.7))) return add_allocate(device, stream);
-      return add_deallocate(stream);
-    }
-    if (dice < 870)
-      return live_.empty() ? void() : add(Kind::record_stream, device, live_[below(live_.size())], stream);
-    if (dice < 920) return add(Kind::launch, device, 0, stream, 1 + below(1'000'000));
-    if (dice < 970) return add(Kind::advance, device, 0, 0, 1 + below(700'000));
-    if (dice < 974) return add(Kind::empty_cache, device);
-    if (dice < 975) return add(Kind::empty_all_caches, 0);
-    if (dice < 979) return add(Kind::set_memory_fraction, device, 0, 0, chance(0.3) ? 1000 : 300 + below(700));
-    if (dice < 981) return add(Kind::reset_peak, device);
-    if (dice < 982) return add(Kind::reset_accumulated, device);
-    if (dice < 985)
-      return taste_.changes_options ? add(Kind::configure, 0, 0, 0, below(kProgramOptions.size())) : void();
-    if (taste_.captures && dice < 988) return add(Kind::begin_capture, device, 1 + below(2), stream);
-    if (taste_.captures && dice < 992) return add(Kind::end_capture, device);
-    if (taste_.donates && dice < 995) return live_.empty() ? void() : add_donation();
-    if (taste_.uses_pools) add_pool_operation(device);
-  }
-
-  void add_allocate(int device, std::uint64_t stream) {
-    live_.push_back(next_name_);
-    add(Kind::allocate, device, next_name_++, stream, some_bytes());
-  }
-
-  void add_deallocate(std::uint64_t stream) {
-    const std::size_t which = below(live_.size());
-    add(chance(0.05) ? Kind::deallocate_sized : Kind::deallocate, 0, live_[which], stream);
-    live_[which] = live_.back();
-    live_.pop_back();
-  }
-
-  void add_donation() {
-    const std::size_t which = below(live_.size());
-    add(Kind::donate, 0, live_[which]);
-    live_[which] = live_.back();
-    live_.pop_back();
-  }
-
-  void add_pool_operation(int device) {
-    const std::uint64_t pool = 1 + below(3);
-    constexpr Kind kKinds[] = {Kind::create_pool, Kind::create_pool, Kind::begin_pool,   Kind::begin_pool,
-                               Kind::end_pool,    Kind::end_pool,    Kind::release_pool, Kind::set_use_on_oom,
-                               Kind::empty_pool,  Kind::end_pool};
-    if (chance(0.03)) return add(Kind::set_no_split, device, pool);
-    add(kKinds[below(std::size(kKinds))], device, pool, 0, below(2));
-  }
-
-  std::mt19937_64 random_;
-  const Taste taste_;
-  Program program_;
-  std::vector<std::uint64_t> live_;
-  std::uint64_t next_name_ = 1;
-};
-
-}  // namespace
-
-Program random_program(std::uint64_t seed, std::size_t operations, const Taste& taste) {
-  return Writer(seed, taste).write(operations);
-}
-
-std::string to_text(const Program& program) {
-  std::string text =
-      fmt::format("devices {} {} options {}\n", program.device_mib[0], program.device_mib[1], program.options);
-  for (const Operation& each : program.operations) {
-    text += fmt::format("{} {} {} {} {}\n", name_of(each.kind), each.device, each.name, each.stream, each.amount);
-  }
-  return text;
-}
-
-Program program_of(std::string_view text) {
-  std::istringstream in{std::string(text)};
-  Program program;
-  std::string word;
-  in >> word >> program.device_mib[0] >> program.device_mib[1] >> word >> program.options;
-  for (std::string kind; in >> kind;) {
-    Operation each;
-    in >> each.device >> each.name >> each.stream >> each.amount;
-    const auto found = std::find(kKindNames.begin(), kKindNames.end(), kind);
-    if (!in || found == kKindNames.end()) throw InvalidArgument("not an operation: " + kind);
-    each.kind = static_cast<Kind>(found - kKindNames.begin());
-    program.operations.push_back(each);
-  }
-  return program;
 }
 
 }  // namespace cachalot

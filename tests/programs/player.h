@@ -1,0 +1,137 @@
+// Plays a program on an allocator as a well-behaved user would, whatever fails, and says where the allocator misbehaves.
+//
+// It uses memory on its own stream at once, and on others after they have waited and record_stream was called; what it
+// is handed is held against the simulated device's hazard checker. After every operation it expects that
+//   - nothing was thrown but OutOfMemory, and CudaError where a call of the device was made to fail;
+//   - the allocator counts as many live allocations as the player holds: a call that failed has changed nothing;
+//   - tagged memory that slept holds what was saved;
+// and at the end, when nothing fails any more, that all memory goes back and validate() is clean.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "cachalot/caching_allocator.h"
+#include "cachalot/simulated_device.h"
+#include "tests/programs/program.h"
+
+namespace cachalot {
+
+class Player {
+ public:
+  struct Config {
+    LatencyModel latency = LatencyModel::none();
+    std::size_t validate_every = 1;            // operations; 0: at the end alone
+    std::uint64_t* faults_injected = nullptr;  // play() adds how many calls were made to fail
+  };
+  // The program's devices and options; its operations are the caller's to step through.
+  Player(const Program& program, const Config& config);
+  ~Player();
+  Player(const Player&) = delete;
+  Player& operator=(const Player&) = delete;
+
+  // Each returns "" or what is wrong.
+  std::string step(const Operation& operation);
+  std::string finish();  // nothing fails from here on; the last call
+
+  const CachingAllocator& allocator() const { return *allocator_; }
+  const SimulatedDevice& device(int index = 0) const { return *devices_[static_cast<std::size_t>(index)]; }
+  std::uint64_t faults_injected() const;
+  std::size_t times_woken() const { return times_woken_; }
+  std::size_t restored() const { return restored_; }
+
+ private:
+  using Name = std::uint64_t;
+  struct Live {
+    void* ptr = nullptr;
+    int device = 0;
+    std::size_t bytes = 0;
+    std::uint64_t home = 0;                            // its stream
+    std::array<bool, kProgramStreams> used_on = {};    // announced
+    PoolId pool = {};                                  // that it was asked for in; none: the default one
+    bool tagged = false;                               // sleeps when the tag does
+    bool given_back = false;                           // its free has failed, or it sleeps: it is not used any more
+    std::optional<std::uint64_t> mark = std::nullopt;  // at its start
+  };
+  struct Capture {
+    PoolId pool;
+    Stream stream;
+  };
+  struct Pool {
+    int users = 0;
+    bool redirects = false;
+  };
+  struct Checkpoint {
+    PoolCheckpoint state;
+    std::map<void*, Live> live;
+  };
+  // What belongs to one device.
+  struct Place {
+    std::array<Stream, kProgramStreams> streams = {};
+    std::optional<Capture> capture;
+    std::map<PoolId, Pool> pools;
+    std::map<PoolId, Checkpoint> checkpoints;
+  };
+
+  enum class Mistakes { forbidden, allowed };
+  // Whether it came to its end; `trouble_` says what it must not have thrown.
+  bool attempt(const std::function<void()>& action, Mistakes mistakes = Mistakes::forbidden);
+  void trouble(std::string text);
+
+  void apply(const Operation& operation);
+  void allocate(const Operation& operation, bool tagged);
+  void deallocate(Name name, const Operation* sized = nullptr);
+  void free_all(const std::function<bool(const Live&)>& which);
+  void use(Live& live, std::uint64_t stream, std::uint64_t ns);
+  void announce(Live& live, std::uint64_t stream);
+  bool order(int device, std::uint64_t earlier, std::uint64_t later);
+  void sleep(bool save);
+  void wake();
+  void mark(Live& live);
+  void expect_mark(const Live& live);
+  void begin_capture(int device, PoolId pool, std::uint64_t stream);
+  void end_capture(int device);
+  void apply_to_pool(const Operation& operation);
+  void release_pools();
+  void checkpoint(int device, PoolId pool);
+  void restore(int device, PoolId pool);
+  void fail(const Operation& operation);
+  bool free_donations();
+
+  bool captures() const;
+  bool has_tagged() const;
+  PoolId pool_for(int device, Stream stream) const;
+  void check_books();
+
+  SimulatedDevice& simulated(int index) { return *devices_[static_cast<std::size_t>(index)]; }
+  Place& place(int index) { return places_[static_cast<std::size_t>(index)]; }
+  Stream stream_of(int device, std::uint64_t stream) { return place(device).streams[stream]; }
+  AddressRange range(const Live& live) const { return {reinterpret_cast<Address>(live.ptr), live.bytes}; }
+
+  const Config config_;
+  std::vector<std::shared_ptr<SimulatedDevice>> devices_;
+  std::unique_ptr<CachingAllocator> allocator_;
+  const bool may_sleep_;
+  std::array<Place, 2> places_;
+  std::map<Name, Live> live_;
+  std::set<Name> donated_;
+  bool asleep_ = false, saved_ = false;
+  std::uint64_t next_mark_ = 1;
+  Name next_restored_ = Name{1} << 40;
+  std::size_t steps_ = 0, times_woken_ = 0, restored_ = 0;
+  std::string trouble_;
+};
+
+// Plays all of it. Returns "" or the first operation that went wrong, and how.
+std::string play(const Program& program, const Player::Config& config = {});
+
+}  // namespace cachalot

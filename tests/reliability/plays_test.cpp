@@ -1,0 +1,82 @@
+// Random programs on every heap, with and without failing calls of the device: nothing is lost, no hazard arises.
+// CACHALOT_TEST_SCALE multiplies the number of operations.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "tests/programs/player.h"
+#include "tests/programs/random_program.h"
+#include "tests/reliability/heaps.h"
+
+namespace cachalot {
+namespace {
+
+constexpr std::size_t kOperationsAPlay = 2000;
+std::string play_quickly(const Program& program) { return play(program, {.validate_every = 16}); }
+
+// Plays so many operations; a program that fails is printed as short as it can be made.
+void expect_good_plays(std::uint64_t seed, std::size_t operations, const PlayTaste& taste) {
+  const std::size_t plays = scaled(operations / kOperationsAPlay);
+  for (std::size_t i = 0; i < plays; ++i) {
+    const Program program = random_play(seed + i, kOperationsAPlay, taste);
+    const std::string trouble = play_quickly(program);
+    if (trouble.empty()) continue;
+    const Program shorter = shortened(program, play_quickly);
+    FAIL() << "seed " << seed + i << ": " << trouble << "\nShortened: " << play_quickly(shorter) << "\n"
+           << to_text(shorter);
+  }
+}
+
+class Plays : public testing::TestWithParam<const char*> {};
+
+TEST_P(Plays, LeaveNothingBehind) { expect_good_plays(1000, 100'000, {.options = GetParam()}); }
+
+TEST_P(Plays, LeaveNothingBehindWhenCallsFail) {
+  expect_good_plays(2000, 100'000, {.options = GetParam(), .faults = 0.05});
+}
+
+// With the latencies of a real device the host runs ahead of it, and work is under way wherever memory changes hands.
+// CACHALOT_TEST_SCALE=100 makes it the full run.
+TEST_P(Plays, HaveNoHazardWhileTheHostRunsAhead) {
+  const PlayTaste taste{.device_mib = {512, 256}, .options = GetParam(), .most_live = 200};
+  const std::size_t operations = scaled(200'000);
+  const Program program = random_play(4242, operations, taste);
+  SCOPED_TRACE("seed 4242");
+  Player player(program, {.latency = LatencyModel::published(), .validate_every = 50'000});
+  for (std::size_t i = 0; i < operations; ++i) {
+    ASSERT_EQ(player.step(program.operations[i]), "") << "operation " << i;
+  }
+  ASSERT_EQ(player.finish(), "");
+  // The run was not an empty one: frees waited for other streams, memory ran out, tags slept, graphs were restored.
+  EXPECT_GT(player.device().count(DeviceCall::event_record), operations / 200);
+  EXPECT_GT(player.allocator().memory_stats().num_alloc_retries, 0);
+  EXPECT_GT(player.restored(), 0u);
+  EXPECT_EQ(player.times_woken() > 0, uses_pages(player.allocator().options()));
+}
+
+INSTANTIATE_TEST_SUITE_P(Heaps, Plays, testing::ValuesIn(kHeaps));
+
+TEST(TheHazardChecker, CatchesAUseThatWasNotAnnounced) {
+  SimulatedDevice::Config config;
+  config.check_hazards = true;
+  const auto device = std::make_shared<SimulatedDevice>(config);
+  CachingAllocator allocator({device});
+  const Stream home = device->stream();
+  const Stream other = device->stream();
+  void* ptr = allocator.allocate(1000, 0, home);
+  const auto address = reinterpret_cast<Address>(ptr);
+  device->handed_out(address, 1000, home);
+  device->launch(other, 1'000'000, {{address, 1000}});  // no record_stream
+  device->given_back(address);
+  allocator.deallocate(ptr);
+  ASSERT_EQ(allocator.allocate(1000, 0, home), ptr);
+  EXPECT_THROW(device->handed_out(address, 1000, home), HazardError);
+  allocator.deallocate(ptr);
+}
+
+}  // namespace
+}  // namespace cachalot
