@@ -7,6 +7,7 @@
 #include <thread>
 
 #include "base/bytes.h"
+#include "tests/reference/accounting.h"
 
 namespace cachalot {
 namespace {
@@ -32,6 +33,19 @@ std::vector<std::shared_ptr<SimulatedDevice>> make_devices(const Program& progra
   return devices;
 }
 
+// Makes equal what only the segment heap counts as its snapshot shows it: the page heap has one kind of memory for small
+// and large, and counts no segments and no split blocks; what lies in a thread's cache is none either.
+void keep_sums_alone(DeviceStats& counted, const DeviceStats& told) {
+  counted.segment = told.segment;
+  counted.inactive_split = told.inactive_split;
+  counted.inactive_split_bytes = told.inactive_split_bytes;
+  for (const auto member : {&DeviceStats::allocation, &DeviceStats::active, &DeviceStats::allocated_bytes,
+                            &DeviceStats::reserved_bytes, &DeviceStats::active_bytes, &DeviceStats::requested_bytes}) {
+    (counted.*member).small_pool = (told.*member).small_pool;
+    (counted.*member).large_pool = (told.*member).large_pool;
+  }
+}
+
 }  // namespace
 
 Player::Player(const Program& program, const Config& config)
@@ -39,7 +53,8 @@ Player::Player(const Program& program, const Config& config)
       devices_(make_devices(program, config.latency)),
       allocator_(std::make_unique<CachingAllocator>(
           std::vector<std::shared_ptr<Device>>(devices_.begin(), devices_.end()), parse_options(program.options))),
-      may_sleep_(uses_pages(allocator_->options())) {
+      may_sleep_(uses_pages(allocator_->options())),
+      caches_(allocator_->options().thread_cache.value_or(may_sleep_)) {
   for (std::size_t i = 0; i < devices_.size(); ++i) {
     for (std::uint64_t stream = 1; stream < kProgramStreams; ++stream) {
       places_[i].streams[stream] = devices_[i]->stream();
@@ -61,11 +76,9 @@ std::string Player::step(const Operation& operation) {
   } catch (const std::exception& error) {
     trouble(fmt::format("threw: {}", error.what()));
   }
-  check_books();
+  check_counts();
   ++steps_;
-  if (config_.validate_every != 0 && steps_ % config_.validate_every == 0) {
-    if (const std::string broken = allocator_->validate(); !broken.empty()) trouble("validate: " + broken);
-  }
+  if (config_.validate_every != 0 && steps_ % config_.validate_every == 0) check_tables();
   return trouble_;
 }
 
@@ -178,6 +191,9 @@ void Player::apply(const Operation& operation) {
       return checkpoint(index, graph_pool(operation.name));
     case Kind::restore:
       return restore(index, graph_pool(operation.name));
+    case Kind::misuse:
+      if (found != live_.end()) misuse(found->second, static_cast<Misuse>(operation.amount));
+      return;
     case Kind::fail:
       return fail(operation);
     default:
@@ -439,7 +455,40 @@ void Player::restore(int device, PoolId pool) {
   }
 }
 
-// ---- Faults and books
+// ---- Mistakes, faults and books
+
+void Player::misuse(const Live& live, Misuse how) {
+  const auto refused = [&](const std::function<void()>& action) {
+    try {
+      action();
+    } catch (const InvalidArgument&) {
+      return;
+    }
+    trouble("a mistake was not refused");
+  };
+  char foreign = 0;
+  const auto other_device = (live.device + 1) % allocator_->device_count();
+  const Stream stream = stream_of(live.device, live.home);
+  switch (how) {
+    case Misuse::free_twice: {
+      void* ptr = nullptr;
+      const bool freed = attempt([&] { ptr = allocator_->allocate(live.bytes, live.device, stream); }) &&
+                         attempt([&] { allocator_->deallocate(ptr); });
+      if (freed) refused([&] { allocator_->deallocate(ptr); });
+      return;
+    }
+    case Misuse::free_inside:
+      return refused([&] { allocator_->deallocate(static_cast<char*>(live.ptr) + 1); });
+    case Misuse::wrong_size:
+      return refused([&] { allocator_->deallocate(live.ptr, live.bytes + 1, live.device, stream); });
+    case Misuse::wrong_device:
+      return refused([&] { allocator_->deallocate(live.ptr, live.bytes, other_device, stream); });
+    case Misuse::foreign_pointer:
+      return refused([&] { allocator_->deallocate(&foreign); });
+    case Misuse::kCount:
+      return;
+  }
+}
 
 void Player::fail(const Operation& operation) {
   Fault fault;
@@ -450,12 +499,25 @@ void Player::fail(const Operation& operation) {
   simulated(operation.device).set_faults({fault});
 }
 
-void Player::check_books() {
+void Player::check_counts() {
   for (int i = 0; i < allocator_->device_count(); ++i) {
     const auto held =
         std::count_if(live_.begin(), live_.end(), [i](const auto& each) { return each.second.device == i; });
     const std::int64_t counted = allocator_->memory_stats(i).allocation.all.current;
     if (counted != held) trouble(fmt::format("device {} counts {} live allocations, not {}", i, counted, held));
+  }
+}
+
+void Player::check_tables() {
+  if (const std::string broken = allocator_->validate(); !broken.empty()) trouble("validate: " + broken);
+  const Snapshot snapshot = allocator_->snapshot({}, /*include_traces=*/false);
+  for (int i = 0; i < allocator_->device_count(); ++i) {
+    DeviceStats counted = recount(snapshot, i);
+    DeviceStats told = only_current(allocator_->memory_stats(i));
+    if (may_sleep_ || caches_) keep_sums_alone(counted, told);
+    if (asleep_) counted.reserved_bytes = told.reserved_bytes;  // the snapshot shows what sleeps, too
+    const std::string differs = difference(told, counted);
+    if (!differs.empty()) trouble(fmt::format("device {}, against a count of its snapshot: {}", i, differs));
   }
 }
 

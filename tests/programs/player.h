@@ -2,8 +2,10 @@
 //
 // It uses memory on its own stream at once, and on others after they have waited and record_stream was called; what it
 // is handed is held against the simulated device's hazard checker. After every operation it expects that
-//   - nothing was thrown but OutOfMemory, and CudaError where a call of the device was made to fail;
+//   - nothing was thrown but OutOfMemory, CudaError where a call of the device was made to fail, and InvalidArgument
+//     where the program made a mistake;
 //   - the allocator counts as many live allocations as the player holds: a call that failed has changed nothing;
+//   - the statistics are those of the snapshot (every validate_every operations, with validate());
 //   - tagged memory that slept holds what was saved;
 // and at the end, when nothing fails any more, that all memory goes back and validate() is clean.
 #pragma once
@@ -104,13 +106,15 @@ class Player {
   void release_pools();
   void checkpoint(int device, PoolId pool);
   void restore(int device, PoolId pool);
+  void misuse(const Live& live, Misuse how);
   void fail(const Operation& operation);
   bool free_donations();
 
   bool captures() const;
   bool has_tagged() const;
   PoolId pool_for(int device, Stream stream) const;
-  void check_books();
+  void check_counts();
+  void check_tables();
 
   SimulatedDevice& simulated(int index) { return *devices_[static_cast<std::size_t>(index)]; }
   Place& place(int index) { return places_[static_cast<std::size_t>(index)]; }
@@ -121,6 +125,7 @@ class Player {
   std::vector<std::shared_ptr<SimulatedDevice>> devices_;
   std::unique_ptr<CachingAllocator> allocator_;
   const bool may_sleep_;
+  const bool caches_;
   std::array<Place, 2> places_;
   std::map<Name, Live> live_;
   std::set<Name> donated_;

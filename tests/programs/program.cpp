@@ -43,6 +43,7 @@ constexpr std::array<const char*, static_cast<std::size_t>(Kind::kCount)> kKindN
                                                                                         "wake",
                                                                                         "checkpoint",
                                                                                         "restore",
+                                                                                        "misuse",
                                                                                         "fail"};
 
 constexpr const char* kNoOptions = "-";

@@ -52,6 +52,7 @@ struct Operation {
     wake,
     checkpoint,  // of graph pool `name`
     restore,     // to its last checkpoint
+    misuse,      // of allocation `name`, in this way: Misuse(`amount`)
     fail,        // call number `amount` of the device from now on, of kind `name` - 1 (0: any); stream 0: out of memory
     kCount,
   };
@@ -78,6 +79,9 @@ inline constexpr std::array kProgramOptions = {
     "large_segment_size_mb:32,max_split_size_mb:40",
     "large_segment_size_mb:20,roundup_power2_divisions:[>:2]",
 };
+
+// What a program must not do, and is told so.
+enum class Misuse : std::uint64_t { free_twice, free_inside, wrong_size, wrong_device, foreign_pointer, kCount };
 
 struct Program {
   std::array<std::size_t, 2> device_mib = {256, 256};

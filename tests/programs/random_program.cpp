@@ -152,6 +152,7 @@ class PlayWriter {
     if (dice < 953) return add(Kind::configure, 0, 0, 0, below(kProgramOptions.size()));
     if (dice < 955) return add(chance(0.5) ? Kind::reset_peak : Kind::reset_accumulated, device);
     if (dice < 957) return add(Kind::donate, 0, some_live());
+    if (dice < 959) return add(Kind::misuse, 0, some_live(), 0, below(static_cast<std::uint64_t>(Misuse::kCount)));
     if (dice < 965) return add(chance(0.5) ? Kind::sleep : Kind::wake, 0, 0, 0, below(2));
     if (dice < 980) return taste_.captures ? add_capture_operation(device, stream) : void();
     add_pool_operation(device);
