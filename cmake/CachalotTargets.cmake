@@ -255,6 +255,18 @@ function(cachalot_benchmarks)
   endforeach()
 endfunction()
 
+# Ten bugs are planted in the allocator, one at a time, and test_reliability must find each.
+function(cachalot_planted_bugs)
+  find_program(python python3 NO_CACHE)
+  if(CACHALOT_SANITIZE OR NOT python OR NOT CMAKE_GENERATOR STREQUAL Ninja)
+    message(STATUS "cachalot: no bugs are planted: that needs python3 and Ninja, and no sanitizers")
+    return()
+  endif()
+  add_test(NAME reliability.planted_bugs
+    COMMAND ${python} -B ${PROJECT_SOURCE_DIR}/tests/reliability/planted_bugs.py ${PROJECT_BINARY_DIR})
+  set_tests_properties(reliability.planted_bugs PROPERTIES LABELS reliability TIMEOUT 1200)
+endfunction()
+
 # One program a file: build/<preset>/examples/<file>, built as a user would, with the public headers alone. The ones in C
 # use libcachalot.so. Each is also a test: it must run and succeed.
 function(cachalot_examples)

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdlib>
 
 namespace cachalot {
@@ -18,6 +19,12 @@ inline std::size_t scaled(std::size_t count) {
   const char* text = std::getenv("CACHALOT_TEST_SCALE");
   const double scale = text == nullptr ? 1.0 : std::strtod(text, nullptr);
   return std::max<std::size_t>(1, static_cast<std::size_t>(static_cast<double>(count) * scale));
+}
+
+// Whether a program that fails is made shorter before it is printed: CACHALOT_TEST_SHORTEN=0 says no.
+inline bool shortens() {
+  const char* text = std::getenv("CACHALOT_TEST_SHORTEN");
+  return text == nullptr || *text != '0';
 }
 
 }  // namespace cachalot

@@ -25,6 +25,7 @@ void expect_good_plays(std::uint64_t seed, std::size_t operations, const PlayTas
     const Program program = random_play(seed + i, kOperationsAPlay, taste);
     const std::string trouble = play_quickly(program);
     if (trouble.empty()) continue;
+    if (!shortens()) FAIL() << "seed " << seed + i << ": " << trouble;
     const Program shorter = shortened(program, play_quickly);
     FAIL() << "seed " << seed + i << ": " << trouble << "\nShortened: " << play_quickly(shorter) << "\n"
            << to_text(shorter);

@@ -1,0 +1,132 @@
+"""Plants ten bugs in the allocator, one at a time, and expects test_reliability to find each of them.
+
+    python3 tests/reliability/planted_bugs.py build/dev
+
+A bug is one line of one source file. That file alone is compiled again, to an object of its own, with which the test
+program is linked anew: sources and build folder stay as they are. A bug that no test notices is an error, and so is one
+whose line is no longer in the source.
+"""
+
+import argparse
+import dataclasses
+import os
+import re
+import shlex
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+SOURCE = Path(__file__).resolve().parents[2]
+PROGRAM = "test_reliability"
+
+
+@dataclasses.dataclass(frozen=True)
+class Bug:
+    name: str
+    file: str  # in allocator/
+    line: str
+    instead: str
+
+
+BUGS = [
+    Bug("reuse before an event", "streams/deferred_frees.cpp",
+        "done = device_.event_query(oldest.event);", "done = true;"),
+    Bug("unmap under use", "pages/physical_pages.cpp",
+        "[](const Ticket& use) { return use.is_done(); }", "[](const Ticket&) { return true; }"),
+    Bug("missing wait", "device_pages.cpp",
+        "device_->stream_wait(waiter.stream(), event);", "static_cast<void>(event);"),
+    Bug("wrong stream", "streams/deferred_frees.cpp",
+        "device_.event_record(use->event, use->stream);", "device_.event_record(use->event, nullptr);"),
+    Bug("stale alias", "pages/physical_pages.cpp", "uses.push_back(use);", ";"),
+    Bug("capture violation", "device_growth.cpp",
+        "if (id.is_default() && !capturing() && !thread_is_redirected()) {",
+        "if (id.is_default() && !thread_is_redirected()) {"),
+    Bug("double free", "device_allocator.cpp",
+        "  if (!is_live(block, ptr)) [[unlikely]]\n    return false;\n  if ((rare_ & kCaching) != 0) [[unlikely]]",
+        "  if ((rare_ & kCaching) != 0) [[unlikely]]"),
+    Bug("free on the wrong device", "caching_allocator.cpp",
+        "if (block != nullptr && &owner_of(*block) != &expected && owner_of(*block).sizes(*block, ptr)) {",
+        "if (false) {"),
+    Bug("leak on an error path", "device_page_calls.cpp", "        device_.release(created[i]);\n", ""),
+    Bug("statistics skew", "device_allocator.cpp",
+        "  counters_.free_completed(kind, as_signed(block.requested));",
+        "  counters_.free_completed(kind, as_signed(block.size()));"),
+]
+
+
+class Program:
+    """The test program, as the build system makes it."""
+
+    def __init__(self, build: Path, scratch: Path) -> None:
+        self._build = build
+        self._scratch = scratch
+        commands = subprocess.run(["ninja", "-C", str(build), "-t", "commands", PROGRAM], check=True,
+                                  capture_output=True, text=True).stdout.splitlines()
+        self._compile = [line for line in commands if " -c " in line]
+        self._link = next(line for line in commands if f" -o tests/{PROGRAM} " in line)
+
+    def with_bug(self, bug: Bug) -> Path:
+        """The program with the bug in it."""
+        original = SOURCE / "allocator" / bug.file
+        text = original.read_text()
+        if text.count(bug.line) == 0:
+            raise SystemExit(f"{bug.name}: {bug.file} has no line '{bug.line}' any more")
+        mutant = self._scratch / original.name
+        mutant.write_text(text.replace(bug.line, bug.instead, 1))
+        obj = self._scratch / "mutant.o"
+        self._run(self._compile_of(original, mutant, obj))
+        program = self._scratch / PROGRAM
+        link = self._link.replace(f" -o tests/{PROGRAM} ", f" -o {shlex.quote(str(program))} {shlex.quote(str(obj))} ")
+        self._run(link)
+        return program
+
+    def _compile_of(self, original: Path, mutant: Path, obj: Path) -> str:
+        command = next(line for line in self._compile if line.rstrip().endswith(f"/{original.name}"))
+        words = shlex.split(command)
+        quick = [word for word in words if not re.fullmatch(r"-flto.*|-ffat-lto-objects|-Werror|ccache|-MD", word)]
+        for flag in ("-o", "-c", "-MF", "-MT"):
+            if flag in quick:
+                del quick[quick.index(flag):quick.index(flag) + 2]
+        quick += ["-O1", f"-I{original.parent}", "-o", str(obj), "-c", str(mutant)]
+        return shlex.join(quick)
+
+    def _run(self, command: str) -> None:
+        done = subprocess.run(command, shell=True, cwd=self._build, capture_output=True, text=True)
+        if done.returncode != 0:
+            raise SystemExit(f"{command}\n{done.stdout}{done.stderr}")
+
+
+def notice(program: Path) -> str:
+    """What the tests say of the program; empty when they notice nothing."""
+    environment = os.environ | {"CACHALOT_TEST_SCALE": "0.2", "CACHALOT_TEST_SHORTEN": "0"}
+    done = subprocess.run([str(program), "--gtest_fail_fast", "--gtest_brief=1"], env=environment, capture_output=True,
+                          text=True, errors="replace", timeout=600)
+    if done.returncode == 0:
+        return ""
+    said = [line for line in done.stdout.splitlines() if re.search(r"operation \d+|threw|at the end|seed \d+:", line)]
+    return said[0].strip()[:150] if said else f"it ended with status {done.returncode}"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("build", type=Path, help="a build folder with test_reliability in it, by Ninja")
+    parser.add_argument("--only", help="of the bugs, the one of this name")
+    arguments = parser.parse_args()
+    if not (arguments.build / "build.ninja").exists():
+        parser.error(f"{arguments.build} is no build folder of Ninja's")
+    missed = 0
+    with tempfile.TemporaryDirectory() as scratch:
+        program = Program(arguments.build.resolve(), Path(scratch))
+        for bug in BUGS:
+            if arguments.only not in (None, bug.name):
+                continue
+            said = notice(program.with_bug(bug))
+            print(f"{bug.name}: {said or 'NOT NOTICED'}", flush=True)
+            missed += not said
+    print(f"{len(BUGS) - missed} of {len(BUGS)} planted bugs were found")
+    return 1 if missed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
