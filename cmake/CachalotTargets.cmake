@@ -267,6 +267,25 @@ function(cachalot_planted_bugs)
   set_tests_properties(reliability.planted_bugs PROPERTIES LABELS reliability TIMEOUT 1200)
 endfunction()
 
+# build/<preset>/fuzz/<name>, of tests/fuzz/<name>.cpp; what all of them may use: PROGRAMS, of tests/programs.
+function(cachalot_fuzzers)
+  cmake_parse_arguments(PARSE_ARGV 0 arg "" "" "SOURCES;PROGRAMS")
+  if(NOT CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
+    message(FATAL_ERROR "CACHALOT_BUILD_FUZZERS needs Clang, for libFuzzer; the compiler is ${CMAKE_CXX_COMPILER_ID}")
+  endif()
+  cachalot_files(programs tests/programs ${arg_PROGRAMS})
+  add_library(cachalot_programs STATIC ${programs})
+  target_link_libraries(cachalot_programs PUBLIC cachalot_replay cachalot_pool)
+  cachalot_files(sources tests/fuzz ${arg_SOURCES})
+  foreach(source IN LISTS sources)
+    cmake_path(GET source STEM name)
+    add_executable(fuzz_${name} ${source})
+    set_target_properties(fuzz_${name} PROPERTIES OUTPUT_NAME ${name} RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/fuzz)
+    target_link_libraries(fuzz_${name} PRIVATE cachalot_programs)
+    target_link_options(fuzz_${name} PRIVATE -fsanitize=fuzzer)
+  endforeach()
+endfunction()
+
 # One program a file: build/<preset>/examples/<file>, built as a user would, with the public headers alone. The ones in C
 # use libcachalot.so. Each is also a test: it must run and succeed.
 function(cachalot_examples)
