@@ -94,7 +94,8 @@ class Lease:
     def release(self) -> None:
         """The lease holds the tensor no longer.
 
-        With outlive="error", `tensor` is emptied in place first.
+        With outlive="error", `tensor` is emptied in place first. (Autograd, where it has saved that very tensor, says so in
+        the backward pass.)
 
         Raises:
             RuntimeError: the lease was released already; or, with outlive="error", something else still holds the memory,
@@ -184,8 +185,8 @@ class Lease:
             self._calls.drop(handle)
         if others and complain:
             raise RuntimeError(
-                "the tensor outlives its lease (outlive='error'): a view, autograd or a consumer of DLPack still holds its "
-                "memory, which goes back to the pool when they are gone"
+                "the tensor outlives its lease (outlive='error'): a view or a consumer of DLPack still holds its memory, which "
+                "goes back to the pool when they are gone"
             )
 
 
