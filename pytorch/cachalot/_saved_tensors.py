@@ -17,22 +17,19 @@ if TYPE_CHECKING:
 
 
 class _HostCopy:
-    """A storage's bytes on the host; and on the device again from the first of its tensors that is unpacked to the last.
+    """A storage's bytes on the host; and on the device again as long as a tensor that was unpacked is used.
 
     All of the storage: a tensor that autograd saved would have kept all of it on the device.
     """
 
     def __init__(self, storage: torch.UntypedStorage) -> None:
-        self.storage = StorageWeakRef(storage)  # while it lives no other storage looks like this one
-        self.packed = 0  # how often it was saved
-        self._unpacked = 0
-        self._lock = threading.Lock()
+        self._original = StorageWeakRef(storage)  # while it exists no other storage has the same address
         self._device = storage.device
-        stream = torch.cuda.current_stream(self._device)
         self._host = torch.empty(storage.nbytes(), dtype=torch.uint8, pin_memory=True)
         self._host.copy_(_tensor_of(storage, torch.uint8, 0, (storage.nbytes(),), (1,)), non_blocking=True)
-        self._copied = stream.record_event()
-        self._buffer: torch.Tensor | None = None
+        self._copied = torch.cuda.current_stream(self._device).record_event()
+        self._lock = threading.Lock()
+        self._back: _Back | None = None
 
     @property
     def nbytes(self) -> int:
@@ -42,19 +39,30 @@ class _HostCopy:
         """A storage of the set's with the bytes, for torch's current stream."""
         stream = torch.cuda.current_stream(self._device)
         with self._lock:
-            if self._buffer is None:
+            storage = self._back and self._back.share(stream)
+            if storage is None:
                 stream.wait_event(self._copied)
                 buffer = pools.empty(self.nbytes, torch.uint8, self._device)
-                buffer.copy_(self._host, non_blocking=True)
-                self._returned, self._stream, self._buffer = stream.record_event(), stream, buffer
-            elif stream != self._stream:
-                stream.wait_event(self._returned)
-                self._buffer.record_stream(stream)
-            storage = self._buffer.untyped_storage()
-            self._unpacked += 1
-            if self._unpacked % self.packed == 0:  # a graph that is retained unpacks again
-                self._buffer = None
+                storage = buffer.copy_(self._host, non_blocking=True).untyped_storage()
+                self._back = _Back(StorageWeakRef(storage), stream, stream.record_event())
             return storage
+
+
+@dataclasses.dataclass(frozen=True)
+class _Back:
+    """Where a storage's bytes are on the device again."""
+
+    storage: StorageWeakRef
+    stream: torch.cuda.Stream  # that copied them, by the event
+    copied: torch.cuda.Event
+
+    def share(self, stream: torch.cuda.Stream) -> torch.UntypedStorage | None:
+        """The storage for another tensor, if it lives still."""
+        storage = torch.UntypedStorage._new_with_weak_ptr(self.storage.cdata)
+        if storage is not None and stream != self.stream:
+            stream.wait_event(self.copied)
+            _tensor_of(storage, torch.uint8, 0, (0,), (1,)).record_stream(stream)
+        return storage
 
 
 @dataclasses.dataclass(frozen=True)
@@ -127,14 +135,14 @@ class SavedOnHost:
                     copy = self._copies[key] = _HostCopy(storage)
                 self.storages += 1
                 self.bytes += copy.nbytes
-            copy.packed += 1
             self.tensors += 1
             return copy
 
 
 def _is_parameter(tensor: torch.Tensor) -> bool:
-    """Or a view of one."""
-    return any(of is not None and of.is_leaf and of.requires_grad for of in (tensor, tensor._base))
+    """Or a view of one, frozen ones included."""
+    owner = tensor if tensor._base is None else tensor._base
+    return isinstance(owner, torch.nn.Parameter) or (owner.is_leaf and owner.requires_grad)
 
 
 def _tensor_of(

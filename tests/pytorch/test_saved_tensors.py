@@ -36,9 +36,10 @@ class Remember(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, gradient):
-        for tensor in ctx.saved_tensors:
+        tensors = ctx.saved_tensors
+        for tensor in tensors:
             ctx.seen.append((tensor.data_ptr(), tuple(tensor.shape), tensor.stride(), tensor.cpu()))
-        return torch.zeros(1, device=gradient.device), None, *[None] * len(ctx.saved_tensors)
+        return torch.zeros(1, device=gradient.device), None, *[None] * len(tensors)
 
 
 def remember(*tensors, seen):
@@ -88,17 +89,38 @@ def test_views_keep_their_shapes_strides_and_types(pools):
         assert torch.equal(content, view.cpu())
 
 
-def test_what_shares_a_storage_is_copied_once_and_comes_back_once(pools):
+def test_what_shares_a_storage_is_copied_once_and_shares_one_again(pools):
     seen = []
     tensor = numbers().cuda()
     with pools.saved_tensors_on_host(min_bytes=0) as saved:
-        losses = [remember(tensor[i:], seen=seen) for i in range(3)]
-    assert (saved.tensors, saved.storages) == (3, 1)
+        losses = [remember(tensor[i:], tensor, seen=seen) for i in range(3)]
+    assert (saved.tensors, saved.storages) == (6, 1)
     for loss in losses:
         loss.backward()
-    assert pools.stats().acquires == 1
-    assert pools.stats().live == 0
-    assert [content[0, 0].item() for *_, content in seen] == [0, 128, 256]
+        assert pools.stats().live == 0
+    assert [content[0, 0].item() for *_, content in seen] == [0, 0, 128, 0, 256, 0]
+    for first, second in zip(seen[::2], seen[1::2], strict=True):
+        assert first[0] - second[0] == first[3][0, 0].item() * 4
+    assert pools.stats().acquires == 3  # once for each backward pass: in between nobody used it
+
+
+def test_two_streams_share_what_is_back(pools):
+    tensor = numbers().cuda()
+    with pools.saved_tensors_on_host(min_bytes=0):
+        loss = remember(tensor, tensor[1:], seen=[])
+    keep_busy(torch.cuda.current_stream())
+    first, _ = loss.grad_fn.saved_tensors
+    side = torch.cuda.Stream()
+    with torch.cuda.stream(side):
+        _, second = loss.grad_fn.saved_tensors
+    assert second.data_ptr() == first[1:].data_ptr()
+    assert not side.query()
+    torch.cuda.synchronize()
+    keep_busy(side)
+    del first, second, _
+    pools.empty(tensor.nbytes, torch.uint8)  # the next user of that memory
+    assert not torch.cuda.current_stream().query()
+    torch.cuda.synchronize()
 
 
 def test_a_storage_that_is_written_to_is_copied_again(pools):
@@ -143,15 +165,18 @@ def test_a_graph_that_is_retained_brings_them_back_again(pools):
 
 
 def test_parameters_small_tensors_and_what_is_to_be_kept_stay(pools):
-    layer = nn.Linear(512, 512).cuda()
-    batch = torch.ones(512, 512, device="cuda", requires_grad=True)
-    kept = torch.ones(512, 512, device="cuda")
+    weight = nn.Parameter(torch.ones(512, 512, device="cuda"))
+    kept, bias = torch.ones(512, 512, device="cuda"), torch.ones(512, device="cuda", requires_grad=True)
+
+    def layer():
+        scaled = weight.t() * kept  # saves both
+        return scaled * weight * bias  # saves all factors and the first product
     with pools.saved_tensors_on_host(keep=[kept]) as saved:
-        hidden = layer(batch * kept)  # saves kept, the product, and the weight's transpose
-    assert (saved.tensors, saved.bytes) == (1, MiB)
-    hidden.sum().backward()
+        loss = layer().sum()
+    assert (saved.storages, saved.bytes) == (2, 2 * MiB)
+    loss.backward()
     with pools.saved_tensors_on_host(min_bytes=2 * MiB) as saved:
-        layer(batch * 2.0)
+        layer()
     assert saved.tensors == 0
 
 
@@ -194,12 +219,10 @@ def test_another_stream_waits_for_the_copies(pools):
     keep_busy(torch.cuda.current_stream())
     with pools.saved_tensors_on_host(min_bytes=0):
         loss = remember(tensor, seen=seen)
-    packed = loss.grad_fn  # its saved tensors can be asked for on any stream
     with torch.cuda.stream(side):
-        (back,) = packed.saved_tensors
+        (back,) = loss.grad_fn.saved_tensors
     assert not side.query()
     assert torch.equal(back.cpu(), numbers())
-    del back, packed, loss
 
 
 def test_several_threads_save_and_bring_back(pools):
@@ -252,3 +275,4 @@ def test_gradients_are_what_they_are_without_to_the_bit(pools):
         with_host = gradients()
     assert saved.tensors > 4
     assert all(torch.equal(a, b) for a, b in zip(without, with_host, strict=True))
+    torch._C._cuda_clearCublasWorkspaces()
