@@ -138,11 +138,16 @@ def calls() -> PoolCalls:
     return _calls_of(_require_enabled().plug)
 
 
-@functools.cache
-def dtype_number(dtype: torch.dtype) -> int:
-    """Of torch's type; TypeError for what is none, ValueError for one that pools do not have."""
+def require_dtype(dtype: object) -> torch.dtype:
+    """TypeError for what is none."""
     if not isinstance(dtype, torch.dtype):
         raise TypeError(f"dtype is {dtype!r}; it must be a torch.dtype")
+    return dtype
+
+
+@functools.cache
+def dtype_number(dtype: torch.dtype) -> int:
+    """As the library counts types; ValueError for one that pools do not have."""
     return calls().dtype(str(dtype).removeprefix("torch."))
 
 
@@ -158,7 +163,7 @@ def device_index(device: torch.device | str | int | None) -> int:
 def make_spec(shape: object, dtype: torch.dtype, device: int) -> Spec:
     """A copy of what makes tensors alike; extents below 1 are the library's to refuse."""
     extents = extents_of(shape)
-    return Spec((ctypes.c_int64 * len(extents))(*extents), len(extents), dtype_number(dtype), device)
+    return Spec((ctypes.c_int64 * len(extents))(*extents), len(extents), dtype_number(require_dtype(dtype)), device)
 
 
 def extents_of(shape: object) -> tuple[int, ...]:

@@ -38,7 +38,7 @@ class PoolStats:
     acquires: int = 0  # tensors handed out
     hits: int = 0  # of them, those whose memory had been used before
     allocations: int = 0  # calls to the allocator for memory
-    host_waits: int = 0  # acquires that waited for a tensor to come back; one more for each second
+    host_waits: int = 0  # acquires that waited for a tensor to come back
     stream_waits: int = 0  # waits of one stream for another, on the GPU
     live: int = 0  # tensors that are out
     peak_live: int = 0
@@ -264,6 +264,8 @@ class TensorPool:
         self._dtype = dtype
         self._when_empty = when_empty
         self._outlive = outlive
+        self._lock = threading.Lock()
+        self._looks = 0  # waits that only went on with an earlier one
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -316,7 +318,9 @@ class TensorPool:
 
     def stats(self) -> PoolStats:
         """Its figures, now."""
-        return PoolStats(**self._calls.stats(self._handle))
+        with self._lock:
+            stats = PoolStats(**self._calls.stats(self._handle))
+            return dataclasses.replace(stats, host_waits=stats.host_waits - self._looks)
 
     def __repr__(self) -> str:
         return f"TensorPool({self._shape}, dtype={self._dtype}, device='cuda:{self._device}')"
@@ -327,7 +331,8 @@ class TensorPool:
     def _wait(self, stream: int) -> Lease:
         """Between the looks Python delivers signals."""
         while (lease := self._acquire(stream, _LOOK_SECONDS)) is None:
-            pass
+            with self._lock:
+                self._looks += 1
         return self._lease(lease)
 
     def _lease(self, handle: int | None) -> Lease:

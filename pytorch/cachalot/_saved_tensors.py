@@ -90,20 +90,21 @@ class SavedOnHost:
         self.bytes = 0
         self._pools = pools
         self._min_bytes = min_bytes
-        self._kept = [tensor.untyped_storage() for tensor in keep]
+        self._kept = [_storage_of(tensor) for tensor in keep]
         self._kept_addresses = {storage._cdata for storage in self._kept}
         self._copies: weakref.WeakValueDictionary[tuple[int, int], _HostCopy] = weakref.WeakValueDictionary()
         self._lock = threading.Lock()
-        self._hooks = torch.autograd.graph.saved_tensors_hooks(self._pack, self._unpack)
+        self._hooks: list[torch.autograd.graph.saved_tensors_hooks] = []  # while within: they refer to this object
 
     def __enter__(self) -> SavedOnHost:
-        self._hooks.__enter__()
+        self._hooks.append(torch.autograd.graph.saved_tensors_hooks(self._pack, self._unpack))
+        self._hooks[-1].__enter__()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: types.TracebackType | None
     ) -> None:
-        self._hooks.__exit__(kind, error, trace)
+        self._hooks.pop().__exit__(kind, error, trace)
 
     def _pack(self, tensor: torch.Tensor) -> Union[torch.Tensor, _Packed]:
         if self._stays(tensor):
@@ -137,6 +138,12 @@ class SavedOnHost:
                 self.bytes += copy.nbytes
             self.tensors += 1
             return copy
+
+
+def _storage_of(tensor: object) -> torch.UntypedStorage:
+    if not isinstance(tensor, torch.Tensor):
+        raise TypeError(f"keep has {tensor!r}; it must be of tensors")
+    return tensor.untyped_storage()
 
 
 def _is_parameter(tensor: torch.Tensor) -> bool:

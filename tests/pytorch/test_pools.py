@@ -441,6 +441,7 @@ def test_the_stream_must_be_of_the_tensors_device():
         ({"shape": (1.5,)}, TypeError, r"shape is \(1.5,\); it must be of ints"),
         ({"shape": None}, TypeError, "shape is None"),
         ({"dtype": torch.quint8}, ValueError, "'quint8' is not the name of a type"),
+        ({"dtype": []}, TypeError, r"dtype is \[\]; it must be a torch.dtype"),
         ({"dtype": "float31"}, TypeError, "dtype is 'float31'; it must be a torch.dtype"),
         ({"device": "cpu"}, ValueError, "cpu"),
         ({"device": 7}, ValueError, "device is 7; there are cuda:0 to cuda:1"),
@@ -534,6 +535,16 @@ def test_a_waiting_thread_gets_what_another_returns():
     assert live(pool) == 0
 
 
+def test_a_wait_counts_once_however_long_it_is():
+    pool = cachalot.TensorPool(SHAPE, initial_slots=1, when_empty="wait")
+    lease = pool.acquire()
+    timer = threading.Timer(1.2, lease.release)  # past the first look for signals
+    timer.start()
+    pool.acquire().release()
+    timer.join()
+    assert pool.stats().host_waits == 1
+
+
 def test_a_wait_ends_with_its_timeout():
     pool = cachalot.TensorPool(SHAPE, initial_slots=1, when_empty="fail")
     lease = pool.acquire()
@@ -553,6 +564,7 @@ def test_a_wait_can_be_interrupted():
     with pytest.raises(KeyboardInterrupt):
         pool.acquire()
     timer.join()
+    assert pool.stats().host_waits == 1
     lease.release()
     pool.acquire().release()
 
@@ -709,6 +721,7 @@ def test_leases_of_a_set_are_a_pools_leases():
         (lambda: cachalot.PoolSet(MiB).empty(3, torch.qint8), ValueError, "'qint8'"),
         (lambda: cachalot.PoolSet(MiB).empty_like(torch.ones(3)), ValueError, "cpu"),
         (lambda: cachalot.PoolSet(MiB).saved_tensors_on_host(min_bytes=-1), ValueError, "min_bytes is -1"),
+        (lambda: cachalot.PoolSet(MiB).saved_tensors_on_host(keep=[7]), TypeError, "keep has 7; it must be of tensors"),
     ],
 )
 def test_a_set_refuses_bad_input(make, error, message):

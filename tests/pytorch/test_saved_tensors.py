@@ -194,6 +194,21 @@ def test_the_host_and_other_kinds_of_tensors_are_left_alone(pools):
     assert saved.tensors == 0
 
 
+def test_views_of_frozen_parameters_stay(pools):
+    frozen = nn.Parameter(torch.ones(512, 512, device="cuda"), requires_grad=False)
+    with pools.saved_tensors_on_host() as saved:
+        remember(frozen.t(), frozen[1:], seen=[])
+    assert saved.tensors == 0
+
+
+def test_nothing_is_left_when_the_graph_is_gone(pools):
+    kept = torch.ones(1000, device="cuda")
+    with pools.saved_tensors_on_host(min_bytes=0, keep=[kept]):
+        loss = remember(numbers().cuda(), seen=[])
+    del loss, kept
+    assert torch.cuda.memory_allocated() == 0
+
+
 def test_the_context_ends(pools):
     with pools.saved_tensors_on_host(min_bytes=0) as saved:
         pass
