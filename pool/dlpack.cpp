@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <string_view>
 #include <utility>
 
 #include "base/check.h"
@@ -58,8 +59,8 @@ DLDataType type_of(DType dtype) {
 
 DType dtype_of(const DLDataType& type) {
   CACHALOT_REQUIRE(type.lanes == 1, "the tensor's type has {} lanes: only types of 1 are taken", type.lanes);
-  for (std::size_t i = 0; i < dtype_names().size(); ++i) {
-    const auto dtype = static_cast<DType>(i);
+  for (const std::string_view name : dtype_names()) {
+    const DType dtype = dtype_named(name);
     if (code_of(dtype) == type.code && bytes_of(dtype) * kBitsPerByte == type.bits) return dtype;
   }
   throw InvalidArgument(

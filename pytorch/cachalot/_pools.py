@@ -53,7 +53,7 @@ class PoolStats:
 
     @property
     def allocations_avoided(self) -> int:
-        """Against one call to the allocator for each tensor. Negative where memory was made in advance and not used yet."""
+        """Against one call to the allocator for each tensor; negative while memory made in advance is not used yet."""
         return self.acquires - self.allocations
 
 
@@ -185,8 +185,8 @@ class Lease:
             self._calls.drop(handle)
         if others and complain:
             raise RuntimeError(
-                "the tensor outlives its lease (outlive='error'): a view or a consumer of DLPack still holds its memory, which "
-                "goes back to the pool when they are gone"
+                "the tensor outlives its lease (outlive='error'): a view or a consumer of DLPack still holds its memory, "
+                "which goes back to the pool when they are gone"
             )
 
 
@@ -355,7 +355,9 @@ def _handle_of(stream: int | None) -> int:
     if not isinstance(stream, int):
         raise TypeError(f"stream is {stream!r}; it must be an int or None")
     if stream == 0:
-        raise ValueError("stream is 0, which could be either default stream; DLPack asks for 1 (legacy) or 2 (per thread)")
+        raise ValueError("stream is 0, which could be either default stream; the legacy one is 1")
     if stream == _PER_THREAD_DEFAULT:
-        raise BufferError("stream is 2; a pool cannot wait for the default stream of a thread later: use another stream")
+        raise BufferError("stream is 2; a pool cannot wait for a thread's default stream later: use another stream")
+    if stream < 0:
+        raise ValueError(f"stream is {stream}; it must be a stream's handle, 1 or -1")
     return stream

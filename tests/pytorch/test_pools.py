@@ -101,7 +101,7 @@ def test_the_other_gpu_has_pools_too():
     del tensor
 
 
-# --- tensors that outlive their block ----------------------------------------------------------------------------------
+# --- tensors that outlive their block ---------------------------------------------------------------------------------
 
 
 def test_a_tensor_that_outlives_its_block_keeps_its_memory_until_it_dies():
@@ -297,6 +297,8 @@ def test_what_a_consumer_cannot_have_is_refused():
     lease = cachalot.TensorPool(SHAPE).acquire()
     with pytest.raises(ValueError, match="stream is 0"):
         lease.__dlpack__(stream=0)
+    with pytest.raises(ValueError, match="stream is -7"):
+        lease.__dlpack__(stream=-7)
     with pytest.raises(BufferError, match="stream is 2"):
         lease.__dlpack__(stream=2)
     with pytest.raises(TypeError, match="stream is 'x'"):
@@ -428,7 +430,7 @@ def test_the_stream_must_be_of_the_tensors_device():
     assert live(pool) == 0
 
 
-# --- bad input, and what cannot be had ------------------------------------------------------------------------------------
+# --- bad input, and what cannot be had --------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -517,7 +519,7 @@ def test_cachalot_must_be_enabled_first():
     succeeds(run_python(code, preamble="import torch\n"))
 
 
-# --- threads, waiting, and the end ------------------------------------------------------------------------------------------
+# --- threads, waiting, and the end ------------------------------------------------------------------------------------
 
 
 def test_a_waiting_thread_gets_what_another_returns():
