@@ -127,7 +127,7 @@ function(cachalot_torch_library)
   target_compile_options(cachalot_torch PRIVATE ${CACHALOT_LTO_COMPILE})
   target_link_options(cachalot_torch PRIVATE
     ${CACHALOT_LTO_LINK} -Wl,--version-script=${PROJECT_SOURCE_DIR}/cmake/libcachalot.map)
-  target_link_libraries(cachalot_torch PRIVATE $<BUILD_INTERFACE:cachalot_internal>)
+  target_link_libraries(cachalot_torch PRIVATE $<BUILD_INTERFACE:cachalot_internal> cachalot_pool)
 endfunction()
 
 # Reading traces and replaying them: shared by the command, the tests and the benchmarks.

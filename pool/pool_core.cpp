@@ -256,6 +256,18 @@ void PoolCore::record_stream(PoolSlot& slot, Stream other) {
   slot.attention |= PoolSlot::kOtherStreams;
 }
 
+// A wait too many where it then cannot be recorded.
+void PoolCore::share(PoolSlot& slot, Stream other) {
+  if (other == slot.stream) return;
+  CACHALOT_REQUIRE(!memory_.captures(slot.stream) && !memory_.captures(other),
+                   "a stream captures: the tensor of {} can be shared with stream {} before or after the capture",
+                   to_string(spec_), fmt::ptr(other));
+  memory_.put_before(slot.stream, other);
+  record_stream(slot, other);
+  const Lock lock(mutex_);
+  ++stats_.stream_waits;
+}
+
 void PoolCore::release(PoolSlot& slot) noexcept {
   if (switch_to_registered() != nullptr && try_release(slot)) return;
   if (release_past_stack(slot)) delete this;

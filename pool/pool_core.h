@@ -53,6 +53,7 @@ class PoolCore {
   PoolSlot* acquire(Stream stream, IfNone if_none, Deadline deadline = std::nullopt);
   void release(PoolSlot& slot) noexcept;
   static void record_stream(PoolSlot& slot, Stream other);
+  void share(PoolSlot& slot, Stream other);
   // Once, before anyone acquires.
   void make_initial_slots();
   // The pool goes: the core too, at once or with the last tensor.

@@ -34,6 +34,11 @@ void PooledTensor::record_stream(Stream other) {
   PoolCore::record_stream(*slot_, other);
 }
 
+void PooledTensor::share_with(Stream other) {
+  require_held("share_with");
+  pool_->share(*slot_, other);
+}
+
 void PooledTensor::release() {
   require_held("release");
   give_back();

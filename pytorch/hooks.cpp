@@ -1,10 +1,11 @@
 #include "pytorch/hooks.h"
 
-#include <exception>
 #include <string>
 #include <string_view>
 
 #include "base/check.h"
+#include "pytorch/guarded.h"
+#include "pytorch/lent_tensors.h"
 #include "pytorch/plug.h"
 #include "pytorch/process.h"
 
@@ -15,22 +16,6 @@ using TorchPoolId = std::pair<unsigned long long, unsigned long long>;
 
 PoolId to_pool_id(const TorchPoolId& id) { return {id.first, id.second}; }
 CachingAllocator& allocator() { return Process::instance().allocator(); }
-
-// What `action` returns, or with the reason in `error` -2 when memory ran out, -1 after any other error.
-template <typename Action>
-auto guarded(char* error, std::size_t capacity, Action action) noexcept -> decltype(action()) {
-  try {
-    return action();
-  } catch (const OutOfMemory& exception) {
-    copy_text(exception.what(), error, capacity);
-    return -2;
-  } catch (const std::exception& exception) {
-    copy_text(exception.what(), error, capacity);
-  } catch (...) {
-    copy_text("unknown exception", error, capacity);
-  }
-  return -1;
-}
 
 const char* required_tag(const char* tag) {
   CACHALOT_REQUIRE(tag != nullptr, "tag is NULL; it must point to a name");
@@ -78,7 +63,9 @@ void* cachalot_base_alloc(void* ptr, std::size_t* size) {
   return segment.base;
 }
 
-void cachalot_record_stream_hook(void* ptr, Stream stream) { allocator().record_stream(ptr, stream); }
+void cachalot_record_stream_hook(void* ptr, Stream stream) {
+  if (!LentTensors::instance().record_stream(ptr, stream)) allocator().record_stream(ptr, stream);
+}
 
 // Only graph captures come here: the class behind the function-pointer plug has no MemPool.
 void cachalot_begin_allocate_to_pool(int device, TorchPoolId pool, std::function<bool(Stream)> filter) {
@@ -163,11 +150,8 @@ double cachalot_plug_memory_fraction(int device, char* error, std::size_t capaci
 }
 
 long cachalot_plug_json(const char* what, int device, char* text, long capacity) {
-  const std::size_t room = capacity < 0 ? 0 : static_cast<std::size_t>(capacity);
-  return guarded(text, room, [&] {
+  return guarded_text(text, capacity, [&] {
     CACHALOT_REQUIRE(what != nullptr, "what is NULL; it must name what to tell");
-    const std::string answer = json(what, device);
-    copy_text(answer, text, room);
-    return static_cast<long>(answer.size());
+    return json(what, device);
   });
 }

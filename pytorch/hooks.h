@@ -11,8 +11,7 @@
 #include <utility>
 
 #include "cachalot/device.h"
-
-#define CACHALOT_EXPORT [[gnu::visibility("default")]]
+#include "pytorch/export.h"
 
 extern "C" {
 
@@ -32,8 +31,8 @@ CACHALOT_EXPORT void cachalot_begin_allocate_to_pool(int device, std::pair<unsig
 CACHALOT_EXPORT void cachalot_end_allocate_to_pool(int device, std::pair<unsigned long long, unsigned long long> pool);
 CACHALOT_EXPORT void cachalot_release_pool(int device, std::pair<unsigned long long, unsigned long long> pool);
 
-// For ctypes. `error` receives at most `capacity` bytes, the closing zero included. 0 is success, -2 that memory ran out, -1
-// any other error.
+// For ctypes. `error` receives at most `capacity` bytes, the closing zero included. 0 is success, -2 that memory ran out, -3
+// the caller's mistake, -1 any other error.
 // Options on top of all others (options.h has the grammar), in place of those given before.
 CACHALOT_EXPORT int cachalot_plug_configure(const char* options, char* error, std::size_t capacity);
 // torch's own settings, in place of PYTORCH_CUDA_ALLOC_CONF and of those given before; what cachalot does not know in them
@@ -52,9 +51,9 @@ CACHALOT_EXPORT int cachalot_plug_release_physical(const char* tag, unsigned lon
 CACHALOT_EXPORT int cachalot_plug_restore_physical(const char* tag, unsigned long long first, unsigned long long second,
                                                    char* error, std::size_t capacity);
 CACHALOT_EXPORT int cachalot_plug_record_history(int enabled, long max_entries, char* error, std::size_t capacity);
-// The fraction; -1 after an error.
+// The fraction; negative after an error.
 CACHALOT_EXPORT double cachalot_plug_memory_fraction(int device, char* error, std::size_t capacity);
 // JSON of "stats", "fragmentation" (of the device) or "snapshot" (of all). Returns the bytes of the text, which is cut to
-// `capacity`, its closing zero included; after an error -1, and `text` says what was wrong.
+// `capacity`, its closing zero included; negative after an error, and `text` says what was wrong.
 CACHALOT_EXPORT long cachalot_plug_json(const char* what, int device, char* text, long capacity);
 }

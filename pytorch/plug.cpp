@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "pytorch/lent_tensors.h"
 #include "pytorch/process.h"
 
 namespace cachalot {
@@ -20,6 +21,7 @@ class ProcessPlug final : public Plug {
   }
   void deallocate(void* ptr) override { allocator().deallocate(ptr); }
   void record_stream(void* ptr, Stream stream) override { allocator().record_stream(ptr, stream); }
+  void record_pooled(void* ptr, Stream stream) override { LentTensors::instance().record_stream(ptr, stream); }
   void empty_cache(int device, PoolId pool) override { allocator().empty_cache(device, pool); }
 
   std::size_t memory_allocated(int device) const override { return allocator().memory_allocated(device); }

@@ -31,7 +31,7 @@ inline void copy_text(std::string_view text, char* out, std::size_t capacity) {
 }
 
 // Changes with this interface: an adapter refuses a library with another number.
-inline constexpr int kPlugVersion = 3;
+inline constexpr int kPlugVersion = 4;
 
 class Plug {
  public:
@@ -44,6 +44,8 @@ class Plug {
   virtual void* allocate(std::size_t bytes, int device, Stream stream) = 0;
   virtual void deallocate(void* ptr) = 0;
   virtual void record_stream(void* ptr, Stream stream) = 0;
+  // The same for a tensor that came from a pool, whose memory torch takes for somebody else's. Any other address is ignored.
+  virtual void record_pooled(void* ptr, Stream stream) = 0;
   virtual void empty_cache(int device, PoolId pool) = 0;
 
   virtual std::size_t memory_allocated(int device) const = 0;

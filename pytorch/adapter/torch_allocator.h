@@ -103,8 +103,11 @@ class TorchAllocator : public cuda_caching::CUDAAllocator {
   using cuda_caching::CUDAAllocator::recordStream;
   void recordStream(const c10::DataPtr& ptr, c10::cuda::CUDAStream stream) override {
     if (!ptr.get()) return;
-    // Anybody else's memory (another process's, caching off) is not kept from reuse by us.
-    if (ptr.get_deleter() == &free_tensor) as_torch([&] { plug_.record_stream(ptr.get(), stream); });
+    // Anybody else's memory (another process's, caching off) is not kept from reuse by us; but a pool's is.
+    as_torch([&] {
+      if (ptr.get_deleter() == &free_tensor) return plug_.record_stream(ptr.get(), stream);
+      plug_.record_pooled(ptr.get(), stream);
+    });
   }
 
   c10::CachingDeviceAllocator::DeviceStats getDeviceStats(DeviceIndex device) override {

@@ -15,6 +15,12 @@ On the page heap (CACHALOT_CONF=heap:pages) memory can sleep, and wake at the sa
     cachalot.release_physical("weights", save=True)  # the memory goes back to the GPU; tensors stay
     cachalot.restore_physical("weights")
 
+Tensors of one kind are reused without an allocation (pool/README.md):
+
+    pool = cachalot.TensorPool((1024, 1024), dtype=torch.float16)
+    with pool.acquire() as tensor:
+        ...
+
 `python -m cachalot script.py` runs a script that knows nothing of this.
 """
 
@@ -23,12 +29,13 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import importlib
 import os
 import threading
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, Union
+from typing import TYPE_CHECKING, Any, Literal, Union
 
 from . import _adapter, _config, _fallback
 from ._errors import EnableError
@@ -37,12 +44,21 @@ from ._plug import LIBRARY, NATIVE, Plug
 if TYPE_CHECKING:
     import torch
 
+    from ._pool_set import PoolSet
+    from ._pools import Lease, PoolStats, TensorPool
+    from ._saved_tensors import SavedOnHost
+
     Device = Union[torch.device, str, int, None]
     Sleeper = Union[str, torch.cuda.MemPool]
 
 __all__ = [
     "EnableError",
     "Fragmentation",
+    "Lease",
+    "PoolSet",
+    "PoolStats",
+    "SavedOnHost",
+    "TensorPool",
     "contiguous",
     "enable",
     "enabled_mode",
@@ -55,6 +71,22 @@ __all__ = [
     "restore_physical",
     "stats",
 ]
+
+# Imported when first asked for, since they import torch.
+_POOLS = {
+    "Lease": "_pools",
+    "PoolSet": "_pool_set",
+    "PoolStats": "_pools",
+    "SavedOnHost": "_saved_tensors",
+    "TensorPool": "_pools",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _POOLS:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f".{_POOLS[name]}", __name__), name)
+
 
 Mode = Literal["auto", "full", "plug"]
 _MODES = ("auto", "full", "plug")

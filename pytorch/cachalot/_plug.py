@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import json
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +17,12 @@ ALL_DEVICES = -1
 
 _ERROR_BYTES = 4096
 _OUT_OF_MEMORY = -2
+_BAD_INPUT = -3
 _FIRST_JSON_BYTES = 1 << 16
 
 # Functions of the library: the type of the result, then of the arguments up to `char* error, size_t capacity`.
-_FUNCTIONS: dict[str, tuple[Any, ...]] = {
+Functions = dict[str, tuple[Any, ...]]
+_FUNCTIONS: Functions = {
     "configure": (ctypes.c_int, ctypes.c_char_p),
     "settings": (ctypes.c_int, ctypes.c_char_p),
     "set_contiguous": (ctypes.c_int, ctypes.c_int),
@@ -32,7 +35,6 @@ _FUNCTIONS: dict[str, tuple[Any, ...]] = {
     "restore_physical": (ctypes.c_int, ctypes.c_char_p, ctypes.c_ulonglong, ctypes.c_ulonglong),
     "record_history": (ctypes.c_int, ctypes.c_int, ctypes.c_long),
     "memory_fraction": (ctypes.c_double, ctypes.c_int),
-    "json": (ctypes.c_long, ctypes.c_char_p, ctypes.c_int),
 }
 
 
@@ -48,28 +50,44 @@ class Plug:
         except OSError as error:
             raise EnableError(f"{path} cannot be loaded: {error}") from None
         self.path = path
-        for name, (result, *arguments) in _FUNCTIONS.items():
-            function = self._symbol(f"cachalot_plug_{name}")
-            function.restype = result
-            function.argtypes = [*arguments, ctypes.c_char_p, ctypes.c_size_t]
+        self._of_thread = threading.local()
+        self._functions: dict[str, Any] = {}
+        self.declare(_FUNCTIONS)
+        self._json = self.function("json", ctypes.c_long, ctypes.c_char_p, ctypes.c_int, ctypes.c_char_p, ctypes.c_long)
+
+    def declare(self, functions: Functions) -> None:
+        """Makes functions known to `call`."""
+        for name, (result, *arguments) in functions.items():
+            self._functions[name] = self.function(name, result, *arguments, ctypes.c_char_p, ctypes.c_size_t)
+
+    def function(self, name: str, result: Any, *arguments: Any) -> Any:
+        """cachalot_plug_`name` of the library, to be called as it is."""
+        function = self._symbol(f"cachalot_plug_{name}")
+        function.restype = result
+        function.argtypes = arguments
+        return function
 
     def configure(self, options: str) -> None:
         """Puts options in CACHALOT_CONF's grammar on top of all others, in place of those that an earlier call gave.
 
         All or none: ValueError names key, value and rule.
         """
-        self._call("configure", options.encode(), error_type=ValueError)
+        self.call("configure", options.encode(), error_type=ValueError)
 
     def settings(self, text: str) -> None:
         """Takes PyTorch's settings over, in place of earlier ones; ValueError names key, value and rule."""
-        self._call("settings", text.encode(), error_type=ValueError)
+        self.call("settings", text.encode(), error_type=ValueError)
 
     def json(self, what: str, device: int = ALL_DEVICES) -> Any:
         """Of a device "stats" or "fragmentation", or the "snapshot" of all; parsed."""
+        return self.parsed(self._json, what.encode(), device)
+
+    def parsed(self, function: Any, *arguments: Any) -> Any:
+        """The JSON that a function of the library writes into a buffer."""
         capacity = _FIRST_JSON_BYTES
         while True:
             text = ctypes.create_string_buffer(capacity)
-            length = self._library.cachalot_plug_json(what.encode(), device, text, capacity)
+            length = function(*arguments, text, capacity)
             if length < 0:
                 raise RuntimeError(_text(text))
             if length < capacity:
@@ -78,43 +96,43 @@ class Plug:
 
     def reset_peak(self, device: int = ALL_DEVICES) -> None:
         """Every peak starts again from the current value."""
-        self._call("reset_peak", device)
+        self.call("reset_peak", device)
 
     def reset_accumulated(self, device: int = ALL_DEVICES) -> None:
         """Every sum starts again from 0."""
-        self._call("reset_accumulated", device)
+        self.call("reset_accumulated", device)
 
     def set_contiguous(self, contiguous: bool) -> bool:
         """Whether this thread's allocations from now on lie in one physical handle each; returns whether they did."""
-        return bool(self._call("set_contiguous", int(contiguous)))
+        return bool(self.call("set_contiguous", int(contiguous)))
 
     def empty_cache(self, device: int = ALL_DEVICES) -> None:
         """Gives unused memory back to the device."""
-        self._call("empty_cache", device)
+        self.call("empty_cache", device)
 
     def begin_tagged(self, tag: str) -> None:
         """This thread's allocations belong to the tag until end_tagged."""
-        self._call("begin_tagged", tag.encode())
+        self.call("begin_tagged", tag.encode())
 
     def end_tagged(self, tag: str) -> None:
         """Ends the innermost of this thread's regions of the tag."""
-        self._call("end_tagged", tag.encode())
+        self.call("end_tagged", tag.encode())
 
     def release_physical(self, of: str | tuple[int, int], save: bool) -> None:
         """The memory of a tag or of a pool goes back to its devices; addresses stay."""
-        self._call("release_physical", *_tag_or_pool(of), int(save))
+        self.call("release_physical", *_tag_or_pool(of), int(save))
 
     def restore_physical(self, of: str | tuple[int, int]) -> None:
         """The memory comes again."""
-        self._call("restore_physical", *_tag_or_pool(of))
+        self.call("restore_physical", *_tag_or_pool(of))
 
     def memory_fraction(self, device: int) -> float:
         """The share of the device's memory that may be held, in [0, 1]."""
-        return self._call("memory_fraction", device)
+        return self.call("memory_fraction", device)
 
     def record_history(self, enabled: bool, max_entries: int) -> None:
         """Starts or stops the trace of what happens to memory, a ring of `max_entries`."""
-        self._call("record_history", int(enabled), max_entries)
+        self.call("record_history", int(enabled), max_entries)
 
     def address(self, name: str) -> int:
         """The address of an exported function, for PyTorch to call."""
@@ -122,12 +140,31 @@ class Plug:
         assert address is not None
         return address
 
-    def _call(self, name: str, *arguments: Any, error_type: type[Exception] = RuntimeError) -> Any:
-        error = ctypes.create_string_buffer(_ERROR_BYTES)
-        result = getattr(self._library, f"cachalot_plug_{name}")(*arguments, error, _ERROR_BYTES)
-        if error.value:
-            raise (_out_of_memory_error() if result == _OUT_OF_MEMORY else error_type)(_text(error))
+    def call(
+        self,
+        name: str,
+        *arguments: Any,
+        error_type: type[Exception] = RuntimeError,
+        bad_input: type[Exception] | None = None,
+    ) -> Any:
+        """What the function returns; an exception where that is negative.
+
+        That memory ran out is torch.OutOfMemoryError, the caller's mistake is `bad_input`, else as `error_type`.
+        """
+        error = self._error_buffer()
+        result = self._functions[name](*arguments, error, _ERROR_BYTES)
+        if result == _OUT_OF_MEMORY:
+            raise _out_of_memory_error()(_text(error))
+        if result < 0:
+            raise (bad_input if bad_input and result == _BAD_INPUT else error_type)(_text(error))
         return result
+
+    def _error_buffer(self) -> ctypes.Array[ctypes.c_char]:
+        try:
+            return self._of_thread.error
+        except AttributeError:
+            self._of_thread.error = ctypes.create_string_buffer(_ERROR_BYTES)
+            return self._of_thread.error
 
     def _symbol(self, name: str) -> Any:
         try:

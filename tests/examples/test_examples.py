@@ -15,13 +15,14 @@ from pathlib import Path
 import pytest
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
-NAMES = ("gradient_accumulation", "mixed_precision", "cleanup", "memory_report")
+NAMES = ("gradient_accumulation", "mixed_precision", "cleanup", "memory_report", "saved_tensors")
 sys.path[:0] = [str(EXAMPLES / name) for name in NAMES]
 
 import cleanup  # noqa: E402
 import gradient_accumulation  # noqa: E402
 import memory_report  # noqa: E402
 import mixed_precision  # noqa: E402
+import saved_tensors  # noqa: E402
 import torch  # noqa: E402
 from common import gpu, table  # noqa: E402
 
@@ -57,6 +58,8 @@ def run(name: str, *arguments: object, **environment: str) -> subprocess.Complet
         (gradient_accumulation, "--batch 6", "--micro-batches: is 4; it must divide --batch, 6"),
         (mixed_precision, "--width 100", "--width: is 100; it must be a multiple of 64"),
         (mixed_precision, "--layers -1", "--layers: is '-1'; it must be a whole number of 1 or more"),
+        (saved_tensors, "--card 0", "--card: is '0'; it must be a whole number of 1 or more"),
+        (saved_tensors, "--min-bytes -1", "--min-bytes: is '-1'; it must be a whole number of 0 or more"),
         (cleanup, "--most-cached 0", "--most-cached: is '0'; it must be a whole number of 1 or more"),
         (cleanup, "--leave-free 1.5", "--leave-free: is '1.5'; it must be a whole number of 0 or more"),
         (memory_report, "--steps 0", "--steps: is '0'; it must be a whole number of 1 or more"),

@@ -2,6 +2,7 @@
 #include <cstdio>
 #include <memory>
 
+#include "cachalot/dlpack.h"
 #include "cachalot/simulated_device.h"
 #include "cachalot/tensor_pool.h"
 
@@ -10,6 +11,8 @@ int main() {
   cachalot::TensorPool pool(allocator, {{16, 16}, cachalot::DType::float32});
   const void* first = pool.acquire().data();
   const bool reused = pool.acquire().data() == first && pool.stats().allocations == 1;
-  std::printf("pool: reused %s\n", reused ? "right" : "WRONG");
-  return reused ? 0 : 1;
+  const cachalot::ForeignTensor exported = cachalot::from_dlpack(cachalot::to_dlpack(pool.acquire()));
+  const bool shared = exported.data() == first && exported.spec() == pool.spec();
+  std::printf("pool: reused %s, shared %s\n", reused ? "right" : "WRONG", shared ? "right" : "WRONG");
+  return reused && shared ? 0 : 1;
 }

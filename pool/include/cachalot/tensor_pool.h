@@ -123,6 +123,9 @@ class PooledTensor {
   std::size_t bytes() const;
   // Work queued on `other` uses it: whoever gets its memory next waits for that, too. `other` must outlive that wait.
   void record_stream(Stream other);
+  // The same, and work queued on `other` from now on comes after what is queued on stream() by now. InvalidArgument while
+  // one of the two captures.
+  void share_with(Stream other);
   // Returns it to the pool now.
   void release();
 

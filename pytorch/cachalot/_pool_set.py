@@ -1,0 +1,161 @@
+"""Pools for tensors of many kinds, within one budget (pool/include/cachalot/pool_set.h), as torch allocates tensors."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterable
+
+import torch
+
+from . import _pool_calls
+from ._pools import _OUTLIVE, Lease, OnReuse, OtherStream, Outlive, PoolStats
+from ._saved_tensors import SavedOnHost
+
+class PoolSet:
+    """A pool for each shape, type and device that is asked for, all within `byte_budget`.
+
+        pools = cachalot.PoolSet(2 << 30)
+        hidden = pools.empty((batch, 4096), dtype=torch.float16)  # back in its pool when the last reference to it dies
+
+    Where a pool must grow and the budget has no room, free memory of the pools that were used least recently goes back
+    to the allocator until it has. Every method may be called from any thread.
+    """
+
+    def __init__(
+        self,
+        byte_budget: int,
+        device: torch.device | str | int | None = "cuda",
+        *,
+        growth_step: int = 1,
+        other_stream: OtherStream = "wait",
+        on_reuse: OnReuse = "keep",
+        high_water: int | None = None,
+        alignment: int = 512,
+        outlive: Outlive = "hand_over",
+    ) -> None:
+        """Makes a set without pools. `device` is for tensors that name none; the other options are TensorPool's.
+
+        Raises:
+            EnableError: cachalot is not enabled.
+            ValueError, TypeError: an argument is bad; the message names value and rule.
+        """
+        self._calls = _pool_calls.calls()
+        self._device = _pool_calls.device_index(device)
+        _pool_calls.choice("outlive", outlive, _OUTLIVE)
+        options = _pool_calls.make_options(
+            growth_step=growth_step,
+            other_stream=other_stream,
+            on_reuse=on_reuse,
+            high_water=high_water,
+            alignment=alignment,
+        )
+        self._byte_budget = _pool_calls.whole_number("byte_budget", byte_budget, 1)
+        self._outlive = outlive
+        self._handle = self._calls.create_pool_set(byte_budget, options)
+        self._finalizer = weakref.finalize(self, self._calls.destroy_pool_set, self._handle)
+        self._finalizer.atexit = False  # tensors may be out still
+
+    @property
+    def byte_budget(self) -> int:
+        """What all pools together may hold."""
+        return self._byte_budget
+
+    def acquire(
+        self,
+        shape: int | tuple[int, ...],
+        dtype: torch.dtype | None = None,
+        device: torch.device | str | int | None = None,
+        *,
+        stream: torch.cuda.Stream | None = None,
+    ) -> Lease:
+        """A tensor of the kind, as TensorPool.acquire. The type is torch's default one where none is named.
+
+        Raises:
+            torch.OutOfMemoryError: the budget has no room though all that is free has gone, or the allocator has none.
+            ValueError, TypeError: an argument is bad.
+        """
+        lease = self._acquire(shape, dtype, device, stream, only_try=False)
+        assert lease is not None
+        return lease
+
+    def try_acquire(
+        self,
+        shape: int | tuple[int, ...],
+        dtype: torch.dtype | None = None,
+        device: torch.device | str | int | None = None,
+        *,
+        stream: torch.cuda.Stream | None = None,
+    ) -> Lease | None:
+        """The same, but None where its pool may not grow."""
+        return self._acquire(shape, dtype, device, stream, only_try=True)
+
+    def empty(
+        self,
+        shape: int | tuple[int, ...],
+        dtype: torch.dtype | None = None,
+        device: torch.device | str | int | None = None,
+    ) -> torch.Tensor:
+        """As torch.empty: a tensor for torch's current stream, whose memory goes back when its storage dies."""
+        return self.acquire(shape, dtype, device).tensor
+
+    def zeros(
+        self,
+        shape: int | tuple[int, ...],
+        dtype: torch.dtype | None = None,
+        device: torch.device | str | int | None = None,
+    ) -> torch.Tensor:
+        """As torch.zeros."""
+        return self.empty(shape, dtype, device).zero_()
+
+    def empty_like(self, tensor: torch.Tensor) -> torch.Tensor:
+        """A tensor of the shape, type and device of `tensor`, in row-major order whatever its strides are."""
+        return self.empty(tuple(tensor.shape), tensor.dtype, tensor.device)
+
+    def saved_tensors_on_host(self, *, min_bytes: int = 1 << 20, keep: Iterable[torch.Tensor] = ()) -> SavedOnHost:
+        """A context: what autograd saves within waits in pinned host memory, and comes back into the set's for its use.
+
+            with pools.saved_tensors_on_host() as saved:
+                loss = model(batch).sum()
+            loss.backward()
+            print(saved.bytes)
+
+        Gradients are what they are without, to the bit. The budget bounds what is back on the device at once.
+
+        Args:
+            min_bytes: what is smaller stays on the device.
+            keep: their memory stays on the device, too. Parameters, and views of them, stay in any case.
+        """
+        return SavedOnHost(self, _pool_calls.whole_number("min_bytes", min_bytes), keep)
+
+    def trim(self) -> int:
+        """All pools give back the memory that has no tensor in use; how many bytes."""
+        return self._calls.trim_set(self._handle)
+
+    def stats(self) -> PoolStats:
+        """Sums over all pools. peak_bytes is exact; peak_live, the sum of the pools' own peaks, is an upper bound."""
+        return PoolStats(**self._calls.stats_of_set(self._handle)["all"])
+
+    def stats_by_kind(self) -> dict[tuple[tuple[int, ...], torch.dtype, torch.device], PoolStats]:
+        """Of each pool, by shape, type and device; the least recently used first."""
+        return {
+            (tuple(pool["shape"]), getattr(torch, pool["dtype"]), torch.device("cuda", pool["device"])): PoolStats(
+                **pool["stats"]
+            )
+            for pool in self._calls.stats_of_set(self._handle)["by_spec"]
+        }
+
+    def __repr__(self) -> str:
+        return f"PoolSet({self._byte_budget}, device='cuda:{self._device}')"
+
+    def _acquire(
+        self,
+        shape: int | tuple[int, ...],
+        dtype: torch.dtype | None,
+        device: torch.device | str | int | None,
+        stream: torch.cuda.Stream | None,
+        only_try: bool,
+    ) -> Lease | None:
+        index = self._device if device is None else _pool_calls.device_index(device)
+        spec = _pool_calls.make_spec(shape, dtype or torch.get_default_dtype(), index)
+        handle = self._calls.acquire_of_set(self._handle, spec, _pool_calls.stream_of(stream, index), only_try)
+        return None if handle is None else Lease(self._calls, handle, index, self._outlive)

@@ -1,0 +1,363 @@
+"""Tensors of one kind, reused: what pool/include/cachalot/tensor_pool.h has, for torch and for whoever takes DLPack."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import threading
+import types
+import weakref
+from typing import Literal
+
+import torch
+
+from . import _pool_calls
+from ._pool_calls import PoolCalls
+
+WhenEmpty = Literal["grow", "wait", "fail"]
+OtherStream = Literal["wait", "other_slot"]
+OnReuse = Literal["keep", "zero", "poison"]
+Outlive = Literal["hand_over", "error"]
+_OUTLIVE = ("hand_over", "error")
+
+# While a thread waits for a tensor it looks so often whether it was interrupted (Ctrl-C).
+_LOOK_SECONDS = 1.0
+
+# Handles of streams in DLPack's Python protocol.
+_LEGACY_DEFAULT = 1
+_PER_THREAD_DEFAULT = 2
+_NO_ORDER = -1
+
+_kDLCUDA = 2
+
+
+@dataclasses.dataclass(frozen=True)
+class PoolStats:
+    """What a pool has done and holds, now."""
+
+    acquires: int = 0  # tensors handed out
+    hits: int = 0  # of them, those whose memory had been used before
+    allocations: int = 0  # calls to the allocator for memory
+    host_waits: int = 0  # acquires that waited for a tensor to come back
+    stream_waits: int = 0  # waits of one stream for another, on the GPU
+    live: int = 0  # tensors that are out
+    peak_live: int = 0
+    slots: int = 0  # live and free ones
+    bytes: int = 0  # held from the allocator
+    peak_bytes: int = 0
+
+    @property
+    def reuse_rate(self) -> float:
+        """hits / acquires; 0 before the first."""
+        return self.hits / self.acquires if self.acquires else 0.0
+
+    @property
+    def allocations_avoided(self) -> int:
+        """Against one call to the allocator for each tensor; negative while memory made in advance is not used yet."""
+        return self.acquires - self.allocations
+
+
+class Lease:
+    """A tensor that is out, to be had as a torch tensor (`tensor`, or `with lease as tensor:`) or through DLPack.
+
+    It holds the tensor until release(), the end of the `with` block, or its own end; so does everything that was made of
+    it, each by itself: torch's storage with all its views, a consumer of DLPack. With the last of them the memory goes
+    back to its pool, in whatever thread that happens.
+
+    Thread-safe, but what is made of it is as safe as its library makes it.
+    """
+
+    __slots__ = ("__weakref__", "_calls", "_device", "_handle", "_lock", "_outlive", "_tensor")
+
+    def __init__(self, calls: PoolCalls, handle: int, device: int, outlive: Outlive) -> None:
+        """A pool's business."""
+        self._handle: int | None = handle
+        self._calls = calls
+        self._device = device
+        self._outlive = outlive
+        self._tensor: torch.Tensor | None = None
+        self._lock = threading.RLock()
+
+    @property
+    def tensor(self) -> torch.Tensor:
+        """The torch tensor, for work on the stream that it was acquired for; the same one each time.
+
+        Raises:
+            RuntimeError: the lease was released.
+        """
+        with self._lock:
+            handle = self._held("tensor")
+            if self._tensor is None:
+                self._tensor = _from_capsule(self._calls.capsule(handle, True))
+            return self._tensor
+
+    def release(self) -> None:
+        """The lease holds the tensor no longer.
+
+        With outlive="error", `tensor` is emptied in place first. (Autograd, where it has saved that very tensor, says so in
+        the backward pass.)
+
+        Raises:
+            RuntimeError: the lease was released already; or, with outlive="error", something else still holds the memory,
+                which stays valid and goes back with the last who holds it.
+        """
+        with self._lock:
+            self._held("release")
+            self._end(complain=True)
+
+    def record_stream(self, stream: torch.cuda.Stream) -> None:
+        """Work on `stream` uses the tensor: whoever gets its memory next waits for that. As torch.Tensor.record_stream.
+
+        Raises:
+            RuntimeError: the lease was released.
+            ValueError: the stream is of another device.
+        """
+        with self._lock:
+            self._calls.record(self._held("record_stream"), _pool_calls.stream_of(stream, self._device))
+
+    def __enter__(self) -> torch.Tensor:
+        return self.tensor
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: types.TracebackType | None
+    ) -> None:
+        """A tensor that outlives the block is no error where the block ends by one."""
+        with self._lock:
+            if self._handle is not None:
+                self._end(complain=kind is None)
+
+    def __del__(self) -> None:
+        handle = getattr(self, "_handle", None)
+        if handle is not None:
+            self._calls.drop(handle)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return _kDLCUDA, self._device
+
+    def __dlpack__(
+        self,
+        *,
+        stream: int | None = None,
+        max_version: tuple[int, int] | None = None,
+        dl_device: tuple[int, int] | None = None,
+        copy: bool | None = None,
+    ) -> object:
+        """A capsule for one consumer, whose work on `stream` comes after what is queued on the tensor's stream by now.
+
+        Args:
+            stream: a handle; 1 or None for the legacy default stream; -1 for no order, where the consumer then says
+                what stream it uses (record_stream), or uses the tensor's own.
+            max_version: of DLPack that the consumer knows; from (1, 0) on the capsule is "dltensor_versioned".
+            dl_device: where it shall be: there only.
+            copy: True is refused: pools lend memory.
+
+        Raises:
+            RuntimeError: the lease was released.
+            BufferError: it cannot be had as asked for.
+            ValueError: `stream` is 0, which could mean either default stream.
+        """
+        if copy:
+            raise BufferError("copy is True; a pooled tensor is lent without a copy: clone its tensor instead")
+        if dl_device is not None and tuple(dl_device) != self.__dlpack_device__():
+            raise BufferError(f"dl_device is {dl_device}; the tensor is on {self.__dlpack_device__()} and is not copied")
+        with self._lock:
+            handle = self._held("__dlpack__")
+            if stream != _NO_ORDER:
+                self._calls.share(handle, _handle_of(stream))
+            return self._calls.capsule(handle, max_version is not None and max_version[0] >= 1)
+
+    def _held(self, what: str) -> int:
+        if self._handle is None:
+            raise RuntimeError(f"{what} of a lease that was released already: its tensor went back to the pool")
+        return self._handle
+
+    def _end(self, complain: bool) -> None:
+        handle, self._handle = self._held("release"), None
+        tensor, self._tensor = self._tensor, None
+        others = 0
+        try:
+            if self._outlive == "error":
+                if tensor is not None:
+                    with torch.no_grad():
+                        tensor.set_()
+                others = self._calls.others(handle)
+        finally:
+            self._calls.drop(handle)
+        if others and complain:
+            raise RuntimeError(
+                "the tensor outlives its lease (outlive='error'): a view or a consumer of DLPack still holds its memory, "
+                "which goes back to the pool when they are gone"
+            )
+
+
+class TensorPool:
+    """Tensors of one shape and type on one device, in memory that is asked of the allocator once.
+
+        pool = cachalot.TensorPool((1024, 1024), dtype=torch.float16)
+        with pool.acquire() as tensor:
+            ...
+
+    Every method may be called from any thread. A pool may go before its tensors: they stay valid. On another stream than
+    the last the GPU waits, not the host; a stream must outlive what the pool holds that it used last (call trim() before).
+    """
+
+    def __init__(
+        self,
+        shape: int | tuple[int, ...],
+        dtype: torch.dtype = torch.float32,
+        device: torch.device | str | int | None = "cuda",
+        *,
+        initial_slots: int = 0,
+        max_slots: int | None = None,
+        growth_step: int = 1,
+        when_empty: WhenEmpty = "grow",
+        other_stream: OtherStream = "wait",
+        on_reuse: OnReuse = "keep",
+        high_water: int | None = None,
+        alignment: int = 512,
+        outlive: Outlive = "hand_over",
+    ) -> None:
+        """Makes the pool and its initial tensors' memory.
+
+        Args:
+            shape: of each tensor; every extent at least 1.
+            dtype: any type of torch but quantized and packed ones.
+            device: a CUDA device.
+            initial_slots: tensors to have memory for at once.
+            max_slots: tensors there may ever be; None for no limit.
+            growth_step: tensors that one more allocation has room for.
+            when_empty: "grow", up to `max_slots`, then torch.OutOfMemoryError; "wait", the same, then for a tensor to come
+                back (without `max_slots` it never grows); "fail", never grow.
+            other_stream: when all free tensors were last used on other streams: "wait" for one on the GPU, or take
+                "other_slot" of new memory where that may be.
+            on_reuse: what an acquired tensor holds: "keep", whatever is there; "zero"; "poison", NaN or absurd.
+            high_water: memory beyond so many free tensors goes back to the allocator; None: only trim() does that.
+            alignment: of each tensor, in bytes, a power of two.
+            outlive: what a tensor does that is used after its lease ended: "hand_over", it stays valid as long as
+                anything refers to it, and its memory goes back then; "error", `tensor` is emptied in place, and where
+                something else still refers to its memory RuntimeError says so.
+
+        Raises:
+            EnableError: cachalot is not enabled.
+            ValueError, TypeError: an argument is bad; the message names value and rule.
+            torch.OutOfMemoryError: there is no memory for the initial tensors.
+        """
+        self._calls = _pool_calls.calls()
+        self._device = _pool_calls.device_index(device)
+        spec = _pool_calls.make_spec(shape, dtype, self._device)
+        _pool_calls.choice("outlive", outlive, _OUTLIVE)
+        options = _pool_calls.make_options(
+            initial_slots=initial_slots,
+            max_slots=max_slots,
+            growth_step=growth_step,
+            when_empty=when_empty,
+            other_stream=other_stream,
+            on_reuse=on_reuse,
+            high_water=high_water,
+            alignment=alignment,
+            stream=_pool_calls.stream_of(None, self._device),
+        )
+        self._handle = self._calls.create_pool(spec, options)
+        self._finalizer = weakref.finalize(self, self._calls.destroy_pool, self._handle)
+        self._finalizer.atexit = False  # tensors may be out still
+        self._shape = _pool_calls.extents_of(shape)
+        self._dtype = dtype
+        self._when_empty = when_empty
+        self._outlive = outlive
+        self._lock = threading.Lock()
+        self._looks = 0  # waits that only went on with an earlier one
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of each tensor."""
+        return self._shape
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of each tensor."""
+        return self._dtype
+
+    @property
+    def device(self) -> torch.device:
+        """Where its tensors are."""
+        return torch.device("cuda", self._device)
+
+    def acquire(self, timeout: float | None = None, *, stream: torch.cuda.Stream | None = None) -> Lease:
+        """A tensor for work on `stream`, torch's current one by default.
+
+        Args:
+            timeout: seconds to wait for one to come back, whatever `when_empty` says; None: as that says.
+            stream: where it is used first.
+
+        Raises:
+            torch.OutOfMemoryError: there is none and the pool may not grow, or the allocator has no memory.
+            TimeoutError: none came back in time.
+            ValueError: the timeout is negative or no number.
+        """
+        handle = _pool_calls.stream_of(stream, self._device)
+        if timeout is None:
+            return self._wait(handle) if self._when_empty == "wait" else self._lease(self._acquire(handle, -1.0))
+        if math.isnan(timeout) or timeout < 0:
+            raise ValueError(f"timeout is {timeout}; it must be a number of seconds, at least 0")
+        lease = self._acquire(handle, timeout)
+        if lease is None:
+            raise TimeoutError(f"no tensor of {self!r} came back within {timeout} s: all {self.stats().slots} are out")
+        return self._lease(lease)
+
+    def try_acquire(self, *, stream: torch.cuda.Stream | None = None) -> Lease | None:
+        """The same, but None where it would wait or the pool may not grow."""
+        lease = self._acquire(_pool_calls.stream_of(stream, self._device), 0.0)
+        return None if lease is None else self._lease(lease)
+
+    def trim(self, keep: int = 0) -> int:
+        """Gives memory without a tensor in use back to the allocator while more than `keep` tensors are free.
+
+        Nothing waits. Returns how many bytes. A pool that never grows keeps what it has.
+        """
+        return self._calls.trim(self._handle, _pool_calls.whole_number("keep", keep))
+
+    def stats(self) -> PoolStats:
+        """Its figures, now."""
+        with self._lock:
+            stats = PoolStats(**self._calls.stats(self._handle))
+            return dataclasses.replace(stats, host_waits=stats.host_waits - self._looks)
+
+    def __repr__(self) -> str:
+        return f"TensorPool({self._shape}, dtype={self._dtype}, device='cuda:{self._device}')"
+
+    def _acquire(self, stream: int, seconds: float) -> int | None:
+        return self._calls.acquire(self._handle, stream, seconds)
+
+    def _wait(self, stream: int) -> Lease:
+        """Between the looks Python delivers signals."""
+        while (lease := self._acquire(stream, _LOOK_SECONDS)) is None:
+            with self._lock:
+                self._looks += 1
+        return self._lease(lease)
+
+    def _lease(self, handle: int | None) -> Lease:
+        assert handle is not None
+        return Lease(self._calls, handle, self._device, self._outlive)
+
+
+def _from_capsule(capsule: object) -> torch.Tensor:
+    """Never an inference tensor, which could not be emptied outside of inference mode."""
+    if not torch.is_inference_mode_enabled():
+        return torch.from_dlpack(capsule)
+    with torch.inference_mode(False):
+        return torch.from_dlpack(capsule)
+
+
+def _handle_of(stream: int | None) -> int:
+    """Of a stream as DLPack's Python protocol names it."""
+    if stream is None or stream == _LEGACY_DEFAULT:
+        return 0
+    if not isinstance(stream, int):
+        raise TypeError(f"stream is {stream!r}; it must be an int or None")
+    if stream == 0:
+        raise ValueError("stream is 0, which could be either default stream; the legacy one is 1")
+    if stream == _PER_THREAD_DEFAULT:
+        raise BufferError("stream is 2; a pool cannot wait for a thread's default stream later: use another stream")
+    if stream < 0:
+        raise ValueError(f"stream is {stream}; it must be a stream's handle, 1 or -1")
+    return stream

@@ -1,0 +1,57 @@
+// Tensors of pools that Python has. Each belongs to all who hold it together: the lease, and every consumer of its DLPack
+// capsules. With the last of them it goes back to its pool, in whatever thread.
+//
+// Torch takes a tensor made from a capsule for somebody else's memory, of which it knows the address alone; record_stream
+// finds it by that.
+#pragma once
+
+#include <memory>
+#include <mutex>
+#include <unordered_map>
+#include <utility>
+
+#include "cachalot/tensor_pool.h"
+
+namespace cachalot {
+
+// Thread-safe, as the PooledTensor in it is not.
+class LentTensor {
+ public:
+  explicit LentTensor(PooledTensor&& tensor) : tensor_(std::move(tensor)) {}
+  ~LentTensor();
+  LentTensor(const LentTensor&) = delete;
+  LentTensor& operator=(const LentTensor&) = delete;
+
+  // PooledTensor's.
+  void record_stream(Stream stream);
+  void share_with(Stream stream);
+  void* data() const { return tensor_.data(); }
+  // For to_dlpack; shares the count of holders.
+  static std::shared_ptr<PooledTensor> pooled(const std::shared_ptr<LentTensor>& lent) {
+    return {lent, &lent->tensor_};
+  }
+
+ private:
+  std::mutex mutex_;
+  PooledTensor tensor_;
+};
+
+// Thread-safe.
+class LentTensors {
+ public:
+  // Never destroyed: deleters may be called at the very end of the process.
+  static LentTensors& instance();
+
+  std::shared_ptr<LentTensor> lend(PooledTensor&& tensor);
+  // Of the tensor that begins at `data`; false: there is none.
+  bool record_stream(void* data, Stream stream);
+
+ private:
+  friend class LentTensor;
+  void forget(void* data);
+
+  std::mutex mutex_;
+  std::unordered_map<void*, std::weak_ptr<LentTensor>> by_address_;
+};
+
+}  // namespace cachalot

@@ -1,0 +1,163 @@
+#include "pytorch/pool_hooks.h"
+
+#include <algorithm>
+#include <chrono>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <utility>
+
+#include "base/check.h"
+#include "pytorch/capsules.h"
+#include "pytorch/guarded.h"
+#include "pytorch/process.h"
+
+namespace cachalot {
+namespace {
+
+constexpr double kLongestWaitSeconds = 365 * 24 * 3600.0;  // beyond that a clock's count would overflow
+
+CachingAllocator& allocator() { return Process::instance().allocator(); }
+
+TensorSpec to_spec(const CachalotTensorSpec& spec) {
+  return {{spec.shape, spec.shape + spec.dimensions}, static_cast<DType>(spec.dtype), spec.device};
+}
+
+TensorPoolOptions to_options(const CachalotPoolOptions& options) {
+  TensorPoolOptions result;
+  result.initial_slots = options.initial_slots;
+  result.max_slots = options.max_slots;
+  result.growth_step = options.growth_step;
+  result.when_empty = static_cast<WhenEmpty>(options.when_empty);
+  result.other_stream = static_cast<OtherStream>(options.other_stream);
+  result.on_reuse = static_cast<OnReuse>(options.on_reuse);
+  if (options.high_water >= 0) result.high_water = static_cast<std::size_t>(options.high_water);
+  result.alignment = options.alignment;
+  result.stream = options.stream;
+  return result;
+}
+
+// A pool's answer as a lease; NULL where there is none.
+CachalotLease* lend(std::optional<PooledTensor> tensor) {
+  return tensor ? new CachalotLease(LentTensors::instance().lend(std::move(*tensor))) : nullptr;
+}
+
+std::optional<PooledTensor> acquire(TensorPool& pool, Stream stream, double seconds) {
+  if (seconds < 0) return pool.acquire(stream);
+  const std::chrono::duration<double> timeout(std::min(seconds, kLongestWaitSeconds));
+  return pool.acquire_for(std::chrono::duration_cast<std::chrono::nanoseconds>(timeout), stream);
+}
+
+std::optional<PooledTensor> acquire(PoolSet& pools, const TensorSpec& spec, Stream stream, bool only_try) {
+  if (only_try) return pools.try_acquire(spec, stream);
+  return pools.acquire(spec, stream);
+}
+
+nlohmann::json json_of(const PoolStats& stats) {
+  return {{"acquires", stats.acquires},
+          {"hits", stats.hits},
+          {"allocations", stats.allocations},
+          {"host_waits", stats.host_waits},
+          {"stream_waits", stats.stream_waits},
+          {"live", stats.live},
+          {"peak_live", stats.peak_live},
+          {"slots", stats.slots},
+          {"bytes", stats.bytes},
+          {"peak_bytes", stats.peak_bytes}};
+}
+
+nlohmann::json json_of(const PoolSet& pools) {
+  nlohmann::json by_spec = nlohmann::json::array();
+  for (const auto& [spec, stats] : pools.stats_by_spec()) {
+    by_spec.push_back(
+        {{"shape", spec.shape}, {"dtype", to_string(spec.dtype)}, {"device", spec.device}, {"stats", json_of(stats)}});
+  }
+  return {{"all", json_of(pools.stats())}, {"by_spec", by_spec}};
+}
+
+}  // namespace
+}  // namespace cachalot
+
+using namespace cachalot;
+
+int cachalot_plug_dtype(const char* name, char* error, std::size_t capacity) {
+  return guarded(error, capacity, [&] { return static_cast<int>(dtype_named(name)); });
+}
+
+int cachalot_plug_pool_create(const CachalotTensorSpec* spec, const CachalotPoolOptions* options, TensorPool** pool,
+                              char* error, std::size_t capacity) {
+  return guarded(error, capacity, [&] {
+    *pool = new TensorPool(allocator(), to_spec(*spec), to_options(*options));
+    return 0;
+  });
+}
+
+void cachalot_plug_pool_destroy(TensorPool* pool) { delete pool; }
+
+int cachalot_plug_pool_acquire(TensorPool* pool, Stream stream, double seconds, CachalotLease** lease, char* error,
+                               std::size_t capacity) {
+  return guarded(error, capacity, [&] {
+    *lease = lend(acquire(*pool, stream, seconds));
+    return 0;
+  });
+}
+
+int cachalot_plug_pool_trim(TensorPool* pool, std::size_t keep, std::size_t* bytes, char* error, std::size_t capacity) {
+  return guarded(error, capacity, [&] {
+    *bytes = pool->trim(keep);
+    return 0;
+  });
+}
+
+long cachalot_plug_pool_json(const TensorPool* pool, char* text, long capacity) {
+  return guarded_text(text, capacity, [&] { return json_of(pool->stats()).dump(); });
+}
+
+int cachalot_plug_pool_set_create(std::size_t byte_budget, const CachalotPoolOptions* options, PoolSet** pools,
+                                  char* error, std::size_t capacity) {
+  return guarded(error, capacity, [&] {
+    *pools = new PoolSet(allocator(), byte_budget, to_options(*options));
+    return 0;
+  });
+}
+
+void cachalot_plug_pool_set_destroy(PoolSet* pools) { delete pools; }
+
+int cachalot_plug_pool_set_acquire(PoolSet* pools, const CachalotTensorSpec* spec, Stream stream, int only_try,
+                                   CachalotLease** lease, char* error, std::size_t capacity) {
+  return guarded(error, capacity, [&] {
+    *lease = lend(acquire(*pools, to_spec(*spec), stream, only_try != 0));
+    return 0;
+  });
+}
+
+int cachalot_plug_pool_set_trim(PoolSet* pools, std::size_t* bytes, char* error, std::size_t capacity) {
+  return guarded(error, capacity, [&] {
+    *bytes = pools->trim();
+    return 0;
+  });
+}
+
+long cachalot_plug_pool_set_json(const PoolSet* pools, char* text, long capacity) {
+  return guarded_text(text, capacity, [&] { return json_of(*pools).dump(); });
+}
+
+void* cachalot_plug_lease_capsule(const CachalotLease* lease, int versioned) {
+  return make_capsule(LentTensor::pooled(*lease), versioned != 0);
+}
+
+int cachalot_plug_lease_share(const CachalotLease* lease, Stream stream, char* error, std::size_t capacity) {
+  return guarded(error, capacity, [&] { return (*lease)->share_with(stream), 0; });
+}
+
+int cachalot_plug_lease_record(const CachalotLease* lease, Stream stream, char* error, std::size_t capacity) {
+  return guarded(error, capacity, [&] { return (*lease)->record_stream(stream), 0; });
+}
+
+long cachalot_plug_lease_others(const CachalotLease* lease) { return lease->use_count() - 1; }
+
+void cachalot_plug_lease_drop(CachalotLease* lease) { delete lease; }
+
+void cachalot_plug_use_python(void* capsule_new, void* capsule_is_valid, void* capsule_get_pointer,
+                              void* err_no_memory) {
+  use_python(capsule_new, capsule_is_valid, capsule_get_pointer, err_no_memory);
+}
