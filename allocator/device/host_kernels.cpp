@@ -1,4 +1,4 @@
-#include "kernels/host_kernels.h"
+#include "device/host_kernels.h"
 
 #include <algorithm>
 #include <bit>
@@ -6,8 +6,9 @@
 #include <optional>
 
 #include "base/bytes.h"
-#include "kernels/pattern.h"
-#include "kernels/wait_for.h"
+#include "base/check.h"
+#include "device/pattern.h"
+#include "device/wait_for.h"
 
 namespace cachalot {
 
@@ -77,6 +78,11 @@ std::vector<PatternMismatch> HostKernels::verify(Stream stream, std::span<const 
     if (const auto offset = first_difference(*device_, spans[i])) mismatches.push_back({i, *offset});
   }
   return mismatches;
+}
+
+std::unique_ptr<Kernels> host_kernels(std::shared_ptr<Device> device) {
+  CACHALOT_REQUIRE(device != nullptr, "host_kernels needs a device, not null");
+  return std::make_unique<HostKernels>(std::move(device));
 }
 
 }  // namespace cachalot

@@ -1,6 +1,6 @@
 // Patterns in device memory, to find out who wrote where: fill a block, and verify later that every byte is as it was.
 //
-//   auto kernels = cachalot::kernels_for(allocator.device());
+//   auto kernels = cachalot::kernels_for(allocator.device());  // links cachalot::kernels
 //   kernels->fill_pattern(stream, {address, bytes, seed});
 //   …
 //   if (auto offset = kernels->verify_pattern(stream, {address, bytes, seed})) …  // somebody wrote there
@@ -66,8 +66,12 @@ class Kernels {
   virtual std::vector<PatternMismatch> verify(Stream stream, std::span<const PatternSpan> spans) = 0;
 };
 
-// CUDA kernels for a GPU, where they were built; else the host twin, right for every device and slow on a GPU. On a GPU
-// it takes 11 KiB of its memory, for the answers; OutOfMemory when there is not that much. `device` is not null.
+// The host twin: right for every device, slow on a GPU. `device` is not null.
+std::unique_ptr<Kernels> host_kernels(std::shared_ptr<Device> device);
+
+// CUDA kernels for a GPU, where they were built; else the host twin. On a GPU it takes 11 KiB of its memory, for the
+// answers; OutOfMemory when there is not that much. `device` is not null. In the library cachalot::kernels; all else
+// here is in cachalot::core.
 std::unique_ptr<Kernels> kernels_for(std::shared_ptr<Device> device);
 
 }  // namespace cachalot
