@@ -47,6 +47,7 @@ class PoolMemory {
   // What a tensor holds when it is handed out, unless that is kept.
   void fill(const PoolSlot& slot, Stream stream);
   bool captures(Stream stream) { return order_.captures(stream); }
+  void put_before(Stream before, Stream after) { order_.put_before(before, after); }
 
  private:
   static constexpr std::size_t kAllocatorAlignment = 512;  // CachingAllocator's
@@ -64,6 +65,7 @@ class PoolMemory {
   const std::size_t tensor_bytes_;
   const std::size_t stride_;  // from slot to slot
   const OnReuse on_reuse_;
+  const bool moves_tensors_;
   StreamOrder order_;
 };
 
