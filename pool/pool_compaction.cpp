@@ -106,7 +106,7 @@ void PoolCore::move_tensors(Compaction& compaction) {
   }
 }
 
-// What the new places' streams have to do with it is the device's; the mover comes after that.
+// Places first, then the order of the streams, then the copies. A place that nothing came of goes back to the list.
 void PoolCore::move_tensors_of_a_stream(Compaction& compaction, std::span<PoolSlot* const> tensors) {
   const Stream stream = tensors.front()->stream;
   std::vector<Relocation> relocations;

@@ -2,8 +2,10 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <future>
 #include <memory>
 #include <random>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -168,6 +170,28 @@ TEST(PoolCompact, AnAllocatorThatIsGoneIsNoticed) {
   const PooledTensor tensor = pool.acquire();
   allocator.reset();
   EXPECT_CONTAINS(refusal([&] { pool.compact(); }), "the pool's allocator is gone");
+}
+
+TEST(PoolCompact, TensorsMayComeFromOtherThreadsAndFreeSlotsLieInTheirStacks) {
+  World world;
+  TensorPool pool(world.allocator, kFewBytes, {.growth_step = 4, .mover = host_kernels(world.device)});
+  std::vector<PooledTensor> tensors;
+  std::promise<void> taken, compacted;
+  std::thread other([&] {
+    for (int i = 0; i < 32; ++i) tensors.push_back(pool.acquire());
+    std::erase_if(tensors, [i = 0](const PooledTensor&) mutable { return i++ % 8 != 0; });
+    taken.set_value();
+    compacted.get_future().wait();
+    tensors.clear();
+  });
+  taken.get_future().wait();
+  EXPECT_EQ(pool.compact().blocks_moved, 3u);
+  EXPECT_EQ(pool.stats().slots, 4u);
+  EXPECT_EQ(pool.stats().live, 4u);
+  compacted.set_value();
+  other.join();
+  pool.trim();
+  EXPECT_EQ(world.allocated(), 0u);
 }
 
 TEST(PoolCompact, StreamsWaitOnTheGpuAndTheHostForNothing) {
