@@ -1,6 +1,6 @@
-// What it costs to move live memory together, and what that gives back: one table for a RelocatableHeap over both heaps and
-// for a TensorPool. On a simulated device, with a mover that copies nothing: the copies are the GPU's time, not the host's,
-// which is the processor's, so that other programs on the machine disturb it little.
+// What it costs to move live memory together, and what that gives back: one table for a RelocatableHeap over both heaps
+// and for a TensorPool. On a simulated device, with a mover that copies nothing: the copies are the GPU's time, not the
+// host's, which is the processor's, so that other programs on the machine disturb it little.
 #include <fmt/format.h>
 #include <time.h>
 

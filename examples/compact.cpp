@@ -1,6 +1,6 @@
-// Live memory between free memory keeps segments from going back to the device. Behind handles it can be moved together: one
-// tensor in eight is left, and the table says what the device has to give for them before and after. On a GPU when there is
-// one.
+// Live memory between free memory keeps segments from going back to the device. Behind handles it can be moved
+// together: one tensor in eight is left, and the table says what the device has to give for them before and after. On a
+// GPU when there is one.
 #include <cstdio>
 #include <memory>
 #include <vector>

@@ -1,10 +1,10 @@
-// Moves relocatable blocks of one arena together, through the allocator's public calls. An arena is one stream's small or
-// large requests; over the page heap, where streams share what is free, those of all streams.
+// Moves relocatable blocks of one arena together, through the allocator's public calls. An arena is one stream's small
+// or large requests; over the page heap, where streams share what is free, those of all streams.
 //
-// Units are what can become free as a whole: segments, over the page heap pages. The emptiest are to be left, as many as the
-// free bytes of the others can take in. Where a new block lies is the allocator's choice (best fit): one that lies in a
-// unit to be left is set aside, so that it is not offered again, and another is asked for, as long as a free block of the
-// arena can serve it; so the arena does not grow. Nothing is copied before all have their places.
+// Units are what can become free as a whole: segments, over the page heap pages. The emptiest are to be left, as many
+// as the free bytes of the others can take in. Where a new block lies is the allocator's choice (best fit): one that
+// lies in a unit to be left is set aside, so that it is not offered again, and another is asked for, as long as a free
+// block of the arena can serve it; so the arena does not grow. Nothing is copied before all have their places.
 #pragma once
 
 #include <cstddef>

@@ -1,5 +1,6 @@
 // Patterns and moves by CUDA kernels: hundreds of spans in one launch, which carries them as its arguments, so that a
-// launch needs no memory and no copy. Moves are CUB's, which wants them listed in device memory: a launch writes the list.
+// launch needs no memory and no copy. Moves are CUB's, which wants them listed in device memory: a launch writes the
+// list.
 #pragma once
 
 #include <memory>

@@ -10,7 +10,8 @@
 
 namespace cachalot {
 
-// A launch carries its spans, or moves, as arguments: of 32,764 bytes at most, since CUDA 12.1 and compute capability 7.0.
+// A launch carries its spans, or moves, as arguments: of 32,764 bytes at most, since CUDA 12.1 and compute capability
+// 7.0.
 inline constexpr std::size_t kSpansALaunch = 1360;
 inline constexpr std::size_t kMovesALaunch = 1360;
 

@@ -21,8 +21,8 @@ using FewMoves = Batch<16>;
 using ManyMoves = Batch<kMovesALaunch>;
 static_assert(sizeof(ManyMoves) + sizeof(BlockMove*) + sizeof(unsigned) <= 32764);
 
-// CUB takes a thread's copy of its iterators: with the moves themselves in them that was 39 KiB of stack for each thread.
-// So this kernel's arguments bring them, and CUB reads a list in memory.
+// CUB's threads copy their iterators: with the moves themselves in them that was 39 KiB of stack for each
+// thread. So this kernel's arguments bring them, and CUB reads a list in memory.
 template <typename Moves>
 __global__ void __launch_bounds__(kThreads)
     write_list(const __grid_constant__ Moves batch, unsigned count, BlockMove* list) {

@@ -1,7 +1,8 @@
 // PoolCore: tensors that are out are moved together, so that more slabs are wholly free.
 //
-// The emptiest slabs are chosen, as many as free slots beyond `keep` can make up for; each tensor in them gets a free slot
-// elsewhere, last used on its own stream if there is such. What one stream's tensors need is one call of the mover.
+// The emptiest slabs are chosen, as many as free slots beyond `keep` can make up for; each tensor in them gets a free
+// slot elsewhere, last used on its own stream if there is such. What one stream's tensors need is one call of the
+// mover.
 #include <algorithm>
 #include <exception>
 #include <functional>
@@ -137,7 +138,8 @@ void PoolCore::move_tensors_of_a_stream(Compaction& compaction, std::span<PoolSl
   compaction.report.bytes_moved += moves.size() * tensor_bytes();
 }
 
-// Leaves those that can be put in order, with places that are the stream's from now on: it is expected to get one for each.
+// Leaves those that can be put in order, with places that are the stream's from now on: it is expected to get one for
+// each.
 void PoolCore::put_in_order(std::vector<Relocation>& relocations, Stream stream) {
   std::uint64_t waits = 0;
   std::exception_ptr failure;

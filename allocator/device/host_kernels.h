@@ -1,4 +1,5 @@
-// The host twin: patterns and moves by copies, on any Device. Memory of any size goes through a buffer of at most a mebibyte.
+// The host twin: patterns and moves by copies, on any Device. Memory of any size goes through a buffer of at most a
+// mebibyte.
 #pragma once
 
 #include <memory>

@@ -12,8 +12,8 @@
 
 namespace cachalot {
 
-// The bytes are copied at once, as all content of the simulated device; the work takes a microsecond a block. The new place
-// is handed out to the moving stream and the old one given back, so that both are checked against earlier work.
+// The bytes are copied at once, as all content of the simulated device; the work takes a microsecond a block. The new
+// place is handed out to the moving stream and the old one given back, so that both are checked against earlier work.
 class MovingKernels final : public Kernels {
  public:
   explicit MovingKernels(std::shared_ptr<SimulatedDevice> device) : device_(std::move(device)) {}

@@ -1,4 +1,5 @@
-// RelocatableHeap: what compact moves and gives back, over both heaps; that contents and order survive, and failing calls.
+// RelocatableHeap: what compact moves and gives back, over both heaps; that contents and order survive, and failing
+// calls.
 #include "cachalot/relocatable_heap.h"
 
 #include <gtest/gtest.h>

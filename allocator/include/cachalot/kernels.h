@@ -68,9 +68,9 @@ class Kernels {
   std::optional<std::size_t> verify_pattern(Stream stream, const PatternSpan& span);
 
   // Copies every block to its new place, in the order of the stream's work and in no order among themselves: so no
-  // destination may overlap another one or any source (InvalidArgument names the two moves); sources may. On a GPU it is
-  // queued, all moves in one go; the host twin waits for the stream and has copied when it returns. Not while the stream
-  // captures. OutOfMemory, before anything is done, where a GPU has not the memory for the list of moves.
+  // destination may overlap another one or any source (InvalidArgument names the two moves); sources may. On a GPU it
+  // is queued, all moves in one go; the host twin waits for the stream and has copied when it returns. Not while the
+  // stream captures. OutOfMemory, before anything is done, where a GPU has not the memory for the list of moves.
   void move_blocks(Stream stream, std::span<const BlockMove> moves);
 
  protected:
@@ -87,8 +87,8 @@ class Kernels {
 std::unique_ptr<Kernels> host_kernels(std::shared_ptr<Device> device);
 
 // CUDA kernels for a GPU, where they were built; else the host twin. On a GPU it takes 11 KiB of its memory, for the
-// answers, and with the first moves 72 KiB more; OutOfMemory when there is not that much. `device` is not null. In the library cachalot::kernels; all else
-// here is in cachalot::core.
+// answers, and with the first moves 72 KiB more; OutOfMemory when there is not that much. `device` is not null. In the
+// library cachalot::kernels; all else here is in cachalot::core.
 std::unique_ptr<Kernels> kernels_for(std::shared_ptr<Device> device);
 
 }  // namespace cachalot

@@ -7,9 +7,9 @@
 //   …
 //   cachalot::CompactReport report = heap.compact();  // weights.data() may be another address now
 //
-// What the owner of a handle owes: no address from data() is kept over a compact(), and not in a CUDA graph either; what
-// other streams do with the memory is ordered before and after that: by compact() its stream comes after their work
-// queued so far, and what they queue later comes after its stream.
+// What the owner of a handle owes: no address from data() is kept over a compact(), and not in a CUDA graph either;
+// what other streams do with the memory is ordered before and after that: by compact() its stream comes after their
+// work queued so far, and what they queue later comes after its stream.
 //
 // Thread safety: allocate, and handles' ends, from any thread; a handle is one thread's at a time. While compact() runs
 // nobody else calls the heap or touches its handles (callbacks of the allocator included).
@@ -67,8 +67,8 @@ class RelocatableHeap {
 
   // Moves handles' memory out of the emptiest segments (over the page heap: pages) into free blocks of fuller ones, and
   // then gives back to the device whatever it may (empty_cache). The copies are queued, one batch a stream and pool, in
-  // the order of the memory's stream. Segments stay where something else lives, too, as do those of private pools and of
-  // streams that capture. The device gives nothing meanwhile: new places are free blocks that are there already.
+  // the order of the memory's stream. Segments stay where something else lives, too, as do those of private pools and
+  // of streams that capture. The device gives nothing meanwhile: new places are free blocks that are there already.
   // bytes_freed is what is reserved before, less what is afterwards.
   // After a CudaError some memory may have been moved; every handle is valid.
   CompactReport compact();

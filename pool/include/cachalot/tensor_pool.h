@@ -16,9 +16,10 @@
 //
 // Where the pool has a `mover` it may move tensors that are out, in compact() and trim(): see there what its user owes.
 //
-// Thread safety: every method but those two of such a pool may be called from any thread at any time. A PooledTensor is one
-// thread's at a time; it may be handed over, and come back in any thread. Errors: InvalidArgument, OutOfMemory (the allocator's, and the
-// pool's own when it may not grow) and CudaError. After each, the state is as it was before the call.
+// Thread safety: every method but those two of such a pool may be called from any thread at any time. A PooledTensor is
+// one thread's at a time; it may be handed over, and come back in any thread. Errors: InvalidArgument, OutOfMemory (the
+// allocator's, and the pool's own when it may not grow) and CudaError. After each, the state is as it was before the
+// call.
 #pragma once
 
 #include <chrono>
@@ -191,9 +192,10 @@ class TensorPool {
   // its tensor's stream; where streams differ the GPU waits. InvalidArgument for a pool without a mover.
   // A tensor's data() changes; its content, stream and recorded streams stay. Some are not moved: whose address was
   // asked for by fixed_data(), and where a capturing stream is in the way.
-  // What the caller owes: nobody has kept an address from data(); work on a tensor that other streams have queued by
-  // now is recorded (record_stream), and what they queue later comes after the tensor's stream; while this runs no other
-  // thread calls the pool or touches its tensors. After an error each tensor is where it was, or whole in its new place.
+  // What the caller owes: nobody has kept an address from data(), nor has a captured graph; work on a tensor that other
+  // streams have queued by now is recorded (record_stream), and what they queue later comes after the tensor's stream;
+  // while this runs no other thread calls the pool or touches its tensors. After an error each tensor is where it was,
+  // or whole in its new place.
   CompactReport compact(std::size_t keep = 0);
 
   const TensorSpec& spec() const;
