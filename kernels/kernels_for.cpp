@@ -1,6 +1,5 @@
 #include "base/check.h"
 #include "cachalot/kernels.h"
-#include "kernels/host_kernels.h"
 #if CACHALOT_HAS_CUDA_KERNELS
 #include "device/cuda_device.h"
 #include "kernels/cuda_kernels.h"
@@ -13,7 +12,7 @@ std::unique_ptr<Kernels> kernels_for(std::shared_ptr<Device> device) {
 #if CACHALOT_HAS_CUDA_KERNELS
   if (dynamic_cast<CudaDevice*>(device.get()) != nullptr) return std::make_unique<CudaKernels>(std::move(device));
 #endif
-  return std::make_unique<HostKernels>(std::move(device));
+  return host_kernels(std::move(device));
 }
 
 }  // namespace cachalot

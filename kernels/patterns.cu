@@ -1,8 +1,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "device/pattern.h"
 #include "kernels/launches.h"
-#include "kernels/pattern.h"
 
 namespace cachalot {
 

@@ -5,7 +5,7 @@
 
 #include "base/bytes.h"
 #include "base/check.h"
-#include "kernels/wait_for.h"
+#include "device/wait_for.h"
 
 namespace cachalot {
 

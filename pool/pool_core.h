@@ -19,6 +19,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -61,6 +62,13 @@ class PoolCore {
 
   // Also while it grows; not while the mutex of another pool is held.
   std::size_t trim(std::size_t keep);
+  // Where tensors may be moved; nobody else uses the pool meanwhile.
+  CompactReport compact(std::size_t keep);
+  bool moves_tensors() const { return options_.mover != nullptr; }
+  // Where the tensor that gets the slot is to enter itself; nullptr: nowhere.
+  PooledTensor** entry_of(const PoolSlot& slot) const {
+    return moves_tensors() ? &slot.slab->tensor_in(slot) : nullptr;
+  }
   void require_allocator() const { memory_.require_allocator(); }
   [[noreturn]] void throw_empty() const;
 
@@ -79,6 +87,8 @@ class PoolCore {
     SlotStack* stack;  // not null where the owner is right
   };
   struct Search;
+  struct Compaction;
+  struct Relocation;
 
   ~PoolCore();
 
@@ -109,12 +119,24 @@ class PoolCore {
 
   std::size_t may_add() const CACHALOT_REQUIRES(mutex_);
   void add_slab(std::size_t slots, Stream stream) CACHALOT_REQUIRES(mutex_);
+  void count_free_slots() CACHALOT_REQUIRES(mutex_);
   std::vector<std::unique_ptr<PoolSlab>> detach_free_slabs(std::size_t keep) CACHALOT_REQUIRES(mutex_);
   void attach(std::unique_ptr<PoolSlab> slab) CACHALOT_REQUIRES(mutex_);
   void forget(const PoolSlab& slab) CACHALOT_REQUIRES(mutex_);
   std::size_t trim_now(std::size_t keep) CACHALOT_REQUIRES(mutex_);
   std::size_t give_back(std::vector<std::unique_ptr<PoolSlab>> slabs) CACHALOT_REQUIRES(mutex_);
   void trim_above_high_water() noexcept CACHALOT_REQUIRES(mutex_);
+
+  void move_together(Compaction& compaction, std::size_t keep) CACHALOT_REQUIRES(mutex_);
+  std::vector<PoolSlab*> sparse_slabs(std::size_t keep) CACHALOT_REQUIRES(mutex_);
+  static bool can_move_all(const PoolSlab& slab);
+  void set_aside(Compaction& compaction, const std::vector<PoolSlab*>& slabs) CACHALOT_REQUIRES(mutex_);
+  void move_tensors(Compaction& compaction) CACHALOT_REQUIRES(mutex_);
+  void move_tensors_of_a_stream(Compaction& compaction, std::span<PoolSlot* const> tensors) CACHALOT_REQUIRES(mutex_);
+  void put_in_order(std::vector<Relocation>& relocations, Stream stream) CACHALOT_REQUIRES(mutex_);
+  void settle(PoolSlot& place, Stream stream, bool is_the_streams) CACHALOT_REQUIRES(mutex_);
+  void follow_others(std::span<Relocation> relocations, Stream stream, std::uint64_t& waits);
+  static void hand_over(PoolSlot& from, PoolSlot& to);
 
   void begin_recall() CACHALOT_REQUIRES(mutex_);
   void end_recall() CACHALOT_REQUIRES(mutex_);

@@ -7,18 +7,6 @@
 
 namespace cachalot {
 
-namespace {
-
-// Calls visit(stream) for each stream whose work may still use the slot.
-template <typename Visit>
-void for_each_user(const PoolSlot& slot, Visit&& visit) {
-  visit(slot.stream);
-  if (slot.others == nullptr) return;
-  for (const Stream other : *slot.others) visit(other);
-}
-
-}  // namespace
-
 CachingAllocator& not_null(const std::shared_ptr<CachingAllocator>& allocator) {
   CACHALOT_REQUIRE(allocator != nullptr, "the allocator of a pool is {}: there must be one", "null");
   return *allocator;
@@ -36,6 +24,7 @@ PoolMemory::PoolMemory(std::shared_ptr<CachingAllocator> owned, CachingAllocator
       tensor_bytes_(spec.bytes()),
       stride_(round_up(tensor_bytes_, options.alignment)),
       on_reuse_(options.on_reuse),
+      moves_tensors_(options.mover != nullptr),
       order_(door_) {}
 
 void PoolMemory::require_allocator() const {
@@ -60,6 +49,7 @@ std::unique_ptr<PoolSlab> PoolMemory::allocate(std::size_t slots, Stream stream)
   slab->stream = stream;
   slab->count = slots;
   slab->slots = std::make_unique<PoolSlot[]>(slots);
+  if (moves_tensors_) slab->tensors = std::make_unique<PooledTensor*[]>(slots);
   if (budget_) budget_->take(slab->bytes, device_);
   try {
     slab->memory = allocator_.allocate(slab->bytes, device_, stream);

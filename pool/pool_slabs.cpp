@@ -127,12 +127,16 @@ std::size_t PoolCore::give_back(std::vector<std::unique_ptr<PoolSlab>> slabs) {
   return bytes;
 }
 
+void PoolCore::count_free_slots() {
+  for (const auto& slab : slabs_) slab->free = 0;
+  free_.for_each([](const PoolSlot& slot, Stream) { ++slot.slab->free; });
+}
+
 // Those made last first. Under a recall.
 std::vector<std::unique_ptr<PoolSlab>> PoolCore::detach_free_slabs(std::size_t keep) {
   std::vector<std::unique_ptr<PoolSlab>> leaving;
   leaving.reserve(slabs_.size());
-  for (const auto& slab : slabs_) slab->free = 0;
-  free_.for_each([](const PoolSlot& slot, Stream) { ++slot.slab->free; });
+  count_free_slots();
   std::size_t left = free_.size();
   for (std::size_t i = slabs_.size(); i-- > 0;) {
     auto& slab = slabs_[i];
@@ -209,6 +213,7 @@ std::string PoolCore::first_broken_rule() {
     if (!seen.insert(&slot).second) broken = "a slot is free twice";
     if (!slabs.contains(slot.slab)) broken = "a free slot is of no slab";
     if (slot.stream != stream) broken = "a free slot lies with another stream's";
+    if (moves_tensors() && *entry_of(slot) != nullptr) broken = "a tensor is in a free slot";
   });
   if (!broken.empty()) return broken;
   if (as_signed(free_.size()) + live_ != as_signed(slots_))
@@ -222,7 +227,7 @@ std::size_t PoolCore::metadata_bytes() {
   const Lock lock(mutex_);
   std::size_t bytes = sizeof(*this) + free_.metadata_bytes() + capacity_bytes(slabs_, stacks_, unused_);
   for (const auto& slab : slabs_) {
-    bytes += sizeof(PoolSlab) + slab->count * sizeof(PoolSlot);
+    bytes += sizeof(PoolSlab) + slab->count * (sizeof(PoolSlot) + (moves_tensors() ? sizeof(PooledTensor*) : 0));
     for (std::size_t i = 0; i < slab->count; ++i) {
       if (const auto& others = slab->slots[i].others) bytes += sizeof(*others) + capacity_bytes(*others);
     }

@@ -18,6 +18,7 @@
 
 namespace cachalot {
 
+class PooledTensor;
 struct PoolSlab;
 
 // One tensor's place. It belongs to whoever holds it: the tensor that is out, the stack or list that it lies in.
@@ -36,12 +37,25 @@ struct PoolSlot {
 };
 static_assert(sizeof(PoolSlot) <= 40, "with its places in lists and stacks, a slot costs at most 64 bytes");
 
+// Calls visit(stream) for each stream whose work may still use the slot.
+template <typename Visit>
+void for_each_user(const PoolSlot& slot, Visit&& visit) {
+  visit(slot.stream);
+  if (slot.others == nullptr) return;
+  for (const Stream other : *slot.others) visit(other);
+}
+
 struct PoolSlab {
   void* memory = nullptr;   // what the allocator gave
   std::size_t bytes = 0;    // as asked of it
   Stream stream = nullptr;  // that it was asked for
   std::size_t count = 0;
   std::unique_ptr<PoolSlot[]> slots;
+  // Where tensors may be moved: who has each slot; null for one that is free, or stays where it is.
+  std::unique_ptr<PooledTensor*[]> tensors;
+  PooledTensor*& tensor_in(const PoolSlot& slot) const {
+    return tensors[static_cast<std::size_t>(&slot - slots.get())];
+  }
   // For who looks for slabs that are wholly free.
   std::size_t free = 0;
   bool leaves = false;

@@ -44,7 +44,13 @@ void PooledTensor::release() {
   give_back();
 }
 
+void* PooledTensor::fixed_data() {
+  if (entry_ != nullptr) *std::exchange(entry_, nullptr) = nullptr;
+  return data();
+}
+
 void PooledTensor::give_back() noexcept {
+  if (entry_ != nullptr) *std::exchange(entry_, nullptr) = nullptr;
   PoolCore& pool = *std::exchange(pool_, nullptr);
   if (!pool.try_release(*slot_)) [[unlikely]]
     pool.release(*slot_);
@@ -79,12 +85,16 @@ PooledTensor TensorPool::acquire(Stream stream) {
     slot = core_->acquire(stream, waits ? PoolCore::IfNone::wait : PoolCore::IfNone::fail);
     if (slot == nullptr) core_->throw_empty();
   }
-  return {*core_, *slot, slot->data, stream};
+  return wrap(*slot, stream);
+}
+
+PooledTensor TensorPool::wrap(PoolSlot& slot, Stream stream) {
+  return {*core_, slot, slot.data, stream, core_->entry_of(slot)};
 }
 
 std::optional<PooledTensor> TensorPool::wrap(PoolSlot* slot, Stream stream) {
   if (slot == nullptr) return std::nullopt;
-  return PooledTensor(*core_, *slot, slot->data, stream);
+  return wrap(*slot, stream);
 }
 
 std::optional<PooledTensor> TensorPool::try_acquire(Stream stream) {
@@ -101,7 +111,14 @@ std::optional<PooledTensor> TensorPool::acquire_for(std::chrono::nanoseconds tim
 
 std::size_t TensorPool::trim(std::size_t keep) {
   core_->require_allocator();
-  return core_->trim(keep);
+  return core_->moves_tensors() ? core_->compact(keep).bytes_freed : core_->trim(keep);
+}
+
+CompactReport TensorPool::compact(std::size_t keep) {
+  core_->require_allocator();
+  CACHALOT_REQUIRE(core_->moves_tensors(), "compact of the pool of {}: its tensors cannot be moved without a mover",
+                   to_string(spec()));
+  return core_->compact(keep);
 }
 
 const TensorSpec& TensorPool::spec() const { return core_->spec(); }

@@ -7,35 +7,15 @@
 #include <vector>
 
 #include "base/bytes.h"
-#include "kernels/pattern.h"
+#include "device/pattern.h"
 #include "tests/allocator/testing.h"
 #include "tests/kernels/subject.h"
 
 namespace cachalot {
 namespace {
 
-using Bytes = std::vector<unsigned char>;
-using MakeDevice = std::shared_ptr<Device> (*)();
-
-class PatternContract : public testing::TestWithParam<MakeDevice> {
+class PatternContract : public KernelsContract {
  protected:
-  static constexpr std::size_t kBytes = 4 * kMiB;
-
-  void SetUp() override {
-    const std::string reason = GetParam() == &gpu ? without_gpu() : "";
-    if (!reason.empty()) GTEST_SKIP() << reason;
-    device_ = GetParam()();
-    kernels_ = kernels_for(device_);
-    memory_.emplace(device_, kBytes);
-    begin_ = memory_->address();
-  }
-
-  Bytes read(Address address, std::size_t bytes) {
-    Bytes held(bytes);
-    device_->copy_to_host(held.data(), address, bytes);
-    return held;
-  }
-  void write(Address address, const Bytes& bytes) { device_->copy_from_host(address, bytes.data(), bytes.size()); }
   void flip_a_bit(Address address) { write(address, {static_cast<unsigned char>(read(address, 1)[0] ^ 1)}); }
   static Bytes pattern(Address address, std::size_t bytes, std::uint64_t seed) {
     Bytes expected(bytes);
@@ -43,11 +23,6 @@ class PatternContract : public testing::TestWithParam<MakeDevice> {
     return expected;
   }
   std::optional<std::size_t> verify(const PatternSpan& span) { return kernels_->verify_pattern(nullptr, span); }
-
-  std::shared_ptr<Device> device_;
-  std::unique_ptr<Kernels> kernels_;
-  std::optional<DeviceMemory> memory_;
-  Address begin_ = 0;
 };
 
 INSTANTIATE_TEST_SUITE_P(Simulated, PatternContract, testing::Values(&simulated_device));

@@ -5,8 +5,11 @@
 #include <gtest/gtest.h>
 
 #include <memory>
+#include <optional>
 #include <string>
+#include <vector>
 
+#include "base/bytes.h"
 #include "cachalot/device.h"
 #include "cachalot/kernels.h"
 #include "cachalot/simulated_device.h"
@@ -36,6 +39,36 @@ class DeviceMemory {
  private:
   const std::shared_ptr<Device> device_;
   const Address address_;
+};
+
+using Bytes = std::vector<unsigned char>;
+using MakeDevice = std::shared_ptr<Device> (*)();
+
+// What Kernels promises is held against each implementation: those on simulated_device and on gpu.
+class KernelsContract : public testing::TestWithParam<MakeDevice> {
+ protected:
+  static constexpr std::size_t kBytes = 4 * kMiB;
+
+  void SetUp() override {
+    const std::string reason = GetParam() == &gpu ? without_gpu() : "";
+    if (!reason.empty()) GTEST_SKIP() << reason;
+    device_ = GetParam()();
+    kernels_ = kernels_for(device_);
+    memory_.emplace(device_, kBytes);
+    begin_ = memory_->address();
+  }
+
+  Bytes read(Address address, std::size_t bytes) {
+    Bytes held(bytes);
+    device_->copy_to_host(held.data(), address, bytes);
+    return held;
+  }
+  void write(Address address, const Bytes& bytes) { device_->copy_from_host(address, bytes.data(), bytes.size()); }
+
+  std::shared_ptr<Device> device_;
+  std::unique_ptr<Kernels> kernels_;
+  std::optional<DeviceMemory> memory_;
+  Address begin_ = 0;
 };
 
 }  // namespace cachalot

@@ -3,8 +3,10 @@
 
 set(layers
   "0 allocator/base/              allocator/include/cachalot/errors.h   allocator/include/cachalot/pool_id.h"
+  "0 allocator/include/cachalot/compact_report.h"
+  "0 allocator/include/cachalot/host_device.h"
   "1 allocator/device/            allocator/include/cachalot/device.h   allocator/include/cachalot/simulated_device.h"
-  "1                              allocator/include/cachalot/shared_memory.h"
+  "1                              allocator/include/cachalot/shared_memory.h  allocator/include/cachalot/kernels.h"
   # change.h is a plain value that every layer above may name.
   "2 allocator/policy/            allocator/include/cachalot/options.h  allocator/include/cachalot/change.h"
   # The simulated CUDA runtime stands beside the allocator: it knows the simulated device and nothing above it.

@@ -14,9 +14,12 @@
 // gives then; and slots last used on a capturing stream are nobody else's until the capture ends. A tensor that a graph
 // works on must be kept as long as the graph is replayed.
 //
-// Thread safety: every method may be called from any thread at any time. A PooledTensor is one thread's at a time; it
-// may be handed over, and come back in any thread. Errors: InvalidArgument, OutOfMemory (the allocator's, and the
-// pool's own when it may not grow) and CudaError. After each, the state is as it was before the call.
+// Where the pool has a `mover` it may move tensors that are out, in compact() and trim(): see there what its user owes.
+//
+// Thread safety: every method but those two of such a pool may be called from any thread at any time. A PooledTensor is
+// one thread's at a time; it may be handed over, and come back in any thread. Errors: InvalidArgument, OutOfMemory (the
+// allocator's, and the pool's own when it may not grow) and CudaError. After each, the state is as it was before the
+// call.
 #pragma once
 
 #include <chrono>
@@ -29,10 +32,12 @@
 #include <vector>
 
 #include "cachalot/caching_allocator.h"
+#include "cachalot/compact_report.h"
 #include "cachalot/tensor_spec.h"
 
 namespace cachalot {
 
+class Kernels;
 class PoolBudget;
 class PoolCore;
 struct PoolSlot;
@@ -69,6 +74,8 @@ struct TensorPoolOptions {
   std::optional<std::size_t> high_water = std::nullopt;
   std::size_t alignment = 512;  // of every tensor, in bytes; a power of two
   Stream stream = nullptr;      // that the initial slots are allocated for
+  // Not null: tensors that are out may be moved, by these kernels of the tensors' device (compact).
+  std::shared_ptr<Kernels> mover = nullptr;
 };
 
 struct PoolStats {
@@ -98,7 +105,9 @@ class PooledTensor {
  public:
   PooledTensor() = default;  // empty
   PooledTensor(PooledTensor&& other) noexcept
-      : pool_(std::exchange(other.pool_, nullptr)), slot_(other.slot_), data_(other.data_), stream_(other.stream_) {}
+      : pool_(std::exchange(other.pool_, nullptr)), slot_(other.slot_), data_(other.data_), stream_(other.stream_) {
+    enter(std::exchange(other.entry_, nullptr));
+  }
   PooledTensor& operator=(PooledTensor&& other) noexcept {
     if (this != &other) {
       if (pool_ != nullptr) give_back();
@@ -106,6 +115,7 @@ class PooledTensor {
       slot_ = other.slot_;
       data_ = other.data_;
       stream_ = other.stream_;
+      enter(std::exchange(other.entry_, nullptr));
     }
     return *this;
   }
@@ -114,7 +124,10 @@ class PooledTensor {
   }
 
   explicit operator bool() const { return pool_ != nullptr; }
+  // Of a pool that may move tensors: until its next compact() or trim().
   void* data() const { return pool_ == nullptr ? nullptr : data_; }
+  // The same, and the tensor stays there from now on: for whoever hands the address on.
+  void* fixed_data();
   Stream stream() const { return stream_; }  // that it was acquired for
   // InvalidArgument from each of these for a tensor that is empty: moved from, or returned already.
   const TensorSpec& spec() const;
@@ -131,15 +144,24 @@ class PooledTensor {
 
  private:
   friend class TensorPool;
-  PooledTensor(PoolCore& pool, PoolSlot& slot, void* data, Stream stream)
-      : pool_(&pool), slot_(&slot), data_(data), stream_(stream) {}
+  friend class PoolCore;
+  PooledTensor(PoolCore& pool, PoolSlot& slot, void* data, Stream stream, PooledTensor** entry)
+      : pool_(&pool), slot_(&slot), data_(data), stream_(stream) {
+    enter(entry);
+  }
+  void enter(PooledTensor** entry) noexcept {
+    entry_ = entry;
+    if (entry_ != nullptr) *entry_ = this;
+  }
   void give_back() noexcept;
   void require_held(const char* call) const;
 
   PoolCore* pool_ = nullptr;  // null: empty
-  PoolSlot* slot_ = nullptr;
-  void* data_ = nullptr;
+  // Mutable: the pool moves tensors that are const in their owner's hands, too.
+  mutable PoolSlot* slot_ = nullptr;
+  mutable void* data_ = nullptr;
   Stream stream_ = nullptr;
+  mutable PooledTensor** entry_ = nullptr;  // where the pool finds this tensor; null: it does not move it
 };
 
 class TensorPool {
@@ -166,7 +188,18 @@ class TensorPool {
 
   // Gives allocations without a tensor in use back to the allocator while more than `keep` slots are free; how many
   // bytes. Nothing waits: the allocator learns which streams used them. A pool that never grows keeps what it has.
+  // With a mover, tensors that are out are moved together first, as by compact().
   std::size_t trim(std::size_t keep = 0);
+  // Moves the tensors that are out in sparsely used allocations into free slots of others, and gives the allocations
+  // that this empties back to the allocator, as long as more than `keep` slots are free. The copies are queued, each in
+  // its tensor's stream; where streams differ the GPU waits. InvalidArgument for a pool without a mover.
+  // A tensor's data() changes; its content, stream and recorded streams stay. Some are not moved: whose address was
+  // asked for by fixed_data(), and where a capturing stream is in the way.
+  // What the caller owes: nobody has kept an address from data(), nor has a captured graph; work on a tensor that other
+  // streams have queued by now is recorded (record_stream), and what they queue later comes after the tensor's stream;
+  // while this runs no other thread calls the pool or touches its tensors. After an error each tensor is where it was,
+  // or whole in its new place.
+  CompactReport compact(std::size_t keep = 0);
 
   const TensorSpec& spec() const;
   const TensorPoolOptions& options() const;
@@ -180,6 +213,7 @@ class TensorPool {
   friend class PoolSet;
   TensorPool(std::shared_ptr<CachingAllocator> owned, CachingAllocator& allocator, const TensorSpec& spec,
              const TensorPoolOptions& options, std::shared_ptr<PoolBudget> budget);
+  PooledTensor wrap(PoolSlot& slot, Stream stream);
   std::optional<PooledTensor> wrap(PoolSlot* slot, Stream stream);
 
   PoolCore* core_;  // its own: it outlives the pool while tensors are out

@@ -1,4 +1,4 @@
-#include "kernels/wait_for.h"
+#include "device/wait_for.h"
 
 #include "cachalot/errors.h"
 

@@ -1,4 +1,5 @@
-// The host twin: patterns by copies, on any Device. Memory of any size goes through a buffer of at most a mebibyte.
+// The host twin: patterns and moves by copies, on any Device. Memory of any size goes through a buffer of at most a
+// mebibyte.
 #pragma once
 
 #include <memory>
@@ -17,6 +18,7 @@ class HostKernels final : public Kernels {
  private:
   void fill(Stream stream, std::span<const PatternSpan> spans) override;
   std::vector<PatternMismatch> verify(Stream stream, std::span<const PatternSpan> spans) override;
+  void move(Stream stream, std::span<const BlockMove> moves) override;
 
   const std::shared_ptr<Device> device_;
 };

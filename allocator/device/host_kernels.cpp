@@ -1,4 +1,4 @@
-#include "kernels/host_kernels.h"
+#include "device/host_kernels.h"
 
 #include <algorithm>
 #include <bit>
@@ -6,8 +6,9 @@
 #include <optional>
 
 #include "base/bytes.h"
-#include "kernels/pattern.h"
-#include "kernels/wait_for.h"
+#include "base/check.h"
+#include "device/pattern.h"
+#include "device/wait_for.h"
 
 namespace cachalot {
 
@@ -31,17 +32,17 @@ void write_pattern(std::span<std::byte> to, Address address, std::uint64_t seed)
   }
 }
 
-// Calls visit(offset, bytes) for each part of a span, until it returns false.
+// Calls visit(offset, bytes) for each part of so many bytes, until it returns false.
 template <typename Visit>
-void for_each_part(const PatternSpan& span, Visit&& visit) {
-  for (std::size_t offset = 0; offset < span.bytes; offset += kPartBytes) {
-    if (!visit(offset, std::min(kPartBytes, span.bytes - offset))) return;
+void for_each_part(std::size_t bytes, Visit&& visit) {
+  for (std::size_t offset = 0; offset < bytes; offset += kPartBytes) {
+    if (!visit(offset, std::min(kPartBytes, bytes - offset))) return;
   }
 }
 
 void fill_span(Device& device, const PatternSpan& span) {
   Buffer pattern(std::min(span.bytes, kPartBytes));
-  for_each_part(span, [&](std::size_t offset, std::size_t bytes) {
+  for_each_part(span.bytes, [&](std::size_t offset, std::size_t bytes) {
     write_pattern({pattern.data(), bytes}, span.address + offset, span.seed);
     device.copy_from_host(span.address + offset, pattern.data(), bytes);
     return true;
@@ -52,7 +53,7 @@ std::optional<std::size_t> first_difference(Device& device, const PatternSpan& s
   Buffer pattern(std::min(span.bytes, kPartBytes));
   Buffer held(pattern.size());
   std::optional<std::size_t> found;
-  for_each_part(span, [&](std::size_t offset, std::size_t bytes) {
+  for_each_part(span.bytes, [&](std::size_t offset, std::size_t bytes) {
     write_pattern({pattern.data(), bytes}, span.address + offset, span.seed);
     device.copy_to_host(held.data(), span.address + offset, bytes);
     const auto end = held.begin() + static_cast<std::ptrdiff_t>(bytes);
@@ -61,6 +62,14 @@ std::optional<std::size_t> first_difference(Device& device, const PatternSpan& s
     return !found;
   });
   return found;
+}
+
+void copy_block(Device& device, const BlockMove& move, Buffer& buffer) {
+  for_each_part(move.bytes, [&](std::size_t offset, std::size_t bytes) {
+    device.copy_to_host(buffer.data(), move.from + offset, bytes);
+    device.copy_from_host(move.to + offset, buffer.data(), bytes);
+    return true;
+  });
 }
 
 }  // namespace
@@ -77,6 +86,17 @@ std::vector<PatternMismatch> HostKernels::verify(Stream stream, std::span<const 
     if (const auto offset = first_difference(*device_, spans[i])) mismatches.push_back({i, *offset});
   }
   return mismatches;
+}
+
+void HostKernels::move(Stream stream, std::span<const BlockMove> moves) {
+  Buffer buffer(std::min(std::ranges::max(moves, {}, &BlockMove::bytes).bytes, kPartBytes));
+  wait_for(*device_, stream);
+  for (const BlockMove& move : moves) copy_block(*device_, move, buffer);
+}
+
+std::unique_ptr<Kernels> host_kernels(std::shared_ptr<Device> device) {
+  CACHALOT_REQUIRE(device != nullptr, "host_kernels needs a device, not null");
+  return std::make_unique<HostKernels>(std::move(device));
 }
 
 }  // namespace cachalot

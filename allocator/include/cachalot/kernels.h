@@ -1,6 +1,8 @@
-// Patterns in device memory, to find out who wrote where: fill a block, and verify later that every byte is as it was.
+// What kernels do to device memory: patterns, to find out who wrote where, and moves of many blocks at once.
 //
-//   auto kernels = cachalot::kernels_for(allocator.device());
+// A pattern fills a block, and later it is verified that every byte is as it was.
+//
+//   auto kernels = cachalot::kernels_for(allocator.device());  // links cachalot::kernels
 //   kernels->fill_pattern(stream, {address, bytes, seed});
 //   …
 //   if (auto offset = kernels->verify_pattern(stream, {address, bytes, seed})) …  // somebody wrote there
@@ -9,7 +11,7 @@
 // filled with another seed differs. A stray byte goes unnoticed once in 256 times, eight of them once in 2^64.
 //
 // Two implementations are equals: CUDA kernels for a GPU, and a host twin for any other Device, which copies: so that
-// what uses patterns can be tested on the simulated device, where kernels compute nothing.
+// what uses them can be tested on the simulated device, where kernels compute nothing.
 #pragma once
 
 #include <cstddef>
@@ -37,9 +39,16 @@ struct PatternMismatch {
   bool operator==(const PatternMismatch&) const = default;
 };
 
+// A copy within a device. An empty one is nothing, wherever it is.
+struct BlockMove {
+  Address from = 0;
+  Address to = 0;
+  std::size_t bytes = 0;
+};
+
 // Thread safety: every method may be called from any thread at any time.
-// Errors: InvalidArgument for a span that begins at null or passes the end of all addresses, before anything is done;
-// CudaError for what the device refuses: then some spans may be filled, and nothing is held.
+// Errors: InvalidArgument for memory that begins at null or passes the end of all addresses, before anything is done;
+// CudaError for what the device refuses: then some spans may be filled and some blocks copied, and nothing is held.
 class Kernels {
  public:
   virtual ~Kernels() = default;
@@ -58,16 +67,28 @@ class Kernels {
   // The offset of the first byte that differs; nullopt: none does.
   std::optional<std::size_t> verify_pattern(Stream stream, const PatternSpan& span);
 
+  // Copies every block to its new place, in the order of the stream's work and in no order among themselves: so no
+  // destination may overlap another one or any source (InvalidArgument names the two moves); sources may. On a GPU it
+  // is queued, all moves in one go; the host twin waits for the stream and has copied when it returns. Not while the
+  // stream captures. OutOfMemory, before anything is done, where a GPU has not the memory for the list of moves.
+  void move_blocks(Stream stream, std::span<const BlockMove> moves);
+
  protected:
   Kernels() = default;
 
  private:
   virtual void fill(Stream stream, std::span<const PatternSpan> spans) = 0;
   virtual std::vector<PatternMismatch> verify(Stream stream, std::span<const PatternSpan> spans) = 0;
+  // None is empty, and they are as move_blocks requires.
+  virtual void move(Stream stream, std::span<const BlockMove> moves) = 0;
 };
 
-// CUDA kernels for a GPU, where they were built; else the host twin, right for every device and slow on a GPU. On a GPU
-// it takes 11 KiB of its memory, for the answers; OutOfMemory when there is not that much. `device` is not null.
+// The host twin: right for every device, slow on a GPU. `device` is not null.
+std::unique_ptr<Kernels> host_kernels(std::shared_ptr<Device> device);
+
+// CUDA kernels for a GPU, where they were built; else the host twin. On a GPU it takes 11 KiB of its memory, for the
+// answers, and with the first moves 72 KiB more; OutOfMemory when there is not that much. `device` is not null. In the
+// library cachalot::kernels; all else here is in cachalot::core.
 std::unique_ptr<Kernels> kernels_for(std::shared_ptr<Device> device);
 
 }  // namespace cachalot
