@@ -14,6 +14,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -65,6 +66,8 @@ class Kernels {
   virtual void fill(Stream stream, std::span<const PatternSpan> spans) = 0;
   virtual std::vector<PatternMismatch> verify(Stream stream, std::span<const PatternSpan> spans) = 0;
 };
+
+using KernelsFactory = std::function<std::unique_ptr<Kernels>(std::shared_ptr<Device>)>;
 
 // The host twin: right for every device, slow on a GPU. `device` is not null.
 std::unique_ptr<Kernels> host_kernels(std::shared_ptr<Device> device);
