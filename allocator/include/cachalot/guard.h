@@ -42,9 +42,9 @@ struct GuardReport {
   std::size_t requested_bytes = 0;  // of the block
   std::ptrdiff_t offset = 0;        // of the first byte that was overwritten, from `address`; negative: before it
   Stream stream = nullptr;          // that it was allocated for
-  std::vector<Stream> recorded;     // others that it was used on, as record_stream said
-  GuardCall allocated;
-  std::optional<GuardCall> freed;  // none: it is live
+  std::vector<Stream> recorded{};   // others that it was used on, as record_stream said
+  GuardCall allocated{};
+  std::optional<GuardCall> freed{};  // none: it is live
 };
 
 const char* to_string(GuardReport::Kind kind);  // "front_canary", …
