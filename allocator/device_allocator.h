@@ -144,8 +144,8 @@ class DeviceAllocator {
   // What the guard asks. Called when a request is about to fail, without locks; true: something was freed.
   void set_last_resort(FreeMemoryCallback last_resort);
   bool is_capturing() const;
-  bool is_uncached(const void* ptr) const;  // a live allocation of while caching was off
-  bool sleeps(const Block& block) const;    // its memory may be gone until restore_physical
+  bool is_uncached(const void* ptr) const;                 // a live allocation of while caching was off
+  bool sleeps(const Block& block, const void* ptr) const;  // a live one, without memory until restore_physical
 
   void add_out_of_memory_observer(OutOfMemoryObserver observer);
   void add_free_memory_callback(FreeMemoryCallback callback);

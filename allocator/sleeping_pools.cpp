@@ -53,9 +53,9 @@ void DeviceAllocator::require_awake(const PrivatePool* pool, const char* done) c
                    index_, done);
 }
 
-bool DeviceAllocator::sleeps(const Block& block) const {
+bool DeviceAllocator::sleeps(const Block& block, const void* ptr) const {
   const Lock lock(mutex_);
-  return is_asleep(block.arena->pool);
+  return is_live(block, ptr) && is_asleep(block.arena->pool);
 }
 
 // nullptr: there is no such pool.

@@ -3,7 +3,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <iterator>
 #include <map>
 #include <utility>
 
@@ -41,22 +40,6 @@ Guard::Guard(DeviceAllocator& heap, const PageMap& page_map, KernelsFactory make
       log_(log),
       order_(heap.device()) {
   heap_.set_last_resort([this] { return drain(); });
-}
-
-// Whatever comes of the action: the handler hears of what it found, and no lock is held then.
-template <typename Action>
-auto Guard::reporting(Action action) {
-  Reports found;
-  const auto result = [&] {
-    try {
-      return action(found);
-    } catch (...) {
-      log_.add(found);
-      throw;
-    }
-  }();
-  log_.add(found);
-  return result;
 }
 
 GuardCall Guard::call_now() { return {++calls_, this_thread(), device_.clock_us()}; }
@@ -215,101 +198,6 @@ void Guard::free_in_heap(const GuardedBlock& block, bool was_looked_at) {
   CACHALOT_ASSERT(was_uncached);
 }
 
-// --- quarantine -----------------------------------------------------------------------------------------------------
-
-// Whether a block of so many bytes may be kept; older ones go for it.
-bool Guard::make_room(std::size_t bytes, Reports& found) {
-  const std::size_t limit = quarantine_limit_;
-  if (bytes > limit || heap_.is_capturing()) return false;
-  leave_quarantine(limit - bytes, found);
-  return true;
-}
-
-bool Guard::drain() {
-  return reporting([&](Reports& found) { return leave_quarantine(0, found); });
-}
-
-// The oldest leave until at most so many bytes are left. What cannot be freed stays.
-bool Guard::leave_quarantine(std::size_t keep_bytes, Reports& found) {
-  std::deque<GuardedBlock> leaving;
-  if (heap_.is_capturing()) return false;
-  try {
-    {
-      const std::shared_lock memory(memory_);
-      leaving = take_from_quarantine(keep_bytes);
-      std::vector<GuardQuestion> questions;
-      for (GuardedBlock& block : leaving) append_questions(block, questions);
-      ask(std::move(questions), nullptr, found);
-    }
-    const bool freed_any = !leaving.empty();
-    for (; !leaving.empty(); leaving.pop_front()) free_in_heap(leaving.front(), /*was_looked_at=*/true);
-    return freed_any;
-  } catch (...) {
-    put_back(std::move(leaving));
-    throw;
-  }
-}
-
-std::deque<GuardedBlock> Guard::take_from_quarantine(std::size_t keep_bytes) {
-  const std::lock_guard lock(mutex_);
-  std::deque<GuardedBlock> leaving;
-  while (quarantine_bytes_ > keep_bytes) {
-    leaving.push_back(std::move(quarantine_.front()));
-    quarantine_.pop_front();
-    quarantine_bytes_ -= leaving.back().footprint();
-  }
-  return leaving;
-}
-
-void Guard::put_back(std::deque<GuardedBlock> leaving) {
-  const std::lock_guard lock(mutex_);
-  for (const GuardedBlock& block : leaving) quarantine_bytes_ += block.footprint();
-  quarantine_.insert(quarantine_.begin(), std::make_move_iterator(leaving.begin()),
-                     std::make_move_iterator(leaving.end()));
-}
-
-std::size_t Guard::quarantine_bytes() const {
-  const std::lock_guard lock(mutex_);
-  return quarantine_bytes_;
-}
-
-// --- looking --------------------------------------------------------------------------------------------------------
-
-void Guard::ask(std::vector<GuardQuestion> questions, Stream stream, Reports& found) {
-  if (questions.empty()) return;
-  std::vector<PatternSpan> spans;
-  spans.reserve(questions.size());
-  for (const GuardQuestion& question : questions) spans.push_back(question.span);
-  for (const PatternMismatch& mismatch : kernels(spans[0], stream).verify_pattern(stream, spans)) {
-    found.push_back(questions[mismatch.span].answer(mismatch.offset, device_.index()));
-  }
-}
-
-void Guard::check() {
-  reporting([&](Reports& found) {
-    const std::unique_lock memory(memory_);
-    check_all(found);
-    return true;
-  });
-}
-
-// Live blocks after the work of their streams, those that are allocated meanwhile left out.
-void Guard::check_all(Reports& found) {
-  CACHALOT_REQUIRE(!heap_.is_capturing(),
-                   "the guard cannot look at memory of device {} while a graph is captured there", device_.index());
-  std::map<Stream, std::vector<GuardQuestion>> of_stream;
-  std::vector<GuardQuestion> of_quarantine;
-  {
-    const std::lock_guard lock(mutex_);
-    for (auto& [address, block] : live_) append_questions(block, of_stream[block.stream]);
-    for (GuardedBlock& block : quarantine_) append_questions(block, of_quarantine);
-  }
-  for (auto& [stream, questions] : of_stream) {
-    if (may_wait(stream)) ask(std::move(questions), stream, found);
-  }
-  ask(std::move(of_quarantine), nullptr, found);
-}
-
 // --- one block ------------------------------------------------------------------------------------------------------
 
 bool Guard::record_stream(const void* ptr, Stream stream) {
@@ -346,71 +234,6 @@ std::string Guard::describe(const void* ptr) const {
     return fmt::format("it lies inside the allocation of {} bytes at {:#x} ({})", block.bytes, at, history(block));
   }
   return "";
-}
-
-// --- memory that goes, or changes -----------------------------------------------------------------------------------
-
-void Guard::put_to_sleep(const std::function<void()>& release_physical) {
-  drain();
-  reporting([&](Reports& found) {
-    const std::unique_lock memory(memory_);
-    check_all(found);
-    const auto mark_sleepers = [&] {
-      const std::lock_guard lock(mutex_);
-      for (auto& [address, block] : live_) {
-        const Block* const heap_block = this->heap_block(block.heap_address());
-        if (block.pattern != Pattern::canaries || heap_block == nullptr || !heap_.sleeps(*heap_block)) continue;
-        block.slept = true;
-        block.pattern = Pattern::none;
-      }
-    };
-    try {
-      release_physical();
-    } catch (...) {
-      mark_sleepers();
-      throw;
-    }
-    mark_sleepers();
-    return true;
-  });
-}
-
-void Guard::wake() {
-  const std::unique_lock memory(memory_);
-  std::vector<GuardedBlock*> awake;
-  {
-    const std::lock_guard lock(mutex_);
-    for (auto& [address, block] : live_) {
-      if (block.slept && !heap_.sleeps(*heap_block(block.heap_address()))) awake.push_back(&block);
-    }
-  }
-  for (GuardedBlock* block : awake) {
-    if (!may_wait(block->stream)) continue;
-    write_canaries(*block);
-    block->slept = false;
-  }
-}
-
-RestoreResult Guard::restore(const PoolCheckpoint& checkpoint) {
-  drain();
-  const std::unique_lock memory(memory_);
-  RestoreResult result = heap_.restore_pool(checkpoint);
-  const auto as_users = [](std::vector<void*>& pointers) {
-    for (void*& pointer : pointers) pointer = as_pointer(as_address(pointer) + GuardedBlock::kFront);
-  };
-  as_users(result.freed);
-  as_users(result.created);
-  const std::lock_guard lock(mutex_);
-  for (void* ptr : result.freed) live_.erase(as_address(ptr));
-  for (void* ptr : result.created) {
-    const auto sizes = heap_.sizes(*heap_block(in_heap(as_address(ptr))), as_pointer(in_heap(as_address(ptr))));
-    GuardedBlock block;
-    block.address = as_address(ptr);
-    block.bytes = sizes->allocated - GuardedBlock::kFront;
-    block.allocated = call_now();
-    live_.insert_or_assign(block.address, std::move(block));
-  }
-  return result;
 }
 
 // --- soundness ------------------------------------------------------------------------------------------------------

@@ -24,8 +24,8 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
-#include <deque>
 #include <functional>
+#include <list>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -84,8 +84,10 @@ class Guard {
 
  private:
   using Blocks = std::unordered_map<Address, GuardedBlock>;
+  using BlockList = std::list<GuardedBlock>;  // spliced: nothing is lost on the way
   using Reports = std::vector<GuardReport>;
 
+  // Whatever comes of the action: the handler hears of what it found, with no lock held.
   template <typename Action>
   auto reporting(Action action);
   GuardCall call_now();
@@ -105,12 +107,16 @@ class Guard {
   void quarantine(GuardedBlock& block);
   bool make_room(std::size_t bytes, Reports& found);
   bool leave_quarantine(std::size_t keep_bytes, Reports& found);
-  std::deque<GuardedBlock> take_from_quarantine(std::size_t keep_bytes);
-  void put_back(std::deque<GuardedBlock> leaving);
+  BlockList take_from_quarantine(std::size_t keep_bytes);
+  void put_back(BlockList leaving);
   void free_in_heap(const GuardedBlock& block, bool was_looked_at);
 
   void ask(std::vector<GuardQuestion> questions, Stream stream, Reports& found);
   void check_all(Reports& found);
+
+  bool sleeps(const GuardedBlock& block) const;
+  void mark_sleepers();
+  void adopt_restored(Address address);
 
   DeviceAllocator& heap_;
   const PageMap& page_map_;
@@ -124,11 +130,26 @@ class Guard {
   std::mutex kernels_mutex_;
   std::unique_ptr<Kernels> kernels_;  // made when first needed
 
-  std::shared_mutex memory_;             // taken before mutex_
-  mutable std::mutex mutex_;             // guards what follows
-  Blocks live_;                          // by the user's address
-  std::deque<GuardedBlock> quarantine_;  // oldest first
-  std::size_t quarantine_bytes_ = 0;     // footprints
+  std::shared_mutex memory_;          // taken before mutex_
+  mutable std::mutex mutex_;          // guards what follows
+  Blocks live_;                       // by the user's address
+  BlockList quarantine_;              // oldest first
+  std::size_t quarantine_bytes_ = 0;  // footprints
 };
+
+template <typename Action>
+auto Guard::reporting(Action action) {
+  Reports found;
+  const auto result = [&] {
+    try {
+      return action(found);
+    } catch (...) {
+      log_.add(found);
+      throw;
+    }
+  }();
+  log_.add(found);
+  return result;
+}
 
 }  // namespace cachalot

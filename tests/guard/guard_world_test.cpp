@@ -107,6 +107,24 @@ TEST(GuardedHeap, CachingMayBeOff) {
   EXPECT_EQ(world.device->used_bytes(), 0u);
 }
 
+TEST(GuardedHeap, TheQuarantineIsEmptiedBeforeMemoryRunsOutWithCachingOff) {
+  GuardedWorld world("heap:segments", 64 * kMiB);
+  world.allocator.set_caching_enabled(false);
+  world.allocator.deallocate(world.allocate(40 * kMiB));
+  world.allocator.deallocate(world.allocate(50 * kMiB));
+  EXPECT_THROW(world.allocate(70 * kMiB), OutOfMemory);
+}
+
+TEST(GuardedHeap, AnAllocationInOneHandleIsGuardedInIt) {
+  GuardedWorld world("heap:pages,page_size_mb:2");
+  const AllocateOptions contiguous{.contiguous = true};
+  void* const block = world.allocator.allocate(7 * kMiB, 0, nullptr, contiguous);
+  EXPECT_EQ(world.allocator.handle_count(block), 1u);
+  smash(world, block, 7 * kMiB);
+  world.allocator.deallocate(block);
+  EXPECT_EQ(world.take_one().kind, Kind::back_canary);
+}
+
 TEST(GuardedHeap, EachDeviceHasItsOwn) {
   TwoDevices world(kGiB, "guard:True");
   std::vector<GuardReport> heard;
@@ -333,6 +351,48 @@ TEST(GuardedHeap, AFactoryThatMakesNoKernelsIsRefused) {
   CachingAllocator allocator({device}, options, [](std::shared_ptr<Device>) { return std::unique_ptr<Kernels>(); });
   EXPECT_EQ(refusal([&] { allocator.allocate(1000); }), "the factory of kernels made none for device 0");
   EXPECT_EQ(allocator.memory_allocated(), 0u);
+}
+
+// ---- Programs ------------------------------------------------------------------------------------------------------
+
+// Blocks that several streams use, on a device that checks that nobody gets memory which work may still use.
+TEST_P(GuardedHeaps, RandomProgramsOfManyStreamsAreInOrderAndNothingIsReported) {
+  SimulatedDevice::Config config = World::config_of(96 * kMiB);
+  config.check_hazards = true;
+  for (unsigned seed = 1; seed <= 4; ++seed) {
+    SCOPED_TRACE(seed);
+    World world(config, GetParam() + ",guard:True,guard_quarantine_mb:4");
+    std::mt19937 random(seed);
+    std::vector<Stream> streams;
+    for (int i = 0; i < 3; ++i) streams.push_back(world.device->stream());
+    const auto any_stream = [&] { return streams[random() % streams.size()]; };
+    std::vector<AddressRange> live;
+    for (int i = 0; i < 400; ++i) {
+      if (live.size() < 12 && random() % 5 < 3) {
+        const std::size_t bytes = 1 + random() % (random() % 8 == 0 ? 6 * kMiB : 100 * kKiB);
+        const Stream own = any_stream();
+        void* const block = world.allocate(bytes, own);
+        live.push_back({address(block), bytes});
+        world.device->handed_out(address(block), bytes, own);
+        world.device->launch(own, 20'000, {live.back()});
+      } else if (!live.empty()) {
+        std::swap(live[random() % live.size()], live.back());
+        void* const block = reinterpret_cast<void*>(live.back().address);
+        if (random() % 2 == 0) {
+          const Stream other = any_stream();
+          world.allocator.record_stream(block, other);
+          world.device->synchronize();  // the owner orders the two
+          world.device->launch(other, 50'000, {live.back()});
+        }
+        world.device->given_back(live.back().address);
+        world.allocator.deallocate(block);
+        live.pop_back();
+      }
+      EXPECT_TRUE(i % 64 != 0 || world.allocator.check_guard().empty());
+    }
+    world.allocator.empty_cache();
+    EXPECT_EQ(world.allocator.guard_reports(), 0u);
+  }
 }
 
 // ---- Threads -------------------------------------------------------------------------------------------------------

@@ -22,7 +22,7 @@ set(layers
   "7 allocator/device_pages.cpp         allocator/device_page_calls.cpp"
   "7 allocator/out_of_memory.cpp  allocator/private_pools.cpp        allocator/sleeping_pools.cpp"
   "7 allocator/device_sharing.cpp allocator/cached_allocations.cpp"
-  "8 allocator/guard/"
+  "8 allocator/guard/             allocator/guarded_allocations.cpp"
   "8 allocator/caching_allocator.cpp   allocator/include/cachalot/caching_allocator.h"
   "9 allocator/pinned_host_allocator.cpp  allocator/include/cachalot/pinned_host_allocator.h"
   # Tensor pools see the public headers, allocator/base, and how a thread sums (caches/thread_sum.h).
