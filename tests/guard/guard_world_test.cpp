@@ -367,6 +367,11 @@ TEST_P(GuardedHeaps, RandomProgramsOfManyStreamsAreInOrderAndNothingIsReported) 
     for (int i = 0; i < 3; ++i) streams.push_back(world.device->stream());
     const auto any_stream = [&] { return streams[random() % streams.size()]; };
     std::vector<AddressRange> live;
+    const auto free_last = [&] {
+      world.device->given_back(live.back().address);
+      world.allocator.deallocate(reinterpret_cast<void*>(live.back().address));
+      live.pop_back();
+    };
     for (int i = 0; i < 400; ++i) {
       if (live.size() < 12 && random() % 5 < 3) {
         const std::size_t bytes = 1 + random() % (random() % 8 == 0 ? 6 * kMiB : 100 * kKiB);
@@ -377,19 +382,17 @@ TEST_P(GuardedHeaps, RandomProgramsOfManyStreamsAreInOrderAndNothingIsReported) 
         world.device->launch(own, 20'000, {live.back()});
       } else if (!live.empty()) {
         std::swap(live[random() % live.size()], live.back());
-        void* const block = reinterpret_cast<void*>(live.back().address);
         if (random() % 2 == 0) {
           const Stream other = any_stream();
-          world.allocator.record_stream(block, other);
+          world.allocator.record_stream(reinterpret_cast<void*>(live.back().address), other);
           world.device->synchronize();  // the owner orders the two
           world.device->launch(other, 50'000, {live.back()});
         }
-        world.device->given_back(live.back().address);
-        world.allocator.deallocate(block);
-        live.pop_back();
+        free_last();
       }
       EXPECT_TRUE(i % 64 != 0 || world.allocator.check_guard().empty());
     }
+    while (!live.empty()) free_last();
     world.allocator.empty_cache();
     EXPECT_EQ(world.allocator.guard_reports(), 0u);
   }
