@@ -1,4 +1,4 @@
-// CachingAllocator with the guard on: each device's guard stands before its allocator, and the fast paths know of neither.
+// CachingAllocator with the guard on: each device's guard stands before its allocator; fast paths know of neither.
 #include <utility>
 
 #include "base/check.h"
@@ -71,8 +71,7 @@ void CachingAllocator::set_guard_handler(GuardHandler handler) {
 std::uint64_t CachingAllocator::guard_reports() const { return is_guarded() ? guard_log_->count() : 0; }
 
 std::vector<GuardReport> CachingAllocator::check_guard() {
-  CACHALOT_REQUIRE(is_guarded(), "check_guard: the guard is {}; guard:True turns it on when the allocator is made",
-                   "off");
+  CACHALOT_REQUIRE(is_guarded(), "check_guard: the guard is off; guard:True turns it on when the allocator is made");
   for (const auto& guard : guards_) guard->check();
   return guard_log_->take();
 }

@@ -178,9 +178,9 @@ void Guard::quarantine(GuardedBlock& block) {
   block.pattern = Pattern::none;
   kernels(block.front_canary(), block.stream).fill_pattern(block.stream, block.poison());
   wait_for(device_, block.stream);
-  block.pattern = Pattern::poison;
   const std::lock_guard lock(mutex_);
   quarantine_.push_back(std::move(block));
+  quarantine_.back().pattern = Pattern::poison;
   quarantine_bytes_ += quarantine_.back().footprint();
 }
 

@@ -1,24 +1,24 @@
 // The guard of one device's memory: canaries around what is allocated, poison in what is freed.
 //
-// It stands between CachingAllocator and DeviceAllocator, which sees blocks that are larger and is told of frees later. So
-// nothing of it depends on the heap, and there is nothing of it in the heap.
+// It stands between CachingAllocator and DeviceAllocator, which sees blocks that are larger and is told of frees later.
+// So nothing of it depends on the heap, and there is nothing of it in the heap.
 //
 // A free waits for the block's streams, compares its canaries, poisons all of it and puts it into the quarantine: first
 // in, first out, bounded in bytes. What leaves is compared with its poison, and only then freed. What is in quarantine
 // counts as allocated. It is emptied before the heap runs out of memory.
 //
 // While a graph is captured on the device (begin_allocate_to_pool, RedirectFor::capture), or the block's stream
-// captures, nothing may be waited for. What is allocated then gets no canaries, since each replay of the graph uses it, whoever
-// has it; what is freed then goes to the heap at once, unlooked at.
+// captures, nothing may be waited for. What is allocated then gets no canaries, since each replay of the graph uses it,
+// whoever has it; what is freed then goes to the heap at once, unlooked at.
 //
-// Invariants: (1) each live block and each in quarantine is live in the heap, as a block of its own. (2) Memory is looked at or
-// written by the guard only under memory_, shared, and the block is then in the hands of one thread; whoever holds it
-// alone may look at every block.
+// Invariants: (1) each live block and each in quarantine is live in the heap, as a block of its own. (2) Memory is
+// looked at or written by the guard only under memory_. Who shares it has the block to itself; who has it alone may
+// look at every block.
 //
 // Thread safety: any thread. Reports go to the log with no lock held; the heap is called without locks but by
 // put_to_sleep and restore, which call nobody back.
-// Errors: of the device (CudaError), of the heap. The block is then as it was, live; but if the poisoning failed, it is not
-// looked at any more.
+// Errors: of the device (CudaError), of the heap. The block is then as it was, live; but if the poisoning failed, it is
+// not looked at any more.
 #pragma once
 
 #include <atomic>
@@ -56,8 +56,8 @@ class Guard {
     std::size_t bytes = 0;
     Stream stream = nullptr;
   };
-  // False: it is not one of the live blocks. InvalidArgument when the claim's bytes are not the block's; its stream counts as
-  // a use.
+  // False: it is not one of the live blocks. InvalidArgument when the claim's bytes are not the block's; its stream
+  // counts as a use.
   bool deallocate(const void* ptr, const std::optional<Claim>& claim = std::nullopt);
   bool record_stream(const void* ptr, Stream stream);
   // The bytes that were asked for; nullopt: it is not one of the live blocks.
@@ -76,7 +76,7 @@ class Guard {
   // awake and have new canaries.
   void put_to_sleep(const std::function<void()>& release_physical);
   void wake();
-  // The same around DeviceAllocator::restore_pool, whose blocks are others afterwards; nothing is known of what is in them.
+  // The same around DeviceAllocator::restore_pool, whose blocks are others afterwards: they are not looked at.
   RestoreResult restore(const PoolCheckpoint& checkpoint);
 
   std::string validate() const;

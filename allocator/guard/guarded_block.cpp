@@ -9,9 +9,7 @@ void GuardedBlock::add_use(Stream other) {
 }
 
 GuardReport GuardQuestion::answer(std::size_t offset, int device) const {
-  (kind == GuardReport::Kind::front_canary  ? block->front_reported
-   : kind == GuardReport::Kind::back_canary ? block->back_reported
-                                            : block->write_after_free_reported) = true;
+  *was_reported = true;
   return {.kind = kind,
           .device = device,
           .address = block->address,
@@ -25,12 +23,19 @@ GuardReport GuardQuestion::answer(std::size_t offset, int device) const {
 
 void append_questions(GuardedBlock& block, std::vector<GuardQuestion>& questions) {
   using Kind = GuardReport::Kind;
-  if (block.pattern == GuardedBlock::Pattern::canaries) {
-    if (!block.front_reported) questions.push_back({block.front_canary(), Kind::front_canary, &block});
-    if (!block.back_reported) questions.push_back({block.back_canary(), Kind::back_canary, &block});
-  }
-  if (block.pattern == GuardedBlock::Pattern::poison && !block.write_after_free_reported) {
-    questions.push_back({block.poison(), Kind::write_after_free, &block});
+  const auto append = [&](const PatternSpan& span, Kind kind, bool& was_reported) {
+    if (!was_reported) questions.push_back({span, kind, &block, &was_reported});
+  };
+  switch (block.pattern) {
+    case GuardedBlock::Pattern::none:
+      break;
+    case GuardedBlock::Pattern::canaries:
+      append(block.front_canary(), Kind::front_canary, block.front_reported);
+      append(block.back_canary(), Kind::back_canary, block.back_reported);
+      break;
+    case GuardedBlock::Pattern::poison:
+      append(block.poison(), Kind::write_after_free, block.write_after_free_reported);
+      break;
   }
 }
 

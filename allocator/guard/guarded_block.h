@@ -3,8 +3,9 @@
 //   heap's block:  [ front canary | the user's bytes | back canary | not looked at ]
 //                    512           requested            256 to 64 KiB
 //
-// The front canary is as long as the allocator's alignment, so that what the user gets is aligned as ever; the one behind
-// begins at the first byte that was not asked for and goes on to the end of the heap's block, but for 64 KiB at most.
+// The front canary is as long as the allocator's alignment, so that what the user gets is aligned as ever; the one
+// behind begins at the first byte that was not asked for and goes on to the end of the heap's block, but for 64 KiB at
+// most.
 #pragma once
 
 #include <cstddef>
@@ -57,9 +58,10 @@ struct GuardedBlock {
 struct GuardQuestion {
   PatternSpan span;
   GuardReport::Kind kind = GuardReport::Kind::front_canary;
-  GuardedBlock* block = nullptr;
+  const GuardedBlock* block = nullptr;
+  bool* was_reported = nullptr;
 
-  // The byte at `offset` of the span is not as it should be: reported once.
+  // The byte at `offset` of the span is not as it should be; this is not asked again.
   GuardReport answer(std::size_t offset, int device) const;
 };
 

@@ -186,8 +186,8 @@ def fragmentation(device: Device = None) -> Fragmentation:
 def check_memory() -> list[MemoryReport]:
     """Looks at all memory under guard (guard:True in CACHALOT_CONF or enable's config) after the work queued so far.
 
-    Returns what was found since the last call, by it, by frees and when freed memory was used again (the newest 1,000 reports).
-    Each report was a line on stderr as soon as it was found.
+    Returns what was found since the last call, by it, by frees and when freed memory was used again (the newest 1,000
+    reports). Each report was a line on stderr as soon as it was found.
 
     Raises:
         RuntimeError: the guard is off, a graph is being captured, or a CUDA call failed.

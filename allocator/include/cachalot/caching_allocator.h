@@ -201,9 +201,9 @@ class CachingAllocator {
   // None of these four while a stream of the device captures (InvalidArgument). After a CudaError from one of them some of
   // the memory may be asleep; what was saved is kept, and calling again goes on.
 
-  // The guard (guard.h), for allocators made with guard:True. What the heap tells, statistics and snapshots, is told of its own
-  // blocks, which begin 512 bytes before the user's and end behind them; those in quarantine count as allocated. A free
-  // waits for the streams that use the block: they must exist until then.
+  // The guard (guard.h), for allocators made with guard:True. What the heap tells, statistics and snapshots, is told of
+  // its own blocks, which begin 512 bytes before the user's and end behind them; those in quarantine count as allocated.
+  // A free waits for the streams that use the block: they must exist until then.
   // Who hears of each report from now on; an empty handler: stderr, as from the start.
   void set_guard_handler(GuardHandler handler);
   std::uint64_t guard_reports() const;  // so far
@@ -244,8 +244,8 @@ class CachingAllocator {
 
   std::shared_ptr<const void> life_ = std::make_shared<char>();
   std::unique_ptr<PageMap> page_map_;
-  // What the fast paths see of devices_ and page_map_. With the guard on there is nothing, so that every call leaves them for
-  // the guard and nobody else pays for a look whether it is on.
+  // What the fast paths see of devices_ and page_map_. With the guard on there is nothing, so that every call leaves
+  // them for the guard and nobody else pays for a look whether it is on.
   std::unique_ptr<PageMap> nothing_;
   const PageMap* open_map_;
   std::vector<DeviceAllocator*> open_devices_;

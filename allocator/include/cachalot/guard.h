@@ -53,8 +53,8 @@ std::string to_string(const GuardReport& report);
 // A JSON array of objects with the names of the members above; streams and addresses are numbers.
 std::string to_json(std::span<const GuardReport> reports);
 
-// Called for each report, by the thread that found it, with none of the allocator's locks held: it may call the allocator.
-// What it throws comes out of the call that found it, which has then done its work.
+// Called for each report, by the thread that found it, with none of the allocator's locks held: it may call the
+// allocator. What it throws comes out of the call that found it, which has then done its work.
 using GuardHandler = std::function<void(const GuardReport&)>;
 
 }  // namespace cachalot
