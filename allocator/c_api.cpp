@@ -21,6 +21,7 @@
 #include "base/check.h"
 #include "cachalot/caching_allocator.h"
 #include "cachalot/errors.h"
+#include "cachalot/kernels.h"
 #include "cachalot/simulated_device.h"
 #include "policy/torch_policy.h"
 
@@ -173,7 +174,7 @@ class ProcessAllocator {
     const Options options = initial_options();
     std::vector<std::shared_ptr<Device>> devices = cuda_devices();
     if (devices.empty()) devices = simulated_devices();
-    auto allocator = std::make_unique<CachingAllocator>(std::move(devices), options);
+    auto allocator = std::make_unique<CachingAllocator>(std::move(devices), options, kernels_for);
     allocator_.store(allocator.get(), std::memory_order_release);
     return *allocator.release();
   }
@@ -393,6 +394,10 @@ char* cachalot_memory_stats_json(int device) {
 
 char* cachalot_snapshot_json(void) {
   return value_or<char*>(nullptr, [&] { return copy_of(to_json(allocator().snapshot())); });
+}
+
+char* cachalot_check_guard_json(void) {
+  return value_or<char*>(nullptr, [&] { return copy_of(to_json(allocator().check_guard())); });
 }
 
 void cachalot_string_free(char* string) { std::free(string); }

@@ -6,6 +6,7 @@
 
 #include "base/check.h"
 #include "device_allocator.h"
+#include "guard/guard.h"
 
 namespace cachalot {
 
@@ -15,13 +16,19 @@ Address as_address(const void* ptr) { return reinterpret_cast<Address>(ptr); }
 
 }  // namespace
 
-CachingAllocator::CachingAllocator(std::vector<std::shared_ptr<Device>> devices, const Options& options)
-    : page_map_(std::make_unique<PageMap>()), options_(options) {
+CachingAllocator::CachingAllocator(std::vector<std::shared_ptr<Device>> devices, const Options& options,
+                                   KernelsFactory kernels)
+    : page_map_(std::make_unique<PageMap>()), open_map_(page_map_.get()), options_(options) {
   for (std::size_t i = 0; i < devices.size(); ++i) {
     CACHALOT_REQUIRE(devices[i] != nullptr, "device {} is null", i);
     CACHALOT_REQUIRE(devices[i]->index() == static_cast<int>(i), "device {} says its index is {}", i,
                      devices[i]->index());
     devices_.push_back(std::make_unique<DeviceAllocator>(std::move(devices[i]), *page_map_, options));
+  }
+  if (options.guard) {
+    set_up_guard(std::move(kernels));
+  } else {
+    for (const auto& allocator : devices_) open_devices_.push_back(allocator.get());
   }
 }
 
@@ -50,35 +57,40 @@ std::vector<DeviceAllocator*> CachingAllocator::selected(int device) const {
 // --- malloc and free ------------------------------------------------------------------------------------------------
 
 void* CachingAllocator::allocate(std::size_t bytes, int device, Stream stream) {
-  return at(device).allocate(bytes, stream);
+  if (static_cast<unsigned>(device) >= open_devices_.size()) [[unlikely]]
+    return allocate_guarded(bytes, device, stream, /*contiguous=*/false);
+  return open_devices_[static_cast<std::size_t>(device)]->allocate(bytes, stream);
 }
 
 void* CachingAllocator::allocate(std::size_t bytes, int device, Stream stream, const AllocateOptions& options) {
+  if (is_guarded()) return allocate_guarded(bytes, device, stream, options.contiguous);
   return options.contiguous ? at(device).allocate_contiguous(bytes, stream) : at(device).allocate(bytes, stream);
 }
 
 void CachingAllocator::deallocate(void* ptr) {
   if (ptr == nullptr) return;
-  Block* block = page_map_->find(as_address(ptr));
+  Block* block = open_map_->find(as_address(ptr));
   if (block == nullptr || !owner_of(*block).try_deallocate(*block, ptr)) deallocate_past_cache(block, ptr);
 }
 
 void CachingAllocator::deallocate_past_cache(Block* block, void* ptr) {
   if (block != nullptr && owner_of(*block).deallocate(*block, ptr)) [[likely]]
     return;
+  if (is_guarded()) return deallocate_guarded(ptr);
   deallocate_uncached(ptr);
 }
 
 void CachingAllocator::deallocate(void* ptr, std::size_t bytes, int device, Stream stream) {
   DeviceAllocator& expected = at(device);
   if (ptr == nullptr) return;
-  Block* block = page_map_->find(as_address(ptr));
+  Block* block = open_map_->find(as_address(ptr));
   if (block != nullptr && &owner_of(*block) != &expected && owner_of(*block).sizes(*block, ptr)) {
     throw InvalidArgument(
         fmt::format("{} is an allocation of device {}, not of device {}", ptr, BlockSlab::owner_of(*block), device));
   }
   if (block != nullptr && expected.deallocate(*block, ptr, bytes, stream)) [[likely]]
     return;
+  if (is_guarded()) return deallocate_guarded(ptr, device, bytes, stream);
   deallocate_uncached(ptr);
 }
 
@@ -95,24 +107,31 @@ void CachingAllocator::deallocate_uncached(void* ptr) {
 }
 
 void CachingAllocator::throw_not_live(const void* ptr) const {
-  for (const auto& allocator : devices_) {
-    const std::string what = allocator->describe(ptr);
-    if (!what.empty())
-      throw InvalidArgument(fmt::format("invalid device pointer: {} is not a live allocation: {}", ptr, what));
+  std::string what;
+  for (const auto& guard : guards_) {
+    if (what.empty()) what = guard->describe(ptr);
   }
+  for (const auto& allocator : devices_) {
+    if (what.empty()) what = allocator->describe(ptr);
+  }
+  if (!what.empty())
+    throw InvalidArgument(fmt::format("invalid device pointer: {} is not a live allocation: {}", ptr, what));
   throw InvalidArgument(
       fmt::format("invalid device pointer: {} is not a live allocation: this allocator does not hold it", ptr));
 }
 
 void CachingAllocator::record_stream(void* ptr, Stream stream) {
   if (ptr == nullptr) return;
-  Block* block = page_map_->find(as_address(ptr));
-  if (block == nullptr || !owner_of(*block).record_stream(*block, ptr, stream)) throw_not_live(ptr);
+  for (const auto& guard : guards_) {
+    if (guard->record_stream(ptr, stream)) return;
+  }
+  const auto [block, start] = find(ptr);
+  if (block == nullptr || !owner_of(*block).record_stream(*block, start, stream)) throw_not_live(ptr);
 }
 
 CachingAllocator::Range CachingAllocator::base_allocation(void* ptr) const {
-  if (const Block* block = page_map_->find(as_address(ptr))) {
-    if (const auto segment = owner_of(*block).base_allocation(*block, ptr)) {
+  if (const auto [block, start] = find(ptr); block != nullptr) {
+    if (const auto segment = owner_of(*block).base_allocation(*block, start)) {
       return {reinterpret_cast<void*>(segment->base), segment->bytes};
     }
   }
@@ -120,25 +139,29 @@ CachingAllocator::Range CachingAllocator::base_allocation(void* ptr) const {
 }
 
 std::size_t CachingAllocator::requested_size(void* ptr) const {
-  if (const Block* block = page_map_->find(as_address(ptr))) {
-    if (const auto sizes = owner_of(*block).sizes(*block, ptr)) return sizes->requested;
+  for (const auto& guard : guards_) {
+    if (const auto bytes = guard->requested(ptr)) return *bytes;
+  }
+  if (const auto [block, start] = find(ptr); block != nullptr) {
+    if (const auto sizes = owner_of(*block).sizes(*block, start)) return sizes->requested;
   }
   throw_not_live(ptr);
 }
 
 std::size_t CachingAllocator::allocated_size(void* ptr) const {
-  if (const Block* block = page_map_->find(as_address(ptr))) {
-    if (const auto sizes = owner_of(*block).sizes(*block, ptr)) return sizes->allocated;
+  if (const auto [block, start] = find(ptr); block != nullptr) {
+    if (const auto sizes = owner_of(*block).sizes(*block, start)) return sizes->allocated;
   }
   throw_not_live(ptr);
 }
 
 int CachingAllocator::device_of(const void* ptr) const {
-  const Block* block = page_map_->find(as_address(ptr));
-  return block != nullptr && owner_of(*block).sizes(*block, ptr) ? BlockSlab::owner_of(*block) : -1;
+  const auto [block, start] = find(ptr);
+  return block != nullptr && owner_of(*block).sizes(*block, start) ? BlockSlab::owner_of(*block) : -1;
 }
 
 void CachingAllocator::empty_cache(int device, PoolId pool) {
+  for (Guard* guard : guards(device)) guard->drain();
   for (DeviceAllocator* allocator : selected(device)) allocator->empty_cache(pool);
 }
 
@@ -149,15 +172,21 @@ void CachingAllocator::drain_thread_caches(int device) {
 // --- other processes, other GPUs --------------------------------------------------------------------------------------
 
 std::size_t CachingAllocator::handle_count(const void* ptr) const {
-  if (const Block* block = page_map_->find(as_address(ptr))) {
-    if (const auto count = owner_of(*block).handle_count(*block, ptr)) return *count;
+  if (const auto [block, start] = find(ptr); block != nullptr) {
+    if (const auto count = owner_of(*block).handle_count(*block, start)) return *count;
   }
   throw_not_live(ptr);
 }
 
+// The canary before the allocation is shared as well: it lies in the same handle, or in one that has to be opened anyway.
 SharedMemory CachingAllocator::share(const void* ptr) {
-  if (const Block* block = page_map_->find(as_address(ptr))) {
-    if (auto memory = owner_of(*block).share(*block, ptr)) return *std::move(memory);
+  if (const auto [block, start] = find(ptr); block != nullptr) {
+    if (auto memory = owner_of(*block).share(*block, start)) {
+      const std::size_t canary = as_address(ptr) - as_address(start);
+      memory->offset += canary;
+      memory->bytes -= canary;
+      return *std::move(memory);
+    }
   }
   throw_not_live(ptr);
 }
@@ -222,12 +251,16 @@ std::string CachingAllocator::validate() const {
   for (const auto& allocator : devices_) {
     if (std::string broken = allocator->validate(); !broken.empty()) return broken;
   }
+  for (const auto& guard : guards_) {
+    if (std::string broken = guard->validate(); !broken.empty()) return broken;
+  }
   return "";
 }
 
 std::size_t CachingAllocator::metadata_bytes() const {
   std::size_t bytes = sizeof(*this) + page_map_->metadata_bytes();
   for (const auto& allocator : devices_) bytes += allocator->metadata_bytes();
+  for (const auto& guard : guards_) bytes += guard->metadata_bytes();
   return bytes;
 }
 
@@ -256,7 +289,11 @@ void CachingAllocator::apply(const Options& options, bool sets_fraction) {
                    heap(options_));
   CACHALOT_REQUIRE(options.backend == options_.backend, "backend:{} cannot be set at run time: the backend is '{}'",
                    options.backend, options_.backend);
+  CACHALOT_REQUIRE(options.guard == options_.guard,
+                   "guard:{} cannot be set at run time: the guard is {} since the allocator was made",
+                   options.guard ? "True" : "False", options_.guard ? "on" : "off");
   options_ = options;
+  for (const auto& guard : guards_) guard->set_quarantine(options.guard_quarantine);
   for (const auto& allocator : devices_) {
     allocator->apply(options);
     if (sets_fraction) allocator->set_memory_fraction(options.per_process_memory_fraction);
@@ -321,16 +358,23 @@ void CachingAllocator::set_use_on_oom(int device, PoolId pool, bool use_on_oom) 
 }
 void CachingAllocator::set_no_split(int device, PoolId pool) { at(device).set_no_split(pool); }
 
+// What is in quarantine is no allocation of the pool, for the user.
 bool CachingAllocator::pool_has_exactly(int device, PoolId pool, const std::vector<void*>& live) const {
-  return at(device).pool_has_exactly(pool, live);
+  if (!is_guarded()) return at(device).pool_has_exactly(pool, live);
+  for (Guard* guard : guards(device)) guard->drain();
+  std::vector<void*> in_heap;
+  for (const void* ptr : live) in_heap.push_back(reinterpret_cast<void*>(Guard::in_heap(as_address(ptr))));
+  return at(device).pool_has_exactly(pool, in_heap);
 }
 
 PoolCheckpoint CachingAllocator::checkpoint_pool(int device, PoolId pool) const {
+  for (Guard* guard : guards(device)) guard->drain();
   return at(device).checkpoint_pool(pool);
 }
 
 RestoreResult CachingAllocator::restore_pool(int device, const PoolCheckpoint& checkpoint) {
-  return at(device).restore_pool(checkpoint);
+  DeviceAllocator& allocator = at(device);
+  return is_guarded() ? guards(device).front()->restore(checkpoint) : allocator.restore_pool(checkpoint);
 }
 
 // --- sleep ----------------------------------------------------------------------------------------------------------
@@ -365,20 +409,31 @@ void CachingAllocator::release_physical(std::string_view tag, bool save, int dev
 }
 
 void CachingAllocator::restore_physical(std::string_view tag, int device) {
-  const PoolId pool = pool_of_tag(tag);
-  for (DeviceAllocator* allocator : sleepers(pool, device, "restore_physical")) allocator->restore_physical(pool);
+  wake(sleepers(pool_of_tag(tag), device, "restore_physical"), pool_of_tag(tag));
 }
 
 void CachingAllocator::release_physical(PoolId pool, bool save, int device) {
   const std::vector<DeviceAllocator*> allocators = sleepers(pool, device, "release_physical");
   CACHALOT_REQUIRE(!allocators.empty(), "release_physical: there is no pool ({}, {})", pool.first, pool.second);
-  for (DeviceAllocator* allocator : allocators) allocator->release_physical(pool, save);
+  for (DeviceAllocator* allocator : allocators) {
+    const auto release = [&] { allocator->release_physical(pool, save); };
+    if (!is_guarded()) release();
+    for (Guard* guard : guards(allocator->index())) guard->put_to_sleep(release);
+  }
 }
 
 void CachingAllocator::restore_physical(PoolId pool, int device) {
   const std::vector<DeviceAllocator*> allocators = sleepers(pool, device, "restore_physical");
   CACHALOT_REQUIRE(!allocators.empty(), "restore_physical: there is no pool ({}, {})", pool.first, pool.second);
-  for (DeviceAllocator* allocator : allocators) allocator->restore_physical(pool);
+  wake(allocators, pool);
+}
+
+void CachingAllocator::wake(const std::vector<DeviceAllocator*>& allocators, PoolId pool) {
+  for (DeviceAllocator* allocator : allocators) {
+    for (Guard* guard : guards(allocator->index())) guard->drain();
+    allocator->restore_physical(pool);
+    for (Guard* guard : guards(allocator->index())) guard->wake();
+  }
 }
 
 // Those that have the pool. Refuses before any of them has done anything.

@@ -273,11 +273,12 @@ void DeviceAllocator::set_caching_enabled(bool enabled) {
 }
 
 void* DeviceAllocator::allocate_uncached(std::size_t bytes) {
-  std::optional<Address> address;
-  {
+  const auto ask = [&] {
     const Unlocked unlocked(mutex_);
-    address = device_->malloc(bytes);
-  }
+    return device_->malloc(bytes);
+  };
+  std::optional<Address> address = ask();
+  if (!address && run_last_resort()) address = ask();
   if (!address) {
     throw OutOfMemory(fmt::format("CUDA out of memory. Tried to allocate {} on GPU {} with caching off.",
                                   format_bytes(bytes), index_),
@@ -298,6 +299,11 @@ bool DeviceAllocator::deallocate_uncached(const void* ptr) {
     throw;
   }
   return true;
+}
+
+bool DeviceAllocator::is_uncached(const void* ptr) const {
+  const Lock lock(mutex_);
+  return uncached_.contains(as_address(ptr));
 }
 
 // --- options --------------------------------------------------------------------------------------------------------

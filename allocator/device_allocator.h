@@ -87,6 +87,7 @@ class DeviceAllocator {
 
   // Contracts are those of CachingAllocator's methods of the same names.
   const std::shared_ptr<Device>& device() const { return device_; }
+  int index() const { return index_; }
   CACHALOT_FAST_PATH void* allocate(std::size_t bytes, Stream stream);
   void* allocate_contiguous(std::size_t bytes, Stream stream);
   // `block` is what the page map says of `ptr`; false when `ptr` is not a live allocation of it: nothing was done.
@@ -139,6 +140,12 @@ class DeviceAllocator {
   void set_memory_fraction(double fraction);
   double memory_fraction() const;
   void set_caching_enabled(bool enabled);
+
+  // What the guard asks. Called when a request is about to fail, without locks; true: something was freed.
+  void set_last_resort(FreeMemoryCallback last_resort);
+  bool is_capturing() const;
+  bool is_uncached(const void* ptr) const;                 // a live allocation of while caching was off
+  bool sleeps(const Block& block, const void* ptr) const;  // a live one, without memory until restore_physical
 
   void add_out_of_memory_observer(OutOfMemoryObserver observer);
   void add_free_memory_callback(FreeMemoryCallback callback);
@@ -280,6 +287,8 @@ class DeviceAllocator {
 
   // slow path (device_growth.cpp)
   Block& obtain(Request request, const Context& context);
+  Block* obtain_once(Request request, const Context& context);
+  bool run_last_resort();
   Block* obtain_from_device(Request request, const Context& context);
   bool run_free_memory_callbacks();
   void collect_garbage();
@@ -483,7 +492,8 @@ class DeviceAllocator {
   ContextRecorder recorder_;
   std::vector<OutOfMemoryObserver> out_of_memory_observers_;
   std::vector<FreeMemoryCallback> free_memory_callbacks_;
-  std::set<Address> uncached_;  // allocated while caching was off
+  FreeMemoryCallback last_resort_;  // empty: none
+  std::set<Address> uncached_;      // allocated while caching was off
 };
 
 class DeviceAllocator::SlowSection {

@@ -22,11 +22,18 @@ Block& DeviceAllocator::obtain(Request request, const Context& context) {
     require_awake(request.pool().owner());
     if (Block* block = find_in_arena(request)) return *block;
   }
-  Block* block = request.contiguous         ? obtain_contiguous(request, context)
-                 : is_paged(request.pool()) ? obtain_from_pages(request, context)
-                                            : obtain_from_device(request, context);
+  Block* block = obtain_once(request, context);
+  if (block == nullptr && run_last_resort()) {
+    if ((rare_ & kCaching) != 0) come_to_heap();
+    block = obtain_once(request, context);
+  }
   if (block != nullptr) return *block;
   throw_out_of_memory(request, context);
+}
+
+Block* DeviceAllocator::obtain_once(Request request, const Context& context) {
+  if (request.contiguous) return obtain_contiguous(request, context);
+  return is_paged(request.pool()) ? obtain_from_pages(request, context) : obtain_from_device(request, context);
 }
 
 // PyTorch's order, but for two things. While a graph is captured nothing is given back: cudaFree would spoil the capture.
@@ -61,6 +68,17 @@ bool DeviceAllocator::run_free_memory_callbacks() {
   bool freed = false;
   for (const FreeMemoryCallback& callback : callbacks) freed |= callback();
   return freed;
+}
+
+void DeviceAllocator::set_last_resort(FreeMemoryCallback last_resort) {
+  const Lock lock(mutex_);
+  last_resort_ = std::move(last_resort);
+}
+
+bool DeviceAllocator::run_last_resort() {
+  if (!last_resort_) return false;
+  const Unlocked unlocked(mutex_);
+  return last_resort_();
 }
 
 // A new segment, as one free block; nullptr when the device or the limit has no room for it.

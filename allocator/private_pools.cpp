@@ -111,6 +111,11 @@ BlockPool& DeviceAllocator::pool_for(PoolKind kind, Stream stream) {
   return kind == PoolKind::small ? redirect->pool->small : redirect->pool->large;
 }
 
+bool DeviceAllocator::is_capturing() const {
+  const Lock lock(mutex_);
+  return capturing();
+}
+
 bool DeviceAllocator::thread_is_redirected() const {
   return std::any_of(redirects_.begin(), redirects_.end(),
                      [](const Redirect& r) { return r.reason == RedirectFor::thread && r.filter(nullptr); });

@@ -53,6 +53,11 @@ void DeviceAllocator::require_awake(const PrivatePool* pool, const char* done) c
                    index_, done);
 }
 
+bool DeviceAllocator::sleeps(const Block& block, const void* ptr) const {
+  const Lock lock(mutex_);
+  return is_live(block, ptr) && is_asleep(block.arena->pool);
+}
+
 // nullptr: there is no such pool.
 PrivatePool* DeviceAllocator::find_sleeper(PoolId id, const char* call) const {
   CACHALOT_REQUIRE(pages_ != nullptr, "{} needs heap:pages; the heap of device {} is 'segments'", call, index_);

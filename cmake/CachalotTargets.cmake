@@ -95,7 +95,7 @@ function(cachalot_pool_library)
   target_link_libraries(cachalot_pool PUBLIC cachalot_core)
 endfunction()
 
-# cachalot::cachalot, libcachalot.so. The version script keeps in what hidden visibility lets out: instantiations of the
+# cachalot::cachalot, libcachalot.so. It has CUDA's kernels for the allocator's guard. The version script keeps in what hidden visibility lets out: instantiations of the
 # standard library's templates.
 function(cachalot_c_library)
   cmake_parse_arguments(PARSE_ARGV 0 arg "" "" "SOURCES;HEADERS")
@@ -111,7 +111,7 @@ function(cachalot_c_library)
   target_compile_options(cachalot PRIVATE ${CACHALOT_LTO_COMPILE})
   target_link_options(cachalot PRIVATE
     ${CACHALOT_LTO_LINK} -Wl,--version-script=${PROJECT_SOURCE_DIR}/cmake/libcachalot.map)
-  target_link_libraries(cachalot PRIVATE $<BUILD_INTERFACE:cachalot_internal>)
+  target_link_libraries(cachalot PRIVATE $<BUILD_INTERFACE:cachalot_kernels> $<BUILD_INTERFACE:cachalot_internal>)
 endfunction()
 
 # libcachalot_torch.so, in build/<preset>/pytorch. The allocator in it is hidden, like libcachalot.so's. In an installed
@@ -127,7 +127,8 @@ function(cachalot_torch_library)
   target_compile_options(cachalot_torch PRIVATE ${CACHALOT_LTO_COMPILE})
   target_link_options(cachalot_torch PRIVATE
     ${CACHALOT_LTO_LINK} -Wl,--version-script=${PROJECT_SOURCE_DIR}/cmake/libcachalot.map)
-  target_link_libraries(cachalot_torch PRIVATE $<BUILD_INTERFACE:cachalot_internal> cachalot_pool)
+  target_link_libraries(cachalot_torch PRIVATE
+    $<BUILD_INTERFACE:cachalot_kernels> $<BUILD_INTERFACE:cachalot_internal> cachalot_pool)
 endfunction()
 
 # Reading traces and replaying them: shared by the command, the tests and the benchmarks.

@@ -8,7 +8,7 @@
 #include "cachalot/caching_allocator.h"
 #include "cachalot/tensor_pool.h"
 #include "slots.h"
-#include "stream_order.h"
+#include "streams/stream_order.h"
 
 namespace cachalot {
 

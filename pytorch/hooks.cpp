@@ -2,6 +2,7 @@
 
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "base/check.h"
 #include "pytorch/guarded.h"
@@ -22,10 +23,14 @@ const char* required_tag(const char* tag) {
   return tag;
 }
 
+// What the thread's last check_memory returned: json's text may have to be asked for twice.
+thread_local std::vector<GuardReport> reports_of_last_check;
+
 std::string json(std::string_view what, int device) {
+  if (what == "guard_reports") return to_json(reports_of_last_check);
   if (what == "stats") return to_json(allocator().memory_stats(device));
   if (what == "fragmentation") return to_json(allocator().fragmentation(device));
-  CACHALOT_REQUIRE(what == "snapshot", "'{}' is not one of stats, fragmentation and snapshot", what);
+  CACHALOT_REQUIRE(what == "snapshot", "'{}' is not one of stats, fragmentation, snapshot and guard_reports", what);
   return to_json(allocator().snapshot());
 }
 
@@ -142,6 +147,13 @@ int cachalot_plug_record_history(int enabled, long max_entries, char* error, std
     history.max_entries = history.enabled ? static_cast<std::size_t>(max_entries) : 1;
     allocator().record_history(history);
     return 0;
+  });
+}
+
+int cachalot_plug_check_memory(char* error, std::size_t capacity) {
+  return guarded(error, capacity, [&] {
+    reports_of_last_check = allocator().check_guard();
+    return static_cast<int>(reports_of_last_check.size());
   });
 }
 

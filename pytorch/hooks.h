@@ -53,6 +53,9 @@ CACHALOT_EXPORT int cachalot_plug_restore_physical(const char* tag, unsigned lon
 CACHALOT_EXPORT int cachalot_plug_record_history(int enabled, long max_entries, char* error, std::size_t capacity);
 // The fraction; negative after an error.
 CACHALOT_EXPORT double cachalot_plug_memory_fraction(int device, char* error, std::size_t capacity);
+// Looks at all memory under guard now. Returns how many reports there are since the last call; json("guard_reports") tells
+// the calling thread what they are.
+CACHALOT_EXPORT int cachalot_plug_check_memory(char* error, std::size_t capacity);
 // JSON of "stats", "fragmentation" (of the device) or "snapshot" (of all). Returns the bytes of the text, which is cut to
 // `capacity`, its closing zero included; negative after an error, and `text` says what was wrong.
 CACHALOT_EXPORT long cachalot_plug_json(const char* what, int device, char* text, long capacity);

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "cachalot/kernels.h"
 
 namespace cachalot {
 
@@ -109,7 +110,7 @@ CachingAllocator& Process::make() {
   if (!base_given_) base_ = pytorch_environment_options();
   std::vector<std::shared_ptr<Device>> devices = cuda_devices();
   CACHALOT_REQUIRE(!devices.empty(), "cachalot found {} CUDA devices: it needs a GPU and its driver", devices.size());
-  auto allocator = std::make_unique<CachingAllocator>(std::move(devices), amended(base_, amendment_));
+  auto allocator = std::make_unique<CachingAllocator>(std::move(devices), amended(base_, amendment_), kernels_for);
   if (is_caching_off_by_environment()) allocator->set_caching_enabled(false);
   base_given_ = true;
   allocator_.store(allocator.get(), std::memory_order_release);

@@ -310,6 +310,8 @@ void set_max_mappings(const Setting& setting, Options& options) {
 
 void set_thread_cache(const Setting& setting, Options& options) { options.thread_cache = parse_bool(setting); }
 
+void set_guard_quarantine(const Setting& setting, Options& options) { options.guard_quarantine = parse_mib(setting); }
+
 struct Key {
   std::string_view name;
   std::string_view alias;  // PyTorch's name for it in ROCm builds
@@ -340,6 +342,8 @@ constexpr Key kKeys[] = {
     {"page_size_mb", "", set_page_size},
     {"max_mappings", "", set_max_mappings},
     {"thread_cache", "", set_thread_cache},
+    {"guard", "", set_bool<&Options::guard>},
+    {"guard_quarantine_mb", "", set_guard_quarantine},
 };
 
 bool names(std::string_view word, const Key& key) {

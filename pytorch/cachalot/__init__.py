@@ -21,6 +21,8 @@ Tensors of one kind are reused without an allocation (pool/README.md):
     with pool.acquire() as tensor:
         ...
 
+With CACHALOT_CONF=guard:True who writes where he should not is found: `cachalot.check_memory()`.
+
 `python -m cachalot script.py` runs a script that knows nothing of this.
 """
 
@@ -55,10 +57,13 @@ __all__ = [
     "EnableError",
     "Fragmentation",
     "Lease",
+    "MemoryCall",
+    "MemoryReport",
     "PoolSet",
     "PoolStats",
     "SavedOnHost",
     "TensorPool",
+    "check_memory",
     "contiguous",
     "enable",
     "enabled_mode",
@@ -109,6 +114,30 @@ class Fragmentation:
     reserved_ratio: float = 0.0  # reserved/allocated; 0 when nothing is allocated
     peak_ratio: float = 0.0  # peak reserved/peak requested; 0 when nothing was requested
     free_block_histogram: tuple[int, ...] = ()  # entry i: blocks of [512 << i, 1024 << i) bytes; the last: and more
+
+
+@dataclasses.dataclass(frozen=True)
+class MemoryCall:
+    """An allocation or a free."""
+
+    number: int  # of the device's allocations and frees, from 1 on
+    thread: int  # the operating system's number of it, as threading.get_native_id says
+    clock_us: int  # microseconds since 1970
+
+
+@dataclasses.dataclass(frozen=True)
+class MemoryReport:
+    """A block, where it was written to by somebody whose it was not, and its history."""
+
+    kind: Literal["front_canary", "back_canary", "write_after_free"]  # before it, behind it, or when it was freed
+    device: int
+    address: int  # of the block: the storage's data_ptr
+    requested_bytes: int  # of the block
+    offset: int  # of the first byte that was overwritten, from `address`; negative: before it
+    stream: int  # that it was allocated for
+    recorded: tuple[int, ...]  # others that it was used on, as record_stream said
+    allocated: MemoryCall
+    freed: MemoryCall | None  # None: it is live
 
 
 @dataclasses.dataclass(frozen=True)
@@ -184,6 +213,22 @@ def fragmentation(device: Device = None) -> Fragmentation:
     figures = plug.json("fragmentation", _index(device))
     figures["free_block_histogram"] = tuple(figures["free_block_histogram"])
     return Fragmentation(**figures)
+
+
+def check_memory() -> list[MemoryReport]:
+    """Looks at all memory under guard (guard:True in CACHALOT_CONF or enable's config) after the work queued so far.
+
+    Returns what was found since the last call, by it, by frees and when freed memory was used again (the newest 1,000
+    reports). Each report was a line on stderr as soon as it was found.
+
+    Raises:
+        RuntimeError: the guard is off, a graph is being captured, or a CUDA call failed.
+    """
+    import torch
+
+    plug = _require_enabled().plug
+    torch.cuda.init()
+    return [_memory_report(report) for report in plug.check_memory()]
 
 
 @contextlib.contextmanager
@@ -396,6 +441,18 @@ def _sleeper(of: Sleeper) -> str | tuple[int, int]:
     except (AttributeError, TypeError):
         raise TypeError(f"{of!r} is neither a tag nor a torch.cuda.MemPool") from None
     return first, second
+
+
+def _memory_report(report: dict[str, Any]) -> MemoryReport:
+    freed = report["freed"]
+    return MemoryReport(
+        **{
+            **report,
+            "recorded": tuple(report["recorded"]),
+            "allocated": MemoryCall(**report["allocated"]),
+            "freed": None if freed is None else MemoryCall(**freed),
+        }
+    )
 
 
 def _index(device: Device) -> int:

@@ -34,6 +34,7 @@ _FUNCTIONS: Functions = {
     "release_physical": (ctypes.c_int, ctypes.c_char_p, ctypes.c_ulonglong, ctypes.c_ulonglong, ctypes.c_int),
     "restore_physical": (ctypes.c_int, ctypes.c_char_p, ctypes.c_ulonglong, ctypes.c_ulonglong),
     "record_history": (ctypes.c_int, ctypes.c_int, ctypes.c_long),
+    "check_memory": (ctypes.c_int,),
     "memory_fraction": (ctypes.c_double, ctypes.c_int),
 }
 
@@ -79,7 +80,7 @@ class Plug:
         self.call("settings", text.encode(), error_type=ValueError)
 
     def json(self, what: str, device: int = ALL_DEVICES) -> Any:
-        """Of a device "stats" or "fragmentation", or the "snapshot" of all; parsed."""
+        """Of a device "stats" or "fragmentation", or of all the "snapshot" or "guard_reports"; parsed."""
         return self.parsed(self._json, what.encode(), device)
 
     def parsed(self, function: Any, *arguments: Any) -> Any:
@@ -93,6 +94,10 @@ class Plug:
             if length < capacity:
                 return json.loads(text.value)
             capacity = 2 * length  # a snapshot may grow between two calls
+
+    def check_memory(self) -> list[dict[str, Any]]:
+        """Looks at all memory under guard; what was found since the last call."""
+        return self.json("guard_reports") if self.call("check_memory") > 0 else []
 
     def reset_peak(self, device: int = ALL_DEVICES) -> None:
         """Every peak starts again from the current value."""

@@ -127,6 +127,8 @@ TEST(PinnedHost, RefusesWhatIsNotItsOwn) {
   EXPECT_CONTAINS(refusal([&] { world.host.deallocate(buffer); }), "live");
   EXPECT_CONTAINS(refusal([&] { PinnedHostAllocator host(world.device, parse_options("heap:pages")); }),
                   "heap is pages");
+  EXPECT_CONTAINS(refusal([&] { PinnedHostAllocator host(world.device, parse_options("guard:True")); }),
+                  "guard is True, but pinned host memory has none");
   EXPECT_CONTAINS(refusal([] { PinnedHostAllocator host(nullptr); }), "null");
 }
 

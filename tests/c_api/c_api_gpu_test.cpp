@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 
 #include <cstddef>
+#include <nlohmann/json.hpp>
 #include <vector>
 
 #include "tests/c_api/fresh_process.h"
@@ -74,6 +75,32 @@ void sleep_and_wake() {
 
 TEST(CApiGpu, ATagSleepsAndWakesWithWhatItHeld) {
   const int status = status_of_fresh_process({{"CACHALOT_CONF", "heap:pages"}}, sleep_and_wake);
+  if (status == kSkipped) GTEST_SKIP() << "no GPU here";
+  EXPECT_EQ(status, 0) << "the process failed or died";
+}
+
+// In a process of its own. What is written differs from what is there in one byte of two at least.
+void write_beside_allocations() {
+  if (!has_gpu()) GTEST_SKIP();
+  char* const p = static_cast<char*>(cachalot_malloc(1000, 0, nullptr));
+  ASSERT_NE(p, nullptr) << cachalot_last_error();
+  constexpr unsigned char kBytes[] = {1, 2};
+  ASSERT_EQ(cudaMemcpy(p + 1000, kBytes, sizeof(kBytes), cudaMemcpyHostToDevice), cudaSuccess);
+  cachalot_free(p, 1000, 0, nullptr);
+  EXPECT_STREQ(cachalot_last_error(), "");
+  ASSERT_EQ(cudaMemcpy(p + 10, kBytes, sizeof(kBytes), cudaMemcpyHostToDevice), cudaSuccess);
+  char* const reports = cachalot_check_guard_json();
+  ASSERT_NE(reports, nullptr) << cachalot_last_error();
+  const auto json = nlohmann::json::parse(reports);
+  cachalot_string_free(reports);
+  ASSERT_EQ(json.size(), 2u) << json;
+  EXPECT_EQ(json[0]["kind"], "back_canary");
+  EXPECT_EQ(json[1]["kind"], "write_after_free");
+  EXPECT_EQ(json[1]["requested_bytes"], 1000);
+}
+
+TEST(CApiGpu, TheGuardSeesWhoWritesBehindAnAllocationAndAfterItsFree) {
+  const int status = status_of_fresh_process({{"CACHALOT_CONF", "guard:True"}}, write_beside_allocations);
   if (status == kSkipped) GTEST_SKIP() << "no GPU here";
   EXPECT_EQ(status, 0) << "the process failed or died";
 }

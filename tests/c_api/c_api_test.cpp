@@ -229,6 +229,25 @@ TEST(CApi, UnknownDevicesAreRefusedByNameEverywhere) {
   });
 }
 
+TEST(CApi, TheGuardIsOnWhereItIsAskedFor) {
+  in_fresh_process({{"CACHALOT_CONF", "guard:True"}}, [] {
+    void* const p = cachalot_malloc(1000, 0, nullptr);
+    cachalot_free(p, 1000, 0, nullptr);
+    EXPECT_EQ(last_error(), "");
+    cachalot_free(p, 1000, 0, nullptr);
+    EXPECT_TRUE(error_names({"already freed", "allocated as call 1 by thread", "freed as call 2 by thread"}));
+    EXPECT_EQ(take_json(cachalot_check_guard_json()), json::array());
+    EXPECT_EQ(cachalot_configure("guard:False"), CACHALOT_E_INVALID_ARGUMENT);
+  });
+}
+
+TEST(CApi, WithoutAGuardThereIsNothingToCheck) {
+  in_fresh_process([] {
+    EXPECT_EQ(cachalot_check_guard_json(), nullptr);
+    EXPECT_TRUE(error_names({"the guard is off", "guard:True"}));
+  });
+}
+
 TEST(CApi, AFreeThatDoesNotMatchChangesNothingAndSaysWhy) {
   in_fresh_process({{"CACHALOT_SIM_DEVICES", "2"}}, [] {
     char* const p = static_cast<char*>(cachalot_malloc(1000, 0, nullptr));

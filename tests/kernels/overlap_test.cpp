@@ -33,6 +33,7 @@ class Program {
       }
     }
     while (!live_.empty() && !testing::Test::HasFailure()) free(0);
+    EXPECT_EQ(world_.allocator.guard_reports(), 0u);
   }
 
  private:
@@ -71,7 +72,9 @@ class NoOverlap : public testing::TestWithParam<std::string> {};
 
 INSTANTIATE_TEST_SUITE_P(Heaps, NoOverlap,
                          testing::Values("heap:segments", "heap:segments,thread_cache:True", "heap:pages",
-                                         "heap:pages,thread_cache:False", "heap:pages,page_size_mb:2"));
+                                         "heap:pages,thread_cache:False", "heap:pages,page_size_mb:2",
+                                         "heap:segments,guard:True,guard_quarantine_mb:2",
+                                         "heap:pages,guard:True,guard_quarantine_mb:2"));
 
 TEST_P(NoOverlap, BlocksOfRandomProgramsKeepTheirPatternsUntilTheyAreFreed) {
   const char* const scale = std::getenv("CACHALOT_TEST_SCALE");

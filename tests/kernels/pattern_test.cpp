@@ -127,6 +127,7 @@ TEST_P(PatternContract, ABadSpanIsNamedBeforeAnythingIsWritten) {
 
 TEST(HostKernels, KernelsForNoDeviceAreRefused) {
   EXPECT_EQ(refusal([] { kernels_for(nullptr); }), "kernels_for needs a device, not null");
+  EXPECT_EQ(refusal([] { host_kernels(nullptr); }), "host_kernels needs a device, not null");
 }
 
 TEST(HostKernels, FillsAndVerifiesAfterTheWorkOfTheStream) {

@@ -9,6 +9,7 @@ set(layers
   "1                              allocator/include/cachalot/shared_memory.h  allocator/include/cachalot/kernels.h"
   # change.h is a plain value that every layer above may name.
   "2 allocator/policy/            allocator/include/cachalot/options.h  allocator/include/cachalot/change.h"
+  "2 allocator/include/cachalot/guard.h"
   # The simulated CUDA runtime stands beside the allocator: it knows the simulated device and nothing above it.
   "2 simulator/"
   "3 allocator/blocks/"
@@ -22,6 +23,7 @@ set(layers
   "7 allocator/device_pages.cpp         allocator/device_page_calls.cpp"
   "7 allocator/out_of_memory.cpp  allocator/private_pools.cpp        allocator/sleeping_pools.cpp"
   "7 allocator/device_sharing.cpp allocator/cached_allocations.cpp"
+  "8 allocator/guard/             allocator/guarded_allocations.cpp"
   "8 allocator/caching_allocator.cpp   allocator/include/cachalot/caching_allocator.h"
   "9 allocator/pinned_host_allocator.cpp  allocator/include/cachalot/pinned_host_allocator.h"
   # Tensor pools see the public headers, allocator/base, and how a thread sums (caches/thread_sum.h).

@@ -100,6 +100,10 @@ TEST(OptionParser, EachKeySetsItsOption) {
       {"page_size_mb:2", [](Options& o) { o.page_size = 2 * kMiB; }},
       {"page_size_mb:1024", [](Options& o) { o.page_size = 1024 * kMiB; }},
       {"max_mappings:1", [](Options& o) { o.max_mappings = 1; }},
+      {"guard:True", [](Options& o) { o.guard = true; }},
+      {"guard:False", [](Options&) {}},
+      {"guard_quarantine_mb:0", [](Options& o) { o.guard_quarantine = 0; }},
+      {"guard_quarantine_mb:256", [](Options&) {}},
   };
   for (const Row& row : rows) {
     SCOPED_TRACE(row.text);
@@ -260,6 +264,8 @@ TEST(OptionParser, EachBadValueIsRefusedWithKeyValueAndRule) {
       {"page_size_mb", "-2", kNotWhole},
       {"max_mappings", "0", "it must be > 0"},
       {"max_mappings", "many", kNotWhole},
+      {"guard", "yes", "Expected 'True' or 'False' but got 'yes'"},
+      {"guard_quarantine_mb", "much", kNotWhole},
       {"heap", "Segments", "Unknown heap, options are segments and pages"},
       {"foo", "1", "Unrecognized key 'foo'"},
       {"Max_split_size_mb", "64", "Unrecognized key 'Max_split_size_mb'"},

@@ -186,6 +186,11 @@ CACHALOT_API int cachalot_fragmentation(int device, cachalot_fragmentation_t* ou
  * Snapshot of all devices: an object with the keys of torch.cuda.memory._snapshot. */
 CACHALOT_API char* cachalot_memory_stats_json(int device);
 CACHALOT_API char* cachalot_snapshot_json(void);
+/* The guard, with CACHALOT_CONF=guard:True: canaries around each allocation, poison in what was freed. Each report is a line on
+ * stderr as soon as it is found. This looks at all of it now, and returns every report since the last call (the newest
+ * 1,000): an array of objects with the names of cachalot::GuardReport's members (cachalot/guard.h). NULL without a guard,
+ * and while a graph is captured. */
+CACHALOT_API char* cachalot_check_guard_json(void);
 /* NULL does nothing. */
 CACHALOT_API void cachalot_string_free(char* string);
 
@@ -195,7 +200,7 @@ CACHALOT_API void cachalot_string_free(char* string);
 CACHALOT_API const char* cachalot_last_error(void);
 
 /* Applies options, in CACHALOT_CONF's grammar: before the first use any of them, on top of CACHALOT_CONF; afterwards
- * those that PyTorch can change at run time, not `heap` nor `backend`. As in PyTorch, max_split_size_mb,
+ * those that PyTorch can change at run time, not `heap`, `backend` nor `guard`. As in PyTorch, max_split_size_mb,
  * max_non_split_rounding_mb, roundup_power2_divisions and garbage_collection_threshold go back to their defaults when
  * `options` does not name them; the others stay. One mistake and nothing is applied. `options` must not be NULL. */
 CACHALOT_API int cachalot_configure(const char* options);

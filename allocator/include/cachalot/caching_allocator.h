@@ -31,7 +31,9 @@
 #include "cachalot/change.h"
 #include "cachalot/device.h"  // cuda_devices(), too
 #include "cachalot/errors.h"
+#include "cachalot/guard.h"
 #include "cachalot/history.h"
+#include "cachalot/kernels.h"
 #include "cachalot/options.h"
 #include "cachalot/out_of_memory.h"
 #include "cachalot/pool_id.h"
@@ -43,6 +45,8 @@
 namespace cachalot {
 
 class DeviceAllocator;
+class Guard;
+class GuardLog;
 class PageMap;
 struct Block;
 
@@ -56,8 +60,10 @@ struct AllocateOptions {
 
 class CachingAllocator {
  public:
-  // `devices[i]->index() == i`. Asks the devices for nothing yet.
-  explicit CachingAllocator(std::vector<std::shared_ptr<Device>> devices, const Options& options = {});
+  // `devices[i]->index() == i`. Asks the devices for nothing yet. `kernels` are for the guard: kernels_for of
+  // cachalot::kernels is the fast one on a GPU.
+  explicit CachingAllocator(std::vector<std::shared_ptr<Device>> devices, const Options& options = {},
+                            KernelsFactory kernels = host_kernels);
   // Gives every segment back to its device, live allocations included.
   ~CachingAllocator();
   CachingAllocator(const CachingAllocator&) = delete;
@@ -138,7 +144,7 @@ class CachingAllocator {
   // the page heap by itself). A call that fails may have opened a part; it may be repeated.
   void enable_peer_access(int device, int peer);
 
-  // Applies options (options.h) at run time; `heap` and `backend` cannot change any more. Atomic.
+  // Applies options (options.h) at run time; `heap`, `backend` and `guard` cannot change any more. Atomic.
   void configure(std::string_view options);
   // The same for options that were parsed elsewhere; every one is taken. A memory fraction that is as it was leaves what
   // set_memory_fraction set.
@@ -195,6 +201,17 @@ class CachingAllocator {
   // None of these four while a stream of the device captures (InvalidArgument). After a CudaError from one of them some of
   // the memory may be asleep; what was saved is kept, and calling again goes on.
 
+  // The guard (guard.h), for allocators made with guard:True. What the heap tells, statistics and snapshots, is told of
+  // its own blocks, which begin 512 bytes before the user's and end behind them; those in quarantine count as allocated.
+  // A free waits for the streams that use the block: they must exist until then.
+  // Who hears of each report from now on; an empty handler: stderr, as from the start.
+  void set_guard_handler(GuardHandler handler);
+  std::uint64_t guard_reports() const;  // so far
+  // Looks at all live blocks and all in quarantine now. Returns every report since the last call, also those of
+  // frees; the newest 1,000. InvalidArgument without a guard, and while a graph is captured.
+  std::vector<GuardReport> check_guard();
+  std::size_t guard_quarantine_bytes(int device = 0) const;  // 0 without a guard
+
   // Walks everything; returns "" or the first broken rule by name. For tests: it is slow.
   std::string validate() const;
   // Host bytes of the allocator's own tables.
@@ -209,15 +226,35 @@ class CachingAllocator {
   std::vector<DeviceAllocator*> sleepers(PoolId pool, int device, const char* call) const;
   [[gnu::noinline]] void deallocate_past_cache(Block* block, void* ptr);  // null: the page map knows of none
   [[gnu::noinline]] void deallocate_uncached(void* ptr);
+  [[gnu::noinline]] void* allocate_guarded(std::size_t bytes, int device, Stream stream, bool contiguous);
+  [[gnu::noinline]] void deallocate_guarded(void* ptr, int device, std::size_t bytes, Stream stream);
+  void deallocate_guarded(void* ptr);
+  void set_up_guard(KernelsFactory kernels);
+  void wake(const std::vector<DeviceAllocator*>& allocators, PoolId pool);
+  bool is_guarded() const { return !guards_.empty(); }
+  // Where the heap has what the user has at `ptr`: its block, to be checked by its device, and the address there.
+  struct Found {
+    Block* block;  // null: there is none
+    const void* start;
+  };
+  Found find(const void* ptr) const;
+  std::vector<Guard*> guards(int device) const;  // selected(device)'s; none without a guard
   [[noreturn]] void throw_not_live(const void* ptr) const;
   PoolId pool_of_tag(std::string_view tag) const;
 
   std::shared_ptr<const void> life_ = std::make_shared<char>();
   std::unique_ptr<PageMap> page_map_;
+  // What the fast paths see of devices_ and page_map_. With the guard on there is nothing, so that every call leaves
+  // them for the guard and nobody else pays for a look whether it is on.
+  std::unique_ptr<PageMap> nothing_;
+  const PageMap* open_map_;
+  std::vector<DeviceAllocator*> open_devices_;
   mutable std::mutex options_mutex_;
   Options options_;
   std::atomic<bool> caching_enabled_{true};
   std::vector<std::unique_ptr<DeviceAllocator>> devices_;
+  std::unique_ptr<GuardLog> guard_log_;
+  std::vector<std::unique_ptr<Guard>> guards_;  // one a device with the guard on, else none
   mutable std::mutex tags_mutex_;
   std::map<std::string, std::uint64_t, std::less<>> tags_;  // their numbers, from 1 on
 };

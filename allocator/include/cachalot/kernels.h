@@ -16,6 +16,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -82,6 +83,8 @@ class Kernels {
   // None is empty, and they are as move_blocks requires.
   virtual void move(Stream stream, std::span<const BlockMove> moves) = 0;
 };
+
+using KernelsFactory = std::function<std::unique_ptr<Kernels>(std::shared_ptr<Device>)>;
 
 // The host twin: right for every device, slow on a GPU. `device` is not null.
 std::unique_ptr<Kernels> host_kernels(std::shared_ptr<Device> device);

@@ -35,6 +35,10 @@
 // thread_cache                     True | False             True with  ours: mallocs and frees of up to 64 KiB go through
 //                                                           heap:pages caches of the threads, without a lock (on Linux
 //                                                                      before 4.14, which has no membarrier: False)
+// guard                            True | False             False      ours: canaries around every block, poison in what is
+//                                                                      freed (guard.h); fixed when the allocator is made
+// guard_quarantine_mb              MiB                      256        ours; with guard: freed blocks of a device that are
+//                                                                      kept to see who writes to them
 //
 // release_lock_on_hipmalloc and pinned_use_hip_host_register are other names of their cuda twins, as in PyTorch.
 // large_segment_size_mb is applied first, wherever it stands. In a list the first interval also fills the slots below
@@ -75,6 +79,8 @@ struct Options {
   std::size_t page_size = 0;  // bytes
   std::size_t max_mappings = 262144;
   std::optional<bool> thread_cache;  // none: as the heap is, on for pages
+  bool guard = false;
+  std::size_t guard_quarantine = std::size_t{256} << 20;  // bytes
 
   std::string text;  // as given; what snapshots show as PYTORCH_CUDA_ALLOC_CONF
 

@@ -1,4 +1,4 @@
-#include "stream_order.h"
+#include "streams/stream_order.h"
 
 #include "cachalot/errors.h"
 

@@ -1,0 +1,87 @@
+// The guard around what takes memory away from blocks that stay, or makes others of them: sleep and checkpoints.
+#include <mutex>
+#include <utility>
+
+#include "guard/guard.h"
+
+namespace cachalot {
+
+namespace {
+
+Address as_address(const void* ptr) { return reinterpret_cast<Address>(ptr); }
+void* as_pointer(Address address) { return reinterpret_cast<void*>(address); }
+
+using Pattern = GuardedBlock::Pattern;
+
+}  // namespace
+
+// --- sleep ----------------------------------------------------------------------------------------------------------
+
+void Guard::put_to_sleep(const std::function<void()>& release_physical) {
+  drain();
+  reporting([&](Reports& found) {
+    const std::unique_lock memory(memory_);
+    check_all(found);
+    try {
+      release_physical();
+    } catch (...) {  // a part may be asleep
+      mark_sleepers();
+      throw;
+    }
+    mark_sleepers();
+    return true;
+  });
+}
+
+bool Guard::sleeps(const GuardedBlock& block) const {
+  const Block* const heap_block = this->heap_block(block.heap_address());
+  return heap_block != nullptr && heap_.sleeps(*heap_block, as_pointer(block.heap_address()));
+}
+
+void Guard::mark_sleepers() {
+  const std::lock_guard lock(mutex_);
+  for (auto& [address, block] : live_) {
+    if (block.pattern != Pattern::canaries || !sleeps(block)) continue;
+    block.slept = true;
+    block.pattern = Pattern::none;
+  }
+}
+
+void Guard::wake() {
+  const std::unique_lock memory(memory_);
+  const std::lock_guard lock(mutex_);
+  for (auto& [address, block] : live_) {
+    if (!block.slept || sleeps(block) || !may_wait(block.stream)) continue;
+    write_canaries(block);
+    block.slept = false;
+  }
+}
+
+// --- checkpoints ----------------------------------------------------------------------------------------------------
+
+RestoreResult Guard::restore(const PoolCheckpoint& checkpoint) {
+  drain();
+  const std::unique_lock memory(memory_);
+  RestoreResult result = heap_.restore_pool(checkpoint);
+  const auto as_users = [](std::vector<void*>& pointers) {
+    for (void*& pointer : pointers) pointer = as_pointer(as_address(pointer) + GuardedBlock::kFront);
+  };
+  as_users(result.freed);
+  as_users(result.created);
+  const std::lock_guard lock(mutex_);
+  for (const void* ptr : result.freed) live_.erase(as_address(ptr));
+  for (const void* ptr : result.created) adopt_restored(as_address(ptr));
+  return result;
+}
+
+// What was asked for is not known any more: all of the heap's block is the user's.
+void Guard::adopt_restored(Address address) {
+  GuardedBlock block;
+  block.address = address;
+  const Block* const heap_block = this->heap_block(block.heap_address());
+  block.bytes = heap_.sizes(*heap_block, as_pointer(block.heap_address()))->allocated - GuardedBlock::kFront;
+  block.allocated = call_now();
+  live_.insert_or_assign(address, std::move(block));
+}
+
+}  // namespace cachalot

@@ -1,0 +1,155 @@
+// The guard of one device's memory: canaries around what is allocated, poison in what is freed.
+//
+// It stands between CachingAllocator and DeviceAllocator, which sees blocks that are larger and is told of frees later.
+// So nothing of it depends on the heap, and there is nothing of it in the heap.
+//
+// A free waits for the block's streams, compares its canaries, poisons all of it and puts it into the quarantine: first
+// in, first out, bounded in bytes. What leaves is compared with its poison, and only then freed. What is in quarantine
+// counts as allocated. It is emptied before the heap runs out of memory.
+//
+// While a graph is captured on the device (begin_allocate_to_pool, RedirectFor::capture), or the block's stream
+// captures, nothing may be waited for. What is allocated then gets no canaries, since each replay of the graph uses it,
+// whoever has it; what is freed then goes to the heap at once, unlooked at.
+//
+// Invariants: (1) each live block and each in quarantine is live in the heap, as a block of its own. (2) Memory is
+// looked at or written by the guard only under memory_. Who shares it has the block to itself; who has it alone may
+// look at every block.
+//
+// Thread safety: any thread. Reports go to the log with no lock held; the heap is called without locks but by
+// put_to_sleep and restore, which call nobody back.
+// Errors: of the device (CudaError), of the heap. The block is then as it was, live; but if the poisoning failed, it is
+// not looked at any more.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <list>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <shared_mutex>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "cachalot/kernels.h"
+#include "cachalot/private_pool.h"
+#include "device_allocator.h"
+#include "guard/guard_log.h"
+#include "guard/guarded_block.h"
+#include "streams/stream_order.h"
+
+namespace cachalot {
+
+class Guard {
+ public:
+  Guard(DeviceAllocator& heap, const PageMap& page_map, KernelsFactory make_kernels, GuardLog& log);
+
+  // Where the heap has what the user has at `address`.
+  static Address in_heap(Address address) { return address - GuardedBlock::kFront; }
+
+  void* allocate(std::size_t bytes, Stream stream, bool contiguous);
+  // What the free says of the block besides its address.
+  struct Claim {
+    std::size_t bytes = 0;
+    Stream stream = nullptr;
+  };
+  // False: it is not one of the live blocks. InvalidArgument when the claim's bytes are not the block's; its stream
+  // counts as a use.
+  bool deallocate(const void* ptr, const std::optional<Claim>& claim = std::nullopt);
+  bool record_stream(const void* ptr, Stream stream);
+  // The bytes that were asked for; nullopt: it is not one of the live blocks.
+  std::optional<std::size_t> requested(const void* ptr) const;
+  // What is at `ptr`, for messages; "" when it is not known here.
+  std::string describe(const void* ptr) const;
+
+  // Compares everything that may be looked at now.
+  void check();
+  // Everything leaves the quarantine; nothing does during a capture. Returns whether anything was freed.
+  bool drain();
+  void set_quarantine(std::size_t bytes) { quarantine_limit_ = bytes; }
+  std::size_t quarantine_bytes() const;
+
+  // Around what takes memory away from blocks that stay: they are compared before it, and looked at again when they are
+  // awake and have new canaries.
+  void put_to_sleep(const std::function<void()>& release_physical);
+  void wake();
+  // The same around DeviceAllocator::restore_pool, whose blocks are others afterwards: they are not looked at.
+  RestoreResult restore(const PoolCheckpoint& checkpoint);
+
+  std::string validate() const;
+  std::size_t metadata_bytes() const;
+
+ private:
+  using Blocks = std::unordered_map<Address, GuardedBlock>;
+  using BlockList = std::list<GuardedBlock>;  // spliced: nothing is lost on the way
+  using Reports = std::vector<GuardReport>;
+
+  // Whatever comes of the action: the handler hears of what it found, with no lock held.
+  template <typename Action>
+  auto reporting(Action action);
+  GuardCall call_now();
+  bool may_wait(Stream stream) const;
+  Kernels& kernels(const PatternSpan& sample, Stream stream);
+  Block* heap_block(Address in_heap) const { return page_map_.find(in_heap); }
+
+  GuardedBlock adopt(void* raw, std::size_t bytes, std::size_t asked, Stream stream);
+  void write_canaries(GuardedBlock& block);
+  void remember(GuardedBlock block);
+
+  std::optional<std::size_t> footprint_of(Address address, const std::optional<Claim>& claim) const;
+  Blocks::node_type take(Address address, const std::optional<Claim>& claim);
+  void put_back(Blocks::node_type node);
+  bool retire(Address address, const std::optional<Claim>& claim, bool keep, Reports& found);
+  bool look_at(GuardedBlock& block, Reports& found);
+  void quarantine(GuardedBlock& block);
+  bool make_room(std::size_t bytes, Reports& found);
+  bool leave_quarantine(std::size_t keep_bytes, Reports& found);
+  BlockList take_from_quarantine(std::size_t keep_bytes);
+  void put_back(BlockList leaving);
+  void free_in_heap(const GuardedBlock& block, bool was_looked_at);
+
+  void ask(std::vector<GuardQuestion> questions, Stream stream, Reports& found);
+  void check_all(Reports& found);
+
+  bool sleeps(const GuardedBlock& block) const;
+  void mark_sleepers();
+  void adopt_restored(Address address);
+
+  DeviceAllocator& heap_;
+  const PageMap& page_map_;
+  Device& device_;
+  const KernelsFactory make_kernels_;
+  GuardLog& log_;
+  StreamOrder order_;
+  std::atomic<std::size_t> quarantine_limit_{0};
+  std::atomic<std::uint64_t> calls_{0};
+
+  std::mutex kernels_mutex_;
+  std::unique_ptr<Kernels> kernels_;  // made when first needed
+
+  std::shared_mutex memory_;          // taken before mutex_
+  mutable std::mutex mutex_;          // guards what follows
+  Blocks live_;                       // by the user's address
+  BlockList quarantine_;              // oldest first
+  std::size_t quarantine_bytes_ = 0;  // footprints
+};
+
+template <typename Action>
+auto Guard::reporting(Action action) {
+  Reports found;
+  const auto result = [&] {
+    try {
+      return action(found);
+    } catch (...) {
+      log_.add(found);
+      throw;
+    }
+  }();
+  log_.add(found);
+  return result;
+}
+
+}  // namespace cachalot

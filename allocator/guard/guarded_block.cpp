@@ -1,0 +1,42 @@
+#include "guard/guarded_block.h"
+
+#include <algorithm>
+
+namespace cachalot {
+
+void GuardedBlock::add_use(Stream other) {
+  if (other != stream && std::ranges::find(recorded, other) == recorded.end()) recorded.push_back(other);
+}
+
+GuardReport GuardQuestion::answer(std::size_t offset, int device) const {
+  *was_reported = true;
+  return {.kind = kind,
+          .device = device,
+          .address = block->address,
+          .requested_bytes = block->bytes,
+          .offset = static_cast<std::ptrdiff_t>(span.address + offset - block->address),
+          .stream = block->stream,
+          .recorded = block->recorded,
+          .allocated = block->allocated,
+          .freed = block->freed};
+}
+
+void append_questions(GuardedBlock& block, std::vector<GuardQuestion>& questions) {
+  using Kind = GuardReport::Kind;
+  const auto append = [&](const PatternSpan& span, Kind kind, bool& was_reported) {
+    if (!was_reported) questions.push_back({span, kind, &block, &was_reported});
+  };
+  switch (block.pattern) {
+    case GuardedBlock::Pattern::none:
+      break;
+    case GuardedBlock::Pattern::canaries:
+      append(block.front_canary(), Kind::front_canary, block.front_reported);
+      append(block.back_canary(), Kind::back_canary, block.back_reported);
+      break;
+    case GuardedBlock::Pattern::poison:
+      append(block.poison(), Kind::write_after_free, block.write_after_free_reported);
+      break;
+  }
+}
+
+}  // namespace cachalot

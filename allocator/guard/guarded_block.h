@@ -1,0 +1,71 @@
+// One block under guard: how it lies in the heap's block, and what is written where.
+//
+//   heap's block:  [ front canary | the user's bytes | back canary | not looked at ]
+//                    512           requested            256 to 64 KiB
+//
+// The front canary is as long as the allocator's alignment, so that what the user gets is aligned as ever; the one
+// behind begins at the first byte that was not asked for and goes on to the end of the heap's block, but for 64 KiB at
+// most.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "cachalot/guard.h"
+#include "cachalot/kernels.h"
+
+namespace cachalot {
+
+struct GuardedBlock {
+  static constexpr std::size_t kFront = 512;
+  static constexpr std::size_t kLeastBack = 256;
+  static constexpr std::size_t kMostBack = std::size_t{64} << 10;
+
+  // What its memory holds.
+  enum class Pattern : std::uint8_t {
+    none,      // nobody knows: not looked at
+    canaries,  // around the user's bytes
+    poison,    // everywhere
+  };
+
+  Address address = 0;    // the user's
+  std::size_t bytes = 0;  // the user's
+  std::size_t back = 0;   // bytes of the canary behind
+  Stream stream = nullptr;
+  std::vector<Stream> recorded;  // other streams that use it
+  GuardCall allocated;
+  std::optional<GuardCall> freed;
+  Pattern pattern = Pattern::none;
+  bool slept = false;  // it had canaries before its memory went to sleep
+  bool front_reported = false;
+  bool back_reported = false;
+  bool write_after_free_reported = false;
+
+  Address heap_address() const { return address - kFront; }
+  std::size_t footprint() const { return kFront + bytes + back; }
+  PatternSpan front_canary() const { return {heap_address(), kFront, 2 * allocated.number}; }
+  PatternSpan back_canary() const { return {address + bytes, back, 2 * allocated.number}; }
+  PatternSpan poison() const { return {heap_address(), footprint(), 2 * allocated.number + 1}; }
+
+  bool contains(Address at) const { return at >= heap_address() && at - heap_address() < footprint(); }
+  // `other` uses it, too; once however often it is said.
+  void add_use(Stream other);
+};
+
+// What is asked of a block's memory, and how an answer becomes a report.
+struct GuardQuestion {
+  PatternSpan span;
+  GuardReport::Kind kind = GuardReport::Kind::front_canary;
+  const GuardedBlock* block = nullptr;
+  bool* was_reported = nullptr;
+
+  // The byte at `offset` of the span is not as it should be; this is not asked again.
+  GuardReport answer(std::size_t offset, int device) const;
+};
+
+// Everything that can be asked of the block and was not reported yet.
+void append_questions(GuardedBlock& block, std::vector<GuardQuestion>& questions);
+
+}  // namespace cachalot

@@ -1,0 +1,266 @@
+// What the guard finds, and what it says of it.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <thread>
+
+#include "tests/guard/testing.h"
+
+namespace cachalot {
+namespace {
+
+using Kind = GuardReport::Kind;
+
+class GuardFinds : public testing::TestWithParam<std::string> {
+ protected:
+  GuardedWorld world_{GetParam()};
+};
+
+INSTANTIATE_TEST_SUITE_P(Heaps, GuardFinds,
+                         testing::Values("heap:segments", "heap:segments,thread_cache:True", "heap:pages",
+                                         "heap:pages,thread_cache:False", "heap:segments,guard_quarantine_mb:0"));
+
+TEST_P(GuardFinds, NothingWhereEachWritesToWhatIsItsOwn) {
+  for (const std::size_t bytes : {1u, 511u, 512u, 513u, 4096u, 70'000u, 3'000'000u}) {
+    void* const block = world_.allocate(bytes);
+    EXPECT_EQ(address(block) % 512, 0u);
+    const std::vector<unsigned char> data(bytes, 0xab);
+    world_.device->copy_from_host(address(block), data.data(), bytes);
+    world_.allocator.deallocate(block);
+  }
+  EXPECT_TRUE(world_.allocator.check_guard().empty());
+  EXPECT_EQ(world_.allocator.guard_reports(), 0u);
+}
+
+TEST_P(GuardFinds, EveryKindOfByteBeforeABlock) {
+  for (const std::ptrdiff_t offset : {-512, -300, -1}) {
+    void* const block = world_.allocate(1000);
+    smash(world_, block, offset);
+    world_.allocator.deallocate(block);
+    const GuardReport report = world_.take_one();
+    EXPECT_EQ(report.kind, Kind::front_canary);
+    EXPECT_EQ(report.offset, offset);
+    EXPECT_EQ(report.address, address(block));
+  }
+}
+
+TEST_P(GuardFinds, TheFirstAndTheLastByteBehindABlock) {
+  for (const std::size_t bytes : {1u, 768u, 1000u, 1024u, 100'000u}) {
+    const std::size_t end = world_.allocator.allocated_size(world_.allocate(bytes)) - GuardedBlock::kFront;
+    const std::size_t last = std::min(end, bytes + GuardedBlock::kMostBack) - 1;
+    EXPECT_GE(last, bytes + GuardedBlock::kLeastBack - 1);
+    for (const std::size_t offset : {bytes, bytes + 255, last}) {
+      void* const block = world_.allocate(bytes);
+      smash(world_, block, as_signed(offset));
+      world_.allocator.deallocate(block);
+      const GuardReport report = world_.take_one();
+      EXPECT_EQ(report.kind, Kind::back_canary);
+      EXPECT_EQ(report.offset, as_signed(offset));
+      EXPECT_EQ(report.requested_bytes, bytes);
+    }
+  }
+}
+
+TEST_P(GuardFinds, BothCanariesOfABlock) {
+  void* const block = world_.allocate(1000);
+  smash(world_, block, -1);
+  smash(world_, block, 1000);
+  EXPECT_EQ(world_.allocator.check_guard().size(), 2u);
+  EXPECT_EQ(world_.take().size(), 2u);
+  world_.allocator.deallocate(block);  // what was reported is not reported again
+  EXPECT_TRUE(world_.allocator.check_guard().empty());
+}
+
+TEST(Guard, FindsAWriteAfterFreeWhereverItIs) {
+  GuardedWorld world;
+  for (const std::ptrdiff_t offset : {-512, 0, 500, 999, 1000, 1255}) {
+    void* const block = world.allocate(1000);
+    world.allocator.deallocate(block);
+    smash(world, block, offset);
+    EXPECT_EQ(world.allocator.check_guard().size(), 1u);
+    const GuardReport report = world.take_one();
+    EXPECT_EQ(report.kind, Kind::write_after_free);
+    EXPECT_EQ(report.offset, offset);
+  }
+  world.allocator.empty_cache();
+  EXPECT_EQ(world.allocator.guard_reports(), 6u);
+}
+
+TEST(Guard, FindsAWriteAfterFreeWhenTheBlockLeavesTheQuarantine) {
+  GuardedWorld world("guard_quarantine_mb:1");
+  void* const block = world.allocate(500'000);
+  world.allocator.deallocate(block);
+  smash(world, block, 4711);
+  world.allocator.deallocate(world.allocate(400'000));
+  EXPECT_TRUE(world.heard.empty());
+  world.allocator.deallocate(world.allocate(400'000));
+  EXPECT_EQ(world.take_one().offset, 4711);
+  EXPECT_LE(world.allocator.guard_quarantine_bytes(), kMiB);
+}
+
+TEST(Guard, TellsTheHistoryOfABlock) {
+  GuardedWorld world;
+  const Stream stream = world.device->stream();
+  const Stream other = world.device->stream();
+  world.allocator.deallocate(world.allocate(1));  // calls 1 and 2
+  world.pass(1'500'000);
+  void* const block = world.allocate(1000, stream);
+  world.allocator.record_stream(block, other);
+  world.allocator.record_stream(block, other);
+  world.allocator.record_stream(block, stream);
+  std::uint64_t freer = 0;
+  on_another_thread([&] {
+    freer = static_cast<std::uint64_t>(::gettid());
+    world.allocator.deallocate(block);
+  });
+  smash(world, block, 7);
+  EXPECT_EQ(world.allocator.check_guard().size(), 1u);
+  const GuardReport report = world.take_one();
+  const auto self = static_cast<std::uint64_t>(::gettid());
+  EXPECT_EQ(report.allocated, (GuardCall{3, self, 1'500'000}));
+  ASSERT_TRUE(report.freed.has_value());
+  EXPECT_EQ(*report.freed, (GuardCall{4, freer, 1'500'000}));
+  EXPECT_EQ(report.stream, stream);
+  EXPECT_EQ(report.recorded, std::vector<Stream>{other});
+  EXPECT_EQ(
+      to_string(report),
+      fmt::format("the block of 1000 bytes at {} on device 0: somebody wrote to it after it was freed: byte 7 is the "
+                  "first that was overwritten. It was allocated as call 3 by thread {} at 1.500000 s for stream {}, "
+                  "used on {}, and freed as call 4 by thread {} at 1.500000 s.",
+                  block, self, static_cast<void*>(stream), static_cast<void*>(other), freer));
+}
+
+TEST(Guard, SaysHowFarBehindABlockSomebodyWrote) {
+  GuardedWorld world;
+  void* const block = world.allocate(1000);
+  smash(world, block, 1003);
+  EXPECT_CONTAINS(to_string(world.allocator.check_guard().at(0)),
+                  "byte 1003 is the first that was overwritten, 3 behind");
+  EXPECT_FALSE(world.take_one().freed.has_value());
+  world.allocator.deallocate(block);
+}
+
+TEST(Guard, ReportsAreJsonToo) {
+  const GuardReport live{.kind = Kind::back_canary, .device = 1, .address = 512, .requested_bytes = 3, .offset = 4};
+  GuardReport freed = live;
+  freed.freed = GuardCall{9, 8, 7};
+  freed.recorded = {reinterpret_cast<Stream>(5)};
+  const std::vector<GuardReport> reports = {live, freed};
+  EXPECT_EQ(
+      to_json(reports),
+      R"([{"kind":"back_canary","device":1,"address":512,"requested_bytes":3,"offset":4,"stream":0,"recorded":[],)"
+      R"("allocated":{"number":0,"thread":0,"clock_us":0},"freed":null},)"
+      R"({"kind":"back_canary","device":1,"address":512,"requested_bytes":3,"offset":4,"stream":0,"recorded":[5],)"
+      R"("allocated":{"number":0,"thread":0,"clock_us":0},"freed":{"number":9,"thread":8,"clock_us":7}}])");
+}
+
+TEST(Guard, HandsReportsOutOnceAndKeepsTheNewest) {
+  GuardedWorld world;
+  for (int i = 0; i < 1003; ++i) {
+    void* const block = world.allocate(100);
+    smash(world, block, 100 + i % 200);
+    world.allocator.deallocate(block);
+  }
+  EXPECT_EQ(world.take().size(), 1003u);
+  EXPECT_EQ(world.allocator.guard_reports(), 1003u);
+  const std::vector<GuardReport> reports = world.allocator.check_guard();
+  ASSERT_EQ(reports.size(), 1000u);
+  EXPECT_EQ(reports.front().offset, 103);
+  EXPECT_TRUE(world.allocator.check_guard().empty());
+}
+
+TEST(Guard, WithoutAHandlerReportsGoToStderr) {
+  GuardedWorld world;
+  world.allocator.set_guard_handler(nullptr);
+  void* const block = world.allocate(100);
+  smash(world, block, -3);
+  testing::internal::CaptureStderr();
+  world.allocator.deallocate(block);
+  const std::string text = testing::internal::GetCapturedStderr();
+  EXPECT_TRUE(text.starts_with("cachalot guard: the block of 100 bytes at")) << text;
+  EXPECT_CONTAINS(text, "byte -3");
+}
+
+TEST(Guard, AHandlerMayUseTheAllocatorAndItsErrorsComeOutOfACallThatIsDone) {
+  GuardedWorld world;
+  world.allocator.set_guard_handler([&](const GuardReport& report) {
+    world.allocator.deallocate(world.allocate(100));
+    world.allocator.empty_cache();
+    throw std::runtime_error(to_string(report));
+  });
+  void* const block = world.allocate(100);
+  smash(world, block, 100);
+  EXPECT_THROW(world.allocator.deallocate(block), std::runtime_error);
+  EXPECT_EQ(world.allocated(), 0u);
+  EXPECT_THROW(world.allocator.deallocate(block), InvalidArgument);
+}
+
+// ---- Frees that are none -------------------------------------------------------------------------------------------
+
+TEST(Guard, ASecondFreeIsRefusedWithTheHistoryOfTheFirst) {
+  GuardedWorld world;
+  void* const block = world.allocate(1000);
+  world.allocator.deallocate(block);
+  const auto self = ::gettid();
+  EXPECT_EQ(
+      refusal([&] { world.allocator.deallocate(block); }),
+      fmt::format("invalid device pointer: {} is not a live allocation: it is the block of 1000 bytes at {}, which "
+                  "was already freed (allocated as call 1 by thread {}, freed as call 2 by thread {})",
+                  block, block, self, self));
+  EXPECT_CONTAINS(refusal([&] { world.allocator.record_stream(after(block, 8), world.device->stream()); }),
+                  "it lies inside the block of 1000 bytes");
+}
+
+TEST(Guard, OnlyWhatTheUserWasGivenIsAnAddress) {
+  GuardedWorld world;
+  auto* const block = static_cast<char*>(world.allocate(1000));
+  for (void* const wrong : {block - 512, block + 512, block - 1}) {
+    EXPECT_CONTAINS(refusal([&] { world.allocator.deallocate(wrong); }), "it lies inside the allocation of 1000 bytes");
+    EXPECT_THROW(world.allocator.deallocate(wrong, 1000, 0, nullptr), InvalidArgument);
+    EXPECT_THROW(world.allocator.base_allocation(wrong), InvalidArgument);
+    EXPECT_EQ(world.allocator.device_of(wrong), -1);
+  }
+  EXPECT_CONTAINS(refusal([&] { world.allocator.deallocate(&world); }), "this allocator does not hold it");
+  world.allocator.deallocate(block);
+}
+
+TEST(Guard, ASizedFreeIsHeldAgainstWhatWasAskedFor) {
+  GuardedWorld world;
+  const Stream stream = world.device->stream();
+  void* const block = world.allocate(1000);
+  EXPECT_EQ(refusal([&] { world.allocator.deallocate(block, 1768, 0, nullptr); }),
+            fmt::format("size 1768 does not match the allocation at {}: 1000 bytes were asked for", block));
+  EXPECT_THROW(world.allocator.deallocate(block, 1000, 1, nullptr), InvalidArgument);
+  world.allocator.deallocate(block, 1000, 0, stream);
+  smash(world, block, 1);
+  EXPECT_EQ(world.allocator.check_guard().at(0).recorded, std::vector<Stream>{stream});
+  world.take();
+}
+
+// ---- Off -----------------------------------------------------------------------------------------------------------
+
+TEST(Guard, IsOffByDefaultAndStaysWhatItIs) {
+  World world;
+  EXPECT_CONTAINS(refusal([&] { world.allocator.check_guard(); }), "the guard is off");
+  EXPECT_EQ(refusal([&] { world.allocator.configure("guard:True"); }),
+            "guard:True cannot be set at run time: the guard is off since the allocator was made");
+  EXPECT_EQ(world.allocator.guard_reports(), 0u);
+  EXPECT_EQ(world.allocator.guard_quarantine_bytes(), 0u);
+  void* const block = world.allocate(1000);
+  EXPECT_EQ(offset_in_segment(world.allocator, block), 0u);
+  world.allocator.deallocate(block);
+  for (const DeviceCall call : {DeviceCall::copy_from_host, DeviceCall::copy_to_host, DeviceCall::event_create})
+    EXPECT_EQ(world.count(call), 0u);
+}
+
+TEST(Guard, TheQuarantineMayBeChangedAtRunTime) {
+  GuardedWorld world;
+  world.allocator.configure("guard:True,guard_quarantine_mb:0");
+  world.allocator.deallocate(world.allocate(1000));
+  EXPECT_EQ(world.allocator.guard_quarantine_bytes(), 0u);
+  EXPECT_CONTAINS(refusal([&] { world.allocator.configure("guard:False"); }), "the guard is on");
+}
+
+}  // namespace
+}  // namespace cachalot

@@ -1,0 +1,44 @@
+// What the tests of the guard share: a world under guard, and hands that write where they should not.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "cachalot/guard.h"
+#include "guard/guarded_block.h"
+#include "tests/allocator/testing.h"
+
+namespace cachalot {
+
+// Its handler keeps reports; those that a test does not take are a failed test.
+struct GuardedWorld : World {
+  explicit GuardedWorld(std::string_view options = "heap:segments", std::size_t device_bytes = 64 * kGiB)
+      : World(device_bytes, std::string("guard:True,") + std::string(options)) {
+    allocator.set_guard_handler([this](const GuardReport& report) { heard.push_back(report); });
+  }
+  ~GuardedWorld() { EXPECT_TRUE(heard.empty()) << to_string(heard.front()); }
+
+  std::vector<GuardReport> take() { return std::exchange(heard, {}); }
+  // The one report there is.
+  GuardReport take_one() {
+    EXPECT_EQ(heard.size(), 1u);
+    if (heard.size() != 1) return take(), GuardReport{};
+    return take().front();
+  }
+
+  std::vector<GuardReport> heard;
+};
+
+// Changes the byte at `ptr` + offset, whatever it is.
+inline void smash(World& world, void* ptr, std::ptrdiff_t offset) {
+  const Address at = address(ptr) + static_cast<Address>(offset);
+  unsigned char byte = 0;
+  world.device->copy_to_host(&byte, at, 1);
+  byte ^= 0x55;
+  world.device->copy_from_host(at, &byte, 1);
+}
+
+}  // namespace cachalot
