@@ -9,7 +9,9 @@
 #include <utility>
 #include <vector>
 
+#include "cachalot/dlpack.h"
 #include "cachalot/pool_set.h"
+#include "pool/dlpack_abi.h"
 #include "tests/allocator/moving_kernels.h"
 #include "tests/pool/testing.h"
 
@@ -141,6 +143,21 @@ TEST(PoolCompact, ATensorWhoseAddressIsFixedStaysAndSoDoesItsSlab) {
   world.release(tensors);
   PooledTensor empty;
   EXPECT_EQ(empty.fixed_data(), nullptr);
+}
+
+TEST(PoolCompact, AnExportedTensorStaysWhereItsConsumerKnowsIt) {
+  CompactWorld world;
+  std::vector<PooledTensor> tensors = world.acquire_many(8);
+  world.keep_only(tensors, {0, 1, 4});
+  const void* const known = tensors[4].data();
+  const auto shared = std::make_shared<PooledTensor>(std::move(tensors[4]));
+  DLManagedTensorVersioned* const exported = to_dlpack(shared);
+  EXPECT_EQ(world.pool->compact().blocks_moved, 2u);
+  EXPECT_EQ(shared->data(), known);
+  EXPECT_EQ(exported->dl_tensor.data, known);
+  exported->deleter(exported);
+  world.release(*shared);
+  world.release(tensors);
 }
 
 TEST(PoolCompact, NothingMovesWhereNoSlabCanBeEmptied) {

@@ -32,6 +32,7 @@ struct DLManagedTensorVersioned;
 namespace cachalot {
 
 // The tensor's memory, for one consumer. It goes back to its pool when the deleter is called, to be called once.
+// From then on a pool with a mover leaves it where it is.
 // InvalidArgument for a tensor that is empty; after an error the tensor is held as before.
 DLManagedTensorVersioned* to_dlpack(PooledTensor&& tensor);
 // As consumers from before DLPack 1.0 take it.
