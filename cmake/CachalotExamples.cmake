@@ -34,6 +34,12 @@ function(cachalot_example name)
   target_compile_definitions(example_${name} PRIVATE CACHALOT_EXAMPLE_HAS_CUDA=$<NOT:$<BOOL:${lacks}>>)
 endfunction()
 
+# test_<folder> tests these files of an example.
+function(cachalot_example_parts folder name)
+  cachalot_files(sources examples/${name} ${ARGN})
+  target_sources(test_${folder} PRIVATE ${sources})
+endfunction()
+
 # Why nothing of CUDA can be built; empty where it can. CUB takes nvcc twenty seconds, and what runs on the simulated
 # runtime does not run under sanitizers.
 function(cachalot_example_lacks result)

@@ -107,10 +107,18 @@ function(cachalot_simulator_tests)
     add_custom_command(OUTPUT ${program} DEPENDS ${source} VERBATIM
       COMMAND ${CUDAToolkit_NVCC_EXECUTABLE} -std=c++17 -cudart shared -arch sm_80 -o ${program} ${source})
     add_custom_target(simulator_program ALL DEPENDS ${program})
-    add_test(NAME simulator.program COMMAND ${program})
-    set_tests_properties(simulator.program PROPERTIES
-      ENVIRONMENT "${small}" PASS_REGULAR_EXPRESSION "^2 3 cudaErrorInvalidConfiguration\n$")
-    list(APPEND tests simulator.program)
+    # Its code is of 8.0, as machine code and as PTX: an L4 (8.9) runs the first, an H100 (9.0) compiles the second, and for
+    # a T4 (7.5) there is none.
+    foreach(gpu_and_code IN ITEMS "l4 80 80" "h100 90 80" "t4 75 75")
+      string(REPLACE " " ";" words ${gpu_and_code})
+      list(POP_FRONT words gpu)
+      list(JOIN words " " code)
+      set(test simulator.program.${gpu})
+      add_test(NAME ${test} COMMAND ${program})
+      set_tests_properties(${test} PROPERTIES
+        ENVIRONMENT "${small};CACHALOT_SIM_GPU=${gpu}" PASS_REGULAR_EXPRESSION "^2 3 cudaErrorInvalidConfiguration ${code}\n$")
+      list(APPEND tests ${test})
+    endforeach()
   else()
     message(STATUS "cachalot: no nvcc: that a program compiled by it runs on the simulator is not tested")
   endif()

@@ -22,9 +22,9 @@ struct Simulation {
 
 struct Price {
   double value = 0;
-  // Of the mean over pairs, which are independent; the paths of a pair are not. It knows nothing of the error of the
-  // method: a rule of four functions is not the best one, so that the value is low by a little, and the paths that chose the
-  // rule are those that are valued by it, so that it is high by less.
+  // Of the mean over pairs, which are independent; the paths of a pair are not. It knows nothing of the method's own error,
+  // which is less: a rule of four functions is not the best one, so that a holder gets too little, and the paths that chose
+  // the rule are valued by it, which gives too much.
   double standard_error = 0;
 };
 
