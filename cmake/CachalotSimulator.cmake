@@ -116,7 +116,8 @@ function(cachalot_simulator_tests)
       set(test simulator.program.${gpu})
       add_test(NAME ${test} COMMAND ${program})
       set_tests_properties(${test} PROPERTIES
-        ENVIRONMENT "${small};CACHALOT_SIM_GPU=${gpu}" PASS_REGULAR_EXPRESSION "^2 3 cudaErrorInvalidConfiguration ${code}\n$")
+        ENVIRONMENT "${small};CACHALOT_SIM_GPU=${gpu}"
+        PASS_REGULAR_EXPRESSION "^2 3 cudaErrorInvalidConfiguration ${code}\n$")
       list(APPEND tests ${test})
     endforeach()
   else()

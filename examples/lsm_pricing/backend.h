@@ -1,5 +1,5 @@
-// What the pricing asks of where its numbers are: kernels of a GPU, and a twin on the host for a device that computes nothing.
-// All is work on one stream, in its order.
+// What the pricing asks of where its numbers are: kernels of a GPU, and a twin on the host for a device that computes
+// nothing. All is work on one stream, in its order.
 //
 // Paths come in pairs, p and p + pairs: the second has the first's Brownian motion with the sign turned (antithetic).
 #pragma once

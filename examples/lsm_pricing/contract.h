@@ -1,7 +1,7 @@
 // What is priced, and the decision at an exercise date. The same code runs in kernels, in the host twin and in the tree.
 //
-// The stock follows a geometric Brownian motion under the risk-neutral measure; interest rate and dividend yield are constant,
-// and nobody defaults.
+// The stock follows a geometric Brownian motion under the risk-neutral measure; interest rate and dividend yield are
+// constant, and nobody defaults.
 #pragma once
 
 #include "cachalot/host_device.h"

@@ -3,8 +3,9 @@
 // What is modelled: capacity in 2 MiB units; addresses that ascend and are not used twice, until the process has used up
 // all there are; the driver's virtual-memory rules; streams with pending work; events that are not ready until the clock
 // has passed the work before them; copies over the bus (CopyModel); graph-capture rules; the latency of each call
-// (LatencyModel); failures on demand (FaultPlan); a log of calls; and, when switched on, a checker of stream hazards. Memory holds what copy_from_host and fill
-// brought, at once, until it is released, else zeros; addresses must not be dereferenced.
+// (LatencyModel); failures on demand (FaultPlan); a log of calls; and, when switched on, a checker of stream hazards.
+// Memory holds what copy_from_host and fill brought, at once, until it is released, else zeros; addresses must not be
+// dereferenced.
 // Streams do not wait for the legacy default stream; stream nullptr is just one more stream.
 //
 // Host time: every call advances the clock by its latency and takes effect then; calls that wait advance it to the end
