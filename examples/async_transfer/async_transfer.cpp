@@ -2,7 +2,7 @@
 // that overlap the work. README.md has what it prints and what follows from it.
 #include <fmt/format.h>
 
-#include <functional>
+#include <string>
 
 #include "examples/async_transfer/break_even.h"
 #include "examples/async_transfer/schemes.h"

@@ -2,8 +2,10 @@
 
 #include <thrust/iterator/counting_iterator.h>
 #include <cub/device/device_reduce.cuh>
-#include <cuda/std/functional>
+#include <memory>
+#include <stdexcept>
 #include <string>
+#include <type_traits>
 
 #include "cachalot/allocation.h"
 #include "cachalot/cub_scratch.h"
@@ -86,27 +88,35 @@ void check(curandStatus_t status, const char* call) {
 }
 #define LSM_CURAND(call) check(call, #call)
 
+struct DestroyGenerator {
+  void operator()(curandGenerator_t generator) const { curandDestroyGenerator(generator); }
+};
+using Generator = std::unique_ptr<std::remove_pointer_t<curandGenerator_t>, DestroyGenerator>;
+
+Generator make_generator(cudaStream_t stream) {
+  curandGenerator_t made = nullptr;
+  LSM_CURAND(curandCreateGenerator(&made, CURAND_RNG_PSEUDO_PHILOX4_32_10));
+  Generator generator(made);
+  LSM_CURAND(curandSetStream(made, stream));
+  return generator;
+}
+
 class CudaBackend final : public Backend {
  public:
   explicit CudaBackend(cachalot::CachingAllocator& allocator)
       : scratch_(allocator, stream_.get()),
-        sum_(cachalot::allocate_owned(allocator, sizeof(Moments), 0, stream_.get())) {
-    LSM_CURAND(curandCreateGenerator(&generator_, CURAND_RNG_PSEUDO_PHILOX4_32_10));
-    LSM_CURAND(curandSetStream(generator_, stream_.get()));
-  }
-  ~CudaBackend() override { curandDestroyGenerator(generator_); }
-  CudaBackend(const CudaBackend&) = delete;
-  CudaBackend& operator=(const CudaBackend&) = delete;
+        sum_(cachalot::allocate_owned(allocator, sizeof(Moments), 0, stream_.get())),
+        generator_(make_generator(stream_.get())) {}
 
   cachalot::Stream stream() const override { return stream_.get(); }
   const char* name() const override { return "the GPU"; }
 
   void seed(std::uint64_t seed) override {
-    LSM_CURAND(curandSetPseudoRandomGeneratorSeed(generator_, seed));
-    LSM_CURAND(curandSetGeneratorOffset(generator_, 0));
+    LSM_CURAND(curandSetPseudoRandomGeneratorSeed(generator_.get(), seed));
+    LSM_CURAND(curandSetGeneratorOffset(generator_.get(), 0));
   }
   void draw(Doubles normals) override {
-    LSM_CURAND(curandGenerateNormalDouble(generator_, normals.data, normals.count, 0, 1));
+    LSM_CURAND(curandGenerateNormalDouble(generator_.get(), normals.data, normals.count, 0, 1));
   }
   void walk_back(Doubles motion, Doubles normals, const Bridge& bridge) override {
     launch(motion.count, WalkBack{motion.data, normals.data, bridge});
@@ -154,7 +164,7 @@ class CudaBackend final : public Backend {
   const examples::Stream stream_;
   cachalot::CubScratch scratch_;
   const cachalot::Allocation sum_;
-  curandGenerator_t generator_ = nullptr;
+  const Generator generator_;
 };
 
 }  // namespace

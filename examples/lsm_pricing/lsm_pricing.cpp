@@ -3,7 +3,10 @@
 #include <fmt/format.h>
 
 #include <cmath>
+#include <memory>
+#include <stdexcept>
 #include <string>
+#include <vector>
 
 #include "cachalot/simulated_device.h"
 #include "examples/common/program.h"
@@ -61,7 +64,7 @@ struct World {
   cachalot::CachingAllocator allocator;
   std::unique_ptr<Backend> backend;
 
-  explicit World(const std::shared_ptr<cachalot::Device>& on, bool is_gpu) : device(on), allocator({on}) {
+  World(const std::shared_ptr<cachalot::Device>& on, bool is_gpu) : device(on), allocator({on}) {
 #if CACHALOT_EXAMPLE_HAS_CUDA
     if (is_gpu) backend = cuda_backend(allocator);
 #else
