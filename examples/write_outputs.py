@@ -40,9 +40,7 @@ def simulated_environment(build: Path) -> dict[str, str]:
 
 def output(command: str, build: Path, environment: dict[str, str]) -> str:
     words = [re.sub(r"^build/release/", f"{build}/", word) for word in shlex.split(command)]
-    done = subprocess.run(
-        words, cwd=ROOT, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
-    )
+    done = subprocess.run(words, cwd=ROOT, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     if done.returncode != 0:
         sys.exit(f"write_outputs.py: {command}: exit status {done.returncode}\n{done.stdout}")
     return f"$ {command}\n{done.stdout}"
