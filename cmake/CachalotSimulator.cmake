@@ -82,9 +82,11 @@ function(cachalot_simulator_tests)
     CACHALOT_SIM_DEVICES=2 CACHALOT_SIM_MEMORY=64MiB CACHALOT_SIM_GPU=l4)
   add_test(NAME simulator COMMAND test_simulator)
   add_test(NAME simulator.without_latencies COMMAND test_simulator)
+  add_test(NAME simulator.with_copies COMMAND test_simulator)
   set_tests_properties(simulator PROPERTIES ENVIRONMENT "${small}")
   set_tests_properties(simulator.without_latencies PROPERTIES ENVIRONMENT "${small};CACHALOT_SIM_LATENCY=none")
-  set(tests simulator simulator.without_latencies)
+  set_tests_properties(simulator.with_copies PROPERTIES ENVIRONMENT "${small};CACHALOT_SIM_COPIES=published")
+  set(tests simulator simulator.without_latencies simulator.with_copies)
 
   cachalot_simulated_environment(two_devices CACHALOT_SIM_DEVICES=2 CACHALOT_SIM_COPY_BYTES=1GiB)
   foreach(folder IN LISTS arg_GPU_TESTS)
@@ -105,10 +107,19 @@ function(cachalot_simulator_tests)
     add_custom_command(OUTPUT ${program} DEPENDS ${source} VERBATIM
       COMMAND ${CUDAToolkit_NVCC_EXECUTABLE} -std=c++17 -cudart shared -arch sm_80 -o ${program} ${source})
     add_custom_target(simulator_program ALL DEPENDS ${program})
-    add_test(NAME simulator.program COMMAND ${program})
-    set_tests_properties(simulator.program PROPERTIES
-      ENVIRONMENT "${small}" PASS_REGULAR_EXPRESSION "^2 3 cudaErrorInvalidConfiguration\n$")
-    list(APPEND tests simulator.program)
+    # Its code is of 8.0, as machine code and as PTX: an L4 (8.9) runs the first, an H100 (9.0) compiles the second, and for
+    # a T4 (7.5) there is none.
+    foreach(gpu_and_code IN ITEMS "l4 80 80" "h100 90 80" "t4 75 75")
+      string(REPLACE " " ";" words ${gpu_and_code})
+      list(POP_FRONT words gpu)
+      list(JOIN words " " code)
+      set(test simulator.program.${gpu})
+      add_test(NAME ${test} COMMAND ${program})
+      set_tests_properties(${test} PROPERTIES
+        ENVIRONMENT "${small};CACHALOT_SIM_GPU=${gpu}"
+        PASS_REGULAR_EXPRESSION "^2 3 cudaErrorInvalidConfiguration ${code}\n$")
+      list(APPEND tests ${test})
+    endforeach()
   else()
     message(STATUS "cachalot: no nvcc: that a program compiled by it runs on the simulator is not tested")
   endif()

@@ -1,6 +1,8 @@
 #!/usr/bin/env python3
 """Runs the commands in the READMEs of examples/ over the simulated CUDA runtime and writes their output behind them.
 
+The programs in C++ are those of build/release, or of the build that --build names.
+
     python examples/write_outputs.py [--build build/release] [NAME…]          with the python that has torch
 
 NAME is an example, gradient_accumulation say; without one it is all of them. A command is a line `$ …` between the
@@ -36,23 +38,22 @@ def simulated_environment(build: Path) -> dict[str, str]:
     }
 
 
-def output(command: str, environment: dict[str, str]) -> str:
-    done = subprocess.run(
-        shlex.split(command), cwd=ROOT, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
-    )
+def output(command: str, build: Path, environment: dict[str, str]) -> str:
+    words = [re.sub(r"^build/release/", f"{build}/", word) for word in shlex.split(command)]
+    done = subprocess.run(words, cwd=ROOT, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     if done.returncode != 0:
         sys.exit(f"write_outputs.py: {command}: exit status {done.returncode}\n{done.stdout}")
     return f"$ {command}\n{done.stdout}"
 
 
-def update(readme: Path, environment: dict[str, str]) -> None:
+def update(readme: Path, build: Path, environment: dict[str, str]) -> None:
     text = readme.read_text()
     if not MARKED.search(text):
         sys.exit(f"write_outputs.py: {readme}: there are no marks, or nothing between them")
 
     def run_again(marked: re.Match[str]) -> str:
         commands = re.findall(r"^\$ (.*)$", marked[1], re.MULTILINE)
-        return "\n".join(output(command, environment) for command in commands)
+        return "\n".join(output(command, build, environment) for command in commands)
 
     readme.write_text(MARKED.sub(run_again, text))
 
@@ -66,9 +67,10 @@ def main() -> None:
     for name in options.names:
         if name not in examples:
             parser.error(f"argument NAME: is {name!r}; it must be one of {', '.join(examples)}")
-    environment = simulated_environment(options.build.resolve())
+    build = options.build.resolve()
+    environment = simulated_environment(build)
     for name in options.names or examples:
-        update(ROOT / "examples" / name / "README.md", environment)
+        update(ROOT / "examples" / name / "README.md", build, environment)
 
 
 if __name__ == "__main__":

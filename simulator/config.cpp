@@ -45,6 +45,11 @@ bool parse_latency(std::string_view text) {
   return text == "published";
 }
 
+bool parse_copies(std::string_view text) {
+  if (text != "published" && text != "fixed") refuse(text, "it must be fixed or published");
+  return text == "published";
+}
+
 // "%p" in a file's name stands for the process, so that several can write.
 std::string expand_path(std::string path) {
   for (std::size_t at = 0; (at = path.find("%p", at)) != std::string::npos;) {
@@ -89,10 +94,10 @@ void read(const char* variable, Take&& take) {
 
 constexpr std::string_view kPrefix = "CACHALOT_SIM_";
 constexpr std::string_view kVariables[] = {
-    "CACHALOT_SIM_GPU",           "CACHALOT_SIM_MEMORY",  "CACHALOT_SIM_DEVICES",
-    "CACHALOT_SIM_LAUNCH_NS",     "CACHALOT_SIM_LATENCY", "CACHALOT_SIM_COPY_BYTES",
-    "CACHALOT_SIM_FAULTS",        "CACHALOT_SIM_LOG",     "CACHALOT_SIM_REPORT",
-    "CACHALOT_SIM_ADDRESS_SPACE", "CACHALOT_SIM_OBSERVE", "CACHALOT_SIM_TRACE",  // of python/sitecustomize.py
+    "CACHALOT_SIM_GPU",     "CACHALOT_SIM_MEMORY",     "CACHALOT_SIM_DEVICES",       "CACHALOT_SIM_LAUNCH_NS",
+    "CACHALOT_SIM_LATENCY", "CACHALOT_SIM_COPY_BYTES", "CACHALOT_SIM_COPIES",        "CACHALOT_SIM_FAULTS",
+    "CACHALOT_SIM_LOG",     "CACHALOT_SIM_REPORT",     "CACHALOT_SIM_ADDRESS_SPACE", "CACHALOT_SIM_OBSERVE",
+    "CACHALOT_SIM_TRACE",  // of python/sitecustomize.py
 };
 
 // A misspelt variable must not pass for a default.
@@ -125,6 +130,15 @@ int visible_devices(std::string_view list, int devices) {
 }
 
 }  // namespace
+
+LatencyModel Config::latency() const {
+  LatencyModel model = latencies ? LatencyModel::published() : LatencyModel::none();
+  if (copies_take_the_bus) return model;
+  for (const DeviceCall pins : {DeviceCall::host_malloc, DeviceCall::host_free}) {
+    model.call_us[static_cast<std::size_t>(pins)] = model.call_us_per_mib[static_cast<std::size_t>(pins)] = 0;
+  }
+  return model;
+}
 
 DeviceCall parse_call(std::string_view name) {
   std::string known;
@@ -162,6 +176,7 @@ Config read_config() {
   read("CACHALOT_SIM_LAUNCH_NS",
        [&](const auto& text) { config.launch_ns = parse_integer(text, 0, 1'000'000'000'000); });
   read("CACHALOT_SIM_COPY_BYTES", [&](const auto& text) { config.copy_bytes = parse_bytes(text); });
+  read("CACHALOT_SIM_COPIES", [&](const auto& text) { config.copies_take_the_bus = parse_copies(text); });
   read("CACHALOT_SIM_LATENCY", [&](const auto& text) { config.latencies = parse_latency(text); });
   read("CACHALOT_SIM_ADDRESS_SPACE", [&](const auto& text) {
     config.address_space_bytes =

@@ -19,12 +19,13 @@ struct Config {
   std::int64_t launch_ns = 10'000;
   std::size_t copy_bytes = std::size_t{1} << 20;
   bool latencies = true;
+  bool copies_take_the_bus = false;  // and pinning takes time; else a copy takes launch_ns and pinning nothing
   std::size_t address_space_bytes = std::size_t{32} << 40;
   std::string log_path;     // empty: no log
   std::string report_path;  // empty: no report; "-": standard error
   std::vector<Fault> faults;
 
-  LatencyModel latency() const { return latencies ? LatencyModel::published() : LatencyModel::none(); }
+  LatencyModel latency() const;
 };
 
 // Throws InvalidArgument that names variable, value and rule.

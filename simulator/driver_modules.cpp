@@ -73,16 +73,16 @@ CUresult cuLinkComplete(CUlinkState, void** image, size_t* bytes) {
 }
 CUresult cuLinkDestroy(CUlinkState) { return CUDA_SUCCESS; }
 
-CUresult cuFuncGetAttribute(int* value, CUfunction_attribute attribute, CUfunction) {
+CUresult cuFuncGetAttribute(int* value, CUfunction_attribute attribute, CUfunction function) {
   return driver_call([&](Process& process) {
-    *value = kernel_attribute(*process.config.gpu, attribute);
+    *value = kernel_attribute(*process.config.gpu, function, attribute);
     return cudaSuccess;
   });
 }
 CUresult cuFuncSetAttribute(CUfunction, CUfunction_attribute, int) { return CUDA_SUCCESS; }
 CUresult cuFuncSetCacheConfig(CUfunction, CUfunc_cache) { return CUDA_SUCCESS; }
-CUresult cuKernelGetAttribute(int* value, CUfunction_attribute attribute, CUkernel, CUdevice) {
-  return cuFuncGetAttribute(value, attribute, nullptr);
+CUresult cuKernelGetAttribute(int* value, CUfunction_attribute attribute, CUkernel kernel, CUdevice) {
+  return cuFuncGetAttribute(value, attribute, reinterpret_cast<CUfunction>(kernel));
 }
 CUresult cuKernelSetAttribute(CUfunction_attribute, int, CUkernel, CUdevice) { return CUDA_SUCCESS; }
 

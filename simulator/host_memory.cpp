@@ -8,16 +8,16 @@
 namespace cachalot::simulator {
 namespace {
 
-constexpr std::size_t kPageBytes = 4096;  // pinned memory begins a page
+constexpr std::size_t kPageBytes = 4096;  // managed memory begins a page
 
 std::uintptr_t number(const void* address) { return reinterpret_cast<std::uintptr_t>(address); }
 
 }  // namespace
 
-void* HostMemory::allocate(HostRange::Kind kind, std::size_t bytes, unsigned int flags, int device) {
+void* HostMemory::allocate_managed(std::size_t bytes, unsigned int flags, int device) {
   if (bytes > SIZE_MAX - kPageBytes) return nullptr;
   void* start = std::aligned_alloc(kPageBytes, round_up(bytes, kPageBytes));
-  if (start) add({kind, static_cast<char*>(start), bytes, flags, device});
+  if (start) add({HostRange::Kind::managed, static_cast<char*>(start), bytes, flags, device});
   return start;
 }
 
@@ -28,12 +28,18 @@ const HostRange* HostMemory::find(const void* address) const {
   return number(address) - number(range.start) < range.bytes ? &range : nullptr;
 }
 
-bool HostMemory::free(HostRange::Kind kind, void* start) {
+bool HostMemory::forget(HostRange::Kind kind, void* start) {
   const auto at = ranges_.find(number(start));
   if (at == ranges_.end() || at->second.kind != kind) return false;
   ranges_.erase(at);
-  if (kind != HostRange::Kind::registered) std::free(start);
+  if (kind == HostRange::Kind::managed) std::free(start);
   return true;
+}
+
+bool HostMemory::is_pinned(const void* start, std::size_t bytes) const {
+  const HostRange* range = find(start);
+  if (!range || bytes > range->bytes - (number(start) - number(range->start))) return false;
+  return range->kind == HostRange::Kind::pinned || range->kind == HostRange::Kind::registered;
 }
 
 bool HostMemory::overlaps(const void* start, std::size_t bytes) const {

@@ -21,14 +21,16 @@ struct HostRange {
 
 class HostMemory {
  public:
-  // Null when the host has not that much.
-  void* allocate(HostRange::Kind kind, std::size_t bytes, unsigned int flags, int device);
+  // Managed memory, which is ours; null when the host has not that much.
+  void* allocate_managed(std::size_t bytes, unsigned int flags, int device);
   void add(const HostRange& range) { ranges_[reinterpret_cast<std::uintptr_t>(range.start)] = range; }
   // The range that holds the address; null if none does.
   const HostRange* find(const void* address) const;
-  // False: no range of this kind starts there.
-  bool free(HostRange::Kind kind, void* start);
+  // False: no range of this kind starts there. Pinned memory is its device's to free, registered memory the program's.
+  bool forget(HostRange::Kind kind, void* start);
   bool overlaps(const void* start, std::size_t bytes) const;
+  // All of it, so that the device reaches it by itself.
+  bool is_pinned(const void* start, std::size_t bytes) const;
 
  private:
   std::map<std::uintptr_t, HostRange> ranges_;

@@ -6,20 +6,24 @@
 
 #include "base/bytes.h"
 #include "device/cuda_codes.h"
+#include "simulator/fat_binaries.h"
 
 namespace cachalot::simulator {
 
-cudaFuncAttributes kernel_attributes(const GpuModel& gpu) {
+cudaFuncAttributes kernel_attributes(const GpuModel& gpu, const void* function) {
+  const int own = gpu.major * 10 + gpu.minor;
+  const CodeVersion code = code_for(gpu, function).value_or(CodeVersion{.binary = own, .ptx = own});
   cudaFuncAttributes attributes{};
   attributes.maxThreadsPerBlock = 1024;
   attributes.numRegs = kKernelRegisters;
-  attributes.ptxVersion = attributes.binaryVersion = gpu.major * 10 + gpu.minor;
+  attributes.ptxVersion = code.ptx;
+  attributes.binaryVersion = code.binary;
   attributes.maxDynamicSharedSizeBytes = static_cast<int>(48 * kKiB);
   return attributes;
 }
 
-int kernel_attribute(const GpuModel& gpu, int attribute) {
-  const cudaFuncAttributes all = kernel_attributes(gpu);
+int kernel_attribute(const GpuModel& gpu, const void* function, int attribute) {
+  const cudaFuncAttributes all = kernel_attributes(gpu, function);
   switch (attribute) {
     case CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK:
       return all.maxThreadsPerBlock;

@@ -10,9 +10,10 @@ namespace cachalot::simulator {
 
 inline constexpr int kKernelRegisters = 32;  // a thread; so that registers never limit what runs at once
 
-cudaFuncAttributes kernel_attributes(const GpuModel& gpu);
+// Its versions are those of the code that the GPU would run (fat_binaries.h), or the GPU's own where that is unknown.
+cudaFuncAttributes kernel_attributes(const GpuModel& gpu, const void* function);
 // Throws cudaErrorInvalidValue for an attribute that does not exist.
-int kernel_attribute(const GpuModel& gpu, int attribute);
+int kernel_attribute(const GpuModel& gpu, const void* function, int attribute);
 // cudaSuccess, or what the driver says of a launch that the device cannot run.
 cudaError_t check_launch(const GpuModel& gpu, dim3 grid, dim3 block, std::size_t shared_bytes);
 // Blocks that a multiprocessor can run at once.

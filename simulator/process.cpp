@@ -341,6 +341,16 @@ void Process::launch(StreamState& stream, cudaGraphNodeType type) {
   }
 }
 
+void Process::launch_copy(StreamState& stream, const void* to, const void* from, std::size_t bytes) {
+  const bool to_device = is_device_address(to);
+  if (!config.copies_take_the_bus || stream.capture || to_device == is_device_address(from))
+    return launch(stream, cudaGraphNodeTypeMemcpy);
+  const HostCopy copy{.direction = to_device ? CopyDirection::to_device : CopyDirection::to_host,
+                      .bytes = bytes,
+                      .pinned = host_memory.is_pinned(to_device ? from : to, bytes)};
+  wait_for_room(stream, simulated(stream.device).launch_copy(stream.name, copy));
+}
+
 void Process::launch_for(StreamState& stream, cudaGraphNodeType type, std::int64_t duration_ns) {
   simulated(stream.device).launch(stream.name, duration_ns);
   if (stream.capture) capture_node(stream, type).duration_ns = duration_ns;

@@ -83,6 +83,8 @@ class Process {
   // Work. On a capturing stream it becomes a node of this type. `launch` takes the time of CACHALOT_SIM_LAUNCH_NS, and
   // waits while the stream's queue is full.
   void launch(StreamState& stream, cudaGraphNodeType type);
+  // Work of a copy: where copies take the bus, one between host and device does, and the host waits for pageable memory.
+  void launch_copy(StreamState& stream, const void* to, const void* from, std::size_t bytes);
   void launch_for(StreamState& stream, cudaGraphNodeType type, std::int64_t duration_ns);
   void advance(std::int64_t ns);
   std::int64_t clock_ns() const;

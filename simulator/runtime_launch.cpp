@@ -1,5 +1,6 @@
 // The runtime's functions about kernels: registration by compiled programs, launches, attributes, occupancy.
 #include "simulator/calls.h"
+#include "simulator/fat_binaries.h"
 #include "simulator/kernels.h"
 #include "simulator/variables.h"
 
@@ -67,10 +68,15 @@ CACHALOT_SIMULATOR_EXPORT void** __cudaRegisterFatBinary(void* image) {
   return handle;
 }
 CACHALOT_SIMULATOR_EXPORT void __cudaRegisterFatBinaryEnd(void**) {}
-CACHALOT_SIMULATOR_EXPORT void __cudaUnregisterFatBinary(void** handle) { delete handle; }
+CACHALOT_SIMULATOR_EXPORT void __cudaUnregisterFatBinary(void** handle) {
+  forget_kernels(*handle);
+  delete handle;
+}
 CACHALOT_SIMULATOR_EXPORT char __cudaInitModule(void**) { return 1; }
-CACHALOT_SIMULATOR_EXPORT void __cudaRegisterFunction(void**, const char*, char*, const char*, int, uint3*, uint3*,
-                                                      dim3*, dim3*, int*) {}
+CACHALOT_SIMULATOR_EXPORT void __cudaRegisterFunction(void** handle, const char* function, char*, const char*, int,
+                                                      uint3*, uint3*, dim3*, dim3*, int*) {
+  register_kernel(*handle, function);
+}
 CACHALOT_SIMULATOR_EXPORT void __cudaRegisterVar(void**, char* host, char*, const char*, int, std::size_t bytes, int,
                                                  int) {
   register_variable(host, bytes);
@@ -129,9 +135,9 @@ cudaError_t cudaLaunchCooperativeKernel(const void* function, dim3 grid, dim3 bl
 
 // ---- Kernels --------------------------------------------------------------------------------------------------------
 
-cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attributes, const void*) {
+cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attributes, const void* function) {
   return runtime_call([&](Process& process) {
-    *attributes = kernel_attributes(*process.config.gpu);
+    *attributes = kernel_attributes(*process.config.gpu, function);
     return cudaSuccess;
   });
 }

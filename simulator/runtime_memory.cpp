@@ -23,6 +23,14 @@ cudaError_t allocate(Process& process, void** pointer, std::size_t bytes) {
   return *pointer ? cudaSuccess : cudaErrorMemoryAllocation;
 }
 
+// Pinned memory is the device's: its calls are counted and may fail.
+void* take_host(Process& process, HostRange::Kind kind, std::size_t bytes, unsigned int flags, int device) {
+  if (kind == HostRange::Kind::managed) return process.host_memory.allocate_managed(bytes, flags, device);
+  void* start = process.simulated(device).host_malloc(bytes);
+  if (start) process.host_memory.add({kind, static_cast<char*>(start), bytes, flags, device});
+  return start;
+}
+
 cudaError_t allocate_host(Process& process, HostRange::Kind kind, void** pointer, std::size_t bytes,
                           unsigned int flags) {
   if (!pointer) return cudaErrorInvalidValue;
@@ -30,7 +38,7 @@ cudaError_t allocate_host(Process& process, HostRange::Kind kind, void** pointer
   const int device = process.current().ordinal;
   *pointer = nullptr;
   if (bytes == 0) return cudaSuccess;
-  *pointer = process.host_memory.allocate(kind, bytes, flags, device);
+  *pointer = take_host(process, kind, bytes, flags, device);
   return *pointer ? cudaSuccess : cudaErrorMemoryAllocation;
 }
 
@@ -39,12 +47,20 @@ bool free_host(Process& process, HostRange::Kind kind, void* start) {
   const HostRange* range = process.host_memory.find(start);
   if (!range || range->start != start || range->kind != kind) return false;
   process.forget_writes(start, range->bytes);
-  return process.host_memory.free(kind, start);
+  if (kind == HostRange::Kind::pinned) process.simulated(range->device).host_free(start);
+  return process.host_memory.forget(kind, start);
+}
+
+// Pages that the program brings are pinned in the same time as new ones.
+void pass_time_of(Process& process, int device, DeviceCall call, std::size_t bytes) {
+  const LatencyModel model = process.config.latency();
+  const double us = model[call] + model.per_mib(call) * static_cast<double>(bytes) / static_cast<double>(kMiB);
+  process.simulated(device).advance(static_cast<std::int64_t>(us * 1000));
 }
 
 // A copy is work on its stream; what it moves it moves at the call. Into a graph only the work goes.
 cudaError_t copy_on(Process& process, StreamState& stream, void* to, const void* from, std::size_t bytes) {
-  process.launch(stream, cudaGraphNodeTypeMemcpy);
+  process.launch_copy(stream, to, from, bytes);
   if (!stream.capture) process.copy(to, from, bytes);
   return cudaSuccess;
 }
@@ -64,7 +80,7 @@ struct Rows {
 
 cudaError_t copy_rows_on(Process& process, StreamState& stream, void* to, const void* from, const Rows& rows) {
   if (rows.width > rows.to_pitch || rows.width > rows.from_pitch) return cudaErrorInvalidPitchValue;
-  process.launch(stream, cudaGraphNodeTypeMemcpy);
+  process.launch_copy(stream, to, from, rows.width * rows.height);
   if (stream.capture) return cudaSuccess;
   for (std::size_t row = 0; row < rows.height; ++row) {
     process.copy(static_cast<char*>(to) + row * rows.to_pitch, static_cast<const char*>(from) + row * rows.from_pitch,
@@ -148,15 +164,20 @@ cudaError_t cudaHostRegister(void* pointer, size_t bytes, unsigned int flags) {
   return runtime_call([&](Process& process) {
     if (!pointer || bytes == 0) return cudaErrorInvalidValue;
     if (process.host_memory.overlaps(pointer, bytes)) return cudaErrorHostMemoryAlreadyRegistered;
-    process.host_memory.add(
-        {HostRange::Kind::registered, static_cast<char*>(pointer), bytes, flags, process.current().ordinal});
+    const int device = process.current().ordinal;
+    process.host_memory.add({HostRange::Kind::registered, static_cast<char*>(pointer), bytes, flags, device});
+    pass_time_of(process, device, DeviceCall::host_malloc, bytes);
     return cudaSuccess;
   });
 }
 
 cudaError_t cudaHostUnregister(void* pointer) {
   return runtime_call([&](Process& process) {
-    return free_host(process, HostRange::Kind::registered, pointer) ? cudaSuccess : cudaErrorHostMemoryNotRegistered;
+    const HostRange* range = process.host_memory.find(pointer);
+    const HostRange registered = range ? *range : HostRange{};
+    if (!free_host(process, HostRange::Kind::registered, pointer)) return cudaErrorHostMemoryNotRegistered;
+    pass_time_of(process, registered.device, DeviceCall::host_free, registered.bytes);
+    return cudaSuccess;
   });
 }
 

@@ -105,6 +105,25 @@ class SimulatedDevice::Impl {
     }
   }
 
+  void wait_for_stream(SimulatedStream& stream) CACHALOT_REQUIRES(mutex) {
+    book.wait_until(stream.ready_ns());
+    if (checker) checker->host_saw_stream(stream.name());
+  }
+
+  // What the host does before a copy from pageable memory is queued: it puts a small one aside, or waits for the stream.
+  void stage(SimulatedStream& stream, const HostCopy& copy) CACHALOT_REQUIRES(mutex) {
+    if (copy.direction == CopyDirection::to_host) return;
+    if (copy.bytes > config.copies.staged_bytes) return wait_for_stream(stream);
+    book.advance(config.copies.bytes_ns(copy.bytes, false));
+  }
+
+  // And after: the bytes to the host must all be there; of those to the device the last may still be in the buffer.
+  void wait_for_pageable(SimulatedStream& stream, const HostCopy& copy) CACHALOT_REQUIRES(mutex) {
+    if (copy.direction == CopyDirection::to_host) return wait_for_stream(stream);
+    if (copy.bytes <= config.copies.staged_bytes) return;
+    book.wait_until(stream.ready_ns() - config.copies.bytes_ns(config.copies.staged_bytes, true));
+  }
+
   // An imported export may be open several times; CUDA gives the same address each time.
   struct Import {
     ExportedMemory memory;
@@ -480,6 +499,20 @@ std::int64_t SimulatedDevice::launch(Stream stream, std::int64_t duration_ns, co
   return on.ready_ns();
 }
 
+std::int64_t SimulatedDevice::launch_copy(Stream stream, const HostCopy& copy,
+                                          const std::vector<AddressRange>& ranges) {
+  const Lock lock(impl_->mutex);
+  impl_->require_accessible(ranges);
+  SimulatedStream& on = impl_->streams.stream(stream);
+  const bool may_wait = !copy.pinned && on.capture() == 0;
+  if (may_wait) impl_->stage(on, copy);
+  const std::int64_t duration_ns = impl_->config.copies.engine_ns(copy);
+  const bool queued = impl_->streams.copy(on, copy.direction, impl_->book.clock_ns(), duration_ns);
+  if (queued && impl_->checker) impl_->note_uses(stream, ranges);
+  if (may_wait) impl_->wait_for_pageable(on, copy);
+  return on.ready_ns();
+}
+
 void SimulatedDevice::stream_destroy(Stream stream) {
   const Lock lock(impl_->mutex);
   impl_->streams.destroy_stream(stream);
@@ -488,8 +521,7 @@ void SimulatedDevice::stream_destroy(Stream stream) {
 void SimulatedDevice::stream_synchronize(Stream stream) {
   const Lock lock(impl_->mutex);
   impl_->streams.refuse_while_capturing("cudaStreamSynchronize");
-  impl_->book.wait_until(impl_->streams.stream(stream).ready_ns());
-  if (impl_->checker) impl_->checker->host_saw_stream(stream);
+  impl_->wait_for_stream(impl_->streams.stream(stream));
 }
 
 bool SimulatedDevice::stream_query(Stream stream) {

@@ -141,6 +141,14 @@ bool SimulatedStreams::launch(SimulatedStream& stream, std::int64_t now_ns, std:
   return true;
 }
 
+bool SimulatedStreams::copy(SimulatedStream& stream, CopyDirection direction, std::int64_t now_ns,
+                            std::int64_t duration_ns) {
+  require_sound("cudaMemcpyAsync", stream);
+  if (stream.capture() != 0) return false;
+  wait_until(stream, engines_[static_cast<std::size_t>(direction)].take(now_ns, stream.ready_ns(), duration_ns));
+  return true;
+}
+
 void SimulatedStreams::wait_until(SimulatedStream& stream, std::int64_t ns) {
   stream.wait_until(ns);
   note_ready(stream);

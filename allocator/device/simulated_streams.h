@@ -7,6 +7,7 @@
 // Not thread-safe; the device's mutex guards it.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -16,6 +17,7 @@
 #include <vector>
 
 #include "cachalot/simulated_device.h"
+#include "device/copy_engine.h"
 #include "device/vector_clock.h"
 
 namespace cachalot {
@@ -82,6 +84,7 @@ class SimulatedStreams {
   bool record(SimulatedEvent& event, SimulatedStream& stream, std::int64_t now_ns);
   bool wait(SimulatedStream& stream, const SimulatedEvent& event);
   bool launch(SimulatedStream& stream, std::int64_t now_ns, std::int64_t duration_ns);
+  bool copy(SimulatedStream& stream, CopyDirection direction, std::int64_t now_ns, std::int64_t duration_ns);
   void wait_until(SimulatedStream& stream, std::int64_t ns);
   // For calls that wait for work or ask for it.
   void refuse_while_capturing(const char* call) {
@@ -125,6 +128,7 @@ class SimulatedStreams {
   std::unordered_map<Stream, std::unique_ptr<SimulatedStream>> streams_;
   SimulatedStream* last_used_ = nullptr;
   std::int64_t all_ready_ns_ = 0;
+  std::array<CopyEngine, 2> engines_;  // by CopyDirection
 
   const bool captures_refuse_;
   const bool counts_completions_;  // nobody asks otherwise

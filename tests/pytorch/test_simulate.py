@@ -61,6 +61,13 @@ def test_a_program_that_fits(tmp_path: Path) -> None:
     assert json.loads(replayed.stdout)["peak_reserved_bytes"] == int(reserved), "the trace is the program's"
 
 
+@pytest.mark.parametrize("gpu", ["t4", "a100", "l4", "rtx4090", "h100"])
+def test_a_program_that_asks_what_its_kernels_were_compiled_for(tmp_path: Path, gpu: str) -> None:
+    # CUB does: PyTorch has no code for 8.9, and the driver would run that for 8.6.
+    done, _ = simulate(tmp_path, "import torch; torch.rand(100_000, device='cuda').sort()", "--gpu", gpu)
+    assert done.returncode == 0, done.stderr
+
+
 def test_a_program_that_does_not_fit(tmp_path: Path) -> None:
     done, report = simulate(tmp_path, TRAINING, "--memory", "768MiB")
     assert done.returncode == 1 and "torch.OutOfMemoryError" in done.stderr

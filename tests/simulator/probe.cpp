@@ -35,6 +35,16 @@ int allocate() {
   return 0;
 }
 
+// Pins 1 MiB twice, and frees the second twice: what could not be freed is still there.
+int pin() {
+  void* memory = nullptr;
+  for (int i = 0; i < 2; ++i)
+    std::printf("%s ", cudaGetErrorName(cudaHostAlloc(&memory, 1 << 20, cudaHostAllocDefault)));
+  const cudaError_t refused = cudaFreeHost(memory);
+  std::printf("%s %s\n", cudaGetErrorName(refused), cudaGetErrorName(cudaFreeHost(memory)));
+  return 0;
+}
+
 // Allocates, and leaves by a child's and its own ordinary exit.
 int fork_and_exit() {
   void* pointer = nullptr;
@@ -88,6 +98,7 @@ int main(int, char** arguments) {
   if (what == "count") return count();
   if (what == "properties") return properties();
   if (what == "allocate") return allocate();
+  if (what == "pin") return pin();
   if (what == "fork") return fork_and_exit();
   if (what == "array") return array();
   if (what == "import") return import(arguments[2]);

@@ -67,6 +67,7 @@ TEST_F(SimulatorProcesses, ABadVariableIsOneClearErrorAndNoDevice) {
             "CACHALOT_SIM_DEVICES: '65' is not valid: it must be a whole number from 0 to 64"},
            {"CACHALOT_SIM_LAUNCH_NS=-1", "CACHALOT_SIM_LAUNCH_NS: '-1' is not valid: it must be a whole number from 0"},
            {"CACHALOT_SIM_COPY_BYTES=1.5", "CACHALOT_SIM_COPY_BYTES: '1.5' is not a size"},
+           {"CACHALOT_SIM_COPIES=bus", "CACHALOT_SIM_COPIES: 'bus' is not valid: it must be fixed or published"},
            {"CACHALOT_SIM_LATENCY=low", "CACHALOT_SIM_LATENCY: 'low' is not valid: it must be published or none"},
            {"CACHALOT_SIM_ADDRESS_SPACE=1MiB",
             "CACHALOT_SIM_ADDRESS_SPACE: '1MiB' is not valid: it must be from 1024.00 MiB"},
@@ -107,6 +108,8 @@ TEST_F(SimulatorProcesses, FaultsStrikeAsPlanned) {
             "cudaSuccess cudaErrorMemoryAllocation cudaSuccess cudaSuccess\n");
   EXPECT_EQ(probe("CACHALOT_SIM_FAULTS=malloc:2+,free:1:error=700", "allocate"),
             "cudaSuccess cudaErrorMemoryAllocation cudaErrorMemoryAllocation cudaErrorIllegalAddress\n");
+  EXPECT_EQ(probe("CACHALOT_SIM_FAULTS=host_malloc:1,host_free:1:error=700", "pin"),
+            "cudaErrorMemoryAllocation cudaSuccess cudaErrorIllegalAddress cudaSuccess\n");
 }
 
 TEST_F(SimulatorProcesses, TheLogHasALineForEachCall) {

@@ -1,4 +1,5 @@
-// A CUDA program that knows nothing of the simulator, compiled by nvcc: registration, launches by <<<>>>, device variables.
+// A CUDA program that knows nothing of the simulator, compiled by nvcc: registration, launches by <<<>>>, device variables,
+// and of which code the kernel's would be that runs.
 #include <cstdio>
 #include <cstdlib>
 
@@ -34,6 +35,8 @@ int main() {
   const cudaError_t too_wide = cudaGetLastError();
   CHECK(cudaDeviceSynchronize());
   CHECK(cudaFree(values));
-  std::printf("%g %d %s\n", read, third, cudaGetErrorName(too_wide));
+  cudaFuncAttributes code{};
+  CHECK(cudaFuncGetAttributes(&code, add));
+  std::printf("%g %d %s %d %d\n", read, third, cudaGetErrorName(too_wide), code.binaryVersion, code.ptxVersion);
   return 0;
 }

@@ -2,9 +2,10 @@
 //
 // What is modelled: capacity in 2 MiB units; addresses that ascend and are not used twice, until the process has used up
 // all there are; the driver's virtual-memory rules; streams with pending work; events that are not ready until the clock
-// has passed the work before them; graph-capture rules; the latency of each call (LatencyModel); failures on demand
-// (FaultPlan); a log of calls; and, when switched on, a checker of stream hazards. Memory holds what copy_from_host and fill
-// brought, at once, until it is released, else zeros; addresses must not be dereferenced.
+// has passed the work before them; copies over the bus (CopyModel); graph-capture rules; the latency of each call
+// (LatencyModel); failures on demand (FaultPlan); a log of calls; and, when switched on, a checker of stream hazards.
+// Memory holds what copy_from_host and fill brought, at once, until it is released, else zeros; addresses must not be
+// dereferenced.
 // Streams do not wait for the legacy default stream; stream nullptr is just one more stream.
 //
 // Host time: every call advances the clock by its latency and takes effect then; calls that wait advance it to the end
@@ -74,6 +75,31 @@ struct LatencyModel {
   static LatencyModel none();       // every call takes no time
 };
 
+enum class CopyDirection : std::uint8_t { to_device, to_host };
+
+// A copy between host and device, over the bus.
+struct HostCopy {
+  CopyDirection direction = CopyDirection::to_device;
+  std::size_t bytes = 0;
+  bool pinned = false;  // the host's memory
+};
+
+// What copies over the bus cost that are queued on streams. Pinned memory the device reaches by itself. Pageable memory is
+// copied through a pinned buffer of the driver's, by the host, who therefore waits.
+struct CopyModel {
+  double setup_us = 0;  // of each copy on its engine
+  double pinned_us_per_mib = 0;
+  double pageable_us_per_mib = 0;  // the way through the driver's buffer as a whole
+  std::size_t staged_bytes =
+      0;  // that buffer: what fits in is taken from pageable memory without a wait for the stream
+
+  static CopyModel published();           // the default; sources in copy_model.cpp
+  static CopyModel none() { return {}; }  // every copy takes no time
+
+  std::int64_t bytes_ns(std::size_t bytes, bool pinned) const;  // moving the bytes, without the setup
+  std::int64_t engine_ns(const HostCopy& copy) const;           // how long the copy has its engine to itself
+};
+
 // Makes the n-th call of a kind fail. Counts start when the plan is set. A failing call changes nothing.
 struct Fault {
   std::optional<DeviceCall> call = std::nullopt;  // empty: any call
@@ -112,6 +138,7 @@ class SimulatedDevice final : public Device {
     int index = 0;
     std::size_t memory_bytes = std::size_t{200000} << 20;
     LatencyModel latency = LatencyModel::published();
+    CopyModel copies = CopyModel::published();
     bool virtual_memory = true;
     bool completion_hints = true;  // false: completion_hint is nullopt, as on a GPU without 64-bit stream writes
     bool check_hazards = false;
@@ -177,6 +204,11 @@ class SimulatedDevice final : public Device {
   // capture that it began ends, any other capture it takes part in is spoilt, and the name is free for a fresh stream.
   Stream stream();
   std::int64_t launch(Stream stream, std::int64_t duration_ns, const std::vector<AddressRange>& ranges = {});
+  // A copy between host memory and `ranges`, as work of the stream: it needs the engine of its direction, of which there
+  // is one, and moves no bytes (copy_to_host and copy_from_host do). The host goes on at once if its memory is pinned;
+  // else it waits: to_host until the copy is done; to_device, for what is larger than CopyModel::staged_bytes, for the
+  // stream and until the last of it is in the driver's buffer. On a capturing stream nothing is queued and nobody waits.
+  std::int64_t launch_copy(Stream stream, const HostCopy& copy, const std::vector<AddressRange>& ranges = {});
   void stream_destroy(Stream stream);
   void stream_synchronize(Stream stream);
   bool stream_query(Stream stream);  // true when all work queued on it is done
