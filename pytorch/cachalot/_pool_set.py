@@ -12,6 +12,7 @@ from ._lease import OUTLIVE, Lease, Outlive
 from ._pools import OnReuse, OtherStream, PoolStats
 from ._saved_tensors import SavedOnHost
 
+
 class PoolSet:
     """A pool for each shape, type and device that is asked for, all within `byte_budget`.
 
