@@ -46,8 +46,9 @@ from ._plug import LIBRARY, NATIVE, Plug
 if TYPE_CHECKING:
     import torch
 
+    from ._lease import Lease
     from ._pool_set import PoolSet
-    from ._pools import Lease, PoolStats, TensorPool
+    from ._pools import PoolStats, TensorPool
     from ._saved_tensors import SavedOnHost
 
     Device = Union[torch.device, str, int, None]
@@ -79,7 +80,7 @@ __all__ = [
 
 # Imported when first asked for, since they import torch.
 _POOLS = {
-    "Lease": "_pools",
+    "Lease": "_lease",
     "PoolSet": "_pool_set",
     "PoolStats": "_pools",
     "SavedOnHost": "_saved_tensors",

@@ -8,8 +8,10 @@ from collections.abc import Iterable
 import torch
 
 from . import _pool_calls
-from ._pools import _OUTLIVE, Lease, OnReuse, OtherStream, Outlive, PoolStats
+from ._lease import OUTLIVE, Lease, Outlive
+from ._pools import OnReuse, OtherStream, PoolStats
 from ._saved_tensors import SavedOnHost
+
 
 class PoolSet:
     """A pool for each shape, type and device that is asked for, all within `byte_budget`.
@@ -41,7 +43,7 @@ class PoolSet:
         """
         self._calls = _pool_calls.calls()
         self._device = _pool_calls.device_index(device)
-        _pool_calls.choice("outlive", outlive, _OUTLIVE)
+        _pool_calls.choice("outlive", outlive, OUTLIVE)
         options = _pool_calls.make_options(
             growth_step=growth_step,
             other_stream=other_stream,
