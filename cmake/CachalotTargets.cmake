@@ -33,6 +33,9 @@ function(cachalot_require_all_listed)
   endif()
   list(FILTER found EXCLUDE REGEX "/(bench|tests)/pytorch/")                        # compiled by Python programs
   list(FILTER found EXCLUDE REGEX "/allocator/device/(no_cuda|cuda_device)\\.cpp$")  # one of the two is built
+  if(NOT CACHALOT_BUILD_FUZZERS)
+    list(FILTER found EXCLUDE REGEX "/tests/fuzz/")
+  endif()
   if(NOT TARGET test_simulator)
     list(FILTER found EXCLUDE REGEX "/(tests/simulator/|bench/simulator_calls)")
   endif()
@@ -169,15 +172,25 @@ function(cachalot_quick_to_build target)
   endif()
 endfunction()
 
+# Programs of operations (tests/programs), for tests and fuzz targets.
+function(cachalot_programs)
+  cmake_parse_arguments(PARSE_ARGV 0 arg "" "" "SOURCES")
+  cachalot_files(sources tests/programs ${arg_SOURCES})
+  add_library(cachalot_programs STATIC ${sources})
+  target_link_libraries(cachalot_programs PUBLIC cachalot_replay cachalot_pool)
+  cachalot_quick_to_build(cachalot_programs)
+endfunction()
+
 # One test program, build/<preset>/tests/test_<folder>, of files in tests/<folder>.
 #   EACH_CASE  ctest runs each case by itself, so that long ones run side by side; else the program is one test.
 #   GPU        cases with Cuda or Gpu in their name are tests of their own with the label gpu: where there is no GPU,
 #              ctest shows them as skipped.
 #   C_LIBRARY  the tests are programs of the C API: they are linked with libcachalot.so, not with the C++ library.
+#   PROGRAMS   the tests play programs of operations.
 #   COMMAND    the tests run the cachalot command: CACHALOT_COMMAND is its path.
 #   CUDA_SOURCES  files that are built where nvcc is at hand, .cu among them.
 function(cachalot_test folder)
-  cmake_parse_arguments(PARSE_ARGV 1 arg "EACH_CASE;GPU;C_LIBRARY;COMMAND" "" "SOURCES;CUDA_SOURCES")
+  cmake_parse_arguments(PARSE_ARGV 1 arg "EACH_CASE;GPU;C_LIBRARY;PROGRAMS;COMMAND" "" "SOURCES;CUDA_SOURCES")
   find_package(GTest REQUIRED)
   include(GoogleTest)
   cachalot_files(sources tests/${folder} ${arg_SOURCES})
@@ -202,6 +215,9 @@ function(cachalot_test folder)
     target_link_libraries(${target} PRIVATE cachalot_replay cachalot_pool cachalot_kernels)
   endif()
   cachalot_quick_to_build(${target})
+  if(arg_PROGRAMS)
+    target_link_libraries(${target} PRIVATE cachalot_programs)
+  endif()
   if(arg_COMMAND)
     target_compile_definitions(${target} PRIVATE CACHALOT_COMMAND="$<TARGET_FILE:cachalot_cli>")
     add_dependencies(${target} cachalot_cli)
@@ -268,15 +284,12 @@ function(cachalot_planted_bugs)
   set_tests_properties(reliability.planted_bugs PROPERTIES LABELS reliability TIMEOUT 1200)
 endfunction()
 
-# build/<preset>/fuzz/<name>, of tests/fuzz/<name>.cpp; what all of them may use: PROGRAMS, of tests/programs.
+# build/<preset>/fuzz/<name>, of tests/fuzz/<name>.cpp.
 function(cachalot_fuzzers)
-  cmake_parse_arguments(PARSE_ARGV 0 arg "" "" "SOURCES;PROGRAMS")
+  cmake_parse_arguments(PARSE_ARGV 0 arg "" "" "SOURCES")
   if(NOT CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
     message(FATAL_ERROR "CACHALOT_BUILD_FUZZERS needs Clang, for libFuzzer; the compiler is ${CMAKE_CXX_COMPILER_ID}")
   endif()
-  cachalot_files(programs tests/programs ${arg_PROGRAMS})
-  add_library(cachalot_programs STATIC ${programs})
-  target_link_libraries(cachalot_programs PUBLIC cachalot_replay cachalot_pool)
   cachalot_files(sources tests/fuzz ${arg_SOURCES})
   foreach(source IN LISTS sources)
     cmake_path(GET source STEM name)
