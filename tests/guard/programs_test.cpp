@@ -62,6 +62,7 @@ TEST(GuardedProgram, AReportIsDeliveredThoughTheFreeFails) {
 class IdleKernels final : public Kernels {
   void fill(Stream, std::span<const PatternSpan>) override {}
   std::vector<PatternMismatch> verify(Stream, std::span<const PatternSpan>) override { return {}; }
+  void move(Stream, std::span<const BlockMove>) override {}
 };
 
 TEST(GuardedProgram, KernelsThatComputeNothingGiveWayToTheHostTwin) {

@@ -106,6 +106,15 @@ TEST_P(EveryHeap, WhatIsScatteredIsBroughtTogetherAndTheRestGivenBack) {
   }
 }
 
+TEST(RelocatableHeap, UnderTheGuardNothingMovesAndNothingIsLost) {
+  HeapWorld world("guard:True");
+  std::vector<Relocatable> handles = world.sparse(80, 8, 300 * kKiB);
+  EXPECT_EQ(world.heap.compact().blocks_moved, 0u);
+  world.expect_numbered(handles);
+  world.release(handles);
+  EXPECT_TRUE(world.allocator.check_guard().empty());
+}
+
 // Reserved when one in eight of 160 blocks is left, before and after.
 TEST(RelocatableHeap, OverThePageHeapOnlyBlocksOfLessThanAPageNeedIt) {
   struct Reserved {

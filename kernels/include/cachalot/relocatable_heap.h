@@ -69,7 +69,7 @@ class RelocatableHeap {
   // then gives back to the device whatever it may (empty_cache). The copies are queued, one batch a stream and pool, in
   // the order of the memory's stream. Segments stay where something else lives, too, as do those of private pools and
   // of streams that capture. The device gives nothing meanwhile: new places are free blocks that are there already.
-  // bytes_freed is what is reserved before, less what is afterwards.
+  // bytes_freed is what is reserved before, less what is afterwards. With guard:True nothing moves.
   // After a CudaError some memory may have been moved; every handle is valid.
   CompactReport compact();
 
