@@ -109,6 +109,29 @@ TEST(HostKernels, BlocksAreMovedAfterTheWorkOfTheStream) {
   EXPECT_GE(device->clock_ns(), done);
 }
 
+// Create, record and synchronize an event, destroy it; then two copies a block.
+TEST(HostKernels, AMoveThatFailsHalfwayLeavesTheSourcesAndMayBeRepeated) {
+  const auto device = std::make_shared<SimulatedDevice>(World::config_of(kGiB));
+  const DeviceMemory memory(device, 4096);
+  const auto kernels = kernels_for(device);
+  const Address first = memory.address();
+  const std::vector<BlockMove> moves = {{first, first + 2048, 512}, {first + 512, first + 2560, 512}};
+  const Bytes content(1024, 5);
+  Bytes held(content.size());
+  for (std::uint64_t nth = 1; nth <= 8; ++nth) {
+    device->copy_from_host(first, content.data(), content.size());
+    device->set_faults({{.nth = nth, .out_of_memory = false, .code = 700}});
+    EXPECT_THROW(kernels->move_blocks(nullptr, moves), CudaError) << nth;
+    device->set_faults({});
+    device->copy_to_host(held.data(), first, held.size());
+    EXPECT_EQ(held, content) << nth;
+    kernels->move_blocks(nullptr, moves);
+    device->copy_to_host(held.data(), first + 2048, held.size());
+    EXPECT_EQ(held, content) << nth;
+    device->fill(first + 2048, 0, 1024, nullptr);
+  }
+}
+
 // On the simulated runtime, too, which checks that a device could run them.
 TEST(CudaKernels, ListsOfMovesAreLaunchedOneAfterTheOther) {
   const auto devices = cuda_devices();
