@@ -93,9 +93,9 @@ LatencyModel LatencyModel::published() {
   // Pins each page: about 4 GiB/s. Reported: 5 GB/s (rapidsai/dask-cuda, pull request 98).
   set(DeviceCall::host_malloc, 100, 250);
   // Assumed: no figure was found; by likeness to the calls above.
-  set(DeviceCall::unreserve, 2);           // as reserve
-  set(DeviceCall::host_free, 100, 60);     // unpins them
-  set(DeviceCall::copy_to_host, 10, 40);   // 25 GiB/s: what pinned memory reaches over PCIe 4
+  set(DeviceCall::unreserve, 2);          // as reserve
+  set(DeviceCall::host_free, 100, 60);    // unpins them
+  set(DeviceCall::copy_to_host, 10, 40);  // 25 GiB/s: what pinned memory reaches over PCIe 4
   set(DeviceCall::copy_from_host, 10, 40);
   set(DeviceCall::fill, 2);                  // as a kernel launch
   set(DeviceCall::event_create, 0.5);        // host memory only
