@@ -2,7 +2,7 @@
 
     python3 tests/reliability/planted_bugs.py build/dev
 
-A bug is one line of one source file. That file alone is compiled again, to an object of its own, with which the test
+A bug is one line of one source file. That file alone is compiled again, into a copy of the library, with which the test
 program is linked anew: sources and build folder stay as they are. A bug that no test notices is an error, and so is one
 whose line is no longer in the source.
 """
@@ -12,6 +12,7 @@ import dataclasses
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -19,6 +20,7 @@ from pathlib import Path
 
 SOURCE = Path(__file__).resolve().parents[2]
 PROGRAM = "test_reliability"
+LIBRARY = "libcachalot_core.a"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,11 +76,14 @@ class Program:
             raise SystemExit(f"{bug.name}: {bug.file} has no line '{bug.line}' any more")
         mutant = self._scratch / original.name
         mutant.write_text(text.replace(bug.line, bug.instead, 1))
-        obj = self._scratch / "mutant.o"
+        obj = self._scratch / f"{original.name}.o"  # as the library calls it
         self._run(self._compile_of(original, mutant, obj))
+        library = self._scratch / LIBRARY
+        shutil.copy(self._build / LIBRARY, library)
+        self._run(shlex.join(["ar", "r", str(library), str(obj)]))
         program = self._scratch / PROGRAM
-        link = self._link.replace(f" -o tests/{PROGRAM} ", f" -o {shlex.quote(str(program))} {shlex.quote(str(obj))} ")
-        self._run(link)
+        link = self._link.replace(f" -o tests/{PROGRAM} ", f" -o {shlex.quote(str(program))} ")
+        self._run(link.replace(f" {LIBRARY} ", f" {shlex.quote(str(library))} "))
         return program
 
     def _compile_of(self, original: Path, mutant: Path, obj: Path) -> str:
