@@ -123,6 +123,7 @@ bool Player::attempt(const std::function<void()>& action, Mistakes mistakes) {
     action();
     return true;
   } catch (const OutOfMemory&) {
+    ++times_out_of_memory_;
   } catch (const CudaError& error) {
     if (faults_injected() == faults) trouble(fmt::format("without a fault: {}", error.what()));
   } catch (const InvalidArgument& error) {

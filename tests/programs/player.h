@@ -48,6 +48,7 @@ class Player {
   const CachingAllocator& allocator() const { return *allocator_; }
   const SimulatedDevice& device(int index = 0) const { return *devices_[static_cast<std::size_t>(index)]; }
   std::uint64_t faults_injected() const;
+  std::size_t times_out_of_memory() const { return times_out_of_memory_; }
   std::size_t times_woken() const { return times_woken_; }
   std::size_t restored() const { return restored_; }
 
@@ -132,7 +133,7 @@ class Player {
   bool asleep_ = false, saved_ = false;
   std::uint64_t next_mark_ = 1;
   Name next_restored_ = Name{1} << 40;
-  std::size_t steps_ = 0, times_woken_ = 0, restored_ = 0;
+  std::size_t steps_ = 0, times_out_of_memory_ = 0, times_woken_ = 0, restored_ = 0;
   std::string trouble_;
 };
 
