@@ -133,11 +133,11 @@ void print_table() {
   fmt::print(
       "| where | blocks of | live | in use, MiB | reserved, MiB | after compact | moved | MiB | ns a move | ms |\n");
   fmt::print("|---|---|---|---:|---:|---:|---:|---:|---:|---:|\n");
-  for (const std::size_t each : {2, 8}) {
+  for (const std::size_t each : {std::size_t{2}, std::size_t{8}}) {
     print_heaps("300 KiB", {300 * kKiB}, each);
     print_heaps("3 MiB", {3 * kMiB}, each);
     print_heaps("32 KiB to 32 MiB", log_uniform_sizes(32 * kKiB, 32 * kMiB, 1000, 5), each);
-    for (const std::size_t step : {16, 64}) {
+    for (const std::size_t step : {std::size_t{16}, std::size_t{64}}) {
       print_row(fmt::format("TensorPool, growth_step {}", step), "300 KiB", each,
                 best_outcome([&] { return PoolWorld(300 * kKiB, step, each); }));
     }

@@ -203,7 +203,7 @@ TEST_F(LsmPricing, OfAEuropeanPutIsBlackAndScholes) {
 }
 
 TEST_F(LsmPricing, AgreesWithTheTreeOnFewPathsToo) {
-  for (const std::uint64_t seed : {1, 2, 3}) {
+  for (const auto seed : {std::uint64_t{1}, std::uint64_t{2}, std::uint64_t{3}}) {
     const Price put = price_of(kPut, kMarket, seed);
     EXPECT_NEAR(put.value, tree_price(kPut, kMarket, 20), 3 * put.standard_error) << seed;
     const Price bond = price_of(kBond, on_stock(95), seed);
