@@ -522,15 +522,18 @@ void Player::check_tables() {
   }
 }
 
-std::string play(const Program& program, const Player::Config& config) {
-  Player player(program, config);
+std::string play(const Program& program, Player& player) {
   for (std::size_t i = 0; i < program.operations.size(); ++i) {
     const std::string trouble = player.step(program.operations[i]);
     if (!trouble.empty())
       return fmt::format("operation {} ({}): {}", i, to_string(program.operations[i].kind), trouble);
   }
-  if (config.faults_injected != nullptr) *config.faults_injected += player.faults_injected();
   return player.finish();
+}
+
+std::string play(const Program& program, const Player::Config& config) {
+  Player player(program, config);
+  return play(program, player);
 }
 
 }  // namespace cachalot

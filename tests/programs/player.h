@@ -32,8 +32,7 @@ class Player {
  public:
   struct Config {
     LatencyModel latency = LatencyModel::none();
-    std::size_t validate_every = 1;            // operations; 0: at the end alone
-    std::uint64_t* faults_injected = nullptr;  // play() adds how many calls were made to fail
+    std::size_t validate_every = 1;  // operations; 0: at the end alone
   };
   // The program's devices and options; its operations are the caller's to step through.
   Player(const Program& program, const Config& config);
@@ -137,7 +136,8 @@ class Player {
   std::string trouble_;
 };
 
-// Plays all of it. Returns "" or the first operation that went wrong, and how.
+// Plays all of it, to the end. Returns "" or the first operation that went wrong, and how.
+std::string play(const Program& program, Player& player);
 std::string play(const Program& program, const Player::Config& config = {});
 
 }  // namespace cachalot

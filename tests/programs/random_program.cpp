@@ -1,8 +1,10 @@
 #include "tests/programs/random_program.h"
 
+#include <array>
 #include <cmath>
 #include <iterator>
 #include <random>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -14,27 +16,68 @@ namespace {
 
 using Kind = Operation::Kind;
 
+// What every program is written with. The same seed gives the same program.
 class Writer {
  public:
-  Writer(std::uint64_t seed, const Taste& taste) : random_(seed), taste_(taste) {}
+  virtual ~Writer() = default;
 
   Program write(std::size_t count) {
-    program_.device_mib = taste_.device_mib;
-    program_.options = taste_.options;
     while (program_.operations.size() < count) add_one();
     return std::move(program_);
   }
 
- private:
+ protected:
+  Writer(std::uint64_t seed, const std::array<std::size_t, 2>& device_mib, const std::string& options)
+      : random_(seed), program_{device_mib, options, {}} {}
+
   std::uint64_t below(std::uint64_t bound) {
     return std::uniform_int_distribution<std::uint64_t>(0, bound - 1)(random_);
   }
   bool chance(double probability) { return std::bernoulli_distribution(probability)(random_); }
+  std::uint64_t log_uniform(double smallest, double largest) {
+    const double log = std::uniform_real_distribution<double>(std::log2(smallest), std::log2(largest))(random_);
+    return static_cast<std::uint64_t>(std::exp2(log));
+  }
 
   void add(Kind kind, int device, std::uint64_t name = 0, std::uint64_t stream = 0, std::uint64_t amount = 0) {
     program_.operations.push_back({kind, device, name, stream, amount});
   }
+  void add_allocate(Kind kind, int device, std::uint64_t stream, std::uint64_t bytes) {
+    live_.push_back(next_name_);
+    add(kind, device, next_name_++, stream, bytes);
+  }
+  void add_deallocate(std::uint64_t stream) {
+    const std::uint64_t name = take_live();
+    add(chance(0.05) ? Kind::deallocate_sized : Kind::deallocate, 0, name, stream);
+  }
 
+  std::size_t live() const { return live_.size(); }
+  std::uint64_t some_live() { return live_[below(live_.size())]; }
+  // One that is live for the last time.
+  std::uint64_t take_live() {
+    const std::size_t which = below(live_.size());
+    const std::uint64_t name = live_[which];
+    live_[which] = live_.back();
+    live_.pop_back();
+    return name;
+  }
+
+ private:
+  virtual void add_one() = 0;
+
+  std::mt19937_64 random_;
+  Program program_;
+  std::vector<std::uint64_t> live_;
+  std::uint64_t next_name_ = 1;
+};
+
+// For the reference heap.
+class ReferenceWriter final : public Writer {
+ public:
+  ReferenceWriter(std::uint64_t seed, const Taste& taste)
+      : Writer(seed, taste.device_mib, taste.options), taste_(taste) {}
+
+ private:
   // Log-uniform; one in four lies at or beside a size where a rule changes.
   std::uint64_t some_bytes() {
     constexpr std::size_t kBoundaries[] = {512, 1024, kMiB, 2 * kMiB, 10 * kMiB, 20 * kMiB, 24 * kMiB, 32 * kMiB};
@@ -42,22 +85,21 @@ class Writer {
       const std::size_t boundary = kBoundaries[below(std::size(kBoundaries))];
       if (boundary < taste_.largest_bytes) return boundary - 1 + below(3);
     }
-    const double log = std::uniform_real_distribution<double>(
-        std::log2(taste_.smallest_bytes), std::log2(static_cast<double>(taste_.largest_bytes)))(random_);
-    return static_cast<std::uint64_t>(std::exp2(log));
+    return log_uniform(taste_.smallest_bytes, static_cast<double>(taste_.largest_bytes));
   }
 
-  void add_one() {
+  void add_one() override {
     const int device = chance(0.8) ? 0 : 1;
     const std::uint64_t stream = below(kProgramStreams);
-    const double fullness = static_cast<double>(live_.size()) / static_cast<double>(taste_.most_live);
+    const double fullness = static_cast<double>(live()) / static_cast<double>(taste_.most_live);
     const std::uint64_t dice = below(1000);
     if (dice < 800) {
-      if (live_.empty() || !chance(fullness / (fullness + 0.7))) return add_allocate(device, stream);
+      if (live() == 0 || !chance(fullness / (fullness + 0.7))) {
+        return add_allocate(Kind::allocate, device, stream, some_bytes());
+      }
       return add_deallocate(stream);
     }
-    if (dice < 870)
-      return live_.empty() ? void() : add(Kind::record_stream, device, live_[below(live_.size())], stream);
+    if (dice < 870) return live() == 0 ? void() : add(Kind::record_stream, device, some_live(), stream);
     if (dice < 920) return add(Kind::launch, device, 0, stream, 1 + below(1'000'000));
     if (dice < 970) return add(Kind::advance, device, 0, 0, 1 + below(700'000));
     if (dice < 974) return add(Kind::empty_cache, device);
@@ -69,27 +111,8 @@ class Writer {
       return taste_.changes_options ? add(Kind::configure, 0, 0, 0, below(kProgramOptions.size())) : void();
     if (taste_.captures && dice < 988) return add(Kind::begin_capture, device, 1 + below(2), stream);
     if (taste_.captures && dice < 992) return add(Kind::end_capture, device);
-    if (taste_.donates && dice < 995) return live_.empty() ? void() : add_donation();
+    if (taste_.donates && dice < 995) return live() == 0 ? void() : add(Kind::donate, 0, take_live());
     if (taste_.uses_pools) add_pool_operation(device);
-  }
-
-  void add_allocate(int device, std::uint64_t stream) {
-    live_.push_back(next_name_);
-    add(Kind::allocate, device, next_name_++, stream, some_bytes());
-  }
-
-  void add_deallocate(std::uint64_t stream) {
-    const std::size_t which = below(live_.size());
-    add(chance(0.05) ? Kind::deallocate_sized : Kind::deallocate, 0, live_[which], stream);
-    live_[which] = live_.back();
-    live_.pop_back();
-  }
-
-  void add_donation() {
-    const std::size_t which = below(live_.size());
-    add(Kind::donate, 0, live_[which]);
-    live_[which] = live_.back();
-    live_.pop_back();
   }
 
   void add_pool_operation(int device) {
@@ -101,45 +124,23 @@ class Writer {
     add(kKinds[below(std::size(kKinds))], device, pool, 0, below(2));
   }
 
-  std::mt19937_64 random_;
   const Taste taste_;
-  Program program_;
-  std::vector<std::uint64_t> live_;
-  std::uint64_t next_name_ = 1;
 };
 
-class PlayWriter {
+// For a Player.
+class PlayWriter final : public Writer {
  public:
-  PlayWriter(std::uint64_t seed, const PlayTaste& taste) : random_(seed), taste_(taste) {}
-
-  Program write(std::size_t count) {
-    program_.device_mib = taste_.device_mib;
-    program_.options = taste_.options;
-    while (program_.operations.size() < count) add_one();
-    return std::move(program_);
-  }
+  PlayWriter(std::uint64_t seed, const PlayTaste& taste)
+      : Writer(seed, taste.device_mib, taste.options), taste_(taste) {}
 
  private:
-  std::uint64_t below(std::uint64_t bound) {
-    return std::uniform_int_distribution<std::uint64_t>(0, bound - 1)(random_);
-  }
-  bool chance(double probability) { return std::bernoulli_distribution(probability)(random_); }
-  void add(Kind kind, int device, std::uint64_t name = 0, std::uint64_t stream = 0, std::uint64_t amount = 0) {
-    program_.operations.push_back({kind, device, name, stream, amount});
-  }
-  std::uint64_t some_bytes() {
-    return static_cast<std::uint64_t>(
-        std::exp2(std::uniform_real_distribution<double>(0, std::log2(taste_.largest_bytes))(random_)));
-  }
-  std::uint64_t some_live() { return live_[below(live_.size())]; }
-
-  void add_one() {
+  void add_one() override {
     if (chance(taste_.faults)) return add_fault();
     const int device = chance(0.85) ? 0 : 1;
     const std::uint64_t stream = below(kProgramStreams);
     const std::uint64_t dice = below(1000);
-    if (dice < 300 || live_.empty()) return add_allocate(device, stream);
-    if (dice < 600 || live_.size() > taste_.most_live) return add_deallocate(stream);
+    if (dice < 300 || live() == 0) return add_some_allocate(device, stream);
+    if (dice < 600 || live() > taste_.most_live) return add_deallocate(stream);
     if (dice < 770) return add(Kind::use, device, some_live(), stream, 1 + below(100'000));
     if (dice < 850) return add(Kind::record_stream, device, some_live(), stream);
     if (dice < 900) return add(Kind::advance, device, 0, 0, 1 + below(50'000));
@@ -158,16 +159,9 @@ class PlayWriter {
     add_pool_operation(device);
   }
 
-  void add_allocate(int device, std::uint64_t stream) {
-    live_.push_back(next_name_);
-    add(chance(0.15) ? Kind::allocate_tagged : Kind::allocate, device, next_name_++, stream, some_bytes());
-  }
-
-  void add_deallocate(std::uint64_t stream) {
-    const std::size_t which = below(live_.size());
-    add(chance(0.05) ? Kind::deallocate_sized : Kind::deallocate, 0, live_[which], stream);
-    live_[which] = live_.back();
-    live_.pop_back();
+  void add_some_allocate(int device, std::uint64_t stream) {
+    const std::uint64_t bytes = log_uniform(1, taste_.largest_bytes);
+    add_allocate(chance(0.15) ? Kind::allocate_tagged : Kind::allocate, device, stream, bytes);
   }
 
   void add_capture_operation(int device, std::uint64_t stream) {
@@ -191,17 +185,13 @@ class PlayWriter {
     add(Kind::fail, chance(0.85) ? 0 : 1, call, below(2), 1 + below(chance(0.7) ? 4 : 100));
   }
 
-  std::mt19937_64 random_;
   const PlayTaste taste_;
-  Program program_;
-  std::vector<std::uint64_t> live_;
-  std::uint64_t next_name_ = 1;
 };
 
 }  // namespace
 
 Program random_program(std::uint64_t seed, std::size_t operations, const Taste& taste) {
-  return Writer(seed, taste).write(operations);
+  return ReferenceWriter(seed, taste).write(operations);
 }
 
 Program random_play(std::uint64_t seed, std::size_t operations, const PlayTaste& taste) {

@@ -25,14 +25,14 @@ Program with_fault(Program program, std::uint64_t nth, Failure failure) {
 // How many calls of device 0 were made to fail, one a play.
 std::uint64_t sweep(const Program& program, Failure failure) {
   for (std::uint64_t nth = 1;; ++nth) {
-    std::uint64_t struck = 0;
     const Program failing = with_fault(program, nth, failure);
-    const std::string trouble = play(failing, {.validate_every = 8, .faults_injected = &struck});
+    Player player(failing, {.validate_every = 8});
+    const std::string trouble = play(failing, player);
     if (!trouble.empty()) {
       ADD_FAILURE() << "call " << nth << ": " << trouble << "\n" << to_text(failing);
       return nth;
     }
-    if (struck == 0) return nth - 1;
+    if (player.faults_injected() == 0) return nth - 1;
   }
 }
 
