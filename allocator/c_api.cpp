@@ -19,6 +19,7 @@
 
 #include "base/bytes.h"
 #include "base/check.h"
+#include "base/fork_aware.h"
 #include "cachalot/caching_allocator.h"
 #include "cachalot/errors.h"
 #include "cachalot/kernels.h"
@@ -118,7 +119,9 @@ auto from_environment(const char* variable, const char* otherwise, Parse parse) 
 
 std::size_t parse_device_memory(std::string_view text) {
   const std::size_t bytes = parse_bytes(text);
+  constexpr std::size_t kMost = std::size_t{1} << 50;
   CACHALOT_REQUIRE(bytes >= kSmallBuffer, "'{}' is less than one segment, 2 MiB", text);
+  CACHALOT_REQUIRE(bytes <= kMost, "'{}' is more than 1 PiB", text);
   return bytes;
 }
 
@@ -127,7 +130,7 @@ int parse_device_count(std::string_view text) {
   int count = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), count);
   const bool is_number = error == std::errc{} && end == text.data() + text.size();
-  CACHALOT_REQUIRE(is_number && count >= 1 && count <= kMaxDevices, "'{}' is not a number of devices from 1 to {}",
+  CACHALOT_REQUIRE(is_number && count >= 1 && count <= kMaxDevices, "'{:.60}' is not a number of devices from 1 to {}",
                    text, kMaxDevices);
   return count;
 }
@@ -144,14 +147,16 @@ std::vector<std::shared_ptr<Device>> simulated_devices() {
 }
 
 Options environment_options() {
-  return from_environment("CACHALOT_CONF", "", [](std::string_view text) { return parse_options(text); });
+  Options base;
+  base.debug = from_environment("CACHALOT_DEBUG", "", parse_debug);
+  return from_environment("CACHALOT_CONF", "", [&](std::string_view text) { return parse_options(text, base); });
 }
 
 // ---- The process's allocator ----------------------------------------------------------------------------------------
 
 // Made at first use and never destroyed: memory may be freed by destructors that run after ours would. While it cannot
-// be made, each call tries again and fails with the reason.
-class ProcessAllocator {
+// be made, each call tries again and fails with the reason. A forked child of a process that has not made it makes its own.
+class ProcessAllocator final : public ForkAware {
  public:
   CachingAllocator& get() {
     CachingAllocator* const allocator = allocator_.load(std::memory_order_acquire);
@@ -178,6 +183,9 @@ class ProcessAllocator {
     allocator_.store(allocator.get(), std::memory_order_release);
     return *allocator.release();
   }
+
+  // A thread that is not here may have been making it.
+  void on_fork() noexcept override { new (&mutex_) std::mutex; }
 
   Options initial_options() const { return configured_ ? *configured_ : environment_options(); }
 

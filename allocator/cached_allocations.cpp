@@ -11,6 +11,7 @@
 
 #include "base/bytes.h"
 #include "base/check.h"
+#include "device/addresses.h"
 #include "device_allocator.h"
 
 namespace cachalot {
@@ -76,7 +77,7 @@ void* DeviceAllocator::allocate_for_cache(std::size_t bytes, Stream stream) {
   take_for_cache(*cache, *block, request);
   caches_->hand_out(*cache, *block, bytes);
   refill(*cache, request);
-  return reinterpret_cast<void*>(block->address);
+  return as_pointer(block->address);
 }
 
 // Of what is free already. The heap never grows for it.
@@ -106,8 +107,8 @@ Block& DeviceAllocator::take_for_cache(StreamCache& cache, Block& block, Request
 // --- free -------------------------------------------------------------------------------------------------------------
 
 bool DeviceAllocator::deallocate_through_cache(Block& block, const void* ptr, std::size_t bytes, Stream stream) {
-  return block.is_lent(reinterpret_cast<Address>(ptr)) && block.lent_bytes() == bytes &&
-         block.arena->stream == stream && caches_->deallocate(block, ptr);
+  return block.is_lent(as_address(ptr)) && block.lent_bytes() == bytes && block.arena->stream == stream &&
+         caches_->deallocate(block, ptr);
 }
 
 // Before anything that the heap does to a live block while there are caches.

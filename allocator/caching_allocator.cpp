@@ -5,34 +5,74 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/fork_aware.h"
+#include "device/addresses.h"
 #include "device_allocator.h"
 #include "guard/guard.h"
 
 namespace cachalot {
 
-namespace {
+// Whose process it is. In a forked child it takes everything that belongs to the parent out of reach.
+class CachingAllocator::Home final : public ForkAware {
+ public:
+  explicit Home(CachingAllocator& allocator) : allocator_(allocator) {}
 
-Address as_address(const void* ptr) { return reinterpret_cast<Address>(ptr); }
+ private:
+  void on_fork() noexcept override {
+    allocator_.open_map_ = &no_blocks();
+    allocator_.open_devices_.clear();
+    page_map_.swap(allocator_.page_map_);
+    devices_.swap(allocator_.devices_);
+    guard_log_.swap(allocator_.guard_log_);
+    guards_.swap(allocator_.guards_);
+  }
 
-}  // namespace
+  CachingAllocator& allocator_;
+  // The parent's.
+  std::unique_ptr<PageMap> page_map_;
+  DeviceAllocators devices_;
+  std::unique_ptr<GuardLog> guard_log_;
+  std::vector<std::unique_ptr<Guard>> guards_;
+};
 
 CachingAllocator::CachingAllocator(std::vector<std::shared_ptr<Device>> devices, const Options& options,
                                    KernelsFactory kernels)
-    : page_map_(std::make_unique<PageMap>()), open_map_(page_map_.get()), options_(options) {
+    : home_(std::make_unique<Home>(*this)),
+      page_map_(std::make_unique<PageMap>()),
+      open_map_(page_map_.get()),
+      options_(options) {
+  no_blocks();  // a forked child should not have to make it
   for (std::size_t i = 0; i < devices.size(); ++i) {
     CACHALOT_REQUIRE(devices[i] != nullptr, "device {} is null", i);
     CACHALOT_REQUIRE(devices[i]->index() == static_cast<int>(i), "device {} says its index is {}", i,
                      devices[i]->index());
     devices_.push_back(std::make_unique<DeviceAllocator>(std::move(devices[i]), *page_map_, options));
   }
-  if (options.guard) {
+  if (has_guard(options) || options.debug) {
     set_up_guard(std::move(kernels));
   } else {
     for (const auto& allocator : devices_) open_devices_.push_back(allocator.get());
   }
 }
 
-CachingAllocator::~CachingAllocator() { life_.reset(); }
+// In a forked child what the parent has stays as it is.
+CachingAllocator::~CachingAllocator() {
+  life_.reset();
+  if (is_inherited()) static_cast<void>(home_.release());
+}
+
+const PageMap& CachingAllocator::no_blocks() {
+  static const PageMap& none = *new PageMap;
+  return none;
+}
+
+bool CachingAllocator::is_inherited() const { return home_->is_inherited(); }
+void CachingAllocator::require_own_process() const { home_->require_own_process("the allocator"); }
+
+const CachingAllocator::DeviceAllocators& CachingAllocator::devices() const {
+  require_own_process();
+  return devices_;
+}
 
 DeviceAllocator& CachingAllocator::at(int device) const {
   if (static_cast<unsigned>(device) >= devices_.size()) [[unlikely]]
@@ -43,6 +83,7 @@ DeviceAllocator& CachingAllocator::at(int device) const {
 const std::shared_ptr<Device>& CachingAllocator::device(int index) const { return at(index).device(); }
 
 void CachingAllocator::refuse_device(int device) const {
+  require_own_process();
   throw InvalidArgument(fmt::format("device {} is not one of the {} devices (0 to {})", device, devices_.size(),
                                     static_cast<int>(devices_.size()) - 1));
 }
@@ -50,7 +91,7 @@ void CachingAllocator::refuse_device(int device) const {
 std::vector<DeviceAllocator*> CachingAllocator::selected(int device) const {
   if (device != kAllDevices) return {&at(device)};
   std::vector<DeviceAllocator*> all;
-  for (const auto& allocator : devices_) all.push_back(allocator.get());
+  for (const auto& allocator : devices()) all.push_back(allocator.get());
   return all;
 }
 
@@ -81,7 +122,9 @@ void CachingAllocator::deallocate_past_cache(Block* block, void* ptr) {
 }
 
 void CachingAllocator::deallocate(void* ptr, std::size_t bytes, int device, Stream stream) {
-  DeviceAllocator& expected = at(device);
+  if (static_cast<unsigned>(device) >= devices_.size()) [[unlikely]]
+    return deallocate_on_no_device(device);
+  DeviceAllocator& expected = *devices_[static_cast<std::size_t>(device)];
   if (ptr == nullptr) return;
   Block* block = open_map_->find(as_address(ptr));
   if (block != nullptr && &owner_of(*block) != &expected && owner_of(*block).sizes(*block, ptr)) {
@@ -99,43 +142,75 @@ DeviceAllocator& CachingAllocator::owner_of(const Block& block) const {
   return *devices_[static_cast<std::size_t>(BlockSlab::owner_of(block))];
 }
 
+// A forked child's frees do nothing: they are those of objects that it has inherited.
 void CachingAllocator::deallocate_uncached(void* ptr) {
+  if (is_inherited()) return;
   for (const auto& allocator : devices_) {
     if (allocator->deallocate_uncached(ptr)) return;
   }
-  throw_not_live(ptr);
+  throw_not_live(ptr, PointerUse::free);
 }
 
-void CachingAllocator::throw_not_live(const void* ptr) const {
-  std::string what;
-  for (const auto& guard : guards_) {
-    if (what.empty()) what = guard->describe(ptr);
+void CachingAllocator::deallocate_on_no_device(int device) const {
+  if (!is_inherited()) refuse_device(device);
+}
+
+void CachingAllocator::deallocate_when_possible(void* ptr) noexcept {
+  try {
+    deallocate(ptr);
+  } catch (const CudaError&) {
+    bool is_first = false;
+    {
+      const std::lock_guard<std::mutex> lock(late_frees_mutex_);
+      late_frees_.push_back(ptr);
+      is_first = !std::exchange(has_had_late_frees_, true);
+    }
+    if (is_first) add_free_memory_callback([this] { return finish_late_frees(); });
   }
-  for (const auto& allocator : devices_) {
-    if (what.empty()) what = allocator->describe(ptr);
+}
+
+// Whether anything was freed.
+bool CachingAllocator::finish_late_frees() {
+  std::vector<void*> late;
+  {
+    const std::lock_guard<std::mutex> lock(late_frees_mutex_);
+    late.swap(late_frees_);
   }
-  if (!what.empty())
-    throw InvalidArgument(fmt::format("invalid device pointer: {} is not a live allocation: {}", ptr, what));
-  throw InvalidArgument(
-      fmt::format("invalid device pointer: {} is not a live allocation: this allocator does not hold it", ptr));
+  const std::size_t count = late.size();
+  std::erase_if(late, [this](void* ptr) {
+    try {
+      deallocate(ptr);
+      return true;
+    } catch (const CudaError&) {
+      return false;
+    } catch (const InvalidArgument&) {  // restore_pool has freed it meanwhile
+      return true;
+    }
+  });
+  const std::lock_guard<std::mutex> lock(late_frees_mutex_);
+  late_frees_.insert(late_frees_.end(), late.begin(), late.end());
+  return late.size() < count;
 }
 
 void CachingAllocator::record_stream(void* ptr, Stream stream) {
   if (ptr == nullptr) return;
+  require_own_process();
   for (const auto& guard : guards_) {
     if (guard->record_stream(ptr, stream)) return;
   }
   const auto [block, start] = find(ptr);
-  if (block == nullptr || !owner_of(*block).record_stream(*block, start, stream)) throw_not_live(ptr);
+  if (block == nullptr || !owner_of(*block).record_stream(*block, start, stream)) {
+    throw_not_live(ptr, PointerUse::other);
+  }
 }
 
 CachingAllocator::Range CachingAllocator::base_allocation(void* ptr) const {
   if (const auto [block, start] = find(ptr); block != nullptr) {
     if (const auto segment = owner_of(*block).base_allocation(*block, start)) {
-      return {reinterpret_cast<void*>(segment->base), segment->bytes};
+      return {as_pointer(segment->base), segment->bytes};
     }
   }
-  throw_not_live(ptr);
+  throw_not_live(ptr, PointerUse::other);
 }
 
 std::size_t CachingAllocator::requested_size(void* ptr) const {
@@ -145,22 +220,28 @@ std::size_t CachingAllocator::requested_size(void* ptr) const {
   if (const auto [block, start] = find(ptr); block != nullptr) {
     if (const auto sizes = owner_of(*block).sizes(*block, start)) return sizes->requested;
   }
-  throw_not_live(ptr);
+  throw_not_live(ptr, PointerUse::other);
 }
 
 std::size_t CachingAllocator::allocated_size(void* ptr) const {
   if (const auto [block, start] = find(ptr); block != nullptr) {
     if (const auto sizes = owner_of(*block).sizes(*block, start)) return sizes->allocated;
   }
-  throw_not_live(ptr);
+  throw_not_live(ptr, PointerUse::other);
 }
 
 int CachingAllocator::device_of(const void* ptr) const {
   const auto [block, start] = find(ptr);
-  return block != nullptr && owner_of(*block).sizes(*block, start) ? BlockSlab::owner_of(*block) : -1;
+  if (block != nullptr && owner_of(*block).sizes(*block, start)) return BlockSlab::owner_of(*block);
+  for (const auto& allocator : devices_) {
+    if (allocator->is_uncached(start)) return allocator->index();
+  }
+  return -1;
 }
 
 void CachingAllocator::empty_cache(int device, PoolId pool) {
+  require_own_process();
+  finish_late_frees();
   for (Guard* guard : guards(device)) guard->drain();
   for (DeviceAllocator* allocator : selected(device)) allocator->empty_cache(pool);
 }
@@ -175,7 +256,7 @@ std::size_t CachingAllocator::handle_count(const void* ptr) const {
   if (const auto [block, start] = find(ptr); block != nullptr) {
     if (const auto count = owner_of(*block).handle_count(*block, start)) return *count;
   }
-  throw_not_live(ptr);
+  throw_not_live(ptr, PointerUse::other);
 }
 
 // The canary before the allocation is shared as well: it lies in the same handle, or in one that has to be opened anyway.
@@ -188,7 +269,7 @@ SharedMemory CachingAllocator::share(const void* ptr) {
       return *std::move(memory);
     }
   }
-  throw_not_live(ptr);
+  throw_not_live(ptr, PointerUse::other);
 }
 
 SharedMemory CachingAllocator::share_contiguous(const void* ptr) {
@@ -201,11 +282,11 @@ SharedMemory CachingAllocator::share_contiguous(const void* ptr) {
 }
 
 void* CachingAllocator::open_shared(const SharedMemory& memory, int device) {
-  return reinterpret_cast<void*>(at(device).open_shared(memory));
+  return as_pointer(at(device).open_shared(memory));
 }
 
 void CachingAllocator::close_shared(void* base) {
-  for (const auto& allocator : devices_) {
+  for (const auto& allocator : devices()) {
     if (allocator->close_shared(as_address(base))) return;
   }
   throw InvalidArgument(fmt::format("{} is not open: open_shared did not return it, or it was closed already", base));
@@ -231,7 +312,7 @@ Fragmentation CachingAllocator::fragmentation(int device) const { return at(devi
 Snapshot CachingAllocator::snapshot(PoolId pool, bool include_traces) {
   Snapshot snapshot;
   snapshot.options = options();
-  for (const auto& allocator : devices_) allocator->snapshot_into(snapshot, pool, include_traces);
+  for (const auto& allocator : devices()) allocator->snapshot_into(snapshot, pool, include_traces);
   return snapshot;
 }
 
@@ -248,7 +329,7 @@ std::size_t CachingAllocator::largest_available(int device, bool starting_from_f
 }
 
 std::string CachingAllocator::validate() const {
-  for (const auto& allocator : devices_) {
+  for (const auto& allocator : devices()) {
     if (std::string broken = allocator->validate(); !broken.empty()) return broken;
   }
   for (const auto& guard : guards_) {
@@ -258,8 +339,9 @@ std::string CachingAllocator::validate() const {
 }
 
 std::size_t CachingAllocator::metadata_bytes() const {
+  require_own_process();
   std::size_t bytes = sizeof(*this) + page_map_->metadata_bytes();
-  for (const auto& allocator : devices_) bytes += allocator->metadata_bytes();
+  for (const auto& allocator : devices()) bytes += allocator->metadata_bytes();
   for (const auto& guard : guards_) bytes += guard->metadata_bytes();
   return bytes;
 }
@@ -267,6 +349,7 @@ std::size_t CachingAllocator::metadata_bytes() const {
 // --- options --------------------------------------------------------------------------------------------------------
 
 void CachingAllocator::configure(std::string_view text) {
+  require_own_process();
   const std::lock_guard<std::mutex> lock(options_mutex_);
   // The fraction is no number until the text names one: set_memory_fraction may have changed a device's since.
   Options base = options_;
@@ -278,6 +361,7 @@ void CachingAllocator::configure(std::string_view text) {
 }
 
 void CachingAllocator::configure(const Options& options) {
+  require_own_process();
   const std::lock_guard<std::mutex> lock(options_mutex_);
   apply(options, options.per_process_memory_fraction != options_.per_process_memory_fraction);
 }
@@ -289,18 +373,22 @@ void CachingAllocator::apply(const Options& options, bool sets_fraction) {
                    heap(options_));
   CACHALOT_REQUIRE(options.backend == options_.backend, "backend:{} cannot be set at run time: the backend is '{}'",
                    options.backend, options_.backend);
-  CACHALOT_REQUIRE(options.guard == options_.guard,
-                   "guard:{} cannot be set at run time: the guard is {} since the allocator was made",
-                   options.guard ? "True" : "False", options_.guard ? "on" : "off");
+  const auto require_same = [](const char* what, bool wanted, bool is) {
+    CACHALOT_REQUIRE(wanted == is, "{}:{} cannot be set at run time: the {} is {} since the allocator was made", what,
+                     wanted ? "True" : "False", what, is ? "on" : "off");
+  };
+  require_same("debug", options.debug, options_.debug);
+  require_same("guard", has_guard(options), has_guard(options_));
   options_ = options;
   for (const auto& guard : guards_) guard->set_quarantine(options.guard_quarantine);
-  for (const auto& allocator : devices_) {
+  for (const auto& allocator : devices()) {
     allocator->apply(options);
     if (sets_fraction) allocator->set_memory_fraction(options.per_process_memory_fraction);
   }
 }
 
 Options CachingAllocator::options() const {
+  require_own_process();
   const std::lock_guard<std::mutex> lock(options_mutex_);
   return options_;
 }
@@ -309,8 +397,9 @@ void CachingAllocator::set_memory_fraction(double fraction, int device) { at(dev
 double CachingAllocator::memory_fraction(int device) const { return at(device).memory_fraction(); }
 
 void CachingAllocator::set_caching_enabled(bool enabled) {
+  require_own_process();
   caching_enabled_.store(enabled);
-  for (const auto& allocator : devices_) allocator->set_caching_enabled(enabled);
+  for (const auto& allocator : devices()) allocator->set_caching_enabled(enabled);
 }
 
 bool CachingAllocator::caching_enabled() const { return caching_enabled_.load(); }
@@ -318,23 +407,32 @@ bool CachingAllocator::caching_enabled() const { return caching_enabled_.load();
 // --- observers ------------------------------------------------------------------------------------------------------
 
 void CachingAllocator::add_out_of_memory_observer(OutOfMemoryObserver observer) {
-  for (const auto& allocator : devices_) allocator->add_out_of_memory_observer(observer);
+  for (const auto& allocator : devices()) allocator->add_out_of_memory_observer(observer);
 }
 
 void CachingAllocator::add_free_memory_callback(FreeMemoryCallback callback) {
-  for (const auto& allocator : devices_) allocator->add_free_memory_callback(callback);
+  for (const auto& allocator : devices()) allocator->add_free_memory_callback(callback);
 }
 
 void CachingAllocator::add_change_tracker(ChangeTracker tracker) {
-  for (const auto& allocator : devices_) allocator->add_change_tracker(tracker);
+  for (const auto& allocator : devices()) allocator->add_change_tracker(tracker);
+}
+
+void CachingAllocator::add_watcher(std::shared_ptr<Watcher> watcher) {
+  CACHALOT_REQUIRE(watcher != nullptr, "add_watcher: the watcher is null; it must be an object");
+  for (const auto& allocator : devices()) allocator->add_watcher(watcher);
+}
+
+void CachingAllocator::remove_watcher(const Watcher* watcher) {
+  for (const auto& allocator : devices_) allocator->remove_watcher(watcher);
 }
 
 void CachingAllocator::record_history(const HistoryOptions& history) {
-  for (const auto& allocator : devices_) allocator->record_history(history);
+  for (const auto& allocator : devices()) allocator->record_history(history);
 }
 
 bool CachingAllocator::history_enabled() const {
-  for (const auto& allocator : devices_) {
+  for (const auto& allocator : devices()) {
     if (allocator->history_enabled()) return true;
   }
   return false;
@@ -342,39 +440,68 @@ bool CachingAllocator::history_enabled() const {
 
 // --- private pools --------------------------------------------------------------------------------------------------
 
+template <typename Action>
+auto CachingAllocator::with_pool(int device, PoolId pool, Action action) const {
+  DeviceAllocator& allocator = at(device);
+  try {
+    return action(allocator);
+  } catch (const InvalidArgument& refusal) {
+    for (Guard* guard : guards(device)) guard->report_released_pool(pool, refusal.what());
+    throw;
+  }
+}
+
 void CachingAllocator::create_or_retain_pool(int device, PoolId pool, std::shared_ptr<SegmentProvider> provider) {
   at(device).create_or_retain_pool(pool, std::move(provider));
+  for (Guard* guard : guards(device)) guard->note_users(pool);
 }
 
 void CachingAllocator::begin_allocate_to_pool(int device, PoolId pool, StreamFilter filter, RedirectFor reason) {
-  at(device).begin_allocate_to_pool(pool, std::move(filter), reason);
+  DeviceAllocator& allocator = at(device);
+  for (Guard* guard : guards(device)) guard->report_released_pool(pool, "begin_allocate_to_pool");
+  allocator.begin_allocate_to_pool(pool, std::move(filter), reason);
+  for (Guard* guard : guards(device)) guard->note_users(pool);
 }
 
-void CachingAllocator::end_allocate_to_pool(int device, PoolId pool) { at(device).end_allocate_to_pool(pool); }
-void CachingAllocator::release_pool(int device, PoolId pool) { at(device).release_pool(pool); }
+// What gives back does nothing in a forked child, as frees: destructors call it.
+void CachingAllocator::end_allocate_to_pool(int device, PoolId pool) {
+  if (is_inherited()) return;
+  with_pool(device, pool, [&](DeviceAllocator& allocator) { allocator.end_allocate_to_pool(pool); });
+}
+
+void CachingAllocator::release_pool(int device, PoolId pool) {
+  if (is_inherited()) return;
+  with_pool(device, pool, [&](DeviceAllocator& allocator) { allocator.release_pool(pool); });
+  for (Guard* guard : guards(device)) guard->note_users(pool);
+}
+
 int CachingAllocator::pool_use_count(int device, PoolId pool) const { return at(device).pool_use_count(pool); }
 void CachingAllocator::set_use_on_oom(int device, PoolId pool, bool use_on_oom) {
   at(device).set_use_on_oom(pool, use_on_oom);
 }
-void CachingAllocator::set_no_split(int device, PoolId pool) { at(device).set_no_split(pool); }
+void CachingAllocator::set_no_split(int device, PoolId pool) {
+  with_pool(device, pool, [&](DeviceAllocator& allocator) { allocator.set_no_split(pool); });
+}
 
 // What is in quarantine is no allocation of the pool, for the user.
 bool CachingAllocator::pool_has_exactly(int device, PoolId pool, const std::vector<void*>& live) const {
   if (!is_guarded()) return at(device).pool_has_exactly(pool, live);
   for (Guard* guard : guards(device)) guard->drain();
+  const Guard& guard = *guards(device).front();
   std::vector<void*> in_heap;
-  for (const void* ptr : live) in_heap.push_back(reinterpret_cast<void*>(Guard::in_heap(as_address(ptr))));
-  return at(device).pool_has_exactly(pool, in_heap);
+  for (const void* ptr : live) in_heap.push_back(as_pointer(guard.in_heap(as_address(ptr))));
+  return with_pool(device, pool, [&](DeviceAllocator& heap) { return heap.pool_has_exactly(pool, in_heap); });
 }
 
 PoolCheckpoint CachingAllocator::checkpoint_pool(int device, PoolId pool) const {
   for (Guard* guard : guards(device)) guard->drain();
-  return at(device).checkpoint_pool(pool);
+  return with_pool(device, pool, [&](DeviceAllocator& allocator) { return allocator.checkpoint_pool(pool); });
 }
 
 RestoreResult CachingAllocator::restore_pool(int device, const PoolCheckpoint& checkpoint) {
-  DeviceAllocator& allocator = at(device);
-  return is_guarded() ? guards(device).front()->restore(checkpoint) : allocator.restore_pool(checkpoint);
+  return with_pool(device, checkpoint.pool, [&](DeviceAllocator& allocator) {
+    return is_guarded() ? guards(device).front()->restore(checkpoint) : allocator.restore_pool(checkpoint);
+  });
 }
 
 // --- sleep ----------------------------------------------------------------------------------------------------------
@@ -396,6 +523,7 @@ void CachingAllocator::end_tagged(std::string_view tag, int device) {
 }
 
 PoolId CachingAllocator::pool_of_tag(std::string_view tag) const {
+  require_own_process();
   const std::lock_guard<std::mutex> lock(tags_mutex_);
   const auto found = tags_.find(tag);
   CACHALOT_REQUIRE(found != tags_.end(), "no memory was ever tagged '{}'", tag);

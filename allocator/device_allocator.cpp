@@ -4,15 +4,15 @@
 
 #include "base/bytes.h"
 #include "base/check.h"
+#include "device/addresses.h"
+#include "device/cuda_codes.h"
+#include "observe/allocation_stack.h"
 
 namespace cachalot {
 
 namespace {
 
 const Context kNoContext;
-
-void* as_pointer(Address address) { return reinterpret_cast<void*>(address); }
-Address as_address(const void* ptr) { return reinterpret_cast<Address>(ptr); }
 
 }  // namespace
 
@@ -81,12 +81,14 @@ void* DeviceAllocator::allocate_from_heap(std::size_t bytes, Stream stream) {
 
 // The recorder is called before the lock is taken: it may be slow.
 void* DeviceAllocator::allocate_with_context(std::size_t bytes, Stream stream) {
+  const AllocationStack stack(takes_stacks_.load(std::memory_order_relaxed));
   return allocate(bytes, stream, gather_context(HistoryOptions::Contexts::state));
 }
 
 // Off the fast path: allocate, but for where the block is looked for. Memory of the device's malloc is one piece always.
 void* DeviceAllocator::allocate_contiguous(std::size_t bytes, Stream stream) {
   if (pages_ == nullptr || bytes == 0 || bytes >= kMaxRequestBytes) return allocate_from_heap(bytes, stream);
+  const AllocationStack stack(takes_stacks_.load(std::memory_order_relaxed));
   const Context context = gather_context(HistoryOptions::Contexts::state);
   const Lock lock(mutex_);
   if ((rare_ & kBypassed) != 0) return allocate_uncached(bytes);
@@ -207,6 +209,12 @@ void DeviceAllocator::free_later(Block& block, const Context& context) {
     block.size_and_flags |= Block::kFreeing;
     try {
       frees_.wait_for_uses(block);
+    } catch (const CudaError& error) {
+      block.size_and_flags &= ~std::uint64_t{Block::kFreeing};
+      if (!tells_of_reset(error)) throw;
+      frees_.forget_uses(block);  // destructors must be able to free it
+      count_free_requested(block, context);
+      return finish_free(block, context);
     } catch (...) {
       block.size_and_flags &= ~std::uint64_t{Block::kFreeing};
       throw;

@@ -45,6 +45,7 @@
 #include "cachalot/snapshot.h"
 #include "cachalot/stats.h"
 #include "caches/thread_caches.h"
+#include "device/addresses.h"
 #include "device/sharing.h"
 #include "observe/counters.h"
 #include "observe/history.h"
@@ -153,6 +154,12 @@ class DeviceAllocator {
   void add_out_of_memory_observer(OutOfMemoryObserver observer);
   void add_free_memory_callback(FreeMemoryCallback callback);
   void add_change_tracker(ChangeTracker tracker);
+  void add_watcher(std::shared_ptr<Watcher> watcher);
+  void remove_watcher(const Watcher* watcher);
+  bool is_watched() const { return watched_.load(std::memory_order_relaxed); }
+  // What the guard says: watchers hear of its blocks, by its word, and no more of the heap's.
+  void let_guard_tell();
+  void tell_watchers(Change change, const CallStack& stack);
   void record_history(const HistoryOptions& history);
   bool history_enabled() const;
 
@@ -251,7 +258,7 @@ class DeviceAllocator {
   void* allocate_uncached(std::size_t bytes);
   [[noreturn]] void refuse(std::size_t bytes);
   static bool is_live(const Block& block, const void* ptr) {
-    const auto address = reinterpret_cast<Address>(ptr);
+    const auto address = as_address(ptr);
     return block.address == address &&
            ((block.size_and_flags & Block::kFlagBits) == Block::kAllocated || block.is_lent(address));
   }
@@ -419,6 +426,7 @@ class DeviceAllocator {
   std::string validate_sleep() const;
 
   // observing
+  void set_observed();
   void observe(Change change);
   Change change_of(Change::Action action, const Block& block, const Context& context) const;
   void set_mode(RareMode mode, bool on) {
@@ -490,7 +498,12 @@ class DeviceAllocator {
   std::vector<PoolId> use_on_oom_;  // in the order they were set
 
   History history_;
+  // What makes allocations leave the fast path: contexts, or a watcher's stacks.
   std::atomic<HistoryOptions::Contexts> contexts_{HistoryOptions::Contexts::never};
+  HistoryOptions::Contexts recorded_contexts_ =
+      HistoryOptions::Contexts::never;  // for the recorder; contexts_ may be more
+  std::atomic<bool> watched_{false};
+  std::atomic<bool> takes_stacks_{false};  // it is the heap that tells the watchers
   ContextRecorder recorder_;
   std::vector<OutOfMemoryObserver> out_of_memory_observers_;
   std::vector<FreeMemoryCallback> free_memory_callbacks_;
@@ -557,7 +570,7 @@ CACHALOT_FAST_PATH void* DeviceAllocator::hand_out(Block& block, std::size_t rou
     counters_.oversize_allocation(1);
   if ((rare_ & kObserved) != 0) [[unlikely]]
     observe_alloc(block, change, context);
-  return reinterpret_cast<void*>(block.address);
+  return as_pointer(block.address);
 }
 
 // The heap's part is a function of its own, so that the cache's needs few registers.

@@ -4,6 +4,7 @@
 
 #include "base/bytes.h"
 #include "base/check.h"
+#include "device/addresses.h"
 #include "device_allocator.h"
 
 namespace cachalot {
@@ -122,7 +123,7 @@ std::optional<DeviceAllocator::Sizes> DeviceAllocator::sizes(const Block& block,
 
 std::string DeviceAllocator::describe(const void* ptr) const {
   const Lock lock(mutex_);
-  const Address address = reinterpret_cast<Address>(ptr);
+  const Address address = as_address(ptr);
   const Block* block = heap_.segment_at(address);
   if (block == nullptr) return "";
   while (block->end() <= address) block = block->next;
@@ -137,11 +138,47 @@ std::string DeviceAllocator::describe(const void* ptr) const {
 void DeviceAllocator::record_history(const HistoryOptions& history) {
   const Lock lock(mutex_);
   history_.configure(history);
-  recorder_ = history.enabled ? history.recorder : nullptr;
-  contexts_.store(history.enabled ? history.contexts : HistoryOptions::Contexts::never, std::memory_order_relaxed);
+  const bool has_contexts = history.enabled && history.contexts != HistoryOptions::Contexts::never;
+  recorder_ = has_contexts ? history.recorder : nullptr;
+  recorded_contexts_ = has_contexts ? history.contexts : HistoryOptions::Contexts::never;
+  set_observed();
+  if (has_contexts) set_mode(kContexts, true);
+}
+
+// Who watches makes allocations leave the fast path, as those with a context do.
+void DeviceAllocator::set_observed() {
+  const bool takes_stacks = history_.tells_of_changes();
+  const auto least = takes_stacks ? HistoryOptions::Contexts::state : HistoryOptions::Contexts::never;
+  contexts_.store(std::max(recorded_contexts_, least), std::memory_order_relaxed);
+  takes_stacks_.store(takes_stacks, std::memory_order_relaxed);
+  watched_.store(history_.watched(), std::memory_order_relaxed);
   set_mode(kObserved, history_.observes());
   if (!caches_are_open()) drain_caches();  // they would be of no use
-  if (history.enabled && history.contexts != HistoryOptions::Contexts::never) set_mode(kContexts, true);
+}
+
+void DeviceAllocator::add_watcher(std::shared_ptr<Watcher> watcher) {
+  const Lock lock(mutex_);
+  history_.add_watcher(std::move(watcher));
+  set_observed();
+}
+
+void DeviceAllocator::remove_watcher(const Watcher* watcher) {
+  std::shared_ptr<Watcher> removed;  // and let go of without the lock
+  const Lock lock(mutex_);
+  removed = history_.remove_watcher(watcher);
+  set_observed();
+}
+
+void DeviceAllocator::let_guard_tell() {
+  const Lock lock(mutex_);
+  history_.only_tell();
+}
+
+void DeviceAllocator::tell_watchers(Change change, const CallStack& stack) {
+  change.device = index_;
+  change.time_us = device_->clock_us();
+  const Lock lock(mutex_);
+  history_.tell(change, stack);
 }
 
 bool DeviceAllocator::history_enabled() const {

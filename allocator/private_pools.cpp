@@ -4,6 +4,7 @@
 #include <unordered_set>
 
 #include "base/check.h"
+#include "device/addresses.h"
 #include "device_allocator.h"
 
 namespace cachalot {
@@ -136,7 +137,7 @@ bool DeviceAllocator::pool_has_exactly(PoolId id, const std::vector<void*>& live
   const PrivatePool& pool = existing_pool(id, "Could not find pool of id");
   const std::unordered_set<Address> expected = [&] {
     std::unordered_set<Address> addresses;
-    for (const void* ptr : live) addresses.insert(reinterpret_cast<Address>(ptr));
+    for (const void* ptr : live) addresses.insert(as_address(ptr));
     return addresses;
   }();
   std::size_t found = 0;
@@ -215,7 +216,7 @@ RestoreResult DeviceAllocator::restore_pool(const PoolCheckpoint& checkpoint) {
     }
   }
   for (Block* block : live) {
-    result.freed.push_back(reinterpret_cast<void*>(block->address));
+    result.freed.push_back(as_pointer(block->address));
     put_back_live(*block);
   }
   if (is_paged(pool.large)) join_kinds(pool);
@@ -246,7 +247,7 @@ void DeviceAllocator::restore_segment(Block& head, const PoolCheckpoint::Segment
   }
   for (std::size_t i = 0; i < blocks.size(); ++i) {
     if (segment.blocks[i].allocated) {
-      result.created.push_back(reinterpret_cast<void*>(blocks[i]->address));
+      result.created.push_back(as_pointer(blocks[i]->address));
     } else {
       put_back_live(*blocks[i]);
     }

@@ -79,6 +79,6 @@ function(cachalot_example_test test name)
   endif()
   add_test(NAME examples.${test} COMMAND example_${name} ${arg_ARGUMENTS})
   set_tests_properties(examples.${test} PROPERTIES
-    LABELS examples TIMEOUT 120 ENVIRONMENT "${environment}" ENVIRONMENT_MODIFICATION CACHALOT_CONF=unset:
+    LABELS examples TIMEOUT 120 ENVIRONMENT "${environment}" ENVIRONMENT_MODIFICATION "CACHALOT_CONF=unset:;CACHALOT_DEBUG=unset:"
     FAIL_REGULAR_EXPRESSION "no GPU here")
 endfunction()

@@ -32,5 +32,6 @@ configure_package_config_file(
 # 0.x: an interface may change with each minor version.
 write_basic_package_version_file(${PROJECT_BINARY_DIR}/cachalotConfigVersion.cmake COMPATIBILITY SameMinorVersion)
 install(FILES ${PROJECT_BINARY_DIR}/cachalotConfig.cmake ${PROJECT_BINARY_DIR}/cachalotConfigVersion.cmake
+    cmake/CachalotBacktrace.cmake
   DESTINATION ${package_dir})
 install(FILES LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR})

@@ -112,7 +112,7 @@ function(cachalot_cuda_examples)
       cachalot_simulated_environment(simulated CACHALOT_SIM_GPU=h100)
       add_test(NAME examples.${name} COMMAND example_${name})
       set_tests_properties(examples.${name} PROPERTIES
-        LABELS examples TIMEOUT 120 ENVIRONMENT "${simulated}" ENVIRONMENT_MODIFICATION CACHALOT_CONF=unset:
+        LABELS examples TIMEOUT 120 ENVIRONMENT "${simulated}" ENVIRONMENT_MODIFICATION "CACHALOT_CONF=unset:;CACHALOT_DEBUG=unset:"
         FAIL_REGULAR_EXPRESSION "no GPU here")
     endif()
   endforeach()

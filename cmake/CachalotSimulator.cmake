@@ -126,6 +126,28 @@ function(cachalot_simulator_tests)
   set_tests_properties(${tests} PROPERTIES LABELS simulator TIMEOUT 300)
 endfunction()
 
+# build/<preset>/tests/test_plug: the plug-in's hooks without PyTorch, on both heaps, with the simulator preloaded.
+function(cachalot_plug_tests)
+  cmake_parse_arguments(PARSE_ARGV 0 arg "" "" "SOURCES")
+  cachalot_files(sources tests/plug ${arg_SOURCES})
+  if(NOT CACHALOT_HAS_CUDA OR NOT TARGET cachalot_torch)
+    return()
+  endif()
+  add_executable(test_plug ${sources})
+  set_target_properties(test_plug PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests)
+  target_include_directories(test_plug PRIVATE
+    ${PROJECT_SOURCE_DIR} ${PROJECT_SOURCE_DIR}/simulator/include ${PROJECT_SOURCE_DIR}/allocator/include
+    ${PROJECT_SOURCE_DIR}/pool/include ${PROJECT_SOURCE_DIR}/allocator)
+  target_link_libraries(test_plug PRIVATE
+    cachalot_torch CUDA::cudart cachalot_flags GTest::gtest_main fmt::fmt-header-only nlohmann_json::nlohmann_json)
+  target_link_libraries(test_plug PRIVATE cachalot_simulator)  # behind the runtime, as above
+  foreach(heap IN ITEMS segments pages)
+    cachalot_simulated_environment(environment CACHALOT_SIM_MEMORY=256MiB CACHALOT_CONF=heap:${heap})
+    add_test(NAME plug.${heap} COMMAND test_plug)
+    set_tests_properties(plug.${heap} PROPERTIES ENVIRONMENT "${environment}" LABELS simulator TIMEOUT 300)
+  endforeach()
+endfunction()
+
 # build/<preset>/bench/simulator_calls
 function(cachalot_simulator_benchmark source)
   cachalot_files(sources bench ${source})

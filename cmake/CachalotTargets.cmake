@@ -83,9 +83,13 @@ function(cachalot_core_library)
   cachalot_static_library(core allocator ${ARGN})
   target_include_directories(cachalot_core PRIVATE ${PROJECT_SOURCE_DIR}/allocator)
   target_compile_features(cachalot_core PUBLIC cxx_std_20)
-  target_compile_definitions(cachalot_core PRIVATE CACHALOT_HAS_CUDA=$<BOOL:${CACHALOT_HAS_CUDA}>)
+  target_compile_definitions(cachalot_core PRIVATE
+    CACHALOT_HAS_CUDA=$<BOOL:${CACHALOT_HAS_CUDA}> CACHALOT_HAS_LIBBACKTRACE=$<BOOL:${CACHALOT_HAS_LIBBACKTRACE}>)
   target_link_libraries(cachalot_core
-    PUBLIC Threads::Threads PRIVATE $<BUILD_INTERFACE:nlohmann_json::nlohmann_json>)
+    PUBLIC Threads::Threads PRIVATE $<BUILD_INTERFACE:nlohmann_json::nlohmann_json> ${CMAKE_DL_LIBS})
+  if(CACHALOT_HAS_LIBBACKTRACE)
+    target_link_libraries(cachalot_core PRIVATE cachalot_backtrace)
+  endif()
   if(CACHALOT_HAS_CUDA)
     target_link_libraries(cachalot_core PRIVATE CUDA::cudart)
   endif()
@@ -98,8 +102,12 @@ function(cachalot_pool_library)
   target_link_libraries(cachalot_pool PUBLIC cachalot_core)
 endfunction()
 
-# cachalot::cachalot, libcachalot.so. It has CUDA's kernels for the allocator's guard. The version script keeps in what hidden visibility lets out: instantiations of the
-# standard library's templates.
+# A library that is loaded stays (nodelete): what it has allocated, its threads' caches and its handlers of fork and exit
+# outlive every dlclose. And its own calls stay inside (-Bsymbolic), whatever else of the process exports such names.
+set(CACHALOT_SHARED_LINK -Wl,-z,nodelete -Wl,-Bsymbolic)
+
+# cachalot::cachalot, libcachalot.so. It has CUDA's kernels for the allocator's guard. The version script keeps in what
+# hidden visibility lets out: instantiations of the standard library's templates.
 function(cachalot_c_library)
   cmake_parse_arguments(PARSE_ARGV 0 arg "" "" "SOURCES;HEADERS")
   cachalot_files(sources allocator ${arg_SOURCES})
@@ -113,7 +121,7 @@ function(cachalot_c_library)
   target_sources(cachalot PUBLIC FILE_SET HEADERS BASE_DIRS ${PROJECT_SOURCE_DIR}/allocator/include FILES ${headers})
   target_compile_options(cachalot PRIVATE ${CACHALOT_LTO_COMPILE})
   target_link_options(cachalot PRIVATE
-    ${CACHALOT_LTO_LINK} -Wl,--version-script=${PROJECT_SOURCE_DIR}/cmake/libcachalot.map)
+    ${CACHALOT_LTO_LINK} ${CACHALOT_SHARED_LINK} -Wl,--version-script=${PROJECT_SOURCE_DIR}/cmake/libcachalot.map)
   target_link_libraries(cachalot PRIVATE $<BUILD_INTERFACE:cachalot_kernels> $<BUILD_INTERFACE:cachalot_internal>)
 endfunction()
 
@@ -129,7 +137,7 @@ function(cachalot_torch_library)
     LINK_DEPENDS ${PROJECT_SOURCE_DIR}/cmake/libcachalot.map)
   target_compile_options(cachalot_torch PRIVATE ${CACHALOT_LTO_COMPILE})
   target_link_options(cachalot_torch PRIVATE
-    ${CACHALOT_LTO_LINK} -Wl,--version-script=${PROJECT_SOURCE_DIR}/cmake/libcachalot.map)
+    ${CACHALOT_LTO_LINK} ${CACHALOT_SHARED_LINK} -Wl,--version-script=${PROJECT_SOURCE_DIR}/cmake/libcachalot.map)
   target_link_libraries(cachalot_torch PRIVATE
     $<BUILD_INTERFACE:cachalot_kernels> $<BUILD_INTERFACE:cachalot_internal> cachalot_pool)
 endfunction()
@@ -177,7 +185,7 @@ function(cachalot_programs)
   cmake_parse_arguments(PARSE_ARGV 0 arg "" "" "SOURCES")
   cachalot_files(sources tests/programs ${arg_SOURCES})
   add_library(cachalot_programs STATIC ${sources})
-  target_link_libraries(cachalot_programs PUBLIC cachalot_replay cachalot_pool)
+  target_link_libraries(cachalot_programs PUBLIC cachalot_replay cachalot_pool cachalot_kernels)
   cachalot_quick_to_build(cachalot_programs)
 endfunction()
 
@@ -255,6 +263,32 @@ function(cachalot_simulated_program folder source)
   target_compile_definitions(test_${folder} PRIVATE CACHALOT_SIMULATED_PROGRAM="${path}")
 endfunction()
 
+# The program whose ends and libraries test_process_life looks at. It has the static library in it, and loads the shared ones.
+function(cachalot_life_program source)
+  cachalot_files(sources tests/process_life ${source})
+  add_executable(process_life_program ${sources})
+  set_target_properties(process_life_program PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests)
+  target_link_libraries(process_life_program PRIVATE cachalot_internal cachalot_pool cachalot_kernels ${CMAKE_DL_LIBS})
+  cachalot_quick_to_build(process_life_program)
+  add_dependencies(process_life_program cachalot)
+  set(plug_in "")
+  if(TARGET cachalot_torch)
+    set(plug_in $<TARGET_FILE:cachalot_torch>)
+    add_dependencies(process_life_program cachalot_torch)
+  endif()
+  target_compile_definitions(process_life_program PRIVATE
+    CACHALOT_LIBRARY="$<TARGET_FILE:cachalot>" CACHALOT_TORCH_LIBRARY="${plug_in}")
+
+  set(simulator "")
+  if(TARGET cachalot_simulator AND CACHALOT_HAS_CUDA)
+    set(simulator $<TARGET_FILE:cachalot_simulator>)
+    add_dependencies(test_process_life cachalot_simulator)
+  endif()
+  target_compile_definitions(test_process_life PRIVATE
+    CACHALOT_LIFE_PROGRAM="$<TARGET_FILE:process_life_program>" CACHALOT_SIMULATOR="${simulator}")
+  add_dependencies(test_process_life process_life_program)
+endfunction()
+
 # One program a file: build/<preset>/bench/<file>.
 function(cachalot_benchmarks)
   cmake_parse_arguments(PARSE_ARGV 0 arg "" "" "SOURCES")
@@ -271,6 +305,20 @@ function(cachalot_benchmarks)
   endforeach()
 endfunction()
 
+# build/<preset>/tests/soak; as a test a few seconds on each heap.
+function(cachalot_soak)
+  cmake_parse_arguments(PARSE_ARGV 0 arg "" "" "SOURCES")
+  find_package(CLI11 REQUIRED)
+  cachalot_files(sources tests/soak ${arg_SOURCES})
+  add_executable(soak ${sources})
+  set_target_properties(soak PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests)
+  target_link_libraries(soak PRIVATE cachalot_replay cachalot_pool CLI11::CLI11)
+  foreach(heap IN ITEMS segments pages)
+    add_test(NAME soak.${heap} COMMAND soak --seconds 8 --options heap:${heap})
+    set_tests_properties(soak.${heap} PROPERTIES LABELS reliability TIMEOUT 300)
+  endforeach()
+endfunction()
+
 # Ten bugs are planted in the allocator, one at a time, and test_reliability must find each.
 function(cachalot_planted_bugs)
   find_program(python python3 NO_CACHE)
@@ -283,18 +331,25 @@ function(cachalot_planted_bugs)
   set_tests_properties(reliability.planted_bugs PROPERTIES LABELS reliability TIMEOUT 1200)
 endfunction()
 
-# build/<preset>/fuzz/<name>, of tests/fuzz/<name>.cpp.
+# build/<preset>/fuzz/<name>, of tests/fuzz/<name>.cpp; C_LIBRARY_SOURCES are linked with libcachalot.so, not with the C++
+# library.
 function(cachalot_fuzzers)
-  cmake_parse_arguments(PARSE_ARGV 0 arg "" "" "SOURCES")
+  cmake_parse_arguments(PARSE_ARGV 0 arg "" "" "SOURCES;C_LIBRARY_SOURCES")
   if(NOT CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
     message(FATAL_ERROR "CACHALOT_BUILD_FUZZERS needs Clang, for libFuzzer; the compiler is ${CMAKE_CXX_COMPILER_ID}")
   endif()
-  cachalot_files(sources tests/fuzz ${arg_SOURCES})
+  cachalot_files(sources tests/fuzz ${arg_SOURCES} ${arg_C_LIBRARY_SOURCES})
   foreach(source IN LISTS sources)
     cmake_path(GET source STEM name)
+    cmake_path(GET source FILENAME file)
     add_executable(fuzz_${name} ${source})
     set_target_properties(fuzz_${name} PROPERTIES OUTPUT_NAME ${name} RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/fuzz)
-    target_link_libraries(fuzz_${name} PRIVATE cachalot_programs)
+    if(file IN_LIST arg_C_LIBRARY_SOURCES)
+      target_link_libraries(fuzz_${name} PRIVATE cachalot cachalot_flags)
+      target_include_directories(fuzz_${name} PRIVATE ${PROJECT_SOURCE_DIR})
+    else()
+      target_link_libraries(fuzz_${name} PRIVATE cachalot_programs)
+    endif()
     target_compile_options(fuzz_${name} PRIVATE -fsanitize=fuzzer)
     target_link_options(fuzz_${name} PRIVATE -fsanitize=fuzzer)
   endforeach()
@@ -322,7 +377,7 @@ function(cachalot_examples)
     if(CACHALOT_BUILD_TESTS)
       add_test(NAME examples.${name} COMMAND example_${name})
       set_tests_properties(examples.${name} PROPERTIES
-        LABELS examples TIMEOUT 120 ENVIRONMENT_MODIFICATION CACHALOT_CONF=unset:)
+        LABELS examples TIMEOUT 120 ENVIRONMENT_MODIFICATION "CACHALOT_CONF=unset:;CACHALOT_DEBUG=unset:")
     endif()
   endforeach()
 endfunction()

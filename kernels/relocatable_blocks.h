@@ -7,6 +7,7 @@
 #include <mutex>
 #include <utility>
 
+#include "base/fork_aware.h"
 #include "cachalot/allocation.h"
 #include "cachalot/caching_allocator.h"
 
@@ -21,7 +22,7 @@ struct RelocatableBlock {
 };
 
 // Thread safety: add and remove from any thread; the others while nobody adds or removes.
-class RelocatableBlocks {
+class RelocatableBlocks final : private ForkAware {
  public:
   RelocatableBlocks(CachingAllocator& allocator, int device) : allocator_(allocator), device_(device) {}
   CachingAllocator& allocator() const { return allocator_; }
@@ -32,6 +33,7 @@ class RelocatableBlocks {
     by_address_.emplace(address_of(block.memory), &block);
   }
   void remove(const RelocatableBlock& block) {
+    if (is_inherited()) return;  // its mutex may be held for good; and the memory is the parent's
     const std::lock_guard lock(mutex_);
     by_address_.erase(address_of(block.memory));
   }

@@ -63,9 +63,11 @@ SlotPool::SlotPool(CachingAllocator& allocator, std::size_t slots, std::size_t s
 }
 
 SlotPoolCounters SlotPool::counters() const {
-  wait_for(*device_, stream_);
+  // Asked of the allocator, which refuses in a forked child.
+  Device& device = *memory_.get_deleter().allocator->device(device_->index());
+  wait_for(device, stream_);
   SlotPoolControl control;
-  device_->copy_to_host(&control, reinterpret_cast<Address>(view_.control), sizeof(control));
+  device.copy_to_host(&control, reinterpret_cast<Address>(view_.control), sizeof(control));
   return {.taken = control.live + control.given,
           .given = control.given,
           .live = control.live,

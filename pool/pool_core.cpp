@@ -53,7 +53,7 @@ PoolCore::PoolCore(const TensorSpec& spec, const TensorPoolOptions& options, std
 // --- acquire ---------------------------------------------------------------------------------------------------------
 
 PoolSlot* PoolCore::acquire(Stream stream, IfNone if_none, Deadline deadline) {
-  memory_.require_allocator();
+  require_allocator();
   if (SlotStack* mine = switch_to_registered(); mine != nullptr && mine->enter()) {
     const bool found = mine->bring_up(stream, /*plain=*/true);
     mine->leave();
@@ -258,6 +258,7 @@ void PoolCore::record_stream(PoolSlot& slot, Stream other) {
 
 // A wait too many where it then cannot be recorded.
 void PoolCore::share(PoolSlot& slot, Stream other) {
+  require_own_process();
   if (other == slot.stream) return;
   CACHALOT_REQUIRE(!memory_.captures(slot.stream) && !memory_.captures(other),
                    "a stream captures: the tensor of {} can be shared with stream {} before or after the capture",
@@ -269,6 +270,7 @@ void PoolCore::share(PoolSlot& slot, Stream other) {
 }
 
 void PoolCore::release(PoolSlot& slot) noexcept {
+  if (is_inherited()) return;
   if (switch_to_registered() != nullptr && try_release(slot)) return;
   if (release_past_stack(slot)) delete this;
 }
@@ -290,6 +292,7 @@ bool PoolCore::release_past_stack(PoolSlot& slot) noexcept {
 }
 
 void PoolCore::close() {
+  if (is_inherited()) return;
   Parts::remove_owner(id_);
   bool is_last = false;
   {

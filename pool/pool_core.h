@@ -11,6 +11,9 @@
 //
 // Thread safety: try_acquire and try_release by any thread, without the mutex. The others take it, and let it go around
 // calls of the allocator and the device: one thread at a time adds a slab (growing_), and one removes some (trimming_).
+//
+// In a forked child no thread has a stack, so that every call comes to where it is refused; tensors that are released
+// there, and the pool's end, do nothing.
 #pragma once
 
 #include <chrono>
@@ -25,6 +28,7 @@
 #include <vector>
 
 #include "base/check.h"
+#include "base/fork_aware.h"
 #include "base/mutex.h"
 #include "base/thread_parts.h"
 #include "cachalot/tensor_pool.h"
@@ -33,7 +37,7 @@
 
 namespace cachalot {
 
-class PoolCore {
+class PoolCore final : private ForkAware {
  public:
   using Deadline = std::optional<std::chrono::steady_clock::time_point>;  // empty: whenever one comes back
   enum class IfNone : std::uint8_t { fail, wait };
@@ -69,7 +73,12 @@ class PoolCore {
   PooledTensor** entry_of(const PoolSlot& slot) const {
     return moves_tensors() ? &slot.slab->tensor_in(slot) : nullptr;
   }
-  void require_allocator() const { memory_.require_allocator(); }
+  // For calls that may take the mutex: a forked child must not.
+  void require_own_process() const { ForkAware::require_own_process("the pool"); }
+  void require_allocator() const {
+    require_own_process();
+    memory_.require_allocator();
+  }
   [[noreturn]] void throw_empty() const;
 
   const TensorSpec& spec() const { return spec_; }

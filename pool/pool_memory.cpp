@@ -43,6 +43,15 @@ std::size_t PoolMemory::slab_bytes(std::size_t slots) const {
   return bytes;
 }
 
+void PoolMemory::require_fits(std::size_t slots) const {
+  const std::size_t bytes = slab_bytes(slots);
+  const std::size_t total = door_->properties().total_bytes;
+  if (bytes <= total) return;
+  throw OutOfMemory(fmt::format("{} slots of {} are more than device {} has: {}", slots, format_bytes(stride_), device_,
+                                format_bytes(total)),
+                    device_, bytes);
+}
+
 std::unique_ptr<PoolSlab> PoolMemory::allocate(std::size_t slots, Stream stream) {
   auto slab = std::make_unique<PoolSlab>();
   slab->bytes = slab_bytes(slots);

@@ -34,8 +34,9 @@ class PoolMemory {
   void require_allocator() const;
   std::size_t tensor_bytes() const { return tensor_bytes_; }
 
-  // Throws InvalidArgument where so many are more than any allocation.
-  void require_fits(std::size_t slots) const { static_cast<void>(slab_bytes(slots)); }
+  // Before the host keeps books of so many: throws InvalidArgument where they are more than any allocation, and OutOfMemory
+  // where they are more than all of the device.
+  void require_fits(std::size_t slots) const;
   std::unique_ptr<PoolSlab> allocate(std::size_t slots, Stream stream);
   // Its memory is null then. False: it must stay for now, since work on it cannot be put in order while a stream
   // captures. After an error it is there as before.

@@ -9,13 +9,14 @@
 
 #include "base/bytes.h"
 #include "base/check.h"
+#include "base/fork_aware.h"
 #include "base/mutex.h"
 #include "pool_core.h"
 
 namespace cachalot {
 
 // The pools, and what they hold together.
-class PoolSet::State final : public PoolBudget {
+class PoolSet::State final : public PoolBudget, private ForkAware {
  public:
   State(std::shared_ptr<CachingAllocator> owned, CachingAllocator& allocator, std::size_t byte_budget,
         const TensorPoolOptions& options)
@@ -86,6 +87,7 @@ void PoolSet::State::take(std::size_t bytes, int device) {
 }
 
 TensorPool* PoolSet::State::find(const TensorSpec& spec) {
+  require_own_process("the set of pools");
   const Lock lock(mutex_);
   const auto found = pools_.find(spec);
   if (found == pools_.end()) return nullptr;
@@ -102,6 +104,7 @@ TensorPool& PoolSet::State::add(std::unique_ptr<TensorPool> pool) {
 }
 
 std::vector<TensorPool*> PoolSet::State::pools() const {
+  require_own_process("the set of pools");
   std::vector<std::pair<std::uint64_t, TensorPool*>> by_use;
   {
     const Lock lock(mutex_);
@@ -114,6 +117,7 @@ std::vector<TensorPool*> PoolSet::State::pools() const {
 }
 
 void PoolSet::State::drop_pools() {
+  if (is_inherited()) return;
   std::unordered_map<TensorSpec, Entry> dropped;
   const Lock lock(mutex_);
   std::swap(dropped, pools_);

@@ -123,8 +123,20 @@ CompactReport TensorPool::compact(std::size_t keep) {
 
 const TensorSpec& TensorPool::spec() const { return core_->spec(); }
 const TensorPoolOptions& TensorPool::options() const { return core_->options(); }
-PoolStats TensorPool::stats() const { return core_->stats(); }
-std::string TensorPool::validate() const { return core_->validate(); }
-std::size_t TensorPool::metadata_bytes() const { return core_->metadata_bytes(); }
+
+PoolStats TensorPool::stats() const {
+  core_->require_own_process();
+  return core_->stats();
+}
+
+std::string TensorPool::validate() const {
+  core_->require_own_process();
+  return core_->validate();
+}
+
+std::size_t TensorPool::metadata_bytes() const {
+  core_->require_own_process();
+  return core_->metadata_bytes();
+}
 
 }  // namespace cachalot

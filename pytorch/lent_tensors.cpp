@@ -6,11 +6,13 @@ namespace cachalot {
 LentTensor::~LentTensor() { LentTensors::instance().forget(data()); }
 
 void LentTensor::record_stream(Stream stream) {
+  LentTensors::instance().require_own_process("the tensor's pool");
   const std::lock_guard<std::mutex> lock(mutex_);
   tensor_.record_stream(stream);
 }
 
 void LentTensor::share_with(Stream stream) {
+  LentTensors::instance().require_own_process("the tensor's pool");
   const std::lock_guard<std::mutex> lock(mutex_);
   tensor_.share_with(stream);
 }
@@ -28,6 +30,7 @@ std::shared_ptr<LentTensor> LentTensors::lend(PooledTensor&& tensor) {
 }
 
 bool LentTensors::record_stream(void* data, Stream stream) {
+  if (is_inherited()) return false;
   std::shared_ptr<LentTensor> lent;
   {
     const std::lock_guard<std::mutex> lock(mutex_);
@@ -39,6 +42,7 @@ bool LentTensors::record_stream(void* data, Stream stream) {
 }
 
 void LentTensors::forget(void* data) {
+  if (is_inherited()) return;
   const std::lock_guard<std::mutex> lock(mutex_);
   by_address_.erase(data);
 }

@@ -10,6 +10,7 @@
 #include <unordered_map>
 #include <utility>
 
+#include "base/fork_aware.h"
 #include "cachalot/tensor_pool.h"
 
 namespace cachalot {
@@ -36,8 +37,8 @@ class LentTensor {
   PooledTensor tensor_;
 };
 
-// Thread-safe.
-class LentTensors {
+// Thread-safe. In a forked child there are none: what it drops of those that it inherits stays lent.
+class LentTensors final : public ForkAware {
  public:
   // Never destroyed: deleters may be called at the very end of the process.
   static LentTensors& instance();

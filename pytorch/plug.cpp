@@ -22,7 +22,11 @@ class ProcessPlug final : public Plug {
   void deallocate(void* ptr) override { allocator().deallocate(ptr); }
   void record_stream(void* ptr, Stream stream) override { allocator().record_stream(ptr, stream); }
   void record_pooled(void* ptr, Stream stream) override { LentTensors::instance().record_stream(ptr, stream); }
-  void empty_cache(int device, PoolId pool) override { allocator().empty_cache(device, pool); }
+  // In a forked child torch's MemPool must be able to end: its destructor takes the pool out of use, asks whether it is
+  // its last user, and empties it.
+  void empty_cache(int device, PoolId pool) override {
+    if (pool.is_default() || !allocator().is_inherited()) allocator().empty_cache(device, pool);
+  }
 
   std::size_t memory_allocated(int device) const override { return allocator().memory_allocated(device); }
   std::size_t memory_reserved(int device) const override { return allocator().memory_reserved(device); }
@@ -69,9 +73,11 @@ class ProcessPlug final : public Plug {
   }
   void end_allocate_to_pool(int device, PoolId pool) override { allocator().end_allocate_to_pool(device, pool); }
   void release_pool(int device, PoolId pool) override { allocator().release_pool(device, pool); }
-  int pool_use_count(int device, PoolId pool) const override { return allocator().pool_use_count(device, pool); }
+  int pool_use_count(int device, PoolId pool) const override {
+    return allocator().is_inherited() ? 1 : allocator().pool_use_count(device, pool);
+  }
   void set_use_on_oom(int device, PoolId pool, bool use_on_oom) override {
-    allocator().set_use_on_oom(device, pool, use_on_oom);
+    if (use_on_oom || !allocator().is_inherited()) allocator().set_use_on_oom(device, pool, use_on_oom);
   }
   void set_no_split(int device, PoolId pool) override { allocator().set_no_split(device, pool); }
   bool pool_has_exactly(int device, PoolId pool, const std::vector<void*>& live) const override {

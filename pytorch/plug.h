@@ -31,7 +31,7 @@ inline void copy_text(std::string_view text, char* out, std::size_t capacity) {
 }
 
 // Changes with this interface: an adapter refuses a library with another number.
-inline constexpr int kPlugVersion = 4;
+inline constexpr int kPlugVersion = 5;
 
 class Plug {
  public:

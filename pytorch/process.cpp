@@ -10,19 +10,29 @@
 
 #include "base/check.h"
 #include "cachalot/kernels.h"
+#include "pytorch/python_frames.h"
 
 namespace cachalot {
 
 namespace {
 
-Options amended_by_environment(const Options& base) {
-  const char* const text = std::getenv("CACHALOT_CONF");
-  if (text == nullptr) return base;
+// use(text of the variable); false: it is not set.
+template <typename Use>
+bool with_environment(const char* variable, Use use) {
+  const char* const text = std::getenv(variable);
+  if (text == nullptr) return false;
   try {
-    return amend_options(text, base);
+    use(std::string_view(text));
+    return true;
   } catch (const InvalidArgument& error) {
-    throw InvalidArgument(fmt::format("environment variable CACHALOT_CONF: {}", error.what()));
+    throw InvalidArgument(fmt::format("environment variable {}: {}", variable, error.what()));
   }
+}
+
+Options amended_by_environment(Options options) {
+  with_environment("CACHALOT_DEBUG", [&](std::string_view text) { options.debug = parse_debug(text); });
+  with_environment("CACHALOT_CONF", [&](std::string_view text) { options = amend_options(text, options); });
+  return options;
 }
 
 Options amended(const Options& base, std::string_view text) {
@@ -44,16 +54,10 @@ bool is_caching_off_by_environment() {
 
 // The first of the two that is set counts, as in PyTorch.
 Options pytorch_environment_options() {
-  for (const char* variable : {"PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"}) {
-    const char* const text = std::getenv(variable);
-    if (text == nullptr) continue;
-    try {
-      return read_pytorch_conf(text, {});
-    } catch (const InvalidArgument& error) {
-      throw InvalidArgument(fmt::format("environment variable {}: {}", variable, error.what()));
-    }
-  }
-  return {};
+  Options options;
+  const auto read = [&](std::string_view text) { options = read_pytorch_conf(text, {}); };
+  if (!with_environment("PYTORCH_CUDA_ALLOC_CONF", read)) with_environment("PYTORCH_ALLOC_CONF", read);
+  return options;
 }
 
 }  // namespace
@@ -112,6 +116,7 @@ CachingAllocator& Process::make() {
   CACHALOT_REQUIRE(!devices.empty(), "cachalot found {} CUDA devices: it needs a GPU and its driver", devices.size());
   auto allocator = std::make_unique<CachingAllocator>(std::move(devices), amended(base_, amendment_), kernels_for);
   if (is_caching_off_by_environment()) allocator->set_caching_enabled(false);
+  provide_python_frames();
   base_given_ = true;
   allocator_.store(allocator.get(), std::memory_order_release);
   return *allocator.release();

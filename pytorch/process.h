@@ -4,17 +4,20 @@
 #include <atomic>
 #include <cstddef>
 #include <mutex>
+#include <new>
 #include <string>
 #include <string_view>
 
+#include "base/fork_aware.h"
 #include "cachalot/caching_allocator.h"
 #include "pytorch/plug.h"
 
 namespace cachalot {
 
 // Made at first use and never destroyed: tensors may outlive static objects. While it cannot be made (no device, a bad
-// CACHALOT_CONF), each call tries again and throws the reason. Thread-safe.
-class Process {
+// CACHALOT_CONF), each call tries again and throws the reason. A forked child of a process that has not made it makes its
+// own. Thread-safe.
+class Process final : public ForkAware {
  public:
   static Process& instance();
 
@@ -50,6 +53,8 @@ class Process {
   [[noreturn]] void throw_out_of_memory(const char* message) const;
 
  private:
+  // A thread that is not here may have been making it.
+  void on_fork() noexcept override { new (&mutex_) std::mutex; }
   CachingAllocator& make();
   void take_base(Options base);
   void keep_heap(Options& base, const CachingAllocator& made);

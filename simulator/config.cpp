@@ -22,7 +22,7 @@ constexpr std::size_t kSmallestAddressSpace = kGiB;
 constexpr std::size_t kLargestAddressSpace = std::size_t{64} << 40;  // half of what x86-64 has
 
 [[noreturn]] void refuse(std::string_view value, std::string_view rule) {
-  throw InvalidArgument(fmt::format("'{}' is not valid: {}", value, rule));
+  throw InvalidArgument(fmt::format("'{:.60}' is not valid: {}", value, rule));
 }
 
 std::int64_t parse_integer(std::string_view text, std::int64_t least, std::int64_t most) {

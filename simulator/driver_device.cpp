@@ -138,6 +138,13 @@ CUresult cuDevicePrimaryCtxRelease(CUdevice device) {
   });
 }
 
+CUresult cuDevicePrimaryCtxReset(CUdevice device) {
+  return driver_call([&](Process& process) {
+    process.reset(process.device(device));
+    return cudaSuccess;
+  });
+}
+
 CUresult cuDevicePrimaryCtxSetFlags(CUdevice device, unsigned int flags) {
   return driver_call([&](Process& process) {
     process.device(device).flags = flags;
@@ -182,6 +189,16 @@ CUresult cuCtxGetDevice(CUdevice* device) {
     const CUcontext context = current_context(process);
     if (!context) return cudaErrorDeviceUninitialized;
     *device = find_device(process, context)->ordinal;
+    return cudaSuccess;
+  });
+}
+
+// Another after each reset.
+CUresult cuCtxGetId(CUcontext context, unsigned long long* id) {
+  return driver_call([&](Process& process) {
+    const DeviceState* device = find_device(process, context ? context : current_context(process));
+    if (!device) return cudaErrorDeviceUninitialized;
+    *id = 1 + static_cast<unsigned long long>(device->ordinal) + device->resets * 64;
     return cudaSuccess;
   });
 }

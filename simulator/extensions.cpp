@@ -1,7 +1,10 @@
 #include <string_view>
+#include <utility>
+#include <vector>
 
 #include "cachalot/simulator.h"
 #include "simulator/calls.h"
+#include "simulator/config.h"
 
 using namespace cachalot;
 using namespace cachalot::simulator;
@@ -51,4 +54,22 @@ std::int64_t cachalot_sim_peak_used_bytes(int device) {
 
 std::int64_t cachalot_sim_calls(int device, const char* call) {
   return number([&](Process& process) { return process.device(device).simulated->count(parse_call(call)); });
+}
+
+int cachalot_sim_set_faults(int device, const char* faults) {
+  return guarded([&](Process& process) {
+    if (faults == nullptr) return cudaErrorInvalidValue;
+    std::vector<Fault> plan;
+    try {
+      if (*faults != '\0') plan = parse_faults(faults);
+    } catch (const InvalidArgument&) {
+      return cudaErrorInvalidValue;
+    }
+    process.device(device).simulated->set_faults(std::move(plan));
+    return cudaSuccess;
+  });
+}
+
+std::int64_t cachalot_sim_faults_injected(int device) {
+  return number([&](Process& process) { return process.device(device).simulated->faults_injected(); });
 }

@@ -36,6 +36,15 @@ bool HostMemory::forget(HostRange::Kind kind, void* start) {
   return true;
 }
 
+void HostMemory::forget_all(int device) {
+  std::erase_if(ranges_, [&](const auto& entry) {
+    const HostRange& range = entry.second;
+    if (range.device != device || range.kind == HostRange::Kind::variable) return false;
+    if (range.kind == HostRange::Kind::managed) std::free(range.start);
+    return true;
+  });
+}
+
 bool HostMemory::is_pinned(const void* start, std::size_t bytes) const {
   const HostRange* range = find(start);
   if (!range || bytes > range->bytes - (number(start) - number(range->start))) return false;

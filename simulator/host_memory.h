@@ -28,6 +28,8 @@ class HostMemory {
   const HostRange* find(const void* address) const;
   // False: no range of this kind starts there. Pinned memory is its device's to free, registered memory the program's.
   bool forget(HostRange::Kind kind, void* start);
+  // Of the device, but for variables, which are the program's.
+  void forget_all(int device);
   bool overlaps(const void* start, std::size_t bytes) const;
   // All of it, so that the device reaches it by itself.
   bool is_pinned(const void* start, std::size_t bytes) const;

@@ -149,6 +149,49 @@ SimulatedDevice& Process::on_clock(DeviceState& device) {
   return *device.simulated;
 }
 
+void Process::reset(DeviceState& device) {
+  destroy_captures(device);
+  while (device.host_functions > 0) gate_opened_.wait(mutex);
+  on_clock(device).synchronize();
+  do_due_writes();
+  const auto is_its = [&](const auto& object) { return object.device == device.ordinal; };
+  events_.destroy_if(is_its);
+  streams_.destroy_if(is_its);
+  for (StreamState* stream : {&device.legacy_stream, &device.per_thread_stream}) {
+    stream->queue = {};
+    stream->gates.clear();
+  }
+  destroy_pools(device);
+  std::erase_if(reservations_, [&](const auto& entry) { return is_its(entry.second); });
+  std::erase_if(imports_, [&](const auto& entry) { return find_owner(entry.first) == &device; });
+  host_memory.forget_all(device.ordinal);
+  device.simulated->reset();
+  std::fill(device.peers.begin(), device.peers.end(), false);
+  device.flags = 0;
+  device.active = false;
+  ++device.resets;
+}
+
+void Process::destroy_captures(const DeviceState& device) {
+  for (auto at = captures_.begin(); at != captures_.end();) {
+    Capture& capture = (at++)->second;
+    if (capture.device != device.ordinal) continue;
+    device.simulated->stream_destroy(capture.streams.front()->name);  // ends it
+    if (capture.owns_graph) graphs.destroy(*capture.graph);
+    forget_capture(capture);
+  }
+}
+
+// What was allocated from them goes with the device's memory.
+void Process::destroy_pools(DeviceState& device) {
+  std::erase_if(pools.blocks, [&](const auto& entry) { return entry.second.pool->device == device.ordinal; });
+  pools.registry.destroy_if(
+      [&](const MemoryPool& pool) { return pool.device == device.ordinal && &pool != device.default_pool; });
+  *device.default_pool = MemoryPool{};
+  device.default_pool->device = device.ordinal;
+  device.pool = device.default_pool;
+}
+
 DeviceState* Process::find_owner(Address address) {
   if (!is_device_address(reinterpret_cast<void*>(address))) return nullptr;
   for (const auto& device : devices_) {

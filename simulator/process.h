@@ -33,6 +33,7 @@ struct DeviceState {
   int ordinal = 0;
   std::unique_ptr<SimulatedDevice> simulated;
   bool active = false;  // its primary context exists
+  unsigned long long resets = 0;
   unsigned int flags = 0;
   StreamState legacy_stream;
   StreamState per_thread_stream;
@@ -58,6 +59,8 @@ class Process {
   int device_count() const { return static_cast<int>(devices_.size()); }
   DeviceState& device(int ordinal);
   DeviceState& current();
+  // Everything of the device's primary context goes, at once: memory, pinned memory, streams, events, pools.
+  void reset(DeviceState& device);
   SimulatedDevice& simulated(int ordinal) { return on_clock(device(ordinal)); }
   // The device whose memory this is an address of; throws cudaErrorInvalidValue when there is none.
   DeviceState& owner(const char* call, Address address);
@@ -185,6 +188,8 @@ class Process {
   void wait_for_room(StreamState& stream, std::int64_t end_ns);
   void require_writable(const void* to, std::size_t bytes);
   void forget_capture(Capture& capture);
+  void destroy_captures(const DeviceState& device);
+  void destroy_pools(DeviceState& device);
   void pools_trim();
   void do_due_writes();
   void write_log();

@@ -44,6 +44,13 @@ class Registry {
     objects_.erase(&object);
   }
 
+  // Those for which goes(object).
+  template <typename Goes>
+  void destroy_if(Goes&& goes) {
+    last_ = nullptr;
+    std::erase_if(objects_, [&](const auto& entry) { return goes(*entry.second); });
+  }
+
   template <typename Visit>
   void for_each(Visit&& visit) {
     for (auto& [key, object] : objects_) visit(*object);

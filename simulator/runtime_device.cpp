@@ -113,6 +113,13 @@ cudaError_t cudaDeviceGetByPCIBusId(int* device, const char* id) {
   });
 }
 
+cudaError_t cudaDeviceReset() {
+  return runtime_call([](Process& process) {
+    process.reset(process.device(this_thread().device));
+    return cudaSuccess;
+  });
+}
+
 cudaError_t cudaDeviceSynchronize() {
   return runtime_call([&](Process& process) {
     process.synchronize(process.current());

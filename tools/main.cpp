@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
+#include <iterator>
 #include <optional>
 #include <string>
 #include <vector>
@@ -20,6 +21,9 @@
 #include "tools/simulation.h"
 #include "tools/simulation_files.h"
 #include "tools/simulation_report.h"
+#include "tools/snapshot_reader.h"
+#include "tools/snapshot_report.h"
+#include "tools/snapshot_traces.h"
 #include "tools/trace_reader.h"
 
 namespace cachalot::tools {
@@ -53,8 +57,16 @@ void declare(CLI::App& app, ReplayCommand& command) {
       "on its stream, and where " +
       fmt::format("{}", LaunchQueue::kMostPending) +
       " blocks of a stream have theirs to come the host waits. Host time is measured\n"
-      "without all that.");
-  replay->add_option("TRACE", command.traces, "Traces, text or gzip (data/traces/README.md has the format)")
+      "without all that.\n"
+      "Of a snapshot the history of each device is replayed. What lived before it began is allocated first, in the "
+      "order\n"
+      "of addresses. A trace of more than " +
+      fmt::format("{}", Trace::kMostHeldEvents) +
+      " events is read again for each pass, in bounded memory; it must be a file.");
+  replay
+      ->add_option("TRACE", command.traces,
+                   "Traces, text or gzip (data/traces/README.md has the format), or memory snapshots of PyTorch's or "
+                   "cachalot's with a history")
       ->required();
   replay->add_option("--config", command.config,
                      "The allocator's options, such as max_split_size_mb:32; instead of CACHALOT_CONF");
@@ -88,6 +100,34 @@ void declare(CLI::App& app, ReplayCommand& command) {
                    "the format)")
       ->type_name("FILE");
   replay->add_flag("--min-device", command.min_device, "Also find the smallest device that completes the trace");
+}
+
+// The command line of `cachalot snapshot`, as given.
+struct SnapshotCommand {
+  std::vector<std::string> snapshots;
+  std::size_t top = 10;
+  bool json = false;
+};
+
+void declare(CLI::App& app, SnapshotCommand& command) {
+  CLI::App* snapshot =
+      app.add_subcommand("snapshot", "Say what holds the memory in a snapshot of PyTorch's or cachalot's");
+  snapshot->footer(
+      "Prints for each device: reserved, allocated, requested and free memory, fragmentation, the same for each pool "
+      "and\n"
+      "stream, and the places in the program with most live memory. Places need recorded stacks\n"
+      "(torch.cuda.memory._record_memory_history). Pickles are read as plain data: nothing in them is executed, and "
+      "one\n"
+      "that asks for it is refused. Exit code: 0, or 2 after an error, told in one line.");
+  snapshot
+      ->add_option("SNAPSHOT", command.snapshots,
+                   "Files of torch.cuda.memory._dump_snapshot, or JSON of cachalot's; plain or gzip")
+      ->required();
+  snapshot->add_option("--top", command.top, "How many places to show")
+      ->type_name("N")
+      ->check(CLI::Range(0, 1000000))
+      ->capture_default_str();
+  snapshot->add_flag("--json", command.json, "One JSON object a snapshot, one a line");
 }
 
 // The command line of `cachalot simulate`, as given.
@@ -185,7 +225,14 @@ ReplayOptions replay_options(const ReplayCommand& command) {
 // All traces are read before the first is replayed: a bad one is an error before there is any output.
 std::vector<Trace> read_traces(const std::vector<std::string>& paths) {
   std::vector<Trace> traces;
-  for (const std::string& path : paths) traces.push_back(read_trace(path));
+  for (const std::string& path : paths) {
+    InputFile file(path, "trace");
+    if (!is_snapshot(file)) {
+      traces.push_back(read_trace(std::move(file)));
+    } else {
+      std::ranges::move(traces_of(read_snapshot(std::move(file))), std::back_inserter(traces));
+    }
+  }
   return traces;
 }
 
@@ -202,16 +249,30 @@ void print(const std::string& text) {
 }
 
 void run_replay(const ReplayCommand& command) {
-  CACHALOT_REQUIRE(command.steps.empty() || command.traces.size() == 1, "--steps {} takes one trace, {} were given",
-                   command.steps, command.traces.size());
   const ReplayOptions options = replay_options(command);
+  const auto require_one = [&](std::size_t traces) {
+    CACHALOT_REQUIRE(command.steps.empty() || traces == 1, "--steps {} takes one trace, {} were given", command.steps,
+                     traces);
+  };
+  require_one(command.traces.size());
+  const std::vector<Trace> traces = read_traces(command.traces);
+  require_one(traces.size());  // a snapshot may have several
   std::vector<ReplayResult> results;
-  for (const Trace& trace : read_traces(command.traces)) {
+  for (const Trace& trace : traces) {
     results.push_back(replay_with_progress(trace, options));
     print(command.json ? to_json(results.back(), command.min_device) + "\n"
                        : to_text(results.back(), command.min_device) + "\n");
   }
   if (!command.json && results.size() > 1) print(summary_table(results, command.min_device));
+}
+
+void run_snapshot(const SnapshotCommand& command) {
+  std::vector<std::string> reports;
+  for (const std::string& path : command.snapshots) {
+    const TorchSnapshot snapshot = read_snapshot(InputFile(path, "snapshot"));
+    reports.push_back(command.json ? to_json(snapshot, command.top) + "\n" : to_text(snapshot, command.top));
+  }
+  for (const std::string& report : reports) print(report);
 }
 
 int fail(std::string message) {
@@ -224,8 +285,10 @@ int run(int argc, char** argv) {
   CLI::App app("cachalot: a GPU memory allocator that takes PyTorch's decisions, and its measuring tools", "cachalot");
   app.set_version_flag("--version", "cachalot " CACHALOT_VERSION);
   ReplayCommand replay;
+  SnapshotCommand snapshot;
   SimulateCommand simulate;
   declare(app, replay);
+  declare(app, snapshot);
   const CLI::App* const simulate_app = declare(app, simulate);
   std::vector<std::string> words(argv + 1, argv + argc);
   std::vector<std::string> program;
@@ -246,8 +309,13 @@ int run(int argc, char** argv) {
     }
     return run_simulate(simulate, program.empty() ? rest : program);
   }
-  if (!app.got_subcommand("replay")) return fail("no command is given (cachalot --help tells more)");
-  run_replay(replay);
+  if (app.got_subcommand("replay")) {
+    run_replay(replay);
+  } else if (app.got_subcommand("snapshot")) {
+    run_snapshot(snapshot);
+  } else {
+    return fail("no command is given (cachalot --help tells more)");
+  }
   if (std::ferror(stdout) != 0) return fail("cannot write to standard output");
   return 0;
 }

@@ -5,11 +5,13 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <span>
 #include <thread>
 #include <utility>
 
 #include "base/check.h"
 #include "cachalot/options.h"
+#include "device/addresses.h"
 #include "policy/torch_policy.h"
 #include "tools/steps_writer.h"
 
@@ -38,8 +40,6 @@ std::int64_t work_ns(double work_us) {
                    work_us, kLongestUs);
   return std::llround(work_us * 1000);
 }
-
-Address address_of(const void* pointer) { return reinterpret_cast<Address>(pointer); }
 
 // Counts the parts of a whole as they are done and reports now and then.
 class Progress {
@@ -99,8 +99,7 @@ void fill_in(ReplayResult& result, const SimulatedDevice& device) {
 class LateAllocations {
  public:
   LateAllocations(const Trace& trace, const SimulatedDevice& device) : device_(device) {
-    const auto frees = std::ranges::count_if(trace.events, &TraceEvent::is_free);
-    early_ = (trace.events.size() - static_cast<std::size_t>(frees)) / 2;
+    early_ = trace.allocation_count / 2;
   }
 
   // To be called after each event. Looks at the device only where the next event may be a late allocation.
@@ -140,11 +139,15 @@ class Measurement {
 
   void play_iteration(Progress& progress) {
     const std::uint64_t calls_before = memory_calls(world_.device());
-    for (std::size_t event = 0; event < trace_.events.size(); ++event) {
-      look_at(event, world_.play_with_work(event));
-      if (event % kEventsPerReport == kEventsPerReport - 1) progress.done(kEventsPerReport);
-    }
-    progress.done(trace_.events.size() % kEventsPerReport);
+    for_each_part(trace_, [&](std::span<const TraceEvent> events, std::size_t first) {
+      for (std::size_t i = 0; i < events.size(); ++i) {
+        const std::size_t number = first + i;
+        look_at(events[i], number, world_.play_with_work(events[i], number));
+        if (number % kEventsPerReport == kEventsPerReport - 1) progress.done(kEventsPerReport);
+      }
+      return true;
+    });
+    progress.done(trace_.event_count % kEventsPerReport);
     if (steps_ && iteration_ == 0) steps_->finish();
     result_.live_mappings = world_.device().live_mappings();
     world_.free_all();
@@ -162,22 +165,22 @@ class Measurement {
   }
 
  private:
-  void look_at(std::size_t event, bool served) {
-    if (!served && result_.ooms++ == 0) result_.first_oom_event = event;
+  void look_at(const TraceEvent& event, std::size_t number, bool served) {
+    if (!served && result_.ooms++ == 0) result_.first_oom_event = number;
     const std::size_t reserved = world_.allocator().memory_reserved();
     if (reserved > peak_reserved_) {
       peak_reserved_ = reserved;
-      peak_ = {iteration_, event};
+      peak_ = {iteration_, number};
     }
     if (iteration_ > 0) return;
-    late_.played(trace_.events[event]);
-    if (steps_) write_step(event, served);
+    late_.played(event);
+    if (steps_) write_step(event, number, served);
   }
 
-  void write_step(std::size_t event, bool served) {
-    if (!served) return steps_->out_of_memory(event);
-    if (trace_.events[event].is_free()) return steps_->freed(event);
-    steps_->allocated(event, world_.pointer(trace_.events[event].slot));
+  void write_step(const TraceEvent& event, std::size_t number, bool served) {
+    if (!served) return steps_->out_of_memory(number);
+    if (event.is_free()) return steps_->freed(number);
+    steps_->allocated(number, world_.pointer(event.slot));
   }
 
   const Trace& trace_;
@@ -196,12 +199,25 @@ Moment measure(const Trace& trace, const ReplayOptions& options, ReplayResult& r
   return measurement.finish();
 }
 
+// The events before number `end`; false: an allocation failed, and `until_failure` ends the play with the first that does.
+bool play_events(ReplayWorld& world, const Trace& trace, std::size_t end, bool until_failure) {
+  bool all_served = true;
+  for_each_part(trace, [&](std::span<const TraceEvent> events, std::size_t first) {
+    for (std::size_t i = 0; i < events.size() && first + i < end; ++i) {
+      all_served = world.play_with_work(events[i], first + i) && all_served;
+      if (until_failure && !all_served) return false;
+    }
+    return first + events.size() < end;
+  });
+  return all_served;
+}
+
 void play_until(ReplayWorld& world, const Trace& trace, Moment moment) {
   for (int i = 0; i < moment.iteration; ++i) {
-    for (std::size_t event = 0; event < trace.events.size(); ++event) world.play_with_work(event);
+    play_events(world, trace, trace.event_count, /*until_failure=*/false);
     world.free_all();
   }
-  for (std::size_t event = 0; event <= moment.event; ++event) world.play_with_work(event);
+  play_events(world, trace, moment.event + 1, /*until_failure=*/false);
 }
 
 // A replay is deterministic, so fragmentation is looked at once instead of at every new peak.
@@ -247,15 +263,14 @@ ReplayWorld::ReplayWorld(const Trace& trace, const ReplayOptions& options, std::
 ReplayWorld::~ReplayWorld() {
   for (const void* pointer : pointers_) {
     try {
-      device_->given_back(address_of(pointer));
+      device_->given_back(as_address(pointer));
     } catch (const HazardError&) {  // its handout was the hazard, and that was told
     }
   }
   device_->synchronize();
 }
 
-bool ReplayWorld::play_with_work(std::size_t event_number) {
-  const TraceEvent& event = trace_.events[event_number];
+bool ReplayWorld::play_with_work(const TraceEvent& event, std::size_t number) {
   device_->advance(kHostNsPerEvent);
   try {
     if (event.is_free()) {
@@ -266,8 +281,7 @@ bool ReplayWorld::play_with_work(std::size_t event_number) {
     if (served) use(event);
     return served;
   } catch (const HazardError& error) {
-    throw HazardError(
-        fmt::format("{}: event {} of iteration {}: {}", trace_.path, event_number, iteration_, error.what()));
+    throw HazardError(fmt::format("{}: event {} of iteration {}: {}", trace_.path, number, iteration_, error.what()));
   }
 }
 
@@ -282,13 +296,13 @@ void ReplayWorld::free_all() {
 }
 
 void ReplayWorld::give_back(std::uint32_t slot) {
-  device_->given_back(address_of(pointers_[slot]));
+  device_->given_back(as_address(pointers_[slot]));
   allocator_.deallocate(std::exchange(pointers_[slot], nullptr));
 }
 
 // The block that was just allocated is handed out and gets its work.
 void ReplayWorld::use(const TraceEvent& event) {
-  const Address address = address_of(pointers_[event.slot]);
+  const Address address = as_address(pointers_[event.slot]);
   if (address == 0) return;  // an allocation of 0 bytes
   const Stream stream = streams_[event.stream];
   device_->handed_out(address, event.bytes, stream);
@@ -299,7 +313,7 @@ void ReplayWorld::use(const TraceEvent& event) {
 }
 
 ReplayResult replay(const Trace& trace, const ReplayOptions& options) {
-  const std::size_t events = trace.events.size();
+  const std::size_t events = trace.event_count;
   // The measuring iterations and those up to the peak once more, the timed passes, and about as many as a bisection
   // takes.
   const auto iterations = static_cast<std::size_t>(options.iterations);
@@ -332,9 +346,14 @@ std::int64_t time_best_pass(const Trace& trace, const ReplayOptions& options, in
   ReplayWorld world(trace, unchecked);
   auto best = Clock::duration::max();
   for (int pass = 1; pass <= passes; ++pass) {
-    const auto start = Clock::now();
-    for (const TraceEvent& event : trace.events) world.play(event);
-    best = std::min(best, Clock::now() - start);
+    auto played = Clock::duration::zero();
+    for_each_part(trace, [&](std::span<const TraceEvent> events, std::size_t) {
+      const auto start = Clock::now();
+      for (const TraceEvent& event : events) world.play(event);
+      played += Clock::now() - start;
+      return true;
+    });
+    best = std::min(best, played);
     world.free_all();
     if (after_pass) after_pass(pass);
   }
@@ -343,16 +362,15 @@ std::int64_t time_best_pass(const Trace& trace, const ReplayOptions& options, in
 
 bool completes(const Trace& trace, const ReplayOptions& options, std::size_t device_bytes) {
   ReplayWorld world(trace, options, device_bytes);
-  for (std::size_t event = 0; event < trace.events.size(); ++event) {
-    if (!world.play_with_work(event)) return false;
-  }
-  return true;
+  return play_events(world, trace, trace.event_count, /*until_failure=*/true);
 }
 
 std::optional<std::size_t> find_min_device(const Trace& trace, const ReplayOptions& options,
                                            const std::function<void()>& after_try) {
+  const std::size_t peak = peak_live_bytes(trace);
+  if (peak > kLargestDevice) return std::nullopt;
   // One byte less than what lives at once is too small; from there, double until it is enough.
-  std::size_t too_small = round_down(std::max<std::size_t>(peak_live_bytes(trace), 1) - 1, kDevicePageBytes);
+  std::size_t too_small = round_down(std::max<std::size_t>(peak, 1) - 1, kDevicePageBytes);
   std::size_t enough = too_small + kDevicePageBytes;
   while (!try_device(trace, options, enough, after_try)) {
     too_small = std::exchange(enough, 2 * enough);

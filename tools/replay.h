@@ -1,5 +1,7 @@
 // Replays a trace through CachingAllocator over a simulated device, and measures what the allocator did.
 //
+// A trace that stays in its file is read again for each pass over it; reading is not in the times.
+//
 // Measuring and timing are separate: the figures come from one replay that looks after every event, the time from
 // another, on a fresh allocator and device, whose loop does nothing but allocate and free.
 //
@@ -129,7 +131,8 @@ class ReplayWorld {
 
   // Plays an event of the trace, by its number, as a program does on a device that lags: the event costs the host a
   // microsecond, and the block gets its work. Throws HazardError, which names the trace and the event.
-  bool play_with_work(std::size_t event);
+  bool play_with_work(std::size_t event) { return play_with_work(trace_.events[event], event); }
+  bool play_with_work(const TraceEvent& event, std::size_t number);
 
   // Ends an iteration of the trace: frees what still lives. Throws HazardError.
   void free_all();

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/bytes.h"
+#include "observe/json_text.h"
 
 namespace cachalot::tools {
 namespace {
@@ -142,8 +143,7 @@ std::string to_json(const ReplayResult& result, bool with_min_device) {
     json["min_device_bytes"] = nullptr;
     if (result.min_device_bytes) json["min_device_bytes"] = *result.min_device_bytes;
   }
-  // A path need not be UTF-8, JSON must.
-  return json.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
+  return text_of(json);
 }
 
 }  // namespace cachalot::tools

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <zlib.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <fstream>
 #include <iterator>
@@ -12,6 +13,12 @@
 #include "base/check.h"
 
 namespace cachalot::tools {
+
+namespace {
+
+constexpr std::size_t kMostPerWrite = std::size_t{1} << 30;  // gzwrite counts with an int
+
+}  // namespace
 
 bool uses_a_device(const nlohmann::json& driver) {
   if (driver.is_null()) return false;
@@ -47,9 +54,13 @@ void write_file(const std::string& path, const std::string& text) {
   if (path.ends_with(".gz")) {
     gzFile file = gzopen(path.c_str(), "wb");
     CACHALOT_REQUIRE(file != nullptr, "'{}' cannot be written", path);
-    const int written = text.empty() ? 0 : gzwrite(file, text.data(), static_cast<unsigned>(text.size()));
+    bool written = true;
+    for (std::size_t begin = 0; begin < text.size() && written; begin += kMostPerWrite) {
+      const auto bytes = static_cast<unsigned>(std::min(text.size() - begin, kMostPerWrite));
+      written = gzwrite(file, text.data() + begin, bytes) == static_cast<int>(bytes);
+    }
     const bool closed = gzclose(file) == Z_OK;
-    CACHALOT_REQUIRE(closed && written == static_cast<int>(text.size()), "'{}' cannot be written", path);
+    CACHALOT_REQUIRE(closed && written, "'{}' cannot be written", path);
     return;
   }
   std::ofstream file(path);

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "device/addresses.h"
 
 namespace cachalot::tools {
 namespace {
@@ -56,7 +57,7 @@ void StepsWriter::follow(const Change& change) {
 
 void StepsWriter::allocated(std::size_t event, const void* pointer) {
   if (pointer == nullptr) return freed(event);
-  const auto address = reinterpret_cast<Address>(pointer);
+  const Address address = as_address(pointer);
   const auto [base, ordinal] = *std::prev(ordinals_.upper_bound(address));
   fmt::format_to(std::back_inserter(buffer_), "{} {} {}", event, ordinal, address - base);
   append_figures();

@@ -1,61 +1,26 @@
 #include "tools/trace_reader.h"
 
-#include <zlib.h>
-
 #include <algorithm>
 #include <array>
-#include <cerrno>
 #include <charconv>
 #include <cstring>
+#include <iterator>
+#include <map>
 #include <optional>
 #include <string_view>
-#include <unordered_map>
 #include <utility>
 
 #include "base/check.h"
 #include "cachalot/caching_allocator.h"
+#include "tools/quoted.h"
 
 namespace cachalot::tools {
 namespace {
 
-// Text of the file, to be shown in an error message: on one line, printable, not too long.
-struct Quoted {
-  std::string_view text;
-};
-
-}  // namespace
-}  // namespace cachalot::tools
-
-template <>
-struct fmt::formatter<cachalot::tools::Quoted> {
-  static constexpr std::size_t kShown = 60;
-
-  constexpr auto parse(format_parse_context& context) { return context.begin(); }
-
-  template <typename Context>
-  auto format(const cachalot::tools::Quoted& quoted, Context& context) const {
-    auto out = fmt::format_to(context.out(), "'");
-    for (const char c : quoted.text.substr(0, kShown)) {
-      const auto byte = static_cast<unsigned char>(c);
-      out = byte >= 0x20 && byte < 0x7f ? fmt::format_to(out, "{}", c) : fmt::format_to(out, "\\x{:02x}", byte);
-    }
-    return fmt::format_to(out, "{}'", quoted.text.size() > kShown ? "..." : "");
-  }
-};
-
-namespace cachalot::tools {
-namespace {
-
-// The lines of a file that may be gzip, through one buffer.
+// The lines of a file, through one buffer.
 class LineReader {
  public:
-  explicit LineReader(const std::string& path) : path_(path), file_(gzopen(path.c_str(), "rb")) {
-    CACHALOT_REQUIRE(file_ != nullptr, "{}: cannot open the trace: {}", path, std::strerror(errno));
-    gzbuffer(file_, 1 << 17);
-  }
-  ~LineReader() { gzclose(file_); }
-  LineReader(const LineReader&) = delete;
-  LineReader& operator=(const LineReader&) = delete;
+  explicit LineReader(InputFile file) : file_(std::move(file)) {}
 
   // The next line without its newline, valid until the next call; nullopt at the end of the file.
   std::optional<std::string_view> next() {
@@ -77,7 +42,8 @@ class LineReader {
   void require(bool holds, fmt::format_string<Args...> rule, Args&&... args) const {
     if (holds) [[likely]]
       return;
-    throw InvalidArgument(fmt::format("{}:{}: {}", path_, line_, fmt::format(rule, std::forward<Args>(args)...)));
+    throw InvalidArgument(
+        fmt::format("{}:{}: {}", file_.path(), line_, fmt::format(rule, std::forward<Args>(args)...)));
   }
 
  private:
@@ -89,7 +55,8 @@ class LineReader {
   // There is no further line: because the file is at its end, or because something is wrong with it.
   std::nullopt_t end() const {
     require(end_ < buffer_.size(), "{} is longer than any line of a trace can be", unread());
-    check_end();
+    const std::string trouble = file_.trouble();
+    require(trouble.empty(), "{}", trouble);
     require(begin_ == end_, "the file is cut off: its last line, {}, does not end with a newline", unread());
     return std::nullopt;
   }
@@ -101,48 +68,63 @@ class LineReader {
     std::memmove(buffer_.data(), buffer_.data() + begin_, end_ - begin_);
     end_ -= begin_;
     begin_ = 0;
-    int read = 1;
-    while (end_ < buffer_.size() && read > 0) {
-      read = gzread(file_, buffer_.data() + end_, static_cast<unsigned>(buffer_.size() - end_));
-      if (read > 0) end_ += static_cast<std::size_t>(read);
-    }
+    end_ += file_.read(buffer_.data() + end_, buffer_.size() - end_);
   }
 
-  // Why there is no more text. Of a file cut off, zlib hands out what it could still decode first.
-  void check_end() const {
-    int code = Z_OK;
-    const char* message = gzerror(file_, &code);
-    if (code == Z_ERRNO) message = std::strerror(errno);
-    require(code != Z_BUF_ERROR, "the gzip file is cut off");
-    require(code == Z_OK || code == Z_STREAM_END, "cannot read the trace: {}", message);
-  }
-
-  std::string path_;
-  gzFile file_;
+  InputFile file_;
   std::size_t line_ = 0;
   std::array<char, 1 << 16> buffer_;
   std::size_t begin_ = 0;  // of the unread text in buffer_
   std::size_t end_ = 0;
 };
 
-class TraceReader {
+// The ids that were used: as ranges, since most programs count, and no more of them than memory has room for.
+class UsedIds {
  public:
-  explicit TraceReader(const std::string& path) : lines_(path) { trace_.path = path; }
-
-  Trace read() {
-    while (const auto line = lines_.next()) {
-      lines_.require(trace_.events.size() < kMostEvents, "a trace has at most {} events", kMostEvents);
-      trace_.events.push_back(parse(*line));
+  // False: it was used before.
+  bool insert(std::uint64_t id) {
+    auto next = ranges_.upper_bound(id);
+    const auto before = next == ranges_.begin() ? ranges_.end() : std::prev(next);
+    if (before != ranges_.end() && id <= before->second) return false;
+    const bool extends = before != ranges_.end() && before->second + 1 == id;
+    const auto range = extends ? before : ranges_.emplace_hint(next, id, id);
+    range->second = id;
+    if (next != ranges_.end() && id + 1 == next->first) {
+      range->second = next->second;
+      ranges_.erase(next);
     }
-    lines_.require(!trace_.events.empty(), "the trace is empty: it must have at least one event");
-    trace_.streams = streams();
-    return std::move(trace_);
+    if (ranges_.size() > kMostRanges) ranges_.erase(ranges_.begin());
+    return true;
+  }
+
+  bool contains(std::uint64_t id) const {
+    const auto next = ranges_.upper_bound(id);
+    return next != ranges_.begin() && id <= std::prev(next)->second;
   }
 
  private:
-  static constexpr std::size_t kMostEvents = std::numeric_limits<std::uint32_t>::max() - 1;
-  static constexpr std::uint32_t kFreed = std::numeric_limits<std::uint32_t>::max();
+  static constexpr std::size_t kMostRanges = std::size_t{1} << 20;
+  std::map<std::uint64_t, std::uint64_t> ranges_;  // first and last of each; no two touch
+};
 
+class TraceReader {
+ public:
+  explicit TraceReader(InputFile file) : lines_(std::move(file)) {}
+
+  // nullopt at the end.
+  std::optional<TraceEvent> next() {
+    const auto line = lines_.next();
+    if (!line) return std::nullopt;
+    return parse(*line);
+  }
+
+  template <typename... Args>
+  void require(bool holds, fmt::format_string<Args...> rule, Args&&... args) const {
+    lines_.require(holds, rule, std::forward<Args>(args)...);
+  }
+  const TraceMaker& made() const { return made_; }
+
+ private:
   // The fields of a line; a fifth stands for all that is too much.
   struct Fields {
     std::array<std::string_view, 5> at;
@@ -174,20 +156,24 @@ class TraceReader {
     const std::uint64_t bytes = number("size", fields.at[2]);
     const std::uint64_t stream = number("stream", fields.at[3]);
     lines_.require(bytes < kMaxRequestBytes, "size {} is not below 1 EiB ({})", bytes, kMaxRequestBytes);
-    const auto [entry, is_new] = slots_.try_emplace(id, kFreed);
+    const bool is_new = used_.insert(id) && !slots_.contains(id);
     lines_.require(is_new, "id {} is allocated a second time: an id is never used again", id);
-    entry->second = take_slot();
-    return {bytes, entry->second, stream_index(stream)};
+    lines_.require(made_.can_allocate(), "more than {} allocations are alive at once", Trace::kMostSlots);
+    lines_.require(made_.can_use(stream), "a trace has at most {} streams", Trace::kMostStreams);
+    const TraceEvent event = made_.allocate(bytes, stream);
+    slots_.emplace(id, event.slot);
+    return event;
   }
 
   TraceEvent free(const Fields& fields) {
     const std::uint64_t id = number("id", fields.at[1]);
     const auto entry = slots_.find(id);
-    lines_.require(entry != slots_.end(), "id {} is freed but was never allocated", id);
-    lines_.require(entry->second != kFreed, "id {} is freed a second time", id);
-    const std::uint32_t slot = std::exchange(entry->second, kFreed);
-    free_slots_.push_back(slot);
-    return {0, slot, TraceEvent::kFree};
+    const bool is_live = entry != slots_.end();
+    lines_.require(is_live || !used_.contains(id), "id {} is freed a second time", id);
+    lines_.require(is_live, "id {} is freed but was never allocated", id);
+    const std::uint32_t slot = entry->second;
+    slots_.erase(entry);
+    return made_.free(slot);
   }
 
   std::uint64_t number(const char* what, std::string_view text) const {
@@ -200,53 +186,121 @@ class TraceReader {
     return value;
   }
 
-  std::uint32_t take_slot() {
-    if (free_slots_.empty()) return static_cast<std::uint32_t>(trace_.slots++);
-    const std::uint32_t slot = free_slots_.back();
-    free_slots_.pop_back();
-    return slot;
-  }
-
-  std::uint32_t stream_index(std::uint64_t number) {
-    if (last_stream_ < stream_numbers_.size() && stream_numbers_[last_stream_] == number) return last_stream_;
-    const auto [entry, is_new] =
-        stream_indexes_.try_emplace(number, static_cast<std::uint32_t>(stream_numbers_.size()));
-    if (is_new) stream_numbers_.push_back(number);
-    return last_stream_ = entry->second;
-  }
-
-  // Handles that look like a driver's: aligned, so that none is one of CUDA's special values (1 and 2).
-  std::vector<Stream> streams() const {
-    std::vector<Stream> streams;
-    for (const std::uint64_t number : stream_numbers_) {
-      streams.push_back(number == 0 ? nullptr : reinterpret_cast<Stream>((streams.size() + 1) << 12));
-    }
-    return streams;
-  }
-
   LineReader lines_;
-  Trace trace_;
-  std::unordered_map<std::uint64_t, std::uint32_t> slots_;  // of every id seen; kFreed once it is freed
-  std::vector<std::uint32_t> free_slots_;                   // the last one freed is the next one used
-  std::vector<std::uint64_t> stream_numbers_;
-  std::unordered_map<std::uint64_t, std::uint32_t> stream_indexes_;
-  std::uint32_t last_stream_ = 0;
+  TraceMaker made_;
+  UsedIds used_;
+  std::unordered_map<std::uint64_t, std::uint32_t> slots_;  // of every id that lives
 };
+
+constexpr std::size_t kMoreThanAnyDevice = std::size_t{1} << 62;
+constexpr std::size_t kEventsPerPart = std::size_t{1} << 16;
+
+void read_parts(const Trace& trace, const TakeEvents& take) {
+  TraceReader reader(InputFile(trace.path, "trace"));
+  const auto require_same = [&](bool same) { reader.require(same, "the trace has changed while it was replayed"); };
+  std::vector<TraceEvent> part;
+  part.reserve(kEventsPerPart);
+  std::size_t first = 0;
+  for (bool more = true; more;) {
+    part.clear();
+    while (part.size() < kEventsPerPart && more) {
+      const std::optional<TraceEvent> event = reader.next();
+      more = event.has_value();
+      if (more) part.push_back(*event);
+    }
+    const bool fits = reader.made().slots() <= trace.slots && reader.made().streams().size() <= trace.streams.size();
+    require_same(fits && first + part.size() <= trace.event_count);
+    if (!part.empty() && !take(part, first)) return;
+    first += part.size();
+  }
+  require_same(first == trace.event_count);
+}
 
 }  // namespace
 
-Trace read_trace(const std::string& path) { return TraceReader(path).read(); }
+// --- TraceMaker -------------------------------------------------------------------------------------------------------
+
+TraceEvent TraceMaker::allocate(std::uint64_t bytes, std::uint64_t stream_number) {
+  auto slot = static_cast<std::uint32_t>(slots_);
+  if (free_slots_.empty()) {
+    ++slots_;
+  } else {
+    slot = free_slots_.back();
+    free_slots_.pop_back();
+  }
+  return {bytes, slot, stream_index(stream_number)};
+}
+
+TraceEvent TraceMaker::free(std::uint32_t slot) {
+  free_slots_.push_back(slot);
+  return {0, slot, TraceEvent::kFree};
+}
+
+bool TraceMaker::can_use(std::uint64_t stream_number) const {
+  return stream_numbers_.size() < Trace::kMostStreams || stream_indexes_.contains(stream_number);
+}
+
+std::uint32_t TraceMaker::stream_index(std::uint64_t number) {
+  if (last_stream_ < stream_numbers_.size() && stream_numbers_[last_stream_] == number) return last_stream_;
+  const auto [entry, is_new] = stream_indexes_.try_emplace(number, static_cast<std::uint32_t>(stream_numbers_.size()));
+  if (is_new) stream_numbers_.push_back(number);
+  return last_stream_ = entry->second;
+}
+
+std::vector<Stream> TraceMaker::streams() const {
+  std::vector<Stream> streams;
+  streams.reserve(stream_numbers_.size());
+  for (const std::uint64_t number : stream_numbers_) {
+    streams.push_back(number == 0 ? nullptr : reinterpret_cast<Stream>((streams.size() + 1) << 12));
+  }
+  return streams;
+}
+
+// --- traces -----------------------------------------------------------------------------------------------------------
+
+Trace read_trace(InputFile file, std::size_t most_held_events) {
+  Trace trace;
+  trace.path = file.path();
+  const bool can_be_read_again = file.size().has_value();
+  TraceReader reader(std::move(file));
+  while (const std::optional<TraceEvent> event = reader.next()) {
+    if (trace.event_count == most_held_events) {
+      reader.require(can_be_read_again,
+                     "a trace of more than {} events is read several times: it must be a file, not a pipe",
+                     most_held_events);
+      trace.events = {};
+    }
+    if (trace.event_count < most_held_events) trace.events.push_back(*event);
+    ++trace.event_count;
+    if (!event->is_free()) ++trace.allocation_count;
+  }
+  reader.require(trace.event_count > 0, "the trace is empty: it must have at least one event");
+  trace.slots = reader.made().slots();
+  trace.streams = reader.made().streams();
+  return trace;
+}
+
+Trace read_trace(const std::string& path) { return read_trace(InputFile(path, "trace")); }
+
+void for_each_part(const Trace& trace, const TakeEvents& take) {
+  if (!trace.is_held()) return read_parts(trace, take);
+  take(trace.events, 0);
+}
 
 std::size_t peak_live_bytes(const Trace& trace) {
   std::vector<std::size_t> bytes(trace.slots);
   std::size_t live = 0;
   std::size_t peak = 0;
-  for (const TraceEvent& event : trace.events) {
-    live -= bytes[event.slot];
-    bytes[event.slot] = event.bytes;
-    live += event.bytes;
-    peak = std::max(peak, live);
-  }
+  for_each_part(trace, [&](std::span<const TraceEvent> events, std::size_t) {
+    for (const TraceEvent& event : events) {
+      live -= bytes[event.slot];
+      bytes[event.slot] = event.bytes;
+      live += event.bytes;  // no overflow: less than 2^62, and less than 2^60 more
+      peak = std::max(peak, live);
+      if (peak >= kMoreThanAnyDevice) return false;
+    }
+    return true;
+  });
   return peak;
 }
 

@@ -18,9 +18,13 @@ std::string format_bytes(std::size_t bytes) {
   return fmt::format("{:.2f} GiB", value / static_cast<double>(kGiB));
 }
 
+std::string format_count(std::uint64_t count, std::string_view what) {
+  return fmt::format("{} {}{}", count, what, count == 1 ? "" : "s");
+}
+
 std::size_t parse_bytes(std::string_view text) {
   const auto refuse = [&]() -> InvalidArgument {
-    return InvalidArgument(fmt::format("'{}' is not a size: bytes, or a number with KiB, MiB, GiB or TiB", text));
+    return InvalidArgument(fmt::format("'{:.60}' is not a size: bytes, or a number with KiB, MiB, GiB or TiB", text));
   };
   double number = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);

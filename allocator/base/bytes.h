@@ -1,4 +1,4 @@
-// Sizes in bytes: units, rounding, and their text forms.
+// Sizes in bytes: units, rounding, and their text forms; counts in words.
 #pragma once
 
 #include <cstddef>
@@ -23,6 +23,8 @@ constexpr std::int64_t as_signed(std::size_t bytes) { return static_cast<std::in
 
 // "512 bytes", "20.00 MiB": as PyTorch prints sizes.
 std::string format_bytes(std::size_t bytes);
+// "1 block", "2 blocks".
+std::string format_count(std::uint64_t count, std::string_view what);
 // "1024", "512KiB", "80GiB", "1.5 MiB": bytes, or a number with KiB, MiB, GiB or TiB. Throws InvalidArgument.
 std::size_t parse_bytes(std::string_view text);
 

@@ -17,4 +17,8 @@
 #define CACHALOT_ASSERT(condition) assert(condition)
 
 // For the few functions that make up a malloc and a free: calls between them would cost as much as their work.
+#ifdef CACHALOT_COVERAGE  // where each copy's branches would be counted
+#define CACHALOT_FAST_PATH inline
+#else
 #define CACHALOT_FAST_PATH [[gnu::always_inline]] inline
+#endif

@@ -5,10 +5,10 @@
 //   void retire(Part&)             the calling thread ends; what it had comes back. No owner may go meanwhile.
 //   static void forget_thread()    the same, of what Owner keeps for its threads in variables of its own
 //
+// A forked child begins without owners: those that it inherits have no parts there.
+//
 // Thread safety: every function from any thread; find, add and has_ended are about the calling one.
 #pragma once
-
-#include <unistd.h>
 
 #include <atomic>
 #include <cstdint>
@@ -16,6 +16,8 @@
 #include <unordered_map>
 #include <utility>
 #include <vector>
+
+#include "base/fork_aware.h"
 
 namespace cachalot {
 
@@ -56,20 +58,25 @@ class ThreadParts {
 
  private:
   // Leaked: threads end after static objects, too.
-  struct Living {
+  struct Living final : ForkAware {
+    // A thread that is not here may hold the mutex and be changing the map: the child gets new ones.
+    void on_fork() noexcept override {
+      Owner::forget_thread();
+      current() = new Living;
+    }
     std::mutex mutex;
     std::unordered_map<std::uint64_t, Owner*> by_id;
   };
-  static Living& living() {
-    static auto* const all = new Living;
-    return *all;
+  static Living*& current() {
+    static auto* living = new Living;
+    return living;
   }
+  static Living& living() { return *current(); }
 
   ThreadParts() = default;
   ~ThreadParts() {
     ended_ = true;
     Owner::forget_thread();
-    if (process_ != getpid()) return;  // a forked child's: a thread that is not here may hold any of the locks
     Living& all = living();
     const std::lock_guard<std::mutex> lock(all.mutex);
     for (const auto& [owner, part] : parts_) {
@@ -87,7 +94,6 @@ class ThreadParts {
   }
 
   static inline constinit thread_local bool ended_ = false;  // still there when other objects of the thread go
-  const pid_t process_ = getpid();
   std::vector<std::pair<std::uint64_t, Part*>> parts_;
 };
 

@@ -5,18 +5,21 @@
 // blocks have started; only there are tables and leaves. Entries are numbers of 32 bits, so a cache line holds 2 MiB of a
 // node, half a table or two leaves. So the map of what is in use is small and dense, and stays in the cache.
 //
-// Entries are written when a block is handed out and never erased; whoever finds one checks, under the lock of the
-// block's device, that the block is allocated and starts at that very address.
+// Entries are written when a block is handed out and erased when its memory goes back; whoever finds one checks, under
+// the lock of the block's device, that the block is allocated and starts at that very address. So nodes, tables and
+// leaves of addresses that are gone serve others, each as what it was: a find that is on its way through one comes to a
+// block that is not the one it looks for, or to none. A device that never gives the same address twice costs no more.
 //
-// Thread safety: find from any thread; set under the lock of the device that owns the address; the two may race. No slot of
-// a node holds segments of two devices at the same time: devices give memory in units of 2 MiB.
+// Thread safety: find from any thread; set, enter and leave under the lock of the device that owns the address; they may
+// race. No slot of a node holds segments of two devices at the same time: devices give memory in units of 2 MiB.
 #pragma once
 
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
-#include <cstdlib>
-#include <memory>
+#include <map>
+#include <mutex>
+#include <vector>
 
 #include "base/bytes.h"
 #include "base/check.h"
@@ -28,6 +31,7 @@ namespace cachalot {
 class PageMap {
  public:
   PageMap();
+  ~PageMap();
   PageMap(const PageMap&) = delete;
   PageMap& operator=(const PageMap&) = delete;
 
@@ -50,6 +54,15 @@ class PageMap {
   CACHALOT_FAST_PATH void set(Block& block) {
     if (block.size_and_flags < kNeverShared[block.map_place]) write(block);
   }
+
+  // Addresses below 2^kAddressBits in which blocks will be handed out: a segment's, or a range's for pages. Throws
+  // std::bad_alloc, having changed nothing.
+  void enter(Address begin, std::size_t bytes);
+  // As they were entered; no block in them is allocated any more.
+  void leave(Address begin, std::size_t bytes) noexcept;
+  // A part of what was entered, in units of 2 MiB, in which no block is allocated: nothing is kept for it until one is.
+  // Blocks there that are handed out again must have forgotten their place.
+  void forget(Address begin, std::size_t bytes) noexcept;
 
   // For blocks, too: an entry may be followed as long as the map lives.
   MetadataMemory& memory() { return memory_; }
@@ -123,17 +136,41 @@ class PageMap {
     block.map_place = place & 3u;
     slot.store(memory_.number_of(&block), std::memory_order_release);
   }
+  // Memory of one kind of node, and those of it that nothing leads to any more, all empty.
+  template <typename Kind>
+  struct Store {
+    std::vector<Kind*> spare;  // has room for all that were made
+    std::size_t made = 0;
+  };
+  template <typename Kind>
+  Store<Kind>& store();
+  template <typename Kind>
+  Kind& take(std::size_t alignment);
+  template <typename Kind>
+  void give(Kind& kind) noexcept;
+
+  // Empties a slot of the level above Child's.
+  template <typename Child>
+  void clear(std::atomic<Entry>& slot) noexcept;
+  // Of the node at that place in root_: the slots that are wholly in [begin, end).
+  void clear(Node& node, std::size_t place, Address begin, Address end) noexcept;
+
   // Host memory that runs out here ends the program: the block is already marked as handed out.
   Node& add_node(Address address) noexcept;
   // Replaces the entry in `slot` by a child that holds it; returns the new entry.
   template <typename Child>
   Entry add_child(std::atomic<Entry>& slot) noexcept;
 
-  struct Free {
-    void operator()(void* memory) const { std::free(memory); }
-  };
-  std::unique_ptr<std::atomic<Node*>[], Free> root_;
+  // Gives back the page of host memory that has this place in the root, if nothing is entered in it.
+  void tidy_root(std::size_t place) noexcept;
+
+  std::atomic<Node*>* root_;
   MetadataMemory memory_;  // of nodes, tables, leaves and blocks
+  std::mutex mutex_;       // guards what follows, and that nodes come and go
+  Store<Node> nodes_;
+  Store<Table> tables_;
+  Store<Leaf> leaves_;
+  std::map<std::size_t, std::size_t> entered_;  // by the node's place in root_: how often; not 0
 };
 
 }  // namespace cachalot

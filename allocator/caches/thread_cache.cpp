@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <numeric>
 
+#include "device/addresses.h"
+
 namespace cachalot {
 
 StreamCache* ThreadCache::find(Stream stream) const {
@@ -49,7 +51,7 @@ std::string ThreadCache::validate() const {
       const std::size_t size_class = SizeClass::of(front->size());
       if (std::string broken = cachalot::validate({&front, 1}, size_class, stream->stream); !broken.empty())
         return broken;
-      if (reinterpret_cast<Address>(stream->front_address) != front->address) return "a front's address is not its own";
+      if (as_address(stream->front_address) != front->address) return "a front's address is not its own";
       bytes += as_signed(front->size());
     }
     for (std::size_t i = 0; i < SizeClass::kCount; ++i) {

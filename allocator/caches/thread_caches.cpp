@@ -49,7 +49,7 @@ void* ThreadCaches::allocate(std::size_t bytes, Stream stream) {
 }
 
 bool ThreadCaches::deallocate(Block& block, const void* ptr) {
-  if (!block.is_lent(reinterpret_cast<Address>(ptr))) return false;
+  if (!block.is_lent(as_address(ptr))) return false;
   const Stream stream = block.arena->stream;
   if (!is_hot(stream) && !switch_to(stream, /*may_make=*/true)) return false;
   if (try_deallocate(block, ptr)) return true;

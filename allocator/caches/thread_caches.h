@@ -28,6 +28,7 @@
 #include "blocks/block_pool.h"
 #include "caches/depot.h"
 #include "caches/thread_cache.h"
+#include "device/addresses.h"
 
 namespace cachalot {
 
@@ -180,7 +181,7 @@ CACHALOT_FAST_PATH void* ThreadCaches::try_allocate(std::size_t bytes, Stream st
 }
 
 CACHALOT_FAST_PATH bool ThreadCaches::try_deallocate(Block& block, const void* ptr) {
-  if (!block.is_lent(reinterpret_cast<Address>(ptr)) || !is_hot(block.arena->stream)) [[unlikely]]
+  if (!block.is_lent(as_address(ptr)) || !is_hot(block.arena->stream)) [[unlikely]]
     return false;
   StreamCache& cache = *hot_.cache;
   ThreadCache& mine = cache.owner;

@@ -108,7 +108,11 @@ bool AddressSpace::refill(std::size_t bytes) {
   auto chunk = free_addresses().take(chunk_bytes, end_);
   if (!chunk) chunk = free_addresses().take(chunk_bytes = bytes, end_);
   if (!chunk) return false;
-  chunks_.push_back({*chunk, chunk_bytes});
+  if (!chunks_.empty() && chunks_.back().address + chunks_.back().bytes == *chunk) {
+    chunks_.back().bytes += chunk_bytes;  // the rule: so the list is as short as the process's devices are few
+  } else {
+    chunks_.push_back({*chunk, chunk_bytes});
+  }
   next_ = *chunk;
   end_ = *chunk + chunk_bytes;
   return true;

@@ -1,7 +1,8 @@
 // Numbers for device addresses: nothing is mapped on the host and no address is ever dereferenced.
 //
-// Within one AddressSpace addresses ascend and are never handed out twice, but for what recycle gives back. All AddressSpaces of the process draw chunks
-// from one pool of 47-bit numbers, so that their ranges are disjoint; a chunk returns to the pool when its space dies.
+// Within one AddressSpace addresses ascend and are never handed out twice, but for what recycle gives back. All
+// AddressSpaces of the process draw chunks from one pool of 47-bit numbers, so that their ranges are disjoint; a chunk
+// returns to the pool when its space dies.
 // Thread safety: one AddressSpace is guarded by its device; several may be used at once.
 #pragma once
 
@@ -36,7 +37,7 @@ class AddressSpace {
  private:
   bool refill(std::size_t bytes);
 
-  std::vector<AddressRange> chunks_;  // ours
+  std::vector<AddressRange> chunks_;  // ours; neighbours are one
   Address next_ = 0;
   Address end_ = 0;
 };

@@ -18,6 +18,8 @@ const char* cuda_code_name(int code) {
       return "cudaErrorIllegalState";
     case CudaCode::illegal_address:
       return "cudaErrorIllegalAddress";
+    case CudaCode::context_is_destroyed:
+      return "cudaErrorContextIsDestroyed";
     case CudaCode::not_supported:
       return "cudaErrorNotSupported";
     case CudaCode::capture_unsupported:

@@ -16,6 +16,7 @@ enum class CudaCode : int {
   invalid_resource_handle = 400,
   illegal_state = 401,
   illegal_address = 700,
+  context_is_destroyed = 709,  // the device was reset
   not_supported = 801,
   capture_unsupported = 900,  // the call is not allowed while a stream captures
   capture_invalidated = 901,  // such a call has spoilt this capture
@@ -28,6 +29,11 @@ enum class CudaCode : int {
 
 // "cudaErrorInvalidValue"; "an injected error" for a number not listed.
 const char* cuda_code_name(int code);
+
+// What a device's calls fail with for good once it was reset: its memory is gone, and nothing uses it.
+inline bool tells_of_reset(const CudaError& error) {
+  return error.code() == static_cast<int>(CudaCode::context_is_destroyed);
+}
 
 [[noreturn]] inline void fail(const char* call, CudaCode code, const std::string& reason = {}) {
   std::string name = cuda_code_name(static_cast<int>(code));

@@ -6,6 +6,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <cstdlib>
 #include <cstring>
 #include <mutex>
 #include <string>
@@ -14,6 +15,7 @@
 
 #include "base/mutex.h"
 #include "cachalot/errors.h"
+#include "device/addresses.h"
 #include "device/cuda_calls.h"
 
 namespace cachalot {
@@ -24,6 +26,7 @@ struct Driver {
   PFN_cuGetErrorName_v6000 get_error_name = nullptr;
   PFN_cuDeviceGetAttribute_v2000 device_get_attribute = nullptr;
   PFN_cuEventQuery_v2000 event_query = nullptr;
+  PFN_cuCtxGetId_v12000 context_id = nullptr;  // null: a driver of before CUDA 12
   PFN_cuStreamWriteValue64_v11070 stream_write_value = nullptr;
   PFN_cuMemGetAllocationGranularity_v10020 get_granularity = nullptr;
   PFN_cuMemAddressReserve_v10020 address_reserve = nullptr;
@@ -54,11 +57,21 @@ void find(const char* name, unsigned int version, Function& function) {
   function = reinterpret_cast<Function>(found);
 }
 
+// The same, but null where there is none.
+template <typename Function>
+void find_if_any(const char* name, unsigned int version, Function& function) {
+  try {
+    find(name, version, function);
+  } catch (const CudaError&) {
+  }
+}
+
 Driver load_driver() {
   Driver driver;
   find("cuGetErrorName", 6000, driver.get_error_name);
   find("cuDeviceGetAttribute", 2000, driver.device_get_attribute);
   find("cuEventQuery", 2000, driver.event_query);
+  find_if_any("cuCtxGetId", 12000, driver.context_id);
   find("cuStreamWriteValue64", 11070, driver.stream_write_value);
   find("cuMemGetAllocationGranularity", 10020, driver.get_granularity);
   find("cuMemAddressReserve", 10020, driver.address_reserve);
@@ -168,19 +181,49 @@ bool is_capturing(cudaStream_t stream, unsigned long long* id) {
   return status != cudaStreamCaptureStatusNone;
 }
 
-void* to_pointer(Address address) { return reinterpret_cast<void*>(address); }
-
 }  // namespace
 
+// The device is current, and the context of its own is the one that everything was made in: cudaDeviceReset leaves none of
+// it, and what the runtime or the driver would do with old handles is theirs to choose.
+class CudaDevice::OwnContext {
+ public:
+  explicit OwnContext(CudaDevice& device) : current_(device.ordinal_) {
+    if (driver().context_id == nullptr) return;
+    const std::uint64_t now = id_of_current(device.ordinal_);
+    std::uint64_t first = 0;
+    if (device.context_.compare_exchange_strong(first, now) || first == now) return;
+    throw CudaError("cuCtxGetId", static_cast<int>(cudaErrorContextIsDestroyed),
+                    "device " + std::to_string(device.ordinal_) +
+                        " was reset (cudaDeviceReset) since its allocator began to use it: all its memory, streams and "
+                        "events are gone; make a new allocator");
+  }
+
+ private:
+  // After a reset the thread may still have the old context, or none.
+  static std::uint64_t id_of_current(int ordinal) {
+    unsigned long long id = 0;
+    if (driver().context_id(nullptr, &id) == CUDA_SUCCESS) return id;
+    check("cudaSetDevice", cudaSetDevice(ordinal));
+    check("cuCtxGetId", driver().context_id(nullptr, &id));
+    return id;
+  }
+
+  const CurrentDevice current_;
+};
+
 // One pinned word a stream, which the stream itself sets to a rising number behind each event.
-// A word once made stays until the device object dies. Thread-safe.
+// A word once made stays until the device object dies, and the memory is ours: it can be read after a reset of the device,
+// which takes what cudaHostAlloc gave. Thread-safe.
 class CudaDevice::CompletionWords {
  public:
   CompletionWords() = default;
   ~CompletionWords() {
     if (slabs_.empty()) return;
     if (cudaDeviceSynchronize() != cudaSuccess) return;  // a write may still be queued: better leak than overwrite
-    for (void* slab : slabs_) cudaFreeHost(slab);
+    for (void* slab : slabs_) {
+      if (cudaHostUnregister(slab) != cudaSuccess) cudaGetLastError();  // the device was reset
+      std::free(slab);
+    }
   }
   CompletionWords(const CompletionWords&) = delete;
   CompletionWords& operator=(const CompletionWords&) = delete;
@@ -250,12 +293,14 @@ class CudaDevice::CompletionWords {
 
   bool add_slab() {
     const RelaxedCapture relaxed;
-    void* slab = nullptr;
-    if (cudaHostAlloc(&slab, kSlabBytes, cudaHostAllocMapped | cudaHostAllocPortable) != cudaSuccess) {
+    void* const slab = std::aligned_alloc(kSlabBytes, kSlabBytes);
+    if (slab == nullptr) return false;
+    std::memset(slab, 0, kSlabBytes);
+    if (cudaHostRegister(slab, kSlabBytes, cudaHostRegisterMapped | cudaHostRegisterPortable) != cudaSuccess) {
       cudaGetLastError();
+      std::free(slab);
       return false;
     }
-    std::memset(slab, 0, kSlabBytes);
     slabs_.push_back(slab);
     slab_left_ = kSlabBytes;
     return true;
@@ -301,18 +346,18 @@ MemoryInfo CudaDevice::memory_info() {
 std::optional<Address> CudaDevice::malloc(std::size_t bytes) {
   constexpr auto kCall = "cudaMalloc";
   if (bytes == 0) throw_runtime_error(kCall, cudaErrorInvalidValue);  // CUDA would return a null pointer
-  const CurrentDevice current(ordinal_);
+  const OwnContext context(*this);
   const RelaxedCapture relaxed;
   const cudaError_t earlier = cudaPeekAtLastError();
   void* pointer = nullptr;
   if (lacks_memory(kCall, earlier, cudaMalloc(&pointer, bytes))) return std::nullopt;
-  return reinterpret_cast<Address>(pointer);
+  return as_address(pointer);
 }
 
 void CudaDevice::free(Address address) {
   if (address == 0) throw_runtime_error("cudaFree", cudaErrorInvalidValue);  // CUDA would do nothing
-  const CurrentDevice current(ordinal_);
-  check("cudaFree", cudaFree(to_pointer(address)));
+  const OwnContext context(*this);
+  check("cudaFree", cudaFree(as_pointer(address)));
 }
 
 void CudaDevice::require_virtual_memory(const char* call) const {
@@ -322,7 +367,7 @@ void CudaDevice::require_virtual_memory(const char* call) const {
 std::optional<Address> CudaDevice::reserve(std::size_t bytes) {
   constexpr auto kCall = "cuMemAddressReserve";
   require_virtual_memory(kCall);
-  const CurrentDevice current(ordinal_);
+  const OwnContext context(*this);
   CUdeviceptr address = 0;
   const CUresult result = driver().address_reserve(&address, bytes, 0, 0, 0);
   if (result == CUDA_ERROR_OUT_OF_MEMORY) return std::nullopt;
@@ -332,7 +377,7 @@ std::optional<Address> CudaDevice::reserve(std::size_t bytes) {
 
 void CudaDevice::unreserve(Address address, std::size_t bytes) {
   require_virtual_memory("cuMemAddressFree");
-  const CurrentDevice current(ordinal_);
+  const OwnContext context(*this);
   check("cuMemAddressFree", driver().address_free(address, bytes));
 }
 
@@ -340,7 +385,7 @@ void CudaDevice::unreserve(Address address, std::size_t bytes) {
 std::optional<MemoryHandle> CudaDevice::create(std::size_t bytes) {
   constexpr auto kCall = "cuMemCreate";
   require_virtual_memory(kCall);
-  const CurrentDevice current(ordinal_);
+  const OwnContext context(*this);
   CUmemGenericAllocationHandle handle = 0;
   const auto ask = [&](int kind) {
     const CUmemAllocationProp properties =
@@ -359,25 +404,25 @@ std::optional<MemoryHandle> CudaDevice::create(std::size_t bytes) {
 
 void CudaDevice::release(MemoryHandle handle) {
   require_virtual_memory("cuMemRelease");
-  const CurrentDevice current(ordinal_);
+  const OwnContext context(*this);
   check("cuMemRelease", driver().release(handle));
 }
 
 void CudaDevice::map(Address address, std::size_t bytes, MemoryHandle handle) {
   require_virtual_memory("cuMemMap");
-  const CurrentDevice current(ordinal_);
+  const OwnContext context(*this);
   check("cuMemMap", driver().map(address, bytes, 0, handle, 0));
 }
 
 void CudaDevice::unmap(Address address, std::size_t bytes) {
   require_virtual_memory("cuMemUnmap");
-  const CurrentDevice current(ordinal_);
+  const OwnContext context(*this);
   check("cuMemUnmap", driver().unmap(address, bytes));
 }
 
 void CudaDevice::set_access(Address address, std::size_t bytes, const std::vector<int>& peers) {
   require_virtual_memory("cuMemSetAccess");
-  const CurrentDevice current(ordinal_);
+  const OwnContext context(*this);
   CUmemAccessDesc access{};
   access.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
   access.location.id = ordinal_;
@@ -391,7 +436,7 @@ void CudaDevice::set_access(Address address, std::size_t bytes, const std::vecto
 ShareableHandle CudaDevice::export_handle(MemoryHandle handle) {
   constexpr auto kCall = "cuMemExportToShareableHandle";
   require_virtual_memory(kCall);
-  const CurrentDevice current(ordinal_);
+  const OwnContext context(*this);
   CUmemAllocationProp properties{};
   check("cuMemGetAllocationPropertiesFromHandle", driver().get_properties(&properties, handle));
   ShareableHandle shared;
@@ -408,7 +453,7 @@ ShareableHandle CudaDevice::export_handle(MemoryHandle handle) {
 MemoryHandle CudaDevice::import_handle(const ShareableHandle& shared) {
   constexpr auto kCall = "cuMemImportFromShareableHandle";
   require_virtual_memory(kCall);
-  const CurrentDevice current(ordinal_);
+  const OwnContext context(*this);
   const bool is_fabric = shared.kind == ShareableHandle::Kind::fabric;
   auto fabric = shared.fabric;
   void* const what = is_fabric ? static_cast<void*>(fabric.data())
@@ -420,7 +465,7 @@ MemoryHandle CudaDevice::import_handle(const ShareableHandle& shared) {
 }
 
 void CudaDevice::enable_peer_access(int peer) {
-  const CurrentDevice current(ordinal_);
+  const OwnContext context(*this);
   const cudaError_t error = cudaDeviceEnablePeerAccess(peer, 0);
   if (error == cudaErrorPeerAccessAlreadyEnabled) {
     cudaGetLastError();
@@ -433,7 +478,7 @@ void CudaDevice::enable_peer_access(int peer) {
 void* CudaDevice::host_malloc(std::size_t bytes) {
   constexpr auto kCall = "cudaHostAlloc";
   if (bytes == 0) throw_runtime_error(kCall, cudaErrorInvalidValue);  // CUDA would return a null pointer
-  const CurrentDevice current(ordinal_);
+  const OwnContext context(*this);
   const RelaxedCapture relaxed;
   const cudaError_t earlier = cudaPeekAtLastError();
   void* memory = nullptr;
@@ -442,41 +487,41 @@ void* CudaDevice::host_malloc(std::size_t bytes) {
 
 void CudaDevice::host_free(void* memory) {
   if (memory == nullptr) throw_runtime_error("cudaFreeHost", cudaErrorInvalidValue);  // CUDA would do nothing
-  const CurrentDevice current(ordinal_);
+  const OwnContext context(*this);
   check("cudaFreeHost", cudaFreeHost(memory));
 }
 
 void CudaDevice::copy_to_host(void* to, Address from, std::size_t bytes) {
-  const CurrentDevice current(ordinal_);
-  check("cudaMemcpy", cudaMemcpy(to, to_pointer(from), bytes, cudaMemcpyDeviceToHost));
+  const OwnContext context(*this);
+  check("cudaMemcpy", cudaMemcpy(to, as_pointer(from), bytes, cudaMemcpyDeviceToHost));
 }
 
 void CudaDevice::copy_from_host(Address to, const void* from, std::size_t bytes) {
-  const CurrentDevice current(ordinal_);
-  check("cudaMemcpy", cudaMemcpy(to_pointer(to), from, bytes, cudaMemcpyHostToDevice));
+  const OwnContext context(*this);
+  check("cudaMemcpy", cudaMemcpy(as_pointer(to), from, bytes, cudaMemcpyHostToDevice));
 }
 
 void CudaDevice::fill(Address address, unsigned char value, std::size_t bytes, Stream stream) {
   constexpr auto kCall = "cudaMemsetAsync";
   if (bytes == 0) throw_runtime_error(kCall, cudaErrorInvalidValue);  // CUDA would do nothing
-  const CurrentDevice current(ordinal_);
-  check(kCall, cudaMemsetAsync(to_pointer(address), value, bytes, stream));
+  const OwnContext context(*this);
+  check(kCall, cudaMemsetAsync(as_pointer(address), value, bytes, stream));
 }
 
 Event CudaDevice::event_create() {
-  const CurrentDevice current(ordinal_);
+  const OwnContext context(*this);
   cudaEvent_t event = nullptr;
   check("cudaEventCreateWithFlags", cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
   return event;
 }
 
 void CudaDevice::event_destroy(Event event) {
-  const CurrentDevice current(ordinal_);
+  const OwnContext context(*this);
   check("cudaEventDestroy", cudaEventDestroy(event));
 }
 
 void CudaDevice::event_record(Event event, Stream stream) {
-  const CurrentDevice current(ordinal_);
+  const OwnContext context(*this);
   check("cudaEventRecord", cudaEventRecord(event, stream));
   unsigned long long capture = 0;
   if (words_ && !is_capturing(stream, &capture)) words_->advance(stream);
@@ -484,7 +529,7 @@ void CudaDevice::event_record(Event event, Stream stream) {
 
 // The driver's function, because the runtime's would leave "not ready" as the last error, over an earlier one.
 bool CudaDevice::event_query(Event event) {
-  const CurrentDevice current(ordinal_);
+  const OwnContext context(*this);
   const CUresult result = driver().event_query(event);
   if (result == CUDA_ERROR_NOT_READY) return false;
   check("cuEventQuery", result);
@@ -492,7 +537,7 @@ bool CudaDevice::event_query(Event event) {
 }
 
 void CudaDevice::event_synchronize(Event event) {
-  const CurrentDevice current(ordinal_);
+  const OwnContext context(*this);
   check("cudaEventSynchronize", cudaEventSynchronize(event));
 }
 
@@ -501,26 +546,26 @@ std::optional<std::uint64_t> CudaDevice::completion_hint(Stream stream) {
 }
 
 void CudaDevice::stream_wait(Stream stream, Event event) {
-  const CurrentDevice current(ordinal_);
+  const OwnContext context(*this);
   check("cudaStreamWaitEvent", cudaStreamWaitEvent(stream, event, cudaEventWaitDefault));
 }
 
 CaptureStatus CudaDevice::capture_status(Stream stream) {
-  const CurrentDevice current(ordinal_);
+  const OwnContext context(*this);
   unsigned long long id = 0;
   const bool capturing = is_capturing(stream, &id);
   return {.capturing = capturing, .id = capturing ? id : 0};
 }
 
 void CudaDevice::synchronize() {
-  const CurrentDevice current(ordinal_);
+  const OwnContext context(*this);
   check("cudaDeviceSynchronize", cudaDeviceSynchronize());
 }
 
 IpcHandle CudaDevice::ipc_export(Address address) {
-  const CurrentDevice current(ordinal_);
+  const OwnContext context(*this);
   cudaIpcMemHandle_t cuda{};
-  check("cudaIpcGetMemHandle", cudaIpcGetMemHandle(&cuda, to_pointer(address)));
+  check("cudaIpcGetMemHandle", cudaIpcGetMemHandle(&cuda, as_pointer(address)));
   IpcHandle handle;
   static_assert(sizeof(cuda) == sizeof(handle.bytes));
   std::memcpy(handle.bytes, &cuda, sizeof(cuda));
@@ -528,17 +573,17 @@ IpcHandle CudaDevice::ipc_export(Address address) {
 }
 
 Address CudaDevice::ipc_import(const IpcHandle& handle) {
-  const CurrentDevice current(ordinal_);
+  const OwnContext context(*this);
   cudaIpcMemHandle_t cuda{};
   std::memcpy(&cuda, handle.bytes, sizeof(cuda));
   void* pointer = nullptr;
   check("cudaIpcOpenMemHandle", cudaIpcOpenMemHandle(&pointer, cuda, cudaIpcMemLazyEnablePeerAccess));
-  return reinterpret_cast<Address>(pointer);
+  return as_address(pointer);
 }
 
 void CudaDevice::ipc_close(Address address) {
-  const CurrentDevice current(ordinal_);
-  check("cudaIpcCloseMemHandle", cudaIpcCloseMemHandle(to_pointer(address)));
+  const OwnContext context(*this);
+  check("cudaIpcCloseMemHandle", cudaIpcCloseMemHandle(as_pointer(address)));
 }
 
 std::int64_t CudaDevice::clock_us() {

@@ -5,6 +5,8 @@
 //
 // completion_hint: each event_record also queues a write of a rising number to a word of the stream in pinned host
 // memory, if the device can. Its cost is in bench/device_costs; completion_hints false does without.
+// After a cudaDeviceReset every call but memory_info fails with cudaErrorContextIsDestroyed (CUDA 12 and newer tell): a
+// CudaDevice is good for one life of its device's primary context, which begins with its first such call.
 // Thread safety: as Device.
 #pragma once
 
@@ -65,12 +67,14 @@ class CudaDevice final : public Device {
 
  private:
   class CompletionWords;
+  class OwnContext;
 
   void require_virtual_memory(const char* call) const;
 
   const int ordinal_;
   DeviceProperties properties_;
   std::atomic<int> shareable_kind_{0};      // CUmemAllocationHandleType of new handles; 0: they cannot be exported
+  std::atomic<std::uint64_t> context_{0};   // the context's id; 0: not used yet
   std::unique_ptr<CompletionWords> words_;  // null: no hints
 };
 

@@ -72,6 +72,8 @@ ExportedMemory from_ipc_handle(const IpcHandle& handle) {
 
 namespace {
 
+constexpr std::size_t kMostBytes = std::size_t{1} << 47;  // all of a process's addresses: the file may be anybody's
+
 struct Ticket {
   char magic[16] = "simulated share";
   ExportedMemory memory;
@@ -93,7 +95,8 @@ ExportedMemory from_shareable_handle(const ShareableHandle& shared) {
   Ticket ticket;
   const bool has_descriptor = shared.kind == ShareableHandle::Kind::descriptor;
   const bool read = has_descriptor && pread(shared.descriptor, &ticket, sizeof(ticket), 0) == sizeof(ticket);
-  if (!read || std::memcmp(ticket.magic, Ticket{}.magic, sizeof(ticket.magic)) != 0) {
+  const bool is_ticket = read && std::memcmp(ticket.magic, Ticket{}.magic, sizeof(ticket.magic)) == 0;
+  if (!is_ticket || ticket.memory.bytes == 0 || ticket.memory.bytes > kMostBytes) {
     fail("cuMemImportFromShareableHandle", CudaCode::invalid_value,
          "not a descriptor that a simulated device exported");
   }

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "device/addresses.h"
 
 namespace cachalot {
 
@@ -33,16 +34,16 @@ class PinnedHostMemory final : public Device {
 
   std::optional<Address> malloc(std::size_t bytes) override {
     void* const memory = gpu_->host_malloc(bytes);
-    return memory == nullptr ? std::nullopt : std::optional(reinterpret_cast<Address>(memory));
+    return memory == nullptr ? std::nullopt : std::optional(as_address(memory));
   }
-  void free(Address address) override { gpu_->host_free(reinterpret_cast<void*>(address)); }
+  void free(Address address) override { gpu_->host_free(as_pointer(address)); }
   void* host_malloc(std::size_t bytes) override { return gpu_->host_malloc(bytes); }
   void host_free(void* memory) override { gpu_->host_free(memory); }
   void copy_to_host(void* to, Address from, std::size_t bytes) override {
     std::memcpy(to, reinterpret_cast<const void*>(from), bytes);
   }
   void copy_from_host(Address to, const void* from, std::size_t bytes) override {
-    std::memcpy(reinterpret_cast<void*>(to), from, bytes);
+    std::memcpy(as_pointer(to), from, bytes);
   }
   // In stream order, as the GPU writes it.
   void fill(Address address, unsigned char value, std::size_t bytes, Stream stream) override {

@@ -56,6 +56,9 @@ ImportedMemory::~ImportedMemory() {
 
 Address ImportedMemory::open(const SharedMemory& memory, const std::vector<int>& peers) {
   if (memory.handles.empty()) {
+    CACHALOT_REQUIRE(memory.offset <= kMostBytes && memory.bytes <= kMostBytes - memory.offset,
+                     "a shared allocation of {} bytes at offset {}: no segment has so many", memory.bytes,
+                     memory.offset);
     const Address base = device_.ipc_import(memory.segment);
     imports_.emplace(base, Import{.is_used = true});
     return base;

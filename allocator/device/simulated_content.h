@@ -37,6 +37,7 @@ class SimulatedHostMemory {
   void* take(std::size_t bytes);                // pages of zeros; null when the host has not that much
   std::size_t bytes(const void* memory) const;  // 0: not taken here
   bool give_back(void* memory);                 // false: not taken here
+  void give_back_all() { taken_.clear(); }
 
  private:
   struct Unmap {

@@ -249,6 +249,18 @@ void SimulatedDevice::set_access(Address address, std::size_t bytes, const std::
   impl_->book.succeeded();
 }
 
+void SimulatedDevice::reset() {
+  const Lock lock(impl_->mutex);
+  impl_->wait_for_all_work();
+  impl_->memory.release_all();
+  impl_->forget_freed_memory();
+  impl_->streams.destroy_all();
+  impl_->host_memory.give_back_all();
+  impl_->imports.clear();
+  impl_->peers.clear();
+  withdraw_exports(impl_->exporter);
+}
+
 // Host memory.
 
 void* SimulatedDevice::host_malloc(std::size_t bytes) {

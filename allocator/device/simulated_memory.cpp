@@ -237,6 +237,15 @@ void SimulatedMemory::close_foreign(Address address) {
   allocations_.erase(address);
 }
 
+void SimulatedMemory::release_all() {
+  std::vector<std::pair<Address, bool>> allocations;
+  allocations_.for_each([&](Address begin, const Allocation& one) { allocations.emplace_back(begin, one.foreign); });
+  for (const auto& [address, foreign] : allocations) foreign ? close_foreign(address) : free(address);
+  while (!mappings_.empty()) unmap(mappings_.begin()->first, mappings_.begin()->second.bytes);
+  while (!handles_.empty()) release(handles_.begin()->first);
+  while (!reservations_.empty()) unreserve(reservations_.begin()->first, reservations_.begin()->second);
+}
+
 std::optional<MemoryAt> SimulatedMemory::memory_at(Address address) const {
   if (const auto [begin, allocation] = allocations_.holding(address); allocation) {
     return MemoryAt{.range = {begin, allocation->bytes},

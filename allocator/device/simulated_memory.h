@@ -50,6 +50,9 @@ class SimulatedMemory {
   void unmap(Address address, std::size_t bytes);
   void set_access(Address address, std::size_t bytes, const std::vector<int>& peers);
 
+  // Everything goes: allocations, mappings, handles, reservations, what is open of other processes.
+  void release_all();
+
   // Memory of another process: accessible, but not on our account.
   std::optional<Address> open_foreign(std::size_t bytes);
   void close_foreign(Address address);

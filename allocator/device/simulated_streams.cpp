@@ -103,6 +103,15 @@ void SimulatedStreams::destroy_event(Event name) {
   free_slots_.push_back(slot_of(name));
 }
 
+void SimulatedStreams::destroy_all() {
+  for (std::size_t slot = 0; slot < events_.size(); ++slot) {
+    if (const Event name = events_[slot].name) destroy_event(name);
+  }
+  captures_.clear();
+  last_used_ = nullptr;
+  streams_.clear();
+}
+
 void SimulatedStreams::refuse_event(const char* call) {
   fail(call, CudaCode::invalid_resource_handle, "not an event of this device, or destroyed already");
 }

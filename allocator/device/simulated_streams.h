@@ -72,6 +72,8 @@ class SimulatedStreams {
 
   Event create_event();
   void destroy_event(Event name);
+  // All events, streams and captures.
+  void destroy_all();
   // Throws cudaErrorInvalidResourceHandle if there is no such event.
   SimulatedEvent& event(const char* call, Event name) {
     const std::size_t slot = slot_of(name);

@@ -2,14 +2,12 @@
 #include <mutex>
 #include <utility>
 
+#include "device/addresses.h"
 #include "guard/guard.h"
 
 namespace cachalot {
 
 namespace {
-
-Address as_address(const void* ptr) { return reinterpret_cast<Address>(ptr); }
-void* as_pointer(Address address) { return reinterpret_cast<void*>(address); }
 
 using Pattern = GuardedBlock::Pattern;
 
@@ -61,26 +59,29 @@ void Guard::wake() {
 
 RestoreResult Guard::restore(const PoolCheckpoint& checkpoint) {
   drain();
+  const CallStack stack = stack_now();
   const std::unique_lock memory(memory_);
   RestoreResult result = heap_.restore_pool(checkpoint);
-  const auto as_users = [](std::vector<void*>& pointers) {
-    for (void*& pointer : pointers) pointer = as_pointer(as_address(pointer) + GuardedBlock::kFront);
+  const auto as_users = [this](std::vector<void*>& pointers) {
+    for (void*& pointer : pointers) pointer = as_pointer(as_address(pointer) + front_);
   };
   as_users(result.freed);
   as_users(result.created);
   const std::lock_guard lock(mutex_);
   for (const void* ptr : result.freed) live_.erase(as_address(ptr));
-  for (const void* ptr : result.created) adopt_restored(as_address(ptr));
+  for (const void* ptr : result.created) adopt_restored(as_address(ptr), stack);
   return result;
 }
 
 // What was asked for is not known any more: all of the heap's block is the user's.
-void Guard::adopt_restored(Address address) {
+void Guard::adopt_restored(Address address, const CallStack& stack) {
   GuardedBlock block;
   block.address = address;
+  block.front = front_;
   const Block* const heap_block = this->heap_block(block.heap_address());
-  block.bytes = heap_.sizes(*heap_block, as_pointer(block.heap_address()))->allocated - GuardedBlock::kFront;
-  block.allocated = call_now();
+  block.bytes = heap_.sizes(*heap_block, as_pointer(block.heap_address()))->allocated - front_;
+  block.allocated = call_now(stack);
+  freed_.forget(block);
   live_.insert_or_assign(address, std::move(block));
 }
 

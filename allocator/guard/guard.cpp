@@ -3,21 +3,20 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <map>
 #include <utility>
 
 #include "base/bytes.h"
 #include "base/check.h"
+#include "device/addresses.h"
+#include "device/cuda_codes.h"
 #include "device/wait_for.h"
+#include "observe/allocation_stack.h"
 
 namespace cachalot {
 
 namespace {
 
 using Pattern = GuardedBlock::Pattern;
-
-Address as_address(const void* ptr) { return reinterpret_cast<Address>(ptr); }
-void* as_pointer(Address address) { return reinterpret_cast<void*>(address); }
 
 std::uint64_t this_thread() {
   static thread_local const auto number = static_cast<std::uint64_t>(::gettid());
@@ -32,17 +31,24 @@ bool computes(Kernels& kernels, const PatternSpan& sample, Stream stream) {
 
 }  // namespace
 
-Guard::Guard(DeviceAllocator& heap, const PageMap& page_map, KernelsFactory make_kernels, GuardLog& log)
+Guard::Guard(DeviceAllocator& heap, const PageMap& page_map, Duties duties, KernelsFactory make_kernels, GuardLog& log)
     : heap_(heap),
       page_map_(page_map),
       device_(*heap.device()),
+      duties_(duties),
+      front_(duties.canaries ? GuardedBlock::kFront : 0),
       make_kernels_(std::move(make_kernels)),
       log_(log),
       order_(heap.device()) {
   heap_.set_last_resort([this] { return drain(); });
+  heap_.let_guard_tell();
 }
 
-GuardCall Guard::call_now() { return {++calls_, this_thread(), device_.clock_us()}; }
+CallStack Guard::stack_now() const { return duties_.debug ? CallStack::capture() : CallStack(); }
+
+GuardCall Guard::call_now(CallStack stack) { return {++calls_, this_thread(), device_.clock_us(), std::move(stack)}; }
+
+GuardCall Guard::mistake_now() const { return {calls_, this_thread(), device_.clock_us(), stack_now()}; }
 
 bool Guard::may_wait(Stream stream) const { return !heap_.is_capturing() && !device_.capture_status(stream).capturing; }
 
@@ -62,31 +68,45 @@ Kernels& Guard::kernels(const PatternSpan& sample, Stream stream) {
 
 void* Guard::allocate(std::size_t bytes, Stream stream, bool contiguous) {
   if (bytes == 0 || bytes >= kMaxRequestBytes) return heap_.allocate(bytes, stream);  // null, or refused
-  const std::size_t asked = GuardedBlock::kFront + bytes + GuardedBlock::kLeastBack;
+  const AllocationStack for_watchers(heap_.is_watched());
+  const std::size_t asked = duties_.canaries ? front_ + bytes + GuardedBlock::kLeastBack : bytes;
+  CallStack stack = stack_now();
   void* const raw = contiguous ? heap_.allocate_contiguous(asked, stream) : heap_.allocate(asked, stream);
-  GuardedBlock block = adopt(raw, bytes, asked, stream);
+  GuardedBlock block = adopt(raw, bytes, asked, stream, std::move(stack));
   try {
     const std::shared_lock memory(memory_);
-    if (may_wait(stream)) write_canaries(block);
+    if (duties_.canaries && may_wait(stream)) write_canaries(block);
     remember(block);
   } catch (...) {
     free_in_heap(block, /*was_looked_at=*/true);
     throw;
   }
+  if (heap_.is_watched()) tell(Change::Action::alloc, block, AllocationStack::of_this_thread());
   return as_pointer(block.address);
 }
 
+void Guard::tell(Change::Action action, const GuardedBlock& block, const CallStack& stack) {
+  heap_.tell_watchers({.action = action,
+                       .address = block.address,
+                       .bytes = block.bytes,
+                       .block_bytes = block.footprint(),
+                       .stream = block.stream},
+                      stack);
+}
+
 // What the heap gave for `asked` bytes. Without caching it knows no more of the block.
-GuardedBlock Guard::adopt(void* raw, std::size_t bytes, std::size_t asked, Stream stream) {
+GuardedBlock Guard::adopt(void* raw, std::size_t bytes, std::size_t asked, Stream stream, CallStack stack) {
+  GuardedBlock block;
+  block.address = as_address(raw) + front_;
+  block.bytes = bytes;
+  block.front = front_;
+  block.stream = stream;
+  block.allocated = call_now(std::move(stack));
+  if (!duties_.canaries) return block;
   const Block* const heap_block = this->heap_block(as_address(raw));
   const auto sizes = heap_block == nullptr ? std::nullopt : heap_.sizes(*heap_block, raw);
-  const std::size_t behind = (sizes ? sizes->allocated : asked) - GuardedBlock::kFront - bytes;
-  GuardedBlock block;
-  block.address = as_address(raw) + GuardedBlock::kFront;
-  block.bytes = bytes;
+  const std::size_t behind = (sizes ? sizes->allocated : asked) - front_ - bytes;
   block.back = std::min(behind, GuardedBlock::kMostBack);
-  block.stream = stream;
-  block.allocated = call_now();
   return block;
 }
 
@@ -99,6 +119,7 @@ void Guard::write_canaries(GuardedBlock& block) {
 
 void Guard::remember(GuardedBlock block) {
   const std::lock_guard lock(mutex_);
+  freed_.forget(block);
   const Address address = block.address;
   live_.insert_or_assign(address, std::move(block));
 }
@@ -106,49 +127,69 @@ void Guard::remember(GuardedBlock block) {
 // --- free -----------------------------------------------------------------------------------------------------------
 
 bool Guard::deallocate(const void* ptr, const std::optional<Claim>& claim) {
+  if (claim) require_size(ptr, claim->bytes);
+  const auto bytes = footprint_of(as_address(ptr));
+  if (!bytes) return false;
+  CallStack stack = stack_now();
   return reporting([&](Reports& found) {
-    const auto bytes = footprint_of(as_address(ptr), claim);
-    if (!bytes) return false;
-    const bool keep = make_room(*bytes, found);
-    return retire(as_address(ptr), claim, keep, found);
+    try {
+      const bool keep = make_room(*bytes, found);
+      return retire(as_address(ptr), claim, stack, keep, found);
+    } catch (const CudaError& error) {
+      if (!tells_of_reset(error)) throw;
+      return forget(as_address(ptr), claim, std::move(stack));  // destructors must be able to free it
+    }
   });
 }
 
-std::optional<std::size_t> Guard::footprint_of(Address address, const std::optional<Claim>& claim) const {
+bool Guard::forget(Address address, const std::optional<Claim>& claim, CallStack stack) {
+  const Blocks::node_type node = take(address, claim, std::move(stack));
+  if (!node.empty()) free_in_heap(node.mapped(), /*was_looked_at=*/true);
+  return !node.empty();
+}
+
+void Guard::require_size(const void* ptr, std::size_t claimed) {
+  const std::optional<std::size_t> asked = requested(ptr);
+  if (!asked || *asked == claimed) return;
+  const std::string message =
+      fmt::format("size {} does not match the allocation at {}: {} bytes were asked for", claimed, ptr, *asked);
+  report_mistake(GuardReport::Kind::wrong_size, ptr, message);
+  throw InvalidArgument(message);
+}
+
+std::optional<std::size_t> Guard::footprint_of(Address address) const {
   const std::lock_guard lock(mutex_);
   const auto found = live_.find(address);
-  if (found == live_.end()) return std::nullopt;
-  const GuardedBlock& block = found->second;
-  CACHALOT_REQUIRE(!claim || claim->bytes == block.bytes,
-                   "size {} does not match the allocation at {:#x}: {} bytes were asked for", claim->bytes, address,
-                   block.bytes);
-  return block.footprint();
+  return found == live_.end() ? std::nullopt : std::optional(found->second.footprint());
 }
 
 // Until it is put back nobody else finds the block.
-Guard::Blocks::node_type Guard::take(Address address, const std::optional<Claim>& claim) {
-  const GuardCall now = call_now();
+Guard::Blocks::node_type Guard::take(Address address, const std::optional<Claim>& claim, CallStack stack) {
+  GuardCall now = call_now(std::move(stack));
   const std::lock_guard lock(mutex_);
   Blocks::node_type node = live_.extract(address);
   if (node.empty()) return node;
-  node.mapped().freed = now;
+  node.mapped().freed = std::move(now);
   if (claim) node.mapped().add_use(claim->stream);
+  if (duties_.debug) freed_.add(node.mapped());
   return node;
 }
 
 void Guard::put_back(Blocks::node_type node) {
   const std::lock_guard lock(mutex_);
+  freed_.forget(node.mapped());
   node.mapped().freed.reset();
   live_.insert(std::move(node));
 }
 
-bool Guard::retire(Address address, const std::optional<Claim>& claim, bool keep, Reports& found) {
+bool Guard::retire(Address address, const std::optional<Claim>& claim, CallStack stack, bool keep, Reports& found) {
   std::shared_lock memory(memory_);
-  Blocks::node_type node = take(address, claim);
+  Blocks::node_type node = take(address, claim, std::move(stack));
   if (node.empty()) return false;
   GuardedBlock& block = node.mapped();
   try {
     const bool was_looked_at = look_at(block, found);
+    if (heap_.is_watched()) tell(Change::Action::free_requested, block, {});
     if (was_looked_at && keep) {
       quarantine(block);
       return true;
@@ -156,6 +197,7 @@ bool Guard::retire(Address address, const std::optional<Claim>& claim, bool keep
     memory.unlock();
     free_in_heap(block, was_looked_at);
   } catch (...) {
+    if (heap_.is_watched()) tell(Change::Action::alloc, block, {});
     put_back(std::move(node));
     throw;
   }
@@ -164,6 +206,7 @@ bool Guard::retire(Address address, const std::optional<Claim>& claim, bool keep
 
 // Compares the canaries after all work on the block; false when that must not be waited for.
 bool Guard::look_at(GuardedBlock& block, Reports& found) {
+  if (!duties_.canaries) return false;
   if (block.pattern != Pattern::canaries || !may_wait(block.stream)) return false;
   if (std::ranges::any_of(block.recorded, [&](Stream stream) { return order_.captures(stream); })) return false;
   for (const Stream stream : block.recorded) order_.put_before(stream, block.stream);
@@ -215,27 +258,6 @@ std::optional<std::size_t> Guard::requested(const void* ptr) const {
   return found == live_.end() ? std::nullopt : std::optional(found->second.bytes);
 }
 
-std::string Guard::describe(const void* ptr) const {
-  const auto history = [](const GuardedBlock& block) {
-    std::string text = fmt::format("allocated as call {} by thread {}", block.allocated.number, block.allocated.thread);
-    if (block.freed) text += fmt::format(", freed as call {} by thread {}", block.freed->number, block.freed->thread);
-    return text;
-  };
-  const Address address = as_address(ptr);
-  const std::lock_guard lock(mutex_);
-  for (const GuardedBlock& block : quarantine_) {
-    if (!block.contains(address)) continue;
-    return fmt::format("{} the block of {} bytes at {:#x}, which was already freed ({})",
-                       address == block.address ? "it is" : "it lies inside", block.bytes, block.address,
-                       history(block));
-  }
-  for (const auto& [at, block] : live_) {
-    if (!block.contains(address)) continue;
-    return fmt::format("it lies inside the allocation of {} bytes at {:#x} ({})", block.bytes, at, history(block));
-  }
-  return "";
-}
-
 // --- soundness ------------------------------------------------------------------------------------------------------
 
 std::string Guard::validate() const {
@@ -254,12 +276,12 @@ std::string Guard::validate() const {
     bytes += block.footprint();
   }
   if (bytes != quarantine_bytes_) return fmt::format("guard: quarantine_bytes is {}, not {}", quarantine_bytes_, bytes);
-  return "";
+  return freed_.validate();
 }
 
 std::size_t Guard::metadata_bytes() const {
   const std::lock_guard lock(mutex_);
-  return sizeof(*this) + (live_.size() + quarantine_.size()) * sizeof(GuardedBlock);
+  return sizeof(*this) + (live_.size() + quarantine_.size()) * sizeof(GuardedBlock) + freed_.metadata_bytes();
 }
 
 }  // namespace cachalot

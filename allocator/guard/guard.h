@@ -1,4 +1,5 @@
-// The guard of one device's memory: canaries around what is allocated, poison in what is freed.
+// The guard of one device's memory: canaries around what is allocated, poison in what is freed; and with debug on the
+// books of who allocated and freed what, for the reports of what callers do wrong.
 //
 // It stands between CachingAllocator and DeviceAllocator, which sees blocks that are larger and is told of frees later.
 // So nothing of it depends on the heap, and there is nothing of it in the heap.
@@ -6,6 +7,8 @@
 // A free waits for the block's streams, compares its canaries, poisons all of it and puts it into the quarantine: first
 // in, first out, bounded in bytes. What leaves is compared with its poison, and only then freed. What is in quarantine
 // counts as allocated. It is emptied before the heap runs out of memory.
+//
+// Without canaries it keeps the books only: blocks are the heap's own, and a free goes to the heap at once, as without it.
 //
 // While a graph is captured on the device (begin_allocate_to_pool, RedirectFor::capture), or the block's stream
 // captures, nothing may be waited for. What is allocated then gets no canaries, since each replay of the graph uses it,
@@ -26,17 +29,20 @@
 #include <cstdint>
 #include <functional>
 #include <list>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
 #include <shared_mutex>
 #include <string>
+#include <string_view>
 #include <unordered_map>
 #include <vector>
 
 #include "cachalot/kernels.h"
 #include "cachalot/private_pool.h"
 #include "device_allocator.h"
+#include "guard/freed_blocks.h"
 #include "guard/guard_log.h"
 #include "guard/guarded_block.h"
 #include "streams/stream_order.h"
@@ -45,10 +51,15 @@ namespace cachalot {
 
 class Guard {
  public:
-  Guard(DeviceAllocator& heap, const PageMap& page_map, KernelsFactory make_kernels, GuardLog& log);
+  // What it is there for; at least one of them.
+  struct Duties {
+    bool canaries = true;
+    bool debug = false;
+  };
+  Guard(DeviceAllocator& heap, const PageMap& page_map, Duties duties, KernelsFactory make_kernels, GuardLog& log);
 
   // Where the heap has what the user has at `address`.
-  static Address in_heap(Address address) { return address - GuardedBlock::kFront; }
+  Address in_heap(Address address) const { return address - front_; }
 
   void* allocate(std::size_t bytes, Stream stream, bool contiguous);
   // What the free says of the block besides its address.
@@ -62,14 +73,29 @@ class Guard {
   bool record_stream(const void* ptr, Stream stream);
   // The bytes that were asked for; nullopt: it is not one of the live blocks.
   std::optional<std::size_t> requested(const void* ptr) const;
-  // What is at `ptr`, for messages; "" when it is not known here.
-  std::string describe(const void* ptr) const;
+  // The block, live or freed, whose memory holds an address.
+  struct Sighting {
+    GuardedBlock block;
+    Address at = 0;  // the address
+    std::ptrdiff_t offset() const { return static_cast<std::ptrdiff_t>(at - block.address); }
+    // For messages: "it is the block of 1000 bytes at …, which was already freed"; "allocated as call 1 by thread 7, …".
+    std::string place() const;
+    std::string history() const;
+  };
+  std::optional<Sighting> sight(const void* ptr) const;
+
+  // With debug, the calling thread's mistake becomes a report: what it did with `ptr`.
+  void report_mistake(GuardReport::Kind kind, const void* ptr, std::string message);
+  // The same for a private pool, if all its users have released it; `message` says what was done with it.
+  void report_released_pool(PoolId pool, std::string_view message);
+  // What that goes by: the pool has got a user, or lost one.
+  void note_users(PoolId pool);
 
   // Compares everything that may be looked at now.
   void check();
   // Everything leaves the quarantine; nothing does during a capture. Returns whether anything was freed.
   bool drain();
-  void set_quarantine(std::size_t bytes) { quarantine_limit_ = bytes; }
+  void set_quarantine(std::size_t bytes) { quarantine_limit_ = duties_.canaries ? bytes : 0; }
   std::size_t quarantine_bytes() const;
 
   // Around what takes memory away from blocks that stay: they are compared before it, and looked at again when they are
@@ -86,23 +112,33 @@ class Guard {
   using Blocks = std::unordered_map<Address, GuardedBlock>;
   using BlockList = std::list<GuardedBlock>;  // spliced: nothing is lost on the way
   using Reports = std::vector<GuardReport>;
+  using ReleasedPools = std::map<PoolId, GuardCall>;
+  static constexpr std::size_t kPoolsKept = 1024;
 
   // Whatever comes of the action: the handler hears of what it found, with no lock held.
   template <typename Action>
   auto reporting(Action action);
-  GuardCall call_now();
+  // The calling thread's, with debug; never under a lock.
+  CallStack stack_now() const;
+  GuardCall call_now(CallStack stack);
+  GuardCall mistake_now() const;
+  void report(GuardReport report);
   bool may_wait(Stream stream) const;
   Kernels& kernels(const PatternSpan& sample, Stream stream);
   Block* heap_block(Address in_heap) const { return page_map_.find(in_heap); }
 
-  GuardedBlock adopt(void* raw, std::size_t bytes, std::size_t asked, Stream stream);
+  GuardedBlock adopt(void* raw, std::size_t bytes, std::size_t asked, Stream stream, CallStack stack);
   void write_canaries(GuardedBlock& block);
   void remember(GuardedBlock block);
+  void tell(Change::Action action, const GuardedBlock& block, const CallStack& stack);  // to watchers
 
-  std::optional<std::size_t> footprint_of(Address address, const std::optional<Claim>& claim) const;
-  Blocks::node_type take(Address address, const std::optional<Claim>& claim);
+  void require_size(const void* ptr, std::size_t claimed);
+  std::optional<std::size_t> footprint_of(Address address) const;
+  Blocks::node_type take(Address address, const std::optional<Claim>& claim, CallStack stack);
   void put_back(Blocks::node_type node);
-  bool retire(Address address, const std::optional<Claim>& claim, bool keep, Reports& found);
+  bool retire(Address address, const std::optional<Claim>& claim, CallStack stack, bool keep, Reports& found);
+  // After a reset: there is nothing to look at.
+  bool forget(Address address, const std::optional<Claim>& claim, CallStack stack);
   bool look_at(GuardedBlock& block, Reports& found);
   void quarantine(GuardedBlock& block);
   bool make_room(std::size_t bytes, Reports& found);
@@ -116,11 +152,13 @@ class Guard {
 
   bool sleeps(const GuardedBlock& block) const;
   void mark_sleepers();
-  void adopt_restored(Address address);
+  void adopt_restored(Address address, const CallStack& stack);
 
   DeviceAllocator& heap_;
   const PageMap& page_map_;
   Device& device_;
+  const Duties duties_;
+  const std::size_t front_;  // bytes before each block
   const KernelsFactory make_kernels_;
   GuardLog& log_;
   StreamOrder order_;
@@ -135,6 +173,8 @@ class Guard {
   Blocks live_;                       // by the user's address
   BlockList quarantine_;              // oldest first
   std::size_t quarantine_bytes_ = 0;  // footprints
+  FreedBlocks freed_;                 // with debug: those in quarantine and those that have left it
+  ReleasedPools released_pools_;      // with debug
 };
 
 template <typename Action>

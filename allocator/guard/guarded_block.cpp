@@ -8,17 +8,21 @@ void GuardedBlock::add_use(Stream other) {
   if (other != stream && std::ranges::find(recorded, other) == recorded.end()) recorded.push_back(other);
 }
 
-GuardReport GuardQuestion::answer(std::size_t offset, int device) const {
-  *was_reported = true;
+GuardReport GuardedBlock::report(GuardReport::Kind kind, std::ptrdiff_t offset, int device) const {
   return {.kind = kind,
           .device = device,
-          .address = block->address,
-          .requested_bytes = block->bytes,
-          .offset = static_cast<std::ptrdiff_t>(span.address + offset - block->address),
-          .stream = block->stream,
-          .recorded = block->recorded,
-          .allocated = block->allocated,
-          .freed = block->freed};
+          .address = address,
+          .requested_bytes = bytes,
+          .offset = offset,
+          .stream = stream,
+          .recorded = recorded,
+          .allocated = allocated,
+          .freed = freed};
+}
+
+GuardReport GuardQuestion::answer(std::size_t offset, int device) const {
+  *was_reported = true;
+  return block->report(kind, static_cast<std::ptrdiff_t>(span.address + offset - block->address), device);
 }
 
 void append_questions(GuardedBlock& block, std::vector<GuardQuestion>& questions) {

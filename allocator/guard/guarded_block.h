@@ -5,7 +5,7 @@
 //
 // The front canary is as long as the allocator's alignment, so that what the user gets is aligned as ever; the one
 // behind begins at the first byte that was not asked for and goes on to the end of the heap's block, but for 64 KiB at
-// most.
+// most. Where the guard keeps books only (debug:True,guard:False) the user's block is the heap's: `front` and `back` are 0.
 #pragma once
 
 #include <cstddef>
@@ -32,6 +32,7 @@ struct GuardedBlock {
 
   Address address = 0;    // the user's
   std::size_t bytes = 0;  // the user's
+  std::size_t front = 0;  // bytes of the canary before: kFront or none
   std::size_t back = 0;   // bytes of the canary behind
   Stream stream = nullptr;
   std::vector<Stream> recorded;  // other streams that use it
@@ -43,15 +44,17 @@ struct GuardedBlock {
   bool back_reported = false;
   bool write_after_free_reported = false;
 
-  Address heap_address() const { return address - kFront; }
-  std::size_t footprint() const { return kFront + bytes + back; }
-  PatternSpan front_canary() const { return {heap_address(), kFront, 2 * allocated.number}; }
+  Address heap_address() const { return address - front; }
+  std::size_t footprint() const { return front + bytes + back; }
+  PatternSpan front_canary() const { return {heap_address(), front, 2 * allocated.number}; }
   PatternSpan back_canary() const { return {address + bytes, back, 2 * allocated.number}; }
   PatternSpan poison() const { return {heap_address(), footprint(), 2 * allocated.number + 1}; }
 
   bool contains(Address at) const { return at >= heap_address() && at - heap_address() < footprint(); }
   // `other` uses it, too; once however often it is said.
   void add_use(Stream other);
+  // What a report says of it; `offset` as there.
+  GuardReport report(GuardReport::Kind kind, std::ptrdiff_t offset, int device) const;
 };
 
 // What is asked of a block's memory, and how an answer becomes a report.

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/check.h"
+#include "observe/allocation_stack.h"
 
 namespace cachalot {
 
@@ -29,6 +30,18 @@ void History::configure(const HistoryOptions& options) {
   }
 }
 
+std::shared_ptr<Watcher> History::remove_watcher(const Watcher* watcher) {
+  const auto found = std::ranges::find(watchers_, watcher, &std::shared_ptr<Watcher>::get);
+  if (found == watchers_.end()) return nullptr;
+  std::shared_ptr<Watcher> removed = std::move(*found);
+  watchers_.erase(found);
+  return removed;
+}
+
+void History::tell(const Change& change, const CallStack& stack) const {
+  for (const auto& watcher : watchers_) watcher->on_change(change, stack);
+}
+
 void History::clear() {
   ring_.clear();
   ring_.shrink_to_fit();
@@ -37,6 +50,9 @@ void History::clear() {
 
 void History::record(const Change& change) {
   for (const ChangeTracker& tracker : trackers_) tracker(change);
+  if (tells_of_changes()) {
+    tell(change, change.action == Change::Action::alloc ? AllocationStack::of_this_thread() : CallStack());
+  }
   if (!enabled_ || std::find(skip_.begin(), skip_.end(), change.action) != skip_.end()) return;
   Change* entry = nullptr;
   if (ring_.size() < max_entries_) {

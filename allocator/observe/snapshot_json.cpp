@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "cachalot/snapshot.h"
+#include "observe/json_text.h"
 
 namespace cachalot {
 namespace {
@@ -115,8 +116,7 @@ std::string settings_json(const Options& options) {
       {"graph_capture_record_stream_reuse", options.graph_capture_record_stream_reuse},
       {"roundup_power2_divisions", roundup_json(options)},
   };
-  // The text is the user's, UTF-8 or not.
-  return json.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
+  return text_of(json);
 }
 
 }  // namespace

@@ -30,12 +30,18 @@ struct Setting {
 };
 
 [[noreturn]] void refuse(const Setting& setting, const std::string& rule) {
-  throw InvalidArgument(fmt::format("option {}: bad value '{}': {}", setting.key, setting.value, rule));
+  constexpr std::size_t kShown = 300;  // of a list that is longer
+  const std::string_view value = setting.value;
+  throw InvalidArgument(fmt::format("option {}: bad value '{}{}': {}", setting.key, value.substr(0, kShown),
+                                    value.size() > kShown ? "..." : "", rule));
 }
 
 // ---- Grammar --------------------------------------------------------------------------------------------------------
 
 bool is_separator(char c) { return c == ',' || c == ':' || c == '[' || c == ']'; }
+
+// No key and no value is near as long; messages repeat them.
+constexpr std::size_t kLongestToken = 256;
 
 // PyTorch's tokens: separators stand alone, whitespace vanishes.
 std::vector<std::string> tokenize(std::string_view text) {
@@ -46,6 +52,9 @@ std::vector<std::string> tokenize(std::string_view text) {
     if (is_separator(c) || !glue) tokens.emplace_back();
     tokens.back() += c;
     glue = !is_separator(c);
+    CACHALOT_REQUIRE(tokens.back().size() <= kLongestToken,
+                     "allocator options: '{:.60}...' has more than {} characters, as no key or value has",
+                     tokens.back(), kLongestToken);
   }
   return tokens;
 }
@@ -310,6 +319,8 @@ void set_max_mappings(const Setting& setting, Options& options) {
 
 void set_thread_cache(const Setting& setting, Options& options) { options.thread_cache = parse_bool(setting); }
 
+void set_guard(const Setting& setting, Options& options) { options.guard = parse_bool(setting); }
+
 void set_guard_quarantine(const Setting& setting, Options& options) { options.guard_quarantine = parse_mib(setting); }
 
 struct Key {
@@ -342,8 +353,9 @@ constexpr Key kKeys[] = {
     {"page_size_mb", "", set_page_size},
     {"max_mappings", "", set_max_mappings},
     {"thread_cache", "", set_thread_cache},
-    {"guard", "", set_bool<&Options::guard>},
+    {"guard", "", set_guard},
     {"guard_quarantine_mb", "", set_guard_quarantine},
+    {"debug", "", set_bool<&Options::debug>},
 };
 
 bool names(std::string_view word, const Key& key) {
@@ -377,6 +389,11 @@ void reset_as_pytorch_does(Options& options) {
 
 bool is_option(std::string_view key) {
   return std::ranges::any_of(kKeys, [&](const Key& known) { return names(key, known); });
+}
+
+bool parse_debug(std::string_view value) {
+  CACHALOT_REQUIRE(value.empty() || value == "0" || value == "1", "'{}' is not 1, for debug:True, nor 0", value);
+  return value == "1";
 }
 
 Options parse_options(std::string_view text, const Options& base) {

@@ -7,8 +7,8 @@ namespace cachalot {
 static_assert(PageMap::kAddressBits <= FreeBins::kAddressBits);
 
 Block& SegmentHeap::add_segment(Address address, std::size_t bytes, Arena& arena) {
-  CACHALOT_REQUIRE(address >> PageMap::kAddressBits == 0, "the device gave address {:#x}, beyond the {} bits supported",
-                   address, PageMap::kAddressBits);
+  CACHALOT_REQUIRE((address + bytes) >> PageMap::kAddressBits == 0,
+                   "the device gave address {:#x}, beyond the {} bits supported", address, PageMap::kAddressBits);
   CACHALOT_REQUIRE(address % kBlockGranularity == 0 && bytes % kBlockGranularity == 0 && bytes != 0,
                    "the device gave a segment of {} bytes at {:#x}: both must be multiples of {}", bytes, address,
                    kBlockGranularity);
@@ -16,8 +16,15 @@ Block& SegmentHeap::add_segment(Address address, std::size_t bytes, Arena& arena
                    FreeBins::kMaxBytes);
   Block& block = slab_.make();
   try {
+    page_map_.enter(address, bytes);
+  } catch (...) {
+    slab_.retire(block);
+    throw;
+  }
+  try {
     segments_.emplace(address, &block);
   } catch (...) {
+    page_map_.leave(address, bytes);
     slab_.retire(block);
     throw;
   }
@@ -30,6 +37,7 @@ void SegmentHeap::remove_segment(Block& block) {
   CACHALOT_ASSERT(block.is_free() && !block.is_split());
   block.arena->bins.remove(block);
   segments_.erase(block.address);
+  page_map_.leave(block.address, block.size());
   if (BlockDetail* detail = slab_.find_detail(block)) detail->segment_context.reset();
   slab_.retire(block);
 }
@@ -42,12 +50,19 @@ Block& SegmentHeap::add_range(Address address, std::size_t bytes) {
                    PageMap::kAddressBits);
   CACHALOT_ASSERT(has_ranges_);
   Block& gap = slab_.make();
+  try {
+    page_map_.enter(address, bytes);
+  } catch (...) {
+    slab_.retire(gap);
+    throw;
+  }
   gap = {address, bytes | Block::kEdge | Block::kGap, 0, 0, &edge_, &edge_, nullptr, {}};
   return gap;
 }
 
 void SegmentHeap::remove_range(Block& gap) {
   CACHALOT_ASSERT(gap.is_gap() && gap.prev == &edge_ && gap.next == &edge_);
+  page_map_.leave(gap.address, gap.size());
   slab_.retire(gap);
 }
 
@@ -78,6 +93,8 @@ Block& SegmentHeap::close_gap(Block& block) {
   CACHALOT_ASSERT(block.has(Block::kClaimed));
   if (block.prev->is_edge()) segments_.erase(block.address);
   if (!block.next->is_edge()) segments_.emplace(block.next->address, block.next);
+  page_map_.forget(block.address, block.size());
+  block.map_place = 0;
   block.size_and_flags = block.size() | Block::kEdge | Block::kGap;
   block.arena = nullptr;
   if (BlockDetail* detail = slab_.find_detail(block)) detail->segment_context.reset();

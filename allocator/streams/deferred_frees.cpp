@@ -1,6 +1,7 @@
 #include "streams/deferred_frees.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/check.h"
 
@@ -73,6 +74,8 @@ void DeferredFrees::wait_for_uses(Block& block) {
   }
   retire_uses(uses);
 }
+
+void DeferredFrees::forget_uses(Block& block) { retire_uses(std::exchange(block.uses.head, nullptr)); }
 
 DeferredFrees::Queue& DeferredFrees::queue_for(Stream stream) {
   if (const auto found = queue_of_.find(stream); found != queue_of_.end()) return *found->second;

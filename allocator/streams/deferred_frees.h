@@ -38,6 +38,8 @@ class DeferredFrees {
   // Queues an event on each stream that uses the block, which thereby waits for them. The block must be marked so
   // that nobody else takes it up meanwhile. Throws CudaError, with the block's uses as they were.
   void wait_for_uses(Block& block);
+  // Nobody waits for what used it: the device was reset.
+  void forget_uses(Block& block);
 
   bool empty() const { return pending_ == 0; }
   // Calls done for blocks whose events are done. Throws CudaError; nothing is lost.

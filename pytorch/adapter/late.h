@@ -12,14 +12,7 @@ class Late final : public Base {
  public:
   Late(Plug& plug, cuda_caching::CUDAAllocator& former) : Base(plug), former_(former) {}
 
-  void raw_delete(void* ptr) override {
-    if (is_ours(ptr)) return this->free(ptr);
-    try {
-      this->plug_.deallocate(ptr);  // allocated with caching off
-    } catch (const InvalidArgument&) {
-      former_.raw_delete(ptr);
-    }
-  }
+  void raw_delete(void* ptr) override { is_ours(ptr) ? this->free(ptr) : former_.raw_delete(ptr); }
 
   using Base::recordStream;
   void recordStream(const c10::DataPtr& ptr, c10::cuda::CUDAStream stream) override {

@@ -204,7 +204,7 @@ class TorchAllocator : public cuda_caching::CUDAAllocator {
 
   cuda_caching::ShareableHandle shareIpcHandle(void* ptr) override {
     const SharedMemory memory = as_torch([&] { return plug_.share(ptr); });
-    return {static_cast<std::ptrdiff_t>(memory.offset), to_bytes(memory)};
+    return {static_cast<std::ptrdiff_t>(memory.offset), as_torch([&] { return to_bytes(memory, kIpcVersion); })};
   }
   std::shared_ptr<void> getIpcDevPtr(std::string handle) override {
     DeviceIndex device = 0;

@@ -21,7 +21,13 @@ Tensors of one kind are reused without an allocation (pool/README.md):
     with pool.acquire() as tensor:
         ...
 
-With CACHALOT_CONF=guard:True who writes where he should not is found: `cachalot.check_memory()`.
+Memory that a loop does not give back is found by where it was allocated (docs/leaks.md):
+
+    detector = cachalot.watch_leaks()  # then, after some iterations
+    print(detector.report())
+
+With CACHALOT_CONF=guard:True who writes where he should not is found: `cachalot.check_memory()`. With CACHALOT_DEBUG=1 so
+is who frees what he should not, with stacks.
 
 `python -m cachalot script.py` runs a script that knows nothing of this.
 """
@@ -39,8 +45,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Union
 
-from . import _adapter, _config, _fallback
+from . import _adapter, _config, _fallback, _leaks
 from ._errors import EnableError
+from ._leaks import AllocationSite, Leak, LeakDetector, LeakReport, Suspect, TrackReport, leaks, track, watch_leaks
 from ._plug import LIBRARY, NATIVE, Plug
 
 if TYPE_CHECKING:
@@ -55,15 +62,22 @@ if TYPE_CHECKING:
     Sleeper = Union[str, torch.cuda.MemPool]
 
 __all__ = [
+    "AllocationSite",
     "EnableError",
     "Fragmentation",
+    "Leak",
+    "LeakDetector",
+    "LeakReport",
     "Lease",
     "MemoryCall",
+    "MemoryFinding",
     "MemoryReport",
     "PoolSet",
     "PoolStats",
     "SavedOnHost",
+    "Suspect",
     "TensorPool",
+    "TrackReport",
     "check_memory",
     "contiguous",
     "enable",
@@ -71,15 +85,18 @@ __all__ = [
     "fragmentation",
     "include_path",
     "is_enabled",
+    "leaks",
     "library_path",
     "region",
     "release_physical",
     "restore_physical",
     "stats",
+    "track",
+    "watch_leaks",
 ]
 
-# Imported when first asked for, since they import torch.
-_POOLS = {
+# Imported when first asked for: they import torch.
+_IMPORTED_LATER = {
     "Lease": "_lease",
     "PoolSet": "_pool_set",
     "PoolStats": "_pools",
@@ -89,9 +106,9 @@ _POOLS = {
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _POOLS:
+    if name not in _IMPORTED_LATER:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f".{_POOLS[name]}", __name__), name)
+    return getattr(importlib.import_module(f".{_IMPORTED_LATER[name]}", __name__), name)
 
 
 Mode = Literal["auto", "full", "plug"]
@@ -117,28 +134,46 @@ class Fragmentation:
     free_block_histogram: tuple[int, ...] = ()  # entry i: blocks of [512 << i, 1024 << i) bytes; the last: and more
 
 
+MemoryFinding = Literal[
+    "front_canary",  # somebody wrote before a block
+    "back_canary",  # somebody wrote behind it
+    "write_after_free",  # somebody wrote to it, or beside it, when it was freed
+    # With debug:True or CACHALOT_DEBUG=1, mistakes of a caller:
+    "double_free",  # a free of a block that was freed already
+    "invalid_free",  # a free of an address where no block begins: within one, or where none was
+    "wrong_size",  # a free that said another size than the allocation
+    "wrong_device",  # a free that said another device than the allocation
+    "use_after_free",  # another call (record_stream, …) with a block that was freed
+    "invalid_use",  # another call with an address where no block begins
+    "released_pool",  # use of a private pool that all its users have released
+]
+
+
 @dataclasses.dataclass(frozen=True)
 class MemoryCall:
     """An allocation or a free."""
 
-    number: int  # of the device's allocations and frees, from 1 on
+    number: int  # of the device's allocations and frees, from 1 on; of a mistake: the last one's before it
     thread: int  # the operating system's number of it, as threading.get_native_id says
     clock_us: int  # microseconds since 1970
+    stack: tuple[str, ...]  # "step at train.py:41", innermost first, Python's frames before native ones; () without debug
 
 
 @dataclasses.dataclass(frozen=True)
 class MemoryReport:
-    """A block, where it was written to by somebody whose it was not, and its history."""
+    """A block, where it was written to by somebody whose it was not or what was done with it, and its history."""
 
-    kind: Literal["front_canary", "back_canary", "write_after_free"]  # before it, behind it, or when it was freed
-    device: int
-    address: int  # of the block: the storage's data_ptr
-    requested_bytes: int  # of the block
-    offset: int  # of the first byte that was overwritten, from `address`; negative: before it
+    kind: MemoryFinding
+    device: int  # -1: of an address that no device knows
+    address: int  # of the block: the storage's data_ptr; where no block is known, of the mistake
+    requested_bytes: int  # of the block; 0: none is known
+    offset: int  # from `address`, of the first byte that was overwritten, or of the pointer that was passed
     stream: int  # that it was allocated for
     recorded: tuple[int, ...]  # others that it was used on, as record_stream said
-    allocated: MemoryCall
-    freed: MemoryCall | None  # None: it is live
+    allocated: MemoryCall | None  # None: no block is known
+    freed: MemoryCall | None  # None: it is live; of a pool: its last user's release
+    mistake: MemoryCall | None  # the call that was wrong; None: somebody wrote, and who is not known
+    message: str  # of a mistake: what was wrong with it
 
 
 @dataclasses.dataclass(frozen=True)
@@ -166,7 +201,8 @@ def enable(config: str | None = None, *, late: bool = False, mode: Mode = "auto"
             work with any PyTorch but serve less; "auto", full where it can be had, else plug with a warning.
 
     Raises:
-        ValueError: `config`, CACHALOT_CONF or `mode` is bad; the message names key, value and rule.
+        ValueError: `config`, CACHALOT_CONF, CACHALOT_DEBUG, CACHALOT_LEAK_REPORT or `mode` is bad; the message names key,
+            value and rule.
         EnableError: it cannot be done; the message says why. Nothing was changed.
     """
     global _enabled
@@ -178,12 +214,15 @@ def enable(config: str | None = None, *, late: bool = False, mode: Mode = "auto"
             return
         _require_torch_can(late)
         late = late and _cuda_use() is not None
+        report_leaks = _leaks.asked_by_environment()
         plug = Plug()
         adapter = _load_adapter(mode, late)
         with _all_or_nothing(plug):
             _config.clean_environment()
             plug.configure(config or "")
             _enabled = _Enabled(_install(plug, adapter, mode, late), config, plug)
+    if report_leaks:
+        _leaks.watch_once_in_use()
 
 
 def is_enabled() -> bool:
@@ -219,8 +258,9 @@ def fragmentation(device: Device = None) -> Fragmentation:
 def check_memory() -> list[MemoryReport]:
     """Looks at all memory under guard (guard:True in CACHALOT_CONF or enable's config) after the work queued so far.
 
-    Returns what was found since the last call, by it, by frees and when freed memory was used again (the newest 1,000
-    reports). Each report was a line on stderr as soon as it was found.
+    Returns what was found since the last call, by it, by frees and when freed memory was used again, and with
+    CACHALOT_DEBUG=1 or debug:True what callers did wrong (the newest 1,000 reports). Each report was on stderr as soon as it
+    was found.
 
     Raises:
         RuntimeError: the guard is off, a graph is being captured, or a CUDA call failed.
@@ -445,15 +485,12 @@ def _sleeper(of: Sleeper) -> str | tuple[int, int]:
 
 
 def _memory_report(report: dict[str, Any]) -> MemoryReport:
-    freed = report["freed"]
-    return MemoryReport(
-        **{
-            **report,
-            "recorded": tuple(report["recorded"]),
-            "allocated": MemoryCall(**report["allocated"]),
-            "freed": None if freed is None else MemoryCall(**freed),
-        }
-    )
+    calls = {name: _memory_call(report[name]) for name in ("allocated", "freed", "mistake")}
+    return MemoryReport(**{**report, "recorded": tuple(report["recorded"]), **calls})
+
+
+def _memory_call(call: dict[str, Any] | None) -> MemoryCall | None:
+    return None if call is None else MemoryCall(**{**call, "stack": tuple(call["stack"])})
 
 
 def _index(device: Device) -> int:

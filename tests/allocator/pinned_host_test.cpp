@@ -128,7 +128,9 @@ TEST(PinnedHost, RefusesWhatIsNotItsOwn) {
   EXPECT_CONTAINS(refusal([&] { PinnedHostAllocator host(world.device, parse_options("heap:pages")); }),
                   "heap is pages");
   EXPECT_CONTAINS(refusal([&] { PinnedHostAllocator host(world.device, parse_options("guard:True")); }),
-                  "guard is True, but pinned host memory has none");
+                  "guard is True, but pinned host memory has no guard");
+  EXPECT_CONTAINS(refusal([&] { PinnedHostAllocator host(world.device, parse_options("debug:True,guard:False")); }),
+                  "debug is True, but pinned host memory has no guard");
   EXPECT_CONTAINS(refusal([] { PinnedHostAllocator host(nullptr); }), "null");
 }
 

@@ -196,6 +196,59 @@ TEST(EmptyCache, WaitsForPendingFrees) {
   EXPECT_EQ(world.allocator.memory_stats().num_sync_all_streams, 1);
 }
 
+// What a destructor's free owes to a device that refuses comes when the cache is emptied, or memory runs out.
+TEST(AFreeThatTheDeviceRefuses, ComesWhenItCan) {
+  for (const bool runs_out : {false, true}) {
+    World world(40 * kMiB);
+    const Stream other = world.device->stream();
+    void* const ptr = world.allocate(30 * kMiB);
+    world.allocator.record_stream(ptr, other);
+    world.device->set_faults({{.call = DeviceCall::event_record, .out_of_memory = false, .code = 999}});
+    world.allocator.deallocate_when_possible(ptr);
+    EXPECT_EQ(world.allocated(), 30 * kMiB);
+    EXPECT_EQ(world.allocator.validate(), "");
+    if (runs_out) {
+      void* const next = world.allocate(30 * kMiB);
+      EXPECT_EQ(world.allocated(), 30 * kMiB);
+      world.allocator.deallocate(next);
+    } else {
+      world.allocator.empty_cache();
+      EXPECT_EQ(world.reserved(), 0u);
+    }
+    EXPECT_EQ(world.allocated(), 0u);
+  }
+}
+
+// Two allocations that another stream uses, freed while the device refuses every event.
+std::vector<void*> freed_in_vain(World& world) {
+  const Stream other = world.device->stream();
+  std::vector<void*> blocks = {world.allocate(1000), world.allocate(2000)};
+  for (void* const ptr : blocks) world.allocator.record_stream(ptr, other);
+  world.device->set_faults({{.call = DeviceCall::event_record, .out_of_memory = false, .code = 999, .repeat = true}});
+  for (void* const ptr : blocks) world.allocator.deallocate_when_possible(ptr);
+  return blocks;
+}
+
+TEST(AFreeThatTheDeviceRefuses, StaysWhileTheDeviceRefuses) {
+  World world;
+  freed_in_vain(world);
+  world.allocator.empty_cache();
+  EXPECT_EQ(world.allocated(), 3072u);
+  world.device->set_faults({});
+  world.allocator.empty_cache();
+  EXPECT_EQ(world.reserved(), 0u);
+}
+
+// As restore_pool may have.
+TEST(AFreeThatTheDeviceRefuses, IsDoneWhenSomebodyElseHasFreedTheMemory) {
+  World world;
+  const std::vector<void*> blocks = freed_in_vain(world);
+  world.device->set_faults({});
+  world.allocator.deallocate(blocks.front());
+  world.allocator.empty_cache();
+  EXPECT_EQ(world.reserved(), 0u);
+}
+
 TEST(ASizedFreeOnAnotherStream, CountsAsAUseThere) {
   World world;
   const Stream other = world.device->stream();

@@ -17,16 +17,14 @@
 #include <vector>
 
 #include "tests/allocator/testing.h"
+#include "tests/scale.h"
 
 namespace cachalot {
 namespace {
 
 constexpr std::size_t kThreads = 4;
 
-int operations() {
-  const char* text = std::getenv("CACHALOT_TEST_SCALE");
-  return static_cast<int>(10'000 * (text == nullptr ? 1.0 : std::strtod(text, nullptr)));
-}
+int operations() { return static_cast<int>(scaled(10'000)); }
 
 SimulatedDevice::Config watched(std::size_t device_bytes) {
   SimulatedDevice::Config config = World::config_of(device_bytes);

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <set>
 #include <thread>
@@ -9,6 +10,7 @@
 
 #include "base/bytes.h"
 #include "blocks/block_slab.h"
+#include "tests/resident_memory.h"
 
 namespace cachalot {
 namespace {
@@ -26,6 +28,148 @@ struct Blocks {
     return block;
   }
 };
+
+constexpr std::size_t kSegment = 2 * kMiB;
+
+TEST(PageMap, AddressesThatNeverComeAgainCostNothingInTheLongRun) {
+  Blocks blocks;
+  std::size_t after_one = 0;
+  for (Address i = 0; i < 5000; ++i) {  // 10 GiB
+    const Address begin = kBase + i * kSegment;
+    blocks.map.enter(begin, kSegment);
+    std::vector<Block*> all;
+    for (const Address at : {0u, 512u, 4096u, 8704u, 1u << 17, 1u << 20})
+      all.push_back(&blocks.hand_out(begin + at, 512));
+    for (Block* block : all) EXPECT_EQ(blocks.map.find(block->address), block);
+    blocks.map.leave(begin, kSegment);
+    for (Block* block : all) {
+      EXPECT_EQ(blocks.map.find(block->address), nullptr);
+      blocks.slab.retire(*block);
+    }
+    if (i == 0) after_one = blocks.map.metadata_bytes();
+  }
+  EXPECT_EQ(blocks.map.metadata_bytes(), after_one);
+}
+
+TEST(PageMap, WhatStaysIsFoundWhenItsNeighboursLeave) {
+  Blocks blocks;
+  std::vector<Block*> all;
+  for (Address i = 0; i < 6; ++i) {
+    blocks.map.enter(kBase + i * kSegment, kSegment);
+    all.push_back(&blocks.hand_out(kBase + i * kSegment, 512));
+    all.push_back(&blocks.hand_out(kBase + i * kSegment + 512, kSegment - 512));
+  }
+  for (const Address gone : {1u, 4u, 0u, 5u}) blocks.map.leave(kBase + gone * kSegment, kSegment);
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    const bool stays = i / 2 == 2 || i / 2 == 3;
+    EXPECT_EQ(blocks.map.find(kBase + i / 2 * kSegment + i % 2 * 512), stays ? all[i] : nullptr);
+  }
+}
+
+// Segments of any size, from a provider, say, may share a slot.
+TEST(PageMap, ASlotOfTwoSegmentsStaysWithTheOneThatIsLeft) {
+  Blocks blocks;
+  const Address second = kBase + 5 * 512;
+  blocks.map.enter(kBase, 5 * 512);
+  blocks.map.enter(second, 7 * 512);
+  blocks.hand_out(kBase, 512);
+  Block& stays = blocks.hand_out(second, 512);
+  blocks.map.leave(kBase, 5 * 512);
+  EXPECT_EQ(blocks.map.find(second), &stays);
+  blocks.map.leave(second, 7 * 512);
+  EXPECT_EQ(blocks.map.find(second), nullptr);
+}
+
+TEST(PageMap, ARangeOverSeveralNodesComesAndGoesAsAWhole) {
+  Blocks blocks;
+  blocks.map.enter(kBase + kGiB, 7 * kGiB);
+  std::vector<Address> addresses;
+  for (Address at = kBase + kGiB; at < kBase + 8 * kGiB; at += 700 * kMiB) {
+    blocks.hand_out(at, 512);
+    addresses.push_back(at);
+  }
+  const std::size_t before = blocks.map.metadata_bytes();
+  blocks.map.leave(kBase + kGiB, 7 * kGiB);
+  for (const Address at : addresses) EXPECT_EQ(blocks.map.find(at), nullptr);
+  blocks.map.enter(kBase + 64 * kGiB, 7 * kGiB);
+  for (const Address at : addresses) blocks.hand_out(at + 63 * kGiB, 1024);
+  EXPECT_LE(blocks.map.metadata_bytes(), before + 64 * kKiB);  // blocks, no nodes
+}
+
+// A find that is on its way while addresses leave comes to some block, or to none; what stays is found.
+// The map's root has 8 bytes for each 2 GiB of addresses, a MiB for all there are.
+TEST(PageMap, ItsRootHoldsNoMemoryForAddressesThatAreGone) {
+  Blocks blocks;
+  const auto come_and_go = [&](Address begin) {
+    blocks.map.enter(begin, kSegment);
+    Block& block = blocks.hand_out(begin, kSegment);
+    EXPECT_EQ(blocks.map.find(begin), &block);
+    blocks.map.leave(begin, kSegment);
+    EXPECT_EQ(blocks.map.find(begin), nullptr);
+    blocks.slab.retire(block);
+  };
+  constexpr Address kTiB = Address{1} << 40;
+  const Address kept = 3 * kTiB;
+  blocks.map.enter(kept, kSegment);
+  Block& stays = blocks.hand_out(kept, kSegment);
+  come_and_go(kept + kSegment);
+  const std::size_t before = resident_bytes();
+  for (Address begin = kTiB; begin < 250 * kTiB; begin += kTiB) come_and_go(begin + kSegment);
+  EXPECT_LT(resident_bytes(), before + 400 * kKiB);  // kept, it would be a MiB
+  EXPECT_EQ(blocks.map.find(kept), &stays);
+}
+
+TEST(PageMap, WhatIsForgottenCostsNothingUntilItIsHandedOutAgain) {
+  Blocks blocks;
+  const Address end = kBase + (std::size_t{4} << 30);
+  blocks.map.enter(kBase, end - kBase);
+  Block& below = blocks.hand_out(kBase, 512);
+  std::size_t after_one = 0;
+  for (Address begin = kBase + kSegment; begin < end; begin += kSegment) {  // over the border of two nodes, too
+    std::vector<Block*> all;
+    for (const Address at : {0u, 512u, 4096u, 1u << 17, 1u << 20}) all.push_back(&blocks.hand_out(begin + at, 512));
+    for (Block* block : all) EXPECT_EQ(blocks.map.find(block->address), block);
+    blocks.map.forget(begin, kSegment);
+    for (Block* block : all) {
+      EXPECT_EQ(blocks.map.find(block->address), nullptr);
+      blocks.slab.retire(*block);
+    }
+    if (after_one == 0) after_one = blocks.map.metadata_bytes();
+  }
+  EXPECT_LE(blocks.map.metadata_bytes(), after_one + 64 * kKiB + 128);  // the second node, aligned to a cache line
+  EXPECT_EQ(blocks.map.find(kBase), &below);
+  blocks.map.leave(kBase, end - kBase);
+  EXPECT_EQ(blocks.map.find(kBase), nullptr);
+}
+
+TEST(PageMap, AFindMayRaceWithAddressesThatComeAndGo) {
+  Blocks blocks;
+  blocks.map.enter(kBase, kSegment);
+  Block& stays = blocks.hand_out(kBase, 512);
+  std::set<const Block*> handed_out = {&stays};
+  std::set<const Block*> found;
+  std::atomic<bool> over{false};
+  std::thread reader([&] {
+    while (!over.load(std::memory_order_relaxed)) {
+      EXPECT_EQ(blocks.map.find(kBase), &stays);
+      for (Address i = 1; i < 8; ++i) {
+        if (const Block* const block = blocks.map.find(kBase + i * kSegment + 512)) found.insert(block);
+      }
+    }
+  });
+  for (int round = 0; round < 20'000; ++round) {
+    const Address begin = kBase + (1 + static_cast<Address>(round) % 7) * kSegment;
+    blocks.map.enter(begin, kSegment);
+    Block& block = blocks.hand_out(begin + 512, 512);
+    handed_out.insert(&block);
+    EXPECT_EQ(blocks.map.find(begin + 512), &block);
+    blocks.map.leave(begin, kSegment);
+    blocks.slab.retire(block);
+  }
+  over = true;
+  reader.join();
+  EXPECT_TRUE(std::includes(handed_out.begin(), handed_out.end(), found.begin(), found.end()));
+}
 
 TEST(PageMap, FindsNothingWhereNothingWasHandedOut) {
   Blocks blocks;

@@ -241,6 +241,63 @@ TEST(CApi, TheGuardIsOnWhereItIsAskedFor) {
   });
 }
 
+// Each mistake is refused as ever, and is in the list as well.
+TEST(CApi, WhatACallerDoesWrongIsReportedUnderDebug) {
+  for (const Environment& environment :
+       {Environment{{"CACHALOT_DEBUG", "1"}}, Environment{{"CACHALOT_CONF", "debug:True,heap:pages,guard:False"}}}) {
+    in_fresh_process(environment, [] {
+      char* const p = static_cast<char*>(cachalot_malloc(1000, 0, nullptr));
+      int on_the_host = 0;
+      cachalot_free(p, 999, 0, nullptr);
+      cachalot_free(p + 8, 1000, 0, nullptr);
+      cachalot_free(&on_the_host, 1000, 0, nullptr);
+      EXPECT_EQ(cachalot_record_stream(p + 8, stream_of(0x100)), CACHALOT_E_INVALID_ARGUMENT);
+      cachalot_free(p, 1000, 0, nullptr);
+      EXPECT_EQ(last_error(), "");
+      cachalot_free(p, 1000, 0, nullptr);
+      EXPECT_TRUE(error_names({"already freed", "allocated as call 1 by thread", "freed as call 2 by thread"}));
+      EXPECT_EQ(cachalot_record_stream(p, stream_of(0x100)), CACHALOT_E_INVALID_ARGUMENT);
+
+      const json reports = take_json(cachalot_check_guard_json());
+      std::vector<std::string> kinds;
+      for (const json& report : reports) {
+        kinds.push_back(report.at("kind"));
+        EXPECT_FALSE(report.at("message").get<std::string>().empty());
+        EXPECT_FALSE(report.at("mistake").at("stack").empty());
+      }
+      EXPECT_EQ(kinds, (std::vector<std::string>{"wrong_size", "invalid_free", "invalid_free", "invalid_use",
+                                                 "double_free", "use_after_free"}));
+      EXPECT_EQ(reports.at(1).at("offset"), 8);
+      EXPECT_EQ(reports.at(2).at("allocated"), nullptr);
+      EXPECT_FALSE(reports.at(4).at("allocated").at("stack").empty());
+      EXPECT_FALSE(reports.at(4).at("freed").at("stack").empty());
+      EXPECT_EQ(cachalot_configure("debug:False"), CACHALOT_E_INVALID_ARGUMENT);
+    });
+  }
+}
+
+TEST(CApi, CachalotDebugTurnsTheGuardOn) {
+  in_fresh_process({{"CACHALOT_DEBUG", "1"}}, [] { EXPECT_EQ(take_json(cachalot_check_guard_json()), json::array()); });
+  in_fresh_process({{"CACHALOT_DEBUG", "1"}, {"CACHALOT_CONF", "debug:False"}},
+                   [] { EXPECT_EQ(cachalot_check_guard_json(), nullptr); });
+  for (const char* off : {"0", ""}) {
+    in_fresh_process({{"CACHALOT_DEBUG", off}}, [] { EXPECT_EQ(cachalot_check_guard_json(), nullptr); });
+  }
+  in_fresh_process({{"CACHALOT_DEBUG", "1"}}, [] {
+    EXPECT_EQ(cachalot_configure("guard_quarantine_mb:1"), CACHALOT_OK);  // before the allocator is made: on top
+    EXPECT_EQ(take_json(cachalot_check_guard_json()), json::array());
+  });
+}
+
+TEST(CApi, CachalotDebugThatIsNeitherOneNorZeroIsRefused) {
+  in_fresh_process({{"CACHALOT_DEBUG", "yes"}}, [] {
+    EXPECT_EQ(cachalot_malloc(512, 0, nullptr), nullptr);
+    EXPECT_TRUE(error_names({"environment variable CACHALOT_DEBUG: 'yes' is not 1"}));
+    int on_the_host = 0;
+    EXPECT_EQ(cachalot_record_stream(&on_the_host, nullptr), CACHALOT_E_ENVIRONMENT);
+  });
+}
+
 TEST(CApi, WithoutAGuardThereIsNothingToCheck) {
   in_fresh_process([] {
     EXPECT_EQ(cachalot_check_guard_json(), nullptr);
@@ -482,6 +539,29 @@ TEST(CApi, MemoryMayBeFreedWhileTheProcessEnds) {
 
 // ---- Devices --------------------------------------------------------------------------------------------------------
 
+TEST(CApi, AForkedChildIsRefusedByNameAndItsFreesDoNothing) {
+  in_fresh_process([] {
+    void* const p = cachalot_malloc(1000, 0, nullptr);
+    ASSERT_NE(p, nullptr) << last_error();
+    const int status = status_of_fresh_process({}, [&] {
+      EXPECT_EQ(cachalot_malloc(1000, 0, nullptr), nullptr);
+      EXPECT_TRUE(error_names({"the allocator belongs to process", "CUDA does not work in a forked child"}));
+      EXPECT_EQ(cachalot_empty_cache(-1), CACHALOT_E_INVALID_ARGUMENT);
+      EXPECT_EQ(cachalot_configure("max_split_size_mb:64"), CACHALOT_E_INVALID_ARGUMENT);
+      EXPECT_EQ(cachalot_snapshot_json(), nullptr);
+      EXPECT_EQ(cachalot_memory_allocated(0), 0);
+      EXPECT_TRUE(error_names({"CUDA does not work in a forked child"}));
+      cachalot_free(p, 1000, 0, nullptr);
+      EXPECT_EQ(last_error(), "");
+    });
+    EXPECT_EQ(status, 0);
+    EXPECT_EQ(cachalot_memory_allocated(0), 1024);
+    cachalot_free(p, 1000, 0, nullptr);
+    EXPECT_EQ(last_error(), "");
+    EXPECT_EQ(cachalot_memory_allocated(0), 0);
+  });
+}
+
 TEST(CApi, DevicesHaveMemoryAndFiguresOfTheirOwn) {
   in_fresh_process({{"CACHALOT_SIM_DEVICES", "3"}, {"CACHALOT_SIM_MEMORY", "1 GiB"}}, [] {
     for (int device = 0; device < 3; ++device) {
@@ -532,6 +612,22 @@ TEST(CApi, ABadEnvironmentFailsEveryCallUntilItIsMended) {
       {"CACHALOT_SIM_DEVICES", "65", {"'65'", "1 to 64"}},
       {"CACHALOT_SIM_DEVICES", "2x", {"'2x'"}},
       {"CACHALOT_SIM_DEVICES", "99999999999", {"'99999999999'"}},
+      {"CACHALOT_SIM_DEVICES", "nan", {"'nan'"}},
+      {"CACHALOT_SIM_DEVICES", " 1", {"' 1'"}},
+      {"CACHALOT_SIM_MEMORY", "nan", {"'nan'"}},
+      {"CACHALOT_SIM_MEMORY", "inf", {"'inf'"}},
+      {"CACHALOT_SIM_MEMORY", "1e400", {"'1e400'"}},
+      {"CACHALOT_SIM_MEMORY", "18446744073709551615", {"'18446744073709551615'"}},
+      {"CACHALOT_SIM_MEMORY", "16777216TiB", {"'16777216TiB'"}},
+      {"CACHALOT_SIM_MEMORY", "9223372036854775808", {"'9223372036854775808'"}},
+      {"CACHALOT_SIM_MEMORY", "1125899906842625", {"'1125899906842625'", "more than 1 PiB"}},
+      {"CACHALOT_SIM_MEMORY",
+       "80G\xc3\xad"
+       "B",
+       {"80G"}},
+      {"CACHALOT_CONF", "max_split_size_mb:18446744073709551616", {"max_split_size_mb"}},
+      {"CACHALOT_CONF", "garbage_collection_threshold:nan", {"garbage_collection_threshold", "'nan'"}},
+      {"CACHALOT_CONF", "\xff\xfe:1", {"Unrecognized key"}},
   };
   for (const Row& row : rows) {
     SCOPED_TRACE(std::string(row.variable) + "=" + row.value);

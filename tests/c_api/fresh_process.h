@@ -18,7 +18,8 @@ using Environment = std::map<std::string, std::string>;
 inline constexpr int kSkipped = 77;
 
 inline void set_environment(const Environment& environment) {
-  for (const char* name : {"CACHALOT_CONF", "CACHALOT_SIM_MEMORY", "CACHALOT_SIM_DEVICES"}) unsetenv(name);
+  for (const char* name : {"CACHALOT_CONF", "CACHALOT_DEBUG", "CACHALOT_SIM_MEMORY", "CACHALOT_SIM_DEVICES"})
+    unsetenv(name);
   for (const auto& [name, value] : environment) setenv(name.c_str(), value.c_str(), 1);
 }
 

@@ -1,39 +1,14 @@
 // What the fuzz targets share: numbers out of the fuzzer's bytes, and what a broken promise looks like.
 #pragma once
 
-#include <cstddef>
-#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <string>
-#include <string_view>
+
+#include "cachalot/errors.h"
+#include "tests/programs/bytes.h"
 
 namespace cachalot::fuzz {
-
-// Reads from the front; behind the end everything is 0.
-class Bytes {
- public:
-  Bytes(const std::uint8_t* data, std::size_t size) : data_(data), size_(size) {}
-
-  bool empty() const { return size_ == 0; }
-  std::uint8_t byte() {
-    if (size_ == 0) return 0;
-    --size_;
-    return *data_++;
-  }
-  std::uint32_t word() {
-    std::uint32_t value = 0;
-    for (int i = 0; i < 3; ++i) value = value << 8 | byte();
-    return value;
-  }
-  std::uint32_t below(std::uint32_t bound) { return byte() % bound; }
-  // All that is left.
-  std::string_view text() const { return {reinterpret_cast<const char*>(data_), size_}; }
-
- private:
-  const std::uint8_t* data_;
-  std::size_t size_;
-};
 
 // What libFuzzer takes for a crash; the input is kept.
 [[noreturn]] inline void broken(const std::string& what) {
@@ -42,6 +17,18 @@ class Bytes {
 }
 inline void expect(bool holds, const char* what) {
   if (!holds) broken(what);
+}
+
+// Whether the action took the input; else it refused it with a message.
+template <typename Action>
+bool is_taken(Action&& action) {
+  try {
+    action();
+    return true;
+  } catch (const InvalidArgument& error) {
+    expect(*error.what() != '\0', "an error without a message");
+    return false;
+  }
 }
 
 }  // namespace cachalot::fuzz

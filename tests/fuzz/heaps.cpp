@@ -60,7 +60,7 @@ Program some_program(Bytes& bytes) {
 }  // namespace cachalot::fuzz
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  cachalot::fuzz::Bytes bytes(data, size);
+  cachalot::Bytes bytes(data, size);
   const cachalot::Program program = cachalot::fuzz::some_program(bytes);
   const std::string trouble = cachalot::play(program, {.validate_every = 32});
   if (!trouble.empty()) cachalot::fuzz::broken(trouble + "\n" + cachalot::to_text(program));

@@ -1,29 +1,9 @@
 // The reader of traces, plain and gzip: it reads a trace or says InvalidArgument. What it read is then sound.
-#include <sys/mman.h>
-#include <unistd.h>
-
-#include "cachalot/errors.h"
-#include "tests/fuzz/bytes.h"
+#include "tests/fuzz/file.h"
 #include "tools/trace_reader.h"
 
 namespace cachalot::fuzz {
 namespace {
-
-// A file without a name, with a path nevertheless.
-class File {
- public:
-  explicit File(std::string_view content) : descriptor_(memfd_create("trace", 0)) {
-    expect(descriptor_ >= 0, "memfd_create failed");
-    expect(write(descriptor_, content.data(), content.size()) == static_cast<ssize_t>(content.size()), "write failed");
-  }
-  ~File() { close(descriptor_); }
-  File(const File&) = delete;
-  File& operator=(const File&) = delete;
-  std::string path() const { return "/proc/self/fd/" + std::to_string(descriptor_); }
-
- private:
-  int descriptor_;
-};
 
 void check(const tools::Trace& trace) {
   for (const tools::TraceEvent& event : trace.events) {
@@ -38,10 +18,12 @@ void check(const tools::Trace& trace) {
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using namespace cachalot;
-  const fuzz::File file(fuzz::Bytes(data, size).text());
-  try {
+  const fuzz::File file(Bytes(data, size).text());
+  fuzz::is_taken([&] {
     fuzz::check(tools::read_trace(file.path()));
-  } catch (const InvalidArgument&) {
-  }
+    const tools::Trace parted = tools::read_trace(tools::InputFile(file.path(), "trace"), /*most_held_events=*/2);
+    fuzz::expect(tools::peak_live_bytes(parted) == tools::peak_live_bytes(tools::read_trace(file.path())),
+                 "a trace that stays in its file is another one");
+  });
   return 0;
 }

@@ -144,15 +144,17 @@ TEST(Guard, SaysHowFarBehindABlockSomebodyWrote) {
 TEST(Guard, ReportsAreJsonToo) {
   const GuardReport live{.kind = Kind::back_canary, .device = 1, .address = 512, .requested_bytes = 3, .offset = 4};
   GuardReport freed = live;
+  freed.allocated = GuardCall{1, 2, 3};
   freed.freed = GuardCall{9, 8, 7};
   freed.recorded = {reinterpret_cast<Stream>(5)};
   const std::vector<GuardReport> reports = {live, freed};
   EXPECT_EQ(
       to_json(reports),
       R"([{"kind":"back_canary","device":1,"address":512,"requested_bytes":3,"offset":4,"stream":0,"recorded":[],)"
-      R"("allocated":{"number":0,"thread":0,"clock_us":0},"freed":null},)"
+      R"("allocated":null,"freed":null,"mistake":null,"message":""},)"
       R"({"kind":"back_canary","device":1,"address":512,"requested_bytes":3,"offset":4,"stream":0,"recorded":[5],)"
-      R"("allocated":{"number":0,"thread":0,"clock_us":0},"freed":{"number":9,"thread":8,"clock_us":7}}])");
+      R"("allocated":{"number":1,"thread":2,"clock_us":3,"stack":[]},)"
+      R"("freed":{"number":9,"thread":8,"clock_us":7,"stack":[]},"mistake":null,"message":""}])");
 }
 
 TEST(Guard, HandsReportsOutOnceAndKeepsTheNewest) {

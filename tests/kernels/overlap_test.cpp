@@ -8,6 +8,7 @@
 
 #include "cachalot/kernels.h"
 #include "tests/allocator/testing.h"
+#include "tests/scale.h"
 
 namespace cachalot {
 namespace {
@@ -77,8 +78,7 @@ INSTANTIATE_TEST_SUITE_P(Heaps, NoOverlap,
                                          "heap:pages,guard:True,guard_quarantine_mb:2"));
 
 TEST_P(NoOverlap, BlocksOfRandomProgramsKeepTheirPatternsUntilTheyAreFreed) {
-  const char* const scale = std::getenv("CACHALOT_TEST_SCALE");
-  const int operations = static_cast<int>(2000 * (scale != nullptr ? std::atof(scale) : 1));
+  const int operations = static_cast<int>(scaled(2000));
   for (unsigned seed = 1; seed <= 2; ++seed) {
     SCOPED_TRACE("options " + GetParam() + ", seed " + std::to_string(seed));
     Program(GetParam(), seed).run(operations);

@@ -14,6 +14,7 @@
 
 #include "tests/allocator/moving_kernels.h"
 #include "tests/allocator/testing.h"
+#include "tests/scale.h"
 
 namespace cachalot {
 namespace {
@@ -308,8 +309,7 @@ TEST_P(EveryHeap, AfterAnyFailingCallEachHandleIsWholeAndTheBooksBalance) {
 
 // Random work on several streams, beside other allocations; every use, and every move, is known to the checker.
 TEST_P(EveryHeap, NoHazardAndNoLossInRandomPrograms) {
-  const char* const scale = std::getenv("CACHALOT_TEST_SCALE");
-  const int operations = static_cast<int>(1500 * (scale != nullptr ? std::atof(scale) : 1));
+  const int operations = static_cast<int>(scaled(1500));
   for (unsigned seed = 1; seed <= 4; ++seed) {
     SCOPED_TRACE(seed);
     std::mt19937 random(seed);

@@ -3,7 +3,7 @@
 
 set(layers
   "0 allocator/base/              allocator/include/cachalot/errors.h   allocator/include/cachalot/pool_id.h"
-  "0 allocator/include/cachalot/compact_report.h"
+  "0 allocator/include/cachalot/call_stack.h  allocator/include/cachalot/compact_report.h"
   "0 allocator/include/cachalot/host_device.h"
   "1 allocator/device/            allocator/include/cachalot/device.h   allocator/include/cachalot/simulated_device.h"
   "1                              allocator/include/cachalot/shared_memory.h  allocator/include/cachalot/kernels.h"
@@ -16,7 +16,7 @@ set(layers
   "4 allocator/segments/"
   "5 allocator/pages/"
   "5 allocator/observe/           allocator/include/cachalot/stats.h    allocator/include/cachalot/history.h"
-  "5                              allocator/include/cachalot/snapshot.h"
+  "5                              allocator/include/cachalot/snapshot.h allocator/include/cachalot/watcher.h"
   "6 allocator/streams/           allocator/caches/"
   "7 allocator/device_allocator.h allocator/device_allocator.cpp        allocator/include/cachalot/out_of_memory.h"
   "7 allocator/device_growth.cpp  allocator/device_inspection.cpp       allocator/include/cachalot/private_pool.h"
@@ -26,6 +26,8 @@ set(layers
   "8 allocator/guard/             allocator/guarded_allocations.cpp"
   "8 allocator/caching_allocator.cpp   allocator/include/cachalot/caching_allocator.h"
   "9 allocator/pinned_host_allocator.cpp  allocator/include/cachalot/pinned_host_allocator.h"
+  "9 allocator/leaks/             allocator/include/cachalot/allocation_site.h"
+  "9 allocator/include/cachalot/allocation_track.h allocator/include/cachalot/leak_detector.h"
   # Tensor pools see the public headers, allocator/base, and how a thread sums (caches/thread_sum.h).
   "9 pool/"
   "9 kernels/"

@@ -146,6 +146,25 @@ std::size_t mappings_after_many_moves(World& world) {
   return world.device->live_mappings();
 }
 
+// Blocks that begin everywhere, as of sizes that never come twice.
+TEST(ThePageHeap, HoldsNoTablesForPagesThatAreGone) {
+  World world(kGiB, "heap:pages,page_size_mb:2");
+  std::size_t after_one = 0;
+  for (std::size_t round = 0; round < 40; ++round) {
+    void* const pad = world.allocate(round * 14 * kMiB + 2 * kMiB);
+    std::vector<void*> blocks;
+    for (std::size_t i = 0; i < 2000; ++i) blocks.push_back(world.allocate(512 * (1 + (i * 7 + round) % 13)));
+    world.allocator.deallocate(pad);
+    void* const large = world.allocate(round * 14 * kMiB + 2 * kMiB);
+    EXPECT_EQ(world.allocator.validate(), "");
+    for (void* block : blocks) world.allocator.deallocate(block);
+    world.allocator.deallocate(large);
+    world.allocator.empty_cache();
+    if (round == 0) after_one = world.allocator.metadata_bytes();
+  }
+  EXPECT_LT(world.allocator.metadata_bytes(), after_one + 256 * kKiB);  // kept, 40 times 60 KiB
+}
+
 TEST(ThePageHeap, BoundsItsMappings) {
   World free_hand(checked(), "heap:pages,page_size_mb:2");
   EXPECT_GT(mappings_after_many_moves(free_hand), 150u);

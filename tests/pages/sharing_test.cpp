@@ -1,6 +1,7 @@
 // Allocations of the page heap in one handle, and memory that other processes open.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -8,6 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <random>
 #include <set>
 #include <string>
@@ -23,10 +25,10 @@ namespace {
 constexpr PoolId kPool{1, 0};
 constexpr AllocateOptions kContiguous{.contiguous = true};
 
-// The handles mapped at an allocation's addresses, as the device knows them.
+// The handles mapped at an allocation's addresses, as the device knows them; it maps in units of 2 MiB.
 std::set<MemoryHandle> handles_of(const World& world, void* ptr, std::size_t bytes) {
   std::set<MemoryHandle> handles;
-  for (Address at = address(ptr); at < address(ptr) + bytes; at += 512) {
+  for (Address at = address(ptr); at < address(ptr) + bytes; at = round_down(at, 2 * kMiB) + 2 * kMiB) {
     handles.insert(world.device->memory_at(at).value().handle);
   }
   return handles;
@@ -408,6 +410,103 @@ TEST(SharedMemory, OfOddSizesIsRefused) {
   memory.handles.push_back({{}, ~(2 * kMiB - 1)});
   EXPECT_CONTAINS(refusal([&] { other.world.allocator.open_shared(memory); }), "shared handles of more than");
   EXPECT_EQ(other.world.count(DeviceCall::reserve), 0u);
+}
+
+// A file that says of itself that it is memory; whatever else is in it.
+class Forgery {
+ public:
+  explicit Forgery(const std::string& content) : descriptor_(memfd_create("forgery", 0)) {
+    EXPECT_EQ(write(descriptor_, content.data(), content.size()), static_cast<ssize_t>(content.size()));
+  }
+  ~Forgery() { close(descriptor_); }
+  Forgery(const Forgery&) = delete;
+  Forgery& operator=(const Forgery&) = delete;
+  int descriptor() const { return descriptor_; }
+
+ private:
+  int descriptor_;
+};
+
+std::string ticket(std::uint64_t exporter, std::uint64_t address, std::uint64_t bytes) {
+  std::string text("simulated share\0", 16);
+  for (const std::uint64_t word : {exporter, address, bytes}) {
+    text.append(reinterpret_cast<const char*>(&word), sizeof(word));
+  }
+  return text;
+}
+
+// Every lie about true handles is refused, by what is wrong or by the device, and nothing stays open.
+TEST(SharedMemory, ThatLiesIsRefusedAndNothingStaysOpen) {
+  World world(checked(), "heap:pages,page_size_mb:2");
+  void* ptr = world.allocate(7 * kMiB);
+  const SharedMemory truth = world.allocator.share(ptr);
+  ASSERT_EQ(truth.handles.size(), 4u);
+  const Forgery empty(""), noise(std::string(100, 'x')), cut(ticket(1, 1, 2 * kMiB).substr(0, 39)),
+      nothing(ticket(99, 1, 0)), huge(ticket(99, 1, ~std::uint64_t{0} << 21)), odd(ticket(99, 1, 12345));
+  const auto with_descriptor = [](int descriptor) {
+    return [descriptor](SharedMemory& memory) { memory.handles[1].shared.descriptor = descriptor; };
+  };
+  const std::vector<std::pair<const char*, std::function<void(SharedMemory&)>>> lies = {
+      {"no descriptor", with_descriptor(-1)},
+      {"the least descriptor", with_descriptor(std::numeric_limits<int>::min())},
+      {"the largest descriptor", with_descriptor(std::numeric_limits<int>::max())},
+      {"an empty file", with_descriptor(empty.descriptor())},
+      {"another file", with_descriptor(noise.descriptor())},
+      {"a ticket cut short", with_descriptor(cut.descriptor())},
+      {"a ticket of no bytes", with_descriptor(nothing.descriptor())},
+      {"a ticket of 2^64 bytes", with_descriptor(huge.descriptor())},
+      {"a ticket of bytes that are no pages", with_descriptor(odd.descriptor())},
+      {"a fabric handle of noise",
+       [](SharedMemory& memory) {
+         memory.handles[0].shared.kind = ShareableHandle::Kind::fabric;
+         memory.handles[0].shared.fabric.fill(0xab);
+       }},
+      {"a handle that is said to be larger", [](SharedMemory& memory) { memory.handles[2].bytes = 64 * kMiB; }},
+      {"a handle of no bytes", [](SharedMemory& memory) { memory.handles[0].bytes = 0; }},
+      {"a handle of 2^64 bytes",
+       [](SharedMemory& memory) { memory.handles[0].bytes = ~std::size_t{0} - 2 * kMiB + 1; }},
+      {"an offset behind the end", [](SharedMemory& memory) { memory.offset = 8 * kMiB + 1; }},
+      {"an offset that overflows", [](SharedMemory& memory) { memory.offset = ~std::size_t{0} - kMiB; }},
+      {"a size that overflows", [](SharedMemory& memory) { memory.bytes = ~std::size_t{0}; }},
+      {"noise for a segment",
+       [](SharedMemory& memory) {
+         memory.handles.clear();
+         std::ranges::fill(memory.segment.bytes, '\xab');
+       }},
+      {"zeros for a segment", [](SharedMemory& memory) { memory.handles.clear(); }},
+      {"a segment's offset that overflows",
+       [](SharedMemory& memory) {
+         memory.handles.clear();
+         memory.offset = ~std::size_t{0};
+       }},
+  };
+  for (const char* heap : {"", "heap:pages"}) {
+    OtherProcess other(heap);
+    for (const auto& [name, lie] : lies) {
+      SCOPED_TRACE(name);
+      SharedMemory memory = truth;
+      lie(memory);
+      std::string message;
+      try {
+        other.world.allocator.open_shared(memory);
+      } catch (const InvalidArgument& error) {
+        message = error.what();
+      } catch (const OutOfMemory& error) {
+        message = error.what();
+      } catch (const CudaError& error) {
+        message = error.what();
+      }
+      EXPECT_NE(message, "") << "it was opened";
+      EXPECT_EQ(other.world.device->live_mappings(), 0u);
+      EXPECT_EQ(other.world.device->used_bytes(), 0u);
+      EXPECT_EQ(other.world.allocator.validate(), "");
+      for (const SharedMemory::Handle& handle : truth.handles) EXPECT_TRUE(is_open(handle.shared.descriptor));
+    }
+    other.world.allocator.close_shared(other.open(truth));  // and the truth still opens
+    EXPECT_EQ(other.world.device->live_mappings(), 0u);
+  }
+  EXPECT_CONTAINS(refusal([&] { OtherProcess("heap:pages").world.allocator.open_shared(truth, 7); }), "7");
+  world.allocator.deallocate(ptr);
 }
 
 TEST(SharedMemory, StaysOpenUntilTheDeviceIsDoneWithIt) {

@@ -101,9 +101,11 @@ TEST(OptionParser, EachKeySetsItsOption) {
       {"page_size_mb:1024", [](Options& o) { o.page_size = 1024 * kMiB; }},
       {"max_mappings:1", [](Options& o) { o.max_mappings = 1; }},
       {"guard:True", [](Options& o) { o.guard = true; }},
-      {"guard:False", [](Options&) {}},
+      {"guard:False", [](Options& o) { o.guard = false; }},
       {"guard_quarantine_mb:0", [](Options& o) { o.guard_quarantine = 0; }},
       {"guard_quarantine_mb:256", [](Options&) {}},
+      {"debug:True", [](Options& o) { o.debug = true; }},
+      {"debug:False", [](Options&) {}},
   };
   for (const Row& row : rows) {
     SCOPED_TRACE(row.text);
@@ -111,6 +113,30 @@ TEST(OptionParser, EachKeySetsItsOption) {
     row.set(expected);
     expected.text = row.text;
     EXPECT_EQ(parse_options(row.text), expected);
+  }
+}
+
+TEST(OptionParser, TheGuardIsAsDebugIsUnlessItIsNamed) {
+  EXPECT_FALSE(has_guard({}));
+  EXPECT_TRUE(has_guard(parse_options("guard:True")));
+  EXPECT_TRUE(has_guard(parse_options("debug:True")));
+  EXPECT_FALSE(has_guard(parse_options("debug:True,guard:False")));
+  EXPECT_TRUE(has_guard(parse_options("max_mappings:2", parse_options("debug:True"))));
+  EXPECT_FALSE(has_guard(amend_options("debug:False", parse_options("debug:True"))));
+}
+
+TEST(OptionParser, CachalotDebugIsZeroOrOne) {
+  EXPECT_TRUE(parse_debug("1"));
+  EXPECT_FALSE(parse_debug("0"));
+  EXPECT_FALSE(parse_debug(""));
+  for (const char* wrong : {"2", "True", " 1", "on", "-1"}) {
+    SCOPED_TRACE(wrong);
+    try {
+      parse_debug(wrong);
+      ADD_FAILURE() << "nothing was thrown";
+    } catch (const InvalidArgument& error) {
+      EXPECT_EQ(error.what(), "'" + std::string(wrong) + "' is not 1, for debug:True, nor 0");
+    }
   }
 }
 
@@ -266,6 +292,7 @@ TEST(OptionParser, EachBadValueIsRefusedWithKeyValueAndRule) {
       {"max_mappings", "many", kNotWhole},
       {"guard", "yes", "Expected 'True' or 'False' but got 'yes'"},
       {"guard_quarantine_mb", "much", kNotWhole},
+      {"debug", "1", "Expected 'True' or 'False' but got '1'"},
       {"heap", "Segments", "Unknown heap, options are segments and pages"},
       {"foo", "1", "Unrecognized key 'foo'"},
       {"Max_split_size_mb", "64", "Unrecognized key 'Max_split_size_mb'"},

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import textwrap
 
+import fork_server
 import pytest
 import torch
 
@@ -103,9 +104,27 @@ def restore_pool(state, alive, kept=()):
     return owners
 
 
-def run_python(code, *, preamble=PREAMBLE, arguments=(), timeout=120, **environment):
-    """Runs `code` in a process of its own, in this mode; returns it with its output."""
-    return run([sys.executable, "-c", preamble + textwrap.dedent(code), *arguments], timeout=timeout, **environment)
+_fork_server = fork_server.ForkServer()
+
+
+def run_python(code, *, preamble=PREAMBLE, arguments=(), timeout=120, fresh=False, **environment):
+    """Runs `code` in a process of its own, in this mode; returns it with its output.
+
+    What begins with the import of torch is run by the fork server, unless it must be a `fresh` process or sets variables
+    that are read when torch is imported.
+    """
+    code = preamble + textwrap.dedent(code)
+    arguments = [str(argument) for argument in arguments]
+    may_fork = code.startswith("import torch") and not any(map(_is_read_early, environment.items()))
+    if fresh or not may_fork:
+        return run([sys.executable, "-c", code, *arguments], timeout=timeout, **environment)
+    environment = {name: str(value) for name, value in environment.items()}
+    return _fork_server.run(code, arguments, os.environ | environment, timeout)
+
+
+def _is_read_early(variable):
+    name, value = variable
+    return name.startswith(("LD_", "PYTHON", "OMP_")) or "backend" in str(value)
 
 
 def run(command, *, timeout=120, **environment):

@@ -9,14 +9,10 @@
 
 #include "tests/programs/random_program.h"
 #include "tests/reference/comparison.h"
+#include "tests/scale.h"
 
 namespace cachalot {
 namespace {
-
-double scale() {
-  const char* text = std::getenv("CACHALOT_TEST_SCALE");
-  return text == nullptr ? 1.0 : std::strtod(text, nullptr);
-}
 
 std::uint64_t seed_or(std::uint64_t fixed) {
   const char* text = std::getenv("CACHALOT_TEST_SEED");
@@ -26,7 +22,7 @@ std::uint64_t seed_or(std::uint64_t fixed) {
 void expect_agreement(const char* name, std::uint64_t seed, std::size_t operations, const Taste& taste) {
   // Many short programs find more than one long one: a new heap meets the rules from another side.
   constexpr std::size_t kOperationsAProgram = 2000;
-  const auto programs = static_cast<std::size_t>(static_cast<double>(operations) * scale()) / kOperationsAProgram + 1;
+  const auto programs = scaled(operations) / kOperationsAProgram + 1;
   for (std::size_t i = 0; i < programs; ++i) {
     const Program program = random_program(seed_or(seed) + i, kOperationsAProgram, taste);
     const std::string trouble = compare_with_reference(program);

@@ -1,9 +1,9 @@
-// What the tests of reliability share: every heap there is, and how much is done.
+// What the tests of reliability share: every heap there is, and how much is done (tests/scale.h).
 #pragma once
 
-#include <algorithm>
-#include <cstddef>
 #include <cstdlib>
+
+#include "tests/scale.h"
 
 namespace cachalot {
 
@@ -13,13 +13,6 @@ inline constexpr const char* kHeaps[] = {"",
                                          "heap:pages,thread_cache:False",
                                          "heap:pages,cross_stream:completed",
                                          "heap:pages,cross_stream:off,page_size_mb:2"};
-
-// CACHALOT_TEST_SCALE times `count`, 1 at least.
-inline std::size_t scaled(std::size_t count) {
-  const char* text = std::getenv("CACHALOT_TEST_SCALE");
-  const double scale = text == nullptr ? 1.0 : std::strtod(text, nullptr);
-  return std::max<std::size_t>(1, static_cast<std::size_t>(static_cast<double>(count) * scale));
-}
 
 // Whether a program that fails is made shorter before it is printed: CACHALOT_TEST_SHORTEN=0 says no.
 inline bool shortens() {

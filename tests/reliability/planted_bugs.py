@@ -1,3 +1,4 @@
+#!/usr/bin/env python3
 """Plants ten bugs in the allocator, one at a time, and expects test_reliability to find each of them.
 
     python3 tests/reliability/planted_bugs.py build/dev

@@ -41,19 +41,24 @@ TEST_P(Plays, LeaveNothingBehindWhenCallsFail) {
 }
 
 // With the latencies of a real device the host runs ahead of it, and work is under way wherever memory changes hands.
-// CACHALOT_TEST_SCALE=100 makes it the full run.
+// CACHALOT_TEST_SCALE=100 makes it the full run, of programs of other seeds.
 TEST_P(Plays, HaveNoHazardWhileTheHostRunsAhead) {
+  constexpr std::size_t kOperationsAProgram = 200'000;
   const PlayTaste taste{.device_mib = {160, 96}, .options = GetParam(), .most_live = 200};
-  const std::size_t operations = scaled(200'000);
-  const Program program = random_play(4242, operations, taste);
-  SCOPED_TRACE("seed 4242");
-  Player player(program, {.latency = LatencyModel::published(), .validate_every = 50'000});
-  ASSERT_EQ(play(program, player), "");
-  // The run was not an empty one: frees waited for other streams, memory ran out, tags slept, graphs were restored.
-  EXPECT_GT(player.device().count(DeviceCall::event_record), operations / 200);
-  EXPECT_GT(player.times_out_of_memory(), 0u);
-  EXPECT_GT(player.restored(), 0u);
-  EXPECT_EQ(player.times_woken() > 0, uses_pages(player.allocator().options()));
+  const std::size_t operations = scaled(kOperationsAProgram);
+  const std::size_t programs = (operations + kOperationsAProgram - 1) / kOperationsAProgram;
+  for (std::uint64_t seed = 4242; seed < 4242 + programs; ++seed) {
+    SCOPED_TRACE(fmt::format("seed {}", seed));
+    const std::size_t length = operations / programs;
+    const Program program = random_play(seed, length, taste);
+    Player player(program, {.latency = LatencyModel::published(), .validate_every = 50'000});
+    ASSERT_EQ(play(program, player), "");
+    // The run was not an empty one: frees waited for other streams, memory ran out, tags slept, graphs were restored.
+    EXPECT_GT(player.device().count(DeviceCall::event_record), length / 200);
+    EXPECT_GT(player.times_out_of_memory(), 0u);
+    EXPECT_GT(player.restored(), 0u);
+    EXPECT_EQ(player.times_woken() > 0, uses_pages(player.allocator().options()));
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Heaps, Plays, testing::ValuesIn(kHeaps));

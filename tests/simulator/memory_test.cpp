@@ -301,11 +301,50 @@ TEST_F(SimulatorMemory, APointerNobodyKnowsHasAttributesOfZero) {
 
 TEST_F(SimulatorMemory, WhatCannotBeDoneIsRefused) {
   EXPECT_EQ(cudaMalloc(static_cast<void**>(nullptr), 1), cudaErrorInvalidValue);
-  EXPECT_EQ(cudaDeviceReset(), cudaErrorNotSupported);
   int waits = 1;
   EXPECT_EQ(DRIVER(cuDeviceGetAttribute)(&waits, CU_DEVICE_ATTRIBUTE_CAN_USE_STREAM_WAIT_VALUE_NOR, 0), CUDA_SUCCESS);
   EXPECT_EQ(waits, 0) << "cuStreamWaitValue is not there";
   cudaGetLastError();
+}
+
+TEST_F(SimulatorMemory, AResetTakesAllThatTheDeviceHadAndNothingOfAnother) {
+  unsigned long long before = 0;
+  unsigned long long after = 0;
+  void* elsewhere = nullptr;
+  ASSERT_CUDA(cudaSetDevice(1));
+  ASSERT_CUDA(cudaMalloc(&elsewhere, kMib));
+  ASSERT_CUDA(cudaSetDevice(0));
+  ASSERT_EQ(DRIVER(cuCtxGetId)(nullptr, &before), CUDA_SUCCESS);
+  void* memory = nullptr;
+  void* pinned = nullptr;
+  std::vector<char> registered(kMib);
+  cudaStream_t stream = nullptr;
+  cudaEvent_t event = nullptr;
+  CUdeviceptr range = 0;
+  ASSERT_CUDA(cudaMalloc(&memory, 8 * kMib));
+  ASSERT_CUDA(cudaMallocHost(&pinned, kMib));
+  ASSERT_CUDA(cudaHostRegister(registered.data(), registered.size(), cudaHostRegisterDefault));
+  ASSERT_CUDA(cudaStreamCreate(&stream));
+  ASSERT_CUDA(cudaEventCreate(&event));
+  ASSERT_CUDA(cudaEventRecord(event, stream));
+  ASSERT_EQ(DRIVER(cuMemAddressReserve)(&range, 4 * kMib, 0, 0, 0), CUDA_SUCCESS);
+  const std::size_t used = used_bytes();
+
+  ASSERT_CUDA(cudaDeviceReset());
+
+  EXPECT_LE(used_bytes() + 8 * kMib, used);
+  EXPECT_EQ(cudaFree(memory), cudaErrorInvalidValue);
+  EXPECT_EQ(cudaFreeHost(pinned), cudaErrorInvalidValue);
+  EXPECT_EQ(cudaHostUnregister(registered.data()), cudaErrorHostMemoryNotRegistered);
+  EXPECT_EQ(cudaStreamSynchronize(stream), cudaErrorInvalidResourceHandle);
+  EXPECT_EQ(cudaEventQuery(event), cudaErrorInvalidResourceHandle);
+  EXPECT_EQ(DRIVER(cuMemAddressFree)(range, 4 * kMib), CUDA_ERROR_INVALID_VALUE);
+  cudaGetLastError();
+  EXPECT_EQ(DRIVER(cuCtxGetId)(nullptr, &after), CUDA_SUCCESS);
+  EXPECT_NE(after, before);
+  ASSERT_CUDA(cudaMalloc(&memory, kMib));  // it begins anew
+  EXPECT_CUDA(cudaFree(memory));
+  EXPECT_CUDA(cudaFree(elsewhere));
 }
 
 TEST_F(SimulatorMemory, PeerAccessIsEnabledOnce) {

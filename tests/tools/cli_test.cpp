@@ -50,7 +50,7 @@ TEST(CommandLine, ShowsItsVersionAndHelp) {
   EXPECT_EQ(run("--version").out, "cachalot " CACHALOT_VERSION "\n");
   EXPECT_EQ(run("--version").exit_code, 0);
   EXPECT_EQ(run("--help").exit_code, 0);
-  expect_contains(run("--help").out, {"replay"});
+  expect_contains(run("--help").out, {"replay", "snapshot", "simulate"});
   const Outcome help = run("replay --help");
   EXPECT_EQ(help.exit_code, 0);
   expect_contains(help.out,
@@ -246,6 +246,57 @@ TEST(CommandLine, RefusesBadTracesAndNamesFileAndLine) {
   const std::string whole = read_whole(trace("lsm"));
   const TemporaryFile cut(whole.substr(0, whole.size() / 2));
   expect_contains(complaint("replay " + cut.path()), {cut.path() + ":", "cut off"});
+}
+
+const std::string kLayers = kData + "/snapshots/layers.pickle";
+
+TEST(CommandLine, SaysWhatHoldsTheMemoryInASnapshot) {
+  const Outcome text = run("snapshot --top 1 " + kLayers);
+  EXPECT_EQ(text.exit_code, 0) << text.err;
+  expect_contains(text.out, {kLayers, "36.00 MiB in 4 segments", "layers.py:34 in train", "and 3 more places"});
+  const Outcome json = run("snapshot --json " + kLayers + " " + kLayers);
+  EXPECT_EQ(json.exit_code, 0) << json.err;
+  EXPECT_EQ(std::ranges::count(json.out, '\n'), 2);
+  const std::string first = json.out.substr(0, json.out.find('\n'));
+  EXPECT_EQ(nlohmann::json::parse(first)["devices"][0]["reserved_bytes"], 36 << 20);
+}
+
+TEST(CommandLine, ReplaysTheHistoryOfASnapshot) {
+  const nlohmann::json json = json_of("--check-hazards " + kLayers);
+  EXPECT_EQ(json["trace"], kLayers);
+  EXPECT_EQ(json["events"], 41);
+  EXPECT_EQ(json["ooms"], 0);
+  const Outcome piped = run("replay /dev/stdin < " + kLayers);
+  EXPECT_EQ(piped.exit_code, 0) << piped.err;
+}
+
+TEST(CommandLine, RefusesSnapshotsThatAreNone) {
+  expect_contains(complaint("snapshot"), {"SNAPSHOT"});
+  expect_contains(complaint("snapshot --top -1 " + kLayers), {"--top", "-1"});
+  expect_contains(complaint("snapshot --top many " + kLayers), {"--top", "many"});
+  expect_contains(complaint("snapshot /nowhere/a.pickle"), {"/nowhere/a.pickle", "No such file"});
+  expect_contains(complaint("snapshot " + kData), {kData + ": cannot read the snapshot: Is a directory"});
+  expect_contains(complaint("snapshot " + trace("lsm")), {"neither a pickle nor JSON"});
+  const TemporaryFile evil("cos\nsystem\n(S'echo owned'\ntR.");
+  expect_contains(complaint("snapshot " + evil.path()), {evil.path(), "neither a pickle nor JSON"});
+  const TemporaryFile hidden("(cos\nsystem\n(S'echo owned'\ntR.");
+  expect_contains(complaint("snapshot " + hidden.path()), {hidden.path() + ": byte 1: opcode 'c': GLOBAL is refused"});
+  expect_contains(complaint("replay " + hidden.path()), {hidden.path() + ": byte 1: opcode 'c': GLOBAL is refused"});
+  const TemporaryFile cut(read_whole(kLayers).substr(0, 3000));
+  expect_contains(complaint("snapshot " + kLayers + " " + cut.path()), {cut.path(), "cut off"});
+  const TemporaryFile without_history("[]");
+  expect_contains(complaint("replay " + without_history.path()), {"no history to replay"});
+}
+
+// Lines and files of gigabytes, in a few bytes of gzip: refused at the first rule that they break.
+TEST(CommandLine, RefusesFilesThatGrowWhenTheyAreRead) {
+  const TemporaryFile bomb;
+  write_gzip(bomb.path(), std::string(std::size_t{300} << 20, 'a'));
+  expect_contains(complaint("replay " + bomb.path()), {bomb.path() + ":1:", "longer than any line"});
+  write_gzip(bomb.path(), "{\"segments\": \"" + std::string(std::size_t{300} << 20, 'a') + "\"}");
+  expect_contains(complaint("snapshot " + bomb.path()), {bomb.path(), "the most for a file of its size"});
+  write_gzip(bomb.path(), std::string(std::size_t{200} << 20, ']'));
+  expect_contains(complaint("snapshot " + bomb.path()), {bomb.path(), "the most for a file of its size"});
 }
 
 TEST(CommandLine, SaysNothingOfGoodTracesWhenOneIsBad) {

@@ -57,6 +57,28 @@ TEST(Replay, CountsBytesAsPyTorchDoes) {
   EXPECT_GT(result.ns_per_event, 0);
 }
 
+// In parts out of its file or from memory: the same decisions at every event, and so the same figures.
+TEST(Replay, OfATraceThatStaysInItsFileIsTheSame) {
+  const std::string path = kTraces + "frag_toy.csv.gz";
+  ReplayOptions options = on_device(3300 * kMiB);
+  options.iterations = 2;
+  options.find_min_device = true;
+  const TemporaryFile held_steps, parted_steps;
+  options.steps_path = held_steps.path();
+  const ReplayResult held = replay(read_trace(path), options);
+  options.steps_path = parted_steps.path();
+  const ReplayResult parted = replay(read_trace(InputFile(path, "trace"), /*most_held_events=*/10), options);
+  EXPECT_TRUE(read_whole(held_steps.path()) == read_whole(parted_steps.path()));
+  EXPECT_EQ(parted.events, held.events);
+  EXPECT_EQ(parted.peak_reserved_bytes, held.peak_reserved_bytes);
+  EXPECT_EQ(parted.external_fragmentation, held.external_fragmentation);
+  EXPECT_EQ(parted.memory_calls_per_iteration, held.memory_calls_per_iteration);
+  EXPECT_EQ(parted.late_allocations, held.late_allocations);
+  EXPECT_EQ(parted.late_driver_allocations, held.late_driver_allocations);
+  EXPECT_EQ(parted.min_device_bytes, held.min_device_bytes);
+  EXPECT_GT(parted.ns_per_event, 0);
+}
+
 TEST(Replay, CountsDeviceCallsAndTheirLatencies) {
   const ReplayResult result = replay(trace_of(kTwoBlocks), {});
   EXPECT_EQ(calls(result, "malloc"), 2u);

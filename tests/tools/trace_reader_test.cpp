@@ -1,13 +1,25 @@
 #include "tools/trace_reader.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <filesystem>
+#include <fstream>
+#include <limits>
+#include <numeric>
+#include <random>
 #include <set>
+#include <span>
 #include <string>
+#include <thread>
+#include <vector>
 
 #include "cachalot/errors.h"
+#include "tests/tools/complaint.h"
 #include "tests/tools/temporary_file.h"
 
 namespace cachalot::tools {
@@ -19,15 +31,7 @@ Trace read_text(const std::string& text) { return read_trace(TemporaryFile(text)
 
 // What the reader says about a file, without the file's name; "" when it has no complaint.
 std::string complaint_about_file(const std::string& path) {
-  try {
-    read_trace(path);
-    return "";
-  } catch (const InvalidArgument& error) {
-    const std::string message = error.what();
-    EXPECT_EQ(message.rfind(path + ":", 0), 0u) << "the message must begin with the file: " << message;
-    EXPECT_EQ(message.find('\n'), std::string::npos) << message;
-    return message.substr(std::min(message.size(), path.size() + 1));
-  }
+  return complaint_about(path, ":", [&] { read_trace(path); });
 }
 
 std::string complaint(const std::string& text) { return complaint_about_file(TemporaryFile(text).path()); }
@@ -201,6 +205,127 @@ TEST(TraceReader, RefusesALineOfAnyLengthWithoutHoldingIt) {
   EXPECT_NE(message.find("2: '7777"), std::string::npos) << message;
   EXPECT_NE(message.find("is longer than any line of a trace can be"), std::string::npos) << message;
   EXPECT_LT(message.size(), 200u);
+}
+
+TEST(TraceReader, RefusesZeroBytesAndNumbersWithOtherSigns) {
+  EXPECT_EQ(complaint(std::string("a,1,512,0\0\n", 11)), "1: stream '0\\x00' is not a whole number of decimal digits");
+  EXPECT_EQ(complaint(std::string("\0\0\0\n", 4)),
+            "1: '\\x00\\x00\\x00' is no event: expected a,<id>,<bytes>,<stream> or f,<id>");
+  EXPECT_EQ(complaint("a,1,nan,0\n"), "1: size 'nan' is not a whole number of decimal digits");
+}
+
+TEST(TraceReader, RefusesAFileThatMayNotBeRead) {
+  if (geteuid() == 0) GTEST_SKIP() << "root may read everything";
+  const TemporaryFile file("a,1,512,0\n");
+  std::filesystem::permissions(file.path(), std::filesystem::perms::none);
+  EXPECT_EQ(complaint_about_file(file.path()), " cannot open the trace: Permission denied");
+}
+
+TEST(TraceReader, RefusesMoreStreamsThanADeviceHas) {
+  std::string text;
+  for (std::size_t i = 0; i <= Trace::kMostStreams; ++i) text += fmt::format("a,{},1,{}\nf,{}\n", i, i, i);
+  EXPECT_EQ(complaint(text), "131073: a trace has at most 65536 streams");
+}
+
+// Used ids are kept as ranges, which meet in any order.
+TEST(TraceReader, KnowsEveryIdThatWasUsedInWhateverOrder) {
+  const std::uint32_t seed = std::random_device()();
+  SCOPED_TRACE(fmt::format("seed {}", seed));
+  std::mt19937 random(seed);
+  for (int round = 0; round < 50; ++round) {
+    std::vector<std::uint64_t> ids(40);
+    std::iota(ids.begin(), ids.end(), round % 2 == 0 ? 0 : std::numeric_limits<std::uint64_t>::max() - 39);
+    std::ranges::shuffle(ids, random);
+    ids.resize(30);
+    std::string text;
+    for (const std::uint64_t id : ids)
+      text += fmt::format("a,{},1,0\n", id) + (random() % 2 == 0 ? fmt::format("f,{}\n", id) : "");
+    EXPECT_EQ(complaint(text), "") << text;
+    const std::uint64_t again = ids[random() % ids.size()];
+    EXPECT_NE(complaint(text + fmt::format("a,{},1,0\n", again)).find("is allocated a second time"), std::string::npos)
+        << text << again;
+  }
+}
+
+// ---- Traces that stay in their file
+
+TEST(LongTraces, AreHandedOverInPartsThatAreTheWhole) {
+  const std::string path = kTraces + "/serve_kv.csv.gz";
+  const Trace held = read_trace(path);
+  const Trace trace = read_trace(InputFile(path, "trace"), /*most_held_events=*/1000);
+  EXPECT_FALSE(trace.is_held());
+  EXPECT_TRUE(trace.events.empty());
+  EXPECT_EQ(trace.event_count, held.event_count);
+  EXPECT_EQ(trace.allocation_count, held.allocation_count);
+  EXPECT_EQ(trace.slots, held.slots);
+  EXPECT_EQ(trace.streams, held.streams);
+  EXPECT_EQ(peak_live_bytes(trace), peak_live_bytes(held));
+  std::size_t seen = 0, parts = 0;
+  for_each_part(trace, [&](std::span<const TraceEvent> events, std::size_t first) {
+    EXPECT_EQ(first, seen);
+    const auto same = [](const TraceEvent& a, const TraceEvent& b) {
+      return a.bytes == b.bytes && a.slot == b.slot && a.stream == b.stream;
+    };
+    EXPECT_TRUE(std::ranges::equal(events, std::span(held.events).subspan(first, events.size()), same));
+    seen += events.size();
+    ++parts;
+    return true;
+  });
+  EXPECT_EQ(seen, held.event_count);
+  EXPECT_GT(parts, 1u);
+}
+
+TEST(LongTraces, EndWhenTheyAreToldTo) {
+  const Trace trace = read_trace(InputFile(kTraces + "/serve_kv.csv.gz", "trace"), 1000);
+  int parts = 0;
+  for_each_part(trace, [&](auto, auto) { return ++parts < 2; });
+  EXPECT_EQ(parts, 2);
+}
+
+TEST(LongTraces, ThatChangedSinceAreRefused) {
+  const auto complaint_after = [](const std::string& before, const std::string& after) -> std::string {
+    const TemporaryFile file(before);
+    const Trace trace = read_trace(InputFile(file.path(), "trace"), 1);
+    std::ofstream(file.path()) << after;
+    try {
+      for_each_part(trace, [](auto, auto) { return true; });
+      return "";
+    } catch (const InvalidArgument& error) {
+      return std::string(error.what()).substr(file.path().size());
+    }
+  };
+  const std::string two = "a,1,1,0\na,2,1,0\n";
+  EXPECT_EQ(complaint_after(two, two), "");
+  EXPECT_EQ(complaint_after(two, "a,1,1,0\n"), ":2: the trace has changed while it was replayed");
+  EXPECT_EQ(complaint_after(two, two + "f,1\n"), ":4: the trace has changed while it was replayed");
+  EXPECT_EQ(complaint_after(two, "a,1,1,0\na,2,1,1\n"), ":3: the trace has changed while it was replayed");
+  EXPECT_EQ(complaint_after("a,1,1,0\nf,1\n", two), ":3: the trace has changed while it was replayed");
+  EXPECT_NE(complaint_after(two, "").find(": the trace has changed"), std::string::npos);
+}
+
+TEST(LongTraces, MustBeFilesThatCanBeReadAgain) {
+  const TemporaryFile pipe;
+  ASSERT_EQ(mkfifo(pipe.path().c_str(), 0600), 0);
+  const auto read_from_pipe = [&](std::size_t most_held) {
+    std::thread writer([&] { std::ofstream(pipe.path()) << "a,1,1,0\na,2,1,0\n"; });
+    std::string message;
+    try {
+      EXPECT_EQ(read_trace(InputFile(pipe.path(), "trace"), most_held).event_count, 2u);
+    } catch (const InvalidArgument& error) {
+      message = error.what();
+    }
+    writer.join();
+    return message;
+  };
+  EXPECT_EQ(read_from_pipe(2), "");
+  EXPECT_EQ(read_from_pipe(1),
+            pipe.path() + ":2: a trace of more than 1 events is read several times: it must be a file, not a pipe");
+}
+
+TEST(PeakLiveBytes, DoesNotOverflow) {
+  std::string text;
+  for (int id = 0; id < 40; ++id) text += fmt::format("a,{},1152921504606846975,0\n", id);
+  EXPECT_GE(peak_live_bytes(read_text(text)), std::size_t{1} << 62);
 }
 
 TEST(PeakLiveBytes, IsTheMostRequestedBytesAliveAtOnce) {

@@ -7,10 +7,10 @@
  *   cachalot_free(p, 1 << 20, 0, stream);
  *
  * Options: the environment variable CACHALOT_CONF, in the grammar of PYTORCH_CUDA_ALLOC_CONF (keys and rules:
- * cachalot/options.h), and cachalot_configure.
+ * cachalot/options.h), and cachalot_configure. CACHALOT_DEBUG=1 is debug:True.
  *
  * Devices: the machine's GPUs, numbered as CUDA numbers them. Where there is none, simulated devices, whose memory must
- * not be touched: CACHALOT_SIM_MEMORY bytes each ("80GiB", the default, or "500MiB", "1073741824"; at least 2 MiB) and
+ * not be touched: CACHALOT_SIM_MEMORY bytes each ("80GiB", the default, or "500MiB", "1073741824"; 2 MiB to 1 PiB) and
  * CACHALOT_SIM_DEVICES of them (default 1).
  * While one of these variables has a bad value, every call that needs the allocator fails with CACHALOT_E_ENVIRONMENT.
  *
@@ -22,8 +22,9 @@
  * memory is short, cached memory has by then been given back to the device), unless it says otherwise. Nothing is thrown,
  * nothing aborts.
  *
- * Thread safety: any function, from any thread, at any time. After a fork the child may use the allocator only if the
- * parent had not used it yet.
+ * Thread safety: any function, from any thread, at any time; none from a signal handler. After a fork the child may use the
+ * allocator only if the parent had not used it yet: else every call fails with CACHALOT_E_INVALID_ARGUMENT, but
+ * cachalot_free, which does nothing. Once loaded the library stays, whatever dlclose is called for it.
  *
  * All sizes are in bytes. */
 #ifndef CACHALOT_C_API_H_
@@ -54,7 +55,8 @@ enum {
   CACHALOT_E_OUT_OF_MEMORY = 2,
   /* A CUDA call failed with something else than out of memory; the message names the call and CUDA's error. */
   CACHALOT_E_CUDA = 3,
-  /* CACHALOT_CONF, CACHALOT_SIM_MEMORY or CACHALOT_SIM_DEVICES is bad; the message names it, its value and the rule. */
+  /* CACHALOT_CONF, CACHALOT_DEBUG, CACHALOT_SIM_MEMORY or CACHALOT_SIM_DEVICES is bad; the message names it, its value and
+   * the rule. */
   CACHALOT_E_ENVIRONMENT = 4,
   /* Anything else: the host has no memory left, or a defect of cachalot. */
   CACHALOT_E_INTERNAL = 5
@@ -186,8 +188,8 @@ CACHALOT_API int cachalot_fragmentation(int device, cachalot_fragmentation_t* ou
  * Snapshot of all devices: an object with the keys of torch.cuda.memory._snapshot. */
 CACHALOT_API char* cachalot_memory_stats_json(int device);
 CACHALOT_API char* cachalot_snapshot_json(void);
-/* The guard, with CACHALOT_CONF=guard:True: canaries around each allocation, poison in what was freed. Each report is a line on
- * stderr as soon as it is found. This looks at all of it now, and returns every report since the last call (the newest
+/* The guard, with CACHALOT_CONF=guard:True: canaries around each allocation, poison in what was freed; with CACHALOT_DEBUG=1
+ * also what callers do wrong, such as double frees, and stacks. Each report is on stderr as soon as it is found. This looks at all of it now, and returns every report since the last call (the newest
  * 1,000): an array of objects with the names of cachalot::GuardReport's members (cachalot/guard.h). NULL without a guard,
  * and while a graph is captured. */
 CACHALOT_API char* cachalot_check_guard_json(void);
@@ -200,7 +202,7 @@ CACHALOT_API void cachalot_string_free(char* string);
 CACHALOT_API const char* cachalot_last_error(void);
 
 /* Applies options, in CACHALOT_CONF's grammar: before the first use any of them, on top of CACHALOT_CONF; afterwards
- * those that PyTorch can change at run time, not `heap`, `backend` nor `guard`. As in PyTorch, max_split_size_mb,
+ * those that PyTorch can change at run time, not `heap`, `backend`, `guard` nor `debug`. As in PyTorch, max_split_size_mb,
  * max_non_split_rounding_mb, roundup_power2_divisions and garbage_collection_threshold go back to their defaults when
  * `options` does not name them; the others stay. One mistake and nothing is applied. `options` must not be NULL. */
 CACHALOT_API int cachalot_configure(const char* options);

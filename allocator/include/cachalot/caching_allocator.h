@@ -14,6 +14,9 @@
 // run without any of the allocator's locks held and may call it; ChangeTrackers run under a lock and must not.
 // Errors: OutOfMemory, InvalidArgument and CudaError (errors.h); after each, the state is as it was before the call
 // (an out-of-memory request has by then given back the cache).
+// Processes: an allocator belongs to the process that made it. In a forked child it refuses everything with an
+// InvalidArgument, but for what gives back (deallocate, release_pool, end_allocate_to_pool) and its destructor, which do
+// nothing (docs/process_life.md).
 // Limits: a segment is smaller than 1 TiB and a device address has 48 bits at most; what a device gives beyond that goes
 // back to it, with an InvalidArgument.
 #pragma once
@@ -41,6 +44,7 @@
 #include "cachalot/shared_memory.h"
 #include "cachalot/snapshot.h"
 #include "cachalot/stats.h"
+#include "cachalot/watcher.h"
 
 namespace cachalot {
 
@@ -69,6 +73,9 @@ class CachingAllocator {
   CachingAllocator(const CachingAllocator&) = delete;
   CachingAllocator& operator=(const CachingAllocator&) = delete;
 
+  // Whether this process is a forked child of the allocator's.
+  bool is_inherited() const;
+  // 0 in a forked child.
   int device_count() const { return static_cast<int>(devices_.size()); }
   // What it asks for memory, for those who copy, wait or launch beside it. Throws InvalidArgument for an unknown device.
   const std::shared_ptr<Device>& device(int index = 0) const;
@@ -85,6 +92,9 @@ class CachingAllocator {
   // The same, and checks that `bytes` and `device` are the allocation's. A `stream` other than the allocation's counts
   // as a use of the memory on it (record_stream).
   void deallocate(void* ptr, std::size_t bytes, int device, Stream stream);
+  // For destructors: what deallocate throws a CudaError for is freed as soon as the device lets it, at the latest when
+  // memory runs out or with empty_cache. Any other mistake ends the process.
+  void deallocate_when_possible(void* ptr) noexcept;
   // The memory is used by work queued on `stream`: after its free it is not reused before that work is done.
   // nullptr and the allocation's own stream are ignored.
   void record_stream(void* ptr, Stream stream);
@@ -144,7 +154,7 @@ class CachingAllocator {
   // the page heap by itself). A call that fails may have opened a part; it may be repeated.
   void enable_peer_access(int device, int peer);
 
-  // Applies options (options.h) at run time; `heap`, `backend` and `guard` cannot change any more. Atomic.
+  // Applies options (options.h) at run time; `heap`, `backend`, `guard` and `debug` cannot change any more. Atomic.
   void configure(std::string_view options);
   // The same for options that were parsed elsewhere; every one is taken. A memory fraction that is as it was leaves what
   // set_memory_fraction set.
@@ -160,6 +170,10 @@ class CachingAllocator {
   void add_out_of_memory_observer(OutOfMemoryObserver observer);
   void add_free_memory_callback(FreeMemoryCallback callback);
   void add_change_tracker(ChangeTracker tracker);
+  // Told of every change on every device from now on, with the call stacks of allocations (watcher.h), until it is removed.
+  // After remove_watcher it is not called any more; one that is not there is ignored.
+  void add_watcher(std::shared_ptr<Watcher> watcher);
+  void remove_watcher(const Watcher* watcher);
   void record_history(const HistoryOptions& history);
   bool history_enabled() const;
 
@@ -201,14 +215,15 @@ class CachingAllocator {
   // None of these four while a stream of the device captures (InvalidArgument). After a CudaError from one of them some of
   // the memory may be asleep; what was saved is kept, and calling again goes on.
 
-  // The guard (guard.h), for allocators made with guard:True. What the heap tells, statistics and snapshots, is told of
-  // its own blocks, which begin 512 bytes before the user's and end behind them; those in quarantine count as allocated.
-  // A free waits for the streams that use the block: they must exist until then.
+  // The guard (guard.h), for allocators made with guard:True or debug:True. What the heap tells, statistics and snapshots,
+  // is told of its own blocks, which begin 512 bytes before the user's and end behind them; those in quarantine count as
+  // allocated. A free waits for the streams that use the block: they must exist until then. (With debug:True,guard:False
+  // none of that is so.)
   // Who hears of each report from now on; an empty handler: stderr, as from the start.
   void set_guard_handler(GuardHandler handler);
   std::uint64_t guard_reports() const;  // so far
   // Looks at all live blocks and all in quarantine now. Returns every report since the last call, also those of
-  // frees; the newest 1,000. InvalidArgument without a guard, and while a graph is captured.
+  // frees and of mistakes; the newest 1,000. InvalidArgument without a guard, and while a graph is captured.
   std::vector<GuardReport> check_guard();
   std::size_t guard_quarantine_bytes(int device = 0) const;  // 0 without a guard
 
@@ -218,8 +233,15 @@ class CachingAllocator {
   std::size_t metadata_bytes() const;
 
  private:
+  class Home;
+  using DeviceAllocators = std::vector<std::unique_ptr<DeviceAllocator>>;
+
   DeviceAllocator& at(int device) const;
   [[noreturn]] void refuse_device(int device) const;
+  void deallocate_on_no_device(int device) const;
+  const DeviceAllocators& devices() const;  // for all but the fast paths
+  static const PageMap& no_blocks();
+  void require_own_process() const;
   void apply(const Options& options, bool sets_fraction);
   DeviceAllocator& owner_of(const Block& block) const;
   std::vector<DeviceAllocator*> selected(int device) const;
@@ -239,22 +261,30 @@ class CachingAllocator {
   };
   Found find(const void* ptr) const;
   std::vector<Guard*> guards(int device) const;  // selected(device)'s; none without a guard
-  [[noreturn]] void throw_not_live(const void* ptr) const;
+  enum class PointerUse : std::uint8_t { free, other };
+  [[noreturn]] void throw_not_live(const void* ptr, PointerUse use) const;
+  // Runs `action`; where it refuses a private pool that all its users have released, that is reported.
+  template <typename Action>
+  auto with_pool(int device, PoolId pool, Action action) const;
   PoolId pool_of_tag(std::string_view tag) const;
+  bool finish_late_frees();
 
+  std::unique_ptr<Home> home_;
   std::shared_ptr<const void> life_ = std::make_shared<char>();
   std::unique_ptr<PageMap> page_map_;
-  // What the fast paths see of devices_ and page_map_. With the guard on there is nothing, so that every call leaves
-  // them for the guard and nobody else pays for a look whether it is on.
-  std::unique_ptr<PageMap> nothing_;
+  // What the fast paths see of devices_ and page_map_. With the guard on, and in a forked child, there is nothing, so that
+  // every call leaves them for where that is asked, and nobody else pays for a look.
   const PageMap* open_map_;
   std::vector<DeviceAllocator*> open_devices_;
   mutable std::mutex options_mutex_;
   Options options_;
   std::atomic<bool> caching_enabled_{true};
-  std::vector<std::unique_ptr<DeviceAllocator>> devices_;
+  DeviceAllocators devices_;  // none in a forked child
   std::unique_ptr<GuardLog> guard_log_;
   std::vector<std::unique_ptr<Guard>> guards_;  // one a device with the guard on, else none
+  std::mutex late_frees_mutex_;
+  std::vector<void*> late_frees_;  // live: the device has refused to let them go
+  bool has_had_late_frees_ = false;
   mutable std::mutex tags_mutex_;
   std::map<std::string, std::uint64_t, std::less<>> tags_;  // their numbers, from 1 on
 };

@@ -35,10 +35,16 @@
 // thread_cache                     True | False             True with  ours: mallocs and frees of up to 64 KiB go through
 //                                                           heap:pages caches of the threads, without a lock (on Linux
 //                                                                      before 4.14, which has no membarrier: False)
-// guard                            True | False             False      ours: canaries around every block, poison in what is
+// guard                            True | False             as debug   ours: canaries around every block, poison in what is
 //                                                                      freed (guard.h); fixed when the allocator is made
 // guard_quarantine_mb              MiB                      256        ours; with guard: freed blocks of a device that are
 //                                                                      kept to see who writes to them
+// debug                            True | False             False      ours: what the caller does wrong is reported, too, and
+//                                                                      reports have stacks; turns the guard on unless that
+//                                                                      is said to be off; fixed likewise
+//
+// The environment variable CACHALOT_DEBUG=1 is debug:True where the C API and PyTorch read CACHALOT_CONF, whose text comes
+// on top of it.
 //
 // release_lock_on_hipmalloc and pinned_use_hip_host_register are other names of their cuda twins, as in PyTorch.
 // large_segment_size_mb is applied first, wherever it stands. In a list the first interval also fills the slots below
@@ -78,9 +84,10 @@ struct Options {
   double remap_slack = 0;
   std::size_t page_size = 0;  // bytes
   std::size_t max_mappings = 262144;
-  std::optional<bool> thread_cache;  // none: as the heap is, on for pages
-  bool guard = false;
+  std::optional<bool> thread_cache;                       // none: as the heap is, on for pages
+  std::optional<bool> guard;                              // none: as debug is
   std::size_t guard_quarantine = std::size_t{256} << 20;  // bytes
+  bool debug = false;
 
   std::string text;  // as given; what snapshots show as PYTORCH_CUDA_ALLOC_CONF
 
@@ -90,6 +97,9 @@ struct Options {
 // Whether these options ask for the page heap.
 inline bool uses_pages(const Options& options) { return options.heap == "pages" || options.expandable_segments; }
 
+// Whether they ask for canaries and poison.
+inline bool has_guard(const Options& options) { return options.guard.value_or(options.debug); }
+
 // Returns `base` with `text` applied. As in PyTorch, max_split_size, max_non_split_rounding, roundup_power2_divisions
 // and garbage_collection_threshold that `text` does not name go back to their defaults; every other option keeps its
 // value in `base`. Strict: the first mistake throws InvalidArgument, which names key, value and rule.
@@ -97,6 +107,9 @@ Options parse_options(std::string_view text, const Options& base = {});
 
 // The same, but every option that `text` does not name keeps its value in `base`.
 Options amend_options(std::string_view text, const Options& base);
+
+// What CACHALOT_DEBUG says: true for "1", false for "0" and "". Throws InvalidArgument for anything else.
+bool parse_debug(std::string_view value);
 
 // PYTORCH_CUDA_ALLOC_CONF for a program that ran on PyTorch's allocator and should run on this one.
 struct PytorchConf {

@@ -191,6 +191,11 @@ class SimulatedDevice final : public Device {
   void ipc_close(Address address) override;
   std::int64_t clock_us() override;
 
+  // cudaDeviceReset, as a program may call it behind its allocators' back: waits for all work; then memory, addresses,
+  // handles, events, captures, pinned host memory and peers' access are gone, and calls that name them fail as for any that
+  // never were.
+  void reset();
+
   // Physical memory shared by its handle. retain: `release` must be called once more. adopt: memory of another process,
   // to be mapped and released as our own, but not on our account.
   void retain(MemoryHandle handle);

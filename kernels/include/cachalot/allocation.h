@@ -8,15 +8,11 @@
 
 namespace cachalot {
 
-// The free is in the order of the stream that the memory was allocated for. `allocator` must be alive.
+// The free is in the order of the stream that the memory was allocated for; where the device does not let it, it comes
+// later (deallocate_when_possible). `allocator` must be alive.
 struct Deallocate {
   CachingAllocator* allocator = nullptr;
-  void operator()(void* memory) const noexcept {
-    try {
-      allocator->deallocate(memory);
-    } catch (const CudaError&) {  // the memory stays allocated, until the allocator goes: nobody is there to be told
-    }
-  }
+  void operator()(void* memory) const noexcept { allocator->deallocate_when_possible(memory); }
 };
 using Allocation = std::unique_ptr<void, Deallocate>;
 

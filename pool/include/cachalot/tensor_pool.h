@@ -19,7 +19,8 @@
 // Thread safety: every method but those two of such a pool may be called from any thread at any time. A PooledTensor is
 // one thread's at a time; it may be handed over, and come back in any thread. Errors: InvalidArgument, OutOfMemory (the
 // allocator's, and the pool's own when it may not grow) and CudaError. After each, the state is as it was before the
-// call.
+// call. In a forked child a pool refuses everything (InvalidArgument); tensors that are released there, and its
+// destructor, do nothing.
 #pragma once
 
 #include <chrono>

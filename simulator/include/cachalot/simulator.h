@@ -40,6 +40,13 @@ CACHALOT_SIMULATOR_API int64_t cachalot_sim_peak_used_bytes(int device);
    -1 when there is no such device or call. */
 CACHALOT_SIMULATOR_API int64_t cachalot_sim_calls(int device, const char* call);
 
+/* Calls of a device that fail from now on, in CACHALOT_SIM_FAULTS' grammar, in place of those said before; "" for none.
+   Nothing has changed when the text is refused. */
+CACHALOT_SIMULATOR_API int cachalot_sim_set_faults(int device, const char* faults);
+
+/* How many calls of a device were made to fail so far; -1 when there is no such device. */
+CACHALOT_SIMULATOR_API int64_t cachalot_sim_faults_injected(int device);
+
 #ifdef __cplusplus
 }
 #endif

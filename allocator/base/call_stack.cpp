@@ -1,0 +1,211 @@
+#include "cachalot/call_stack.h"
+
+#include <fmt/format.h>
+#include <unwind.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <iterator>
+#include <mutex>
+#include <unordered_set>
+#include <utility>
+
+#include "base/symbols.h"
+
+namespace cachalot {
+
+struct CallStack::Taken {
+  std::vector<ScriptFrame> script;
+  std::vector<std::uintptr_t> native;
+  std::size_t hash = 0;
+};
+
+namespace {
+
+std::atomic<ScriptFrameProvider> script_frame_provider{nullptr};
+
+// What a provider sets off, a garbage collection in Python, may free tensors: no frames are taken within.
+thread_local bool is_asking_provider = false;
+
+std::size_t script_frames_here(std::span<ScriptFrame> out) noexcept {
+  const ScriptFrameProvider provider = script_frame_provider.load(std::memory_order_acquire);
+  if (provider == nullptr || is_asking_provider) return 0;
+  is_asking_provider = true;
+  const std::size_t count = provider(out);
+  is_asking_provider = false;
+  return std::min(count, out.size());
+}
+
+// libgcc's unwinder, which exceptions use, needs no frame pointers and knows of libraries loaded later.
+struct Unwinding {
+  std::span<std::uintptr_t> out;
+  std::size_t skip;
+  std::size_t count = 0;
+};
+
+_Unwind_Reason_Code take_frame(_Unwind_Context* context, void* data) {
+  auto& unwinding = *static_cast<Unwinding*>(data);
+  if (unwinding.skip > 0) {
+    --unwinding.skip;
+    return _URC_NO_REASON;
+  }
+  const std::uintptr_t address = _Unwind_GetIP(context);
+  if (address == 0 || unwinding.count == unwinding.out.size()) return _URC_END_OF_STACK;
+  unwinding.out[unwinding.count++] = address;
+  return _URC_NO_REASON;
+}
+
+void mix(std::size_t& hash, std::size_t value) {  // as boost::hash_combine does for 64 bits
+  hash ^= value + 0x9e3779b97f4a7c15 + (hash << 12) + (hash >> 4);
+}
+
+std::size_t hash_of(std::span<const ScriptFrame> script, std::span<const std::uintptr_t> native) {
+  std::size_t hash = script.size();
+  for (const ScriptFrame& frame : script) {
+    mix(hash, reinterpret_cast<std::size_t>(frame.function));  // interned: an address is a text
+    mix(hash, reinterpret_cast<std::size_t>(frame.file));
+    mix(hash, static_cast<std::size_t>(frame.line));
+  }
+  for (const std::uintptr_t address : native) mix(hash, address);
+  return hash;
+}
+
+// Of lambdas and templates debug information may have no more than "operator()", and where they are.
+bool is_in_our_sources(const CallFrame& frame) {
+  constexpr std::string_view kThisFile = "allocator/base/call_stack.cpp";
+  constexpr std::string_view kHere = __FILE__;
+  static_assert(kHere.ends_with(kThisFile));
+  constexpr std::string_view kRoot = kHere.substr(0, kHere.size() - kThisFile.size());
+  constexpr std::string_view kFolders[] = {"allocator/", "pool/", "kernels/", "pytorch/"};
+  if (!frame.file.starts_with(kRoot)) return false;
+  const std::string_view path = std::string_view(frame.file).substr(kRoot.size());
+  return std::ranges::any_of(kFolders, [&](std::string_view folder) { return path.starts_with(folder); });
+}
+
+// Where the function's own name begins: behind the type of its result, which templates have.
+std::string_view without_result(std::string_view function) {
+  std::size_t begin = 0;
+  std::size_t word = 0;
+  int depth = 0;
+  for (std::size_t i = 0; i < function.size(); ++i) {
+    const char c = function[i];
+    if (c == '(' && depth == 0) begin = word;
+    if (c == '(' || c == '<' || c == '{') ++depth;
+    if ((c == ')' || c == '>' || c == '}') && depth > 0) --depth;
+    if (c == ' ' && depth == 0) word = i + 1;
+  }
+  return function.substr(begin);
+}
+
+bool begins_with_any(std::string_view text, std::span<const std::string_view> beginnings) {
+  return std::ranges::any_of(beginnings, [&](std::string_view beginning) { return text.starts_with(beginning); });
+}
+
+// Our own functions, C++'s and C's, and what of the standard library calls one for another.
+bool is_of_library(const CallFrame& frame) {
+  constexpr std::string_view kOwn[] = {"cachalot::", "cachalot_", "std::", "_Unwind_"};
+  return begins_with_any(without_result(frame.function), kOwn) || is_in_our_sources(frame);
+}
+
+// Python's own functions; from there on outwards its frames say it better.
+bool is_of_interpreter(const CallFrame& frame) {
+  constexpr std::string_view kPython[] = {"Py", "_Py", "cfunction_", "method_vectorcall", "slot_tp_"};
+  return begins_with_any(frame.function, kPython);
+}
+
+// Of all, innermost first. The innermost are the library's and left out, as long as something remains. What was inlined goes
+// with the function that it was inlined in: debug information says its name without its namespace.
+std::vector<CallFrame> native_frames(std::span<const std::uintptr_t> return_addresses) {
+  std::vector<CallFrame> all;
+  std::vector<CallFrame> users;
+  for (const std::uintptr_t address : return_addresses) {
+    const std::vector<CallFrame> frames = symbolize(address);
+    all.insert(all.end(), frames.begin(), frames.end());
+    if (users.empty() && is_of_library(frames.back())) continue;
+    const auto first = users.empty() ? std::ranges::find_if_not(frames, is_of_library) : frames.begin();
+    users.insert(users.end(), first, frames.end());
+  }
+  return users.empty() ? all : users;
+}
+
+}  // namespace
+
+CallStack CallStack::capture(Frames frames, std::size_t skip) noexcept {
+  try {
+    std::array<ScriptFrame, kMaxFrames> script;
+    std::size_t script_count = 0;
+    if (frames != Frames::native) script_count = script_frames_here(script);
+
+    std::array<std::uintptr_t, kMaxFrames> native;
+    Unwinding unwinding{native, skip + 1};  // and this function
+    if (frames != Frames::script_or_native || script_count == 0) _Unwind_Backtrace(take_frame, &unwinding);
+
+    if (script_count == 0 && unwinding.count == 0) return {};
+    auto taken = std::make_shared<Taken>();
+    taken->script.assign(script.begin(), script.begin() + static_cast<std::ptrdiff_t>(script_count));
+    taken->native.assign(native.begin(), native.begin() + static_cast<std::ptrdiff_t>(unwinding.count));
+    taken->hash = hash_of(taken->script, taken->native);
+    return CallStack(std::move(taken));
+  } catch (const std::bad_alloc&) {
+    return {};
+  }
+}
+
+std::span<const ScriptFrame> CallStack::script_frames() const {
+  return taken_ != nullptr ? std::span<const ScriptFrame>(taken_->script) : std::span<const ScriptFrame>();
+}
+
+std::span<const std::uintptr_t> CallStack::return_addresses() const {
+  return taken_ != nullptr ? std::span<const std::uintptr_t>(taken_->native) : std::span<const std::uintptr_t>();
+}
+
+std::vector<CallFrame> CallStack::frames() const {
+  std::vector<CallFrame> frames;
+  for (const ScriptFrame& frame : script_frames()) {
+    frames.push_back({frame.function, frame.file, frame.line, 0, /*is_script=*/true});
+  }
+  std::vector<CallFrame> native = native_frames(return_addresses());
+  if (!frames.empty()) native.erase(std::ranges::find_if(native, is_of_interpreter), native.end());
+  std::ranges::move(native, std::back_inserter(frames));
+  return frames;
+}
+
+std::size_t CallStack::hash() const { return taken_ != nullptr ? taken_->hash : 0; }
+
+bool CallStack::operator==(const CallStack& other) const {
+  if (taken_ == other.taken_) return true;
+  if (empty() || other.empty() || taken_->hash != other.taken_->hash) return false;
+  return taken_->script == other.taken_->script && taken_->native == other.taken_->native;
+}
+
+std::string to_string(const CallFrame& frame) {
+  std::string text = frame.function.empty() ? fmt::format("{:#x}", frame.address) : frame.function;
+  if (frame.line > 0) return fmt::format("{} at {}:{}", text, frame.file, frame.line);
+  if (!frame.file.empty()) return fmt::format("{} in {}", text, frame.file);
+  return text;
+}
+
+std::string to_string(const CallStack& stack) {
+  std::string text;
+  int number = 0;
+  for (const CallFrame& frame : stack.frames()) text += fmt::format("#{} {}\n", number++, to_string(frame));
+  return text;
+}
+
+ScriptFrameProvider set_script_frames(ScriptFrameProvider provider) noexcept {
+  return script_frame_provider.exchange(provider, std::memory_order_acq_rel);
+}
+
+const char* intern_text(std::string_view text) {
+  struct Hash : std::hash<std::string_view> {
+    using is_transparent = void;
+  };
+  static std::mutex& mutex = *new std::mutex;  // stacks are taken and printed at exit, too
+  static auto& texts = *new std::unordered_set<std::string, Hash, std::equal_to<>>;
+  const std::lock_guard lock(mutex);
+  const auto found = texts.find(text);
+  return (found != texts.end() ? found : texts.emplace(text).first)->c_str();
+}
+
+}  // namespace cachalot

@@ -1,0 +1,60 @@
+#include "guard/freed_blocks.h"
+
+#include <fmt/format.h>
+
+#include <iterator>
+
+#include "base/check.h"
+
+namespace cachalot {
+
+void FreedBlocks::add(const GuardedBlock& block) {
+  CACHALOT_ASSERT(block.freed.has_value());
+  if (blocks_.size() == kKept) erase(blocks_.find(by_free_.begin()->second));
+  blocks_.emplace(block.heap_address(), block);
+  by_free_.emplace(block.freed->number, block.heap_address());
+}
+
+void FreedBlocks::forget(const GuardedBlock& block) {
+  const Address begin = block.heap_address();
+  const Address end = begin + block.footprint();
+  for (auto next = first_behind(begin); next != blocks_.end() && next->first < end;) erase(next++);
+}
+
+const GuardedBlock* FreedBlocks::find(Address at) const {
+  auto block = blocks_.upper_bound(at);
+  if (block == blocks_.begin()) return nullptr;
+  --block;
+  return block->second.contains(at) ? &block->second : nullptr;
+}
+
+// The first that ends behind `at`.
+FreedBlocks::Blocks::iterator FreedBlocks::first_behind(Address at) {
+  const auto block = blocks_.upper_bound(at);
+  if (block != blocks_.begin() && std::prev(block)->second.contains(at)) return std::prev(block);
+  return block;
+}
+
+void FreedBlocks::erase(Blocks::iterator block) {
+  by_free_.erase(block->second.freed->number);
+  blocks_.erase(block);
+}
+
+std::string FreedBlocks::validate() const {
+  if (by_free_.size() != blocks_.size()) {
+    return fmt::format("guard: {} freed blocks are remembered by address, {} by their free", blocks_.size(),
+                       by_free_.size());
+  }
+  Address end = 0;
+  for (const auto& [begin, block] : blocks_) {
+    if (begin < end) return fmt::format("guard: the freed block at {:#x} overlaps the one before", block.address);
+    end = begin + block.footprint();
+  }
+  return "";
+}
+
+std::size_t FreedBlocks::metadata_bytes() const {
+  return blocks_.size() * (sizeof(Blocks::value_type) + sizeof(decltype(by_free_)::value_type));
+}
+
+}  // namespace cachalot

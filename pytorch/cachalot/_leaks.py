@@ -1,0 +1,473 @@
+"""Who keeps GPU memory: sites of a program whose live bytes grow, what a block of code leaves behind, and who holds it.
+
+docs/leaks.md says how growth is told from noise, and what the suspects are.
+"""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import dataclasses
+import functools
+import linecache
+import os
+import re
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from ._errors import EnableError
+from ._plug import Functions, Plug
+
+LISTED = 10  # sites that a report lists, unless asked for more
+
+# What autograd's thread runs, as in torch::autograd::generated::MulBackward0::apply(…).
+_OPERATION = re.compile(r"\btorch::autograd::(?:generated::)?(\w+)::apply\(")
+
+_FUNCTIONS: Functions = {
+    "leaks_begin": (ctypes.c_long, ctypes.c_size_t, ctypes.c_size_t, ctypes.c_double),
+    "leaks_step": (ctypes.c_int, ctypes.c_long),
+    "leaks_end": (ctypes.c_int, ctypes.c_long),
+    "track_begin": (ctypes.c_long,),
+    "track_stop": (ctypes.c_int, ctypes.c_long),
+    "track_end": (ctypes.c_int, ctypes.c_long),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Frame:
+    """A call of a stack."""
+
+    function: str
+    file: str  # of the source; for native code without debug information the library that it is in
+    line: int  # 0: unknown
+    is_script: bool  # Python's
+
+    @property
+    def source(self) -> str:
+        """The line of text, if the file is there; else ""."""
+        return linecache.getline(self.file, self.line).strip() if self.line else ""
+
+    def __str__(self) -> str:
+        where = f"{shown(self.file)}:{self.line}" if self.line else shown(self.file)
+        return f"{where} in {self.function}" if self.function else where
+
+
+@dataclasses.dataclass(frozen=True)
+class AllocationSite:
+    """A place in the program that allocates: one call stack, and what lives that came from there."""
+
+    live_bytes: int  # of blocks, as memory_allocated counts them
+    live_blocks: int
+    allocated_blocks: int  # as long as the site is known
+    oldest_iterations: int  # steps since the oldest live block was allocated
+    oldest_seconds: float
+    stack: tuple[Frame, ...]  # innermost first; Python's where a thread that runs Python allocated, else native
+    some_addresses: tuple[int, ...] = dataclasses.field(repr=False)  # data_ptrs, the youngest first
+
+    @property
+    def frame(self) -> Frame | None:
+        """What to look at: Python's innermost frame outside of torch and cachalot; in native code, what autograd ran."""
+        return _site_frame(self.stack)
+
+    def __str__(self) -> str:
+        return f"{_held(self.live_bytes, self.live_blocks)} from {_where(self.frame)}"
+
+
+@dataclasses.dataclass(frozen=True)
+class Suspect:
+    """Who keeps blocks of a site alive, found by following references."""
+
+    kind: str  # container, variable, graph, cache, exception, hook, closure, gradient or cycle
+    name: str  # "history", say: how the program reaches it; "" where no name leads there
+    blocks: int  # of the site's that it was seen to keep
+    text: str  # the finding and what to do, in a sentence or two
+
+    def __str__(self) -> str:
+        return self.text
+
+
+@dataclasses.dataclass(frozen=True)
+class Leak(AllocationSite):
+    """A site whose live bytes grow from iteration to iteration."""
+
+    bytes_per_iteration: float  # Theil and Sen's slope
+    confidence: float  # of Mann and Kendall's test
+    iterations: int  # that were looked at
+    suspects: tuple[Suspect, ...] = ()
+
+    def __str__(self) -> str:
+        lines = [
+            f"+{_bytes(round(self.bytes_per_iteration))} an iteration: {super().__str__()}",
+            f"  oldest {self.oldest_iterations} iterations ({self.oldest_seconds:.1f} s), "
+            f"confidence {min(self.confidence, 0.9999):.4f} over {self.iterations} iterations",
+        ]
+        if self.frame and self.frame.source:
+            lines.insert(1, f"  > {self.frame.source}")
+        lines += [f"  {suspect}" for suspect in self.suspects]
+        return "\n".join(lines)
+
+
+@dataclasses.dataclass(frozen=True)
+class LeakReport:
+    """What a detector saw."""
+
+    iterations: int
+    live_bytes: int
+    live_blocks: int
+    site_count: int  # places with live blocks
+    leak_count: int  # that grow
+    leaks: tuple[Leak, ...]  # the steepest
+    sites: tuple[AllocationSite, ...]  # with the most live bytes
+
+    def __str__(self) -> str:
+        verb = "grows" if self.leak_count == 1 else "grow"
+        lines = [
+            f"cachalot leaks: {self.leak_count} of {self.site_count} sites {verb} after {self.iterations} iterations; "
+            f"{_held(self.live_bytes, self.live_blocks)} live"
+        ]
+        lines += map(str, self.leaks)
+        if self.leak_count > len(self.leaks):
+            lines.append(f"and {self.leak_count - len(self.leaks)} more")
+        return "\n".join(lines)
+
+
+@dataclasses.dataclass(frozen=True)
+class TrackReport:
+    """What a block of code allocated, freed and left. Bytes are of blocks, as memory_allocated counts them."""
+
+    label: str
+    allocated_blocks: int
+    allocated_bytes: int
+    freed_blocks: int  # those that were there before, too
+    freed_bytes: int
+    freed_earlier_blocks: int  # of the freed, those that were there before
+    freed_earlier_bytes: int
+    left_blocks: int  # allocated and not freed
+    left_bytes: int
+    peak_bytes: int  # the most that was allocated at a time, over what there was at the beginning
+    site_count: int  # places that left something
+    sites: tuple[AllocationSite, ...]  # those that left most
+
+    def __str__(self) -> str:
+        earlier = ""
+        if self.freed_earlier_blocks:
+            earlier = f", {_held(self.freed_earlier_bytes, self.freed_earlier_blocks)} of it from before"
+        lines = [
+            f"cachalot track '{self.label}': allocated {_held(self.allocated_bytes, self.allocated_blocks)}, "
+            f"freed {_held(self.freed_bytes, self.freed_blocks)}{earlier}, "
+            f"left {_held(self.left_bytes, self.left_blocks)}; peak +{_bytes(self.peak_bytes)}"
+        ]
+        return "\n".join(lines + _listed(self))
+
+
+class LeakDetector:
+    """Watches allocations and finds the sites whose live bytes grow from iteration to iteration.
+
+        with cachalot.LeakDetector() as detector:
+            for batch in batches:
+                train(batch)
+                detector.step()
+            print(detector.report())
+
+    It may be used from any thread, and sees the allocations of all. What was allocated before is unknown to it.
+    """
+
+    def __init__(
+        self,
+        *,
+        warm_up: int = 2,
+        window: int = 64,
+        min_confidence: float = 0.999,
+        on_optimizer_step: bool = False,
+    ) -> None:
+        """Watches from now on.
+
+        Args:
+            warm_up: iterations at the beginning in which growth is not looked at.
+            window: iterations that are looked back; at least 8.
+            min_confidence: from 0.5 to below 1: a chance of at most 1 - this that noise is taken for growth.
+            on_optimizer_step: an iteration ends with each optimizer's step, until `step` is called.
+
+        Raises:
+            EnableError: cachalot is not enabled.
+            ValueError: an argument out of its range.
+        """
+        if warm_up < 0 or window < 0:
+            raise ValueError(f"warm_up is {warm_up} and window is {window}; neither may be negative")
+        self._plug = _plug()
+        self._number = self._plug.call("leaks_begin", warm_up, window, min_confidence, bad_input=ValueError)
+        self._hook = _after_optimizer_steps(self._step) if on_optimizer_step else None
+
+    def step(self) -> None:
+        """Ends an iteration."""
+        self._forget_hook()
+        self._step()
+
+    def leaks(self, most: int = LISTED, *, suspects: bool = True) -> tuple[Leak, ...]:
+        """The sites that grow, the steepest first; none before warm_up + 8 steps. `report` says more."""
+        return self.report(most, suspects=suspects).leaks
+
+    def report(self, most: int = LISTED, *, suspects: bool = True) -> LeakReport:
+        """What was seen so far. To find suspects Python's objects are searched, which takes a second or so."""
+        if self._number is None:
+            raise RuntimeError("this leak detector was closed; it reports no more")
+        json = self._plug.parsed(_json_function(self._plug, "leaks_json"), self._number, most)
+        leaks = [Leak(**_site_fields(leak)) for leak in json.pop("leaks")]
+        if suspects and leaks:
+            from . import _suspects
+
+            found = _suspects.find([set(leak.some_addresses) for leak in leaks])
+            leaks = [dataclasses.replace(leak, suspects=tuple(found[i])) for i, leak in enumerate(leaks)]
+        sites = tuple(AllocationSite(**_site_fields(site)) for site in json.pop("sites"))
+        return LeakReport(leaks=tuple(leaks), sites=sites, **json)
+
+    def close(self) -> None:
+        """Ends the watch; allocations cost what they did before. A second call does nothing."""
+        self._forget_hook()
+        number, self._number = self._number, None
+        if number is not None:
+            self._plug.call("leaks_end", number)
+
+    def __enter__(self) -> LeakDetector:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def _step(self) -> None:
+        if self._number is None:
+            raise RuntimeError("this leak detector was closed; it counts no more iterations")
+        self._plug.call("leaks_step", self._number)
+
+    def _forget_hook(self) -> None:
+        if self._hook is not None:
+            self._hook.remove()
+            self._hook = None
+
+
+class track:
+    """What a block of code allocates, frees and leaves, in all threads; printed at its end.
+
+        with cachalot.track("evaluation") as tracked:
+            evaluate(model)
+        tracked.report.left_bytes
+
+    Also a decorator. `report` is there at the end of the block, and within it tells what happened so far.
+    """
+
+    def __init__(self, label: str = "", *, file: Any = None, quiet: bool = False, most: int = LISTED) -> None:
+        """`file` is where to print (default: stderr); `quiet`: not at all; `most`: sites to list."""
+        self._label = label
+        self._file = file
+        self._quiet = quiet
+        self._most = most
+        self._number: int | None = None
+        self._report: TrackReport | None = None
+
+    def __enter__(self) -> track:
+        if self._number is not None:
+            raise RuntimeError(f"track {self._label!r} is running already; another block needs another track")
+        self._plug = _plug()
+        self._report = None
+        self._number = self._plug.call("track_begin")
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        number = self._number
+        self._plug.call("track_stop", number)
+        self._report = self._read()
+        self._number = None
+        self._plug.call("track_end", number)
+        if not self._quiet:
+            print(self._report, file=self._file or sys.stderr)
+
+    def __call__(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(function)
+        def tracked(*arguments: Any, **keywords: Any) -> Any:
+            label = self._label or function.__qualname__
+            with track(label, file=self._file, quiet=self._quiet, most=self._most):
+                return function(*arguments, **keywords)
+
+        return tracked
+
+    @property
+    def report(self) -> TrackReport:
+        """What the block did; RuntimeError before it began."""
+        if self._number is not None:
+            return self._read()
+        if self._report is None:
+            raise RuntimeError(f"track {self._label!r} was not begun: it is used in a with statement")
+        return self._report
+
+    def _read(self) -> TrackReport:
+        json = self._plug.parsed(_json_function(self._plug, "track_json"), self._number, self._most)
+        sites = tuple(AllocationSite(**_site_fields(site)) for site in json.pop("sites"))
+        return TrackReport(label=self._label, sites=sites, **json)
+
+
+_lock = threading.Lock()
+_of_process: LeakDetector | None = None
+
+
+def watch_leaks(
+    *, warm_up: int = 2, window: int = 64, min_confidence: float = 0.999, report_at_exit: bool = False
+) -> LeakDetector:
+    """Begins the process's own leak detector, of which `leaks()` tells; returns it.
+
+    An iteration ends with each step of an optimizer; a program that calls the detector's `step()` decides itself. A second
+    call returns the detector that there is.
+
+    Args:
+        warm_up: as LeakDetector's, as are window and min_confidence.
+        window: …
+        min_confidence: …
+        report_at_exit: what grew and what is still live is printed on stderr when the process ends.
+    """
+    global _of_process
+    with _lock:
+        if _of_process is None:
+            _of_process = LeakDetector(
+                warm_up=warm_up, window=window, min_confidence=min_confidence, on_optimizer_step=True
+            )
+        if report_at_exit:
+            atexit.unregister(_report_at_exit)
+            atexit.register(_report_at_exit)
+        return _of_process
+
+
+def leaks(most: int = LISTED, *, suspects: bool = True) -> tuple[Leak, ...]:
+    """The sites that grow, as the process's own detector sees them: it begins with `watch_leaks()`.
+
+    Raises:
+        RuntimeError: nobody began it.
+    """
+    if _of_process is None:
+        raise RuntimeError("nobody watches for leaks: call cachalot.watch_leaks() first, or set CACHALOT_LEAK_REPORT=1")
+    return _of_process.leaks(most, suspects=suspects)
+
+
+def watch_once_in_use() -> None:
+    """Watches from the first use of CUDA on, and reports at exit. A program that forks before may still do so."""
+    import torch
+
+    torch.cuda._lazy_call(lambda: watch_leaks(report_at_exit=True))
+
+
+def asked_by_environment() -> bool:
+    """Whether CACHALOT_LEAK_REPORT is 1. ValueError when it is neither that nor 0 nor empty."""
+    value = os.environ.get("CACHALOT_LEAK_REPORT", "")
+    if value not in ("", "0", "1"):
+        raise ValueError(f"environment variable CACHALOT_LEAK_REPORT is {value!r}; it must be 0 or 1")
+    return value == "1"
+
+
+def _report_at_exit() -> None:
+    assert _of_process is not None
+    report = _of_process.report()
+    lines = [str(report)]
+    if report.sites:
+        lines.append("still live at exit:")
+    print("\n".join(lines + _listed(report)), file=sys.stderr)
+
+
+def _plug() -> Plug:
+    """The library that serves PyTorch, with CUDA in use: the allocator is there from then on."""
+    import cachalot
+    import torch
+
+    plug = cachalot._require_enabled().plug
+    torch.cuda.init()
+    plug.declare(_FUNCTIONS)
+    return plug
+
+
+def _json_function(plug: Plug, name: str) -> Any:
+    return plug.function(name, ctypes.c_long, ctypes.c_long, ctypes.c_size_t, ctypes.c_char_p, ctypes.c_long)
+
+
+def _after_optimizer_steps(call: Callable[[], None]) -> Any:
+    from torch.optim.optimizer import register_optimizer_step_post_hook
+
+    return register_optimizer_step_post_hook(lambda *_: call())
+
+
+def _site_fields(json: dict[str, Any]) -> dict[str, Any]:
+    stack = tuple(Frame(**frame) for frame in json["stack"])
+    return json | {"stack": stack, "some_addresses": tuple(json["some_addresses"])}
+
+
+@functools.cache
+def _library_folders() -> tuple[str, ...]:
+    import torch
+
+    folders = (Path(torch.__file__).parent, Path(__file__).parent)
+    return tuple({f"{path}{os.sep}" for folder in folders for path in (folder, folder.resolve())})
+
+
+def _is_of_library(frame: Frame) -> bool:
+    return frame.file.startswith(_library_folders()) or frame.file.startswith("<frozen")
+
+
+def _site_frame(stack: tuple[Frame, ...]) -> Frame | None:
+    script = [frame for frame in stack if frame.is_script]
+    if script:
+        return next((frame for frame in script if not _is_of_library(frame)), script[0])
+    # A backward pass on autograd's thread: the operation says more than what it calls.
+    operations = (frame for frame in stack if _OPERATION.search(frame.function))
+    return next(operations, stack[0] if stack else None)
+
+
+def _listed(report: LeakReport | TrackReport) -> list[str]:
+    """Lines on the sites of a report."""
+    lines = []
+    for site in report.sites:
+        lines.append(f"  {site}")
+        if site.frame and site.frame.source:
+            lines.append(f"    > {site.frame.source}")
+    if report.site_count > len(report.sites):
+        lines.append(f"  and {report.site_count - len(report.sites)} more sites")
+    return lines
+
+
+def _where(frame: Frame | None) -> str:
+    if frame is None:
+        return "a place that is not known"
+    if frame.is_script:
+        return str(frame)
+    operation = _OPERATION.search(frame.function)
+    return f"{operation[1]} in a backward pass" if operation else f"{frame} (native code, outside of Python)"
+
+
+def shown(file: str) -> str:
+    """The file as a reader knows it: from the current folder on, if it is in there."""
+    here = os.getcwd() + os.sep
+    return file.removeprefix(here)
+
+
+def _held(size: int, blocks: int) -> str:
+    return f"{_bytes(size)} in {blocks:,} block{'' if blocks == 1 else 's'}"
+
+
+def _bytes(size: int) -> str:
+    for unit, name in ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
+        if size >= unit:
+            return f"{size / unit:.2f} {name}"
+    return f"{size} bytes"
+
+
+__all__ = [
+    "AllocationSite",
+    "EnableError",
+    "Frame",
+    "Leak",
+    "LeakDetector",
+    "LeakReport",
+    "Suspect",
+    "TrackReport",
+    "leaks",
+    "track",
+    "watch_leaks",
+]

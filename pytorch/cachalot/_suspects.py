@@ -1,0 +1,465 @@
+"""Who keeps the blocks of a leak: references are followed from the tensors that lie there to a name of the program's.
+
+Two ways lead to a block. A tensor of Python's lies in it, and something refers to that tensor; or only an autograd graph keeps
+it, as a saved tensor, and something refers to a tensor at the graph's end. Either way one climbs from the tensor, referrer
+by referrer as the garbage collector knows them, all tensors of a leak side by side, until a name is reached: a local or
+global variable, a cache, an exception. Where they came together on the way up, in a list, say, is what grows.
+
+Nothing is guessed: a suspect was found by its references, or it is not named. What C++ code keeps without Python is not found.
+"""
+
+from __future__ import annotations
+
+import functools
+import gc
+import os
+import sys
+import types
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from ._leaks import Suspect, shown
+
+_DEEPEST = 12  # references from a tensor up to a name
+_MOST_NODES = 20_000  # objects looked at for one leak
+_MOST_FUNCTIONS = 500_000  # nodes of autograd graphs looked at for one holder
+_MOST_SUSPECTS = 3  # of a leak
+_LEAST_SHARE = 0.2  # of the blocks that the first suspect keeps: others with fewer are not named
+
+_FOLDER = os.path.dirname(__file__) + os.sep  # frames of this package are not the program's
+_CONTAINERS = (list, tuple, dict, set, frozenset)
+
+
+def find(leaks: list[set[int]]) -> list[list[Suspect]]:
+    """For each leak, the addresses of its blocks, who keeps them: the one that keeps most of them first."""
+    search = _Search()
+    return [search.suspects(addresses) for addresses in leaks]
+
+
+class _Node:
+    """An object on the way up. Objects are held by these alone, so that we know our own references from others'."""
+
+    __slots__ = ("below", "object", "reached")
+
+    def __init__(self, object: Any, below: _Node | None, reached: set[int]) -> None:
+        self.object = object
+        self.below = below  # the node on the way down to most of the tensors
+        self.reached = reached  # keys of the tensors (addresses of their blocks) to which it leads
+
+
+class _Name:
+    """Where a way up ends: at something that the program can name."""
+
+    def __init__(self, kind: str, name: str, place: str, top: _Node, reached: set[int]) -> None:
+        self.kind = kind
+        self.name = name
+        self.place = place  # "a global of train", say
+        self.top = top
+        self.reached = reached
+
+    @functools.cached_property
+    def way(self) -> list[tuple[_Node, str]]:
+        """The nodes from below the top to where the tensors come together, each with how the one above reaches it."""
+        return _way_down(self.top, self.reached)
+
+    @property
+    def passed(self) -> list[Any]:
+        """The objects on the way, from the top on."""
+        return [self.top.object, *(node.object for node, _ in self.way)]
+
+    @functools.cached_property
+    def path(self) -> str:
+        """How the program reaches the place where the tensors come together."""
+        return self.name + "".join(label for _, label in self.way)
+
+
+class _Search:
+    def __init__(self) -> None:
+        self._locals = _local_names()
+        self._tensors = [_Node(tensor, None, {address}) for tensor, address in _cuda_tensors()]
+
+    def suspects(self, addresses: set[int]) -> list[Suspect]:
+        nodes = [node for node in self._tensors if node.reached <= addresses]
+        names = self._names(nodes)
+        suspects = {name.path: _suspect(name, None, len(name.reached)) for name in names}
+        direct = {name.path: name.reached for name in names}
+        for name, functions, kept in self._graphs_of(addresses.difference(*direct.values())):
+            kept = kept | direct.get(name.path, set())  # a list of losses: they lie in some, their graphs keep others
+            suspects[name.path] = _suspect(name, functions, len(kept))
+        found = sorted(suspects.values(), key=lambda suspect: -suspect.blocks)
+        return [suspect for suspect in found[:_MOST_SUSPECTS] if suspect.blocks >= _LEAST_SHARE * found[0].blocks]
+
+    def _graphs_of(self, addresses: set[int]) -> Iterator[tuple[_Name, int, set[int]]]:
+        """Whose graphs keep some of the blocks, the sizes of the graphs, and which blocks."""
+        if addresses:
+            for name, functions, saved in [*self._graphs, *self._gradient_graphs]:
+                if not saved.isdisjoint(addresses):
+                    yield name, functions, saved & addresses
+
+    @functools.cached_property
+    def _graphs(self) -> list[tuple[_Name, int, set[int]]]:
+        """Named holders of tensors that end a graph; how many functions their graphs have, and the blocks these keep."""
+        ends = [_Node(node.object, None, {id(node.object)}) for node in self._tensors if node.object.grad_fn is not None]
+        by_key = {id(node.object): node for node in ends}
+        graphs = []
+        for name in self._names(ends):
+            functions, saved = _saved_blocks([by_key[key].object.grad_fn for key in name.reached])
+            graphs.append((name, functions, saved))
+        return graphs
+
+    @functools.cached_property
+    def _gradient_graphs(self) -> list[tuple[_Name, int, set[int]]]:
+        """Gradients with graphs of their own: a backward pass with create_graph=True made them."""
+        gradients = [node.object.grad for node in self._tensors if node.object.is_leaf and node.object.requires_grad]
+        gradients = [gradient for gradient in gradients if gradient is not None and gradient.grad_fn is not None]
+        if not gradients:
+            return []
+        functions, saved = _saved_blocks([gradient.grad_fn for gradient in gradients])
+        top = _Node(None, None, set(range(len(gradients))))
+        return [(_Name("gradient", ".grad", "", top, top.reached), functions, saved)]
+
+    def _names(self, tensors: list[_Node]) -> list[_Name]:
+        """Climbs from the tensors, all at once, to names; each name has the tensors to which it leads."""
+        names: list[_Name] = []
+        ascent = _Ascent(tensors)
+        for node in tensors:  # a variable may name one, and a list may hold it as well
+            self._finish(node, names)
+        while ascent.frontier and ascent.goes_on():
+            ascent.step()
+            ascent.frontier = [node for node in ascent.frontier if not self._finish(node, names)]
+        if not ascent.frontier and not names and ascent.met_again:
+            names.append(_cycle(ascent.met_again, set().union(*(node.reached for node in tensors))))
+        return _merged(names)
+
+    def _finish(self, node: _Node, names: list[_Name]) -> bool:
+        """Whether the way up ends here; if so, at a name, which is added."""
+        name = self._name(node)
+        if name is not None:
+            names.append(name)
+        return name is not None
+
+    def _name(self, node: _Node) -> _Name | None:
+        held = node.object
+        if isinstance(held, functools._lru_cache_wrapper):
+            return _Name("cache", _function_name(held.__wrapped__), "", node, node.reached)
+        if isinstance(held, BaseException):
+            return _Name("exception", type(held).__name__, "", node, node.reached)
+        for name, place in self._locals.get(id(held), ()):  # of the innermost function that has one
+            return _Name("variable", name, place, node, node.reached)
+        if isinstance(held, dict) and node.below is not None:
+            module = _module_of(held)
+            if module is not None:
+                key = _key_of(held, node.below.object)
+                return _Name("variable", str(key), f"a global of {module}", node.below, node.reached)
+        if isinstance(held, type) and node.below is not None:
+            return _Name("variable", held.__qualname__, "a class", node, node.reached)
+        return None
+
+
+class _Ascent:
+    """The way up from tensors, step by step: whoever refers to an object of the frontier, with all tensors it leads to."""
+
+    def __init__(self, tensors: list[_Node]) -> None:
+        self.frontier = tensors
+        self.met_again: list[_Node] = []  # that referred, themselves, to what they are referred by
+        self._nodes = list(tensors)  # objects stay, or others could have their ids
+        self._reached = {id(node.object): set(node.reached) for node in tensors}
+        self._steps = 0
+
+    def goes_on(self) -> bool:
+        return self._steps < _DEEPEST and len(self._nodes) < _MOST_NODES
+
+    def step(self) -> None:
+        self._steps += 1
+        below = {id(node.object): node for node in self.frontier}
+        found = []
+        for referrer in gc.get_referrers(*[node.object for node in self.frontier]):
+            if _is_ours(referrer):
+                continue
+            children = [below[key] for key in {id(held) for held in gc.get_referents(referrer)} if key in below]
+            if children:
+                found.append(self._node(referrer, children))
+        self.frontier = [node for node in found if node.reached]
+        self._nodes += self.frontier
+
+    def _node(self, referrer: Any, children: list[_Node]) -> _Node:
+        """With the tensors to which the object was not known to lead: those of a shorter way are done."""
+        most = max(children, key=lambda child: len(child.reached))
+        known = self._reached.setdefault(id(referrer), set())
+        node = _Node(referrer, most, set().union(*(child.reached for child in children)) - known)
+        if known:
+            self.met_again.append(node)
+        known |= node.reached
+        return node
+
+
+def _is_ours(referrer: Any) -> bool:
+    if isinstance(referrer, types.FrameType):
+        return _is_own(referrer.f_code)
+    return isinstance(referrer, (_Node, _Search, types.ModuleType))
+
+
+def _merged(names: list[_Name]) -> list[_Name]:
+    """One entry a place, the ones that lead to most first."""
+    merged: dict[tuple[str, str, str], _Name] = {}
+    for name in names:
+        known = merged.setdefault((name.kind, name.path, name.place), name)
+        if known is not name:
+            known.reached = known.reached | name.reached
+    return sorted(merged.values(), key=lambda name: -len(name.reached))
+
+
+def _cycle(met_again: list[_Node], reached: set[int]) -> _Name:
+    kinds = {type(node.object).__name__ for node in met_again if not isinstance(node.object, _CONTAINERS)}
+    return _Name("cycle", " and ".join(sorted(kinds)), "", met_again[0], reached)
+
+
+# --- what is said ------------------------------------------------------------------------------------------------------
+
+
+def _suspect(name: _Name, functions: int | None, blocks: int) -> Suspect:
+    """The finding: `blocks` are kept by the name, through graphs of so many `functions` or (None) by tensors alone."""
+    way, path = name.way, name.path
+    holder = way[-1][0].object if way else name.top.object
+    where = f"`{path}`" + (f" ({name.place})" if name.place else "")
+    count = len(name.reached)
+    by_graph = functions is not None
+    kind = _kind(name, holder, by_graph)
+
+    if kind == "cycle":
+        objects = f" through {name.name}" if name.name else ""
+        text = (
+            f"no name leads to the tensors of {blocks} blocks: a reference cycle{objects} keeps them until the garbage "
+            "collector runs. Break the cycle, with weakref say"
+        )
+        return Suspect(kind, "", blocks, text)
+    if kind == "gradient":
+        text = (
+            f"the gradients of {count} tensors have graphs of their own ({functions} functions), which keep {blocks} of "
+            "these blocks: backward(create_graph=True) made them. Use torch.autograd.grad, or set the gradients to None"
+        )
+        return Suspect(kind, path, blocks, text)
+    if kind == "cache":
+        keeps = _graph_keeps(functions, blocks) if by_graph else ""
+        text = (
+            f"the functools cache of {name.name} holds {_tensors(count)}{keeps}. Keep tensors out of it, bound it with "
+            "maxsize, or call cache_clear()"
+        )
+        return Suspect(kind, name.name, blocks, text)
+    if kind == "exception":
+        variable = _variable_of_frame(name)
+        text = (
+            f"an exception that is kept, {name.name}, holds {_tensors(count)} through its traceback{variable}. Keep its text, "
+            "or call traceback.clear_frames(exception.__traceback__)"
+        )
+        return Suspect(kind, name.name, blocks, text)
+    if kind in ("hook", "closure"):
+        function = next(_function_name(held) for held in name.passed if isinstance(held, types.FunctionType))
+        role = "is registered as a hook and" if kind == "hook" else "is a closure that"
+        text = f"the function {function}, reached as {where}, {role} holds {_tensors(count)}. "
+        text += "Remove the hook when it is done, and keep .detach()ed values" if kind == "hook" else "Let go of it"
+        return Suspect(kind, function, blocks, text)
+
+    what = type(holder).__name__
+    if isinstance(holder, _CONTAINERS) or count > 1:
+        text = f"the {what} {where} holds {_tensors(count)}"
+    elif isinstance(holder, types.FrameType):
+        text = f"{where} keeps a frame that holds {_tensors(count)}"
+    else:
+        text = f"{where} holds a tensor of {_bytes_of(holder)}" if _is_tensor(holder) else f"{where} holds {_tensors(count)}"
+    if by_graph:
+        text += _graph_keeps(functions, blocks)
+        advice = "Keep loss.item() or .detach() it" if count > 1 else ".detach() it between iterations"
+    elif _any_has_graph(name):
+        text += ", with autograd graphs" if count > 1 else ", with its autograd graph"
+        advice = "Keep loss.item() or .detach() it"
+    else:
+        advice = "Empty it, or keep what is needed on the host"
+    return Suspect(kind, path, blocks, f"{text}. {advice}")
+
+
+def _kind(name: _Name, holder: Any, by_graph: bool) -> str:
+    if name.kind in ("cycle", "gradient", "cache", "exception"):
+        return name.kind
+    if any(isinstance(held, types.FunctionType) for held in name.passed):
+        return "hook" if any("_hooks" in label for _, label in name.way) else "closure"
+    if isinstance(holder, _CONTAINERS) or len(name.reached) > 1:
+        return "container"
+    return "graph" if by_graph else "variable"
+
+
+def _way_down(top: _Node, reached: set[int]) -> list[tuple[_Node, str]]:
+    is_one = len(reached) == 1  # nothing to come together: down to the tensor
+    way = []
+    node = top
+    while node.below is not None and (is_one or len(node.below.reached) >= max(2, len(node.reached))):
+        way.append((node.below, _label(node.object, node.below.object)))
+        node = node.below
+    return way
+
+
+def _label(above: Any, below: Any) -> str:
+    """How the program goes from one object to the other: ".attribute", "[key]", or "" where it does not say so."""
+    if isinstance(above, dict):
+        key = _key_of(above, below)
+        owner_is_object = isinstance(key, str) and key.isidentifier() and _is_instance_dict(above)
+        return f".{key}" if owner_is_object else f"[{_short(key)}]"
+    if isinstance(below, types.CellType):  # in a closure
+        return ""
+    if isinstance(above, (list, tuple)):
+        return next((f"[{i}]" for i, held in enumerate(above) if held is below), "")
+    attributes = _instance_attributes(above)
+    if attributes is not None and attributes is not below:
+        return next((f".{key}" for key, held in attributes.items() if held is below), "")
+    return ""
+
+
+def _graph_keeps(functions: int | None, blocks: int) -> str:
+    return f" with autograd graphs of {functions:,} functions in all, which keep {blocks} of these blocks"
+
+
+def _tensors(count: int) -> str:
+    return "a tensor" if count == 1 else f"{count} tensors"
+
+
+def _bytes_of(tensor: Any) -> str:
+    return f"{tensor.untyped_storage().nbytes():,} bytes"
+
+
+def _any_has_graph(name: _Name) -> bool:
+    return any(_is_tensor(node.object) and node.object.grad_fn is not None for node in _nodes_below(name.top))
+
+
+def _nodes_below(node: _Node | None) -> Iterator[_Node]:
+    while node is not None:
+        yield node
+        node = node.below
+
+
+def _variable_of_frame(name: _Name) -> str:
+    for node in _nodes_below(name.top):
+        if isinstance(node.object, types.FrameType) and node.below is not None:
+            code = node.object.f_code
+            return f", in a variable of {code.co_name}() at {shown(code.co_filename)}:{node.object.f_lineno}"
+    return ""
+
+
+# --- Python's objects ---------------------------------------------------------------------------------------------------
+
+
+def _cuda_tensors() -> Iterator[tuple[Any, int]]:
+    """Every CUDA tensor that Python knows, with the address of its block."""
+    for candidate in gc.get_objects():
+        if _is_tensor(candidate):
+            try:
+                if candidate.is_cuda and (address := candidate.untyped_storage().data_ptr()):
+                    yield candidate, address
+            except Exception:  # a tensor without memory of its own: fake, functional, sparse
+                continue
+
+
+def _is_tensor(candidate: Any) -> bool:
+    import torch
+
+    return issubclass(type(candidate), torch.Tensor)  # isinstance would ask proxies for __class__
+
+
+def _saved_blocks(ends: Iterable[Any]) -> tuple[int, set[int]]:
+    """Of the graphs that end in these functions: how many functions they have, and the blocks that these keep."""
+    seen = set()
+    blocks: set[int] = set()
+    waiting = list(ends)
+    while waiting and len(seen) < _MOST_FUNCTIONS:
+        function = waiting.pop()
+        if function in seen:
+            continue
+        seen.add(function)
+        blocks.update(_addresses_saved_by(function))
+        waiting += [before for before, _ in function.next_functions if before is not None and before not in seen]
+    return len(seen), blocks
+
+
+def _addresses_saved_by(function: Any) -> Iterator[int]:
+    for attribute in _saved_attributes(type(function)):
+        try:
+            value = getattr(function, attribute)
+        except RuntimeError:  # freed by a backward pass
+            continue
+        for saved in value if isinstance(value, (list, tuple)) else [value]:
+            tensor = getattr(saved, "data", None)  # as it is saved: hooks are not called
+            if tensor is not None and _is_tensor(tensor) and tensor.is_cuda:
+                yield tensor.untyped_storage().data_ptr()
+
+
+@functools.cache
+def _saved_attributes(function_type: type) -> tuple[str, ...]:
+    return tuple(name for name in dir(function_type) if name.startswith("_raw_saved_"))
+
+
+def _local_names() -> dict[int, list[tuple[str, str]]]:
+    """The objects to which running functions' variables refer, by id: name and place. Nothing is held."""
+    names: dict[int, list[tuple[str, str]]] = {}
+    walked: types.FrameType | None
+    for walked in sys._current_frames().values():
+        while walked is not None:
+            if not _is_own(walked.f_code) and walked.f_code.co_name != "<module>":
+                _add_locals(walked, names)
+            walked = walked.f_back
+    # None of the frames is held: ours would be held by its own variable, and hold all that its callers have.
+    return names
+
+
+def _is_own(code: types.CodeType) -> bool:
+    return code.co_filename.startswith(_FOLDER)
+
+
+def _add_locals(frame: types.FrameType, names: dict[int, list[tuple[str, str]]]) -> None:
+    code = frame.f_code
+    place = f"a variable of {code.co_name}() in {shown(code.co_filename)}"
+    variables = frame.f_locals
+    for name, value in variables.items():
+        names.setdefault(id(value), []).append((name, place))
+    name = value = None
+    # Before Python 3.13 a function's f_locals is a copy that the frame keeps: it would keep tensors alive.
+    is_copy = sys.version_info < (3, 13) and code.co_flags & 1  # CO_OPTIMIZED: a function's
+    if is_copy and sys.gettrace() is None and sys.getrefcount(variables) <= 3:
+        variables.clear()
+
+
+def _module_of(namespace: dict[Any, Any]) -> str | None:
+    name = namespace.get("__name__")
+    module = sys.modules.get(name) if isinstance(name, str) else None
+    if module is not None and getattr(module, "__dict__", None) is namespace:
+        return name
+    return name if isinstance(name, str) and "__builtins__" in namespace else None  # of exec and runpy
+
+
+def _key_of(mapping: dict[Any, Any], value: Any) -> Any:
+    for key, held in mapping.items():
+        if held is value or key is value:
+            return key
+    return "?"
+
+
+def _is_instance_dict(mapping: dict[Any, Any]) -> bool:
+    return any(
+        not isinstance(owner, _CONTAINERS) and not _is_ours(owner) and _instance_attributes(owner) is mapping
+        for owner in gc.get_referrers(mapping)
+    )
+
+
+def _instance_attributes(owner: Any) -> dict[Any, Any] | None:
+    try:
+        attributes = object.__getattribute__(owner, "__dict__")
+    except AttributeError:
+        return None
+    return attributes if isinstance(attributes, dict) else None
+
+
+def _function_name(function: Any) -> str:
+    return f"{getattr(function, '__qualname__', function)}()"
+
+
+def _short(key: Any) -> str:
+    text = repr(key) if isinstance(key, (str, int, float, bool, tuple)) else type(key).__name__
+    return text if len(text) <= 40 else text[:39] + "…"

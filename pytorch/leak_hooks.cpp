@@ -1,0 +1,98 @@
+#include "pytorch/leak_hooks.h"
+
+#include <map>
+#include <memory>
+#include <mutex>
+#include <utility>
+
+#include "base/check.h"
+#include "cachalot/allocation_track.h"
+#include "cachalot/leak_detector.h"
+#include "pytorch/guarded.h"
+#include "pytorch/process.h"
+
+namespace cachalot {
+namespace {
+
+CachingAllocator& allocator() { return Process::instance().allocator(); }
+
+// Objects by number. Never destroyed: reports are asked for at exit.
+template <typename Object>
+class Numbered {
+ public:
+  static Numbered& instance() {
+    static Numbered& numbered = *new Numbered;
+    return numbered;
+  }
+
+  long add(std::shared_ptr<Object> object) {
+    const std::lock_guard lock(mutex_);
+    objects_.emplace(++last_, std::move(object));
+    return last_;
+  }
+  std::shared_ptr<Object> at(long number) {
+    const std::lock_guard lock(mutex_);
+    return found(number)->second;
+  }
+  // The object goes when nobody uses it any more, without our lock.
+  std::shared_ptr<Object> remove(long number) {
+    const std::lock_guard lock(mutex_);
+    return std::move(objects_.extract(found(number)).mapped());
+  }
+
+ private:
+  auto found(long number) {
+    const auto entry = objects_.find(number);
+    CACHALOT_REQUIRE(entry != objects_.end(), "there is none with number {}: it was ended, or never begun", number);
+    return entry;
+  }
+
+  std::mutex mutex_;
+  std::map<long, std::shared_ptr<Object>> objects_;
+  long last_ = 0;
+};
+
+using Detectors = Numbered<LeakDetector>;
+using Tracks = Numbered<AllocationTrack>;
+
+}  // namespace
+}  // namespace cachalot
+
+using namespace cachalot;
+
+long cachalot_plug_leaks_begin(std::size_t warm_up, std::size_t window, double min_confidence, char* error,
+                               std::size_t capacity) {
+  return guarded(error, capacity, [&] {
+    const LeakDetectorOptions options{warm_up, window, min_confidence};
+    return Detectors::instance().add(std::make_shared<LeakDetector>(allocator(), options));
+  });
+}
+
+int cachalot_plug_leaks_step(long detector, char* error, std::size_t capacity) {
+  return guarded(error, capacity, [&] { return Detectors::instance().at(detector)->step(), 0; });
+}
+
+int cachalot_plug_leaks_end(long detector, char* error, std::size_t capacity) {
+  return guarded(error, capacity, [&] { return Detectors::instance().remove(detector), 0; });
+}
+
+long cachalot_plug_leaks_json(long detector, std::size_t most, char* text, long capacity) {
+  return guarded_text(text, capacity, [&] { return to_json(Detectors::instance().at(detector)->report(most)); });
+}
+
+long cachalot_plug_track_begin(char* error, std::size_t capacity) {
+  return guarded(error, capacity,
+                 [&] { return Tracks::instance().add(std::make_shared<AllocationTrack>(allocator())); });
+}
+
+int cachalot_plug_track_stop(long track, char* error, std::size_t capacity) {
+  return guarded(error, capacity, [&] { return Tracks::instance().at(track)->stop(), 0; });
+}
+
+int cachalot_plug_track_end(long track, char* error, std::size_t capacity) {
+  return guarded(error, capacity, [&] { return Tracks::instance().remove(track), 0; });
+}
+
+long cachalot_plug_track_json(long track, std::size_t most, char* text, long capacity) {
+  return guarded_text(text, capacity, [&] { return to_json(Tracks::instance().at(track)->report(most)); });
+}

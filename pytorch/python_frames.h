@@ -1,0 +1,12 @@
+// Python's frames for call stacks (call_stack.h). The library does not link Python: what it needs of it is looked up in the
+// process when first asked, so that one library serves every version from 3.9 on, and programs without Python.
+#pragma once
+
+namespace cachalot {
+
+// From now on call stacks have the frames of the Python code that the thread runs. Without effect where there is no Python.
+// A thread that runs Python code and has let go of the GIL, as in PyTorch's functions, takes it for a moment: under no lock
+// of ours, as PyTorch's memory history does. Threads that Python does not know are left alone.
+void provide_python_frames() noexcept;
+
+}  // namespace cachalot

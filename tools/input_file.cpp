@@ -1,0 +1,84 @@
+#include "tools/input_file.h"
+
+#include <fmt/format.h>
+#include <zlib.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <utility>
+
+#include "base/bytes.h"
+#include "base/check.h"
+
+namespace cachalot::tools {
+namespace {
+
+constexpr unsigned kBufferBytes = 1 << 17;
+constexpr std::size_t kMostPerRead = std::size_t{1} << 30;  // gzread counts with an int
+
+// Of what PyTorch writes, a byte takes up to ten in memory, and gzip packs it to a thirtieth.
+constexpr std::size_t kMemoryPerByte = 500;
+constexpr std::size_t kMemoryAtLeast = 64 * kMiB;
+constexpr std::size_t kMemoryOfPipe = 4 * kGiB;
+
+gzFile gz(void* file) { return static_cast<gzFile>(file); }
+
+}  // namespace
+
+InputFile::InputFile(std::string path, std::string what)
+    : path_(std::move(path)), what_(std::move(what)), file_(gzopen(path_.c_str(), "rb")) {
+  CACHALOT_REQUIRE(file_ != nullptr, "{}: cannot open the {}: {}", path_, what_, std::strerror(errno));
+  gzbuffer(gz(file_), kBufferBytes);
+}
+
+InputFile::~InputFile() {
+  if (file_ != nullptr) gzclose(gz(file_));
+}
+
+InputFile::InputFile(InputFile&& other) noexcept
+    : path_(std::move(other.path_)), what_(std::move(other.what_)), file_(std::exchange(other.file_, nullptr)) {}
+
+std::size_t InputFile::read(char* into, std::size_t capacity) {
+  std::size_t filled = 0;
+  while (filled < capacity) {
+    const std::size_t wanted = std::min(capacity - filled, kMostPerRead);
+    const int got = gzread(gz(file_), into + filled, static_cast<unsigned>(wanted));
+    if (got <= 0) break;
+    filled += static_cast<std::size_t>(got);
+  }
+  return filled;
+}
+
+std::optional<unsigned char> InputFile::peek() {
+  const int byte = gzgetc(gz(file_));
+  if (byte < 0) return std::nullopt;
+  gzungetc(byte, gz(file_));
+  return static_cast<unsigned char>(byte);
+}
+
+// Of a file cut off, zlib hands out what it could still decode first.
+std::string InputFile::trouble() const {
+  int code = Z_OK;
+  const char* message = gzerror(gz(file_), &code);
+  if (code == Z_OK || code == Z_STREAM_END) return "";
+  if (code == Z_BUF_ERROR) return "the gzip file is cut off";
+  return fmt::format("cannot read the {}: {}", what_, code == Z_ERRNO ? std::strerror(errno) : message);
+}
+
+std::optional<std::size_t> InputFile::size() const {
+  std::error_code error;
+  if (!std::filesystem::is_regular_file(path_, error)) return std::nullopt;
+  const std::uintmax_t bytes = std::filesystem::file_size(path_, error);
+  if (error) return std::nullopt;
+  return static_cast<std::size_t>(bytes);
+}
+
+std::size_t InputFile::memory_limit() const {
+  const std::optional<std::size_t> bytes = size();
+  if (!bytes) return kMemoryOfPipe;
+  return kMemoryAtLeast + kMemoryPerByte * std::min(*bytes, std::size_t{1} << 50);
+}
+
+}  // namespace cachalot::tools

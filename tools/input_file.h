@@ -1,0 +1,39 @@
+// A file that users give us, plain or gzip, read once from its front to its end. Nothing in it is believed: what is read
+// goes into memory of the reader's, who decides how much.
+#pragma once
+
+#include <cstddef>
+#include <optional>
+#include <string>
+
+namespace cachalot::tools {
+
+class InputFile {
+ public:
+  // `what` is for messages: "trace". Throws InvalidArgument, which names path and reason, when it cannot be opened.
+  InputFile(std::string path, std::string what);
+  ~InputFile();
+  InputFile(InputFile&& other) noexcept;
+  InputFile& operator=(InputFile&&) = delete;
+
+  // The next bytes, decompressed, at most `capacity`; fewer only at the end, where trouble() tells what kind of end it is.
+  std::size_t read(char* into, std::size_t capacity);
+  // The next byte, which stays; nullopt at the end.
+  std::optional<unsigned char> peek();
+  // Why there is no more: "" at the true end of the file; else that it cannot be read, or that its gzip is cut off.
+  std::string trouble() const;
+
+  const std::string& path() const { return path_; }
+  // Bytes on the disk; nullopt for what is no regular file: a pipe, say. Such cannot be read a second time.
+  std::optional<std::size_t> size() const;
+  // The most host memory that what is read of this file may take: a multiple of its size on the disk, so that a small
+  // file that decompresses to a large one, or tells of one, is refused.
+  std::size_t memory_limit() const;
+
+ private:
+  std::string path_;
+  std::string what_;
+  void* file_;  // a gzFile; zlib stays out of this header
+};
+
+}  // namespace cachalot::tools

@@ -1,0 +1,237 @@
+#include "tools/snapshot_report.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "base/bytes.h"
+#include "observe/json_text.h"
+#include "tools/quoted.h"
+
+namespace cachalot::tools {
+namespace {
+
+struct Figures {
+  std::size_t segments = 0;
+  std::size_t reserved = 0;
+  std::size_t allocated = 0;  // in live blocks
+  std::size_t pending = 0;    // freed, but in use by other streams
+  std::size_t requested = 0;  // of the two
+  std::size_t free = 0;
+  std::size_t largest_free = 0;
+  std::size_t live_blocks = 0;
+  std::size_t free_blocks = 0;
+
+  void add(const SegmentSnapshot& segment) {
+    ++segments;
+    reserved += segment.total_size;
+    allocated += segment.allocated_size;
+    pending += segment.active_size - segment.allocated_size;
+    requested += segment.requested_size;
+    for (const BlockSnapshot& block : segment.blocks) {
+      if (block.state != BlockSnapshot::State::inactive) {
+        ++live_blocks;
+        continue;
+      }
+      ++free_blocks;
+      free += block.size;
+      largest_free = std::max(largest_free, block.size);
+    }
+  }
+
+  double internal() const { return one_minus(requested, allocated + pending); }
+  double external() const { return one_minus(largest_free, free); }
+
+ private:
+  static double one_minus(std::size_t part, std::size_t whole) {
+    return whole == 0 ? 0 : 1 - static_cast<double>(part) / static_cast<double>(whole);
+  }
+};
+
+struct SiteFigures {
+  Frame place;
+  std::size_t bytes = 0;
+  std::size_t blocks = 0;
+};
+
+using PoolKey = std::tuple<PoolId, PoolKind, std::uintptr_t>;  // the last is the stream
+
+struct DeviceFigures {
+  Figures all;
+  std::map<PoolKey, Figures> pools;
+  std::vector<SiteFigures> sites;  // the largest first
+  std::size_t history_entries = 0;
+  double history_seconds = 0;
+};
+
+std::vector<SiteFigures> sites_of(const TorchSnapshot& snapshot, int device) {
+  std::map<Frame, SiteFigures> by_place;
+  for (const SegmentSnapshot& segment : snapshot.memory.segments) {
+    if (segment.device != device) continue;
+    for (const BlockSnapshot& block : segment.blocks) {
+      if (block.state == BlockSnapshot::State::inactive) continue;
+      const Site* const site = site_of(block.context);
+      const Frame place = site == nullptr ? Frame{} : site->place();
+      SiteFigures& figures = by_place[place];
+      figures.place = place;
+      figures.bytes += block.size;
+      ++figures.blocks;
+    }
+  }
+  std::vector<SiteFigures> sites;
+  for (const auto& [place, figures] : by_place) sites.push_back(figures);
+  std::ranges::stable_sort(sites, std::greater<>{}, &SiteFigures::bytes);
+  return sites;
+}
+
+std::map<int, DeviceFigures> figures_of(const TorchSnapshot& snapshot) {
+  std::map<int, DeviceFigures> devices;
+  for (const SegmentSnapshot& segment : snapshot.memory.segments) {
+    DeviceFigures& device = devices[segment.device];
+    device.all.add(segment);
+    const auto stream = reinterpret_cast<std::uintptr_t>(segment.stream);
+    device.pools[{segment.segment_pool_id, segment.segment_type, stream}].add(segment);
+  }
+  const auto& histories = snapshot.memory.device_traces;
+  for (std::size_t i = 0; i < histories.size(); ++i) {
+    if (histories[i].empty()) continue;
+    DeviceFigures& device = devices[static_cast<int>(i)];
+    device.history_entries = histories[i].size();
+    device.history_seconds =
+        (static_cast<double>(histories[i].back().time_us) - static_cast<double>(histories[i].front().time_us)) / 1e6;
+  }
+  for (auto& [index, device] : devices) device.sites = sites_of(snapshot, index);
+  return devices;
+}
+
+// --- text -------------------------------------------------------------------------------------------------------------
+
+std::string place_text(const Frame& place) {
+  if (place.file.empty() && place.function.empty()) return "(no stack was recorded)";
+  return fmt::format("{}:{} in {}", Printable{place.file}, place.line, Printable{place.function});
+}
+
+std::string pool_name(PoolId id, PoolKind kind) {
+  const char* const size = kind == PoolKind::small ? "small" : "large";
+  return id == PoolId{} ? size : fmt::format("{} of pool ({}, {})", size, id.first, id.second);
+}
+
+std::string line(const char* label, const std::string& value) { return fmt::format("  {:<24} {}\n", label, value); }
+
+std::string device_text(const DeviceFigures& device) {
+  const Figures& all = device.all;
+  std::string text;
+  text += line("reserved", fmt::format("{} in {}", format_bytes(all.reserved), format_count(all.segments, "segment")));
+  text += line("allocated", fmt::format("{} in {}", format_bytes(all.allocated + all.pending),
+                                        format_count(all.live_blocks, "block")));
+  if (all.pending > 0) text += line("of it freed already", format_bytes(all.pending) + ", in use by other streams");
+  text += line("requested", format_bytes(all.requested));
+  text += line("free", fmt::format("{} in {}, the largest of {}", format_bytes(all.free),
+                                   format_count(all.free_blocks, "block"), format_bytes(all.largest_free)));
+  text += line("internal fragmentation", fmt::format("{:.2f} %", 100 * all.internal()));
+  text += line("external fragmentation", fmt::format("{:.2f} %", 100 * all.external()));
+  text += line("history", device.history_entries == 0
+                              ? "none"
+                              : fmt::format("{} over {:.3f} s", format_count(device.history_entries, "event"),
+                                            device.history_seconds));
+  return text;
+}
+
+std::string pools_text(const DeviceFigures& device) {
+  std::string text = fmt::format("\n  {:<24} {:>18} {:>8} {:>12} {:>12} {:>12} {:>12} {:>12}\n", "pool", "stream",
+                                 "segments", "reserved", "allocated", "requested", "free", "largest free");
+  for (const auto& [key, figures] : device.pools) {
+    const auto& [id, kind, stream] = key;
+    text +=
+        fmt::format("  {:<24} {:>#18x} {:>8} {:>12} {:>12} {:>12} {:>12} {:>12}\n", pool_name(id, kind), stream,
+                    figures.segments, format_bytes(figures.reserved), format_bytes(figures.allocated + figures.pending),
+                    format_bytes(figures.requested), format_bytes(figures.free), format_bytes(figures.largest_free));
+  }
+  return text;
+}
+
+std::string sites_text(const DeviceFigures& device, std::size_t top) {
+  if (device.sites.empty() || top == 0) return "";
+  std::string text = fmt::format("\n  {:>12} {:>8}  live memory by where it was allocated\n", "bytes", "blocks");
+  for (std::size_t i = 0; i < std::min(top, device.sites.size()); ++i) {
+    const SiteFigures& site = device.sites[i];
+    text += fmt::format("  {:>12} {:>8}  {}\n", format_bytes(site.bytes), site.blocks, place_text(site.place));
+  }
+  if (device.sites.size() > top) text += fmt::format("  and {} more places\n", device.sites.size() - top);
+  return text;
+}
+
+// --- JSON -------------------------------------------------------------------------------------------------------------
+
+using Json = nlohmann::ordered_json;
+
+Json json_of(const Figures& figures) {
+  return {{"segments", figures.segments},
+          {"reserved_bytes", figures.reserved},
+          {"allocated_bytes", figures.allocated},
+          {"pending_free_bytes", figures.pending},
+          {"requested_bytes", figures.requested},
+          {"live_blocks", figures.live_blocks},
+          {"free_bytes", figures.free},
+          {"free_blocks", figures.free_blocks},
+          {"largest_free_bytes", figures.largest_free},
+          {"internal_fragmentation", figures.internal()},
+          {"external_fragmentation", figures.external()}};
+}
+
+Json json_of(int index, const DeviceFigures& device, std::size_t top) {
+  Json json = {{"device", index}};
+  json.update(json_of(device.all));
+  json["history_entries"] = device.history_entries;
+  json["history_seconds"] = device.history_seconds;
+  json["pools"] = Json::array();
+  for (const auto& [key, figures] : device.pools) {
+    const auto& [id, kind, stream] = key;
+    Json pool = {
+        {"pool_id", {id.first, id.second}}, {"kind", kind == PoolKind::small ? "small" : "large"}, {"stream", stream}};
+    pool.update(json_of(figures));
+    json["pools"].push_back(std::move(pool));
+  }
+  json["site_count"] = device.sites.size();
+  json["sites"] = Json::array();
+  for (std::size_t i = 0; i < std::min(top, device.sites.size()); ++i) {
+    const SiteFigures& site = device.sites[i];
+    json["sites"].push_back({{"file", site.place.file},
+                             {"line", site.place.line},
+                             {"function", site.place.function},
+                             {"bytes", site.bytes},
+                             {"blocks", site.blocks}});
+  }
+  return json;
+}
+
+}  // namespace
+
+std::string to_text(const TorchSnapshot& snapshot, std::size_t top) {
+  const std::map<int, DeviceFigures> devices = figures_of(snapshot);
+  std::string text = snapshot.path + "\n";
+  if (devices.empty()) text += "  no memory is held, and there is no history\n";
+  for (const auto& [index, device] : devices) {
+    if (devices.size() > 1 || index != 0) text += fmt::format("device {}\n", index);
+    text += device_text(device);
+    if (device.all.segments > 0) text += pools_text(device);
+    text += sites_text(device, top);
+  }
+  return text;
+}
+
+std::string to_json(const TorchSnapshot& snapshot, std::size_t top) {
+  Json json = {{"snapshot", snapshot.path},
+               {"settings", snapshot.memory.options.text},
+               {"unknown_actions", snapshot.unknown_actions},
+               {"devices", Json::array()}};
+  for (const auto& [index, device] : figures_of(snapshot)) json["devices"].push_back(json_of(index, device, top));
+  return text_of(json);
+}
+
+}  // namespace cachalot::tools

@@ -1,0 +1,18 @@
+// What holds a program's GPU memory, from a snapshot of it: as text for people and as JSON for programs.
+#pragma once
+
+#include <cstddef>
+#include <string>
+
+#include "tools/snapshot_reader.h"
+
+namespace cachalot::tools {
+
+// For each device: reserved, allocated, requested and free bytes, fragmentation (stats.h has the formulas), the same for
+// each pool and stream, and the `top` sites with most live memory.
+std::string to_text(const TorchSnapshot& snapshot, std::size_t top);
+
+// The same as a JSON object on one line, without the newline.
+std::string to_json(const TorchSnapshot& snapshot, std::size_t top);
+
+}  // namespace cachalot::tools
