@@ -1,6 +1,7 @@
 // What a process holds of the host's memory.
 #pragma once
 
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <cstddef>
@@ -8,10 +9,25 @@
 
 namespace cachalot {
 
+// ThreadSanitizer keeps a shadow of all memory that was touched, larger than it, and keeps it when the memory goes: then
+// the figures below say nothing about the program.
+#ifdef __SANITIZE_THREAD__
+constexpr bool kResidentMemoryIsThePrograms = false;
+#else
+constexpr bool kResidentMemoryIsThePrograms = true;
+#endif
+
 inline std::size_t resident_bytes() {
   std::size_t all = 0, resident = 0;
   std::ifstream("/proc/self/statm") >> all >> resident;
   return resident * static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
+}
+
+// The most there ever were.
+inline std::size_t peak_resident_bytes() {
+  rusage usage{};
+  getrusage(RUSAGE_SELF, &usage);
+  return static_cast<std::size_t>(usage.ru_maxrss) * 1024;
 }
 
 }  // namespace cachalot

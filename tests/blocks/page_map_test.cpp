@@ -96,7 +96,6 @@ TEST(PageMap, ARangeOverSeveralNodesComesAndGoesAsAWhole) {
   EXPECT_LE(blocks.map.metadata_bytes(), before + 64 * kKiB);  // blocks, no nodes
 }
 
-// A find that is on its way while addresses leave comes to some block, or to none; what stays is found.
 // The map's root has 8 bytes for each 2 GiB of addresses, a MiB for all there are.
 TEST(PageMap, ItsRootHoldsNoMemoryForAddressesThatAreGone) {
   Blocks blocks;
@@ -115,7 +114,9 @@ TEST(PageMap, ItsRootHoldsNoMemoryForAddressesThatAreGone) {
   come_and_go(kept + kSegment);
   const std::size_t before = resident_bytes();
   for (Address begin = kTiB; begin < 250 * kTiB; begin += kTiB) come_and_go(begin + kSegment);
-  EXPECT_LT(resident_bytes(), before + 400 * kKiB);  // kept, it would be a MiB
+  if (kResidentMemoryIsThePrograms) {
+    EXPECT_LT(resident_bytes(), before + 400 * kKiB);  // kept, it would be a MiB
+  }
   EXPECT_EQ(blocks.map.find(kept), &stays);
 }
 
@@ -142,6 +143,7 @@ TEST(PageMap, WhatIsForgottenCostsNothingUntilItIsHandedOutAgain) {
   EXPECT_EQ(blocks.map.find(kBase), nullptr);
 }
 
+// A find that is on its way while addresses leave comes to some block, or to none; what stays is found.
 TEST(PageMap, AFindMayRaceWithAddressesThatComeAndGo) {
   Blocks blocks;
   blocks.map.enter(kBase, kSegment);

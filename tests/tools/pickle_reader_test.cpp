@@ -3,7 +3,6 @@
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
-#include <sys/resource.h>
 
 #include <array>
 #include <cstdint>
@@ -11,7 +10,9 @@
 #include <string>
 #include <string_view>
 
+#include "base/bytes.h"
 #include "cachalot/errors.h"
+#include "tests/resident_memory.h"
 #include "tests/tools/complaint.h"
 #include "tests/tools/temporary_file.h"
 
@@ -269,11 +270,9 @@ TEST(PickleReader, RefusesAGzipBomb) {
   const TemporaryFile text;
   write_gzip(text.path(), "\x8d" + std::string("\0\0\0\x40\0\0\0\0", 8) + std::string(std::size_t{200} << 20, 'x'));
   EXPECT_THROW(read_pickle(InputFile(text.path(), "pickle")), InvalidArgument);
-#ifndef __SANITIZE_THREAD__  // it keeps a shadow of all memory, twice as large or more
-  rusage usage{};
-  getrusage(RUSAGE_SELF, &usage);
-  EXPECT_LT(usage.ru_maxrss, 1'500'000);  // KiB; with the 200 MiB of this test's own
-#endif
+  if (kResidentMemoryIsThePrograms) {
+    EXPECT_LT(peak_resident_bytes(), 1500 * kMiB);  // with the 200 MiB of this test's own
+  }
 }
 
 // Whatever is changed in a pickle, it is read or refused.
