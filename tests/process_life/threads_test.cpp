@@ -7,7 +7,6 @@
 #include <unistd.h>
 
 #include <atomic>
-#include <cstdlib>
 #include <functional>
 #include <memory>
 #include <string>
@@ -18,17 +17,13 @@
 #include "cachalot/pool_set.h"
 #include "cachalot/tensor_pool.h"
 #include "tests/allocator/testing.h"
+#include "tests/scale.h"
 
 namespace cachalot {
 namespace {
 
 const TensorSpec kSpec = {{64, 64}, DType::float32};
 constexpr std::size_t kTensorBytes = 64 * 64 * 4;
-
-double scale() {
-  const char* const text = std::getenv("CACHALOT_TEST_SCALE");
-  return text == nullptr ? 1 : std::atof(text);
-}
 
 // A thread of the C library's: it may be cancelled, and end by pthread_exit.
 class CThread {
@@ -160,7 +155,7 @@ TEST_F(EndingThreads, ManyOneAfterTheOtherDoNotGrowHostMemory) {
   run(100);
   const std::size_t tables = world.allocator.metadata_bytes() + pool.metadata_bytes();
   const std::size_t heap = mallinfo2().uordblks;
-  const int threads = static_cast<int>(20'000 * scale());
+  const int threads = static_cast<int>(scaled(20'000));
   run(threads);
   EXPECT_EQ(world.allocator.metadata_bytes() + pool.metadata_bytes(), tables);
   EXPECT_LT(mallinfo2().uordblks, heap + 64 * kKiB) << "after " << threads << " threads";
@@ -203,7 +198,7 @@ TEST_P(Signals, BreakNothingWhileThreadsAllocateWaitAndShare) {
   World world(4 * kGiB, GetParam());
   TensorPool pool(world.allocator, kSpec, {.max_slots = 2, .when_empty = WhenEmpty::wait});
   PoolSet set(world.allocator, 8 * kTensorBytes);
-  const int signals = static_cast<int>(3000 * scale());
+  const int signals = static_cast<int>(scaled(3000));
   SignalStorm storm;
   const int enough = SignalStorm::signals + signals;
   std::atomic<int> mistakes{0};

@@ -1,10 +1,9 @@
 // Random programs: the allocator decides as the reference heap does, after every single operation.
-// CACHALOT_TEST_SCALE multiplies the number of operations; CACHALOT_TEST_SEED replaces the seed.
+// CACHALOT_TEST_SCALE multiplies the number of operations; CACHALOT_TEST_SEED replaces the seed (tests/scale.h).
 #include <gtest/gtest.h>
 
 #include <cstddef>
 #include <cstdint>
-#include <cstdlib>
 #include <string>
 
 #include "tests/programs/random_program.h"
@@ -13,11 +12,6 @@
 
 namespace cachalot {
 namespace {
-
-std::uint64_t seed_or(std::uint64_t fixed) {
-  const char* text = std::getenv("CACHALOT_TEST_SEED");
-  return text == nullptr ? fixed : std::strtoull(text, nullptr, 10);
-}
 
 void expect_agreement(const char* name, std::uint64_t seed, std::size_t operations, const Taste& taste) {
   // Many short programs find more than one long one: a new heap meets the rules from another side.

@@ -1,5 +1,5 @@
 // Random programs on every heap, with and without failing calls of the device: nothing is lost, no hazard arises.
-// CACHALOT_TEST_SCALE multiplies the number of operations.
+// CACHALOT_TEST_SCALE multiplies the number of operations; CACHALOT_TEST_SEED replaces the seed (tests/scale.h).
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -22,12 +22,12 @@ std::string play_quickly(const Program& program) { return play(program, {.valida
 void expect_good_plays(std::uint64_t seed, std::size_t operations, const PlayTaste& taste) {
   const std::size_t plays = scaled(operations / kOperationsAPlay);
   for (std::size_t i = 0; i < plays; ++i) {
-    const Program program = random_play(seed + i, kOperationsAPlay, taste);
+    const Program program = random_play(seed_or(seed) + i, kOperationsAPlay, taste);
     const std::string trouble = play_quickly(program);
     if (trouble.empty()) continue;
-    if (!shortens()) FAIL() << "seed " << seed + i << ": " << trouble;
+    if (!shortens()) FAIL() << "seed " << seed_or(seed) + i << ": " << trouble;
     const Program shorter = shortened(program, play_quickly);
-    FAIL() << "seed " << seed + i << ": " << trouble << "\nShortened: " << play_quickly(shorter) << "\n"
+    FAIL() << "seed " << seed_or(seed) + i << ": " << trouble << "\nShortened: " << play_quickly(shorter) << "\n"
            << to_text(shorter);
   }
 }
@@ -47,7 +47,8 @@ TEST_P(Plays, HaveNoHazardWhileTheHostRunsAhead) {
   const PlayTaste taste{.device_mib = {160, 96}, .options = GetParam(), .most_live = 200};
   const std::size_t operations = scaled(kOperationsAProgram);
   const std::size_t programs = (operations + kOperationsAProgram - 1) / kOperationsAProgram;
-  for (std::uint64_t seed = 4242; seed < 4242 + programs; ++seed) {
+  const std::uint64_t first = seed_or(4242);
+  for (std::uint64_t seed = first; seed < first + programs; ++seed) {
     SCOPED_TRACE(fmt::format("seed {}", seed));
     const std::size_t length = operations / programs;
     const Program program = random_play(seed, length, taste);
