@@ -325,8 +325,12 @@ void DeviceAllocator::apply(const Options& options) {
   update_aging();
 }
 
-void DeviceAllocator::set_memory_fraction(double fraction) {
+void DeviceAllocator::require_fraction(double fraction) {
   CACHALOT_REQUIRE(fraction >= 0 && fraction <= 1, "invalid fraction: {}. Please set within [0, 1].", fraction);
+}
+
+void DeviceAllocator::set_memory_fraction(double fraction) {
+  require_fraction(fraction);
   const std::size_t total = device_->properties().total_bytes;
   const Lock lock(mutex_);
   fraction_ = fraction;

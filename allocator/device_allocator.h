@@ -142,6 +142,7 @@ class DeviceAllocator {
 
   void apply(const Options& options);
   void set_memory_fraction(double fraction);
+  static void require_fraction(double fraction);
   double memory_fraction() const;
   void set_caching_enabled(bool enabled);
 

@@ -384,6 +384,18 @@ TEST(Configure, TakesOptionsParsedElsewhereWhole) {
   EXPECT_CONTAINS(refusal([&] { world.allocator.configure(options); }), "heap:pages");
 }
 
+TEST(Configure, OptionsThatAreRefusedChangeNothing) {
+  World world;
+  const Options before = world.allocator.options();
+  Options options = before;
+  options.max_split_size = 64 * kMiB;
+  options.per_process_memory_fraction = 2;
+  for (int i = 0; i < 2; ++i) EXPECT_THROW(world.allocator.configure(options), InvalidArgument);
+  EXPECT_EQ(world.allocator.options().max_split_size, before.max_split_size);
+  EXPECT_EQ(world.allocator.options().per_process_memory_fraction, 1);
+  EXPECT_EQ(world.allocator.memory_fraction(), 1);
+}
+
 TEST(Configure, TakesEffectAtTheNextRequest) {
   World world;
   world.allocator.deallocate(world.allocate(40 * kMiB));
