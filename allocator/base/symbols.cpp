@@ -7,6 +7,8 @@
 #include <cstdlib>
 #include <memory>
 #include <mutex>
+#include <optional>
+#include <set>
 #include <string>
 #include <utility>
 
@@ -55,8 +57,31 @@ void set_name(void* data, std::uintptr_t, const char* name, std::uintptr_t, std:
   *static_cast<std::string*>(data) = demangled(name);
 }
 
-// libbacktrace reads the libraries that are loaded when it is first asked, and keeps what it read: no call gives it back. So
-// a new reader is made, and the old one left, when code is asked about that was loaded later.
+// A library or program that is loaded: where, and its name.
+using LoadedObject = std::pair<std::uintptr_t, std::string>;
+
+std::optional<LoadedObject> object_of(std::uintptr_t code) {
+  Dl_info info{};
+  link_map* map = nullptr;
+  const int found =
+      dladdr1(reinterpret_cast<const void*>(code), &info, reinterpret_cast<void**>(&map), RTLD_DL_LINKMAP);
+  if (found == 0 || map == nullptr) return std::nullopt;
+  return LoadedObject{map->l_addr, map->l_name};
+}
+
+std::set<LoadedObject> loaded_objects() {
+  std::set<LoadedObject> objects;
+  dl_iterate_phdr(
+      [](dl_phdr_info* info, std::size_t, void* data) {
+        static_cast<std::set<LoadedObject>*>(data)->emplace(info->dlpi_addr, info->dlpi_name);
+        return 0;
+      },
+      &objects);
+  return objects;
+}
+
+// libbacktrace reads the libraries that are loaded when it is first asked, and keeps what it read, tens of MiB: no call
+// gives it back. So a new reader is made, and the old one left, only when code is asked about that was loaded later.
 class DebugInformation {
  public:
   static DebugInformation& instance() {
@@ -66,11 +91,12 @@ class DebugInformation {
 
   std::vector<CallFrame> lines(std::uintptr_t call) {
     const std::lock_guard lock(mutex_);
-    std::vector<CallFrame> frames = look_up(call);
-    if (frames.empty() && loaded_since()) {
-      state_ = nullptr;
-      frames = look_up(call);
+    if (state_ == nullptr || was_loaded_later(call)) {
+      objects_ = loaded_objects();
+      state_ = backtrace_create_state(nullptr, /*threaded=*/0, ignore_error, nullptr);  // mutex_ lets one thread in
     }
+    std::vector<CallFrame> frames;
+    if (state_ != nullptr) backtrace_pcinfo(state_, call, add_frame, ignore_error, &frames);
     return frames;
   }
 
@@ -83,31 +109,14 @@ class DebugInformation {
   }
 
  private:
-  std::vector<CallFrame> look_up(std::uintptr_t call) {
-    if (state_ == nullptr) {
-      loads_ = loads();
-      state_ = backtrace_create_state(nullptr, /*threaded=*/0, ignore_error, nullptr);  // mutex_ lets one thread in
-    }
-    std::vector<CallFrame> frames;
-    if (state_ != nullptr) backtrace_pcinfo(state_, call, add_frame, ignore_error, &frames);
-    return frames;
+  bool was_loaded_later(std::uintptr_t call) const {
+    const std::optional<LoadedObject> object = object_of(call);
+    return object && !objects_.contains(*object);
   }
-
-  static unsigned long long loads() {
-    unsigned long long count = 0;
-    dl_iterate_phdr(
-        [](dl_phdr_info* info, std::size_t, void* data) {
-          *static_cast<unsigned long long*>(data) = info->dlpi_adds;
-          return 1;  // every entry says the same
-        },
-        &count);
-    return count;
-  }
-  bool loaded_since() const { return loads() != loads_; }
 
   std::mutex mutex_;
   backtrace_state* state_ = nullptr;
-  unsigned long long loads_ = 0;  // libraries ever loaded when state_ was made
+  std::set<LoadedObject> objects_;  // that were there when state_ was made
 };
 
 std::vector<CallFrame> debug_frames(std::uintptr_t call) { return DebugInformation::instance().lines(call); }

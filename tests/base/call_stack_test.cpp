@@ -1,5 +1,6 @@
 #include "cachalot/call_stack.h"
 
+#include <dlfcn.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -7,6 +8,9 @@
 #include <thread>
 #include <unordered_set>
 #include <vector>
+
+#include "base/bytes.h"
+#include "tests/resident_memory.h"
 
 // Outside of cachalot's namespace, as users' functions are: the library leaves its own frames out.
 namespace user {
@@ -160,6 +164,22 @@ TEST(CallStack, IsTakenAndNamedByManyThreadsAtOnce) {
   }
   for (std::thread& thread : threads) thread.join();
   for (const std::string& text : texts) EXPECT_EQ(text.substr(0, 20), expected);
+}
+
+// Each reader of debug information takes tens of MiB for good: a library that no call came from is no reason for another.
+TEST(CallStack, IsNamedInBoundedMemoryWhateverIsLoaded) {
+  const CallStack stack = CallStack::capture();
+  EXPECT_FALSE(stack.frames().empty());
+  const std::size_t before = cachalot::resident_bytes();
+  int loaded = 0;
+  for (const char* library : {"libresolv.so.2", "libanl.so.1", "libutil.so.1", "librt.so.1", "libthread_db.so.1"}) {
+    if (dlopen(library, RTLD_NOW | RTLD_LOCAL) != nullptr) ++loaded;
+    EXPECT_FALSE(stack.frames().empty());
+  }
+  if (loaded < 2) GTEST_SKIP() << "too few libraries to load are here";
+  if (cachalot::kResidentMemoryIsThePrograms) {
+    EXPECT_LT(cachalot::resident_bytes(), before + 8 * cachalot::kMiB);
+  }
 }
 
 TEST(InternText, GivesOneAddressForOneText) {
