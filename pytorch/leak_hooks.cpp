@@ -3,9 +3,11 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <new>
 #include <utility>
 
 #include "base/check.h"
+#include "base/fork_aware.h"
 #include "cachalot/allocation_track.h"
 #include "cachalot/leak_detector.h"
 #include "pytorch/guarded.h"
@@ -16,9 +18,9 @@ namespace {
 
 CachingAllocator& allocator() { return Process::instance().allocator(); }
 
-// Objects by number. Never destroyed: reports are asked for at exit.
+// Objects by number. Never destroyed: reports are asked for at exit. In a forked child they are there, and refuse.
 template <typename Object>
-class Numbered {
+class Numbered final : public ForkAware {
  public:
   static Numbered& instance() {
     static Numbered& numbered = *new Numbered;
@@ -41,6 +43,9 @@ class Numbered {
   }
 
  private:
+  // A thread that is not here may have it.
+  void on_fork() noexcept override { new (&mutex_) std::mutex; }
+
   auto found(long number) {
     const auto entry = objects_.find(number);
     CACHALOT_REQUIRE(entry != objects_.end(), "there is none with number {}: it was ended, or never begun", number);

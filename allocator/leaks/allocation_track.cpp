@@ -4,11 +4,12 @@
 #include <mutex>
 #include <new>
 
+#include "base/fork_aware.h"
 #include "leaks/site_table.h"
 
 namespace cachalot {
 
-class AllocationTrack::Watch final : public Watcher {
+class AllocationTrack::Watch final : public Watcher, public ForkAware {
  public:
   void on_change(const Change& change, const CallStack& stack) noexcept override {
     const std::lock_guard lock(mutex_);
@@ -17,6 +18,7 @@ class AllocationTrack::Watch final : public Watcher {
   }
 
   TrackReport report(std::size_t most) const {
+    require_own_process("the track");
     const std::lock_guard lock(mutex_);
     TrackReport report = totals_;
     report.left_blocks = table_.live_blocks();

@@ -8,12 +8,13 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/fork_aware.h"
 #include "leaks/site_table.h"
 #include "leaks/trend.h"
 
 namespace cachalot {
 
-class LeakDetector::Watch final : public Watcher {
+class LeakDetector::Watch final : public Watcher, public ForkAware {
  public:
   explicit Watch(const LeakDetectorOptions& options) : options_(options) {}
 
@@ -28,12 +29,14 @@ class LeakDetector::Watch final : public Watcher {
   }
 
   void step() {
+    require_own_process(kName);
     const std::lock_guard lock(mutex_);
     table_.end_iteration(/*note=*/table_.iterations() >= options_.warm_up, options_.window);
   }
 
   // The steepest `most`, and how many there are.
   std::vector<Leak> leaks(std::size_t most, std::size_t& count) const {
+    require_own_process(kName);
     const std::lock_guard lock(mutex_);
     std::vector<Growing> growing;
     table_.for_each([&](const SiteTable::Site& site) {
@@ -58,6 +61,7 @@ class LeakDetector::Watch final : public Watcher {
   }
 
  private:
+  static constexpr const char* kName = "the leak detector";
   struct Growing {
     const SiteTable::Site* site;
     Trend trend;

@@ -10,8 +10,10 @@
 #include <thread>
 #include <vector>
 
+#include "cachalot/allocation_track.h"
 #include "cachalot/caching_allocator.h"
 #include "cachalot/cub_scratch.h"
+#include "cachalot/leak_detector.h"
 #include "cachalot/pinned_host_allocator.h"
 #include "cachalot/pool_set.h"
 #include "cachalot/relocatable_heap.h"
@@ -237,6 +239,35 @@ TEST_P(Fork, TheChildMayHaveAnAllocatorOfItsOwnAndSoMayItsChild) {
     expect_all_refused(world.allocator, parents);
   });
   EXPECT_EQ(status, 0);
+}
+
+// Threads of the parent hold the detectors' locks now and then: no child may wait for one.
+TEST(ForkOfLeakDetectors, TheChildIsRefusedWhoeverHeldTheLocks) {
+  World world(4 * kGiB);
+  LeakDetector detector(world.allocator);
+  AllocationTrack track(world.allocator);
+  std::atomic<bool> enough = CACHALOT_TSAN != 0;  // it refuses forks of programs with threads
+  std::thread allocating([&] {
+    while (!enough) world.allocator.deallocate(world.allocate(1000));
+  });
+  std::thread reporting([&] {
+    while (!enough) to_string(detector.report()), to_string(track.report());
+  });
+  for (int i = 0; i < 20; ++i) {
+    EXPECT_EQ(status_of_child([&] {
+                expect_refused("step", [&] { detector.step(); });
+                expect_refused("leaks", [&] { detector.leaks(); });
+                expect_refused("report", [&] { detector.report(); });
+                expect_refused("report of a track", [&] { track.report(); });
+                track.stop();
+              }),
+              0);
+  }
+  enough = true;
+  allocating.join();
+  reporting.join();
+  detector.step();
+  EXPECT_EQ(detector.report().iterations, 1u);
 }
 
 TEST(ForkOfPools, TheChildIsRefusedAndDropsWhatItInherits) {

@@ -5,7 +5,7 @@
 //   std::puts(to_string(track.report()).c_str());
 //
 // All threads' allocations count. Thread safety: every method may be called from any thread. A track may outlive the
-// allocator. While it runs each allocation takes a call stack.
+// allocator; in a forked child report is refused (docs/process_life.md). While it runs each allocation takes a call stack.
 #pragma once
 
 #include <cstddef>

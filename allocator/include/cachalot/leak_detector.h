@@ -17,7 +17,7 @@
 // `window` numbers a site. While it lives each allocation takes a call stack: microseconds (docs/leaks.md has the figure).
 //
 // Thread safety: every method may be called from any thread; allocations of all threads are seen. The detector may outlive the
-// allocator.
+// allocator. In a forked child step, leaks and report are refused (docs/process_life.md).
 #pragma once
 
 #include <cstddef>
