@@ -156,6 +156,8 @@ void CachingAllocator::deallocate_on_no_device(int device) const {
 }
 
 void CachingAllocator::deallocate_when_possible(void* ptr) noexcept {
+  std::optional<GuardLog::Batch> heard;  // at its end, and nobody to throw to
+  if (is_guarded()) heard.emplace(*guard_log_);
   try {
     deallocate(ptr);
   } catch (const CudaError&) {
@@ -167,6 +169,12 @@ void CachingAllocator::deallocate_when_possible(void* ptr) noexcept {
     }
     if (is_first) add_free_memory_callback([this] { return finish_late_frees(); });
   }
+}
+
+template <typename Action>
+void CachingAllocator::tell_after(Action action) {
+  if (!is_guarded()) return action();
+  guard_log_->tell_after(action);
 }
 
 // Whether anything was freed.
@@ -181,10 +189,10 @@ bool CachingAllocator::finish_late_frees() {
     try {
       deallocate(ptr);
       return true;
-    } catch (const CudaError&) {
-      return false;
     } catch (const InvalidArgument&) {  // restore_pool has freed it meanwhile
       return true;
+    } catch (...) {
+      return false;
     }
   });
   const std::lock_guard<std::mutex> lock(late_frees_mutex_);
@@ -241,9 +249,11 @@ int CachingAllocator::device_of(const void* ptr) const {
 
 void CachingAllocator::empty_cache(int device, PoolId pool) {
   require_own_process();
-  finish_late_frees();
-  for (Guard* guard : guards(device)) guard->drain();
-  for (DeviceAllocator* allocator : selected(device)) allocator->empty_cache(pool);
+  tell_after([&] {
+    finish_late_frees();
+    for (Guard* guard : guards(device)) guard->drain();
+    for (DeviceAllocator* allocator : selected(device)) allocator->empty_cache(pool);
+  });
 }
 
 void CachingAllocator::drain_thread_caches(int device) {
@@ -379,6 +389,7 @@ void CachingAllocator::apply(const Options& options, bool sets_fraction) {
   };
   require_same("debug", options.debug, options_.debug);
   require_same("guard", has_guard(options), has_guard(options_));
+  if (sets_fraction) DeviceAllocator::require_fraction(options.per_process_memory_fraction);
   options_ = options;
   for (const auto& guard : guards_) guard->set_quarantine(options.guard_quarantine);
   for (const auto& allocator : devices()) {
@@ -543,11 +554,13 @@ void CachingAllocator::restore_physical(std::string_view tag, int device) {
 void CachingAllocator::release_physical(PoolId pool, bool save, int device) {
   const std::vector<DeviceAllocator*> allocators = sleepers(pool, device, "release_physical");
   CACHALOT_REQUIRE(!allocators.empty(), "release_physical: there is no pool ({}, {})", pool.first, pool.second);
-  for (DeviceAllocator* allocator : allocators) {
-    const auto release = [&] { allocator->release_physical(pool, save); };
-    if (!is_guarded()) release();
-    for (Guard* guard : guards(allocator->index())) guard->put_to_sleep(release);
-  }
+  tell_after([&] {
+    for (DeviceAllocator* allocator : allocators) {
+      const auto release = [&] { allocator->release_physical(pool, save); };
+      if (!is_guarded()) release();
+      for (Guard* guard : guards(allocator->index())) guard->put_to_sleep(release);
+    }
+  });
 }
 
 void CachingAllocator::restore_physical(PoolId pool, int device) {
@@ -557,11 +570,13 @@ void CachingAllocator::restore_physical(PoolId pool, int device) {
 }
 
 void CachingAllocator::wake(const std::vector<DeviceAllocator*>& allocators, PoolId pool) {
-  for (DeviceAllocator* allocator : allocators) {
-    for (Guard* guard : guards(allocator->index())) guard->drain();
-    allocator->restore_physical(pool);
-    for (Guard* guard : guards(allocator->index())) guard->wake();
-  }
+  tell_after([&] {
+    for (DeviceAllocator* allocator : allocators) {
+      for (Guard* guard : guards(allocator->index())) guard->drain();
+      allocator->restore_physical(pool);
+      for (Guard* guard : guards(allocator->index())) guard->wake();
+    }
+  });
 }
 
 // Those that have the pool. Refuses before any of them has done anything.

@@ -111,7 +111,9 @@ std::vector<GuardReport> CachingAllocator::check_guard() {
   require_own_process();
   CACHALOT_REQUIRE(is_guarded(),
                    "check_guard: the guard is off; guard:True or debug:True turns it on when the allocator is made");
-  for (const auto& guard : guards_) guard->check();
+  guard_log_->tell_after([this] {
+    for (const auto& guard : guards_) guard->check();
+  });
   return guard_log_->take();
 }
 

@@ -1,4 +1,5 @@
 // The guard around what takes memory away from blocks that stay, or makes others of them: sleep and checkpoints.
+#include <algorithm>
 #include <mutex>
 #include <utility>
 
@@ -67,10 +68,29 @@ RestoreResult Guard::restore(const PoolCheckpoint& checkpoint) {
   };
   as_users(result.freed);
   as_users(result.created);
-  const std::lock_guard lock(mutex_);
-  for (const void* ptr : result.freed) live_.erase(as_address(ptr));
+  std::erase_if(result.freed, [this](const void* ptr) { return !forget_restored(as_address(ptr)); });
   for (const void* ptr : result.created) adopt_restored(as_address(ptr), stack);
   return result;
+}
+
+// False: its user had freed it already.
+bool Guard::forget_restored(Address address) {
+  Blocks::node_type node;
+  {
+    const std::lock_guard lock(mutex_);
+    node = live_.extract(address);
+    if (node.empty()) forget_quarantined(address);
+  }
+  if (!node.empty()) tell(Change::Action::free_requested, node.mapped());
+  return !node.empty();
+}
+
+// Under mutex_. What a capture kept there.
+void Guard::forget_quarantined(Address address) {
+  const auto found = std::ranges::find(quarantine_, address, &GuardedBlock::address);
+  if (found == quarantine_.end()) return;
+  quarantine_bytes_ -= found->footprint();
+  quarantine_.erase(found);
 }
 
 // What was asked for is not known any more: all of the heap's block is the user's.
@@ -79,10 +99,11 @@ void Guard::adopt_restored(Address address, const CallStack& stack) {
   block.address = address;
   block.front = front_;
   const Block* const heap_block = this->heap_block(block.heap_address());
-  block.bytes = heap_.sizes(*heap_block, as_pointer(block.heap_address()))->allocated - front_;
+  block.heap_bytes = heap_.sizes(*heap_block, as_pointer(block.heap_address()))->allocated;
+  block.bytes = block.heap_bytes - front_;
   block.allocated = call_now(stack);
-  freed_.forget(block);
-  live_.insert_or_assign(address, std::move(block));
+  remember(block);
+  tell(Change::Action::alloc, block);
 }
 
 }  // namespace cachalot

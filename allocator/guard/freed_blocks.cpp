@@ -3,16 +3,21 @@
 #include <fmt/format.h>
 
 #include <iterator>
-
-#include "base/check.h"
+#include <utility>
 
 namespace cachalot {
 
-void FreedBlocks::add(const GuardedBlock& block) {
-  CACHALOT_ASSERT(block.freed.has_value());
+void FreedBlocks::add(GuardedBlock block, const GuardCall& call) {
+  block.freed = call;
   if (blocks_.size() == kKept) erase(blocks_.find(by_free_.begin()->second));
-  blocks_.emplace(block.heap_address(), block);
-  by_free_.emplace(block.freed->number, block.heap_address());
+  const Address begin = block.heap_address();
+  const auto known = by_free_.emplace(call.number, begin).first;
+  try {
+    blocks_.emplace(begin, std::move(block));
+  } catch (...) {
+    by_free_.erase(known);
+    throw;
+  }
 }
 
 void FreedBlocks::forget(const GuardedBlock& block) {

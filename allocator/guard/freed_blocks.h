@@ -18,8 +18,8 @@ class FreedBlocks {
  public:
   static constexpr std::size_t kKept = std::size_t{1} << 16;
 
-  // `block` is freed (block.freed), and nothing of its memory is in here.
-  void add(const GuardedBlock& block);
+  // `block`, of which nothing is in here, is being freed by `call`.
+  void add(GuardedBlock block, const GuardCall& call);
   // Its memory is allocated from now on.
   void forget(const GuardedBlock& block);
   // The one whose memory holds `at`, canaries included; nullptr: none is known.

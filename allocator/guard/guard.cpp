@@ -68,6 +68,16 @@ Kernels& Guard::kernels(const PatternSpan& sample, Stream stream) {
 
 void* Guard::allocate(std::size_t bytes, Stream stream, bool contiguous) {
   if (bytes == 0 || bytes >= kMaxRequestBytes) return heap_.allocate(bytes, stream);  // null, or refused
+  void* made = nullptr;
+  try {
+    return log_.tell_after([&] { return made = allocate_block(bytes, stream, contiguous); });
+  } catch (...) {  // of the quarantine, which was emptied for it: a handler
+    if (made != nullptr) deallocate(made);
+    throw;
+  }
+}
+
+void* Guard::allocate_block(std::size_t bytes, Stream stream, bool contiguous) {
   const AllocationStack for_watchers(heap_.is_watched());
   const std::size_t asked = duties_.canaries ? front_ + bytes + GuardedBlock::kLeastBack : bytes;
   CallStack stack = stack_now();
@@ -81,17 +91,18 @@ void* Guard::allocate(std::size_t bytes, Stream stream, bool contiguous) {
     free_in_heap(block, /*was_looked_at=*/true);
     throw;
   }
-  if (heap_.is_watched()) tell(Change::Action::alloc, block, AllocationStack::of_this_thread());
+  tell(Change::Action::alloc, block);
   return as_pointer(block.address);
 }
 
-void Guard::tell(Change::Action action, const GuardedBlock& block, const CallStack& stack) {
+void Guard::tell(Change::Action action, const GuardedBlock& block) {
+  if (!heap_.is_watched()) return;
   heap_.tell_watchers({.action = action,
                        .address = block.address,
                        .bytes = block.bytes,
-                       .block_bytes = block.footprint(),
+                       .block_bytes = block.heap_bytes,
                        .stream = block.stream},
-                      stack);
+                      action == Change::Action::alloc ? block.site : CallStack());
 }
 
 // What the heap gave for `asked` bytes. Without caching it knows no more of the block.
@@ -101,12 +112,12 @@ GuardedBlock Guard::adopt(void* raw, std::size_t bytes, std::size_t asked, Strea
   block.bytes = bytes;
   block.front = front_;
   block.stream = stream;
+  block.site = AllocationStack::of_this_thread();
   block.allocated = call_now(std::move(stack));
-  if (!duties_.canaries) return block;
   const Block* const heap_block = this->heap_block(as_address(raw));
   const auto sizes = heap_block == nullptr ? std::nullopt : heap_.sizes(*heap_block, raw);
-  const std::size_t behind = (sizes ? sizes->allocated : asked) - front_ - bytes;
-  block.back = std::min(behind, GuardedBlock::kMostBack);
+  block.heap_bytes = sizes ? sizes->allocated : asked;
+  if (duties_.canaries) block.back = std::min(block.heap_bytes - front_ - bytes, GuardedBlock::kMostBack);
   return block;
 }
 
@@ -144,8 +155,10 @@ bool Guard::deallocate(const void* ptr, const std::optional<Claim>& claim) {
 
 bool Guard::forget(Address address, const std::optional<Claim>& claim, CallStack stack) {
   const Blocks::node_type node = take(address, claim, std::move(stack));
-  if (!node.empty()) free_in_heap(node.mapped(), /*was_looked_at=*/true);
-  return !node.empty();
+  if (node.empty()) return false;
+  tell(Change::Action::free_requested, node.mapped());
+  free_in_heap(node.mapped(), /*was_looked_at=*/true);
+  return true;
 }
 
 void Guard::require_size(const void* ptr, std::size_t claimed) {
@@ -167,11 +180,13 @@ std::optional<std::size_t> Guard::footprint_of(Address address) const {
 Guard::Blocks::node_type Guard::take(Address address, const std::optional<Claim>& claim, CallStack stack) {
   GuardCall now = call_now(std::move(stack));
   const std::lock_guard lock(mutex_);
-  Blocks::node_type node = live_.extract(address);
-  if (node.empty()) return node;
+  const auto found = live_.find(address);
+  if (found == live_.end()) return {};
+  // It stays where it is when the host has no memory for the books.
+  if (claim) found->second.add_use(claim->stream);
+  if (duties_.debug) freed_.add(found->second, now);
+  Blocks::node_type node = live_.extract(found);
   node.mapped().freed = std::move(now);
-  if (claim) node.mapped().add_use(claim->stream);
-  if (duties_.debug) freed_.add(node.mapped());
   return node;
 }
 
@@ -187,9 +202,11 @@ bool Guard::retire(Address address, const std::optional<Claim>& claim, CallStack
   Blocks::node_type node = take(address, claim, std::move(stack));
   if (node.empty()) return false;
   GuardedBlock& block = node.mapped();
+  bool was_told = false;
   try {
     const bool was_looked_at = look_at(block, found);
-    if (heap_.is_watched()) tell(Change::Action::free_requested, block, {});
+    tell(Change::Action::free_requested, block);
+    was_told = true;
     if (was_looked_at && keep) {
       quarantine(block);
       return true;
@@ -197,7 +214,7 @@ bool Guard::retire(Address address, const std::optional<Claim>& claim, CallStack
     memory.unlock();
     free_in_heap(block, was_looked_at);
   } catch (...) {
-    if (heap_.is_watched()) tell(Change::Action::alloc, block, {});
+    if (was_told) tell(Change::Action::alloc, block);
     put_back(std::move(node));
     throw;
   }

@@ -21,7 +21,7 @@
 // Thread safety: any thread. Reports go to the log with no lock held; the heap is called without locks but by
 // put_to_sleep and restore, which call nobody back.
 // Errors: of the device (CudaError), of the heap. The block is then as it was, live; but if the poisoning failed, it is
-// not looked at any more.
+// not looked at any more. What handlers throw comes when the call is done; of allocate, then without the memory.
 #pragma once
 
 #include <atomic>
@@ -111,7 +111,7 @@ class Guard {
  private:
   using Blocks = std::unordered_map<Address, GuardedBlock>;
   using BlockList = std::list<GuardedBlock>;  // spliced: nothing is lost on the way
-  using Reports = std::vector<GuardReport>;
+  using Reports = GuardLog::Reports;
   using ReleasedPools = std::map<PoolId, GuardCall>;
   static constexpr std::size_t kPoolsKept = 1024;
 
@@ -127,10 +127,11 @@ class Guard {
   Kernels& kernels(const PatternSpan& sample, Stream stream);
   Block* heap_block(Address in_heap) const { return page_map_.find(in_heap); }
 
+  void* allocate_block(std::size_t bytes, Stream stream, bool contiguous);
   GuardedBlock adopt(void* raw, std::size_t bytes, std::size_t asked, Stream stream, CallStack stack);
   void write_canaries(GuardedBlock& block);
   void remember(GuardedBlock block);
-  void tell(Change::Action action, const GuardedBlock& block, const CallStack& stack);  // to watchers
+  void tell(Change::Action action, const GuardedBlock& block);  // to watchers, if there are any
 
   void require_size(const void* ptr, std::size_t claimed);
   std::optional<std::size_t> footprint_of(Address address) const;
@@ -152,6 +153,8 @@ class Guard {
 
   bool sleeps(const GuardedBlock& block) const;
   void mark_sleepers();
+  bool forget_restored(Address address);
+  void forget_quarantined(Address address);
   void adopt_restored(Address address, const CallStack& stack);
 
   DeviceAllocator& heap_;
@@ -179,17 +182,19 @@ class Guard {
 
 template <typename Action>
 auto Guard::reporting(Action action) {
-  Reports found;
-  const auto result = [&] {
-    try {
-      return action(found);
-    } catch (...) {
-      log_.add(found);
-      throw;
-    }
-  }();
-  log_.add(found);
-  return result;
+  return log_.tell_after([&] {
+    Reports found;
+    const auto result = [&] {
+      try {
+        return action(found);
+      } catch (...) {
+        log_.add(found);
+        throw;
+      }
+    }();
+    log_.add(found);
+    return result;
+  });
 }
 
 }  // namespace cachalot

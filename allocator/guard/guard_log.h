@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <deque>
 #include <mutex>
+#include <type_traits>
 #include <vector>
 
 #include "cachalot/guard.h"
@@ -17,18 +18,61 @@ class GuardLog {
  public:
   static constexpr std::size_t kKept = 1000;  // reports that nobody has taken
 
+  using Reports = std::vector<GuardReport>;
+
+  // While one lives, the handler hears of what the thread adds when it goes: so nothing that a handler throws leaves a
+  // call of the allocator half done. One within another of the same log leaves it to that one.
+  class Batch {
+   public:
+    explicit Batch(GuardLog& log) noexcept;
+    // What is not told yet is told; what handlers throw is dropped.
+    ~Batch();
+    Batch(const Batch&) = delete;
+    Batch& operator=(const Batch&) = delete;
+    void tell();  // nothing is added any more; throws what handlers throw
+
+   private:
+    friend class GuardLog;
+    static Batch* innermost_of(const GuardLog& log);
+
+    GuardLog& log_;
+    Batch* const outer_;
+    bool is_open_ = true;
+    Reports reports_;
+    static thread_local Batch* innermost_;
+  };
+
   // An empty one: stderr.
   void set_handler(GuardHandler handler);
-  void add(const std::vector<GuardReport>& reports);
+  // The handler hears of all; the first that it throws for comes out.
+  void add(const Reports& reports);
+  // The handler hears of what `action` finds when that is done. What the action throws goes before what handlers throw.
+  template <typename Action>
+  auto tell_after(Action action);
   std::uint64_t count() const { return count_.load(std::memory_order_relaxed); }
   // Since the last call, the newest kKept.
-  std::vector<GuardReport> take();
+  Reports take();
 
  private:
+  void tell(const Reports& reports);
+
   std::mutex mutex_;
   GuardHandler handler_;
   std::deque<GuardReport> untaken_;
   std::atomic<std::uint64_t> count_{0};
 };
+
+template <typename Action>
+auto GuardLog::tell_after(Action action) {
+  Batch batch(*this);
+  if constexpr (std::is_void_v<decltype(action())>) {
+    action();
+    batch.tell();
+  } else {
+    auto result = action();
+    batch.tell();
+    return result;
+  }
+}
 
 }  // namespace cachalot

@@ -36,6 +36,8 @@ struct GuardedBlock {
   std::size_t back = 0;   // bytes of the canary behind
   Stream stream = nullptr;
   std::vector<Stream> recorded;  // other streams that use it
+  std::size_t heap_bytes = 0;    // of the heap's block, as memory_allocated counts them
+  CallStack site;                // as watchers know it
   GuardCall allocated;
   std::optional<GuardCall> freed;
   Pattern pattern = Pattern::none;

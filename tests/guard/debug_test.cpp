@@ -350,19 +350,22 @@ TEST(DebugReports, EachKindHasAName) {
 
 // ---- Blocks that were freed ------------------------------------------------------------------------------------------
 
-GuardedBlock freed_block(Address begin, std::size_t bytes, std::uint64_t number) {
+GuardedBlock block_at(Address begin, std::size_t bytes) {
   GuardedBlock block;
   block.address = begin;
   block.bytes = bytes;
-  block.freed = GuardCall{number, 0, 0};
   return block;
+}
+
+void add(FreedBlocks& blocks, Address begin, std::size_t bytes, std::uint64_t number) {
+  blocks.add(block_at(begin, bytes), GuardCall{number, 0, 0});
 }
 
 TEST(FreedBlocks, AreForgottenWhereAByteOfThemIsAllocated) {
   FreedBlocks blocks;
-  for (std::uint64_t i = 0; i < 4; ++i) blocks.add(freed_block(1000 + 100 * i, 100, i + 1));
+  for (std::uint64_t i = 0; i < 4; ++i) add(blocks, 1000 + 100 * i, 100, i + 1);
   EXPECT_EQ(blocks.validate(), "");
-  blocks.forget(freed_block(1199, 2, 0));  // the last byte of the second, the first of the third
+  blocks.forget(block_at(1199, 2));  // the last byte of the second, the first of the third
   EXPECT_EQ(blocks.validate(), "");
   EXPECT_EQ(blocks.find(1199), nullptr);
   EXPECT_EQ(blocks.find(1250), nullptr);
@@ -377,7 +380,7 @@ TEST(FreedBlocks, AreForgottenWhereAByteOfThemIsAllocated) {
 TEST(FreedBlocks, KeepTheLast) {
   FreedBlocks blocks;
   constexpr std::uint64_t kMore = 10;
-  for (std::uint64_t i = 0; i < FreedBlocks::kKept + kMore; ++i) blocks.add(freed_block(1000 + 100 * i, 100, i + 1));
+  for (std::uint64_t i = 0; i < FreedBlocks::kKept + kMore; ++i) add(blocks, 1000 + 100 * i, 100, i + 1);
   EXPECT_EQ(blocks.validate(), "");
   EXPECT_EQ(blocks.find(1000 + 100 * (kMore - 1)), nullptr);
   EXPECT_NE(blocks.find(1000 + 100 * kMore), nullptr);

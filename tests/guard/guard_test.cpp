@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <stdexcept>
 #include <thread>
 
 #include "tests/guard/testing.h"
@@ -196,6 +197,106 @@ TEST(Guard, AHandlerMayUseTheAllocatorAndItsErrorsComeOutOfACallThatIsDone) {
   EXPECT_THROW(world.allocator.deallocate(block), std::runtime_error);
   EXPECT_EQ(world.allocated(), 0u);
   EXPECT_THROW(world.allocator.deallocate(block), InvalidArgument);
+}
+
+// Worlds in which whatever looks at what is in quarantine finds that somebody wrote there, and hears an error for it.
+class GuardThrows : public testing::TestWithParam<std::string> {
+ protected:
+  struct Heard : std::exception {};
+
+  explicit GuardThrows(std::size_t device_bytes = 64 * kGiB) : world_(GetParam(), device_bytes) {
+    world_.allocator.set_guard_handler([this](const GuardReport&) {
+      ++heard_;
+      throw Heard();
+    });
+  }
+
+  void write_after_free(std::size_t bytes = 1000) {
+    void* const block = world_.allocate(bytes);
+    world_.allocator.deallocate(block);
+    smash(world_, block, 7);
+  }
+
+  GuardedWorld world_;
+  CachingAllocator& allocator_ = world_.allocator;
+  int heard_ = 0;
+};
+
+class GuardThrowsOnASmallDevice : public GuardThrows {
+ protected:
+  GuardThrowsOnASmallDevice() : GuardThrows(64 * kMiB) {}
+};
+
+INSTANTIATE_TEST_SUITE_P(Heaps, GuardThrows, testing::Values("heap:segments", "heap:pages"));
+INSTANTIATE_TEST_SUITE_P(Heaps, GuardThrowsOnASmallDevice, testing::Values("heap:segments", "heap:pages"));
+
+TEST_P(GuardThrows, WhenTheCacheIsEmptyAndAllIsTold) {
+  write_after_free();
+  write_after_free(5000);
+  EXPECT_THROW(allocator_.empty_cache(), Heard);
+  EXPECT_EQ(heard_, 2);
+  EXPECT_EQ(allocator_.memory_reserved(), 0u);
+  EXPECT_EQ(allocator_.check_guard().size(), 2u);
+}
+
+TEST_P(GuardThrows, WhenEveryDeviceWasLookedAt) {
+  write_after_free();
+  EXPECT_THROW(allocator_.check_guard(), Heard);
+  EXPECT_EQ(heard_, 1);
+  EXPECT_EQ(allocator_.check_guard().size(), 1u);
+}
+
+TEST_P(GuardThrows, NothingOutOfADestructor) {
+  void* const block = world_.allocate(1000);
+  smash(world_, block, 1000);
+  allocator_.deallocate_when_possible(block);
+  EXPECT_EQ(heard_, 1);
+  EXPECT_THROW(allocator_.requested_size(block), InvalidArgument);
+}
+
+TEST_P(GuardThrows, BeforeACallWhoseResultWouldBeLost) {
+  allocator_.create_or_retain_pool(0, {1, 0});
+  const PoolCheckpoint empty = allocator_.checkpoint_pool(0, {1, 0});
+  void* block = nullptr;
+  {
+    const InPool in_pool(allocator_, {1, 0});
+    block = world_.allocate(1000);
+    write_after_free();
+  }
+  EXPECT_THROW(allocator_.restore_pool(0, empty), Heard);
+  EXPECT_EQ(allocator_.requested_size(block), 1000u);
+  EXPECT_EQ(allocator_.restore_pool(0, empty).freed, std::vector<void*>{block});
+  allocator_.release_pool(0, {1, 0});
+}
+
+TEST_P(GuardThrowsOnASmallDevice, OutOfAnAllocationWhichIsThenNotMade) {
+  write_after_free(40 * kMiB);
+  EXPECT_THROW(world_.allocate(50 * kMiB), Heard);
+  EXPECT_EQ(heard_, 1);
+  allocator_.empty_cache();
+  EXPECT_EQ(allocator_.memory_allocated(), 0u);
+  allocator_.deallocate(world_.allocate(50 * kMiB));
+}
+
+TEST(GuardThrowsOfASleeper, WhenItSleepsAndWhenItIsAwake) {
+  GuardedWorld world("heap:pages");
+  world.allocator.set_guard_handler([](const GuardReport&) { throw std::runtime_error("heard"); });
+  const auto write_after_free = [&] {
+    void* const block = world.allocate(1000);
+    world.allocator.deallocate(block);
+    smash(world, block, 7);
+  };
+  world.allocator.begin_tagged("weights");
+  void* const block = world.allocate(30 * kMiB);
+  world.allocator.end_tagged("weights");
+  const std::size_t awake = world.device->used_bytes();
+  write_after_free();
+  EXPECT_THROW(world.allocator.release_physical("weights", /*save=*/true), std::runtime_error);
+  EXPECT_LE(world.device->used_bytes(), awake - 30 * kMiB);
+  write_after_free();
+  EXPECT_THROW(world.allocator.restore_physical("weights"), std::runtime_error);
+  EXPECT_GE(world.device->used_bytes(), awake);
+  world.allocator.deallocate(block);
 }
 
 // ---- Frees that are none -------------------------------------------------------------------------------------------

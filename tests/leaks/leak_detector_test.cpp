@@ -325,6 +325,81 @@ TEST(AllocationTrack, CountsWhatIsAllocatedFreedAndLeft) {
   EXPECT_EQ(nlohmann::json::parse(to_json(report))["left_blocks"], 2);
 }
 
+// Heaps with the guard before them, and without.
+class WatchedHeaps : public testing::TestWithParam<const char*> {};
+INSTANTIATE_TEST_SUITE_P(Options, WatchedHeaps,
+                         testing::Values("heap:segments", "heap:pages", "guard:True", "heap:pages,guard:True",
+                                         "debug:True,guard:False"));
+
+TEST_P(WatchedHeaps, BytesAreThoseOfMemoryAllocated) {
+  World world(GetParam());
+  const AllocationTrack track(world.allocator);
+  keep_a_loss(world);
+  keep_an_activation(world);
+  EXPECT_EQ(track.report().left_bytes, world.allocator.memory_allocated());
+  use_for_a_moment(world);
+  EXPECT_EQ(track.report().left_bytes, world.allocator.memory_allocated() - world.allocator.guard_quarantine_bytes());
+}
+
+TEST_P(WatchedHeaps, WhatACheckpointTakesAwayIsFreed) {
+  constexpr cachalot::PoolId kPool = {1, 0};
+  constexpr std::size_t kIterations = 12;
+  World world(GetParam());
+  CachingAllocator& allocator = world.allocator;
+  allocator.create_or_retain_pool(0, kPool);
+  const cachalot::PoolCheckpoint empty = allocator.checkpoint_pool(0, kPool);
+  AllocationTrack track(allocator);
+  LeakDetector detector(allocator);
+  for (std::size_t i = 1; i <= kIterations; ++i) {
+    allocator.begin_allocate_to_pool(
+        0, kPool, [](cachalot::Stream) { return true; }, cachalot::RedirectFor::thread);
+    for (std::size_t n = 0; n < i; ++n) allocator.allocate(1000);
+    allocator.end_allocate_to_pool(0, kPool);
+    if (i == kIterations) {  // and what it brings back is there again
+      const cachalot::PoolCheckpoint full = allocator.checkpoint_pool(0, kPool);
+      allocator.restore_pool(0, empty);
+      EXPECT_EQ(allocator.restore_pool(0, full).created.size(), kIterations);
+      EXPECT_EQ(track.report().left_blocks, kIterations);
+      EXPECT_EQ(track.report().left_bytes, allocator.memory_allocated());
+    }
+    EXPECT_EQ(allocator.restore_pool(0, empty).freed.size(), i);
+    detector.step();
+  }
+  EXPECT_EQ(track.report().freed_blocks, track.report().allocated_blocks);
+  EXPECT_EQ(track.report().left_blocks, 0u);
+  EXPECT_EQ(detector.report().leak_count, 0u);
+  allocator.release_pool(0, kPool);
+}
+
+// A device that refuses has freed nothing; a device that was reset has lost everything.
+TEST_P(WatchedHeaps, AFreeThatFailsChangesNothingAndOneThatGivesUpIsAFree) {
+  World world(GetParam());
+  CachingAllocator& allocator = world.allocator;
+  const auto other = world.device->stream();
+  AllocationTrack track(allocator);
+  keep_a_loss(world);
+  allocator.record_stream(world.kept[0], other);
+  int failed = 0;
+  for (std::uint64_t nth = 1; nth <= 3; ++nth) {
+    world.device->set_faults({cachalot::Fault{.nth = nth, .out_of_memory = false, .code = 700}});
+    try {
+      allocator.deallocate(world.kept[0]);
+      break;
+    } catch (const cachalot::CudaError&) {
+      ++failed;
+    }
+    const TrackReport report = track.report();
+    EXPECT_EQ(report.left_blocks, 1u);
+    EXPECT_TRUE(is_at(report.sites.at(0), "keep_a_loss"));
+  }
+  world.device->set_faults({});
+  if (failed == 3) allocator.deallocate(world.kept[0]);
+  world.kept.clear();
+  EXPECT_EQ(track.report().left_blocks, 0u);
+  EXPECT_EQ(track.report().allocated_blocks - track.report().freed_blocks, 0u);
+  allocator.empty_cache();
+}
+
 TEST(AllocationTrack, NestsInAnother) {
   World world;
   AllocationTrack outer(world.allocator);

@@ -93,7 +93,7 @@ class CachingAllocator {
   // as a use of the memory on it (record_stream).
   void deallocate(void* ptr, std::size_t bytes, int device, Stream stream);
   // For destructors: what deallocate throws a CudaError for is freed as soon as the device lets it, at the latest when
-  // memory runs out or with empty_cache. Any other mistake ends the process.
+  // memory runs out or with empty_cache. Any other mistake ends the process. What handlers of the guard throw is dropped.
   void deallocate_when_possible(void* ptr) noexcept;
   // The memory is used by work queued on `stream`: after its free it is not reused before that work is done.
   // nullptr and the allocation's own stream are ignored.
@@ -266,6 +266,9 @@ class CachingAllocator {
   // Runs `action`; where it refuses a private pool that all its users have released, that is reported.
   template <typename Action>
   auto with_pool(int device, PoolId pool, Action action) const;
+  // Runs `action`; what handlers of the guard throw for what it finds comes when it is done.
+  template <typename Action>
+  void tell_after(Action action);
   PoolId pool_of_tag(std::string_view tag) const;
   bool finish_late_frees();
 

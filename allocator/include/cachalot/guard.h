@@ -79,7 +79,8 @@ std::string to_json(std::span<const GuardReport> reports);
 
 // Called for each report, by the thread that found it, with none of the allocator's locks held: it may call the
 // allocator. What it throws comes out of the call that found it, which has then done its work; of a mistake, instead of
-// the InvalidArgument.
+// the InvalidArgument. A call that returns memory or a checkpoint has then done nothing: allocate, checkpoint_pool,
+// pool_has_exactly, restore_pool. If the call fails, or is a destructor's, what handlers throw is dropped.
 using GuardHandler = std::function<void(const GuardReport&)>;
 
 }  // namespace cachalot
