@@ -10,6 +10,7 @@
 
 #include "base/check.h"
 #include "cachalot/options.h"
+#include "policy/shown_text.h"
 #include "policy/torch_policy.h"
 
 namespace cachalot {
@@ -30,10 +31,7 @@ struct Setting {
 };
 
 [[noreturn]] void refuse(const Setting& setting, const std::string& rule) {
-  constexpr std::size_t kShown = 300;  // of a list that is longer
-  const std::string_view value = setting.value;
-  throw InvalidArgument(fmt::format("option {}: bad value '{}{}': {}", setting.key, value.substr(0, kShown),
-                                    value.size() > kShown ? "..." : "", rule));
+  throw InvalidArgument(fmt::format("option {}: bad value '{}': {}", setting.key, shown(setting.value), rule));
 }
 
 // ---- Grammar --------------------------------------------------------------------------------------------------------
@@ -200,8 +198,9 @@ std::size_t parse_slot(const Setting& setting, std::string_view text) {
 void set_large_segment_size(const Setting& setting, Options& options) {
   const std::size_t bytes = parse_mib(setting);
   if (bytes <= kMinLargeAlloc) refuse(setting, "CachingAllocator option large_segment_size_mb must be > 10 MB");
+  const bool is_default = options.max_non_split_rounding == options.large_segment_size;
   options.large_segment_size = bytes;
-  options.max_non_split_rounding = bytes;  // its default
+  if (is_default) options.max_non_split_rounding = bytes;
 }
 
 void set_max_split_size(const Setting& setting, Options& options) {
@@ -364,7 +363,7 @@ bool names(std::string_view word, const Key& key) {
 
 void require_known(const Setting& setting) {
   CACHALOT_REQUIRE(is_option(setting.key), "Unrecognized key '{}' in CUDA allocator config (value '{}')", setting.key,
-                   setting.value);
+                   shown(setting.value));
 }
 
 // The one setting of `key`, or null.
@@ -373,7 +372,8 @@ const Setting* find_setting(const Key& key, const std::vector<Setting>& settings
   const auto found = std::ranges::find_if(settings, is_it);
   if (found == settings.end()) return nullptr;
   const auto again = std::find_if(std::next(found), settings.end(), is_it);
-  if (again != settings.end()) refuse(*again, fmt::format("{} is given twice, first as '{}'", key.name, found->value));
+  if (again != settings.end())
+    refuse(*again, fmt::format("{} is given twice, first as '{}'", key.name, shown(found->value)));
   if (found->is_list && !key.takes_list) refuse(*found, "it takes one value, not a list");
   return &*found;
 }
@@ -383,6 +383,17 @@ void reset_as_pytorch_does(Options& options) {
   options.roundup_power2_divisions.fill(0);
   options.garbage_collection_threshold = 0;
   options.max_non_split_rounding = options.large_segment_size;
+}
+
+// A new segment size also bounds what stays as it was.
+void require_room_for_segments(const Options& options) {
+  const auto require = [&](const char* key, std::size_t bytes) {
+    CACHALOT_REQUIRE(bytes >= options.large_segment_size,
+                     "option large_segment_size_mb: bad value '{}': {} is {} already, and must be >= it",
+                     options.large_segment_size / kMiB, key, bytes / kMiB);
+  };
+  require("max_split_size_mb", options.max_split_size);
+  require("max_non_split_rounding_mb", options.max_non_split_rounding);
 }
 
 }  // namespace
@@ -410,6 +421,7 @@ Options amend_options(std::string_view text, const Options& base) {
   for (const Key& key : kKeys) {
     if (const Setting* setting = find_setting(key, settings)) key.set(*setting, options);
   }
+  if (options.large_segment_size != base.large_segment_size) require_room_for_segments(options);
   options.text = std::string(text);
   return options;
 }

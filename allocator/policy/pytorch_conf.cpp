@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "cachalot/options.h"
+#include "policy/shown_text.h"
 
 namespace cachalot {
 
@@ -43,7 +44,8 @@ PytorchConf parse_pytorch_conf(std::string_view text, const Options& base) {
     if (setting.empty()) continue;  // PyTorch allows a comma at the end
     const std::string key = setting.substr(0, setting.find(':'));
     if (!is_option(key)) {
-      conf.warnings.push_back(fmt::format("'{}' is ignored: this version does not know '{}'", setting, key));
+      conf.warnings.push_back(
+          fmt::format("'{}' is ignored: this version does not know '{}'", shown(setting), shown(key)));
     } else {
       kept += (kept.empty() ? "" : ",") + setting;
     }

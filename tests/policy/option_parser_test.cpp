@@ -373,6 +373,20 @@ TEST(OptionParser, TheWholeTextIsCheckedBeforeAnyOfIt) {
   EXPECT_TRUE(contains(refusal("foo:2,max_split_size_mb:100,"), "the end"));  // grammar before keys
 }
 
+// A list has no longest value; a message shows the front of it.
+TEST(OptionParser, AMessageShowsOnlyTheFrontOfALongList) {
+  std::string list = "[1:1";
+  for (int i = 0; i < 100'000; ++i) list += ",1:1";
+  list += "]";
+  const std::string front = "'" + list.substr(0, 300) + "...'";
+  const std::string twice = "roundup_power2_divisions:" + list + ",roundup_power2_divisions:" + list;
+  for (const std::string& text : {"foo:" + list, twice, "heap:" + list, "roundup_power2_divisions:" + list + ":"}) {
+    const std::string message = refusal(text);
+    EXPECT_TRUE(contains(message, front)) << message.substr(0, 1000);
+    EXPECT_LT(message.size(), 1000u);
+  }
+}
+
 TEST(OptionParser, NullBytesAndOtherJunkAreJustBadCharacters) {
   EXPECT_NE(refusal(std::string_view("max_split_size_mb:64\0", 21)), "");
   EXPECT_NE(refusal("max_split_size_mb:64\x80"), "");
@@ -397,6 +411,36 @@ TEST(AmendedOptions, KnowTheSegmentSizeOfTheirBase) {
   EXPECT_EQ(amend_options("max_split_size_mb:80", base).max_non_split_rounding, std::size_t{64} << 20);
 }
 
+TEST(AmendedOptions, KeepARoundingThatWasNamedWhenSegmentsChange) {
+  const Options base = parse_options("max_split_size_mb:256,max_non_split_rounding_mb:128");
+  const Options amended = amend_options("large_segment_size_mb:64", base);
+  EXPECT_EQ(amended.large_segment_size, 64 * kMiB);
+  EXPECT_EQ(amended.max_split_size, 256 * kMiB);
+  EXPECT_EQ(amended.max_non_split_rounding, 128 * kMiB);
+  EXPECT_EQ(amend_options("large_segment_size_mb:64", {}).max_non_split_rounding, 64 * kMiB);  // its default
+  EXPECT_EQ(amend_options("large_segment_size_mb:32", amend_options("large_segment_size_mb:64", {})),
+            parse_options("large_segment_size_mb:32"));
+  EXPECT_EQ(parse_options("large_segment_size_mb:64", base).max_non_split_rounding, 64 * kMiB);  // as in PyTorch
+}
+
+TEST(AmendedOptions, AreRefusedWhereNoSingleTextMayHaveThem) {
+  const auto refusal_of = [](std::string_view text, std::string_view base) -> std::string {
+    try {
+      amend_options(text, parse_options(base));
+      return "";
+    } catch (const InvalidArgument& error) {
+      return error.what();
+    }
+  };
+  const std::string base = "max_split_size_mb:24,max_non_split_rounding_mb:48";
+  EXPECT_EQ(refusal_of("large_segment_size_mb:64", base),
+            "option large_segment_size_mb: bad value '64': max_split_size_mb is 24 already, and must be >= it");
+  EXPECT_EQ(refusal_of("large_segment_size_mb:64,max_split_size_mb:64", base),
+            "option large_segment_size_mb: bad value '64': max_non_split_rounding_mb is 48 already, and must be >= it");
+  EXPECT_EQ(refusal_of("large_segment_size_mb:64,max_split_size_mb:64,max_non_split_rounding_mb:64", base), "");
+  EXPECT_EQ(refusal_of("large_segment_size_mb:24", base), "");
+}
+
 TEST(AnOptionsKey, IsKnownUnderItsOtherNameToo) {
   EXPECT_TRUE(is_option("max_split_size_mb"));
   EXPECT_TRUE(is_option("release_lock_on_hipmalloc"));
@@ -414,6 +458,16 @@ TEST(PytorchsVariable, LosesWhatThisVersionDoesNotKnowWithAWarningEach) {
   ASSERT_EQ(conf.warnings.size(), 2u);
   EXPECT_THAT(conf.warnings[0], testing::HasSubstr("throw_on_cudamalloc_oom:True"));
   EXPECT_THAT(conf.warnings[1], testing::HasSubstr("foo:[1:2]"));
+}
+
+TEST(PytorchsVariable, IsNotRepeatedWholeByItsWarnings) {
+  const std::string megabyte(1 << 20, 'x');
+  for (const std::string& text : {megabyte, "foo:" + megabyte, "foo:[1:" + megabyte + "]"}) {
+    const PytorchConf conf = parse_pytorch_conf(text);
+    ASSERT_EQ(conf.warnings.size(), 1u);
+    EXPECT_LT(conf.warnings[0].size(), 1000u);
+    EXPECT_THAT(conf.warnings[0], testing::HasSubstr("'" + text.substr(0, 300) + "...'"));
+  }
 }
 
 TEST(PytorchsVariable, IsRefusedForABadValue) {

@@ -105,7 +105,8 @@ inline bool has_guard(const Options& options) { return options.guard.value_or(op
 // value in `base`. Strict: the first mistake throws InvalidArgument, which names key, value and rule.
 Options parse_options(std::string_view text, const Options& base = {});
 
-// The same, but every option that `text` does not name keeps its value in `base`.
+// The same, but every option that `text` does not name keeps its value in `base`; a max_non_split_rounding that is its
+// default, large_segment_size, stays that. Values that no single text may have together are refused here, too.
 Options amend_options(std::string_view text, const Options& base);
 
 // What CACHALOT_DEBUG says: true for "1", false for "0" and "". Throws InvalidArgument for anything else.

@@ -1,0 +1,15 @@
+// The text of an option in a message: not too long, whatever was given.
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <string_view>
+
+namespace cachalot {
+
+inline std::string shown(std::string_view text) {
+  constexpr std::size_t kMost = 300;  // of a list that is longer
+  return std::string(text.substr(0, kMost)) + (text.size() > kMost ? "..." : "");
+}
+
+}  // namespace cachalot
