@@ -26,8 +26,9 @@ class InputFile {
   const std::string& path() const { return path_; }
   // Bytes on the disk; nullopt for what is no regular file: a pipe, say. Such cannot be read a second time.
   std::optional<std::size_t> size() const;
-  // The most host memory that what is read of this file may take: a multiple of its size on the disk, so that a small
-  // file that decompresses to a large one, or tells of one, is refused.
+  // The most host memory that the document of this file (plain_document.h) may take: a multiple of the size on the disk,
+  // so that a small file that decompresses to a large one, or tells of one, is refused. What is made of a document is not
+  // counted; it is a few times as large at most.
   std::size_t memory_limit() const;
 
  private:

@@ -7,7 +7,9 @@
 #include <cstdlib>
 #include <exception>
 #include <iterator>
+#include <new>
 #include <optional>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -97,7 +99,7 @@ void declare(CLI::App& app, ReplayCommand& command) {
   replay
       ->add_option("--steps", command.steps,
                    "Write the state after every event of one trace, in its first iteration (data/golden/README.md has "
-                   "the format)")
+                   "the format); not on the page heap, which has no segments to number")
       ->type_name("FILE");
   replay->add_flag("--min-device", command.min_device, "Also find the smallest device that completes the trace");
 }
@@ -182,6 +184,9 @@ std::vector<std::string> take_program(std::vector<std::string>& words) {
   return program;
 }
 
+// On standard error. Where that cannot be written, nobody reads it, and the command ends as it would.
+void tell(const std::string& text) { std::fputs(text.c_str(), stderr); }
+
 // What is wrong with an option is told here, before the program runs and its output hides it.
 int run_simulate(const SimulateCommand& command, std::vector<std::string> program) {
   if (command.gpu) simulator::find_gpu_model(*command.gpu);
@@ -193,7 +198,7 @@ int run_simulate(const SimulateCommand& command, std::vector<std::string> progra
                                           .devices = command.devices,
                                           .trace_path = command.trace});
   std::fflush(stdout);
-  fmt::print(stderr, "\n{}", to_text(simulation));
+  tell("\n" + to_text(simulation));
   if (!command.json.empty()) write_file(command.json, to_json(simulation) + "\n");
   return simulation.exit_code;
 }
@@ -222,16 +227,32 @@ ReplayOptions replay_options(const ReplayCommand& command) {
   return options;
 }
 
+// use(file): what there is no memory for is told with its name.
+template <typename Use>
+auto with_file(const std::string& path, const char* what, Use use) {
+  try {
+    return use(InputFile(path, what));
+  } catch (const std::bad_alloc&) {
+    throw std::runtime_error(path + ": the host has no memory for it");
+  }
+}
+
+std::vector<Trace> read_traces(InputFile file) {
+  if (!is_snapshot(file)) return {read_trace(std::move(file))};
+  const TorchSnapshot snapshot = read_snapshot(std::move(file));
+  std::vector<Trace> traces = traces_of(snapshot);
+  if (snapshot.unknown_actions > 0) {
+    tell(fmt::format("cachalot: {}: left out of the history: {}\n", snapshot.path, unknown_actions_text(snapshot)));
+  }
+  return traces;
+}
+
 // All traces are read before the first is replayed: a bad one is an error before there is any output.
-std::vector<Trace> read_traces(const std::vector<std::string>& paths) {
+std::vector<Trace> read_all_traces(const std::vector<std::string>& paths) {
   std::vector<Trace> traces;
   for (const std::string& path : paths) {
-    InputFile file(path, "trace");
-    if (!is_snapshot(file)) {
-      traces.push_back(read_trace(std::move(file)));
-    } else {
-      std::ranges::move(traces_of(read_snapshot(std::move(file))), std::back_inserter(traces));
-    }
+    std::ranges::move(with_file(path, "trace", [](InputFile file) { return read_traces(std::move(file)); }),
+                      std::back_inserter(traces));
   }
   return traces;
 }
@@ -255,7 +276,7 @@ void run_replay(const ReplayCommand& command) {
                      traces);
   };
   require_one(command.traces.size());
-  const std::vector<Trace> traces = read_traces(command.traces);
+  const std::vector<Trace> traces = read_all_traces(command.traces);
   require_one(traces.size());  // a snapshot may have several
   std::vector<ReplayResult> results;
   for (const Trace& trace : traces) {
@@ -269,15 +290,17 @@ void run_replay(const ReplayCommand& command) {
 void run_snapshot(const SnapshotCommand& command) {
   std::vector<std::string> reports;
   for (const std::string& path : command.snapshots) {
-    const TorchSnapshot snapshot = read_snapshot(InputFile(path, "snapshot"));
-    reports.push_back(command.json ? to_json(snapshot, command.top) + "\n" : to_text(snapshot, command.top));
+    reports.push_back(with_file(path, "snapshot", [&](InputFile file) {
+      const TorchSnapshot snapshot = read_snapshot(std::move(file));
+      return command.json ? to_json(snapshot, command.top) + "\n" : to_text(snapshot, command.top);
+    }));
   }
   for (const std::string& report : reports) print(report);
 }
 
 int fail(std::string message) {
   std::replace(message.begin(), message.end(), '\n', ' ');
-  fmt::print(stderr, "cachalot: {}\n", message);
+  tell("cachalot: " + message + "\n");
   return kFailure;
 }
 

@@ -4,7 +4,7 @@
 // A pickle is a program, and Python runs it: unpickling a file of a stranger's is running his code. This reader has no
 // opcode that names, calls or builds anything of Python's: a pickle that has one is refused there, by the opcode's name
 // and position. What the file says of lengths and counts is not believed: memory is taken as its bytes arrive, and no more
-// of it than InputFile::memory_limit.
+// of it for the document than InputFile::memory_limit.
 #pragma once
 
 #include <memory>

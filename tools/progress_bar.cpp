@@ -22,7 +22,9 @@ void ProgressBar::show(double done) {
   constexpr std::size_t kWidth = 40;
   if (!is_terminal_ || Clock::now() < next_draw_) return;
   const auto filled = static_cast<std::size_t>(std::clamp(done, 0.0, 1.0) * static_cast<double>(kWidth));
-  fmt::print(stderr, "\r\033[K{} [{:<{}}] {:3.0f} %", label_, std::string(filled, '='), kWidth, 100 * done);
+  const std::string bar =
+      fmt::format("\r\033[K{} [{:<{}}] {:3.0f} %", label_, std::string(filled, '='), kWidth, 100 * done);
+  std::fputs(bar.c_str(), stderr);
   std::fflush(stderr);
   is_drawn_ = true;
   next_draw_ = Clock::now() + std::chrono::milliseconds(100);

@@ -41,6 +41,14 @@ std::int64_t work_ns(double work_us) {
   return std::llround(work_us * 1000);
 }
 
+void limit_memory(CachingAllocator& allocator, double fraction) {
+  try {
+    allocator.set_memory_fraction(fraction);
+  } catch (const InvalidArgument& error) {
+    throw InvalidArgument(fmt::format("--memory-fraction: {}", error.what()));
+  }
+}
+
 // Counts the parts of a whole as they are done and reports now and then.
 class Progress {
  public:
@@ -257,7 +265,7 @@ ReplayWorld::ReplayWorld(const Trace& trace, const ReplayOptions& options, std::
       work_ns_(work_ns(options.work_us)),
       check_hazards_(options.check_hazards),
       queues_(trace.streams.size()) {
-  if (options.memory_fraction) allocator_.set_memory_fraction(*options.memory_fraction);
+  if (options.memory_fraction) limit_memory(allocator_, *options.memory_fraction);
 }
 
 ReplayWorld::~ReplayWorld() {

@@ -7,6 +7,7 @@
 #include <unordered_map>
 #include <utility>
 
+#include "base/bytes.h"
 #include "base/check.h"
 #include "cachalot/caching_allocator.h"
 #include "tools/pickle_reader.h"
@@ -18,6 +19,8 @@ namespace {
 constexpr std::size_t kMostBytesInAll = std::size_t{1} << 62;
 constexpr std::uint64_t kMostDevices = 1 << 16;
 constexpr std::size_t kLongestText = 4096;  // of a frame's, to be compared and shown
+// Of a segment, a block, an entry or a frame; PyTorch's have up to 13. A key is looked for among all of its dict.
+constexpr std::size_t kMostKeys = 256;
 
 // Protocol 2 and later begin with PROTO; the dicts and lists of 0 and 1 with a mark or with themselves.
 bool begins_pickle(unsigned char byte) {
@@ -35,6 +38,12 @@ std::unique_ptr<PlainDocument> read_document(InputFile file) {
   CACHALOT_REQUIRE(begins_pickle(*first), "{}: neither a pickle nor JSON: it begins with {}", file.path(),
                    Quoted{{reinterpret_cast<const char*>(&*first), 1}});
   return read_pickle(std::move(file));
+}
+
+bool is_of_a_library(std::string_view file) {
+  constexpr std::array kLibraries = {"/site-packages/", "/dist-packages/", "/torch/", "/lib/python", "<frozen"};
+  return std::ranges::any_of(kLibraries,
+                             [&](std::string_view part) { return file.find(part) != std::string_view::npos; });
 }
 
 class SnapshotReader {
@@ -72,6 +81,12 @@ class SnapshotReader {
   // A file may name one part a thousand times, and that part another one. Of parts that differ there are at most so many.
   void visit() {
     require(++visited_ <= snapshot_.document->value_count(), "the file names the same parts again and again");
+  }
+
+  void require_part(Value dict, const char* what = "it") const {
+    require(dict.entries() != nullptr, "{} is {}, not a dict", what, dict.kind_name());
+    require(dict.entries()->size() <= kMostKeys, "{} has {} keys, more than {}", what, dict.entries()->size(),
+            kMostKeys);
   }
 
   // ---- fields
@@ -127,7 +142,7 @@ class SnapshotReader {
   }
 
   void read_segment(Value dict) {
-    require(dict.entries() != nullptr, "it is {}, not a dict", dict.kind_name());
+    require_part(dict);
     SegmentSnapshot segment;
     segment.device = static_cast<int>(natural(dict, "device", kMostDevices));
     segment.address = address(dict, "address");
@@ -163,7 +178,7 @@ class SnapshotReader {
   }
 
   BlockSnapshot read_block(Value dict, Address next) {
-    require(dict.entries() != nullptr, "it is {}, not a dict", dict.kind_name());
+    require_part(dict);
     BlockSnapshot block;
     block.address = dict.find("address") == nullptr ? next : address(dict, "address");
     block.size = bytes(dict, "size");
@@ -227,7 +242,7 @@ class SnapshotReader {
   }
 
   std::optional<Change> read_change(Value dict, int device) {
-    require(dict.entries() != nullptr, "it is {}, not a dict", dict.kind_name());
+    require_part(dict);
     const auto action = action_of(text(dict, "action"));
     if (!action) {
       ++snapshot_.unknown_actions;
@@ -271,11 +286,24 @@ class SnapshotReader {
       visit();
       made->frames.push_back(read_frame(frame));
     }
+    made->place = place_of(made->frames);
     return known->second = made;
   }
 
+  Frame place_of(const std::vector<Frame>& frames) {
+    const auto own = std::ranges::find_if(frames, [&](const Frame& frame) { return is_own(frame.file); });
+    return own == frames.end() ? frames.front() : *own;
+  }
+
+  // A million frames may name one text: it is searched once.
+  bool is_own(std::string_view file) {
+    const auto [known, is_new] = own_files_.try_emplace(file.data());
+    if (is_new) known->second = file.ends_with(".py") && !is_of_a_library(file);
+    return known->second;
+  }
+
   Frame read_frame(Value dict) const {
-    require(dict.entries() != nullptr, "a frame is {}, not a dict", dict.kind_name());
+    require_part(dict, "a frame");
     Frame frame;
     frame.file = text(dict, "filename").substr(0, kLongestText);
     frame.function = text(dict, "name").substr(0, kLongestText);
@@ -289,22 +317,10 @@ class SnapshotReader {
   std::size_t visited_ = 0;
   std::size_t bytes_in_all_ = 0;
   std::unordered_map<const List*, Context> sites_;
+  std::unordered_map<const char*, bool> own_files_;  // by where the document has the text
 };
 
-bool is_of_a_library(std::string_view file) {
-  constexpr std::array kLibraries = {"/site-packages/", "/dist-packages/", "/torch/", "/lib/python", "<frozen"};
-  return std::ranges::any_of(kLibraries,
-                             [&](std::string_view part) { return file.find(part) != std::string_view::npos; });
-}
-
 }  // namespace
-
-Frame Site::place() const {
-  if (frames.empty()) return {};
-  const auto own = std::ranges::find_if(
-      frames, [](const Frame& frame) { return frame.file.ends_with(".py") && !is_of_a_library(frame.file); });
-  return own == frames.end() ? frames.front() : *own;
-}
 
 bool is_snapshot(InputFile& file) {
   const std::optional<unsigned char> first = file.peek();
@@ -312,5 +328,9 @@ bool is_snapshot(InputFile& file) {
 }
 
 TorchSnapshot read_snapshot(InputFile file) { return SnapshotReader(std::move(file)).read(); }
+
+std::string unknown_actions_text(const TorchSnapshot& snapshot) {
+  return format_count(snapshot.unknown_actions, "event") + " whose action is not known, a newer PyTorch's";
+}
 
 }  // namespace cachalot::tools

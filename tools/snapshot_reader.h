@@ -29,11 +29,9 @@ struct Frame {
 
 // Where in the program something was asked for, the newest call first.
 struct Site {
-  std::vector<Frame> frames;
-
-  // The frame that tells its owner most: the newest Python one that is none of a library's; else the newest. One without
-  // a file when there are no frames.
-  Frame place() const;
+  std::vector<Frame> frames;  // one at least
+  // The frame that tells its owner most: the newest Python one that is none of a library's; else the newest.
+  Frame place;
 };
 
 struct TorchSnapshot {
@@ -50,5 +48,8 @@ bool is_snapshot(InputFile& file);
 
 // Throws InvalidArgument, which names file, place and rule.
 TorchSnapshot read_snapshot(InputFile file);
+
+// "2 events whose action is not known, a newer PyTorch's": what is left out, for people.
+std::string unknown_actions_text(const TorchSnapshot& snapshot);
 
 }  // namespace cachalot::tools

@@ -69,20 +69,21 @@ struct DeviceFigures {
   double history_seconds = 0;
 };
 
-std::vector<SiteFigures> sites_of(const TorchSnapshot& snapshot, int device) {
-  std::map<Frame, SiteFigures> by_place;
-  for (const SegmentSnapshot& segment : snapshot.memory.segments) {
-    if (segment.device != device) continue;
-    for (const BlockSnapshot& block : segment.blocks) {
-      if (block.state == BlockSnapshot::State::inactive) continue;
-      const Site* const site = site_of(block.context);
-      const Frame place = site == nullptr ? Frame{} : site->place();
-      SiteFigures& figures = by_place[place];
-      figures.place = place;
-      figures.bytes += block.size;
-      ++figures.blocks;
-    }
+using SitesByPlace = std::map<Frame, SiteFigures>;
+
+void add_sites(const SegmentSnapshot& segment, SitesByPlace& by_place) {
+  for (const BlockSnapshot& block : segment.blocks) {
+    if (block.state == BlockSnapshot::State::inactive) continue;
+    const Site* const site = site_of(block.context);
+    const Frame place = site == nullptr ? Frame{} : site->place;
+    SiteFigures& figures = by_place[place];
+    figures.place = place;
+    figures.bytes += block.size;
+    ++figures.blocks;
   }
+}
+
+std::vector<SiteFigures> largest_first(const SitesByPlace& by_place) {
   std::vector<SiteFigures> sites;
   for (const auto& [place, figures] : by_place) sites.push_back(figures);
   std::ranges::stable_sort(sites, std::greater<>{}, &SiteFigures::bytes);
@@ -91,9 +92,11 @@ std::vector<SiteFigures> sites_of(const TorchSnapshot& snapshot, int device) {
 
 std::map<int, DeviceFigures> figures_of(const TorchSnapshot& snapshot) {
   std::map<int, DeviceFigures> devices;
+  std::map<int, SitesByPlace> sites;
   for (const SegmentSnapshot& segment : snapshot.memory.segments) {
     DeviceFigures& device = devices[segment.device];
     device.all.add(segment);
+    add_sites(segment, sites[segment.device]);
     const auto stream = reinterpret_cast<std::uintptr_t>(segment.stream);
     device.pools[{segment.segment_pool_id, segment.segment_type, stream}].add(segment);
   }
@@ -105,7 +108,7 @@ std::map<int, DeviceFigures> figures_of(const TorchSnapshot& snapshot) {
     device.history_seconds =
         (static_cast<double>(histories[i].back().time_us) - static_cast<double>(histories[i].front().time_us)) / 1e6;
   }
-  for (auto& [index, device] : devices) device.sites = sites_of(snapshot, index);
+  for (const auto& [index, by_place] : sites) devices[index].sites = largest_first(by_place);
   return devices;
 }
 
@@ -215,13 +218,16 @@ Json json_of(int index, const DeviceFigures& device, std::size_t top) {
 std::string to_text(const TorchSnapshot& snapshot, std::size_t top) {
   const std::map<int, DeviceFigures> devices = figures_of(snapshot);
   std::string text = snapshot.path + "\n";
-  if (devices.empty()) text += "  no memory is held, and there is no history\n";
+  if (devices.empty()) {
+    text += snapshot.unknown_actions == 0 ? "  no memory is held, and there is no history\n" : "  no memory is held\n";
+  }
   for (const auto& [index, device] : devices) {
     if (devices.size() > 1 || index != 0) text += fmt::format("device {}\n", index);
     text += device_text(device);
     if (device.all.segments > 0) text += pools_text(device);
     text += sites_text(device, top);
   }
+  if (snapshot.unknown_actions > 0) text += line("left out of the history", unknown_actions_text(snapshot));
   return text;
 }
 

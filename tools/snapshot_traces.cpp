@@ -25,20 +25,26 @@ struct Request {
   Stream stream = nullptr;
 };
 
+using Segments = std::vector<const SegmentSnapshot*>;
+
+std::unordered_map<int, Segments> by_device(const std::vector<SegmentSnapshot>& segments) {
+  std::unordered_map<int, Segments> devices;
+  for (const SegmentSnapshot& segment : segments) devices[segment.device].push_back(&segment);
+  return devices;
+}
+
 // What lived before the first entry, by address.
-std::map<Address, Request> earlier_blocks(const std::vector<Change>& history,
-                                          const std::vector<SegmentSnapshot>& segments, int device) {
+std::map<Address, Request> earlier_blocks(const std::vector<Change>& history, const Segments& segments) {
   std::map<Address, Request> earlier;
   std::unordered_set<Address> seen;  // in the history
   for (const Change& change : history) {
     if (!is_event(change) || !seen.insert(change.address).second) continue;
     if (change.action == Change::Action::free_requested) earlier[change.address] = {change.bytes, change.stream};
   }
-  for (const SegmentSnapshot& segment : segments) {
-    if (segment.device != device) continue;
-    for (const BlockSnapshot& block : segment.blocks) {
+  for (const SegmentSnapshot* segment : segments) {
+    for (const BlockSnapshot& block : segment->blocks) {
       const bool lives = block.state == BlockSnapshot::State::active_allocated;
-      if (lives && !seen.contains(block.address)) earlier[block.address] = {block.requested_size, segment.stream};
+      if (lives && !seen.contains(block.address)) earlier[block.address] = {block.requested_size, segment->stream};
     }
   }
   return earlier;
@@ -80,10 +86,9 @@ class HistoryReader {
   std::unordered_map<Address, std::uint32_t> live_;  // slots, by address
 };
 
-Trace trace_of(std::string path, const std::vector<Change>& history, const std::vector<SegmentSnapshot>& segments,
-               int device) {
+Trace trace_of(std::string path, const std::vector<Change>& history, const Segments& segments) {
   HistoryReader reader(std::move(path));
-  for (const auto& [address, request] : earlier_blocks(history, segments, device)) reader.allocate(address, request);
+  for (const auto& [address, request] : earlier_blocks(history, segments)) reader.allocate(address, request);
   for (const Change& change : history) {
     if (!is_event(change)) continue;
     if (change.action == Change::Action::alloc) {
@@ -103,16 +108,14 @@ std::vector<Trace> traces_of(const TorchSnapshot& snapshot) {
   for (std::size_t device = 0; device < histories.size(); ++device) {
     if (std::ranges::any_of(histories[device], is_event)) devices.push_back(static_cast<int>(device));
   }
-  CACHALOT_REQUIRE(
-      !devices.empty(),
-      "{}: the snapshot has no history to replay: torch.cuda.memory._record_memory_history() was not called "
-      "before",
-      snapshot.path);
+  CACHALOT_REQUIRE(!devices.empty(), "{}: the snapshot has no history to replay: {}", snapshot.path,
+                   snapshot.unknown_actions == 0 ? "torch.cuda.memory._record_memory_history() was not called before"
+                                                 : unknown_actions_text(snapshot));
+  std::unordered_map<int, Segments> segments = by_device(snapshot.memory.segments);
   std::vector<Trace> traces;
   for (const int device : devices) {
     std::string path = devices.size() == 1 ? snapshot.path : fmt::format("{} device {}", snapshot.path, device);
-    Trace trace =
-        trace_of(std::move(path), histories[static_cast<std::size_t>(device)], snapshot.memory.segments, device);
+    Trace trace = trace_of(std::move(path), histories[static_cast<std::size_t>(device)], segments[device]);
     CACHALOT_REQUIRE(trace.event_count > 0, "{}: the history has no allocation and no free", trace.path);
     traces.push_back(std::move(trace));
   }

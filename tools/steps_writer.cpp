@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "cachalot/options.h"
 #include "device/addresses.h"
 
 namespace cachalot::tools {
@@ -38,6 +39,9 @@ StepsWriter::StepsWriter(const std::string& path, CachingAllocator& allocator)
       path_(path),
       final_path_(must_be_written_in_place(path) ? path : resolved(path)),
       written_path_(must_be_written_in_place(path) ? path : fmt::format("{}.{}.part", final_path_, getpid())) {
+  CACHALOT_REQUIRE(
+      !uses_pages(allocator.options()),
+      "--steps {}: steps number segments, and the page heap (heap:pages, expandable_segments:True) has none", path_);
   file_ = std::fopen(written_path_.c_str(), "w");
   CACHALOT_REQUIRE(file_ != nullptr, "--steps {}: cannot write the file: {}", path_, std::strerror(errno));
   std::setvbuf(file_, nullptr, _IONBF, 0);  // buffer_ is the buffer
@@ -58,7 +62,9 @@ void StepsWriter::follow(const Change& change) {
 void StepsWriter::allocated(std::size_t event, const void* pointer) {
   if (pointer == nullptr) return freed(event);
   const Address address = as_address(pointer);
-  const auto [base, ordinal] = *std::prev(ordinals_.upper_bound(address));
+  const auto next = ordinals_.upper_bound(address);
+  CACHALOT_ASSERT(next != ordinals_.begin());  // follow() has seen every segment
+  const auto [base, ordinal] = *std::prev(next);
   fmt::format_to(std::back_inserter(buffer_), "{} {} {}", event, ordinal, address - base);
   append_figures();
 }

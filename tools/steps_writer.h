@@ -5,7 +5,7 @@
 //   <event> - - <reserved> <allocated> <active> <inactive_split>                   a free
 //
 // Segments are numbered in the order of their creation, from 0; the figures are bytes after the event. An allocation of
-// 0 bytes has no segment and is written as a free is.
+// 0 bytes has no segment and is written as a free is. The page heap has no segments at all: it is refused.
 //
 // The text goes to a file beside `path`, which takes its place in finish(): a file that was there stays whole until
 // then, and nothing is left behind by a writer that never finished. What is no regular file is written in place.
@@ -24,8 +24,9 @@ namespace cachalot::tools {
 
 class StepsWriter {
  public:
-  // Throws InvalidArgument when the file cannot be written. From here on follows the segments of `allocator`, which
-  // must be fresh and must not be used any more once the writer is gone.
+  // Throws InvalidArgument for an allocator on the page heap, before there is any file, and when the file cannot be
+  // written. From here on follows the segments of `allocator`, which must be fresh and must not be used any more once
+  // the writer is gone.
   StepsWriter(const std::string& path, CachingAllocator& allocator);
   ~StepsWriter();
   StepsWriter(const StepsWriter&) = delete;

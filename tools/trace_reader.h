@@ -40,7 +40,9 @@ struct TraceEvent {
 struct Trace {
   static constexpr std::size_t kMostHeldEvents = std::size_t{1} << 22;  // 64 MiB
   static constexpr std::size_t kMostSlots = std::size_t{1} << 24;
-  static constexpr std::size_t kMostStreams = std::size_t{1} << 16;
+  // Programs have tens: PyTorch hands out 32 of each priority. Each costs the device and the hazard checker some memory
+  // for each of the others.
+  static constexpr std::size_t kMostStreams = 4096;
 
   std::string path;
   std::size_t event_count = 0;

@@ -1,4 +1,5 @@
 // The `cachalot` command as its users run it.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -215,10 +216,10 @@ TEST(CommandLine, RefusesBadOptions) {
   expect_contains(complaint("replay --iterations 0 " + lsm), {"--iterations", "0", "1000"});
   expect_contains(complaint("replay --iterations 1001 " + lsm), {"--iterations", "1001"});
   expect_contains(complaint("replay --iterations many " + lsm), {"--iterations", "many"});
-  expect_contains(complaint("replay --memory-fraction 1.5 " + lsm), {"fraction", "1.5"});
-  expect_contains(complaint("replay --memory-fraction -0.5 " + lsm), {"fraction", "-0.5"});
-  expect_contains(complaint("replay --memory-fraction nan " + lsm), {"fraction", "nan"});
-  expect_contains(complaint("replay --memory-fraction half " + lsm), {"fraction", "half"});
+  expect_contains(complaint("replay --memory-fraction 1.5 " + lsm), {"--memory-fraction", "1.5"});
+  expect_contains(complaint("replay --memory-fraction -0.5 " + lsm), {"--memory-fraction", "-0.5"});
+  expect_contains(complaint("replay --memory-fraction nan " + lsm), {"--memory-fraction", "nan"});
+  expect_contains(complaint("replay --memory-fraction half " + lsm), {"--memory-fraction", "half"});
 }
 
 TEST(CommandLine, RefusesBadSizes) {
@@ -270,6 +271,22 @@ TEST(CommandLine, ReplaysTheHistoryOfASnapshot) {
   EXPECT_EQ(piped.exit_code, 0) << piped.err;
 }
 
+TEST(CommandLine, SaysThatItLeavesActionsOutThatItDoesNotKnow) {
+  const std::string unknown = R"({"action": "from_the_future"})";
+  const std::string known = R"({"action": "alloc", "addr": 4096, "size": 512, "stream": 0})";
+  const auto history = [](const std::string& entries) {
+    return R"({"segments": [], "device_traces": [[)" + entries + "]]}";
+  };
+  const TemporaryFile mixed(history(unknown + "," + known + "," + unknown));
+  const Outcome replayed = run("replay --json " + mixed.path());
+  EXPECT_EQ(replayed.exit_code, 0);
+  EXPECT_EQ(nlohmann::json::parse(replayed.out)["events"], 1);
+  EXPECT_EQ(replayed.err, "cachalot: " + mixed.path() +
+                              ": left out of the history: 2 events whose action is not known, a newer PyTorch's\n");
+  const TemporaryFile alone(history(unknown));
+  expect_contains(complaint("replay " + alone.path()), {"no history to replay", "1 event whose action is not known"});
+}
+
 TEST(CommandLine, RefusesSnapshotsThatAreNone) {
   expect_contains(complaint("snapshot"), {"SNAPSHOT"});
   expect_contains(complaint("snapshot --top -1 " + kLayers), {"--top", "-1"});
@@ -310,6 +327,16 @@ TEST(CommandLine, RefusesStepsOfSeveralTraces) {
   EXPECT_FALSE(std::filesystem::exists(steps.path()));
 }
 
+TEST(CommandLine, RefusesStepsOfThePageHeap) {
+  const TemporaryFile two("a,1,100,0\nf,1\n");
+  const TemporaryFile steps;
+  for (const char* config : {"heap:pages", "expandable_segments:True"}) {
+    expect_contains(complaint("replay --steps " + steps.path() + " " + two.path(), config),
+                    {"--steps " + steps.path(), "page heap"});
+  }
+  EXPECT_FALSE(std::filesystem::exists(steps.path()));
+}
+
 TEST(CommandLine, RefusesStepsThatCannotBeWritten) {
   expect_contains(complaint("replay --steps /nowhere/steps.txt " + trace("lsm")), {"/nowhere/steps.txt"});
   expect_contains(complaint("replay --steps / " + trace("lsm")), {"--steps /"});
@@ -321,6 +348,29 @@ TEST(CommandLine, FailsWhenItsOutputCannotBeWritten) {
   const std::string replay =
       std::string("'") + CACHALOT_COMMAND + "' replay --json " + one.path() + " >/dev/full 2>/dev/null";
   EXPECT_EQ(WEXITSTATUS(std::system(replay.c_str())), 2);
+}
+
+TEST(CommandLine, FailsAsEverWhenItsErrorsCannotBeWritten) {
+  for (const char* closed : {"2>&-", "2>/dev/full"}) {
+    const std::string replay = fmt::format("'{}' replay /nowhere/trace.csv {}", CACHALOT_COMMAND, closed);
+    EXPECT_EQ(run_command("(" + replay + ")").exit_code, 2) << closed;
+  }
+}
+
+// Each "0," becomes a value of 16 bytes.
+TEST(CommandLine, NamesTheFileThatTheHostHasNoMemoryFor) {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "sanitizers need more address space than this test leaves";
+#endif
+  std::string zeros = "[0";
+  for (int i = 0; i < 10'000'000; ++i) zeros += ",0";
+  const TemporaryFile large(zeros + "]");
+  for (const char* command : {"snapshot", "replay"}) {
+    const Outcome outcome =
+        run_command(fmt::format("(ulimit -v 200000; '{}' {} {})", CACHALOT_COMMAND, command, large.path()));
+    EXPECT_EQ(outcome.exit_code, 2) << command;
+    EXPECT_EQ(outcome.err, "cachalot: " + large.path() + ": the host has no memory for it\n");
+  }
 }
 
 }  // namespace

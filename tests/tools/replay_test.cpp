@@ -175,9 +175,9 @@ TEST(Replay, RefusesADeviceSmallerThanASegment) {
 
 TEST(Replay, RefusesAMemoryFractionOutOfRange) {
   ReplayOptions options;
-  for (const double fraction : {-0.1, 1.5}) {
+  for (const double fraction : {-0.1, 1.5, std::nan("")}) {
     options.memory_fraction = fraction;
-    EXPECT_NE(complaint(trace_of(kTwoBlocks), options), "") << fraction;
+    EXPECT_EQ(complaint(trace_of(kTwoBlocks), options).rfind("--memory-fraction: ", 0), 0u) << fraction;
   }
 }
 
@@ -476,6 +476,20 @@ TEST(Steps, ThatFillTheDiskAreAnError) {
   options.steps_path = "/dev/full";
   EXPECT_EQ(complaint(trace_of(kTwoBlocks), options),
             "--steps /dev/full: cannot write the file: No space left on device");
+}
+
+TEST(Steps, OfThePageHeapAreRefusedBeforeThereIsAFile) {
+  const TemporaryFile directory;
+  std::filesystem::create_directory(directory.path());
+  ReplayOptions options;
+  options.steps_path = directory.path() + "/steps.txt";
+  for (const char* config : {"heap:pages", "expandable_segments:True"}) {
+    options.config = config;
+    EXPECT_EQ(complaint(trace_of(kTwoBlocks), options),
+              "--steps " + options.steps_path +
+                  ": steps number segments, and the page heap (heap:pages, expandable_segments:True) has none");
+    EXPECT_TRUE(std::filesystem::is_empty(directory.path()));
+  }
 }
 
 TEST(Steps, LeaveNothingBehindAndTheOldFileWholeWhenTheReplayFails) {

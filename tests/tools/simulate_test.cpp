@@ -49,6 +49,14 @@ TEST(Simulate, RefusesProgramsAndFilesThatAreNot) {
   expect_complaint("--trace /no/such/folder/trace.csv echo ran", "'/no/such/folder/trace.csv' cannot be written");
 }
 
+TEST(Simulate, EndsAsTheProgramDoesWhenItsReportCannotBeWritten) {
+  NEEDS_THE_SIMULATOR();
+  for (const char* closed : {"2>&-", "2>/dev/full"}) {
+    const std::string command = std::string("'") + CACHALOT_COMMAND + "' simulate sh -c 'exit 3' " + closed;
+    EXPECT_EQ(run_command("(" + command + ")").exit_code, 3) << closed;
+  }
+}
+
 TEST(Simulate, PassesOnArgumentsOutputAndExitCode) {
   NEEDS_THE_SIMULATOR();
   Outcome outcome = simulate("sh -c 'echo $1 $2; exit 3' sh -- --gpu");

@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <ctime>
+#include <functional>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
@@ -128,13 +130,21 @@ TEST(Snapshots, MayBeAListOfSegmentsAndCompressed) {
 }
 
 TEST(Snapshots, NameThePlaceOutsideOfLibraries) {
-  const auto place = [](std::vector<Frame> frames) { return Site{std::move(frames)}.place(); };
+  const auto place = [](const std::vector<Frame>& frames) {
+    nlohmann::json list = nlohmann::json::array();
+    for (const Frame& frame : frames)
+      list.push_back({{"filename", frame.file}, {"line", frame.line}, {"name", frame.function}});
+    const nlohmann::json site = report(
+        read_text(small_snapshot(replaced("/segments/0/blocks/0/frames", list)).dump()))["devices"][0]["sites"][0];
+    return fmt::format("{}:{} {}", site["file"].get<std::string>(), site["line"].get<int>(),
+                       site["function"].get<std::string>());
+  };
   const Frame torch{"/usr/lib/python3/site-packages/torch/nn/modules/linear.py", 5, "forward"};
   const Frame own{"/home/me/model.py", 7, "loss"};
   const Frame native{"??", 0, "c10::cuda::allocate"};
-  EXPECT_EQ(place({native, torch, own}), own);
-  EXPECT_EQ(place({native, torch}), native);
-  EXPECT_EQ(place({}), Frame{});
+  EXPECT_EQ(place({native, torch, own}), "/home/me/model.py:7 loss");
+  EXPECT_EQ(place({native, torch}), "??:0 c10::cuda::allocate");
+  EXPECT_EQ(place({}), ":0 ");
 }
 
 // What a file says of names reaches the terminal as text only.
@@ -211,22 +221,90 @@ TEST(Snapshots, CutOffAnywhereAreRefused) {
   for (std::size_t bytes = 0; bytes < json.size(); bytes += 7) EXPECT_NE(complaint(json.substr(0, bytes)), "") << bytes;
 }
 
+std::string pickled(const std::string& text) {
+  return "X" + std::string{static_cast<char>(text.size()), 0, 0, 0} + text;
+}
+
 // A thousand times one list of a thousand times one list: a million blocks, of a few thousand bytes.
 TEST(Snapshots, ThatNameTheSamePartsAgainAndAgainAreRefused) {
   std::string block = "}(X\x07" + std::string("\0\0\0", 3) + "addressK\x01X\x04" + std::string("\0\0\0", 3) + "sizeK" +
                       '\0' + "X\x05" + std::string("\0\0\0", 3) + "stateX\x08" + std::string("\0\0\0", 3) + "inactiveu";
-  const auto key = [](const std::string& text) {
-    return "X" + std::string{static_cast<char>(text.size()), 0, 0, 0} + text;
-  };
   std::string blocks = "](" + block + "q\x01";
   for (int i = 0; i < 1000; ++i) blocks += "h\x01";
   const std::string zero = std::string("K") + '\0';
-  const std::string segment = "}(" + key("device") + zero + key("address") + zero + key("total_size") + zero +
-                              key("stream") + zero + key("segment_type") + key("small") + key("blocks") + blocks + "eu";
+  const std::string segment = "}(" + pickled("device") + zero + pickled("address") + zero + pickled("total_size") +
+                              zero + pickled("stream") + zero + pickled("segment_type") + pickled("small") +
+                              pickled("blocks") + blocks + "eu";
   std::string pickle = "\x80\x02](" + segment + "q\x02";
   for (int i = 0; i < 1000; ++i) pickle += "h\x02";
   const std::string message = complaint(pickle + "e.");
   EXPECT_NE(message.find("the file names the same parts again and again"), std::string::npos) << message;
+}
+
+// Any of its keys may be asked for as often as the file names the dict.
+TEST(Snapshots, OfPartsWithMoreKeysThanAnyHasAreRefused) {
+  for (const std::string part : {"/segments/0", "/segments/0/blocks/0", "/device_traces/0/1"}) {
+    nlohmann::json json = small_snapshot();
+    nlohmann::json& dict = json.at(nlohmann::json::json_pointer(part));
+    for (std::size_t i = dict.size(); i < 256; ++i) dict[fmt::format("new{}", i)] = nullptr;
+    EXPECT_EQ(complaint(json.dump()), "") << part;
+    dict["one_more"] = nullptr;
+    EXPECT_NE(complaint(json.dump()).find(": it has 257 keys, more than 256"), std::string::npos) << part;
+  }
+  nlohmann::json frame = {{"filename", "a.py"}, {"line", 1}, {"name", "f"}};
+  for (int i = 0; i < 254; ++i) frame[fmt::format("new{}", i)] = nullptr;
+  EXPECT_EQ(complaint(small_snapshot(replaced("/segments/0/blocks/0/frames", nlohmann::json::array({frame}))).dump()),
+            "segment 0, block 0: a frame has 257 keys, more than 256");
+}
+
+double cpu_seconds(const std::function<void()>& action) {
+  const std::clock_t start = std::clock();
+  action();
+  return static_cast<double>(std::clock() - start) / CLOCKS_PER_SEC;
+}
+
+// 20,000 blocks have one stack of 20,000 calls, none of which is the program's own.
+TEST(Snapshots, AreSearchedForAPlaceOnceForEachStack) {
+  const auto again = [](const std::string& part) {
+    std::string list = "](" + part;
+    for (int i = 1; i < 20'000; ++i) list += "h" + part.substr(part.size() - 1);
+    return list + "e";
+  };
+  const std::string zero = std::string("K") + '\0';
+  const std::string frame = "}(" + pickled("filename") + pickled(std::string(100, '/') + "torch/nn.py") +
+                            pickled("line") + zero + pickled("name") + pickled("forward") + "uq\x01";
+  const std::string block = "}(" + pickled("size") + zero + pickled("state") + pickled("active_allocated") +
+                            pickled("frames") + again(frame) + "uq\x02";
+  const std::string segment = "}(" + pickled("device") + zero + pickled("address") + zero + pickled("total_size") +
+                              zero + pickled("stream") + zero + pickled("segment_type") + pickled("small") +
+                              pickled("blocks") + again(block) + "u";
+  const std::string pickle = "\x80\x02](" + segment + "e.";
+  const double seconds = cpu_seconds([&] {
+    const nlohmann::json sites = report(read_text(pickle))["devices"][0]["sites"];
+    ASSERT_EQ(sites.size(), 1u);
+    EXPECT_EQ(sites[0]["blocks"], 20'000);
+  });
+  EXPECT_LT(seconds, 10);
+}
+
+// 60,000 devices with a segment and a history each.
+TEST(Snapshots, AreWalkedOnceHoweverManyDevicesThereAre) {
+  constexpr int kDevices = 60'000;
+  std::string segments, histories;
+  for (int device = 0; device < kDevices; ++device) {
+    const char* const comma = device == 0 ? "" : ",";
+    segments += fmt::format(
+        R"({}{{"device":{},"address":4096,"total_size":512,"stream":0,"segment_type":"small","blocks":[]}})", comma,
+        device);
+    histories += fmt::format(R"({}[{{"action":"alloc","addr":4096,"size":512,"stream":0}}])", comma);
+  }
+  const TorchSnapshot snapshot =
+      read_text(fmt::format(R"({{"segments":[{}],"device_traces":[{}]}})", segments, histories));
+  const double seconds = cpu_seconds([&] {
+    EXPECT_NE(to_text(snapshot, 10).find("device 59999\n"), std::string::npos);
+    EXPECT_EQ(tools::traces_of(snapshot).size(), std::size_t{kDevices});
+  });
+  EXPECT_LT(seconds, 15);
 }
 
 // ---- Histories
@@ -287,6 +365,8 @@ TEST(Histories, LeaveOutActionsThatAreNotKnown) {
       read_text(small_snapshot(replaced("/device_traces/0/0/action", "from_the_future")).dump());
   EXPECT_EQ(snapshot.unknown_actions, 1u);
   EXPECT_EQ(tools::traces_of(snapshot).at(0).event_count, 1u);
+  const std::string line = "  left out of the history  1 event whose action is not known, a newer PyTorch's\n";
+  EXPECT_TRUE(to_text(snapshot, 10).ends_with(line)) << to_text(snapshot, 10);
 }
 
 TEST(Histories, ThatAreEmptyAreRefused) {

@@ -224,7 +224,7 @@ TEST(TraceReader, RefusesAFileThatMayNotBeRead) {
 TEST(TraceReader, RefusesMoreStreamsThanADeviceHas) {
   std::string text;
   for (std::size_t i = 0; i <= Trace::kMostStreams; ++i) text += fmt::format("a,{},1,{}\nf,{}\n", i, i, i);
-  EXPECT_EQ(complaint(text), "131073: a trace has at most 65536 streams");
+  EXPECT_EQ(complaint(text), "8193: a trace has at most 4096 streams");
 }
 
 // Used ids are kept as ranges, which meet in any order.
