@@ -1,7 +1,11 @@
 // Programs over the C API, with true and with made-up pointers, sizes, devices and texts. A call succeeds, or says why not and
-// changes nothing that another call would show.
+// leaves every allocation as it was.
 #include "cachalot/c_api.h"
 
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdlib>
 #include <cstring>
 #include <iterator>
 #include <string>
@@ -28,6 +32,37 @@ struct Allocation {
   int device;
 };
 
+using BytesByDevice = std::array<std::size_t, kDevices>;
+
+BytesByDevice allocated_bytes() {
+  BytesByDevice allocated;
+  for (int device = 0; device < kDevices; ++device) {
+    allocated[static_cast<std::size_t>(device)] = cachalot_memory_allocated(device);
+  }
+  return allocated;
+}
+
+std::size_t count_allocations(int device) {
+  constexpr const char* kKey = "\"allocation.all.current\":";
+  char* const statistics = cachalot_memory_stats_json(device);
+  if (statistics == nullptr) broken(cachalot_last_error());
+  const char* const found = std::strstr(statistics, kKey);
+  expect(found != nullptr, "the statistics have no count of allocations");
+  const std::size_t count = std::strtoull(found + std::strlen(kKey), nullptr, 10);
+  cachalot_string_free(statistics);
+  return count;
+}
+
+// Chosen by the environment, for as long as the process lives.
+bool is_guarded() {
+  static const bool guarded = [] {
+    char* const reports = cachalot_check_guard_json();
+    cachalot_string_free(reports);
+    return reports != nullptr;
+  }();
+  return guarded;
+}
+
 class Player {
  public:
   explicit Player(Bytes& bytes) : bytes_(bytes) {}
@@ -35,7 +70,10 @@ class Player {
   void play() {
     expect(kEnvironmentIsSet, "no environment");
     expect_ok(cachalot_configure(""));  // whatever the program before this one has set
-    while (!bytes_.empty()) step();
+    while (!bytes_.empty()) {
+      allocated_before_ = allocated_bytes();
+      step();
+    }
     for (void* const base : opened_) expect_ok(cachalot_close_shared(base));
     for (const char* tag : tags_) {
       for (int device = 0; device < kDevices; ++device) {
@@ -106,8 +144,8 @@ class Player {
       expect(0 <= device && device < kDevices && size != 0, "memory of no device, or of no size");
       expect(*cachalot_last_error() == '\0', "an error beside a pointer");
       live_.push_back({ptr, size, device});
-    } else {
-      expect(size == 0 || *cachalot_last_error() != '\0', "no memory and no reason");
+    } else if (size != 0 || *cachalot_last_error() != '\0') {
+      expect_refused("no memory and no reason");
     }
   }
 
@@ -133,7 +171,7 @@ class Player {
       if (wrong.ptr == other.ptr && dice == 2) return;
     }
     cachalot_free(wrong.ptr, wrong.size, wrong.device, nullptr);
-    expect(*cachalot_last_error() != '\0', "a free with a wrong value was taken");
+    expect_refused("a free with a wrong value was taken");
   }
 
   void record_stream() {
@@ -147,7 +185,7 @@ class Player {
     if (live_.empty()) return;
     const Allocation& allocation = live_[bytes_.byte() % live_.size()];
     cachalot_shared_t shared;
-    if (cachalot_share(allocation.ptr, &shared) != CACHALOT_OK) return;
+    if (cachalot_share(allocation.ptr, &shared) != CACHALOT_OK) return expect_refused("not shared, for no reason");
     if (bytes_.below(2) == 0) change(shared);
     open(shared, some_device());
   }
@@ -170,7 +208,7 @@ class Player {
 
   void open(const cachalot_shared_t& shared, int device) {
     void* const base = cachalot_open_shared(&shared, device);
-    if (base == nullptr) return expect(*cachalot_last_error() != '\0', "not opened, for no reason");
+    if (base == nullptr) return expect_refused("not opened, for no reason");
     opened_.push_back(base);
   }
 
@@ -215,7 +253,7 @@ class Player {
     char* const text = bytes_.below(3) == 0   ? cachalot_snapshot_json()
                        : bytes_.below(2) == 0 ? cachalot_memory_stats_json(some_device())
                                               : cachalot_check_guard_json();
-    expect(text != nullptr || *cachalot_last_error() != '\0', "no text and no reason");
+    if (text == nullptr) return expect_refused("no text and no reason");
     cachalot_string_free(text);
   }
 
@@ -241,11 +279,27 @@ class Player {
     return reinterpret_cast<cudaStream_t>(std::uintptr_t{bytes_.below(4)} << (bytes_.below(8) == 0 ? 40 : 12));
   }
 
-  // A code, and a message with it.
-  static void check(int code) {
-    expect(code == CACHALOT_OK || *cachalot_last_error() != '\0', "a code without a message");
+  void check(int code) const {
     expect(code != CACHALOT_E_INTERNAL, cachalot_last_error());
+    if (code != CACHALOT_OK) expect_refused("a code without a message");
   }
+
+  // The call before this one failed. It says why, and what was allocated still is. Reserved memory may be less: where memory
+  // is short, what is cached goes back to the device first. So does what a guard keeps, which counts as allocated.
+  void expect_refused(const char* for_no_reason) const {
+    expect(*cachalot_last_error() != '\0', for_no_reason);
+    if (is_guarded()) return;
+    expect(allocated_bytes() == allocated_before_, "a call that failed has changed how many bytes are allocated");
+    for (int device = 0; device < kDevices; ++device) {
+      expect(count_allocations(device) == count_live(device), "a call that failed has changed what is allocated");
+    }
+  }
+  std::size_t count_live(int device) const {
+    const auto count = std::count_if(live_.begin(), live_.end(),
+                                     [device](const Allocation& allocation) { return allocation.device == device; });
+    return static_cast<std::size_t>(count);
+  }
+
   static void expect_ok(int code) {
     if (code != CACHALOT_OK) broken(cachalot_last_error());
   }
@@ -253,6 +307,7 @@ class Player {
   Bytes& bytes_;
   std::vector<Allocation> live_;
   std::vector<void*> opened_;
+  BytesByDevice allocated_before_ = {};  // the step that is played
   static constexpr const char* tags_[] = {"a", "weights", ""};
 };
 

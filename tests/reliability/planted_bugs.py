@@ -5,7 +5,8 @@
 
 A bug is one line of one source file. That file alone is compiled again, into a copy of the library, with which the test
 program is linked anew: sources and build folder stay as they are. A bug that no test notices is an error, and so is one
-whose line is no longer in the source.
+whose line is no longer in the source. So that it is the bug that is noticed, the program is first made in the same way
+without one, and the tests must have nothing to say of that.
 """
 
 import argparse
@@ -77,8 +78,17 @@ class Program:
             raise SystemExit(f"{bug.name}: {bug.file} has no line '{bug.line}' any more")
         mutant = self._scratch / original.name
         mutant.write_text(text.replace(bug.line, bug.instead, 1))
+        return self._made_with(original, mutant)
+
+    def without_bug(self, file: str) -> Path:
+        """The program, made as one with a bug in the file is."""
+        original = SOURCE / "allocator" / file
+        return self._made_with(original, original)
+
+    def _made_with(self, original: Path, source: Path) -> Path:
+        """The program with another source in place of one of the library's."""
         obj = self._scratch / f"{original.name}.o"  # as the library calls it
-        self._run(self._compile_of(original, mutant, obj))
+        self._run(self._compile_of(original, source, obj))
         library = self._scratch / LIBRARY
         shutil.copy(self._build / LIBRARY, library)
         self._run(shlex.join(["ar", "r", str(library), str(obj)]))
@@ -87,14 +97,14 @@ class Program:
         self._run(link.replace(f" {LIBRARY} ", f" {shlex.quote(str(library))} "))
         return program
 
-    def _compile_of(self, original: Path, mutant: Path, obj: Path) -> str:
+    def _compile_of(self, original: Path, source: Path, obj: Path) -> str:
         command = next(line for line in self._compile if line.rstrip().endswith(f"/{original.name}"))
         words = shlex.split(command)
         quick = [word for word in words if not re.fullmatch(r"-flto.*|-ffat-lto-objects|-Werror|ccache|-MD", word)]
         for flag in ("-o", "-c", "-MF", "-MT"):
             if flag in quick:
                 del quick[quick.index(flag):quick.index(flag) + 2]
-        quick += ["-O1", f"-I{original.parent}", "-o", str(obj), "-c", str(mutant)]
+        quick += ["-O1", f"-I{original.parent}", "-o", str(obj), "-c", str(source)]
         return shlex.join(quick)
 
     def _run(self, command: str) -> None:
@@ -114,24 +124,31 @@ def notice(program: Path) -> str:
     return said[0].strip()[:150] if said else f"it ended with status {done.returncode}"
 
 
+def find(bugs: list[Bug], program: Program) -> int:
+    """How many of the bugs the tests notice."""
+    said = notice(program.without_bug(bugs[0].file))
+    if said:
+        raise SystemExit(f"the program without a bug fails: {said}")
+    found = 0
+    for bug in bugs:
+        said = notice(program.with_bug(bug))
+        print(f"{bug.name}: {said or 'NOT NOTICED'}", flush=True)
+        found += bool(said)
+    return found
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("build", type=Path, help="a build folder with test_reliability in it, by Ninja")
-    parser.add_argument("--only", help="of the bugs, the one of this name")
+    parser.add_argument("--only", choices=[bug.name for bug in BUGS], help="of the bugs, the one of this name")
     arguments = parser.parse_args()
     if not (arguments.build / "build.ninja").exists():
         parser.error(f"{arguments.build} is no build folder of Ninja's")
-    missed = 0
+    bugs = [bug for bug in BUGS if arguments.only in (None, bug.name)]
     with tempfile.TemporaryDirectory() as scratch:
-        program = Program(arguments.build.resolve(), Path(scratch))
-        for bug in BUGS:
-            if arguments.only not in (None, bug.name):
-                continue
-            said = notice(program.with_bug(bug))
-            print(f"{bug.name}: {said or 'NOT NOTICED'}", flush=True)
-            missed += not said
-    print(f"{len(BUGS) - missed} of {len(BUGS)} planted bugs were found")
-    return 1 if missed else 0
+        found = find(bugs, Program(arguments.build.resolve(), Path(scratch)))
+    print(f"{found} of {len(bugs)} planted bugs were found")
+    return 0 if found == len(bugs) else 1
 
 
 if __name__ == "__main__":

@@ -38,7 +38,8 @@ constexpr milliseconds kStormPeriod{1000};
 constexpr int kCallsAStorm = 50;
 constexpr std::int64_t kSimulatedNsAPeriod = 2'000'000;
 constexpr double kMostGrowth = 0.01;
-constexpr double kShortSeconds = 60;  // less is no time to become steady in
+constexpr double kShortSeconds = 60;          // less is no time to become steady in
+constexpr std::size_t kLeastInspections = 3;  // one for each third of the run
 
 class Soak {
  public:
@@ -105,17 +106,19 @@ class Soak {
     const SoakWorld::Stillness still = world_.stand_still();
     expect_sound();
     resident_.push_back(resident_bytes());
-    std::uint64_t operations = 0, out_of_memory = 0;
-    for (const auto& worker : workers_) {
-      operations += worker->figures().operations;
-      out_of_memory += worker->figures().out_of_memory;
-    }
     const double full =
         static_cast<double>(world_.device().used_bytes()) / static_cast<double>(request_.memory_mib * kMiB);
-    fmt::print("{:>8.1f} {:>12} {:>7} {:>5.1f}% {:>8} {:>9} {:>5} KiB {:>4} KiB\n", elapsed(), operations, live(),
-               100 * full, world_.device().faults_injected(), out_of_memory, resident_.back() / kKiB,
+    fmt::print("{:>8.1f} {:>12} {:>7} {:>5.1f}% {:>8} {:>9} {:>5} KiB {:>4} KiB\n", elapsed(),
+               sum(&SoakWorker::Figures::operations), live(), 100 * full, world_.device().faults_injected(),
+               sum(&SoakWorker::Figures::out_of_memory), resident_.back() / kKiB,
                world_.allocator().metadata_bytes() / kKiB);
     std::fflush(stdout);
+  }
+
+  std::uint64_t sum(std::uint64_t SoakWorker::Figures::*figure) const {
+    std::uint64_t sum = 0;
+    for (const auto& worker : workers_) sum += worker->figures().*figure;
+    return sum;
   }
 
   std::size_t live() const {
@@ -154,6 +157,7 @@ class Soak {
     if (world_.host().memory_reserved() != 0) world_.trouble("at the end, pinned memory is left");
     print_latencies();
     expect_flat();
+    expect_worked_and_inspected();
   }
 
   void print_latencies() const {
@@ -183,6 +187,16 @@ class Soak {
     fmt::print("\nmemory of the process, last third of the run against the one before: {:+.2f} %\n", 100 * growth);
     if (growth > kMostGrowth && request_.seconds >= kShortSeconds)
       world_.trouble(fmt::format("the process's memory has grown by {:.2f} %", 100 * growth));
+  }
+
+  // Else that nothing was found says nothing.
+  void expect_worked_and_inspected() {
+    if (sum(&SoakWorker::Figures::operations) == 0) world_.trouble("the threads have not come to a single operation");
+    const std::size_t least = std::max(kLeastInspections, static_cast<std::size_t>(request_.intervals + 1) / 2);
+    if (resident_.size() < least && request_.seconds >= kShortSeconds) {
+      world_.trouble(fmt::format("there was time for {} inspections of {} that were asked for; {} are the least",
+                                 resident_.size(), request_.intervals, least));
+    }
   }
 
   const Request request_;
