@@ -82,10 +82,13 @@ def prebuild(folder: Path) -> Path:
 
 
 def _base_version() -> str:
-    """As in "2.11.0", without what follows a plus sign."""
+    """As PyTorch's headers say it: "2.11.0", without a0, .dev20260101, +cu130 and what else builds add."""
     import torch
 
-    return torch.__version__.partition("+")[0]
+    version = re.match(r"\d+\.\d+\.\d+", torch.__version__)
+    if version is None:
+        raise AdapterError(f"PyTorch's version, {str(torch.__version__)!r}, does not begin with major.minor.patch")
+    return version[0]
 
 
 def _source() -> Path:

@@ -199,7 +199,8 @@ class LeakDetector:
             raise ValueError(f"warm_up is {warm_up} and window is {window}; neither may be negative")
         self._plug = _plug()
         self._number = self._plug.call("leaks_begin", warm_up, window, min_confidence, bad_input=ValueError)
-        self._hook = _after_optimizer_steps(self._step) if on_optimizer_step else None
+        self._process = os.getpid()  # a forked child has the detector, and nothing that it sees
+        self._hook = _after_optimizer_steps(self._on_optimizer_step) if on_optimizer_step else None
 
     def step(self) -> None:
         """Ends an iteration."""
@@ -212,7 +213,7 @@ class LeakDetector:
 
     def report(self, most: int = LISTED, *, suspects: bool = True) -> LeakReport:
         """What was seen so far. To find suspects Python's objects are searched, which takes a second or so."""
-        if self._number is None:
+        if self._is_closed:
             raise RuntimeError("this leak detector was closed; it reports no more")
         json = self._plug.parsed(_json_function(self._plug, "leaks_json"), self._number, most)
         leaks = [Leak(**_site_fields(leak)) for leak in json.pop("leaks")]
@@ -237,10 +238,23 @@ class LeakDetector:
     def __exit__(self, *exception: object) -> None:
         self.close()
 
+    @property
+    def _is_closed(self) -> bool:
+        return self._number is None
+
+    @property
+    def _is_inherited(self) -> bool:
+        """Whether this is a forked child of the process that watches."""
+        return self._process != os.getpid()
+
     def _step(self) -> None:
-        if self._number is None:
+        if self._is_closed:
             raise RuntimeError("this leak detector was closed; it counts no more iterations")
         self._plug.call("leaks_step", self._number)
+
+    def _on_optimizer_step(self) -> None:
+        if not self._is_inherited:
+            self._step()
 
     def _forget_hook(self) -> None:
         if self._hook is not None:
@@ -273,9 +287,12 @@ class track:
         self._plug = _plug()
         self._report = None
         self._number = self._plug.call("track_begin")
+        self._process = os.getpid()
         return self
 
     def __exit__(self, *exception: object) -> None:
+        if self._process != os.getpid():  # a forked child leaves the block that its parent is in
+            return
         number = self._number
         self._plug.call("track_stop", number)
         self._report = self._read()
@@ -318,35 +335,38 @@ def watch_leaks(
     """Begins the process's own leak detector, of which `leaks()` tells; returns it.
 
     An iteration ends with each step of an optimizer; a program that calls the detector's `step()` decides itself. A second
-    call returns the detector that there is.
+    call returns the detector that there is, or begins another where that was closed.
 
     Args:
         warm_up: as LeakDetector's, as are window and min_confidence.
         window: …
         min_confidence: …
-        report_at_exit: what grew and what is still live is printed on stderr when the process ends.
+        report_at_exit: what grew and what is still live is printed on stderr when the process ends; nothing where the
+            detector was closed before, nor in forked children.
     """
     global _of_process
     with _lock:
-        if _of_process is None:
-            _of_process = LeakDetector(
+        detector = _watching()
+        if detector is None:
+            detector = _of_process = LeakDetector(
                 warm_up=warm_up, window=window, min_confidence=min_confidence, on_optimizer_step=True
             )
         if report_at_exit:
             atexit.unregister(_report_at_exit)
-            atexit.register(_report_at_exit)
-        return _of_process
+            atexit.register(_report_at_exit, detector)
+        return detector
 
 
 def leaks(most: int = LISTED, *, suspects: bool = True) -> tuple[Leak, ...]:
     """The sites that grow, as the process's own detector sees them: it begins with `watch_leaks()`.
 
     Raises:
-        RuntimeError: nobody began it.
+        RuntimeError: nobody began it, or it was closed.
     """
-    if _of_process is None:
+    detector = _watching()
+    if detector is None:
         raise RuntimeError("nobody watches for leaks: call cachalot.watch_leaks() first, or set CACHALOT_LEAK_REPORT=1")
-    return _of_process.leaks(most, suspects=suspects)
+    return detector.leaks(most, suspects=suspects)
 
 
 def watch_once_in_use() -> None:
@@ -364,9 +384,15 @@ def asked_by_environment() -> bool:
     return value == "1"
 
 
-def _report_at_exit() -> None:
-    assert _of_process is not None
-    report = _of_process.report()
+def _watching() -> LeakDetector | None:
+    """The process's own detector; None before there is one, and when it was closed."""
+    return None if _of_process is None or _of_process._is_closed else _of_process
+
+
+def _report_at_exit(detector: LeakDetector) -> None:
+    if detector._is_closed or detector._is_inherited:
+        return
+    report = detector.report()
     lines = [str(report)]
     if report.sites:
         lines.append("still live at exit:")
@@ -443,8 +469,10 @@ def _where(frame: Frame | None) -> str:
 
 def shown(file: str) -> str:
     """The file as a reader knows it: from the current folder on, if it is in there."""
-    here = os.getcwd() + os.sep
-    return file.removeprefix(here)
+    try:
+        return file.removeprefix(os.getcwd() + os.sep)
+    except OSError:  # the folder was removed
+        return file
 
 
 def _held(size: int, blocks: int) -> str:

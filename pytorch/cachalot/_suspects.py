@@ -6,12 +6,17 @@ by referrer as the garbage collector knows them, all tensors of a leak side by s
 global variable, a cache, an exception. Where they came together on the way up, in a list, say, is what grows.
 
 Nothing is guessed: a suspect was found by its references, or it is not named. What C++ code keeps without Python is not found.
+
+The search runs no code of the program's, which may do and raise anything. What it finds is asked for its type (isinstance
+would ask a proxy for __class__) and read by the methods of dict, list, tuple and torch.Tensor, whatever their subclasses have;
+it is not shown by its repr.
 """
 
 from __future__ import annotations
 
 import functools
 import gc
+import inspect
 import os
 import sys
 import types
@@ -28,12 +33,16 @@ _LEAST_SHARE = 0.2  # of the blocks that the first suspect keeps: others with fe
 
 _FOLDER = os.path.dirname(__file__) + os.sep  # frames of this package are not the program's
 _CONTAINERS = (list, tuple, dict, set, frozenset)
+_PLAIN = (str, bytes, int, float, bool, type(None))  # keys that are shown as they are written
 
 
 def find(leaks: list[set[int]]) -> list[list[Suspect]]:
     """For each leak, the addresses of its blocks, who keeps them: the one that keeps most of them first."""
-    search = _Search()
-    return [search.suspects(addresses) for addresses in leaks]
+    import torch
+
+    with torch._C.DisableTorchFunction():  # tensors answer by themselves, not by code of the program's
+        search = _Search()
+        return [search.suspects(addresses) for addresses in leaks]
 
 
 class _Node:
@@ -72,6 +81,11 @@ class _Name:
         """How the program reaches the place where the tensors come together."""
         return self.name + "".join(label for _, label in self.way)
 
+    @property
+    def key(self) -> tuple[str, str, str]:
+        """Tells it from others: two modules may both have a variable of this name."""
+        return self.kind, self.path, self.place
+
 
 class _Search:
     def __init__(self) -> None:
@@ -81,11 +95,11 @@ class _Search:
     def suspects(self, addresses: set[int]) -> list[Suspect]:
         nodes = [node for node in self._tensors if node.reached <= addresses]
         names = self._names(nodes)
-        suspects = {name.path: _suspect(name, None, len(name.reached)) for name in names}
-        direct = {name.path: name.reached for name in names}
+        suspects = {name.key: _suspect(name, None, len(name.reached)) for name in names}
+        direct = {name.key: name.reached for name in names}
         for name, functions, kept in self._graphs_of(addresses.difference(*direct.values())):
-            kept = kept | direct.get(name.path, set())  # a list of losses: they lie in some, their graphs keep others
-            suspects[name.path] = _suspect(name, functions, len(kept))
+            kept = kept | direct.get(name.key, set())  # a list of losses: they lie in some, their graphs keep others
+            suspects[name.key] = _suspect(name, functions, len(kept))
         found = sorted(suspects.values(), key=lambda suspect: -suspect.blocks)
         return [suspect for suspect in found[:_MOST_SUSPECTS] if suspect.blocks >= _LEAST_SHARE * found[0].blocks]
 
@@ -99,23 +113,22 @@ class _Search:
     @functools.cached_property
     def _graphs(self) -> list[tuple[_Name, int, set[int]]]:
         """Named holders of tensors that end a graph; how many functions their graphs have, and the blocks these keep."""
-        ends = [_Node(node.object, None, {id(node.object)}) for node in self._tensors if node.object.grad_fn is not None]
+        ends = [_Node(node.object, None, {id(node.object)}) for node in self._tensors if _has_graph(node.object)]
         by_key = {id(node.object): node for node in ends}
         graphs = []
         for name in self._names(ends):
-            functions, saved = _saved_blocks([by_key[key].object.grad_fn for key in name.reached])
+            functions, saved = _saved_blocks(_attribute(by_key[key].object, "grad_fn") for key in name.reached)
             graphs.append((name, functions, saved))
         return graphs
 
     @functools.cached_property
     def _gradient_graphs(self) -> list[tuple[_Name, int, set[int]]]:
         """Gradients with graphs of their own: a backward pass with create_graph=True made them."""
-        gradients = [node.object.grad for node in self._tensors if node.object.is_leaf and node.object.requires_grad]
-        gradients = [gradient for gradient in gradients if gradient is not None and gradient.grad_fn is not None]
-        if not gradients:
+        graphs = [graph for node in self._tensors if (graph := _graph_of_gradient(node.object)) is not None]
+        if not graphs:
             return []
-        functions, saved = _saved_blocks([gradient.grad_fn for gradient in gradients])
-        top = _Node(None, None, set(range(len(gradients))))
+        functions, saved = _saved_blocks(graphs)
+        top = _Node(None, None, set(range(len(graphs))))
         return [(_Name("gradient", ".grad", "", top, top.reached), functions, saved)]
 
     def _names(self, tensors: list[_Node]) -> list[_Name]:
@@ -140,18 +153,19 @@ class _Search:
 
     def _name(self, node: _Node) -> _Name | None:
         held = node.object
-        if isinstance(held, functools._lru_cache_wrapper):
+        if _is(held, functools._lru_cache_wrapper):
             return _Name("cache", _function_name(held.__wrapped__), "", node, node.reached)
-        if isinstance(held, BaseException):
+        if _is(held, BaseException):
             return _Name("exception", type(held).__name__, "", node, node.reached)
         for name, place in self._locals.get(id(held), ()):  # of the innermost function that has one
             return _Name("variable", name, place, node, node.reached)
-        if isinstance(held, dict) and node.below is not None:
+        if _is(held, dict) and node.below is not None:
             module = _module_of(held)
             if module is not None:
                 key = _key_of(held, node.below.object)
-                return _Name("variable", str(key), f"a global of {module}", node.below, node.reached)
-        if isinstance(held, type) and node.below is not None:
+                name = key if type(key) is str else _short(key)
+                return _Name("variable", name, f"a global of {module}", node.below, node.reached)
+        if _is(held, type) and node.below is not None:
             return _Name("variable", held.__qualname__, "a class", node, node.reached)
         return None
 
@@ -194,23 +208,23 @@ class _Ascent:
 
 
 def _is_ours(referrer: Any) -> bool:
-    if isinstance(referrer, types.FrameType):
+    if _is(referrer, types.FrameType):
         return _is_own(referrer.f_code)
-    return isinstance(referrer, (_Node, _Search, types.ModuleType))
+    return _is(referrer, (_Node, _Search, types.ModuleType))
 
 
 def _merged(names: list[_Name]) -> list[_Name]:
     """One entry a place, the ones that lead to most first."""
     merged: dict[tuple[str, str, str], _Name] = {}
     for name in names:
-        known = merged.setdefault((name.kind, name.path, name.place), name)
+        known = merged.setdefault(name.key, name)
         if known is not name:
             known.reached = known.reached | name.reached
     return sorted(merged.values(), key=lambda name: -len(name.reached))
 
 
 def _cycle(met_again: list[_Node], reached: set[int]) -> _Name:
-    kinds = {type(node.object).__name__ for node in met_again if not isinstance(node.object, _CONTAINERS)}
+    kinds = {type(node.object).__name__ for node in met_again if not _is(node.object, _CONTAINERS)}
     return _Name("cycle", " and ".join(sorted(kinds)), "", met_again[0], reached)
 
 
@@ -254,16 +268,16 @@ def _suspect(name: _Name, functions: int | None, blocks: int) -> Suspect:
         )
         return Suspect(kind, name.name, blocks, text)
     if kind in ("hook", "closure"):
-        function = next(_function_name(held) for held in name.passed if isinstance(held, types.FunctionType))
+        function = next(_function_name(held) for held in name.passed if _is(held, types.FunctionType))
         role = "is registered as a hook and" if kind == "hook" else "is a closure that"
         text = f"the function {function}, reached as {where}, {role} holds {_tensors(count)}. "
         text += "Remove the hook when it is done, and keep .detach()ed values" if kind == "hook" else "Let go of it"
         return Suspect(kind, function, blocks, text)
 
     what = type(holder).__name__
-    if isinstance(holder, _CONTAINERS) or count > 1:
+    if _is(holder, _CONTAINERS) or count > 1:
         text = f"the {what} {where} holds {_tensors(count)}"
-    elif isinstance(holder, types.FrameType):
+    elif _is(holder, types.FrameType):
         text = f"{where} keeps a frame that holds {_tensors(count)}"
     else:
         text = f"{where} holds a tensor of {_bytes_of(holder)}" if _is_tensor(holder) else f"{where} holds {_tensors(count)}"
@@ -281,9 +295,9 @@ def _suspect(name: _Name, functions: int | None, blocks: int) -> Suspect:
 def _kind(name: _Name, holder: Any, by_graph: bool) -> str:
     if name.kind in ("cycle", "gradient", "cache", "exception"):
         return name.kind
-    if any(isinstance(held, types.FunctionType) for held in name.passed):
+    if any(_is(held, types.FunctionType) for held in name.passed):
         return "hook" if any("_hooks" in label for _, label in name.way) else "closure"
-    if isinstance(holder, _CONTAINERS) or len(name.reached) > 1:
+    if _is(holder, _CONTAINERS) or len(name.reached) > 1:
         return "container"
     return "graph" if by_graph else "variable"
 
@@ -300,17 +314,18 @@ def _way_down(top: _Node, reached: set[int]) -> list[tuple[_Node, str]]:
 
 def _label(above: Any, below: Any) -> str:
     """How the program goes from one object to the other: ".attribute", "[key]", or "" where it does not say so."""
-    if isinstance(above, dict):
+    if _is(above, dict):
         key = _key_of(above, below)
-        owner_is_object = isinstance(key, str) and key.isidentifier() and _is_instance_dict(above)
+        owner_is_object = type(key) is str and key.isidentifier() and _is_instance_dict(above)
         return f".{key}" if owner_is_object else f"[{_short(key)}]"
-    if isinstance(below, types.CellType):  # in a closure
+    if _is(below, types.CellType):  # in a closure
         return ""
-    if isinstance(above, (list, tuple)):
-        return next((f"[{i}]" for i, held in enumerate(above) if held is below), "")
+    if _is(above, (list, tuple)):
+        items = list.__iter__(above) if _is(above, list) else tuple.__iter__(above)
+        return next((f"[{i}]" for i, held in enumerate(items) if held is below), "")
     attributes = _instance_attributes(above)
     if attributes is not None and attributes is not below:
-        return next((f".{key}" for key, held in attributes.items() if held is below), "")
+        return next((f".{key}" for key, held in _items(attributes) if held is below and type(key) is str), "")
     return ""
 
 
@@ -323,11 +338,11 @@ def _tensors(count: int) -> str:
 
 
 def _bytes_of(tensor: Any) -> str:
-    return f"{tensor.untyped_storage().nbytes():,} bytes"
+    return f"{_storage(tensor).nbytes():,} bytes"
 
 
 def _any_has_graph(name: _Name) -> bool:
-    return any(_is_tensor(node.object) and node.object.grad_fn is not None for node in _nodes_below(name.top))
+    return any(_is_tensor(node.object) and _has_graph(node.object) for node in _nodes_below(name.top))
 
 
 def _nodes_below(node: _Node | None) -> Iterator[_Node]:
@@ -338,7 +353,7 @@ def _nodes_below(node: _Node | None) -> Iterator[_Node]:
 
 def _variable_of_frame(name: _Name) -> str:
     for node in _nodes_below(name.top):
-        if isinstance(node.object, types.FrameType) and node.below is not None:
+        if _is(node.object, types.FrameType) and node.below is not None:
             code = node.object.f_code
             return f", in a variable of {code.co_name}() at {shown(code.co_filename)}:{node.object.f_lineno}"
     return ""
@@ -347,28 +362,63 @@ def _variable_of_frame(name: _Name) -> str:
 # --- Python's objects ---------------------------------------------------------------------------------------------------
 
 
-def _cuda_tensors() -> Iterator[tuple[Any, int]]:
-    """Every CUDA tensor that Python knows, with the address of its block."""
-    for candidate in gc.get_objects():
-        if _is_tensor(candidate):
-            try:
-                if candidate.is_cuda and (address := candidate.untyped_storage().data_ptr()):
-                    yield candidate, address
-            except Exception:  # a tensor without memory of its own: fake, functional, sparse
-                continue
+def _is(candidate: Any, kind: type | tuple[type, ...]) -> bool:
+    return issubclass(type(candidate), kind)  # isinstance would ask proxies for __class__
 
 
 def _is_tensor(candidate: Any) -> bool:
     import torch
 
-    return issubclass(type(candidate), torch.Tensor)  # isinstance would ask proxies for __class__
+    return _is(candidate, torch.Tensor)
+
+
+def _cuda_tensors() -> Iterator[tuple[Any, int]]:
+    """Every CUDA tensor that Python knows, with the address of its block."""
+    for candidate in gc.get_objects():
+        if _is_tensor(candidate) and (address := _cuda_address(candidate)):
+            yield candidate, address
+
+
+def _cuda_address(tensor: Any) -> int:
+    """Of its block; 0: it has none on a GPU. The storage knows: a tensor's device may be code of the program's."""
+    try:
+        storage = _storage(tensor)
+        return storage.data_ptr() if storage.device.type == "cuda" else 0
+    except Exception:  # a tensor without memory of its own: fake, functional, sparse
+        return 0
+
+
+def _storage(tensor: Any) -> Any:
+    import torch
+
+    return torch.Tensor.untyped_storage(tensor)
+
+
+def _attribute(tensor: Any, name: str) -> Any:
+    """An attribute as torch.Tensor has it, whatever a subclass has; None, too, where autograd does not tell."""
+    import torch
+
+    try:
+        return getattr(torch.Tensor, name).__get__(tensor)
+    except Exception:  # of a view, say, that was changed in place where that is forbidden
+        return None
+
+
+def _has_graph(tensor: Any) -> bool:
+    return _attribute(tensor, "grad_fn") is not None
+
+
+def _graph_of_gradient(tensor: Any) -> Any:
+    is_parameter = _attribute(tensor, "is_leaf") and _attribute(tensor, "requires_grad")
+    gradient = _attribute(tensor, "grad") if is_parameter else None
+    return None if gradient is None else _attribute(gradient, "grad_fn")
 
 
 def _saved_blocks(ends: Iterable[Any]) -> tuple[int, set[int]]:
     """Of the graphs that end in these functions: how many functions they have, and the blocks that these keep."""
     seen = set()
     blocks: set[int] = set()
-    waiting = list(ends)
+    waiting = [end for end in ends if end is not None]  # a thread may have let go of a graph
     while waiting and len(seen) < _MOST_FUNCTIONS:
         function = waiting.pop()
         if function in seen:
@@ -383,12 +433,11 @@ def _addresses_saved_by(function: Any) -> Iterator[int]:
     for attribute in _saved_attributes(type(function)):
         try:
             value = getattr(function, attribute)
-        except RuntimeError:  # freed by a backward pass
+            all_saved = value if isinstance(value, (list, tuple)) else [value]
+            data = [saved.data for saved in all_saved if saved is not None]  # as it is saved: hooks are not called
+        except Exception:  # freed by a backward pass
             continue
-        for saved in value if isinstance(value, (list, tuple)) else [value]:
-            tensor = getattr(saved, "data", None)  # as it is saved: hooks are not called
-            if tensor is not None and _is_tensor(tensor) and tensor.is_cuda:
-                yield tensor.untyped_storage().data_ptr()
+        yield from (address for tensor in data if _is_tensor(tensor) and (address := _cuda_address(tensor)))
 
 
 @functools.cache
@@ -402,7 +451,8 @@ def _local_names() -> dict[int, list[tuple[str, str]]]:
     walked: types.FrameType | None
     for walked in sys._current_frames().values():
         while walked is not None:
-            if not _is_own(walked.f_code) and walked.f_code.co_name != "<module>":
+            is_function = walked.f_code.co_flags & inspect.CO_OPTIMIZED  # else its variables may be in any mapping
+            if is_function and not _is_own(walked.f_code):
                 _add_locals(walked, names)
             walked = walked.f_back
     # None of the frames is held: ours would be held by its own variable, and hold all that its callers have.
@@ -417,25 +467,31 @@ def _add_locals(frame: types.FrameType, names: dict[int, list[tuple[str, str]]])
     code = frame.f_code
     place = f"a variable of {code.co_name}() in {shown(code.co_filename)}"
     variables = frame.f_locals
-    for name, value in variables.items():
+    for name, value in list(variables.items()):  # another thread's may change
         names.setdefault(id(value), []).append((name, place))
     name = value = None
     # Before Python 3.13 a function's f_locals is a copy that the frame keeps: it would keep tensors alive.
-    is_copy = sys.version_info < (3, 13) and code.co_flags & 1  # CO_OPTIMIZED: a function's
+    is_copy = sys.version_info < (3, 13)
     if is_copy and sys.gettrace() is None and sys.getrefcount(variables) <= 3:
         variables.clear()
 
 
 def _module_of(namespace: dict[Any, Any]) -> str | None:
-    name = namespace.get("__name__")
-    module = sys.modules.get(name) if isinstance(name, str) else None
-    if module is not None and getattr(module, "__dict__", None) is namespace:
+    name = dict.get(namespace, "__name__")
+    if type(name) is not str:
+        return None
+    if _instance_attributes(sys.modules.get(name)) is namespace:
         return name
-    return name if isinstance(name, str) and "__builtins__" in namespace else None  # of exec and runpy
+    return name if dict.__contains__(namespace, "__builtins__") else None  # of exec and runpy
+
+
+def _items(mapping: dict[Any, Any]) -> list[tuple[Any, Any]]:
+    """Those of one moment: another thread may add some."""
+    return list(dict.items(mapping))
 
 
 def _key_of(mapping: dict[Any, Any], value: Any) -> Any:
-    for key, held in mapping.items():
+    for key, held in _items(mapping):
         if held is value or key is value:
             return key
     return "?"
@@ -443,23 +499,35 @@ def _key_of(mapping: dict[Any, Any], value: Any) -> Any:
 
 def _is_instance_dict(mapping: dict[Any, Any]) -> bool:
     return any(
-        not isinstance(owner, _CONTAINERS) and not _is_ours(owner) and _instance_attributes(owner) is mapping
+        not _is(owner, _CONTAINERS) and not _is_ours(owner) and _instance_attributes(owner) is mapping
         for owner in gc.get_referrers(mapping)
     )
 
 
 def _instance_attributes(owner: Any) -> dict[Any, Any] | None:
-    try:
-        attributes = object.__getattribute__(owner, "__dict__")
-    except AttributeError:
+    """What Python keeps for the object; None where its class means something else by __dict__, as proxies do."""
+    meanings = (vars(kind)["__dict__"] for kind in type(owner).__mro__ if "__dict__" in vars(kind))
+    meaning: Any = next(meanings, None)
+    if not _is(meaning, (types.GetSetDescriptorType, types.MemberDescriptorType)):
         return None
-    return attributes if isinstance(attributes, dict) else None
+    try:
+        attributes = meaning.__get__(owner)
+    except Exception:  # a proxy's, written in C
+        return None
+    return attributes if _is(attributes, dict) else None
 
 
 def _function_name(function: Any) -> str:
-    return f"{getattr(function, '__qualname__', function)}()"
+    if _is(function, types.MethodType):
+        function = function.__func__
+    is_named = _is(function, (types.FunctionType, types.BuiltinFunctionType, type))
+    return f"{function.__qualname__ if is_named else type(function).__name__}()"
 
 
 def _short(key: Any) -> str:
-    text = repr(key) if isinstance(key, (str, int, float, bool, tuple)) else type(key).__name__
+    text = repr(key) if _is_plain(key) else type(key).__name__
     return text if len(text) <= 40 else text[:39] + "…"
+
+
+def _is_plain(key: Any) -> bool:
+    return type(key) in _PLAIN or (type(key) is tuple and all(map(_is_plain, key)))

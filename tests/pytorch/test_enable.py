@@ -322,6 +322,28 @@ def test_a_compile_error_is_told_in_one_line(package, tmp_path):
 
 
 @full_only
+@pytest.mark.parametrize("addition", ["", "a0+nv25.11", ".dev20260101+cu130", "rc1"])
+def test_the_adapter_serves_builds_that_add_to_pytorchs_version(monkeypatch, addition):
+    import torch
+    from cachalot import _adapter
+
+    name = _adapter._file_name(_adapter._source())  # depends on the version; what was loaded is of ours
+    monkeypatch.setattr(_adapter, "_file_name", lambda source: name)
+    monkeypatch.setattr(torch, "__version__", torch.__version__.partition("+")[0] + addition)
+    _adapter.load()
+
+
+@full_only
+def test_a_version_of_pytorch_that_says_nothing_has_no_adapter(monkeypatch):
+    import torch
+    from cachalot import _adapter
+
+    monkeypatch.setattr(torch, "__version__", "git-6d828b9")
+    with pytest.raises(_adapter.AdapterError, match="version, 'git-6d828b9', does not begin with major.minor.patch"):
+        _adapter.load()
+
+
+@full_only
 def test_the_adapter_is_compiled_once_by_processes_that_start_together(tmp_path):
     import subprocess
 

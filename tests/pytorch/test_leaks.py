@@ -4,12 +4,15 @@ import functools
 import gc
 import io
 import os
+import sys
 import threading
 import traceback
+import types
 import weakref
 
 import pytest
 import torch
+from torch.overrides import TorchFunctionMode
 from world import KiB, bytes_on_gpu, not_native, run_python, succeeds
 
 pytestmark = not_native
@@ -117,6 +120,21 @@ def test_tuples_in_a_global_list_lead_to_the_list(detector):
         assert f"a global of {__name__}" in suspect.text
     finally:
         _everywhere.clear()
+
+
+def test_variables_of_one_name_in_two_modules_are_told_apart(detector, monkeypatch):
+    trainer, evaluator = types.ModuleType("trainer"), types.ModuleType("evaluator")
+    for module in (trainer, evaluator):
+        module.losses = []
+        monkeypatch.setitem(sys.modules, module.__name__, module)
+    weight = torch.ones(BLOCK // 4, device="cuda", requires_grad=True)
+    for _ in range(ITERATIONS):
+        for module in (trainer, trainer, evaluator):
+            module.losses.append((weight * 2).exp().sum())
+        detector.step()
+    first, second = the_leak(detector).suspects
+    assert (first.name, first.blocks) == ("losses", 2 * 2 * ITERATIONS) and "a global of trainer" in first.text
+    assert (second.name, second.blocks) == ("losses", 2 * ITERATIONS) and "a global of evaluator" in second.text
 
 
 def test_a_tensor_that_grows_is_named_as_the_variable(detector):
@@ -256,6 +274,106 @@ def test_the_search_keeps_nothing_alive(detector):
     kept.clear()
     assert last() is None
     assert detector.report().live_blocks == 0
+
+
+def test_the_search_runs_no_code_of_the_programs(detector):
+    calls = []
+
+    def refuse(*arguments, **keywords):
+        calls.append(arguments)
+        raise ArithmeticError("the program's code was called")
+
+    class Proxy:
+        __class__ = __dict__ = property(refuse)
+
+        def __init__(self, held):
+            self.held = held
+
+    class Mapping(dict):
+        __contains__ = __iter__ = get = items = keys = values = refuse
+
+    class List(list):
+        __iter__ = __getitem__ = __len__ = refuse
+
+    class Key:
+        __repr__ = __str__ = refuse
+
+    class Tensor(torch.Tensor):
+        __torch_function__ = classmethod(refuse)
+        untyped_storage = refuse
+        is_cuda = is_leaf = requires_grad = grad = grad_fn = property(refuse)
+
+    class Mode(TorchFunctionMode):
+        __torch_function__ = refuse
+
+    class Trainer:
+        pass
+
+    trainer = Trainer()
+    key = (Key(), 1)
+    trainer.history = Mapping({key: List()})
+    neighbour = Proxy(vars(trainer))
+    weight = torch.ones(BLOCK // 4, device="cuda", requires_grad=True)
+    for _ in range(ITERATIONS):
+        trainer.history[key].append(Proxy((weight * 2).exp().sum().as_subclass(Tensor)))
+        detector.step()
+    with Mode():
+        leak = the_leak(detector)
+    assert not calls
+    found = {(suspect.name, suspect.blocks) for suspect in leak.suspects}
+    assert found == {(f"{owner}.history[tuple]", 2 * ITERATIONS) for owner in ("trainer", "neighbour")}
+    del neighbour
+
+
+def test_a_tensor_whose_graph_autograd_does_not_tell_is_passed_by(detector):
+    base = torch.ones(2, device="cuda", requires_grad=True) * 1
+    views = base.unbind()
+    base.mul_(2)
+    with pytest.raises(RuntimeError, match="modified inplace"):
+        _ = views[0].grad_fn
+    hidden = weight = torch.ones(BLOCK // 4, device="cuda", requires_grad=True)
+    for _ in range(ITERATIONS):
+        hidden = torch.tanh(hidden * weight)
+        detector.step()
+    assert the_suspect(detector.leaks()[0]).name == "hidden"
+
+
+def test_other_threads_may_change_what_is_searched(detector):
+    registry = dict.fromkeys(range(1_000_000))
+    registry["losses"] = []
+    for _ in range(ITERATIONS):
+        registry["losses"].append(bytes_on_gpu(BLOCK))
+        detector.step()
+
+    def change():
+        while not done.is_set():  # where threads take turns: it has one entry more or less each time
+            if "another" in registry:
+                del registry["another"]
+            else:
+                registry["another"] = None
+
+    done = threading.Event()
+    thread = threading.Thread(target=change)
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-4)
+    try:
+        thread.start()
+        assert the_suspect(the_leak(detector)).name == "registry['losses']"
+    finally:
+        sys.setswitchinterval(interval)
+        done.set()
+        thread.join()
+
+
+def test_files_have_their_whole_names_where_the_current_folder_was_removed(detector, tmp_path, monkeypatch):
+    kept = bytes_on_gpu(BLOCK)
+    folder = tmp_path / "removed"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    folder.rmdir()
+    [site] = detector.report().sites
+    assert f" from {site.frame.file}:{site.frame.line} in " in str(site)
+    del kept
 
 
 def test_a_backward_pass_allocates_outside_of_python(detector):
@@ -420,6 +538,71 @@ def test_a_report_at_exit_is_printed_on_request():
     process = run_python(LEAKING, CACHALOT_LEAK_REPORT="yes")
     assert process.returncode != 0
     assert "CACHALOT_LEAK_REPORT is 'yes'; it must be 0 or 1" in process.stderr
+
+
+def test_after_a_close_nobody_watches_until_somebody_does_again():
+    closed = """
+with cachalot.watch_leaks(report_at_exit=True) as closed:
+    pass
+try:
+    cachalot.leaks()
+except RuntimeError as error:
+    assert "nobody watches for leaks" in str(error)
+else:
+    assert False
+"""
+    process = run_python(closed)
+    succeeds(process)
+    assert "Traceback" not in process.stderr and "cachalot leaks" not in process.stderr
+    again = """
+detector = cachalot.watch_leaks(report_at_exit=True)
+assert detector is not closed
+detector.step()
+assert cachalot.leaks() == ()
+"""
+    process = run_python(closed + again)
+    succeeds(process)
+    assert "Traceback" not in process.stderr
+    assert process.stderr.count("cachalot leaks: ") == 1 and "after 1 iterations" in process.stderr
+
+
+def test_a_forked_child_counts_nothing_and_reports_nothing():
+    process = run_python(
+        """
+import os, sys
+kept = torch.empty(1000, device="cuda")
+child = os.fork()
+if child == 0:
+    def refuse(*arguments, **options):
+        raise RuntimeError("the parent's detector was called")
+    cachalot._leaks.Plug.call = refuse
+    weight = torch.ones(1, requires_grad=True)
+    weight.grad = torch.ones(1)
+    torch.optim.SGD([weight]).step()
+    sys.exit(7)
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+""",
+        CACHALOT_LEAK_REPORT=1,
+    )
+    succeeds(process)
+    assert "Traceback" not in process.stderr
+    assert process.stderr.count("cachalot leaks: ") == 1
+
+
+def test_a_forked_child_leaves_its_parents_block_in_peace():
+    process = run_python(
+        """
+import os, sys
+with cachalot.track("both"):
+    kept = torch.empty(1000, device="cuda")
+    child = os.fork()
+    if child == 0:
+        sys.exit(7)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+"""
+    )
+    succeeds(process)
+    assert process.stderr.count("cachalot track 'both'") == 1
 
 
 def test_threads_that_python_does_not_know_and_threads_at_the_end_do_no_harm():
