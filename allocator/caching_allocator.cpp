@@ -1,6 +1,7 @@
 #include "cachalot/caching_allocator.h"
 
 #include <cmath>
+#include <exception>
 #include <limits>
 #include <utility>
 
@@ -168,6 +169,9 @@ void CachingAllocator::deallocate_when_possible(void* ptr) noexcept {
       is_first = !std::exchange(has_had_late_frees_, true);
     }
     if (is_first) add_free_memory_callback([this] { return finish_late_frees(); });
+  } catch (...) {  // a caller's mistake: it is told before all ends
+    heard.reset();
+    std::terminate();
   }
 }
 

@@ -93,6 +93,7 @@ class DebugInformation {
     const std::lock_guard lock(mutex_);
     if (state_ == nullptr || was_loaded_later(call)) {
       objects_ = loaded_objects();
+      if (auto object = object_of(call)) objects_.insert(*std::move(object));  // which may be in a namespace of its own
       state_ = backtrace_create_state(nullptr, /*threaded=*/0, ignore_error, nullptr);  // mutex_ lets one thread in
     }
     std::vector<CallFrame> frames;

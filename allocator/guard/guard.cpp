@@ -72,8 +72,17 @@ void* Guard::allocate(std::size_t bytes, Stream stream, bool contiguous) {
   try {
     return log_.tell_after([&] { return made = allocate_block(bytes, stream, contiguous); });
   } catch (...) {  // of the quarantine, which was emptied for it: a handler
-    if (made != nullptr) deallocate(made);
+    if (made != nullptr) undo_allocation(made);
     throw;
+  }
+}
+
+// Nobody has it yet: also where the device refuses to look at it.
+void Guard::undo_allocation(const void* ptr) {
+  try {
+    deallocate(ptr);
+  } catch (const CudaError&) {
+    forget(as_address(ptr), std::nullopt, stack_now());
   }
 }
 

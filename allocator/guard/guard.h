@@ -19,7 +19,7 @@
 // look at every block.
 //
 // Thread safety: any thread. Reports go to the log with no lock held; the heap is called without locks but by
-// put_to_sleep and restore, which call nobody back.
+// put_to_sleep and restore, which call nobody back but watchers.
 // Errors: of the device (CudaError), of the heap. The block is then as it was, live; but if the poisoning failed, it is
 // not looked at any more. What handlers throw comes when the call is done; of allocate, then without the memory.
 #pragma once
@@ -140,6 +140,7 @@ class Guard {
   bool retire(Address address, const std::optional<Claim>& claim, CallStack stack, bool keep, Reports& found);
   // After a reset: there is nothing to look at.
   bool forget(Address address, const std::optional<Claim>& claim, CallStack stack);
+  void undo_allocation(const void* ptr);
   bool look_at(GuardedBlock& block, Reports& found);
   void quarantine(GuardedBlock& block);
   bool make_room(std::size_t bytes, Reports& found);

@@ -7,7 +7,7 @@ global variable, a cache, an exception. Where they came together on the way up, 
 
 Nothing is guessed: a suspect was found by its references, or it is not named. What C++ code keeps without Python is not found.
 
-The search runs no code of the program's, which may do and raise anything. What it finds is asked for its type (isinstance
+The search runs no code of the program's but its finalizers and metaclasses: it may do and raise anything. What it finds is asked for its type (isinstance
 would ask a proxy for __class__) and read by the methods of dict, list, tuple and torch.Tensor, whatever their subclasses have;
 it is not shown by its repr.
 """
@@ -467,7 +467,7 @@ def _add_locals(frame: types.FrameType, names: dict[int, list[tuple[str, str]]])
     code = frame.f_code
     place = f"a variable of {code.co_name}() in {shown(code.co_filename)}"
     variables = frame.f_locals
-    for name, value in list(variables.items()):  # another thread's may change
+    for name, value in list(variables.copy().items()):  # another thread's may change
         names.setdefault(id(value), []).append((name, place))
     name = value = None
     # Before Python 3.13 a function's f_locals is a copy that the frame keeps: it would keep tensors alive.
@@ -487,7 +487,7 @@ def _module_of(namespace: dict[Any, Any]) -> str | None:
 
 def _items(mapping: dict[Any, Any]) -> list[tuple[Any, Any]]:
     """Those of one moment: another thread may add some."""
-    return list(dict.items(mapping))
+    return list(dict.copy(mapping).items())  # in one step, as a list of items is none before Python 3.12
 
 
 def _key_of(mapping: dict[Any, Any], value: Any) -> Any:

@@ -325,6 +325,14 @@ TEST(DebugReports, ComeToTheListAndToStderrToo) {
   EXPECT_EQ(world.allocator.guard_reports(), 1u);
 }
 
+TEST(DebugReports, OfADestructorsMistakeComeBeforeTheEnd) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");  // in a forked child a free does nothing
+  World world(64 * kGiB, "debug:True");
+  void* const block = world.allocate(1000);
+  world.allocator.deallocate(block);
+  EXPECT_DEATH(world.allocator.deallocate_when_possible(block), "cachalot guard: double free by thread");
+}
+
 TEST(DebugReports, AHandlerMayUseTheAllocatorAndThrowAnErrorOfItsOwn) {
   DebugWorld world;
   world.allocator.set_guard_handler([&](const GuardReport& report) {

@@ -278,6 +278,21 @@ TEST_P(GuardThrowsOnASmallDevice, OutOfAnAllocationWhichIsThenNotMade) {
   allocator_.deallocate(world_.allocate(50 * kMiB));
 }
 
+TEST_P(GuardThrowsOnASmallDevice, OutOfAnAllocationThatTheDeviceRefusesToUndo) {
+  for (std::uint64_t nth = 1; nth <= 12; ++nth) {
+    write_after_free(40 * kMiB);
+    world_.device->set_faults({Fault{.nth = nth, .out_of_memory = false, .code = 700}});
+    EXPECT_ANY_THROW(world_.allocate(50 * kMiB)) << nth;
+    world_.device->set_faults({});
+    try {
+      allocator_.empty_cache();
+    } catch (const Heard&) {  // the device had refused to look
+    }
+    EXPECT_EQ(allocator_.memory_allocated(), 0u) << nth;
+    EXPECT_EQ(allocator_.validate(), "") << nth;
+  }
+}
+
 TEST(GuardThrowsOfASleeper, WhenItSleepsAndWhenItIsAwake) {
   GuardedWorld world("heap:pages");
   world.allocator.set_guard_handler([](const GuardReport&) { throw std::runtime_error("heard"); });
