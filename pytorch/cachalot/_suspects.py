@@ -487,7 +487,12 @@ def _module_of(namespace: dict[Any, Any]) -> str | None:
 
 def _items(mapping: dict[Any, Any]) -> list[tuple[Any, Any]]:
     """Those of one moment: another thread may add some."""
-    return list(dict.copy(mapping).items())  # in one step, as a list of items is none before Python 3.12
+    if type(mapping) is dict:
+        return list(mapping.copy().items())  # in one step, as the list is not before Python 3.12
+    try:
+        return list(dict.items(mapping))  # copy asks a subclass for its keys
+    except RuntimeError:  # it has changed meanwhile
+        return []
 
 
 def _key_of(mapping: dict[Any, Any], value: Any) -> Any:
