@@ -98,8 +98,7 @@ void Guard::adopt_restored(Address address, const CallStack& stack) {
   GuardedBlock block;
   block.address = address;
   block.front = front_;
-  const Block* const heap_block = this->heap_block(block.heap_address());
-  block.heap_bytes = heap_.sizes(*heap_block, as_pointer(block.heap_address()))->allocated;
+  block.heap_bytes = heap_sizes(block.heap_address()).value().allocated;
   block.bytes = block.heap_bytes - front_;
   block.allocated = call_now(stack);
   remember(block);

@@ -123,8 +123,7 @@ GuardedBlock Guard::adopt(void* raw, std::size_t bytes, std::size_t asked, Strea
   block.stream = stream;
   block.site = AllocationStack::of_this_thread();
   block.allocated = call_now(std::move(stack));
-  const Block* const heap_block = this->heap_block(as_address(raw));
-  const auto sizes = heap_block == nullptr ? std::nullopt : heap_.sizes(*heap_block, raw);
+  const auto sizes = heap_sizes(as_address(raw));
   block.heap_bytes = sizes ? sizes->allocated : asked;
   if (duties_.canaries) block.back = std::min(block.heap_bytes - front_ - bytes, GuardedBlock::kMostBack);
   return block;
@@ -289,9 +288,7 @@ std::optional<std::size_t> Guard::requested(const void* ptr) const {
 std::string Guard::validate() const {
   const std::lock_guard lock(mutex_);
   const auto is_held = [&](const GuardedBlock& block) {
-    const void* const raw = as_pointer(block.heap_address());
-    const Block* const heap_block = this->heap_block(block.heap_address());
-    return (heap_block != nullptr && heap_.sizes(*heap_block, raw).has_value()) || heap_.is_uncached(raw);
+    return heap_sizes(block.heap_address()).has_value() || heap_.is_uncached(as_pointer(block.heap_address()));
   };
   for (const auto& [address, block] : live_) {
     if (!is_held(block)) return fmt::format("guard: the live block at {:#x} is not live in the heap", address);

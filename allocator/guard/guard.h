@@ -41,6 +41,7 @@
 
 #include "cachalot/kernels.h"
 #include "cachalot/private_pool.h"
+#include "device/addresses.h"
 #include "device_allocator.h"
 #include "guard/freed_blocks.h"
 #include "guard/guard_log.h"
@@ -126,6 +127,11 @@ class Guard {
   bool may_wait(Stream stream) const;
   Kernels& kernels(const PatternSpan& sample, Stream stream);
   Block* heap_block(Address in_heap) const { return page_map_.find(in_heap); }
+  // Of the heap's live block there; nullopt: without caching it knows of none.
+  std::optional<DeviceAllocator::Sizes> heap_sizes(Address in_heap) const {
+    const Block* const block = heap_block(in_heap);
+    return block == nullptr ? std::nullopt : heap_.sizes(*block, as_pointer(in_heap));
+  }
 
   void* allocate_block(std::size_t bytes, Stream stream, bool contiguous);
   GuardedBlock adopt(void* raw, std::size_t bytes, std::size_t asked, Stream stream, CallStack stack);
