@@ -1,8 +1,6 @@
 // The C boundary: one allocator for the process, and exceptions turned into codes and messages.
 #include "cachalot/c_api.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <atomic>
 #include <charconv>
@@ -20,6 +18,7 @@
 #include "base/bytes.h"
 #include "base/check.h"
 #include "base/fork_aware.h"
+#include "base/format.h"
 #include "cachalot/caching_allocator.h"
 #include "cachalot/errors.h"
 #include "cachalot/kernels.h"
@@ -113,7 +112,7 @@ auto from_environment(const char* variable, const char* otherwise, Parse parse) 
   try {
     return parse(std::string_view(text == nullptr ? otherwise : text));
   } catch (const InvalidArgument& error) {
-    throw BadEnvironment(fmt::format("environment variable {}: {}", variable, error.what()));
+    throw BadEnvironment(formatted("environment variable {}: {}", variable, error.what()));
   }
 }
 
@@ -259,7 +258,7 @@ SharedMemory from_c(const cachalot_shared_t& shared) {
     case CACHALOT_SHARED_FABRIC:
       break;
     default:
-      throw InvalidArgument(fmt::format("shared memory of kind {}: it is one of CACHALOT_SHARED_*", shared.kind));
+      throw InvalidArgument(formatted("shared memory of kind {}: it is one of CACHALOT_SHARED_*", shared.kind));
   }
   SharedMemory::Handle& handle = memory.handles.emplace_back();
   handle.bytes = shared.handle_size;

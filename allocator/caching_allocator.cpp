@@ -7,6 +7,7 @@
 
 #include "base/check.h"
 #include "base/fork_aware.h"
+#include "base/format.h"
 #include "device/addresses.h"
 #include "device_allocator.h"
 #include "guard/guard.h"
@@ -85,8 +86,8 @@ const std::shared_ptr<Device>& CachingAllocator::device(int index) const { retur
 
 void CachingAllocator::refuse_device(int device) const {
   require_own_process();
-  throw InvalidArgument(fmt::format("device {} is not one of the {} devices (0 to {})", device, devices_.size(),
-                                    static_cast<int>(devices_.size()) - 1));
+  throw InvalidArgument(formatted("device {} is not one of the {} devices (0 to {})", device, devices_.size(),
+                                  static_cast<int>(devices_.size()) - 1));
 }
 
 std::vector<DeviceAllocator*> CachingAllocator::selected(int device) const {
@@ -130,7 +131,7 @@ void CachingAllocator::deallocate(void* ptr, std::size_t bytes, int device, Stre
   Block* block = open_map_->find(as_address(ptr));
   if (block != nullptr && &owner_of(*block) != &expected && owner_of(*block).sizes(*block, ptr)) {
     throw InvalidArgument(
-        fmt::format("{} is an allocation of device {}, not of device {}", ptr, BlockSlab::owner_of(*block), device));
+        formatted("{} is an allocation of device {}, not of device {}", ptr, BlockSlab::owner_of(*block), device));
   }
   if (block != nullptr && expected.deallocate(*block, ptr, bytes, stream)) [[likely]]
     return;
@@ -303,7 +304,7 @@ void CachingAllocator::close_shared(void* base) {
   for (const auto& allocator : devices()) {
     if (allocator->close_shared(as_address(base))) return;
   }
-  throw InvalidArgument(fmt::format("{} is not open: open_shared did not return it, or it was closed already", base));
+  throw InvalidArgument(formatted("{} is not open: open_shared did not return it, or it was closed already", base));
 }
 
 void CachingAllocator::enable_peer_access(int device, int peer) {

@@ -4,6 +4,7 @@
 
 #include "base/bytes.h"
 #include "base/check.h"
+#include "base/format.h"
 #include "device/addresses.h"
 #include "device/cuda_codes.h"
 #include "observe/allocation_stack.h"
@@ -118,9 +119,9 @@ void DeviceAllocator::observe_alloc(Block& block, const InactiveSplit& split, co
 
 void DeviceAllocator::refuse(std::size_t bytes) {
   throw OutOfMemory(
-      fmt::format("CUDA out of memory. Tried to allocate more than 1EB memory: {} bytes asked for on GPU {}, "
-                  "and no request may reach 1 EiB ({} bytes).",
-                  bytes, index_, kMaxRequestBytes),
+      formatted("CUDA out of memory. Tried to allocate more than 1EB memory: {} bytes asked for on GPU {}, "
+                "and no request may reach 1 EiB ({} bytes).",
+                bytes, index_, kMaxRequestBytes),
       index_, bytes);
 }
 
@@ -288,9 +289,9 @@ void* DeviceAllocator::allocate_uncached(std::size_t bytes) {
   std::optional<Address> address = ask();
   if (!address && run_last_resort()) address = ask();
   if (!address) {
-    throw OutOfMemory(fmt::format("CUDA out of memory. Tried to allocate {} on GPU {} with caching off.",
-                                  format_bytes(bytes), index_),
-                      index_, bytes);
+    throw OutOfMemory(
+        formatted("CUDA out of memory. Tried to allocate {} on GPU {} with caching off.", format_bytes(bytes), index_),
+        index_, bytes);
   }
   uncached_.insert(*address);
   return as_pointer(*address);

@@ -4,6 +4,7 @@
 
 #include "base/bytes.h"
 #include "base/check.h"
+#include "base/format.h"
 #include "device/addresses.h"
 #include "device_allocator.h"
 
@@ -130,7 +131,7 @@ std::string DeviceAllocator::describe(const void* ptr) const {
   if (block->is_unused() || block->is_cached()) return "its memory is free (already freed?)";
   if (block->has(Block::kPending) || block->has(Block::kFreeing))
     return "it was already freed and waits for other streams";
-  return fmt::format("it lies inside the allocation of {} bytes at {:#x}", block->requested_bytes(), block->address);
+  return formatted("it lies inside the allocation of {} bytes at {:#x}", block->requested_bytes(), block->address);
 }
 
 // --- history --------------------------------------------------------------------------------------------------------
@@ -305,7 +306,7 @@ std::string DeviceAllocator::validate_bins() const {
       if (std::string wrong = arena->bins.validate(); !wrong.empty()) broken = wrong;
       arena->bins.for_each([&](const Block& block) {
         ++binned;
-        if (block.arena != arena.get()) broken = fmt::format("block {:#x} is in another arena's bins", block.address);
+        if (block.arena != arena.get()) broken = formatted("block {:#x} is in another arena's bins", block.address);
       });
     }
   });
@@ -313,7 +314,7 @@ std::string DeviceAllocator::validate_bins() const {
   for (const auto& [address, head] : heap_.segments()) {
     for (const Block* block = head; !block->is_edge(); block = block->next) free += block->is_free() ? 1 : 0;
   }
-  if (broken.empty() && binned != free) broken = fmt::format("{} blocks are free but {} are in bins", free, binned);
+  if (broken.empty() && binned != free) broken = formatted("{} blocks are free but {} are in bins", free, binned);
   return broken;
 }
 
@@ -323,12 +324,12 @@ std::string DeviceAllocator::validate_sleep() const {
   for (const auto& entry : pools_) {
     const PrivatePool& pool = *entry.second;
     if (!pool.is_asleep && !handles_of(pool, /*asleep=*/true).empty())
-      return fmt::format("{} is awake, and some of its memory is not", name_of(pool));
-    if (!pool.is_asleep && !pool.saved.empty()) return fmt::format("{} is awake, and has saved bytes", name_of(pool));
+      return formatted("{} is awake, and some of its memory is not", name_of(pool));
+    if (!pool.is_asleep && !pool.saved.empty()) return formatted("{} is awake, and has saved bytes", name_of(pool));
     const std::vector<HandleId> handles = pages_->handles_of(pool);
     for (const auto& saved : pool.saved) {
       if (std::find(handles.begin(), handles.end(), saved.first) == handles.end())
-        return fmt::format("{} has saved bytes of handle {}, which is not its own", name_of(pool), saved.first);
+        return formatted("{} has saved bytes of handle {}, which is not its own", name_of(pool), saved.first);
     }
   }
   return "";

@@ -8,7 +8,6 @@
 //   recovery: wait for the device, after which every idle page will do, give back what pools without users hold, again;
 //   and once more when the default pools, too, have given back what they can.
 // With remap_slack, new memory comes first while so much more may be held than was ever live.
-#include <fmt/format.h>
 
 #include <algorithm>
 #include <bit>
@@ -17,6 +16,7 @@
 
 #include "base/bytes.h"
 #include "base/check.h"
+#include "base/format.h"
 #include "base/mutex.h"
 #include "device_allocator.h"
 #include "pages/placement.h"
@@ -44,9 +44,8 @@ void DeviceAllocator::choose_heap(const Options& options) {
   if (!uses_pages(options)) return;
   const DeviceProperties device = device_->properties();
   if (!device.virtual_memory) {
-    fmt::print(stderr,
-               "cachalot: GPU {} has no virtual memory management: heap:segments is used instead of heap:pages\n",
-               index_);
+    print_error("cachalot: GPU {} has no virtual memory management: heap:segments is used instead of heap:pages\n",
+                index_);
     return;
   }
   CACHALOT_REQUIRE(std::has_single_bit(device.page_bytes), "GPU {} has pages of {} bytes: not a power of two", index_,

@@ -2,6 +2,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/format.h"
 #include "cachalot/caching_allocator.h"
 #include "device/addresses.h"
 #include "device_allocator.h"
@@ -50,7 +51,7 @@ void CachingAllocator::deallocate_guarded(void* ptr, int device, std::size_t byt
   const auto claimed = static_cast<std::size_t>(device);
   for (std::size_t i = 0; i < guards_.size(); ++i) {
     if (i == claimed || !guards_[i]->requested(ptr)) continue;
-    const std::string message = fmt::format("{} is an allocation of device {}, not of device {}", ptr, i, device);
+    const std::string message = formatted("{} is an allocation of device {}, not of device {}", ptr, i, device);
     guards_[i]->report_mistake(Kind::wrong_device, ptr, message);
     throw InvalidArgument(message);
   }
@@ -72,9 +73,9 @@ void CachingAllocator::throw_not_live(const void* ptr, PointerUse use) const {
     owner = i;
   }
   if (place.empty()) place = "this allocator does not hold it";
-  const std::string message = fmt::format("invalid device pointer: {} is not a live allocation: {}", ptr, place);
+  const std::string message = formatted("invalid device pointer: {} is not a live allocation: {}", ptr, place);
   if (is_guarded()) guards_[owner]->report_mistake(kind_of(use == PointerUse::free, sighting), ptr, message);
-  throw InvalidArgument(sighting ? fmt::format("{} ({})", message, sighting->history()) : message);
+  throw InvalidArgument(sighting ? formatted("{} ({})", message, sighting->history()) : message);
 }
 
 CachingAllocator::Found CachingAllocator::find(const void* ptr) const {

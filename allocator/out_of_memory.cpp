@@ -3,6 +3,7 @@
 
 #include "base/bytes.h"
 #include "base/check.h"
+#include "base/format.h"
 #include "device_allocator.h"
 #include "policy/torch_policy.h"
 
@@ -50,10 +51,10 @@ void DeviceAllocator::throw_out_of_memory(Request request, const Context& contex
 
 // The first sentences are PyTorch's, so that what reads its messages reads these.
 std::string DeviceAllocator::explain(Request request, std::size_t segment_bytes, const MemoryInfo& memory) const {
-  std::string text = fmt::format(
-      "CUDA out of memory. Tried to allocate {}. GPU {} has a total capacity of {} of which {} is free. ",
-      format_bytes(segment_bytes), index_, format_bytes(memory.total_bytes), format_bytes(memory.free_bytes));
-  if (limit_ != kNoLimit) text += fmt::format("{} allowed; ", format_bytes(limit_));
+  std::string text =
+      formatted("CUDA out of memory. Tried to allocate {}. GPU {} has a total capacity of {} of which {} is free. ",
+                format_bytes(segment_bytes), index_, format_bytes(memory.total_bytes), format_bytes(memory.free_bytes));
+  if (limit_ != kNoLimit) text += formatted("{} allowed; ", format_bytes(limit_));
   return text + explain_use(request);
 }
 
@@ -87,19 +88,19 @@ std::string DeviceAllocator::explain_use(Request request) const {
     }
   });
   const auto bytes = [](std::int64_t value) { return format_bytes(static_cast<std::size_t>(value)); };
-  std::string text = fmt::format(
+  std::string text = formatted(
       "The request was for {}{}. {} is allocated (of which {} was requested) and {} is reserved; {} is reserved but "
       "unallocated",
       format_bytes(request.bytes), request.contiguous ? " in one handle" : "", bytes(counters_.allocated_bytes()),
       bytes(counters_.requested_bytes()), bytes(counters_.reserved_bytes()), format_bytes(all.bytes));
   if (in_private_pools.bytes != 0)
-    text += fmt::format(" ({} of it in private pools)", format_bytes(in_private_pools.bytes));
-  text += fmt::format(". The largest free block this stream could use is {}", format_bytes(here.largest));
-  if (all.largest > here.largest) text += fmt::format(", the largest of all {}", format_bytes(all.largest));
+    text += formatted(" ({} of it in private pools)", format_bytes(in_private_pools.bytes));
+  text += formatted(". The largest free block this stream could use is {}", format_bytes(here.largest));
+  if (all.largest > here.largest) text += formatted(", the largest of all {}", format_bytes(all.largest));
   if (all.in_split_segments != 0)
-    text += fmt::format("; {} is free in segments that are partly in use", format_bytes(all.in_split_segments));
+    text += formatted("; {} is free in segments that are partly in use", format_bytes(all.in_split_segments));
   if (const std::int64_t waiting = counters_.waiting_bytes(); waiting != 0) {
-    text += fmt::format("; {} waits for work on other streams", bytes(waiting));
+    text += formatted("; {} waits for work on other streams", bytes(waiting));
   }
   return text + ".";
 }

@@ -4,6 +4,7 @@
 
 #include "base/bytes.h"
 #include "base/check.h"
+#include "base/format.h"
 #include "device/pinned_host_memory.h"
 
 namespace cachalot {
@@ -32,8 +33,8 @@ PinnedHostAllocator::~PinnedHostAllocator() = default;
 void* PinnedHostAllocator::allocate(std::size_t bytes) try {
   return cache_->allocate(bytes, 0, kHost);
 } catch (const OutOfMemory&) {
-  throw OutOfMemory(fmt::format("out of pinned host memory: tried to allocate {}; {} is allocated, {} is reserved",
-                                format_bytes(bytes), format_bytes(memory_allocated()), format_bytes(memory_reserved())),
+  throw OutOfMemory(formatted("out of pinned host memory: tried to allocate {}; {} is allocated, {} is reserved",
+                              format_bytes(bytes), format_bytes(memory_allocated()), format_bytes(memory_reserved())),
                     0, bytes);
 }
 

@@ -11,6 +11,7 @@
 
 #include "base/bytes.h"
 #include "base/check.h"
+#include "base/format.h"
 #include "base/mutex.h"
 #include "device_allocator.h"
 
@@ -43,8 +44,7 @@ void DeviceAllocator::end_tagged(PoolId id, std::string_view tag) {
 }
 
 std::string DeviceAllocator::name_of(const PrivatePool& pool) const {
-  return pool.tag.empty() ? fmt::format("pool ({}, {})", pool.id.first, pool.id.second)
-                          : fmt::format("tag '{}'", pool.tag);
+  return pool.tag.empty() ? formatted("pool ({}, {})", pool.id.first, pool.id.second) : formatted("tag '{}'", pool.tag);
 }
 
 void DeviceAllocator::require_awake(const PrivatePool* pool, const char* done) const {
@@ -156,8 +156,8 @@ void* DeviceAllocator::pinned_memory(std::size_t bytes, const PrivatePool& pool)
     memory = device_->host_malloc(bytes);
   }
   if (memory != nullptr) return memory;
-  throw OutOfMemory(fmt::format("the host has no {} of pinned memory to save what {} holds on device {}",
-                                format_bytes(bytes), name_of(pool), index_),
+  throw OutOfMemory(formatted("the host has no {} of pinned memory to save what {} holds on device {}",
+                              format_bytes(bytes), name_of(pool), index_),
                     index_, bytes);
 }
 

@@ -21,7 +21,7 @@ function(cachalot_example name)
     OUTPUT_NAME ${name} RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/examples)
   target_include_directories(example_${name} PRIVATE ${PROJECT_SOURCE_DIR})
   target_link_libraries(example_${name} PRIVATE
-    cachalot::pool cachalot::kernels cachalot_flags fmt::fmt-header-only CLI11::CLI11)
+    cachalot::pool cachalot::kernels cachalot_flags fmt::fmt CLI11::CLI11)
   if(CACHALOT_LTO_COMPILE)
     target_link_options(example_${name} PRIVATE -fno-lto)
   endif()

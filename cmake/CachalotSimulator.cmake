@@ -38,7 +38,7 @@ function(cachalot_simulator)
   # The core by its file: as a target it would bring the real libcudart along.
   add_dependencies(cachalot_simulator cachalot_core)
   target_link_libraries(cachalot_simulator PRIVATE
-    $<TARGET_FILE:cachalot_core> cachalot_flags fmt::fmt-header-only nlohmann_json::nlohmann_json Threads::Threads
+    $<TARGET_FILE:cachalot_core> cachalot_flags Threads::Threads
     ${CMAKE_DL_LIBS})
   add_custom_command(TARGET cachalot_simulator POST_BUILD
     COMMAND ${CMAKE_COMMAND} -E make_directory ${PROJECT_BINARY_DIR}/simulator/driver
@@ -72,7 +72,7 @@ function(cachalot_simulator_tests)
     target_link_libraries(${target} PRIVATE CUDA::cudart cachalot_flags)
   endforeach()
   target_link_libraries(test_simulator PRIVATE
-    GTest::gtest_main fmt::fmt-header-only nlohmann_json::nlohmann_json Threads::Threads)
+    GTest::gtest_main fmt::fmt nlohmann_json::nlohmann_json Threads::Threads)
   # Behind the runtime, so that CUDA's functions are bound to libcudart, as in any program.
   target_link_libraries(test_simulator PRIVATE cachalot_simulator)
   target_compile_definitions(test_simulator PRIVATE CACHALOT_PROBE="$<TARGET_FILE:simulator_probe>")
@@ -139,7 +139,7 @@ function(cachalot_plug_tests)
     ${PROJECT_SOURCE_DIR} ${PROJECT_SOURCE_DIR}/simulator/include ${PROJECT_SOURCE_DIR}/allocator/include
     ${PROJECT_SOURCE_DIR}/pool/include ${PROJECT_SOURCE_DIR}/allocator)
   target_link_libraries(test_plug PRIVATE
-    cachalot_torch CUDA::cudart cachalot_flags GTest::gtest_main fmt::fmt-header-only nlohmann_json::nlohmann_json)
+    cachalot_torch CUDA::cudart cachalot_flags GTest::gtest_main fmt::fmt nlohmann_json::nlohmann_json)
   target_link_libraries(test_plug PRIVATE cachalot_simulator)  # behind the runtime, as above
   foreach(heap IN ITEMS segments pages)
     cachalot_simulated_environment(environment CACHALOT_SIM_MEMORY=256MiB CACHALOT_CONF=heap:${heap})

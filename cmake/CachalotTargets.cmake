@@ -1,8 +1,6 @@
 # How each kind of target is made; what there is to make is listed in the top CMakeLists.txt.
 
 find_package(Threads REQUIRED)
-find_package(fmt REQUIRED)
-find_package(nlohmann_json 3.11 REQUIRED)
 
 # The files of a folder as absolute paths; remembers that they are listed.
 function(cachalot_files result folder)
@@ -48,18 +46,26 @@ function(cachalot_require_all_listed)
   endif()
 endfunction()
 
-# Everything our own programs see beyond the public headers: the layers' headers, tools/ and tests/, fmt and JSON.
-# Nothing of it is in what we install.
-add_library(cachalot_internal INTERFACE)
-target_include_directories(cachalot_internal INTERFACE ${PROJECT_SOURCE_DIR}/allocator ${PROJECT_SOURCE_DIR})
-target_link_libraries(cachalot_internal INTERFACE
-  cachalot_core cachalot_flags fmt::fmt-header-only nlohmann_json::nlohmann_json Threads::Threads)
-target_compile_definitions(cachalot_internal INTERFACE
-  CACHALOT_DATA_DIR="${PROJECT_SOURCE_DIR}/data"
-  CACHALOT_VERSION="${PROJECT_VERSION}"
-  CACHALOT_HAS_CUDA=$<BOOL:${CACHALOT_HAS_CUDA}>)
-if(CACHALOT_HAS_CUDA)
-  target_link_libraries(cachalot_internal INTERFACE CUDA::cudart)  # tests and benchmarks make streams and work
+# What our own code sees beyond the public headers: the layers' headers and the folders of the repository. Nothing of it is
+# in what we install.
+add_library(cachalot_layers INTERFACE)
+target_include_directories(cachalot_layers INTERFACE ${PROJECT_SOURCE_DIR}/allocator ${PROJECT_SOURCE_DIR})
+target_link_libraries(cachalot_layers INTERFACE cachalot_core cachalot_flags Threads::Threads)
+target_compile_definitions(cachalot_layers INTERFACE CACHALOT_HAS_CUDA=$<BOOL:${CACHALOT_HAS_CUDA}>)
+
+# What programs of tools/, tests/, bench/ and examples/ use besides: libraries that the allocator does without.
+if(CACHALOT_BUILD_TOOLS OR CACHALOT_BUILD_TESTS OR CACHALOT_BUILD_BENCHMARKS OR CACHALOT_BUILD_EXAMPLES OR
+   CACHALOT_BUILD_FUZZERS)
+  find_package(fmt REQUIRED)
+  find_package(nlohmann_json 3.11 REQUIRED)
+  add_library(cachalot_internal INTERFACE)
+  target_link_libraries(cachalot_internal INTERFACE cachalot_layers fmt::fmt nlohmann_json::nlohmann_json)
+  target_compile_definitions(cachalot_internal INTERFACE
+    CACHALOT_DATA_DIR="${PROJECT_SOURCE_DIR}/data"
+    CACHALOT_VERSION="${PROJECT_VERSION}")
+  if(CACHALOT_HAS_CUDA)
+    target_link_libraries(cachalot_internal INTERFACE CUDA::cudart)  # tests and benchmarks make streams and work
+  endif()
 endif()
 
 # cachalot::<name>, static, of files in a folder. Hidden visibility and position-independent, so that shared libraries can be
@@ -75,8 +81,7 @@ function(cachalot_static_library name folder)
     EXPORT_NAME ${name} POSITION_INDEPENDENT_CODE ON CXX_VISIBILITY_PRESET hidden VISIBILITY_INLINES_HIDDEN ON)
   target_sources(${library} PUBLIC FILE_SET HEADERS BASE_DIRS ${PROJECT_SOURCE_DIR}/${folder}/include FILES ${headers})
   target_compile_options(${library} PRIVATE ${CACHALOT_LTO_COMPILE})
-  # Header-only and used in .cpp files alone: nobody who links the library needs it.
-  target_link_libraries(${library} PRIVATE $<BUILD_INTERFACE:cachalot_flags> $<BUILD_INTERFACE:fmt::fmt-header-only>)
+  target_link_libraries(${library} PRIVATE $<BUILD_INTERFACE:cachalot_flags>)
 endfunction()
 
 function(cachalot_core_library)
@@ -86,7 +91,7 @@ function(cachalot_core_library)
   target_compile_definitions(cachalot_core PRIVATE
     CACHALOT_HAS_CUDA=$<BOOL:${CACHALOT_HAS_CUDA}> CACHALOT_HAS_LIBBACKTRACE=$<BOOL:${CACHALOT_HAS_LIBBACKTRACE}>)
   target_link_libraries(cachalot_core
-    PUBLIC Threads::Threads PRIVATE $<BUILD_INTERFACE:nlohmann_json::nlohmann_json> ${CMAKE_DL_LIBS})
+    PUBLIC Threads::Threads PRIVATE ${CMAKE_DL_LIBS})
   if(CACHALOT_HAS_LIBBACKTRACE)
     target_link_libraries(cachalot_core PRIVATE cachalot_backtrace)
   endif()
@@ -122,7 +127,7 @@ function(cachalot_c_library)
   target_compile_options(cachalot PRIVATE ${CACHALOT_LTO_COMPILE})
   target_link_options(cachalot PRIVATE
     ${CACHALOT_LTO_LINK} ${CACHALOT_SHARED_LINK} -Wl,--version-script=${PROJECT_SOURCE_DIR}/cmake/libcachalot.map)
-  target_link_libraries(cachalot PRIVATE $<BUILD_INTERFACE:cachalot_kernels> $<BUILD_INTERFACE:cachalot_internal>)
+  target_link_libraries(cachalot PRIVATE $<BUILD_INTERFACE:cachalot_kernels> $<BUILD_INTERFACE:cachalot_layers>)
 endfunction()
 
 # libcachalot_torch.so, in build/<preset>/pytorch. The allocator in it is hidden, like libcachalot.so's. In an installed
@@ -139,7 +144,7 @@ function(cachalot_torch_library)
   target_link_options(cachalot_torch PRIVATE
     ${CACHALOT_LTO_LINK} ${CACHALOT_SHARED_LINK} -Wl,--version-script=${PROJECT_SOURCE_DIR}/cmake/libcachalot.map)
   target_link_libraries(cachalot_torch PRIVATE
-    $<BUILD_INTERFACE:cachalot_kernels> $<BUILD_INTERFACE:cachalot_internal> cachalot_pool)
+    $<BUILD_INTERFACE:cachalot_kernels> $<BUILD_INTERFACE:cachalot_layers> cachalot_pool)
 endfunction()
 
 # Reading traces and replaying them: shared by the command, the tests and the benchmarks.

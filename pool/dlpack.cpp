@@ -1,11 +1,10 @@
 #include "cachalot/dlpack.h"
 
-#include <fmt/format.h>
-
 #include <string_view>
 #include <utility>
 
 #include "base/check.h"
+#include "base/format.h"
 #include "dlpack_abi.h"
 
 namespace cachalot {
@@ -50,7 +49,7 @@ DLDataTypeCode code_of(DType dtype) {
     case DType::complex128:
       return kDLComplex;
   }
-  throw InvalidArgument(fmt::format("{} is not the number of a DType", static_cast<int>(dtype)));
+  throw InvalidArgument(formatted("{} is not the number of a DType", static_cast<int>(dtype)));
 }
 
 DLDataType type_of(DType dtype) {
@@ -64,7 +63,7 @@ DType dtype_of(const DLDataType& type) {
     if (code_of(dtype) == type.code && bytes_of(dtype) * kBitsPerByte == type.bits) return dtype;
   }
   throw InvalidArgument(
-      fmt::format("the tensor's type has DLPack's code {} and {} bits: there is no such DType", type.code, type.bits));
+      formatted("the tensor's type has DLPack's code {} and {} bits: there is no such DType", type.code, type.bits));
 }
 
 std::vector<std::int64_t> row_major(const std::vector<std::int64_t>& shape) {
@@ -129,7 +128,7 @@ std::string name_of(std::int32_t device_type) {
     case kDLCUDAManaged:
       return "kDLCUDAManaged";
     default:
-      return fmt::format("DLPack's number {}", device_type);
+      return formatted("DLPack's number {}", device_type);
   }
 }
 

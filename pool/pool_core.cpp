@@ -1,12 +1,11 @@
 #include "pool_core.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <bit>
 #include <new>
 
 #include "base/bytes.h"
+#include "base/format.h"
 
 namespace cachalot {
 
@@ -240,11 +239,10 @@ void PoolCore::put_back_refused(Search& search) {
 }
 
 void PoolCore::throw_empty() const {
-  throw OutOfMemory(
-      fmt::format("the pool of {} has no tensor left and may not grow: initial_slots is {}, max_slots {}{}",
-                  to_string(spec_), options_.initial_slots, options_.max_slots,
-                  options_.when_empty == WhenEmpty::fail ? ", and it fails when it is empty" : ""),
-      spec_.device, tensor_bytes());
+  throw OutOfMemory(formatted("the pool of {} has no tensor left and may not grow: initial_slots is {}, max_slots {}{}",
+                              to_string(spec_), options_.initial_slots, options_.max_slots,
+                              options_.when_empty == WhenEmpty::fail ? ", and it fails when it is empty" : ""),
+                    spec_.device, tensor_bytes());
 }
 
 // --- release ---------------------------------------------------------------------------------------------------------
@@ -262,7 +260,7 @@ void PoolCore::share(PoolSlot& slot, Stream other) {
   if (other == slot.stream) return;
   CACHALOT_REQUIRE(!memory_.captures(slot.stream) && !memory_.captures(other),
                    "a stream captures: the tensor of {} can be shared with stream {} before or after the capture",
-                   to_string(spec_), fmt::ptr(other));
+                   to_string(spec_), static_cast<const void*>(other));
   memory_.put_before(slot.stream, other);
   record_stream(slot, other);
   const Lock lock(mutex_);

@@ -4,6 +4,7 @@
 
 #include "base/bytes.h"
 #include "base/check.h"
+#include "base/format.h"
 
 namespace cachalot {
 
@@ -47,8 +48,8 @@ void PoolMemory::require_fits(std::size_t slots) const {
   const std::size_t bytes = slab_bytes(slots);
   const std::size_t total = door_->properties().total_bytes;
   if (bytes <= total) return;
-  throw OutOfMemory(fmt::format("{} slots of {} are more than device {} has: {}", slots, format_bytes(stride_), device_,
-                                format_bytes(total)),
+  throw OutOfMemory(formatted("{} slots of {} are more than device {} has: {}", slots, format_bytes(stride_), device_,
+                              format_bytes(total)),
                     device_, bytes);
 }
 

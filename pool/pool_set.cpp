@@ -1,7 +1,5 @@
 #include "cachalot/pool_set.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <atomic>
 #include <mutex>
@@ -10,6 +8,7 @@
 #include "base/bytes.h"
 #include "base/check.h"
 #include "base/fork_aware.h"
+#include "base/format.h"
 #include "base/mutex.h"
 #include "pool_core.h"
 
@@ -79,8 +78,8 @@ void PoolSet::State::take(std::size_t bytes, int device) {
     }
   }
   if (!has_room(bytes)) {
-    throw OutOfMemory(fmt::format("the pools hold {} of their budget of {}, all in use: there is no room for {} more",
-                                  format_bytes(held_), format_bytes(budget_), format_bytes(bytes)),
+    throw OutOfMemory(formatted("the pools hold {} of their budget of {}, all in use: there is no room for {} more",
+                                format_bytes(held_), format_bytes(budget_), format_bytes(bytes)),
                       device, bytes);
   }
   peak_ = std::max(peak_.load(), held_.fetch_add(bytes) + bytes);
@@ -189,7 +188,7 @@ std::vector<std::pair<TensorSpec, PoolStats>> PoolSet::stats_by_spec() const {
 }
 
 std::string PoolSet::validate() const {
-  if (bytes() > byte_budget()) return fmt::format("{} bytes are held, over the budget of {}", bytes(), byte_budget());
+  if (bytes() > byte_budget()) return formatted("{} bytes are held, over the budget of {}", bytes(), byte_budget());
   for (const TensorPool* pool : state_->pools()) {
     if (std::string broken = pool->validate(); !broken.empty()) return to_string(pool->spec()) + ": " + broken;
   }

@@ -1,5 +1,4 @@
 // PoolCore: its slabs, and its figures.
-#include <fmt/format.h>
 
 #include <algorithm>
 #include <exception>
@@ -7,6 +6,7 @@
 #include <unordered_set>
 
 #include "base/bytes.h"
+#include "base/format.h"
 #include "pool_core.h"
 
 namespace cachalot {
@@ -205,8 +205,8 @@ std::string PoolCore::first_broken_rule() {
     bytes += slab->bytes;
     slabs.insert(slab.get());
   }
-  if (slots != slots_) return fmt::format("{} slots are counted but the slabs have {}", slots_, slots);
-  if (bytes != stats_.bytes) return fmt::format("{} bytes are counted but the slabs have {}", stats_.bytes, bytes);
+  if (slots != slots_) return formatted("{} slots are counted but the slabs have {}", slots_, slots);
+  if (bytes != stats_.bytes) return formatted("{} bytes are counted but the slabs have {}", stats_.bytes, bytes);
   std::unordered_set<const PoolSlot*> seen;
   std::string broken;
   free_.for_each([&](const PoolSlot& slot, Stream stream) {
@@ -217,9 +217,9 @@ std::string PoolCore::first_broken_rule() {
   });
   if (!broken.empty()) return broken;
   if (as_signed(free_.size()) + live_ != as_signed(slots_))
-    return fmt::format("{} slots are free and {} live, of {}", free_.size(), live_, slots_);
+    return formatted("{} slots are free and {} live, of {}", free_.size(), live_, slots_);
   if (free_.expected() != slots_)
-    return fmt::format("the list expects {} slots, and there are {}", free_.expected(), slots_);
+    return formatted("the list expects {} slots, and there are {}", free_.expected(), slots_);
   return "";
 }
 

@@ -1,12 +1,10 @@
 #include "cachalot/tensor_spec.h"
 
-#include <fmt/format.h>
-#include <fmt/ranges.h>
-
 #include <algorithm>
 #include <array>
 
 #include "base/check.h"
+#include "base/format.h"
 #include "cachalot/out_of_memory.h"
 
 namespace cachalot {
@@ -67,7 +65,7 @@ DType dtype_named(std::string_view name) {
   const auto* found =
       std::ranges::find(kTypes, name, [](const NamedType& named) { return std::string_view(named.name); });
   CACHALOT_REQUIRE(found != kTypes.end(), "'{}' is not the name of a type: they are {}", name,
-                   fmt::join(dtype_names(), ", "));
+                   join(dtype_names(), ", "));
   return found->dtype;
 }
 
@@ -82,8 +80,7 @@ std::size_t TensorSpec::elements() const { return bytes() / bytes_of(dtype); }
 std::size_t TensorSpec::bytes() const {
   std::size_t bytes = bytes_of(dtype);
   for (const std::int64_t extent : shape) {
-    CACHALOT_REQUIRE(extent > 0, "the shape [{}] has an extent of {}: each is at least 1", fmt::join(shape, ", "),
-                     extent);
+    CACHALOT_REQUIRE(extent > 0, "the shape [{}] has an extent of {}: each is at least 1", join(shape, ", "), extent);
     const bool overflows = __builtin_mul_overflow(bytes, static_cast<std::size_t>(extent), &bytes);
     CACHALOT_REQUIRE(!overflows && bytes < kMaxRequestBytes, "{} has more bytes than any allocation: less than 1 EiB",
                      to_string(*this));
@@ -92,7 +89,7 @@ std::size_t TensorSpec::bytes() const {
 }
 
 std::string to_string(const TensorSpec& spec) {
-  return fmt::format("{} [{}] on device {}", to_string(spec.dtype), fmt::join(spec.shape, ", "), spec.device);
+  return formatted("{} [{}] on device {}", to_string(spec.dtype), join(spec.shape, ", "), spec.device);
 }
 
 }  // namespace cachalot

@@ -2,11 +2,11 @@
 
 #include <algorithm>
 #include <chrono>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <utility>
 
 #include "base/check.h"
+#include "base/json_writer.h"
 #include "pytorch/capsules.h"
 #include "pytorch/guarded.h"
 #include "pytorch/process.h"
@@ -52,26 +52,38 @@ std::optional<PooledTensor> acquire(PoolSet& pools, const TensorSpec& spec, Stre
   return pools.acquire(spec, stream);
 }
 
-nlohmann::json json_of(const PoolStats& stats) {
-  return {{"acquires", stats.acquires},
-          {"hits", stats.hits},
-          {"allocations", stats.allocations},
-          {"host_waits", stats.host_waits},
-          {"stream_waits", stats.stream_waits},
-          {"live", stats.live},
-          {"peak_live", stats.peak_live},
-          {"slots", stats.slots},
-          {"bytes", stats.bytes},
-          {"peak_bytes", stats.peak_bytes}};
+void write_stats(JsonWriter& json, const PoolStats& stats) {
+  json.begin_object()
+      .member("acquires", stats.acquires)
+      .member("hits", stats.hits)
+      .member("allocations", stats.allocations)
+      .member("host_waits", stats.host_waits)
+      .member("stream_waits", stats.stream_waits)
+      .member("live", stats.live)
+      .member("peak_live", stats.peak_live)
+      .member("slots", stats.slots)
+      .member("bytes", stats.bytes)
+      .member("peak_bytes", stats.peak_bytes)
+      .end_object();
 }
 
-nlohmann::json json_of(const PoolSet& pools) {
-  nlohmann::json by_spec = nlohmann::json::array();
-  for (const auto& [spec, stats] : pools.stats_by_spec()) {
-    by_spec.push_back(
-        {{"shape", spec.shape}, {"dtype", to_string(spec.dtype)}, {"device", spec.device}, {"stats", json_of(stats)}});
-  }
-  return {{"all", json_of(pools.stats())}, {"by_spec", by_spec}};
+std::string to_json(const PoolStats& stats) {
+  JsonWriter json;
+  write_stats(json, stats);
+  return json.take();
+}
+
+std::string to_json(const PoolSet& pools) {
+  JsonWriter json;
+  write_stats(json.begin_object().key("all"), pools.stats());
+  json.key("by_spec").list(pools.stats_by_spec(), [](JsonWriter& list, const auto& entry) {
+    const auto& [spec, stats] = entry;
+    list.begin_object().key("shape").list(spec.shape);
+    list.member("dtype", to_string(spec.dtype)).member("device", spec.device).key("stats");
+    write_stats(list, stats);
+    list.end_object();
+  });
+  return json.end_object().take();
 }
 
 }  // namespace
@@ -109,7 +121,7 @@ int cachalot_plug_pool_trim(TensorPool* pool, std::size_t keep, std::size_t* byt
 }
 
 long cachalot_plug_pool_json(const TensorPool* pool, char* text, long capacity) {
-  return guarded_text(text, capacity, [&] { return json_of(pool->stats()).dump(); });
+  return guarded_text(text, capacity, [&] { return to_json(pool->stats()); });
 }
 
 int cachalot_plug_pool_set_create(std::size_t byte_budget, const CachalotPoolOptions* options, PoolSet** pools,
@@ -138,7 +150,7 @@ int cachalot_plug_pool_set_trim(PoolSet* pools, std::size_t* bytes, char* error,
 }
 
 long cachalot_plug_pool_set_json(const PoolSet* pools, char* text, long capacity) {
-  return guarded_text(text, capacity, [&] { return json_of(*pools).dump(); });
+  return guarded_text(text, capacity, [&] { return to_json(*pools); });
 }
 
 void* cachalot_plug_lease_capsule(const CachalotLease* lease, int versioned) {

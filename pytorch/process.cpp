@@ -1,7 +1,5 @@
 #include "pytorch/process.h"
 
-#include <fmt/format.h>
-
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
@@ -9,6 +7,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/format.h"
 #include "cachalot/kernels.h"
 #include "pytorch/python_frames.h"
 
@@ -25,7 +24,7 @@ bool with_environment(const char* variable, Use use) {
     use(std::string_view(text));
     return true;
   } catch (const InvalidArgument& error) {
-    throw InvalidArgument(fmt::format("environment variable {}: {}", variable, error.what()));
+    throw InvalidArgument(formatted("environment variable {}: {}", variable, error.what()));
   }
 }
 
@@ -42,7 +41,7 @@ Options amended(const Options& base, std::string_view text) {
 // parse_pytorch_conf's options; each warning is a line on stderr.
 Options read_pytorch_conf(std::string_view text, const Options& base) {
   PytorchConf conf = parse_pytorch_conf(text, base);
-  for (const std::string& warning : conf.warnings) fmt::print(stderr, "cachalot: {}\n", warning);
+  for (const std::string& warning : conf.warnings) print_error("cachalot: {}\n", warning);
   return conf.options;
 }
 
@@ -90,8 +89,7 @@ void Process::keep_heap(Options& base, const CachingAllocator& made) {
   const bool has_pages = uses_pages(made.options());
   if (uses_pages(amended(base, amendment_)) == has_pages) return;
   if (!told_of_heap_) {
-    fmt::print(
-        stderr,
+    print_error(
         "cachalot: 'expandable_segments:{}' is ignored: the heap is '{}' since the first use of memory and cannot "
         "change; PYTORCH_CUDA_ALLOC_CONF or CACHALOT_CONF chooses it\n",
         has_pages ? "False" : "True", has_pages ? "pages" : "segments");

@@ -1,7 +1,5 @@
 #include "simulator/config.h"
 
-#include <fmt/format.h>
-#include <fmt/ranges.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -11,6 +9,7 @@
 #include <string_view>
 
 #include "base/bytes.h"
+#include "base/format.h"
 #include "cachalot/errors.h"
 #include "device/address_space.h"
 
@@ -22,21 +21,21 @@ constexpr std::size_t kSmallestAddressSpace = kGiB;
 constexpr std::size_t kLargestAddressSpace = std::size_t{64} << 40;  // half of what x86-64 has
 
 [[noreturn]] void refuse(std::string_view value, std::string_view rule) {
-  throw InvalidArgument(fmt::format("'{:.60}' is not valid: {}", value, rule));
+  throw InvalidArgument(formatted("'{:.60}' is not valid: {}", value, rule));
 }
 
 std::int64_t parse_integer(std::string_view text, std::int64_t least, std::int64_t most) {
   std::int64_t value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   if (error != std::errc{} || end != text.data() + text.size() || value < least || value > most)
-    refuse(text, fmt::format("it must be a whole number from {} to {}", least, most));
+    refuse(text, formatted("it must be a whole number from {} to {}", least, most));
   return value;
 }
 
 std::size_t parse_bytes_between(std::string_view text, std::size_t least, std::size_t most) {
   const std::size_t bytes = parse_bytes(text);
   if (bytes < least || bytes > most)
-    refuse(text, fmt::format("it must be from {} to {}", format_bytes(least), format_bytes(most)));
+    refuse(text, formatted("it must be from {} to {}", format_bytes(least), format_bytes(most)));
   return bytes;
 }
 
@@ -88,7 +87,7 @@ void read(const char* variable, Take&& take) {
   try {
     take(std::string(text));
   } catch (const InvalidArgument& error) {
-    throw InvalidArgument(fmt::format("{}: {}", variable, error.what()));
+    throw InvalidArgument(formatted("{}: {}", variable, error.what()));
   }
 }
 
@@ -106,7 +105,7 @@ void refuse_unknown_variables() {
     const std::string_view name = std::string_view(*entry).substr(0, std::string_view(*entry).find('='));
     if (!name.starts_with(kPrefix)) continue;
     if (std::find(std::begin(kVariables), std::end(kVariables), name) != std::end(kVariables)) continue;
-    throw InvalidArgument(fmt::format("{}: there is no such variable; they are {}", name, fmt::join(kVariables, ", ")));
+    throw InvalidArgument(formatted("{}: there is no such variable; they are {}", name, join(kVariables, ", ")));
   }
 }
 
@@ -119,7 +118,7 @@ int visible_devices(std::string_view list, int devices) {
     const std::string_view entry = list.substr(0, comma);
     list.remove_prefix(std::min(comma + 1, list.size()));
     if (entry.starts_with("GPU-") || entry.starts_with("MIG-"))
-      throw InvalidArgument(fmt::format("CUDA_VISIBLE_DEVICES: '{}' is not simulated: name devices by number", entry));
+      throw InvalidArgument(formatted("CUDA_VISIBLE_DEVICES: '{}' is not simulated: name devices by number", entry));
     int ordinal = -1;
     const auto [end, error] = std::from_chars(entry.data(), entry.data() + entry.size(), ordinal);
     if (error != std::errc{} || end != entry.data() + entry.size() || ordinal < 0 || ordinal >= devices) break;
@@ -145,9 +144,9 @@ DeviceCall parse_call(std::string_view name) {
   for (std::size_t i = 0; i < kDeviceCallCount; ++i) {
     const auto call = static_cast<DeviceCall>(i);
     if (name == to_string(call)) return call;
-    known += fmt::format("{}{}", i == 0 ? "" : ", ", to_string(call));
+    known += formatted("{}{}", i == 0 ? "" : ", ", to_string(call));
   }
-  refuse(name, fmt::format("a call is one of {}", known));
+  refuse(name, formatted("a call is one of {}", known));
 }
 
 std::vector<Fault> parse_faults(const std::string& text) {

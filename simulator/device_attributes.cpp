@@ -1,9 +1,8 @@
 #include "simulator/device_attributes.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <climits>
+#include <cstdio>
 #include <cstring>
 
 #include "base/bytes.h"
@@ -26,7 +25,11 @@ std::size_t reserved_shared(const GpuModel& gpu) { return gpu.major >= 8 ? kKiB 
 
 }  // namespace
 
-std::string pci_bus_id(int ordinal) { return fmt::format("0000:{:02X}:00.0", pci_bus(ordinal)); }
+std::string pci_bus_id(int ordinal) {
+  char text[32];
+  std::snprintf(text, sizeof text, "0000:%02X:00.0", static_cast<unsigned>(pci_bus(ordinal)));
+  return text;
+}
 
 CUuuid device_uuid(int ordinal) {
   CUuuid uuid{};

@@ -1,10 +1,9 @@
 #include "simulator/gpu_models.h"
 
-#include <fmt/format.h>
-
 #include <array>
 
 #include "base/bytes.h"
+#include "base/format.h"
 #include "cachalot/errors.h"
 
 namespace cachalot::simulator {
@@ -40,7 +39,7 @@ std::span<const GpuModel> gpu_models() { return kModels; }
 
 std::string gpu_model_keys() {
   std::string keys;
-  for (const GpuModel& model : kModels) keys += fmt::format("{}{}", keys.empty() ? "" : ", ", model.key);
+  for (const GpuModel& model : kModels) keys += formatted("{}{}", keys.empty() ? "" : ", ", model.key);
   return keys;
 }
 
@@ -48,7 +47,7 @@ const GpuModel& find_gpu_model(std::string_view key) {
   for (const GpuModel& model : kModels) {
     if (model.key == key) return model;
   }
-  throw InvalidArgument(fmt::format("'{}' is no GPU of the table: {}", key, gpu_model_keys()));
+  throw InvalidArgument(formatted("'{}' is no GPU of the table: {}", key, gpu_model_keys()));
 }
 
 }  // namespace cachalot::simulator

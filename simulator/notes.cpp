@@ -1,10 +1,9 @@
 #include "simulator/notes.h"
 
-#include <fmt/format.h>
-
 #include <set>
 #include <string>
 
+#include "base/format.h"
 #include "base/mutex.h"
 
 namespace cachalot::simulator {
@@ -14,7 +13,7 @@ void note_not_simulated(std::string_view name) {
   static auto& noted = *new std::set<std::string, std::less<>>;
   const Lock lock(mutex);
   if (!noted.emplace(name).second) return;
-  fmt::print(stderr, "cachalot simulator: {} is not simulated\n", name);
+  print_error("cachalot simulator: {} is not simulated\n", name);
 }
 
 }  // namespace cachalot::simulator

@@ -1,6 +1,5 @@
 #include "simulator/process.h"
 
-#include <fmt/format.h>
 #include <pthread.h>
 #include <sys/mman.h>
 
@@ -10,6 +9,7 @@
 #include <thread>
 
 #include "base/bytes.h"
+#include "base/format.h"
 #include "cachalot/errors.h"
 #include "device/address_space.h"
 #include "device/cuda_codes.h"
@@ -32,8 +32,8 @@ AddressRange reserve_addresses(std::size_t bytes) {
       mmap(reinterpret_cast<void*>(kPreferredAddress), mapped_bytes, PROT_NONE, kFlags | MAP_FIXED_NOREPLACE, -1, 0);
   if (start == MAP_FAILED) start = mmap(nullptr, mapped_bytes, PROT_NONE, kFlags, -1, 0);
   if (start == MAP_FAILED) {
-    throw InvalidArgument(fmt::format("CACHALOT_SIM_ADDRESS_SPACE: the system refuses {} of address space ({})",
-                                      format_bytes(bytes), std::strerror(errno)));
+    throw InvalidArgument(formatted("CACHALOT_SIM_ADDRESS_SPACE: the system refuses {} of address space ({})",
+                                    format_bytes(bytes), std::strerror(errno)));
   }
   return {round_up(reinterpret_cast<Address>(start), kPhysicalUnit), bytes};
 }
@@ -72,7 +72,7 @@ Process* Process::make(cudaError_t& error) {
     });
     return instance;
   } catch (const InvalidArgument& mistake) {
-    fmt::print(stderr, "cachalot simulator: {}\n", mistake.what());
+    print_error("cachalot simulator: {}\n", mistake.what());
     error = failure = cudaErrorInitializationError;
     return nullptr;
   }

@@ -1,11 +1,10 @@
 #include "simulator/report.h"
 
-#include <fmt/format.h>
-
 #include <cerrno>
 #include <cstring>
-#include <nlohmann/json.hpp>
 
+#include "base/format.h"
+#include "base/json_writer.h"
 #include "cachalot/errors.h"
 
 namespace cachalot::simulator {
@@ -15,7 +14,7 @@ std::FILE* open_file(const char* variable, const std::string& path) {
   if (path.empty()) return nullptr;
   if (path == "-") return stderr;
   std::FILE* file = std::fopen(path.c_str(), "we");
-  if (!file) throw InvalidArgument(fmt::format("{}: '{}' cannot be written: {}", variable, path, std::strerror(errno)));
+  if (!file) throw InvalidArgument(formatted("{}: '{}' cannot be written: {}", variable, path, std::strerror(errno)));
   return file;
 }
 
@@ -29,8 +28,9 @@ void Report::open(const std::string& log_path, const std::string& report_path, i
 
 void Report::log(int device, const std::vector<LoggedCall>& calls) {
   for (const LoggedCall& call : calls) {
-    fmt::print(log_, "{} {} {} {:#x} {} {}\n", call.clock_ns, device, to_string(call.call), call.argument, call.bytes,
-               call.failed ? "failed" : "ok");
+    const std::string line = formatted("{} {} {} {:#x} {} {}\n", call.clock_ns, device, to_string(call.call),
+                                       call.argument, call.bytes, call.failed ? "failed" : "ok");
+    std::fputs(line.c_str(), log_);
   }
 }
 
@@ -48,37 +48,47 @@ void Report::note_allocation(const SimulatedDevice& device, const char* call, st
 }
 
 void Report::write(const std::vector<const SimulatedDevice*>& devices) {
-  auto all = nlohmann::ordered_json::array();
-  for (const SimulatedDevice* device : devices) {
-    const Summary& summary = summaries_[static_cast<std::size_t>(device->index())];
-    nlohmann::ordered_json calls;
-    for (std::size_t i = 0; i < kDeviceCallCount; ++i) {
-      const auto call = static_cast<DeviceCall>(i);
-      if (device->count(call) > 0) calls[to_string(call)] = device->count(call);
-    }
-    nlohmann::ordered_json failure;
-    if (const auto& first = summary.first_failure) {
-      failure = {{"call", first->call},
-                 {"bytes", first->bytes},
-                 {"free_bytes", first->free_bytes},
-                 {"allocation", first->moment.ordinal},
-                 {"clock_ns", first->moment.clock_ns}};
-    }
-    all.push_back({{"device", device->index()},
-                   {"name", device->properties().name},
-                   {"total_bytes", device->properties().total_bytes},
-                   {"used_bytes", device->used_bytes()},
-                   {"peak_used_bytes", device->peak_used_bytes()},
-                   {"peak", {{"allocation", summary.peak.ordinal}, {"clock_ns", summary.peak.clock_ns}}},
-                   {"allocations", summary.allocations},
-                   {"failed_allocations", summary.failures},
-                   {"first_failure", failure},
-                   {"calls", calls},
-                   {"driver_us", device->driver_us()},
-                   {"clock_ns", device->clock_ns()}});
-  }
-  fmt::print(report_, "{}\n", nlohmann::ordered_json{{"devices", all}}.dump(2));
+  JsonWriter json;
+  json.begin_object().key("devices").list(devices, [&](JsonWriter&, const SimulatedDevice* device) {
+    write(json, *device, summaries_[static_cast<std::size_t>(device->index())]);
+  });
+  std::fputs((json.end_object().take() + "\n").c_str(), report_);
   std::fflush(report_);
+}
+
+void Report::write(JsonWriter& json, const SimulatedDevice& device, const Summary& summary) {
+  json.begin_object()
+      .member("device", device.index())
+      .member("name", device.properties().name)
+      .member("total_bytes", device.properties().total_bytes)
+      .member("used_bytes", device.used_bytes())
+      .member("peak_used_bytes", device.peak_used_bytes());
+  json.key("peak").begin_object();
+  json.member("allocation", summary.peak.ordinal).member("clock_ns", summary.peak.clock_ns).end_object();
+  json.member("allocations", summary.allocations).member("failed_allocations", summary.failures);
+  json.key("first_failure");
+  write(json, summary.first_failure);
+  json.key("calls").begin_object();
+  for (std::size_t i = 0; i < kDeviceCallCount; ++i) {
+    const auto call = static_cast<DeviceCall>(i);
+    if (device.count(call) > 0) json.member(to_string(call), device.count(call));
+  }
+  json.end_object();
+  json.member("driver_us", device.driver_us()).member("clock_ns", device.clock_ns()).end_object();
+}
+
+void Report::write(JsonWriter& json, const std::optional<Failure>& failure) {
+  if (!failure) {
+    json.value(nullptr);
+    return;
+  }
+  json.begin_object()
+      .member("call", failure->call)
+      .member("bytes", failure->bytes)
+      .member("free_bytes", failure->free_bytes)
+      .member("allocation", failure->moment.ordinal)
+      .member("clock_ns", failure->moment.clock_ns)
+      .end_object();
 }
 
 }  // namespace cachalot::simulator

@@ -9,6 +9,10 @@
 
 #include "cachalot/simulated_device.h"
 
+namespace cachalot {
+class JsonWriter;
+}
+
 namespace cachalot::simulator {
 
 class Report {
@@ -46,6 +50,9 @@ class Report {
     Moment peak;
     std::optional<Failure> first_failure;
   };
+
+  static void write(JsonWriter& json, const SimulatedDevice& device, const Summary& summary);
+  static void write(JsonWriter& json, const std::optional<Failure>& failure);
 
   std::FILE* log_ = nullptr;
   std::FILE* report_ = nullptr;

@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "base/bytes.h"
+#include "base/format.h"
 #include "device/address_space.h"
 #include "device/cuda_codes.h"
 #include "simulator/process.h"

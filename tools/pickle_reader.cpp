@@ -1,5 +1,6 @@
 #include "tools/pickle_reader.h"
 
+#include <fmt/format.h>
 #include <algorithm>
 #include <bit>
 #include <charconv>

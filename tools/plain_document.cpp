@@ -1,5 +1,6 @@
 #include "tools/plain_document.h"
 
+#include <fmt/format.h>
 #include <array>
 #include <istream>
 #include <limits>

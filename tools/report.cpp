@@ -7,7 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/bytes.h"
-#include "observe/json_text.h"
+#include "tools/json_text.h"
 
 namespace cachalot::tools {
 namespace {

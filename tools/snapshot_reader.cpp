@@ -1,5 +1,6 @@
 #include "tools/snapshot_reader.h"
 
+#include <fmt/format.h>
 #include <algorithm>
 #include <array>
 #include <limits>
@@ -36,7 +37,7 @@ std::unique_ptr<PlainDocument> read_document(InputFile file) {
   // A list in JSON begins with '[', one in a pickle with ']'.
   if (*first == '{' || *first == '[') return read_json(std::move(file));
   CACHALOT_REQUIRE(begins_pickle(*first), "{}: neither a pickle nor JSON: it begins with {}", file.path(),
-                   Quoted{{reinterpret_cast<const char*>(&*first), 1}});
+                   fmt::to_string(Quoted{{reinterpret_cast<const char*>(&*first), 1}}));
   return read_pickle(std::move(file));
 }
 

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "base/bytes.h"
-#include "observe/json_text.h"
+#include "tools/json_text.h"
 #include "tools/quoted.h"
 
 namespace cachalot::tools {

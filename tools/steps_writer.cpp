@@ -1,5 +1,6 @@
 #include "tools/steps_writer.h"
 
+#include <fmt/format.h>
 #include <unistd.h>
 
 #include <cerrno>

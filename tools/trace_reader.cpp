@@ -1,5 +1,6 @@
 #include "tools/trace_reader.h"
 
+#include <fmt/format.h>
 #include <algorithm>
 #include <array>
 #include <charconv>

@@ -1,30 +1,29 @@
 #include "base/bytes.h"
 
-#include <fmt/format.h>
-
 #include <cctype>
 #include <charconv>
 #include <cmath>
 
+#include "base/format.h"
 #include "cachalot/errors.h"
 
 namespace cachalot {
 
 std::string format_bytes(std::size_t bytes) {
-  if (bytes <= kKiB) return fmt::format("{} bytes", bytes);
+  if (bytes <= kKiB) return formatted("{} bytes", bytes);
   const double value = static_cast<double>(bytes);
-  if (bytes <= kMiB) return fmt::format("{:.2f} KiB", value / static_cast<double>(kKiB));
-  if (bytes <= kGiB) return fmt::format("{:.2f} MiB", value / static_cast<double>(kMiB));
-  return fmt::format("{:.2f} GiB", value / static_cast<double>(kGiB));
+  if (bytes <= kMiB) return formatted("{:.2f} KiB", value / static_cast<double>(kKiB));
+  if (bytes <= kGiB) return formatted("{:.2f} MiB", value / static_cast<double>(kMiB));
+  return formatted("{:.2f} GiB", value / static_cast<double>(kGiB));
 }
 
 std::string format_count(std::uint64_t count, std::string_view what) {
-  return fmt::format("{} {}{}", count, what, count == 1 ? "" : "s");
+  return formatted("{} {}{}", count, what, count == 1 ? "" : "s");
 }
 
 std::size_t parse_bytes(std::string_view text) {
   const auto refuse = [&]() -> InvalidArgument {
-    return InvalidArgument(fmt::format("'{:.60}' is not a size: bytes, or a number with KiB, MiB, GiB or TiB", text));
+    return InvalidArgument(formatted("'{:.60}' is not a size: bytes, or a number with KiB, MiB, GiB or TiB", text));
   };
   double number = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);

@@ -1,6 +1,5 @@
 #include "cachalot/call_stack.h"
 
-#include <fmt/format.h>
 #include <unwind.h>
 
 #include <algorithm>
@@ -11,6 +10,7 @@
 #include <unordered_set>
 #include <utility>
 
+#include "base/format.h"
 #include "base/symbols.h"
 
 namespace cachalot {
@@ -180,16 +180,16 @@ bool CallStack::operator==(const CallStack& other) const {
 }
 
 std::string to_string(const CallFrame& frame) {
-  std::string text = frame.function.empty() ? fmt::format("{:#x}", frame.address) : frame.function;
-  if (frame.line > 0) return fmt::format("{} at {}:{}", text, frame.file, frame.line);
-  if (!frame.file.empty()) return fmt::format("{} in {}", text, frame.file);
+  std::string text = frame.function.empty() ? formatted("{:#x}", frame.address) : frame.function;
+  if (frame.line > 0) return formatted("{} at {}:{}", text, frame.file, frame.line);
+  if (!frame.file.empty()) return formatted("{} in {}", text, frame.file);
   return text;
 }
 
 std::string to_string(const CallStack& stack) {
   std::string text;
   int number = 0;
-  for (const CallFrame& frame : stack.frames()) text += fmt::format("#{} {}\n", number++, to_string(frame));
+  for (const CallFrame& frame : stack.frames()) text += formatted("#{} {}\n", number++, to_string(frame));
   return text;
 }
 

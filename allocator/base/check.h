@@ -1,17 +1,16 @@
-// CACHALOT_REQUIRE: the caller's mistake; always on, throws InvalidArgument with a fmt message naming value and rule.
+// CACHALOT_REQUIRE: the caller's mistake; always on, throws InvalidArgument with a message that names value and rule.
 // CACHALOT_ASSERT: our own mistake; debug builds only.
 #pragma once
 
-#include <fmt/format.h>
-
 #include <cassert>
 
+#include "base/format.h"
 #include "cachalot/errors.h"
 
-#define CACHALOT_REQUIRE(condition, ...)                           \
-  do {                                                             \
-    if (!(condition)) [[unlikely]]                                 \
-      throw ::cachalot::InvalidArgument(fmt::format(__VA_ARGS__)); \
+#define CACHALOT_REQUIRE(condition, ...)                                     \
+  do {                                                                       \
+    if (!(condition)) [[unlikely]]                                           \
+      throw ::cachalot::InvalidArgument(::cachalot::formatted(__VA_ARGS__)); \
   } while (false)
 
 #define CACHALOT_ASSERT(condition) assert(condition)

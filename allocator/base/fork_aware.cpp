@@ -7,6 +7,7 @@
 #include <new>
 
 #include "base/check.h"
+#include "base/format.h"
 
 namespace cachalot {
 
@@ -49,7 +50,7 @@ ForkAware::ForkAware() : process_(getpid()) { Registry::add(*this); }
 ForkAware::~ForkAware() { Registry::remove(*this); }
 
 void ForkAware::refuse(const char* what) const {
-  throw InvalidArgument(fmt::format(
+  throw InvalidArgument(formatted(
       "{} belongs to process {}; this is process {}, which was forked from it: CUDA does not work in a forked child "
       "(start it by spawn or exec, or fork before CUDA is first used)",
       what, process_, getpid()));

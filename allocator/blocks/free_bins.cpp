@@ -1,6 +1,5 @@
 #include "blocks/free_bins.h"
-
-#include <fmt/format.h>
+#include "base/format.h"
 
 #include <new>
 
@@ -218,10 +217,10 @@ std::string FreeBins::validate_bin(const Bin& bin) {
       }
       const Block& block = *leaf->blocks[i];
       if (block.bin.leaf != leaf || block.bin.place != i)
-        return fmt::format("block {:#x} does not know its place", block.address);
-      if (leaf->keys[i] != (key_of(block) | i)) return fmt::format("block {:#x} has another's key", block.address);
+        return formatted("block {:#x} does not know its place", block.address);
+      if (leaf->keys[i] != (key_of(block) | i)) return formatted("block {:#x} has another's key", block.address);
       if (bin.root != nullptr && &leaf_for(bin, leaf->keys[i]) != leaf)
-        return fmt::format("the tree does not find block {:#x}", block.address);
+        return formatted("the tree does not find block {:#x}", block.address);
     }
   }
   return "";
@@ -231,22 +230,21 @@ std::string FreeBins::validate() const {
   const Block* last = nullptr;
   std::string broken;
   for_each([&](const Block& block) {
-    if (!block.is_free()) broken = fmt::format("free bins hold block {:#x}, which is not free", block.address);
+    if (!block.is_free()) broken = formatted("free bins hold block {:#x}, which is not free", block.address);
     if (last != nullptr && !before(*last, block))
-      broken = fmt::format("free bins are out of order at block {:#x}", block.address);
+      broken = formatted("free bins are out of order at block {:#x}", block.address);
     last = &block;
   });
   if (!broken.empty()) return broken;
   for (std::size_t g = 0; g < kGroups; ++g) {
-    if (((occupied_groups_ >> g & 1) != 0) != (occupied_[g] != 0))
-      return fmt::format("bit of bin group {} is wrong", g);
+    if (((occupied_groups_ >> g & 1) != 0) != (occupied_[g] != 0)) return formatted("bit of bin group {} is wrong", g);
     for (std::size_t b = 0; groups_[g] != nullptr && b < kBinsPerOctave; ++b) {
       const Bin& bin = (*groups_[g])[b];
       const bool occupied = bin.first != nullptr && bin.first->count != 0;
-      if (((occupied_[g] >> b & 1) != 0) != occupied) return fmt::format("bit of bin {}.{} is wrong", g, b);
+      if (((occupied_[g] >> b & 1) != 0) != occupied) return formatted("bit of bin {}.{} is wrong", g, b);
       if (occupied && slot_for(bin.first->blocks[0]->size()) != g * kBinsPerOctave + b)
-        return fmt::format("block {:#x} is in the wrong bin", bin.first->blocks[0]->address);
-      if (broken = validate_bin(bin); !broken.empty()) return fmt::format("bin {}.{}: {}", g, b, broken);
+        return formatted("block {:#x} is in the wrong bin", bin.first->blocks[0]->address);
+      if (broken = validate_bin(bin); !broken.empty()) return formatted("bin {}.{}: {}", g, b, broken);
     }
   }
   return "";

@@ -1,21 +1,20 @@
 #include "caches/depot.h"
 
-#include <fmt/format.h>
-
 #include <new>
 
+#include "base/format.h"
 #include "blocks/block_pool.h"
 
 namespace cachalot {
 
 std::string validate(std::span<Block* const> blocks, std::size_t size_class, Stream stream) {
   for (const Block* block : blocks) {
-    if (!block->is_cached()) return fmt::format("block {:#x} is in a cache and not marked so", block->address);
+    if (!block->is_cached()) return formatted("block {:#x} is in a cache and not marked so", block->address);
     if (block->size() != SizeClass::bytes(size_class) || block->lease.size_class != size_class ||
         block->lease.first_place != SizeClass::first(size_class))
-      return fmt::format("block {:#x} of {} bytes is cached as one of {}", block->address, block->size(),
-                         SizeClass::bytes(size_class));
-    if (block->arena->stream != stream) return fmt::format("block {:#x} is cached for another stream", block->address);
+      return formatted("block {:#x} of {} bytes is cached as one of {}", block->address, block->size(),
+                       SizeClass::bytes(size_class));
+    if (block->arena->stream != stream) return formatted("block {:#x} is cached for another stream", block->address);
   }
   return "";
 }

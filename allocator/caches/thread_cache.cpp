@@ -1,10 +1,9 @@
 #include "caches/thread_cache.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <numeric>
 
+#include "base/format.h"
 #include "device/addresses.h"
 
 namespace cachalot {
@@ -60,7 +59,7 @@ std::string ThreadCache::validate() const {
       bytes += as_signed(stream->count(i) * SizeClass::bytes(i));
     }
   }
-  return bytes == cached_bytes() ? "" : fmt::format("a cache counts {} bytes and holds {}", cached_bytes(), bytes);
+  return bytes == cached_bytes() ? "" : formatted("a cache counts {} bytes and holds {}", cached_bytes(), bytes);
 }
 
 std::size_t ThreadCache::metadata_bytes() const { return sizeof(*this) + streams_.size() * sizeof(StreamCache); }

@@ -1,6 +1,5 @@
 #include "caches/thread_caches.h"
-
-#include <fmt/format.h>
+#include "base/format.h"
 
 #include <algorithm>
 #include <cstdlib>
@@ -265,7 +264,7 @@ std::string ThreadCaches::validate(std::size_t cached_blocks) const {
   if (depot_bytes != depot_budget_.used_bytes.load(std::memory_order_relaxed))
     return "the depots' bytes are miscounted";
   if (blocks != cached_blocks)
-    return fmt::format("{} blocks are marked as cached but {} are in caches", cached_blocks, blocks);
+    return formatted("{} blocks are marked as cached but {} are in caches", cached_blocks, blocks);
   return "";
 }
 

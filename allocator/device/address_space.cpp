@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/bytes.h"
+#include "base/format.h"
 #include "base/mutex.h"
 
 namespace cachalot {

@@ -1,6 +1,5 @@
 #include "device/hazard_checker.h"
-
-#include <fmt/format.h>
+#include "base/format.h"
 
 #include <algorithm>
 #include <iterator>
@@ -46,19 +45,18 @@ void HazardChecker::handed_out(Address address, std::size_t bytes, Stream stream
 
 void HazardChecker::check_handout(Address address, std::size_t bytes, Stream stream, Pieces pieces) {
   const auto what = [&] { return describe(address, {bytes, stream}); };
-  if (pieces.empty()) throw HazardError(fmt::format("{} is not accessible memory", what()));
+  if (pieces.empty()) throw HazardError(formatted("{} is not accessible memory", what()));
   const std::size_t number = number_of(stream);
   for (const MemoryPiece& piece : pieces) {
     uses_.for_each(piece.physical, piece.bytes, [&](std::uint64_t first, const UseMap::Interval& interval) {
       if (interval.owner != 0) {
-        throw HazardError(fmt::format("{} overlaps {}, which is still held", what(),
-                                      describe(interval.owner, handouts_.at(interval.owner))));
+        throw HazardError(formatted("{} overlaps {}, which is still held", what(),
+                                    describe(interval.owner, handouts_.at(interval.owner))));
       }
       for (const Use& use : interval.uses) {
         if (comes_before(use, number)) continue;
-        throw HazardError(fmt::format("{}, but {} used [{:#x}, +{}) of it and is not ordered before that stream",
-                                      what(), describe(use), piece.address + (first - piece.physical),
-                                      interval.end - first));
+        throw HazardError(formatted("{}, but {} used [{:#x}, +{}) of it and is not ordered before that stream", what(),
+                                    describe(use), piece.address + (first - piece.physical), interval.end - first));
       }
     });
   }
@@ -66,7 +64,7 @@ void HazardChecker::check_handout(Address address, std::size_t bytes, Stream str
 
 std::size_t HazardChecker::handout_bytes(Address address) const {
   const auto at = handouts_.find(address);
-  if (at == handouts_.end()) throw HazardError(fmt::format("{:#x} is given back, but was not handed out", address));
+  if (at == handouts_.end()) throw HazardError(formatted("{:#x} is given back, but was not handed out", address));
   return at->second.bytes;
 }
 
@@ -84,9 +82,9 @@ void HazardChecker::check_unmap(Pieces mappings) {
       for (const Use& use : interval.uses) {
         if (use.mapping != mapping.mapping || host_has_seen(use)) continue;
         throw HazardError(
-            fmt::format("unmap of [{:#x}, +{}), but {} used [{:#x}, +{}) of it and the host has not seen it finish",
-                        mapping.address, mapping.bytes, describe(use), mapping.address + (first - mapping.physical),
-                        interval.end - first));
+            formatted("unmap of [{:#x}, +{}), but {} used [{:#x}, +{}) of it and the host has not seen it finish",
+                      mapping.address, mapping.bytes, describe(use), mapping.address + (first - mapping.physical),
+                      interval.end - first));
       }
     });
   }
@@ -99,16 +97,17 @@ void HazardChecker::check_no_handout(const char* call, Address address, std::siz
     if (before->first + before->second.bytes > address) at = before;
   }
   if (at == handouts_.end() || at->first >= address + bytes) return;
-  throw HazardError(fmt::format("{} of [{:#x}, +{}), but {} and is still held", call, address, bytes,
-                                describe(at->first, at->second)));
+  throw HazardError(
+      formatted("{} of [{:#x}, +{}), but {} and is still held", call, address, bytes, describe(at->first, at->second)));
 }
 
 std::string HazardChecker::describe(const Use& use) const {
-  return fmt::format("launch #{} of stream {}", use.launch, fmt::ptr(names_[use.stream]));
+  return formatted("launch #{} of stream {}", use.launch, static_cast<const void*>(names_[use.stream]));
 }
 
 std::string HazardChecker::describe(Address address, const Handout& handout) const {
-  return fmt::format("[{:#x}, +{}) was handed out for stream {}", address, handout.bytes, fmt::ptr(handout.stream));
+  return formatted("[{:#x}, +{}) was handed out for stream {}", address, handout.bytes,
+                   static_cast<const void*>(handout.stream));
 }
 
 }  // namespace cachalot

@@ -24,6 +24,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "base/format.h"
 #include "cachalot/simulated_device.h"
 #include "device/simulated_memory.h"
 #include "device/use_map.h"

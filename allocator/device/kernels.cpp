@@ -4,14 +4,15 @@
 #include <limits>
 
 #include "base/check.h"
+#include "base/format.h"
 
 namespace cachalot {
 
 namespace {
 
-// `what` has a place for `i`.
+// `what` begins the name of the memory, which ends with `i`.
 void check_memory(const char* what, std::size_t i, Address address, std::size_t bytes) {
-  const auto name = [&] { return fmt::format(fmt::runtime(what), i); };
+  const auto name = [&] { return formatted("{} {}", what, i); };
   CACHALOT_REQUIRE(address != 0, "{} has {} bytes and begins at a null address", name(), bytes);
   CACHALOT_REQUIRE(bytes - 1 <= std::numeric_limits<Address>::max() - address,
                    "{} begins at {:#x} and has {} bytes: more than there are addresses", name(), address, bytes);
@@ -19,7 +20,7 @@ void check_memory(const char* what, std::size_t i, Address address, std::size_t 
 
 void check_spans(std::span<const PatternSpan> spans) {
   for (std::size_t i = 0; i < spans.size(); ++i) {
-    if (spans[i].bytes != 0) check_memory("span {} of a pattern", i, spans[i].address, spans[i].bytes);
+    if (spans[i].bytes != 0) check_memory("pattern span", i, spans[i].address, spans[i].bytes);
   }
 }
 
@@ -37,8 +38,8 @@ std::vector<End> ends_of(std::span<const BlockMove> moves) {
   for (std::size_t i = 0; i < moves.size(); ++i) {
     const auto& [from, to, bytes] = moves[i];
     if (bytes == 0) continue;
-    check_memory("the source of move {}", i, from, bytes);
-    check_memory("the destination of move {}", i, to, bytes);
+    check_memory("the source of move", i, from, bytes);
+    check_memory("the destination of move", i, to, bytes);
     ends.push_back({from, from + (bytes - 1), i, false});
     ends.push_back({to, to + (bytes - 1), i, true});
   }

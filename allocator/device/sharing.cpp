@@ -6,6 +6,7 @@
 
 #include "base/bytes.h"
 #include "base/check.h"
+#include "base/format.h"
 #include "cachalot/errors.h"
 
 namespace cachalot {
@@ -76,9 +77,8 @@ Address ImportedMemory::open(const SharedMemory& memory, const std::vector<int>&
                    memory.bytes, memory.offset, bytes);
   const std::optional<Address> base = device_.reserve(bytes);
   if (!base) {
-    throw OutOfMemory(
-        fmt::format("no addresses for {} of shared memory on GPU {}", format_bytes(bytes), device_.index()),
-        device_.index(), bytes);
+    throw OutOfMemory(formatted("no addresses for {} of shared memory on GPU {}", format_bytes(bytes), device_.index()),
+                      device_.index(), bytes);
   }
   const auto import = imports_.emplace(*base, Import{.bytes = bytes});
   try {

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/format.h"
 #include "base/mutex.h"
 #include "device/call_book.h"
 #include "device/cuda_codes.h"
@@ -86,15 +87,14 @@ class SimulatedDevice::Impl {
     book.begin(call, address, bytes);
     streams.refuse_while_capturing(cuda_name(call));
     if (bytes != 0 && !locate(address, bytes).empty()) return pieces;
-    fail(cuda_name(call), CudaCode::invalid_value,
-         fmt::format("[{:#x}, +{}) is not accessible memory", address, bytes));
+    fail(cuda_name(call), CudaCode::invalid_value, formatted("[{:#x}, +{}) is not accessible memory", address, bytes));
   }
 
   void require_accessible(const std::vector<AddressRange>& ranges) CACHALOT_REQUIRES(mutex) {
     for (const AddressRange& range : ranges) {
       if (range.bytes == 0 || !locate(range.address, range.bytes).empty()) continue;
       fail("cudaLaunchKernel", CudaCode::illegal_address,
-           fmt::format("[{:#x}, +{}) is not accessible memory", range.address, range.bytes));
+           formatted("[{:#x}, +{}) is not accessible memory", range.address, range.bytes));
     }
   }
 
@@ -302,7 +302,7 @@ void SimulatedDevice::fill(Address address, unsigned char value, std::size_t byt
   impl_->book.begin(DeviceCall::fill, address, bytes);
   if (bytes == 0 || impl_->locate(address, bytes).empty()) {
     fail("cudaMemsetAsync", CudaCode::invalid_value,
-         fmt::format("[{:#x}, +{}) is not accessible memory", address, bytes));
+         formatted("[{:#x}, +{}) is not accessible memory", address, bytes));
   }
   if (impl_->streams.launch(impl_->streams.stream(stream), impl_->book.clock_ns(), 0)) {
     for (const MemoryPiece& piece : impl_->pieces) {

@@ -6,6 +6,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "base/format.h"
+
 namespace cachalot {
 
 class VectorClock {

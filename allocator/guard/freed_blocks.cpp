@@ -1,6 +1,5 @@
 #include "guard/freed_blocks.h"
-
-#include <fmt/format.h>
+#include "base/format.h"
 
 #include <iterator>
 #include <utility>
@@ -47,12 +46,12 @@ void FreedBlocks::erase(Blocks::iterator block) {
 
 std::string FreedBlocks::validate() const {
   if (by_free_.size() != blocks_.size()) {
-    return fmt::format("guard: {} freed blocks are remembered by address, {} by their free", blocks_.size(),
-                       by_free_.size());
+    return formatted("guard: {} freed blocks are remembered by address, {} by their free", blocks_.size(),
+                     by_free_.size());
   }
   Address end = 0;
   for (const auto& [begin, block] : blocks_) {
-    if (begin < end) return fmt::format("guard: the freed block at {:#x} overlaps the one before", block.address);
+    if (begin < end) return formatted("guard: the freed block at {:#x} overlaps the one before", block.address);
     end = begin + block.footprint();
   }
   return "";

@@ -7,6 +7,7 @@
 
 #include "base/bytes.h"
 #include "base/check.h"
+#include "base/format.h"
 #include "device/addresses.h"
 #include "device/cuda_codes.h"
 #include "device/wait_for.h"
@@ -173,7 +174,7 @@ void Guard::require_size(const void* ptr, std::size_t claimed) {
   const std::optional<std::size_t> asked = requested(ptr);
   if (!asked || *asked == claimed) return;
   const std::string message =
-      fmt::format("size {} does not match the allocation at {}: {} bytes were asked for", claimed, ptr, *asked);
+      formatted("size {} does not match the allocation at {}: {} bytes were asked for", claimed, ptr, *asked);
   report_mistake(GuardReport::Kind::wrong_size, ptr, message);
   throw InvalidArgument(message);
 }
@@ -291,14 +292,14 @@ std::string Guard::validate() const {
     return heap_sizes(block.heap_address()).has_value() || heap_.is_uncached(as_pointer(block.heap_address()));
   };
   for (const auto& [address, block] : live_) {
-    if (!is_held(block)) return fmt::format("guard: the live block at {:#x} is not live in the heap", address);
+    if (!is_held(block)) return formatted("guard: the live block at {:#x} is not live in the heap", address);
   }
   std::size_t bytes = 0;
   for (const GuardedBlock& block : quarantine_) {
-    if (!is_held(block)) return fmt::format("guard: {:#x} is in quarantine, but not live in the heap", block.address);
+    if (!is_held(block)) return formatted("guard: {:#x} is in quarantine, but not live in the heap", block.address);
     bytes += block.footprint();
   }
-  if (bytes != quarantine_bytes_) return fmt::format("guard: quarantine_bytes is {}, not {}", quarantine_bytes_, bytes);
+  if (bytes != quarantine_bytes_) return formatted("guard: quarantine_bytes is {}, not {}", quarantine_bytes_, bytes);
   return freed_.validate();
 }
 

@@ -1,6 +1,5 @@
 #include "guard/guard_log.h"
-
-#include <fmt/format.h>
+#include "base/format.h"
 
 #include <cstdio>
 #include <exception>
@@ -41,7 +40,7 @@ void GuardLog::tell(const Reports& reports) {
       if (handler) {
         handler(report);
       } else {
-        fmt::print(stderr, "cachalot guard: {}\n", to_string(report));
+        print_error("cachalot guard: {}\n", to_string(report));
       }
     } catch (...) {
       if (first == nullptr) first = std::current_exception();

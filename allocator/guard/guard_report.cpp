@@ -1,12 +1,11 @@
 // Reports as text.
-#include <fmt/format.h>
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
 
 #include "base/bytes.h"
+#include "base/format.h"
+#include "base/json_writer.h"
 #include "cachalot/guard.h"
-#include "observe/json_text.h"
 
 namespace cachalot {
 
@@ -22,20 +21,20 @@ constexpr std::size_t kNameLength = 100;  // templates' names may be thousands
 std::uint64_t number_of(Stream stream) { return reinterpret_cast<std::uint64_t>(stream); }
 
 std::string when(const GuardCall& call) {
-  return fmt::format("by thread {} at {}.{:06} s", call.thread, call.clock_us / 1'000'000, call.clock_us % 1'000'000);
+  return formatted("by thread {} at {}.{:06} s", call.thread, call.clock_us / 1'000'000, call.clock_us % 1'000'000);
 }
 
 std::string what_was_written(const GuardReport& report) {
   const auto behind = report.offset - as_signed(report.requested_bytes);
   switch (report.kind) {
     case Kind::front_canary:
-      return fmt::format("somebody wrote before it: byte {} is the first that was overwritten", report.offset);
+      return formatted("somebody wrote before it: byte {} is the first that was overwritten", report.offset);
     case Kind::back_canary:
-      return fmt::format("somebody wrote behind it: byte {} is the first that was overwritten, {} behind its end",
-                         report.offset, behind);
+      return formatted("somebody wrote behind it: byte {} is the first that was overwritten, {} behind its end",
+                       report.offset, behind);
     default:
-      return fmt::format("somebody wrote to it after it was freed: byte {} is the first that was overwritten",
-                         report.offset);
+      return formatted("somebody wrote to it after it was freed: byte {} is the first that was overwritten",
+                       report.offset);
   }
 }
 
@@ -60,36 +59,36 @@ const char* name_of_mistake(Kind kind) {
 
 std::string what_was_found(const GuardReport& report) {
   if (report.mistake) {
-    return fmt::format("{} {}: {}.", name_of_mistake(report.kind), when(*report.mistake), report.message);
+    return formatted("{} {}: {}.", name_of_mistake(report.kind), when(*report.mistake), report.message);
   }
-  return fmt::format("the block of {} bytes at {:#x} on device {}: {}.", report.requested_bytes, report.address,
-                     report.device, what_was_written(report));
+  return formatted("the block of {} bytes at {:#x} on device {}: {}.", report.requested_bytes, report.address,
+                   report.device, what_was_written(report));
 }
 
 std::string history(const GuardReport& report) {
-  if (report.kind == Kind::released_pool) return fmt::format(" The last of them did {}.", when(*report.freed));
+  if (report.kind == Kind::released_pool) return formatted(" The last of them did {}.", when(*report.freed));
   if (!report.allocated) return "";
-  std::string text = fmt::format(" It was allocated as call {} {} for stream {:#x}", report.allocated->number,
-                                 when(*report.allocated), number_of(report.stream));
+  std::string text = formatted(" It was allocated as call {} {} for stream {:#x}", report.allocated->number,
+                               when(*report.allocated), number_of(report.stream));
   for (std::size_t i = 0; i < report.recorded.size(); ++i) {
-    text += fmt::format("{} {:#x}", i == 0 ? ", used on" : ",", number_of(report.recorded[i]));
+    text += formatted("{} {:#x}", i == 0 ? ", used on" : ",", number_of(report.recorded[i]));
   }
-  if (report.freed) text += fmt::format(", and freed as call {} {}", report.freed->number, when(*report.freed));
+  if (report.freed) text += formatted(", and freed as call {} {}", report.freed->number, when(*report.freed));
   return text + ".";
 }
 
 std::string stack_of(const char* what, const std::optional<GuardCall>& call) {
   if (!call || call->stack.empty()) return "";
-  std::string text = fmt::format("\n  {}:", what);
+  std::string text = formatted("\n  {}:", what);
   std::vector<CallFrame> frames = call->stack.frames();
   const std::size_t script_frames = call->stack.script_frames().size();
   const std::size_t shown = std::min(frames.size(), script_frames > 0 ? script_frames + kBesideScript : kNativeFrames);
   for (std::size_t i = 0; i < shown; ++i) {
     std::string& function = frames[i].function;
     if (function.size() > kNameLength) function.replace(kNameLength, std::string::npos, "…");
-    text += fmt::format("\n    #{} {}", i, to_string(frames[i]));
+    text += formatted("\n    #{} {}", i, to_string(frames[i]));
   }
-  if (shown < frames.size()) text += fmt::format("\n    and {} more", frames.size() - shown);
+  if (shown < frames.size()) text += formatted("\n    and {} more", frames.size() - shown);
   return text;
 }
 
@@ -98,29 +97,31 @@ std::string stacks(const GuardReport& report) {
   return stack_of("here", report.mistake) + stack_of(freed, report.freed) + stack_of("allocated", report.allocated);
 }
 
-nlohmann::ordered_json to_json(const std::optional<GuardCall>& call) {
-  if (!call) return nullptr;
-  nlohmann::ordered_json stack = nlohmann::json::array();
-  for (const CallFrame& frame : call->stack.frames()) stack.push_back(to_string(frame));
-  return {{"number", call->number}, {"thread", call->thread}, {"clock_us", call->clock_us}, {"stack", stack}};
+void write_call(JsonWriter& json, const char* name, const std::optional<GuardCall>& call) {
+  json.key(name);
+  if (!call) {
+    json.value(nullptr);
+    return;
+  }
+  json.begin_object().member("number", call->number).member("thread", call->thread).member("clock_us", call->clock_us);
+  json.key("stack").list(call->stack.frames(),
+                         [](JsonWriter& list, const CallFrame& frame) { list.value(to_string(frame)); });
+  json.end_object();
 }
 
-nlohmann::ordered_json to_json(const GuardReport& report) {
-  nlohmann::ordered_json json = {
-      {"kind", to_string(report.kind)},
-      {"device", report.device},
-      {"address", report.address},
-      {"requested_bytes", report.requested_bytes},
-      {"offset", report.offset},
-      {"stream", number_of(report.stream)},
-      {"recorded", nlohmann::json::array()},
-      {"allocated", to_json(report.allocated)},
-      {"freed", to_json(report.freed)},
-      {"mistake", to_json(report.mistake)},
-      {"message", report.message},
-  };
-  for (const Stream stream : report.recorded) json["recorded"].push_back(number_of(stream));
-  return json;
+void write_report(JsonWriter& json, const GuardReport& report) {
+  json.begin_object()
+      .member("kind", to_string(report.kind))
+      .member("device", report.device)
+      .member("address", report.address)
+      .member("requested_bytes", report.requested_bytes)
+      .member("offset", report.offset)
+      .member("stream", number_of(report.stream));
+  json.key("recorded").list(report.recorded, [](JsonWriter& list, Stream stream) { list.value(number_of(stream)); });
+  write_call(json, "allocated", report.allocated);
+  write_call(json, "freed", report.freed);
+  write_call(json, "mistake", report.mistake);
+  json.member("message", report.message).end_object();
 }
 
 }  // namespace
@@ -156,9 +157,8 @@ bool is_mistake(GuardReport::Kind kind) { return kind > GuardReport::Kind::write
 std::string to_string(const GuardReport& report) { return what_was_found(report) + history(report) + stacks(report); }
 
 std::string to_json(std::span<const GuardReport> reports) {
-  nlohmann::ordered_json json = nlohmann::json::array();
-  for (const GuardReport& report : reports) json.push_back(to_json(report));
-  return text_of(json);
+  JsonWriter json;
+  return json.list(reports, write_report).take();
 }
 
 }  // namespace cachalot

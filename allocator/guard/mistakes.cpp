@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/format.h"
 #include "device/addresses.h"
 #include "guard/guard.h"
 
@@ -26,18 +27,18 @@ std::optional<Guard::Sighting> Guard::sight(const void* ptr) const {
 }
 
 std::string Guard::Sighting::place() const {
-  const std::string name = block.freed ? fmt::format("the block of {} bytes at {:#x}", block.bytes, block.address)
-                                       : fmt::format("the allocation of {} bytes at {:#x}", block.bytes, block.address);
-  const std::string where = offset() == 0 ? fmt::format("it is {}", name)
+  const std::string name = block.freed ? formatted("the block of {} bytes at {:#x}", block.bytes, block.address)
+                                       : formatted("the allocation of {} bytes at {:#x}", block.bytes, block.address);
+  const std::string where = offset() == 0 ? formatted("it is {}", name)
                             : offset() > 0
-                                ? fmt::format("it lies inside {}, {} bytes behind its beginning", name, offset())
-                                : fmt::format("it lies inside {}, {} bytes before its beginning", name, -offset());
+                                ? formatted("it lies inside {}, {} bytes behind its beginning", name, offset())
+                                : formatted("it lies inside {}, {} bytes before its beginning", name, -offset());
   return block.freed ? where + ", which was already freed" : where;
 }
 
 std::string Guard::Sighting::history() const {
-  std::string text = fmt::format("allocated as call {} by thread {}", block.allocated.number, block.allocated.thread);
-  if (block.freed) text += fmt::format(", freed as call {} by thread {}", block.freed->number, block.freed->thread);
+  std::string text = formatted("allocated as call {} by thread {}", block.allocated.number, block.allocated.thread);
+  if (block.freed) text += formatted(", freed as call {} by thread {}", block.freed->number, block.freed->thread);
   return text;
 }
 
@@ -77,7 +78,7 @@ void Guard::note_users(PoolId pool) {
 void Guard::report_released_pool(PoolId pool, std::string_view message) {
   if (!duties_.debug || heap_.pool_use_count(pool) > 0) return;
   GuardReport made{.kind = GuardReport::Kind::released_pool, .device = device_.index()};
-  made.message = fmt::format("{}: pool ({}, {}) was released by all its users", message, pool.first, pool.second);
+  made.message = formatted("{}: pool ({}, {}) was released by all its users", message, pool.first, pool.second);
   {
     const std::lock_guard lock(mutex_);
     const auto released = released_pools_.find(pool);

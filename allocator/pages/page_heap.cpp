@@ -1,11 +1,10 @@
 #include "pages/page_heap.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 
 #include "base/bytes.h"
 #include "base/check.h"
+#include "base/format.h"
 
 namespace cachalot {
 
@@ -431,11 +430,11 @@ std::string PageHeap::validate(std::size_t moving) const {
     while (!block->is_edge()) block = block->next;
     const Address end = block->is_gap() ? block->address : range->end();
     if (address % page_bytes() != 0 || end % page_bytes() != 0)
-      return fmt::format("run [{:#x}, {:#x}) is not made of pages", address, end);
+      return formatted("run [{:#x}, {:#x}) is not made of pages", address, end);
     for (Address slot = address; slot < end; slot += page_bytes()) {
       const PageId page = shown_at(*range, slot);
-      if (page == 0) return fmt::format("no page is mapped at {:#x}, where blocks are", slot);
-      if (pages_.page(page).home != slot) return fmt::format("page {} is not at home at {:#x}", page, slot);
+      if (page == 0) return formatted("no page is mapped at {:#x}, where blocks are", slot);
+      if (pages_.page(page).home != slot) return formatted("page {} is not at home at {:#x}", page, slot);
       in_blocks += page_bytes();
     }
   }
@@ -451,15 +450,14 @@ std::string PageHeap::validate(std::size_t moving) const {
       for (std::uint32_t i = 0; i < handle.pages; ++i) {
         const Address slot = view.address + i * page_bytes();
         if (range == nullptr || shown_at(*range, slot) != handle.first + i)
-          return fmt::format("view {:#x} of handle {} is not in the table of its range", view.address, id);
+          return formatted("view {:#x} of handle {} is not in the table of its range", view.address, id);
         homed += pages_.page(handle.first + i).home == slot ? 1 : 0;
       }
-      if (homed != view.homed)
-        return fmt::format("view {:#x} counts {} pages, not {}", view.address, view.homed, homed);
+      if (homed != view.homed) return formatted("view {:#x} counts {} pages, not {}", view.address, view.homed, homed);
     }
   }
-  if (in_handles != in_blocks + moving) return fmt::format("handles hold {} bytes, blocks {}", in_handles, in_blocks);
-  if (views != pages_.live_views()) return fmt::format("{} views are counted, {} there", pages_.live_views(), views);
+  if (in_handles != in_blocks + moving) return formatted("handles hold {} bytes, blocks {}", in_handles, in_blocks);
+  if (views != pages_.live_views()) return formatted("{} views are counted, {} there", pages_.live_views(), views);
   return "";
 }
 
@@ -487,10 +485,10 @@ std::string PageHeap::validate_idle_pages(const PoolPair& pools) const {
       }
       idle_pages += is_idle ? 1 : 0;
       if (found.has(shown_at(*range, slot)) != is_idle)
-        return fmt::format("the page at {:#x} is{} idle, unlike what was found", slot, is_idle ? "" : " not");
+        return formatted("the page at {:#x} is{} idle, unlike what was found", slot, is_idle ? "" : " not");
     }
   }
-  if (idle_pages != found.count()) return fmt::format("{} pages are idle, {} were found", idle_pages, found.count());
+  if (idle_pages != found.count()) return formatted("{} pages are idle, {} were found", idle_pages, found.count());
   return "";
 }
 

@@ -1,4 +1,3 @@
-#include <fmt/format.h>
 
 #include <algorithm>
 #include <bit>
@@ -9,6 +8,7 @@
 #include <vector>
 
 #include "base/check.h"
+#include "base/format.h"
 #include "cachalot/options.h"
 #include "policy/shown_text.h"
 #include "policy/torch_policy.h"
@@ -31,7 +31,7 @@ struct Setting {
 };
 
 [[noreturn]] void refuse(const Setting& setting, const std::string& rule) {
-  throw InvalidArgument(fmt::format("option {}: bad value '{}': {}", setting.key, shown(setting.value), rule));
+  throw InvalidArgument(formatted("option {}: bad value '{}': {}", setting.key, shown(setting.value), rule));
 }
 
 // ---- Grammar --------------------------------------------------------------------------------------------------------
@@ -76,7 +76,7 @@ class Grammar {
   bool at_end() const { return next_ == tokens_.size(); }
   bool at(char separator) const { return !at_end() && tokens_[next_].front() == separator; }
   bool at_word() const { return !at_end() && !is_separator(tokens_[next_].front()); }
-  std::string found() const { return at_end() ? "the end" : fmt::format("'{}'", tokens_[next_]); }
+  std::string found() const { return at_end() ? "the end" : formatted("'{}'", tokens_[next_]); }
 
   Setting read_setting() {
     Setting setting;
@@ -108,21 +108,21 @@ class Grammar {
   }
 
   std::string read_word(const Setting& setting) {
-    if (!at_word()) refuse(setting, fmt::format("found {} where a value is expected", found()));
+    if (!at_word()) refuse(setting, formatted("found {} where a value is expected", found()));
     return tokens_[next_++];
   }
 
   void expect(char separator, Setting& setting) {
-    if (!at(separator)) refuse(setting, fmt::format("found {} where '{}' is expected", found(), separator));
+    if (!at(separator)) refuse(setting, formatted("found {} where '{}' is expected", found(), separator));
     setting.value += tokens_[next_++];
   }
 
   // Between two settings; false at the end.
   bool take_comma(const Setting& before) {
     if (at_end()) return false;
-    if (!at(',')) refuse(before, fmt::format("found {} after it, where ',' or the end is expected", found()));
+    if (!at(',')) refuse(before, formatted("found {} after it, where ',' or the end is expected", found()));
     ++next_;
-    if (!at_word()) refuse(before, fmt::format("found {} after its ',', where a key is expected", found()));
+    if (!at_word()) refuse(before, formatted("found {} after its ',', where a key is expected", found()));
     return true;
   }
 
@@ -143,7 +143,7 @@ std::optional<Number> number_in(std::string_view text) {
 
 std::size_t parse_count(const Setting& setting, std::string_view text) {
   const std::optional<std::size_t> count = number_in<std::size_t>(text);
-  if (!count) refuse(setting, fmt::format("'{}' is not a whole number from 0 to {}", text, Options::kUnlimited));
+  if (!count) refuse(setting, formatted("'{}' is not a whole number from 0 to {}", text, Options::kUnlimited));
   return *count;
 }
 
@@ -151,15 +151,15 @@ constexpr std::size_t kMaxMib = Options::kUnlimited / kMiB;
 
 std::size_t parse_mib(const Setting& setting) {
   const std::size_t mib = parse_count(setting, setting.value);
-  if (mib > kMaxMib) refuse(setting, fmt::format("the number of MiB must be <= {}", kMaxMib));
+  if (mib > kMaxMib) refuse(setting, formatted("the number of MiB must be <= {}", kMaxMib));
   return mib * kMiB;
 }
 
 std::size_t parse_at_least_one_segment(const Setting& setting, const Options& options) {
   const std::size_t bytes = parse_mib(setting);
   if (bytes < options.large_segment_size) {
-    refuse(setting, fmt::format("CachingAllocator option {} too small, must be >= {}", setting.key,
-                                options.large_segment_size / kMiB));
+    refuse(setting, formatted("CachingAllocator option {} too small, must be >= {}", setting.key,
+                              options.large_segment_size / kMiB));
   }
   return bytes;
 }
@@ -173,14 +173,14 @@ double parse_real(const Setting& setting) {
 bool parse_bool(const Setting& setting) {
   if (setting.value == "True") return true;
   if (setting.value == "False") return false;
-  refuse(setting, fmt::format("Expected 'True' or 'False' but got '{}'", setting.value));
+  refuse(setting, formatted("Expected 'True' or 'False' but got '{}'", setting.value));
 }
 
 std::size_t parse_divisions(const Setting& setting, std::string_view text) {
   const std::size_t divisions = parse_count(setting, text);
   if (divisions != 0 && !std::has_single_bit(divisions)) {
     refuse(setting,
-           fmt::format("For roundups, the divisions has to be power of 2 or 0 to disable roundup, got {}", text));
+           formatted("For roundups, the divisions has to be power of 2 or 0 to disable roundup, got {}", text));
   }
   return divisions;
 }
@@ -188,7 +188,7 @@ std::size_t parse_divisions(const Setting& setting, std::string_view text) {
 std::size_t parse_slot(const Setting& setting, std::string_view text) {
   const std::size_t mib = parse_count(setting, text);
   if (!std::has_single_bit(mib)) {
-    refuse(setting, fmt::format("For roundups, the intervals have to be power of 2, got {}", text));
+    refuse(setting, formatted("For roundups, the intervals have to be power of 2, got {}", text));
   }
   return std::min(static_cast<std::size_t>(std::countr_zero(mib)), Options::kRoundupSlots - 1);
 }
@@ -262,11 +262,11 @@ void set_pinned_num_register_threads(const Setting& setting, Options& options) {
   constexpr std::size_t kMaxThreads = 128;  // CUDAAllocatorConfig::pinned_max_register_threads
   const std::size_t threads = parse_count(setting, setting.value);
   if (!std::has_single_bit(threads)) {
-    refuse(setting, fmt::format("Number of register threads has to be power of 2, got {}", threads));
+    refuse(setting, formatted("Number of register threads has to be power of 2, got {}", threads));
   }
   if (threads > kMaxThreads) {
     refuse(setting,
-           fmt::format("Number of register threads should be less than or equal to {}, got {}", kMaxThreads, threads));
+           formatted("Number of register threads should be less than or equal to {}, got {}", kMaxThreads, threads));
   }
   options.pinned_num_register_threads = threads;
 }
@@ -306,8 +306,8 @@ void set_remap_slack(const Setting& setting, Options& options) {
 void set_page_size(const Setting& setting, Options& options) {
   const std::size_t bytes = parse_mib(setting);
   if (bytes % kSmallBuffer != 0 || bytes > kLargestPage)
-    refuse(setting, fmt::format("it must be a multiple of 2 and at most {}; 0 means 32, or less where memory is scarce",
-                                kLargestPage / kMiB));
+    refuse(setting, formatted("it must be a multiple of 2 and at most {}; 0 means 32, or less where memory is scarce",
+                              kLargestPage / kMiB));
   options.page_size = bytes;
 }
 
@@ -373,7 +373,7 @@ const Setting* find_setting(const Key& key, const std::vector<Setting>& settings
   if (found == settings.end()) return nullptr;
   const auto again = std::find_if(std::next(found), settings.end(), is_it);
   if (again != settings.end())
-    refuse(*again, fmt::format("{} is given twice, first as '{}'", key.name, shown(found->value)));
+    refuse(*again, formatted("{} is given twice, first as '{}'", key.name, shown(found->value)));
   if (found->is_list && !key.takes_list) refuse(*found, "it takes one value, not a list");
   return &*found;
 }

@@ -1,10 +1,10 @@
-#include <fmt/format.h>
 
 #include <cctype>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "base/format.h"
 #include "cachalot/options.h"
 #include "policy/shown_text.h"
 
@@ -45,7 +45,7 @@ PytorchConf parse_pytorch_conf(std::string_view text, const Options& base) {
     const std::string key = setting.substr(0, setting.find(':'));
     if (!is_option(key)) {
       conf.warnings.push_back(
-          fmt::format("'{}' is ignored: this version does not know '{}'", shown(setting), shown(key)));
+          formatted("'{}' is ignored: this version does not know '{}'", shown(setting), shown(key)));
     } else {
       kept += (kept.empty() ? "" : ",") + setting;
     }

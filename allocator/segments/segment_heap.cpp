@@ -1,6 +1,5 @@
 #include "segments/segment_heap.h"
-
-#include <fmt/format.h>
+#include "base/format.h"
 
 namespace cachalot {
 
@@ -131,18 +130,18 @@ std::uint64_t SegmentHeap::freed_at(const Block& block) const {
 namespace {
 
 std::string validate_block(const Block& block, const Block* prev, const PageMap& page_map, bool in_range) {
-  if (block.prev != prev) return fmt::format("block {:#x} does not know its neighbour", block.address);
-  if (block.has(Block::kRetired)) return fmt::format("segment holds retired block {:#x}", block.address);
-  if (block.size() == 0) return fmt::format("block {:#x} is empty", block.address);
+  if (block.prev != prev) return formatted("block {:#x} does not know its neighbour", block.address);
+  if (block.has(Block::kRetired)) return formatted("segment holds retired block {:#x}", block.address);
+  if (block.size() == 0) return formatted("block {:#x} is empty", block.address);
   if (!prev->is_edge()) {
-    if (prev->end() != block.address) return fmt::format("gap or overlap at block {:#x}", block.address);
+    if (prev->end() != block.address) return formatted("gap or overlap at block {:#x}", block.address);
     if (prev->is_free() && block.is_free() && prev->arena == block.arena)
-      return fmt::format("free neighbours at block {:#x}", block.address);
+      return formatted("free neighbours at block {:#x}", block.address);
     if (prev->arena != block.arena && !in_range)
-      return fmt::format("segment of two arenas at block {:#x}", block.address);
+      return formatted("segment of two arenas at block {:#x}", block.address);
   }
   if ((block.has(Block::kAllocated) || block.has(Block::kCached)) && page_map.find(block.address) != &block) {
-    return fmt::format("the page map does not find block {:#x}", block.address);
+    return formatted("the page map does not find block {:#x}", block.address);
   }
   return "";
 }
@@ -152,10 +151,10 @@ std::string validate_block(const Block& block, const Block* prev, const PageMap&
 std::string SegmentHeap::validate() const {
   Address end = 0;
   for (const auto& [address, head] : segments_) {
-    if (address != head->address) return fmt::format("segment {:#x} begins at block {:#x}", address, head->address);
-    if (address < end) return fmt::format("segment {:#x} overlaps the one before", address);
+    if (address != head->address) return formatted("segment {:#x} begins at block {:#x}", address, head->address);
+    if (address < end) return formatted("segment {:#x} overlaps the one before", address);
     const Block* prev = head->prev;
-    if (!prev->is_edge()) return fmt::format("segment {:#x} begins inside another", address);
+    if (!prev->is_edge()) return formatted("segment {:#x} begins inside another", address);
     for (const Block* block = head; !block->is_edge(); block = block->next) {
       if (std::string broken = validate_block(*block, prev, page_map_, has_ranges_); !broken.empty()) return broken;
       prev = block;

@@ -43,5 +43,5 @@ set(layers
 set(reserved_headers
   "^cuda|^driver_types|^vector_types  allocator/device/cuda_device.cpp  allocator/device/cuda_calls.h allocator/include/cachalot/c_api.h")
 
-# What public headers must not make their users install.
-set(not_in_public_headers "^fmt/|^nlohmann/|^CLI/|^zlib|^gtest/|^benchmark/")
+# What the libraries must not make their users install: tools/, tests/, bench/ and examples/ may.
+set(not_in_libraries "^fmt/|^nlohmann/|^CLI/|^zlib|^gtest/|^benchmark/")
