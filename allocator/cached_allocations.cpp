@@ -106,6 +106,10 @@ Block& DeviceAllocator::take_for_cache(StreamCache& cache, Block& block, Request
 
 // --- free -------------------------------------------------------------------------------------------------------------
 
+bool DeviceAllocator::deallocate_through_cache(Block& block, const void* ptr) {
+  return caches_->deallocate(block, ptr) || deallocate_to_heap(block, ptr);
+}
+
 bool DeviceAllocator::deallocate_through_cache(Block& block, const void* ptr, std::size_t bytes, Stream stream) {
   return block.is_lent(as_address(ptr)) && block.lent_bytes() == bytes && block.arena->stream == stream &&
          caches_->deallocate(block, ptr);

@@ -113,12 +113,11 @@ void* CachingAllocator::allocate(std::size_t bytes, int device, Stream stream, c
 void CachingAllocator::deallocate(void* ptr) {
   if (ptr == nullptr) return;
   Block* block = open_map_->find(as_address(ptr));
-  if (block == nullptr || !owner_of(*block).try_deallocate(*block, ptr)) deallocate_past_cache(block, ptr);
+  if (block == nullptr || !owner_of(*block).deallocate(*block, ptr)) [[unlikely]]
+    deallocate_outside_heaps(ptr);
 }
 
-void CachingAllocator::deallocate_past_cache(Block* block, void* ptr) {
-  if (block != nullptr && owner_of(*block).deallocate(*block, ptr)) [[likely]]
-    return;
+void CachingAllocator::deallocate_outside_heaps(void* ptr) {
   if (is_guarded()) return deallocate_guarded(ptr);
   deallocate_uncached(ptr);
 }

@@ -156,8 +156,7 @@ CACHALOT_FAST_PATH void DeviceAllocator::free_block(Block& block, const Context&
   finish_free(block, context);
 }
 
-bool DeviceAllocator::deallocate(Block& block, const void* ptr) {
-  if (caches_are_open() && caches_->deallocate(block, ptr)) return true;
+bool DeviceAllocator::deallocate_to_heap(Block& block, const void* ptr) {
   if (contexts_.load(std::memory_order_relaxed) == HistoryOptions::Contexts::all) [[unlikely]] {
     return deallocate_with_context(block, ptr);
   }

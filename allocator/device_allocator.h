@@ -92,12 +92,7 @@ class DeviceAllocator {
   CACHALOT_FAST_PATH void* allocate(std::size_t bytes, Stream stream);
   void* allocate_contiguous(std::size_t bytes, Stream stream);
   // `block` is what the page map says of `ptr`; false when `ptr` is not a live allocation of it: nothing was done.
-  bool deallocate(Block& block, const void* ptr);
-  // The same with the context of the free, if one is recorded: for the guard, too. A second caller of deallocate itself
-  // would be 22 instructions a free, by keeping it out of line in the first.
-  bool deallocate_with_context(Block& block, const void* ptr);
-  // The usual way into the thread's cache; false: deallocate knows others.
-  CACHALOT_FAST_PATH bool try_deallocate(Block& block, const void* ptr);
+  CACHALOT_FAST_PATH bool deallocate(Block& block, const void* ptr);
   // Throws InvalidArgument when `bytes` is not what was asked for.
   bool deallocate(Block& block, const void* ptr, std::size_t bytes, Stream stream);
   bool record_stream(Block& block, const void* ptr, Stream stream);
@@ -246,6 +241,8 @@ class DeviceAllocator {
 
   // malloc and free (device_allocator.cpp)
   [[gnu::noinline]] void* allocate_from_heap(std::size_t bytes, Stream stream);
+  [[gnu::noinline]] bool deallocate_to_heap(Block& block, const void* ptr);
+  bool deallocate_with_context(Block& block, const void* ptr);
   void* allocate(std::size_t bytes, Stream stream, const Context& context);
   void* allocate_with_context(std::size_t bytes, Stream stream);
   void prepare(Stream stream);
@@ -277,11 +274,12 @@ class DeviceAllocator {
   void update_aging();
 
   // cached_allocations.cpp
-  void* allocate_through_cache(std::size_t bytes, Stream stream);
+  [[gnu::noinline]] void* allocate_through_cache(std::size_t bytes, Stream stream);
   void* allocate_for_cache(std::size_t bytes, Stream stream);
   void refill(StreamCache& cache, Request request);
   Block& take_for_cache(StreamCache& cache, Block& block, Request request);
   void put_back_cached(Block& block);
+  [[gnu::noinline]] bool deallocate_through_cache(Block& block, const void* ptr);
   bool deallocate_through_cache(Block& block, const void* ptr, std::size_t bytes, Stream stream);
   void end_lease(Block& block);
   void leave_caches(Block& block);
@@ -574,7 +572,7 @@ CACHALOT_FAST_PATH void* DeviceAllocator::hand_out(Block& block, std::size_t rou
   return as_pointer(block.address);
 }
 
-// The heap's part is a function of its own, so that the cache's needs few registers.
+// Everything but the cache's usual way is a function of its own: the usual way then needs no frame.
 CACHALOT_FAST_PATH void* DeviceAllocator::allocate(std::size_t bytes, Stream stream) {
   if (caches_are_open() && bytes - 1 < SizeClass::kLargestBytes) {
     if (void* ptr = caches_->try_allocate(bytes, stream)) [[likely]]
@@ -584,8 +582,9 @@ CACHALOT_FAST_PATH void* DeviceAllocator::allocate(std::size_t bytes, Stream str
   return allocate_from_heap(bytes, stream);
 }
 
-CACHALOT_FAST_PATH bool DeviceAllocator::try_deallocate(Block& block, const void* ptr) {
-  return caches_are_open() && caches_->try_deallocate(block, ptr);
+CACHALOT_FAST_PATH bool DeviceAllocator::deallocate(Block& block, const void* ptr) {
+  if (caches_are_open()) return caches_->try_deallocate(block, ptr) || deallocate_through_cache(block, ptr);
+  return deallocate_to_heap(block, ptr);
 }
 
 CACHALOT_FAST_PATH Block* DeviceAllocator::search(Request request) const {

@@ -29,16 +29,17 @@ function(cachalot_simulator)
   target_include_directories(cachalot_simulator PRIVATE
     ${PROJECT_SOURCE_DIR}/simulator/include ${PROJECT_SOURCE_DIR}/allocator/include ${PROJECT_SOURCE_DIR}/allocator
     ${PROJECT_SOURCE_DIR})
+  cachalot_unity(cachalot_simulator)
   # It is loaded when the program starts, so that thread-local variables need no function call.
-  target_compile_options(cachalot_simulator PRIVATE ${CACHALOT_LTO_COMPILE} -ftls-model=initial-exec)
+  target_compile_options(cachalot_simulator PRIVATE -ftls-model=initial-exec)
   # As libcuda.so.1 it serves whoever needs the driver. Its own calls stay inside (-Bsymbolic), and it needs no other
   # library of ours.
-  target_link_options(cachalot_simulator PRIVATE ${CACHALOT_LTO_LINK}
+  target_link_options(cachalot_simulator PRIVATE
     -Wl,-soname,libcuda.so.1 -Wl,-Bsymbolic -Wl,--version-script=${map} -static-libstdc++ -static-libgcc)
   # The core by its file: as a target it would bring the real libcudart along.
   add_dependencies(cachalot_simulator cachalot_core)
   target_link_libraries(cachalot_simulator PRIVATE
-    $<TARGET_FILE:cachalot_core> cachalot_flags Threads::Threads
+    $<TARGET_FILE:cachalot_core> $<TARGET_NAME_IF_EXISTS:cachalot_backtrace> cachalot_flags Threads::Threads
     ${CMAKE_DL_LIBS})
   add_custom_command(TARGET cachalot_simulator POST_BUILD
     COMMAND ${CMAKE_COMMAND} -E make_directory ${PROJECT_BINARY_DIR}/simulator/driver
@@ -73,6 +74,7 @@ function(cachalot_simulator_tests)
   endforeach()
   target_link_libraries(test_simulator PRIVATE
     GTest::gtest_main fmt::fmt nlohmann_json::nlohmann_json Threads::Threads)
+  cachalot_unity(test_simulator)
   # Behind the runtime, so that CUDA's functions are bound to libcudart, as in any program.
   target_link_libraries(test_simulator PRIVATE cachalot_simulator)
   target_compile_definitions(test_simulator PRIVATE CACHALOT_PROBE="$<TARGET_FILE:simulator_probe>")

@@ -71,7 +71,7 @@ endif()
 # cachalot::<name>, static, of files in a folder. Hidden visibility and position-independent, so that shared libraries can be
 # made of it.
 function(cachalot_static_library name folder)
-  cmake_parse_arguments(PARSE_ARGV 2 arg "" "" "SOURCES;HEADERS")
+  cmake_parse_arguments(PARSE_ARGV 2 arg "" "" "SOURCES;HEADERS;UNITY_GROUPS")
   cachalot_files(sources ${folder} ${arg_SOURCES})
   cachalot_files(headers ${folder}/include/cachalot ${arg_HEADERS})
   set(library cachalot_${name})
@@ -80,12 +80,17 @@ function(cachalot_static_library name folder)
   set_target_properties(${library} PROPERTIES
     EXPORT_NAME ${name} POSITION_INDEPENDENT_CODE ON CXX_VISIBILITY_PRESET hidden VISIBILITY_INLINES_HIDDEN ON)
   target_sources(${library} PUBLIC FILE_SET HEADERS BASE_DIRS ${PROJECT_SOURCE_DIR}/${folder}/include FILES ${headers})
-  target_compile_options(${library} PRIVATE ${CACHALOT_LTO_COMPILE})
+  cachalot_unity(${library} GROUPS ${arg_UNITY_GROUPS})
   target_link_libraries(${library} PRIVATE $<BUILD_INTERFACE:cachalot_flags>)
 endfunction()
 
 function(cachalot_core_library)
-  cachalot_static_library(core allocator ${ARGN})
+  # The files that a malloc and a free pass through are one group.
+  cachalot_static_library(core allocator ${ARGN} UNITY_GROUPS
+    base=allocator/base
+    device=allocator/device
+    heap=allocator,allocator/blocks,allocator/segments,allocator/pages,allocator/streams,allocator/caches
+    reports=allocator/policy,allocator/observe,allocator/leaks,allocator/guard)
   target_include_directories(cachalot_core PRIVATE ${PROJECT_SOURCE_DIR}/allocator)
   target_compile_features(cachalot_core PUBLIC cxx_std_20)
   target_compile_definitions(cachalot_core PRIVATE
@@ -124,9 +129,8 @@ function(cachalot_c_library)
     CXX_VISIBILITY_PRESET hidden VISIBILITY_INLINES_HIDDEN ON
     LINK_DEPENDS ${PROJECT_SOURCE_DIR}/cmake/libcachalot.map)
   target_sources(cachalot PUBLIC FILE_SET HEADERS BASE_DIRS ${PROJECT_SOURCE_DIR}/allocator/include FILES ${headers})
-  target_compile_options(cachalot PRIVATE ${CACHALOT_LTO_COMPILE})
   target_link_options(cachalot PRIVATE
-    ${CACHALOT_LTO_LINK} ${CACHALOT_SHARED_LINK} -Wl,--version-script=${PROJECT_SOURCE_DIR}/cmake/libcachalot.map)
+    ${CACHALOT_SHARED_LINK} -Wl,--version-script=${PROJECT_SOURCE_DIR}/cmake/libcachalot.map)
   target_link_libraries(cachalot PRIVATE $<BUILD_INTERFACE:cachalot_kernels> $<BUILD_INTERFACE:cachalot_layers>)
 endfunction()
 
@@ -140,9 +144,9 @@ function(cachalot_torch_library)
     LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/pytorch INSTALL_RPATH "$ORIGIN/../../nvidia/cu13/lib"
     CXX_VISIBILITY_PRESET hidden VISIBILITY_INLINES_HIDDEN ON
     LINK_DEPENDS ${PROJECT_SOURCE_DIR}/cmake/libcachalot.map)
-  target_compile_options(cachalot_torch PRIVATE ${CACHALOT_LTO_COMPILE})
+  cachalot_unity(cachalot_torch)
   target_link_options(cachalot_torch PRIVATE
-    ${CACHALOT_LTO_LINK} ${CACHALOT_SHARED_LINK} -Wl,--version-script=${PROJECT_SOURCE_DIR}/cmake/libcachalot.map)
+    ${CACHALOT_SHARED_LINK} -Wl,--version-script=${PROJECT_SOURCE_DIR}/cmake/libcachalot.map)
   target_link_libraries(cachalot_torch PRIVATE
     $<BUILD_INTERFACE:cachalot_kernels> $<BUILD_INTERFACE:cachalot_layers> cachalot_pool)
 endfunction()
@@ -153,7 +157,7 @@ function(cachalot_replay_library)
   find_package(ZLIB REQUIRED)
   cachalot_files(sources tools ${arg_SOURCES})
   add_library(cachalot_replay STATIC ${sources})
-  target_compile_options(cachalot_replay PRIVATE ${CACHALOT_LTO_COMPILE})
+  cachalot_unity(cachalot_replay)
   target_link_libraries(cachalot_replay PUBLIC cachalot_internal ZLIB::ZLIB)
 endfunction()
 
@@ -165,8 +169,7 @@ function(cachalot_command)
   add_executable(cachalot_cli ${sources})
   set_target_properties(cachalot_cli PROPERTIES
     OUTPUT_NAME cachalot RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tools)
-  target_compile_options(cachalot_cli PRIVATE ${CACHALOT_LTO_COMPILE})
-  target_link_options(cachalot_cli PRIVATE ${CACHALOT_LTO_LINK})
+  cachalot_unity(cachalot_cli)
   target_link_libraries(cachalot_cli PRIVATE cachalot_replay CLI11::CLI11)
   target_sources(cachalot_cli PRIVATE ${PROJECT_SOURCE_DIR}/simulator/gpu_models.cpp)  # the table, for `simulate`
   target_compile_definitions(cachalot_cli PRIVATE CACHALOT_SIMULATOR_INSTALL_DIR="${CACHALOT_SIMULATOR_INSTALL_DIR}")
@@ -180,9 +183,6 @@ function(cachalot_quick_to_build target)
   elseif(NOT CMAKE_BUILD_TYPE STREQUAL Debug)
     target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:C,CXX>:-O1>)
   endif()
-  if(CACHALOT_LTO_COMPILE)
-    target_link_options(${target} PRIVATE -fno-lto)  # the library's ordinary code: test programs link in a moment
-  endif()
 endfunction()
 
 # Programs of operations (tests/programs), for tests and fuzz targets.
@@ -191,6 +191,7 @@ function(cachalot_programs)
   cachalot_files(sources tests/programs ${arg_SOURCES})
   add_library(cachalot_programs STATIC ${sources})
   target_link_libraries(cachalot_programs PUBLIC cachalot_replay cachalot_pool cachalot_kernels)
+  cachalot_unity(cachalot_programs)
   cachalot_quick_to_build(cachalot_programs)
 endfunction()
 
@@ -201,9 +202,10 @@ endfunction()
 #   C_LIBRARY  the tests are programs of the C API: they are linked with libcachalot.so, not with the C++ library.
 #   PROGRAMS   the tests play programs of operations.
 #   COMMAND    the tests run the cachalot command: CACHALOT_COMMAND is its path.
+#   SEPARATE   the files are compiled one by one in any build: they have names in common.
 #   CUDA_SOURCES  files that are built where nvcc is at hand, .cu among them.
 function(cachalot_test folder)
-  cmake_parse_arguments(PARSE_ARGV 1 arg "EACH_CASE;GPU;C_LIBRARY;PROGRAMS;COMMAND" "" "SOURCES;CUDA_SOURCES")
+  cmake_parse_arguments(PARSE_ARGV 1 arg "EACH_CASE;GPU;C_LIBRARY;PROGRAMS;COMMAND;SEPARATE" "" "SOURCES;CUDA_SOURCES")
   find_package(GTest REQUIRED)
   include(GoogleTest)
   cachalot_files(sources tests/${folder} ${arg_SOURCES})
@@ -225,9 +227,11 @@ function(cachalot_test folder)
       target_link_libraries(${target} PRIVATE CUDA::cudart)
     endif()
   else()
-    # Each archive is named once: ld takes members of a second mention for others where they have link-time code.
     target_link_libraries(${target} PRIVATE
       $<$<BOOL:${arg_PROGRAMS}>:cachalot_programs> cachalot_replay cachalot_pool cachalot_kernels)
+  endif()
+  if(NOT arg_SEPARATE)
+    cachalot_unity(${target})
   endif()
   cachalot_quick_to_build(${target})
   if(arg_COMMAND)
@@ -304,8 +308,6 @@ function(cachalot_benchmarks)
     add_executable(bench_${name} ${source})
     set_target_properties(bench_${name} PROPERTIES
       OUTPUT_NAME ${name} RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/bench)
-    target_compile_options(bench_${name} PRIVATE ${CACHALOT_LTO_COMPILE})
-    target_link_options(bench_${name} PRIVATE ${CACHALOT_LTO_LINK})
     target_link_libraries(bench_${name} PRIVATE cachalot_replay cachalot_pool cachalot_kernels benchmark::benchmark)
   endforeach()
 endfunction()
@@ -317,6 +319,7 @@ function(cachalot_soak)
   cachalot_files(sources tests/soak ${arg_SOURCES})
   add_executable(soak ${sources})
   set_target_properties(soak PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests)
+  cachalot_unity(soak)
   target_link_libraries(soak PRIVATE cachalot_replay cachalot_pool CLI11::CLI11)
   foreach(heap IN ITEMS segments pages)
     add_test(NAME soak.${heap} COMMAND soak --seconds 8 --options heap:${heap})
@@ -375,9 +378,6 @@ function(cachalot_examples)
       target_link_libraries(example_${name} PRIVATE cachalot::cachalot cachalot_flags)
     else()
       target_link_libraries(example_${name} PRIVATE cachalot::core cachalot::pool cachalot::kernels cachalot_flags)
-      if(CACHALOT_LTO_COMPILE)
-        target_link_options(example_${name} PRIVATE -fno-lto)
-      endif()
     endif()
     if(CACHALOT_BUILD_TESTS)
       add_test(NAME examples.${name} COMMAND example_${name})

@@ -11,13 +11,13 @@ namespace cachalot {
 namespace {
 
 // Python's C API, as far as it is needed; objects are void*.
-struct Python {
+struct CapsuleFunctions {
   void* (*capsule_new)(void* pointer, const char* name, void (*destructor)(void* capsule));
   int (*capsule_is_valid)(void* capsule, const char* name);
   void* (*capsule_get_pointer)(void* capsule, const char* name);
   void* (*err_no_memory)();
 };
-Python python = {};
+CapsuleFunctions python = {};
 
 // Who takes a capsule's tensor gives the capsule another name.
 template <typename Managed>
@@ -49,10 +49,10 @@ void* wrap(Managed* managed) {
 }  // namespace
 
 void use_python(void* capsule_new, void* capsule_is_valid, void* capsule_get_pointer, void* err_no_memory) {
-  python = {reinterpret_cast<decltype(Python::capsule_new)>(capsule_new),
-            reinterpret_cast<decltype(Python::capsule_is_valid)>(capsule_is_valid),
-            reinterpret_cast<decltype(Python::capsule_get_pointer)>(capsule_get_pointer),
-            reinterpret_cast<decltype(Python::err_no_memory)>(err_no_memory)};
+  python = {reinterpret_cast<decltype(CapsuleFunctions::capsule_new)>(capsule_new),
+            reinterpret_cast<decltype(CapsuleFunctions::capsule_is_valid)>(capsule_is_valid),
+            reinterpret_cast<decltype(CapsuleFunctions::capsule_get_pointer)>(capsule_get_pointer),
+            reinterpret_cast<decltype(CapsuleFunctions::err_no_memory)>(err_no_memory)};
 }
 
 void* make_capsule(std::shared_ptr<PooledTensor> tensor, bool versioned) {

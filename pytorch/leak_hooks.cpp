@@ -16,8 +16,6 @@
 namespace cachalot {
 namespace {
 
-CachingAllocator& allocator() { return Process::instance().allocator(); }
-
 // Objects by number. Never destroyed: reports are asked for at exit. In a forked child they are there, and refuse.
 template <typename Object>
 class Numbered final : public ForkAware {
@@ -69,7 +67,7 @@ long cachalot_plug_leaks_begin(std::size_t warm_up, std::size_t window, double m
                                std::size_t capacity) {
   return guarded(error, capacity, [&] {
     const LeakDetectorOptions options{warm_up, window, min_confidence};
-    return Detectors::instance().add(std::make_shared<LeakDetector>(allocator(), options));
+    return Detectors::instance().add(std::make_shared<LeakDetector>(process_allocator(), options));
   });
 }
 
@@ -87,7 +85,7 @@ long cachalot_plug_leaks_json(long detector, std::size_t most, char* text, long 
 
 long cachalot_plug_track_begin(char* error, std::size_t capacity) {
   return guarded(error, capacity,
-                 [&] { return Tracks::instance().add(std::make_shared<AllocationTrack>(allocator())); });
+                 [&] { return Tracks::instance().add(std::make_shared<AllocationTrack>(process_allocator())); });
 }
 
 int cachalot_plug_track_stop(long track, char* error, std::size_t capacity) {

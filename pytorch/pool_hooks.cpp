@@ -16,8 +16,6 @@ namespace {
 
 constexpr double kLongestWaitSeconds = 365 * 24 * 3600.0;  // beyond that a clock's count would overflow
 
-CachingAllocator& allocator() { return Process::instance().allocator(); }
-
 TensorSpec to_spec(const CachalotTensorSpec& spec) {
   return {{spec.shape, spec.shape + spec.dimensions}, static_cast<DType>(spec.dtype), spec.device};
 }
@@ -98,7 +96,7 @@ int cachalot_plug_dtype(const char* name, char* error, std::size_t capacity) {
 int cachalot_plug_pool_create(const CachalotTensorSpec* spec, const CachalotPoolOptions* options, TensorPool** pool,
                               char* error, std::size_t capacity) {
   return guarded(error, capacity, [&] {
-    *pool = new TensorPool(allocator(), to_spec(*spec), to_options(*options));
+    *pool = new TensorPool(process_allocator(), to_spec(*spec), to_options(*options));
     return 0;
   });
 }
@@ -127,7 +125,7 @@ long cachalot_plug_pool_json(const TensorPool* pool, char* text, long capacity) 
 int cachalot_plug_pool_set_create(std::size_t byte_budget, const CachalotPoolOptions* options, PoolSet** pools,
                                   char* error, std::size_t capacity) {
   return guarded(error, capacity, [&] {
-    *pools = new PoolSet(allocator(), byte_budget, to_options(*options));
+    *pools = new PoolSet(process_allocator(), byte_budget, to_options(*options));
     return 0;
   });
 }

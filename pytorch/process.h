@@ -70,4 +70,6 @@ class Process final : public ForkAware {
   static inline thread_local bool contiguous_here_ = false;
 };
 
+inline CachingAllocator& process_allocator() { return Process::instance().allocator(); }
+
 }  // namespace cachalot

@@ -13,7 +13,7 @@ namespace {
 
 // -1 where there is no process or `ask` fails.
 template <typename Ask>
-std::int64_t number(Ask&& ask) {
+std::int64_t figure(Ask&& ask) {
   std::int64_t value = -1;
   guarded([&](Process& process) {
     value = static_cast<std::int64_t>(ask(process));
@@ -41,19 +41,19 @@ int cachalot_sim_launch(CUstream_st* stream, std::int64_t nanoseconds) {
 }
 
 std::int64_t cachalot_sim_clock_ns() {
-  return number([](Process& process) { return process.clock_ns(); });
+  return figure([](Process& process) { return process.clock_ns(); });
 }
 
 std::int64_t cachalot_sim_used_bytes(int device) {
-  return number([&](Process& process) { return process.device(device).simulated->used_bytes(); });
+  return figure([&](Process& process) { return process.device(device).simulated->used_bytes(); });
 }
 
 std::int64_t cachalot_sim_peak_used_bytes(int device) {
-  return number([&](Process& process) { return process.device(device).simulated->peak_used_bytes(); });
+  return figure([&](Process& process) { return process.device(device).simulated->peak_used_bytes(); });
 }
 
 std::int64_t cachalot_sim_calls(int device, const char* call) {
-  return number([&](Process& process) { return process.device(device).simulated->count(parse_call(call)); });
+  return figure([&](Process& process) { return process.device(device).simulated->count(parse_call(call)); });
 }
 
 int cachalot_sim_set_faults(int device, const char* faults) {
@@ -71,5 +71,5 @@ int cachalot_sim_set_faults(int device, const char* faults) {
 }
 
 std::int64_t cachalot_sim_faults_injected(int device) {
-  return number([&](Process& process) { return process.device(device).simulated->faults_injected(); });
+  return figure([&](Process& process) { return process.device(device).simulated->faults_injected(); });
 }

@@ -12,7 +12,7 @@ namespace {
 // Pitches are multiples of this on every GPU so far.
 constexpr std::size_t kPitchBytes = 512;
 
-Address number(const void* pointer) { return reinterpret_cast<Address>(pointer); }
+Address address_of(const void* pointer) { return reinterpret_cast<Address>(pointer); }
 
 cudaError_t allocate(Process& process, void** pointer, std::size_t bytes) {
   if (!pointer) return cudaErrorInvalidValue;
@@ -121,8 +121,8 @@ cudaError_t cudaFree(void* pointer) {
     if (!pointer) return cudaSuccess;
     process.require_safe("cudaFree");
     if (free_host(process, HostRange::Kind::managed, pointer)) return cudaSuccess;
-    if (process.pools.blocks.contains(number(pointer))) return process.free_to_pool(number(pointer));
-    process.free("cudaFree", number(pointer));
+    if (process.pools.blocks.contains(address_of(pointer))) return process.free_to_pool(address_of(pointer));
+    process.free("cudaFree", address_of(pointer));
     return cudaSuccess;
   });
 }
@@ -202,7 +202,7 @@ cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, const vo
   return runtime_call([&](Process& process) {
     *attributes = {};
     void* plain = const_cast<void*>(pointer);
-    if (const DeviceState* owner = process.find_owner(number(pointer))) {
+    if (const DeviceState* owner = process.find_owner(address_of(pointer))) {
       attributes->type = cudaMemoryTypeDevice;
       attributes->device = owner->ordinal;
       attributes->devicePointer = plain;
@@ -319,7 +319,7 @@ cudaError_t cudaMemset2D(void* to, size_t pitch, int value, size_t width, size_t
 
 cudaError_t cudaIpcGetMemHandle(cudaIpcMemHandle_t* handle, void* pointer) {
   return runtime_call([&](Process& process) {
-    *handle = process.export_memory(number(pointer));
+    *handle = process.export_memory(address_of(pointer));
     return cudaSuccess;
   });
 }
@@ -333,7 +333,7 @@ cudaError_t cudaIpcOpenMemHandle(void** pointer, cudaIpcMemHandle_t handle, unsi
 
 cudaError_t cudaIpcCloseMemHandle(void* pointer) {
   return runtime_call([&](Process& process) {
-    process.close_import(number(pointer));
+    process.close_import(address_of(pointer));
     return cudaSuccess;
   });
 }

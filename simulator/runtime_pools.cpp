@@ -66,7 +66,7 @@ MemoryPool& pool_at(Process& process, cudaMemPool_t handle) {
 cudaMemPool_t handle_of(const MemoryPool& pool) { return Registry<MemoryPool, cudaMemPool_t>::handle(pool); }
 
 template <typename Value>
-cudaError_t give(void* to, Value value) {
+cudaError_t give_attribute(void* to, Value value) {
   *static_cast<Value*>(to) = value;
   return cudaSuccess;
 }
@@ -158,21 +158,21 @@ cudaError_t cudaMemPoolGetAttribute(cudaMemPool_t handle, cudaMemPoolAttr attrib
     const MemoryPool& pool = pool_at(process, handle);
     switch (attribute) {
       case cudaMemPoolReuseFollowEventDependencies:
-        return give(value, pool.reuse_follow_event_dependencies);
+        return give_attribute(value, pool.reuse_follow_event_dependencies);
       case cudaMemPoolReuseAllowOpportunistic:
-        return give(value, pool.reuse_allow_opportunistic);
+        return give_attribute(value, pool.reuse_allow_opportunistic);
       case cudaMemPoolReuseAllowInternalDependencies:
-        return give(value, pool.reuse_allow_internal_dependencies);
+        return give_attribute(value, pool.reuse_allow_internal_dependencies);
       case cudaMemPoolAttrReleaseThreshold:
-        return give(value, pool.release_threshold);
+        return give_attribute(value, pool.release_threshold);
       case cudaMemPoolAttrReservedMemCurrent:
-        return give(value, std::uint64_t{pool.reserved_bytes});
+        return give_attribute(value, std::uint64_t{pool.reserved_bytes});
       case cudaMemPoolAttrReservedMemHigh:
-        return give(value, std::uint64_t{pool.reserved_peak_bytes});
+        return give_attribute(value, std::uint64_t{pool.reserved_peak_bytes});
       case cudaMemPoolAttrUsedMemCurrent:
-        return give(value, std::uint64_t{pool.used_bytes});
+        return give_attribute(value, std::uint64_t{pool.used_bytes});
       case cudaMemPoolAttrUsedMemHigh:
-        return give(value, std::uint64_t{pool.used_peak_bytes});
+        return give_attribute(value, std::uint64_t{pool.used_peak_bytes});
       default:
         return cudaErrorInvalidValue;
     }

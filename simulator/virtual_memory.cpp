@@ -13,7 +13,7 @@
 namespace cachalot::simulator {
 namespace {
 
-constexpr int kDeviceShift = 48;
+constexpr int kHandleDeviceShift = 48;
 
 struct HandleParts {
   int device;
@@ -21,11 +21,11 @@ struct HandleParts {
 };
 
 HandleParts split(CUmemGenericAllocationHandle handle) {
-  return {static_cast<int>(handle >> kDeviceShift) - 1, handle & ((std::uint64_t{1} << kDeviceShift) - 1)};
+  return {static_cast<int>(handle >> kHandleDeviceShift) - 1, handle & ((std::uint64_t{1} << kHandleDeviceShift) - 1)};
 }
 
 CUmemGenericAllocationHandle join(int device, MemoryHandle handle) {
-  return static_cast<std::uint64_t>(device + 1) << kDeviceShift | handle;
+  return static_cast<std::uint64_t>(device + 1) << kHandleDeviceShift | handle;
 }
 
 // What a shared descriptor holds: a file without a name, in which the exporter has written where its memory is.

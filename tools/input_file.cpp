@@ -15,7 +15,7 @@
 namespace cachalot::tools {
 namespace {
 
-constexpr unsigned kBufferBytes = 1 << 17;
+constexpr unsigned kReadBytes = 1 << 17;
 constexpr std::size_t kMostPerRead = std::size_t{1} << 30;  // gzread counts with an int
 
 // Of what PyTorch writes, a byte takes up to ten in memory, and gzip packs it to a thirtieth.
@@ -30,7 +30,7 @@ gzFile gz(void* file) { return static_cast<gzFile>(file); }
 InputFile::InputFile(std::string path, std::string what)
     : path_(std::move(path)), what_(std::move(what)), file_(gzopen(path_.c_str(), "rb")) {
   CACHALOT_REQUIRE(file_ != nullptr, "{}: cannot open the {}: {}", path_, what_, std::strerror(errno));
-  gzbuffer(gz(file_), kBufferBytes);
+  gzbuffer(gz(file_), kReadBytes);
 }
 
 InputFile::~InputFile() {

@@ -8,6 +8,7 @@
 
 #include "base/bytes.h"
 #include "tools/json_text.h"
+#include "tools/report_line.h"
 
 namespace cachalot::tools {
 namespace {
@@ -61,32 +62,30 @@ std::string min_device_text(const ReplayResult& result) {
   return result.min_device_bytes ? bytes_text(*result.min_device_bytes) : "above 1 PiB";
 }
 
-std::string line(const char* label, const std::string& value) { return fmt::format("  {:<24} {}\n", label, value); }
-
 }  // namespace
 
 std::string to_text(const ReplayResult& result, bool with_min_device) {
   std::string text = result.trace + "\n";
-  text += line("events", fmt::format("{}", result.events));
-  text += line("simulated work", fmt::format("{} us an allocation", result.work_us));
-  text += line("hazards", result.check_hazards ? "checked, none found" : "not checked");
-  text += line("peak requested", bytes_text(result.peak_requested_bytes));
-  text += line("peak allocated", bytes_text(result.peak_allocated_bytes));
-  text += line("peak reserved", bytes_text(result.peak_reserved_bytes));
-  text += line("peak on the device", bytes_text(result.peak_driver_bytes));
-  text += line("reserved / requested", fmt::format("{:.4f}", result.ratio));
-  text += line("internal fragmentation", percent(result.internal_fragmentation) + " at the peak of reserved");
-  text += line("external fragmentation", percent(result.external_fragmentation) + " at the peak of reserved");
-  text += line("out of memory", ooms_text(result));
-  text += line("retries", fmt::format("{}", result.retries));
-  text += line("device calls", calls_text(result));
-  text += line("memory calls", memory_calls_text(result));
-  text += line("late allocations", late_text(result));
-  text += line("device-wide waits", fmt::format("{}", result.device_wide_synchronizations));
-  text += line("live mappings", fmt::format("{} at the end", result.live_mappings));
-  text += line("simulated driver time", fmt::format("{:.3f} ms", result.driver_us / 1000));
-  text += line("host time", fmt::format("{:.1f} ns an event", result.ns_per_event));
-  if (with_min_device) text += line("smallest device", min_device_text(result));
+  text += report_line("events", fmt::format("{}", result.events));
+  text += report_line("simulated work", fmt::format("{} us an allocation", result.work_us));
+  text += report_line("hazards", result.check_hazards ? "checked, none found" : "not checked");
+  text += report_line("peak requested", bytes_text(result.peak_requested_bytes));
+  text += report_line("peak allocated", bytes_text(result.peak_allocated_bytes));
+  text += report_line("peak reserved", bytes_text(result.peak_reserved_bytes));
+  text += report_line("peak on the device", bytes_text(result.peak_driver_bytes));
+  text += report_line("reserved / requested", fmt::format("{:.4f}", result.ratio));
+  text += report_line("internal fragmentation", percent(result.internal_fragmentation) + " at the peak of reserved");
+  text += report_line("external fragmentation", percent(result.external_fragmentation) + " at the peak of reserved");
+  text += report_line("out of memory", ooms_text(result));
+  text += report_line("retries", fmt::format("{}", result.retries));
+  text += report_line("device calls", calls_text(result));
+  text += report_line("memory calls", memory_calls_text(result));
+  text += report_line("late allocations", late_text(result));
+  text += report_line("device-wide waits", fmt::format("{}", result.device_wide_synchronizations));
+  text += report_line("live mappings", fmt::format("{} at the end", result.live_mappings));
+  text += report_line("simulated driver time", fmt::format("{:.3f} ms", result.driver_us / 1000));
+  text += report_line("host time", fmt::format("{:.1f} ns an event", result.ns_per_event));
+  if (with_min_device) text += report_line("smallest device", min_device_text(result));
   return text;
 }
 

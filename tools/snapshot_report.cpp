@@ -12,6 +12,7 @@
 #include "base/bytes.h"
 #include "tools/json_text.h"
 #include "tools/quoted.h"
+#include "tools/report_line.h"
 
 namespace cachalot::tools {
 namespace {
@@ -124,24 +125,24 @@ std::string pool_name(PoolId id, PoolKind kind) {
   return id == PoolId{} ? size : fmt::format("{} of pool ({}, {})", size, id.first, id.second);
 }
 
-std::string line(const char* label, const std::string& value) { return fmt::format("  {:<24} {}\n", label, value); }
-
 std::string device_text(const DeviceFigures& device) {
   const Figures& all = device.all;
   std::string text;
-  text += line("reserved", fmt::format("{} in {}", format_bytes(all.reserved), format_count(all.segments, "segment")));
-  text += line("allocated", fmt::format("{} in {}", format_bytes(all.allocated + all.pending),
-                                        format_count(all.live_blocks, "block")));
-  if (all.pending > 0) text += line("of it freed already", format_bytes(all.pending) + ", in use by other streams");
-  text += line("requested", format_bytes(all.requested));
-  text += line("free", fmt::format("{} in {}, the largest of {}", format_bytes(all.free),
-                                   format_count(all.free_blocks, "block"), format_bytes(all.largest_free)));
-  text += line("internal fragmentation", fmt::format("{:.2f} %", 100 * all.internal()));
-  text += line("external fragmentation", fmt::format("{:.2f} %", 100 * all.external()));
-  text += line("history", device.history_entries == 0
-                              ? "none"
-                              : fmt::format("{} over {:.3f} s", format_count(device.history_entries, "event"),
-                                            device.history_seconds));
+  text += report_line("reserved",
+                      fmt::format("{} in {}", format_bytes(all.reserved), format_count(all.segments, "segment")));
+  text += report_line("allocated", fmt::format("{} in {}", format_bytes(all.allocated + all.pending),
+                                               format_count(all.live_blocks, "block")));
+  if (all.pending > 0)
+    text += report_line("of it freed already", format_bytes(all.pending) + ", in use by other streams");
+  text += report_line("requested", format_bytes(all.requested));
+  text += report_line("free", fmt::format("{} in {}, the largest of {}", format_bytes(all.free),
+                                          format_count(all.free_blocks, "block"), format_bytes(all.largest_free)));
+  text += report_line("internal fragmentation", fmt::format("{:.2f} %", 100 * all.internal()));
+  text += report_line("external fragmentation", fmt::format("{:.2f} %", 100 * all.external()));
+  text += report_line("history", device.history_entries == 0
+                                     ? "none"
+                                     : fmt::format("{} over {:.3f} s", format_count(device.history_entries, "event"),
+                                                   device.history_seconds));
   return text;
 }
 
@@ -227,7 +228,7 @@ std::string to_text(const TorchSnapshot& snapshot, std::size_t top) {
     if (device.all.segments > 0) text += pools_text(device);
     text += sites_text(device, top);
   }
-  if (snapshot.unknown_actions > 0) text += line("left out of the history", unknown_actions_text(snapshot));
+  if (snapshot.unknown_actions > 0) text += report_line("left out of the history", unknown_actions_text(snapshot));
   return text;
 }
 

@@ -16,7 +16,7 @@
 namespace cachalot::tools {
 namespace {
 
-constexpr std::size_t kBufferBytes = 1 << 16;
+constexpr std::size_t kWriteBytes = 1 << 16;
 
 // The file itself where `path` is a link, so that the link is not what gets replaced.
 std::string resolved(const std::string& path) {
@@ -82,7 +82,7 @@ void StepsWriter::append_figures() {
   fmt::format_to(std::back_inserter(buffer_), " {} {} {} {}\n", stats.reserved_bytes.all.current,
                  stats.allocated_bytes.all.current, stats.active_bytes.all.current,
                  stats.inactive_split_bytes.all.current);
-  if (buffer_.size() >= kBufferBytes) write_buffer();
+  if (buffer_.size() >= kWriteBytes) write_buffer();
 }
 
 void StepsWriter::write_buffer() {

@@ -13,7 +13,7 @@ namespace cachalot {
 
 namespace {
 
-constexpr std::size_t kMostBytes = std::size_t{1} << 47;  // all of a process's addresses
+constexpr std::size_t kMostSharedBytes = std::size_t{1} << 47;  // all of a process's addresses
 
 }  // namespace
 
@@ -57,7 +57,7 @@ ImportedMemory::~ImportedMemory() {
 
 Address ImportedMemory::open(const SharedMemory& memory, const std::vector<int>& peers) {
   if (memory.handles.empty()) {
-    CACHALOT_REQUIRE(memory.offset <= kMostBytes && memory.bytes <= kMostBytes - memory.offset,
+    CACHALOT_REQUIRE(memory.offset <= kMostSharedBytes && memory.bytes <= kMostSharedBytes - memory.offset,
                      "a shared allocation of {} bytes at offset {}: no segment has so many", memory.bytes,
                      memory.offset);
     const Address base = device_.ipc_import(memory.segment);
@@ -69,7 +69,8 @@ Address ImportedMemory::open(const SharedMemory& memory, const std::vector<int>&
   for (const SharedMemory::Handle& handle : memory.handles) {
     CACHALOT_REQUIRE(page != 0 && handle.bytes != 0 && handle.bytes % page == 0,
                      "a shared handle of {} bytes: GPU {} has pages of {} bytes", handle.bytes, device_.index(), page);
-    CACHALOT_REQUIRE(handle.bytes <= kMostBytes - bytes, "shared handles of more than {} bytes", kMostBytes);
+    CACHALOT_REQUIRE(handle.bytes <= kMostSharedBytes - bytes, "shared handles of more than {} bytes",
+                     kMostSharedBytes);
     bytes += handle.bytes;
   }
   CACHALOT_REQUIRE(memory.offset <= bytes && memory.bytes <= bytes - memory.offset,

@@ -261,7 +261,7 @@ void Guard::free_in_heap(const GuardedBlock& block, bool was_looked_at) {
     if (!was_looked_at) {
       for (const Stream stream : block.recorded) heap_.record_stream(*heap_block, raw, stream);
     }
-    if (heap_.try_deallocate(*heap_block, raw) || heap_.deallocate_with_context(*heap_block, raw)) return;
+    if (heap_.deallocate(*heap_block, raw)) return;
   }
   [[maybe_unused]] const bool was_uncached = heap_.deallocate_uncached(raw);
   CACHALOT_ASSERT(was_uncached);

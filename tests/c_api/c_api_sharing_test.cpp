@@ -12,7 +12,6 @@
 namespace cachalot::testing {
 namespace {
 
-constexpr std::size_t kMiB = std::size_t{1} << 20;
 const Environment kPages = {{"CACHALOT_CONF", "heap:pages,page_size_mb:2"}, {"CACHALOT_SIM_DEVICES", "2"}};
 const Environment kSegments = {{"CACHALOT_SIM_DEVICES", "2"}};
 

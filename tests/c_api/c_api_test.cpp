@@ -27,7 +27,6 @@ namespace {
 
 using nlohmann::json;
 
-constexpr std::size_t kMiB = std::size_t{1} << 20;
 constexpr std::size_t kExbibyte = std::size_t{1} << 60;
 
 static_assert(std::is_same_v<cudaStream_t, CUstream_st*>, "CUDA's own type");

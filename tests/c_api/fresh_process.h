@@ -16,6 +16,7 @@ namespace cachalot::testing {
 using Environment = std::map<std::string, std::string>;
 
 inline constexpr int kSkipped = 77;
+inline constexpr std::size_t kMiB = std::size_t{1} << 20;
 
 inline void set_environment(const Environment& environment) {
   for (const char* name : {"CACHALOT_CONF", "CACHALOT_DEBUG", "CACHALOT_SIM_MEMORY", "CACHALOT_SIM_DEVICES"})

@@ -5,11 +5,11 @@
 #include "cachalot/errors.h"
 #include "cachalot/simulated_device.h"
 #include "device/copy_engine.h"
+#include "tests/device/units.h"
 
 namespace cachalot {
 namespace {
 
-constexpr std::int64_t kMicrosecond = 1000;
 constexpr std::int64_t kPinned = 40 * kMicrosecond;     // of one MiB
 constexpr std::int64_t kPageable = 100 * kMicrosecond;  // the same
 constexpr HostCopy kUp{CopyDirection::to_device, kMiB, true};

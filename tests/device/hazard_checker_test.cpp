@@ -11,11 +11,11 @@
 #include "base/bytes.h"
 #include "cachalot/errors.h"
 #include "cachalot/simulated_device.h"
+#include "tests/device/units.h"
 
 namespace cachalot {
 namespace {
 
-constexpr std::size_t kPage = 2 * kMiB;
 constexpr std::int64_t kLong = 1'000'000;
 
 std::string hex(Address address) { return fmt::format("{:#x}", address); }

@@ -13,12 +13,10 @@
 
 #include "base/bytes.h"
 #include "cachalot/errors.h"
+#include "tests/device/units.h"
 
 namespace cachalot {
 namespace {
-
-constexpr std::size_t kPage = 2 * kMiB;
-constexpr std::int64_t kMicrosecond = 1000;
 
 // A device on which calls take no time.
 SimulatedDevice::Config timeless(std::size_t memory_bytes = kGiB) {

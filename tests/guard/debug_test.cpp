@@ -221,8 +221,6 @@ TEST_P(Debug, WhatIsAllocatedWithCachingOffIsKnownToo) {
 
 // ---- Private pools -------------------------------------------------------------------------------------------------
 
-constexpr PoolId kPool{0, 7};
-
 TEST_P(Debug, AReleasedPoolIsReportedWhereItIsUsedAgain) {
   allocator_.create_or_retain_pool(0, kPool);
   { const InPool in_pool(allocator_, kPool); }

@@ -142,8 +142,6 @@ TEST(GuardedHeap, EachDeviceHasItsOwn) {
 
 // ---- Graphs and pools ----------------------------------------------------------------------------------------------
 
-constexpr PoolId kPool{0, 7};
-
 TEST_P(GuardedHeaps, ACaptureIsNotSpoiltAndItsMemoryIsNotLookedAt) {
   GuardedWorld world(GetParam());
   const Stream stream = world.device->stream();

@@ -13,6 +13,8 @@
 
 namespace cachalot {
 
+inline constexpr PoolId kPool{0, 7};  // a private one
+
 // Its handler keeps reports; those that a test does not take are a failed test.
 struct GuardedWorld : World {
   explicit GuardedWorld(std::string_view options = "heap:segments", std::size_t device_bytes = 64 * kGiB)

@@ -116,10 +116,10 @@ TEST_P(PatternContract, ABadSpanIsNamedBeforeAnythingIsWritten) {
   write(begin_, Bytes(16, 0));
   const std::vector<PatternSpan> null = {{begin_, 16, 1}, {0, 16, 1}};
   EXPECT_EQ(refusal([&] { kernels_->fill_pattern(nullptr, null); }),
-            "span 1 of a pattern has 16 bytes and begins at a null address");
+            "pattern span 1 has 16 bytes and begins at a null address");
   const std::vector<PatternSpan> endless = {{begin_, 16, 1}, {0x1000, ~std::size_t{0}, 1}};
   EXPECT_EQ(refusal([&] { kernels_->verify_pattern(nullptr, endless); }),
-            "span 1 of a pattern begins at 0x1000 and has 18446744073709551615 bytes: more than there are addresses");
+            "pattern span 1 begins at 0x1000 and has 18446744073709551615 bytes: more than there are addresses");
   EXPECT_EQ(read(begin_, 16), Bytes(16, 0));
 }
 

@@ -17,8 +17,6 @@
 namespace cachalot {
 namespace {
 
-constexpr PoolId kPool{1, 0};
-
 std::uint64_t memory_calls(const World& world) {
   return world.count(DeviceCall::create) + world.count(DeviceCall::map) + world.count(DeviceCall::set_access) +
          world.count(DeviceCall::unmap) + world.count(DeviceCall::release);

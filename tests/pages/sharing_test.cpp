@@ -22,7 +22,6 @@
 namespace cachalot {
 namespace {
 
-constexpr PoolId kPool{1, 0};
 constexpr AllocateOptions kContiguous{.contiguous = true};
 
 // The handles mapped at an allocation's addresses, as the device knows them; it maps in units of 2 MiB.

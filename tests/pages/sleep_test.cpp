@@ -18,8 +18,6 @@
 namespace cachalot {
 namespace {
 
-constexpr PoolId kPool{1, 0};
-
 // Weights in a tag of their own, all of them handed out to the program but when they are asleep.
 struct Weights {
   explicit Weights(World& in_world, std::string of_tag = "weights") : world(in_world), tag(std::move(of_tag)) {}

@@ -11,6 +11,8 @@
 
 namespace cachalot {
 
+inline constexpr PoolId kPool{1, 0};  // a private one
+
 inline SimulatedDevice::Config checked(std::size_t device_bytes = 64 * kGiB) {
   SimulatedDevice::Config config = World::config_of(device_bytes);
   config.check_hazards = true;

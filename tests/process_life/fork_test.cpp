@@ -22,6 +22,7 @@
 #include "cachalot/tensor_pool.h"
 #include "tests/allocator/testing.h"
 #include "tests/process_life/forked_child.h"
+#include "tests/process_life/tensors.h"
 
 #if defined(__SANITIZE_THREAD__)
 #define CACHALOT_TSAN 1
@@ -39,8 +40,6 @@ namespace {
 
 using testing::Ends;
 using testing::status_of_child;
-
-const TensorSpec kSpec = {{64, 64}, DType::float32};
 
 Stream stream_of(std::uintptr_t value) { return reinterpret_cast<Stream>(value); }
 

@@ -17,13 +17,11 @@
 #include "cachalot/pool_set.h"
 #include "cachalot/tensor_pool.h"
 #include "tests/allocator/testing.h"
+#include "tests/process_life/tensors.h"
 #include "tests/scale.h"
 
 namespace cachalot {
 namespace {
-
-const TensorSpec kSpec = {{64, 64}, DType::float32};
-constexpr std::size_t kTensorBytes = 64 * 64 * 4;
 
 // A thread of the C library's: it may be cancelled, and end by pthread_exit.
 class CThread {

@@ -87,8 +87,13 @@ class Program:
 
     def _made_with(self, original: Path, source: Path) -> Path:
         """The program with another source in place of one of the library's."""
-        obj = self._scratch / f"{original.name}.o"  # as the library calls it
-        self._run(self._compile_of(original, source, obj))
+        unit = self._unit_of(original)
+        if unit != original:  # a unity file
+            other = self._scratch / unit.name
+            other.write_text(unit.read_text().replace(f'"{original}"', f'"{source}"'))
+            source = other
+        obj = self._scratch / f"{unit.name}.o"  # as the library calls it
+        self._run(self._compile_of(unit, original.parent, source, obj))
         library = self._scratch / LIBRARY
         shutil.copy(self._build / LIBRARY, library)
         self._run(shlex.join(["ar", "r", str(library), str(obj)]))
@@ -97,14 +102,22 @@ class Program:
         self._run(link.replace(f" {LIBRARY} ", f" {shlex.quote(str(library))} "))
         return program
 
-    def _compile_of(self, original: Path, source: Path, obj: Path) -> str:
-        command = next(line for line in self._compile if line.rstrip().endswith(f"/{original.name}"))
+    def _unit_of(self, original: Path) -> Path:
+        """The file that the build system compiles for a source: itself or a unity file that includes it."""
+        for line in self._compile:
+            unit = Path(shlex.split(line)[-1])
+            if unit == original or "Unity" in unit.parts and f'"{original}"' in unit.read_text():
+                return unit
+        raise SystemExit(f"{original} is not compiled for {PROGRAM}")
+
+    def _compile_of(self, unit: Path, folder: Path, source: Path, obj: Path) -> str:
+        command = next(line for line in self._compile if Path(shlex.split(line)[-1]) == unit)
         words = shlex.split(command)
-        quick = [word for word in words if not re.fullmatch(r"-flto.*|-ffat-lto-objects|-Werror|ccache|-MD", word)]
+        quick = [word for word in words if not re.fullmatch(r"-Werror|ccache|-MD", word)]
         for flag in ("-o", "-c", "-MF", "-MT"):
             if flag in quick:
                 del quick[quick.index(flag):quick.index(flag) + 2]
-        quick += ["-O1", f"-I{original.parent}", "-o", str(obj), "-c", str(source)]
+        quick += ["-O1", f"-I{folder}", "-o", str(obj), "-c", str(source)]
         return shlex.join(quick)
 
     def _run(self, command: str) -> None:

@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include <cstddef>
+#include <cstdint>
 #include <vector>
 
 #define EXPECT_CUDA(call) EXPECT_EQ(call, cudaSuccess)
@@ -14,6 +15,7 @@
 namespace cachalot {
 
 inline constexpr std::size_t kMib = std::size_t{1} << 20;
+inline constexpr std::int64_t kMillisecond = 1'000'000;  // of the simulated clock, in ns
 
 // Every test begins with nothing allocated, no error pending and device 0.
 class SimulatorTest : public testing::Test {

@@ -6,8 +6,6 @@
 namespace cachalot {
 namespace {
 
-constexpr std::int64_t kMillisecond = 1'000'000;
-
 class SimulatorGraphs : public SimulatorTest {
  protected:
   SimulatorGraphs() {

@@ -8,8 +8,6 @@
 namespace cachalot {
 namespace {
 
-constexpr std::int64_t kMillisecond = 1'000'000;
-
 class SimulatorStreams : public SimulatorTest {
  protected:
   SimulatorStreams() {

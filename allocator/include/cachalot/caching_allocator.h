@@ -246,7 +246,7 @@ class CachingAllocator {
   DeviceAllocator& owner_of(const Block& block) const;
   std::vector<DeviceAllocator*> selected(int device) const;
   std::vector<DeviceAllocator*> sleepers(PoolId pool, int device, const char* call) const;
-  [[gnu::noinline]] void deallocate_past_cache(Block* block, void* ptr);  // null: the page map knows of none
+  [[gnu::noinline]] void deallocate_outside_heaps(void* ptr);
   [[gnu::noinline]] void deallocate_uncached(void* ptr);
   [[gnu::noinline]] void* allocate_guarded(std::size_t bytes, int device, Stream stream, bool contiguous);
   [[gnu::noinline]] void deallocate_guarded(void* ptr, int device, std::size_t bytes, Stream stream);
