@@ -23,6 +23,7 @@
 #include "cachalot/errors.h"
 #include "cachalot/kernels.h"
 #include "cachalot/simulated_device.h"
+#include "cachalot/version.h"
 #include "policy/torch_policy.h"
 
 namespace cachalot {
@@ -280,6 +281,8 @@ char* copy_of(const std::string& text) {
 }  // namespace cachalot
 
 using namespace cachalot;
+
+const char* cachalot_version(void) { return version(); }
 
 void* cachalot_malloc(size_t size, int device, cudaStream_t stream) {
   return value_or<void*>(nullptr, [&] {

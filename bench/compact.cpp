@@ -25,9 +25,9 @@ constexpr std::size_t kBytes = 4 * kGiB;  // allocated at first
 constexpr int kShots = 7;                 // the fastest counts
 
 class NoCopies final : public Kernels {
-  void fill(Stream, std::span<const PatternSpan>) override {}
-  std::vector<PatternMismatch> verify(Stream, std::span<const PatternSpan>) override { return {}; }
-  void move(Stream, std::span<const BlockMove>) override {}
+  void fill(Stream, Span<const PatternSpan>) override {}
+  std::vector<PatternMismatch> verify(Stream, Span<const PatternSpan>) override { return {}; }
+  void move(Stream, Span<const BlockMove>) override {}
 };
 
 // Keeps one in `each`, at random.

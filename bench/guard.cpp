@@ -6,7 +6,6 @@
 #include <array>
 #include <cstdint>
 #include <memory>
-#include <span>
 #include <string>
 #include <vector>
 
@@ -24,12 +23,12 @@ constexpr double kBudgetNs = 1e9;
 
 // Finds every pattern as it was. Whether kernels compute at all the guard asks with the complement of a seed.
 class NoKernels final : public Kernels {
-  void fill(Stream, std::span<const PatternSpan>) override {}
-  std::vector<PatternMismatch> verify(Stream, std::span<const PatternSpan> spans) override {
+  void fill(Stream, Span<const PatternSpan>) override {}
+  std::vector<PatternMismatch> verify(Stream, Span<const PatternSpan> spans) override {
     if (spans[0].seed >> 63 == 0) return {};
     return {{.span = 0, .offset = 0}};
   }
-  void move(Stream, std::span<const BlockMove>) override {}
+  void move(Stream, Span<const BlockMove>) override {}
 };
 
 struct Pairs {

@@ -60,9 +60,7 @@ if(CACHALOT_BUILD_TOOLS OR CACHALOT_BUILD_TESTS OR CACHALOT_BUILD_BENCHMARKS OR 
   find_package(nlohmann_json 3.11 REQUIRED)
   add_library(cachalot_internal INTERFACE)
   target_link_libraries(cachalot_internal INTERFACE cachalot_layers fmt::fmt nlohmann_json::nlohmann_json)
-  target_compile_definitions(cachalot_internal INTERFACE
-    CACHALOT_DATA_DIR="${PROJECT_SOURCE_DIR}/data"
-    CACHALOT_VERSION="${PROJECT_VERSION}")
+  target_compile_definitions(cachalot_internal INTERFACE CACHALOT_DATA_DIR="${PROJECT_SOURCE_DIR}/data")
   if(CACHALOT_HAS_CUDA)
     target_link_libraries(cachalot_internal INTERFACE CUDA::cudart)  # tests and benchmarks make streams and work
   endif()
@@ -92,7 +90,8 @@ function(cachalot_core_library)
     heap=allocator,allocator/blocks,allocator/segments,allocator/pages,allocator/streams,allocator/caches
     reports=allocator/policy,allocator/observe,allocator/leaks,allocator/guard)
   target_include_directories(cachalot_core PRIVATE ${PROJECT_SOURCE_DIR}/allocator)
-  target_compile_features(cachalot_core PUBLIC cxx_std_20)
+  # Compiled as C++20, and used by programs of C++17: what headers say must mean the same in both (tests/headers).
+  target_compile_features(cachalot_core PUBLIC cxx_std_17 PRIVATE cxx_std_20)
   target_compile_definitions(cachalot_core PRIVATE
     CACHALOT_HAS_CUDA=$<BOOL:${CACHALOT_HAS_CUDA}> CACHALOT_HAS_LIBBACKTRACE=$<BOOL:${CACHALOT_HAS_LIBBACKTRACE}>)
   target_link_libraries(cachalot_core

@@ -24,7 +24,7 @@ Address allocate_for(const char* purpose, Device& device, std::size_t bytes) {
 
 // Calls use(part, place of its first item) for every launch that the items take.
 template <typename Item, typename Use>
-void for_each_launch(std::span<const Item> items, std::size_t most, Use&& use) {
+void for_each_launch(Span<const Item> items, std::size_t most, Use&& use) {
   for (std::size_t first = 0; first < items.size(); first += most) {
     use(items.subspan(first, std::min(most, items.size() - first)), first);
   }
@@ -46,24 +46,24 @@ CudaKernels::~CudaKernels() {
   }
 }
 
-void CudaKernels::fill(Stream stream, std::span<const PatternSpan> spans) {
+void CudaKernels::fill(Stream stream, Span<const PatternSpan> spans) {
   const CurrentDevice current(device_->index());
-  for_each_launch(spans, kSpansALaunch, [&](std::span<const PatternSpan> part, std::size_t) {
+  for_each_launch(spans, kSpansALaunch, [&](Span<const PatternSpan> part, std::size_t) {
     check("cudaLaunchKernel", launch_fill(stream, part));
   });
 }
 
-std::vector<PatternMismatch> CudaKernels::verify(Stream stream, std::span<const PatternSpan> spans) {
+std::vector<PatternMismatch> CudaKernels::verify(Stream stream, Span<const PatternSpan> spans) {
   const CurrentDevice current(device_->index());
   const std::lock_guard lock(answers_mutex_);
   std::vector<PatternMismatch> mismatches;
-  for_each_launch(spans, kSpansALaunch, [&](std::span<const PatternSpan> part, std::size_t first) {
+  for_each_launch(spans, kSpansALaunch, [&](Span<const PatternSpan> part, std::size_t first) {
     verify_launch(stream, part, first, mismatches);
   });
   return mismatches;
 }
 
-void CudaKernels::verify_launch(Stream stream, std::span<const PatternSpan> spans, std::size_t first,
+void CudaKernels::verify_launch(Stream stream, Span<const PatternSpan> spans, std::size_t first,
                                 std::vector<PatternMismatch>& mismatches) {
   std::vector<unsigned long long> answers(spans.size(), kNoDifference);
   const std::size_t bytes = answers.size() * sizeof(answers[0]);
@@ -76,12 +76,12 @@ void CudaKernels::verify_launch(Stream stream, std::span<const PatternSpan> span
   }
 }
 
-void CudaKernels::move(Stream stream, std::span<const BlockMove> moves) {
+void CudaKernels::move(Stream stream, Span<const BlockMove> moves) {
   const CurrentDevice current(device_->index());
   const std::lock_guard lock(moves_mutex_);
   if (moves_.list == nullptr) make_move_scratch();
   device_->stream_wait(stream, moved_);
-  for_each_launch(moves, kMovesALaunch, [&](std::span<const BlockMove> part, std::size_t) {
+  for_each_launch(moves, kMovesALaunch, [&](Span<const BlockMove> part, std::size_t) {
     const cudaError_t code = launch_moves(stream, part, moves_);
     device_->event_record(moved_, stream);  // also where only the list was queued
     check("cub::DeviceMemcpy::Batched", code);

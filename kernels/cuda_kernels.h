@@ -5,7 +5,6 @@
 
 #include <memory>
 #include <mutex>
-#include <span>
 #include <vector>
 
 #include "cachalot/device.h"
@@ -21,11 +20,11 @@ class CudaKernels final : public Kernels {
   ~CudaKernels() override;
 
  private:
-  void fill(Stream stream, std::span<const PatternSpan> spans) override;
-  std::vector<PatternMismatch> verify(Stream stream, std::span<const PatternSpan> spans) override;
-  void move(Stream stream, std::span<const BlockMove> moves) override;
+  void fill(Stream stream, Span<const PatternSpan> spans) override;
+  std::vector<PatternMismatch> verify(Stream stream, Span<const PatternSpan> spans) override;
+  void move(Stream stream, Span<const BlockMove> moves) override;
   void make_move_scratch();
-  void verify_launch(Stream stream, std::span<const PatternSpan> spans, std::size_t first,
+  void verify_launch(Stream stream, Span<const PatternSpan> spans, std::size_t first,
                      std::vector<PatternMismatch>& mismatches);
 
   const std::shared_ptr<Device> device_;

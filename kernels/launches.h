@@ -4,7 +4,6 @@
 #include <cuda_runtime_api.h>
 
 #include <cstddef>
-#include <span>
 
 #include "cachalot/kernels.h"
 
@@ -20,8 +19,8 @@ inline constexpr unsigned long long kNoDifference = ~0ull;
 
 // Each queues one launch on the current device, for 1 to kSpansALaunch spans. `answers`: device memory, one a span, all
 // kNoDifference before.
-cudaError_t launch_fill(cudaStream_t stream, std::span<const PatternSpan> spans);
-cudaError_t launch_verify(cudaStream_t stream, std::span<const PatternSpan> spans, unsigned long long* answers);
+cudaError_t launch_fill(cudaStream_t stream, Span<const PatternSpan> spans);
+cudaError_t launch_verify(cudaStream_t stream, Span<const PatternSpan> spans, unsigned long long* answers);
 
 // Device memory that the moves of one launch work in: a list of them, and what CUB needs besides.
 struct MoveScratch {
@@ -32,6 +31,6 @@ struct MoveScratch {
 // How many bytes of `temp` any number of moves up to kMovesALaunch needs, on the current device.
 cudaError_t move_temp_bytes(std::size_t& bytes);
 // Queues 1 to kMovesALaunch moves on the current device. Nobody else may use the scratch before they are done.
-cudaError_t launch_moves(cudaStream_t stream, std::span<const BlockMove> moves, const MoveScratch& scratch);
+cudaError_t launch_moves(cudaStream_t stream, Span<const BlockMove> moves, const MoveScratch& scratch);
 
 }  // namespace cachalot

@@ -52,7 +52,7 @@ cudaError_t copy_listed(cudaStream_t stream, const BlockMove* list, std::size_t 
 }
 
 template <typename Moves>
-cudaError_t launch_write(cudaStream_t stream, std::span<const BlockMove> moves, BlockMove* list) {
+cudaError_t launch_write(cudaStream_t stream, Span<const BlockMove> moves, BlockMove* list) {
   Moves batch{};
   std::copy(moves.begin(), moves.end(), batch.moves);
   auto count = static_cast<unsigned>(moves.size());
@@ -65,7 +65,7 @@ cudaError_t launch_write(cudaStream_t stream, std::span<const BlockMove> moves, 
 
 cudaError_t move_temp_bytes(std::size_t& bytes) { return copy_listed(nullptr, nullptr, kMovesALaunch, nullptr, bytes); }
 
-cudaError_t launch_moves(cudaStream_t stream, std::span<const BlockMove> moves, const MoveScratch& scratch) {
+cudaError_t launch_moves(cudaStream_t stream, Span<const BlockMove> moves, const MoveScratch& scratch) {
   const bool are_few = moves.size() <= std::size(FewMoves{}.moves);
   const cudaError_t written = are_few ? launch_write<FewMoves>(stream, moves, scratch.list)
                                       : launch_write<ManyMoves>(stream, moves, scratch.list);

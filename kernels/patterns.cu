@@ -99,7 +99,7 @@ __global__ void __launch_bounds__(kThreads) verify(const __grid_constant__ Spans
   if (threadIdx.x == 0 && first != kNoDifference) atomicMin(&answers[blockIdx.y], first);
 }
 
-dim3 grid_for(std::span<const PatternSpan> spans) {
+dim3 grid_for(Span<const PatternSpan> spans) {
   std::size_t most_bytes = 0;
   for (const PatternSpan& span : spans) most_bytes = std::max(most_bytes, span.bytes);
   const std::size_t wanted = most_bytes / (kThreads * kBytesAThread) + 1;
@@ -108,7 +108,7 @@ dim3 grid_for(std::span<const PatternSpan> spans) {
 }
 
 template <typename Spans, typename... Arguments>
-cudaError_t launch_batch(void (*kernel)(Spans, Arguments...), cudaStream_t stream, std::span<const PatternSpan> spans,
+cudaError_t launch_batch(void (*kernel)(Spans, Arguments...), cudaStream_t stream, Span<const PatternSpan> spans,
                          Arguments... arguments) {
   Spans batch{};
   std::copy(spans.begin(), spans.end(), batch.spans);
@@ -116,16 +116,16 @@ cudaError_t launch_batch(void (*kernel)(Spans, Arguments...), cudaStream_t strea
   return cudaLaunchKernel(reinterpret_cast<const void*>(kernel), grid_for(spans), dim3(kThreads), pointers, 0, stream);
 }
 
-bool are_few(std::span<const PatternSpan> spans) { return spans.size() <= std::size(FewSpans{}.spans); }
+bool are_few(Span<const PatternSpan> spans) { return spans.size() <= std::size(FewSpans{}.spans); }
 
 }  // namespace
 
-cudaError_t launch_fill(cudaStream_t stream, std::span<const PatternSpan> spans) {
+cudaError_t launch_fill(cudaStream_t stream, Span<const PatternSpan> spans) {
   return are_few(spans) ? launch_batch<FewSpans>(fill<FewSpans>, stream, spans)
                         : launch_batch<ManySpans>(fill<ManySpans>, stream, spans);
 }
 
-cudaError_t launch_verify(cudaStream_t stream, std::span<const PatternSpan> spans, unsigned long long* answers) {
+cudaError_t launch_verify(cudaStream_t stream, Span<const PatternSpan> spans, unsigned long long* answers) {
   return are_few(spans) ? launch_batch<FewSpans>(verify<FewSpans>, stream, spans, answers)
                         : launch_batch<ManySpans>(verify<ManySpans>, stream, spans, answers);
 }

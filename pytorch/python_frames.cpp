@@ -4,7 +4,6 @@
 
 #include <cstddef>
 #include <new>
-#include <span>
 #include <string_view>
 #include <utility>
 
@@ -57,7 +56,7 @@ class Python {
 
   // Innermost first. Frames, code and texts that are made on the way are given back; an exception that is being raised
   // is laid aside meanwhile.
-  std::size_t frames(std::span<ScriptFrame> out) const {
+  std::size_t frames(Span<ScriptFrame> out) const {
     const RaisedException raised(*this);
     Reference frame = current_frame();
     std::size_t count = 0;
@@ -179,7 +178,7 @@ class Python {
   void (*restore_)(Object*, Object*, Object*);
 };
 
-std::size_t python_frames(std::span<ScriptFrame> out) noexcept {
+std::size_t python_frames(Span<ScriptFrame> out) noexcept {
   const Python* const python = Python::instance();
   if (python == nullptr) return 0;
   const Python::Permission permission(*python);

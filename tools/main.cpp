@@ -16,6 +16,7 @@
 #include "base/bytes.h"
 #include "base/check.h"
 #include "cachalot/errors.h"
+#include "cachalot/version.h"
 #include "simulator/gpu_models.h"
 #include "tools/progress_bar.h"
 #include "tools/replay.h"
@@ -306,7 +307,7 @@ int fail(std::string message) {
 
 int run(int argc, char** argv) {
   CLI::App app("cachalot: a GPU memory allocator that takes PyTorch's decisions, and its measuring tools", "cachalot");
-  app.set_version_flag("--version", "cachalot " CACHALOT_VERSION);
+  app.set_version_flag("--version", "cachalot " CACHALOT_VERSION_STRING);
   ReplayCommand replay;
   SnapshotCommand snapshot;
   SimulateCommand simulate;

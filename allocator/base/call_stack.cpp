@@ -7,6 +7,7 @@
 #include <atomic>
 #include <iterator>
 #include <mutex>
+#include <span>
 #include <unordered_set>
 #include <utility>
 
@@ -28,7 +29,7 @@ std::atomic<ScriptFrameProvider> script_frame_provider{nullptr};
 // What a provider sets off, a garbage collection in Python, may free tensors: no frames are taken within.
 thread_local bool is_asking_provider = false;
 
-std::size_t script_frames_here(std::span<ScriptFrame> out) noexcept {
+std::size_t script_frames_here(Span<ScriptFrame> out) noexcept {
   const ScriptFrameProvider provider = script_frame_provider.load(std::memory_order_acquire);
   if (provider == nullptr || is_asking_provider) return 0;
   is_asking_provider = true;
@@ -60,7 +61,7 @@ void mix(std::size_t& hash, std::size_t value) {  // as boost::hash_combine does
   hash ^= value + 0x9e3779b97f4a7c15 + (hash << 12) + (hash >> 4);
 }
 
-std::size_t hash_of(std::span<const ScriptFrame> script, std::span<const std::uintptr_t> native) {
+std::size_t hash_of(Span<const ScriptFrame> script, Span<const std::uintptr_t> native) {
   std::size_t hash = script.size();
   for (const ScriptFrame& frame : script) {
     mix(hash, reinterpret_cast<std::size_t>(frame.function));  // interned: an address is a text
@@ -116,7 +117,7 @@ bool is_of_interpreter(const CallFrame& frame) {
 
 // Of all, innermost first. The innermost are the library's and left out, as long as something remains. What was inlined goes
 // with the function that it was inlined in: debug information says its name without its namespace.
-std::vector<CallFrame> native_frames(std::span<const std::uintptr_t> return_addresses) {
+std::vector<CallFrame> native_frames(Span<const std::uintptr_t> return_addresses) {
   std::vector<CallFrame> all;
   std::vector<CallFrame> users;
   for (const std::uintptr_t address : return_addresses) {
@@ -152,12 +153,12 @@ CallStack CallStack::capture(Frames frames, std::size_t skip) noexcept {
   }
 }
 
-std::span<const ScriptFrame> CallStack::script_frames() const {
-  return taken_ != nullptr ? std::span<const ScriptFrame>(taken_->script) : std::span<const ScriptFrame>();
+Span<const ScriptFrame> CallStack::script_frames() const {
+  return taken_ != nullptr ? Span<const ScriptFrame>(taken_->script) : Span<const ScriptFrame>();
 }
 
-std::span<const std::uintptr_t> CallStack::return_addresses() const {
-  return taken_ != nullptr ? std::span<const std::uintptr_t>(taken_->native) : std::span<const std::uintptr_t>();
+Span<const std::uintptr_t> CallStack::return_addresses() const {
+  return taken_ != nullptr ? Span<const std::uintptr_t>(taken_->native) : Span<const std::uintptr_t>();
 }
 
 std::vector<CallFrame> CallStack::frames() const {

@@ -74,12 +74,12 @@ void copy_block(Device& device, const BlockMove& move, Buffer& buffer) {
 
 }  // namespace
 
-void HostKernels::fill(Stream stream, std::span<const PatternSpan> spans) {
+void HostKernels::fill(Stream stream, Span<const PatternSpan> spans) {
   wait_for(*device_, stream);
   for (const PatternSpan& span : spans) fill_span(*device_, span);
 }
 
-std::vector<PatternMismatch> HostKernels::verify(Stream stream, std::span<const PatternSpan> spans) {
+std::vector<PatternMismatch> HostKernels::verify(Stream stream, Span<const PatternSpan> spans) {
   wait_for(*device_, stream);
   std::vector<PatternMismatch> mismatches;
   for (std::size_t i = 0; i < spans.size(); ++i) {
@@ -88,7 +88,7 @@ std::vector<PatternMismatch> HostKernels::verify(Stream stream, std::span<const 
   return mismatches;
 }
 
-void HostKernels::move(Stream stream, std::span<const BlockMove> moves) {
+void HostKernels::move(Stream stream, Span<const BlockMove> moves) {
   Buffer buffer(std::min(std::ranges::max(moves, {}, &BlockMove::bytes).bytes, kPartBytes));
   wait_for(*device_, stream);
   for (const BlockMove& move : moves) copy_block(*device_, move, buffer);

@@ -3,7 +3,6 @@
 #pragma once
 
 #include <memory>
-#include <span>
 #include <vector>
 
 #include "cachalot/device.h"
@@ -16,9 +15,9 @@ class HostKernels final : public Kernels {
   explicit HostKernels(std::shared_ptr<Device> device) : device_(std::move(device)) {}
 
  private:
-  void fill(Stream stream, std::span<const PatternSpan> spans) override;
-  std::vector<PatternMismatch> verify(Stream stream, std::span<const PatternSpan> spans) override;
-  void move(Stream stream, std::span<const BlockMove> moves) override;
+  void fill(Stream stream, Span<const PatternSpan> spans) override;
+  std::vector<PatternMismatch> verify(Stream stream, Span<const PatternSpan> spans) override;
+  void move(Stream stream, Span<const BlockMove> moves) override;
 
   const std::shared_ptr<Device> device_;
 };

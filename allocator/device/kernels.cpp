@@ -18,7 +18,7 @@ void check_memory(const char* what, std::size_t i, Address address, std::size_t 
                    "{} begins at {:#x} and has {} bytes: more than there are addresses", name(), address, bytes);
 }
 
-void check_spans(std::span<const PatternSpan> spans) {
+void check_spans(Span<const PatternSpan> spans) {
   for (std::size_t i = 0; i < spans.size(); ++i) {
     if (spans[i].bytes != 0) check_memory("pattern span", i, spans[i].address, spans[i].bytes);
   }
@@ -32,7 +32,7 @@ struct End {
   bool is_written = false;
 };
 
-std::vector<End> ends_of(std::span<const BlockMove> moves) {
+std::vector<End> ends_of(Span<const BlockMove> moves) {
   std::vector<End> ends;
   ends.reserve(2 * moves.size());
   for (std::size_t i = 0; i < moves.size(); ++i) {
@@ -56,7 +56,7 @@ void check_apart(const End& end, const End* earlier) {
 }
 
 // Seen in the order of where they begin, an end overlaps one before it if it overlaps the one that reaches furthest.
-void check_moves(std::span<const BlockMove> moves) {
+void check_moves(Span<const BlockMove> moves) {
   std::vector<End> ends = ends_of(moves);
   std::ranges::sort(ends, {}, &End::first);
   const End* furthest_read = nullptr;
@@ -71,23 +71,23 @@ void check_moves(std::span<const BlockMove> moves) {
 
 }  // namespace
 
-void Kernels::fill_pattern(Stream stream, std::span<const PatternSpan> spans) {
+void Kernels::fill_pattern(Stream stream, Span<const PatternSpan> spans) {
   check_spans(spans);
   fill(stream, spans);
 }
 
-std::vector<PatternMismatch> Kernels::verify_pattern(Stream stream, std::span<const PatternSpan> spans) {
+std::vector<PatternMismatch> Kernels::verify_pattern(Stream stream, Span<const PatternSpan> spans) {
   check_spans(spans);
   return verify(stream, spans);
 }
 
 std::optional<std::size_t> Kernels::verify_pattern(Stream stream, const PatternSpan& span) {
-  const std::vector<PatternMismatch> mismatches = verify_pattern(stream, std::span(&span, 1));
+  const std::vector<PatternMismatch> mismatches = verify_pattern(stream, Span<const PatternSpan>(&span, 1));
   if (mismatches.empty()) return std::nullopt;
   return mismatches.front().offset;
 }
 
-void Kernels::move_blocks(Stream stream, std::span<const BlockMove> moves) {
+void Kernels::move_blocks(Stream stream, Span<const BlockMove> moves) {
   check_moves(moves);
   std::vector<BlockMove> real(moves.begin(), moves.end());
   std::erase_if(real, [](const BlockMove& move) { return move.bytes == 0; });

@@ -156,7 +156,7 @@ bool is_mistake(GuardReport::Kind kind) { return kind > GuardReport::Kind::write
 
 std::string to_string(const GuardReport& report) { return what_was_found(report) + history(report) + stacks(report); }
 
-std::string to_json(std::span<const GuardReport> reports) {
+std::string to_json(Span<const GuardReport> reports) {
   JsonWriter json;
   return json.list(reports, write_report).take();
 }

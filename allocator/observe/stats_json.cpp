@@ -1,6 +1,7 @@
 #include <cstdint>
 #include <map>
 #include <string>
+#include <tuple>
 
 #include "base/json_writer.h"
 #include "cachalot/stats.h"
@@ -24,7 +25,19 @@ void add(SortedStats& values, const std::string& name, const StatArray& stats) {
   add(values, name + ".large_pool", stats.large_pool);
 }
 
+// Every member: the bindings do not compile when one is missing here.
+auto members_of(const DeviceStats& stats) {
+  const auto& [allocation, segment, active, inactive_split, allocated_bytes, reserved_bytes, active_bytes,
+               inactive_split_bytes, requested_bytes, oversize_allocations, oversize_segments, num_alloc_retries,
+               num_ooms, num_sync_all_streams, num_device_alloc, num_device_free, max_split_size] = stats;
+  return std::tie(allocation, segment, active, inactive_split, allocated_bytes, reserved_bytes, active_bytes,
+                  inactive_split_bytes, requested_bytes, oversize_allocations, oversize_segments, num_alloc_retries,
+                  num_ooms, num_sync_all_streams, num_device_alloc, num_device_free, max_split_size);
+}
+
 }  // namespace
+
+bool operator==(const DeviceStats& a, const DeviceStats& b) { return members_of(a) == members_of(b); }
 
 std::string to_json(const DeviceStats& stats) {
   SortedStats values;

@@ -5,6 +5,7 @@
 #include <charconv>
 #include <iterator>
 #include <optional>
+#include <tuple>
 #include <vector>
 
 #include "base/check.h"
@@ -32,6 +33,21 @@ struct Setting {
 
 [[noreturn]] void refuse(const Setting& setting, const std::string& rule) {
   throw InvalidArgument(formatted("option {}: bad value '{}': {}", setting.key, shown(setting.value), rule));
+}
+
+// Every member: the bindings do not compile when one is missing here.
+auto members_of(const Options& options) {
+  const auto& [large_segment_size, max_split_size, max_non_split_rounding, garbage_collection_threshold,
+               roundup_power2_divisions, per_process_memory_fraction, expandable_segments, release_lock_on_cudamalloc,
+               graph_capture_record_stream_reuse, pinned_use_background_threads, pinned_use_cuda_host_register,
+               pinned_num_register_threads, pinned_reserve_segment_size, backend, heap, cross_stream, remap_slack,
+               page_size, max_mappings, thread_cache, guard, guard_quarantine, debug, text] = options;
+  return std::tie(large_segment_size, max_split_size, max_non_split_rounding, garbage_collection_threshold,
+                  roundup_power2_divisions, per_process_memory_fraction, expandable_segments,
+                  release_lock_on_cudamalloc, graph_capture_record_stream_reuse, pinned_use_background_threads,
+                  pinned_use_cuda_host_register, pinned_num_register_threads, pinned_reserve_segment_size, backend,
+                  heap, cross_stream, remap_slack, page_size, max_mappings, thread_cache, guard, guard_quarantine,
+                  debug, text);
 }
 
 // ---- Grammar --------------------------------------------------------------------------------------------------------
@@ -397,6 +413,8 @@ void require_room_for_segments(const Options& options) {
 }
 
 }  // namespace
+
+bool operator==(const Options& a, const Options& b) { return members_of(a) == members_of(b); }
 
 bool is_option(std::string_view key) {
   return std::ranges::any_of(kKeys, [&](const Key& known) { return names(key, known); });

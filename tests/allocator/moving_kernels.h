@@ -3,7 +3,6 @@
 
 #include <cstddef>
 #include <memory>
-#include <span>
 #include <utility>
 #include <vector>
 
@@ -21,9 +20,9 @@ class MovingKernels final : public Kernels {
   std::size_t moved() const { return moved_; }  // blocks, ever
 
  private:
-  void fill(Stream, std::span<const PatternSpan>) override {}
-  std::vector<PatternMismatch> verify(Stream, std::span<const PatternSpan>) override { return {}; }
-  void move(Stream stream, std::span<const BlockMove> moves) override {
+  void fill(Stream, Span<const PatternSpan>) override {}
+  std::vector<PatternMismatch> verify(Stream, Span<const PatternSpan>) override { return {}; }
+  void move(Stream stream, Span<const BlockMove> moves) override {
     std::vector<std::byte> content;
     for (const auto& [from, to, bytes] : moves) {
       content.resize(bytes);

@@ -45,18 +45,18 @@ bool names(const CallStack& stack, std::string_view function) {
       frames, [&](const CallFrame& frame) { return frame.function.find(function) != std::string::npos; });
 }
 
-std::size_t two_script_frames(std::span<cachalot::ScriptFrame> out) noexcept {
+std::size_t two_script_frames(cachalot::Span<cachalot::ScriptFrame> out) noexcept {
   out[0] = {cachalot::intern_text("train_step"), cachalot::intern_text("train.py"), 41};
   out[1] = {cachalot::intern_text("<module>"), cachalot::intern_text("train.py"), 60};
   return 2;
 }
 
-std::size_t endless_script_frames(std::span<cachalot::ScriptFrame> out) noexcept {
+std::size_t endless_script_frames(cachalot::Span<cachalot::ScriptFrame> out) noexcept {
   std::ranges::fill(out, cachalot::ScriptFrame{"", "", 1});
   return out.size();
 }
 
-std::size_t asking_again(std::span<cachalot::ScriptFrame> out) noexcept {
+std::size_t asking_again(cachalot::Span<cachalot::ScriptFrame> out) noexcept {
   out[0] = {"", "", static_cast<int>(CallStack::capture().script_frames().size())};
   return 1;
 }

@@ -60,9 +60,9 @@ TEST(GuardedProgram, AReportIsDeliveredThoughTheFreeFails) {
 
 // As those of a simulated runtime.
 class IdleKernels final : public Kernels {
-  void fill(Stream, std::span<const PatternSpan>) override {}
-  std::vector<PatternMismatch> verify(Stream, std::span<const PatternSpan>) override { return {}; }
-  void move(Stream, std::span<const BlockMove>) override {}
+  void fill(Stream, Span<const PatternSpan>) override {}
+  std::vector<PatternMismatch> verify(Stream, Span<const PatternSpan>) override { return {}; }
+  void move(Stream, Span<const BlockMove>) override {}
 };
 
 TEST(GuardedProgram, KernelsThatComputeNothingGiveWayToTheHostTwin) {

@@ -4,7 +4,8 @@
 set(layers
   "0 allocator/base/              allocator/include/cachalot/errors.h   allocator/include/cachalot/pool_id.h"
   "0 allocator/include/cachalot/call_stack.h  allocator/include/cachalot/compact_report.h"
-  "0 allocator/include/cachalot/host_device.h"
+  "0 allocator/include/cachalot/host_device.h allocator/include/cachalot/require_cpp17.h"
+  "0 allocator/include/cachalot/span.h        allocator/include/cachalot/version.h"
   "1 allocator/device/            allocator/include/cachalot/device.h   allocator/include/cachalot/simulated_device.h"
   "1                              allocator/include/cachalot/shared_memory.h  allocator/include/cachalot/kernels.h"
   # change.h is a plain value that every layer above may name.

@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "cachalot/version.h"
 #include "tests/tools/run_command.h"
 #include "tests/tools/temporary_file.h"
 
@@ -48,7 +49,7 @@ void expect_contains(const std::string& text, const std::vector<std::string>& pa
 }
 
 TEST(CommandLine, ShowsItsVersionAndHelp) {
-  EXPECT_EQ(run("--version").out, "cachalot " CACHALOT_VERSION "\n");
+  EXPECT_EQ(run("--version").out, "cachalot " CACHALOT_VERSION_STRING "\n");
   EXPECT_EQ(run("--version").exit_code, 0);
   EXPECT_EQ(run("--help").exit_code, 0);
   expect_contains(run("--help").out, {"replay", "snapshot", "simulate"});

@@ -1,6 +1,8 @@
 // A place in a program that allocates: one call stack, and what lives that came from there.
 #pragma once
 
+#include "cachalot/require_cpp17.h"
+
 #include <cstddef>
 #include <cstdint>
 #include <string>

@@ -8,6 +8,8 @@
 // allocator; in a forked child report is refused (docs/process_life.md). While it runs each allocation takes a call stack.
 #pragma once
 
+#include "cachalot/require_cpp17.h"
+
 #include <cstddef>
 #include <cstdint>
 #include <memory>

@@ -33,6 +33,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "cachalot/version.h"
+
 #if defined(__GNUC__)
 #define CACHALOT_API __attribute__((visibility("default")))
 #else
@@ -61,6 +63,9 @@ enum {
   /* Anything else: the host has no memory left, or a defect of cachalot. */
   CACHALOT_E_INTERNAL = 5
 };
+
+/* Returns the version of the library, "0.1.0"; CACHALOT_VERSION_STRING is the headers'. Never fails, needs no allocator. */
+CACHALOT_API const char* cachalot_version(void);
 
 /* Memory for work on `stream` of `device`: at least `size` bytes, aligned to 512.
  * Returns NULL for 0 bytes, without an error; NULL with an error when the device has not enough memory, when `size` is

@@ -21,6 +21,8 @@
 // back to it, with an InvalidArgument.
 #pragma once
 
+#include "cachalot/require_cpp17.h"
+
 #include <atomic>
 #include <cstddef>
 #include <cstdint>

@@ -14,14 +14,17 @@
 // lock that the provider may want: Python's objects may be freed, and with them tensors, while frames are looked at.
 #pragma once
 
+#include "cachalot/require_cpp17.h"
+
 #include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
+
+#include "cachalot/span.h"
 
 namespace cachalot {
 
@@ -31,7 +34,10 @@ struct ScriptFrame {
   const char* file = "";
   int line = 0;
 
-  bool operator==(const ScriptFrame&) const = default;
+  friend bool operator==(const ScriptFrame& a, const ScriptFrame& b) {
+    return a.function == b.function && a.file == b.file && a.line == b.line;
+  }
+  friend bool operator!=(const ScriptFrame& a, const ScriptFrame& b) { return !(a == b); }
 };
 
 // One call, named.
@@ -61,8 +67,8 @@ class CallStack {
 
   bool empty() const { return taken_ == nullptr; }
   // Innermost first.
-  std::span<const ScriptFrame> script_frames() const;
-  std::span<const std::uintptr_t> return_addresses() const;
+  Span<const ScriptFrame> script_frames() const;
+  Span<const std::uintptr_t> return_addresses() const;
 
   // All of them named, innermost first: the interpreter's, then native ones, functions that were inlined among them. Slow
   // at first: debug information is read. The library's own frames are left out at the inner end, and where there are
@@ -71,6 +77,7 @@ class CallStack {
 
   std::size_t hash() const;
   bool operator==(const CallStack& other) const;
+  bool operator!=(const CallStack& other) const { return !(*this == other); }
 
  private:
   struct Taken;
@@ -85,7 +92,7 @@ std::string to_string(const CallStack& stack);
 // Writes the calling thread's frames, innermost first, at most `out.size()`; returns how many. 0 where the thread runs no
 // code of the interpreter or may not ask it now. May take the interpreter's lock (Python's GIL), leaves no error behind, and
 // is not called again by what it sets off.
-using ScriptFrameProvider = std::size_t (*)(std::span<ScriptFrame> out) noexcept;
+using ScriptFrameProvider = std::size_t (*)(Span<ScriptFrame> out) noexcept;
 // One a process; null takes it away. Returns the one before.
 ScriptFrameProvider set_script_frames(ScriptFrameProvider provider) noexcept;
 

@@ -2,6 +2,8 @@
 // snapshot the picture it leads to; a test holds the three against each other.
 #pragma once
 
+#include "cachalot/require_cpp17.h"
+
 #include <cstddef>
 #include <cstdint>
 #include <functional>

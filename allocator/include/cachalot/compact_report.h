@@ -1,6 +1,8 @@
 // What it came to that live memory was moved together.
 #pragma once
 
+#include "cachalot/require_cpp17.h"
+
 #include <cstddef>
 
 namespace cachalot {

@@ -9,6 +9,8 @@
 // Thread safety: every call may be made from any thread at any time.
 #pragma once
 
+#include "cachalot/require_cpp17.h"
+
 #include <array>
 #include <cstddef>
 #include <cstdint>

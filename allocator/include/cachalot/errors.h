@@ -1,6 +1,8 @@
 // What the library throws. Nothing else leaves it.
 #pragma once
 
+#include "cachalot/require_cpp17.h"
+
 #include <cstddef>
 #include <memory>
 #include <new>

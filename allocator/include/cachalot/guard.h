@@ -15,16 +15,18 @@
 // what each report looks like.
 #pragma once
 
+#include "cachalot/require_cpp17.h"
+
 #include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <optional>
-#include <span>
 #include <string>
 #include <vector>
 
 #include "cachalot/call_stack.h"
 #include "cachalot/device.h"
+#include "cachalot/span.h"
 
 namespace cachalot {
 
@@ -36,7 +38,10 @@ struct GuardCall {
   std::int64_t clock_us =
       0;              // Device::clock_us: microseconds since the Unix epoch; simulated: since the device's making
   CallStack stack{};  // with debug:True; else empty
-  bool operator==(const GuardCall&) const = default;
+  friend bool operator==(const GuardCall& a, const GuardCall& b) {
+    return a.number == b.number && a.thread == b.thread && a.clock_us == b.clock_us && a.stack == b.stack;
+  }
+  friend bool operator!=(const GuardCall& a, const GuardCall& b) { return !(a == b); }
 };
 
 // One block, where it was written to or what was done to it, and its history.
@@ -75,7 +80,7 @@ const char* to_string(GuardReport::Kind kind);  // "front_canary", …
 // A paragraph, and with debug:True a list of frames for each call; without an end of line.
 std::string to_string(const GuardReport& report);
 // A JSON array of objects with the names of the members above; streams and addresses are numbers.
-std::string to_json(std::span<const GuardReport> reports);
+std::string to_json(Span<const GuardReport> reports);
 
 // Called for each report, by the thread that found it, with none of the allocator's locks held: it may call the
 // allocator. What it throws comes out of the call that found it, which has then done its work; of a mistake, instead of

@@ -1,6 +1,8 @@
 // What to record of the changes, and where in the program each came from.
 #pragma once
 
+#include "cachalot/require_cpp17.h"
+
 #include <cstddef>
 #include <functional>
 #include <vector>

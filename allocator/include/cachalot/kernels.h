@@ -14,15 +14,17 @@
 // what uses them can be tested on the simulated device, where kernels compute nothing.
 #pragma once
 
+#include "cachalot/require_cpp17.h"
+
 #include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <optional>
-#include <span>
 #include <vector>
 
 #include "cachalot/device.h"
+#include "cachalot/span.h"
 
 namespace cachalot {
 
@@ -37,7 +39,10 @@ struct PatternSpan {
 struct PatternMismatch {
   std::size_t span = 0;    // its place among the spans asked about
   std::size_t offset = 0;  // in the span, bytes
-  bool operator==(const PatternMismatch&) const = default;
+  friend bool operator==(const PatternMismatch& a, const PatternMismatch& b) {
+    return a.span == b.span && a.offset == b.offset;
+  }
+  friend bool operator!=(const PatternMismatch& a, const PatternMismatch& b) { return !(a == b); }
 };
 
 // A copy within a device. An empty one is nothing, wherever it is.
@@ -59,12 +64,12 @@ class Kernels {
   // Writes the pattern to every span, in the order of the stream's work; where spans overlap either's pattern may stay.
   // On a GPU it is queued, and may be captured into a graph; the host twin waits for the stream and has filled when it
   // returns.
-  void fill_pattern(Stream stream, std::span<const PatternSpan> spans);
-  void fill_pattern(Stream stream, const PatternSpan& span) { fill_pattern(stream, std::span(&span, 1)); }
+  void fill_pattern(Stream stream, Span<const PatternSpan> spans);
+  void fill_pattern(Stream stream, const PatternSpan& span) { fill_pattern(stream, Span<const PatternSpan>(&span, 1)); }
 
   // Compares after the stream's work so far, waits for the answer, and returns the first byte that differs of each span
   // that has one, in the order of the spans. Not while the stream captures.
-  std::vector<PatternMismatch> verify_pattern(Stream stream, std::span<const PatternSpan> spans);
+  std::vector<PatternMismatch> verify_pattern(Stream stream, Span<const PatternSpan> spans);
   // The offset of the first byte that differs; nullopt: none does.
   std::optional<std::size_t> verify_pattern(Stream stream, const PatternSpan& span);
 
@@ -72,16 +77,16 @@ class Kernels {
   // destination may overlap another one or any source (InvalidArgument names the two moves); sources may. On a GPU it
   // is queued, all moves in one go; the host twin waits for the stream and has copied when it returns. Not while the
   // stream captures. OutOfMemory, before anything is done, where a GPU has not the memory for the list of moves.
-  void move_blocks(Stream stream, std::span<const BlockMove> moves);
+  void move_blocks(Stream stream, Span<const BlockMove> moves);
 
  protected:
   Kernels() = default;
 
  private:
-  virtual void fill(Stream stream, std::span<const PatternSpan> spans) = 0;
-  virtual std::vector<PatternMismatch> verify(Stream stream, std::span<const PatternSpan> spans) = 0;
+  virtual void fill(Stream stream, Span<const PatternSpan> spans) = 0;
+  virtual std::vector<PatternMismatch> verify(Stream stream, Span<const PatternSpan> spans) = 0;
   // None is empty, and they are as move_blocks requires.
-  virtual void move(Stream stream, std::span<const BlockMove> moves) = 0;
+  virtual void move(Stream stream, Span<const BlockMove> moves) = 0;
 };
 
 using KernelsFactory = std::function<std::unique_ptr<Kernels>(std::shared_ptr<Device>)>;

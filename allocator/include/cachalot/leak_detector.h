@@ -20,6 +20,8 @@
 // allocator. In a forked child step, leaks and report are refused (docs/process_life.md).
 #pragma once
 
+#include "cachalot/require_cpp17.h"
+
 #include <cstddef>
 #include <cstdint>
 #include <memory>

@@ -51,6 +51,8 @@
 // it, a later one its own slot only, and '>' every slot after the last one given.
 #pragma once
 
+#include "cachalot/require_cpp17.h"
+
 #include <array>
 #include <cstddef>
 #include <limits>
@@ -90,9 +92,9 @@ struct Options {
   bool debug = false;
 
   std::string text;  // as given; what snapshots show as PYTORCH_CUDA_ALLOC_CONF
-
-  friend bool operator==(const Options&, const Options&) = default;
 };
+bool operator==(const Options& a, const Options& b);
+inline bool operator!=(const Options& a, const Options& b) { return !(a == b); }
 
 // Whether these options ask for the page heap.
 inline bool uses_pages(const Options& options) { return options.heap == "pages" || options.expandable_segments; }

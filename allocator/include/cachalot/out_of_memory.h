@@ -1,6 +1,8 @@
 // What happens, and who is told, when memory runs out.
 #pragma once
 
+#include "cachalot/require_cpp17.h"
+
 #include <cstddef>
 #include <functional>
 

@@ -16,6 +16,8 @@
 // Errors: OutOfMemory, InvalidArgument and CudaError; after each, the state is as it was before the call.
 #pragma once
 
+#include "cachalot/require_cpp17.h"
+
 #include <cstddef>
 #include <memory>
 

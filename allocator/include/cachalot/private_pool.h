@@ -1,6 +1,8 @@
 // Private pools: memory of its own for a CUDA graph or for whoever asks (PyTorch's MemPool).
 #pragma once
 
+#include "cachalot/require_cpp17.h"
+
 #include <cstddef>
 #include <cstdint>
 #include <functional>

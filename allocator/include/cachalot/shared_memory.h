@@ -1,6 +1,8 @@
 // An allocation as another process may open it: see CachingAllocator::share and open_shared.
 #pragma once
 
+#include "cachalot/require_cpp17.h"
+
 #include <cstddef>
 #include <cstdint>
 #include <vector>

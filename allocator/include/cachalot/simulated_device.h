@@ -14,6 +14,8 @@
 // the driver gives. Thread safety: any method from any thread; one mutex inside.
 #pragma once
 
+#include "cachalot/require_cpp17.h"
+
 #include <array>
 #include <cstddef>
 #include <cstdint>

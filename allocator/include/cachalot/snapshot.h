@@ -2,6 +2,8 @@
 // Field names and states are those of torch.cuda.memory_snapshot (PyTorch 2.11), so its viewers open the JSON.
 #pragma once
 
+#include "cachalot/require_cpp17.h"
+
 #include <cstddef>
 #include <string>
 #include <vector>

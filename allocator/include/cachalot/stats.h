@@ -3,6 +3,8 @@
 // Source of names and meanings: torch.cuda.memory_stats of PyTorch 2.11.
 #pragma once
 
+#include "cachalot/require_cpp17.h"
+
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -15,12 +17,20 @@ struct Stat {
   std::int64_t peak = 0;       // largest current since the start or reset_peak_stats
   std::int64_t allocated = 0;  // sum of increases since the start or reset_accumulated_stats
   std::int64_t freed = 0;      // sum of decreases, likewise
-  friend bool operator==(const Stat&, const Stat&) = default;
+
+  friend constexpr bool operator==(const Stat& a, const Stat& b) {
+    return a.current == b.current && a.peak == b.peak && a.allocated == b.allocated && a.freed == b.freed;
+  }
+  friend constexpr bool operator!=(const Stat& a, const Stat& b) { return !(a == b); }
 };
 
 struct StatArray {
   Stat all, small_pool, large_pool;
-  friend bool operator==(const StatArray&, const StatArray&) = default;
+
+  friend constexpr bool operator==(const StatArray& a, const StatArray& b) {
+    return a.all == b.all && a.small_pool == b.small_pool && a.large_pool == b.large_pool;
+  }
+  friend constexpr bool operator!=(const StatArray& a, const StatArray& b) { return !(a == b); }
 };
 
 struct DeviceStats {
@@ -43,8 +53,9 @@ struct DeviceStats {
   std::int64_t num_device_alloc = 0;
   std::int64_t num_device_free = 0;
   std::int64_t max_split_size = -1;  // bytes, as when the allocator was made (PyTorch's own rule); -1: unlimited
-  friend bool operator==(const DeviceStats&, const DeviceStats&) = default;
 };
+bool operator==(const DeviceStats& a, const DeviceStats& b);
+inline bool operator!=(const DeviceStats& a, const DeviceStats& b) { return !(a == b); }
 
 // How well memory is used, now. Every ratio is computed from the byte counts beside it.
 struct Fragmentation {

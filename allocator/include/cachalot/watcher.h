@@ -5,6 +5,8 @@
 // allocations take a call stack each and go past the caches of the threads.
 #pragma once
 
+#include "cachalot/require_cpp17.h"
+
 #include "cachalot/call_stack.h"
 #include "cachalot/change.h"
 

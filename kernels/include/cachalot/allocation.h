@@ -1,6 +1,8 @@
 // Memory of a CachingAllocator that is freed by itself.
 #pragma once
 
+#include "cachalot/require_cpp17.h"
+
 #include <cstddef>
 #include <memory>
 

@@ -6,6 +6,8 @@
 // Needs no CUB and no CUDA by itself: whatever asks for its bytes when `temp` is null and then works in them will do.
 #pragma once
 
+#include "cachalot/require_cpp17.h"
+
 #include <algorithm>
 #include <cstddef>
 #include <utility>

@@ -1,7 +1,8 @@
 // A group of one: a thread of the host, for the host twin of a SlotPool (slot_pool_view.h).
 #pragma once
 
-#include <atomic>
+#include "cachalot/require_cpp17.h"
+
 #include <cstdint>
 
 namespace cachalot {
@@ -20,13 +21,15 @@ class OneThread {
   OneThread with_same(std::uint64_t) const { return *this; }  // the members that call with the same value
   Word either(Word bits) const { return bits; }               // what any member has
 
-  Word load(Word* word) const { return std::atomic_ref(*word).load(std::memory_order_acquire); }
-  Word fetch_add(Word* word, Word value) const { return std::atomic_ref(*word).fetch_add(value); }
-  Word fetch_or(Word* word, Word bits) const { return std::atomic_ref(*word).fetch_or(bits); }
-  Word fetch_and(Word* word, Word bits) const { return std::atomic_ref(*word).fetch_and(bits); }
+  // Builtins of GCC, Clang and nvcc: std::atomic_ref is C++20.
+  Word load(Word* word) const { return __atomic_load_n(word, __ATOMIC_ACQUIRE); }
+  Word fetch_add(Word* word, Word value) const { return __atomic_fetch_add(word, value, __ATOMIC_SEQ_CST); }
+  Word fetch_or(Word* word, Word bits) const { return __atomic_fetch_or(word, bits, __ATOMIC_SEQ_CST); }
+  Word fetch_and(Word* word, Word bits) const { return __atomic_fetch_and(word, bits, __ATOMIC_SEQ_CST); }
   void fetch_max(Word* word, Word value) const {
-    const std::atomic_ref shared(*word);
-    for (Word seen = shared.load(); seen < value && !shared.compare_exchange_weak(seen, value);) {
+    Word seen = __atomic_load_n(word, __ATOMIC_SEQ_CST);
+    while (seen < value &&
+           !__atomic_compare_exchange_n(word, &seen, value, /*weak=*/true, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST)) {
     }
   }
   void acquire() const {}  // the atomics above order all else

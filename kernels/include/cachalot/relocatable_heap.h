@@ -16,6 +16,8 @@
 // Errors: those of CachingAllocator::allocate, and InvalidArgument.
 #pragma once
 
+#include "cachalot/require_cpp17.h"
+
 #include <cstddef>
 #include <memory>
 #include <utility>

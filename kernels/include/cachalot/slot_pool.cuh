@@ -10,6 +10,8 @@
 // Needs compute capability 7.0 and -std=c++20. What the pool is on the host: slot_pool.h.
 #pragma once
 
+#include "cachalot/require_cpp17.h"
+
 #ifndef __CUDACC__
 #error "slot_pool.cuh is for nvcc; on the host include slot_pool.h"
 #endif

@@ -8,6 +8,8 @@
 // One allocation holds everything: counters, a bit a slot, the slots.
 #pragma once
 
+#include "cachalot/require_cpp17.h"
+
 #include <cstddef>
 #include <cstdint>
 

@@ -7,6 +7,8 @@
 // more threads search than there are slots left, each will find a clear bit, and an exhausted pool says so at once.
 #pragma once
 
+#include "cachalot/require_cpp17.h"
+
 #include <cstddef>
 #include <cstdint>
 #include <type_traits>

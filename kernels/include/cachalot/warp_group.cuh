@@ -2,6 +2,8 @@
 // atomics. Compute capability 7.0 or later.
 #pragma once
 
+#include "cachalot/require_cpp17.h"
+
 #include <cstdint>
 
 namespace cachalot {

@@ -19,6 +19,8 @@
 // thread, at any time: also when pool and allocator are gone. Errors: InvalidArgument, std::bad_alloc.
 #pragma once
 
+#include "cachalot/require_cpp17.h"
+
 #include <cstddef>
 #include <cstdint>
 #include <memory>

@@ -11,6 +11,8 @@
 // Errors: as tensor_pool.h says; OutOfMemory, too, where the budget has no room though all that is free has gone.
 #pragma once
 
+#include "cachalot/require_cpp17.h"
+
 #include <cstddef>
 #include <memory>
 #include <optional>

@@ -23,6 +23,8 @@
 // destructor, do nothing.
 #pragma once
 
+#include "cachalot/require_cpp17.h"
+
 #include <chrono>
 #include <cstddef>
 #include <cstdint>

@@ -2,6 +2,8 @@
 // Thread safety: values; nothing here is shared.
 #pragma once
 
+#include "cachalot/require_cpp17.h"
+
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -50,7 +52,10 @@ struct TensorSpec {
   std::size_t elements() const;
   std::size_t bytes() const;
 
-  friend bool operator==(const TensorSpec&, const TensorSpec&) = default;
+  friend bool operator==(const TensorSpec& a, const TensorSpec& b) {
+    return a.shape == b.shape && a.dtype == b.dtype && a.device == b.device;
+  }
+  friend bool operator!=(const TensorSpec& a, const TensorSpec& b) { return !(a == b); }
 };
 
 // "float32 [2, 3] on device 0"
