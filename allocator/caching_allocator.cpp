@@ -86,6 +86,11 @@ const std::shared_ptr<Device>& CachingAllocator::device(int index) const { retur
 
 void CachingAllocator::refuse_device(int device) const {
   require_own_process();
+  CACHALOT_REQUIRE(!devices_.empty(),
+                   "device {}: no GPU was found. The allocator was made without devices, and cuda_devices() is empty "
+                   "without an NVIDIA driver or in a build without CUDA. Use a SimulatedDevice "
+                   "(cachalot/simulated_device.h), or run the program under `cachalot simulate`",
+                   device);
   throw InvalidArgument(formatted("device {} is not one of the {} devices (0 to {})", device, devices_.size(),
                                   static_cast<int>(devices_.size()) - 1));
 }
@@ -546,13 +551,17 @@ PoolId CachingAllocator::pool_of_tag(std::string_view tag) const {
 }
 
 void CachingAllocator::release_physical(std::string_view tag, bool save, int device) {
+  const std::vector<DeviceAllocator*> allocators = selected(device);
+  for (const DeviceAllocator* allocator : allocators) allocator->require_pages("release_physical");
   const PoolId pool = pool_of_tag(tag);
-  for (DeviceAllocator* allocator : selected(device)) allocator->create_tag(pool, tag);
+  for (DeviceAllocator* allocator : allocators) allocator->create_tag(pool, tag);
   release_physical(pool, save, device);
 }
 
 void CachingAllocator::restore_physical(std::string_view tag, int device) {
-  wake(sleepers(pool_of_tag(tag), device, "restore_physical"), pool_of_tag(tag));
+  for (const DeviceAllocator* allocator : selected(device)) allocator->require_pages("restore_physical");
+  const PoolId pool = pool_of_tag(tag);
+  wake(sleepers(pool, device, "restore_physical"), pool);
 }
 
 void CachingAllocator::release_physical(PoolId pool, bool save, int device) {

@@ -3,7 +3,7 @@
 // The order of decisions is PyTorch's (native caching allocator, 2.11), step by step in allocate and obtain. Files:
 //   device_allocator.cpp   malloc and free, the fast path
 //   device_pages.cpp       the slow path over the page heap: streams, and where a request goes
-//   device_page_calls.cpp  the same: what the driver is asked for, and how pages go back
+//   device_page_calls.cpp  the same path's driver calls, and how pages go back
 //   device_sharing.cpp     allocations in one handle, other processes, other GPUs
 //   device_growth.cpp      the slow path over segments: grow, collect garbage, give back segments, synchronize
 //   out_of_memory.cpp      who is told, and what the message says
@@ -174,6 +174,8 @@ class DeviceAllocator {
   void end_tagged(PoolId id, std::string_view tag);
   // A tag's pool may have gone with its last block: it is there again.
   void create_tag(PoolId id, std::string_view tag);
+  // Throws InvalidArgument in the name of `call`, unless the heap is of pages.
+  void require_pages(const char* call) const;
   // False: there is no such pool.
   bool may_sleep(PoolId id, const char* call) const;
   bool release_physical(PoolId id, bool save);
@@ -293,7 +295,7 @@ class DeviceAllocator {
   void open_or_close_caches();
   bool caches_are_open() const { return caches_open_.load(std::memory_order_acquire); }
 
-  // slow path (device_growth.cpp)
+  // slow path (device_growth.cpp); slow_mutex_ is held from obtain_from_device on, which takes it, as empty_cache does
   Block& obtain(Request request, const Context& context);
   Block* obtain_once(Request request, const Context& context);
   bool run_last_resort();
@@ -327,13 +329,19 @@ class DeviceAllocator {
   Block* search_or_create_contiguous(Request request, const Context& context);
   Block* obtain_contiguous(Request request, const Context& context);
 
-  // slow path over the page heap (device_pages.cpp); slow_mutex_ is held
+  // the page heap (device_pages.cpp): questions for which mutex_ is enough
   void choose_heap(const Options& options);
   bool is_paged(const BlockPool& pool) const {
     return pages_ != nullptr && (pool.owner() == nullptr || !pool.owner()->provider);
   }
   static bool may_split(const BlockPool& pool) { return pool.owner() == nullptr || pool.owner()->may_split; }
   static bool is_asleep(const BlockPool& pool) { return pool.owner() != nullptr && pool.owner()->is_asleep; }
+  Reach reach_into(const Arena& arena, Stream stream, Whose whose) const;
+  bool may_take(const Block& block, Stream stream, Whose whose) const;
+  Block* search_fragments(Request request);
+  BlockPool& large_pool_beside(Request request);
+
+  // slow path over the page heap (device_pages.cpp); slow_mutex_ is held, which obtain_from_pages takes
   StreamClock& clock_of(Stream stream);
   void end_epoch(StreamClock& clock);
   bool record_epoch(StreamClock& clock);
@@ -345,15 +353,11 @@ class DeviceAllocator {
   void drop_stale_views();
   void drop_done_views();
   void finish_all_work();
-  Reach reach_into(const Arena& arena, Stream stream, Whose whose) const;
-  bool may_take(const Block& block, Stream stream, Whose whose) const;
   Block* obtain_from_pages(Request request, const Context& context);
   void catch_up(Request request);
   void wait_and_give_back(Request request);
-  Block* search_fragments(Request request);
   Block* take_page(Request request);
   void return_whole_pages();
-  BlockPool& large_pool_beside(Request request);
   Block* find_to_take_over(Request request, Whose whose) const;
   Block* take_over(Request request);
   std::size_t usual_handle_bytes() const;
@@ -362,6 +366,8 @@ class DeviceAllocator {
   bool may_create(Request request);
   void reserve_range(Request request);
   void release_ranges(const PrivatePool& pool);
+
+  // slow path over the page heap, its driver calls (device_page_calls.cpp); slow_mutex_ is held, but in the destructor
   // nullptr: no plan, or the device or the limit has no room for its new memory.
   Block* carry_out(const std::optional<BackingPlan>& plan, Request request, const Context& context);
   Block& settle(const BackingPlan& plan, const std::vector<PageHeap::Left>& left,
@@ -385,6 +391,9 @@ class DeviceAllocator {
   [[noreturn]] void throw_out_of_memory(Request request, const Context& context);
   std::string explain(Request request, std::size_t segment_bytes, const MemoryInfo& memory) const;
   std::string explain_use(Request request) const;
+  std::string explain_held() const;
+  std::string explain_sleep() const;
+  std::string explain_free(Request request) const;
 
   // private_pools.cpp
   BlockPool& pool_for(PoolKind kind, Stream stream);
@@ -400,12 +409,14 @@ class DeviceAllocator {
   void restore_segment(Block& head, const PoolCheckpoint::Segment& segment, RestoreResult& result);
   void require_restorable(const PrivatePool& pool, const PoolCheckpoint& checkpoint) const;
 
-  // sleeping_pools.cpp; slow_mutex_ is held
+  // sleeping_pools.cpp: questions for which mutex_ is enough
   std::string name_of(const PrivatePool& pool) const;
   void require_awake(const PrivatePool* pool, const char* done = "allocated") const;
   PrivatePool* find_sleeper(PoolId id, const char* call) const;
   std::vector<HandleId> handles_of(const PrivatePool& pool, bool asleep) const;
   std::size_t bytes_of(const std::vector<HandleId>& handles) const;
+
+  // sleeping_pools.cpp; slow_mutex_ is held, which release_physical and try_to_wake take
   void stay_awake(PrivatePool& pool, const std::vector<HandleId>& saved);
   void save_bytes(PrivatePool& pool, const std::vector<HandleId>& handles);
   void* pinned_memory(std::size_t bytes, const PrivatePool& pool);
@@ -422,9 +433,8 @@ class DeviceAllocator {
   void bring_saved_bytes(const PrivatePool& pool);
   void forget_saved(PrivatePool& pool, HandleId id);
   void free_host_memory();
-  std::string validate_sleep() const;
 
-  // observing
+  // observing (device_inspection.cpp)
   void set_observed();
   void observe(Change change);
   Change change_of(Change::Action action, const Block& block, const Context& context) const;
@@ -444,6 +454,7 @@ class DeviceAllocator {
   }
   SegmentSnapshot picture(const Block& head) const;
   std::string validate_bins() const;
+  std::string validate_sleep() const;
   std::string validate_counters() const;
   std::string validate_caches() const;
 

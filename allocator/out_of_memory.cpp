@@ -60,6 +60,8 @@ std::string DeviceAllocator::explain(Request request, std::size_t segment_bytes,
 
 namespace {
 
+std::size_t as_size(std::int64_t value) { return static_cast<std::size_t>(value); }
+
 struct FreeBlocks {
   std::size_t bytes = 0;
   std::size_t largest = 0;
@@ -76,8 +78,41 @@ void add_free_blocks(const Arena& arena, FreeBlocks& blocks) {
 
 }  // namespace
 
-// Where the memory is, and why none of what is cached could serve.
+// Where the memory is, and why none of what is cached could serve. Amounts of 0 are left out.
 std::string DeviceAllocator::explain_use(Request request) const {
+  std::string text =
+      formatted("The request was for {}{}.", format_bytes(request.bytes), request.contiguous ? " in one handle" : "");
+  text += explain_held() + explain_sleep() + explain_free(request);
+  if (const std::int64_t waiting = counters_.waiting_bytes(); waiting != 0) {
+    text += formatted(" {} waits for work on other streams.", format_bytes(as_size(waiting)));
+  }
+  return text;
+}
+
+std::string DeviceAllocator::explain_held() const {
+  const std::size_t allocated = as_size(counters_.allocated_bytes());
+  const std::size_t requested = as_size(counters_.requested_bytes());
+  const std::size_t reserved = as_size(counters_.reserved_bytes());
+  if (allocated == 0 && reserved == 0) return " This allocator holds no memory of the device.";
+  const std::string of_which =
+      requested != allocated ? formatted(" (of which {} was requested)", format_bytes(requested)) : "";
+  return formatted(" {} is allocated{} and {} is reserved.", format_bytes(allocated), of_which, format_bytes(reserved));
+}
+
+// What sleeps is allocated, but neither reserved nor free.
+std::string DeviceAllocator::explain_sleep() const {
+  std::size_t bytes = 0;
+  std::string names;
+  for (const auto& [id, pool] : pools_) {
+    if (!pool->is_asleep) continue;
+    bytes += bytes_of(handles_of(*pool, /*asleep=*/true));
+    names += (names.empty() ? "" : ", ") + name_of(*pool);
+  }
+  if (bytes == 0) return "";
+  return formatted(" {} is asleep ({}): it has no memory until restore_physical.", format_bytes(bytes), names);
+}
+
+std::string DeviceAllocator::explain_free(Request request) const {
   FreeBlocks all, here, in_private_pools;
   for_each_pool([&](const BlockPool& pool) {
     if (is_asleep(pool)) return;
@@ -87,21 +122,16 @@ std::string DeviceAllocator::explain_use(Request request) const {
       if (pool.owner() != nullptr) add_free_blocks(*arena, in_private_pools);
     }
   });
-  const auto bytes = [](std::int64_t value) { return format_bytes(static_cast<std::size_t>(value)); };
-  std::string text = formatted(
-      "The request was for {}{}. {} is allocated (of which {} was requested) and {} is reserved; {} is reserved but "
-      "unallocated",
-      format_bytes(request.bytes), request.contiguous ? " in one handle" : "", bytes(counters_.allocated_bytes()),
-      bytes(counters_.requested_bytes()), bytes(counters_.reserved_bytes()), format_bytes(all.bytes));
+  if (all.bytes == 0) return counters_.reserved_bytes() == 0 ? "" : " No reserved memory is free.";
+  std::string text = formatted(" {} is reserved but unallocated", format_bytes(all.bytes));
   if (in_private_pools.bytes != 0)
     text += formatted(" ({} of it in private pools)", format_bytes(in_private_pools.bytes));
-  text += formatted(". The largest free block this stream could use is {}", format_bytes(here.largest));
-  if (all.largest > here.largest) text += formatted(", the largest of all {}", format_bytes(all.largest));
+  text += here.largest == 0
+              ? ". This stream could use no free block"
+              : formatted(". The largest free block this stream could use is {}", format_bytes(here.largest));
+  if (all.largest > here.largest) text += formatted(", the largest of all is {}", format_bytes(all.largest));
   if (all.in_split_segments != 0)
     text += formatted("; {} is free in segments that are partly in use", format_bytes(all.in_split_segments));
-  if (const std::int64_t waiting = counters_.waiting_bytes(); waiting != 0) {
-    text += formatted("; {} waits for work on other streams", bytes(waiting));
-  }
   return text + ".";
 }
 

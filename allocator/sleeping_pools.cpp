@@ -58,9 +58,13 @@ bool DeviceAllocator::sleeps(const Block& block, const void* ptr) const {
   return is_live(block, ptr) && is_asleep(block.arena->pool);
 }
 
+void DeviceAllocator::require_pages(const char* call) const {
+  CACHALOT_REQUIRE(pages_ != nullptr, "{} needs heap:pages; the heap of device {} is 'segments'", call, index_);
+}
+
 // nullptr: there is no such pool.
 PrivatePool* DeviceAllocator::find_sleeper(PoolId id, const char* call) const {
-  CACHALOT_REQUIRE(pages_ != nullptr, "{} needs heap:pages; the heap of device {} is 'segments'", call, index_);
+  require_pages(call);
   PrivatePool* const pool = find_pool(id);
   if (pool == nullptr) return nullptr;
   CACHALOT_REQUIRE(!capturing(), "{}: a graph is being captured on device {}; end the capture first", call, index_);

@@ -18,7 +18,8 @@ function(cachalot_require_all_listed)
   file(GLOB_RECURSE found CONFIGURE_DEPENDS
     ${PROJECT_SOURCE_DIR}/allocator/*.cpp ${PROJECT_SOURCE_DIR}/allocator/include/*.h ${PROJECT_SOURCE_DIR}/tools/*.cpp
     ${PROJECT_SOURCE_DIR}/pool/*.cpp ${PROJECT_SOURCE_DIR}/pool/include/*.h
-    ${PROJECT_SOURCE_DIR}/kernels/*.cpp ${PROJECT_SOURCE_DIR}/kernels/*.cu ${PROJECT_SOURCE_DIR}/kernels/include/*
+    ${PROJECT_SOURCE_DIR}/kernels/*.cpp ${PROJECT_SOURCE_DIR}/kernels/*.cu
+    ${PROJECT_SOURCE_DIR}/kernels/include/*.h ${PROJECT_SOURCE_DIR}/kernels/include/*.cuh
     ${PROJECT_SOURCE_DIR}/tests/*.cpp ${PROJECT_SOURCE_DIR}/tests/*.c ${PROJECT_SOURCE_DIR}/bench/*.cpp
     ${PROJECT_SOURCE_DIR}/examples/*.cpp ${PROJECT_SOURCE_DIR}/examples/*.c)
   if(TARGET cachalot_simulator)

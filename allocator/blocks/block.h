@@ -2,7 +2,7 @@
 //
 // Invariants (validate() checks them):
 // (1) a segment's blocks tile it, in address order, without gap;
-// (2) no two free neighbours;
+// (2) no two free neighbours of one arena: a segment from cudaMalloc has one arena, addresses of the page heap may have many;
 // (3) a free block is in its arena's bins, any other block is not;
 // (4) the first block of a segment stays the same object as long as the segment lives.
 //

@@ -34,6 +34,18 @@ std::string refused_without_trace(World& world, const std::function<void()>& act
 
 std::string hex(const void* ptr) { return fmt::format("{:#x}", address(ptr)); }
 
+// ---- Devices
+
+TEST(AnAllocatorWithoutDevices, SaysThatNoGpuWasFoundAndWhatToDo) {
+  CachingAllocator allocator({});
+  const std::string message = message_of<InvalidArgument>([&] { allocator.allocate(kMiB); });
+  EXPECT_CONTAINS(message, "device 0: no GPU was found");
+  EXPECT_CONTAINS(message, "SimulatedDevice");
+  EXPECT_CONTAINS(message, "cachalot simulate");
+  EXPECT_EQ(message_of<InvalidArgument>([&] { allocator.device(); }), message);
+  EXPECT_EQ(allocator.device_count(), 0);
+}
+
 // ---- Pointers
 
 TEST(APointerThatIsNotOurs, IsRefusedByName) {

@@ -374,6 +374,26 @@ TEST(TheMessage, SaysTheLargestFreeBlockAndAllThatIsCached) {
   EXPECT_CONTAINS(message, "13.00 MiB");  // the largest free block
 }
 
+TEST(TheMessage, NamesNoAmountOfZero) {
+  World world(40 * kMiB);
+  const std::string empty = out_of_memory([&] { world.allocate(50 * kMiB); });
+  EXPECT_CONTAINS(empty, "The request was for 50.00 MiB. This allocator holds no memory of the device.");
+  EXPECT_FALSE(contains(empty, " 0 bytes")) << empty;
+  world.allocate(30 * kMiB);
+  const std::string full = out_of_memory([&] { world.allocate(20 * kMiB); });
+  EXPECT_CONTAINS(full, "30.00 MiB is allocated and 30.00 MiB is reserved. No reserved memory is free.");
+  EXPECT_FALSE(contains(full, " 0 bytes")) << full;
+}
+
+TEST(TheMessage, SaysThatFreeBlocksAreOtherStreams) {
+  World world(40 * kMiB);
+  const Stream other = world.device->stream();
+  world.allocate(2 * kMiB, other);  // 18 MiB stay free, for the other stream
+  const std::string message = out_of_memory([&] { world.allocate(30 * kMiB); });
+  EXPECT_CONTAINS(message, "18.00 MiB is reserved but unallocated. This stream could use no free block");
+  EXPECT_CONTAINS(message, "the largest of all is 18.00 MiB");
+}
+
 TEST(AnOutOfMemory, CarriesDeviceAndRequest) {
   World world(10 * kMiB);
   try {

@@ -6,6 +6,9 @@
 #endif
 
 _Static_assert(CACHALOT_OK == 0, "success is 0");
+_Static_assert(CACHALOT_VERSION ==
+                   10000 * CACHALOT_VERSION_MAJOR + 100 * CACHALOT_VERSION_MINOR + CACHALOT_VERSION_PATCH,
+               "the version as a number");
 _Static_assert(sizeof(((cachalot_fragmentation_t*)0)->free_block_histogram) == 32 * sizeof(uint64_t), "32 entries");
 
 int cachalot_c_program(void);

@@ -101,6 +101,8 @@ void forget_last_error() {
 
 // ---- The life of an allocation --------------------------------------------------------------------------------------
 
+TEST(CApi, TellsItsVersion) { EXPECT_STREQ(cachalot_version(), CACHALOT_VERSION_STRING); }
+
 TEST(CApi, AllocatesCountsFreesAndGivesBack) {
   in_fresh_process([] {
     void* const p = cachalot_malloc(3 * kMiB, 0, nullptr);

@@ -4,6 +4,9 @@
 
 #include "cachalot/caching_allocator.h"
 #include "cachalot/simulated_device.h"
+#include "cachalot/version.h"
+
+static_assert(__cplusplus == 201703L, "the headers need no more than C++17");
 
 int main() {
   cachalot::CachingAllocator allocator({std::make_shared<cachalot::SimulatedDevice>()});
@@ -13,6 +16,7 @@ int main() {
   allocator.deallocate(block);
   allocator.empty_cache();
   const bool given_back = allocator.memory_allocated() == 0 && allocator.memory_reserved() == 0;
+  std::printf("cachalot %s\n", cachalot::version());
   std::printf("C++: held %s, given back %s\n", held ? "right" : "WRONG", given_back ? "right" : "WRONG");
   return held && given_back ? 0 : 1;
 }

@@ -417,6 +417,8 @@ TEST(WakingWithoutMemory, LeavesTheTagAsleepUntilThereIsEnough) {
   void* in_the_way = others.allocate(30 * kMiB);
   const std::string message = out_of_memory([&] { world.allocator.restore_physical("weights"); });
   EXPECT_CONTAINS(message, "CUDA out of memory. Tried to allocate 80.00 MiB");
+  EXPECT_CONTAINS(message, "80.00 MiB is asleep (tag 'weights'): it has no memory until restore_physical.");
+  EXPECT_FALSE(contains(message, " 0 bytes")) << message;
   EXPECT_EQ(world.allocator.validate(), "");
   EXPECT_EQ(world.device->used_bytes(), 30 * kMiB);
   EXPECT_EQ(world.reserved(), 30 * kMiB);
@@ -604,6 +606,8 @@ TEST(AskedToSleep, WhatIsNotThereIsAMistake) {
 
 TEST(AskedToSleep, SegmentsCannot) {
   World world;
+  EXPECT_CONTAINS(refusal([&] { world.allocator.release_physical("weights"); }), "release_physical needs heap:pages");
+  EXPECT_CONTAINS(refusal([&] { world.allocator.restore_physical("weights"); }), "restore_physical needs heap:pages");
   const Region region(world, "weights");
   void* ptr = world.allocate(kMiB);
   EXPECT_CONTAINS(refusal([&] { world.allocator.release_physical("weights"); }),

@@ -130,7 +130,8 @@ def test_a_captured_graph_finds_its_memory_where_it_was():
 def test_what_cannot_sleep_is_refused_in_words():
     import cachalot
 
-    with pytest.raises(RuntimeError, match="no memory was ever tagged 'nothing'"):
+    unknown = "no memory was ever tagged 'nothing'" if PAGES else "release_physical needs heap:pages"
+    with pytest.raises(RuntimeError, match=unknown):
         cachalot.release_physical("nothing")
     with pytest.raises(RuntimeError, match="must not be empty"), cachalot.region(""):
         pass

@@ -1,11 +1,5 @@
-// What a stretch of a program allocated, freed and left behind.
-//
-//   cachalot::AllocationTrack track(allocator);
-//   model.forward(batch);
-//   std::puts(to_string(track.report()).c_str());
-//
-// All threads' allocations count. Thread safety: every method may be called from any thread. A track may outlive the
-// allocator; in a forked child report is refused (docs/process_life.md). While it runs each allocation takes a call stack.
+/// @file
+/// The account of what a part of a program allocated, freed and left.
 #pragma once
 
 #include "cachalot/require_cpp17.h"
@@ -21,31 +15,49 @@
 
 namespace cachalot {
 
+/// A TrackReport says what happened while an AllocationTrack ran. Bytes are those of blocks, as
+/// memory_allocated counts.
 struct TrackReport {
-  // Bytes are those of blocks, as memory_allocated counts them.
-  std::uint64_t allocated_blocks = 0;
-  std::uint64_t allocated_bytes = 0;
-  std::uint64_t freed_blocks = 0;  // those that were there before, too
-  std::uint64_t freed_bytes = 0;
-  std::uint64_t freed_earlier_blocks = 0;  // of the freed, those that were there before
-  std::uint64_t freed_earlier_bytes = 0;
-  std::size_t left_blocks = 0;  // allocated and not freed
-  std::size_t left_bytes = 0;
-  std::size_t peak_bytes = 0;         // the most that was allocated at a time, over what there was at the beginning
-  std::size_t site_count = 0;         // places that left something
-  std::vector<AllocationSite> sites;  // those that left most, first
+  std::uint64_t allocated_blocks = 0;  ///< blocks allocated
+  std::uint64_t allocated_bytes = 0;   ///< bytes allocated
+  std::uint64_t freed_blocks = 0;      ///< blocks freed, those allocated before the track included
+  std::uint64_t freed_bytes = 0;       ///< bytes of these
+  std::uint64_t freed_earlier_blocks = 0;  ///< blocks freed that were allocated before the track
+  std::uint64_t freed_earlier_bytes = 0;   ///< bytes of these
+  std::size_t left_blocks = 0;             ///< blocks allocated and not freed
+  std::size_t left_bytes = 0;              ///< bytes of these
+  /// The most that allocated_bytes exceeded freed_bytes: the peak above what was allocated at the
+  /// start.
+  std::size_t peak_bytes = 0;
+  std::size_t site_count = 0;         ///< places that left something
+  std::vector<AllocationSite> sites;  ///< the places that left most, in that order
 };
 
+/// An AllocationTrack counts what a part of a program allocates, frees and leaves.
+///
+///     cachalot::AllocationTrack track(allocator);
+///     model.forward(batch);
+///     std::puts(to_string(track.report()).c_str());
+///
+/// Allocations of all threads and devices count. A track may outlive the allocator.
+/// Cost: while it runs, each allocation takes a call stack and goes past the thread caches.
+///
+/// Thread safety: every method may be called from any thread.
 class AllocationTrack {
  public:
-  static constexpr std::size_t kListed = 20;  // sites that a report lists, unless it is asked for more
+  static constexpr std::size_t kListed = 20;  ///< sites that a report lists by default
 
-  explicit AllocationTrack(CachingAllocator& allocator);  // from now on
+  /// Starts to count.
+  explicit AllocationTrack(CachingAllocator& allocator);
+  /// Stops to count.
   ~AllocationTrack();
   AllocationTrack(const AllocationTrack&) = delete;
   AllocationTrack& operator=(const AllocationTrack&) = delete;
 
-  void stop();  // what happens from now on does not count
+  /// Stops to count; the report stays. A second call does nothing.
+  void stop();
+  /// Returns the counts so far, with at most `most` sites.
+  /// Throws InvalidArgument in a forked child (docs/process_life.md).
   TrackReport report(std::size_t most = kListed) const;
 
  private:
@@ -55,7 +67,9 @@ class AllocationTrack {
   std::weak_ptr<const void> allocator_life_;
 };
 
+/// Returns the report as lines of text.
 std::string to_string(const TrackReport& report);
+/// Returns a JSON object with the names of the members.
 std::string to_json(const TrackReport& report);
 
 }  // namespace cachalot

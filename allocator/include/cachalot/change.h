@@ -1,5 +1,5 @@
-// Everything that happens to memory is one Change value. Statistics are its fold, the trace its last N values, and a
-// snapshot the picture it leads to; a test holds the three against each other.
+/// @file
+/// The events that happen to memory, as values.
 #pragma once
 
 #include "cachalot/require_cpp17.h"
@@ -14,43 +14,52 @@
 
 namespace cachalot {
 
-// Opaque evidence of where in the program a change came from (a Python stack, say), made by the user's recorder.
+/// A Context is an opaque value that says where in the program a change came from, such as a Python
+/// stack. A ContextRecorder (history.h) makes it; the allocator only keeps it.
 using Context = std::shared_ptr<void>;
 
+/// A Change describes one thing that happened to memory. A trace is the last Changes, and
+/// statistics and snapshots agree with the sum of all Changes.
 struct Change {
-  // The first nine are PyTorch's trace actions, with its names; the rest are ours and are left out of its JSON.
+  /// The kinds of changes. The first nine are the actions of PyTorch's traces, under PyTorch's
+  /// names; JSON leaves out the others.
   enum class Action : std::uint8_t {
-    alloc,
-    free_requested,
+    alloc,           ///< a block was handed out
+    free_requested,  ///< the caller freed a block
+    /// A freed block became free: at once, or when other streams were done with it.
     free_completed,
-    segment_alloc,
-    segment_free,
-    segment_map,
-    segment_unmap,
-    snapshot,
-    oom,
-    synchronize,  // waited for every pending event
-    retry,        // asked the device again after giving back the cache
-    empty_cache,
+    segment_alloc,  ///< a segment came from the device
+    segment_free,   ///< a segment went back to the device
+    segment_map,    ///< pages were mapped (page heap)
+    segment_unmap,  ///< pages were unmapped (page heap)
+    snapshot,       ///< a snapshot was taken
+    oom,            ///< a request failed for want of memory
+    synchronize,    ///< the allocator waited for all pending events
+    retry,          ///< the allocator gave its cache back and asked the device again
+    empty_cache,    ///< empty_cache was called
   };
 
-  Action action = Action::alloc;
-  PoolKind pool_kind = PoolKind::small;
-  int device = 0;
-  Address address = 0;          // oom: the device's free bytes, as in PyTorch's trace
-  std::size_t bytes = 0;        // alloc, free_*: as requested; segment_*: of the segment; oom: of the segment wanted;
-                                // snapshot: of the blocks in use in it
-  std::size_t block_bytes = 0;  // alloc, free_*: of the block
-  Stream stream = nullptr;
-  PoolId pool{};
-  std::int64_t time_us = 0;  // Device::clock_us
-  // How this change moved the inactive_split statistics (free blocks that are part of a split segment).
+  Action action = Action::alloc;         ///< what happened
+  PoolKind pool_kind = PoolKind::small;  ///< size class of the block or segment
+  int device = 0;                        ///< index of the device
+  /// Address of the block or segment. For oom: bytes that were free on the device, as in PyTorch.
+  Address address = 0;
+  /// Bytes. For alloc and free_*: as requested; for segment_*: of the segment; for oom: of the
+  /// segment that was wanted; for snapshot: of the blocks in use.
+  std::size_t bytes = 0;
+  std::size_t block_bytes = 0;  ///< for alloc and free_*: bytes of the block
+  Stream stream = nullptr;      ///< stream that the memory is for
+  PoolId pool{};                ///< private pool, or the default pool
+  std::int64_t time_us = 0;     ///< Device::clock_us, microseconds
+  /// By how many blocks this change moved the statistic inactive_split (free blocks that are part
+  /// of a split segment).
   std::int64_t inactive_split_blocks = 0;
-  std::int64_t inactive_split_bytes = 0;
-  Context context{};     // null unless recorded
-  Context annotation{};  // what HistoryOptions::annotate said; null without
+  std::int64_t inactive_split_bytes = 0;  ///< the same in bytes
+  Context context{};                      ///< null unless recorded
+  Context annotation{};                   ///< result of HistoryOptions::annotate; null without
 };
 
+/// Returns the name of the action: "alloc", "free_requested", ...
 constexpr const char* to_string(Change::Action action) {
   switch (action) {
     case Change::Action::alloc:
@@ -81,7 +90,8 @@ constexpr const char* to_string(Change::Action action) {
   return "unknown";
 }
 
-// Called for every change, under the device's lock: must be quick and must not call the allocator.
+/// A ChangeTracker is called for every change with the device's lock held. It must be fast and must
+/// not call the allocator.
 using ChangeTracker = std::function<void(const Change&)>;
 
 }  // namespace cachalot

@@ -1,12 +1,5 @@
-// The door to the device: everything the allocator asks of a GPU, and nothing else.
-//
-// Two implementations are equals: CudaDevice (the CUDA runtime and driver) and SimulatedDevice (a model with a
-// virtual clock, for machines without a GPU). The calls cost microseconds, so they are virtual; that buys fakes,
-// fault injection and peers.
-//
-// Errors, for every call: out of memory is a value (an empty optional); every other failure throws CudaError, which
-// names the call and carries the code. A call that throws has changed nothing.
-// Thread safety: every call may be made from any thread at any time.
+/// @file
+/// The interface to a device: everything that the allocator asks of a GPU.
 #pragma once
 
 #include "cachalot/require_cpp17.h"
@@ -19,139 +12,187 @@
 #include <string>
 #include <vector>
 
-// CUDA's own handle types, so that a Stream is a cudaStream_t whether or not a toolkit is present.
+// CUDA's own handle types, so that a Stream is a cudaStream_t with or without a toolkit.
 struct CUstream_st;
 struct CUevent_st;
 
 namespace cachalot {
 
-using Address = std::uintptr_t;      // of device memory
-using Stream = CUstream_st*;         // cudaStream_t; nullptr is the legacy default stream
-using Event = CUevent_st*;           // cudaEvent_t
-using MemoryHandle = std::uint64_t;  // CUmemGenericAllocationHandle: physical memory without an address
+using Address = std::uintptr_t;  ///< an address of device memory
+using Stream = CUstream_st*;     ///< cudaStream_t; nullptr is the legacy default stream
+using Event = CUevent_st*;       ///< cudaEvent_t
+/// CUmemGenericAllocationHandle: physical memory without an address.
+using MemoryHandle = std::uint64_t;
 
+/// An AddressRange is the range [address, address + bytes).
 struct AddressRange {
-  Address address = 0;
-  std::size_t bytes = 0;
+  Address address = 0;    ///< of the first byte
+  std::size_t bytes = 0;  ///< length
 };
 
+/// A MemoryInfo says how much memory a device has, as cudaMemGetInfo does.
 struct MemoryInfo {
-  std::size_t free_bytes = 0;
-  std::size_t total_bytes = 0;
+  std::size_t free_bytes = 0;   ///< bytes that no process uses
+  std::size_t total_bytes = 0;  ///< bytes of the device
 };
 
+/// DeviceProperties are what a device is and can do.
 struct DeviceProperties {
-  std::string name;
-  std::size_t total_bytes = 0;
-  bool virtual_memory = false;  // reserve/create/map/set_access/unmap/release are supported
-  std::size_t page_bytes = 0;   // granularity of create and map, a power of two (2 MiB on every GPU so far); 0 without
-  bool rdma_capable = false;    // handles may be created for GPUDirect RDMA
+  std::string name;             ///< as in "NVIDIA H100 80GB HBM3"
+  std::size_t total_bytes = 0;  ///< bytes of its memory
+  /// True if the device has virtual memory: reserve, create, map, set_access, unmap, release.
+  bool virtual_memory = false;
+  /// Granularity of create and map in bytes, a power of two (2 MiB on every GPU so far); 0 if the
+  /// device has no virtual memory.
+  std::size_t page_bytes = 0;
+  bool rdma_capable = false;  ///< handles may be created for GPUDirect RDMA
 };
 
+/// A CaptureStatus says whether a stream captures a graph.
 struct CaptureStatus {
-  bool capturing = false;
-  std::uint64_t id = 0;  // of the capture; 0 when not capturing
+  bool capturing = false;  ///< true while the stream captures
+  std::uint64_t id = 0;    ///< of the capture; 0 if the stream does not capture
 };
 
-// What another process needs to open this memory (cudaIpcMemHandle_t's 64 bytes).
+/// An IpcHandle is what another process needs to open memory of malloc (cudaIpcMemHandle_t).
 struct IpcHandle {
-  unsigned char bytes[64] = {};
+  unsigned char bytes[64] = {};  ///< cudaIpcMemHandle_t's bytes
 };
 
-// What another process needs to open one MemoryHandle.
+/// A ShareableHandle is what another process needs to open one MemoryHandle.
 struct ShareableHandle {
-  enum class Kind : std::uint8_t { descriptor, fabric };
-  Kind kind = Kind::descriptor;
-  int descriptor = -1;                        // a file of this process; it keeps the memory alive while it is open
-  std::array<unsigned char, 64> fabric = {};  // CUmemFabricHandle: valid in every process of the machine's fabric
+  /// The two ways to share.
+  enum class Kind : std::uint8_t {
+    descriptor,  ///< a POSIX file descriptor
+    fabric,      ///< a fabric handle
+  };
+  Kind kind = Kind::descriptor;  ///< which of the members below is valid
+  /// A file descriptor of this process. It keeps the memory alive while it is open.
+  int descriptor = -1;
+  /// CUmemFabricHandle: valid in every process of the machine's fabric.
+  std::array<unsigned char, 64> fabric = {};
 };
 
+/// A Device is one GPU, or a model of one, as the allocator uses it.
+///
+/// There are two implementations: CudaDevice (cuda_devices), over the CUDA runtime and driver, and
+/// SimulatedDevice (simulated_device.h), a model with a virtual clock for machines without a GPU.
+///
+/// Errors: a lack of memory is a return value (an empty optional or a null pointer). Every other
+/// failure throws CudaError, which names the call and carries CUDA's code. A call that throws has
+/// changed nothing.
+/// Thread safety: every method may be called from any thread at any time.
 class Device {
  public:
   virtual ~Device() = default;
 
-  // The CUDA ordinal; device `i` of a CachingAllocator must be a Device with index() == i.
+  /// Returns the CUDA ordinal. Device `i` of a CachingAllocator is a Device with index() == i.
   virtual int index() const = 0;
+  /// Returns what the device is and can do.
   virtual DeviceProperties properties() const = 0;
+  /// Returns how much memory the device has and how much is free.
   virtual MemoryInfo memory_info() = 0;
 
-  // cudaMalloc: `bytes` > 0 (else cudaErrorInvalidValue); nullopt when the device has not that much. Legal during
-  // stream capture.
+  /// Allocates `bytes` bytes (cudaMalloc). Returns nullopt if the device does not have that much.
+  /// Throws cudaErrorInvalidValue for 0 bytes. Allowed while a stream captures.
   virtual std::optional<Address> malloc(std::size_t bytes) = 0;
-  // cudaFree of an address malloc returned (null is not one). Waits for all work on the device; not allowed while a
-  // stream captures.
+  /// Frees an address that malloc returned (cudaFree). Null is not such an address.
+  /// Requires: no stream captures.
+  /// Blocks: until all work on the device is done.
   virtual void free(Address address) = 0;
 
   // Virtual memory. Sizes and addresses are multiples of properties().page_bytes.
-  // Address space without memory; nullopt when there is no such range.
+
+  /// Reserves `bytes` bytes of addresses without memory. Returns nullopt if there is no such range.
   virtual std::optional<Address> reserve(std::size_t bytes) = 0;
-  // Gives back a whole reserved range; nothing may be mapped in it.
+  /// Gives back a whole reserved range. Requires: nothing is mapped in it.
   virtual void unreserve(Address address, std::size_t bytes) = 0;
-  // Physical memory without an address; nullopt when the device has not that much.
+  /// Creates physical memory without an address. Returns nullopt if the device does not have that
+  /// much.
   virtual std::optional<MemoryHandle> create(std::size_t bytes) = 0;
-  // Drops our reference; the memory is freed once no mapping is left.
+  /// Drops the caller's reference to the handle. Its memory is freed once no mapping is left.
   virtual void release(MemoryHandle handle) = 0;
-  // Maps the whole handle (CUDA requires offset 0) at a reserved, unmapped range of its size. One handle may be
-  // mapped at several addresses. Not accessible before set_access.
+  /// Maps the whole handle (CUDA requires an offset of 0) at a reserved, unmapped range of its
+  /// size. One handle may be mapped at several addresses. The range is not accessible before
+  /// set_access.
   virtual void map(Address address, std::size_t bytes, MemoryHandle handle) = 0;
-  // Unmaps whole mappings in the range. Work still using them would fault: the caller has seen it finish.
+  /// Unmaps whole mappings in the range.
+  /// Requires: work that uses them is done; on a GPU it would fault.
   virtual void unmap(Address address, std::size_t bytes) = 0;
-  // Read and write access for this device, and for the devices `peers`, to a mapped range, which may cover many mappings:
-  // one call a range. Who had access keeps it.
+  /// Gives this device and the devices `peers` read and write access to a mapped range, which may
+  /// cover many mappings. Devices that had access keep it.
   virtual void set_access(Address address, std::size_t bytes, const std::vector<int>& peers) = 0;
 
-  // Memory of create, and of mappings, in another process. A descriptor that export_handle returns is the caller's to
-  // close. import_handle leaves the caller its descriptor, and returns a handle to be mapped whole and released; its size
-  // is the exporter's to tell.
+  /// Returns what another process needs to open the handle's memory. The caller closes the
+  /// descriptor, if it is one.
   virtual ShareableHandle export_handle(MemoryHandle handle) = 0;
+  /// Opens memory that a process exported. Returns a handle to be mapped whole and released. The
+  /// descriptor stays the caller's. The exporter tells the size of the handle.
   virtual MemoryHandle import_handle(const ShareableHandle& shared) = 0;
 
-  // Work on this device may use the memory that `peer` gives by malloc; nothing happens if it may already. Memory of
-  // create is opened by set_access.
+  /// Allows work on this device to use memory that `peer` returns from malloc. Does nothing if it
+  /// is allowed already. Memory of create is opened by set_access.
   virtual void enable_peer_access(int peer) = 0;
 
-  // Pinned host memory, whole pages, `bytes` > 0 (else cudaErrorInvalidValue); nullptr when the host has not that much.
+  /// Allocates pinned host memory in whole pages (cudaHostAlloc). Returns nullptr if the host does
+  /// not have that much. Throws cudaErrorInvalidValue for 0 bytes.
   virtual void* host_malloc(std::size_t bytes) = 0;
+  /// Frees what host_malloc returned.
   virtual void host_free(void* memory) = 0;
-  // Copies `bytes` > 0 bytes between accessible memory of the device and host memory; done when the call returns. The
-  // caller has seen the work finish that uses the device's bytes. Not allowed while a stream captures.
+  /// Copies `bytes` > 0 bytes of accessible device memory to the host.
+  /// Requires: work that uses these bytes is done; no stream captures.
+  /// Blocks: until the bytes are copied.
   virtual void copy_to_host(void* to, Address from, std::size_t bytes) = 0;
+  /// Copies `bytes` > 0 bytes of the host to accessible device memory.
+  /// Requires: work that uses the device's bytes is done; no stream captures.
+  /// Blocks: until the bytes are copied.
   virtual void copy_from_host(Address to, const void* from, std::size_t bytes) = 0;
 
-  // Work on `stream`: every one of `bytes` > 0 bytes of accessible memory becomes `value`. Joins a capture.
+  /// Queues work on `stream` that sets `bytes` > 0 bytes of accessible memory to `value`. Joins the
+  /// capture if the stream captures.
   virtual void fill(Address address, unsigned char value, std::size_t bytes, Stream stream) = 0;
 
-  // Events, created without timing. record marks the work queued on `stream` so far.
+  /// Creates an event without timing.
   virtual Event event_create() = 0;
+  /// Destroys an event.
   virtual void event_destroy(Event event) = 0;
+  /// Marks, with the event, the work queued on `stream` so far.
   virtual void event_record(Event event, Stream stream) = 0;
-  // True when the work marked is done; true for an event never recorded. Like synchronizing, not allowed while a
-  // stream captures in CUDA's global mode, and never for an event recorded inside a capture: that fails and spoils the
-  // capture.
+  /// Returns true if the work that the event marks is done, and for an event that was never
+  /// recorded.
+  /// Requires: no stream captures in CUDA's global mode, and the event was not recorded inside a
+  /// capture: the call then fails and spoils the capture.
   virtual bool event_query(Event event) = 0;
+  /// Waits until event_query returns true. Requires: as event_query.
   virtual void event_synchronize(Event event) = 0;
-  // A number that has changed if an event recorded on `stream` by event_record completed since it was last read:
-  // a memory read, no driver call, so that an event that cannot be done need not be asked. A change is a hint that
-  // some event may be done; an event's completion is never hidden. nullopt: this device cannot tell, ask the event.
+  /// Returns a number that has changed if an event recorded on `stream` by event_record has
+  /// completed since the number was last read. Returns nullopt if the device cannot tell. It is a
+  /// hint that saves driver calls: a change means that some event may be done, and no completion
+  /// goes without a change. Cost: a memory read.
   virtual std::optional<std::uint64_t> completion_hint(Stream stream) = 0;
 
-  // Work queued on `stream` from now on waits for the event.
+  /// Makes work queued on `stream` from now on wait for the event. Blocks: no; the GPU waits.
   virtual void stream_wait(Stream stream, Event event) = 0;
+  /// Returns whether `stream` captures a graph.
   virtual CaptureStatus capture_status(Stream stream) = 0;
-  // Waits for all work on the device. Not allowed while a stream captures.
+  /// Waits for all work on the device. Requires: no stream captures.
   virtual void synchronize() = 0;
 
-  // Sharing between processes; `address` is what malloc returned.
+  /// Returns what another process needs to open the allocation at `address`, which malloc returned.
   virtual IpcHandle ipc_export(Address address) = 0;
+  /// Opens memory that another process exported. Returns its address in this process.
   virtual Address ipc_import(const IpcHandle& handle) = 0;
+  /// Closes what ipc_import returned, once for each ipc_import.
   virtual void ipc_close(Address address) = 0;
 
-  // Microseconds since the Unix epoch (real device) or since its creation (simulated device).
+  /// Returns the time in microseconds: since the Unix epoch, or on a simulated device since it was
+  /// made.
   virtual std::int64_t clock_us() = 0;
 };
 
-// The machine's GPUs, by ordinal; empty where there is none, or no driver, and always without a CUDA toolkit at build
-// time. Throws CudaError for any other failure.
+/// Returns the machine's GPUs in the order of their ordinals. Returns none if the machine has no
+/// GPU or no driver, and if cachalot was built without a CUDA toolkit.
+/// Throws CudaError for any other failure.
 std::vector<std::shared_ptr<Device>> cuda_devices();
 
 }  // namespace cachalot

@@ -1,4 +1,14 @@
-// What the library throws. Nothing else leaves it.
+/// @file
+/// The exceptions of the library.
+///
+/// Three exceptions are the library's own: InvalidArgument, OutOfMemory and CudaError. Three other
+/// kinds of exceptions leave it:
+/// - std::bad_alloc that is not an OutOfMemory: the host has no memory left. OutOfMemory derives
+///   from std::bad_alloc, so catch OutOfMemory first.
+/// - An exception thrown by the program's own code that the library calls: guard handlers
+///   (guard.h), observers, callbacks and context recorders, segment providers, Device
+///   implementations.
+/// - HazardError, from a SimulatedDevice that checks hazards (simulated_device.h).
 #pragma once
 
 #include "cachalot/require_cpp17.h"
@@ -10,40 +20,52 @@
 #include <string>
 #include <utility>
 
+/// The C++ interface of cachalot.
 namespace cachalot {
 
-// The caller's mistake: the message names the value and the rule. State is as it was before the call.
+/// An InvalidArgument reports a mistake of the caller. Its message names the value and the rule.
+/// The state is as it was before the call.
 class InvalidArgument : public std::invalid_argument {
  public:
   using std::invalid_argument::invalid_argument;
 };
 
-// The device (or the limit set on it) has not enough memory, after everything that could be given back was.
+/// An OutOfMemory reports that the device, or the limit set on it, does not have enough memory
+/// after all memory that can be given back was given back. Its message says what holds the memory.
 class OutOfMemory : public std::bad_alloc {
  public:
+  /// Makes the exception for a request of `requested_bytes` on `device`.
   OutOfMemory(std::string message, int device, std::size_t requested_bytes)
       : message_(std::make_shared<const std::string>(std::move(message))),
         device_(device),
         requested_bytes_(requested_bytes) {}
+  /// Returns the message; valid as long as the exception or a copy of it exists.
   const char* what() const noexcept override { return message_->c_str(); }
+  /// Returns the index of the device.
   int device() const noexcept { return device_; }
+  /// Returns the number of bytes that the caller asked for.
   std::size_t requested_bytes() const noexcept { return requested_bytes_; }
 
  private:
-  std::shared_ptr<const std::string> message_;  // shared, so that copying the exception cannot throw
+  std::shared_ptr<const std::string>
+      message_;  // shared, so that copying the exception cannot throw
   int device_;
   std::size_t requested_bytes_;
 };
 
-// A CUDA call failed with something other than out of memory; reported as itself.
+/// A CudaError reports that a CUDA call failed for another reason than a lack of memory.
 class CudaError : public std::runtime_error {
  public:
-  // `code` is the cudaError_t (runtime calls) or CUresult (driver calls) as a number; `name` its text.
+  /// Makes the exception for `call`, as in "cudaMalloc". `code` is the cudaError_t of a runtime
+  /// call or the CUresult of a driver call, `name` the text that CUDA has for it.
   CudaError(const std::string& call, int code, const std::string& name)
-      : std::runtime_error("CUDA error in " + call + ": " + name + " (code " + std::to_string(code) + ")"),
+      : std::runtime_error("CUDA error in " + call + ": " + name + " (code " +
+                           std::to_string(code) + ")"),
         call_(std::make_shared<const std::string>(call)),
         code_(code) {}
+  /// Returns the name of the CUDA call that failed.
   const std::string& call() const noexcept { return *call_; }
+  /// Returns the cudaError_t (runtime calls) or the CUresult (driver calls).
   int code() const noexcept { return code_; }
 
  private:

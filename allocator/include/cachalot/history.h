@@ -1,4 +1,5 @@
-// What to record of the changes, and where in the program each came from.
+/// @file
+/// The settings of the recorded history of changes.
 #pragma once
 
 #include "cachalot/require_cpp17.h"
@@ -11,20 +12,29 @@
 
 namespace cachalot {
 
-// Makes the context kept with a change. Called without locks; may be slow.
+/// A ContextRecorder makes the Context that is kept with a change. It is called without locks and
+/// may be slow.
 using ContextRecorder = std::function<Context()>;
 
+/// HistoryOptions say which changes CachingAllocator::record_history keeps.
 struct HistoryOptions {
-  // Which changes carry a context: none; segments' (state); allocations' too (alloc); frees' too (all). PyTorch's
-  // "record levels".
-  enum class Contexts { never, state, alloc, all };
-  bool enabled = true;
-  std::size_t max_entries = 1;  // of the ring of changes, per device; at least 1
-  Contexts contexts = Contexts::never;
-  ContextRecorder recorder{};           // required unless contexts is never
-  std::function<Context()> annotate{};  // called for every change, under the device's lock: must be quick, call nothing
-  bool clear = false;                   // forget the entries recorded so far
-  std::vector<Change::Action> skip{};   // actions not recorded
+  /// The changes that carry a Context; PyTorch's "record levels".
+  enum class Contexts {
+    never,  ///< no change
+    state,  ///< segments
+    alloc,  ///< segments and allocations
+    all,    ///< segments, allocations and frees
+  };
+  bool enabled = true;                  ///< false: stop recording and drop what is recorded
+  std::size_t max_entries = 1;          ///< changes kept for each device, the newest; at least 1
+  Contexts contexts = Contexts::never;  ///< which changes carry a Context
+  /// Makes the Contexts; required unless `contexts` is never.
+  ContextRecorder recorder{};
+  /// Returns the annotation of a change. Called for every change with the device's lock held: it
+  /// must be fast and must not call the allocator.
+  std::function<Context()> annotate{};
+  bool clear = false;                  ///< drop the entries recorded so far
+  std::vector<Change::Action> skip{};  ///< actions that are not recorded
 };
 
 }  // namespace cachalot

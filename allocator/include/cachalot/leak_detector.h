@@ -1,23 +1,5 @@
-// Finds memory that a loop does not give back: the places in the program whose live bytes grow from iteration to iteration.
-//
-//   cachalot::LeakDetector detector(allocator);
-//   for (const Batch& batch : batches) {
-//     train(batch);
-//     detector.step();
-//   }
-//   std::puts(to_string(detector.report()).c_str());
-//
-// A site is a call stack (allocation_site.h). At each step its live bytes are noted, and of the last `window` notes it is
-// asked whether they grow: Theil and Sen's slope, the median of the slopes of all pairs, which single outliers do not move;
-// the one-sided test of Mann and Kendall for how sure that is; and that they grew from the first third of the notes to
-// the second, to the last, and still do. So neither what is constant, nor what swings, nor a cache that has filled up is a
-// leak; a cache that is filling up looks like one until it is full.
-//
-// Memory that was allocated before the detector was made is unknown to it. What it keeps is bounded by the live blocks, and
-// `window` numbers a site. While it lives each allocation takes a call stack: microseconds (docs/leaks.md has the figure).
-//
-// Thread safety: every method may be called from any thread; allocations of all threads are seen. The detector may outlive the
-// allocator. In a forked child step, leaks and report are refused (docs/process_life.md).
+/// @file
+/// The detector of memory that a loop does not give back.
 #pragma once
 
 #include "cachalot/require_cpp17.h"
@@ -33,44 +15,80 @@
 
 namespace cachalot {
 
+/// LeakDetectorOptions say how many iterations are compared, and how sure a report must be.
 struct LeakDetectorOptions {
-  std::size_t warm_up = 2;  // first iterations, in which everything grows: no notes are taken
-  std::size_t window = 64;  // notes that are looked at; at least 8
-  double min_confidence =
-      0.999;  // in [0.5, 1): a chance of at most 1 - this that what does not grow looks as if it did
+  std::size_t warm_up = 2;  ///< first iterations, in which everything grows: no samples are taken
+  std::size_t window = 64;  ///< samples that are compared, the newest; at least 8
+  /// Confidence that a reported site grows, in [0.5, 1). The false-positive probability is at most
+  /// 1 - min_confidence for each site.
+  double min_confidence = 0.999;
 };
 
+/// A Leak is a site whose live bytes grow.
 struct Leak {
-  AllocationSite site;
-  double bytes_per_iteration = 0;
-  double confidence = 0;       // in [min_confidence, 1]
-  std::size_t iterations = 0;  // that were looked at
+  AllocationSite site;             ///< the place that allocates
+  double bytes_per_iteration = 0;  ///< growth: the median of the slopes of all pairs of samples
+  double confidence = 0;           ///< that it grows, in [min_confidence, 1]
+  std::size_t iterations = 0;      ///< samples that were compared
 };
 
+/// A LeakReport is the state of a LeakDetector at one moment. Blocks allocated before the detector
+/// was made are not in it.
 struct LeakReport {
-  std::uint64_t iterations = 0;  // calls of step()
-  std::size_t live_bytes = 0;    // of everything that was allocated since the detector was made
-  std::size_t live_blocks = 0;
-  std::size_t site_count = 0;         // places that have live blocks
-  std::size_t leak_count = 0;         // that grow
-  std::vector<Leak> leaks;            // the steepest, first things first
-  std::vector<AllocationSite> sites;  // with the most live bytes, whether they grow or not
+  std::uint64_t iterations = 0;       ///< calls of step() so far
+  std::size_t live_bytes = 0;         ///< of the live blocks, as memory_allocated counts
+  std::size_t live_blocks = 0;        ///< number of live blocks
+  std::size_t site_count = 0;         ///< places that have live blocks
+  std::size_t leak_count = 0;         ///< places whose live bytes grow
+  std::vector<Leak> leaks;            ///< the places that grow fastest, in that order
+  std::vector<AllocationSite> sites;  ///< the places with the most live bytes, in that order
 };
 
+/// A LeakDetector finds the places in a program whose live bytes grow from iteration to iteration.
+///
+///     cachalot::LeakDetector detector(allocator);
+///     for (const Batch& batch : batches) {
+///       train(batch);
+///       detector.step();
+///     }
+///     std::puts(to_string(detector.report()).c_str());
+///
+/// A site is a call stack (allocation_site.h). At each step the detector samples the live bytes of
+/// each site. A site is a leak if its last `window` samples pass three tests:
+/// - Theil and Sen's slope, the median of the slopes of all pairs of samples, is positive. Single
+///   outliers do not move it.
+/// - Mann and Kendall's one-sided test has at least the confidence `min_confidence`.
+/// - The median of the samples grows from the first third to the second and to the last, and the
+///   largest sample is in the last third.
+///
+/// Constant and oscillating sites, and caches that are full, are no leaks. A cache that fills looks
+/// like a leak until it is full.
+///
+/// The detector does not know blocks that were allocated before it was made. Memory use is bounded
+/// by the live blocks plus `window` samples per site. The detector may outlive the allocator.
+/// Cost: while it exists, each allocation takes a call stack (docs/leaks.md has the figure) and
+/// goes past the thread caches.
+///
+/// Thread safety: every method may be called from any thread; allocations of all threads are seen.
+/// In a forked child step, leaks and report throw InvalidArgument (docs/process_life.md).
 class LeakDetector {
  public:
-  static constexpr std::size_t kListed = 20;  // sites that a report lists, unless it is asked for more
+  static constexpr std::size_t kListed = 20;  ///< sites that a report lists by default
 
-  // Watches from now on. Throws InvalidArgument for options out of their range.
+  /// Starts to watch. Throws InvalidArgument for options out of their range.
   explicit LeakDetector(CachingAllocator& allocator, const LeakDetectorOptions& options = {});
+  /// Stops to watch.
   ~LeakDetector();
   LeakDetector(const LeakDetector&) = delete;
   LeakDetector& operator=(const LeakDetector&) = delete;
 
-  void step();  // at the end of each iteration
+  /// Ends an iteration and takes the samples.
+  void step();
 
-  // The sites that grow, the steepest first; none before 8 notes, that is warm_up + 8 steps.
+  /// Returns the sites that grow, the fastest first, at most `most`. Returns none before there are
+  /// 8 samples, which is after warm_up + 8 steps.
   std::vector<Leak> leaks(std::size_t most = kListed) const;
+  /// Returns the whole state, with at most `most` leaks and `most` sites.
   LeakReport report(std::size_t most = kListed) const;
 
  private:
@@ -80,8 +98,11 @@ class LeakDetector {
   std::weak_ptr<const void> allocator_life_;
 };
 
+/// Returns the leak as lines of text.
 std::string to_string(const Leak& leak);
+/// Returns the report as lines of text.
 std::string to_string(const LeakReport& report);
+/// Returns a JSON object with the names of the members.
 std::string to_json(const LeakReport& report);
 
 }  // namespace cachalot

@@ -1,4 +1,5 @@
-// What happens, and who is told, when memory runs out.
+/// @file
+/// The functions that the allocator calls when memory runs short.
 #pragma once
 
 #include "cachalot/require_cpp17.h"
@@ -8,19 +9,25 @@
 
 namespace cachalot {
 
-// Sizes of this and more are refused: 1 EiB (PyTorch's limit).
+/// The largest request is smaller than this many bytes: 1 EiB, PyTorch's limit.
 inline constexpr std::size_t kMaxRequestBytes = std::size_t{1} << 60;
 
-// Given to out-of-memory observers before the exception is thrown.
+/// An OutOfMemoryReport describes a request that is about to fail.
 struct OutOfMemoryReport {
-  int device = 0;
-  std::size_t segment_bytes = 0;  // what the device was asked for
-  std::size_t allowed_bytes = 0;  // the memory fraction's limit, else the device's total
-  std::size_t device_free_bytes = 0;
+  int device = 0;                 ///< index of the device
+  std::size_t segment_bytes = 0;  ///< bytes that the device was asked for
+  /// Bytes that the memory fraction allows, else the device's total.
+  std::size_t allowed_bytes = 0;
+  std::size_t device_free_bytes = 0;  ///< bytes that are free on the device
 };
+
+/// An OutOfMemoryObserver is called before an OutOfMemory is thrown, with none of the allocator's
+/// locks held: it may call the allocator. An exception that it throws replaces the OutOfMemory.
 using OutOfMemoryObserver = std::function<void(const OutOfMemoryReport&)>;
 
-// Asked before the allocator grows; frees what it can and returns whether it freed anything.
+/// A FreeMemoryCallback is called before the allocator asks the device for memory, with none of the
+/// allocator's locks held: it may call the allocator. It frees what it can.
+/// Returns true if it freed anything; the allocator then searches its free blocks again.
 using FreeMemoryCallback = std::function<bool()>;
 
 }  // namespace cachalot

@@ -1,19 +1,5 @@
-// A caching allocator of pinned host memory: what asynchronous copies to and from a GPU need, without the cost of pinning
-// (cudaHostAlloc takes hundreds of microseconds, and waits for the device when memory goes back) at each buffer.
-//
-//   cachalot::PinnedHostAllocator host(cachalot::cuda_devices().at(0));
-//   void* buffer = host.allocate(1 << 20);
-//   … write to buffer; cudaMemcpyAsync(to, buffer, 1 << 20, cudaMemcpyHostToDevice, stream);
-//   host.record_stream(buffer, stream);
-//   host.deallocate(buffer);                  // at once: it is not handed out again before the copy is done
-//
-// It is a CachingAllocator whose device is the host: the same sizes, segments, options and statistics. One thing differs: who
-// gets a buffer may write to it at once, which no stream orders. So memory is handed out for no stream, and each stream that
-// uses it is recorded; a buffer that is freed waits until the host can know that these are done. No call waits for the
-// device, but those that ask the system for memory or give it back.
-//
-// Thread safety: every method may be called from any thread at any time.
-// Errors: OutOfMemory, InvalidArgument and CudaError; after each, the state is as it was before the call.
+/// @file
+/// The caching allocator of pinned host memory.
 #pragma once
 
 #include "cachalot/require_cpp17.h"
@@ -25,32 +11,59 @@
 
 namespace cachalot {
 
+/// A PinnedHostAllocator hands out pinned host memory, which asynchronous copies to and from a GPU
+/// need, and caches it: cudaHostAlloc takes hundreds of microseconds, and giving memory back waits
+/// for the device.
+///
+///     cachalot::PinnedHostAllocator host(cachalot::cuda_devices().at(0));
+///     void* buffer = host.allocate(1 << 20);
+///     ...  // write to the buffer
+///     cudaMemcpyAsync(to, buffer, 1 << 20, cudaMemcpyHostToDevice, stream);
+///     host.record_stream(buffer, stream);
+///     host.deallocate(buffer);  // at once: it is not handed out again before the copy is done
+///
+/// It is a CachingAllocator whose device is the host, with the same sizes, segments, options and
+/// statistics. One thing differs: the host may write to a new buffer at once, which no stream
+/// orders. So memory is handed out for no stream, and every stream that uses a buffer must be
+/// recorded. A freed buffer waits until the host knows that the recorded work is done.
+///
+/// Blocks: only calls that pin new memory or give memory back to the system wait for the device.
+/// Thread safety: every method may be called from any thread at any time.
+/// Errors: OutOfMemory, InvalidArgument and CudaError; after each, the state is as before the call.
 class PinnedHostAllocator {
  public:
-  // `device` pins memory, for every device of the process, and makes the events. Options as for CachingAllocator; the page
-  // heap is refused: it has no host memory.
+  /// Pins memory through `device`, for every device of the process. Options are those of
+  /// CachingAllocator.
+  /// Throws InvalidArgument if `device` is null, and for heap:pages, guard:True and debug:True.
   explicit PinnedHostAllocator(std::shared_ptr<Device> device, const Options& options = {});
-  // Every buffer goes back to the system. Work that uses one must be done.
+  /// Gives every buffer back to the system. Requires: work that uses a buffer is done.
   ~PinnedHostAllocator();
 
-  // At least `bytes` bytes, aligned to 512, which the host may use at once; nullptr for 0 bytes. Throws OutOfMemory.
+  /// Returns at least `bytes` bytes, aligned to 512, which the host may use at once; nullptr for 0
+  /// bytes.
+  /// Throws OutOfMemory.
   void* allocate(std::size_t bytes);
-  // Work queued on `stream` uses the buffer; nullptr is the legacy default stream. Once is enough, before or after the work
-  // is queued, but before deallocate. nullptr for a buffer is ignored;
-  // InvalidArgument for any other that is not live.
+  /// Declares that work queued on `stream` uses the buffer; nullptr is the legacy default stream.
+  /// One call for each stream is enough, before or after the work is queued, but before deallocate.
+  /// A null buffer is ignored. Throws InvalidArgument for a buffer that is not live.
   void record_stream(void* buffer, Stream stream);
-  // The buffer is handed out again when the work is done that is queued by now on the streams recorded. nullptr is allowed.
-  // InvalidArgument for any other pointer that is not a live buffer, and while a recorded stream captures: what a graph
-  // uses must live as long as the graph.
+  /// Frees the buffer. It is handed out again once all work is done that is queued by now on the
+  /// recorded streams. nullptr is ignored.
+  /// Throws InvalidArgument for a buffer that is not live, and while a recorded stream captures:
+  /// what a graph uses must live as long as the graph.
   void deallocate(void* buffer);
 
-  // Buffers that nobody has go back to the system; waits for those that streams still use.
+  /// Gives buffers that are not in use back to the system. Blocks: waits for the streams that still
+  /// use freed buffers.
   void empty_cache() { cache_->empty_cache(); }
-  // Bytes. What waits for streams is active, not allocated.
+  /// Returns the bytes of live buffers. Freed buffers that wait for streams are not in it.
   std::size_t memory_allocated() const { return cache_->memory_allocated(); }
-  std::size_t memory_reserved() const { return cache_->memory_reserved(); }  // pinned
+  /// Returns the bytes that are pinned.
+  std::size_t memory_reserved() const { return cache_->memory_reserved(); }
+  /// Returns the statistics. Freed buffers that wait for streams are active, not allocated.
   DeviceStats memory_stats() const { return cache_->memory_stats(); }
-  // For all that is not special about host memory: fractions (of the machine's memory), peaks, snapshots, history. Device 0.
+  /// Returns the allocator behind, for fractions (of the machine's memory), peaks, snapshots and
+  /// history. The host is its device 0.
   CachingAllocator& cache() { return *cache_; }
 
  private:

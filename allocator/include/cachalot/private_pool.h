@@ -1,4 +1,5 @@
-// Private pools: memory of its own for a CUDA graph or for whoever asks (PyTorch's MemPool).
+/// @file
+/// The types of private pools: memory apart, for a CUDA graph or a user (PyTorch's MemPool).
 #pragma once
 
 #include "cachalot/require_cpp17.h"
@@ -14,41 +15,58 @@
 
 namespace cachalot {
 
-// Where the segments of a private pool come from, instead of the device.
+/// A SegmentProvider supplies the segments of a private pool instead of the device.
+/// Thread safety: its functions may be called from any thread, with none of the allocator's locks
+/// held.
 class SegmentProvider {
  public:
   virtual ~SegmentProvider() = default;
-  // An address that is a multiple of 512 and below 2^48, whose MiBs hold no other device's memory; nullopt when there is
-  // none. A misaligned or too high one goes back at once, and the request fails with InvalidArgument.
+  /// Returns the address of a new segment of `bytes` bytes, or nullopt if there is no memory.
+  ///
+  /// The address must be a multiple of 512 and below 2^48, and no 1 MiB page that the segment
+  /// touches may hold memory of another device. A misaligned or too high segment goes back at once,
+  /// and the request fails with InvalidArgument.
   virtual std::optional<Address> allocate_segment(std::size_t bytes, int device, Stream stream) = 0;
+  /// Takes back a segment that allocate_segment returned. Arguments are those of its allocation.
   virtual void free_segment(Address address, std::size_t bytes, int device, Stream stream) = 0;
 };
 
-// Why allocations are redirected into a pool: for the calling thread (PyTorch's use_mem_pool) or for streams that
-// capture a graph. During a capture the device's event queries, synchronization and cache flush are off, for every
-// thread, as CUDA's capture rules want; a thread's redirection leaves other threads as they are.
-enum class RedirectFor { thread, capture };
+/// The reason why allocations are redirected into a private pool.
+///
+/// During a capture the device's event queries, synchronization and cache flush are off for every
+/// thread: CUDA forbids them while a stream captures in its global mode. A thread's redirection
+/// leaves other threads as they are.
+enum class RedirectFor {
+  thread,   ///< allocations of the calling thread (PyTorch's use_mem_pool)
+  capture,  ///< allocations for streams that capture a graph
+};
+/// A StreamFilter returns true for the streams whose allocations go to the pool. It is called with the
+/// device's lock held and must not call the allocator.
 using StreamFilter = std::function<bool(Stream)>;
 
-// The blocks of a pool at one moment, to return to later (PyTorch's cudagraph trees).
+/// A PoolCheckpoint describes the blocks of a pool at one moment, to return to later (as PyTorch's
+/// cudagraph trees do). CachingAllocator::checkpoint_pool makes it, restore_pool takes it.
 struct PoolCheckpoint {
+  /// One block.
   struct Block {
-    Address address = 0;
-    std::size_t size = 0;
-    bool allocated = false;
+    Address address = 0;     ///< where the block begins
+    std::size_t size = 0;    ///< bytes
+    bool allocated = false;  ///< false: free
   };
+  /// One segment. Invariant: `blocks` tile the segment.
   struct Segment {
-    Stream stream = nullptr;
-    PoolKind kind = PoolKind::small;
-    std::vector<Block> blocks;  // in address order, tiling the segment
+    Stream stream = nullptr;          ///< stream that its memory is for
+    PoolKind kind = PoolKind::small;  ///< size class of its blocks
+    std::vector<Block> blocks;        ///< in address order
   };
-  PoolId pool;
-  std::vector<Segment> segments;
+  PoolId pool;                    ///< the pool
+  std::vector<Segment> segments;  ///< all segments of the pool
 };
 
+/// A RestoreResult lists the allocations that CachingAllocator::restore_pool ended and made.
 struct RestoreResult {
-  std::vector<void*> freed;    // were allocated in the pool before
-  std::vector<void*> created;  // are allocated now: the checkpoint's live blocks; the caller owns them
+  std::vector<void*> freed;    ///< allocations that were live in the pool before
+  std::vector<void*> created;  ///< live blocks of the checkpoint; the caller owns them now
 };
 
 }  // namespace cachalot

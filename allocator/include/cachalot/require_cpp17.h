@@ -1,8 +1,7 @@
 /// @file
-/// The public C++ headers include this one first: an older compiler is told what it lacks.
+/// The check of the C++ standard. Every public C++ header includes this one first.
 #pragma once
 
 #if !defined(__cplusplus) || __cplusplus < 201703L
-#error \
-    "cachalot needs C++17 or newer: compile with -std=c++17 (programs in C include cachalot/c_api.h)"
+#error "cachalot needs C++17 or newer: compile with -std=c++17 (in C, include cachalot/c_api.h)"
 #endif

@@ -1,4 +1,5 @@
-// An allocation as another process may open it: see CachingAllocator::share and open_shared.
+/// @file
+/// The description of an allocation that another process may open.
 #pragma once
 
 #include "cachalot/require_cpp17.h"
@@ -11,19 +12,24 @@
 
 namespace cachalot {
 
-// Over heap:segments it is the segment of cudaMalloc that holds the allocation. Over the page heap it is the handles behind
-// the allocation: who opens it maps them whole, one behind the other.
+/// A SharedMemory describes an allocation for other processes: CachingAllocator::share makes it,
+/// and CachingAllocator::open_shared of another process takes it.
+///
+/// Over heap:segments it names the segment (the cudaMalloc) that holds the allocation. Over
+/// heap:pages it names the handles behind the allocation, which the other process maps whole and
+/// one after the other.
 struct SharedMemory {
+  /// A Handle names one piece of physical memory.
   struct Handle {
-    ShareableHandle shared;
-    std::size_t bytes = 0;  // of the whole handle; a multiple of the device's page
-    std::uint32_t number =
-        0;  // of the export: the descriptor of a handle that is gone may come again, the number does not
+    ShareableHandle shared;  ///< what the other process imports
+    std::size_t bytes = 0;   ///< of the whole handle; a multiple of the device's page
+    /// Of the export; unique in the process, while descriptors are reused.
+    std::uint32_t number = 0;
   };
-  std::vector<Handle> handles;  // in the order of addresses; empty: it is `segment`
-  IpcHandle segment;
-  std::size_t offset = 0;  // from the start of the segment, or of the first handle, to the allocation
-  std::size_t bytes = 0;   // of the allocation
+  std::vector<Handle> handles;  ///< in address order; empty: `segment` is valid
+  IpcHandle segment;            ///< of the segment, if `handles` is empty
+  std::size_t offset = 0;       ///< from the start of the segment or first handle to the allocation
+  std::size_t bytes = 0;        ///< of the allocation
 };
 
 }  // namespace cachalot

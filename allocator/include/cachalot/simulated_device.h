@@ -1,17 +1,5 @@
-// A GPU nobody needs to own: memory, address space, streams, events and capture of one CUDA device, on a virtual clock.
-//
-// What is modelled: capacity in 2 MiB units; addresses that ascend and are not used twice, until the process has used up
-// all there are; the driver's virtual-memory rules; streams with pending work; events that are not ready until the clock
-// has passed the work before them; copies over the bus (CopyModel); graph-capture rules; the latency of each call
-// (LatencyModel); failures on demand (FaultPlan); a log of calls; and, when switched on, a checker of stream hazards.
-// Memory holds what copy_from_host and fill brought, at once, until it is released, else zeros; addresses must not be
-// dereferenced.
-// Streams do not wait for the legacy default stream; stream nullptr is just one more stream.
-//
-// Host time: every call advances the clock by its latency and takes effect then; calls that wait advance it to the end
-// of the work they wait for. A launch advances nothing.
-// A rule broken (unknown address, handle mapped in part, work on an unmapped page …) throws CudaError with the code
-// the driver gives. Thread safety: any method from any thread; one mutex inside.
+/// @file
+/// The model of a CUDA device, for machines without a GPU.
 #pragma once
 
 #include "cachalot/require_cpp17.h"
@@ -30,140 +18,194 @@
 
 namespace cachalot {
 
-// Kinds of calls, for latencies, counts, faults and the log.
+/// The kinds of calls of a device, for latencies, counts, faults and the log. Each is named after
+/// the method of Device that makes the call.
 enum class DeviceCall : std::uint8_t {
-  malloc,
-  free,
-  reserve,
-  unreserve,
-  create,
-  release,
-  map,
-  unmap,
-  set_access,
-  host_malloc,
-  host_free,
-  copy_to_host,
-  copy_from_host,
-  fill,
-  event_create,
-  event_destroy,
-  event_record,
-  event_query,
-  event_synchronize,
-  stream_wait,
-  capture_status,
-  synchronize,
-  memory_info,
-  ipc_export,
-  ipc_import,
-  ipc_close,
-  export_handle,
-  import_handle,
-  enable_peer_access,
-  kCount,
+  malloc,              ///< Device::malloc
+  free,                ///< Device::free
+  reserve,             ///< Device::reserve
+  unreserve,           ///< Device::unreserve
+  create,              ///< Device::create
+  release,             ///< Device::release
+  map,                 ///< Device::map
+  unmap,               ///< Device::unmap
+  set_access,          ///< Device::set_access
+  host_malloc,         ///< Device::host_malloc
+  host_free,           ///< Device::host_free
+  copy_to_host,        ///< Device::copy_to_host
+  copy_from_host,      ///< Device::copy_from_host
+  fill,                ///< Device::fill
+  event_create,        ///< Device::event_create
+  event_destroy,       ///< Device::event_destroy
+  event_record,        ///< Device::event_record
+  event_query,         ///< Device::event_query
+  event_synchronize,   ///< Device::event_synchronize
+  stream_wait,         ///< Device::stream_wait
+  capture_status,      ///< Device::capture_status
+  synchronize,         ///< Device::synchronize
+  memory_info,         ///< Device::memory_info
+  ipc_export,          ///< Device::ipc_export
+  ipc_import,          ///< Device::ipc_import
+  ipc_close,           ///< Device::ipc_close
+  export_handle,       ///< Device::export_handle
+  import_handle,       ///< Device::import_handle
+  enable_peer_access,  ///< Device::enable_peer_access
+  kCount,              ///< the number of kinds
 };
+/// The number of kinds of calls.
 inline constexpr std::size_t kDeviceCallCount = static_cast<std::size_t>(DeviceCall::kCount);
-const char* to_string(DeviceCall call);  // "malloc", "set_access", …
+/// Returns the name of the kind: "malloc", "set_access", ...
+const char* to_string(DeviceCall call);
 
-// Host microseconds a call takes, and what it takes more for each MiB.
+/// A LatencyModel says how long the host is busy with each call.
 struct LatencyModel {
-  std::array<double, kDeviceCallCount> call_us{};
-  std::array<double, kDeviceCallCount> call_us_per_mib{};
+  std::array<double, kDeviceCallCount> call_us{};          ///< microseconds per call
+  std::array<double, kDeviceCallCount> call_us_per_mib{};  ///< further microseconds per MiB
+  /// Returns the microseconds per call of a kind.
   double operator[](DeviceCall call) const { return call_us[static_cast<std::size_t>(call)]; }
+  /// Returns the further microseconds per MiB of a kind.
   double per_mib(DeviceCall call) const { return call_us_per_mib[static_cast<std::size_t>(call)]; }
 
-  static LatencyModel published();  // the default: published or reported figures; sources in latency_model.cpp
-  static LatencyModel none();       // every call takes no time
+  /// Returns the default: published or reported figures. latency_model.cpp names the sources.
+  static LatencyModel published();
+  /// Returns a model in which every call takes no time.
+  static LatencyModel none();
 };
 
-enum class CopyDirection : std::uint8_t { to_device, to_host };
+/// The direction of a copy over the bus.
+enum class CopyDirection : std::uint8_t {
+  to_device,  ///< from the host to the device
+  to_host,    ///< from the device to the host
+};
 
-// A copy between host and device, over the bus.
+/// A HostCopy is a copy between host and device, over the bus.
 struct HostCopy {
-  CopyDirection direction = CopyDirection::to_device;
-  std::size_t bytes = 0;
-  bool pinned = false;  // the host's memory
+  CopyDirection direction = CopyDirection::to_device;  ///< where the bytes go
+  std::size_t bytes = 0;                               ///< how many there are
+  bool pinned = false;                                 ///< true: the host's memory is pinned
 };
 
-// What copies over the bus cost that are queued on streams. Pinned memory the device reaches by itself. Pageable memory is
-// copied through a pinned buffer of the driver's, by the host, who therefore waits.
+/// A CopyModel says how long copies over the bus take that are queued on streams. The device
+/// reaches pinned memory by itself. The host copies pageable memory through a pinned buffer of the
+/// driver, and waits meanwhile.
 struct CopyModel {
-  double setup_us = 0;  // of each copy on its engine
-  double pinned_us_per_mib = 0;
-  double pageable_us_per_mib = 0;  // the way through the driver's buffer as a whole
-  std::size_t staged_bytes =
-      0;  // that buffer: what fits in is taken from pageable memory without a wait for the stream
+  double setup_us = 0;             ///< microseconds of each copy on its engine
+  double pinned_us_per_mib = 0;    ///< microseconds per MiB of pinned memory
+  double pageable_us_per_mib = 0;  ///< microseconds per MiB of pageable memory, through the buffer
+  /// Bytes of the driver's buffer. A copy from pageable memory that fits does not wait for the
+  /// stream.
+  std::size_t staged_bytes = 0;
 
-  static CopyModel published();           // the default; sources in copy_model.cpp
-  static CopyModel none() { return {}; }  // every copy takes no time
+  /// Returns the default: published figures. copy_model.cpp names the sources.
+  static CopyModel published();
+  /// Returns a model in which every copy takes no time.
+  static CopyModel none() { return {}; }
 
-  std::int64_t bytes_ns(std::size_t bytes, bool pinned) const;  // moving the bytes, without the setup
-  std::int64_t engine_ns(const HostCopy& copy) const;           // how long the copy has its engine to itself
+  /// Returns the nanoseconds that moving `bytes` takes, without the setup.
+  std::int64_t bytes_ns(std::size_t bytes, bool pinned) const;
+  /// Returns the nanoseconds that the copy occupies its engine.
+  std::int64_t engine_ns(const HostCopy& copy) const;
 };
 
-// Makes the n-th call of a kind fail. Counts start when the plan is set. A failing call changes nothing.
+/// A Fault makes the n-th call of a kind fail. Calls are counted from when the plan is set
+/// (SimulatedDevice::set_faults). A failing call changes nothing.
 struct Fault {
-  std::optional<DeviceCall> call = std::nullopt;  // empty: any call
-  std::uint64_t nth = 1;                          // 1: the next one
-  bool out_of_memory = true;  // no memory from malloc, create, reserve, host_malloc; others throw …MemoryAllocation
-  int code = 2;               // otherwise: the CudaError's code
-  bool repeat = false;        // the n-th and every later one
+  std::optional<DeviceCall> call = std::nullopt;  ///< the kind; empty: any call
+  std::uint64_t nth = 1;                          ///< number of the failing call; 1: the next one
+  /// True: malloc, create, reserve and host_malloc report a lack of memory; other calls throw
+  /// cudaErrorMemoryAllocation. False: the call throws a CudaError with `code`.
+  bool out_of_memory = true;
+  int code = 2;         ///< of the CudaError, if `out_of_memory` is false
+  bool repeat = false;  ///< true: the n-th and every later call fails
 };
 
+/// A LoggedCall is an entry of the log of calls.
 struct LoggedCall {
-  DeviceCall call;
-  std::uint64_t argument = 0;  // address, handle or event
-  std::uint64_t bytes = 0;     // where the call has a size
-  bool failed = false;
-  std::int64_t clock_ns = 0;  // when it began
+  DeviceCall call;             ///< the kind
+  std::uint64_t argument = 0;  ///< address, handle or event
+  std::uint64_t bytes = 0;     ///< size, if the call has one
+  bool failed = false;         ///< true: the call failed
+  std::int64_t clock_ns = 0;   ///< when the call began, nanoseconds
 };
 
-// The allocation or mapping that holds an address.
+/// A MemoryAt describes the allocation or mapping that holds an address.
 struct MemoryAt {
-  AddressRange range;          // all of it; for malloc, the bytes asked for
-  MemoryHandle handle = 0;     // mapped there; 0: memory of malloc or of ipc_import
-  bool accessible = false;     // false: mapped, but set_access was not called
-  std::uint64_t peers = 0;     // bit i: device i may use it, too
-  std::uint64_t physical = 0;  // number of the byte at the address asked about: the same byte, wherever it is mapped
-  std::uint64_t mapping = 0;   // number of the mapping; never used again
+  AddressRange range;       ///< of the whole mapping; for malloc, of the bytes asked for
+  MemoryHandle handle = 0;  ///< mapped there; 0: memory of malloc or ipc_import
+  bool accessible = false;  ///< false: mapped without set_access
+  std::uint64_t peers = 0;  ///< bit i: device i may use it, too
+  /// Number of the physical byte at the address; the same wherever the byte is mapped.
+  std::uint64_t physical = 0;
+  std::uint64_t mapping = 0;  ///< number of the mapping; never used again
 };
 
+/// A HandleInfo describes a memory handle.
 struct HandleInfo {
-  std::size_t bytes = 0;
-  std::uint64_t physical = 0;  // number of the first byte
+  std::size_t bytes = 0;       ///< size of the handle
+  std::uint64_t physical = 0;  ///< number of its first physical byte
 };
 
+/// A SimulatedDevice models memory, address space, streams, events and graph capture of one CUDA
+/// device, on a virtual clock.
+///
+/// It models
+/// - capacity, in units of 2 MiB;
+/// - addresses, which ascend and are not reused before the process has used up all of them;
+/// - the driver's rules of virtual memory;
+/// - streams with pending work, and events that are not done before the clock has passed the work
+///   before them;
+/// - copies over the bus (CopyModel);
+/// - the rules of graph capture;
+/// - the latency of each call (LatencyModel), failures on demand (Fault), a log of calls;
+/// - on request, stream hazards (handed_out).
+///
+/// Memory holds what copy_from_host and fill brought, from the moment of the call until the memory
+/// is released, and zeros before. Addresses must not be dereferenced. Streams do not wait for the
+/// legacy default stream: nullptr is one more stream.
+///
+/// Processes: addresses are unique in the process; all devices share 47 bits of them. For
+/// ipc_import each SimulatedDevice is a process of its own: it can open every handle but its own.
+/// import_handle opens what any SimulatedDevice of the process exported.
+///
+/// Time: every call advances the clock by its latency and takes effect then. A call that waits
+/// advances the clock to the end of the work that it waits for. A launch advances nothing.
+///
+/// Errors: a broken rule (unknown address, handle mapped in part, work on an unmapped page, ...)
+/// throws CudaError with the code that the driver gives.
+/// Thread safety: every method may be called from any thread; one mutex guards all.
 class SimulatedDevice final : public Device {
  public:
+  /// A Config says what device is simulated.
   struct Config {
-    int index = 0;
-    std::size_t memory_bytes = std::size_t{200000} << 20;
-    LatencyModel latency = LatencyModel::published();
-    CopyModel copies = CopyModel::published();
-    bool virtual_memory = true;
-    bool completion_hints = true;  // false: completion_hint is nullopt, as on a GPU without 64-bit stream writes
-    bool check_hazards = false;
-    bool log_calls = false;
-    // false: the owner knows CUDA's other capture modes and says by refuse_while_capturing what is not allowed.
+    int index = 0;                                         ///< the CUDA ordinal
+    std::size_t memory_bytes = std::size_t{200000} << 20;  ///< capacity
+    LatencyModel latency = LatencyModel::published();      ///< how long calls take
+    CopyModel copies = CopyModel::published();             ///< how long copies take
+    bool virtual_memory = true;                            ///< DeviceProperties::virtual_memory
+    bool completion_hints = true;  ///< false: completion_hint returns nullopt
+    bool check_hazards = false;    ///< true: handed_out and its like report hazards
+    bool log_calls = false;        ///< true: take_log returns the calls
+    /// False: the owner knows CUDA's other capture modes and reports what is not allowed by
+    /// refuse_while_capturing.
     bool captures_refuse = true;
-    // Called, under the device's lock, when memory is given back for good: the physical numbers that are no more.
+    /// Called, with the device's lock held, when memory is given back for good, with the physical
+    /// numbers that are gone.
     std::function<void(std::uint64_t first, std::size_t bytes)> memory_freed = nullptr;
-    std::string name = "Simulated GPU";
+    std::string name = "Simulated GPU";  ///< DeviceProperties::name
   };
+  /// Makes a device as `config` says.
   explicit SimulatedDevice(const Config& config);
+  /// Makes the default device: index 0, 200,000 MiB.
   SimulatedDevice();
   ~SimulatedDevice() override;
 
-  // Device. Every live device has address ranges of its own, so that addresses are unique in the process; 47 bits of
-  // them are shared by all. For ipc_import each SimulatedDevice is a process of its own: a handle can be opened by
-  // every device but the one that made it. import_handle opens what any SimulatedDevice of the process exported.
+  // Device's methods.
+
   int index() const override;
   DeviceProperties properties() const override;
   MemoryInfo memory_info() override;
   std::optional<Address> malloc(std::size_t bytes) override;
   void free(Address address) override;
-  void free_without_waiting(Address address);  // as a stream-ordered pool gives back what no work uses any more
   std::optional<Address> reserve(std::size_t bytes) override;
   void unreserve(Address address, std::size_t bytes) override;
   std::optional<MemoryHandle> create(std::size_t bytes) override;
@@ -193,78 +235,111 @@ class SimulatedDevice final : public Device {
   void ipc_close(Address address) override;
   std::int64_t clock_us() override;
 
-  // cudaDeviceReset, as a program may call it behind its allocators' back: waits for all work; then memory, addresses,
-  // handles, events, captures, pinned host memory and peers' access are gone, and calls that name them fail as for any that
-  // never were.
+  /// Frees as free does, without waiting for work: as a stream-ordered pool gives back unused
+  /// memory.
+  void free_without_waiting(Address address);
+  /// Resets the device, as a program may call cudaDeviceReset behind its allocators' back. Waits
+  /// for all work; then memory, addresses, handles, events, captures, pinned host memory and peer
+  /// access are gone, and calls that name them fail as for unknown ones.
   void reset();
 
-  // Physical memory shared by its handle. retain: `release` must be called once more. adopt: memory of another process,
-  // to be mapped and released as our own, but not on our account.
+  // Physical memory, shared by its handle.
+
+  /// Adds a reference to the handle: `release` must be called once more.
   void retain(MemoryHandle handle);
+  /// Returns a handle for memory of another process, to be mapped and released like others. It does
+  /// not count as used.
   MemoryHandle adopt(std::size_t bytes);
+  /// Returns size and physical number of the handle.
   HandleInfo handle_info(MemoryHandle handle) const;
 
-  // Work, as a program would launch it. Streams need no creation: any pointer value names one; stream() hands out
-  // fresh ones. launch queues work of `duration_ns` that uses the ranges; CudaError 700 if a byte of them is not
-  // accessible memory. On a capturing stream it joins the graph: nothing is queued and it is no use of its memory.
-  // Returns when all work queued on the stream will be done. stream_destroy forgets the stream: its work still runs, a
-  // capture that it began ends, any other capture it takes part in is spoilt, and the name is free for a fresh stream.
+  // Work, as a program launches it. Streams need no creation: any pointer value names one.
+
+  /// Returns the name of a fresh stream.
   Stream stream();
-  std::int64_t launch(Stream stream, std::int64_t duration_ns, const std::vector<AddressRange>& ranges = {});
-  // A copy between host memory and `ranges`, as work of the stream: it needs the engine of its direction, of which there
-  // is one, and moves no bytes (copy_to_host and copy_from_host do). The host goes on at once if its memory is pinned;
-  // else it waits: to_host until the copy is done; to_device, for what is larger than CopyModel::staged_bytes, for the
-  // stream and until the last of it is in the driver's buffer. On a capturing stream nothing is queued and nobody waits.
-  std::int64_t launch_copy(Stream stream, const HostCopy& copy, const std::vector<AddressRange>& ranges = {});
+  /// Queues work of `duration_ns` nanoseconds that uses the ranges. On a capturing stream it joins
+  /// the graph: nothing is queued, and it does not count as a use.
+  /// Returns when, on the clock in nanoseconds, all work queued on the stream will be done.
+  /// Throws CudaError 700 if a byte of the ranges is not accessible memory.
+  std::int64_t launch(Stream stream, std::int64_t duration_ns,
+                      const std::vector<AddressRange>& ranges = {});
+  /// Queues a copy between host memory and `ranges`. It needs the engine of its direction, of which
+  /// there is one. It moves no bytes: copy_to_host and copy_from_host do. On a capturing stream
+  /// nothing is queued.
+  /// Blocks: not if the host's memory is pinned, nor on a capturing stream. A pageable copy to the
+  /// host waits until it is done; one to the device that is larger than CopyModel::staged_bytes
+  /// waits for the stream, and until the last of it is in the driver's buffer.
+  /// Returns and throws as launch.
+  std::int64_t launch_copy(Stream stream, const HostCopy& copy,
+                           const std::vector<AddressRange>& ranges = {});
+  /// Destroys the stream. Its work still runs, a capture that it began ends, any other capture it
+  /// takes part in is spoilt, and its name is free for a fresh stream.
   void stream_destroy(Stream stream);
+  /// Waits for all work queued on the stream.
   void stream_synchronize(Stream stream);
-  bool stream_query(Stream stream);  // true when all work queued on it is done
-  // Time passes on the host.
+  /// Returns true if all work queued on the stream is done.
+  bool stream_query(Stream stream);
+  /// Advances the clock by `ns` >= 0 nanoseconds: time passes on the host.
   void advance(std::int64_t ns);
-  void advance_to(std::int64_t clock_ns);  // nothing happens if it is past
+  /// Advances the clock to `clock_ns`. Does nothing if that is past.
+  void advance_to(std::int64_t clock_ns);
+  /// Returns the clock in nanoseconds.
   std::int64_t clock_ns() const;
 
-  // Times on the clock, for programs with several devices: when the work ends that is queued on the stream, when the
-  // work that the event marks ends (0: never recorded), and a wait for such a time on another device.
+  // Times on the clock, in nanoseconds, for programs with several devices.
+
+  /// Returns when the work queued on the stream ends.
   std::int64_t stream_ready_ns(Stream stream);
+  /// Returns when the work that the event marks ends; 0 if it was never recorded.
   std::int64_t event_done_ns(Event event);
+  /// Makes work queued on the stream from now on wait until `ns`.
   void stream_wait_until(Stream stream, std::int64_t ns);
 
-  // Stream capture in CUDA's global mode: until end_capture nobody may query an event, synchronize anything or free;
-  // who does gets CudaError 900 (907 for an event of the capture), and end_capture then throws 901: the capture is
-  // spoilt. An event recorded on a capturing stream belongs to the graph; another stream that waits for it joins the
-  // capture. begin_capture returns the capture's id.
+  // Stream capture.
+
+  /// Begins a capture on the stream in CUDA's global mode. Returns its id. Until end_capture, a
+  /// query of an event, a synchronization or a free throws CudaError 900 (907 for an event of the
+  /// capture) and spoils the capture. An event recorded on a capturing stream belongs to the graph;
+  /// another stream that waits for it joins the capture.
   std::uint64_t begin_capture(Stream stream);
+  /// Ends the capture. Throws CudaError 901 if it was spoilt.
   void end_capture(Stream stream);
-  bool is_capture_spoilt(Stream stream) const;  // false when the stream does not capture
-  // If a stream captures: throws CudaError 900 in the name of `call` and spoils every capture.
+  /// Returns true if the stream captures and the capture is spoilt.
+  bool is_capture_spoilt(Stream stream) const;
+  /// Throws CudaError 900 in the name of `call`, and spoils every capture, if any stream captures.
   void refuse_while_capturing(const char* call);
 
-  // Hazards. The allocator's owner says what it was handed, after the allocation, and what it gives back, before the
-  // deallocation. The checker reports, by throwing HazardError:
-  //   from handed_out, memory with a use (a launch) that is not ordered before the stream that gets it, memory that
-  //     overlaps a live handout, and memory that is not accessible;
-  //   from free and unmap, memory that is handed out;
-  //   from unmap, a page whose last use through that mapping the host has not seen finish;
-  //   from given_back, memory that is not handed out.
-  // Memory is the same through all its addresses. Ordered before means: earlier on the same stream, before an event
-  // that the stream has waited for, or seen finished by the host (by a query, a synchronization or a free, not by the
-  // mere passing of time). Uses within one handout are not held against each other. The message names both parties.
-  // No-ops for a null address, and unless Config::check_hazards.
+  // Hazards (HazardError).
+
+  /// Reports that an allocator has returned the memory, for work on the stream. Does nothing for a
+  /// null address, and without Config::check_hazards. Throws HazardError.
   void handed_out(Address address, std::size_t bytes, Stream stream);
+  /// Reports that the memory is about to be deallocated. Does nothing for a null address, and
+  /// without Config::check_hazards. Throws HazardError.
   void given_back(Address address);
 
   // Observation.
-  std::uint64_t count(DeviceCall call) const;
-  double driver_us() const;        // sum of the latencies of all calls, without waiting
-  std::size_t used_bytes() const;  // physical memory in use, in 2 MiB units
-  std::size_t peak_used_bytes() const;
-  std::size_t live_mappings() const;
-  std::optional<MemoryAt> memory_at(Address address) const;
-  bool may_access(int peer) const;     // enable_peer_access was called for it
-  std::vector<LoggedCall> take_log();  // and empties it
 
-  void set_faults(std::vector<Fault> faults);  // replaces the plan
+  /// Returns how many calls of the kind were made.
+  std::uint64_t count(DeviceCall call) const;
+  /// Returns the sum of the latencies of all calls in microseconds, without waits.
+  double driver_us() const;
+  /// Returns the physical memory in use, in bytes; a multiple of 2 MiB.
+  std::size_t used_bytes() const;
+  /// Returns the largest used_bytes() so far.
+  std::size_t peak_used_bytes() const;
+  /// Returns the number of mappings.
+  std::size_t live_mappings() const;
+  /// Returns what holds the address, or nullopt.
+  std::optional<MemoryAt> memory_at(Address address) const;
+  /// Returns true if enable_peer_access was called for `peer`.
+  bool may_access(int peer) const;
+  /// Returns the log of calls, oldest first, and empties it.
+  std::vector<LoggedCall> take_log();
+
+  /// Replaces the plan of faults; calls are counted from now on.
+  void set_faults(std::vector<Fault> faults);
+  /// Returns how many calls have failed by the plans so far.
   std::uint64_t faults_injected() const;
 
  private:
@@ -272,7 +347,22 @@ class SimulatedDevice final : public Device {
   std::unique_ptr<Impl> impl_;
 };
 
-// A stream hazard found by the simulated device's checker.
+/// A HazardError reports a stream hazard that a SimulatedDevice with Config::check_hazards found.
+/// Its message names both parties.
+///
+/// The program reports what its allocator returned, by handed_out after each allocation, and what
+/// it gives back, by given_back before each deallocation. HazardError is thrown
+/// - by handed_out, for memory with a use (a launch) that is not ordered before the stream that
+///   gets the memory, for memory that overlaps a live handout, and for memory that is not
+///   accessible;
+/// - by free and unmap, for memory that is handed out;
+/// - by unmap, for a page whose last use through that mapping the host has not seen finish;
+/// - by given_back, for memory that is not handed out.
+///
+/// Memory is the same through all its addresses. A use is ordered before a stream if it is earlier
+/// on the same stream, before an event that the stream has waited for, or seen finished by the
+/// host: by a query, a synchronization or a free, not by the mere passing of time. Uses within one
+/// handout are not compared with each other.
 class HazardError : public std::logic_error {
  public:
   using std::logic_error::logic_error;

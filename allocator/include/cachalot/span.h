@@ -25,7 +25,7 @@ namespace cachalot {
 /// Thread safety: a value; copies are independent. Nothing here throws or allocates.
 template <typename T>
 class Span {
-  // The elements of a container as T*, if it has data() and size(), and U* becomes T* by const alone.
+  // A container is viewed if it has data() and size(), and its U* becomes T* by const alone.
   template <typename Container,
             typename U = std::remove_pointer_t<decltype(std::data(std::declval<Container&>()))>,
             typename = decltype(std::size(std::declval<Container&>()))>
@@ -78,7 +78,8 @@ class Span {
   constexpr iterator end() const noexcept { return data_ + size_; }
   /// Returns element `index`. Requires: `index` < size().
   constexpr T& operator[](std::size_t index) const { return data_[index]; }
-  /// Returns the view of `count` elements from element `first` on. Requires: `first` + `count` <= size().
+  /// Returns the view of `count` elements from element `first` on. Requires: `first` + `count` <=
+  /// size().
   constexpr Span subspan(std::size_t first, std::size_t count) const {
     return Span(data_ + first, count);
   }

@@ -1,6 +1,8 @@
-// Statistics of one device's memory: PyTorch's nine arrays and scalars under PyTorch's names, and what it lacks,
-// figures of fragmentation. Plain values; copy them freely.
-// Source of names and meanings: torch.cuda.memory_stats of PyTorch 2.11.
+/// @file
+/// The statistics of one device's memory.
+///
+/// Names and meanings are those of torch.cuda.memory_stats (PyTorch 2.11). Fragmentation adds the
+/// figures that PyTorch does not have. All types are plain values.
 #pragma once
 
 #include "cachalot/require_cpp17.h"
@@ -12,74 +14,94 @@
 
 namespace cachalot {
 
+/// A Stat is one figure that rises and falls.
 struct Stat {
-  std::int64_t current = 0;
-  std::int64_t peak = 0;       // largest current since the start or reset_peak_stats
-  std::int64_t allocated = 0;  // sum of increases since the start or reset_accumulated_stats
-  std::int64_t freed = 0;      // sum of decreases, likewise
+  std::int64_t current = 0;    ///< the figure now
+  std::int64_t peak = 0;       ///< the largest `current` since the start or reset_peak_stats
+  std::int64_t allocated = 0;  ///< sum of increases since the start or reset_accumulated_stats
+  std::int64_t freed = 0;      ///< sum of decreases since the start or reset_accumulated_stats
 
+  /// Compares all members.
   friend constexpr bool operator==(const Stat& a, const Stat& b) {
-    return a.current == b.current && a.peak == b.peak && a.allocated == b.allocated && a.freed == b.freed;
+    return a.current == b.current && a.peak == b.peak && a.allocated == b.allocated &&
+           a.freed == b.freed;
   }
+  /// Returns !(a == b).
   friend constexpr bool operator!=(const Stat& a, const Stat& b) { return !(a == b); }
 };
 
+/// A StatArray is one Stat for each size class and for all memory.
 struct StatArray {
-  Stat all, small_pool, large_pool;
+  Stat all;         ///< small and large blocks
+  Stat small_pool;  ///< blocks of up to 1 MiB
+  Stat large_pool;  ///< blocks above 1 MiB
 
+  /// Compares all members.
   friend constexpr bool operator==(const StatArray& a, const StatArray& b) {
     return a.all == b.all && a.small_pool == b.small_pool && a.large_pool == b.large_pool;
   }
+  /// Returns !(a == b).
   friend constexpr bool operator!=(const StatArray& a, const StatArray& b) { return !(a == b); }
 };
 
+/// DeviceStats are PyTorch's statistics of one device. Counts are numbers of blocks or segments.
 struct DeviceStats {
-  StatArray allocation;            // count: +1 allocate, -1 deallocate
-  StatArray segment;               // count of segments held from the device
-  StatArray active;                // count: +1 allocate, -1 when the block is free for reuse (after its events)
-  StatArray inactive_split;        // count of free blocks that are part of a split segment
-  StatArray allocated_bytes;       // bytes of the blocks counted in allocation
-  StatArray reserved_bytes;        // bytes held from the device
-  StatArray active_bytes;          // bytes of the blocks counted in active
-  StatArray inactive_split_bytes;  // bytes of the blocks counted in inactive_split
-  StatArray requested_bytes;       // bytes asked for, of the blocks counted in active
+  StatArray allocation;            ///< count of allocated blocks: +1 by allocate, -1 by deallocate
+  StatArray segment;               ///< count of segments held from the device
+  StatArray active;                ///< count of blocks that are allocated or wait for other streams
+  StatArray inactive_split;        ///< count of free blocks that are part of a split segment
+  StatArray allocated_bytes;       ///< bytes of the blocks that `allocation` counts
+  StatArray reserved_bytes;        ///< bytes held from the device
+  StatArray active_bytes;          ///< bytes of the blocks that `active` counts
+  StatArray inactive_split_bytes;  ///< bytes of the blocks that `inactive_split` counts
+  StatArray requested_bytes;       ///< bytes asked for, of the blocks that `active` counts
 
-  Stat oversize_allocations;  // blocks of max_split_size or more
-  Stat oversize_segments;     // segments of max_split_size or more
+  Stat oversize_allocations;  ///< blocks of at least max_split_size
+  Stat oversize_segments;     ///< segments of at least max_split_size
 
-  std::int64_t num_alloc_retries = 0;  // requests to the device after the cache was given back
-  std::int64_t num_ooms = 0;
-  std::int64_t num_sync_all_streams = 0;  // times every pending event was waited for
-  std::int64_t num_device_alloc = 0;
-  std::int64_t num_device_free = 0;
-  std::int64_t max_split_size = -1;  // bytes, as when the allocator was made (PyTorch's own rule); -1: unlimited
+  /// Times the device was asked again after the cache went back.
+  std::int64_t num_alloc_retries = 0;
+  std::int64_t num_ooms = 0;              ///< requests that failed for want of memory
+  std::int64_t num_sync_all_streams = 0;  ///< times all pending events were waited for
+  std::int64_t num_device_alloc = 0;      ///< calls that got memory from the device
+  std::int64_t num_device_free = 0;       ///< calls that gave memory back to the device
+  /// Bytes; the value when the allocator was made (PyTorch's rule); -1: unlimited.
+  std::int64_t max_split_size = -1;
 };
+/// Compares all members.
 bool operator==(const DeviceStats& a, const DeviceStats& b);
+/// Returns !(a == b).
 inline bool operator!=(const DeviceStats& a, const DeviceStats& b) { return !(a == b); }
 
-// How well memory is used, now. Every ratio is computed from the byte counts beside it.
+/// A Fragmentation says how well the memory of a device is used at one moment. Each ratio is
+/// computed from the byte counts beside it.
 struct Fragmentation {
-  std::size_t requested_bytes = 0;     // asked for by live allocations (those waiting for other streams included)
-  std::size_t allocated_bytes = 0;     // of the blocks that serve them
-  std::size_t reserved_bytes = 0;      // held from the device
-  std::size_t free_bytes = 0;          // cached: in free blocks
-  std::size_t largest_free_bytes = 0;  // of the largest free block
-  std::size_t free_blocks = 0;
+  std::size_t requested_bytes = 0;  ///< asked for by blocks that are live or wait for other streams
+  std::size_t allocated_bytes = 0;  ///< of those blocks
+  std::size_t reserved_bytes = 0;   ///< held from the device
+  std::size_t free_bytes = 0;       ///< cached, in free blocks
+  std::size_t largest_free_bytes = 0;  ///< of the largest free block
+  std::size_t free_blocks = 0;         ///< number of free blocks
+  /// Largest requested_bytes since the start or reset_peak_stats.
   std::size_t peak_requested_bytes = 0;
+  /// Largest reserved_bytes since the start or reset_peak_stats.
   std::size_t peak_reserved_bytes = 0;
 
-  double internal = 0;        // 1 - requested/allocated; 0 when nothing is allocated
-  double external = 0;        // 1 - largest_free/free; 0 when nothing is cached
-  double reserved_ratio = 0;  // reserved/allocated; 0 when nothing is allocated
-  double peak_ratio = 0;      // peak reserved/peak requested; 0 when nothing was requested
+  double internal = 0;        ///< 1 - requested/allocated; 0 if nothing is allocated
+  double external = 0;        ///< 1 - largest_free/free; 0 if nothing is free
+  double reserved_ratio = 0;  ///< reserved/allocated; 0 if nothing is allocated
+  double peak_ratio = 0;      ///< peak reserved/peak requested; 0 if nothing was requested
 
-  // Free blocks by size: entry i counts blocks of [512 << i, 1024 << i) bytes; the last entry has no upper end.
-  static constexpr std::size_t kHistogramEntries = 32;
+  static constexpr std::size_t kHistogramEntries = 32;  ///< entries of free_block_histogram
+  /// Counts free blocks by size: entry i counts blocks of [512 << i, 1024 << i) bytes; the last
+  /// entry has no upper end.
   std::array<std::uint64_t, kHistogramEntries> free_block_histogram{};
 };
 
-// A JSON object with torch.cuda.memory_stats' flat keys ("allocated_bytes.all.current", …, "num_ooms") and numbers.
+/// Returns a JSON object with the flat keys of torch.cuda.memory_stats
+/// ("allocated_bytes.all.current", ..., "num_ooms") and numbers.
 std::string to_json(const DeviceStats& stats);
+/// Returns a JSON object with the members' names as keys.
 std::string to_json(const Fragmentation& fragmentation);
 
 }  // namespace cachalot

@@ -1,8 +1,5 @@
-// Who wants to know of every allocation and free together with where in the program it was asked for.
-//
-// A watcher sees the user's blocks, whatever history records and whoever records it: with the guard on the blocks that the
-// guard hands out, and their frees when the user frees them, not when they leave quarantine. While somebody watches,
-// allocations take a call stack each and go past the caches of the threads.
+/// @file
+/// The observer of allocations and their call stacks.
 #pragma once
 
 #include "cachalot/require_cpp17.h"
@@ -12,14 +9,27 @@
 
 namespace cachalot {
 
+/// A Watcher observes every allocation and free, with the call stack of each allocation. Derive
+/// from it and pass it to CachingAllocator::add_watcher.
+///
+/// A watcher sees the blocks of the user, whatever the history records. With the guard on these are
+/// the blocks that the guard hands out, and a free is seen when the user frees, not when the block
+/// leaves quarantine.
+///
+/// Cost: while there is a watcher, each allocation takes a call stack and goes past the thread
+/// caches.
 class Watcher {
  public:
   virtual ~Watcher() = default;
 
-  // The stack is the one of an allocation (Change::Action::alloc), taken before it without any lock; empty for other changes,
-  // and for what nobody asked for, as the blocks that a checkpoint of a pool brings back. Called under the device's lock, for
-  // several devices at a time: must be quick and must not call the allocator. With the guard on only alloc and free_requested
-  // are seen. A block's free is told before anybody gets its memory again.
+  /// Called for every change. A block's free is reported before its memory is allocated again. With
+  /// the guard on, only alloc and free_requested are reported.
+  ///
+  /// `stack` is the stack of the allocation (Change::Action::alloc), taken before any lock. It is
+  /// empty for other changes and for blocks restored by a checkpoint.
+  ///
+  /// Called with the device's lock held; calls for different devices may run concurrently.
+  /// Requires: the function is fast and does not call the allocator.
   virtual void on_change(const Change& change, const CallStack& stack) noexcept = 0;
 };
 

@@ -1,4 +1,5 @@
-// Memory of a CachingAllocator that is freed by itself.
+/// @file
+/// The owner of an allocation: memory that is freed when it is destroyed.
 #pragma once
 
 #include "cachalot/require_cpp17.h"
@@ -10,16 +11,21 @@
 
 namespace cachalot {
 
-// The free is in the order of the stream that the memory was allocated for; where the device does not let it, it comes
-// later (deallocate_when_possible). `allocator` must be alive.
+/// A Deallocate is the deleter of an Allocation. It frees in the order of the stream that the
+/// memory was allocated for. If the device refuses the free, it is retried later
+/// (CachingAllocator::deallocate_when_possible).
 struct Deallocate {
+  /// The allocator of the memory. Requires: it exists when the memory is freed.
   CachingAllocator* allocator = nullptr;
+  /// Frees `memory`.
   void operator()(void* memory) const noexcept { allocator->deallocate_when_possible(memory); }
 };
+/// An Allocation owns memory of a CachingAllocator and frees it when it is destroyed.
 using Allocation = std::unique_ptr<void, Deallocate>;
 
-// As CachingAllocator::allocate, and with its errors.
-inline Allocation allocate_owned(CachingAllocator& allocator, std::size_t bytes, int device, Stream stream) {
+/// Allocates as CachingAllocator::allocate does. Returns the owner of the memory.
+inline Allocation allocate_owned(CachingAllocator& allocator, std::size_t bytes, int device,
+                                 Stream stream) {
   return Allocation(allocator.allocate(bytes, device, stream), Deallocate{&allocator});
 }
 

@@ -1,9 +1,5 @@
-// CUB's two-phase temporary storage in one call, and no allocation in the steady state.
-//
-//   cachalot::CubScratch scratch(allocator, stream);
-//   scratch([&](void* temp, std::size_t& bytes) { return cub::DeviceReduce::Sum(temp, bytes, in, out, n, stream); });
-//
-// Needs no CUB and no CUDA by itself: whatever asks for its bytes when `temp` is null and then works in them will do.
+/// @file
+/// The temporary storage of CUB's algorithms.
 #pragma once
 
 #include "cachalot/require_cpp17.h"
@@ -17,25 +13,40 @@
 
 namespace cachalot {
 
-// Throws CudaError in the name of the call, unless `code` is 0, cudaSuccess.
+/// Throws CudaError in the name of `call`, unless `code` is 0, cudaSuccess.
 void check_cub(const char* call, int code);
 
-// A buffer for the calls of one stream: they use it one after the other, so that the stream's order is all it takes.
-// For another stream, another scratch. It keeps the largest buffer that was needed, and grows by half at least, so that
-// sizes which creep up cost a few allocations. Not thread-safe. A scratch that was moved from holds nothing.
-// `allocator` outlives the scratch.
+/// A CubScratch gives CUB's two-phase algorithms their temporary storage in one call, and allocates
+/// nothing once its buffer is large enough.
+///
+///     cachalot::CubScratch scratch(allocator, stream);
+///     scratch([&](void* temp, std::size_t& bytes) {
+///       return cub::DeviceReduce::Sum(temp, bytes, in, out, n, stream);
+///     });
+///
+/// It needs neither CUB nor CUDA: any function will do that asks for its bytes when `temp` is null
+/// and then works in them.
+///
+/// A scratch is for one stream, whose order keeps its calls apart. It keeps the largest buffer that
+/// was needed and grows by at least half, so that slowly growing sizes cost few allocations. A
+/// scratch that was moved from holds nothing.
+///
+/// Requires: `allocator` outlives the scratch.
+/// Thread safety: one thread at a time.
 class CubScratch {
  public:
-  // Allocates nothing yet. InvalidArgument for a device that the allocator has not.
+  /// Makes a scratch for work on `stream`. Allocates nothing yet.
+  /// Throws InvalidArgument for a device that the allocator does not manage.
   explicit CubScratch(CachingAllocator& allocator, Stream stream = nullptr, int device = 0)
       : stream_(stream), device_(device), buffer_(nullptr, Deallocate{&allocator}) {
     allocator.device(device);
   }
 
-  // Calls `call(void* temp, std::size_t& bytes)`, which returns a cudaError_t, twice: with null, to learn how many
-  // bytes it needs, and with a buffer that has them, which it may use in work on the scratch's stream only. Not null
-  // even for 0 bytes, since that would ask again. Throws CudaError for an error of `call`, and OutOfMemory; then the
-  // scratch is as before, or holds nothing.
+  /// Calls `call(void* temp, std::size_t& bytes)`, which returns a cudaError_t, twice: first with a
+  /// null `temp`, to learn how many bytes it needs, then with a buffer of that size. The buffer is
+  /// not null even for 0 bytes. `call` may use it in work on the scratch's stream only.
+  /// Throws CudaError for an error of `call`, and OutOfMemory. The scratch is then as before, or
+  /// holds nothing.
   template <typename Call>
   void operator()(Call&& call) {
     std::size_t bytes = 0;
@@ -44,11 +55,12 @@ class CubScratch {
     check_cub("a CUB call", static_cast<int>(call(buffer_.get(), bytes)));
   }
 
-  // Holds at least `bytes` from now on.
+  /// Makes the buffer hold at least `bytes` from now on. Throws OutOfMemory.
   void reserve(std::size_t bytes);
-  // The buffer goes back to the allocator; the next call gets a new one.
+  /// Frees the buffer; the next call allocates a new one.
   void release() { buffer_.reset(); }
-  std::size_t bytes() const { return buffer_ != nullptr ? bytes_ : 0; }  // of the buffer that it holds
+  /// Returns the bytes of the buffer; 0 without one.
+  std::size_t bytes() const { return buffer_ != nullptr ? bytes_ : 0; }
 
  private:
   void allocate(std::size_t bytes);

@@ -1,19 +1,5 @@
-// Allocations that may be moved: handles instead of pointers, so that live ones can be brought together and the memory
-// between them given back to the device.
-//
-//   cachalot::RelocatableHeap heap(allocator);
-//   cachalot::Relocatable weights = heap.allocate(bytes, stream);
-//   kernel<<<grid, block, 0, stream>>>(static_cast<float*>(weights.data()));
-//   …
-//   cachalot::CompactReport report = heap.compact();  // weights.data() may be another address now
-//
-// What the owner of a handle owes: no address from data() is kept over a compact(), and not in a CUDA graph either;
-// what other streams do with the memory is ordered before and after that: by compact() its stream comes after their
-// work queued so far, and what they queue later comes after its stream.
-//
-// Thread safety: allocate, and handles' ends, from any thread; a handle is one thread's at a time. While compact() runs
-// nobody else calls the heap or touches its handles (callbacks of the allocator included).
-// Errors: those of CachingAllocator::allocate, and InvalidArgument.
+/// @file
+/// The allocations that may be moved: handles instead of pointers.
 #pragma once
 
 #include "cachalot/require_cpp17.h"
@@ -31,22 +17,35 @@ namespace cachalot {
 struct RelocatableBlock;
 class RelocatableBlocks;
 
-// Memory that is freed, in the order of its stream, when this goes.
+/// A Relocatable is the handle of an allocation of a RelocatableHeap. It frees the memory, in the
+/// order of its stream, when it is destroyed.
+///
+/// Thread safety: one thread at a time uses a handle.
 class Relocatable {
  public:
-  Relocatable();  // empty
+  /// Makes an empty handle.
+  Relocatable();
+  /// Takes the allocation over; `other` is empty afterwards.
   Relocatable(Relocatable&& other) noexcept;
+  /// Frees the present allocation and takes the other one over; `other` is empty afterwards.
   Relocatable& operator=(Relocatable&& other) noexcept;
+  /// Frees the allocation.
   ~Relocatable();
 
+  /// Returns true unless the handle is empty.
   explicit operator bool() const { return block_ != nullptr; }
-  void* data() const;  // until the next compact(); null when empty
-  // InvalidArgument from each of these when empty.
-  std::size_t bytes() const;  // as asked for
+  /// Returns the address, valid until the next compact(); nullptr if empty.
+  void* data() const;
+  /// Returns the bytes asked for. Throws InvalidArgument if empty.
+  std::size_t bytes() const;
+  /// Returns the stream that the memory was allocated for. Throws InvalidArgument if empty.
   Stream stream() const;
-  // As CachingAllocator::record_stream, of where it is now: work that `other` gets after a compact() is recorded anew.
+  /// Declares that work queued on `other` uses the memory where it is now, as
+  /// CachingAllocator::record_stream does. Work queued on `other` after a compact() must be
+  /// declared again.
+  /// Throws InvalidArgument if empty.
   void record_stream(Stream other);
-  // Frees it now.
+  /// Frees the allocation now. Throws InvalidArgument if empty.
   void release();
 
  private:
@@ -58,21 +57,47 @@ class Relocatable {
   std::unique_ptr<RelocatableBlock> block_;
 };
 
+/// A RelocatableHeap allocates memory that it may move, so that live allocations can be brought
+/// together and the memory between them can be given back to the device.
+///
+///     cachalot::RelocatableHeap heap(allocator);
+///     cachalot::Relocatable weights = heap.allocate(bytes, stream);
+///     kernel<<<grid, block, 0, stream>>>(static_cast<float*>(weights.data()));
+///     ...
+///     cachalot::CompactReport report = heap.compact();  // weights.data() may change
+///
+/// Thread safety: allocate and the destruction of handles may happen in any thread.
+/// Errors: those of CachingAllocator::allocate.
 class RelocatableHeap {
  public:
-  // `allocator` outlives the heap and its handles; handles may outlive the heap. InvalidArgument for a device that the
-  // allocator has not. `mover` is of that device; null: kernels_for(it).
-  explicit RelocatableHeap(CachingAllocator& allocator, int device = 0, std::shared_ptr<Kernels> mover = nullptr);
+  /// Makes a heap. `mover` copies the memory and must be of that device; null: kernels_for(the
+  /// device).
+  /// Requires: `allocator` outlives the heap and its handles. Handles may outlive the heap.
+  /// Throws InvalidArgument for a device that the allocator does not manage.
+  explicit RelocatableHeap(CachingAllocator& allocator, int device = 0,
+                           std::shared_ptr<Kernels> mover = nullptr);
 
-  // `bytes` > 0, for work on `stream`.
+  /// Returns an allocation of `bytes` bytes for work on `stream`.
+  /// Throws InvalidArgument for 0 bytes, and as CachingAllocator::allocate.
   Relocatable allocate(std::size_t bytes, Stream stream = nullptr);
 
-  // Moves handles' memory out of the emptiest segments (over the page heap: pages) into free blocks of fuller ones, and
-  // then gives back to the device whatever it may (empty_cache). The copies are queued, one batch a stream and pool, in
-  // the order of the memory's stream. Segments stay where something else lives, too, as do those of private pools and
-  // of streams that capture. The device gives nothing meanwhile: new places are free blocks that are there already.
-  // bytes_freed is what is reserved before, less what is afterwards. With guard:True nothing moves.
-  // After a CudaError some memory may have been moved; every handle is valid.
+  /// Moves handles' memory out of the emptiest segments (over heap:pages: pages) into free blocks
+  /// of fuller ones, and then gives cached memory back to the device (empty_cache).
+  ///
+  /// The copies are queued in the order of the memory's stream, one batch for each stream and pool.
+  /// New places are free blocks that exist: the device gives no memory meanwhile. Segments of
+  /// private pools and of streams that capture stay, as do segments that also hold other memory. With
+  /// guard:True nothing moves. bytes_freed is the reserved bytes before, less those after.
+  ///
+  /// Requires:
+  /// - No address from data() is kept over the call, neither by the program nor in a CUDA graph.
+  /// - Work of other streams on the memory that is queued so far was declared by record_stream: the
+  ///   memory's stream comes after it. What other streams queue later comes after the memory's
+  ///   stream.
+  /// - No other thread calls the heap or uses its handles meanwhile; nor do callbacks of the
+  ///   allocator.
+  ///
+  /// After a CudaError some memory may have been moved; every handle is valid.
   CompactReport compact();
 
  private:

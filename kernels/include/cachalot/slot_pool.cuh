@@ -1,13 +1,15 @@
-// A SlotPool in kernels: the threads of a warp that call together take and give as one (warp-aggregated atomics).
-//
-//   __global__ void build(cachalot::SlotPoolView pool) {
-//     auto* node = static_cast<Node*>(pool.take());
-//     if (node == nullptr) …  // the pool is exhausted, as its counters will say
-//     …
-//     pool.give(node);
-//   }
-//
-// Needs compute capability 7.0 and -std=c++20. What the pool is on the host: slot_pool.h.
+/// @file
+/// The kernels' side of a SlotPool (slot_pool.h): threads of a warp that call together take and
+/// give as one, by warp-aggregated atomics.
+///
+///     __global__ void build(cachalot::SlotPoolView pool) {
+///       auto* node = static_cast<Node*>(pool.take());
+///       if (node == nullptr) return;  // the pool is exhausted, and counts it
+///       ...
+///       pool.give(node);
+///     }
+///
+/// Requires: nvcc, compute capability 7.0 or later, -std=c++17 or later.
 #pragma once
 
 #include "cachalot/require_cpp17.h"

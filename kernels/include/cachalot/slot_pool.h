@@ -1,11 +1,5 @@
-// Objects of one size that kernels take and give back, for work whose number of objects is known only inside the
-// kernel.
-//
-//   cachalot::SlotPool pool(allocator, /*slots=*/100'000, sizeof(Node), stream);
-//   build<<<grid, block, 0, stream>>>(pool.view());          // slot_pool.cuh has the kernel's side
-//   if (pool.counters().exhausted != 0) …                    // some takes got null
-//
-// One allocation holds everything: counters, a bit a slot, the slots.
+/// @file
+/// The pool of objects that kernels take and give back.
 #pragma once
 
 #include "cachalot/require_cpp17.h"
@@ -19,34 +13,53 @@
 
 namespace cachalot {
 
+/// SlotPoolCounters say what kernels took and gave.
 struct SlotPoolCounters {
-  std::uint64_t taken = 0;       // slots handed out: live + given
-  std::uint64_t given = 0;       // slots that came back
-  std::uint64_t live = 0;        // slots that are out
-  std::uint64_t high_water = 0;  // the most that were out at once; those just coming back may be among them
-  std::uint64_t exhausted = 0;   // takes that got null
-  std::uint64_t bad_gives = 0;   // gives of what is no slot of the pool, or was not taken
+  std::uint64_t taken = 0;  ///< slots handed out: live + given
+  std::uint64_t given = 0;  ///< slots given back
+  std::uint64_t live = 0;   ///< slots in use
+  /// The most slots that were in use at once; slots just being given back may be among them.
+  std::uint64_t high_water = 0;
+  std::uint64_t exhausted = 0;  ///< takes that returned null
+  std::uint64_t bad_gives = 0;  ///< gives of a pointer that is no slot of the pool, or is not taken
 };
 
-// A slot begins at a multiple of this: the widest load and store of a GPU's thread.
+/// The alignment of every slot: the widest load and store of a GPU's thread.
 inline constexpr std::size_t kSlotAlignment = 16;
 
-// Thread safety: any method from any thread. Kernels on any streams of the device may use the pool at once, if they
-// come after its creation in the order of `stream` and are announced by record_stream.
+/// A SlotPool holds slots of one size, which kernels take and give back: for work whose number of
+/// objects is known only inside the kernel.
+///
+///     cachalot::SlotPool pool(allocator, 100'000, sizeof(Node), stream);
+///     build<<<grid, block, 0, stream>>>(pool.view());  // slot_pool.cuh has the kernel's side
+///     if (pool.counters().exhausted != 0) ...          // some takes returned null
+///
+/// One allocation holds all of it: counters, a bit for each slot, and the slots.
+///
+/// Thread safety: every method may be called from any thread. Kernels on any streams of the device
+/// may use the pool concurrently, if they come after its creation in the order of `stream` and
+/// their streams were declared by record_stream.
 class SlotPool {
  public:
-  // At least one slot of at least one byte, all free; at most 2^60 bytes in all: else InvalidArgument. Waits for
-  // `stream`, whose work may still use the memory that the pool gets; not while it captures. `allocator` outlives the
-  // pool.
-  SlotPool(CachingAllocator& allocator, std::size_t slots, std::size_t slot_bytes, Stream stream = nullptr,
-           int device = 0);
+  /// Makes a pool of `slots` free slots of `slot_bytes` bytes each, rounded up to kSlotAlignment.
+  /// Requires: `allocator` outlives the pool; `stream` does not capture.
+  /// Throws InvalidArgument for 0 slots, for slots of 0 bytes, and for more than 2^60 bytes in all;
+  /// OutOfMemory.
+  /// Blocks: until the work on `stream` is done, which may still use the memory.
+  SlotPool(CachingAllocator& allocator, std::size_t slots, std::size_t slot_bytes,
+           Stream stream = nullptr, int device = 0);
 
-  // For kernels, by value. Valid as long as the pool.
+  /// Returns the pool as kernels use it; pass it by value. Valid as long as the pool exists.
   const SlotPoolView& view() const { return view_; }
-  std::size_t bytes() const { return bytes_; }  // of the allocation
-  void record_stream(Stream stream) { memory_.get_deleter().allocator->record_stream(memory_.get(), stream); }
+  /// Returns the bytes of the allocation.
+  std::size_t bytes() const { return bytes_; }
+  /// Declares that work queued on `stream` uses the pool (CachingAllocator::record_stream).
+  void record_stream(Stream stream) {
+    memory_.get_deleter().allocator->record_stream(memory_.get(), stream);
+  }
 
-  // Waits for the work of the pool's stream and reads. Exact when no other stream is at work on the pool.
+  /// Returns the counters; exact if no other stream is at work on the pool.
+  /// Blocks: until the work on the pool's stream is done.
   SlotPoolCounters counters() const;
 
  private:

@@ -1,10 +1,5 @@
-// The inside of a SlotPool, as kernels see it: slots are taken from and given back to a bitmap. One algorithm for a
-// warp on the GPU and for a thread of the host, over what is called a group here: threads that act as one, with one
-// atomic each time instead of one a thread. A kernel is compiled by nvcc and includes slot_pool.cuh.
-//
-// Invariants, whatever runs at once: (1) a bit of `words` is set while its slot is taken, and for places behind the
-// last slot; (2) who takes first counts itself in `live`, and who gives counts itself out last: so that no
-// more threads search than there are slots left, each will find a clear bit, and an exhausted pool says so at once.
+/// @file
+/// The inside of a SlotPool, as kernels and the host use it. Kernels include slot_pool.cuh.
 #pragma once
 
 #include "cachalot/require_cpp17.h"
@@ -21,45 +16,62 @@
 
 namespace cachalot {
 
+/// The number of slots that one word of the bitmap stands for.
 inline constexpr unsigned kSlotsAWord = 64;
 
-// Each on a line of its own where many write it.
+/// A SlotPoolControl holds the counters of a SlotPool in device memory. Counters that many threads
+/// write lie on cache lines of their own.
 struct SlotPoolControl {
-  using Count = unsigned long long;  // what CUDA's atomics take
-  alignas(64) Count live = 0;        // slots taken now, and for a moment those that are being refused
-  alignas(64) Count given = 0;       // slots that came back
-  alignas(64) Count high_water = 0;  // the most that were taken at once
-  Count exhausted = 0;               // takes that were refused
-  Count bad_gives = 0;               // gives of what is no slot of the pool, or not taken
+  using Count = unsigned long long;  ///< what CUDA's atomics take
+  alignas(64) Count live = 0;        ///< slots taken, and for a moment takes that are being refused
+  alignas(64) Count given = 0;       ///< slots given back
+  alignas(64) Count high_water = 0;  ///< the most slots that were taken at once
+  Count exhausted = 0;               ///< takes that were refused
+  Count bad_gives = 0;               ///< gives of a pointer that is no slot, or is not taken
 };
 
+/// A SlotPoolView takes slots from the pool's bitmap and gives them back. One algorithm serves a
+/// warp on the GPU and a thread of the host, over a group: threads that act as one, with one atomic
+/// for all of them. WarpGroup and OneThread are the groups.
+///
+/// Invariants, whatever runs concurrently: 1. A bit of `words` is set while its slot is taken, and
+/// for places behind the last slot. 2. A take counts itself in `live` before it searches, and a
+/// give counts itself out last. So no more takes search than there are free slots, each of them
+/// finds a clear bit, and an exhausted pool refuses at once.
 struct SlotPoolView {
-  // A slot for the calling thread, its content as the last owner left it; null when all slots are taken (counted as
-  // exhausted). While others are being refused, that may be said a moment after a slot came back. Threads of a warp
-  // that call together are served together. Cost: two atomics a warp, one more for every word that has not enough clear
-  // bits.
+  /// Returns a slot for the calling thread, with the content that its last owner left. Returns null
+  /// if all slots are taken, which is counted as exhausted; while other takes are being refused it
+  /// may be returned a moment after a slot was given back. Threads of a warp that call together are
+  /// served together.
+  /// Cost: two atomics for a warp, and one more for every word without enough clear bits.
   CACHALOT_HOST_DEVICE void* take() const;
-  // Gives back what take returned; every write to it before is seen by who takes it next. A pointer that is not the
-  // start of a slot of this pool, or whose slot is not taken (null, too), changes nothing and is counted in bad_gives.
+  /// Gives back a slot that take returned. Writes to it are visible to the thread that takes it
+  /// next. A pointer that is not the start of a slot of this pool, or whose slot is not taken,
+  /// changes nothing and is counted in bad_gives; null as well.
   CACHALOT_HOST_DEVICE void give(void* slot) const;
 
-  // The same for a group that the caller made. All its members call.
+  /// Returns a slot for each member of a group that the caller made, as take() does.
+  /// Requires: all members call.
   template <typename Group>
   CACHALOT_HOST_DEVICE void* take(Group group) const;
+  /// Gives back the slot of each member of a group that the caller made, as give() does.
+  /// Requires: all members call.
   template <typename Group>
   CACHALOT_HOST_DEVICE void give(void* slot, Group group) const;
 
-  using Word = unsigned long long;
-  SlotPoolControl* control = nullptr;
-  Word* words = nullptr;
-  std::byte* slots = nullptr;
-  std::uint64_t slot_count = 0;
-  std::uint64_t slot_bytes = 0;  // from one slot to the next
+  using Word = unsigned long long;     ///< a word of the bitmap
+  SlotPoolControl* control = nullptr;  ///< the counters
+  Word* words = nullptr;               ///< the bitmap
+  std::byte* slots = nullptr;          ///< the first slot
+  std::uint64_t slot_count = 0;        ///< the number of slots
+  std::uint64_t slot_bytes = 0;        ///< bytes from one slot to the next
 
  private:
   static constexpr std::uint64_t kNoSlot = ~std::uint64_t{0};
 
-  CACHALOT_HOST_DEVICE std::uint64_t word_count() const { return (slot_count + kSlotsAWord - 1) / kSlotsAWord; }
+  CACHALOT_HOST_DEVICE std::uint64_t word_count() const {
+    return (slot_count + kSlotsAWord - 1) / kSlotsAWord;
+  }
   CACHALOT_HOST_DEVICE std::uint64_t index_of(const void* slot) const;
   template <typename Group>
   CACHALOT_HOST_DEVICE unsigned admit(const Group& group) const;
@@ -68,9 +80,10 @@ struct SlotPoolView {
 };
 static_assert(std::is_trivially_copyable_v<SlotPoolView>);
 
-// Bits of a word.
+/// SlotBits are operations on the bits of a word, for the host and for kernels.
 struct SlotBits {
-  using Word = SlotPoolView::Word;
+  using Word = SlotPoolView::Word;  ///< a word of the bitmap
+  /// Returns the number of set bits.
   CACHALOT_HOST_DEVICE static unsigned count(Word bits) {
 #ifdef __CUDA_ARCH__
     return static_cast<unsigned>(__popcll(bits));
@@ -78,19 +91,22 @@ struct SlotBits {
     return static_cast<unsigned>(__builtin_popcountll(bits));
 #endif
   }
-  // Without its `n` lowest set bits; of fewer nothing remains.
+  /// Returns the word without its `n` lowest set bits; 0 if it has fewer.
   CACHALOT_HOST_DEVICE static Word without_lowest(Word bits, unsigned n) {
     for (; n != 0 && bits != 0; --n) bits &= bits - 1;
     return bits;
   }
+  /// Returns the index of the lowest set bit. Requires: a bit is set.
   CACHALOT_HOST_DEVICE static unsigned lowest(Word bits) { return count((bits & (~bits + 1)) - 1); }
 };
 
-// ---- How it is done -------------------------------------------------------------------------------------------------
+// ---- Implementation ----------------------------------------------------------------------------
 
 CACHALOT_HOST_DEVICE inline std::uint64_t SlotPoolView::index_of(const void* slot) const {
-  const std::uint64_t offset = reinterpret_cast<std::uintptr_t>(slot) - reinterpret_cast<std::uintptr_t>(slots);
-  return offset % slot_bytes == 0 && offset / slot_bytes < slot_count ? offset / slot_bytes : kNoSlot;
+  const std::uint64_t offset =
+      reinterpret_cast<std::uintptr_t>(slot) - reinterpret_cast<std::uintptr_t>(slots);
+  return offset % slot_bytes == 0 && offset / slot_bytes < slot_count ? offset / slot_bytes
+                                                                      : kNoSlot;
 }
 
 #ifdef __CUDACC__
@@ -115,7 +131,7 @@ CACHALOT_HOST_DEVICE void* SlotPoolView::take(Group group) const {
   return slot;
 }
 
-// Counts the group in; returns how many of its members get a slot, the lowest ranks.
+// Counts the group in. Returns how many of its members get a slot: those of the lowest ranks.
 #ifdef __CUDACC__
 #pragma nv_exec_check_disable
 #endif
@@ -135,7 +151,7 @@ CACHALOT_HOST_DEVICE unsigned SlotPoolView::admit(const Group& group) const {
   return admitted;
 }
 
-// Sets up to `wanted` clear bits of a word and returns those that nobody else was faster to set.
+// Sets up to `wanted` clear bits of a word. Returns those that no other group set first.
 #ifdef __CUDACC__
 #pragma nv_exec_check_disable
 #endif
@@ -155,7 +171,7 @@ template <typename Group>
 CACHALOT_HOST_DEVICE void SlotPoolView::give(void* slot, Group group) const {
   const std::uint64_t index = index_of(slot);
   group.release();
-  // Those who give to the same word, or give what is no slot, go on together.
+  // Members that give to the same word, or give what is no slot, go on together.
   const Group peers = group.with_same(index / kSlotsAWord);
   unsigned good = 0;
   if (index != kNoSlot) {

@@ -1,22 +1,28 @@
-// Pooled tensors for others, and others' tensors, without a copy: DLPack, https://dmlc.github.io/dlpack.
-//
-//   cachalot::PooledTensor tensor = pool.acquire(stream);
-//   kernel<<<grid, block, 0, stream>>>(static_cast<float*>(tensor.data()));
-//   tensor.share_with(their_stream);
-//   DLManagedTensorVersioned* theirs = cachalot::to_dlpack(std::move(tensor));  // its deleter returns it to the pool
-//
-//   const cachalot::ForeignTensor foreign = cachalot::from_dlpack(managed);     // their deleter runs when this goes
-//
-// The structures are DLPack's own (dlpack/dlpack.h), of which this header needs only the names. All types of tensor_spec.h
-// have a code there: bool since DLPack 0.8, the float8 types since 1.1, which is the version that exports carry. An older
-// consumer refuses those.
-//
-// DLPack knows nothing of streams once a tensor has changed hands. Who exports says on which stream it will be used
-// (PooledTensor::share_with); who imports orders his streams with the producer's, by the protocol that they have (in
-// Python, __dlpack__(stream=…)).
-//
-// Thread safety: functions from any thread; a ForeignTensor is one thread's at a time. Deleters may be called in any
-// thread, at any time: also when pool and allocator are gone. Errors: InvalidArgument, std::bad_alloc.
+/// @file
+/// The exchange of tensors with other libraries, without a copy: DLPack,
+/// https://dmlc.github.io/dlpack.
+///
+///     cachalot::PooledTensor tensor = pool.acquire(stream);
+///     kernel<<<grid, block, 0, stream>>>(static_cast<float*>(tensor.data()));
+///     tensor.share_with(their_stream);
+///     // The deleter returns the tensor to its pool.
+///     DLManagedTensorVersioned* theirs = cachalot::to_dlpack(std::move(tensor));
+///
+///     // The deleter runs when `foreign` is destroyed.
+///     const cachalot::ForeignTensor foreign = cachalot::from_dlpack(managed);
+///
+/// Types: the structures are DLPack's own (dlpack/dlpack.h), of which this header needs the names
+/// only. Every DType has a code in DLPack: bool since DLPack 0.8, the float8 types since 1.1.
+/// Exports carry the version 1.1; an older consumer refuses those types.
+///
+/// Streams: DLPack itself orders no streams. The exporter says on which stream the tensor will be
+/// used (PooledTensor::share_with). The importer orders its streams after the producer's, by the
+/// protocol that both have (in Python, `__dlpack__(stream=...)`).
+///
+/// Thread safety: the functions may be called from any thread; a ForeignTensor is used by one
+/// thread at a time. Deleters may be called in any thread at any time, also after pool and
+/// allocator are destroyed.
+/// Errors: InvalidArgument and std::bad_alloc.
 #pragma once
 
 #include "cachalot/require_cpp17.h"
@@ -33,34 +39,44 @@ struct DLManagedTensorVersioned;
 
 namespace cachalot {
 
-// The tensor's memory, for one consumer. It goes back to its pool when the deleter is called, to be called once.
-// From then on a pool with a mover leaves it where it is.
-// InvalidArgument for a tensor that is empty; after an error the tensor is held as before.
+/// Returns the tensor's memory for one consumer. The tensor returns to its pool when the deleter is
+/// called. A pool with a mover does not move it.
+/// Requires: the consumer calls the deleter once.
+/// Throws InvalidArgument for an empty tensor. After an error the tensor is as before.
 DLManagedTensorVersioned* to_dlpack(PooledTensor&& tensor);
-// As consumers from before DLPack 1.0 take it.
+/// Returns the memory for a consumer from before DLPack 1.0; otherwise as to_dlpack.
 DLManagedTensor* to_dlpack_unversioned(PooledTensor&& tensor);
-// For several consumers: it goes back once all exports and all other owners of `tensor` are gone. The tensor's own methods
-// are not for two threads at once.
+/// Returns the memory for one of several consumers. The tensor returns to its pool once all exports
+/// and all other owners of `tensor` are gone; otherwise as the function above.
+/// Requires: the tensor's own methods are not called concurrently.
 DLManagedTensorVersioned* to_dlpack(std::shared_ptr<PooledTensor> tensor);
+/// Returns the memory for one of several consumers from before DLPack 1.0; otherwise as to_dlpack.
 DLManagedTensor* to_dlpack_unversioned(std::shared_ptr<PooledTensor> tensor);
 
-// Another library's tensor in the memory of a CUDA device. Its deleter is called once: by release(), or when this goes.
+/// A ForeignTensor is a tensor of another library in the memory of a CUDA device. Its deleter is
+/// called once: by release() or by the destructor.
 class ForeignTensor {
  public:
-  ForeignTensor() = default;  // empty
-  ForeignTensor(ForeignTensor&&) noexcept = default;
-  ForeignTensor& operator=(ForeignTensor&&) noexcept = default;
+  /// Makes an empty tensor.
+  ForeignTensor() = default;
+  /// Takes the tensor over; `other` is empty afterwards.
+  ForeignTensor(ForeignTensor&& other) noexcept = default;
+  /// Hands the present tensor back and takes the other one over; `other` is empty afterwards.
+  ForeignTensor& operator=(ForeignTensor&& other) noexcept = default;
 
+  /// Returns true unless the tensor is empty.
   explicit operator bool() const { return managed_ != nullptr; }
-  // Where the element with all indices 0 is; nullptr when empty.
+  /// Returns the address of the element with all indices 0; nullptr if empty.
   void* data() const { return managed_ == nullptr ? nullptr : data_; }
+  /// Returns shape, element type and device.
   const TensorSpec& spec() const { return spec_; }
-  // Of each dimension, in elements.
+  /// Returns the stride of each dimension, in elements.
   const std::vector<std::int64_t>& strides() const { return strides_; }
-  // Dense and in row-major order, as the tensors of a pool are.
+  /// Returns true if the tensor is dense and in row-major order, as the tensors of a pool are.
   bool is_contiguous() const;
+  /// Returns true if the tensor must not be written.
   bool is_read_only() const { return is_read_only_; }
-  // Hands it back now. InvalidArgument when empty.
+  /// Hands the tensor back now. Throws InvalidArgument if it is empty.
   void release();
 
  private:
@@ -76,10 +92,14 @@ class ForeignTensor {
   bool is_read_only_ = false;
 };
 
-// Takes `managed` over. InvalidArgument, and it stays the caller's, for: null, a major version other than 1, a device other
-// than kDLCUDA (pinned and managed memory included), a type that tensor_spec.h has not, vector types (lanes other than 1),
-// extents below 1, null data or shape.
+/// Takes `managed` over.
+/// Throws InvalidArgument, and `managed` stays the caller's, for
+/// - null, or a major version other than 1;
+/// - a device other than kDLCUDA, pinned and managed memory included;
+/// - an element type without a DType, or with lanes other than 1;
+/// - an extent below 1, a null shape or null data.
 ForeignTensor from_dlpack(DLManagedTensorVersioned* managed);
+/// Takes `managed`, of a producer from before DLPack 1.0, over; otherwise as the function above.
 ForeignTensor from_dlpack(DLManagedTensor* managed);
 
 }  // namespace cachalot

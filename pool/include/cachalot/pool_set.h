@@ -1,14 +1,5 @@
-// Pools for tensors of many kinds, within one budget: for intermediates whose shapes vary.
-//
-//   cachalot::PoolSet pools(allocator, /*byte_budget=*/std::size_t{8} << 30);
-//   cachalot::PooledTensor t = pools.acquire({{batch, 1024}, cachalot::DType::float16}, stream);
-//
-// Each spec has a TensorPool of its own, made when it is first asked for. Where one must grow and the budget has no
-// room, free slots of the pools that were used least recently go back to the allocator until it has. Nothing waits for
-// that on the host.
-//
-// Thread safety: every method from any thread at any time; tensors as tensor_pool.h says.
-// Errors: as tensor_pool.h says; OutOfMemory, too, where the budget has no room though all that is free has gone.
+/// @file
+/// The pools of tensors of many kinds, within one budget.
 #pragma once
 
 #include "cachalot/require_cpp17.h"
@@ -24,42 +15,71 @@
 
 namespace cachalot {
 
+/// A PoolSet hands out tensors of any shape, type and device within one budget of bytes: for
+/// intermediate results whose shapes vary.
+///
+///     cachalot::PoolSet pools(allocator, std::size_t{8} << 30);
+///     cachalot::PooledTensor t = pools.acquire({{batch, 1024}, cachalot::DType::float16}, stream);
+///
+/// Each spec has a TensorPool of its own, made when the spec is first asked for. If a pool must
+/// grow and the budget has no room, free slots of the least recently used pools go back to the
+/// allocator until it has. The host waits for no device for that.
+///
+/// Thread safety: every method may be called from any thread at any time. For tensors see
+/// PooledTensor.
+/// Errors: those of TensorPool; OutOfMemory also if the budget has no room after all free slots
+/// have gone.
 class PoolSet {
  public:
-  // `byte_budget` > 0 is for all pools on all devices together. `options` are those of each pool; initial_slots is 0.
-  // Throws InvalidArgument.
-  PoolSet(std::shared_ptr<CachingAllocator> allocator, std::size_t byte_budget, const TensorPoolOptions& options = {});
-  // The caller's allocator, which may go first, as in TensorPool.
-  PoolSet(CachingAllocator& allocator, std::size_t byte_budget, const TensorPoolOptions& options = {});
-  // Tensors that are out keep their pools' memory until the last of them comes back.
+  /// Makes a set of pools whose allocations never exceed `byte_budget` bytes in all, on all
+  /// devices. `options` are those of each pool.
+  /// Throws InvalidArgument for a budget of 0, and for options with initial_slots, with a mover, or
+  /// that contradict each other.
+  PoolSet(std::shared_ptr<CachingAllocator> allocator, std::size_t byte_budget,
+          const TensorPoolOptions& options = {});
+  /// Makes a set over an allocator of the caller, which may be destroyed first, as in TensorPool.
+  /// Otherwise as the constructor above.
+  PoolSet(CachingAllocator& allocator, std::size_t byte_budget,
+          const TensorPoolOptions& options = {});
+  /// Destroys the pools. Tensors that are in use keep their pools' memory until the last of them is
+  /// returned.
   ~PoolSet();
   PoolSet(const PoolSet&) = delete;
   PoolSet& operator=(const PoolSet&) = delete;
 
-  // As TensorPool's, of the spec's pool.
+  /// Returns a tensor of the spec's pool, as TensorPool::acquire does.
+  /// Throws InvalidArgument also for an invalid spec.
   PooledTensor acquire(const TensorSpec& spec, Stream stream = nullptr);
+  /// Returns a tensor of the spec's pool, as TensorPool::try_acquire does.
   std::optional<PooledTensor> try_acquire(const TensorSpec& spec, Stream stream = nullptr);
-  // All pools give back the allocations that have no tensor in use; how many bytes.
+  /// Gives the allocations without a tensor in use back to the allocator, in all pools. Returns
+  /// their bytes.
   std::size_t trim();
 
+  /// Returns the budget in bytes.
   std::size_t byte_budget() const;
-  // Held from the allocator by all pools, tensors that have outlived their pools included.
+  /// Returns the bytes that all pools hold from the allocator, those of tensors that have outlived
+  /// their pools included.
   std::size_t bytes() const;
-  // Sums over all pools. peak_bytes is exact; peak_live is the sum of the pools' own peaks, and so an upper bound.
+  /// Returns the sums over all pools. peak_bytes is exact. peak_live is the sum of the pools' own
+  /// peaks, and so an upper bound.
   PoolStats stats() const;
-  // Of one pool; all zeros if its spec was never asked for.
+  /// Returns the statistics of the spec's pool; all zeros for a spec that was never asked for.
   PoolStats stats(const TensorSpec& spec) const;
+  /// Returns the statistics of each pool, the least recently used first.
   std::vector<std::pair<TensorSpec, PoolStats>> stats_by_spec() const;
-  // Walks everything; returns "" or the first broken rule. For tests, while no other thread acquires or releases.
+  /// Walks all tables. Returns "" or the first broken invariant. For tests.
+  /// Requires: no other thread acquires or releases meanwhile.
   std::string validate() const;
 
  private:
   class State;
-  PoolSet(std::shared_ptr<CachingAllocator> owned, CachingAllocator& allocator, std::size_t byte_budget,
-          const TensorPoolOptions& options);
+  PoolSet(std::shared_ptr<CachingAllocator> owned, CachingAllocator& allocator,
+          std::size_t byte_budget, const TensorPoolOptions& options);
   TensorPool& pool_of(const TensorSpec& spec);
 
-  std::shared_ptr<State> state_;  // pools that still have tensors out keep it, for the budget
+  std::shared_ptr<State>
+      state_;  // shared with pools that still have tensors in use, for the budget
 };
 
 }  // namespace cachalot

@@ -1,5 +1,5 @@
-// What makes tensors alike: shape, type of the elements, device. Tensors of a pool are dense and in row-major order.
-// Thread safety: values; nothing here is shared.
+/// @file
+/// The shape, element type and device of tensors.
 #pragma once
 
 #include "cachalot/require_cpp17.h"
@@ -13,57 +13,73 @@
 
 namespace cachalot {
 
-// The types of elements, by torch's names. (Names that C++ has taken end in an underscore here.)
+/// The types of elements, under torch's names. A name that C++ reserves ends in an underscore.
 enum class DType : std::uint8_t {
-  bool_,
-  uint8,
-  uint16,
-  uint32,
-  uint64,
-  int8,
-  int16,
-  int32,
-  int64,
-  float8_e4m3fn,
-  float8_e4m3fnuz,
-  float8_e5m2,
-  float8_e5m2fnuz,
-  float8_e8m0fnu,
-  float16,
-  bfloat16,
-  float32,
-  float64,
-  complex32,
-  complex64,
-  complex128,
+  bool_,            ///< torch.bool, 1 byte
+  uint8,            ///< 1 byte
+  uint16,           ///< 2 bytes
+  uint32,           ///< 4 bytes
+  uint64,           ///< 8 bytes
+  int8,             ///< 1 byte
+  int16,            ///< 2 bytes
+  int32,            ///< 4 bytes
+  int64,            ///< 8 bytes
+  float8_e4m3fn,    ///< 1 byte
+  float8_e4m3fnuz,  ///< 1 byte
+  float8_e5m2,      ///< 1 byte
+  float8_e5m2fnuz,  ///< 1 byte
+  float8_e8m0fnu,   ///< 1 byte
+  float16,          ///< 2 bytes
+  bfloat16,         ///< 2 bytes
+  float32,          ///< 4 bytes
+  float64,          ///< 8 bytes
+  complex32,        ///< two float16, 4 bytes
+  complex64,        ///< two float32, 8 bytes
+  complex128,       ///< two float64, 16 bytes
 };
 
-const char* to_string(DType dtype);           // "float32", "bool", …
-std::size_t bytes_of(DType dtype);            // of one element
-DType dtype_named(std::string_view name);     // InvalidArgument for a name that is none
-std::vector<std::string_view> dtype_names();  // all of them
+/// Returns torch's name of the type: "float32", "bool", ...
+const char* to_string(DType dtype);
+/// Returns the bytes of one element.
+std::size_t bytes_of(DType dtype);
+/// Returns the type of that name. Throws InvalidArgument for an unknown name.
+DType dtype_named(std::string_view name);
+/// Returns the names of all types.
+std::vector<std::string_view> dtype_names();
 
+/// A TensorSpec says what makes tensors alike: shape, element type and device. Tensors of a pool
+/// are dense and in row-major order. A plain value.
 struct TensorSpec {
-  std::vector<std::int64_t> shape;  // each > 0; empty: one element
-  DType dtype = DType::float32;
-  int device = 0;
+  std::vector<std::int64_t> shape;  ///< extents, each at least 1; empty: one element
+  DType dtype = DType::float32;     ///< type of the elements
+  int device = 0;                   ///< index of the device
 
-  // Throw InvalidArgument where an extent is not positive, or the bytes are more than an allocation may have (1 EiB).
+  /// Returns the number of elements.
+  /// Throws InvalidArgument if an extent is below 1, or if the tensor would reach 1 EiB.
   std::size_t elements() const;
+  /// Returns the bytes of the tensor. Throws as elements().
   std::size_t bytes() const;
 
+  /// Compares all members.
   friend bool operator==(const TensorSpec& a, const TensorSpec& b) {
     return a.shape == b.shape && a.dtype == b.dtype && a.device == b.device;
   }
+  /// Returns !(a == b).
   friend bool operator!=(const TensorSpec& a, const TensorSpec& b) { return !(a == b); }
 };
 
-// "float32 [2, 3] on device 0"
+/// Returns the spec as text: "float32 [2, 3] on device 0".
 std::string to_string(const TensorSpec& spec);
 
 }  // namespace cachalot
 
+namespace std {
+
+/// Hashes a TensorSpec; equal specs have equal hashes.
 template <>
-struct std::hash<cachalot::TensorSpec> {
+struct hash<cachalot::TensorSpec> {
+  /// Returns the hash.
   std::size_t operator()(const cachalot::TensorSpec& spec) const noexcept;
 };
+
+}  // namespace std
