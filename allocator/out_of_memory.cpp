@@ -94,9 +94,11 @@ std::string DeviceAllocator::explain_held() const {
   const std::size_t requested = as_size(counters_.requested_bytes());
   const std::size_t reserved = as_size(counters_.reserved_bytes());
   if (allocated == 0 && reserved == 0) return " This allocator holds no memory of the device.";
+  if (allocated == 0) return formatted(" {} is reserved, and none of it is allocated.", format_bytes(reserved));
   const std::string of_which =
       requested != allocated ? formatted(" (of which {} was requested)", format_bytes(requested)) : "";
-  return formatted(" {} is allocated{} and {} is reserved.", format_bytes(allocated), of_which, format_bytes(reserved));
+  return formatted(" {} is allocated{} and {} is reserved.", format_bytes(allocated), of_which,
+                   reserved != 0 ? format_bytes(reserved) : "nothing");
 }
 
 // What sleeps is allocated, but neither reserved nor free.
