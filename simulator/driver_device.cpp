@@ -28,6 +28,7 @@ cudaError_t make_current(Process& process, CUcontext context) {
   ThreadState& thread = this_thread();
   if (!context) {
     thread.has_context = false;
+    thread.device = thread.chosen;
     return cudaSuccess;
   }
   DeviceState* device = find_device(process, context);

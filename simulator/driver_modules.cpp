@@ -1,5 +1,8 @@
 // The driver's functions about code: modules and libraries are loaded without being read, every kernel is found in them,
 // and launching one costs the time of a launch.
+#include <cstdlib>
+#include <cstring>
+
 #include "simulator/calls.h"
 #include "simulator/handles.h"
 #include "simulator/kernels.h"
@@ -15,6 +18,22 @@ CUresult give_handle(Handle* handle) {
     *handle = reinterpret_cast<Handle>(fresh_handle());
     return cudaSuccess;
   });
+}
+
+// CUDA's own variables for it. Images of machine code begin with the first byte of ELF's or of nvcc's wrapper's and head's
+// magic numbers.
+bool is_refused(const void* image) {
+  const unsigned char first = *static_cast<const unsigned char*>(image);
+  const bool is_ptx = first != 0x7f && first != 0xb1 && first != 0x50;
+  const auto is_on = [](const char* variable) {
+    const char* const value = std::getenv(variable);
+    return value != nullptr && std::strcmp(value, "1") == 0;
+  };
+  return is_ptx && (is_on("CUDA_DISABLE_PTX_JIT") || is_on("CUDA_DISABLE_JIT"));
+}
+
+CUresult load(CUmodule* module, const void* image) {
+  return is_refused(image) ? CUDA_ERROR_JIT_COMPILATION_DISABLED : give_handle(module);
 }
 
 CUresult launch(CUfunction function, dim3 grid, dim3 block, std::size_t shared_bytes, CUstream stream) {
@@ -36,9 +55,9 @@ CUresult launch(CUfunction function, dim3 grid, dim3 block, std::size_t shared_b
 extern "C" {
 
 CUresult cuModuleLoad(CUmodule* module, const char*) { return give_handle(module); }
-CUresult cuModuleLoadData(CUmodule* module, const void*) { return give_handle(module); }
-CUresult cuModuleLoadDataEx(CUmodule* module, const void*, unsigned int, CUjit_option*, void**) {
-  return give_handle(module);
+CUresult cuModuleLoadData(CUmodule* module, const void* image) { return load(module, image); }
+CUresult cuModuleLoadDataEx(CUmodule* module, const void* image, unsigned int, CUjit_option*, void**) {
+  return load(module, image);
 }
 CUresult cuModuleLoadFatBinary(CUmodule* module, const void*) { return give_handle(module); }
 CUresult cuModuleUnload(CUmodule) { return CUDA_SUCCESS; }

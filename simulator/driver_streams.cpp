@@ -37,6 +37,19 @@ CUresult cuGraphInstantiateWithFlags(CUgraphExec* exec, CUgraph graph, unsigned 
 CUresult cuGraphLaunch(CUgraphExec exec, CUstream stream) { return by_runtime(cudaGraphLaunch, exec, stream); }
 CUresult cuGraphExecDestroy(CUgraphExec exec) { return by_runtime(cudaGraphExecDestroy, exec); }
 CUresult cuGraphDestroy(CUgraph graph) { return by_runtime(cudaGraphDestroy, graph); }
+CUresult cuStreamGetCaptureInfo(CUstream stream, CUstreamCaptureStatus* status, cuuint64_t* id, CUgraph* graph,
+                                const CUgraphNode** dependencies, const CUgraphEdgeData** edges, size_t* count) {
+  static_assert(sizeof(cuuint64_t) == sizeof(unsigned long long) &&
+                sizeof(CUgraphEdgeData) == sizeof(cudaGraphEdgeData));
+  return by_runtime(cudaStreamGetCaptureInfo, stream, reinterpret_cast<cudaStreamCaptureStatus*>(status),
+                    reinterpret_cast<unsigned long long*>(id), graph, dependencies,
+                    reinterpret_cast<const cudaGraphEdgeData**>(edges), count);
+}
+#undef cuStreamGetCaptureInfo  // its first form, of CUDA 10.1
+CACHALOT_SIMULATOR_EXPORT CUresult cuStreamGetCaptureInfo(CUstream stream, CUstreamCaptureStatus* status,
+                                                          cuuint64_t* id) {
+  return cuStreamGetCaptureInfo_v3(stream, status, id, nullptr, nullptr, nullptr, nullptr);
+}
 CUresult cuStreamIsCapturing(CUstream stream, CUstreamCaptureStatus* status) {
   return by_runtime(cudaStreamIsCapturing, stream, reinterpret_cast<cudaStreamCaptureStatus*>(status));
 }

@@ -30,7 +30,7 @@ cudaError_t cudaGetDeviceCount(int* count) {
 cudaError_t cudaSetDevice(int device) {
   return runtime_call([&](Process& process) {
     process.device(device).active = true;
-    this_thread().device = device;
+    this_thread().device = this_thread().chosen = device;
     this_thread().has_context = true;
     return cudaSuccess;
   });

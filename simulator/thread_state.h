@@ -36,7 +36,8 @@ class InlineStack {
 };
 
 struct ThreadState {
-  int device = 0;
+  int device = 0;            // of the current context, else the chosen one
+  int chosen = 0;            // by cudaSetDevice
   bool has_context = false;  // a device was made current, by the program or by a call that needs one
   cudaError_t last_error = cudaSuccess;
   cudaStreamCaptureMode capture_mode = cudaStreamCaptureModeGlobal;
