@@ -70,8 +70,8 @@ void measure_malloc(Device& device, std::size_t bytes) {
   std::vector<Address> addresses(kBlocks);
   for (Address& address : addresses) mallocs.time([&] { address = device.malloc(bytes).value(); });
   for (const Address address : addresses) frees.time([&] { device.free(address); });
-  mallocs.print("cudaMalloc", format_bytes(bytes));
-  frees.print("cudaFree", format_bytes(bytes));
+  mallocs.print("cuMemAlloc", format_bytes(bytes));
+  frees.print("cuMemFree", format_bytes(bytes));
 }
 
 void measure_virtual_memory(Device& device, std::size_t bytes) {
@@ -132,9 +132,9 @@ void measure_events(Device& device, std::string_view how) {
     hints.time([&] { device.completion_hint(kStream); });
   }
   for (const Event event : events) device.event_destroy(event);
-  creates.print(fmt::format("cudaEventCreate, {}", how), "");
+  creates.print(fmt::format("cuEventCreate, {}", how), "");
   records.print(fmt::format("event_record, {}", how), "");
-  waits.print(fmt::format("cudaStreamWaitEvent, {}", how), "");
+  waits.print(fmt::format("cuStreamWaitEvent, {}", how), "");
   queries.print(fmt::format("cuEventQuery of a done event, {}", how), "");
   hints.print(fmt::format("completion_hint, {}", how), "");
 }
@@ -174,7 +174,7 @@ int measure_gpu() {
 }
 #else
 int measure_gpu() {
-  fmt::print("device_costs: built without the CUDA toolkit, nothing measured\n");
+  fmt::print("device_costs: built without CUDA's headers, nothing measured\n");
   return 0;
 }
 #endif

@@ -1,48 +1,79 @@
-# Decides whether the parts that call CUDA are built. Sets CACHALOT_HAS_CUDA and CACHALOT_CUDA_SUMMARY.
+# Decides what of CUDA is built with. Sets
+#   CACHALOT_HAS_CUDA      cuda.h is there: CudaDevice and the kernels are built. They call the driver alone, which they find at
+#                          run time, so that nothing of CUDA is linked.
+#   CACHALOT_HAS_CUDART    the CUDA runtime is there (CUDA::cudart), for tests, benchmarks and examples that call it
+#   CACHALOT_CUDA_SUMMARY  a line for whoever builds
 
-set(CACHALOT_CUDA AUTO CACHE STRING "Build what needs the CUDA toolkit: AUTO (when found), ON or OFF")
+set(CACHALOT_CUDA AUTO CACHE STRING "Build what needs CUDA's headers: AUTO (when found), ON or OFF")
 set_property(CACHE CACHALOT_CUDA PROPERTY STRINGS AUTO ON OFF)
 
-# CUDA::cudart from the wheel nvidia-cuda-runtime, which the build of our own wheel brings along: headers and library are
-# all it takes.
-function(cachalot_find_cuda_wheel)
+# The folders of headers in the wheels nvidia-cuda-runtime and nvidia-cuda-runtime-cu12, which the build of our own wheel
+# brings along.
+function(cachalot_cuda_wheels result)
   find_package(Python COMPONENTS Interpreter REQUIRED)
   execute_process(
     COMMAND ${Python_EXECUTABLE} -c "import nvidia; print(*nvidia.__path__, sep=';')"
     OUTPUT_VARIABLE folders ERROR_QUIET OUTPUT_STRIP_TRAILING_WHITESPACE)
-  file(GLOB wheels ${folders}/cu[0-9]*)
-  find_path(CACHALOT_CUDART_INCLUDE cuda_runtime_api.h HINTS ${wheels} PATH_SUFFIXES include NO_CACHE NO_DEFAULT_PATH)
-  file(GLOB library ${CACHALOT_CUDART_INCLUDE}/../lib/libcudart.so.*)
-  if(library)
-    add_library(CUDA::cudart SHARED IMPORTED GLOBAL)
-    set_target_properties(CUDA::cudart PROPERTIES
-      IMPORTED_LOCATION ${library} INTERFACE_INCLUDE_DIRECTORIES ${CACHALOT_CUDART_INCLUDE})
-    file(STRINGS ${CACHALOT_CUDART_INCLUDE}/cuda_runtime_api.h version REGEX "#define CUDART_VERSION +[0-9]+")
-    string(REGEX REPLACE ".* ([0-9]+)0([0-9]+)0" "\\1.\\2" version "${version}")
-    set(CUDAToolkit_VERSION ${version} PARENT_SCOPE)
+  set(wheels "")
+  foreach(folder IN LISTS folders)
+    file(GLOB found ${folder}/cu[0-9]*/include ${folder}/cuda_runtime/include)
+    list(APPEND wheels ${found})
+  endforeach()
+  set(${result} ${wheels} PARENT_SCOPE)
+endfunction()
+
+# Sets CACHALOT_CUDA_HEADERS, the folder of cuda.h, and CACHALOT_CUDA_VERSION, or neither.
+function(cachalot_find_cuda_headers)
+  set(hints ${CUDAToolkit_INCLUDE_DIRS})
+  if(NOT hints AND DEFINED SKBUILD)
+    cachalot_cuda_wheels(hints)
+  endif()
+  find_path(headers cudaTypedefs.h HINTS ${hints} /usr/local/cuda/include NO_CACHE)
+  if(headers)
+    file(STRINGS ${headers}/cuda.h version REGEX "#define CUDA_VERSION +[0-9]+")
+    string(REGEX REPLACE ".* ([0-9]+)0([0-9]+)0.*" "\\1.\\2" version "${version}")
+    set(CACHALOT_CUDA_HEADERS ${headers} PARENT_SCOPE)
+    set(CACHALOT_CUDA_VERSION ${version} PARENT_SCOPE)
   endif()
 endfunction()
 
 set(CACHALOT_HAS_CUDA OFF)
+set(CACHALOT_HAS_CUDART OFF)
 if(CACHALOT_CUDA STREQUAL "AUTO" OR CACHALOT_CUDA STREQUAL "ON")
   find_package(CUDAToolkit QUIET)  # on PATH, in CUDAToolkit_ROOT, and in /usr/local/cuda
-  if(NOT TARGET CUDA::cudart AND DEFINED SKBUILD)
-    cachalot_find_cuda_wheel()
-  endif()
-  if(TARGET CUDA::cudart)
+  cachalot_find_cuda_headers()
+  if(CACHALOT_CUDA_HEADERS)
     set(CACHALOT_HAS_CUDA ON)
   elseif(CACHALOT_CUDA STREQUAL "ON")
-    message(FATAL_ERROR "CACHALOT_CUDA=ON, but no CUDA toolkit was found: put nvcc on PATH or set CUDAToolkit_ROOT (a build by "
-      "pip also takes the wheel nvidia-cuda-runtime)")
+    message(FATAL_ERROR "CACHALOT_CUDA=ON, but cuda.h was not found: put nvcc on PATH or set CUDAToolkit_ROOT (a build by pip "
+      "also takes the wheel nvidia-cuda-runtime)")
+  endif()
+  if(CACHALOT_HAS_CUDA AND TARGET CUDA::cudart)
+    set(CACHALOT_HAS_CUDART ON)
   endif()
 elseif(NOT CACHALOT_CUDA STREQUAL "OFF")
   message(FATAL_ERROR "CACHALOT_CUDA is '${CACHALOT_CUDA}'; it must be AUTO, ON or OFF")
 endif()
 
+# CUDA's headers for a target's own files, and CACHALOT_HAS_CUDA.
+function(cachalot_uses_cuda target)
+  target_compile_definitions(${target} PRIVATE CACHALOT_HAS_CUDA=$<BOOL:${CACHALOT_HAS_CUDA}>)
+  if(CACHALOT_HAS_CUDA)
+    target_include_directories(${target} SYSTEM PRIVATE ${CACHALOT_CUDA_HEADERS})
+  endif()
+endfunction()
+
+# Our own programs that call the CUDA runtime themselves link this: the runtime, where it is there, and CACHALOT_HAS_CUDART.
+add_library(cachalot_cudart INTERFACE)
+target_compile_definitions(cachalot_cudart INTERFACE CACHALOT_HAS_CUDART=$<BOOL:${CACHALOT_HAS_CUDART}>)
+if(CACHALOT_HAS_CUDART)
+  target_link_libraries(cachalot_cudart INTERFACE CUDA::cudart)
+endif()
+
 if(CACHALOT_HAS_CUDA)
-  set(CACHALOT_CUDA_SUMMARY "with CUDA ${CUDAToolkit_VERSION}: CudaDevice and the simulated device")
+  set(CACHALOT_CUDA_SUMMARY "with CUDA ${CACHALOT_CUDA_VERSION}: CudaDevice and the simulated device")
 elseif(CACHALOT_CUDA STREQUAL "OFF")
   set(CACHALOT_CUDA_SUMMARY "without CUDA (CACHALOT_CUDA=OFF): CudaDevice and the GPU tests are not built; everything runs on the simulated device")
 else()
-  set(CACHALOT_CUDA_SUMMARY "without CUDA (no toolkit found): CudaDevice and the GPU tests are not built; everything runs on the simulated device")
+  set(CACHALOT_CUDA_SUMMARY "without CUDA (no cuda.h found): CudaDevice and the GPU tests are not built; everything runs on the simulated device")
 endif()

@@ -1,17 +1,17 @@
-# What nvcc compiles, where the toolkit has one: kernels/ and the examples in CUDA.
+# The kernels of cachalot::kernels, and what nvcc compiles, where it is at hand: examples, and programs of tests.
 #
-# Objects are made by commands of our own, so that every target stays one of C++: who links cachalot::kernels needs no
-# CUDA language, and CMake need not try the compiler out.
+# Objects of nvcc are made by commands of our own, so that every target stays one of C++ and CMake need not try the compiler
+# out.
 
 set(CACHALOT_CUDA_ARCHITECTURES "75;80;90" CACHE STRING
-  "Compute capabilities that kernels are compiled for; newer GPUs compile the last themselves; native: this machine's GPU")
+  "Compute capabilities that nvcc compiles tests and examples for; newer GPUs compile the last themselves; native: this machine's GPU")
 
 set(CACHALOT_HAS_NVCC OFF)
-if(CACHALOT_HAS_CUDA AND EXISTS "${CUDAToolkit_NVCC_EXECUTABLE}")
+if(CACHALOT_HAS_CUDART AND EXISTS "${CUDAToolkit_NVCC_EXECUTABLE}")
   set(CACHALOT_HAS_NVCC ON)
-  string(APPEND CACHALOT_CUDA_SUMMARY "; kernels for ${CACHALOT_CUDA_ARCHITECTURES}")
-else()
-  string(APPEND CACHALOT_CUDA_SUMMARY "; no nvcc: kernels/ has its host twins alone")
+  string(APPEND CACHALOT_CUDA_SUMMARY "; nvcc's code for ${CACHALOT_CUDA_ARCHITECTURES}")
+elseif(CACHALOT_HAS_CUDA)
+  string(APPEND CACHALOT_CUDA_SUMMARY "; no nvcc: examples and tests with kernels of their own are not built")
 endif()
 
 function(cachalot_nvcc_architectures result)
@@ -55,28 +55,61 @@ function(cachalot_nvcc target)
   endforeach()
 endfunction()
 
-# cachalot::kernels. CUDA_SOURCES and CUDA_HEADERS need nvcc; without it there are the host twins.
+# cachalot::kernels. CUDA_SOURCES need cuda.h; without it there are the host twins alone. DEVICE_CODE names the kernels, a file
+# of PTX which is text in the library, and the .cu beside it of which it was made. CUDA_HEADERS are for nvcc.
 function(cachalot_kernels)
-  cmake_parse_arguments(PARSE_ARGV 0 arg "" "" "SOURCES;CUDA_SOURCES;HEADERS;CUDA_HEADERS")
+  cmake_parse_arguments(PARSE_ARGV 0 arg "" "DEVICE_CODE" "SOURCES;CUDA_SOURCES;HEADERS;CUDA_HEADERS")
   cachalot_static_library(kernels kernels SOURCES ${arg_SOURCES} HEADERS ${arg_HEADERS})
   cachalot_files(cuda_sources kernels ${arg_CUDA_SOURCES})
+  cachalot_files(device_code kernels ${arg_DEVICE_CODE}.cu ${arg_DEVICE_CODE}.ptx)
   cachalot_files(cuda_headers kernels/include/cachalot ${arg_CUDA_HEADERS})
   # A file set of its own: Clang checks each header of the other by itself, and these are nvcc's.
   target_sources(cachalot_kernels PUBLIC
     FILE_SET cuda_headers TYPE HEADERS BASE_DIRS ${PROJECT_SOURCE_DIR}/kernels/include FILES ${cuda_headers})
   set_target_properties(cachalot_kernels PROPERTIES INTERFACE_HEADER_SETS_TO_VERIFY HEADERS)
   target_include_directories(cachalot_kernels PRIVATE ${PROJECT_SOURCE_DIR}/allocator ${PROJECT_SOURCE_DIR})
-  target_compile_definitions(cachalot_kernels PRIVATE
-    CACHALOT_HAS_CUDA=$<BOOL:${CACHALOT_HAS_CUDA}> CACHALOT_HAS_CUDA_KERNELS=$<BOOL:${CACHALOT_HAS_NVCC}>)
   target_link_libraries(cachalot_kernels PUBLIC cachalot_core)
+  cachalot_uses_cuda(cachalot_kernels)
   if(CACHALOT_HAS_CUDA)
-    target_link_libraries(cachalot_kernels PRIVATE CUDA::cudart)
+    set(ptx ${PROJECT_SOURCE_DIR}/kernels/${arg_DEVICE_CODE}.ptx)
+    set_property(DIRECTORY ${PROJECT_SOURCE_DIR} APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${ptx})
+    file(READ ${ptx} CACHALOT_DEVICE_CODE)
+    set(image ${PROJECT_BINARY_DIR}/kernels/${arg_DEVICE_CODE}_image.cpp)
+    configure_file(${PROJECT_SOURCE_DIR}/kernels/${arg_DEVICE_CODE}_image.cpp.in ${image} @ONLY)
+    target_sources(cachalot_kernels PRIVATE ${cuda_sources} ${image})
   endif()
-  if(CACHALOT_HAS_NVCC)
-    cachalot_files_by_language(cpp cu ${cuda_sources})
-    target_sources(cachalot_kernels PRIVATE ${cpp})
-    cachalot_nvcc(cachalot_kernels ${cu})
+  cachalot_device_code(${arg_DEVICE_CODE})
+endfunction()
+
+# The Clang that writes device code: $CACHALOT_DEVICE_CLANG, else clang++ on PATH.
+find_program(CACHALOT_DEVICE_CLANG NAMES clang++-14 clang++ DOC "Clang that compiles kernels/*.cu to PTX")
+mark_as_advanced(CACHALOT_DEVICE_CLANG)
+
+# The target device_code, which is built by name alone, writes kernels/<name>.ptx of kernels/<name>.cu.
+function(cachalot_device_code name)
+  if(CACHALOT_DEVICE_CLANG AND PROJECT_IS_TOP_LEVEL)
+    add_custom_target(device_code VERBATIM
+      COMMAND ${CMAKE_COMMAND} -D CLANG=${CACHALOT_DEVICE_CLANG} -D NAME=${name} -D WRITE=ON
+              -P ${PROJECT_SOURCE_DIR}/kernels/write_device_code.cmake)
   endif()
+endfunction()
+
+# kernels.device_code: the PTX is what its Clang makes of the source. kernels.assembles: the toolkit's assembler takes it for
+# every GPU it knows, as a driver would; CACHALOT_PTXAS names further assemblers.
+set(CACHALOT_PTXAS "" CACHE STRING "More programs ptxas, of other toolkits, that must take the kernels")
+function(cachalot_device_code_tests name)
+  add_test(NAME kernels.device_code
+    COMMAND ${CMAKE_COMMAND} -D CLANG=${CACHALOT_DEVICE_CLANG} -D NAME=${name}
+            -D WORK_DIR=${PROJECT_BINARY_DIR}/kernels -P ${PROJECT_SOURCE_DIR}/kernels/write_device_code.cmake)
+  find_program(ptxas ptxas HINTS ${CUDAToolkit_BIN_DIR} NO_CACHE)
+  if(NOT ptxas)
+    set(ptxas "")
+  endif()
+  add_test(NAME kernels.assembles
+    COMMAND ${CMAKE_COMMAND} "-DPTXAS=${ptxas};${CACHALOT_PTXAS}" -D PTX=${PROJECT_SOURCE_DIR}/kernels/${name}.ptx
+            -P ${PROJECT_SOURCE_DIR}/tests/kernels/check_assembles.cmake)
+  set_tests_properties(kernels.device_code kernels.assembles PROPERTIES
+    LABELS kernels TIMEOUT 300 SKIP_REGULAR_EXPRESSION "skipped: ")
 endfunction()
 
 # Parts files into those of C++ and those of CUDA.
@@ -104,7 +137,7 @@ function(cachalot_cuda_examples)
     cachalot_nvcc(example_${name} ${source})
     set_target_properties(example_${name} PROPERTIES
       LINKER_LANGUAGE CXX OUTPUT_NAME ${name} RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/examples)
-    target_link_libraries(example_${name} PRIVATE cachalot::kernels CUDA::cudart cachalot_flags)
+    target_link_libraries(example_${name} PRIVATE cachalot::kernels cachalot_cudart cachalot_flags)
     if(CACHALOT_BUILD_TESTS AND CACHALOT_HAS_SIMULATOR AND 90 IN_LIST CACHALOT_CUDA_ARCHITECTURES)
       cachalot_simulated_environment(simulated CACHALOT_SIM_GPU=h100)
       add_test(NAME examples.${name} COMMAND example_${name})

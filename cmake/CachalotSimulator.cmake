@@ -36,11 +36,8 @@ function(cachalot_simulator)
   # library of ours.
   target_link_options(cachalot_simulator PRIVATE
     -Wl,-soname,libcuda.so.1 -Wl,-Bsymbolic -Wl,--version-script=${map} -static-libstdc++ -static-libgcc)
-  # The core by its file: as a target it would bring the real libcudart along.
-  add_dependencies(cachalot_simulator cachalot_core)
   target_link_libraries(cachalot_simulator PRIVATE
-    $<TARGET_FILE:cachalot_core> $<TARGET_NAME_IF_EXISTS:cachalot_backtrace> cachalot_flags Threads::Threads
-    ${CMAKE_DL_LIBS})
+    cachalot_core cachalot_flags ${CMAKE_DL_LIBS})
   add_custom_command(TARGET cachalot_simulator POST_BUILD
     COMMAND ${CMAKE_COMMAND} -E make_directory ${PROJECT_BINARY_DIR}/simulator/driver
     COMMAND ${CMAKE_COMMAND} -E create_symlink
@@ -58,7 +55,7 @@ endfunction()
 # The GPU tests of other folders run on it too, as simulator.<folder>.
 function(cachalot_simulator_tests)
   cmake_parse_arguments(PARSE_ARGV 0 arg "" "PROBE;PROGRAM" "SOURCES;GPU_TESTS")
-  if(NOT CACHALOT_HAS_CUDA)
+  if(NOT CACHALOT_HAS_CUDART)
     message(STATUS "cachalot: the simulator is not tested: that needs a toolkit's libcudart to link with")
     return()
   endif()
@@ -132,7 +129,7 @@ endfunction()
 function(cachalot_plug_tests)
   cmake_parse_arguments(PARSE_ARGV 0 arg "" "" "SOURCES")
   cachalot_files(sources tests/plug ${arg_SOURCES})
-  if(NOT CACHALOT_HAS_CUDA OR NOT TARGET cachalot_torch)
+  if(NOT CACHALOT_HAS_CUDART OR NOT TARGET cachalot_torch)
     return()
   endif()
   add_executable(test_plug ${sources})
@@ -153,7 +150,7 @@ endfunction()
 # build/<preset>/bench/simulator_calls
 function(cachalot_simulator_benchmark source)
   cachalot_files(sources bench ${source})
-  if(NOT CACHALOT_HAS_CUDA)
+  if(NOT CACHALOT_HAS_CUDART)
     return()
   endif()
   cmake_path(GET source STEM name)

@@ -62,9 +62,6 @@ if(CACHALOT_BUILD_TOOLS OR CACHALOT_BUILD_TESTS OR CACHALOT_BUILD_BENCHMARKS OR 
   add_library(cachalot_internal INTERFACE)
   target_link_libraries(cachalot_internal INTERFACE cachalot_layers fmt::fmt nlohmann_json::nlohmann_json)
   target_compile_definitions(cachalot_internal INTERFACE CACHALOT_DATA_DIR="${PROJECT_SOURCE_DIR}/data")
-  if(CACHALOT_HAS_CUDA)
-    target_link_libraries(cachalot_internal INTERFACE CUDA::cudart)  # tests and benchmarks make streams and work
-  endif()
 endif()
 
 # cachalot::<name>, static, of files in a folder. Hidden visibility and position-independent, so that shared libraries can be
@@ -93,15 +90,12 @@ function(cachalot_core_library)
   target_include_directories(cachalot_core PRIVATE ${PROJECT_SOURCE_DIR}/allocator)
   # Compiled as C++20, and used by programs of C++17: what headers say must mean the same in both (tests/headers).
   target_compile_features(cachalot_core PUBLIC cxx_std_17 PRIVATE cxx_std_20)
-  target_compile_definitions(cachalot_core PRIVATE
-    CACHALOT_HAS_CUDA=$<BOOL:${CACHALOT_HAS_CUDA}> CACHALOT_HAS_LIBBACKTRACE=$<BOOL:${CACHALOT_HAS_LIBBACKTRACE}>)
+  target_compile_definitions(cachalot_core PRIVATE CACHALOT_HAS_LIBBACKTRACE=$<BOOL:${CACHALOT_HAS_LIBBACKTRACE}>)
+  cachalot_uses_cuda(cachalot_core)
   target_link_libraries(cachalot_core
     PUBLIC Threads::Threads PRIVATE ${CMAKE_DL_LIBS})
   if(CACHALOT_HAS_LIBBACKTRACE)
     target_link_libraries(cachalot_core PRIVATE cachalot_backtrace)
-  endif()
-  if(CACHALOT_HAS_CUDA)
-    target_link_libraries(cachalot_core PRIVATE CUDA::cudart)
   endif()
 endfunction()
 
@@ -116,7 +110,7 @@ endfunction()
 # outlive every dlclose. And its own calls stay inside (-Bsymbolic), whatever else of the process exports such names.
 set(CACHALOT_SHARED_LINK -Wl,-z,nodelete -Wl,-Bsymbolic)
 
-# cachalot::cachalot, libcachalot.so. It has CUDA's kernels for the allocator's guard. The version script keeps in what
+# cachalot::cachalot, libcachalot.so. It has the CUDA kernels for the allocator's guard. The version script keeps in what
 # hidden visibility lets out: instantiations of the standard library's templates.
 function(cachalot_c_library)
   cmake_parse_arguments(PARSE_ARGV 0 arg "" "" "SOURCES;HEADERS")
@@ -125,7 +119,7 @@ function(cachalot_c_library)
   add_library(cachalot SHARED ${sources})
   add_library(cachalot::cachalot ALIAS cachalot)
   set_target_properties(cachalot PROPERTIES
-    VERSION ${PROJECT_VERSION} SOVERSION ${PROJECT_VERSION_MAJOR} INSTALL_RPATH_USE_LINK_PATH ON
+    VERSION ${PROJECT_VERSION} SOVERSION ${PROJECT_VERSION_MAJOR}
     CXX_VISIBILITY_PRESET hidden VISIBILITY_INLINES_HIDDEN ON
     LINK_DEPENDS ${PROJECT_SOURCE_DIR}/cmake/libcachalot.map)
   target_sources(cachalot PUBLIC FILE_SET HEADERS BASE_DIRS ${PROJECT_SOURCE_DIR}/allocator/include FILES ${headers})
@@ -134,14 +128,13 @@ function(cachalot_c_library)
   target_link_libraries(cachalot PRIVATE $<BUILD_INTERFACE:cachalot_kernels> $<BUILD_INTERFACE:cachalot_layers>)
 endfunction()
 
-# libcachalot_torch.so, in build/<preset>/pytorch. The allocator in it is hidden, like libcachalot.so's. In an installed
-# Python package it lies beside the CUDA runtime that torch brings.
+# libcachalot_torch.so, in build/<preset>/pytorch. The allocator in it is hidden, like libcachalot.so's.
 function(cachalot_torch_library)
   cmake_parse_arguments(PARSE_ARGV 0 arg "" "" "SOURCES")
   cachalot_files(sources pytorch ${arg_SOURCES})
   add_library(cachalot_torch SHARED ${sources})
   set_target_properties(cachalot_torch PROPERTIES
-    LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/pytorch INSTALL_RPATH "$ORIGIN/../../nvidia/cu13/lib"
+    LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/pytorch
     CXX_VISIBILITY_PRESET hidden VISIBILITY_INLINES_HIDDEN ON
     LINK_DEPENDS ${PROJECT_SOURCE_DIR}/cmake/libcachalot.map)
   cachalot_unity(cachalot_torch)
@@ -203,9 +196,10 @@ endfunction()
 #   PROGRAMS   the tests play programs of operations.
 #   COMMAND    the tests run the cachalot command: CACHALOT_COMMAND is its path.
 #   SEPARATE   the files are compiled one by one in any build: they have names in common.
+#   CUDART     the tests call the CUDA runtime, where CACHALOT_HAS_CUDART says that it is there.
 #   CUDA_SOURCES  files that are built where nvcc is at hand, .cu among them.
 function(cachalot_test folder)
-  cmake_parse_arguments(PARSE_ARGV 1 arg "EACH_CASE;GPU;C_LIBRARY;PROGRAMS;COMMAND;SEPARATE" "" "SOURCES;CUDA_SOURCES")
+  cmake_parse_arguments(PARSE_ARGV 1 arg "EACH_CASE;GPU;C_LIBRARY;PROGRAMS;COMMAND;SEPARATE;CUDART" "" "SOURCES;CUDA_SOURCES")
   find_package(GTest REQUIRED)
   include(GoogleTest)
   cachalot_files(sources tests/${folder} ${arg_SOURCES})
@@ -222,16 +216,15 @@ function(cachalot_test folder)
   if(arg_C_LIBRARY)
     target_link_libraries(${target} PRIVATE cachalot cachalot_flags nlohmann_json::nlohmann_json Threads::Threads)
     target_include_directories(${target} PRIVATE ${PROJECT_SOURCE_DIR})
-    target_compile_definitions(${target} PRIVATE CACHALOT_HAS_CUDA=$<BOOL:${CACHALOT_HAS_CUDA}>)
-    if(CACHALOT_HAS_CUDA)
-      target_link_libraries(${target} PRIVATE CUDA::cudart)
-    endif()
   else()
     target_link_libraries(${target} PRIVATE
       $<$<BOOL:${arg_PROGRAMS}>:cachalot_programs> cachalot_replay cachalot_pool cachalot_kernels)
   endif()
   if(NOT arg_SEPARATE)
     cachalot_unity(${target})
+  endif()
+  if(arg_CUDART)
+    target_link_libraries(${target} PRIVATE cachalot_cudart)
   endif()
   cachalot_quick_to_build(${target})
   if(arg_COMMAND)
@@ -261,11 +254,11 @@ endfunction()
 function(cachalot_simulated_program folder source)
   cachalot_files(sources tests/${folder} ${source})
   set(path "")
-  if(TARGET cachalot_simulator AND CACHALOT_HAS_CUDA)
+  if(TARGET cachalot_simulator AND CACHALOT_HAS_CUDART)
     cmake_path(GET source STEM name)
     add_executable(${name} ${sources})
     set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests)
-    target_link_libraries(${name} PRIVATE CUDA::cudart cachalot_flags)
+    target_link_libraries(${name} PRIVATE cachalot_cudart cachalot_flags)
     add_dependencies(test_${folder} ${name} cachalot_simulator)
     set(path $<TARGET_FILE:${name}>)
   endif()
@@ -277,7 +270,8 @@ function(cachalot_life_program source)
   cachalot_files(sources tests/process_life ${source})
   add_executable(process_life_program ${sources})
   set_target_properties(process_life_program PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests)
-  target_link_libraries(process_life_program PRIVATE cachalot_internal cachalot_pool cachalot_kernels ${CMAKE_DL_LIBS})
+  target_link_libraries(process_life_program PRIVATE
+    cachalot_internal cachalot_pool cachalot_kernels cachalot_cudart ${CMAKE_DL_LIBS})
   cachalot_quick_to_build(process_life_program)
   add_dependencies(process_life_program cachalot)
   set(plug_in "")

@@ -1,20 +1,12 @@
 #include "cachalot/cub_scratch.h"
 
 #include "cachalot/errors.h"
-#if CACHALOT_HAS_CUDA
-#include "device/cuda_calls.h"
-#else
 #include "device/cuda_codes.h"
-#endif
 
 namespace cachalot {
 
-void check_cub(const char* call, int code) {
-#if CACHALOT_HAS_CUDA
-  check(call, static_cast<cudaError_t>(code));
-#else
-  if (code != 0) throw CudaError(call, code, cuda_code_name(code));
-#endif
+void check_cub(const char* call, int code, const char* name) {
+  if (code != 0) throw CudaError(call, code, name != nullptr ? name : cuda_code_name(code));
 }
 
 void CubScratch::reserve(std::size_t bytes) {

@@ -11,9 +11,9 @@ namespace cachalot {
 const char* cuda_name(DeviceCall call) {
   switch (call) {
     case DeviceCall::malloc:
-      return "cudaMalloc";
+      return "cuMemAlloc";
     case DeviceCall::free:
-      return "cudaFree";
+      return "cuMemFree";
     case DeviceCall::reserve:
       return "cuMemAddressReserve";
     case DeviceCall::unreserve:
@@ -29,44 +29,45 @@ const char* cuda_name(DeviceCall call) {
     case DeviceCall::set_access:
       return "cuMemSetAccess";
     case DeviceCall::host_malloc:
-      return "cudaHostAlloc";
+      return "cuMemHostAlloc";
     case DeviceCall::host_free:
-      return "cudaFreeHost";
+      return "cuMemFreeHost";
     case DeviceCall::copy_to_host:
+      return "cuMemcpyDtoH";
     case DeviceCall::copy_from_host:
-      return "cudaMemcpy";
+      return "cuMemcpyHtoD";
     case DeviceCall::fill:
-      return "cudaMemsetAsync";
+      return "cuMemsetD8Async";
     case DeviceCall::event_create:
-      return "cudaEventCreateWithFlags";
+      return "cuEventCreate";
     case DeviceCall::event_destroy:
-      return "cudaEventDestroy";
+      return "cuEventDestroy";
     case DeviceCall::event_record:
-      return "cudaEventRecord";
+      return "cuEventRecord";
     case DeviceCall::event_query:
-      return "cudaEventQuery";
+      return "cuEventQuery";
     case DeviceCall::event_synchronize:
-      return "cudaEventSynchronize";
+      return "cuEventSynchronize";
     case DeviceCall::stream_wait:
-      return "cudaStreamWaitEvent";
+      return "cuStreamWaitEvent";
     case DeviceCall::capture_status:
-      return "cudaStreamGetCaptureInfo";
+      return "cuStreamGetCaptureInfo";
     case DeviceCall::synchronize:
-      return "cudaDeviceSynchronize";
+      return "cuCtxSynchronize";
     case DeviceCall::memory_info:
-      return "cudaMemGetInfo";
+      return "cuMemGetInfo";
     case DeviceCall::ipc_export:
-      return "cudaIpcGetMemHandle";
+      return "cuIpcGetMemHandle";
     case DeviceCall::ipc_import:
-      return "cudaIpcOpenMemHandle";
+      return "cuIpcOpenMemHandle";
     case DeviceCall::ipc_close:
-      return "cudaIpcCloseMemHandle";
+      return "cuIpcCloseMemHandle";
     case DeviceCall::export_handle:
       return "cuMemExportToShareableHandle";
     case DeviceCall::import_handle:
       return "cuMemImportFromShareableHandle";
     case DeviceCall::enable_peer_access:
-      return "cudaDeviceEnablePeerAccess";
+      return "cuCtxEnablePeerAccess";
     case DeviceCall::kCount:
       break;
   }

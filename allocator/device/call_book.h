@@ -11,7 +11,7 @@
 
 namespace cachalot {
 
-// The CUDA function behind a call: "cudaMalloc", "cuMemMap", …
+// The function of the CUDA driver behind a call: "cuMemAlloc", "cuMemMap", …
 const char* cuda_name(DeviceCall call);
 
 class CallBook {

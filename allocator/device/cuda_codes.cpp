@@ -5,37 +5,37 @@ namespace cachalot {
 const char* cuda_code_name(int code) {
   switch (static_cast<CudaCode>(code)) {
     case CudaCode::invalid_value:
-      return "cudaErrorInvalidValue";
+      return "CUDA_ERROR_INVALID_VALUE";
     case CudaCode::memory_allocation:
-      return "cudaErrorMemoryAllocation";
+      return "CUDA_ERROR_OUT_OF_MEMORY";
     case CudaCode::invalid_device:
-      return "cudaErrorInvalidDevice";
+      return "CUDA_ERROR_INVALID_DEVICE";
     case CudaCode::device_uninitialized:
-      return "cudaErrorDeviceUninitialized";
+      return "CUDA_ERROR_INVALID_CONTEXT";
     case CudaCode::invalid_resource_handle:
-      return "cudaErrorInvalidResourceHandle";
+      return "CUDA_ERROR_INVALID_HANDLE";
     case CudaCode::illegal_state:
-      return "cudaErrorIllegalState";
+      return "CUDA_ERROR_ILLEGAL_STATE";
     case CudaCode::illegal_address:
-      return "cudaErrorIllegalAddress";
+      return "CUDA_ERROR_ILLEGAL_ADDRESS";
     case CudaCode::context_is_destroyed:
-      return "cudaErrorContextIsDestroyed";
+      return "CUDA_ERROR_CONTEXT_IS_DESTROYED";
     case CudaCode::not_supported:
-      return "cudaErrorNotSupported";
+      return "CUDA_ERROR_NOT_SUPPORTED";
     case CudaCode::capture_unsupported:
-      return "cudaErrorStreamCaptureUnsupported";
+      return "CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED";
     case CudaCode::capture_invalidated:
-      return "cudaErrorStreamCaptureInvalidated";
+      return "CUDA_ERROR_STREAM_CAPTURE_INVALIDATED";
     case CudaCode::capture_merge:
-      return "cudaErrorStreamCaptureMerge";
+      return "CUDA_ERROR_STREAM_CAPTURE_MERGE";
     case CudaCode::capture_unmatched:
-      return "cudaErrorStreamCaptureUnmatched";
+      return "CUDA_ERROR_STREAM_CAPTURE_UNMATCHED";
     case CudaCode::capture_isolation:
-      return "cudaErrorStreamCaptureIsolation";
+      return "CUDA_ERROR_STREAM_CAPTURE_ISOLATION";
     case CudaCode::captured_event:
-      return "cudaErrorCapturedEvent";
+      return "CUDA_ERROR_CAPTURED_EVENT";
     case CudaCode::unknown:
-      return "cudaErrorUnknown";
+      return "CUDA_ERROR_UNKNOWN";
   }
   return "an injected error";
 }

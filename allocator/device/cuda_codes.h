@@ -1,5 +1,5 @@
 // CUDA's error codes that the simulated device gives, so that both devices fail alike.
-// Numbers: driver_types.h (cudaError_t) and cuda.h (CUresult) of CUDA 13.0; the two agree on those used here.
+// The numbers are CUresult's, which cuda_device.cpp holds against cuda.h; cudaError_t has the same for these failures.
 #pragma once
 
 #include <string>
@@ -27,7 +27,7 @@ enum class CudaCode : int {
   unknown = 999,
 };
 
-// "cudaErrorInvalidValue"; "an injected error" for a number not listed.
+// Returns the driver's name, "CUDA_ERROR_INVALID_VALUE"; "an injected error" for a number not listed.
 const char* cuda_code_name(int code);
 
 // What a device's calls fail with for good once it was reset: its memory is gone, and nothing uses it.

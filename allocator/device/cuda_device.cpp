@@ -1,145 +1,59 @@
 #include "device/cuda_device.h"
 
-#include <cuda.h>
-#include <cudaTypedefs.h>
-#include <cuda_runtime_api.h>
-
-#include <atomic>
 #include <chrono>
-#include <cstdlib>
 #include <cstring>
-#include <mutex>
-#include <string>
-#include <unordered_map>
 #include <vector>
 
-#include "base/mutex.h"
 #include "cachalot/errors.h"
 #include "device/addresses.h"
-#include "device/cuda_calls.h"
+#include "device/cuda_codes.h"
+#include "device/cuda_completion_words.h"
+#include "device/cuda_driver.h"
+#include "device/cuda_relaxed_capture.h"
 
 namespace cachalot {
+
 namespace {
 
-// The driver's functions, found at run time: the library links only the runtime, and runs where there is no driver.
-struct Driver {
-  PFN_cuGetErrorName_v6000 get_error_name = nullptr;
-  PFN_cuDeviceGetAttribute_v2000 device_get_attribute = nullptr;
-  PFN_cuEventQuery_v2000 event_query = nullptr;
-  PFN_cuCtxGetId_v12000 context_id = nullptr;  // null: a driver of before CUDA 12
-  PFN_cuStreamWriteValue64_v11070 stream_write_value = nullptr;
-  PFN_cuMemGetAllocationGranularity_v10020 get_granularity = nullptr;
-  PFN_cuMemAddressReserve_v10020 address_reserve = nullptr;
-  PFN_cuMemAddressFree_v10020 address_free = nullptr;
-  PFN_cuMemCreate_v10020 create = nullptr;
-  PFN_cuMemRelease_v10020 release = nullptr;
-  PFN_cuMemMap_v10020 map = nullptr;
-  PFN_cuMemUnmap_v10020 unmap = nullptr;
-  PFN_cuMemSetAccess_v10020 set_access = nullptr;
-  PFN_cuMemExportToShareableHandle_v10020 export_handle = nullptr;
-  PFN_cuMemImportFromShareableHandle_v10020 import_handle = nullptr;
-  PFN_cuMemGetAllocationPropertiesFromHandle_v10020 get_properties = nullptr;
-};
+// The simulated device gives codes by these numbers, which CUDA's runtime uses for the same failures.
+static_assert(static_cast<int>(CudaCode::invalid_value) == CUDA_ERROR_INVALID_VALUE);
+static_assert(static_cast<int>(CudaCode::memory_allocation) == CUDA_ERROR_OUT_OF_MEMORY);
+static_assert(static_cast<int>(CudaCode::invalid_device) == CUDA_ERROR_INVALID_DEVICE);
+static_assert(static_cast<int>(CudaCode::device_uninitialized) == CUDA_ERROR_INVALID_CONTEXT);
+static_assert(static_cast<int>(CudaCode::invalid_resource_handle) == CUDA_ERROR_INVALID_HANDLE);
+static_assert(static_cast<int>(CudaCode::illegal_state) == CUDA_ERROR_ILLEGAL_STATE);
+static_assert(static_cast<int>(CudaCode::illegal_address) == CUDA_ERROR_ILLEGAL_ADDRESS);
+static_assert(static_cast<int>(CudaCode::context_is_destroyed) == CUDA_ERROR_CONTEXT_IS_DESTROYED);
+static_assert(static_cast<int>(CudaCode::not_supported) == CUDA_ERROR_NOT_SUPPORTED);
+static_assert(static_cast<int>(CudaCode::capture_unsupported) == CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+static_assert(static_cast<int>(CudaCode::capture_invalidated) == CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
+static_assert(static_cast<int>(CudaCode::capture_merge) == CUDA_ERROR_STREAM_CAPTURE_MERGE);
+static_assert(static_cast<int>(CudaCode::capture_unmatched) == CUDA_ERROR_STREAM_CAPTURE_UNMATCHED);
+static_assert(static_cast<int>(CudaCode::capture_isolation) == CUDA_ERROR_STREAM_CAPTURE_ISOLATION);
+static_assert(static_cast<int>(CudaCode::captured_event) == CUDA_ERROR_CAPTURED_EVENT);
+static_assert(static_cast<int>(CudaCode::unknown) == CUDA_ERROR_UNKNOWN);
 
-using cachalot::check;  // of the runtime; the driver's is below
-
-// `version`: of CUDA, the one in whose form (the _vN of its type) the function is wanted.
-template <typename Function>
-void find(const char* name, unsigned int version, Function& function) {
-  void* found = nullptr;
-  cudaDriverEntryPointQueryResult result{};
-  check("cudaGetDriverEntryPointByVersion",
-        cudaGetDriverEntryPointByVersion(name, &found, version, cudaEnableLegacyStream, &result));
-  if (result != cudaDriverEntryPointSuccess || !found) {
-    throw CudaError("cudaGetDriverEntryPointByVersion", static_cast<int>(cudaErrorNotSupported),
-                    "the driver has no " + std::string(name) + " of CUDA " + std::to_string(version));
-  }
-  function = reinterpret_cast<Function>(found);
+// Whether a call that allocates found no memory; throws its other errors, among them those of earlier work on the device.
+bool lacks_memory(const char* call, CUresult result) {
+  if (result == CUDA_ERROR_OUT_OF_MEMORY) return true;
+  check(call, result);
+  return false;
 }
 
-// The same, but null where there is none.
-template <typename Function>
-void find_if_any(const char* name, unsigned int version, Function& function) {
-  try {
-    find(name, version, function);
-  } catch (const CudaError&) {
-  }
-}
-
-Driver load_driver() {
-  Driver driver;
-  find("cuGetErrorName", 6000, driver.get_error_name);
-  find("cuDeviceGetAttribute", 2000, driver.device_get_attribute);
-  find("cuEventQuery", 2000, driver.event_query);
-  find_if_any("cuCtxGetId", 12000, driver.context_id);
-  find("cuStreamWriteValue64", 11070, driver.stream_write_value);
-  find("cuMemGetAllocationGranularity", 10020, driver.get_granularity);
-  find("cuMemAddressReserve", 10020, driver.address_reserve);
-  find("cuMemAddressFree", 10020, driver.address_free);
-  find("cuMemCreate", 10020, driver.create);
-  find("cuMemRelease", 10020, driver.release);
-  find("cuMemMap", 10020, driver.map);
-  find("cuMemUnmap", 10020, driver.unmap);
-  find("cuMemSetAccess", 10020, driver.set_access);
-  find("cuMemExportToShareableHandle", 10020, driver.export_handle);
-  find("cuMemImportFromShareableHandle", 10020, driver.import_handle);
-  find("cuMemGetAllocationPropertiesFromHandle", 10020, driver.get_properties);
-  return driver;
-}
-
-const Driver& driver() {
-  static const Driver instance = load_driver();
-  return instance;
-}
-
-void check(const char* call, CUresult result) {
-  if (result == CUDA_SUCCESS) return;
-  const char* name = nullptr;
-  if (driver().get_error_name(result, &name) != CUDA_SUCCESS || !name) name = "unknown";
-  throw CudaError(call, static_cast<int>(result), name);
-}
-
-// Lets this thread allocate while some stream captures: the memory is the caller's business, not the graph's.
-class RelaxedCapture {
- public:
-  RelaxedCapture() { check("cudaThreadExchangeStreamCaptureMode", cudaThreadExchangeStreamCaptureMode(&mode_)); }
-  ~RelaxedCapture() { cudaThreadExchangeStreamCaptureMode(&mode_); }
-  RelaxedCapture(const RelaxedCapture&) = delete;
-  RelaxedCapture& operator=(const RelaxedCapture&) = delete;
-
- private:
-  cudaStreamCaptureMode mode_ = cudaStreamCaptureModeRelaxed;
-};
-
-// Whether a call that allocates found no memory; throws its other errors. `earlier` is the runtime's last error before it:
-// that must not be lost when the out-of-memory error is cleared, and is thrown.
-bool lacks_memory(const char* call, cudaError_t earlier, cudaError_t error) {
-  if (error == cudaSuccess) return false;
-  if (error != cudaErrorMemoryAllocation) throw_runtime_error(call, error);
-  if (earlier != cudaSuccess && earlier != cudaErrorMemoryAllocation) {
-    throw_runtime_error((std::string("an earlier call, found in ") + call).c_str(), earlier);
-  }
-  const cudaError_t cleared = cudaGetLastError();
-  if (cleared != cudaSuccess && cleared != cudaErrorMemoryAllocation) throw_runtime_error(call, cleared);
-  return true;
-}
-
-bool has_attribute(int ordinal, CUdevice_attribute attribute) {
+// A driver that is older than an attribute does not have what it is about.
+bool has(CUdevice device, CUdevice_attribute attribute) {
   int value = 0;
-  check("cuDeviceGetAttribute", driver().device_get_attribute(&value, attribute, ordinal));
-  return value != 0;
+  return driver().device_get_attribute(&value, attribute, device) == CUDA_SUCCESS && value != 0;
 }
 
 // The best way of sharing that the device has: by fabric, by file, by none. Not every driver refuses a kind of handle that
-// it cannot export, so its attributes are asked; one older than an attribute has not what it is about.
-CUmemAllocationHandleType shareable_kind(int ordinal) {
-  const auto has = [&](CUdevice_attribute attribute) {
-    int value = 0;
-    return driver().device_get_attribute(&value, attribute, ordinal) == CUDA_SUCCESS && value != 0;
-  };
-  if (has(CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_FABRIC_SUPPORTED)) return CU_MEM_HANDLE_TYPE_FABRIC;
-  if (!has(CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED)) return CU_MEM_HANDLE_TYPE_NONE;
-  return CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+// it cannot export, so its attributes are asked.
+CUmemAllocationHandleType shareable_kind(CUdevice device) {
+  if (has(device, CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_FABRIC_SUPPORTED)) return CU_MEM_HANDLE_TYPE_FABRIC;
+  if (has(device, CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED)) {
+    return CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+  }
+  return CU_MEM_HANDLE_TYPE_NONE;
 }
 
 CUmemAllocationProp allocation_properties(int ordinal, bool rdma_capable, CUmemAllocationHandleType kind) {
@@ -152,212 +66,85 @@ CUmemAllocationProp allocation_properties(int ordinal, bool rdma_capable, CUmemA
   return properties;
 }
 
-DeviceProperties query_properties(int ordinal) {
-  cudaDeviceProp cuda{};
-  check("cudaGetDeviceProperties", cudaGetDeviceProperties(&cuda, ordinal));
-  DeviceProperties properties{.name = cuda.name, .total_bytes = cuda.totalGlobalMem};
-  properties.virtual_memory = has_attribute(ordinal, CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED);
-  if (!properties.virtual_memory) return properties;
-  properties.rdma_capable = has_attribute(ordinal, CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED);
-  const CUmemAllocationProp allocation =
-      allocation_properties(ordinal, properties.rdma_capable, shareable_kind(ordinal));
-  const auto ask = [&] {
-    return driver().get_granularity(&properties.page_bytes, &allocation, CU_MEM_ALLOC_GRANULARITY_MINIMUM);
-  };
-  if (ask() == CUDA_SUCCESS) return properties;
-  const CurrentDevice current(ordinal);  // should a driver want a context for this
-  check("cuMemGetAllocationGranularity", ask());
+DeviceProperties name_and_memory(CUdevice device) {
+  char name[256] = "";
+  check("cuDeviceGetName", driver().device_get_name(name, sizeof(name), device));
+  DeviceProperties properties{.name = name};
+  check("cuDeviceTotalMem", driver().device_total_memory(&properties.total_bytes, device));
   return properties;
 }
 
-bool is_capturing(cudaStream_t stream, unsigned long long* id) {
-  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
-  const cudaError_t error = cudaStreamGetCaptureInfo(stream, &status, id);
-  if (error == cudaErrorStreamCaptureImplicit) {  // the legacy default stream, while another captures
-    cudaGetLastError();
-    return false;
-  }
-  check("cudaStreamGetCaptureInfo", error);
-  return status != cudaStreamCaptureStatusNone;
+bool is_capturing(Stream stream, cuuint64_t& id) {
+  CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+  const CUresult result = driver().stream_get_capture_info(stream, &status, &id);
+  // The legacy default stream, while another captures.
+  if (result == CUDA_ERROR_STREAM_CAPTURE_IMPLICIT) return false;
+  check("cuStreamGetCaptureInfo", result);
+  return status != CU_STREAM_CAPTURE_STATUS_NONE;
 }
 
 }  // namespace
 
-// The device is current, and the context of its own is the one that everything was made in: cudaDeviceReset leaves none of
-// it, and what the runtime or the driver would do with old handles is theirs to choose.
-class CudaDevice::OwnContext {
- public:
-  explicit OwnContext(CudaDevice& device) : current_(device.ordinal_) {
-    if (driver().context_id == nullptr) return;
-    const std::uint64_t now = id_of_current(device.ordinal_);
-    std::uint64_t first = 0;
-    if (device.context_.compare_exchange_strong(first, now) || first == now) return;
-    throw CudaError("cuCtxGetId", static_cast<int>(cudaErrorContextIsDestroyed),
-                    "device " + std::to_string(device.ordinal_) +
-                        " was reset (cudaDeviceReset) since its allocator began to use it: all its memory, streams and "
-                        "events are gone; make a new allocator");
-  }
-
- private:
-  // After a reset the thread may still have the old context, or none.
-  static std::uint64_t id_of_current(int ordinal) {
-    unsigned long long id = 0;
-    if (driver().context_id(nullptr, &id) == CUDA_SUCCESS) return id;
-    check("cudaSetDevice", cudaSetDevice(ordinal));
-    check("cuCtxGetId", driver().context_id(nullptr, &id));
-    return id;
-  }
-
-  const CurrentDevice current_;
-};
-
-// One pinned word a stream, which the stream itself sets to a rising number behind each event.
-// A word once made stays until the device object dies, and the memory is ours: it can be read after a reset of the device,
-// which takes what cudaHostAlloc gave. Thread-safe.
-class CudaDevice::CompletionWords {
- public:
-  CompletionWords() = default;
-  ~CompletionWords() {
-    if (slabs_.empty()) return;
-    if (cudaDeviceSynchronize() != cudaSuccess) return;  // a write may still be queued: better leak than overwrite
-    for (void* slab : slabs_) {
-      if (cudaHostUnregister(slab) != cudaSuccess) cudaGetLastError();  // the device was reset
-      std::free(slab);
-    }
-  }
-  CompletionWords(const CompletionWords&) = delete;
-  CompletionWords& operator=(const CompletionWords&) = delete;
-
-  // Queues the next number. If that fails the stream has no hints from now on.
-  void advance(cudaStream_t stream) {
-    Word& word = word_of(stream);
-    const std::lock_guard lock(word.writing);  // numbers must rise in the order of the stream
-    if (!word.usable) return;
-    const CUresult result =
-        driver().stream_write_value(stream, word.device_address, ++word.written, CU_STREAM_WRITE_VALUE_DEFAULT);
-    if (result != CUDA_SUCCESS) word.usable = false;
-  }
-
-  // 0 for a stream on which nothing was recorded yet.
-  std::optional<std::uint64_t> read(cudaStream_t stream) {
-    const Word* word = known_word(stream);
-    if (!word) return 0;
-    if (!word->usable) return std::nullopt;
-    return std::atomic_ref(*word->host_address).load(std::memory_order_acquire);
-  }
-
- private:
-  static constexpr std::size_t kWordStride = 64;  // a cache line each
-  static constexpr std::size_t kSlabBytes = 4096;
-
-  struct Word {
-    std::mutex writing;
-    std::atomic<bool> usable{false};
-    std::uint64_t written = 0;
-    std::uint64_t* host_address = nullptr;
-    CUdeviceptr device_address = 0;
-  };
-
-  Word* known_word(cudaStream_t stream) {
-    const Lock lock(mutex_);
-    const auto at = words_.find(stream);
-    return at == words_.end() ? nullptr : at->second.get();
-  }
-
-  Word& word_of(cudaStream_t stream) {
-    if (Word* word = known_word(stream)) return *word;
-    const std::lock_guard making(making_);
-    if (Word* word = known_word(stream)) return *word;
-    auto made = make_word();
-    const Lock lock(mutex_);
-    return *words_.emplace(stream, std::move(made)).first->second;
-  }
-
-  // Called with making_ held. A word without memory is not usable.
-  std::unique_ptr<Word> make_word() {
-    auto word = std::make_unique<Word>();
-    if (slab_left_ == 0 && !add_slab()) return word;
-    const std::size_t offset = kSlabBytes - slab_left_;
-    void* host = static_cast<char*>(slabs_.back()) + offset;
-    void* device = nullptr;
-    if (cudaHostGetDevicePointer(&device, host, 0) != cudaSuccess) {
-      cudaGetLastError();
-      return word;
-    }
-    slab_left_ -= kWordStride;
-    word->host_address = static_cast<std::uint64_t*>(host);
-    word->device_address = reinterpret_cast<CUdeviceptr>(device);
-    word->usable = true;
-    return word;
-  }
-
-  bool add_slab() {
-    const RelaxedCapture relaxed;
-    void* const slab = std::aligned_alloc(kSlabBytes, kSlabBytes);
-    if (slab == nullptr) return false;
-    std::memset(slab, 0, kSlabBytes);
-    if (cudaHostRegister(slab, kSlabBytes, cudaHostRegisterMapped | cudaHostRegisterPortable) != cudaSuccess) {
-      cudaGetLastError();
-      std::free(slab);
-      return false;
-    }
-    slabs_.push_back(slab);
-    slab_left_ = kSlabBytes;
-    return true;
-  }
-
-  Mutex mutex_;  // of words_, held for a look-up
-  std::unordered_map<cudaStream_t, std::unique_ptr<Word>> words_ CACHALOT_GUARDED_BY(mutex_);
-  std::mutex making_;  // of the slabs, held across CUDA calls
-  std::vector<void*> slabs_;
-  std::size_t slab_left_ = 0;
-};
-
 CudaDevice::CudaDevice(int ordinal) : CudaDevice(ordinal, Config{}) {}
 
-// Does not make the device current: that would create a context there, hundreds of MiB on each GPU of the machine, for a
-// process that may use only one.
-CudaDevice::CudaDevice(int ordinal, const Config& config) : ordinal_(ordinal) {
-  properties_ = query_properties(ordinal_);
-  if (properties_.virtual_memory) shareable_kind_ = shareable_kind(ordinal_);
-  if (config.completion_hints && has_attribute(ordinal_, CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS)) {
-    words_ = std::make_unique<CompletionWords>();
+// Asks what needs no context: one is hundreds of MiB on each GPU of the machine, for a process that may use only one.
+CudaDevice::CudaDevice(int ordinal, const Config& config) : ordinal_(ordinal), context_(ordinal) {
+  CUdevice device = 0;
+  check("cuDeviceGet", driver().device_get(&device, ordinal));
+  properties_ = name_and_memory(device);
+  if (has(device, CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED)) query_virtual_memory(device);
+  const bool can_hint = has(device, CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS);
+  if (config.completion_hints && can_hint && driver().stream_write_value != nullptr) {
+    words_ = std::make_unique<CudaCompletionWords>();
   }
 }
 
-// At the end of a process the runtime may be gone already: nothing to give back then.
+void CudaDevice::query_virtual_memory(int device) {
+  properties_.virtual_memory = true;
+  properties_.rdma_capable = has(device, CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED);
+  shareable_kind_ = shareable_kind(device);
+  const CUmemAllocationProp allocation =
+      allocation_properties(ordinal_, properties_.rdma_capable, shareable_kind(device));
+  const auto ask = [&] {
+    return driver().get_granularity(&properties_.page_bytes, &allocation, CU_MEM_ALLOC_GRANULARITY_MINIMUM);
+  };
+  if (ask() == CUDA_SUCCESS) return;
+  const CudaContext::Current current(context_);  // should a driver want a context for this
+  check("cuMemGetAllocationGranularity", ask());
+}
+
+// At the end of a process the driver may be gone already: nothing to give back then.
 CudaDevice::~CudaDevice() {
-  if (!words_) return;
+  if (!words_ || !words_->has_memory()) return;
   try {
-    const CurrentDevice current(ordinal_);
-    words_.reset();
-  } catch (const CudaError&) {
-    words_.release();
+    const CudaContext::Current current(context_);
+    words_->give_back();
+  } catch (const CudaError& error) {
+    if (tells_of_reset(error)) words_->give_back_after_reset();
   }
 }
 
 MemoryInfo CudaDevice::memory_info() {
-  const CurrentDevice current(ordinal_);
+  const CudaContext::Current current(context_);
   MemoryInfo info;
-  check("cudaMemGetInfo", cudaMemGetInfo(&info.free_bytes, &info.total_bytes));
+  check("cuMemGetInfo", driver().memory_info(&info.free_bytes, &info.total_bytes));
   return info;
 }
 
 std::optional<Address> CudaDevice::malloc(std::size_t bytes) {
-  constexpr auto kCall = "cudaMalloc";
-  if (bytes == 0) throw_runtime_error(kCall, cudaErrorInvalidValue);  // CUDA would return a null pointer
-  const OwnContext context(*this);
+  constexpr auto kCall = "cuMemAlloc";
+  const CudaContext::Current current(context_);
   const RelaxedCapture relaxed;
-  const cudaError_t earlier = cudaPeekAtLastError();
-  void* pointer = nullptr;
-  if (lacks_memory(kCall, earlier, cudaMalloc(&pointer, bytes))) return std::nullopt;
-  return as_address(pointer);
+  CUdeviceptr address = 0;
+  if (lacks_memory(kCall, driver().memory_alloc(&address, bytes))) return std::nullopt;
+  return static_cast<Address>(address);
 }
 
 void CudaDevice::free(Address address) {
-  if (address == 0) throw_runtime_error("cudaFree", cudaErrorInvalidValue);  // CUDA would do nothing
-  const OwnContext context(*this);
-  check("cudaFree", cudaFree(as_pointer(address)));
+  constexpr auto kCall = "cuMemFree";
+  if (address == 0) check(kCall, CUDA_ERROR_INVALID_VALUE);  // CUDA would do nothing
+  const CudaContext::Current current(context_);
+  check(kCall, driver().memory_free(address));
 }
 
 void CudaDevice::require_virtual_memory(const char* call) const {
@@ -367,7 +154,7 @@ void CudaDevice::require_virtual_memory(const char* call) const {
 std::optional<Address> CudaDevice::reserve(std::size_t bytes) {
   constexpr auto kCall = "cuMemAddressReserve";
   require_virtual_memory(kCall);
-  const OwnContext context(*this);
+  const CudaContext::Current current(context_);
   CUdeviceptr address = 0;
   const CUresult result = driver().address_reserve(&address, bytes, 0, 0, 0);
   if (result == CUDA_ERROR_OUT_OF_MEMORY) return std::nullopt;
@@ -377,7 +164,7 @@ std::optional<Address> CudaDevice::reserve(std::size_t bytes) {
 
 void CudaDevice::unreserve(Address address, std::size_t bytes) {
   require_virtual_memory("cuMemAddressFree");
-  const OwnContext context(*this);
+  const CudaContext::Current current(context_);
   check("cuMemAddressFree", driver().address_free(address, bytes));
 }
 
@@ -385,7 +172,7 @@ void CudaDevice::unreserve(Address address, std::size_t bytes) {
 std::optional<MemoryHandle> CudaDevice::create(std::size_t bytes) {
   constexpr auto kCall = "cuMemCreate";
   require_virtual_memory(kCall);
-  const OwnContext context(*this);
+  const CudaContext::Current current(context_);
   CUmemGenericAllocationHandle handle = 0;
   const auto ask = [&](int kind) {
     const CUmemAllocationProp properties =
@@ -404,25 +191,25 @@ std::optional<MemoryHandle> CudaDevice::create(std::size_t bytes) {
 
 void CudaDevice::release(MemoryHandle handle) {
   require_virtual_memory("cuMemRelease");
-  const OwnContext context(*this);
+  const CudaContext::Current current(context_);
   check("cuMemRelease", driver().release(handle));
 }
 
 void CudaDevice::map(Address address, std::size_t bytes, MemoryHandle handle) {
   require_virtual_memory("cuMemMap");
-  const OwnContext context(*this);
+  const CudaContext::Current current(context_);
   check("cuMemMap", driver().map(address, bytes, 0, handle, 0));
 }
 
 void CudaDevice::unmap(Address address, std::size_t bytes) {
   require_virtual_memory("cuMemUnmap");
-  const OwnContext context(*this);
+  const CudaContext::Current current(context_);
   check("cuMemUnmap", driver().unmap(address, bytes));
 }
 
 void CudaDevice::set_access(Address address, std::size_t bytes, const std::vector<int>& peers) {
   require_virtual_memory("cuMemSetAccess");
-  const OwnContext context(*this);
+  const CudaContext::Current current(context_);
   CUmemAccessDesc access{};
   access.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
   access.location.id = ordinal_;
@@ -436,7 +223,7 @@ void CudaDevice::set_access(Address address, std::size_t bytes, const std::vecto
 ShareableHandle CudaDevice::export_handle(MemoryHandle handle) {
   constexpr auto kCall = "cuMemExportToShareableHandle";
   require_virtual_memory(kCall);
-  const OwnContext context(*this);
+  const CudaContext::Current current(context_);
   CUmemAllocationProp properties{};
   check("cuMemGetAllocationPropertiesFromHandle", driver().get_properties(&properties, handle));
   ShareableHandle shared;
@@ -453,7 +240,7 @@ ShareableHandle CudaDevice::export_handle(MemoryHandle handle) {
 MemoryHandle CudaDevice::import_handle(const ShareableHandle& shared) {
   constexpr auto kCall = "cuMemImportFromShareableHandle";
   require_virtual_memory(kCall);
-  const OwnContext context(*this);
+  const CudaContext::Current current(context_);
   const bool is_fabric = shared.kind == ShareableHandle::Kind::fabric;
   auto fabric = shared.fabric;
   void* const what = is_fabric ? static_cast<void*>(fabric.data())
@@ -464,72 +251,76 @@ MemoryHandle CudaDevice::import_handle(const ShareableHandle& shared) {
   return handle;
 }
 
+// The peer's context stays for good where this has succeeded, as those of devices do.
 void CudaDevice::enable_peer_access(int peer) {
-  const OwnContext context(*this);
-  const cudaError_t error = cudaDeviceEnablePeerAccess(peer, 0);
-  if (error == cudaErrorPeerAccessAlreadyEnabled) {
-    cudaGetLastError();
-    return;
-  }
-  check("cudaDeviceEnablePeerAccess", error);
+  constexpr auto kCall = "cuCtxEnablePeerAccess";
+  if (peer == ordinal_) check(kCall, CUDA_ERROR_INVALID_DEVICE);
+  const CudaContext::Current current(context_);
+  CUdevice device = 0;
+  check("cuDeviceGet", driver().device_get(&device, peer));
+  CUcontext peers = nullptr;
+  check("cuDevicePrimaryCtxRetain", driver().primary_context_retain(&peers, device));
+  const CUresult result = driver().context_enable_peer(peers, 0);
+  if (result == CUDA_SUCCESS) return;
+  driver().primary_context_release(device);
+  if (result != CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED) check(kCall, result);
 }
 
-// Portable: whichever device is current when it is used, or none.
+// Portable: whichever context is current when it is used, or none.
 void* CudaDevice::host_malloc(std::size_t bytes) {
-  constexpr auto kCall = "cudaHostAlloc";
-  if (bytes == 0) throw_runtime_error(kCall, cudaErrorInvalidValue);  // CUDA would return a null pointer
-  const OwnContext context(*this);
+  constexpr auto kCall = "cuMemHostAlloc";
+  if (bytes == 0) check(kCall, CUDA_ERROR_INVALID_VALUE);  // CUDA may return a null pointer
+  const CudaContext::Current current(context_);
   const RelaxedCapture relaxed;
-  const cudaError_t earlier = cudaPeekAtLastError();
   void* memory = nullptr;
-  return lacks_memory(kCall, earlier, cudaHostAlloc(&memory, bytes, cudaHostAllocPortable)) ? nullptr : memory;
+  return lacks_memory(kCall, driver().host_alloc(&memory, bytes, CU_MEMHOSTALLOC_PORTABLE)) ? nullptr : memory;
 }
 
 void CudaDevice::host_free(void* memory) {
-  if (memory == nullptr) throw_runtime_error("cudaFreeHost", cudaErrorInvalidValue);  // CUDA would do nothing
-  const OwnContext context(*this);
-  check("cudaFreeHost", cudaFreeHost(memory));
+  constexpr auto kCall = "cuMemFreeHost";
+  if (memory == nullptr) check(kCall, CUDA_ERROR_INVALID_VALUE);  // CUDA may do nothing
+  const CudaContext::Current current(context_);
+  check(kCall, driver().host_free(memory));
 }
 
 void CudaDevice::copy_to_host(void* to, Address from, std::size_t bytes) {
-  const OwnContext context(*this);
-  check("cudaMemcpy", cudaMemcpy(to, as_pointer(from), bytes, cudaMemcpyDeviceToHost));
+  const CudaContext::Current current(context_);
+  check("cuMemcpyDtoH", driver().copy_to_host(to, from, bytes));
 }
 
 void CudaDevice::copy_from_host(Address to, const void* from, std::size_t bytes) {
-  const OwnContext context(*this);
-  check("cudaMemcpy", cudaMemcpy(as_pointer(to), from, bytes, cudaMemcpyHostToDevice));
+  const CudaContext::Current current(context_);
+  check("cuMemcpyHtoD", driver().copy_from_host(to, from, bytes));
 }
 
 void CudaDevice::fill(Address address, unsigned char value, std::size_t bytes, Stream stream) {
-  constexpr auto kCall = "cudaMemsetAsync";
-  if (bytes == 0) throw_runtime_error(kCall, cudaErrorInvalidValue);  // CUDA would do nothing
-  const OwnContext context(*this);
-  check(kCall, cudaMemsetAsync(as_pointer(address), value, bytes, stream));
+  constexpr auto kCall = "cuMemsetD8Async";
+  if (bytes == 0) check(kCall, CUDA_ERROR_INVALID_VALUE);  // CUDA may do nothing
+  const CudaContext::Current current(context_);
+  check(kCall, driver().fill_async(address, value, bytes, stream));
 }
 
 Event CudaDevice::event_create() {
-  const OwnContext context(*this);
-  cudaEvent_t event = nullptr;
-  check("cudaEventCreateWithFlags", cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
+  const CudaContext::Current current(context_);
+  CUevent event = nullptr;
+  check("cuEventCreate", driver().event_create(&event, CU_EVENT_DISABLE_TIMING));
   return event;
 }
 
 void CudaDevice::event_destroy(Event event) {
-  const OwnContext context(*this);
-  check("cudaEventDestroy", cudaEventDestroy(event));
+  const CudaContext::Current current(context_);
+  check("cuEventDestroy", driver().event_destroy(event));
 }
 
 void CudaDevice::event_record(Event event, Stream stream) {
-  const OwnContext context(*this);
-  check("cudaEventRecord", cudaEventRecord(event, stream));
-  unsigned long long capture = 0;
-  if (words_ && !is_capturing(stream, &capture)) words_->advance(stream);
+  const CudaContext::Current current(context_);
+  check("cuEventRecord", driver().event_record(event, stream));
+  cuuint64_t capture = 0;
+  if (words_ && !is_capturing(stream, capture)) words_->advance(stream);
 }
 
-// The driver's function, because the runtime's would leave "not ready" as the last error, over an earlier one.
 bool CudaDevice::event_query(Event event) {
-  const OwnContext context(*this);
+  const CudaContext::Current current(context_);
   const CUresult result = driver().event_query(event);
   if (result == CUDA_ERROR_NOT_READY) return false;
   check("cuEventQuery", result);
@@ -537,8 +328,8 @@ bool CudaDevice::event_query(Event event) {
 }
 
 void CudaDevice::event_synchronize(Event event) {
-  const OwnContext context(*this);
-  check("cudaEventSynchronize", cudaEventSynchronize(event));
+  const CudaContext::Current current(context_);
+  check("cuEventSynchronize", driver().event_synchronize(event));
 }
 
 std::optional<std::uint64_t> CudaDevice::completion_hint(Stream stream) {
@@ -546,26 +337,26 @@ std::optional<std::uint64_t> CudaDevice::completion_hint(Stream stream) {
 }
 
 void CudaDevice::stream_wait(Stream stream, Event event) {
-  const OwnContext context(*this);
-  check("cudaStreamWaitEvent", cudaStreamWaitEvent(stream, event, cudaEventWaitDefault));
+  const CudaContext::Current current(context_);
+  check("cuStreamWaitEvent", driver().stream_wait_event(stream, event, CU_EVENT_WAIT_DEFAULT));
 }
 
 CaptureStatus CudaDevice::capture_status(Stream stream) {
-  const OwnContext context(*this);
-  unsigned long long id = 0;
-  const bool capturing = is_capturing(stream, &id);
+  const CudaContext::Current current(context_);
+  cuuint64_t id = 0;
+  const bool capturing = is_capturing(stream, id);
   return {.capturing = capturing, .id = capturing ? id : 0};
 }
 
 void CudaDevice::synchronize() {
-  const OwnContext context(*this);
-  check("cudaDeviceSynchronize", cudaDeviceSynchronize());
+  const CudaContext::Current current(context_);
+  check("cuCtxSynchronize", driver().context_synchronize());
 }
 
 IpcHandle CudaDevice::ipc_export(Address address) {
-  const OwnContext context(*this);
-  cudaIpcMemHandle_t cuda{};
-  check("cudaIpcGetMemHandle", cudaIpcGetMemHandle(&cuda, as_pointer(address)));
+  const CudaContext::Current current(context_);
+  CUipcMemHandle cuda{};
+  check("cuIpcGetMemHandle", driver().ipc_get(&cuda, address));
   IpcHandle handle;
   static_assert(sizeof(cuda) == sizeof(handle.bytes));
   std::memcpy(handle.bytes, &cuda, sizeof(cuda));
@@ -573,17 +364,17 @@ IpcHandle CudaDevice::ipc_export(Address address) {
 }
 
 Address CudaDevice::ipc_import(const IpcHandle& handle) {
-  const OwnContext context(*this);
-  cudaIpcMemHandle_t cuda{};
+  const CudaContext::Current current(context_);
+  CUipcMemHandle cuda{};
   std::memcpy(&cuda, handle.bytes, sizeof(cuda));
-  void* pointer = nullptr;
-  check("cudaIpcOpenMemHandle", cudaIpcOpenMemHandle(&pointer, cuda, cudaIpcMemLazyEnablePeerAccess));
-  return as_address(pointer);
+  CUdeviceptr address = 0;
+  check("cuIpcOpenMemHandle", driver().ipc_open(&address, cuda, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS));
+  return static_cast<Address>(address);
 }
 
 void CudaDevice::ipc_close(Address address) {
-  const OwnContext context(*this);
-  check("cudaIpcCloseMemHandle", cudaIpcCloseMemHandle(as_pointer(address)));
+  const CudaContext::Current current(context_);
+  check("cuIpcCloseMemHandle", driver().ipc_close(address));
 }
 
 std::int64_t CudaDevice::clock_us() {
@@ -593,20 +384,20 @@ std::int64_t CudaDevice::clock_us() {
 
 int cuda_driver_version() {
   int version = 0;
-  check("cudaDriverGetVersion", cudaDriverGetVersion(&version));
+  if (const CudaDriver* found = find_driver()) check("cuDriverGetVersion", found->get_version(&version));
   return version;
 }
 
 std::vector<std::shared_ptr<Device>> cuda_devices() {
+  const CudaDriver* const found = find_driver();
+  if (found == nullptr) return {};
+  const CUresult result = found->init(0);
+  if (result == CUDA_ERROR_NO_DEVICE || result == CUDA_ERROR_STUB_LIBRARY) return {};
+  check("cuInit", result);
   int count = 0;
-  const cudaError_t error = cudaGetDeviceCount(&count);
-  const bool none = error == cudaErrorNoDevice || error == cudaErrorInsufficientDriver || error == cudaErrorStubLibrary;
-  if (none)
-    cudaGetLastError();
-  else
-    check("cudaGetDeviceCount", error);
+  check("cuDeviceGetCount", found->device_get_count(&count));
   std::vector<std::shared_ptr<Device>> devices;
-  for (int ordinal = 0; !none && ordinal < count; ++ordinal) devices.push_back(std::make_shared<CudaDevice>(ordinal));
+  for (int ordinal = 0; ordinal < count; ++ordinal) devices.push_back(std::make_shared<CudaDevice>(ordinal));
   return devices;
 }
 

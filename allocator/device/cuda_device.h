@@ -1,11 +1,15 @@
-// A GPU, through the CUDA runtime and driver. cuda_device.cpp is the only file of the library that calls them.
+// A GPU, through the CUDA driver alone (cuda_driver.h): a CUDA runtime in the program, of whatever version, is neither
+// needed nor called.
 //
-// The calling thread's current device is as before after every call. The runtime's last error (cudaGetLastError) is
-// left alone by calls that succeed and by event_query; a failure is reported once, by the exception.
+// The calling thread's current context, and with it its current device, is as before after every call; a thread that had
+// none has none. Nothing touches the runtime's last error (cudaGetLastError): a failure is reported once, by the
+// exception. Among the failures are those of the program's earlier work on the device, under their own codes.
+// A device's primary context is made by the first call that needs one: the constructor does not.
 //
 // completion_hint: each event_record also queues a write of a rising number to a word of the stream in pinned host
-// memory, if the device can. Its cost is in bench/device_costs; completion_hints false does without.
-// After a cudaDeviceReset every call but memory_info fails with cudaErrorContextIsDestroyed (CUDA 12 and newer tell): a
+// memory, if the device can (and the driver: of CUDA 11.7 and newer). Its cost is in bench/device_costs;
+// completion_hints false does without.
+// After a cudaDeviceReset every call fails with CUDA_ERROR_CONTEXT_IS_DESTROYED (drivers of CUDA 12 and newer tell): a
 // CudaDevice is good for one life of its device's primary context, which begins with its first such call.
 // Thread safety: as Device.
 #pragma once
@@ -18,15 +22,18 @@
 #include <vector>
 
 #include "cachalot/device.h"
+#include "device/cuda_context.h"
 
 namespace cachalot {
+
+class CudaCompletionWords;
 
 class CudaDevice final : public Device {
  public:
   struct Config {
     bool completion_hints = true;
   };
-  // `ordinal` as in cudaSetDevice. Makes the device's primary context.
+  // `ordinal` as in cuDeviceGet. Requires that cuda_devices was called: it initializes the driver.
   CudaDevice(int ordinal, const Config& config);
   explicit CudaDevice(int ordinal);
   ~CudaDevice() override;
@@ -65,17 +72,18 @@ class CudaDevice final : public Device {
   void ipc_close(Address address) override;
   std::int64_t clock_us() override;
 
- private:
-  class CompletionWords;
-  class OwnContext;
+  // The device's context, for code that calls the driver beside this class.
+  CudaContext& context() { return context_; }
 
+ private:
+  void query_virtual_memory(int device);
   void require_virtual_memory(const char* call) const;
 
   const int ordinal_;
   DeviceProperties properties_;
-  std::atomic<int> shareable_kind_{0};      // CUmemAllocationHandleType of new handles; 0: they cannot be exported
-  std::atomic<std::uint64_t> context_{0};   // the context's id; 0: not used yet
-  std::unique_ptr<CompletionWords> words_;  // null: no hints
+  std::atomic<int> shareable_kind_{0};  // CUmemAllocationHandleType of new handles; 0: they cannot be exported
+  CudaContext context_;
+  std::unique_ptr<CudaCompletionWords> words_;  // null: no hints
 };
 
 // The CUDA version the installed driver supports, as 1000 * major + 10 * minor; 0 without a driver.

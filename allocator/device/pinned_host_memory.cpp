@@ -7,14 +7,14 @@
 
 #include "base/check.h"
 #include "device/addresses.h"
+#include "device/cuda_codes.h"
 
 namespace cachalot {
 
 namespace {
 
 [[noreturn]] void refuse(const char* call) {
-  constexpr int kNotSupported = 801;  // cudaErrorNotSupported
-  throw CudaError(call, kNotSupported, "pinned host memory has none");
+  fail(call, CudaCode::not_supported, "pinned host memory has none");
 }
 
 Stream as_given(Stream stream) { return stream == kLegacyStream ? nullptr : stream; }
@@ -78,9 +78,9 @@ class PinnedHostMemory final : public Device {
   ShareableHandle export_handle(MemoryHandle) override { refuse("cuMemExportToShareableHandle"); }
   MemoryHandle import_handle(const ShareableHandle&) override { refuse("cuMemImportFromShareableHandle"); }
   void enable_peer_access(int) override {}  // every device of the process may use it
-  IpcHandle ipc_export(Address) override { refuse("cudaIpcGetMemHandle"); }
-  Address ipc_import(const IpcHandle&) override { refuse("cudaIpcOpenMemHandle"); }
-  void ipc_close(Address) override { refuse("cudaIpcCloseMemHandle"); }
+  IpcHandle ipc_export(Address) override { refuse("cuIpcGetMemHandle"); }
+  Address ipc_import(const IpcHandle&) override { refuse("cuIpcOpenMemHandle"); }
+  void ipc_close(Address) override { refuse("cuIpcCloseMemHandle"); }
 
  private:
   static std::size_t pages_of(int count) {

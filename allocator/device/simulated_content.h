@@ -31,7 +31,7 @@ class SimulatedContent {
   std::map<std::uint64_t, Chunk> chunks_;  // by number; not all zeros
 };
 
-// As cudaHostAlloc's, but not pinned: it takes room once written.
+// As cuMemHostAlloc's, but not pinned: it takes room once written.
 class SimulatedHostMemory {
  public:
   void* take(std::size_t bytes);                // pages of zeros; null when the host has not that much

@@ -60,7 +60,7 @@ class SimulatedDevice::Impl {
   }
 
   void free(Address address, bool waits) CACHALOT_REQUIRES(mutex) {
-    constexpr auto kCall = "cudaFree";
+    constexpr auto kCall = "cuMemFree";
     book.begin(DeviceCall::free, address);
     const std::size_t bytes = memory.allocation_bytes(kCall, address);
     if (checker) checker->check_no_handout("free", address, bytes);
@@ -93,7 +93,7 @@ class SimulatedDevice::Impl {
   void require_accessible(const std::vector<AddressRange>& ranges) CACHALOT_REQUIRES(mutex) {
     for (const AddressRange& range : ranges) {
       if (range.bytes == 0 || !locate(range.address, range.bytes).empty()) continue;
-      fail("cudaLaunchKernel", CudaCode::illegal_address,
+      fail("cuLaunchKernel", CudaCode::illegal_address,
            formatted("[{:#x}, +{}) is not accessible memory", range.address, range.bytes));
     }
   }
@@ -266,7 +266,7 @@ void SimulatedDevice::reset() {
 void* SimulatedDevice::host_malloc(std::size_t bytes) {
   const Lock lock(impl_->mutex);
   if (impl_->book.begin(DeviceCall::host_malloc, 0, bytes) == Impl::Outcome::out_of_memory) return nullptr;
-  if (bytes == 0) fail("cudaHostAlloc", CudaCode::invalid_value, "a size of 0");
+  if (bytes == 0) fail("cuMemHostAlloc", CudaCode::invalid_value, "a size of 0");
   void* const memory = impl_->host_memory.take(bytes);
   if (memory != nullptr) impl_->book.succeeded(reinterpret_cast<std::uintptr_t>(memory));
   return memory;
@@ -276,7 +276,7 @@ void SimulatedDevice::host_free(void* memory) {
   const Lock lock(impl_->mutex);
   impl_->book.begin(DeviceCall::host_free, reinterpret_cast<std::uintptr_t>(memory), impl_->host_memory.bytes(memory));
   if (!impl_->host_memory.give_back(memory))
-    fail("cudaFreeHost", CudaCode::invalid_value, "not an address that cudaHostAlloc returned, or freed already");
+    fail("cuMemFreeHost", CudaCode::invalid_value, "not an address that cuMemHostAlloc returned, or freed already");
   impl_->book.succeeded();
 }
 
@@ -301,7 +301,7 @@ void SimulatedDevice::fill(Address address, unsigned char value, std::size_t byt
   const Lock lock(impl_->mutex);
   impl_->book.begin(DeviceCall::fill, address, bytes);
   if (bytes == 0 || impl_->locate(address, bytes).empty()) {
-    fail("cudaMemsetAsync", CudaCode::invalid_value,
+    fail("cuMemsetD8Async", CudaCode::invalid_value,
          formatted("[{:#x}, +{}) is not accessible memory", address, bytes));
   }
   if (impl_->streams.launch(impl_->streams.stream(stream), impl_->book.clock_ns(), 0)) {
@@ -350,14 +350,14 @@ void SimulatedDevice::event_destroy(Event event) {
 void SimulatedDevice::event_record(Event event, Stream stream) {
   const Lock lock(impl_->mutex);
   impl_->book.begin(DeviceCall::event_record, reinterpret_cast<std::uintptr_t>(event));
-  SimulatedEvent& recorded = impl_->streams.event("cudaEventRecord", event);
+  SimulatedEvent& recorded = impl_->streams.event("cuEventRecord", event);
   const bool ordinary = impl_->streams.record(recorded, impl_->streams.stream(stream), impl_->book.clock_ns());
   if (ordinary && impl_->checker) impl_->checker->recorded(stream, recorded.after);
   impl_->book.succeeded();
 }
 
 bool SimulatedDevice::event_query(Event event) {
-  constexpr auto kCall = "cudaEventQuery";
+  constexpr auto kCall = "cuEventQuery";
   const Lock lock(impl_->mutex);
   impl_->book.begin(DeviceCall::event_query, reinterpret_cast<std::uintptr_t>(event));
   const SimulatedEvent& asked = impl_->streams.event(kCall, event);
@@ -370,7 +370,7 @@ bool SimulatedDevice::event_query(Event event) {
 }
 
 void SimulatedDevice::event_synchronize(Event event) {
-  constexpr auto kCall = "cudaEventSynchronize";
+  constexpr auto kCall = "cuEventSynchronize";
   const Lock lock(impl_->mutex);
   impl_->book.begin(DeviceCall::event_synchronize, reinterpret_cast<std::uintptr_t>(event));
   const SimulatedEvent& awaited = impl_->streams.event(kCall, event);
@@ -390,7 +390,7 @@ std::optional<std::uint64_t> SimulatedDevice::completion_hint(Stream stream) {
 void SimulatedDevice::stream_wait(Stream stream, Event event) {
   const Lock lock(impl_->mutex);
   impl_->book.begin(DeviceCall::stream_wait, reinterpret_cast<std::uintptr_t>(event));
-  const SimulatedEvent& awaited = impl_->streams.event("cudaStreamWaitEvent", event);
+  const SimulatedEvent& awaited = impl_->streams.event("cuStreamWaitEvent", event);
   const bool ordinary = impl_->streams.wait(impl_->streams.stream(stream), awaited);
   if (ordinary && impl_->checker) impl_->checker->waited(stream, awaited.after);
   impl_->book.succeeded();
@@ -407,7 +407,7 @@ CaptureStatus SimulatedDevice::capture_status(Stream stream) {
 void SimulatedDevice::synchronize() {
   const Lock lock(impl_->mutex);
   impl_->book.begin(DeviceCall::synchronize);
-  impl_->streams.refuse_while_capturing("cudaDeviceSynchronize");
+  impl_->streams.refuse_while_capturing("cuCtxSynchronize");
   impl_->wait_for_all_work();
   impl_->book.succeeded();
 }
@@ -417,7 +417,7 @@ void SimulatedDevice::synchronize() {
 IpcHandle SimulatedDevice::ipc_export(Address address) {
   const Lock lock(impl_->mutex);
   impl_->book.begin(DeviceCall::ipc_export, address);
-  const std::size_t bytes = impl_->memory.allocation_bytes("cudaIpcGetMemHandle", address);
+  const std::size_t bytes = impl_->memory.allocation_bytes("cuIpcGetMemHandle", address);
   const ExportedMemory memory{impl_->exporter, address, bytes};
   publish_export(memory);
   impl_->has_exported = true;
@@ -426,7 +426,7 @@ IpcHandle SimulatedDevice::ipc_export(Address address) {
 }
 
 Address SimulatedDevice::ipc_import(const IpcHandle& handle) {
-  constexpr auto kCall = "cudaIpcOpenMemHandle";
+  constexpr auto kCall = "cuIpcOpenMemHandle";
   const Lock lock(impl_->mutex);
   impl_->book.begin(DeviceCall::ipc_import);
   const ExportedMemory memory = from_ipc_handle(handle);
@@ -449,8 +449,8 @@ void SimulatedDevice::ipc_close(Address address) {
   impl_->book.begin(DeviceCall::ipc_close, address);
   const auto import = impl_->imports.find(address);
   if (import == impl_->imports.end()) {
-    fail("cudaIpcCloseMemHandle", CudaCode::invalid_value,
-         "not an address that cudaIpcOpenMemHandle returned, or closed already");
+    fail("cuIpcCloseMemHandle", CudaCode::invalid_value,
+         "not an address that cuIpcOpenMemHandle returned, or closed already");
   }
   if (--import->second.openings == 0) {
     impl_->memory.close_foreign(address);
@@ -484,7 +484,7 @@ void SimulatedDevice::enable_peer_access(int peer) {
   const Lock lock(impl_->mutex);
   impl_->book.begin(DeviceCall::enable_peer_access, static_cast<std::uint64_t>(peer));
   if (peer < 0 || peer == impl_->config.index) {
-    fail("cudaDeviceEnablePeerAccess", CudaCode::invalid_device, "not another device");
+    fail("cuCtxEnablePeerAccess", CudaCode::invalid_device, "not another device");
   }
   impl_->peers.insert(peer);
   impl_->book.succeeded();
@@ -532,13 +532,13 @@ void SimulatedDevice::stream_destroy(Stream stream) {
 
 void SimulatedDevice::stream_synchronize(Stream stream) {
   const Lock lock(impl_->mutex);
-  impl_->streams.refuse_while_capturing("cudaStreamSynchronize");
+  impl_->streams.refuse_while_capturing("cuStreamSynchronize");
   impl_->wait_for_stream(impl_->streams.stream(stream));
 }
 
 bool SimulatedDevice::stream_query(Stream stream) {
   const Lock lock(impl_->mutex);
-  impl_->streams.refuse_while_capturing("cudaStreamQuery");
+  impl_->streams.refuse_while_capturing("cuStreamQuery");
   const bool done = impl_->book.clock_ns() >= impl_->streams.stream(stream).ready_ns();
   if (done && impl_->checker) impl_->checker->host_saw_stream(stream);
   return done;
@@ -551,7 +551,7 @@ std::int64_t SimulatedDevice::stream_ready_ns(Stream stream) {
 
 std::int64_t SimulatedDevice::event_done_ns(Event event) {
   const Lock lock(impl_->mutex);
-  return impl_->streams.event("cudaEventElapsedTime", event).done_ns;
+  return impl_->streams.event("cuEventElapsedTime", event).done_ns;
 }
 
 void SimulatedDevice::stream_wait_until(Stream stream, std::int64_t ns) {

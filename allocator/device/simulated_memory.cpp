@@ -50,12 +50,12 @@ std::optional<Address> SimulatedMemory::take_addresses(std::size_t bytes) {
 }
 
 std::optional<Address> SimulatedMemory::malloc(std::size_t bytes) {
-  if (bytes == 0) fail("cudaMalloc", CudaCode::invalid_value, "a size of 0");
+  if (bytes == 0) fail("cuMemAlloc", CudaCode::invalid_value, "a size of 0");
   if (bytes > kLargestRequest) return std::nullopt;
   const std::size_t rounded = round_up(bytes, kPhysicalUnit);
   if (rounded > free_bytes()) return std::nullopt;
   const auto address = take_addresses(rounded);
-  if (!address) fail("cudaMalloc", CudaCode::unknown, "the process has used up the simulated addresses");
+  if (!address) fail("cuMemAlloc", CudaCode::unknown, "the process has used up the simulated addresses");
   allocations_.insert(*address, {.bytes = bytes, .physical = take_physical(rounded), .mapping = next_mapping_++});
   take_units(rounded / kPhysicalUnit);
   return address;
@@ -64,13 +64,13 @@ std::optional<Address> SimulatedMemory::malloc(std::size_t bytes) {
 std::size_t SimulatedMemory::allocation_bytes(const char* call, Address address) const {
   const Allocation* allocation = allocations_.find(address);
   if (!allocation || allocation->foreign) {
-    fail(call, CudaCode::invalid_value, "not an address that cudaMalloc returned, or freed already");
+    fail(call, CudaCode::invalid_value, "not an address that cuMemAlloc returned, or freed already");
   }
   return allocation->bytes;
 }
 
 void SimulatedMemory::free(Address address) {
-  const std::size_t rounded = round_up(allocation_bytes("cudaFree", address), kPhysicalUnit);
+  const std::size_t rounded = round_up(allocation_bytes("cuMemFree", address), kPhysicalUnit);
   used_units_ -= rounded / kPhysicalUnit;
   freed_.push_back({allocations_.find(address)->physical, rounded});
   allocations_.erase(address);

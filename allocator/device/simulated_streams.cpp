@@ -99,7 +99,7 @@ Event SimulatedStreams::create_event() {
 }
 
 void SimulatedStreams::destroy_event(Event name) {
-  event("cudaEventDestroy", name) = {};
+  event("cuEventDestroy", name) = {};
   free_slots_.push_back(slot_of(name));
 }
 
@@ -117,7 +117,7 @@ void SimulatedStreams::refuse_event(const char* call) {
 }
 
 bool SimulatedStreams::record(SimulatedEvent& event, SimulatedStream& stream, std::int64_t now_ns) {
-  require_sound("cudaEventRecord", stream);
+  require_sound("cuEventRecord", stream);
   event.recorded = true;
   event.capture = stream.capture();
   event.done_ns = std::max(stream.ready_ns(), now_ns);
@@ -127,7 +127,7 @@ bool SimulatedStreams::record(SimulatedEvent& event, SimulatedStream& stream, st
 }
 
 bool SimulatedStreams::wait(SimulatedStream& stream, const SimulatedEvent& event) {
-  constexpr auto kCall = "cudaStreamWaitEvent";
+  constexpr auto kCall = "cuStreamWaitEvent";
   require_sound(kCall, stream);
   if (!event.recorded) return false;
   if (event.capture != 0) {
@@ -143,7 +143,7 @@ bool SimulatedStreams::wait(SimulatedStream& stream, const SimulatedEvent& event
 }
 
 bool SimulatedStreams::launch(SimulatedStream& stream, std::int64_t now_ns, std::int64_t duration_ns) {
-  require_sound("cudaLaunchKernel", stream);
+  require_sound("cuLaunchKernel", stream);
   if (stream.capture() != 0) return false;
   stream.queue(now_ns, duration_ns);
   note_ready(stream);
@@ -152,7 +152,7 @@ bool SimulatedStreams::launch(SimulatedStream& stream, std::int64_t now_ns, std:
 
 bool SimulatedStreams::copy(SimulatedStream& stream, CopyDirection direction, std::int64_t now_ns,
                             std::int64_t duration_ns) {
-  require_sound("cudaMemcpyAsync", stream);
+  require_sound("cuMemcpyAsync", stream);
   if (stream.capture() != 0) return false;
   wait_until(stream, engines_[static_cast<std::size_t>(direction)].take(now_ns, stream.ready_ns(), duration_ns));
   return true;
@@ -190,7 +190,7 @@ void SimulatedStreams::spoil_capture_of(const char* call, const SimulatedEvent& 
 }
 
 void SimulatedStreams::join_capture(SimulatedStream& stream, std::uint64_t id) {
-  constexpr auto kCall = "cudaStreamWaitEvent";
+  constexpr auto kCall = "cuStreamWaitEvent";
   if (stream.capture() == id) return;
   const auto at = captures_.find(id);
   if (at == captures_.end()) fail(kCall, CudaCode::captured_event, "its capture has ended");
@@ -219,7 +219,7 @@ void SimulatedStreams::forget_capture(std::uint64_t id) {
 }
 
 std::uint64_t SimulatedStreams::begin_capture(SimulatedStream& stream) {
-  constexpr auto kCall = "cudaStreamBeginCapture";
+  constexpr auto kCall = "cuStreamBeginCapture";
   if (!stream.name()) fail(kCall, CudaCode::capture_unsupported, "the legacy default stream cannot capture");
   if (stream.capture() != 0) fail(kCall, CudaCode::illegal_state, "the stream captures already");
   const std::uint64_t id = next_capture_id();
@@ -229,7 +229,7 @@ std::uint64_t SimulatedStreams::begin_capture(SimulatedStream& stream) {
 }
 
 void SimulatedStreams::end_capture(SimulatedStream& stream) {
-  constexpr auto kCall = "cudaStreamEndCapture";
+  constexpr auto kCall = "cuStreamEndCapture";
   if (stream.capture() == 0) fail(kCall, CudaCode::illegal_state, "the stream does not capture");
   const auto at = captures_.find(stream.capture());
   if (at->second.origin != stream.name()) fail(kCall, CudaCode::capture_unmatched);

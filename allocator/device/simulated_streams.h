@@ -74,7 +74,7 @@ class SimulatedStreams {
   void destroy_event(Event name);
   // All events, streams and captures.
   void destroy_all();
-  // Throws cudaErrorInvalidResourceHandle if there is no such event.
+  // Throws CUDA_ERROR_INVALID_HANDLE if there is no such event.
   SimulatedEvent& event(const char* call, Event name) {
     const std::size_t slot = slot_of(name);
     if (slot >= events_.size() || events_[slot].name != name || !name) [[unlikely]]

@@ -1,5 +1,5 @@
 // The C API over a real GPU, and beside CUDA's headers (here included first; c_api_test.cpp has the other order).
-#if CACHALOT_HAS_CUDA
+#if CACHALOT_HAS_CUDART
 #include <cuda_runtime_api.h>
 
 #include "cachalot/c_api.h"

@@ -1,6 +1,6 @@
 #include "cachalot/c_api.h"
 
-#if CACHALOT_HAS_CUDA
+#if CACHALOT_HAS_CUDART
 #include <cuda_runtime_api.h>  // after ours, to see that they get along
 #endif
 #include <gtest/gtest.h>

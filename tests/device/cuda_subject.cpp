@@ -1,6 +1,6 @@
 #include "device_subject.h"
 
-#if CACHALOT_HAS_CUDA
+#if CACHALOT_HAS_CUDART
 
 #include <cuda_runtime_api.h>
 

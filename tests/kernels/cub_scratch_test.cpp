@@ -28,6 +28,12 @@ struct TwoPhases {
   }
 };
 
+// What a program's CUDA runtime declares.
+enum class RuntimeError { none, unsupported };
+const char* cudaGetErrorName(RuntimeError error) {
+  return error == RuntimeError::unsupported ? "cudaErrorUnsupported" : "cudaSuccess";
+}
+
 TEST(CubScratch, ACallGetsTheBytesItAskedFor) {
   World world;
   CubScratch scratch(world.allocator);
@@ -92,14 +98,22 @@ TEST(CubScratch, AnErrorOfTheCallIsThrownAndTheScratchServesOn) {
   CubScratch scratch(world.allocator);
   TwoPhases bad_size{.needs = 100, .size_error = 1};
   const std::string size = message_of<CudaError>([&] { scratch(bad_size); });
-  EXPECT_CONTAINS(size, "the size query of a CUB call: cudaErrorInvalidValue");
+  EXPECT_CONTAINS(size, "the size query of a CUB call: CUDA_ERROR_INVALID_VALUE");
   EXPECT_EQ(world.allocated(), 0u);
   TwoPhases bad_work{.needs = 100, .work_error = 700};
   const std::string work = message_of<CudaError>([&] { scratch(bad_work); });
-  EXPECT_CONTAINS(work, "a CUB call: cudaErrorIllegalAddress");
+  EXPECT_CONTAINS(work, "a CUB call: CUDA_ERROR_ILLEGAL_ADDRESS");
   TwoPhases good{.needs = 100};
   scratch(good);
   EXPECT_EQ(good.worked_in, bad_work.worked_in);
+}
+
+TEST(CubScratch, AnErrorIsNamedByTheProgramsOwnRuntime) {
+  World world;
+  CubScratch scratch(world.allocator);
+  const std::string text = message_of<CudaError>(
+      [&] { scratch([](void*, std::size_t&) { return RuntimeError::unsupported; }); });
+  EXPECT_CONTAINS(text, "the size query of a CUB call: cudaErrorUnsupported (code 1)");
 }
 
 TEST(CubScratch, WithoutRoomToGrowByHalfItTakesWhatIsNeeded) {

@@ -1,6 +1,6 @@
 // A program that ends, or loads libraries, in some way: `process_life_program SCENARIO [OPTIONS OF THE ALLOCATOR]`.
 // It says nothing and ends with 0, or what the scenario asks for, unless something is wrong: then a line on stderr and 1.
-#if CACHALOT_HAS_CUDA
+#if CACHALOT_HAS_CUDART
 #include <cuda_runtime_api.h>
 #endif
 #include <dlfcn.h>
@@ -218,7 +218,7 @@ void expect_told_of_reset(const char* what, Call&& call) {
   }
 }
 
-#if CACHALOT_HAS_CUDA
+#if CACHALOT_HAS_CUDART
 cudaStream_t new_stream() {
   cudaStream_t stream = nullptr;
   expect(cudaStreamCreate(&stream) == cudaSuccess, "cudaStreamCreate");
@@ -268,7 +268,26 @@ int end_after_a_reset() {
   return kAsked;
 }
 
+// ---- A driver that does not compile -----------------------------------------------------------------------------------
+
+// Patterns are copied by the host then: twice, to see that it is said once.
+int verify_patterns() {
+  if (!has_gpu()) return kSkipped;
+  const std::shared_ptr<Device> device = cuda_devices().front();
+  const Address memory = device->malloc(4096).value();
+  for (int i = 0; i < 2; ++i) {
+    const auto kernels = kernels_for(device);
+    kernels->fill_pattern(nullptr, {memory, 4096, 1});
+    expect(!kernels->verify_pattern(nullptr, {memory, 4096, 1}), "a pattern is as it was filled");
+    const unsigned char wrong = 0;
+    device->copy_from_host(memory + 7, &wrong, 1);
+    expect(kernels->verify_pattern(nullptr, {memory, 4096, 1}) == 7, "a byte that was overwritten is found");
+  }
+  return kAsked;
+}
+
 #else
+int verify_patterns() { return kSkipped; }
 int reset_and_begin_again() { return kSkipped; }
 int end_after_a_reset() { return kSkipped; }
 #endif
@@ -450,6 +469,7 @@ const std::map<std::string, std::function<int()>> kScenarios = {
     {"end_of_threads_that_free_last", end_of_threads_that_free_last},
     {"reset_and_begin_again", reset_and_begin_again},
     {"end_after_a_reset", end_after_a_reset},
+    {"verify_patterns", verify_patterns},
     {"load_again_and_again", load_again_and_again},
     {"end_threads_after_it_was_closed", end_threads_after_it_was_closed},
     {"load_from_several_threads", load_from_several_threads},

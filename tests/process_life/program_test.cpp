@@ -92,6 +92,17 @@ INSTANTIATE_TEST_SUITE_P(Copies, ProgramsOnCuda,
                                             ::testing::Values(On::runtime)),
                          name_of);
 
+TEST(ProgramsWithoutACompiler, DoWithoutKernelsThatTheDriverDoesNotCompileAndSaySoOnce) {
+  if (std::string(CACHALOT_SIMULATOR).empty()) GTEST_SKIP() << "there is no simulated runtime in this build";
+  const tools::Outcome outcome = tools::run_command(fmt::format(
+      "CUDA_DISABLE_PTX_JIT=1 LD_PRELOAD='{}' '{}' verify_patterns", CACHALOT_SIMULATOR, CACHALOT_LIFE_PROGRAM));
+  EXPECT_EQ(outcome.exit_code, kAsked);
+  EXPECT_EQ(
+      outcome.err,
+      "cachalot: the driver does not compile the CUDA kernels for device 0 (CUDA_ERROR_JIT_COMPILATION_DISABLED): "
+      "patterns and moves are copied by the host\n");
+}
+
 TEST_P(ProgramEnds, AsAskedAndInSilence) {
   const auto [scenario, options, on] = GetParam();
   expect_quiet_end(scenario, options, on);

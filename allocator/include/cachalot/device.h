@@ -93,10 +93,10 @@ class Device {
   /// Returns how much memory the device has and how much is free.
   virtual MemoryInfo memory_info() = 0;
 
-  /// Allocates `bytes` bytes (cudaMalloc). Returns nullopt if the device does not have that much.
-  /// Throws cudaErrorInvalidValue for 0 bytes. Allowed while a stream captures.
+  /// Allocates `bytes` bytes (cuMemAlloc). Returns nullopt if the device does not have that much.
+  /// Throws CUDA_ERROR_INVALID_VALUE for 0 bytes. Allowed while a stream captures.
   virtual std::optional<Address> malloc(std::size_t bytes) = 0;
-  /// Frees an address that malloc returned (cudaFree). Null is not such an address.
+  /// Frees an address that malloc returned (cuMemFree). Null is not such an address.
   /// Requires: no stream captures.
   /// Blocks: until all work on the device is done.
   virtual void free(Address address) = 0;
@@ -134,8 +134,8 @@ class Device {
   /// is allowed already. Memory of create is opened by set_access.
   virtual void enable_peer_access(int peer) = 0;
 
-  /// Allocates pinned host memory in whole pages (cudaHostAlloc). Returns nullptr if the host does
-  /// not have that much. Throws cudaErrorInvalidValue for 0 bytes.
+  /// Allocates pinned host memory in whole pages (cuMemHostAlloc). Returns nullptr if the host does
+  /// not have that much. Throws CUDA_ERROR_INVALID_VALUE for 0 bytes.
   virtual void* host_malloc(std::size_t bytes) = 0;
   /// Frees what host_malloc returned.
   virtual void host_free(void* memory) = 0;
@@ -191,7 +191,7 @@ class Device {
 };
 
 /// Returns the machine's GPUs in the order of their ordinals. Returns none if the machine has no
-/// GPU or no driver, and if cachalot was built without a CUDA toolkit.
+/// GPU or no driver, and if cachalot was built without cuda.h.
 /// Throws CudaError for any other failure.
 std::vector<std::shared_ptr<Device>> cuda_devices();
 

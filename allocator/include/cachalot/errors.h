@@ -56,8 +56,8 @@ class OutOfMemory : public std::bad_alloc {
 /// A CudaError reports that a CUDA call failed for another reason than a lack of memory.
 class CudaError : public std::runtime_error {
  public:
-  /// Makes the exception for `call`, as in "cudaMalloc". `code` is the cudaError_t of a runtime
-  /// call or the CUresult of a driver call, `name` the text that CUDA has for it.
+  /// Makes the exception for `call`, a function of the CUDA driver as in "cuMemAlloc". `code` is
+  /// its CUresult, which cudaError_t shares for the same failure; `name` is the text of the code.
   CudaError(const std::string& call, int code, const std::string& name)
       : std::runtime_error("CUDA error in " + call + ": " + name + " (code " +
                            std::to_string(code) + ")"),
@@ -65,7 +65,7 @@ class CudaError : public std::runtime_error {
         code_(code) {}
   /// Returns the name of the CUDA call that failed.
   const std::string& call() const noexcept { return *call_; }
-  /// Returns the cudaError_t (runtime calls) or the CUresult (driver calls).
+  /// Returns the CUresult.
   int code() const noexcept { return code_; }
 
  private:

@@ -90,12 +90,11 @@ class Kernels {
   /// function above.
   std::optional<std::size_t> verify_pattern(Stream stream, const PatternSpan& span);
 
-  /// Copies every block to its new place, in the order of the stream's work. On a GPU all moves are
-  /// queued together.
-  /// Requires: the stream does not capture. The moves have no order among themselves: no
-  /// destination overlaps another destination or a source. Sources may overlap.
-  /// Throws InvalidArgument, which names the two moves, if a destination overlaps; OutOfMemory,
-  /// before anything is done, if a GPU does not have the memory for the list of moves.
+  /// Copies every block to its new place, in the order of the stream's work. On a GPU the copies are
+  /// queued and may be captured into a graph.
+  /// Requires: the moves have no order among themselves, so no destination overlaps another
+  /// destination or a source. Sources may overlap.
+  /// Throws InvalidArgument, which names the two moves, if a destination overlaps.
   /// Blocks: the host twin waits for the stream and has copied the blocks when it returns.
   void move_blocks(Stream stream, Span<const BlockMove> moves);
 
@@ -116,9 +115,9 @@ using KernelsFactory = std::function<std::unique_ptr<Kernels>(std::shared_ptr<De
 /// Throws InvalidArgument if `device` is null.
 std::unique_ptr<Kernels> host_kernels(std::shared_ptr<Device> device);
 
-/// Returns CUDA kernels for a GPU if cachalot was built with nvcc, else the host twin. Part of
-/// cachalot::kernels.
-/// On a GPU it takes 11 KiB of device memory for results, and 72 KiB more with the first moves.
+/// Returns CUDA kernels for a GPU, else the host twin; also the host twin, after a line on stderr,
+/// if the driver of the GPU does not compile the kernels. Part of cachalot::kernels.
+/// On a GPU it takes 11 KiB of device memory for results.
 /// Throws InvalidArgument if `device` is null; OutOfMemory if a GPU does not have that memory.
 std::unique_ptr<Kernels> kernels_for(std::shared_ptr<Device> device);
 

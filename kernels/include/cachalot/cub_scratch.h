@@ -13,8 +13,19 @@
 
 namespace cachalot {
 
-/// Throws CudaError in the name of `call`, unless `code` is 0, cudaSuccess.
-void check_cub(const char* call, int code);
+/// Throws CudaError in the name of `call`, unless `code` is 0, cudaSuccess. `name` may be null.
+void check_cub(const char* call, int code, const char* name);
+
+/// Returns the name that the calling program's CUDA runtime has for a cudaError_t; null for a number
+/// of another type.
+template <typename Code>
+auto cub_error_name(Code code, int /*preferred*/) -> decltype(cudaGetErrorName(code)) {
+  return cudaGetErrorName(code);
+}
+template <typename Code>
+const char* cub_error_name(Code /*code*/, long /*otherwise*/) {
+  return nullptr;
+}
 
 /// A CubScratch gives CUB's two-phase algorithms their temporary storage in one call, and allocates
 /// nothing once its buffer is large enough.
@@ -50,9 +61,9 @@ class CubScratch {
   template <typename Call>
   void operator()(Call&& call) {
     std::size_t bytes = 0;
-    check_cub("the size query of a CUB call", static_cast<int>(call(nullptr, bytes)));
+    check("the size query of a CUB call", call(nullptr, bytes));
     reserve(std::max(bytes, std::size_t{1}));
-    check_cub("a CUB call", static_cast<int>(call(buffer_.get(), bytes)));
+    check("a CUB call", call(buffer_.get(), bytes));
   }
 
   /// Makes the buffer hold at least `bytes` from now on. Throws OutOfMemory.
@@ -63,6 +74,10 @@ class CubScratch {
   std::size_t bytes() const { return buffer_ != nullptr ? bytes_ : 0; }
 
  private:
+  template <typename Code>
+  static void check(const char* call, Code code) {
+    check_cub(call, static_cast<int>(code), cub_error_name(code, 0));
+  }
   void allocate(std::size_t bytes);
 
   Stream stream_;

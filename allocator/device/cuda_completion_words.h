@@ -1,0 +1,61 @@
+// Pinned words, each of which one stream itself sets to a rising number behind each event: what completion_hint reads.
+//
+// A word once made stays until the object dies, and the memory is the process's own: it can be read after a reset of the
+// device, which takes what the driver allocated. Thread-safe.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <unordered_map>
+#include <vector>
+
+#include "base/mutex.h"
+#include "cachalot/device.h"
+
+namespace cachalot {
+
+class CudaCompletionWords {
+ public:
+  CudaCompletionWords() = default;
+  // Leaves memory that was not given back to the process: a stream may write there yet.
+  ~CudaCompletionWords() = default;
+  CudaCompletionWords(const CudaCompletionWords&) = delete;
+  CudaCompletionWords& operator=(const CudaCompletionWords&) = delete;
+
+  // Queues the stream's next number. If that fails the stream has no hints from now on. Requires the device's context.
+  void advance(Stream stream);
+  // The stream's last number, 0 where nothing was recorded yet; nullopt where it has no hints.
+  std::optional<std::uint64_t> read(Stream stream);
+
+  bool has_memory() const { return !slabs_.empty(); }
+  // Waits for the device and gives the memory back. Requires the device's context, and that nobody uses the words.
+  void give_back();
+  // Gives the memory back of a device that was reset, which has taken it from the device.
+  void give_back_after_reset();
+
+ private:
+  struct Word {
+    std::mutex writing;
+    std::atomic<bool> usable{false};
+    std::uint64_t written = 0;
+    std::uint64_t* host_address = nullptr;
+    std::uint64_t device_address = 0;
+  };
+
+  Word* known_word(Stream stream);
+  Word& word_of(Stream stream);
+  std::unique_ptr<Word> make_word();
+  bool add_slab();
+
+  Mutex mutex_;  // of words_, held for a look-up
+  std::unordered_map<Stream, std::unique_ptr<Word>> words_ CACHALOT_GUARDED_BY(mutex_);
+  std::mutex making_;  // of the slabs, held across CUDA calls
+  std::vector<void*> slabs_;
+  std::size_t slab_left_ = 0;
+};
+
+}  // namespace cachalot
