@@ -60,8 +60,6 @@ std::string DeviceAllocator::explain(Request request, std::size_t segment_bytes,
 
 namespace {
 
-std::size_t as_size(std::int64_t value) { return static_cast<std::size_t>(value); }
-
 struct FreeBlocks {
   std::size_t bytes = 0;
   std::size_t largest = 0;

@@ -20,6 +20,7 @@ constexpr std::size_t round_up(std::size_t bytes, std::size_t multiple) {
 }
 
 constexpr std::int64_t as_signed(std::size_t bytes) { return static_cast<std::int64_t>(bytes); }
+constexpr std::size_t as_size(std::int64_t count) { return static_cast<std::size_t>(count); }
 
 // "512 bytes", "20.00 MiB": as PyTorch prints sizes.
 std::string format_bytes(std::size_t bytes);
