@@ -7,7 +7,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <span>
+#include "cachalot/span.h"
 
 namespace cachalot {
 
@@ -29,7 +29,7 @@ struct Batch {
 
 // Of at most kItemsALaunch items.
 template <typename Item>
-Batch<Item> batch_of(std::span<const Item> items) {
+Batch<Item> batch_of(Span<const Item> items) {
   Batch<Item> batch;
   std::ranges::copy(items, batch.items);
   batch.count = static_cast<unsigned>(items.size());
