@@ -26,7 +26,7 @@ constexpr std::size_t as_size(std::int64_t count) { return static_cast<std::size
 std::string format_bytes(std::size_t bytes);
 // "1 block", "2 blocks".
 std::string format_count(std::uint64_t count, std::string_view what);
-// "1024", "512KiB", "80GiB", "1.5 MiB": bytes, or a number with KiB, MiB, GiB or TiB. Throws InvalidArgument.
+// Returns the bytes of "1024", "512MiB", "24 GB" or "1.5g": every unit counts in steps of 1024. Throws InvalidArgument.
 std::size_t parse_bytes(std::string_view text);
 
 // What vectors hold in the host's memory.

@@ -25,14 +25,32 @@ TEST(ParseBytes, ReadsBytesAndUnits) {
   EXPECT_EQ(parse_bytes("2TiB"), 2048 * kGiB);
 }
 
-TEST(ParseBytes, RefusesEverythingElseAndNamesIt) {
-  for (const char* text :
-       {"", "GiB", "-1", "-1GiB", "1GB", "1 gib", "1GiB ", "nan", "inf", "1e40", "0.3", "12x", "1,5GiB"}) {
+TEST(ParseBytes, TakesEveryWayPeopleWriteUnitsAndAlwaysCountsInStepsOf1024) {
+  for (const char* text : {"24G", "24g", "24GB", "24gb", "24Gb", "24GiB", "24gib", "24 GB", "24 g", "24576MB"}) {
+    EXPECT_EQ(parse_bytes(text), 24 * kGiB) << text;
+  }
+  EXPECT_EQ(parse_bytes("512m"), 512 * kMiB);
+  EXPECT_EQ(parse_bytes("24000MB"), 24000 * kMiB);
+  EXPECT_EQ(parse_bytes("1k"), kKiB);
+  EXPECT_EQ(parse_bytes("1T"), 1024 * kGiB);
+  EXPECT_EQ(parse_bytes("512 bytes"), 512u);
+  EXPECT_EQ(parse_bytes("512B"), 512u);
+}
+
+TEST(ParseBytes, RoundsPartsOfUnitsToWholeBytes) {
+  EXPECT_EQ(parse_bytes("0.1GiB"), 107374182u);
+  EXPECT_EQ(parse_bytes("23.7G"), 25447681229u);
+}
+
+TEST(ParseBytes, RefusesEverythingElseNamesItAndSaysWhatIsTaken) {
+  for (const char* text : {"", "GiB", "-1", "-1GiB", "1GiB ", "nan", "inf", "1e40", "0.3", "12x", "1,5GiB", "1GBB",
+                           "1GiBs", "1E", "24i"}) {
     try {
       parse_bytes(text);
       ADD_FAILURE() << "'" << text << "' was accepted";
     } catch (const InvalidArgument& error) {
       EXPECT_NE(std::string(error.what()).find(std::string("'") + text + "'"), std::string::npos) << error.what();
+      EXPECT_NE(std::string(error.what()).find("such as 512MiB, 24GiB, 24GB or 24G"), std::string::npos);
     }
   }
 }
