@@ -1,4 +1,4 @@
-// The GPUs the simulator can be: what a program can ask of a device, as published.
+// The GPUs that the simulator can be, with what a program can ask of a device.
 #pragma once
 
 #include <cstddef>
@@ -10,6 +10,7 @@ namespace cachalot::simulator {
 
 struct GpuModel {
   std::string_view key;      // as in CACHALOT_SIM_GPU
+  std::string_view aliases;  // other names, separated by spaces
   std::string_view product;  // as cudaDeviceProp::name
   std::size_t memory_bytes;  // as cudaDeviceProp::totalGlobalMem: what the driver leaves of the nominal size
   int major;                 // compute capability
@@ -26,10 +27,15 @@ struct GpuModel {
   int pci_device_id;
 };
 
+// Returns every model, in the order of the table.
 std::span<const GpuModel> gpu_models();
-// Throws InvalidArgument, which names the keys there are.
-const GpuModel& find_gpu_model(std::string_view key);
-// "h200, h100, …"
+
+// Returns the model of a name: its key, an alias or its product's name. Upper and lower case, spaces, dashes, "NVIDIA",
+// "GeForce" and "Tesla", a leading "RTX" and a trailing "GB" make no difference. Throws InvalidArgument, which names the
+// nearest model and all of them.
+const GpuModel& find_gpu_model(std::string_view name);
+
+// Returns "h200, h100, …": every key.
 std::string gpu_model_keys();
 
 }  // namespace cachalot::simulator

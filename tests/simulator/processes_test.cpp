@@ -60,7 +60,7 @@ struct BadVariable {
 
 TEST_F(SimulatorProcesses, ABadVariableIsOneClearErrorAndNoDevice) {
   for (const auto& [setting, message] : std::initializer_list<BadVariable>{
-           {"CACHALOT_SIM_GPU=b52", "CACHALOT_SIM_GPU: 'b52' is no GPU of the table: h200, h100, "},
+           {"CACHALOT_SIM_GPU=b52", "CACHALOT_SIM_GPU: 'b52' is not a known GPU: "},
            {"CACHALOT_SIM_MEMORY=lots", "CACHALOT_SIM_MEMORY: 'lots' is not a size: "},
            {"CACHALOT_SIM_MEMORY=1024", "CACHALOT_SIM_MEMORY: '1024' is not valid: it must be from 2.00 MiB to "},
            {"CACHALOT_SIM_DEVICES=65",
