@@ -16,6 +16,21 @@ set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/cachalot)
 install(TARGETS ${installed} EXPORT cachalotTargets FILE_SET HEADERS FILE_SET cuda_headers)
 if(TARGET cachalot_cli)
   install(TARGETS cachalot_cli)
+  if(NOT CMAKE_CROSSCOMPILING)  # the command writes its own completion scripts and manual page
+    set(share ${PROJECT_BINARY_DIR}/tools/share)
+    install(CODE "
+      file(MAKE_DIRECTORY ${share})
+      foreach(part IN ITEMS \"completion;bash;cachalot\" \"completion;zsh;_cachalot\" \"completion;fish;cachalot.fish\"
+          \"man;cachalot.1\")
+        list(POP_BACK part file)
+        execute_process(COMMAND $<TARGET_FILE:cachalot_cli> \${part} OUTPUT_FILE ${share}/\${file}
+          COMMAND_ERROR_IS_FATAL ANY)
+      endforeach()")
+    install(FILES ${share}/cachalot DESTINATION ${CMAKE_INSTALL_DATADIR}/bash-completion/completions)
+    install(FILES ${share}/_cachalot DESTINATION ${CMAKE_INSTALL_DATADIR}/zsh/site-functions)
+    install(FILES ${share}/cachalot.fish DESTINATION ${CMAKE_INSTALL_DATADIR}/fish/vendor_completions.d)
+    install(FILES ${share}/cachalot.1 DESTINATION ${CMAKE_INSTALL_MANDIR}/man1)
+  endif()
 endif()
 if(TARGET cachalot_simulator)
   install(TARGETS cachalot_simulator LIBRARY DESTINATION ${CACHALOT_SIMULATOR_INSTALL_DIR})

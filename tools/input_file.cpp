@@ -7,10 +7,12 @@
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
+#include <system_error>
 #include <utility>
 
 #include "base/bytes.h"
 #include "base/check.h"
+#include "tools/foreign_files.h"
 
 namespace cachalot::tools {
 namespace {
@@ -30,6 +32,8 @@ gzFile gz(void* file) { return static_cast<gzFile>(file); }
 InputFile::InputFile(std::string path, std::string what)
     : path_(std::move(path)), what_(std::move(what)), file_(gzopen(path_.c_str(), "rb")) {
   CACHALOT_REQUIRE(file_ != nullptr, "{}: cannot open the {}: {}", path_, what_, std::strerror(errno));
+  std::error_code ignored;
+  CACHALOT_REQUIRE(!std::filesystem::is_directory(path_, ignored), "{}: is a directory; a {} is a file", path_, what_);
   gzbuffer(gz(file_), kReadBytes);
 }
 
@@ -38,9 +42,18 @@ InputFile::~InputFile() {
 }
 
 InputFile::InputFile(InputFile&& other) noexcept
-    : path_(std::move(other.path_)), what_(std::move(other.what_)), file_(std::exchange(other.file_, nullptr)) {}
+    : path_(std::move(other.path_)),
+      what_(std::move(other.what_)),
+      file_(std::exchange(other.file_, nullptr)),
+      ahead_(std::move(other.ahead_)) {}
 
 std::size_t InputFile::read(char* into, std::size_t capacity) {
+  const std::size_t known = ahead_.copy(into, capacity);
+  ahead_.erase(0, known);
+  return known + read_on(into + known, capacity - known);
+}
+
+std::size_t InputFile::read_on(char* into, std::size_t capacity) {
   std::size_t filled = 0;
   while (filled < capacity) {
     const std::size_t wanted = std::min(capacity - filled, kMostPerRead);
@@ -51,11 +64,18 @@ std::size_t InputFile::read(char* into, std::size_t capacity) {
   return filled;
 }
 
+std::string_view InputFile::begin() {
+  if (ahead_.empty()) {
+    ahead_.resize(kTellingBytes);
+    ahead_.resize(read_on(ahead_.data(), kTellingBytes));
+  }
+  return ahead_;
+}
+
 std::optional<unsigned char> InputFile::peek() {
-  const int byte = gzgetc(gz(file_));
-  if (byte < 0) return std::nullopt;
-  gzungetc(byte, gz(file_));
-  return static_cast<unsigned char>(byte);
+  const std::string_view first = begin();
+  if (first.empty()) return std::nullopt;
+  return static_cast<unsigned char>(first.front());
 }
 
 // Of a file cut off, zlib hands out what it could still decode first.

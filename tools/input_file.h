@@ -5,12 +5,14 @@
 #include <cstddef>
 #include <optional>
 #include <string>
+#include <string_view>
 
 namespace cachalot::tools {
 
 class InputFile {
  public:
-  // `what` is for messages: "trace". Throws InvalidArgument, which names path and reason, when it cannot be opened.
+  // `what` is for messages: "trace". Throws InvalidArgument, which names path and reason, when it cannot be opened or is a
+  // directory.
   InputFile(std::string path, std::string what);
   ~InputFile();
   InputFile(InputFile&& other) noexcept;
@@ -18,7 +20,9 @@ class InputFile {
 
   // The next bytes, decompressed, at most `capacity`; fewer only at the end, where trouble() tells what kind of end it is.
   std::size_t read(char* into, std::size_t capacity);
-  // The next byte, which stays; nullopt at the end.
+  // Returns the file's first bytes, kTellingBytes at most, which stay to be read; valid until the first read.
+  std::string_view begin();
+  // Returns the file's first byte, which stays to be read; nullopt where the file is empty or cannot be read.
   std::optional<unsigned char> peek();
   // Why there is no more: "" at the true end of the file; else that it cannot be read, or that its gzip is cut off.
   std::string trouble() const;
@@ -32,9 +36,12 @@ class InputFile {
   std::size_t memory_limit() const;
 
  private:
+  std::size_t read_on(char* into, std::size_t capacity);
+
   std::string path_;
   std::string what_;
-  void* file_;  // a gzFile; zlib stays out of this header
+  void* file_;         // a gzFile; zlib stays out of this header
+  std::string ahead_;  // what begin() has read, while it was not read otherwise
 };
 
 }  // namespace cachalot::tools

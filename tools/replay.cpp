@@ -335,7 +335,7 @@ ReplayResult replay(const Trace& trace, const ReplayOptions& options) {
   result.work_us = options.work_us;
   result.check_hazards = options.check_hazards;
   const Moment peak = measure(trace, options, result, progress);
-  measure_fragmentation(trace, options, peak, result);
+  if (options.measure_fragmentation) measure_fragmentation(trace, options, peak, result);
   progress.done(iterations * events);
   const std::int64_t ns = time_best_pass(trace, options, options.repeat, [&](int) { progress.done(events); });
   result.ns_per_event = static_cast<double>(ns) / static_cast<double>(events);

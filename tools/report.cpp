@@ -8,16 +8,10 @@
 
 #include "base/bytes.h"
 #include "tools/json_text.h"
-#include "tools/report_line.h"
+#include "tools/text_layout.h"
 
 namespace cachalot::tools {
 namespace {
-
-// "moe" for "data/traces/moe.csv.gz".
-std::string trace_name(const ReplayResult& result) {
-  const std::string file = std::filesystem::path(result.trace).filename().string();
-  return file.substr(0, file.find('.'));
-}
 
 std::string percent(double part) { return fmt::format("{:.2f} %", 100 * part); }
 
@@ -29,9 +23,9 @@ std::string bytes_text(std::size_t bytes) {
   return bytes <= kKiB ? format_bytes(bytes) : fmt::format("{} ({} bytes)", format_bytes(bytes), bytes);
 }
 
-std::string ooms_text(const ReplayResult& result) {
-  if (!result.first_oom_event) return "0";
-  return fmt::format("{}, the first at event {}", result.ooms, *result.first_oom_event);
+std::string failures_text(const ReplayResult& result) {
+  if (!result.first_oom_event) return "none";
+  return fmt::format("{}; the first was event {}", with_commas(result.ooms), *result.first_oom_event);
 }
 
 std::string calls_text(const ReplayResult& result) {
@@ -54,8 +48,20 @@ std::string late_text(const ReplayResult& result) {
   if (result.late_allocations == 0) return "none";
   const double share =
       static_cast<double>(result.late_driver_allocations) / static_cast<double>(result.late_allocations);
-  return fmt::format("{} of {} made memory calls ({}), in the later half of the trace", result.late_driver_allocations,
+  return fmt::format("{} of {} in the later half of the trace called the driver ({})", result.late_driver_allocations,
                      result.late_allocations, percent(share));
+}
+
+// The allocator's own work, for those who work on it.
+std::string internals_text(const ReplayResult& result) {
+  std::string text;
+  text += labelled_line("simulated work", fmt::format("{} us per allocation", result.work_us));
+  text += labelled_line("retries", fmt::format("{} after the cache was given back", result.retries));
+  text += labelled_line("device calls", calls_text(result));
+  text += labelled_line("late allocations", late_text(result));
+  text += labelled_line("device-wide waits", fmt::format("{}", result.device_wide_synchronizations));
+  text += labelled_line("live mappings", fmt::format("{} at the end", result.live_mappings));
+  return text;
 }
 
 std::string min_device_text(const ReplayResult& result) {
@@ -64,46 +70,51 @@ std::string min_device_text(const ReplayResult& result) {
 
 }  // namespace
 
-std::string to_text(const ReplayResult& result, bool with_min_device) {
-  std::string text = result.trace + "\n";
-  text += report_line("events", fmt::format("{}", result.events));
-  text += report_line("simulated work", fmt::format("{} us an allocation", result.work_us));
-  text += report_line("hazards", result.check_hazards ? "checked, none found" : "not checked");
-  text += report_line("peak requested", bytes_text(result.peak_requested_bytes));
-  text += report_line("peak allocated", bytes_text(result.peak_allocated_bytes));
-  text += report_line("peak reserved", bytes_text(result.peak_reserved_bytes));
-  text += report_line("peak on the device", bytes_text(result.peak_driver_bytes));
-  text += report_line("reserved / requested", fmt::format("{:.4f}", result.ratio));
-  text += report_line("internal fragmentation", percent(result.internal_fragmentation) + " at the peak of reserved");
-  text += report_line("external fragmentation", percent(result.external_fragmentation) + " at the peak of reserved");
-  text += report_line("out of memory", ooms_text(result));
-  text += report_line("retries", fmt::format("{}", result.retries));
-  text += report_line("device calls", calls_text(result));
-  text += report_line("memory calls", memory_calls_text(result));
-  text += report_line("late allocations", late_text(result));
-  text += report_line("device-wide waits", fmt::format("{}", result.device_wide_synchronizations));
-  text += report_line("live mappings", fmt::format("{} at the end", result.live_mappings));
-  text += report_line("simulated driver time", fmt::format("{:.3f} ms", result.driver_us / 1000));
-  text += report_line("host time", fmt::format("{:.1f} ns an event", result.ns_per_event));
-  if (with_min_device) text += report_line("smallest device", min_device_text(result));
-  return text;
+std::string trace_name(const std::string& path) {
+  const std::string file = std::filesystem::path(path).filename().string();
+  return file.substr(0, file.find('.'));
 }
 
-std::string summary_table(const std::vector<ReplayResult>& results, bool with_min_device) {
+std::string to_text(const ReplayResult& result, const ReplayReportContents& contents, const Style& style) {
+  std::string text = style.bold(result.trace) + "\n";
+  text += labelled_line("events", with_commas(result.events));
+  text += labelled_line("peak requested", bytes_text(result.peak_requested_bytes));
+  text += labelled_line("peak allocated", bytes_text(result.peak_allocated_bytes));
+  text += labelled_line("peak reserved", bytes_text(result.peak_reserved_bytes));
+  text += labelled_line("peak on the device", bytes_text(result.peak_driver_bytes));
+  text += labelled_line("reserved / requested", fmt::format("{:.4f}", result.ratio));
+  text += labelled_line("internal fragmentation",
+                        percent(result.internal_fragmentation) + " of the allocated memory, when most was reserved");
+  text += labelled_line("external fragmentation",
+                        percent(result.external_fragmentation) + " of the free memory, when most was reserved");
+  text += labelled_line("failed allocations", failures_text(result));
+  if (result.check_hazards) text += labelled_line("hazards", "none found");
+  if (contents.internals || result.memory_calls_per_iteration.size() > 1) {
+    text += labelled_line("memory calls", memory_calls_text(result));
+  }
+  text += labelled_line("simulated driver time", fmt::format("{:.3f} ms", result.driver_us / 1000));
+  text += labelled_line("host time", fmt::format("{:.1f} ns per event", result.ns_per_event));
+  if (contents.min_device) text += labelled_line("smallest device", min_device_text(result));
+  return contents.internals ? text + internals_text(result) : text;
+}
+
+std::string summary_table(const std::vector<ReplayResult>& results, const ReplayReportContents& contents,
+                          const Style& style) {
   std::size_t name_width = 5;
-  for (const ReplayResult& result : results) name_width = std::max(name_width, trace_name(result).size());
-  std::string table = fmt::format("{:<{}} {:>9} {:>14} {:>14} {:>9} {:>9} {:>9} {:>6} {:>8} {:>12} {:>9}", "trace",
-                                  name_width, "events", "requested MiB", "reserved MiB", "res./req.", "internal",
-                                  "external", "ooms", "mallocs", "driver ms", "ns/event");
-  table += with_min_device ? fmt::format(" {:>15}\n", "min device MiB") : "\n";
+  for (const ReplayResult& result : results) name_width = std::max(name_width, trace_name(result.trace).size());
+  std::string heading = fmt::format("{:<{}} {:>10} {:>14} {:>13} {:>19} {:>15} {:>15} {:>7} {:>10} {:>14}", "trace",
+                                    name_width, "events", "requested MiB", "reserved MiB", "reserved/requested",
+                                    "internal fragm.", "external fragm.", "failed", "driver ms", "host ns/event");
+  if (contents.min_device) heading += fmt::format(" {:>19}", "smallest device MiB");
+  std::string table = style.bold(heading) + "\n";
   for (const ReplayResult& result : results) {
-    table += fmt::format("{:<{}} {:>9} {:>14} {:>14} {:>9.4f} {:>9} {:>9} {:>6} {:>8} {:>12.3f} {:>9.1f}",
-                         trace_name(result), name_width, result.events, mib(result.peak_requested_bytes),
-                         mib(result.peak_reserved_bytes), result.ratio, percent(result.internal_fragmentation),
-                         percent(result.external_fragmentation), result.ooms, result.device_calls.front().count,
-                         result.driver_us / 1000, result.ns_per_event);
-    if (with_min_device) {
-      table += fmt::format(" {:>15}", result.min_device_bytes ? mib(*result.min_device_bytes) : "> 1 PiB");
+    table +=
+        fmt::format("{:<{}} {:>10} {:>14} {:>13} {:>19.4f} {:>15} {:>15} {:>7} {:>10.3f} {:>14.1f}",
+                    trace_name(result.trace), name_width, with_commas(result.events), mib(result.peak_requested_bytes),
+                    mib(result.peak_reserved_bytes), result.ratio, percent(result.internal_fragmentation),
+                    percent(result.external_fragmentation), result.ooms, result.driver_us / 1000, result.ns_per_event);
+    if (contents.min_device) {
+      table += fmt::format(" {:>19}", result.min_device_bytes ? mib(*result.min_device_bytes) : "> 1 PiB");
     }
     table += '\n';
   }

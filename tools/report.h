@@ -5,18 +5,26 @@
 #include <vector>
 
 #include "tools/replay.h"
+#include "tools/style.h"
 
 namespace cachalot::tools {
 
-// `with_min_device`: the smallest device was looked for (ReplayOptions::find_min_device) and is part of the report.
+struct ReplayReportContents {
+  bool min_device = false;  // the smallest device was looked for (ReplayOptions::find_min_device)
+  bool internals = false;   // device calls, retries and other counts of the allocator's own work
+};
 
-// A block of lines, one figure each.
-std::string to_text(const ReplayResult& result, bool with_min_device);
+// Returns a block of lines, one figure each.
+std::string to_text(const ReplayResult& result, const ReplayReportContents& contents, const Style& style);
 
-// One line a trace under a heading.
-std::string summary_table(const std::vector<ReplayResult>& results, bool with_min_device);
+// Returns one line for each trace under a heading.
+std::string summary_table(const std::vector<ReplayResult>& results, const ReplayReportContents& contents,
+                          const Style& style);
 
-// A JSON object on one line, without the newline.
+// Returns a JSON object on one line, without the newline.
 std::string to_json(const ReplayResult& result, bool with_min_device);
+
+// Returns "moe" for "data/traces/moe.csv.gz".
+std::string trace_name(const std::string& path);
 
 }  // namespace cachalot::tools

@@ -17,6 +17,7 @@
 
 #include "base/check.h"
 #include "cachalot/errors.h"
+#include "tools/python_program.h"
 #include "tools/simulation_files.h"
 
 namespace cachalot::tools {
@@ -37,10 +38,10 @@ fs::path find_simulator() {
   for (const fs::path& place : places) {
     if (fs::exists(place / kSimulatorLibrary)) return fs::canonical(place);
   }
-  throw InvalidArgument(
-      fmt::format("there is no {} in {}: this cachalot was built without the simulated CUDA runtime, "
-                  "which needs CUDA's headers (or set CACHALOT_SIMULATOR to its folder)",
-                  kSimulatorLibrary, places.front().lexically_normal().string()));
+  throw InvalidArgument(fmt::format(
+      "{} is not in {}: this cachalot was built without the simulated CUDA runtime, which needs CUDA's headers "
+      "(or set CACHALOT_SIMULATOR to its folder)",
+      kSimulatorLibrary, places.front().lexically_normal().string()));
 }
 
 // A folder of our own for what the processes report; gone with this.
@@ -148,7 +149,8 @@ int run_program(std::vector<std::string> program, const Environment& environment
   const int error = posix_spawnp(&child, program.front().c_str(), nullptr, &attributes, pointers(program).data(),
                                  pointers(entries).data());
   posix_spawnattr_destroy(&attributes);
-  CACHALOT_REQUIRE(error == 0, "'{}' cannot be run: {}", program.front(), std::strerror(error));
+  CACHALOT_REQUIRE(error == 0, "'{}' cannot be run: {}{}", program.front(), std::strerror(error),
+                   error == ENOENT ? missing_program_hint(program.front()) : "");
   int status = 0;
   while (waitpid(child, &status, 0) < 0 && errno == EINTR) {
   }
@@ -203,7 +205,7 @@ void write_driver_trace(const fs::path& folder, const std::string& path) {
 }  // namespace
 
 Simulation simulate(const SimulationOptions& options) {
-  CACHALOT_REQUIRE(!options.program.empty(), "simulate runs a program, and {} words name one", options.program.size());
+  CACHALOT_REQUIRE(!options.program.empty(), "no program was given");
   const fs::path simulator = find_simulator();
   if (!options.trace_path.empty()) write_file(options.trace_path, "");  // now, and not after hours of work
   const ReportFolder reports;

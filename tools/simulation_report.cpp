@@ -3,22 +3,26 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstring>
 #include <nlohmann/json.hpp>
 
 #include "base/bytes.h"
 #include "simulator/gpu_models.h"
+#include "tools/text_layout.h"
 
 namespace cachalot::tools {
 namespace {
 
 using nlohmann::json;
 
-std::string bytes_text(const json& bytes) { return format_bytes(bytes.get<std::size_t>()); }
+// Below a large segment of PyTorch's, what is reserved says how segments are rounded, and nothing of the program.
+constexpr std::size_t kLargeSegment = 20 * kMiB;
 
-template <typename... Arguments>
-std::string line(std::string_view name, fmt::format_string<Arguments...> format, Arguments&&... arguments) {
-  return fmt::format("  {:<14}{}\n", name, fmt::format(format, std::forward<Arguments>(arguments)...));
-}
+std::size_t number(const json& object, const char* key) { return object.at(key).get<std::size_t>(); }
+std::string bytes_of(const json& object, const char* key) { return format_bytes(number(object, key)); }
+std::string word(const json& object, const char* key) { return object.at(key).get<std::string>(); }
+
+std::string figure(std::string_view name, std::string_view value) { return labelled_line(name, value, 13); }
 
 // The torch report of this device, or null: the program does without PyTorch, or not on this device.
 const json* torch_of(const ProcessReport& report, const json& device) {
@@ -31,38 +35,61 @@ const json* torch_of(const ProcessReport& report, const json& device) {
 
 // What keeps the history from telling all: "program's own" instead of its figures, or its end.
 std::string history_text(const json& history) {
-  if (history.is_string()) return line("", "(no places, no trace: the program records memory history itself)");
-  return history.at("cut") ? line("", "(the history was cut: its last events only)") : "";
+  if (history.is_string()) {
+    return figure("", "(the program records memory history itself, so that places in the program are not known)");
+  }
+  if (!history.at("cut")) return "";
+  return figure("", fmt::format("(only the last {} events are known: the peak may have been earlier, elsewhere)",
+                                with_commas(number(history, "events"))));
+}
+
+// "train.py:8 in <module>", but "outside Python code …" without "at".
+std::string at_place(const std::string& place) { return place.starts_with("outside") ? place : "at " + place; }
+
+std::string sites_text(const json& sites) {
+  std::string text;
+  std::size_t width = 0;
+  for (const json& site : sites) width = std::max(width, std::to_string(number(site, "allocations")).size());
+  for (const json& site : sites) {
+    const std::size_t allocations = number(site, "allocations");
+    text += figure("", fmt::format("{:>12} in {:>{}} allocation{} {}", bytes_of(site, "bytes"), allocations, width,
+                                   allocations == 1 ? " " : "s", at_place(word(site, "at"))));
+  }
+  return text;
 }
 
 std::string used_text(const json& torch) {
-  std::string text = line("used", "peak {}", bytes_text(torch.at("peak_allocated_bytes")));
+  std::string text = figure("used", bytes_of(torch, "peak_allocated_bytes") + " at the peak");
   if (const json& peak = torch.at("peak"); !peak.is_null()) {
-    text += line("peak at", "event {} of {}: {}", peak.at("event").get<std::size_t>(),
-                 torch.at("history").at("events").get<std::size_t>(), peak.at("at").get<std::string>());
-    for (const json& site : peak.at("sites")) {
-      text += line("", "{:>12} in {:>5} allocations: {}", bytes_text(site.at("bytes")),
-                   site.at("allocations").get<std::size_t>(), site.at("at").get<std::string>());
-    }
+    text += figure("peak at", fmt::format("{} (event {} of {})", word(peak, "at"), with_commas(number(peak, "event")),
+                                          with_commas(number(torch.at("history"), "events"))));
+    text += sites_text(peak.at("sites"));
   }
   return text + history_text(torch.at("history"));
 }
 
 std::string reserved_text(const json& torch) {
-  const auto reserved = torch.at("peak_reserved_bytes").get<double>();
-  const auto allocated = torch.at("peak_allocated_bytes").get<double>();
-  if (allocated == 0) return "";  // it ran out of memory before it had any
-  return line("reserved", "peak {}, {:.3f} times the used: {:.1f} % is fragmentation and cache",
-              bytes_text(torch.at("peak_reserved_bytes")), reserved / allocated, 100 * (1 - allocated / reserved));
+  const std::size_t reserved = number(torch, "peak_reserved_bytes");
+  const std::size_t used = number(torch, "peak_allocated_bytes");
+  std::string text = format_bytes(reserved) + " at the peak";
+  if (reserved < used) {
+    text += ", less than used: memory that sleeps is used, but not reserved";
+  } else if (used >= kLargeSegment) {
+    text += fmt::format(", of which fragmentation and cached memory are {:.1f} %",
+                        100 * (1 - static_cast<double>(used) / static_cast<double>(reserved)));
+  }
+  return figure("reserved", text);
 }
 
-std::string calls_text(const json& device) {
-  std::string text;
+std::string driver_calls_text(const json& device) {
+  std::string calls;
   for (const auto& [name, count] : device.at("calls").items()) {
-    text += fmt::format("{}{} {}", text.empty() ? "" : ", ", count.get<std::size_t>(), name);
+    calls += fmt::format("{}{} {}", calls.empty() ? "" : ", ", with_commas(count.get<std::size_t>()), name);
   }
-  return line("driver calls", "{}; {:.1f} ms of simulated time in them", text,
-              device.at("driver_us").get<double>() / 1e3);
+  const double ms = device.at("driver_us").get<double>() / 1e3;
+  return figure("driver calls", fmt::format("{}; they take {:.1f} ms of simulated time", calls, ms)) +
+         figure("peak at call", fmt::format("allocation {} of {}", number(device.at("peak"), "allocation"),
+                                            number(device, "allocations")));
 }
 
 // The GPUs of the table that hold so much, the smallest first.
@@ -73,60 +100,93 @@ std::string gpus_for(std::size_t bytes) {
   for (const simulator::GpuModel& model : models) {
     if (model.memory_bytes >= bytes) keys += fmt::format("{}{}", keys.empty() ? "" : ", ", model.key);
   }
-  return keys.empty() ? "no GPU of the table" : keys;
+  return keys.empty() ? "no GPU that is known here" : keys;
 }
 
-std::string ran_out(const json& where, std::string_view at) {
-  return line("fits", "NO: out of memory{}, asking for {} with {} free", at, bytes_text(where.at("bytes")),
-              bytes_text(where.at("free_bytes")));
+// A request that is smaller than what is free fails because PyTorch asks the GPU for a whole segment.
+std::string ran_out(const json& where, const std::string& at, const Style& style) {
+  const std::size_t bytes = number(where, "bytes");
+  const std::size_t free = number(where, "free_bytes");
+  const char* const rounding = bytes <= free ? " (rounded up to a segment)" : "";
+  return figure("fits", style.bad("NO") + fmt::format(": out of memory{}, asking for {}{} with {} free", at,
+                                                      format_bytes(bytes), rounding, format_bytes(free)));
 }
 
 // PyTorch counts; its history, where there is one, knows the place.
-std::string ran_out_in(const json& torch) {
+std::string ran_out_in(const json& torch, const Style& style) {
   const json& oom = torch.at("first_oom");
-  if (!oom.is_null()) return ran_out(oom, " at " + oom.at("at").get<std::string>());
-  return line("fits", "NO: out of memory, {} times; where is not known", torch.at("ooms").get<std::size_t>());
+  if (!oom.is_null()) return ran_out(oom, " " + at_place(word(oom, "at")), style);
+  return figure("fits", style.bad("NO") + fmt::format(": out of memory, {}; the place in the program is not known",
+                                                      times_text(number(torch, "ooms"))));
 }
 
-std::string verdict(const json& device, const json* torch) {
+// How close it was: PyTorch gives its cache back where the device has no more.
+std::string tightness_text(const json& device) {
+  if (device.at("first_failure").is_null()) return "";
+  return figure("", fmt::format("but only just: PyTorch had to give back its cached memory {}",
+                                times_text(number(device, "failed_allocations"))));
+}
+
+std::string without_last_newline(std::string text) {
+  text.pop_back();
+  return text;
+}
+
+std::string fits_text(const json& device, bool failed, const Style& style) {
+  const std::size_t peak = number(device, "peak_used_bytes");
+  const std::string spare = format_bytes(number(device, "total_bytes") - peak);
+  if (failed) {
+    return figure("fits", fmt::format("yes until the program failed, with {} to spare; what it would have used after "
+                                      "that is not known",
+                                      spare));
+  }
+  return figure("fits", style.good("yes") + fmt::format(", with {} to spare", spare)) + tightness_text(device) +
+         figure("fits on", without_last_newline(wrapped(gpus_for(peak), 16)));
+}
+
+std::string verdict(const json& device, const json* torch, bool failed, const Style& style) {
   const json& failure = device.at("first_failure");
-  if (torch != nullptr && torch->at("ooms") > 0) return ran_out_in(*torch);
+  if (torch != nullptr && number(*torch, "ooms") > 0) return ran_out_in(*torch, style);
   if (torch == nullptr && !failure.is_null()) {
-    return ran_out(failure, fmt::format(" at allocation {}", failure.at("allocation").get<std::size_t>()));
+    return ran_out(failure, fmt::format(" at allocation {}", number(failure, "allocation")), style);
   }
-  const auto peak = device.at("peak_used_bytes").get<std::size_t>();
-  const auto total = device.at("total_bytes").get<std::size_t>();
-  std::string text = line("fits", "yes, with {} to spare", format_bytes(total - peak));
-  if (!failure.is_null()) {
-    text += line("", "but tightly: {} times the device had no more and PyTorch gave back its cache",
-                 device.at("failed_allocations").get<std::size_t>());
-  }
-  return text + line("fits on", "{}", gpus_for(peak));
+  return fits_text(device, failed, style);
 }
 
-std::string device_text(const ProcessReport& report, const json& device) {
+std::string device_report(const ProcessReport& report, const json& device, const Simulation& simulation, bool verbose,
+                          const Style& style) {
   const json* const torch = torch_of(report, device);
-  std::string text = fmt::format("device {} of process {}: {}, {}\n", device.at("device").get<int>(), report.process,
-                                 device.at("name").get<std::string>(), bytes_text(device.at("total_bytes")));
-  if (torch != nullptr) text += used_text(*torch) + reserved_text(*torch);
-  text += line("on the device", "peak {} at allocation {} of {}", bytes_text(device.at("peak_used_bytes")),
-               device.at("peak").at("allocation").get<std::size_t>(), device.at("allocations").get<std::size_t>());
-  return text + calls_text(device) + verdict(device, torch);
+  std::string text = style.bold(fmt::format("device {} of process {}: {}, {}", number(device, "device"), report.process,
+                                            word(device, "name"), bytes_of(device, "total_bytes"))) +
+                     "\n";
+  if (torch != nullptr) text += used_text(*torch);
+  if (torch != nullptr && number(*torch, "peak_allocated_bytes") > 0) text += reserved_text(*torch);
+  text += figure("on the device", bytes_of(device, "peak_used_bytes") + " at the peak");
+  if (verbose) text += driver_calls_text(device);
+  return text + verdict(device, torch, simulation.exit_code != 0, style);
+}
+
+std::string ending_text(int exit_code, const Style& style) {
+  if (exit_code == 0) return "";
+  if (exit_code <= 128) return style.bad(fmt::format("the program failed with exit code {}", exit_code)) + "\n";
+  const int signal = exit_code - 128;
+  return style.bad(
+             fmt::format("the program failed with exit code {}: signal {}, {}", exit_code, signal, strsignal(signal))) +
+         "\n";
 }
 
 }  // namespace
 
-std::string to_text(const Simulation& simulation) {
-  std::string text;
+std::string to_text(const Simulation& simulation, bool verbose, const Style& style) {
+  std::string devices;
   for (const ProcessReport& report : simulation.processes) {
     if (report.driver.is_null()) continue;
     for (const json& device : report.driver.at("devices")) {
-      if (device.at("allocations") > 0) text += device_text(report, device);
+      if (number(device, "allocations") > 0) devices += device_report(report, device, simulation, verbose, style);
     }
   }
-  if (text.empty()) text = "no process of the program used the GPU's memory\n";
-  if (simulation.exit_code != 0) text += fmt::format("the program ended with exit code {}\n", simulation.exit_code);
-  return text;
+  if (devices.empty()) devices = "no process of the program used the GPU's memory\n";
+  return ending_text(simulation.exit_code, style) + devices;
 }
 
 std::string to_json(const Simulation& simulation) {

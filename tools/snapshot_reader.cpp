@@ -11,6 +11,7 @@
 #include "base/bytes.h"
 #include "base/check.h"
 #include "cachalot/caching_allocator.h"
+#include "tools/foreign_files.h"
 #include "tools/pickle_reader.h"
 #include "tools/quoted.h"
 
@@ -34,6 +35,10 @@ std::unique_ptr<PlainDocument> read_document(InputFile file) {
   const std::string trouble = file.trouble();
   CACHALOT_REQUIRE(trouble.empty(), "{}: {}", file.path(), trouble);
   CACHALOT_REQUIRE(first.has_value(), "{}: the file is empty", file.path());
+  const std::string foreign = foreign_format(file.begin(), "memory snapshot");
+  CACHALOT_REQUIRE(foreign.empty(), "{}: {}", file.path(), foreign);
+  CACHALOT_REQUIRE(!looks_like_trace(file.begin()),
+                   "{}: is an allocation trace, not a memory snapshot: `cachalot replay` takes traces", file.path());
   // A list in JSON begins with '[', one in a pickle with ']'.
   if (*first == '{' || *first == '[') return read_json(std::move(file));
   CACHALOT_REQUIRE(begins_pickle(*first), "{}: neither a pickle nor JSON: it begins with {}", file.path(),
@@ -331,7 +336,7 @@ bool is_snapshot(InputFile& file) {
 TorchSnapshot read_snapshot(InputFile file) { return SnapshotReader(std::move(file)).read(); }
 
 std::string unknown_actions_text(const TorchSnapshot& snapshot) {
-  return format_count(snapshot.unknown_actions, "event") + " whose action is not known, a newer PyTorch's";
+  return format_count(snapshot.unknown_actions, "event") + " of an unknown kind, from a newer PyTorch";
 }
 
 }  // namespace cachalot::tools

@@ -49,7 +49,7 @@ bool is_snapshot(InputFile& file);
 // Throws InvalidArgument, which names file, place and rule.
 TorchSnapshot read_snapshot(InputFile file);
 
-// "2 events whose action is not known, a newer PyTorch's": what is left out, for people.
+// Returns "2 events of an unknown kind, from a newer PyTorch": what is left out, for people.
 std::string unknown_actions_text(const TorchSnapshot& snapshot);
 
 }  // namespace cachalot::tools

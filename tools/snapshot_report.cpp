@@ -12,7 +12,7 @@
 #include "base/bytes.h"
 #include "tools/json_text.h"
 #include "tools/quoted.h"
-#include "tools/report_line.h"
+#include "tools/text_layout.h"
 
 namespace cachalot::tools {
 namespace {
@@ -116,7 +116,7 @@ std::map<int, DeviceFigures> figures_of(const TorchSnapshot& snapshot) {
 // --- text -------------------------------------------------------------------------------------------------------------
 
 std::string place_text(const Frame& place) {
-  if (place.file.empty() && place.function.empty()) return "(no stack was recorded)";
+  if (place.file.empty() && place.function.empty()) return "(no call stack was recorded)";
   return fmt::format("{}:{} in {}", Printable{place.file}, place.line, Printable{place.function});
 }
 
@@ -128,21 +128,21 @@ std::string pool_name(PoolId id, PoolKind kind) {
 std::string device_text(const DeviceFigures& device) {
   const Figures& all = device.all;
   std::string text;
-  text += report_line("reserved",
-                      fmt::format("{} in {}", format_bytes(all.reserved), format_count(all.segments, "segment")));
-  text += report_line("allocated", fmt::format("{} in {}", format_bytes(all.allocated + all.pending),
-                                               format_count(all.live_blocks, "block")));
+  text += labelled_line("reserved",
+                        fmt::format("{} in {}", format_bytes(all.reserved), format_count(all.segments, "segment")));
+  text += labelled_line("allocated", fmt::format("{} in {}", format_bytes(all.allocated + all.pending),
+                                                 format_count(all.live_blocks, "block")));
   if (all.pending > 0)
-    text += report_line("of it freed already", format_bytes(all.pending) + ", in use by other streams");
-  text += report_line("requested", format_bytes(all.requested));
-  text += report_line("free", fmt::format("{} in {}, the largest of {}", format_bytes(all.free),
-                                          format_count(all.free_blocks, "block"), format_bytes(all.largest_free)));
-  text += report_line("internal fragmentation", fmt::format("{:.2f} %", 100 * all.internal()));
-  text += report_line("external fragmentation", fmt::format("{:.2f} %", 100 * all.external()));
-  text += report_line("history", device.history_entries == 0
-                                     ? "none"
-                                     : fmt::format("{} over {:.3f} s", format_count(device.history_entries, "event"),
-                                                   device.history_seconds));
+    text += labelled_line("freed, still in use", format_bytes(all.pending) + " of it, by other streams");
+  text += labelled_line("requested", format_bytes(all.requested));
+  text += labelled_line("free", fmt::format("{} in {}, the largest {}", format_bytes(all.free),
+                                            format_count(all.free_blocks, "block"), format_bytes(all.largest_free)));
+  text += labelled_line("internal fragmentation", fmt::format("{:.2f} %", 100 * all.internal()));
+  text += labelled_line("external fragmentation", fmt::format("{:.2f} %", 100 * all.external()));
+  text += labelled_line("history", device.history_entries == 0
+                                       ? "none"
+                                       : fmt::format("{} over {:.3f} s", format_count(device.history_entries, "event"),
+                                                     device.history_seconds));
   return text;
 }
 
@@ -161,12 +161,13 @@ std::string pools_text(const DeviceFigures& device) {
 
 std::string sites_text(const DeviceFigures& device, std::size_t top) {
   if (device.sites.empty() || top == 0) return "";
-  std::string text = fmt::format("\n  {:>12} {:>8}  live memory by where it was allocated\n", "bytes", "blocks");
+  std::string text = fmt::format("\n  {:>12} {:>8}  lines of the program, by the live memory that they allocated\n",
+                                 "bytes", "blocks");
   for (std::size_t i = 0; i < std::min(top, device.sites.size()); ++i) {
     const SiteFigures& site = device.sites[i];
     text += fmt::format("  {:>12} {:>8}  {}\n", format_bytes(site.bytes), site.blocks, place_text(site.place));
   }
-  if (device.sites.size() > top) text += fmt::format("  and {} more places\n", device.sites.size() - top);
+  if (device.sites.size() > top) text += fmt::format("  and {} more lines\n", device.sites.size() - top);
   return text;
 }
 
@@ -216,9 +217,9 @@ Json json_of(int index, const DeviceFigures& device, std::size_t top) {
 
 }  // namespace
 
-std::string to_text(const TorchSnapshot& snapshot, std::size_t top) {
+std::string to_text(const TorchSnapshot& snapshot, std::size_t top, const Style& style) {
   const std::map<int, DeviceFigures> devices = figures_of(snapshot);
-  std::string text = snapshot.path + "\n";
+  std::string text = style.bold(snapshot.path) + "\n";
   if (devices.empty()) {
     text += snapshot.unknown_actions == 0 ? "  no memory is held, and there is no history\n" : "  no memory is held\n";
   }
@@ -228,7 +229,7 @@ std::string to_text(const TorchSnapshot& snapshot, std::size_t top) {
     if (device.all.segments > 0) text += pools_text(device);
     text += sites_text(device, top);
   }
-  if (snapshot.unknown_actions > 0) text += report_line("left out of the history", unknown_actions_text(snapshot));
+  if (snapshot.unknown_actions > 0) text += labelled_line("left out of the history", unknown_actions_text(snapshot));
   return text;
 }
 

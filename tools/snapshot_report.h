@@ -5,12 +5,13 @@
 #include <string>
 
 #include "tools/snapshot_reader.h"
+#include "tools/style.h"
 
 namespace cachalot::tools {
 
 // For each device: reserved, allocated, requested and free bytes, fragmentation (stats.h has the formulas), the same for
 // each pool and stream, and the `top` sites with most live memory.
-std::string to_text(const TorchSnapshot& snapshot, std::size_t top);
+std::string to_text(const TorchSnapshot& snapshot, std::size_t top, const Style& style = {});
 
 // The same as a JSON object on one line, without the newline.
 std::string to_json(const TorchSnapshot& snapshot, std::size_t top);

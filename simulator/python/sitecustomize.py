@@ -184,7 +184,7 @@ def place_of(entry: dict) -> str:
     frames = entry.get("frames", [])
     own = [frame for frame in frames if not is_library(frame["filename"])]
     if not frames:
-        return "outside of Python (a backward pass, say)"
+        return "outside Python code (for example, a backward pass)"
     frame = own[0] if own else frames[-1]
     return f"{short_path(frame['filename'])}:{frame['line']} in {frame['name']}"
 

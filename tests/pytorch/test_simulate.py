@@ -143,7 +143,7 @@ def test_a_program_that_records_history_itself_keeps_its_own(tmp_path: Path, bef
     assert (device["history"], device["peak"], device["first_oom"]) == ("program's own", None, None)
     assert device["peak_allocated_bytes"] == (3 + 20) << 22
     assert "the program records memory history itself" in done.stderr and trace.read_text() == ""
-    assert device["ooms"] == 1 and "fits          NO: out of memory, 1 times" in done.stderr
+    assert device["ooms"] == 1 and "fits          NO: out of memory, once" in done.stderr
 
 
 def test_a_program_whose_first_allocation_fails(tmp_path: Path) -> None:

@@ -48,36 +48,36 @@ void expect_contains(const std::string& text, const std::vector<std::string>& pa
   for (const std::string& part : parts) EXPECT_NE(text.find(part), std::string::npos) << part << " is not in " << text;
 }
 
-TEST(CommandLine, ShowsItsVersionAndHelp) {
+TEST(CommandLine, ShowsItsVersion) {
   EXPECT_EQ(run("--version").out, "cachalot " CACHALOT_VERSION_STRING "\n");
   EXPECT_EQ(run("--version").exit_code, 0);
-  EXPECT_EQ(run("--help").exit_code, 0);
-  expect_contains(run("--help").out, {"replay", "snapshot", "simulate"});
-  const Outcome help = run("replay --help");
-  EXPECT_EQ(help.exit_code, 0);
-  expect_contains(help.out,
-                  {"--config", "--device-memory", "--memory-fraction", "--work-us", "--check-hazards", "--iterations",
-                   "--repeat", "--json", "--steps", "--min-device", "200000MiB", "1024 blocks"});
 }
 
 TEST(CommandLine, ReportsEveryFigureAsText) {
   const Outcome result = run("replay --min-device " + trace("lsm"));
   EXPECT_EQ(result.exit_code, 0) << result.err;
   EXPECT_EQ(result.err, "");
-  expect_contains(result.out,
-                  {trace("lsm"), "events", "10585", "peak requested", "peak allocated", "peak reserved",
-                   "reserved / requested", "internal fragmentation", "external fragmentation", "out of memory",
-                   "retries", "device calls", "simulated driver time", "host time", "smallest device"});
-  expect_contains(result.out, {"10 us an allocation", "not checked", "peak on the device", "memory calls",
-                               "late allocations", "device-wide waits", "live mappings"});
+  expect_contains(result.out, {trace("lsm"), "events                   10,585\n", "peak requested", "peak allocated",
+                               "peak reserved", "peak on the device", "reserved / requested     1.09",
+                               "internal fragmentation", "external fragmentation", "failed allocations       none\n",
+                               "simulated driver time", "host time", "ns per event", "smallest device"});
+  for (const char* internal : {"retries", "device calls", "late allocations", "device-wide waits", "live mappings"}) {
+    EXPECT_EQ(result.out.find(internal), std::string::npos) << internal;
+  }
+}
+
+TEST(CommandLine, ReportsItsOwnWorkWhenAskedTo) {
+  const Outcome result = run("replay --verbose " + trace("lsm"));
+  expect_contains(result.out, {"10 us per allocation", "retries", "device calls", "memory calls", "late allocations",
+                               "device-wide waits", "live mappings"});
 }
 
 TEST(CommandLine, ReportsTheLagTheHazardsAndTheIterationsAsAskedFor) {
   const std::string asked = "--work-us 2.5 --check-hazards --iterations 3 " + trace("lsm");
-  const Outcome result = run("replay " + asked);
+  const Outcome result = run("replay -v " + asked);
   EXPECT_EQ(result.exit_code, 0) << result.err;
-  expect_contains(result.out, {"2.5 us an allocation", "checked, none found", "8 in 3 iterations: 8 in the first, 0 in",
-                               " of 2647 made memory calls (0."});
+  expect_contains(result.out, {"2.5 us per allocation", "hazards                  none found",
+                               "8 in 3 iterations: 8 in the first, 0 in", " of 2647 in the later half of the trace"});
   const nlohmann::json json = json_of(asked);
   EXPECT_EQ(json["work_us"], 2.5);
   EXPECT_EQ(json["check_hazards"], true);
@@ -195,7 +195,7 @@ TEST(CommandLine, TakesItsConfigurationFromTheEnvironmentUnlessGivenOne) {
 
 TEST(CommandLine, UnderstandsSizes) {
   const TemporaryFile one("a,1,10485760,0\n");
-  for (const char* enough : {"10485760", "10240KiB", "10MiB", "'10 MiB'", "0.5GiB"}) {
+  for (const char* enough : {"10485760", "10240KiB", "10MiB", "'10 MiB'", "0.5GiB", "10M", "10mb", "1g"}) {
     EXPECT_EQ(json_of(std::string("--device-memory ") + enough + " " + one.path())["ooms"], 0) << enough;
   }
   EXPECT_EQ(json_of("--device-memory 8MiB " + one.path())["ooms"], 1);
@@ -203,10 +203,7 @@ TEST(CommandLine, UnderstandsSizes) {
 
 TEST(CommandLine, RefusesBadOptions) {
   const std::string lsm = trace("lsm");
-  expect_contains(complaint(""), {"no command"});
-  expect_contains(complaint("replay"), {"TRACE"});
-  expect_contains(complaint("frobnicate"), {"frobnicate"});
-  expect_contains(complaint("replay --frobnicate " + lsm), {"--frobnicate"});
+  expect_contains(complaint("replay"), {"no TRACE was given (see cachalot replay --help)"});
   expect_contains(complaint("replay --repeat 0 " + lsm), {"--repeat", "0"});
   expect_contains(complaint("replay --repeat -1 " + lsm), {"--repeat", "-1"});
   expect_contains(complaint("replay --repeat many " + lsm), {"--repeat", "many"});
@@ -224,7 +221,7 @@ TEST(CommandLine, RefusesBadOptions) {
 }
 
 TEST(CommandLine, RefusesBadSizes) {
-  for (const char* size : {"lots", "-1", "10MB", "1e40", "''", "99999999999999999999", "1.5"}) {
+  for (const char* size : {"lots", "-1", "10XB", "1e40", "''", "99999999999999999999", "1.5"}) {
     expect_contains(complaint(std::string("replay --device-memory ") + size + " " + trace("lsm")), {"--device-memory"});
   }
   expect_contains(complaint("replay --device-memory 1MiB " + trace("lsm")), {"1048576", "smaller than one segment"});
@@ -255,7 +252,7 @@ const std::string kLayers = kData + "/snapshots/layers.pickle";
 TEST(CommandLine, SaysWhatHoldsTheMemoryInASnapshot) {
   const Outcome text = run("snapshot --top 1 " + kLayers);
   EXPECT_EQ(text.exit_code, 0) << text.err;
-  expect_contains(text.out, {kLayers, "36.00 MiB in 4 segments", "layers.py:34 in train", "and 3 more places"});
+  expect_contains(text.out, {kLayers, "36.00 MiB in 4 segments", "layers.py:34 in train", "and 3 more lines"});
   const Outcome json = run("snapshot --json " + kLayers + " " + kLayers);
   EXPECT_EQ(json.exit_code, 0) << json.err;
   EXPECT_EQ(std::ranges::count(json.out, '\n'), 2);
@@ -283,9 +280,9 @@ TEST(CommandLine, SaysThatItLeavesActionsOutThatItDoesNotKnow) {
   EXPECT_EQ(replayed.exit_code, 0);
   EXPECT_EQ(nlohmann::json::parse(replayed.out)["events"], 1);
   EXPECT_EQ(replayed.err, "cachalot: " + mixed.path() +
-                              ": left out of the history: 2 events whose action is not known, a newer PyTorch's\n");
+                              ": left out of the history: 2 events of an unknown kind, from a newer PyTorch\n");
   const TemporaryFile alone(history(unknown));
-  expect_contains(complaint("replay " + alone.path()), {"no history to replay", "1 event whose action is not known"});
+  expect_contains(complaint("replay " + alone.path()), {"no history to replay", "1 event of an unknown kind"});
 }
 
 TEST(CommandLine, RefusesSnapshotsThatAreNone) {
@@ -293,8 +290,9 @@ TEST(CommandLine, RefusesSnapshotsThatAreNone) {
   expect_contains(complaint("snapshot --top -1 " + kLayers), {"--top", "-1"});
   expect_contains(complaint("snapshot --top many " + kLayers), {"--top", "many"});
   expect_contains(complaint("snapshot /nowhere/a.pickle"), {"/nowhere/a.pickle", "No such file"});
-  expect_contains(complaint("snapshot " + kData), {kData + ": cannot read the snapshot: Is a directory"});
-  expect_contains(complaint("snapshot " + trace("lsm")), {"neither a pickle nor JSON"});
+  expect_contains(complaint("snapshot " + kData), {kData + ": is a directory; a snapshot is a file"});
+  expect_contains(complaint("replay " + kData), {kData + ": is a directory; a trace is a file"});
+  expect_contains(complaint("snapshot " + trace("lsm")), {"is an allocation trace, not a memory snapshot"});
   const TemporaryFile evil("cos\nsystem\n(S'echo owned'\ntR.");
   expect_contains(complaint("snapshot " + evil.path()), {evil.path(), "neither a pickle nor JSON"});
   const TemporaryFile hidden("(cos\nsystem\n(S'echo owned'\ntR.");

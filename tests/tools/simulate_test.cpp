@@ -1,8 +1,11 @@
 // `cachalot simulate` as its users run it.
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cstdlib>
+#include <filesystem>
+#include <fstream>
 #include <nlohmann/json.hpp>
 #include <sstream>
 #include <string>
@@ -16,6 +19,7 @@ namespace {
 
 using testing::HasSubstr;
 using testing::Not;
+using testing::StartsWith;
 
 Outcome simulate(const std::string& arguments) {
   return run_command(std::string("'") + CACHALOT_COMMAND + "' simulate " + arguments);
@@ -35,8 +39,12 @@ void expect_complaint(const std::string& arguments, const std::string& part) {
 }
 
 TEST(Simulate, RefusesWhatItCannotDoBeforeTheProgramRuns) {
-  expect_complaint("", "0 words");
-  expect_complaint("--gpu voodoo echo ran", "'voodoo' is no GPU of the table");
+  expect_complaint("", "no program was given; an example: cachalot simulate train.py");
+  expect_complaint("--gpu L4", "no program was given; an example: cachalot simulate --gpu l4 train.py");
+  expect_complaint("--gpu voodoo echo ran", "'voodoo' is not a known GPU: known are ");
+  expect_complaint("--gpu voodoo echo ran", "for another GPU, give its memory instead, such as 24GiB");
+  expect_complaint("--gpu A10O echo ran", "'A10O' is not a known GPU: did you mean 'a100'? known are ");
+  expect_complaint("--divices 2 echo ran", "simulate has no option '--divices'; did you mean '--devices'?");
   expect_complaint("--memory much echo ran", "'much' is not a size");
   expect_complaint("--devices 0 echo ran", "--devices");
   expect_complaint("--no-such-option 1 -- echo ran", "--no-such-option");
@@ -74,9 +82,11 @@ TEST(Simulate, TellsPeaksAndThatTheProgramFits) {
   const Outcome outcome = simulate("--gpu t4 --json " + json.path() + " " + kProgram + " 4 1024 6");
   EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
   EXPECT_THAT(outcome.err, HasSubstr("Tesla T4, 14.56 GiB"));
-  EXPECT_THAT(outcome.err, HasSubstr("peak 1.01 GiB at allocation 2 of 3"));
+  EXPECT_THAT(outcome.err, HasSubstr("on the device 1.01 GiB at the peak"));
   EXPECT_THAT(outcome.err, HasSubstr("fits          yes, with 13.55 GiB to spare"));
-  EXPECT_THAT(outcome.err, HasSubstr("fits on       t4, v100, l4"));
+  EXPECT_THAT(outcome.err, HasSubstr("fits on       rtx2060, "));
+  EXPECT_THAT(outcome.err, HasSubstr(", t4, "));
+  EXPECT_THAT(outcome.err, Not(HasSubstr("driver calls")));
   const auto report = nlohmann::json::parse(read_whole(json.path()));
   EXPECT_EQ(report.at("exit_code"), 0);
   const auto& device = report.at("processes").at(0).at("driver").at("devices").at(0);
@@ -90,6 +100,89 @@ TEST(Simulate, TellsWhereMemoryRanOut) {
   EXPECT_EQ(outcome.exit_code, 4);
   EXPECT_THAT(outcome.err, HasSubstr("NO: out of memory at allocation 1, asking for 600.00 MiB with 424.00 MiB free"));
   EXPECT_THAT(outcome.err, Not(HasSubstr("to spare")));
+}
+
+TEST(Simulate, TellsOfDriverCallsWhenAskedTo) {
+  NEEDS_THE_SIMULATOR();
+  const Outcome outcome = simulate("--verbose " + kProgram + " 4 8");
+  EXPECT_THAT(outcome.err, HasSubstr("driver calls  "));
+  EXPECT_THAT(outcome.err, HasSubstr("peak at call  allocation 1 of 2"));
+}
+
+TEST(Simulate, SaysFirstThatTheProgramFailed) {
+  NEEDS_THE_SIMULATOR();
+  const Outcome outcome = simulate("sh -c '\"" + kProgram + "\" 4 8; exit 7'");
+  EXPECT_EQ(outcome.exit_code, 7);
+  EXPECT_THAT(outcome.err, StartsWith("\nthe program failed with exit code 7\ndevice 0 of process "));
+  EXPECT_THAT(outcome.err, HasSubstr("fits          yes until the program failed, with "));
+  EXPECT_THAT(outcome.err, Not(HasSubstr("fits on")));
+  EXPECT_THAT(simulate("sh -c 'kill -TERM $$'").err, HasSubstr("exit code 143: signal 15, Terminated"));
+}
+
+TEST(Simulate, TakesNamesOfGpusAsPeopleWriteThem) {
+  NEEDS_THE_SIMULATOR();
+  for (const char* name : {"t4", "T4", "'Tesla T4'", "tesla-t4"}) {
+    EXPECT_THAT(simulate(std::string("--gpu ") + name + " " + kProgram + " 4").err, HasSubstr("Tesla T4")) << name;
+  }
+  EXPECT_THAT(simulate("--gpu 'RTX 3090' " + kProgram + " 4").err, HasSubstr("NVIDIA GeForce RTX 3090, 23.69 GiB"));
+  EXPECT_THAT(simulate("--memory 24G " + kProgram + " 4").err, HasSubstr(", 24.00 GiB"));
+}
+
+// A Python that says how it was called, and scripts for it.
+class SimulateScripts : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (kProgram.empty()) GTEST_SKIP() << "built without the simulated CUDA runtime";
+    std::filesystem::create_directories(folder_.path());
+    write("python", "#!/bin/sh\necho python \"$@\"\n");
+    make_executable("python");
+  }
+  std::string path(const std::string& name) const { return folder_.path() + "/" + name; }
+  void write(const std::string& name, const std::string& text) const { std::ofstream(path(name)) << text; }
+  void make_executable(const std::string& name) const {
+    std::filesystem::permissions(path(name), std::filesystem::perms::owner_all);
+  }
+  Outcome simulate_here(const std::string& arguments, const std::string& variables = "") const {
+    return run_command(fmt::format("(cd '{}' && {} CACHALOT_PYTHON='{}' '{}' simulate {})", folder_.path(), variables,
+                                   variables.empty() ? path("python") : "", CACHALOT_COMMAND, arguments));
+  }
+
+  const TemporaryFile folder_;
+};
+
+TEST_F(SimulateScripts, GoToPython) {
+  write("train.py", "print(1)\n");
+  EXPECT_EQ(simulate_here("train.py --gpu 3").out, "python train.py --gpu 3\n");
+  EXPECT_EQ(simulate_here("./train.py").out, "python ./train.py\n");
+  EXPECT_EQ(simulate_here("-- train.py").out, "python train.py\n");
+  EXPECT_EQ(simulate_here("--gpu t4 -m package.train --help").out, "python -m package.train --help\n");
+  EXPECT_EQ(simulate_here("-c 'print(1)'").out, "python -c print(1)\n");
+  make_executable("train.py");
+  EXPECT_EQ(simulate_here("./train.py").out, "python ./train.py\n") << "without #! it is still Python's";
+}
+
+TEST_F(SimulateScripts, ThatAreProgramsRunByThemselves) {
+  write("train.py", "#!/bin/sh\necho by itself\n");
+  make_executable("train.py");
+  EXPECT_EQ(simulate_here("./train.py").out, "by itself\n");
+  EXPECT_EQ(simulate_here("train.py").out, "python train.py\n");
+}
+
+TEST_F(SimulateScripts, TakeTheVirtualEnvironmentsPython) {
+  write("train.py", "");
+  std::filesystem::create_directories(path("bin"));
+  write("bin/python", "#!/bin/sh\necho environment \"$@\"\n");
+  make_executable("bin/python");
+  EXPECT_EQ(simulate_here("train.py", "VIRTUAL_ENV='" + folder_.path() + "'").out, "environment train.py\n");
+}
+
+TEST_F(SimulateScripts, ThatAreMisspeltGetASuggestion) {
+  write("train.py", "");
+  write("tool", "");
+  EXPECT_EQ(simulate_here("trian.py").err,
+            "cachalot: 'trian.py' cannot be run: No such file or directory; did you mean 'train.py'?\n");
+  EXPECT_EQ(simulate_here("tool").err,
+            "cachalot: 'tool' cannot be run: No such file or directory; did you mean './tool'?\n");
 }
 
 TEST(Simulate, WritesATraceOfTheDriversCalls) {

@@ -81,8 +81,8 @@ TEST(Snapshots, OfPyTorchSayWhatHoldsTheMemory) {
 TEST(Snapshots, AsTextHaveEveryFigure) {
   const std::string text = to_text(read_layers(), 2);
   for (const char* part : {"36.00 MiB in 4 segments", "18.25 MiB in 8 blocks", "12.00 MiB, in use by other streams",
-                           "17.75 MiB in 4 blocks, the largest of 12.00 MiB", "32.39 %", "57 events",
-                           "layers.py:34 in train", "layers.py:10 in __init__", "and 2 more places"}) {
+                           "17.75 MiB in 4 blocks, the largest 12.00 MiB", "32.39 %", "57 events",
+                           "layers.py:34 in train", "layers.py:10 in __init__", "and 2 more lines"}) {
     EXPECT_NE(text.find(part), std::string::npos) << part << " is not in " << text;
   }
 }
@@ -202,6 +202,8 @@ TEST(Snapshots, OfManyHugeSegmentsDoNotOverflow) {
 
 TEST(Snapshots, ThatAreNoSnapshotsAreRefused) {
   EXPECT_EQ(complaint(""), "the file is empty");
+  EXPECT_EQ(complaint("a,1,512,0\nf,1\n"),
+            "is an allocation trace, not a memory snapshot: `cachalot replay` takes traces");
   EXPECT_EQ(complaint("hello"), "neither a pickle nor JSON: it begins with 'h'");
   EXPECT_EQ(complaint("{\"segments\": [1,}"), "byte 17: this is not JSON: '1,}'");
   EXPECT_EQ(complaint("{\"segments\""), "byte 12: this is not JSON: '\"segments\"'");
@@ -368,7 +370,7 @@ TEST(Histories, LeaveOutActionsThatAreNotKnown) {
       read_text(small_snapshot(replaced("/device_traces/0/0/action", "from_the_future")).dump());
   EXPECT_EQ(snapshot.unknown_actions, 1u);
   EXPECT_EQ(tools::traces_of(snapshot).at(0).event_count, 1u);
-  const std::string line = "  left out of the history  1 event whose action is not known, a newer PyTorch's\n";
+  const std::string line = "  left out of the history  1 event of an unknown kind, from a newer PyTorch\n";
   EXPECT_TRUE(to_text(snapshot, 10).ends_with(line)) << to_text(snapshot, 10);
 }
 

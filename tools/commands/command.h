@@ -1,0 +1,80 @@
+// What every command of `cachalot` has: its words for help, its options, and what it does.
+//
+// Help, completion and the man page are made of these declarations, so that none of them can be stale.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "tools/style.h"
+
+namespace cachalot::tools {
+
+inline constexpr int kUsageError = 2;  // exit code after an error that one line tells
+
+struct Example {
+  std::string_view what;     // "Would the training fit on a T4?"
+  std::string_view command;  // "cachalot simulate --gpu t4 train.py"
+};
+
+// What help says of a command beyond its options.
+struct CommandText {
+  std::string_view name;     // "replay"
+  std::string_view usage;    // what follows the name: "[OPTIONS] TRACE..."
+  std::string_view summary;  // one line, without a full stop
+  std::string details;       // paragraphs, separated by empty lines
+  std::vector<Example> examples;
+};
+
+class Command {
+ public:
+  virtual ~Command() = default;
+  virtual const CommandText& text() const = 0;
+  // Declares the options on `app`, which lives as long as the command.
+  virtual void declare(CLI::App& app) = 0;
+  // Returns whether a program with arguments of its own follows the options.
+  virtual bool takes_program() const { return false; }
+  // Is called before run() where takes_program().
+  virtual void set_program(std::vector<std::string> /*words*/) {}
+  // Returns the exit code. May throw any standard exception: the caller tells what it says.
+  virtual int run(const Styles& styles) = 0;
+};
+
+// A command that is declared, as help, completion and the man page see it.
+struct DeclaredCommand {
+  std::unique_ptr<Command> command;
+  std::unique_ptr<CLI::App> app;
+
+  const CommandText& text() const { return command->text(); }
+};
+
+// The whole command line: what stands before a command, and every command.
+struct Declarations {
+  CLI::App root;
+  std::vector<DeclaredCommand> commands;
+
+  // Returns the command, or nullptr.
+  const DeclaredCommand* find(std::string_view name) const;
+  std::vector<std::string_view> names() const;
+};
+
+std::unique_ptr<Command> make_compare_command();
+std::unique_ptr<Command> make_gpus_command();
+std::unique_ptr<Command> make_replay_command();
+std::unique_ptr<Command> make_run_command();
+std::unique_ptr<Command> make_simulate_command();
+std::unique_ptr<Command> make_snapshot_command();
+// These speak of the whole command line.
+std::unique_ptr<Command> make_completion_command(const Declarations& declarations);
+std::unique_ptr<Command> make_help_command(const Declarations& declarations);
+std::unique_ptr<Command> make_man_command(const Declarations& declarations);
+
+// Writes to standard output at once, so that a reader of a pipe sees each part when it is done.
+void print(std::string_view text);
+// Writes to standard error. Where that cannot be written, nobody reads it, and the command goes on.
+void tell(std::string_view text);
+
+}  // namespace cachalot::tools

@@ -1,0 +1,186 @@
+#include "tools/commands/command_line.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <exception>
+#include <new>
+#include <string_view>
+#include <utility>
+
+#include "base/suggestions.h"
+#include "cachalot/errors.h"
+#include "tools/commands/help_text.h"
+#include "tools/commands/option_text.h"
+
+namespace cachalot::tools {
+namespace {
+
+constexpr std::string_view kDescription =
+    "cachalot shows where GPU memory goes, simulates GPUs that are not there, and allocates GPU memory with less "
+    "waste.";
+
+std::string more_help(const std::string& name) {
+  return fmt::format("see cachalot {}{}--help", name, name.empty() ? "" : " ");
+}
+
+std::string question(std::string_view word, std::span<const std::string_view> known) {
+  const std::string asked = did_you_mean(word, known);
+  return asked.empty() ? "" : "; " + asked;
+}
+
+[[noreturn]] void refuse_command(const Declarations& declarations, const std::string& word) {
+  const std::vector<std::string_view> names = declarations.names();
+  throw InvalidArgument(fmt::format("'{}' is not a command{} ({})", word, question(word, names), more_help("")));
+}
+
+// The first word that is left over says what is wrong.
+[[noreturn]] void refuse_word(const CLI::App& app, const std::string& name, const std::string& word) {
+  if (!word.starts_with('-')) {
+    throw InvalidArgument(fmt::format("'{}' is one argument too many ({})", word, more_help(name)));
+  }
+  const std::string option = word.substr(0, word.find('='));
+  std::vector<std::string> owned;
+  for (const OptionText& known : options_of(app)) owned.insert(owned.end(), known.names.begin(), known.names.end());
+  const std::vector<std::string_view> names(owned.begin(), owned.end());
+  throw InvalidArgument(fmt::format("{} has no option '{}'{} ({})", name.empty() ? "cachalot" : name, option,
+                                    question(option, names), more_help(name)));
+}
+
+// CLI11's own words, but for what is missing.
+std::string problem(const CLI::App& app, const CLI::ParseError& error) {
+  if (dynamic_cast<const CLI::RequiredError*>(&error) == nullptr) return error.what();
+  for (const CLI::Option* option : app.get_options()) {
+    if (option->get_required() && option->count() == 0)
+      return fmt::format("no {} was given", option->get_single_name());
+  }
+  return error.what();
+}
+
+int fail(const Styles& styles, std::string message) {
+  std::replace(message.begin(), message.end(), '\n', ' ');
+  tell(fmt::format("{} {}\n", styles.err.bad("cachalot:"), message));
+  return kUsageError;
+}
+
+}  // namespace
+
+const DeclaredCommand* Declarations::find(std::string_view name) const {
+  const auto found = std::ranges::find_if(commands, [&](const auto& command) { return command.text().name == name; });
+  return found == commands.end() ? nullptr : &*found;
+}
+
+std::vector<std::string_view> Declarations::names() const {
+  std::vector<std::string_view> names;
+  for (const DeclaredCommand& command : commands) names.push_back(command.text().name);
+  return names;
+}
+
+void print(std::string_view text) {
+  std::fwrite(text.data(), 1, text.size(), stdout);
+  std::fflush(stdout);
+}
+
+void tell(std::string_view text) { std::fwrite(text.data(), 1, text.size(), stderr); }
+
+CommandLine::CommandLine() {
+  std::unique_ptr<Command> commands[] = {make_snapshot_command(),
+                                         make_simulate_command(),
+                                         make_compare_command(),
+                                         make_replay_command(),
+                                         make_run_command(),
+                                         make_gpus_command(),
+                                         make_help_command(declarations_),
+                                         make_completion_command(declarations_),
+                                         make_man_command(declarations_)};
+  declarations_.root.description(std::string(kDescription));
+  add_common_options(declarations_.root);
+  declarations_.root.add_flag("--version", wants_version_, "Print the version");
+  for (std::unique_ptr<Command>& command : commands) {
+    auto app = std::make_unique<CLI::App>();
+    command->declare(*app);
+    add_common_options(*app);
+    declarations_.commands.push_back({std::move(command), std::move(app)});
+  }
+}
+
+void CommandLine::add_common_options(CLI::App& app) {
+  app.set_help_flag();  // CLI11's own comes first in its list
+  app.allow_extras();
+  app.add_option("--color", color_, "Colours in what is printed: auto (on a terminal), always or never")
+      ->type_name("WHEN")
+      ->check(one_of_its_choices("WHEN"));
+  app.add_flag("-h,--help", wants_help_, "Print this help");
+}
+
+Styles CommandLine::styles() const {
+  return {.out = Style(wants_color(color_, STDOUT_FILENO)), .err = Style(wants_color(color_, STDERR_FILENO))};
+}
+
+int CommandLine::run(std::vector<std::string> words) {
+  try {
+    const int code = run_words(std::move(words));
+    if (std::ferror(stdout) != 0) return fail(styles(), "cannot write to standard output");
+    return code;
+  } catch (const std::bad_alloc&) {
+    return fail(styles(), "the host has no memory left");
+  } catch (const std::exception& error) {
+    return fail(styles(), error.what());
+  }
+}
+
+int CommandLine::run_words(std::vector<std::string> words) {
+  const auto command_at = words.begin() + static_cast<std::ptrdiff_t>(end_of_options(declarations_.root, words));
+  parse(declarations_.root, "", {words.begin(), command_at});
+  words.erase(words.begin(), command_at);
+  if (declarations_.root.count("--version") > 0) {
+    print("cachalot " CACHALOT_VERSION_STRING "\n");
+  } else if (words.empty() || declarations_.root.count("--help") > 0) {
+    print(help_text(declarations_, styles().out));
+  } else if (const DeclaredCommand* const found = declarations_.find(words.front())) {
+    words.erase(words.begin());
+    return run_command(*found, std::move(words));
+  } else {
+    refuse_command(declarations_, words.front());
+  }
+  return 0;
+}
+
+int CommandLine::run_command(const DeclaredCommand& command, std::vector<std::string> words) {
+  const std::string name(command.text().name);
+  if (command.command->takes_program()) command.command->set_program(take_program(command, words));
+  parse(*command.app, name, std::move(words));
+  if (command.app->count("--help") > 0) {
+    print(help_text(command, styles().out));
+    return 0;
+  }
+  return command.command->run(styles());
+}
+
+std::vector<std::string> CommandLine::take_program(const DeclaredCommand& command,
+                                                   std::vector<std::string>& words) const {
+  const auto end = words.begin() + static_cast<std::ptrdiff_t>(end_of_options(*command.app, words));
+  std::vector<std::string> program(end, words.end());
+  words.erase(end, words.end());
+  if (!program.empty() && program.front() == "--") program.erase(program.begin());
+  return program;
+}
+
+// A request for help is heard whatever else is missing.
+void CommandLine::parse(CLI::App& app, const std::string& name, std::vector<std::string> words) {
+  std::ranges::reverse(words);  // as CLI11 wants them
+  try {
+    app.parse(words);
+  } catch (const CLI::ParseError& error) {
+    if (app.count("--help") > 0) return;
+    const std::vector<std::string> left = app.remaining();
+    if (!left.empty()) refuse_word(app, name, left.front());
+    throw InvalidArgument(fmt::format("{} ({})", problem(app, error), more_help(name)));
+  }
+  const std::vector<std::string> left = app.remaining();
+  if (!left.empty()) refuse_word(app, name, left.front());
+}
+
+}  // namespace cachalot::tools

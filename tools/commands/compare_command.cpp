@@ -1,0 +1,64 @@
+// `cachalot compare`: the memory of a program under PyTorch's policies and the page heap.
+#include "tools/commands/command.h"
+#include "tools/commands/input_traces.h"
+#include "tools/comparison.h"
+#include "tools/progress_bar.h"
+#include "tools/replay.h"
+
+namespace cachalot::tools {
+namespace {
+
+class CompareCommand : public Command {
+ public:
+  const CommandText& text() const override {
+    static const CommandText text = {
+        .name = "compare",
+        .usage = "[OPTIONS] TRACE...",
+        .summary = "Compare the memory that PyTorch's policies and cachalot's page heap hold for the same program",
+        .details =
+            "Replays each trace on a simulated GPU with PyTorch's default policy and with cachalot's page heap, "
+            "computes "
+            "what PyTorch's expandable segments hold, and prints one line for each trace and one sentence for all. Of "
+            "a "
+            "memory snapshot the recorded history is replayed.",
+        .examples = {{"What would the other policies have held?", "cachalot compare snapshot.pickle"},
+                     {"On a GPU where memory is scarce:", "cachalot compare --device-memory 12GiB trace.csv.gz"}}};
+    return text;
+  }
+
+  void declare(CLI::App& app) override {
+    app.add_option("TRACE", traces_, "Traces, or memory snapshots of PyTorch or cachalot with a history")->required();
+    app.add_option("--gpu", device_.gpu, "Play on the memory of this GPU, such as l4 (`cachalot gpus` lists them)")
+        ->type_name("GPU");
+    app.add_option("--device-memory", device_.memory,
+                   "Memory of the simulated device, such as 24GiB, 24GB or 24000M, all in steps of 1024 (default: "
+                   "200000MiB)")
+        ->type_name("SIZE");
+    app.add_flag("--json", json_, "Print one JSON object for each trace, each on one line");
+  }
+
+  int run(const Styles& styles) override {
+    const std::size_t bytes = device_bytes(device_, ReplayOptions().device_bytes);
+    std::vector<Comparison> comparisons;
+    for (const Trace& trace : read_all_traces(traces_)) {
+      ProgressBar bar(trace.path);
+      comparisons.push_back(compare_policies(trace, bytes, [&](double done) { bar.show(done); }));
+    }
+    if (!json_) print(to_text(comparisons, styles.out));
+    for (const Comparison& comparison : comparisons) {
+      if (json_) print(to_json(comparison) + "\n");
+    }
+    return 0;
+  }
+
+ private:
+  std::vector<std::string> traces_;
+  DeviceSize device_;
+  bool json_ = false;
+};
+
+}  // namespace
+
+std::unique_ptr<Command> make_compare_command() { return std::make_unique<CompareCommand>(); }
+
+}  // namespace cachalot::tools

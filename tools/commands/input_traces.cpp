@@ -1,0 +1,60 @@
+#include "tools/commands/input_traces.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <iterator>
+#include <utility>
+
+#include "base/bytes.h"
+#include "base/check.h"
+#include "cachalot/errors.h"
+#include "simulator/gpu_models.h"
+#include "tools/commands/command.h"
+#include "tools/commands/with_file.h"
+#include "tools/foreign_files.h"
+#include "tools/snapshot_reader.h"
+#include "tools/snapshot_traces.h"
+
+namespace cachalot::tools {
+namespace {
+
+std::vector<Trace> traces_in(InputFile file) {
+  if (!is_snapshot(file)) {
+    const std::string foreign = foreign_format(file.begin(), "trace or a memory snapshot");
+    CACHALOT_REQUIRE(foreign.empty(), "{}: {}", file.path(), foreign);
+    return {read_trace(std::move(file))};
+  }
+  const TorchSnapshot snapshot = read_snapshot(std::move(file));
+  std::vector<Trace> traces = traces_of(snapshot);
+  if (snapshot.unknown_actions > 0) {
+    tell(fmt::format("cachalot: {}: left out of the history: {}\n", snapshot.path, unknown_actions_text(snapshot)));
+  }
+  return traces;
+}
+
+}  // namespace
+
+std::vector<Trace> read_all_traces(const std::vector<std::string>& paths) {
+  std::vector<Trace> traces;
+  for (const std::string& path : paths) {
+    std::ranges::move(with_file(path, "trace", [](InputFile file) { return traces_in(std::move(file)); }),
+                      std::back_inserter(traces));
+  }
+  return traces;
+}
+
+std::size_t device_bytes(const DeviceSize& size, std::size_t otherwise) {
+  CACHALOT_REQUIRE(!size.gpu || !size.memory,
+                   "--gpu {} and --device-memory {} both say how large the device is: give one", *size.gpu,
+                   *size.memory);
+  if (size.gpu) return simulator::find_gpu_model(*size.gpu).memory_bytes;
+  if (!size.memory) return otherwise;
+  try {
+    return parse_bytes(*size.memory);
+  } catch (const InvalidArgument& error) {
+    throw InvalidArgument(fmt::format("--device-memory: {}", error.what()));
+  }
+}
+
+}  // namespace cachalot::tools

@@ -1,0 +1,28 @@
+// Traces and snapshots that commands are given, read; and the device that they are played on.
+#pragma once
+
+#include <cstddef>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "tools/trace_reader.h"
+
+namespace cachalot::tools {
+
+// Returns the traces of all files: one of a trace, one for each device of a snapshot with a history. All are read before
+// the first is used: a bad one is an error before there is any output. Throws InvalidArgument, and std::runtime_error
+// where the host has no memory for a file; both name the file.
+std::vector<Trace> read_all_traces(const std::vector<std::string>& paths);
+
+// The options that say how large the simulated device is, as given.
+struct DeviceSize {
+  std::optional<std::string> gpu;
+  std::optional<std::string> memory;
+};
+
+// Returns the bytes that the options ask for, or `otherwise` where none is given. Throws InvalidArgument, also where both
+// are given.
+std::size_t device_bytes(const DeviceSize& size, std::size_t otherwise);
+
+}  // namespace cachalot::tools

@@ -1,0 +1,96 @@
+// `cachalot simulate`: runs a program on a GPU that is not there.
+#include <cstdio>
+#include <optional>
+#include <utility>
+
+#include "base/bytes.h"
+#include "base/check.h"
+#include "cachalot/errors.h"
+#include "simulator/gpu_models.h"
+#include "tools/commands/command.h"
+#include "tools/python_program.h"
+#include "tools/simulation.h"
+#include "tools/simulation_files.h"
+#include "tools/simulation_report.h"
+
+namespace cachalot::tools {
+namespace {
+
+class SimulateCommand : public Command {
+ public:
+  const CommandText& text() const override {
+    static const CommandText text = {
+        .name = "simulate",
+        .usage = "[OPTIONS] [--] PROGRAM [ARGUMENTS...]",
+        .summary = "Run a CUDA or PyTorch program on a simulated GPU, and say whether its memory fits",
+        .details =
+            "PROGRAM is a Python script, -m MODULE or -c CODE for Python, or any other program. Scripts run with "
+            "$CACHALOT_PYTHON, else with the virtual environment's Python, else with python3.\n\n"
+            "Kernels do nothing and take simulated time, so results are meaningless, and code that branches on values "
+            "computed on the GPU may go another way; memory is allocated and freed as on the GPU. When the program has "
+            "ended, standard error says for each device how much memory was used, where in the program, and whether it "
+            "fits.\n\n"
+            "The exit code is the program's, or 2 after an error of the command, which one line on standard error "
+            "tells.",
+        .examples = {{"Will a training fit on a T4?", "cachalot simulate --gpu t4 train.py --batch-size 8"},
+                     {"On a GPU that is not in the list:", "cachalot simulate --memory 24GiB python -m package.train"},
+                     {"Record every allocation, to replay it with other options:",
+                      "cachalot simulate --trace trace.csv.gz train.py"}}};
+    return text;
+  }
+
+  void declare(CLI::App& app) override {
+    constexpr int kMostDevices = 64;
+    app.add_option("--gpu", gpu_, "GPU model to simulate (default: h100); `cachalot gpus` lists them")
+        ->type_name("GPU");
+    app.add_option(
+           "--memory", memory_,
+           "Memory of each device instead of the model's own, such as 24GiB, 24GB or 24000M, all in steps of 1024")
+        ->type_name("SIZE");
+    app.add_option("--devices", devices_, "How many devices there are")
+        ->type_name("N")
+        ->check(CLI::Range(1, kMostDevices))
+        ->capture_default_str();
+    app.add_option("--trace", trace_,
+                   "Write every allocation and free for `cachalot replay`; as gzip if it ends in .gz")
+        ->type_name("FILE");
+    app.add_option("--json", json_, "Also write the report as JSON")->type_name("FILE");
+    app.add_flag("-v,--verbose", verbose_, "Also report the calls of the CUDA driver");
+  }
+
+  bool takes_program() const override { return true; }
+  void set_program(std::vector<std::string> words) override { program_ = std::move(words); }
+
+  // What is wrong with an option is told here, before the program runs and its output hides it.
+  int run(const Styles& styles) override {
+    if (gpu_) gpu_ = simulator::find_gpu_model(*gpu_).key;
+    if (memory_) parse_bytes(*memory_);
+    CACHALOT_REQUIRE(!program_.empty(), "no program was given; an example: cachalot simulate{} train.py",
+                     gpu_ ? " --gpu " + *gpu_ : "");
+    if (!json_.empty()) write_file(json_, "");
+    const Simulation simulation = simulate({.program = with_python(std::move(program_)),
+                                            .gpu = gpu_,
+                                            .memory = memory_,
+                                            .devices = devices_,
+                                            .trace_path = trace_});
+    std::fflush(stdout);
+    tell("\n" + to_text(simulation, verbose_, styles.err));
+    if (!json_.empty()) write_file(json_, to_json(simulation) + "\n");
+    return simulation.exit_code;
+  }
+
+ private:
+  std::optional<std::string> gpu_;
+  std::optional<std::string> memory_;
+  int devices_ = 1;
+  std::string trace_;
+  std::string json_;
+  bool verbose_ = false;
+  std::vector<std::string> program_;
+};
+
+}  // namespace
+
+std::unique_ptr<Command> make_simulate_command() { return std::make_unique<SimulateCommand>(); }
+
+}  // namespace cachalot::tools

@@ -1,0 +1,67 @@
+// `cachalot snapshot`: says what holds the memory in a snapshot.
+#include <utility>
+
+#include "tools/commands/command.h"
+#include "tools/commands/with_file.h"
+#include "tools/snapshot_reader.h"
+#include "tools/snapshot_report.h"
+
+namespace cachalot::tools {
+namespace {
+
+class SnapshotCommand : public Command {
+ public:
+  const CommandText& text() const override {
+    static const CommandText text = {
+        .name = "snapshot",
+        .usage = "[OPTIONS] SNAPSHOT...",
+        .summary = "Say what holds the GPU memory in a memory snapshot of PyTorch or cachalot",
+        .details =
+            "Reports for each device the reserved, allocated, requested and free memory and its fragmentation, the "
+            "same "
+            "for each pool and stream, and the lines of the program that hold most memory. Lines are known where the "
+            "program called torch.cuda.memory._record_memory_history() before it allocated.\n\n"
+            "A pickle is read as plain data: nothing in it is executed, and a file that asks for that is refused. The "
+            "exit code is 0, or 2 after an error, which one line on standard error tells.",
+        .examples = {
+            {"In the program: torch.cuda.memory._dump_snapshot(\"snapshot.pickle\"); then:",
+             "cachalot snapshot snapshot.pickle"},
+            {"The three lines that hold most, for a script:", "cachalot snapshot --top 3 --json snapshot.pickle"}}};
+    return text;
+  }
+
+  void declare(CLI::App& app) override {
+    app.add_option("SNAPSHOT", snapshots_,
+                   "Files of torch.cuda.memory._dump_snapshot, or cachalot's own JSON; plain or gzip")
+        ->required();
+    app.add_option("--top", top_, "How many lines of the program to show")
+        ->type_name("N")
+        ->check(CLI::Range(0, 1000000))
+        ->capture_default_str();
+    app.add_flag("--json", json_, "Print one JSON object for each snapshot, each on one line");
+  }
+
+  // All are read before anything is printed: a bad one is an error without output.
+  int run(const Styles& styles) override {
+    std::vector<std::string> reports;
+    for (const std::string& path : snapshots_) {
+      reports.push_back(with_file(path, "snapshot", [&](InputFile file) {
+        const TorchSnapshot snapshot = read_snapshot(std::move(file));
+        return json_ ? to_json(snapshot, top_) + "\n" : to_text(snapshot, top_, styles.out);
+      }));
+    }
+    for (const std::string& report : reports) print(report);
+    return 0;
+  }
+
+ private:
+  std::vector<std::string> snapshots_;
+  std::size_t top_ = 10;
+  bool json_ = false;
+};
+
+}  // namespace
+
+std::unique_ptr<Command> make_snapshot_command() { return std::make_unique<SnapshotCommand>(); }
+
+}  // namespace cachalot::tools

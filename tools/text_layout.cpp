@@ -1,0 +1,62 @@
+#include "tools/text_layout.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace cachalot::tools {
+namespace {
+
+// One paragraph's words, broken at kTextWidth; `column` is where the first line begins.
+std::string wrapped_paragraph(std::string_view words, std::size_t indent) {
+  std::string text;
+  std::size_t column = indent;
+  bool at_start = true;
+  while (!words.empty()) {
+    const std::size_t end = std::min(words.find_first_of(" \n"), words.size());
+    const std::string_view word = words.substr(0, end);
+    words.remove_prefix(std::min(end + 1, words.size()));
+    if (word.empty()) continue;
+    if (!at_start && column + 1 + word.size() > kTextWidth) {
+      text += '\n' + std::string(indent, ' ');
+      column = indent;
+      at_start = true;
+    }
+    if (!at_start) text += ' ';
+    column += word.size() + (at_start ? 0 : 1);
+    text += word;
+    at_start = false;
+  }
+  return text + '\n';
+}
+
+}  // namespace
+
+std::string labelled_line(std::string_view label, std::string_view value, std::size_t width) {
+  return fmt::format("  {:<{}} {}\n", label, width, value);
+}
+
+std::string wrapped(std::string_view text, std::size_t indent) {
+  std::string lines;
+  while (true) {
+    const std::size_t end = text.find("\n\n");
+    lines += wrapped_paragraph(text.substr(0, end), indent);
+    if (end == std::string_view::npos) return lines;
+    lines += '\n' + std::string(indent, ' ');
+    text.remove_prefix(end + 2);
+  }
+}
+
+std::string times_text(std::uint64_t count) {
+  if (count == 1) return "once";
+  if (count == 2) return "twice";
+  return fmt::format("{} times", count);
+}
+
+std::string with_commas(std::uint64_t number) {
+  std::string text = std::to_string(number);
+  for (std::size_t at = text.size(); at > 3;) text.insert(at -= 3, ",");
+  return text;
+}
+
+}  // namespace cachalot::tools
