@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Records what PyTorch's own expandable segments hold on the recorded traces: data/traces/expandable.json.
 
-    bench/pytorch/expandable_segments.py [--build build/release] [--python PYTHON] [--check]
+    bench/pytorch/expandable_segments.py [--build build/release] [--python PYTHON] [--check [--only lsm,streams]]
 
 Plays each trace through PyTorch's allocator with expandable_segments:True, over the simulated CUDA runtime, on devices
 large and small, and writes what torch.cuda.memory_stats tells then. --check compares with the recorded file instead of
@@ -33,15 +33,17 @@ def main():
     parser.add_argument("--build", default="build/release", help="the build folder with the simulated CUDA runtime")
     parser.add_argument("--python", default=os.environ.get("CACHALOT_PYTHON", sys.executable), help="one with PyTorch")
     parser.add_argument("--check", action="store_true", help="compare with the recorded figures")
+    parser.add_argument("--only", metavar="TRACES", help="compare these traces alone, separated by commas")
     parser.add_argument("--play", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.play:
         print(json.dumps(play(options.play)))
         return
-    figures = [record(options, trace, mib) for trace, mib in CASES]
+    wanted = options.only.split(",") if options.only else [trace for trace, _ in CASES]
+    figures = [record(options, trace, mib) for trace, mib in CASES if trace in wanted]
     torch = {figure.pop("torch") for figure in figures}
-    if options.check:
-        sys.exit(check(figures))
+    if options.check or options.only:
+        sys.exit(check(figures, wanted))
     lines = ",\n".join("  " + json.dumps(figure) for figure in figures)
     origin = f"PyTorch {', '.join(torch)}'s own allocator; bench/pytorch/expandable_segments.py writes this file"
     RECORDED.write_text(f'{{"origin": {json.dumps(origin)}, "figures": [\n{lines}\n]}}\n')
@@ -96,8 +98,8 @@ def play(trace):
     }
 
 
-def check(figures):
-    recorded = json.loads(RECORDED.read_text())["figures"]
+def check(figures, wanted):
+    recorded = [figure for figure in json.loads(RECORDED.read_text())["figures"] if figure["trace"] in wanted]
     for now, then in zip(figures, recorded, strict=True):
         if now != then:
             print(f"expandable_segments.py: recorded {then}, but PyTorch does {now}", file=sys.stderr)

@@ -1,0 +1,27 @@
+"""The recorded figures of PyTorch's expandable segments, which `cachalot compare` must reach, are PyTorch's."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+import world
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+COMMAND = os.environ.get("CACHALOT_COMMAND")
+
+
+@world.full_only
+@world.not_pages
+@pytest.mark.skipif(not COMMAND, reason="needs the build folder of the cachalot command")
+@pytest.mark.skipif(not torch.__version__.startswith("2.11."), reason="the figures are PyTorch 2.11's")
+def test_what_is_recorded_is_what_pytorch_holds() -> None:
+    program = [sys.executable, str(ROOT / "bench/pytorch/expandable_segments.py"), "--check"]
+    build = Path(COMMAND or "").parent.parent
+    options = ["--build", str(build), "--python", sys.executable, "--only", "lsm,streams,frag_toy"]
+    done = subprocess.run(program + options, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
