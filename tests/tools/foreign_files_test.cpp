@@ -3,7 +3,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <fstream>
 #include <string>
+#include <utility>
 
 #include "tests/tools/run_command.h"
 #include "tests/tools/temporary_file.h"

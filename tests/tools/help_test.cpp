@@ -4,6 +4,9 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -34,10 +37,7 @@ TEST(Help, IsWhatTheCommandSaysWithoutWords) {
   const Outcome bare = cachalot("");
   EXPECT_EQ(bare.exit_code, 0);
   EXPECT_EQ(bare.err, "");
-  for (const char* ways : {"--help", "-h", "help", "help help --help | sed d >/dev/null; true ; cachalot_help"}) {
-    if (std::string(ways).find("sed") != std::string::npos) continue;
-    EXPECT_EQ(cachalot(ways).out, bare.out) << ways;
-  }
+  for (const char* words : {"--help", "-h", "help"}) EXPECT_EQ(cachalot(words).out, bare.out) << words;
   for (const std::string& command : kCommands) EXPECT_THAT(bare.out, HasSubstr("\n  " + command + "  ")) << command;
 }
 
