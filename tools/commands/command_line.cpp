@@ -12,6 +12,7 @@
 
 #include "base/suggestions.h"
 #include "cachalot/errors.h"
+#include "cachalot/version.h"
 #include "tools/commands/help_text.h"
 #include "tools/commands/option_text.h"
 

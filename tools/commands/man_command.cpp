@@ -1,6 +1,7 @@
 // `cachalot man`: prints the manual page, made of the declarations.
 #include <fmt/format.h>
 
+#include "cachalot/version.h"
 #include "tools/commands/command.h"
 #include "tools/commands/option_text.h"
 
