@@ -550,6 +550,26 @@ PoolId CachingAllocator::pool_of_tag(std::string_view tag) const {
   return {found->second, found->second};
 }
 
+std::vector<TagMemory> CachingAllocator::tags() const {
+  require_own_process();
+  std::map<std::string, PoolId> pools;
+  {
+    const std::lock_guard<std::mutex> lock(tags_mutex_);
+    for (const auto& [tag, number] : tags_) pools.emplace(tag, PoolId{number, number});
+  }
+  std::vector<TagMemory> result;
+  for (const auto& [tag, pool] : pools) {
+    for (const auto& allocator : devices()) {
+      std::optional<TagMemory> memory = allocator->tag_memory(pool);
+      if (!memory || (!memory->is_asleep && memory->reserved_bytes == 0)) continue;
+      memory->tag = tag;
+      memory->device = allocator->index();
+      result.push_back(*std::move(memory));
+    }
+  }
+  return result;
+}
+
 void CachingAllocator::release_physical(std::string_view tag, bool save, int device) {
   const std::vector<DeviceAllocator*> allocators = selected(device);
   for (const DeviceAllocator* allocator : allocators) allocator->require_pages("release_physical");

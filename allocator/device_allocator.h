@@ -171,6 +171,8 @@ class DeviceAllocator {
   RestoreResult restore_pool(const PoolCheckpoint& checkpoint);
 
   void begin_tagged(PoolId id, std::string_view tag);
+  // Nothing where the tag has no pool here. `tag` and `device` are left to the caller.
+  std::optional<TagMemory> tag_memory(PoolId id) const;
   void end_tagged(PoolId id, std::string_view tag);
   // A tag's pool may have gone with its last block: it is there again.
   void create_tag(PoolId id, std::string_view tag);

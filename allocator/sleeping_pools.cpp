@@ -43,6 +43,23 @@ void DeviceAllocator::end_tagged(PoolId id, std::string_view tag) {
   set_mode(kRedirecting, !redirects_.empty());
 }
 
+std::optional<TagMemory> DeviceAllocator::tag_memory(PoolId id) const {
+  const Lock lock(mutex_);
+  const PrivatePool* const pool = find_pool(id);
+  if (pool == nullptr) return std::nullopt;
+  const ThreadCaches::Recall hold(caches_.get());
+  TagMemory memory;
+  memory.is_asleep = pool->is_asleep;
+  for (const auto& [address, head] : heap_.segments()) {
+    if (head->arena->pool.id() != id) continue;
+    const SegmentSnapshot segment = picture(*head);
+    memory.allocated_bytes += segment.allocated_size;
+    memory.reserved_bytes += segment.total_size - segment.asleep_size;
+    memory.asleep_bytes += segment.asleep_size;
+  }
+  return memory;
+}
+
 std::string DeviceAllocator::name_of(const PrivatePool& pool) const {
   return pool.tag.empty() ? formatted("pool ({}, {})", pool.id.first, pool.id.second) : formatted("tag '{}'", pool.tag);
 }

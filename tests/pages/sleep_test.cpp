@@ -586,6 +586,54 @@ TEST(SleepingTags, ComeAndGoWhileOtherThreadsAllocate) {
   EXPECT_EQ(world.device->used_bytes(), 0u);
 }
 
+// --- what there is ---------------------------------------------------------------------------------------------------
+
+TEST(Tags, AreListedWithTheirMemoryAndWhetherTheySleep) {
+  World world(64 * kGiB, "heap:pages");
+  EXPECT_TRUE(world.allocator.tags().empty());
+  Weights weights(world);
+  Weights cache(world, "cache");
+  weights.add(8 * kMiB);
+  weights.add(100);
+  cache.add(40 * kMiB);
+  { const Region region(world, "unused"); }
+  void* const outside = world.allocate(4 * kMiB);
+
+  auto tags = world.allocator.tags();
+  ASSERT_EQ(tags.size(), 2u);
+  EXPECT_EQ(tags[0].tag, "cache");
+  EXPECT_EQ(tags[1].tag, "weights");
+  for (const auto& each : tags) {
+    EXPECT_EQ(each.device, 0);
+    EXPECT_FALSE(each.is_asleep);
+    EXPECT_EQ(each.asleep_bytes, 0u);
+  }
+  EXPECT_EQ(tags[0].allocated_bytes, 40 * kMiB);
+  EXPECT_EQ(tags[1].allocated_bytes, 8 * kMiB + 512);
+  const std::size_t held = world.reserved();
+  EXPECT_EQ(tags[0].reserved_bytes + tags[1].reserved_bytes + 4 * kMiB, held);
+
+  weights.sleep();
+  world.allocator.release_physical("unused");
+  tags = world.allocator.tags();
+  ASSERT_EQ(tags.size(), 3u);
+  EXPECT_EQ(tags[1].tag, "unused");
+  EXPECT_TRUE(tags[1].is_asleep);
+  EXPECT_TRUE(tags[2].is_asleep);
+  EXPECT_EQ(tags[2].allocated_bytes, 8 * kMiB + 512);
+  EXPECT_EQ(tags[2].reserved_bytes, 0u);
+  EXPECT_EQ(world.reserved() + tags[2].asleep_bytes, held);
+
+  world.allocator.restore_physical("unused");
+  weights.wake();
+  EXPECT_EQ(world.allocator.tags().size(), 2u);
+  weights.free_all();
+  cache.free_all();
+  world.allocator.deallocate(outside);
+  world.allocator.empty_cache();
+  EXPECT_TRUE(world.allocator.tags().empty());
+}
+
 // --- mistakes -----------------------------------------------------------------------------------------------------------
 
 TEST(AskedToSleep, WhatIsNotThereIsAMistake) {

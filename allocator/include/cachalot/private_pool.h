@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <functional>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "cachalot/device.h"
@@ -67,6 +68,16 @@ struct PoolCheckpoint {
 struct RestoreResult {
   std::vector<void*> freed;    ///< allocations that were live in the pool before
   std::vector<void*> created;  ///< live blocks of the checkpoint; the caller owns them now
+};
+
+// A TagMemory says what belongs to a tag (begin_tagged) on one device.
+struct TagMemory {
+  std::string tag;
+  int device = 0;
+  bool is_asleep = false;           // nothing is allocated from it until restore_physical
+  std::size_t allocated_bytes = 0;  // in blocks of live allocations, asleep or not
+  std::size_t reserved_bytes = 0;   // held from the device
+  std::size_t asleep_bytes = 0;     // given back to the device until restore_physical
 };
 
 }  // namespace cachalot
