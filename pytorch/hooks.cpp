@@ -5,10 +5,12 @@
 #include <vector>
 
 #include "base/check.h"
+#include "base/json_writer.h"
 #include "pytorch/guarded.h"
 #include "pytorch/lent_tensors.h"
 #include "pytorch/plug.h"
 #include "pytorch/process.h"
+#include "pytorch/python_frames.h"
 
 namespace cachalot {
 namespace {
@@ -24,11 +26,29 @@ const char* required_tag(const char* tag) {
 // What the thread's last check_memory returned: json's text may have to be asked for twice.
 thread_local std::vector<GuardReport> reports_of_last_check;
 
+// As cachalot.Region has them.
+std::string regions_json() {
+  JsonWriter json;
+  json.list(process_allocator().tags(), [](JsonWriter& out, const TagMemory& memory) {
+    out.begin_object()
+        .member("tag", memory.tag)
+        .member("device", memory.device)
+        .member("is_asleep", memory.is_asleep)
+        .member("allocated_bytes", memory.allocated_bytes)
+        .member("reserved_bytes", memory.reserved_bytes)
+        .member("asleep_bytes", memory.asleep_bytes)
+        .end_object();
+  });
+  return json.take();
+}
+
 std::string json(std::string_view what, int device) {
   if (what == "guard_reports") return to_json(reports_of_last_check);
   if (what == "stats") return to_json(process_allocator().memory_stats(device));
   if (what == "fragmentation") return to_json(process_allocator().fragmentation(device));
-  CACHALOT_REQUIRE(what == "snapshot", "'{}' is not one of stats, fragmentation, snapshot and guard_reports", what);
+  if (what == "regions") return regions_json();
+  CACHALOT_REQUIRE(what == "snapshot", "'{}' is not one of stats, fragmentation, snapshot, regions and guard_reports",
+                   what);
   return to_json(process_allocator().snapshot());
 }
 
@@ -144,6 +164,14 @@ int cachalot_plug_record_history(int enabled, long max_entries, char* error, std
     history.enabled = enabled != 0;
     history.max_entries = history.enabled ? static_cast<std::size_t>(max_entries) : 1;
     process_allocator().record_history(history);
+    return 0;
+  });
+}
+
+int cachalot_plug_hide_launcher(const char* file, char* error, std::size_t capacity) {
+  return guarded(error, capacity, [&] {
+    CACHALOT_REQUIRE(file != nullptr, "file is NULL; it must point to a name");
+    hide_python_launcher(file);
     return 0;
   });
 }

@@ -56,7 +56,9 @@ CACHALOT_EXPORT double cachalot_plug_memory_fraction(int device, char* error, st
 // Looks at all memory under guard now. Returns how many reports there are since the last call; json("guard_reports") tells
 // the calling thread what they are.
 CACHALOT_EXPORT int cachalot_plug_check_memory(char* error, std::size_t capacity);
-// JSON of "stats", "fragmentation" (of the device) or "snapshot" (of all). Returns the bytes of the text, which is cut to
+// hide_python_launcher's.
+CACHALOT_EXPORT int cachalot_plug_hide_launcher(const char* file, char* error, std::size_t capacity);
+// JSON of "stats", "fragmentation" (of the device), "snapshot" or "regions" (of all). Returns the bytes of the text, which is cut to
 // `capacity`, its closing zero included; negative after an error, and `text` says what was wrong.
 CACHALOT_EXPORT long cachalot_plug_json(const char* what, int device, char* text, long capacity);
 }

@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "base/own_code.h"
 #include "pytorch/lent_tensors.h"
 #include "pytorch/process.h"
 
@@ -89,6 +90,8 @@ class ProcessPlug final : public Plug {
   RestoreResult restore_pool(int device, const PoolCheckpoint& checkpoint) override {
     return allocator().restore_pool(device, checkpoint);
   }
+
+  void hide_code(const void* code) override { add_own_code(code); }
 
   void set_out_of_memory_thrower(Thrower thrower) override { process_.set_out_of_memory_thrower(thrower); }
 

@@ -31,7 +31,7 @@ inline void copy_text(std::string_view text, char* out, std::size_t capacity) {
 }
 
 // Changes with this interface: an adapter refuses a library with another number.
-inline constexpr int kPlugVersion = 5;
+inline constexpr int kPlugVersion = 6;
 
 class Plug {
  public:
@@ -93,6 +93,9 @@ class Plug {
   virtual bool pool_has_exactly(int device, PoolId pool, const std::vector<void*>& live) const = 0;
   virtual PoolCheckpoint checkpoint_pool(int device, PoolId pool) const = 0;
   virtual RestoreResult restore_pool(int device, const PoolCheckpoint& checkpoint) = 0;
+
+  // Call stacks leave out what lies in the library around `code`: the adapter's.
+  virtual void hide_code(const void* code) = 0;
 
   // How the function-pointer plug reports that memory ran out: must throw. Without, it throws a std::runtime_error.
   using Thrower = void (*)(const char* message);

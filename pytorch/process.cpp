@@ -8,6 +8,7 @@
 
 #include "base/check.h"
 #include "base/format.h"
+#include "base/own_code.h"
 #include "cachalot/kernels.h"
 #include "pytorch/python_frames.h"
 
@@ -114,6 +115,7 @@ CachingAllocator& Process::make() {
   CACHALOT_REQUIRE(!devices.empty(), "cachalot found {} CUDA devices: it needs a GPU and its driver", devices.size());
   auto allocator = std::make_unique<CachingAllocator>(std::move(devices), amended(base_, amendment_), kernels_for);
   if (is_caching_off_by_environment()) allocator->set_caching_enabled(false);
+  add_own_code(reinterpret_cast<const void*>(&amended_by_environment));
   provide_python_frames();
   base_given_ = true;
   allocator_.store(allocator.get(), std::memory_order_release);

@@ -2,6 +2,8 @@
 
 #include <dlfcn.h>
 
+#include <algorithm>
+#include <atomic>
 #include <cstddef>
 #include <new>
 #include <string_view>
@@ -15,6 +17,23 @@ namespace {
 
 // What Python calls PyObject: only ever pointed at.
 struct Object;
+
+std::atomic<const char*> launcher{nullptr};  // interned
+
+bool is_of_runpy(const ScriptFrame& frame) {
+  const std::string_view file = frame.file;
+  return file == "<frozen runpy>" || file.ends_with("/runpy.py");
+}
+
+// How many of the frames are the program's own, from the innermost on.
+std::size_t without_launcher(std::span<const ScriptFrame> frames) {
+  const char* const file = launcher.load(std::memory_order_acquire);
+  const auto is_launcher = [&](const ScriptFrame& frame) { return frame.file == file; };
+  auto end = std::ranges::find_if(frames, is_launcher);
+  if (end == frames.end()) return frames.size();
+  while (end != frames.begin() && is_of_runpy(*(end - 1))) --end;
+  return static_cast<std::size_t>(end - frames.begin());
+}
 
 // The functions of Python's C API; pages of docs.python.org name each. All are in every Python from 3.9 on, but for those
 // with two names, which changed it. Names of attributes are made once.
@@ -184,7 +203,7 @@ std::size_t python_frames(Span<ScriptFrame> out) noexcept {
   const Python::Permission permission(*python);
   if (!permission.is_given()) return 0;
   try {
-    return python->frames(out);
+    return without_launcher(out.first(python->frames(out)));
   } catch (const std::bad_alloc&) {  // for a name
     return 0;
   }
@@ -193,5 +212,7 @@ std::size_t python_frames(Span<ScriptFrame> out) noexcept {
 }  // namespace
 
 void provide_python_frames() noexcept { set_script_frames(&python_frames); }
+
+void hide_python_launcher(const char* file) { launcher.store(intern_text(file), std::memory_order_release); }
 
 }  // namespace cachalot

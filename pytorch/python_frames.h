@@ -9,4 +9,8 @@ namespace cachalot {
 // of ours, as PyTorch's memory history does. Threads that Python does not know are left alone.
 void provide_python_frames() noexcept;
 
+// From now on the frames end where code of `file` (co_filename) has begun the program: that frame, those outside of it and
+// those of Python's runpy inside are left out. Throws std::bad_alloc.
+void hide_python_launcher(const char* file);
+
 }  // namespace cachalot

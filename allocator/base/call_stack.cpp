@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "base/format.h"
+#include "base/own_code.h"
 #include "base/symbols.h"
 
 namespace cachalot {
@@ -123,7 +124,7 @@ std::vector<CallFrame> native_frames(Span<const std::uintptr_t> return_addresses
   for (const std::uintptr_t address : return_addresses) {
     const std::vector<CallFrame> frames = symbolize(address);
     all.insert(all.end(), frames.begin(), frames.end());
-    if (users.empty() && is_of_library(frames.back())) continue;
+    if (users.empty() && (is_own_code(address - 1) || is_of_library(frames.back()))) continue;
     const auto first = users.empty() ? std::ranges::find_if_not(frames, is_of_library) : frames.begin();
     users.insert(users.end(), first, frames.end());
   }

@@ -94,7 +94,9 @@ std::string stack_of(const char* what, const std::optional<GuardCall>& call) {
 
 std::string stacks(const GuardReport& report) {
   const char* const freed = report.kind == Kind::released_pool ? "released" : "freed";
-  return stack_of("here", report.mistake) + stack_of(freed, report.freed) + stack_of("allocated", report.allocated);
+  const std::string text =
+      stack_of("here", report.mistake) + stack_of(freed, report.freed) + stack_of("allocated", report.allocated);
+  return text.empty() && !report.mistake ? " debug:True (CACHALOT_DEBUG=1) adds stacks." : text;
 }
 
 void write_call(JsonWriter& json, const char* name, const std::optional<GuardCall>& call) {

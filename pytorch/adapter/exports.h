@@ -23,6 +23,7 @@ int do_or_tell(char* error, std::size_t capacity, Action action) {
   try {
     Plug* const plug = cachalot_plug(kPlugVersion);
     if (plug == nullptr) return fail("libcachalot_torch.so is of another version than its adapter", error, capacity);
+    plug->hide_code(reinterpret_cast<const void*>(&fail));
     action(*plug);
     return 0;
   } catch (const c10::Error& failure) {

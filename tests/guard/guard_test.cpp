@@ -183,6 +183,7 @@ TEST(Guard, WithoutAHandlerReportsGoToStderr) {
   const std::string text = testing::internal::GetCapturedStderr();
   EXPECT_TRUE(text.starts_with("cachalot guard: the block of 100 bytes at")) << text;
   EXPECT_CONTAINS(text, "byte -3");
+  EXPECT_TRUE(text.ends_with(" debug:True (CACHALOT_DEBUG=1) adds stacks.\n")) << text;
 }
 
 TEST(Guard, AHandlerMayUseTheAllocatorAndItsErrorsComeOutOfACallThatIsDone) {

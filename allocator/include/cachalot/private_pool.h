@@ -70,14 +70,15 @@ struct RestoreResult {
   std::vector<void*> created;  ///< live blocks of the checkpoint; the caller owns them now
 };
 
-// A TagMemory says what belongs to a tag (begin_tagged) on one device.
+/// A TagMemory says what belongs to a tag (CachingAllocator::begin_tagged) on one device. Sizes are in
+/// bytes.
 struct TagMemory {
-  std::string tag;
-  int device = 0;
-  bool is_asleep = false;           // nothing is allocated from it until restore_physical
-  std::size_t allocated_bytes = 0;  // in blocks of live allocations, asleep or not
-  std::size_t reserved_bytes = 0;   // held from the device
-  std::size_t asleep_bytes = 0;     // given back to the device until restore_physical
+  std::string tag;                  ///< the name that begin_tagged was given
+  int device = 0;                   ///< index of the device
+  bool is_asleep = false;           ///< true until restore_physical: nothing is allocated from it
+  std::size_t allocated_bytes = 0;  ///< blocks of live allocations, asleep or not
+  std::size_t reserved_bytes = 0;   ///< held from the device
+  std::size_t asleep_bytes = 0;     ///< given back to the device until restore_physical
 };
 
 }  // namespace cachalot
