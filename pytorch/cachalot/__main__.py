@@ -1,7 +1,10 @@
-"""python -m cachalot [--config OPTIONS] script.py args…, or -m module args…: runs a program with cachalot enabled.
+"""python -m cachalot: the `cachalot` command, and programs that run with cachalot enabled.
 
-The program finds sys.argv, sys.path and __main__ as if Python itself had started it. Processes that it starts are
-programs of their own: they run on PyTorch's allocator unless started this way, too.
+    python -m cachalot run [--config OPTIONS] script.py …     a script; also -m MODULE … and -c CODE …
+    python -m cachalot snapshot|replay|simulate|…             the command in C++, with all of its options
+
+`run` may be left out. The program finds sys.argv, sys.path and __main__ as if Python itself had started it. Processes that it
+starts are programs of their own: they run on PyTorch's allocator unless started this way, too.
 """
 
 from __future__ import annotations
@@ -10,34 +13,78 @@ import argparse
 import importlib.machinery
 import io
 import os
-import runpy
 import sys
 import types
+from typing import NoReturn
 
 import cachalot
 
+from . import _command
+
 
 def main() -> None:
-    arguments = _parse()
+    words = sys.argv[1:] or ["--help"]
+    if _is_for_the_command(words):
+        _command.run(words)
+    _run(_parse(words[1:] if words[:1] == ["run"] else words))
+
+
+def _is_for_the_command(words: list[str]) -> bool:
+    """Whether the first word is a subcommand, known here or not; a script's name has a dot or a slash, or is a file's."""
+    if not words or words[0] == "run" or words[0].startswith("-"):
+        return False
+    first = words[0]
+    return first in _command.SUBCOMMANDS or not ("." in first or os.sep in first or os.path.isfile(first))
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"cachalot: {message} (python -m cachalot --help tells more)\n")
+
+
+def _parse(words: list[str]) -> argparse.Namespace:
+    parser = _Parser(
+        prog="python -m cachalot",
+        usage="python -m cachalot [run] [--config OPTIONS] SCRIPT|-m MODULE|-c CODE [ARGUMENTS ...]\n"
+        f"       python -m cachalot {{{','.join(_command.SUBCOMMANDS)}}} ...",
+        description="Runs a Python program with cachalot as PyTorch's GPU memory allocator; at its end a line on stderr "
+        "says what memory it took (CACHALOT_STATS=0: none, CACHALOT_STATS=1: a table). The other subcommands are the "
+        "`cachalot` command's.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("--version", action="version", version=f"cachalot {cachalot.__version__}")
+    parser.add_argument("--config", metavar="OPTIONS", help="as for CACHALOT_CONF, say heap:pages")
+    how = parser.add_mutually_exclusive_group()
+    how.add_argument("-m", dest="module", action="store_true", help="the program is a module, as for python -m")
+    how.add_argument("-c", dest="code", action="store_true", help="the program is given as text, as for python -c")
+    parser.add_argument("program", help="a script, or with -m a module, or with -c its text")
+    parser.add_argument("arguments", nargs=argparse.REMAINDER, help="the program's own arguments")
+    return parser.parse_args(words)
+
+
+def _run(arguments: argparse.Namespace) -> None:
+    from . import _exit_report
+
     try:
         cachalot.enable(arguments.config)
+        if _exit_report.asked_by_environment() == "default":
+            _exit_report.tell_at_exit("line")
     except (cachalot.EnableError, ValueError) as error:
         sys.exit(f"cachalot: {error}")
+    _hide_from_stacks(__file__)
     if arguments.module:
         _run_module(arguments.program, arguments.arguments)
+    elif arguments.code:
+        _run_code(arguments.program, arguments.arguments)
     else:
         _run_script(arguments.program, arguments.arguments)
 
 
-def _parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="python -m cachalot", description="Runs a Python program with cachalot as PyTorch's GPU memory allocator."
-    )
-    parser.add_argument("--config", metavar="OPTIONS", help="as for CACHALOT_CONF, say max_split_size_mb:64")
-    parser.add_argument("-m", dest="module", action="store_true", help="the program is a module, as for python -m")
-    parser.add_argument("program", help="a script, or with -m a module")
-    parser.add_argument("arguments", nargs=argparse.REMAINDER, help="the program's own arguments")
-    return parser.parse_args()
+def _hide_from_stacks(file: str) -> None:
+    """Call stacks that the allocator takes end where the program begins."""
+    from ._enable import require_enabled
+
+    require_enabled().plug.hide_launcher(file)
 
 
 def _run_script(path: str, arguments: list[str]) -> None:
@@ -56,7 +103,15 @@ def _run_script(path: str, arguments: list[str]) -> None:
     exec(code, module.__dict__)
 
 
+def _run_code(text: str, arguments: list[str]) -> None:
+    sys.argv = ["-c", *arguments]
+    sys.path[0] = ""
+    exec(compile(text, "<string>", "exec"), _new_main().__dict__)
+
+
 def _run_module(name: str, arguments: list[str]) -> None:
+    import runpy
+
     sys.argv = ["-m", *arguments]
     _new_main()
     runpy._run_module_as_main(name)  # type: ignore[attr-defined]  # what `python -m` itself calls

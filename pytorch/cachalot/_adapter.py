@@ -1,22 +1,25 @@
-"""The full allocator's adapter: one thin C++ file for each minor version of PyTorch, compiled for the PyTorch found.
+"""The full allocator's adapter: one thin C++ file for each minor version of PyTorch.
 
-PyTorch's allocator classes have no stable binary interface, so an adapter serves the very build of PyTorch it was
-compiled for. It comes with the package when PyTorch was there at the package's build; otherwise the system's compiler
-makes it at first use, in seconds, and it is kept in $CACHALOT_CACHE_DIR (~/.cache/cachalot).
+PyTorch's allocator classes have no stable binary interface: an adapter serves a PyTorch whose headers say what those said
+that it was compiled with. Ready ones come with the package (native/prebuilt); their headers are compared with those of the
+PyTorch found before they are loaded. Where none fits, the system's compiler makes one for this very PyTorch, in seconds,
+and it is kept in $CACHALOT_CACHE_DIR (~/.cache/cachalot).
 """
 
 from __future__ import annotations
 
 import ctypes
 import hashlib
+import json
 import os
 import re
 import shlex
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from ._errors import EnableError
 from ._plug import LIBRARY, NATIVE
@@ -24,8 +27,9 @@ from ._plug import LIBRARY, NATIVE
 SOURCES = NATIVE / "adapter"
 PREBUILT = NATIVE / "prebuilt"
 
-_FLAGS = ("-std=c++20", "-O2", "-fPIC", "-shared", "-fvisibility=hidden", "-D_GLIBCXX_USE_CXX11_ABI=1")
-_TORCH_LIBRARIES = ("c10", "c10_cuda", "torch_cpu", "torch_cuda")
+COMPILE_FLAGS = ("-std=c++20", "-O2", "-fPIC", "-fvisibility=hidden", "-D_GLIBCXX_USE_CXX11_ABI=1")
+# By name alone: when an adapter is loaded, all of these are in the process already.
+TORCH_LIBRARIES = ("c10", "c10_cuda", "torch_cpu", "torch_cuda")
 _ERROR_BYTES = 4096
 
 
@@ -48,8 +52,9 @@ class Adapter:
         version.restype = ctypes.c_char_p
         self._install.argtypes = [ctypes.c_int, ctypes.c_char_p, ctypes.c_size_t]
         self._set_out_of_memory.argtypes = [ctypes.c_char_p, ctypes.c_size_t]
-        if version().decode() != _base_version():
-            raise AdapterError(f"{path} was made for PyTorch {version().decode()}; this is PyTorch {_base_version()}")
+        made_for = version().decode()
+        if _minor(made_for) != _minor(_base_version()):
+            raise AdapterError(f"{path} was made for PyTorch {made_for}; this is PyTorch {_base_version()}")
 
     def install(self, late: bool) -> None:
         """Makes cachalot PyTorch's current allocator; EnableError says why not."""
@@ -65,20 +70,106 @@ class Adapter:
             raise EnableError(error.value.decode(errors="replace"))
 
 
+class Fit(NamedTuple):
+    """What an adapter was compiled with, and so what it serves. Kept in a file beside it, as JSON."""
+
+    versions: list[str]  # of PyTorch: "2.9.0"
+    headers: list[str]  # of PyTorch, that its source includes: "c10/core/Allocator.h"
+    digests: list[str]  # what the headers of these versions say; most often one
+
+    @staticmethod
+    def read(adapter: Path) -> Fit:
+        """AdapterError when there is none, or no good one."""
+        path = adapter.with_suffix(".json")
+        try:
+            return Fit(**json.loads(path.read_text()))
+        except (OSError, ValueError, TypeError) as error:
+            raise AdapterError(f"{path} does not say what {adapter.name} serves: {error}") from None
+
+    def write(self, adapter: Path) -> None:
+        adapter.with_suffix(".json").write_text(json.dumps(self._asdict(), indent=1) + "\n")
+
+
 def load() -> Adapter:
     """The adapter for the PyTorch found: prebuilt, from the cache, or compiled now. AdapterError when there is none."""
     source = _source()
-    name = _file_name(source)
-    for folder in (PREBUILT, _cache_folder()):
-        if (folder / name).is_file():
-            return Adapter(folder / name)
-    return Adapter(_compile(source, _cache_folder() / name))
+    prebuilt = PREBUILT / f"{source.stem}.so"
+    misfit = _misfit(prebuilt)
+    if misfit is None:
+        return Adapter(prebuilt)
+    cached = _cache_folder() / _file_name(source)
+    if not cached.is_file():
+        try:
+            _compile(source, cached)
+        except AdapterError as error:
+            raise AdapterError(f"{misfit}, and none could be compiled: {error}") from None
+    return Adapter(cached)
 
 
 def prebuild(folder: Path) -> Path:
-    """Compiles the adapter for the PyTorch found into `folder`; returns the file."""
+    """Compiles the adapter for the PyTorch found into `folder`, with what it serves; returns the file."""
     source = _source()
-    return _compile(source, folder / _file_name(source))
+    target = folder / f"{source.stem}.so"
+    with tempfile.TemporaryDirectory() as scratch:
+        dependencies = Path(scratch) / "dependencies"
+        _compile(source, target, dependencies)
+        headers = included_headers(dependencies.read_text(), _torch_headers())
+    Fit([_base_version()], headers, [_required_digest(_torch_headers(), headers)]).write(target)
+    return target
+
+
+def included_headers(dependencies: str, folder: Path) -> list[str]:
+    """The headers in `folder` that a compiler's list of dependencies names, but for the one that has the version alone."""
+    paths = (word.replace("\\ ", " ") for word in re.split(r"(?<!\\)\s+", dependencies.replace("\\\n", " ")))
+    inside = {os.path.relpath(path, folder) for path in paths if path.startswith(f"{folder}{os.sep}")}
+    return sorted(name for name in inside if Path(name).name != "version.h")
+
+
+def digest_of(folder: Path, headers: Iterable[str]) -> str | None:
+    """What the headers say, in short; None where one is missing."""
+    digest = hashlib.sha256()
+    for name in headers:
+        try:
+            text = (folder / name).read_bytes()
+        except OSError:
+            return None
+        digest.update(f"\0{name}\0{len(text)}\0".encode())
+        digest.update(text)
+    return digest.hexdigest()
+
+
+def _required_digest(folder: Path, headers: Iterable[str]) -> str:
+    digest = digest_of(folder, headers)
+    if digest is None:
+        raise AdapterError(f"headers that were compiled have gone from {folder}")
+    return digest
+
+
+def _misfit(prebuilt: Path) -> str | None:
+    """Why a ready adapter does not serve this PyTorch; None: it does."""
+    import torch
+
+    if not prebuilt.is_file():
+        return "there is no ready adapter for this PyTorch in this installation of cachalot"
+    if not torch._C._GLIBCXX_USE_CXX11_ABI:
+        return "the ready adapter needs a PyTorch built with _GLIBCXX_USE_CXX11_ABI=1"
+    fit = Fit.read(prebuilt)
+    digest = digest_of(_torch_headers(), fit.headers)
+    if digest in fit.digests:
+        return None
+    made_for = " and ".join(fit.versions)
+    if digest is not None:
+        return f"the headers of this PyTorch ({torch.__version__}) are not those of the ready adapter ({made_for})"
+    if _is_a_release() and _base_version() in fit.versions:
+        return None
+    return f"this PyTorch ({torch.__version__}) has no headers to compare, and is not the ready adapter's ({made_for})"
+
+
+def _is_a_release() -> bool:
+    """Whether PyTorch's version says a release, with the variant of CUDA at most."""
+    import torch
+
+    return re.fullmatch(r"\d+\.\d+\.\d+(\+cu\d+)?", torch.__version__) is not None
 
 
 def _base_version() -> str:
@@ -91,16 +182,22 @@ def _base_version() -> str:
     return version[0]
 
 
+def _minor(version: str) -> str:
+    return ".".join(version.split(".")[:2])
+
+
 def _source() -> Path:
-    major, minor = _base_version().split(".")[:2]
-    source = SOURCES / f"torch_{major}_{minor}.cpp"
+    minor = _minor(_base_version())
+    source = SOURCES / f"torch_{minor.replace('.', '_')}.cpp"
     if not source.is_file():
-        served = sorted(
-            (path.stem.removeprefix("torch_").replace("_", ".") for path in SOURCES.glob("torch_*.cpp")),
-            key=lambda version: [int(number) for number in version.split(".")],
-        )
-        raise AdapterError(f"there is no adapter for PyTorch {major}.{minor} (there is for {', '.join(served)})")
+        raise AdapterError(f"there is no adapter for PyTorch {minor} (there is for {', '.join(served_versions())})")
     return source
+
+
+def served_versions() -> list[str]:
+    """The minor versions of PyTorch that there are adapters for: ["2.9", "2.10", …]."""
+    names = (path.stem.removeprefix("torch_").replace("_", ".") for path in SOURCES.glob("torch_*_*.cpp"))
+    return sorted(names, key=lambda version: [int(number) for number in version.split(".")])
 
 
 def _cache_folder() -> Path:
@@ -115,7 +212,7 @@ def _file_name(source: Path) -> str:
     """Names all that the compiled file depends on; another PyTorch or another cachalot looks for another file."""
     import torch
 
-    digest = hashlib.sha256("\0".join((torch.__version__, str(torch.version.git_version), *_FLAGS)).encode())
+    digest = hashlib.sha256("\0".join((torch.__version__, str(torch.version.git_version), *COMPILE_FLAGS)).encode())
     # All of its interface with libcachalot_torch.so is in headers.
     folders = (NATIVE, NATIVE / "include" / "cachalot", SOURCES)
     for path in sorted(path for folder in folders for path in folder.iterdir() if path.suffix in (".h", ".cpp")):
@@ -124,9 +221,11 @@ def _file_name(source: Path) -> str:
     return f"{source.stem}-{digest.hexdigest()[:16]}.so"
 
 
-def _compile(source: Path, target: Path) -> Path:
+def _compile(source: Path, target: Path, dependencies: Path | None = None) -> None:
     """Writes `target` in one step: another process may be compiling it, too, or already use it."""
-    command = [*_compiler(), *_FLAGS, *_include_flags(), str(source), *_link_flags()]
+    command = [*_compiler(), "-shared", *COMPILE_FLAGS, *include_flags(_torch_headers(), cuda_headers())]
+    command += ["-MD", "-MF", str(dependencies)] if dependencies else []
+    command += [str(source), *_link_flags()]
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=target.parent) as scratch:
@@ -137,7 +236,6 @@ def _compile(source: Path, target: Path) -> Path:
             os.replace(output, target)
     except OSError as error:
         raise AdapterError(f"the adapter for PyTorch could not be compiled into {target.parent}: {error}") from None
-    return target
 
 
 def _compiler() -> list[str]:
@@ -155,26 +253,29 @@ def _environment() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if name != "LD_PRELOAD"}
 
 
-def _include_flags() -> list[str]:
+def _torch_headers() -> Path:
     import torch
 
-    torch_headers = Path(torch.__file__).parent / "include"
+    return Path(torch.__file__).parent / "include"
+
+
+def include_flags(torch_headers: Path, cuda: Path) -> list[str]:
+    """For the compiler: where an adapter's source finds cachalot's headers and those of a PyTorch and a CUDA."""
     own = (NATIVE, NATIVE / "include")
-    foreign = (torch_headers, torch_headers / "torch" / "csrc" / "api" / "include", cuda_headers())
+    foreign = (torch_headers, torch_headers / "torch" / "csrc" / "api" / "include", cuda)
     return [f"-I{folder}" for folder in own] + [flag for folder in foreign for flag in ("-isystem", str(folder))]
 
 
 def _link_flags() -> list[str]:
-    """By name alone: when an adapter is loaded, all of these are in the process already."""
     import torch
 
-    folders = (Path(torch.__file__).parent / "lib", LIBRARY.parent)
-    return [
-        *(f"-L{folder}" for folder in folders),
-        "-Wl,--no-as-needed",
-        *(f"-l{name}" for name in _TORCH_LIBRARIES),
-        f"-l:{LIBRARY.name}",
-    ]
+    return link_flags(Path(torch.__file__).parent / "lib", LIBRARY.parent)
+
+
+def link_flags(*folders: Path) -> list[str]:
+    """For the compiler: the libraries that an adapter is linked with, which lie in `folders`."""
+    names = [f"-l{name}" for name in TORCH_LIBRARIES] + [f"-l:{LIBRARY.name}"]
+    return [*(f"-L{folder}" for folder in folders), "-Wl,--no-as-needed", *names]
 
 
 def cuda_headers() -> Path:

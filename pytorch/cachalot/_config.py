@@ -9,10 +9,11 @@ from __future__ import annotations
 import functools
 import os
 import re
-import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from ._log import logger
 
 if TYPE_CHECKING:
     from ._plug import Plug
@@ -91,7 +92,8 @@ def set_in_torch(text: str) -> None:
 
     for name in SETTERS:
         if hasattr(torch._C, name):
-            return getattr(torch._C, name)(text)
+            getattr(torch._C, name)(text)
+            return
 
 
 def without_backend(text: str) -> str:
@@ -122,7 +124,7 @@ def _is_unknown(setting: str) -> bool:
         reason = _UNSERVED[key]
     else:
         return False
-    warnings.warn(f"cachalot: '{setting}' is ignored: {reason}", stacklevel=2)
+    logger().warning("cachalot: '%s' is ignored: %s", setting, reason)
     return True
 
 

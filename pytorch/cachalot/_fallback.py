@@ -81,7 +81,7 @@ def torch_cuda_is_initialized() -> bool:
     """Whether PyTorch has begun to use CUDA; asking does not begin it."""
     import torch
 
-    return torch.cuda.is_initialized()
+    return bool(torch.cuda.is_initialized())
 
 
 def nested(flat: dict[str, int]) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from typing import Any
 
 from ._errors import EnableError
 from ._plug import Functions, Plug
+from ._text import bytes_text
 
 LISTED = 10  # sites that a report lists, unless asked for more
 
@@ -100,7 +101,7 @@ class Leak(AllocationSite):
 
     def __str__(self) -> str:
         lines = [
-            f"+{_bytes(round(self.bytes_per_iteration))} an iteration: {super().__str__()}",
+            f"+{bytes_text(round(self.bytes_per_iteration))} an iteration: {super().__str__()}",
             f"  oldest {self.oldest_iterations} iterations ({self.oldest_seconds:.1f} s), "
             f"confidence {min(self.confidence, 0.9999):.4f} over {self.iterations} iterations",
         ]
@@ -158,7 +159,7 @@ class TrackReport:
         lines = [
             f"cachalot track '{self.label}': allocated {_held(self.allocated_bytes, self.allocated_blocks)}, "
             f"freed {_held(self.freed_bytes, self.freed_blocks)}{earlier}, "
-            f"left {_held(self.left_bytes, self.left_blocks)}; peak +{_bytes(self.peak_bytes)}"
+            f"left {_held(self.left_bytes, self.left_blocks)}; peak +{bytes_text(self.peak_bytes)}"
         ]
         return "\n".join(lines + _listed(self))
 
@@ -401,10 +402,11 @@ def _report_at_exit(detector: LeakDetector) -> None:
 
 def _plug() -> Plug:
     """The library that serves PyTorch, with CUDA in use: the allocator is there from then on."""
-    import cachalot
     import torch
 
-    plug = cachalot._require_enabled().plug
+    from ._enable import require_enabled
+
+    plug = require_enabled().plug
     torch.cuda.init()
     plug.declare(_FUNCTIONS)
     return plug
@@ -476,14 +478,7 @@ def shown(file: str) -> str:
 
 
 def _held(size: int, blocks: int) -> str:
-    return f"{_bytes(size)} in {blocks:,} block{'' if blocks == 1 else 's'}"
-
-
-def _bytes(size: int) -> str:
-    for unit, name in ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
-        if size >= unit:
-            return f"{size / unit:.2f} {name}"
-    return f"{size} bytes"
+    return f"{bytes_text(size)} in {blocks:,} block{'' if blocks == 1 else 's'}"
 
 
 __all__ = [

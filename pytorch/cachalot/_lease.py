@@ -7,6 +7,7 @@ import types
 from typing import Literal
 
 import torch
+from torch.utils.dlpack import from_dlpack
 
 from . import _pool_calls
 from ._pool_calls import PoolCalls
@@ -144,7 +145,7 @@ class Lease:
             if self._outlive == "error":
                 if tensor is not None:
                     with torch.no_grad():
-                        tensor.set_()
+                        tensor.set_()  # type: ignore[call-overload]  # PyTorch's own types forget this form
                 others = self._calls.others(handle)
         finally:
             self._calls.drop(handle)
@@ -158,9 +159,9 @@ class Lease:
 def _from_capsule(capsule: object) -> torch.Tensor:
     """Never an inference tensor, which could not be emptied outside of inference mode."""
     if not torch.is_inference_mode_enabled():
-        return torch.from_dlpack(capsule)
+        return from_dlpack(capsule)
     with torch.inference_mode(False):
-        return torch.from_dlpack(capsule)
+        return from_dlpack(capsule)
 
 
 def _handle_of(stream: int | None) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import json
+import re
 import threading
 from pathlib import Path
 from typing import Any
@@ -36,7 +37,25 @@ _FUNCTIONS: Functions = {
     "record_history": (ctypes.c_int, ctypes.c_int, ctypes.c_long),
     "check_memory": (ctypes.c_int,),
     "memory_fraction": (ctypes.c_double, ctypes.c_int),
+    "hide_launcher": (ctypes.c_int, ctypes.c_char_p),
 }
+
+# What the dynamic linker says of a library that it cannot load, and what to do.
+_CURES = (
+    (
+        r"version `(GLIBC\w*_[\d.]+|CXXABI_[\d.]+)' not found",
+        "this system's {} is older than it needs; wheels are for glibc 2.28 and newer (docs/support_matrix.md); on older "
+        "systems build the package from source: pip install --no-binary cachalot cachalot",
+    ),
+    (
+        r"([\w.+-]+\.so[\w.]*): cannot open shared object file",
+        "it needs the library {}, which is not installed or not on the linker's path (LD_LIBRARY_PATH)",
+    ),
+    (
+        r"invalid ELF header|file too short|ELF load command|not a dynamic executable|wrong ELF class|cannot read file",
+        "the file is damaged or for another kind of processor: pip install --force-reinstall cachalot",
+    ),
+)
 
 
 class Plug:
@@ -49,7 +68,7 @@ class Plug:
         try:
             self._library = ctypes.CDLL(str(path))
         except OSError as error:
-            raise EnableError(f"{path} cannot be loaded: {error}") from None
+            raise EnableError(f"{path} cannot be loaded: {error}{_cure(str(error))}") from None
         self.path = path
         self._of_thread = threading.local()
         self._functions: dict[str, Any] = {}
@@ -80,7 +99,7 @@ class Plug:
         self.call("settings", text.encode(), error_type=ValueError)
 
     def json(self, what: str, device: int = ALL_DEVICES) -> Any:
-        """Of a device "stats" or "fragmentation", or of all the "snapshot" or "guard_reports"; parsed."""
+        """Of a device "stats" or "fragmentation", or of all the "snapshot", "regions" or "guard_reports"; parsed."""
         return self.parsed(self._json, what.encode(), device)
 
     def parsed(self, function: Any, *arguments: Any) -> Any:
@@ -133,11 +152,15 @@ class Plug:
 
     def memory_fraction(self, device: int) -> float:
         """The share of the device's memory that may be held, in [0, 1]."""
-        return self.call("memory_fraction", device)
+        return float(self.call("memory_fraction", device))
 
     def record_history(self, enabled: bool, max_entries: int) -> None:
         """Starts or stops the trace of what happens to memory, a ring of `max_entries`."""
         self.call("record_history", int(enabled), max_entries)
+
+    def hide_launcher(self, file: str) -> None:
+        """Stacks of Python's frames end where a frame of this file, by the name that its code has, began the program."""
+        self.call("hide_launcher", file.encode())
 
     def address(self, name: str) -> int:
         """The address of an exported function, for PyTorch to call."""
@@ -165,11 +188,10 @@ class Plug:
         return result
 
     def _error_buffer(self) -> ctypes.Array[ctypes.c_char]:
-        try:
-            return self._of_thread.error
-        except AttributeError:
-            self._of_thread.error = ctypes.create_string_buffer(_ERROR_BYTES)
-            return self._of_thread.error
+        buffer: ctypes.Array[ctypes.c_char] | None = getattr(self._of_thread, "error", None)
+        if buffer is None:
+            buffer = self._of_thread.error = ctypes.create_string_buffer(_ERROR_BYTES)
+        return buffer
 
     def _symbol(self, name: str) -> Any:
         try:
@@ -180,6 +202,14 @@ class Plug:
 
 def _tag_or_pool(of: str | tuple[int, int]) -> tuple[bytes | None, int, int]:
     return (of.encode(), 0, 0) if isinstance(of, str) else (None, *of)
+
+
+def _cure(error: str) -> str:
+    for pattern, cure in _CURES:
+        found = re.search(pattern, error)
+        if found:
+            return ": " + cure.format(*found.groups())
+    return ""
 
 
 def _out_of_memory_error() -> type[Exception]:

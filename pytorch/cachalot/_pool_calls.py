@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from . import _index, _require_enabled
+from ._enable import index_of, require_enabled
 from ._plug import Functions, Plug
 
 # As pool_hooks.h has them.
@@ -81,13 +81,17 @@ class PoolCalls:
         )
 
     def dtype(self, name: str) -> int:
-        return self._plug.call("dtype", name.encode(), bad_input=ValueError)
+        return int(self._plug.call("dtype", name.encode(), bad_input=ValueError))
 
     def create_pool(self, spec: Spec, options: Options) -> int:
-        return self._handle("pool_create", spec, options)
+        pool = self._handle("pool_create", spec, options)
+        assert pool is not None
+        return pool
 
     def create_pool_set(self, byte_budget: int, options: Options) -> int:
-        return self._handle("pool_set_create", byte_budget, options)
+        pools = self._handle("pool_set_create", byte_budget, options)
+        assert pools is not None
+        return pools
 
     def acquire(self, pool: int, stream: int, seconds: float) -> int | None:
         """A lease; after waiting so long none, or, with less than 0, as the pool's options say."""
@@ -103,10 +107,12 @@ class PoolCalls:
         return self._bytes("pool_set_trim", pools)
 
     def stats(self, pool: int) -> dict[str, int]:
-        return self._plug.parsed(self._pool_json, pool)
+        figures: dict[str, int] = self._plug.parsed(self._pool_json, pool)
+        return figures
 
     def stats_of_set(self, pools: int) -> dict[str, Any]:
-        return self._plug.parsed(self._pool_set_json, pools)
+        figures: dict[str, Any] = self._plug.parsed(self._pool_set_json, pools)
+        return figures
 
     def capsule(self, lease: int, versioned: bool) -> object:
         return self._capsule(lease, versioned)
@@ -135,7 +141,7 @@ def _calls_of(plug: Plug) -> PoolCalls:
 
 def calls() -> PoolCalls:
     """Of the library that serves PyTorch; EnableError where cachalot is not enabled."""
-    return _calls_of(_require_enabled().plug)
+    return _calls_of(require_enabled().plug)
 
 
 def require_dtype(dtype: object) -> torch.dtype:
@@ -154,7 +160,7 @@ def dtype_number(dtype: torch.dtype) -> int:
 def device_index(device: torch.device | str | int | None) -> int:
     """Of a CUDA device, the current one where no index is given; ValueError for any other. CUDA is in use afterwards."""
     torch.cuda.init()
-    index, count = _index(device), torch.cuda.device_count()
+    index, count = index_of(device), torch.cuda.device_count()
     if not 0 <= index < count:
         raise ValueError(f"device is {device!r}; there are cuda:0 to cuda:{count - 1}")
     return index

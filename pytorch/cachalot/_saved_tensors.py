@@ -39,7 +39,7 @@ class _HostCopy:
         """A storage of the set's with the bytes, for torch's current stream."""
         stream = torch.cuda.current_stream(self._device)
         with self._lock:
-            storage = self._back and self._back.share(stream)
+            storage = self._back.share(stream) if self._back else None
             if storage is None:
                 stream.wait_event(self._copied)
                 buffer = pools.empty(self.nbytes, torch.uint8, self._device)
@@ -110,7 +110,7 @@ class SavedOnHost:
         if self._stays(tensor):
             return tensor
         copy = self._copy_of(tensor)
-        return _Packed(copy, tensor.dtype, tensor.storage_offset(), tuple(tensor.shape), tensor.stride())
+        return _Packed(copy, tensor.dtype, int(tensor.storage_offset()), tuple(tensor.shape), tensor.stride())
 
     def _unpack(self, packed: Union[torch.Tensor, _Packed]) -> torch.Tensor:
         if isinstance(packed, torch.Tensor):

@@ -416,7 +416,7 @@ def _graph_of_gradient(tensor: Any) -> Any:
 
 def _saved_blocks(ends: Iterable[Any]) -> tuple[int, set[int]]:
     """Of the graphs that end in these functions: how many functions they have, and the blocks that these keep."""
-    seen = set()
+    seen: set[Any] = set()
     blocks: set[int] = set()
     waiting = [end for end in ends if end is not None]  # a thread may have let go of a graph
     while waiting and len(seen) < _MOST_FUNCTIONS:
@@ -430,7 +430,7 @@ def _saved_blocks(ends: Iterable[Any]) -> tuple[int, set[int]]:
 
 
 def _addresses_saved_by(function: Any) -> Iterator[int]:
-    for attribute in _saved_attributes(type(function)):
+    for attribute in _saved_attributes(function.__class__):
         try:
             value = getattr(function, attribute)
             all_saved = value if isinstance(value, (list, tuple)) else [value]
@@ -469,7 +469,7 @@ def _add_locals(frame: types.FrameType, names: dict[int, list[tuple[str, str]]])
     variables = frame.f_locals
     for name, value in list(variables.copy().items()):  # another thread's may change
         names.setdefault(id(value), []).append((name, place))
-    name = value = None
+        del value
     # Before Python 3.13 a function's f_locals is a copy that the frame keeps: it would keep tensors alive.
     is_copy = sys.version_info < (3, 13)
     if is_copy and sys.gettrace() is None and sys.getrefcount(variables) <= 3:

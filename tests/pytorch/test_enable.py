@@ -11,7 +11,7 @@ from world import MODE, full_only, not_native, run, run_python, succeeds
 
 pytestmark = [not_native, world.not_pages]  # full_only: where the mode makes no difference
 
-IMPORT = "import torch, cachalot, warnings\n"
+IMPORT = "import torch, cachalot\n"
 
 
 def refusal(code, expected, **environment):
@@ -42,13 +42,58 @@ NAME = "PYTORCH_CUDA_ALLOC_CONF"
 ENABLE = f"cachalot.enable(mode={MODE!r})"
 
 
-@pytest.mark.parametrize(
-    "first_use", ["kept = torch.empty(1000, device='cuda')", "torch.cuda.get_device_properties(0)"]
-)
-def test_after_cuda_use_it_is_refused_with_the_reason(first_use):
-    message, enabled = refusal(f"{first_use}\n{ENABLE}", "EnableError: CUDA is in use already")
-    assert "import torch" in message and "late=True" in message
-    assert f"holds {2 * world.MiB if 'kept' in first_use else 0} bytes" in message
+def test_after_the_first_tensor_it_is_refused_with_the_reason():
+    message, enabled = refusal(
+        f"kept = torch.empty(1000, device='cuda')\n{ENABLE}", "EnableError: CUDA is in use already"
+    )
+    assert "import torch" in message
+    if MODE == "full":
+        assert "late=True" in message and f"holds {2 * world.MiB} bytes" in message
+    else:
+        assert "mode 'plug' must come before" in message
+    assert not enabled
+
+
+@full_only
+def test_after_a_device_query_it_goes_on_as_nothing_is_held():
+    process = run_python(
+        f"""
+        torch.cuda.get_device_name()
+        assert torch.cuda.is_initialized()
+        stream = torch.cuda.Stream()
+        gone = torch.ones(10, device="cuda")
+        del gone
+        torch.cuda.empty_cache()
+        {ENABLE}
+        with torch.cuda.stream(stream):
+            kept = torch.ones(3 << 20, dtype=torch.uint8, device="cuda")
+        assert cachalot.stats()["allocated_bytes.all.current"] == 3 << 20 == torch.cuda.memory_allocated()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            result = kept + 1
+        graph.replay()
+        torch.cuda.synchronize()
+        assert torch.cuda.memory.get_allocator_backend() == "cachalot"
+        """,
+        preamble=IMPORT,
+    )
+    succeeds(process)
+    assert process.stderr == ""
+
+
+@full_only
+def test_history_that_was_recorded_before_begins_anew_and_that_is_said():
+    process = run_python(
+        f"torch.cuda.memory._record_memory_history()\n{ENABLE}\nkept = torch.ones(1, device='cuda')", preamble=IMPORT
+    )
+    succeeds(process)
+    assert "call torch.cuda.memory._record_memory_history() again" in process.stderr
+
+
+@pytest.mark.skipif(MODE != "plug", reason="the full allocator goes on")
+def test_the_plug_must_come_before_a_device_query():
+    message, enabled = refusal(f"torch.cuda.get_device_name()\n{ENABLE}", "EnableError: CUDA is in use already")
+    assert "right after 'import torch'" in message
     assert not enabled
 
 
@@ -85,7 +130,8 @@ def test_late_takes_over_what_comes():
 @pytest.mark.skipif(MODE != "plug", reason="the full allocator can be late")
 def test_late_is_refused_for_the_plug():
     message, _ = refusal(
-        "torch.cuda.init()\ncachalot.enable(mode='plug', late=True)", "EnableError: late=True needs mode 'full'"
+        "torch.cuda.init()\ncachalot.enable(mode='plug', late=True)",
+        "EnableError: CUDA is in use already, and mode 'plug' must come before",
     )
 
 
@@ -149,7 +195,6 @@ def test_a_bad_PYTORCH_CUDA_ALLOC_CONF_is_a_value_error_that_names_it(setting):
     [
         "config = 'max_split_size_mb:1'",
         "environment['CACHALOT_CONF'] = 'no_such_key:1'",
-        "warnings.simplefilter('error')",
         "environment['PYTORCH_CUDA_ALLOC_CONF'] += ',max_split_size_mb:1'",
     ],
 )
@@ -162,13 +207,12 @@ def test_a_call_that_fails_changes_nothing(failure):
         before = dict(environment)
         try:
             cachalot.enable(config, mode={MODE!r})
-        except (ValueError, UserWarning):
+        except ValueError:
             assert dict(environment) == before
         else:
             raise AssertionError("it did not fail")
         environment.pop("CACHALOT_CONF", None)
         environment["PYTORCH_CUDA_ALLOC_CONF"] = "garbage_collection_threshold:0.5"
-        warnings.simplefilter("default")
         {ENABLE}
         kept = torch.empty(1, device="cuda")
         settings = torch.cuda.memory._snapshot()["allocator_settings"]
@@ -266,6 +310,23 @@ def test_a_bad_library_file_is_refused(package, damage, expected):
     assert not enabled
 
 
+@full_only
+@pytest.mark.parametrize(
+    "error, cure",
+    [
+        ("libfoo.so.3: cannot open shared object file: No such file or directory", "needs the library libfoo.so.3, which"),
+        ("/lib/libc.so.6: version `GLIBC_2.28' not found (required by x)", "GLIBC_2.28 is older than it needs"),
+        ("x.so: invalid ELF header", "pip install --force-reinstall cachalot"),
+        ("x.so: something else", ""),
+    ],
+)
+def test_a_library_that_cannot_be_loaded_names_cause_and_cure(error, cure):
+    from cachalot import _plug
+
+    assert cure in _plug._cure(error)
+    assert bool(_plug._cure(error)) == bool(cure)
+
+
 def _some_library():
     import _ctypes
 
@@ -275,39 +336,51 @@ def _some_library():
 # ---- the adapter ----
 
 FALLS_BACK = """
-with warnings.catch_warnings(record=True) as caught:
-    warnings.simplefilter("always")
+try:
     cachalot.enable()
+except cachalot.EnableError as error:
+    assert "mode='auto-plug'" in str(error) and "Install a C++ compiler" in str(error), error
+    assert "\\n" not in str(error)
+else:
+    raise AssertionError("auto asks for the whole allocator")
+assert not cachalot.is_enabled()
+cachalot.enable(mode="auto-plug")
+cachalot.enable(mode="auto-plug")
 assert cachalot.enabled_mode() == "plug"
-(warning,) = caught
-print(warning.message)
 kept = torch.empty(3 << 20, dtype=torch.uint8, device="cuda")
 assert torch.cuda.memory_allocated() == 3 << 20
 """
 
 
+def falls_back(before="", **environment):
+    """Runs FALLS_BACK; returns the one line that is logged."""
+    process = run_python(before + FALLS_BACK, preamble=IMPORT, **environment)
+    succeeds(process)
+    (line,) = process.stderr.splitlines()
+    assert line.startswith("cachalot: serves PyTorch in mode 'plug', because ")
+    return line
+
+
 @full_only
-def test_without_an_adapter_source_it_falls_back_with_one_warning(package):
+def test_without_an_adapter_source_auto_plug_falls_back_and_says_so(package):
     for source in (package / "native" / "adapter").glob("torch_*.cpp"):
         source.rename(source.with_name("torch_1_0.cpp"))
-    warning = succeeds(run_python(FALLS_BACK, preamble=IMPORT, PYTHONPATH=package.parent))
+    warning = falls_back(PYTHONPATH=package.parent)
     assert "there is no adapter for PyTorch" in warning and "MemPool" in warning and "OutOfMemoryError" in warning
     message, _ = refusal(ENABLE, "EnableError: there is no adapter for PyTorch", PYTHONPATH=package.parent)
 
 
 @full_only
-def test_without_a_compiler_it_falls_back_with_one_warning(tmp_path):
-    environment = {"CACHALOT_CACHE_DIR": tmp_path, "CXX": "no-such-compiler"}
-    warning = succeeds(run_python(FALLS_BACK, preamble=IMPORT, **environment))
-    assert "no-such-compiler" in warning
+def test_without_a_compiler_auto_plug_falls_back_and_says_so(tmp_path):
+    assert "no-such-compiler" in falls_back(CACHALOT_CACHE_DIR=tmp_path, CXX="no-such-compiler")
 
 
 @full_only
-def test_without_a_home_folder_it_falls_back_with_one_warning(package):
+def test_without_a_home_folder_auto_plug_falls_back_and_says_so(package):
     environment = {"CACHALOT_CACHE_DIR": "", "PYTHONPATH": package.parent, "HOME": ""}
     code = "import pathlib\ndef homeless(): raise RuntimeError('Could not determine home directory.')\n"
     code += "pathlib.Path.home = homeless\n"
-    assert "CACHALOT_CACHE_DIR is not set" in succeeds(run_python(code + FALLS_BACK, preamble=IMPORT, **environment))
+    assert "CACHALOT_CACHE_DIR is not set" in falls_back(code, **environment)
 
 
 @full_only
@@ -331,6 +404,58 @@ def test_the_adapter_serves_builds_that_add_to_pytorchs_version(monkeypatch, add
     monkeypatch.setattr(_adapter, "_file_name", lambda source: name)
     monkeypatch.setattr(torch, "__version__", torch.__version__.partition("+")[0] + addition)
     _adapter.load()
+
+
+@pytest.fixture
+def prebuilt(tmp_path, monkeypatch):
+    """The adapter for this PyTorch, ready, as a wheel has it."""
+    from cachalot import _adapter
+
+    folder = tmp_path / "prebuilt"
+    folder.mkdir()
+    adapter = _adapter.prebuild(folder)
+    monkeypatch.setattr(_adapter, "PREBUILT", folder)
+    monkeypatch.setattr(_adapter, "_compile", None)  # no compiler, so to say
+    monkeypatch.setenv("CACHALOT_CACHE_DIR", str(tmp_path / "cache"))
+    return adapter
+
+
+@full_only
+def test_a_ready_adapter_serves_every_build_with_the_headers_that_it_was_made_for(prebuilt, monkeypatch):
+    import torch
+    from cachalot import _adapter
+
+    fit = _adapter.Fit.read(prebuilt)
+    assert len(fit.headers) > 50 and not any(name.endswith("version.h") for name in fit.headers)
+    _adapter.load()
+    monkeypatch.setattr(torch, "__version__", "2.11.7+cu126")  # another patch, another CUDA
+    _adapter.load()
+    fit._replace(headers=[*fit.headers, "c10/no_such_header.h"]).write(prebuilt)
+    monkeypatch.setattr(torch, "__version__", f"{fit.versions[0]}+cu126")  # without headers the version must do
+    _adapter.load()
+
+
+@full_only
+@pytest.mark.parametrize(
+    "change, reason",
+    [
+        (lambda fit: fit._replace(digests=["0"]), "the headers of this PyTorch .* are not those of the ready adapter"),
+        (lambda fit: fit._replace(headers=["none.h"], versions=["2.11.99"]), "has no headers to compare, and is not"),
+    ],
+)
+def test_a_ready_adapter_for_other_headers_is_not_loaded(prebuilt, monkeypatch, change, reason):
+    from cachalot import _adapter
+
+    def refuse(*arguments):
+        raise _adapter.AdapterError("there is no compiler")
+
+    monkeypatch.setattr(_adapter, "_compile", refuse)
+    change(_adapter.Fit.read(prebuilt)).write(prebuilt)
+    with pytest.raises(_adapter.AdapterError, match=reason + ".*, and none could be compiled: there is no compiler"):
+        _adapter.load()
+    prebuilt.with_suffix(".json").write_text("{}")
+    with pytest.raises(_adapter.AdapterError, match="does not say what"):
+        _adapter.load()
 
 
 @full_only
@@ -378,17 +503,15 @@ def test_pytorchs_settings_are_taken_over_and_CACHALOT_CONF_is_on_top():
 def test_keys_of_newer_versions_are_ignored_aloud():
     process = run_python(
         f"""
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always")
-            {ENABLE}
-        print(*(str(warning.message) for warning in caught), sep="\\n")
+        {ENABLE}
         kept = torch.empty(1, device="cuda")
         assert torch.cuda.memory._snapshot()["allocator_settings"]["max_split_size"] == 100 << 20
         """,
         preamble=IMPORT,
         PYTORCH_CUDA_ALLOC_CONF="throw_on_cudamalloc_oom:True,max_split_size_mb:100,expandable_segments_reserve_by_class:[1:2,>:3]",
     )
-    first, second = succeeds(process).strip().splitlines()
+    succeeds(process)
+    first, second = process.stderr.strip().splitlines()
     assert "throw_on_cudamalloc_oom" in first and "ignored" in first
     assert "expandable_segments_reserve_by_class" in second
 
@@ -599,87 +722,3 @@ def test_before_cuda_is_in_use_there_is_nothing_to_tell():
         preamble=IMPORT,
     )
     assert "call cachalot.enable() first" in succeeds(process)
-
-
-# ---- python -m cachalot ----
-
-SCRIPT = """
-import sys, __main__, torch
-import neighbour
-kept = torch.empty(3 << 20, dtype=torch.uint8, device="cuda")
-print(torch.cuda.memory.get_allocator_backend() != "native")
-print(sys.argv[0], sys.argv[1:])
-print(sys.path[0], neighbour.__name__)
-print(__name__, __file__, __main__ is sys.modules["__main__"], __main__.kept is kept)
-print(sorted(name for name in globals() if not name.startswith("__")))
-print(__spec__, __package__, __doc__)
-"""
-
-
-@pytest.fixture
-def folder(tmp_path):
-    (tmp_path / "neighbour.py").write_text("")
-    (tmp_path / "script.py").write_text(SCRIPT)
-    return tmp_path
-
-
-def lines_of(command, folder):
-    return succeeds(
-        run(command, PYTHONPATH=os.pathsep.join((os.environ["PYTHONPATH"], "")).rstrip(os.pathsep))
-    ).splitlines()
-
-
-@full_only
-def test_a_script_runs_as_python_itself_would_run_it(folder):
-    script = folder / "script.py"
-    arguments = [script, "--config", "mine", "-m", "x"]
-    with_cachalot = lines_of([sys.executable, "-m", "cachalot", *arguments], folder)
-    alone = lines_of([sys.executable, *arguments], folder)
-    assert with_cachalot[0] == "True" and alone[0] == "False"
-    assert with_cachalot[1:] == alone[1:]
-
-
-@full_only
-def test_a_module_runs_as_python_itself_would_run_it(folder):
-    code = (
-        f"import os, runpy, sys\nos.chdir({str(folder)!r})\nos.execv(sys.executable, [sys.executable, *sys.argv[1:]])"
-    )
-    starter = [sys.executable, "-c", code]
-    module = ["-m", "script", "--flag", "a"]
-    with_cachalot = lines_of([*starter, "-m", "cachalot", *module], folder)
-    alone = lines_of([*starter, *module], folder)
-    assert with_cachalot[0] == "True" and alone[0] == "False"
-    assert with_cachalot[1:-1] == alone[1:-1]
-
-
-@full_only
-def test_its_own_options_come_first(folder):
-    script = folder / "options.py"
-    script.write_text(
-        "import torch; torch.cuda.init()\n"
-        "print(torch.cuda.memory._snapshot()['allocator_settings']['max_split_size'] >> 20)"
-    )
-    assert lines_of([sys.executable, "-m", "cachalot", "--config", "max_split_size_mb:64", script], folder) == ["64"]
-
-
-@full_only
-@pytest.mark.parametrize(
-    "arguments, message",
-    [
-        (["--config", "max_split_size_mb:1", "script.py"], "cachalot: "),
-        (["no_such_script.py"], "no_such_script.py"),
-        (["-m", "no_such_module"], "no_such_module"),
-        ([], "usage: python -m cachalot"),
-    ],
-)
-def test_its_mistakes_are_told_in_words(arguments, message):
-    process = run([sys.executable, "-m", "cachalot", *arguments])
-    assert process.returncode != 0
-    assert message in process.stderr and "Traceback" not in process.stderr
-
-
-@full_only
-def test_a_scripts_exit_status_is_the_processs(folder):
-    script = folder / "fails.py"
-    script.write_text("import sys; sys.exit(7)")
-    assert run([sys.executable, "-m", "cachalot", script]).returncode == 7

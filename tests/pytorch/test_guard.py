@@ -47,10 +47,12 @@ assert (report.address, report.requested_bytes, report.offset, report.device) ==
 assert report.allocated.thread == report.freed.thread == threading.get_native_id()
 assert report.allocated.number < report.freed.number
 assert report.recorded == ()
+assert f"address={pointer:#x}" in repr(report) and "kind='back_canary'" in repr(report), report
 assert cachalot.check_memory() == []
 """
     )
     succeeds(process)
+    assert "debug:True (CACHALOT_DEBUG=1) adds stacks" in process.stderr
     assert process.stderr.count("cachalot guard: the block of 1000 bytes at") == 1
 
 

@@ -126,6 +126,52 @@ def test_a_captured_graph_finds_its_memory_where_it_was():
     del source, result, graph, pool
 
 
+@pages_only
+def test_several_sleep_and_wake_in_one_call():
+    import cachalot
+
+    for tag in ("weights", "kv"):
+        with cachalot.region(tag):
+            globals()[tag] = bytes_on_gpu(4 * MiB)
+    pool = torch.cuda.MemPool()
+    with torch.cuda.use_mem_pool(pool):
+        pooled = bytes_on_gpu(2 * MiB)
+    cachalot.release_physical(["weights", "kv", pool])
+    assert reserved() == 0
+    with pytest.raises(TypeError, match=r"7 is neither a tag nor a torch.cuda.MemPool, nor several.*\['weights', 'kv'\]"):
+        cachalot.restore_physical(["weights", 7])
+    assert reserved() == 0
+    cachalot.restore_physical(iter(("weights", "kv")))
+    cachalot.restore_physical((pool,))
+    assert reserved() == 10 * MiB
+    del globals()["weights"], globals()["kv"], pooled, pool
+
+
+@pages_only
+def test_regions_tell_what_sleeps_and_how_large_it_is():
+    import cachalot
+
+    assert cachalot.regions() == ()
+    outside = bytes_on_gpu(2 * MiB)
+    with cachalot.region("model"):
+        model = bytes_on_gpu(6 * MiB)
+    with cachalot.region("empty"):
+        pass
+    awake = cachalot.Region("model", 0, False, allocated_bytes=6 * MiB, reserved_bytes=6 * MiB, asleep_bytes=0)
+    assert cachalot.regions() == (awake,)
+    cachalot.release_physical("model")
+    asleep = cachalot.Region("model", 0, True, allocated_bytes=6 * MiB, reserved_bytes=0, asleep_bytes=6 * MiB)
+    assert cachalot.regions() == (asleep,)
+    cachalot.restore_physical("model")
+    assert cachalot.regions() == (awake,)
+    del outside, model
+
+
+@not_native
+def test_before_cuda_is_in_use_there_are_no_regions():
+    succeeds(run_python("assert cachalot.regions() == () and not torch.cuda.is_initialized()"))
+
+
 @not_native
 def test_what_cannot_sleep_is_refused_in_words():
     import cachalot

@@ -1,0 +1,60 @@
+"""The `cachalot` command from Python: `python -m cachalot snapshot …` is `cachalot snapshot …`.
+
+The command is a program of its own, in C++. Wheels bring it beside the interpreter; a package that was built from source may
+lack it.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import sysconfig
+from collections.abc import Iterator
+from pathlib import Path
+
+# Its subcommands, which are never taken for scripts of these names. It knows others as well, if there are any.
+SUBCOMMANDS = ("advise", "compare", "completion", "replay", "simulate", "snapshot")
+
+
+def run(arguments: list[str]) -> None:
+    """Becomes the command with these arguments; does not return. SystemExit where there is none."""
+    command = find()
+    if command is None:
+        sys.exit(
+            "cachalot: this installation has no `cachalot` command: the package was built from source without it. "
+            "Install a wheel (pip install --only-binary cachalot cachalot), or build with "
+            "-C cmake.define.CACHALOT_BUILD_TOOLS=ON"
+        )
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os.execv(command, [str(command), *arguments])
+
+
+def find() -> Path | None:
+    """Returns the command of this installation; None where there is none."""
+    return next((path for path in _candidates() if _is_a_program(path)), None)
+
+
+def _candidates() -> Iterator[Path]:
+    named = os.environ.get("CACHALOT_COMMAND")  # a build tree's, for its tests
+    if named:
+        yield Path(named)
+    package = Path(__file__).parent
+    for folder in (
+        sysconfig.get_path("scripts"),
+        sysconfig.get_path("scripts", f"{os.name}_user"),  # pip install --user
+        str(package.parent / "bin"),  # pip install --target
+        str(package.parents[3] / "bin") if len(package.parents) > 3 else None,  # pip install --prefix
+        str(Path(sys.executable).parent),
+    ):
+        if folder:
+            yield Path(folder) / "cachalot"
+
+
+def _is_a_program(path: Path) -> bool:
+    """Whether it is one in machine code: a script of that name may be what started us."""
+    try:
+        with path.open("rb") as file:
+            return file.read(4) == b"\x7fELF" and os.access(path, os.X_OK)
+    except OSError:
+        return False

@@ -1,0 +1,250 @@
+"""cachalot.enable(): how cachalot becomes PyTorch's allocator, and what keeps it from that."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import os
+import threading
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Literal, Union
+
+from . import _adapter, _config, _exit_report, _fallback, _leaks
+from ._errors import EnableError
+from ._log import logger
+from ._plug import Plug
+
+if TYPE_CHECKING:
+    import torch
+
+    Device = Union[torch.device, str, int, None]
+
+Mode = Literal["auto", "full", "plug", "auto-plug"]
+_MODES = ("auto", "full", "plug", "auto-plug")
+
+
+@dataclasses.dataclass(frozen=True)
+class Enabled:
+    mode: Literal["full", "plug"]
+    config: str | None
+    plug: Plug
+
+
+_lock = threading.Lock()
+_enabled: Enabled | None = None
+
+
+def enable(config: str | None = None, *, late: bool = False, mode: Mode = "auto") -> None:
+    """Makes cachalot the allocator of this process's PyTorch.
+
+    Call it before the first CUDA tensor. A second call that asks for what is so already does nothing; one that asks for
+    something else is refused. CACHALOT_STATS=1 prints a table of what the allocator did when the process ends,
+    CACHALOT_LEAK_REPORT=1 what kept memory.
+
+    Args:
+        config: options such as "max_split_size_mb:64,garbage_collection_threshold:0.8", on top of what PyTorch read
+            from PYTORCH_CUDA_ALLOC_CONF and of CACHALOT_CONF. Only the keys it names change.
+        late: take over although PyTorch's allocator holds memory. Tensors that exist stay with it until they die. Where
+            it holds nothing, cachalot takes over without being asked to be late.
+        mode: "auto" and "full" ask for the whole allocator, with an adapter made for the PyTorch found. "plug" asks for
+            two functions and eight hooks that work with any PyTorch but serve less. "auto-plug" asks for the whole
+            allocator, and for the plug where there is no adapter and none can be compiled.
+
+    Raises:
+        ValueError: `config`, CACHALOT_CONF, CACHALOT_DEBUG, CACHALOT_LEAK_REPORT, CACHALOT_STATS or `mode` is bad; the
+            message names key, value and rule.
+        EnableError: it cannot be done; the message says why and what to do. Nothing was changed.
+    """
+    global _enabled
+    if mode not in _MODES:
+        raise ValueError(f"mode is {mode!r}; it must be one of {', '.join(map(repr, _MODES))}")
+    with _lock:
+        if _enabled is not None:
+            _require_no_change(_enabled, config, mode)
+            return
+        _require_torch_can()
+        late = _is_late(late, mode)
+        report_leaks = _leaks.asked_by_environment()
+        exit_report = _exit_report.asked_by_environment()
+        plug = Plug()
+        adapter = _load_adapter(mode)
+        with _all_or_nothing(plug):
+            _config.clean_environment()
+            plug.configure(config or "")
+            _enabled = Enabled(_install(plug, adapter, mode, late), config, plug)
+    logger().info("cachalot: serves PyTorch's GPU memory in mode '%s'%s", _enabled.mode, f" ({config})" if config else "")
+    if exit_report == "table":
+        _exit_report.tell_at_exit("table")
+    if report_leaks:
+        _leaks.watch_once_in_use()
+
+
+def is_enabled() -> bool:
+    """Returns whether cachalot is PyTorch's allocator."""
+    return _enabled is not None
+
+
+def enabled_mode() -> Literal["full", "plug"] | None:
+    """Returns how cachalot is PyTorch's allocator; None when it is not."""
+    return _enabled.mode if _enabled else None
+
+
+def require_enabled() -> Enabled:
+    """Returns how cachalot is enabled; EnableError when it is not."""
+    if _enabled is None:
+        raise EnableError("cachalot is not enabled: call cachalot.enable() first")
+    return _enabled
+
+
+def index_of(device: Device) -> int:
+    """Returns the device's number; of the current device for None. ValueError for what is no CUDA device."""
+    from torch.cuda._utils import _get_device_index
+
+    return _get_device_index(device, optional=True)
+
+
+def _require_no_change(enabled: Enabled, config: str | None, mode: Mode) -> None:
+    if config is not None and config != enabled.config:
+        raise EnableError(
+            f"cachalot is enabled already, with config {enabled.config!r}; it cannot be enabled again with {config!r}"
+        )
+    if mode not in ("auto", "auto-plug", enabled.mode):
+        raise EnableError(f"cachalot is enabled already, in mode {enabled.mode!r}; it cannot change to {mode!r}")
+
+
+def _require_torch_can() -> None:
+    try:
+        import torch
+    except ImportError as error:
+        raise EnableError(f"PyTorch cannot be imported: {error}. Install it: pip install torch") from None
+    if torch.version.cuda is None:
+        raise EnableError(f"this PyTorch ({torch.__version__}) is built without CUDA: there is nothing to allocate for")
+    backend = torch.cuda.memory.get_allocator_backend()
+    if backend == "cudaMallocAsync":
+        raise EnableError("PYTORCH_CUDA_ALLOC_CONF asks for backend:cudaMallocAsync; remove it to use cachalot")
+    if backend != "native":
+        raise EnableError(
+            f"PyTorch's allocator has been changed already (it is '{backend}'), and PyTorch allows one change"
+        )
+
+
+def _is_late(asked: bool, mode: Mode) -> bool:
+    """Whether cachalot takes over while CUDA is in use; EnableError when it was not asked to and would have to."""
+    import torch
+
+    if not _is_allocator_initialized():
+        return False
+    if mode == "plug":
+        raise EnableError(
+            "CUDA is in use already, and mode 'plug' must come before: PyTorch takes a function-pointer plug only until "
+            "the first CUDA tensor, stream or device query. Call cachalot.enable(mode='plug') right after 'import torch'"
+        )
+    if asked:
+        return True
+    if not torch.cuda.is_initialized():
+        use = "a C++ library has initialized PyTorch's allocator"
+    else:
+        held = sum(torch.cuda.memory_reserved(device) for device in range(torch.cuda.device_count()))
+        if held == 0:
+            _say_what_begins_anew()
+            return True
+        use = f"a CUDA tensor came first, and PyTorch's allocator holds {held} bytes"
+    raise EnableError(
+        f"CUDA is in use already: {use}. Call cachalot.enable() right after 'import torch', or enable(late=True) "
+        "to take over from here on"
+    )
+
+
+def _is_allocator_initialized() -> bool:
+    """Whether PyTorch has begun to use CUDA. Asking does not begin it."""
+    import torch
+
+    # New in PyTorch 2.9.
+    is_initialized = getattr(torch._C, "_accelerator_isAllocatorInitialized", torch.cuda.is_initialized)
+    return torch.cuda.is_initialized() or bool(is_initialized())
+
+
+def _say_what_begins_anew() -> None:
+    import torch
+
+    if torch._C._cuda_isHistoryEnabled():
+        logger().warning(
+            "cachalot: memory history was being recorded by PyTorch's own allocator; call "
+            "torch.cuda.memory._record_memory_history() again to record it from here on"
+        )
+
+
+def _load_adapter(mode: Mode) -> _adapter.Adapter | None:
+    """The adapter for this PyTorch; None where there is none and the mode does without."""
+    try:
+        return _adapter.load()
+    except _adapter.AdapterError as error:
+        if mode in ("auto", "full"):
+            raise EnableError(
+                f"{error}. Install a C++ compiler (g++), or a PyTorch that this cachalot has an adapter for "
+                f"({', '.join(_adapter.served_versions())}); or ask for less: enable(mode='auto-plug')"
+            ) from None
+        if mode == "auto-plug":
+            logger().warning(
+                "cachalot: serves PyTorch in mode 'plug', because %s. Not served: %s", error, _fallback.MISSING
+            )
+        return None
+
+
+@contextlib.contextmanager
+def _all_or_nothing(plug: Plug) -> Iterator[None]:
+    """What goes wrong within leaves the environment and cachalot's options as they were."""
+    environment = os.environ.copy()
+    try:
+        yield
+    except BaseException:
+        _config.restore_environment(environment)
+        with contextlib.suppress(ValueError):  # of a bad CACHALOT_CONF, with which there was nothing to undo
+            plug.configure("")
+        raise
+
+
+def _install(plug: Plug, adapter: _adapter.Adapter | None, mode: Mode, late: bool) -> Literal["full", "plug"]:
+    try:
+        if adapter is not None and mode != "plug":
+            adapter.install(late)
+            _filter_settings()
+            return "full"
+        if late:
+            raise EnableError(
+                "CUDA is in use already, and there is no adapter for this PyTorch: the function-pointer plug must come "
+                "before the first CUDA tensor, stream or device query. Call cachalot.enable() right after 'import torch'"
+            )
+        if adapter is not None:
+            adapter.set_out_of_memory()
+        _fallback.install(plug)
+        _filter_settings(plug)
+        return "plug"
+    except (ValueError, RuntimeError):
+        if not late:  # PyTorch has long accepted its settings
+            _config.require_good_environment(plug)
+        raise
+
+
+def _filter_settings(plug: Plug | None = None) -> None:
+    """Settings that a program changes as it runs lose unknown ones as well; the plug takes over what PyTorch accepted.
+
+    The full allocator hears of them by itself.
+    """
+    import torch
+
+    for name in _config.SETTERS:
+        if hasattr(torch._C, name):
+            setattr(torch._C, name, _filtered(getattr(torch._C, name), plug))
+
+
+def _filtered(torch_sets: Callable[[str], None], plug: Plug | None) -> Callable[[str], None]:
+    @functools.wraps(torch_sets)
+    def set_allocator_settings(text: str) -> None:
+        text = _config.without_unknown(text)
+        torch_sets(text if plug is None else _config.without_backend(text))
+        if plug is not None:
+            plug.settings(text)
+
+    return set_allocator_settings

@@ -1,0 +1,136 @@
+"""Memory by its tag: which there is, and how it sleeps and wakes at the same addresses."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Union
+
+from ._enable import require_enabled
+
+if TYPE_CHECKING:
+    import torch
+
+    Sleeper = Union[str, torch.cuda.MemPool]
+
+
+@dataclasses.dataclass(frozen=True)
+class Region:
+    """What belongs to a tag on one device."""
+
+    tag: str
+    device: int
+    is_asleep: bool  # nothing can be allocated from it, nor used, until restore_physical
+    allocated_bytes: int  # of its live tensors' blocks, asleep or not
+    reserved_bytes: int  # held from the device
+    asleep_bytes: int  # given back to the device until restore_physical
+
+
+@contextlib.contextmanager
+def region(tag: str) -> Iterator[None]:
+    """Lets what this thread allocates within belong to `tag`: it can sleep, all of it together.
+
+    Regions nest, and several threads may be in regions of one tag. What other threads allocate meanwhile (those that run
+    backward passes, say) does not belong to it.
+
+    Raises:
+        RuntimeError: `tag` is empty.
+    """
+    import torch
+
+    plug = require_enabled().plug
+    torch.cuda.init()
+    plug.begin_tagged(tag)
+    try:
+        yield
+    finally:
+        plug.end_tagged(tag)
+
+
+def regions() -> tuple[Region, ...]:
+    """Returns what each tag has on each device, sorted by tag and device; devices where it has nothing are left out.
+
+    A tag is there from its first region on, for as long as the process lives.
+    """
+    import torch
+
+    plug = require_enabled().plug
+    if not torch.cuda.is_initialized():
+        return ()
+    return tuple(Region(**region) for region in plug.json("regions"))
+
+
+def release_physical(of: Sleeper | Iterable[Sleeper], *, save: bool = False) -> None:
+    """Waits for the devices, then gives all memory of a tag (or of a torch.cuda.MemPool) back to them.
+
+    Tensors stay, with their addresses, and may be dropped; they must not be used, and nothing is allocated from the tag,
+    until `restore_physical`. memory_reserved falls, memory_allocated does not. A tag that is asleep stays so.
+
+    Args:
+        of: the tag or pool; or several, which go to sleep one after the other.
+        save: keep what live tensors hold in pinned host memory; otherwise it is lost.
+
+    Raises:
+        RuntimeError: the tag was never used, the heap is not 'pages', a graph is being captured, or a CUDA call failed:
+            then a part may be asleep, and calling again goes on.
+        torch.OutOfMemoryError: the host has too little memory to save to; the device is as it was, those before it sleep.
+        TypeError: `of` is neither a tag nor a pool nor several of them; nothing was done.
+    """
+    plug = require_enabled().plug
+    for sleeper in _sleepers(of):
+        plug.release_physical(sleeper, save)
+
+
+def restore_physical(of: Sleeper | Iterable[Sleeper]) -> None:
+    """Gives a tag or pool that sleeps memory again, at the same addresses, with what was saved.
+
+    Args:
+        of: as of release_physical; several wake one after the other.
+
+    Raises:
+        RuntimeError: as from release_physical.
+        torch.OutOfMemoryError: a device has too little, although what was cached there was given back; it still sleeps,
+            those before it are awake.
+        TypeError: as from release_physical.
+    """
+    plug = require_enabled().plug
+    for sleeper in _sleepers(of):
+        plug.restore_physical(sleeper)
+
+
+@contextlib.contextmanager
+def contiguous() -> Iterator[None]:
+    """Lets what this thread allocates within lie in one physical handle each, on the page heap, too.
+
+    For tensors that a network card is to register (GPUDirect RDMA), or that are handed to what knows one handle only.
+    Tensors shared by torch.multiprocessing do not need it, unless the receiver is PyTorch's own allocator.
+
+    Raises:
+        EnableError: cachalot is not enabled.
+    """
+    plug = require_enabled().plug
+    before = plug.set_contiguous(True)
+    try:
+        yield
+    finally:
+        plug.set_contiguous(before)
+
+
+def _sleepers(of: Sleeper | Iterable[Sleeper]) -> list[str | tuple[int, int]]:
+    """As the plug takes them: tags, and pools' ids."""
+    if isinstance(of, str) or hasattr(of, "id") or not isinstance(of, Iterable):
+        return [_sleeper(of)]
+    return [_sleeper(each) for each in of]
+
+
+def _sleeper(of: object) -> str | tuple[int, int]:
+    if isinstance(of, str):
+        return of
+    try:
+        first, second = of.id  # type: ignore[attr-defined]
+    except (AttributeError, TypeError):
+        raise TypeError(
+            f"{of!r} is neither a tag nor a torch.cuda.MemPool, nor several of them, such as ['weights', 'kv']"
+        ) from None
+    return first, second

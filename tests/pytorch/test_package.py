@@ -1,0 +1,99 @@
+"""What needs no GPU: the package's names, what importing it costs, and the tables that say what is supported."""
+
+import re
+import sys
+from pathlib import Path
+
+import pytest
+from world import MODE, run, succeeds
+
+pytestmark = pytest.mark.skipif(MODE != "full", reason="is about the package, whatever the mode")
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def test_every_name_is_there_and_none_is_missing_from_the_list():
+    import cachalot
+
+    assert sorted(cachalot._MODULE_OF) == [name for name in cachalot.__all__ if name != "__version__"]
+    assert all(getattr(cachalot, name) is not None for name in cachalot.__all__)
+    assert dir(cachalot) == sorted(cachalot.__all__)
+    with pytest.raises(AttributeError, match="no attribute 'enabel'"):
+        cachalot.enabel  # noqa: B018
+
+
+def test_importing_it_imports_next_to_nothing():
+    code = "import sys; before = set(sys.modules); import cachalot; print(*sorted(set(sys.modules) - before))"
+    new = set(succeeds(run([sys.executable, "-I", "-c", f"import sys; sys.path[:0] = {sys.path!r}; {code}"])).split())
+    assert new <= {"cachalot", "cachalot._version", "typing", "__future__"} | set(_parts_of("typing", "importlib")), new
+
+
+def _parts_of(*modules):
+    """What importing the standard library's modules brings along."""
+    code = f"import sys; before = set(sys.modules); import {', '.join(modules)}; print(*set(sys.modules) - before)"
+    return succeeds(run([sys.executable, "-I", "-c", code])).split()
+
+
+def test_the_version_is_cmakes():
+    import cachalot
+
+    (version,) = re.findall(r"^project\(cachalot VERSION ([\d.]+)", (ROOT / "CMakeLists.txt").read_text(), re.MULTILINE)
+    assert cachalot.__version__ == version
+
+
+# ---- docs/support_matrix.md --------------------------------------------------------------------------------------------
+
+
+def table(heading):
+    """The rows of the table under a heading of docs/support_matrix.md."""
+    text = (ROOT / "docs" / "support_matrix.md").read_text()
+    part = text.split(f"## {heading}\n", 1)[1].split("\n## ", 1)[0]
+    rows = [[cell.strip() for cell in line.strip("|\n ").split("|")] for line in part.splitlines() if line.startswith("|")]
+    return rows[2:]
+
+
+def pyproject():
+    try:
+        import tomllib
+    except ImportError:  # before 3.11
+        pytest.skip("this Python does not read TOML")
+    return tomllib.loads((ROOT / "pyproject.toml").read_text())
+
+
+def test_the_matrix_has_the_pythons_of_the_package():
+    project = pyproject()["project"]
+    classified = re.findall(r"Python :: (3\.\d+)", " ".join(project["classifiers"]))
+    listed = [row[0] for row in table("Python")]
+    assert listed == classified
+    assert project["requires-python"] == f">={listed[0]}"
+
+
+def test_the_matrix_has_the_pytorchs_that_adapters_are_made_for():
+    import ast
+
+    from cachalot import _adapter
+
+    rows = table("PyTorch")
+    assert [row[0] for row in rows] == _adapter.served_versions()
+    tree = ast.parse((ROOT / "packaging" / "adapters.py").read_text())
+    (versions,) = (
+        ast.literal_eval(node.value)
+        for node in tree.body
+        if isinstance(node, ast.Assign) and node.targets[0].id == "VERSIONS"
+    )
+    assert [version for row in rows for version in row[1].split(", ")] == list(versions)
+
+
+def test_the_matrix_has_the_wheels_policy():
+    script = (ROOT / "packaging" / "wheels.sh").read_text()
+    (major, minor) = re.search(r"readonly policy=manylinux_(\d+)_(\d+)", script).groups()
+    cells = {row[0]: row[1] for row in table("Systems")}
+    assert cells["glibc, for wheels"].startswith(f"{major}.{minor}")
+    needed = re.search(r"cmake_minimum_required\(VERSION ([\d.]+)\)", (ROOT / "CMakeLists.txt").read_text())[1]
+    assert cells["CMake, to build"].startswith(needed)
+
+
+def test_the_types_are_marked_as_such():
+    import cachalot
+
+    assert (Path(cachalot.__file__).parent / "py.typed").is_file()
