@@ -203,7 +203,7 @@ std::size_t python_frames(Span<ScriptFrame> out) noexcept {
   const Python::Permission permission(*python);
   if (!permission.is_given()) return 0;
   try {
-    return without_launcher(out.first(python->frames(out)));
+    return without_launcher(out.subspan(0, python->frames(out)));
   } catch (const std::bad_alloc&) {  // for a name
     return 0;
   }
