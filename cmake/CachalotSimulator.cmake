@@ -1,5 +1,5 @@
-# The simulated CUDA runtime: build/<preset>/simulator/libcachalot_simulator.so, and simulator/driver/libcuda.so.1, which is
-# the same file under the driver's name.
+# The simulated CUDA runtime: build/<preset>/simulator/libcachalot_simulator.so; simulator/driver/libcuda.so.1, which is the same
+# file under the driver's name; and simulator/cudart, which programs get that load libcudart by name.
 
 option(CACHALOT_BUILD_SIMULATOR "Build the simulated CUDA runtime, where CUDA's headers are found" ${PROJECT_IS_TOP_LEVEL})
 
@@ -10,16 +10,24 @@ if(CACHALOT_BUILD_SIMULATOR AND CACHALOT_SANITIZE)
 elseif(CACHALOT_BUILD_SIMULATOR)
   find_path(CACHALOT_CUDA_INCLUDE cuda_runtime_api.h
     HINTS ${CUDAToolkit_INCLUDE_DIRS} /usr/local/cuda/include DOC "Folder of CUDA's headers")
+  set(version "")
   if(CACHALOT_CUDA_INCLUDE)
+    file(STRINGS ${CACHALOT_CUDA_INCLUDE}/cuda_runtime_api.h version REGEX "#define CUDART_VERSION +[0-9]+")
+  endif()
+  if(version MATCHES " 13[0-9][0-9][0-9]")
     set(CACHALOT_HAS_SIMULATOR ON)
+  elseif(version)
+    message(STATUS "cachalot: the simulator is not built: it needs the headers of CUDA 13 (set CACHALOT_CUDA_INCLUDE), and "
+      "${CACHALOT_CUDA_INCLUDE} has \"${version}\"")
   else()
     message(STATUS "cachalot: the simulator is not built: cuda_runtime_api.h was not found (set CACHALOT_CUDA_INCLUDE)")
   endif()
 endif()
 
 function(cachalot_simulator)
-  cmake_parse_arguments(PARSE_ARGV 0 arg "" "" "SOURCES")
+  cmake_parse_arguments(PARSE_ARGV 0 arg "" "" "SOURCES;CUDART")
   cachalot_files(sources simulator ${arg_SOURCES})
+  cachalot_files(cudart_sources simulator ${arg_CUDART})
   add_library(cachalot_simulator SHARED ${sources})
   set(map ${PROJECT_SOURCE_DIR}/simulator/exports.map)
   set_target_properties(cachalot_simulator PROPERTIES
@@ -35,15 +43,34 @@ function(cachalot_simulator)
   # As libcuda.so.1 it serves whoever needs the driver. Its own calls stay inside (-Bsymbolic), and it needs no other
   # library of ours.
   target_link_options(cachalot_simulator PRIVATE
-    -Wl,-soname,libcuda.so.1 -Wl,-Bsymbolic -Wl,--version-script=${map} -static-libstdc++ -static-libgcc)
+    -Wl,-soname,libcuda.so.1 -Wl,-Bsymbolic -Wl,--version-script=${map} -Wl,--exclude-libs,ALL
+    -static-libstdc++ -static-libgcc)
   target_link_libraries(cachalot_simulator PRIVATE
     cachalot_core cachalot_flags ${CMAKE_DL_LIBS})
   add_custom_command(TARGET cachalot_simulator POST_BUILD
     COMMAND ${CMAKE_COMMAND} -E make_directory ${PROJECT_BINARY_DIR}/simulator/driver
     COMMAND ${CMAKE_COMMAND} -E create_symlink
       ../$<TARGET_FILE_NAME:cachalot_simulator> ${PROJECT_BINARY_DIR}/simulator/driver/libcuda.so.1)
+  foreach(source IN LISTS cudart_sources)
+    cachalot_simulated_cudart(${source})
+  endforeach()
   # What `cachalot simulate` puts on PYTHONPATH.
   cachalot_link(${PROJECT_SOURCE_DIR}/simulator/python/sitecustomize.py ${PROJECT_BINARY_DIR}/simulator/python)
+endfunction()
+
+# build/<preset>/simulator/cudart/libcudart.so.12, of libcudart12.cpp, for programs that load it by name
+# (simulator/redirection.cpp). It is linked whenever the simulator is, which it needs.
+function(cachalot_simulated_cudart source)
+  cmake_path(GET source STEM name)
+  cmake_path(GET source PARENT_PATH folder)
+  string(REPLACE libcudart libcudart.so. library ${name})
+  set_property(TARGET cachalot_simulator APPEND PROPERTY LINK_DEPENDS
+    ${source} ${folder}/${name}.map ${folder}/cuda12_names.inc)
+  add_custom_command(TARGET cachalot_simulator POST_BUILD VERBATIM
+    COMMAND ${CMAKE_COMMAND} -E make_directory ${PROJECT_BINARY_DIR}/simulator/cudart
+    COMMAND ${CMAKE_CXX_COMPILER} -shared -fPIC -nostdlib -I ${PROJECT_SOURCE_DIR}
+      -o ${PROJECT_BINARY_DIR}/simulator/cudart/${library} ${source} -Wl,--no-as-needed $<TARGET_FILE:cachalot_simulator>
+      -Wl,-soname,${library} -Wl,--version-script=${folder}/${name}.map -Wl,-rpath,$ORIGIN/../driver)
 endfunction()
 
 # Runs a program with the simulator in front of everything else.
@@ -97,7 +124,7 @@ function(cachalot_simulator_tests)
   find_library(CACHALOT_CUDART cudart HINTS ${CUDAToolkit_LIBRARY_DIR})
   add_test(NAME simulator.exports
     COMMAND ${CMAKE_COMMAND} -D NM=${CMAKE_NM} -D SIMULATOR=$<TARGET_FILE:cachalot_simulator>
-            -D CUDART=${CACHALOT_CUDART} -P ${PROJECT_SOURCE_DIR}/tests/simulator/check_exports.cmake)
+            -D CUDART=${CACHALOT_CUDART} -D SOURCES=${PROJECT_SOURCE_DIR} -P ${PROJECT_SOURCE_DIR}/tests/simulator/check_exports.cmake)
   list(APPEND tests simulator.exports)
 
   if(EXISTS "${CUDAToolkit_NVCC_EXECUTABLE}")

@@ -1,0 +1,16 @@
+// This library, as the dynamic linker knows it.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+namespace cachalot::simulator {
+
+// A handle for dlsym, which finds what this library exports whatever else the process has loaded.
+void* own_library();
+// The path of the library's file, without symbolic links.
+const std::string& own_path();
+
+inline std::string_view file_name(std::string_view path) { return path.substr(path.rfind('/') + 1); }
+
+}  // namespace cachalot::simulator

@@ -1,0 +1,10 @@
+// dlopen, dlmopen and dlsym as the process calls them: what loads CUDA's driver or its runtime by name gets the simulated
+// ones, and a runtime that a library has linked in is found before anything of the library is called (static_runtimes.h).
+#pragma once
+
+namespace cachalot::simulator {
+
+// The C library's.
+void* real_dlopen(const char* file, int mode);
+
+}  // namespace cachalot::simulator
