@@ -81,7 +81,7 @@ endfunction()
 # build/<preset>/tests/test_simulator: CUDA programs, linked with the real libcudart, that run with the simulator preloaded.
 # The GPU tests of other folders run on it too, as simulator.<folder>.
 function(cachalot_simulator_tests)
-  cmake_parse_arguments(PARSE_ARGV 0 arg "" "PROBE;PROGRAM" "SOURCES;GPU_TESTS")
+  cmake_parse_arguments(PARSE_ARGV 0 arg "" "PROBE;PROGRAM;PROGRAM12" "SOURCES;GPU_TESTS;PYTHON")
   if(NOT CACHALOT_HAS_CUDART)
     message(STATUS "cachalot: the simulator is not tested: that needs a toolkit's libcudart to link with")
     return()
@@ -89,20 +89,29 @@ function(cachalot_simulator_tests)
   find_package(GTest REQUIRED)
   cachalot_files(sources tests/simulator ${arg_SOURCES})
   cachalot_files(probe tests/simulator ${arg_PROBE})
+  cachalot_files(program12 tests/simulator ${arg_PROGRAM12})
   add_executable(simulator_probe ${probe})
+  add_executable(simulator_probe_static ${probe})
+  add_executable(simulator_program12 ${program12})
   add_executable(test_simulator ${sources})
-  foreach(target IN ITEMS simulator_probe test_simulator)
+  foreach(target IN ITEMS simulator_probe simulator_probe_static simulator_program12 test_simulator)
     set_target_properties(${target} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests)
     target_include_directories(${target} PRIVATE ${PROJECT_SOURCE_DIR}/simulator/include)
-    target_link_libraries(${target} PRIVATE CUDA::cudart cachalot_flags)
+    target_link_libraries(${target} PRIVATE cachalot_flags)
   endforeach()
+  target_link_libraries(simulator_probe PRIVATE CUDA::cudart)
+  target_link_libraries(simulator_probe_static PRIVATE CUDA::cudart_static)
+  target_link_libraries(test_simulator PRIVATE CUDA::cudart ${CMAKE_DL_LIBS})
+  # As a program of CUDA 12 is linked: it asks for functions of the version libcudart.so.12.
+  target_link_libraries(simulator_program12 PRIVATE
+    ${PROJECT_BINARY_DIR}/simulator/cudart/libcudart.so.12 cachalot_simulator)
   target_link_libraries(test_simulator PRIVATE
     GTest::gtest_main fmt::fmt nlohmann_json::nlohmann_json Threads::Threads)
   cachalot_unity(test_simulator)
   # Behind the runtime, so that CUDA's functions are bound to libcudart, as in any program.
   target_link_libraries(test_simulator PRIVATE cachalot_simulator)
   target_compile_definitions(test_simulator PRIVATE CACHALOT_PROBE="$<TARGET_FILE:simulator_probe>")
-  add_dependencies(test_simulator simulator_probe cachalot_simulator)
+  add_dependencies(test_simulator simulator_probe simulator_probe_static simulator_program12 cachalot_simulator)
 
   cachalot_simulated_environment(small
     CACHALOT_SIM_DEVICES=2 CACHALOT_SIM_MEMORY=64MiB CACHALOT_SIM_GPU=l4)
@@ -113,6 +122,12 @@ function(cachalot_simulator_tests)
   set_tests_properties(simulator.without_latencies PROPERTIES ENVIRONMENT "${small};CACHALOT_SIM_LATENCY=none")
   set_tests_properties(simulator.with_copies PROPERTIES ENVIRONMENT "${small};CACHALOT_SIM_COPIES=published")
   set(tests simulator simulator.without_latencies simulator.with_copies)
+
+  add_test(NAME simulator.program12 COMMAND simulator_program12)
+  set_tests_properties(simulator.program12 PROPERTIES ENVIRONMENT "${small}")
+  list(APPEND tests simulator.program12)
+  cachalot_static_runtime_tests(static_tests "${small}")
+  list(APPEND tests ${static_tests})
 
   cachalot_simulated_environment(two_devices CACHALOT_SIM_DEVICES=2 CACHALOT_SIM_COPY_BYTES=1GiB)
   foreach(folder IN LISTS arg_GPU_TESTS)
@@ -130,17 +145,19 @@ function(cachalot_simulator_tests)
   if(EXISTS "${CUDAToolkit_NVCC_EXECUTABLE}")
     cachalot_files(source tests/simulator ${arg_PROGRAM})
     set(program ${PROJECT_BINARY_DIR}/tests/simulator_program)
-    add_custom_command(OUTPUT ${program} DEPENDS ${source} VERBATIM
-      COMMAND ${CUDAToolkit_NVCC_EXECUTABLE} -std=c++17 -cudart shared -arch sm_80 -o ${program} ${source})
-    add_custom_target(simulator_program ALL DEPENDS ${program})
+    foreach(linkage IN ITEMS shared static)
+      add_custom_command(OUTPUT ${program}_${linkage} DEPENDS ${source} VERBATIM
+        COMMAND ${CUDAToolkit_NVCC_EXECUTABLE} -std=c++17 -cudart ${linkage} -arch sm_80 -o ${program}_${linkage} ${source})
+    endforeach()
+    add_custom_target(simulator_program ALL DEPENDS ${program}_shared ${program}_static)
     # Its code is of 8.0, as machine code and as PTX: an L4 (8.9) runs the first, an H100 (9.0) compiles the second, and for
     # a T4 (7.5) there is none.
-    foreach(gpu_and_code IN ITEMS "l4 80 80" "h100 90 80" "t4 75 75")
-      string(REPLACE " " ";" words ${gpu_and_code})
-      list(POP_FRONT words gpu)
+    foreach(test_program IN ITEMS "shared l4 80 80" "shared h100 90 80" "shared t4 75 75" "static l4 80 80")
+      string(REPLACE " " ";" words ${test_program})
+      list(POP_FRONT words linkage gpu)
       list(JOIN words " " code)
-      set(test simulator.program.${gpu})
-      add_test(NAME ${test} COMMAND ${program})
+      set(test simulator.program.${linkage}.${gpu})
+      add_test(NAME ${test} COMMAND ${program}_${linkage})
       set_tests_properties(${test} PROPERTIES
         ENVIRONMENT "${small};CACHALOT_SIM_GPU=${gpu}"
         PASS_REGULAR_EXPRESSION "^2 3 cudaErrorInvalidConfiguration ${code}\n$")
@@ -150,6 +167,22 @@ function(cachalot_simulator_tests)
     message(STATUS "cachalot: no nvcc: that a program compiled by it runs on the simulator is not tested")
   endif()
   set_tests_properties(${tests} PROPERTIES LABELS simulator TIMEOUT 300)
+  cachalot_simulator_python_tests(${arg_PYTHON})
+endfunction()
+
+# The probe with a runtime that is linked in: simulated while it has its symbols; without them it says what is wrong.
+function(cachalot_static_runtime_tests result environment)
+  set(stripped ${PROJECT_BINARY_DIR}/tests/simulator_probe_stripped)
+  add_custom_command(TARGET simulator_probe_static POST_BUILD VERBATIM
+    COMMAND ${CMAKE_STRIP} -o ${stripped} $<TARGET_FILE:simulator_probe_static>)
+  add_test(NAME simulator.static COMMAND simulator_probe_static allocate)
+  add_test(NAME simulator.static_stripped COMMAND ${stripped} count)
+  set_tests_properties(simulator.static simulator.static_stripped PROPERTIES ENVIRONMENT "${environment}")
+  set_tests_properties(simulator.static PROPERTIES
+    PASS_REGULAR_EXPRESSION "^cudaSuccess cudaSuccess cudaSuccess cudaSuccess\n$")
+  set_tests_properties(simulator.static_stripped PROPERTIES
+    PASS_REGULAR_EXPRESSION "has a CUDA runtime of its own \\(libcudart_static\\) without symbols.*cudaError[A-Za-z]+ ")
+  set(${result} simulator.static simulator.static_stripped PARENT_SCOPE)
 endfunction()
 
 # build/<preset>/tests/test_plug: the plug-in's hooks without PyTorch, on both heaps, with the simulator preloaded.
