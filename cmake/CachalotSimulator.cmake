@@ -99,8 +99,8 @@ function(cachalot_simulator_tests)
     target_include_directories(${target} PRIVATE ${PROJECT_SOURCE_DIR}/simulator/include)
     target_link_libraries(${target} PRIVATE cachalot_flags)
   endforeach()
-  target_link_libraries(simulator_probe PRIVATE CUDA::cudart)
-  target_link_libraries(simulator_probe_static PRIVATE CUDA::cudart_static)
+  target_link_libraries(simulator_probe PRIVATE CUDA::cudart ${CMAKE_DL_LIBS})
+  target_link_libraries(simulator_probe_static PRIVATE CUDA::cudart_static ${CMAKE_DL_LIBS})
   target_link_libraries(test_simulator PRIVATE CUDA::cudart ${CMAKE_DL_LIBS})
   # As a program of CUDA 12 is linked: it asks for functions of the version libcudart.so.12.
   target_link_libraries(simulator_program12 PRIVATE
@@ -144,30 +144,45 @@ function(cachalot_simulator_tests)
 
   if(EXISTS "${CUDAToolkit_NVCC_EXECUTABLE}")
     cachalot_files(source tests/simulator ${arg_PROGRAM})
-    set(program ${PROJECT_BINARY_DIR}/tests/simulator_program)
-    foreach(linkage IN ITEMS shared static)
-      add_custom_command(OUTPUT ${program}_${linkage} DEPENDS ${source} VERBATIM
-        COMMAND ${CUDAToolkit_NVCC_EXECUTABLE} -std=c++17 -cudart ${linkage} -arch sm_80 -o ${program}_${linkage} ${source})
-    endforeach()
-    add_custom_target(simulator_program ALL DEPENDS ${program}_shared ${program}_static)
-    # Its code is of 8.0, as machine code and as PTX: an L4 (8.9) runs the first, an H100 (9.0) compiles the second, and for
-    # a T4 (7.5) there is none.
-    foreach(test_program IN ITEMS "shared l4 80 80" "shared h100 90 80" "shared t4 75 75" "static l4 80 80")
-      string(REPLACE " " ";" words ${test_program})
-      list(POP_FRONT words linkage gpu)
-      list(JOIN words " " code)
-      set(test simulator.program.${linkage}.${gpu})
-      add_test(NAME ${test} COMMAND ${program}_${linkage})
-      set_tests_properties(${test} PROPERTIES
-        ENVIRONMENT "${small};CACHALOT_SIM_GPU=${gpu}"
-        PASS_REGULAR_EXPRESSION "^2 3 cudaErrorInvalidConfiguration ${code}\n$")
-      list(APPEND tests ${test})
-    endforeach()
+    cachalot_nvcc_programs(program_tests ${source} "${small}")
+    list(APPEND tests ${program_tests})
   else()
     message(STATUS "cachalot: no nvcc: that a program compiled by it runs on the simulator is not tested")
   endif()
   set_tests_properties(${tests} PROPERTIES LABELS simulator TIMEOUT 300)
   cachalot_simulator_python_tests(${arg_PYTHON})
+endfunction()
+
+# A program by nvcc, with a runtime that is loaded and with one that is linked in, and as a library with one that is linked in.
+function(cachalot_nvcc_programs result source environment)
+  set(path ${PROJECT_BINARY_DIR}/tests/simulator_program)
+  set(shared_flags -cudart shared)
+  set(static_flags -cudart static)
+  set(library_flags -cudart static -shared -Xcompiler -fPIC)
+  foreach(kind IN ITEMS shared static library)
+    add_custom_command(OUTPUT ${path}_${kind} DEPENDS ${source} VERBATIM
+      COMMAND ${CUDAToolkit_NVCC_EXECUTABLE} -std=c++17 ${${kind}_flags} -arch sm_80 -o ${path}_${kind} ${source})
+  endforeach()
+  add_custom_target(simulator_program ALL DEPENDS ${path}_shared ${path}_static ${path}_library)
+  # Its code is of 8.0, as machine code and as PTX: an L4 (8.9) runs the first, an H100 (9.0) compiles the second, and for a
+  # T4 (7.5) there is none.
+  set(tests "")
+  foreach(kind_and_gpu IN ITEMS "shared l4 80 80" "shared h100 90 80" "shared t4 75 75" "static l4 80 80" "library l4 80 80")
+    string(REPLACE " " ";" words ${kind_and_gpu})
+    list(POP_FRONT words kind gpu)
+    list(JOIN words " " code)
+    set(test simulator.program.${kind}.${gpu})
+    if(kind STREQUAL library)
+      add_test(NAME ${test} COMMAND simulator_probe call ${path}_library program)
+    else()
+      add_test(NAME ${test} COMMAND ${path}_${kind})
+    endif()
+    set_tests_properties(${test} PROPERTIES
+      ENVIRONMENT "${environment};CACHALOT_SIM_GPU=${gpu}"
+      PASS_REGULAR_EXPRESSION "^2 3 cudaErrorInvalidConfiguration ${code}\n$")
+    list(APPEND tests ${test})
+  endforeach()
+  set(${result} ${tests} PARENT_SCOPE)
 endfunction()
 
 # The probe with a runtime that is linked in: simulated while it has its symbols; without them it says what is wrong.

@@ -4,9 +4,9 @@
 // it, the dynamic linker decides for each program and library: what was linked with libcudart.so.12 asks for the version
 // "libcudart.so.12" of a symbol and gets what CUDA12 defines here, and what was linked with libcudart.so.13 asks for
 // "libcudart.so.13" and gets the others (exports.map). A program that looks names up by a handle gets CUDA 12's through
-// libcudart.so.12 of this folder, where redirection.cpp leads it (cudart_stub.S).
+// cudart/libcudart.so.12, where redirection.cpp leads it.
 //
-// It is compiled without link-time optimization, which loses .symver.
+// Link-time optimization would lose .symver.
 #include "simulator/cuda12.h"
 
 #include <cstdint>

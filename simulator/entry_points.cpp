@@ -1,7 +1,5 @@
 #include "simulator/entry_points.h"
 
-#include <dlfcn.h>
-
 #include <algorithm>
 #include <iterator>
 #include <string_view>
@@ -39,10 +37,10 @@ bool is_function_of_driver(std::string_view name) { return name.starts_with("cu"
 Found find_entry_point(const char* name, unsigned int version) {
   const auto is_named = [&](const Form& form) { return form.name == name; };
   const auto* form = std::find_if(std::begin(kForms), std::end(kForms), is_named);
-  if (form == std::end(kForms)) return {is_function_of_driver(name) ? dlsym(own_library(), name) : nullptr};
+  if (form == std::end(kForms)) return {is_function_of_driver(name) ? own_function(name) : nullptr};
   Found found{.is_newer = true};
   for (; form != std::end(kForms) && is_named(*form) && form->version <= version; ++form) {
-    if (void* function = dlsym(own_library(), form->symbol)) found = {function};
+    if (void* function = own_function(form->symbol)) found = {function};
   }
   return found;
 }

@@ -12,18 +12,18 @@ namespace {
 // As the dynamic linker names it.
 const char* loaded_path() {
   Dl_info info{};
-  dladdr(reinterpret_cast<void*>(&own_library), &info);
+  dladdr(reinterpret_cast<void*>(&own_function), &info);
   return info.dli_fname;
 }
 
 }  // namespace
 
-// Never destroyed: static destructors of the program may still load libraries.
-void* own_library() {
+void* own_function(const char* name) {
   static void* const library = real_dlopen(loaded_path(), RTLD_LAZY | RTLD_NOLOAD);
-  return library;
+  return real_dlsym(library, name);
 }
 
+// Never destroyed: static destructors of the program may still load libraries.
 const std::string& own_path() {
   static const auto& path = *[] {
     char* resolved = realpath(loaded_path(), nullptr);

@@ -6,8 +6,8 @@
 
 namespace cachalot::simulator {
 
-// A handle for dlsym, which finds what this library exports whatever else the process has loaded.
-void* own_library();
+// A function that this library exports, whatever else the process has loaded; null where there is none.
+void* own_function(const char* name);
 // The path of the library's file, without symbolic links.
 const std::string& own_path();
 

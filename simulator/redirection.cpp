@@ -72,7 +72,7 @@ int version_behind(const char* file) {
   return version;
 }
 
-// The file of this folder that stands for CUDA's runtime: it leads to this library (cudart12.cpp, cudart13.cpp).
+// The file of this folder that stands for CUDA's runtime: it leads to this library (cudart/libcudart12.cpp, libcudart13.cpp).
 const std::string& runtime_path(int version) {
   static const auto& folder = *new std::string(own_path().substr(0, own_path().rfind('/') + 1));
   static const auto& path12 = *new std::string(folder + "cudart/libcudart.so.12");
@@ -96,6 +96,11 @@ const std::string* simulated_library(const char* file) {
 void* real_dlopen(const char* file, int mode) {
   find_real_functions();
   return reinterpret_cast<void* (*)(const char*, int)>(cachalot_real_dlopen)(file, mode);
+}
+
+void* real_dlsym(void* library, const char* name) {
+  find_real_functions();
+  return reinterpret_cast<void* (*)(void*, const char*)>(cachalot_real_dlsym)(library, name);
 }
 
 }  // namespace cachalot::simulator

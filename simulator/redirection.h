@@ -6,5 +6,6 @@ namespace cachalot::simulator {
 
 // The C library's.
 void* real_dlopen(const char* file, int mode);
+void* real_dlsym(void* library, const char* name);
 
 }  // namespace cachalot::simulator

@@ -10,9 +10,9 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cstdint>
 #include <cstring>
-#include <mutex>
 #include <set>
 #include <span>
 #include <string>
@@ -102,10 +102,9 @@ constexpr std::uint64_t kFunctionAlignment =
 
 bool is_runtime_function(std::string_view name) { return name.starts_with("cuda") || name.starts_with("__cuda"); }
 
-// What compiled code calls before main, or when its library is loaded.
-bool is_registration(std::string_view name) {
-  return name.starts_with("__cudaRegister") || name.starts_with("__cudaUnregister") || name == "__cudaInitModule";
-}
+// The functions by which compiled code registers its kernels and variables, before main or when its library is loaded: nvcc makes
+// one for each of its files, "static void __sti____cudaRegisterAll()".
+bool is_constructor(std::string_view name) { return name.find("__sti____cudaRegisterAll") != name.npos; }
 
 constexpr std::string_view kRegistration = "__cudaRegisterFatBinary";
 
@@ -132,6 +131,14 @@ std::vector<Function> runtime_functions(const Symbols& all) {
   return found;
 }
 
+std::vector<std::uint64_t> constructors(const Symbols& all) {
+  std::vector<std::uint64_t> found;
+  for (const Elf64_Sym& symbol : all.symbols) {
+    if (ELF64_ST_TYPE(symbol.st_info) == STT_FUNC && is_constructor(all.name(symbol))) found.push_back(symbol.st_value);
+  }
+  return found;
+}
+
 // cudaThreadExit and its kin are gone since CUDA 13.
 bool is_of_cuda_12(const std::vector<Function>& functions) {
   return std::any_of(functions.begin(), functions.end(),
@@ -140,8 +147,8 @@ bool is_of_cuda_12(const std::vector<Function>& functions) {
 
 void* simulated(std::string_view name, bool cuda_12) {
   const std::string plain(name);
-  if (void* old_meaning = cuda_12 ? dlsym(own_library(), ("cudart12_" + plain).c_str()) : nullptr) return old_meaning;
-  return dlsym(own_library(), plain.c_str());
+  if (void* old_meaning = cuda_12 ? own_function(("cudart12_" + plain).c_str()) : nullptr) return old_meaning;
+  return own_function(plain.c_str());
 }
 
 bool make_writable(std::uintptr_t address, bool writable) {
@@ -186,14 +193,18 @@ bool needs_no_gpu(std::string_view path) {
   return name.starts_with("libnvrtc") || name.starts_with("libnvJitLink") || name.starts_with("libnvvm");
 }
 
+// What has registered with the library's own runtime does so again, with the simulated one.
 void hook(const Library& library, bool before_registration) {
   const MappedFile file(library.path.c_str());
-  const std::vector<Function> functions = runtime_functions(symbols_of(file));
+  const Symbols symbols = symbols_of(file);
+  const std::vector<Function> functions = runtime_functions(symbols);
+  if (functions.empty()) return;
   const bool cuda_12 = is_of_cuda_12(functions);
   for (const Function& function : functions) {
-    if (is_registration(function.name) && !before_registration) continue;  // it is done
     if (void* to = simulated(function.name, cuda_12)) redirect(library.start + function.offset, to);
   }
+  if (before_registration) return;
+  for (const std::uint64_t offset : constructors(symbols)) reinterpret_cast<void (*)()>(library.start + offset)();
 }
 
 // Of what the process has loaded: the libraries, the program first, and how often it loaded or unloaded one.
@@ -225,7 +236,7 @@ Loaded loaded() {
 }
 
 struct Hooked {
-  std::mutex mutex;  // which guards the rest
+  std::atomic_flag is_busy;  // one thread at a time reads and writes the rest
   std::set<Library> seen;
   std::pair<unsigned long long, unsigned long long> changes{};
 };
@@ -238,12 +249,7 @@ Hooked& hooked() {
 
 bool started = false;  // the constructor below has run: what calls dlsym before that allocates no memory from here
 
-void hook_new(bool program_is_new) {
-  Hooked& all = hooked();
-  // Never waits: the thread that has the lock may wait for the dynamic linker's, which this one may have. Nor does a call of
-  // dlsym from here begin again.
-  const std::unique_lock lock(all.mutex, std::try_to_lock);
-  if (!lock || changes() == all.changes) return;
+void hook_what_is_new(Hooked& all, bool program_is_new) {
   Loaded now = loaded();
   std::set<Library> seen;
   for (const Library& library : now.libraries) {
@@ -253,6 +259,15 @@ void hook_new(bool program_is_new) {
   }
   all.seen = std::move(seen);
   all.changes = now.changes;
+}
+
+void hook_new(bool program_is_new) noexcept {
+  Hooked& all = hooked();
+  // Never waits: the thread that is at it may wait for the dynamic linker's lock, which this one may have. Nor does a call of
+  // dlsym from here begin again.
+  if (all.is_busy.test_and_set(std::memory_order_acquire)) return;
+  if (changes() != all.changes) hook_what_is_new(all, program_is_new);
+  all.is_busy.clear(std::memory_order_release);
 }
 
 // The dynamic linker runs it before the program's own constructors, which register the program's kernels.
@@ -271,6 +286,8 @@ void note_hidden_runtime(const void* address) {
   Dl_info info{};
   const std::string_view library = dladdr(address, &info) != 0 ? info.dli_fname : "the program";
   if (needs_no_gpu(library)) return;
+  if (file_name(library).starts_with("libcudart.so"))
+    return note_once(formatted("{} is not simulated and finds no GPU: runtimes of CUDA 12 and 13 are", library));
   note_once(
       formatted("{} has a CUDA runtime of its own (libcudart_static) without symbols, which finds no GPU: link it "
                 "with -cudart shared, or do not strip it",
