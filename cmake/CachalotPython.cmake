@@ -67,6 +67,7 @@ function(cachalot_python_wheel)
   if(TARGET cachalot_simulator)
     set(simulator ${data}/${CACHALOT_SIMULATOR_INSTALL_DIR})
     install(TARGETS cachalot_simulator LIBRARY DESTINATION ${simulator} COMPONENT python EXCLUDE_FROM_ALL)
+    install(DIRECTORY ${PROJECT_BINARY_DIR}/simulator/cudart DESTINATION ${simulator} COMPONENT python EXCLUDE_FROM_ALL)
     install(DIRECTORY ${PROJECT_SOURCE_DIR}/simulator/python/ DESTINATION ${simulator}/python
       COMPONENT python EXCLUDE_FROM_ALL FILES_MATCHING PATTERN *.py)
   endif()

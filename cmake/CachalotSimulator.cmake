@@ -126,6 +126,12 @@ function(cachalot_simulator_tests)
   add_test(NAME simulator.program12 COMMAND simulator_program12)
   set_tests_properties(simulator.program12 PROPERTIES ENVIRONMENT "${small}")
   list(APPEND tests simulator.program12)
+  # The toolkit's libcudart, which the probe was linked with, is not loaded.
+  add_test(NAME simulator.without_toolkit COMMAND simulator_probe allocate)
+  set_tests_properties(simulator.without_toolkit PROPERTIES
+    ENVIRONMENT "${small};LD_BIND_NOW=1;LD_LIBRARY_PATH=${PROJECT_BINARY_DIR}/simulator/cudart"
+    PASS_REGULAR_EXPRESSION "^cudaSuccess cudaSuccess cudaSuccess cudaSuccess\n$")
+  list(APPEND tests simulator.without_toolkit)
   cachalot_static_runtime_tests(static_tests "${small}")
   list(APPEND tests ${static_tests})
 
