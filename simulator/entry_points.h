@@ -5,7 +5,7 @@
 
 namespace cachalot::simulator {
 
-// As cudaGetDriverEntryPointByVersion: the form of the function that a driver of this version of CUDA has.
+// Finds the form of the function that a driver of this version of CUDA has. Returns what cudaGetDriverEntryPointByVersion does.
 cudaError_t driver_entry_point(const char* name, void** function, unsigned int version,
                                cudaDriverEntryPointQueryResult* result) noexcept;
 

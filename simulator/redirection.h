@@ -4,7 +4,7 @@
 
 namespace cachalot::simulator {
 
-// The C library's.
+// Call the C library's functions.
 void* real_dlopen(const char* file, int mode);
 void* real_dlsym(void* library, const char* name);
 

@@ -159,7 +159,7 @@ bool make_writable(std::uintptr_t address, bool writable) {
          0;
 }
 
-// No thread is in the function: nothing of the library was called yet.
+// No thread is in the function: of the library, at most constructors have been called.
 void redirect(std::uintptr_t function, void* to) {
   if (!make_writable(function, true)) return;
   std::memcpy(reinterpret_cast<void*>(function), kJump.data(), kJump.size());
