@@ -3,6 +3,8 @@
 
 set(CACHALOT_PYTHON "" CACHE FILEPATH
   "Python with torch and pytest, for the tests through PyTorch; empty: $CACHALOT_PYTHON, or python3 on PATH")
+set(CACHALOT_PYTHON_CUDA12 "" CACHE FILEPATH
+  "Python with packages of CUDA 12, for the simulator's tests; empty: $CACHALOT_PYTHON_CUDA12")
 
 set(CACHALOT_ADAPTERS "" CACHE PATH
   "Folder of ready adapters (packaging/adapters.py) for the wheel; empty: one for the PyTorch that the build finds, if any")
@@ -65,6 +67,7 @@ function(cachalot_python_wheel)
   if(TARGET cachalot_simulator)
     set(simulator ${data}/${CACHALOT_SIMULATOR_INSTALL_DIR})
     install(TARGETS cachalot_simulator LIBRARY DESTINATION ${simulator} COMPONENT python EXCLUDE_FROM_ALL)
+    install(DIRECTORY ${PROJECT_BINARY_DIR}/simulator/cudart DESTINATION ${simulator} COMPONENT python EXCLUDE_FROM_ALL)
     install(DIRECTORY ${PROJECT_SOURCE_DIR}/simulator/python/ DESTINATION ${simulator}/python
       COMPONENT python EXCLUDE_FROM_ALL FILES_MATCHING PATTERN *.py)
   endif()
@@ -116,6 +119,31 @@ function(cachalot_python_examples)
   cachalot_python_test(examples.python examples 600 -m pytest -q -p no:cacheprovider ${PROJECT_SOURCE_DIR}/tests/examples)
 endfunction()
 
+# The simulator's tests through Python's packages, tests/simulator/test_<package>.py: simulator.<package> by CACHALOT_PYTHON, and
+# simulator.<package>.cuda12 by CACHALOT_PYTHON_CUDA12.
+function(cachalot_simulator_python_tests)
+  set(python_cuda12 ${CACHALOT_PYTHON_CUDA12})
+  if(NOT python_cuda12)
+    set(python_cuda12 $ENV{CACHALOT_PYTHON_CUDA12})
+  endif()
+  cachalot_python_candidate(python)
+  foreach(file IN LISTS ARGN)
+    string(REGEX REPLACE "^test_(.*)\\.py$" "\\1" package ${file})
+    set(arguments -m pytest -q -p no:cacheprovider ${PROJECT_SOURCE_DIR}/tests/simulator/${file})
+    cachalot_python_lacks(lack "${python}" ${package} pytest)
+    cachalot_add_python_test(simulator.${package} simulator 300 "${python}" "${lack}" ${arguments})
+    if(python_cuda12)
+      cachalot_python_lacks(lack "${python_cuda12}" ${package} pytest)
+    else()
+      set(lack "CACHALOT_PYTHON_CUDA12 is not set")
+    endif()
+    cachalot_add_python_test(simulator.${package}.cuda12 simulator 300 "${python_cuda12}" "${lack}" ${arguments})
+    if(NOT lack)
+      set_property(TEST simulator.${package}.cuda12 APPEND PROPERTY ENVIRONMENT CACHALOT_TEST_CUDA=12)
+    endif()
+  endforeach()
+endfunction()
+
 # A test that is one run of Python, over the simulated CUDA runtime. Where it cannot run, it is skipped and says why.
 # Arguments: the test's name, its label, its limit in seconds, then Python's arguments.
 function(cachalot_python_test name label seconds)
@@ -123,6 +151,11 @@ function(cachalot_python_test name label seconds)
     return()
   endif()
   cachalot_python_for_tests(python why_not)
+  cachalot_add_python_test(${name} ${label} ${seconds} "${python}" "${why_not}" ${ARGN})
+endfunction()
+
+# The same by any Python. `why_not` is why it cannot run, or empty.
+function(cachalot_add_python_test name label seconds python why_not)
   if(why_not)
     add_test(NAME ${name} COMMAND ${CMAKE_COMMAND} -E echo "skipped: ${why_not}")
     set_tests_properties(${name} PROPERTIES LABELS ${label} SKIP_REGULAR_EXPRESSION "^skipped: ")
@@ -183,19 +216,32 @@ function(cachalot_find_python_for_tests python why_not)
     set(${why_not} "there is no python3 on PATH" PARENT_SCOPE)
     return()
   endif()
+  cachalot_python_lacks(lack ${candidate} torch pytest)
+  set(${why_not} "${lack}" PARENT_SCOPE)
+  set(${python} ${candidate} PARENT_SCOPE)
+endfunction()
+
+# Sets `result` to why the interpreter cannot run tests that need these packages; empty where it can.
+function(cachalot_python_lacks result python)
+  set(${result} "" PARENT_SCOPE)
+  if(NOT python)
+    set(${result} "there is no python3 on PATH" PARENT_SCOPE)
+    return()
+  endif()
   # torch itself takes seconds to import.
-  execute_process(COMMAND ${candidate} -c [[
-import importlib.util, pathlib, runpy
-missing = [name for name in ("torch", "pytest") if importlib.util.find_spec(name) is None]
+  execute_process(COMMAND ${python} -c [[
+import importlib.util, pathlib, runpy, sys
+missing = [name for name in sys.argv[1:] if importlib.util.find_spec(name) is None]
 if missing:
     print("no", " and no ".join(missing))
-elif runpy.run_path(str(pathlib.Path(importlib.util.find_spec("torch").origin).with_name("version.py")))["cuda"] is None:
-    print("a torch without CUDA")
-]] OUTPUT_VARIABLE lack ERROR_VARIABLE broken RESULT_VARIABLE status OUTPUT_STRIP_TRAILING_WHITESPACE)
+elif "torch" in sys.argv:
+    version = pathlib.Path(importlib.util.find_spec("torch").origin).with_name("version.py")
+    if runpy.run_path(str(version))["cuda"] is None:
+        print("a torch without CUDA")
+]] ${ARGN} OUTPUT_VARIABLE lack ERROR_VARIABLE broken RESULT_VARIABLE status OUTPUT_STRIP_TRAILING_WHITESPACE)
   if(NOT status EQUAL 0)
-    set(${why_not} "${candidate} does not work: ${broken}" PARENT_SCOPE)
+    set(${result} "${python} does not work: ${broken}" PARENT_SCOPE)
   elseif(lack)
-    set(${why_not} "${candidate} has ${lack}" PARENT_SCOPE)
+    set(${result} "${python} has ${lack}" PARENT_SCOPE)
   endif()
-  set(${python} ${candidate} PARENT_SCOPE)
 endfunction()

@@ -62,4 +62,7 @@ CUresult by_runtime(cudaError_t (*function)(Parameters...), std::type_identity_t
   return static_cast<CUresult>(error);
 }
 
+// The driver's addresses are numbers, the runtime's pointers.
+inline void* pointer(CUdeviceptr address) { return reinterpret_cast<void*>(address); }
+
 }  // namespace cachalot::simulator

@@ -38,6 +38,8 @@ CUuuid device_uuid(int ordinal) {
   return uuid;
 }
 
+int single_to_double_ratio(const GpuModel& gpu) { return gpu.minor == 0 ? 2 : 32; }
+
 cudaDeviceProp device_properties(const Config& config, int ordinal) {
   const GpuModel& gpu = *config.gpu;
   cudaDeviceProp prop{};
@@ -174,7 +176,7 @@ int device_attribute(const Config& config, int ordinal, int attribute) {
     case CU_DEVICE_ATTRIBUTE_MANAGED_MEMORY:
       return prop.managedMemory;
     case CU_DEVICE_ATTRIBUTE_SINGLE_TO_DOUBLE_PRECISION_PERF_RATIO:
-      return gpu.minor == 0 ? 2 : 32;
+      return single_to_double_ratio(gpu);
     case CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS:
       return prop.concurrentManagedAccess;
     case CU_DEVICE_ATTRIBUTE_COMPUTE_PREEMPTION_SUPPORTED:

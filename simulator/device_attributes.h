@@ -7,6 +7,8 @@
 namespace cachalot::simulator {
 
 cudaDeviceProp device_properties(const Config& config, int ordinal);
+// How many times slower double precision is than single.
+int single_to_double_ratio(const GpuModel& gpu);
 // By the number that cudaDeviceAttr and CUdevice_attribute share. Throws cudaErrorInvalidValue for one that does not exist.
 int device_attribute(const Config& config, int ordinal, int attribute);
 // "0000:01:00.0"

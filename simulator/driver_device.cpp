@@ -114,6 +114,31 @@ CUresult cuDeviceCanAccessPeer(int* can, CUdevice device, CUdevice peer) {
   });
 }
 
+CUresult cuDeviceGetByPCIBusId(CUdevice* device, const char* id) {
+  return by_runtime(cudaDeviceGetByPCIBusId, device, id);
+}
+
+CUresult cuDeviceComputeCapability(int* major, int* minor, CUdevice device) {
+  return driver_call([&](Process& process) {
+    process.device(device);
+    *major = process.config.gpu->major;
+    *minor = process.config.gpu->minor;
+    return cudaSuccess;
+  });
+}
+
+CUresult cuDeviceGetP2PAttribute(int* value, CUdevice_P2PAttribute attribute, CUdevice from, CUdevice to) {
+  return by_runtime(cudaDeviceGetP2PAttribute, value, static_cast<cudaDeviceP2PAttr>(attribute), from, to);
+}
+
+CUresult cuDeviceGetExecAffinitySupport(int* supported, CUexecAffinityType, CUdevice device) {
+  return driver_call([&](Process& process) {
+    process.device(device);
+    *supported = 0;
+    return cudaSuccess;
+  });
+}
+
 // ---- Primary contexts -----------------------------------------------------------------------------------------------
 
 CUresult cuDevicePrimaryCtxGetState(CUdevice device, unsigned int* flags, int* active) {
@@ -185,14 +210,30 @@ CUresult cuCtxPopCurrent(CUcontext* context) {
   });
 }
 
-CUresult cuCtxGetDevice(CUdevice* device) {
+// A device has no other context than its primary one: this makes that current.
+CUresult cuCtxCreate(CUcontext* context, CUctxCreateParams*, unsigned int, CUdevice device) {
+  const CUresult error = cuDevicePrimaryCtxRetain(context, device);
+  return error == CUDA_SUCCESS ? cuCtxPushCurrent(*context) : error;
+}
+
+CUresult cuCtxDestroy(CUcontext context) {
+  CUcontext current = nullptr;
+  const CUresult error = driver_call([&](Process& process) {
+    current = current_context(process);
+    return find_device(process, context) ? cudaSuccess : cudaErrorDeviceUninitialized;
+  });
+  return error == CUDA_SUCCESS && current == context ? cuCtxPopCurrent(nullptr) : error;
+}
+
+CUresult cuCtxGetDevice_v2(CUdevice* device, CUcontext context) {
   return driver_call([&](Process& process) {
-    const CUcontext context = current_context(process);
-    if (!context) return cudaErrorDeviceUninitialized;
-    *device = find_device(process, context)->ordinal;
+    const DeviceState* found = find_device(process, context ? context : current_context(process));
+    if (!found) return cudaErrorDeviceUninitialized;
+    *device = found->ordinal;
     return cudaSuccess;
   });
 }
+CUresult cuCtxGetDevice(CUdevice* device) { return cuCtxGetDevice_v2(device, nullptr); }
 
 // Another after each reset.
 CUresult cuCtxGetId(CUcontext context, unsigned long long* id) {
@@ -210,6 +251,8 @@ CUresult cuCtxGetFlags(unsigned int* flags) {
     return cudaSuccess;
   });
 }
+
+CUresult cuCtxSetFlags(unsigned int flags) { return by_runtime(cudaSetDeviceFlags, flags); }
 
 CUresult cuCtxGetApiVersion(CUcontext, unsigned int* version) {
   return driver_call([&](Process&) {
@@ -230,6 +273,26 @@ CUresult cuCtxSynchronize() {
   });
 }
 
+CUresult cuCtxSynchronize_v2(CUcontext context) {
+  return driver_call([&](Process& process) {
+    DeviceState* device = find_device(process, context ? context : current_context(process));
+    if (!device) return cudaErrorDeviceUninitialized;
+    process.synchronize(*device);
+    return cudaSuccess;
+  });
+}
+
+CUresult cuCtxGetCacheConfig(CUfunc_cache* config) {
+  return by_runtime(cudaDeviceGetCacheConfig, reinterpret_cast<cudaFuncCache*>(config));
+}
+CUresult cuCtxSetCacheConfig(CUfunc_cache config) {
+  return by_runtime(cudaDeviceSetCacheConfig, static_cast<cudaFuncCache>(config));
+}
+CUresult cuCtxResetPersistingL2Cache() { return by_runtime(cudaCtxResetPersistingL2Cache); }
+CUresult cuFlushGPUDirectRDMAWrites(CUflushGPUDirectRDMAWritesTarget, CUflushGPUDirectRDMAWritesScope) {
+  return CUDA_SUCCESS;
+}
+
 CUresult cuCtxGetLimit(size_t* value, CUlimit limit) {
   return driver_call([&](Process& process) { return process.limits.get(static_cast<cudaLimit>(limit), *value); });
 }
@@ -239,14 +302,20 @@ CUresult cuCtxSetLimit(CUlimit limit, size_t value) {
 }
 
 CUresult cuCtxEnablePeerAccess(CUcontext peer, unsigned int flags) {
-  int ordinal = -1;
-  const CUresult found = driver_call([&](Process& process) {
-    const DeviceState* device = find_device(process, peer);
-    if (!device) return cudaErrorDeviceUninitialized;
-    ordinal = device->ordinal;
-    return cudaSuccess;
-  });
-  return found == CUDA_SUCCESS ? by_runtime(cudaDeviceEnablePeerAccess, ordinal, flags) : found;
+  if (!peer) return CUDA_ERROR_INVALID_CONTEXT;
+  CUdevice device = -1;
+  const CUresult found = cuCtxGetDevice_v2(&device, peer);
+  return found == CUDA_SUCCESS ? by_runtime(cudaDeviceEnablePeerAccess, device, flags) : found;
+}
+
+CUresult cuCtxDisablePeerAccess(CUcontext peer) {
+  if (!peer) return CUDA_ERROR_INVALID_CONTEXT;
+  CUdevice device = -1;
+  const CUresult found = cuCtxGetDevice_v2(&device, peer);
+  return found == CUDA_SUCCESS ? by_runtime(cudaDeviceDisablePeerAccess, device) : found;
 }
 
 }  // extern "C"
+
+CACHALOT_SIMULATOR_EXPORT CUresult cuProfilerStart() { return CUDA_SUCCESS; }
+CACHALOT_SIMULATOR_EXPORT CUresult cuProfilerStop() { return CUDA_SUCCESS; }

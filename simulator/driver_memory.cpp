@@ -11,8 +11,6 @@ using namespace cachalot::simulator;
 
 namespace {
 
-void* pointer(CUdeviceptr address) { return reinterpret_cast<void*>(address); }
-
 // What the driver demands of a description of physical memory: of a device, pinned, shared by nothing but a descriptor.
 cudaError_t check_properties(const CUmemAllocationProp* properties) {
   if (properties->type != CU_MEM_ALLOCATION_TYPE_PINNED) return cudaErrorInvalidValue;
@@ -277,6 +275,7 @@ CUresult cuMemHostRegister(void* host, size_t bytes, unsigned int flags) {
   return by_runtime(cudaHostRegister, host, bytes, flags);
 }
 CUresult cuMemHostUnregister(void* host) { return by_runtime(cudaHostUnregister, host); }
+CUresult cuMemHostGetFlags(unsigned int* flags, void* host) { return by_runtime(cudaHostGetFlags, flags, host); }
 CUresult cuMemHostGetDevicePointer(CUdeviceptr* device, void* host, unsigned int flags) {
   return by_runtime(cudaHostGetDevicePointer, reinterpret_cast<void**>(device), host, flags);
 }
@@ -322,6 +321,14 @@ CUresult cuPointerGetAttributes(unsigned int count, CUpointer_attribute* attribu
       }
     }
     return cudaSuccess;
+  });
+}
+
+// How copies wait is told by their kinds here: the wish is taken and changes nothing.
+CUresult cuPointerSetAttribute(const void*, CUpointer_attribute attribute, CUdeviceptr address) {
+  return driver_call([&](Process& process) {
+    process.owner("cuPointerSetAttribute", address);
+    return attribute == CU_POINTER_ATTRIBUTE_SYNC_MEMOPS ? cudaSuccess : cudaErrorNotSupported;
   });
 }
 

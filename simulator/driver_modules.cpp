@@ -1,5 +1,6 @@
 // The driver's functions about code: modules and libraries are loaded without being read, every kernel is found in them,
 // and launching one costs the time of a launch.
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 
@@ -34,6 +35,12 @@ bool is_refused(const void* image) {
 
 CUresult load(CUmodule* module, const void* image) {
   return is_refused(image) ? CUDA_ERROR_JIT_COMPILATION_DISABLED : give_handle(module);
+}
+
+// The threads of the largest block that a kernel may have, within the caller's limit (0: none).
+int largest_block(int limit) {
+  constexpr int kMostThreads = 1024;
+  return limit > 0 ? std::min(limit, kMostThreads) : kMostThreads;
 }
 
 CUresult launch(CUfunction function, dim3 grid, dim3 block, std::size_t shared_bytes, CUstream stream) {
@@ -92,6 +99,19 @@ CUresult cuLinkComplete(CUlinkState, void** image, size_t* bytes) {
 }
 CUresult cuLinkDestroy(CUlinkState) { return CUDA_SUCCESS; }
 
+CUresult cuModuleGetLoadingMode(CUmoduleLoadingMode* mode) {
+  *mode = CU_MODULE_LAZY_LOADING;
+  return CUDA_SUCCESS;
+}
+CUresult cuFuncIsLoaded(CUfunctionLoadingState* state, CUfunction) {
+  *state = CU_FUNCTION_LOADING_STATE_LOADED;
+  return CUDA_SUCCESS;
+}
+CUresult cuFuncLoad(CUfunction) { return CUDA_SUCCESS; }
+CUresult cuFuncGetModule(CUmodule* module, CUfunction) { return give_handle(module); }
+CUresult cuKernelGetLibrary(CUlibrary* library, CUkernel) { return give_handle(library); }
+CUresult cuKernelSetCacheConfig(CUkernel, CUfunc_cache, CUdevice) { return CUDA_SUCCESS; }
+
 CUresult cuFuncGetAttribute(int* value, CUfunction_attribute attribute, CUfunction function) {
   return driver_call([&](Process& process) {
     *value = kernel_attribute(*process.config.gpu, function, attribute);
@@ -114,6 +134,35 @@ CUresult cuOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, CUfunction, in
 CUresult cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int* blocks, CUfunction function, int block_threads,
                                                               size_t shared_bytes, unsigned int) {
   return cuOccupancyMaxActiveBlocksPerMultiprocessor(blocks, function, block_threads, shared_bytes);
+}
+
+CUresult cuOccupancyMaxPotentialBlockSizeWithFlags(int* grid_blocks, int* block_threads, CUfunction,
+                                                   CUoccupancyB2DSize shared_bytes_of, size_t shared_bytes, int limit,
+                                                   unsigned int) {
+  return driver_call([&](Process& process) {
+    const GpuModel& gpu = *process.config.gpu;
+    *block_threads = largest_block(limit);
+    const std::size_t bytes = shared_bytes_of ? shared_bytes_of(*block_threads) : shared_bytes;
+    *grid_blocks = active_blocks(gpu, *block_threads, bytes) * gpu.multiprocessors;
+    return cudaSuccess;
+  });
+}
+CUresult cuOccupancyMaxPotentialBlockSize(int* grid_blocks, int* block_threads, CUfunction function,
+                                          CUoccupancyB2DSize shared_bytes_of, size_t shared_bytes, int limit) {
+  return cuOccupancyMaxPotentialBlockSizeWithFlags(grid_blocks, block_threads, function, shared_bytes_of, shared_bytes,
+                                                   limit, 0);
+}
+CUresult cuOccupancyAvailableDynamicSMemPerBlock(size_t* bytes, CUfunction function, int blocks, int block_threads) {
+  return by_runtime(cudaOccupancyAvailableDynamicSMemPerBlock, bytes, function, blocks, block_threads);
+}
+CUresult cuOccupancyMaxPotentialClusterSize(int* blocks, CUfunction function, const CUlaunchConfig*) {
+  return by_runtime(cudaOccupancyMaxPotentialClusterSize, blocks, function, nullptr);
+}
+CUresult cuOccupancyMaxActiveClusters(int* clusters, CUfunction function, const CUlaunchConfig* config) {
+  cudaLaunchConfig_t launched{};
+  launched.blockDim = {config->blockDimX, config->blockDimY, config->blockDimZ};
+  launched.dynamicSmemBytes = config->sharedMemBytes;
+  return by_runtime(cudaOccupancyMaxActiveClusters, clusters, function, &launched);
 }
 
 CUresult cuLaunchKernel(CUfunction function, unsigned int grid_x, unsigned int grid_y, unsigned int grid_z,

@@ -1,4 +1,6 @@
 // The driver's functions about streams, events, captures and graphs.
+#include <cstring>
+
 #include "simulator/calls.h"
 
 using namespace cachalot::simulator;
@@ -37,19 +39,6 @@ CUresult cuGraphInstantiateWithFlags(CUgraphExec* exec, CUgraph graph, unsigned 
 CUresult cuGraphLaunch(CUgraphExec exec, CUstream stream) { return by_runtime(cudaGraphLaunch, exec, stream); }
 CUresult cuGraphExecDestroy(CUgraphExec exec) { return by_runtime(cudaGraphExecDestroy, exec); }
 CUresult cuGraphDestroy(CUgraph graph) { return by_runtime(cudaGraphDestroy, graph); }
-CUresult cuStreamGetCaptureInfo(CUstream stream, CUstreamCaptureStatus* status, cuuint64_t* id, CUgraph* graph,
-                                const CUgraphNode** dependencies, const CUgraphEdgeData** edges, size_t* count) {
-  static_assert(sizeof(cuuint64_t) == sizeof(unsigned long long) &&
-                sizeof(CUgraphEdgeData) == sizeof(cudaGraphEdgeData));
-  return by_runtime(cudaStreamGetCaptureInfo, stream, reinterpret_cast<cudaStreamCaptureStatus*>(status),
-                    reinterpret_cast<unsigned long long*>(id), graph, dependencies,
-                    reinterpret_cast<const cudaGraphEdgeData**>(edges), count);
-}
-#undef cuStreamGetCaptureInfo  // its first form, of CUDA 10.1
-CACHALOT_SIMULATOR_EXPORT CUresult cuStreamGetCaptureInfo(CUstream stream, CUstreamCaptureStatus* status,
-                                                          cuuint64_t* id) {
-  return cuStreamGetCaptureInfo_v3(stream, status, id, nullptr, nullptr, nullptr, nullptr);
-}
 CUresult cuStreamIsCapturing(CUstream stream, CUstreamCaptureStatus* status) {
   return by_runtime(cudaStreamIsCapturing, stream, reinterpret_cast<cudaStreamCaptureStatus*>(status));
 }
@@ -63,6 +52,29 @@ CUresult cuStreamGetFlags(CUstream stream, unsigned int* flags) {
   return by_runtime(cudaStreamGetFlags, stream, flags);
 }
 CUresult cuStreamGetId(CUstream stream, unsigned long long* id) { return by_runtime(cudaStreamGetId, stream, id); }
+CUresult cuStreamGetDevice(CUstream stream, CUdevice* device) {
+  return by_runtime(cudaStreamGetDevice, stream, device);
+}
+CUresult cuStreamGetAttribute(CUstream stream, CUstreamAttrID attribute, CUstreamAttrValue* value) {
+  static_assert(sizeof(CUstreamAttrValue) == sizeof(cudaStreamAttrValue));
+  return by_runtime(cudaStreamGetAttribute, stream, static_cast<cudaStreamAttrID>(attribute),
+                    reinterpret_cast<cudaStreamAttrValue*>(value));
+}
+CUresult cuStreamSetAttribute(CUstream stream, CUstreamAttrID attribute, const CUstreamAttrValue* value) {
+  return by_runtime(cudaStreamSetAttribute, stream, static_cast<cudaStreamAttrID>(attribute),
+                    reinterpret_cast<const cudaStreamAttrValue*>(value));
+}
+CUresult cuStreamCopyAttributes(CUstream to, CUstream from) { return by_runtime(cudaStreamCopyAttributes, to, from); }
+CUresult cuStreamAttachMemAsync(CUstream stream, CUdeviceptr address, size_t bytes, unsigned int flags) {
+  return by_runtime(cudaStreamAttachMemAsync, stream, reinterpret_cast<void*>(address), bytes, flags);
+}
+CUresult cuStreamAddCallback(CUstream stream, CUstreamCallback callback, void* data, unsigned int flags) {
+  return by_runtime(cudaStreamAddCallback, stream, reinterpret_cast<cudaStreamCallback_t>(callback), data, flags);
+}
+CUresult cuStreamGetCtx_v2(CUstream stream, CUcontext* context, CUgreenCtx* green_context) {
+  if (green_context) *green_context = nullptr;
+  return cuStreamGetCtx(stream, context);
+}
 CUresult cuStreamGetCtx(CUstream handle, CUcontext* context) {
   return driver_call([&](Process& process) {
     *context = reinterpret_cast<CUcontext>(&process.device(process.stream("cuStreamGetCtx", handle).device));
@@ -91,6 +103,18 @@ CUresult cuEventCreate(CUevent* event, unsigned int flags) {
 }
 CUresult cuEventDestroy(CUevent event) { return by_runtime(cudaEventDestroy, event); }
 CUresult cuEventRecord(CUevent event, CUstream stream) { return by_runtime(cudaEventRecord, event, stream); }
+CUresult cuEventRecordWithFlags(CUevent event, CUstream stream, unsigned int flags) {
+  return by_runtime(cudaEventRecordWithFlags, event, stream, flags);
+}
+CUresult cuIpcGetEventHandle(CUipcEventHandle* handle, CUevent event) {
+  static_assert(sizeof(CUipcEventHandle) == sizeof(cudaIpcEventHandle_t));
+  return by_runtime(cudaIpcGetEventHandle, reinterpret_cast<cudaIpcEventHandle_t*>(handle), event);
+}
+CUresult cuIpcOpenEventHandle(CUevent* event, CUipcEventHandle handle) {
+  cudaIpcEventHandle_t runtime_handle;
+  std::memcpy(&runtime_handle, &handle, sizeof(handle));
+  return by_runtime(cudaIpcOpenEventHandle, event, runtime_handle);
+}
 CUresult cuEventSynchronize(CUevent event) { return by_runtime(cudaEventSynchronize, event); }
 CUresult cuEventElapsedTime(float* ms, CUevent start, CUevent end) {
   return by_runtime(cudaEventElapsedTime, ms, start, end);

@@ -1,61 +1,95 @@
-// The driver's functions by name, for cudaGetDriverEntryPoint, cuGetProcAddress and their kin.
-#include <dlfcn.h>
+#include "simulator/entry_points.h"
 
-#include <initializer_list>
-#include <string>
+#include <algorithm>
+#include <iterator>
+#include <string_view>
 
-#include "simulator/calls.h"
-#include "simulator/notes.h"
+#include "simulator/own_library.h"
+#include "simulator/static_runtimes.h"
+#include "simulator/thread_state.h"
+#include "simulator/versions.h"
 
 using namespace cachalot::simulator;
 
 namespace {
 
-// This library itself, whatever else the process has loaded.
-void* own_library() {
-  static void* const library = [] {
-    Dl_info info{};
-    dladdr(reinterpret_cast<void*>(&cuInit), &info);
-    return dlopen(info.dli_fname, RTLD_LAZY | RTLD_NOLOAD);
-  }();
-  return library;
-}
+struct Form {
+  std::string_view name;
+  unsigned int version;
+  const char* symbol;
+};
 
-// Of the forms of a function the newest, which is the one that the headers declare.
-void* find_entry_point(const std::string& name) {
-  for (const char* suffix : {"_v4", "_v3", "_v2", ""}) {
-    if (void* found = dlsym(own_library(), (name + suffix).c_str())) return found;
+constexpr Form kForms[] = {
+#define FORM(name, version, symbol) {#name, version, #symbol},
+#include "simulator/entry_points.inc"
+#undef FORM
+};
+
+struct Found {
+  void* function = nullptr;
+  bool is_newer = false;  // than the version asked for
+};
+
+bool is_function_of_driver(std::string_view name) { return name.starts_with("cu") && !name.starts_with("cuda"); }
+
+// The newest form of those that are not newer than `version`; they stand behind each other, the oldest first. A name with
+// its form, cuMemAlloc_v2, and one that the tables of CUDA 13.0 do not have are looked up as they are.
+Found find_entry_point(const char* name, unsigned int version) {
+  const auto is_named = [&](const Form& form) { return form.name == name; };
+  const auto* form = std::find_if(std::begin(kForms), std::end(kForms), is_named);
+  if (form == std::end(kForms)) return {is_function_of_driver(name) ? own_function(name) : nullptr};
+  Found found{.is_newer = true};
+  for (; form != std::end(kForms) && is_named(*form) && form->version <= version; ++form) {
+    if (void* function = own_function(form->symbol)) found = {function};
   }
-  note_not_simulated(name);
-  return nullptr;
-}
-
-cudaError_t driver_entry_point(const char* name, void** function, cudaDriverEntryPointQueryResult* result) {
-  *function = find_entry_point(name);
-  if (result) *result = *function ? cudaDriverEntryPointSuccess : cudaDriverEntryPointSymbolNotFound;
-  if (*function || result) return cudaSuccess;
-  this_thread().last_error = cudaErrorSymbolNotFound;
-  return cudaErrorSymbolNotFound;
+  return found;
 }
 
 }  // namespace
 
+cudaError_t cachalot::simulator::driver_entry_point(const char* name, void** function, unsigned int version,
+                                                    cudaDriverEntryPointQueryResult* result) noexcept {
+  const Found found = find_entry_point(name, version);
+  *function = found.function;
+  if (result) {
+    *result = found.function   ? cudaDriverEntryPointSuccess
+              : found.is_newer ? cudaDriverEntryPointVersionNotSufficent
+                               : cudaDriverEntryPointSymbolNotFound;
+  }
+  if (found.function || result) return cudaSuccess;
+  this_thread().last_error = cudaErrorSymbolNotFound;
+  return cudaErrorSymbolNotFound;
+}
+
 extern "C" {
 
-cudaError_t cudaGetDriverEntryPointByVersion(const char* name, void** function, unsigned int, unsigned long long,
-                                             cudaDriverEntryPointQueryResult* result) {
-  return driver_entry_point(name, function, result);
+cudaError_t cudaGetDriverEntryPointByVersion(const char* name, void** function, unsigned int version,
+                                             unsigned long long, cudaDriverEntryPointQueryResult* result) {
+  return driver_entry_point(name, function, version, result);
 }
 
 cudaError_t cudaGetDriverEntryPoint(const char* name, void** function, unsigned long long,
                                     cudaDriverEntryPointQueryResult* result) {
-  return driver_entry_point(name, function, result);
+  return driver_entry_point(name, function, kCudaVersion, result);
 }
 
-CUresult cuGetProcAddress(const char* name, void** function, int, cuuint64_t, CUdriverProcAddressQueryResult* result) {
-  *function = find_entry_point(name);
-  if (result) *result = *function ? CU_GET_PROC_ADDRESS_SUCCESS : CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND;
-  return *function ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;
+CUresult cuGetProcAddress(const char* name, void** function, int version, cuuint64_t,
+                          CUdriverProcAddressQueryResult* result) {
+  const Found found = find_entry_point(name, static_cast<unsigned int>(version));
+  *function = found.function;
+  if (result) {
+    *result = found.function   ? CU_GET_PROC_ADDRESS_SUCCESS
+              : found.is_newer ? CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT
+                               : CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND;
+  }
+  return found.function ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;
+}
+
+// The tables are not documented. The runtime that programs link in statically asks for them, and tools that profile.
+CUresult cuGetExportTable(const void** table, const CUuuid*) {
+  note_hidden_runtime(__builtin_return_address(0));
+  *table = nullptr;
+  return CUDA_ERROR_NOT_FOUND;
 }
 
 }  // extern "C"

@@ -19,10 +19,12 @@ int refuse_driver(const char* name) {
 
 }  // namespace
 
-// CUDA's headers declare the names with arguments, which nobody reads: another name in C++, the same symbol.
-#define REFUSING_FUNCTION(name, refuse)                                                        \
+// CUDA's headers declare the names with arguments, which nobody reads, and make macros of some: another name in C++, the same
+// symbol, and no macro between the list and # or ##.
+#define RUNTIME_FUNCTION(name)                                                                 \
   extern "C" __attribute__((visibility("default"))) int not_simulated_##name() __asm__(#name); \
-  int not_simulated_##name() { return refuse(#name); }
-#define RUNTIME_FUNCTION(name) REFUSING_FUNCTION(name, refuse_runtime)
-#define DRIVER_FUNCTION(name) REFUSING_FUNCTION(name, refuse_driver)
+  int not_simulated_##name() { return refuse_runtime(#name); }
+#define DRIVER_FUNCTION(name)                                                                  \
+  extern "C" __attribute__((visibility("default"))) int not_simulated_##name() __asm__(#name); \
+  int not_simulated_##name() { return refuse_driver(#name); }
 #include "simulator/not_simulated.inc"

@@ -1,11 +1,14 @@
-// What the simulator says on stderr.
+// What the simulator says on stderr, each line once. Thread-safe.
 #pragma once
 
 #include <string_view>
 
 namespace cachalot::simulator {
 
-// "cachalot simulator: NAME is not simulated", once a name. Thread-safe.
+// "cachalot simulator: TEXT"
+void note_once(std::string_view text);
+
+// "cachalot simulator: NAME is not simulated"
 void note_not_simulated(std::string_view name);
 
 }  // namespace cachalot::simulator

@@ -293,6 +293,27 @@ cudaError_t cudaGraphAddDependencies(cudaGraph_t handle, const cudaGraphNode_t* 
   });
 }
 
+cudaError_t cudaGraphRemoveDependencies(cudaGraph_t handle, const cudaGraphNode_t* from, const cudaGraphNode_t* to,
+                                        const cudaGraphEdgeData*, size_t count) {
+  return runtime_call([&](Process& process) {
+    constexpr auto kCall = "cudaGraphRemoveDependencies";
+    process.graphs.at(kCall, handle);
+    const Nodes before = process.graphs.nodes(kCall, from, count);
+    const Nodes after = process.graphs.nodes(kCall, to, count);
+    const auto place = [&](std::size_t edge) {
+      Nodes& dependencies = after[edge]->dependencies;
+      return std::find(dependencies.begin(), dependencies.end(), before[edge]);
+    };
+    for (std::size_t i = 0; i < count; ++i) {
+      if (place(i) == after[i]->dependencies.end()) return cudaErrorInvalidValue;
+    }
+    for (std::size_t i = 0; i < count; ++i) {
+      if (const auto edge = place(i); edge != after[i]->dependencies.end()) after[i]->dependencies.erase(edge);
+    }
+    return cudaSuccess;
+  });
+}
+
 cudaError_t cudaGraphKernelNodeGetParams(cudaGraphNode_t node, cudaKernelNodeParams* params) {
   return runtime_call([&](Process& process) {
     const GraphNode& kernel = process.graphs.node("cudaGraphKernelNodeGetParams", node);

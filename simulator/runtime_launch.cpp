@@ -63,15 +63,10 @@ cudaError_t copy_variable(const void* symbol, std::size_t bytes, std::size_t off
 
 // ---- What compiled programs call ------------------------------------------------------------------------------------
 
-CACHALOT_SIMULATOR_EXPORT void** __cudaRegisterFatBinary(void* image) {
-  auto** handle = new void*(image);
-  return handle;
-}
+// A handle is never deleted: what is registered again (static_runtimes.h) is also unregistered again.
+CACHALOT_SIMULATOR_EXPORT void** __cudaRegisterFatBinary(void* image) { return new void*(image); }
 CACHALOT_SIMULATOR_EXPORT void __cudaRegisterFatBinaryEnd(void**) {}
-CACHALOT_SIMULATOR_EXPORT void __cudaUnregisterFatBinary(void** handle) {
-  forget_kernels(*handle);
-  delete handle;
-}
+CACHALOT_SIMULATOR_EXPORT void __cudaUnregisterFatBinary(void** handle) { forget_kernels(*handle); }
 CACHALOT_SIMULATOR_EXPORT char __cudaInitModule(void**) { return 1; }
 CACHALOT_SIMULATOR_EXPORT void __cudaRegisterFunction(void** handle, const char* function, char*, const char*, int,
                                                       uint3*, uint3*, dim3*, dim3*, int*) {

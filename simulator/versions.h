@@ -5,6 +5,8 @@
 
 namespace cachalot::simulator {
 
-inline constexpr int kCudaVersion = CUDART_VERSION;  // of the headers it was built with
+// A driver of CUDA 13.0 serves programs of CUDA 12 and of all of CUDA 13.
+inline constexpr int kCudaVersion = 13000;
+static_assert(CUDART_VERSION >= kCudaVersion && CUDART_VERSION < 14000, "the headers must be CUDA 13's");
 
 }  // namespace cachalot::simulator

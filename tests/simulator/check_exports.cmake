@@ -1,37 +1,99 @@
-# cmake -D NM=<nm> -D SIMULATOR=<libcachalot_simulator.so> -D CUDART=<libcudart.so> -P check_exports.cmake
-# The simulator defines every function that the CUDA runtime exports, and lists nothing else as not simulated.
+# cmake -D NM=<nm> -D SIMULATOR=<libcachalot_simulator.so> -D CUDART=<libcudart.so> -D SOURCES=<the project>
+#       -P check_exports.cmake
+# The simulator defines every function that the CUDA runtime exports, this toolkit's and those of exports/libcudart12.txt and
+# exports/libcudart13.txt; every function of the driver in simulator/entry_points.inc; both meanings of the names of
+# simulator/cudart/cuda12_names.inc, and no third; and exports nothing else.
 
 cmake_minimum_required(VERSION 3.25)
 
+# The names that nm prints: "cudaMalloc", "cudaMemAdvise@libcudart.so.12", "cudaMemAdvise@@libcudart.so.13".
 function(exported_symbols library result)
   execute_process(COMMAND ${NM} --dynamic --defined-only --format=posix ${library} OUTPUT_VARIABLE symbols
     COMMAND_ERROR_IS_FATAL ANY)
   string(REGEX MATCHALL "[^\n]+" lines "${symbols}")
   set(names "")
   foreach(line IN LISTS lines)
-    if(line MATCHES "^([A-Za-z0-9_]+)[^ ]* [TWi] ")
+    if(line MATCHES "^([A-Za-z0-9_]+(@+[^ ]+)?) [TWi] ")
       list(APPEND names ${CMAKE_MATCH_1})
     endif()
   endforeach()
   set(${result} "${names}" PARENT_SCOPE)
 endfunction()
 
-exported_symbols(${CUDART} wanted)
-exported_symbols(${SIMULATOR} defined)
-list(LENGTH wanted count)
-if(count LESS 100)
-  message(FATAL_ERROR "only ${count} functions found in ${CUDART}: nothing was checked")
-endif()
-set(missing ${wanted})
-list(REMOVE_ITEM missing ${defined})
-if(missing)
-  string(JOIN " " text ${missing})
-  message(FATAL_ERROR "${CUDART} exports what the simulator lacks: ${text}")
-endif()
+function(without_versions result)
+  list(TRANSFORM ARGN REPLACE "@.*" "")
+  list(REMOVE_DUPLICATES ARGN)
+  set(${result} "${ARGN}" PARENT_SCOPE)
+endfunction()
+
+# Fails unless `defined` has all of the names, of which there must be at least `least`.
+function(require_defined origin least)
+  list(LENGTH ARGN count)
+  if(count LESS least)
+    message(FATAL_ERROR "only ${count} functions found in ${origin}: nothing was checked")
+  endif()
+  set(missing ${ARGN})
+  list(REMOVE_ITEM missing ${defined})
+  if(missing)
+    string(JOIN " " text ${missing})
+    message(FATAL_ERROR "${origin} has what the simulator lacks: ${text}")
+  endif()
+  message(STATUS "all ${count} functions of ${origin} are defined")
+endfunction()
+
+# Fails unless the two lists have the same names.
+function(require_same what expected actual)
+  list(SORT expected)
+  list(SORT actual)
+  if(NOT expected STREQUAL actual)
+    message(FATAL_ERROR "${what}: ${actual}; they should be ${expected}")
+  endif()
+endfunction()
+
+exported_symbols(${SIMULATOR} symbols)
+without_versions(defined ${symbols})
+
+exported_symbols(${CUDART} toolkit)
+without_versions(toolkit ${toolkit})
+require_defined(${CUDART} 100 ${toolkit})
+foreach(list IN ITEMS libcudart12.txt libcudart13.txt)
+  file(STRINGS ${CMAKE_CURRENT_LIST_DIR}/exports/${list} names REGEX "^[^#]")
+  require_defined(${list} 400 ${names})
+endforeach()
+
+# The first form of what CUDA 3.2 gave 64-bit addresses is not there: its name comes before a form of version 3020.
+file(STRINGS ${SOURCES}/simulator/entry_points.inc lines REGEX "^FORM")
+set(forms "")
+set(last "")
+foreach(line IN LISTS lines)
+  string(REGEX MATCH "^FORM\\((.*), ([0-9]+), (.*)\\)$" line "${line}")
+  set(form ${CMAKE_MATCH_3})
+  if(CMAKE_MATCH_2 EQUAL 3020 AND "${last}" STREQUAL "${CMAKE_MATCH_1}")
+    list(REMOVE_ITEM forms ${last})
+    if(last MATCHES "^cuCtxCreate$")
+      list(APPEND forms ${last})
+    endif()
+  endif()
+  list(APPEND forms ${form})
+  set(last ${form})
+endforeach()
+require_defined(entry_points.inc 400 ${forms})
+
+file(STRINGS ${SOURCES}/simulator/cudart/cuda12_names.inc lines REGEX "^NAME")
+list(TRANSFORM lines REPLACE "NAME\\((.*)\\)" "\\1" OUTPUT_VARIABLE twofold)
+foreach(version IN ITEMS @libcudart.so.12 @@libcudart.so.13)
+  set(versioned ${symbols})
+  list(FILTER versioned INCLUDE REGEX "[^@]${version}$")
+  without_versions(versioned ${versioned})
+  require_same("names with the version ${version}" "${twofold}" "${versioned}")
+endforeach()
+list(TRANSFORM twofold PREPEND cudart12_ OUTPUT_VARIABLE expected)
+set(renamed ${defined})
+list(FILTER renamed INCLUDE REGEX "^cudart12_")
+require_same("names of CUDA 12's meanings" "${expected}" "${renamed}")
 
 foreach(name IN LISTS defined)
-  if(NOT name MATCHES "^(cu|__cuda|cachalot_sim_)")
+  if(NOT name MATCHES "^(cu|__cuda|cachalot_sim_)|^dl(m?open|sym)$")
     message(FATAL_ERROR "the simulator exports ${name}")
   endif()
 endforeach()
-message(STATUS "all ${count} functions of ${CUDART} are defined")

@@ -1,6 +1,7 @@
 // A small CUDA program that other tests start with variables of their choice. Its argument says what it does; what it
 // prints is what the test looks at.
 #include <cuda_runtime_api.h>
+#include <dlfcn.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -91,6 +92,17 @@ int import(const char* digits) {
   return 0;
 }
 
+// Calls a library's function that takes nothing, as a program does that loads it.
+int call(const char* library, const char* name) {
+  void* loaded = dlopen(library, RTLD_NOW | RTLD_LOCAL);
+  void* function = loaded ? dlsym(loaded, name) : nullptr;
+  if (!function) {
+    std::printf("%s\n", dlerror());
+    return 1;
+  }
+  return reinterpret_cast<int (*)()>(function)();
+}
+
 }  // namespace
 
 int main(int, char** arguments) {
@@ -102,5 +114,6 @@ int main(int, char** arguments) {
   if (what == "fork") return fork_and_exit();
   if (what == "array") return array();
   if (what == "import") return import(arguments[2]);
+  if (what == "call") return call(arguments[2], arguments[3]);
   return 2;
 }

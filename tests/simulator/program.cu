@@ -17,7 +17,8 @@ __global__ void add(float* values, int count) {
     std::exit(1);                                                               \
   }
 
-int main() {
+// All of it, for those that load the program as a library.
+extern "C" int program() {
   constexpr int kCount = 1 << 16;
   float* values = nullptr;
   CHECK(cudaMalloc(&values, kCount * sizeof(float)));
@@ -40,3 +41,5 @@ int main() {
   std::printf("%g %d %s %d %d\n", read, third, cudaGetErrorName(too_wide), code.binaryVersion, code.ptxVersion);
   return 0;
 }
+
+int main() { return program(); }

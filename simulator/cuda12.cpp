@@ -1,0 +1,202 @@
+// CUDA 12's runtime, where it is not CUDA 13's, which is all the rest of this library.
+//
+// Functions that CUDA 12 alone has are defined here under their names. Where both have a name but mean different things by
+// it, the dynamic linker decides for each program and library: what was linked with libcudart.so.12 asks for the version
+// "libcudart.so.12" of a symbol and gets what CUDA12 defines here, and what was linked with libcudart.so.13 asks for
+// "libcudart.so.13" and gets the others (exports.map). A program that looks names up by a handle gets CUDA 12's through
+// cudart/libcudart.so.12, where redirection.cpp leads it.
+//
+// Link-time optimization would lose .symver.
+#include "simulator/cuda12.h"
+
+#include <cstdint>
+#include <cstring>
+
+#include "simulator/calls.h"
+#include "simulator/device_attributes.h"
+#include "simulator/entry_points.h"
+#include "simulator/notes.h"
+
+using namespace cachalot::simulator;
+
+// The function `name` of CUDA 12, also exported as cudart12_`name`.
+#define CUDA12(name, ...)                                             \
+  CACHALOT_SIMULATOR_EXPORT cudaError_t cudart12_##name(__VA_ARGS__); \
+  __asm__(".symver cudart12_" #name ", " #name "@libcudart.so.12");   \
+  CACHALOT_SIMULATOR_EXPORT cudaError_t cudart12_##name(__VA_ARGS__)
+
+#define CUDA12_PER_THREAD(name, suffix)                  \
+  CACHALOT_SIMULATOR_PER_THREAD(cudart12_##name, suffix) \
+  __asm__(".symver cudart12_" #name "_" #suffix ", " #name "_" #suffix "@libcudart.so.12");
+
+#define CUDA12_ONLY(name, ...) CACHALOT_SIMULATOR_EXPORT cudaError_t name(__VA_ARGS__)
+
+namespace {
+
+template <typename Field>
+void copy(Field& to, const Field& from) {
+  std::memcpy(&to, &from, sizeof(Field));
+}
+
+DeviceProp12 device_properties_12(const cudaDeviceProp& prop, const GpuModel& gpu) {
+  DeviceProp12 prop12{};
+#define FIELD(name) copy(prop12.name, prop.name);
+#include "simulator/device_prop_fields.inc"
+#undef FIELD
+  prop12._clockRate = gpu.clock_khz;
+  prop12._deviceOverlap = 1;
+  prop12._memoryClockRate = gpu.memory_clock_khz;
+  prop12._singleToDoublePrecisionPerfRatio = single_to_double_ratio(gpu);
+  return prop12;
+}
+
+cudaError_t give_device_properties(void* prop, std::size_t bytes, int device) {
+  return runtime_call([&](Process& process) {
+    const cudaDeviceProp all = device_properties(process.config, process.device(device).ordinal);
+    const DeviceProp12 prop12 = device_properties_12(all, *process.config.gpu);
+    std::memcpy(prop, &prop12, bytes);
+    return cudaSuccess;
+  });
+}
+
+}  // namespace
+
+// ---- Devices and versions -------------------------------------------------------------------------------------------
+
+CUDA12(cudaRuntimeGetVersion, int* version) {
+  *version = kCuda12Version;
+  return cudaSuccess;
+}
+
+CUDA12(cudaGetDeviceProperties, void* prop, int device) {
+  return give_device_properties(prop, kDeviceProp11Bytes, device);
+}
+CUDA12_ONLY(cudaGetDeviceProperties_v2, DeviceProp12* prop, int device) {
+  return give_device_properties(prop, sizeof(*prop), device);
+}
+
+CUDA12(cudaGetDriverEntryPoint, const char* name, void** function, unsigned long long,
+       cudaDriverEntryPointQueryResult* result) {
+  return driver_entry_point(name, function, kCuda12Version, result);
+}
+CUDA12_PER_THREAD(cudaGetDriverEntryPoint, ptsz)
+
+// Functions of before devices had contexts; cudaSetDoubleForDevice and …ForHost never did anything on GPUs with doubles.
+CUDA12_ONLY(cudaThreadExit) { return cudaDeviceReset(); }
+CUDA12_ONLY(cudaThreadSynchronize) { return cudaDeviceSynchronize(); }
+CUDA12_ONLY(cudaThreadGetLimit, size_t* value, cudaLimit limit) { return cudaDeviceGetLimit(value, limit); }
+CUDA12_ONLY(cudaThreadSetLimit, cudaLimit limit, size_t value) { return cudaDeviceSetLimit(limit, value); }
+CUDA12_ONLY(cudaThreadGetCacheConfig, cudaFuncCache* config) { return cudaDeviceGetCacheConfig(config); }
+CUDA12_ONLY(cudaThreadSetCacheConfig, cudaFuncCache config) { return cudaDeviceSetCacheConfig(config); }
+CUDA12_ONLY(cudaSetDoubleForDevice, double*) { return cudaSuccess; }
+CUDA12_ONLY(cudaSetDoubleForHost, double*) { return cudaSuccess; }
+
+// ---- Memory ---------------------------------------------------------------------------------------------------------
+
+CUDA12(cudaPointerGetAttributes, PointerAttributes12* attributes, const void* pointer) {
+  cudaPointerAttributes all{};
+  const cudaError_t error = cudaPointerGetAttributes(&all, pointer);
+  if (error == cudaSuccess) *attributes = {all.type, all.device, all.devicePointer, all.hostPointer};
+  return error;
+}
+
+CUDA12(cudaMemAdvise, const void* start, size_t bytes, cudaMemoryAdvise advice, int) {
+  return cudaMemAdvise(start, bytes, advice, {});
+}
+CUDA12_ONLY(cudaMemAdvise_v2, const void* start, size_t bytes, cudaMemoryAdvise advice, cudaMemLocation location) {
+  return cudaMemAdvise(start, bytes, advice, location);
+}
+
+CUDA12(cudaMemPrefetchAsync, const void* start, size_t bytes, int, cudaStream_t stream) {
+  return cudaMemPrefetchAsync(start, bytes, {}, 0, stream);
+}
+CUDA12_PER_THREAD(cudaMemPrefetchAsync, ptsz)
+CUDA12_ONLY(cudaMemPrefetchAsync_v2, const void* start, size_t bytes, cudaMemLocation location, unsigned int flags,
+            cudaStream_t stream) {
+  return cudaMemPrefetchAsync(start, bytes, location, flags, stream);
+}
+CACHALOT_SIMULATOR_PER_THREAD(cudaMemPrefetchAsync_v2, ptsz)
+
+// Where no single copy is at fault, CUDA 12 gives SIZE_MAX as the index of the one that failed.
+CUDA12(cudaMemcpyBatchAsync, void** to, void** from, size_t* sizes, size_t count, cudaMemcpyAttributes* attributes,
+       size_t* first_copies, size_t attributes_count, size_t* failed, cudaStream_t stream) {
+  const cudaError_t error =
+      cudaMemcpyBatchAsync(to, from, sizes, count, attributes, first_copies, attributes_count, stream);
+  if (error != cudaSuccess && failed) *failed = SIZE_MAX;
+  return error;
+}
+CUDA12_PER_THREAD(cudaMemcpyBatchAsync, ptsz)
+
+// ---- Events, captures and graphs ------------------------------------------------------------------------------------
+
+CUDA12_ONLY(cudaEventElapsedTime_v2, float* ms, cudaEvent_t start, cudaEvent_t end) {
+  return cudaEventElapsedTime(ms, start, end);
+}
+
+CUDA12(cudaStreamGetCaptureInfo, cudaStream_t stream, cudaStreamCaptureStatus* status, unsigned long long* id) {
+  return cudaStreamGetCaptureInfo(stream, status, id, nullptr, nullptr, nullptr, nullptr);
+}
+CUDA12_PER_THREAD(cudaStreamGetCaptureInfo, ptsz)
+CUDA12_ONLY(cudaStreamGetCaptureInfo_v2, cudaStream_t stream, cudaStreamCaptureStatus* status, unsigned long long* id,
+            cudaGraph_t* graph, const cudaGraphNode_t** dependencies, size_t* count) {
+  return cudaStreamGetCaptureInfo(stream, status, id, graph, dependencies, nullptr, count);
+}
+CACHALOT_SIMULATOR_PER_THREAD(cudaStreamGetCaptureInfo_v2, ptsz)
+CUDA12_ONLY(cudaStreamGetCaptureInfo_v3, cudaStream_t stream, cudaStreamCaptureStatus* status, unsigned long long* id,
+            cudaGraph_t* graph, const cudaGraphNode_t** dependencies, const cudaGraphEdgeData** edges, size_t* count) {
+  return cudaStreamGetCaptureInfo(stream, status, id, graph, dependencies, edges, count);
+}
+CACHALOT_SIMULATOR_PER_THREAD(cudaStreamGetCaptureInfo_v3, ptsz)
+
+CUDA12(cudaStreamUpdateCaptureDependencies, cudaStream_t stream, cudaGraphNode_t* dependencies, size_t count,
+       unsigned int flags) {
+  return cudaStreamUpdateCaptureDependencies(stream, dependencies, nullptr, count, flags);
+}
+CUDA12_PER_THREAD(cudaStreamUpdateCaptureDependencies, ptsz)
+CUDA12_ONLY(cudaStreamUpdateCaptureDependencies_v2, cudaStream_t stream, cudaGraphNode_t* dependencies,
+            const cudaGraphEdgeData* edges, size_t count, unsigned int flags) {
+  return cudaStreamUpdateCaptureDependencies(stream, dependencies, edges, count, flags);
+}
+CACHALOT_SIMULATOR_PER_THREAD(cudaStreamUpdateCaptureDependencies_v2, ptsz)
+
+CUDA12(cudaGraphAddDependencies, cudaGraph_t graph, const cudaGraphNode_t* from, const cudaGraphNode_t* to,
+       size_t count) {
+  return cudaGraphAddDependencies(graph, from, to, nullptr, count);
+}
+CUDA12_ONLY(cudaGraphAddDependencies_v2, cudaGraph_t graph, const cudaGraphNode_t* from, const cudaGraphNode_t* to,
+            const cudaGraphEdgeData* edges, size_t count) {
+  return cudaGraphAddDependencies(graph, from, to, edges, count);
+}
+
+CUDA12(cudaGraphRemoveDependencies, cudaGraph_t graph, const cudaGraphNode_t* from, const cudaGraphNode_t* to,
+       size_t count) {
+  return cudaGraphRemoveDependencies(graph, from, to, nullptr, count);
+}
+CUDA12_ONLY(cudaGraphRemoveDependencies_v2, cudaGraph_t graph, const cudaGraphNode_t* from, const cudaGraphNode_t* to,
+            const cudaGraphEdgeData* edges, size_t count) {
+  return cudaGraphRemoveDependencies(graph, from, to, edges, count);
+}
+
+CUDA12(cudaGraphGetEdges, cudaGraph_t graph, cudaGraphNode_t* from, cudaGraphNode_t* to, size_t* count) {
+  return cudaGraphGetEdges(graph, from, to, nullptr, count);
+}
+CUDA12_ONLY(cudaGraphGetEdges_v2, cudaGraph_t graph, cudaGraphNode_t* from, cudaGraphNode_t* to,
+            cudaGraphEdgeData* edges, size_t* count) {
+  return cudaGraphGetEdges(graph, from, to, edges, count);
+}
+
+CUDA12(cudaGraphNodeGetDependencies, cudaGraphNode_t node, cudaGraphNode_t* dependencies, size_t* count) {
+  return cudaGraphNodeGetDependencies(node, dependencies, nullptr, count);
+}
+CUDA12_ONLY(cudaGraphNodeGetDependencies_v2, cudaGraphNode_t node, cudaGraphNode_t* dependencies,
+            cudaGraphEdgeData* edges, size_t* count) {
+  return cudaGraphNodeGetDependencies(node, dependencies, edges, count);
+}
+
+CUDA12(cudaGraphNodeGetDependentNodes, cudaGraphNode_t node, cudaGraphNode_t* dependents, size_t* count) {
+  return cudaGraphNodeGetDependentNodes(node, dependents, nullptr, count);
+}
+CUDA12_ONLY(cudaGraphNodeGetDependentNodes_v2, cudaGraphNode_t node, cudaGraphNode_t* dependents,
+            cudaGraphEdgeData* edges, size_t* count) {
+  return cudaGraphNodeGetDependentNodes(node, dependents, edges, count);
+}

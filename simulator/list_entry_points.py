@@ -1,0 +1,37 @@
+#!/usr/bin/env python3
+"""Lists the driver's functions by the name a program asks for, from CUDA's headers: from which version of CUDA on which symbol.
+
+usage: list_entry_points.py FOLDER_OF_HEADERS > entry_points.inc
+
+A function whose signature changed has several forms: cuCtxCreate, cuCtxCreate_v2, …, each a symbol of its own. cudaTypedefs.h has
+a type for each form, PFN_cuCtxCreate_v2000, _v3020, …, by the version of CUDA that introduced it. Only names and versions come
+out of it.
+"""
+import collections
+import glob
+import re
+import sys
+
+TYPE = re.compile(r"\*PFN_(cu\w+?)_v(\d{4,5})\)")  # not those of per-thread streams, which end in _ptsz or _ptds
+
+
+def main():
+    if len(sys.argv) != 2:
+        sys.exit(__doc__)
+    forms = collections.defaultdict(set)
+    for path in glob.glob(f"{sys.argv[1]}/cuda*Typedefs.h"):
+        with open(path, encoding="utf-8") as header:
+            for name, version in TYPE.findall(header.read()):
+                forms[name].add(int(version))
+    if len(forms) < 100:
+        sys.exit(f"list_entry_points.py: only {len(forms)} functions in {sys.argv[1]}: nothing is written")
+    print("// Made by list_entry_points.py. FORM(name, version, symbol): from this version of CUDA on, `name` means `symbol`.\n")
+    for name in sorted(forms):
+        for form, version in enumerate(sorted(forms[name]), start=1):
+            print(f"FORM({name}, {version}, {name if form == 1 else f'{name}_v{form}'})")
+        if name == "cuGraphInstantiate":  # a macro of cuda.h since CUDA 12
+            print("FORM(cuGraphInstantiate, 12000, cuGraphInstantiateWithFlags)")
+
+
+if __name__ == "__main__":
+    main()

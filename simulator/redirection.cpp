@@ -1,0 +1,209 @@
+// The C library tells by the return address which library calls dlopen or dlsym: it searches that library's RUNPATH and takes
+// RTLD_NEXT to be behind it. So the functions here are written in assembly: each lets C++ look at its arguments, then jumps to
+// the C library's function, which returns to the caller.
+#include "simulator/redirection.h"
+
+#include <dlfcn.h>
+#include <link.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "simulator/own_library.h"
+#include "simulator/static_runtimes.h"
+
+// Of C linkage, so that assembly can name them. Each thread sets them to the same.
+extern "C" {
+__attribute__((visibility("hidden"))) void* cachalot_real_dlopen = nullptr;
+__attribute__((visibility("hidden"))) void* cachalot_real_dlmopen = nullptr;
+__attribute__((visibility("hidden"))) void* cachalot_real_dlsym = nullptr;
+}
+
+namespace cachalot::simulator {
+namespace {
+
+// The C library gave them these versions on x86-64 and keeps them.
+void find_real_functions() {
+  if (__atomic_load_n(&cachalot_real_dlsym, __ATOMIC_ACQUIRE)) [[likely]]
+    return;
+  const auto set = [](void*& function, const char* name, const char* version) {
+    __atomic_store_n(&function, dlvsym(RTLD_NEXT, name, version), __ATOMIC_RELEASE);
+  };
+  set(cachalot_real_dlopen, "dlopen", "GLIBC_2.2.5");
+  set(cachalot_real_dlmopen, "dlmopen", "GLIBC_2.3.4");
+  set(cachalot_real_dlsym, "dlsym", "GLIBC_2.2.5");
+}
+
+// Of "libcudart.so.12.9.79" 12; of "libcudart.so" 0; nothing of another library's name.
+std::optional<int> runtime_version(std::string_view path) {
+  constexpr std::string_view kName = "libcudart.so";
+  const std::string_view name = file_name(path);
+  if (!name.starts_with(kName)) return std::nullopt;
+  const std::string_view rest = name.substr(kName.size());
+  if (rest.empty()) return 0;
+  return rest[0] == '.' ? std::optional(std::atoi(rest.data() + 1)) : std::nullopt;
+}
+
+bool is_driver(std::string_view path) {
+  constexpr std::string_view kName = "libcuda.so";
+  const std::string_view name = file_name(path);
+  return name.starts_with(kName) && (name.size() == kName.size() || name[kName.size()] == '.');
+}
+
+bool is_loaded(int version) {
+  const auto is_it = [](dl_phdr_info* library, std::size_t, void* wanted) -> int {
+    return runtime_version(library->dlpi_name) == *static_cast<int*>(wanted);
+  };
+  return dl_iterate_phdr(is_it, &version) != 0;
+}
+
+// The version of a runtime that is asked for as libcudart.so: of the file that the name is a link to; else the one that the
+// program has loaded.
+int version_behind(const char* file) {
+  int version = 0;
+  if (char* resolved = realpath(file, nullptr)) {
+    version = runtime_version(resolved).value_or(0);
+    std::free(resolved);
+  }
+  if (version == 0) version = is_loaded(12) ? 12 : 13;
+  return version;
+}
+
+// The file of this folder that stands for CUDA's runtime: it leads to this library (cudart/libcudart12.cpp, libcudart13.cpp).
+const std::string& runtime_path(int version) {
+  static const auto& folder = *new std::string(own_path().substr(0, own_path().rfind('/') + 1));
+  static const auto& path12 = *new std::string(folder + "cudart/libcudart.so.12");
+  static const auto& path13 = *new std::string(folder + "cudart/libcudart.so.13");
+  return version == 12 ? path12 : path13;
+}
+
+// Null where the library is not one of CUDA's that is simulated. A path that leads nowhere is left to fail.
+const std::string* simulated_library(const char* file) {
+  const std::string_view path = file;
+  std::optional<int> version = runtime_version(path);
+  if (!version && !is_driver(path)) return nullptr;
+  if (path.find('/') != path.npos && access(file, F_OK) != 0) return nullptr;
+  if (!version) return &own_path();
+  if (version == 0) version = version_behind(file);
+  return version == 12 || version == 13 ? &runtime_path(*version) : nullptr;
+}
+
+}  // namespace
+
+void* real_dlopen(const char* file, int mode) {
+  find_real_functions();
+  return reinterpret_cast<void* (*)(const char*, int)>(cachalot_real_dlopen)(file, mode);
+}
+
+void* real_dlsym(void* library, const char* name) {
+  find_real_functions();
+  return reinterpret_cast<void* (*)(void*, const char*)>(cachalot_real_dlsym)(library, name);
+}
+
+}  // namespace cachalot::simulator
+
+using namespace cachalot::simulator;
+
+extern "C" {
+
+// The file to open in place of `file`. A program that asks whether the real library is loaded (RTLD_NOLOAD) is answered for
+// the simulated one, which may not be loaded yet.
+__attribute__((visibility("hidden"))) const char* cachalot_file_to_open(const char* file, int* mode) {
+  find_real_functions();
+  hook_static_runtimes();
+  if (!file) return file;
+  const std::string* simulated = simulated_library(file);
+  if (!simulated) return file;
+  if ((*mode & RTLD_NOLOAD) != 0) {
+    if (void* real = real_dlopen(file, *mode)) {
+      dlclose(real);
+      *mode &= ~RTLD_NOLOAD;
+    }
+  }
+  return simulated->c_str();
+}
+
+__attribute__((visibility("hidden"))) void cachalot_before_dlsym() {
+  find_real_functions();
+  hook_static_runtimes();
+}
+
+}  // extern "C"
+
+// rdi and rsi are the first two arguments, rdx the third; the stack is kept aligned to 16 bytes around the calls.
+__asm__(R"(
+  .text
+  .globl dlopen
+  .type dlopen, @function
+dlopen:
+  .cfi_startproc
+  endbr64
+  pushq %rdi
+  .cfi_adjust_cfa_offset 8
+  pushq %rsi
+  .cfi_adjust_cfa_offset 8
+  subq $8, %rsp
+  .cfi_adjust_cfa_offset 8
+  leaq 8(%rsp), %rsi
+  call cachalot_file_to_open
+  addq $8, %rsp
+  .cfi_adjust_cfa_offset -8
+  popq %rsi
+  .cfi_adjust_cfa_offset -8
+  popq %rdi
+  .cfi_adjust_cfa_offset -8
+  movq %rax, %rdi
+  jmp *cachalot_real_dlopen(%rip)
+  .cfi_endproc
+  .size dlopen, .-dlopen
+
+  .globl dlmopen
+  .type dlmopen, @function
+dlmopen:
+  .cfi_startproc
+  endbr64
+  pushq %rdi
+  .cfi_adjust_cfa_offset 8
+  pushq %rdx
+  .cfi_adjust_cfa_offset 8
+  subq $8, %rsp
+  .cfi_adjust_cfa_offset 8
+  movq %rsi, %rdi
+  leaq 8(%rsp), %rsi
+  call cachalot_file_to_open
+  addq $8, %rsp
+  .cfi_adjust_cfa_offset -8
+  popq %rdx
+  .cfi_adjust_cfa_offset -8
+  popq %rdi
+  .cfi_adjust_cfa_offset -8
+  movq %rax, %rsi
+  jmp *cachalot_real_dlmopen(%rip)
+  .cfi_endproc
+  .size dlmopen, .-dlmopen
+
+  .globl dlsym
+  .type dlsym, @function
+dlsym:
+  .cfi_startproc
+  endbr64
+  pushq %rdi
+  .cfi_adjust_cfa_offset 8
+  pushq %rsi
+  .cfi_adjust_cfa_offset 8
+  subq $8, %rsp
+  .cfi_adjust_cfa_offset 8
+  call cachalot_before_dlsym
+  addq $8, %rsp
+  .cfi_adjust_cfa_offset -8
+  popq %rsi
+  .cfi_adjust_cfa_offset -8
+  popq %rdi
+  .cfi_adjust_cfa_offset -8
+  jmp *cachalot_real_dlsym(%rip)
+  .cfi_endproc
+  .size dlsym, .-dlsym
+)");

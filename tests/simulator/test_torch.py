@@ -1,0 +1,121 @@
+"""Training by an unmodified PyTorch, of CUDA 12 and of CUDA 13, on the simulated CUDA runtime."""
+
+import ctypes
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+
+CUDA = os.environ.get("CACHALOT_TEST_CUDA")
+DEVICE_BYTES = 8 << 30
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_left():
+    torch.cuda.synchronize()
+    before = torch.cuda.memory_allocated()
+    yield
+    torch.cuda.synchronize()
+    assert torch.cuda.memory_allocated() == before
+
+
+def small_network():
+    return torch.nn.Sequential(torch.nn.Linear(64, 256), torch.nn.GELU(), torch.nn.Linear(256, 10)).cuda()
+
+
+@pytest.mark.skipif(CUDA is None, reason="any version of CUDA is right")
+def test_the_wheel_is_of_the_version_under_test():
+    assert torch.version.cuda.split(".")[0] == CUDA
+
+
+def test_the_device_is_the_simulated_one():
+    assert torch.cuda.device_count() == 2
+    properties = torch.cuda.get_device_properties(1)
+    assert properties.name == "NVIDIA H100 80GB HBM3"
+    assert (properties.major, properties.minor) == (9, 0)
+    assert properties.total_memory == DEVICE_BYTES
+    assert properties.multi_processor_count == 132
+    assert torch.cuda.mem_get_info(1)[1] == DEVICE_BYTES
+
+
+def test_the_linked_runtime_has_the_version_of_the_wheel():
+    version = ctypes.c_int()
+    major = torch.version.cuda.split(".")[0]
+    assert ctypes.CDLL(f"libcudart.so.{major}").cudaRuntimeGetVersion(ctypes.byref(version)) == 0
+    assert version.value // 1000 == int(major)
+
+
+def test_a_training_step_holds_the_memory_it_needs():
+    network = small_network()
+    parameter_bytes = sum(parameter.numel() * 4 for parameter in network.parameters())
+    optimizer = torch.optim.AdamW(network.parameters())
+    batch = torch.randn(32, 64).cuda()
+    labels = torch.zeros(32, dtype=torch.long, device="cuda")
+    for _ in range(3):
+        optimizer.zero_grad()
+        torch.nn.functional.cross_entropy(network(batch), labels).backward()
+        optimizer.step()
+    torch.cuda.synchronize()
+    assert all(parameter.grad is not None for parameter in network.parameters())
+    assert torch.cuda.memory_allocated() >= 4 * parameter_bytes  # parameters, gradients and two moments
+    stats = torch.cuda.memory_stats()
+    assert stats["reserved_bytes.all.current"] >= stats["allocated_bytes.all.current"]
+    assert stats["num_ooms"] == 0
+    # cuBLAS keeps its workspaces otherwise.
+    del network, optimizer, batch, labels
+    torch._C._cuda_clearCublasWorkspaces()
+
+
+def test_a_convolution_runs_forward_and_backward():
+    convolution = torch.nn.Conv2d(3, 8, 3).cuda()
+    convolution(torch.randn(2, 3, 16, 16, device="cuda")).sum().backward()
+    assert convolution.weight.grad.shape == convolution.weight.shape
+
+
+def test_copies_keep_their_content():
+    values = torch.arange(1000)
+    assert torch.equal(values.cuda().cpu(), values)
+    pinned = values.pin_memory()
+    assert pinned.is_pinned()
+    assert torch.equal(pinned.to("cuda", non_blocking=True).to("cuda:1").cpu(), values)
+
+
+def test_a_graph_is_captured_and_replayed():
+    values = torch.zeros(1 << 20, device="cuda")
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        doubled = values * 2
+    for _ in range(3):
+        graph.replay()
+    torch.cuda.synchronize()
+    assert doubled.shape == values.shape
+    graph.reset()
+
+
+def test_streams_and_events_have_an_order():
+    stream = torch.cuda.Stream()
+    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    with torch.cuda.stream(stream):
+        start.record()
+        torch.ones(1 << 20, device="cuda").mul_(2)
+        end.record()
+    torch.cuda.current_stream().wait_stream(stream)
+    end.synchronize()
+    assert start.elapsed_time(end) > 0
+
+
+@pytest.mark.parametrize("configuration", ["expandable_segments:True", "backend:cudaMallocAsync"])
+def test_other_allocators_of_torch_have_their_functions(configuration):
+    program = "import torch; x = torch.ones(64 << 20, device='cuda'); del x; torch.cuda.empty_cache(); "
+    program += "torch.cuda.synchronize(); print(torch.cuda.max_memory_allocated(), torch.cuda.memory_allocated())"
+    environment = os.environ | {"PYTORCH_CUDA_ALLOC_CONF": configuration}
+    output = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True)
+    assert output.stdout == f"{256 << 20} 0\n"
+
+
+def test_too_much_memory_is_out_of_memory():
+    with pytest.raises(torch.cuda.OutOfMemoryError):
+        torch.empty(2 * DEVICE_BYTES, dtype=torch.uint8, device="cuda")
+    assert torch.cuda.memory_stats()["num_ooms"] >= 1
