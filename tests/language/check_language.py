@@ -25,7 +25,7 @@ DOCUMENTS = [
 ]
 # Rewritten later: the front page.
 NOT_YET = ["README.md"]
-HEADERS = []
+HEADERS = ["allocator/include/cachalot/*.h", "kernels/include/cachalot/*", "pool/include/cachalot/*.h", "simulator/include/cachalot/*.h"]
 HEADER_COLUMNS = 100
 
 # ---- Rules ------------------------------------------------------------------------------------------------------------

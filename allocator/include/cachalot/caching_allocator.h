@@ -432,7 +432,8 @@ class CachingAllocator {
   std::vector<Guard*> guards(int device) const;
   enum class PointerUse : std::uint8_t { free, other };
   [[noreturn]] void throw_not_live(const void* ptr, PointerUse use) const;
-  // Runs `action`. If it refuses a private pool that all its users have released, the guard reports it.
+  // Runs `action`. If it refuses a private pool that all its users have released, the guard
+  // reports it.
   template <typename Action>
   auto with_pool(int device, PoolId pool, Action action) const;
   // Runs `action`, and throws what guard handlers throw for its reports when it is done.

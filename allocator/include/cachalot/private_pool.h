@@ -41,8 +41,8 @@ enum class RedirectFor {
   thread,   ///< allocations of the calling thread (PyTorch's use_mem_pool)
   capture,  ///< allocations for streams that capture a graph
 };
-/// A StreamFilter returns true for the streams whose allocations go to the pool. It is called with the
-/// device's lock held and must not call the allocator.
+/// A StreamFilter returns true for the streams whose allocations go to the pool. It is called with
+/// the device's lock held and must not call the allocator.
 using StreamFilter = std::function<bool(Stream)>;
 
 /// A PoolCheckpoint describes the blocks of a pool at one moment, to return to later (as PyTorch's
