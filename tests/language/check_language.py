@@ -4,13 +4,15 @@
     check_language.py [--command build/dev/tools/cachalot] [FILE…]
     check_language.py --self-test
 
-Without FILEs it checks the documents and public headers that DOCUMENTS and HEADERS list, and with --command the --help
-texts of the command. Each finding is a line "file:line: 'phrase': rule"; the exit status is 1 if there is one.
+Without FILEs it checks the documents, public headers and docstrings that DOCUMENTS, HEADERS and PYTHON list, and with
+--command the --help texts of the command. Each finding is a line "file:line: 'phrase': rule"; the exit status is 1 if there is one.
 
 In documents, code is not checked: fenced and indented blocks, and `inline code`. In headers only comments are checked.
 """
 
 import argparse
+import ast
+import functools
 import pathlib
 import re
 import subprocess
@@ -21,11 +23,10 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 DOCUMENTS = [
     "*.md", "allocator/README.md", "bench/**/*.md", "data/**/*.md", "docs/**/*.md", "examples/**/*.md", "kernels/*.md",
-    "pool/*.md", "pytorch/*.md", "simulator/*.md",
+    "packaging/*.md", "pool/*.md", "pytorch/*.md", "simulator/*.md",
 ]
-# Rewritten later: the front page.
-NOT_YET = ["README.md"]
 HEADERS = ["allocator/include/cachalot/*.h", "kernels/include/cachalot/*", "pool/include/cachalot/*.h", "simulator/include/cachalot/*.h"]
+PYTHON = ["pytorch/cachalot/*.py"]
 HEADER_COLUMNS = 100
 
 # ---- Rules ------------------------------------------------------------------------------------------------------------
@@ -204,6 +205,35 @@ def header_paragraphs(text):
     return [without_code(paragraph) for paragraph in paragraphs]
 
 
+@functools.cache
+def public_names():
+    """The names in __all__ of the Python package."""
+    text = (ROOT / "pytorch" / "cachalot" / "__init__.py").read_text()
+    return set(re.findall(r'^    "(\w+)",$', text[text.index("__all__"):], re.MULTILINE))
+
+
+def python_paragraphs(text):
+    """The docstrings that users read: of the package, and of what its __all__ names, with the methods of classes."""
+    paragraphs = []
+    tree = ast.parse(text)
+    nodes = [tree]
+    while nodes:
+        node = nodes.pop()
+        public = "__all__" in text if node is tree else not node.name.startswith("_")
+        if docstring := ast.get_docstring(node) if public else None:
+            first = node.body[0].lineno
+            lines = docstring.splitlines()
+            paragraphs.append(joined([(first, lines[0])], is_start=not isinstance(node, ast.Module)))
+            paragraphs += [part._replace(lines=[first + number for number in part.lines])
+                           for part in document_paragraphs("\n".join(lines[1:]))]
+        children = [child for child in node.body if isinstance(child, (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef))]
+        if node is tree:
+            nodes += [child for child in children if child.name in public_names()]
+        elif isinstance(node, ast.ClassDef):
+            nodes += children
+    return [without_code(paragraph) for paragraph in paragraphs]
+
+
 def help_paragraphs(text):
     return [joined([(number, line)]) for number, line in enumerate(text.splitlines(), 1)
             if line.strip()] + [joined(list(enumerate(text.splitlines(), 1)))]
@@ -235,6 +265,8 @@ def check_file(path):
     text = path.read_text()
     if path.suffix == ".md":
         return findings(name, document_paragraphs(text))
+    if path.suffix == ".py":
+        return findings(name, python_paragraphs(text))
     return findings(name, header_paragraphs(text)) + long_lines(name, text)
 
 
@@ -254,15 +286,16 @@ def output(words):
 
 
 def subcommands(command):
-    """The words that begin the lines of the list "Subcommands:" in the command's help."""
-    _, _, listed = output([command, "--help"]).partition("ubcommands:\n")
-    return re.findall(r"^  (\w[\w-]*)", listed, re.MULTILINE)
+    """The words that begin the lines of the list "Commands:" in the command's help."""
+    listed = re.search(r"^Commands:\n((?: .*\n)+)", output([command, "--help"]), re.MULTILINE)
+    if not listed:
+        sys.exit(f"check_language.py: {command.name} --help has no list 'Commands:'")
+    return re.findall(r"^  (\w[\w-]*)", listed[1], re.MULTILINE)
 
 
 def files():
     documents = {path for pattern in DOCUMENTS for path in ROOT.glob(pattern)}
-    documents -= {ROOT / name for name in NOT_YET}
-    headers = {path for pattern in HEADERS for path in ROOT.glob(pattern)}
+    headers = {path for pattern in HEADERS + PYTHON for path in ROOT.glob(pattern)}
     built = {ROOT / "build", ROOT / "docs" / "site"}
     return sorted(path for path in documents | headers if not built & set(path.parents))
 

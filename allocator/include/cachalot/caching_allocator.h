@@ -361,8 +361,8 @@ class CachingAllocator {
   /// Wakes a private pool; otherwise as the function of a tag.
   /// Throws InvalidArgument also if no device has the pool.
   void restore_physical(PoolId pool, int device = kAllDevices);
-  /// Returns the memory of each tag on each device, sorted by tag and device, without the devices on
-  /// which a tag holds nothing and is awake.
+  /// Returns the memory of each tag on each device, sorted by tag and device, without the devices
+  /// on which a tag holds nothing and is awake.
   /// Throws InvalidArgument in a forked child.
   std::vector<TagMemory> tags() const;
   /// @}

@@ -70,8 +70,8 @@ struct RestoreResult {
   std::vector<void*> created;  ///< live blocks of the checkpoint; the caller owns them now
 };
 
-/// A TagMemory says what belongs to a tag (CachingAllocator::begin_tagged) on one device. Sizes are in
-/// bytes.
+/// A TagMemory describes the memory of a tag (CachingAllocator::begin_tagged) on one device. Sizes
+/// are in bytes.
 struct TagMemory {
   std::string tag;                  ///< the name that begin_tagged was given
   int device = 0;                   ///< index of the device
