@@ -31,6 +31,7 @@ PAGES = {
     "data/snapshots/README.md": "develop/data-snapshots.md",
     "data/traces/README.md": "tools/traces.md",
     "examples/README.md": "examples/index.md",
+    "packaging/README.md": "develop/packaging.md",
     "kernels/README.md": "reference/kernels.md",
     "pool/README.md": "guides/tensor-pools.md",
     "pytorch/README.md": "reference/pytorch.md",
