@@ -8,7 +8,7 @@ cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/.."
 
 readonly build_dir=${1:-build/release}
 readonly program=$build_dir/bench/targets
-readonly target=530  # instructions a pair; PyTorch 2.11 takes 3370
+readonly target=530  # instructions per pair; PyTorch 2.11 takes 3370
 
 [[ -x $program ]] || { echo "instructions.sh: $program is not built: ./run build" >&2; exit 2; }
 command -v valgrind >/dev/null || { echo "instructions.sh: please install valgrind" >&2; exit 2; }

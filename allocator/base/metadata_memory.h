@@ -3,7 +3,7 @@
 // Straight from the operating system: one range of addresses, reserved at once, of which memory is behind what was
 // handed out. So what lies in it may be named by 32 bits. The first pieces are small, so that a small program stays
 // small; after that memory comes in huge pages where the system has them: tables of some MiB, looked at in random
-// places, cost a miss of the TLB at each look with 4 KiB pages (docs/decisions.md has the figures).
+// places, cost a miss of the TLB at each look with 4 KiB pages (docs/decisions/0018 has the figures).
 //
 // Thread-safe.
 #pragma once

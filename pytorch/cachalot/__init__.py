@@ -5,31 +5,31 @@
 
     cachalot.enable()  # before the first CUDA tensor
 
-Everything in torch.cuda.memory then works on cachalot and means what it means without: statistics, snapshots, history,
-limits, MemPool, CUDA graphs. What PyTorch has no figure for is `cachalot.fragmentation()`.
+All functions of torch.cuda.memory then work on cachalot as they do on PyTorch's own allocator: statistics, snapshots,
+history, limits, MemPool, CUDA graphs. `cachalot.fragmentation()` has figures that PyTorch does not have.
 
 On the page heap (CACHALOT_CONF=heap:pages) memory can sleep, and wake at the same addresses:
 
     with cachalot.region("weights"):
         model = Model().cuda()
-    cachalot.release_physical("weights", save=True)  # the memory goes back to the GPU; tensors stay
+    cachalot.release_physical("weights", save=True)  # the memory returns to the GPU; tensors keep their addresses
     cachalot.restore_physical("weights")
 
-Tensors of one kind are reused without an allocation (pool/README.md):
+Pools reuse tensors of one shape and type without an allocation (pool/README.md):
 
     pool = cachalot.TensorPool((1024, 1024), dtype=torch.float16)
     with pool.acquire() as tensor:
         ...
 
-Memory that a loop does not give back is found by where it was allocated (docs/leaks.md):
+The leak detector finds the lines whose memory grows with the iterations (docs/leaks.md):
 
     detector = cachalot.watch_leaks()  # then, after some iterations
     print(detector.report())
 
-CACHALOT_CONF=guard:True finds writes beside tensors and after their life: `cachalot.check_memory()`. CACHALOT_DEBUG=1 also
-finds frees and uses of what is not allocated, and has stacks of them.
+CACHALOT_CONF=guard:True detects writes outside of tensors and to freed memory: `cachalot.check_memory()`. CACHALOT_DEBUG=1
+also detects invalid frees and uses, and adds call stacks.
 
-`python -m cachalot run script.py` runs a script that knows nothing of this. The package logs to logging.getLogger("cachalot").
+`python -m cachalot run script.py` runs an unmodified script on cachalot. The package logs to logging.getLogger("cachalot").
 """
 
 from __future__ import annotations

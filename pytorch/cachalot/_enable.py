@@ -38,23 +38,22 @@ _enabled: Enabled | None = None
 def enable(config: str | None = None, *, late: bool = False, mode: Mode = "auto") -> None:
     """Makes cachalot the allocator of this process's PyTorch.
 
-    Call it before the first CUDA tensor. A second call that asks for what is so already does nothing; one that asks for
-    something else is refused. CACHALOT_STATS=1 prints a table of what the allocator did when the process ends,
-    CACHALOT_LEAK_REPORT=1 what kept memory.
+    Call it before the first CUDA tensor. A second call with the same arguments does nothing; with others it is refused.
+    CACHALOT_STATS=1 prints a table of statistics when the process ends, CACHALOT_LEAK_REPORT=1 a report of leaks.
 
     Args:
-        config: options such as "max_split_size_mb:64,garbage_collection_threshold:0.8", on top of what PyTorch read
-            from PYTORCH_CUDA_ALLOC_CONF and of CACHALOT_CONF. Only the keys it names change.
-        late: take over although PyTorch's allocator holds memory. Tensors that exist stay with it until they die. Where
-            it holds nothing, cachalot takes over without being asked to be late.
-        mode: "auto" and "full" ask for the whole allocator, with an adapter made for the PyTorch found. "plug" asks for
-            two functions and eight hooks that work with any PyTorch but serve less. "auto-plug" asks for the whole
-            allocator, and for the plug where there is no adapter and none can be compiled.
+        config: options such as "max_split_size_mb:64,garbage_collection_threshold:0.8". They override CACHALOT_CONF, which
+            overrides PYTORCH_CUDA_ALLOC_CONF. Only the keys in `config` change.
+        late: take over although PyTorch's allocator holds memory. Existing tensors stay with it until they are freed. If it
+            holds nothing, cachalot takes over without `late`.
+        mode: "auto" and "full" require the whole allocator, with an adapter for the installed PyTorch. "plug" selects two
+            functions and eight hooks that work with any PyTorch but support less. "auto-plug" selects the whole allocator, or
+            "plug" if there is no adapter and none can be compiled.
 
     Raises:
-        ValueError: `config`, CACHALOT_CONF, CACHALOT_DEBUG, CACHALOT_LEAK_REPORT, CACHALOT_STATS or `mode` is bad; the
+        ValueError: `config`, CACHALOT_CONF, CACHALOT_DEBUG, CACHALOT_LEAK_REPORT, CACHALOT_STATS or `mode` is invalid; the
             message names key, value and rule.
-        EnableError: it cannot be done; the message says why and what to do. Nothing was changed.
+        EnableError: cachalot cannot be enabled; the message says why and what to do. Nothing was changed.
     """
     global _enabled
     if mode not in _MODES:
@@ -81,12 +80,12 @@ def enable(config: str | None = None, *, late: bool = False, mode: Mode = "auto"
 
 
 def is_enabled() -> bool:
-    """Returns whether cachalot is PyTorch's allocator."""
+    """Returns True if cachalot is PyTorch's allocator."""
     return _enabled is not None
 
 
 def enabled_mode() -> Literal["full", "plug"] | None:
-    """Returns how cachalot is PyTorch's allocator; None when it is not."""
+    """Returns the mode, "full" or "plug"; None if cachalot is not enabled."""
     return _enabled.mode if _enabled else None
 
 
@@ -98,7 +97,7 @@ def require_enabled() -> Enabled:
 
 
 def index_of(device: Device) -> int:
-    """Returns the device's number; of the current device for None. ValueError for what is no CUDA device."""
+    """Returns the number of the device, or of the current device for None. Raises ValueError for other devices than CUDA's."""
     from torch.cuda._utils import _get_device_index
 
     return _get_device_index(device, optional=True)

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class Fragmentation:
-    """How well one device's memory is used, now. Each ratio is computed from the byte counts beside it."""
+    """The use of one device's memory at one moment. Each ratio is computed from the byte counts beside it."""
 
     requested_bytes: int = 0  # asked for by live allocations (those waiting for other streams included)
     allocated_bytes: int = 0  # of the blocks that serve them
@@ -31,7 +31,7 @@ class Fragmentation:
 
 
 def stats(device: Device = None) -> dict[str, int]:
-    """Returns what torch.cuda.memory_stats says, of the current device by default. Empty before CUDA is in use."""
+    """Returns the statistics of torch.cuda.memory_stats, by default of the current device. Empty before CUDA is in use."""
     import torch
 
     plug = require_enabled().plug
@@ -39,7 +39,7 @@ def stats(device: Device = None) -> dict[str, int]:
 
 
 def fragmentation(device: Device = None) -> Fragmentation:
-    """Returns how well the device's memory is used; of the current device by default. All 0 before CUDA is in use."""
+    """Returns the fragmentation of a device, by default of the current one. All figures are 0 before CUDA is in use."""
     import torch
 
     plug = require_enabled().plug

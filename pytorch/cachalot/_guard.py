@@ -34,7 +34,7 @@ class MemoryCall:
 
 @dataclasses.dataclass(frozen=True)
 class MemoryReport:
-    """A block that was written to by what did not own it, or that a caller misused; and the block's history."""
+    """A report of the guard: memory that was overwritten, or a mistake of a caller; with the history of the block."""
 
     kind: MemoryFinding
     device: int  # -1: of an address that no device knows
@@ -58,11 +58,10 @@ class MemoryReport:
 
 
 def check_memory() -> list[MemoryReport]:
-    """Looks at all memory under guard (guard:True in CACHALOT_CONF or enable's config) after the work queued so far.
+    """Checks all memory under guard (guard:True in CACHALOT_CONF or `config`), after the work that is queued so far.
 
-    Returns what was found since the last call, by it, by frees and when freed memory was used again, and with
-    CACHALOT_DEBUG=1 or debug:True what callers did wrong (the newest 1,000 reports). Each report was on stderr as soon as it
-    was found.
+    Returns the reports since the last call (at most the newest 1,000): from this check, from frees, and from memory that was
+    reused; with CACHALOT_DEBUG=1 or debug:True also mistakes of callers. Each report was also printed on stderr at once.
 
     Raises:
         RuntimeError: the guard is off, a graph is being captured, or a CUDA call failed.

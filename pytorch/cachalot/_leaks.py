@@ -1,6 +1,6 @@
-"""Who keeps GPU memory: sites of a program whose live bytes grow, what a block of code leaves behind, and who holds it.
+"""Leak detectors, tracks, and the search for the objects that keep memory alive.
 
-docs/leaks.md says how growth is told from noise, and what the suspects are.
+docs/leaks.md says how growth is distinguished from noise, and what the suspects are.
 """
 
 from __future__ import annotations
@@ -58,11 +58,11 @@ class Frame:
 
 @dataclasses.dataclass(frozen=True)
 class AllocationSite:
-    """A place in the program that allocates: one call stack, and what lives that came from there."""
+    """A place in the program that allocates: one call stack, and its live memory."""
 
     live_bytes: int  # of blocks, as memory_allocated counts them
     live_blocks: int
-    allocated_blocks: int  # as long as the site is known
+    allocated_blocks: int  # since the site was first seen
     oldest_iterations: int  # steps since the oldest live block was allocated
     oldest_seconds: float
     stack: tuple[Frame, ...]  # innermost first; Python's where a thread that runs Python allocated, else native
@@ -70,7 +70,7 @@ class AllocationSite:
 
     @property
     def frame(self) -> Frame | None:
-        """What to look at: Python's innermost frame outside of torch and cachalot; in native code, what autograd ran."""
+        """Returns the most informative frame: Python's innermost frame outside of torch and cachalot, or autograd's operation."""
         return _site_frame(self.stack)
 
     def __str__(self) -> str:
@@ -79,7 +79,7 @@ class AllocationSite:
 
 @dataclasses.dataclass(frozen=True)
 class Suspect:
-    """Who keeps blocks of a site alive, found by following references."""
+    """An object that keeps blocks of a site alive, found by following references."""
 
     kind: str  # container, variable, graph, cache, exception, hook, closure, gradient or cycle
     name: str  # "history", say: how the program reaches it; "" where no name leads there
@@ -113,7 +113,7 @@ class Leak(AllocationSite):
 
 @dataclasses.dataclass(frozen=True)
 class LeakReport:
-    """What a detector saw."""
+    """The result of a detector."""
 
     iterations: int
     live_bytes: int
@@ -137,7 +137,7 @@ class LeakReport:
 
 @dataclasses.dataclass(frozen=True)
 class TrackReport:
-    """What a block of code allocated, freed and left. Bytes are of blocks, as memory_allocated counts them."""
+    """Memory that a block of code allocated, freed and left. Bytes are those of blocks, as in memory_allocated."""
 
     label: str
     allocated_blocks: int
@@ -165,7 +165,7 @@ class TrackReport:
 
 
 class LeakDetector:
-    """Watches allocations and finds the sites whose live bytes grow from iteration to iteration.
+    """Finds the sites whose live bytes grow from iteration to iteration.
 
         with cachalot.LeakDetector() as detector:
             for batch in batches:
@@ -173,7 +173,7 @@ class LeakDetector:
                 detector.step()
             print(detector.report())
 
-    It may be used from any thread, and sees the allocations of all. What was allocated before is unknown to it.
+    A detector sees the allocations of all threads from its creation on, and may be used from any thread.
     """
 
     def __init__(
@@ -209,11 +209,11 @@ class LeakDetector:
         self._step()
 
     def leaks(self, most: int = LISTED, *, suspects: bool = True) -> tuple[Leak, ...]:
-        """The sites that grow, the steepest first; none before warm_up + 8 steps. `report` says more."""
+        """Returns the sites that grow, the steepest first; none before warm_up + 8 steps. `report` has more."""
         return self.report(most, suspects=suspects).leaks
 
     def report(self, most: int = LISTED, *, suspects: bool = True) -> LeakReport:
-        """What was seen so far. To find suspects Python's objects are searched, which takes a second or so."""
+        """Returns a report so far. The search for suspects in Python's objects takes about a second."""
         if self._is_closed:
             raise RuntimeError("this leak detector was closed; it reports no more")
         json = self._plug.parsed(_json_function(self._plug, "leaks_json"), self._number, most)
@@ -227,7 +227,7 @@ class LeakDetector:
         return LeakReport(leaks=tuple(leaks), sites=sites, **json)
 
     def close(self) -> None:
-        """Ends the watch; allocations cost what they did before. A second call does nothing."""
+        """Stops the detector; allocations cost the same as before it. A second call does nothing."""
         self._forget_hook()
         number, self._number = self._number, None
         if number is not None:
@@ -264,13 +264,13 @@ class LeakDetector:
 
 
 class track:
-    """What a block of code allocates, frees and leaves, in all threads; printed at its end.
+    """Measures the memory that a block of code allocates, frees and leaves, in all threads, and prints it at the end.
 
         with cachalot.track("evaluation") as tracked:
             evaluate(model)
         tracked.report.left_bytes
 
-    Also a decorator. `report` is there at the end of the block, and within it tells what happened so far.
+    It is also a decorator. `report` is available within the block as well.
     """
 
     def __init__(self, label: str = "", *, file: Any = None, quiet: bool = False, most: int = LISTED) -> None:
@@ -313,7 +313,7 @@ class track:
 
     @property
     def report(self) -> TrackReport:
-        """What the block did; RuntimeError before it began."""
+        """Returns the figures so far. Raises RuntimeError before the block begins."""
         if self._number is not None:
             return self._read()
         if self._report is None:
@@ -333,17 +333,17 @@ _of_process: LeakDetector | None = None
 def watch_leaks(
     *, warm_up: int = 2, window: int = 64, min_confidence: float = 0.999, report_at_exit: bool = False
 ) -> LeakDetector:
-    """Begins the process's own leak detector, of which `leaks()` tells; returns it.
+    """Starts the leak detector of the process, which `leaks()` uses, and returns it.
 
-    An iteration ends with each step of an optimizer; a program that calls the detector's `step()` decides itself. A second
-    call returns the detector that there is, or begins another where that was closed.
+    An iteration ends with each step of an optimizer, or with the detector's `step()` if the program calls it. A second call
+    returns the existing detector, or starts another one if that was closed.
 
     Args:
-        warm_up: as LeakDetector's, as are window and min_confidence.
+        warm_up: as in LeakDetector, and so are window and min_confidence.
         window: …
         min_confidence: …
-        report_at_exit: what grew and what is still live is printed on stderr when the process ends; nothing where the
-            detector was closed before, nor in forked children.
+        report_at_exit: print growing and live memory on stderr when the process ends, unless the detector was closed before.
+            Forked children print nothing.
     """
     global _of_process
     with _lock:
@@ -359,10 +359,10 @@ def watch_leaks(
 
 
 def leaks(most: int = LISTED, *, suspects: bool = True) -> tuple[Leak, ...]:
-    """The sites that grow, as the process's own detector sees them: it begins with `watch_leaks()`.
+    """Returns the sites that grow, from the process's detector (`watch_leaks()`).
 
     Raises:
-        RuntimeError: nobody began it, or it was closed.
+        RuntimeError: there is no detector, or it was closed.
     """
     detector = _watching()
     if detector is None:

@@ -24,13 +24,12 @@ _kDLCUDA = 2
 
 
 class Lease:
-    """A tensor that is out, to be had as a torch tensor (`tensor`, or `with lease as tensor:`) or through DLPack.
+    """A tensor of a pool in use: a torch tensor (`tensor`, or `with lease as tensor:`), or a DLPack capsule.
 
-    It holds the tensor until release(), the end of the `with` block, or its own end; so does everything that was made of
-    it, each by itself: torch's storage with all its views, a consumer of DLPack. With the last of them the memory goes
-    back to its pool, in whatever thread that happens.
+    The lease holds the memory until release(), the end of the `with` block, or its own end. Torch's storage with its views, and
+    each consumer of DLPack, hold it as well. The memory returns to its pool with the last of them, in any thread.
 
-    Thread-safe, but what is made of it is as safe as its library makes it.
+    Thread-safe; the objects made from it are as safe as their libraries make them.
     """
 
     __slots__ = ("__weakref__", "_calls", "_device", "_handle", "_lock", "_outlive", "_tensor")
@@ -46,7 +45,7 @@ class Lease:
 
     @property
     def tensor(self) -> torch.Tensor:
-        """The torch tensor, for work on the stream that it was acquired for; the same one each time.
+        """Returns the torch tensor, for work on the stream that it was acquired for; the same object each time.
 
         Raises:
             RuntimeError: the lease was released.
@@ -58,25 +57,24 @@ class Lease:
             return self._tensor
 
     def release(self) -> None:
-        """The lease holds the tensor no longer.
+        """Releases the lease's hold on the tensor.
 
-        With outlive="error", `tensor` is emptied in place first. (Autograd, where it has saved that very tensor, says so in
-        the backward pass.)
+        With outlive="error", `tensor` is emptied in place first. If autograd has saved that tensor, the backward pass reports it.
 
         Raises:
-            RuntimeError: the lease was released already; or, with outlive="error", something else still holds the memory,
-                which stays valid and goes back with the last who holds it.
+            RuntimeError: the lease was released already; or, with outlive="error", something else still holds the memory, which
+                stays valid and returns to the pool with its last holder.
         """
         with self._lock:
             self._held("release")
             self._end(complain=True)
 
     def record_stream(self, stream: torch.cuda.Stream) -> None:
-        """Work on `stream` uses the tensor: whoever gets its memory next waits for that. As torch.Tensor.record_stream.
+        """Declares that work on `stream` uses the tensor, as torch.Tensor.record_stream. Later users wait for that work.
 
         Raises:
             RuntimeError: the lease was released.
-            ValueError: the stream is of another device.
+            ValueError: the stream belongs to another device.
         """
         with self._lock:
             self._calls.record(self._held("record_stream"), _pool_calls.stream_of(stream, self._device))

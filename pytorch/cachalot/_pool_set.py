@@ -14,13 +14,13 @@ from ._saved_tensors import SavedOnHost
 
 
 class PoolSet:
-    """A pool for each shape, type and device that is asked for, all within `byte_budget`.
+    """Pools for each shape, type and device that is requested, all within `byte_budget`.
 
         pools = cachalot.PoolSet(2 << 30)
-        hidden = pools.empty((batch, 4096), dtype=torch.float16)  # back in its pool when the last reference to it dies
+        hidden = pools.empty((batch, 4096), dtype=torch.float16)  # returns to its pool when the last reference to it dies
 
-    Where a pool must grow and the budget has no room, free memory of the pools that were used least recently goes back
-    to the allocator until it has. Every method may be called from any thread.
+    If a pool must grow and the budget has no room, free memory of the least recently used pools returns to the allocator.
+    Every method may be called from any thread.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class PoolSet:
 
     @property
     def byte_budget(self) -> int:
-        """What all pools together may hold."""
+        """The limit on the memory of all pools together."""
         return self._byte_budget
 
     def acquire(
@@ -70,11 +70,11 @@ class PoolSet:
         *,
         stream: torch.cuda.Stream | None = None,
     ) -> Lease:
-        """A tensor of the kind, as TensorPool.acquire. The type is torch's default one where none is named.
+        """Returns a tensor of this shape, type and device, as TensorPool.acquire. The default type is torch's.
 
         Raises:
-            torch.OutOfMemoryError: the budget has no room though all that is free has gone, or the allocator has none.
-            ValueError, TypeError: an argument is bad.
+            torch.OutOfMemoryError: the budget has no room after all free memory was returned, or the allocator has none.
+            ValueError, TypeError: an argument is invalid.
         """
         lease = self._acquire(shape, dtype, device, stream, only_try=False)
         assert lease is not None
@@ -88,7 +88,7 @@ class PoolSet:
         *,
         stream: torch.cuda.Stream | None = None,
     ) -> Lease | None:
-        """The same, but None where its pool may not grow."""
+        """Returns a tensor as `acquire` does, or None if its pool must not grow."""
         return self._acquire(shape, dtype, device, stream, only_try=True)
 
     def empty(
@@ -97,7 +97,7 @@ class PoolSet:
         dtype: torch.dtype | None = None,
         device: torch.device | str | int | None = None,
     ) -> torch.Tensor:
-        """As torch.empty: a tensor for torch's current stream, whose memory goes back when its storage dies."""
+        """Returns a tensor for torch's current stream, as torch.empty. Its memory returns when its storage is freed."""
         return self.acquire(shape, dtype, device).tensor
 
     def zeros(
@@ -106,39 +106,39 @@ class PoolSet:
         dtype: torch.dtype | None = None,
         device: torch.device | str | int | None = None,
     ) -> torch.Tensor:
-        """As torch.zeros."""
+        """Returns a tensor of zeros, as torch.zeros."""
         return self.empty(shape, dtype, device).zero_()
 
     def empty_like(self, tensor: torch.Tensor) -> torch.Tensor:
-        """A tensor of the shape, type and device of `tensor`, in row-major order whatever its strides are."""
+        """Returns a tensor of the shape, type and device of `tensor`, in row-major order whatever its strides are."""
         return self.empty(tuple(tensor.shape), tensor.dtype, tensor.device)
 
     def saved_tensors_on_host(self, *, min_bytes: int = 1 << 20, keep: Iterable[torch.Tensor] = ()) -> SavedOnHost:
-        """A context: what autograd saves within waits in pinned host memory, and comes back into the set's for its use.
+        """Returns a context in which autograd saves in pinned host memory, and copies back into tensors of the set.
 
             with pools.saved_tensors_on_host() as saved:
                 loss = model(batch).sum()
             loss.backward()
             print(saved.bytes)
 
-        Gradients are what they are without, to the bit. The budget bounds what is back on the device at once.
+        Gradients are equal, bit by bit, to those without it. The budget limits the bytes that are back on the device at once.
 
         Args:
-            min_bytes: what is smaller stays on the device.
-            keep: their memory stays on the device, too. Parameters, and views of them, stay in any case.
+            min_bytes: smaller tensors stay on the device.
+            keep: tensors whose memory stays on the device. Parameters, and views of them, always stay.
         """
         return SavedOnHost(self, _pool_calls.whole_number("min_bytes", min_bytes), keep)
 
     def trim(self) -> int:
-        """All pools give back the memory that has no tensor in use; how many bytes."""
+        """Returns memory without a tensor in use to the allocator, in all pools; returns the number of bytes."""
         return self._calls.trim_set(self._handle)
 
     def stats(self) -> PoolStats:
-        """Sums over all pools. peak_bytes is exact; peak_live, the sum of the pools' own peaks, is an upper bound."""
+        """Returns sums over all pools. peak_bytes is exact; peak_live, the sum of the pools' peaks, is an upper bound."""
         return PoolStats(**self._calls.stats_of_set(self._handle)["all"])
 
     def stats_by_kind(self) -> dict[tuple[tuple[int, ...], torch.dtype, torch.device], PoolStats]:
-        """Of each pool, by shape, type and device; the least recently used first."""
+        """Returns the statistics of each pool, by shape, type and device; the least recently used first."""
         return {
             (tuple(pool["shape"]), getattr(torch, pool["dtype"]), torch.device("cuda", pool["device"])): PoolStats(
                 **pool["stats"]

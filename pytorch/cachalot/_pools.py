@@ -23,7 +23,7 @@ _LOOK_SECONDS = 1.0
 
 @dataclasses.dataclass(frozen=True)
 class PoolStats:
-    """What a pool has done and holds, now."""
+    """The statistics of a pool at one moment."""
 
     acquires: int = 0  # tensors handed out
     hits: int = 0  # of them, those whose memory had been used before
@@ -38,24 +38,25 @@ class PoolStats:
 
     @property
     def reuse_rate(self) -> float:
-        """hits / acquires; 0 before the first."""
+        """Returns hits / acquires; 0 before the first."""
         return self.hits / self.acquires if self.acquires else 0.0
 
     @property
     def allocations_avoided(self) -> int:
-        """Against one call to the allocator for each tensor; negative while memory made in advance is not used yet."""
+        """Returns the allocations saved, against one per tensor; negative while memory made in advance is unused."""
         return self.acquires - self.allocations
 
 
 class TensorPool:
-    """Tensors of one shape and type on one device, in memory that is asked of the allocator once.
+    """Tensors of one shape and type on one device, in memory that is allocated once.
 
         pool = cachalot.TensorPool((1024, 1024), dtype=torch.float16)
         with pool.acquire() as tensor:
             ...
 
-    Every method may be called from any thread. A pool may go before its tensors: they stay valid. On another stream than
-    the last the GPU waits, not the host; a stream must outlive what the pool holds that it used last (call trim() before).
+    Every method may be called from any thread. Tensors stay valid after their pool is gone. If a tensor was last used on
+    another stream, the GPU waits, not the host. A stream must outlive the free tensors that were last used on it; call trim()
+    before.
     """
 
     def __init__(
@@ -126,30 +127,30 @@ class TensorPool:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of each tensor."""
+        """The shape of each tensor."""
         return self._shape
 
     @property
     def dtype(self) -> torch.dtype:
-        """Of each tensor."""
+        """The type of each tensor."""
         return self._dtype
 
     @property
     def device(self) -> torch.device:
-        """Where its tensors are."""
+        """The device of the tensors."""
         return torch.device("cuda", self._device)
 
     def acquire(self, timeout: float | None = None, *, stream: torch.cuda.Stream | None = None) -> Lease:
-        """A tensor for work on `stream`, torch's current one by default.
+        """Returns a tensor for work on `stream`, by default torch's current one.
 
         Args:
-            timeout: seconds to wait for one to come back, whatever `when_empty` says; None: as that says.
-            stream: where it is used first.
+            timeout: seconds to wait for a tensor to be returned, whatever `when_empty` is; None: as `when_empty` says.
+            stream: the stream of the first use.
 
         Raises:
-            torch.OutOfMemoryError: there is none and the pool may not grow, or the allocator has no memory.
-            TimeoutError: none came back in time.
-            ValueError: the timeout is negative or no number.
+            torch.OutOfMemoryError: no tensor is free and the pool must not grow, or the allocator has no memory.
+            TimeoutError: no tensor was returned in time.
+            ValueError: the timeout is negative or not a number.
         """
         handle = _pool_calls.stream_of(stream, self._device)
         if timeout is None:
@@ -162,19 +163,19 @@ class TensorPool:
         return self._lease(lease)
 
     def try_acquire(self, *, stream: torch.cuda.Stream | None = None) -> Lease | None:
-        """The same, but None where it would wait or the pool may not grow."""
+        """Returns a tensor as `acquire` does, or None if it would wait or the pool must not grow."""
         lease = self._acquire(_pool_calls.stream_of(stream, self._device), 0.0)
         return None if lease is None else self._lease(lease)
 
     def trim(self, keep: int = 0) -> int:
-        """Gives memory without a tensor in use back to the allocator while more than `keep` tensors are free.
+        """Returns memory without a tensor in use to the allocator, while more than `keep` tensors are free.
 
-        Nothing waits. Returns how many bytes. A pool that never grows keeps what it has.
+        Does not wait. Returns the number of bytes. A pool that never grows keeps its memory.
         """
         return self._calls.trim(self._handle, _pool_calls.whole_number("keep", keep))
 
     def stats(self) -> PoolStats:
-        """Its figures, now."""
+        """Returns the statistics of the pool."""
         with self._lock:
             stats = PoolStats(**self._calls.stats(self._handle))
             return dataclasses.replace(stats, host_waits=stats.host_waits - self._looks)

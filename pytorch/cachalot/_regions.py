@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class Region:
-    """What belongs to a tag on one device."""
+    """The memory of a tag on one device."""
 
     tag: str
     device: int
@@ -29,10 +29,10 @@ class Region:
 
 @contextlib.contextmanager
 def region(tag: str) -> Iterator[None]:
-    """Lets what this thread allocates within belong to `tag`: it can sleep, all of it together.
+    """Assigns the memory that this thread allocates within the block to `tag`, which can sleep as a whole.
 
-    Regions nest, and several threads may be in regions of one tag. What other threads allocate meanwhile (those that run
-    backward passes, say) does not belong to it.
+    Regions nest, and several threads may be in regions of one tag. Memory that other threads allocate meanwhile (for example
+    in backward passes) does not belong to it.
 
     Raises:
         RuntimeError: `tag` is empty.
@@ -49,9 +49,9 @@ def region(tag: str) -> Iterator[None]:
 
 
 def regions() -> tuple[Region, ...]:
-    """Returns what each tag has on each device, sorted by tag and device; devices where it has nothing are left out.
+    """Returns the memory of each tag on each device, sorted by tag and device, without devices where a tag has none.
 
-    A tag is there from its first region on, for as long as the process lives.
+    A tag exists from its first region to the end of the process.
     """
     import torch
 
@@ -62,19 +62,19 @@ def regions() -> tuple[Region, ...]:
 
 
 def release_physical(of: Sleeper | Iterable[Sleeper], *, save: bool = False) -> None:
-    """Waits for the devices, then gives all memory of a tag (or of a torch.cuda.MemPool) back to them.
+    """Waits for the devices, then returns all memory of a tag (or of a torch.cuda.MemPool) to them.
 
-    Tensors stay, with their addresses, and may be dropped; they must not be used, and nothing is allocated from the tag,
-    until `restore_physical`. memory_reserved falls, memory_allocated does not. A tag that is asleep stays so.
+    Tensors keep their addresses and may be deleted. Until `restore_physical` they must not be used, and nothing can be allocated
+    from the tag. memory_reserved falls, memory_allocated does not. A tag that is asleep stays asleep.
 
     Args:
-        of: the tag or pool; or several, which go to sleep one after the other.
-        save: keep what live tensors hold in pinned host memory; otherwise it is lost.
+        of: a tag or a pool, or several, which go to sleep one after the other.
+        save: keep the content of live tensors in pinned host memory; otherwise it is lost.
 
     Raises:
-        RuntimeError: the tag was never used, the heap is not 'pages', a graph is being captured, or a CUDA call failed:
-            then a part may be asleep, and calling again goes on.
-        torch.OutOfMemoryError: the host has too little memory to save to; the device is as it was, those before it sleep.
+        RuntimeError: the tag was never used, the heap is not 'pages', a graph is being captured, or a CUDA call failed: then a
+            part may be asleep, and calling again continues.
+        torch.OutOfMemoryError: the host has too little memory to save to. The device is unchanged; devices before it sleep.
         TypeError: `of` is neither a tag nor a pool nor several of them; nothing was done.
     """
     plug = require_enabled().plug
@@ -83,15 +83,15 @@ def release_physical(of: Sleeper | Iterable[Sleeper], *, save: bool = False) -> 
 
 
 def restore_physical(of: Sleeper | Iterable[Sleeper]) -> None:
-    """Gives a tag or pool that sleeps memory again, at the same addresses, with what was saved.
+    """Gives a sleeping tag or pool memory again, at the same addresses, with the saved content.
 
     Args:
-        of: as of release_physical; several wake one after the other.
+        of: as in release_physical; several wake one after the other.
 
     Raises:
         RuntimeError: as from release_physical.
-        torch.OutOfMemoryError: a device has too little, although what was cached there was given back; it still sleeps,
-            those before it are awake.
+        torch.OutOfMemoryError: a device has too little memory, although its cache was returned. It still sleeps; devices
+            before it are awake.
         TypeError: as from release_physical.
     """
     plug = require_enabled().plug
@@ -101,10 +101,10 @@ def restore_physical(of: Sleeper | Iterable[Sleeper]) -> None:
 
 @contextlib.contextmanager
 def contiguous() -> Iterator[None]:
-    """Lets what this thread allocates within lie in one physical handle each, on the page heap, too.
+    """Puts each allocation of this thread within the block into one physical handle, on the page heap as well.
 
-    For tensors that a network card is to register (GPUDirect RDMA), or that are handed to what knows one handle only.
-    Tensors shared by torch.multiprocessing do not need it, unless the receiver is PyTorch's own allocator.
+    For tensors that a network card registers (GPUDirect RDMA), or for importers that support only one handle. Tensors shared
+    by torch.multiprocessing do not need it, unless the receiver uses PyTorch's own allocator.
 
     Raises:
         EnableError: cachalot is not enabled.

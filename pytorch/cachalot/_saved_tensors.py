@@ -77,10 +77,11 @@ class _Packed:
 
 
 class SavedOnHost:
-    """PoolSet.saved_tensors_on_host's context. `tensors` were packed within it, of `storages`, whose bytes were copied.
+    """The context of PoolSet.saved_tensors_on_host. `tensors` were saved in it, from `storages` with `bytes` copied.
 
-    A storage is copied once however many of the tensors lie in it, unless it is written to in between, as autograd counts
-    that: not through `.data`. What is not of plain torch (subclasses, sparse, conjugated views) is left alone.
+    A storage is copied once, however many of the tensors are in it, unless autograd's version counter says that it was written
+    in between; writes through `.data` are not counted. Tensors that are not plain torch tensors (subclasses, sparse ones,
+    conjugated views) stay on the device.
     """
 
     def __init__(self, pools: PoolSet, min_bytes: int, keep: Iterable[torch.Tensor]) -> None:

@@ -5,7 +5,6 @@ cmake_minimum_required(VERSION 3.25)
 set(columns 100)
 string(REPEAT "." ${columns} any_line)
 file(STRINGS ${HEADERS} headers)
-list(FILTER headers EXCLUDE REGEX "/options\\.h$")  # its table of options is wider
 foreach(header IN LISTS headers)
   file(STRINGS ${header} long REGEX "^${any_line}.")
   foreach(line IN LISTS long)

@@ -1,6 +1,6 @@
-# cmake -D NVCC=<nvcc> -D STANDARD=c++17 -D INCLUDES=<flags> -D README=<README.md> -D HEADERS=<a .cu of all headers>
+# cmake -D NVCC=<nvcc> -D STANDARD=c++17 -D INCLUDES=<flags> -D DOCUMENTS=<README.md,…> -D HEADERS=<a .cu of all headers>
 #       -D WORK_DIR=<scratch folder> -P check_nvcc.cmake
-# nvcc compiles all public headers together, and the C++ snippets of README.md as a .cu file: their #include lines at the top,
+# nvcc compiles all public headers together, and the C++ snippets of documents as a .cu file: their #include lines at the top,
 # and of each the rest in a function. Names that a snippet takes from its surroundings, or from an earlier snippet, are
 # parameters of that function. A snippet that is a program is a file of its own.
 
@@ -27,7 +27,12 @@ set(includes "#include <cstddef>\n#include <cstdio>\n#include \"cachalot/caching
 set(functions "static __global__ void kernel(void*) {}\n")
 set(parameters "cudaStream_t stream, cachalot::CachingAllocator& allocator, void* p, dim3 grid, dim3 block")
 
-file(READ ${README} text)
+string(REPLACE "," ";" documents ${DOCUMENTS})
+set(text "")
+foreach(document IN LISTS documents)
+  file(READ ${document} part)
+  string(APPEND text "${part}")
+endforeach()
 set(count 0)
 string(FIND "${text}" "```cpp\n" begin)
 while(NOT begin EQUAL -1)
@@ -52,7 +57,7 @@ while(NOT begin EQUAL -1)
   string(FIND "${text}" "```cpp\n" begin)
 endwhile()
 if(count EQUAL 0)
-  message(SEND_ERROR "${README} has no C++ snippet: nothing was checked")
+  message(SEND_ERROR "${DOCUMENTS} has no C++ snippet: nothing was checked")
 endif()
 file(WRITE ${WORK_DIR}/snippets.cu "${includes}${functions}")
 compile(${WORK_DIR}/snippets.cu ${unused})

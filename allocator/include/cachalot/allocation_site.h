@@ -25,7 +25,7 @@ struct AllocationSite {
   /// Calls of LeakDetector::step since the oldest live block was allocated.
   std::uint64_t oldest_iterations = 0;
   double oldest_seconds = 0;  ///< seconds since the oldest live block was allocated
-  /// Of live blocks, the youngest first; at most kSomeAddresses.
+  /// The addresses of live blocks, the youngest first; at most kSomeAddresses.
   std::vector<Address> some_addresses;
 
   static constexpr std::size_t kSomeAddresses = 1024;  ///< the most addresses that are listed

@@ -361,8 +361,8 @@ class CachingAllocator {
   /// Wakes a private pool; otherwise as the function of a tag.
   /// Throws InvalidArgument also if no device has the pool.
   void restore_physical(PoolId pool, int device = kAllDevices);
-  /// Returns the memory of each tag on each device, sorted by tag and device, without the devices on
-  /// which a tag holds nothing and is awake.
+  /// Returns the memory of each tag on each device, sorted by tag and device, without the devices
+  /// on which a tag holds nothing and is awake.
   /// Throws InvalidArgument in a forked child.
   std::vector<TagMemory> tags() const;
   /// @}
@@ -432,7 +432,8 @@ class CachingAllocator {
   std::vector<Guard*> guards(int device) const;
   enum class PointerUse : std::uint8_t { free, other };
   [[noreturn]] void throw_not_live(const void* ptr, PointerUse use) const;
-  // Runs `action`. If it refuses a private pool that all its users have released, the guard reports it.
+  // Runs `action`. If it refuses a private pool that all its users have released, the guard
+  // reports it.
   template <typename Action>
   auto with_pool(int device, PoolId pool, Action action) const;
   // Runs `action`, and throws what guard handlers throw for its reports when it is done.

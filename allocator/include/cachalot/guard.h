@@ -58,7 +58,7 @@ struct GuardCall {
 ///
 /// docs/debugging.md shows each report.
 struct GuardReport {
-  /// What was found.
+  /// Kind names the finding.
   enum class Kind : std::uint8_t {
     front_canary,      ///< a write before the block
     back_canary,       ///< a write behind the block

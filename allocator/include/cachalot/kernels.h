@@ -90,8 +90,8 @@ class Kernels {
   /// function above.
   std::optional<std::size_t> verify_pattern(Stream stream, const PatternSpan& span);
 
-  /// Copies every block to its new place, in the order of the stream's work. On a GPU the copies are
-  /// queued and may be captured into a graph.
+  /// Copies every block to its new place, in the order of the stream's work. On a GPU the copies
+  /// are queued and may be captured into a graph.
   /// Requires: the moves have no order among themselves, so no destination overlaps another
   /// destination or a source. Sources may overlap.
   /// Throws InvalidArgument, which names the two moves, if a destination overlaps.

@@ -1,54 +1,20 @@
-// The allocator's options, and the one parser of their text form: PYTORCH_CUDA_ALLOC_CONF's grammar and keys
-// (PyTorch 2.11) with cachalot's own keys added.
-//
-//   options = [ key ':' value { ',' key ':' value } ]      spaces anywhere are ignored; no key twice
-//   value   = token | '[' token ':' token { ',' token ':' token } ']'
-//
-// key                              value                    default    rule
-// large_segment_size_mb            MiB                      20         > 10
-// max_split_size_mb                MiB                      unlimited  >= large_segment_size_mb
-// max_non_split_rounding_mb        MiB                      large_segment_size_mb   >= large_segment_size_mb
-// garbage_collection_threshold     number                   0 (off)    in (0, 1); acts with a memory fraction < 1
-// roundup_power2_divisions         N | [MiB:N,...,>:N]      0 (off)    N and MiB powers of two; in a list N may be 0
-// per_process_memory_fraction      number                   1          in [0, 1]
-// expandable_segments              True | False             False      True: heap:pages
-// release_lock_on_cudamalloc       True | False             False      accepted; the lock is never held there
-// graph_capture_record_stream_reuse  True | False           False      stored
-// pinned_use_background_threads    True | False             False      stored (host allocator)
-// pinned_use_cuda_host_register    True | False             False      stored
-// pinned_num_register_threads      N                        1          a power of two, <= 128
-// pinned_reserve_segment_size_mb   MiB                      0          > 0
-// backend                          native                   native     cudaMallocAsync is refused
-// heap                             segments | pages         segments   ours: PyTorch's policy, or the page heap
-// cross_stream                     off | completed | wait   wait       ours; page heap: whether memory freed on one stream
-//                                                                      serves others: never, when its work was seen done,
-//                                                                      or also by a wait on the GPU rather than growing
-// remap_slack                      number                   0          ours, in [0, 1]; page heap: new memory rather than
-//                                                                      remapping while so much more than the most that was
-//                                                                      live is held, as a part of it
-// page_size_mb                     MiB                      0          ours; page heap: the largest handle asked of the
-//                                                                      device, a multiple of 2 up to 1024; 0: 32, or less
-//                                                                      where memory is scarce: a 4096th of what is left
-// max_mappings                     N                        262144     ours, > 0; page heap: mappings it keeps before those
-//                                                                      that are not in use are undone (a context is
-//                                                                      reported to stand about 500,000)
-// thread_cache                     True | False             True with  ours: mallocs and frees of up to 64 KiB go through
-//                                                           heap:pages caches of the threads, without a lock (on Linux
-//                                                                      before 4.14, which has no membarrier: False)
-// guard                            True | False             as debug   ours: canaries around every block, poison in what is
-//                                                                      freed (guard.h); fixed when the allocator is made
-// guard_quarantine_mb              MiB                      256        ours; with guard: freed blocks of a device that are
-//                                                                      kept to see who writes to them
-// debug                            True | False             False      ours: what the caller does wrong is reported, too, and
-//                                                                      reports have stacks; turns the guard on unless that
-//                                                                      is said to be off; fixed likewise
-//
-// The environment variable CACHALOT_DEBUG=1 is debug:True where the C API and PyTorch read CACHALOT_CONF, whose text comes
-// on top of it.
-//
-// release_lock_on_hipmalloc and pinned_use_hip_host_register are other names of their cuda twins, as in PyTorch.
-// large_segment_size_mb is applied first, wherever it stands. In a list the first interval also fills the slots below
-// it, a later one its own slot only, and '>' every slot after the last one given.
+/// @file
+/// The allocator's options, and the parser of their text form.
+///
+/// The grammar and the keys are those of PYTORCH_CUDA_ALLOC_CONF (PyTorch 2.11), with cachalot's
+/// own keys added:
+///
+///     options = [ key ':' value { ',' key ':' value } ]
+///     value   = token | '[' token ':' token { ',' token ':' token } ']'
+///
+/// Spaces are ignored, and no key may occur twice. A key has the name of a member of Options; the
+/// keys of members in bytes end in _mb and count MiB. docs/reference/options.md has all keys,
+/// values, defaults and rules in one table.
+///
+/// release_lock_on_hipmalloc and pinned_use_hip_host_register are aliases of the cuda keys, as in
+/// PyTorch. large_segment_size_mb is applied first, wherever it occurs. In a list for
+/// roundup_power2_divisions the first interval also fills the slots below it, each later one its
+/// own slot, and '>' every slot after the last one given.
 #pragma once
 
 #include "cachalot/require_cpp17.h"
@@ -63,67 +29,110 @@
 
 namespace cachalot {
 
+/// Options select the allocator's policy, heap and checks. The values are PyTorch's defaults unless
+/// a program changes them. `heap`, `backend`, `guard` and `debug` are fixed when an allocator is
+/// created; all others can change later (CachingAllocator::configure).
 struct Options {
-  static constexpr std::size_t kUnlimited = std::numeric_limits<std::size_t>::max();
-  static constexpr std::size_t kRoundupSlots = 16;  // slot i: requests in [1 MiB << i, 2 MiB << i); ends take the rest
+  static constexpr std::size_t kUnlimited =
+      std::numeric_limits<std::size_t>::max();  ///< max_split_size without a limit
+  /// The number of roundup_power2_divisions. Slot i is for requests in [1 MiB << i, 2 MiB << i);
+  /// the first and the last also serve smaller and larger requests.
+  static constexpr std::size_t kRoundupSlots = 16;
 
-  std::size_t large_segment_size = std::size_t{20} << 20;      // bytes
-  std::size_t max_split_size = kUnlimited;                     // bytes
-  std::size_t max_non_split_rounding = std::size_t{20} << 20;  // bytes
+  /// The size of the segments for requests between 1 and 10 MiB; more than 10 MiB.
+  std::size_t large_segment_size = std::size_t{20} << 20;
+  /// Blocks of at least this size are not split, and serve only requests of similar size; at least
+  /// large_segment_size.
+  std::size_t max_split_size = kUnlimited;
+  /// A block that is not split may be larger than the request by this; at least large_segment_size.
+  std::size_t max_non_split_rounding = std::size_t{20} << 20;
+  /// Cached segments are returned, oldest first, above this part of the memory limit; in (0, 1), or
+  /// 0 for off. It needs a memory fraction below 1.
   double garbage_collection_threshold = 0;
+  /// Request sizes are rounded up to a power of two divided by this; powers of two, or 0 for off.
   std::array<std::size_t, kRoundupSlots> roundup_power2_divisions{};
-  double per_process_memory_fraction = 1;
-  bool expandable_segments = false;
-  bool release_lock_on_cudamalloc = false;
-  bool graph_capture_record_stream_reuse = false;
-  bool pinned_use_background_threads = false;
-  bool pinned_use_cuda_host_register = false;
-  std::size_t pinned_num_register_threads = 1;
-  std::size_t pinned_reserve_segment_size = 0;  // bytes
-  std::string backend = "native";
+  double per_process_memory_fraction = 1;   ///< limit on reserved memory, as a part of the device
+  bool expandable_segments = false;         ///< true: uses the page heap, as `heap` = "pages"
+  bool release_lock_on_cudamalloc = false;  ///< without effect: no lock is held in driver calls
+  bool graph_capture_record_stream_reuse = false;  ///< without effect
+  bool pinned_use_background_threads = false;      ///< without effect
+  bool pinned_use_cuda_host_register = false;      ///< without effect
+  std::size_t pinned_num_register_threads = 1;     ///< without effect; a power of two up to 128
+  std::size_t pinned_reserve_segment_size = 0;     ///< without effect
+  std::string backend = "native";                  ///< always "native"
+  /// "segments": PyTorch's policy; "pages": the page heap.
   std::string heap = "segments";
+  /// The page heap's use of memory that was freed on another stream. "off": never; "completed":
+  /// when its work was seen to be complete; "wait": also by a wait on the GPU, instead of growing.
   std::string cross_stream = "wait";
+  /// The page heap allocates new memory instead of remapping while reserved memory is at most
+  /// (1 + remap_slack) times the peak of live memory; in [0, 1].
   double remap_slack = 0;
-  std::size_t page_size = 0;  // bytes
+  /// The largest handle that the page heap asks of the device; a multiple of 2 MiB up to 1 GiB. 0:
+  /// 32 MiB, or less where memory is scarce (a 4096th of the free memory).
+  std::size_t page_size = 0;
+  /// The mappings that the page heap keeps before it removes unused ones. Drivers are reported to
+  /// support about 500,000 per context.
   std::size_t max_mappings = 262144;
-  std::optional<bool> thread_cache;                       // none: as the heap is, on for pages
-  std::optional<bool> guard;                              // none: as debug is
-  std::size_t guard_quarantine = std::size_t{256} << 20;  // bytes
+  /// Allocations of up to 64 KiB use caches of the threads, without a lock. Empty: on with the page
+  /// heap. Always off without membarrier (Linux before 4.14).
+  std::optional<bool> thread_cache;
+  /// Canaries surround every block, and freed memory is poisoned (guard.h). Empty: as `debug`.
+  std::optional<bool> guard;
+  /// With the guard: the freed memory of each device that is kept to detect writes to it.
+  std::size_t guard_quarantine = std::size_t{256} << 20;
+  /// Mistakes of callers are reported, and reports have call stacks.
   bool debug = false;
 
-  std::string text;  // as given; what snapshots show as PYTORCH_CUDA_ALLOC_CONF
+  std::string text;  ///< the text that was parsed; snapshots show it as PYTORCH_CUDA_ALLOC_CONF
 };
+
+/// Compares all members.
 bool operator==(const Options& a, const Options& b);
+/// Compares all members.
 inline bool operator!=(const Options& a, const Options& b) { return !(a == b); }
 
-// Whether these options ask for the page heap.
-inline bool uses_pages(const Options& options) { return options.heap == "pages" || options.expandable_segments; }
+/// Returns true if these options select the page heap.
+inline bool uses_pages(const Options& options) {
+  return options.heap == "pages" || options.expandable_segments;
+}
 
-// Whether they ask for canaries and poison.
+/// Returns true if these options turn the guard on.
 inline bool has_guard(const Options& options) { return options.guard.value_or(options.debug); }
 
-// Returns `base` with `text` applied. As in PyTorch, max_split_size, max_non_split_rounding, roundup_power2_divisions
-// and garbage_collection_threshold that `text` does not name go back to their defaults; every other option keeps its
-// value in `base`. Strict: the first mistake throws InvalidArgument, which names key, value and rule.
+/// Returns `base` with `text` applied. As in PyTorch, max_split_size, max_non_split_rounding,
+/// roundup_power2_divisions and garbage_collection_threshold return to their defaults if `text`
+/// does not name them; every other option keeps its value in `base`.
+///
+/// Throws: InvalidArgument for the first mistake, naming key, value and rule.
 Options parse_options(std::string_view text, const Options& base = {});
 
-// The same, but every option that `text` does not name keeps its value in `base`; a max_non_split_rounding that is its
-// default, large_segment_size, stays that. Values that no single text may have together are refused here, too.
+/// Returns `base` with `text` applied; every option that `text` does not name keeps its value. A
+/// max_non_split_rounding that is its default, large_segment_size, follows large_segment_size.
+///
+/// Throws: InvalidArgument for the first mistake, and for values that exclude each other.
 Options amend_options(std::string_view text, const Options& base);
 
-// What CACHALOT_DEBUG says: true for "1", false for "0" and "". Throws InvalidArgument for anything else.
+/// Returns the value of CACHALOT_DEBUG: true for "1", false for "0" and "". The C library and the
+/// PyTorch plug-in apply it as debug:True before CACHALOT_CONF.
+///
+/// Throws: InvalidArgument for any other value.
 bool parse_debug(std::string_view value);
 
-// PYTORCH_CUDA_ALLOC_CONF for a program that ran on PyTorch's allocator and should run on this one.
+/// A PytorchConf is PYTORCH_CUDA_ALLOC_CONF for a program that ran on PyTorch's allocator and
+/// should run on this one.
 struct PytorchConf {
-  Options options;
-  std::vector<std::string> warnings;  // a sentence for each setting that was left out
+  Options options;                    ///< the settings that cachalot knows
+  std::vector<std::string> warnings;  ///< a sentence for each setting that was left out
 };
-// As parse_options, but leaves out, with a warning each, what this library does not know (a key of a newer PyTorch).
-// A bad value of a known key is an error: InvalidArgument. expandable_segments:True asks for the page heap.
+
+/// Parses `text` as parse_options does, but leaves out keys that cachalot does not know (those of a
+/// newer PyTorch) with a warning each. expandable_segments:True selects the page heap.
+///
+/// Throws: InvalidArgument for an invalid value of a known key.
 PytorchConf parse_pytorch_conf(std::string_view text, const Options& base = {});
 
-// Whether `key` is one of the keys above or another name of one.
+/// Returns true if `key` is a key of Options or an alias of a key.
 bool is_option(std::string_view key);
 
 }  // namespace cachalot

@@ -41,8 +41,8 @@ enum class RedirectFor {
   thread,   ///< allocations of the calling thread (PyTorch's use_mem_pool)
   capture,  ///< allocations for streams that capture a graph
 };
-/// A StreamFilter returns true for the streams whose allocations go to the pool. It is called with the
-/// device's lock held and must not call the allocator.
+/// A StreamFilter returns true for the streams whose allocations go to the pool. It is called with
+/// the device's lock held and must not call the allocator.
 using StreamFilter = std::function<bool(Stream)>;
 
 /// A PoolCheckpoint describes the blocks of a pool at one moment, to return to later (as PyTorch's
@@ -70,8 +70,8 @@ struct RestoreResult {
   std::vector<void*> created;  ///< live blocks of the checkpoint; the caller owns them now
 };
 
-/// A TagMemory says what belongs to a tag (CachingAllocator::begin_tagged) on one device. Sizes are in
-/// bytes.
+/// A TagMemory describes the memory of a tag (CachingAllocator::begin_tagged) on one device. Sizes
+/// are in bytes.
 struct TagMemory {
   std::string tag;                  ///< the name that begin_tagged was given
   int device = 0;                   ///< index of the device

@@ -23,7 +23,7 @@ struct SharedMemory {
   struct Handle {
     ShareableHandle shared;  ///< what the other process imports
     std::size_t bytes = 0;   ///< of the whole handle; a multiple of the device's page
-    /// Of the export; unique in the process, while descriptors are reused.
+    /// The export's number; unique in the process, while descriptors are reused.
     std::uint32_t number = 0;
   };
   std::vector<Handle> handles;  ///< in address order; empty: `segment` is valid

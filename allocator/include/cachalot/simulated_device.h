@@ -188,7 +188,7 @@ class SimulatedDevice final : public Device {
     /// False: the owner knows CUDA's other capture modes and reports what is not allowed by
     /// refuse_while_capturing.
     bool captures_refuse = true;
-    /// Called, with the device's lock held, when memory is given back for good, with the physical
+    /// Called, with the device's lock held, when physical memory is released, with the physical
     /// numbers that are gone.
     std::function<void(std::uint64_t first, std::size_t bytes)> memory_freed = nullptr;
     std::string name = "Simulated GPU";  ///< DeviceProperties::name

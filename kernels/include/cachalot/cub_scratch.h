@@ -16,12 +16,13 @@ namespace cachalot {
 /// Throws CudaError in the name of `call`, unless `code` is 0, cudaSuccess. `name` may be null.
 void check_cub(const char* call, int code, const char* name);
 
-/// Returns the name that the calling program's CUDA runtime has for a cudaError_t; null for a number
-/// of another type.
+/// Returns the name that the calling program's CUDA runtime has for a cudaError_t; null for a
+/// number of another type.
 template <typename Code>
 auto cub_error_name(Code code, int /*preferred*/) -> decltype(cudaGetErrorName(code)) {
   return cudaGetErrorName(code);
 }
+/// Returns null: the caller's headers do not declare cudaGetErrorName for this type.
 template <typename Code>
 const char* cub_error_name(Code /*code*/, long /*otherwise*/) {
   return nullptr;

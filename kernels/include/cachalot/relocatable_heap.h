@@ -86,8 +86,8 @@ class RelocatableHeap {
   ///
   /// The copies are queued in the order of the memory's stream, one batch for each stream and pool.
   /// New places are free blocks that exist: the device gives no memory meanwhile. Segments of
-  /// private pools and of streams that capture stay, as do segments that also hold other memory. With
-  /// guard:True nothing moves. bytes_freed is the reserved bytes before, less those after.
+  /// private pools and of streams that capture stay, as do segments that also hold other memory.
+  /// With guard:True nothing moves. bytes_freed is the reserved bytes before, less those after.
   ///
   /// Requires:
   /// - No address from data() is kept over the call, neither by the program nor in a CUDA graph.

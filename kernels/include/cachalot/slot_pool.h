@@ -21,7 +21,7 @@ struct SlotPoolCounters {
   /// The most slots that were in use at once; slots just being given back may be among them.
   std::uint64_t high_water = 0;
   std::uint64_t exhausted = 0;  ///< takes that returned null
-  std::uint64_t bad_gives = 0;  ///< gives of a pointer that is no slot of the pool, or is not taken
+  std::uint64_t bad_gives = 0;  ///< gives of a pointer that is not a taken slot of the pool
 };
 
 /// The alignment of every slot: the widest load and store of a GPU's thread.

@@ -27,7 +27,7 @@ struct SlotPoolControl {
   alignas(64) Count given = 0;       ///< slots given back
   alignas(64) Count high_water = 0;  ///< the most slots that were taken at once
   Count exhausted = 0;               ///< takes that were refused
-  Count bad_gives = 0;               ///< gives of a pointer that is no slot, or is not taken
+  Count bad_gives = 0;               ///< gives of a pointer that is not a taken slot
 };
 
 /// A SlotPoolView takes slots from the pool's bitmap and gives them back. One algorithm serves a
@@ -171,7 +171,7 @@ template <typename Group>
 CACHALOT_HOST_DEVICE void SlotPoolView::give(void* slot, Group group) const {
   const std::uint64_t index = index_of(slot);
   group.release();
-  // Members that give to the same word, or give what is no slot, go on together.
+  // Members that give to the same word, or give an invalid pointer, go on together.
   const Group peers = group.with_same(index / kSlotsAWord);
   unsigned good = 0;
   if (index != kNoSlot) {

@@ -24,7 +24,7 @@ class PoolBudget;
 class PoolCore;
 struct PoolSlot;
 
-/// What acquire() does when no slot is free.
+/// WhenEmpty selects the action of acquire() when no slot is free.
 enum class WhenEmpty : std::uint8_t {
   grow,  ///< takes more memory, up to max_slots; then throws OutOfMemory
   /// Takes more memory, up to max_slots; then waits for a tensor to be returned. Waiting threads
@@ -33,7 +33,8 @@ enum class WhenEmpty : std::uint8_t {
   fail,  ///< never takes more memory: throws OutOfMemory
 };
 
-/// What acquire() does when every free slot was last used on another stream.
+/// OtherStream selects the action of acquire() when every free slot was last used on another
+/// stream.
 enum class OtherStream : std::uint8_t {
   wait,        ///< takes a free slot; the GPU waits for the other stream
   other_slot,  ///< takes more memory if the pool may grow and there is some; else as `wait`

@@ -1,11 +1,13 @@
-/* What the simulated CUDA runtime has beyond CUDA: its clock in the program's hands. For tests, in C or by ctypes:
+/** @file
+   Functions of the simulated CUDA runtime beyond CUDA: they control its clock. For tests, in C or
+   by ctypes:
 
      import ctypes
      simulator = ctypes.CDLL(None)
      simulator.cachalot_sim_launch(ctypes.c_void_p(stream.cuda_stream), ctypes.c_int64(1_000_000))
 
-   The functions are found in a process that has libcachalot_simulator.so preloaded. Those that return int return 0 or a
-   cudaError_t. Thread-safe. */
+   A process finds the functions if libcachalot_simulator.so is preloaded. Functions that return int
+   return 0 or a cudaError_t. Thread-safe. */
 #ifndef CACHALOT_SIMULATOR_H
 #define CACHALOT_SIMULATOR_H
 
@@ -23,28 +25,31 @@ extern "C" {
 
 struct CUstream_st;
 
-/* Time passes on the host: events whose work ends by then are ready. */
+/** Advances the host's clock. Events whose work ends by then are ready. */
 CACHALOT_SIMULATOR_API int cachalot_sim_advance(int64_t nanoseconds);
 
-/* Work of this length on a stream; on a capturing stream it becomes a kernel node. */
+/** Launches work of this length on a stream. On a capturing stream it becomes a kernel node. */
 CACHALOT_SIMULATOR_API int cachalot_sim_launch(struct CUstream_st* stream, int64_t nanoseconds);
 
-/* The host's time, from 0 at the first CUDA call; -1 when there is no device. */
+/** Returns the host's time, which is 0 at the first CUDA call; -1 if there is no device. */
 CACHALOT_SIMULATOR_API int64_t cachalot_sim_clock_ns(void);
 
-/* Physical memory in use on a device, now and at most so far, in units of 2 MiB; -1 when there is no such device. */
+/** Returns the physical memory in use on a device, in units of 2 MiB; -1 if the device does not
+   exist. */
 CACHALOT_SIMULATOR_API int64_t cachalot_sim_used_bytes(int device);
+/** Returns the peak of cachalot_sim_used_bytes so far; -1 if the device does not exist. */
 CACHALOT_SIMULATOR_API int64_t cachalot_sim_peak_used_bytes(int device);
 
-/* How often a device was called so far. `call` as in CACHALOT_SIM_FAULTS: "malloc", "event_query", …
-   -1 when there is no such device or call. */
+/** Returns the number of calls of a device so far. `call` is named as in CACHALOT_SIM_FAULTS:
+   "malloc", "event_query", ... Returns -1 if the device or the call does not exist. */
 CACHALOT_SIMULATOR_API int64_t cachalot_sim_calls(int device, const char* call);
 
-/* Calls of a device that fail from now on, in CACHALOT_SIM_FAULTS' grammar, in place of those said before; "" for none.
-   Nothing has changed when the text is refused. */
+/** Sets the calls of a device that fail from now on, in the grammar of CACHALOT_SIM_FAULTS. They
+   replace the earlier ones; "" for none. A text that is refused changes nothing. */
 CACHALOT_SIMULATOR_API int cachalot_sim_set_faults(int device, const char* faults);
 
-/* How many calls of a device were made to fail so far; -1 when there is no such device. */
+/** Returns the number of calls of a device that were made to fail so far; -1 if the device does not
+   exist. */
 CACHALOT_SIMULATOR_API int64_t cachalot_sim_faults_injected(int device);
 
 #ifdef __cplusplus

@@ -1,0 +1,95 @@
+#!/usr/bin/env python3
+"""Checks that the tables of the documentation list what the code has: options, variables, messages and command options.
+
+    check_tables.py [--command build/dev/tools/cachalot]
+
+Without --command the pages of the command are not checked.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+OPTIONS = ROOT / "docs" / "reference" / "options.md"
+ERRORS = ROOT / "docs" / "reference" / "errors.md"
+TOOLS = ROOT / "docs" / "tools"
+FOLDERS = ("allocator", "kernels", "pool", "pytorch", "simulator", "tools")
+# Options of every command, which docs/tools/index.md has.
+COMMON = {"--color", "--help", "-h"}
+
+
+def sources() -> str:
+    """The text of the library, the plug-in, the simulator and the command. Strings that go on in the next line are joined."""
+    files = [path for folder in FOLDERS for kind in ("*.cpp", "*.h", "*.py", "*.inc") for path in (ROOT / folder).rglob(kind)]
+    return re.sub(r"\"\s*\n\s*f?\"", "", "\n".join(path.read_text(errors="replace") for path in files))
+
+
+def first_cells(text: str) -> set[str]:
+    """The names in `code` in the first cells of the tables."""
+    cells = re.findall(r"^\| *([^|]*`[^|]*)\|", text, re.MULTILINE)
+    return {name for cell in cells for name in re.findall(r"`([^`]+)`", cell)}
+
+
+def differences(what: str, listed: set[str], real: set[str]) -> list[str]:
+    return [f"{what}: {name} is not in the table" for name in sorted(real - listed)] + [
+        f"{what}: {name} is in the table, but does not exist" for name in sorted(listed - real)]
+
+
+def check_options() -> list[str]:
+    parser = (ROOT / "allocator" / "policy" / "option_parser.cpp").read_text()
+    entries = re.findall(r"^    \{\"(\w+)\", \"(\w*)\",", parser, re.MULTILINE)
+    text = OPTIONS.read_text()
+    tables = text[text.index("## Options of PyTorch"):text.index("## Environment variables")]
+    found = differences("options.md", first_cells(tables), {key for key, _ in entries})
+    return found + [f"options.md: the alias {alias} is missing" for _, alias in entries if alias and f"`{alias}`" not in tables]
+
+
+def check_variables(code: str) -> list[str]:
+    """Each environment variable that the code looks up is in a table of options.md."""
+    looked_up = set(re.findall(r"(?:getenv\(|environ(?:\.get\(|\[))\s*\"([A-Z][A-Z_0-9]+)\"", code))
+    looked_up |= set(re.findall(r"\"(CACHALOT_[A-Z_]+[A-Z])\"", code))
+    text = OPTIONS.read_text()
+    return [f"options.md: the variable {name} is missing" for name in sorted(looked_up) if f"`{name}`" not in text]
+
+
+def check_messages(code: str) -> list[str]:
+    quoted = re.findall(r"^> (.*)$", ERRORS.read_text(), re.MULTILINE)
+    return [f"errors.md: no message has '{text}'" for text in quoted if text.rstrip(" …") not in code]
+
+
+def check_command(command: Path) -> list[str]:
+    found = []
+    for page in sorted(TOOLS.glob("*.md")):
+        if page.stem in ("index", "json"):
+            continue
+        help_text = subprocess.run([command, page.stem, "--help"], capture_output=True, text=True, check=True).stdout
+        options = re.search(r"^Options:\n(.*?)\n\n", help_text, re.MULTILINE | re.DOTALL)
+        real = set(re.findall(r"(?:^  |, )(-{1,2}[a-z][a-z-]*)", options[1], re.MULTILINE)) - COMMON
+        text = page.read_text()
+        tables = "\n".join(re.findall(r"^\| *`-.*$", text, re.MULTILINE))
+        listed = {name.split()[0] for name in first_cells(tables)}
+        found += differences(f"docs/tools/{page.name}", listed, real)
+    return found
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--command", type=Path)
+    options = parser.parse_args()
+    code = sources()
+    found = check_options() + check_variables(code) + check_messages(code)
+    if options.command:
+        found += check_command(options.command)
+    for line in found:
+        print(line)
+    print(f"check_tables.py: {len(found)} mistakes")
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
