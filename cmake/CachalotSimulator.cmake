@@ -67,6 +67,7 @@ function(cachalot_simulated_cudart source)
   set_property(TARGET cachalot_simulator APPEND PROPERTY LINK_DEPENDS
     ${source} ${folder}/${name}.map ${folder}/cuda12_names.inc)
   add_custom_command(TARGET cachalot_simulator POST_BUILD VERBATIM
+    BYPRODUCTS ${PROJECT_BINARY_DIR}/simulator/cudart/${library}
     COMMAND ${CMAKE_COMMAND} -E make_directory ${PROJECT_BINARY_DIR}/simulator/cudart
     COMMAND ${CMAKE_CXX_COMPILER} -shared -fPIC -nostdlib -I ${PROJECT_SOURCE_DIR}
       -o ${PROJECT_BINARY_DIR}/simulator/cudart/${library} ${source} -Wl,--no-as-needed $<TARGET_FILE:cachalot_simulator>

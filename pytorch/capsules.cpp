@@ -17,7 +17,7 @@ struct CapsuleFunctions {
   void* (*capsule_get_pointer)(void* capsule, const char* name);
   void* (*err_no_memory)();
 };
-CapsuleFunctions python = {};
+CapsuleFunctions python_functions = {};
 
 // Who takes a capsule's tensor gives the capsule another name.
 template <typename Managed>
@@ -34,14 +34,14 @@ struct Capsule<DLManagedTensor> {
 template <typename Managed>
 void drop_unless_taken(void* capsule) {
   constexpr const char* kName = Capsule<Managed>::kName;
-  if (python.capsule_is_valid(capsule, kName) == 0) return;
-  auto* const managed = static_cast<Managed*>(python.capsule_get_pointer(capsule, kName));
+  if (python_functions.capsule_is_valid(capsule, kName) == 0) return;
+  auto* const managed = static_cast<Managed*>(python_functions.capsule_get_pointer(capsule, kName));
   managed->deleter(managed);
 }
 
 template <typename Managed>
 void* wrap(Managed* managed) {
-  void* const capsule = python.capsule_new(managed, Capsule<Managed>::kName, &drop_unless_taken<Managed>);
+  void* const capsule = python_functions.capsule_new(managed, Capsule<Managed>::kName, &drop_unless_taken<Managed>);
   if (capsule == nullptr) managed->deleter(managed);
   return capsule;
 }
@@ -49,7 +49,7 @@ void* wrap(Managed* managed) {
 }  // namespace
 
 void use_python(void* capsule_new, void* capsule_is_valid, void* capsule_get_pointer, void* err_no_memory) {
-  python = {reinterpret_cast<decltype(CapsuleFunctions::capsule_new)>(capsule_new),
+  python_functions = {reinterpret_cast<decltype(CapsuleFunctions::capsule_new)>(capsule_new),
             reinterpret_cast<decltype(CapsuleFunctions::capsule_is_valid)>(capsule_is_valid),
             reinterpret_cast<decltype(CapsuleFunctions::capsule_get_pointer)>(capsule_get_pointer),
             reinterpret_cast<decltype(CapsuleFunctions::err_no_memory)>(err_no_memory)};
@@ -60,7 +60,7 @@ void* make_capsule(std::shared_ptr<PooledTensor> tensor, bool versioned) {
     if (versioned) return wrap(to_dlpack(std::move(tensor)));
     return wrap(to_dlpack_unversioned(std::move(tensor)));
   } catch (const std::bad_alloc&) {
-    return python.err_no_memory();
+    return python_functions.err_no_memory();
   }
 }
 
