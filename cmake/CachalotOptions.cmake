@@ -35,6 +35,10 @@ if(CACHALOT_SANITIZE)
   set(sanitize -fsanitize=${CACHALOT_SANITIZE} -fno-sanitize-recover=all -fno-omit-frame-pointer)
   target_compile_options(cachalot_flags INTERFACE ${sanitize})
   target_link_options(cachalot_flags INTERFACE ${sanitize})
+  if(CMAKE_CXX_COMPILER_ID STREQUAL "Clang")  # C programs use the library, too, whose code needs the part for C++
+    target_link_options(cachalot_flags INTERFACE -fsanitize-link-c++-runtime)
+    target_link_libraries(cachalot_flags INTERFACE stdc++)
+  endif()
 endif()
 
 # Files that are compiled together cost a quarter of the time, and the path of a malloc, which crosses several files, is

@@ -188,6 +188,18 @@ function(cachalot_programs)
   cachalot_quick_to_build(cachalot_programs)
 endfunction()
 
+# The target tests_of_<label> builds what the tests of a label need; build/<preset>/test-labels.txt lists these labels, for `./run
+# test <label>`.
+function(cachalot_tests_need label)
+  if(NOT TARGET tests_of_${label})
+    add_custom_target(tests_of_${label})
+    set_property(GLOBAL APPEND_STRING PROPERTY cachalot_test_labels "${label}\n")
+    get_property(labels GLOBAL PROPERTY cachalot_test_labels)
+    file(WRITE ${PROJECT_BINARY_DIR}/test-labels.txt "${labels}")
+  endif()
+  add_dependencies(tests_of_${label} ${ARGN})
+endfunction()
+
 # One test program, build/<preset>/tests/test_<folder>, of files in tests/<folder>.
 #   EACH_CASE  ctest runs each case by itself, so that long ones run side by side; else the program is one test.
 #   GPU        cases with Cuda or Gpu in their name are tests of their own with the label gpu: where there is no GPU,
@@ -196,10 +208,11 @@ endfunction()
 #   PROGRAMS   the tests play programs of operations.
 #   COMMAND    the tests run the cachalot command: CACHALOT_COMMAND is its path.
 #   SEPARATE   the files are compiled one by one in any build: they have names in common.
+#   PARTIAL    tests of the same label need more than this program: `./run test <folder>` builds everything.
 #   CUDART     the tests call the CUDA runtime, where CACHALOT_HAS_CUDART says that it is there.
 #   CUDA_SOURCES  files that are built where nvcc is at hand, .cu among them.
 function(cachalot_test folder)
-  cmake_parse_arguments(PARSE_ARGV 1 arg "EACH_CASE;GPU;C_LIBRARY;PROGRAMS;COMMAND;SEPARATE;CUDART" "" "SOURCES;CUDA_SOURCES")
+  cmake_parse_arguments(PARSE_ARGV 1 arg "EACH_CASE;GPU;C_LIBRARY;PROGRAMS;COMMAND;SEPARATE;PARTIAL;CUDART" "" "SOURCES;CUDA_SOURCES")
   find_package(GTest REQUIRED)
   include(GoogleTest)
   cachalot_files(sources tests/${folder} ${arg_SOURCES})
@@ -230,6 +243,10 @@ function(cachalot_test folder)
   if(arg_COMMAND)
     target_compile_definitions(${target} PRIVATE CACHALOT_COMMAND="$<TARGET_FILE:cachalot_cli>")
     add_dependencies(${target} cachalot_cli)
+  endif()
+
+  if(NOT arg_PARTIAL)
+    cachalot_tests_need(${folder} ${target})
   endif()
 
   # The caller's options must not change what tests see.
@@ -315,17 +332,19 @@ function(cachalot_soak)
   set_target_properties(soak PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests)
   cachalot_unity(soak)
   target_link_libraries(soak PRIVATE cachalot_replay cachalot_pool CLI11::CLI11)
+  cachalot_tests_need(reliability soak)
   foreach(heap IN ITEMS segments pages)
     add_test(NAME soak.${heap} COMMAND soak --seconds 8 --options heap:${heap})
     set_tests_properties(soak.${heap} PROPERTIES LABELS reliability TIMEOUT 300)
   endforeach()
 endfunction()
 
-# Ten bugs are planted in the allocator, one at a time, and test_reliability must find each.
+# Ten bugs are planted in the allocator, one at a time, and test_reliability must find each. Each costs a compilation and a link: of
+# one file where files are compiled one by one, as in the preset dev.
 function(cachalot_planted_bugs)
   find_program(python python3 NO_CACHE)
-  if(CACHALOT_SANITIZE OR NOT python OR NOT CMAKE_GENERATOR STREQUAL Ninja)
-    message(STATUS "cachalot: no bugs are planted: that needs python3 and Ninja, and no sanitizers")
+  if(CACHALOT_SANITIZE OR CACHALOT_UNITY_BUILD OR NOT python OR NOT CMAKE_GENERATOR STREQUAL Ninja)
+    message(STATUS "cachalot: no bugs are planted: that needs python3, Ninja and CACHALOT_UNITY_BUILD=OFF, and no sanitizers")
     return()
   endif()
   add_test(NAME reliability.planted_bugs

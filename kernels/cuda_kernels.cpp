@@ -67,9 +67,8 @@ std::vector<PatternMismatch> CudaKernels::verify(Stream stream, Span<const Patte
   const CudaContext::Current current(device_->context());
   const std::lock_guard lock(answers_mutex_);
   std::vector<PatternMismatch> mismatches;
-  for_each_part(spans, kAnswers, [&](Span<const PatternSpan> some, std::size_t first) {
-    verify_some(stream, some, first, mismatches);
-  });
+  for_each_part(spans, kAnswers,
+                [&](Span<const PatternSpan> some, std::size_t first) { verify_some(stream, some, first, mismatches); });
   return mismatches;
 }
 

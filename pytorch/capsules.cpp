@@ -50,9 +50,9 @@ void* wrap(Managed* managed) {
 
 void use_python(void* capsule_new, void* capsule_is_valid, void* capsule_get_pointer, void* err_no_memory) {
   python_functions = {reinterpret_cast<decltype(CapsuleFunctions::capsule_new)>(capsule_new),
-            reinterpret_cast<decltype(CapsuleFunctions::capsule_is_valid)>(capsule_is_valid),
-            reinterpret_cast<decltype(CapsuleFunctions::capsule_get_pointer)>(capsule_get_pointer),
-            reinterpret_cast<decltype(CapsuleFunctions::err_no_memory)>(err_no_memory)};
+                      reinterpret_cast<decltype(CapsuleFunctions::capsule_is_valid)>(capsule_is_valid),
+                      reinterpret_cast<decltype(CapsuleFunctions::capsule_get_pointer)>(capsule_get_pointer),
+                      reinterpret_cast<decltype(CapsuleFunctions::err_no_memory)>(err_no_memory)};
 }
 
 void* make_capsule(std::shared_ptr<PooledTensor> tensor, bool versioned) {

@@ -135,7 +135,8 @@ constexpr std::array kModels{
 // Letters and digits in lower case, without the makers' words that people put before a name or leave out.
 std::string folded_name(std::string_view name) {
   std::string result;
-  for (const unsigned char letter : name) {
+  for (const char character : name) {
+    const auto letter = static_cast<unsigned char>(character);
     if (std::isalnum(letter)) result += static_cast<char>(std::tolower(letter));
   }
   for (const std::string_view word : {"nvidia", "geforce", "tesla", "rtx"}) {

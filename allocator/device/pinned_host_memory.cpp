@@ -13,9 +13,7 @@ namespace cachalot {
 
 namespace {
 
-[[noreturn]] void refuse(const char* call) {
-  fail(call, CudaCode::not_supported, "pinned host memory has none");
-}
+[[noreturn]] void refuse(const char* call) { fail(call, CudaCode::not_supported, "pinned host memory has none"); }
 
 Stream as_given(Stream stream) { return stream == kLegacyStream ? nullptr : stream; }
 

@@ -26,19 +26,18 @@ GuardReport GuardQuestion::answer(std::size_t offset, int device) const {
 }
 
 void append_questions(GuardedBlock& block, std::vector<GuardQuestion>& questions) {
-  using Kind = GuardReport::Kind;
-  const auto append = [&](const PatternSpan& span, Kind kind, bool& was_reported) {
+  const auto append = [&](const PatternSpan& span, GuardReport::Kind kind, bool& was_reported) {
     if (!was_reported) questions.push_back({span, kind, &block, &was_reported});
   };
   switch (block.pattern) {
     case GuardedBlock::Pattern::none:
       break;
     case GuardedBlock::Pattern::canaries:
-      append(block.front_canary(), Kind::front_canary, block.front_reported);
-      append(block.back_canary(), Kind::back_canary, block.back_reported);
+      append(block.front_canary(), GuardReport::Kind::front_canary, block.front_reported);
+      append(block.back_canary(), GuardReport::Kind::back_canary, block.back_reported);
       break;
     case GuardedBlock::Pattern::poison:
-      append(block.poison(), Kind::write_after_free, block.write_after_free_reported);
+      append(block.poison(), GuardReport::Kind::write_after_free, block.write_after_free_reported);
       break;
   }
 }

@@ -141,16 +141,16 @@ def _is_late(asked: bool, mode: Mode) -> bool:
         )
     if asked:
         return True
-    if not torch.cuda.is_initialized():
-        use = "a C++ library has initialized PyTorch's allocator"
-    else:
-        held = sum(torch.cuda.memory_reserved(device) for device in range(torch.cuda.device_count()))
-        if held == 0:
-            _say_what_begins_anew()
-            return True
-        use = f"a CUDA tensor came first, and PyTorch's allocator holds {held} bytes"
+    # memory_reserved says 0 until Python has initialized CUDA, and a C++ library or a recorded history may come before.
+    held = sum(
+        torch._C._cuda_memoryStats(device)["reserved_bytes"]["all"]["current"]
+        for device in range(torch.cuda.device_count())
+    )
+    if held == 0:
+        _say_what_begins_anew()
+        return True
     raise EnableError(
-        f"CUDA is in use already: {use}. Call cachalot.enable() right after 'import torch', or enable(late=True) "
+        f"CUDA is in use already: a CUDA tensor came first, and PyTorch's allocator holds {held} bytes. Call cachalot.enable() right after 'import torch', or enable(late=True) "
         "to take over from here on"
     )
 

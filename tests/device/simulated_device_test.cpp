@@ -115,9 +115,10 @@ TEST(SimulatedMemory, ThePeakOfUsedMemoryStays) {
 
 TEST(SimulatedMemory, ABadFreeNamesCallCodeAndReason) {
   SimulatedDevice device(timeless());
-  EXPECT_EQ(error_of([&] { device.free(12345); }),
-            "CUDA error in cuMemFree: CUDA_ERROR_INVALID_VALUE: not an address that cuMemAlloc returned, or freed already "
-            "(code 1)");
+  EXPECT_EQ(
+      error_of([&] { device.free(12345); }),
+      "CUDA error in cuMemFree: CUDA_ERROR_INVALID_VALUE: not an address that cuMemAlloc returned, or freed already "
+      "(code 1)");
 }
 
 // ---- Virtual memory ----
@@ -650,8 +651,7 @@ TEST(SimulatedFaults, ACodeIsThrownAsItself) {
                      {.call = DeviceCall::event_query, .out_of_memory = false, .code = 4321}});
   EXPECT_EQ(error_of([&] { device.malloc(kPage); }), "CUDA error in cuMemAlloc: CUDA_ERROR_ILLEGAL_ADDRESS (code 700)");
   const Event event = device.event_create();
-  EXPECT_EQ(error_of([&] { device.event_query(event); }),
-            "CUDA error in cuEventQuery: an injected error (code 4321)");
+  EXPECT_EQ(error_of([&] { device.event_query(event); }), "CUDA error in cuEventQuery: an injected error (code 4321)");
   EXPECT_TRUE(device.malloc(kPage));
   EXPECT_EQ(device.used_bytes(), kPage);
 }

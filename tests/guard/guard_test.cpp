@@ -128,7 +128,8 @@ TEST(Guard, TellsTheHistoryOfABlock) {
       to_string(report),
       fmt::format("the block of 1000 bytes at {} on device 0: somebody wrote to it after it was freed: byte 7 is the "
                   "first that was overwritten. It was allocated as call 3 by thread {} at 1.500000 s for stream {}, "
-                  "used on {}, and freed as call 4 by thread {} at 1.500000 s.",
+                  "used on {}, and freed as call 4 by thread {} at 1.500000 s. "
+                  "debug:True (CACHALOT_DEBUG=1) adds stacks.",
                   block, self, static_cast<void*>(stream), static_cast<void*>(other), freer));
 }
 

@@ -111,8 +111,8 @@ TEST(CubScratch, AnErrorOfTheCallIsThrownAndTheScratchServesOn) {
 TEST(CubScratch, AnErrorIsNamedByTheProgramsOwnRuntime) {
   World world;
   CubScratch scratch(world.allocator);
-  const std::string text = message_of<CudaError>(
-      [&] { scratch([](void*, std::size_t&) { return RuntimeError::unsupported; }); });
+  const std::string text =
+      message_of<CudaError>([&] { scratch([](void*, std::size_t&) { return RuntimeError::unsupported; }); });
   EXPECT_CONTAINS(text, "the size query of a CUB call: cudaErrorUnsupported (code 1)");
 }
 

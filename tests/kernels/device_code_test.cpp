@@ -17,12 +17,11 @@
 #include "device/pattern.h"
 #include "kernels/batch.h"
 #include "kernels/cuda_module.h"
+#include "tests/kernels/subject.h"
 #include "tests/scale.h"
 
 namespace cachalot {
 namespace {
-
-using Bytes = std::vector<unsigned char>;
 
 // Memory of a GPU that counts the stores to each byte, and complains of loads that are not allowed.
 class HostMemory {

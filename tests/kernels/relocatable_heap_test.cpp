@@ -14,12 +14,11 @@
 
 #include "tests/allocator/moving_kernels.h"
 #include "tests/allocator/testing.h"
+#include "tests/kernels/subject.h"
 #include "tests/scale.h"
 
 namespace cachalot {
 namespace {
-
-using Bytes = std::vector<unsigned char>;
 
 SimulatedDevice::Config checked_config() {
   SimulatedDevice::Config config = World::config_of(2 * kGiB);

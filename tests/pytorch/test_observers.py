@@ -15,7 +15,9 @@ def library(tmp_path_factory):
     from cachalot import _adapter, _plug
 
     _plug.Plug()  # loaded, as the compiled file will be linked with it
-    return _adapter._compile(SOURCE, tmp_path_factory.mktemp("observers") / "libobservers.so")
+    path = tmp_path_factory.mktemp("observers") / "libobservers.so"
+    _adapter._compile(SOURCE, path)
+    return path
 
 
 LOAD = """

@@ -18,6 +18,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 SOURCE = Path(__file__).resolve().parents[2]
@@ -76,28 +77,30 @@ class Program:
         text = original.read_text()
         if text.count(bug.line) == 0:
             raise SystemExit(f"{bug.name}: {bug.file} has no line '{bug.line}' any more")
-        mutant = self._scratch / original.name
+        folder = self._scratch / bug.name.replace(" ", "_")
+        folder.mkdir()
+        mutant = folder / original.name
         mutant.write_text(text.replace(bug.line, bug.instead, 1))
-        return self._made_with(original, mutant)
+        return self._made_with(original, mutant, folder)
 
     def without_bug(self, file: str) -> Path:
         """The program, made as one with a bug in the file is."""
         original = SOURCE / "allocator" / file
-        return self._made_with(original, original)
+        return self._made_with(original, original, self._scratch)
 
-    def _made_with(self, original: Path, source: Path) -> Path:
-        """The program with another source in place of one of the library's."""
+    def _made_with(self, original: Path, source: Path, folder: Path) -> Path:
+        """The program with another source in place of one of the library's, in a folder."""
         unit = self._unit_of(original)
         if unit != original:  # a unity file
-            other = self._scratch / unit.name
+            other = folder / unit.name
             other.write_text(unit.read_text().replace(f'"{original}"', f'"{source}"'))
             source = other
-        obj = self._scratch / f"{unit.name}.o"  # as the library calls it
+        obj = folder / f"{unit.name}.o"  # as the library calls it
         self._run(self._compile_of(unit, original.parent, source, obj))
-        library = self._scratch / LIBRARY
+        library = folder / LIBRARY
         shutil.copy(self._build / LIBRARY, library)
         self._run(shlex.join(["ar", "r", str(library), str(obj)]))
-        program = self._scratch / PROGRAM
+        program = folder / PROGRAM
         link = self._link.replace(f" -o tests/{PROGRAM} ", f" -o {shlex.quote(str(program))} ")
         self._run(link.replace(f" {LIBRARY} ", f" {shlex.quote(str(library))} "))
         return program
@@ -143,10 +146,10 @@ def find(bugs: list[Bug], program: Program) -> int:
     if said:
         raise SystemExit(f"the program without a bug fails: {said}")
     found = 0
-    for bug in bugs:
-        said = notice(program.with_bug(bug))
-        print(f"{bug.name}: {said or 'NOT NOTICED'}", flush=True)
-        found += bool(said)
+    with ThreadPoolExecutor(os.cpu_count()) as threads:  # they wait for compilers and tests
+        for bug, said in zip(bugs, threads.map(lambda bug: notice(program.with_bug(bug)), bugs)):
+            print(f"{bug.name}: {said or 'NOT NOTICED'}", flush=True)
+            found += bool(said)
     return found
 
 

@@ -165,7 +165,7 @@ TEST(Completion, InBashOffersFilesForTracesAndPrograms) {
 TEST(Completion, InFishOffersCommandsOptionsAndValues) {
   if (run_command("command -v fish").exit_code != 0) GTEST_SKIP() << "no fish here";
   const TemporaryFile script;
-  ASSERT_EQ(cachalot("completion fish > '" + script.path() + "'").exit_code, 0);
+  std::ofstream(script.path()) << cachalot("completion fish").out;
   const auto offers = [&](const std::string& words) {
     return run_command(fmt::format("HOME=/nonexistent fish --no-config -c \"source '{}'; complete -C '{}'\"",
                                    script.path(), words))
@@ -180,7 +180,7 @@ TEST(Completion, InZshOffersCommandsOptionsAndValues) {
   if (run_command("command -v zsh").exit_code != 0) GTEST_SKIP() << "no zsh here";
   const TemporaryFile folder;
   std::filesystem::create_directories(folder.path());
-  ASSERT_EQ(cachalot("completion zsh > '" + folder.path() + "/_cachalot'").exit_code, 0);
+  std::ofstream(folder.path() + "/_cachalot") << cachalot("completion zsh").out;
   // A zsh in a pseudo-terminal that lists what its completion offers when Tab is pressed.
   std::ofstream(folder.path() + "/offers.zsh") << R"(zmodload zsh/zpty
 zpty shell "TERM=dumb zsh -f -i"
@@ -211,7 +211,7 @@ TEST(ManPage, HasEveryCommandAndOption) {
 TEST(ManPage, IsWellFormed) {
   if (run_command("command -v mandoc").exit_code != 0) GTEST_SKIP() << "no mandoc here";
   const TemporaryFile page;
-  ASSERT_EQ(cachalot("man > '" + page.path() + "'").exit_code, 0);
+  std::ofstream(page.path()) << cachalot("man").out;
   const Outcome lint = run_command("mandoc -T lint -W warning '" + page.path() + "'");
   EXPECT_EQ(lint.exit_code, 0) << lint.out << lint.err;
 }

@@ -80,7 +80,7 @@ TEST(Snapshots, OfPyTorchSayWhatHoldsTheMemory) {
 
 TEST(Snapshots, AsTextHaveEveryFigure) {
   const std::string text = to_text(read_layers(), 2);
-  for (const char* part : {"36.00 MiB in 4 segments", "18.25 MiB in 8 blocks", "12.00 MiB, in use by other streams",
+  for (const char* part : {"36.00 MiB in 4 segments", "18.25 MiB in 8 blocks", "12.00 MiB of it, by other streams",
                            "17.75 MiB in 4 blocks, the largest 12.00 MiB", "32.39 %", "57 events",
                            "layers.py:34 in train", "layers.py:10 in __init__", "and 2 more lines"}) {
     EXPECT_NE(text.find(part), std::string::npos) << part << " is not in " << text;

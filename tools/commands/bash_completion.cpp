@@ -47,7 +47,6 @@ _cachalot() {
   _cachalot_find_command
   if [[ $previous == = ]]; then previous=${COMP_WORDS[COMP_CWORD - 2]}; fi
   if [[ $current == = ]]; then current=; fi
-  case "$command $previous" in
 )";
 
 std::string quoted(const std::vector<std::string>& words) { return fmt::format("\"{}\"", fmt::join(words, " ")); }
@@ -135,10 +134,11 @@ std::string bash_completion(const Declarations& declarations) {
   for (const auto& command : declarations.commands)
     script += value_patterns(std::string(command.text().name), *command.app);
   script += kMiddle;
+  script += program_case(declarations) + "  case \"$command $previous\" in\n";  // a program has options of its own
   script += value_cases("", declarations.root);
   for (const auto& command : declarations.commands)
     script += value_cases(std::string(command.text().name), *command.app);
-  script += "  esac\n" + program_case(declarations) + "  case $command in\n";
+  script += "  esac\n  case $command in\n";
   std::vector<std::string> first = option_names(declarations.root);
   for (const std::string_view name : declarations.names()) first.emplace_back(name);
   script += fmt::format("    \"\") COMPREPLY=($(compgen -W {} -- \"$current\")) ;;\n", quoted(first));

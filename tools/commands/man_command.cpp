@@ -8,6 +8,8 @@
 namespace cachalot::tools {
 namespace {
 
+constexpr std::string_view kReleased = "2026-11-23";  // the date of this version in CHANGELOG.md
+
 // Text as roff takes it: dashes that can be copied, and no line that begins as a request.
 std::string roff(std::string_view text) {
   std::string result;
@@ -76,7 +78,8 @@ std::string roff_variables() {
 }
 
 std::string man_page(const Declarations& declarations) {
-  std::string page = ".TH CACHALOT 1 \"\" \"cachalot " CACHALOT_VERSION_STRING "\" \"User Commands\"\n";
+  std::string page =
+      ".TH CACHALOT 1 \"" + std::string(kReleased) + "\" \"cachalot " CACHALOT_VERSION_STRING "\" \"User Commands\"\n";
   page += ".SH NAME\ncachalot \\- GPU memory: snapshots, simulated GPUs, allocator policies\n";
   page += ".SH SYNOPSIS\n.B cachalot\n[OPTIONS] COMMAND ...\n";
   page += ".SH DESCRIPTION\n" + roff(declarations.root.get_description()) + "\n";
