@@ -1,4 +1,5 @@
-# `cmake --install`: headers, both libraries, the command, and a package for find_package(cachalot).
+# `cmake --install`: headers, the libraries, the command, a package for find_package(cachalot) and one for pkg-config; `cpack -G DEB`
+# makes a Debian package of the same files.
 
 if(NOT PROJECT_IS_TOP_LEVEL)
   return()
@@ -50,4 +51,24 @@ write_basic_package_version_file(${PROJECT_BINARY_DIR}/cachalotConfigVersion.cma
 install(FILES ${PROJECT_BINARY_DIR}/cachalotConfig.cmake ${PROJECT_BINARY_DIR}/cachalotConfigVersion.cmake
     cmake/CachalotBacktrace.cmake
   DESTINATION ${package_dir})
-install(FILES LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR})
+install(FILES LICENSE NOTICE DESTINATION ${CMAKE_INSTALL_DOCDIR})
+if(TARGET cachalot)
+  file(RELATIVE_PATH CACHALOT_PREFIX_FROM_PC /${CMAKE_INSTALL_LIBDIR}/pkgconfig /)
+  configure_file(cmake/cachalot.pc.in ${PROJECT_BINARY_DIR}/cachalot.pc @ONLY)
+  install(FILES ${PROJECT_BINARY_DIR}/cachalot.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
+endif()
+
+set(CPACK_GENERATOR DEB)
+set(CPACK_PACKAGE_NAME cachalot)
+set(CPACK_PACKAGE_CONTACT "the developers of cachalot")
+set(CPACK_PACKAGE_DESCRIPTION_SUMMARY "GPU memory allocator with PyTorch's caching policy, and tools for GPU memory")
+set(CPACK_DEBIAN_FILE_NAME DEB-DEFAULT)
+set(CPACK_DEBIAN_PACKAGE_SECTION libdevel)
+set(CPACK_PACKAGING_INSTALL_PREFIX /usr)
+find_program(CACHALOT_SHLIBDEPS dpkg-shlibdeps)
+mark_as_advanced(CACHALOT_SHLIBDEPS)
+if(CACHALOT_SHLIBDEPS)
+  set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS ON)
+  set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS_PRIVATE_DIRS ${PROJECT_BINARY_DIR})
+endif()
+include(CPack)
