@@ -17,24 +17,17 @@ class CompareCommand : public Command {
         .summary = "Compare the memory that PyTorch's policies and cachalot's page heap hold for the same program",
         .details =
             "Replays each trace on a simulated GPU with PyTorch's default policy and with cachalot's page heap, "
-            "computes "
-            "what PyTorch's expandable segments hold, and prints one line for each trace and one sentence for all. Of "
-            "a "
-            "memory snapshot the recorded history is replayed.",
+            "computes what PyTorch's expandable segments hold, and prints one line for each trace and one sentence for "
+            "all. Of a memory snapshot the recorded history is replayed.",
         .examples = {{"What would the other policies have held?", "cachalot compare snapshot.pickle"},
                      {"On a GPU where memory is scarce:", "cachalot compare --device-memory 12GiB trace.csv.gz"}}};
     return text;
   }
 
   void declare(CLI::App& app) override {
-    app.add_option("TRACE", traces_, "Traces, or memory snapshots of PyTorch or cachalot with a history")->required();
-    app.add_option("--gpu", device_.gpu, "Play on the memory of this GPU, such as l4 (`cachalot gpus` lists them)")
-        ->type_name("GPU");
-    app.add_option("--device-memory", device_.memory,
-                   "Memory of the simulated device, such as 24GiB, 24GB or 24000M, all in steps of 1024 (default: "
-                   "200000MiB)")
-        ->type_name("SIZE");
-    app.add_flag("--json", json_, "Print one JSON object for each trace, each on one line");
+    declare_traces(app, traces_);
+    declare_device_size(app, device_);
+    declare_json_lines(app, json_);
   }
 
   int run(const Styles& styles) override {

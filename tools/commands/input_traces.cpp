@@ -13,6 +13,7 @@
 #include "tools/commands/command.h"
 #include "tools/commands/with_file.h"
 #include "tools/foreign_files.h"
+#include "tools/replay.h"
 #include "tools/snapshot_reader.h"
 #include "tools/snapshot_traces.h"
 
@@ -42,6 +43,24 @@ std::vector<Trace> read_all_traces(const std::vector<std::string>& paths) {
                       std::back_inserter(traces));
   }
   return traces;
+}
+
+void declare_traces(CLI::App& app, std::vector<std::string>& paths) {
+  app.add_option("TRACE", paths, "Traces, or memory snapshots of PyTorch or cachalot with a history")->required();
+}
+
+void declare_device_size(CLI::App& app, DeviceSize& size) {
+  app.add_option("--gpu", size.gpu, "Play on the memory of this GPU, such as l4 (`cachalot gpus` lists them)")
+      ->type_name("GPU");
+  app.add_option("--device-memory", size.memory,
+                 fmt::format("Memory of the simulated device, such as 24GiB, 24GB or 24000M, all in steps of 1024 "
+                             "(default: {}MiB)",
+                             ReplayOptions().device_bytes >> 20))
+      ->type_name("SIZE");
+}
+
+void declare_json_lines(CLI::App& app, bool& json) {
+  app.add_flag("--json", json, "Print one JSON object for each trace, each on one line");
 }
 
 std::size_t device_bytes(const DeviceSize& size, std::size_t otherwise) {

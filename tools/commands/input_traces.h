@@ -1,6 +1,7 @@
 // Traces and snapshots that commands are given, read; and the device that they are played on.
 #pragma once
 
+#include <CLI/CLI.hpp>
 #include <cstddef>
 #include <optional>
 #include <string>
@@ -20,6 +21,12 @@ struct DeviceSize {
   std::optional<std::string> gpu;
   std::optional<std::string> memory;
 };
+
+// Declare what commands that play traces have in common: the paths TRACE..., the options --gpu and --device-memory, and
+// the flag --json. The variables must live as long as `app`.
+void declare_traces(CLI::App& app, std::vector<std::string>& paths);
+void declare_device_size(CLI::App& app, DeviceSize& size);
+void declare_json_lines(CLI::App& app, bool& json);
 
 // Returns the bytes that the options ask for, or `otherwise` where none is given. Throws InvalidArgument, also where both
 // are given.

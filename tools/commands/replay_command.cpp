@@ -18,9 +18,8 @@ namespace {
 std::string replay_details() {
   return fmt::format(
       "A trace is text, plain or gzip; data/traces/README.md describes it, and `cachalot simulate --trace` writes one. "
-      "Of "
-      "a memory snapshot the recorded history of each device is played: the blocks that are older than the history are "
-      "allocated first, in the order of their addresses.\n\n"
+      "Of a memory snapshot the recorded history of each device is played: the blocks that are older than the history "
+      "are allocated first, in the order of their addresses.\n\n"
       "The simulated device works as a real one does: each event takes the host one microsecond, each block is used by "
       "--work-us of work on its stream, and the host waits once {} launches are pending on a stream. The host time per "
       "event is measured separately, without any of this.\n\n"
@@ -46,7 +45,7 @@ class ReplayCommand : public Command {
   }
 
   void declare(CLI::App& app) override {
-    app.add_option("TRACE", traces_, "Traces, or memory snapshots of PyTorch or cachalot with a history")->required();
+    declare_traces(app, traces_);
     declare_device(app);
     declare_work(app);
     declare_output(app);
@@ -72,12 +71,7 @@ class ReplayCommand : public Command {
     app.add_option("--config", config_,
                    "The allocator's options, such as max_split_size_mb:32 or heap:pages; CACHALOT_CONF otherwise")
         ->type_name("OPTIONS");
-    app.add_option("--gpu", device_.gpu, "Play on the memory of this GPU, such as l4 (`cachalot gpus` lists them)")
-        ->type_name("GPU");
-    app.add_option("--device-memory", device_.memory,
-                   "Memory of the simulated device, such as 24GiB, 24GB or 24000M, all in steps of 1024 (default: "
-                   "200000MiB)")
-        ->type_name("SIZE");
+    declare_device_size(app, device_);
     app.add_option("--memory-fraction", memory_fraction_, "The part of the device that the allocator may hold, 0 to 1")
         ->type_name("PART");
     app.add_flag("--min-device", min_device_, "Also find the smallest device on which no allocation fails");
@@ -102,7 +96,7 @@ class ReplayCommand : public Command {
   }
 
   void declare_output(CLI::App& app) {
-    app.add_flag("--json", json_, "Print one JSON object for each trace, each on one line");
+    declare_json_lines(app, json_);
     app.add_option(
            "--steps", steps_,
            "Write the allocator's state after every event of one trace to a file (data/golden/README.md has the "
