@@ -103,9 +103,12 @@ function(cachalot_simulator_tests)
   target_link_libraries(simulator_probe PRIVATE CUDA::cudart ${CMAKE_DL_LIBS})
   target_link_libraries(simulator_probe_static PRIVATE CUDA::cudart_static ${CMAKE_DL_LIBS})
   target_link_libraries(test_simulator PRIVATE CUDA::cudart ${CMAKE_DL_LIBS})
-  # As a program of CUDA 12 is linked: it asks for functions of the version libcudart.so.12.
-  target_link_libraries(simulator_program12 PRIVATE
-    ${PROJECT_BINARY_DIR}/simulator/cudart/libcudart.so.12 cachalot_simulator)
+  # As a program of CUDA 12 is linked: it asks for functions of the version libcudart.so.12. Of a file that is not there yet
+  # CMake would link -lcudart, the toolkit's, so it is told the soname.
+  add_library(cachalot_cudart12 SHARED IMPORTED)
+  set_target_properties(cachalot_cudart12 PROPERTIES
+    IMPORTED_LOCATION ${PROJECT_BINARY_DIR}/simulator/cudart/libcudart.so.12 IMPORTED_SONAME libcudart.so.12)
+  target_link_libraries(simulator_program12 PRIVATE cachalot_cudart12 cachalot_simulator)
   target_link_libraries(test_simulator PRIVATE
     GTest::gtest_main fmt::fmt nlohmann_json::nlohmann_json Threads::Threads)
   cachalot_unity(test_simulator)
