@@ -36,7 +36,9 @@ endfunction()
 # test_<folder> tests these files of an example.
 function(cachalot_example_parts folder name)
   cachalot_files(sources examples/${name} ${ARGN})
-  target_sources(test_${folder} PRIVATE ${sources})
+  if(TARGET test_${folder})
+    target_sources(test_${folder} PRIVATE ${sources})
+  endif()
 endfunction()
 
 # Why nothing of CUDA can be built; empty where it can. CUB takes nvcc twenty seconds, and what runs on the simulated

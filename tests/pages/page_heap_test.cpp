@@ -475,7 +475,7 @@ INSTANTIATE_TEST_SUITE_P(
 
 // --- threads ----------------------------------------------------------------------------------------------------------
 
-TEST(ThePageHeap, ServesManyThreads) {
+TEST(PageHeapThreads, AreServedSideBySide) {
   World world(256 * kMiB, "heap:pages,page_size_mb:2");
   std::vector<std::thread> threads;
   for (int t = 0; t < 4; ++t) {
