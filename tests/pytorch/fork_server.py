@@ -1,10 +1,12 @@
 """Runs programs in processes that have imported torch already: importing it takes seconds, forking who did hundredths.
 
-`python fork_server.py <socket's descriptor>` is the server. It imports torch and nothing else, and uses no CUDA, so that a
-program finds the world as `python -c` would after `import torch`; its variables, arguments, folder and output are its own.
-What is read when torch is imported, PYTORCH_* among it, is the server's.
+`python fork_server.py <socket's descriptor>` is the server. It imports torch and what torch imports when it is used, and uses
+no CUDA, so that a program finds the world as Python would after `import torch`; its variables, arguments, folder and output
+are its own. What is read when Python starts or torch is imported is the server's, but for PYTHONPATH.
 """
 
+import atexit
+import gc
 import json
 import os
 import signal
@@ -22,11 +24,19 @@ class ForkServer:
     def __init__(self):
         self._socket = None
 
-    def run(self, code, arguments, environment, timeout):
-        """As subprocess.run of `python -c code arguments…` with captured output. Not thread-safe."""
+    def run(self, arguments, environment, timeout, search_at_end=False):
+        """As subprocess.run of `python arguments…` with captured output, where the arguments begin with `-c <code>`, `-m <module>`
+        or the path of a script. Python searches for garbage at its end only where that is asked for: that reads all that was
+        imported, and copies it from the server. Not thread-safe.
+        """
         if self._socket is None:
             self._start()
-        request = {"code": code, "arguments": arguments, "environment": environment, "folder": os.getcwd()}
+        request = {
+            "arguments": arguments,
+            "environment": environment,
+            "folder": os.getcwd(),
+            "search_at_end": search_at_end,
+        }
         text = json.dumps(request).encode()
         assert len(text) < _MOST_BYTES
         with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
@@ -40,9 +50,9 @@ class ForkServer:
                 os.kill(process, signal.SIGKILL)
                 self._socket.settimeout(60)
                 self._socket.recv(100)
-                raise subprocess.TimeoutExpired(code, timeout) from None
+                raise subprocess.TimeoutExpired(arguments, timeout) from None
             return subprocess.CompletedProcess(
-                code, os.waitstatus_to_exitcode(status), _content(output), _content(errors)
+                arguments, os.waitstatus_to_exitcode(status), _content(output), _content(errors)
             )
 
     def _start(self):
@@ -79,20 +89,40 @@ def _serve(clients):
 
 
 def _become(request):
-    """The process is as one that was started for the request; returns its program and its variables, which are empty."""
+    """The process is as one that was started for the request; returns its program and its variables."""
+    inherited = _module_folders(os.environ)
     os.environ.clear()
     os.environ.update(request["environment"])
     os.chdir(request["folder"])
-    sys.argv = ["-c", *request["arguments"]]
-    sys.path[0] = ""
+    sys.path[1:] = _module_folders(os.environ) + [folder for folder in sys.path[1:] if folder not in inherited]
+    program, its_variables = _program(*request["arguments"])
+    if not request["search_at_end"]:
+        atexit.register(gc.freeze)  # called after what the program registers
     variables = sys.modules["__main__"].__dict__  # alive until the process's end, as a program's are
-    program = compile(request["code"], "<string>", "exec")
     for name in [name for name in variables if name not in ("__name__", "__builtins__")]:
         del variables[name]
+    variables.update(its_variables)
     return program, variables
 
 
+def _module_folders(environment):
+    return [os.path.abspath(folder) for folder in environment.get("PYTHONPATH", "").split(os.pathsep) if folder]
+
+
+def _program(first, *rest):
+    """What `python first rest…` executes, and the variables that it begins with. Sets sys.argv and where modules are found."""
+    if first == "-c":
+        sys.argv, sys.path[0] = ["-c", *rest[1:]], ""
+        return compile(rest[0], "<string>", "exec"), {}
+    if first == "-m":
+        sys.argv, sys.path[0] = ["-m", *rest[1:]], os.getcwd()
+        return compile(f"__import__('runpy')._run_module_as_main({rest[0]!r})", "<frozen>", "exec"), {}
+    sys.argv, sys.path[0] = [first, *rest], os.path.dirname(os.path.realpath(first))
+    with open(first, "rb") as script:
+        return compile(script.read(), first, "exec"), {"__file__": first}
+
+
 if __name__ == "__main__":
-    import torch  # noqa: F401
+    import torch._dynamo  # noqa: F401
 
     exec(*_become(_serve(socket.socket(fileno=int(sys.argv[1])))))

@@ -406,14 +406,21 @@ def test_the_adapter_serves_builds_that_add_to_pytorchs_version(monkeypatch, add
     _adapter.load()
 
 
+@pytest.fixture(scope="session")
+def compiled_adapter(tmp_path_factory):
+    from cachalot import _adapter
+
+    return _adapter.prebuild(tmp_path_factory.mktemp("prebuilt"))
+
+
 @pytest.fixture
-def prebuilt(tmp_path, monkeypatch):
-    """The adapter for this PyTorch, ready, as a wheel has it."""
+def prebuilt(compiled_adapter, tmp_path, monkeypatch):
+    """The adapter for this PyTorch, ready, as a wheel has it; a copy that may be changed."""
     from cachalot import _adapter
 
     folder = tmp_path / "prebuilt"
-    folder.mkdir()
-    adapter = _adapter.prebuild(folder)
+    shutil.copytree(compiled_adapter.parent, folder)
+    adapter = folder / compiled_adapter.name
     monkeypatch.setattr(_adapter, "PREBUILT", folder)
     monkeypatch.setattr(_adapter, "_compile", None)  # no compiler, so to say
     monkeypatch.setenv("CACHALOT_CACHE_DIR", str(tmp_path / "cache"))

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 import world
-from world import full_only, not_native, run, succeeds
+from world import full_only, not_native, run, run_quickly, succeeds
 
 pytestmark = [not_native, world.not_pages]
 
@@ -81,7 +81,7 @@ def test_its_own_options_come_first(folder):
     ],
 )
 def test_its_mistakes_are_told_in_words(arguments, message):
-    process = run([sys.executable, "-m", "cachalot", *arguments])
+    process = run_quickly([sys.executable, "-m", "cachalot", *arguments])
     assert process.returncode != 0
     assert message in process.stderr and "Traceback" not in process.stderr
 
@@ -90,7 +90,7 @@ def test_its_mistakes_are_told_in_words(arguments, message):
 def test_a_scripts_exit_status_is_the_processs(folder):
     script = folder / "fails.py"
     script.write_text("import sys; sys.exit(7)")
-    assert run([sys.executable, "-m", "cachalot", script]).returncode == 7
+    assert run_quickly([sys.executable, "-m", "cachalot", script]).returncode == 7
 
 
 # ---- how a program is named ----
@@ -98,9 +98,10 @@ def test_a_scripts_exit_status_is_the_processs(folder):
 HELD = "import torch; kept = torch.empty(3 << 20, dtype=torch.uint8, device='cuda'); "
 
 
-def cachalot(*arguments, **environment):
+def cachalot(*arguments, fresh=False, **environment):
     """python -m cachalot, without the report at its end unless it is asked for."""
-    return run([sys.executable, "-m", "cachalot", *arguments], **{"CACHALOT_STATS": "0"} | environment)
+    how = run if fresh else run_quickly
+    return how([sys.executable, "-m", "cachalot", *arguments], **{"CACHALOT_STATS": "0"} | environment)
 
 
 @full_only
@@ -116,7 +117,7 @@ def test_run_is_the_same_as_without_it(folder):
 def test_code_runs_as_python_itself_would_run_it(folder):
     path = f"{folder}{os.pathsep}{os.environ['PYTHONPATH']}"
     code = ["-c", SCRIPT.replace("__file__", "'none'"), "--config", "mine", "-m"]
-    with_cachalot = succeeds(cachalot(*code, PYTHONPATH=path)).splitlines()
+    with_cachalot = succeeds(cachalot(*code, fresh=True, PYTHONPATH=path)).splitlines()
     alone = succeeds(run([sys.executable, *code], PYTHONPATH=path)).splitlines()
     assert with_cachalot[0] == "True" and alone[0] == "False"
     assert with_cachalot[1:] == alone[1:]
@@ -209,7 +210,7 @@ def test_stats_1_is_a_table_and_0_is_silence(by_main):
         if by_main:
             return cachalot("-c", HELD, CACHALOT_STATS=value).stderr
         program = "import cachalot; cachalot.enable(); " + HELD
-        return run([sys.executable, "-c", program], CACHALOT_STATS=value).stderr
+        return run_quickly([sys.executable, "-c", program], CACHALOT_STATS=value).stderr
 
     assert told("0") == ""
     rows = dict(re.split(r"\s{2,}", line.strip()) for line in told("1").splitlines()[1:])
@@ -260,7 +261,7 @@ def test_stacks_begin_in_the_program(tmp_path, how):
     (tmp_path / "program.py").write_text(program)
     arguments = {"script": [tmp_path / "program.py"], "module": ["-m", "program"], "code": ["-c", program]}[how]
     path = f"{tmp_path}{os.pathsep}{os.environ['PYTHONPATH']}"
-    frames = succeeds(cachalot(*arguments, PYTHONPATH=path, CACHALOT_DEBUG="1")).splitlines()
+    frames = succeeds(cachalot(*arguments, fresh=True, PYTHONPATH=path, CACHALOT_DEBUG="1")).splitlines()
     python = [frame for frame in frames if ".py:" in frame or "<string>" in frame]
     assert python[-1].startswith("<module> at "), frames
     assert not any("runpy" in frame or "__main__.py" in frame for frame in frames), frames

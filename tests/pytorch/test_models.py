@@ -6,10 +6,7 @@ On the page heap they hold no more than on PyTorch's expandable segments, which 
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -22,19 +19,18 @@ pytestmark = world.full_only
 
 
 def peaks(mode: str, name: str) -> dict[str, int]:
-    environment = os.environ | {"CACHALOT_SIM_LATENCY": "none", "CACHALOT_SIM_MEMORY": "80GiB"}
+    environment = {"CACHALOT_SIM_LATENCY": "none", "CACHALOT_SIM_MEMORY": "80GiB"}
+    command = [sys.executable, PROGRAM, mode, name]
     if mode == "native" and world.PAGES:
-        environment["PYTORCH_CUDA_ALLOC_CONF"] = "expandable_segments:True"
-    command = [sys.executable, str(PROGRAM), mode, name]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True)
-    assert done.returncode == 0, f"{name} on {mode}: {done.stderr}"
-    return json.loads(done.stdout.splitlines()[-1])
+        done = world.run(command, PYTORCH_CUDA_ALLOC_CONF="expandable_segments:True", **environment)
+    else:
+        done = world.run_quickly(command, **environment)
+    return json.loads(world.succeeds(done).splitlines()[-1])
 
 
 @pytest.mark.parametrize("name", MODELS)
 def test_a_model_needs_the_same_memory(name: str) -> None:
-    with ThreadPoolExecutor(2) as workers:
-        native, full = workers.map(lambda mode: peaks(mode, name), ("native", "full"))
+    native, full = peaks("native", name), peaks("full", name)
     assert native["allocated_bytes.all.peak"] > 32 << 20, "the model did not run"
     if world.PAGES:
         assert full["reserved_bytes.all.peak"] <= native["reserved_bytes.all.peak"]

@@ -5,7 +5,7 @@ import textwrap
 
 import pytest
 import torch
-from world import MODE, PREAMBLE, not_native, run, run_python, succeeds
+from world import MODE, PREAMBLE, full_only, not_native, run, run_python, succeeds
 
 # Everything that can be alive: tensors, a graph, pinned memory, and with cachalot's pools leases, tensors and capsules.
 HOLDINGS = """
@@ -70,7 +70,7 @@ ENDS = {
 @pytest.mark.parametrize("end", ENDS)
 def test_a_program_ends_as_it_asks_to_and_in_silence(end):
     code, status = ENDS[end]
-    process = run_python(textwrap.dedent(HOLDINGS) + textwrap.dedent(code))
+    process = run_python(textwrap.dedent(HOLDINGS) + textwrap.dedent(code), search_at_end=True)
     assert (process.returncode, process.stdout, process.stderr) == (status, "", "")
 
 
@@ -100,7 +100,7 @@ def test_a_forked_child_drops_what_it_inherits_and_ends(end):
         assert pool.stats().live == 3 and pools.stats().live == 1
     more = torch.ones(1000, device="cuda")
     """
-    process = run_python(textwrap.dedent(HOLDINGS) + textwrap.dedent(code))
+    process = run_python(textwrap.dedent(HOLDINGS) + textwrap.dedent(code), search_at_end=True)
     succeeds(process)
     # torch's own, of the graph.
     assert [line for line in process.stderr.splitlines() if "CUDA warning: initialization error" not in line] == []
@@ -127,10 +127,10 @@ def test_a_forked_child_is_told_why_it_gets_no_memory():
         os._exit(0 if refused == 5 else refused + 10)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     """
-    succeeds(run_python(textwrap.dedent(HOLDINGS) + textwrap.dedent(code)))
+    succeeds(run_python(textwrap.dedent(HOLDINGS) + textwrap.dedent(code), search_at_end=True))
 
 
-@not_native  # children of torch's own wait for ever for the lock that a thread held
+@full_only  # torch's own allocator and its CUDAPluggableAllocator have locks that a child waits for if a thread held them
 def test_children_forked_while_threads_allocate_end_without_waiting_for_them():
     code = """
     done = threading.Event()
@@ -155,7 +155,7 @@ def test_children_forked_while_threads_allocate_end_without_waiting_for_them():
     for thread in threads:
         thread.join()
     """
-    succeeds(run_python(textwrap.dedent(HOLDINGS) + textwrap.dedent(code), timeout=60))
+    succeeds(run_python(textwrap.dedent(HOLDINGS) + textwrap.dedent(code), search_at_end=True, timeout=60))
 
 
 def test_workers_that_are_forked_after_cuda_is_used_load_data(tmp_path):

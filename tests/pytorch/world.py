@@ -107,24 +107,29 @@ def restore_pool(state, alive, kept=()):
 _fork_server = fork_server.ForkServer()
 
 
-def run_python(code, *, preamble=PREAMBLE, arguments=(), timeout=120, fresh=False, **environment):
+def run_python(code, *, preamble=PREAMBLE, arguments=(), fresh=False, **options):
     """Runs `code` in a process of its own, in this mode; returns it with its output.
 
-    What begins with the import of torch is run by the fork server, unless it must be a `fresh` process or sets variables
-    that are read when torch is imported.
+    What begins with the import of torch is run by run_quickly, with its options, unless it must be a `fresh` process.
     """
     code = preamble + textwrap.dedent(code)
-    arguments = [str(argument) for argument in arguments]
-    may_fork = code.startswith("import torch") and not any(map(_is_read_early, environment.items()))
-    if fresh or not may_fork:
-        return run([sys.executable, "-c", code, *arguments], timeout=timeout, **environment)
+    how = run if fresh or not code.startswith("import torch") else run_quickly
+    return how([sys.executable, "-c", code, *arguments], **options)
+
+
+def run_quickly(command, *, timeout=120, search_at_end=False, **environment):
+    """As `run`, of a Python program in a process that was forked from one that has imported torch; where the variables are
+    read earlier than that, in a fresh one.
+    """
+    if any(map(_is_read_early, environment.items())):
+        return run(command, timeout=timeout, **environment)
     environment = {name: str(value) for name, value in environment.items()}
-    return _fork_server.run(code, arguments, os.environ | environment, timeout)
+    return _fork_server.run([str(word) for word in command[1:]], os.environ | environment, timeout, search_at_end)
 
 
 def _is_read_early(variable):
     name, value = variable
-    return name.startswith(("LD_", "PYTHON", "OMP_")) or "backend" in str(value)
+    return name != "PYTHONPATH" and name.startswith(("LD_", "PYTHON", "OMP_")) or "backend" in str(value)
 
 
 def run(command, *, timeout=120, **environment):
