@@ -29,11 +29,11 @@ gzFile gz(void* file) { return static_cast<gzFile>(file); }
 
 }  // namespace
 
-InputFile::InputFile(std::string path, std::string what)
-    : path_(std::move(path)), what_(std::move(what)), file_(gzopen(path_.c_str(), "rb")) {
-  CACHALOT_REQUIRE(file_ != nullptr, "{}: cannot open the {}: {}", path_, what_, std::strerror(errno));
+InputFile::InputFile(std::string path, std::string what) : path_(std::move(path)), what_(std::move(what)) {
   std::error_code ignored;
   CACHALOT_REQUIRE(!std::filesystem::is_directory(path_, ignored), "{}: is a directory; a {} is a file", path_, what_);
+  file_ = gzopen(path_.c_str(), "rb");
+  CACHALOT_REQUIRE(file_ != nullptr, "{}: cannot open the {}: {}", path_, what_, std::strerror(errno));
   gzbuffer(gz(file_), kReadBytes);
 }
 

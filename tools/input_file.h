@@ -40,8 +40,8 @@ class InputFile {
 
   std::string path_;
   std::string what_;
-  void* file_;         // a gzFile; zlib stays out of this header
-  std::string ahead_;  // what begin() has read, while it was not read otherwise
+  void* file_ = nullptr;  // a gzFile; zlib stays out of this header
+  std::string ahead_;     // what begin() has read, while it was not read otherwise
 };
 
 }  // namespace cachalot::tools
