@@ -7,15 +7,13 @@
 #include <cstddef>
 #include <fstream>
 
+#include "tests/sanitizers.h"
+
 namespace cachalot {
 
 // ThreadSanitizer keeps a shadow of all memory that was touched, larger than it, and keeps it when the memory goes: then
 // the figures below say nothing about the program.
-#ifdef __SANITIZE_THREAD__
-constexpr bool kResidentMemoryIsThePrograms = false;
-#else
-constexpr bool kResidentMemoryIsThePrograms = true;
-#endif
+constexpr bool kResidentMemoryIsThePrograms = !kThreadSanitizer;
 
 inline std::size_t resident_bytes() {
   std::size_t all = 0, resident = 0;

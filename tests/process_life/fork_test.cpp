@@ -23,20 +23,12 @@
 #include "tests/allocator/testing.h"
 #include "tests/process_life/forked_child.h"
 #include "tests/process_life/tensors.h"
-
-#if defined(__SANITIZE_THREAD__)
-#define CACHALOT_TSAN 1
-#else
-#define CACHALOT_TSAN 0  // whose children may not start threads
-#endif
-#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
-#define CACHALOT_SANITIZED 1
-#else
-#define CACHALOT_SANITIZED 0
-#endif
+#include "tests/sanitizers.h"
 
 namespace cachalot {
 namespace {
+
+constexpr bool kChildrenMayStartThreads = !kThreadSanitizer;
 
 using testing::Ends;
 using testing::status_of_child;
@@ -156,7 +148,7 @@ TEST_P(Fork, TheChildIsRefusedEverythingByNameAndTheParentGoesOn) {
   const int status = status_of_child([&] {
     expect_all_refused(world.allocator, small);
     expect_all_refused(world.allocator, large);  // a second time is no other than the first
-    if (!CACHALOT_TSAN) {
+    if (kChildrenMayStartThreads) {
       std::thread([&] { expect_refused("allocate in a thread", [&] { world.allocate(5000); }); }).join();
     }
   });
@@ -223,7 +215,7 @@ TEST_P(Fork, TheChildMayHaveAnAllocatorOfItsOwnAndSoMayItsChild) {
   const int status = status_of_child([&] {
     World own(4 * kGiB, GetParam());
     void* const p = own.allocate(1000);
-    if (!CACHALOT_TSAN) std::thread([&] { own.allocator.deallocate(own.allocate(5000)); }).join();
+    if (kChildrenMayStartThreads) std::thread([&] { own.allocator.deallocate(own.allocate(5000)); }).join();
     EXPECT_EQ(own.allocator.validate(), "");
     const int childs = status_of_child([&] {
       expect_all_refused(own.allocator, p);
@@ -247,7 +239,7 @@ TEST(ForkOfLeakDetectors, TheChildIsRefusedWhoeverHeldTheLocks) {
   AllocationTrack track(world.allocator);
   std::atomic<bool> enough = false;
   std::vector<std::thread> threads;
-  if (!CACHALOT_SANITIZED) {  // a sanitizer's own locks are waited for in a child
+  if (!kSanitized) {  // a sanitizer's own locks are waited for in a child
     threads.emplace_back([&] {
       while (!enough) world.allocator.deallocate(world.allocate(1000));
     });
@@ -293,7 +285,7 @@ TEST(ForkOfPools, TheChildIsRefusedAndDropsWhatItInherits) {
     tensor.reset();
     of_set.reset();
     set.reset();
-    if (!CACHALOT_TSAN) {
+    if (kChildrenMayStartThreads) {
       std::thread([&] { expect_refused("acquire in a thread", [&] { pool.acquire(); }); }).join();
     }
   });
@@ -332,7 +324,7 @@ TEST(ForkOfPools, PinnedMemoryHandlesAndSlotPoolsAreRefusedAsWell) {
 
 // Each lock is held by some thread at some fork; a child that waited for one would be ended by its alarm.
 TEST_P(Fork, TheChildWaitsForNoLockThatAnotherThreadHeld) {
-  if (CACHALOT_SANITIZED) GTEST_SKIP() << "the sanitizer's own malloc waits in a child for locks that threads held";
+  if (kSanitized) GTEST_SKIP() << "the sanitizer's own malloc waits in a child for locks that threads held";
   World world(4 * kGiB, GetParam());
   TensorPool pool(world.allocator, kSpec, {.max_slots = 64});
   PoolSet set(world.allocator, 64 * kMiB);

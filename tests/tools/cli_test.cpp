@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "cachalot/version.h"
+#include "tests/sanitizers.h"
 #include "tests/tools/run_command.h"
 #include "tests/tools/temporary_file.h"
 
@@ -358,9 +359,7 @@ TEST(CommandLine, FailsAsEverWhenItsErrorsCannotBeWritten) {
 
 // Each "0," becomes a value of 16 bytes.
 TEST(CommandLine, NamesTheFileThatTheHostHasNoMemoryFor) {
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-  GTEST_SKIP() << "sanitizers need more address space than this test leaves";
-#endif
+  if (kSanitized) GTEST_SKIP() << "sanitizers need more address space than this test leaves";
   std::string zeros = "[0";
   for (int i = 0; i < 10'000'000; ++i) zeros += ",0";
   const TemporaryFile large(zeros + "]");
