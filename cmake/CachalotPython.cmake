@@ -104,6 +104,7 @@ function(cachalot_python_tests)
     cachalot_python_test(pytorch.${mode} pytorch 1200 -m pytest -q -p no:cacheprovider ${PROJECT_SOURCE_DIR}/tests/pytorch)
     if(TEST pytorch.${mode})  # not under sanitizers
       set_property(TEST pytorch.${mode} APPEND PROPERTY ENVIRONMENT CACHALOT_TEST_MODE=${mode})
+      set_property(TEST pytorch.${mode} PROPERTY COST 1000)  # the longest begin first, beside the others
     endif()
   endforeach()
 endfunction()
