@@ -24,6 +24,7 @@
 #include "cachalot/kernels.h"
 #include "cachalot/simulated_device.h"
 #include "cachalot/version.h"
+#include "policy/option_warnings.h"
 #include "policy/torch_policy.h"
 
 namespace cachalot {
@@ -149,7 +150,10 @@ std::vector<std::shared_ptr<Device>> simulated_devices() {
 Options environment_options() {
   Options base;
   base.debug = from_environment("CACHALOT_DEBUG", "", parse_debug);
-  return from_environment("CACHALOT_CONF", "", [&](std::string_view text) { return parse_options(text, base); });
+  const Options options =
+      from_environment("CACHALOT_CONF", "", [&](std::string_view text) { return parse_options(text, base); });
+  warn_of_options_without_effect(options);
+  return options;
 }
 
 // ---- The process's allocator ----------------------------------------------------------------------------------------
@@ -167,8 +171,10 @@ class ProcessAllocator final : public ForkAware {
     const std::lock_guard<std::mutex> lock(mutex_);
     if (CachingAllocator* const allocator = allocator_.load(std::memory_order_acquire)) {
       allocator->configure(text);
+      warn_of_options_without_effect(allocator->options());
     } else {
       configured_ = parse_options(text, initial_options());
+      warn_of_options_without_effect(*configured_);
     }
   }
 

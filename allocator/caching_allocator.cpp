@@ -390,8 +390,6 @@ void CachingAllocator::apply(const Options& options, bool sets_fraction) {
   CACHALOT_REQUIRE(uses_pages(options) == uses_pages(options_),
                    "heap:{} cannot be set at run time: the heap is '{}' since the allocator was made", heap(options),
                    heap(options_));
-  CACHALOT_REQUIRE(options.backend == options_.backend, "backend:{} cannot be set at run time: the backend is '{}'",
-                   options.backend, options_.backend);
   const auto require_same = [](const char* what, bool wanted, bool is) {
     CACHALOT_REQUIRE(wanted == is, "{}:{} cannot be set at run time: the {} is {} since the allocator was made", what,
                      wanted ? "True" : "False", what, is ? "on" : "off");

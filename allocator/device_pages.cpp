@@ -168,7 +168,7 @@ void DeviceAllocator::finish_all_work() {
 // Which free blocks of an arena may serve a stream: in private pools, and with cross_stream:off, its own alone.
 Reach DeviceAllocator::reach_into(const Arena& arena, Stream stream, Whose whose) const {
   if (arena.stream == stream) return {Reach::Kind::all};
-  if (arena.pool.owner() != nullptr || options_.cross_stream == "off") return {Reach::Kind::none};
+  if (arena.pool.owner() != nullptr || options_.cross_stream == CrossStream::off) return {Reach::Kind::none};
   if (whose == Whose::anybodys) return {Reach::Kind::all};
   const auto clock = clocks_.find(stream);
   const auto other = clocks_.find(arena.stream);
@@ -346,7 +346,7 @@ Block* DeviceAllocator::bring_together_or_create(Request request, StreamClock& c
 }
 
 bool DeviceAllocator::may_wait_for_others(Request request) const {
-  return request.pool().owner() == nullptr && clocks_.size() > 1 && options_.cross_stream == "wait" && !capturing();
+  return request.pool().owner() == nullptr && clocks_.size() > 1 && options_.cross_stream == CrossStream::wait && !capturing();
 }
 
 // Waits for the streams whose memory would serve better than the plan; false: none would.

@@ -10,6 +10,7 @@
 #include "base/format.h"
 #include "base/own_code.h"
 #include "cachalot/kernels.h"
+#include "policy/option_warnings.h"
 #include "pytorch/python_frames.h"
 
 namespace cachalot {
@@ -29,14 +30,21 @@ bool with_environment(const char* variable, Use use) {
   }
 }
 
+// What cachalot does not use of PYTORCH_CUDA_ALLOC_CONF, PyTorch itself may. Nobody else reads `text`.
+Options amended(const Options& options, std::string_view text) {
+  Options result = amend_options(text, options);
+  warn_of_options_without_effect(result, options);
+  return result;
+}
+
 Options amended_by_environment(Options options) {
   with_environment("CACHALOT_DEBUG", [&](std::string_view text) { options.debug = parse_debug(text); });
-  with_environment("CACHALOT_CONF", [&](std::string_view text) { options = amend_options(text, options); });
+  with_environment("CACHALOT_CONF", [&](std::string_view text) { options = amended(options, text); });
   return options;
 }
 
-Options amended(const Options& base, std::string_view text) {
-  return amend_options(text, amended_by_environment(base));
+Options amended_by_all(const Options& base, std::string_view amendment) {
+  return amended(amended_by_environment(base), amendment);
 }
 
 // parse_pytorch_conf's options; each warning is a line on stderr.
@@ -80,7 +88,7 @@ void Process::set_base(std::string_view text) {
 void Process::take_base(Options base) {
   CachingAllocator* const made = allocator_.load(std::memory_order_acquire);
   if (made != nullptr) keep_heap(base, *made);
-  const Options options = amended(base, amendment_);
+  const Options options = amended_by_all(base, amendment_);
   if (made != nullptr) made->configure(options);
   base_ = std::move(base);
   base_given_ = true;
@@ -88,7 +96,7 @@ void Process::take_base(Options base) {
 
 void Process::keep_heap(Options& base, const CachingAllocator& made) {
   const bool has_pages = uses_pages(made.options());
-  if (uses_pages(amended(base, amendment_)) == has_pages) return;
+  if (uses_pages(amended_by_all(base, amendment_)) == has_pages) return;
   if (!told_of_heap_) {
     print_error(
         "cachalot: 'expandable_segments:{}' is ignored: the heap is '{}' since the first use of memory and cannot "
@@ -101,7 +109,7 @@ void Process::keep_heap(Options& base, const CachingAllocator& made) {
 
 void Process::amend(std::string_view text) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  const Options options = amended(base_, text);
+  const Options options = amended_by_all(base_, text);
   if (CachingAllocator* const made = allocator_.load(std::memory_order_acquire)) made->configure(options);
   amendment_ = text;
 }
@@ -113,7 +121,8 @@ CachingAllocator& Process::make() {
   if (!base_given_) base_ = pytorch_environment_options();
   std::vector<std::shared_ptr<Device>> devices = cuda_devices();
   CACHALOT_REQUIRE(!devices.empty(), "cachalot found {} CUDA devices: it needs a GPU and its driver", devices.size());
-  auto allocator = std::make_unique<CachingAllocator>(std::move(devices), amended(base_, amendment_), kernels_for);
+  auto allocator =
+      std::make_unique<CachingAllocator>(std::move(devices), amended_by_all(base_, amendment_), kernels_for);
   if (is_caching_off_by_environment()) allocator->set_caching_enabled(false);
   add_own_code(reinterpret_cast<const void*>(&amended_by_environment));
   provide_python_frames();

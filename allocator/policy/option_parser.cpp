@@ -1,5 +1,6 @@
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cctype>
 #include <charconv>
@@ -10,6 +11,7 @@
 
 #include "base/check.h"
 #include "base/format.h"
+#include "base/suggestions.h"
 #include "cachalot/options.h"
 #include "policy/shown_text.h"
 #include "policy/torch_policy.h"
@@ -40,14 +42,14 @@ auto members_of(const Options& options) {
   const auto& [large_segment_size, max_split_size, max_non_split_rounding, garbage_collection_threshold,
                roundup_power2_divisions, per_process_memory_fraction, expandable_segments, release_lock_on_cudamalloc,
                graph_capture_record_stream_reuse, pinned_use_background_threads, pinned_use_cuda_host_register,
-               pinned_num_register_threads, pinned_reserve_segment_size, backend, heap, cross_stream, remap_slack,
-               page_size, max_mappings, thread_cache, guard, guard_quarantine, debug, text] = options;
+               pinned_num_register_threads, pinned_reserve_segment_size, heap, cross_stream, remap_slack, page_size,
+               max_mappings, thread_cache, guard, guard_quarantine, debug, text] = options;
   return std::tie(large_segment_size, max_split_size, max_non_split_rounding, garbage_collection_threshold,
                   roundup_power2_divisions, per_process_memory_fraction, expandable_segments,
                   release_lock_on_cudamalloc, graph_capture_record_stream_reuse, pinned_use_background_threads,
-                  pinned_use_cuda_host_register, pinned_num_register_threads, pinned_reserve_segment_size, backend,
-                  heap, cross_stream, remap_slack, page_size, max_mappings, thread_cache, guard, guard_quarantine,
-                  debug, text);
+                  pinned_use_cuda_host_register, pinned_num_register_threads, pinned_reserve_segment_size, heap,
+                  cross_stream, remap_slack, page_size, max_mappings, thread_cache, guard, guard_quarantine, debug,
+                  text);
 }
 
 // ---- Grammar --------------------------------------------------------------------------------------------------------
@@ -293,24 +295,33 @@ void set_pinned_reserve_segment_size(const Setting& setting, Options& options) {
   options.pinned_reserve_segment_size = bytes;
 }
 
-void set_backend(const Setting& setting, Options& options) {
+void set_backend(const Setting& setting, Options&) {
   if (setting.value == "cudaMallocAsync") refuse(setting, "cachalot is a native backend; set native or nothing");
   if (setting.value != "native") refuse(setting, "Unknown allocator backend, options are native and cudaMallocAsync");
-  options.backend = setting.value;
 }
 
 constexpr std::size_t kLargestPage = kMiB << 10;
 
 void set_heap(const Setting& setting, Options& options) {
-  if (setting.value != "segments" && setting.value != "pages")
+  if (setting.value == "segments") {
+    options.heap = HeapKind::segments;
+  } else if (setting.value == "pages") {
+    options.heap = HeapKind::pages;
+  } else {
     refuse(setting, "Unknown heap, options are segments and pages");
-  options.heap = setting.value;
+  }
 }
 
 void set_cross_stream(const Setting& setting, Options& options) {
-  if (setting.value != "off" && setting.value != "completed" && setting.value != "wait")
+  if (setting.value == "off") {
+    options.cross_stream = CrossStream::off;
+  } else if (setting.value == "completed") {
+    options.cross_stream = CrossStream::completed;
+  } else if (setting.value == "wait") {
+    options.cross_stream = CrossStream::wait;
+  } else {
     refuse(setting, "options are off, completed and wait");
-  options.cross_stream = setting.value;
+  }
 }
 
 void set_remap_slack(const Setting& setting, Options& options) {
@@ -378,8 +389,12 @@ bool names(std::string_view word, const Key& key) {
 }
 
 void require_known(const Setting& setting) {
-  CACHALOT_REQUIRE(is_option(setting.key), "Unrecognized key '{}' in CUDA allocator config (value '{}')", setting.key,
-                   shown(setting.value));
+  if (is_option(setting.key)) return;
+  std::array<std::string_view, std::size(kKeys)> known;
+  std::ranges::transform(kKeys, known.begin(), &Key::name);
+  const std::string suggestion = did_you_mean(setting.key, known);
+  throw InvalidArgument(formatted("Unrecognized key '{}' in CUDA allocator config (value '{}'){}{}", setting.key,
+                                  shown(setting.value), suggestion.empty() ? "" : "; ", suggestion));
 }
 
 // The one setting of `key`, or null.
@@ -418,6 +433,24 @@ bool operator==(const Options& a, const Options& b) { return members_of(a) == me
 
 bool is_option(std::string_view key) {
   return std::ranges::any_of(kKeys, [&](const Key& known) { return names(key, known); });
+}
+
+std::vector<std::string> options_without_effect(const Options& options) {
+  constexpr std::string_view kPinned =
+      "PinnedHostAllocator does not use it; for PyTorch's pinned memory, set it in PYTORCH_CUDA_ALLOC_CONF";
+  const Options defaults;
+  std::vector<std::string> sentences;
+  const auto add = [&](std::string_view key, bool is_default, std::string_view why) {
+    if (!is_default) sentences.push_back(formatted("option {} has no effect: {}", key, why));
+  };
+  const auto same = [&](auto member) { return options.*member == defaults.*member; };
+  add("graph_capture_record_stream_reuse", same(&Options::graph_capture_record_stream_reuse),
+      "memory that a capture uses on several streams is reused after the capture only");
+  add("pinned_use_background_threads", same(&Options::pinned_use_background_threads), kPinned);
+  add("pinned_use_cuda_host_register", same(&Options::pinned_use_cuda_host_register), kPinned);
+  add("pinned_num_register_threads", same(&Options::pinned_num_register_threads), kPinned);
+  add("pinned_reserve_segment_size_mb", same(&Options::pinned_reserve_segment_size), kPinned);
+  return sentences;
 }
 
 bool parse_debug(std::string_view value) {

@@ -380,7 +380,7 @@ TEST(Configure, TakesOptionsParsedElsewhereWhole) {
   options.per_process_memory_fraction = 1;
   world.allocator.configure(options);
   EXPECT_EQ(world.allocator.memory_fraction(), 1);
-  options.heap = "pages";
+  options.heap = HeapKind::pages;
   EXPECT_CONTAINS(refusal([&] { world.allocator.configure(options); }), "heap:pages");
 }
 

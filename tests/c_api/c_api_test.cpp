@@ -593,6 +593,21 @@ TEST(CApi, TheSimulatedDeviceHas80GiBUnlessTold) {
   });
 }
 
+TEST(CApi, AnOptionWithoutEffectIsToldOnce) {
+  in_fresh_process([] {
+    ::testing::internal::CaptureStderr();
+    setenv("CACHALOT_CONF", "pinned_num_register_threads:2", 1);
+    for (int i = 0; i < 2; ++i) {
+      EXPECT_EQ(cachalot_configure("pinned_use_background_threads:True"), CACHALOT_OK) << cachalot_last_error();
+      cachalot_free(cachalot_malloc(512, 0, nullptr), 512, 0, nullptr);
+    }
+    const std::string told = ::testing::internal::GetCapturedStderr();
+    EXPECT_EQ(told.find("cachalot: option pinned_num_register_threads has no effect: "), 0u) << told;
+    EXPECT_NE(told.find("\ncachalot: option pinned_use_background_threads has no effect: "), std::string::npos) << told;
+    EXPECT_EQ(std::count(told.begin(), told.end(), '\n'), 2) << told;
+  });
+}
+
 TEST(CApi, ABadEnvironmentFailsEveryCallUntilItIsMended) {
   struct Row {
     const char* variable;

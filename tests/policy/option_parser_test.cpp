@@ -89,9 +89,9 @@ TEST(OptionParser, EachKeySetsItsOption) {
       {"pinned_reserve_segment_size_mb:1", [](Options& o) { o.pinned_reserve_segment_size = kMiB; }},
       {"backend:native", [](Options&) {}},
       {"heap:segments", [](Options&) {}},
-      {"heap:pages", [](Options& o) { o.heap = "pages"; }},
-      {"cross_stream:off", [](Options& o) { o.cross_stream = "off"; }},
-      {"cross_stream:completed", [](Options& o) { o.cross_stream = "completed"; }},
+      {"heap:pages", [](Options& o) { o.heap = HeapKind::pages; }},
+      {"cross_stream:off", [](Options& o) { o.cross_stream = CrossStream::off; }},
+      {"cross_stream:completed", [](Options& o) { o.cross_stream = CrossStream::completed; }},
       {"cross_stream:wait", [](Options&) {}},
       {"remap_slack:0", [](Options&) {}},
       {"remap_slack:0.05", [](Options& o) { o.remap_slack = 0.05; }},
@@ -294,7 +294,8 @@ TEST(OptionParser, EachBadValueIsRefusedWithKeyValueAndRule) {
       {"guard_quarantine_mb", "much", kNotWhole},
       {"debug", "1", "Expected 'True' or 'False' but got '1'"},
       {"heap", "Segments", "Unknown heap, options are segments and pages"},
-      {"foo", "1", "Unrecognized key 'foo'"},
+      {"foo", "1", "Unrecognized key 'foo' in CUDA allocator config (value '1')"},
+      {"max_split_size", "64", "(value '64'); did you mean 'max_split_size_mb'?"},
       {"Max_split_size_mb", "64", "Unrecognized key 'Max_split_size_mb'"},
   };
   for (const Row& row : rows) {
@@ -474,6 +475,19 @@ TEST(PytorchsVariable, IsRefusedForABadValue) {
   EXPECT_THROW(parse_pytorch_conf("max_split_size_mb:1"), InvalidArgument);
   EXPECT_THROW(parse_pytorch_conf("expandable_segments:true"), InvalidArgument);
   EXPECT_TRUE(parse_pytorch_conf("").warnings.empty());
+}
+
+TEST(OptionParser, OptionsWithoutEffectAreTold) {
+  EXPECT_TRUE(options_without_effect({}).empty());
+  EXPECT_TRUE(
+      options_without_effect(parse_options("pinned_use_background_threads:False,heap:pages,backend:native")).empty());
+  const std::vector<std::string> told = options_without_effect(parse_options(
+      "pinned_use_background_threads:True,pinned_use_cuda_host_register:True,pinned_num_register_threads:2,"
+      "pinned_reserve_segment_size_mb:7,graph_capture_record_stream_reuse:True"));
+  ASSERT_EQ(told.size(), 5u);
+  EXPECT_TRUE(contains(told[0], "option graph_capture_record_stream_reuse has no effect: memory that a capture"))
+      << told[0];
+  EXPECT_TRUE(contains(told[4], "option pinned_reserve_segment_size_mb has no effect: PinnedHostAllocator")) << told[4];
 }
 
 }  // namespace cachalot

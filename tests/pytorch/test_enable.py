@@ -535,6 +535,17 @@ def test_keys_that_cachalot_does_not_serve_are_ignored_aloud():
     assert "'graph_capture_record_stream_reuse:True' is ignored: cachalot" in process.stderr
 
 
+def test_an_option_of_cachalot_without_effect_is_told_once():
+    process = run_python(
+        "kept = torch.empty(1, device='cuda')",
+        CACHALOT_CONF="pinned_num_register_threads:4",
+        PYTORCH_CUDA_ALLOC_CONF="pinned_use_background_threads:True",  # PyTorch's pinned memory heeds it
+    )
+    succeeds(process)
+    assert process.stderr.count("cachalot: option pinned_num_register_threads has no effect: ") == 1
+    assert "pinned_use_background_threads" not in process.stderr
+
+
 def test_a_key_that_says_what_cachalot_does_anyhow_is_no_warning():
     process = run_python("", PYTORCH_CUDA_ALLOC_CONF="graph_capture_record_stream_reuse:False")
     succeeds(process)

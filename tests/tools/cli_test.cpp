@@ -350,6 +350,13 @@ TEST(CommandLine, FailsWhenItsOutputCannotBeWritten) {
   EXPECT_EQ(WEXITSTATUS(std::system(replay.c_str())), 2);
 }
 
+TEST(CommandLine, TellsOfOptionsWithoutEffect) {
+  const Outcome outcome = run_command(fmt::format(
+      "'{}' replay --config pinned_num_register_threads:2 {}/traces/lsm.csv.gz", CACHALOT_COMMAND, CACHALOT_DATA_DIR));
+  EXPECT_EQ(outcome.exit_code, 0);
+  EXPECT_EQ(outcome.err.find("cachalot: option pinned_num_register_threads has no effect: "), 0u) << outcome.err;
+}
+
 TEST(CommandLine, FailsAsEverWhenItsErrorsCannotBeWritten) {
   for (const char* closed : {"2>&-", "2>/dev/full"}) {
     const std::string replay = fmt::format("'{}' replay /nowhere/trace.csv {}", CACHALOT_COMMAND, closed);

@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "base/check.h"
+#include "cachalot/options.h"
 #include "tools/commands/command.h"
 #include "tools/commands/input_traces.h"
 #include "tools/progress_bar.h"
@@ -116,6 +117,9 @@ class ReplayCommand : public Command {
   ReplayOptions replay_options() const {
     ReplayOptions options;
     options.config = effective_config();
+    for (const std::string& sentence : options_without_effect(parse_options(options.config))) {
+      tell(fmt::format("cachalot: {}\n", sentence));
+    }
     options.device_bytes = device_bytes(device_, options.device_bytes);
     options.memory_fraction = memory_fraction_;
     options.work_us = work_us_;

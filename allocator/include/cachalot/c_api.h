@@ -287,7 +287,7 @@ CACHALOT_API const char* cachalot_last_error(void);
 
 /** Applies options, in CACHALOT_CONF's grammar.
  * Before the first use any option may be set, on top of CACHALOT_CONF.
- * Later the options may be set that PyTorch can change at run time: not `heap`, `backend`,
+ * Later the options may be set that PyTorch can change at run time: not `heap`,
  * `guard` nor `debug`.
  * As in PyTorch, max_split_size_mb, max_non_split_rounding_mb, roundup_power2_divisions and
  * garbage_collection_threshold go back to their defaults if `options` does not name them. The

@@ -229,7 +229,7 @@ class CachingAllocator {
   /// @name Options
   /// @{
 
-  /// Applies options in their text form (options.h). `heap`, `backend`, `guard` and `debug` cannot
+  /// Applies options in their text form (options.h). `heap`, `guard` and `debug` cannot
   /// change after the allocator is made.
   /// Throws InvalidArgument, which names key, value and rule, and then applies nothing.
   void configure(std::string_view options);

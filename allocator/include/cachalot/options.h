@@ -21,6 +21,7 @@
 
 #include <array>
 #include <cstddef>
+#include <cstdint>
 #include <limits>
 #include <optional>
 #include <string>
@@ -29,9 +30,23 @@
 
 namespace cachalot {
 
+/// A HeapKind is a way to divide device memory into blocks.
+enum class HeapKind : std::uint8_t {
+  segments,  ///< PyTorch's policy
+  pages,     ///< the page heap
+};
+
+/// A CrossStream is the page heap's use of memory that was freed on another stream.
+enum class CrossStream : std::uint8_t {
+  off,        ///< never
+  completed,  ///< when its work was seen to be complete
+  wait,       ///< also by a wait on the GPU, instead of growing
+};
+
 /// Options select the allocator's policy, heap and checks. The values are PyTorch's defaults unless
-/// a program changes them. `heap`, `backend`, `guard` and `debug` are fixed when an allocator is
-/// created; all others can change later (CachingAllocator::configure).
+/// a program changes them. `heap`, `guard` and `debug` are fixed when an allocator is created; all
+/// others can change later (CachingAllocator::configure). The key `backend` has no member: its
+/// value is always "native".
 struct Options {
   static constexpr std::size_t kUnlimited =
       std::numeric_limits<std::size_t>::max();  ///< max_split_size without a limit
@@ -52,19 +67,15 @@ struct Options {
   /// Request sizes are rounded up to a power of two divided by this; powers of two, or 0 for off.
   std::array<std::size_t, kRoundupSlots> roundup_power2_divisions{};
   double per_process_memory_fraction = 1;   ///< limit on reserved memory, as a part of the device
-  bool expandable_segments = false;         ///< true: uses the page heap, as `heap` = "pages"
+  bool expandable_segments = false;         ///< true: uses the page heap, as HeapKind::pages
   bool release_lock_on_cudamalloc = false;  ///< without effect: no lock is held in driver calls
   bool graph_capture_record_stream_reuse = false;  ///< without effect
   bool pinned_use_background_threads = false;      ///< without effect
   bool pinned_use_cuda_host_register = false;      ///< without effect
   std::size_t pinned_num_register_threads = 1;     ///< without effect; a power of two up to 128
   std::size_t pinned_reserve_segment_size = 0;     ///< without effect
-  std::string backend = "native";                  ///< always "native"
-  /// "segments": PyTorch's policy; "pages": the page heap.
-  std::string heap = "segments";
-  /// The page heap's use of memory that was freed on another stream. "off": never; "completed":
-  /// when its work was seen to be complete; "wait": also by a wait on the GPU, instead of growing.
-  std::string cross_stream = "wait";
+  HeapKind heap = HeapKind::segments;
+  CrossStream cross_stream = CrossStream::wait;
   /// The page heap allocates new memory instead of remapping while reserved memory is at most
   /// (1 + remap_slack) times the peak of live memory; in [0, 1].
   double remap_slack = 0;
@@ -94,7 +105,7 @@ inline bool operator!=(const Options& a, const Options& b) { return !(a == b); }
 
 /// Returns true if these options select the page heap.
 inline bool uses_pages(const Options& options) {
-  return options.heap == "pages" || options.expandable_segments;
+  return options.heap == HeapKind::pages || options.expandable_segments;
 }
 
 /// Returns true if these options turn the guard on.
@@ -134,5 +145,9 @@ PytorchConf parse_pytorch_conf(std::string_view text, const Options& base = {});
 
 /// Returns true if `key` is a key of Options or an alias of a key.
 bool is_option(std::string_view key);
+
+/// Returns a sentence for each option without effect that does not have its default. The C library
+/// and the PyTorch plug-in print them for CACHALOT_CONF, each once per process.
+std::vector<std::string> options_without_effect(const Options& options);
 
 }  // namespace cachalot
