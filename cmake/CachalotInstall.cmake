@@ -1,7 +1,9 @@
 # `cmake --install`: headers, the libraries, the command, a package for find_package(cachalot) and one for pkg-config; `cpack -G DEB`
 # makes a Debian package of the same files.
 
-if(NOT PROJECT_IS_TOP_LEVEL)
+option(CACHALOT_INSTALL "Install cachalot; a project that contains it and exports targets of its own needs that"
+  ${PROJECT_IS_TOP_LEVEL})
+if(NOT CACHALOT_INSTALL)
   return()
 endif()
 
@@ -51,13 +53,16 @@ write_basic_package_version_file(${PROJECT_BINARY_DIR}/cachalotConfigVersion.cma
 install(FILES ${PROJECT_BINARY_DIR}/cachalotConfig.cmake ${PROJECT_BINARY_DIR}/cachalotConfigVersion.cmake
     cmake/CachalotBacktrace.cmake
   DESTINATION ${package_dir})
-install(FILES LICENSE NOTICE DESTINATION ${CMAKE_INSTALL_DOCDIR})
+install(FILES LICENSE NOTICE DESTINATION ${CMAKE_INSTALL_DATADIR}/doc/cachalot)
 if(TARGET cachalot)
   file(RELATIVE_PATH CACHALOT_PREFIX_FROM_PC /${CMAKE_INSTALL_LIBDIR}/pkgconfig /)
   configure_file(cmake/cachalot.pc.in ${PROJECT_BINARY_DIR}/cachalot.pc @ONLY)
   install(FILES ${PROJECT_BINARY_DIR}/cachalot.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
 endif()
 
+if(NOT PROJECT_IS_TOP_LEVEL)
+  return()
+endif()
 set(CPACK_GENERATOR DEB)
 set(CPACK_PACKAGE_NAME cachalot)
 set(CPACK_PACKAGE_CONTACT "the developers of cachalot")
