@@ -168,12 +168,6 @@ std::string suggestion(std::string_view name) {
 
 std::span<const GpuModel> gpu_models() { return kModels; }
 
-std::string gpu_model_keys() {
-  std::string keys;
-  for (const GpuModel& model : kModels) keys += formatted("{}{}", keys.empty() ? "" : ", ", model.key);
-  return keys;
-}
-
 // A product's name comes last: the 3080 of 12 GB has the same as the one of 10 GB.
 const GpuModel& find_gpu_model(std::string_view name) {
   const std::string folded = folded_name(name);
@@ -187,9 +181,10 @@ const GpuModel& find_gpu_model(std::string_view name) {
   for (const GpuModel& model : kModels) {
     if (is_named(model)) return model;
   }
-  throw InvalidArgument(
-      formatted("'{:.60}' is not a known GPU: {}known are {}; for another GPU, give its memory instead, such as 24GiB",
-                name, suggestion(name), gpu_model_keys()));
+  throw InvalidArgument(formatted(
+      "'{:.60}' is not a known GPU: {}`cachalot gpus` lists them; for another GPU, give its memory instead, such "
+      "as 24GiB",
+      name, suggestion(name)));
 }
 
 }  // namespace cachalot::simulator

@@ -32,10 +32,7 @@ std::span<const GpuModel> gpu_models();
 
 // Returns the model of a name: its key, an alias or its product's name. Upper and lower case, spaces, dashes, "NVIDIA",
 // "GeForce" and "Tesla", a leading "RTX" and a trailing "GB" make no difference. Throws InvalidArgument, which names the
-// nearest model and all of them.
+// nearest model.
 const GpuModel& find_gpu_model(std::string_view name);
-
-// Returns "h200, h100, …": every key.
-std::string gpu_model_keys();
 
 }  // namespace cachalot::simulator
