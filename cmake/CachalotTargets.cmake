@@ -171,11 +171,7 @@ endfunction()
 # Test programs are most of what is compiled, and their own speed matters little: the library is what is tested as it is
 # shipped. Half of the compilers' time in a sanitizer build went into optimizing tests.
 function(cachalot_quick_to_build target)
-  if(CACHALOT_SANITIZE)
-    target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:C,CXX>:-O0>)
-  elseif(NOT CMAKE_BUILD_TYPE STREQUAL Debug)
-    target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:C,CXX>:-O1>)
-  endif()
+  target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:C,CXX>:$<IF:$<CONFIG:Debug>,-O0,-O1>>)
 endfunction()
 
 # Programs of operations (tests/programs), for tests and fuzz targets.
