@@ -33,8 +33,8 @@ MOVED_TO_LIBC = {
     "libpthread.so.0": r"_*pthread_\w+|sem_\w+|(thrd|mtx|cnd|tss)_\w+|call_once",
 }
 
-# Members of libstdc++.a that stand by themselves: std::from_chars of floating-point numbers, and memory for it.
-FROM_STATIC_LIBRARY = ("floating_from_chars.o", "memory_resource.o")
+# Members of libstdc++.a that stand by themselves: std::from_chars and std::to_chars of floating-point numbers, and memory.
+FROM_STATIC_LIBRARY = ("floating_from_chars.o", "floating_to_chars.o", "memory_resource.o")
 
 
 class Symbol(NamedTuple):

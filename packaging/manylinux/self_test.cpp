@@ -95,11 +95,20 @@ void read_numbers() {
   require(error == std::errc() && number == -2500 && *end == 'x', "a number was not read");
 }
 
+void write_numbers() {
+  char text[32];
+  const std::to_chars_result shortest = std::to_chars(text, text + sizeof(text), 0.1);
+  require(std::string_view(text, shortest.ptr - text) == "0.1", "a number was not written");
+  const std::to_chars_result fixed = std::to_chars(text, text + sizeof(text), 2.0 / 3, std::chars_format::fixed, 4);
+  require(std::string_view(text, fixed.ptr - text) == "0.6667", "a number was not written with four digits");
+}
+
 }  // namespace
 
 int main() {
   require(constructed == 1, "a constructor did not run before main");
   count_exception_pointers();
+  write_numbers();
   wait_for_a_thread();
   throw_things(-constructed);
   read_numbers();
