@@ -7,6 +7,7 @@ option(CACHALOT_BUILD_EXAMPLES "Build the examples" ${PROJECT_IS_TOP_LEVEL})
 option(CACHALOT_BUILD_PYTORCH "Build the PyTorch plug-in" ${PROJECT_IS_TOP_LEVEL})
 option(CACHALOT_BUILD_FUZZERS "Build the fuzz targets, with Clang" OFF)
 option(CACHALOT_WERROR "Treat warnings as errors" OFF)
+option(CACHALOT_PORTABLE_COMMAND "Put fmt and libstdc++ into the cachalot command, for machines without them" OFF)
 option(CACHALOT_UNITY_BUILD "Compile the files of a folder together" ON)
 set(CACHALOT_SANITIZE "" CACHE STRING "Sanitizers for everything, as for -fsanitize: address,undefined or thread")
 

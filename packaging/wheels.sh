@@ -55,6 +55,7 @@ defines=(
   CACHALOT_BUILD_SIMULATOR=ON
   CMAKE_INSTALL_LIBDIR=lib  # in an environment of Python's there is no other
   ZLIB_USE_STATIC_LIBS=ON
+  CACHALOT_PORTABLE_COMMAND=ON
 )
 if command -v ccache >/dev/null; then defines+=(CMAKE_CXX_COMPILER_LAUNCHER=ccache); fi
 settings=(-C "build-dir=$work/cmake")
