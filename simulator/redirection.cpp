@@ -133,77 +133,55 @@ __attribute__((visibility("hidden"))) void cachalot_before_dlsym() {
 
 }  // extern "C"
 
-// rdi and rsi are the first two arguments, rdx the third; the stack is kept aligned to 16 bytes around the calls.
+// rdi, rsi and rdx are the first three arguments; the stack is kept aligned to 16 bytes around the calls.
 __asm__(R"(
-  .text
-  .globl dlopen
-  .type dlopen, @function
-dlopen:
+  .macro cachalot_begin name, first, second  # keeps two registers; 8(%rsp) is the second
+  .globl \name
+  .type \name, @function
+\name:
   .cfi_startproc
   endbr64
-  pushq %rdi
+  pushq \first
   .cfi_adjust_cfa_offset 8
-  pushq %rsi
+  pushq \second
   .cfi_adjust_cfa_offset 8
   subq $8, %rsp
   .cfi_adjust_cfa_offset 8
-  leaq 8(%rsp), %rsi
-  call cachalot_file_to_open
+  .endm
+
+  .macro cachalot_restore first, second
   addq $8, %rsp
   .cfi_adjust_cfa_offset -8
-  popq %rsi
+  popq \second
   .cfi_adjust_cfa_offset -8
-  popq %rdi
+  popq \first
   .cfi_adjust_cfa_offset -8
-  movq %rax, %rdi
-  jmp *cachalot_real_dlopen(%rip)
-  .cfi_endproc
-  .size dlopen, .-dlopen
+  .endm
 
-  .globl dlmopen
-  .type dlmopen, @function
-dlmopen:
-  .cfi_startproc
-  endbr64
-  pushq %rdi
-  .cfi_adjust_cfa_offset 8
-  pushq %rdx
-  .cfi_adjust_cfa_offset 8
-  subq $8, %rsp
-  .cfi_adjust_cfa_offset 8
+  .macro cachalot_go_on name
+  jmp *cachalot_real_\name(%rip)
+  .cfi_endproc
+  .size \name, .-\name
+  .endm
+
+  .text
+  cachalot_begin dlopen, %rdi, %rsi
+  leaq 8(%rsp), %rsi
+  call cachalot_file_to_open
+  cachalot_restore %rdi, %rsi
+  movq %rax, %rdi
+  cachalot_go_on dlopen
+
+  cachalot_begin dlmopen, %rdi, %rdx
   movq %rsi, %rdi
   leaq 8(%rsp), %rsi
   call cachalot_file_to_open
-  addq $8, %rsp
-  .cfi_adjust_cfa_offset -8
-  popq %rdx
-  .cfi_adjust_cfa_offset -8
-  popq %rdi
-  .cfi_adjust_cfa_offset -8
+  cachalot_restore %rdi, %rdx
   movq %rax, %rsi
-  jmp *cachalot_real_dlmopen(%rip)
-  .cfi_endproc
-  .size dlmopen, .-dlmopen
+  cachalot_go_on dlmopen
 
-  .globl dlsym
-  .type dlsym, @function
-dlsym:
-  .cfi_startproc
-  endbr64
-  pushq %rdi
-  .cfi_adjust_cfa_offset 8
-  pushq %rsi
-  .cfi_adjust_cfa_offset 8
-  subq $8, %rsp
-  .cfi_adjust_cfa_offset 8
+  cachalot_begin dlsym, %rdi, %rsi
   call cachalot_before_dlsym
-  addq $8, %rsp
-  .cfi_adjust_cfa_offset -8
-  popq %rsi
-  .cfi_adjust_cfa_offset -8
-  popq %rdi
-  .cfi_adjust_cfa_offset -8
-  jmp *cachalot_real_dlsym(%rip)
-  .cfi_endproc
-  .size dlsym, .-dlsym
+  cachalot_restore %rdi, %rsi
+  cachalot_go_on dlsym
 )");
