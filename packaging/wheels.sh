@@ -67,8 +67,9 @@ rm -rf "$work/raw" dist
   { tail -50 "$work/build.log"; exit 1; }
 
 echo "==== checks"
-# An adapter is loaded into a process that has these libraries already; they are not the wheel's to bring.
-exclude=(libc10.so libc10_cuda.so libtorch_cpu.so libtorch_cuda.so libcachalot_torch.so)
+# An adapter is loaded into a process that has these libraries already; they are not the wheel's to bring. libcuda.so.1, which the
+# simulated libcudart needs, is the simulator.
+exclude=(libc10.so libc10_cuda.so libtorch_cpu.so libtorch_cuda.so libcachalot_torch.so libcuda.so.1)
 PATH=$work/venv/bin:$PATH auditwheel repair --plat "${policy}_$(uname -m)" "${exclude[@]/#/--exclude=}" \
   --wheel-dir dist "$work"/raw/*.whl
 wheel=(dist/*.whl)
