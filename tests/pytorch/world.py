@@ -44,12 +44,20 @@ def enable():
         cachalot.enable(mode=ENABLE_MODE)
 
 
+def change_settings(text):
+    """Has PyTorch parse settings. 2.9 has another name for it."""
+    if hasattr(torch._C, "_accelerator_setAllocatorSettings"):
+        torch._C._accelerator_setAllocatorSettings(text)
+    else:
+        torch._C._cuda_cudaCachingAllocator_set_allocator_settings(text)
+
+
 def reset():
     """An empty allocator with default settings and with statistics that begin now."""
     gc.collect()
     torch.cuda.synchronize()
     torch.cuda.memory._record_memory_history(None)
-    torch._C._accelerator_setAllocatorSettings("expandable_segments:False")  # the one that a parse does not reset
+    change_settings("expandable_segments:False")  # the one that a parse does not reset
     torch.cuda.set_per_process_memory_fraction(1.0)
     torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats()
