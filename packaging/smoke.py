@@ -18,7 +18,7 @@ for size in (64, 96, 32):
     optimizer.zero_grad()
 stats = torch.cuda.memory_stats()
 assert stats["allocated_bytes.all.current"] == torch.cuda.memory_allocated() > 0
-assert cachalot.stats() == dict(stats)
+assert cachalot.stats().items() <= dict(stats).items()  # newer versions of PyTorch have more
 
 # History, snapshots, and the bytes that were asked for. C++ frames need addr2line, which machines without compilers lack.
 torch.cuda.memory._record_memory_history(max_entries=100, stacks="python")
