@@ -22,11 +22,14 @@ outcome() {
   if "$@" >"$folder/out" 2>&1; then echo yes; else tail -1 "$folder/out" | cut -c1-120 | tr '|' '/'; fi
 }
 
-# The last line of pytest: "39 passed" or "34 passed, 5 failed".
+# Of pytest's line at its end: "39 passed" or "34 passed, 5 failed". Libraries may print more after it.
 of_calls() {
+  local result
   env CACHALOT_TEST_MODE="$1" "${simulated[@]}" "$python" -m pytest -q -p no:cacheprovider \
     "$root/tests/pytorch/test_functions.py" >"$folder/out" 2>&1 || true
-  tail -1 "$folder/out" | grep -oE '[0-9]+ (passed|failed|error)' | sort -r | paste -sd, | sed 's/,/, /' || echo "did not run"
+  result=$(grep -E '[0-9]+ (passed|failed|error).* in [0-9.]+s' "$folder/out" | tail -1 |
+    grep -oE '[0-9]+ (passed|failed|error)' | sort -r | paste -sd, | sed 's/,/, /') || true
+  echo "${result:-did not run}"
 }
 
 for version in "${versions[@]}"; do
