@@ -28,7 +28,7 @@ of_calls() {
   env CACHALOT_TEST_MODE="$1" "${simulated[@]}" "$python" -m pytest -q -p no:cacheprovider \
     "$root/tests/pytorch/test_functions.py" >"$folder/out" 2>&1 || true
   result=$(grep -E '[0-9]+ (passed|failed|error).* in [0-9.]+s' "$folder/out" | tail -1 |
-    grep -oE '[0-9]+ (passed|failed|error)' | sort -r | paste -sd, | sed 's/,/, /') || true
+    grep -oE '[0-9]+ (passed|failed|error)' | sort -k2r | paste -sd, | sed 's/,/, /') || true
   echo "${result:-did not run}"
 }
 
