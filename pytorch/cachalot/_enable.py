@@ -208,7 +208,7 @@ def _install(plug: Plug, adapter: _adapter.Adapter | None, mode: Mode, late: boo
     try:
         if adapter is not None and mode != "plug":
             adapter.install(late)
-            _filter_settings()
+            _filter_settings(None if _config.has_settings_hook() else plug)
             return "full"
         if late:
             raise EnableError(
@@ -227,9 +227,9 @@ def _install(plug: Plug, adapter: _adapter.Adapter | None, mode: Mode, late: boo
 
 
 def _filter_settings(plug: Plug | None = None) -> None:
-    """Settings that a program changes as it runs lose unknown ones as well; the plug takes over what PyTorch accepted.
+    """Settings that a program changes as it runs lose unknown ones as well; `plug`, if given, takes over what PyTorch accepted.
 
-    The full allocator hears of them by itself.
+    The full allocator needs no `plug` where PyTorch has a hook.
     """
     import torch
 
