@@ -33,7 +33,7 @@ class Span {
   template <typename Container>
   static std::false_type test(...);
   template <typename Container>
-  static constexpr bool views = decltype(test<Container>(0))::value;
+  static constexpr bool kViews = decltype(test<Container>(0))::value;
 
  public:
   using element_type = T;                  ///< const T for a view that only reads
@@ -48,14 +48,14 @@ class Span {
 
   /// Views an array or a container that is const, temporary, or itself a view (std::span).
   /// A temporary lives until the full expression ends: pass it to a function, do not keep the span.
-  template <typename Container, std::enable_if_t<views<const Container>, int> = 0>
+  template <typename Container, std::enable_if_t<kViews<const Container>, int> = 0>
   // NOLINTNEXTLINE(google-explicit-constructor): as std::span's
   constexpr Span(const Container& container)
       : data_(std::data(container)), size_(std::size(container)) {}
 
   /// Views an array or a container whose elements may be changed.
   template <typename Container,
-            std::enable_if_t<views<Container> && !views<const Container>, int> = 0>
+            std::enable_if_t<kViews<Container> && !kViews<const Container>, int> = 0>
   // NOLINTNEXTLINE(google-explicit-constructor): as std::span's
   constexpr Span(Container& container) : data_(std::data(container)), size_(std::size(container)) {}
 
@@ -94,5 +94,6 @@ class Span {
 #if __cplusplus >= 202002L
 // Iterators of a Span outlive it, so that std::span may be made of a temporary one.
 template <typename T>
+// NOLINTNEXTLINE(readability-identifier-naming): the standard's name
 inline constexpr bool std::ranges::enable_borrowed_range<cachalot::Span<T>> = true;
 #endif
