@@ -43,7 +43,8 @@ TEST(Simulate, RefusesWhatItCannotDoBeforeTheProgramRuns) {
   expect_complaint("--gpu L4", "no program was given; an example: cachalot simulate --gpu l4 train.py");
   expect_complaint("--gpu voodoo echo ran", "'voodoo' is not a known GPU: `cachalot gpus` lists them; ");
   expect_complaint("--gpu voodoo echo ran", "for another GPU, give its memory instead, such as 24GiB");
-  expect_complaint("--gpu A10O echo ran", "'A10O' is not a known GPU: did you mean 'a100'? `cachalot gpus` lists them; ");
+  expect_complaint("--gpu A10O echo ran",
+                   "'A10O' is not a known GPU: did you mean 'a100'? `cachalot gpus` lists them; ");
   expect_complaint("--divices 2 echo ran", "simulate has no option '--divices'; did you mean '--devices'?");
   expect_complaint("--memory much echo ran", "'much' is not a size");
   expect_complaint("--devices 0 echo ran", "--devices");
