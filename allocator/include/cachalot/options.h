@@ -74,8 +74,8 @@ struct Options {
   bool pinned_use_cuda_host_register = false;      ///< without effect
   std::size_t pinned_num_register_threads = 1;     ///< without effect; a power of two up to 128
   std::size_t pinned_reserve_segment_size = 0;     ///< without effect
-  HeapKind heap = HeapKind::segments;            ///< PyTorch's policy or the page heap
-  CrossStream cross_stream = CrossStream::wait;  ///< whose freed memory the page heap uses
+  HeapKind heap = HeapKind::segments;              ///< PyTorch's policy or the page heap
+  CrossStream cross_stream = CrossStream::wait;    ///< whose freed memory the page heap uses
   /// The page heap allocates new memory instead of remapping while reserved memory is at most
   /// (1 + remap_slack) times the peak of live memory; in [0, 1].
   double remap_slack = 0;
