@@ -346,7 +346,8 @@ Block* DeviceAllocator::bring_together_or_create(Request request, StreamClock& c
 }
 
 bool DeviceAllocator::may_wait_for_others(Request request) const {
-  return request.pool().owner() == nullptr && clocks_.size() > 1 && options_.cross_stream == CrossStream::wait && !capturing();
+  return request.pool().owner() == nullptr && clocks_.size() > 1 && options_.cross_stream == CrossStream::wait &&
+         !capturing();
 }
 
 // Waits for the streams whose memory would serve better than the plan; false: none would.
