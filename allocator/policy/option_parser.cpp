@@ -4,9 +4,11 @@
 #include <bit>
 #include <cctype>
 #include <charconv>
+#include <initializer_list>
 #include <iterator>
 #include <optional>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "base/check.h"
@@ -194,6 +196,15 @@ bool parse_bool(const Setting& setting) {
   refuse(setting, formatted("Expected 'True' or 'False' but got '{}'", setting.value));
 }
 
+template <typename Enumeration>
+Enumeration parse_choice(const Setting& setting,
+                         std::initializer_list<std::pair<std::string_view, Enumeration>> choices, const char* rule) {
+  for (const auto& [name, value] : choices) {
+    if (setting.value == name) return value;
+  }
+  refuse(setting, rule);
+}
+
 std::size_t parse_divisions(const Setting& setting, std::string_view text) {
   const std::size_t divisions = parse_count(setting, text);
   if (divisions != 0 && !std::has_single_bit(divisions)) {
@@ -303,25 +314,14 @@ void set_backend(const Setting& setting, Options&) {
 constexpr std::size_t kLargestPage = kMiB << 10;
 
 void set_heap(const Setting& setting, Options& options) {
-  if (setting.value == "segments") {
-    options.heap = HeapKind::segments;
-  } else if (setting.value == "pages") {
-    options.heap = HeapKind::pages;
-  } else {
-    refuse(setting, "Unknown heap, options are segments and pages");
-  }
+  options.heap = parse_choice<HeapKind>(setting, {{"segments", HeapKind::segments}, {"pages", HeapKind::pages}},
+                                        "Unknown heap, options are segments and pages");
 }
 
 void set_cross_stream(const Setting& setting, Options& options) {
-  if (setting.value == "off") {
-    options.cross_stream = CrossStream::off;
-  } else if (setting.value == "completed") {
-    options.cross_stream = CrossStream::completed;
-  } else if (setting.value == "wait") {
-    options.cross_stream = CrossStream::wait;
-  } else {
-    refuse(setting, "options are off, completed and wait");
-  }
+  options.cross_stream = parse_choice<CrossStream>(
+      setting, {{"off", CrossStream::off}, {"completed", CrossStream::completed}, {"wait", CrossStream::wait}},
+      "options are off, completed and wait");
 }
 
 void set_remap_slack(const Setting& setting, Options& options) {
