@@ -5,7 +5,7 @@
 #include <optional>
 
 #include "base/check.h"
-#include "cachalot/options.h"
+#include "policy/option_warnings.h"
 #include "tools/commands/command.h"
 #include "tools/commands/input_traces.h"
 #include "tools/progress_bar.h"
@@ -54,6 +54,7 @@ class ReplayCommand : public Command {
 
   int run(const Styles& styles) override {
     const ReplayOptions options = replay_options();
+    warn_of_options_without_effect(parse_options(options.config));
     require_one_for_steps(traces_.size());
     const std::vector<Trace> traces = read_all_traces(traces_);
     require_one_for_steps(traces.size());  // a snapshot may have several
@@ -117,9 +118,6 @@ class ReplayCommand : public Command {
   ReplayOptions replay_options() const {
     ReplayOptions options;
     options.config = effective_config();
-    for (const std::string& sentence : options_without_effect(parse_options(options.config))) {
-      tell(fmt::format("cachalot: {}\n", sentence));
-    }
     options.device_bytes = device_bytes(device_, options.device_bytes);
     options.memory_fraction = memory_fraction_;
     options.work_us = work_us_;
