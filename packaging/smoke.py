@@ -5,6 +5,7 @@ import gc
 import torch
 
 import cachalot
+from cachalot import _config
 
 assert cachalot.enabled_mode() == "full"
 assert torch.cuda.memory.get_allocator_backend() == "cachalot"
@@ -50,10 +51,8 @@ except torch.OutOfMemoryError as error:
 else:
     raise AssertionError("a PiB was there")
 
-# Settings that a program changes; 2.9 has another name for it.
-is_old = not hasattr(torch._C, "_accelerator_setAllocatorSettings")
-change = torch._C._cuda_cudaCachingAllocator_set_allocator_settings if is_old else torch._C._accelerator_setAllocatorSettings
-change("max_split_size_mb:64")
+# Settings that a program changes.
+_config.set_in_torch("max_split_size_mb:64")
 assert torch.cuda.memory._snapshot()["allocator_settings"]["max_split_size"] == 64 << 20
 
 del model, optimizer, kept, inside, result, graph, pool, snapshot
