@@ -7,9 +7,7 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -35,25 +33,25 @@ def compared(record: dict) -> dict:
 
 
 def run(mode: str, seed: int, out: Path) -> None:
-    environment = os.environ | {
+    environment = {
         "CACHALOT_SIM_LATENCY": "none",
         "CACHALOT_SIM_LAUNCH_NS": str(10**12),
         "CACHALOT_SIM_MEMORY": "80GiB",
     }
-    command = [sys.executable, str(PROGRAM), mode, str(seed), str(STEPS), str(out)]
+    command = [sys.executable, PROGRAM, mode, seed, STEPS, out]
     if world.PAGES:
         environment["PYTORCH_CUDA_ALLOC_CONF"] = "expandable_segments:True"
-        command.append("expandable")
-    done = subprocess.run(command, env=environment, capture_output=True, text=True)
-    assert done.returncode == 0, f"{mode}, seed {seed}: {done.stderr}"
+        done = world.run([*command, "expandable"], timeout=1200, **environment)
+    else:
+        done = world.run_quickly(command, timeout=1200, **environment)
+    world.succeeds(done)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_every_step_leaves_the_same_statistics(seed: int, tmp_path: Path) -> None:
     outs = {mode: tmp_path / f"{mode}.jsonl" for mode in ("native", "full")}
-    with ThreadPoolExecutor(len(outs)) as workers:
-        for done in [workers.submit(run, mode, seed, out) for mode, out in outs.items()]:
-            done.result()
+    for mode, out in outs.items():
+        run(mode, seed, out)
     before: list[str] = []
     with open(outs["native"], encoding="utf-8") as native, open(outs["full"], encoding="utf-8") as full:
         for expected_line, actual_line in zip(native, full, strict=True):
