@@ -150,7 +150,7 @@ std::vector<std::shared_ptr<Device>> simulated_devices() {
 Options environment_options() {
   Options base;
   base.debug = from_environment("CACHALOT_DEBUG", "", parse_debug);
-  const Options options =
+  Options options =
       from_environment("CACHALOT_CONF", "", [&](std::string_view text) { return parse_options(text, base); });
   warn_of_options_without_effect(options);
   return options;
@@ -286,7 +286,7 @@ char* copy_of(const std::string& text) {
 }  // namespace
 }  // namespace cachalot
 
-using namespace cachalot;
+using namespace cachalot;  // NOLINT(google-*): what follows are functions of C
 
 const char* cachalot_version(void) { return version(); }
 

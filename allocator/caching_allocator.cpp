@@ -38,7 +38,7 @@ class CachingAllocator::Home final : public ForkAware {
 };
 
 CachingAllocator::CachingAllocator(std::vector<std::shared_ptr<Device>> devices, const Options& options,
-                                   KernelsFactory kernels)
+                                   const KernelsFactory& kernels)
     : home_(std::make_unique<Home>(*this)),
       page_map_(std::make_unique<PageMap>()),
       open_map_(page_map_.get()),
@@ -51,7 +51,7 @@ CachingAllocator::CachingAllocator(std::vector<std::shared_ptr<Device>> devices,
     devices_.push_back(std::make_unique<DeviceAllocator>(std::move(devices[i]), *page_map_, options));
   }
   if (has_guard(options) || options.debug) {
-    set_up_guard(std::move(kernels));
+    set_up_guard(kernels);
   } else {
     for (const auto& allocator : devices_) open_devices_.push_back(allocator.get());
   }
@@ -424,19 +424,19 @@ bool CachingAllocator::caching_enabled() const { return caching_enabled_.load();
 
 // --- observers ------------------------------------------------------------------------------------------------------
 
-void CachingAllocator::add_out_of_memory_observer(OutOfMemoryObserver observer) {
+void CachingAllocator::add_out_of_memory_observer(const OutOfMemoryObserver& observer) {
   for (const auto& allocator : devices()) allocator->add_out_of_memory_observer(observer);
 }
 
-void CachingAllocator::add_free_memory_callback(FreeMemoryCallback callback) {
+void CachingAllocator::add_free_memory_callback(const FreeMemoryCallback& callback) {
   for (const auto& allocator : devices()) allocator->add_free_memory_callback(callback);
 }
 
-void CachingAllocator::add_change_tracker(ChangeTracker tracker) {
+void CachingAllocator::add_change_tracker(const ChangeTracker& tracker) {
   for (const auto& allocator : devices()) allocator->add_change_tracker(tracker);
 }
 
-void CachingAllocator::add_watcher(std::shared_ptr<Watcher> watcher) {
+void CachingAllocator::add_watcher(const std::shared_ptr<Watcher>& watcher) {
   CACHALOT_REQUIRE(watcher != nullptr, "add_watcher: the watcher is null; it must be an object");
   for (const auto& allocator : devices()) allocator->add_watcher(watcher);
 }
@@ -507,6 +507,7 @@ bool CachingAllocator::pool_has_exactly(int device, PoolId pool, const std::vect
   for (Guard* guard : guards(device)) guard->drain();
   const Guard& guard = *guards(device).front();
   std::vector<void*> in_heap;
+  in_heap.reserve(live.size());
   for (const void* ptr : live) in_heap.push_back(as_pointer(guard.in_heap(as_address(ptr))));
   return with_pool(device, pool, [&](DeviceAllocator& heap) { return heap.pool_has_exactly(pool, in_heap); });
 }

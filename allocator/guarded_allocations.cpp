@@ -23,7 +23,7 @@ Kind kind_of(bool is_free, const std::optional<Guard::Sighting>& sighting) {
 
 }  // namespace
 
-void CachingAllocator::set_up_guard(KernelsFactory kernels) {
+void CachingAllocator::set_up_guard(const KernelsFactory& kernels) {
   CACHALOT_REQUIRE(kernels, "the factory of kernels is empty; the guard needs one, as host_kernels");
   open_map_ = &no_blocks();
   guard_log_ = std::make_unique<GuardLog>();

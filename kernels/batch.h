@@ -14,7 +14,7 @@ namespace cachalot {
 inline constexpr unsigned kThreadsABlock = 256;
 inline constexpr unsigned kWordsAThread = 4;  // of a tile, which a thread loads before it stores the first
 inline constexpr std::size_t kWordBytes = 16;
-inline constexpr std::size_t kTileBytes = kThreadsABlock * kWordsAThread * kWordBytes;
+inline constexpr std::size_t kTileBytes = kWordBytes * kWordsAThread * kThreadsABlock;
 
 // What 4 KiB of arguments hold, which every driver and GPU allows.
 inline constexpr unsigned kItemsALaunch = 120;

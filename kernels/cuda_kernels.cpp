@@ -12,8 +12,8 @@ namespace cachalot {
 
 namespace {
 
-constexpr std::size_t kAnswers = 11 * kItemsALaunch;  // spans that are verified before the host waits
-constexpr std::uint64_t kMostBlocks = 4096;           // of one launch: several for each multiprocessor of any GPU
+constexpr std::size_t kAnswers = std::size_t{11} * kItemsALaunch;  // spans that are verified before the host waits
+constexpr std::uint64_t kMostBlocks = 4096;  // of one launch: several for each multiprocessor of any GPU
 
 // What every driver and GPU takes as arguments.
 static_assert(sizeof(Batch<PatternSpan>) + sizeof(Address) <= 4096 && sizeof(Batch<BlockMove>) <= 4096);

@@ -111,6 +111,7 @@ std::vector<TensorPool*> PoolSet::State::pools() const {
   }
   std::ranges::sort(by_use);
   std::vector<TensorPool*> pools;
+  pools.reserve(by_use.size());
   for (const auto& entry : by_use) pools.push_back(entry.second);
   return pools;
 }
@@ -128,6 +129,8 @@ PoolSet::PoolSet(std::shared_ptr<CachingAllocator> owned, CachingAllocator& allo
                  const TensorPoolOptions& options)
     : state_(std::make_shared<State>(std::move(owned), allocator, byte_budget, options)) {}
 
+// By value: a caller that moves its allocator here gives it up.
+// NOLINTNEXTLINE(performance-unnecessary-value-param)
 PoolSet::PoolSet(std::shared_ptr<CachingAllocator> allocator, std::size_t byte_budget, const TensorPoolOptions& options)
     : PoolSet(allocator, not_null(allocator), byte_budget, options) {}
 

@@ -229,7 +229,7 @@ std::size_t PoolCore::metadata_bytes() {
   for (const auto& slab : slabs_) {
     bytes += sizeof(PoolSlab) + slab->count * (sizeof(PoolSlot) + (moves_tensors() ? sizeof(PooledTensor*) : 0));
     for (std::size_t i = 0; i < slab->count; ++i) {
-      if (const auto& others = slab->slots[i].others) bytes += sizeof(*others) + capacity_bytes(*others);
+      if (const auto& others = slab->slots[i].others) bytes += sizeof(std::vector<Stream>) + capacity_bytes(*others);
     }
   }
   return bytes + stacks_.size() * sizeof(SlotStack);

@@ -58,6 +58,8 @@ void PooledTensor::give_back() noexcept {
 
 // --- TensorPool ------------------------------------------------------------------------------------------------------
 
+// By value: a caller that moves its allocator here gives it up.
+// NOLINTNEXTLINE(performance-unnecessary-value-param)
 TensorPool::TensorPool(std::shared_ptr<CachingAllocator> allocator, const TensorSpec& spec,
                        const TensorPoolOptions& options)
     : TensorPool(allocator, not_null(allocator), spec, options, nullptr) {}

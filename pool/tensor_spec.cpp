@@ -71,6 +71,7 @@ DType dtype_named(std::string_view name) {
 
 std::vector<std::string_view> dtype_names() {
   std::vector<std::string_view> names;
+  names.reserve(std::size(kTypes));
   for (const NamedType& named : kTypes) names.emplace_back(named.name);
   return names;
 }

@@ -55,7 +55,7 @@ std::string json(std::string_view what, int device) {
 }  // namespace
 }  // namespace cachalot
 
-using namespace cachalot;
+using namespace cachalot;  // NOLINT(google-*): what follows are functions of C
 
 void* cachalot_malloc(std::size_t size, int device, Stream stream) {
   if (size == 0) return nullptr;

@@ -61,7 +61,7 @@ using Tracks = Numbered<AllocationTrack>;
 }  // namespace
 }  // namespace cachalot
 
-using namespace cachalot;
+using namespace cachalot;  // NOLINT(google-*): what follows are functions of C
 
 long cachalot_plug_leaks_begin(std::size_t warm_up, std::size_t window, double min_confidence, char* error,
                                std::size_t capacity) {

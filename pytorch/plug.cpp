@@ -57,12 +57,12 @@ class ProcessPlug final : public Plug {
   bool caching_enabled() const override { return allocator().caching_enabled(); }
 
   void add_out_of_memory_observer(OutOfMemoryObserver observer) override {
-    allocator().add_out_of_memory_observer(std::move(observer));
+    allocator().add_out_of_memory_observer(observer);
   }
   void add_free_memory_callback(FreeMemoryCallback callback) override {
-    allocator().add_free_memory_callback(std::move(callback));
+    allocator().add_free_memory_callback(callback);
   }
-  void add_change_tracker(ChangeTracker tracker) override { allocator().add_change_tracker(std::move(tracker)); }
+  void add_change_tracker(ChangeTracker tracker) override { allocator().add_change_tracker(tracker); }
   void record_history(const HistoryOptions& history) override { allocator().record_history(history); }
   bool history_enabled() const override { return allocator().history_enabled(); }
 

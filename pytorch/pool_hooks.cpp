@@ -87,7 +87,7 @@ std::string to_json(const PoolSet& pools) {
 }  // namespace
 }  // namespace cachalot
 
-using namespace cachalot;
+using namespace cachalot;  // NOLINT(google-*): what follows are functions of C
 
 int cachalot_plug_dtype(const char* name, char* error, std::size_t capacity) {
   return guarded(error, capacity, [&] { return static_cast<int>(dtype_named(name)); });

@@ -194,7 +194,6 @@ int device_attribute(const Config& config, int ordinal, int attribute) {
     case CU_DEVICE_ATTRIBUTE_HOST_REGISTER_SUPPORTED:
       return prop.hostRegisterSupported;
     case CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED:
-      return 1;
     case CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED:
       return 1;
     case CU_DEVICE_ATTRIBUTE_MAX_BLOCKS_PER_MULTIPROCESSOR:

@@ -102,7 +102,7 @@ CUresult cuDeviceGetPCIBusId(char* id, int length, CUdevice device) {
   return driver_call([&](Process& process) {
     const std::string text = pci_bus_id(process.device(device).ordinal);
     if (length <= static_cast<int>(text.size())) return cudaErrorInvalidValue;
-    std::strcpy(id, text.c_str());
+    std::memcpy(id, text.c_str(), text.size() + 1);
     return cudaSuccess;
   });
 }

@@ -65,7 +65,7 @@ int cachalot_sim_set_faults(int device, const char* faults) {
     } catch (const InvalidArgument&) {
       return cudaErrorInvalidValue;
     }
-    process.device(device).simulated->set_faults(std::move(plan));
+    process.device(device).simulated->set_faults(plan);
     return cudaSuccess;
   });
 }

@@ -159,6 +159,7 @@ bool has_alias(const GpuModel& model, const std::string& folded) {
 // "did you mean 'a100'? "
 std::string suggestion(std::string_view name) {
   std::vector<std::string_view> keys;
+  keys.reserve(std::size(kModels));
   for (const GpuModel& model : kModels) keys.push_back(model.key);
   const std::string question = did_you_mean(name, keys);
   return question.empty() ? "" : question + " ";

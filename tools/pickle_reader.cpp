@@ -245,7 +245,7 @@ class PickleReader {
         return true;
       case Opcode::long_line: {
         const std::string digits = line();
-        push(decimal(std::string_view(digits).substr(0, digits.size() - (digits.ends_with('L') ? 1 : 0))));
+        push(decimal(std::string_view{digits}.substr(0, digits.size() - (digits.ends_with('L') ? 1 : 0))));
         return true;
       }
       case Opcode::float_line: {

@@ -52,9 +52,9 @@ std::vector<std::string> scripts_here() {
 }  // namespace
 
 std::string python_interpreter() {
-  if (const std::string named = setting("CACHALOT_PYTHON"); !named.empty()) return named;
+  if (std::string named = setting("CACHALOT_PYTHON"); !named.empty()) return named;
   if (const std::string environment = setting("VIRTUAL_ENV"); !environment.empty()) {
-    const std::string python = environment + "/bin/python";
+    std::string python = environment + "/bin/python";
     if (access(python.c_str(), X_OK) == 0) return python;
   }
   return "python3";

@@ -38,7 +38,7 @@ std::string calls_text(const ReplayResult& result) {
 
 std::string memory_calls_text(const ReplayResult& result) {
   const std::vector<std::uint64_t>& each = result.memory_calls_per_iteration;
-  const std::string total = fmt::format("{}", result.memory_calls);
+  std::string total = fmt::format("{}", result.memory_calls);
   if (each.size() < 2) return total;
   return fmt::format("{} in {} iterations: {} in the first, {} in the last", total, each.size(), each.front(),
                      each.back());

@@ -81,11 +81,12 @@ class Environment {
   // In front of what is there, behind a colon.
   void prepend(const std::string& name, const std::string& value) {
     std::string& list = values_[name];
-    list = list.empty() ? value : value + ":" + list;
+    list.insert(0, list.empty() ? value : value + ":");
   }
   std::vector<std::string> entries() const {
     std::vector<std::string> entries;
-    for (const auto& [name, value] : values_) entries.push_back(name + "=" + value);
+    entries.reserve(values_.size());
+    for (const auto& [name, value] : values_) entries.push_back(fmt::format("{}={}", name, value));
     return entries;
   }
 
@@ -113,6 +114,7 @@ Environment simulated_environment(const SimulationOptions& options, const fs::pa
 
 std::vector<char*> pointers(std::vector<std::string>& words) {
   std::vector<char*> result;
+  result.reserve(words.size() + 1);
   for (std::string& word : words) result.push_back(word.data());
   result.push_back(nullptr);
   return result;

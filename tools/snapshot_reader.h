@@ -24,7 +24,7 @@ struct Frame {
   std::uint64_t line = 0;
   std::string_view function;
 
-  friend auto operator<=>(const Frame&, const Frame&) = default;
+  friend auto operator<=>(const Frame&, const Frame&) = default;  // NOLINT(modernize-use-nullptr): not one of ours
 };
 
 // Where in the program something was asked for, the newest call first.

@@ -25,7 +25,7 @@ std::optional<double> scale_of(std::string_view unit) {
   if (name.empty() || name == "b" || name == "byte" || name == "bytes") return 1;
   constexpr std::string_view kPrefixes = "kmgt";
   const std::size_t power = kPrefixes.find(name.front());
-  const std::string_view rest = std::string_view(name).substr(1);
+  const std::string_view rest = std::string_view{name}.substr(1);
   if (power == std::string_view::npos || (!rest.empty() && rest != "b" && rest != "ib")) return std::nullopt;
   return std::pow(1024.0, static_cast<double>(power + 1));
 }

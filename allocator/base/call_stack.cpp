@@ -81,7 +81,7 @@ bool is_in_our_sources(const CallFrame& frame) {
   constexpr std::string_view kRoot = kHere.substr(0, kHere.size() - kThisFile.size());
   constexpr std::string_view kFolders[] = {"allocator/", "pool/", "kernels/", "pytorch/"};
   if (!frame.file.starts_with(kRoot)) return false;
-  const std::string_view path = std::string_view(frame.file).substr(kRoot.size());
+  const std::string_view path = std::string_view{frame.file}.substr(kRoot.size());
   return std::ranges::any_of(kFolders, [&](std::string_view folder) { return path.starts_with(folder); });
 }
 

@@ -30,16 +30,17 @@ class FormatValue {
  public:
   using Value = std::variant<bool, std::int64_t, std::uint64_t, double, std::string_view, const void*>;
 
-  FormatValue(bool value) : value_(value) {}                                     // NOLINT(google-explicit-constructor)
-  FormatValue(const char& value) : value_(std::string_view(&value, 1)) {}        // NOLINT(google-explicit-constructor)
-  FormatValue(std::signed_integral auto value) : value_(std::int64_t{value}) {}  // NOLINT(google-explicit-constructor)
-  FormatValue(std::unsigned_integral auto value)
-      : value_(std::uint64_t{value}) {}                                       // NOLINT(google-explicit-constructor)
-  FormatValue(std::floating_point auto value) : value_(double{value}) {}      // NOLINT(google-explicit-constructor)
-  FormatValue(std::string_view value) : value_(value) {}                      // NOLINT(google-explicit-constructor)
-  FormatValue(const std::string& value) : value_(std::string_view(value)) {}  // NOLINT(google-explicit-constructor)
-  FormatValue(const char* value) : value_(std::string_view(value)) {}         // NOLINT(google-explicit-constructor)
-  FormatValue(const void* value) : value_(value) {}                           // NOLINT(google-explicit-constructor)
+  // NOLINTBEGIN(google-explicit-constructor): every argument becomes one
+  FormatValue(bool value) : value_(value) {}
+  FormatValue(const char& value) : value_(std::string_view(&value, 1)) {}
+  FormatValue(std::signed_integral auto value) : value_(std::int64_t{value}) {}
+  FormatValue(std::unsigned_integral auto value) : value_(std::uint64_t{value}) {}
+  FormatValue(std::floating_point auto value) : value_(double{value}) {}
+  FormatValue(std::string_view value) : value_(value) {}
+  FormatValue(const std::string& value) : value_(std::string_view{value}) {}
+  FormatValue(const char* value) : value_(std::string_view{value}) {}
+  FormatValue(const void* value) : value_(value) {}
+  // NOLINTEND(google-explicit-constructor)
 
   const Value& value() const { return value_; }
 
@@ -81,13 +82,13 @@ constexpr Placeholder Placeholder::read(std::string_view spec) {
 
 template <typename Argument>
 constexpr bool Placeholder::fits(Form form) {
-  constexpr bool is_integer = std::integral<Argument> && !std::same_as<Argument, bool> && !std::same_as<Argument, char>;
+  constexpr bool kIsInteger = std::integral<Argument> && !std::same_as<Argument, bool> && !std::same_as<Argument, char>;
   switch (form) {
     case Form::plain:
       return true;
     case Form::hexadecimal:
     case Form::padded:
-      return is_integer;
+      return kIsInteger;
     case Form::fixed:
       return std::floating_point<Argument>;
     case Form::cut:
@@ -129,6 +130,7 @@ class FormatPattern {
         text_, [](std::string_view) {},
         [&](const Placeholder& placeholder) {
           if (place == sizeof...(Arguments)) throw "more placeholders than arguments";
+          // NOLINTNEXTLINE(clang-analyzer-core.CallAndMessage): the analyzer does not see that all are initialized
           if (!kFits[place++](placeholder.form)) throw "a placeholder does not fit its argument";
         });
     if (place != sizeof...(Arguments)) throw "more arguments than placeholders";

@@ -62,7 +62,7 @@ class ThreadParts {
     // A thread that is not here may hold the mutex and be changing the map: the child gets new ones.
     void on_fork() noexcept override {
       Owner::forget_thread();
-      current() = new Living;
+      current() = new Living;  // NOLINT(bugprone-unhandled-exception-at-new): a child without memory for it ends
     }
     std::mutex mutex;
     std::unordered_map<std::uint64_t, Owner*> by_id;

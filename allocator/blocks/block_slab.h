@@ -44,7 +44,7 @@ class BlockSlab {
 
   std::size_t metadata_bytes() const;
 
-  static constexpr std::size_t kChunkBytes = 64 * 1024;
+  static constexpr std::size_t kChunkBytes = std::size_t{64} << 10;
   static constexpr std::size_t kSlots = kChunkBytes / sizeof(Block);  // slot 0 holds the chunk's header
 
   static int owner_of(const Block& block) { return chunk_of(block).device; }

@@ -78,7 +78,8 @@ std::size_t Depot::blocks() const {
 std::int64_t Depot::bytes() const {
   const Lock lock(mutex_);
   std::int64_t bytes = 0;
-  for (std::size_t i = 0; i < SizeClass::kCount; ++i) bytes += stacks_[i].batches * SizeClass::batch_bytes(i);
+  for (std::size_t i = 0; i < SizeClass::kCount; ++i)
+    bytes += as_signed(stacks_[i].batches) * SizeClass::batch_bytes(i);
   return bytes;
 }
 

@@ -107,7 +107,7 @@ class Depot {
  private:
   static constexpr std::size_t kMostBatches = 16;
   struct Stack {
-    std::uint32_t batches = 0;
+    std::size_t batches = 0;
     std::unique_ptr<Block*[]> blocks;  // room for kMostBatches, made when first needed
   };
   bool push(std::size_t size_class, Block* const* batch);

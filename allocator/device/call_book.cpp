@@ -88,9 +88,9 @@ std::int64_t CallBook::size_ns(std::size_t kind, std::uint64_t bytes) const {
 
 std::vector<LoggedCall> CallBook::take_log() { return std::exchange(log_, {}); }
 
-void CallBook::set_faults(std::vector<Fault> faults) {
+void CallBook::set_faults(std::span<const Fault> faults) {
   faults_.clear();
-  for (Fault& fault : faults) faults_.push_back({std::move(fault)});
+  for (const Fault& fault : faults) faults_.push_back({fault});
 }
 
 bool CallBook::PlannedFault::strikes(DeviceCall call) {

@@ -5,6 +5,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "cachalot/simulated_device.h"
@@ -54,7 +55,7 @@ class CallBook {
   std::uint64_t count(DeviceCall call) const { return counts_[static_cast<std::size_t>(call)]; }
   double driver_us() const { return static_cast<double>(driver_ns_) / 1000; }
   std::vector<LoggedCall> take_log();
-  void set_faults(std::vector<Fault> faults);
+  void set_faults(std::span<const Fault> faults);
   std::uint64_t faults_injected() const { return faults_injected_; }
 
  private:

@@ -397,6 +397,7 @@ std::vector<std::shared_ptr<Device>> cuda_devices() {
   int count = 0;
   check("cuDeviceGetCount", found->device_get_count(&count));
   std::vector<std::shared_ptr<Device>> devices;
+  devices.reserve(static_cast<std::size_t>(count));
   for (int ordinal = 0; ordinal < count; ++ordinal) devices.push_back(std::make_shared<CudaDevice>(ordinal));
   return devices;
 }

@@ -16,7 +16,7 @@ class CudaDriver {
   struct Symbol {
     void* address;
     template <typename Function>
-    operator Function() const {
+    operator Function() const {  // NOLINT(google-explicit-constructor)
       return reinterpret_cast<Function>(address);
     }
   };

@@ -646,9 +646,9 @@ std::vector<LoggedCall> SimulatedDevice::take_log() {
   return impl_->book.take_log();
 }
 
-void SimulatedDevice::set_faults(std::vector<Fault> faults) {
+void SimulatedDevice::set_faults(const std::vector<Fault>& faults) {
   const Lock lock(impl_->mutex);
-  impl_->book.set_faults(std::move(faults));
+  impl_->book.set_faults(faults);
 }
 
 std::uint64_t SimulatedDevice::faults_injected() const {

@@ -38,7 +38,7 @@ class Command {
   // Returns whether a program with arguments of its own follows the options.
   virtual bool takes_program() const { return false; }
   // Is called before run() where takes_program().
-  virtual void set_program(std::vector<std::string> /*words*/) {}
+  virtual void set_program(const std::vector<std::string>& /*words*/) {}
   // Returns the exit code. May throw any standard exception: the caller tells what it says.
   virtual int run(const Styles& styles) = 0;
 };

@@ -39,12 +39,13 @@ class RunCommand : public Command {
   }
 
   bool takes_program() const override { return true; }
-  void set_program(std::vector<std::string> words) override { program_ = std::move(words); }
+  void set_program(const std::vector<std::string>& words) override { program_ = words; }
 
   // Becomes the interpreter: signals and the exit code are the program's own.
   int run(const Styles&) override {
     const std::vector<std::string> words = command_words();
     std::vector<char*> pointers;
+    pointers.reserve(words.size() + 1);
     for (const std::string& word : words) pointers.push_back(const_cast<char*>(word.c_str()));
     pointers.push_back(nullptr);
     execvp(pointers.front(), pointers.data());

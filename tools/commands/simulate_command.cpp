@@ -59,7 +59,7 @@ class SimulateCommand : public Command {
   }
 
   bool takes_program() const override { return true; }
-  void set_program(std::vector<std::string> words) override { program_ = std::move(words); }
+  void set_program(const std::vector<std::string>& words) override { program_ = words; }
 
   // What is wrong with an option is told here, before the program runs and its output hides it.
   int run(const Styles& styles) override {

@@ -87,7 +87,8 @@ class CachingAllocator {
   /// kernels of the guard; kernels_for of cachalot::kernels is the fast choice on a GPU.
   /// Throws InvalidArgument unless devices[i]->index() == i.
   explicit CachingAllocator(std::vector<std::shared_ptr<Device>> devices,
-                            const Options& options = {}, KernelsFactory kernels = host_kernels);
+                            const Options& options = {},
+                            const KernelsFactory& kernels = host_kernels);
   /// Gives every segment back to its device, those with live allocations included.
   ~CachingAllocator();
   CachingAllocator(const CachingAllocator&) = delete;
@@ -257,15 +258,15 @@ class CachingAllocator {
   /// @{
 
   /// Adds an observer of requests that fail. Throws InvalidArgument for an empty function.
-  void add_out_of_memory_observer(OutOfMemoryObserver observer);
+  void add_out_of_memory_observer(const OutOfMemoryObserver& observer);
   /// Adds a callback that frees memory when it is needed. Throws InvalidArgument for an empty
   /// function.
-  void add_free_memory_callback(FreeMemoryCallback callback);
+  void add_free_memory_callback(const FreeMemoryCallback& callback);
   /// Adds a tracker of changes. Throws InvalidArgument for an empty function.
-  void add_change_tracker(ChangeTracker tracker);
+  void add_change_tracker(const ChangeTracker& tracker);
   /// Adds an observer of every change on every device, with the call stacks of allocations, until
   /// it is removed. Throws InvalidArgument for a null pointer.
-  void add_watcher(std::shared_ptr<Watcher> watcher);
+  void add_watcher(const std::shared_ptr<Watcher>& watcher);
   /// Removes a watcher; it is not called after this returns. An unknown watcher is ignored.
   void remove_watcher(const Watcher* watcher);
   /// Starts, changes or stops the recording of changes, as `history` says.
@@ -419,7 +420,7 @@ class CachingAllocator {
   [[gnu::noinline]] void deallocate_guarded(void* ptr, int device, std::size_t bytes,
                                             Stream stream);
   void deallocate_guarded(void* ptr);
-  void set_up_guard(KernelsFactory kernels);
+  void set_up_guard(const KernelsFactory& kernels);
   void wake(const std::vector<DeviceAllocator*>& allocators, PoolId pool);
   bool is_guarded() const { return !guards_.empty(); }
   // The heap's block behind the user's pointer, still to be checked by its device.

@@ -338,7 +338,7 @@ class SimulatedDevice final : public Device {
   std::vector<LoggedCall> take_log();
 
   /// Replaces the plan of faults; calls are counted from now on.
-  void set_faults(std::vector<Fault> faults);
+  void set_faults(const std::vector<Fault>& faults);
   /// Returns how many calls have failed by the plans so far.
   std::uint64_t faults_injected() const;
 

@@ -21,9 +21,9 @@ class OneThread {
   /// Returns where to begin to search, spread over 32 bits, so that threads keep away from each
   /// other.
   std::uint32_t start() const {
-    thread_local const char kHere = 0;
+    thread_local const char here = 0;
     return static_cast<std::uint32_t>(
-        (reinterpret_cast<std::uintptr_t>(&kHere) * 0x9e3779b97f4a7c15u) >> 32);
+        (reinterpret_cast<std::uintptr_t>(&here) * 0x9e3779b97f4a7c15u) >> 32);
   }
   /// Returns the group of the members that call with the same value.
   OneThread with_same(std::uint64_t) const { return *this; }
