@@ -476,17 +476,28 @@ def test_a_version_of_pytorch_that_says_nothing_has_no_adapter(monkeypatch):
 
 
 @full_only
-def test_the_adapter_is_compiled_once_by_processes_that_start_together(tmp_path):
-    import subprocess
-
-    environment = os.environ | {"CACHALOT_CACHE_DIR": str(tmp_path)}
+def test_processes_that_start_together_leave_one_adapter_and_later_ones_compile_none(compiled_adapter, tmp_path):
+    compiler, cache, calls = tmp_path / "compiler", tmp_path / "cache", tmp_path / "calls"
+    compiler.write_text(  # it stands in for one that takes 20 seconds, in which the other process comes
+        f"""#!/bin/sh
+        echo call >>{calls}
+        until [ "$1" = -o ]; do shift; done
+        until [ "$(wc -l <{calls})" = 2 ]; do sleep 0.1; done
+        cp {compiled_adapter} "$2"
+        """
+    )
+    compiler.chmod(0o755)
+    variables = {"CACHALOT_CACHE_DIR": str(cache), "CXX": str(compiler)}
     code = IMPORT + ENABLE + "\ntorch.empty(1, device='cuda')"
-    processes = [subprocess.Popen([sys.executable, "-c", code], env=environment) for _ in range(2)]
-    assert [process.wait(timeout=300) for process in processes] == [0, 0]
-    (adapter,) = tmp_path.iterdir()
+    with open(os.devnull, "r+") as nothing:
+        programs = [world.start_quickly(code, stdin=nothing, stdout=nothing, **variables) for _ in range(2)]
+        ends = [program.wait(120) for program in programs]
+    assert [end.returncode for end in ends] == [0, 0], ends
+    assert calls.read_text() == 2 * "call\n"
+    (adapter,) = cache.iterdir()
     assert adapter.suffix == ".so"
     before = adapter.stat().st_mtime_ns
-    succeeds(run_python("", CACHALOT_CACHE_DIR=tmp_path, CXX="no-such-compiler"))
+    succeeds(run_python("", CACHALOT_CACHE_DIR=cache, CXX="no-such-compiler"))
     assert adapter.stat().st_mtime_ns == before
 
 

@@ -4,7 +4,7 @@ import sys
 from textwrap import dedent
 
 import pytest
-from world import PAGES, PREAMBLE, full_only, not_plug, run, run_python, succeeds
+from world import PAGES, PREAMBLE, full_only, not_plug, run_python, run_quickly, succeeds
 
 
 def write_script(path, code):
@@ -42,7 +42,7 @@ def test_two_ranks_train_on_two_devices(tmp_path):
         """,
     )
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", script]
-    succeeds(run(command, OMP_NUM_THREADS=1))
+    succeeds(run_quickly(command))
     assert sorted(file.name for file in tmp_path.glob("*.done")) == ["0.done", "1.done"]
 
 
@@ -60,12 +60,16 @@ def test_torchrun_starts_ranks_with_cachalot(tmp_path):
         "cachalot",
         script,
     ]
-    printed = succeeds(run(command, OMP_NUM_THREADS=1))  # by two processes at once
+    printed = succeeds(run_quickly(command))  # by two processes at once
     assert printed.replace("\n", "") == 2 * "cachalot"
 
 
-@pytest.mark.parametrize("start", ["fork", "spawn"])
-def test_a_data_loader_with_workers_feeds_pinned_batches(tmp_path, start):
+# How processes are started, and how many: importing PyTorch takes seconds in each that is spawned.
+starts = pytest.mark.parametrize("start, count", [("fork", 2), ("spawn", 1)])
+
+
+@starts
+def test_a_data_loader_with_workers_feeds_pinned_batches(tmp_path, start, count):
     script = write_script(
         tmp_path / "loader.py",
         f"""
@@ -80,7 +84,7 @@ def test_a_data_loader_with_workers_feeds_pinned_batches(tmp_path, start):
         if __name__ == "__main__":
             torch.ones(1, device="cuda")
             loader = DataLoader(
-                Numbers(), batch_size=16, num_workers=2, pin_memory=True, multiprocessing_context="{start}"
+                Numbers(), batch_size=16, num_workers={count}, pin_memory=True, multiprocessing_context="{start}"
             )
             copies = 0
             for batch in loader:
@@ -93,11 +97,11 @@ def test_a_data_loader_with_workers_feeds_pinned_batches(tmp_path, start):
             assert copies == 4
         """,
     )
-    succeeds(run([sys.executable, script]))
+    succeeds(run_quickly([sys.executable, script]))
 
 
-@pytest.mark.parametrize("start", ["fork", "spawn"])
-def test_a_child_uses_cuda_of_its_own(tmp_path, start):
+@starts
+def test_a_child_uses_cuda_of_its_own(tmp_path, start, count):
     """A forked child may use CUDA when its parent has not begun to."""
     script = write_script(
         tmp_path / "children.py",
@@ -111,10 +115,10 @@ def test_a_child_uses_cuda_of_its_own(tmp_path, start):
         if __name__ == "__main__":
             context = mp.get_context("{start}")
             results = context.Queue()
-            children = [context.Process(target=work, args=(results,)) for _ in range(2)]
+            children = [context.Process(target=work, args=(results,)) for _ in range({count})]
             for child in children:
                 child.start()
-            assert [results.get(timeout=60) for _ in children] == [3 << 20] * 2
+            assert [results.get(timeout=60) for _ in children] == [3 << 20] * {count}
             for child in children:
                 child.join()
                 assert child.exitcode == 0
@@ -122,7 +126,7 @@ def test_a_child_uses_cuda_of_its_own(tmp_path, start):
             assert torch.cuda.memory_allocated() == 5 << 20
         """,
     )
-    succeeds(run([sys.executable, script]))
+    succeeds(run_quickly([sys.executable, script]))
 
 
 def test_a_child_forked_after_cuda_use_is_refused_by_torch_and_exits_cleanly():
@@ -201,4 +205,4 @@ def test_a_cuda_tensor_is_sent_to_a_spawned_process(tmp_path):
             assert sent[:16].cpu().tolist() == [9] * 16
         """,
     )
-    succeeds(run([sys.executable, script]))
+    succeeds(run_quickly([sys.executable, script]))

@@ -2,13 +2,11 @@
 
 import json
 import os
-import subprocess
-import sys
 from textwrap import dedent
 
 import pytest
 import torch
-from world import MODE, PAGES, PREAMBLE, full_only, not_plug, run_python, succeeds
+from world import MODE, PAGES, PREAMBLE, full_only, not_plug, run_python, start_quickly, succeeds
 
 # As on a GPU with plenty of memory. The simulated one is small, and handles would be pages.
 LARGE_HANDLES = {"CACHALOT_CONF": "heap:pages,page_size_mb:32"} if PAGES else {}
@@ -58,29 +56,38 @@ print("done", flush=True)
 """
 
 
-def start(preamble, code, environment):
-    return subprocess.Popen(
-        [sys.executable, "-c", preamble + PIECES + code],
-        env=os.environ | LARGE_HANDLES | environment,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+class End:
+    """One of the two processes: what it is told and what it says are open files."""
+
+    def __init__(self, preamble, code, environment):
+        stdin, told = os.pipe()
+        said, stdout = os.pipe()
+        with open(stdin) as its_input, open(stdout, "w") as its_output:
+            variables = LARGE_HANDLES | environment
+            self._program = start_quickly(preamble + PIECES + code, stdin=its_input, stdout=its_output, **variables)
+        self.told, self.said = open(told, "w"), open(said)
+
+    def result(self, last_words):
+        """Its exit status, what it still said, and its errors."""
+        with self.told, self.said:
+            self.told.write(last_words)
+            self.told.close()
+            still_said = self.said.read()
+            done = self._program.wait(120)
+        return done.returncode, still_said, done.stderr
 
 
 def share(make, sender=PREAMBLE, receiver=PREAMBLE, sender_environment=None, receiver_environment=None):
     """Runs both; returns the receiver's exit status, its errors, and the first bytes that the sender then sees."""
-    sending = start(sender, SENDER.format(make=dedent(make)), sender_environment or {})
-    sent = sending.stdout.readline()
+    sending = End(sender, SENDER.format(make=dedent(make)), sender_environment or {})
+    sent = sending.said.readline()
     if not sent:
-        pytest.fail(sending.communicate()[1])
-    receiving = start(receiver, RECEIVER, receiver_environment or {})
-    output, errors = receiving.communicate(sent, timeout=120)
-    seen, sender_errors = sending.communicate("\n", timeout=120)
-    assert sending.returncode == 0, sender_errors
-    assert receiving.returncode != 0 or output == "done\n"
-    return receiving.returncode, errors, seen
+        pytest.fail(sending.result("")[2])
+    status, output, errors = End(receiver, RECEIVER, receiver_environment or {}).result(sent)
+    sender_status, seen, sender_errors = sending.result("\n")
+    assert sender_status == 0, sender_errors
+    assert status != 0 or output == "done\n"
+    return status, errors, seen
 
 
 def assert_shared(count, result):

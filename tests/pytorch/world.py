@@ -135,6 +135,15 @@ def run_quickly(command, *, timeout=120, search_at_end=False, **environment):
     return _fork_server.run([str(word) for word in command[1:]], os.environ | environment, timeout, search_at_end)
 
 
+def start_quickly(code, *, stdin, stdout, **environment):
+    """As run_python, of code with its preamble that must not be fresh, beside the test, with these files as its standard streams.
+    Returns it; its wait(timeout) returns it with its errors.
+    """
+    environment = {name: str(value) for name, value in environment.items()}
+    assert not any(map(_is_read_early, environment.items()))
+    return _fork_server.start(["-c", code], os.environ | environment, stdin, stdout)
+
+
 def _is_read_early(variable):
     name, value = variable
     return name != "PYTHONPATH" and name.startswith(("LD_", "PYTHON", "OMP_")) or "backend" in str(value)
