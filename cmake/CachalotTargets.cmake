@@ -209,12 +209,11 @@ endfunction()
 #   COMMAND    the tests run the cachalot command: CACHALOT_COMMAND is its path.
 #   THREADS    the cases that start threads, a filter of GoogleTest: ThreadSanitizer can find nothing in others, and runs
 #              these alone.
-#   SEPARATE   the files are compiled one by one in any build: they have names in common.
 #   PARTIAL    tests of the same label need more than this program: `./run test <folder>` builds everything.
 #   CUDART     the tests call the CUDA runtime, where CACHALOT_HAS_CUDART says that it is there.
 #   CUDA_SOURCES  files that are built where nvcc is at hand, .cu among them.
 function(cachalot_test folder)
-  cmake_parse_arguments(PARSE_ARGV 1 arg "EACH_CASE;GPU;C_LIBRARY;PROGRAMS;COMMAND;SEPARATE;PARTIAL;CUDART" "THREADS" "SOURCES;CUDA_SOURCES")
+  cmake_parse_arguments(PARSE_ARGV 1 arg "EACH_CASE;GPU;C_LIBRARY;PROGRAMS;COMMAND;PARTIAL;CUDART" "THREADS" "SOURCES;CUDA_SOURCES")
   find_package(GTest REQUIRED)
   include(GoogleTest)
   cachalot_files(sources tests/${folder} ${arg_SOURCES})
@@ -242,9 +241,7 @@ function(cachalot_test folder)
     target_link_libraries(${target} PRIVATE
       $<$<BOOL:${arg_PROGRAMS}>:cachalot_programs> cachalot_replay cachalot_pool cachalot_kernels)
   endif()
-  if(NOT arg_SEPARATE)
-    cachalot_unity(${target})
-  endif()
+  cachalot_unity(${target})
   if(arg_CUDART)
     target_link_libraries(${target} PRIVATE cachalot_cudart)
   endif()

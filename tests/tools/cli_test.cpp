@@ -14,6 +14,7 @@
 
 #include "cachalot/version.h"
 #include "tests/sanitizers.h"
+#include "tests/tools/data_files.h"
 #include "tests/tools/run_command.h"
 #include "tests/tools/temporary_file.h"
 
@@ -36,7 +37,7 @@ nlohmann::json json_of(const std::string& arguments, const std::string& environm
 }
 
 // One line on standard error, nothing on standard output, exit code 2. Returns the message.
-std::string complaint(const std::string& arguments, const std::string& environment = "") {
+std::string complaint_of_command(const std::string& arguments, const std::string& environment = "") {
   const Outcome result = run(arguments, environment);
   EXPECT_EQ(result.exit_code, 2) << arguments;
   EXPECT_EQ(result.out, "") << arguments;
@@ -204,51 +205,52 @@ TEST(CommandLine, UnderstandsSizes) {
 
 TEST(CommandLine, RefusesBadOptions) {
   const std::string lsm = trace("lsm");
-  expect_contains(complaint("replay"), {"no TRACE was given (see cachalot replay --help)"});
-  expect_contains(complaint("replay --repeat 0 " + lsm), {"--repeat", "0"});
-  expect_contains(complaint("replay --repeat -1 " + lsm), {"--repeat", "-1"});
-  expect_contains(complaint("replay --repeat many " + lsm), {"--repeat", "many"});
-  expect_contains(complaint("replay --work-us -1 " + lsm), {"--work-us", "-1", "0 to 1000000"});
-  expect_contains(complaint("replay --work-us nan " + lsm), {"--work-us", "nan", "0 to 1000000"});
-  expect_contains(complaint("replay --work-us inf " + lsm), {"--work-us", "inf", "0 to 1000000"});
-  expect_contains(complaint("replay --work-us abc " + lsm), {"--work-us", "abc"});
-  expect_contains(complaint("replay --iterations 0 " + lsm), {"--iterations", "0", "1000"});
-  expect_contains(complaint("replay --iterations 1001 " + lsm), {"--iterations", "1001"});
-  expect_contains(complaint("replay --iterations many " + lsm), {"--iterations", "many"});
-  expect_contains(complaint("replay --memory-fraction 1.5 " + lsm), {"--memory-fraction", "1.5"});
-  expect_contains(complaint("replay --memory-fraction -0.5 " + lsm), {"--memory-fraction", "-0.5"});
-  expect_contains(complaint("replay --memory-fraction nan " + lsm), {"--memory-fraction", "nan"});
-  expect_contains(complaint("replay --memory-fraction half " + lsm), {"--memory-fraction", "half"});
+  expect_contains(complaint_of_command("replay"), {"no TRACE was given (see cachalot replay --help)"});
+  expect_contains(complaint_of_command("replay --repeat 0 " + lsm), {"--repeat", "0"});
+  expect_contains(complaint_of_command("replay --repeat -1 " + lsm), {"--repeat", "-1"});
+  expect_contains(complaint_of_command("replay --repeat many " + lsm), {"--repeat", "many"});
+  expect_contains(complaint_of_command("replay --work-us -1 " + lsm), {"--work-us", "-1", "0 to 1000000"});
+  expect_contains(complaint_of_command("replay --work-us nan " + lsm), {"--work-us", "nan", "0 to 1000000"});
+  expect_contains(complaint_of_command("replay --work-us inf " + lsm), {"--work-us", "inf", "0 to 1000000"});
+  expect_contains(complaint_of_command("replay --work-us abc " + lsm), {"--work-us", "abc"});
+  expect_contains(complaint_of_command("replay --iterations 0 " + lsm), {"--iterations", "0", "1000"});
+  expect_contains(complaint_of_command("replay --iterations 1001 " + lsm), {"--iterations", "1001"});
+  expect_contains(complaint_of_command("replay --iterations many " + lsm), {"--iterations", "many"});
+  expect_contains(complaint_of_command("replay --memory-fraction 1.5 " + lsm), {"--memory-fraction", "1.5"});
+  expect_contains(complaint_of_command("replay --memory-fraction -0.5 " + lsm), {"--memory-fraction", "-0.5"});
+  expect_contains(complaint_of_command("replay --memory-fraction nan " + lsm), {"--memory-fraction", "nan"});
+  expect_contains(complaint_of_command("replay --memory-fraction half " + lsm), {"--memory-fraction", "half"});
 }
 
 TEST(CommandLine, RefusesBadSizes) {
   for (const char* size : {"lots", "-1", "10XB", "1e40", "''", "99999999999999999999", "1.5"}) {
-    expect_contains(complaint(std::string("replay --device-memory ") + size + " " + trace("lsm")), {"--device-memory"});
+    expect_contains(complaint_of_command(std::string("replay --device-memory ") + size + " " + trace("lsm")),
+                    {"--device-memory"});
   }
-  expect_contains(complaint("replay --device-memory 1MiB " + trace("lsm")), {"1048576", "smaller than one segment"});
-  expect_contains(complaint("replay --device-memory 0 " + trace("lsm")), {"smaller than one segment"});
+  expect_contains(complaint_of_command("replay --device-memory 1MiB " + trace("lsm")),
+                  {"1048576", "smaller than one segment"});
+  expect_contains(complaint_of_command("replay --device-memory 0 " + trace("lsm")), {"smaller than one segment"});
 }
 
 TEST(CommandLine, RefusesBadConfigurationsAndNamesKeyValueAndRule) {
   const std::string replay = " " + trace("lsm");
-  expect_contains(complaint("replay --config max_split_size_mb:2" + replay), {"max_split_size_mb", "2", "20"});
-  expect_contains(complaint("replay --config frobnicate:1" + replay), {"frobnicate"});
-  expect_contains(complaint("replay" + replay, "garbage_collection_threshold:7"),
+  expect_contains(complaint_of_command("replay --config max_split_size_mb:2" + replay),
+                  {"max_split_size_mb", "2", "20"});
+  expect_contains(complaint_of_command("replay --config frobnicate:1" + replay), {"frobnicate"});
+  expect_contains(complaint_of_command("replay" + replay, "garbage_collection_threshold:7"),
                   {"garbage_collection_threshold", "7"});
-  expect_contains(complaint("replay --config heap:tables" + replay), {"heap", "tables"});
-  expect_contains(complaint("replay --config expandable_segments:on" + replay), {"expandable_segments"});
+  expect_contains(complaint_of_command("replay --config heap:tables" + replay), {"heap", "tables"});
+  expect_contains(complaint_of_command("replay --config expandable_segments:on" + replay), {"expandable_segments"});
 }
 
 TEST(CommandLine, RefusesBadTracesAndNamesFileAndLine) {
-  expect_contains(complaint("replay /nowhere/trace.csv"), {"/nowhere/trace.csv", "No such file"});
+  expect_contains(complaint_of_command("replay /nowhere/trace.csv"), {"/nowhere/trace.csv", "No such file"});
   const TemporaryFile negative("a,1,512,0\na,2,-5,0\n");
-  expect_contains(complaint("replay " + negative.path()), {negative.path() + ":2:", "-5", "negative"});
+  expect_contains(complaint_of_command("replay " + negative.path()), {negative.path() + ":2:", "-5", "negative"});
   const std::string whole = read_whole(trace("lsm"));
   const TemporaryFile cut(whole.substr(0, whole.size() / 2));
-  expect_contains(complaint("replay " + cut.path()), {cut.path() + ":", "cut off"});
+  expect_contains(complaint_of_command("replay " + cut.path()), {cut.path() + ":", "cut off"});
 }
-
-const std::string kLayers = kData + "/snapshots/layers.pickle";
 
 TEST(CommandLine, SaysWhatHoldsTheMemoryInASnapshot) {
   const Outcome text = run("snapshot --top 1 " + kLayers);
@@ -283,46 +285,49 @@ TEST(CommandLine, SaysThatItLeavesActionsOutThatItDoesNotKnow) {
   EXPECT_EQ(replayed.err, "cachalot: " + mixed.path() +
                               ": left out of the history: 2 events of an unknown kind, from a newer PyTorch\n");
   const TemporaryFile alone(history(unknown));
-  expect_contains(complaint("replay " + alone.path()), {"no history to replay", "1 event of an unknown kind"});
+  expect_contains(complaint_of_command("replay " + alone.path()),
+                  {"no history to replay", "1 event of an unknown kind"});
 }
 
 TEST(CommandLine, RefusesSnapshotsThatAreNone) {
-  expect_contains(complaint("snapshot"), {"SNAPSHOT"});
-  expect_contains(complaint("snapshot --top -1 " + kLayers), {"--top", "-1"});
-  expect_contains(complaint("snapshot --top many " + kLayers), {"--top", "many"});
-  expect_contains(complaint("snapshot /nowhere/a.pickle"), {"/nowhere/a.pickle", "No such file"});
-  expect_contains(complaint("snapshot " + kData), {kData + ": is a directory; a snapshot is a file"});
-  expect_contains(complaint("replay " + kData), {kData + ": is a directory; a trace is a file"});
-  expect_contains(complaint("snapshot " + trace("lsm")), {"is an allocation trace, not a memory snapshot"});
+  expect_contains(complaint_of_command("snapshot"), {"SNAPSHOT"});
+  expect_contains(complaint_of_command("snapshot --top -1 " + kLayers), {"--top", "-1"});
+  expect_contains(complaint_of_command("snapshot --top many " + kLayers), {"--top", "many"});
+  expect_contains(complaint_of_command("snapshot /nowhere/a.pickle"), {"/nowhere/a.pickle", "No such file"});
+  expect_contains(complaint_of_command("snapshot " + kData), {kData + ": is a directory; a snapshot is a file"});
+  expect_contains(complaint_of_command("replay " + kData), {kData + ": is a directory; a trace is a file"});
+  expect_contains(complaint_of_command("snapshot " + trace("lsm")), {"is an allocation trace, not a memory snapshot"});
   const TemporaryFile evil("cos\nsystem\n(S'echo owned'\ntR.");
-  expect_contains(complaint("snapshot " + evil.path()), {evil.path(), "neither a pickle nor JSON"});
+  expect_contains(complaint_of_command("snapshot " + evil.path()), {evil.path(), "neither a pickle nor JSON"});
   const TemporaryFile hidden("(cos\nsystem\n(S'echo owned'\ntR.");
-  expect_contains(complaint("snapshot " + hidden.path()), {hidden.path() + ": byte 1: opcode 'c': GLOBAL is refused"});
-  expect_contains(complaint("replay " + hidden.path()), {hidden.path() + ": byte 1: opcode 'c': GLOBAL is refused"});
+  expect_contains(complaint_of_command("snapshot " + hidden.path()),
+                  {hidden.path() + ": byte 1: opcode 'c': GLOBAL is refused"});
+  expect_contains(complaint_of_command("replay " + hidden.path()),
+                  {hidden.path() + ": byte 1: opcode 'c': GLOBAL is refused"});
   const TemporaryFile cut(read_whole(kLayers).substr(0, 3000));
-  expect_contains(complaint("snapshot " + kLayers + " " + cut.path()), {cut.path(), "cut off"});
+  expect_contains(complaint_of_command("snapshot " + kLayers + " " + cut.path()), {cut.path(), "cut off"});
   const TemporaryFile without_history("[]");
-  expect_contains(complaint("replay " + without_history.path()), {"no history to replay"});
+  expect_contains(complaint_of_command("replay " + without_history.path()), {"no history to replay"});
 }
 
 // Lines and files of gigabytes, in a few bytes of gzip: refused at the first rule that they break.
 TEST(CommandLine, RefusesFilesThatGrowWhenTheyAreRead) {
   const TemporaryFile bomb;
   write_gzip(bomb.path(), std::string(std::size_t{300} << 20, 'a'));
-  expect_contains(complaint("replay " + bomb.path()), {bomb.path() + ":1:", "longer than any line"});
+  expect_contains(complaint_of_command("replay " + bomb.path()), {bomb.path() + ":1:", "longer than any line"});
   write_gzip(bomb.path(), "{\"segments\": \"" + std::string(std::size_t{300} << 20, 'a') + "\"}");
-  expect_contains(complaint("snapshot " + bomb.path()), {bomb.path(), "the most for a file of its size"});
+  expect_contains(complaint_of_command("snapshot " + bomb.path()), {bomb.path(), "the most for a file of its size"});
   write_gzip(bomb.path(), std::string(std::size_t{200} << 20, ']'));
-  expect_contains(complaint("snapshot " + bomb.path()), {bomb.path(), "the most for a file of its size"});
+  expect_contains(complaint_of_command("snapshot " + bomb.path()), {bomb.path(), "the most for a file of its size"});
 }
 
 TEST(CommandLine, SaysNothingOfGoodTracesWhenOneIsBad) {
-  expect_contains(complaint("replay " + trace("lsm") + " /nowhere/trace.csv"), {"/nowhere/trace.csv"});
+  expect_contains(complaint_of_command("replay " + trace("lsm") + " /nowhere/trace.csv"), {"/nowhere/trace.csv"});
 }
 
 TEST(CommandLine, RefusesStepsOfSeveralTraces) {
   const TemporaryFile steps;
-  expect_contains(complaint("replay --steps " + steps.path() + " " + trace("lsm") + " " + trace("frag_toy")),
+  expect_contains(complaint_of_command("replay --steps " + steps.path() + " " + trace("lsm") + " " + trace("frag_toy")),
                   {"--steps", "one trace"});
   EXPECT_FALSE(std::filesystem::exists(steps.path()));
 }
@@ -331,15 +336,15 @@ TEST(CommandLine, RefusesStepsOfThePageHeap) {
   const TemporaryFile two("a,1,100,0\nf,1\n");
   const TemporaryFile steps;
   for (const char* config : {"heap:pages", "expandable_segments:True"}) {
-    expect_contains(complaint("replay --steps " + steps.path() + " " + two.path(), config),
+    expect_contains(complaint_of_command("replay --steps " + steps.path() + " " + two.path(), config),
                     {"--steps " + steps.path(), "page heap"});
   }
   EXPECT_FALSE(std::filesystem::exists(steps.path()));
 }
 
 TEST(CommandLine, RefusesStepsThatCannotBeWritten) {
-  expect_contains(complaint("replay --steps /nowhere/steps.txt " + trace("lsm")), {"/nowhere/steps.txt"});
-  expect_contains(complaint("replay --steps / " + trace("lsm")), {"--steps /"});
+  expect_contains(complaint_of_command("replay --steps /nowhere/steps.txt " + trace("lsm")), {"/nowhere/steps.txt"});
+  expect_contains(complaint_of_command("replay --steps / " + trace("lsm")), {"--steps /"});
 }
 
 TEST(CommandLine, FailsWhenItsOutputCannotBeWritten) {

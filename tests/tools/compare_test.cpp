@@ -7,6 +7,7 @@
 #include <string>
 
 #include "base/bytes.h"
+#include "tests/tools/data_files.h"
 #include "tests/tools/run_command.h"
 #include "tests/tools/temporary_file.h"
 #include "tools/comparison.h"
@@ -15,8 +16,6 @@ namespace cachalot::tools {
 namespace {
 
 using testing::HasSubstr;
-
-const std::string kTraces = std::string(CACHALOT_DATA_DIR) + "/traces/";
 
 Outcome compare(const std::string& arguments) {
   return run_command(fmt::format("'{}' compare {}", CACHALOT_COMMAND, arguments));

@@ -12,12 +12,11 @@
 
 #include "base/bytes.h"
 #include "cachalot/errors.h"
+#include "tests/tools/data_files.h"
 #include "tests/tools/temporary_file.h"
 
 namespace cachalot::tools {
 namespace {
-
-const std::string kTraces = CACHALOT_DATA_DIR "/traces/";
 
 Trace trace_of(const std::string& text) { return read_trace(TemporaryFile(text).path()); }
 
@@ -31,7 +30,7 @@ std::uint64_t calls(const ReplayResult& result, std::string_view name) {
   return std::ranges::find(result.device_calls, name, &CallCount::name)->count;
 }
 
-std::string complaint(const Trace& trace, const ReplayOptions& options) {
+std::string complaint_about_replay(const Trace& trace, const ReplayOptions& options) {
   try {
     replay(trace, options);
     return "";
@@ -168,16 +167,16 @@ TEST(Replay, ReportsItsProgressInOrderUpToTheEnd) {
 }
 
 TEST(Replay, RefusesADeviceSmallerThanASegment) {
-  EXPECT_EQ(complaint(trace_of(kTwoBlocks), on_device(2 * kMiB - 1)),
+  EXPECT_EQ(complaint_about_replay(trace_of(kTwoBlocks), on_device(2 * kMiB - 1)),
             "a device of 2097151 bytes is smaller than one segment (2097152 bytes)");
-  EXPECT_EQ(complaint(trace_of(kTwoBlocks), on_device(2 * kMiB)), "");
+  EXPECT_EQ(complaint_about_replay(trace_of(kTwoBlocks), on_device(2 * kMiB)), "");
 }
 
 TEST(Replay, RefusesAMemoryFractionOutOfRange) {
   ReplayOptions options;
   for (const double fraction : {-0.1, 1.5, std::nan("")}) {
     options.memory_fraction = fraction;
-    EXPECT_EQ(complaint(trace_of(kTwoBlocks), options).rfind("--memory-fraction: ", 0), 0u) << fraction;
+    EXPECT_EQ(complaint_about_replay(trace_of(kTwoBlocks), options).rfind("--memory-fraction: ", 0), 0u) << fraction;
   }
 }
 
@@ -265,7 +264,7 @@ TEST(Lag, IsRefusedWhereItIsNoTime) {
   ReplayOptions options;
   for (const auto& [work_us, text] : {std::pair{-1.0, "-1"}, {std::nan(""), "nan"}, {1e6 + 1, "1000001"}}) {
     options.work_us = work_us;
-    EXPECT_EQ(complaint(trace_of(kTwoBlocks), options),
+    EXPECT_EQ(complaint_about_replay(trace_of(kTwoBlocks), options),
               std::string("--work-us ") + text + ": the work must take 0 to 1000000 microseconds");
   }
 }
@@ -466,7 +465,7 @@ TEST(Steps, NumberSegmentsByTheirCreationEvenAfterSomeAreGone) {
 TEST(Steps, ThatCannotBeWrittenAreAnErrorThatNamesTheFile) {
   ReplayOptions options;
   options.steps_path = "/nowhere/steps.txt";
-  EXPECT_EQ(complaint(trace_of(kTwoBlocks), options),
+  EXPECT_EQ(complaint_about_replay(trace_of(kTwoBlocks), options),
             "--steps /nowhere/steps.txt: cannot write the file: No such file or directory");
 }
 
@@ -474,7 +473,7 @@ TEST(Steps, ThatFillTheDiskAreAnError) {
   if (!std::filesystem::exists("/dev/full")) GTEST_SKIP() << "no /dev/full here";
   ReplayOptions options;
   options.steps_path = "/dev/full";
-  EXPECT_EQ(complaint(trace_of(kTwoBlocks), options),
+  EXPECT_EQ(complaint_about_replay(trace_of(kTwoBlocks), options),
             "--steps /dev/full: cannot write the file: No space left on device");
 }
 
@@ -485,7 +484,7 @@ TEST(Steps, OfThePageHeapAreRefusedBeforeThereIsAFile) {
   options.steps_path = directory.path() + "/steps.txt";
   for (const char* config : {"heap:pages", "expandable_segments:True"}) {
     options.config = config;
-    EXPECT_EQ(complaint(trace_of(kTwoBlocks), options),
+    EXPECT_EQ(complaint_about_replay(trace_of(kTwoBlocks), options),
               "--steps " + options.steps_path +
                   ": steps number segments, and the page heap (heap:pages, expandable_segments:True) has none");
     EXPECT_TRUE(std::filesystem::is_empty(directory.path()));
@@ -499,7 +498,7 @@ TEST(Steps, LeaveNothingBehindAndTheOldFileWholeWhenTheReplayFails) {
   std::ofstream(file) << "old";
   ReplayOptions options = on_device(kMiB);
   options.steps_path = file;
-  EXPECT_NE(complaint(trace_of(kTwoBlocks), options), "");
+  EXPECT_NE(complaint_about_replay(trace_of(kTwoBlocks), options), "");
   EXPECT_EQ(read_whole(file), "old");
   const auto files = std::filesystem::directory_iterator(directory.path());
   EXPECT_EQ(std::distance(begin(files), end(files)), 1);

@@ -12,6 +12,7 @@
 #include "cachalot/caching_allocator.h"
 #include "cachalot/simulated_device.h"
 #include "tests/tools/complaint.h"
+#include "tests/tools/data_files.h"
 #include "tests/tools/temporary_file.h"
 #include "tools/snapshot_report.h"
 #include "tools/snapshot_traces.h"
@@ -19,11 +20,10 @@
 namespace cachalot::tools {
 namespace {
 
-const std::string kLayers = std::string(CACHALOT_DATA_DIR) + "/snapshots/layers.pickle";
 constexpr std::size_t kKiB = std::size_t{1} << 10;
 constexpr std::size_t kMiB = std::size_t{1} << 20;
 
-TorchSnapshot read_text(const std::string& text) {
+TorchSnapshot read_snapshot_text(const std::string& text) {
   return read_snapshot(InputFile(TemporaryFile(text).path(), "snapshot"));
 }
 TorchSnapshot read_layers() { return read_snapshot(InputFile(kLayers, "snapshot")); }
@@ -32,7 +32,7 @@ nlohmann::json report(const TorchSnapshot& snapshot, std::size_t top = 10) {
 }
 
 // The message without the file's name; "" when there is no complaint.
-std::string complaint(const std::string& text) {
+std::string complaint_about_snapshot(const std::string& text) {
   const TemporaryFile file(text);
   return complaint_about(file.path(), ": ", [&] { read_snapshot(InputFile(file.path(), "snapshot")); });
 }
@@ -96,7 +96,7 @@ TEST(Snapshots, OfCachalotAreReadAsTheyWere) {
   allocator.allocate(30 * kMiB);
   allocator.deallocate(first);
   const Snapshot own = allocator.snapshot();
-  const Snapshot read = read_text(cachalot::to_json(own)).memory;
+  const Snapshot read = read_snapshot_text(cachalot::to_json(own)).memory;
   ASSERT_EQ(read.segments.size(), own.segments.size());
   for (std::size_t i = 0; i < own.segments.size(); ++i) {
     const SegmentSnapshot &a = read.segments[i], &b = own.segments[i];
@@ -123,7 +123,7 @@ TEST(Snapshots, OfCachalotAreReadAsTheyWere) {
 
 TEST(Snapshots, MayBeAListOfSegmentsAndCompressed) {
   const nlohmann::json segments = small_snapshot()["segments"];
-  EXPECT_EQ(report(read_text(segments.dump()))["devices"][0]["allocated_bytes"], 512);
+  EXPECT_EQ(report(read_snapshot_text(segments.dump()))["devices"][0]["allocated_bytes"], 512);
   const TemporaryFile zipped;
   write_gzip(zipped.path(), read_whole(kLayers));
   EXPECT_EQ(report(read_snapshot(InputFile(zipped.path(), "snapshot")))["devices"], report(read_layers())["devices"]);
@@ -134,8 +134,8 @@ TEST(Snapshots, NameThePlaceOutsideOfLibraries) {
     nlohmann::json list = nlohmann::json::array();
     for (const Frame& frame : frames)
       list.push_back({{"filename", frame.file}, {"line", frame.line}, {"name", frame.function}});
-    const nlohmann::json site = report(
-        read_text(small_snapshot(replaced("/segments/0/blocks/0/frames", list)).dump()))["devices"][0]["sites"][0];
+    const nlohmann::json site = report(read_snapshot_text(
+        small_snapshot(replaced("/segments/0/blocks/0/frames", list)).dump()))["devices"][0]["sites"][0];
     return fmt::format("{}:{} {}", site["file"].get<std::string>(), site["line"].get<int>(),
                        site["function"].get<std::string>());
   };
@@ -151,14 +151,14 @@ TEST(Snapshots, NameThePlaceOutsideOfLibraries) {
 TEST(Snapshots, ShowControlCharactersAsTheirNumbers) {
   const nlohmann::json frames = {{{"filename", "a\x1b[2J.py"}, {"line", 1}, {"name", "f\n"}}};
   const std::string text =
-      to_text(read_text(small_snapshot(replaced("/segments/0/blocks/0/frames", frames)).dump()), 10);
+      to_text(read_snapshot_text(small_snapshot(replaced("/segments/0/blocks/0/frames", frames)).dump()), 10);
   EXPECT_NE(text.find("a\\x1b[2J.py:1 in f\\x0a"), std::string::npos) << text;
 }
 
 // ---- What is refused
 
 TEST(Snapshots, ThatDoNotFitTogetherAreRefusedByPlaceAndRule) {
-  ASSERT_EQ(complaint(small_snapshot().dump()), "");
+  ASSERT_EQ(complaint_about_snapshot(small_snapshot().dump()), "");
   const std::string segment = "/segments/0/", block = "/segments/0/blocks/0/", entry = "/device_traces/0/1/";
   const std::vector<std::pair<nlohmann::json, std::string>> broken = {
       {removed("/segments"), "the snapshot: 'segments' is missing"},
@@ -190,37 +190,41 @@ TEST(Snapshots, ThatDoNotFitTogetherAreRefusedByPlaceAndRule) {
       {replaced(entry + "size", -512), "history of device 0, entry 1: 'size' is -512, which is negative"},
       {replaced(entry + "action", 3), "history of device 0, entry 1: 'action' is a number, not text"},
   };
-  for (const auto& [patch, message] : broken) EXPECT_EQ(complaint(small_snapshot(patch).dump()), message);
+  for (const auto& [patch, message] : broken)
+    EXPECT_EQ(complaint_about_snapshot(small_snapshot(patch).dump()), message);
 }
 
 TEST(Snapshots, OfManyHugeSegmentsDoNotOverflow) {
   nlohmann::json json = small_snapshot();
   json["segments"][0]["total_size"] = (std::uint64_t{1} << 60) - 1;
   for (int i = 0; i < 20; ++i) json["segments"].push_back(json["segments"][0]);
-  EXPECT_EQ(complaint(json.dump()), "segment 4: the segments have more than 4611686018427387904 bytes in all");
+  EXPECT_EQ(complaint_about_snapshot(json.dump()),
+            "segment 4: the segments have more than 4611686018427387904 bytes in all");
 }
 
 TEST(Snapshots, ThatAreNoSnapshotsAreRefused) {
-  EXPECT_EQ(complaint(""), "the file is empty");
-  EXPECT_EQ(complaint("a,1,512,0\nf,1\n"),
+  EXPECT_EQ(complaint_about_snapshot(""), "the file is empty");
+  EXPECT_EQ(complaint_about_snapshot("a,1,512,0\nf,1\n"),
             "is an allocation trace, not a memory snapshot: `cachalot replay` takes traces");
-  EXPECT_EQ(complaint("hello"), "neither a pickle nor JSON: it begins with 'h'");
-  EXPECT_EQ(complaint("{\"segments\": [1,}"), "byte 17: this is not JSON: '1,}'");
-  EXPECT_EQ(complaint("{\"segments\""), "byte 12: this is not JSON: '\"segments\"'");
-  EXPECT_EQ(complaint(std::string(1'000'000, '[')).rfind("byte ", 0), 0u);
-  EXPECT_EQ(complaint("{}"), "the snapshot: 'segments' is missing");
-  EXPECT_EQ(complaint("\x80\x04K\x05."), "the snapshot: it is a number, not a dict or a list of segments");
+  EXPECT_EQ(complaint_about_snapshot("hello"), "neither a pickle nor JSON: it begins with 'h'");
+  EXPECT_EQ(complaint_about_snapshot("{\"segments\": [1,}"), "byte 17: this is not JSON: '1,}'");
+  EXPECT_EQ(complaint_about_snapshot("{\"segments\""), "byte 12: this is not JSON: '\"segments\"'");
+  EXPECT_EQ(complaint_about_snapshot(std::string(1'000'000, '[')).rfind("byte ", 0), 0u);
+  EXPECT_EQ(complaint_about_snapshot("{}"), "the snapshot: 'segments' is missing");
+  EXPECT_EQ(complaint_about_snapshot("\x80\x04K\x05."),
+            "the snapshot: it is a number, not a dict or a list of segments");
   EXPECT_EQ(
-      complaint("}(c"),
+      complaint_about_snapshot("}(c"),
       "byte 2: opcode 'c': GLOBAL is refused: it names or calls something of Python's, and only plain data is read");
 }
 
 TEST(Snapshots, CutOffAnywhereAreRefused) {
   const std::string whole = read_whole(kLayers);
   for (std::size_t bytes = 1; bytes < whole.size(); bytes += 61)
-    EXPECT_NE(complaint(whole.substr(0, bytes)), "") << bytes;
+    EXPECT_NE(complaint_about_snapshot(whole.substr(0, bytes)), "") << bytes;
   const std::string json = small_snapshot().dump();
-  for (std::size_t bytes = 0; bytes < json.size(); bytes += 7) EXPECT_NE(complaint(json.substr(0, bytes)), "") << bytes;
+  for (std::size_t bytes = 0; bytes < json.size(); bytes += 7)
+    EXPECT_NE(complaint_about_snapshot(json.substr(0, bytes)), "") << bytes;
 }
 
 std::string pickled(const std::string& text) {
@@ -239,7 +243,7 @@ TEST(Snapshots, ThatNameTheSamePartsAgainAndAgainAreRefused) {
                               pickled("blocks") + blocks + "eu";
   std::string pickle = "\x80\x02](" + segment + "q\x02";
   for (int i = 0; i < 1000; ++i) pickle += "h\x02";
-  const std::string message = complaint(pickle + "e.");
+  const std::string message = complaint_about_snapshot(pickle + "e.");
   EXPECT_NE(message.find("the file names the same parts again and again"), std::string::npos) << message;
 }
 
@@ -249,13 +253,15 @@ TEST(Snapshots, OfPartsWithMoreKeysThanAnyHasAreRefused) {
     nlohmann::json json = small_snapshot();
     nlohmann::json& dict = json.at(nlohmann::json::json_pointer(part));
     for (std::size_t i = dict.size(); i < 256; ++i) dict[fmt::format("new{}", i)] = nullptr;
-    EXPECT_EQ(complaint(json.dump()), "") << part;
+    EXPECT_EQ(complaint_about_snapshot(json.dump()), "") << part;
     dict["one_more"] = nullptr;
-    EXPECT_NE(complaint(json.dump()).find(": it has 257 keys, more than 256"), std::string::npos) << part;
+    EXPECT_NE(complaint_about_snapshot(json.dump()).find(": it has 257 keys, more than 256"), std::string::npos)
+        << part;
   }
   nlohmann::json frame = {{"filename", "a.py"}, {"line", 1}, {"name", "f"}};
   for (int i = 0; i < 254; ++i) frame[fmt::format("new{}", i)] = nullptr;
-  EXPECT_EQ(complaint(small_snapshot(replaced("/segments/0/blocks/0/frames", nlohmann::json::array({frame}))).dump()),
+  EXPECT_EQ(complaint_about_snapshot(
+                small_snapshot(replaced("/segments/0/blocks/0/frames", nlohmann::json::array({frame}))).dump()),
             "segment 0, block 0: a frame has 257 keys, more than 256");
 }
 
@@ -282,7 +288,7 @@ TEST(Snapshots, AreSearchedForAPlaceOnceForEachStack) {
                               pickled("blocks") + again(block) + "u";
   const std::string pickle = "\x80\x02](" + segment + "e.";
   const double seconds = cpu_seconds([&] {
-    const nlohmann::json sites = report(read_text(pickle))["devices"][0]["sites"];
+    const nlohmann::json sites = report(read_snapshot_text(pickle))["devices"][0]["sites"];
     ASSERT_EQ(sites.size(), 1u);
     EXPECT_EQ(sites[0]["blocks"], 20'000);
   });
@@ -300,7 +306,7 @@ double seconds_of(int devices) {
     histories += fmt::format(R"({}[{{"action":"alloc","addr":4096,"size":512,"stream":0}}])", comma);
   }
   const TorchSnapshot snapshot =
-      read_text(fmt::format(R"({{"segments":[{}],"device_traces":[{}]}})", segments, histories));
+      read_snapshot_text(fmt::format(R"({{"segments":[{}],"device_traces":[{}]}})", segments, histories));
   return cpu_seconds([&] {
     EXPECT_NE(to_text(snapshot, 10).find(fmt::format("device {}\n", devices - 1)), std::string::npos);
     EXPECT_EQ(tools::traces_of(snapshot).size(), static_cast<std::size_t>(devices));
@@ -327,7 +333,8 @@ nlohmann::json entry(const char* action, std::uint64_t address, std::size_t byte
   return {{"action", action}, {"addr", address}, {"size", bytes}, {"stream", stream}, {"time_us", 0}};
 }
 std::vector<Trace> traces_of(const nlohmann::json& history, const nlohmann::json& segments = nlohmann::json::array()) {
-  return tools::traces_of(read_text(nlohmann::json{{"segments", segments}, {"device_traces", history}}.dump()));
+  return tools::traces_of(
+      read_snapshot_text(nlohmann::json{{"segments", segments}, {"device_traces", history}}.dump()));
 }
 
 TEST(Histories, BecomeTraces) {
@@ -367,7 +374,7 @@ TEST(Histories, OfEachDeviceAreATrace) {
 
 TEST(Histories, LeaveOutActionsThatAreNotKnown) {
   const TorchSnapshot snapshot =
-      read_text(small_snapshot(replaced("/device_traces/0/0/action", "from_the_future")).dump());
+      read_snapshot_text(small_snapshot(replaced("/device_traces/0/0/action", "from_the_future")).dump());
   EXPECT_EQ(snapshot.unknown_actions, 1u);
   EXPECT_EQ(tools::traces_of(snapshot).at(0).event_count, 1u);
   const std::string line = "  left out of the history  1 event of an unknown kind, from a newer PyTorch\n";

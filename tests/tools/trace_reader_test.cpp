@@ -20,24 +20,23 @@
 
 #include "cachalot/errors.h"
 #include "tests/tools/complaint.h"
+#include "tests/tools/data_files.h"
 #include "tests/tools/temporary_file.h"
 
 namespace cachalot::tools {
 namespace {
 
-const std::string kTraces = CACHALOT_DATA_DIR "/traces/";
-
-Trace read_text(const std::string& text) { return read_trace(TemporaryFile(text).path()); }
+Trace read_trace_text(const std::string& text) { return read_trace(TemporaryFile(text).path()); }
 
 // What the reader says about a file, without the file's name; "" when it has no complaint.
 std::string complaint_about_file(const std::string& path) {
   return complaint_about(path, ":", [&] { read_trace(path); });
 }
 
-std::string complaint(const std::string& text) { return complaint_about_file(TemporaryFile(text).path()); }
+std::string complaint_about_trace(const std::string& text) { return complaint_about_file(TemporaryFile(text).path()); }
 
 TEST(TraceReader, ReadsAllocationsAndFrees) {
-  const Trace trace = read_text("a,1,512,0\na,2,4096,3\nf,1\n");
+  const Trace trace = read_trace_text("a,1,512,0\na,2,4096,3\nf,1\n");
   ASSERT_EQ(trace.events.size(), 3u);
   EXPECT_EQ(trace.slots, 2u);
   EXPECT_EQ(trace.events[0].bytes, 512u);
@@ -49,12 +48,12 @@ TEST(TraceReader, ReadsAllocationsAndFrees) {
 }
 
 TEST(TraceReader, UsesASlotAgainOnceItsAllocationIsFreed) {
-  const Trace trace = read_text("a,1,512,0\nf,1\na,2,512,0\nf,2\na,3,512,0\n");
+  const Trace trace = read_trace_text("a,1,512,0\nf,1\na,2,512,0\nf,2\na,3,512,0\n");
   EXPECT_EQ(trace.slots, 1u);
 }
 
 TEST(TraceReader, MapsStreamZeroToTheDefaultStreamAndOthersToDistinctOnes) {
-  const Trace trace = read_text("a,1,1,7\na,2,1,0\na,3,1,18446744073709551615\na,4,1,7\n");
+  const Trace trace = read_trace_text("a,1,1,7\na,2,1,0\na,3,1,18446744073709551615\na,4,1,7\n");
   ASSERT_EQ(trace.streams.size(), 3u);
   EXPECT_EQ(trace.streams[trace.events[1].stream], nullptr);
   EXPECT_EQ(std::set<Stream>(trace.streams.begin(), trace.streams.end()).size(), 3u);
@@ -62,14 +61,14 @@ TEST(TraceReader, MapsStreamZeroToTheDefaultStreamAndOthersToDistinctOnes) {
 }
 
 TEST(TraceReader, TakesIdsOfSixtyFourBitsInAnyOrder) {
-  const Trace trace = read_text("a,18446744073709551615,1,0\na,0,2,0\nf,18446744073709551615\nf,0\n");
+  const Trace trace = read_trace_text("a,18446744073709551615,1,0\na,0,2,0\nf,18446744073709551615\nf,0\n");
   EXPECT_EQ(trace.slots, 2u);
   EXPECT_EQ(trace.events[2].slot, trace.events[0].slot);
   EXPECT_EQ(trace.events[3].slot, trace.events[1].slot);
 }
 
 TEST(TraceReader, TakesSizesFromZeroToJustBelowOneExbibyte) {
-  const Trace trace = read_text("a,1,0,0\na,2,1152921504606846975,0\n");
+  const Trace trace = read_trace_text("a,1,0,0\na,2,1152921504606846975,0\n");
   EXPECT_EQ(trace.events[0].bytes, 0u);
   EXPECT_EQ(trace.events[1].bytes, 1152921504606846975u);
 }
@@ -79,7 +78,7 @@ TEST(TraceReader, ReadsGzipAsItReadsText) {
   for (int id = 0; id < 50000; ++id) text += "a," + std::to_string(id) + "," + std::to_string(id * 7) + ",0\n";
   const TemporaryFile zipped;
   write_gzip(zipped.path(), text);
-  const Trace plain = read_text(text);
+  const Trace plain = read_trace_text(text);
   const Trace trace = read_trace(zipped.path());
   ASSERT_EQ(trace.events.size(), 50000u);
   EXPECT_TRUE(std::ranges::equal(trace.events, plain.events, [](const TraceEvent& a, const TraceEvent& b) {
@@ -109,16 +108,16 @@ TEST(TraceReader, RefusesADirectory) {
 }
 
 TEST(TraceReader, RefusesATraceWithoutEvents) {
-  EXPECT_EQ(complaint(""), "1: the trace is empty: it must have at least one event");
+  EXPECT_EQ(complaint_about_trace(""), "1: the trace is empty: it must have at least one event");
   const TemporaryFile zipped;
   write_gzip(zipped.path(), "");
   EXPECT_EQ(complaint_about_file(zipped.path()), "1: the trace is empty: it must have at least one event");
 }
 
 TEST(TraceReader, RefusesALastLineWithoutNewline) {
-  EXPECT_EQ(complaint("a,1,512,0\na,2,5"),
+  EXPECT_EQ(complaint_about_trace("a,1,512,0\na,2,5"),
             "2: the file is cut off: its last line, 'a,2,5', does not end with a newline");
-  EXPECT_EQ(complaint("a,1,512,0\na,2,5120,0"),
+  EXPECT_EQ(complaint_about_trace("a,1,512,0\na,2,5120,0"),
             "2: the file is cut off: its last line, 'a,2,5120,0', does not end with a newline");
 }
 
@@ -147,71 +146,76 @@ TEST(TraceReader, RefusesAGzipFileThatIsDamaged) {
 
 TEST(TraceReader, RefusesALineThatIsNoEvent) {
   const std::string rule = " is no event: expected a,<id>,<bytes>,<stream> or f,<id>";
-  EXPECT_EQ(complaint("x,1\n"), "1: 'x,1'" + rule);
-  EXPECT_EQ(complaint("a,1,512,0\n\nf,1\n"), "2: ''" + rule);
-  EXPECT_EQ(complaint("a,1,512\n"), "1: 'a,1,512'" + rule);
-  EXPECT_EQ(complaint("a,1,512,0,9\n"), "1: 'a,1,512,0,9'" + rule);
-  EXPECT_EQ(complaint("a,1,512,0,9,,\n"), "1: 'a,1,512,0,9,,'" + rule);
-  EXPECT_EQ(complaint("a,1,512,0\nf,1,2\n"), "2: 'f,1,2'" + rule);
-  EXPECT_EQ(complaint("f\n"), "1: 'f'" + rule);
-  EXPECT_EQ(complaint("ab,1,512,0\n"), "1: 'ab,1,512,0'" + rule);
-  EXPECT_EQ(complaint("\x01\xff\n"), "1: '\\x01\\xff'" + rule);
+  EXPECT_EQ(complaint_about_trace("x,1\n"), "1: 'x,1'" + rule);
+  EXPECT_EQ(complaint_about_trace("a,1,512,0\n\nf,1\n"), "2: ''" + rule);
+  EXPECT_EQ(complaint_about_trace("a,1,512\n"), "1: 'a,1,512'" + rule);
+  EXPECT_EQ(complaint_about_trace("a,1,512,0,9\n"), "1: 'a,1,512,0,9'" + rule);
+  EXPECT_EQ(complaint_about_trace("a,1,512,0,9,,\n"), "1: 'a,1,512,0,9,,'" + rule);
+  EXPECT_EQ(complaint_about_trace("a,1,512,0\nf,1,2\n"), "2: 'f,1,2'" + rule);
+  EXPECT_EQ(complaint_about_trace("f\n"), "1: 'f'" + rule);
+  EXPECT_EQ(complaint_about_trace("ab,1,512,0\n"), "1: 'ab,1,512,0'" + rule);
+  EXPECT_EQ(complaint_about_trace("\x01\xff\n"), "1: '\\x01\\xff'" + rule);
 }
 
 TEST(TraceReader, RefusesNegativeNumbers) {
-  EXPECT_EQ(complaint("a,1,-512,0\n"), "1: size '-512' is negative");
-  EXPECT_EQ(complaint("a,-1,512,0\n"), "1: id '-1' is negative");
-  EXPECT_EQ(complaint("a,1,512,-3\n"), "1: stream '-3' is negative");
-  EXPECT_EQ(complaint("a,1,512,0\nf,-1\n"), "2: id '-1' is negative");
+  EXPECT_EQ(complaint_about_trace("a,1,-512,0\n"), "1: size '-512' is negative");
+  EXPECT_EQ(complaint_about_trace("a,-1,512,0\n"), "1: id '-1' is negative");
+  EXPECT_EQ(complaint_about_trace("a,1,512,-3\n"), "1: stream '-3' is negative");
+  EXPECT_EQ(complaint_about_trace("a,1,512,0\nf,-1\n"), "2: id '-1' is negative");
 }
 
 TEST(TraceReader, RefusesNumbersThatDoNotFit) {
-  EXPECT_EQ(complaint("a,1,18446744073709551616,0\n"), "1: size '18446744073709551616' does not fit in 64 bits");
-  EXPECT_EQ(complaint("a,99999999999999999999999,1,0\n"), "1: id '99999999999999999999999' does not fit in 64 bits");
+  EXPECT_EQ(complaint_about_trace("a,1,18446744073709551616,0\n"),
+            "1: size '18446744073709551616' does not fit in 64 bits");
+  EXPECT_EQ(complaint_about_trace("a,99999999999999999999999,1,0\n"),
+            "1: id '99999999999999999999999' does not fit in 64 bits");
 }
 
 TEST(TraceReader, RefusesSizesOfOneExbibyteAndMore) {
-  EXPECT_EQ(complaint("a,1,1152921504606846976,0\n"),
+  EXPECT_EQ(complaint_about_trace("a,1,1152921504606846976,0\n"),
             "1: size 1152921504606846976 is not below 1 EiB (1152921504606846976)");
 }
 
 TEST(TraceReader, RefusesWhatIsNoWholeNumber) {
   const std::string rule = " is not a whole number of decimal digits";
-  EXPECT_EQ(complaint("a,1,,0\n"), "1: size ''" + rule);
-  EXPECT_EQ(complaint("a,1,5k,0\n"), "1: size '5k'" + rule);
-  EXPECT_EQ(complaint("a,1,1.5,0\n"), "1: size '1.5'" + rule);
-  EXPECT_EQ(complaint("a,1, 5,0\n"), "1: size ' 5'" + rule);
-  EXPECT_EQ(complaint("a,1,+5,0\n"), "1: size '+5'" + rule);
-  EXPECT_EQ(complaint("a,0x1,5,0\n"), "1: id '0x1'" + rule);
-  EXPECT_EQ(complaint("a,1,5,0\r\n"), "1: stream '0\\x0d'" + rule);
+  EXPECT_EQ(complaint_about_trace("a,1,,0\n"), "1: size ''" + rule);
+  EXPECT_EQ(complaint_about_trace("a,1,5k,0\n"), "1: size '5k'" + rule);
+  EXPECT_EQ(complaint_about_trace("a,1,1.5,0\n"), "1: size '1.5'" + rule);
+  EXPECT_EQ(complaint_about_trace("a,1, 5,0\n"), "1: size ' 5'" + rule);
+  EXPECT_EQ(complaint_about_trace("a,1,+5,0\n"), "1: size '+5'" + rule);
+  EXPECT_EQ(complaint_about_trace("a,0x1,5,0\n"), "1: id '0x1'" + rule);
+  EXPECT_EQ(complaint_about_trace("a,1,5,0\r\n"), "1: stream '0\\x0d'" + rule);
 }
 
 TEST(TraceReader, RefusesAFreeOfAnIdNeverAllocated) {
-  EXPECT_EQ(complaint("a,1,512,0\nf,2\n"), "2: id 2 is freed but was never allocated");
-  EXPECT_EQ(complaint("f,1\na,1,512,0\n"), "1: id 1 is freed but was never allocated");
+  EXPECT_EQ(complaint_about_trace("a,1,512,0\nf,2\n"), "2: id 2 is freed but was never allocated");
+  EXPECT_EQ(complaint_about_trace("f,1\na,1,512,0\n"), "1: id 1 is freed but was never allocated");
 }
 
 TEST(TraceReader, RefusesASecondFree) {
-  EXPECT_EQ(complaint("a,1,512,0\nf,1\nf,1\n"), "3: id 1 is freed a second time");
+  EXPECT_EQ(complaint_about_trace("a,1,512,0\nf,1\nf,1\n"), "3: id 1 is freed a second time");
 }
 
 TEST(TraceReader, RefusesAnIdUsedAgainWhetherAliveOrFreed) {
-  EXPECT_EQ(complaint("a,1,512,0\na,1,512,0\n"), "2: id 1 is allocated a second time: an id is never used again");
-  EXPECT_EQ(complaint("a,1,512,0\nf,1\na,1,512,0\n"), "3: id 1 is allocated a second time: an id is never used again");
+  EXPECT_EQ(complaint_about_trace("a,1,512,0\na,1,512,0\n"),
+            "2: id 1 is allocated a second time: an id is never used again");
+  EXPECT_EQ(complaint_about_trace("a,1,512,0\nf,1\na,1,512,0\n"),
+            "3: id 1 is allocated a second time: an id is never used again");
 }
 
 TEST(TraceReader, RefusesALineOfAnyLengthWithoutHoldingIt) {
-  const std::string message = complaint("a,1,512,0\n" + std::string(1 << 20, '7'));
+  const std::string message = complaint_about_trace("a,1,512,0\n" + std::string(1 << 20, '7'));
   EXPECT_NE(message.find("2: '7777"), std::string::npos) << message;
   EXPECT_NE(message.find("is longer than any line of a trace can be"), std::string::npos) << message;
   EXPECT_LT(message.size(), 200u);
 }
 
 TEST(TraceReader, RefusesZeroBytesAndNumbersWithOtherSigns) {
-  EXPECT_EQ(complaint(std::string("a,1,512,0\0\n", 11)), "1: stream '0\\x00' is not a whole number of decimal digits");
-  EXPECT_EQ(complaint(std::string("\0\0\0\n", 4)),
+  EXPECT_EQ(complaint_about_trace(std::string("a,1,512,0\0\n", 11)),
+            "1: stream '0\\x00' is not a whole number of decimal digits");
+  EXPECT_EQ(complaint_about_trace(std::string("\0\0\0\n", 4)),
             "1: '\\x00\\x00\\x00' is no event: expected a,<id>,<bytes>,<stream> or f,<id>");
-  EXPECT_EQ(complaint("a,1,nan,0\n"), "1: size 'nan' is not a whole number of decimal digits");
+  EXPECT_EQ(complaint_about_trace("a,1,nan,0\n"), "1: size 'nan' is not a whole number of decimal digits");
 }
 
 TEST(TraceReader, RefusesAFileThatMayNotBeRead) {
@@ -224,7 +228,7 @@ TEST(TraceReader, RefusesAFileThatMayNotBeRead) {
 TEST(TraceReader, RefusesMoreStreamsThanADeviceHas) {
   std::string text;
   for (std::size_t i = 0; i <= Trace::kMostStreams; ++i) text += fmt::format("a,{},1,{}\nf,{}\n", i, i, i);
-  EXPECT_EQ(complaint(text), "8193: a trace has at most 4096 streams");
+  EXPECT_EQ(complaint_about_trace(text), "8193: a trace has at most 4096 streams");
 }
 
 // Used ids are kept as ranges, which meet in any order.
@@ -240,9 +244,10 @@ TEST(TraceReader, KnowsEveryIdThatWasUsedInWhateverOrder) {
     std::string text;
     for (const std::uint64_t id : ids)
       text += fmt::format("a,{},1,0\n", id) + (random() % 2 == 0 ? fmt::format("f,{}\n", id) : "");
-    EXPECT_EQ(complaint(text), "") << text;
+    EXPECT_EQ(complaint_about_trace(text), "") << text;
     const std::uint64_t again = ids[random() % ids.size()];
-    EXPECT_NE(complaint(text + fmt::format("a,{},1,0\n", again)).find("is allocated a second time"), std::string::npos)
+    EXPECT_NE(complaint_about_trace(text + fmt::format("a,{},1,0\n", again)).find("is allocated a second time"),
+              std::string::npos)
         << text << again;
   }
 }
@@ -325,12 +330,12 @@ TEST(LongTraces, MustBeFilesThatCanBeReadAgain) {
 TEST(PeakLiveBytes, DoesNotOverflow) {
   std::string text;
   for (int id = 0; id < 40; ++id) text += fmt::format("a,{},1152921504606846975,0\n", id);
-  EXPECT_GE(peak_live_bytes(read_text(text)), std::size_t{1} << 62);
+  EXPECT_GE(peak_live_bytes(read_trace_text(text)), std::size_t{1} << 62);
 }
 
 TEST(PeakLiveBytes, IsTheMostRequestedBytesAliveAtOnce) {
-  EXPECT_EQ(peak_live_bytes(read_text("a,1,100,0\na,2,50,0\nf,1\na,3,20,0\nf,3\na,4,70,0\n")), 150u);
-  EXPECT_EQ(peak_live_bytes(read_text("a,1,100,0\nf,1\na,2,30,0\n")), 100u);
+  EXPECT_EQ(peak_live_bytes(read_trace_text("a,1,100,0\na,2,50,0\nf,1\na,3,20,0\nf,3\na,4,70,0\n")), 150u);
+  EXPECT_EQ(peak_live_bytes(read_trace_text("a,1,100,0\nf,1\na,2,30,0\n")), 100u);
 }
 
 }  // namespace
