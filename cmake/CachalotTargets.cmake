@@ -155,6 +155,13 @@ function(cachalot_replay_library)
   target_link_libraries(cachalot_replay PUBLIC cachalot_internal ZLIB::ZLIB)
 endfunction()
 
+# Test programs are most of what is compiled, and their own speed matters little: the library is what is tested as it is
+# shipped. So it is with the command, whose work is cachalot_replay's. Half of the compilers' time in a sanitizer build went into
+# optimizing tests.
+function(cachalot_quick_to_build target)
+  target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:C,CXX>:$<IF:$<CONFIG:Debug>,-O0,-O1>>)
+endfunction()
+
 # build/<preset>/tools/cachalot
 function(cachalot_command)
   cmake_parse_arguments(PARSE_ARGV 0 arg "" "" "SOURCES")
@@ -164,18 +171,13 @@ function(cachalot_command)
   set_target_properties(cachalot_cli PROPERTIES
     OUTPUT_NAME cachalot RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tools)
   cachalot_unity(cachalot_cli)
+  cachalot_quick_to_build(cachalot_cli)
   target_link_libraries(cachalot_cli PRIVATE cachalot_replay CLI11::CLI11)
   if(CACHALOT_PORTABLE_COMMAND)
     target_link_options(cachalot_cli PRIVATE -static-libstdc++ -static-libgcc)
   endif()
   target_sources(cachalot_cli PRIVATE ${PROJECT_SOURCE_DIR}/simulator/gpu_models.cpp)  # the table, for `simulate`
   target_compile_definitions(cachalot_cli PRIVATE CACHALOT_SIMULATOR_INSTALL_DIR="${CACHALOT_SIMULATOR_INSTALL_DIR}")
-endfunction()
-
-# Test programs are most of what is compiled, and their own speed matters little: the library is what is tested as it is
-# shipped. Half of the compilers' time in a sanitizer build went into optimizing tests.
-function(cachalot_quick_to_build target)
-  target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:C,CXX>:$<IF:$<CONFIG:Debug>,-O0,-O1>>)
 endfunction()
 
 # Programs of operations (tests/programs), for tests and fuzz targets.
@@ -340,6 +342,7 @@ function(cachalot_soak)
   add_executable(soak ${sources})
   set_target_properties(soak PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests)
   cachalot_unity(soak)
+  cachalot_quick_to_build(soak)
   target_link_libraries(soak PRIVATE cachalot_replay cachalot_pool CLI11::CLI11)
   cachalot_tests_need(reliability soak)
   foreach(heap IN ITEMS segments pages)
