@@ -31,12 +31,11 @@ function(cachalot_require_all_listed)
     list(APPEND found ${plugin})
   endif()
   list(FILTER found EXCLUDE REGEX "/(bench|tests)/pytorch/")                        # compiled by Python programs
-  list(FILTER found EXCLUDE REGEX "/allocator/device/(no_cuda|cuda_device)\\.cpp$")  # one of the two is built
   if(NOT CACHALOT_BUILD_FUZZERS)
     list(FILTER found EXCLUDE REGEX "/tests/fuzz/")
   endif()
   if(NOT TARGET test_simulator)
-    list(FILTER found EXCLUDE REGEX "/(tests/simulator/|bench/simulator_calls)")
+    list(FILTER found EXCLUDE REGEX "/(tests/(plug|simulator)/|bench/simulator_calls)")
   endif()
   list(FILTER found EXCLUDE REGEX "/tests/package/")                                # a project of its own
   get_property(listed GLOBAL PROPERTY cachalot_listed)
