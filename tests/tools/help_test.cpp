@@ -98,7 +98,7 @@ TEST(Colors, AreForTerminalsOrWhoeverAsks) {
 
 // script(1) gives the command a terminal.
 TEST(Colors, OnATerminalHeedNoColorAndTerm) {
-  if (run_command("command -v script").exit_code != 0) GTEST_SKIP() << "no script(1) here to make a terminal";
+  if (run_command("script -qec true /dev/null").exit_code != 0) GTEST_SKIP() << "script(1) cannot make a terminal here";
   const auto on_terminal = [](const std::string& variables, const std::string& options) {
     return run_command(fmt::format("env -u NO_COLOR {} script -qec \"'{}' {} --help\" /dev/null", variables,
                                    CACHALOT_COMMAND, options))
