@@ -157,8 +157,14 @@ endfunction()
 # Test programs are most of what is compiled, and their own speed matters little: the library is what is tested as it is
 # shipped. So it is with the command, whose work is cachalot_replay's. Half of the compilers' time in a sanitizer build went into
 # optimizing tests.
+#   WORKS  the target's own code takes time as well: it is optimized a little, but in Debug builds.
 function(cachalot_quick_to_build target)
-  target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:C,CXX>:$<IF:$<CONFIG:Debug>,-O0,-O1>>)
+  cmake_parse_arguments(PARSE_ARGV 1 arg "WORKS" "" "")
+  set(level -O0)
+  if(arg_WORKS)
+    set(level $<IF:$<CONFIG:Debug>,-O0,-O1>)
+  endif()
+  target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:C,CXX>:${level}>)
 endfunction()
 
 # build/<preset>/tools/cachalot
@@ -170,7 +176,7 @@ function(cachalot_command)
   set_target_properties(cachalot_cli PROPERTIES
     OUTPUT_NAME cachalot RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tools)
   cachalot_unity(cachalot_cli)
-  cachalot_quick_to_build(cachalot_cli)
+  cachalot_quick_to_build(cachalot_cli WORKS)
   target_link_libraries(cachalot_cli PRIVATE cachalot_replay CLI11::CLI11)
   if(CACHALOT_PORTABLE_COMMAND)
     target_link_options(cachalot_cli PRIVATE -static-libstdc++ -static-libgcc)
@@ -186,7 +192,7 @@ function(cachalot_programs)
   add_library(cachalot_programs STATIC EXCLUDE_FROM_ALL ${sources})
   target_link_libraries(cachalot_programs PUBLIC cachalot_replay cachalot_pool cachalot_kernels)
   cachalot_unity(cachalot_programs)
-  cachalot_quick_to_build(cachalot_programs)
+  cachalot_quick_to_build(cachalot_programs WORKS)
 endfunction()
 
 # The target tests_of_<label> builds what the tests of a label need; build/<preset>/test-labels.txt lists these labels, for `./run
@@ -210,11 +216,12 @@ endfunction()
 #   COMMAND    the tests run the cachalot command: CACHALOT_COMMAND is its path.
 #   THREADS    the cases that start threads, a filter of GoogleTest: ThreadSanitizer can find nothing in others, and runs
 #              these alone.
+#   WORKS      the tests' own code takes time, as a second implementation does: see cachalot_quick_to_build.
 #   PARTIAL    tests of the same label need more than this program: `./run test <folder>` builds everything.
 #   CUDART     the tests call the CUDA runtime, where CACHALOT_HAS_CUDART says that it is there.
 #   CUDA_SOURCES  files that are built where nvcc is at hand, .cu among them.
 function(cachalot_test folder)
-  cmake_parse_arguments(PARSE_ARGV 1 arg "EACH_CASE;GPU;C_LIBRARY;PROGRAMS;COMMAND;PARTIAL;CUDART" "THREADS" "SOURCES;CUDA_SOURCES")
+  cmake_parse_arguments(PARSE_ARGV 1 arg "EACH_CASE;GPU;C_LIBRARY;PROGRAMS;COMMAND;PARTIAL;CUDART;WORKS" "THREADS" "SOURCES;CUDA_SOURCES")
   find_package(GTest REQUIRED)
   include(GoogleTest)
   cachalot_files(sources tests/${folder} ${arg_SOURCES})
@@ -246,7 +253,11 @@ function(cachalot_test folder)
   if(arg_CUDART)
     target_link_libraries(${target} PRIVATE cachalot_cudart)
   endif()
-  cachalot_quick_to_build(${target})
+  set(works "")
+  if(arg_WORKS)
+    set(works WORKS)
+  endif()
+  cachalot_quick_to_build(${target} ${works})
   if(arg_COMMAND)
     target_compile_definitions(${target} PRIVATE CACHALOT_COMMAND="$<TARGET_FILE:cachalot_cli>")
     add_dependencies(${target} cachalot_cli)
@@ -345,7 +356,7 @@ function(cachalot_soak)
   target_link_libraries(soak PRIVATE cachalot_replay cachalot_pool CLI11::CLI11)
   cachalot_tests_need(reliability soak)
   foreach(heap IN ITEMS segments pages)
-    add_test(NAME soak.${heap} COMMAND soak --seconds 8 --options heap:${heap})
+    add_test(NAME soak.${heap} COMMAND soak --seconds 4 --options heap:${heap})
     set_tests_properties(soak.${heap} PROPERTIES LABELS reliability TIMEOUT 300)
   endforeach()
 endfunction()

@@ -13,9 +13,9 @@ import weakref
 import pytest
 import torch
 from torch.overrides import TorchFunctionMode
-from world import KiB, bytes_on_gpu, not_native, run_python, succeeds
+from world import KiB, bytes_on_gpu, not_native, not_pages, run_python, succeeds
 
-pytestmark = not_native
+pytestmark = [not_native, not_pages]
 
 ITERATIONS = 14
 BLOCK = 64 * KiB
