@@ -6,7 +6,6 @@
 #include "base/check.h"
 #include "base/format.h"
 #include "device/addresses.h"
-#include "device/cuda_codes.h"
 #include "observe/allocation_stack.h"
 
 namespace cachalot {
@@ -209,9 +208,8 @@ void DeviceAllocator::free_later(Block& block, const Context& context) {
     block.size_and_flags |= Block::kFreeing;
     try {
       frees_.wait_for_uses(block);
-    } catch (const CudaError& error) {
+    } catch (const DeviceReset&) {
       block.size_and_flags &= ~std::uint64_t{Block::kFreeing};
-      if (!tells_of_reset(error)) throw;
       frees_.forget_uses(block);  // destructors must be able to free it
       count_free_requested(block, context);
       return finish_free(block, context);

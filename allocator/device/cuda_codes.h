@@ -16,7 +16,7 @@ enum class CudaCode : int {
   invalid_resource_handle = 400,
   illegal_state = 401,
   illegal_address = 700,
-  context_is_destroyed = 709,  // the device was reset
+  context_is_destroyed = 709,  // the device was reset (DeviceReset), or a stream was destroyed
   not_supported = 801,
   capture_unsupported = 900,  // the call is not allowed while a stream captures
   capture_invalidated = 901,  // such a call has spoilt this capture
@@ -30,9 +30,15 @@ enum class CudaCode : int {
 // Returns the driver's name, "CUDA_ERROR_INVALID_VALUE"; "an injected error" for a number not listed.
 const char* cuda_code_name(int code);
 
-// What a device's calls fail with for good once it was reset: its memory is gone, and nothing uses it.
-inline bool tells_of_reset(const CudaError& error) {
-  return error.code() == static_cast<int>(CudaCode::context_is_destroyed);
+// True for what CUDA answers for a stream that was destroyed, unless it is a DeviceReset.
+inline bool tells_of_dead_stream(const CudaError& error) {
+  return error.code() == static_cast<int>(CudaCode::invalid_resource_handle) ||
+         error.code() == static_cast<int>(CudaCode::context_is_destroyed);
+}
+
+// True for CUDA's out of memory of a call that has no return value for it (Device): mapping needs memory, too.
+inline bool tells_of_lack_of_memory(const CudaError& error) {
+  return error.code() == static_cast<int>(CudaCode::memory_allocation);
 }
 
 [[noreturn]] inline void fail(const char* call, CudaCode code, const std::string& reason = {}) {

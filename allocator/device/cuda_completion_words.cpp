@@ -38,6 +38,12 @@ void CudaCompletionWords::advance(Stream stream) {
   if (result != CUDA_SUCCESS) word.usable = false;
 }
 
+void CudaCompletionWords::give_up(Stream stream) {
+  Word& word = word_of(stream);
+  const std::lock_guard lock(word.writing);
+  word.usable = false;
+}
+
 std::optional<std::uint64_t> CudaCompletionWords::read(Stream stream) {
   const Word* word = known_word(stream);
   if (!word) return 0;

@@ -28,6 +28,8 @@ class CudaCompletionWords {
 
   // Queues the stream's next number. If that fails the stream has no hints from now on. Requires the device's context.
   void advance(Stream stream);
+  // The stream has no hints from now on.
+  void give_up(Stream stream);
   // The stream's last number, 0 where nothing was recorded yet; nullopt where it has no hints.
   std::optional<std::uint64_t> read(Stream stream);
 

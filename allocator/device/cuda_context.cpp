@@ -1,9 +1,6 @@
 #include "device/cuda_context.h"
 
-#include <string>
-
 #include "cachalot/errors.h"
-#include "device/cuda_codes.h"
 #include "device/cuda_driver.h"
 
 namespace cachalot {
@@ -64,11 +61,6 @@ bool CudaContext::is_in_its_life() {
   return id_.compare_exchange_strong(first, now, std::memory_order_acq_rel) || first == now;
 }
 
-void CudaContext::throw_reset() const {
-  throw CudaError("cuCtxGetId", static_cast<int>(CudaCode::context_is_destroyed),
-                  "device " + std::to_string(ordinal_) +
-                      " was reset (cudaDeviceReset) since its allocator began to use it: all its memory, streams and "
-                      "events are gone; make a new allocator");
-}
+void CudaContext::throw_reset() const { throw DeviceReset(ordinal_); }
 
 }  // namespace cachalot

@@ -25,9 +25,8 @@ class CudaContext {
 
   // Makes the context current to the calling thread for a scope. Afterwards the thread's current context is the one from
   // before, or none. Asks the driver two questions where the context is current already.
-  // Throws CudaError of code 709 (CUDA_ERROR_CONTEXT_IS_DESTROYED) where the device was reset since the first scope: what
-  // was made in the context is gone, and what the driver would do with old handles is its own to choose. Drivers from
-  // before CUDA 12 do not tell.
+  // Throws DeviceReset where the device was reset since the first scope: what was made in the context is gone, and what the
+  // driver would do with old handles is its own to choose. Drivers from before CUDA 12 do not tell.
   class Current {
    public:
     explicit Current(CudaContext& context) : pushed_(!context.is_current()) {

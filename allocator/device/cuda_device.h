@@ -9,7 +9,7 @@
 // completion_hint: each event_record also queues a write of a rising number to a word of the stream in pinned host
 // memory, if the device can (and the driver: of CUDA 11.7 and newer). Its cost is in bench/device_costs;
 // completion_hints false does without.
-// After a cudaDeviceReset every call fails with CUDA_ERROR_CONTEXT_IS_DESTROYED (drivers of CUDA 12 and newer tell): a
+// After a cudaDeviceReset every call throws DeviceReset (drivers of CUDA 12 and newer tell): a
 // CudaDevice is good for one life of its device's primary context, which begins with its first such call.
 // Thread safety: as Device.
 #pragma once
@@ -78,6 +78,7 @@ class CudaDevice final : public Device {
  private:
   void query_virtual_memory(int device);
   void require_virtual_memory(const char* call) const;
+  void record_across_contexts(Event event, Stream stream, CUctx_st* owner);
 
   const int ordinal_;
   DeviceProperties properties_;
@@ -86,7 +87,8 @@ class CudaDevice final : public Device {
   std::unique_ptr<CudaCompletionWords> words_;  // null: no hints
 };
 
-// The CUDA version the installed driver supports, as 1000 * major + 10 * minor; 0 without a driver.
+// The CUDA version the installed driver supports, as 1000 * major + 10 * minor; 0 without a driver, and in a build without
+// CUDA.
 int cuda_driver_version();
 
 }  // namespace cachalot

@@ -82,6 +82,9 @@ class CudaDriver {
   const PFN_cuIpcOpenMemHandle_v11000 ipc_open = required("cuIpcOpenMemHandle_v2");
   const PFN_cuIpcCloseMemHandle_v4010 ipc_close = required("cuIpcCloseMemHandle");
 
+  const PFN_cuStreamCreate_v2000 stream_create = required("cuStreamCreate");
+  const PFN_cuStreamDestroy_v4000 stream_destroy = required("cuStreamDestroy_v2");
+  const PFN_cuStreamGetCtx_v9020 stream_get_context = required("cuStreamGetCtx");
   const PFN_cuStreamSynchronize_v2000 stream_synchronize = required("cuStreamSynchronize");
   const PFN_cuStreamWaitEvent_v3020 stream_wait_event = required("cuStreamWaitEvent");
   const PFN_cuStreamGetCaptureInfo_v10010 stream_get_capture_info = required("cuStreamGetCaptureInfo");

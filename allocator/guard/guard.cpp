@@ -9,7 +9,6 @@
 #include "base/check.h"
 #include "base/format.h"
 #include "device/addresses.h"
-#include "device/cuda_codes.h"
 #include "device/wait_for.h"
 #include "observe/allocation_stack.h"
 
@@ -155,8 +154,7 @@ bool Guard::deallocate(const void* ptr, const std::optional<Claim>& claim) {
     try {
       const bool keep = make_room(*bytes, found);
       return retire(as_address(ptr), claim, stack, keep, found);
-    } catch (const CudaError& error) {
-      if (!tells_of_reset(error)) throw;
+    } catch (const DeviceReset&) {
       return forget(as_address(ptr), claim, std::move(stack));  // destructors must be able to free it
     }
   });

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "device/cuda_codes.h"
 
 namespace cachalot {
 
@@ -58,7 +59,7 @@ void DeferredFrees::wait_for_uses(Block& block) {
     const Unlocked unlocked(mutex_);
     for (StreamUse* use = uses; use != nullptr; use = use->next) {
       if (use->event == nullptr) use->event = device_.event_create();
-      device_.event_record(use->event, use->stream);
+      record(*use);
     }
   } catch (...) {
     for (StreamUse* use = uses; use != nullptr; use = use->next) {
@@ -73,6 +74,19 @@ void DeferredFrees::wait_for_uses(Block& block) {
     enqueue(use->stream, {use->event, &block});
   }
   retire_uses(uses);
+}
+
+// A stream that was destroyed takes no event, and its work may be under way yet: after a wait for the device the event is as
+// good as done.
+void DeferredFrees::record(const StreamUse& use) {
+  try {
+    device_.event_record(use.event, use.stream);
+  } catch (const DeviceReset&) {
+    throw;
+  } catch (const CudaError& error) {
+    if (!tells_of_dead_stream(error)) throw;
+    device_.synchronize();
+  }
 }
 
 void DeferredFrees::forget_uses(Block& block) { retire_uses(std::exchange(block.uses.head, nullptr)); }

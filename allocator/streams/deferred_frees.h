@@ -36,7 +36,8 @@ class DeferredFrees {
   // `stream` uses the block; once however often it is said.
   void add_use(Block& block, Stream stream);
   // Queues an event on each stream that uses the block, which thereby waits for them. The block must be marked so
-  // that nobody else takes it up meanwhile. Throws CudaError, with the block's uses as they were.
+  // that nobody else takes it up meanwhile. Waits for the device where one of the streams was destroyed. Throws CudaError,
+  // with the block's uses as they were.
   void wait_for_uses(Block& block);
   // Nobody waits for what used it: the device was reset.
   void forget_uses(Block& block);
@@ -76,6 +77,7 @@ class DeferredFrees {
   };
 
   StreamUse& make_use();
+  void record(const StreamUse& use);
   void retire_uses(StreamUse* uses);
   Queue& queue_for(Stream stream);
   void enqueue(Stream stream, const Pending& pending);

@@ -107,6 +107,17 @@ TEST(PinnedHost, CannotBeFreedWhileAStreamThatUsesItCaptures) {
   EXPECT_EQ(world.host.memory_allocated(), 0u);
 }
 
+TEST(PinnedHost, ServesWhileAStreamThatDoesNotUseItCaptures) {
+  HostWorld world;
+  const Stream captures = world.device->stream();
+  world.host.deallocate(world.copied_on(world.device->stream()));
+  world.device->begin_capture(captures);
+  void* const buffer = world.host.allocate(HostWorld::kBytes);
+  EXPECT_FALSE(world.device->is_capture_spoilt(captures));
+  world.device->end_capture(captures);
+  world.host.deallocate(buffer);
+}
+
 TEST(PinnedHost, SaysHowMuchWasWantedWhenThereIsNoMore) {
   HostWorld world;
   world.device->set_faults({{.call = DeviceCall::host_malloc, .nth = 1, .repeat = true}});

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "tests/allocator/testing.h"
@@ -65,6 +66,28 @@ TEST(RecordStream, OfTheDefaultStreamCountsForABlockOfAnother) {
   EXPECT_NE(world.allocate(4096, own), ptr);
   world.pass(100);
   EXPECT_EQ(world.allocate(4096, own), ptr);
+}
+
+// CUDA's answers for it are CUDA_ERROR_INVALID_HANDLE and CUDA_ERROR_CONTEXT_IS_DESTROYED. The latter is also what a reset of
+// the device gives; but other streams' work goes on here.
+TEST(RecordStream, OfAStreamThatWasDestroyedMakesTheFreeWaitForTheDevice) {
+  for (const char* options : {"heap:segments", "heap:pages"}) {
+    for (const int code : {400, 709}) {
+      SCOPED_TRACE(options + std::to_string(code));
+      World world(64 * kGiB, options);
+      const Stream busy = world.device->stream();
+      void* ptr = world.allocate(8 * kMiB);
+      world.allocator.record_stream(ptr, busy);
+      world.allocator.record_stream(ptr, world.device->stream());  // the one that is gone: asked first
+      world.launch(busy);
+      world.device->set_faults({{.call = DeviceCall::event_record, .out_of_memory = false, .code = code}});
+      world.allocator.deallocate(ptr);
+      EXPECT_EQ(world.device->faults_injected(), 1u);
+      EXPECT_TRUE(world.device->stream_query(busy)) << "the block would be used while this stream works with it";
+      EXPECT_EQ(world.count(DeviceCall::synchronize), 1u);
+      EXPECT_EQ(world.allocate(8 * kMiB), ptr);
+    }
+  }
 }
 
 TEST(RecordStream, TwiceForAStreamIsOneEvent) {

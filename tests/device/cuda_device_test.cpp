@@ -16,6 +16,7 @@
 
 #include "base/bytes.h"
 #include "cachalot/errors.h"
+#include "device/cuda_codes.h"
 #include "device/cuda_device.h"
 #include "device_subject.h"
 
@@ -184,13 +185,50 @@ TEST_F(CudaDeviceTest, AResetIsToldByEveryCallAndLeavesTheThreadAsItWas) {
     try {
       call();
       FAIL() << "nothing was thrown";
-    } catch (const CudaError& error) {
+    } catch (const DeviceReset& error) {
       EXPECT_EQ(error.code(), CUDA_ERROR_CONTEXT_IS_DESTROYED);
       EXPECT_NE(std::string(error.what()).find("device 1 was reset (cudaDeviceReset)"), std::string::npos);
     }
     EXPECT_EQ(current_context(), before);
   }
   use(*cuda_devices()[1], nullptr);
+}
+
+// CUDA itself records an event on streams of the event's device alone.
+TEST_F(CudaDeviceTest, AnEventMarksWorkOfAStreamOfAnotherDevice) {
+  int count = 0;
+  ASSERT_EQ(cudaGetDeviceCount(&count), cudaSuccess);
+  if (count < 2) GTEST_SKIP() << "only one GPU here: streams of another are not tested";
+  cudaStream_t foreign = nullptr;
+  ASSERT_EQ(cudaSetDevice(1), cudaSuccess);
+  ASSERT_EQ(cudaStreamCreate(&foreign), cudaSuccess);
+  ASSERT_EQ(cudaSetDevice(0), cudaSuccess);
+  const Event event = device_->event_create();
+  subject_->queue_work(foreign, std::chrono::milliseconds(100));
+  device_->event_record(event, foreign);
+  EXPECT_FALSE(device_->event_query(event));
+  EXPECT_EQ(device_->completion_hint(foreign), std::nullopt) << "it would tell of the stream, not of the event";
+  device_->event_synchronize(event);
+  EXPECT_TRUE(device_->event_query(event));
+  device_->event_destroy(event);
+  EXPECT_EQ(cudaPeekAtLastError(), cudaSuccess);
+  ASSERT_EQ(cudaStreamDestroy(foreign), cudaSuccess);
+}
+
+TEST_F(CudaDeviceTest, AnEventOnAStreamThatWasDestroyedIsAnErrorAndNoReset) {
+  cudaStream_t stream = nullptr;
+  ASSERT_EQ(cudaStreamCreate(&stream), cudaSuccess);
+  ASSERT_EQ(cudaStreamDestroy(stream), cudaSuccess);
+  const Event event = device_->event_create();
+  try {
+    device_->event_record(event, stream);
+    FAIL() << "nothing was thrown";
+  } catch (const DeviceReset&) {
+    FAIL() << "the device was not reset";
+  } catch (const CudaError& error) {
+    EXPECT_TRUE(tells_of_dead_stream(error)) << error.what();
+  }
+  device_->event_destroy(event);
 }
 
 TEST_F(CudaDeviceTest, PeersMayUseWhatIsOpenedToThem) {

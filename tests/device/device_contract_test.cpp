@@ -345,6 +345,22 @@ TEST_P(DeviceContract, MallocIsLegalDuringCapture) {
   device_->free(*address);
 }
 
+TEST_P(DeviceContract, AskingAnEventDuringACaptureOfOthersIsLegal) {
+  const Stream captured = subject_->new_stream();
+  const Stream other = subject_->new_stream();
+  const Event event = device_->event_create();
+  subject_->queue_work(other, kWork);
+  device_->event_record(event, other);
+  subject_->begin_capture(captured);
+  EXPECT_FALSE(device_->event_query(event));
+  const Event later = device_->event_create();
+  subject_->pass(kSurelyDone);
+  EXPECT_TRUE(device_->event_query(event));
+  EXPECT_EQ(subject_->end_capture(captured), 0);
+  device_->event_destroy(event);
+  device_->event_destroy(later);
+}
+
 TEST_P(DeviceContract, SynchronizingDuringCaptureIsAnErrorAndSpoilsIt) {
   const Stream stream = subject_->new_stream();
   subject_->begin_capture(stream);

@@ -533,17 +533,19 @@ TEST_F(SimulatedCapture, CallsThatNeedNoWorkStayLegal) {
   device_.memory_info();
   device_.launch(other_, 100);
   device_.event_record(event_, other_);
+  device_.event_query(event_);
   device_.event_destroy(device_.event_create());
   device_.end_capture(stream_);
   device_.free(address);
 }
 
-TEST_F(SimulatedCapture, CallsThatAskOrWaitAreRefusedForEveryoneAndSpoilTheCapture) {
+TEST_F(SimulatedCapture, CallsThatWaitAreRefusedForEveryoneAndSpoilTheCapture) {
   const Address address = device_.malloc(kPage).value();
   device_.event_record(event_, other_);
   const std::vector<std::function<void()>> illegal = {
-      [&] { device_.event_query(event_); }, [&] { device_.event_synchronize(event_); },
-      [&] { device_.synchronize(); },       [&] { device_.stream_synchronize(other_); },
+      [&] { device_.event_synchronize(event_); },
+      [&] { device_.synchronize(); },
+      [&] { device_.stream_synchronize(other_); },
       [&] { device_.free(address); },
   };
   for (const auto& call : illegal) {

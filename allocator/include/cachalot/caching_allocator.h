@@ -128,7 +128,8 @@ class CachingAllocator {
   void deallocate_when_possible(void* ptr) noexcept;
   /// Declares that work queued on `stream` uses the live allocation `ptr`. After its free the
   /// memory is not reused before that work is done. A null `ptr` and the allocation's own stream
-  /// are ignored.
+  /// are ignored. `stream` may belong to another device. If it is destroyed before the free, the
+  /// free waits for all work on the allocation's device.
   /// Throws InvalidArgument for a pointer that is not a live allocation.
   void record_stream(void* ptr, Stream stream);
 

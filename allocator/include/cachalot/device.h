@@ -156,14 +156,16 @@ class Device {
   virtual Event event_create() = 0;
   /// Destroys an event.
   virtual void event_destroy(Event event) = 0;
-  /// Marks, with the event, the work queued on `stream` so far.
+  /// Marks, with the event, the work queued on `stream` so far. The stream may belong to another
+  /// device or context.
   virtual void event_record(Event event, Stream stream) = 0;
   /// Returns true if the work that the event marks is done, and for an event that was never
-  /// recorded.
+  /// recorded. Allowed while a stream captures.
+  /// Requires: the event was not recorded inside a capture; the call then fails.
+  virtual bool event_query(Event event) = 0;
+  /// Waits until event_query returns true.
   /// Requires: no stream captures in CUDA's global mode, and the event was not recorded inside a
   /// capture: the call then fails and spoils the capture.
-  virtual bool event_query(Event event) = 0;
-  /// Waits until event_query returns true. Requires: as event_query.
   virtual void event_synchronize(Event event) = 0;
   /// Returns a number that has changed if an event recorded on `stream` by event_record has
   /// completed since the number was last read. Returns nullopt if the device cannot tell. It is a

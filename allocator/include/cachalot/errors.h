@@ -1,8 +1,8 @@
 /// @file
 /// The exceptions of the library.
 ///
-/// Three exceptions are the library's own: InvalidArgument, OutOfMemory and CudaError. Three other
-/// kinds of exceptions leave it:
+/// Four exceptions are the library's own: InvalidArgument, OutOfMemory, CudaError and the CudaError
+/// DeviceReset. Three other kinds of exceptions leave it:
 /// - std::bad_alloc that is not an OutOfMemory: the host has no memory left. OutOfMemory derives
 ///   from std::bad_alloc, so catch OutOfMemory first.
 /// - An exception thrown by the program's own code that the library calls: guard handlers
@@ -71,6 +71,22 @@ class CudaError : public std::runtime_error {
  private:
   std::shared_ptr<const std::string> call_;
   int code_;
+};
+
+/// A DeviceReset reports that the program reset the device (cudaDeviceReset) after the allocator
+/// began to use it. All memory, streams and events of the device are gone. Make a new allocator.
+///
+/// A new number of the device's primary context (cuCtxGetId) shows the reset. The code is 709
+/// (CUDA_ERROR_CONTEXT_IS_DESTROYED). CUDA also gives that code for a stream that was destroyed,
+/// which is a CudaError, and no DeviceReset.
+class DeviceReset : public CudaError {
+ public:
+  /// Makes the exception for device `device`.
+  explicit DeviceReset(int device)
+      : CudaError("cuCtxGetId", 709,
+                  "device " + std::to_string(device) +
+                      " was reset (cudaDeviceReset) since its allocator began to use it: all its "
+                      "memory, streams and events are gone; make a new allocator") {}
 };
 
 }  // namespace cachalot

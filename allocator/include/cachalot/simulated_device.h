@@ -298,9 +298,10 @@ class SimulatedDevice final : public Device {
   // Stream capture.
 
   /// Begins a capture on the stream in CUDA's global mode. Returns its id. Until end_capture, a
-  /// query of an event, a synchronization or a free throws CudaError 900 (907 for an event of the
-  /// capture) and spoils the capture. An event recorded on a capturing stream belongs to the graph;
-  /// another stream that waits for it joins the capture.
+  /// synchronization or a free throws CudaError 900, and a query or synchronization of an event of
+  /// the capture throws CudaError 907; both spoil the capture. Queries of other events are allowed:
+  /// CudaDevice makes them in relaxed mode. An event recorded on a capturing stream belongs to the
+  /// graph; another stream that waits for it joins the capture.
   std::uint64_t begin_capture(Stream stream);
   /// Ends the capture. Throws CudaError 901 if it was spoilt.
   void end_capture(Stream stream);
