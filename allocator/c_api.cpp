@@ -24,6 +24,7 @@
 #include "cachalot/kernels.h"
 #include "cachalot/simulated_device.h"
 #include "cachalot/version.h"
+#include "device/cuda_device.h"
 #include "policy/option_warnings.h"
 #include "policy/torch_policy.h"
 
@@ -147,6 +148,30 @@ std::vector<std::shared_ptr<Device>> simulated_devices() {
   return devices;
 }
 
+bool parse_simulate(std::string_view value) {
+  CACHALOT_REQUIRE(value.empty() || value == "0" || value == "1", "'{}' is not 1, for simulated devices, nor 0", value);
+  return value == "1";
+}
+
+// The GPUs. A driver without any, or too old, or an error at its start is an error: a program that expects a GPU must not be
+// handed addresses that no kernel can use. Simulated devices are for who asks for them, and for machines without a driver.
+std::vector<std::shared_ptr<Device>> devices_of_machine() {
+  if (from_environment("CACHALOT_SIMULATE", "", parse_simulate)) return simulated_devices();
+  std::vector<std::shared_ptr<Device>> devices = cuda_devices();
+  if (!devices.empty()) return devices;
+  if (cuda_driver_version() != 0) {
+    throw CudaError("cuInit", 100,
+                    "CUDA_ERROR_NO_DEVICE, the driver shows no GPU (CUDA_VISIBLE_DEVICES may hide it); "
+                    "CACHALOT_SIMULATE=1 selects simulated devices");
+  }
+  devices = simulated_devices();
+  print_error(
+      "cachalot: there is no CUDA driver: memory is that of {} simulated GPU{}, and no kernel can use it "
+      "(CACHALOT_SIMULATE=1 selects that without this message)\n",
+      devices.size(), devices.size() == 1 ? "" : "s");
+  return devices;
+}
+
 Options environment_options() {
   Options base;
   base.debug = from_environment("CACHALOT_DEBUG", "", parse_debug);
@@ -183,9 +208,7 @@ class ProcessAllocator final : public ForkAware {
     const std::lock_guard<std::mutex> lock(mutex_);
     if (CachingAllocator* const made = allocator_.load(std::memory_order_acquire)) return *made;
     const Options options = initial_options();
-    std::vector<std::shared_ptr<Device>> devices = cuda_devices();
-    if (devices.empty()) devices = simulated_devices();
-    auto allocator = std::make_unique<CachingAllocator>(std::move(devices), options, kernels_for);
+    auto allocator = std::make_unique<CachingAllocator>(devices_of_machine(), options, kernels_for);
     allocator_.store(allocator.get(), std::memory_order_release);
     return *allocator.release();
   }

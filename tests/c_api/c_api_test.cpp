@@ -593,6 +593,29 @@ TEST(CApi, TheSimulatedDeviceHas80GiBUnlessTold) {
   });
 }
 
+// Where there is a driver, there are its GPUs or an error.
+TEST(CApi, SimulatedDevicesThatNobodyAskedForAreToldOfOnce) {
+  in_fresh_process({{"CACHALOT_SIMULATE", "0"}, {"CUDA_VISIBLE_DEVICES", ""}}, [] {
+    ::testing::internal::CaptureStderr();
+    void* const first = cachalot_malloc(512, 0, nullptr);
+    void* const second = cachalot_malloc(512, 0, nullptr);
+    const std::string told = ::testing::internal::GetCapturedStderr();
+    EXPECT_EQ(first == nullptr, second == nullptr);
+    if (first == nullptr) {
+      EXPECT_TRUE(error_names({"CACHALOT_SIMULATE=1"}));
+      EXPECT_EQ(cachalot_empty_cache(-1), CACHALOT_E_CUDA);
+      return;
+    }
+    EXPECT_EQ(told.find("cachalot: there is no CUDA driver: memory is that of 1 simulated GPU, "), 0u) << told;
+    EXPECT_EQ(std::count(told.begin(), told.end(), '\n'), 1) << told;
+  });
+  in_fresh_process([] {
+    ::testing::internal::CaptureStderr();
+    EXPECT_NE(cachalot_malloc(512, 0, nullptr), nullptr);
+    EXPECT_EQ(::testing::internal::GetCapturedStderr(), "");
+  });
+}
+
 TEST(CApi, AnOptionWithoutEffectIsToldOnce) {
   in_fresh_process([] {
     ::testing::internal::CaptureStderr();
@@ -619,6 +642,7 @@ TEST(CApi, ABadEnvironmentFailsEveryCallUntilItIsMended) {
       {"CACHALOT_CONF", "foo:1", {"Unrecognized key 'foo'"}},
       {"CACHALOT_CONF", "heap:segments,", {"heap", "'segments'"}},
       {"CACHALOT_CONF", "page_size_mb:3", {"page_size_mb", "'3'", "multiple of 2"}},
+      {"CACHALOT_SIMULATE", "yes", {"'yes'", "is not 1"}},
       {"CACHALOT_SIM_MEMORY", "lots", {"'lots'"}},
       {"CACHALOT_SIM_MEMORY", "-1", {"'-1'"}},
       {"CACHALOT_SIM_MEMORY", "1MiB", {"'1MiB'", "2 MiB"}},

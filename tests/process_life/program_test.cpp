@@ -50,7 +50,8 @@ const char* without_leak_check(std::string_view scenario) {
 void expect_quiet_end(const std::string& scenario, const std::string& options, On on) {
   const std::string simulator = CACHALOT_SIMULATOR;
   if (on == On::runtime && simulator.empty()) GTEST_SKIP() << "there is no simulated runtime in this build";
-  const std::string before = on == On::runtime ? fmt::format("LD_PRELOAD='{}' ", simulator) : "CUDA_VISIBLE_DEVICES= ";
+  const std::string before =
+      on == On::runtime ? fmt::format("LD_PRELOAD='{}' ", simulator) : "CUDA_VISIBLE_DEVICES= CACHALOT_SIMULATE=1 ";
   const tools::Outcome outcome =
       tools::run_command(fmt::format("{}{}CACHALOT_CONF='{}' timeout 120 '{}' {} '{}'", without_leak_check(scenario),
                                      before, options, CACHALOT_LIFE_PROGRAM, scenario, options));

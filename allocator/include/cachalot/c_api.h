@@ -12,10 +12,12 @@
  * of PYTORCH_CUDA_ALLOC_CONF; cachalot/options.h lists keys and rules. CACHALOT_DEBUG=1 is
  * debug:True.
  *
- * Devices: the machine's GPUs, numbered as CUDA numbers them. Without a GPU the library drives
- * simulated devices, whose memory must not be touched. CACHALOT_SIM_DEVICES is their number, 1
- * to 64 (default 1). CACHALOT_SIM_MEMORY is the memory of each ("80GiB", the default, "500MiB",
- * "1073741824"; from 2 MiB to 1 PiB).
+ * Devices: the machine's GPUs, numbered as CUDA numbers them. With CACHALOT_SIMULATE=1 the library
+ * drives simulated devices instead, whose memory must not be touched; so it does, with a message on
+ * stderr, on a machine without a CUDA driver. A driver that is too old, fails or shows no GPU makes
+ * every call that needs the allocator fail with CACHALOT_E_CUDA. CACHALOT_SIM_DEVICES is the number
+ * of simulated devices, 1 to 64 (default 1). CACHALOT_SIM_MEMORY is the memory of each ("80GiB",
+ * the default, "500MiB", "1073741824"; from 2 MiB to 1 PiB).
  *
  * Environment: while one of these variables has a bad value, every call that needs the
  * allocator fails with CACHALOT_E_ENVIRONMENT.
@@ -73,8 +75,9 @@ enum {
   /** A CUDA call failed for another reason than a lack of memory. The message names the call and
    * CUDA's error. */
   CACHALOT_E_CUDA = 3,
-  /** CACHALOT_CONF, CACHALOT_DEBUG, CACHALOT_SIM_MEMORY or CACHALOT_SIM_DEVICES has a bad value.
-   * The message names the variable, its value and the rule. */
+  /** CACHALOT_CONF, CACHALOT_DEBUG, CACHALOT_SIMULATE, CACHALOT_SIM_MEMORY or
+   * CACHALOT_SIM_DEVICES has a bad value. The message names the variable, its value and the
+   * rule. */
   CACHALOT_E_ENVIRONMENT = 4,
   /** Any other failure: the host has no memory left, or cachalot has a defect. */
   CACHALOT_E_INTERNAL = 5
