@@ -21,6 +21,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <limits>
 #include <map>
 #include <memory>
@@ -226,7 +227,8 @@ class DeviceAllocator {
     std::size_t bytes;
     std::vector<Address> views;
   };
-  enum class Whose { ordered, anybodys };  // memory whose last use comes before the stream's next work; or any
+  // Memory whose last use comes before the stream's next work; or may come there by a wait for events that are recorded.
+  enum class Whose { ordered, awaitable };
   class BackingCalls;
   // Holds slow_mutex_ for a stretch of a function that holds mutex_.
   class SlowSection;
@@ -331,6 +333,10 @@ class DeviceAllocator {
   Block* search_or_create_contiguous(Request request, const Context& context);
   Block* obtain_contiguous(Request request, const Context& context);
 
+  // calls of the driver that are no request's, and may lack memory for its tables (device_sharing.cpp); slow_mutex_ is held
+  void call_or_recover(const std::function<void()>& call, const char* purpose, std::size_t bytes);
+  bool has_memory_for(const std::function<void()>& call);
+
   // the page heap (device_pages.cpp): questions for which mutex_ is enough
   void choose_heap(const Options& options);
   bool is_paged(const BlockPool& pool) const {
@@ -349,9 +355,10 @@ class DeviceAllocator {
   bool record_epoch(StreamClock& clock);
   void refresh_clocks();
   bool event_is_done(Event event);
-  void wait_for_stream(StreamClock& waiter, StreamClock& other);
+  void wait_for_stream(StreamClock& waiter, const StreamClock& other, std::uint32_t epoch);
   bool may_wait_for_others(Request request) const;
-  bool wait_for_a_better(Request request, StreamClock& clock, const std::optional<BackingPlan>& plan);
+  bool wait_for_a_better(Request request, StreamClock& clock, const std::optional<BackingPlan>& plan,
+                         PlacementRules rules);
   void drop_stale_views();
   void drop_done_views();
   void finish_all_work();
@@ -365,6 +372,7 @@ class DeviceAllocator {
   std::size_t usual_handle_bytes() const;
   std::optional<BackingPlan> best_plan(Request request, Whose whose, PlacementRules rules = {});
   Block* bring_together_or_create(Request request, StreamClock& clock, const Context& context);
+  Block* bring_together(Request request, StreamClock& clock, const Context& context);
   bool may_create(Request request);
   void reserve_range(Request request);
   void release_ranges(const PrivatePool& pool);
@@ -425,8 +433,9 @@ class DeviceAllocator {
   void put_to_sleep(const std::vector<HandleId>& handles);
   MemoryHandle take_memory(HandleId id) noexcept;
   bool try_to_wake(PrivatePool& pool);
+  bool wake_once(const PrivatePool& pool);
   void forget_idle_sleepers(PrivatePool& pool);
-  void recover_for_waking();
+  void recover_without_request();
   bool create_again(const std::vector<HandleId>& handles, std::vector<MemoryHandle>& memory);
   void discard(const std::vector<HandleId>& handles, const std::vector<MemoryHandle>& memory, std::size_t mapped);
   void wake(const PrivatePool& pool, const std::vector<HandleId>& sleepers, const std::vector<MemoryHandle>& memory);

@@ -6,6 +6,7 @@
 #include "base/bytes.h"
 #include "base/check.h"
 #include "base/mutex.h"
+#include "device/cuda_codes.h"
 #include "device_allocator.h"
 
 namespace cachalot {
@@ -18,20 +19,23 @@ class DeviceAllocator::BackingCalls {
   BackingCalls(Device& device, const std::vector<int>& peers, const BackingPlan& plan, const PhysicalPages& pages)
       : device_(device), peers_(peers), plan_(plan), pages_(pages) {}
 
-  // False: no memory. Throws CudaError. In both cases nothing new is mapped.
+  // False: no memory, for the pages or for their mappings. Throws CudaError. In both cases nothing new is mapped.
   bool make() {
-    drop();
+    bool has_memory = false;
     try {
-      if (!create()) {
-        undo();
-        return false;
-      }
-      map();
+      drop();
+      has_memory = create();
+      if (has_memory) map();
+    } catch (const CudaError& error) {
+      undo();
+      if (!tells_of_lack_of_memory(error)) throw;
+      return false;
     } catch (...) {
       undo();
       throw;
     }
-    return true;
+    if (!has_memory) undo();
+    return has_memory;
   }
 
   std::size_t dropped = 0;            // of plan.drops: these are unmapped, whatever came after
@@ -337,7 +341,8 @@ void DeviceAllocator::give_back_pages() noexcept {
     } catch (const CudaError&) {  // the device may be gone at exit; there is nobody left to tell
     }
   };
-  quietly([&] { device_->synchronize(); });
+  if (!pages_->ranges().empty())
+    quietly([&] { device_->synchronize(); });  // a GPU that was not used gets no context now
   for (HandleId id = 0; id < pages_->pages().handle_ids(); ++id) {
     const PhysicalHandle& handle = pages_->pages().handle(id);
     if (handle.memory == 0) continue;

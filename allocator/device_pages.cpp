@@ -4,6 +4,7 @@
 //   for a small request, a small free piece or a page of what is free beside large blocks;
 //   free blocks of other streams that it may use already;
 //   the best of: idle pages brought together; new memory; either after this stream waits for others (cross_stream:wait);
+//   where there is no new memory: idle pages, after such waits, too (cross_stream:scarce and wait);
 //   what pools offered (use_on_oom);
 //   recovery: wait for the device, after which every idle page will do, give back what pools without users hold, again;
 //   and once more when the default pools, too, have given back what they can.
@@ -99,6 +100,7 @@ bool DeviceAllocator::record_epoch(StreamClock& clock) {
 void DeviceAllocator::refresh_clocks() {
   if (capturing() || (clocks_.size() < 2 && !pages_->pages().has_aliases())) return;
   for (const auto& [stream, clock] : clocks_) {
+    clock->request_comes();
     while (clock->has_events() && event_is_done(clock->oldest_event())) {
       spare_events_.push_back(clock->oldest_is_done());
     }
@@ -111,16 +113,14 @@ bool DeviceAllocator::event_is_done(Event event) {
   return device_->event_query(event);
 }
 
-// From here on the stream may use whatever has become free on another.
-void DeviceAllocator::wait_for_stream(StreamClock& waiter, StreamClock& other) {
-  if (!record_epoch(other)) return;
-  const Event event = other.newest_event();
-  const std::uint32_t epoch = other.epoch() - 1;
+// From here on the stream may use what became free on another up to an epoch, which an event covers.
+void DeviceAllocator::wait_for_stream(StreamClock& waiter, const StreamClock& other, std::uint32_t epoch) {
+  const StreamClock::Mark mark = other.earliest_covering(epoch);
   {
     const Unlocked unlocked(mutex_);
-    device_->stream_wait(waiter.stream(), event);
+    device_->stream_wait(waiter.stream(), mark.event);
   }
-  waiter.waits_for(other, epoch);
+  waiter.waits_for(other, mark.epoch);
 }
 
 // Keeps the number of mappings within max_mappings: those that pages have left go, at least a quarter of them at once.
@@ -169,11 +169,11 @@ void DeviceAllocator::finish_all_work() {
 Reach DeviceAllocator::reach_into(const Arena& arena, Stream stream, Whose whose) const {
   if (arena.stream == stream) return {Reach::Kind::all};
   if (arena.pool.owner() != nullptr || options_.cross_stream == CrossStream::off) return {Reach::Kind::none};
-  if (whose == Whose::anybodys) return {Reach::Kind::all};
   const auto clock = clocks_.find(stream);
   const auto other = clocks_.find(arena.stream);
   if (clock == clocks_.end() || other == clocks_.end()) return {Reach::Kind::none};
-  return clock->second->reach_into(*other->second);
+  return whose == Whose::ordered ? clock->second->reach_into(*other->second)
+                                 : clock->second->reach_by_waiting(*other->second);
 }
 
 bool DeviceAllocator::may_take(const Block& block, Stream stream, Whose whose) const {
@@ -326,13 +326,14 @@ std::optional<BackingPlan> DeviceAllocator::best_plan(Request request, Whose who
   return placement_->best(*request.arena, pools, request.rounded, rules);
 }
 
-// By what is best. Rather than asking the driver for anything, the stream waits for others if that saves more than it costs.
-// Should the device or the limit refuse new memory, what can be had without.
+// By what is best. With cross_stream:wait the stream rather waits for others than asks the driver for anything, if that saves
+// more than it costs. Should the device or the limit refuse new memory, what can be had without.
 Block* DeviceAllocator::bring_together_or_create(Request request, StreamClock& clock, const Context& context) {
   if (request.rounded > device_->properties().total_bytes) return nullptr;
   std::optional<BackingPlan> plan = best_plan(request, Whose::ordered);
   const bool may_gain = !plan || plan->calls_driver();
-  if (may_gain && may_wait_for_others(request) && wait_for_a_better(request, clock, plan)) {
+  if (may_gain && options_.cross_stream == CrossStream::wait &&
+      wait_for_a_better(request, clock, plan, {.goes_on = true})) {
     if (Block* block = take_over(request)) return block;
     plan = best_plan(request, Whose::ordered);
   }
@@ -342,32 +343,51 @@ Block* DeviceAllocator::bring_together_or_create(Request request, StreamClock& c
   }
   Block* block = carry_out(plan, request, context);
   if (block != nullptr || !plan || plan->new_pages == 0) return block;
-  return carry_out(best_plan(request, Whose::ordered, {.may_grow = false}), request, context);
+  return bring_together(request, clock, context);
+}
+
+// Without new memory, of which there is none.
+Block* DeviceAllocator::bring_together(Request request, StreamClock& clock, const Context& context) {
+  constexpr PlacementRules kNoGrowth{.may_grow = false};
+  if (Block* block = carry_out(best_plan(request, Whose::ordered, kNoGrowth), request, context)) return block;
+  if (!wait_for_a_better(request, clock, std::nullopt, kNoGrowth)) return nullptr;
+  if (Block* block = take_over(request)) return block;
+  return carry_out(best_plan(request, Whose::ordered, kNoGrowth), request, context);
 }
 
 bool DeviceAllocator::may_wait_for_others(Request request) const {
-  return request.pool().owner() == nullptr && clocks_.size() > 1 && options_.cross_stream == CrossStream::wait &&
-         !capturing();
+  const bool waits = options_.cross_stream == CrossStream::wait || options_.cross_stream == CrossStream::scarce;
+  return waits && request.pool().owner() == nullptr && clocks_.size() > 1 && !capturing();
 }
 
-// Waits for the streams whose memory would serve better than the plan; false: none would.
-bool DeviceAllocator::wait_for_a_better(Request request, StreamClock& clock, const std::optional<BackingPlan>& plan) {
-  std::vector<StreamClock*> others;
-  if (const Block* block = find_to_take_over(request, Whose::anybodys)) {
-    others.push_back(&clock_of(block->arena->stream));
+// Waits for the streams whose memory would serve better than the plan, within the rules; false: none would, or may be waited
+// for. rules.goes_on: the lock was not let go since the plan was made.
+bool DeviceAllocator::wait_for_a_better(Request request, StreamClock& clock, const std::optional<BackingPlan>& plan,
+                                        PlacementRules rules) {
+  if (!may_wait_for_others(request)) return false;
+  std::vector<std::pair<const StreamClock*, std::uint32_t>> others;  // each with the last epoch that is wanted of it
+  const auto want = [&](const Block& block) {
+    const StreamClock* const other = &clock_of(block.arena->stream);
+    const auto known =
+        std::find_if(others.begin(), others.end(), [&](const auto& each) { return each.first == other; });
+    if (known == others.end()) {
+      others.emplace_back(other, block.bin.epoch);
+    } else if (Reach::has_reached(block.bin.epoch, known->second)) {
+      known->second = block.bin.epoch;
+    }
+  };
+  if (const Block* block = find_to_take_over(request, Whose::awaitable)) {
+    want(*block);
   } else {
-    PlacementRules rules{.goes_on = true};                    // the lock was not let go since the plan was made
     if (plan) rules.cost_below = plan->cost - kWaitCost / 2;  // it must save a wait; half of one, lest rounding decides
-    const auto better = best_plan(request, Whose::anybodys, rules);
+    const auto better = best_plan(request, Whose::awaitable, rules);
     if (!better) return false;
     for (const Block* taken : pages_->blocks_of(*better)) {
-      StreamClock& other = clock_of(taken->arena->stream);
-      const bool is_known = std::find(others.begin(), others.end(), &other) != others.end();
-      if (!is_known && !may_take(*taken, clock.stream(), Whose::ordered)) others.push_back(&other);
+      if (!may_take(*taken, clock.stream(), Whose::ordered)) want(*taken);
     }
     if (plan && better->cost + static_cast<double>(others.size()) * kWaitCost >= plan->cost) return false;
   }
-  for (StreamClock* other : others) wait_for_stream(clock, *other);
+  for (const auto& [other, epoch] : others) wait_for_stream(clock, *other, epoch);
   return !others.empty();
 }
 

@@ -1,10 +1,14 @@
 // DeviceAllocator and the world around its device: allocations that lie in one handle, memory shared with other processes,
 // and memory that other GPUs may use.
 #include <algorithm>
+#include <functional>
 #include <utility>
 
+#include "base/bytes.h"
 #include "base/check.h"
+#include "base/format.h"
 #include "base/mutex.h"
+#include "device/cuda_codes.h"
 #include "device_allocator.h"
 
 namespace cachalot {
@@ -45,9 +49,11 @@ Block* DeviceAllocator::find_contiguous(Request request, Whose whose) const {
 // Of another stream, if it must be: after a wait for it, which costs less than new memory.
 Block* DeviceAllocator::search_contiguous(Request request) {
   Block* block = find_contiguous(request, Whose::ordered);
-  if (block == nullptr && may_wait_for_others(request)) {
-    const Block* other = find_contiguous(request, Whose::anybodys);
-    if (other != nullptr) wait_for_stream(clock_of(request.stream()), clock_of(other->arena->stream));
+  if (block == nullptr && options_.cross_stream == CrossStream::wait && may_wait_for_others(request)) {
+    const Block* other = find_contiguous(request, Whose::awaitable);
+    if (other != nullptr) {
+      wait_for_stream(clock_of(request.stream()), clock_of(other->arena->stream), other->bin.epoch);
+    }
     block = find_contiguous(request, Whose::ordered);
   }
   if (block == nullptr || block->arena == request.arena) return block;
@@ -124,8 +130,31 @@ std::optional<SharedMemory> DeviceAllocator::share(const Block& block, const voi
 Address DeviceAllocator::open_shared(const SharedMemory& memory) {
   const Lock lock(mutex_);
   const SlowSection slow(*this);
-  const Unlocked unlocked(mutex_);
-  return imported_.open(memory, peers_);
+  Address base = 0;
+  call_or_recover([&] { base = imported_.open(memory, peers_); }, "open shared memory", memory.bytes);
+  return base;
+}
+
+// Calls the driver, which may need memory for its tables: should it have none, once more after what can be given back was.
+void DeviceAllocator::call_or_recover(const std::function<void()>& call, const char* purpose, std::size_t bytes) {
+  if (has_memory_for(call)) return;
+  if (!capturing()) {
+    recover_without_request();
+    if (has_memory_for(call)) return;
+  }
+  throw OutOfMemory(formatted("GPU {} has no memory left to {} ({})", index_, purpose, format_bytes(bytes)), index_,
+                    bytes);
+}
+
+bool DeviceAllocator::has_memory_for(const std::function<void()>& call) {
+  try {
+    const Unlocked unlocked(mutex_);
+    call();
+  } catch (const CudaError& error) {
+    if (!tells_of_lack_of_memory(error)) throw;
+    return false;
+  }
+  return true;
 }
 
 // During a capture nothing may be waited for nor unmapped: what was closed then goes with the next that is closed.
@@ -155,13 +184,13 @@ void DeviceAllocator::open_to(int peer) {
   if (std::find(peers_.begin(), peers_.end(), peer) != peers_.end()) return;
   std::vector<int> peers = peers_;
   peers.push_back(peer);
-  std::vector<AddressRange> mapped;
-  if (pages_ != nullptr) mapped = pages_->mapped_addresses();
-  {
-    const Unlocked unlocked(mutex_);
-    for (const AddressRange& range : mapped) device_->set_access(range.address, range.bytes, peers);
+  const auto open = [&] {  // what recovery gives back is mapped no more
+    for (const AddressRange& range : pages_ ? pages_->mapped_addresses() : std::vector<AddressRange>()) {
+      device_->set_access(range.address, range.bytes, peers);
+    }
     imported_.open_to(peers);
-  }
+  };
+  call_or_recover(open, "give another GPU access to its memory", held_bytes_);
   peers_ = std::move(peers);
 }
 

@@ -13,6 +13,7 @@
 #include "base/check.h"
 #include "base/format.h"
 #include "base/mutex.h"
+#include "device/cuda_codes.h"
 #include "device_allocator.h"
 
 namespace cachalot {
@@ -222,7 +223,8 @@ bool DeviceAllocator::restore_physical(PoolId id) {
   const PoolHold hold(pool);
   run_free_memory_callbacks();
   if (try_to_wake(*pool)) return true;
-  const std::vector<HandleId> sleepers = handles_of(*pool, /*asleep=*/true);
+  std::vector<HandleId> sleepers = handles_of(*pool, /*asleep=*/true);
+  if (sleepers.empty()) sleepers = pages_->handles_of(*pool);  // that the device neither opened nor took back
   const Address first = pages_->pages().handle(sleepers.front()).views.front().address;
   const std::size_t bytes = bytes_of(sleepers);
   throw_out_of_memory({bytes, bytes, pages_->first_block(first).arena}, nullptr);
@@ -235,17 +237,27 @@ bool DeviceAllocator::try_to_wake(PrivatePool& pool) {
   find_sleeper(pool.id, "restore_physical");  // a capture may have begun
   free_orphans();
   forget_idle_sleepers(pool);
-  std::vector<HandleId> sleepers = handles_of(pool, /*asleep=*/true);
-  std::vector<MemoryHandle> memory;
-  if (!create_again(sleepers, memory)) {
-    recover_for_waking();
-    sleepers = handles_of(pool, /*asleep=*/true);  // what has become free since may be gone
-    if (!create_again(sleepers, memory)) return false;
+  if (!wake_once(pool)) {
+    recover_without_request();
+    if (!wake_once(pool)) return false;
   }
-  wake(pool, sleepers, memory);
   pool.is_asleep = false;
   for (const auto& [id, saved] : std::exchange(pool.saved, {})) spare_host_memory_.push_back(saved.host);
   free_host_memory();
+  return true;
+}
+
+// False: no memory, for the handles or for their mappings.
+bool DeviceAllocator::wake_once(const PrivatePool& pool) {
+  const std::vector<HandleId> sleepers = handles_of(pool, /*asleep=*/true);
+  std::vector<MemoryHandle> memory;
+  if (!create_again(sleepers, memory)) return false;
+  try {
+    wake(pool, sleepers, memory);
+  } catch (const CudaError& error) {
+    if (!tells_of_lack_of_memory(error)) throw;
+    return false;
+  }
   return true;
 }
 
@@ -262,7 +274,7 @@ void DeviceAllocator::forget_idle_sleepers(PrivatePool& pool) {
 }
 
 // As for a request: what others hold without need goes back to the device.
-void DeviceAllocator::recover_for_waking() {
+void DeviceAllocator::recover_without_request() {
   synchronize_frees(nullptr);
   drain_caches();
   release_default_pools();

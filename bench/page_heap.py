@@ -2,7 +2,7 @@
 """The page heap's figures on the recorded traces, with hazards checked: what docs/page_heap.md reports.
 
     bench/page_heap.py [--command build/release/tools/cachalot] [--config heap:pages]
-                       [--min-device | --scaled | --caches]
+                       [--min-device | --scaled | --caches | --cross-stream]
 
 For each trace: peak reserved / peak requested of the page heap and of PyTorch's policy; simulated driver time; driver
 calls of the fourth of four iterations; share of the allocations in the later half that made a driver call; live mappings;
@@ -10,7 +10,8 @@ host time an event of both, best of five passes. With --min-device (minutes): th
 device that completes the trace / peak requested; and on a device of 1.01 of the peak (1.04 for the three small traces), how many
 allocations fail, how often the whole device is waited for, and the driver time. With --scaled: the ratio with all blocks above
 1 MiB a little smaller or larger. With --caches: what thread caches add to peak reserved, in percent: on the trace as it is, and
-on 16 sizes of its blocks above 64 KiB; one page more or less is 0.2 % of the smaller ones, and where blocks lie is chance.
+on 16 sizes of its blocks above 64 KiB; one page more or less is 0.2 % of the smaller ones, and where blocks lie is chance. With
+--cross-stream: the ratio, the waits of streams for others and the driver time by each value of that option.
 """
 
 import argparse
@@ -116,6 +117,17 @@ def print_scaled(options):
             print(f"| {trace} | " + " | ".join(cells) + " |", flush=True)
 
 
+def print_cross_stream(options):
+    choices = ("off", "completed", "scarce", "wait")
+    print_head(["segments"] + [f"{choice}: ratio / waits / driver ms" for choice in choices])
+    for trace in TRACES:
+        cells = [f"{replay(options.command, recorded(trace), 'heap:segments')['ratio']:.4f}"]
+        for choice in choices:
+            run = replay(options.command, recorded(trace), f"{options.config},cross_stream:{choice}", "--check-hazards")
+            cells.append(f"{run['ratio']:.4f} / {run['stream_waits']} / {run['driver_us'] / 1000:.1f}")
+        print(f"| {trace} | " + " | ".join(cells) + " |", flush=True)
+
+
 def percent_added(options, path):
     without, with_caches = (
         replay(options.command, path, f"{options.config},thread_cache:{on}")["peak_reserved_bytes"] for on in (False, True)
@@ -144,11 +156,14 @@ def main():
     what.add_argument("--min-device", action="store_true")
     what.add_argument("--scaled", action="store_true")
     what.add_argument("--caches", action="store_true")
+    what.add_argument("--cross-stream", action="store_true")
     options = parser.parse_args()
     if options.scaled:
         print_scaled(options)
     elif options.caches:
         print_caches(options)
+    elif options.cross_stream:
+        print_cross_stream(options)
     else:
         print_table(options)
 

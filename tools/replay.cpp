@@ -99,6 +99,7 @@ void fill_in(ReplayResult& result, const SimulatedDevice& device) {
   result.peak_driver_bytes = device.peak_used_bytes();
   result.device_calls = count_calls(device);
   result.device_wide_synchronizations = device.count(DeviceCall::synchronize);
+  result.stream_waits = device.count(DeviceCall::stream_wait);
   result.memory_calls = memory_calls(device);
   result.driver_us = device.driver_us();
 }

@@ -70,6 +70,7 @@ struct ReplayResult {
   std::uint64_t retries = 0;                   // the device was asked again after the cache was given back
   std::array<CallCount, 12> device_calls;
   std::uint64_t device_wide_synchronizations = 0;  // waits for all work of the device; cudaFree's own are not counted
+  std::uint64_t stream_waits = 0;                  // of one stream for another, on the device
   double driver_us = 0;                            // simulated latencies of all device calls, without waiting
   double ns_per_event = 0;                         // host time of the best pass's loop / events
 

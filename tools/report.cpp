@@ -146,6 +146,7 @@ std::string to_json(const ReplayResult& result, bool with_min_device) {
   json["late_allocations"] = result.late_allocations;
   json["late_driver_allocations"] = result.late_driver_allocations;
   json["device_wide_synchronizations"] = result.device_wide_synchronizations;
+  json["stream_waits"] = result.stream_waits;
   json["live_mappings"] = result.live_mappings;
   json["driver_us"] = result.driver_us;
   json["ns_per_event"] = result.ns_per_event;

@@ -5,9 +5,13 @@
 // asks about. A ticket is done when the host has seen its epoch's event finish: then its memory is anybody's, and may be
 // unmapped. It is ordered before another stream when that stream waits for such an event: then it is that stream's, too.
 //
+// A request waits only for events that were recorded before it came: one recorded for it would stand behind all that the other
+// stream has queued since, which may never end before the waiting stream goes on (an NCCL receive).
+//
 // Not thread-safe: see PageHeap.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <deque>
 #include <unordered_map>
@@ -19,6 +23,11 @@ namespace cachalot {
 
 class StreamClock {
  public:
+  struct Mark {
+    Event event;
+    std::uint32_t epoch;
+  };
+
   explicit StreamClock(Stream stream) : stream_(stream) {}
 
   Stream stream() const { return stream_; }
@@ -31,7 +40,13 @@ class StreamClock {
   std::uint32_t end_epoch() { return epoch_++; }
   void recorded(Event event, std::uint32_t epoch) { events_.push_back({event, epoch}); }
   Event oldest_event() const { return events_.front().event; }
-  Event newest_event() const { return events_.back().event; }
+  // Events recorded from here on are not for the request that comes now to wait for.
+  void request_comes() { awaitable_ = events_.empty() ? done_ : events_.back().epoch; }
+  // The earliest event that covers what became free in an epoch. Requires: there is one.
+  Mark earliest_covering(std::uint32_t epoch) const {
+    return *std::find_if(events_.begin(), events_.end(),
+                         [&](const Mark& mark) { return Reach::has_reached(mark.epoch, epoch); });
+  }
   // The host has seen the oldest event finish; returns it, for reuse.
   Event oldest_is_done() {
     const Mark mark = events_.front();
@@ -51,15 +66,17 @@ class StreamClock {
     const bool waits = found != waits_.end() && !other.is_done(found->second);
     return {Reach::Kind::until, waits ? found->second : other.done_};
   }
+  // The same after a wait for an event that was recorded before the request came.
+  Reach reach_by_waiting(const StreamClock& other) const {
+    const Reach now = reach_into(other);
+    return Reach::has_reached(now.epoch, other.awaitable_) ? now : Reach{Reach::Kind::until, other.awaitable_};
+  }
 
  private:
-  struct Mark {
-    Event event;
-    std::uint32_t epoch;
-  };
   Stream stream_;
   std::uint32_t epoch_ = 1;
   std::uint32_t done_ = 0;
+  std::uint32_t awaitable_ = 0;
   std::deque<Mark> events_;  // oldest first
   std::unordered_map<const StreamClock*, std::uint32_t> waits_;
 };

@@ -319,9 +319,12 @@ void set_heap(const Setting& setting, Options& options) {
 }
 
 void set_cross_stream(const Setting& setting, Options& options) {
-  options.cross_stream = parse_choice<CrossStream>(
-      setting, {{"off", CrossStream::off}, {"completed", CrossStream::completed}, {"wait", CrossStream::wait}},
-      "options are off, completed and wait");
+  options.cross_stream = parse_choice<CrossStream>(setting,
+                                                   {{"off", CrossStream::off},
+                                                    {"completed", CrossStream::completed},
+                                                    {"scarce", CrossStream::scarce},
+                                                    {"wait", CrossStream::wait}},
+                                                   "options are off, completed, scarce and wait");
 }
 
 void set_remap_slack(const Setting& setting, Options& options) {

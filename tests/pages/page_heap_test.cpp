@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <string>
 #include <thread>
 #include <vector>
@@ -170,6 +171,33 @@ TEST(ThePageHeap, BoundsItsMappings) {
   EXPECT_LE(mappings_after_many_moves(bounded), 150u);  // the bound, and what the last requests added
 }
 
+// Page tables take memory of the device.
+TEST(ThePageHeap, TakesALackOfMemoryForMappingsForALackOfMemory) {
+  for (const DeviceCall call : {DeviceCall::map, DeviceCall::set_access}) {
+    SCOPED_TRACE(to_string(call));
+    World world(64 * kGiB, "heap:pages");
+    world.allocator.deallocate(world.allocate(256 * kMiB));
+    world.device->set_faults({{.call = call}});
+    world.allocator.deallocate(world.allocate(300 * kMiB));
+    EXPECT_EQ(world.allocator.memory_stats().num_alloc_retries, 1) << "what was idle went back to the device";
+    EXPECT_EQ(world.reserved(), 300 * kMiB);
+    world.device->set_faults({{.call = call, .repeat = true}});
+    EXPECT_CONTAINS(out_of_memory([&] { world.allocate(400 * kMiB); }), "CUDA out of memory");
+    EXPECT_EQ(world.device->used_bytes(), 0u);
+    world.device->set_faults({});
+    world.allocator.deallocate(world.allocate(400 * kMiB));
+  }
+}
+
+TEST(ThePageHeap, DoesNothingAtItsEndToADeviceThatItDidNotUse) {
+  std::shared_ptr<SimulatedDevice> device;
+  {
+    const World world(64 * kGiB, "heap:pages");
+    device = world.device;
+  }
+  EXPECT_EQ(device->count(DeviceCall::synchronize), 0u) << "it makes a context, of hundreds of MiB";
+}
+
 // --- streams ----------------------------------------------------------------------------------------------------------
 
 struct TwoStreams {
@@ -184,11 +212,81 @@ struct TwoStreams {
 
 TEST(OtherStreamsMemory, IsTakenAfterAWaitOnTheGpuRatherThanGrowing) {
   TwoStreams two("heap:pages,cross_stream:wait");
+  two.program.free(two.program.allocate(kMiB * 2, two.b));  // records an event on the other stream
   const std::size_t reserved = two.world.reserved();
   two.program.free(two.program.allocate(kMiB * 64, two.b));
   EXPECT_EQ(two.world.reserved(), reserved);
   EXPECT_GT(two.world.count(DeviceCall::stream_wait), 0u);
   EXPECT_EQ(two.world.count(DeviceCall::synchronize), 0u);
+}
+
+// How long the work queued on a stream by now will hold up what is queued next.
+std::int64_t held_up_us(const World& world, Stream stream) {
+  return std::max<std::int64_t>(0, world.device->stream_ready_ns(stream) - world.device->clock_ns()) / 1000;
+}
+
+constexpr std::int64_t kLong =
+    10'000'000;  // µs of work that nobody asked the other stream to wait for: an NCCL receive
+
+// Its end may depend on what the waiting stream has yet to do.
+TEST(OtherStreamsMemory, IsNeverWaitedForBehindWorkThatWasQueuedAfterItsFree) {
+  for (const char* options : {"heap:pages", "heap:pages,cross_stream:scarce", "heap:pages,cross_stream:wait"}) {
+    SCOPED_TRACE(options);
+    TwoStreams two(options);
+    two.program.free(
+        two.program.allocate(kMiB * 2, two.b));  // records an event behind 500 µs of the other stream's work
+    two.world.launch(two.a, kLong);
+    two.program.free(two.program.allocate(kMiB * 64, two.b));
+    EXPECT_LE(held_up_us(two.world, two.b), 500);
+  }
+}
+
+TEST(OtherStreamsMemory, IsNotWaitedForByAnEventThatIsRecordedForTheRequest) {
+  for (const char* options : {"heap:pages", "heap:pages,cross_stream:scarce", "heap:pages,cross_stream:wait"}) {
+    SCOPED_TRACE(options);
+    TwoStreams two(options);
+    two.world.launch(two.a, kLong);
+    two.program.free(two.program.allocate(kMiB * 64, two.b));
+    EXPECT_EQ(held_up_us(two.world, two.b), 0);
+    EXPECT_EQ(two.world.count(DeviceCall::stream_wait), 0u);
+  }
+}
+
+TEST(OtherStreamsMemory, IsWaitedForWhenMemoryIsScarce) {
+  TwoStreams two("heap:pages,cross_stream:scarce", 100 * kMiB);
+  two.program.free(two.program.allocate(kMiB * 2, two.b));
+  two.program.free(two.program.allocate(kMiB * 20, two.b));  // there is new memory
+  EXPECT_EQ(two.world.count(DeviceCall::stream_wait), 0u);
+  two.program.free(two.program.allocate(kMiB * 64, two.b));
+  EXPECT_GT(two.world.count(DeviceCall::stream_wait), 0u);
+  EXPECT_EQ(two.world.count(DeviceCall::synchronize), 0u);
+  EXPECT_EQ(two.world.reserved(), 84 * kMiB);
+}
+
+// Batches are copied on one stream while another computes: neither waits for the other by the allocator's will.
+TEST(OtherStreamsMemory, OfAPrefetcherDelaysNeitherStream) {
+  World world(checked(), "heap:pages");
+  Program program(world);
+  const Stream copy = world.device->stream();
+  const Stream compute = world.device->stream();
+  const std::int64_t begin = world.device->clock_ns();
+  constexpr int kSteps = 100;
+  for (int step = 0; step < kSteps; ++step) {
+    const std::size_t bytes = kMiB * static_cast<std::size_t>(20 + 7 * step % 31);
+    void* batch = program.allocate(bytes, copy, /*work_us=*/4000);
+    const Event copied = world.device->event_create();
+    world.device->event_record(copied, copy);
+    world.device->stream_wait(compute, copied);
+    world.device->event_destroy(copied);
+    world.allocator.record_stream(batch, compute);
+    world.device->launch(compute, 0, {{address(batch), bytes}});
+    program.free(program.allocate(bytes + bytes / 2, compute, /*work_us=*/5000));
+    program.free(batch);
+    world.pass(5000);
+  }
+  const std::int64_t took = std::max(world.device->stream_ready_ns(compute), world.device->clock_ns()) - begin;
+  EXPECT_LT(took, (5000 * kSteps + 4000 + 2500) * std::int64_t{1000}) << "0.5 % more than the work";
+  EXPECT_EQ(world.count(DeviceCall::stream_wait), static_cast<std::uint64_t>(kSteps)) << "the program's own";
 }
 
 TEST(OtherStreamsMemory, IsTakenOnlyOnceItsWorkIsDone) {
@@ -404,6 +502,7 @@ bool play(World& world, const std::function<void()>& after_each) {
     for (std::size_t i = 0; i < 12; ++i) {
       attempt([&] { live.push_back(world.allocate((3 + 2 * i) * 512 * kKiB, streams[i % 2])); });
     }
+    if (round == 2) world.launch(streams[0], 5000);  // what it frees may be had after a wait
     for (std::size_t i = 0; i < live.size(); i += 2) {
       attempt([&] { world.allocator.deallocate(std::exchange(live[i], nullptr)); });
     }
@@ -428,7 +527,7 @@ TEST_P(EveryCallFails, AndNothingIsLost) {
   std::uint64_t injected = 0;
   for (std::uint64_t nth = 1;; ++nth) {
     SCOPED_TRACE(fmt::format("{} number {}", to_string(call), nth));
-    World world(checked(), "heap:pages,page_size_mb:4");
+    World world(checked(), "heap:pages,page_size_mb:4,cross_stream:wait");
     world.device->set_faults({{.call = call, .nth = nth, .out_of_memory = oom, .code = 999}});
     play(world, [&] { ASSERT_EQ(world.allocator.validate(), ""); });
     const bool was_injected = world.device->faults_injected() != 0;
@@ -449,7 +548,7 @@ TEST_P(EveryCallFails, AndGoesOnFailing) {
   const auto [call, oom] = GetParam();
   for (std::uint64_t nth = 1; nth < 60; nth += 3) {
     SCOPED_TRACE(fmt::format("{} from number {} on", to_string(call), nth));
-    World world(checked(), "heap:pages,page_size_mb:4");
+    World world(checked(), "heap:pages,page_size_mb:4,cross_stream:wait");
     world.device->set_faults(
         {{.call = call, .nth = nth, .out_of_memory = oom, .code = 999, .repeat = true},
          {.call = DeviceCall::unmap, .nth = nth, .out_of_memory = false, .code = 999, .repeat = true}});
@@ -467,7 +566,8 @@ INSTANTIATE_TEST_SUITE_P(
     OfTheDriver, EveryCallFails,
     testing::Values(FailingCall{DeviceCall::reserve, true}, FailingCall{DeviceCall::reserve, false},
                     FailingCall{DeviceCall::create, true}, FailingCall{DeviceCall::create, false},
-                    FailingCall{DeviceCall::map, false}, FailingCall{DeviceCall::set_access, false},
+                    FailingCall{DeviceCall::map, true}, FailingCall{DeviceCall::map, false},
+                    FailingCall{DeviceCall::set_access, true}, FailingCall{DeviceCall::set_access, false},
                     FailingCall{DeviceCall::unmap, false}, FailingCall{DeviceCall::release, false},
                     FailingCall{DeviceCall::event_record, false}, FailingCall{DeviceCall::event_query, false},
                     FailingCall{DeviceCall::stream_wait, false}, FailingCall{DeviceCall::synchronize, false}),

@@ -10,6 +10,7 @@
 
 #include "base/bytes.h"
 #include "tests/pages/testing.h"
+#include "tests/scale.h"
 
 namespace cachalot {
 namespace {
@@ -141,10 +142,11 @@ TEST_P(EveryCallOfSleepFails, AndNothingIsLost) {
   EXPECT_GT(injected, 0u);
 }
 
-// As is every call after the n-th: then not even what was begun can be undone.
+// As is every call after the n-th: then not even what was begun can be undone. With a smaller CACHALOT_TEST_SCALE only each third.
 TEST_P(EveryCallOfSleepFails, AndGoesOnFailing) {
   const auto [call, oom] = GetParam();
-  for (std::uint64_t nth = 1; nth < 60; ++nth) {
+  const std::uint64_t step = test_scale() < 1 ? 3 : 1;
+  for (std::uint64_t nth = 1; nth < 60; nth += step) {
     SCOPED_TRACE(fmt::format("{} from number {} on", to_string(call), nth));
     World world(logged(), "heap:pages,page_size_mb:2");
     world.device->set_faults(
@@ -162,12 +164,38 @@ TEST_P(EveryCallOfSleepFails, AndGoesOnFailing) {
 INSTANTIATE_TEST_SUITE_P(
     OfTheDriver, EveryCallOfSleepFails,
     testing::Values(FailingCall{DeviceCall::create, true}, FailingCall{DeviceCall::create, false},
-                    FailingCall{DeviceCall::map, false}, FailingCall{DeviceCall::set_access, false},
+                    FailingCall{DeviceCall::map, true}, FailingCall{DeviceCall::map, false},
+                    FailingCall{DeviceCall::set_access, true}, FailingCall{DeviceCall::set_access, false},
                     FailingCall{DeviceCall::unmap, false}, FailingCall{DeviceCall::release, false},
                     FailingCall{DeviceCall::synchronize, false}, FailingCall{DeviceCall::host_malloc, true},
                     FailingCall{DeviceCall::host_malloc, false}, FailingCall{DeviceCall::host_free, false},
                     FailingCall{DeviceCall::copy_to_host, false}, FailingCall{DeviceCall::copy_from_host, false}),
     name_of);
+
+// The driver needs memory for mappings, too.
+TEST(Waking, WithoutMemoryForMappingsRecoversAndElseIsOutOfMemory) {
+  for (const DeviceCall call : {DeviceCall::map, DeviceCall::set_access}) {
+    SCOPED_TRACE(to_string(call));
+    World world(checked(), "heap:pages");
+    void* ptr = nullptr;
+    {
+      const Region region(world, "weights");
+      ptr = world.allocate(8 * kMiB);
+    }
+    world.allocator.release_physical("weights");
+    world.allocator.deallocate(world.allocate(100 * kMiB));
+    world.device->set_faults({{.call = call, .repeat = true}});
+    EXPECT_CONTAINS(out_of_memory([&] { world.allocator.restore_physical("weights"); }), "8.00 MiB");
+    EXPECT_EQ(world.allocator.validate(), "");
+    EXPECT_EQ(world.reserved(), 0u) << "recovery gives back what nobody uses";
+    world.device->set_faults({});
+    world.allocator.deallocate(world.allocate(100 * kMiB));
+    world.device->set_faults({{.call = call}});
+    world.allocator.restore_physical("weights");
+    world.device->launch(nullptr, 1, {{address(ptr), 8 * kMiB}});
+    world.allocator.deallocate(ptr);
+  }
+}
 
 TEST(SleepAfterAFailure, FindsMemoryThatABrokenWakeLeftMapped) {
   World world(checked(), "heap:pages");

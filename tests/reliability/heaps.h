@@ -10,8 +10,8 @@ namespace cachalot {
 inline constexpr const char* kHeaps[] = {"",
                                          "thread_cache:True",
                                          "heap:pages",
-                                         "heap:pages,thread_cache:False",
-                                         "heap:pages,cross_stream:completed",
+                                         "heap:pages,cross_stream:scarce,thread_cache:False",
+                                         "heap:pages,cross_stream:wait",
                                          "heap:pages,cross_stream:off,page_size_mb:2"};
 
 // Whether a program that fails is made shorter before it is printed: CACHALOT_TEST_SHORTEN=0 says no.

@@ -129,6 +129,7 @@ TEST(CommandLine, WritesTheJsonKeysItPromises) {
                                          "late_allocations",
                                          "late_driver_allocations",
                                          "device_wide_synchronizations",
+                                         "stream_waits",
                                          "live_mappings",
                                          "driver_us",
                                          "ns_per_event"}));

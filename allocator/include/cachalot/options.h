@@ -40,7 +40,8 @@ enum class HeapKind : std::uint8_t {
 enum class CrossStream : std::uint8_t {
   off,        ///< never
   completed,  ///< when its work was seen to be complete
-  wait,       ///< also by a wait on the GPU, instead of growing
+  scarce,     ///< also after a wait on the GPU, if there is no new memory
+  wait,       ///< also after a wait on the GPU, instead of growing
 };
 
 /// Options select the allocator's policy, heap and checks. The values are PyTorch's defaults unless
@@ -69,13 +70,13 @@ struct Options {
   double per_process_memory_fraction = 1;   ///< limit on reserved memory, as a part of the device
   bool expandable_segments = false;         ///< true: uses the page heap, as HeapKind::pages
   bool release_lock_on_cudamalloc = false;  ///< without effect: no lock is held in driver calls
-  bool graph_capture_record_stream_reuse = false;  ///< without effect
-  bool pinned_use_background_threads = false;      ///< without effect
-  bool pinned_use_cuda_host_register = false;      ///< without effect
-  std::size_t pinned_num_register_threads = 1;     ///< without effect; a power of two up to 128
-  std::size_t pinned_reserve_segment_size = 0;     ///< without effect
-  HeapKind heap = HeapKind::segments;              ///< PyTorch's policy or the page heap
-  CrossStream cross_stream = CrossStream::wait;    ///< whose freed memory the page heap uses
+  bool graph_capture_record_stream_reuse = false;     ///< without effect
+  bool pinned_use_background_threads = false;         ///< without effect
+  bool pinned_use_cuda_host_register = false;         ///< without effect
+  std::size_t pinned_num_register_threads = 1;        ///< without effect; a power of two up to 128
+  std::size_t pinned_reserve_segment_size = 0;        ///< without effect
+  HeapKind heap = HeapKind::segments;                 ///< PyTorch's policy or the page heap
+  CrossStream cross_stream = CrossStream::completed;  ///< whose freed memory the page heap uses
   /// The page heap allocates new memory instead of remapping while reserved memory is at most
   /// (1 + remap_slack) times the peak of live memory; in [0, 1].
   double remap_slack = 0;
