@@ -157,7 +157,7 @@ endfunction()
 # Test programs are most of what is compiled, and their own speed matters little: the library is what is tested as it is
 # shipped. So it is with the command, whose work is cachalot_replay's. Half of the compilers' time in a sanitizer build went into
 # optimizing tests.
-#   WORKS  the target's own code takes time as well: it is optimized a little, but in Debug builds.
+#   WORKS  the target's own code takes time as well: it is optimized a little, except in Debug builds.
 function(cachalot_quick_to_build target)
   cmake_parse_arguments(PARSE_ARGV 1 arg "WORKS" "" "")
   set(level -O0)

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Plants ten bugs in the allocator, one at a time, and expects test_reliability to find each of them.
 
-    python3 tests/reliability/planted_bugs.py build/dev
+    python3 tests/reliability/planted_bugs.py build/dev [--draw 8]
 
 A bug is one line of one source file. That file alone is compiled again, into a copy of the library, with which the test
 program is linked anew: sources and build folder stay as they are. A bug that no test notices is an error, and so is one
@@ -12,6 +12,7 @@ without one, and the tests must have nothing to say of that.
 import argparse
 import dataclasses
 import os
+import random
 import re
 import shlex
 import shutil
@@ -42,7 +43,7 @@ BUGS = [
     Bug("missing wait", "device_pages.cpp",
         "device_->stream_wait(waiter.stream(), mark.event);", "static_cast<void>(mark);"),
     Bug("wrong stream", "streams/deferred_frees.cpp",
-        "device_.event_record(use->event, use->stream);", "device_.event_record(use->event, nullptr);"),
+        "device_.event_record(use.event, use.stream);", "device_.event_record(use.event, nullptr);"),
     Bug("stale alias", "pages/physical_pages.cpp", "uses.push_back(use);", ";"),
     Bug("capture violation", "device_growth.cpp",
         "if (id.is_default() && !capturing() && !thread_is_redirected()) {",
@@ -153,14 +154,24 @@ def find(bugs: list[Bug], program: Program) -> int:
     return found
 
 
+def drawn(count: int) -> list[Bug]:
+    commit = subprocess.run(["git", "-C", str(SOURCE), "rev-parse", "HEAD"], check=True, capture_output=True, text=True)
+    chosen = random.Random(commit.stdout.strip()).sample(BUGS, count)
+    print("not drawn:", ", ".join(bug.name for bug in BUGS if bug not in chosen) or "none")
+    return chosen
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("build", type=Path, help="a build folder with test_reliability in it, by Ninja")
-    parser.add_argument("--only", choices=[bug.name for bug in BUGS], help="of the bugs, the one of this name")
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument("--only", choices=[bug.name for bug in BUGS], help="of the bugs, the one of this name")
+    which.add_argument("--draw", type=int, choices=range(1, len(BUGS) + 1), metavar="N",
+                       help="of the bugs, so many, drawn by the commit that is checked out")
     arguments = parser.parse_args()
     if not (arguments.build / "build.ninja").exists():
         parser.error(f"{arguments.build} is no build folder of Ninja's")
-    bugs = [bug for bug in BUGS if arguments.only in (None, bug.name)]
+    bugs = drawn(arguments.draw) if arguments.draw else [bug for bug in BUGS if arguments.only in (None, bug.name)]
     with tempfile.TemporaryDirectory() as scratch:
         found = find(bugs, Program(arguments.build.resolve(), Path(scratch)))
     print(f"{found} of {len(bugs)} planted bugs were found")
