@@ -166,9 +166,10 @@ std::vector<std::shared_ptr<Device>> devices_of_machine() {
   }
   devices = simulated_devices();
   print_error(
-      "cachalot: there is no CUDA driver: memory is that of {} simulated GPU{}, and no kernel can use it "
+      "cachalot: {}: memory is that of {} simulated GPU{}, and no kernel can use it "
       "(CACHALOT_SIMULATE=1 selects that without this message)\n",
-      devices.size(), devices.size() == 1 ? "" : "s");
+      CACHALOT_HAS_CUDA ? "there is no CUDA driver" : "this build is without CUDA", devices.size(),
+      devices.size() == 1 ? "" : "s");
   return devices;
 }
 

@@ -377,6 +377,7 @@ bool DeviceAllocator::wait_for_a_better(Request request, StreamClock& clock, con
     }
   };
   if (const Block* block = find_to_take_over(request, Whose::awaitable)) {
+    if (may_take(*block, clock.stream(), Whose::ordered)) return true;  // it has become so while the lock was let go
     want(*block);
   } else {
     if (plan) rules.cost_below = plan->cost - kWaitCost / 2;  // it must save a wait; half of one, lest rounding decides

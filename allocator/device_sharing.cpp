@@ -174,8 +174,7 @@ bool DeviceAllocator::close_shared(Address base) {
 void DeviceAllocator::enable_access_to(int peer) {
   const Lock lock(mutex_);
   const SlowSection slow(*this);
-  const Unlocked unlocked(mutex_);
-  device_->enable_peer_access(peer);
+  call_or_recover([&] { device_->enable_peer_access(peer); }, "use another GPU's memory", 0);
 }
 
 void DeviceAllocator::open_to(int peer) {

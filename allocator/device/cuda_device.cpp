@@ -467,8 +467,12 @@ std::int64_t CudaDevice::clock_us() {
 }
 
 int cuda_driver_version() {
+  const CudaDriver* const found = find_driver();
+  if (found == nullptr) return 0;
   int version = 0;
-  if (const CudaDriver* found = find_driver()) check("cuDriverGetVersion", found->get_version(&version));
+  const CUresult result = found->get_version(&version);
+  if (result == CUDA_ERROR_STUB_LIBRARY) return 0;  // the toolkit's, to link with
+  check("cuDriverGetVersion", result);
   return version;
 }
 

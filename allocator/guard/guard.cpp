@@ -9,6 +9,7 @@
 #include "base/check.h"
 #include "base/format.h"
 #include "device/addresses.h"
+#include "device/cuda_codes.h"
 #include "device/wait_for.h"
 #include "observe/allocation_stack.h"
 
@@ -232,11 +233,25 @@ bool Guard::retire(Address address, const std::optional<Claim>& claim, CallStack
 bool Guard::look_at(GuardedBlock& block, Reports& found) {
   if (!duties_.canaries) return false;
   if (block.pattern != Pattern::canaries || !may_wait(block.stream)) return false;
-  if (std::ranges::any_of(block.recorded, [&](Stream stream) { return order_.captures(stream); })) return false;
-  for (const Stream stream : block.recorded) order_.put_before(stream, block.stream);
+  if (!std::ranges::all_of(block.recorded, [&](Stream user) { return wait_for_use(user, block.stream); })) return false;
   std::vector<GuardQuestion> questions;
   append_questions(block, questions);
   ask(std::move(questions), block.stream, found);
+  return true;
+}
+
+// The stream waits for the work of another that uses its block; false while that captures. A stream that was destroyed takes no
+// event, so the device is waited for.
+bool Guard::wait_for_use(Stream user, Stream stream) {
+  try {
+    if (order_.captures(user)) return false;
+    order_.put_before(user, stream);
+  } catch (const DeviceReset&) {
+    throw;
+  } catch (const CudaError& error) {
+    if (!tells_of_dead_stream(error)) throw;
+    device_.synchronize();
+  }
   return true;
 }
 

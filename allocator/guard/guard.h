@@ -148,6 +148,7 @@ class Guard {
   bool forget(Address address, const std::optional<Claim>& claim, CallStack stack);
   void undo_allocation(const void* ptr);
   bool look_at(GuardedBlock& block, Reports& found);
+  bool wait_for_use(Stream user, Stream stream);
   void quarantine(GuardedBlock& block);
   bool make_room(std::size_t bytes, Reports& found);
   bool leave_quarantine(std::size_t keep_bytes, Reports& found);

@@ -16,6 +16,7 @@
 #include <deque>
 #include <unordered_map>
 
+#include "base/check.h"
 #include "blocks/block_pool.h"
 #include "cachalot/device.h"
 
@@ -44,8 +45,10 @@ class StreamClock {
   void request_comes() { awaitable_ = events_.empty() ? done_ : events_.back().epoch; }
   // The earliest event that covers what became free in an epoch. Requires: there is one.
   Mark earliest_covering(std::uint32_t epoch) const {
-    return *std::find_if(events_.begin(), events_.end(),
-                         [&](const Mark& mark) { return Reach::has_reached(mark.epoch, epoch); });
+    const auto covers = [&](const Mark& mark) { return Reach::has_reached(mark.epoch, epoch); };
+    const auto found = std::find_if(events_.begin(), events_.end(), covers);
+    CACHALOT_ASSERT(found != events_.end());
+    return *found;
   }
   // The host has seen the oldest event finish; returns it, for reuse.
   Event oldest_is_done() {

@@ -85,7 +85,17 @@ void DeferredFrees::record(const StreamUse& use) {
     throw;
   } catch (const CudaError& error) {
     if (!tells_of_dead_stream(error)) throw;
+    wait_for_device();
+  }
+}
+
+// Drivers from before CUDA 12 answer every call so after a reset.
+void DeferredFrees::wait_for_device() {
+  try {
     device_.synchronize();
+  } catch (const CudaError& error) {
+    if (error.code() == static_cast<int>(CudaCode::context_is_destroyed)) throw DeviceReset(device_.index());
+    throw;
   }
 }
 

@@ -606,7 +606,8 @@ TEST(CApi, SimulatedDevicesThatNobodyAskedForAreToldOfOnce) {
       EXPECT_EQ(cachalot_empty_cache(-1), CACHALOT_E_CUDA);
       return;
     }
-    EXPECT_EQ(told.find("cachalot: there is no CUDA driver: memory is that of 1 simulated GPU, "), 0u) << told;
+    EXPECT_EQ(told.find("cachalot: "), 0u) << told;
+    EXPECT_NE(told.find(": memory is that of 1 simulated GPU, "), std::string::npos) << told;
     EXPECT_EQ(std::count(told.begin(), told.end(), '\n'), 1) << told;
   });
   in_fresh_process([] {

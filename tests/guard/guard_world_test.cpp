@@ -21,6 +21,23 @@ TEST(GuardedStreams, AFreeWaitsForAllThatUseTheBlock) {
   EXPECT_GE(world.device->clock_ns(), done);
 }
 
+TEST(GuardedStreams, AFreeWaitsForTheDeviceWhereAStreamWasDestroyed) {
+  for (const int code : {400, 709}) {
+    SCOPED_TRACE(code);
+    GuardedWorld world;
+    const Stream busy = world.device->stream();
+    void* const block = world.allocate(1000, world.device->stream());
+    world.allocator.record_stream(block, world.device->stream());
+    const std::int64_t done = world.device->launch(busy, 5'000'000);
+    world.device->set_faults({{.call = DeviceCall::capture_status, .nth = 2, .out_of_memory = false, .code = code}});
+    world.allocator.deallocate(block);
+    EXPECT_EQ(world.device->faults_injected(), 1u);
+    EXPECT_GE(world.device->clock_ns(), done);
+    world.allocator.empty_cache();
+    EXPECT_EQ(world.allocated(), 0u);
+  }
+}
+
 TEST(GuardedStreams, AStreamMayGoOnceItsBlocksAreFreed) {
   GuardedWorld world;
   const Stream own = world.device->stream();

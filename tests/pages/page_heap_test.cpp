@@ -228,23 +228,32 @@ std::int64_t held_up_us(const World& world, Stream stream) {
 constexpr std::int64_t kLong =
     10'000'000;  // µs of work that nobody asked the other stream to wait for: an NCCL receive
 
-// Its end may depend on what the waiting stream has yet to do.
-TEST(OtherStreamsMemory, IsNeverWaitedForBehindWorkThatWasQueuedAfterItsFree) {
-  for (const char* options : {"heap:pages", "heap:pages,cross_stream:scarce", "heap:pages,cross_stream:wait"}) {
+struct Waiting {
+  const char* options;
+  std::size_t device_bytes;
+};
+constexpr Waiting kWaiting[] = {{"heap:pages", 64 * kGiB},
+                                {"heap:pages,cross_stream:scarce", 100 * kMiB},
+                                {"heap:pages,cross_stream:wait", 64 * kGiB}};
+
+// The end of a stream's work may depend on what the waiting stream has yet to do.
+TEST(OtherStreamsMemory, IsWaitedForByAnEarlierEventAndNotByTheEndOfItsStream) {
+  for (const auto& [options, device_bytes] : kWaiting) {
     SCOPED_TRACE(options);
-    TwoStreams two(options);
+    TwoStreams two(options, device_bytes);
     two.program.free(
         two.program.allocate(kMiB * 2, two.b));  // records an event behind 500 µs of the other stream's work
     two.world.launch(two.a, kLong);
     two.program.free(two.program.allocate(kMiB * 64, two.b));
     EXPECT_LE(held_up_us(two.world, two.b), 500);
+    EXPECT_EQ(two.world.count(DeviceCall::synchronize), 0u);
   }
 }
 
 TEST(OtherStreamsMemory, IsNotWaitedForByAnEventThatIsRecordedForTheRequest) {
-  for (const char* options : {"heap:pages", "heap:pages,cross_stream:scarce", "heap:pages,cross_stream:wait"}) {
+  for (const auto& [options, device_bytes] : kWaiting) {
     SCOPED_TRACE(options);
-    TwoStreams two(options);
+    TwoStreams two(options, device_bytes);
     two.world.launch(two.a, kLong);
     two.program.free(two.program.allocate(kMiB * 64, two.b));
     EXPECT_EQ(held_up_us(two.world, two.b), 0);

@@ -14,10 +14,11 @@
  *
  * Devices: the machine's GPUs, numbered as CUDA numbers them. With CACHALOT_SIMULATE=1 the library
  * drives simulated devices instead, whose memory must not be touched; so it does, with a message on
- * stderr, on a machine without a CUDA driver. A driver that is too old, fails or shows no GPU makes
- * every call that needs the allocator fail with CACHALOT_E_CUDA. CACHALOT_SIM_DEVICES is the number
- * of simulated devices, 1 to 64 (default 1). CACHALOT_SIM_MEMORY is the memory of each ("80GiB",
- * the default, "500MiB", "1073741824"; from 2 MiB to 1 PiB).
+ * stderr, on a machine without a CUDA driver and in a build without CUDA. A driver that is too old,
+ * fails or shows no GPU makes every call that needs the allocator fail with CACHALOT_E_CUDA.
+ * CACHALOT_SIM_DEVICES is the number of simulated devices, 1 to 64 (default 1).
+ * CACHALOT_SIM_MEMORY is the memory of each ("80GiB", the default, "500MiB", "1073741824"; from
+ * 2 MiB to 1 PiB).
  *
  * Environment: while one of these variables has a bad value, every call that needs the
  * allocator fails with CACHALOT_E_ENVIRONMENT.

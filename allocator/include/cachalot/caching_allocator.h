@@ -128,8 +128,8 @@ class CachingAllocator {
   void deallocate_when_possible(void* ptr) noexcept;
   /// Declares that work queued on `stream` uses the live allocation `ptr`. After its free the
   /// memory is not reused before that work is done. A null `ptr` and the allocation's own stream
-  /// are ignored. `stream` may belong to another device. If it is destroyed before the free, the
-  /// free waits for all work on the allocation's device.
+  /// are ignored. `stream` may belong to another device. It should be alive at the free: if CUDA
+  /// reports that it was destroyed, the free waits for all work on the allocation's device.
   /// Throws InvalidArgument for a pointer that is not a live allocation.
   void record_stream(void* ptr, Stream stream);
 
@@ -354,7 +354,7 @@ class CachingAllocator {
   /// Wakes the tag: brings memory, and what was saved, to the same addresses. Does nothing if the
   /// tag is awake. Gives back cached memory of others to make room; memory limits hold.
   /// Throws OutOfMemory if there is too little memory; the device's memory is then asleep as
-  /// before. Otherwise as release_physical.
+  /// before, except for parts that the device did not take back. Otherwise as release_physical.
   void restore_physical(std::string_view tag, int device = kAllDevices);
   /// Puts a private pool to sleep, such as a CUDA graph's or a MemPool; otherwise as the function
   /// of a tag.
