@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import textwrap
+import time
 
 import fork_server
 import pytest
@@ -56,6 +57,10 @@ def reset():
     """An empty allocator with default settings and with statistics that begin now."""
     gc.collect()
     torch.cuda.synchronize()
+    deadline = time.monotonic() + 2  # autograd's threads let go of what a failed backward() held a moment after it has raised
+    while torch.cuda.memory_allocated() and time.monotonic() < deadline:
+        time.sleep(0.01)
+        gc.collect()
     torch.cuda.memory._record_memory_history(None)
     change_settings("expandable_segments:False")  # the one that a parse does not reset
     torch.cuda.set_per_process_memory_fraction(1.0)
