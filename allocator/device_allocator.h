@@ -335,7 +335,6 @@ class DeviceAllocator {
 
   // calls of the driver that are no request's, and may lack memory for its tables (device_sharing.cpp); slow_mutex_ is held
   void call_or_recover(const std::function<void()>& call, const char* purpose, std::size_t bytes);
-  bool has_memory_for(const std::function<void()>& call);
 
   // the page heap (device_pages.cpp): questions for which mutex_ is enough
   void choose_heap(const Options& options);

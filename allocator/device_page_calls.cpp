@@ -21,21 +21,20 @@ class DeviceAllocator::BackingCalls {
 
   // False: no memory, for the pages or for their mappings. Throws CudaError. In both cases nothing new is mapped.
   bool make() {
-    bool has_memory = false;
+    bool is_made = false;
     try {
-      drop();
-      has_memory = create();
-      if (has_memory) map();
-    } catch (const CudaError& error) {
-      undo();
-      if (!tells_of_lack_of_memory(error)) throw;
-      return false;
+      have_memory([&] {
+        drop();
+        if (!create()) return;
+        map();
+        is_made = true;
+      });
     } catch (...) {
       undo();
       throw;
     }
-    if (!has_memory) undo();
-    return has_memory;
+    if (!is_made) undo();
+    return is_made;
   }
 
   std::size_t dropped = 0;            // of plan.drops: these are unmapped, whatever came after

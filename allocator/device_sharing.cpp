@@ -137,24 +137,17 @@ Address DeviceAllocator::open_shared(const SharedMemory& memory) {
 
 // Calls the driver, which may need memory for its tables: should it have none, once more after what can be given back was.
 void DeviceAllocator::call_or_recover(const std::function<void()>& call, const char* purpose, std::size_t bytes) {
-  if (has_memory_for(call)) return;
+  const auto try_once = [&] {
+    const Unlocked unlocked(mutex_);
+    return have_memory(call);
+  };
+  if (try_once()) return;
   if (!capturing()) {
     recover_without_request();
-    if (has_memory_for(call)) return;
+    if (try_once()) return;
   }
   throw OutOfMemory(formatted("GPU {} has no memory left to {} ({})", index_, purpose, format_bytes(bytes)), index_,
                     bytes);
-}
-
-bool DeviceAllocator::has_memory_for(const std::function<void()>& call) {
-  try {
-    const Unlocked unlocked(mutex_);
-    call();
-  } catch (const CudaError& error) {
-    if (!tells_of_lack_of_memory(error)) throw;
-    return false;
-  }
-  return true;
 }
 
 // During a capture nothing may be waited for nor unmapped: what was closed then goes with the next that is closed.

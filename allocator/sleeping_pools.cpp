@@ -251,14 +251,7 @@ bool DeviceAllocator::try_to_wake(PrivatePool& pool) {
 bool DeviceAllocator::wake_once(const PrivatePool& pool) {
   const std::vector<HandleId> sleepers = handles_of(pool, /*asleep=*/true);
   std::vector<MemoryHandle> memory;
-  if (!create_again(sleepers, memory)) return false;
-  try {
-    wake(pool, sleepers, memory);
-  } catch (const CudaError& error) {
-    if (!tells_of_lack_of_memory(error)) throw;
-    return false;
-  }
-  return true;
+  return create_again(sleepers, memory) && have_memory([&] { wake(pool, sleepers, memory); });
 }
 
 // What was freed meanwhile need not come back, unless a graph may know its addresses.

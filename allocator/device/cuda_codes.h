@@ -30,15 +30,24 @@ enum class CudaCode : int {
 // Returns the driver's name, "CUDA_ERROR_INVALID_VALUE"; "an injected error" for a number not listed.
 const char* cuda_code_name(int code);
 
-// True for what CUDA answers for a stream that was destroyed, unless it is a DeviceReset.
+// True for what CUDA answers for a stream that was destroyed. A DeviceReset has one of the codes, and is something else.
 inline bool tells_of_dead_stream(const CudaError& error) {
-  return error.code() == static_cast<int>(CudaCode::invalid_resource_handle) ||
-         error.code() == static_cast<int>(CudaCode::context_is_destroyed);
+  const bool has_code = error.code() == static_cast<int>(CudaCode::invalid_resource_handle) ||
+                        error.code() == static_cast<int>(CudaCode::context_is_destroyed);
+  return has_code && dynamic_cast<const DeviceReset*>(&error) == nullptr;
 }
 
-// True for CUDA's out of memory of a call that has no return value for it (Device): mapping needs memory, too.
-inline bool tells_of_lack_of_memory(const CudaError& error) {
-  return error.code() == static_cast<int>(CudaCode::memory_allocation);
+// Does the calls; false where one of them throws CUDA's out of memory, which calls without a return value for it do (Device):
+// mappings need memory, too.
+template <typename Calls>
+bool have_memory(Calls&& calls) {
+  try {
+    calls();
+  } catch (const CudaError& error) {
+    if (error.code() != static_cast<int>(CudaCode::memory_allocation)) throw;
+    return false;
+  }
+  return true;
 }
 
 [[noreturn]] inline void fail(const char* call, CudaCode code, const std::string& reason = {}) {

@@ -9,7 +9,6 @@
 #include "base/check.h"
 #include "base/format.h"
 #include "device/addresses.h"
-#include "device/cuda_codes.h"
 #include "device/wait_for.h"
 #include "observe/allocation_stack.h"
 
@@ -246,11 +245,8 @@ bool Guard::wait_for_use(Stream user, Stream stream) {
   try {
     if (order_.captures(user)) return false;
     order_.put_before(user, stream);
-  } catch (const DeviceReset&) {
-    throw;
   } catch (const CudaError& error) {
-    if (!tells_of_dead_stream(error)) throw;
-    device_.synchronize();
+    wait_in_place_of_stream(device_, error);
   }
   return true;
 }

@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "base/check.h"
-#include "device/cuda_codes.h"
+#include "device/wait_for.h"
 
 namespace cachalot {
 
@@ -76,26 +76,12 @@ void DeferredFrees::wait_for_uses(Block& block) {
   retire_uses(uses);
 }
 
-// A stream that was destroyed takes no event, and its work may be under way yet: after a wait for the device the event is as
-// good as done.
+// A stream that was destroyed takes no event, which is as good as done after a wait for the device.
 void DeferredFrees::record(const StreamUse& use) {
   try {
     device_.event_record(use.event, use.stream);
-  } catch (const DeviceReset&) {
-    throw;
   } catch (const CudaError& error) {
-    if (!tells_of_dead_stream(error)) throw;
-    wait_for_device();
-  }
-}
-
-// Drivers from before CUDA 12 answer every call so after a reset.
-void DeferredFrees::wait_for_device() {
-  try {
-    device_.synchronize();
-  } catch (const CudaError& error) {
-    if (error.code() == static_cast<int>(CudaCode::context_is_destroyed)) throw DeviceReset(device_.index());
-    throw;
+    wait_in_place_of_stream(device_, error);
   }
 }
 

@@ -78,7 +78,6 @@ class DeferredFrees {
 
   StreamUse& make_use();
   void record(const StreamUse& use);
-  void wait_for_device();
   void retire_uses(StreamUse* uses);
   Queue& queue_for(Stream stream);
   void enqueue(Stream stream, const Pending& pending);

@@ -155,7 +155,9 @@ def find(bugs: list[Bug], program: Program) -> int:
 
 
 def drawn(count: int) -> list[Bug]:
-    commit = subprocess.run(["git", "-C", str(SOURCE), "rev-parse", "HEAD"], check=True, capture_output=True, text=True)
+    commit = subprocess.run(["git", "-C", str(SOURCE), "rev-parse", "HEAD"], capture_output=True, text=True)
+    if commit.returncode != 0:
+        raise SystemExit(f"planted_bugs.py: --draw needs a commit to draw by: {commit.stderr.strip()}")
     chosen = random.Random(commit.stdout.strip()).sample(BUGS, count)
     print("not drawn:", ", ".join(bug.name for bug in BUGS if bug not in chosen) or "none")
     return chosen
