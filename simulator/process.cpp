@@ -240,6 +240,7 @@ StreamState& Process::create_stream(unsigned int flags, int priority) {
   StreamState& stream = streams_.make();
   stream.device = device;
   stream.name = Registry<StreamState, cudaStream_t>::handle(stream);
+  simulated(device).stream_create(stream.name);
   stream.flags = flags;
   stream.priority = priority;
   stream.id = next_stream_id_++;

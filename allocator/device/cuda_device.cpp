@@ -373,6 +373,16 @@ void CudaDevice::event_destroy(Event event) {
   check("cuEventDestroy", driver().event_destroy(event));
 }
 
+// The handles that name other streams by thread or context need a context; a stream of the program tells without.
+std::uint64_t CudaDevice::stream_id(Stream stream) {
+  if (driver().stream_get_id == nullptr) return 0;
+  unsigned long long id = 0;
+  if (driver().stream_get_id(stream, &id) == CUDA_SUCCESS) return id;
+  const CudaContext::Current current(context_);
+  check("cuStreamGetId", driver().stream_get_id(stream, &id));
+  return id;
+}
+
 void CudaDevice::event_record(Event event, Stream stream) {
   constexpr auto kCall = "cuEventRecord";
   const CudaContext::Current current(context_);

@@ -58,6 +58,7 @@ class CudaDevice final : public Device {
   ShareableHandle export_handle(MemoryHandle handle) override;
   MemoryHandle import_handle(const ShareableHandle& shared) override;
   void enable_peer_access(int peer) override;
+  std::uint64_t stream_id(Stream stream) override;
   Event event_create() override;
   void event_destroy(Event event) override;
   void event_record(Event event, Stream stream) override;

@@ -85,6 +85,7 @@ class CudaDriver {
   const PFN_cuStreamCreate_v2000 stream_create = required("cuStreamCreate");
   const PFN_cuStreamDestroy_v4000 stream_destroy = required("cuStreamDestroy_v2");
   const PFN_cuStreamGetCtx_v9020 stream_get_context = required("cuStreamGetCtx");
+  const PFN_cuStreamGetId_v12000 stream_get_id = optional("cuStreamGetId");  // since CUDA 12.0
   const PFN_cuStreamSynchronize_v2000 stream_synchronize = required("cuStreamSynchronize");
   const PFN_cuStreamWaitEvent_v3020 stream_wait_event = required("cuStreamWaitEvent");
   const PFN_cuStreamGetCaptureInfo_v10010 stream_get_capture_info = required("cuStreamGetCaptureInfo");

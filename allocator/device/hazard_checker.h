@@ -44,6 +44,8 @@ class HazardChecker {
   void host_saw_everything();
 
   // One launch begins; each piece of its memory is used by it.
+  // The name is that of another stream from now on.
+  void destroyed(Stream stream) { numbers_.erase(stream); }
   void launched(Stream stream);
   void used(Stream stream, const MemoryPiece& piece);
 

@@ -48,6 +48,7 @@ class PinnedHostMemory final : public Device {
     gpu_->fill(address, value, bytes, as_given(stream));
   }
 
+  std::uint64_t stream_id(Stream stream) override { return gpu_->stream_id(as_given(stream)); }
   Event event_create() override { return gpu_->event_create(); }
   void event_destroy(Event event) override { gpu_->event_destroy(event); }
   void event_record(Event event, Stream stream) override {

@@ -383,7 +383,12 @@ void SimulatedDevice::event_synchronize(Event event) {
 std::optional<std::uint64_t> SimulatedDevice::completion_hint(Stream stream) {
   if (!impl_->config.completion_hints) return std::nullopt;
   const Lock lock(impl_->mutex);
-  return impl_->streams.stream(stream).completed_events(impl_->book.clock_ns());
+  return impl_->streams.even_dead(stream).completed_events(impl_->book.clock_ns());
+}
+
+std::uint64_t SimulatedDevice::stream_id(Stream stream) {
+  const Lock lock(impl_->mutex);
+  return impl_->streams.stream(stream).id();
 }
 
 void SimulatedDevice::stream_wait(Stream stream, Event event) {
@@ -498,7 +503,15 @@ std::int64_t SimulatedDevice::clock_us() { return clock_ns() / 1000; }
 
 // Work.
 
-Stream SimulatedDevice::stream() { return fresh_stream_name(); }
+Stream SimulatedDevice::stream() {
+  const Lock lock(impl_->mutex);
+  return impl_->streams.create_stream();
+}
+
+void SimulatedDevice::stream_create(Stream name) {
+  const Lock lock(impl_->mutex);
+  impl_->streams.create_stream(name);
+}
 
 std::int64_t SimulatedDevice::launch(Stream stream, std::int64_t duration_ns, const std::vector<AddressRange>& ranges) {
   CACHALOT_REQUIRE(duration_ns >= 0, "work of {} ns: a duration is not negative", duration_ns);
@@ -527,6 +540,7 @@ std::int64_t SimulatedDevice::launch_copy(Stream stream, const HostCopy& copy,
 void SimulatedDevice::stream_destroy(Stream stream) {
   const Lock lock(impl_->mutex);
   impl_->streams.destroy_stream(stream);
+  if (impl_->checker) impl_->checker->destroyed(stream);
 }
 
 void SimulatedDevice::stream_synchronize(Stream stream) {
@@ -609,6 +623,11 @@ void SimulatedDevice::given_back(Address address) {
 }
 
 // Observation.
+
+std::uint64_t SimulatedDevice::dead_stream_calls() const {
+  const Lock lock(impl_->mutex);
+  return impl_->streams.dead_stream_calls();
+}
 
 std::uint64_t SimulatedDevice::count(DeviceCall call) const {
   const Lock lock(impl_->mutex);

@@ -31,6 +31,11 @@ std::uint64_t next_capture_id() {
   return ++captures;
 }
 
+std::uint64_t next_stream_id() {
+  static std::atomic<std::uint64_t> streams{0};
+  return ++streams;
+}
+
 }  // namespace
 
 Stream fresh_stream_name() {
@@ -51,8 +56,9 @@ void SimulatedStream::count_event(std::int64_t now_ns, std::int64_t done_ns) {
     ++completed_;
   } else if (!pending_.empty() && pending_.back().done_ns == done_ns) {
     ++pending_.back().events;
-  } else {
-    pending_.push_back({done_ns, 1});
+  } else {  // last, but for events of an earlier stream of this name
+    const auto later = [&](const Completions& pending) { return pending.done_ns > done_ns; };
+    pending_.insert(std::find_if(pending_.begin(), pending_.end(), later), {done_ns, 1});
   }
 }
 
@@ -67,19 +73,42 @@ std::uint64_t SimulatedStream::completed_events(std::int64_t now_ns) {
 SimulatedStreams::SimulatedStreams(bool captures_refuse, bool counts_completions)
     : captures_refuse_(captures_refuse), counts_completions_(counts_completions), salt_(next_device_salt()) {}
 
-SimulatedStream& SimulatedStreams::look_up(Stream name) {
+Stream SimulatedStreams::create_stream() {
+  if (free_names_.empty()) return fresh_stream_name();
+  const Stream name = free_names_.back();
+  create_stream(name);
+  return name;
+}
+
+void SimulatedStreams::create_stream(Stream name) {
+  SimulatedStream& stream = even_dead(name);
+  if (!stream.is_dead()) return;
+  std::erase(free_names_, name);
+  stream.begin_again(next_stream_id());
+}
+
+SimulatedStream& SimulatedStreams::even_dead(Stream name) {
   auto& stream = streams_[name];
-  if (!stream) stream = std::make_unique<SimulatedStream>(name);
-  last_used_ = stream.get();
+  if (!stream) stream = std::make_unique<SimulatedStream>(name, next_stream_id());
   return *stream;
 }
 
+SimulatedStream& SimulatedStreams::look_up(Stream name) {
+  SimulatedStream& stream = even_dead(name);
+  if (stream.is_dead()) {
+    ++dead_stream_calls_;
+    fail("a call with a stream", CudaCode::invalid_resource_handle, "the stream was destroyed");
+  }
+  last_used_ = &stream;
+  return stream;
+}
+
 void SimulatedStreams::destroy_stream(Stream name) {
-  const auto at = streams_.find(name);
-  if (at == streams_.end()) return;
-  leave_capture(*at->second);
-  if (last_used_ == at->second.get()) last_used_ = nullptr;
-  streams_.erase(at);
+  SimulatedStream& stream = look_up(name);
+  leave_capture(stream);
+  stream.destroy();
+  free_names_.push_back(name);
+  last_used_ = nullptr;
 }
 
 std::size_t SimulatedStreams::slot_of(Event name) {
@@ -110,6 +139,7 @@ void SimulatedStreams::destroy_all() {
   captures_.clear();
   last_used_ = nullptr;
   streams_.clear();
+  free_names_.clear();
 }
 
 void SimulatedStreams::refuse_event(const char* call) {

@@ -2,6 +2,8 @@
 //
 // A stream is the time at which the work queued on it ends; an event is the time at which it will be done. While a
 // stream captures nothing is queued: its work and its events belong to the graph.
+// A stream's name is that of a new stream once it was destroyed, and calls in between are refused: as the driver gives
+// handles again at once, and does not define what else it does with them.
 // Capture is CUDA's global mode: calls that wait or ask for work are refused for everyone and spoil every capture.
 // Not modelled: that a forked stream must be joined again before the end of the capture.
 // Not thread-safe; the device's mutex guards it.
@@ -32,9 +34,17 @@ struct SimulatedEvent {
 
 class SimulatedStream {
  public:
-  explicit SimulatedStream(Stream name) : name_(name) {}
+  SimulatedStream(Stream name, std::uint64_t id) : name_(name), id_(id) {}
 
   Stream name() const { return name_; }
+  std::uint64_t id() const { return id_; }  // no other stream of the process ever has it
+  bool is_dead() const { return id_ == 0; }
+  void destroy() { id_ = 0; }
+  // As a new stream of this name. Events that the old one recorded still count when they complete.
+  void begin_again(std::uint64_t id) {
+    id_ = id;
+    ready_ns_ = 0;
+  }
   std::int64_t ready_ns() const { return ready_ns_; }
   std::uint64_t capture() const { return capture_; }
   void set_capture(std::uint64_t id) { capture_ = id; }
@@ -52,6 +62,7 @@ class SimulatedStream {
   };
 
   Stream name_;
+  std::uint64_t id_;  // 0: destroyed
   std::int64_t ready_ns_ = 0;
   std::uint64_t capture_ = 0;        // 0: not capturing
   std::deque<Completions> pending_;  // ascending in time
@@ -62,11 +73,19 @@ class SimulatedStreams {
  public:
   SimulatedStreams(bool captures_refuse, bool counts_completions);
 
-  // Any value names a stream.
+  // The name of a new stream: of the stream that was destroyed last and whose name is free, otherwise a fresh one.
+  Stream create_stream();
+  // A new stream of this name, which no stream has that lives.
+  void create_stream(Stream name);
+  // Any value names a stream. Throws CUDA_ERROR_INVALID_HANDLE for the name of one that was destroyed.
   SimulatedStream& stream(Stream name) {
     return last_used_ && last_used_->name() == name ? *last_used_ : look_up(name);
   }
+  // The same for one that was destroyed, too.
+  SimulatedStream& even_dead(Stream name);
   void destroy_stream(Stream name);
+  // Calls that were refused because their stream was destroyed.
+  std::uint64_t dead_stream_calls() const { return dead_stream_calls_; }
   // The end of all work queued so far.
   std::int64_t all_ready_ns() const { return all_ready_ns_; }
 
@@ -128,6 +147,8 @@ class SimulatedStreams {
   void note_ready(const SimulatedStream& stream);
 
   std::unordered_map<Stream, std::unique_ptr<SimulatedStream>> streams_;
+  std::vector<Stream> free_names_;  // of streams that were destroyed
+  std::uint64_t dead_stream_calls_ = 0;
   SimulatedStream* last_used_ = nullptr;
   std::int64_t all_ready_ns_ = 0;
   std::array<CopyEngine, 2> engines_;  // by CopyDirection

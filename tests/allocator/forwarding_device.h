@@ -51,10 +51,11 @@ class ForwardingDevice : public Device {
       CACHALOT_FORWARD(event_record(event, stream)) bool event_query(Event event) override
       CACHALOT_FORWARD(event_query(event)) void event_synchronize(Event event) override
       CACHALOT_FORWARD(event_synchronize(event))
-      // A memory read, and no call to the driver.
+      // Neither is a call that can fail.
       std::optional<std::uint64_t> completion_hint(Stream stream) override {
     return device_->completion_hint(stream);
   }
+  std::uint64_t stream_id(Stream stream) override { return device_->stream_id(stream); }
   void stream_wait(Stream stream, Event event) override CACHALOT_FORWARD(stream_wait(stream, event)) CaptureStatus
       capture_status(Stream stream) override CACHALOT_FORWARD(capture_status(stream)) void synchronize() override
       CACHALOT_FORWARD(synchronize()) IpcHandle ipc_export(Address address) override

@@ -152,6 +152,12 @@ class Device {
   /// capture if the stream captures.
   virtual void fill(Address address, unsigned char value, std::size_t bytes, Stream stream) = 0;
 
+  /// Returns the number of the stream, which no other stream of the process ever has
+  /// (cudaStreamGetId): a handle may be that of another stream as soon as its stream is destroyed.
+  /// cudaStreamPerThread has a number in each thread. Returns 0 if the driver cannot tell (before
+  /// CUDA 12). Requires: the stream exists. Cost: nanoseconds.
+  virtual std::uint64_t stream_id(Stream stream) = 0;
+
   /// Creates an event without timing.
   virtual Event event_create() = 0;
   /// Destroys an event.

@@ -221,6 +221,7 @@ class SimulatedDevice final : public Device {
   MemoryHandle import_handle(const ShareableHandle& shared) override;
   void enable_peer_access(int peer) override;
   void fill(Address address, unsigned char value, std::size_t bytes, Stream stream) override;
+  std::uint64_t stream_id(Stream stream) override;
   Event event_create() override;
   void event_destroy(Event event) override;
   void event_record(Event event, Stream stream) override;
@@ -253,10 +254,14 @@ class SimulatedDevice final : public Device {
   /// Returns size and physical number of the handle.
   HandleInfo handle_info(MemoryHandle handle) const;
 
-  // Work, as a program launches it. Streams need no creation: any pointer value names one.
+  // Work, as a program launches it. Streams need no creation: any pointer value names one, unless
+  // it is the name of a stream that was destroyed.
 
-  /// Returns the name of a fresh stream.
+  /// Returns the name of a new stream: at once that of the stream that was destroyed last, if any,
+  /// as a driver does. The new stream is not ordered after the work of the old one.
   Stream stream();
+  /// Makes a new stream of this name, if it is that of a stream that was destroyed.
+  void stream_create(Stream name);
   /// Queues work of `duration_ns` nanoseconds that uses the ranges. On a capturing stream it joins
   /// the graph: nothing is queued, and it does not count as a use.
   /// Returns when, on the clock in nanoseconds, all work queued on the stream will be done.
@@ -273,7 +278,8 @@ class SimulatedDevice final : public Device {
   std::int64_t launch_copy(Stream stream, const HostCopy& copy,
                            const std::vector<AddressRange>& ranges = {});
   /// Destroys the stream. Its work still runs, a capture that it began ends, any other capture it
-  /// takes part in is spoilt, and its name is free for a fresh stream.
+  /// takes part in is spoilt, and its name is free for a new stream. Until a new stream has the
+  /// name, calls with it throw CudaError 400 and are counted (dead_stream_calls).
   void stream_destroy(Stream stream);
   /// Waits for all work queued on the stream.
   void stream_synchronize(Stream stream);
@@ -321,6 +327,9 @@ class SimulatedDevice final : public Device {
 
   // Observation.
 
+  /// Returns how many calls failed because their stream was destroyed. What a driver does with
+  /// such a handle is undefined.
+  std::uint64_t dead_stream_calls() const;
   /// Returns how many calls of the kind were made.
   std::uint64_t count(DeviceCall call) const;
   /// Returns the sum of the latencies of all calls in microseconds, without waits.
