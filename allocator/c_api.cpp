@@ -378,6 +378,10 @@ int cachalot_record_stream(void* ptr, cudaStream_t stream) {
   });
 }
 
+int cachalot_stream_ends(cudaStream_t stream) {
+  return guarded([&] { allocator().stream_ends(stream); });
+}
+
 int cachalot_share(const void* ptr, cachalot_shared_t* out) {
   return guarded([&] {
     CACHALOT_REQUIRE(out != nullptr, "cachalot_share: out is NULL; it must point to a cachalot_shared_t");

@@ -49,7 +49,9 @@ void DeviceAllocator::open_or_close_caches() {
 // --- malloc -----------------------------------------------------------------------------------------------------------
 
 void* DeviceAllocator::allocate_through_cache(std::size_t bytes, Stream stream) {
-  void* const ptr = caches_->allocate(bytes, stream);
+  const StreamKey key = identify(stream).key;
+  void* ptr = key.is_immortal() ? nullptr : caches_->try_allocate(bytes, key);
+  if (ptr == nullptr) ptr = caches_->allocate(bytes, key);
   return ptr != nullptr ? ptr : allocate_for_cache(bytes, stream);
 }
 
@@ -58,13 +60,13 @@ void* DeviceAllocator::allocate_for_cache(std::size_t bytes, Stream stream) {
   const Lock lock(mutex_);
   if ((rare_ & kBypassed) != 0) return allocate_uncached(bytes);
   come_to_heap();
-  if (caches_are_open()) {
-    if (void* ptr = caches_->allocate(bytes, stream)) return ptr;  // it only had to be gathered
-  }
   prepare(stream);
   const Request request = make_request(bytes, stream);
+  if (caches_are_open()) {
+    if (void* ptr = caches_->allocate(bytes, request.stream().key)) return ptr;  // it only had to be gathered
+  }
   // Before a block is chosen: a new cache takes from others, and what they give back merges with what is free.
-  StreamCache* cache = caches_are_open() ? caches_->of_this_thread(stream) : nullptr;
+  StreamCache* cache = caches_are_open() ? caches_->of_this_thread(request.stream().key) : nullptr;
   Block* block = find_free(request);
   small_is_used_up_ = block == nullptr && pages_ != nullptr;
   // What is free between large blocks should stay so, for them, while the cache has small blocks that merge.
@@ -95,7 +97,7 @@ void DeviceAllocator::refill(StreamCache& cache, Request request) {
 
 // From the bins, as hand_out, but that it is neither allocated nor counted yet.
 Block& DeviceAllocator::take_for_cache(StreamCache& cache, Block& block, Request request) {
-  std::uint16_t* const word = cache.depot.words.take();
+  std::uint16_t* const word = cache.depot->words.take();
   const InactiveSplit change = heap_.take(block, request.rounded, request.bytes, splits(block, request));
   counters_.inactive_split(PoolKind::small, change.blocks, change.bytes);
   block.size_and_flags = block.size() | Block::kCached;
@@ -111,7 +113,7 @@ bool DeviceAllocator::deallocate_through_cache(Block& block, const void* ptr) {
 }
 
 bool DeviceAllocator::deallocate_through_cache(Block& block, const void* ptr, std::size_t bytes, Stream stream) {
-  return block.is_lent(as_address(ptr)) && block.lent_bytes() == bytes && block.arena->stream == stream &&
+  return block.is_lent(as_address(ptr)) && block.lent_bytes() == bytes && block.arena->stream == identify(stream) &&
          caches_->deallocate(block, ptr);
 }
 

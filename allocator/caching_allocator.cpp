@@ -221,6 +221,11 @@ void CachingAllocator::record_stream(void* ptr, Stream stream) {
   }
 }
 
+void CachingAllocator::stream_ends(Stream stream) {
+  require_own_process();
+  for (const auto& device : devices_) device->stream_ends(stream);
+}
+
 CachingAllocator::Range CachingAllocator::base_allocation(void* ptr) const {
   if (const auto [block, start] = find(ptr); block != nullptr) {
     if (const auto segment = owner_of(*block).base_allocation(*block, start)) {

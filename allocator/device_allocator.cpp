@@ -20,6 +20,7 @@ DeviceAllocator::DeviceAllocator(std::shared_ptr<Device> device, PageMap& page_m
     : heap_(device->index(), page_map),
       device_(std::move(device)),
       index_(device_->index()),
+      immortal_streams_(options.immortal_streams),
       frees_(*device_, mutex_, [this](Block& block) { finish_waiting(block); }),
       exported_(*device_),
       imported_(*device_) {
@@ -190,9 +191,10 @@ bool DeviceAllocator::deallocate(Block& block, const void* ptr, std::size_t byte
   CACHALOT_REQUIRE(bytes == block.requested_bytes(),
                    "size {} does not match the allocation at {}: {} bytes were asked for", bytes, ptr,
                    block.requested_bytes());
+  const KnownStream last_user = identify(stream);
   if ((rare_ & kCaching) != 0) leave_caches(block);
-  if (stream != block.arena->stream) [[unlikely]]
-    frees_.add_use(block, stream);
+  if (last_user != block.arena->stream) [[unlikely]]
+    frees_.add_use(block, last_user);
   free_block(block, context);
   return true;
 }
@@ -262,7 +264,7 @@ void DeviceAllocator::queue_frees_deferred_in_capture() {
   }
 }
 
-bool DeviceAllocator::record_stream(Block& block, const void* ptr, Stream stream) {
+bool DeviceAllocator::record_stream(Block& block, const void* ptr, const KnownStream& stream) {
   const Lock lock(mutex_);
   if (!is_live(block, ptr)) return false;
   if (stream == block.arena->stream) return true;

@@ -8,6 +8,7 @@
 //   device_growth.cpp      the slow path over segments: grow, collect garbage, give back segments, synchronize
 //   out_of_memory.cpp      who is told, and what the message says
 //   private_pools.cpp      pools, redirection, checkpoints
+//   device_streams.cpp     streams that come and go
 //   cached_allocations.cpp small blocks through thread caches: what they ask of the heap, and what they tell it
 //   sleeping_pools.cpp     pools whose memory goes and comes again at the same addresses
 //   device_inspection.cpp  statistics, fragmentation, snapshot, validate
@@ -96,7 +97,13 @@ class DeviceAllocator {
   CACHALOT_FAST_PATH bool deallocate(Block& block, const void* ptr);
   // Throws InvalidArgument when `bytes` is not what was asked for.
   bool deallocate(Block& block, const void* ptr, std::size_t bytes, Stream stream);
-  bool record_stream(Block& block, const void* ptr, Stream stream);
+  bool record_stream(Block& block, const void* ptr, Stream stream) {
+    return record_stream(block, ptr, identify(stream));
+  }
+  bool record_stream(Block& block, const void* ptr, const KnownStream& stream);
+  void stream_ends(Stream stream);
+  // Which stream has the handle now. Throws InvalidArgument where none has.
+  KnownStream identify(Stream stream) const { return cachalot::identify(*device_, stream, immortal_streams_); }
   // Frees what was allocated while caching was off; false when `ptr` was not.
   bool deallocate_uncached(const void* ptr);
   void empty_cache(PoolId pool);
@@ -195,7 +202,7 @@ class DeviceAllocator {
     Arena* arena;             // pool and stream
     bool contiguous = false;  // of the page heap: in one handle
     BlockPool& pool() const { return arena->pool; }
-    Stream stream() const { return arena->stream; }
+    const KnownStream& stream() const { return arena->stream; }
   };
   struct Redirect {
     PrivatePool* pool;
@@ -233,6 +240,7 @@ class DeviceAllocator {
   // Holds slow_mutex_ for a stretch of a function that holds mutex_.
   class SlowSection;
   class PoolHold;
+  class ArenaHold;
 
   BlockPool& small() { return default_pools_[0]; }
   BlockPool& large() { return default_pools_[1]; }
@@ -242,6 +250,7 @@ class DeviceAllocator {
     return owner != nullptr ? PoolPair{&owner->small, &owner->large} : PoolPair{&small(), &large()};
   }
 
+  static constexpr std::size_t kFewArenas = 128;
   static constexpr std::size_t kNoLimit = std::numeric_limits<std::size_t>::max();
   static constexpr std::size_t kEverything = std::numeric_limits<std::size_t>::max();
 
@@ -278,6 +287,18 @@ class DeviceAllocator {
   void queue_frees_deferred_in_capture();
 
   void update_aging();
+
+  // streams that come and go (device_streams.cpp)
+  [[gnu::noinline]] Arena& arena_of(BlockPool& pool, const KnownStream& stream);
+  void note(const KnownStream& stream);
+  void end_stream(const KnownStream& stream);
+  bool has_arena(StreamKey stream) const;
+  // These with slow_mutex_ held.
+  Block* take_from_ended(Request request);
+  bool has_many_arenas() const;
+  void forget_streams_without_memory();
+  std::set<const Arena*> arenas_with_memory() const;
+  void forget_clocks_but(const std::set<StreamKey>& kept);
 
   // cached_allocations.cpp
   [[gnu::noinline]] void* allocate_through_cache(std::size_t bytes, Stream stream);
@@ -343,16 +364,20 @@ class DeviceAllocator {
   }
   static bool may_split(const BlockPool& pool) { return pool.owner() == nullptr || pool.owner()->may_split; }
   static bool is_asleep(const BlockPool& pool) { return pool.owner() != nullptr && pool.owner()->is_asleep; }
-  Reach reach_into(const Arena& arena, Stream stream, Whose whose) const;
-  bool may_take(const Block& block, Stream stream, Whose whose) const;
+  Reach reach_into(const Arena& arena, const KnownStream& stream, Whose whose) const;
+  bool may_take(const Block& block, const KnownStream& stream, Whose whose) const;
   Block* search_fragments(Request request);
   BlockPool& large_pool_beside(Request request);
 
   // slow path over the page heap (device_pages.cpp); slow_mutex_ is held, which obtain_from_pages takes
-  StreamClock& clock_of(Stream stream);
+  StreamClock& clock_of(const KnownStream& stream);
   void end_epoch(StreamClock& clock);
   bool record_epoch(StreamClock& clock);
-  void refresh_clocks();
+  Event record_event(const KnownStream& stream);
+  void refresh_clocks(Request request);
+  void ask_events(StreamClock& clock);
+  bool may_record(const StreamClock& clock, Request request) const;
+  bool owns_idle_pages(StreamKey stream) const;
   bool event_is_done(Event event);
   void wait_for_stream(StreamClock& waiter, const StreamClock& other, std::uint32_t epoch);
   bool may_wait_for_others(Request request) const;
@@ -487,6 +512,7 @@ class DeviceAllocator {
 
   const std::shared_ptr<Device> device_;
   const int index_;
+  const bool immortal_streams_;
   mutable std::mutex slow_mutex_;
   DeferredFrees frees_;
   std::vector<Block*> frees_deferred_in_capture_;
@@ -500,7 +526,9 @@ class DeviceAllocator {
   // The page heap, if it is in use; what belongs to it changes only while slow_mutex_ is held, too.
   std::unique_ptr<PageHeap> pages_;
   std::unique_ptr<Placement> placement_;
-  std::unordered_map<Stream, std::unique_ptr<StreamClock>> clocks_;
+  std::unordered_map<StreamKey, std::unique_ptr<StreamClock>> clocks_;
+  std::unordered_map<Stream, StreamKey> mortal_streams_;  // those that are not immortal: the last that had each handle
+  std::size_t most_arenas_ = kFewArenas;  // of the default pools: then streams without memory are forgotten
   std::vector<Event> spare_events_;
   std::vector<Orphan> orphans_;
   std::size_t orphan_bytes_ = 0;          // of held_bytes_
@@ -529,6 +557,18 @@ class DeviceAllocator {
   std::vector<FreeMemoryCallback> free_memory_callbacks_;
   FreeMemoryCallback last_resort_;  // empty: none
   std::set<Address> uncached_;      // allocated while caching was off
+};
+
+// An arena that is being asked for memory stays, though it may have none yet.
+class DeviceAllocator::ArenaHold {
+ public:
+  explicit ArenaHold(Arena& arena) : arena_(arena) { ++arena_.requests; }
+  ~ArenaHold() { --arena_.requests; }
+  ArenaHold(const ArenaHold&) = delete;
+  ArenaHold& operator=(const ArenaHold&) = delete;
+
+ private:
+  Arena& arena_;
 };
 
 class DeviceAllocator::SlowSection {
@@ -569,7 +609,10 @@ CACHALOT_FAST_PATH DeviceAllocator::Request DeviceAllocator::make_request(std::s
   BlockPool* pool = &default_pools_[static_cast<std::size_t>(pool_kind(rounded))];
   if ((rare_ & kRedirecting) != 0) [[unlikely]]
     pool = &pool_for(pool->kind(), stream);
-  return {.bytes = bytes, .rounded = rounded, .arena = &pool->arena(stream)};
+  Arena* arena = pool->last_of(stream);
+  if (arena == nullptr) [[unlikely]]
+    arena = &arena_of(*pool, identify(stream));
+  return {.bytes = bytes, .rounded = rounded, .arena = arena};
 }
 
 CACHALOT_FAST_PATH bool DeviceAllocator::splits(const Block& block, Request request) const {
@@ -596,7 +639,7 @@ CACHALOT_FAST_PATH void* DeviceAllocator::hand_out(Block& block, std::size_t rou
 // Everything but the cache's usual way is a function of its own: the usual way then needs no frame.
 CACHALOT_FAST_PATH void* DeviceAllocator::allocate(std::size_t bytes, Stream stream) {
   if (caches_are_open() && bytes - 1 < SizeClass::kLargestBytes) {
-    if (void* ptr = caches_->try_allocate(bytes, stream)) [[likely]]
+    if (void* ptr = caches_->try_allocate(bytes, StreamKey::of_handle(stream))) [[likely]]
       return ptr;
     return allocate_through_cache(bytes, stream);
   }

@@ -16,6 +16,7 @@ Block& DeviceAllocator::obtain(Request request, const Context& context) {
     if (Block* block = search_fragments(request)) return *block;
   }
   const PoolHold hold(request.pool().owner());
+  const ArenaHold arena_hold(*request.arena);
   const bool callbacks_freed = run_free_memory_callbacks();
   if ((rare_ & kCaching) != 0) come_to_heap();  // they may have freed into a cache
   if (callbacks_freed) {
@@ -43,6 +44,8 @@ Block* DeviceAllocator::obtain_from_device(Request request, const Context& conte
   const SlowSection slow(*this);
   if (request.pool().kind() == PoolKind::small) drain_caches_or_grow();  // what caches hold serves small blocks first
   if (Block* block = search(request)) return block;  // that helped, or another thread grew or freed meanwhile
+  if (Block* block = take_from_ended(request)) return block;
+  if (has_many_arenas()) forget_streams_without_memory();
   if ((rare_ & kAging) != 0 && !capturing()) collect_garbage();
   Block* block = grow(request, context);
   if (block == nullptr && drain_caches()) block = search(request);
@@ -118,8 +121,9 @@ std::optional<Address> DeviceAllocator::ask_for_segment(std::size_t bytes, Reque
   std::optional<Address> address;
   try {
     const Unlocked unlocked(mutex_);
-    address = owner != nullptr && owner->provider ? owner->provider->allocate_segment(bytes, index_, request.stream())
-                                                  : device_->malloc(bytes);
+    address = owner != nullptr && owner->provider
+                  ? owner->provider->allocate_segment(bytes, index_, request.stream().handle)
+                  : device_->malloc(bytes);
   } catch (...) {
     asking_bytes_ -= bytes;
     held_bytes_ -= bytes;
@@ -225,6 +229,7 @@ void DeviceAllocator::empty_cache(PoolId id) {
     release_default_pools();
   }
   release_unused_pools(id);
+  if (!immortal_streams_) forget_streams_without_memory();
 }
 
 void DeviceAllocator::release_default_pools() {
@@ -265,7 +270,8 @@ void DeviceAllocator::release_unused_pools(PoolId id) {
 void DeviceAllocator::append_free_segments(BlockPool& pool, std::vector<Block*>& blocks) {
   std::vector<const Arena*> arenas;
   for (const auto& arena : pool.arenas()) arenas.push_back(arena.get());
-  std::sort(arenas.begin(), arenas.end(), [](const Arena* a, const Arena* b) { return a->stream < b->stream; });
+  std::sort(arenas.begin(), arenas.end(),
+            [](const Arena* a, const Arena* b) { return a->stream.handle < b->stream.handle; });
   for (const Arena* arena : arenas) {
     arena->bins.for_each([&](Block& block) {
       if (!block.is_split()) blocks.push_back(&block);
@@ -300,7 +306,7 @@ void DeviceAllocator::release(const std::vector<Block*>& blocks) {
 void DeviceAllocator::give_back(const Departing& departing) {
   const PrivatePool* owner = departing.arena->pool.owner();
   if (owner != nullptr && owner->provider) {
-    owner->provider->free_segment(departing.address, departing.bytes, index_, departing.arena->stream);
+    owner->provider->free_segment(departing.address, departing.bytes, index_, departing.arena->stream.handle);
   } else {
     device_->free(departing.address);
   }
@@ -338,7 +344,7 @@ void DeviceAllocator::observe_memory(Change::Action action, Address address, std
            .pool_kind = range != nullptr ? range->kind : arena.pool.kind(),
            .address = address,
            .bytes = bytes,
-           .stream = arena.stream,
+           .stream = arena.stream.handle,
            .pool = arena.pool.id(),
            .context = context});
 }

@@ -210,7 +210,7 @@ Change DeviceAllocator::change_of(Change::Action action, const Block& block, con
           .address = block.address,
           .bytes = of_segment ? block.size() : block.requested,
           .block_bytes = of_segment ? 0 : block.size(),
-          .stream = block.arena->stream,
+          .stream = block.arena->stream.handle,
           .pool = pool.id(),
           .context = context};
 }
@@ -233,7 +233,7 @@ SegmentSnapshot DeviceAllocator::picture(const Block& head) const {
   SegmentSnapshot segment;
   segment.device = index_;
   segment.address = head.address;
-  segment.stream = head.arena->stream;
+  segment.stream = head.arena->stream.handle;
   segment.segment_type = head.arena->pool.kind();
   segment.segment_pool_id = head.arena->pool.id();
   segment.is_expandable = pages_ != nullptr && pages_->holds(head.address);

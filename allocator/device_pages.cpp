@@ -61,16 +61,17 @@ void DeviceAllocator::choose_heap(const Options& options) {
 
 // --- streams ----------------------------------------------------------------------------------------------------------
 
-StreamClock& DeviceAllocator::clock_of(Stream stream) {
-  std::unique_ptr<StreamClock>& clock = clocks_[stream];
+StreamClock& DeviceAllocator::clock_of(const KnownStream& stream) {
+  std::unique_ptr<StreamClock>& clock = clocks_[stream.key];
   if (!clock) clock = std::make_unique<StreamClock>(stream);
   return *clock;
 }
 
 void DeviceAllocator::end_epoch(StreamClock& clock) {
   clock.end_epoch();
-  small().arena(clock.stream()).epoch = clock.epoch();
-  large().arena(clock.stream()).epoch = clock.epoch();
+  for (const BlockPool& pool : default_pools_) {
+    if (Arena* arena = pool.find(clock.stream().key)) arena->epoch = clock.epoch();
+  }
 }
 
 // The epoch ends first: what becomes free while the event is recorded is not taken to be before it.
@@ -78,6 +79,15 @@ void DeviceAllocator::end_epoch(StreamClock& clock) {
 bool DeviceAllocator::record_epoch(StreamClock& clock) {
   const std::uint32_t epoch = clock.epoch();
   end_epoch(clock);
+  try {
+    clock.recorded(record_event(clock.stream()), epoch);
+    return true;
+  } catch (const CudaError&) {
+    return false;
+  }
+}
+
+Event DeviceAllocator::record_event(const KnownStream& stream) {
   Event event = nullptr;
   if (!spare_events_.empty()) {
     event = spare_events_.back();
@@ -86,26 +96,48 @@ bool DeviceAllocator::record_epoch(StreamClock& clock) {
   try {
     const Unlocked unlocked(mutex_);
     if (event == nullptr) event = device_->event_create();
-    device_->event_record(event, clock.stream());
-  } catch (const CudaError&) {
+    device_->event_record(event, stream.handle);
+  } catch (...) {
     if (event != nullptr) spare_events_.push_back(event);
-    return false;
+    throw;
   }
-  clock.recorded(event, epoch);
-  return true;
+  return event;
 }
 
 // Asks how far streams have come, and leaves an event for the next time. One stream alone orders all its memory by itself
 // and needs none, unless it has left mappings that are to go some day.
-void DeviceAllocator::refresh_clocks() {
+void DeviceAllocator::refresh_clocks(Request request) {
   if (capturing() || (clocks_.size() < 2 && !pages_->pages().has_aliases())) return;
-  for (const auto& [stream, clock] : clocks_) {
-    clock->request_comes();
-    while (clock->has_events() && event_is_done(clock->oldest_event())) {
-      spare_events_.push_back(clock->oldest_is_done());
-    }
-    if (clock->events() < kMostEvents) record_epoch(*clock);
+  for (const auto& [key, clock] : clocks_) {
+    ask_events(*clock);
+    if (clock->events() < kMostEvents && may_record(*clock, request)) record_epoch(*clock);
   }
+}
+
+void DeviceAllocator::ask_events(StreamClock& clock) {
+  clock.request_comes();
+  while (clock.has_events() && event_is_done(clock.oldest_event())) {
+    spare_events_.push_back(clock.oldest_is_done());
+  }
+}
+
+// A stream that is not immortal may be destroyed by now, unless it is the one that allocates. An event on the legacy default
+// stream waits for all blocking streams, and they wait for it: there, too, its own requests alone record some.
+bool DeviceAllocator::may_record(const StreamClock& clock, Request request) const {
+  const StreamKey stream = clock.stream().key;
+  if (clock.has_ended()) return false;
+  if (stream == request.stream().key) return true;
+  if (!stream.is_immortal()) return false;
+  const bool is_legacy = reinterpret_cast<std::uintptr_t>(clock.stream().handle) <= 1;
+  return !is_legacy && (pages_->pages().has_aliases() || owns_idle_pages(stream));
+}
+
+// Which requests of other streams may use.
+bool DeviceAllocator::owns_idle_pages(StreamKey stream) const {
+  return std::any_of(std::begin(default_pools_), std::end(default_pools_), [&](const BlockPool& pool) {
+    const Arena* const arena = pool.find(stream);
+    return arena != nullptr && arena->bins.best_fit(pages_->page_bytes()) != nullptr;
+  });
 }
 
 bool DeviceAllocator::event_is_done(Event event) {
@@ -118,7 +150,7 @@ void DeviceAllocator::wait_for_stream(StreamClock& waiter, const StreamClock& ot
   const StreamClock::Mark mark = other.earliest_covering(epoch);
   {
     const Unlocked unlocked(mutex_);
-    device_->stream_wait(waiter.stream(), mark.event);
+    device_->stream_wait(waiter.stream().handle, mark.event);
   }
   waiter.waits_for(other, mark.epoch);
 }
@@ -154,7 +186,9 @@ void DeviceAllocator::drop_done_views() {
 
 // Waits for the device: after that, what is free belongs to nobody and may be unmapped.
 void DeviceAllocator::finish_all_work() {
-  for (const auto& [stream, clock] : clocks_) end_epoch(*clock);
+  for (const auto& [stream, clock] : clocks_) {
+    if (!clock->has_ended()) end_epoch(*clock);
+  }
   {
     const Unlocked unlocked(mutex_);
     device_->synchronize();
@@ -166,17 +200,18 @@ void DeviceAllocator::finish_all_work() {
 }
 
 // Which free blocks of an arena may serve a stream: in private pools, and with cross_stream:off, its own alone.
-Reach DeviceAllocator::reach_into(const Arena& arena, Stream stream, Whose whose) const {
+Reach DeviceAllocator::reach_into(const Arena& arena, const KnownStream& stream, Whose whose) const {
   if (arena.stream == stream) return {Reach::Kind::all};
-  if (arena.pool.owner() != nullptr || options_.cross_stream == CrossStream::off) return {Reach::Kind::none};
-  const auto clock = clocks_.find(stream);
-  const auto other = clocks_.find(arena.stream);
+  const bool off = options_.cross_stream == CrossStream::off && !arena.has_ended.load(std::memory_order_relaxed);
+  if (arena.pool.owner() != nullptr || off) return {Reach::Kind::none};
+  const auto clock = clocks_.find(stream.key);
+  const auto other = clocks_.find(arena.stream.key);
   if (clock == clocks_.end() || other == clocks_.end()) return {Reach::Kind::none};
   return whose == Whose::ordered ? clock->second->reach_into(*other->second)
                                  : clock->second->reach_by_waiting(*other->second);
 }
 
-bool DeviceAllocator::may_take(const Block& block, Stream stream, Whose whose) const {
+bool DeviceAllocator::may_take(const Block& block, const KnownStream& stream, Whose whose) const {
   return reach_into(*block.arena, stream, whose).covers(block.bin.epoch);
 }
 
@@ -189,6 +224,7 @@ Block* DeviceAllocator::obtain_from_pages(Request request, const Context& contex
   const bool must_grow = is_small && !drain_caches_or_grow();
   if (!is_small) drain_caches();                     // a block in a cache keeps its page from moving
   if (Block* block = search(request)) return block;  // that helped, or another thread grew or freed meanwhile
+  if (has_many_arenas()) forget_streams_without_memory();
   return_whole_pages();
   if (Block* block = search_fragments(request)) return block;
   StreamClock& clock = clock_of(request.stream());
@@ -227,7 +263,7 @@ Block* DeviceAllocator::obtain_from_pages(Request request, const Context& contex
 void DeviceAllocator::catch_up(Request request) {
   request.arena->epoch = clock_of(request.stream()).epoch();  // if it has no memory yet, it missed the epochs until now
   if ((rare_ & kAging) != 0 && !capturing()) collect_idle_pages();
-  refresh_clocks();
+  refresh_clocks(request);
   drop_stale_views();
 }
 

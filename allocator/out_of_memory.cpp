@@ -35,7 +35,7 @@ void DeviceAllocator::throw_out_of_memory(Request request, const Context& contex
              .pool_kind = request.pool().kind(),
              .address = memory.free_bytes,
              .bytes = bytes,
-             .stream = request.stream(),
+             .stream = request.stream().handle,
              .pool = request.pool().id(),
              .context = context});
   }

@@ -157,7 +157,7 @@ PoolCheckpoint DeviceAllocator::checkpoint_pool(PoolId id) const {
   CACHALOT_REQUIRE(pool.use_count > 0, "Not expected to checkpoint freeable graph: pool ({}, {})", id.first, id.second);
   PoolCheckpoint checkpoint{id, {}};
   for (const Block* head : heads_of(pool)) {
-    PoolCheckpoint::Segment segment{head->arena->stream, head->arena->pool.kind(), {}};
+    PoolCheckpoint::Segment segment{head->arena->stream.handle, head->arena->pool.kind(), {}};
     for (const Block* block = head; !block->is_edge(); block = block->next) {
       CACHALOT_REQUIRE(!block->has(Block::kPending), "Events should have synchronized when checkpointing block {:#x}",
                        block->address);

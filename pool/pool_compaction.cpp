@@ -102,14 +102,14 @@ void PoolCore::move_tensors(Compaction& compaction) {
   for (auto first = tensors.begin(); first != tensors.end();) {
     const auto end =
         std::find_if(first, tensors.end(), [&](const PoolSlot* slot) { return slot->stream != (*first)->stream; });
-    move_tensors_of_a_stream(compaction, {first, end});
+    if (memory_.lives((*first)->stream)) move_tensors_of_a_stream(compaction, {first, end});
     first = end;
   }
 }
 
 // Places first, then the order of the streams, then the copies. A place that nothing came of goes back to the list.
 void PoolCore::move_tensors_of_a_stream(Compaction& compaction, std::span<PoolSlot* const> tensors) {
-  const Stream stream = tensors.front()->stream;
+  const StreamKey stream = tensors.front()->stream;
   std::vector<Relocation> relocations;
   std::vector<BlockMove> moves;
   relocations.reserve(tensors.size());
@@ -125,7 +125,7 @@ void PoolCore::move_tensors_of_a_stream(Compaction& compaction, std::span<PoolSl
   }
   try {
     const Unlocked unlocked(mutex_);
-    options_.mover->move_blocks(stream, moves);
+    options_.mover->move_blocks(memory_.handle_of(stream), moves);
   } catch (...) {
     for (const Relocation& relocation : relocations) free_.put(*relocation.to);
     throw;
@@ -140,7 +140,7 @@ void PoolCore::move_tensors_of_a_stream(Compaction& compaction, std::span<PoolSl
 
 // Leaves those that can be put in order, with places that are the stream's from now on: it is expected to get one for
 // each.
-void PoolCore::put_in_order(std::vector<Relocation>& relocations, Stream stream) {
+void PoolCore::put_in_order(std::vector<Relocation>& relocations, StreamKey stream) {
   std::uint64_t waits = 0;
   std::exception_ptr failure;
   try {
@@ -157,7 +157,7 @@ void PoolCore::put_in_order(std::vector<Relocation>& relocations, Stream stream)
 }
 
 // The new place is the stream's, or goes back as it was.
-void PoolCore::settle(PoolSlot& place, Stream stream, bool is_the_streams) {
+void PoolCore::settle(PoolSlot& place, StreamKey stream, bool is_the_streams) {
   free_.expect_fewer(is_the_streams ? place.stream : stream, 1);
   if (!is_the_streams) return free_.put(place);
   place.stream = stream;
@@ -166,12 +166,12 @@ void PoolCore::settle(PoolSlot& place, Stream stream, bool is_the_streams) {
 }
 
 // Without the mutex held: the slots are nobody else's. Each other stream is waited for once.
-void PoolCore::follow_others(std::span<Relocation> relocations, Stream stream, std::uint64_t& waits) {
+void PoolCore::follow_others(std::span<Relocation> relocations, StreamKey stream, std::uint64_t& waits) {
   if (memory_.captures(stream)) return;
-  std::map<Stream, bool> followed;  // false: it captures
+  std::map<StreamKey, bool> followed;  // false: it captures
   const auto follow = [&](const PoolSlot& slot) {
     bool all = true;
-    for_each_user(slot, [&](Stream user) {
+    for_each_user(slot, [&](StreamKey user) {
       if (user == stream) return;
       const auto [known, is_new] = followed.try_emplace(user, false);
       if (is_new && !memory_.captures(user)) {

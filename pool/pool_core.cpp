@@ -32,7 +32,7 @@ const TensorPoolOptions& PoolCore::check(const TensorPoolOptions& options) {
 
 // One acquire that the thread's stack could not serve.
 struct PoolCore::Search {
-  const Stream stream;
+  const StreamKey stream;
   const IfNone if_none;
   const Deadline deadline;
   std::optional<bool> captures = std::nullopt;  // whether the stream does; asked when first needed
@@ -51,14 +51,12 @@ PoolCore::PoolCore(const TensorSpec& spec, const TensorPoolOptions& options, std
 
 // --- acquire ---------------------------------------------------------------------------------------------------------
 
-PoolSlot* PoolCore::acquire(Stream stream, IfNone if_none, Deadline deadline) {
+PoolSlot* PoolCore::acquire(Stream handle, IfNone if_none, Deadline deadline) {
   require_allocator();
-  if (SlotStack* mine = switch_to_registered(); mine != nullptr && mine->enter()) {
-    const bool found = mine->bring_up(stream, /*plain=*/true);
-    mine->leave();
-    PoolSlot* const slot = found ? try_acquire(stream) : nullptr;
-    if (slot != nullptr) return slot;
-  }
+  const KnownStream known = memory_.identify(handle);
+  const StreamKey stream = known.key;
+  if (PoolSlot* slot = acquire_from_stack(stream)) return slot;
+  memory_.remember(known);
   Search search{.stream = stream, .if_none = if_none, .deadline = deadline};
   const Lock lock(mutex_);
   free_.expect(stream, 1);
@@ -73,6 +71,17 @@ PoolSlot* PoolCore::acquire(Stream stream, IfNone if_none, Deadline deadline) {
   if (slot == nullptr) free_.expect_fewer(stream, 1);
   end(search);
   return slot;
+}
+
+PoolSlot* PoolCore::acquire_from_stack(StreamKey stream) {
+  if (!stream.is_immortal()) {  // otherwise the caller has tried
+    if (PoolSlot* slot = try_acquire(stream)) return slot;
+  }
+  SlotStack* const mine = switch_to_registered();
+  if (mine == nullptr || !mine->enter()) return nullptr;
+  const bool found = mine->bring_up(stream, /*plain=*/true);
+  mine->leave();
+  return found ? try_acquire(stream) : nullptr;
 }
 
 PoolSlot* PoolCore::search_for(Search& search) {
@@ -98,7 +107,7 @@ PoolSlot* PoolCore::find(Search& search) {
   }
 }
 
-PoolSlot* PoolCore::take_of_stream(Stream stream) {
+PoolSlot* PoolCore::take_of_stream(StreamKey stream) {
   SlotStack* const mine = stack_of_this_thread();
   if (mine != nullptr && mine->bring_up(stream, /*plain=*/false)) {
     PoolSlot& slot = mine->top();
@@ -111,7 +120,7 @@ PoolSlot* PoolCore::take_of_stream(Stream stream) {
 }
 
 // To half of what it may hold.
-void PoolCore::refill(SlotStack& stack, Stream stream) {
+void PoolCore::refill(SlotStack& stack, StreamKey stream) {
   while (stack.count() < stack.limit() / 2) {
     PoolSlot* const slot = free_.take(stream);
     if (slot == nullptr) return;
@@ -212,7 +221,7 @@ bool PoolCore::make_ready(const PoolSlot& slot, Search& search, std::uint64_t& w
 }
 
 // The search has expected one of its stream.
-void PoolCore::hand_out(PoolSlot& slot, Stream stream) {
+void PoolCore::hand_out(PoolSlot& slot, StreamKey stream) {
   free_.expect_fewer(slot.stream, 1);
   slot.stream = stream;
   if (slot.others != nullptr) slot.others->clear();
@@ -247,22 +256,25 @@ void PoolCore::throw_empty() const {
 
 // --- release ---------------------------------------------------------------------------------------------------------
 
-void PoolCore::record_stream(PoolSlot& slot, Stream other) {
+void PoolCore::record_stream(PoolSlot& slot, Stream other) { record(slot, memory_.know(other)); }
+
+void PoolCore::record(PoolSlot& slot, StreamKey other) {
   if (other == slot.stream) return;
-  if (slot.others == nullptr) slot.others = std::make_unique<std::vector<Stream>>();
+  if (slot.others == nullptr) slot.others = std::make_unique<std::vector<StreamKey>>();
   if (std::ranges::find(*slot.others, other) == slot.others->end()) slot.others->push_back(other);
   slot.attention |= PoolSlot::kOtherStreams;
 }
 
 // A wait too many where it then cannot be recorded.
-void PoolCore::share(PoolSlot& slot, Stream other) {
+void PoolCore::share(PoolSlot& slot, Stream other_handle) {
   require_own_process();
+  const StreamKey other = memory_.know(other_handle);
   if (other == slot.stream) return;
   CACHALOT_REQUIRE(!memory_.captures(slot.stream) && !memory_.captures(other),
                    "a stream captures: the tensor of {} can be shared with stream {} before or after the capture",
-                   to_string(spec_), static_cast<const void*>(other));
+                   to_string(spec_), static_cast<const void*>(other_handle));
   memory_.put_before(slot.stream, other);
-  record_stream(slot, other);
+  record(slot, other);
   const Lock lock(mutex_);
   ++stats_.stream_waits;
 }

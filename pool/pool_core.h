@@ -52,12 +52,12 @@ class PoolCore final : private ForkAware {
   static const TensorPoolOptions& check(const TensorPoolOptions& options);
 
   // The usual case; nullptr, false: ask the others.
-  CACHALOT_FAST_PATH PoolSlot* try_acquire(Stream stream);
+  CACHALOT_FAST_PATH PoolSlot* try_acquire(StreamKey stream);
   CACHALOT_FAST_PATH bool try_release(PoolSlot& slot);
   // nullptr: there was none in time.
   PoolSlot* acquire(Stream stream, IfNone if_none, Deadline deadline = std::nullopt);
   void release(PoolSlot& slot) noexcept;
-  static void record_stream(PoolSlot& slot, Stream other);
+  void record_stream(PoolSlot& slot, Stream other);
   void share(PoolSlot& slot, Stream other);
   // Once, before anyone acquires.
   void make_initial_slots();
@@ -101,6 +101,8 @@ class PoolCore final : private ForkAware {
 
   ~PoolCore();
 
+  PoolSlot* acquire_from_stack(StreamKey stream);
+  static void record(PoolSlot& slot, StreamKey other);
   SlotStack* switch_to_registered();
   SlotStack* stack_of_this_thread() CACHALOT_REQUIRES(mutex_);
   SlotStack& register_thread() CACHALOT_REQUIRES(mutex_);
@@ -112,22 +114,22 @@ class PoolCore final : private ForkAware {
   PoolSlot* search_for(Search& search) CACHALOT_REQUIRES(mutex_);
   void end(Search& search) CACHALOT_REQUIRES(mutex_);
   PoolSlot* find(Search& search) CACHALOT_REQUIRES(mutex_);
-  PoolSlot* take_of_stream(Stream stream) CACHALOT_REQUIRES(mutex_);
-  void refill(SlotStack& stack, Stream stream) CACHALOT_REQUIRES(mutex_);
+  PoolSlot* take_of_stream(StreamKey stream) CACHALOT_REQUIRES(mutex_);
+  void refill(SlotStack& stack, StreamKey stream) CACHALOT_REQUIRES(mutex_);
   PoolSlot* take_of_other_stream(Search& search) CACHALOT_REQUIRES(mutex_);
   bool grow_instead_of_waiting(Search& search) CACHALOT_REQUIRES(mutex_);
   bool grow(const Search& search) CACHALOT_REQUIRES(mutex_);
   bool recall_for(Search& search) CACHALOT_REQUIRES(mutex_);
   bool wait(Search& search) CACHALOT_REQUIRES(mutex_);
   bool prepare(PoolSlot& slot, Search& search) CACHALOT_REQUIRES(mutex_);
-  void hand_out(PoolSlot& slot, Stream stream) CACHALOT_REQUIRES(mutex_);
+  void hand_out(PoolSlot& slot, StreamKey stream) CACHALOT_REQUIRES(mutex_);
   bool make_ready(const PoolSlot& slot, Search& search, std::uint64_t& waits);
   void refuse(PoolSlot& slot, Search& search) CACHALOT_REQUIRES(mutex_);
   void put_back_refused(Search& search) CACHALOT_REQUIRES(mutex_);
   bool release_past_stack(PoolSlot& slot) noexcept;  // true: it was the last of a closed pool
 
   std::size_t may_add() const CACHALOT_REQUIRES(mutex_);
-  void add_slab(std::size_t slots, Stream stream) CACHALOT_REQUIRES(mutex_);
+  void add_slab(std::size_t slots, StreamKey stream) CACHALOT_REQUIRES(mutex_);
   void count_free_slots() CACHALOT_REQUIRES(mutex_);
   std::vector<std::unique_ptr<PoolSlab>> detach_free_slabs(std::size_t keep) CACHALOT_REQUIRES(mutex_);
   void attach(std::unique_ptr<PoolSlab> slab) CACHALOT_REQUIRES(mutex_);
@@ -142,9 +144,9 @@ class PoolCore final : private ForkAware {
   void set_aside(Compaction& compaction, const std::vector<PoolSlab*>& slabs) CACHALOT_REQUIRES(mutex_);
   void move_tensors(Compaction& compaction) CACHALOT_REQUIRES(mutex_);
   void move_tensors_of_a_stream(Compaction& compaction, std::span<PoolSlot* const> tensors) CACHALOT_REQUIRES(mutex_);
-  void put_in_order(std::vector<Relocation>& relocations, Stream stream) CACHALOT_REQUIRES(mutex_);
-  void settle(PoolSlot& place, Stream stream, bool is_the_streams) CACHALOT_REQUIRES(mutex_);
-  void follow_others(std::span<Relocation> relocations, Stream stream, std::uint64_t& waits);
+  void put_in_order(std::vector<Relocation>& relocations, StreamKey stream) CACHALOT_REQUIRES(mutex_);
+  void settle(PoolSlot& place, StreamKey stream, bool is_the_streams) CACHALOT_REQUIRES(mutex_);
+  void follow_others(std::span<Relocation> relocations, StreamKey stream, std::uint64_t& waits);
   static void hand_over(PoolSlot& from, PoolSlot& to);
 
   void begin_recall() CACHALOT_REQUIRES(mutex_);
@@ -184,7 +186,7 @@ class PoolCore final : private ForkAware {
   ThreadSum without_stack_;                            // of threads that have none; changed with the mutex held
 };
 
-CACHALOT_FAST_PATH PoolSlot* PoolCore::try_acquire(Stream stream) {
+CACHALOT_FAST_PATH PoolSlot* PoolCore::try_acquire(StreamKey stream) {
   if (hot_.owner != id_ || !memory_.has_allocator()) [[unlikely]]
     return nullptr;
   SlotStack& mine = *hot_.stack;

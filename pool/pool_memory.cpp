@@ -26,6 +26,7 @@ PoolMemory::PoolMemory(std::shared_ptr<CachingAllocator> owned, CachingAllocator
       stride_(round_up(tensor_bytes_, options.alignment)),
       on_reuse_(options.on_reuse),
       moves_tensors_(options.mover != nullptr),
+      immortal_streams_(allocator.options().immortal_streams),
       order_(door_) {}
 
 void PoolMemory::require_allocator() const {
@@ -53,7 +54,7 @@ void PoolMemory::require_fits(std::size_t slots) const {
                     device_, bytes);
 }
 
-std::unique_ptr<PoolSlab> PoolMemory::allocate(std::size_t slots, Stream stream) {
+std::unique_ptr<PoolSlab> PoolMemory::allocate(std::size_t slots, StreamKey stream) {
   auto slab = std::make_unique<PoolSlab>();
   slab->bytes = slab_bytes(slots);
   slab->stream = stream;
@@ -62,7 +63,7 @@ std::unique_ptr<PoolSlab> PoolMemory::allocate(std::size_t slots, Stream stream)
   if (moves_tensors_) slab->tensors = std::make_unique<PooledTensor*[]>(slots);
   if (budget_) budget_->take(slab->bytes, device_);
   try {
-    slab->memory = allocator_.allocate(slab->bytes, device_, stream);
+    slab->memory = allocator_.allocate(slab->bytes, device_, handle_of(stream));
   } catch (...) {
     if (budget_) budget_->give_back(slab->bytes);
     throw;
@@ -78,52 +79,65 @@ std::unique_ptr<PoolSlab> PoolMemory::allocate(std::size_t slots, Stream stream)
   return slab;
 }
 
-bool PoolMemory::deallocate(PoolSlab& slab) {
+void PoolMemory::deallocate(PoolSlab& slab) {
   if (has_allocator()) {
-    Stream announced = slab.stream;  // most slots of a slab are used by one stream
+    StreamKey announced = slab.stream;  // most slots of a slab are used by one stream
     for (std::size_t i = 0; i < slab.count; ++i) {
-      bool in_order = true;
-      for_each_user(slab.slots[i], [&](Stream user) {
+      for_each_user(slab.slots[i], [&](StreamKey user) {
         if (user == announced || user == slab.stream) return;
-        in_order = in_order && announce(slab, user);
+        announce(slab, user);
         announced = user;
       });
-      if (!in_order) return false;
     }
     allocator_.deallocate(slab.memory);
   }
   slab.memory = nullptr;
   if (budget_) budget_->give_back(slab.bytes);
-  return true;
 }
 
-// The allocator takes no note of the default stream: the slab's own stream waits for that.
-bool PoolMemory::announce(const PoolSlab& slab, Stream user) {
-  if (user != nullptr) {
-    allocator_.record_stream(slab.memory, user);
-    return true;
+void PoolMemory::remember(const KnownStream& stream) {
+  if (stream.key.is_immortal()) return;
+  const Lock lock(mutex_);
+  handles_.emplace(stream.key, stream.handle);
+}
+
+StreamKey PoolMemory::know(Stream stream) {
+  const KnownStream known = identify(stream);
+  remember(known);
+  return known.key;
+}
+
+KnownStream PoolMemory::known(StreamKey stream) {
+  if (stream.is_immortal()) return {stream.immortal_handle(), stream};
+  const Lock lock(mutex_);
+  return {handles_.at(stream), stream};
+}
+
+// A stream that is no more is waited for here: its handle may be another's.
+void PoolMemory::announce(const PoolSlab& slab, StreamKey user) {
+  if (lives(user)) {
+    allocator_.record_stream(slab.memory, handle_of(user));
+  } else {
+    door_->synchronize();
   }
-  if (order_.captures(slab.stream) || order_.captures(user)) return false;
-  order_.put_before(user, slab.stream);
-  return true;
 }
 
-bool PoolMemory::order(const PoolSlot& slot, Stream stream, std::uint64_t& waits) {
+bool PoolMemory::order(const PoolSlot& slot, StreamKey stream, std::uint64_t& waits) {
   bool may = true;
-  for_each_user(slot, [&](Stream user) { may = may && (user == stream || !order_.captures(user)); });
+  for_each_user(slot, [&](StreamKey user) { may = may && (user == stream || !captures(user)); });
   if (!may) return false;
-  for_each_user(slot, [&](Stream user) {
+  for_each_user(slot, [&](StreamKey user) {
     if (user == stream) return;
-    order_.put_before(user, stream);
+    put_before(user, stream);
     ++waits;
   });
   return true;
 }
 
-void PoolMemory::fill(const PoolSlot& slot, Stream stream) {
+void PoolMemory::fill(const PoolSlot& slot, StreamKey stream) {
   if (on_reuse_ == OnReuse::keep) return;
   const unsigned char value = on_reuse_ == OnReuse::zero ? 0 : kPoisonByte;
-  door_->fill(reinterpret_cast<Address>(slot.data), value, tensor_bytes_, stream);
+  door_->fill(reinterpret_cast<Address>(slot.data), value, tensor_bytes_, handle_of(stream));
 }
 
 }  // namespace cachalot

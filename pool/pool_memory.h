@@ -4,7 +4,9 @@
 
 #include <cstddef>
 #include <memory>
+#include <unordered_map>
 
+#include "base/mutex.h"
 #include "cachalot/caching_allocator.h"
 #include "cachalot/tensor_pool.h"
 #include "slots.h"
@@ -37,24 +39,33 @@ class PoolMemory {
   // Before the host keeps books of so many: throws InvalidArgument where they are more than any allocation, and OutOfMemory
   // where they are more than all of the device.
   void require_fits(std::size_t slots) const;
-  std::unique_ptr<PoolSlab> allocate(std::size_t slots, Stream stream);
-  // Its memory is null then. False: it must stay for now, since work on it cannot be put in order while a stream
-  // captures. After an error it is there as before.
-  bool deallocate(PoolSlab& slab);
+  std::unique_ptr<PoolSlab> allocate(std::size_t slots, StreamKey stream);
+  // Its memory is null then. After an error it is there as before.
+  void deallocate(PoolSlab& slab);
 
   // Lets `stream` come after all work on the slot. False: a stream captures, and may not. Counts the waits, which may
   // have been queued in part where this throws.
-  bool order(const PoolSlot& slot, Stream stream, std::uint64_t& waits);
+  bool order(const PoolSlot& slot, StreamKey stream, std::uint64_t& waits);
   // What a tensor holds when it is handed out, unless that is kept.
-  void fill(const PoolSlot& slot, Stream stream);
-  bool captures(Stream stream) { return order_.captures(stream); }
-  void put_before(Stream before, Stream after) { order_.put_before(before, after); }
+  void fill(const PoolSlot& slot, StreamKey stream);
+  bool captures(StreamKey stream) { return order_.captures(known(stream)); }
+  void put_before(StreamKey before, StreamKey after) { order_.put_before(known(before), handle_of(after)); }
+
+  // Which stream has the handle now. Throws InvalidArgument where none has.
+  KnownStream identify(Stream stream) const { return cachalot::identify(*door_, stream, immortal_streams_); }
+  // Before its name goes into a slot.
+  void remember(const KnownStream& stream);
+  // Both.
+  StreamKey know(Stream stream);
+  KnownStream known(StreamKey stream);
+  Stream handle_of(StreamKey stream) { return known(stream).handle; }
+  bool lives(StreamKey stream) { return still_lives(*door_, known(stream)); }
 
  private:
   static constexpr std::size_t kAllocatorAlignment = 512;  // CachingAllocator's
 
   std::size_t slab_bytes(std::size_t slots) const;
-  bool announce(const PoolSlab& slab, Stream user);
+  void announce(const PoolSlab& slab, StreamKey user);
 
   const std::shared_ptr<CachingAllocator> owned_;
   CachingAllocator& allocator_;
@@ -67,7 +78,10 @@ class PoolMemory {
   const std::size_t stride_;  // from slot to slot
   const OnReuse on_reuse_;
   const bool moves_tensors_;
+  const bool immortal_streams_;
   StreamOrder order_;
+  SpinMutex mutex_;
+  std::unordered_map<StreamKey, Stream> handles_ CACHALOT_GUARDED_BY(mutex_);  // of those that are not immortal
 };
 
 }  // namespace cachalot

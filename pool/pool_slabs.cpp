@@ -25,7 +25,7 @@ PoolCore::~PoolCore() {
 
 void PoolCore::make_initial_slots() {
   const Lock lock(mutex_);
-  if (options_.initial_slots > 0) add_slab(options_.initial_slots, options_.stream);
+  if (options_.initial_slots > 0) add_slab(options_.initial_slots, memory_.know(options_.stream));
 }
 
 // Slots that the next slab may have; 0: the pool may not grow.
@@ -35,7 +35,7 @@ std::size_t PoolCore::may_add() const {
 }
 
 // Everything that can fail comes before the slab is ours.
-void PoolCore::add_slab(std::size_t slots, Stream stream) {
+void PoolCore::add_slab(std::size_t slots, StreamKey stream) {
   memory_.require_fits(slots);
   const std::size_t slabs = slabs_.size() + detached_ + 1;
   if (slabs > slabs_.capacity()) slabs_.reserve(2 * slabs);
@@ -129,7 +129,7 @@ std::size_t PoolCore::give_back(std::vector<std::unique_ptr<PoolSlab>> slabs) {
 
 void PoolCore::count_free_slots() {
   for (const auto& slab : slabs_) slab->free = 0;
-  free_.for_each([](const PoolSlot& slot, Stream) { ++slot.slab->free; });
+  free_.for_each([](const PoolSlot& slot, StreamKey) { ++slot.slab->free; });
 }
 
 // Those made last first. Under a recall.
@@ -209,7 +209,7 @@ std::string PoolCore::first_broken_rule() {
   if (bytes != stats_.bytes) return formatted("{} bytes are counted but the slabs have {}", stats_.bytes, bytes);
   std::unordered_set<const PoolSlot*> seen;
   std::string broken;
-  free_.for_each([&](const PoolSlot& slot, Stream stream) {
+  free_.for_each([&](const PoolSlot& slot, StreamKey stream) {
     if (!seen.insert(&slot).second) broken = "a slot is free twice";
     if (!slabs.contains(slot.slab)) broken = "a free slot is of no slab";
     if (slot.stream != stream) broken = "a free slot lies with another stream's";
@@ -229,7 +229,7 @@ std::size_t PoolCore::metadata_bytes() {
   for (const auto& slab : slabs_) {
     bytes += sizeof(PoolSlab) + slab->count * (sizeof(PoolSlot) + (moves_tensors() ? sizeof(PooledTensor*) : 0));
     for (std::size_t i = 0; i < slab->count; ++i) {
-      if (const auto& others = slab->slots[i].others) bytes += sizeof(std::vector<Stream>) + capacity_bytes(*others);
+      if (const auto& others = slab->slots[i].others) bytes += sizeof(std::vector<StreamKey>) + capacity_bytes(*others);
     }
   }
   return bytes + stacks_.size() * sizeof(SlotStack);

@@ -5,7 +5,7 @@
 
 namespace cachalot {
 
-bool SlotStack::bring_up(Stream stream, bool plain) {
+bool SlotStack::bring_up(StreamKey stream, bool plain) {
   for (std::uint32_t i = count_; i-- > 0;) {
     if (places_[i]->stream != stream || (plain && places_[i]->attention != 0)) continue;
     std::swap(places_[i], places_[count_ - 1]);
@@ -14,17 +14,25 @@ bool SlotStack::bring_up(Stream stream, bool plain) {
   return false;
 }
 
-void FreeSlots::expect(Stream stream, std::size_t slots) {
+void FreeSlots::expect(StreamKey stream, std::size_t slots) {
   Stack* known = find(stream);
+  if (known == nullptr && stacks_.size() >= most_stacks_) forget_streams_without_slots();
   Stack& stack = known != nullptr ? *known : stacks_[stream];
   const std::size_t expected = stack.expected + slots;
   if (expected > stack.slots.capacity()) stack.slots.reserve(std::max(expected, stack.slots.capacity() * 3 / 2));
   stack.expected = expected;
 }
 
-void FreeSlots::expect_fewer(Stream stream, std::size_t slots) { find(stream)->expected -= slots; }
+// Until there are twice as many as are left.
+void FreeSlots::forget_streams_without_slots() {
+  std::erase_if(stacks_, [](const auto& entry) { return entry.second.expected == 0; });
+  most_stacks_ = std::max(kFewStacks, 2 * stacks_.size());
+  last_ = nullptr;
+}
 
-FreeSlots::Stack* FreeSlots::find(Stream stream) {
+void FreeSlots::expect_fewer(StreamKey stream, std::size_t slots) { find(stream)->expected -= slots; }
+
+FreeSlots::Stack* FreeSlots::find(StreamKey stream) {
   if (last_ != nullptr && last_stream_ == stream) return last_;
   const auto found = stacks_.find(stream);
   if (found == stacks_.end()) return nullptr;
@@ -40,7 +48,7 @@ void FreeSlots::put(PoolSlot& slot) {
   ++size_;
 }
 
-PoolSlot* FreeSlots::take(Stream stream) {
+PoolSlot* FreeSlots::take(StreamKey stream) {
   Stack* const stack = size_ == 0 ? nullptr : find(stream);
   if (stack == nullptr || stack->slots.empty()) return nullptr;
   PoolSlot* const slot = stack->slots.back();

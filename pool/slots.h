@@ -15,6 +15,7 @@
 #include "base/recallable.h"
 #include "cachalot/device.h"
 #include "caches/thread_sum.h"
+#include "device/known_stream.h"
 
 namespace cachalot {
 
@@ -28,11 +29,11 @@ struct PoolSlot {
   static constexpr std::uint32_t kOtherStreams = 2;  // others have used it, too
   static constexpr std::uint32_t kMustBeFilled = 4;
 
-  Stream stream = nullptr;  // that used it last; of the allocation, if none did
+  StreamKey stream;  // that used it last; of the allocation, if none did
   void* data = nullptr;
   PoolSlab* slab = nullptr;
   // That used it since it was handed out; made when first needed, and kept.
-  std::unique_ptr<std::vector<Stream>> others;
+  std::unique_ptr<std::vector<StreamKey>> others;
   std::uint32_t attention = 0;
 };
 static_assert(sizeof(PoolSlot) <= 40, "with its places in lists and stacks, a slot costs at most 64 bytes");
@@ -42,13 +43,13 @@ template <typename Visit>
 void for_each_user(const PoolSlot& slot, Visit&& visit) {
   visit(slot.stream);
   if (slot.others == nullptr) return;
-  for (const Stream other : *slot.others) visit(other);
+  for (const StreamKey other : *slot.others) visit(other);
 }
 
 struct PoolSlab {
-  void* memory = nullptr;   // what the allocator gave
-  std::size_t bytes = 0;    // as asked of it
-  Stream stream = nullptr;  // that it was asked for
+  void* memory = nullptr;  // what the allocator gave
+  std::size_t bytes = 0;   // as asked of it
+  StreamKey stream;        // that it was asked for
   std::size_t count = 0;
   std::unique_ptr<PoolSlot[]> slots;
   // Where tensors may be moved: who has each slot; null for one that is free, or stays where it is.
@@ -81,7 +82,7 @@ class alignas(64) SlotStack : public Recallable {
   CACHALOT_FAST_PATH void push(PoolSlot& slot) { places_[count_++] = &slot; }
   // The one last used on `stream` that lies highest changes places with the top; false: there is none. `plain`: only
   // one that asks for no attention.
-  bool bring_up(Stream stream, bool plain);
+  bool bring_up(StreamKey stream, bool plain);
   // The oldest, of which there are so many.
   std::span<PoolSlot* const> lowest(std::uint32_t slots) const { return {places_.data(), slots}; }
   void drop_lowest(std::uint32_t slots) {
@@ -102,13 +103,13 @@ class alignas(64) SlotStack : public Recallable {
 class FreeSlots {
  public:
   // So many more slots have `stream` from now on, wherever they are. Throws std::bad_alloc.
-  void expect(Stream stream, std::size_t slots);
-  void expect_fewer(Stream stream, std::size_t slots);
+  void expect(StreamKey stream, std::size_t slots);
+  void expect_fewer(StreamKey stream, std::size_t slots);
 
   // Expected.
   void put(PoolSlot& slot);
   // The one that came last; nullptr: none.
-  PoolSlot* take(Stream stream);
+  PoolSlot* take(StreamKey stream);
   PoolSlot* take_any();
   std::size_t size() const { return size_; }
   std::size_t expected() const;  // of all streams
@@ -133,12 +134,15 @@ class FreeSlots {
     std::size_t expected = 0;
     std::vector<PoolSlot*> slots;  // with room for the expected ones
   };
-  Stack* find(Stream stream);
+  static constexpr std::size_t kFewStacks = 64;
+  Stack* find(StreamKey stream);
+  void forget_streams_without_slots();
 
-  std::unordered_map<Stream, Stack> stacks_;
+  std::unordered_map<StreamKey, Stack> stacks_;
   Stack* last_ = nullptr;  // looked up, and for which stream: batches are of one
-  Stream last_stream_ = nullptr;
+  StreamKey last_stream_;
   std::size_t size_ = 0;
+  std::size_t most_stacks_ = kFewStacks;
 };
 
 }  // namespace cachalot

@@ -31,7 +31,7 @@ std::size_t PooledTensor::bytes() const {
 
 void PooledTensor::record_stream(Stream other) {
   require_held("record_stream");
-  PoolCore::record_stream(*slot_, other);
+  pool_->record_stream(*slot_, other);
 }
 
 void PooledTensor::share_with(Stream other) {
@@ -81,7 +81,7 @@ TensorPool::TensorPool(std::shared_ptr<CachingAllocator> owned, CachingAllocator
 TensorPool::~TensorPool() { core_->close(); }
 
 PooledTensor TensorPool::acquire(Stream stream) {
-  PoolSlot* slot = core_->try_acquire(stream);
+  PoolSlot* slot = core_->try_acquire(StreamKey::of_handle(stream));
   if (slot == nullptr) [[unlikely]] {
     const bool waits = core_->options().when_empty == WhenEmpty::wait;
     slot = core_->acquire(stream, waits ? PoolCore::IfNone::wait : PoolCore::IfNone::fail);
@@ -100,12 +100,12 @@ std::optional<PooledTensor> TensorPool::wrap(PoolSlot* slot, Stream stream) {
 }
 
 std::optional<PooledTensor> TensorPool::try_acquire(Stream stream) {
-  PoolSlot* const slot = core_->try_acquire(stream);
+  PoolSlot* const slot = core_->try_acquire(StreamKey::of_handle(stream));
   return wrap(slot != nullptr ? slot : core_->acquire(stream, PoolCore::IfNone::fail), stream);
 }
 
 std::optional<PooledTensor> TensorPool::acquire_for(std::chrono::nanoseconds timeout, Stream stream) {
-  if (PoolSlot* slot = core_->try_acquire(stream)) return wrap(slot, stream);
+  if (PoolSlot* slot = core_->try_acquire(StreamKey::of_handle(stream))) return wrap(slot, stream);
   PoolCore::Deadline deadline;
   if (timeout < kLongestWait) deadline = std::chrono::steady_clock::now() + timeout;
   return wrap(core_->acquire(stream, PoolCore::IfNone::wait, deadline), stream);

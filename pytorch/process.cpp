@@ -43,7 +43,9 @@ Options amended_by_environment(Options options) {
   return options;
 }
 
-Options amended_by_all(const Options& base, std::string_view amendment) {
+// PyTorch's streams live as long as the process.
+Options amended_by_all(Options base, std::string_view amendment) {
+  base.immortal_streams = true;
   return amended(amended_by_environment(base), amendment);
 }
 

@@ -254,6 +254,17 @@ void LaunchQueue::add(std::int64_t end_ns) {
   oldest_ = (oldest_ + 1) % kMostPending;
 }
 
+namespace {
+
+// A trace's streams are PyTorch's.
+Options options_of(const std::string& config) {
+  Options options;
+  options.immortal_streams = true;
+  return parse_options(config, options);
+}
+
+}  // namespace
+
 ReplayWorld::ReplayWorld(const Trace& trace, const ReplayOptions& options)
     : ReplayWorld(trace, options, options.device_bytes) {}
 
@@ -261,7 +272,7 @@ ReplayWorld::ReplayWorld(const Trace& trace, const ReplayOptions& options, std::
     : trace_(trace),
       streams_(trace.streams),
       device_(make_device(device_bytes, options.check_hazards)),
-      allocator_({device_}, parse_options(options.config)),
+      allocator_({device_}, options_of(options.config)),
       pointers_(trace.slots),
       work_ns_(work_ns(options.work_us)),
       check_hazards_(options.check_hazards),

@@ -15,6 +15,7 @@
 
 #include "cachalot/change.h"
 #include "cachalot/device.h"
+#include "device/known_stream.h"
 
 namespace cachalot {
 
@@ -115,8 +116,9 @@ struct BlockDetail {
 
 // One stream, other than its own, that a block was recorded on. A node of a list.
 struct StreamUse {
-  Stream stream;
-  Event event;  // while its free is being recorded
+  KnownStream stream;
+  Event event;     // while its free is being recorded, and from the end of the stream on
+  bool has_ended;  // the event was recorded at the end of the stream
   StreamUse* next;
 };
 

@@ -3,6 +3,7 @@
 // Not thread-safe.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <unordered_map>
@@ -32,10 +33,12 @@ struct Reach {
 };
 
 struct Arena {
-  Arena(BlockPool& owner, Stream for_stream) : pool(owner), stream(for_stream) {}
+  Arena(BlockPool& owner, const KnownStream& for_stream) : pool(owner), stream(for_stream) {}
   BlockPool& pool;
-  Stream stream;
-  std::uint32_t epoch = 1;  // of what becomes free now; moves with the stream's StreamClock in the page heap
+  const KnownStream stream;
+  std::atomic<bool> has_ended{false};  // its stream is no more: no request comes
+  std::uint32_t requests = 0;          // under way, with the lock let go now and then: it must stay
+  std::uint32_t epoch = 1;             // of what becomes free now; moves with the stream's StreamClock in the page heap
   FreeBins bins;
   Reach reach;  // of the search for idle pages that is under way
 
@@ -51,25 +54,47 @@ class BlockPool {
   PoolId id() const { return id_; }
   PrivatePool* owner() const { return owner_; }
 
-  Arena& arena(Stream stream) {
-    if (last_ != nullptr && last_->stream == stream) [[likely]]
+  Arena& arena(const KnownStream& stream) {
+    if (has_last(stream)) [[likely]]
       return *last_;
     return find_or_add(stream);
   }
+  // The arena that was asked for last, if its stream is named by this handle; otherwise null.
+  Arena* last_of(Stream handle) const {
+    return last_ != nullptr && last_->stream.key == StreamKey::of_handle(handle) ? last_ : nullptr;
+  }
+  bool has_last(const KnownStream& stream) const { return last_ != nullptr && last_->stream == stream; }
+  Arena* find(StreamKey key) const {
+    const auto found = by_stream_.find(key);
+    return found != by_stream_.end() ? found->second : nullptr;
+  }
   const std::vector<std::unique_ptr<Arena>>& arenas() const { return arenas_; }
+  // Removes the arenas for which leaves(arena): they have no block, live or free.
+  template <typename Leaves>
+  void remove_if(Leaves&& leaves);
 
   // Searches made while garbage collection is on: the clock by which a free block's age is told.
   std::uint64_t clock = 0;
 
  private:
-  Arena& find_or_add(Stream stream);
+  Arena& find_or_add(const KnownStream& stream);
 
   PoolKind kind_;
   PoolId id_;
   PrivatePool* owner_;
   Arena* last_ = nullptr;
   std::vector<std::unique_ptr<Arena>> arenas_;
-  std::unordered_map<Stream, Arena*> by_stream_;
+  std::unordered_map<StreamKey, Arena*> by_stream_;
 };
+
+template <typename Leaves>
+void BlockPool::remove_if(Leaves&& leaves) {
+  std::erase_if(arenas_, [&](const std::unique_ptr<Arena>& arena) {
+    if (!leaves(*arena)) return false;
+    if (last_ == arena.get()) last_ = nullptr;
+    by_stream_.erase(arena->stream.key);
+    return true;
+  });
+}
 
 }  // namespace cachalot

@@ -7,14 +7,15 @@
 
 namespace cachalot {
 
-std::string validate(std::span<Block* const> blocks, std::size_t size_class, Stream stream) {
+std::string validate(std::span<Block* const> blocks, std::size_t size_class, StreamKey stream) {
   for (const Block* block : blocks) {
     if (!block->is_cached()) return formatted("block {:#x} is in a cache and not marked so", block->address);
     if (block->size() != SizeClass::bytes(size_class) || block->lease.size_class != size_class ||
         block->lease.first_place != SizeClass::first(size_class))
       return formatted("block {:#x} of {} bytes is cached as one of {}", block->address, block->size(),
                        SizeClass::bytes(size_class));
-    if (block->arena->stream != stream) return formatted("block {:#x} is cached for another stream", block->address);
+    if (block->arena->stream.key != stream)
+      return formatted("block {:#x} is cached for another stream", block->address);
   }
   return "";
 }
@@ -83,7 +84,7 @@ std::int64_t Depot::bytes() const {
   return bytes;
 }
 
-std::string Depot::validate(Stream stream) const {
+std::string Depot::validate(StreamKey stream) const {
   const Lock lock(mutex_);
   for (std::size_t i = 0; i < SizeClass::kCount; ++i) {
     const std::span<Block* const> blocks(stacks_[i].blocks.get(), stacks_[i].batches * SizeClass::batch(i));

@@ -61,6 +61,7 @@ class LentWords {
   std::uint16_t* take();
   // To where it was taken.
   static void give_back(std::uint16_t* word);
+  bool all_are_back() const { return free_.size() == lines_.size() * kWords; }
   std::size_t metadata_bytes() const { return lines_.size() * sizeof(Line) + free_.capacity() * sizeof(free_[0]); }
 
  private:
@@ -81,7 +82,7 @@ struct DepotBudget {
 };
 
 // What is wrong with blocks of a class and stream that lie in a cache, or "".
-std::string validate(std::span<Block* const> blocks, std::size_t size_class, Stream stream);
+std::string validate(std::span<Block* const> blocks, std::size_t size_class, StreamKey stream);
 
 // Bounded, for each class and by the budget. Thread safety: any thread.
 class Depot {
@@ -99,7 +100,7 @@ class Depot {
   std::size_t blocks() const;
   std::int64_t bytes() const;
   // The first thing that is wrong, or "", of the depot of `stream`.
-  std::string validate(Stream stream) const;
+  std::string validate(StreamKey stream) const;
   std::size_t metadata_bytes() const;
 
   LentWords words;

@@ -8,15 +8,25 @@
 
 namespace cachalot {
 
-StreamCache* ThreadCache::find(Stream stream) const {
+StreamCache* ThreadCache::find(StreamKey stream) const {
   for (const auto& cache : streams_) {
     if (cache->stream == stream) return cache.get();
   }
   return nullptr;
 }
 
-StreamCache& ThreadCache::add(Stream stream, Depot& depot) {
+StreamCache& ThreadCache::add(StreamKey stream, Depot& depot) {
   return *streams_.emplace_back(std::make_unique<StreamCache>(stream, depot, *this));
+}
+
+void ThreadCache::end(StreamCache& cache) {
+  cache.depot = nullptr;
+  has_ended_streams_ = true;
+}
+
+void ThreadCache::forget_ended_streams() {
+  std::erase_if(streams_, [](const auto& cache) { return cache->depot == nullptr && cache->is_empty(); });
+  has_ended_streams_ = false;
 }
 
 void ThreadCache::set_limit(std::int64_t bytes) {

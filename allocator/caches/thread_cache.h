@@ -10,6 +10,7 @@
 // thread; or anyone who has recalled it (ThreadCaches::Recall). Its sums may be read at any time.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cstddef>
@@ -62,7 +63,7 @@ class ThreadCache;
 // them the block that was freed last. Who frees and allocates the same size in turn gets along without the stacks; and the
 // address that malloc returns need not wait until free has found the block that belongs to it.
 struct alignas(kCacheLine) StreamCache {
-  StreamCache(Stream of, Depot& shared, ThreadCache& thread) : stream(of), depot(shared), owner(thread) {}
+  StreamCache(StreamKey of, Depot& shared, ThreadCache& thread) : stream(of), depot(&shared), owner(thread) {}
 
   std::uint32_t count(std::size_t size_class) const { return counts[size_class]; }
   Block** bottom(std::size_t size_class) { return &places[SizeClass::first(size_class)]; }
@@ -82,11 +83,14 @@ struct alignas(kCacheLine) StreamCache {
     front = &block;
     front_address = address;
   }
+  bool is_empty() const {
+    return front == nullptr && std::ranges::all_of(counts, [](auto count) { return count == 0; });
+  }
   // The batch that lies lowest, and so longest, has been copied.
   void drop_batch(std::size_t size_class);
 
-  Stream stream;
-  Depot& depot;  // shared with the stream's caches in other threads
+  StreamKey stream;
+  Depot* depot;  // shared with the stream's caches in other threads; null once the stream has ended
   ThreadCache& owner;
   Block* front = nullptr;
   const void* front_address = nullptr;  // its
@@ -99,8 +103,15 @@ static_assert(SizeClass::most(0) <= std::numeric_limits<std::uint8_t>::max());
 // Who is turned away from a recalled cache uses the heap, whose lock waits for its return.
 class alignas(kCacheLine) ThreadCache : public Recallable {
  public:
-  StreamCache* find(Stream stream) const;
-  StreamCache& add(Stream stream, Depot& depot);
+  StreamCache* find(StreamKey stream) const;
+  // For a stream of which it has none.
+  StreamCache& add(StreamKey stream, Depot& depot);
+
+  // A stream of the cache has ended: its part is of no use.
+  void end(StreamCache& cache);
+  bool has_ended_streams() const { return has_ended_streams_; }
+  // By the thread itself, which uses none of them any more.
+  void forget_ended_streams();
 
   // Bytes of blocks that lie in the cache (exact for whom the cache is, and roughly for others), and how many it may hold.
   std::int64_t cached_bytes() const { return supplied_bytes_.load(std::memory_order_relaxed) - sums.bytes(); }
@@ -118,6 +129,9 @@ class alignas(kCacheLine) ThreadCache : public Recallable {
   // Everything.
   template <typename Visit>
   void empty(Visit&& visit);
+  // Everything of a stream.
+  template <typename Visit>
+  void empty(StreamCache& cache, Visit&& visit);
   std::size_t cached_blocks() const;
   // The first thing that is wrong, or "".
   std::string validate() const;
@@ -135,6 +149,7 @@ class alignas(kCacheLine) ThreadCache : public Recallable {
   std::int64_t limit_ = 0;
   std::int64_t floor_ = 0;  // of sums.bytes(): below it, too much is cached
   std::vector<std::unique_ptr<StreamCache>> streams_;
+  bool has_ended_streams_ = false;
 };
 
 template <typename Visit>
@@ -164,12 +179,15 @@ void ThreadCache::evict(Visit&& visit) {
 }
 
 template <typename Visit>
+void ThreadCache::empty(StreamCache& cache, Visit&& visit) {
+  empty_front(cache, visit);
+  for (std::size_t i = 0; i < SizeClass::kCount && cached_bytes() != 0; ++i) empty(cache, i, visit);
+  cache.refills.fill(0);
+}
+
+template <typename Visit>
 void ThreadCache::empty(Visit&& visit) {
-  for (const auto& stream : streams_) {
-    empty_front(*stream, visit);
-    for (std::size_t i = 0; i < SizeClass::kCount && cached_bytes() != 0; ++i) empty(*stream, i, visit);
-    stream->refills.fill(0);
-  }
+  for (const auto& stream : streams_) empty(*stream, visit);
 }
 
 }  // namespace cachalot

@@ -38,7 +38,7 @@ void ThreadCaches::forget_threads() { Parts::remove_owner(id_); }
 
 // --- malloc and free, off the fast path -----------------------------------------------------------------------------
 
-void* ThreadCaches::allocate(std::size_t bytes, Stream stream) {
+void* ThreadCaches::allocate(std::size_t bytes, StreamKey stream) {
   if (!is_hot(stream) && !switch_to(stream, /*may_make=*/false)) return nullptr;
   StreamCache& cache = *hot_.cache;
   if (!cache.owner.enter()) return nullptr;
@@ -48,8 +48,8 @@ void* ThreadCaches::allocate(std::size_t bytes, Stream stream) {
 }
 
 bool ThreadCaches::deallocate(Block& block, const void* ptr) {
-  if (!block.is_lent(as_address(ptr))) return false;
-  const Stream stream = block.arena->stream;
+  if (!block.is_lent(as_address(ptr)) || block.arena->has_ended.load(std::memory_order_relaxed)) return false;
+  const StreamKey stream = block.arena->stream.key;
   if (!is_hot(stream) && !switch_to(stream, /*may_make=*/true)) return false;
   if (try_deallocate(block, ptr)) return true;
   make_room(*hot_.cache, as_signed(block.size()));
@@ -61,7 +61,7 @@ bool ThreadCaches::deallocate(Block& block, const void* ptr) {
 ThreadCache* ThreadCaches::find_registered() const { return Parts::has_ended() ? nullptr : Parts::find(id_); }
 
 // A malloc that finds none goes to the heap, which makes it; a free has nothing else to do there.
-bool ThreadCaches::switch_to(Stream stream, bool may_make) {
+bool ThreadCaches::switch_to(StreamKey stream, bool may_make) {
   const ThreadCache* mine = of_this_thread();
   StreamCache* cache = mine == nullptr ? nullptr : mine->find(stream);
   if (cache == nullptr && may_make) {
@@ -73,7 +73,7 @@ bool ThreadCaches::switch_to(Stream stream, bool may_make) {
   return true;
 }
 
-StreamCache* ThreadCaches::of_this_thread(Stream stream) noexcept {
+StreamCache* ThreadCaches::of_this_thread(StreamKey stream) noexcept {
   if (Parts::has_ended()) return nullptr;
   try {
     return &make_for_this_thread(stream);
@@ -82,13 +82,40 @@ StreamCache* ThreadCaches::of_this_thread(Stream stream) noexcept {
   }
 }
 
-StreamCache& ThreadCaches::make_for_this_thread(Stream stream) {
+StreamCache& ThreadCaches::make_for_this_thread(StreamKey stream) {
   ThreadCache* mine = of_this_thread();
   if (mine == nullptr) mine = &register_thread();
-  if (StreamCache* cache = mine->find(stream)) return *cache;
+  if (mine->has_ended_streams()) {
+    hot_ = {};
+    mine->forget_ended_streams();
+  }
+  StreamCache* cache = mine->find(stream);
+  if (cache != nullptr && cache->depot != nullptr) return *cache;
   auto depot = depots_.find(stream);
   if (depot == depots_.end()) depot = depots_.emplace(stream, std::make_unique<Depot>(depot_budget_)).first;
+  if (cache != nullptr) {
+    cache->depot = depot->second.get();
+    return *cache;
+  }
   return mine->add(stream, *depot->second);
+}
+
+void ThreadCaches::end_stream(StreamKey stream) {
+  std::erase_if(ended_, [](const auto& depot) { return depot->words.all_are_back(); });
+  ended_.reserve(ended_.size() + 1);
+  auto depot = depots_.extract(stream);
+  if (depot.empty()) return;
+  {
+    const Recall recall(this);
+    for (const auto& cache : threads_) {
+      StreamCache* const ending = cache->find(stream);
+      if (ending == nullptr) continue;
+      cache->empty(*ending, putting_back());
+      cache->end(*ending);
+    }
+    depot.mapped()->drain(putting_back());
+  }
+  ended_.push_back(std::move(depot.mapped()));
 }
 
 ThreadCache& ThreadCaches::register_thread() {
@@ -108,6 +135,14 @@ void ThreadCaches::retire(ThreadCache& cache) {
   cache.empty(putting_back());
   unused_.push_back(&cache);
   set_limits();
+}
+
+void ThreadCaches::end_streams_but(const std::set<StreamKey>& kept) {
+  std::vector<StreamKey> ending;
+  for (const auto& [stream, depot] : depots_) {
+    if (!stream.is_immortal() && !kept.contains(stream)) ending.push_back(stream);
+  }
+  for (const StreamKey stream : ending) end_stream(stream);
 }
 
 void ThreadCaches::set_budget(std::size_t bytes) {
@@ -147,7 +182,8 @@ bool ThreadCaches::must_gather(const ThreadCache& cache) {
 // Within enter and leave. False: the heap must serve.
 bool ThreadCaches::next_batch(StreamCache& cache, std::size_t size_class) {
   if (cache.count(size_class) != 0) return true;
-  if (must_gather(cache.owner) || !cache.depot.take(size_class, cache.bottom(size_class))) return false;
+  if (must_gather(cache.owner) || cache.depot == nullptr || !cache.depot->take(size_class, cache.bottom(size_class)))
+    return false;
   cache.counts[size_class] = static_cast<std::uint8_t>(SizeClass::batch(size_class));
   cache.owner.supplied(SizeClass::batch_bytes(size_class));
   return true;
@@ -162,7 +198,8 @@ bool ThreadCaches::settle_in_depot(StreamCache& cache, std::int64_t bytes) {
     const std::size_t size_class = cache.front->lease.size_class;
     const bool is_full = cache.is_full(size_class);
     const bool has_batch = cache.count(size_class) >= SizeClass::batch(size_class);
-    if (has_batch && (is_full || !mine.has_room_for(bytes)) && cache.depot.put(size_class, cache.bottom(size_class)))
+    if (has_batch && (is_full || !mine.has_room_for(bytes)) && cache.depot != nullptr &&
+        cache.depot->put(size_class, cache.bottom(size_class)))
       drop_batch(cache, size_class);
     else if (is_full)
       return false;
@@ -271,6 +308,7 @@ std::string ThreadCaches::validate(std::size_t cached_blocks) const {
 std::size_t ThreadCaches::metadata_bytes() const {
   std::size_t bytes = sizeof(*this);
   for (const auto& entry : depots_) bytes += entry.second->metadata_bytes();
+  for (const auto& depot : ended_) bytes += depot->metadata_bytes();
   for (const auto& cache : threads_) bytes += cache->metadata_bytes();
   return bytes;
 }

@@ -18,6 +18,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <set>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -73,12 +74,12 @@ class ThreadCaches {
   ThreadCaches& operator=(const ThreadCaches&) = delete;
 
   // A block for `bytes` in [1, SizeClass::kLargestBytes]; nullptr: the heap must serve.
-  void* allocate(std::size_t bytes, Stream stream);
+  void* allocate(std::size_t bytes, StreamKey stream);
   // False: `ptr` is not the address of a block that was handed out from a cache, or the heap must take it.
   bool deallocate(Block& block, const void* ptr);
   // The same for the stream that the thread used last, and from the stack at hand: the usual case, with nothing in it that
   // returns from a call, so that it needs few registers. nullptr, false: try the others.
-  CACHALOT_FAST_PATH void* try_allocate(std::size_t bytes, Stream stream);
+  CACHALOT_FAST_PATH void* try_allocate(std::size_t bytes, StreamKey stream);
   CACHALOT_FAST_PATH bool try_deallocate(Block& block, const void* ptr);
 
   std::int64_t threads() const { return static_cast<std::int64_t>(threads_.size() - unused_.size()); }
@@ -88,9 +89,12 @@ class ThreadCaches {
   void set_budget(std::size_t bytes);
   // This thread's cache for a stream, made if there was none; nullptr for a thread that is ending, and where there is no
   // host memory for one.
-  StreamCache* of_this_thread(Stream stream) noexcept;
+  StreamCache* of_this_thread(StreamKey stream) noexcept;
   // nullptr: this thread has none.
   ThreadCache* of_this_thread() const { return hot_.owner == id_ ? &hot_.cache->owner : find_registered(); }
+  // The stream is no more, or its memory is: nothing that is its stays cached. Should it come again, it has caches again.
+  void end_stream(StreamKey stream);
+  void end_streams_but(const std::set<StreamKey>& kept);
   // How many blocks of a class the heap should add() now, beside the one that the caller wants.
   std::uint32_t more_blocks(StreamCache& cache, std::size_t size_class) const;
   // A block of the heap, marked kCached, to be handed out later, or (hand_out) now, for `bytes`.
@@ -114,14 +118,14 @@ class ThreadCaches {
   // What a thread used last.
   struct Hot {
     std::uint64_t owner;
-    Stream stream;
+    StreamKey stream;
     StreamCache* cache;  // not null where the owner is right
   };
   using Parts = ThreadParts<ThreadCaches, ThreadCache>;  // which cache a thread has
   friend Parts;
 
-  bool is_hot(Stream stream) const { return hot_.owner == id_ && hot_.stream == stream; }
-  bool switch_to(Stream stream, bool may_make);
+  bool is_hot(StreamKey stream) const { return hot_.owner == id_ && hot_.stream == stream; }
+  bool switch_to(StreamKey stream, bool may_make);
   static bool next_batch(StreamCache& cache, std::size_t size_class);
   void make_room(StreamCache& cache, std::int64_t bytes);
   static void drop_batch(StreamCache& cache, std::size_t size_class);
@@ -130,7 +134,7 @@ class ThreadCaches {
   auto putting_back() {
     return [this](Block& block) { heap_.put_back(block); };
   }
-  StreamCache& make_for_this_thread(Stream stream);
+  StreamCache& make_for_this_thread(StreamKey stream);
   ThreadCache& register_thread();
   void retire(ThreadCache& cache);
   static void forget_thread() { hot_ = {}; }
@@ -139,7 +143,7 @@ class ThreadCaches {
   void share_out();
 
   // Initial-exec: a few bytes, and no call to find them, in shared libraries too.
-  [[gnu::tls_model("initial-exec")]] static inline constinit thread_local Hot hot_ = {0, nullptr, nullptr};
+  [[gnu::tls_model("initial-exec")]] static inline constinit thread_local Hot hot_ = {0, {}, nullptr};
 
   const std::uint64_t id_;  // never another's
   Mutex& mutex_;
@@ -150,12 +154,13 @@ class ThreadCaches {
   std::uint64_t visits_ = 0;      // of all threads to the heap
   std::uint64_t last_drain_ = 0;  // at which visit
   std::uint32_t drains_in_a_row_ = 0;
-  std::unordered_map<Stream, std::unique_ptr<Depot>> depots_;
+  std::unordered_map<StreamKey, std::unique_ptr<Depot>> depots_;
+  std::vector<std::unique_ptr<Depot>> ended_;  // of streams that have ended, while blocks have words of theirs
   std::vector<std::unique_ptr<ThreadCache>> threads_;
   std::vector<ThreadCache*> unused_;  // of threads that have ended
 };
 
-CACHALOT_FAST_PATH void* ThreadCaches::try_allocate(std::size_t bytes, Stream stream) {
+CACHALOT_FAST_PATH void* ThreadCaches::try_allocate(std::size_t bytes, StreamKey stream) {
   if (!is_hot(stream)) [[unlikely]]
     return nullptr;
   StreamCache& cache = *hot_.cache;
@@ -181,7 +186,7 @@ CACHALOT_FAST_PATH void* ThreadCaches::try_allocate(std::size_t bytes, Stream st
 }
 
 CACHALOT_FAST_PATH bool ThreadCaches::try_deallocate(Block& block, const void* ptr) {
-  if (!block.is_lent(as_address(ptr)) || !is_hot(block.arena->stream)) [[unlikely]]
+  if (!block.is_lent(as_address(ptr)) || !is_hot(block.arena->stream.key)) [[unlikely]]
     return false;
   StreamCache& cache = *hot_.cache;
   ThreadCache& mine = cache.owner;

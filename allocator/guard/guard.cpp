@@ -50,7 +50,15 @@ GuardCall Guard::call_now(CallStack stack) { return {++calls_, this_thread(), de
 
 GuardCall Guard::mistake_now() const { return {calls_, this_thread(), device_.clock_us(), stack_now()}; }
 
-bool Guard::may_wait(Stream stream) const { return !heap_.is_capturing() && !device_.capture_status(stream).capturing; }
+Stream Guard::stream_for_work(const KnownStream& stream) {
+  if (still_lives(device_, stream)) return stream.handle;
+  device_.synchronize();
+  return nullptr;
+}
+
+bool Guard::may_wait(const KnownStream& stream) {
+  return !heap_.is_capturing() && !device_.capture_status(stream_for_work(stream)).capturing;
+}
 
 // `sample` is memory of ours, and is overwritten when the kernels are made.
 Kernels& Guard::kernels(const PatternSpan& sample, Stream stream) {
@@ -91,10 +99,10 @@ void* Guard::allocate_block(std::size_t bytes, Stream stream, bool contiguous) {
   const std::size_t asked = duties_.canaries ? front_ + bytes + GuardedBlock::kLeastBack : bytes;
   CallStack stack = stack_now();
   void* const raw = contiguous ? heap_.allocate_contiguous(asked, stream) : heap_.allocate(asked, stream);
-  GuardedBlock block = adopt(raw, bytes, asked, stream, std::move(stack));
+  GuardedBlock block = adopt(raw, bytes, asked, heap_.identify(stream), std::move(stack));
   try {
     const std::shared_lock memory(memory_);
-    if (duties_.canaries && may_wait(stream)) write_canaries(block);
+    if (duties_.canaries && may_wait(block.stream)) write_canaries(block);
     remember(block);
   } catch (...) {
     free_in_heap(block, /*was_looked_at=*/true);
@@ -110,12 +118,12 @@ void Guard::tell(Change::Action action, const GuardedBlock& block) {
                        .address = block.address,
                        .bytes = block.bytes,
                        .block_bytes = block.heap_bytes,
-                       .stream = block.stream},
+                       .stream = block.stream.handle},
                       action == Change::Action::alloc ? block.site : CallStack());
 }
 
 // What the heap gave for `asked` bytes. Without caching it knows no more of the block.
-GuardedBlock Guard::adopt(void* raw, std::size_t bytes, std::size_t asked, Stream stream, CallStack stack) {
+GuardedBlock Guard::adopt(void* raw, std::size_t bytes, std::size_t asked, const KnownStream& stream, CallStack stack) {
   GuardedBlock block;
   block.address = as_address(raw) + front_;
   block.bytes = bytes;
@@ -131,7 +139,8 @@ GuardedBlock Guard::adopt(void* raw, std::size_t bytes, std::size_t asked, Strea
 
 void Guard::write_canaries(GuardedBlock& block) {
   const PatternSpan canaries[] = {block.front_canary(), block.back_canary()};
-  kernels(canaries[0], block.stream).fill_pattern(block.stream, canaries);
+  const Stream stream = stream_for_work(block.stream);
+  kernels(canaries[0], stream).fill_pattern(stream, canaries);
   block.pattern = Pattern::canaries;
   block.front_reported = block.back_reported = false;
 }
@@ -190,7 +199,7 @@ Guard::Blocks::node_type Guard::take(Address address, const std::optional<Claim>
   const auto found = live_.find(address);
   if (found == live_.end()) return {};
   // It stays where it is when the host has no memory for the books.
-  if (claim) found->second.add_use(claim->stream);
+  if (claim) found->second.add_use(heap_.identify(claim->stream));
   if (duties_.debug) freed_.add(found->second, now);
   Blocks::node_type node = live_.extract(found);
   node.mapped().freed = std::move(now);
@@ -232,16 +241,18 @@ bool Guard::retire(Address address, const std::optional<Claim>& claim, CallStack
 bool Guard::look_at(GuardedBlock& block, Reports& found) {
   if (!duties_.canaries) return false;
   if (block.pattern != Pattern::canaries || !may_wait(block.stream)) return false;
-  if (!std::ranges::all_of(block.recorded, [&](Stream user) { return wait_for_use(user, block.stream); })) return false;
+  const Stream stream = stream_for_work(block.stream);
+  const auto comes_after = [&](const KnownStream& user) { return wait_for_use(user, stream); };
+  if (!std::ranges::all_of(block.recorded, comes_after)) return false;
   std::vector<GuardQuestion> questions;
   append_questions(block, questions);
-  ask(std::move(questions), block.stream, found);
+  ask(std::move(questions), stream, found);
   return true;
 }
 
 // The stream waits for the work of another that uses its block; false while that captures. A stream that was destroyed takes no
 // event, so the device is waited for.
-bool Guard::wait_for_use(Stream user, Stream stream) {
+bool Guard::wait_for_use(const KnownStream& user, Stream stream) {
   try {
     if (order_.captures(user)) return false;
     order_.put_before(user, stream);
@@ -254,8 +265,9 @@ bool Guard::wait_for_use(Stream user, Stream stream) {
 // Its streams may go from here on: nothing of ours is left to do on them.
 void Guard::quarantine(GuardedBlock& block) {
   block.pattern = Pattern::none;
-  kernels(block.front_canary(), block.stream).fill_pattern(block.stream, block.poison());
-  wait_for(device_, block.stream);
+  const Stream stream = stream_for_work(block.stream);
+  kernels(block.front_canary(), stream).fill_pattern(stream, block.poison());
+  wait_for(device_, stream);
   const std::lock_guard lock(mutex_);
   quarantine_.push_back(std::move(block));
   quarantine_.back().pattern = Pattern::poison;
@@ -268,7 +280,7 @@ void Guard::free_in_heap(const GuardedBlock& block, bool was_looked_at) {
   Block* const heap_block = this->heap_block(block.heap_address());
   if (heap_block != nullptr) {
     if (!was_looked_at) {
-      for (const Stream stream : block.recorded) heap_.record_stream(*heap_block, raw, stream);
+      for (const KnownStream& stream : block.recorded) heap_.record_stream(*heap_block, raw, stream);
     }
     if (heap_.deallocate(*heap_block, raw)) return;
   }
@@ -283,7 +295,7 @@ bool Guard::record_stream(const void* ptr, Stream stream) {
   const std::lock_guard lock(mutex_);
   const auto found = live_.find(as_address(ptr));
   if (found == live_.end()) return false;
-  found->second.add_use(stream);
+  found->second.add_use(heap_.identify(stream));
   return true;
 }
 

@@ -124,7 +124,10 @@ class Guard {
   GuardCall call_now(CallStack stack);
   GuardCall mistake_now() const;
   void report(GuardReport report);
-  bool may_wait(Stream stream) const;
+  // Where work with the memory of a stream's block goes to: the stream itself; where it is no more, after a wait for the
+  // device, the default stream.
+  Stream stream_for_work(const KnownStream& stream);
+  bool may_wait(const KnownStream& stream);
   Kernels& kernels(const PatternSpan& sample, Stream stream);
   Block* heap_block(Address in_heap) const { return page_map_.find(in_heap); }
   // Of the heap's live block there; nullopt: without caching it knows of none.
@@ -134,7 +137,7 @@ class Guard {
   }
 
   void* allocate_block(std::size_t bytes, Stream stream, bool contiguous);
-  GuardedBlock adopt(void* raw, std::size_t bytes, std::size_t asked, Stream stream, CallStack stack);
+  GuardedBlock adopt(void* raw, std::size_t bytes, std::size_t asked, const KnownStream& stream, CallStack stack);
   void write_canaries(GuardedBlock& block);
   void remember(GuardedBlock block);
   void tell(Change::Action action, const GuardedBlock& block);  // to watchers, if there are any
@@ -148,7 +151,7 @@ class Guard {
   bool forget(Address address, const std::optional<Claim>& claim, CallStack stack);
   void undo_allocation(const void* ptr);
   bool look_at(GuardedBlock& block, Reports& found);
-  bool wait_for_use(Stream user, Stream stream);
+  bool wait_for_use(const KnownStream& user, Stream stream);
   void quarantine(GuardedBlock& block);
   bool make_room(std::size_t bytes, Reports& found);
   bool leave_quarantine(std::size_t keep_bytes, Reports& found);

@@ -1,21 +1,25 @@
 #include "guard/guarded_block.h"
 
 #include <algorithm>
+#include <iterator>
+#include <utility>
 
 namespace cachalot {
 
-void GuardedBlock::add_use(Stream other) {
+void GuardedBlock::add_use(const KnownStream& other) {
   if (other != stream && std::ranges::find(recorded, other) == recorded.end()) recorded.push_back(other);
 }
 
 GuardReport GuardedBlock::report(GuardReport::Kind kind, std::ptrdiff_t offset, int device) const {
+  std::vector<Stream> users;
+  std::ranges::transform(recorded, std::back_inserter(users), &KnownStream::handle);
   return {.kind = kind,
           .device = device,
           .address = address,
           .requested_bytes = bytes,
           .offset = offset,
-          .stream = stream,
-          .recorded = recorded,
+          .stream = stream.handle,
+          .recorded = std::move(users),
           .allocated = allocated,
           .freed = freed};
 }

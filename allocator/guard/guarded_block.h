@@ -15,6 +15,7 @@
 
 #include "cachalot/guard.h"
 #include "cachalot/kernels.h"
+#include "device/known_stream.h"
 
 namespace cachalot {
 
@@ -34,10 +35,10 @@ struct GuardedBlock {
   std::size_t bytes = 0;  // the user's
   std::size_t front = 0;  // bytes of the canary before: kFront or none
   std::size_t back = 0;   // bytes of the canary behind
-  Stream stream = nullptr;
-  std::vector<Stream> recorded;  // other streams that use it
-  std::size_t heap_bytes = 0;    // of the heap's block, as memory_allocated counts them
-  CallStack site;                // as watchers know it
+  KnownStream stream;
+  std::vector<KnownStream> recorded;  // other streams that use it
+  std::size_t heap_bytes = 0;         // of the heap's block, as memory_allocated counts them
+  CallStack site;                     // as watchers know it
   GuardCall allocated;
   std::optional<GuardCall> freed;
   Pattern pattern = Pattern::none;
@@ -54,7 +55,7 @@ struct GuardedBlock {
 
   bool contains(Address at) const { return at >= heap_address() && at - heap_address() < footprint(); }
   // `other` uses it, too; once however often it is said.
-  void add_use(Stream other);
+  void add_use(const KnownStream& other);
   // What a report says of it; `offset` as there.
   GuardReport report(GuardReport::Kind kind, std::ptrdiff_t offset, int device) const;
 };

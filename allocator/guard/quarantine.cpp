@@ -88,15 +88,20 @@ void Guard::check() {
 void Guard::check_all(Reports& found) {
   CACHALOT_REQUIRE(!heap_.is_capturing(),
                    "the guard cannot look at memory of device {} while a graph is captured there", device_.index());
-  std::map<Stream, std::vector<GuardQuestion>> of_stream;
+  std::map<StreamKey, std::pair<KnownStream, std::vector<GuardQuestion>>> of_stream;
   std::vector<GuardQuestion> of_quarantine;
   {
     const std::lock_guard lock(mutex_);
-    for (auto& [address, block] : live_) append_questions(block, of_stream[block.stream]);
+    for (auto& [address, block] : live_) {
+      auto& [stream, questions] = of_stream[block.stream.key];
+      stream = block.stream;
+      append_questions(block, questions);
+    }
     for (GuardedBlock& block : quarantine_) append_questions(block, of_quarantine);
   }
-  for (auto& [stream, questions] : of_stream) {
-    if (may_wait(stream)) ask(std::move(questions), stream, found);
+  for (auto& [key, asked] : of_stream) {
+    auto& [stream, questions] = asked;
+    if (may_wait(stream)) ask(std::move(questions), stream_for_work(stream), found);
   }
   ask(std::move(of_quarantine), nullptr, found);
 }

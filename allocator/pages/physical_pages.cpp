@@ -80,6 +80,17 @@ void PhysicalPages::remember_use(PageId id, const Ticket& use) {
   }
 }
 
+std::set<const StreamClock*> PhysicalPages::forget_done_uses() {
+  std::set<const StreamClock*> clocks;
+  for (PhysicalHandle& handle : handles_) {
+    for (View& view : handle.views) {
+      std::erase_if(view.last_uses, [](const Ticket& use) { return use.is_done(); });
+      for (const Ticket& use : view.last_uses) clocks.insert(use.clock);
+    }
+  }
+  return clocks;
+}
+
 void PhysicalPages::move_home(PageId id, Address address) {
   PhysicalPage& page = pages_[id];
   PhysicalHandle& handle = handles_[page.handle];

@@ -11,6 +11,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <set>
 #include <vector>
 
 #include "base/check.h"
@@ -63,6 +64,8 @@ class PhysicalPages {
   void remove_view(HandleId id, Address address);
   // The view in which the page is at home was used in its last epoch: the ticket must be done before it is unmapped.
   void remember_use(PageId id, const Ticket& use);
+  // Forgets the uses that are done; returns whose the others are.
+  std::set<const StreamClock*> forget_done_uses();
   // The page's home is `address`, in a view of its handle, from now on.
   void move_home(PageId id, Address address);
 

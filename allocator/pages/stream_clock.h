@@ -15,6 +15,7 @@
 #include <cstdint>
 #include <deque>
 #include <unordered_map>
+#include <utility>
 
 #include "base/check.h"
 #include "blocks/block_pool.h"
@@ -29,10 +30,17 @@ class StreamClock {
     std::uint32_t epoch;
   };
 
-  explicit StreamClock(Stream stream) : stream_(stream) {}
+  explicit StreamClock(const KnownStream& stream) : stream_(stream) {}
 
-  Stream stream() const { return stream_; }
+  const KnownStream& stream() const { return stream_; }
   std::uint32_t epoch() const { return epoch_; }
+  // The stream is no more: no event is recorded from here on. What becomes free on it still carries the epoch that ends now.
+  void end() {
+    if (!std::exchange(has_ended_, true)) ++epoch_;
+  }
+  bool has_ended() const { return has_ended_; }
+  // Another clock goes.
+  void forget(const StreamClock& other) { waits_.erase(&other); }
   bool is_done(std::uint32_t epoch) const { return Reach::has_reached(done_, epoch); }
   bool has_events() const { return !events_.empty(); }
   std::size_t events() const { return events_.size(); }
@@ -76,7 +84,8 @@ class StreamClock {
   }
 
  private:
-  Stream stream_;
+  KnownStream stream_;
+  bool has_ended_ = false;
   std::uint32_t epoch_ = 1;
   std::uint32_t done_ = 0;
   std::uint32_t awaitable_ = 0;

@@ -44,14 +44,14 @@ auto members_of(const Options& options) {
   const auto& [large_segment_size, max_split_size, max_non_split_rounding, garbage_collection_threshold,
                roundup_power2_divisions, per_process_memory_fraction, expandable_segments, release_lock_on_cudamalloc,
                graph_capture_record_stream_reuse, pinned_use_background_threads, pinned_use_cuda_host_register,
-               pinned_num_register_threads, pinned_reserve_segment_size, heap, cross_stream, remap_slack, page_size,
-               max_mappings, thread_cache, guard, guard_quarantine, debug, text] = options;
+               pinned_num_register_threads, pinned_reserve_segment_size, heap, cross_stream, immortal_streams,
+               remap_slack, page_size, max_mappings, thread_cache, guard, guard_quarantine, debug, text] = options;
   return std::tie(large_segment_size, max_split_size, max_non_split_rounding, garbage_collection_threshold,
                   roundup_power2_divisions, per_process_memory_fraction, expandable_segments,
                   release_lock_on_cudamalloc, graph_capture_record_stream_reuse, pinned_use_background_threads,
                   pinned_use_cuda_host_register, pinned_num_register_threads, pinned_reserve_segment_size, heap,
-                  cross_stream, remap_slack, page_size, max_mappings, thread_cache, guard, guard_quarantine, debug,
-                  text);
+                  cross_stream, immortal_streams, remap_slack, page_size, max_mappings, thread_cache, guard,
+                  guard_quarantine, debug, text);
 }
 
 // ---- Grammar --------------------------------------------------------------------------------------------------------
@@ -378,6 +378,7 @@ constexpr Key kKeys[] = {
     {"backend", "", set_backend},
     {"heap", "", set_heap},
     {"cross_stream", "", set_cross_stream},
+    {"immortal_streams", "", set_bool<&Options::immortal_streams>},
     {"remap_slack", "", set_remap_slack},
     {"page_size_mb", "", set_page_size},
     {"max_mappings", "", set_max_mappings},

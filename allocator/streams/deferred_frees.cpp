@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "base/check.h"
-#include "device/wait_for.h"
 
 namespace cachalot {
 
@@ -33,36 +32,54 @@ StreamUse& DeferredFrees::make_use() {
 void DeferredFrees::retire_uses(StreamUse* uses) {
   while (uses != nullptr) {
     StreamUse* next = uses->next;
-    uses->next = unused_;
+    *uses = {{}, nullptr, false, unused_};
     unused_ = uses;
     uses = next;
   }
 }
 
-void DeferredFrees::add_use(Block& block, Stream stream) {
+void DeferredFrees::add_use(Block& block, const KnownStream& stream) {
   for (const StreamUse* use = block.uses.head; use != nullptr; use = use->next) {
     if (use->stream == stream) return;
   }
   StreamUse& use = make_use();
-  use = {stream, nullptr, block.uses.head};
+  use = {stream, nullptr, false, block.uses.head};
   block.uses.head = &use;
+}
+
+Event DeferredFrees::pop_event() {
+  const Event event = events_.back();
+  events_.pop_back();
+  return event;
+}
+
+// Under the lock throughout: so nobody frees one of the blocks meanwhile.
+void DeferredFrees::end_stream(const KnownStream& stream) {
+  for (StreamUse& use : uses_) {
+    if (use.stream != stream || use.event != nullptr) continue;
+    if (events_.empty()) events_.push_back(device_.event_create());
+    device_.event_record(events_.back(), stream.handle);
+    use.event = pop_event();
+    use.has_ended = true;
+  }
 }
 
 void DeferredFrees::wait_for_uses(Block& block) {
   StreamUse* const uses = block.uses.head;
   block.uses.head = nullptr;
   for (StreamUse* use = uses; use != nullptr && !events_.empty(); use = use->next) {
-    use->event = events_.back();
-    events_.pop_back();
+    if (!use->has_ended) use->event = pop_event();
   }
   try {
     const Unlocked unlocked(mutex_);
     for (StreamUse* use = uses; use != nullptr; use = use->next) {
+      if (use->has_ended) continue;
       if (use->event == nullptr) use->event = device_.event_create();
-      record(*use);
+      record_or_wait(device_, use->event, use->stream);
     }
   } catch (...) {
     for (StreamUse* use = uses; use != nullptr; use = use->next) {
+      if (use->has_ended) continue;
       if (use->event != nullptr) events_.push_back(use->event);
       use->event = nullptr;
     }
@@ -76,35 +93,26 @@ void DeferredFrees::wait_for_uses(Block& block) {
   retire_uses(uses);
 }
 
-// A stream that was destroyed takes no event, which is as good as done after a wait for the device.
-void DeferredFrees::record(const StreamUse& use) {
-  try {
-    device_.event_record(use.event, use.stream);
-  } catch (const CudaError& error) {
-    wait_in_place_of_stream(device_, error);
-  }
-}
-
 void DeferredFrees::forget_uses(Block& block) { retire_uses(std::exchange(block.uses.head, nullptr)); }
 
-DeferredFrees::Queue& DeferredFrees::queue_for(Stream stream) {
-  if (const auto found = queue_of_.find(stream); found != queue_of_.end()) return *found->second;
+DeferredFrees::Queue& DeferredFrees::queue_for(const KnownStream& stream) {
+  if (const auto found = queue_of_.find(stream.key); found != queue_of_.end()) return *found->second;
   // A queue nobody waits in is taken over, so that streams that come and go do not leave queues behind.
   const auto idle = std::find_if(queues_.begin(), queues_.end(),
                                  [](const auto& queue) { return queue->empty() && !queue->oldest_is_new; });
   if (idle != queues_.end() && queues_.size() >= 32) {
-    queue_of_.erase((*idle)->stream);
+    queue_of_.erase((*idle)->stream.key);
     (*idle)->stream = stream;
-    queue_of_.emplace(stream, idle->get());
+    queue_of_.emplace(stream.key, idle->get());
     return **idle;
   }
   queues_.push_back(std::make_unique<Queue>());
   queues_.back()->stream = stream;
-  queue_of_.emplace(stream, queues_.back().get());
+  queue_of_.emplace(stream.key, queues_.back().get());
   return *queues_.back();
 }
 
-void DeferredFrees::enqueue(Stream stream, const Pending& pending) {
+void DeferredFrees::enqueue(const KnownStream& stream, const Pending& pending) {
   Queue& queue = queue_for(stream);
   if (queue.empty()) queue.oldest_is_new = true;
   queue.push_back(pending);
@@ -113,7 +121,7 @@ void DeferredFrees::enqueue(Stream stream, const Pending& pending) {
 
 bool DeferredFrees::is_due(const Queue& queue) {
   if (queue.oldest_is_new) return true;
-  const std::optional<std::uint64_t> hint = device_.completion_hint(queue.stream);
+  const std::optional<std::uint64_t> hint = device_.completion_hint(queue.stream.handle);
   return !hint.has_value() || hint != queue.hint_when_asked;
 }
 
@@ -123,7 +131,7 @@ bool DeferredFrees::oldest_is_done(Queue& queue, const Pending& oldest) {
   bool done = false;
   try {
     const Unlocked unlocked(mutex_);
-    hint = device_.completion_hint(queue.stream);
+    hint = device_.completion_hint(queue.stream.handle);
     done = device_.event_query(oldest.event);
   } catch (...) {
     queue.push_front(oldest);

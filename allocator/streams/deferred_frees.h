@@ -34,9 +34,13 @@ class DeferredFrees {
   DeferredFrees& operator=(const DeferredFrees&) = delete;
 
   // `stream` uses the block; once however often it is said.
-  void add_use(Block& block, Stream stream);
+  void add_use(Block& block, const KnownStream& stream);
+  // Records now, for the blocks that the stream uses, the events that their frees will wait for: it will be no more then.
+  // Throws CudaError; those that are recorded stay so.
+  void end_stream(const KnownStream& stream);
   // Queues an event on each stream that uses the block, which thereby waits for them. The block must be marked so
-  // that nobody else takes it up meanwhile. Waits for the device where one of the streams was destroyed. Throws CudaError,
+  // that nobody else takes it up meanwhile. Waits for the device where one of the streams is no more, and did not say so
+  // (end_stream), or is another thread's default stream. Throws CudaError,
   // with the block's uses as they were.
   void wait_for_uses(Block& block);
   // Nobody waits for what used it: the device was reset.
@@ -58,7 +62,7 @@ class DeferredFrees {
   // First in, first out, in a ring that grows by doubling.
   class Queue {
    public:
-    Stream stream = nullptr;
+    KnownStream stream;
     bool oldest_is_new = false;  // its oldest event was not asked yet
     std::optional<std::uint64_t> hint_when_asked;
 
@@ -77,10 +81,10 @@ class DeferredFrees {
   };
 
   StreamUse& make_use();
-  void record(const StreamUse& use);
+  Event pop_event();
   void retire_uses(StreamUse* uses);
-  Queue& queue_for(Stream stream);
-  void enqueue(Stream stream, const Pending& pending);
+  Queue& queue_for(const KnownStream& stream);
+  void enqueue(const KnownStream& stream, const Pending& pending);
   void reclaim(Queue& queue);
   bool is_due(const Queue& queue);
   bool oldest_is_done(Queue& queue, const Pending& oldest);
@@ -89,11 +93,11 @@ class DeferredFrees {
   Device& device_;
   Mutex& mutex_;
   std::function<void(Block&)> done_;
-  std::deque<StreamUse> uses_;  // all nodes ever made
+  std::deque<StreamUse> uses_;  // all nodes ever made; those that nobody uses are of no mortal stream
   StreamUse* unused_ = nullptr;
   std::vector<Event> events_;  // ready for reuse
   std::vector<std::unique_ptr<Queue>> queues_;
-  std::unordered_map<Stream, Queue*> queue_of_;
+  std::unordered_map<StreamKey, Queue*> queue_of_;
   std::size_t pending_ = 0;  // events queued, or being asked right now
 };
 

@@ -13,11 +13,15 @@ StreamOrder::~StreamOrder() {
   }
 }
 
+bool StreamOrder::captures(const KnownStream& stream) {
+  return still_lives(*device_, stream) && device_->capture_status(stream.handle).capturing;
+}
+
 // A stream waits for what the event marks now: the event may mark other work as soon as the call returns.
-void StreamOrder::put_before(Stream before, Stream after) {
+void StreamOrder::put_before(const KnownStream& before, Stream after) {
   const Event event = take();
   try {
-    device_->event_record(event, before);
+    record_or_wait(*device_, event, before);
     device_->stream_wait(after, event);
   } catch (...) {
     give_back(event);

@@ -8,6 +8,7 @@
 
 #include "base/mutex.h"
 #include "cachalot/device.h"
+#include "device/known_stream.h"
 
 namespace cachalot {
 
@@ -18,9 +19,11 @@ class StreamOrder {
   StreamOrder(const StreamOrder&) = delete;
   StreamOrder& operator=(const StreamOrder&) = delete;
 
-  bool captures(Stream stream) { return device_->capture_status(stream).capturing; }
-  // What is queued on `after` from now on waits for what is queued on `before` by now. Neither captures.
-  void put_before(Stream before, Stream after);
+  // A stream that is no more does not.
+  bool captures(const KnownStream& stream);
+  // What is queued on `after` from now on waits for what is queued on `before` by now. Neither captures. Where `before` is no
+  // more, or another thread's default stream, waits for all work on the device instead.
+  void put_before(const KnownStream& before, Stream after);
 
  private:
   Event take();

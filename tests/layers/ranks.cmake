@@ -23,7 +23,7 @@ set(layers
   "7 allocator/device_growth.cpp  allocator/device_inspection.cpp       allocator/include/cachalot/private_pool.h"
   "7 allocator/device_pages.cpp         allocator/device_page_calls.cpp"
   "7 allocator/out_of_memory.cpp  allocator/private_pools.cpp        allocator/sleeping_pools.cpp"
-  "7 allocator/device_sharing.cpp allocator/cached_allocations.cpp"
+  "7 allocator/device_sharing.cpp allocator/cached_allocations.cpp     allocator/device_streams.cpp"
   "8 allocator/guard/             allocator/guarded_allocations.cpp"
   "8 allocator/caching_allocator.cpp   allocator/include/cachalot/caching_allocator.h"
   "9 allocator/pinned_host_allocator.cpp  allocator/include/cachalot/pinned_host_allocator.h"

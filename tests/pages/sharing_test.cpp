@@ -164,7 +164,7 @@ TEST(ContiguousAllocations, OfNothingAreNull) {
 }
 
 TEST(ContiguousAllocations, WaitForAnotherStreamRatherThanGrowing) {
-  World world(checked(), "heap:pages,cross_stream:wait");
+  World world(checked(), "heap:pages,cross_stream:wait,immortal_streams:True");
   const Stream a = world.device->stream();
   const Stream b = world.device->stream();
   void* first = allocate_contiguous(world, 64 * kMiB, a);

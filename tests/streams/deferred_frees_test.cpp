@@ -36,7 +36,7 @@ class DeferredFreesTest : public ::testing::TestWithParam<bool> {
   Block& free_in_use(const std::vector<Stream>& streams) {
     Block& freed = block();
     const Lock lock(mutex);
-    for (Stream stream : streams) frees.add_use(freed, stream);
+    for (Stream stream : streams) frees.add_use(freed, identify(device, stream, /*immortal=*/false));
     frees.wait_for_uses(freed);
     return freed;
   }
@@ -127,8 +127,8 @@ TEST_P(DeferredFreesTest, SynchronizeWaitsForTheSelectedOnly) {
 TEST_P(DeferredFreesTest, AFailedRecordLeavesTheUsesAsTheyWere) {
   Block& freed = block();
   const Lock lock(mutex);
-  frees.add_use(freed, a);
-  frees.add_use(freed, b);
+  frees.add_use(freed, identify(device, a, /*immortal=*/false));
+  frees.add_use(freed, identify(device, b, /*immortal=*/false));
   device.set_faults({{.call = DeviceCall::event_record, .nth = 2, .out_of_memory = false, .code = 700}});
   EXPECT_THROW(frees.wait_for_uses(freed), CudaError);
   EXPECT_TRUE(frees.empty());

@@ -155,6 +155,14 @@ CACHALOT_API int cachalot_reset_accumulated_memory_stats(int device);
  * NULL is ignored. */
 CACHALOT_API int cachalot_record_stream(void* ptr, cudaStream_t stream);
 
+/** Declares that no more work will be queued on `stream`, which is about to be destroyed: call it
+ * before cudaStreamDestroy. The memory of the stream then serves other streams as soon as the work
+ * queued so far is done. Live allocations stay valid and may be freed later. Without the call,
+ * other streams reuse the memory after the next wait for the device.
+ * A stream that the allocator does not know, and the legacy default stream, are ignored.
+ * It is an error if the stream was destroyed already, or if it captures a graph. */
+CACHALOT_API int cachalot_stream_ends(cudaStream_t stream);
+
 /** The kinds of a cachalot_shared_t. */
 enum {
   CACHALOT_SHARED_SEGMENT = 0,    /**< `bytes` is a cudaIpcMemHandle_t */

@@ -1,0 +1,46 @@
+#include "device/known_stream.h"
+
+#include "base/check.h"
+#include "cachalot/errors.h"
+#include "device/cuda_codes.h"
+#include "device/wait_for.h"
+
+namespace cachalot {
+
+KnownStream identify(Device& device, Stream handle, bool immortal) {
+  const bool is_default = reinterpret_cast<std::uintptr_t>(handle) <= 1;  // nullptr or cudaStreamLegacy
+  if (is_default || (immortal && !is_per_thread(handle))) return immortal_stream(handle);
+  std::uint64_t id = 0;
+  try {
+    id = device.stream_id(handle);
+  } catch (const CudaError& error) {
+    CACHALOT_REQUIRE(!tells_of_dead_stream(error), "stream {} is not a stream of this process: was it destroyed? ({})",
+                     static_cast<const void*>(handle), error.what());
+    throw;
+  }
+  return id == 0 ? immortal_stream(handle) : KnownStream{handle, StreamKey::of_id(id)};
+}
+
+bool still_has_handle(Device& device, const KnownStream& stream) {
+  return stream.key.is_immortal() || device.stream_id(stream.handle) == stream.key.id();
+}
+
+bool still_lives(Device& device, const KnownStream& stream) {
+  try {
+    return still_has_handle(device, stream);
+  } catch (const CudaError& error) {
+    if (!tells_of_dead_stream(error)) throw;
+    return false;
+  }
+}
+
+void record_or_wait(Device& device, Event event, const KnownStream& stream) {
+  try {
+    if (still_has_handle(device, stream)) return device.event_record(event, stream.handle);
+  } catch (const CudaError& error) {
+    return wait_in_place_of_stream(device, error);
+  }
+  device.synchronize();
+}
+
+}  // namespace cachalot

@@ -1,0 +1,71 @@
+// Which stream is meant. CUDA gives the handle of a stream that was destroyed to the next one at once, which is not ordered
+// after the old one's work: a handle alone does not say whose memory is whose.
+#pragma once
+
+#include <compare>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+
+#include "cachalot/device.h"
+
+namespace cachalot {
+
+// Names a stream for ever. An immortal stream, which lives as long as the process uses it, is named by its handle; any other
+// by the number that no other stream of the process has (Device::stream_id).
+class StreamKey {
+ public:
+  constexpr StreamKey() = default;  // the legacy default stream
+  static StreamKey of_handle(Stream handle) { return StreamKey(reinterpret_cast<std::uintptr_t>(handle)); }
+  static constexpr StreamKey of_id(std::uint64_t id) { return StreamKey((id << 2) | kMortal); }
+
+  // Handles are addresses of aligned objects, or 0, 1 and 2.
+  constexpr bool is_immortal() const { return (value_ & kMortal) != kMortal; }
+  Stream immortal_handle() const { return reinterpret_cast<Stream>(value_); }
+  // Of a stream that is not immortal.
+  constexpr std::uint64_t id() const { return value_ >> 2; }
+  std::size_t hash() const { return std::hash<std::uint64_t>()(value_); }
+
+  friend constexpr bool operator==(StreamKey, StreamKey) = default;
+  friend constexpr auto operator<=>(StreamKey, StreamKey) = default;
+
+ private:
+  static constexpr std::uint64_t kMortal = 3;
+  explicit constexpr StreamKey(std::uint64_t value) : value_(value) {}
+  std::uint64_t value_ = 0;
+};
+
+// A stream's name, and the handle by which the device knows it while it lives.
+struct KnownStream {
+  Stream handle = nullptr;
+  StreamKey key;
+  friend constexpr bool operator==(const KnownStream& a, const KnownStream& b) { return a.key == b.key; }
+};
+
+inline KnownStream immortal_stream(Stream handle) { return {handle, StreamKey::of_handle(handle)}; }
+
+// cudaStreamPerThread: a stream of its own in each thread.
+inline bool is_per_thread(Stream handle) { return reinterpret_cast<std::uintptr_t>(handle) == 2; }
+
+// Returns which stream has the handle now. The default stream is immortal, as all are where `immortal` says so, but for
+// cudaStreamPerThread. Where the device cannot tell streams apart (Device::stream_id), all are taken to be immortal.
+// Throws InvalidArgument where the device knows no such stream.
+KnownStream identify(Device& device, Stream handle, bool immortal);
+
+// Whether the handle is still the stream's. Not to be asked of a handle that no stream has: what the driver answers is its
+// own to choose. cudaStreamPerThread is another stream in another thread. Throws CudaError.
+bool still_has_handle(Device& device, const KnownStream& stream);
+
+// The same, but false where the device says that the handle is none.
+bool still_lives(Device& device, const KnownStream& stream);
+
+// Records the event on the stream; where that is no more, or not this thread's, waits for all work on the device: then the
+// event, as it is, marks nothing, or work that is done. Throws CudaError, and DeviceReset.
+void record_or_wait(Device& device, Event event, const KnownStream& stream);
+
+}  // namespace cachalot
+
+template <>
+struct std::hash<cachalot::StreamKey> {
+  std::size_t operator()(cachalot::StreamKey key) const noexcept { return key.hash(); }
+};
