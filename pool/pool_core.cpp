@@ -254,6 +254,11 @@ void PoolCore::throw_empty() const {
                     spec_.device, tensor_bytes());
 }
 
+void PoolCore::stream_ends(Stream stream) {
+  require_allocator();
+  memory_.end_stream(stream);
+}
+
 // --- release ---------------------------------------------------------------------------------------------------------
 
 void PoolCore::record_stream(PoolSlot& slot, Stream other) { record(slot, memory_.know(other)); }

@@ -59,6 +59,7 @@ class PoolCore final : private ForkAware {
   void release(PoolSlot& slot) noexcept;
   void record_stream(PoolSlot& slot, Stream other);
   void share(PoolSlot& slot, Stream other);
+  void stream_ends(Stream stream);
   // Once, before anyone acquires.
   void make_initial_slots();
   // The pool goes: the core too, at once or with the last tensor.

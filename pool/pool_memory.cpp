@@ -8,6 +8,25 @@
 
 namespace cachalot {
 
+class PoolMemory::OwnedEvent {
+ public:
+  explicit OwnedEvent(Device& device) : device_(device), event_(device.event_create()) {}
+  ~OwnedEvent() {
+    try {
+      device_.event_destroy(event_);
+    } catch (const CudaError&) {  // at the end of a process the driver may be gone before us
+    }
+  }
+  OwnedEvent(const OwnedEvent&) = delete;
+  OwnedEvent& operator=(const OwnedEvent&) = delete;
+
+  Event get() const { return event_; }
+
+ private:
+  Device& device_;
+  const Event event_;
+};
+
 CachingAllocator& not_null(const std::shared_ptr<CachingAllocator>& allocator) {
   CACHALOT_REQUIRE(allocator != nullptr, "the allocator of a pool is {}: there must be one", "null");
   return *allocator;
@@ -95,31 +114,13 @@ void PoolMemory::deallocate(PoolSlab& slab) {
   if (budget_) budget_->give_back(slab.bytes);
 }
 
-void PoolMemory::remember(const KnownStream& stream) {
-  if (stream.key.is_immortal()) return;
-  const Lock lock(mutex_);
-  handles_.emplace(stream.key, stream.handle);
-}
-
-StreamKey PoolMemory::know(Stream stream) {
-  const KnownStream known = identify(stream);
-  remember(known);
-  return known.key;
-}
-
-KnownStream PoolMemory::known(StreamKey stream) {
-  if (stream.is_immortal()) return {stream.immortal_handle(), stream};
-  const Lock lock(mutex_);
-  return {handles_.at(stream), stream};
-}
-
-// A stream that is no more is waited for here: its handle may be another's.
+// Who has ended is waited for here: the allocator knows streams by their handles.
 void PoolMemory::announce(const PoolSlab& slab, StreamKey user) {
-  if (lives(user)) {
-    allocator_.record_stream(slab.memory, handle_of(user));
-  } else {
-    door_->synchronize();
-  }
+  if (lives(user)) return allocator_.record_stream(slab.memory, handle_of(user));
+  const std::optional<Mortal> ended = user.is_immortal() ? std::nullopt : find(user);
+  if (!ended) return;
+  if (ended->end != nullptr) return door_->event_synchronize(ended->end->get());
+  door_->synchronize();
 }
 
 bool PoolMemory::order(const PoolSlot& slot, StreamKey stream, std::uint64_t& waits) {
@@ -138,6 +139,77 @@ void PoolMemory::fill(const PoolSlot& slot, StreamKey stream) {
   if (on_reuse_ == OnReuse::keep) return;
   const unsigned char value = on_reuse_ == OnReuse::zero ? 0 : kPoisonByte;
   door_->fill(reinterpret_cast<Address>(slot.data), value, tensor_bytes_, handle_of(stream));
+}
+
+// --- streams ---------------------------------------------------------------------------------------------------------
+
+void PoolMemory::remember(const KnownStream& stream) {
+  if (stream.key.is_immortal()) return;
+  const Lock lock(mutex_);
+  streams_.try_emplace(stream.key, Mortal{stream.handle, nullptr});
+}
+
+// Beside what the pool counts itself.
+std::size_t PoolMemory::metadata_bytes() const {
+  const Lock lock(mutex_);
+  return streams_.size() * (sizeof(*streams_.begin()) + 2 * sizeof(void*)) + streams_.bucket_count() * sizeof(void*);
+}
+
+StreamKey PoolMemory::know(Stream stream) {
+  const KnownStream known = identify(stream);
+  remember(known);
+  return known.key;
+}
+
+std::optional<PoolMemory::Mortal> PoolMemory::find(StreamKey stream) {
+  const Lock lock(mutex_);
+  const auto found = streams_.find(stream);
+  return found != streams_.end() ? std::optional(found->second) : std::nullopt;
+}
+
+Stream PoolMemory::handle_of(StreamKey stream) {
+  if (stream.is_immortal()) return stream.immortal_handle();
+  const std::optional<Mortal> found = find(stream);
+  CACHALOT_ASSERT(found.has_value());
+  return found->handle;
+}
+
+bool PoolMemory::lives(StreamKey stream) {
+  if (stream.is_immortal()) return true;
+  const std::optional<Mortal> found = find(stream);
+  return found && found->end == nullptr && still_lives(*door_, {found->handle, stream});
+}
+
+bool PoolMemory::captures(StreamKey stream) { return lives(stream) && order_.captures({handle_of(stream), stream}); }
+
+void PoolMemory::put_before(StreamKey before, StreamKey after) {
+  const std::optional<Mortal> mortal = before.is_immortal() ? Mortal{before.immortal_handle(), nullptr} : find(before);
+  if (!mortal) return;
+  if (mortal->end != nullptr) return door_->stream_wait(handle_of(after), mortal->end->get());
+  order_.put_before({mortal->handle, before}, handle_of(after));
+}
+
+void PoolMemory::end_stream(Stream stream) {
+  const KnownStream ending = identify(stream);
+  const std::optional<Mortal> known = ending.key.is_immortal() ? std::nullopt : find(ending.key);
+  if (!known || known->end != nullptr) return;
+  CACHALOT_REQUIRE(!captures(ending.key), "stream {} cannot end while it captures a graph",
+                   static_cast<const void*>(stream));
+  auto end = std::make_shared<const OwnedEvent>(*door_);
+  door_->event_record(end->get(), stream);
+  {
+    const Lock lock(mutex_);
+    streams_[ending.key].end = std::move(end);
+  }
+  forget_streams_that_are_done();
+}
+
+void PoolMemory::forget_streams_that_are_done() {
+  const Lock lock(mutex_);
+  std::erase_if(streams_, [&](const auto& entry) {
+    const auto& end = entry.second.end;
+    return end != nullptr && door_->event_query(end->get());
+  });
 }
 
 }  // namespace cachalot

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <memory>
+#include <optional>
 #include <unordered_map>
 
 #include "base/mutex.h"
@@ -48,8 +49,9 @@ class PoolMemory {
   bool order(const PoolSlot& slot, StreamKey stream, std::uint64_t& waits);
   // What a tensor holds when it is handed out, unless that is kept.
   void fill(const PoolSlot& slot, StreamKey stream);
-  bool captures(StreamKey stream) { return order_.captures(known(stream)); }
-  void put_before(StreamKey before, StreamKey after) { order_.put_before(known(before), handle_of(after)); }
+  bool captures(StreamKey stream);
+  // Does nothing where the work of `before` is known to be done.
+  void put_before(StreamKey before, StreamKey after);
 
   // Which stream has the handle now. Throws InvalidArgument where none has.
   KnownStream identify(Stream stream) const { return cachalot::identify(*door_, stream, immortal_streams_); }
@@ -57,15 +59,26 @@ class PoolMemory {
   void remember(const KnownStream& stream);
   // Both.
   StreamKey know(Stream stream);
-  KnownStream known(StreamKey stream);
-  Stream handle_of(StreamKey stream) { return known(stream).handle; }
-  bool lives(StreamKey stream) { return still_lives(*door_, known(stream)); }
+  // Of a stream that was remembered and has not ended.
+  Stream handle_of(StreamKey stream);
+  // Whether work can be queued on the stream: it has not ended, aloud or not.
+  bool lives(StreamKey stream);
+  std::size_t metadata_bytes() const;
+  // The stream's last event is recorded now, for who comes after its work.
+  void end_stream(Stream stream);
 
  private:
   static constexpr std::size_t kAllocatorAlignment = 512;  // CachingAllocator's
+  class OwnedEvent;
+  struct Mortal {
+    Stream handle = nullptr;
+    std::shared_ptr<const OwnedEvent> end = nullptr;  // recorded when it ended; null: it has not
+  };
 
   std::size_t slab_bytes(std::size_t slots) const;
   void announce(const PoolSlab& slab, StreamKey user);
+  std::optional<Mortal> find(StreamKey stream);
+  void forget_streams_that_are_done();
 
   const std::shared_ptr<CachingAllocator> owned_;
   CachingAllocator& allocator_;
@@ -80,8 +93,9 @@ class PoolMemory {
   const bool moves_tensors_;
   const bool immortal_streams_;
   StreamOrder order_;
-  SpinMutex mutex_;
-  std::unordered_map<StreamKey, Stream> handles_ CACHALOT_GUARDED_BY(mutex_);  // of those that are not immortal
+  mutable SpinMutex mutex_;
+  // Streams that are not immortal, unless they have ended and their work is done.
+  std::unordered_map<StreamKey, Mortal> streams_ CACHALOT_GUARDED_BY(mutex_);
 };
 
 }  // namespace cachalot

@@ -151,6 +151,10 @@ std::optional<PooledTensor> PoolSet::try_acquire(const TensorSpec& spec, Stream 
   return pool_of(spec).try_acquire(stream);
 }
 
+void PoolSet::stream_ends(Stream stream) {
+  for (TensorPool* pool : state_->pools()) pool->stream_ends(stream);
+}
+
 std::size_t PoolSet::trim() {
   std::size_t bytes = 0;
   for (TensorPool* pool : state_->pools()) bytes += pool->trim();

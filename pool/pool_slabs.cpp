@@ -225,7 +225,8 @@ std::string PoolCore::first_broken_rule() {
 
 std::size_t PoolCore::metadata_bytes() {
   const Lock lock(mutex_);
-  std::size_t bytes = sizeof(*this) + free_.metadata_bytes() + capacity_bytes(slabs_, stacks_, unused_);
+  std::size_t bytes =
+      sizeof(*this) + free_.metadata_bytes() + memory_.metadata_bytes() + capacity_bytes(slabs_, stacks_, unused_);
   for (const auto& slab : slabs_) {
     bytes += sizeof(PoolSlab) + slab->count * (sizeof(PoolSlot) + (moves_tensors() ? sizeof(PooledTensor*) : 0));
     for (std::size_t i = 0; i < slab->count; ++i) {

@@ -99,6 +99,8 @@ std::optional<PooledTensor> TensorPool::wrap(PoolSlot* slot, Stream stream) {
   return wrap(*slot, stream);
 }
 
+void TensorPool::stream_ends(Stream stream) { core_->stream_ends(stream); }
+
 std::optional<PooledTensor> TensorPool::try_acquire(Stream stream) {
   PoolSlot* const slot = core_->try_acquire(StreamKey::of_handle(stream));
   return wrap(slot != nullptr ? slot : core_->acquire(stream, PoolCore::IfNone::fail), stream);

@@ -25,6 +25,7 @@ int cachalot_c_program(void) {
   if (cachalot_memory_allocated(0) != size || cachalot_max_memory_allocated(0) != size) return 3;
   if (cachalot_memory_reserved(0) <= size || cachalot_max_memory_reserved(0) <= size) return 4;
   if (cachalot_record_stream(block, stream) != CACHALOT_OK) return 5;
+  if (cachalot_stream_ends(stream) != CACHALOT_OK) return 13;
   if (cachalot_fragmentation(0, &figures) != CACHALOT_OK) return 6;
   if (figures.requested_bytes != size || figures.free_blocks != 1 || figures.free_block_histogram[15] != 1) return 7;
 

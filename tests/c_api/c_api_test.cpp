@@ -162,6 +162,17 @@ TEST(CApi, AFreedBlockIsReusedOnItsStreamOnly) {
   });
 }
 
+TEST(CApi, AStreamThatEndsLeavesItsMemoryToOthers) {
+  in_fresh_process([] {
+    void* const p = cachalot_malloc(32 * kMiB, 0, stream_of(16));
+    cachalot_free(p, 32 * kMiB, 0, stream_of(16));
+    EXPECT_NE(cachalot_malloc(32 * kMiB, 0, stream_of(32)), p);
+    EXPECT_EQ(cachalot_stream_ends(stream_of(16)), CACHALOT_OK);
+    EXPECT_EQ(cachalot_stream_ends(nullptr), CACHALOT_OK);
+    EXPECT_EQ(cachalot_malloc(32 * kMiB, 0, stream_of(48)), p);
+  });
+}
+
 TEST(CApi, AUseOnAnotherStreamDefersTheFree) {
   in_fresh_process([] {
     void* const p = cachalot_malloc(3 * kMiB, 0, nullptr);

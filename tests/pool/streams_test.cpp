@@ -157,6 +157,68 @@ TEST(PoolStreams, SlotsOfACapturingStreamAreNobodyElses) {
 }
 
 // Random work on several streams, of which every use is known to the checker.
+TEST(PoolStreams, AStreamThatEndsIsWaitedForByItsLastEvent) {
+  PoolWorld world({.max_slots = 1});
+  const Stream ending = world.device->stream();
+  const Stream other = world.device->stream();
+  PooledTensor tensor = world.acquire_checked(ending);
+  world.use(tensor);
+  world.release_checked(tensor);
+  world.pool.stream_ends(ending);
+  world.allocator.stream_ends(ending);
+  world.device->stream_destroy(ending);
+  tensor = world.acquire_checked(other);
+  EXPECT_EQ(world.count(DeviceCall::stream_wait), 1u);
+  EXPECT_EQ(world.count(DeviceCall::synchronize), 0u);
+  world.release_checked(tensor);
+  world.pool.trim();
+  EXPECT_EQ(world.device->dead_stream_calls(), 0u);
+}
+
+TEST(PoolStreams, AHandleThatIsGivenAgainIsAnotherStream) {
+  PoolWorld world({.max_slots = 1});
+  const Stream first = world.device->stream();
+  PooledTensor tensor = world.acquire_checked(first);
+  world.use(tensor);
+  world.release_checked(tensor);
+  world.device->stream_destroy(first);
+  ASSERT_EQ(world.device->stream(), first);
+  tensor = world.acquire_checked(first);  // or the checker throws
+  world.release_checked(tensor);
+}
+
+TEST(PoolStreams, AThousandThatEndedLeaveNothing) {
+  PoolWorld world;
+  const auto live = [&](int count) {
+    for (int i = 0; i < count; ++i) {
+      const Stream ending = world.device->stream();
+      PooledTensor tensor = world.acquire_checked(ending);
+      world.use(tensor);
+      world.release_checked(tensor);
+      world.pool.stream_ends(ending);
+      world.allocator.stream_ends(ending);
+      world.device->stream_destroy(ending);
+      world.pass(2000);
+    }
+  };
+  live(100);
+  const std::size_t bytes = world.pool.metadata_bytes();
+  const std::uint64_t events = world.count(DeviceCall::event_create) - world.count(DeviceCall::event_destroy);
+  live(1000);
+  EXPECT_EQ(world.pool.metadata_bytes(), bytes);
+  EXPECT_LE(world.count(DeviceCall::event_create) - world.count(DeviceCall::event_destroy), events + 2);
+  EXPECT_EQ(world.device->dead_stream_calls(), 0u);
+}
+
+TEST(PoolStreams, AStreamThatCapturesCannotEnd) {
+  PoolWorld world;
+  const Stream capturing = world.device->stream();
+  world.pool.acquire(capturing).release();
+  world.device->begin_capture(capturing);
+  EXPECT_CONTAINS(refusal([&] { world.pool.stream_ends(capturing); }), "cannot end while it captures a graph");
+  world.device->end_capture(capturing);
+}
+
 TEST(PoolStreams, NoHazardInRandomPrograms) {
   for (unsigned seed = 0; seed < 20; ++seed) {
     SCOPED_TRACE(seed);

@@ -129,8 +129,8 @@ class CachingAllocator {
   /// Declares that work queued on `stream` uses the live allocation `ptr`. After its free the
   /// memory is not reused before that work is done. A null `ptr` and the allocation's own stream
   /// are ignored; nullptr is the legacy default stream. `stream` may belong to another device. It
-  /// should be alive at the free, or have ended by stream_ends: otherwise the free waits for all
-  /// work on the allocation's device.
+  /// must be alive at the free, or have ended by stream_ends. If CUDA reports that it was destroyed,
+  /// or its handle is another stream's, the free waits for all work on the allocation's device.
   /// Throws InvalidArgument for a pointer that is not a live allocation.
   void record_stream(void* ptr, Stream stream);
 
@@ -138,9 +138,9 @@ class CachingAllocator {
   /// (cudaStreamDestroy). Call it before every destruction of a stream that memory was allocated
   /// for or recorded on, and in each thread that ends after it used cudaStreamPerThread. The memory
   /// of the stream then serves other streams as soon as the work queued so far is done; live
-  /// allocations stay valid and may be freed later. Without the call, nothing breaks: the memory
-  /// is reused by other streams after the next wait for the device, and by a stream with the same
-  /// handle never. The call does nothing for streams that the allocator does not know, for the
+  /// allocations stay valid and may be freed later. Without the call, the memory is reused by
+  /// other streams after the next wait for the device, and never by a stream with the same handle
+  /// before. The call does nothing for streams that the allocator does not know, for the
   /// legacy default stream, and with the option immortal_streams.
   /// Throws InvalidArgument if the stream was destroyed already, and if it captures a graph.
   void stream_ends(Stream stream);

@@ -47,6 +47,8 @@ class PinnedHostAllocator {
   /// One call for each stream is enough, before or after the work is queued, but before deallocate.
   /// A null buffer is ignored. Throws InvalidArgument for a buffer that is not live.
   void record_stream(void* buffer, Stream stream);
+  /// Declares the end of a stream that buffers are recorded on, as CachingAllocator::stream_ends.
+  void stream_ends(Stream stream) { cache_->stream_ends(stream); }
   /// Frees the buffer. It is handed out again once all work is done that is queued by now on the
   /// recorded streams. nullptr is ignored.
   /// Throws InvalidArgument for a buffer that is not live, and while a recorded stream captures:

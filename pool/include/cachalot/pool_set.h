@@ -52,6 +52,8 @@ class PoolSet {
   PooledTensor acquire(const TensorSpec& spec, Stream stream = nullptr);
   /// Returns a tensor of the spec's pool, as TensorPool::try_acquire does.
   std::optional<PooledTensor> try_acquire(const TensorSpec& spec, Stream stream = nullptr);
+  /// Declares the end of a stream, as TensorPool::stream_ends, to all pools.
+  void stream_ends(Stream stream);
   /// Gives the allocations without a tensor in use back to the allocator, in all pools. Returns
   /// their bytes.
   std::size_t trim();

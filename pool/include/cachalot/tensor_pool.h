@@ -240,6 +240,13 @@ class TensorPool {
   std::optional<PooledTensor> acquire_for(std::chrono::nanoseconds timeout,
                                           Stream stream = nullptr);
 
+  /// Declares that no more work will be queued on `stream`, which is about to be destroyed, as
+  /// CachingAllocator::stream_ends; the allocator is to be told, too, and after its pools. Slots
+  /// that the stream used serve others after the work queued so far. Without the call the stream
+  /// must live as long as the pool.
+  /// Throws as CachingAllocator::stream_ends.
+  void stream_ends(Stream stream);
+
   /// Gives allocations without a tensor in use back to the allocator while more than `keep` slots
   /// are free.
   /// Returns their bytes. A pool that never grows gives nothing back. With a mover it first moves
