@@ -64,6 +64,12 @@ void print_heading(std::string_view device, std::string_view driver) {
   fmt::print("| call | size | median | least | 90 % | calls |\n|---|---|---|---|---|---|\n");
 }
 
+void print_handles(const DeviceProperties& handles) {
+  const auto answer = [](bool is_so) { return is_so ? "yes" : "no"; };
+  fmt::print("\nHandles of physical memory: by file descriptor {}, by fabric {}, for GPUDirect RDMA {}\n",
+             answer(handles.shares_by_descriptor), answer(handles.shares_by_fabric), answer(handles.rdma_capable));
+}
+
 void measure_malloc(Device& device, std::size_t bytes) {
   Samples mallocs;
   Samples frees;
@@ -148,6 +154,7 @@ void measure_all(Device& device, Device& without_hints) {
   }
   measure_events(without_hints, "without hints");
   measure_events(device, "with hints (cuStreamWriteValue64)");
+  print_handles(device.properties());
 }
 
 int measure_simulated() {

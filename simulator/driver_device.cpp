@@ -94,6 +94,7 @@ CUresult cuDeviceTotalMem(size_t* bytes, CUdevice device) {
 CUresult cuDeviceGetAttribute(int* value, CUdevice_attribute attribute, CUdevice device) {
   return driver_call([&](Process& process) {
     *value = device_attribute(process.config, process.device(device).ordinal, attribute);
+    if (const auto ruled = process.handle_rules.attribute(device, attribute)) *value = *ruled;
     return cudaSuccess;
   });
 }

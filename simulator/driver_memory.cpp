@@ -11,11 +11,11 @@ using namespace cachalot::simulator;
 
 namespace {
 
-// What the driver demands of a description of physical memory: of a device, pinned, shared by nothing but a descriptor.
+// What the driver demands of a description of physical memory: of a device, pinned, shared by a descriptor or by fabric.
 cudaError_t check_properties(const CUmemAllocationProp* properties) {
   if (properties->type != CU_MEM_ALLOCATION_TYPE_PINNED) return cudaErrorInvalidValue;
   if (properties->location.type != CU_MEM_LOCATION_TYPE_DEVICE) return cudaErrorNotSupported;
-  constexpr int kShareable = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+  constexpr int kShareable = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR | CU_MEM_HANDLE_TYPE_FABRIC;
   return (properties->requestedHandleTypes & ~kShareable) == 0 ? cudaSuccess : cudaErrorNotSupported;
 }
 
@@ -108,6 +108,8 @@ CUresult cuMemGetAllocationGranularity(size_t* granularity, const CUmemAllocatio
                                        CUmemAllocationGranularity_flags) {
   return driver_call([&](Process& process) {
     if (const cudaError_t error = check_properties(properties); error != cudaSuccess) return error;
+    if (const cudaError_t error = process.handle_rules.granularity_error(*properties); error != cudaSuccess)
+      return error;
     *granularity = process.device(properties->location.id).simulated->properties().page_bytes;
     return cudaSuccess;
   });
@@ -132,8 +134,11 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle* handle, size_t bytes, const C
                      unsigned long long) {
   return driver_call([&](Process& process) {
     if (const cudaError_t error = check_properties(properties); error != cudaSuccess) return error;
+    if (const cudaError_t error = process.handle_rules.create_error(*properties); error != cudaSuccess) return error;
     *handle = process.create_memory(process.device(properties->location.id), bytes);
-    return *handle ? cudaSuccess : cudaErrorMemoryAllocation;
+    if (!*handle) return cudaErrorMemoryAllocation;
+    process.handle_rules.made(*handle, *properties);
+    return cudaSuccess;
   });
 }
 
@@ -174,6 +179,8 @@ CUresult cuMemSetAccess(CUdeviceptr address, size_t bytes, const CUmemAccessDesc
         return cudaErrorNotSupported;
       }
     }
+    const cudaError_t error = process.handle_rules.access_error(owner.ordinal, process.mapped_at(address));
+    if (error != cudaSuccess) return error;
     process.simulated(owner.ordinal).set_access(address, bytes, peers);
     return cudaSuccess;
   });
@@ -195,6 +202,8 @@ CUresult cuMemExportToShareableHandle(void* shared, CUmemGenericAllocationHandle
                                       unsigned long long) {
   return driver_call([&](Process& process) {
     if (type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) return cudaErrorNotSupported;
+    const cudaError_t error = process.handle_rules.export_error(Process::device_of(handle), type);
+    if (error != cudaSuccess) return error;
     return give(shared, process.export_handle(handle));
   });
 }
@@ -222,6 +231,7 @@ CUresult cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp* properties,
     properties->requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
     properties->location.type = CU_MEM_LOCATION_TYPE_DEVICE;
     properties->location.id = process.device(Process::device_of(handle)).ordinal;
+    if (const CUmemAllocationProp* made = process.handle_rules.properties(handle)) *properties = *made;
     return cudaSuccess;
   });
 }

@@ -18,6 +18,7 @@
 #include "simulator/config.h"
 #include "simulator/content.h"
 #include "simulator/graphs.h"
+#include "simulator/handle_rules.h"
 #include "simulator/host_memory.h"
 #include "simulator/limits.h"
 #include "simulator/pools.h"
@@ -131,6 +132,7 @@ class Process {
   void release_memory(CUmemGenericAllocationHandle handle);
   void map_memory(Address address, std::size_t bytes, CUmemGenericAllocationHandle handle);
   CUmemGenericAllocationHandle handle_at(Address address);  // with one more reference
+  CUmemGenericAllocationHandle mapped_at(Address address);  // without; 0: no memory of cuMemCreate
   // A file descriptor that another process, or this one, can import.
   int export_handle(CUmemGenericAllocationHandle handle);
   CUmemGenericAllocationHandle import_handle(int descriptor);
@@ -143,6 +145,7 @@ class Process {
   Address import_memory(const cudaIpcMemHandle_t& handle);
   void close_import(Address address);
 
+  HandleRules handle_rules;
   HostMemory host_memory;
   ContentStore content;
   Limits limits;

@@ -81,6 +81,12 @@ CUmemGenericAllocationHandle Process::handle_at(Address address) {
   return join(device.ordinal, handle);
 }
 
+CUmemGenericAllocationHandle Process::mapped_at(Address address) {
+  const DeviceState* const device = find_owner(address);
+  const auto memory = device != nullptr ? device->simulated->memory_at(address) : std::nullopt;
+  return memory && memory->handle != 0 ? join(device->ordinal, memory->handle) : 0;
+}
+
 int Process::export_handle(CUmemGenericAllocationHandle handle) {
   constexpr auto kCall = "cuMemExportToShareableHandle";
   const auto [device, on_device] = split(handle);

@@ -9,6 +9,8 @@
 #include "device/cuda_codes.h"
 #include "device/cuda_completion_words.h"
 #include "device/cuda_driver.h"
+#include "device/cuda_handle_form.h"
+#include "device/cuda_memory_form.h"
 #include "device/cuda_relaxed_capture.h"
 
 namespace cachalot {
@@ -46,24 +48,24 @@ bool has(CUdevice device, CUdevice_attribute attribute) {
   return driver().device_get_attribute(&value, attribute, device) == CUDA_SUCCESS && value != 0;
 }
 
-// The best way of sharing that the device has: by fabric, by file, by none. Not every driver refuses a kind of handle that
-// it cannot export, so its attributes are asked.
-CUmemAllocationHandleType shareable_kind(CUdevice device) {
-  if (has(device, CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_FABRIC_SUPPORTED)) return CU_MEM_HANDLE_TYPE_FABRIC;
+// What the device says that its handles can be. Not every driver refuses a kind of handle that it cannot export, so its
+// attributes are asked. Both kinds may be asked for together: one handle, shared either way.
+HandleForm claimed_form(CUdevice device) {
+  HandleForm form;
+  if (has(device, CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_FABRIC_SUPPORTED)) form.kinds |= CU_MEM_HANDLE_TYPE_FABRIC;
   if (has(device, CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED)) {
-    return CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+    form.kinds |= CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
   }
-  return CU_MEM_HANDLE_TYPE_NONE;
+  form.rdma = has(device, CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED);
+  return form;
 }
 
-CUmemAllocationProp allocation_properties(int ordinal, bool rdma_capable, CUmemAllocationHandleType kind) {
-  CUmemAllocationProp properties{};
-  properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
-  properties.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
-  properties.location.id = ordinal;
-  properties.requestedHandleTypes = kind;
-  properties.allocFlags.gpuDirectRDMACapable = rdma_capable ? 1 : 0;
-  return properties;
+// The unit of physical memory of the form, in bytes; 0 where the driver does not tell. Needs no context.
+std::size_t granularity(int ordinal, HandleForm form) {
+  const CUmemAllocationProp properties = allocation_properties(ordinal, form);
+  std::size_t bytes = 0;
+  const CUresult result = driver().get_granularity(&bytes, &properties, CU_MEM_ALLOC_GRANULARITY_MINIMUM);
+  return result == CUDA_SUCCESS ? bytes : 0;
 }
 
 DeviceProperties name_and_memory(CUdevice device) {
@@ -156,17 +158,21 @@ CudaDevice::CudaDevice(int ordinal, const Config& config) : ordinal_(ordinal), c
 }
 
 void CudaDevice::query_virtual_memory(int device) {
-  properties_.virtual_memory = true;
-  properties_.rdma_capable = has(device, CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED);
-  shareable_kind_ = shareable_kind(device);
-  const CUmemAllocationProp allocation =
-      allocation_properties(ordinal_, properties_.rdma_capable, shareable_kind(device));
-  const auto ask = [&] {
-    return driver().get_granularity(&properties_.page_bytes, &allocation, CU_MEM_ALLOC_GRANULARITY_MINIMUM);
-  };
-  if (ask() == CUDA_SUCCESS) return;
-  const CudaContext::Current current(context_);  // should a driver want a context for this
-  check("cuMemGetAllocationGranularity", ask());
+  const HandleForm claimed = claimed_form(device);
+  properties_.page_bytes = granularity(ordinal_, claimed);
+  if (properties_.page_bytes == 0) properties_.page_bytes = granularity(ordinal_, {});
+  properties_.virtual_memory = properties_.page_bytes != 0;
+  if (properties_.virtual_memory) form_ = std::make_unique<CudaHandleForm>(ordinal_, claimed);
+}
+
+DeviceProperties CudaDevice::properties() const {
+  DeviceProperties now = properties_;
+  if (!form_) return now;
+  const HandleForm form = form_->get();
+  now.rdma_capable = form.rdma;
+  now.shares_by_descriptor = (form.kinds & CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) != 0;
+  now.shares_by_fabric = (form.kinds & CU_MEM_HANDLE_TYPE_FABRIC) != 0;
+  return now;
 }
 
 // At the end of a process the driver may be gone already: nothing to give back then.
@@ -227,24 +233,15 @@ void CudaDevice::unreserve(Address address, std::size_t bytes) {
   check("cuMemAddressFree", driver().address_free(address, bytes));
 }
 
-// A device with a fabric may still forbid it to this process (no IMEX channel): files do then, as in PyTorch.
 std::optional<MemoryHandle> CudaDevice::create(std::size_t bytes) {
   constexpr auto kCall = "cuMemCreate";
   require_virtual_memory(kCall);
   const CudaContext::Current current(context_);
+  const std::optional<HandleForm> form = form_->working(properties_.page_bytes);
+  if (!form) return std::nullopt;
+  const CUmemAllocationProp properties = allocation_properties(ordinal_, *form);
   CUmemGenericAllocationHandle handle = 0;
-  const auto ask = [&](int kind) {
-    const CUmemAllocationProp properties =
-        allocation_properties(ordinal_, properties_.rdma_capable, static_cast<CUmemAllocationHandleType>(kind));
-    return driver().create(&handle, bytes, &properties, 0);
-  };
-  CUresult result = ask(shareable_kind_);
-  if (result != CUDA_SUCCESS && result != CUDA_ERROR_OUT_OF_MEMORY && shareable_kind_ == CU_MEM_HANDLE_TYPE_FABRIC) {
-    result = ask(CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
-    if (result == CUDA_SUCCESS) shareable_kind_ = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
-  }
-  if (result == CUDA_ERROR_OUT_OF_MEMORY) return std::nullopt;
-  check(kCall, result);
+  if (lacks_memory(kCall, driver().create(&handle, bytes, &properties, 0))) return std::nullopt;
   return handle;
 }
 
@@ -269,16 +266,14 @@ void CudaDevice::unmap(Address address, std::size_t bytes) {
 void CudaDevice::set_access(Address address, std::size_t bytes, const std::vector<int>& peers) {
   require_virtual_memory("cuMemSetAccess");
   const CudaContext::Current current(context_);
-  CUmemAccessDesc access{};
-  access.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
-  access.location.id = ordinal_;
-  access.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+  const CUmemAccessDesc access = access_of(ordinal_);
   if (peers.empty()) return check("cuMemSetAccess", driver().set_access(address, bytes, &access, 1));
   std::vector<CUmemAccessDesc> all(1 + peers.size(), access);
   for (std::size_t i = 0; i < peers.size(); ++i) all[1 + i].location.id = peers[i];
   check("cuMemSetAccess", driver().set_access(address, bytes, all.data(), all.size()));
 }
 
+// By fabric where that works, which reaches further. A handle of both kinds may still be exported by one alone.
 ShareableHandle CudaDevice::export_handle(MemoryHandle handle) {
   constexpr auto kCall = "cuMemExportToShareableHandle";
   require_virtual_memory(kCall);
@@ -289,10 +284,12 @@ ShareableHandle CudaDevice::export_handle(MemoryHandle handle) {
   if ((properties.requestedHandleTypes & CU_MEM_HANDLE_TYPE_FABRIC) != 0) {
     static_assert(sizeof(CUmemFabricHandle) == sizeof(shared.fabric));
     shared.kind = ShareableHandle::Kind::fabric;
-    check(kCall, driver().export_handle(shared.fabric.data(), handle, CU_MEM_HANDLE_TYPE_FABRIC, 0));
-  } else {
-    check(kCall, driver().export_handle(&shared.descriptor, handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
+    const CUresult result = driver().export_handle(shared.fabric.data(), handle, CU_MEM_HANDLE_TYPE_FABRIC, 0);
+    if (result == CUDA_SUCCESS) return shared;
+    if ((properties.requestedHandleTypes & CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) == 0) check(kCall, result);
   }
+  shared.kind = ShareableHandle::Kind::descriptor;
+  check(kCall, driver().export_handle(&shared.descriptor, handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
   return shared;
 }
 

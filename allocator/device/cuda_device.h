@@ -14,7 +14,6 @@
 // Thread safety: as Device.
 #pragma once
 
-#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -27,6 +26,7 @@
 namespace cachalot {
 
 class CudaCompletionWords;
+class CudaHandleForm;
 
 class CudaDevice final : public Device {
  public:
@@ -39,7 +39,7 @@ class CudaDevice final : public Device {
   ~CudaDevice() override;
 
   int index() const override { return ordinal_; }
-  DeviceProperties properties() const override { return properties_; }
+  DeviceProperties properties() const override;
   MemoryInfo memory_info() override;
   std::optional<Address> malloc(std::size_t bytes) override;
   void free(Address address) override;
@@ -83,8 +83,8 @@ class CudaDevice final : public Device {
 
   const int ordinal_;
   DeviceProperties properties_;
-  std::atomic<int> shareable_kind_{0};  // CUmemAllocationHandleType of new handles; 0: they cannot be exported
   CudaContext context_;
+  std::unique_ptr<CudaHandleForm> form_;        // null: no virtual memory
   std::unique_ptr<CudaCompletionWords> words_;  // null: no hints
 };
 

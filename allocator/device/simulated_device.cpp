@@ -165,7 +165,8 @@ DeviceProperties SimulatedDevice::properties() const {
           .total_bytes = config.memory_bytes,
           .virtual_memory = config.virtual_memory,
           .page_bytes = config.virtual_memory ? kPhysicalUnit : 0,
-          .rdma_capable = false};
+          .rdma_capable = false,
+          .shares_by_descriptor = config.virtual_memory};
 }
 
 MemoryInfo SimulatedDevice::memory_info() {

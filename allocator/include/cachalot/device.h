@@ -40,12 +40,18 @@ struct MemoryInfo {
 struct DeviceProperties {
   std::string name;             ///< as in "NVIDIA H100 80GB HBM3"
   std::size_t total_bytes = 0;  ///< bytes of its memory
-  /// True if the device has virtual memory: reserve, create, map, set_access, unmap, release.
+  /// True if the device has virtual memory: reserve, create, map, set_access, unmap, release. False
+  /// as well if the driver does not tell page_bytes.
   bool virtual_memory = false;
   /// Granularity of create and map in bytes, a power of two (2 MiB on every GPU so far); 0 if the
   /// device has no virtual memory.
   std::size_t page_bytes = 0;
-  bool rdma_capable = false;  ///< handles may be created for GPUDirect RDMA
+
+  // What new handles of create are. On a GPU these are what it claims until its first create, which
+  // tries what the driver does, and from then on what works.
+  bool rdma_capable = false;          ///< their memory is for GPUDirect RDMA, too
+  bool shares_by_descriptor = false;  ///< they can be shared by file descriptor
+  bool shares_by_fabric = false;      ///< they can be shared by fabric handle
 };
 
 /// A CaptureStatus says whether a stream captures a graph.

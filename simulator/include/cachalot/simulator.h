@@ -52,6 +52,22 @@ CACHALOT_SIMULATOR_API int cachalot_sim_set_faults(int device, const char* fault
    exist. */
 CACHALOT_SIMULATOR_API int64_t cachalot_sim_faults_injected(int device);
 
+/** What a device says of the handles of cuMemCreate and what it does with them. An error is a
+    CUresult; 0 for none. */
+struct cachalot_sim_handles {
+  int claims_fabric;       /**< attribute: handles can be shared by fabric */
+  int claims_rdma;         /**< attribute: handles can be for GPUDirect RDMA */
+  int granularity_error;   /**< of cuMemGetAllocationGranularity */
+  int create_fabric_error; /**< of cuMemCreate, for handles to be shared by fabric */
+  int create_file_error;   /**< of cuMemCreate, for handles to be shared by file descriptor */
+  int create_rdma_error;   /**< of cuMemCreate, for GPUDirect RDMA */
+  int access_rdma_error;   /**< of cuMemSetAccess, to memory for GPUDirect RDMA */
+  int export_file_error;   /**< of cuMemExportToShareableHandle, by file descriptor */
+};
+
+/** Sets how a device is with handles from now on. All zero is how it is at first. */
+CACHALOT_SIMULATOR_API int cachalot_sim_set_handles(int device, const struct cachalot_sim_handles* handles);
+
 #ifdef __cplusplus
 }
 #endif

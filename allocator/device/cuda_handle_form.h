@@ -1,0 +1,44 @@
+// How a device makes handles of physical memory: by what they can be shared, and whether network cards may use the memory.
+//
+// What a device says of itself is more than some drivers do: a fabric may be forbidden to the process (no IMEX channel),
+// under WSL2 memory for GPUDirect RDMA cannot be opened, and sandboxes refuse kinds of handles. So the first need of a form
+// tries them on one page, the most capable first, and the first that works is kept. Thread-safe.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <mutex>
+#include <optional>
+
+namespace cachalot {
+
+struct HandleForm {
+  int kinds = 0;      // CUmemAllocationHandleType, of any number together; 0: the handles cannot be shared
+  bool rdma = false;  // for GPUDirect RDMA
+};
+
+class CudaHandleForm {
+ public:
+  // Of the device `ordinal`, which claims `claimed`. Asks no driver.
+  CudaHandleForm(int ordinal, HandleForm claimed) : ordinal_(ordinal), form_(claimed) {}
+  CudaHandleForm(const CudaHandleForm&) = delete;
+  CudaHandleForm& operator=(const CudaHandleForm&) = delete;
+
+  // Returns the form of handles; before one was tried with success, what the device claims.
+  HandleForm get() const { return form_.load(std::memory_order_acquire); }
+
+  // Returns the form that works for pages of `page_bytes`: tried by the first call, and the same ever after. Returns nullopt
+  // if there is no memory to try it with; the next call tries again.
+  // Requires: the device's context is current. Throws CudaError if no form works, and the next call tries again.
+  std::optional<HandleForm> working(std::size_t page_bytes);
+
+ private:
+  std::optional<HandleForm> try_all(std::size_t page_bytes) const;
+
+  const int ordinal_;
+  std::atomic<HandleForm> form_;
+  std::atomic<bool> is_known_{false};
+  std::mutex trying_;
+};
+
+}  // namespace cachalot
