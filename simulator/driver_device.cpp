@@ -1,5 +1,5 @@
-// The driver's functions about devices and contexts. A device has one context, the primary one; its handle is the
-// device's state.
+// The driver's functions about devices and contexts. The handle of a device's primary context is the device's state; other
+// contexts (contexts.h) have handles of their own.
 #include <cstring>
 
 #include "simulator/calls.h"
@@ -16,26 +16,31 @@ DeviceState* find_device(Process& process, CUcontext context) {
   for (int ordinal = 0; ordinal < process.device_count(); ++ordinal) {
     if (context_of(process.device(ordinal)) == context) return &process.device(ordinal);
   }
-  return nullptr;
+  const Context* const other = process.contexts.find(context);
+  return other ? &process.device(other->device) : nullptr;
 }
 
 CUcontext current_context(Process& process) {
   const ThreadState& thread = this_thread();
+  if (thread.context) return thread.context;
   return thread.has_context ? context_of(process.device(thread.device)) : nullptr;
 }
 
 cudaError_t make_current(Process& process, CUcontext context) {
   ThreadState& thread = this_thread();
   if (!context) {
+    thread.context = nullptr;
     thread.has_context = false;
     thread.device = thread.chosen;
     return cudaSuccess;
   }
   DeviceState* device = find_device(process, context);
   if (!device) return cudaErrorDeviceUninitialized;
-  device->active = true;
+  const bool is_primary = context == context_of(*device);
+  if (is_primary) device->active = true;
   thread.device = device->ordinal;
   thread.has_context = true;
+  thread.context = is_primary ? nullptr : context;
   return cudaSuccess;
 }
 
@@ -211,17 +216,22 @@ CUresult cuCtxPopCurrent(CUcontext* context) {
   });
 }
 
-// A device has no other context than its primary one: this makes that current.
 CUresult cuCtxCreate(CUcontext* context, CUctxCreateParams*, unsigned int, CUdevice device) {
-  const CUresult error = cuDevicePrimaryCtxRetain(context, device);
+  const CUresult error = driver_call([&](Process& process) {
+    *context = process.create_context(process.device(device));
+    return cudaSuccess;
+  });
   return error == CUDA_SUCCESS ? cuCtxPushCurrent(*context) : error;
 }
 
+// A primary context stays, and is no longer current.
 CUresult cuCtxDestroy(CUcontext context) {
   CUcontext current = nullptr;
   const CUresult error = driver_call([&](Process& process) {
     current = current_context(process);
-    return find_device(process, context) ? cudaSuccess : cudaErrorDeviceUninitialized;
+    if (!find_device(process, context)) return cudaErrorDeviceUninitialized;
+    if (process.contexts.find(context)) process.destroy_context(context);
+    return cudaSuccess;
   });
   return error == CUDA_SUCCESS && current == context ? cuCtxPopCurrent(nullptr) : error;
 }
@@ -239,7 +249,12 @@ CUresult cuCtxGetDevice(CUdevice* device) { return cuCtxGetDevice_v2(device, nul
 // Another after each reset.
 CUresult cuCtxGetId(CUcontext context, unsigned long long* id) {
   return driver_call([&](Process& process) {
-    const DeviceState* device = find_device(process, context ? context : current_context(process));
+    const CUcontext asked = context ? context : current_context(process);
+    if (const Context* const other = process.contexts.find(asked)) {
+      *id = other->id;
+      return cudaSuccess;
+    }
+    const DeviceState* device = find_device(process, asked);
     if (!device) return cudaErrorDeviceUninitialized;
     *id = 1 + static_cast<unsigned long long>(device->ordinal) + device->resets * 64;
     return cudaSuccess;

@@ -77,7 +77,8 @@ CUresult cuStreamGetCtx_v2(CUstream stream, CUcontext* context, CUgreenCtx* gree
 }
 CUresult cuStreamGetCtx(CUstream handle, CUcontext* context) {
   return driver_call([&](Process& process) {
-    *context = reinterpret_cast<CUcontext>(&process.device(process.stream("cuStreamGetCtx", handle).device));
+    const StreamState& stream = process.stream("cuStreamGetCtx", handle);
+    *context = stream.context ? stream.context : reinterpret_cast<CUcontext>(&process.device(stream.device));
     return cudaSuccess;
   });
 }

@@ -135,7 +135,7 @@ DeviceState& Process::current() {
   ThreadState& thread = this_thread();
   thread.has_context = true;
   DeviceState& state = device(thread.device);
-  state.active = true;
+  if (own_context() == nullptr) state.active = true;
   return state;
 }
 
@@ -155,6 +155,7 @@ void Process::reset(DeviceState& device) {
   on_clock(device).synchronize();
   do_due_writes();
   const auto is_its = [&](const auto& object) { return object.device == device.ordinal; };
+  contexts.destroy_if(is_its);
   events_.destroy_if(is_its);
   streams_.destroy_if(is_its);
   for (StreamState* stream : {&device.legacy_stream, &device.per_thread_stream}) {
@@ -230,19 +231,25 @@ void add_missing(Nodes& nodes, const Nodes& more) {
 }  // namespace
 
 StreamState& Process::stream(const char* call, cudaStream_t handle) {
-  if (!handle || handle == cudaStreamLegacy) return current().legacy_stream;
-  if (handle == cudaStreamPerThread) return current().per_thread_stream;
-  return streams_.at(call, handle);
+  if (handle && handle != cudaStreamLegacy && handle != cudaStreamPerThread) return streams_.at(call, handle);
+  DeviceState& device = current();
+  if (const Context* const own = own_context()) return *own->default_stream;
+  return handle == cudaStreamPerThread ? device.per_thread_stream : device.legacy_stream;
 }
 
 StreamState& Process::create_stream(unsigned int flags, int priority) {
-  const int device = current().ordinal;
-  StreamState& stream = streams_.make();
-  stream.device = device;
-  stream.name = Registry<StreamState, cudaStream_t>::handle(stream);
-  simulated(device).stream_create(stream.name);
+  StreamState& stream = make_stream(current().ordinal, this_thread().context);
   stream.flags = flags;
   stream.priority = priority;
+  return stream;
+}
+
+StreamState& Process::make_stream(int device, CUcontext context) {
+  StreamState& stream = streams_.make();
+  stream.device = device;
+  stream.context = context;
+  stream.name = Registry<StreamState, cudaStream_t>::handle(stream);
+  simulated(device).stream_create(stream.name);
   stream.id = next_stream_id_++;
   return stream;
 }
@@ -265,6 +272,7 @@ EventState& Process::create_event(unsigned int flags) {
   const Event simulated = on_clock(device).event_create();
   EventState& event = events_.make();
   event.device = device.ordinal;
+  event.context = this_thread().context;
   event.simulated = simulated;
   event.flags = flags;
   return event;
@@ -277,7 +285,8 @@ void Process::destroy_event(EventState& event) {
 
 void Process::record(EventState& event, StreamState& stream) {
   constexpr auto kCall = "cudaEventRecord";
-  if (event.device != stream.device) fail(kCall, CudaCode::invalid_resource_handle, "event and stream of two devices");
+  if (event.device != stream.device || event.context != stream.context)
+    fail(kCall, CudaCode::invalid_resource_handle, "event and stream of two contexts");
   simulated(stream.device).event_record(event.simulated, stream.name);
   event.recorded = true;
   event.capture = stream.capture ? stream.capture->id : 0;

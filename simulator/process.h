@@ -17,6 +17,7 @@
 #include "device/ipc_registry.h"
 #include "simulator/config.h"
 #include "simulator/content.h"
+#include "simulator/contexts.h"
 #include "simulator/graphs.h"
 #include "simulator/handle_rules.h"
 #include "simulator/host_memory.h"
@@ -62,6 +63,11 @@ class Process {
   DeviceState& current();
   // Everything of the device's primary context goes, at once: memory, pinned memory, streams, events, pools.
   void reset(DeviceState& device);
+  // A context beside the primary one, for cuCtxCreate. Its streams and events go with it; its memory is the device's.
+  CUcontext create_context(DeviceState& device);
+  void destroy_context(CUcontext handle);
+  // The thread's current one; null: it is the primary one, or there is none. Throws 709 if it was destroyed.
+  Context* own_context();
   SimulatedDevice& simulated(int ordinal) { return on_clock(device(ordinal)); }
   // The device whose memory this is an address of; throws cudaErrorInvalidValue when there is none.
   DeviceState& owner(const char* call, Address address);
@@ -145,6 +151,7 @@ class Process {
   Address import_memory(const cudaIpcMemHandle_t& handle);
   void close_import(Address address);
 
+  Contexts contexts;
   HandleRules handle_rules;
   HostMemory host_memory;
   ContentStore content;
@@ -186,6 +193,7 @@ class Process {
   };
 
   void make_devices();
+  StreamState& make_stream(int device, CUcontext context);
   SimulatedDevice& on_clock(DeviceState& device);
   void wait_for(const Gates& gates);
   void wait_for_room(StreamState& stream, std::int64_t end_ns);
@@ -208,6 +216,7 @@ class Process {
   Registry<StreamState, cudaStream_t> streams_;
   Registry<EventState, cudaEvent_t> events_;
   unsigned long long next_stream_id_ = 8;
+  unsigned long long contexts_made_ = 0;
   std::map<std::uint64_t, Capture> captures_;
   std::map<Address, Reservation> reservations_;
   std::map<Address, ExportedMemory> imports_;         // of other processes

@@ -51,6 +51,15 @@ class Registry {
     std::erase_if(objects_, [&](const auto& entry) { return goes(*entry.second); });
   }
 
+  // One for which is_it(object); null: there is none.
+  template <typename IsIt>
+  Object* find_if(IsIt&& is_it) {
+    for (auto& [key, object] : objects_) {
+      if (is_it(*object)) return object.get();
+    }
+    return nullptr;
+  }
+
   template <typename Visit>
   void for_each(Visit&& visit) {
     for (auto& [key, object] : objects_) visit(*object);

@@ -32,6 +32,7 @@ cudaError_t cudaSetDevice(int device) {
     process.device(device).active = true;
     this_thread().device = this_thread().chosen = device;
     this_thread().has_context = true;
+    this_thread().context = nullptr;
     return cudaSuccess;
   });
 }

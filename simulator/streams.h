@@ -49,7 +49,8 @@ class LaunchQueue {
 
 struct StreamState {
   int device = 0;
-  Stream name = nullptr;  // on the simulated device
+  CUcontext context = nullptr;  // null: the device's primary one
+  Stream name = nullptr;        // on the simulated device
   unsigned int flags = 0;
   int priority = 0;
   unsigned long long id = 0;
@@ -61,6 +62,7 @@ struct StreamState {
 
 struct EventState {
   int device = 0;
+  CUcontext context = nullptr;  // as a stream's
   Event simulated = nullptr;
   unsigned int flags = 0;
   bool recorded = false;

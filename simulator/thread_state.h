@@ -36,9 +36,10 @@ class InlineStack {
 };
 
 struct ThreadState {
-  int device = 0;            // of the current context, else the chosen one
-  int chosen = 0;            // by cudaSetDevice
-  bool has_context = false;  // a device was made current, by the program or by a call that needs one
+  int device = 0;               // of the current context, else the chosen one
+  int chosen = 0;               // by cudaSetDevice
+  bool has_context = false;     // a device was made current, by the program or by a call that needs one
+  CUcontext context = nullptr;  // the current one, unless that is the device's primary one
   cudaError_t last_error = cudaSuccess;
   cudaStreamCaptureMode capture_mode = cudaStreamCaptureModeGlobal;
   bool in_host_function = false;         // of a stream, where calls are not permitted

@@ -85,6 +85,11 @@ bool is_capturing(Stream stream, cuuint64_t& id) {
   return status != CU_STREAM_CAPTURE_STATUS_NONE;
 }
 
+// Null, cudaStreamLegacy and cudaStreamPerThread.
+bool is_named_by_context(Stream stream) {
+  return stream == nullptr || stream == CU_STREAM_LEGACY || stream == CU_STREAM_PER_THREAD;
+}
+
 // The stream's context where that is not the current one; null for a stream of the current context, and for one that is no
 // more.
 CUcontext other_context_of(Stream stream) {
@@ -370,11 +375,11 @@ void CudaDevice::event_destroy(Event event) {
   check("cuEventDestroy", driver().event_destroy(event));
 }
 
-// The handles that name other streams by thread or context need a context; a stream of the program tells without.
+// The handles that name another stream in each context mean that of this one; a stream of the program tells without.
 std::uint64_t CudaDevice::stream_id(Stream stream) {
   if (driver().stream_get_id == nullptr) return 0;
   unsigned long long id = 0;
-  if (driver().stream_get_id(stream, &id) == CUDA_SUCCESS) return id;
+  if (!is_named_by_context(stream) && driver().stream_get_id(stream, &id) == CUDA_SUCCESS) return id;
   const CudaContext::Current current(context_);
   check("cuStreamGetId", driver().stream_get_id(stream, &id));
   return id;
