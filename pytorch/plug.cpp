@@ -44,7 +44,7 @@ class ProcessPlug final : public Plug {
     return {segment.base, segment.bytes, allocator().allocated_size(ptr)};
   }
   int device_of(const void* ptr) const override { return allocator().device_of(ptr); }
-  bool has_virtual_memory() const override { return uses_pages(allocator().options()); }
+  bool has_virtual_memory() const override { return process_.has_pages(); }
 
   SharedMemory share(const void* ptr) override { return allocator().share(ptr); }
   void* open_shared(const SharedMemory& memory, int device) override { return allocator().open_shared(memory, device); }

@@ -38,7 +38,8 @@ class Plug {
   // What torch's own configuration says. CACHALOT_CONF and cachalot_plug_configure are applied on top of it. Before the
   // first use of memory it is what the allocator starts with, later it takes effect at once.
   virtual void configure(const Options& torch_options) = 0;
-  // Makes the allocator for the CUDA devices there are. Every other method does so, too, when it comes first.
+  // Makes the allocator for the CUDA devices there are. Every other method does so, too, when it comes first, but for
+  // has_virtual_memory.
   virtual void start() = 0;
 
   virtual void* allocate(std::size_t bytes, int device, Stream stream) = 0;
@@ -63,7 +64,8 @@ class Plug {
   };
   virtual Allocation allocation(void* ptr) const = 0;
   virtual int device_of(const void* ptr) const = 0;  // -1: not a live allocation of ours
-  // Whether memory may be virtual memory, and not cudaMalloc's: the page heap's.
+  // Whether memory may be virtual memory, and not cudaMalloc's: the page heap's. Before the allocator is made, whether it
+  // would be as things stand.
   virtual bool has_virtual_memory() const = 0;
 
   virtual SharedMemory share(const void* ptr) = 0;

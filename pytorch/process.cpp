@@ -133,6 +133,13 @@ CachingAllocator& Process::make() {
   return *allocator.release();
 }
 
+bool Process::has_pages() {
+  if (const CachingAllocator* const made = allocator_.load(std::memory_order_acquire))
+    return uses_pages(made->options());
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return uses_pages(amended_by_all(base_given_ ? base_ : pytorch_environment_options(), amendment_));
+}
+
 void Process::set_caching_enabled(bool enabled) {
   if (!is_caching_off_by_environment()) allocator().set_caching_enabled(enabled);
 }

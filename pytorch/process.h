@@ -46,6 +46,9 @@ class Process final : public ForkAware {
   // The text of options on top, in place of the one before. Strict; nothing has changed when it throws InvalidArgument.
   void amend(std::string_view text);
 
+  // Whether the heap is the page heap, or would be if the allocator were made now.
+  bool has_pages();
+
   // Caching stays off where PYTORCH_NO_CUDA_MEMORY_CACHING says so.
   void set_caching_enabled(bool enabled);
 

@@ -476,6 +476,13 @@ Options amend_options(std::string_view text, const Options& base) {
   for (const Key& key : kKeys) {
     if (const Setting* setting = find_setting(key, settings)) key.set(*setting, options);
   }
+  // A text that names segments means them, whatever an earlier one says of expandable segments.
+  const auto is_given = [&](std::string_view key) {
+    return std::ranges::any_of(settings, [&](const Setting& setting) { return setting.key == key; });
+  };
+  if (is_given("heap") && options.heap == HeapKind::segments && !is_given("expandable_segments")) {
+    options.expandable_segments = false;
+  }
   if (options.large_segment_size != base.large_segment_size) require_room_for_segments(options);
   options.text = std::string(text);
   return options;

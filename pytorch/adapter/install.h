@@ -6,13 +6,12 @@
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <torch/csrc/cuda/CUDAPluggableAllocator.h>
 
-#include <algorithm>
-#include <cctype>
-#include <iterator>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <utility>
 
+#include "adapter/expandable_segments.h"
 #include "adapter/late.h"
 #include "adapter/torch_allocator.h"
 
@@ -20,9 +19,7 @@ namespace cachalot::torch_adapter {
 
 // torch asserts that a `backend` named in its settings is the current allocator's name, which is ours now.
 inline std::string without_native_backend(const std::string& settings) {
-  std::string text;
-  std::copy_if(settings.begin(), settings.end(), std::back_inserter(text),
-               [](unsigned char c) { return std::isspace(c) == 0; });  // torch ignores all spaces
+  std::string text = without_spaces(settings);
   constexpr std::string_view kSetting = "backend:native";
   const std::size_t at = text.find(kSetting);
   if (at == std::string::npos) return text;
@@ -31,13 +28,24 @@ inline std::string without_native_backend(const std::string& settings) {
   return text.erase(at, end - at);
 }
 
+// Hands the settings over that torch has just read, and has torch answer with the heap that follows from them.
+inline void take_settings(Plug& plug) {
+  static ExpandableSegments segments;  // of torch's one flag
+  as_torch([&] {
+    Options options = options_of_torch();
+    options.expandable_segments = segments.wish(options.text);
+    plug.configure(options);
+    segments.answer(plug.has_virtual_memory());
+  });
+}
+
 // Settings that torch's users change at run time reach us as well. torch keeps one hook, which is CUDA's own: ours takes
 // its place and does first what that did.
 inline void follow_settings(Plug& plug) {
   c10::CachingAllocator::AcceleratorAllocatorConfig::registerDeviceConfigParserHook(
       [&plug](const std::string& settings) {
         cuda_caching::CUDAAllocatorConfig::instance().parseArgs(without_native_backend(settings));
-        as_torch([&] { plug.configure(options_of_torch()); });
+        take_settings(plug);
       },
       {});
 }
@@ -83,7 +91,7 @@ template <typename Allocator>
 void install_cachalot(Plug& plug, bool late) {
   TORCH_CHECK(TorchAllocator::the_one == nullptr, "cachalot is torch's allocator already");
   (void)cuda_caching::CUDAAllocatorConfig::instance();  // parsed while the allocator it may name is the current one
-  as_torch([&] { plug.configure(options_of_torch()); });
+  take_settings(plug);
   if (late) {
     install_late<Allocator>(plug);
   } else {

@@ -396,6 +396,15 @@ TEST(OptionParser, NullBytesAndOtherJunkAreJustBadCharacters) {
 }
 
 }  // namespace
+TEST(OptionParser, SegmentsThatAreNamedAreMeantWhateverAnEarlierTextSaysOfExpandableSegments) {
+  const Options expandable = parse_options("expandable_segments:True");
+  EXPECT_FALSE(uses_pages(amend_options("heap:segments", expandable)));
+  EXPECT_FALSE(uses_pages(amend_options("max_mappings:9,heap:segments", expandable)));
+  EXPECT_TRUE(uses_pages(amend_options("max_mappings:9", expandable)));
+  EXPECT_TRUE(uses_pages(amend_options("heap:pages", expandable)));
+  EXPECT_TRUE(uses_pages(amend_options("heap:segments,expandable_segments:True", expandable)));
+}
+
 TEST(AmendedOptions, KeepWhatTheTextDoesNotName) {
   const Options base =
       parse_options("max_split_size_mb:64,roundup_power2_divisions:4,garbage_collection_threshold:0.5");

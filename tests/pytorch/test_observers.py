@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from world import MODE, PAGES, run_python, succeeds
+from world import MODE, PAGES, full_only, run_python, succeeds
 
 pytestmark = pytest.mark.skipif(MODE == "plug", reason="C++ callers of the allocator need the full one")
 
@@ -65,3 +65,75 @@ assert torch.cuda.memory_reserved() == 64 << 20
 """
         )
     )
+
+
+NAME = "PYTORCH_CUDA_ALLOC_CONF"
+ASK = """
+def answer():
+    torch.cuda.init()
+    block = torch.empty(3 << 20, dtype=torch.uint8, device="cuda")
+    settings = torch.cuda.memory._snapshot()["allocator_settings"]
+    is_expandable = torch.cuda.memory_snapshot()[0]["is_expandable"]
+    return observers.has_expandable_segments() == 1, is_expandable, settings["max_split_size"] >> 20
+"""
+
+
+@full_only
+@pytest.mark.parametrize(
+    "environment, has_pages",
+    [
+        ({NAME: "max_split_size_mb:40", "CACHALOT_CONF": "heap:pages"}, True),
+        ({NAME: "expandable_segments: False, max_split_size_mb:40", "CACHALOT_CONF": "heap:pages"}, True),
+        ({NAME: "max_split_size_mb:40, expandable_segments: True,", "CACHALOT_CONF": "heap:segments"}, False),
+        ({NAME: "max_split_size_mb:40,expandable_segments:True", "CACHALOT_CONF": "expandable_segments:False"}, False),
+        ({NAME: "max_split_size_mb:40,expandable_segments:True", "CACHALOT_CONF": ""}, True),
+        ({NAME: "max_split_size_mb:40", "CACHALOT_CONF": ""}, False),
+    ],
+)
+def test_code_that_asks_for_expandable_segments_is_told_which_heap_there_is(library, environment, has_pages):
+    """Whoever chose it, and with the other settings as they were given, also when a program changes them."""
+    process = run_python(
+        LOAD.format(library=str(library))
+        + ASK
+        + f"""
+assert answer() == ({has_pages}, {has_pages}, 40), answer()
+torch._C._accelerator_setAllocatorSettings("max_split_size_mb:50")
+assert answer() == ({has_pages}, {has_pages}, 50), answer()
+torch._C._accelerator_setAllocatorSettings("max_split_size_mb:60,expandable_segments:{not has_pages}")
+assert answer() == ({has_pages}, {has_pages}, 60), answer()
+""",
+        **environment,
+    )
+    succeeds(process)
+
+
+@full_only
+def test_settings_are_shown_as_they_were_given_whatever_the_heap(library):
+    process = run_python(
+        LOAD.format(library=str(library))
+        + ASK
+        + """
+assert answer() == (True, True, 40), answer()
+settings = torch.cuda.memory._snapshot()["allocator_settings"]
+assert settings["PYTORCH_CUDA_ALLOC_CONF"] == "max_split_size_mb:40", settings
+assert settings["expandable_segments"] is False, settings
+""",
+        **{NAME: "max_split_size_mb:40", "CACHALOT_CONF": "heap:pages"},
+    )
+    succeeds(process)
+
+
+@full_only
+def test_a_heap_that_a_program_chooses_before_it_uses_memory_is_told(library):
+    process = run_python(
+        LOAD.format(library=str(library))
+        + """
+assert observers.has_expandable_segments() == 0
+torch._C._accelerator_setAllocatorSettings("expandable_segments:True")
+assert observers.has_expandable_segments() == 1
+block = torch.empty(3 << 20, dtype=torch.uint8, device="cuda")
+assert torch.cuda.memory_snapshot()[0]["is_expandable"]
+""",
+        CACHALOT_CONF="",
+    )
+    succeeds(process)
