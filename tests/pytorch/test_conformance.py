@@ -960,3 +960,38 @@ def test_expandable_segments_grow_in_a_pool():
         assert segment["is_expandable"]
     finally:
         settings("expandable_segments:False")
+
+
+def test_a_thread_in_a_green_context_allocates_and_stays_in_it():
+    succeeds(
+        world.run_python(
+            """
+            import ctypes
+            from torch.cuda.green_contexts import GreenContext
+
+            def current():
+                context = ctypes.c_void_p()
+                assert ctypes.CDLL("libcuda.so.1").cuCtxGetCurrent(ctypes.byref(context)) == 0
+                return context.value
+
+            before = torch.zeros(3 << 20, dtype=torch.uint8, device="cuda")
+            torch.cuda.synchronize()  # the primary context is current, as after any work
+            primary = current()
+            green = GreenContext.create(num_sms=8, device_id=0)
+            green.set_context()
+            inside = current()
+            assert inside != primary
+            kept = [torch.empty(size << 20, dtype=torch.uint8, device="cuda") for size in (1, 40, 300)]
+            kept[1].record_stream(torch.cuda.Stream())
+            del kept[1], before
+            torch.cuda.synchronize()
+            again = torch.empty(50 << 20, dtype=torch.uint8, device="cuda")
+            assert current() == inside
+            green.pop_context()
+            assert current() == primary
+            del kept, again
+            torch.cuda.empty_cache()
+            assert torch.cuda.memory_allocated() == torch.cuda.memory_reserved() == 0
+            """
+        )
+    )
