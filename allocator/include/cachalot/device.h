@@ -47,8 +47,8 @@ struct DeviceProperties {
   /// device has no virtual memory.
   std::size_t page_bytes = 0;
 
-  // What new handles of create are. On a GPU these are what it claims until its first create, which
-  // tries what the driver does, and from then on what works.
+  // Properties of new handles of create. On a GPU they are its claims until its first create, which
+  // tries them, and from then on the properties that work.
   bool rdma_capable = false;          ///< their memory is for GPUDirect RDMA, too
   bool shares_by_descriptor = false;  ///< they can be shared by file descriptor
   bool shares_by_fabric = false;      ///< they can be shared by fabric handle

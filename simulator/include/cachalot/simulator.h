@@ -52,8 +52,8 @@ CACHALOT_SIMULATOR_API int cachalot_sim_set_faults(int device, const char* fault
    exist. */
 CACHALOT_SIMULATOR_API int64_t cachalot_sim_faults_injected(int device);
 
-/** What a device says of the handles of cuMemCreate and what it does with them. An error is a
-    CUresult; 0 for none. */
+/** A cachalot_sim_handles says what a device claims for the handles of cuMemCreate, and which calls
+    then fail: with which CUresult, or 0 for none. */
 struct cachalot_sim_handles {
   int claims_fabric;       /**< attribute: handles can be shared by fabric */
   int claims_rdma;         /**< attribute: handles can be for GPUDirect RDMA */
@@ -65,8 +65,10 @@ struct cachalot_sim_handles {
   int export_file_error;   /**< of cuMemExportToShareableHandle, by file descriptor */
 };
 
-/** Sets how a device is with handles from now on. All zero is how it is at first. */
-CACHALOT_SIMULATOR_API int cachalot_sim_set_handles(int device, const struct cachalot_sim_handles* handles);
+/** Sets the claims and failures of a device from now on. They replace the earlier ones; at first
+    all are 0. */
+CACHALOT_SIMULATOR_API int cachalot_sim_set_handles(int device,
+                                                    const struct cachalot_sim_handles* handles);
 
 #ifdef __cplusplus
 }
