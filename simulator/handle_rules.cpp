@@ -71,11 +71,11 @@ const CUmemAllocationProp* HandleRules::properties(CUmemGenericAllocationHandle 
 
 }  // namespace cachalot::simulator
 
-int cachalot_sim_set_handles(int device, const struct cachalot_sim_handles* handles) {
+int cachalot_sim_set_handles(int device, const cachalot_sim_handles* rules) {
   using namespace cachalot::simulator;
   return guarded([&](Process& process) {
-    if (handles == nullptr) return cudaErrorInvalidValue;
-    process.handle_rules.set(process.device(device).ordinal, *handles);
+    if (rules == nullptr) return cudaErrorInvalidValue;
+    process.handle_rules.set(process.device(device).ordinal, *rules);
     return cudaSuccess;
   });
 }

@@ -54,7 +54,7 @@ CACHALOT_SIMULATOR_API int64_t cachalot_sim_faults_injected(int device);
 
 /** A cachalot_sim_handles says what a device claims for the handles of cuMemCreate, and which calls
     then fail: with which CUresult, or 0 for none. */
-struct cachalot_sim_handles {
+typedef struct cachalot_sim_handles {
   int claims_fabric;       /**< attribute: handles can be shared by fabric */
   int claims_rdma;         /**< attribute: handles can be for GPUDirect RDMA */
   int granularity_error;   /**< of cuMemGetAllocationGranularity */
@@ -63,12 +63,11 @@ struct cachalot_sim_handles {
   int create_rdma_error;   /**< of cuMemCreate, for GPUDirect RDMA */
   int access_rdma_error;   /**< of cuMemSetAccess, to memory for GPUDirect RDMA */
   int export_file_error;   /**< of cuMemExportToShareableHandle, by file descriptor */
-};
+} cachalot_sim_handles;
 
 /** Sets the claims and failures of a device from now on. They replace the earlier ones; at first
     all are 0. */
-CACHALOT_SIMULATOR_API int cachalot_sim_set_handles(int device,
-                                                    const struct cachalot_sim_handles* handles);
+CACHALOT_SIMULATOR_API int cachalot_sim_set_handles(int device, const cachalot_sim_handles* rules);
 
 #ifdef __cplusplus
 }
