@@ -277,7 +277,12 @@ function(cachalot_test folder)
   if(arg_GPU)
     add_test(NAME ${folder} COMMAND ${target} --gtest_filter=${cases}-${gpu_cases})
     gtest_discover_tests(${target} DISCOVERY_MODE PRE_TEST NO_PRETTY_VALUES TEST_FILTER ${gpu_cases}
-      PROPERTIES LABELS "${folder};gpu" RUN_SERIAL ON ${common})
+      PROPERTIES RUN_SERIAL ON ${common})
+    # gtest_discover_tests takes a list of labels apart: the second would be the name of a property.
+    set(labels ${PROJECT_BINARY_DIR}/${target}_labels.cmake)
+    file(WRITE ${labels}
+      "if(${target}_TESTS)\n  set_tests_properties(\${${target}_TESTS} PROPERTIES LABELS \"${folder};gpu\")\nendif()\n")
+    set_property(DIRECTORY ${PROJECT_SOURCE_DIR} APPEND PROPERTY TEST_INCLUDE_FILES ${labels})
   else()
     add_test(NAME ${folder} COMMAND ${target} --gtest_filter=${cases})
   endif()
