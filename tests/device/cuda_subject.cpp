@@ -9,6 +9,8 @@
 #include <thread>
 #include <vector>
 
+#include "new_thread_device.h"
+
 namespace cachalot {
 namespace {
 
@@ -65,6 +67,12 @@ std::unique_ptr<DeviceSubject> make_cuda_subject() {
   return devices.empty() ? nullptr : std::make_unique<CudaSubject>(devices.front());
 }
 
+std::unique_ptr<DeviceSubject> make_cuda_subject_for_new_threads() {
+  const auto devices = cuda_devices();
+  if (devices.empty()) return nullptr;
+  return std::make_unique<CudaSubject>(std::make_shared<NewThreadDevice>(devices.front()));
+}
+
 }  // namespace cachalot
 
 #else
@@ -72,6 +80,7 @@ std::unique_ptr<DeviceSubject> make_cuda_subject() {
 namespace cachalot {
 
 std::unique_ptr<DeviceSubject> make_cuda_subject() { return nullptr; }
+std::unique_ptr<DeviceSubject> make_cuda_subject_for_new_threads() { return nullptr; }
 
 }  // namespace cachalot
 

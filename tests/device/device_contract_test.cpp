@@ -60,6 +60,9 @@ INSTANTIATE_TEST_SUITE_P(Simulated, DeviceContract, testing::Values(&make_simula
 INSTANTIATE_TEST_SUITE_P(Simulated, VirtualMemoryContract, testing::Values(&make_simulated_subject));
 INSTANTIATE_TEST_SUITE_P(Cuda, DeviceContract, testing::Values(&make_cuda_subject));
 INSTANTIATE_TEST_SUITE_P(Cuda, VirtualMemoryContract, testing::Values(&make_cuda_subject));
+INSTANTIATE_TEST_SUITE_P(CudaFromNewThreads, DeviceContract, testing::Values(&make_cuda_subject_for_new_threads));
+INSTANTIATE_TEST_SUITE_P(CudaFromNewThreads, VirtualMemoryContract,
+                         testing::Values(&make_cuda_subject_for_new_threads));
 
 TEST_P(DeviceContract, PropertiesAgreeWithMemoryInfo) {
   const DeviceProperties properties = device_->properties();
