@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""cachalot and other allocators at the same work in the same run, over the simulated CUDA runtime: one table.
+"""cachalot and other allocators at the same work in the same run, over the simulated CUDA runtime or a GPU: one table.
 
-    bench/peers.py [<build folder>] [--only hot_pair,traces] [--peers cub,torch] [--quick] [--instructions]
+    bench/peers.py [<build folder>] [--only hot_pair,traces] [--peers cub,torch] [--quick] [--gpu] [--instructions]
                    [--json FILE] [--markdown] [--update-docs]
 
 bench/peers/README.md says how to install the other allocators; the column of an allocator that is not built is left out.
@@ -112,7 +112,10 @@ def fail(message):
 
 
 def environment(build, memory):
+    """`memory` of the simulated device; None: on a GPU, or on what the caller has put in its place."""
     kept = {name: value for name, value in os.environ.items() if not re.match(r"CACHALOT_|PYTORCH_|LD_PRELOAD$", name)}
+    if memory is None:
+        return kept | {name: value for name, value in os.environ.items() if name.startswith(("CACHALOT_SIM_", "LD_PRELOAD"))}
     return kept | {
         "LD_PRELOAD": str(build / "simulator/libcachalot_simulator.so"),
         "LD_LIBRARY_PATH": str(build / "simulator/driver"),
@@ -121,19 +124,21 @@ def environment(build, memory):
 
 
 class Programs:
-    def __init__(self, build, quick):
+    def __init__(self, build, quick, on_gpu=False):
         self.build = build
         self.quick = quick
+        self.on_gpu = on_gpu
 
     def path(self, column):
         return self.build / "bench/peers" / column.program
 
     def run(self, column, *runs, memory="256GiB"):
         """The program's finished process, or None where it took too long."""
-        arguments = [self.path(column), *(["--quick"] if self.quick else []), column.variant, *runs]
+        words = (["--quick"] if self.quick else []) + (["--gpu"] if self.on_gpu else [])
+        arguments = [self.path(column), *words, column.variant, *runs]
         try:
             return subprocess.run(
-                arguments, env=environment(self.build, memory), capture_output=True, text=True, timeout=LONGEST_SECONDS)
+                arguments, env=environment(self.build, None if self.on_gpu else memory), capture_output=True, text=True, timeout=LONGEST_SECONDS)
         except subprocess.TimeoutExpired:
             return None
 
@@ -465,6 +470,7 @@ def parse_arguments():
     parser.add_argument("--only", metavar="GROUPS", help=", ".join(group.name for group in GROUPS))
     parser.add_argument("--peers", metavar="PEERS", help="beside cachalot: " + ", ".join(peer.name for peer in PEERS))
     parser.add_argument("--quick", action="store_true", help="in less than a minute; times are less certain")
+    parser.add_argument("--gpu", action="store_true", help="on the machine's GPU, and without what only the simulated runtime counts")
     parser.add_argument("--instructions", action="store_true", help="count a hot pair's, by valgrind")
     parser.add_argument("--json", metavar="FILE", type=pathlib.Path, help="write all figures there")
     parser.add_argument("--markdown", action="store_true", help="tables as in the documentation")
@@ -474,6 +480,8 @@ def parse_arguments():
     peers = [peer.name for peer in PEERS]
     options.only = groups if options.only is None else names(options.only, groups, "--only")
     options.peers = peers if options.peers is None else names(options.peers, peers, "--peers")
+    if options.gpu and (options.instructions or options.update_docs):
+        fail("--gpu: neither --instructions nor --update-docs, whose figures are of the simulated runtime")
     if options.instructions and not shutil.which("valgrind"):
         fail("--instructions: please install valgrind")
     if options.json and not options.json.resolve().parent.is_dir():
@@ -484,7 +492,7 @@ def parse_arguments():
 def main():
     options = parse_arguments()
     build = pathlib.Path(options.build).resolve()
-    programs = Programs(build, options.quick)
+    programs = Programs(build, options.quick, options.gpu)
     columns, lacks = available(programs, options.peers)
     if not columns:
         fail(f"no program in {build / 'bench/peers'}: ./run build makes them where a CUDA toolkit is found")

@@ -177,15 +177,15 @@ class TracePlayer {
   std::vector<Live> live_;
 };
 
-// Memory and calls are those of one pass from an empty allocator on a device that lags as a real one does; the time is
-// that of later passes, with no work on the device.
+// What the simulated runtime counted while a trace was played.
 template <Allocates Peer>
-void measure_trace(Peer& peer, const Effort& effort, const std::string& name) {
-  const tools::Trace trace = tools::read_trace(std::string(CACHALOT_DATA_DIR) + "/traces/" + name + ".csv.gz");
-  const Simulator simulator;
-  TracePlayer<Peer> player(peer, trace);
-  const std::string prefix = "trace/" + name + "/";
-  player.play([&](Stream stream) { simulator.use(stream); });
+void print_counts(const Simulator& simulator, const tools::Trace& trace, const std::string& prefix) {
+  if (!simulator.is_there()) {
+    for (const char* figure : {"memory", "memory_calls", "event_calls"}) {
+      print_left_out(prefix + figure, "only the simulated runtime counts");
+    }
+    return;
+  }
   if constexpr (Peer::kFixedMemory) {
     print_left_out(prefix + "memory", "takes all its memory at once");
   } else {
@@ -195,6 +195,18 @@ void measure_trace(Peer& peer, const Effort& effort, const std::string& name) {
   }
   print_figure(prefix + "memory_calls", static_cast<double>(simulator.memory_calls()), "calls");
   print_figure(prefix + "event_calls", static_cast<double>(simulator.event_calls()), "calls");
+}
+
+// Memory and calls are those of one pass from an empty allocator on a device that lags as a real one does; the time is
+// that of later passes, with no work on the device.
+template <Allocates Peer>
+void measure_trace(Peer& peer, const Effort& effort, const std::string& name) {
+  const tools::Trace trace = tools::read_trace(std::string(CACHALOT_DATA_DIR) + "/traces/" + name + ".csv.gz");
+  const Simulator simulator;
+  TracePlayer<Peer> player(peer, trace);
+  const std::string prefix = "trace/" + name + "/";
+  player.play([&](Stream stream) { simulator.use(stream); });
+  print_counts<Peer>(simulator, trace, prefix);
   check_cuda("cudaDeviceSynchronize", cudaDeviceSynchronize());
   player.play([](Stream) {});
   const double ns = best_within(effort.budget_ns, [&] { player.play([](Stream) {}); });

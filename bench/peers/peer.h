@@ -1,4 +1,5 @@
-// What every peer's program has: streams, the simulated runtime's counters, and figures as lines of JSON.
+// What every peer's program has: streams, the simulated runtime's counters, and figures as lines of JSON. On a GPU there are no
+// counters, and no memory that they count.
 //
 // A peer is an allocator on device 0 of the CUDA runtime that the process has loaded; bench/workloads.h says what it must
 // be able to do (Allocates). Its calls may come from any thread; stream() from one thread alone.
@@ -46,7 +47,6 @@ class PeerBase {
 // The simulated runtime's functions beyond CUDA (cachalot/simulator.h), looked up in the process.
 class Simulator {
  public:
-  // Throws where the program runs without it.
   Simulator() {
     find(launch_, "cachalot_sim_launch");
     find(advance_, "cachalot_sim_advance");
@@ -54,8 +54,12 @@ class Simulator {
     find(calls_, "cachalot_sim_calls");
   }
 
-  // Work on a block, queued on its stream; the host's time goes on.
+  // False on a GPU: nothing is counted.
+  bool is_there() const { return launch_ != nullptr; }
+
+  // Work on a block, queued on its stream; the host's time goes on. Nothing on a GPU.
   void use(Stream stream) const {
+    if (!is_there()) return;
     constexpr std::int64_t kWorkNs = 10'000;
     constexpr std::int64_t kHostNs = 1'000;
     launch_(stream, kWorkNs);
@@ -76,7 +80,6 @@ class Simulator {
   template <typename Function>
   static void find(Function*& function, const char* name) {
     function = reinterpret_cast<Function*>(dlsym(RTLD_DEFAULT, name));
-    if (!function) throw std::runtime_error("the simulated CUDA runtime is not loaded; bench/peers.py does that");
   }
   std::int64_t count(std::initializer_list<const char*> names) const {
     std::int64_t sum = 0;

@@ -1,9 +1,9 @@
 // The main function of a peer's program:
 //
-//   <program> [--quick] <variant> [<group>…]    figures as lines of JSON; without a group only tries the variant
+//   <program> [--quick] [--gpu] <variant> [<group>…]    figures as lines of JSON; without a group only tries the variant
 //
-// A variant is what the peer makes of it, an option string for one. What cannot be done is one line on standard error
-// and exit status 2.
+// With --gpu it need not run over the simulated runtime. A variant is what the peer makes of it, an option string for one. What
+// cannot be done is one line on standard error and exit status 2.
 #pragma once
 
 #include <cstdio>
@@ -24,14 +24,21 @@ void measure_all(Peer& peer, const Effort& effort, const std::vector<std::string
   }
 }
 
+inline void require_simulator() {
+  if (!Simulator().is_there()) {
+    throw std::runtime_error("the simulated CUDA runtime is not loaded; bench/peers.py does that");
+  }
+}
+
 // `run(variant, effort, groups)` makes the peer and measures it.
 template <typename Run>
 int peer_main(int argc, char** argv, Run&& run) {
   std::vector<std::string> arguments(argv + 1, argv + argc);
   const bool quick = std::erase(arguments, "--quick") > 0;
+  const bool gpu = std::erase(arguments, "--gpu") > 0;
   try {
-    if (arguments.empty()) throw std::invalid_argument("usage: [--quick] <variant> [<group>...]");
-    [[maybe_unused]] const Simulator present;
+    if (arguments.empty()) throw std::invalid_argument("usage: [--quick] [--gpu] <variant> [<group>...]");
+    if (!gpu) require_simulator();
     run(arguments[0], quick ? kQuick : kFull, std::vector<std::string>(arguments.begin() + 1, arguments.end()));
   } catch (const std::exception& error) {
     std::fprintf(stderr, "%s: %s\n", argv[0], error.what());
