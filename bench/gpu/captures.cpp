@@ -1,6 +1,6 @@
 // Captures, while other threads allocate, free what they have lent, make the page heap grow, and use pinned host memory: is the
 // capture whole, and does its replay do what was captured? Both with an allocator that was told of the capture and with one
-// that was not.
+// that was not, because the stream has none of its memory.
 #include <cuda_runtime_api.h>
 
 #include <atomic>
@@ -43,14 +43,17 @@ class Others {
     }
     return failure_;
   }
-  // Returns when each thread has gone round once more.
-  void wait_for_a_round() const {
+  // Returns when threads have gone round some more times.
+  void wait_for_a_round() {
+    loans_left_ = kLoans;
     const int before = rounds_;
     const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(5);
     while (rounds_ < before + 6 && running_ > 0 && std::chrono::steady_clock::now() < end) std::this_thread::yield();
   }
 
  private:
+  static constexpr int kLoans = 40;
+
   void start(std::function<void()> work) {
     ++running_;
     threads_.emplace_back([this, work = std::move(work)] {
@@ -65,6 +68,9 @@ class Others {
     });
   }
 
+  // What is lent and freed stays away until the capture ends: without a limit it would be all memory.
+  bool may_lend() { return loans_left_.fetch_sub(1) > 0; }
+
   void allocate_and_lend() {
     const OwnStream own;
     const OwnStream other;
@@ -75,7 +81,7 @@ class Others {
         const std::size_t bytes = (random() % 8 + 1) * kMiB;
         live.push_back(allocator_.allocate(bytes, 0, own));
         fill(own, words_at(live.back(), bytes), 1);
-        if (i % 2 == 0) allocator_.record_stream(live.back(), other);
+        if (i % 2 == 0 && may_lend()) allocator_.record_stream(live.back(), other);
       }
       for (void* each : live) allocator_.deallocate(each);
       ++rounds_;
@@ -100,6 +106,7 @@ class Others {
   std::atomic<bool> must_stop_{false};
   std::atomic<int> running_{0};
   std::atomic<int> rounds_{0};
+  std::atomic<int> loans_left_{kLoans};
   std::mutex mutex_;
   std::string failure_;
   std::vector<std::thread> threads_;
@@ -120,8 +127,9 @@ struct Case {
 class Captured {
  public:
   Captured(CachingAllocator& allocator, const Case& of) : allocator_(allocator), case_(of) {
-    result_ = allocator_.allocate(kBytes, 0, stream_);
-    input_ = allocator_.allocate(kBytes, 0, stream_);
+    const cudaStream_t owner = case_.is_told ? static_cast<cudaStream_t>(stream_) : static_cast<cudaStream_t>(lender_);
+    result_ = allocator_.allocate(kBytes, 0, owner);
+    input_ = allocator_.allocate(kBytes, 0, owner);
   }
   ~Captured() {
     if (executable_) cudaGraphExecDestroy(executable_);
@@ -131,7 +139,7 @@ class Captured {
   Captured(const Captured&) = delete;
   Captured& operator=(const Captured&) = delete;
 
-  cudaError_t capture(const Others& others) {
+  cudaError_t capture(Others& others) {
     if (case_.is_told) {
       const cudaStream_t stream = stream_;
       allocator_.begin_allocate_to_pool(
@@ -168,7 +176,7 @@ class Captured {
 
  private:
   // Without a pool the graph allocates nothing, as nobody may then.
-  void queue_work(const Others& others) {
+  void queue_work(Others& others) {
     void* const scratch = case_.is_told ? allocator_.allocate(kBytes, 0, stream_) : nullptr;
     others.wait_for_a_round();
     if (scratch) {
@@ -187,6 +195,7 @@ class Captured {
   CachingAllocator& allocator_;
   const Case case_;
   const OwnStream stream_;
+  const OwnStream lender_;
   const WrongWords wrong_;
   void* result_ = nullptr;
   void* input_ = nullptr;
