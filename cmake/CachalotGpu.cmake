@@ -50,3 +50,24 @@ function(cachalot_gpu_checks_lack lack driver)
     set(${lack} "there is no libcuda.so (set CACHALOT_CUDA_DRIVER)" PARENT_SCOPE)
   endif()
 endfunction()
+
+# gpu.rehearsal: bench/gpu/run from end to end over the simulated runtime, with what of PyTorch is there. gpu.run: its arguments and
+# verdicts.
+function(cachalot_gpu_tests test)
+  find_program(python python3 NO_CACHE)
+  if(NOT CACHALOT_BUILD_TESTS OR NOT python OR CACHALOT_SANITIZE)
+    return()
+  endif()
+  add_test(NAME gpu.run COMMAND ${python} -B ${PROJECT_SOURCE_DIR}/tests/bench/${test})
+  set_tests_properties(gpu.run PROPERTIES LABELS bench TIMEOUT 120)
+  if(NOT TARGET gpu_checks OR NOT CACHALOT_HAS_SIMULATOR OR NOT CACHALOT_BUILD_BENCHMARKS OR NOT CACHALOT_BUILD_EXAMPLES OR
+     NOT 90 IN_LIST CACHALOT_CUDA_ARCHITECTURES)
+    return()
+  endif()
+  cachalot_python_candidate(with_torch)
+  add_test(NAME gpu.rehearsal
+    COMMAND ${python} -B ${PROJECT_SOURCE_DIR}/bench/gpu/run --rehearse --build ${PROJECT_BINARY_DIR}
+            --out ${PROJECT_BINARY_DIR}/rehearsal)
+  set_tests_properties(gpu.rehearsal PROPERTIES
+    LABELS bench TIMEOUT 600 COST 900 ENVIRONMENT "CACHALOT_PYTHON=${with_torch}")
+endfunction()

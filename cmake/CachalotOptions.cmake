@@ -11,6 +11,16 @@ option(CACHALOT_PORTABLE_COMMAND "Put fmt and libstdc++ into the cachalot comman
 option(CACHALOT_UNITY_BUILD "Compile the files of a folder together" ON)
 set(CACHALOT_SANITIZE "" CACHE STRING "Sanitizers for everything, as for -fsanitize: address,undefined or thread")
 
+# What the system does not have: fmt, nlohmann-json, CLI11, zlib and GoogleTest in a folder that bench/gpu/pack has made.
+set(CACHALOT_DEPS "$ENV{CACHALOT_DEPS}" CACHE PATH "Folder of the libraries that bench/gpu/pack gathers; empty: the system's")
+if(CACHALOT_DEPS)
+  cmake_path(ABSOLUTE_PATH CACHALOT_DEPS NORMALIZE)
+  if(NOT EXISTS ${CACHALOT_DEPS}/packed-by-cachalot)
+    message(FATAL_ERROR "CACHALOT_DEPS is '${CACHALOT_DEPS}'; it must be a folder that bench/gpu/pack has made")
+  endif()
+  list(PREPEND CMAKE_PREFIX_PATH ${CACHALOT_DEPS})
+endif()
+
 include(GNUInstallDirs)
 set(CACHALOT_SIMULATOR_INSTALL_DIR ${CMAKE_INSTALL_LIBDIR}/cachalot/simulator)  # `cachalot simulate` looks here, too
 

@@ -8,7 +8,7 @@ import time
 
 import commands
 
-PACKAGES = "fmt, CLI11, nlohmann-json, zlib, GoogleTest and Google Benchmark"
+PACKAGES = "fmt, CLI11, nlohmann-json, zlib and GoogleTest"
 
 
 def configure_words(build, with_packages):
