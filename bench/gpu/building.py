@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import time
 
@@ -11,9 +12,10 @@ import commands
 PACKAGES = "fmt, CLI11, nlohmann-json, zlib and GoogleTest"
 
 
-def configure_words(build, with_packages):
+def configure_words(build, python, with_packages):
     words = ["cmake", "-S", str(commands.ROOT), "-B", str(build), "-DCMAKE_BUILD_TYPE=Release", "-DCACHALOT_CUDA=ON",
-             "-DCACHALOT_CUDA_ARCHITECTURES=native", "-DCACHALOT_BUILD_GPU_CHECKS=ON"]
+             "-DCACHALOT_CUDA_ARCHITECTURES=native", "-DCACHALOT_BUILD_GPU_CHECKS=ON",
+             f"-DCACHALOT_PYTHON={python}"]
     if shutil.which("ninja") and not (build / "Makefile").exists():
         words += ["-G", "Ninja"]
     for part in ("TESTS", "TOOLS", "BENCHMARKS", "EXAMPLES"):
@@ -21,15 +23,24 @@ def configure_words(build, with_packages):
     return words
 
 
-def configure(build, seconds, outcome):
+def missing_package(text):
+    """The first one that CMake did not find."""
+    found = re.search(r'configuration file provided by "(\w+)"|Could NOT find (\w+)', text)
+    return (found[1] or found[2]) if found else "something else"
+
+
+def configure(build, python, seconds, outcome):
     """Returns whether there are the libraries that tests, benchmarks and examples need; None where nothing can be built."""
+    lack = ""
     for with_packages in (True, False):
-        status, text = commands.run_process(configure_words(build, with_packages), dict(os.environ), seconds)
+        status, text = commands.run_process(configure_words(build, python, with_packages), dict(os.environ), seconds)
         if status == 0:
             outcome.check("configure", "passed", "with everything" if with_packages else "the library and bench/gpu alone")
             if not with_packages:
-                outcome.check("packages", "not applicable", f"CMake does not find all of {PACKAGES}: set CACHALOT_DEPS (bench/gpu/pack)")
+                outcome.check("packages", "not applicable",
+                              f"CMake does not find {lack}, and all of {PACKAGES} are needed: set CACHALOT_DEPS (bench/gpu/pack)")
             return with_packages
+        lack = missing_package(text)
         outcome.tails.append("\n".join(text.splitlines()[-commands.TAIL_LINES:]))
     outcome.check("configure", "failed", "CMake fails")
     return None
@@ -57,16 +68,18 @@ def known_targets(build, targets):
     return [target for target in targets if target in names] if status == 0 else targets
 
 
-def build(folder, chosen, seconds):
+def build(folder, python, chosen, seconds):
     """(outcome, whether there are the packages)"""
     outcome = commands.Outcome()
     end = time.monotonic() + seconds
     folder.mkdir(parents=True, exist_ok=True)
-    with_packages = configure(folder, seconds, outcome)
+    with_packages = configure(folder, python, seconds, outcome)
     if with_packages is None:
         return outcome, False
-    wanted = [target for stage in chosen if with_packages or not stage.needs_packages for target in stage.targets]
-    targets = known_targets(folder, list(dict.fromkeys(wanted)))
-    if targets:
-        build_targets(folder, targets, max(1, end - time.monotonic()), outcome)
+    # What needs nothing but the library comes first: it is what most stages need.
+    for needs_packages in (False, True) if with_packages else (False,):
+        wanted = [target for stage in chosen if stage.needs_packages == needs_packages for target in stage.targets]
+        targets = known_targets(folder, list(dict.fromkeys(wanted)))
+        if targets:
+            build_targets(folder, targets, max(1, end - time.monotonic()), outcome)
     return outcome, with_packages

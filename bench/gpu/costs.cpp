@@ -12,6 +12,7 @@
 #include "bench/gpu/cuda_calls.h"
 #include "bench/gpu/report.h"
 #include "cachalot/device.h"
+#include "cachalot/errors.h"
 #include "cachalot/simulated_device.h"
 
 namespace cachalot::gpu {
@@ -82,11 +83,21 @@ class BusyStopwatch final : public Stopwatch {
   std::array<int, kDeviceCallCount> waits_ = {};
 };
 
+// Sharing may be refused, in a container for one.
+template <typename Calls>
+void unless_refused(const std::string& call, Calls&& calls) {
+  try {
+    calls();
+  } catch (const CudaError& error) {
+    fact(call + "/refused", error.what());
+  }
+}
+
 void live_by_malloc(Device& device, std::size_t bytes, Stream stream, Stopwatch& watch) {
   const Address address = watch.time(DeviceCall::malloc, [&] { return device.malloc(bytes).value(); });
   watch.time(DeviceCall::fill, [&] { device.fill(address, 1, bytes, stream); });
   require("cudaStreamSynchronize", cudaStreamSynchronize(stream));
-  watch.time(DeviceCall::ipc_export, [&] { return device.ipc_export(address); });
+  unless_refused("ipc_export", [&] { watch.time(DeviceCall::ipc_export, [&] { return device.ipc_export(address); }); });
   watch.time(DeviceCall::free, [&] { device.free(address); });
 }
 
@@ -129,14 +140,9 @@ void use_events(Device& device, Stream stream, Stopwatch& watch) {
   watch.time(DeviceCall::synchronize, [&] { device.synchronize(); });
 }
 
-// Sharing may be refused, in a container for one.
-void try_to_share(Device& device, std::size_t bytes, Stopwatch& watch) {
+void live_by_sharing(Device& device, std::size_t bytes, Stopwatch& watch) {
   const MemoryHandle handle = device.create(bytes).value();
-  try {
-    share(device, handle, watch);
-  } catch (const std::exception& error) {
-    fact("export_handle/refused", error.what());
-  }
+  unless_refused("export_handle", [&] { share(device, handle, watch); });
   device.release(handle);
 }
 
@@ -146,7 +152,7 @@ void live_once(Device& device, std::size_t bytes, Stream stream, Stopwatch& watc
   use_events(device, stream, watch);
   if (!device.properties().virtual_memory) return;
   live_by_mapping(device, bytes, watch);
-  try_to_share(device, bytes, watch);
+  live_by_sharing(device, bytes, watch);
 }
 
 bool depends_on_bytes(DeviceCall kind) {

@@ -55,6 +55,7 @@ bool OwnStream::is_busy() const {
 }
 
 WrongWords::WrongWords() {
+  load_kernels();
   void* memory = nullptr;
   require("cudaMalloc", cudaMalloc(&memory, sizeof(*count_)));
   count_ = static_cast<unsigned long long*>(memory);

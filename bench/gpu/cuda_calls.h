@@ -62,7 +62,7 @@ class OwnEvent {
   cudaEvent_t event_ = nullptr;
 };
 
-// A number of wrong words, counted by kernels.
+// A number of wrong words, counted by kernels, which it loads.
 class WrongWords {
  public:
   WrongWords();

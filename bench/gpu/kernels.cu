@@ -111,6 +111,18 @@ void check_after_early_read(cudaStream_t stream, Words words, Word seed, unsigne
   launch(stream, Launch::dependent, check_words_after_early_read, words, seed, wrong);
 }
 
+void load_kernels() {
+  const auto load_one = [](auto* kernel) {
+    cudaFuncAttributes attributes = {};
+    require("cudaFuncGetAttributes", cudaFuncGetAttributes(&attributes, kernel));
+  };
+  load_one(fill_words);
+  load_one(check_words);
+  load_one(check_words_after_early_read);
+  load_one(spin);
+  load_one(read_words);
+}
+
 void run_for(cudaStream_t stream, std::chrono::nanoseconds duration) {
   if (const SimulatedLaunch simulated = simulated_launch()) {
     simulated(stream, duration.count());

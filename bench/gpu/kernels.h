@@ -30,6 +30,8 @@ void check_equal(cudaStream_t stream, Words words, Word value, unsigned long lon
 // As check; but each word is also read before the kernel waits for the one before it. CUDA does not define what reading early at
 // another address of the same memory does to the second read.
 void check_after_early_read(cudaStream_t stream, Words words, Word seed, unsigned long long* wrong);
+// Loads the kernels, which CUDA else does at their first launch: then there may be no memory left, or a capture forbids it.
+void load_kernels();
 // Keeps the stream busy. On the simulated runtime in virtual time.
 void run_for(cudaStream_t stream, std::chrono::nanoseconds duration);
 // Reads the words over and over for that long.
