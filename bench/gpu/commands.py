@@ -17,6 +17,7 @@ import stages
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 TAIL_LINES = 40  # of the output of a command that failed
+PROGRAM = re.compile(r"(bench/gpu/[a-z_]+|bench/device_costs|tests/\w+|examples/\w+)$")
 OWN_VARIABLES = re.compile(r"CACHALOT_(?!PYTHON$|DEPS$)|PYTORCH_|LD_PRELOAD$")
 
 
@@ -58,7 +59,7 @@ class Machine:
 
     def missing_programs(self, command):
         """Programs of the build that the command runs, and that are not built."""
-        programs = [word for word in command.words if re.match(r"(bench/gpu/[a-z_]+|bench/device_costs|tests/\w+|examples/\w+)$", word)]
+        programs = [word for word in command.words if PROGRAM.match(word)]
         if command.words[0] == stages.PYTHON:
             programs = ["python"]  # the package
         return [program for program in programs if not (self.build / program).exists()]

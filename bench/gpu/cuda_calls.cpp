@@ -9,6 +9,8 @@
 namespace cachalot::gpu {
 namespace {
 
+constexpr std::size_t kControlBytes = 4096;
+
 template <typename Function>
 Function* simulators(const char* name) {
   return reinterpret_cast<Function*>(dlsym(RTLD_DEFAULT, name));
@@ -57,8 +59,26 @@ bool OwnStream::is_busy() const {
 WrongWords::WrongWords() {
   load_kernels();
   void* memory = nullptr;
-  require("cudaMalloc", cudaMalloc(&memory, sizeof(*count_)));
-  count_ = static_cast<unsigned long long*>(memory);
+  require("cudaMalloc", cudaMalloc(&memory, kControlBytes + sizeof(*count_)));
+  count_ = reinterpret_cast<unsigned long long*>(static_cast<char*>(memory) + kControlBytes);
+  require("cudaMemset", cudaMemset(count_, 0, sizeof(*count_)));
+  if (!is_simulated()) require_that_it_counts();
+}
+
+WrongWords::~WrongWords() { cudaFree(reinterpret_cast<char*>(count_) - kControlBytes); }
+
+// The control: words that are all wrong, and words that are right.
+void WrongWords::require_that_it_counts() {
+  const OwnStream stream;
+  const Words words = words_at(reinterpret_cast<char*>(count_) - kControlBytes, kControlBytes);
+  fill(stream, words, 1);
+  check(stream, words, 2, count_);
+  const std::uint64_t wrong_ones = read();
+  check(stream, words, 1, count_);
+  if (wrong_ones != words.count || read() != words.count) {
+    throw std::runtime_error("the kernels do not count: " + std::to_string(wrong_ones) + " of " +
+                             std::to_string(words.count) + " wrong words");
+  }
   require("cudaMemset", cudaMemset(count_, 0, sizeof(*count_)));
 }
 

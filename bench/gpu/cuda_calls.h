@@ -62,11 +62,14 @@ class OwnEvent {
   cudaEvent_t event_ = nullptr;
 };
 
-// A number of wrong words, counted by kernels, which it loads.
+inline Words words_at(void* memory, std::size_t bytes) { return {static_cast<Word*>(memory), bytes / sizeof(Word)}; }
+
+// A number of wrong words, counted by kernels, which it loads. Throws where they do not count words that are wrong: then no check of
+// contents could fail.
 class WrongWords {
  public:
   WrongWords();
-  ~WrongWords() { cudaFree(count_); }
+  ~WrongWords();
   WrongWords(const WrongWords&) = delete;
   WrongWords& operator=(const WrongWords&) = delete;
   unsigned long long* on_device() const { return count_; }
@@ -74,10 +77,11 @@ class WrongWords {
   std::uint64_t read() const;
 
  private:
+  void require_that_it_counts();
+
   unsigned long long* count_ = nullptr;
 };
 
-inline Words words_at(void* memory, std::size_t bytes) { return {static_cast<Word*>(memory), bytes / sizeof(Word)}; }
 inline Words words_at(CUdeviceptr memory, std::size_t bytes) {
   return words_at(reinterpret_cast<void*>(memory), bytes);
 }

@@ -67,6 +67,10 @@ class Report:
                                  "facts": [], "tables": [], "tails": []}
             self.write()
 
+    def has(self, name):
+        """Whether there is a verdict of the stage."""
+        return name in self.stages and self.stages[name]["verdict"] != "not run"
+
     def in_order(self):
         return [self.stages[name] for name in self.order if name in self.stages]
 
@@ -103,7 +107,8 @@ class Report:
             lines += [f"| {code(check['check'])} | {check['verdict']} | {code(check['why'])} |" for check in stage["checks"]]
         if stage["facts"]:
             lines += ["", "| fact | value | unit |", "|---|---|---|"]
-            lines += [f"| {code(fact['fact'])} | {code(number(fact['value']))} | {code(fact['unit'])} |" for fact in stage["facts"]]
+            for fact in stage["facts"]:
+                lines.append(f"| {code(fact['fact'])} | {code(number(fact['value']))} | {code(fact['unit'])} |")
         for text in stage["tables"] + stage["tails"]:
             lines += ["", "```text", text.strip().replace("```", "'''"), "```"]
         return lines

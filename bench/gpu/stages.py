@@ -65,7 +65,7 @@ STAGES = [
     ], ["gpu_heap"]),
     Stage("waits", "Does cudaFree wait", 40, [program("streams", "free", "empty_cache")], ["gpu_streams"]),
     Stage("contexts", "Contexts: primary, second, green; reset", 90, [program("contexts")], ["gpu_contexts"]),
-    Stage("sharing", "Sharing between processes", 90, [
+    Stage("sharing", "Sharing between processes", 150, [
         program("sharing"),
         Command([PYTHON, "bench/gpu/torch_sharing.py"], quick=["--quick"], needs=("torch",)),
     ], ["gpu_sharing", "cachalot_torch"]),

@@ -3,7 +3,8 @@
 
     bench/gpu/torch_sharing.py [--quick]     PYTHONPATH holds the built package
 
-With --quick one pair alone. Each pair of allocators is a process, which starts the receiver. Prints lines of JSON, as the programs of bench/gpu (report.h).
+With --quick one pair alone. Each pair of allocators is a process, which starts the receiver. Prints lines of JSON, as the programs
+of bench/gpu (report.h).
 """
 
 from __future__ import annotations

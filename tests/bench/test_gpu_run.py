@@ -64,6 +64,26 @@ class Arguments(unittest.TestCase):
             self.assertTrue((pathlib.Path(folder) / "mine").exists())
 
 
+class Packing(unittest.TestCase):
+    @unittest.skipUnless(pathlib.Path("/usr/src/googletest/googletest/src").exists(), "Debian's package googletest is missing")
+    def test_cmake_takes_everything_from_the_packed_folder(self):
+        with tempfile.TemporaryDirectory() as folder:
+            packed, build = f"{folder}/packed", f"{folder}/build"
+            self.assertEqual(call("pack", packed).returncode, 0)
+            cmake = ["cmake", "-S", ROOT, "-B", build, f"-DCACHALOT_DEPS={packed}", "-DCACHALOT_CUDA=OFF", "-DCMAKE_BUILD_TYPE=Release"]
+            done = subprocess.run(cmake, capture_output=True, text=True)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            cache = (pathlib.Path(build) / "CMakeCache.txt").read_text()
+            for found in ("fmt_DIR", "CLI11_DIR", "nlohmann_json_DIR", "GTest_DIR", "ZLIB_LIBRARY_RELEASE"):
+                self.assertRegex(cache, f"{found}:[A-Z]+={packed}/")
+
+    def test_cmake_refuses_another_folder(self):
+        with tempfile.TemporaryDirectory() as folder:
+            done = subprocess.run(["cmake", "-S", ROOT, "-B", folder, "-DCACHALOT_DEPS=/nowhere"], capture_output=True, text=True)
+            self.assertNotEqual(done.returncode, 0)
+            self.assertIn("CACHALOT_DEPS is '/nowhere'", done.stderr)
+
+
 class Verdicts(unittest.TestCase):
     def verdict(self, text, kind=stages.LINES, seconds=20):
         return run_shell(text, kind, seconds).verdict()
@@ -129,7 +149,18 @@ class Reports(unittest.TestCase):
             report = self.write(folder, "costs", "failed")
             self.assertEqual(report.path("md").name, "nvidia-h200-2026-01-02.md")
             whole = json.loads(report.path("json").read_text())
-            self.assertEqual([(stage["name"], stage["verdict"]) for stage in whole["stages"]], [("costs", "failed"), ("load", "passed")])
+            verdicts = [(stage["name"], stage["verdict"]) for stage in whole["stages"]]
+            self.assertEqual(verdicts, [("costs", "failed"), ("load", "passed")])
+
+    def test_what_was_not_run_is_left_for_the_next_call(self):
+        with tempfile.TemporaryDirectory() as folder:
+            report = self.write(folder, "load", "passed")
+            report.add_not_run("costs", "Costs", "the time was over")
+            again = reporting.Report(pathlib.Path(folder), dict(self.ABOUT), ["costs", "load"])
+            self.assertTrue(again.has("load"))
+            self.assertFalse(again.has("costs"))
+            other_commit = reporting.Report(pathlib.Path(folder), self.ABOUT | {"commit": "def"}, ["costs", "load"])
+            self.assertFalse(other_commit.has("load"))
 
     def test_costs_become_a_latency_model(self):
         self.assertEqual(reporting.profile_name("NVIDIA H100 80GB HBM3"), "h100")
