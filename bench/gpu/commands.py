@@ -87,15 +87,23 @@ class Outcome:
 
     def __init__(self):
         self.facts, self.checks, self.tables, self.tails = [], [], [], []
+        self.too_late = []  # checks that failed because the time was over
+        self.is_cut_short = False  # by the time of the whole run, not by that of the stage
 
     def check(self, name, verdict, why):
         self.checks.append({"check": name, "verdict": verdict, "why": why})
+
+    def check_too_late(self, name, why):
+        self.check(name, "failed", why)
+        self.too_late.append(self.checks[-1])
 
     def verdict(self):
         """(verdict, why)"""
         by_verdict = {verdict: [check for check in self.checks if check["verdict"] == verdict]
                       for verdict in ("failed", "not applicable", "passed")}
         failed, lacking, passed = by_verdict.values()
+        if failed and self.is_cut_short and failed == self.too_late:
+            return "not run", "the time was over in the middle"
         if failed:
             return "failed", f"{len(failed)} of {len(self.checks)}: {failed[0]['check']}: {failed[0]['why']}"
         if not passed:
@@ -185,7 +193,7 @@ def run_command(machine, command, seconds, outcome):
         status, text = run_process(words, machine.environment(command.simulated), seconds)
     count = read_lines(text, outcome) if command.kind == stages.LINES else 0
     if status is None:
-        outcome.check(name, "failed", f"it took more than {seconds:.0f} s")
+        outcome.check_too_late(name, f"it took more than {seconds:.0f} s")
     elif command.kind != stages.LINES:
         judge_status(command, name, status, text, outcome)
     elif status != 0 or count == 0:
@@ -202,7 +210,7 @@ def run_stage(machine, stage, seconds):
     for command in stage.commands:
         left = end - time.monotonic()
         if left < 1:
-            outcome.check(" ".join(command.words[:2]), "failed", "the time of the stage was over before")
+            outcome.check_too_late(" ".join(command.words[:2]), "the time of the stage was over before")
         else:
             run_command(machine, command, left, outcome)
     return outcome

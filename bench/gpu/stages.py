@@ -18,7 +18,7 @@ class Command(typing.NamedTuple):
     kind: str = LINES
     quick: list = []  # further words where the stage is rehearsed
     simulated: dict = {}  # further variables of the simulated runtime
-    needs: tuple = ()  # what else must be there: "torch", "simulator"
+    needs: tuple = ()  # what else must be there: "torch"
     why_not_rehearsed: str = ""
 
 
@@ -39,6 +39,7 @@ PYTHON, CTEST_PROGRAM, SANITIZER = "python", "ctest", "compute-sanitizer"
 CUDA_TESTS = "--gtest_filter=*Cuda*:*Gpu*"
 CONTRACT = "--gtest_filter=*Cuda*Contract*:CudaDeviceTest*"
 WHOLE_COPIES = {"CACHALOT_SIM_COPY_BYTES": "1GiB", "CACHALOT_SIM_MEMORY": "80GiB"}
+PEERS = [PYTHON, "bench/peers.py", "{build}", "--gpu", "--quick", "--markdown"]
 NO_GPU_TO_WATCH = "the device is simulated: there is no GPU code to watch"
 
 STAGES = [
@@ -92,9 +93,15 @@ STAGES = [
         Command(["examples/async_transfer", "--mib", "1", "--steps", "5"], STATUS),
         Command(["examples/lsm_pricing", "--on", "gpu"], STATUS, simulated={"CACHALOT_SIM_MEMORY": "8GiB"}),
     ], ["test_kernels", "example_cub_scratch", "example_async_transfer", "example_lsm_pricing"], True),
-    Stage("peers", "Other allocators on real cudaMalloc", 300, [
-        Command([PYTHON, "bench/peers.py", "{build}", "--gpu", "--quick", "--markdown"], TABLE, quick=["--only", "hot_pair", "--peers", "cuda"]),
+    Stage("peers", "Other allocators on real cudaMalloc, and the page heap against expandable segments", 280, [
+        Command(PEERS + ["--only", "hot_pair,churn,threads"], TABLE, quick=["--only", "hot_pair", "--peers", "cuda"]),
+        Command(PEERS + ["--only", "traces", "--peers", "torch,torch_expandable,cub"], TABLE,
+                quick=["--only", "churn", "--peers", ""]),
     ], ["peer_cachalot", "peer_cuda", "peer_cub", "peer_torch"], True),
+    Stage("pairs", "PyTorch: time of an allocation", 150, [
+        Command([PYTHON, "bench/pytorch/torch_pairs.py", "--rounds", "2"], TABLE, needs=("torch",),
+                why_not_rehearsed="it takes a minute over the simulated runtime, where bench/pytorch.sh runs it"),
+    ], ["cachalot_torch"]),
 ]
 
 

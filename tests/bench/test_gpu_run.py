@@ -110,6 +110,13 @@ class Verdicts(unittest.TestCase):
         self.assertEqual(verdict, "failed")
         self.assertIn("more than 2 s", why)
 
+    def test_what_the_whole_runs_time_cut_short_was_not_run(self):
+        outcome = run_shell("sleep 60", stages.LINES, seconds=2)
+        outcome.is_cut_short = True
+        self.assertEqual(outcome.verdict()[0], "not run")
+        outcome.check("another", "failed", "it is wrong")
+        self.assertEqual(outcome.verdict()[0], "failed")
+
     def test_tests_must_have_run(self):
         self.assertEqual(self.verdict("echo '[  PASSED  ] 3 tests.'", stages.GTEST)[0], "passed")
         self.assertEqual(self.verdict("echo '[  PASSED  ] 0 tests.'", stages.GTEST)[0], "failed")
