@@ -289,7 +289,8 @@ class DeviceAllocator {
   void update_aging();
 
   // streams that come and go (device_streams.cpp)
-  [[gnu::noinline]] Arena& arena_of(BlockPool& pool, const KnownStream& stream);
+  [[gnu::noinline]] Arena& arena_of_request(BlockPool& pool, const KnownStream& stream);
+  Arena& arena_of(BlockPool& pool, const KnownStream& stream);
   void note(const KnownStream& stream);
   void end_stream(const KnownStream& stream);
   bool has_arena(StreamKey stream) const;
@@ -373,6 +374,7 @@ class DeviceAllocator {
   StreamClock& clock_of(const KnownStream& stream);
   void end_epoch(StreamClock& clock);
   bool record_epoch(StreamClock& clock);
+  bool captures(Stream stream);
   Event record_event(const KnownStream& stream);
   void refresh_clocks(Request request);
   void ask_events(StreamClock& clock);
@@ -611,7 +613,7 @@ CACHALOT_FAST_PATH DeviceAllocator::Request DeviceAllocator::make_request(std::s
     pool = &pool_for(pool->kind(), stream);
   Arena* arena = pool->last_of(stream);
   if (arena == nullptr) [[unlikely]]
-    arena = &arena_of(*pool, identify(stream));
+    arena = &arena_of_request(*pool, identify(stream));
   return {.bytes = bytes, .rounded = rounded, .arena = arena};
 }
 

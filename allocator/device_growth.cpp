@@ -145,7 +145,8 @@ Block* DeviceAllocator::borrow_from_pools(Request request) {
     PrivatePool* owner = find_pool(id);
     if (owner == nullptr || owner->is_asleep) continue;
     Request borrowed = request;
-    borrowed.arena = &(request.pool().kind() == PoolKind::small ? owner->small : owner->large).arena(request.stream());
+    BlockPool& pool = request.pool().kind() == PoolKind::small ? owner->small : owner->large;
+    borrowed.arena = &arena_of(pool, request.stream());
     if (Block* block = find_in_arena(borrowed)) return block;
   }
   return nullptr;

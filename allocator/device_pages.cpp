@@ -77,6 +77,7 @@ void DeviceAllocator::end_epoch(StreamClock& clock) {
 // The epoch ends first: what becomes free while the event is recorded is not taken to be before it.
 // False: the device refused, as for a stream that is no more. Then only a wait for the device says when its work is done.
 bool DeviceAllocator::record_epoch(StreamClock& clock) {
+  if (captures(clock.stream().handle)) return false;  // and nobody has said so
   const std::uint32_t epoch = clock.epoch();
   end_epoch(clock);
   try {
@@ -85,6 +86,11 @@ bool DeviceAllocator::record_epoch(StreamClock& clock) {
   } catch (const CudaError&) {
     return false;
   }
+}
+
+bool DeviceAllocator::captures(Stream stream) {
+  const Unlocked unlocked(mutex_);
+  return device_->capture_status(stream).capturing;
 }
 
 Event DeviceAllocator::record_event(const KnownStream& stream) {
@@ -279,7 +285,7 @@ void DeviceAllocator::wait_and_give_back(Request request) {
 // A small request may lie in what is left of a page beside large blocks.
 Block* DeviceAllocator::search_fragments(Request request) {
   if (request.pool().kind() != PoolKind::small) return nullptr;
-  Block* block = large_pool_beside(request).arena(request.stream()).bins.best_fit(request.rounded);
+  Block* block = arena_of(large_pool_beside(request), request.stream()).bins.best_fit(request.rounded);
   return block != nullptr && block->size() < pages_->page_bytes() ? block : nullptr;
 }
 
@@ -289,7 +295,7 @@ Block* DeviceAllocator::take_page(Request request) {
   const std::size_t page = pages_->page_bytes();
   const std::size_t bytes = round_up(request.rounded, page);
   Block* found = nullptr;
-  large_pool_beside(request).arena(request.stream()).bins.for_each_of_at_least(bytes, [&](Block& block) {
+  arena_of(large_pool_beside(request), request.stream()).bins.for_each_of_at_least(bytes, [&](Block& block) {
     if (found == nullptr && round_up(block.address, page) + bytes <= block.end()) found = &block;
   });
   if (found == nullptr) return nullptr;
@@ -311,7 +317,7 @@ void DeviceAllocator::return_whole_pages() {
         if (holds_page && pages_->range_of(block.address)->kind == PoolKind::large) whole.push_back(&block);
       });
       for (Block* block : whole) {
-        Arena& to = large_pool.arena(arena->stream);
+        Arena& to = arena_of(large_pool, arena->stream);
         pages_->hand_over(*block, round_up(block->address, page), round_down(block->end(), page), to);
       }
     }

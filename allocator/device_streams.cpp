@@ -17,9 +17,21 @@ namespace cachalot {
 // --- they come --------------------------------------------------------------------------------------------------------
 
 // Where the fast path has not found it.
+Arena& DeviceAllocator::arena_of_request(BlockPool& pool, const KnownStream& stream) {
+  if (Arena* known = pool.look_up(stream)) return *known;
+  if (!stream.key.is_immortal()) note(stream);
+  return arena_of(pool, stream);
+}
+
+// What becomes free in a new arena is of the epoch that the stream is in.
 Arena& DeviceAllocator::arena_of(BlockPool& pool, const KnownStream& stream) {
-  if (!stream.key.is_immortal() && !pool.has_last(stream) && pool.find(stream.key) == nullptr) note(stream);
-  return pool.arena(stream);
+  if (Arena* known = pool.look_up(stream)) return *known;
+  Arena& arena = pool.add(stream);
+  if (const auto clock = clocks_.find(stream.key); clock != clocks_.end()) {
+    arena.epoch = clock->second->epoch_of_frees();
+    arena.has_ended.store(clock->second->has_ended(), std::memory_order_relaxed);
+  }
+  return arena;
 }
 
 // Whoever had the handle before is no more.

@@ -232,7 +232,7 @@ void DeviceAllocator::join_kinds(PrivatePool& pool) {
     BlockPool& to = pages_->range_of(block->address)->kind == PoolKind::small ? pool.small : pool.large;
     for (; !block->is_edge(); block = block->next) {
       if (&block->arena->pool == &to) continue;
-      block = &pages_->hand_over(*block, block->address, block->end(), to.arena(block->arena->stream));
+      block = &pages_->hand_over(*block, block->address, block->end(), arena_of(to, block->arena->stream));
     }
   }
 }

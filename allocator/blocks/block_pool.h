@@ -54,16 +54,24 @@ class BlockPool {
   PoolId id() const { return id_; }
   PrivatePool* owner() const { return owner_; }
 
+  // Added if there is none.
   Arena& arena(const KnownStream& stream) {
-    if (has_last(stream)) [[likely]]
-      return *last_;
-    return find_or_add(stream);
+    Arena* const known = look_up(stream);
+    return known != nullptr ? *known : add(stream);
   }
+  // nullptr: there is none.
+  Arena* look_up(const KnownStream& stream) {
+    if (last_ != nullptr && last_->stream == stream) [[likely]]
+      return last_;
+    if (Arena* found = find(stream.key)) last_ = found;
+    return last_ != nullptr && last_->stream == stream ? last_ : nullptr;
+  }
+  // There is none.
+  Arena& add(const KnownStream& stream);
   // The arena that was asked for last, if its stream is named by this handle; otherwise null.
   Arena* last_of(Stream handle) const {
     return last_ != nullptr && last_->stream.key == StreamKey::of_handle(handle) ? last_ : nullptr;
   }
-  bool has_last(const KnownStream& stream) const { return last_ != nullptr && last_->stream == stream; }
   Arena* find(StreamKey key) const {
     const auto found = by_stream_.find(key);
     return found != by_stream_.end() ? found->second : nullptr;
@@ -77,8 +85,6 @@ class BlockPool {
   std::uint64_t clock = 0;
 
  private:
-  Arena& find_or_add(const KnownStream& stream);
-
   PoolKind kind_;
   PoolId id_;
   PrivatePool* owner_;

@@ -39,6 +39,7 @@ class StreamClock {
     if (!std::exchange(has_ended_, true)) ++epoch_;
   }
   bool has_ended() const { return has_ended_; }
+  std::uint32_t epoch_of_frees() const { return has_ended_ ? epoch_ - 1 : epoch_; }
   // Another clock goes.
   void forget(const StreamClock& other) { waits_.erase(&other); }
   bool is_done(std::uint32_t epoch) const { return Reach::has_reached(done_, epoch); }

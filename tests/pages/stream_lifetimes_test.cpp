@@ -280,6 +280,23 @@ INSTANTIATE_TEST_SUITE_P(Heaps, StreamLifetimes,
                            return name;
                          });
 
+// A program may capture a graph in which it allocates nothing, and has no reason to tell anybody.
+TEST(ACaptureThatNobodyAnnounced, IsNotSpoiltByTheGrowthOfOthers) {
+  for (const char* options : {"heap:pages", "heap:pages,immortal_streams:True"}) {
+    World world(64 * kGiB, options);
+    const Stream capturing = world.device->stream();
+    const Stream other = world.device->stream();
+    world.allocator.deallocate(world.allocate(64 * kMiB, capturing));
+    world.allocator.deallocate(world.allocate(32 * kMiB, other));
+    world.device->begin_capture(capturing);
+    world.allocator.deallocate(world.allocate(256 * kMiB, other));
+    world.allocator.deallocate(world.allocate(512 * kMiB, capturing));
+    world.allocator.deallocate(world.allocate(1 * kGiB, other));
+    EXPECT_FALSE(world.device->is_capture_spoilt(capturing)) << options;
+    world.device->end_capture(capturing);
+  }
+}
+
 // --- bad input ----------------------------------------------------------------------------------------------------------
 
 TEST(ADestroyedStream, IsRefusedAndNothingHasChanged) {

@@ -205,7 +205,7 @@ TEST(PoolStreams, AThousandThatEndedLeaveNothing) {
   const std::size_t bytes = world.pool.metadata_bytes();
   const std::uint64_t events = world.count(DeviceCall::event_create) - world.count(DeviceCall::event_destroy);
   live(1000);
-  EXPECT_EQ(world.pool.metadata_bytes(), bytes);
+  EXPECT_LE(world.pool.metadata_bytes(), bytes);
   EXPECT_LE(world.count(DeviceCall::event_create) - world.count(DeviceCall::event_destroy), events + 2);
   EXPECT_EQ(world.device->dead_stream_calls(), 0u);
 }

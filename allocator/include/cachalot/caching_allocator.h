@@ -129,8 +129,9 @@ class CachingAllocator {
   /// Declares that work queued on `stream` uses the live allocation `ptr`. After its free the
   /// memory is not reused before that work is done. A null `ptr` and the allocation's own stream
   /// are ignored; nullptr is the legacy default stream. `stream` may belong to another device. It
-  /// must be alive at the free, or have ended by stream_ends. If CUDA reports that it was destroyed,
-  /// or its handle is another stream's, the free waits for all work on the allocation's device.
+  /// must be alive at the free, or have ended by stream_ends. If CUDA reports that it was
+  /// destroyed, or its handle is another stream's, the free waits for all work on the allocation's
+  /// device.
   /// Throws InvalidArgument for a pointer that is not a live allocation.
   void record_stream(void* ptr, Stream stream);
 

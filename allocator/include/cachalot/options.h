@@ -78,8 +78,8 @@ struct Options {
   HeapKind heap = HeapKind::segments;                 ///< PyTorch's policy or the page heap
   CrossStream cross_stream = CrossStream::completed;  ///< whose freed memory the page heap uses
   /// Streams live as long as the process, as those of PyTorch do: a handle is always the same
-  /// stream. False: a handle may be another stream's once its stream was destroyed (CachingAllocator::
-  /// stream_ends). Has effect when the allocator is made.
+  /// stream. False: a handle may be another stream's once its stream was destroyed
+  /// (CachingAllocator::stream_ends). Has effect when the allocator is made.
   bool immortal_streams = false;
   /// The page heap allocates new memory instead of remapping while reserved memory is at most
   /// (1 + remap_slack) times the peak of live memory; in [0, 1].
