@@ -289,7 +289,7 @@ class DeviceAllocator {
   void update_aging();
 
   // streams that come and go (device_streams.cpp)
-  [[gnu::noinline]] Arena& arena_of_request(BlockPool& pool, const KnownStream& stream);
+  [[gnu::noinline]] Arena& arena_of_request(BlockPool& pool, Stream handle);
   Arena& arena_of(BlockPool& pool, const KnownStream& stream);
   void note(const KnownStream& stream);
   void end_stream(const KnownStream& stream);
@@ -611,9 +611,9 @@ CACHALOT_FAST_PATH DeviceAllocator::Request DeviceAllocator::make_request(std::s
   BlockPool* pool = &default_pools_[static_cast<std::size_t>(pool_kind(rounded))];
   if ((rare_ & kRedirecting) != 0) [[unlikely]]
     pool = &pool_for(pool->kind(), stream);
-  Arena* arena = pool->last_of(stream);
-  if (arena == nullptr) [[unlikely]]
-    arena = &arena_of_request(*pool, identify(stream));
+  Arena* arena = pool->last();
+  if (!pool->last_is_of(stream)) [[unlikely]]
+    arena = &arena_of_request(*pool, stream);
   return {.bytes = bytes, .rounded = rounded, .arena = arena};
 }
 

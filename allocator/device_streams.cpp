@@ -17,7 +17,8 @@ namespace cachalot {
 // --- they come --------------------------------------------------------------------------------------------------------
 
 // Where the fast path has not found it.
-Arena& DeviceAllocator::arena_of_request(BlockPool& pool, const KnownStream& stream) {
+Arena& DeviceAllocator::arena_of_request(BlockPool& pool, Stream handle) {
+  const KnownStream stream = identify(handle);
   if (Arena* known = pool.look_up(stream)) return *known;
   if (!stream.key.is_immortal()) note(stream);
   return arena_of(pool, stream);

@@ -61,17 +61,17 @@ class BlockPool {
   }
   // nullptr: there is none.
   Arena* look_up(const KnownStream& stream) {
-    if (last_ != nullptr && last_->stream == stream) [[likely]]
+    if (last_key_ == stream.key) [[likely]]
       return last_;
-    if (Arena* found = find(stream.key)) last_ = found;
-    return last_ != nullptr && last_->stream == stream ? last_ : nullptr;
+    Arena* const found = find(stream.key);
+    if (found != nullptr) remember(*found);
+    return found;
   }
   // There is none.
   Arena& add(const KnownStream& stream);
-  // The arena that was asked for last, if its stream is named by this handle; otherwise null.
-  Arena* last_of(Stream handle) const {
-    return last_ != nullptr && last_->stream.key == StreamKey::of_handle(handle) ? last_ : nullptr;
-  }
+  // Whether the arena that was asked for last is that of a stream that this handle names.
+  bool last_is_of(Stream handle) const { return last_key_ == StreamKey::of_handle(handle); }
+  Arena* last() const { return last_; }
   Arena* find(StreamKey key) const {
     const auto found = by_stream_.find(key);
     return found != by_stream_.end() ? found->second : nullptr;
@@ -85,10 +85,16 @@ class BlockPool {
   std::uint64_t clock = 0;
 
  private:
+  void remember(Arena& arena) {
+    last_key_ = arena.stream.key;
+    last_ = &arena;
+  }
+
   PoolKind kind_;
   PoolId id_;
   PrivatePool* owner_;
-  Arena* last_ = nullptr;
+  StreamKey last_key_ = StreamKey::none();
+  Arena* last_ = nullptr;  // its arena, if that is a key
   std::vector<std::unique_ptr<Arena>> arenas_;
   std::unordered_map<StreamKey, Arena*> by_stream_;
 };
@@ -97,7 +103,7 @@ template <typename Leaves>
 void BlockPool::remove_if(Leaves&& leaves) {
   std::erase_if(arenas_, [&](const std::unique_ptr<Arena>& arena) {
     if (!leaves(*arena)) return false;
-    if (last_ == arena.get()) last_ = nullptr;
+    if (last_ == arena.get()) last_key_ = StreamKey::none();
     by_stream_.erase(arena->stream.key);
     return true;
   });

@@ -17,6 +17,7 @@ class StreamKey {
  public:
   constexpr StreamKey() = default;  // the legacy default stream
   static StreamKey of_handle(Stream handle) { return StreamKey(reinterpret_cast<std::uintptr_t>(handle)); }
+  static constexpr StreamKey none() { return of_id(0); }  // no stream's
   static constexpr StreamKey of_id(std::uint64_t id) { return StreamKey((id << 2) | kMortal); }
 
   // Handles are addresses of aligned objects, or 0, 1 and 2.
