@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Plants ten bugs in the allocator, one at a time, and expects test_reliability to find each of them.
+"""Plants bugs in the allocator, one at a time, and expects test_reliability to find each of them.
 
     python3 tests/reliability/planted_bugs.py build/dev [--draw 8]
 
@@ -39,11 +39,12 @@ BUGS = [
     Bug("reuse before an event", "streams/deferred_frees.cpp",
         "done = device_.event_query(oldest.event);", "done = true;"),
     Bug("unmap under use", "pages/physical_pages.cpp",
-        "[](const Ticket& use) { return use.is_done(); }", "[](const Ticket&) { return true; }"),
+        "view.last_uses.end(), [](const Ticket& use) { return use.is_done(); });",
+        "view.last_uses.end(), [](const Ticket&) { return true; });"),
     Bug("missing wait", "device_pages.cpp",
-        "device_->stream_wait(waiter.stream(), mark.event);", "static_cast<void>(mark);"),
-    Bug("wrong stream", "streams/deferred_frees.cpp",
-        "device_.event_record(use.event, use.stream);", "device_.event_record(use.event, nullptr);"),
+        "device_->stream_wait(waiter.stream().handle, mark.event);", "static_cast<void>(mark);"),
+    Bug("wrong stream", "device/known_stream.cpp",
+        "return device.event_record(event, stream.handle);", "return device.event_record(event, nullptr);"),
     Bug("stale alias", "pages/physical_pages.cpp", "uses.push_back(use);", ";"),
     Bug("capture violation", "device_growth.cpp",
         "if (id.is_default() && !capturing() && !thread_is_redirected()) {",
@@ -58,6 +59,17 @@ BUGS = [
     Bug("statistics skew", "device_allocator.cpp",
         "  counters_.free_completed(kind, as_signed(block.requested));",
         "  counters_.free_completed(kind, as_signed(block.size()));"),
+    # Where a real driver is less kind (driver_rules_test.cpp).
+    Bug("a stream is its handle", "device/known_stream.cpp",
+        "const bool is_default = reinterpret_cast<std::uintptr_t>(handle) <= 1;", "const bool is_default = true;"),
+    Bug("a destroyed stream is a reset", "device/wait_for.cpp",
+        "  try {\n    device.synchronize();", "  try {"),
+    Bug("a wait for the end of a stream", "device_pages.cpp",
+        "may_record(*clock, request)) record_epoch(*clock);",
+        "may_record(*clock, request)) record_epoch(*clock);\n    clock->request_comes();"),
+    Bug("a context on an unused device", "device_page_calls.cpp", "if (!pages_->ranges().empty())", "if (true)"),
+    Bug("a mapping without memory", "device_page_calls.cpp",
+        "have_memory([&] {", "([](const auto& calls) { calls(); return true; })([&] {"),
 ]
 
 
