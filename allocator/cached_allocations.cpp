@@ -113,7 +113,7 @@ bool DeviceAllocator::deallocate_through_cache(Block& block, const void* ptr) {
 }
 
 bool DeviceAllocator::deallocate_through_cache(Block& block, const void* ptr, std::size_t bytes, Stream stream) {
-  return block.is_lent(as_address(ptr)) && block.lent_bytes() == bytes && block.arena->stream == identify(stream) &&
+  return block.is_lent(as_address(ptr)) && block.lent_bytes() == bytes && is_known_as_own(block, stream) &&
          caches_->deallocate(block, ptr);
 }
 

@@ -179,6 +179,13 @@ bool DeviceAllocator::deallocate_with_context(Block& block, const void* ptr) {
   return true;
 }
 
+// Without asking the device: the handle is the block's own stream's, unless that is known to be no more, or each thread means
+// another one by it.
+bool DeviceAllocator::is_known_as_own(const Block& block, Stream stream) {
+  const Arena& arena = *block.arena;
+  return stream == arena.stream.handle && !is_per_thread(stream) && !arena.has_ended.load(std::memory_order_relaxed);
+}
+
 bool DeviceAllocator::deallocate(Block& block, const void* ptr, std::size_t bytes, Stream stream) {
   if (caches_are_open() && deallocate_through_cache(block, ptr, bytes, stream)) return true;
   using Contexts = HistoryOptions::Contexts;
@@ -191,10 +198,11 @@ bool DeviceAllocator::deallocate(Block& block, const void* ptr, std::size_t byte
   CACHALOT_REQUIRE(bytes == block.requested_bytes(),
                    "size {} does not match the allocation at {}: {} bytes were asked for", bytes, ptr,
                    block.requested_bytes());
-  const KnownStream last_user = identify(stream);
   if ((rare_ & kCaching) != 0) leave_caches(block);
-  if (last_user != block.arena->stream) [[unlikely]]
-    frees_.add_use(block, last_user);
+  if (!is_known_as_own(block, stream)) [[unlikely]] {
+    const KnownStream last_user = identify(stream);
+    if (last_user != block.arena->stream) frees_.add_use(block, last_user);
+  }
   free_block(block, context);
   return true;
 }

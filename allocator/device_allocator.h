@@ -276,6 +276,7 @@ class DeviceAllocator {
            ((block.size_and_flags & Block::kFlagBits) == Block::kAllocated || block.is_lent(address));
   }
   void free_block(Block& block, const Context& context);
+  static bool is_known_as_own(const Block& block, Stream stream);
   void put_back_live(Block& block);
   void free_later(Block& block, const Context& context);
   void count_free_requested(Block& block, const Context& context);

@@ -75,6 +75,38 @@ void measure_hot_pairs(Table& table) {
   }
 }
 
+class PairOnStream {
+ public:
+  PairOnStream(std::shared_ptr<Device> device, Stream stream, bool immortal)
+      : allocator_({std::move(device)}, options(immortal)), stream_(stream) {}
+  void pair() { allocator_.deallocate(allocator_.allocate(4 * kKiB, 0, stream_), 4 * kKiB, 0, stream_); }
+
+ private:
+  static Options options(bool immortal) {
+    Options options;
+    options.immortal_streams = immortal;
+    return options;
+  }
+  CachingAllocator allocator_;
+  Stream stream_;
+};
+
+// What a stream costs that may be destroyed, beside the question to the device which stream it is.
+void measure_mortal_streams(Table& table) {
+  const auto device = std::make_shared<SimulatedDevice>();
+  const Stream stream = device->stream();
+  PairOnStream immortal(device, stream, true);
+  PairOnStream mortal(device, stream, false);
+  struct {
+    Device& device;
+    Stream stream;
+    void pair() { asked += device.stream_id(stream); }
+    std::uint64_t asked = 0;
+  } question{*device, stream};
+  const double extra = ns_a_pair(mortal) - ns_a_pair(immortal) - ns_a_pair(question);
+  table.at_most("mortal_stream/4096, beside stream_id", extra, 5, "ns");
+}
+
 void measure_churn(Table& table) {
   Churn work(4096, 512, 16 * kMiB);
   table.at_most("churn/4096", ns_a_pair(work), 110, "ns", "460-550");
@@ -212,10 +244,10 @@ struct Group {
 };
 // Startup comes first, before there is a second thread: as in a program that starts.
 constexpr Group kGroups[] = {
-    {"startup", measure_startup},   {"hot_pair", measure_hot_pairs}, {"churn", measure_churn},
-    {"holes", measure_holes},       {"rmm_random", measure_rmm},     {"replay", measure_traces},
-    {"metadata", measure_metadata}, {"threads", measure_threads},    {"million", measure_many},
-    {"tails", measure_tails},
+    {"startup", measure_startup}, {"hot_pair", measure_hot_pairs}, {"mortal_stream", measure_mortal_streams},
+    {"churn", measure_churn},     {"holes", measure_holes},        {"rmm_random", measure_rmm},
+    {"replay", measure_traces},   {"metadata", measure_metadata},  {"threads", measure_threads},
+    {"million", measure_many},    {"tails", measure_tails},
 };
 
 // Of the groups named; of all when none is.

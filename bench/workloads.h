@@ -42,7 +42,9 @@ inline std::unique_ptr<CachingAllocator> make_allocator() {
   SimulatedDevice::Config config;
   config.memory_bytes = std::size_t{1} << 40;
   std::vector<std::shared_ptr<Device>> devices = {std::make_shared<SimulatedDevice>(config)};
-  return std::make_unique<CachingAllocator>(std::move(devices));
+  Options options;
+  options.immortal_streams = true;  // as PyTorch's, with which this is compared
+  return std::make_unique<CachingAllocator>(std::move(devices), options);
 }
 
 // What all work is done on unless another allocator is given.
