@@ -32,6 +32,8 @@ const char* cuda_code_name(int code) {
       return "CUDA_ERROR_STREAM_CAPTURE_UNMATCHED";
     case CudaCode::capture_isolation:
       return "CUDA_ERROR_STREAM_CAPTURE_ISOLATION";
+    case CudaCode::capture_implicit:
+      return "CUDA_ERROR_STREAM_CAPTURE_IMPLICIT";
     case CudaCode::captured_event:
       return "CUDA_ERROR_CAPTURED_EVENT";
     case CudaCode::unknown:

@@ -23,6 +23,7 @@ enum class CudaCode : int {
   capture_merge = 902,        // would join two captures
   capture_unmatched = 903,    // ended on a stream that did not begin it
   capture_isolation = 905,    // a captured stream would depend on work outside the capture
+  capture_implicit = 906,     // the legacy stream would depend on a blocking stream that captures
   captured_event = 907,       // the event was recorded inside a capture: it will never be done
   unknown = 999,
 };

@@ -19,6 +19,17 @@ void HazardChecker::host_saw_everything() {
   for (std::size_t stream = 0; stream < clocks_.size(); ++stream) host_.set(stream, clocks_[stream][stream]);
 }
 
+void HazardChecker::joined(Stream stream, Stream other) {
+  const std::size_t number = number_of(stream);
+  const VectorClock& before = stream_clock(number_of(other));  // last: a new number moves the clocks
+  stream_clock(number).join(before);
+}
+
+void HazardChecker::destroyed(Stream stream, bool was_blocking) {
+  if (was_blocking) destroyed_blocking_.join(stream_clock(number_of(stream)));
+  numbers_.erase(stream);
+}
+
 void HazardChecker::launched(Stream stream) {
   const std::size_t number = number_of(stream);
   clocks_[number].set(number, clocks_[number][number] + 1);

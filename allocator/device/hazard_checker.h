@@ -43,9 +43,13 @@ class HazardChecker {
   void host_saw_stream(Stream stream) { host_.join(stream_clock(number_of(stream))); }
   void host_saw_everything();
 
-  // One launch begins; each piece of its memory is used by it.
+  // Work queued so far on the other stream comes before that of the stream, as the legacy stream has it.
+  void joined(Stream stream, Stream other);
+  // The same for blocking streams that were destroyed.
+  void joined_destroyed(Stream stream) { stream_clock(number_of(stream)).join(destroyed_blocking_); }
   // The name is that of another stream from now on.
-  void destroyed(Stream stream) { numbers_.erase(stream); }
+  void destroyed(Stream stream, bool was_blocking);
+  // One launch begins; each piece of its memory is used by it.
   void launched(Stream stream);
   void used(Stream stream, const MemoryPiece& piece);
 
@@ -79,6 +83,7 @@ class HazardChecker {
   std::vector<Stream> names_;        // by number
   std::vector<VectorClock> clocks_;  // by number
   VectorClock host_;
+  VectorClock destroyed_blocking_;
   UseMap uses_;
   std::map<Address, Handout> handouts_;  // live, by address
 };

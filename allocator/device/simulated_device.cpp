@@ -45,6 +45,21 @@ class SimulatedDevice::Impl {
     if (checker) checker->host_saw_everything();
   }
 
+  // The stream that the call works on, behind those that it waits for implicitly.
+  SimulatedStream& stream_in_order(const char* call, Stream name) CACHALOT_REQUIRES(mutex) {
+    HazardChecker* const order = checker.get();
+    SimulatedStream& stream = streams.stream_in_order(call, name, [&](Stream before) {
+      if (order) order->joined(name, before);
+    });
+    if (order && name == nullptr) order->joined_destroyed(name);
+    return stream;
+  }
+
+  // Mapping may wait for the device, but nothing promises it: the checker does not count on it.
+  void wait_for_mapping() CACHALOT_REQUIRES(mutex) {
+    if (config.mapping_waits) book.wait_until(streams.all_ready_ns());
+  }
+
   // What the host learns when it finds this event done.
   void saw(const SimulatedEvent& event) CACHALOT_REQUIRES(mutex) {
     if (checker) checker->host_saw(event.after);
@@ -230,6 +245,7 @@ void SimulatedDevice::release(MemoryHandle handle) {
 void SimulatedDevice::map(Address address, std::size_t bytes, MemoryHandle handle) {
   const Lock lock(impl_->mutex);
   impl_->begin_virtual(DeviceCall::map, address, bytes);
+  impl_->wait_for_mapping();
   impl_->memory.map(address, bytes, handle);
   impl_->book.succeeded();
 }
@@ -238,6 +254,7 @@ void SimulatedDevice::unmap(Address address, std::size_t bytes) {
   const Lock lock(impl_->mutex);
   impl_->begin_virtual(DeviceCall::unmap, address, bytes);
   if (impl_->checker) impl_->checker->check_unmap(impl_->memory.whole_mappings(address, bytes));
+  impl_->wait_for_mapping();
   impl_->memory.unmap(address, bytes);
   impl_->forget_freed_memory();
   impl_->book.succeeded();
@@ -246,6 +263,7 @@ void SimulatedDevice::unmap(Address address, std::size_t bytes) {
 void SimulatedDevice::set_access(Address address, std::size_t bytes, const std::vector<int>& peers) {
   const Lock lock(impl_->mutex);
   impl_->begin_virtual(DeviceCall::set_access, address, bytes);
+  impl_->wait_for_mapping();
   impl_->memory.set_access(address, bytes, peers);
   impl_->book.succeeded();
 }
@@ -305,7 +323,8 @@ void SimulatedDevice::fill(Address address, unsigned char value, std::size_t byt
     fail("cuMemsetD8Async", CudaCode::invalid_value,
          formatted("[{:#x}, +{}) is not accessible memory", address, bytes));
   }
-  if (impl_->streams.launch(impl_->streams.stream(stream), impl_->book.clock_ns(), 0)) {
+  SimulatedStream& on = impl_->stream_in_order("cuMemsetD8Async", stream);
+  if (impl_->streams.launch(on, impl_->book.clock_ns(), 0)) {
     for (const MemoryPiece& piece : impl_->pieces) {
       impl_->content.fill(piece.physical, static_cast<std::byte>(value), piece.bytes);
     }
@@ -352,7 +371,8 @@ void SimulatedDevice::event_record(Event event, Stream stream) {
   const Lock lock(impl_->mutex);
   impl_->book.begin(DeviceCall::event_record, reinterpret_cast<std::uintptr_t>(event));
   SimulatedEvent& recorded = impl_->streams.event("cuEventRecord", event);
-  const bool ordinary = impl_->streams.record(recorded, impl_->streams.stream(stream), impl_->book.clock_ns());
+  SimulatedStream& on = impl_->stream_in_order("cuEventRecord", stream);
+  const bool ordinary = impl_->streams.record(recorded, on, impl_->book.clock_ns());
   if (ordinary && impl_->checker) impl_->checker->recorded(stream, recorded.after);
   impl_->book.succeeded();
 }
@@ -396,7 +416,7 @@ void SimulatedDevice::stream_wait(Stream stream, Event event) {
   const Lock lock(impl_->mutex);
   impl_->book.begin(DeviceCall::stream_wait, reinterpret_cast<std::uintptr_t>(event));
   const SimulatedEvent& awaited = impl_->streams.event("cuStreamWaitEvent", event);
-  const bool ordinary = impl_->streams.wait(impl_->streams.stream(stream), awaited);
+  const bool ordinary = impl_->streams.wait(impl_->stream_in_order("cuStreamWaitEvent", stream), awaited);
   if (ordinary && impl_->checker) impl_->checker->waited(stream, awaited.after);
   impl_->book.succeeded();
 }
@@ -404,7 +424,9 @@ void SimulatedDevice::stream_wait(Stream stream, Event event) {
 CaptureStatus SimulatedDevice::capture_status(Stream stream) {
   const Lock lock(impl_->mutex);
   impl_->book.begin(DeviceCall::capture_status, reinterpret_cast<std::uintptr_t>(stream));
-  const std::uint64_t id = impl_->streams.stream(stream).capture();
+  const SimulatedStream& asked = impl_->streams.stream(stream);
+  impl_->streams.refuse_implicit_capture("cuStreamGetCaptureInfo", asked, false);
+  const std::uint64_t id = asked.capture();
   impl_->book.succeeded();
   return {.capturing = id != 0, .id = id};
 }
@@ -518,7 +540,7 @@ std::int64_t SimulatedDevice::launch(Stream stream, std::int64_t duration_ns, co
   CACHALOT_REQUIRE(duration_ns >= 0, "work of {} ns: a duration is not negative", duration_ns);
   const Lock lock(impl_->mutex);
   impl_->require_accessible(ranges);
-  SimulatedStream& on = impl_->streams.stream(stream);
+  SimulatedStream& on = impl_->stream_in_order("cuLaunchKernel", stream);
   const bool queued = impl_->streams.launch(on, impl_->book.clock_ns(), duration_ns);
   if (queued && impl_->checker) impl_->note_uses(stream, ranges);
   return on.ready_ns();
@@ -528,7 +550,7 @@ std::int64_t SimulatedDevice::launch_copy(Stream stream, const HostCopy& copy,
                                           const std::vector<AddressRange>& ranges) {
   const Lock lock(impl_->mutex);
   impl_->require_accessible(ranges);
-  SimulatedStream& on = impl_->streams.stream(stream);
+  SimulatedStream& on = impl_->stream_in_order("cuMemcpyAsync", stream);
   const bool may_wait = !copy.pinned && on.capture() == 0;
   if (may_wait) impl_->stage(on, copy);
   const std::int64_t duration_ns = impl_->config.copies.engine_ns(copy);
@@ -538,22 +560,28 @@ std::int64_t SimulatedDevice::launch_copy(Stream stream, const HostCopy& copy,
   return on.ready_ns();
 }
 
+void SimulatedDevice::set_blocking(Stream stream) {
+  const Lock lock(impl_->mutex);
+  impl_->streams.set_blocking(stream);
+}
+
 void SimulatedDevice::stream_destroy(Stream stream) {
   const Lock lock(impl_->mutex);
+  const bool was_blocking = impl_->streams.stream(stream).is_blocking();
   impl_->streams.destroy_stream(stream);
-  if (impl_->checker) impl_->checker->destroyed(stream);
+  if (impl_->checker) impl_->checker->destroyed(stream, was_blocking);
 }
 
 void SimulatedDevice::stream_synchronize(Stream stream) {
   const Lock lock(impl_->mutex);
   impl_->streams.refuse_while_capturing("cuStreamSynchronize");
-  impl_->wait_for_stream(impl_->streams.stream(stream));
+  impl_->wait_for_stream(impl_->stream_in_order("cuStreamSynchronize", stream));
 }
 
 bool SimulatedDevice::stream_query(Stream stream) {
   const Lock lock(impl_->mutex);
   impl_->streams.refuse_while_capturing("cuStreamQuery");
-  const bool done = impl_->book.clock_ns() >= impl_->streams.stream(stream).ready_ns();
+  const bool done = impl_->book.clock_ns() >= impl_->stream_in_order("cuStreamQuery", stream).ready_ns();
   if (done && impl_->checker) impl_->checker->host_saw_stream(stream);
   return done;
 }
@@ -570,7 +598,7 @@ std::int64_t SimulatedDevice::event_done_ns(Event event) {
 
 void SimulatedDevice::stream_wait_until(Stream stream, std::int64_t ns) {
   const Lock lock(impl_->mutex);
-  impl_->streams.wait_until(impl_->streams.stream(stream), ns);
+  impl_->streams.wait_until(impl_->stream_in_order("cuStreamWaitEvent", stream), ns);
 }
 
 void SimulatedDevice::advance(std::int64_t ns) {
@@ -604,6 +632,11 @@ void SimulatedDevice::refuse_while_capturing(const char* call) {
   impl_->streams.refuse_in_any_mode(call);
 }
 
+void SimulatedDevice::spoil_capture(Stream stream) {
+  const Lock lock(impl_->mutex);
+  impl_->streams.spoil_capture_of(impl_->streams.stream(stream));
+}
+
 bool SimulatedDevice::is_capture_spoilt(Stream stream) const {
   const Lock lock(impl_->mutex);
   return impl_->streams.is_spoilt(impl_->streams.stream(stream));
@@ -614,6 +647,8 @@ bool SimulatedDevice::is_capture_spoilt(Stream stream) const {
 void SimulatedDevice::handed_out(Address address, std::size_t bytes, Stream stream) {
   if (!impl_->config.check_hazards || address == 0) return;
   const Lock lock(impl_->mutex);
+  for (const SimulatedStream* before : impl_->streams.implicitly_before(impl_->streams.even_dead(stream)))
+    impl_->checker->joined(stream, before->name());
   impl_->checker->handed_out(address, bytes, stream, impl_->locate(address, bytes));
 }
 

@@ -36,13 +36,18 @@ std::uint64_t next_stream_id() {
   return ++streams;
 }
 
-}  // namespace
+// Names that devices have made.
+constexpr std::uintptr_t kFirstName = std::uintptr_t{0x57} << 40;  // apart from small integers and from host pointers
+std::atomic<std::uintptr_t> next_name{kFirstName};
 
-Stream fresh_stream_name() {
-  constexpr std::uintptr_t kFirst = std::uintptr_t{0x57} << 40;  // apart from small integers and from host pointers
-  static std::atomic<std::uintptr_t> streams{kFirst};
-  return reinterpret_cast<Stream>(streams.fetch_add(64));
+Stream fresh_stream_name() { return reinterpret_cast<Stream>(next_name.fetch_add(64)); }
+
+bool is_made_by_a_device(Stream name) {
+  const auto number = reinterpret_cast<std::uintptr_t>(name);
+  return number >= kFirstName && number < next_name.load();
 }
+
+}  // namespace
 
 void SimulatedStream::queue(std::int64_t now_ns, std::int64_t duration_ns) {
   ready_ns_ = std::max(ready_ns_, now_ns) + duration_ns;
@@ -74,7 +79,7 @@ SimulatedStreams::SimulatedStreams(bool captures_refuse, bool counts_completions
     : captures_refuse_(captures_refuse), counts_completions_(counts_completions), salt_(next_device_salt()) {}
 
 Stream SimulatedStreams::create_stream() {
-  if (free_names_.empty()) return fresh_stream_name();
+  if (free_names_.empty()) return add(fresh_stream_name()).name();
   const Stream name = free_names_.back();
   create_stream(name);
   return name;
@@ -87,10 +92,18 @@ void SimulatedStreams::create_stream(Stream name) {
   stream.begin_again(next_stream_id());
 }
 
+SimulatedStream& SimulatedStreams::add(Stream name) {
+  return *streams_.emplace(name, std::make_unique<SimulatedStream>(name, next_stream_id())).first->second;
+}
+
 SimulatedStream& SimulatedStreams::even_dead(Stream name) {
-  auto& stream = streams_[name];
-  if (!stream) stream = std::make_unique<SimulatedStream>(name, next_stream_id());
-  return *stream;
+  const auto at = streams_.find(name);
+  if (at != streams_.end()) return *at->second;
+  if (is_made_by_a_device(name)) {
+    fail("a call with a stream", CudaCode::invalid_resource_handle,
+         "the stream is one of another device, or from before a reset");
+  }
+  return add(name);
 }
 
 SimulatedStream& SimulatedStreams::look_up(Stream name) {
@@ -103,9 +116,34 @@ SimulatedStream& SimulatedStreams::look_up(Stream name) {
   return stream;
 }
 
+void SimulatedStreams::set_blocking(Stream name) {
+  SimulatedStream& stream = this->stream(name);
+  if (stream.is_blocking() || name == nullptr) return;
+  stream.set_blocking();
+  blocking_.push_back(&stream);
+}
+
+std::vector<SimulatedStream*> SimulatedStreams::implicitly_before(const SimulatedStream& stream) {
+  if (stream.name() == nullptr) return blocking_;
+  if (!stream.is_blocking() || stream.capture() != 0) return {};
+  return {&this->stream(nullptr)};
+}
+
+void SimulatedStreams::refuse_implicit_capture(const char* call, const SimulatedStream& stream, bool spoils) {
+  if (stream.name() != nullptr || captures_.empty()) return;
+  bool captures = false;
+  for (const SimulatedStream* blocking : blocking_) {
+    if (blocking->capture() == 0) continue;
+    captures = true;
+    if (spoils) spoil(blocking->capture());
+  }
+  if (captures) fail(call, CudaCode::capture_implicit, "the legacy stream waits for a blocking stream that captures");
+}
+
 void SimulatedStreams::destroy_stream(Stream name) {
   SimulatedStream& stream = look_up(name);
   leave_capture(stream);
+  if (std::erase(blocking_, &stream) != 0) destroyed_ready_ns_ = std::max(destroyed_ready_ns_, stream.ready_ns());
   stream.destroy();
   free_names_.push_back(name);
   last_used_ = nullptr;
@@ -140,6 +178,8 @@ void SimulatedStreams::destroy_all() {
   last_used_ = nullptr;
   streams_.clear();
   free_names_.clear();
+  blocking_.clear();
+  destroyed_ready_ns_ = 0;
 }
 
 void SimulatedStreams::refuse_event(const char* call) {

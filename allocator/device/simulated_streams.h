@@ -2,6 +2,8 @@
 //
 // A stream is the time at which the work queued on it ends; an event is the time at which it will be done. While a
 // stream captures nothing is queued: its work and its events belong to the graph.
+// A blocking stream and the legacy stream (nullptr) wait for each other: what is queued on one comes after all that was
+// queued on the other before.
 // A stream's name is that of a new stream once it was destroyed, and calls in between are refused: as the driver gives
 // handles again at once, and does not define what else it does with them.
 // Capture is CUDA's global mode: calls that wait or ask for work are refused for everyone and spoil every capture.
@@ -39,12 +41,15 @@ class SimulatedStream {
   Stream name() const { return name_; }
   std::uint64_t id() const { return id_; }  // no other stream of the process ever has it
   bool is_dead() const { return id_ == 0; }
-  void destroy() { id_ = 0; }
+  void destroy() { id_ = capture_ = 0; }
   // As a new stream of this name. Events that the old one recorded still count when they complete.
   void begin_again(std::uint64_t id) {
     id_ = id;
     ready_ns_ = 0;
+    is_blocking_ = false;
   }
+  bool is_blocking() const { return is_blocking_; }
+  void set_blocking() { is_blocking_ = true; }
   std::int64_t ready_ns() const { return ready_ns_; }
   std::uint64_t capture() const { return capture_; }
   void set_capture(std::uint64_t id) { capture_ = id; }
@@ -63,6 +68,7 @@ class SimulatedStream {
 
   Stream name_;
   std::uint64_t id_;  // 0: destroyed
+  bool is_blocking_ = false;
   std::int64_t ready_ns_ = 0;
   std::uint64_t capture_ = 0;        // 0: not capturing
   std::deque<Completions> pending_;  // ascending in time
@@ -77,12 +83,34 @@ class SimulatedStreams {
   Stream create_stream();
   // A new stream of this name, which no stream has that lives.
   void create_stream(Stream name);
-  // Any value names a stream. Throws CUDA_ERROR_INVALID_HANDLE for the name of one that was destroyed.
+  // Any value names a stream. Throws CUDA_ERROR_INVALID_HANDLE for the name of one that was destroyed, and for a name that
+  // another device has made.
   SimulatedStream& stream(Stream name) {
     return last_used_ && last_used_->name() == name ? *last_used_ : look_up(name);
   }
   // The same for one that was destroyed, too.
   SimulatedStream& even_dead(Stream name);
+  // The stream that the call queues work on, or waits for: it is behind the streams that it waits for implicitly, and
+  // before_it(name) is called for each of them. Throws CUDA_ERROR_STREAM_CAPTURE_IMPLICIT for the legacy stream while a
+  // blocking stream captures.
+  template <typename Before>
+  SimulatedStream& stream_in_order(const char* call, Stream name, Before&& before_it) {
+    SimulatedStream& stream = this->stream(name);
+    if (!blocking_.empty()) [[unlikely]] {
+      refuse_implicit_capture(call, stream, true);
+      for (SimulatedStream* other : implicitly_before(stream)) {
+        wait_until(stream, other->ready_ns());
+        before_it(other->name());
+      }
+    }
+    if (name == nullptr) wait_until(stream, destroyed_ready_ns_);
+    return stream;
+  }
+  // The streams whose work comes before the stream's next work though nobody says so.
+  std::vector<SimulatedStream*> implicitly_before(const SimulatedStream& stream);
+  // Throws the same, and spoils the capture if the call does.
+  void refuse_implicit_capture(const char* call, const SimulatedStream& stream, bool spoils);
+  void set_blocking(Stream name);
   void destroy_stream(Stream name);
   // Calls that were refused because their stream was destroyed.
   std::uint64_t dead_stream_calls() const { return dead_stream_calls_; }
@@ -116,6 +144,7 @@ class SimulatedStreams {
   void refuse_in_any_mode(const char* call) {
     if (!captures_.empty()) spoil_captures(call);
   }
+  void spoil_capture_of(const SimulatedStream& stream) { spoil(stream.capture()); }
   bool is_spoilt(const SimulatedStream& stream) const {
     return stream.capture() != 0 && captures_.at(stream.capture()).spoilt;
   }
@@ -135,6 +164,7 @@ class SimulatedStreams {
   };
 
   static std::size_t slot_of(Event name);
+  SimulatedStream& add(Stream name);
   SimulatedStream& look_up(Stream name);
   [[noreturn]] static void refuse_event(const char* call);
   [[noreturn]] void spoil_captures(const char* call);
@@ -147,7 +177,9 @@ class SimulatedStreams {
   void note_ready(const SimulatedStream& stream);
 
   std::unordered_map<Stream, std::unique_ptr<SimulatedStream>> streams_;
-  std::vector<Stream> free_names_;  // of streams that were destroyed
+  std::vector<Stream> free_names_;          // of streams that were destroyed
+  std::vector<SimulatedStream*> blocking_;  // alive
+  std::int64_t destroyed_ready_ns_ = 0;     // the end of the work of blocking streams that were destroyed
   std::uint64_t dead_stream_calls_ = 0;
   SimulatedStream* last_used_ = nullptr;
   std::int64_t all_ready_ns_ = 0;
@@ -162,8 +194,5 @@ class SimulatedStreams {
 
   std::map<std::uint64_t, Capture> captures_;  // underway, by id
 };
-
-// A stream name that no other call of this function returned in this process.
-Stream fresh_stream_name();
 
 }  // namespace cachalot

@@ -174,10 +174,11 @@ TEST(SimulatedDevice, KnowsTheTimesOfStreamsAndEvents) {
   const Event event = first.event_create();
   first.event_record(event, stream);
   EXPECT_EQ(first.event_done_ns(event), first.stream_ready_ns(stream));
-  second.stream_wait_until(stream, first.event_done_ns(event));
-  EXPECT_FALSE(second.stream_query(stream));
+  const Stream other = second.stream();
+  second.stream_wait_until(other, first.event_done_ns(event));
+  EXPECT_FALSE(second.stream_query(other));
   second.advance(first.event_done_ns(event));
-  EXPECT_TRUE(second.stream_query(stream));
+  EXPECT_TRUE(second.stream_query(other));
   first.event_destroy(event);
 }
 

@@ -90,6 +90,26 @@ TEST_F(Handouts, AStreamThatWaitedForAnEventAfterTheUseMayHaveIt) {
   device_.handed_out(memory_, 4096, second_);
 }
 
+TEST_F(Handouts, TheLegacyStreamAndABlockingStreamAreInOrder) {
+  EXPECT_NE(hazard_of([&] { device_.handed_out(memory_, 4096, nullptr); }), "");
+  device_.set_blocking(first_);
+  device_.handed_out(memory_, 4096, nullptr);
+  use(nullptr, memory_, 4096);
+  device_.given_back(memory_);
+  EXPECT_NE(hazard_of([&] { device_.handed_out(memory_, 4096, second_); }), "");
+  device_.set_blocking(second_);
+  device_.handed_out(memory_, 4096, second_);
+}
+
+TEST_F(Handouts, ADestroyedBlockingStreamIsBeforeTheLegacyStream) {
+  device_.set_blocking(first_);
+  device_.set_blocking(second_);
+  device_.stream_destroy(first_);
+  EXPECT_NE(hazard_of([&] { device_.handed_out(memory_, 4096, second_); }), "");
+  device_.launch(nullptr, 1);
+  device_.handed_out(memory_, 4096, second_);
+}
+
 TEST_F(Handouts, AnEventBeforeTheUseDoesNotHelp) {
   const Event event = record(first_);
   use(first_, memory_, 4096);

@@ -505,6 +505,25 @@ TEST(SimulatedEvents, StreamsAreNamedByAnyPointerAndFreshOnesDiffer) {
   EXPECT_NE(device.stream(), device.stream());
 }
 
+TEST(SimulatedEvents, AStreamOfAnotherDeviceIsRefused) {
+  SimulatedDevice device(timeless());
+  SimulatedDevice other(timeless());
+  const Stream foreign = other.stream();
+  const Event event = device.event_create();
+  EXPECT_EQ(code_of([&] { device.launch(foreign, 1); }), 400);
+  EXPECT_EQ(code_of([&] { device.event_record(event, foreign); }), 400);
+  EXPECT_EQ(code_of([&] { device.stream_wait(foreign, event); }), 400);
+  EXPECT_EQ(code_of([&] { device.stream_id(foreign); }), 400);
+  other.launch(foreign, 1);
+}
+
+TEST(SimulatedEvents, AResetLeavesNoStream) {
+  SimulatedDevice device(timeless());
+  const Stream stream = device.stream();
+  device.reset();
+  EXPECT_EQ(code_of([&] { device.launch(stream, 1); }), 400);
+}
+
 // ---- Capture ----
 
 class SimulatedCapture : public testing::Test {
@@ -620,6 +639,102 @@ TEST_F(SimulatedCapture, ACapturedEventDoesNotMoveTheCompletionHint) {
   device_.end_capture(stream_);
   device_.advance(1000);
   EXPECT_EQ(device_.completion_hint(stream_), before);
+}
+
+// ---- Blocking streams ----
+
+class BlockingStreams : public testing::Test {
+ protected:
+  BlockingStreams() {
+    for (const Stream blocking : {first_, second_}) device_.set_blocking(blocking);
+  }
+  SimulatedDevice device_{timeless()};
+  const Stream first_ = device_.stream();
+  const Stream second_ = device_.stream();
+  const Stream free_ = device_.stream();
+  const Event event_ = device_.event_create();
+};
+
+TEST_F(BlockingStreams, AndTheLegacyStreamWaitForEachOther) {
+  EXPECT_EQ(device_.launch(first_, 100), 100);
+  EXPECT_EQ(device_.launch(second_, 50), 50) << "they do not wait for one another";
+  EXPECT_EQ(device_.launch(free_, 10), 10);
+  EXPECT_EQ(device_.launch(nullptr, 1), 101) << "it waits for every blocking stream";
+  EXPECT_EQ(device_.launch(second_, 1), 102) << "and they for it";
+  EXPECT_EQ(device_.launch(free_, 1), 11);
+}
+
+TEST_F(BlockingStreams, AreBeforeAnEventAndASynchronizationOfTheLegacyStream) {
+  device_.launch(first_, 100);
+  device_.event_record(event_, nullptr);
+  EXPECT_EQ(device_.event_done_ns(event_), 100);
+  device_.launch(first_, 100);
+  EXPECT_FALSE(device_.stream_query(nullptr));
+  device_.stream_synchronize(nullptr);
+  EXPECT_EQ(device_.clock_ns(), 200);
+}
+
+TEST_F(BlockingStreams, CountForTheLegacyStreamWhenTheyAreDestroyed) {
+  device_.launch(first_, 100);
+  device_.stream_destroy(first_);
+  EXPECT_EQ(device_.launch(second_, 1), 1);
+  EXPECT_EQ(device_.launch(nullptr, 1), 101);
+  device_.launch(device_.stream(), 1000);  // of the same name, and non-blocking
+  EXPECT_EQ(device_.launch(nullptr, 1), 102);
+}
+
+TEST_F(BlockingStreams, ThatCaptureForbidTheLegacyStream) {
+  device_.begin_capture(free_);
+  EXPECT_EQ(device_.launch(nullptr, 1), 1) << "a non-blocking stream does not";
+  device_.end_capture(free_);
+  device_.begin_capture(first_);
+  EXPECT_EQ(code_of([&] { device_.capture_status(nullptr); }), 906);
+  EXPECT_FALSE(device_.is_capture_spoilt(first_)) << "asking spoils nothing";
+  EXPECT_EQ(code_of([&] { device_.launch(nullptr, 1); }), 906);
+  EXPECT_EQ(code_of([&] { device_.end_capture(first_); }), 901);
+  device_.launch(nullptr, 1);
+}
+
+TEST_F(SimulatedCapture, IsNotJoinedByANewStreamOfTheNameOfADestroyedOne) {
+  device_.begin_capture(stream_);
+  device_.event_record(event_, stream_);
+  device_.stream_wait(other_, event_);
+  device_.stream_destroy(other_);
+  EXPECT_EQ(code_of([&] { device_.end_capture(stream_); }), 901);
+  ASSERT_EQ(device_.stream(), other_);
+  EXPECT_FALSE(device_.capture_status(other_).capturing);
+  device_.launch(other_, 1);
+}
+
+TEST_F(SimulatedCapture, MayBeSpoiltForOneStream) {
+  device_.begin_capture(stream_);
+  device_.begin_capture(other_);
+  device_.spoil_capture(stream_);
+  EXPECT_TRUE(device_.is_capture_spoilt(stream_));
+  EXPECT_EQ(code_of([&] { device_.end_capture(stream_); }), 901);
+  device_.end_capture(other_);
+  device_.spoil_capture(stream_);  // it does not capture
+}
+
+// ---- Mapping ----
+
+TEST(SimulatedTime, MappingMayWaitForAllWork) {
+  for (const bool waits : {false, true}) {
+    SimulatedDevice::Config config = timeless();
+    config.mapping_waits = waits;
+    SimulatedDevice device(config);
+    const Address range = device.reserve(kPage).value();
+    const MemoryHandle handle = device.create(kPage).value();
+    const std::vector<std::function<void()>> mappings = {[&] { device.map(range, kPage, handle); },
+                                                         [&] { device.set_access(range, kPage, {}); },
+                                                         [&] { device.unmap(range, kPage); }};
+    for (const auto& call : mappings) {
+      const std::int64_t done_ns = device.launch(nullptr, 100);
+      call();
+      EXPECT_EQ(device.clock_ns() == done_ns, waits);
+      device.synchronize();
+    }
+  }
 }
 
 // ---- Faults, counts, log ----

@@ -160,8 +160,8 @@ struct HandleInfo {
 /// - on request, stream hazards (handed_out).
 ///
 /// Memory holds what copy_from_host and fill brought, from the moment of the call until the memory
-/// is released, and zeros before. Addresses must not be dereferenced. Streams do not wait for the
-/// legacy default stream: nullptr is one more stream.
+/// is released, and zeros before. Addresses must not be dereferenced. A stream is a non-blocking
+/// one, unless set_blocking says otherwise: nullptr, the legacy default stream, is one more stream.
 ///
 /// Processes: addresses are unique in the process; all devices share 47 bits of them. For
 /// ipc_import each SimulatedDevice is a process of its own: it can open every handle but its own.
@@ -183,6 +183,7 @@ class SimulatedDevice final : public Device {
     CopyModel copies = CopyModel::published();             ///< how long copies take
     bool virtual_memory = true;                            ///< DeviceProperties::virtual_memory
     bool completion_hints = true;  ///< false: completion_hint returns nullopt
+    bool mapping_waits = false;    ///< true: map, unmap and set_access wait for all work
     bool check_hazards = false;    ///< true: handed_out and its like report hazards
     bool log_calls = false;        ///< true: take_log returns the calls
     /// False: the owner knows CUDA's other capture modes and reports what is not allowed by
@@ -254,14 +255,20 @@ class SimulatedDevice final : public Device {
   /// Returns size and physical number of the handle.
   HandleInfo handle_info(MemoryHandle handle) const;
 
-  // Work, as a program launches it. Streams need no creation: any pointer value names one, unless
-  // it is the name of a stream that was destroyed.
+  // Work, as a program launches it. Any pointer value names a stream, but for a stream that was
+  // destroyed and a stream() of another device: calls with these throw CudaError 400.
 
   /// Returns the name of a new stream: at once that of the stream that was destroyed last, if any,
   /// as a driver does. The new stream is not ordered after the work of the old one.
   Stream stream();
   /// Makes a new stream of this name, if it is that of a stream that was destroyed.
   void stream_create(Stream name);
+  /// Makes the stream a blocking one, as those of cudaStreamCreate are. It and the legacy stream
+  /// (nullptr) wait for each other: work that is queued on one, an event that is recorded there and
+  /// a host that waits for it are behind all work that was queued on the other before. While a
+  /// blocking stream captures, a call on the legacy stream throws CudaError 906 and spoils the
+  /// capture; capture_status throws without spoiling it.
+  void set_blocking(Stream stream);
   /// Queues work of `duration_ns` nanoseconds that uses the ranges. On a capturing stream it joins
   /// the graph: nothing is queued, and it does not count as a use.
   /// Returns when, on the clock in nanoseconds, all work queued on the stream will be done.
@@ -311,6 +318,8 @@ class SimulatedDevice final : public Device {
   std::uint64_t begin_capture(Stream stream);
   /// Ends the capture. Throws CudaError 901 if it was spoilt.
   void end_capture(Stream stream);
+  /// Spoils the capture that the stream takes part in, if any.
+  void spoil_capture(Stream stream);
   /// Returns true if the stream captures and the capture is spoilt.
   bool is_capture_spoilt(Stream stream) const;
   /// Throws CudaError 900 in the name of `call`, and spoils every capture, if any stream captures.
