@@ -139,7 +139,9 @@ function(cachalot_simulator_tests)
   cachalot_static_runtime_tests(static_tests "${small}")
   list(APPEND tests ${static_tests})
 
-  cachalot_simulated_environment(two_devices CACHALOT_SIM_DEVICES=2 CACHALOT_SIM_COPY_BYTES=1GiB)
+  # The library keeps the strictest rule of contexts, on whatever driver it runs.
+  cachalot_simulated_environment(two_devices
+    CACHALOT_SIM_DEVICES=2 CACHALOT_SIM_COPY_BYTES=1GiB CACHALOT_SIM_CONTEXTS=all)
   foreach(folder IN LISTS arg_GPU_TESTS)
     add_test(NAME simulator.${folder} COMMAND test_${folder} --gtest_filter=*Cuda*:*Gpu*)
     set_tests_properties(simulator.${folder} PROPERTIES ENVIRONMENT "${two_devices}" RUN_SERIAL ON)

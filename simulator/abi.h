@@ -8,9 +8,4 @@
 #include <cuda_runtime_api.h>
 #pragma GCC visibility pop
 
-// The function under its name for programs compiled with a default stream for each thread (suffix _ptsz or _ptds). Here
-// all threads share one: more is in order than such a program may count on, never less.
-#define CACHALOT_SIMULATOR_PER_THREAD(function, suffix) \
-  extern "C" __attribute__((visibility("default"), alias(#function))) decltype(function) function##_##suffix;
-
 #define CACHALOT_SIMULATOR_EXPORT extern "C" __attribute__((visibility("default")))

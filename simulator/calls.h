@@ -7,16 +7,18 @@
 
 #include "cachalot/errors.h"
 #include "simulator/abi.h"
+#include "simulator/per_thread.h"
 #include "simulator/process.h"
 
 namespace cachalot::simulator {
 
-// What `body` returns, or the code of what it throws.
+// What `body` returns, or the code of what it throws, of which watch is told.
 template <typename Body>
-cudaError_t error_of(Body&& body) noexcept {
+cudaError_t error_of(Watch& watch, Body&& body) noexcept {
   try {
     return body();
   } catch (const CudaError& failure) {
+    watch.note(failure);
     return static_cast<cudaError_t>(failure.code());
   } catch (const std::bad_alloc&) {
     return cudaErrorMemoryAllocation;
@@ -33,8 +35,8 @@ cudaError_t guarded(Body&& body) noexcept {
   if (this_thread().in_host_function) [[unlikely]]
     return cudaErrorNotPermitted;
   const Lock lock(process->mutex);
-  error = error_of([&] { return body(*process); });
-  const cudaError_t late = error_of([&] { return process->settle(), cudaSuccess; });
+  error = error_of(process->watch, [&] { return body(*process); });
+  const cudaError_t late = error_of(process->watch, [&] { return process->settle(), cudaSuccess; });
   return error == cudaSuccess ? late : error;
 }
 
@@ -53,6 +55,21 @@ CUresult driver_call(Body&& body) noexcept {
   return static_cast<CUresult>(guarded(std::forward<Body>(body)));
 }
 
+// A function of the driver that needs a current context.
+template <typename Body>
+CUresult call_in_context(const char* call, Body&& body, ContextRule rule = ContextRule::documented) noexcept {
+  return driver_call([&](Process& process) {
+    process.require_context(call, rule);
+    return body(process);
+  });
+}
+
+// A function of virtual memory, which needs one by the strictest rule only.
+template <typename Body>
+CUresult call_virtual(const char* call, Body&& body) noexcept {
+  return call_in_context(call, std::forward<Body>(body), ContextRule::all);
+}
+
 // A function of the driver that does what one of the runtime does, and leaves the runtime's last error alone.
 template <typename... Parameters>
 CUresult by_runtime(cudaError_t (*function)(Parameters...), std::type_identity_t<Parameters>... arguments) noexcept {
@@ -60,6 +77,13 @@ CUresult by_runtime(cudaError_t (*function)(Parameters...), std::type_identity_t
   const cudaError_t error = function(arguments...);
   this_thread().last_error = last_error;
   return static_cast<CUresult>(error);
+}
+
+template <typename... Parameters>
+CUresult by_runtime_in_context(const char* call, cudaError_t (*function)(Parameters...),
+                               std::type_identity_t<Parameters>... arguments) noexcept {
+  const CUresult error = call_in_context(call, [](Process&) { return cudaSuccess; });
+  return error == CUDA_SUCCESS ? by_runtime(function, arguments...) : error;
 }
 
 // The driver's addresses are numbers, the runtime's pointers.

@@ -49,6 +49,28 @@ bool parse_copies(std::string_view text) {
   return text == "published";
 }
 
+bool parse_flag(std::string_view text) {
+  if (text != "0" && text != "1") refuse(text, "it must be 0 or 1");
+  return text == "1";
+}
+
+ContextRule parse_contexts(std::string_view text) {
+  if (text == "none") return ContextRule::none;
+  if (text == "documented") return ContextRule::documented;
+  if (text == "all") return ContextRule::all;
+  refuse(text, "it must be documented, all or none");
+}
+
+bool parse_legacy_stream(std::string_view text) {
+  if (text != "waits" && text != "alone") refuse(text, "it must be waits or alone");
+  return text == "waits";
+}
+
+bool parse_mapping(std::string_view text) {
+  if (text != "at_once" && text != "waits") refuse(text, "it must be at_once or waits");
+  return text == "waits";
+}
+
 // "%p" in a file's name stands for the process, so that several can write.
 std::string expand_path(std::string path) {
   for (std::size_t at = 0; (at = path.find("%p", at)) != std::string::npos;) {
@@ -93,10 +115,11 @@ void read(const char* variable, Take&& take) {
 
 constexpr std::string_view kPrefix = "CACHALOT_SIM_";
 constexpr std::string_view kVariables[] = {
-    "CACHALOT_SIM_GPU",     "CACHALOT_SIM_MEMORY",     "CACHALOT_SIM_DEVICES",       "CACHALOT_SIM_LAUNCH_NS",
-    "CACHALOT_SIM_LATENCY", "CACHALOT_SIM_COPY_BYTES", "CACHALOT_SIM_COPIES",        "CACHALOT_SIM_FAULTS",
-    "CACHALOT_SIM_LOG",     "CACHALOT_SIM_REPORT",     "CACHALOT_SIM_ADDRESS_SPACE", "CACHALOT_SIM_OBSERVE",
+    "CACHALOT_SIM_GPU",      "CACHALOT_SIM_MEMORY",        "CACHALOT_SIM_DEVICES",       "CACHALOT_SIM_LAUNCH_NS",
+    "CACHALOT_SIM_LATENCY",  "CACHALOT_SIM_COPY_BYTES",    "CACHALOT_SIM_COPIES",        "CACHALOT_SIM_FAULTS",
+    "CACHALOT_SIM_LOG",      "CACHALOT_SIM_REPORT",        "CACHALOT_SIM_ADDRESS_SPACE", "CACHALOT_SIM_OBSERVE",
     "CACHALOT_SIM_TRACE",  // of python/sitecustomize.py
+    "CACHALOT_SIM_CONTEXTS", "CACHALOT_SIM_LEGACY_STREAM", "CACHALOT_SIM_MAPPING",       "CACHALOT_SIM_STRICT",
 };
 
 // A misspelt variable must not pass for a default.
@@ -183,6 +206,10 @@ Config read_config() {
   });
   read("CACHALOT_SIM_LOG", [&](const auto& text) { config.log_path = expand_path(text); });
   read("CACHALOT_SIM_REPORT", [&](const auto& text) { config.report_path = expand_path(text); });
+  read("CACHALOT_SIM_CONTEXTS", [&](const auto& text) { config.contexts = parse_contexts(text); });
+  read("CACHALOT_SIM_LEGACY_STREAM", [&](const auto& text) { config.legacy_stream_waits = parse_legacy_stream(text); });
+  read("CACHALOT_SIM_STRICT", [&](const auto& text) { config.is_strict = parse_flag(text); });
+  read("CACHALOT_SIM_MAPPING", [&](const auto& text) { config.mapping_waits = parse_mapping(text); });
   read("CACHALOT_SIM_FAULTS", [&](const auto& text) { config.faults = parse_faults(text); });
   return config;
 }

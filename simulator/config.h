@@ -12,6 +12,10 @@
 
 namespace cachalot::simulator {
 
+// Which functions of the driver need a current context: those of which CUDA's reference says so; or those of virtual memory,
+// too, which drivers do without.
+enum class ContextRule : std::uint8_t { none, documented, all };
+
 struct Config {
   const GpuModel* gpu = nullptr;
   std::size_t memory_bytes = 0;  // of each device; the model's unless CACHALOT_SIM_MEMORY says otherwise
@@ -24,6 +28,10 @@ struct Config {
   std::string log_path;     // empty: no log
   std::string report_path;  // empty: no report; "-": standard error
   std::vector<Fault> faults;
+  ContextRule contexts = ContextRule::documented;
+  bool legacy_stream_waits = true;  // it and blocking streams wait for each other
+  bool mapping_waits = false;
+  bool is_strict = false;
 
   LatencyModel latency() const;
 };

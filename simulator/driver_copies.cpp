@@ -30,8 +30,8 @@ CUresult copy_rows(const CUDA_MEMCPY2D& copy, CUstream stream) {
     return CUDA_ERROR_NOT_SUPPORTED;
   }
   const auto pitch = [&](const Side& side) { return side.pitch == 0 ? copy.WidthInBytes : side.pitch; };
-  return by_runtime(cudaMemcpy2DAsync, to.start, pitch(to), from.start, pitch(from), copy.WidthInBytes, copy.Height,
-                    cudaMemcpyDefault, stream);
+  return by_runtime_in_context("cuMemcpy2D", cudaMemcpy2DAsync, to.start, pitch(to), from.start, pitch(from),
+                               copy.WidthInBytes, copy.Height, cudaMemcpyDefault, stream);
 }
 
 CUresult copy_rows_and_wait(const CUDA_MEMCPY2D& copy) {
@@ -41,7 +41,7 @@ CUresult copy_rows_and_wait(const CUDA_MEMCPY2D& copy) {
 
 CUresult fill_rows(CUdeviceptr to, std::size_t pitch, std::uint64_t pattern, std::size_t pattern_bytes,
                    std::size_t width, std::size_t height, CUstream handle) {
-  return driver_call([&](Process& process) {
+  return call_in_context("cuMemsetD2D", [&](Process& process) {
     const std::size_t row_bytes = width * pattern_bytes;
     if (height > 1 && row_bytes > pitch) return cudaErrorInvalidValue;
     StreamState& stream = process.stream("cuMemsetD2D", handle);
@@ -65,11 +65,12 @@ extern "C" {
 
 CUresult cuMemcpyPeerAsync(CUdeviceptr to, CUcontext to_context, CUdeviceptr from, CUcontext from_context, size_t bytes,
                            CUstream stream) {
-  return by_runtime(cudaMemcpyPeerAsync, pointer(to), device_of(to_context), pointer(from), device_of(from_context),
-                    bytes, stream);
+  return by_runtime_in_context(__func__, cudaMemcpyPeerAsync, pointer(to), device_of(to_context), pointer(from),
+                               device_of(from_context), bytes, stream);
 }
 CUresult cuMemcpyPeer(CUdeviceptr to, CUcontext to_context, CUdeviceptr from, CUcontext from_context, size_t bytes) {
-  return by_runtime(cudaMemcpyPeer, pointer(to), device_of(to_context), pointer(from), device_of(from_context), bytes);
+  return by_runtime_in_context(__func__, cudaMemcpyPeer, pointer(to), device_of(to_context), pointer(from),
+                               device_of(from_context), bytes);
 }
 
 CUresult cuMemcpy2DAsync(const CUDA_MEMCPY2D* copy, CUstream stream) { return copy_rows(*copy, stream); }

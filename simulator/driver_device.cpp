@@ -37,7 +37,7 @@ cudaError_t make_current(Process& process, CUcontext context) {
   DeviceState* device = find_device(process, context);
   if (!device) return cudaErrorDeviceUninitialized;
   const bool is_primary = context == context_of(*device);
-  if (is_primary) device->active = true;
+  if (is_primary) Process::make_context(*device);
   thread.device = device->ordinal;
   thread.has_context = true;
   thread.context = is_primary ? nullptr : context;
@@ -157,7 +157,7 @@ CUresult cuDevicePrimaryCtxGetState(CUdevice device, unsigned int* flags, int* a
 
 CUresult cuDevicePrimaryCtxRetain(CUcontext* context, CUdevice device) {
   return driver_call([&](Process& process) {
-    process.device(device).active = true;
+    Process::make_context(process.device(device));
     *context = context_of(process.device(device));
     return cudaSuccess;
   });
@@ -230,7 +230,7 @@ CUresult cuCtxDestroy(CUcontext context) {
   const CUresult error = driver_call([&](Process& process) {
     current = current_context(process);
     if (!find_device(process, context)) return cudaErrorDeviceUninitialized;
-    if (process.contexts.find(context)) process.destroy_context(context);
+    if (process.contexts.find(context)) process.destroy_context("cuCtxDestroy", context);
     return cudaSuccess;
   });
   return error == CUDA_SUCCESS && current == context ? cuCtxPopCurrent(nullptr) : error;
@@ -262,7 +262,7 @@ CUresult cuCtxGetId(CUcontext context, unsigned long long* id) {
 }
 
 CUresult cuCtxGetFlags(unsigned int* flags) {
-  return driver_call([&](Process& process) {
+  return call_in_context(__func__, [&](Process& process) {
     *flags = process.current().flags;
     return cudaSuccess;
   });
@@ -283,7 +283,7 @@ CUresult cuCtxGetStreamPriorityRange(int* least, int* greatest) {
 }
 
 CUresult cuCtxSynchronize() {
-  return driver_call([](Process& process) {
+  return call_in_context(__func__, [](Process& process) {
     process.synchronize(process.current());
     return cudaSuccess;
   });
@@ -299,10 +299,10 @@ CUresult cuCtxSynchronize_v2(CUcontext context) {
 }
 
 CUresult cuCtxGetCacheConfig(CUfunc_cache* config) {
-  return by_runtime(cudaDeviceGetCacheConfig, reinterpret_cast<cudaFuncCache*>(config));
+  return by_runtime_in_context(__func__, cudaDeviceGetCacheConfig, reinterpret_cast<cudaFuncCache*>(config));
 }
 CUresult cuCtxSetCacheConfig(CUfunc_cache config) {
-  return by_runtime(cudaDeviceSetCacheConfig, static_cast<cudaFuncCache>(config));
+  return by_runtime_in_context(__func__, cudaDeviceSetCacheConfig, static_cast<cudaFuncCache>(config));
 }
 CUresult cuCtxResetPersistingL2Cache() { return by_runtime(cudaCtxResetPersistingL2Cache); }
 CUresult cuFlushGPUDirectRDMAWrites(CUflushGPUDirectRDMAWritesTarget, CUflushGPUDirectRDMAWritesScope) {

@@ -89,9 +89,11 @@ void give_nothing(void* value, CUpointer_attribute attribute) {
 }
 
 CUresult fill(CUdeviceptr to, std::uint64_t pattern, std::size_t pattern_bytes, std::size_t count, CUstream handle) {
-  return driver_call([&](Process& process) {
+  return call_in_context("cuMemset", [&](Process& process) {
     StreamState& stream = process.stream("cuMemset", handle);
+    process.check_use("cuMemset", stream, pointer(to), nullptr, count * pattern_bytes);
     process.launch(stream, cudaGraphNodeTypeMemset);
+    process.add_use("cuMemset", stream, pointer(to), nullptr, count * pattern_bytes);
     if (!stream.capture)
       process.fill(pointer(to), pattern, pattern_bytes, count * pattern_bytes, count * pattern_bytes);
     return cudaSuccess;
@@ -116,7 +118,7 @@ CUresult cuMemGetAllocationGranularity(size_t* granularity, const CUmemAllocatio
 }
 
 CUresult cuMemAddressReserve(CUdeviceptr* address, size_t bytes, size_t alignment, CUdeviceptr, unsigned long long) {
-  return driver_call([&](Process& process) {
+  return call_virtual(__func__, [&](Process& process) {
     if ((alignment & (alignment - 1)) != 0) return cudaErrorInvalidValue;
     *address = process.reserve(bytes, alignment);
     return *address ? cudaSuccess : cudaErrorMemoryAllocation;
@@ -124,7 +126,7 @@ CUresult cuMemAddressReserve(CUdeviceptr* address, size_t bytes, size_t alignmen
 }
 
 CUresult cuMemAddressFree(CUdeviceptr address, size_t bytes) {
-  return driver_call([&](Process& process) {
+  return call_virtual(__func__, [&](Process& process) {
     process.unreserve(address, bytes);
     return cudaSuccess;
   });
@@ -132,7 +134,7 @@ CUresult cuMemAddressFree(CUdeviceptr address, size_t bytes) {
 
 CUresult cuMemCreate(CUmemGenericAllocationHandle* handle, size_t bytes, const CUmemAllocationProp* properties,
                      unsigned long long) {
-  return driver_call([&](Process& process) {
+  return call_virtual(__func__, [&](Process& process) {
     if (const cudaError_t error = check_properties(properties); error != cudaSuccess) return error;
     if (const cudaError_t error = process.handle_rules.create_error(*properties); error != cudaSuccess) return error;
     *handle = process.create_memory(process.device(properties->location.id), bytes);
@@ -143,7 +145,7 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle* handle, size_t bytes, const C
 }
 
 CUresult cuMemRelease(CUmemGenericAllocationHandle handle) {
-  return driver_call([&](Process& process) {
+  return call_virtual(__func__, [&](Process& process) {
     process.release_memory(handle);
     return cudaSuccess;
   });
@@ -151,7 +153,7 @@ CUresult cuMemRelease(CUmemGenericAllocationHandle handle) {
 
 CUresult cuMemMap(CUdeviceptr address, size_t bytes, size_t offset, CUmemGenericAllocationHandle handle,
                   unsigned long long) {
-  return driver_call([&](Process& process) {
+  return call_virtual(__func__, [&](Process& process) {
     if (offset != 0) return cudaErrorInvalidValue;
     process.map_memory(address, bytes, handle);
     return cudaSuccess;
@@ -159,15 +161,17 @@ CUresult cuMemMap(CUdeviceptr address, size_t bytes, size_t offset, CUmemGeneric
 }
 
 CUresult cuMemUnmap(CUdeviceptr address, size_t bytes) {
-  return driver_call([&](Process& process) {
-    process.simulated(process.owner("cuMemUnmap", address).ordinal).unmap(address, bytes);
+  return call_virtual(__func__, [&](Process& process) {
+    SimulatedDevice& device = process.simulated(process.owner("cuMemUnmap", address).ordinal);
+    process.check_unmap({address, bytes});
+    device.unmap(address, bytes);
     process.forget_writes(pointer(address), bytes);
     return cudaSuccess;
   });
 }
 
 CUresult cuMemSetAccess(CUdeviceptr address, size_t bytes, const CUmemAccessDesc* access, size_t count) {
-  return driver_call([&](Process& process) {
+  return call_virtual(__func__, [&](Process& process) {
     const DeviceState& owner = process.owner("cuMemSetAccess", address);
     std::vector<int> peers;
     for (std::size_t i = 0; i < count; ++i) {
@@ -200,7 +204,7 @@ CUresult cuMemGetAccess(unsigned long long* flags, const CUmemLocation* location
 
 CUresult cuMemExportToShareableHandle(void* shared, CUmemGenericAllocationHandle handle, CUmemAllocationHandleType type,
                                       unsigned long long) {
-  return driver_call([&](Process& process) {
+  return call_virtual(__func__, [&](Process& process) {
     if (type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) return cudaErrorNotSupported;
     const cudaError_t error = process.handle_rules.export_error(Process::device_of(handle), type);
     if (error != cudaSuccess) return error;
@@ -210,7 +214,7 @@ CUresult cuMemExportToShareableHandle(void* shared, CUmemGenericAllocationHandle
 
 CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle* handle, void* shared,
                                         CUmemAllocationHandleType type) {
-  return driver_call([&](Process& process) {
+  return call_virtual(__func__, [&](Process& process) {
     if (type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) return cudaErrorNotSupported;
     *handle = process.import_handle(static_cast<int>(reinterpret_cast<std::intptr_t>(shared)));
     return cudaSuccess;
@@ -239,7 +243,7 @@ CUresult cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp* properties,
 // ---- Allocations ----------------------------------------------------------------------------------------------------
 
 CUresult cuMemGetInfo(size_t* free, size_t* total) {
-  return driver_call([&](Process& process) {
+  return call_in_context(__func__, [&](Process& process) {
     const MemoryInfo info = process.simulated(process.current().ordinal).memory_info();
     *free = info.free_bytes;
     *total = info.total_bytes;
@@ -248,7 +252,7 @@ CUresult cuMemGetInfo(size_t* free, size_t* total) {
 }
 
 CUresult cuMemAlloc(CUdeviceptr* address, size_t bytes) {
-  return driver_call([&](Process& process) {
+  return call_in_context(__func__, [&](Process& process) {
     process.require_safe("cuMemAlloc");
     if (bytes == 0) return cudaErrorInvalidValue;
     *address = reinterpret_cast<CUdeviceptr>(process.malloc(process.current(), bytes));
@@ -257,7 +261,7 @@ CUresult cuMemAlloc(CUdeviceptr* address, size_t bytes) {
 }
 
 CUresult cuMemFree(CUdeviceptr address) {
-  return driver_call([&](Process& process) {
+  return call_in_context(__func__, [&](Process& process) {
     if (address == 0) return cudaSuccess;
     process.require_safe("cuMemFree");
     process.free("cuMemFree", address);
@@ -266,7 +270,7 @@ CUresult cuMemFree(CUdeviceptr address) {
 }
 
 CUresult cuMemGetAddressRange(CUdeviceptr* base, size_t* bytes, CUdeviceptr address) {
-  return driver_call([&](Process& process) {
+  return call_in_context(__func__, [&](Process& process) {
     const AddressRange range = process.owner("cuMemGetAddressRange", address).simulated->memory_at(address)->range;
     if (base) *base = range.address;
     if (bytes) *bytes = range.bytes;
@@ -275,43 +279,49 @@ CUresult cuMemGetAddressRange(CUdeviceptr* base, size_t* bytes, CUdeviceptr addr
 }
 
 CUresult cuMemAllocHost(void** host, size_t bytes) {
-  return by_runtime(cudaHostAlloc, host, bytes, cudaHostAllocDefault);
+  return by_runtime_in_context(__func__, cudaHostAlloc, host, bytes, cudaHostAllocDefault);
 }
 CUresult cuMemHostAlloc(void** host, size_t bytes, unsigned int flags) {
-  return by_runtime(cudaHostAlloc, host, bytes, flags);
+  return by_runtime_in_context(__func__, cudaHostAlloc, host, bytes, flags);
 }
-CUresult cuMemFreeHost(void* host) { return by_runtime(cudaFreeHost, host); }
+CUresult cuMemFreeHost(void* host) { return by_runtime_in_context(__func__, cudaFreeHost, host); }
 CUresult cuMemHostRegister(void* host, size_t bytes, unsigned int flags) {
-  return by_runtime(cudaHostRegister, host, bytes, flags);
+  return by_runtime_in_context(__func__, cudaHostRegister, host, bytes, flags);
 }
-CUresult cuMemHostUnregister(void* host) { return by_runtime(cudaHostUnregister, host); }
-CUresult cuMemHostGetFlags(unsigned int* flags, void* host) { return by_runtime(cudaHostGetFlags, flags, host); }
+CUresult cuMemHostUnregister(void* host) { return by_runtime_in_context(__func__, cudaHostUnregister, host); }
+CUresult cuMemHostGetFlags(unsigned int* flags, void* host) {
+  return by_runtime_in_context(__func__, cudaHostGetFlags, flags, host);
+}
 CUresult cuMemHostGetDevicePointer(CUdeviceptr* device, void* host, unsigned int flags) {
-  return by_runtime(cudaHostGetDevicePointer, reinterpret_cast<void**>(device), host, flags);
+  return by_runtime_in_context(__func__, cudaHostGetDevicePointer, reinterpret_cast<void**>(device), host, flags);
 }
 
 CUresult cuMemAllocManaged(CUdeviceptr* address, size_t bytes, unsigned int flags) {
-  return by_runtime(cudaMallocManaged, reinterpret_cast<void**>(address), bytes, flags);
+  return by_runtime_in_context(__func__, cudaMallocManaged, reinterpret_cast<void**>(address), bytes, flags);
 }
 CUresult cuMemAllocPitch(CUdeviceptr* address, size_t* pitch, size_t width, size_t height, unsigned int) {
-  return by_runtime(cudaMallocPitch, reinterpret_cast<void**>(address), pitch, width, height);
+  return by_runtime_in_context(__func__, cudaMallocPitch, reinterpret_cast<void**>(address), pitch, width, height);
 }
 CUresult cuMemAllocAsync(CUdeviceptr* address, size_t bytes, CUstream stream) {
-  return by_runtime(cudaMallocAsync, reinterpret_cast<void**>(address), bytes, stream);
+  return by_runtime_in_context(__func__, cudaMallocAsync, reinterpret_cast<void**>(address), bytes, stream);
 }
 CUresult cuMemFreeAsync(CUdeviceptr address, CUstream stream) {
-  return by_runtime(cudaFreeAsync, pointer(address), stream);
+  return by_runtime_in_context(__func__, cudaFreeAsync, pointer(address), stream);
 }
 CUresult cuIpcGetMemHandle(CUipcMemHandle* handle, CUdeviceptr address) {
   static_assert(sizeof(CUipcMemHandle) == sizeof(cudaIpcMemHandle_t));
-  return by_runtime(cudaIpcGetMemHandle, reinterpret_cast<cudaIpcMemHandle_t*>(handle), pointer(address));
+  return by_runtime_in_context(__func__, cudaIpcGetMemHandle, reinterpret_cast<cudaIpcMemHandle_t*>(handle),
+                               pointer(address));
 }
 CUresult cuIpcOpenMemHandle(CUdeviceptr* address, CUipcMemHandle handle, unsigned int flags) {
   cudaIpcMemHandle_t runtime_handle;
   std::memcpy(&runtime_handle, &handle, sizeof(handle));
-  return by_runtime(cudaIpcOpenMemHandle, reinterpret_cast<void**>(address), runtime_handle, flags);
+  return by_runtime_in_context(__func__, cudaIpcOpenMemHandle, reinterpret_cast<void**>(address), runtime_handle,
+                               flags);
 }
-CUresult cuIpcCloseMemHandle(CUdeviceptr address) { return by_runtime(cudaIpcCloseMemHandle, pointer(address)); }
+CUresult cuIpcCloseMemHandle(CUdeviceptr address) {
+  return by_runtime_in_context(__func__, cudaIpcCloseMemHandle, pointer(address));
+}
 
 // ---- Pointers -------------------------------------------------------------------------------------------------------
 
@@ -345,31 +355,32 @@ CUresult cuPointerSetAttribute(const void*, CUpointer_attribute attribute, CUdev
 // ---- Copies and fills -----------------------------------------------------------------------------------------------
 
 CUresult cuMemcpyAsync(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream) {
-  return by_runtime(cudaMemcpyAsync, pointer(to), pointer(from), bytes, cudaMemcpyDefault, stream);
+  return by_runtime_in_context(__func__, cudaMemcpyAsync, pointer(to), pointer(from), bytes, cudaMemcpyDefault, stream);
 }
 CUresult cuMemcpyHtoDAsync(CUdeviceptr to, const void* from, size_t bytes, CUstream stream) {
-  return by_runtime(cudaMemcpyAsync, pointer(to), from, bytes, cudaMemcpyHostToDevice, stream);
+  return by_runtime_in_context(__func__, cudaMemcpyAsync, pointer(to), from, bytes, cudaMemcpyHostToDevice, stream);
 }
 CUresult cuMemcpyDtoHAsync(void* to, CUdeviceptr from, size_t bytes, CUstream stream) {
-  return by_runtime(cudaMemcpyAsync, to, pointer(from), bytes, cudaMemcpyDeviceToHost, stream);
+  return by_runtime_in_context(__func__, cudaMemcpyAsync, to, pointer(from), bytes, cudaMemcpyDeviceToHost, stream);
 }
 CUresult cuMemcpyDtoDAsync(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream) {
-  return by_runtime(cudaMemcpyAsync, pointer(to), pointer(from), bytes, cudaMemcpyDeviceToDevice, stream);
+  return by_runtime_in_context(__func__, cudaMemcpyAsync, pointer(to), pointer(from), bytes, cudaMemcpyDeviceToDevice,
+                               stream);
 }
 CUresult cuMemcpy(CUdeviceptr to, CUdeviceptr from, size_t bytes) {
-  return by_runtime(cudaMemcpy, pointer(to), pointer(from), bytes, cudaMemcpyDefault);
+  return by_runtime_in_context(__func__, cudaMemcpy, pointer(to), pointer(from), bytes, cudaMemcpyDefault);
 }
 CUresult cuMemcpyHtoD(CUdeviceptr to, const void* from, size_t bytes) {
-  return by_runtime(cudaMemcpy, pointer(to), from, bytes, cudaMemcpyHostToDevice);
+  return by_runtime_in_context(__func__, cudaMemcpy, pointer(to), from, bytes, cudaMemcpyHostToDevice);
 }
 CUresult cuMemcpyDtoH(void* to, CUdeviceptr from, size_t bytes) {
-  return by_runtime(cudaMemcpy, to, pointer(from), bytes, cudaMemcpyDeviceToHost);
+  return by_runtime_in_context(__func__, cudaMemcpy, to, pointer(from), bytes, cudaMemcpyDeviceToHost);
 }
 CUresult cuMemcpyDtoD(CUdeviceptr to, CUdeviceptr from, size_t bytes) {
-  return by_runtime(cudaMemcpy, pointer(to), pointer(from), bytes, cudaMemcpyDeviceToDevice);
+  return by_runtime_in_context(__func__, cudaMemcpy, pointer(to), pointer(from), bytes, cudaMemcpyDeviceToDevice);
 }
 CUresult cuMemsetD8Async(CUdeviceptr to, unsigned char value, size_t count, CUstream stream) {
-  return by_runtime(cudaMemsetAsync, pointer(to), value, count, stream);
+  return by_runtime_in_context(__func__, cudaMemsetAsync, pointer(to), value, count, stream);
 }
 CUresult cuMemsetD16Async(CUdeviceptr to, unsigned short value, size_t count, CUstream stream) {
   return fill(to, value, sizeof(value), count, stream);
@@ -384,7 +395,7 @@ CUresult cuMemsetD32(CUdeviceptr to, unsigned int value, size_t count) {
   return fill(to, value, sizeof(value), count, cudaStreamLegacy);
 }
 CUresult cuMemsetD8(CUdeviceptr to, unsigned char value, size_t count) {
-  return by_runtime(cudaMemset, pointer(to), value, count);
+  return by_runtime_in_context(__func__, cudaMemset, pointer(to), value, count);
 }
 
 }  // extern "C"

@@ -21,6 +21,13 @@ CUresult give_handle(Handle* handle) {
   });
 }
 
+CUresult give_module(CUmodule* module) {
+  return call_in_context("cuModuleLoad", [&](Process&) {
+    *module = reinterpret_cast<CUmodule>(fresh_handle());
+    return cudaSuccess;
+  });
+}
+
 // CUDA's own variables for it. Images of machine code begin with the first byte of ELF's or of nvcc's wrapper's and head's
 // magic numbers.
 bool is_refused(const void* image) {
@@ -34,7 +41,7 @@ bool is_refused(const void* image) {
 }
 
 CUresult load(CUmodule* module, const void* image) {
-  return is_refused(image) ? CUDA_ERROR_JIT_COMPILATION_DISABLED : give_handle(module);
+  return is_refused(image) ? CUDA_ERROR_JIT_COMPILATION_DISABLED : give_module(module);
 }
 
 // The threads of the largest block that a kernel may have, within the caller's limit (0: none).
@@ -44,7 +51,7 @@ int largest_block(int limit) {
 }
 
 CUresult launch(CUfunction function, dim3 grid, dim3 block, std::size_t shared_bytes, CUstream stream) {
-  return driver_call([&](Process& process) {
+  return call_in_context("cuLaunchKernel", [&](Process& process) {
     if (const cudaError_t error = check_launch(*process.config.gpu, grid, block, shared_bytes); error != cudaSuccess)
       return cudaErrorInvalidValue;
     cudaKernelNodeParams params{};
@@ -61,12 +68,12 @@ CUresult launch(CUfunction function, dim3 grid, dim3 block, std::size_t shared_b
 
 extern "C" {
 
-CUresult cuModuleLoad(CUmodule* module, const char*) { return give_handle(module); }
+CUresult cuModuleLoad(CUmodule* module, const char*) { return give_module(module); }
 CUresult cuModuleLoadData(CUmodule* module, const void* image) { return load(module, image); }
 CUresult cuModuleLoadDataEx(CUmodule* module, const void* image, unsigned int, CUjit_option*, void**) {
   return load(module, image);
 }
-CUresult cuModuleLoadFatBinary(CUmodule* module, const void*) { return give_handle(module); }
+CUresult cuModuleLoadFatBinary(CUmodule* module, const void*) { return give_module(module); }
 CUresult cuModuleUnload(CUmodule) { return CUDA_SUCCESS; }
 CUresult cuModuleGetFunction(CUfunction* function, CUmodule, const char*) { return give_handle(function); }
 CUresult cuLibraryLoadData(CUlibrary* library, const void*, CUjit_option*, void**, unsigned int, CUlibraryOption*,
@@ -113,7 +120,7 @@ CUresult cuKernelGetLibrary(CUlibrary* library, CUkernel) { return give_handle(l
 CUresult cuKernelSetCacheConfig(CUkernel, CUfunc_cache, CUdevice) { return CUDA_SUCCESS; }
 
 CUresult cuFuncGetAttribute(int* value, CUfunction_attribute attribute, CUfunction function) {
-  return driver_call([&](Process& process) {
+  return call_in_context(__func__, [&](Process& process) {
     *value = kernel_attribute(*process.config.gpu, function, attribute);
     return cudaSuccess;
   });

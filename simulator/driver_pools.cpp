@@ -42,7 +42,8 @@ CUresult cuMemPoolGetAccess(CUmemAccess_flags* flags, CUmemoryPool pool, CUmemLo
 }
 
 CUresult cuMemAllocFromPoolAsync(CUdeviceptr* address, size_t bytes, CUmemoryPool pool, CUstream stream) {
-  return by_runtime(cudaMallocFromPoolAsync, reinterpret_cast<void**>(address), bytes, pool, stream);
+  return by_runtime_in_context(__func__, cudaMallocFromPoolAsync, reinterpret_cast<void**>(address), bytes, pool,
+                               stream);
 }
 
 }  // extern "C"

@@ -19,15 +19,15 @@ CUresult write(CUstream handle, CUdeviceptr address, std::uint64_t value, std::s
 extern "C" {
 
 CUresult cuStreamCreate(CUstream* stream, unsigned int flags) {
-  return by_runtime(cudaStreamCreateWithFlags, stream, flags);
+  return by_runtime_in_context(__func__, cudaStreamCreateWithFlags, stream, flags);
 }
 CUresult cuStreamCreateWithPriority(CUstream* stream, unsigned int flags, int priority) {
-  return by_runtime(cudaStreamCreateWithPriority, stream, flags, priority);
+  return by_runtime_in_context(__func__, cudaStreamCreateWithPriority, stream, flags, priority);
 }
-CUresult cuStreamDestroy(CUstream stream) { return by_runtime(cudaStreamDestroy, stream); }
-CUresult cuStreamSynchronize(CUstream stream) { return by_runtime(cudaStreamSynchronize, stream); }
+CUresult cuStreamDestroy(CUstream stream) { return by_runtime_in_context(__func__, cudaStreamDestroy, stream); }
+CUresult cuStreamSynchronize(CUstream stream) { return by_runtime_in_context(__func__, cudaStreamSynchronize, stream); }
 CUresult cuStreamWaitEvent(CUstream stream, CUevent event, unsigned int flags) {
-  return by_runtime(cudaStreamWaitEvent, stream, event, flags);
+  return by_runtime_in_context(__func__, cudaStreamWaitEvent, stream, event, flags);
 }
 CUresult cuStreamBeginCapture(CUstream stream, CUstreamCaptureMode mode) {
   return by_runtime(cudaStreamBeginCapture, stream, static_cast<cudaStreamCaptureMode>(mode));
@@ -46,14 +46,14 @@ CUresult cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode* mode) {
   return by_runtime(cudaThreadExchangeStreamCaptureMode, reinterpret_cast<cudaStreamCaptureMode*>(mode));
 }
 CUresult cuStreamGetPriority(CUstream stream, int* priority) {
-  return by_runtime(cudaStreamGetPriority, stream, priority);
+  return by_runtime_in_context(__func__, cudaStreamGetPriority, stream, priority);
 }
 CUresult cuStreamGetFlags(CUstream stream, unsigned int* flags) {
-  return by_runtime(cudaStreamGetFlags, stream, flags);
+  return by_runtime_in_context(__func__, cudaStreamGetFlags, stream, flags);
 }
 CUresult cuStreamGetId(CUstream stream, unsigned long long* id) { return by_runtime(cudaStreamGetId, stream, id); }
 CUresult cuStreamGetDevice(CUstream stream, CUdevice* device) {
-  return by_runtime(cudaStreamGetDevice, stream, device);
+  return by_runtime_in_context(__func__, cudaStreamGetDevice, stream, device);
 }
 CUresult cuStreamGetAttribute(CUstream stream, CUstreamAttrID attribute, CUstreamAttrValue* value) {
   static_assert(sizeof(CUstreamAttrValue) == sizeof(cudaStreamAttrValue));
@@ -66,28 +66,30 @@ CUresult cuStreamSetAttribute(CUstream stream, CUstreamAttrID attribute, const C
 }
 CUresult cuStreamCopyAttributes(CUstream to, CUstream from) { return by_runtime(cudaStreamCopyAttributes, to, from); }
 CUresult cuStreamAttachMemAsync(CUstream stream, CUdeviceptr address, size_t bytes, unsigned int flags) {
-  return by_runtime(cudaStreamAttachMemAsync, stream, reinterpret_cast<void*>(address), bytes, flags);
+  return by_runtime_in_context(__func__, cudaStreamAttachMemAsync, stream, reinterpret_cast<void*>(address), bytes,
+                               flags);
 }
 CUresult cuStreamAddCallback(CUstream stream, CUstreamCallback callback, void* data, unsigned int flags) {
-  return by_runtime(cudaStreamAddCallback, stream, reinterpret_cast<cudaStreamCallback_t>(callback), data, flags);
+  return by_runtime_in_context(__func__, cudaStreamAddCallback, stream,
+                               reinterpret_cast<cudaStreamCallback_t>(callback), data, flags);
 }
 CUresult cuStreamGetCtx_v2(CUstream stream, CUcontext* context, CUgreenCtx* green_context) {
   if (green_context) *green_context = nullptr;
   return cuStreamGetCtx(stream, context);
 }
 CUresult cuStreamGetCtx(CUstream handle, CUcontext* context) {
-  return driver_call([&](Process& process) {
+  return call_in_context(__func__, [&](Process& process) {
     const StreamState& stream = process.stream("cuStreamGetCtx", handle);
     *context = stream.context ? stream.context : reinterpret_cast<CUcontext>(&process.device(stream.device));
     return cudaSuccess;
   });
 }
 CUresult cuLaunchHostFunc(CUstream stream, CUhostFn function, void* data) {
-  return by_runtime(cudaLaunchHostFunc, stream, function, data);
+  return by_runtime_in_context(__func__, cudaLaunchHostFunc, stream, function, data);
 }
 
 CUresult cuStreamQuery(CUstream stream) {
-  return driver_call([&](Process& process) {
+  return call_in_context(__func__, [&](Process& process) {
     return process.query(process.stream("cuStreamQuery", stream)) ? cudaSuccess : cudaErrorNotReady;
   });
 }
@@ -100,12 +102,14 @@ CUresult cuStreamWriteValue64(CUstream stream, CUdeviceptr address, cuuint64_t v
 }
 
 CUresult cuEventCreate(CUevent* event, unsigned int flags) {
-  return by_runtime(cudaEventCreateWithFlags, event, flags);
+  return by_runtime_in_context(__func__, cudaEventCreateWithFlags, event, flags);
 }
-CUresult cuEventDestroy(CUevent event) { return by_runtime(cudaEventDestroy, event); }
-CUresult cuEventRecord(CUevent event, CUstream stream) { return by_runtime(cudaEventRecord, event, stream); }
+CUresult cuEventDestroy(CUevent event) { return by_runtime_in_context(__func__, cudaEventDestroy, event); }
+CUresult cuEventRecord(CUevent event, CUstream stream) {
+  return by_runtime_in_context(__func__, cudaEventRecord, event, stream);
+}
 CUresult cuEventRecordWithFlags(CUevent event, CUstream stream, unsigned int flags) {
-  return by_runtime(cudaEventRecordWithFlags, event, stream, flags);
+  return by_runtime_in_context(__func__, cudaEventRecordWithFlags, event, stream, flags);
 }
 CUresult cuIpcGetEventHandle(CUipcEventHandle* handle, CUevent event) {
   static_assert(sizeof(CUipcEventHandle) == sizeof(cudaIpcEventHandle_t));
@@ -114,11 +118,11 @@ CUresult cuIpcGetEventHandle(CUipcEventHandle* handle, CUevent event) {
 CUresult cuIpcOpenEventHandle(CUevent* event, CUipcEventHandle handle) {
   cudaIpcEventHandle_t runtime_handle;
   std::memcpy(&runtime_handle, &handle, sizeof(handle));
-  return by_runtime(cudaIpcOpenEventHandle, event, runtime_handle);
+  return by_runtime_in_context(__func__, cudaIpcOpenEventHandle, event, runtime_handle);
 }
-CUresult cuEventSynchronize(CUevent event) { return by_runtime(cudaEventSynchronize, event); }
+CUresult cuEventSynchronize(CUevent event) { return by_runtime_in_context(__func__, cudaEventSynchronize, event); }
 CUresult cuEventElapsedTime(float* ms, CUevent start, CUevent end) {
-  return by_runtime(cudaEventElapsedTime, ms, start, end);
+  return by_runtime_in_context(__func__, cudaEventElapsedTime, ms, start, end);
 }
 CUresult cuEventQuery(CUevent event) {
   return driver_call([&](Process& process) {

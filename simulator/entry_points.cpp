@@ -94,8 +94,13 @@ CUresult cuGetExportTable(const void** table, const CUuuid*) {
 
 }  // extern "C"
 
+// Neither has a stream.
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wdeprecated-declarations"  // programs of before CUDA 13 ask by it
-CACHALOT_SIMULATOR_PER_THREAD(cudaGetDriverEntryPoint, ptsz)
+extern "C"
+    __attribute__((visibility("default"),
+                   alias("cudaGetDriverEntryPoint"))) decltype(cudaGetDriverEntryPoint) cudaGetDriverEntryPoint_ptsz;
 #pragma GCC diagnostic pop
-CACHALOT_SIMULATOR_PER_THREAD(cudaGetDriverEntryPointByVersion, ptsz)
+extern "C" __attribute__((visibility("default"),
+                          alias("cudaGetDriverEntryPointByVersion"))) decltype(cudaGetDriverEntryPointByVersion)
+    cudaGetDriverEntryPointByVersion_ptsz;

@@ -56,6 +56,14 @@ std::int64_t cachalot_sim_calls(int device, const char* call) {
   return figure([&](Process& process) { return process.device(device).simulated->count(parse_call(call)); });
 }
 
+std::int64_t cachalot_sim_contexts(int device) {
+  return figure([&](Process& process) { return process.device(device).contexts; });
+}
+
+std::int64_t cachalot_sim_breaches() {
+  return figure([](Process& process) { return process.watch.breaches(); });
+}
+
 int cachalot_sim_set_faults(int device, const char* faults) {
   return guarded([&](Process& process) {
     if (faults == nullptr) return cudaErrorInvalidValue;

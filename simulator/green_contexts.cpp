@@ -73,7 +73,7 @@ CUresult cuGreenCtxCreate(CUgreenCtx* green, CUdevResourceDesc description, CUde
   return driver_call([&](Process& process) {
     if (!description || flags != CU_GREEN_CTX_DEFAULT_STREAM) return cudaErrorInvalidValue;
     DeviceState& state = process.device(device);
-    state.active = true;
+    Process::make_context(state);
     *green = reinterpret_cast<CUgreenCtx>(process.create_context(state));
     return cudaSuccess;
   });
@@ -81,7 +81,7 @@ CUresult cuGreenCtxCreate(CUgreenCtx* green, CUdevResourceDesc description, CUde
 
 CUresult cuGreenCtxDestroy(CUgreenCtx green) {
   return driver_call([&](Process& process) {
-    process.destroy_context(context_of(green));
+    process.destroy_context("cuGreenCtxDestroy", context_of(green));
     return cudaSuccess;
   });
 }

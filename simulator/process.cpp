@@ -91,6 +91,7 @@ Process::Process(const Config& settings) : config(settings) {
   reserved = reserve_addresses(config.address_space_bytes);
   limit_addresses(reserved);
   report.open(config.log_path, config.report_path, config.devices);
+  if (config.is_strict) watch.begin(!report.is_wanted());
   make_devices();
 }
 
@@ -103,6 +104,7 @@ void Process::make_devices() {
     simulated.latency = config.latency();
     simulated.log_calls = report.logs();
     simulated.captures_refuse = false;
+    simulated.mapping_waits = config.mapping_waits;
     simulated.completion_hints = false;
     simulated.memory_freed = [this, ordinal](std::uint64_t first, std::size_t bytes) {
       content.forget({ordinal, first}, bytes);
@@ -112,10 +114,9 @@ void Process::make_devices() {
     device->simulated = std::make_unique<SimulatedDevice>(simulated);
     device->simulated->set_faults(config.faults);
     device->peers.resize(static_cast<std::size_t>(config.devices));
-    device->legacy_stream.device = device->per_thread_stream.device = ordinal;
-    device->legacy_stream.id = 1;
-    device->per_thread_stream.id = 2;
-    device->per_thread_stream.name = cudaStreamPerThread;
+    device->legacy_stream.device = ordinal;
+    device->legacy_stream.id = next_stream_id_++;
+    device->legacy_stream.order = uses_.new_stream();
     device->default_pool = device->pool = &pools.registry.make();
     device->default_pool->device = ordinal;
     devices_.push_back(std::move(device));
@@ -135,8 +136,18 @@ DeviceState& Process::current() {
   ThreadState& thread = this_thread();
   thread.has_context = true;
   DeviceState& state = device(thread.device);
-  if (own_context() == nullptr) state.active = true;
+  if (own_context() == nullptr) make_context(state);
   return state;
+}
+
+void Process::make_context(DeviceState& device) {
+  device.contexts += device.active ? 0 : 1;
+  device.active = true;
+}
+
+void Process::require_context(const char* call, ContextRule rule) const {
+  if (!this_thread().has_context && config.contexts >= rule) [[unlikely]]
+    fail(call, CudaCode::device_uninitialized, "the thread has no current context");
 }
 
 // The host has one time, and each device its clock: a device takes over the time of the one used before it.
@@ -158,14 +169,14 @@ void Process::reset(DeviceState& device) {
   contexts.destroy_if(is_its);
   events_.destroy_if(is_its);
   streams_.destroy_if(is_its);
-  for (StreamState* stream : {&device.legacy_stream, &device.per_thread_stream}) {
-    stream->queue = {};
-    stream->gates.clear();
-  }
+  std::erase_if(per_thread_streams_, [&](const auto& entry) { return is_its(entry.second); });
+  device.legacy_stream.queue = {};
+  device.legacy_stream.gates.clear();
   destroy_pools(device);
   std::erase_if(reservations_, [&](const auto& entry) { return is_its(entry.second); });
   std::erase_if(imports_, [&](const auto& entry) { return find_owner(entry.first) == &device; });
   host_memory.forget_all(device.ordinal);
+  watch.all_gone(device.ordinal);
   device.simulated->reset();
   std::fill(device.peers.begin(), device.peers.end(), false);
   device.flags = 0;
@@ -233,29 +244,86 @@ void add_missing(Nodes& nodes, const Nodes& more) {
 StreamState& Process::stream(const char* call, cudaStream_t handle) {
   if (handle && handle != cudaStreamLegacy && handle != cudaStreamPerThread) return streams_.at(call, handle);
   DeviceState& device = current();
-  if (const Context* const own = own_context()) return *own->default_stream;
-  return handle == cudaStreamPerThread ? device.per_thread_stream : device.legacy_stream;
+  const bool is_legacy = handle ? handle == cudaStreamLegacy : !this_thread().has_own_default_stream;
+  if (!is_legacy) return per_thread_stream(device.ordinal);
+  const Context* const own = own_context();
+  return own ? *own->default_stream : device.legacy_stream;
 }
 
 StreamState& Process::create_stream(unsigned int flags, int priority) {
-  StreamState& stream = make_stream(current().ordinal, this_thread().context);
-  stream.flags = flags;
+  const int device = current().ordinal;
+  StreamState& stream = streams_.make();
+  prepare_stream(stream, device, this_thread().context, flags);
   stream.priority = priority;
+  watch.made(Owned::stream, &stream, device);
   return stream;
 }
 
-StreamState& Process::make_stream(int device, CUcontext context) {
-  StreamState& stream = streams_.make();
+void Process::prepare_stream(StreamState& stream, int device, CUcontext context, unsigned int flags) {
   stream.device = device;
   stream.context = context;
   stream.name = Registry<StreamState, cudaStream_t>::handle(stream);
-  simulated(device).stream_create(stream.name);
+  stream.flags = flags;
   stream.id = next_stream_id_++;
-  return stream;
+  stream.order = uses_.new_stream();
+  simulated(device).stream_create(stream.name);
+  const bool is_blocking = (flags & cudaStreamNonBlocking) == 0 && config.legacy_stream_waits;
+  if (is_blocking && !context) simulated(device).set_blocking(stream.name);  // it knows the primary context alone
+}
+
+StreamState& Process::per_thread_stream(int device) {
+  static std::uint64_t threads = 0;
+  // Of a thread's last destructors: those of static objects may still call.
+  struct Ending {
+    std::uint64_t number = 0;
+    ~Ending() { thread_ends(number); }
+  };
+  thread_local Ending ending;
+  ThreadState& thread = this_thread();
+  if (thread.number == 0) thread.number = ending.number = ++threads;
+  const PerThreadKey key{.device = device, .context = thread.context, .thread = thread.number};
+  const auto [at, is_new] = per_thread_streams_.try_emplace(key);
+  if (is_new) prepare_stream(at->second, device, thread.context, cudaStreamDefault);
+  return at->second;
+}
+
+void Process::end_per_thread_streams(const std::function<bool(const PerThreadKey&)>& goes) {
+  for (auto at = per_thread_streams_.begin(); at != per_thread_streams_.end();) {
+    if (!goes(at->first)) {
+      ++at;
+      continue;
+    }
+    end_stream(at->second);
+    at = per_thread_streams_.erase(at);
+  }
+}
+
+void Process::thread_ends(std::uint64_t number) {
+  Process* process = instance;
+  if (!process) return;
+  const Lock lock(process->mutex);
+  process->end_per_thread_streams([&](const PerThreadKey& key) { return key.thread == number; });
+}
+
+void Process::require_current_device(const char* call, const StreamState& stream) const {
+  if (stream.device != this_thread().device)
+    fail(call, CudaCode::invalid_resource_handle, "the stream belongs to another device than the current one");
 }
 
 void Process::destroy_stream(StreamState& stream) {
-  simulated(stream.device).stream_destroy(stream.name);
+  end_stream(stream);
+  watch.gone(Owned::stream, &stream);
+  streams_.destroy(stream);
+}
+
+void Process::end_stream(StreamState& stream) {
+  SimulatedDevice& device = simulated(stream.device);
+  if ((stream.flags & cudaStreamNonBlocking) == 0) {
+    before_destroyed_of(stream).join(stream.order.before);
+    if (Context* const own = contexts.find(stream.context))
+      own->destroyed_ready_ns = std::max(own->destroyed_ready_ns, device.stream_ready_ns(stream.name));
+  }
+  device.stream_destroy(stream.name);
   if (Capture* capture = stream.capture) {
     if (capture->streams.front() == &stream) {
       if (capture->owns_graph) graphs.destroy(*capture->graph);
@@ -264,7 +332,66 @@ void Process::destroy_stream(StreamState& stream) {
       std::erase(capture->streams, &stream);
     }
   }
-  streams_.destroy(stream);
+}
+
+// The simulated device orders the legacy stream of the primary context and its blocking streams in time. The rest is done here.
+void Process::join_implicitly(StreamState& stream) {
+  if (!config.legacy_stream_waits || (stream.flags & cudaStreamNonBlocking) != 0 || stream.capture) return;
+  if (stream.context) [[unlikely]]
+    join_time(stream);
+  if (devices_[static_cast<std::size_t>(stream.device)]->host_functions > 0) join_gates(stream);
+  if (watch.is_on()) join_order(stream);
+}
+
+template <typename Visit>
+void Process::for_each_blocking(const StreamState& legacy, Visit&& visit) {
+  const auto visit_blocking = [&](StreamState& stream) {
+    if (stream.device != legacy.device || stream.context != legacy.context || &stream == &legacy) return;
+    if ((stream.flags & cudaStreamNonBlocking) == 0) visit(stream);
+  };
+  streams_.for_each(visit_blocking);
+  for (auto& [key, stream] : per_thread_streams_) visit_blocking(stream);
+}
+
+void Process::join_gates(StreamState& stream) {
+  StreamState& legacy = legacy_stream_of(stream);
+  if (&stream != &legacy) return add_closed(stream.gates, legacy.gates);
+  for_each_blocking(legacy, [&](StreamState& other) { add_closed(stream.gates, other.gates); });
+}
+
+void Process::join_order(StreamState& stream) {
+  StreamState& legacy = legacy_stream_of(stream);
+  if (&stream != &legacy) return stream.order.before.join(legacy.order.before);
+  stream.order.before.join(before_destroyed_of(stream));
+  for_each_blocking(legacy, [&](StreamState& other) { stream.order.before.join(other.order.before); });
+}
+
+// For streams of a context beside the primary one.
+void Process::join_time(StreamState& stream) {
+  SimulatedDevice& device = simulated(stream.device);
+  StreamState& legacy = legacy_stream_of(stream);
+  const auto wait_until = [&](std::int64_t ns) { device.stream_wait_until(stream.name, ns); };
+  if (&stream != &legacy) return wait_until(device.stream_ready_ns(legacy.name));
+  refuse_implicit_capture("a call on the legacy stream", legacy, true);
+  wait_until(contexts.find(stream.context)->destroyed_ready_ns);
+  for_each_blocking(legacy, [&](StreamState& other) { wait_until(device.stream_ready_ns(other.name)); });
+}
+
+void Process::refuse_implicit_capture(const char* call, const StreamState& legacy, bool spoils) {
+  bool captures = false;
+  for_each_blocking(legacy, [&](StreamState& other) {
+    if (!other.capture) return;
+    captures = true;
+    if (spoils) simulated(other.device).spoil_capture(other.name);
+  });
+  if (captures) fail(call, CudaCode::capture_implicit, "the legacy stream waits for a blocking stream that captures");
+}
+
+// For a call that no mode allows on a stream that captures.
+void Process::refuse_captured(const char* call, const StreamState& stream) {
+  if (!stream.capture) return;
+  simulated(stream.device).spoil_capture(stream.name);
+  fail(call, CudaCode::capture_unsupported, "the stream captures");
 }
 
 EventState& Process::create_event(unsigned int flags) {
@@ -275,11 +402,13 @@ EventState& Process::create_event(unsigned int flags) {
   event.context = this_thread().context;
   event.simulated = simulated;
   event.flags = flags;
+  watch.made(Owned::event, &event, device.ordinal);
   return event;
 }
 
 void Process::destroy_event(EventState& event) {
   simulated(event.device).event_destroy(event.simulated);
+  watch.gone(Owned::event, &event);
   events_.destroy(event);
 }
 
@@ -287,10 +416,12 @@ void Process::record(EventState& event, StreamState& stream) {
   constexpr auto kCall = "cudaEventRecord";
   if (event.device != stream.device || event.context != stream.context)
     fail(kCall, CudaCode::invalid_resource_handle, "event and stream of two contexts");
+  join_implicitly(stream);
   simulated(stream.device).event_record(event.simulated, stream.name);
   event.recorded = true;
   event.capture = stream.capture ? stream.capture->id : 0;
   event.frontier = stream.frontier;
+  if (watch.is_on()) event.before = stream.order.before;
   event.gates.clear();
   if (!stream.gates.empty()) add_closed(event.gates, stream.gates);
 }
@@ -298,6 +429,7 @@ void Process::record(EventState& event, StreamState& stream) {
 void Process::wait(StreamState& stream, EventState& event) {
   constexpr auto kCall = "cudaStreamWaitEvent";
   if (!event.recorded) return;
+  join_implicitly(stream);
   if (event.device != stream.device) {
     if (event.capture != 0 || stream.capture) fail(kCall, CudaCode::capture_isolation, "a capture on two devices");
     const std::int64_t done_ns = simulated(event.device).event_done_ns(event.simulated);
@@ -311,6 +443,7 @@ void Process::wait(StreamState& stream, EventState& event) {
       add_missing(stream.frontier, event.frontier);
     }
   }
+  if (watch.is_on() && event.capture == 0) stream.order.before.join(event.before);
   if (!event.gates.empty()) add_closed(stream.gates, event.gates);
 }
 
@@ -331,8 +464,9 @@ bool Process::query(EventState& event) {
 
 bool Process::query(StreamState& stream) {
   SimulatedDevice& device = simulated(stream.device);
-  if (stream.capture) device.refuse_while_capturing("cudaStreamQuery");
+  refuse_captured("cudaStreamQuery", stream);
   require_safe("cudaStreamQuery");
+  join_implicitly(stream);
   if (!device.stream_query(stream.name)) {
     device.advance(kPollNs);
     return false;
@@ -355,8 +489,9 @@ void Process::synchronize(EventState& event) {
 }
 
 void Process::synchronize(StreamState& stream) {
-  if (stream.capture) simulated(stream.device).refuse_while_capturing("cudaStreamSynchronize");
+  refuse_captured("cudaStreamSynchronize", stream);
   require_safe("cudaStreamSynchronize");
+  join_implicitly(stream);
   const int device = stream.device;
   const Stream name = stream.name;
   const Gates gates = stream.gates;
@@ -386,6 +521,7 @@ void Process::wait_for_room(StreamState& stream, std::int64_t end_ns) {
 }
 
 void Process::launch(StreamState& stream, cudaGraphNodeType type) {
+  join_implicitly(stream);
   const std::int64_t end_ns = simulated(stream.device).launch(stream.name, config.launch_ns);
   if (stream.capture) {
     capture_node(stream, type).duration_ns = config.launch_ns;
@@ -401,10 +537,12 @@ void Process::launch_copy(StreamState& stream, const void* to, const void* from,
   const HostCopy copy{.direction = to_device ? CopyDirection::to_device : CopyDirection::to_host,
                       .bytes = bytes,
                       .pinned = host_memory.is_pinned(to_device ? from : to, bytes)};
+  join_implicitly(stream);
   wait_for_room(stream, simulated(stream.device).launch_copy(stream.name, copy));
 }
 
 void Process::launch_for(StreamState& stream, cudaGraphNodeType type, std::int64_t duration_ns) {
+  join_implicitly(stream);
   simulated(stream.device).launch(stream.name, duration_ns);
   if (stream.capture) capture_node(stream, type).duration_ns = duration_ns;
 }
@@ -414,6 +552,8 @@ void Process::advance(std::int64_t ns) { on_clock_->simulated->advance(ns); }
 std::int64_t Process::clock_ns() const { return on_clock_->simulated->clock_ns(); }
 
 void Process::launch_kernel(StreamState& stream, const cudaKernelNodeParams& kernel) {
+  require_current_device("cudaLaunchKernel", stream);
+  join_implicitly(stream);
   const std::int64_t end_ns = simulated(stream.device).launch(stream.name, config.launch_ns);
   if (!stream.capture) return wait_for_room(stream, end_ns);
   GraphNode& node = capture_node(stream, cudaGraphNodeTypeKernel);
@@ -423,6 +563,7 @@ void Process::launch_kernel(StreamState& stream, const cudaKernelNodeParams& ker
 
 void Process::launch_host_function(StreamState& stream, cudaHostFn_t function, void* data) {
   SimulatedDevice& device = simulated(stream.device);
+  join_implicitly(stream);
   device.launch(stream.name, 0);
   if (stream.capture) {
     GraphNode& node = capture_node(stream, cudaGraphNodeTypeHost);
@@ -430,6 +571,7 @@ void Process::launch_host_function(StreamState& stream, cudaHostFn_t function, v
     node.host_data = data;
     return;
   }
+  if (watch.is_on()) uses_.order_behind_all(stream.order);  // it may wait for anything
   auto gate = std::make_shared<Gate>();
   host_functions_.push_back({stream.device, device.stream_ready_ns(stream.name), function, data, gate});
   add_closed(stream.gates, {gate});
@@ -448,7 +590,7 @@ void Process::run_host_functions() {
     host_functions_.pop_front();
     SimulatedDevice& device = simulated(next.device);
     device.advance_to(next.due_ns);
-    error_of([this] { return settle(), cudaSuccess; });
+    error_of(watch, [this] { return settle(), cudaSuccess; });
     mutex.unlock();
     this_thread().in_host_function = true;
     next.function(next.data);
@@ -456,7 +598,7 @@ void Process::run_host_functions() {
     mutex.lock();
     next.gate->open = true;
     --devices_[static_cast<std::size_t>(next.device)]->host_functions;
-    error_of([this] { return settle(), cudaSuccess; });
+    error_of(watch, [this] { return settle(), cudaSuccess; });
     gate_opened_.notify_all();
   }
 }
@@ -468,6 +610,7 @@ void Process::launch_graph(StreamState& stream, GraphExec& exec) {
     for (const GraphNode* launched : exec.nodes) node.duration_ns += launched->duration_ns;
     return;
   }
+  join_implicitly(stream);
   for (const GraphNode* node : exec.nodes) {
     if (node->type == cudaGraphNodeTypeHost) {
       launch_host_function(stream, node->host_function, node->host_data);
@@ -492,6 +635,7 @@ void Process::require_writable(const void* to, std::size_t bytes) {
 void Process::write_value(StreamState& stream, void* to, std::uint64_t value, std::size_t bytes) {
   require_writable(to, bytes);
   SimulatedDevice& device = simulated(stream.device);
+  join_implicitly(stream);
   device.launch(stream.name, 0);
   if (stream.capture) {
     capture_node(stream, static_cast<cudaGraphNodeType>(CU_GRAPH_NODE_TYPE_BATCH_MEM_OP));
@@ -503,6 +647,7 @@ void Process::write_value(StreamState& stream, void* to, std::uint64_t value, st
 }
 
 void Process::forget_writes(const void* start, std::size_t bytes) {
+  if (watch.is_on()) uses_.forget({reinterpret_cast<Address>(start), bytes});
   std::erase_if(writes_, [&](const auto& queued) {
     const auto* to = static_cast<const char*>(queued.second.to);
     return to < offset(start, bytes) && offset(to, queued.second.bytes) > start;
@@ -522,6 +667,58 @@ void Process::do_due_writes() {
   }
 }
 
+// ---- Use of memory --------------------------------------------------------------------------------------------------
+
+// Calls use(range, writes) for each side whose use lasts until the stream is done: of host memory, pinned memory only.
+template <typename Use>
+void Process::for_each_use(const StreamState& stream, const void* to, const void* from, std::size_t bytes, Use&& use) {
+  if (!watch.is_on() || stream.capture || bytes == 0) return;
+  const auto lasts = [&](const void* start) {
+    return start && (is_device_address(start) || host_memory.is_pinned(start, bytes));
+  };
+  if (lasts(to)) use(AddressRange{reinterpret_cast<Address>(to), bytes}, true);
+  if (lasts(from)) use(AddressRange{reinterpret_cast<Address>(from), bytes}, false);
+}
+
+void Process::check_use(const char* call, StreamState& stream, const void* to, const void* from, std::size_t bytes) {
+  join_implicitly(stream);
+  for_each_use(stream, to, from, bytes, [&](const AddressRange& range, bool writes) {
+    const MemoryUse* other = uses_.find_unordered(range, writes, stream.order, clock_ns());
+    if (!other) return;
+    watch.note(formatted("{} {} memory that {} on another stream still {}, and nothing orders the two", call,
+                         writes ? "writes" : "reads", other->call, other->writes ? "writes" : "reads"),
+               other->stack);
+  });
+}
+
+void Process::add_use(const char* call, StreamState& stream, const void* to, const void* from, std::size_t bytes) {
+  const CallStack stack = watch.is_on() ? CallStack::capture() : CallStack();
+  if (watch.is_on() && !stream.capture) uses_.launched(stream.order);
+  for_each_use(stream, to, from, bytes, [&](const AddressRange& range, bool writes) {
+    MemoryUse use{.range = range, .writes = writes, .call = call, .stack = stack};
+    use.end_ns = simulated(stream.device).stream_ready_ns(stream.name);
+    uses_.add(std::move(use), stream.order);
+  });
+}
+
+void Process::check_free(const char* call, StreamState& stream, const AddressRange& range) {
+  if (!watch.is_on() || stream.capture) return;
+  join_implicitly(stream);
+  const MemoryUse* other = uses_.find_unordered(range, true, stream.order, clock_ns());
+  if (!other) return;
+  watch.note(formatted("{} frees memory that {} on another stream still {}, and nothing orders the two", call,
+                       other->call, other->writes ? "writes" : "reads"),
+             other->stack);
+}
+
+void Process::check_unmap(const AddressRange& range) {
+  if (!watch.is_on()) return;
+  const MemoryUse* other = uses_.find_pending(range, clock_ns());
+  if (!other) return;
+  watch.note(formatted("cuMemUnmap of memory that {} still {}", other->call, other->writes ? "writes" : "reads"),
+             other->stack);
+}
+
 // ---- Captures -------------------------------------------------------------------------------------------------------
 
 void Process::require_safe(const char* call) {
@@ -532,12 +729,18 @@ void Process::require_safe(const char* call) {
     if (capture.thread == &thread) return capture.mode != cudaStreamCaptureModeRelaxed;
     return thread.capture_mode == cudaStreamCaptureModeGlobal && capture.mode == cudaStreamCaptureModeGlobal;
   };
+  bool is_refused = false;
   for (auto& [id, capture] : captures_) {
-    if (forbids(capture)) simulated(capture.device).refuse_while_capturing(call);
+    if (!forbids(capture)) continue;
+    simulated(capture.device).spoil_capture(capture.streams.front()->name);
+    is_refused = true;
   }
+  if (is_refused) fail(call, CudaCode::capture_unsupported, "not allowed while a stream captures");
 }
 
 void Process::begin_capture(StreamState& stream, cudaStreamCaptureMode mode, Graph* into, const Nodes& dependencies) {
+  if (&stream == &legacy_stream_of(stream))
+    fail("cudaStreamBeginCapture", CudaCode::capture_unsupported, "the legacy stream cannot capture");
   const std::uint64_t id = simulated(stream.device).begin_capture(stream.name);
   Graph& graph = into ? *into : graphs.make();
   stream.capture = &captures_
@@ -580,6 +783,8 @@ void Process::forget_capture(Capture& capture) {
 }
 
 cudaStreamCaptureStatus Process::capture_status(const StreamState& stream) {
+  if (stream.context && config.legacy_stream_waits && &stream == &legacy_stream_of(stream))
+    refuse_implicit_capture("cudaStreamIsCapturing", stream, false);
   const CaptureStatus status = simulated(stream.device).capture_status(stream.name);
   if (!status.capturing) return cudaStreamCaptureStatusNone;
   return simulated(stream.device).is_capture_spoilt(stream.name) ? cudaStreamCaptureStatusInvalidated
@@ -601,17 +806,20 @@ void* Process::malloc(DeviceState& device, std::size_t bytes, MemoryPool* pool) 
     address = device.simulated->malloc(bytes);
   }
   if (report.is_wanted()) report.note_allocation(*device.simulated, "cudaMalloc", bytes, address.has_value());
-  return reinterpret_cast<void*>(address.value_or(0));
+  void* const start = reinterpret_cast<void*>(address.value_or(0));
+  if (start && !pool) watch.made(Owned::device_memory, start, device.ordinal, bytes);
+  return start;
 }
 
 void Process::free(const char* call, Address address) {
   DeviceState& device = device_count() == 1 ? *devices_.front() : owner(call, address);
   while (device.host_functions > 0) gate_opened_.wait(mutex);
-  if (!writes_.empty()) {
+  if (!writes_.empty() || watch.is_on()) {
     if (const auto memory = device.simulated->memory_at(address))
       forget_writes(reinterpret_cast<void*>(memory->range.address), memory->range.bytes);
   }
   on_clock(device).free(address);
+  watch.gone(Owned::device_memory, reinterpret_cast<void*>(address));
 }
 
 // Calls access(place, offset, bytes) for each stretch of device memory with physical numbers of its own.
@@ -696,11 +904,13 @@ void Process::trim_pool(MemoryPool& pool, std::size_t to_bytes) {
 
 void Process::write_report() {
   Process* process = instance;
-  if (!process || !process->report.is_wanted()) return;
+  if (!process) return;
   const Lock lock(process->mutex);
+  process->watch.tell_what_is_left();
+  if (!process->report.is_wanted()) return;
   std::vector<const SimulatedDevice*> devices;
   for (const auto& device : process->devices_) devices.push_back(device->simulated.get());
-  process->report.write(devices);
+  process->report.write(devices, process->watch);
 }
 
 namespace {

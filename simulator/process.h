@@ -5,9 +5,11 @@
 #pragma once
 
 #include <atomic>
+#include <compare>
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <map>
 #include <memory>
 #include <vector>
@@ -28,17 +30,19 @@
 #include "simulator/streams.h"
 #include "simulator/thread_state.h"
 #include "simulator/variables.h"
+#include "simulator/watch.h"
 
 namespace cachalot::simulator {
 
 struct DeviceState {
   int ordinal = 0;
   std::unique_ptr<SimulatedDevice> simulated;
-  bool active = false;  // its primary context exists
+  bool active = false;         // its primary context exists
+  std::uint64_t contexts = 0;  // how often that was made
   unsigned long long resets = 0;
   unsigned int flags = 0;
   StreamState legacy_stream;
-  StreamState per_thread_stream;
+  VectorClock before_destroyed;    // what comes before the end of blocking streams that were destroyed
   std::size_t host_functions = 0;  // queued and not yet returned
   std::vector<bool> peers;         // access to them was enabled
   MemoryPool* default_pool = nullptr;
@@ -63,11 +67,16 @@ class Process {
   DeviceState& current();
   // Everything of the device's primary context goes, at once: memory, pinned memory, streams, events, pools.
   void reset(DeviceState& device);
+  // Makes the device's primary context, unless it exists.
+  static void make_context(DeviceState& device);
   // A context beside the primary one, for cuCtxCreate. Its streams and events go with it; its memory is the device's.
   CUcontext create_context(DeviceState& device);
-  void destroy_context(CUcontext handle);
+  void destroy_context(const char* call, CUcontext handle);
   // The thread's current one; null: it is the primary one, or there is none. Throws 709 if it was destroyed.
   Context* own_context();
+  // Throws cudaErrorDeviceUninitialized (the driver's CUDA_ERROR_INVALID_CONTEXT) if the thread has no current context and
+  // the user's choice is this rule, or a stricter one.
+  void require_context(const char* call, ContextRule rule) const;
   SimulatedDevice& simulated(int ordinal) { return on_clock(device(ordinal)); }
   // The device whose memory this is an address of; throws cudaErrorInvalidValue when there is none.
   DeviceState& owner(const char* call, Address address);
@@ -76,6 +85,10 @@ class Process {
   // Streams and events.
   StreamState& stream(const char* call, cudaStream_t handle);
   StreamState& create_stream(unsigned int flags, int priority);
+  // Throws cudaErrorInvalidResourceHandle where the stream is not of the current device, as kernels must be.
+  void require_current_device(const char* call, const StreamState& stream) const;
+  // The thread's streams go with it.
+  static void thread_ends(std::uint64_t number);
   void destroy_stream(StreamState& stream);
   EventState& event(const char* call, cudaEvent_t handle) { return events_.at(call, handle); }
   EventState& create_event(unsigned int flags);
@@ -105,6 +118,14 @@ class Process {
   // The memory is about to go: nothing is written to it any more.
   void forget_writes(const void* start, std::size_t bytes);
 
+  // Of a copy or fill of `call`, before and after it is queued: `to` is written, and `from` read, if it is not null.
+  void check_use(const char* call, StreamState& stream, const void* to, const void* from, std::size_t bytes);
+  void add_use(const char* call, StreamState& stream, const void* to, const void* from, std::size_t bytes);
+  // The memory is about to be freed in the order of the stream.
+  void check_free(const char* call, StreamState& stream, const AddressRange& range);
+  // The memory is about to be unmapped.
+  void check_unmap(const AddressRange& range);
+
   // Captures.
   void begin_capture(StreamState& stream, cudaStreamCaptureMode mode, Graph* into, const Nodes& dependencies);
   Graph& end_capture(StreamState& stream);
@@ -113,6 +134,8 @@ class Process {
   // For a call that is unsafe while a stream captures: throws 900, and spoils the captures, where the thread's mode
   // forbids it.
   void require_safe(const char* call);
+  // For a call that no mode allows on a stream that captures: the same for that capture.
+  void refuse_captured(const char* call, const StreamState& stream);
   bool captures_anything() const { return !captures_.empty(); }
 
   // Memory.
@@ -159,6 +182,7 @@ class Process {
   Graphs graphs;
   Pools pools;
   Report report;
+  Watch watch;
 
   static void write_report();
 
@@ -185,6 +209,14 @@ class Process {
     std::shared_ptr<Gate> gate;
   };
 
+  // What cudaStreamPerThread names another stream for.
+  struct PerThreadKey {
+    int device = 0;
+    CUcontext context = nullptr;
+    std::uint64_t thread = 0;
+    auto operator<=>(const PerThreadKey&) const = default;
+  };
+
   // A range of addresses, in a larger one where it had to be aligned.
   struct Reservation {
     int device = 0;
@@ -193,11 +225,27 @@ class Process {
   };
 
   void make_devices();
-  StreamState& make_stream(int device, CUcontext context);
   SimulatedDevice& on_clock(DeviceState& device);
   void wait_for(const Gates& gates);
   void wait_for_room(StreamState& stream, std::int64_t end_ns);
   void require_writable(const void* to, std::size_t bytes);
+  StreamState& per_thread_stream(int device);
+  void prepare_stream(StreamState& stream, int device, CUcontext context, unsigned int flags);
+  void end_stream(StreamState& stream);
+  void end_per_thread_streams(const std::function<bool(const PerThreadKey&)>& goes);
+  // The legacy stream of the stream's context.
+  StreamState& legacy_stream_of(const StreamState& stream);
+  VectorClock& before_destroyed_of(const StreamState& stream);
+  // For a call on this legacy stream: throws cudaErrorStreamCaptureImplicit while a blocking stream of its context captures.
+  void refuse_implicit_capture(const char* call, const StreamState& legacy, bool spoils);
+  void join_implicitly(StreamState& stream);
+  void join_time(StreamState& stream);
+  void join_gates(StreamState& stream);
+  void join_order(StreamState& stream);
+  template <typename Visit>
+  void for_each_blocking(const StreamState& legacy, Visit&& visit);
+  template <typename Use>
+  void for_each_use(const StreamState& stream, const void* to, const void* from, std::size_t bytes, Use&& use);
   void forget_capture(Capture& capture);
   void destroy_captures(const DeviceState& device);
   void destroy_pools(DeviceState& device);
@@ -215,8 +263,10 @@ class Process {
   DeviceState* on_clock_ = nullptr;  // the device used last: its clock is the host's time
   Registry<StreamState, cudaStream_t> streams_;
   Registry<EventState, cudaEvent_t> events_;
-  unsigned long long next_stream_id_ = 8;
+  MemoryUses uses_;  // while `watch` is on
+  unsigned long long next_stream_id_ = 1;
   unsigned long long contexts_made_ = 0;
+  std::map<PerThreadKey, StreamState> per_thread_streams_;
   std::map<std::uint64_t, Capture> captures_;
   std::map<Address, Reservation> reservations_;
   std::map<Address, ExportedMemory> imports_;         // of other processes

@@ -1,10 +1,13 @@
 // The objects a program holds by handle: streams, events, graphs, … A handle is the object's address, so that the program
-// may print it; whatever it hands us is looked up, never followed.
+// may print it; whatever it hands us is looked up, never followed. The handle of what was destroyed last is that of the next
+// object that is made, as CUDA gives handles again at once.
 #pragma once
 
+#include <algorithm>
 #include <memory>
 #include <unordered_map>
 #include <utility>
+#include <vector>
 
 #include "device/cuda_codes.h"
 
@@ -13,9 +16,9 @@ namespace cachalot::simulator {
 template <typename Object, typename Handle>
 class Registry {
  public:
-  template <typename... Arguments>
-  Object& make(Arguments&&... arguments) {
-    auto object = std::make_unique<Object>(std::forward<Arguments>(arguments)...);
+  Object& make(Object content = {}) {
+    std::unique_ptr<Object> object = take_place();
+    *object = std::move(content);
     Object& made = *object;
     objects_.emplace(&made, std::move(object));
     return made;
@@ -35,20 +38,30 @@ class Registry {
   // Throws cudaErrorInvalidResourceHandle for anything but a live object's handle.
   Object& at(const char* call, Handle handle) {
     Object* object = find(handle);
-    if (!object) fail(call, CudaCode::invalid_resource_handle);
+    if (!object)
+      fail(call, CudaCode::invalid_resource_handle, was_destroyed(handle) ? "it was destroyed" : "no such object");
     return *object;
   }
 
   void destroy(Object& object) {
     if (last_ == &object) last_ = nullptr;
-    objects_.erase(&object);
+    const auto at = objects_.find(&object);
+    keep_place(std::move(at->second));
+    objects_.erase(at);
   }
 
   // Those for which goes(object).
   template <typename Goes>
   void destroy_if(Goes&& goes) {
     last_ = nullptr;
-    std::erase_if(objects_, [&](const auto& entry) { return goes(*entry.second); });
+    for (auto at = objects_.begin(); at != objects_.end();) {
+      if (!goes(*at->second)) {
+        ++at;
+        continue;
+      }
+      keep_place(std::move(at->second));
+      at = objects_.erase(at);
+    }
   }
 
   // One for which is_it(object); null: there is none.
@@ -66,8 +79,24 @@ class Registry {
   }
 
  private:
+  void keep_place(std::unique_ptr<Object> object) {
+    *object = Object{};
+    places_.push_back(std::move(object));
+  }
+  std::unique_ptr<Object> take_place() {
+    if (places_.empty()) return std::make_unique<Object>();
+    std::unique_ptr<Object> place = std::move(places_.back());
+    places_.pop_back();
+    return place;
+  }
+  bool was_destroyed(Handle handle) const {
+    return std::any_of(places_.begin(), places_.end(),
+                       [&](const auto& place) { return place.get() == static_cast<const void*>(handle); });
+  }
+
   std::unordered_map<const void*, std::unique_ptr<Object>> objects_;
-  const void* last_ = nullptr;  // found last; objects tend to be asked for several times in a row
+  std::vector<std::unique_ptr<Object>> places_;  // of destroyed ones, the last destroyed at the end
+  const void* last_ = nullptr;                   // found last; objects tend to be asked for several times in a row
 };
 
 }  // namespace cachalot::simulator

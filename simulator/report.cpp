@@ -6,6 +6,7 @@
 #include "base/format.h"
 #include "base/json_writer.h"
 #include "cachalot/errors.h"
+#include "simulator/watch.h"
 
 namespace cachalot::simulator {
 namespace {
@@ -47,11 +48,12 @@ void Report::note_allocation(const SimulatedDevice& device, const char* call, st
   if (!summary.first_failure) summary.first_failure = {now, call, bytes, device.properties().total_bytes - used_bytes};
 }
 
-void Report::write(const std::vector<const SimulatedDevice*>& devices) {
+void Report::write(const std::vector<const SimulatedDevice*>& devices, const Watch& watch) {
   JsonWriter json;
   json.begin_object().key("devices").list(devices, [&](JsonWriter&, const SimulatedDevice* device) {
     write(json, *device, summaries_[static_cast<std::size_t>(device->index())]);
   });
+  if (watch.is_on()) watch.write(json);
   std::fputs((json.end_object().take() + "\n").c_str(), report_);
   std::fflush(report_);
 }

@@ -14,6 +14,10 @@ class JsonWriter;
 }
 
 namespace cachalot::simulator {
+class Watch;
+}
+
+namespace cachalot::simulator {
 
 class Report {
  public:
@@ -29,7 +33,7 @@ class Report {
   bool is_wanted() const { return report_ != nullptr; }
   // Memory was asked for: the peak and the first failure are told from it.
   void note_allocation(const SimulatedDevice& device, const char* call, std::size_t bytes, bool worked);
-  void write(const std::vector<const SimulatedDevice*>& devices);
+  void write(const std::vector<const SimulatedDevice*>& devices, const Watch& watch);
 
  private:
   // A moment in a device's life: how many calls for memory came before it, and the time.

@@ -29,7 +29,7 @@ cudaError_t cudaGetDeviceCount(int* count) {
 
 cudaError_t cudaSetDevice(int device) {
   return runtime_call([&](Process& process) {
-    process.device(device).active = true;
+    Process::make_context(process.device(device));
     this_thread().device = this_thread().chosen = device;
     this_thread().has_context = true;
     this_thread().context = nullptr;
@@ -47,7 +47,7 @@ cudaError_t cudaGetDevice(int* device) {
 cudaError_t cudaInitDevice(int device, unsigned int flags, unsigned int) {
   return runtime_call([&](Process& process) {
     process.device(device).flags = flags;
-    process.device(device).active = true;
+    Process::make_context(process.device(device));
     return cudaSuccess;
   });
 }

@@ -216,13 +216,13 @@ cudaError_t cudaMemcpyFromSymbolAsync(void* to, const void* symbol, size_t bytes
 }
 
 cudaError_t cudaMemcpyToSymbol(const void* symbol, const void* from, size_t bytes, size_t offset, cudaMemcpyKind kind) {
-  const cudaError_t error = cudaMemcpyToSymbolAsync(symbol, from, bytes, offset, kind, cudaStreamLegacy);
-  return error == cudaSuccess ? cudaStreamSynchronize(cudaStreamLegacy) : error;
+  const cudaError_t error = cudaMemcpyToSymbolAsync(symbol, from, bytes, offset, kind, nullptr);
+  return error == cudaSuccess ? cudaStreamSynchronize(nullptr) : error;
 }
 
 cudaError_t cudaMemcpyFromSymbol(void* to, const void* symbol, size_t bytes, size_t offset, cudaMemcpyKind kind) {
-  const cudaError_t error = cudaMemcpyFromSymbolAsync(to, symbol, bytes, offset, kind, cudaStreamLegacy);
-  return error == cudaSuccess ? cudaStreamSynchronize(cudaStreamLegacy) : error;
+  const cudaError_t error = cudaMemcpyFromSymbolAsync(to, symbol, bytes, offset, kind, nullptr);
+  return error == cudaSuccess ? cudaStreamSynchronize(nullptr) : error;
 }
 
 }  // extern "C"

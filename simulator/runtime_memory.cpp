@@ -27,7 +27,9 @@ cudaError_t allocate(Process& process, void** pointer, std::size_t bytes) {
 void* take_host(Process& process, HostRange::Kind kind, std::size_t bytes, unsigned int flags, int device) {
   if (kind == HostRange::Kind::managed) return process.host_memory.allocate_managed(bytes, flags, device);
   void* start = process.simulated(device).host_malloc(bytes);
-  if (start) process.host_memory.add({kind, static_cast<char*>(start), bytes, flags, device});
+  if (!start) return nullptr;
+  process.host_memory.add({kind, static_cast<char*>(start), bytes, flags, device});
+  process.watch.made(Owned::pinned_memory, start, device, bytes);
   return start;
 }
 
@@ -48,6 +50,7 @@ bool free_host(Process& process, HostRange::Kind kind, void* start) {
   if (!range || range->start != start || range->kind != kind) return false;
   process.forget_writes(start, range->bytes);
   if (kind == HostRange::Kind::pinned) process.simulated(range->device).host_free(start);
+  process.watch.gone(Owned::pinned_memory, start);
   return process.host_memory.forget(kind, start);
 }
 
@@ -59,14 +62,19 @@ void pass_time_of(Process& process, int device, DeviceCall call, std::size_t byt
 }
 
 // A copy is work on its stream; what it moves it moves at the call. Into a graph only the work goes.
-cudaError_t copy_on(Process& process, StreamState& stream, void* to, const void* from, std::size_t bytes) {
+cudaError_t copy_on(Process& process, StreamState& stream, void* to, const void* from, std::size_t bytes,
+                    const char* call) {
+  process.check_use(call, stream, to, from, bytes);
   process.launch_copy(stream, to, from, bytes);
+  process.add_use(call, stream, to, from, bytes);
   if (!stream.capture) process.copy(to, from, bytes);
   return cudaSuccess;
 }
 
 cudaError_t fill_on(Process& process, StreamState& stream, void* to, int value, std::size_t bytes) {
+  process.check_use("cudaMemset", stream, to, nullptr, bytes);
   process.launch(stream, cudaGraphNodeTypeMemset);
+  process.add_use("cudaMemset", stream, to, nullptr, bytes);
   if (!stream.capture) process.fill(to, static_cast<unsigned char>(value), 1, bytes, bytes);
   return cudaSuccess;
 }
@@ -89,7 +97,7 @@ cudaError_t copy_rows_on(Process& process, StreamState& stream, void* to, const 
   return cudaSuccess;
 }
 
-StreamState& legacy_stream(Process& process) { return process.stream("cudaMemcpy", cudaStreamLegacy); }
+StreamState& default_stream(Process& process) { return process.stream("cudaMemcpy", nullptr); }
 
 }  // namespace
 
@@ -239,15 +247,16 @@ cudaError_t cudaStreamAttachMemAsync(cudaStream_t, void*, size_t, unsigned int) 
 // ---- Copies and fills -----------------------------------------------------------------------------------------------
 
 cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind, cudaStream_t stream) {
-  return runtime_call(
-      [&](Process& process) { return copy_on(process, process.stream("cudaMemcpyAsync", stream), to, from, bytes); });
+  return runtime_call([&](Process& process) {
+    return copy_on(process, process.stream("cudaMemcpyAsync", stream), to, from, bytes, "cudaMemcpyAsync");
+  });
 }
 
 cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemcpyKind) {
   return runtime_call([&](Process& process) {
     process.require_safe("cudaMemcpy");
-    StreamState& stream = legacy_stream(process);
-    copy_on(process, stream, to, from, bytes);
+    StreamState& stream = default_stream(process);
+    copy_on(process, stream, to, from, bytes, "cudaMemcpy");
     process.synchronize(stream);
     return cudaSuccess;
   });
@@ -258,7 +267,7 @@ cudaError_t cudaMemcpyPeerAsync(void* to, int to_device, const void* from, int f
   return runtime_call([&](Process& process) {
     process.device(to_device);
     process.device(from_device);
-    return copy_on(process, process.stream("cudaMemcpyPeerAsync", stream), to, from, bytes);
+    return copy_on(process, process.stream("cudaMemcpyPeerAsync", stream), to, from, bytes, "cudaMemcpyPeerAsync");
   });
 }
 
@@ -277,15 +286,15 @@ cudaError_t cudaMemcpy2DAsync(void* to, size_t to_pitch, const void* from, size_
 
 cudaError_t cudaMemcpy2D(void* to, size_t to_pitch, const void* from, size_t from_pitch, size_t width, size_t height,
                          cudaMemcpyKind kind) {
-  const cudaError_t error = cudaMemcpy2DAsync(to, to_pitch, from, from_pitch, width, height, kind, cudaStreamLegacy);
-  return error == cudaSuccess ? cudaStreamSynchronize(cudaStreamLegacy) : error;
+  const cudaError_t error = cudaMemcpy2DAsync(to, to_pitch, from, from_pitch, width, height, kind, nullptr);
+  return error == cudaSuccess ? cudaStreamSynchronize(nullptr) : error;
 }
 
 cudaError_t cudaMemcpyBatchAsync(void* const* to, const void* const* from, const size_t* sizes, size_t count,
                                  cudaMemcpyAttributes*, size_t*, size_t, cudaStream_t stream) {
   return runtime_call([&](Process& process) {
     StreamState& on = process.stream("cudaMemcpyBatchAsync", stream);
-    for (std::size_t i = 0; i < count; ++i) copy_on(process, on, to[i], from[i], sizes[i]);
+    for (std::size_t i = 0; i < count; ++i) copy_on(process, on, to[i], from[i], sizes[i], "cudaMemcpyBatchAsync");
     return cudaSuccess;
   });
 }
@@ -296,7 +305,7 @@ cudaError_t cudaMemsetAsync(void* to, int value, size_t bytes, cudaStream_t stre
 }
 
 cudaError_t cudaMemset(void* to, int value, size_t bytes) {
-  return runtime_call([&](Process& process) { return fill_on(process, legacy_stream(process), to, value, bytes); });
+  return runtime_call([&](Process& process) { return fill_on(process, default_stream(process), to, value, bytes); });
 }
 
 cudaError_t cudaMemset2DAsync(void* to, size_t pitch, int value, size_t width, size_t height, cudaStream_t handle) {
@@ -312,7 +321,7 @@ cudaError_t cudaMemset2DAsync(void* to, size_t pitch, int value, size_t width, s
 }
 
 cudaError_t cudaMemset2D(void* to, size_t pitch, int value, size_t width, size_t height) {
-  return cudaMemset2DAsync(to, pitch, value, width, height, cudaStreamLegacy);
+  return cudaMemset2DAsync(to, pitch, value, width, height, nullptr);
 }
 
 // ---- Sharing between processes --------------------------------------------------------------------------------------

@@ -26,6 +26,8 @@ void* Process::malloc_from(MemoryPool& pool, StreamState& stream, std::size_t by
   pool.used_bytes += rounded;
   pool.used_peak_bytes = std::max(pool.used_peak_bytes, pool.used_bytes);
   pools.blocks.emplace(address, Pools::Block{&pool, rounded});
+  if (!stream.capture) watch.made(Owned::pool_memory, reinterpret_cast<void*>(address), pool.device, bytes);
+  uses_.forget({address, rounded});  // the pool sees to the order with uses before
   return reinterpret_cast<void*>(address);
 }
 
@@ -34,6 +36,7 @@ cudaError_t Process::free_to_pool(Address address) {
   if (at == pools.blocks.end()) return cudaErrorInvalidValue;
   auto [pool, bytes] = at->second;
   pools.blocks.erase(at);
+  watch.gone(Owned::pool_memory, reinterpret_cast<void*>(address));
   pool->used_bytes -= bytes;
   pool->kept.emplace(bytes, address);
   if (pool->destroyed) destroy_pool(*pool);
@@ -92,7 +95,10 @@ cudaError_t cudaFreeAsync(void* pointer, cudaStream_t handle) {
     StreamState& stream = process.stream("cudaFreeAsync", handle);
     if (!pointer) return cudaSuccess;
     if (stream.capture) process.capture_node(stream, cudaGraphNodeTypeMemFree);
-    return process.free_to_pool(reinterpret_cast<Address>(pointer));
+    const Address address = reinterpret_cast<Address>(pointer);
+    if (const auto block = process.pools.blocks.find(address); block != process.pools.blocks.end())
+      process.check_free("cudaFreeAsync", stream, {address, block->second.bytes});
+    return process.free_to_pool(address);
   });
 }
 

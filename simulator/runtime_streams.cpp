@@ -127,7 +127,7 @@ cudaError_t cudaStreamAddCallback(cudaStream_t stream, cudaStreamCallback_t call
   };
   return runtime_call([&](Process& process) {
     StreamState& on = process.stream("cudaStreamAddCallback", stream);
-    if (on.capture) process.simulated(on.device).refuse_while_capturing("cudaStreamAddCallback");
+    process.refuse_captured("cudaStreamAddCallback", on);
     process.launch_host_function(on, run, new Callback{stream, callback, data});
     return cudaSuccess;
   });
@@ -203,6 +203,7 @@ cudaError_t cudaEventElapsedTime(float* ms, cudaEvent_t start, cudaEvent_t end) 
   return runtime_call([&](Process& process) {
     EventState& from = process.event("cudaEventElapsedTime", start);
     EventState& to = process.event("cudaEventElapsedTime", end);
+    if (from.device != to.device) return cudaErrorInvalidResourceHandle;
     const bool timed = ((from.flags | to.flags) & cudaEventDisableTiming) == 0;
     if (!timed || !from.recorded || !to.recorded) return cudaErrorInvalidResourceHandle;
     if (!process.query(from) || !process.query(to)) return cudaErrorNotReady;

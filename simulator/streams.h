@@ -14,6 +14,7 @@
 
 #include "cachalot/simulated_device.h"
 #include "simulator/graphs.h"
+#include "simulator/memory_uses.h"
 #include "simulator/thread_state.h"
 
 namespace cachalot::simulator {
@@ -56,6 +57,7 @@ struct StreamState {
   unsigned long long id = 0;
   LaunchQueue queue;
   Gates gates;  // of host functions queued on it, or on streams it has waited for
+  StreamOrder order;
   Capture* capture = nullptr;
   Nodes frontier;  // while capturing: what its next node depends on
 };
@@ -68,6 +70,7 @@ struct EventState {
   bool recorded = false;
   std::uint64_t capture = 0;  // recorded inside this capture
   Nodes frontier;             // then: the nodes it marks
+  VectorClock before;         // otherwise: the launches it marks
   Gates gates;
 };
 

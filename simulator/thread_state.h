@@ -3,6 +3,7 @@
 
 #include <array>
 #include <cstddef>
+#include <cstdint>
 #include <type_traits>
 
 #include "simulator/abi.h"
@@ -38,10 +39,12 @@ class InlineStack {
 struct ThreadState {
   int device = 0;               // of the current context, else the chosen one
   int chosen = 0;               // by cudaSetDevice
+  std::uint64_t number = 0;     // no other thread has it; 0: none yet
   bool has_context = false;     // a device was made current, by the program or by a call that needs one
   CUcontext context = nullptr;  // the current one, unless that is the device's primary one
   cudaError_t last_error = cudaSuccess;
   cudaStreamCaptureMode capture_mode = cudaStreamCaptureModeGlobal;
+  bool has_own_default_stream = false;   // in a call of a program that is compiled so
   bool in_host_function = false;         // of a stream, where calls are not permitted
   InlineStack<CUcontext, 64> contexts;   // pushed, below the current one
   InlineStack<LaunchShape, 8> launches;  // one, but for launches in the arguments of launches

@@ -28,6 +28,8 @@ CUmemGenericAllocationHandle join(int device, MemoryHandle handle) {
   return static_cast<std::uint64_t>(device + 1) << kHandleDeviceShift | handle;
 }
 
+const void* pointer_of(CUmemGenericAllocationHandle handle) { return reinterpret_cast<const void*>(handle); }
+
 // What a shared descriptor holds: a file without a name, in which the exporter has written where its memory is.
 struct Ticket {
   char magic[16];
@@ -42,7 +44,7 @@ constexpr char kMagic[16] = "cachalot memory";
 int Process::device_of(CUmemGenericAllocationHandle handle) { return split(handle).device; }
 
 Address Process::reserve(std::size_t bytes, std::size_t alignment) {
-  DeviceState& device = current();
+  DeviceState& device = this->device(this_thread().device);
   const std::size_t more_bytes = alignment > kPhysicalUnit ? alignment - kPhysicalUnit : 0;
   if (bytes > SIZE_MAX - more_bytes) return 0;
   const auto start = on_clock(device).reserve(bytes + more_bytes);
@@ -64,12 +66,16 @@ void Process::unreserve(Address address, std::size_t bytes) {
 CUmemGenericAllocationHandle Process::create_memory(DeviceState& device, std::size_t bytes) {
   const auto handle = on_clock(device).create(bytes);
   if (report.is_wanted()) report.note_allocation(*device.simulated, "cuMemCreate", bytes, handle.has_value());
-  return handle ? join(device.ordinal, *handle) : 0;
+  if (!handle) return 0;
+  const CUmemGenericAllocationHandle made = join(device.ordinal, *handle);
+  watch.made(Owned::physical_memory, pointer_of(made), device.ordinal, bytes);
+  return made;
 }
 
 void Process::release_memory(CUmemGenericAllocationHandle handle) {
   const auto [device, on_device] = split(handle);
   simulated(device).release(on_device);
+  watch.gone(Owned::physical_memory, pointer_of(handle));
 }
 
 CUmemGenericAllocationHandle Process::handle_at(Address address) {

@@ -105,6 +105,7 @@ Environment simulated_environment(const SimulationOptions& options, const fs::pa
   environment.set("CACHALOT_SIM_DEVICES", std::to_string(options.devices));
   environment.set("CACHALOT_SIM_REPORT", (reports / "driver-%p.json").string());
   environment.set("CACHALOT_SIM_OBSERVE", reports.string());
+  if (options.strict) environment.set("CACHALOT_SIM_STRICT", "1");
   if (!options.trace_path.empty()) {
     environment.set("CACHALOT_SIM_TRACE", fs::absolute(options.trace_path).string());
     environment.set("CACHALOT_SIM_LOG", (reports / "log-%p.txt").string());
@@ -187,7 +188,8 @@ std::vector<ProcessReport> read_reports(const fs::path& folder) {
   }
   std::vector<ProcessReport> used;
   for (auto& [process, report] : reports) {
-    if (!report.torch.is_null() || uses_a_device(report.driver)) used.push_back(std::move(report));
+    if (!report.torch.is_null() || uses_a_device(report.driver) || breaks_rules(report.driver))
+      used.push_back(std::move(report));
   }
   return used;
 }
@@ -205,6 +207,10 @@ void write_driver_trace(const fs::path& folder, const std::string& path) {
 }
 
 }  // namespace
+
+bool breaks_rules(const Simulation& simulation) {
+  return std::ranges::any_of(simulation.processes, [](const auto& one) { return breaks_rules(one.driver); });
+}
 
 Simulation simulate(const SimulationOptions& options) {
   CACHALOT_REQUIRE(!options.program.empty(), "no program was given");

@@ -13,6 +13,7 @@ struct SimulationOptions {
   std::optional<std::string> gpu;     // a key of the table of GPUs; the simulator's default without
   std::optional<std::string> memory;  // of each device, "24GiB"; the GPU's own without
   int devices = 1;
+  bool strict = false;     // CUDA's rules are watched: CACHALOT_SIM_STRICT (simulator/README.md)
   std::string trace_path;  // every allocation of the program, in data/traces' format; empty: not wanted
 };
 
@@ -27,6 +28,9 @@ struct Simulation {
   int exit_code = 0;  // the program's; 128 + n after signal n, as shells have it
   std::vector<ProcessReport> processes;
 };
+
+// Whether a process broke one of CUDA's rules or left something behind. False if nobody watched.
+bool breaks_rules(const Simulation& simulation);
 
 // The program's output goes where ours goes. Throws InvalidArgument when there is no such program, no such GPU, no
 // simulator beside this command, or the trace cannot be written.

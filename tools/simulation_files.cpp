@@ -28,6 +28,11 @@ bool uses_a_device(const nlohmann::json& driver) {
   return false;
 }
 
+bool breaks_rules(const nlohmann::json& driver) {
+  if (driver.is_null() || !driver.contains("breaches")) return false;
+  return !driver.at("breaches").empty() || !driver.at("leaks").empty();
+}
+
 // A line: <clock ns> <device> <call> <address> <bytes> ok|failed.
 std::string trace_of_log(std::istream& log) {
   std::string trace;

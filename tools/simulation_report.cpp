@@ -8,6 +8,7 @@
 
 #include "base/bytes.h"
 #include "simulator/gpu_models.h"
+#include "tools/simulation_files.h"
 #include "tools/text_layout.h"
 
 namespace cachalot::tools {
@@ -166,6 +167,33 @@ std::string device_report(const ProcessReport& report, const json& device, const
   return text + verdict(device, torch, simulation.exit_code != 0, style);
 }
 
+std::string stack_text(const json& lines) {
+  std::string text;
+  for (const json& line : lines) text += figure("", "  " + line.get<std::string>());
+  return text;
+}
+
+std::string breach_text(const json& breach, const Style& style) {
+  const std::size_t times = number(breach, "times");
+  const std::string repeated = times == 1 ? "" : fmt::format(" ({})", times_text(times));
+  std::string text = figure("broken", style.bad(word(breach, "text")) + repeated) + stack_text(breach.at("stack"));
+  if (breach.contains("other_stack")) text += figure("", "the other call:") + stack_text(breach.at("other_stack"));
+  return text;
+}
+
+// What the process did against CUDA's rules; nothing where nobody watched.
+std::string rules_report(const ProcessReport& report, const Style& style) {
+  const json& driver = report.driver;
+  if (!driver.contains("breaches")) return "";
+  std::string text = style.bold(fmt::format("CUDA's rules in process {}", report.process)) + "\n";
+  for (const json& breach : driver.at("breaches")) text += breach_text(breach, style);
+  for (const json& leak : driver.at("leaks"))
+    text += figure("not freed", style.bad(word(leak, "text"))) + stack_text(leak.at("stack"));
+  if (!breaks_rules(driver)) text += figure("broken", style.good("none"));
+  for (const json& kept : driver.at("kept")) text += figure("kept", word(kept, "text") + ", until the process ends");
+  return text;
+}
+
 std::string ending_text(int exit_code, const Style& style) {
   if (exit_code == 0) return "";
   if (exit_code <= 128) return style.bad(fmt::format("the program failed with exit code {}", exit_code)) + "\n";
@@ -186,6 +214,9 @@ std::string to_text(const Simulation& simulation, bool verbose, const Style& sty
     }
   }
   if (devices.empty()) devices = "no process of the program used the GPU's memory\n";
+  for (const ProcessReport& report : simulation.processes) {
+    if (!report.driver.is_null()) devices += rules_report(report, style);
+  }
   return ending_text(simulation.exit_code, style) + devices;
 }
 

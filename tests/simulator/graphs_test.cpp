@@ -131,6 +131,88 @@ TEST_F(SimulatorGraphs, AThreadLocalCaptureLeavesOtherThreadsAlone) {
   cudaGetLastError();
 }
 
+TEST_F(SimulatorGraphs, AskingInAnotherThreadSpoilsAGlobalCaptureUnlessThatThreadIsRelaxed) {
+  const auto elsewhere = [](cudaStreamCaptureMode mode, auto&& ask) {
+    cudaError_t error = cudaSuccess;
+    std::thread([&] {
+      EXPECT_CUDA(cudaThreadExchangeStreamCaptureMode(&mode));
+      error = ask();
+    }).join();
+    return error;
+  };
+  const auto spoils = [&](cudaStreamCaptureMode mode, auto&& ask) {
+    EXPECT_CUDA(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeGlobal));
+    const cudaError_t error = elsewhere(mode, ask);
+    cudaGraph_t graph = nullptr;
+    const cudaError_t end = cudaStreamEndCapture(stream_, &graph);
+    cudaGetLastError();
+    if (graph) {
+      EXPECT_CUDA(cudaGraphDestroy(graph));
+    }
+    EXPECT_EQ(error == cudaErrorStreamCaptureUnsupported, end == cudaErrorStreamCaptureInvalidated);
+    return end != cudaSuccess;
+  };
+  ASSERT_CUDA(cudaEventRecord(event_, side_));
+  const auto each = [&](auto&& test) {
+    test([&] { return cudaEventQuery(event_); });
+    test([&] { return cudaEventSynchronize(event_); });
+    test([&] { return cudaStreamQuery(side_); });
+    test([&] { return cudaStreamSynchronize(side_); });
+    test([&] {
+      void* pointer = nullptr;
+      const cudaError_t error = cudaHostAlloc(&pointer, 64, cudaHostAllocDefault);
+      cudaFreeHost(pointer);
+      return error;
+    });
+    test([&] {
+      void* pointer = nullptr;
+      const cudaError_t error = cudaMalloc(&pointer, 64);
+      cudaFree(pointer);
+      return error;
+    });
+  };
+  each([&](auto&& ask) { EXPECT_TRUE(spoils(cudaStreamCaptureModeGlobal, ask)); });
+  each([&](auto&& ask) { EXPECT_FALSE(spoils(cudaStreamCaptureModeThreadLocal, ask)); });
+  each([&](auto&& ask) { EXPECT_FALSE(spoils(cudaStreamCaptureModeRelaxed, ask)); });
+}
+
+TEST_F(SimulatorGraphs, AnUnsafeCallSpoilsOnlyTheCapturesThatForbidIt) {
+  cudaGraph_t graph = nullptr;
+  std::thread([&] { EXPECT_CUDA(cudaStreamBeginCapture(side_, cudaStreamCaptureModeRelaxed)); }).join();
+  ASSERT_CUDA(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeGlobal));
+  void* pointer = nullptr;
+  EXPECT_EQ(cudaMalloc(&pointer, kMib), cudaErrorStreamCaptureUnsupported);
+  EXPECT_EQ(status(stream_), cudaStreamCaptureStatusInvalidated);
+  EXPECT_EQ(status(side_), cudaStreamCaptureStatusActive);
+  EXPECT_EQ(cudaStreamEndCapture(stream_, &graph), cudaErrorStreamCaptureInvalidated);
+  cudaGetLastError();
+  ASSERT_CUDA(cudaStreamEndCapture(side_, &graph));
+  ASSERT_CUDA(cudaGraphDestroy(graph));
+}
+
+TEST_F(SimulatorGraphs, TheLegacyStreamCannotBeUsedWhileABlockingStreamCaptures) {
+  cudaStream_t blocking = nullptr;
+  ASSERT_CUDA(cudaStreamCreate(&blocking));
+  void* pointer = nullptr;
+  ASSERT_CUDA(cudaMalloc(&pointer, 64));
+  char byte = 0;
+  for (const bool by_copy : {true, false}) {
+    ASSERT_CUDA(cudaStreamBeginCapture(blocking, cudaStreamCaptureModeRelaxed));
+    cudaStreamCaptureStatus capturing{};
+    EXPECT_EQ(cudaStreamIsCapturing(nullptr, &capturing), cudaErrorStreamCaptureImplicit);
+    EXPECT_EQ(status(blocking), cudaStreamCaptureStatusActive) << "asking that spoils nothing";
+    const cudaError_t error = by_copy ? cudaMemcpyAsync(pointer, &byte, 1, cudaMemcpyHostToDevice, nullptr)
+                                      : cudaEventRecord(event_, cudaStreamLegacy);
+    EXPECT_EQ(error, cudaErrorStreamCaptureImplicit);
+    cudaGraph_t graph = nullptr;
+    EXPECT_EQ(cudaStreamEndCapture(blocking, &graph), cudaErrorStreamCaptureInvalidated);
+  }
+  EXPECT_EQ(cudaStreamBeginCapture(nullptr, cudaStreamCaptureModeRelaxed), cudaErrorStreamCaptureUnsupported);
+  cudaGetLastError();
+  ASSERT_CUDA(cudaFree(pointer));
+  ASSERT_CUDA(cudaStreamDestroy(blocking));
+}
+
 TEST_F(SimulatorGraphs, ANodeRunsBehindWhatItDependsOnWheneverThatWasAdded) {
   cudaGraph_t graph = nullptr;
   ASSERT_CUDA(cudaGraphCreate(&graph, 0));

@@ -1,5 +1,6 @@
 // A small CUDA program that other tests start with variables of their choice. Its argument says what it does; what it
 // prints is what the test looks at.
+#include <cuda.h>
 #include <cuda_runtime_api.h>
 #include <dlfcn.h>
 #include <sys/wait.h>
@@ -9,6 +10,7 @@
 #include <cstring>
 #include <filesystem>
 #include <iterator>
+#include <map>
 #include <string>
 
 namespace {
@@ -103,6 +105,197 @@ int call(const char* library, const char* name) {
   return reinterpret_cast<int (*)()>(function)();
 }
 
+// What rules() does. Each has two streams of its own that wait for nobody, an event and 1 MiB, and gives all of it back.
+struct Things {
+  Things() {
+    for (cudaStream_t* stream : {&one, &other}) cudaStreamCreateWithFlags(stream, cudaStreamNonBlocking);
+    cudaEventCreate(&event);
+    cudaMalloc(&memory, 1 << 20);
+  }
+  ~Things() {
+    cudaFree(memory);
+    cudaEventDestroy(event);
+    for (cudaStream_t stream : {one, other}) cudaStreamDestroy(stream);
+  }
+  void fill(cudaStream_t stream) const { cudaMemsetAsync(memory, 1, 1 << 20, stream); }
+  cudaStream_t one = nullptr;
+  cudaStream_t other = nullptr;
+  cudaEvent_t event = nullptr;
+  void* memory = nullptr;
+};
+
+volatile int several = 3;  // loops are not unrolled: each call comes from the same place
+
+void use_dead_stream(const Things&) {
+  cudaStream_t stream = nullptr;
+  cudaStreamCreate(&stream);
+  cudaStreamDestroy(stream);
+  for (int i = 0; i < several; ++i) cudaStreamQuery(stream);
+}
+
+void fill_unordered(const Things& things) {
+  things.fill(things.one);
+  things.fill(things.other);
+}
+
+void fill_behind_an_event(const Things& things) {
+  things.fill(things.one);
+  cudaEventRecord(things.event, things.one);
+  cudaStreamWaitEvent(things.other, things.event, 0);
+  things.fill(things.other);
+}
+
+void fill_when_the_host_has_waited(const Things& things) {
+  things.fill(things.one);
+  cudaStreamSynchronize(things.one);
+  things.fill(things.other);
+}
+
+// By the legacy stream, which two blocking streams wait for.
+void fill_in_implicit_order(const Things& things) {
+  cudaStream_t streams[2] = {};
+  for (cudaStream_t& stream : streams) cudaStreamCreate(&stream);
+  things.fill(streams[0]);
+  cudaEventRecord(things.event, nullptr);
+  things.fill(streams[1]);
+  cudaStreamDestroy(streams[1]);
+  cudaMemset(things.memory, 1, 1 << 20);
+  cudaStreamDestroy(streams[0]);
+}
+
+void read_twice(const Things& things) {
+  void* pinned = nullptr;
+  cudaHostAlloc(&pinned, 2 << 20, cudaHostAllocDefault);
+  cudaMemcpyAsync(pinned, things.memory, 1 << 20, cudaMemcpyDeviceToHost, things.one);
+  cudaMemcpyAsync(static_cast<char*>(pinned) + (1 << 20), things.memory, 1 << 20, cudaMemcpyDeviceToHost, things.other);
+  cudaDeviceSynchronize();
+  cudaFreeHost(pinned);
+}
+
+void write_one_buffer_twice(const Things& things) {
+  void* pinned = nullptr;
+  cudaHostAlloc(&pinned, 1 << 20, cudaHostAllocDefault);
+  for (cudaStream_t stream : {things.one, things.other})
+    cudaMemcpyAsync(pinned, things.memory, 1 << 20, cudaMemcpyDeviceToHost, stream);
+  cudaDeviceSynchronize();
+  cudaFreeHost(pinned);
+}
+
+void free_unordered(const Things& things) {
+  void* memory = nullptr;
+  cudaMallocAsync(&memory, 1 << 20, things.one);
+  cudaMemsetAsync(memory, 1, 1 << 20, things.one);
+  cudaFreeAsync(memory, things.other);
+}
+
+void free_in_order(const Things& things) {
+  void* memory = nullptr;
+  cudaMallocAsync(&memory, 1 << 20, things.one);
+  cudaMemsetAsync(memory, 1, 1 << 20, things.one);
+  cudaFreeAsync(memory, things.one);
+  cudaMallocAsync(&memory, 1 << 20, things.other);
+  cudaMemsetAsync(memory, 1, 1 << 20, things.other);
+  cudaFreeAsync(memory, things.other);
+}
+
+template <typename Function>
+Function* driver(const char* name, Function*) {
+  return reinterpret_cast<Function*>(dlsym(RTLD_DEFAULT, name));
+}
+#define DRIVER(function) driver(#function, static_cast<decltype(::function)*>(nullptr))
+
+CUmemAllocationProp on_device() {
+  CUmemAllocationProp properties{};
+  properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+  properties.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+  return properties;
+}
+
+void unmap(const Things& things, bool waits) {
+  constexpr std::size_t kBytes = 2 << 20;
+  const CUmemAllocationProp properties = on_device();
+  const CUmemAccessDesc access{properties.location, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+  CUdeviceptr range = 0;
+  CUmemGenericAllocationHandle handle = 0;
+  DRIVER(cuMemAddressReserve)(&range, kBytes, 0, 0, 0);
+  DRIVER(cuMemCreate)(&handle, kBytes, &properties, 0);
+  DRIVER(cuMemMap)(range, kBytes, 0, handle, 0);
+  DRIVER(cuMemSetAccess)(range, kBytes, &access, 1);
+  cudaMemsetAsync(reinterpret_cast<void*>(range), 1, kBytes, things.one);
+  if (waits) cudaStreamSynchronize(things.one);
+  DRIVER(cuMemUnmap)(range, kBytes);
+  DRIVER(cuMemRelease)(handle);
+  DRIVER(cuMemAddressFree)(range, kBytes);
+}
+
+void leave_things(const Things&) {
+  void* memory = nullptr;
+  for (int i = 0; i < several; ++i) cudaMalloc(&memory, 1 << 20);
+  cudaHostAlloc(&memory, 1 << 10, cudaHostAllocDefault);
+  cudaStream_t stream = nullptr;
+  cudaStreamCreate(&stream);
+  cudaMallocAsync(&memory, 3 << 20, stream);
+}
+
+int rules(const std::string& name) {
+  using Test = void (*)(const Things&);
+  static const std::map<std::string, Test> tests = {
+      {"use_dead_stream", use_dead_stream},
+      {"fill_unordered", fill_unordered},
+      {"fill_behind_an_event", fill_behind_an_event},
+      {"fill_when_the_host_has_waited", fill_when_the_host_has_waited},
+      {"fill_in_implicit_order", fill_in_implicit_order},
+      {"read_twice", read_twice},
+      {"write_one_buffer_twice", write_one_buffer_twice},
+      {"free_unordered", free_unordered},
+      {"free_in_order", free_in_order},
+      {"unmap_at_once", [](const Things& things) { unmap(things, false); }},
+      {"unmap_later", [](const Things& things) { unmap(things, true); }},
+      {"leave_things", leave_things},
+  };
+  tests.at(name)(Things());
+  return 0;
+}
+
+// What the driver says to a thread without a context.
+int contexts() {
+  const CUmemAllocationProp properties = on_device();
+  CUstream stream = nullptr;
+  CUmemGenericAllocationHandle handle = 0;
+  const CUresult created = DRIVER(cuStreamCreate)(&stream, CU_STREAM_DEFAULT);
+  DRIVER(cuCtxSetCurrent)(nullptr);
+  std::printf("%d %d\n", created, DRIVER(cuMemCreate)(&handle, 2 << 20, &properties, 0));
+  return 0;
+}
+
+// Whether the legacy stream has work to wait for while a blocking stream is at work.
+int legacy_stream() {
+  cudaStream_t stream = nullptr;
+  cudaStreamCreate(&stream);
+  void* memory = nullptr;
+  cudaMalloc(&memory, 1 << 20);
+  cudaMemsetAsync(memory, 1, 1 << 20, stream);
+  std::printf("%s\n", cudaGetErrorName(cudaStreamQuery(nullptr)));
+  return 0;
+}
+
+// Maps and unmaps while a stream is at work.
+int map() {
+  const Things things;
+  const CUmemAllocationProp properties = on_device();
+  const CUmemAccessDesc access{properties.location, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+  CUdeviceptr range = 0;
+  CUmemGenericAllocationHandle handle = 0;
+  DRIVER(cuMemAddressReserve)(&range, 2 << 20, 0, 0, 0);
+  DRIVER(cuMemCreate)(&handle, 2 << 20, &properties, 0);
+  for (int i = 0; i < 1000; ++i) things.fill(things.one);
+  std::printf("%d ", DRIVER(cuMemMap)(range, 2 << 20, 0, handle, 0));
+  std::printf("%d ", DRIVER(cuMemSetAccess)(range, 2 << 20, &access, 1));
+  std::printf("%d ", DRIVER(cuMemUnmap)(range, 2 << 20));
+  std::printf("%s\n", cudaGetErrorName(cudaStreamQuery(things.one)));
+  return 0;
+}
+
 }  // namespace
 
 int main(int, char** arguments) {
@@ -113,6 +306,10 @@ int main(int, char** arguments) {
   if (what == "pin") return pin();
   if (what == "fork") return fork_and_exit();
   if (what == "array") return array();
+  if (what == "rules") return rules(arguments[2]);
+  if (what == "contexts") return contexts();
+  if (what == "legacy_stream") return legacy_stream();
+  if (what == "map") return map();
   if (what == "import") return import(arguments[2]);
   if (what == "call") return call(arguments[2], arguments[3]);
   return 2;

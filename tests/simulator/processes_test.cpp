@@ -3,6 +3,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cstdio>
 #include <cstdlib>
@@ -71,6 +72,12 @@ TEST_F(SimulatorProcesses, ABadVariableIsOneClearErrorAndNoDevice) {
            {"CACHALOT_SIM_LATENCY=low", "CACHALOT_SIM_LATENCY: 'low' is not valid: it must be published or none"},
            {"CACHALOT_SIM_ADDRESS_SPACE=1MiB",
             "CACHALOT_SIM_ADDRESS_SPACE: '1MiB' is not valid: it must be from 1024.00 MiB"},
+           {"CACHALOT_SIM_CONTEXTS=some",
+            "CACHALOT_SIM_CONTEXTS: 'some' is not valid: it must be documented, all or none"},
+           {"CACHALOT_SIM_LEGACY_STREAM=joins",
+            "CACHALOT_SIM_LEGACY_STREAM: 'joins' is not valid: it must be waits or alone"},
+           {"CACHALOT_SIM_MAPPING=late", "CACHALOT_SIM_MAPPING: 'late' is not valid: it must be at_once or waits"},
+           {"CACHALOT_SIM_STRICT=yes", "CACHALOT_SIM_STRICT: 'yes' is not valid: it must be 0 or 1"},
            {"CACHALOT_SIM_MEMROY=1GiB", "CACHALOT_SIM_MEMROY: there is no such variable; they are CACHALOT_SIM_GPU, "},
            {"CUDA_VISIBLE_DEVICES=GPU-1234",
             "CUDA_VISIBLE_DEVICES: 'GPU-1234' is not simulated: name devices by number"},
@@ -110,6 +117,78 @@ TEST_F(SimulatorProcesses, FaultsStrikeAsPlanned) {
             "cudaSuccess cudaErrorMemoryAllocation cudaErrorMemoryAllocation cudaErrorIllegalAddress\n");
   EXPECT_EQ(probe("CACHALOT_SIM_FAULTS=host_malloc:1,host_free:1:error=700", "pin"),
             "cudaErrorMemoryAllocation cudaSuccess cudaErrorIllegalAddress cudaSuccess\n");
+}
+
+TEST_F(SimulatorProcesses, TheUserChoosesWhatNeedsAContext) {
+  EXPECT_EQ(probe("", "contexts"), "201 0\n") << "cuStreamCreate, as documented, and cuMemCreate";
+  EXPECT_EQ(probe("CACHALOT_SIM_CONTEXTS=documented", "contexts"), "201 0\n");
+  EXPECT_EQ(probe("CACHALOT_SIM_CONTEXTS=all", "contexts"), "201 201\n");
+  EXPECT_EQ(probe("CACHALOT_SIM_CONTEXTS=none", "contexts"), "0 0\n");
+}
+
+TEST_F(SimulatorProcesses, TheLegacyStreamMayBeAlone) {
+  EXPECT_EQ(probe("", "legacy_stream"), "cudaErrorNotReady\n");
+  EXPECT_EQ(probe("CACHALOT_SIM_LEGACY_STREAM=alone", "legacy_stream"), "cudaSuccess\n");
+}
+
+TEST_F(SimulatorProcesses, MappingMayWaitForWorkAndMayLackMemory) {
+  EXPECT_EQ(probe("", "map"), "0 0 0 cudaErrorNotReady\n");
+  EXPECT_EQ(probe("CACHALOT_SIM_MAPPING=waits", "map"), "0 0 0 cudaSuccess\n");
+  EXPECT_EQ(probe("CACHALOT_SIM_FAULTS=map:1", "map"), "2 1 1 cudaErrorNotReady\n");
+  EXPECT_EQ(probe("CACHALOT_SIM_FAULTS=set_access:1", "map"), "0 2 0 cudaErrorNotReady\n");
+  EXPECT_EQ(probe("CACHALOT_SIM_FAULTS=unmap:1", "map"), "0 0 2 cudaErrorNotReady\n");
+}
+
+// What a strict run says of a program, without its stacks.
+std::string breaches_of(const std::string& name) {
+  std::stringstream output(probe("CACHALOT_SIM_STRICT=1", "rules " + name));
+  std::string kept;
+  for (std::string line; std::getline(output, line);) {
+    if (!line.starts_with("    ")) kept += line + "\n";
+  }
+  return kept;
+}
+
+TEST_F(SimulatorProcesses, AStrictRunTellsOfACallWithADeadStreamOnce) {
+  const std::string output = probe("CACHALOT_SIM_STRICT=1", "rules use_dead_stream");
+  EXPECT_EQ(
+      output.find("cachalot simulator: CUDA error in cudaStreamQuery: CUDA_ERROR_INVALID_HANDLE: it was destroyed"), 0)
+      << output;
+  EXPECT_NE(output.find("main"), std::string::npos) << output;
+  EXPECT_EQ(output.find("cudaStreamQuery", output.find("cudaStreamQuery") + 1), std::string::npos) << output;
+  EXPECT_EQ(probe("", "rules use_dead_stream"), "");
+}
+
+TEST_F(SimulatorProcesses, AStrictRunFindsUsesOfMemoryInNoOrder) {
+  EXPECT_EQ(breaches_of("fill_unordered"),
+            "cachalot simulator: cudaMemset writes memory that cudaMemset on another stream still writes, and nothing "
+            "orders the two\n  the other call:\n");
+  EXPECT_EQ(
+      breaches_of("write_one_buffer_twice"),
+      "cachalot simulator: cudaMemcpyAsync writes memory that cudaMemcpyAsync on another stream still writes, and "
+      "nothing orders the two\n  the other call:\n");
+  EXPECT_EQ(
+      breaches_of("free_unordered"),
+      "cachalot simulator: cudaFreeAsync frees memory that cudaMemset on another stream still writes, and nothing "
+      "orders the two\n  the other call:\n");
+  EXPECT_EQ(breaches_of("unmap_at_once"),
+            "cachalot simulator: cuMemUnmap of memory that cudaMemset still writes\n  the other call:\n");
+}
+
+TEST_F(SimulatorProcesses, AStrictRunSaysNothingOfUsesInOrder) {
+  for (const char* name : {"fill_behind_an_event", "fill_when_the_host_has_waited", "fill_in_implicit_order",
+                           "read_twice", "free_in_order", "unmap_later"}) {
+    EXPECT_EQ(breaches_of(name), "") << name;
+  }
+}
+
+TEST_F(SimulatorProcesses, AStrictRunTellsAtTheEndWhatWasNotGivenBack) {
+  const std::string output = breaches_of("leave_things");
+  for (const char* line : {"3.00 MiB in 3 allocations of cudaMalloc\n", "3.00 MiB in 1 allocation of cudaMallocAsync\n",
+                           "1024 bytes in 1 allocation of cudaHostAlloc\n", "1 stream of cudaStreamCreate\n"}) {
+    EXPECT_NE(output.find(std::string("cachalot simulator: not given back: ") + line), std::string::npos) << output;
+  }
+  EXPECT_EQ(std::count(output.begin(), output.end(), '\n'), 4) << output;
 }
 
 TEST_F(SimulatorProcesses, TheLogHasALineForEachCall) {

@@ -1,3 +1,5 @@
+#include <dlfcn.h>
+
 #include <atomic>
 #include <chrono>
 #include <thread>
@@ -119,6 +121,234 @@ TEST_F(SimulatorStreams, WhatWasDestroyedIsRefused) {
   EXPECT_EQ(cudaStreamSynchronize(stream), cudaErrorInvalidResourceHandle);
   EXPECT_EQ(cudaEventQuery(reinterpret_cast<cudaEvent_t>(&stream)), cudaErrorInvalidResourceHandle);
   EXPECT_EQ(cudaGetLastError(), cudaErrorInvalidResourceHandle);
+}
+
+unsigned long long id_of(cudaStream_t stream) {
+  unsigned long long id = 0;
+  EXPECT_CUDA(cudaStreamGetId(stream, &id));
+  return id;
+}
+
+TEST_F(SimulatorStreams, AHandleIsGivenAgainAtOnceToAStreamOfAnotherId) {
+  cudaStream_t others[2] = {};
+  for (cudaStream_t& other : others) ASSERT_CUDA(cudaStreamCreate(&other));
+  const unsigned long long id = id_of(others[0]);
+  for (cudaStream_t other : others) ASSERT_CUDA(cudaStreamDestroy(other));
+  cudaStream_t again[2] = {};
+  for (cudaStream_t& stream : again) ASSERT_CUDA(cudaStreamCreate(&stream));
+  EXPECT_EQ(again[0], others[1]) << "the last destroyed is the first that is given";
+  EXPECT_EQ(again[1], others[0]);
+  EXPECT_NE(id_of(again[1]), id);
+  for (cudaStream_t stream : again) ASSERT_CUDA(cudaStreamDestroy(stream));
+}
+
+TEST_F(SimulatorStreams, AStreamOfAnOldHandleIsNotBehindTheOldWork) {
+  cudaStream_t old = nullptr;
+  ASSERT_CUDA(cudaStreamCreate(&old));
+  ASSERT_EQ(cachalot_sim_launch(old, 1000 * kMillisecond), 0);
+  ASSERT_CUDA(cudaStreamDestroy(old));
+  cudaStream_t fresh = nullptr;
+  ASSERT_CUDA(cudaStreamCreate(&fresh));
+  ASSERT_EQ(fresh, old);
+  EXPECT_CUDA(cudaStreamQuery(fresh));
+  ASSERT_CUDA(cudaStreamDestroy(fresh));
+}
+
+TEST_F(SimulatorStreams, EveryCallWithADeadStreamOrEventFails) {
+  static const char kernel = 0;
+  cudaEvent_t alive = event_;
+  cudaStream_t dead = nullptr;
+  ASSERT_CUDA(cudaStreamCreate(&dead));
+  ASSERT_CUDA(cudaStreamDestroy(dead));
+  cudaEvent_t gone = nullptr;
+  ASSERT_CUDA(cudaEventCreate(&gone));
+  ASSERT_CUDA(cudaEventDestroy(gone));
+  unsigned long long id = 0;
+  void* pointer = nullptr;
+  cudaStreamCaptureStatus status{};
+  for (const cudaError_t error :
+       {cudaStreamQuery(dead), cudaStreamDestroy(dead), cudaStreamGetId(dead, &id), cudaEventRecord(alive, dead),
+        cudaStreamWaitEvent(dead, alive, 0), cudaStreamWaitEvent(stream_, gone, 0), cudaEventRecord(gone, stream_),
+        cudaEventDestroy(gone), cudaMallocAsync(&pointer, 1, dead), cudaMemsetAsync(&status, 0, 1, dead),
+        cudaStreamIsCapturing(dead, &status), cudaStreamBeginCapture(dead, cudaStreamCaptureModeGlobal),
+        cudaLaunchKernel(&kernel, dim3(1), dim3(1), nullptr, 0, dead)}) {
+    EXPECT_EQ(error, cudaErrorInvalidResourceHandle);
+  }
+  EXPECT_EQ(DRIVER(cuStreamWriteValue32)(dead, 64, 1, 0), CUDA_ERROR_INVALID_HANDLE);
+  cudaGetLastError();
+}
+
+TEST_F(SimulatorStreams, EachThreadHasAPerThreadStreamOfItsOwn) {
+  const unsigned long long own = id_of(cudaStreamPerThread);
+  EXPECT_EQ(id_of(cudaStreamPerThread), own);
+  EXPECT_NE(own, id_of(nullptr));
+  ASSERT_EQ(cachalot_sim_launch(cudaStreamPerThread, 1000 * kMillisecond), 0);
+  unsigned long long ids[2] = {};
+  for (unsigned long long& id : ids) {
+    std::thread([&] {
+      id = id_of(cudaStreamPerThread);
+      EXPECT_CUDA(cudaStreamQuery(cudaStreamPerThread)) << "it is not behind another thread's work";
+    }).join();
+  }
+  EXPECT_NE(ids[0], own);
+  EXPECT_NE(ids[0], ids[1]);
+  ASSERT_CUDA(cudaSetDevice(1));
+  EXPECT_NE(id_of(cudaStreamPerThread), own) << "and one for each device";
+  EXPECT_NE(id_of(cudaStreamLegacy), 1);
+  ASSERT_CUDA(cudaSetDevice(0));
+  EXPECT_EQ(cudaStreamQuery(cudaStreamPerThread), cudaErrorNotReady);
+  cudaGetLastError();
+  ASSERT_CUDA(cudaStreamSynchronize(cudaStreamPerThread));
+}
+
+TEST_F(SimulatorStreams, AProgramOfPerThreadDefaultStreamsHasOneInEachThread) {
+  // As nvcc's --default-stream per-thread names the functions.
+  const auto query = reinterpret_cast<decltype(&cudaStreamQuery)>(dlsym(RTLD_DEFAULT, "cudaStreamQuery_ptsz"));
+  const auto id = reinterpret_cast<decltype(&cudaStreamGetId)>(dlsym(RTLD_DEFAULT, "cudaStreamGetId_ptsz"));
+  const auto fill = reinterpret_cast<decltype(&cudaMemset)>(dlsym(RTLD_DEFAULT, "cudaMemset_ptds"));
+  unsigned long long own = 0;
+  ASSERT_CUDA(id(nullptr, &own));
+  EXPECT_EQ(own, id_of(cudaStreamPerThread));
+  unsigned long long legacy = 0;
+  ASSERT_CUDA(id(cudaStreamLegacy, &legacy));
+  EXPECT_EQ(legacy, id_of(nullptr));
+  void* memory = nullptr;
+  ASSERT_CUDA(cudaMalloc(&memory, kMib));
+  ASSERT_CUDA(fill(memory, 1, kMib));
+  EXPECT_EQ(query(nullptr), cudaErrorNotReady);
+  EXPECT_EQ(cudaStreamQuery(cudaStreamPerThread), cudaErrorNotReady);
+  std::thread([&] { EXPECT_CUDA(query(nullptr)); }).join();
+  cudaGetLastError();
+  ASSERT_CUDA(cudaFree(memory));
+}
+
+TEST_F(SimulatorStreams, BlockingStreamsAndTheLegacyStreamWaitForEachOther) {
+  cudaStream_t blocking = nullptr;
+  ASSERT_CUDA(cudaStreamCreate(&blocking));
+  ASSERT_EQ(cachalot_sim_launch(blocking, kMillisecond), 0);
+  ASSERT_CUDA(cudaEventRecord(event_, cudaStreamLegacy));
+  EXPECT_EQ(cudaEventQuery(event_), cudaErrorNotReady) << "an event there is behind the blocking streams";
+  EXPECT_EQ(cudaStreamQuery(nullptr), cudaErrorNotReady);
+  cudaGetLastError();
+  EXPECT_CUDA(cudaStreamQuery(stream_)) << "a non-blocking stream is not";
+  ASSERT_CUDA(cudaStreamSynchronize(nullptr));
+  EXPECT_CUDA(cudaStreamQuery(blocking));
+  ASSERT_EQ(cachalot_sim_launch(nullptr, kMillisecond), 0);
+  ASSERT_CUDA(cudaEventRecord(event_, blocking));
+  EXPECT_EQ(cudaEventQuery(event_), cudaErrorNotReady);
+  cudaGetLastError();
+  ASSERT_CUDA(cudaEventRecord(event_, cudaStreamPerThread));
+  EXPECT_EQ(cudaEventQuery(event_), cudaErrorNotReady) << "a per-thread stream is a blocking one";
+  cudaGetLastError();
+  ASSERT_CUDA(cudaEventSynchronize(event_));
+  ASSERT_CUDA(cudaStreamDestroy(blocking));
+}
+
+TEST_F(SimulatorStreams, AHostFunctionOfABlockingStreamHoldsUpTheLegacyStream) {
+  cudaStream_t blocking = nullptr;
+  ASSERT_CUDA(cudaStreamCreate(&blocking));
+  std::atomic<bool> may_return{false};
+  ASSERT_CUDA(cudaLaunchHostFunc(
+      blocking,
+      [](void* flag) {
+        while (!*static_cast<std::atomic<bool>*>(flag)) std::this_thread::yield();
+      },
+      &may_return));
+  ASSERT_EQ(cachalot_sim_advance(1000 * kMillisecond), 0);
+  EXPECT_CUDA(cudaStreamQuery(stream_));
+  EXPECT_EQ(cudaStreamQuery(nullptr), cudaErrorNotReady);
+  ASSERT_CUDA(cudaEventRecord(event_, nullptr));
+  EXPECT_EQ(cudaEventQuery(event_), cudaErrorNotReady);
+  cudaGetLastError();
+  may_return = true;
+  ASSERT_CUDA(cudaEventSynchronize(event_));
+  ASSERT_CUDA(cudaStreamDestroy(blocking));
+}
+
+TEST_F(SimulatorStreams, AKernelMustBeLaunchedOnAStreamOfTheCurrentDevice) {
+  static const char kernel = 0;
+  ASSERT_CUDA(cudaSetDevice(1));
+  EXPECT_EQ(cudaLaunchKernel(&kernel, dim3(1), dim3(1), nullptr, 0, stream_), cudaErrorInvalidResourceHandle);
+  cudaGetLastError();
+  int value = 0;
+  void* pointer = nullptr;
+  ASSERT_CUDA(cudaMalloc(&pointer, 4));
+  EXPECT_CUDA(cudaMemcpyAsync(pointer, &value, 4, cudaMemcpyDefault, stream_)) << "a copy need not be";
+  ASSERT_CUDA(cudaFree(pointer));
+  ASSERT_CUDA(cudaSetDevice(0));
+  EXPECT_CUDA(cudaLaunchKernel(&kernel, dim3(1), dim3(1), nullptr, 0, stream_));
+}
+
+TEST_F(SimulatorStreams, EventsOfTwoDevicesHaveNoTimeBetweenThem) {
+  ASSERT_CUDA(cudaEventRecord(event_, stream_));
+  ASSERT_CUDA(cudaSetDevice(1));
+  cudaEvent_t other = nullptr;
+  ASSERT_CUDA(cudaEventCreate(&other));
+  ASSERT_CUDA(cudaEventRecord(other, nullptr));
+  ASSERT_CUDA(cudaDeviceSynchronize());
+  float ms = 0;
+  EXPECT_EQ(cudaEventElapsedTime(&ms, event_, other), cudaErrorInvalidResourceHandle);
+  cudaGetLastError();
+  ASSERT_CUDA(cudaEventDestroy(other));
+}
+
+// What the driver says to a thread that never touched CUDA, and then to one with the context.
+template <typename Call>
+std::pair<CUresult, CUresult> without_and_with_context(Call&& call) {
+  std::pair<CUresult, CUresult> errors;
+  std::thread([&] {
+    errors.first = call();
+    CUcontext context = nullptr;
+    EXPECT_EQ(DRIVER(cuDevicePrimaryCtxRetain)(&context, 0), CUDA_SUCCESS);
+    EXPECT_EQ(DRIVER(cuCtxSetCurrent)(context), CUDA_SUCCESS);
+    errors.second = call();
+  }).join();
+  return errors;
+}
+
+TEST_F(SimulatorStreams, TheDriverNeedsACurrentContext) {
+  const std::pair<CUresult, CUresult> refused{CUDA_ERROR_INVALID_CONTEXT, CUDA_SUCCESS};
+  CUdeviceptr address = 0;
+  EXPECT_EQ(without_and_with_context([&] { return DRIVER(cuMemAlloc)(&address, kMib); }), refused);
+  EXPECT_EQ(without_and_with_context([&] { return DRIVER(cuMemsetD32)(address, 1, 4); }), refused);
+  EXPECT_EQ(without_and_with_context([&] { return DRIVER(cuMemFree)(address); }), refused);
+  CUdeviceptr range = 0;
+  EXPECT_EQ(without_and_with_context([&] { return DRIVER(cuMemAddressReserve)(&range, 2 * kMib, 0, 0, 0); }),
+            (std::pair{CUDA_SUCCESS, CUDA_SUCCESS}))
+      << "the documents name no context";
+  CUevent event = nullptr;
+  EXPECT_EQ(without_and_with_context([&] { return DRIVER(cuEventCreate)(&event, 0); }), refused);
+  EXPECT_EQ(without_and_with_context([&] { return DRIVER(cuEventRecord)(event, stream_); }), refused);
+  EXPECT_EQ(without_and_with_context([&] { return DRIVER(cuEventQuery)(event); }).first, CUDA_SUCCESS);
+  EXPECT_EQ(without_and_with_context([&] { return DRIVER(cuEventDestroy)(event); }), refused);
+  EXPECT_EQ(without_and_with_context([&] { return DRIVER(cuStreamSynchronize)(stream_); }), refused);
+}
+
+TEST_F(SimulatorStreams, ACallOfTheRuntimeMakesTheContextCurrent) {
+  std::thread([&] {
+    CUcontext context = nullptr;
+    EXPECT_EQ(DRIVER(cuCtxGetCurrent)(&context), CUDA_SUCCESS);
+    EXPECT_EQ(context, nullptr);
+    EXPECT_CUDA(cudaFree(nullptr));
+    EXPECT_EQ(DRIVER(cuCtxGetCurrent)(&context), CUDA_SUCCESS);
+    EXPECT_NE(context, nullptr);
+    EXPECT_EQ(DRIVER(cuStreamSynchronize)(stream_), CUDA_SUCCESS);
+  }).join();
+}
+
+TEST_F(SimulatorStreams, ChoosingADeviceMakesItsContextOnce) {
+  const std::int64_t before = cachalot_sim_contexts(1);
+  ASSERT_CUDA(cudaSetDevice(1));
+  ASSERT_CUDA(cudaDeviceReset());
+  EXPECT_EQ(cachalot_sim_contexts(1), before == 0 ? 1 : before);
+  const std::int64_t reset = cachalot_sim_contexts(1);
+  cudaDeviceProp properties{};
+  ASSERT_CUDA(cudaGetDeviceProperties(&properties, 1));
+  EXPECT_EQ(cachalot_sim_contexts(1), reset) << "asking for properties makes none";
+  ASSERT_CUDA(cudaSetDevice(1));
+  ASSERT_CUDA(cudaSetDevice(1));
+  EXPECT_EQ(cachalot_sim_contexts(1), reset + 1);
+  EXPECT_EQ(cachalot_sim_contexts(2), -1);
 }
 
 TEST_F(SimulatorStreams, ALaunchMustFitTheDevice) {

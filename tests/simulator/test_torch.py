@@ -119,3 +119,35 @@ def test_too_much_memory_is_out_of_memory():
     with pytest.raises(torch.cuda.OutOfMemoryError):
         torch.empty(2 * DEVICE_BYTES, dtype=torch.uint8, device="cuda")
     assert torch.cuda.memory_stats()["num_ooms"] >= 1
+
+
+def strict_output(program):
+    environment = os.environ | {"CACHALOT_SIM_STRICT": "1"}
+    command = [sys.executable, "-c", program]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stderr
+
+
+TWO_STREAMS = """
+import torch
+side = torch.cuda.Stream()
+pinned = torch.zeros(1 << 16).pin_memory()
+device = torch.empty(1 << 16, device="cuda")
+torch.cuda.synchronize()
+device.copy_(pinned, non_blocking=True)
+"""
+
+
+def test_a_strict_run_has_nothing_to_say_of_a_program_that_keeps_the_rules():
+    program = TWO_STREAMS + "side.wait_stream(torch.cuda.current_stream())\n"
+    program += "with torch.cuda.stream(side): device.copy_(pinned, non_blocking=True)\n"
+    program += "network = torch.nn.Linear(16, 16).cuda()\nnetwork(torch.ones(4, 16, device='cuda')).sum().backward()\n"
+    program += "graph = torch.cuda.CUDAGraph()\nwith torch.cuda.graph(graph): doubled = device * 2\ngraph.replay()\n"
+    assert strict_output(program) == ""
+
+
+def test_a_strict_run_finds_two_copies_in_no_order():
+    output = strict_output(TWO_STREAMS + "with torch.cuda.stream(side): device.copy_(pinned, non_blocking=True)\n")
+    assert output.startswith("cachalot simulator: cudaMemcpyAsync writes memory that cudaMemcpyAsync on another stream")
+    if sys.version_info < (3, 13):
+        assert output.splitlines()[1].strip() == "<module> at <string>:8"
+    assert "the other call:" in output

@@ -103,6 +103,36 @@ TEST(Simulate, TellsWhereMemoryRanOut) {
   EXPECT_THAT(outcome.err, Not(HasSubstr("to spare")));
 }
 
+TEST(Simulate, SaysOfBrokenRulesWhereTheyWereBrokenIfStrict) {
+  NEEDS_THE_SIMULATOR();
+  const TemporaryFile json;
+  const Outcome outcome = simulate("--strict --json " + json.path() + " " + kProgram + " 4 again");
+  EXPECT_EQ(outcome.exit_code, 3);
+  EXPECT_THAT(outcome.err, HasSubstr("CUDA's rules in process "));
+  EXPECT_THAT(outcome.err, HasSubstr("broken        CUDA error in cuMemFree: CUDA_ERROR_INVALID_VALUE: "));
+  EXPECT_THAT(outcome.err, HasSubstr("main"));
+  const auto report = nlohmann::json::parse(read_whole(json.path())).at("processes").at(0).at("driver");
+  EXPECT_EQ(report.at("breaches").size(), 1);
+  EXPECT_EQ(report.at("breaches").at(0).at("times"), 1);
+  EXPECT_FALSE(report.at("breaches").at(0).at("stack").empty());
+  EXPECT_TRUE(report.at("leaks").empty());
+  EXPECT_EQ(simulate(kProgram + " 4 again").exit_code, 0) << "without --strict nobody watches";
+}
+
+TEST(Simulate, SaysWhatWasNotFreedIfStrict) {
+  NEEDS_THE_SIMULATOR();
+  const Outcome leaks = simulate("--strict " + kProgram + " 4 8 8");
+  EXPECT_EQ(leaks.exit_code, 3);
+  EXPECT_THAT(leaks.err, HasSubstr("not freed     16.00 MiB in 2 allocations of cudaMalloc"));
+  EXPECT_THAT(leaks.err, HasSubstr("main"));
+  const Outcome clean = simulate("--strict " + kProgram + " 4");
+  EXPECT_EQ(clean.exit_code, 0);
+  EXPECT_THAT(clean.err, HasSubstr("broken        none"));
+  EXPECT_EQ(simulate("--strict --memory 1GiB " + kProgram + " 600 600").exit_code, 4)
+      << "the program's own comes first";
+  EXPECT_THAT(simulate(kProgram + " 4 8").err, Not(HasSubstr("not freed")));
+}
+
 TEST(Simulate, TellsOfDriverCallsWhenAskedTo) {
   NEEDS_THE_SIMULATOR();
   const Outcome outcome = simulate("--verbose " + kProgram + " 4 8");

@@ -31,9 +31,10 @@ class SimulateCommand : public Command {
             "ended, standard error says for each device how much memory was used, where in the program, and whether it "
             "fits.\n\n"
             "The exit code is the program's, or 2 after an error of the command, which one line on standard error "
-            "tells.",
+            "tells. With --strict it is 3 if the program succeeded and broke a rule of CUDA's.",
         .examples = {{"Will a training fit on a T4?", "cachalot simulate --gpu t4 train.py --batch-size 8"},
                      {"On a GPU that is not in the list:", "cachalot simulate --memory 24GiB python -m package.train"},
+                     {"Does the program keep CUDA's rules?", "cachalot simulate --strict ./program"},
                      {"Record every allocation, to replay it with other options:",
                       "cachalot simulate --trace trace.csv.gz train.py"}}};
     return text;
@@ -54,6 +55,8 @@ class SimulateCommand : public Command {
     app.add_option("--trace", trace_,
                    "Write every allocation and free for `cachalot replay`; as gzip if it ends in .gz")
         ->type_name("FILE");
+    app.add_flag("--strict", strict_,
+                 "Also report calls that break CUDA's rules, and memory, streams and events that are not freed");
     app.add_option("--json", json_, "Also write the report as JSON")->type_name("FILE");
     app.add_flag("-v,--verbose", verbose_, "Also report the calls of the CUDA driver");
   }
@@ -72,17 +75,20 @@ class SimulateCommand : public Command {
                                             .gpu = gpu_,
                                             .memory = memory_,
                                             .devices = devices_,
+                                            .strict = strict_,
                                             .trace_path = trace_});
     std::fflush(stdout);
     tell("\n" + to_text(simulation, verbose_, styles.err));
     if (!json_.empty()) write_file(json_, to_json(simulation) + "\n");
-    return simulation.exit_code;
+    constexpr int kRulesBroken = 3;
+    return simulation.exit_code == 0 && breaks_rules(simulation) ? kRulesBroken : simulation.exit_code;
   }
 
  private:
   std::optional<std::string> gpu_;
   std::optional<std::string> memory_;
   int devices_ = 1;
+  bool strict_ = false;
   std::string trace_;
   std::string json_;
   bool verbose_ = false;

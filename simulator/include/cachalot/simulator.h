@@ -44,6 +44,15 @@ CACHALOT_SIMULATOR_API int64_t cachalot_sim_peak_used_bytes(int device);
    "malloc", "event_query", ... Returns -1 if the device or the call does not exist. */
 CACHALOT_SIMULATOR_API int64_t cachalot_sim_calls(int device, const char* call);
 
+/** Returns how often the device's primary context was made: by cudaSetDevice, or by a call that
+   needs it. Returns -1 if the device does not exist. */
+CACHALOT_SIMULATOR_API int64_t cachalot_sim_contexts(int device);
+
+/** Returns the number of calls so far that broke one of CUDA's rules, such as calls with a stream
+   that was destroyed, and of uses of memory in no order, which CACHALOT_SIM_STRICT looks for;
+   -1 if there is no device. */
+CACHALOT_SIMULATOR_API int64_t cachalot_sim_breaches(void);
+
 /** Sets the calls of a device that fail from now on, in the grammar of CACHALOT_SIM_FAULTS. They
    replace the earlier ones; "" for none. A text that is refused changes nothing. */
 CACHALOT_SIMULATOR_API int cachalot_sim_set_faults(int device, const char* faults);

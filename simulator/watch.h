@@ -1,0 +1,99 @@
+// CACHALOT_SIM_STRICT: what the program does against CUDA's rules, and what it has not given back when it ends, with the call
+// stacks. simulator/README.md says what is found.
+//
+// A call that breaks a rule fails, and the message of the failure says which rule. It is a breach where the failure tells of
+// a mistake of the program, and not of a lack of memory or of something that it may ask for.
+// The process's mutex guards everything here.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "cachalot/call_stack.h"
+#include "cachalot/errors.h"
+
+namespace cachalot {
+class JsonWriter;
+}
+
+namespace cachalot::simulator {
+
+struct Breach {
+  std::string text;
+  CallStack stack;
+  CallStack other;  // of the other call, where two must not do what they do; empty otherwise
+  std::uint64_t times = 0;
+};
+
+// What a program makes and must give back.
+enum class Owned : std::uint8_t { device_memory, pool_memory, physical_memory, pinned_memory, stream, event };
+
+class Watch {
+ public:
+  // From now on stacks are taken. `tells_at_once`: each breach is written to standard error when it happens, and what is
+  // left at the end; otherwise write() tells.
+  void begin(bool tells_at_once);
+  bool is_on() const { return is_on_; }
+  // Breaches so far, also while it is off.
+  std::uint64_t breaches() const { return count_; }
+
+  // Notes a call's failure, if it is a breach.
+  void note(const CudaError& failure);
+  // `other`: where the other call was.
+  void note(const std::string& text, const CallStack& other);
+
+  void made(Owned kind, const void* object, int device, std::size_t bytes = 0);
+  void gone(Owned kind, const void* object) {
+    if (is_on_) owned_.erase({kind, object});
+  }
+  void all_gone(int device);
+
+  // At the end of the process.
+  void tell_what_is_left() const;
+  // The members "breaches", "leaks" and "kept" of an object.
+  void write(JsonWriter& json) const;
+
+ private:
+  struct Object {
+    CallStack stack;
+    int device = 0;
+    std::size_t bytes = 0;
+  };
+  // Objects of one kind that were made at one place.
+  struct Leak {
+    Owned kind{};
+    CallStack stack;
+    std::size_t objects = 0;
+    std::size_t bytes = 0;
+  };
+  // What a library keeps that gives nothing back before the process ends, as caches do.
+  struct Kept {
+    std::size_t bytes = 0;
+    std::size_t allocations = 0;
+    std::size_t streams = 0;
+    std::size_t events = 0;
+  };
+  struct Left {
+    std::vector<Leak> leaks;  // the largest first
+    std::map<std::string, Kept> kept;
+  };
+
+  void add(const std::string& text, const CallStack& other);
+  Left left() const;
+  static std::string text_of(const Leak& leak);
+  static std::string text_of(const std::string& library, const Kept& kept);
+
+  bool is_on_ = false;
+  bool tells_at_once_ = false;
+  std::uint64_t count_ = 0;
+  std::deque<Breach> breaches_;
+  std::map<std::pair<Owned, const void*>, Object> owned_;
+};
+
+}  // namespace cachalot::simulator
