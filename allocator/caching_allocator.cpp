@@ -224,6 +224,7 @@ void CachingAllocator::record_stream(void* ptr, Stream stream) {
 void CachingAllocator::stream_ends(Stream stream) {
   require_own_process();
   for (const auto& device : devices_) device->stream_ends(stream);
+  for (const auto& guard : guards_) guard->stream_ends(stream);
 }
 
 CachingAllocator::Range CachingAllocator::base_allocation(void* ptr) const {

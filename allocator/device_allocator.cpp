@@ -43,6 +43,19 @@ DeviceAllocator::~DeviceAllocator() {
     } catch (const CudaError&) {  // the device may be gone at exit; there is nobody left to tell
     }
   }
+  destroy_events();
+}
+
+void DeviceAllocator::destroy_events() noexcept {
+  for (const auto& [stream, clock] : clocks_) {
+    while (clock->has_events()) spare_events_.push_back(clock->oldest_is_done());
+  }
+  for (const Event event : spare_events_) {
+    try {
+      device_->event_destroy(event);
+    } catch (const CudaError&) {
+    }
+  }
 }
 
 // --- malloc ---------------------------------------------------------------------------------------------------------

@@ -423,6 +423,7 @@ class DeviceAllocator {
   void count_given_back(HandleId id);
   void collect_idle_pages();
   void give_back_pages() noexcept;
+  void destroy_events() noexcept;
 
   // out_of_memory.cpp
   [[noreturn]] void throw_out_of_memory(Request request, const Context& context);

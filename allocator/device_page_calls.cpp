@@ -361,10 +361,6 @@ void DeviceAllocator::give_back_pages() noexcept {
   for (const auto& entry : pages_->ranges()) {
     quietly([&] { device_->unreserve(entry.second.base, entry.second.bytes); });
   }
-  for (const auto& [stream, clock] : clocks_) {
-    while (clock->has_events()) spare_events_.push_back(clock->oldest_is_done());
-  }
-  for (const Event event : spare_events_) quietly([&] { device_->event_destroy(event); });
 }
 
 }  // namespace cachalot

@@ -191,17 +191,20 @@ void DeviceAllocator::drop_done_views() {
 }
 
 // Waits for the device: after that, what is free belongs to nobody and may be unmapped.
+// What is freed meanwhile is of later epochs.
 void DeviceAllocator::finish_all_work() {
+  std::vector<std::pair<StreamClock*, std::uint32_t>> waited_for;  // each with the epoch that ends before the wait
   for (const auto& [stream, clock] : clocks_) {
     if (!clock->has_ended()) end_epoch(*clock);
+    waited_for.emplace_back(clock.get(), clock->epoch() - 1);
   }
   {
     const Unlocked unlocked(mutex_);
     device_->synchronize();
   }
-  for (const auto& [stream, clock] : clocks_) {
+  for (const auto& [clock, epoch] : waited_for) {
     while (clock->has_events()) spare_events_.push_back(clock->oldest_is_done());
-    clock->everything_is_done();
+    clock->everything_is_done(epoch);
   }
 }
 

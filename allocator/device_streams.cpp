@@ -110,19 +110,21 @@ bool DeviceAllocator::has_many_arenas() const {
 // Until there are twice as many as are left: so each stream pays for a look at a few blocks.
 void DeviceAllocator::forget_streams_without_memory() {
   const std::set<const Arena*> in_use = arenas_with_memory();
-  std::set<StreamKey> kept;
-  const auto visit = [&](BlockPool& pool) {
-    pool.remove_if([&](const Arena& arena) {
-      const bool stays = arena.stream.key.is_immortal() || arena.requests != 0 || in_use.contains(&arena);
-      if (stays) kept.insert(arena.stream.key);
-      return !stays;
-    });
+  const auto stays = [&](const Arena& arena) {
+    return arena.stream.key.is_immortal() || arena.requests != 0 || in_use.contains(&arena);
   };
-  visit(small());
-  visit(large());
+  std::set<StreamKey> kept;
+  for_each_pool([&](const BlockPool& pool) {
+    for (const auto& arena : pool.arenas()) {
+      if (stays(*arena)) kept.insert(arena->stream.key);
+    }
+  });
+  const auto forget = [&](BlockPool& pool) { pool.remove_if([&](const Arena& arena) { return !stays(arena); }); };
+  forget(small());
+  forget(large());
   for (const auto& [id, pool] : pools_) {
-    visit(pool->small);
-    visit(pool->large);
+    forget(pool->small);
+    forget(pool->large);
   }
   forget_clocks_but(kept);
   std::erase_if(mortal_streams_, [&](const auto& entry) { return !kept.contains(entry.second); });

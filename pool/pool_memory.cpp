@@ -116,11 +116,19 @@ void PoolMemory::deallocate(PoolSlab& slab) {
 
 // Who has ended is waited for here: the allocator knows streams by their handles.
 void PoolMemory::announce(const PoolSlab& slab, StreamKey user) {
-  if (lives(user)) return allocator_.record_stream(slab.memory, handle_of(user));
-  const std::optional<Mortal> ended = user.is_immortal() ? std::nullopt : find(user);
-  if (!ended) return;
-  if (ended->end != nullptr) return door_->event_synchronize(ended->end->get());
-  door_->synchronize();
+  std::optional<Mortal> ended;
+  {
+    const std::shared_lock none_ends(ends_);
+    const std::optional<Mortal> known = find(user);
+    if (!known) return;
+    if (can_be_asked(*known, user)) return allocator_.record_stream(slab.memory, known->handle);
+    ended = known;
+  }
+  if (ended->end != nullptr) {
+    door_->event_synchronize(ended->end->get());
+  } else {
+    door_->synchronize();
+  }
 }
 
 bool PoolMemory::order(const PoolSlot& slot, StreamKey stream, std::uint64_t& waits) {
@@ -162,38 +170,49 @@ StreamKey PoolMemory::know(Stream stream) {
 }
 
 std::optional<PoolMemory::Mortal> PoolMemory::find(StreamKey stream) {
+  if (stream.is_immortal()) return Mortal{stream.immortal_handle(), nullptr};
   const Lock lock(mutex_);
   const auto found = streams_.find(stream);
   return found != streams_.end() ? std::optional(found->second) : std::nullopt;
 }
 
+bool PoolMemory::can_be_asked(const Mortal& stream, StreamKey key) {
+  return stream.end == nullptr && still_lives(*door_, {stream.handle, key});
+}
+
 Stream PoolMemory::handle_of(StreamKey stream) {
-  if (stream.is_immortal()) return stream.immortal_handle();
   const std::optional<Mortal> found = find(stream);
   CACHALOT_ASSERT(found.has_value());
   return found->handle;
 }
 
 bool PoolMemory::lives(StreamKey stream) {
-  if (stream.is_immortal()) return true;
+  const std::shared_lock none_ends(ends_);
   const std::optional<Mortal> found = find(stream);
-  return found && found->end == nullptr && still_lives(*door_, {found->handle, stream});
+  return found && can_be_asked(*found, stream);
 }
 
-bool PoolMemory::captures(StreamKey stream) { return lives(stream) && order_.captures({handle_of(stream), stream}); }
+bool PoolMemory::captures(StreamKey stream) {
+  const std::shared_lock none_ends(ends_);
+  const std::optional<Mortal> found = find(stream);
+  return found && found->end == nullptr && order_.captures({found->handle, stream});
+}
 
 void PoolMemory::put_before(StreamKey before, StreamKey after) {
-  const std::optional<Mortal> mortal = before.is_immortal() ? Mortal{before.immortal_handle(), nullptr} : find(before);
-  if (!mortal) return;
-  if (mortal->end != nullptr) return door_->stream_wait(handle_of(after), mortal->end->get());
-  order_.put_before({mortal->handle, before}, handle_of(after));
+  const std::shared_lock none_ends(ends_);
+  const std::optional<Mortal> found = find(before);
+  if (!found) return;
+  if (found->end != nullptr) return door_->stream_wait(handle_of(after), found->end->get());
+  order_.put_before({found->handle, before}, handle_of(after));
 }
 
 void PoolMemory::end_stream(Stream stream) {
   const KnownStream ending = identify(stream);
-  const std::optional<Mortal> known = ending.key.is_immortal() ? std::nullopt : find(ending.key);
+  if (ending.key.is_immortal()) return;
+  const std::unique_lock nobody_asks(ends_);
+  const std::optional<Mortal> known = find(ending.key);
   if (!known || known->end != nullptr) return;
-  CACHALOT_REQUIRE(!captures(ending.key), "stream {} cannot end while it captures a graph",
+  CACHALOT_REQUIRE(!order_.captures(ending), "stream {} cannot end while it captures a graph",
                    static_cast<const void*>(stream));
   auto end = std::make_shared<const OwnedEvent>(*door_);
   door_->event_record(end->get(), stream);
@@ -204,12 +223,18 @@ void PoolMemory::end_stream(Stream stream) {
   forget_streams_that_are_done();
 }
 
+// Who ends a stream holds ends_, so nobody else changes the table's ends.
 void PoolMemory::forget_streams_that_are_done() {
+  std::vector<std::pair<StreamKey, std::shared_ptr<const OwnedEvent>>> ended;
+  {
+    const Lock lock(mutex_);
+    for (const auto& [key, stream] : streams_) {
+      if (stream.end != nullptr) ended.emplace_back(key, stream.end);
+    }
+  }
+  std::erase_if(ended, [&](const auto& each) { return !door_->event_query(each.second->get()); });
   const Lock lock(mutex_);
-  std::erase_if(streams_, [&](const auto& entry) {
-    const auto& end = entry.second.end;
-    return end != nullptr && door_->event_query(end->get());
-  });
+  for (const auto& [key, end] : ended) streams_.erase(key);
 }
 
 }  // namespace cachalot

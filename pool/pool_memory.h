@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <memory>
 #include <optional>
+#include <shared_mutex>
 #include <unordered_map>
 
 #include "base/mutex.h"
@@ -77,7 +78,9 @@ class PoolMemory {
 
   std::size_t slab_bytes(std::size_t slots) const;
   void announce(const PoolSlab& slab, StreamKey user);
+  // nullopt: it has ended, and its work is done.
   std::optional<Mortal> find(StreamKey stream);
+  bool can_be_asked(const Mortal& stream, StreamKey key);
   void forget_streams_that_are_done();
 
   const std::shared_ptr<CachingAllocator> owned_;
@@ -93,6 +96,8 @@ class PoolMemory {
   const bool moves_tensors_;
   const bool immortal_streams_;
   StreamOrder order_;
+  // Shared around calls with the handle of a stream that may end; who ends one holds it alone.
+  std::shared_mutex ends_;
   mutable SpinMutex mutex_;
   // Streams that are not immortal, unless they have ended and their work is done.
   std::unordered_map<StreamKey, Mortal> streams_ CACHALOT_GUARDED_BY(mutex_);

@@ -77,7 +77,7 @@ class BlockPool {
     return found != by_stream_.end() ? found->second : nullptr;
   }
   const std::vector<std::unique_ptr<Arena>>& arenas() const { return arenas_; }
-  // Removes the arenas for which leaves(arena): they have no block, live or free.
+  // Removes the arenas for which leaves(arena), which does not throw: they have no block, live or free.
   template <typename Leaves>
   void remove_if(Leaves&& leaves);
 

@@ -24,11 +24,6 @@ void ThreadCache::end(StreamCache& cache) {
   has_ended_streams_ = true;
 }
 
-void ThreadCache::forget_ended_streams() {
-  std::erase_if(streams_, [](const auto& cache) { return cache->depot == nullptr && cache->is_empty(); });
-  has_ended_streams_ = false;
-}
-
 void ThreadCache::set_limit(std::int64_t bytes) {
   limit_ = bytes;
   floor_ = supplied_bytes_.load(std::memory_order_relaxed) - limit_;

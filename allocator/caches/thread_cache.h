@@ -83,9 +83,6 @@ struct alignas(kCacheLine) StreamCache {
     front = &block;
     front_address = address;
   }
-  bool is_empty() const {
-    return front == nullptr && std::ranges::all_of(counts, [](auto count) { return count == 0; });
-  }
   // The batch that lies lowest, and so longest, has been copied.
   void drop_batch(std::size_t size_class);
 
@@ -110,8 +107,9 @@ class alignas(kCacheLine) ThreadCache : public Recallable {
   // A stream of the cache has ended: its part is of no use.
   void end(StreamCache& cache);
   bool has_ended_streams() const { return has_ended_streams_; }
-  // By the thread itself, which uses none of them any more.
-  void forget_ended_streams();
+  // By the thread itself, which uses none of them any more. Empties what was freed into them since.
+  template <typename Visit>
+  void forget_ended_streams(Visit&& visit);
 
   // Bytes of blocks that lie in the cache (exact for whom the cache is, and roughly for others), and how many it may hold.
   std::int64_t cached_bytes() const { return supplied_bytes_.load(std::memory_order_relaxed) - sums.bytes(); }
@@ -183,6 +181,15 @@ void ThreadCache::empty(StreamCache& cache, Visit&& visit) {
   empty_front(cache, visit);
   for (std::size_t i = 0; i < SizeClass::kCount && cached_bytes() != 0; ++i) empty(cache, i, visit);
   cache.refills.fill(0);
+}
+
+template <typename Visit>
+void ThreadCache::forget_ended_streams(Visit&& visit) {
+  for (const auto& stream : streams_) {
+    if (stream->depot == nullptr) empty(*stream, visit);
+  }
+  std::erase_if(streams_, [](const auto& stream) { return stream->depot == nullptr; });
+  has_ended_streams_ = false;
 }
 
 template <typename Visit>

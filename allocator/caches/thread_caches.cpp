@@ -87,16 +87,11 @@ StreamCache& ThreadCaches::make_for_this_thread(StreamKey stream) {
   if (mine == nullptr) mine = &register_thread();
   if (mine->has_ended_streams()) {
     hot_ = {};
-    mine->forget_ended_streams();
+    mine->forget_ended_streams(putting_back());
   }
-  StreamCache* cache = mine->find(stream);
-  if (cache != nullptr && cache->depot != nullptr) return *cache;
+  if (StreamCache* cache = mine->find(stream)) return *cache;
   auto depot = depots_.find(stream);
   if (depot == depots_.end()) depot = depots_.emplace(stream, std::make_unique<Depot>(depot_budget_)).first;
-  if (cache != nullptr) {
-    cache->depot = depot->second.get();
-    return *cache;
-  }
   return mine->add(stream, *depot->second);
 }
 

@@ -98,8 +98,9 @@ void* Guard::allocate_block(std::size_t bytes, Stream stream, bool contiguous) {
   const AllocationStack for_watchers(heap_.is_watched());
   const std::size_t asked = duties_.canaries ? front_ + bytes + GuardedBlock::kLeastBack : bytes;
   CallStack stack = stack_now();
+  const KnownStream known = heap_.identify(stream);
   void* const raw = contiguous ? heap_.allocate_contiguous(asked, stream) : heap_.allocate(asked, stream);
-  GuardedBlock block = adopt(raw, bytes, asked, heap_.identify(stream), std::move(stack));
+  GuardedBlock block = adopt(raw, bytes, asked, known, std::move(stack));
   try {
     const std::shared_lock memory(memory_);
     if (duties_.canaries && may_wait(block.stream)) write_canaries(block);
@@ -297,6 +298,18 @@ bool Guard::record_stream(const void* ptr, Stream stream) {
   if (found == live_.end()) return false;
   found->second.add_use(heap_.identify(stream));
   return true;
+}
+
+void Guard::stream_ends(Stream stream) {
+  const KnownStream ending = heap_.identify(stream);
+  if (ending.key.is_immortal()) return;
+  const std::shared_lock memory(memory_);
+  wait_for(device_, stream);
+  const std::lock_guard lock(mutex_);
+  for (auto& [address, block] : live_) {
+    if (block.stream == ending) block.stream = {};
+    std::erase(block.recorded, ending);
+  }
 }
 
 std::optional<std::size_t> Guard::requested(const void* ptr) const {

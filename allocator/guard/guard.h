@@ -72,6 +72,8 @@ class Guard {
   // counts as a use.
   bool deallocate(const void* ptr, const std::optional<Claim>& claim = std::nullopt);
   bool record_stream(const void* ptr, Stream stream);
+  // After the heap has heard of it. Blocks: until the work of the stream is done; its blocks are the default stream's then.
+  void stream_ends(Stream stream);
   // The bytes that were asked for; nullopt: it is not one of the live blocks.
   std::optional<std::size_t> requested(const void* ptr) const;
   // The block, live or freed, whose memory holds an address.

@@ -66,8 +66,8 @@ class StreamClock {
     done_ = mark.epoch;
     return mark.event;
   }
-  // The host has waited for all work that was queued before the current epoch began.
-  void everything_is_done() { done_ = epoch_ - 1; }
+  // The host has waited for all work that was queued in or before an epoch.
+  void everything_is_done(std::uint32_t epoch) { done_ = epoch; }
 
   // This stream waits for what was freed on `other` in or before an epoch.
   void waits_for(const StreamClock& other, std::uint32_t epoch) { waits_[&other] = epoch; }

@@ -1,6 +1,7 @@
 #include "streams/deferred_frees.h"
 
 #include <algorithm>
+#include <thread>
 #include <utility>
 
 #include "base/check.h"
@@ -13,6 +14,9 @@ DeferredFrees::DeferredFrees(Device& device, Mutex& mutex, std::function<void(Bl
 DeferredFrees::~DeferredFrees() {
   for (const auto& queue : queues_) {
     while (!queue->empty()) events_.push_back(queue->pop_front().event);
+  }
+  for (const StreamUse& use : uses_) {
+    if (use.has_ended) events_.push_back(use.event);
   }
   for (Event event : events_) {
     try {
@@ -53,8 +57,12 @@ Event DeferredFrees::pop_event() {
   return event;
 }
 
-// Under the lock throughout: so nobody frees one of the blocks meanwhile.
+// Under the lock throughout, once nobody records any more: so none of the blocks is freed meanwhile.
 void DeferredFrees::end_stream(const KnownStream& stream) {
+  while (recording_ != 0) {
+    const Unlocked unlocked(mutex_);
+    std::this_thread::yield();
+  }
   for (StreamUse& use : uses_) {
     if (use.stream != stream || use.event != nullptr) continue;
     if (events_.empty()) events_.push_back(device_.event_create());
@@ -70,6 +78,7 @@ void DeferredFrees::wait_for_uses(Block& block) {
   for (StreamUse* use = uses; use != nullptr && !events_.empty(); use = use->next) {
     if (!use->has_ended) use->event = pop_event();
   }
+  ++recording_;
   try {
     const Unlocked unlocked(mutex_);
     for (StreamUse* use = uses; use != nullptr; use = use->next) {
@@ -78,6 +87,7 @@ void DeferredFrees::wait_for_uses(Block& block) {
       record_or_wait(device_, use->event, use->stream);
     }
   } catch (...) {
+    --recording_;
     for (StreamUse* use = uses; use != nullptr; use = use->next) {
       if (use->has_ended) continue;
       if (use->event != nullptr) events_.push_back(use->event);
@@ -86,6 +96,7 @@ void DeferredFrees::wait_for_uses(Block& block) {
     block.uses.head = uses;
     throw;
   }
+  --recording_;
   for (StreamUse* use = uses; use != nullptr; use = use->next) {
     ++block.uses.pending_events;
     enqueue(use->stream, {use->event, &block});

@@ -98,7 +98,8 @@ class DeferredFrees {
   std::vector<Event> events_;  // ready for reuse
   std::vector<std::unique_ptr<Queue>> queues_;
   std::unordered_map<StreamKey, Queue*> queue_of_;
-  std::size_t pending_ = 0;  // events queued, or being asked right now
+  std::size_t recording_ = 0;  // threads that record events, with the mutex let go
+  std::size_t pending_ = 0;    // events queued, or being asked right now
 };
 
 }  // namespace cachalot

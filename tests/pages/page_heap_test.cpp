@@ -202,7 +202,10 @@ TEST(ThePageHeap, DoesNothingAtItsEndToADeviceThatItDidNotUse) {
 
 struct TwoStreams {
   explicit TwoStreams(const char* options, std::size_t device_bytes = 64 * kGiB)
-      : world(checked(device_bytes), std::string(options) + ",immortal_streams:True"), program(world), a(world.device->stream()), b(world.device->stream()) {
+      : world(checked(device_bytes), std::string(options) + ",immortal_streams:True"),
+        program(world),
+        a(world.device->stream()),
+        b(world.device->stream()) {
     program.free(program.allocate(kMiB * 64, a, /*work_us=*/500));
   }
   World world;

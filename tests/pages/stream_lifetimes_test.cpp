@@ -168,6 +168,25 @@ TEST_P(StreamLifetimes, AFreeWaitsForARecordedStreamThatHasEnded) {
   program.free(block);
 }
 
+TEST(AStreamThatEnds, LeavesNoEventBehind) {
+  for (const char* options : {"heap:segments", "heap:pages", "heap:segments,guard:True"}) {
+    SCOPED_TRACE(options);
+    const auto device = std::make_shared<SimulatedDevice>(World::config_of(kGiB));
+    {
+      CachingAllocator allocator({device}, parse_options(options));
+      const Stream ending = device->stream();
+      void* const own = allocator.allocate(kMiB, 0, ending);
+      void* const recorded = allocator.allocate(kMiB);
+      allocator.record_stream(recorded, ending);
+      allocator.stream_ends(ending);
+      device->stream_destroy(ending);
+      allocator.deallocate(own);  // the other lives until the end
+    }
+    EXPECT_EQ(device->count(DeviceCall::event_create), device->count(DeviceCall::event_destroy));
+    EXPECT_EQ(device->dead_stream_calls(), 0u);
+  }
+}
+
 TEST_P(StreamLifetimes, AStreamMayEndTwiceAndWithoutEverBeingUsed) {
   const Stream ending = stream();
   world.allocator.stream_ends(ending);

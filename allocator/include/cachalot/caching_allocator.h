@@ -143,6 +143,7 @@ class CachingAllocator {
   /// other streams after the next wait for the device, and never by a stream with the same handle
   /// before. The call does nothing for streams that the allocator does not know, for the
   /// legacy default stream, and with the option immortal_streams.
+  /// Blocks: with the guard, until the work queued so far is done.
   /// Throws InvalidArgument if the stream was destroyed already, and if it captures a graph.
   void stream_ends(Stream stream);
 
