@@ -553,7 +553,7 @@ TEST(ASnapshot, ShowsAFreeBlockWithItsLastRequest) {
 TEST(ASnapshot, IsSortedByAddressOverAllDevicesAndStreams) {
   TwoDevices two;
   for (int i = 0; i < 4; ++i) {
-    two.allocator.allocate(3 * kMiB, i % 2, two.device[0]->stream());
+    two.allocator.allocate(3 * kMiB, i % 2, two.device[static_cast<std::size_t>(i % 2)]->stream());
     two.allocator.allocate(1000, i % 2);
   }
   const Snapshot snapshot = two.allocator.snapshot();
