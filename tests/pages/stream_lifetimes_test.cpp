@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <string>
 #include <thread>
@@ -361,8 +362,10 @@ class WithStreamsOfThreads final : public ForwardingDevice<WithStreamsOfThreads,
 
   Stream own(Stream stream) {
     if (stream != kPerThread) return stream;
-    static thread_local const Stream of_this_thread = simulated_->stream();
-    return of_this_thread;
+    static thread_local std::map<std::weak_ptr<SimulatedDevice>, Stream, std::owner_less<>> of_this_thread;
+    const auto [at, is_new] = of_this_thread.try_emplace(simulated_);
+    if (is_new) at->second = simulated_->stream();
+    return at->second;
   }
   std::uint64_t stream_id(Stream stream) override { return simulated_->stream_id(own(stream)); }
   void event_record(Event event, Stream stream) override { simulated_->event_record(event, own(stream)); }
