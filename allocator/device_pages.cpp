@@ -77,7 +77,7 @@ void DeviceAllocator::end_epoch(StreamClock& clock) {
 // The epoch ends first: what becomes free while the event is recorded is not taken to be before it.
 // False: the device refused, as for a stream that is no more. Then only a wait for the device says when its work is done.
 bool DeviceAllocator::record_epoch(StreamClock& clock) {
-  if (captures(clock.stream().handle)) return false;  // and nobody has said so
+  if (captures(clock.stream().handle)) return false;  // whether anybody was told or not
   const std::uint32_t epoch = clock.epoch();
   end_epoch(clock);
   try {
@@ -128,14 +128,15 @@ void DeviceAllocator::ask_events(StreamClock& clock) {
 }
 
 // A stream that is not immortal may be destroyed by now, unless it is the one that allocates. An event on the legacy default
-// stream waits for all blocking streams, and they wait for it: there, too, its own requests alone record some.
+// stream waits for all blocking streams, and they wait for it: programs with streams of their own have such streams, PyTorch
+// has none, and even there the event is for memory that others want.
 bool DeviceAllocator::may_record(const StreamClock& clock, Request request) const {
   const StreamKey stream = clock.stream().key;
   if (clock.has_ended()) return false;
   if (stream == request.stream().key) return true;
-  if (!stream.is_immortal()) return false;
+  if (!immortal_streams_ || !stream.is_immortal()) return false;
   const bool is_legacy = reinterpret_cast<std::uintptr_t>(clock.stream().handle) <= 1;
-  return !is_legacy && (pages_->pages().has_aliases() || owns_idle_pages(stream));
+  return !is_legacy || owns_idle_pages(stream);
 }
 
 // Which requests of other streams may use.
