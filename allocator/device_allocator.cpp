@@ -69,10 +69,10 @@ void DeviceAllocator::prepare(Stream stream) {
 }
 
 CACHALOT_FAST_PATH void* DeviceAllocator::allocate(std::size_t bytes, Stream stream, const Context& context) {
-  if (bytes == 0) [[unlikely]]
-    return nullptr;
-  if (bytes >= kMaxRequestBytes) [[unlikely]]
+  if (bytes - 1 >= kMaxRequestBytes - 1) [[unlikely]] {  // none, or too many
+    if (bytes == 0) return nullptr;
     refuse(bytes);
+  }
   const Lock lock(mutex_);
   if (rare_ != 0) [[unlikely]] {
     if ((rare_ & kBypassed) != 0) return allocate_uncached(bytes);
