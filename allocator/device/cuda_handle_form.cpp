@@ -77,7 +77,7 @@ std::optional<HandleForm> CudaHandleForm::working(std::size_t page_bytes) {
   if (is_known_.load(std::memory_order_relaxed)) return get();
   const std::optional<HandleForm> found = try_all(page_bytes);
   if (!found) return std::nullopt;
-  form_.store(*found, std::memory_order_release);
+  form_ = *found;
   is_known_.store(true, std::memory_order_release);
   return found;
 }

@@ -20,12 +20,12 @@ struct HandleForm {
 class CudaHandleForm {
  public:
   // Of the device `ordinal`, which claims `claimed`. Asks no driver.
-  CudaHandleForm(int ordinal, HandleForm claimed) : ordinal_(ordinal), form_(claimed) {}
+  CudaHandleForm(int ordinal, HandleForm claimed) : ordinal_(ordinal), claimed_(claimed) {}
   CudaHandleForm(const CudaHandleForm&) = delete;
   CudaHandleForm& operator=(const CudaHandleForm&) = delete;
 
   // Returns the form of handles; before one was tried with success, what the device claims.
-  HandleForm get() const { return form_.load(std::memory_order_acquire); }
+  HandleForm get() const { return is_known_.load(std::memory_order_acquire) ? form_ : claimed_; }
 
   // Returns the form that works for pages of `page_bytes`: tried by the first call, and the same ever after. Returns nullopt
   // if there is no memory to try it with; the next call tries again.
@@ -36,7 +36,8 @@ class CudaHandleForm {
   std::optional<HandleForm> try_all(std::size_t page_bytes) const;
 
   const int ordinal_;
-  std::atomic<HandleForm> form_;
+  const HandleForm claimed_;
+  HandleForm form_;  // once it is known; constant then
   std::atomic<bool> is_known_{false};
   std::mutex trying_;
 };
