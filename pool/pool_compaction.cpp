@@ -90,7 +90,8 @@ void PoolCore::set_aside(Compaction& compaction, const std::vector<PoolSlab*>& s
     }
   }
   free.reserve(free.size() + compaction.tensors.size());
-  std::ranges::stable_sort(compaction.tensors, std::less<>(), &PoolSlot::stream);
+  std::ranges::stable_sort(compaction.tensors,
+                           [](const PoolSlot* a, const PoolSlot* b) { return a->stream < b->stream; });
   compaction.aside = std::move(free);
   for (PoolSlab* slab : slabs) slab->leaves = true;
   free_.remove_if([](const PoolSlot& slot) { return slot.slab->leaves; });

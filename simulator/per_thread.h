@@ -31,8 +31,8 @@ struct PerThread<kFunction> {
 // resolves; the resolver may be called before this library is relocated, and only computes an address.
 #define CACHALOT_SIMULATOR_PER_THREAD(function, suffix)                                            \
   extern "C" {                                                                                     \
-  __attribute__((used)) static decltype(&function) resolve_##function##_##suffix() {               \
-    return &cachalot::simulator::PerThread<&function>::call;                                       \
+  __attribute__((used)) static decltype(&(function)) resolve_##function##_##suffix() {             \
+    return &cachalot::simulator::PerThread<&(function)>::call;                                     \
   }                                                                                                \
   __attribute__((visibility("default"),                                                            \
                  ifunc("resolve_" #function "_" #suffix))) decltype(function) function##_##suffix; \

@@ -214,7 +214,9 @@ class Process {
     int device = 0;
     CUcontext context = nullptr;
     std::uint64_t thread = 0;
-    auto operator<=>(const PerThreadKey&) const = default;
+    friend bool operator<(const PerThreadKey& a, const PerThreadKey& b) {
+      return std::tie(a.device, a.context, a.thread) < std::tie(b.device, b.context, b.thread);
+    }
   };
 
   // A range of addresses, in a larger one where it had to be aligned.

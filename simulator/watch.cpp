@@ -146,9 +146,9 @@ Watch::Left Watch::left() const {
       ++(is_memory(kind) ? kept.allocations : kind == Owned::stream ? kept.streams : kept.events);
       continue;
     }
-    auto leak = std::find_if(left.leaks.begin(), left.leaks.end(), [&, kind = kind](const Leak& one) {
-      return one.kind == kind && one.stack == object.stack;
-    });
+    auto leak = std::find_if(
+        left.leaks.begin(), left.leaks.end(),
+        [&, kind = kind, &stack = object.stack](const Leak& one) { return one.kind == kind && one.stack == stack; });
     if (leak == left.leaks.end()) leak = left.leaks.insert(leak, {kind, object.stack, 0, 0});
     ++leak->objects;
     leak->bytes += object.bytes;

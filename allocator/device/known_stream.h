@@ -2,7 +2,6 @@
 // after the old one's work: a handle alone does not say whose memory is whose.
 #pragma once
 
-#include <compare>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -28,7 +27,7 @@ class StreamKey {
   std::size_t hash() const { return std::hash<std::uint64_t>()(value_); }
 
   friend constexpr bool operator==(StreamKey, StreamKey) = default;
-  friend constexpr auto operator<=>(StreamKey, StreamKey) = default;
+  friend constexpr bool operator<(StreamKey a, StreamKey b) { return a.value_ < b.value_; }
 
  private:
   static constexpr std::uint64_t kMortal = 3;
