@@ -5,13 +5,13 @@
 #pragma once
 
 #include <atomic>
-#include <compare>
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
 #include <functional>
 #include <map>
 #include <memory>
+#include <tuple>
 #include <vector>
 
 #include "base/mutex.h"
