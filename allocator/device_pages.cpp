@@ -135,8 +135,7 @@ bool DeviceAllocator::may_record(const StreamClock& clock, Request request) cons
   if (clock.has_ended()) return false;
   if (stream == request.stream().key) return true;
   if (!immortal_streams_ || !stream.is_immortal()) return false;
-  const bool is_legacy = reinterpret_cast<std::uintptr_t>(clock.stream().handle) <= 1;
-  return !is_legacy || owns_idle_pages(stream);
+  return !is_legacy(clock.stream().handle) || owns_idle_pages(stream);
 }
 
 // Which requests of other streams may use.

@@ -50,7 +50,7 @@ void DeviceAllocator::stream_ends(Stream handle) {
   const KnownStream stream = identify(handle);
   if (stream.key.is_immortal()) return;
   const SlowSection slow(*this);
-  CACHALOT_REQUIRE(!device_->capture_status(handle).capturing, "stream {} cannot end while it captures a graph",
+  CACHALOT_REQUIRE(!captures(handle), "stream {} cannot end while it captures a graph",
                    static_cast<const void*>(handle));
   frees_.end_stream(stream);
   if (has_arena(stream.key)) {

@@ -116,19 +116,13 @@ void PoolMemory::deallocate(PoolSlab& slab) {
 
 // Who has ended is waited for here: the allocator knows streams by their handles.
 void PoolMemory::announce(const PoolSlab& slab, StreamKey user) {
-  std::optional<Mortal> ended;
-  {
-    const std::shared_lock none_ends(ends_);
-    const std::optional<Mortal> known = find(user);
-    if (!known) return;
-    if (can_be_asked(*known, user)) return allocator_.record_stream(slab.memory, known->handle);
-    ended = known;
-  }
-  if (ended->end != nullptr) {
-    door_->event_synchronize(ended->end->get());
-  } else {
-    door_->synchronize();
-  }
+  std::shared_lock none_ends(ends_);
+  const std::optional<Mortal> known = find(user);
+  if (!known) return;
+  if (can_be_asked(*known, user)) return allocator_.record_stream(slab.memory, known->handle);
+  none_ends.unlock();
+  if (known->end == nullptr) return door_->synchronize();
+  door_->event_synchronize(known->end->get());
 }
 
 bool PoolMemory::order(const PoolSlot& slot, StreamKey stream, std::uint64_t& waits) {

@@ -15,6 +15,7 @@
 #include <map>
 #include <string_view>
 
+#include "base/argument_vector.h"
 #include "base/check.h"
 #include "cachalot/errors.h"
 #include "tools/python_program.h"
@@ -113,14 +114,6 @@ Environment simulated_environment(const SimulationOptions& options, const fs::pa
   return environment;
 }
 
-std::vector<char*> pointers(std::vector<std::string>& words) {
-  std::vector<char*> result;
-  result.reserve(words.size() + 1);
-  for (std::string& word : words) result.push_back(word.data());
-  result.push_back(nullptr);
-  return result;
-}
-
 // The terminal sends its signals to the program as well; the report is still told when that has ended.
 class IgnoredInterrupts {
  public:
@@ -149,8 +142,8 @@ int run_program(std::vector<std::string> program, const Environment& environment
   posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGDEF);
   std::vector<std::string> entries = environment.entries();
   pid_t child = 0;
-  const int error = posix_spawnp(&child, program.front().c_str(), nullptr, &attributes, pointers(program).data(),
-                                 pointers(entries).data());
+  const int error = posix_spawnp(&child, program.front().c_str(), nullptr, &attributes, argument_vector(program).data(),
+                                 argument_vector(entries).data());
   posix_spawnattr_destroy(&attributes);
   CACHALOT_REQUIRE(error == 0, "'{}' cannot be run: {}{}", program.front(), std::strerror(error),
                    error == ENOENT ? missing_program_hint(program.front()) : "");

@@ -54,11 +54,6 @@ class BlockPool {
   PoolId id() const { return id_; }
   PrivatePool* owner() const { return owner_; }
 
-  // Added if there is none.
-  Arena& arena(const KnownStream& stream) {
-    Arena* const known = look_up(stream);
-    return known != nullptr ? *known : add(stream);
-  }
   // nullptr: there is none.
   Arena* look_up(const KnownStream& stream) {
     if (last_key_ == stream.key) [[likely]]

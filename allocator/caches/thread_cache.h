@@ -10,7 +10,6 @@
 // thread; or anyone who has recalled it (ThreadCaches::Recall). Its sums may be read at any time.
 #pragma once
 
-#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cstddef>

@@ -8,8 +8,7 @@
 namespace cachalot {
 
 KnownStream identify(Device& device, Stream handle, bool immortal) {
-  const bool is_default = reinterpret_cast<std::uintptr_t>(handle) <= 1;  // nullptr or cudaStreamLegacy
-  if (is_default || (immortal && !is_per_thread(handle))) return immortal_stream(handle);
+  if (is_legacy(handle) || (immortal && !is_per_thread(handle))) return immortal_stream(handle);
   std::uint64_t id = 0;
   try {
     id = device.stream_id(handle);
@@ -21,9 +20,13 @@ KnownStream identify(Device& device, Stream handle, bool immortal) {
   return id == 0 ? immortal_stream(handle) : KnownStream{handle, StreamKey::of_id(id)};
 }
 
+namespace {
+
 bool still_has_handle(Device& device, const KnownStream& stream) {
   return stream.key.is_immortal() || device.stream_id(stream.handle) == stream.key.id();
 }
+
+}  // namespace
 
 bool still_lives(Device& device, const KnownStream& stream) {
   try {

@@ -44,6 +44,8 @@ struct KnownStream {
 
 inline KnownStream immortal_stream(Stream handle) { return {handle, StreamKey::of_handle(handle)}; }
 
+// nullptr and cudaStreamLegacy.
+inline bool is_legacy(Stream handle) { return reinterpret_cast<std::uintptr_t>(handle) <= 1; }
 // cudaStreamPerThread: a stream of its own in each thread.
 inline bool is_per_thread(Stream handle) { return reinterpret_cast<std::uintptr_t>(handle) == 2; }
 
@@ -52,11 +54,9 @@ inline bool is_per_thread(Stream handle) { return reinterpret_cast<std::uintptr_
 // Throws InvalidArgument where the device knows no such stream.
 KnownStream identify(Device& device, Stream handle, bool immortal);
 
-// Whether the handle is still the stream's. Not to be asked of a handle that no stream has: what the driver answers is its
-// own to choose. cudaStreamPerThread is another stream in another thread. Throws CudaError.
-bool still_has_handle(Device& device, const KnownStream& stream);
-
-// The same, but false where the device says that the handle is none.
+// Whether the handle is still the stream's; false where the device says that it is none. Not to be asked of a handle that no
+// stream has: what the driver answers is its own to choose. cudaStreamPerThread is another stream in another thread.
+// Throws CudaError.
 bool still_lives(Device& device, const KnownStream& stream);
 
 // Records the event on the stream; where that is no more, or not this thread's, waits for all work on the device: then the

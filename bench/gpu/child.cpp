@@ -10,18 +10,12 @@
 #include <cstring>
 #include <stdexcept>
 
+#include "base/argument_vector.h"
+
 namespace cachalot::gpu {
 namespace {
 
 constexpr std::chrono::milliseconds kPollTime{20};
-
-std::vector<char*> pointers(std::vector<std::string>& words) {
-  std::vector<char*> result;
-  result.reserve(words.size() + 1);
-  for (std::string& word : words) result.push_back(word.data());
-  result.push_back(nullptr);
-  return result;
-}
 
 std::string last_line(std::string text) {
   while (!text.empty() && text.back() == '\n') text.pop_back();
@@ -48,7 +42,7 @@ Child::Child(const std::vector<std::string>& arguments, int inherited) {
   posix_spawn_file_actions_adddup2(&actions, ends[1], STDERR_FILENO);
   std::vector<std::string> words = {"child", "--child"};
   words.insert(words.end(), arguments.begin(), arguments.end());
-  const int error = posix_spawn(&process_, "/proc/self/exe", &actions, nullptr, pointers(words).data(), environ);
+  const int error = posix_spawn(&process_, "/proc/self/exe", &actions, nullptr, argument_vector(words).data(), environ);
   posix_spawn_file_actions_destroy(&actions);
   close(ends[1]);
   output_ = ends[0];

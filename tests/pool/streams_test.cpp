@@ -156,7 +156,6 @@ TEST(PoolStreams, SlotsOfACapturingStreamAreNobodyElses) {
   EXPECT_EQ(world.pool.acquire(b).data(), data);
 }
 
-// Random work on several streams, of which every use is known to the checker.
 TEST(PoolStreams, AStreamThatEndsIsWaitedForByItsLastEvent) {
   PoolWorld world({.max_slots = 1});
   const Stream ending = world.device->stream();
@@ -219,6 +218,7 @@ TEST(PoolStreams, AStreamThatCapturesCannotEnd) {
   world.device->end_capture(capturing);
 }
 
+// Random work on several streams, of which every use is known to the checker.
 TEST(PoolStreams, NoHazardInRandomPrograms) {
   for (unsigned seed = 0; seed < 20; ++seed) {
     SCOPED_TRACE(seed);

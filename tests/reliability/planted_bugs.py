@@ -61,7 +61,7 @@ BUGS = [
         "  counters_.free_completed(kind, as_signed(block.size()));"),
     # Where a real driver is less kind (driver_rules_test.cpp).
     Bug("a stream is its handle", "device/known_stream.cpp",
-        "const bool is_default = reinterpret_cast<std::uintptr_t>(handle) <= 1;", "const bool is_default = true;"),
+        "if (is_legacy(handle) || (immortal && !is_per_thread(handle)))", "if (true)"),
     Bug("a destroyed stream is a reset", "device/wait_for.cpp",
         "  try {\n    device.synchronize();", "  try {"),
     Bug("a wait for the end of a stream", "device_pages.cpp",

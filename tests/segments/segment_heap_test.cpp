@@ -20,7 +20,7 @@ class SegmentHeapTest : public ::testing::Test {
 
   PageMap page_map;
   BlockPool pool{PoolKind::small, {}, nullptr};
-  Arena& arena = pool.arena(immortal_stream(nullptr));
+  Arena& arena = pool.add(immortal_stream(nullptr));
   SegmentHeap heap{0, page_map};
 };
 
@@ -68,7 +68,7 @@ TEST_F(SegmentHeapTest, ABlockThatWasCutIsFoundWhenItIsHandedOutAgain) {
   heap.claim(low);
   Block& high = heap.cut(low, kBase + 4096);
   heap.unclaim(low);
-  high.arena = &pool.arena(immortal_stream(reinterpret_cast<Stream>(1)));
+  high.arena = &pool.add(immortal_stream(reinterpret_cast<Stream>(1)));
   heap.unclaim(high);
   heap.take(high, high.size(), high.size(), false);
   EXPECT_EQ(page_map.find(kBase + 4096), &high);
