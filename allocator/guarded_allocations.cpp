@@ -25,7 +25,7 @@ Kind kind_of(bool is_free, const std::optional<Guard::Sighting>& sighting) {
 
 void CachingAllocator::set_up_guard(const KernelsFactory& kernels) {
   CACHALOT_REQUIRE(kernels, "the factory of kernels is empty; the guard needs one, as host_kernels");
-  open_map_ = &no_blocks();
+  unguarded_map_ = &no_blocks();
   guard_log_ = std::make_unique<GuardLog>();
   const Guard::Duties duties{.canaries = has_guard(options_), .debug = options_.debug};
   for (const auto& allocator : devices_) {
@@ -69,7 +69,7 @@ void CachingAllocator::throw_not_live(const void* ptr, PointerUse use) const {
     owner = i;
   }
   for (std::size_t i = 0; i < devices_.size() && place.empty(); ++i) {
-    place = devices_[i]->describe(ptr);
+    place = describe(devices_[i]->state, ptr);
     owner = i;
   }
   if (place.empty()) place = "this allocator does not hold it";

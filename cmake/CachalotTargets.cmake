@@ -88,7 +88,7 @@ function(cachalot_core_library)
   cachalot_static_library(core allocator ${ARGN} UNITY_GROUPS
     base=allocator/base
     device=allocator/device
-    heap=allocator,allocator/blocks,allocator/segments,allocator/pages,allocator/streams,allocator/caches
+    heap=allocator,allocator/blocks,allocator/segments,allocator/pages,allocator/streams,allocator/caches,allocator/heap,allocator/growth,allocator/inspection
     reports=allocator/policy,allocator/observe,allocator/leaks,allocator/guard)
   target_include_directories(cachalot_core PRIVATE ${PROJECT_SOURCE_DIR}/allocator)
   # Compiled as C++20, and used by programs of C++17: what headers say must mean the same in both (tests/headers).

@@ -21,9 +21,9 @@
 #define CACHALOT_SCOPED_CAPABILITY CACHALOT_THREAD_ANNOTATION(scoped_lockable)
 #define CACHALOT_GUARDED_BY(x) CACHALOT_THREAD_ANNOTATION(guarded_by(x))
 #define CACHALOT_REQUIRES(...) CACHALOT_THREAD_ANNOTATION(requires_capability(__VA_ARGS__))
-#define CACHALOT_EXCLUDES(...) CACHALOT_THREAD_ANNOTATION(locks_excluded(__VA_ARGS__))
 #define CACHALOT_ACQUIRE(...) CACHALOT_THREAD_ANNOTATION(acquire_capability(__VA_ARGS__))
 #define CACHALOT_RELEASE(...) CACHALOT_THREAD_ANNOTATION(release_capability(__VA_ARGS__))
+#define CACHALOT_ASSERT_CAPABILITY(...) CACHALOT_THREAD_ANNOTATION(assert_capability(__VA_ARGS__))
 #define CACHALOT_NO_THREAD_SAFETY_ANALYSIS CACHALOT_THREAD_ANNOTATION(no_thread_safety_analysis)
 
 namespace cachalot {
@@ -55,11 +55,27 @@ class CACHALOT_CAPABILITY("mutex") SpinMutex {
   alignas(kCacheLine) std::atomic<bool> locked_{false};  // alone on its line, away from what it guards
 };
 
+// A Held is a token: whoever has a reference to one runs while its Mutex is locked. It has no data, it is a base of the Mutex
+// itself, so that passing it on costs nothing. In a signature, `const Held&` says that the function keeps the lock
+// throughout, and `Held&` that it may let the lock go (Unlocked): whatever its caller knew may then have changed.
+class Held {
+ public:
+  Held(const Held&) = delete;
+  Held& operator=(const Held&) = delete;
+
+ protected:
+  Held() = default;
+  ~Held() = default;
+};
+
+template <typename AnyMutex>
+class Unlocked;
+
 // To hand the allocator's lock over costs a microsecond, since what it guards has to come from the other processor's cache,
 // too. So a thread that had to wait for it keeps it for a turn of 30 us, during which the others hardly look, as long as it
 // uses it often: two threads together keep nine tenths of the throughput of one; with a lock for whoever sees it free first
 // it was two thirds (bench/peers.py, threads).
-class CACHALOT_CAPABILITY("mutex") Mutex : private SpinMutex {
+class CACHALOT_CAPABILITY("mutex") Mutex : private SpinMutex, private Held {
  public:
   void lock() CACHALOT_ACQUIRE() {
     if (!try_once()) [[unlikely]]
@@ -68,6 +84,8 @@ class CACHALOT_CAPABILITY("mutex") Mutex : private SpinMutex {
   void unlock() CACHALOT_RELEASE() { SpinMutex::unlock(); }
 
  private:
+  friend class DeviceLock;      // makes the token, …
+  friend class Unlocked<Held>;  // … and uses it
   using Clock = std::chrono::steady_clock;
   static constexpr Clock::duration kTurn = std::chrono::microseconds(30);
 

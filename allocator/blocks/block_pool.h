@@ -15,6 +15,7 @@
 namespace cachalot {
 
 class BlockPool;
+class Growth;
 struct PrivatePool;
 
 // Which of an arena's free blocks a search may use: those that became free in or before an epoch.
@@ -48,7 +49,8 @@ struct Arena {
 class BlockPool {
  public:
   // `owner` is null for the default pools.
-  BlockPool(PoolKind kind, PoolId id, PrivatePool* owner) : kind_(kind), id_(id), owner_(owner) {}
+  BlockPool(PoolKind kind, PoolId id, PrivatePool* owner, Growth* where = nullptr)
+      : growth(where), kind_(kind), id_(id), owner_(owner) {}
 
   PoolKind kind() const { return kind_; }
   PoolId id() const { return id_; }
@@ -76,6 +78,8 @@ class BlockPool {
   template <typename Leaves>
   void remove_if(Leaves&& leaves);
 
+  // Where its memory comes from.
+  Growth* growth;
   // Searches made while garbage collection is on: the clock by which a free block's age is told.
   std::uint64_t clock = 0;
 

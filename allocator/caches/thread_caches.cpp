@@ -65,29 +65,29 @@ bool ThreadCaches::switch_to(StreamKey stream, bool may_make) {
   const ThreadCache* mine = of_this_thread();
   StreamCache* cache = mine == nullptr ? nullptr : mine->find(stream);
   if (cache == nullptr && may_make) {
-    const Lock lock(mutex_);
-    cache = of_this_thread(stream);
+    const DeviceLock lock(mutex_);
+    cache = of_this_thread(stream, lock);
   }
   if (cache == nullptr) return false;
   hot_ = {id_, stream, cache};
   return true;
 }
 
-StreamCache* ThreadCaches::of_this_thread(StreamKey stream) noexcept {
+StreamCache* ThreadCaches::of_this_thread(StreamKey stream, const Held& held) noexcept {
   if (Parts::has_ended()) return nullptr;
   try {
-    return &make_for_this_thread(stream);
+    return &make_for_this_thread(stream, held);
   } catch (const std::bad_alloc&) {
     return nullptr;
   }
 }
 
-StreamCache& ThreadCaches::make_for_this_thread(StreamKey stream) {
+StreamCache& ThreadCaches::make_for_this_thread(StreamKey stream, const Held& held) {
   ThreadCache* mine = of_this_thread();
-  if (mine == nullptr) mine = &register_thread();
+  if (mine == nullptr) mine = &register_thread(held);
   if (mine->has_ended_streams()) {
     hot_ = {};
-    mine->forget_ended_streams(putting_back());
+    mine->forget_ended_streams(putting_back(held));
   }
   if (StreamCache* cache = mine->find(stream)) return *cache;
   auto depot = depots_.find(stream);
@@ -95,7 +95,7 @@ StreamCache& ThreadCaches::make_for_this_thread(StreamKey stream) {
   return mine->add(stream, *depot->second);
 }
 
-void ThreadCaches::end_stream(StreamKey stream) {
+void ThreadCaches::end_stream(StreamKey stream, const Held& held) {
   std::erase_if(ended_, [](const auto& depot) { return depot->words.all_are_back(); });
   ended_.reserve(ended_.size() + 1);
   auto depot = depots_.extract(stream);
@@ -105,39 +105,39 @@ void ThreadCaches::end_stream(StreamKey stream) {
     for (const auto& cache : threads_) {
       StreamCache* const ending = cache->find(stream);
       if (ending == nullptr) continue;
-      cache->empty(*ending, putting_back());
+      cache->empty(*ending, putting_back(held));
       cache->end(*ending);
     }
-    depot.mapped()->drain(putting_back());
+    depot.mapped()->drain(putting_back(held));
   }
   ended_.push_back(std::move(depot.mapped()));
 }
 
-ThreadCache& ThreadCaches::register_thread() {
+ThreadCache& ThreadCaches::register_thread(const Held& held) {
   unused_.reserve(threads_.size() + 1);  // so that a thread can end without asking for memory
   if (unused_.empty()) unused_.push_back(threads_.emplace_back(std::make_unique<ThreadCache>()).get());
   ThreadCache& cache = *unused_.back();
   Parts::add(id_, cache);
   unused_.pop_back();
-  share_out();
+  share_out(held);
   return cache;
 }
 
 // The thread ends. Its cache, and what it has counted, are kept for another.
 void ThreadCaches::retire(ThreadCache& cache) {
-  const Lock lock(mutex_);
-  heap_.visited();
-  cache.empty(putting_back());
+  const DeviceLock lock(mutex_);
+  heap_.visited(lock);
+  cache.empty(putting_back(lock));
   unused_.push_back(&cache);
   set_limits();
 }
 
-void ThreadCaches::end_streams_but(const std::set<StreamKey>& kept) {
+void ThreadCaches::end_streams_but(const std::set<StreamKey>& kept, const Held& held) {
   std::vector<StreamKey> ending;
   for (const auto& [stream, depot] : depots_) {
     if (!stream.is_immortal() && !kept.contains(stream)) ending.push_back(stream);
   }
-  for (const StreamKey stream : ending) end_stream(stream);
+  for (const StreamKey stream : ending) end_stream(stream, held);
 }
 
 void ThreadCaches::set_budget(std::size_t bytes) {
@@ -159,12 +159,12 @@ void ThreadCaches::set_limits() {
   depot_budget_.limit_bytes.store(depots, std::memory_order_relaxed);
 }
 
-void ThreadCaches::share_out() {
+void ThreadCaches::share_out(const Held& held) {
   const Recall recall(this);
   set_limits();
   for (const auto& cache : threads_) {
     cache->set_limit(thread_limit_);
-    if (cache->room() < 0) cache->evict(putting_back());
+    if (cache->room() < 0) cache->evict(putting_back(held));
   }
 }
 
@@ -215,15 +215,16 @@ void ThreadCaches::make_room(StreamCache& cache, std::int64_t bytes) {
     mine.leave();
     if (settled) return;
   }
-  const Lock lock(mutex_);
-  heap_.visited();
+  const DeviceLock lock(mutex_);
+  heap_.visited(lock);
   if (settle_in_depot(cache, bytes)) return;
   if (cache.front != nullptr && cache.is_full(cache.front->lease.size_class)) {
     const std::size_t size_class = cache.front->lease.size_class;
-    std::for_each_n(cache.bottom(size_class), SizeClass::batch(size_class), [this](Block* b) { heap_.put_back(*b); });
+    std::for_each_n(cache.bottom(size_class), SizeClass::batch(size_class),
+                    [&](Block* b) { heap_.put_back(*b, lock); });
     drop_batch(cache, size_class);
   }
-  if (!mine.has_room_for(bytes)) mine.evict(putting_back());
+  if (!mine.has_room_for(bytes)) mine.evict(putting_back(lock));
 }
 
 // --- with the mutex held ----------------------------------------------------------------------------------------------
@@ -251,29 +252,29 @@ void ThreadCaches::hand_out(StreamCache& cache, Block& block, std::size_t bytes)
   cache.owner.sums.allocated(as_signed(block.size()), as_signed(bytes));
 }
 
-bool ThreadCaches::return_own(StreamCache& cache) {
+bool ThreadCaches::return_own(StreamCache& cache, const Held& held) {
   if (cache.owner.cached_bytes() == 0) return false;
-  cache.owner.empty(putting_back());
+  cache.owner.empty(putting_back(held));
   return true;
 }
 
-bool ThreadCaches::drain() {
+bool ThreadCaches::drain(const Held& held) {
   bool any = depot_budget_.used_bytes.load(std::memory_order_relaxed) != 0;
   for (const auto& cache : threads_) any |= cache->cached_bytes() != 0;
   if (!any) return false;  // what comes just now may be overlooked
   const Recall recall(this, Which::of_others_with_blocks);
   const ThreadCache* const mine = of_this_thread();
   for (const auto& cache : threads_) {
-    if (cache->is_recalled() || cache.get() == mine) cache->empty(putting_back());
+    if (cache->is_recalled() || cache.get() == mine) cache->empty(putting_back(held));
   }
   for (const auto& entry : depots_) {
-    entry.second->drain(putting_back());
+    entry.second->drain(putting_back(held));
   }
   return true;
 }
 
 // A thread by itself passes nothing on.
-bool ThreadCaches::drains_are_of_no_use() {
+bool ThreadCaches::should_grow_instead() {
   if (threads() < 2) return false;
   const bool soon = visits_ - last_drain_ < kVisitsBetweenDrains;
   last_drain_ = visits_;

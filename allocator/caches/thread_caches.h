@@ -24,7 +24,7 @@
 #include <vector>
 
 #include "base/check.h"
-#include "base/mutex.h"
+#include "base/device_lock.h"
 #include "base/thread_parts.h"
 #include "blocks/block_pool.h"
 #include "caches/depot.h"
@@ -63,8 +63,8 @@ class ThreadCaches {
 
   // What a cache needs of its device; called with the mutex held.
   struct Heap {
-    std::function<void(Block&)> put_back;  // a cached block is free again
-    std::function<void()> visited;         // a thread has come: to set the budget, and gather the sums
+    std::function<void(Block&, const Held&)> put_back;  // a cached block is free again
+    std::function<void(const Held&)> visited;           // a thread has come: to set the budget, and gather the sums
   };
 
   ThreadCaches(Mutex& mutex, Heap heap);
@@ -89,12 +89,12 @@ class ThreadCaches {
   void set_budget(std::size_t bytes);
   // This thread's cache for a stream, made if there was none; nullptr for a thread that is ending, and where there is no
   // host memory for one.
-  StreamCache* of_this_thread(StreamKey stream) noexcept;
+  StreamCache* of_this_thread(StreamKey stream, const Held& held) noexcept CACHALOT_HELD;
   // nullptr: this thread has none.
   ThreadCache* of_this_thread() const { return hot_.owner == id_ ? &hot_.cache->owner : find_registered(); }
   // The stream is no more, or its memory is: nothing that is its stays cached. Should it come again, it has caches again.
-  void end_stream(StreamKey stream);
-  void end_streams_but(const std::set<StreamKey>& kept);
+  void end_stream(StreamKey stream, const Held& held) CACHALOT_HELD;
+  void end_streams_but(const std::set<StreamKey>& kept, const Held& held) CACHALOT_HELD;
   // How many blocks of a class the heap should add() now, beside the one that the caller wants.
   std::uint32_t more_blocks(StreamCache& cache, std::size_t size_class) const;
   // A block of the heap, marked kCached, to be handed out later, or (hand_out) now, for `bytes`.
@@ -106,10 +106,10 @@ class ThreadCaches {
     for (const auto& cache : threads_) visit(*cache);
   }
   // Puts what this thread caches back into the heap, or all that is cached; false: there was nothing.
-  bool return_own(StreamCache& cache);
-  bool drain();
+  bool return_own(StreamCache& cache, const Held& held) CACHALOT_HELD;
+  bool drain(const Held& held) CACHALOT_HELD;
   // Asked before each drain() for want of a small block.
-  bool drains_are_of_no_use();
+  bool should_grow_instead();
   // Under a Recall: the first thing that is wrong, or "", if so many blocks are marked as cached.
   std::string validate(std::size_t cached_blocks) const;
   std::size_t metadata_bytes() const;
@@ -131,16 +131,16 @@ class ThreadCaches {
   static void drop_batch(StreamCache& cache, std::size_t size_class);
   static bool settle_in_depot(StreamCache& cache, std::int64_t bytes);
   static bool must_gather(const ThreadCache& cache);
-  auto putting_back() {
-    return [this](Block& block) { heap_.put_back(block); };
+  auto putting_back(const Held& held) {
+    return [this, &held](Block& block) { heap_.put_back(block, held); };
   }
-  StreamCache& make_for_this_thread(StreamKey stream);
-  ThreadCache& register_thread();
+  StreamCache& make_for_this_thread(StreamKey stream, const Held& held) CACHALOT_HELD;
+  ThreadCache& register_thread(const Held& held) CACHALOT_HELD;
   void retire(ThreadCache& cache);
   static void forget_thread() { hot_ = {}; }
   ThreadCache* find_registered() const;
   void set_limits();
-  void share_out();
+  void share_out(const Held& held) CACHALOT_HELD;
 
   // Initial-exec: a few bytes, and no call to find them, in shared libraries too.
   [[gnu::tls_model("initial-exec")]] static inline constinit thread_local Hot hot_ = {0, {}, nullptr};

@@ -34,7 +34,7 @@ void Guard::put_to_sleep(const std::function<void()>& release_physical) {
 
 bool Guard::sleeps(const GuardedBlock& block) const {
   const Block* const heap_block = this->heap_block(block.heap_address());
-  return heap_block != nullptr && heap_.sleeps(*heap_block, as_pointer(block.heap_address()));
+  return heap_block != nullptr && cachalot::sleeps(heap_.state, *heap_block, as_pointer(block.heap_address()));
 }
 
 void Guard::mark_sleepers() {
@@ -62,7 +62,7 @@ RestoreResult Guard::restore(const PoolCheckpoint& checkpoint) {
   drain();
   const CallStack stack = stack_now();
   const std::unique_lock memory(memory_);
-  RestoreResult result = heap_.restore_pool(checkpoint);
+  RestoreResult result = heap_.checkpoints.restore_pool(checkpoint);
   const auto as_users = [this](std::vector<void*>& pointers) {
     for (void*& pointer : pointers) pointer = as_pointer(as_address(pointer) + front_);
   };

@@ -34,14 +34,14 @@ bool computes(Kernels& kernels, const PatternSpan& sample, Stream stream) {
 Guard::Guard(DeviceAllocator& heap, const PageMap& page_map, Duties duties, KernelsFactory make_kernels, GuardLog& log)
     : heap_(heap),
       page_map_(page_map),
-      device_(*heap.device()),
+      device_(*heap.state.device),
       duties_(duties),
       front_(duties.canaries ? GuardedBlock::kFront : 0),
       make_kernels_(std::move(make_kernels)),
       log_(log),
-      order_(heap.device()) {
-  heap_.set_last_resort([this] { return drain(); });
-  heap_.let_guard_tell();
+      order_(heap.state.device) {
+  heap_.pressure.set_last_resort([this] { return drain(); });
+  heap_.state.observers.watch_through_guard();
 }
 
 CallStack Guard::stack_now() const { return duties_.debug ? CallStack::capture() : CallStack(); }
@@ -57,16 +57,16 @@ Stream Guard::stream_for_work(const KnownStream& stream) {
 }
 
 bool Guard::may_wait(const KnownStream& stream) {
-  return !heap_.is_capturing() && !device_.capture_status(stream_for_work(stream)).capturing;
+  return !heap_.pools.is_capturing() && !device_.capture_status(stream_for_work(stream)).capturing;
 }
 
 // `sample` is memory of ours, and is overwritten when the kernels are made.
 Kernels& Guard::kernels(const PatternSpan& sample, Stream stream) {
   const std::lock_guard lock(kernels_mutex_);
   if (kernels_ == nullptr) {
-    std::unique_ptr<Kernels> made = make_kernels_(heap_.device());
+    std::unique_ptr<Kernels> made = make_kernels_(heap_.state.device);
     CACHALOT_REQUIRE(made != nullptr, "the factory of kernels made none for device {}", device_.index());
-    if (!computes(*made, sample, stream)) made = host_kernels(heap_.device());
+    if (!computes(*made, sample, stream)) made = host_kernels(heap_.state.device);
     kernels_ = std::move(made);
   }
   return *kernels_;
@@ -75,7 +75,7 @@ Kernels& Guard::kernels(const PatternSpan& sample, Stream stream) {
 // --- malloc ---------------------------------------------------------------------------------------------------------
 
 void* Guard::allocate(std::size_t bytes, Stream stream, bool contiguous) {
-  if (bytes == 0 || bytes >= kMaxRequestBytes) return heap_.allocate(bytes, stream);  // null, or refused
+  if (bytes == 0 || bytes >= kMaxRequestBytes) return heap_.fast.allocate(bytes, stream);  // null, or refused
   void* made = nullptr;
   try {
     return log_.tell_after([&] { return made = allocate_block(bytes, stream, contiguous); });
@@ -95,11 +95,11 @@ void Guard::undo_allocation(const void* ptr) {
 }
 
 void* Guard::allocate_block(std::size_t bytes, Stream stream, bool contiguous) {
-  const AllocationStack for_watchers(heap_.is_watched());
+  const AllocationStack for_watchers(heap_.state.observers.is_watched());
   const std::size_t asked = duties_.canaries ? front_ + bytes + GuardedBlock::kLeastBack : bytes;
   CallStack stack = stack_now();
-  const KnownStream known = heap_.identify(stream);
-  void* const raw = contiguous ? heap_.allocate_contiguous(asked, stream) : heap_.allocate(asked, stream);
+  const KnownStream known = heap_.streams.identify(stream);
+  void* const raw = contiguous ? heap_.fast.allocate_contiguous(asked, stream) : heap_.fast.allocate(asked, stream);
   GuardedBlock block = adopt(raw, bytes, asked, known, std::move(stack));
   try {
     const std::shared_lock memory(memory_);
@@ -114,8 +114,8 @@ void* Guard::allocate_block(std::size_t bytes, Stream stream, bool contiguous) {
 }
 
 void Guard::tell(Change::Action action, const GuardedBlock& block) {
-  if (!heap_.is_watched()) return;
-  heap_.tell_watchers({.action = action,
+  if (!heap_.state.observers.is_watched()) return;
+  heap_.state.observers.tell_watchers({.action = action,
                        .address = block.address,
                        .bytes = block.bytes,
                        .block_bytes = block.heap_bytes,
@@ -200,7 +200,7 @@ Guard::Blocks::node_type Guard::take(Address address, const std::optional<Claim>
   const auto found = live_.find(address);
   if (found == live_.end()) return {};
   // It stays where it is when the host has no memory for the books.
-  if (claim) found->second.add_use(heap_.identify(claim->stream));
+  if (claim) found->second.add_use(heap_.streams.identify(claim->stream));
   if (duties_.debug) freed_.add(found->second, now);
   Blocks::node_type node = live_.extract(found);
   node.mapped().freed = std::move(now);
@@ -281,11 +281,11 @@ void Guard::free_in_heap(const GuardedBlock& block, bool was_looked_at) {
   Block* const heap_block = this->heap_block(block.heap_address());
   if (heap_block != nullptr) {
     if (!was_looked_at) {
-      for (const KnownStream& stream : block.recorded) heap_.record_stream(*heap_block, raw, stream);
+      for (const KnownStream& stream : block.recorded) heap_.fast.record_stream(*heap_block, raw, stream);
     }
-    if (heap_.deallocate(*heap_block, raw)) return;
+    if (heap_.fast.deallocate(*heap_block, raw)) return;
   }
-  [[maybe_unused]] const bool was_uncached = heap_.deallocate_uncached(raw);
+  [[maybe_unused]] const bool was_uncached = heap_.uncached.deallocate(raw);
   CACHALOT_ASSERT(was_uncached);
 }
 
@@ -296,12 +296,12 @@ bool Guard::record_stream(const void* ptr, Stream stream) {
   const std::lock_guard lock(mutex_);
   const auto found = live_.find(as_address(ptr));
   if (found == live_.end()) return false;
-  found->second.add_use(heap_.identify(stream));
+  found->second.add_use(heap_.streams.identify(stream));
   return true;
 }
 
 void Guard::stream_ends(Stream stream) {
-  const KnownStream ending = heap_.identify(stream);
+  const KnownStream ending = heap_.streams.identify(stream);
   if (ending.key.is_immortal()) return;
   const std::shared_lock memory(memory_);
   wait_for(device_, stream);
@@ -323,7 +323,7 @@ std::optional<std::size_t> Guard::requested(const void* ptr) const {
 std::string Guard::validate() const {
   const std::lock_guard lock(mutex_);
   const auto is_held = [&](const GuardedBlock& block) {
-    return heap_sizes(block.heap_address()).has_value() || heap_.is_uncached(as_pointer(block.heap_address()));
+    return heap_sizes(block.heap_address()).has_value() || heap_.uncached.contains(as_pointer(block.heap_address()));
   };
   for (const auto& [address, block] : live_) {
     if (!is_held(block)) return formatted("guard: the live block at {:#x} is not live in the heap", address);

@@ -43,6 +43,7 @@
 #include "cachalot/private_pool.h"
 #include "device/addresses.h"
 #include "device_allocator.h"
+#include "inspection/blocks.h"
 #include "guard/freed_blocks.h"
 #include "guard/guard_log.h"
 #include "guard/guarded_block.h"
@@ -133,9 +134,9 @@ class Guard {
   Kernels& kernels(const PatternSpan& sample, Stream stream);
   Block* heap_block(Address in_heap) const { return page_map_.find(in_heap); }
   // Of the heap's live block there; nullopt: without caching it knows of none.
-  std::optional<DeviceAllocator::Sizes> heap_sizes(Address in_heap) const {
+  std::optional<BlockSizes> heap_sizes(Address in_heap) const {
     const Block* const block = heap_block(in_heap);
-    return block == nullptr ? std::nullopt : heap_.sizes(*block, as_pointer(in_heap));
+    return block == nullptr ? std::nullopt : sizes(heap_.state, *block, as_pointer(in_heap));
   }
 
   void* allocate_block(std::size_t bytes, Stream stream, bool contiguous);

@@ -49,7 +49,7 @@ void Guard::report_mistake(GuardReport::Kind kind, const void* ptr, std::string 
   if (sighting) {
     made = sighting->block.report(kind, sighting->offset(), device_.index());
   } else {
-    made = {.kind = kind, .device = heap_.describe(ptr).empty() ? -1 : device_.index(), .address = as_address(ptr)};
+    made = {.kind = kind, .device = cachalot::describe(heap_.state, ptr).empty() ? -1 : device_.index(), .address = as_address(ptr)};
   }
   made.message = std::move(message);
   report(std::move(made));
@@ -64,7 +64,7 @@ void Guard::report(GuardReport made) {
 
 void Guard::note_users(PoolId pool) {
   if (!duties_.debug) return;
-  const bool has_users = heap_.pool_use_count(pool) > 0;
+  const bool has_users = heap_.pools.pool_use_count(pool) > 0;
   const GuardCall now = mistake_now();
   const std::lock_guard lock(mutex_);
   released_pools_.erase(pool);
@@ -76,7 +76,7 @@ void Guard::note_users(PoolId pool) {
 }
 
 void Guard::report_released_pool(PoolId pool, std::string_view message) {
-  if (!duties_.debug || heap_.pool_use_count(pool) > 0) return;
+  if (!duties_.debug || heap_.pools.pool_use_count(pool) > 0) return;
   GuardReport made{.kind = GuardReport::Kind::released_pool, .device = device_.index()};
   made.message = formatted("{}: pool ({}, {}) was released by all its users", message, pool.first, pool.second);
   {

@@ -13,7 +13,7 @@ namespace cachalot {
 // Whether a block of so many bytes may be kept; older ones go for it.
 bool Guard::make_room(std::size_t bytes, Reports& found) {
   const std::size_t limit = quarantine_limit_;
-  if (bytes > limit || heap_.is_capturing()) return false;
+  if (bytes > limit || heap_.pools.is_capturing()) return false;
   leave_quarantine(limit - bytes, found);
   return true;
 }
@@ -24,7 +24,7 @@ bool Guard::drain() {
 
 // The oldest leave until at most so many bytes are left. What cannot be freed stays.
 bool Guard::leave_quarantine(std::size_t keep_bytes, Reports& found) {
-  if (heap_.is_capturing()) return false;
+  if (heap_.pools.is_capturing()) return false;
   BlockList leaving;
   try {
     {
@@ -86,7 +86,7 @@ void Guard::check() {
 
 // Live blocks after the work of their streams, those that are allocated meanwhile left out.
 void Guard::check_all(Reports& found) {
-  CACHALOT_REQUIRE(!heap_.is_capturing(),
+  CACHALOT_REQUIRE(!heap_.pools.is_capturing(),
                    "the guard cannot look at memory of device {} while a graph is captured there", device_.index());
   std::map<StreamKey, std::pair<KnownStream, std::vector<GuardQuestion>>> of_stream;
   std::vector<GuardQuestion> of_quarantine;

@@ -150,7 +150,7 @@ std::vector<const Block*> PageHeap::blocks_of(const BackingPlan& plan) {
   return blocks;
 }
 
-std::vector<PageHeap::Left> PageHeap::begin(const BackingPlan& plan) noexcept {
+std::vector<PageHeap::VacatedStretch> PageHeap::begin(const BackingPlan& plan) noexcept {
   PageRange& range = *plan.range;
   for (Block* block = &first_piece(plan);; block = block->next) {
     if (!block->is_gap()) {
@@ -164,7 +164,7 @@ std::vector<PageHeap::Left> PageHeap::begin(const BackingPlan& plan) noexcept {
     for (std::uint32_t i = 0; i < move.count; ++i) homes.push_back(pages_.page(move.first + i).home);
   }
   std::sort(homes.begin(), homes.end());
-  std::vector<Left> left;
+  std::vector<VacatedStretch> vacated;
   for (std::size_t i = 0; i < homes.size();) {
     const Address begin = homes[i];
     Address end = begin;
@@ -174,11 +174,11 @@ std::vector<PageHeap::Left> PageHeap::begin(const BackingPlan& plan) noexcept {
     }
     PageRange& home = *range_of(begin);
     claim_stretch(home, begin, end, [&](Block& part) {
-      left.push_back({part.arena, part.address, part.size(), part.bin.epoch});
+      vacated.push_back({part.arena, part.address, part.size(), part.bin.epoch});
       close(home, part);
     });
   }
-  return left;
+  return vacated;
 }
 
 // Free blocks of [begin, end), cut to it.
@@ -191,14 +191,15 @@ void PageHeap::claim_stretch(PageRange& range, Address begin, Address end, const
   }
 }
 
-void PageHeap::move_homes(const BackingPlan& plan, const std::vector<Left>& left,
-                          const std::function<Ticket(const Left&)>& ticket_of) {
+void PageHeap::move_homes(const BackingPlan& plan, const std::vector<VacatedStretch>& vacated,
+                          const std::function<Ticket(const VacatedStretch&)>& ticket_of) {
   for (const BackingPlan::Move& move : plan.moves) {
     for (std::uint32_t i = 0; i < move.count; ++i) {
       const Address home = pages_.page(move.first + i).home;
-      auto part = std::prev(std::upper_bound(left.begin(), left.end(), home,
-                                             [](Address address, const Left& l) { return address < l.address; }));
-      for (; part != left.end() && part->address < home + page_bytes(); ++part) {
+      auto part =
+          std::prev(std::upper_bound(vacated.begin(), vacated.end(), home,
+                                     [](Address address, const VacatedStretch& l) { return address < l.address; }));
+      for (; part != vacated.end() && part->address < home + page_bytes(); ++part) {
         pages_.remember_use(move.first + i, ticket_of(*part));
       }
       pages_.move_home(move.first + i, move.to + i * page_bytes());
@@ -222,9 +223,9 @@ Block& PageHeap::finish(const BackingPlan& plan, Arena& arena) noexcept {
   }
 }
 
-void PageHeap::take_back(const BackingPlan& plan, const std::vector<Left>& left) noexcept {
+void PageHeap::undo(const BackingPlan& plan, const std::vector<VacatedStretch>& vacated) noexcept {
   InactiveSplit change;
-  for (const Left& part : left) {
+  for (const VacatedStretch& part : vacated) {
     PageRange& range = *range_of(part.address);
     Block& block = open(range, *find_gap(range, part.address), part.address, part.address + part.bytes, *part.arena);
     heap_.put_back(block, change);

@@ -111,23 +111,23 @@ class PageHeap {
 
   // Takes the plan's window and the pages that are to move out of the bins, so that nobody else takes them up while the
   // driver works; the pages' old addresses become gaps. Reports each stretch that loses its memory, and its last user.
-  struct Left {
+  struct VacatedStretch {
     Arena* arena;
     Address address;
     std::size_t bytes;
     std::uint32_t epoch;
   };
-  // As in finish and take_back, host memory that runs out ends the program: nothing half done could be taken back.
-  std::vector<Left> begin(const BackingPlan& plan) noexcept;
+  // As in finish and undo, host memory that runs out ends the program: nothing half done could be taken back.
+  std::vector<VacatedStretch> begin(const BackingPlan& plan) noexcept;
   // Whose memory a plan takes: the free blocks of its window and those that its pages come from.
   std::vector<const Block*> blocks_of(const BackingPlan& plan);
   // The driver did its part: memory is where the plan wants it. Returns the free block, of `arena`, that holds the window.
   Block& finish(const BackingPlan& plan, Arena& arena) noexcept;
   // It did not: everything is as it was.
-  void take_back(const BackingPlan& plan, const std::vector<Left>& left) noexcept;
+  void undo(const BackingPlan& plan, const std::vector<VacatedStretch>& vacated) noexcept;
   // Before finish: the pages are at home where the plan wants them; the views they leave keep the tickets of their last uses.
-  void move_homes(const BackingPlan& plan, const std::vector<Left>& left,
-                  const std::function<Ticket(const Left&)>& ticket_of);
+  void move_homes(const BackingPlan& plan, const std::vector<VacatedStretch>& vacated,
+                  const std::function<Ticket(const VacatedStretch&)>& ticket_of);
 
   // The handles of an owner's pools without a live byte; their memory is claimed. Then, of each, either its addresses
   // become gaps, or it is free again.

@@ -8,8 +8,8 @@
 
 namespace cachalot {
 
-DeferredFrees::DeferredFrees(Device& device, Mutex& mutex, std::function<void(Block&)> done)
-    : device_(device), mutex_(mutex), done_(std::move(done)) {}
+DeferredFrees::DeferredFrees(Device& device, std::function<void(Block&, Held&)> done)
+    : device_(device), done_(std::move(done)) {}
 
 DeferredFrees::~DeferredFrees() {
   for (const auto& queue : queues_) {
@@ -58,9 +58,9 @@ Event DeferredFrees::pop_event() {
 }
 
 // Under the lock throughout, once nobody records any more: so none of the blocks is freed meanwhile.
-void DeferredFrees::end_stream(const KnownStream& stream) {
+void DeferredFrees::end_stream(const KnownStream& stream, Held& held) {
   while (recording_ != 0) {
-    const Unlocked unlocked(mutex_);
+    const Unlocked unlocked(held);
     std::this_thread::yield();
   }
   for (StreamUse& use : uses_) {
@@ -72,7 +72,7 @@ void DeferredFrees::end_stream(const KnownStream& stream) {
   }
 }
 
-void DeferredFrees::wait_for_uses(Block& block) {
+void DeferredFrees::wait_for_uses(Block& block, Held& held) {
   StreamUse* const uses = block.uses.head;
   block.uses.head = nullptr;
   for (StreamUse* use = uses; use != nullptr && !events_.empty(); use = use->next) {
@@ -80,7 +80,7 @@ void DeferredFrees::wait_for_uses(Block& block) {
   }
   ++recording_;
   try {
-    const Unlocked unlocked(mutex_);
+    const Unlocked unlocked(held);
     for (StreamUse* use = uses; use != nullptr; use = use->next) {
       if (use->has_ended) continue;
       if (use->event == nullptr) use->event = device_.event_create();
@@ -137,11 +137,11 @@ bool DeferredFrees::is_due(const Queue& queue) {
 }
 
 // Asks the oldest event; puts it back if it is not done. The hint is read first: what completes after it moves it again.
-bool DeferredFrees::oldest_is_done(Queue& queue, const Pending& oldest) {
+bool DeferredFrees::oldest_is_done(Queue& queue, const Pending& oldest, Held& held) {
   std::optional<std::uint64_t> hint;
   bool done = false;
   try {
-    const Unlocked unlocked(mutex_);
+    const Unlocked unlocked(held);
     hint = device_.completion_hint(queue.stream.handle);
     done = device_.event_query(oldest.event);
   } catch (...) {
@@ -156,27 +156,27 @@ bool DeferredFrees::oldest_is_done(Queue& queue, const Pending& oldest) {
   return done;
 }
 
-void DeferredFrees::finish(const Pending& pending) {
+void DeferredFrees::finish(const Pending& pending, Held& held) {
   --pending_;
   events_.push_back(pending.event);
-  if (--pending.block->uses.pending_events == 0) done_(*pending.block);
+  if (--pending.block->uses.pending_events == 0) done_(*pending.block, held);
 }
 
-void DeferredFrees::reclaim(Queue& queue) {
+void DeferredFrees::reclaim(Queue& queue, Held& held) {
   while (!queue.empty() && is_due(queue)) {
     const Pending oldest = queue.pop_front();
     queue.oldest_is_new = true;  // the next one; also keeps the queue from being taken over meanwhile
-    if (!oldest_is_done(queue, oldest)) return;
-    finish(oldest);
+    if (!oldest_is_done(queue, oldest, held)) return;
+    finish(oldest, held);
   }
   if (queue.empty()) queue.oldest_is_new = false;
 }
 
-void DeferredFrees::reclaim() {
-  for (std::size_t i = 0; i < queues_.size() && pending_ != 0; ++i) reclaim(*queues_[i]);
+void DeferredFrees::reclaim(Held& held) {
+  for (std::size_t i = 0; i < queues_.size() && pending_ != 0; ++i) reclaim(*queues_[i], held);
 }
 
-void DeferredFrees::synchronize(const std::function<bool(const Block&)>& selects) {
+void DeferredFrees::synchronize(const std::function<bool(const Block&)>& selects, Held& held) {
   for (std::size_t i = 0; i < queues_.size(); ++i) {
     Queue& queue = *queues_[i];
     for (std::size_t left = queue.size(); left > 0 && !queue.empty(); --left) {
@@ -187,13 +187,13 @@ void DeferredFrees::synchronize(const std::function<bool(const Block&)>& selects
         continue;
       }
       try {
-        const Unlocked unlocked(mutex_);
+        const Unlocked unlocked(held);
         device_.event_synchronize(oldest.event);
       } catch (...) {
         queue.push_front(oldest);
         throw;
       }
-      finish(oldest);
+      finish(oldest, held);
     }
     queue.oldest_is_new = !queue.empty();
   }

@@ -5,7 +5,7 @@
 // malloc. Unlike PyTorch, a stream's oldest event is asked only when it may have changed: when it has become the
 // oldest, or when the device's completion hint for the stream has moved since (a memory read).
 //
-// Thread safety: guarded by the given mutex, which every function expects held and lets go around driver calls.
+// Thread safety: guarded by the mutex of its device's allocator. Functions that take a Held& let it go around driver calls.
 // The steady state allocates nothing: list nodes, events and queues are kept for reuse.
 #pragma once
 
@@ -18,7 +18,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "base/mutex.h"
+#include "base/device_lock.h"
 #include "blocks/block.h"
 #include "cachalot/device.h"
 
@@ -26,8 +26,8 @@ namespace cachalot {
 
 class DeferredFrees {
  public:
-  // `done` is called, with the mutex held, for each block whose last event was seen done.
-  DeferredFrees(Device& device, Mutex& mutex, std::function<void(Block&)> done);
+  // `done` is called for each block whose last event was seen done.
+  DeferredFrees(Device& device, std::function<void(Block&, Held&)> done);
   // Destroys the events it owns.
   ~DeferredFrees();
   DeferredFrees(const DeferredFrees&) = delete;
@@ -37,20 +37,20 @@ class DeferredFrees {
   void add_use(Block& block, const KnownStream& stream);
   // Records now, for the blocks that the stream uses, the events that their frees will wait for: it will be no more then.
   // Throws CudaError; those that are recorded stay so.
-  void end_stream(const KnownStream& stream);
+  void end_stream(const KnownStream& stream, Held& held) CACHALOT_HELD;
   // Queues an event on each stream that uses the block, which thereby waits for them. The block must be marked so
   // that nobody else takes it up meanwhile. Waits for the device where one of the streams is no more, and did not say so
   // (end_stream), or is another thread's default stream. Throws CudaError,
   // with the block's uses as they were.
-  void wait_for_uses(Block& block);
+  void wait_for_uses(Block& block, Held& held) CACHALOT_HELD;
   // Nobody waits for what used it: the device was reset.
   void forget_uses(Block& block);
 
   bool empty() const { return pending_ == 0; }
   // Calls done for blocks whose events are done. Throws CudaError; nothing is lost.
-  void reclaim();
+  void reclaim(Held& held) CACHALOT_HELD;
   // Waits for the events of all blocks for which `selects` is true, and calls done. Throws CudaError.
-  void synchronize(const std::function<bool(const Block&)>& selects);
+  void synchronize(const std::function<bool(const Block&)>& selects, Held& held) CACHALOT_HELD;
 
   std::size_t metadata_bytes() const;
 
@@ -85,14 +85,13 @@ class DeferredFrees {
   void retire_uses(StreamUse* uses);
   Queue& queue_for(const KnownStream& stream);
   void enqueue(const KnownStream& stream, const Pending& pending);
-  void reclaim(Queue& queue);
+  void reclaim(Queue& queue, Held& held) CACHALOT_HELD;
   bool is_due(const Queue& queue);
-  bool oldest_is_done(Queue& queue, const Pending& oldest);
-  void finish(const Pending& pending);
+  bool oldest_is_done(Queue& queue, const Pending& oldest, Held& held) CACHALOT_HELD;
+  void finish(const Pending& pending, Held& held) CACHALOT_HELD;
 
   Device& device_;
-  Mutex& mutex_;
-  std::function<void(Block&)> done_;
+  std::function<void(Block&, Held&)> done_;
   std::deque<StreamUse> uses_;  // all nodes ever made; those that nobody uses are of no mortal stream
   StreamUse* unused_ = nullptr;
   std::vector<Event> events_;  // ready for reuse

@@ -35,15 +35,15 @@ class DeferredFreesTest : public ::testing::TestWithParam<bool> {
   // A block freed while `streams` still use it.
   Block& free_in_use(const std::vector<Stream>& streams) {
     Block& freed = block();
-    const Lock lock(mutex);
+    const DeviceLock lock(mutex);
     for (Stream stream : streams) frees.add_use(freed, identify(device, stream, /*immortal=*/false));
-    frees.wait_for_uses(freed);
+    frees.wait_for_uses(freed, lock);
     return freed;
   }
   std::size_t reclaim() {
     const std::size_t before = done.size();
-    const Lock lock(mutex);
-    frees.reclaim();
+    const DeviceLock lock(mutex);
+    frees.reclaim(lock);
     return done.size() - before;
   }
   std::uint64_t queries() const { return device.count(DeviceCall::event_query); }
@@ -53,7 +53,7 @@ class DeferredFreesTest : public ::testing::TestWithParam<bool> {
   Mutex mutex;
   std::deque<Block> blocks;
   std::vector<Block*> done;
-  DeferredFrees frees{device, mutex, [this](Block& block) { done.push_back(&block); }};
+  DeferredFrees frees{device, [this](Block& block, Held&) { done.push_back(&block); }};
 };
 INSTANTIATE_TEST_SUITE_P(Hints, DeferredFreesTest, ::testing::Values(true, false));
 
@@ -116,25 +116,25 @@ TEST_P(DeferredFreesTest, SynchronizeWaitsForTheSelectedOnly) {
   device.launch(a, 1000);
   Block& first = free_in_use({a});
   Block& second = free_in_use({a});
-  const Lock lock(mutex);
-  frees.synchronize([&](const Block& block) { return &block == &second; });
+  const DeviceLock lock(mutex);
+  frees.synchronize([&](const Block& block) { return &block == &second; }, lock);
   EXPECT_EQ(done, std::vector<Block*>{&second});
-  frees.synchronize([](const Block&) { return true; });
+  frees.synchronize([](const Block&) { return true; }, lock);
   EXPECT_EQ(done, (std::vector<Block*>{&second, &first}));
   EXPECT_TRUE(frees.empty());
 }
 
 TEST_P(DeferredFreesTest, AFailedRecordLeavesTheUsesAsTheyWere) {
   Block& freed = block();
-  const Lock lock(mutex);
+  const DeviceLock lock(mutex);
   frees.add_use(freed, identify(device, a, /*immortal=*/false));
   frees.add_use(freed, identify(device, b, /*immortal=*/false));
   device.set_faults({{.call = DeviceCall::event_record, .nth = 2, .out_of_memory = false, .code = 700}});
-  EXPECT_THROW(frees.wait_for_uses(freed), CudaError);
+  EXPECT_THROW(frees.wait_for_uses(freed, lock), CudaError);
   EXPECT_TRUE(frees.empty());
-  frees.wait_for_uses(freed);
+  frees.wait_for_uses(freed, lock);
   EXPECT_EQ(freed.uses.pending_events, 2u);
-  frees.reclaim();
+  frees.reclaim(lock);
   EXPECT_EQ(done, std::vector<Block*>{&freed});
 }
 
@@ -148,10 +148,10 @@ TEST_P(DeferredFreesTest, AFailedQueryLosesNothing) {
 
 TEST_P(DeferredFreesTest, AFailedSynchronizationLosesNothing) {
   free_in_use({a});
-  const Lock lock(mutex);
+  const DeviceLock lock(mutex);
   device.set_faults({{.call = DeviceCall::event_synchronize, .nth = 1, .out_of_memory = false, .code = 700}});
-  EXPECT_THROW(frees.synchronize([](const Block&) { return true; }), CudaError);
-  frees.synchronize([](const Block&) { return true; });
+  EXPECT_THROW(frees.synchronize([](const Block&) { return true; }, lock), CudaError);
+  frees.synchronize([](const Block&) { return true; }, lock);
   EXPECT_EQ(done.size(), 1u);
 }
 

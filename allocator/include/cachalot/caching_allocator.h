@@ -414,7 +414,7 @@ class CachingAllocator {
   /// @}
 
  private:
-  class Home;
+  class ForkGuard;
   using DeviceAllocators = std::vector<std::unique_ptr<DeviceAllocator>>;
 
   DeviceAllocator& at(int device) const;
@@ -458,13 +458,13 @@ class CachingAllocator {
   PoolId pool_of_tag(std::string_view tag) const;
   bool finish_late_frees();
 
-  std::unique_ptr<Home> home_;
+  std::unique_ptr<ForkGuard> fork_guard_;
   std::shared_ptr<const void> life_ = std::make_shared<char>();
   std::unique_ptr<PageMap> page_map_;
   // The fast paths' view of page_map_ and devices_. It is empty with the guard on and in a forked
   // child, so that every call there leaves the fast paths, and no other call pays for the question.
-  const PageMap* open_map_;
-  std::vector<DeviceAllocator*> open_devices_;
+  const PageMap* unguarded_map_;
+  std::vector<DeviceAllocator*> unguarded_devices_;
   mutable std::mutex options_mutex_;
   Options options_;
   std::atomic<bool> caching_enabled_{true};

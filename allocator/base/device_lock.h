@@ -1,0 +1,61 @@
+// Locks of one device's allocator, and the tokens that say in a signature which of them a function needs.
+//
+//   const Held&   the device's mutex is held throughout the call
+//   Held&         it is held, and may be let go in between: whatever the caller knew may then have changed
+//   Growing&      as Held&, and this thread alone grows the heap or gives memory back (growing.h)
+//
+// Order: the growth mutex, then the device's mutex, then those of depots and of the page map. No driver call, callback or
+// observer runs under the device's mutex, but change trackers and watchers, which must not call the allocator.
+//
+// Clang's analysis cannot follow one mutex through many objects, so it checks two roles: `device_lock` stands for the mutex
+// of the device at hand, `growth_lock` for its growth mutex. Every field that a mutex guards is annotated with its role.
+#pragma once
+
+#include "base/mutex.h"
+
+namespace cachalot {
+
+class CACHALOT_CAPABILITY("role") LockRole {};
+inline constexpr LockRole device_lock;
+inline constexpr LockRole growth_lock;
+
+// What a function needs, for Clang's analysis: behind the signature of each function that takes the token.
+#define CACHALOT_HELD CACHALOT_REQUIRES(cachalot::device_lock)
+#define CACHALOT_GROWING CACHALOT_REQUIRES(cachalot::device_lock, cachalot::growth_lock)
+
+// Tells Clang's analysis inside a lambda what the token says, since an attribute of the lambda would bind its callers.
+inline void holds(const Held& /*held*/) CACHALOT_ASSERT_CAPABILITY(device_lock) {}
+
+// A DeviceLock holds a device's mutex for its scope, and is the token of that.
+class CACHALOT_SCOPED_CAPABILITY DeviceLock {
+ public:
+  explicit DeviceLock(Mutex& mutex) CACHALOT_ACQUIRE(device_lock) CACHALOT_NO_THREAD_SAFETY_ANALYSIS : mutex_(mutex) {
+    mutex_.lock();
+  }
+  ~DeviceLock() CACHALOT_RELEASE() CACHALOT_NO_THREAD_SAFETY_ANALYSIS { mutex_.unlock(); }
+  DeviceLock(const DeviceLock&) = delete;
+  DeviceLock& operator=(const DeviceLock&) = delete;
+
+  operator Held&() const { return mutex_; }  // NOLINT(google-explicit-constructor): it is the token
+
+ private:
+  Mutex& mutex_;
+};
+
+// An Unlocked lets the device's mutex go for a stretch of a function that holds it.
+template <>
+class CACHALOT_SCOPED_CAPABILITY Unlocked<Held> {
+ public:
+  explicit Unlocked(Held& held) CACHALOT_RELEASE(device_lock) CACHALOT_NO_THREAD_SAFETY_ANALYSIS
+      : mutex_(static_cast<Mutex&>(held)) {
+    mutex_.unlock();
+  }
+  ~Unlocked() CACHALOT_RELEASE() CACHALOT_NO_THREAD_SAFETY_ANALYSIS { mutex_.lock(); }
+  Unlocked(const Unlocked&) = delete;
+  Unlocked& operator=(const Unlocked&) = delete;
+
+ private:
+  Mutex& mutex_;
+};
+
+}  // namespace cachalot

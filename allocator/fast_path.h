@@ -1,0 +1,85 @@
+// The FastPath is malloc and free of one device, as far as free blocks serve: from a thread's cache without a lock, from the
+// heap with one. Everything else is its collaborators' (SlowPath).
+//
+// It owns the heap's state, so that a malloc finds it at a known offset from the one pointer that it has.
+#pragma once
+
+#include <cstddef>
+
+#include "base/check.h"
+#include "growth/supply.h"
+#include "heap/cache_bridge.h"
+#include "heap/heap_state.h"
+#include "heap/pending_frees.h"
+#include "heap/private_pools.h"
+#include "heap/stream_registry.h"
+#include "heap/uncached.h"
+
+namespace cachalot {
+
+// Whom the fast path asks when a free block of the request's arena does not do.
+struct SlowPath {
+  PrivatePools& pools;
+  StreamRegistry& streams;
+  PendingFrees& frees;
+  CacheBridge& caches;
+  Supply& supply;
+  Uncached& uncached;
+};
+
+class FastPath {
+ public:
+  // `slow` is used from the first allocation on, not before.
+  FastPath(std::shared_ptr<Device> device, PageMap& page_map, const Options& options, const SlowPath& slow)
+      : state(std::move(device), page_map, options), slow_(slow) {}
+  FastPath(const FastPath&) = delete;
+  FastPath& operator=(const FastPath&) = delete;
+
+  // Contracts are those of CachingAllocator's methods of the same names. `block` is what the page map says of `ptr`; false when
+  // `ptr` is not a live allocation of it: nothing was done.
+  CACHALOT_FAST_PATH void* allocate(std::size_t bytes, Stream stream);
+  void* allocate_contiguous(std::size_t bytes, Stream stream);
+  CACHALOT_FAST_PATH bool deallocate(Block& block, const void* ptr);
+  // Throws InvalidArgument when `bytes` is not what was asked for.
+  bool deallocate(Block& block, const void* ptr, std::size_t bytes, Stream stream);
+  bool record_stream(Block& block, const void* ptr, const KnownStream& stream);
+
+  HeapState state;
+
+ private:
+  [[gnu::noinline]] void* allocate_from_heap(std::size_t bytes, Stream stream);
+  void* allocate(std::size_t bytes, Stream stream, const Context& context);
+  void* allocate_with_context(std::size_t bytes, Stream stream);
+  [[noreturn]] void refuse(std::size_t bytes);
+  void prepare(Stream stream, Held& held) CACHALOT_HELD;
+  Request make_request(std::size_t bytes, Stream stream, const Held& held) CACHALOT_HELD;
+  [[gnu::noinline]] Arena& arena_of_request(BlockPool& pool, Stream stream, const Held& held) CACHALOT_HELD;
+  [[gnu::noinline]] void* allocate_through_cache(std::size_t bytes, Stream stream);
+  void* allocate_for_cache(std::size_t bytes, Stream stream);
+
+  void free_block(Block& block, const Context& context, Held& held) CACHALOT_HELD;
+  [[gnu::noinline]] bool deallocate_to_heap(Block& block, const void* ptr);
+  bool deallocate_with_context(Block& block, const void* ptr);
+  [[gnu::noinline]] bool deallocate_through_cache(Block& block, const void* ptr);
+  bool deallocate_through_cache(Block& block, const void* ptr, std::size_t bytes, Stream stream);
+  static bool is_known_as_own(const Block& block, Stream stream);
+
+  const SlowPath& slow_;
+};
+
+// Everything but the cache's usual way is a function of its own: the usual way then needs no frame.
+CACHALOT_FAST_PATH void* FastPath::allocate(std::size_t bytes, Stream stream) {
+  if (state.caches_are_open() && bytes - 1 < SizeClass::kLargestBytes) {
+    if (void* ptr = state.caches->try_allocate(bytes, StreamKey::of_handle(stream))) [[likely]]
+      return ptr;
+    return allocate_through_cache(bytes, stream);
+  }
+  return allocate_from_heap(bytes, stream);
+}
+
+CACHALOT_FAST_PATH bool FastPath::deallocate(Block& block, const void* ptr) {
+  if (state.caches_are_open()) return state.caches->try_deallocate(block, ptr) || deallocate_through_cache(block, ptr);
+  return deallocate_to_heap(block, ptr);
+}
+
+}  // namespace cachalot

@@ -1,0 +1,18 @@
+// How much garbage collection would give back now: held memory is kept under a part of the limit.
+#pragma once
+
+#include <cstddef>
+
+#include "heap/heap_state.h"
+
+namespace cachalot {
+
+CACHALOT_REQUIRES(device_lock)
+inline std::size_t garbage_bytes(const HeapState& state, const Held& held) {
+  const double part = state.options.garbage_collection_threshold;
+  const auto most = static_cast<std::size_t>(part * static_cast<double>(state.ledger.limit(held)));
+  const std::size_t held_bytes = state.ledger.held_bytes(held);
+  return held_bytes > most ? held_bytes - most : 0;
+}
+
+}  // namespace cachalot

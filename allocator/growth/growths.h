@@ -1,0 +1,33 @@
+// Growths are the strategies of one device's allocator: that of its default pools, as the option `heap` says, and that of pools
+// with a segment provider.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "growth/page_growth.h"
+#include "growth/segment_growth.h"
+
+namespace cachalot {
+
+class Growths {
+ public:
+  // Where a device lacks what the option asks for, says so on stderr and takes segments.
+  Growths(HeapState& state, const PageGrowth::Parts& parts, const Options& options);
+  Growths(const Growths&) = delete;
+  Growths& operator=(const Growths&) = delete;
+
+  Growth& usual() const { return *usual_; }
+  Growth& of_providers() const { return *segments_; }
+  // Null unless the usual strategy is of pages.
+  PageGrowth* pages() const { return pages_.get(); }
+  std::vector<const Growth*> all() const;
+  void give_back_everything() noexcept;
+
+ private:
+  std::unique_ptr<SegmentGrowth> segments_;
+  std::unique_ptr<PageGrowth> pages_;
+  Growth* usual_;
+};
+
+}  // namespace cachalot

@@ -1,0 +1,263 @@
+#include "growth/page_driver.h"
+
+#include <algorithm>
+#include <exception>
+#include <utility>
+
+#include "base/bytes.h"
+#include "cachalot/errors.h"
+#include "growth/backing_calls.h"
+
+namespace cachalot {
+
+// --- carrying out a plan ----------------------------------------------------------------------------------------------
+
+Block* PageDriver::execute_plan(const std::optional<BackingPlan>& maybe, Request request, const Context& context,
+                                Growing& growing) {
+  if (!maybe) return nullptr;
+  const BackingPlan& plan = *maybe;
+  const std::size_t new_bytes = plan.new_pages * pages_.page_bytes();
+  std::optional<Ledger::Ask> ask = state_.ledger.ask(new_bytes, growing);
+  if (!ask) return nullptr;
+  const std::vector<PageHeap::VacatedStretch> vacated = pages_.begin(plan);
+  std::size_t moving_bytes = 0;
+  for (const PageHeap::VacatedStretch& part : vacated) moving_bytes += part.bytes;
+  const Ledger::Move move(state_.ledger, moving_bytes, growing);
+
+  BackingCalls calls(*state_.device, handles_.peers, plan, pages_.pages());
+  bool backed = false;
+  std::exception_ptr error;
+  try {
+    const Unlocked<Held> unlocked(growing);
+    backed = calls.make();
+  } catch (...) {
+    error = std::current_exception();
+  }
+  for (std::size_t i = 0; i < calls.dropped; ++i) forget_view(plan.drops[i].handle, plan.drops[i].at, growing);
+  if (!backed) {
+    pages_.undo(plan, vacated);
+    for (const Orphan& orphan : calls.orphans) adopt_orphan(orphan, growing);
+    if (error) std::rethrow_exception(error);
+    return nullptr;
+  }
+  ask->granted(new_bytes, growing);
+  return &book_plan(plan, vacated, calls.created, request, context, growing);
+}
+
+// The books follow the driver.
+Block& PageDriver::book_plan(const BackingPlan& plan, const std::vector<PageHeap::VacatedStretch>& vacated,
+                             const std::vector<MemoryHandle>& created, Request request, const Context& context,
+                             Growing& growing) {
+  PhysicalPages& pages = pages_.pages();
+  for (std::size_t i = 0; i < created.size(); ++i) {
+    const HandleId id = pages.add(created[i], plan.growths[i].pages, plan.growths[i].at);
+    pages_.show(*plan.range, pages.handle(id), plan.growths[i].at);
+  }
+  for (const BackingPlan::Mapping& view : plan.views) {
+    pages.add_view(view.handle, view.at);
+    pages_.show(*plan.range, pages.handle(view.handle), view.at);
+  }
+  pages_.move_homes(plan, vacated, [&](const PageHeap::VacatedStretch& part) {
+    holds(growing);
+    return Ticket{&clocks_.of(part.arena->stream, growing), part.epoch};
+  });
+  for (const PageHeap::VacatedStretch& part : vacated) {
+    state_.ledger.pages_moved(pages_.range_of(part.address)->kind, plan.range->kind, part.bytes, growing);
+  }
+  if (plan.new_pages != 0) {
+    state_.ledger.pages_came(plan.range->kind, plan.new_pages * pages.page_bytes(), growing);
+    if (request.pool().owner() != nullptr) request.pool().owner()->holds += created.size();
+  }
+  Block& block = pages_.finish(plan, *request.arena);
+  if (context) remember_context(block, context, growing);
+  if (state_.is(HeapState::kObserved, growing)) tell_of_plan(plan, vacated, *request.arena, context, growing);
+  return block;
+}
+
+void PageDriver::tell_of_plan(const BackingPlan& plan, const std::vector<PageHeap::VacatedStretch>& vacated,
+                              const Arena& arena, const Context& context, const Held& held) {
+  const std::size_t page = pages_.page_bytes();
+  using Action = Change::Action;
+  const PoolKind kind = plan.range->kind;
+  for (const PageHeap::VacatedStretch& part : vacated) {
+    const PoolKind from = pages_.range_of(part.address)->kind;
+    state_.ledger.tell_of_pages(Action::segment_unmap, from, part.address, part.bytes, *part.arena, nullptr, held);
+  }
+  for (const BackingPlan::Move& move : plan.moves) {
+    state_.ledger.tell_of_pages(Action::segment_map, kind, move.to, move.count * page, arena, context, held);
+  }
+  for (const BackingPlan::Growth& growth : plan.growths) {
+    state_.ledger.tell_of_pages(Action::segment_map, kind, growth.at, growth.pages * page, arena, context, held);
+  }
+}
+
+// A run's first block keeps what its memory was first made for.
+void PageDriver::remember_context(Block& block, const Context& context, const Held& /*held*/) {
+  Block* head = &block;
+  while (!head->prev->is_edge()) head = head->prev;
+  Context& kept = state_.blocks.slab().detail(*head).segment_context;
+  if (!kept) kept = context;
+}
+
+void PageDriver::forget_view(HandleId id, Address at, const Held& /*held*/) {
+  pages_.hide(at, pages_.pages().bytes(pages_.pages().handle(id)));
+  pages_.pages().remove_view(id, at);
+}
+
+// --- giving memory back -----------------------------------------------------------------------------------------------
+
+// Memory the device did not take back, or addresses it did not unmap: blocked, held, and tried again now and then.
+void PageDriver::adopt_orphan(const Orphan& orphan, const Held& held) {
+  block_orphan(orphan, held);
+  orphans_.push_back(orphan);
+}
+
+void PageDriver::block_orphan(const Orphan& orphan, const Held& held) {
+  if (orphan.memory != 0) state_.ledger.orphaned(orphan.bytes, held);
+  for (const Address view : orphan.views) pages_.block(view, orphan.bytes);
+}
+
+bool PageDriver::has_orphans(const PrivatePool& pool, const Held& held) const {
+  return std::any_of(orphans_.begin(), orphans_.end(), [&](const Orphan& orphan) {
+    return std::any_of(orphan.views.begin(), orphan.views.end(), [&](Address view) {
+      holds(held);
+      return pages_.range_of(view)->owner == &pool;
+    });
+  });
+}
+
+// Throws CudaError; what the device does not take back even now stays noted.
+void PageDriver::free_orphan(Orphan orphan, Growing& growing) {
+  try {
+    for (; !orphan.views.empty(); orphan.views.pop_back()) {
+      {
+        const Unlocked<Held> unlocked(growing);
+        state_.device->unmap(orphan.views.back(), orphan.bytes);
+      }
+      pages_.hide(orphan.views.back(), orphan.bytes);
+    }
+    if (orphan.memory == 0) return;
+    const Unlocked<Held> unlocked(growing);
+    handles_.exported.forget(orphan.memory);
+    state_.device->release(orphan.memory);
+  } catch (...) {
+    orphans_.push_back(std::move(orphan));
+    throw;
+  }
+  state_.ledger.orphan_went(orphan.bytes, growing);
+}
+
+void PageDriver::free_orphans(Growing& growing) {
+  for (Orphan& orphan : std::exchange(orphans_, {})) {
+    try {
+      free_orphan(std::move(orphan), growing);
+    } catch (const CudaError&) {  // it is noted again
+    }
+  }
+  saved_.free(growing);
+}
+
+// Unmaps and releases the handles of a pool that have no live byte, until `enough` bytes are free; waits for the device
+// first. A handle that the device refuses becomes an orphan, and the error is thrown.
+void PageDriver::release_pages(PrivatePool* owner, std::size_t enough, Growing& growing) {
+  free_orphans(growing);
+  const std::vector<HandleId> idle = pages_.claim_idle_handles(state_.pools_of(owner, growing));
+  if (idle.empty()) return;
+  std::exception_ptr error;
+  try {
+    clocks_.finish_all_work(growing);
+  } catch (...) {
+    error = std::current_exception();
+  }
+  std::size_t released = 0;
+  for (const HandleId id : idle) {
+    if (error || released >= enough) {
+      pages_.put_back_idle(id);
+      continue;
+    }
+    released += pages_.pages().bytes(pages_.pages().handle(id));
+    try {
+      release_handle(id, owner, growing);
+    } catch (...) {
+      error = std::current_exception();
+    }
+  }
+  saved_.free(growing);
+  if (error) std::rethrow_exception(error);
+}
+
+// One that is asleep has nothing for the device to take back.
+void PageDriver::release_handle(HandleId id, PrivatePool* owner, Growing& growing) {
+  PhysicalPages& pages = pages_.pages();
+  const PhysicalHandle handle = pages.handle(id);
+  const std::size_t bytes = pages.bytes(handle);
+  if (!handle.is_asleep()) count_handle_gone(id, growing);
+  pages_.forget_memory(id);
+  for (const View& view : handle.views) forget_view(id, view.address, growing);
+  pages.remove(id);
+  if (owner != nullptr) {
+    --owner->holds;
+    saved_.forget(*owner, id, growing);
+  }
+  if (handle.is_asleep()) return;
+
+  Orphan rest{handle.memory, bytes, {}};
+  for (const View& view : handle.views) rest.views.push_back(view.address);
+  block_orphan(rest, growing);  // until the device has taken it
+  free_orphan(std::move(rest), growing);
+}
+
+void PageDriver::count_handle_gone(HandleId id, const Held& held) {
+  pages_.for_each_home(id, [&](PageRange& range, Address begin, Address end) {
+    holds(held);
+    const Arena& arena = *pages_.first_block(begin).arena;
+    state_.ledger.pages_went(range.kind, begin, end - begin, arena, held);
+  });
+  state_.ledger.handle_went(pages_.pages().bytes(pages_.pages().handle(id)), held);
+}
+
+// At the end of the allocator: everything, live or not.
+void PageDriver::give_back_everything() noexcept CACHALOT_NO_THREAD_SAFETY_ANALYSIS {
+  const auto quietly = [](const auto& call) {
+    try {
+      call();
+    } catch (const CudaError&) {  // the device may be gone at exit; there is nobody left to tell
+    }
+  };
+  if (!pages_.ranges().empty())
+    quietly([&] { state_.device->synchronize(); });  // a GPU that was not used gets no context now
+  for (HandleId id = 0; id < pages_.pages().handle_ids(); ++id) {
+    const PhysicalHandle& handle = pages_.pages().handle(id);
+    if (handle.memory == 0) continue;
+    const std::size_t bytes = pages_.pages().bytes(handle);
+    for (const View& view : handle.views) quietly([&] { state_.device->unmap(view.address, bytes); });
+    quietly([&] { state_.device->release(handle.memory); });
+  }
+  for (const Orphan& orphan : orphans_) {
+    for (const Address view : orphan.views) quietly([&] { state_.device->unmap(view, orphan.bytes); });
+    if (orphan.memory != 0) quietly([&] { state_.device->release(orphan.memory); });
+  }
+  for (const auto& entry : pages_.ranges()) {
+    quietly([&] { state_.device->unreserve(entry.second.base, entry.second.bytes); });
+  }
+}
+
+// --- sharing ------------------------------------------------------------------------------------------------------------
+
+SharedMemory PageDriver::share(const Block& block, Growing& growing) {
+  SharedMemory memory;
+  memory.bytes = block.size();
+  const std::vector<PageHeap::ShownHandle> views = pages_.views_of(block.address, block.end());
+  memory.offset = block.address - views.front().at;
+  for (const PageHeap::ShownHandle& view : views) {
+    const PhysicalHandle& handle = pages_.pages().handle(view.handle);
+    const MemoryHandle physical = handle.memory;
+    const std::size_t bytes = pages_.pages().bytes(handle);
+    const Unlocked<Held> unlocked(growing);
+    const ExportedHandles::Export& exported = handles_.exported.of(physical);
+    memory.handles.push_back({exported.handle, bytes, exported.number});
+  }
+  return memory;
+}
+
+}  // namespace cachalot

@@ -1,0 +1,78 @@
+// The PageDriver carries out what the page heap plans: it makes the driver's calls with the device's mutex let go, and the
+// books follow what the driver did. What the driver refuses becomes an orphan, which is tried again now and then.
+#pragma once
+
+#include <cstddef>
+#include <optional>
+#include <vector>
+
+#include "cachalot/shared_memory.h"
+#include "heap/heap_state.h"
+#include "heap/saved_memory.h"
+#include "heap/shared_handles.h"
+#include "heap/stream_clocks.h"
+#include "pages/page_heap.h"
+
+namespace cachalot {
+
+// What the device did not take back: memory (0: only addresses), and where it may still be mapped.
+struct Orphan {
+  MemoryHandle memory;
+  std::size_t bytes;
+  std::vector<Address> views;
+};
+
+class PageDriver {
+ public:
+  static constexpr std::size_t kEverything = Ledger::kNoLimit;
+
+  PageDriver(HeapState& state, PageHeap& pages, StreamClocks& clocks, SharedHandles& handles, SavedMemory& saved)
+      : state_(state), pages_(pages), clocks_(clocks), handles_(handles), saved_(saved) {}
+  PageDriver(const PageDriver&) = delete;
+  PageDriver& operator=(const PageDriver&) = delete;
+
+  // Returns the free block that holds the plan's window. nullptr: no plan, or the device or the limit has no room for its new
+  // memory. Throws CudaError; nothing has changed then.
+  Block* execute_plan(const std::optional<BackingPlan>& plan, Request request, const Context& context,
+                      Growing& growing) CACHALOT_GROWING;
+
+  // Unmaps and releases the handles of a pool that have no live byte, until `enough` bytes are free; waits for the device
+  // first. A handle that the device refuses becomes an orphan, and the error is thrown.
+  void release_pages(PrivatePool* owner, std::size_t enough, Growing& growing) CACHALOT_GROWING;
+  // One handle without a live byte, and its addresses.
+  void release_handle(HandleId id, PrivatePool* owner, Growing& growing) CACHALOT_GROWING;
+  // The books of a handle whose memory goes.
+  void count_handle_gone(HandleId id, const Held& held) CACHALOT_HELD;
+  // Nothing is mapped in the view any more.
+  void forget_view(HandleId id, Address at, const Held& held) CACHALOT_HELD;
+
+  // Blocks what the device did not take back, and notes it for later.
+  void adopt_orphan(const Orphan& orphan, const Held& held) CACHALOT_HELD;
+  // Blocks what the device is about to take back.
+  void block_orphan(const Orphan& orphan, const Held& held) CACHALOT_HELD;
+  // Throws CudaError; what the device does not take back even now stays noted.
+  void free_orphan(Orphan orphan, Growing& growing) CACHALOT_GROWING;
+  void free_orphans(Growing& growing) CACHALOT_GROWING;
+  bool has_orphans(const PrivatePool& pool, const Held& held) const CACHALOT_HELD;
+  void give_back_everything() noexcept;
+
+  // What other processes need to open a block.
+  SharedMemory share(const Block& block, Growing& growing) CACHALOT_GROWING;
+
+ private:
+  Block& book_plan(const BackingPlan& plan, const std::vector<PageHeap::VacatedStretch>& vacated,
+                   const std::vector<MemoryHandle>& created, Request request, const Context& context,
+                   Growing& growing) CACHALOT_GROWING;
+  void tell_of_plan(const BackingPlan& plan, const std::vector<PageHeap::VacatedStretch>& vacated, const Arena& arena,
+                    const Context& context, const Held& held) CACHALOT_HELD;
+  void remember_context(Block& block, const Context& context, const Held& held) CACHALOT_HELD;
+
+  HeapState& state_;
+  PageHeap& pages_ CACHALOT_GUARDED_BY(device_lock);
+  StreamClocks& clocks_;
+  SharedHandles& handles_;
+  SavedMemory& saved_;
+  std::vector<Orphan> orphans_ CACHALOT_GUARDED_BY(device_lock);
+};
+
+}  // namespace cachalot

@@ -1,0 +1,429 @@
+// What happens when no free block serves a request of the page heap, and how pages come and go.
+//
+// The order, each step only if those before it failed:
+//   for a small request, a small free piece or a page of what is free beside large blocks;
+//   free blocks of other streams that it may use already;
+//   the best of: idle pages brought together; new memory; either after this stream waits for others (cross_stream:wait);
+//   where there is no new memory: idle pages, after such waits, too (cross_stream:scarce and wait);
+//   what pools offered (use_on_oom);
+//   recovery: wait for the device, after which every idle page will do, give back what pools without users hold, again;
+//   and once more when the default pools, too, have given back what they can.
+// With remap_slack, new memory comes first while so much more may be held than was ever live.
+#include "growth/page_growth.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/bytes.h"
+#include "cachalot/errors.h"
+#include "growth/garbage.h"
+
+namespace cachalot {
+
+namespace {
+
+// Larger handles take fewer driver calls, smaller ones move more freely. So they are large while memory is plenty, and the
+// smaller the less of it is left, down to a page. Measured: docs/page_heap.md.
+constexpr std::size_t kLargestHandle = std::size_t{32} << 20;
+constexpr std::size_t kHandlesInTheRest = 4096;
+// A stream's wait for another costs the device a little of its concurrency: in pages of BackingPlan::cost.
+constexpr double kWaitCost = 0.05;
+// Addresses reserved at once for a private pool.
+constexpr std::size_t kPrivateRange = std::size_t{8} << 30;
+
+}  // namespace
+
+PageGrowth::PageGrowth(HeapState& state, const Parts& parts, std::size_t page_bytes)
+    : state_(state),
+      pools_(parts.pools),
+      clocks_(parts.clocks),
+      streams_(parts.streams),
+      caches_(parts.caches),
+      recovery_(parts.recovery),
+      pages_(state.blocks, page_bytes),
+      placement_(pages_),
+      driver_(state, pages_, parts.clocks, parts.handles, parts.saved) {
+  state.blocks.expect_ranges();
+  state.splits_everything = true;
+  clocks_.set_referred([this](const Held& held) {
+    holds(held);
+    return pages_.pages().forget_done_uses();  // those that stale views still name
+  });
+}
+
+Block* PageGrowth::obtain(Request request, const Context& context, Growing& growing) {
+  require_awake(request.pool().owner(), state_.index);
+  return request.contiguous ? obtain_contiguous(request, context, growing) : obtain_anywhere(request, context, growing);
+}
+
+// --- mappings that pages have left --------------------------------------------------------------------------------------
+
+// Keeps the number of mappings within max_mappings: those that pages have left go, at least a quarter of them at once.
+void PageGrowth::drop_stale_views(Growing& growing) {
+  const PhysicalPages& pages = pages_.pages();
+  if (pages.live_views() <= state_.options.max_mappings || state_.capturing(growing) || !pages.has_aliases()) return;
+  drop_done_views(growing);
+  if (pages.live_views() <= state_.options.max_mappings) return;
+  clocks_.finish_all_work(growing);
+  drop_done_views(growing);
+}
+
+void PageGrowth::drop_done_views(Growing& growing) {
+  PhysicalPages& pages = pages_.pages();
+  const std::size_t enough = state_.options.max_mappings - state_.options.max_mappings / 4;
+  for (HandleId id = 0; id < pages.handle_ids() && pages.live_views() > enough; ++id) {
+    const std::vector<View> views = pages.handle(id).views;
+    for (const View& view : views) {
+      if (!PhysicalPages::may_unmap(view) || pages_.range_of(view.address)->owner != nullptr) continue;
+      const std::size_t bytes = pages.bytes(pages.handle(id));
+      driver_.forget_view(id, view.address, growing);
+      try {
+        const Unlocked<Held> unlocked(growing);
+        state_.device->unmap(view.address, bytes);
+      } catch (const CudaError&) {
+        driver_.adopt_orphan({0, bytes, {view.address}}, growing);
+      }
+    }
+  }
+}
+
+// --- a block for a request --------------------------------------------------------------------------------------------
+
+Block* PageGrowth::obtain_anywhere(Request request, const Context& context, Growing& growing) {
+  const bool is_small = request.pool().kind() == PoolKind::small;
+  const bool must_grow = is_small && !caches_.drain_or_grow(growing);
+  if (!is_small) state_.drain_caches(growing);  // a block in a cache keeps its page from moving
+  if (Block* block = state_.find_free(request, growing))
+    return block;  // that helped, or another thread grew or freed meanwhile
+  streams_.forget_if_many(growing);
+  return_whole_pages(growing);
+  if (Block* block = find_beside(request, growing)) return block;
+  StreamClock& clock = clocks_.of(request.stream(), growing);
+  refresh_before_planning(request, growing);
+
+  Block* block = state_.find_free(request, growing);  // freed while the lock was let go
+  if (block != nullptr) return block;
+  if (must_grow || may_grow_first(request, growing)) {
+    Request wanted = request;  // in a step that ends the need: not a block, but the page about it
+    if (must_grow) wanted.rounded = round_up(wanted.rounded, pages_.page_bytes());
+    block =
+        driver_.execute_plan(best_plan(wanted, Ordering::now, {.may_move = false}, growing), wanted, context, growing);
+  }
+  if (block == nullptr) block = take_page(request, growing);
+  if (block == nullptr) block = take_over(request, growing);
+  if (block == nullptr) block = bring_together_or_create(request, clock, context, growing);
+  if (block == nullptr && state_.drain_caches(growing)) {
+    block = state_.find_free(request, growing);
+    if (block == nullptr) block = bring_together_or_create(request, clock, context, growing);
+  }
+  if (block == nullptr) block = recovery_.borrow(request, growing);
+  if (block != nullptr || state_.capturing(growing)) return block;
+
+  const bool synchronized = recovery_.synchronize_frees(growing);
+  if (synchronized) block = state_.find_free(request, growing);
+  if (block != nullptr) return block;
+  wait_and_give_back(request, growing);
+  if ((block = state_.find_free(request, growing)) != nullptr) return block;
+  if ((block = take_over(request, growing)) != nullptr) return block;
+  if ((block = bring_together_or_create(request, clock, context, growing)) != nullptr) return block;
+  recovery_.release_default_pools(growing);  // what is idle there cannot come to this request
+  if ((block = state_.find_free(request, growing)) != nullptr) return block;
+  return bring_together_or_create(request, clock, context, growing);
+}
+
+// What is to be known and done before anything is planned. Lets the lock go.
+void PageGrowth::refresh_before_planning(Request request, Growing& growing) {
+  request.arena->epoch =
+      clocks_.of(request.stream(), growing).epoch();  // if it has no memory yet, it missed the epochs until now
+  if (state_.is(HeapState::kAging, growing) && !state_.capturing(growing)) collect_garbage(growing);
+  // One stream alone orders all its memory by itself and needs no events, unless it has left mappings that are to go some day.
+  const bool needs_events = clocks_.count(growing) >= 2 || pages_.pages().has_aliases();
+  if (needs_events && !state_.capturing(growing)) clocks_.refresh(request, pages_.page_bytes(), growing);
+  drop_stale_views(growing);
+}
+
+// The recovery of a request that cannot be served: afterwards everything idle may serve it.
+void PageGrowth::wait_and_give_back(Request request, Growing& growing) {
+  clocks_.finish_all_work(growing);
+  state_.drain_caches(growing);  // threads freed meanwhile
+  recovery_.release_unused_pools({}, growing);
+  driver_.free_orphans(growing);
+  state_.ledger.retried(request.pool().kind(), growing);
+}
+
+// A small request may lie in what is left of a page beside large blocks.
+Block* PageGrowth::find_beside(Request request, const Held& held) {
+  if (request.pool().kind() != PoolKind::small) return nullptr;
+  Block* block =
+      streams_.arena_of(large_pool_beside(request, held), request.stream(), held).bins.best_fit(request.rounded);
+  return block != nullptr && block->size() < pages_.page_bytes() ? block : nullptr;
+}
+
+// Of the smallest free block that holds one, a page for small blocks (or what pages it takes): no driver call.
+Block* PageGrowth::take_page(Request request, const Held& held) {
+  if (request.pool().kind() != PoolKind::small) return nullptr;
+  const std::size_t page = pages_.page_bytes();
+  const std::size_t bytes = round_up(request.rounded, page);
+  Block* found = nullptr;
+  streams_.arena_of(large_pool_beside(request, held), request.stream(), held)
+      .bins.for_each_of_at_least(bytes, [&](Block& block) {
+        if (found == nullptr && round_up(block.address, page) + bytes <= block.end()) found = &block;
+      });
+  if (found == nullptr) return nullptr;
+  const Address begin = round_up(found->address, page);
+  return &pages_.hand_over(*found, begin, begin + bytes, *request.arena);
+}
+
+// Pages of large blocks that served small ones, and do no more.
+void PageGrowth::return_whole_pages(const Held& held) {
+  const std::size_t page = pages_.page_bytes();
+  pools_.for_each(
+      [&](const BlockPool& pool) {
+        holds(held);
+        if (pool.kind() != PoolKind::small || pool.growth != this) return;
+        BlockPool& large_pool = pool.owner() != nullptr ? pool.owner()->large : state_.large(held);
+        for (const auto& arena : pool.arenas()) {
+          if (arena->bins.best_fit(page) == nullptr) continue;
+          std::vector<Block*> whole;
+          arena->bins.for_each_of_at_least(page, [&](Block& block) {
+            holds(held);
+            const bool holds_page = round_up(block.address, page) + page <= block.end();
+            if (holds_page && pages_.range_of(block.address)->kind == PoolKind::large) whole.push_back(&block);
+          });
+          for (Block* block : whole) {
+            Arena& to = streams_.arena_of(large_pool, arena->stream, held);
+            pages_.hand_over(*block, round_up(block->address, page), round_down(block->end(), page), to);
+          }
+        }
+      },
+      held);
+}
+
+BlockPool& PageGrowth::large_pool_beside(Request request, const Held& held) {
+  PrivatePool* const owner = request.pool().owner();
+  return owner != nullptr ? owner->large : state_.large(held);
+}
+
+// The best fit among other streams' free blocks: what the request needs of it becomes its stream's own.
+Block* PageGrowth::find_to_take_over(Request request, Ordering ordering, const Held& held) const {
+  if (request.pool().owner() != nullptr) return nullptr;
+  Block* best = nullptr;
+  for (const auto& arena : request.pool().arenas()) {
+    if (arena.get() == request.arena) continue;
+    Block* block = arena->bins.best_fit(request.rounded);
+    if (block == nullptr || !clocks_.may_take(*block, request.stream(), ordering, held)) continue;
+    if (best == nullptr || block->size() < best->size()) best = block;
+  }
+  return best;
+}
+
+Block* PageGrowth::take_over(Request request, const Held& held) {
+  Block* best = find_to_take_over(request, Ordering::now, held);
+  if (best == nullptr) return nullptr;
+  return &pages_.hand_over(*best, best->address, best->address + request.rounded, *request.arena);
+}
+
+std::size_t PageGrowth::usual_handle_bytes(const Held& held) const {
+  const std::size_t page = pages_.page_bytes();
+  const std::size_t most = std::min(state_.ledger.limit(held), state_.device->properties().total_bytes);
+  const std::size_t left = most - std::min(most, state_.ledger.held_bytes(held));
+  return std::max(page, round_down(std::min(kLargestHandle, left / kHandlesInTheRest), page));
+}
+
+// Within the rules, and those that hold for the request anyway.
+std::optional<BackingPlan> PageGrowth::best_plan(Request request, Ordering ordering, PlacementRules rules,
+                                                 const Held& held) {
+  const bool is_private = request.pool().owner() != nullptr;
+  rules.may_move = rules.may_move && !is_private;  // what a graph uses stays where the graph knows it
+  rules.may_drop = !is_private && !state_.capturing(held);
+  rules.handle_bytes = state_.options.page_size != 0 ? state_.options.page_size : usual_handle_bytes(held);
+  const PoolPair pools = state_.pools_of(request.pool().owner(), held);
+  for (const BlockPool* pool : pools) {
+    for (const auto& arena : pool->arenas())
+      arena->reach = clocks_.reach_into(*arena, request.stream(), ordering, held);
+  }
+  return placement_.best(*request.arena, pools, request.rounded, rules);
+}
+
+// By what is best. With cross_stream:wait the stream rather waits for others than asks the driver for anything, if that saves
+// more than it costs. Should the device or the limit refuse new memory, what can be had without.
+Block* PageGrowth::bring_together_or_create(Request request, StreamClock& clock, const Context& context,
+                                            Growing& growing) {
+  if (request.rounded > state_.device->properties().total_bytes) return nullptr;
+  std::optional<BackingPlan> plan = best_plan(request, Ordering::now, {}, growing);
+  const bool may_gain = !plan || plan->calls_driver();
+  if (may_gain && state_.options.cross_stream == CrossStream::wait &&
+      wait_for_a_better(request, clock, plan, {.goes_on = true}, growing)) {
+    if (Block* block = take_over(request, growing)) return block;
+    plan = best_plan(request, Ordering::now, {}, growing);
+  }
+  if (!plan) {
+    reserve_range(request, growing);
+    plan = best_plan(request, Ordering::now, {}, growing);
+  }
+  Block* block = driver_.execute_plan(plan, request, context, growing);
+  if (block != nullptr || !plan || plan->new_pages == 0) return block;
+  return bring_together(request, clock, context, growing);
+}
+
+// Without new memory, of which there is none.
+Block* PageGrowth::bring_together(Request request, StreamClock& clock, const Context& context, Growing& growing) {
+  constexpr PlacementRules kNoGrowth{.may_grow = false};
+  if (Block* block =
+          driver_.execute_plan(best_plan(request, Ordering::now, kNoGrowth, growing), request, context, growing))
+    return block;
+  if (!wait_for_a_better(request, clock, std::nullopt, kNoGrowth, growing)) return nullptr;
+  if (Block* block = take_over(request, growing)) return block;
+  return driver_.execute_plan(best_plan(request, Ordering::now, kNoGrowth, growing), request, context, growing);
+}
+
+bool PageGrowth::may_wait_for_others(Request request, const Held& held) const {
+  const bool waits =
+      state_.options.cross_stream == CrossStream::wait || state_.options.cross_stream == CrossStream::scarce;
+  return waits && request.pool().owner() == nullptr && clocks_.count(held) > 1 && !state_.capturing(held);
+}
+
+// Waits for the streams whose memory would serve better than the plan, within the rules; false: none would, or may be waited
+// for. rules.goes_on: the lock was not let go since the plan was made.
+bool PageGrowth::wait_for_a_better(Request request, StreamClock& clock, const std::optional<BackingPlan>& plan,
+                                   PlacementRules rules, Growing& growing) {
+  if (!may_wait_for_others(request, growing)) return false;
+  std::vector<std::pair<const StreamClock*, std::uint32_t>> others;  // each with the last epoch that is wanted of it
+  const auto want = [&](const Block& block) {
+    holds(growing);
+    const StreamClock* const other = &clocks_.of(block.arena->stream, growing);
+    const auto known =
+        std::find_if(others.begin(), others.end(), [&](const auto& each) { return each.first == other; });
+    if (known == others.end()) {
+      others.emplace_back(other, block.bin.epoch);
+    } else if (Reach::has_reached(block.bin.epoch, known->second)) {
+      known->second = block.bin.epoch;
+    }
+  };
+  if (const Block* block = find_to_take_over(request, Ordering::after_wait, growing)) {
+    if (clocks_.may_take(*block, clock.stream(), Ordering::now, growing))
+      return true;  // it has become so while the lock was let go
+    want(*block);
+  } else {
+    if (plan) rules.cost_below = plan->cost - kWaitCost / 2;  // it must save a wait; half of one, lest rounding decides
+    const auto better = best_plan(request, Ordering::after_wait, rules, growing);
+    if (!better) return false;
+    for (const Block* taken : pages_.blocks_of(*better)) {
+      if (!clocks_.may_take(*taken, clock.stream(), Ordering::now, growing)) want(*taken);
+    }
+    if (plan && better->cost + static_cast<double>(others.size()) * kWaitCost >= plan->cost) return false;
+  }
+  for (const auto& [other, epoch] : others) clocks_.wait(clock, *other, epoch, growing);
+  return !others.empty();
+}
+
+// Whether new memory comes before idle pages are brought together: remap_slack.
+bool PageGrowth::may_grow_first(Request request, const Held& held) {
+  if (state_.options.remap_slack == 0) return false;
+  caches_.gather(held);
+  const auto live = static_cast<std::size_t>(state_.counters.allocated_bytes()) + request.rounded;
+  const std::size_t most = std::max(live, static_cast<std::size_t>(state_.counters.max_allocated_bytes()));
+  const double allowed = static_cast<double>(most) * (1 + state_.options.remap_slack);
+  return static_cast<double>(state_.ledger.held_bytes(held) + request.rounded) <= allowed;
+}
+
+// --- addresses --------------------------------------------------------------------------------------------------------
+
+// Addresses are plentiful: as many as the device has memory (fewer for a private pool, of which there may be hundreds), and
+// more when these are used up.
+void PageGrowth::reserve_range(Request request, Growing& growing) {
+  const std::size_t usual = request.pool().owner() == nullptr ? state_.device->properties().total_bytes : kPrivateRange;
+  const std::size_t bytes = round_up(std::max(usual, 2 * request.rounded), pages_.page_bytes());
+  std::optional<Address> base;
+  {
+    const Unlocked<Held> unlocked(growing);
+    base = state_.device->reserve(bytes);
+  }
+  if (!base) return;
+  try {
+    pages_.add_range(*base, bytes, request.pool().kind(), request.pool().owner());
+  } catch (...) {
+    const Unlocked<Held> unlocked(growing);
+    state_.device->unreserve(*base, bytes);
+    throw;
+  }
+}
+
+// Of a pool that is going; all its memory is gone.
+void PageGrowth::release_addresses(const PrivatePool& pool, Growing& growing) {
+  pages_.remove_ranges(&pool, [&](const PageRange& range) {
+    holds(growing);
+    const Unlocked<Held> unlocked(growing);
+    state_.device->unreserve(range.base, range.bytes);
+  });
+}
+
+// --- giving memory back -------------------------------------------------------------------------------------------------
+
+void PageGrowth::collect_garbage(Growing& growing) {
+  const std::size_t bytes = garbage_bytes(state_, growing);
+  if (bytes != 0) driver_.release_pages(nullptr, bytes, growing);
+}
+
+void PageGrowth::release_free(PrivatePool* owner, Growing& growing) {
+  driver_.release_pages(owner, PageDriver::kEverything, growing);
+}
+
+bool PageGrowth::has_leftovers(const PrivatePool& pool, const Held& held) const {
+  return driver_.has_orphans(pool, held);
+}
+
+void PageGrowth::give_back_everything() noexcept { driver_.give_back_everything(); }
+
+// --- what others ask ----------------------------------------------------------------------------------------------------
+
+// A page of large blocks that serves small ones counts as large.
+PoolKind PageGrowth::reserved_in(const Block& head, const Held& /*held*/) const {
+  return pages_.range_of(head.address)->kind;
+}
+
+std::size_t PageGrowth::asleep_bytes(Address begin, Address end, const Held& /*held*/) const {
+  return pages_.asleep_bytes(begin, end);
+}
+
+std::size_t PageGrowth::handle_count(const Block& block, const Held& /*held*/) const {
+  return pages_.views_of(block.address, block.end()).size();
+}
+
+std::vector<AddressRange> PageGrowth::mapped_addresses(const Held& /*held*/) const { return pages_.mapped_addresses(); }
+
+SharedMemory PageGrowth::share(const Block& block, Address /*base*/, Growing& growing) {
+  return driver_.share(block, growing);
+}
+
+// All blocks of the pool are free.
+void PageGrowth::separate_kinds(PrivatePool& pool, Growing& growing) {
+  std::vector<Block*> heads;
+  for (const auto& [address, head] : state_.blocks.segments()) {
+    if (head->arena->pool.owner() == &pool) heads.push_back(head);
+  }
+  for (Block* block : heads) {
+    BlockPool& to = pages_.range_of(block->address)->kind == PoolKind::small ? pool.small : pool.large;
+    for (; !block->is_edge(); block = block->next) {
+      if (&block->arena->pool == &to) continue;
+      Arena& arena = streams_.arena_of(to, block->arena->stream, growing);
+      block = &pages_.hand_over(*block, block->address, block->end(), arena);
+    }
+  }
+}
+
+std::string PageGrowth::validate(const Held& held) const {
+  if (std::string broken = pages_.validate(state_.ledger.moving_bytes(held)); !broken.empty()) return broken;
+  std::string broken = pages_.validate_idle_pages(state_.pools_of(nullptr, held));
+  for (const auto& [id, pool] : pools_.all(held)) {
+    if (broken.empty() && pool->large.growth == this)
+      broken = pages_.validate_idle_pages(state_.pools_of(pool.get(), held));
+  }
+  return broken;
+}
+
+std::size_t PageGrowth::metadata_bytes(const Held& /*held*/) const {
+  return sizeof(*this) + pages_.metadata_bytes() + placement_.metadata_bytes();
+}
+
+}  // namespace cachalot

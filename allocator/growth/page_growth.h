@@ -1,0 +1,111 @@
+// PageGrowth gets memory in pages that can be mapped anywhere: the page heap. Idle pages of other holes serve a request before
+// new memory does.
+//
+// What belongs to the page heap changes only while the growth mutex is held as well as the device's.
+#pragma once
+
+#include <cstddef>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "growth/growth.h"
+#include "growth/page_driver.h"
+#include "growth/recovery.h"
+#include "heap/cache_bridge.h"
+#include "heap/private_pools.h"
+#include "heap/saved_memory.h"
+#include "heap/shared_handles.h"
+#include "heap/stream_clocks.h"
+#include "heap/stream_registry.h"
+#include "pages/page_heap.h"
+#include "pages/placement.h"
+
+namespace cachalot {
+
+class PageGrowth final : public Growth {
+ public:
+  // The collaborators it works with.
+  struct Parts {
+    PrivatePools& pools;
+    StreamClocks& clocks;
+    StreamRegistry& streams;
+    CacheBridge& caches;
+    Recovery& recovery;
+    SharedHandles& handles;
+    SavedMemory& saved;
+  };
+  // Before the first memory. `page_bytes`: the device's granularity, a power of two.
+  PageGrowth(HeapState& state, const Parts& parts, std::size_t page_bytes);
+
+  Block* find(Request request, const Held& held) override CACHALOT_HELD;
+  Block* find_beside(Request request, const Held& held) override CACHALOT_HELD;
+  Block* obtain(Request request, const Context& context, Growing& growing) override CACHALOT_GROWING;
+  bool may_scatter() const override { return true; }
+  Block& cut_contiguous(Block& block, Request request, const Held& held) override CACHALOT_HELD;
+  bool mixes_sizes() const override { return true; }
+  bool caches_by_default() const override { return true; }
+  void release_free(PrivatePool* owner, Growing& growing) override CACHALOT_GROWING;
+  bool has_leftovers(const PrivatePool& pool, const Held& held) const override CACHALOT_HELD;
+  void release_addresses(const PrivatePool& pool, Growing& growing) override CACHALOT_GROWING;
+  void give_back_everything() noexcept override;
+  bool is_expandable() const override { return true; }
+  PoolKind reserved_in(const Block& head, const Held& held) const override CACHALOT_HELD;
+  std::size_t asleep_bytes(Address begin, Address end, const Held& held) const override CACHALOT_HELD;
+  std::size_t handle_count(const Block& block, const Held& held) const override CACHALOT_HELD;
+  SharedMemory share(const Block& block, Address base, Growing& growing) override CACHALOT_GROWING;
+  std::vector<AddressRange> mapped_addresses(const Held& held) const override CACHALOT_HELD;
+  bool may_extend_segments() const override { return true; }
+  void separate_kinds(PrivatePool& pool, Growing& growing) override CACHALOT_GROWING;
+  std::string validate(const Held& held) const override CACHALOT_HELD;
+  std::size_t metadata_bytes(const Held& held) const override CACHALOT_HELD;
+
+  // For pools that sleep.
+  PageHeap& pages() { return pages_; }
+  PageDriver& driver() { return driver_; }
+
+ private:
+  // The ladder, and its steps.
+  Block* obtain_anywhere(Request request, const Context& context, Growing& growing) CACHALOT_GROWING;
+  void refresh_before_planning(Request request, Growing& growing) CACHALOT_GROWING;
+  void wait_and_give_back(Request request, Growing& growing) CACHALOT_GROWING;
+  Block* take_page(Request request, const Held& held) CACHALOT_HELD;
+  void return_whole_pages(const Held& held) CACHALOT_HELD;
+  BlockPool& large_pool_beside(Request request, const Held& held) CACHALOT_HELD;
+  Block* find_to_take_over(Request request, Ordering ordering, const Held& held) const CACHALOT_HELD;
+  Block* take_over(Request request, const Held& held) CACHALOT_HELD;
+  Block* bring_together_or_create(Request request, StreamClock& clock, const Context& context,
+                                  Growing& growing) CACHALOT_GROWING;
+  Block* bring_together(Request request, StreamClock& clock, const Context& context, Growing& growing) CACHALOT_GROWING;
+  bool may_wait_for_others(Request request, const Held& held) const CACHALOT_HELD;
+  bool wait_for_a_better(Request request, StreamClock& clock, const std::optional<BackingPlan>& plan,
+                         PlacementRules rules, Growing& growing) CACHALOT_GROWING;
+  bool may_grow_first(Request request, const Held& held) CACHALOT_HELD;
+  std::size_t usual_handle_bytes(const Held& held) const CACHALOT_HELD;
+  std::optional<BackingPlan> best_plan(Request request, Ordering ordering, PlacementRules rules,
+                                       const Held& held) CACHALOT_HELD;
+  void reserve_range(Request request, Growing& growing) CACHALOT_GROWING;
+  void drop_stale_views(Growing& growing) CACHALOT_GROWING;
+  void drop_done_views(Growing& growing) CACHALOT_GROWING;
+  void collect_garbage(Growing& growing) CACHALOT_GROWING;
+
+  // Allocations in one handle (contiguous.cpp).
+  Block* obtain_contiguous(Request request, const Context& context, Growing& growing) CACHALOT_GROWING;
+  Block* find_contiguous(Request request, const Arena& arena, Ordering ordering, const Held& held) const CACHALOT_HELD;
+  Block* find_contiguous_anywhere(Request request, Ordering ordering, const Held& held) const CACHALOT_HELD;
+  PageHeap::Stretch contiguous_part(const Block& block, Request request, const Held& held) const CACHALOT_HELD;
+  Block* search_contiguous(Request request, Growing& growing) CACHALOT_GROWING;
+  Block* search_or_create_contiguous(Request request, const Context& context, Growing& growing) CACHALOT_GROWING;
+
+  HeapState& state_;
+  PrivatePools& pools_;
+  StreamClocks& clocks_;
+  StreamRegistry& streams_;
+  CacheBridge& caches_;
+  Recovery& recovery_;
+  PageHeap pages_ CACHALOT_GUARDED_BY(device_lock);
+  Placement placement_ CACHALOT_GUARDED_BY(device_lock);
+  PageDriver driver_;
+};
+
+}  // namespace cachalot

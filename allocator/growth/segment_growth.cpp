@@ -1,0 +1,252 @@
+#include "growth/segment_growth.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/bytes.h"
+#include "base/check.h"
+#include "growth/garbage.h"
+#include "policy/torch_policy.h"
+
+namespace cachalot {
+
+// --- getting memory -----------------------------------------------------------------------------------------------------
+
+Block* SegmentGrowth::find(Request request, const Held& held) { return state_.find_free_and_age(request, held); }
+
+// PyTorch's order, but for two things. While a graph is captured nothing is given back: cudaFree would spoil the capture.
+// And one step is ours: what the wait for other streams' work has freed is searched before the cache is
+// given back (PyTorch runs out of memory although a fitting block has just become free, its issue #189504).
+Block* SegmentGrowth::obtain(Request request, const Context& context, Growing& growing) {
+  // What caches hold serves small blocks first.
+  if (request.pool().kind() == PoolKind::small) caches_.drain_or_grow(growing);
+  if (Block* block = state_.find_free(request, growing)) return block;  // that helped, or another thread grew meanwhile
+  if (Block* block = take_from_ended(request, growing)) return block;
+  streams_.forget_if_many(growing);
+  if (state_.is(HeapState::kAging, growing) && !state_.capturing(growing)) collect_garbage(growing);
+  Block* block = grow(request, context, growing);
+  if (block == nullptr && state_.drain_caches(growing)) block = state_.find_free(request, growing);
+  if (block == nullptr) block = recovery_.borrow(request, growing);
+  if (block == nullptr && !state_.capturing(growing) && release_oversize_for(request, growing))
+    block = grow(request, context, growing);
+  if (block != nullptr || state_.capturing(growing)) return block;
+
+  const bool synchronized = recovery_.synchronize_frees(growing);
+  if (state_.drain_caches(growing) || synchronized)
+    block = state_.find_free(request, growing);  // threads freed meanwhile
+  if (block == nullptr) {
+    recovery_.release_default_pools(growing);
+    recovery_.release_unused_pools({}, growing);
+    state_.ledger.retried(request.pool().kind(), growing);
+    block = grow(request, context, growing);
+  }
+  return block;
+}
+
+// A new segment, as one free block; nullptr when the device or the limit has no room for it.
+Block* SegmentGrowth::grow(Request request, const Context& context, Growing& growing) {
+  const std::size_t bytes = segment_size(request.rounded, state_.options.large_segment_size);
+  std::optional<Ledger::Ask> ask = state_.ledger.ask(bytes, growing);
+  if (!ask) return nullptr;
+  const std::optional<Address> address = ask_for_segment(bytes, request, growing);
+  if (!address) return nullptr;
+  Block& block = adopt(*address, bytes, *request.arena, growing);
+  if (PrivatePool* owner = request.pool().owner()) ++owner->holds;
+  ask->granted(bytes, growing);
+  if (context) state_.blocks.slab().detail(block).segment_context = context;
+  state_.ledger.segment_came(block, context, growing);
+  return &block;
+}
+
+std::optional<Address> SegmentGrowth::ask_for_segment(std::size_t bytes, Request request, Growing& growing) {
+  const PrivatePool* const owner = request.pool().owner();
+  const Unlocked<Held> unlocked(growing);
+  return owner != nullptr && owner->provider
+             ? owner->provider->allocate_segment(bytes, state_.index, request.stream().handle)
+             : malloc(bytes, request.stream());
+}
+
+std::optional<Address> SegmentGrowth::malloc(std::size_t bytes, const KnownStream& /*stream*/) {
+  return state_.device->malloc(bytes);
+}
+
+void SegmentGrowth::free(const Departing& segment) { state_.device->free(segment.address); }
+
+// Should our own tables fail to take the segment, it goes back at once.
+Block& SegmentGrowth::adopt(Address address, std::size_t bytes, Arena& arena, Growing& growing) {
+  try {
+    return state_.blocks.add_segment(address, bytes, arena);
+  } catch (...) {
+    const Unlocked<Held> unlocked(growing);
+    give_back({address, bytes, &arena, nullptr});
+    throw;
+  }
+}
+
+// A free block of a stream that has ended and whose work is done.
+Block* SegmentGrowth::take_from_ended(Request request, Growing& growing) {
+  if (request.pool().owner() != nullptr || state_.capturing(growing)) return nullptr;
+  clocks_.ask_all(growing);
+  Block* best = nullptr;
+  for (const auto& arena : request.pool().arenas()) {
+    if (!arena->has_ended.load(std::memory_order_relaxed)) continue;
+    const StreamClock& clock = clocks_.of(arena->stream, growing);
+    arena->bins.for_each_of_at_least(request.rounded, [&](Block& block) {
+      holds(growing);
+      const bool is_whole = !block.is_split() && may_use(block.size(), request.rounded, state_.options);
+      if (!is_whole || !clock.is_done(block.bin.epoch)) return;
+      if (best == nullptr || block.size() < best->size()) best = &block;
+    });
+  }
+  if (best == nullptr) return nullptr;
+  state_.blocks.claim(*best);
+  best->arena = request.arena;
+  state_.blocks.put_back(*best);
+  return best;
+}
+
+// --- giving memory back -------------------------------------------------------------------------------------------------
+
+// Gives back cached large segments, oldest first, until enough is freed: each pass takes those of at least the mean
+// age of what was left before it, and is never cut short.
+void SegmentGrowth::collect_garbage(Growing& growing) {
+  const std::size_t target = garbage_bytes(state_, growing);
+  if (target == 0) return;
+  const BlockPool& large = state_.large(growing);
+  std::vector<Block*> candidates;
+  append_free_segments(large, candidates);
+  const auto age = [&](const Block* block) {
+    holds(growing);
+    return large.clock - state_.blocks.freed_at(*block);
+  };
+
+  std::vector<Block*> released;
+  std::size_t released_bytes = 0;
+  while (released_bytes < target && !candidates.empty()) {
+    double total_age = 0;
+    for (const Block* block : candidates) total_age += static_cast<double>(age(block));
+    const double mean_age = total_age / static_cast<double>(candidates.size());
+    const auto old = [&](const Block* block) { return static_cast<double>(age(block)) >= mean_age; };
+    const auto first_old =
+        std::stable_partition(candidates.begin(), candidates.end(), [&](const Block* block) { return !old(block); });
+    if (first_old == candidates.end()) break;
+    for (auto block = first_old; block != candidates.end(); ++block) released_bytes += (*block)->size();
+    released.insert(released.end(), first_old, candidates.end());
+    candidates.erase(first_old, candidates.end());
+  }
+  release(released, growing);
+}
+
+// With max_split_size, large blocks are kept whole and may be given back one by one: the one that fits best, else the
+// largest ones until they add up. What was released stays released even if it was not enough.
+bool SegmentGrowth::release_oversize_for(Request request, Growing& growing) {
+  if (state_.options.max_split_size == Options::kUnlimited) return false;
+  const std::size_t wanted = std::max(request.rounded, state_.options.max_split_size);
+  const FreeBins& bins = request.arena->bins;
+  if (Block* block = bins.best_fit(wanted); block != nullptr && !block->is_split()) {
+    release({block}, growing);
+    return true;
+  }
+  std::vector<Block*> oversize;
+  bins.for_each([&](Block& block) {
+    holds(growing);
+    if (is_oversize(block.size(), state_.options) && !block.is_split()) oversize.push_back(&block);
+  });
+  std::vector<Block*> released;
+  std::size_t released_bytes = 0;
+  for (auto block = oversize.rbegin(); block != oversize.rend() && released_bytes < wanted; ++block) {
+    released.push_back(*block);
+    released_bytes += (*block)->size();
+  }
+  release(released, growing);
+  return released_bytes >= wanted;
+}
+
+void SegmentGrowth::release_free(PrivatePool* owner, Growing& growing) {
+  std::vector<Block*> blocks;
+  if (owner != nullptr) {
+    append_free_segments(owner->small, blocks);
+    append_free_segments(owner->large, blocks);
+  } else {
+    append_free_segments(state_.large(growing), blocks);
+    append_free_segments(state_.small(growing), blocks);
+  }
+  release(blocks, growing);
+}
+
+// Free blocks that are whole segments, in PyTorch's order: by stream, size and address.
+void SegmentGrowth::append_free_segments(const BlockPool& pool, std::vector<Block*>& blocks) {
+  std::vector<const Arena*> arenas;
+  for (const auto& arena : pool.arenas()) arenas.push_back(arena.get());
+  std::sort(arenas.begin(), arenas.end(),
+            [](const Arena* a, const Arena* b) { return a->stream.handle < b->stream.handle; });
+  for (const Arena* arena : arenas) {
+    arena->bins.for_each([&](Block& block) {
+      if (!block.is_split()) blocks.push_back(&block);
+    });
+  }
+}
+
+// All leave the heap before the lock is let go for the first of them, so that no other thread takes one up meanwhile.
+// Should the device refuse one, it and those after it return to the heap.
+void SegmentGrowth::release(const std::vector<Block*>& blocks, Growing& growing) {
+  std::vector<Departing> departing;
+  departing.reserve(blocks.size());
+  for (Block* block : blocks) {
+    const BlockDetail* detail = state_.blocks.slab().find_detail(*block);
+    departing.push_back({block->address, block->size(), block->arena, detail ? detail->segment_context : nullptr});
+    state_.ledger.segment_departs(departing.back(), growing);
+    state_.blocks.remove_segment(*block);
+  }
+  for (auto segment = departing.begin(); segment != departing.end(); ++segment) {
+    try {
+      const Unlocked<Held> unlocked(growing);
+      give_back(*segment);
+    } catch (...) {
+      for (auto kept = segment; kept != departing.end(); ++kept) return_to_heap(*kept, growing);
+      throw;
+    }
+    if (PrivatePool* owner = segment->arena->pool.owner()) --owner->holds;
+    state_.ledger.segment_went(*segment, growing);
+  }
+}
+
+void SegmentGrowth::give_back(const Departing& segment) {
+  const PrivatePool* owner = segment.arena->pool.owner();
+  if (owner != nullptr && owner->provider) {
+    owner->provider->free_segment(segment.address, segment.bytes, state_.index, segment.arena->stream.handle);
+  } else {
+    free(segment);
+  }
+}
+
+void SegmentGrowth::return_to_heap(const Departing& segment, const Held& held) {
+  state_.ledger.segment_stays(segment, held);
+  Block& block = state_.blocks.add_segment(segment.address, segment.bytes, *segment.arena);
+  if (segment.context) state_.blocks.slab().detail(block).segment_context = segment.context;
+}
+
+void SegmentGrowth::give_back_everything() noexcept CACHALOT_NO_THREAD_SAFETY_ANALYSIS {
+  for (const auto& [address, head] : state_.blocks.segments()) {
+    if (head->arena == nullptr || head->arena->pool.growth != this) continue;
+    std::size_t bytes = 0;
+    for (const Block* block = head; !block->is_edge(); block = block->next) bytes += block->size();
+    try {
+      give_back({address, bytes, head->arena, nullptr});
+    } catch (const CudaError&) {  // the device may be gone at exit; there is nobody left to tell
+    }
+  }
+}
+
+// --- sharing ------------------------------------------------------------------------------------------------------------
+
+SharedMemory SegmentGrowth::share(const Block& block, Address base, Growing& growing) {
+  SharedMemory memory;
+  memory.bytes = block.size();
+  memory.offset = block.address - base;
+  const Unlocked<Held> unlocked(growing);
+  memory.segment = state_.device->ipc_export(base);
+  return memory;
+}
+
+}  // namespace cachalot

@@ -1,0 +1,54 @@
+// SegmentGrowth gets memory in segments from the device's malloc, or from a pool's segment provider: PyTorch's native
+// allocator, step for step.
+#pragma once
+
+#include <cstddef>
+#include <optional>
+#include <vector>
+
+#include "growth/growth.h"
+#include "growth/recovery.h"
+#include "heap/cache_bridge.h"
+#include "heap/stream_clocks.h"
+#include "heap/stream_registry.h"
+
+namespace cachalot {
+
+class SegmentGrowth : public Growth {
+ public:
+  SegmentGrowth(HeapState& state, StreamClocks& clocks, StreamRegistry& streams, CacheBridge& caches,
+                Recovery& recovery)
+      : state_(state), clocks_(clocks), streams_(streams), caches_(caches), recovery_(recovery) {}
+
+  Block* find(Request request, const Held& held) override CACHALOT_HELD;
+  Block* obtain(Request request, const Context& context, Growing& growing) override CACHALOT_GROWING;
+  void release_free(PrivatePool* owner, Growing& growing) override CACHALOT_GROWING;
+  void give_back_everything() noexcept override;
+  SharedMemory share(const Block& block, Address base, Growing& growing) override CACHALOT_GROWING;
+
+ protected:
+  // The driver's part, with the device's mutex let go. nullopt: no memory. Throw CudaError.
+  virtual std::optional<Address> malloc(std::size_t bytes, const KnownStream& stream);
+  virtual void free(const Departing& segment);
+  HeapState& state() { return state_; }
+
+ private:
+  Block* grow(Request request, const Context& context, Growing& growing) CACHALOT_GROWING;
+  std::optional<Address> ask_for_segment(std::size_t bytes, Request request, Growing& growing) CACHALOT_GROWING;
+  Block& adopt(Address address, std::size_t bytes, Arena& arena, Growing& growing) CACHALOT_GROWING;
+  Block* take_from_ended(Request request, Growing& growing) CACHALOT_GROWING;
+  void collect_garbage(Growing& growing) CACHALOT_GROWING;
+  bool release_oversize_for(Request request, Growing& growing) CACHALOT_GROWING;
+  static void append_free_segments(const BlockPool& pool, std::vector<Block*>& blocks);
+  void release(const std::vector<Block*>& blocks, Growing& growing) CACHALOT_GROWING;
+  void give_back(const Departing& segment);
+  void return_to_heap(const Departing& segment, const Held& held) CACHALOT_HELD;
+
+  HeapState& state_;
+  StreamClocks& clocks_;
+  StreamRegistry& streams_;
+  CacheBridge& caches_;
+  Recovery& recovery_;
+};
+
+}  // namespace cachalot

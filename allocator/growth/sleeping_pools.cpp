@@ -1,0 +1,310 @@
+#include "growth/sleeping_pools.h"
+
+#include <algorithm>
+#include <exception>
+#include <iterator>
+#include <utility>
+
+#include "base/check.h"
+#include "base/format.h"
+#include "device/cuda_codes.h"
+
+namespace cachalot {
+
+void SleepingPools::require_pages(const char* call) const {
+  CACHALOT_REQUIRE(growth_ != nullptr, "{} needs heap:pages; the heap of device {} is 'segments'", call, state_.index);
+}
+
+// nullptr: there is no such pool.
+PrivatePool* SleepingPools::require_may_sleep(PoolId id, const char* call, const Held& held) const {
+  require_pages(call);
+  PrivatePool* const pool = pools_.find(id, held);
+  if (pool == nullptr) return nullptr;
+  CACHALOT_REQUIRE(!state_.capturing(held), "{}: a graph is being captured on device {}; end the capture first", call,
+                   state_.index);
+  CACHALOT_REQUIRE(!pool->provider, "{}: the memory of {} is its segment provider's", call, name_of(*pool));
+  return pool;
+}
+
+std::vector<HandleId> SleepingPools::handles_of(const PrivatePool& pool, bool asleep, const Held& /*held*/) const {
+  std::vector<HandleId> handles = pages().handles_of(pool);
+  std::erase_if(handles, [&](HandleId id) { return pages().pages().handle(id).is_asleep() != asleep; });
+  return handles;
+}
+
+std::size_t SleepingPools::bytes_of(const std::vector<HandleId>& handles, const Held& /*held*/) const {
+  std::size_t bytes = 0;
+  for (const HandleId id : handles) bytes += pages().pages().bytes(pages().pages().handle(id));
+  return bytes;
+}
+
+bool SleepingPools::may_sleep(PoolId id, const char* call) const {
+  const DeviceLock lock(state_.mutex);
+  return require_may_sleep(id, call, lock) != nullptr;
+}
+
+bool SleepingPools::release_physical(PoolId id, bool save) {
+  const DeviceLock lock(state_.mutex);
+  Growing growing(state_.growth_mutex, lock);
+  PrivatePool* const pool = require_may_sleep(id, "release_physical", growing);
+  if (pool == nullptr) return false;
+  caches_.gather(growing);
+  driver().free_orphans(growing);
+  if (pool->is_asleep && handles_of(*pool, /*asleep=*/false, growing).empty()) return true;
+  const bool was_asleep = std::exchange(pool->is_asleep, true);  // nobody else takes memory from it from here on
+  std::vector<HandleId> unsaved;
+  try {
+    frees_.synchronize(pool, growing);
+    if (pages().handles_of(*pool).empty()) return true;  // a GPU that was never used is not to get a context now
+    clocks_.finish_all_work(growing);
+    if (!pools_.in_use(*pool, growing)) driver().release_pages(pool, PageDriver::kEverything, growing);
+    const std::vector<HandleId> handles = handles_of(*pool, /*asleep=*/false, growing);
+    std::copy_if(handles.begin(), handles.end(), std::back_inserter(unsaved),
+                 [&](HandleId handle) { return !pool->saved.contains(handle); });
+    if (was_asleep) set_access(handles, growing);  // what an attempt to wake it mapped may lack it
+    if (save) save_bytes(*pool, unsaved, growing);
+    put_to_sleep(handles, growing);
+  } catch (...) {
+    stay_awake(*pool, unsaved, growing);
+    if (was_asleep) pool->is_asleep = true;
+    throw;
+  }
+  return true;
+}
+
+// What did not fall asleep holds what it held, and needs no copy; `saved` is what was just to be saved.
+void SleepingPools::stay_awake(PrivatePool& pool, const std::vector<HandleId>& saved, Growing& growing) {
+  for (const HandleId id : saved) {
+    if (!pages().pages().handle(id).is_asleep()) saved_.forget(pool, id, growing);
+  }
+  saved_.free(growing);
+  pool.is_asleep = !handles_of(pool, /*asleep=*/true, growing).empty();
+}
+
+void SleepingPools::save_bytes(PrivatePool& pool, const std::vector<HandleId>& handles, Growing& growing) {
+  for (const HandleId id : handles) {
+    const std::vector<PageHeap::Stretch> stretches = pages().used_stretches(id);
+    std::size_t bytes = 0;
+    for (const PageHeap::Stretch& stretch : stretches) bytes += stretch.bytes;
+    if (bytes == 0) continue;
+    char* to = static_cast<char*>(pinned_memory(bytes, pool, growing));
+    pool.saved[id] = {to, stretches};
+    const Unlocked<Held> unlocked(growing);
+    for (const PageHeap::Stretch& stretch : stretches) {
+      state_.device->copy_to_host(to, stretch.begin, stretch.bytes);
+      to += stretch.bytes;
+    }
+  }
+}
+
+void* SleepingPools::pinned_memory(std::size_t bytes, const PrivatePool& pool, Growing& growing) {
+  void* memory = nullptr;
+  {
+    const Unlocked<Held> unlocked(growing);
+    memory = state_.device->host_malloc(bytes);
+  }
+  if (memory != nullptr) return memory;
+  throw OutOfMemory(formatted("the host has no {} of pinned memory to save what {} holds on device {}",
+                              format_bytes(bytes), name_of(pool), state_.index),
+                    state_.index, bytes);
+}
+
+// All work is done. Throws CudaError: of the driver's first refusal to unmap, or its last to take memory back, which is then
+// set aside.
+void SleepingPools::put_to_sleep(const std::vector<HandleId>& handles, Growing& growing) {
+  for (const PageHeap::Run& run : pages().runs_of(handles)) {
+    {
+      const Unlocked<Held> unlocked(growing);
+      state_.device->unmap(run.begin, run.bytes);
+    }
+    std::vector<Orphan> memory;
+    for (const HandleId id : run.handles) {
+      memory.push_back({take_memory(id, growing), pages().pages().bytes(pages().pages().handle(id)), {}});
+      driver().block_orphan(memory.back(), growing);  // until the device has taken it
+    }
+    std::exception_ptr error;
+    for (Orphan& each : memory) {
+      try {
+        driver().free_orphan(std::move(each), growing);
+      } catch (const CudaError&) {
+        error = std::current_exception();
+      }
+    }
+    if (error) std::rethrow_exception(error);
+  }
+}
+
+MemoryHandle SleepingPools::take_memory(HandleId id, const Held& held) noexcept {
+  driver().count_handle_gone(id, held);
+  return pages().pages().put_to_sleep(id);
+}
+
+// --- waking ---------------------------------------------------------------------------------------------------------
+
+bool SleepingPools::restore_physical(PoolId id) {
+  const DeviceLock lock(state_.mutex);
+  PrivatePool* const pool = require_may_sleep(id, "restore_physical", lock);
+  if (pool == nullptr) return false;
+  if (!pool->is_asleep) return true;
+  const PoolHold hold(pool);
+  pressure_.run_callbacks(lock);
+  {
+    Growing growing(state_.growth_mutex, lock);
+    if (try_to_wake(*pool, growing)) return true;
+  }
+  std::vector<HandleId> sleepers = handles_of(*pool, /*asleep=*/true, lock);
+  if (sleepers.empty()) sleepers = pages().handles_of(*pool);  // that the device neither opened nor took back
+  const Address first = pages().pages().handle(sleepers.front()).views.front().address;
+  const std::size_t bytes = bytes_of(sleepers, lock);
+  supply_.throw_out_of_memory({bytes, bytes, pages().first_block(first).arena}, nullptr, lock);
+}
+
+// False: there is not enough memory.
+bool SleepingPools::try_to_wake(PrivatePool& pool, Growing& growing) {
+  if (!pool.is_asleep) return true;
+  require_may_sleep(pool.id, "restore_physical", growing);  // a capture may have begun
+  driver().free_orphans(growing);
+  forget_idle_sleepers(pool, growing);
+  if (!wake_once(pool, growing)) {
+    recovery_.recover(growing);
+    if (!wake_once(pool, growing)) return false;
+  }
+  pool.is_asleep = false;
+  saved_.forget_all(pool, growing);
+  saved_.free(growing);
+  return true;
+}
+
+// False: no memory, for the handles or for their mappings.
+bool SleepingPools::wake_once(const PrivatePool& pool, Growing& growing) {
+  const std::vector<HandleId> sleepers = handles_of(pool, /*asleep=*/true, growing);
+  const std::size_t bytes = bytes_of(sleepers, growing);
+  std::optional<Ledger::Ask> ask = state_.ledger.ask(bytes, growing);
+  if (!ask && bytes != 0) return false;
+  std::vector<MemoryHandle> memory;
+  return create_again(sleepers, memory, ask, growing) && have_memory([&] {
+           holds(growing);
+           wake(pool, sleepers, memory, ask, growing);
+         });
+}
+
+// What was freed meanwhile need not come back, unless a graph may know its addresses.
+void SleepingPools::forget_idle_sleepers(PrivatePool& pool, Growing& growing) {
+  if (pools_.in_use(pool, growing)) return;
+  for (const HandleId id : pages().claim_idle_handles(state_.pools_of(&pool, growing))) {
+    if (pages().pages().handle(id).is_asleep()) {
+      driver().release_handle(id, &pool, growing);
+    } else {
+      pages().put_back_idle(id);
+    }
+  }
+}
+
+// Memory for each of the handles, as asked for, until it is mapped; or false, and none.
+bool SleepingPools::create_again(const std::vector<HandleId>& handles, std::vector<MemoryHandle>& memory,
+                                 std::optional<Ledger::Ask>& ask, Growing& growing) {
+  std::vector<std::size_t> sizes;
+  for (const HandleId id : handles) sizes.push_back(pages().pages().bytes(pages().pages().handle(id)));
+  memory.reserve(handles.size());
+  std::exception_ptr error;
+  try {
+    const Unlocked<Held> unlocked(growing);
+    while (memory.size() < handles.size()) {
+      const auto created = state_.device->create(sizes[memory.size()]);
+      if (!created) break;
+      memory.push_back(*created);
+    }
+  } catch (...) {
+    error = std::current_exception();
+  }
+  if (memory.size() == handles.size()) return true;
+  discard(handles, memory, 0, ask, growing);
+  memory.clear();
+  if (error) std::rethrow_exception(error);
+  return false;
+}
+
+// Takes create_again back, but for the first handles, which are mapped by now.
+void SleepingPools::discard(const std::vector<HandleId>& handles, const std::vector<MemoryHandle>& memory,
+                            std::size_t mapped, std::optional<Ledger::Ask>& ask, Growing& growing) {
+  for (std::size_t i = mapped; i < handles.size(); ++i) {
+    const std::size_t bytes = pages().pages().bytes(pages().pages().handle(handles[i]));
+    ask->withdrawn(bytes, growing);
+    if (i < memory.size()) driver().adopt_orphan({memory[i], bytes, {}}, growing);
+  }
+  driver().free_orphans(growing);
+}
+
+// All are awake and hold what was saved, or the driver's error is thrown and they are asleep again, as far as it allows.
+void SleepingPools::wake(const PrivatePool& pool, const std::vector<HandleId>& sleepers,
+                         const std::vector<MemoryHandle>& memory, std::optional<Ledger::Ask>& ask, Growing& growing) {
+  std::size_t mapped = 0;
+  try {
+    for (; mapped < sleepers.size(); ++mapped) map_again(sleepers[mapped], memory[mapped], *ask, growing);
+    set_access(pages().handles_of(pool), growing);
+    bring_saved_bytes(pool, growing);
+  } catch (...) {
+    discard(sleepers, memory, mapped, ask, growing);
+    try {
+      put_to_sleep({sleepers.begin(), sleepers.begin() + static_cast<std::ptrdiff_t>(mapped)}, growing);
+    } catch (const CudaError&) {  // the first error is the one to tell
+    }
+    throw;
+  }
+}
+
+void SleepingPools::map_again(HandleId id, MemoryHandle memory, Ledger::Ask& ask, Growing& growing) {
+  const PhysicalHandle& handle = pages().pages().handle(id);
+  const Address at = handle.views.front().address;
+  const std::size_t bytes = pages().pages().bytes(handle);
+  {
+    const Unlocked<Held> unlocked(growing);
+    state_.device->map(at, bytes, memory);
+  }
+  pages().pages().wake(id, memory);
+  const PoolKind kind = pages().range_of(at)->kind;
+  const Arena& arena = *pages().first_block(at).arena;
+  ask.granted(bytes, growing);
+  state_.ledger.pages_came(kind, bytes, growing);
+  state_.ledger.tell_of_pages(Change::Action::segment_map, kind, at, bytes, arena, nullptr, growing);
+}
+
+// Handles that have it already may be among them.
+void SleepingPools::set_access(const std::vector<HandleId>& handles, Growing& growing) {
+  for (const PageHeap::Run& run : pages().runs_of(handles)) {
+    const Unlocked<Held> unlocked(growing);
+    state_.device->set_access(run.begin, run.bytes, handles_.peers);
+  }
+}
+
+void SleepingPools::bring_saved_bytes(const PrivatePool& pool, Growing& growing) {
+  for (const auto& entry : pool.saved) {
+    const Unlocked<Held> unlocked(growing);
+    const char* from = static_cast<const char*>(entry.second.host);
+    for (const PageHeap::Stretch& stretch : entry.second.stretches) {
+      state_.device->copy_from_host(stretch.begin, from, stretch.bytes);
+      from += stretch.bytes;
+    }
+  }
+}
+
+// --- soundness ----------------------------------------------------------------------------------------------------------
+
+// Memory is away only in pools that are asleep, and only of theirs is anything saved.
+std::string SleepingPools::validate(const Held& held) const {
+  if (growth_ == nullptr) return "";
+  for (const auto& entry : pools_.all(held)) {
+    const PrivatePool& pool = *entry.second;
+    if (!pool.is_asleep && !handles_of(pool, /*asleep=*/true, held).empty())
+      return formatted("{} is awake, and some of its memory is not", name_of(pool));
+    if (!pool.is_asleep && !pool.saved.empty()) return formatted("{} is awake, and has saved bytes", name_of(pool));
+    const std::vector<HandleId> handles = pages().handles_of(pool);
+    for (const auto& saved : pool.saved) {
+      if (std::find(handles.begin(), handles.end(), saved.first) == handles.end())
+        return formatted("{} has saved bytes of handle {}, which is not its own", name_of(pool), saved.first);
+    }
+  }
+  return "";
+}
+
+}  // namespace cachalot

@@ -1,0 +1,88 @@
+// SleepingPools are pools whose memory goes back to the device and comes again at the same addresses.
+//
+// A handle that is asleep keeps its pages, homes and view, so that blocks stay what they are; only its memory is gone. Each
+// driver call is booked at once, handle by handle: a call that fails leaves some asleep and some awake, the pool counts as
+// asleep, and the next attempt goes on from there.
+#pragma once
+
+#include <cstddef>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "growth/page_growth.h"
+#include "growth/supply.h"
+#include "heap/memory_pressure.h"
+
+namespace cachalot {
+
+class SleepingPools {
+ public:
+  // `growth`: null where memory is segments, which cannot sleep.
+  SleepingPools(HeapState& state, const PageGrowth::Parts& parts, PendingFrees& frees, MemoryPressure& pressure,
+                Supply& supply, PageGrowth* growth)
+      : state_(state),
+        pools_(parts.pools),
+        clocks_(parts.clocks),
+        caches_(parts.caches),
+        recovery_(parts.recovery),
+        handles_(parts.handles),
+        saved_(parts.saved),
+        frees_(frees),
+        pressure_(pressure),
+        supply_(supply),
+        growth_(growth) {}
+
+  // These lock by themselves. Each throws InvalidArgument in the name of `call` where memory is segments, during a capture,
+  // and for a pool whose memory a segment provider has.
+  void require_pages(const char* call) const;
+  // False: there is no such pool.
+  bool may_sleep(PoolId id, const char* call) const;
+  // CachingAllocator's; false: there is no such pool.
+  bool release_physical(PoolId id, bool save);
+  bool restore_physical(PoolId id);
+
+  // The first thing that is wrong, or "".
+  std::string validate(const Held& held) const CACHALOT_HELD;
+
+ private:
+  PageHeap& pages() const { return growth_->pages(); }
+  PageDriver& driver() { return growth_->driver(); }
+  // nullptr: there is no such pool.
+  PrivatePool* require_may_sleep(PoolId id, const char* call, const Held& held) const CACHALOT_HELD;
+  std::vector<HandleId> handles_of(const PrivatePool& pool, bool asleep, const Held& held) const CACHALOT_HELD;
+  std::size_t bytes_of(const std::vector<HandleId>& handles, const Held& held) const CACHALOT_HELD;
+
+  void stay_awake(PrivatePool& pool, const std::vector<HandleId>& saved, Growing& growing) CACHALOT_GROWING;
+  void save_bytes(PrivatePool& pool, const std::vector<HandleId>& handles, Growing& growing) CACHALOT_GROWING;
+  void* pinned_memory(std::size_t bytes, const PrivatePool& pool, Growing& growing) CACHALOT_GROWING;
+  void put_to_sleep(const std::vector<HandleId>& handles, Growing& growing) CACHALOT_GROWING;
+  MemoryHandle take_memory(HandleId id, const Held& held) noexcept CACHALOT_HELD;
+
+  bool try_to_wake(PrivatePool& pool, Growing& growing) CACHALOT_GROWING;
+  bool wake_once(const PrivatePool& pool, Growing& growing) CACHALOT_GROWING;
+  void forget_idle_sleepers(PrivatePool& pool, Growing& growing) CACHALOT_GROWING;
+  bool create_again(const std::vector<HandleId>& handles, std::vector<MemoryHandle>& memory,
+                    std::optional<Ledger::Ask>& ask, Growing& growing) CACHALOT_GROWING;
+  void discard(const std::vector<HandleId>& handles, const std::vector<MemoryHandle>& memory, std::size_t mapped,
+               std::optional<Ledger::Ask>& ask, Growing& growing) CACHALOT_GROWING;
+  void wake(const PrivatePool& pool, const std::vector<HandleId>& sleepers, const std::vector<MemoryHandle>& memory,
+            std::optional<Ledger::Ask>& ask, Growing& growing) CACHALOT_GROWING;
+  void map_again(HandleId id, MemoryHandle memory, Ledger::Ask& ask, Growing& growing) CACHALOT_GROWING;
+  void set_access(const std::vector<HandleId>& handles, Growing& growing) CACHALOT_GROWING;
+  void bring_saved_bytes(const PrivatePool& pool, Growing& growing) CACHALOT_GROWING;
+
+  HeapState& state_;
+  PrivatePools& pools_;
+  StreamClocks& clocks_;
+  CacheBridge& caches_;
+  Recovery& recovery_;
+  SharedHandles& handles_;
+  SavedMemory& saved_;
+  PendingFrees& frees_;
+  MemoryPressure& pressure_;
+  Supply& supply_;
+  PageGrowth* const growth_;
+};
+
+}  // namespace cachalot

@@ -1,0 +1,59 @@
+#include "growth/supply.h"
+
+#include "growth/out_of_memory.h"
+#include "policy/torch_policy.h"
+
+namespace cachalot {
+
+Block& Supply::obtain(Request request, const Context& context, Held& held) {
+  Growth& growth = *request.pool().growth;
+  if (Block* block = growth.find_beside(request, held)) return *block;
+  const PoolHold hold(request.pool().owner());
+  const ArenaHold arena_hold(*request.arena);
+  const bool callbacks_freed = pressure_.run_callbacks(held);
+  settle_sums(held);  // they may have freed into a cache
+  if (callbacks_freed) {
+    require_awake(request.pool().owner(), state_.index);
+    if (Block* block = growth.find(request, held)) return *block;
+  }
+  Block* block = obtain_once(request, context, held);
+  if (block == nullptr && pressure_.run_last_resort(held)) {
+    settle_sums(held);
+    block = obtain_once(request, context, held);
+  }
+  if (block != nullptr) return *block;
+  throw_out_of_memory(request, context, held);
+}
+
+void Supply::settle_sums(const Held& held) {
+  if (state_.is(HeapState::kCaching, held)) caches_.settle_sums(held);
+}
+
+Block* Supply::obtain_once(Request request, const Context& context, Held& held) {
+  Growing growing(state_.growth_mutex, held);
+  return request.pool().growth->obtain(request, context, growing);
+}
+
+void Supply::throw_out_of_memory(Request request, const Context& context, Held& held) {
+  const std::size_t bytes = segment_size(request.rounded, state_.options.large_segment_size);
+  MemoryInfo memory;
+  {
+    const Unlocked unlocked(held);
+    memory = state_.device->memory_info();
+  }
+  caches_.gather(held);
+  state_.ledger.ran_out({.pool_kind = request.pool().kind(),
+                         .address = memory.free_bytes,
+                         .bytes = bytes,
+                         .stream = request.stream().handle,
+                         .pool = request.pool().id(),
+                         .context = context},
+                        held);
+  const std::size_t limit = state_.ledger.limit(held);
+  const std::string message = out_of_memory_text(state_, pools_, request, bytes, memory, held);
+  const std::size_t total = limit == Ledger::kNoLimit ? memory.total_bytes : limit;
+  pressure_.tell({state_.index, bytes, total, memory.free_bytes}, held);
+  throw OutOfMemory(message, state_.index, request.bytes);
+}
+
+}  // namespace cachalot

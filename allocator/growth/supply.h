@@ -1,0 +1,36 @@
+// Supply is the way of a request that no free block of its arena serves: it asks the program to free memory, then the pool's
+// growth strategy, and says what is wrong when there is none.
+#pragma once
+
+#include <string>
+
+#include "growth/growth.h"
+#include "heap/cache_bridge.h"
+#include "heap/memory_pressure.h"
+#include "heap/private_pools.h"
+
+namespace cachalot {
+
+class Supply {
+ public:
+  Supply(HeapState& state, PrivatePools& pools, CacheBridge& caches, MemoryPressure& pressure)
+      : state_(state), pools_(pools), caches_(caches), pressure_(pressure) {}
+  Supply(const Supply&) = delete;
+  Supply& operator=(const Supply&) = delete;
+
+  // A free block that serves the request. Throws OutOfMemory, CudaError, and InvalidArgument where the pool is asleep.
+  Block& obtain(Request request, const Context& context, Held& held) CACHALOT_HELD;
+  // After observers were told.
+  [[noreturn]] void throw_out_of_memory(Request request, const Context& context, Held& held) CACHALOT_HELD;
+
+ private:
+  Block* obtain_once(Request request, const Context& context, Held& held) CACHALOT_HELD;
+  void settle_sums(const Held& held) CACHALOT_HELD;
+
+  HeapState& state_;
+  PrivatePools& pools_;
+  CacheBridge& caches_;
+  MemoryPressure& pressure_;
+};
+
+}  // namespace cachalot

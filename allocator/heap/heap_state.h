@@ -1,0 +1,165 @@
+// HeapState is what one device's heap knows: blocks, pools, counters, options, and the modes in which a malloc must do more
+// than take a free block. The steps that every malloc and free take are its methods.
+//
+// Its first members are those that a malloc touches, in this order; docs/performance.md counts on it.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+
+#include "base/bytes.h"
+#include "base/check.h"
+#include "base/device_lock.h"
+#include "cachalot/change.h"
+#include "cachalot/device.h"
+#include "cachalot/options.h"
+#include "caches/thread_caches.h"
+#include "device/addresses.h"
+#include "heap/growing.h"
+#include "heap/ledger.h"
+#include "heap/observers.h"
+#include "heap/private_pool.h"
+#include "heap/request.h"
+#include "observe/counters.h"
+#include "pages/page_heap.h"
+#include "policy/torch_policy.h"
+#include "segments/segment_heap.h"
+
+namespace cachalot {
+
+struct HeapState {
+  HeapState(std::shared_ptr<Device> of_device, PageMap& page_map, const Options& options);
+  HeapState(const HeapState&) = delete;
+  HeapState& operator=(const HeapState&) = delete;
+
+  // Modes are rare: the fast path asks for all of them at once.
+  enum Mode : std::uint32_t {
+    kRedirecting = 1,   // requests are redirected into private pools
+    kWaitingFrees = 2,  // frees wait for events or for the end of a capture
+    kAging = 4,         // garbage collection is on
+    kObserved = 8,      // someone looks at changes
+    kBypassed = 16,     // caching is off
+    kContexts = 32,     // blocks may hold the context of their allocation, from then on for good
+    kCaching = 64,      // there are thread caches, from then on for good
+  };
+  // Modes in which every malloc and free must come to the heap.
+  static constexpr std::uint32_t kNotThroughCaches = kRedirecting | kWaitingFrees | kObserved | kBypassed;
+
+  void set_mode(Mode mode, bool on, const Held& held) CACHALOT_HELD;
+  bool is(Mode mode, const Held& /*held*/) const CACHALOT_HELD { return (modes & mode) != 0; }
+  bool capturing(const Held& /*held*/) const CACHALOT_HELD { return captures != 0; }
+  // Whether small blocks go through thread caches now.
+  bool caches_are_open() const { return caches_open.load(std::memory_order_acquire); }
+  void open_or_close_caches(const Held& held) CACHALOT_HELD;
+  // False: nothing was cached.
+  bool drain_caches(const Held& held) CACHALOT_HELD;
+  // Garbage collection acts only where there is a limit to keep away from.
+  void update_aging(const Held& held) CACHALOT_HELD;
+
+  BlockPool& small(const Held& /*held*/) CACHALOT_HELD { return default_pools[0]; }
+  BlockPool& large(const Held& /*held*/) CACHALOT_HELD { return default_pools[1]; }
+  // Null: the default pools.
+  PoolPair pools_of(const PrivatePool* owner, const Held& held) const CACHALOT_HELD;
+
+  // The best fit among an arena's free blocks.
+  Block* find_free(Request request, const Held& held) const CACHALOT_HELD;
+  // The same for a new request, of which the clock takes note that tells the age of free blocks.
+  Block* find_free_and_age(Request request, const Held& held) CACHALOT_HELD;
+  bool splits(const Block& block, Request request, const Held& held) const CACHALOT_HELD;
+  // Takes a free block, or with `split` its first `rounded` bytes, and counts it.
+  void* hand_out(Block& block, std::size_t rounded, std::size_t bytes, bool split, const Context& context,
+                 const Held& held) CACHALOT_HELD;
+  // The two halves of a free: from now on the block is allocated no more; it is free.
+  void count_free_requested(Block& block, const Context& context, const Held& held) CACHALOT_HELD;
+  void finish_free(Block& block, const Context& context, const Held& held) CACHALOT_HELD;
+  static bool is_live(const Block& block, const void* ptr) {
+    const auto address = as_address(ptr);
+    return block.address == address &&
+           ((block.size_and_flags & Block::kFlagBits) == Block::kAllocated || block.is_lent(address));
+  }
+
+  std::atomic<bool> caches_open{false};
+  bool wants_caches CACHALOT_GUARDED_BY(device_lock) = false;
+  std::unique_ptr<ThreadCaches> caches;  // made when first wanted, before caches_open is true
+
+  mutable Mutex mutex;
+  std::uint32_t modes CACHALOT_GUARDED_BY(device_lock) = 0;
+  bool rounds_by_divisions CACHALOT_GUARDED_BY(device_lock) = false;
+  bool splits_everything CACHALOT_GUARDED_BY(device_lock) = false;  // large blocks as small ones
+  Options options CACHALOT_GUARDED_BY(device_lock);
+  std::array<BlockPool, 2> default_pools CACHALOT_GUARDED_BY(device_lock) = {
+      BlockPool{PoolKind::small, {}, nullptr, nullptr}, BlockPool{PoolKind::large, {}, nullptr, nullptr}};
+  Counters counters CACHALOT_GUARDED_BY(device_lock);
+  SegmentHeap blocks CACHALOT_GUARDED_BY(device_lock);
+
+  const std::shared_ptr<Device> device;
+  const int index;
+  const bool immortal_streams;
+  mutable std::mutex growth_mutex;
+  int captures CACHALOT_GUARDED_BY(device_lock) = 0;  // redirections for a capture
+  Ledger ledger CACHALOT_GUARDED_BY(device_lock){*this};
+  Observers observers{*this};
+
+ private:
+  void observe_alloc(Block& block, const InactiveSplit& split, const Context& context, const Held& held) CACHALOT_HELD;
+  void finish_observed_free(Block& block, const Context& context, const Held& held) CACHALOT_HELD;
+  void forget_context(const Block& block, const Held& held) CACHALOT_HELD;
+};
+
+CACHALOT_FAST_PATH Block* HeapState::find_free(Request request, const Held& /*held*/) const {
+  Block* block = request.arena->bins.best_fit(request.rounded);
+  return block != nullptr && may_use(block->size(), request.rounded, options) ? block : nullptr;
+}
+
+CACHALOT_FAST_PATH Block* HeapState::find_free_and_age(Request request, const Held& held) {
+  if ((modes & kAging) != 0) [[unlikely]]
+    ++request.pool().clock;
+  return find_free(request, held);
+}
+
+CACHALOT_FAST_PATH bool HeapState::splits(const Block& block, Request request, const Held& /*held*/) const {
+  const BlockPool& pool = block.arena->pool;
+  // No branch: see should_split.
+  const auto rule = static_cast<PoolKind>(static_cast<unsigned>(pool.kind()) & unsigned{!splits_everything});
+  return may_split(pool) && should_split(rule, block.size(), request.rounded, options);
+}
+
+CACHALOT_FAST_PATH void* HeapState::hand_out(Block& block, std::size_t rounded, std::size_t bytes, bool split,
+                                             const Context& context, const Held& held) {
+  const PoolKind kind = block.arena->pool.kind();
+  const InactiveSplit change = blocks.take(block, rounded, bytes, split);
+  const std::size_t size = block.size();
+  counters.allocated(kind, as_signed(size), as_signed(bytes));
+  counters.inactive_split(kind, change.blocks, change.bytes);
+  if (is_oversize(size, options)) [[unlikely]]
+    counters.oversize_allocation(1);
+  if ((modes & kObserved) != 0) [[unlikely]]
+    observe_alloc(block, change, context, held);
+  return as_pointer(block.address);
+}
+
+CACHALOT_FAST_PATH void HeapState::count_free_requested(Block& block, const Context& context, const Held& held) {
+  const std::size_t size = block.size();
+  counters.free_requested(block.arena->pool.kind(), as_signed(size));
+  if (is_oversize(size, options)) [[unlikely]]
+    counters.oversize_allocation(-1);
+  if ((modes & kObserved) != 0) [[unlikely]]
+    observers.observe(Observers::change_of(Change::Action::free_requested, block, context), held);
+}
+
+CACHALOT_FAST_PATH void HeapState::finish_free(Block& block, const Context& context, const Held& held) {
+  if ((modes & (kObserved | kContexts)) != 0) [[unlikely]] {
+    if ((modes & kObserved) != 0) return finish_observed_free(block, context, held);
+    forget_context(block, held);
+  }
+  const PoolKind kind = block.arena->pool.kind();
+  counters.free_completed(kind, as_signed(block.requested));
+  const InactiveSplit change = blocks.put_back(block);
+  counters.inactive_split(kind, change.blocks, change.bytes);
+}
+
+}  // namespace cachalot

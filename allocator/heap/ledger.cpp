@@ -1,0 +1,151 @@
+#include "heap/ledger.h"
+
+#include "base/bytes.h"
+#include "base/check.h"
+#include "heap/heap_state.h"
+#include "policy/torch_policy.h"
+
+namespace cachalot {
+
+// --- asking the device --------------------------------------------------------------------------------------------------
+
+std::optional<Ledger::Ask> Ledger::ask(std::size_t bytes, const Held& /*held*/) {
+  if (limit_ != kNoLimit && held_ + bytes > limit_) return std::nullopt;
+  held_ += bytes;
+  asked_ += bytes;
+  return Ask(*this, bytes);
+}
+
+void Ledger::Ask::granted(std::size_t bytes, const Held& held) {
+  holds(held);
+  bytes_ -= bytes;
+  ledger_.asked_ -= bytes;
+}
+
+void Ledger::Ask::withdrawn(std::size_t bytes, const Held& held) {
+  granted(bytes, held);
+  ledger_.held_ -= bytes;
+}
+
+// Its scope is inside that of the lock.
+Ledger::Ask::~Ask() CACHALOT_NO_THREAD_SAFETY_ANALYSIS {
+  ledger_.asked_ -= bytes_;
+  ledger_.held_ -= bytes_;
+}
+
+Ledger::Move::Move(Ledger& ledger, std::size_t bytes, const Held& held) : ledger_(ledger), bytes_(bytes) {
+  holds(held);
+  ledger_.moving_ += bytes_;
+}
+Ledger::Move::~Move() CACHALOT_NO_THREAD_SAFETY_ANALYSIS { ledger_.moving_ -= bytes_; }
+
+// --- segments -----------------------------------------------------------------------------------------------------------
+
+void Ledger::segment_came(const Block& block, const Context& context, const Held& held) {
+  const std::size_t bytes = block.size();
+  state_.counters.segment_allocated(block.arena->pool.kind(), as_signed(bytes));
+  if (is_oversize(bytes, state_.options)) state_.counters.oversize_segment(1);
+  state_.observers.observe(Observers::change_of(Change::Action::segment_alloc, block, context), held);
+}
+
+void Ledger::segment_departs(const Departing& segment, const Held& /*held*/) {
+  departing_ += segment.bytes;
+  state_.counters.segment_freed(segment.arena->pool.kind(), as_signed(segment.bytes));
+}
+
+void Ledger::segment_stays(const Departing& segment, const Held& /*held*/) {
+  departing_ -= segment.bytes;
+  state_.counters.segment_kept(segment.arena->pool.kind(), as_signed(segment.bytes));
+}
+
+void Ledger::segment_went(const Departing& segment, const Held& held) {
+  departing_ -= segment.bytes;
+  held_ -= segment.bytes;
+  ++state_.counters.num_device_free;
+  if (is_oversize(segment.bytes, state_.options)) state_.counters.oversize_segment(-1);
+  tell_of_pages(Change::Action::segment_free, segment.arena->pool.kind(), segment.address, segment.bytes,
+                *segment.arena, segment.context, held);
+}
+
+// --- pages --------------------------------------------------------------------------------------------------------------
+
+void Ledger::pages_came(PoolKind kind, std::size_t bytes, const Held& /*held*/) {
+  state_.counters.pages_mapped(kind, as_signed(bytes));
+}
+
+void Ledger::pages_moved(PoolKind from, PoolKind to, std::size_t bytes, const Held& /*held*/) {
+  state_.counters.pages_moved(from, to, as_signed(bytes));
+}
+
+void Ledger::pages_went(PoolKind kind, Address address, std::size_t bytes, const Arena& arena, const Held& held) {
+  state_.counters.pages_unmapped(kind, as_signed(bytes));
+  tell_of_pages(Change::Action::segment_unmap, kind, address, bytes, arena, nullptr, held);
+}
+
+void Ledger::handle_went(std::size_t bytes, const Held& /*held*/) {
+  ++state_.counters.num_device_free;
+  held_ -= bytes;
+}
+
+void Ledger::orphaned(std::size_t bytes, const Held& /*held*/) {
+  held_ += bytes;
+  orphaned_ += bytes;
+}
+
+void Ledger::orphan_went(std::size_t bytes, const Held& /*held*/) {
+  held_ -= bytes;
+  orphaned_ -= bytes;
+}
+
+void Ledger::tell_of_pages(Change::Action action, PoolKind kind, Address address, std::size_t bytes, const Arena& arena,
+                           const Context& context, const Held& held) {
+  state_.observers.observe({.action = action,
+                            .pool_kind = kind,
+                            .address = address,
+                            .bytes = bytes,
+                            .stream = arena.stream.handle,
+                            .pool = arena.pool.id(),
+                            .context = context},
+                           held);
+}
+
+// --- requests -----------------------------------------------------------------------------------------------------------
+
+void Ledger::retried(PoolKind kind, const Held& held) {
+  ++state_.counters.num_alloc_retries;
+  state_.observers.observe({.action = Change::Action::retry, .pool_kind = kind}, held);
+}
+
+void Ledger::ran_out(Change change, const Held& held) {
+  ++state_.counters.num_ooms;
+  change.action = Change::Action::oom;
+  state_.observers.observe(std::move(change), held);
+}
+
+void Ledger::synchronized(const Held& held) {
+  ++state_.counters.num_sync_all_streams;
+  state_.observers.observe({.action = Change::Action::synchronize}, held);
+}
+
+// --- the limit ----------------------------------------------------------------------------------------------------------
+
+void Ledger::require_fraction(double fraction) {
+  CACHALOT_REQUIRE(fraction >= 0 && fraction <= 1, "invalid fraction: {}. Please set within [0, 1].", fraction);
+}
+
+void Ledger::set_fraction(double fraction, std::size_t device_bytes, const Held& /*held*/) {
+  fraction_ = fraction;
+  limit_ = fraction == 1 ? kNoLimit : static_cast<std::size_t>(fraction * static_cast<double>(device_bytes));
+}
+
+double Ledger::fraction(const Held& /*held*/) const { return fraction_; }
+std::size_t Ledger::limit(const Held& /*held*/) const { return limit_; }
+std::size_t Ledger::held_bytes(const Held& /*held*/) const { return held_; }
+std::size_t Ledger::moving_bytes(const Held& /*held*/) const { return moving_; }
+
+std::string Ledger::validate(const Held& /*held*/) const {
+  const std::size_t reserved = as_size(state_.counters.reserved_bytes());
+  return held_ == reserved + asked_ + departing_ + orphaned_ ? "" : "held bytes differ from statistic 'reserved_bytes'";
+}
+
+}  // namespace cachalot

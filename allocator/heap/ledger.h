@@ -1,0 +1,124 @@
+// The Ledger counts every byte that comes from the device and goes back to it: statistics, limit, held bytes and observers
+// change here together.
+//
+// Invariant: held = reserved + asked for + departing + orphaned.
+//   reserved    in the heap's segments or pages; the statistic reserved_bytes
+//   asked for   the device is asked for them just now: they count against the limit from before the call
+//   departing   on their way back, no longer in the heap
+//   orphaned    the device did not take them back
+#pragma once
+
+#include <cstddef>
+#include <limits>
+#include <optional>
+#include <utility>
+
+#include "base/device_lock.h"
+#include "blocks/block_pool.h"
+#include "cachalot/change.h"
+#include "device/addresses.h"
+#include "observe/counters.h"
+
+namespace cachalot {
+
+struct HeapState;
+
+// A segment on its way back to the device.
+struct Departing {
+  Address address;
+  std::size_t bytes;
+  Arena* arena;
+  Context context;
+};
+
+class Ledger {
+ public:
+  static constexpr std::size_t kNoLimit = std::numeric_limits<std::size_t>::max();
+
+  explicit Ledger(HeapState& state) : state_(state) {}
+  Ledger(const Ledger&) = delete;
+  Ledger& operator=(const Ledger&) = delete;
+
+  // An Ask counts bytes as held from before the device is asked for them, so that other threads keep within the limit. What
+  // is not granted by its end counts no more. Ends with the lock held.
+  class Ask {
+   public:
+    Ask(Ask&& other) noexcept : ledger_(other.ledger_), bytes_(std::exchange(other.bytes_, 0)) {}
+    ~Ask();
+    Ask(const Ask&) = delete;
+    Ask& operator=(const Ask&) = delete;
+    Ask& operator=(Ask&&) = delete;
+    // The device gave them, all or some, and they are in the heap.
+    void granted(std::size_t bytes, const Held& held) CACHALOT_HELD;
+    // Some of them are no longer asked for.
+    void withdrawn(std::size_t bytes, const Held& held) CACHALOT_HELD;
+
+   private:
+    friend class Ledger;
+    Ask(Ledger& ledger, std::size_t bytes) : ledger_(ledger), bytes_(bytes) {}
+    Ledger& ledger_;
+    std::size_t bytes_;
+  };
+  // A Move counts reserved bytes that are in no block just now, on the way from one hole to another.
+  class Move {
+   public:
+    Move(Ledger& ledger, std::size_t bytes, const Held& held) CACHALOT_HELD;
+    ~Move();
+    Move(const Move&) = delete;
+    Move& operator=(const Move&) = delete;
+
+   private:
+    Ledger& ledger_;
+    std::size_t bytes_;
+  };
+
+  // nullopt: the limit has no room.
+  std::optional<Ask> ask(std::size_t bytes, const Held& held) CACHALOT_HELD;
+
+  // Segments.
+  void segment_came(const Block& block, const Context& context, const Held& held) CACHALOT_HELD;
+  void segment_departs(const Departing& segment, const Held& held) CACHALOT_HELD;
+  void segment_stays(const Departing& segment, const Held& held) CACHALOT_HELD;  // the device refused it
+  void segment_went(const Departing& segment, const Held& held) CACHALOT_HELD;
+
+  // Pages, and the handles they come in. `kind` is that of the range they are at home in.
+  void pages_came(PoolKind kind, std::size_t bytes, const Held& held) CACHALOT_HELD;
+  void pages_moved(PoolKind from, PoolKind to, std::size_t bytes, const Held& held) CACHALOT_HELD;
+  void pages_went(PoolKind kind, Address address, std::size_t bytes, const Arena& arena,
+                  const Held& held) CACHALOT_HELD;
+  void handle_went(std::size_t bytes, const Held& held) CACHALOT_HELD;  // with its pages
+  void orphaned(std::size_t bytes, const Held& held) CACHALOT_HELD;
+  void orphan_went(std::size_t bytes, const Held& held) CACHALOT_HELD;
+  // For observers: where pages lie from now on, or no more.
+  void tell_of_pages(Change::Action action, PoolKind kind, Address address, std::size_t bytes, const Arena& arena,
+                     const Context& context, const Held& held) CACHALOT_HELD;
+
+  // Requests.
+  void retried(PoolKind kind, const Held& held) CACHALOT_HELD;
+  void ran_out(Change change, const Held& held) CACHALOT_HELD;
+  void synchronized(const Held& held) CACHALOT_HELD;
+
+  // Throws InvalidArgument unless the fraction is in [0, 1].
+  static void require_fraction(double fraction);
+  // Of `device_bytes`; 1 lifts the limit.
+  void set_fraction(double fraction, std::size_t device_bytes, const Held& held) CACHALOT_HELD;
+  double fraction(const Held& held) const CACHALOT_HELD;
+  // Of the held bytes; kNoLimit: none.
+  std::size_t limit(const Held& held) const CACHALOT_HELD;
+  std::size_t held_bytes(const Held& held) const CACHALOT_HELD;
+  std::size_t moving_bytes(const Held& held) const CACHALOT_HELD;
+  // The first thing that is wrong, or "".
+  std::string validate(const Held& held) const CACHALOT_HELD;
+
+ private:
+  HeapState& state_;
+  double fraction_ CACHALOT_GUARDED_BY(device_lock) = 1;
+  std::size_t limit_ CACHALOT_GUARDED_BY(device_lock) = kNoLimit;
+  std::size_t held_ CACHALOT_GUARDED_BY(device_lock) = 0;
+  std::size_t asked_ CACHALOT_GUARDED_BY(device_lock) = 0;
+  std::size_t departing_ CACHALOT_GUARDED_BY(device_lock) = 0;
+  std::size_t orphaned_ CACHALOT_GUARDED_BY(device_lock) = 0;
+  std::size_t moving_ CACHALOT_GUARDED_BY(device_lock) = 0;
+};
+
+}  // namespace cachalot

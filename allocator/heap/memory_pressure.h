@@ -1,0 +1,37 @@
+// MemoryPressure is what a request asks of the program when memory runs short, and whom it tells when there is none.
+//
+// Callbacks and observers run without the lock and may call the allocator.
+#pragma once
+
+#include <vector>
+
+#include "cachalot/out_of_memory.h"
+#include "heap/heap_state.h"
+
+namespace cachalot {
+
+class MemoryPressure {
+ public:
+  explicit MemoryPressure(HeapState& state) : state_(state) {}
+  MemoryPressure(const MemoryPressure&) = delete;
+  MemoryPressure& operator=(const MemoryPressure&) = delete;
+
+  // These lock by themselves. Throw InvalidArgument for an empty function.
+  void add_out_of_memory_observer(OutOfMemoryObserver observer);
+  void add_free_memory_callback(FreeMemoryCallback callback);
+  // Called when a request is about to fail; true: something was freed. The guard's quarantine.
+  void set_last_resort(FreeMemoryCallback last_resort);
+
+  // True: something was freed.
+  bool run_callbacks(Held& held) CACHALOT_HELD;
+  bool run_last_resort(Held& held) CACHALOT_HELD;
+  void tell(const OutOfMemoryReport& report, Held& held) CACHALOT_HELD;
+
+ private:
+  HeapState& state_;
+  std::vector<OutOfMemoryObserver> observers_ CACHALOT_GUARDED_BY(device_lock);
+  std::vector<FreeMemoryCallback> callbacks_ CACHALOT_GUARDED_BY(device_lock);
+  FreeMemoryCallback last_resort_ CACHALOT_GUARDED_BY(device_lock);  // empty: none
+};
+
+}  // namespace cachalot

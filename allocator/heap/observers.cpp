@@ -1,0 +1,102 @@
+#include "heap/observers.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/check.h"
+#include "heap/heap_state.h"
+
+namespace cachalot {
+
+void Observers::record_history(const HistoryOptions& history) {
+  const DeviceLock lock(state_.mutex);
+  history_.configure(history);
+  const bool has_contexts = history.enabled && history.contexts != Contexts::never;
+  recorder_ = has_contexts ? history.recorder : nullptr;
+  recorded_contexts_ = has_contexts ? history.contexts : Contexts::never;
+  update(lock);
+  if (has_contexts) state_.set_mode(HeapState::kContexts, true, lock);
+}
+
+// Who watches makes allocations leave the fast path, as those with a context do.
+void Observers::update(const Held& held) {
+  const bool takes_stacks = history_.tells_of_changes();
+  const auto least = takes_stacks ? Contexts::state : Contexts::never;
+  contexts_.store(std::max(recorded_contexts_, least), std::memory_order_relaxed);
+  takes_stacks_.store(takes_stacks, std::memory_order_relaxed);
+  watched_.store(history_.watched(), std::memory_order_relaxed);
+  state_.set_mode(HeapState::kObserved, history_.observes(), held);
+  if (!state_.caches_are_open()) state_.drain_caches(held);  // what they hold would be of no use
+}
+
+void Observers::add_watcher(std::shared_ptr<Watcher> watcher) {
+  const DeviceLock lock(state_.mutex);
+  history_.add_watcher(std::move(watcher));
+  update(lock);
+}
+
+void Observers::remove_watcher(const Watcher* watcher) {
+  std::shared_ptr<Watcher> removed;  // and let go of without the lock
+  const DeviceLock lock(state_.mutex);
+  removed = history_.remove_watcher(watcher);
+  update(lock);
+}
+
+void Observers::watch_through_guard() {
+  const DeviceLock lock(state_.mutex);
+  history_.only_tell();
+}
+
+void Observers::tell_watchers(Change change, const CallStack& stack) {
+  change.device = state_.index;
+  change.time_us = state_.device->clock_us();
+  const DeviceLock lock(state_.mutex);
+  history_.tell(change, stack);
+}
+
+bool Observers::history_enabled() const {
+  const DeviceLock lock(state_.mutex);
+  return history_.enabled();
+}
+
+void Observers::add_change_tracker(ChangeTracker tracker) {
+  CACHALOT_REQUIRE(tracker, "a change tracker must be callable");
+  const DeviceLock lock(state_.mutex);
+  history_.add_tracker(std::move(tracker));
+  state_.set_mode(HeapState::kObserved, true, lock);
+}
+
+Context Observers::gather_context(Contexts level) const {
+  ContextRecorder recorder;
+  {
+    const DeviceLock lock(state_.mutex);
+    if (contexts() >= level) recorder = recorder_;
+  }
+  return recorder ? recorder() : nullptr;
+}
+
+Change Observers::change_of(Change::Action action, const Block& block, const Context& context) {
+  const BlockPool& pool = block.arena->pool;
+  const bool of_segment = action == Change::Action::segment_alloc;
+  return {.action = action,
+          .pool_kind = pool.kind(),
+          .address = block.address,
+          .bytes = of_segment ? block.size() : block.requested,
+          .block_bytes = of_segment ? 0 : block.size(),
+          .stream = block.arena->stream.handle,
+          .pool = pool.id(),
+          .context = context};
+}
+
+void Observers::observe(Change change, const Held& held) {
+  if (!state_.is(HeapState::kObserved, held)) return;
+  change.device = state_.index;
+  change.time_us = state_.device->clock_us();
+  change.annotation = history_.annotation();
+  history_.record(change);
+}
+
+std::vector<Change> Observers::entries(const Held& /*held*/) const { return history_.entries(); }
+std::size_t Observers::metadata_bytes(const Held& /*held*/) const { return history_.metadata_bytes(); }
+
+}  // namespace cachalot

@@ -1,0 +1,48 @@
+// PendingFrees are the frees that wait for work on other streams than the block's own.
+//
+// Life of such a block: allocated, and recorded on other streams (add_use); its free asks those streams for events while it
+// is marked kFreeing; then it waits, marked kPending, until all events are done, and is free. During a capture no event may
+// be recorded: the free is queued, and made up for when no capture is underway.
+#pragma once
+
+#include <cstddef>
+#include <vector>
+
+#include "cachalot/device.h"
+#include "heap/heap_state.h"
+#include "streams/deferred_frees.h"
+
+namespace cachalot {
+
+class PendingFrees {
+ public:
+  explicit PendingFrees(HeapState& state);
+  PendingFrees(const PendingFrees&) = delete;
+  PendingFrees& operator=(const PendingFrees&) = delete;
+
+  // Work on `stream` uses the live block, too.
+  void add_use(Block& block, const KnownStream& stream, const Held& held) CACHALOT_HELD;
+  // Frees a live block, at once or after the work that uses it. Throws CudaError; the block is live as before.
+  void free(Block& block, const Context& context, Held& held) CACHALOT_HELD;
+  // The same of a block that other streams use.
+  void free_later(Block& block, const Context& context, Held& held) CACHALOT_HELD;
+  // Frees those whose work is done. Not while a stream captures, whose events may not be asked. Throws CudaError; nothing is
+  // lost.
+  void reclaim(Held& held) CACHALOT_HELD;
+  // Waits for those of one pool, or of all. False: none was waiting. Throws as reclaim.
+  bool synchronize(const PrivatePool* only, Held& held) CACHALOT_HELD;
+  // The stream will be no more: records the events that frees will wait for.
+  void end_stream(const KnownStream& stream, Held& held) CACHALOT_HELD;
+  std::size_t metadata_bytes(const Held& held) const CACHALOT_HELD;
+
+ private:
+  void start_waiting(Block& block, const Held& held) CACHALOT_HELD;
+  void finish_waiting(Block& block, const Held& held) CACHALOT_HELD;
+  void record_events_of_capture(Held& held) CACHALOT_HELD;
+
+  HeapState& state_;
+  DeferredFrees frees_ CACHALOT_GUARDED_BY(device_lock);
+  std::vector<Block*> deferred_in_capture_ CACHALOT_GUARDED_BY(device_lock);
+};
+
+}  // namespace cachalot

@@ -1,0 +1,168 @@
+#include "heap/private_pools.h"
+
+#include <algorithm>
+#include <iterator>
+#include <optional>
+#include <thread>
+#include <utility>
+
+#include "base/check.h"
+
+namespace cachalot {
+
+// --- users --------------------------------------------------------------------------------------------------------------
+
+PrivatePool* PrivatePools::find(PoolId id, const Held& /*held*/) const {
+  const auto found = pools_.find(id);
+  return found == pools_.end() ? nullptr : found->second.get();
+}
+
+PrivatePool& PrivatePools::existing(PoolId id, const char* rule, const Held& held) const {
+  PrivatePool* pool = find(id, held);
+  CACHALOT_REQUIRE(pool != nullptr, "{} ({}, {}) on device {}", rule, id.first, id.second, state_.index);
+  return *pool;
+}
+
+PrivatePool& PrivatePools::retain(PoolId id, const Held& held) {
+  CACHALOT_REQUIRE(!id.is_default(), "pool id (0, 0) is the default pool's and cannot name a private pool");
+  if (PrivatePool* pool = find(id, held)) {
+    ++pool->use_count;
+    return *pool;
+  }
+  return *pools_.emplace(id, std::make_unique<PrivatePool>(id, *growth_.device)).first->second;
+}
+
+void PrivatePools::create_or_retain_pool(PoolId id, std::shared_ptr<SegmentProvider> provider) {
+  const DeviceLock lock(state_.mutex);
+  const PrivatePool* const known = find(id, lock);
+  CACHALOT_REQUIRE(known == nullptr || !provider || known->provider == provider,
+                   "pool ({}, {}) already exists: its segment provider cannot change", id.first, id.second);
+  PrivatePool& pool = retain(id, lock);
+  if (known != nullptr || !provider) return;
+  pool.provider = std::move(provider);
+  pool.small.growth = pool.large.growth = growth_.provider;
+}
+
+void PrivatePools::release_pool(PoolId id) {
+  const DeviceLock lock(state_.mutex);
+  PrivatePool& pool = existing(id, "releasePool: could not find pool of id", lock);
+  CACHALOT_REQUIRE(pool.use_count > 0, "releasePool: pool ({}, {}) has no users", id.first, id.second);
+  --pool.use_count;
+}
+
+bool PrivatePools::in_use(const PrivatePool& pool, const Held& /*held*/) const {
+  return pool.use_count > 0 || std::any_of(redirects_.begin(), redirects_.end(),
+                                           [&](const Redirect& redirect) { return redirect.pool == &pool; });
+}
+
+int PrivatePools::pool_use_count(PoolId id) const {
+  const DeviceLock lock(state_.mutex);
+  const PrivatePool* pool = find(id, lock);
+  return pool == nullptr ? 0 : pool->use_count;
+}
+
+void PrivatePools::set_use_on_oom(PoolId id, bool use_on_oom) {
+  const DeviceLock lock(state_.mutex);
+  std::erase(lenders_, id);
+  if (use_on_oom) lenders_.push_back(id);
+}
+
+void PrivatePools::set_no_split(PoolId id) {
+  const DeviceLock lock(state_.mutex);
+  existing(id, "setNoSplit: could not find pool of id", lock).may_split = false;
+}
+
+void PrivatePools::erase(PoolId id, Growing& /*growing*/) { pools_.erase(id); }
+
+// --- redirection --------------------------------------------------------------------------------------------------------
+
+void PrivatePools::begin_allocate_to_pool(PoolId id, StreamFilter filter, RedirectFor reason) {
+  CACHALOT_REQUIRE(filter, "beginAllocateToPool: the filter must be callable");
+  const DeviceLock lock(state_.mutex);
+  const auto begin = [&](const Held& held) {
+    holds(held);
+    for (const Redirect& redirect : redirects_) {
+      CACHALOT_REQUIRE(redirect.pool->id != id, "beginAllocateToPool: already recording to mempool_id ({}, {})",
+                       id.first, id.second);
+    }
+    redirects_.reserve(redirects_.size() + 1);
+    redirects_.push_back({&retain(id, held), std::move(filter), reason});
+    state_.set_mode(HeapState::kRedirecting, true, held);
+  };
+  if (reason != RedirectFor::capture) return begin(lock);
+  const Growing growing(state_.growth_mutex,
+                        lock);  // what a slow path found of captures when it began holds to its end
+  begin(growing);
+  ++state_.captures;
+}
+
+void PrivatePools::end_allocate_to_pool(PoolId id) {
+  const DeviceLock lock(state_.mutex);
+  const auto redirect =
+      std::find_if(redirects_.begin(), redirects_.end(), [&](const Redirect& r) { return r.pool->id == id; });
+  CACHALOT_REQUIRE(redirect != redirects_.end(), "endAllocatePool: not currently recording to mempool_id ({}, {})",
+                   id.first, id.second);
+  if (redirect->reason == RedirectFor::capture) --state_.captures;
+  redirects_.erase(redirect);
+  state_.set_mode(HeapState::kRedirecting, !redirects_.empty(), lock);
+}
+
+// The latest redirection whose filter takes the stream (on this thread).
+const PrivatePools::Redirect* PrivatePools::redirect_of(Stream stream, const Held& /*held*/) const {
+  const auto redirect =
+      std::find_if(redirects_.rbegin(), redirects_.rend(), [&](const Redirect& r) { return r.filter(stream); });
+  return redirect == redirects_.rend() ? nullptr : &*redirect;
+}
+
+BlockPool& PrivatePools::pool_for(PoolKind kind, Stream stream, const Held& held) {
+  const Redirect* redirect = redirect_of(stream, held);
+  if (redirect == nullptr) return state_.default_pools[static_cast<std::size_t>(kind)];
+  require_awake(redirect->pool, state_.index);
+  return kind == PoolKind::small ? redirect->pool->small : redirect->pool->large;
+}
+
+bool PrivatePools::is_capturing() const {
+  const DeviceLock lock(state_.mutex);
+  return state_.capturing(lock);
+}
+
+bool PrivatePools::thread_is_redirected(const Held& /*held*/) const {
+  return std::any_of(redirects_.begin(), redirects_.end(),
+                     [](const Redirect& r) { return r.reason == RedirectFor::thread && r.filter(nullptr); });
+}
+
+// --- tags -----------------------------------------------------------------------------------------------------------------
+
+void PrivatePools::begin_tagged(PoolId id, std::string_view tag) {
+  const auto is_this_thread = [self = std::this_thread::get_id()](Stream) {
+    return std::this_thread::get_id() == self;
+  };
+  const DeviceLock lock(state_.mutex);
+  redirects_.reserve(redirects_.size() + 1);
+  PrivatePool& pool = retain(id, lock);
+  if (pool.tag.empty()) pool.tag = tag;
+  redirects_.push_back({&pool, is_this_thread, RedirectFor::thread});
+  state_.set_mode(HeapState::kRedirecting, true, lock);
+}
+
+// The innermost of this thread's regions of the tag.
+void PrivatePools::end_tagged(PoolId id, std::string_view tag) {
+  const DeviceLock lock(state_.mutex);
+  const auto region = std::find_if(redirects_.rbegin(), redirects_.rend(),
+                                   [&](const Redirect& r) { return r.pool->id == id && r.filter(nullptr); });
+  CACHALOT_REQUIRE(region != redirects_.rend(), "end_tagged: this thread is in no region of tag '{}' on device {}", tag,
+                   state_.index);
+  --region->pool->use_count;
+  redirects_.erase(std::next(region).base());
+  state_.set_mode(HeapState::kRedirecting, !redirects_.empty(), lock);
+}
+
+void PrivatePools::create_tag(PoolId id, std::string_view tag) {
+  const DeviceLock lock(state_.mutex);
+  if (find(id, lock) != nullptr) return;
+  PrivatePool& pool = retain(id, lock);
+  --pool.use_count;
+  pool.tag = tag;
+}
+
+}  // namespace cachalot

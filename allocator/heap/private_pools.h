@@ -1,0 +1,106 @@
+// PrivatePools are the pools beside the default one: their users, which requests are redirected into them, and which of them
+// lend their free blocks when memory runs out.
+//
+// Pools go only while the growth mutex is held, so that a Growing may walk over them across points where it lets the device's
+// mutex go.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <string_view>
+#include <vector>
+
+#include "cachalot/private_pool.h"
+#include "heap/heap_state.h"
+
+namespace cachalot {
+
+// Where the memory of private pools comes from: the device, or the pool's own segment provider.
+struct GrowthOfPools {
+  Growth* device = nullptr;
+  Growth* provider = nullptr;
+};
+
+class PrivatePools {
+ public:
+  using Map = std::map<PoolId, std::unique_ptr<PrivatePool>>;
+  explicit PrivatePools(HeapState& state) : state_(state) {}
+  PrivatePools(const PrivatePools&) = delete;
+  PrivatePools& operator=(const PrivatePools&) = delete;
+  // Before the first pool.
+  void set_growth(const GrowthOfPools& growth) { growth_ = growth; }
+
+  // These lock by themselves. Contracts are those of CachingAllocator's methods of the same names.
+  void create_or_retain_pool(PoolId id, std::shared_ptr<SegmentProvider> provider);
+  void begin_allocate_to_pool(PoolId id, StreamFilter filter, RedirectFor reason);
+  void end_allocate_to_pool(PoolId id);
+  void release_pool(PoolId id);
+  int pool_use_count(PoolId id) const;
+  void set_use_on_oom(PoolId id, bool use_on_oom);
+  void set_no_split(PoolId id);
+  void begin_tagged(PoolId id, std::string_view tag);
+  void end_tagged(PoolId id, std::string_view tag);
+  // A tag's pool may have gone with its last block: it is there again.
+  void create_tag(PoolId id, std::string_view tag);
+  bool is_capturing() const;
+
+  // nullptr: there is none.
+  PrivatePool* find(PoolId id, const Held& held) const CACHALOT_HELD;
+  // Throws InvalidArgument, which begins with `rule`, if there is none.
+  PrivatePool& existing(PoolId id, const char* rule, const Held& held) const CACHALOT_HELD;
+  const Map& all(const Held& /*held*/) const CACHALOT_HELD { return pools_; }
+  void erase(PoolId id, Growing& growing) CACHALOT_GROWING;
+  // Whether it has users, or a redirection that was not ended, which keeps it whatever its users said.
+  bool in_use(const PrivatePool& pool, const Held& held) const CACHALOT_HELD;
+  // The pools that lend, in the order in which they offered.
+  const std::vector<PoolId>& lenders(const Held& /*held*/) const CACHALOT_HELD { return lenders_; }
+
+  // Where requests of the stream go to, on this thread. Throws InvalidArgument if that pool is asleep.
+  BlockPool& pool_for(PoolKind kind, Stream stream, const Held& held) CACHALOT_HELD;
+  bool is_redirected(Stream stream, const Held& held) const CACHALOT_HELD {
+    return redirect_of(stream, held) != nullptr;
+  }
+  bool thread_is_redirected(const Held& held) const CACHALOT_HELD;
+
+  // The default pools and the private ones, small and large.
+  template <typename Visit>
+  void for_each(Visit&& visit, const Held& held) const CACHALOT_HELD;
+  template <typename Visit>
+  void for_each(Visit&& visit, const Held& held) CACHALOT_HELD;
+
+ private:
+  struct Redirect {
+    PrivatePool* pool;
+    StreamFilter filter;
+    RedirectFor reason;
+  };
+
+  PrivatePool& retain(PoolId id, const Held& held) CACHALOT_HELD;
+  const Redirect* redirect_of(Stream stream, const Held& held) const CACHALOT_HELD;
+
+  HeapState& state_;
+  GrowthOfPools growth_;
+  Map pools_ CACHALOT_GUARDED_BY(device_lock);
+  std::vector<Redirect> redirects_ CACHALOT_GUARDED_BY(device_lock);
+  std::vector<PoolId> lenders_ CACHALOT_GUARDED_BY(device_lock);
+};
+
+template <typename Visit>
+void PrivatePools::for_each(Visit&& visit, const Held& /*held*/) const {
+  for (const BlockPool& pool : state_.default_pools) visit(pool);
+  for (const auto& [id, pool] : pools_) {
+    visit(std::as_const(pool->small));
+    visit(std::as_const(pool->large));
+  }
+}
+
+template <typename Visit>
+void PrivatePools::for_each(Visit&& visit, const Held& /*held*/) {
+  for (BlockPool& pool : state_.default_pools) visit(pool);
+  for (const auto& [id, pool] : pools_) {
+    visit(pool->small);
+    visit(pool->large);
+  }
+}
+
+}  // namespace cachalot

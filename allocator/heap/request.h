@@ -1,0 +1,37 @@
+// A Request is what a malloc asks for, once the policy has spoken.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "blocks/block_pool.h"
+
+namespace cachalot {
+
+// Passed by value, so that it stays in registers.
+struct Request {
+  std::size_t bytes;        // asked for
+  std::size_t rounded;      // the block wanted
+  Arena* arena;             // pool and stream
+  bool contiguous = false;  // of the page heap: in one handle
+  BlockPool& pool() const { return arena->pool; }
+  const KnownStream& stream() const { return arena->stream; }
+};
+
+// Which memory of other streams a search may use: what was last used before the stream's next work; or also what will have
+// been after the stream waits for events that are recorded already.
+enum class Ordering : std::uint8_t { now, after_wait };
+
+// An ArenaHold keeps an arena that is being asked for memory, though it may have none yet.
+class ArenaHold {
+ public:
+  explicit ArenaHold(Arena& arena) : arena_(arena) { ++arena_.requests; }
+  ~ArenaHold() { --arena_.requests; }
+  ArenaHold(const ArenaHold&) = delete;
+  ArenaHold& operator=(const ArenaHold&) = delete;
+
+ private:
+  Arena& arena_;
+};
+
+}  // namespace cachalot

@@ -1,0 +1,204 @@
+#include "heap/stream_clocks.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "cachalot/errors.h"
+
+namespace cachalot {
+
+namespace {
+
+// Of a stream, not yet done: more tell its progress more finely.
+constexpr std::size_t kMostEvents = 8;
+
+}  // namespace
+
+// Nobody else uses them any more.
+StreamClocks::~StreamClocks() CACHALOT_NO_THREAD_SAFETY_ANALYSIS {
+  for (const auto& [stream, clock] : clocks_) {
+    while (clock->has_events()) spare_events_.push_back(clock->oldest_is_done());
+  }
+  for (const Event event : spare_events_) {
+    try {
+      state_.device->event_destroy(event);
+    } catch (const CudaError&) {  // the device may be gone at exit; there is nobody left to tell
+    }
+  }
+}
+
+StreamClock& StreamClocks::of(const KnownStream& stream, Growing& /*growing*/) {
+  std::unique_ptr<StreamClock>& clock = clocks_[stream.key];
+  if (!clock) clock = std::make_unique<StreamClock>(stream);
+  return *clock;
+}
+
+StreamClock* StreamClocks::find(StreamKey stream, const Held& /*held*/) {
+  const auto found = clocks_.find(stream);
+  return found != clocks_.end() ? found->second.get() : nullptr;
+}
+
+std::size_t StreamClocks::count(const Held& /*held*/) const { return clocks_.size(); }
+
+// --- epochs and events ----------------------------------------------------------------------------------------------------
+
+void StreamClocks::end_epoch(StreamClock& clock, const Held& /*held*/) {
+  clock.end_epoch();
+  for (const BlockPool& pool : state_.default_pools) {
+    if (Arena* arena = pool.find(clock.stream().key)) arena->epoch = clock.epoch();
+  }
+}
+
+// The epoch ends first: what becomes free while the event is recorded is not taken to be before it. Nothing where the device
+// refuses, as for a stream that is no more: then only a wait for the device says when its work is done.
+void StreamClocks::record_epoch(StreamClock& clock, Held& held) {
+  if (captures(clock.stream().handle, held)) return;  // whether anybody was told or not
+  const std::uint32_t epoch = clock.epoch();
+  end_epoch(clock, held);
+  try {
+    clock.recorded(record_event(clock.stream(), held), epoch);
+  } catch (const CudaError&) {
+  }
+}
+
+bool StreamClocks::captures(Stream stream, Held& held) {
+  const Unlocked unlocked(held);
+  return state_.device->capture_status(stream).capturing;
+}
+
+Event StreamClocks::record_event(const KnownStream& stream, Held& held) {
+  Event event = nullptr;
+  if (!spare_events_.empty()) {
+    event = spare_events_.back();
+    spare_events_.pop_back();
+  }
+  try {
+    const Unlocked unlocked(held);
+    if (event == nullptr) event = state_.device->event_create();
+    state_.device->event_record(event, stream.handle);
+  } catch (...) {
+    if (event != nullptr) spare_events_.push_back(event);
+    throw;
+  }
+  return event;
+}
+
+void StreamClocks::refresh(Request request, std::size_t page_bytes, Growing& growing) {
+  for (const auto& [key, clock] : clocks_) {
+    ask_events(*clock, growing);
+    if (clock->events() < kMostEvents && may_record(*clock, request, page_bytes, growing))
+      record_epoch(*clock, growing);
+  }
+}
+
+void StreamClocks::ask_all(Growing& growing) {
+  for (const auto& [key, clock] : clocks_) ask_events(*clock, growing);
+}
+
+void StreamClocks::ask_events(StreamClock& clock, Held& held) {
+  clock.request_comes();
+  while (clock.has_events() && event_is_done(clock.oldest_event(), held)) {
+    spare_events_.push_back(clock.oldest_is_done());
+  }
+}
+
+bool StreamClocks::event_is_done(Event event, Held& held) {
+  const Unlocked unlocked(held);
+  return state_.device->event_query(event);
+}
+
+// A stream that is not immortal may be destroyed by now, unless it is the one that allocates. An event on the legacy default
+// stream waits for all blocking streams, and they wait for it: programs with streams of their own have such streams, PyTorch
+// has none, and even there the event is for memory that others want.
+bool StreamClocks::may_record(const StreamClock& clock, Request request, std::size_t page_bytes,
+                              const Held& held) const {
+  const StreamKey stream = clock.stream().key;
+  if (clock.has_ended()) return false;
+  if (stream == request.stream().key) return true;
+  if (!state_.immortal_streams || !stream.is_immortal()) return false;
+  return !is_legacy(clock.stream().handle) || owns_idle_pages(stream, page_bytes, held);
+}
+
+// Which requests of other streams may use.
+bool StreamClocks::owns_idle_pages(StreamKey stream, std::size_t page_bytes, const Held& held) const {
+  return std::any_of(state_.default_pools.begin(), state_.default_pools.end(), [&](const BlockPool& pool) {
+    holds(held);
+    const Arena* const arena = pool.find(stream);
+    return arena != nullptr && arena->bins.best_fit(page_bytes) != nullptr;
+  });
+}
+
+void StreamClocks::finish_all_work(Growing& growing) {
+  std::vector<std::pair<StreamClock*, std::uint32_t>> waited_for;  // each with the epoch that ends before the wait
+  for (const auto& [stream, clock] : clocks_) {
+    if (!clock->has_ended()) end_epoch(*clock, growing);
+    waited_for.emplace_back(clock.get(), clock->epoch() - 1);
+  }
+  {
+    const Unlocked<Held> unlocked(growing);
+    state_.device->synchronize();
+  }
+  for (const auto& [clock, epoch] : waited_for) {
+    spare_events_of(*clock, growing);
+    clock->everything_is_done(epoch);
+  }
+}
+
+void StreamClocks::spare_events_of(StreamClock& clock, const Held& /*held*/) {
+  while (clock.has_events()) spare_events_.push_back(clock.oldest_is_done());
+}
+
+// --- what a stream may use ------------------------------------------------------------------------------------------------
+
+void StreamClocks::wait(StreamClock& waiter, const StreamClock& other, std::uint32_t epoch, Growing& growing) {
+  const StreamClock::Mark mark = other.earliest_covering(epoch);
+  {
+    const Unlocked<Held> unlocked(growing);
+    state_.device->stream_wait(waiter.stream().handle, mark.event);
+  }
+  waiter.waits_for(other, mark.epoch);
+}
+
+Reach StreamClocks::reach_into(const Arena& arena, const KnownStream& stream, Ordering ordering,
+                               const Held& /*held*/) const {
+  if (arena.stream == stream) return {Reach::Kind::all};
+  const bool off = state_.options.cross_stream == CrossStream::off && !arena.has_ended.load(std::memory_order_relaxed);
+  if (arena.pool.owner() != nullptr || off) return {Reach::Kind::none};
+  const auto clock = clocks_.find(stream.key);
+  const auto other = clocks_.find(arena.stream.key);
+  if (clock == clocks_.end() || other == clocks_.end()) return {Reach::Kind::none};
+  return ordering == Ordering::now ? clock->second->reach_into(*other->second)
+                                   : clock->second->reach_by_waiting(*other->second);
+}
+
+bool StreamClocks::may_take(const Block& block, const KnownStream& stream, Ordering ordering, const Held& held) const {
+  return reach_into(*block.arena, stream, ordering, held).covers(block.bin.epoch);
+}
+
+// --- streams that end -----------------------------------------------------------------------------------------------------
+
+bool StreamClocks::record_end(const KnownStream& stream, Growing& growing) {
+  StreamClock& clock = of(stream, growing);
+  if (clock.has_ended()) return false;
+  clock.recorded(record_event(stream, growing), clock.epoch());
+  return true;
+}
+
+void StreamClocks::set_referred(std::function<std::set<const StreamClock*>(const Held&)> referred) {
+  referred_ = std::move(referred);
+}
+
+void StreamClocks::forget_but(const std::set<StreamKey>& kept, Growing& growing) {
+  std::set<const StreamClock*> named;
+  if (referred_) named = referred_(growing);
+  for (auto at = clocks_.begin(); at != clocks_.end();) {
+    StreamClock& clock = *(at++)->second;
+    const StreamKey key = clock.stream().key;
+    if (key.is_immortal() || kept.contains(key) || named.contains(&clock)) continue;
+    spare_events_of(clock, growing);
+    for (const auto& [other, its] : clocks_) its->forget(clock);
+    clocks_.erase(key);
+  }
+}
+
+}  // namespace cachalot

@@ -1,0 +1,65 @@
+// The StreamRegistry knows streams that come and go. Immortal ones are named by their handle and need nothing of this.
+//
+// A stream ends when the program says so (stream_ends), which records an event after its last work; or when its handle is that
+// of another stream: then its work is known to be done after a wait for the device only. Either way it has no caches any more,
+// no event is recorded on it, and its memory is anybody's as soon as its work is done. Memory that becomes free later still
+// counts as of its last epoch: no work came after that.
+//
+// A stream without memory is forgotten, ended or not; it may come again.
+#pragma once
+
+#include <cstddef>
+#include <set>
+#include <unordered_map>
+
+#include "heap/cache_bridge.h"
+#include "heap/heap_state.h"
+#include "heap/pending_frees.h"
+#include "heap/private_pools.h"
+#include "heap/stream_clocks.h"
+
+namespace cachalot {
+
+class StreamRegistry {
+ public:
+  StreamRegistry(HeapState& state, PrivatePools& pools, StreamClocks& clocks, PendingFrees& frees, CacheBridge& caches)
+      : state_(state), pools_(pools), clocks_(clocks), frees_(frees), caches_(caches) {}
+  StreamRegistry(const StreamRegistry&) = delete;
+  StreamRegistry& operator=(const StreamRegistry&) = delete;
+
+  // Which stream has the handle now. Throws InvalidArgument where none has.
+  KnownStream identify(Stream handle) const {
+    return cachalot::identify(*state_.device, handle, state_.immortal_streams);
+  }
+  // CachingAllocator::stream_ends; locks by itself.
+  void stream_ends(Stream handle);
+
+  // The arena of a request, where the fast path has not found it.
+  Arena& arena_of_request(BlockPool& pool, Stream handle, const Held& held) CACHALOT_HELD;
+  // The arena of a stream, made if there was none.
+  Arena& arena_of(BlockPool& pool, const KnownStream& stream, const Held& held) CACHALOT_HELD;
+
+  // Forgets streams without memory once there are many. Each stream pays for a look at a few blocks.
+  void forget_if_many(Growing& growing) CACHALOT_GROWING;
+  void forget_streams_without_memory(Growing& growing) CACHALOT_GROWING;
+
+ private:
+  static constexpr std::size_t kFewArenas = 128;
+
+  void note(const KnownStream& stream, const Held& held) CACHALOT_HELD;
+  void mark_ended(const KnownStream& stream, const Held& held) CACHALOT_HELD;
+  bool has_arena(StreamKey stream, const Held& held) const CACHALOT_HELD;
+  std::size_t default_arenas(const Held& held) const CACHALOT_HELD;
+  std::set<const Arena*> arenas_with_memory(const Held& held) const CACHALOT_HELD;
+
+  HeapState& state_;
+  PrivatePools& pools_;
+  StreamClocks& clocks_;
+  PendingFrees& frees_;
+  CacheBridge& caches_;
+  // Of each handle that is not immortal, the stream that had it last.
+  std::unordered_map<Stream, StreamKey> mortal_ CACHALOT_GUARDED_BY(device_lock);
+  std::size_t most_arenas_ CACHALOT_GUARDED_BY(device_lock) = kFewArenas;  // of the default pools
+};
+
+}  // namespace cachalot

@@ -1,0 +1,32 @@
+// Uncached is what was allocated while caching was off: each allocation comes from the device and goes back to it at once.
+#pragma once
+
+#include <cstddef>
+#include <set>
+
+#include "heap/heap_state.h"
+#include "heap/memory_pressure.h"
+
+namespace cachalot {
+
+class Uncached {
+ public:
+  Uncached(HeapState& state, MemoryPressure& pressure) : state_(state), pressure_(pressure) {}
+  Uncached(const Uncached&) = delete;
+  Uncached& operator=(const Uncached&) = delete;
+
+  // Throws OutOfMemory, CudaError.
+  void* allocate(std::size_t bytes, Held& held) CACHALOT_HELD;
+  // These lock by themselves.
+  void set_caching_enabled(bool enabled);
+  // False: `ptr` was not allocated here. Throws CudaError; it is live as before.
+  bool deallocate(const void* ptr);
+  bool contains(const void* ptr) const;
+
+ private:
+  HeapState& state_;
+  MemoryPressure& pressure_;
+  std::set<Address> live_ CACHALOT_GUARDED_BY(device_lock);
+};
+
+}  // namespace cachalot

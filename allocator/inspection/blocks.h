@@ -1,0 +1,30 @@
+// Questions about single blocks, and about the segment that a block lies in.
+#pragma once
+
+#include <cstddef>
+#include <optional>
+#include <string>
+
+#include "blocks/block.h"
+#include "device/addresses.h"
+#include "heap/heap_state.h"
+
+namespace cachalot {
+
+struct BlockSizes {
+  std::size_t requested;
+  std::size_t allocated;
+};
+
+// The segment of a block, whose device's mutex is held.
+AddressRange segment_of(const Block& block);
+
+// These lock by themselves; nullopt when `ptr` is not a live allocation of `block`.
+std::optional<AddressRange> base_allocation(const HeapState& state, const Block& block, const void* ptr);
+std::optional<BlockSizes> sizes(const HeapState& state, const Block& block, const void* ptr);
+// A live allocation, without memory until restore_physical.
+bool sleeps(const HeapState& state, const Block& block, const void* ptr);
+// What is at `ptr`, for messages: "is free", "lies inside the allocation at 0x…", …; "" when it is not this device's.
+std::string describe(const HeapState& state, const void* ptr);
+
+}  // namespace cachalot

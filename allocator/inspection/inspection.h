@@ -1,0 +1,70 @@
+// Inspection tells what is in one device's heap: statistics, fragmentation, snapshots, and whether its tables are sound.
+//
+// Its functions lock by themselves. Contracts are those of CachingAllocator's methods of the same names.
+#pragma once
+
+#include <cstddef>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "cachalot/private_pool.h"
+#include "cachalot/snapshot.h"
+#include "cachalot/stats.h"
+#include "growth/growth.h"
+#include "growth/sleeping_pools.h"
+#include "heap/cache_bridge.h"
+#include "heap/heap_state.h"
+#include "heap/pending_frees.h"
+#include "heap/private_pools.h"
+
+namespace cachalot {
+
+class Inspection {
+ public:
+  // Whatever it looks at.
+  struct Parts {
+    HeapState& state;
+    const PrivatePools& pools;
+    CacheBridge& caches;
+    const PendingFrees& frees;
+    const SleepingPools& sleeping;
+    std::vector<const Growth*> growths;
+  };
+  explicit Inspection(Parts parts) : parts_(std::move(parts)), state_(parts_.state) {}
+  Inspection(const Inspection&) = delete;
+  Inspection& operator=(const Inspection&) = delete;
+
+  // Statistics (statistics.cpp).
+  std::size_t memory_allocated();
+  std::size_t memory_reserved() const;
+  std::size_t max_memory_allocated();
+  std::size_t max_memory_reserved() const;
+  DeviceStats stats();
+  Fragmentation fragmentation();
+  std::size_t largest_available(bool starting_from_free_memory) const;
+  void reset_peak_stats();
+  void reset_accumulated_stats();
+
+  // Snapshots (snapshot_builder.cpp).
+  // Appends this device's trace and its segments, and records that a snapshot was taken: the next one's trace shows it.
+  void snapshot_into(Snapshot& snapshot, PoolId pool, bool include_traces);
+  // nullopt where the tag has no pool here. `tag` and `device` are left to the caller.
+  std::optional<TagMemory> tag_memory(PoolId id) const;
+
+  // Soundness (validate.cpp): the first thing that is wrong, or "".
+  std::string validate();
+  // Of the host's memory; `allocator_bytes`: of the allocator's own object.
+  std::size_t metadata_bytes(std::size_t allocator_bytes) const;
+
+ private:
+  SegmentSnapshot picture(const Block& head, const Held& held) const CACHALOT_HELD;
+  std::string validate_bins(const Held& held) const CACHALOT_HELD;
+  std::string validate_caches(const Held& held) const CACHALOT_HELD;
+  std::string validate_counters(const Held& held) const CACHALOT_HELD;
+
+  const Parts parts_;
+  HeapState& state_;
+};
+
+}  // namespace cachalot
