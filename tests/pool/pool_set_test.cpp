@@ -15,7 +15,8 @@ namespace {
 TensorSpec spec_of(std::int64_t mib) { return {{mib << 20}, DType::int8}; }
 
 struct SetWorld : World {
-  explicit SetWorld(std::size_t budget, const TensorPoolOptions& options = {}) : pools(allocator, budget, options) {}
+  explicit SetWorld(std::size_t budget, const TensorPoolOptions& options = {}, std::size_t device_bytes = 64 * kGiB)
+      : World(device_bytes), pools(allocator, budget, options) {}
   ~SetWorld() { EXPECT_EQ(pools.validate(), ""); }
   PoolSet pools;
 };
@@ -67,12 +68,73 @@ TEST(PoolSet, OverBudgetWithEverythingInUseIsOneClearErrorAndNothingIsLost) {
   EXPECT_TRUE(world.pools.acquire(spec_of(2)));
 }
 
-TEST(PoolSet, MemoryThatTheAllocatorHasNotIsNotCounted) {
+TEST(PoolSet, MemoryThatTheDeviceCanNeverHaveIsNotCounted) {
   World world(32 * kMiB);
   PoolSet pools(world.allocator, kGiB);
   EXPECT_THROW(pools.acquire(spec_of(64)), OutOfMemory);
   EXPECT_EQ(pools.bytes(), 0u);
   EXPECT_EQ(pools.validate(), "");
+}
+
+TEST(PoolSet, MemoryThatTheAllocatorDoesNotHaveNowIsNotCounted) {
+  World world(32 * kMiB);
+  PoolSet pools(world.allocator, 20 * kMiB);
+  void* const other = world.allocate(20 * kMiB);
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_THROW(pools.acquire(spec_of(16)), OutOfMemory);
+    EXPECT_EQ(pools.bytes(), 0u);
+    EXPECT_EQ(pools.validate(), "");
+  }
+  world.allocator.deallocate(other);
+  EXPECT_TRUE(pools.acquire(spec_of(16)));  // within the budget, as before the attempts
+  EXPECT_EQ(pools.bytes(), 16 * kMiB);
+}
+
+// Makes pools trim each other, the allocator free segments, and memory serve several streams.
+void use_some_specs(SetWorld& world) {
+  const Stream a = world.device->stream();
+  const Stream b = world.device->stream();
+  PooledTensor first = world.pools.acquire(spec_of(16), a);
+  first.record_stream(b);
+  PooledTensor second = world.pools.acquire(spec_of(12), b);
+  first.release();
+  world.pools.acquire(spec_of(16), b).release();
+  world.pools.acquire(spec_of(24), a).release();  // the pool of 16 makes room
+  second.release();
+  world.pools.acquire(spec_of(20), b).release();
+  world.pools.trim();
+}
+
+// Every device call of the program fails in its turn: alone, and together with all calls of its kind that follow.
+TEST(PoolSet, AfterAnyFailingCallTheBudgetCountsWhatThePoolsHold) {
+  for (const Fault& kind :
+       {Fault{.out_of_memory = false, .code = 999}, Fault{.call = DeviceCall::malloc, .repeat = true},
+        Fault{.call = DeviceCall::free, .out_of_memory = false, .code = 999, .repeat = true}}) {
+    std::uint64_t nth = 0;
+    std::uint64_t struck = 1;
+    while (struck > 0) {
+      SetWorld world(40 * kMiB, {}, 48 * kMiB);
+      Fault fault = kind;
+      fault.nth = ++nth;
+      world.device->set_faults({fault});
+      try {
+        use_some_specs(world);
+      } catch (const OutOfMemory&) {
+      } catch (const CudaError& error) {
+        EXPECT_EQ(error.code(), 999);
+      }
+      struck = world.device->faults_injected();
+      EXPECT_EQ(world.pools.validate(), "") << "call " << nth;
+      EXPECT_EQ(world.pools.stats().live, 0u) << "call " << nth;
+      EXPECT_EQ(world.pools.bytes(), world.pools.stats().bytes) << "call " << nth;
+      EXPECT_EQ(world.pools.bytes(), world.allocated()) << "call " << nth;
+      world.device->set_faults({});
+      use_some_specs(world);
+      EXPECT_EQ(world.pools.bytes(), 0u) << "call " << nth;
+      EXPECT_EQ(world.allocated(), 0u) << "call " << nth;
+    }
+    EXPECT_GT(nth, 1u);
+  }
 }
 
 TEST(PoolSet, BadInputIsRefused) {

@@ -104,6 +104,23 @@ TEST(PoolStreams, RecordedStreamsAreWaitedForToo) {
   tensor = world.acquire_checked(b);
   EXPECT_EQ(world.pool.stats().stream_waits, 2u);  // and that was all
   world.release_checked(tensor);
+  tensor = world.acquire_checked(c);
+  EXPECT_EQ(world.pool.stats().stream_waits, 3u);  // for b: a and c used the slot's former tensor
+  world.release_checked(tensor);
+}
+
+TEST(PoolStreams, ACaptureOfAStreamThatUsedAFormerTensorDoesNotRefuseTheSlot) {
+  PoolWorld world({.max_slots = 1});
+  const Stream a = world.device->stream();
+  const Stream b = world.device->stream();
+  const Stream c = world.device->stream();
+  PooledTensor tensor = world.pool.acquire(a);
+  tensor.record_stream(b);
+  tensor.release();
+  world.pool.acquire(a).release();  // comes after b's work
+  world.device->begin_capture(b);
+  EXPECT_TRUE(world.pool.try_acquire(c));
+  EXPECT_NO_THROW(world.device->end_capture(b));
 }
 
 TEST(PoolStreams, WhatIsTrimmedIsNotUsedTooEarlyByTheAllocatorsOthers) {

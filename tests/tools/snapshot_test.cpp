@@ -160,6 +160,8 @@ TEST(Snapshots, ShowControlCharactersAsTheirNumbers) {
 TEST(Snapshots, ThatDoNotFitTogetherAreRefusedByPlaceAndRule) {
   ASSERT_EQ(complaint_about_snapshot(small_snapshot().dump()), "");
   const std::string segment = "/segments/0/", block = "/segments/0/blocks/0/", entry = "/device_traces/0/1/";
+  const nlohmann::json whole_segment = {{"size", 2 << 20}, {"state", "inactive"}};
+  const nlohmann::json whole_segment_twice = {whole_segment, whole_segment};
   const std::vector<std::pair<nlohmann::json, std::string>> broken = {
       {removed("/segments"), "the snapshot: 'segments' is missing"},
       {replaced("/segments", 5), "the snapshot: 'segments' is a number, not a list"},
@@ -179,6 +181,8 @@ TEST(Snapshots, ThatDoNotFitTogetherAreRefusedByPlaceAndRule) {
       {replaced("/segments/0/blocks/0", {1}), "segment 0, block 0: it is a list, not a dict"},
       {replaced(block + "size", 4 << 20),
        "segment 0, block 0: with its 4194304 bytes, the blocks have more than the segment's 2097152"},
+      {replaced("/segments/0/blocks", whole_segment_twice),
+       "segment 0, block 1: with its 2097152 bytes, the blocks have more than the segment's 2097152"},
       {replaced(block + "state", "gone"),
        "segment 0, block 0: state 'gone' is none of active_allocated, active_pending_free and inactive"},
       {replaced(block + "frames", {5}), "segment 0, block 0: a frame is a number, not a dict"},
