@@ -13,8 +13,8 @@
 
 #include "base/check.h"
 #include "base/recallable.h"
+#include "base/thread_sum.h"
 #include "cachalot/device.h"
-#include "caches/thread_sum.h"
 #include "device/known_stream.h"
 
 namespace cachalot {

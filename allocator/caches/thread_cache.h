@@ -24,9 +24,9 @@
 #include "base/bytes.h"
 #include "base/check.h"
 #include "base/recallable.h"
+#include "base/thread_sum.h"
 #include "blocks/block.h"
 #include "caches/depot.h"
-#include "caches/thread_sum.h"
 #include "observe/counters.h"
 
 namespace cachalot {

@@ -12,6 +12,7 @@
 #include <cstdint>
 
 #include "base/check.h"
+#include "base/thread_sum.h"
 #include "cachalot/pool_id.h"
 #include "cachalot/stats.h"
 
@@ -66,12 +67,9 @@ class Counters {
     subtract(kReservedBytes, from, bytes);
     add(kReservedBytes, to, bytes);
   }
-  // What a thread did through its cache since it was last asked: added, the change of what is there, and the highest that
-  // change ever was meanwhile.
+  // What a thread did through its cache since it was last asked.
   struct Gathered {
-    struct Figure {
-      std::int64_t added, change, highest;
-    };
+    using Figure = ThreadSum::Gathered;
     Figure blocks, bytes, requested;
   };
   void gathered(PoolKind kind, const Gathered& what);

@@ -31,7 +31,6 @@ set(layers
   "13 allocator/pinned_host_allocator.cpp  allocator/include/cachalot/pinned_host_allocator.h"
   "13 allocator/leaks/             allocator/include/cachalot/allocation_site.h"
   "13 allocator/include/cachalot/allocation_track.h allocator/include/cachalot/leak_detector.h"
-  # Tensor pools see the public headers, allocator/base, and how a thread sums (caches/thread_sum.h).
   "13 pool/"
   "13 kernels/"
   "13 allocator/c_api.cpp          allocator/include/cachalot/c_api.h"

@@ -7,13 +7,17 @@
 #include <utility>
 
 #include "base/check.h"
-#include "observe/counters.h"
 
 namespace cachalot {
 
 // Thread safety: add and subtract by its thread; gather by one thread at a time; the rest by any.
 class ThreadSum {
  public:
+  // What the thread did since the last gather: added, the change of the sum, and the highest that this change ever was.
+  struct Gathered {
+    std::int64_t added, change, highest;
+  };
+
   CACHALOT_FAST_PATH void add(std::int64_t amount) {
     const std::int64_t added = added_.load(std::memory_order_relaxed) + amount;
     added_.store(added, std::memory_order_relaxed);
@@ -28,8 +32,8 @@ class ThreadSum {
   }
   std::int64_t ungathered() const { return current() - gathered_.load(std::memory_order_relaxed); }
   bool has_news() const { return ungathered() != 0 || added_.load(std::memory_order_relaxed) != gathered_added_; }
-  // What is new since the last time. While its thread is at work a peak may be missed.
-  Counters::Gathered::Figure gather() {
+  // While its thread is at work a peak may be missed.
+  Gathered gather() {
     const std::int64_t added = added_.load(std::memory_order_relaxed);
     const std::int64_t current = added - subtracted_.load(std::memory_order_relaxed);
     const std::int64_t base = gathered_.load(std::memory_order_relaxed);
