@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <mutex>
+#include <set>
 #include <unordered_map>
 
 #include "base/bytes.h"
@@ -30,8 +31,8 @@ class PoolSet::State final : public PoolBudget, private ForkAware {
     PoolCore::check(options_);
   }
 
-  void take(std::size_t bytes, int device) override;
-  void give_back(std::size_t bytes) noexcept override { held_.fetch_sub(bytes); }
+  void charge(std::size_t bytes, int device) override;
+  void refund(std::size_t bytes) noexcept override { held_.fetch_sub(bytes); }
 
   // nullptr: there is none yet. Counts as a use.
   TensorPool* find(const TensorSpec& spec);
@@ -47,6 +48,8 @@ class PoolSet::State final : public PoolBudget, private ForkAware {
   const TensorPoolOptions& options() const { return options_; }
   std::size_t budget() const { return budget_; }
   std::size_t held() const { return held_.load(); }
+  // Returns "" or what is wrong. Requires: no other thread uses the set.
+  std::string first_broken_rule() const;
   std::size_t peak() const { return peak_.load(); }
 
  private:
@@ -69,7 +72,7 @@ class PoolSet::State final : public PoolBudget, private ForkAware {
 };
 
 // Who trims waits for no room: so those who want some may wait for who trims.
-void PoolSet::State::take(std::size_t bytes, int device) {
+void PoolSet::State::charge(std::size_t bytes, int device) {
   const std::lock_guard<std::mutex> lock(making_room_);
   if (bytes <= budget_ && !has_room(bytes)) {
     for (TensorPool* pool : pools()) {
@@ -121,6 +124,25 @@ void PoolSet::State::drop_pools() {
   std::unordered_map<TensorSpec, Entry> dropped;
   const Lock lock(mutex_);
   std::swap(dropped, pools_);
+}
+
+std::string PoolSet::State::first_broken_rule() const {
+  if (held() > budget_) return formatted("{} bytes are held, over the budget of {}", held(), budget_);
+  if (peak() < held() || peak() > budget_)
+    return formatted("the peak is {} bytes, with {} held and a budget of {}", peak(), held(), budget_);
+  std::size_t bytes = 0;
+  for (const TensorPool* pool : pools()) {
+    if (std::string broken = pool->validate(); !broken.empty()) return to_string(pool->spec()) + ": " + broken;
+    bytes += pool->stats().bytes;
+  }
+  if (bytes != held()) return formatted("{} bytes of the budget are held, and the pools have {}", held(), bytes);
+  const Lock lock(mutex_);
+  std::set<std::uint64_t> uses;
+  for (const auto& [spec, entry] : pools_) {
+    if (entry.pool->spec() != spec) return "a pool is found by another's spec";
+    if (entry.last_use > uses_ || !uses.insert(entry.last_use).second) return "two pools were used last at once";
+  }
+  return "";
 }
 
 // --- PoolSet ---------------------------------------------------------------------------------------------------------
@@ -194,12 +216,6 @@ std::vector<std::pair<TensorSpec, PoolStats>> PoolSet::stats_by_spec() const {
   return by_spec;
 }
 
-std::string PoolSet::validate() const {
-  if (bytes() > byte_budget()) return formatted("{} bytes are held, over the budget of {}", bytes(), byte_budget());
-  for (const TensorPool* pool : state_->pools()) {
-    if (std::string broken = pool->validate(); !broken.empty()) return to_string(pool->spec()) + ": " + broken;
-  }
-  return "";
-}
+std::string PoolSet::validate() const { return state_->first_broken_rule(); }
 
 }  // namespace cachalot

@@ -1,0 +1,102 @@
+#include "free_slots.h"
+
+#include <algorithm>
+
+#include "base/check.h"
+#include "base/format.h"
+
+namespace cachalot {
+
+void FreeSlots::reserve(StreamKey stream, std::size_t slots) {
+  Stack* known = find(stream);
+  if (known == nullptr && stacks_.size() >= most_stacks_) forget_streams_without_slots();
+  Stack& stack = known != nullptr ? *known : stacks_[stream];
+  const std::size_t reserved = stack.reserved + slots;
+  if (reserved > stack.slots.capacity()) stack.slots.reserve(std::max(reserved, stack.slots.capacity() * 3 / 2));
+  stack.reserved = reserved;
+}
+
+// Until there are twice as many as are left.
+void FreeSlots::forget_streams_without_slots() {
+  std::erase_if(stacks_, [](const auto& entry) { return entry.second.reserved == 0; });
+  most_stacks_ = std::max(kFewStacks, 2 * stacks_.size());
+  last_ = nullptr;
+}
+
+void FreeSlots::unreserve(StreamKey stream, std::size_t slots) { find(stream)->reserved -= slots; }
+
+FreeSlots::Stack* FreeSlots::find(StreamKey stream) {
+  if (last_ != nullptr && last_stream_ == stream) return last_;
+  const auto found = stacks_.find(stream);
+  if (found == stacks_.end()) return nullptr;
+  last_ = &found->second;
+  last_stream_ = stream;
+  return last_;
+}
+
+void FreeSlots::push(PoolSlot& slot) {
+  Stack& stack = *find(slot.stream);
+  CACHALOT_ASSERT(stack.slots.size() < stack.reserved);
+  stack.slots.push_back(&slot);
+  ++size_;
+}
+
+PoolSlot* FreeSlots::pop(StreamKey stream) {
+  Stack* const stack = size_ == 0 ? nullptr : find(stream);
+  if (stack == nullptr || stack->slots.empty()) return nullptr;
+  PoolSlot* const slot = stack->slots.back();
+  stack->slots.pop_back();
+  --size_;
+  return slot;
+}
+
+PoolSlot* FreeSlots::pop_any() {
+  if (size_ == 0) return nullptr;
+  for (const auto& [stream, stack] : stacks_) {
+    if (!stack.slots.empty()) return pop(stream);
+  }
+  return nullptr;
+}
+
+void FreeSlots::remove_leaving() {
+  for (auto& [stream, stack] : stacks_) {
+    size_ -= std::erase_if(stack.slots, [](const PoolSlot* slot) { return slot->slab->leaves; });
+  }
+}
+
+std::size_t FreeSlots::reserved(StreamKey stream) const {
+  const auto found = stacks_.find(stream);
+  return found == stacks_.end() ? 0 : found->second.reserved;
+}
+
+std::size_t FreeSlots::reserved() const {
+  std::size_t reserved = 0;
+  for (const auto& entry : stacks_) reserved += entry.second.reserved;
+  return reserved;
+}
+
+std::size_t FreeSlots::metadata_bytes() const {
+  std::size_t bytes = 0;
+  for (const auto& entry : stacks_) bytes += sizeof(entry) + entry.second.slots.capacity() * sizeof(PoolSlot*);
+  return bytes;
+}
+
+std::string FreeSlots::first_broken_rule() const {
+  std::size_t size = 0;
+  for (const auto& [stream, stack] : stacks_) {
+    size += stack.slots.size();
+    if (stack.slots.size() > stack.reserved)
+      return formatted("{} free slots of a stream have {} places", stack.slots.size(), stack.reserved);
+    if (stack.reserved > stack.slots.capacity())
+      return formatted("a stream's list has room for {} slots, not for {}", stack.slots.capacity(), stack.reserved);
+    for (const PoolSlot* slot : stack.slots) {
+      if (slot->stream != stream) return "a free slot lies with another stream's";
+    }
+  }
+  if (size != size_) return formatted("{} free slots are counted, and there are {}", size_, size);
+  if (last_ != nullptr && (!stacks_.contains(last_stream_) || &stacks_.at(last_stream_) != last_))
+    return "the stream looked up last is remembered wrongly";
+  return "";
+}
+
+}  // namespace cachalot

@@ -1,0 +1,218 @@
+// The free slots that threads keep for themselves, so that most acquires and releases need no lock.
+//
+//   SlotStack     what one thread keeps
+//   OwnStack      the way to the calling thread's stack, without a lock
+//   ThreadStacks  the stacks of all threads: who has one, how much it may hold, and recalls
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/check.h"
+#include "base/recallable.h"
+#include "base/thread_parts.h"
+#include "base/thread_sum.h"
+#include "free_slots.h"
+#include "pool_figures.h"
+#include "slots.h"
+
+namespace cachalot {
+
+// The slots that one thread keeps of a pool.
+// Thread safety: its thread uses it between enter() and leave(). Whoever holds the pool's mutex uses it, too, if it is his
+// own or was recalled.
+class alignas(64) SlotStack : public Recallable {
+ public:
+  static constexpr std::uint32_t kPlaces = 32;
+
+  std::uint32_t count() const { return count_; }
+  bool is_empty() const { return count_ == 0; }
+  CACHALOT_FAST_PATH bool is_full() const { return count_ >= limit_.load(std::memory_order_relaxed); }
+  std::uint32_t limit() const { return limit_.load(std::memory_order_relaxed); }
+  // Any thread. A stack with more slots keeps them until its thread's next release, or a recall.
+  void set_limit(std::uint32_t limit) { limit_.store(limit, std::memory_order_relaxed); }
+
+  // Requires: not empty.
+  CACHALOT_FAST_PATH PoolSlot& top() const { return *places_[count_ - 1]; }
+  CACHALOT_FAST_PATH void pop() { --count_; }
+  // Requires: not full.
+  CACHALOT_FAST_PATH void push(PoolSlot& slot) { places_[count_++] = &slot; }
+  // Exchanges the top and the highest slot that was last used on `stream`; false: there is none. `plain`: only a slot that
+  // can be handed out as it is.
+  bool move_to_top(StreamKey stream, bool plain);
+  // The oldest so many.
+  std::span<PoolSlot* const> oldest(std::uint32_t slots) const { return {places_.data(), slots}; }
+  void drop_oldest(std::uint32_t slots) {
+    std::copy(places_.begin() + slots, places_.begin() + count_, places_.begin());
+    count_ -= slots;
+  }
+
+  ThreadSum live;  // tensors that the thread acquired, less those that it returned
+
+ private:
+  std::uint32_t count_ = 0;
+  std::atomic<std::uint32_t> limit_{0};
+  std::array<PoolSlot*, kPlaces> places_;
+};
+
+// A pool, as threads that end know it (ThreadParts).
+class StackOwner {
+ public:
+  // The calling thread ends. Takes the pool's mutex.
+  virtual void retire(SlotStack& stack) = 0;
+  static void forget_thread();
+
+ protected:
+  ~StackOwner() = default;
+};
+
+// The way to the calling thread's stack in one pool.
+// Thread safety: any thread; no mutex. A stack that was recalled is refused.
+class OwnStack {
+ public:
+  using Parts = ThreadParts<StackOwner, SlotStack>;
+
+  explicit OwnStack(StackOwner& owner) : pool_(Parts::add_owner(owner)) {}
+  // Threads that end do not come to the owner any more. Waits for those on their way; no lock is held that retire() takes.
+  void remove_owner() const { Parts::remove_owner(pool_); }
+
+  // Returns the slot on top, if it was last used on the stream and can be handed out as it is; nullptr: see elsewhere.
+  CACHALOT_FAST_PATH PoolSlot* try_pop(StreamKey stream) const;
+  // False: there is no stack, or no place.
+  CACHALOT_FAST_PATH bool try_push(PoolSlot& slot) const;
+
+  // Returns the thread's stack, which is the one last used from now on; nullptr: the thread has none.
+  SlotStack* find() const { return is_last_used() ? last_used_.stack : look_up(); }
+  // Whether it is the one last used.
+  CACHALOT_FAST_PATH bool is_last_used() const { return last_used_.pool == pool_; }
+  // The thread has the stack from now on. Throws std::bad_alloc.
+  void assign(SlotStack& stack) const {
+    Parts::add(pool_, stack);
+    last_used_ = {pool_, &stack};
+  }
+  static void forget() { last_used_ = {}; }
+
+ private:
+  SlotStack* look_up() const;
+
+  struct LastUsed {
+    std::uint64_t pool;
+    SlotStack* stack;  // not null where the pool is right
+  };
+  // Initial-exec: a few bytes, and no call to find them, in shared libraries too.
+  [[gnu::tls_model("initial-exec")]] static inline constinit thread_local LastUsed last_used_ = {0, nullptr};
+
+  const std::uint64_t pool_;  // no other pool ever has the number
+};
+
+// The stacks of all threads of a pool.
+// Invariants: while a recall lasts all stacks are empty; together they may hold may_hold() slots.
+// Thread safety: none; the pool's mutex guards it, and the list of free slots.
+class ThreadStacks {
+ public:
+  ThreadStacks(const OwnStack& own, FreeSlots& free, std::optional<std::size_t> high_water)
+      : own_(own), free_(free), high_water_(high_water) {}
+
+  // Returns the calling thread's stack, which is made when first needed; nullptr: for a thread that is ending, if there is no
+  // host memory for one, and without asymmetric fences.
+  SlotStack* own() {
+    SlotStack* const mine = own_.find();
+    return mine != nullptr ? mine : make_own();
+  }
+  // The thread ends. Its stack, and what it has counted, are kept for another.
+  void retire(SlotStack& stack);
+  // Divides the pool's slots among the threads.
+  void set_pool_slots(std::size_t slots);
+  std::size_t may_hold() const { return may_hold_; }
+
+  // Moves the oldest slots to the list, until so many are left. Requires: the stack is the thread's own, or recalled.
+  void spill(SlotStack& stack, std::uint32_t left);
+  void spill_own();
+  // Fills the stack with slots of the stream from the list, to half of what it may hold.
+  void refill(SlotStack& stack, StreamKey stream);
+
+  bool is_recalled() const { return recalls_ > 0; }
+  // The sum of the calling thread.
+  ThreadSum& own_live() { return own_.is_last_used() ? own_.find()->live : without_stack_; }
+  // Brings the figures up to date with all threads.
+  void gather(PoolFigures& figures);
+
+  std::size_t metadata_bytes() const;  // beside its own size
+  // Returns "" or what is wrong. Requires: a recall lasts.
+  std::string first_broken_rule() const;
+
+ private:
+  friend class StackRecall;
+  SlotStack* make_own();
+  SlotStack& register_thread();
+  std::size_t threads() const { return std::max<std::size_t>(stacks_.size() - unused_.size(), 1); }
+  std::uint32_t share() const;
+  void begin_recall();
+  void end_recall();
+
+  const OwnStack& own_;
+  FreeSlots& free_;
+  const std::optional<std::size_t> high_water_;
+  std::vector<std::unique_ptr<SlotStack>> stacks_;
+  std::vector<SlotStack*> unused_;  // of threads that have ended
+  std::size_t pool_slots_ = 0;
+  std::size_t may_hold_ = 0;
+  std::size_t recalls_ = 0;
+  ThreadSum without_stack_;  // of the threads that have none
+};
+
+// A recall: the slots of all stacks come into the list, and threads use no stack until it ends.
+// Thread safety: the pool's mutex is held when a recall begins and when it ends.
+class StackRecall {
+ public:
+  explicit StackRecall(ThreadStacks& stacks) : stacks_(stacks) { stacks_.begin_recall(); }
+  ~StackRecall() { stacks_.end_recall(); }
+  StackRecall(const StackRecall&) = delete;
+  StackRecall& operator=(const StackRecall&) = delete;
+
+ private:
+  ThreadStacks& stacks_;
+};
+
+CACHALOT_FAST_PATH PoolSlot* OwnStack::try_pop(StreamKey stream) const {
+  if (!is_last_used()) [[unlikely]]
+    return nullptr;
+  SlotStack& mine = *last_used_.stack;
+  if (!mine.enter()) [[unlikely]]
+    return nullptr;
+  if (mine.is_empty() || mine.top().stream != stream || mine.top().attention != 0) [[unlikely]] {
+    mine.leave();
+    return nullptr;
+  }
+  PoolSlot& slot = mine.top();
+  mine.pop();
+  mine.live.add(1);
+  mine.leave();
+  return &slot;
+}
+
+CACHALOT_FAST_PATH bool OwnStack::try_push(PoolSlot& slot) const {
+  if (!is_last_used()) [[unlikely]]
+    return false;
+  SlotStack& mine = *last_used_.stack;
+  if (!mine.enter()) [[unlikely]]
+    return false;
+  if (mine.is_full()) [[unlikely]] {
+    mine.leave();
+    return false;
+  }
+  mine.push(slot);
+  mine.live.subtract(1);
+  mine.leave();
+  return true;
+}
+
+}  // namespace cachalot
