@@ -11,7 +11,8 @@
 
 namespace cachalot {
 
-// A push never allocates: there is a place for every slot of a stream, wherever the slot is, from when it is the stream's.
+// A push never allocates: there is a place for every slot of a stream, wherever the slot is, from when it is the
+// stream's.
 class FreeSlots {
  public:
   // Makes places for so many more slots of the stream. Throws std::bad_alloc.

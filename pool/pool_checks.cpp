@@ -100,7 +100,7 @@ std::string first_broken_rule(PoolBooks& books) {
   const StackRecall recall(books.stacks);
   books.stacks.gather(books.figures);
   if (books.growing || books.trimming || books.waiters > 0) return "a thread is said to be in the pool";
-  if (std::string broken = books.stacks.first_broken_rule(); !broken.empty()) return broken;
+  if (std::string broken = books.stacks.first_broken_rule(books.figures.slots()); !broken.empty()) return broken;
   Census census;
   if (std::string broken = list_free(books.free, books.slabs, census); !broken.empty()) return broken;
   for (const auto& slab : books.slabs) {

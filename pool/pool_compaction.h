@@ -1,10 +1,11 @@
 // Moves tensors in use together, so that more slabs are wholly free.
 //
-// The slabs with the fewest tensors are chosen, as many as the free slots beyond `keep` can make up for. Each tensor in them
-// gets a free slot elsewhere, last used on its own stream if there is such a slot. The tensors of one stream need one call of
-// the mover.
+// The slabs with the fewest tensors are chosen, as many as the free slots beyond `keep` can make up for. Each tensor in
+// them gets a free slot elsewhere, last used on its own stream if there is such a slot. The tensors of one stream need
+// one call of the mover.
 //
-// Thread safety: no other thread uses the pool meanwhile. Takes the pool's mutex, and lets it go around calls of the device.
+// Thread safety: no other thread uses the pool meanwhile. Takes the pool's mutex, and lets it go around calls of the
+// device.
 #pragma once
 
 #include <cstddef>

@@ -1,5 +1,5 @@
-// The inside of a TensorPool, which outlives it while tensors are in use: the fast path of acquire and release, and the way
-// to the operations that take the mutex.
+// The inside of a TensorPool, which outlives it while tensors are in use: the fast path of acquire and release, and the
+// way to the operations that take the mutex.
 //
 // Thread safety: try_acquire and try_release by any thread, without the mutex. The others take it.
 //

@@ -36,8 +36,8 @@ class PoolMemory {
   std::size_t tensor_bytes() const { return tensor_bytes_; }
   PoolStreams& streams() { return streams_; }
 
-  // To be called before the host allocates tables for so many. Throws InvalidArgument if they are more than any allocation,
-  // and OutOfMemory if they are more than all of the device.
+  // To be called before the host allocates tables for so many. Throws InvalidArgument if they are more than any
+  // allocation, and OutOfMemory if they are more than all of the device.
   void require_fits(std::size_t slots) const;
   std::unique_ptr<PoolSlab> allocate(std::size_t slots, StreamKey stream);
   // The slab's memory is null afterwards. After an error it is as before.

@@ -7,8 +7,8 @@
 //   5. the same again, after all stacks were recalled
 //   6. a slot that is released, if the search may wait; otherwise none
 //
-// Thread safety: a search is its thread's own. It takes the pool's mutex, and lets it go around calls of the allocator and of
-// the device.
+// Thread safety: a search is its thread's own. It takes the pool's mutex, and lets it go around calls of the allocator
+// and of the device.
 #pragma once
 
 #include <chrono>
@@ -31,8 +31,8 @@ class PoolSearch {
   PoolSearch(PoolBooks& books, StreamKey stream, IfNone if_none, Deadline deadline)
       : books_(books), stream_(stream), if_none_(if_none), deadline_(deadline) {}
 
-  // Returns a slot that is the stream's to use now, and counts it as acquired; nullptr: there was none in time. To be called
-  // once. After an error the pool is as before.
+  // Returns a slot that is the stream's to use now, and counts it as acquired; nullptr: there was none in time. To be
+  // called once. After an error the pool is as before.
   PoolSlot* run() CACHALOT_EXCLUDES(books_.mutex);
 
  private:

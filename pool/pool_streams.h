@@ -1,6 +1,5 @@
-// The streams that a pool's slots name: their handles while they live, their last events once they have ended, and the order
-// of work between them.
-// Thread safety: any thread. Calls the device; no spin lock is held across that.
+// The streams that a pool's slots name: their handles while they live, their last events once they have ended, and the
+// order of work between them. Thread safety: any thread. Calls the device; no spin lock is held across that.
 #pragma once
 
 #include <cstddef>
@@ -40,8 +39,8 @@ class PoolStreams {
 
   // Lets `after` wait for the work of `before`, unless that is known to be done.
   void put_before(StreamKey before, StreamKey after);
-  // Lets `stream` wait for all work on the slot. False: one of its users captures, and nothing was done. Counts the waits,
-  // of which some may have been queued when this throws.
+  // Lets `stream` wait for all work on the slot. False: one of its users captures, and nothing was done. Counts the
+  // waits, of which some may have been queued when this throws.
   bool put_users_before(const PoolSlot& slot, StreamKey stream, std::uint64_t& waits);
   // Calls use(handle) for a stream that lives; waits on the host for the work of one that has ended.
   void use_or_await(StreamKey stream, const std::function<void(Stream handle)>& use);

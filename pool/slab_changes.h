@@ -19,8 +19,8 @@ std::size_t next_slab_slots(const PoolBooks& books) CACHALOT_REQUIRES(books.mute
 // Throws what the allocator throws; nothing has changed then.
 void add_slab(PoolBooks& books, std::size_t slots, StreamKey stream) CACHALOT_REQUIRES(books.mutex);
 
-// Returns wholly free slabs to the allocator while more than `keep` slots are free. Returns their bytes. Lets the mutex go.
-// Requires: no other thread trims. Throws the first error of the allocator; slabs that it refused stay the pool's.
+// Returns wholly free slabs to the allocator while more than `keep` slots are free. Returns their bytes. Lets the mutex
+// go. Requires: no other thread trims. Throws the first error of the allocator; slabs that it refused stay the pool's.
 std::size_t trim_slabs(PoolBooks& books, std::size_t keep) CACHALOT_REQUIRES(books.mutex);
 
 // The same as far as the high-water mark says, if the pool has one. What fails now is left for another time.

@@ -1,5 +1,5 @@
-// A pool's memory: slabs, each one allocation that is cut into slots.
-// Thread safety: none. A slot belongs to the tensor, stack or list that it is in; a slab to its pool, under the pool's mutex.
+// A pool's memory: slabs, each one allocation that is cut into slots. Thread safety: none. A slot belongs to the
+// tensor, stack or list that it is in; a slab to its pool, under the pool's mutex.
 #pragma once
 
 #include <cstddef>
@@ -60,7 +60,8 @@ struct PoolSlab {
   StreamKey stream;        // that it was asked for
   std::size_t count = 0;
   std::unique_ptr<PoolSlot[]> slots;
-  // Where tensors may be moved: the tensor in each slot; null for a slot that is free, or whose tensor stays where it is.
+  // Where tensors may be moved: the tensor in each slot; null for a slot that is free, or whose tensor stays where it
+  // is.
   std::unique_ptr<PooledTensor*[]> tensors;
   std::size_t free = 0;  // as counted last (SlabList::count_free)
   bool leaves = false;   // its free slots are being taken from the list

@@ -117,7 +117,8 @@ std::size_t ThreadStacks::metadata_bytes() const {
   return capacity_bytes(stacks_, unused_) + stacks_.size() * sizeof(SlotStack);
 }
 
-std::string ThreadStacks::first_broken_rule() const {
+std::string ThreadStacks::first_broken_rule(std::size_t slots) const {
+  if (pool_slots_ != slots) return formatted("the stacks share {} slots, and there are {}", pool_slots_, slots);
   std::size_t limits = 0;
   for (const auto& stack : stacks_) {
     if (!stack->is_recalled()) return "a stack was not recalled";

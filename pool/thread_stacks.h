@@ -26,9 +26,8 @@
 
 namespace cachalot {
 
-// The slots that one thread keeps of a pool.
-// Thread safety: its thread uses it between enter() and leave(). Whoever holds the pool's mutex uses it, too, if it is his
-// own or was recalled.
+// The slots that one thread keeps of a pool. Thread safety: its thread uses it between enter() and leave(). Whoever
+// holds the pool's mutex uses it, too, if it is his own or was recalled.
 class alignas(64) SlotStack : public Recallable {
  public:
   static constexpr std::uint32_t kPlaces = 32;
@@ -45,8 +44,8 @@ class alignas(64) SlotStack : public Recallable {
   CACHALOT_FAST_PATH void pop() { --count_; }
   // Requires: not full.
   CACHALOT_FAST_PATH void push(PoolSlot& slot) { places_[count_++] = &slot; }
-  // Exchanges the top and the highest slot that was last used on `stream`; false: there is none. `plain`: only a slot that
-  // can be handed out as it is.
+  // Exchanges the top and the highest slot that was last used on `stream`; false: there is none. `plain`: only a slot
+  // that can be handed out as it is.
   bool move_to_top(StreamKey stream, bool plain);
   // The oldest so many.
   std::span<PoolSlot* const> oldest(std::uint32_t slots) const { return {places_.data(), slots}; }
@@ -81,7 +80,8 @@ class OwnStack {
   using Parts = ThreadParts<StackOwner, SlotStack>;
 
   explicit OwnStack(StackOwner& owner) : pool_(Parts::add_owner(owner)) {}
-  // Threads that end do not come to the owner any more. Waits for those on their way; no lock is held that retire() takes.
+  // Threads that end do not come to the owner any more. Waits for those on their way; no lock is held that retire()
+  // takes.
   void remove_owner() const { Parts::remove_owner(pool_); }
 
   // Returns the slot on top, if it was last used on the stream and can be handed out as it is; nullptr: see elsewhere.
@@ -121,8 +121,8 @@ class ThreadStacks {
   ThreadStacks(const OwnStack& own, FreeSlots& free, std::optional<std::size_t> high_water)
       : own_(own), free_(free), high_water_(high_water) {}
 
-  // Returns the calling thread's stack, which is made when first needed; nullptr: for a thread that is ending, if there is no
-  // host memory for one, and without asymmetric fences.
+  // Returns the calling thread's stack, which is made when first needed; nullptr: for a thread that is ending, if there
+  // is no host memory for one, and without asymmetric fences.
   SlotStack* own() {
     SlotStack* const mine = own_.find();
     return mine != nullptr ? mine : make_own();
@@ -146,8 +146,8 @@ class ThreadStacks {
   void gather(PoolFigures& figures);
 
   std::size_t metadata_bytes() const;  // beside its own size
-  // Returns "" or what is wrong. Requires: a recall lasts.
-  std::string first_broken_rule() const;
+  // Returns "" or what is wrong in a pool of so many slots. Requires: a recall lasts.
+  std::string first_broken_rule(std::size_t slots) const;
 
  private:
   friend class StackRecall;

@@ -324,6 +324,27 @@ TEST(PoolCompact, AfterAnyFailingCallEachTensorIsWholeAndTheBooksBalance) {
   EXPECT_GT(nth, 8u);
 }
 
+// The tensors of one stream wait for two others, of which the second cannot be waited for.
+TEST(PoolCompact, PlacesAreFreeAgainWhereOnlySomeTensorsCouldBePutInOrder) {
+  CompactWorld world;
+  std::vector<PooledTensor> tensors = world.acquire_many(8);
+  world.keep_only(tensors, {0, 1, 4, 5});
+  for (const std::size_t i : {0u, 1u, 4u, 5u}) {
+    const Stream other = world.device->stream();
+    world.use(tensors[i], other);
+    tensors[i].record_stream(other);
+  }
+  world.device->set_faults({{.call = DeviceCall::stream_wait, .nth = 2, .out_of_memory = false, .code = 999}});
+  EXPECT_THROW(world.pool->compact(), CudaError);
+  EXPECT_EQ(world.device->faults_injected(), 1u);
+  EXPECT_EQ(world.pool->stats().stream_waits, 1u);
+  EXPECT_EQ(world.pool->validate(), "");
+  world.device->set_faults({});
+  EXPECT_EQ(world.pool->compact().blocks_moved, 2u);
+  for (const std::size_t i : {0u, 1u, 4u, 5u}) world.expect_content(tensors[i], static_cast<unsigned char>(i + 1));
+  world.release(tensors);
+}
+
 // Random work on several streams, of which every use, and every move, is known to the checker.
 TEST(PoolCompact, NoHazardAndNoLossInRandomPrograms) {
   for (unsigned seed = 0; seed < 20; ++seed) {

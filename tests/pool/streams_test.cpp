@@ -123,6 +123,21 @@ TEST(PoolStreams, ACaptureOfAStreamThatUsedAFormerTensorDoesNotRefuseTheSlot) {
   EXPECT_NO_THROW(world.device->end_capture(b));
 }
 
+TEST(PoolStreams, AWaitThatWasQueuedBeforeAFailureIsCounted) {
+  PoolWorld world({.max_slots = 1});
+  const Stream a = world.device->stream();
+  PooledTensor tensor = world.acquire_checked(a);
+  world.use(tensor);
+  tensor.record_stream(world.device->stream());
+  world.release_checked(tensor);
+  world.device->set_faults({{.call = DeviceCall::stream_wait, .nth = 2, .out_of_memory = false, .code = 999}});
+  EXPECT_THROW(world.pool.acquire(world.device->stream()), CudaError);
+  EXPECT_EQ(world.pool.stats().stream_waits, 1u);
+  world.device->set_faults({});
+  EXPECT_EQ(world.pool.validate(), "");
+  EXPECT_TRUE(world.pool.acquire(a));
+}
+
 TEST(PoolStreams, WhatIsTrimmedIsNotUsedTooEarlyByTheAllocatorsOthers) {
   PoolWorld world({.stream = nullptr});
   const Stream a = world.device->stream();
@@ -189,6 +204,33 @@ TEST(PoolStreams, AStreamThatEndsIsWaitedForByItsLastEvent) {
   world.release_checked(tensor);
   world.pool.trim();
   EXPECT_EQ(world.device->dead_stream_calls(), 0u);
+}
+
+// The allocator knows streams by their handles, and so cannot be told of one that has ended.
+TEST(PoolStreams, TrimmingWaitsForTheWorkOfStreamsThatHaveEnded) {
+  for (const bool is_declared : {true, false}) {
+    PoolWorld world;
+    const Stream lives = world.device->stream();
+    const Stream ending = world.device->stream();
+    PooledTensor tensor = world.acquire_checked(lives);
+    world.release_checked(tensor);
+    tensor = world.acquire_checked(ending);
+    world.use(tensor);
+    world.release_checked(tensor);
+    if (is_declared) {
+      world.pool.stream_ends(ending);
+      world.allocator.stream_ends(ending);
+    }
+    world.device->stream_destroy(ending);
+    EXPECT_EQ(world.pool.trim(), kBytes);
+    EXPECT_EQ(world.count(DeviceCall::event_synchronize), is_declared ? 1u : 0u);
+    EXPECT_EQ(world.count(DeviceCall::synchronize), is_declared ? 0u : 1u);
+    void* const next = world.allocate(kBytes, lives);
+    world.device->handed_out(address(next), kBytes, lives);  // throws where the ended stream's work may still use it
+    world.device->given_back(address(next));
+    world.allocator.deallocate(next);
+    if (is_declared) EXPECT_EQ(world.device->dead_stream_calls(), 0u);
+  }
 }
 
 TEST(PoolStreams, AHandleThatIsGivenAgainIsAnotherStream) {

@@ -50,6 +50,29 @@ TEST(PoolThreads, SeveralWaitingThreadsAllGetOneInTheEnd) {
   EXPECT_EQ(world.pool.stats().slots, 2u);
 }
 
+// All stacks are recalled while threads wait, the stack of a thread that comes to the pool only then included.
+TEST(PoolThreads, AThreadThatIsNewToThePoolServesAllThatWait) {
+  PoolWorld world({.initial_slots = 64, .when_empty = WhenEmpty::wait});
+  std::vector<PooledTensor> all;
+  for (int i = 0; i < 64; ++i) all.push_back(world.pool.acquire());
+  std::vector<std::thread> waiting;
+  std::atomic<int> served{0};
+  for (int i = 0; i < 2; ++i) {
+    waiting.emplace_back([&] { served += world.pool.acquire_for(20s).has_value() ? 1 : 0; });
+    await_waiter(world.pool, static_cast<std::uint64_t>(i + 1));
+  }
+  std::promise<void> finish;
+  std::thread is_new([&] {
+    all.pop_back();
+    all.pop_back();
+    finish.get_future().wait();  // a thread that ends gives its stack back
+  });
+  for (std::thread& thread : waiting) thread.join();
+  EXPECT_EQ(served, 2);
+  finish.set_value();
+  is_new.join();
+}
+
 TEST(PoolThreads, AWaitEndsWithItsTimeout) {
   PoolWorld world({.initial_slots = 1, .when_empty = WhenEmpty::fail});
   const PooledTensor tensor = world.pool.acquire();
