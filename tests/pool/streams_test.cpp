@@ -85,6 +85,7 @@ TEST(PoolStreams, WhereThereIsNoMemoryForAnotherSlotItWaitsAfterAll) {
   EXPECT_EQ(pool.stats().stream_waits, 1u);
   const PooledTensor held = pool.acquire();
   EXPECT_THROW(pool.acquire(), OutOfMemory);
+  EXPECT_THROW(pool.try_acquire(), OutOfMemory);  // the pool may grow, so it is not merely empty
 }
 
 TEST(PoolStreams, RecordedStreamsAreWaitedForToo) {
@@ -229,7 +230,7 @@ TEST(PoolStreams, TrimmingWaitsForTheWorkOfStreamsThatHaveEnded) {
     world.device->handed_out(address(next), kBytes, lives);  // throws where the ended stream's work may still use it
     world.device->given_back(address(next));
     world.allocator.deallocate(next);
-    if (is_declared) EXPECT_EQ(world.device->dead_stream_calls(), 0u);
+    EXPECT_LE(world.device->dead_stream_calls(), is_declared ? 0u : 1u);
   }
 }
 

@@ -1,0 +1,76 @@
+// ThreadStacks by itself: how much threads keep for themselves, and recalls.
+#include "pool/thread_stacks.h"
+
+#include <gtest/gtest.h>
+
+#include <optional>
+#include <thread>
+#include <vector>
+
+namespace cachalot {
+namespace {
+
+struct OwnerOfStacks final : StackOwner {
+  explicit OwnerOfStacks(std::optional<std::size_t> high_water = std::nullopt) : stacks(own, free, high_water) {}
+  ~OwnerOfStacks() { own.remove_owner(); }
+  OwnerOfStacks(const OwnerOfStacks&) = delete;
+  OwnerOfStacks& operator=(const OwnerOfStacks&) = delete;
+  void retire(SlotStack& stack) override { stacks.retire(stack); }
+
+  const OwnStack own{*this};
+  FreeSlots free;
+  ThreadStacks stacks;
+};
+
+TEST(ThreadStacks, OfSeveralThreadsHoldAQuarterOfTheSlotsTogether) {
+  OwnerOfStacks owner;
+  owner.stacks.set_pool_slots(24);
+  ASSERT_NE(owner.stacks.own(), nullptr);
+  EXPECT_EQ(owner.stacks.may_hold(), 24u);  // a thread by itself hides them from nobody
+  std::thread([&] {
+    EXPECT_EQ(owner.stacks.own()->limit(), 3u);
+    EXPECT_EQ(owner.stacks.may_hold(), 6u);
+  }).join();
+  EXPECT_EQ(owner.stacks.may_hold(), 24u);
+  owner.stacks.set_pool_slots(1000);
+  EXPECT_EQ(owner.stacks.may_hold(), SlotStack::kPlaces);
+}
+
+TEST(ThreadStacks, HoldHalfOfTheHighWaterMarkTogether) {
+  OwnerOfStacks owner(8);
+  owner.stacks.set_pool_slots(1000);
+  ASSERT_NE(owner.stacks.own(), nullptr);
+  EXPECT_EQ(owner.stacks.may_hold(), 4u);
+  std::thread([&] {
+    EXPECT_EQ(owner.stacks.own()->limit(), 2u);
+    EXPECT_EQ(owner.stacks.may_hold(), 4u);
+  }).join();
+}
+
+TEST(ThreadStacks, AreEmptyAndRefusedWhileARecallLasts) {
+  OwnerOfStacks owner;
+  std::vector<PoolSlot> slots(4);
+  owner.free.reserve(StreamKey(), slots.size());
+  owner.stacks.set_pool_slots(slots.size());
+  SlotStack* const mine = owner.stacks.own();
+  ASSERT_NE(mine, nullptr);
+  for (PoolSlot& slot : slots) ASSERT_TRUE(owner.own.try_push(slot));
+  EXPECT_FALSE(owner.own.try_push(slots[0]));  // it is full
+  owner.stacks.spill(*mine, 2);
+  EXPECT_EQ(owner.free.size(), 2u);
+  EXPECT_EQ(owner.own.try_pop(StreamKey()), &slots[3]);
+  EXPECT_EQ(owner.free.pop_any(), &slots[1]);  // the older half went
+  {
+    const StackRecall recall(owner.stacks);
+    const StackRecall another(owner.stacks);
+    EXPECT_EQ(owner.stacks.first_broken_rule(slots.size()), "");
+    EXPECT_EQ(owner.free.size(), 2u);
+    EXPECT_EQ(owner.own.try_pop(StreamKey()), nullptr);
+    EXPECT_FALSE(owner.own.try_push(slots[3]));
+  }
+  EXPECT_TRUE(owner.own.try_push(slots[3]));
+  EXPECT_EQ(owner.own.try_pop(StreamKey()), &slots[3]);
+}
+
+}  // namespace
+}  // namespace cachalot
