@@ -1,5 +1,6 @@
 #include "pool_streams.h"
 
+#include <mutex>
 #include <vector>
 
 #include "base/check.h"
