@@ -106,19 +106,34 @@ bool PoolSearch::recall_once() {
   return true;
 }
 
+namespace {
+
+// A thread that is cancelled in its wait counts no longer, either.
+class CountedWaiter {
+ public:
+  explicit CountedWaiter(std::size_t& waiters) : waiters_(waiters) { ++waiters_; }
+  ~CountedWaiter() { --waiters_; }
+  CountedWaiter(const CountedWaiter&) = delete;
+  CountedWaiter& operator=(const CountedWaiter&) = delete;
+
+ private:
+  std::size_t& waiters_;
+};
+
+}  // namespace
+
 // The recall lasts, so every release takes the mutex and sees that a thread waits. False: the search may not wait.
 bool PoolSearch::await_release() {
   if (if_none_ == IfNone::fail) return false;
   if (deadline_ && std::chrono::steady_clock::now() >= *deadline_) return false;
   free_refused();
   if (!std::exchange(has_waited_, true)) books_.figures.host_waited();
-  ++books_.waiters;
+  const CountedWaiter counted(books_.waiters);
   if (deadline_) {
     books_.changed.wait_until(books_.mutex, *deadline_);
   } else {
     books_.changed.wait(books_.mutex);
   }
-  --books_.waiters;
   return true;
 }
 
