@@ -15,8 +15,10 @@
 // whoever has it; what is freed then goes to the heap at once, unlooked at.
 //
 // Invariants: (1) each live block and each in quarantine is live in the heap, as a block of its own. (2) Memory is
-// looked at or written by the guard only under memory_. Who shares it has the block to itself; who has it alone may
-// look at every block.
+// looked at or written by the guard only under GuardedMemory's mutex.
+//
+// Parts: GuardBooks (who allocated and freed what), GuardedMemory (patterns and kernels), Quarantine, GuardMistakes (reports
+// of what callers do wrong), GuardCalls (numbers and stacks), GuardedHeap (the heap below). Each has its own lock, or none.
 //
 // Thread safety: any thread. Reports go to the log with no lock held; the heap is called without locks but by
 // put_to_sleep and restore, which call nobody back but watchers.
@@ -24,30 +26,24 @@
 // not looked at any more. What handlers throw comes when the call is done; of allocate, then without the memory.
 #pragma once
 
-#include <atomic>
 #include <cstddef>
-#include <cstdint>
 #include <functional>
-#include <list>
-#include <map>
-#include <memory>
-#include <mutex>
 #include <optional>
-#include <shared_mutex>
 #include <string>
 #include <string_view>
-#include <unordered_map>
-#include <vector>
 
 #include "cachalot/kernels.h"
 #include "cachalot/private_pool.h"
 #include "device/addresses.h"
 #include "device_allocator.h"
-#include "inspection/blocks.h"
-#include "guard/freed_blocks.h"
+#include "guard/guard_books.h"
+#include "guard/guard_calls.h"
 #include "guard/guard_log.h"
 #include "guard/guarded_block.h"
-#include "streams/stream_order.h"
+#include "guard/guarded_heap.h"
+#include "guard/guarded_memory.h"
+#include "guard/mistakes.h"
+#include "guard/quarantine.h"
 
 namespace cachalot {
 
@@ -78,14 +74,7 @@ class Guard {
   // The bytes that were asked for; nullopt: it is not one of the live blocks.
   std::optional<std::size_t> requested(const void* ptr) const;
   // The block, live or freed, whose memory holds an address.
-  struct Sighting {
-    GuardedBlock block;
-    Address at = 0;  // the address
-    std::ptrdiff_t offset() const { return static_cast<std::ptrdiff_t>(at - block.address); }
-    // For messages: "it is the block of 1000 bytes at …, which was already freed"; "allocated as call 1 by thread 7, …".
-    std::string place() const;
-    std::string history() const;
-  };
+  using Sighting = GuardSighting;
   std::optional<Sighting> sight(const void* ptr) const;
 
   // With debug, the calling thread's mistake becomes a report: what it did with `ptr`.
@@ -99,8 +88,8 @@ class Guard {
   void check();
   // Everything leaves the quarantine; nothing does during a capture. Returns whether anything was freed.
   bool drain();
-  void set_quarantine(std::size_t bytes) { quarantine_limit_ = duties_.canaries ? bytes : 0; }
-  std::size_t quarantine_bytes() const;
+  void set_quarantine(std::size_t bytes) { quarantine_.set_limit(duties_.canaries ? bytes : 0); }
+  std::size_t quarantine_bytes() const { return quarantine_.bytes(); }
 
   // Around what takes memory away from blocks that stay: they are compared before it, and looked at again when they are
   // awake and have new canaries.
@@ -113,85 +102,38 @@ class Guard {
   std::size_t metadata_bytes() const;
 
  private:
-  using Blocks = std::unordered_map<Address, GuardedBlock>;
-  using BlockList = std::list<GuardedBlock>;  // spliced: nothing is lost on the way
   using Reports = GuardLog::Reports;
-  using ReleasedPools = std::map<PoolId, GuardCall>;
-  static constexpr std::size_t kPoolsKept = 1024;
 
   // Whatever comes of the action: the handler hears of what it found, with no lock held.
   template <typename Action>
   auto reporting(Action action);
-  // The calling thread's, with debug; never under a lock.
-  CallStack stack_now() const;
-  GuardCall call_now(CallStack stack);
-  GuardCall mistake_now() const;
-  void report(GuardReport report);
-  // Where work with the memory of a stream's block goes to: the stream itself; where it is no more, after a wait for the
-  // device, the default stream.
-  Stream stream_for_work(const KnownStream& stream);
-  bool may_wait(const KnownStream& stream);
-  Kernels& kernels(const PatternSpan& sample, Stream stream);
-  Block* heap_block(Address in_heap) const { return page_map_.find(in_heap); }
-  // Of the heap's live block there; nullopt: without caching it knows of none.
-  std::optional<BlockSizes> heap_sizes(Address in_heap) const {
-    const Block* const block = heap_block(in_heap);
-    return block == nullptr ? std::nullopt : sizes(heap_.state, *block, as_pointer(in_heap));
-  }
 
   void* allocate_block(std::size_t bytes, Stream stream, bool contiguous);
   GuardedBlock adopt(void* raw, std::size_t bytes, std::size_t asked, const KnownStream& stream, CallStack stack);
-  void write_canaries(GuardedBlock& block);
-  void remember(GuardedBlock block);
-  void tell(Change::Action action, const GuardedBlock& block);  // to watchers, if there are any
+  void undo_allocation(const void* ptr);
 
   void require_size(const void* ptr, std::size_t claimed);
-  std::optional<std::size_t> footprint_of(Address address) const;
-  Blocks::node_type take(Address address, const std::optional<Claim>& claim, CallStack stack);
-  void put_back(Blocks::node_type node);
+  GuardBooks::Entry take(Address address, const std::optional<Claim>& claim, CallStack stack)
+      CACHALOT_REQUIRES_SHARED(memory_.mutex);
   bool retire(Address address, const std::optional<Claim>& claim, CallStack stack, bool keep, Reports& found);
   // After a reset: there is nothing to look at.
   bool forget(Address address, const std::optional<Claim>& claim, CallStack stack);
-  void undo_allocation(const void* ptr);
-  bool look_at(GuardedBlock& block, Reports& found);
-  bool wait_for_use(const KnownStream& user, Stream stream);
-  void quarantine(GuardedBlock& block);
-  bool make_room(std::size_t bytes, Reports& found);
-  bool leave_quarantine(std::size_t keep_bytes, Reports& found);
-  BlockList take_from_quarantine(std::size_t keep_bytes);
-  void put_back(BlockList leaving);
-  void free_in_heap(const GuardedBlock& block, bool was_looked_at);
 
-  void ask(std::vector<GuardQuestion> questions, Stream stream, Reports& found);
-  void check_all(Reports& found);
-
-  bool sleeps(const GuardedBlock& block) const;
-  void mark_sleepers();
+  void compare_all(Reports& found) CACHALOT_REQUIRES(memory_.mutex);
+  void mark_sleepers() CACHALOT_REQUIRES(memory_.mutex);
   bool forget_restored(Address address);
-  void forget_quarantined(Address address);
   void adopt_restored(Address address, const CallStack& stack);
 
   DeviceAllocator& heap_;
-  const PageMap& page_map_;
-  Device& device_;
   const Duties duties_;
   const std::size_t front_;  // bytes before each block
-  const KernelsFactory make_kernels_;
   GuardLog& log_;
-  StreamOrder order_;
-  std::atomic<std::size_t> quarantine_limit_{0};
-  std::atomic<std::uint64_t> calls_{0};
-
-  std::mutex kernels_mutex_;
-  std::unique_ptr<Kernels> kernels_;  // made when first needed
-
-  std::shared_mutex memory_;          // taken before mutex_
-  mutable std::mutex mutex_;          // guards what follows
-  Blocks live_;                       // by the user's address
-  BlockList quarantine_;              // oldest first
-  std::size_t quarantine_bytes_ = 0;  // footprints
-  FreedBlocks freed_;                 // with debug: those in quarantine and those that have left it
-  ReleasedPools released_pools_;      // with debug
+  GuardCalls calls_;
+  GuardBooks books_;
+  GuardMistakes mistakes_;
+  GuardedHeap blocks_;
+  GuardedMemory memory_;
+  Quarantine quarantine_;
 };
 
 template <typename Action>

@@ -9,14 +9,14 @@
 namespace cachalot {
 
 void GuardLog::set_handler(GuardHandler handler) {
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   handler_ = std::move(handler);
 }
 
 void GuardLog::add(const Reports& reports) {
   if (reports.empty()) return;
   {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     untaken_.insert(untaken_.end(), reports.begin(), reports.end());
     while (untaken_.size() > kKept) untaken_.pop_front();
   }
@@ -31,7 +31,7 @@ void GuardLog::tell(const Reports& reports) {
   }
   GuardHandler handler;
   {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     handler = handler_;
   }
   std::exception_ptr first;
@@ -50,7 +50,7 @@ void GuardLog::tell(const Reports& reports) {
 }
 
 GuardLog::Reports GuardLog::take() {
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   Reports taken(std::make_move_iterator(untaken_.begin()), std::make_move_iterator(untaken_.end()));
   untaken_.clear();
   return taken;

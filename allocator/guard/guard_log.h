@@ -6,10 +6,10 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
-#include <mutex>
 #include <type_traits>
 #include <vector>
 
+#include "base/sleeping_mutex.h"
 #include "cachalot/guard.h"
 
 namespace cachalot {
@@ -56,9 +56,9 @@ class GuardLog {
  private:
   void tell(const Reports& reports);
 
-  std::mutex mutex_;
-  GuardHandler handler_;
-  std::deque<GuardReport> untaken_;
+  SleepingMutex mutex_;
+  GuardHandler handler_ CACHALOT_GUARDED_BY(mutex_);
+  std::deque<GuardReport> untaken_ CACHALOT_GUARDED_BY(mutex_);
   std::atomic<std::uint64_t> count_{0};
 };
 

@@ -4,6 +4,8 @@
 #include <iterator>
 #include <utility>
 
+#include "base/format.h"
+
 namespace cachalot {
 
 void GuardedBlock::add_use(const KnownStream& other) {
@@ -22,6 +24,22 @@ GuardReport GuardedBlock::report(GuardReport::Kind kind, std::ptrdiff_t offset, 
           .recorded = std::move(users),
           .allocated = allocated,
           .freed = freed};
+}
+
+std::string GuardSighting::place() const {
+  const std::string name = block.freed ? formatted("the block of {} bytes at {:#x}", block.bytes, block.address)
+                                       : formatted("the allocation of {} bytes at {:#x}", block.bytes, block.address);
+  const std::string where = offset() == 0 ? formatted("it is {}", name)
+                            : offset() > 0
+                                ? formatted("it lies inside {}, {} bytes behind its beginning", name, offset())
+                                : formatted("it lies inside {}, {} bytes before its beginning", name, -offset());
+  return block.freed ? where + ", which was already freed" : where;
+}
+
+std::string GuardSighting::history() const {
+  std::string text = formatted("allocated as call {} by thread {}", block.allocated.number, block.allocated.thread);
+  if (block.freed) text += formatted(", freed as call {} by thread {}", block.freed->number, block.freed->thread);
+  return text;
 }
 
 GuardReport GuardQuestion::answer(std::size_t offset, int device) const {

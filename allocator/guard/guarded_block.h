@@ -11,6 +11,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "cachalot/guard.h"
@@ -58,6 +59,16 @@ struct GuardedBlock {
   void add_use(const KnownStream& other);
   // What a report says of it; `offset` as there.
   GuardReport report(GuardReport::Kind kind, std::ptrdiff_t offset, int device) const;
+};
+
+// A GuardSighting is a block, live or freed, whose memory holds an address.
+struct GuardSighting {
+  GuardedBlock block;
+  Address at = 0;  // the address
+  std::ptrdiff_t offset() const { return static_cast<std::ptrdiff_t>(at - block.address); }
+  // For messages: "it is the block of 1000 bytes at …, which was already freed"; "allocated as call 1 by thread 7, …".
+  std::string place() const;
+  std::string history() const;
 };
 
 // What is asked of a block's memory, and how an answer becomes a report.

@@ -1,41 +1,35 @@
-// What the guard keeps of freed blocks, and how it looks at memory.
+#include "guard/quarantine.h"
+
 #include <algorithm>
-#include <map>
 #include <utility>
 
-#include "base/check.h"
-#include "guard/guard.h"
+#include "base/format.h"
 
 namespace cachalot {
 
-// --- quarantine -----------------------------------------------------------------------------------------------------
-
-// Whether a block of so many bytes may be kept; older ones go for it.
-bool Guard::make_room(std::size_t bytes, Reports& found) {
-  const std::size_t limit = quarantine_limit_;
+bool Quarantine::make_room(std::size_t bytes, Reports& found) {
+  const std::size_t limit = limit_;
   if (bytes > limit || heap_.pools.is_capturing()) return false;
-  leave_quarantine(limit - bytes, found);
+  shrink_to(limit - bytes, found);
   return true;
 }
 
-bool Guard::drain() {
-  return reporting([&](Reports& found) { return leave_quarantine(0, found); });
-}
+bool Quarantine::empty_all(Reports& found) { return shrink_to(0, found); }
 
-// The oldest leave until at most so many bytes are left. What cannot be freed stays.
-bool Guard::leave_quarantine(std::size_t keep_bytes, Reports& found) {
+// The oldest leave until at most so many bytes are left.
+bool Quarantine::shrink_to(std::size_t keep_bytes, Reports& found) {
   if (heap_.pools.is_capturing()) return false;
-  BlockList leaving;
+  Blocks leaving;
   try {
     {
-      const std::shared_lock memory(memory_);
-      leaving = take_from_quarantine(keep_bytes);
+      const SharedLock looking(memory_.mutex);
+      leaving = take_oldest(keep_bytes);
       std::vector<GuardQuestion> questions;
-      for (GuardedBlock& block : leaving) append_questions(block, questions);
-      ask(std::move(questions), nullptr, found);
+      for (GuardedBlock& block : leaving) cachalot::append_questions(block, questions);
+      memory_.compare(std::move(questions), nullptr, found);
     }
     const bool freed_any = !leaving.empty();
-    for (; !leaving.empty(); leaving.pop_front()) free_in_heap(leaving.front(), /*was_looked_at=*/true);
+    for (; !leaving.empty(); leaving.pop_front()) blocks_.free(leaving.front(), /*was_waited_for=*/true);
     return freed_any;
   } catch (...) {
     put_back(std::move(leaving));
@@ -43,67 +37,68 @@ bool Guard::leave_quarantine(std::size_t keep_bytes, Reports& found) {
   }
 }
 
-Guard::BlockList Guard::take_from_quarantine(std::size_t keep_bytes) {
-  const std::lock_guard lock(mutex_);
-  BlockList leaving;
-  while (quarantine_bytes_ > keep_bytes) {
-    quarantine_bytes_ -= quarantine_.front().footprint();
-    leaving.splice(leaving.end(), quarantine_, quarantine_.begin());
+Quarantine::Blocks Quarantine::take_oldest(std::size_t keep_bytes) {
+  const Lock lock(mutex_);
+  Blocks leaving;
+  while (bytes_ > keep_bytes) {
+    bytes_ -= kept_.front().footprint();
+    leaving.splice(leaving.end(), kept_, kept_.begin());
   }
   return leaving;
 }
 
-void Guard::put_back(BlockList leaving) {
-  const std::lock_guard lock(mutex_);
-  for (const GuardedBlock& block : leaving) quarantine_bytes_ += block.footprint();
-  quarantine_.splice(quarantine_.begin(), leaving);
+void Quarantine::put_back(Blocks leaving) {
+  const Lock lock(mutex_);
+  for (const GuardedBlock& block : leaving) bytes_ += block.footprint();
+  kept_.splice(kept_.begin(), leaving);
 }
 
-std::size_t Guard::quarantine_bytes() const {
-  const std::lock_guard lock(mutex_);
-  return quarantine_bytes_;
+// Until the block is in the list its pattern is unknown.
+void Quarantine::add(GuardedBlock& block, GuardedMemory& memory) {
+  memory.poison(block);
+  const Lock lock(mutex_);
+  kept_.push_back(std::move(block));
+  kept_.back().pattern = GuardedBlock::Pattern::poison;
+  bytes_ += kept_.back().footprint();
 }
 
-// --- looking --------------------------------------------------------------------------------------------------------
+void Quarantine::forget(Address address) {
+  const Lock lock(mutex_);
+  const auto found = std::ranges::find(kept_, address, &GuardedBlock::address);
+  if (found == kept_.end()) return;
+  bytes_ -= found->footprint();
+  kept_.erase(found);
+}
 
-void Guard::ask(std::vector<GuardQuestion> questions, Stream stream, Reports& found) {
-  if (questions.empty()) return;
-  std::vector<PatternSpan> spans;
-  spans.reserve(questions.size());
-  for (const GuardQuestion& question : questions) spans.push_back(question.span);
-  for (const PatternMismatch& mismatch : kernels(spans[0], stream).verify_pattern(stream, spans)) {
-    found.push_back(questions[mismatch.span].answer(mismatch.offset, device_.index()));
+void Quarantine::append_questions(std::vector<GuardQuestion>& questions, GuardedMemory& /*memory*/) {
+  const Lock lock(mutex_);
+  for (GuardedBlock& block : kept_) cachalot::append_questions(block, questions);
+}
+
+std::size_t Quarantine::bytes() const {
+  const Lock lock(mutex_);
+  return bytes_;
+}
+
+std::optional<GuardSighting> Quarantine::sight(Address at) const {
+  const Lock lock(mutex_);
+  const auto found = std::ranges::find_if(kept_, [&](const GuardedBlock& block) { return block.contains(at); });
+  return found == kept_.end() ? std::nullopt : std::optional(GuardSighting{*found, at});
+}
+
+std::string Quarantine::validate(const std::function<bool(const GuardedBlock&)>& holds) const {
+  const Lock lock(mutex_);
+  std::size_t bytes = 0;
+  for (const GuardedBlock& block : kept_) {
+    if (!holds(block)) return formatted("guard: {:#x} is in quarantine, but not live in the heap", block.address);
+    bytes += block.footprint();
   }
+  return bytes == bytes_ ? "" : formatted("guard: quarantine_bytes is {}, not {}", bytes_, bytes);
 }
 
-void Guard::check() {
-  reporting([&](Reports& found) {
-    const std::unique_lock memory(memory_);
-    check_all(found);
-    return true;
-  });
-}
-
-// Live blocks after the work of their streams, those that are allocated meanwhile left out.
-void Guard::check_all(Reports& found) {
-  CACHALOT_REQUIRE(!heap_.pools.is_capturing(),
-                   "the guard cannot look at memory of device {} while a graph is captured there", device_.index());
-  std::map<StreamKey, std::pair<KnownStream, std::vector<GuardQuestion>>> of_stream;
-  std::vector<GuardQuestion> of_quarantine;
-  {
-    const std::lock_guard lock(mutex_);
-    for (auto& [address, block] : live_) {
-      auto& [stream, questions] = of_stream[block.stream.key];
-      stream = block.stream;
-      append_questions(block, questions);
-    }
-    for (GuardedBlock& block : quarantine_) append_questions(block, of_quarantine);
-  }
-  for (auto& [key, asked] : of_stream) {
-    auto& [stream, questions] = asked;
-    if (may_wait(stream)) ask(std::move(questions), stream_for_work(stream), found);
-  }
-  ask(std::move(of_quarantine), nullptr, found);
+std::size_t Quarantine::metadata_bytes() const {
+  const Lock lock(mutex_);
+  return kept_.size() * sizeof(GuardedBlock);
 }
 
 }  // namespace cachalot
