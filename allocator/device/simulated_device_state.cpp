@@ -1,0 +1,124 @@
+#include "device/simulated_device_state.h"
+
+#include "base/format.h"
+#include "device/cuda_codes.h"
+
+namespace cachalot {
+
+SimulatedDevice::Impl::Impl(const Config& settings)
+    : config(settings),
+      book(settings.latency, settings.log_calls),
+      memory(settings.memory_bytes),
+      streams(settings.captures_refuse, settings.completion_hints) {
+  if (settings.check_hazards) checker = std::make_unique<HazardChecker>();
+}
+
+SimulatedDevice::Impl::Outcome SimulatedDevice::Impl::begin_virtual(DeviceCall call, std::uint64_t argument,
+                                                                    std::uint64_t bytes) {
+  const Outcome outcome = book.begin(call, argument, bytes);
+  if (!config.virtual_memory) fail(cuda_name(call), CudaCode::not_supported, "no virtual memory management");
+  return outcome;
+}
+
+void SimulatedDevice::Impl::wait_for_all_work() {
+  book.wait_until(streams.all_ready_ns());
+  if (checker) checker->host_saw_everything();
+}
+
+SimulatedStream& SimulatedDevice::Impl::stream_in_order(const char* call, Stream name) {
+  HazardChecker* const order = checker.get();
+  SimulatedStream& stream = streams.stream_in_order(call, name, [&](Stream before) {
+    if (order) order->joined(name, before);
+  });
+  if (order && name == nullptr) order->joined_destroyed(name);
+  return stream;
+}
+
+void SimulatedDevice::Impl::wait_for_mapping() {
+  if (config.mapping_waits) book.wait_until(streams.all_ready_ns());
+}
+
+void SimulatedDevice::Impl::saw(const SimulatedEvent& event) {
+  if (checker) checker->host_saw(event.after);
+}
+
+void SimulatedDevice::Impl::forget_freed_memory() {
+  for (const auto& freed : memory.freed()) {
+    content.forget(freed.first, freed.bytes);
+    if (checker) checker->forget(freed.first, freed.bytes);
+    if (config.memory_freed) config.memory_freed(freed.first, freed.bytes);
+  }
+  memory.forget_freed();
+}
+
+void SimulatedDevice::Impl::free(Address address, bool waits) {
+  constexpr auto kCall = "cuMemFree";
+  book.begin(DeviceCall::free, address);
+  const std::size_t bytes = memory.allocation_bytes(kCall, address);
+  if (checker) checker->check_no_handout("free", address, bytes);
+  if (waits) {
+    streams.refuse_while_capturing(kCall);
+    wait_for_all_work();
+  }
+  memory.free(address);
+  forget_freed_memory();
+  if (has_exported) withdraw_export(exporter, address);
+  book.succeeded();
+}
+
+const std::vector<MemoryPiece>& SimulatedDevice::Impl::locate(Address address, std::size_t bytes) {
+  pieces.clear();
+  if (!memory.locate(address, bytes, pieces)) pieces.clear();
+  return pieces;
+}
+
+const std::vector<MemoryPiece>& SimulatedDevice::Impl::begin_copy(DeviceCall call, Address address, std::size_t bytes) {
+  book.begin(call, address, bytes);
+  streams.refuse_while_capturing(cuda_name(call));
+  if (bytes != 0 && !locate(address, bytes).empty()) return pieces;
+  fail(cuda_name(call), CudaCode::invalid_value, formatted("[{:#x}, +{}) is not accessible memory", address, bytes));
+}
+
+void SimulatedDevice::Impl::require_accessible(const std::vector<AddressRange>& ranges) {
+  for (const AddressRange& range : ranges) {
+    if (range.bytes == 0 || !locate(range.address, range.bytes).empty()) continue;
+    fail("cuLaunchKernel", CudaCode::illegal_address,
+         formatted("[{:#x}, +{}) is not accessible memory", range.address, range.bytes));
+  }
+}
+
+void SimulatedDevice::Impl::note_uses(Stream stream, const std::vector<AddressRange>& ranges) {
+  checker->launched(stream);
+  for (const AddressRange& range : ranges) {
+    for (const MemoryPiece& piece : locate(range.address, range.bytes)) checker->used(stream, piece);
+  }
+}
+
+void SimulatedDevice::Impl::wait_for_stream(SimulatedStream& stream) {
+  book.wait_until(stream.ready_ns());
+  if (checker) checker->host_saw_stream(stream.name());
+}
+
+void SimulatedDevice::Impl::stage(SimulatedStream& stream, const HostCopy& copy) {
+  if (copy.direction == CopyDirection::to_host) return;
+  if (copy.bytes > config.copies.staged_bytes) return wait_for_stream(stream);
+  book.advance(config.copies.bytes_ns(copy.bytes, false));
+}
+
+void SimulatedDevice::Impl::wait_for_pageable(SimulatedStream& stream, const HostCopy& copy) {
+  if (copy.direction == CopyDirection::to_host) return wait_for_stream(stream);
+  if (copy.bytes <= config.copies.staged_bytes) return;
+  book.wait_until(stream.ready_ns() - config.copies.bytes_ns(config.copies.staged_bytes, true));
+}
+
+std::map<Address, SimulatedDevice::Impl::Import>::iterator SimulatedDevice::Impl::find_import(
+    const ExportedMemory& exported) {
+  auto at = imports.begin();
+  while (at != imports.end() &&
+         (at->second.memory.exporter != exported.exporter || at->second.memory.address != exported.address)) {
+    ++at;
+  }
+  return at;
+}
+
+}  // namespace cachalot
