@@ -41,8 +41,8 @@ def differences(what: str, listed: set[str], real: set[str]) -> list[str]:
 
 
 def check_options() -> list[str]:
-    parser = (ROOT / "allocator" / "policy" / "option_parser.cpp").read_text()
-    entries = re.findall(r"^    \{\"(\w+)\", \"(\w*)\",", parser, re.MULTILINE)
+    keys = (ROOT / "allocator" / "policy" / "option_keys.cpp").read_text()
+    entries = re.findall(r"^    \{\"(\w+)\", \"(\w*)\",", keys, re.MULTILINE)
     text = OPTIONS.read_text()
     tables = text[text.index("## Options of PyTorch"):text.index("## Environment variables")]
     found = differences("options.md", first_cells(tables), {key for key, _ in entries})

@@ -1,0 +1,30 @@
+// The text of options, `key:value,key:[a:b,c:d]`, as settings: PyTorch's grammar, whose separators PyTorch does not check.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace cachalot {
+
+// One entry of roundup_power2_divisions' list form, as text.
+struct OptionInterval {
+  std::string boundary;
+  std::string divisions;
+};
+
+// One `key:value` of the text: a single token or a list.
+struct OptionSetting {
+  std::string key;
+  std::string value;  // of a list: its text, for messages
+  bool is_list = false;
+  std::vector<OptionInterval> intervals;
+};
+
+// Returns the settings in the order of the text. Throws InvalidArgument for a text that is none.
+std::vector<OptionSetting> read_settings(std::string_view text);
+
+// Throws InvalidArgument: the setting's value breaks the rule.
+[[noreturn]] void refuse(const OptionSetting& setting, const std::string& rule);
+
+}  // namespace cachalot

@@ -1,0 +1,257 @@
+#include "policy/option_keys.h"
+
+#include <algorithm>
+#include <bit>
+#include <charconv>
+#include <cstddef>
+#include <initializer_list>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "base/bytes.h"
+#include "base/format.h"
+#include "policy/torch_policy.h"
+
+namespace cachalot {
+
+namespace {
+
+// ---- Values: PyTorch's rules in PyTorch's words ---------------------------------------------------------------------
+
+// The number that all of `text` is, or nothing.
+template <typename Number>
+std::optional<Number> number_in(std::string_view text) {
+  Number number{};
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error != std::errc{} || end != text.data() + text.size()) return std::nullopt;
+  return number;
+}
+
+std::size_t parse_count(const OptionSetting& setting, std::string_view text) {
+  const std::optional<std::size_t> count = number_in<std::size_t>(text);
+  if (!count) refuse(setting, formatted("'{}' is not a whole number from 0 to {}", text, Options::kUnlimited));
+  return *count;
+}
+
+constexpr std::size_t kMaxMib = Options::kUnlimited / kMiB;
+
+std::size_t parse_mib(const OptionSetting& setting) {
+  const std::size_t mib = parse_count(setting, setting.value);
+  if (mib > kMaxMib) refuse(setting, formatted("the number of MiB must be <= {}", kMaxMib));
+  return mib * kMiB;
+}
+
+std::size_t parse_at_least_one_segment(const OptionSetting& setting, const Options& options) {
+  const std::size_t bytes = parse_mib(setting);
+  if (bytes < options.large_segment_size) {
+    refuse(setting, formatted("CachingAllocator option {} too small, must be >= {}", setting.key,
+                              options.large_segment_size / kMiB));
+  }
+  return bytes;
+}
+
+double parse_real(const OptionSetting& setting) {
+  const std::optional<double> real = number_in<double>(setting.value);
+  if (!real) refuse(setting, "it is not a number");
+  return *real;
+}
+
+bool parse_bool(const OptionSetting& setting) {
+  if (setting.value == "True") return true;
+  if (setting.value == "False") return false;
+  refuse(setting, formatted("Expected 'True' or 'False' but got '{}'", setting.value));
+}
+
+template <typename Enumeration>
+Enumeration parse_choice(const OptionSetting& setting,
+                         std::initializer_list<std::pair<std::string_view, Enumeration>> choices, const char* rule) {
+  for (const auto& [name, value] : choices) {
+    if (setting.value == name) return value;
+  }
+  refuse(setting, rule);
+}
+
+std::size_t parse_divisions(const OptionSetting& setting, std::string_view text) {
+  const std::size_t divisions = parse_count(setting, text);
+  if (divisions != 0 && !std::has_single_bit(divisions)) {
+    refuse(setting,
+           formatted("For roundups, the divisions has to be power of 2 or 0 to disable roundup, got {}", text));
+  }
+  return divisions;
+}
+
+std::size_t parse_slot(const OptionSetting& setting, std::string_view text) {
+  const std::size_t mib = parse_count(setting, text);
+  if (!std::has_single_bit(mib)) {
+    refuse(setting, formatted("For roundups, the intervals have to be power of 2, got {}", text));
+  }
+  return std::min(static_cast<std::size_t>(std::countr_zero(mib)), Options::kRoundupSlots - 1);
+}
+
+// ---- Rules -----------------------------------------------------------------------------------------------------------
+
+void set_large_segment_size(const OptionSetting& setting, Options& options) {
+  const std::size_t bytes = parse_mib(setting);
+  if (bytes <= kMinLargeAlloc) refuse(setting, "CachingAllocator option large_segment_size_mb must be > 10 MB");
+  const bool is_default = options.max_non_split_rounding == options.large_segment_size;
+  options.large_segment_size = bytes;
+  if (is_default) options.max_non_split_rounding = bytes;
+}
+
+void set_max_split_size(const OptionSetting& setting, Options& options) {
+  options.max_split_size = parse_at_least_one_segment(setting, options);
+}
+
+void set_max_non_split_rounding(const OptionSetting& setting, Options& options) {
+  options.max_non_split_rounding = parse_at_least_one_segment(setting, options);
+}
+
+void set_garbage_collection_threshold(const OptionSetting& setting, Options& options) {
+  const double threshold = parse_real(setting);
+  if (!(threshold > 0 && threshold < 1)) {
+    refuse(setting, "garbage_collect_threshold is invalid, set it in (0.0, 1.0)");
+  }
+  options.garbage_collection_threshold = threshold;
+}
+
+// The first interval given also fills the slots below it, a later one only its own; '>' fills the slots after the last
+// one given, from slot 1 on when there is none: PyTorch's rules, that oddity included.
+void set_roundup_list(const OptionSetting& setting, Options& options) {
+  auto& slots = options.roundup_power2_divisions;
+  std::size_t last = 0;
+  bool first = true;
+  for (const OptionInterval& interval : setting.intervals) {
+    const std::size_t divisions = parse_divisions(setting, interval.divisions);
+    if (interval.boundary == ">") {
+      std::fill(slots.begin() + static_cast<std::ptrdiff_t>(last + 1), slots.end(), divisions);
+      continue;
+    }
+    last = parse_slot(setting, interval.boundary);
+    if (first) std::fill_n(slots.begin(), last, divisions);
+    slots[last] = divisions;
+    first = false;
+  }
+}
+
+void set_roundup_power2_divisions(const OptionSetting& setting, Options& options) {
+  if (setting.is_list) return set_roundup_list(setting, options);
+  const std::size_t divisions = parse_count(setting, setting.value);
+  if (!std::has_single_bit(divisions)) refuse(setting, "For roundups, the divisions has to be power of 2");
+  options.roundup_power2_divisions.fill(divisions);
+}
+
+void set_per_process_memory_fraction(const OptionSetting& setting, Options& options) {
+  const double fraction = parse_real(setting);
+  if (!(fraction >= 0 && fraction <= 1)) {
+    refuse(setting, "per_process_memory_fraction is invalid, set it in [0.0, 1.0]");
+  }
+  options.per_process_memory_fraction = fraction;
+}
+
+template <bool Options::*member>
+void set_bool(const OptionSetting& setting, Options& options) {
+  options.*member = parse_bool(setting);
+}
+
+void set_pinned_num_register_threads(const OptionSetting& setting, Options& options) {
+  constexpr std::size_t kMaxThreads = 128;  // CUDAAllocatorConfig::pinned_max_register_threads
+  const std::size_t threads = parse_count(setting, setting.value);
+  if (!std::has_single_bit(threads)) {
+    refuse(setting, formatted("Number of register threads has to be power of 2, got {}", threads));
+  }
+  if (threads > kMaxThreads) {
+    refuse(setting,
+           formatted("Number of register threads should be less than or equal to {}, got {}", kMaxThreads, threads));
+  }
+  options.pinned_num_register_threads = threads;
+}
+
+void set_pinned_reserve_segment_size(const OptionSetting& setting, Options& options) {
+  const std::size_t bytes = parse_mib(setting);
+  if (bytes == 0) refuse(setting, "Pinned reserve segment size has to be greater than 0");
+  options.pinned_reserve_segment_size = bytes;
+}
+
+void set_backend(const OptionSetting& setting, Options&) {
+  if (setting.value == "cudaMallocAsync") refuse(setting, "cachalot is a native backend; set native or nothing");
+  if (setting.value != "native") refuse(setting, "Unknown allocator backend, options are native and cudaMallocAsync");
+}
+
+constexpr std::size_t kLargestPage = kMiB << 10;
+
+void set_heap(const OptionSetting& setting, Options& options) {
+  options.heap = parse_choice<HeapKind>(setting, {{"segments", HeapKind::segments}, {"pages", HeapKind::pages}},
+                                        "Unknown heap, options are segments and pages");
+}
+
+void set_cross_stream(const OptionSetting& setting, Options& options) {
+  options.cross_stream = parse_choice<CrossStream>(setting,
+                                                   {{"off", CrossStream::off},
+                                                    {"completed", CrossStream::completed},
+                                                    {"scarce", CrossStream::scarce},
+                                                    {"wait", CrossStream::wait}},
+                                                   "options are off, completed, scarce and wait");
+}
+
+void set_remap_slack(const OptionSetting& setting, Options& options) {
+  const double slack = parse_real(setting);
+  if (!(slack >= 0 && slack <= 1)) refuse(setting, "it must be in [0.0, 1.0]");
+  options.remap_slack = slack;
+}
+
+void set_page_size(const OptionSetting& setting, Options& options) {
+  const std::size_t bytes = parse_mib(setting);
+  if (bytes % kSmallBuffer != 0 || bytes > kLargestPage)
+    refuse(setting, formatted("it must be a multiple of 2 and at most {}; 0 means 32, or less where memory is scarce",
+                              kLargestPage / kMiB));
+  options.page_size = bytes;
+}
+
+void set_max_mappings(const OptionSetting& setting, Options& options) {
+  options.max_mappings = parse_count(setting, setting.value);
+  if (options.max_mappings == 0) refuse(setting, "it must be > 0");
+}
+
+void set_thread_cache(const OptionSetting& setting, Options& options) { options.thread_cache = parse_bool(setting); }
+
+void set_guard(const OptionSetting& setting, Options& options) { options.guard = parse_bool(setting); }
+
+void set_guard_quarantine(const OptionSetting& setting, Options& options) {
+  options.guard_quarantine = parse_mib(setting);
+}
+
+// large_segment_size_mb is first: it bounds others.
+constexpr OptionKey kKeys[] = {
+    {"large_segment_size_mb", "", set_large_segment_size},
+    {"max_split_size_mb", "", set_max_split_size},
+    {"max_non_split_rounding_mb", "", set_max_non_split_rounding},
+    {"garbage_collection_threshold", "", set_garbage_collection_threshold},
+    {"roundup_power2_divisions", "", set_roundup_power2_divisions, true},
+    {"per_process_memory_fraction", "", set_per_process_memory_fraction},
+    {"expandable_segments", "", set_bool<&Options::expandable_segments>},
+    {"release_lock_on_cudamalloc", "release_lock_on_hipmalloc", set_bool<&Options::release_lock_on_cudamalloc>},
+    {"graph_capture_record_stream_reuse", "", set_bool<&Options::graph_capture_record_stream_reuse>},
+    {"pinned_use_background_threads", "", set_bool<&Options::pinned_use_background_threads>},
+    {"pinned_use_cuda_host_register", "pinned_use_hip_host_register",
+     set_bool<&Options::pinned_use_cuda_host_register>},
+    {"pinned_num_register_threads", "", set_pinned_num_register_threads},
+    {"pinned_reserve_segment_size_mb", "", set_pinned_reserve_segment_size},
+    {"backend", "", set_backend},
+    {"heap", "", set_heap},
+    {"cross_stream", "", set_cross_stream},
+    {"immortal_streams", "", set_bool<&Options::immortal_streams>},
+    {"remap_slack", "", set_remap_slack},
+    {"page_size_mb", "", set_page_size},
+    {"max_mappings", "", set_max_mappings},
+    {"thread_cache", "", set_thread_cache},
+    {"guard", "", set_guard},
+    {"guard_quarantine_mb", "", set_guard_quarantine},
+    {"debug", "", set_bool<&Options::debug>},
+};
+
+}  // namespace
+
+std::span<const OptionKey> option_keys() { return kKeys; }
+
+}  // namespace cachalot
