@@ -3,11 +3,9 @@
 
 #include <algorithm>
 #include <atomic>
-#include <charconv>
 #include <cstdlib>
 #include <cstring>
 #include <memory>
-#include <mutex>
 #include <new>
 #include <optional>
 #include <string>
@@ -15,18 +13,16 @@
 #include <utility>
 #include <vector>
 
-#include "base/bytes.h"
 #include "base/check.h"
 #include "base/fork_aware.h"
 #include "base/format.h"
+#include "base/sleeping_mutex.h"
+#include "c_api_environment.h"
 #include "cachalot/caching_allocator.h"
 #include "cachalot/errors.h"
 #include "cachalot/kernels.h"
-#include "cachalot/simulated_device.h"
 #include "cachalot/version.h"
-#include "device/cuda_device.h"
 #include "policy/option_warnings.h"
-#include "policy/torch_policy.h"
 
 namespace cachalot {
 namespace {
@@ -58,12 +54,6 @@ int fail(int code, const char* message) noexcept {
   set_last_error(message);
   return code;
 }
-
-// A bad environment variable.
-class BadEnvironment : public InvalidArgument {
- public:
-  using InvalidArgument::InvalidArgument;
-};
 
 // For use in a catch clause: keeps the message of the exception in flight and returns its code.
 int translate_exception() noexcept {
@@ -106,82 +96,6 @@ Value value_or(Value otherwise, Function function) noexcept {
   }
 }
 
-// ---- The environment ------------------------------------------------------------------------------------------------
-
-// parse(text of the variable), or parse(otherwise) where it is not set.
-template <typename Parse>
-auto from_environment(const char* variable, const char* otherwise, Parse parse) {
-  const char* const text = std::getenv(variable);
-  try {
-    return parse(std::string_view(text == nullptr ? otherwise : text));
-  } catch (const InvalidArgument& error) {
-    throw BadEnvironment(formatted("environment variable {}: {}", variable, error.what()));
-  }
-}
-
-std::size_t parse_device_memory(std::string_view text) {
-  const std::size_t bytes = parse_bytes(text);
-  constexpr std::size_t kMost = std::size_t{1} << 50;
-  CACHALOT_REQUIRE(bytes >= kSmallBuffer, "'{}' is less than one segment, 2 MiB", text);
-  CACHALOT_REQUIRE(bytes <= kMost, "'{}' is more than 1 PiB", text);
-  return bytes;
-}
-
-int parse_device_count(std::string_view text) {
-  constexpr int kMaxDevices = 64;
-  int count = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), count);
-  const bool is_number = error == std::errc{} && end == text.data() + text.size();
-  CACHALOT_REQUIRE(is_number && count >= 1 && count <= kMaxDevices, "'{:.60}' is not a number of devices from 1 to {}",
-                   text, kMaxDevices);
-  return count;
-}
-
-std::vector<std::shared_ptr<Device>> simulated_devices() {
-  SimulatedDevice::Config config;
-  config.memory_bytes = from_environment("CACHALOT_SIM_MEMORY", "80GiB", parse_device_memory);
-  const int count = from_environment("CACHALOT_SIM_DEVICES", "1", parse_device_count);
-  std::vector<std::shared_ptr<Device>> devices;
-  for (config.index = 0; config.index < count; ++config.index) {
-    devices.push_back(std::make_shared<SimulatedDevice>(config));
-  }
-  return devices;
-}
-
-bool parse_simulate(std::string_view value) {
-  CACHALOT_REQUIRE(value.empty() || value == "0" || value == "1", "'{}' is not 1, for simulated devices, nor 0", value);
-  return value == "1";
-}
-
-// The GPUs. A driver without any, or too old, or an error at its start is an error: a program that expects a GPU must not be
-// handed addresses that no kernel can use. Simulated devices are for who asks for them, and for machines without a driver.
-std::vector<std::shared_ptr<Device>> devices_of_machine() {
-  if (from_environment("CACHALOT_SIMULATE", "", parse_simulate)) return simulated_devices();
-  std::vector<std::shared_ptr<Device>> devices = cuda_devices();
-  if (!devices.empty()) return devices;
-  if (cuda_driver_version() != 0) {
-    throw CudaError("cuInit", 100,
-                    "CUDA_ERROR_NO_DEVICE, the driver shows no GPU (CUDA_VISIBLE_DEVICES may hide it); "
-                    "CACHALOT_SIMULATE=1 selects simulated devices");
-  }
-  devices = simulated_devices();
-  print_error(
-      "cachalot: {}: memory is that of {} simulated GPU{}, and no kernel can use it "
-      "(CACHALOT_SIMULATE=1 selects that without this message)\n",
-      CACHALOT_HAS_CUDA ? "there is no CUDA driver" : "this build is without CUDA", devices.size(),
-      devices.size() == 1 ? "" : "s");
-  return devices;
-}
-
-Options environment_options() {
-  Options base;
-  base.debug = from_environment("CACHALOT_DEBUG", "", parse_debug);
-  Options options =
-      from_environment("CACHALOT_CONF", "", [&](std::string_view text) { return parse_options(text, base); });
-  warn_of_options_without_effect(options);
-  return options;
-}
-
 // ---- The process's allocator ----------------------------------------------------------------------------------------
 
 // Made at first use and never destroyed: memory may be freed by destructors that run after ours would. While it cannot
@@ -194,7 +108,7 @@ class ProcessAllocator final : public ForkAware {
   }
 
   void configure(std::string_view text) {
-    const std::lock_guard<std::mutex> lock(mutex_);
+    const Lock lock(mutex_);
     if (CachingAllocator* const allocator = allocator_.load(std::memory_order_acquire)) {
       allocator->configure(text);
       warn_of_options_without_effect(allocator->options());
@@ -206,22 +120,24 @@ class ProcessAllocator final : public ForkAware {
 
  private:
   CachingAllocator& make() {
-    const std::lock_guard<std::mutex> lock(mutex_);
+    const Lock lock(mutex_);
     if (CachingAllocator* const made = allocator_.load(std::memory_order_acquire)) return *made;
     const Options options = initial_options();
-    auto allocator = std::make_unique<CachingAllocator>(devices_of_machine(), options, kernels_for);
+    auto allocator = std::make_unique<CachingAllocator>(devices_of_environment(), options, kernels_for);
     allocator_.store(allocator.get(), std::memory_order_release);
     return *allocator.release();
   }
 
   // A thread that is not here may have been making it.
-  void on_fork() noexcept override { new (&mutex_) std::mutex; }
+  void on_fork() noexcept override { new (&mutex_) SleepingMutex; }
 
-  Options initial_options() const { return configured_ ? *configured_ : environment_options(); }
+  Options initial_options() const CACHALOT_REQUIRES(mutex_) {
+    return configured_ ? *configured_ : options_of_environment();
+  }
 
-  std::mutex mutex_;  // held while the allocator is made or configured
+  SleepingMutex mutex_;  // held while the allocator is made or configured
   std::atomic<CachingAllocator*> allocator_{nullptr};
-  std::optional<Options> configured_;  // by configure, before the allocator was made
+  std::optional<Options> configured_ CACHALOT_GUARDED_BY(mutex_);  // by configure, before the allocator was made
 };
 
 ProcessAllocator& process_allocator() {

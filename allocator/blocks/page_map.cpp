@@ -22,7 +22,7 @@ PageMap::~PageMap() { munmap(root_, kRootEntries * sizeof(*root_)); }
 // --- addresses that come and go ---------------------------------------------------------------------------------------
 
 void PageMap::enter(Address begin, std::size_t bytes) {
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const Lock lock(mutex_);
   const std::size_t first = begin >> kNodeShift;
   const std::size_t last = (begin + bytes - 1) >> kNodeShift;
   std::size_t place = first;
@@ -37,7 +37,7 @@ void PageMap::enter(Address begin, std::size_t bytes) {
 }
 
 void PageMap::leave(Address begin, std::size_t bytes) noexcept {
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const Lock lock(mutex_);
   const Address end = begin + bytes;
   for (std::size_t place = begin >> kNodeShift; place <= (end - 1) >> kNodeShift; ++place) {
     const auto count = entered_.find(place);
@@ -67,7 +67,7 @@ void PageMap::tidy_root(std::size_t place) noexcept {
 }
 
 void PageMap::forget(Address begin, std::size_t bytes) noexcept {
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const Lock lock(mutex_);
   const Address end = begin + bytes;
   for (std::size_t place = begin >> kNodeShift; place <= (end - 1) >> kNodeShift; ++place) {
     if (Node* const node = root_[place].load(std::memory_order_acquire)) clear(*node, place, begin, end);
@@ -113,7 +113,6 @@ PageMap::Store<Kind>& PageMap::store() {
   }
 }
 
-// Under mutex_.
 template <typename Kind>
 Kind& PageMap::take(std::size_t alignment) {
   Store<Kind>& from = store<Kind>();
@@ -128,7 +127,6 @@ Kind& PageMap::take(std::size_t alignment) {
   return spare;
 }
 
-// Under mutex_.
 template <typename Kind>
 void PageMap::give(Kind& kind) noexcept {
   store<Kind>().spare.push_back(&kind);
@@ -136,7 +134,7 @@ void PageMap::give(Kind& kind) noexcept {
 
 // Another device may have been first; then its node serves.
 PageMap::Node& PageMap::add_node(Address address) noexcept {
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const Lock lock(mutex_);
   std::atomic<Node*>& place = root_[address >> kNodeShift];
   if (Node* const others = place.load(std::memory_order_acquire); others != nullptr) return *others;
   Node& node = take<Node>(kCacheLine);
@@ -146,7 +144,7 @@ PageMap::Node& PageMap::add_node(Address address) noexcept {
 
 template <typename Child>
 PageMap::Entry PageMap::add_child(std::atomic<Entry>& slot) noexcept {
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const Lock lock(mutex_);
   Child& fresh = take<Child>(sizeof(Child));
   // A block that is not live any more may have another address by now, also while this looks: then it is found nowhere,
   // as it should be.

@@ -18,12 +18,12 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
-#include <mutex>
 #include <vector>
 
 #include "base/bytes.h"
 #include "base/check.h"
 #include "base/metadata_memory.h"
+#include "base/sleeping_mutex.h"
 #include "blocks/block.h"
 
 namespace cachalot {
@@ -143,17 +143,17 @@ class PageMap {
     std::size_t made = 0;
   };
   template <typename Kind>
-  Store<Kind>& store();
+  Store<Kind>& store() CACHALOT_REQUIRES(mutex_);
   template <typename Kind>
-  Kind& take(std::size_t alignment);
+  Kind& take(std::size_t alignment) CACHALOT_REQUIRES(mutex_);
   template <typename Kind>
-  void give(Kind& kind) noexcept;
+  void give(Kind& kind) noexcept CACHALOT_REQUIRES(mutex_);
 
   // Empties a slot of the level above Child's.
   template <typename Child>
-  void clear(std::atomic<Entry>& slot) noexcept;
+  void clear(std::atomic<Entry>& slot) noexcept CACHALOT_REQUIRES(mutex_);
   // Of the node at that place in root_: the slots that are wholly in [begin, end).
-  void clear(Node& node, std::size_t place, Address begin, Address end) noexcept;
+  void clear(Node& node, std::size_t place, Address begin, Address end) noexcept CACHALOT_REQUIRES(mutex_);
 
   // Host memory that runs out here ends the program: the block is already marked as handed out.
   Node& add_node(Address address) noexcept;
@@ -162,15 +162,16 @@ class PageMap {
   Entry add_child(std::atomic<Entry>& slot) noexcept;
 
   // Gives back the page of host memory that has this place in the root, if nothing is entered in it.
-  void tidy_root(std::size_t place) noexcept;
+  void tidy_root(std::size_t place) noexcept CACHALOT_REQUIRES(mutex_);
 
   std::atomic<Node*>* root_;
   MetadataMemory memory_;  // of nodes, tables, leaves and blocks
-  std::mutex mutex_;       // guards what follows, and that nodes come and go
-  Store<Node> nodes_;
-  Store<Table> tables_;
-  Store<Leaf> leaves_;
-  std::map<std::size_t, std::size_t> entered_;  // by the node's place in root_: how often; not 0
+  SleepingMutex mutex_;    // also guards that nodes come and go
+  Store<Node> nodes_ CACHALOT_GUARDED_BY(mutex_);
+  Store<Table> tables_ CACHALOT_GUARDED_BY(mutex_);
+  Store<Leaf> leaves_ CACHALOT_GUARDED_BY(mutex_);
+  // How often, by the node's place in root_; not 0.
+  std::map<std::size_t, std::size_t> entered_ CACHALOT_GUARDED_BY(mutex_);
 };
 
 }  // namespace cachalot

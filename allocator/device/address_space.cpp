@@ -46,7 +46,7 @@ class FreeAddresses {
  private:
   using Ranges = std::map<Address, std::size_t>;
 
-  Address cut(Ranges::iterator range, std::size_t bytes) {
+  Address cut(Ranges::iterator range, std::size_t bytes) CACHALOT_REQUIRES(mutex_) {
     const Address address = range->first;
     const std::size_t rest = range->second - bytes;
     const auto hint = free_.erase(range);
@@ -54,14 +54,14 @@ class FreeAddresses {
     return address;
   }
 
-  Ranges::iterator join(Ranges::iterator low, Ranges::iterator high) {
+  Ranges::iterator join(Ranges::iterator low, Ranges::iterator high) CACHALOT_REQUIRES(mutex_) {
     low->second += high->second;
     free_.erase(high);
     return low;
   }
 
   Mutex mutex_;
-  Ranges free_{{kFirstAddress, kEndAddress - kFirstAddress}};
+  Ranges free_ CACHALOT_GUARDED_BY(mutex_){{kFirstAddress, kEndAddress - kFirstAddress}};
 };
 
 // Never destroyed: devices may outlive static objects.

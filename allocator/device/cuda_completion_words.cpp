@@ -15,7 +15,13 @@ constexpr std::size_t kSlabBytes = 4096;
 
 }  // namespace
 
+bool CudaCompletionWords::has_memory() {
+  const Lock lock(making_);
+  return !slabs_.empty();
+}
+
 void CudaCompletionWords::give_back() {
+  const Lock lock(making_);
   if (driver().context_synchronize() != CUDA_SUCCESS) return;  // a write may still be queued
   std::erase_if(slabs_, [](void* slab) {
     if (driver().host_unregister(slab) != CUDA_SUCCESS) return false;
@@ -25,13 +31,14 @@ void CudaCompletionWords::give_back() {
 }
 
 void CudaCompletionWords::give_back_after_reset() {
+  const Lock lock(making_);
   for (void* slab : slabs_) std::free(slab);
   slabs_.clear();
 }
 
 void CudaCompletionWords::advance(Stream stream) {
   Word& word = word_of(stream);
-  const std::lock_guard lock(word.writing);  // numbers must rise in the order of the stream
+  const Lock lock(word.writing);  // numbers must rise in the order of the stream
   if (!word.usable) return;
   const CUresult result =
       driver().stream_write_value(stream, word.device_address, ++word.written, CU_STREAM_WRITE_VALUE_DEFAULT);
@@ -40,7 +47,7 @@ void CudaCompletionWords::advance(Stream stream) {
 
 void CudaCompletionWords::give_up(Stream stream) {
   Word& word = word_of(stream);
-  const std::lock_guard lock(word.writing);
+  const Lock lock(word.writing);
   word.usable = false;
 }
 
@@ -59,14 +66,14 @@ CudaCompletionWords::Word* CudaCompletionWords::known_word(Stream stream) {
 
 CudaCompletionWords::Word& CudaCompletionWords::word_of(Stream stream) {
   if (Word* word = known_word(stream)) return *word;
-  const std::lock_guard making(making_);
+  const Lock making(making_);
   if (Word* word = known_word(stream)) return *word;
   auto made = make_word();
   const Lock lock(mutex_);
   return *words_.emplace(stream, std::move(made)).first->second;
 }
 
-// Called with making_ held. A word without memory is not usable.
+// A word without memory is not usable.
 std::unique_ptr<CudaCompletionWords::Word> CudaCompletionWords::make_word() {
   auto word = std::make_unique<Word>();
   if (slab_left_ == 0 && !add_slab()) return word;

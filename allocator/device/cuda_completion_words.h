@@ -8,12 +8,12 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <unordered_map>
 #include <vector>
 
 #include "base/mutex.h"
+#include "base/sleeping_mutex.h"
 #include "cachalot/device.h"
 
 namespace cachalot {
@@ -33,7 +33,7 @@ class CudaCompletionWords {
   // The stream's last number, 0 where nothing was recorded yet; nullopt where it has no hints.
   std::optional<std::uint64_t> read(Stream stream);
 
-  bool has_memory() const { return !slabs_.empty(); }
+  bool has_memory();
   // Waits for the device and gives the memory back. Requires the device's context, and that nobody uses the words.
   void give_back();
   // Gives the memory back of a device that was reset, which has taken it from the device.
@@ -41,23 +41,23 @@ class CudaCompletionWords {
 
  private:
   struct Word {
-    std::mutex writing;
+    SleepingMutex writing;
     std::atomic<bool> usable{false};
-    std::uint64_t written = 0;
+    std::uint64_t written CACHALOT_GUARDED_BY(writing) = 0;
     std::uint64_t* host_address = nullptr;
     std::uint64_t device_address = 0;
   };
 
   Word* known_word(Stream stream);
   Word& word_of(Stream stream);
-  std::unique_ptr<Word> make_word();
-  bool add_slab();
+  std::unique_ptr<Word> make_word() CACHALOT_REQUIRES(making_);
+  bool add_slab() CACHALOT_REQUIRES(making_);
 
   Mutex mutex_;  // of words_, held for a look-up
   std::unordered_map<Stream, std::unique_ptr<Word>> words_ CACHALOT_GUARDED_BY(mutex_);
-  std::mutex making_;  // of the slabs, held across CUDA calls
-  std::vector<void*> slabs_;
-  std::size_t slab_left_ = 0;
+  SleepingMutex making_;  // held across CUDA calls
+  std::vector<void*> slabs_ CACHALOT_GUARDED_BY(making_);
+  std::size_t slab_left_ CACHALOT_GUARDED_BY(making_) = 0;
 };
 
 }  // namespace cachalot

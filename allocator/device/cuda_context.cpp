@@ -43,7 +43,7 @@ void CudaContext::pop() {
 
 CUctx_st* CudaContext::handle() {
   if (CUcontext known = handle_.load(std::memory_order_acquire)) return known;
-  const std::lock_guard lock(making_);
+  const Lock lock(making_);
   if (CUcontext known = handle_.load(std::memory_order_relaxed)) return known;
   CUdevice device = 0;
   check("cuDeviceGet", driver().device_get(&device, ordinal_));

@@ -6,7 +6,8 @@
 
 #include <atomic>
 #include <cstdint>
-#include <mutex>
+
+#include "base/sleeping_mutex.h"
 
 struct CUctx_st;
 
@@ -52,8 +53,8 @@ class CudaContext {
 
   const int ordinal_;
   std::atomic<std::uint64_t> id_{0};
-  std::mutex making_;  // of the handle
-  std::atomic<CUctx_st*> handle_{nullptr};
+  SleepingMutex making_;                    // held while the handle is made; …
+  std::atomic<CUctx_st*> handle_{nullptr};  // … it is read without, and constant once it is there
 };
 
 }  // namespace cachalot

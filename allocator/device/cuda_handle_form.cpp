@@ -73,7 +73,7 @@ Outcome try_form(const Range& range, int ordinal, HandleForm form) {
 
 std::optional<HandleForm> CudaHandleForm::working(std::size_t page_bytes) {
   if (is_known_.load(std::memory_order_acquire)) return get();
-  const std::lock_guard lock(trying_);
+  const Lock lock(trying_);
   if (is_known_.load(std::memory_order_relaxed)) return get();
   const std::optional<HandleForm> found = try_all(page_bytes);
   if (!found) return std::nullopt;

@@ -7,8 +7,9 @@
 
 #include <atomic>
 #include <cstddef>
-#include <mutex>
 #include <optional>
+
+#include "base/sleeping_mutex.h"
 
 namespace cachalot {
 
@@ -37,9 +38,9 @@ class CudaHandleForm {
 
   const int ordinal_;
   const HandleForm claimed_;
-  HandleForm form_;  // once it is known; constant then
+  SleepingMutex trying_;  // held while forms are tried; …
+  HandleForm form_;       // … read without, but only once it is known: constant then
   std::atomic<bool> is_known_{false};
-  std::mutex trying_;
 };
 
 }  // namespace cachalot

@@ -1,10 +1,10 @@
 #include "cachalot/allocation_track.h"
 
 #include <algorithm>
-#include <mutex>
 #include <new>
 
 #include "base/fork_aware.h"
+#include "base/sleeping_mutex.h"
 #include "leaks/site_table.h"
 
 namespace cachalot {
@@ -12,14 +12,14 @@ namespace cachalot {
 class AllocationTrack::Watch final : public Watcher, public ForkAware {
  public:
   void on_change(const Change& change, const CallStack& stack) noexcept override {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     if (change.action == Change::Action::alloc) count_allocation(change, stack);
     if (change.action == Change::Action::free_requested) count_free(change);
   }
 
   TrackReport report(std::size_t most) const {
     require_own_process("the track");
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     TrackReport report = totals_;
     report.left_blocks = table_.live_blocks();
     report.left_bytes = table_.live_bytes();
@@ -29,7 +29,7 @@ class AllocationTrack::Watch final : public Watcher, public ForkAware {
   }
 
  private:
-  void count_allocation(const Change& change, const CallStack& stack) {
+  void count_allocation(const Change& change, const CallStack& stack) CACHALOT_REQUIRES(mutex_) {
     try {
       table_.allocated(change, stack);
     } catch (const std::bad_alloc&) {  // the host has no memory: its free counts as one of an earlier block
@@ -42,7 +42,7 @@ class AllocationTrack::Watch final : public Watcher, public ForkAware {
     }
   }
 
-  void count_free(const Change& change) {
+  void count_free(const Change& change) CACHALOT_REQUIRES(mutex_) {
     const auto known = table_.freed(change);
     ++totals_.freed_blocks;
     totals_.freed_bytes += change.block_bytes;
@@ -51,9 +51,9 @@ class AllocationTrack::Watch final : public Watcher, public ForkAware {
     totals_.freed_earlier_bytes += change.block_bytes;
   }
 
-  mutable std::mutex mutex_;  // taken under the devices' locks; nothing is called under it
-  SiteTable table_;
-  TrackReport totals_;
+  mutable SleepingMutex mutex_;  // taken under the devices' locks; nothing is called under it
+  SiteTable table_ CACHALOT_GUARDED_BY(mutex_);
+  TrackReport totals_ CACHALOT_GUARDED_BY(mutex_);
 };
 
 AllocationTrack::AllocationTrack(CachingAllocator& allocator)

@@ -2,13 +2,13 @@
 
 #include <algorithm>
 #include <functional>
-#include <mutex>
 #include <new>
 #include <unordered_map>
 #include <utility>
 
 #include "base/check.h"
 #include "base/fork_aware.h"
+#include "base/sleeping_mutex.h"
 #include "leaks/site_table.h"
 #include "leaks/trend.h"
 
@@ -21,7 +21,7 @@ class LeakDetector::Watch final : public Watcher, public ForkAware {
   void on_change(const Change& change, const CallStack& stack) noexcept override {
     const bool is_alloc = change.action == Change::Action::alloc;
     if (!is_alloc && change.action != Change::Action::free_requested) return;
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     try {
       is_alloc ? table_.allocated(change, stack) : (void)table_.freed(change);
     } catch (const std::bad_alloc&) {  // the host has no memory: a block more that is unknown
@@ -30,14 +30,14 @@ class LeakDetector::Watch final : public Watcher, public ForkAware {
 
   void step() {
     require_own_process(kName);
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     table_.end_iteration(/*note=*/table_.iterations() >= options_.warm_up, options_.window);
   }
 
   // The steepest `most`, and how many there are.
   std::vector<Leak> leaks(std::size_t most, std::size_t& count) const {
     require_own_process(kName);
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     std::vector<Growing> growing;
     table_.for_each([&](const SiteTable::Site& site) {
       if (const auto trend = growth_of(site.notes, options_.min_confidence)) growing.push_back({&site, *trend});
@@ -51,7 +51,7 @@ class LeakDetector::Watch final : public Watcher, public ForkAware {
   LeakReport report(std::size_t most) const {
     LeakReport report;
     report.leaks = leaks(most, report.leak_count);
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     report.iterations = table_.iterations();
     report.live_bytes = table_.live_bytes();
     report.live_blocks = table_.live_blocks();
@@ -67,7 +67,7 @@ class LeakDetector::Watch final : public Watcher, public ForkAware {
     Trend trend;
   };
 
-  std::vector<Leak> described(const std::vector<Growing>& growing) const {
+  std::vector<Leak> described(const std::vector<Growing>& growing) const CACHALOT_REQUIRES(mutex_) {
     const std::vector<AllocationSite> sites = table_.sites([&](const SiteTable::Site& site) {
       return std::ranges::find(growing, &site, &Growing::site) != growing.end();
     });
@@ -81,8 +81,8 @@ class LeakDetector::Watch final : public Watcher, public ForkAware {
   }
 
   const LeakDetectorOptions options_;
-  mutable std::mutex mutex_;  // taken under the devices' locks; nothing is called under it
-  SiteTable table_;
+  mutable SleepingMutex mutex_;  // taken under the devices' locks; nothing is called under it
+  SiteTable table_ CACHALOT_GUARDED_BY(mutex_);
 };
 
 LeakDetector::LeakDetector(CachingAllocator& allocator, const LeakDetectorOptions& options)

@@ -1,23 +1,31 @@
 #include "policy/option_warnings.h"
 
 #include <algorithm>
-#include <mutex>
 #include <set>
 #include <string>
 #include <vector>
 
 #include "base/format.h"
+#include "base/sleeping_mutex.h"
 
 namespace cachalot {
 
+namespace {
+
+struct Printed {
+  SleepingMutex mutex;
+  std::set<std::string> sentences CACHALOT_GUARDED_BY(mutex);
+};
+
+}  // namespace
+
 void warn_of_options_without_effect(const Options& options, const Options& before) {
-  static auto& mutex = *new std::mutex;
-  static auto& printed = *new std::set<std::string>;
+  static auto& printed = *new Printed;
   const std::vector<std::string> known = options_without_effect(before);
   for (const std::string& sentence : options_without_effect(options)) {
     if (std::ranges::find(known, sentence) != known.end()) continue;
-    const std::lock_guard<std::mutex> lock(mutex);
-    if (printed.insert(sentence).second) print_error("cachalot: {}\n", sentence);
+    const Lock lock(printed.mutex);
+    if (printed.sentences.insert(sentence).second) print_error("cachalot: {}\n", sentence);
   }
 }
 
