@@ -63,8 +63,9 @@ bool parse_simulate(std::string_view value) {
 
 }  // namespace
 
-// The GPUs. A driver without any, or too old, or an error at its start is an error: a program that expects a GPU must not be
-// handed addresses that no kernel can use. Simulated devices are for who asks for them, and for machines without a driver.
+// The GPUs. A driver without any, or too old, or an error at its start is an error: a program that expects a GPU must
+// not be handed addresses that no kernel can use. Simulated devices are for who asks for them, and for machines without
+// a driver.
 std::vector<std::shared_ptr<Device>> devices_of_environment() {
   if (from_environment("CACHALOT_SIMULATE", "", parse_simulate)) return simulated_devices();
   std::vector<std::shared_ptr<Device>> devices = cuda_devices();

@@ -16,8 +16,8 @@ class BadEnvironment : public InvalidArgument {
   using InvalidArgument::InvalidArgument;
 };
 
-// Returns the GPUs, or simulated devices (CACHALOT_SIMULATE, CACHALOT_SIM_MEMORY, CACHALOT_SIM_DEVICES). Throws BadEnvironment,
-// and CudaError where a driver has no GPU to show.
+// Returns the GPUs, or simulated devices (CACHALOT_SIMULATE, CACHALOT_SIM_MEMORY, CACHALOT_SIM_DEVICES). Throws
+// BadEnvironment, and CudaError where a driver has no GPU to show.
 std::vector<std::shared_ptr<Device>> devices_of_environment();
 
 // Returns the options (CACHALOT_CONF, CACHALOT_DEBUG), and warns of those without effect. Throws BadEnvironment.

@@ -1,5 +1,5 @@
-// Mutexes on which a thread that has to wait sleeps, for locks that may be held across driver calls or other long work: those
-// of the standard library, annotated for Clang's thread-safety analysis.
+// Mutexes on which a thread that has to wait sleeps, for locks that may be held across driver calls or other long work:
+// those of the standard library, annotated for Clang's thread-safety analysis.
 #pragma once
 
 #include <mutex>

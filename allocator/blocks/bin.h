@@ -1,5 +1,5 @@
-// A Bin holds the free blocks of one stretch of sizes: in one leaf, or where they are more, in a B+ tree of leaves, each with
-// its stretch of keys. So one of 65,536 equal holes costs a logarithm.
+// A Bin holds the free blocks of one stretch of sizes: in one leaf, or where they are more, in a B+ tree of leaves,
+// each with its stretch of keys. So one of 65,536 equal holes costs a logarithm.
 //
 // Invariant: of the leaves of a tree none is empty, and their stretches ascend. Not thread-safe.
 #pragma once

@@ -1,8 +1,8 @@
 // Leaves of a bin: up to kSlots free blocks each, in no order, with a key beside each that orders them.
 //
-// To put a block in is to append it, to take it out is to move the last into its place, to find the best is to look at all
-// keys: no step of it branches on what is in the leaf, and none looks at another block's memory.
-// Invariant: a block knows its leaf and its place there; keys beyond `count` are kNoKey. Not thread-safe.
+// To put a block in is to append it, to take it out is to move the last into its place, to find the best is to look at
+// all keys: no step of it branches on what is in the leaf, and none looks at another block's memory.
+// Invariant: a block knows its leaf and its place there; keys beyond `count` are BinKey::kNone. Not thread-safe.
 #pragma once
 
 #include <algorithm>
@@ -18,8 +18,8 @@ namespace cachalot {
 
 struct BinTreeNode;
 
-// A BinKey orders the blocks of one bin: 20 bits of the size, which tell apart those of any bin, then 39 of the address, both
-// in units of 512 B; then four bits for the place in the leaf. Below 2^63.
+// A BinKey orders the blocks of one bin: 20 bits of the size, which tell apart those of any bin, then 39 of the
+// address, both in units of 512 B; then four bits for the place in the leaf. Below 2^63.
 struct BinKey {
   static constexpr int kAddressBits = 48;
   static constexpr std::uint64_t kPlaceBits = 15;
@@ -39,7 +39,7 @@ struct BinKey {
   }
 };
 
-// Whether `a` comes before `b` in (size, address) order, for free blocks. As one number: one comparison without a branch.
+// Whether `a` comes before `b` in (size, address) order, for free blocks: one comparison of numbers, without a branch.
 inline bool precedes(const Block& a, const Block& b) {
   __extension__ using SizeAndAddress = unsigned __int128;
   const auto number = [](const Block& block) { return SizeAndAddress{block.size_and_flags} << 64 | block.address; };
@@ -83,9 +83,9 @@ struct BinLeaf {
     std::fill_n(keys, kSlots, BinKey::kNone);
   }
 
-  // Returns the block with the smallest key of at least `key`; nullptr: there is none. The place of the nearest key comes out
-  // with it: it is the key's last bits. Smaller keys and kNone wrap around to distances of at least 2^63, so one comparison
-  // does for all.
+  // Returns the block with the smallest key of at least `key`; nullptr: there is none. The place of the nearest key
+  // comes out with it: it is the key's last bits. Smaller keys and kNone wrap around to distances of at least 2^63, so
+  // one comparison does for all.
   CACHALOT_FAST_PATH Block* first_from(std::uint64_t key) const {
     std::uint64_t nearest = least_distance<0, kFirstLine>(key);
     if (count > kFirstLine) nearest = lesser(nearest, least_distance<kFirstLine, kSlots>(key));

@@ -1,5 +1,5 @@
-// BinNodes are the leaves and tree nodes of all bins of one arena, which have the same size. They are kept for reuse: the
-// steady state allocates nothing. Not thread-safe.
+// BinNodes are the leaves and tree nodes of all bins of one arena, which have the same size. They are kept for reuse:
+// the steady state allocates nothing. Not thread-safe.
 //
 // Host memory that runs out here ends the program: a free that is half done cannot be taken back.
 #pragma once

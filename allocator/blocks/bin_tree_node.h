@@ -10,8 +10,8 @@
 namespace cachalot {
 
 // A BinTreeNode of a bin's tree has children in the order of their keys. Child i holds the keys from low[i] to below
-// low[i + 1]; low[0] is not looked at, nor the end of the last: these are the parent's business. Beyond count, low is above
-// every key, so that a search looks at all of it: where it could stop early cannot be predicted.
+// low[i + 1]; low[0] is not looked at, nor the end of the last: these are the parent's business. Beyond count, low is
+// above every key, so that a search looks at all of it: where it could stop early cannot be predicted.
 struct BinTreeNode {
   static constexpr std::uint32_t kChildren = 14;
   static constexpr std::uint64_t kAboveAll = ~std::uint64_t{0};

@@ -1,8 +1,8 @@
 // FreeBins holds the free blocks of one arena, for exact best fit: the smallest that fits, and among equals the lowest
 // address (the order of PyTorch's set of free blocks).
 //
-// Sizes fall into bins (SizeBins), which two levels of bitmap find (BinBitmap). Bins are in order, a bin's blocks are not
-// (Bin, BinLeaf). So most operations touch two or three lines.
+// Sizes fall into bins (SizeBins), which two levels of bitmap find (BinBitmap). Bins are in order, a bin's blocks are
+// not (Bin, BinLeaf). So most operations touch two or three lines.
 //
 // The block that came last is kept aside, out of the bins, until the next one comes: very often it is the one taken or
 // merged next.

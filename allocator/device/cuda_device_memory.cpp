@@ -13,7 +13,8 @@ namespace cachalot {
 
 namespace {
 
-// Whether a call that allocates found no memory; throws its other errors, among them those of earlier work on the device.
+// Whether a call that allocates found no memory; throws its other errors, among them those of earlier work on the
+// device.
 bool lacks_memory(const char* call, CUresult result) {
   if (result == CUDA_ERROR_OUT_OF_MEMORY) return true;
   check(call, result);

@@ -23,8 +23,8 @@ bool is_named_by_context(Stream stream) {
   return stream == nullptr || stream == CU_STREAM_LEGACY || stream == CU_STREAM_PER_THREAD;
 }
 
-// The stream's context where that is not the current one; null for a stream of the current context, and for one that is no
-// more.
+// The stream's context where that is not the current one; null for a stream of the current context, and for one that is
+// no more.
 CUcontext other_context_of(Stream stream) {
   CUcontext current = nullptr;
   CUcontext owner = nullptr;
@@ -117,8 +117,8 @@ void CudaDevice::event_record(Event event, Stream stream) {
   if (words_ && !is_capturing(stream, capture)) words_->advance(stream);
 }
 
-// CUDA records an event on streams of the event's own context alone. So a stream of this device waits for an event of the
-// other context, and has our event behind that.
+// CUDA records an event on streams of the event's own context alone. So a stream of this device waits for an event of
+// the other context, and has our event behind that.
 void CudaDevice::record_across_contexts(Event event, Stream stream, CUctx_st* owner) {
   cuuint64_t capture = 0;
   if (is_capturing(stream, capture)) check("cuEventRecord", CUDA_ERROR_STREAM_CAPTURE_ISOLATION);
@@ -131,8 +131,8 @@ void CudaDevice::record_across_contexts(Event event, Stream stream, CUctx_st* ow
   check("cuEventRecord", driver().event_record(event, bridge.get()));
 }
 
-// Events that were not recorded in a capture may be asked while others capture, in relaxed mode alone: CUDA else spoils the
-// captures of all threads that capture in global mode.
+// Events that were not recorded in a capture may be asked while others capture, in relaxed mode alone: CUDA else spoils
+// the captures of all threads that capture in global mode.
 bool CudaDevice::event_query(Event event) {
   const CudaContext::Current current(context_);
   const RelaxedCapture relaxed;

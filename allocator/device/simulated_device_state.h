@@ -66,7 +66,8 @@ class SimulatedDevice::Impl {
 
   void wait_for_stream(SimulatedStream& stream) CACHALOT_REQUIRES(mutex);
 
-  // What the host does before a copy from pageable memory is queued: it puts a small one aside, or waits for the stream.
+  // What the host does before a copy from pageable memory is queued: it puts a small one aside, or waits for the
+  // stream.
   void stage(SimulatedStream& stream, const HostCopy& copy) CACHALOT_REQUIRES(mutex);
 
   // And after: the bytes to the host must all be there; of those to the device the last may still be in the buffer.

@@ -17,8 +17,9 @@
 // Invariants: (1) each live block and each in quarantine is live in the heap, as a block of its own. (2) Memory is
 // looked at or written by the guard only under GuardedMemory's mutex.
 //
-// Parts: GuardBooks (who allocated and freed what), GuardedMemory (patterns and kernels), Quarantine, GuardMistakes (reports
-// of what callers do wrong), GuardCalls (numbers and stacks), GuardedHeap (the heap below). Each has its own lock, or none.
+// Parts: GuardBooks (who allocated and freed what), GuardedMemory (patterns and kernels), Quarantine, GuardMistakes
+// (reports of what callers do wrong), GuardCalls (numbers and stacks), GuardedHeap (the heap below). Each has its own
+// lock, or none.
 //
 // Thread safety: any thread. Reports go to the log with no lock held; the heap is called without locks but by
 // put_to_sleep and restore, which call nobody back but watchers.

@@ -26,8 +26,8 @@ class GuardBooks {
 
   // The block is live from now on.
   void add(GuardedBlock block);
-  // Takes the live block of that address out, which `call` frees; `user`, if any, is one more stream that used it. Nobody else
-  // finds the block until put_back. It stays when the host has no memory for the books.
+  // Takes the live block of that address out, which `call` frees; `user`, if any, is one more stream that used it.
+  // Nobody else finds the block until put_back. It stays when the host has no memory for the books.
   Entry take(Address address, const std::optional<KnownStream>& user, GuardCall call);
   // Undoes take.
   void put_back(Entry entry);

@@ -1,4 +1,5 @@
-// GuardCalls numbers the allocations and frees of one device, and says who made each: thread, time and, with debug, stack.
+// GuardCalls numbers the allocations and frees of one device, and says who made each: thread, time and, with debug,
+// stack.
 //
 // Thread safety: any thread, without a lock. Taking a stack is slow: never under a lock.
 #pragma once

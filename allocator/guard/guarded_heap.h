@@ -1,5 +1,5 @@
-// GuardedHeap is the heap below the guard, as the guard uses it: it finds, frees and announces the heap's blocks that hold
-// the guard's.
+// GuardedHeap is the heap below the guard, as the guard uses it: it finds, frees and announces the heap's blocks that
+// hold the guard's.
 //
 // Thread safety: any thread. Called without a lock of the guard's where the heap may call back: free.
 #pragma once

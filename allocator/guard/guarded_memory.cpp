@@ -71,8 +71,8 @@ bool GuardedMemory::compare_canaries(GuardedBlock& block, Reports& found) {
   return true;
 }
 
-// The stream waits for the work of another that uses its block; false while that captures. A stream that was destroyed takes no
-// event, so the device is waited for.
+// The stream waits for the work of another that uses its block; false while that captures. A stream that was destroyed
+// takes no event, so the device is waited for.
 bool GuardedMemory::wait_for_use(const KnownStream& user, Stream stream) {
   try {
     if (order_.captures(user)) return false;

@@ -1,7 +1,8 @@
-// GuardedMemory writes and compares the patterns of one device's blocks: canaries around live ones, poison in freed ones.
+// GuardedMemory writes and compares the patterns of one device's blocks: canaries around live ones, poison in freed
+// ones.
 //
-// Lock: `mutex`. Who shares it looks at and writes the memory of blocks that it has to itself; who has it alone may look at
-// every block. It comes before the locks of GuardBooks and Quarantine, and is held across calls of the device.
+// Lock: `mutex`. Who shares it looks at and writes the memory of blocks that it has to itself; who has it alone may
+// look at every block. It comes before the locks of GuardBooks and Quarantine, and is held across calls of the device.
 // Thread safety: any thread, under `mutex` where a function says so.
 // Errors: of the device (CudaError).
 #pragma once
@@ -26,15 +27,15 @@ class GuardedMemory {
 
   SharedMutex mutex;
 
-  // Returns the stream on which work with the memory of this stream's blocks goes: the stream itself; where it is no more,
-  // the default stream. Blocks: in that case, until the device is done.
+  // Returns the stream on which work with the memory of this stream's blocks goes: the stream itself; where it is no
+  // more, the default stream. Blocks: in that case, until the device is done.
   Stream stream_for_work(const KnownStream& stream);
   // False while the stream, or the allocator, captures a graph.
   bool may_wait(const KnownStream& stream);
 
   void write_canaries(GuardedBlock& block) CACHALOT_REQUIRES_SHARED(mutex);
-  // Fills all of the block, whose pattern counts as unknown from then on. Blocks: until that is done, so that the block's
-  // streams may go.
+  // Fills all of the block, whose pattern counts as unknown from then on. Blocks: until that is done, so that the
+  // block's streams may go.
   void poison(GuardedBlock& block) CACHALOT_REQUIRES_SHARED(mutex);
   // Compares the canaries after all work on the block. False: there are none, or that work must not be waited for.
   bool compare_canaries(GuardedBlock& block, Reports& found) CACHALOT_REQUIRES_SHARED(mutex);

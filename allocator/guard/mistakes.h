@@ -1,5 +1,5 @@
-// GuardMistakes turns what callers of one device do wrong into reports, with debug, and remembers for it which private pools
-// were released by all their users.
+// GuardMistakes turns what callers of one device do wrong into reports, with debug, and remembers for it which private
+// pools were released by all their users.
 //
 // Thread safety: any thread; `mutex_` guards the released pools. Reports go to the log with no lock held.
 #pragma once

@@ -1,5 +1,5 @@
-// Quarantine keeps the freed blocks of one device for a while: first in, first out, bounded in bytes. What leaves is compared
-// with its poison, and only then freed. Nothing leaves while a graph is captured on the device.
+// Quarantine keeps the freed blocks of one device for a while: first in, first out, bounded in bytes. What leaves is
+// compared with its poison, and only then freed. Nothing leaves while a graph is captured on the device.
 //
 // Thread safety: any thread; `mutex_` guards the list. It is taken after GuardedMemory's, and held for look-ups only.
 // Errors: of the device and of the heap. What cannot be freed stays.
@@ -35,7 +35,8 @@ class Quarantine {
   // All leave. Returns whether anything was freed.
   bool empty_all(Reports& found);
 
-  // Fills the block with poison and adds it. If that fails, the block stays the caller's. `memory`: that of the constructor.
+  // Fills the block with poison and adds it. If that fails, the block stays the caller's. `memory`: that of the
+  // constructor.
   void add(GuardedBlock& block, GuardedMemory& memory) CACHALOT_REQUIRES_SHARED(memory.mutex);
   // Takes the block of that user's address out, which is freed already.
   void forget(Address address);

@@ -1,4 +1,5 @@
-// The text of options, `key:value,key:[a:b,c:d]`, as settings: PyTorch's grammar, whose separators PyTorch does not check.
+// The text of options, `key:value,key:[a:b,c:d]`, as settings: PyTorch's grammar, whose separators PyTorch does not
+// check.
 #pragma once
 
 #include <string>
