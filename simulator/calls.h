@@ -1,31 +1,16 @@
 // What every entry point does around its own work: finds the process, locks it, turns exceptions into error codes.
 #pragma once
 
-#include <new>
 #include <type_traits>
 #include <utility>
 
-#include "cachalot/errors.h"
 #include "simulator/abi.h"
+#include "simulator/error_of.h"
+#include "simulator/lock.h"
 #include "simulator/per_thread.h"
 #include "simulator/process.h"
 
 namespace cachalot::simulator {
-
-// What `body` returns, or the code of what it throws, of which watch is told.
-template <typename Body>
-cudaError_t error_of(Watch& watch, Body&& body) noexcept {
-  try {
-    return body();
-  } catch (const CudaError& failure) {
-    watch.note(failure);
-    return static_cast<cudaError_t>(failure.code());
-  } catch (const std::bad_alloc&) {
-    return cudaErrorMemoryAllocation;
-  } catch (...) {
-    return cudaErrorUnknown;
-  }
-}
 
 template <typename Body>
 cudaError_t guarded(Body&& body) noexcept {
@@ -34,9 +19,9 @@ cudaError_t guarded(Body&& body) noexcept {
   if (!process) return error;
   if (this_thread().in_host_function) [[unlikely]]
     return cudaErrorNotPermitted;
-  const Lock lock(process->mutex);
-  error = error_of(process->watch, [&] { return body(*process); });
-  const cudaError_t late = error_of(process->watch, [&] { return process->settle(), cudaSuccess; });
+  const Lock lock(process_mutex);
+  error = error_of(process->watch(), [&] { return body(*process); });
+  const cudaError_t late = process->settle();
   return error == cudaSuccess ? late : error;
 }
 
@@ -59,7 +44,7 @@ CUresult driver_call(Body&& body) noexcept {
 template <typename Body>
 CUresult call_in_context(const char* call, Body&& body, ContextRule rule = ContextRule::documented) noexcept {
   return driver_call([&](Process& process) {
-    process.require_context(call, rule);
+    process.contexts().require(call, rule);
     return body(process);
   });
 }

@@ -2,7 +2,7 @@
 // physical number. Memory never written reads as zeros and takes no room. Every access is a system call, so that device
 // memory needs no room in the address space, and a bad host pointer gives an error instead of a crash.
 // Another process reads and writes our memory through the file, by /proc/<process>/fd.
-// Not thread-safe; the process's mutex guards it.
+// process_mutex guards it.
 #pragma once
 
 #include <cstddef>

@@ -52,8 +52,8 @@ DeviceProp12 device_properties_12(const cudaDeviceProp& prop, const GpuModel& gp
 
 cudaError_t give_device_properties(void* prop, std::size_t bytes, int device) {
   return runtime_call([&](Process& process) {
-    const cudaDeviceProp all = device_properties(process.config, process.device(device).ordinal);
-    const DeviceProp12 prop12 = device_properties_12(all, *process.config.gpu);
+    const cudaDeviceProp all = device_properties(process.config(), process.devices().at(device).ordinal);
+    const DeviceProp12 prop12 = device_properties_12(all, *process.config().gpu);
     std::memcpy(prop, &prop12, bytes);
     return cudaSuccess;
   });

@@ -44,11 +44,11 @@ CUresult fill_rows(CUdeviceptr to, std::size_t pitch, std::uint64_t pattern, std
   return call_in_context("cuMemsetD2D", [&](Process& process) {
     const std::size_t row_bytes = width * pattern_bytes;
     if (height > 1 && row_bytes > pitch) return cudaErrorInvalidValue;
-    StreamState& stream = process.stream("cuMemsetD2D", handle);
-    process.launch(stream, cudaGraphNodeTypeMemset);
+    StreamState& stream = process.streams().at("cuMemsetD2D", handle);
+    process.launches().launch(stream, cudaGraphNodeTypeMemset);
     if (stream.capture) return cudaSuccess;
     for (std::size_t row = 0; row < height; ++row)
-      process.fill(pointer(to + row * pitch), pattern, pattern_bytes, row_bytes, row_bytes * height);
+      process.copies().fill(pointer(to + row * pitch), pattern, pattern_bytes, row_bytes, row_bytes * height);
     return cudaSuccess;
   });
 }

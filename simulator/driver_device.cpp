@@ -13,17 +13,17 @@ namespace {
 CUcontext context_of(DeviceState& device) { return reinterpret_cast<CUcontext>(&device); }
 
 DeviceState* find_device(Process& process, CUcontext context) {
-  for (int ordinal = 0; ordinal < process.device_count(); ++ordinal) {
-    if (context_of(process.device(ordinal)) == context) return &process.device(ordinal);
+  for (int ordinal = 0; ordinal < process.devices().count(); ++ordinal) {
+    if (context_of(process.devices().at(ordinal)) == context) return &process.devices().at(ordinal);
   }
-  const Context* const other = process.contexts.find(context);
-  return other ? &process.device(other->device) : nullptr;
+  const Context* const other = process.contexts().find(context);
+  return other ? &process.devices().at(other->device) : nullptr;
 }
 
 CUcontext current_context(Process& process) {
   const ThreadState& thread = this_thread();
   if (thread.context) return thread.context;
-  return thread.has_context ? context_of(process.device(thread.device)) : nullptr;
+  return thread.has_context ? context_of(process.devices().at(thread.device)) : nullptr;
 }
 
 cudaError_t make_current(Process& process, CUcontext context) {
@@ -37,7 +37,7 @@ cudaError_t make_current(Process& process, CUcontext context) {
   DeviceState* device = find_device(process, context);
   if (!device) return cudaErrorDeviceUninitialized;
   const bool is_primary = context == context_of(*device);
-  if (is_primary) Process::make_context(*device);
+  if (is_primary) device->make_context();
   thread.device = device->ordinal;
   thread.has_context = true;
   thread.context = is_primary ? nullptr : context;
@@ -60,53 +60,53 @@ CUresult cuDriverGetVersion(int* version) {
 CUresult cuDeviceGetCount(int* count) {
   *count = 0;
   return driver_call([&](Process& process) {
-    *count = process.device_count();
+    *count = process.devices().count();
     return cudaSuccess;
   });
 }
 
 CUresult cuDeviceGet(CUdevice* device, int ordinal) {
   return driver_call([&](Process& process) {
-    *device = process.device(ordinal).ordinal;
+    *device = process.devices().at(ordinal).ordinal;
     return cudaSuccess;
   });
 }
 
 CUresult cuDeviceGetName(char* name, int length, CUdevice device) {
   return driver_call([&](Process& process) {
-    process.device(device);
+    process.devices().at(device);
     if (length <= 0) return cudaErrorInvalidValue;
-    name[process.config.gpu->product.copy(name, static_cast<std::size_t>(length - 1))] = '\0';
+    name[process.config().gpu->product.copy(name, static_cast<std::size_t>(length - 1))] = '\0';
     return cudaSuccess;
   });
 }
 
 CUresult cuDeviceGetUuid(CUuuid* uuid, CUdevice device) {
   return driver_call([&](Process& process) {
-    *uuid = device_uuid(process.device(device).ordinal);
+    *uuid = device_uuid(process.devices().at(device).ordinal);
     return cudaSuccess;
   });
 }
 
 CUresult cuDeviceTotalMem(size_t* bytes, CUdevice device) {
   return driver_call([&](Process& process) {
-    process.device(device);
-    *bytes = process.config.memory_bytes;
+    process.devices().at(device);
+    *bytes = process.config().memory_bytes;
     return cudaSuccess;
   });
 }
 
 CUresult cuDeviceGetAttribute(int* value, CUdevice_attribute attribute, CUdevice device) {
   return driver_call([&](Process& process) {
-    *value = device_attribute(process.config, process.device(device).ordinal, attribute);
-    if (const auto ruled = process.handle_rules.attribute(device, attribute)) *value = *ruled;
+    *value = device_attribute(process.config(), process.devices().at(device).ordinal, attribute);
+    if (const auto ruled = process.virtual_memory().rules().attribute(device, attribute)) *value = *ruled;
     return cudaSuccess;
   });
 }
 
 CUresult cuDeviceGetPCIBusId(char* id, int length, CUdevice device) {
   return driver_call([&](Process& process) {
-    const std::string text = pci_bus_id(process.device(device).ordinal);
+    const std::string text = pci_bus_id(process.devices().at(device).ordinal);
     if (length <= static_cast<int>(text.size())) return cudaErrorInvalidValue;
     std::memcpy(id, text.c_str(), text.size() + 1);
     return cudaSuccess;
@@ -115,7 +115,7 @@ CUresult cuDeviceGetPCIBusId(char* id, int length, CUdevice device) {
 
 CUresult cuDeviceCanAccessPeer(int* can, CUdevice device, CUdevice peer) {
   return driver_call([&](Process& process) {
-    *can = process.device(device).ordinal != process.device(peer).ordinal;
+    *can = process.devices().at(device).ordinal != process.devices().at(peer).ordinal;
     return cudaSuccess;
   });
 }
@@ -126,9 +126,9 @@ CUresult cuDeviceGetByPCIBusId(CUdevice* device, const char* id) {
 
 CUresult cuDeviceComputeCapability(int* major, int* minor, CUdevice device) {
   return driver_call([&](Process& process) {
-    process.device(device);
-    *major = process.config.gpu->major;
-    *minor = process.config.gpu->minor;
+    process.devices().at(device);
+    *major = process.config().gpu->major;
+    *minor = process.config().gpu->minor;
     return cudaSuccess;
   });
 }
@@ -139,7 +139,7 @@ CUresult cuDeviceGetP2PAttribute(int* value, CUdevice_P2PAttribute attribute, CU
 
 CUresult cuDeviceGetExecAffinitySupport(int* supported, CUexecAffinityType, CUdevice device) {
   return driver_call([&](Process& process) {
-    process.device(device);
+    process.devices().at(device);
     *supported = 0;
     return cudaSuccess;
   });
@@ -149,37 +149,37 @@ CUresult cuDeviceGetExecAffinitySupport(int* supported, CUexecAffinityType, CUde
 
 CUresult cuDevicePrimaryCtxGetState(CUdevice device, unsigned int* flags, int* active) {
   return driver_call([&](Process& process) {
-    *flags = process.device(device).flags;
-    *active = process.device(device).active;
+    *flags = process.devices().at(device).flags;
+    *active = process.devices().at(device).active;
     return cudaSuccess;
   });
 }
 
 CUresult cuDevicePrimaryCtxRetain(CUcontext* context, CUdevice device) {
   return driver_call([&](Process& process) {
-    Process::make_context(process.device(device));
-    *context = context_of(process.device(device));
+    process.devices().at(device).make_context();
+    *context = context_of(process.devices().at(device));
     return cudaSuccess;
   });
 }
 
 CUresult cuDevicePrimaryCtxRelease(CUdevice device) {
   return driver_call([&](Process& process) {
-    process.device(device);
+    process.devices().at(device);
     return cudaSuccess;
   });
 }
 
 CUresult cuDevicePrimaryCtxReset(CUdevice device) {
   return driver_call([&](Process& process) {
-    process.reset(process.device(device));
+    process.reset(process.devices().at(device));
     return cudaSuccess;
   });
 }
 
 CUresult cuDevicePrimaryCtxSetFlags(CUdevice device, unsigned int flags) {
   return driver_call([&](Process& process) {
-    process.device(device).flags = flags;
+    process.devices().at(device).flags = flags;
     return cudaSuccess;
   });
 }
@@ -218,7 +218,7 @@ CUresult cuCtxPopCurrent(CUcontext* context) {
 
 CUresult cuCtxCreate(CUcontext* context, CUctxCreateParams*, unsigned int, CUdevice device) {
   const CUresult error = driver_call([&](Process& process) {
-    *context = process.create_context(process.device(device));
+    *context = process.create_context(process.devices().at(device));
     return cudaSuccess;
   });
   return error == CUDA_SUCCESS ? cuCtxPushCurrent(*context) : error;
@@ -230,7 +230,7 @@ CUresult cuCtxDestroy(CUcontext context) {
   const CUresult error = driver_call([&](Process& process) {
     current = current_context(process);
     if (!find_device(process, context)) return cudaErrorDeviceUninitialized;
-    if (process.contexts.find(context)) process.destroy_context("cuCtxDestroy", context);
+    if (process.contexts().find(context)) process.destroy_context("cuCtxDestroy", context);
     return cudaSuccess;
   });
   return error == CUDA_SUCCESS && current == context ? cuCtxPopCurrent(nullptr) : error;
@@ -250,7 +250,7 @@ CUresult cuCtxGetDevice(CUdevice* device) { return cuCtxGetDevice_v2(device, nul
 CUresult cuCtxGetId(CUcontext context, unsigned long long* id) {
   return driver_call([&](Process& process) {
     const CUcontext asked = context ? context : current_context(process);
-    if (const Context* const other = process.contexts.find(asked)) {
+    if (const Context* const other = process.contexts().find(asked)) {
       *id = other->id;
       return cudaSuccess;
     }
@@ -263,7 +263,7 @@ CUresult cuCtxGetId(CUcontext context, unsigned long long* id) {
 
 CUresult cuCtxGetFlags(unsigned int* flags) {
   return call_in_context(__func__, [&](Process& process) {
-    *flags = process.current().flags;
+    *flags = process.contexts().current().flags;
     return cudaSuccess;
   });
 }
@@ -284,7 +284,7 @@ CUresult cuCtxGetStreamPriorityRange(int* least, int* greatest) {
 
 CUresult cuCtxSynchronize() {
   return call_in_context(__func__, [](Process& process) {
-    process.synchronize(process.current());
+    process.waits().synchronize(process.contexts().current());
     return cudaSuccess;
   });
 }
@@ -293,7 +293,7 @@ CUresult cuCtxSynchronize_v2(CUcontext context) {
   return driver_call([&](Process& process) {
     DeviceState* device = find_device(process, context ? context : current_context(process));
     if (!device) return cudaErrorDeviceUninitialized;
-    process.synchronize(*device);
+    process.waits().synchronize(*device);
     return cudaSuccess;
   });
 }
@@ -310,11 +310,13 @@ CUresult cuFlushGPUDirectRDMAWrites(CUflushGPUDirectRDMAWritesTarget, CUflushGPU
 }
 
 CUresult cuCtxGetLimit(size_t* value, CUlimit limit) {
-  return driver_call([&](Process& process) { return process.limits.get(static_cast<cudaLimit>(limit), *value); });
+  return driver_call(
+      [&](Process& process) { return process.devices().limits().get(static_cast<cudaLimit>(limit), *value); });
 }
 
 CUresult cuCtxSetLimit(CUlimit limit, size_t value) {
-  return driver_call([&](Process& process) { return process.limits.set(static_cast<cudaLimit>(limit), value); });
+  return driver_call(
+      [&](Process& process) { return process.devices().limits().set(static_cast<cudaLimit>(limit), value); });
 }
 
 CUresult cuCtxEnablePeerAccess(CUcontext peer, unsigned int flags) {

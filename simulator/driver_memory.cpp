@@ -28,21 +28,21 @@ cudaError_t give(void* to, Value value) {
 cudaError_t pointer_attribute(Process& process, void* value, CUpointer_attribute attribute, CUdeviceptr address) {
   cudaPointerAttributes what{};
   AddressRange range{};
-  if (const DeviceState* owner = process.find_owner(address)) {
+  if (const DeviceState* owner = process.devices().find_owner(address)) {
     what.type = cudaMemoryTypeDevice;
     what.device = owner->ordinal;
     range = owner->simulated->memory_at(address)->range;
-  } else if (const HostRange* host = process.host_memory.find(pointer(address))) {
+  } else if (const HostRange* host = process.host_memory().find(pointer(address))) {
     what.type = host->kind == HostRange::Kind::variable ? cudaMemoryTypeDevice : cudaMemoryTypeHost;
     what.device = host->device;
     range = {reinterpret_cast<Address>(host->start), host->bytes};
   } else {
     return cudaErrorInvalidValue;
   }
-  const HostRange* host = process.host_memory.find(pointer(address));
+  const HostRange* host = process.host_memory().find(pointer(address));
   switch (attribute) {
     case CU_POINTER_ATTRIBUTE_CONTEXT:
-      return give(value, reinterpret_cast<CUcontext>(&process.device(what.device)));
+      return give(value, reinterpret_cast<CUcontext>(&process.devices().at(what.device)));
     case CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
       return give(value, what.type == cudaMemoryTypeDevice ? CU_MEMORYTYPE_DEVICE : CU_MEMORYTYPE_HOST);
     case CU_POINTER_ATTRIBUTE_DEVICE_POINTER:
@@ -90,12 +90,12 @@ void give_nothing(void* value, CUpointer_attribute attribute) {
 
 CUresult fill(CUdeviceptr to, std::uint64_t pattern, std::size_t pattern_bytes, std::size_t count, CUstream handle) {
   return call_in_context("cuMemset", [&](Process& process) {
-    StreamState& stream = process.stream("cuMemset", handle);
-    process.check_use("cuMemset", stream, pointer(to), nullptr, count * pattern_bytes);
-    process.launch(stream, cudaGraphNodeTypeMemset);
-    process.add_use("cuMemset", stream, pointer(to), nullptr, count * pattern_bytes);
+    StreamState& stream = process.streams().at("cuMemset", handle);
+    process.uses().check("cuMemset", stream, pointer(to), nullptr, count * pattern_bytes);
+    process.launches().launch(stream, cudaGraphNodeTypeMemset);
+    process.uses().add("cuMemset", stream, pointer(to), nullptr, count * pattern_bytes);
     if (!stream.capture)
-      process.fill(pointer(to), pattern, pattern_bytes, count * pattern_bytes, count * pattern_bytes);
+      process.copies().fill(pointer(to), pattern, pattern_bytes, count * pattern_bytes, count * pattern_bytes);
     return cudaSuccess;
   });
 }
@@ -110,9 +110,9 @@ CUresult cuMemGetAllocationGranularity(size_t* granularity, const CUmemAllocatio
                                        CUmemAllocationGranularity_flags) {
   return driver_call([&](Process& process) {
     if (const cudaError_t error = check_properties(properties); error != cudaSuccess) return error;
-    if (const cudaError_t error = process.handle_rules.granularity_error(*properties); error != cudaSuccess)
+    if (const cudaError_t error = process.virtual_memory().rules().granularity_error(*properties); error != cudaSuccess)
       return error;
-    *granularity = process.device(properties->location.id).simulated->properties().page_bytes;
+    *granularity = process.devices().at(properties->location.id).simulated->properties().page_bytes;
     return cudaSuccess;
   });
 }
@@ -120,14 +120,14 @@ CUresult cuMemGetAllocationGranularity(size_t* granularity, const CUmemAllocatio
 CUresult cuMemAddressReserve(CUdeviceptr* address, size_t bytes, size_t alignment, CUdeviceptr, unsigned long long) {
   return call_virtual(__func__, [&](Process& process) {
     if ((alignment & (alignment - 1)) != 0) return cudaErrorInvalidValue;
-    *address = process.reserve(bytes, alignment);
+    *address = process.virtual_memory().reserve(bytes, alignment);
     return *address ? cudaSuccess : cudaErrorMemoryAllocation;
   });
 }
 
 CUresult cuMemAddressFree(CUdeviceptr address, size_t bytes) {
   return call_virtual(__func__, [&](Process& process) {
-    process.unreserve(address, bytes);
+    process.virtual_memory().unreserve(address, bytes);
     return cudaSuccess;
   });
 }
@@ -136,17 +136,18 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle* handle, size_t bytes, const C
                      unsigned long long) {
   return call_virtual(__func__, [&](Process& process) {
     if (const cudaError_t error = check_properties(properties); error != cudaSuccess) return error;
-    if (const cudaError_t error = process.handle_rules.create_error(*properties); error != cudaSuccess) return error;
-    *handle = process.create_memory(process.device(properties->location.id), bytes);
+    if (const cudaError_t error = process.virtual_memory().rules().create_error(*properties); error != cudaSuccess)
+      return error;
+    *handle = process.virtual_memory().create(process.devices().at(properties->location.id), bytes);
     if (!*handle) return cudaErrorMemoryAllocation;
-    process.handle_rules.made(*handle, *properties);
+    process.virtual_memory().rules().made(*handle, *properties);
     return cudaSuccess;
   });
 }
 
 CUresult cuMemRelease(CUmemGenericAllocationHandle handle) {
   return call_virtual(__func__, [&](Process& process) {
-    process.release_memory(handle);
+    process.virtual_memory().release(handle);
     return cudaSuccess;
   });
 }
@@ -155,37 +156,38 @@ CUresult cuMemMap(CUdeviceptr address, size_t bytes, size_t offset, CUmemGeneric
                   unsigned long long) {
   return call_virtual(__func__, [&](Process& process) {
     if (offset != 0) return cudaErrorInvalidValue;
-    process.map_memory(address, bytes, handle);
+    process.virtual_memory().map(address, bytes, handle);
     return cudaSuccess;
   });
 }
 
 CUresult cuMemUnmap(CUdeviceptr address, size_t bytes) {
   return call_virtual(__func__, [&](Process& process) {
-    SimulatedDevice& device = process.simulated(process.owner("cuMemUnmap", address).ordinal);
-    process.check_unmap({address, bytes});
+    SimulatedDevice& device = process.devices().on_clock(process.devices().owner("cuMemUnmap", address).ordinal);
+    process.uses().check_unmap({address, bytes});
     device.unmap(address, bytes);
-    process.forget_writes(pointer(address), bytes);
+    process.writes().forget(pointer(address), bytes);
     return cudaSuccess;
   });
 }
 
 CUresult cuMemSetAccess(CUdeviceptr address, size_t bytes, const CUmemAccessDesc* access, size_t count) {
   return call_virtual(__func__, [&](Process& process) {
-    const DeviceState& owner = process.owner("cuMemSetAccess", address);
+    const DeviceState& owner = process.devices().owner("cuMemSetAccess", address);
     std::vector<int> peers;
     for (std::size_t i = 0; i < count; ++i) {
       if (access[i].location.type != CU_MEM_LOCATION_TYPE_DEVICE) return cudaErrorNotSupported;
-      const int device = process.device(access[i].location.id).ordinal;
+      const int device = process.devices().at(access[i].location.id).ordinal;
       if (device != owner.ordinal) peers.push_back(device);
       if (access[i].flags != CU_MEM_ACCESS_FLAGS_PROT_READWRITE) {
         note_not_simulated("cuMemSetAccess with an access other than CU_MEM_ACCESS_FLAGS_PROT_READWRITE");
         return cudaErrorNotSupported;
       }
     }
-    const cudaError_t error = process.handle_rules.access_error(owner.ordinal, process.mapped_at(address));
+    const cudaError_t error =
+        process.virtual_memory().rules().access_error(owner.ordinal, process.virtual_memory().mapped_at(address));
     if (error != cudaSuccess) return error;
-    process.simulated(owner.ordinal).set_access(address, bytes, peers);
+    process.devices().on_clock(owner.ordinal).set_access(address, bytes, peers);
     return cudaSuccess;
   });
 }
@@ -193,8 +195,8 @@ CUresult cuMemSetAccess(CUdeviceptr address, size_t bytes, const CUmemAccessDesc
 CUresult cuMemGetAccess(unsigned long long* flags, const CUmemLocation* location, CUdeviceptr address) {
   return driver_call([&](Process& process) {
     if (location->type != CU_MEM_LOCATION_TYPE_DEVICE) return cudaErrorNotSupported;
-    const int device = process.device(location->id).ordinal;
-    const DeviceState& owner = process.owner("cuMemGetAccess", address);
+    const int device = process.devices().at(location->id).ordinal;
+    const DeviceState& owner = process.devices().owner("cuMemGetAccess", address);
     const MemoryAt memory = *owner.simulated->memory_at(address);
     const bool may = device == owner.ordinal ? memory.accessible : (memory.peers >> device & 1) != 0;
     *flags = may ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE : CU_MEM_ACCESS_FLAGS_PROT_NONE;
@@ -206,9 +208,9 @@ CUresult cuMemExportToShareableHandle(void* shared, CUmemGenericAllocationHandle
                                       unsigned long long) {
   return call_virtual(__func__, [&](Process& process) {
     if (type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) return cudaErrorNotSupported;
-    const cudaError_t error = process.handle_rules.export_error(Process::device_of(handle), type);
+    const cudaError_t error = process.virtual_memory().rules().export_error(VirtualMemory::device_of(handle), type);
     if (error != cudaSuccess) return error;
-    return give(shared, process.export_handle(handle));
+    return give(shared, process.virtual_memory().export_handle(handle));
   });
 }
 
@@ -216,14 +218,14 @@ CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle* handle, vo
                                         CUmemAllocationHandleType type) {
   return call_virtual(__func__, [&](Process& process) {
     if (type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) return cudaErrorNotSupported;
-    *handle = process.import_handle(static_cast<int>(reinterpret_cast<std::intptr_t>(shared)));
+    *handle = process.virtual_memory().import_handle(static_cast<int>(reinterpret_cast<std::intptr_t>(shared)));
     return cudaSuccess;
   });
 }
 
 CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle* handle, void* address) {
   return driver_call([&](Process& process) {
-    *handle = process.handle_at(reinterpret_cast<Address>(address));
+    *handle = process.virtual_memory().retain_at(reinterpret_cast<Address>(address));
     return cudaSuccess;
   });
 }
@@ -234,8 +236,8 @@ CUresult cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp* properties,
     properties->type = CU_MEM_ALLOCATION_TYPE_PINNED;
     properties->requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
     properties->location.type = CU_MEM_LOCATION_TYPE_DEVICE;
-    properties->location.id = process.device(Process::device_of(handle)).ordinal;
-    if (const CUmemAllocationProp* made = process.handle_rules.properties(handle)) *properties = *made;
+    properties->location.id = process.devices().at(VirtualMemory::device_of(handle)).ordinal;
+    if (const CUmemAllocationProp* made = process.virtual_memory().rules().properties(handle)) *properties = *made;
     return cudaSuccess;
   });
 }
@@ -244,7 +246,7 @@ CUresult cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp* properties,
 
 CUresult cuMemGetInfo(size_t* free, size_t* total) {
   return call_in_context(__func__, [&](Process& process) {
-    const MemoryInfo info = process.simulated(process.current().ordinal).memory_info();
+    const MemoryInfo info = process.devices().on_clock(process.contexts().current().ordinal).memory_info();
     *free = info.free_bytes;
     *total = info.total_bytes;
     return cudaSuccess;
@@ -253,9 +255,9 @@ CUresult cuMemGetInfo(size_t* free, size_t* total) {
 
 CUresult cuMemAlloc(CUdeviceptr* address, size_t bytes) {
   return call_in_context(__func__, [&](Process& process) {
-    process.require_safe("cuMemAlloc");
+    process.captures().require_safe("cuMemAlloc");
     if (bytes == 0) return cudaErrorInvalidValue;
-    *address = reinterpret_cast<CUdeviceptr>(process.malloc(process.current(), bytes));
+    *address = reinterpret_cast<CUdeviceptr>(process.allocations().malloc(process.contexts().current(), bytes));
     return *address ? cudaSuccess : cudaErrorMemoryAllocation;
   });
 }
@@ -263,15 +265,16 @@ CUresult cuMemAlloc(CUdeviceptr* address, size_t bytes) {
 CUresult cuMemFree(CUdeviceptr address) {
   return call_in_context(__func__, [&](Process& process) {
     if (address == 0) return cudaSuccess;
-    process.require_safe("cuMemFree");
-    process.free("cuMemFree", address);
+    process.captures().require_safe("cuMemFree");
+    process.allocations().free("cuMemFree", address);
     return cudaSuccess;
   });
 }
 
 CUresult cuMemGetAddressRange(CUdeviceptr* base, size_t* bytes, CUdeviceptr address) {
   return call_in_context(__func__, [&](Process& process) {
-    const AddressRange range = process.owner("cuMemGetAddressRange", address).simulated->memory_at(address)->range;
+    const AddressRange range =
+        process.devices().owner("cuMemGetAddressRange", address).simulated->memory_at(address)->range;
     if (base) *base = range.address;
     if (bytes) *bytes = range.bytes;
     return cudaSuccess;
@@ -347,7 +350,7 @@ CUresult cuPointerGetAttributes(unsigned int count, CUpointer_attribute* attribu
 // How copies wait is told by their kinds here: the wish is taken and changes nothing.
 CUresult cuPointerSetAttribute(const void*, CUpointer_attribute attribute, CUdeviceptr address) {
   return driver_call([&](Process& process) {
-    process.owner("cuPointerSetAttribute", address);
+    process.devices().owner("cuPointerSetAttribute", address);
     return attribute == CU_POINTER_ATTRIBUTE_SYNC_MEMOPS ? cudaSuccess : cudaErrorNotSupported;
   });
 }

@@ -52,14 +52,14 @@ int largest_block(int limit) {
 
 CUresult launch(CUfunction function, dim3 grid, dim3 block, std::size_t shared_bytes, CUstream stream) {
   return call_in_context("cuLaunchKernel", [&](Process& process) {
-    if (const cudaError_t error = check_launch(*process.config.gpu, grid, block, shared_bytes); error != cudaSuccess)
+    if (const cudaError_t error = check_launch(*process.config().gpu, grid, block, shared_bytes); error != cudaSuccess)
       return cudaErrorInvalidValue;
     cudaKernelNodeParams params{};
     params.func = function;
     params.gridDim = grid;
     params.blockDim = block;
     params.sharedMemBytes = static_cast<unsigned int>(shared_bytes);
-    process.launch_kernel(process.stream("cuLaunchKernel", stream), params);
+    process.launches().launch_kernel(process.streams().at("cuLaunchKernel", stream), params);
     return cudaSuccess;
   });
 }
@@ -121,7 +121,7 @@ CUresult cuKernelSetCacheConfig(CUkernel, CUfunc_cache, CUdevice) { return CUDA_
 
 CUresult cuFuncGetAttribute(int* value, CUfunction_attribute attribute, CUfunction function) {
   return call_in_context(__func__, [&](Process& process) {
-    *value = kernel_attribute(*process.config.gpu, function, attribute);
+    *value = kernel_attribute(*process.config().gpu, function, attribute);
     return cudaSuccess;
   });
 }
@@ -134,7 +134,7 @@ CUresult cuKernelSetAttribute(CUfunction_attribute, int, CUkernel, CUdevice) { r
 
 CUresult cuOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, CUfunction, int block_threads, size_t shared_bytes) {
   return driver_call([&](Process& process) {
-    *blocks = active_blocks(*process.config.gpu, block_threads, shared_bytes);
+    *blocks = active_blocks(*process.config().gpu, block_threads, shared_bytes);
     return cudaSuccess;
   });
 }
@@ -147,7 +147,7 @@ CUresult cuOccupancyMaxPotentialBlockSizeWithFlags(int* grid_blocks, int* block_
                                                    CUoccupancyB2DSize shared_bytes_of, size_t shared_bytes, int limit,
                                                    unsigned int) {
   return driver_call([&](Process& process) {
-    const GpuModel& gpu = *process.config.gpu;
+    const GpuModel& gpu = *process.config().gpu;
     *block_threads = largest_block(limit);
     const std::size_t bytes = shared_bytes_of ? shared_bytes_of(*block_threads) : shared_bytes;
     *grid_blocks = active_blocks(gpu, *block_threads, bytes) * gpu.multiprocessors;

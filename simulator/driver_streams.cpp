@@ -9,7 +9,8 @@ namespace {
 
 CUresult write(CUstream handle, CUdeviceptr address, std::uint64_t value, std::size_t bytes) {
   return driver_call([&](Process& process) {
-    process.write_value(process.stream("cuStreamWriteValue", handle), reinterpret_cast<void*>(address), value, bytes);
+    process.writes().launch(process.streams().at("cuStreamWriteValue", handle), reinterpret_cast<void*>(address), value,
+                            bytes);
     return cudaSuccess;
   });
 }
@@ -79,8 +80,8 @@ CUresult cuStreamGetCtx_v2(CUstream stream, CUcontext* context, CUgreenCtx* gree
 }
 CUresult cuStreamGetCtx(CUstream handle, CUcontext* context) {
   return call_in_context(__func__, [&](Process& process) {
-    const StreamState& stream = process.stream("cuStreamGetCtx", handle);
-    *context = stream.context ? stream.context : reinterpret_cast<CUcontext>(&process.device(stream.device));
+    const StreamState& stream = process.streams().at("cuStreamGetCtx", handle);
+    *context = stream.context ? stream.context : reinterpret_cast<CUcontext>(&process.devices().at(stream.device));
     return cudaSuccess;
   });
 }
@@ -90,7 +91,7 @@ CUresult cuLaunchHostFunc(CUstream stream, CUhostFn function, void* data) {
 
 CUresult cuStreamQuery(CUstream stream) {
   return call_in_context(__func__, [&](Process& process) {
-    return process.query(process.stream("cuStreamQuery", stream)) ? cudaSuccess : cudaErrorNotReady;
+    return process.waits().query(process.streams().at("cuStreamQuery", stream)) ? cudaSuccess : cudaErrorNotReady;
   });
 }
 
@@ -126,7 +127,7 @@ CUresult cuEventElapsedTime(float* ms, CUevent start, CUevent end) {
 }
 CUresult cuEventQuery(CUevent event) {
   return driver_call([&](Process& process) {
-    return process.query(process.event("cuEventQuery", event)) ? cudaSuccess : cudaErrorNotReady;
+    return process.waits().query(process.events().at("cuEventQuery", event)) ? cudaSuccess : cudaErrorNotReady;
   });
 }
 

@@ -27,7 +27,7 @@ std::int64_t figure(Ask&& ask) {
 int cachalot_sim_advance(std::int64_t nanoseconds) {
   return guarded([&](Process& process) {
     if (nanoseconds < 0) return cudaErrorInvalidValue;
-    process.advance(nanoseconds);
+    process.devices().advance(nanoseconds);
     return cudaSuccess;
   });
 }
@@ -35,33 +35,34 @@ int cachalot_sim_advance(std::int64_t nanoseconds) {
 int cachalot_sim_launch(CUstream_st* stream, std::int64_t nanoseconds) {
   return guarded([&](Process& process) {
     if (nanoseconds < 0) return cudaErrorInvalidValue;
-    process.launch_for(process.stream("cachalot_sim_launch", stream), cudaGraphNodeTypeKernel, nanoseconds);
+    process.launches().launch_for(process.streams().at("cachalot_sim_launch", stream), cudaGraphNodeTypeKernel,
+                                  nanoseconds);
     return cudaSuccess;
   });
 }
 
 std::int64_t cachalot_sim_clock_ns() {
-  return figure([](Process& process) { return process.clock_ns(); });
+  return figure([](Process& process) { return process.devices().clock_ns(); });
 }
 
 std::int64_t cachalot_sim_used_bytes(int device) {
-  return figure([&](Process& process) { return process.device(device).simulated->used_bytes(); });
+  return figure([&](Process& process) { return process.devices().at(device).simulated->used_bytes(); });
 }
 
 std::int64_t cachalot_sim_peak_used_bytes(int device) {
-  return figure([&](Process& process) { return process.device(device).simulated->peak_used_bytes(); });
+  return figure([&](Process& process) { return process.devices().at(device).simulated->peak_used_bytes(); });
 }
 
 std::int64_t cachalot_sim_calls(int device, const char* call) {
-  return figure([&](Process& process) { return process.device(device).simulated->count(parse_call(call)); });
+  return figure([&](Process& process) { return process.devices().at(device).simulated->count(parse_call(call)); });
 }
 
 std::int64_t cachalot_sim_contexts(int device) {
-  return figure([&](Process& process) { return process.device(device).contexts; });
+  return figure([&](Process& process) { return process.devices().at(device).contexts; });
 }
 
 std::int64_t cachalot_sim_breaches() {
-  return figure([](Process& process) { return process.watch.breaches(); });
+  return figure([](Process& process) { return process.watch().breaches(); });
 }
 
 int cachalot_sim_set_faults(int device, const char* faults) {
@@ -73,11 +74,11 @@ int cachalot_sim_set_faults(int device, const char* faults) {
     } catch (const InvalidArgument&) {
       return cudaErrorInvalidValue;
     }
-    process.device(device).simulated->set_faults(plan);
+    process.devices().at(device).simulated->set_faults(plan);
     return cudaSuccess;
   });
 }
 
 std::int64_t cachalot_sim_faults_injected(int device) {
-  return figure([&](Process& process) { return process.device(device).simulated->faults_injected(); });
+  return figure([&](Process& process) { return process.devices().at(device).simulated->faults_injected(); });
 }

@@ -32,9 +32,9 @@ extern "C" {
 
 CUresult cuDeviceGetDevResource(CUdevice device, CUdevResource* resource, CUdevResourceType type) {
   return driver_call([&](Process& process) {
-    process.device(device);
+    process.devices().at(device);
     if (type != CU_DEV_RESOURCE_TYPE_SM) return cudaErrorInvalidValue;
-    const GpuModel& gpu = *process.config.gpu;
+    const GpuModel& gpu = *process.config().gpu;
     *resource = multiprocessors(gpu, static_cast<unsigned int>(gpu.multiprocessors));
     return cudaSuccess;
   });
@@ -44,7 +44,7 @@ CUresult cuDevSmResourceSplitByCount(CUdevResource* parts, unsigned int* count, 
                                      CUdevResource* rest, unsigned int, unsigned int least) {
   return driver_call([&](Process& process) {
     if (from->type != CU_DEV_RESOURCE_TYPE_SM) return cudaErrorInvalidResourceType;
-    const GpuModel& gpu = *process.config.gpu;
+    const GpuModel& gpu = *process.config().gpu;
     const unsigned int step = part_step(gpu);
     const unsigned int size = (std::max(least, least_part(gpu)) + step - 1) / step * step;
     const unsigned int most = from->sm.smCount / size;
@@ -72,8 +72,8 @@ CUresult cuDevResourceGenerateDesc(CUdevResourceDesc* description, CUdevResource
 CUresult cuGreenCtxCreate(CUgreenCtx* green, CUdevResourceDesc description, CUdevice device, unsigned int flags) {
   return driver_call([&](Process& process) {
     if (!description || flags != CU_GREEN_CTX_DEFAULT_STREAM) return cudaErrorInvalidValue;
-    DeviceState& state = process.device(device);
-    Process::make_context(state);
+    DeviceState& state = process.devices().at(device);
+    state.make_context();
     *green = reinterpret_cast<CUgreenCtx>(process.create_context(state));
     return cudaSuccess;
   });
@@ -88,7 +88,7 @@ CUresult cuGreenCtxDestroy(CUgreenCtx green) {
 
 CUresult cuCtxFromGreenCtx(CUcontext* context, CUgreenCtx green) {
   return driver_call([&](Process& process) {
-    process.contexts.at("cuCtxFromGreenCtx", context_of(green));
+    process.contexts().at("cuCtxFromGreenCtx", context_of(green));
     *context = context_of(green);
     return cudaSuccess;
   });
@@ -96,7 +96,7 @@ CUresult cuCtxFromGreenCtx(CUcontext* context, CUgreenCtx green) {
 
 CUresult cuGreenCtxGetId(CUgreenCtx green, unsigned long long* id) {
   return driver_call([&](Process& process) {
-    *id = process.contexts.at("cuGreenCtxGetId", context_of(green)).id;
+    *id = process.contexts().at("cuGreenCtxGetId", context_of(green)).id;
     return cudaSuccess;
   });
 }

@@ -75,7 +75,7 @@ int cachalot_sim_set_handles(int device, const cachalot_sim_handles* rules) {
   using namespace cachalot::simulator;
   return guarded([&](Process& process) {
     if (rules == nullptr) return cudaErrorInvalidValue;
-    process.handle_rules.set(process.device(device).ordinal, *rules);
+    process.virtual_memory().rules().set(process.devices().at(device).ordinal, *rules);
     return cudaSuccess;
   });
 }

@@ -1,5 +1,5 @@
 // Host memory that CUDA knows: pinned, registered, managed, and the host's copies of device variables.
-// The process's mutex guards it.
+// process_mutex guards it.
 #pragma once
 
 #include <cstddef>

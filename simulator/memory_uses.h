@@ -2,7 +2,7 @@
 //
 // Only what is certain is found: both calls are known to use the bytes, one of them writes, the first is not done yet, and
 // nothing that the program asked for puts one behind the other. What kernels use is not known.
-// The process's mutex guards everything here.
+// process_mutex guards everything here.
 #pragma once
 
 #include <cstddef>

@@ -1,17 +1,23 @@
 // Stream-ordered memory pools (cudaMallocAsync). A pool keeps what is freed to it, whole, until the next synchronization
 // leaves no more than its release threshold; a request is served by a kept block of its rounded size.
-// The process's mutex guards it.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <map>
 #include <unordered_map>
-#include <vector>
 
 #include "cachalot/device.h"
 #include "simulator/abi.h"
+#include "simulator/captures.h"
+#include "simulator/devices.h"
+#include "simulator/lock.h"
 #include "simulator/registry.h"
+#include "simulator/report.h"
+#include "simulator/stream_state.h"
+#include "simulator/stream_writes.h"
+#include "simulator/use_checks.h"
+#include "simulator/watch.h"
 
 namespace cachalot::simulator {
 
@@ -31,14 +37,43 @@ struct MemoryPool {
 
 class Pools {
  public:
-  Registry<MemoryPool, cudaMemPool_t> registry;
-
-  // Blocks handed out, of all pools.
   struct Block {
     MemoryPool* pool = nullptr;
     std::size_t bytes = 0;  // rounded
   };
-  std::unordered_map<Address, Block> blocks;
+
+  // Makes the devices' default pools.
+  Pools(Report& report, Watch& watch, Devices& devices, Captures& captures, UseChecks& uses, StreamWrites& writes);
+
+  MemoryPool& make(int device) CACHALOT_LOCKED;
+  // Throws cudaErrorInvalidResourceHandle, also for a destroyed one.
+  MemoryPool& at(cudaMemPool_t handle) CACHALOT_LOCKED;
+  static cudaMemPool_t handle(const MemoryPool& pool) { return Registry<MemoryPool, cudaMemPool_t>::handle(pool); }
+  void destroy(MemoryPool& pool) CACHALOT_LOCKED;
+  // What was allocated from them goes with the device's memory.
+  void destroy_all(DeviceState& device) CACHALOT_LOCKED;
+
+  // Null: out of memory.
+  void* malloc(MemoryPool& pool, StreamState& stream, std::size_t bytes) CACHALOT_LOCKED;
+  cudaError_t free(Address address) CACHALOT_LOCKED;
+  // Returns the block of any pool that is handed out at the address. Null: there is none.
+  const Block* find(Address address) const CACHALOT_LOCKED;
+
+  void trim(MemoryPool& pool, std::size_t to_bytes) CACHALOT_LOCKED;
+  // Each pool gives back what it keeps above its threshold.
+  void trim_all() CACHALOT_LOCKED;
+
+ private:
+  Address take(MemoryPool& pool, std::size_t rounded) CACHALOT_LOCKED;
+
+  Report& report_ CACHALOT_UNDER_LOCK;
+  Watch& watch_ CACHALOT_UNDER_LOCK;
+  Devices& devices_;
+  Captures& captures_;
+  UseChecks& uses_;
+  StreamWrites& writes_;
+  Registry<MemoryPool, cudaMemPool_t> pools_ CACHALOT_UNDER_LOCK;
+  std::unordered_map<Address, Block> blocks_ CACHALOT_UNDER_LOCK;  // handed out
 };
 
 }  // namespace cachalot::simulator

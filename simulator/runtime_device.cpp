@@ -13,7 +13,7 @@ namespace {
 cudaError_t count_devices(int* count) {
   cudaError_t error = cudaSuccess;
   Process* process = Process::get(error);
-  *count = process ? process->device_count() : 0;
+  *count = process ? process->config().devices : 0;
   return error;
 }
 
@@ -29,7 +29,7 @@ cudaError_t cudaGetDeviceCount(int* count) {
 
 cudaError_t cudaSetDevice(int device) {
   return runtime_call([&](Process& process) {
-    Process::make_context(process.device(device));
+    process.devices().at(device).make_context();
     this_thread().device = this_thread().chosen = device;
     this_thread().has_context = true;
     this_thread().context = nullptr;
@@ -46,43 +46,43 @@ cudaError_t cudaGetDevice(int* device) {
 
 cudaError_t cudaInitDevice(int device, unsigned int flags, unsigned int) {
   return runtime_call([&](Process& process) {
-    process.device(device).flags = flags;
-    Process::make_context(process.device(device));
+    process.devices().at(device).flags = flags;
+    process.devices().at(device).make_context();
     return cudaSuccess;
   });
 }
 
 cudaError_t cudaSetValidDevices(int* devices, int count) {
   return runtime_call([&](Process& process) {
-    for (int i = 0; i < count; ++i) process.device(devices[i]);
+    for (int i = 0; i < count; ++i) process.devices().at(devices[i]);
     return cudaSuccess;
   });
 }
 
 cudaError_t cudaSetDeviceFlags(unsigned int flags) {
   return runtime_call([&](Process& process) {
-    process.current().flags = flags;
+    process.contexts().current().flags = flags;
     return cudaSuccess;
   });
 }
 
 cudaError_t cudaGetDeviceFlags(unsigned int* flags) {
   return runtime_call([&](Process& process) {
-    *flags = process.current().flags;
+    *flags = process.contexts().current().flags;
     return cudaSuccess;
   });
 }
 
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp* prop, int device) {
   return runtime_call([&](Process& process) {
-    *prop = device_properties(process.config, process.device(device).ordinal);
+    *prop = device_properties(process.config(), process.devices().at(device).ordinal);
     return cudaSuccess;
   });
 }
 
 cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int device) {
   return runtime_call([&](Process& process) {
-    *value = device_attribute(process.config, process.device(device).ordinal, attribute);
+    *value = device_attribute(process.config(), process.devices().at(device).ordinal, attribute);
     return cudaSuccess;
   });
 }
@@ -96,7 +96,7 @@ cudaError_t cudaChooseDevice(int* device, const cudaDeviceProp*) {
 
 cudaError_t cudaDeviceGetPCIBusId(char* id, int length, int device) {
   return runtime_call([&](Process& process) {
-    const std::string text = pci_bus_id(process.device(device).ordinal);
+    const std::string text = pci_bus_id(process.devices().at(device).ordinal);
     if (length <= static_cast<int>(text.size())) return cudaErrorInvalidValue;
     std::memcpy(id, text.c_str(), text.size() + 1);
     return cudaSuccess;
@@ -105,7 +105,7 @@ cudaError_t cudaDeviceGetPCIBusId(char* id, int length, int device) {
 
 cudaError_t cudaDeviceGetByPCIBusId(int* device, const char* id) {
   return runtime_call([&](Process& process) {
-    for (int ordinal = 0; ordinal < process.device_count(); ++ordinal) {
+    for (int ordinal = 0; ordinal < process.devices().count(); ++ordinal) {
       if (pci_bus_id(ordinal) != id) continue;
       *device = ordinal;
       return cudaSuccess;
@@ -116,14 +116,14 @@ cudaError_t cudaDeviceGetByPCIBusId(int* device, const char* id) {
 
 cudaError_t cudaDeviceReset() {
   return runtime_call([](Process& process) {
-    process.reset(process.device(this_thread().device));
+    process.reset(process.devices().at(this_thread().device));
     return cudaSuccess;
   });
 }
 
 cudaError_t cudaDeviceSynchronize() {
   return runtime_call([&](Process& process) {
-    process.synchronize(process.current());
+    process.waits().synchronize(process.contexts().current());
     return cudaSuccess;
   });
 }
@@ -138,11 +138,11 @@ cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest) {
 }
 
 cudaError_t cudaDeviceGetLimit(size_t* value, cudaLimit limit) {
-  return runtime_call([&](Process& process) { return process.limits.get(limit, *value); });
+  return runtime_call([&](Process& process) { return process.devices().limits().get(limit, *value); });
 }
 
 cudaError_t cudaDeviceSetLimit(cudaLimit limit, size_t value) {
-  return runtime_call([&](Process& process) { return process.limits.set(limit, value); });
+  return runtime_call([&](Process& process) { return process.devices().limits().set(limit, value); });
 }
 
 cudaError_t cudaDeviceGetCacheConfig(cudaFuncCache* config) {
@@ -168,7 +168,7 @@ cudaError_t cudaDeviceFlushGPUDirectRDMAWrites(cudaFlushGPUDirectRDMAWritesTarge
 
 cudaError_t cudaDeviceCanAccessPeer(int* can, int device, int peer) {
   return runtime_call([&](Process& process) {
-    *can = process.device(device).ordinal != process.device(peer).ordinal;
+    *can = process.devices().at(device).ordinal != process.devices().at(peer).ordinal;
     return cudaSuccess;
   });
 }
@@ -176,9 +176,9 @@ cudaError_t cudaDeviceCanAccessPeer(int* can, int device, int peer) {
 cudaError_t cudaDeviceEnablePeerAccess(int peer, unsigned int flags) {
   return runtime_call([&](Process& process) {
     if (flags != 0) return cudaErrorInvalidValue;
-    const int ordinal = process.device(peer).ordinal;
-    if (ordinal == process.current().ordinal) return cudaErrorInvalidDevice;
-    auto enabled = process.current().peers[static_cast<std::size_t>(ordinal)];
+    const int ordinal = process.devices().at(peer).ordinal;
+    if (ordinal == process.contexts().current().ordinal) return cudaErrorInvalidDevice;
+    auto enabled = process.contexts().current().peers[static_cast<std::size_t>(ordinal)];
     if (enabled) return cudaErrorPeerAccessAlreadyEnabled;
     enabled = true;
     return cudaSuccess;
@@ -187,7 +187,7 @@ cudaError_t cudaDeviceEnablePeerAccess(int peer, unsigned int flags) {
 
 cudaError_t cudaDeviceDisablePeerAccess(int peer) {
   return runtime_call([&](Process& process) {
-    auto enabled = process.current().peers[static_cast<std::size_t>(process.device(peer).ordinal)];
+    auto enabled = process.contexts().current().peers[static_cast<std::size_t>(process.devices().at(peer).ordinal)];
     if (!enabled) return cudaErrorPeerAccessNotEnabled;
     enabled = false;
     return cudaSuccess;
@@ -196,7 +196,7 @@ cudaError_t cudaDeviceDisablePeerAccess(int peer) {
 
 cudaError_t cudaDeviceGetP2PAttribute(int* value, cudaDeviceP2PAttr attribute, int from, int to) {
   return runtime_call([&](Process& process) {
-    if (process.device(from).ordinal == process.device(to).ordinal) return cudaErrorInvalidDevice;
+    if (process.devices().at(from).ordinal == process.devices().at(to).ordinal) return cudaErrorInvalidDevice;
     *value = attribute != cudaDevP2PAttrCudaArrayAccessSupported;
     return cudaSuccess;
   });

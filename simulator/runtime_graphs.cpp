@@ -28,8 +28,8 @@ cudaError_t add_node(cudaGraphNode_t* made, cudaGraph_t graph, const cudaGraphNo
                      cudaGraphNodeType type, Fill&& fill) {
   return runtime_call([&](Process& process) {
     constexpr auto kCall = "cudaGraphAddNode";
-    const Nodes after = process.graphs.nodes(kCall, dependencies, count);
-    GraphNode& node = process.graphs.add(process.graphs.at(kCall, graph), type, after);
+    const Nodes after = process.graphs().nodes(kCall, dependencies, count);
+    GraphNode& node = process.graphs().add(process.graphs().at(kCall, graph), type, after);
     fill(process, node);
     *made = Graphs::handle(node);
     return cudaSuccess;
@@ -40,14 +40,37 @@ cudaError_t add_node(cudaGraphNode_t* made, cudaGraph_t graph, const cudaGraphNo
 cudaError_t add_work(cudaGraphNode_t* made, cudaGraph_t graph, const cudaGraphNode_t* dependencies, std::size_t count,
                      cudaGraphNodeType type) {
   return add_node(made, graph, dependencies, count, type,
-                  [](Process& process, GraphNode& node) { node.duration_ns = process.config.launch_ns; });
+                  [](Process& process, GraphNode& node) { node.duration_ns = process.config().launch_ns; });
 }
 
 cudaError_t instantiate(cudaGraphExec_t* exec, cudaGraph_t graph, unsigned long long flags) {
   return runtime_call([&](Process& process) {
-    *exec = Graphs::handle(process.graphs.instantiate(process.graphs.at("cudaGraphInstantiate", graph), flags));
+    *exec = Graphs::handle(process.graphs().instantiate(process.graphs().at("cudaGraphInstantiate", graph), flags));
     return cudaSuccess;
   });
+}
+
+cudaStreamCaptureStatus capture_status(Process& process, const StreamState& stream) {
+  process.implicit_order().refuse_question("cudaStreamIsCapturing", stream);
+  return process.captures().status(stream);
+}
+
+void launch_node(Process& process, StreamState& stream, const GraphNode& node) {
+  constexpr auto kCall = "cudaGraphLaunch";
+  if (node.type == cudaGraphNodeTypeHost)
+    process.host_functions().launch(stream, node.host_function, node.host_data);
+  else if (node.type == cudaGraphNodeTypeEventRecord)
+    process.events().record(process.events().at(kCall, node.event), stream);
+  else if (node.type == cudaGraphNodeTypeWaitEvent)
+    process.events().wait(stream, process.events().at(kCall, node.event));
+  else
+    process.launches().launch_node(stream, node);
+}
+
+void launch_graph(Process& process, StreamState& stream, const GraphExec& exec) {
+  if (stream.capture) return process.launches().capture_graph(stream, exec);
+  process.implicit_order().join(stream);
+  for (const GraphNode* node : exec.nodes) launch_node(process, stream, *node);
 }
 
 }  // namespace
@@ -58,7 +81,7 @@ extern "C" {
 
 cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode mode) {
   return runtime_call([&](Process& process) {
-    process.begin_capture(process.stream("cudaStreamBeginCapture", stream), mode, nullptr, {});
+    process.captures().begin(process.streams().at("cudaStreamBeginCapture", stream), mode, nullptr, {});
     return cudaSuccess;
   });
 }
@@ -67,8 +90,8 @@ cudaError_t cudaStreamBeginCaptureToGraph(cudaStream_t stream, cudaGraph_t graph
                                           const cudaGraphEdgeData*, size_t count, cudaStreamCaptureMode mode) {
   return runtime_call([&](Process& process) {
     constexpr auto kCall = "cudaStreamBeginCaptureToGraph";
-    process.begin_capture(process.stream(kCall, stream), mode, &process.graphs.at(kCall, graph),
-                          process.graphs.nodes(kCall, dependencies, count));
+    process.captures().begin(process.streams().at(kCall, stream), mode, &process.graphs().at(kCall, graph),
+                             process.graphs().nodes(kCall, dependencies, count));
     return cudaSuccess;
   });
 }
@@ -76,14 +99,14 @@ cudaError_t cudaStreamBeginCaptureToGraph(cudaStream_t stream, cudaGraph_t graph
 cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) {
   return runtime_call([&](Process& process) {
     *graph = nullptr;
-    *graph = Graphs::handle(process.end_capture(process.stream("cudaStreamEndCapture", stream)));
+    *graph = Graphs::handle(process.captures().end(process.streams().at("cudaStreamEndCapture", stream)));
     return cudaSuccess;
   });
 }
 
 cudaError_t cudaStreamIsCapturing(cudaStream_t stream, cudaStreamCaptureStatus* status) {
   return runtime_call([&](Process& process) {
-    *status = process.capture_status(process.stream("cudaStreamIsCapturing", stream));
+    *status = capture_status(process, process.streams().at("cudaStreamIsCapturing", stream));
     return cudaSuccess;
   });
 }
@@ -92,8 +115,8 @@ cudaError_t cudaStreamGetCaptureInfo(cudaStream_t handle, cudaStreamCaptureStatu
                                      cudaGraph_t* graph, const cudaGraphNode_t** dependencies,
                                      const cudaGraphEdgeData** edges, size_t* count) {
   return runtime_call([&](Process& process) {
-    StreamState& stream = process.stream("cudaStreamGetCaptureInfo", handle);
-    *status = process.capture_status(stream);
+    StreamState& stream = process.streams().at("cudaStreamGetCaptureInfo", handle);
+    *status = capture_status(process, stream);
     if (*status != cudaStreamCaptureStatusActive) return cudaSuccess;
     if (id) *id = stream.capture->id;
     if (graph) *graph = Graphs::handle(*stream.capture->graph);
@@ -109,9 +132,9 @@ cudaError_t cudaStreamUpdateCaptureDependencies(cudaStream_t handle, cudaGraphNo
                                                 const cudaGraphEdgeData*, size_t count, unsigned int flags) {
   return runtime_call([&](Process& process) {
     constexpr auto kCall = "cudaStreamUpdateCaptureDependencies";
-    StreamState& stream = process.stream(kCall, handle);
+    StreamState& stream = process.streams().at(kCall, handle);
     if (!stream.capture) return cudaErrorIllegalState;
-    const Nodes nodes = process.graphs.nodes(kCall, dependencies, count);
+    const Nodes nodes = process.graphs().nodes(kCall, dependencies, count);
     if (flags == cudaStreamSetCaptureDependencies) stream.frontier.clear();
     for (GraphNode* node : nodes) {
       if (std::find(stream.frontier.begin(), stream.frontier.end(), node) == stream.frontier.end())
@@ -133,36 +156,37 @@ cudaError_t cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode* mode) {
 cudaError_t cudaGraphCreate(cudaGraph_t* graph, unsigned int flags) {
   return runtime_call([&](Process& process) {
     if (flags != 0) return cudaErrorInvalidValue;
-    *graph = Graphs::handle(process.graphs.make());
+    *graph = Graphs::handle(process.graphs().make());
     return cudaSuccess;
   });
 }
 
 cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
   return runtime_call([&](Process& process) {
-    process.graphs.destroy(process.graphs.at("cudaGraphDestroy", graph));
+    process.graphs().destroy(process.graphs().at("cudaGraphDestroy", graph));
     return cudaSuccess;
   });
 }
 
 cudaError_t cudaGraphClone(cudaGraph_t* clone, cudaGraph_t graph) {
   return runtime_call([&](Process& process) {
-    const Graph& original = process.graphs.at("cudaGraphClone", graph);
-    Graph& copy = process.graphs.make();
-    process.graphs.append_copy(copy, original);
+    const Graph& original = process.graphs().at("cudaGraphClone", graph);
+    Graph& copy = process.graphs().make();
+    process.graphs().append_copy(copy, original);
     *clone = Graphs::handle(copy);
     return cudaSuccess;
   });
 }
 
 cudaError_t cudaGraphGetNodes(cudaGraph_t graph, cudaGraphNode_t* nodes, size_t* count) {
-  return runtime_call(
-      [&](Process& process) { return give_nodes(process.graphs.at("cudaGraphGetNodes", graph).nodes, nodes, count); });
+  return runtime_call([&](Process& process) {
+    return give_nodes(process.graphs().at("cudaGraphGetNodes", graph).nodes, nodes, count);
+  });
 }
 
 cudaError_t cudaGraphGetRootNodes(cudaGraph_t graph, cudaGraphNode_t* nodes, size_t* count) {
   return runtime_call([&](Process& process) {
-    Nodes roots = process.graphs.at("cudaGraphGetRootNodes", graph).nodes;
+    Nodes roots = process.graphs().at("cudaGraphGetRootNodes", graph).nodes;
     std::erase_if(roots, [](const GraphNode* node) { return !node->dependencies.empty(); });
     return give_nodes(roots, nodes, count);
   });
@@ -171,7 +195,7 @@ cudaError_t cudaGraphGetRootNodes(cudaGraph_t graph, cudaGraphNode_t* nodes, siz
 cudaError_t cudaGraphNodeGetDependencies(cudaGraphNode_t node, cudaGraphNode_t* dependencies, cudaGraphEdgeData* edges,
                                          size_t* count) {
   return runtime_call([&](Process& process) {
-    const Nodes& nodes = process.graphs.node("cudaGraphNodeGetDependencies", node).dependencies;
+    const Nodes& nodes = process.graphs().node("cudaGraphNodeGetDependencies", node).dependencies;
     if (edges) std::fill_n(edges, std::min(*count, nodes.size()), cudaGraphEdgeData{});
     return give_nodes(nodes, dependencies, count);
   });
@@ -180,7 +204,7 @@ cudaError_t cudaGraphNodeGetDependencies(cudaGraphNode_t node, cudaGraphNode_t* 
 cudaError_t cudaGraphNodeGetDependentNodes(cudaGraphNode_t handle, cudaGraphNode_t* dependents,
                                            cudaGraphEdgeData* edges, size_t* count) {
   return runtime_call([&](Process& process) {
-    GraphNode& node = process.graphs.node("cudaGraphNodeGetDependentNodes", handle);
+    GraphNode& node = process.graphs().node("cudaGraphNodeGetDependentNodes", handle);
     Nodes found = node.graph->nodes;
     std::erase_if(found, [&](const GraphNode* other) {
       return std::find(other->dependencies.begin(), other->dependencies.end(), &node) == other->dependencies.end();
@@ -195,7 +219,7 @@ cudaError_t cudaGraphGetEdges(cudaGraph_t graph, cudaGraphNode_t* from, cudaGrap
   return runtime_call([&](Process& process) {
     Nodes begins;
     Nodes ends;
-    for (GraphNode* node : process.graphs.at("cudaGraphGetEdges", graph).nodes) {
+    for (GraphNode* node : process.graphs().at("cudaGraphGetEdges", graph).nodes) {
       for (GraphNode* before : node->dependencies) {
         begins.push_back(before);
         ends.push_back(node);
@@ -210,14 +234,14 @@ cudaError_t cudaGraphGetEdges(cudaGraph_t graph, cudaGraphNode_t* from, cudaGrap
 
 cudaError_t cudaGraphNodeGetType(cudaGraphNode_t node, cudaGraphNodeType* type) {
   return runtime_call([&](Process& process) {
-    *type = process.graphs.node("cudaGraphNodeGetType", node).type;
+    *type = process.graphs().node("cudaGraphNodeGetType", node).type;
     return cudaSuccess;
   });
 }
 
 cudaError_t cudaGraphDestroyNode(cudaGraphNode_t node) {
   return runtime_call([&](Process& process) {
-    process.graphs.destroy_node(process.graphs.node("cudaGraphDestroyNode", node));
+    process.graphs().destroy_node(process.graphs().node("cudaGraphDestroyNode", node));
     return cudaSuccess;
   });
 }
@@ -230,7 +254,7 @@ cudaError_t cudaGraphAddEmptyNode(cudaGraphNode_t* node, cudaGraph_t graph, cons
 cudaError_t cudaGraphAddKernelNode(cudaGraphNode_t* node, cudaGraph_t graph, const cudaGraphNode_t* dependencies,
                                    size_t count, const cudaKernelNodeParams* params) {
   return add_node(node, graph, dependencies, count, cudaGraphNodeTypeKernel, [&](Process& process, GraphNode& made) {
-    made.duration_ns = process.config.launch_ns;
+    made.duration_ns = process.config().launch_ns;
     made.kernel = *params;
   });
 }
@@ -261,8 +285,8 @@ cudaError_t cudaGraphAddHostNode(cudaGraphNode_t* node, cudaGraph_t graph, const
 cudaError_t cudaGraphAddChildGraphNode(cudaGraphNode_t* node, cudaGraph_t graph, const cudaGraphNode_t* dependencies,
                                        size_t count, cudaGraph_t child) {
   return add_node(node, graph, dependencies, count, cudaGraphNodeTypeGraph, [&](Process& process, GraphNode& made) {
-    made.child = &process.graphs.make();
-    process.graphs.append_copy(*made.child, process.graphs.at("cudaGraphAddChildGraphNode", child));
+    made.child = &process.graphs().make();
+    process.graphs().append_copy(*made.child, process.graphs().at("cudaGraphAddChildGraphNode", child));
   });
 }
 
@@ -282,9 +306,9 @@ cudaError_t cudaGraphAddDependencies(cudaGraph_t handle, const cudaGraphNode_t* 
                                      const cudaGraphEdgeData*, size_t count) {
   return runtime_call([&](Process& process) {
     constexpr auto kCall = "cudaGraphAddDependencies";
-    const Graph& graph = process.graphs.at(kCall, handle);
-    const Nodes before = process.graphs.nodes(kCall, from, count);
-    const Nodes after = process.graphs.nodes(kCall, to, count);
+    const Graph& graph = process.graphs().at(kCall, handle);
+    const Nodes before = process.graphs().nodes(kCall, from, count);
+    const Nodes after = process.graphs().nodes(kCall, to, count);
     const auto elsewhere = [&](const GraphNode* node) { return node->graph != &graph; };
     if (std::any_of(before.begin(), before.end(), elsewhere) || std::any_of(after.begin(), after.end(), elsewhere))
       return cudaErrorInvalidValue;
@@ -297,9 +321,9 @@ cudaError_t cudaGraphRemoveDependencies(cudaGraph_t handle, const cudaGraphNode_
                                         const cudaGraphEdgeData*, size_t count) {
   return runtime_call([&](Process& process) {
     constexpr auto kCall = "cudaGraphRemoveDependencies";
-    process.graphs.at(kCall, handle);
-    const Nodes before = process.graphs.nodes(kCall, from, count);
-    const Nodes after = process.graphs.nodes(kCall, to, count);
+    process.graphs().at(kCall, handle);
+    const Nodes before = process.graphs().nodes(kCall, from, count);
+    const Nodes after = process.graphs().nodes(kCall, to, count);
     const auto place = [&](std::size_t edge) {
       Nodes& dependencies = after[edge]->dependencies;
       return std::find(dependencies.begin(), dependencies.end(), before[edge]);
@@ -316,7 +340,7 @@ cudaError_t cudaGraphRemoveDependencies(cudaGraph_t handle, const cudaGraphNode_
 
 cudaError_t cudaGraphKernelNodeGetParams(cudaGraphNode_t node, cudaKernelNodeParams* params) {
   return runtime_call([&](Process& process) {
-    const GraphNode& kernel = process.graphs.node("cudaGraphKernelNodeGetParams", node);
+    const GraphNode& kernel = process.graphs().node("cudaGraphKernelNodeGetParams", node);
     if (kernel.type != cudaGraphNodeTypeKernel) return cudaErrorInvalidValue;
     *params = kernel.kernel;
     return cudaSuccess;
@@ -342,7 +366,7 @@ cudaError_t cudaGraphInstantiateWithParams(cudaGraphExec_t* exec, cudaGraph_t gr
 
 cudaError_t cudaGraphExecGetFlags(cudaGraphExec_t exec, unsigned long long* flags) {
   return runtime_call([&](Process& process) {
-    *flags = process.graphs.exec("cudaGraphExecGetFlags", exec).flags;
+    *flags = process.graphs().exec("cudaGraphExecGetFlags", exec).flags;
     return cudaSuccess;
   });
 }
@@ -350,7 +374,7 @@ cudaError_t cudaGraphExecGetFlags(cudaGraphExec_t exec, unsigned long long* flag
 cudaError_t cudaGraphExecUpdate(cudaGraphExec_t exec, cudaGraph_t graph, cudaGraphExecUpdateResultInfo* result) {
   return runtime_call([&](Process& process) {
     constexpr auto kCall = "cudaGraphExecUpdate";
-    const bool alike = process.graphs.update(process.graphs.exec(kCall, exec), process.graphs.at(kCall, graph));
+    const bool alike = process.graphs().update(process.graphs().exec(kCall, exec), process.graphs().at(kCall, graph));
     if (result) *result = {alike ? cudaGraphExecUpdateSuccess : cudaGraphExecUpdateErrorTopologyChanged, {}, {}};
     return alike ? cudaSuccess : cudaErrorGraphExecUpdateFailure;
   });
@@ -358,29 +382,30 @@ cudaError_t cudaGraphExecUpdate(cudaGraphExec_t exec, cudaGraph_t graph, cudaGra
 
 cudaError_t cudaGraphUpload(cudaGraphExec_t exec, cudaStream_t stream) {
   return runtime_call([&](Process& process) {
-    process.graphs.exec("cudaGraphUpload", exec);
-    process.stream("cudaGraphUpload", stream);
+    process.graphs().exec("cudaGraphUpload", exec);
+    process.streams().at("cudaGraphUpload", stream);
     return cudaSuccess;
   });
 }
 
 cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream) {
   return runtime_call([&](Process& process) {
-    process.launch_graph(process.stream("cudaGraphLaunch", stream), process.graphs.exec("cudaGraphLaunch", exec));
+    launch_graph(process, process.streams().at("cudaGraphLaunch", stream),
+                 process.graphs().exec("cudaGraphLaunch", exec));
     return cudaSuccess;
   });
 }
 
 cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec) {
   return runtime_call([&](Process& process) {
-    process.graphs.destroy(process.graphs.exec("cudaGraphExecDestroy", exec));
+    process.graphs().destroy(process.graphs().exec("cudaGraphExecDestroy", exec));
     return cudaSuccess;
   });
 }
 
 cudaError_t cudaGraphDebugDotPrint(cudaGraph_t graph, const char* path, unsigned int) {
   return runtime_call([&](Process& process) {
-    const Graph& printed = process.graphs.at("cudaGraphDebugDotPrint", graph);
+    const Graph& printed = process.graphs().at("cudaGraphDebugDotPrint", graph);
     const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::fopen(path, "we"), std::fclose);
     if (!file) return cudaErrorOperatingSystem;
     std::fputs("digraph cuda_graph {\n", file.get());

@@ -22,10 +22,10 @@ cudaKernelNodeParams kernel_params(const void* function, dim3 grid, dim3 block, 
 cudaError_t launch(const void* function, dim3 grid, dim3 block, std::size_t shared_bytes, cudaStream_t stream) {
   return runtime_call([&](Process& process) {
     if (!function) return cudaErrorInvalidDeviceFunction;
-    if (const cudaError_t error = check_launch(*process.config.gpu, grid, block, shared_bytes); error != cudaSuccess)
+    if (const cudaError_t error = check_launch(*process.config().gpu, grid, block, shared_bytes); error != cudaSuccess)
       return error;
-    process.launch_kernel(process.stream("cudaLaunchKernel", stream),
-                          kernel_params(function, grid, block, shared_bytes));
+    process.launches().launch_kernel(process.streams().at("cudaLaunchKernel", stream),
+                                     kernel_params(function, grid, block, shared_bytes));
     return cudaSuccess;
   });
 }
@@ -34,15 +34,22 @@ constexpr int kMostBlocksOfCluster = 8;  // portably, on every GPU that has clus
 
 cudaError_t occupancy(int* blocks, int block_threads, std::size_t shared_bytes) {
   return runtime_call([&](Process& process) {
-    *blocks = active_blocks(*process.config.gpu, block_threads, shared_bytes);
+    *blocks = active_blocks(*process.config().gpu, block_threads, shared_bytes);
     return cudaSuccess;
   });
+}
+
+// From now on the variable's address is known as device memory.
+void know_variable(Process& process, const Variable& variable) {
+  HostMemory& memory = process.host_memory();
+  if (memory.find(variable.start)) return;
+  memory.add({HostRange::Kind::variable, variable.start, variable.bytes, 0, process.contexts().current().ordinal});
 }
 
 const Variable& variable_at(Process& process, const void* symbol) {
   const Variable* variable = find_variable(symbol);
   if (!variable) throw CudaError("cudaGetSymbolAddress", cudaErrorInvalidSymbol, "no device variable");
-  process.know_variable(*variable);
+  know_variable(process, *variable);
   return *variable;
 }
 
@@ -132,7 +139,7 @@ cudaError_t cudaLaunchCooperativeKernel(const void* function, dim3 grid, dim3 bl
 
 cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attributes, const void* function) {
   return runtime_call([&](Process& process) {
-    *attributes = kernel_attributes(*process.config.gpu, function);
+    *attributes = kernel_attributes(*process.config().gpu, function);
     return cudaSuccess;
   });
 }
@@ -167,7 +174,7 @@ cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int* blocks, 
 cudaError_t cudaOccupancyAvailableDynamicSMemPerBlock(size_t* bytes, const void*, int blocks, int) {
   return runtime_call([&](Process& process) {
     if (blocks <= 0) return cudaErrorInvalidValue;
-    *bytes = process.config.gpu->shared_per_multiprocessor / static_cast<std::size_t>(blocks);
+    *bytes = process.config().gpu->shared_per_multiprocessor / static_cast<std::size_t>(blocks);
     return cudaSuccess;
   });
 }
@@ -176,8 +183,8 @@ cudaError_t cudaOccupancyMaxActiveClusters(int* clusters, const void*, const cud
   return runtime_call([&](Process& process) {
     const dim3 block = config->blockDim;
     const int blocks =
-        active_blocks(*process.config.gpu, static_cast<int>(block.x * block.y * block.z), config->dynamicSmemBytes);
-    *clusters = blocks * process.config.gpu->multiprocessors / kMostBlocksOfCluster;
+        active_blocks(*process.config().gpu, static_cast<int>(block.x * block.y * block.z), config->dynamicSmemBytes);
+    *clusters = blocks * process.config().gpu->multiprocessors / kMostBlocksOfCluster;
     return cudaSuccess;
   });
 }

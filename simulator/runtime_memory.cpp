@@ -16,66 +16,46 @@ Address address_of(const void* pointer) { return reinterpret_cast<Address>(point
 
 cudaError_t allocate(Process& process, void** pointer, std::size_t bytes) {
   if (!pointer) return cudaErrorInvalidValue;
-  process.require_safe("cudaMalloc");
+  process.captures().require_safe("cudaMalloc");
   *pointer = nullptr;
   if (bytes == 0) return cudaSuccess;
-  *pointer = process.malloc(process.current(), bytes);
+  *pointer = process.allocations().malloc(process.contexts().current(), bytes);
   return *pointer ? cudaSuccess : cudaErrorMemoryAllocation;
-}
-
-// Pinned memory is the device's: its calls are counted and may fail.
-void* take_host(Process& process, HostRange::Kind kind, std::size_t bytes, unsigned int flags, int device) {
-  if (kind == HostRange::Kind::managed) return process.host_memory.allocate_managed(bytes, flags, device);
-  void* start = process.simulated(device).host_malloc(bytes);
-  if (!start) return nullptr;
-  process.host_memory.add({kind, static_cast<char*>(start), bytes, flags, device});
-  process.watch.made(Owned::pinned_memory, start, device, bytes);
-  return start;
 }
 
 cudaError_t allocate_host(Process& process, HostRange::Kind kind, void** pointer, std::size_t bytes,
                           unsigned int flags) {
   if (!pointer) return cudaErrorInvalidValue;
-  process.require_safe("cudaHostAlloc");
-  const int device = process.current().ordinal;
+  process.captures().require_safe("cudaHostAlloc");
+  const int device = process.contexts().current().ordinal;
   *pointer = nullptr;
   if (bytes == 0) return cudaSuccess;
-  *pointer = take_host(process, kind, bytes, flags, device);
+  *pointer = process.allocations().malloc_host(kind, bytes, flags, device);
   return *pointer ? cudaSuccess : cudaErrorMemoryAllocation;
-}
-
-// False: no range of this kind starts there.
-bool free_host(Process& process, HostRange::Kind kind, void* start) {
-  const HostRange* range = process.host_memory.find(start);
-  if (!range || range->start != start || range->kind != kind) return false;
-  process.forget_writes(start, range->bytes);
-  if (kind == HostRange::Kind::pinned) process.simulated(range->device).host_free(start);
-  process.watch.gone(Owned::pinned_memory, start);
-  return process.host_memory.forget(kind, start);
 }
 
 // Pages that the program brings are pinned in the same time as new ones.
 void pass_time_of(Process& process, int device, DeviceCall call, std::size_t bytes) {
-  const LatencyModel model = process.config.latency();
+  const LatencyModel model = process.config().latency();
   const double us = model[call] + model.per_mib(call) * static_cast<double>(bytes) / static_cast<double>(kMiB);
-  process.simulated(device).advance(static_cast<std::int64_t>(us * 1000));
+  process.devices().on_clock(device).advance(static_cast<std::int64_t>(us * 1000));
 }
 
 // A copy is work on its stream; what it moves it moves at the call. Into a graph only the work goes.
 cudaError_t copy_on(Process& process, StreamState& stream, void* to, const void* from, std::size_t bytes,
                     const char* call) {
-  process.check_use(call, stream, to, from, bytes);
-  process.launch_copy(stream, to, from, bytes);
-  process.add_use(call, stream, to, from, bytes);
-  if (!stream.capture) process.copy(to, from, bytes);
+  process.uses().check(call, stream, to, from, bytes);
+  process.launches().launch_copy(stream, to, from, bytes);
+  process.uses().add(call, stream, to, from, bytes);
+  if (!stream.capture) process.copies().copy(to, from, bytes, bytes);
   return cudaSuccess;
 }
 
 cudaError_t fill_on(Process& process, StreamState& stream, void* to, int value, std::size_t bytes) {
-  process.check_use("cudaMemset", stream, to, nullptr, bytes);
-  process.launch(stream, cudaGraphNodeTypeMemset);
-  process.add_use("cudaMemset", stream, to, nullptr, bytes);
-  if (!stream.capture) process.fill(to, static_cast<unsigned char>(value), 1, bytes, bytes);
+  process.uses().check("cudaMemset", stream, to, nullptr, bytes);
+  process.launches().launch(stream, cudaGraphNodeTypeMemset);
+  process.uses().add("cudaMemset", stream, to, nullptr, bytes);
+  if (!stream.capture) process.copies().fill(to, static_cast<unsigned char>(value), 1, bytes, bytes);
   return cudaSuccess;
 }
 
@@ -88,16 +68,16 @@ struct Rows {
 
 cudaError_t copy_rows_on(Process& process, StreamState& stream, void* to, const void* from, const Rows& rows) {
   if (rows.width > rows.to_pitch || rows.width > rows.from_pitch) return cudaErrorInvalidPitchValue;
-  process.launch_copy(stream, to, from, rows.width * rows.height);
+  process.launches().launch_copy(stream, to, from, rows.width * rows.height);
   if (stream.capture) return cudaSuccess;
   for (std::size_t row = 0; row < rows.height; ++row) {
-    process.copy(static_cast<char*>(to) + row * rows.to_pitch, static_cast<const char*>(from) + row * rows.from_pitch,
-                 rows.width, rows.width * rows.height);
+    process.copies().copy(static_cast<char*>(to) + row * rows.to_pitch,
+                          static_cast<const char*>(from) + row * rows.from_pitch, rows.width, rows.width * rows.height);
   }
   return cudaSuccess;
 }
 
-StreamState& default_stream(Process& process) { return process.stream("cudaMemcpy", nullptr); }
+StreamState& default_stream(Process& process) { return process.streams().at("cudaMemcpy", nullptr); }
 
 }  // namespace
 
@@ -125,19 +105,19 @@ cudaError_t cudaMalloc3D(cudaPitchedPtr* pitched, cudaExtent extent) {
 
 cudaError_t cudaFree(void* pointer) {
   return runtime_call([&](Process& process) {
-    process.current();
+    process.contexts().current();
     if (!pointer) return cudaSuccess;
-    process.require_safe("cudaFree");
-    if (free_host(process, HostRange::Kind::managed, pointer)) return cudaSuccess;
-    if (process.pools.blocks.contains(address_of(pointer))) return process.free_to_pool(address_of(pointer));
-    process.free("cudaFree", address_of(pointer));
+    process.captures().require_safe("cudaFree");
+    if (process.allocations().free_host(HostRange::Kind::managed, pointer)) return cudaSuccess;
+    if (process.pools().find(address_of(pointer))) return process.pools().free(address_of(pointer));
+    process.allocations().free("cudaFree", address_of(pointer));
     return cudaSuccess;
   });
 }
 
 cudaError_t cudaMemGetInfo(size_t* free, size_t* total) {
   return runtime_call([&](Process& process) {
-    const MemoryInfo info = process.simulated(process.current().ordinal).memory_info();
+    const MemoryInfo info = process.devices().on_clock(process.contexts().current().ordinal).memory_info();
     *free = info.free_bytes;
     *total = info.total_bytes;
     return cudaSuccess;
@@ -163,17 +143,17 @@ cudaError_t cudaMallocManaged(void** pointer, size_t bytes, unsigned int flags) 
 cudaError_t cudaFreeHost(void* pointer) {
   return runtime_call([&](Process& process) {
     if (!pointer) return cudaSuccess;
-    process.require_safe("cudaFreeHost");
-    return free_host(process, HostRange::Kind::pinned, pointer) ? cudaSuccess : cudaErrorInvalidValue;
+    process.captures().require_safe("cudaFreeHost");
+    return process.allocations().free_host(HostRange::Kind::pinned, pointer) ? cudaSuccess : cudaErrorInvalidValue;
   });
 }
 
 cudaError_t cudaHostRegister(void* pointer, size_t bytes, unsigned int flags) {
   return runtime_call([&](Process& process) {
     if (!pointer || bytes == 0) return cudaErrorInvalidValue;
-    if (process.host_memory.overlaps(pointer, bytes)) return cudaErrorHostMemoryAlreadyRegistered;
-    const int device = process.current().ordinal;
-    process.host_memory.add({HostRange::Kind::registered, static_cast<char*>(pointer), bytes, flags, device});
+    if (process.host_memory().overlaps(pointer, bytes)) return cudaErrorHostMemoryAlreadyRegistered;
+    const int device = process.contexts().current().ordinal;
+    process.host_memory().add({HostRange::Kind::registered, static_cast<char*>(pointer), bytes, flags, device});
     pass_time_of(process, device, DeviceCall::host_malloc, bytes);
     return cudaSuccess;
   });
@@ -181,9 +161,9 @@ cudaError_t cudaHostRegister(void* pointer, size_t bytes, unsigned int flags) {
 
 cudaError_t cudaHostUnregister(void* pointer) {
   return runtime_call([&](Process& process) {
-    const HostRange* range = process.host_memory.find(pointer);
+    const HostRange* range = process.host_memory().find(pointer);
     const HostRange registered = range ? *range : HostRange{};
-    if (!free_host(process, HostRange::Kind::registered, pointer)) return cudaErrorHostMemoryNotRegistered;
+    if (!process.allocations().free_host(HostRange::Kind::registered, pointer)) return cudaErrorHostMemoryNotRegistered;
     pass_time_of(process, registered.device, DeviceCall::host_free, registered.bytes);
     return cudaSuccess;
   });
@@ -191,7 +171,7 @@ cudaError_t cudaHostUnregister(void* pointer) {
 
 cudaError_t cudaHostGetDevicePointer(void** device, void* host, unsigned int flags) {
   return runtime_call([&](Process& process) {
-    if (flags != 0 || !process.host_memory.find(host)) return cudaErrorInvalidValue;
+    if (flags != 0 || !process.host_memory().find(host)) return cudaErrorInvalidValue;
     *device = host;
     return cudaSuccess;
   });
@@ -199,7 +179,7 @@ cudaError_t cudaHostGetDevicePointer(void** device, void* host, unsigned int fla
 
 cudaError_t cudaHostGetFlags(unsigned int* flags, void* host) {
   return runtime_call([&](Process& process) {
-    const HostRange* range = process.host_memory.find(host);
+    const HostRange* range = process.host_memory().find(host);
     if (!range) return cudaErrorInvalidValue;
     *flags = range->flags;
     return cudaSuccess;
@@ -210,11 +190,11 @@ cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, const vo
   return runtime_call([&](Process& process) {
     *attributes = {};
     void* plain = const_cast<void*>(pointer);
-    if (const DeviceState* owner = process.find_owner(address_of(pointer))) {
+    if (const DeviceState* owner = process.devices().find_owner(address_of(pointer))) {
       attributes->type = cudaMemoryTypeDevice;
       attributes->device = owner->ordinal;
       attributes->devicePointer = plain;
-    } else if (const HostRange* range = process.host_memory.find(pointer)) {
+    } else if (const HostRange* range = process.host_memory().find(pointer)) {
       using Kind = HostRange::Kind;
       attributes->type = range->kind == Kind::managed    ? cudaMemoryTypeManaged
                          : range->kind == Kind::variable ? cudaMemoryTypeDevice
@@ -248,16 +228,16 @@ cudaError_t cudaStreamAttachMemAsync(cudaStream_t, void*, size_t, unsigned int) 
 
 cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind, cudaStream_t stream) {
   return runtime_call([&](Process& process) {
-    return copy_on(process, process.stream("cudaMemcpyAsync", stream), to, from, bytes, "cudaMemcpyAsync");
+    return copy_on(process, process.streams().at("cudaMemcpyAsync", stream), to, from, bytes, "cudaMemcpyAsync");
   });
 }
 
 cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemcpyKind) {
   return runtime_call([&](Process& process) {
-    process.require_safe("cudaMemcpy");
+    process.captures().require_safe("cudaMemcpy");
     StreamState& stream = default_stream(process);
     copy_on(process, stream, to, from, bytes, "cudaMemcpy");
-    process.synchronize(stream);
+    process.waits().synchronize(stream);
     return cudaSuccess;
   });
 }
@@ -265,9 +245,10 @@ cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemcpyKind)
 cudaError_t cudaMemcpyPeerAsync(void* to, int to_device, const void* from, int from_device, size_t bytes,
                                 cudaStream_t stream) {
   return runtime_call([&](Process& process) {
-    process.device(to_device);
-    process.device(from_device);
-    return copy_on(process, process.stream("cudaMemcpyPeerAsync", stream), to, from, bytes, "cudaMemcpyPeerAsync");
+    process.devices().at(to_device);
+    process.devices().at(from_device);
+    return copy_on(process, process.streams().at("cudaMemcpyPeerAsync", stream), to, from, bytes,
+                   "cudaMemcpyPeerAsync");
   });
 }
 
@@ -279,7 +260,7 @@ cudaError_t cudaMemcpyPeer(void* to, int to_device, const void* from, int from_d
 cudaError_t cudaMemcpy2DAsync(void* to, size_t to_pitch, const void* from, size_t from_pitch, size_t width,
                               size_t height, cudaMemcpyKind, cudaStream_t stream) {
   return runtime_call([&](Process& process) {
-    return copy_rows_on(process, process.stream("cudaMemcpy2DAsync", stream), to, from,
+    return copy_rows_on(process, process.streams().at("cudaMemcpy2DAsync", stream), to, from,
                         {to_pitch, from_pitch, width, height});
   });
 }
@@ -293,15 +274,16 @@ cudaError_t cudaMemcpy2D(void* to, size_t to_pitch, const void* from, size_t fro
 cudaError_t cudaMemcpyBatchAsync(void* const* to, const void* const* from, const size_t* sizes, size_t count,
                                  cudaMemcpyAttributes*, size_t*, size_t, cudaStream_t stream) {
   return runtime_call([&](Process& process) {
-    StreamState& on = process.stream("cudaMemcpyBatchAsync", stream);
+    StreamState& on = process.streams().at("cudaMemcpyBatchAsync", stream);
     for (std::size_t i = 0; i < count; ++i) copy_on(process, on, to[i], from[i], sizes[i], "cudaMemcpyBatchAsync");
     return cudaSuccess;
   });
 }
 
 cudaError_t cudaMemsetAsync(void* to, int value, size_t bytes, cudaStream_t stream) {
-  return runtime_call(
-      [&](Process& process) { return fill_on(process, process.stream("cudaMemsetAsync", stream), to, value, bytes); });
+  return runtime_call([&](Process& process) {
+    return fill_on(process, process.streams().at("cudaMemsetAsync", stream), to, value, bytes);
+  });
 }
 
 cudaError_t cudaMemset(void* to, int value, size_t bytes) {
@@ -311,11 +293,12 @@ cudaError_t cudaMemset(void* to, int value, size_t bytes) {
 cudaError_t cudaMemset2DAsync(void* to, size_t pitch, int value, size_t width, size_t height, cudaStream_t handle) {
   return runtime_call([&](Process& process) {
     if (width > pitch) return cudaErrorInvalidPitchValue;
-    StreamState& stream = process.stream("cudaMemset2DAsync", handle);
-    process.launch(stream, cudaGraphNodeTypeMemset);
+    StreamState& stream = process.streams().at("cudaMemset2DAsync", handle);
+    process.launches().launch(stream, cudaGraphNodeTypeMemset);
     if (stream.capture) return cudaSuccess;
     for (std::size_t row = 0; row < height; ++row)
-      process.fill(static_cast<char*>(to) + row * pitch, static_cast<unsigned char>(value), 1, width, width * height);
+      process.copies().fill(static_cast<char*>(to) + row * pitch, static_cast<unsigned char>(value), 1, width,
+                            width * height);
     return cudaSuccess;
   });
 }
@@ -328,21 +311,21 @@ cudaError_t cudaMemset2D(void* to, size_t pitch, int value, size_t width, size_t
 
 cudaError_t cudaIpcGetMemHandle(cudaIpcMemHandle_t* handle, void* pointer) {
   return runtime_call([&](Process& process) {
-    *handle = process.export_memory(address_of(pointer));
+    *handle = process.ipc().share(address_of(pointer));
     return cudaSuccess;
   });
 }
 
 cudaError_t cudaIpcOpenMemHandle(void** pointer, cudaIpcMemHandle_t handle, unsigned int) {
   return runtime_call([&](Process& process) {
-    *pointer = reinterpret_cast<void*>(process.import_memory(handle));
+    *pointer = reinterpret_cast<void*>(process.ipc().open(handle));
     return cudaSuccess;
   });
 }
 
 cudaError_t cudaIpcCloseMemHandle(void* pointer) {
   return runtime_call([&](Process& process) {
-    process.close_import(address_of(pointer));
+    process.ipc().close(address_of(pointer));
     return cudaSuccess;
   });
 }

@@ -8,65 +8,15 @@
 using namespace cachalot;
 using namespace cachalot::simulator;
 
-namespace cachalot::simulator {
-
-void* Process::malloc_from(MemoryPool& pool, StreamState& stream, std::size_t bytes) {
-  const std::size_t rounded = round_up(bytes, kPhysicalUnit);
-  Address address = 0;
-  if (const auto kept = pool.kept.find(rounded); kept != pool.kept.end()) {
-    address = kept->second;
-    pool.kept.erase(kept);
-  } else {
-    address = reinterpret_cast<Address>(malloc(device(pool.device), rounded, &pool));
-    if (address == 0) return nullptr;
-    pool.reserved_bytes += rounded;
-    pool.reserved_peak_bytes = std::max(pool.reserved_peak_bytes, pool.reserved_bytes);
-  }
-  if (stream.capture) capture_node(stream, cudaGraphNodeTypeMemAlloc);
-  pool.used_bytes += rounded;
-  pool.used_peak_bytes = std::max(pool.used_peak_bytes, pool.used_bytes);
-  pools.blocks.emplace(address, Pools::Block{&pool, rounded});
-  if (!stream.capture) watch.made(Owned::pool_memory, reinterpret_cast<void*>(address), pool.device, bytes);
-  uses_.forget({address, rounded});  // the pool sees to the order with uses before
-  return reinterpret_cast<void*>(address);
-}
-
-cudaError_t Process::free_to_pool(Address address) {
-  const auto at = pools.blocks.find(address);
-  if (at == pools.blocks.end()) return cudaErrorInvalidValue;
-  auto [pool, bytes] = at->second;
-  pools.blocks.erase(at);
-  watch.gone(Owned::pool_memory, reinterpret_cast<void*>(address));
-  pool->used_bytes -= bytes;
-  pool->kept.emplace(bytes, address);
-  if (pool->destroyed) destroy_pool(*pool);
-  return cudaSuccess;
-}
-
-void Process::destroy_pool(MemoryPool& pool) {
-  pool.destroyed = true;
-  trim_pool(pool, 0);
-  if (pool.used_bytes == 0) pools.registry.destroy(pool);
-}
-
-}  // namespace cachalot::simulator
-
 namespace {
 
 cudaError_t malloc_async(Process& process, void** pointer, std::size_t bytes, MemoryPool& pool, cudaStream_t handle) {
-  StreamState& stream = process.stream("cudaMallocAsync", handle);
+  StreamState& stream = process.streams().at("cudaMallocAsync", handle);
   *pointer = nullptr;
   if (bytes == 0) return cudaSuccess;
-  *pointer = process.malloc_from(pool, stream, bytes);
+  *pointer = process.pools().malloc(pool, stream, bytes);
   return *pointer ? cudaSuccess : cudaErrorMemoryAllocation;
 }
-
-MemoryPool& pool_at(Process& process, cudaMemPool_t handle) {
-  MemoryPool& pool = process.pools.registry.at("cudaMemPool", handle);
-  if (pool.destroyed) fail("cudaMemPool", CudaCode::invalid_resource_handle, "destroyed already");
-  return pool;
-}
-cudaMemPool_t handle_of(const MemoryPool& pool) { return Registry<MemoryPool, cudaMemPool_t>::handle(pool); }
 
 template <typename Value>
 cudaError_t give_attribute(void* to, Value value) {
@@ -80,31 +30,31 @@ extern "C" {
 
 cudaError_t cudaMallocAsync(void** pointer, size_t bytes, cudaStream_t stream) {
   return runtime_call([&](Process& process) {
-    const int device = process.stream("cudaMallocAsync", stream).device;
-    return malloc_async(process, pointer, bytes, *process.device(device).pool, stream);
+    const int device = process.streams().at("cudaMallocAsync", stream).device;
+    return malloc_async(process, pointer, bytes, *process.devices().at(device).pool, stream);
   });
 }
 
 cudaError_t cudaMallocFromPoolAsync(void** pointer, size_t bytes, cudaMemPool_t pool, cudaStream_t stream) {
   return runtime_call(
-      [&](Process& process) { return malloc_async(process, pointer, bytes, pool_at(process, pool), stream); });
+      [&](Process& process) { return malloc_async(process, pointer, bytes, process.pools().at(pool), stream); });
 }
 
 cudaError_t cudaFreeAsync(void* pointer, cudaStream_t handle) {
   return runtime_call([&](Process& process) {
-    StreamState& stream = process.stream("cudaFreeAsync", handle);
+    StreamState& stream = process.streams().at("cudaFreeAsync", handle);
     if (!pointer) return cudaSuccess;
-    if (stream.capture) process.capture_node(stream, cudaGraphNodeTypeMemFree);
+    if (stream.capture) process.captures().add_node(stream, cudaGraphNodeTypeMemFree);
     const Address address = reinterpret_cast<Address>(pointer);
-    if (const auto block = process.pools.blocks.find(address); block != process.pools.blocks.end())
-      process.check_free("cudaFreeAsync", stream, {address, block->second.bytes});
-    return process.free_to_pool(address);
+    if (const Pools::Block* block = process.pools().find(address))
+      process.uses().check_free("cudaFreeAsync", stream, {address, block->bytes});
+    return process.pools().free(address);
   });
 }
 
 cudaError_t cudaDeviceGetDefaultMemPool(cudaMemPool_t* pool, int device) {
   return runtime_call([&](Process& process) {
-    *pool = handle_of(*process.device(device).default_pool);
+    *pool = Pools::handle(*process.devices().at(device).default_pool);
     return cudaSuccess;
   });
 }
@@ -116,16 +66,16 @@ cudaError_t cudaMemGetDefaultMemPool(cudaMemPool_t* pool, cudaMemLocation* locat
 
 cudaError_t cudaDeviceGetMemPool(cudaMemPool_t* pool, int device) {
   return runtime_call([&](Process& process) {
-    *pool = handle_of(*process.device(device).pool);
+    *pool = Pools::handle(*process.devices().at(device).pool);
     return cudaSuccess;
   });
 }
 
 cudaError_t cudaDeviceSetMemPool(int device, cudaMemPool_t pool) {
   return runtime_call([&](Process& process) {
-    MemoryPool& chosen = pool_at(process, pool);
+    MemoryPool& chosen = process.pools().at(pool);
     if (chosen.device != device) return cudaErrorInvalidValue;
-    process.device(device).pool = &chosen;
+    process.devices().at(device).pool = &chosen;
     return cudaSuccess;
   });
 }
@@ -133,35 +83,33 @@ cudaError_t cudaDeviceSetMemPool(int device, cudaMemPool_t pool) {
 cudaError_t cudaMemPoolCreate(cudaMemPool_t* pool, const cudaMemPoolProps* properties) {
   return runtime_call([&](Process& process) {
     if (properties->location.type != cudaMemLocationTypeDevice) return cudaErrorNotSupported;
-    const int device = process.device(properties->location.id).ordinal;
-    MemoryPool& made = process.pools.registry.make();
-    made.device = device;
-    *pool = handle_of(made);
+    const int device = process.devices().at(properties->location.id).ordinal;
+    *pool = Pools::handle(process.pools().make(device));
     return cudaSuccess;
   });
 }
 
 cudaError_t cudaMemPoolDestroy(cudaMemPool_t handle) {
   return runtime_call([&](Process& process) {
-    MemoryPool& pool = pool_at(process, handle);
-    DeviceState& device = process.device(pool.device);
+    MemoryPool& pool = process.pools().at(handle);
+    DeviceState& device = process.devices().at(pool.device);
     if (&pool == device.default_pool) return cudaErrorInvalidValue;
     if (device.pool == &pool) device.pool = device.default_pool;
-    process.destroy_pool(pool);
+    process.pools().destroy(pool);
     return cudaSuccess;
   });
 }
 
 cudaError_t cudaMemPoolTrimTo(cudaMemPool_t pool, size_t keep_bytes) {
   return runtime_call([&](Process& process) {
-    process.trim_pool(pool_at(process, pool), keep_bytes);
+    process.pools().trim(process.pools().at(pool), keep_bytes);
     return cudaSuccess;
   });
 }
 
 cudaError_t cudaMemPoolGetAttribute(cudaMemPool_t handle, cudaMemPoolAttr attribute, void* value) {
   return runtime_call([&](Process& process) {
-    const MemoryPool& pool = pool_at(process, handle);
+    const MemoryPool& pool = process.pools().at(handle);
     switch (attribute) {
       case cudaMemPoolReuseFollowEventDependencies:
         return give_attribute(value, pool.reuse_follow_event_dependencies);
@@ -187,7 +135,7 @@ cudaError_t cudaMemPoolGetAttribute(cudaMemPool_t handle, cudaMemPoolAttr attrib
 
 cudaError_t cudaMemPoolSetAttribute(cudaMemPool_t handle, cudaMemPoolAttr attribute, void* value) {
   return runtime_call([&](Process& process) {
-    MemoryPool& pool = pool_at(process, handle);
+    MemoryPool& pool = process.pools().at(handle);
     const auto flag = [&] { return *static_cast<const int*>(value); };
     const auto is_zero = [&] { return *static_cast<const std::uint64_t*>(value) == 0; };
     switch (attribute) {
@@ -221,14 +169,14 @@ cudaError_t cudaMemPoolSetAttribute(cudaMemPool_t handle, cudaMemPoolAttr attrib
 // Every device may use every pool: access is not kept.
 cudaError_t cudaMemPoolSetAccess(cudaMemPool_t pool, const cudaMemAccessDesc*, size_t) {
   return runtime_call([&](Process& process) {
-    pool_at(process, pool);
+    process.pools().at(pool);
     return cudaSuccess;
   });
 }
 
 cudaError_t cudaMemPoolGetAccess(cudaMemAccessFlags* flags, cudaMemPool_t pool, cudaMemLocation*) {
   return runtime_call([&](Process& process) {
-    pool_at(process, pool);
+    process.pools().at(pool);
     *flags = cudaMemAccessFlagsProtReadWrite;
     return cudaSuccess;
   });

@@ -19,7 +19,7 @@ extern "C" {
 
 cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned int flags, int priority) {
   return runtime_call([&](Process& process) {
-    *stream = handle_of(process.create_stream(flags, priority));
+    *stream = handle_of(process.streams().create(flags, priority));
     return cudaSuccess;
   });
 }
@@ -31,55 +31,56 @@ cudaError_t cudaStreamCreate(cudaStream_t* stream) { return cudaStreamCreateWith
 cudaError_t cudaStreamDestroy(cudaStream_t stream) {
   return runtime_call([&](Process& process) {
     if (!stream || stream == cudaStreamLegacy || stream == cudaStreamPerThread) return cudaErrorInvalidResourceHandle;
-    process.destroy_stream(process.stream("cudaStreamDestroy", stream));
+    process.streams().destroy(process.streams().at("cudaStreamDestroy", stream));
     return cudaSuccess;
   });
 }
 
 cudaError_t cudaStreamQuery(cudaStream_t stream) {
   return runtime_call([&](Process& process) {
-    return process.query(process.stream("cudaStreamQuery", stream)) ? cudaSuccess : cudaErrorNotReady;
+    return process.waits().query(process.streams().at("cudaStreamQuery", stream)) ? cudaSuccess : cudaErrorNotReady;
   });
 }
 
 cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
   return runtime_call([&](Process& process) {
-    process.synchronize(process.stream("cudaStreamSynchronize", stream));
+    process.waits().synchronize(process.streams().at("cudaStreamSynchronize", stream));
     return cudaSuccess;
   });
 }
 
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned int) {
   return runtime_call([&](Process& process) {
-    process.wait(process.stream("cudaStreamWaitEvent", stream), process.event("cudaStreamWaitEvent", event));
+    process.events().wait(process.streams().at("cudaStreamWaitEvent", stream),
+                          process.events().at("cudaStreamWaitEvent", event));
     return cudaSuccess;
   });
 }
 
 cudaError_t cudaStreamGetPriority(cudaStream_t stream, int* priority) {
   return runtime_call([&](Process& process) {
-    *priority = process.stream("cudaStreamGetPriority", stream).priority;
+    *priority = process.streams().at("cudaStreamGetPriority", stream).priority;
     return cudaSuccess;
   });
 }
 
 cudaError_t cudaStreamGetFlags(cudaStream_t stream, unsigned int* flags) {
   return runtime_call([&](Process& process) {
-    *flags = process.stream("cudaStreamGetFlags", stream).flags;
+    *flags = process.streams().at("cudaStreamGetFlags", stream).flags;
     return cudaSuccess;
   });
 }
 
 cudaError_t cudaStreamGetId(cudaStream_t stream, unsigned long long* id) {
   return runtime_call([&](Process& process) {
-    *id = process.stream("cudaStreamGetId", stream).id;
+    *id = process.streams().at("cudaStreamGetId", stream).id;
     return cudaSuccess;
   });
 }
 
 cudaError_t cudaStreamGetDevice(cudaStream_t stream, int* device) {
   return runtime_call([&](Process& process) {
-    *device = process.stream("cudaStreamGetDevice", stream).device;
+    *device = process.streams().at("cudaStreamGetDevice", stream).device;
     return cudaSuccess;
   });
 }
@@ -87,14 +88,14 @@ cudaError_t cudaStreamGetDevice(cudaStream_t stream, int* device) {
 // Attributes are hints to the hardware: taken, and told back as if never set.
 cudaError_t cudaStreamSetAttribute(cudaStream_t stream, cudaStreamAttrID, const cudaStreamAttrValue*) {
   return runtime_call([&](Process& process) {
-    process.stream("cudaStreamSetAttribute", stream);
+    process.streams().at("cudaStreamSetAttribute", stream);
     return cudaSuccess;
   });
 }
 
 cudaError_t cudaStreamGetAttribute(cudaStream_t stream, cudaStreamAttrID, cudaStreamAttrValue* value) {
   return runtime_call([&](Process& process) {
-    process.stream("cudaStreamGetAttribute", stream);
+    process.streams().at("cudaStreamGetAttribute", stream);
     *value = {};
     return cudaSuccess;
   });
@@ -102,15 +103,15 @@ cudaError_t cudaStreamGetAttribute(cudaStream_t stream, cudaStreamAttrID, cudaSt
 
 cudaError_t cudaStreamCopyAttributes(cudaStream_t to, cudaStream_t from) {
   return runtime_call([&](Process& process) {
-    process.stream("cudaStreamCopyAttributes", to);
-    process.stream("cudaStreamCopyAttributes", from);
+    process.streams().at("cudaStreamCopyAttributes", to);
+    process.streams().at("cudaStreamCopyAttributes", from);
     return cudaSuccess;
   });
 }
 
 cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t function, void* data) {
   return runtime_call([&](Process& process) {
-    process.launch_host_function(process.stream("cudaLaunchHostFunc", stream), function, data);
+    process.host_functions().launch(process.streams().at("cudaLaunchHostFunc", stream), function, data);
     return cudaSuccess;
   });
 }
@@ -126,9 +127,9 @@ cudaError_t cudaStreamAddCallback(cudaStream_t stream, cudaStreamCallback_t call
     queued->function(queued->stream, cudaSuccess, queued->data);
   };
   return runtime_call([&](Process& process) {
-    StreamState& on = process.stream("cudaStreamAddCallback", stream);
-    process.refuse_captured("cudaStreamAddCallback", on);
-    process.launch_host_function(on, run, new Callback{stream, callback, data});
+    StreamState& on = process.streams().at("cudaStreamAddCallback", stream);
+    process.captures().refuse("cudaStreamAddCallback", on);
+    process.host_functions().launch(on, run, new Callback{stream, callback, data});
     return cudaSuccess;
   });
 }
@@ -137,7 +138,7 @@ cudaError_t cudaStreamAddCallback(cudaStream_t stream, cudaStreamCallback_t call
 
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned int flags) {
   return runtime_call([&](Process& process) {
-    *event = handle_of(process.create_event(flags));
+    *event = handle_of(process.events().create(flags));
     return cudaSuccess;
   });
 }
@@ -145,19 +146,19 @@ cudaError_t cudaEventCreate(cudaEvent_t* event) { return cudaEventCreateWithFlag
 
 cudaError_t cudaEventDestroy(cudaEvent_t event) {
   return runtime_call([&](Process& process) {
-    process.destroy_event(process.event("cudaEventDestroy", event));
+    process.events().destroy(process.events().at("cudaEventDestroy", event));
     return cudaSuccess;
   });
 }
 
 cudaError_t cudaEventRecordWithFlags(cudaEvent_t event, cudaStream_t stream, unsigned int flags) {
   return runtime_call([&](Process& process) {
-    EventState& recorded = process.event("cudaEventRecord", event);
-    StreamState& on = process.stream("cudaEventRecord", stream);
+    EventState& recorded = process.events().at("cudaEventRecord", event);
+    StreamState& on = process.streams().at("cudaEventRecord", stream);
     if (on.capture && flags == cudaEventRecordExternal) {
-      process.capture_node(on, cudaGraphNodeTypeEventRecord).event = event;
+      process.captures().add_node(on, cudaGraphNodeTypeEventRecord).event = event;
     } else {
-      process.record(recorded, on);
+      process.events().record(recorded, on);
     }
     return cudaSuccess;
   });
@@ -168,13 +169,13 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
 
 cudaError_t cudaEventQuery(cudaEvent_t event) {
   return runtime_call([&](Process& process) {
-    return process.query(process.event("cudaEventQuery", event)) ? cudaSuccess : cudaErrorNotReady;
+    return process.waits().query(process.events().at("cudaEventQuery", event)) ? cudaSuccess : cudaErrorNotReady;
   });
 }
 
 cudaError_t cudaEventSynchronize(cudaEvent_t event) {
   return runtime_call([&](Process& process) {
-    process.synchronize(process.event("cudaEventSynchronize", event));
+    process.waits().synchronize(process.events().at("cudaEventSynchronize", event));
     return cudaSuccess;
   });
 }
@@ -182,7 +183,7 @@ cudaError_t cudaEventSynchronize(cudaEvent_t event) {
 // Another process's clock is not ours: an event opened here is done, and recording it marks our own work alone.
 cudaError_t cudaIpcGetEventHandle(cudaIpcEventHandle_t* handle, cudaEvent_t event) {
   return runtime_call([&](Process& process) {
-    const unsigned int flags = process.event("cudaIpcGetEventHandle", event).flags;
+    const unsigned int flags = process.events().at("cudaIpcGetEventHandle", event).flags;
     constexpr unsigned int kNeeded = cudaEventInterprocess | cudaEventDisableTiming;
     if ((flags & kNeeded) != kNeeded) return cudaErrorInvalidResourceHandle;
     *handle = {};
@@ -194,20 +195,20 @@ cudaError_t cudaIpcGetEventHandle(cudaIpcEventHandle_t* handle, cudaEvent_t even
 cudaError_t cudaIpcOpenEventHandle(cudaEvent_t* event, cudaIpcEventHandle_t handle) {
   return runtime_call([&](Process& process) {
     if (std::memcmp(handle.reserved, kEventTicket, sizeof(kEventTicket)) != 0) return cudaErrorInvalidValue;
-    *event = handle_of(process.create_event(cudaEventInterprocess | cudaEventDisableTiming));
+    *event = handle_of(process.events().create(cudaEventInterprocess | cudaEventDisableTiming));
     return cudaSuccess;
   });
 }
 
 cudaError_t cudaEventElapsedTime(float* ms, cudaEvent_t start, cudaEvent_t end) {
   return runtime_call([&](Process& process) {
-    EventState& from = process.event("cudaEventElapsedTime", start);
-    EventState& to = process.event("cudaEventElapsedTime", end);
+    EventState& from = process.events().at("cudaEventElapsedTime", start);
+    EventState& to = process.events().at("cudaEventElapsedTime", end);
     if (from.device != to.device) return cudaErrorInvalidResourceHandle;
     const bool timed = ((from.flags | to.flags) & cudaEventDisableTiming) == 0;
     if (!timed || !from.recorded || !to.recorded) return cudaErrorInvalidResourceHandle;
-    if (!process.query(from) || !process.query(to)) return cudaErrorNotReady;
-    *ms = process.elapsed_ms(from, to);
+    if (!process.waits().query(from) || !process.waits().query(to)) return cudaErrorNotReady;
+    *ms = process.events().elapsed_ms(from, to);
     return cudaSuccess;
   });
 }

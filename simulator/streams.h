@@ -1,87 +1,81 @@
-// Streams and events of the program, over those of SimulatedDevice, and captures.
-//
-// Time is the devices' virtual clock. What the host does for a stream takes real time instead: a host function holds a
-// gate that opens when it has returned, and work behind it is not done before.
-// The process's mutex guards everything here.
+// The program's streams: those it makes, the legacy one of each context, and each thread's own.
 #pragma once
 
-#include <array>
-#include <cstddef>
 #include <cstdint>
-#include <memory>
-#include <utility>
-#include <vector>
+#include <map>
+#include <tuple>
 
-#include "cachalot/simulated_device.h"
-#include "simulator/graphs.h"
+#include "simulator/abi.h"
+#include "simulator/captures.h"
+#include "simulator/config.h"
+#include "simulator/contexts.h"
+#include "simulator/devices.h"
+#include "simulator/lock.h"
 #include "simulator/memory_uses.h"
-#include "simulator/thread_state.h"
+#include "simulator/registry.h"
+#include "simulator/stream_state.h"
+#include "simulator/watch.h"
 
 namespace cachalot::simulator {
 
-struct Gate {
-  bool open = false;
-};
-using Gates = std::vector<std::shared_ptr<Gate>>;
-
-bool all_open(const Gates& gates);
-
-struct Capture;
-
-// A value that a stream writes to host or device memory when it gets there.
-struct PendingWrite {
-  Gates behind;
-  void* to = nullptr;
-  std::uint64_t value = 0;
-  std::size_t bytes = 0;
-};
-
-// The driver queues so many launches on a stream; for one more the host waits until the oldest of them has run.
-class LaunchQueue {
+class Streams {
  public:
-  // The launch ends at `end_ns`. Returns the time until which the host waits.
-  std::int64_t push(std::int64_t end_ns) { return std::exchange(ends_ns_[next_++ % kLaunches], end_ns); }
+  // Makes the devices' legacy streams.
+  Streams(const Config& config, Watch& watch, MemoryUses& uses, Contexts& contexts, Devices& devices,
+          Captures& captures);
+
+  // Throws cudaErrorInvalidResourceHandle.
+  StreamState& at(const char* call, cudaStream_t handle) CACHALOT_LOCKED;
+  static cudaStream_t handle(const StreamState& stream) { return Registry<StreamState, cudaStream_t>::handle(stream); }
+
+  StreamState& create(unsigned int flags, int priority) CACHALOT_LOCKED;
+  // Gives the context its default stream.
+  void create_default(Context& context) CACHALOT_LOCKED;
+  void destroy(StreamState& stream) CACHALOT_LOCKED;
+
+  // Streams go with their context, their thread and their device.
+  void destroy_all(CUcontext context) CACHALOT_LOCKED;
+  void destroy_all(std::uint64_t thread) CACHALOT_LOCKED;
+  void destroy_all(DeviceState& device) CACHALOT_LOCKED;
+
+  // Calls visit(stream) for each blocking stream of the legacy stream's context, but for itself.
+  template <typename Visit>
+  void for_each_blocking(const StreamState& legacy, Visit&& visit) CACHALOT_LOCKED {
+    const auto visit_blocking = [&](StreamState& stream) {
+      know_locked();
+      if (stream.device != legacy.device || stream.context != legacy.context || &stream == &legacy) return;
+      if (stream.is_blocking()) visit(stream);
+    };
+    streams_.for_each(visit_blocking);
+    for (auto& [key, stream] : per_thread_) visit_blocking(stream);
+  }
 
  private:
-  static constexpr std::size_t kLaunches = 1024;
-  std::array<std::int64_t, kLaunches> ends_ns_{};
-  std::size_t next_ = 0;
-};
+  // What cudaStreamPerThread names another stream for.
+  struct PerThreadKey {
+    int device = 0;
+    CUcontext context = nullptr;
+    std::uint64_t thread = 0;
+    friend bool operator<(const PerThreadKey& a, const PerThreadKey& b) {
+      return std::tie(a.device, a.context, a.thread) < std::tie(b.device, b.context, b.thread);
+    }
+  };
 
-struct StreamState {
-  int device = 0;
-  CUcontext context = nullptr;  // null: the device's primary one
-  Stream name = nullptr;        // on the simulated device
-  unsigned int flags = 0;
-  int priority = 0;
-  unsigned long long id = 0;
-  LaunchQueue queue;
-  Gates gates;  // of host functions queued on it, or on streams it has waited for
-  StreamOrder order;
-  Capture* capture = nullptr;
-  Nodes frontier;  // while capturing: what its next node depends on
-};
+  StreamState& per_thread(int device) CACHALOT_LOCKED;
+  void prepare(StreamState& stream, int device, CUcontext context, unsigned int flags) CACHALOT_LOCKED;
+  void end(StreamState& stream) CACHALOT_LOCKED;
+  template <typename Goes>
+  void end_per_thread(Goes&& goes) CACHALOT_LOCKED;
 
-struct EventState {
-  int device = 0;
-  CUcontext context = nullptr;  // as a stream's
-  Event simulated = nullptr;
-  unsigned int flags = 0;
-  bool recorded = false;
-  std::uint64_t capture = 0;  // recorded inside this capture
-  Nodes frontier;             // then: the nodes it marks
-  VectorClock before;         // otherwise: the launches it marks
-  Gates gates;
-};
-
-struct Capture {
-  std::uint64_t id = 0;
-  int device = 0;
-  cudaStreamCaptureMode mode = cudaStreamCaptureModeGlobal;
-  const ThreadState* thread = nullptr;  // that began it
-  Graph* graph = nullptr;
-  bool owns_graph = true;             // false: it goes into a graph of the program
-  std::vector<StreamState*> streams;  // the first began it
+  const Config& config_;
+  Watch& watch_ CACHALOT_UNDER_LOCK;
+  MemoryUses& uses_ CACHALOT_UNDER_LOCK;
+  Contexts& contexts_;
+  Devices& devices_;
+  Captures& captures_;
+  Registry<StreamState, cudaStream_t> streams_ CACHALOT_UNDER_LOCK;
+  std::map<PerThreadKey, StreamState> per_thread_ CACHALOT_UNDER_LOCK;
+  unsigned long long next_id_ CACHALOT_UNDER_LOCK = 1;
 };
 
 }  // namespace cachalot::simulator

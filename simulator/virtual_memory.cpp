@@ -1,4 +1,5 @@
-// The driver's virtual memory, over that of the simulated devices.
+#include "simulator/virtual_memory.h"
+
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -8,7 +9,7 @@
 #include "base/format.h"
 #include "device/address_space.h"
 #include "device/cuda_codes.h"
-#include "simulator/process.h"
+#include "simulator/thread_state.h"
 
 namespace cachalot::simulator {
 namespace {
@@ -41,63 +42,67 @@ constexpr char kMagic[16] = "cachalot memory";
 
 }  // namespace
 
-int Process::device_of(CUmemGenericAllocationHandle handle) { return split(handle).device; }
+int VirtualMemory::device_of(CUmemGenericAllocationHandle handle) { return split(handle).device; }
 
-Address Process::reserve(std::size_t bytes, std::size_t alignment) {
-  DeviceState& device = this->device(this_thread().device);
+Address VirtualMemory::reserve(std::size_t bytes, std::size_t alignment) {
+  DeviceState& device = devices_.at(this_thread().device);
   const std::size_t more_bytes = alignment > kPhysicalUnit ? alignment - kPhysicalUnit : 0;
   if (bytes > SIZE_MAX - more_bytes) return 0;
-  const auto start = on_clock(device).reserve(bytes + more_bytes);
+  const auto start = devices_.on_clock(device).reserve(bytes + more_bytes);
   if (!start) return 0;
   const Address address = more_bytes == 0 ? *start : round_up(*start, alignment);
   reservations_[address] = {device.ordinal, bytes, {*start, bytes + more_bytes}};
   return address;
 }
 
-void Process::unreserve(Address address, std::size_t bytes) {
+void VirtualMemory::unreserve(Address address, std::size_t bytes) {
   const auto at = reservations_.find(address);
   if (at == reservations_.end() || at->second.bytes != bytes)
     fail("cuMemAddressFree", CudaCode::invalid_value, "not a reserved range");
   const Reservation& reserved = at->second;
-  simulated(reserved.device).unreserve(reserved.whole.address, reserved.whole.bytes);
+  devices_.on_clock(reserved.device).unreserve(reserved.whole.address, reserved.whole.bytes);
   reservations_.erase(at);
 }
 
-CUmemGenericAllocationHandle Process::create_memory(DeviceState& device, std::size_t bytes) {
-  const auto handle = on_clock(device).create(bytes);
-  if (report.is_wanted()) report.note_allocation(*device.simulated, "cuMemCreate", bytes, handle.has_value());
+void VirtualMemory::unreserve_all(const DeviceState& device) {
+  std::erase_if(reservations_, [&](const auto& entry) { return entry.second.device == device.ordinal; });
+}
+
+CUmemGenericAllocationHandle VirtualMemory::create(DeviceState& device, std::size_t bytes) {
+  const auto handle = devices_.on_clock(device).create(bytes);
+  if (report_.is_wanted()) report_.note_allocation(*device.simulated, "cuMemCreate", bytes, handle.has_value());
   if (!handle) return 0;
   const CUmemGenericAllocationHandle made = join(device.ordinal, *handle);
-  watch.made(Owned::physical_memory, pointer_of(made), device.ordinal, bytes);
+  watch_.made(Owned::physical_memory, pointer_of(made), device.ordinal, bytes);
   return made;
 }
 
-void Process::release_memory(CUmemGenericAllocationHandle handle) {
+void VirtualMemory::release(CUmemGenericAllocationHandle handle) {
   const auto [device, on_device] = split(handle);
-  simulated(device).release(on_device);
-  watch.gone(Owned::physical_memory, pointer_of(handle));
+  devices_.on_clock(device).release(on_device);
+  watch_.gone(Owned::physical_memory, pointer_of(handle));
 }
 
-CUmemGenericAllocationHandle Process::handle_at(Address address) {
+CUmemGenericAllocationHandle VirtualMemory::retain_at(Address address) {
   constexpr auto kCall = "cuMemRetainAllocationHandle";
-  DeviceState& device = owner(kCall, address);
+  DeviceState& device = devices_.owner(kCall, address);
   const MemoryHandle handle = device.simulated->memory_at(address)->handle;
   if (handle == 0) fail(kCall, CudaCode::invalid_value, "no memory of cuMemCreate is mapped there");
   device.simulated->retain(handle);
   return join(device.ordinal, handle);
 }
 
-CUmemGenericAllocationHandle Process::mapped_at(Address address) {
-  const DeviceState* const device = find_owner(address);
+CUmemGenericAllocationHandle VirtualMemory::mapped_at(Address address) {
+  const DeviceState* const device = devices_.find_owner(address);
   const auto memory = device != nullptr ? device->simulated->memory_at(address) : std::nullopt;
   return memory && memory->handle != 0 ? join(device->ordinal, memory->handle) : 0;
 }
 
-int Process::export_handle(CUmemGenericAllocationHandle handle) {
+int VirtualMemory::export_handle(CUmemGenericAllocationHandle handle) {
   constexpr auto kCall = "cuMemExportToShareableHandle";
   const auto [device, on_device] = split(handle);
-  const HandleInfo memory = simulated(device).handle_info(on_device);
-  Ticket ticket{{}, handle, memory.bytes, content.window({device, memory.physical})};
+  const HandleInfo memory = devices_.on_clock(device).handle_info(on_device);
+  Ticket ticket{{}, handle, memory.bytes, content_.window({device, memory.physical})};
   std::memcpy(ticket.magic, kMagic, sizeof(kMagic));
   const int descriptor = memfd_create("cachalot shared memory handle", MFD_CLOEXEC);
   if (descriptor < 0 || pwrite(descriptor, &ticket, sizeof(ticket), 0) != sizeof(ticket))
@@ -105,7 +110,7 @@ int Process::export_handle(CUmemGenericAllocationHandle handle) {
   return descriptor;
 }
 
-CUmemGenericAllocationHandle Process::import_handle(int descriptor) {
+CUmemGenericAllocationHandle VirtualMemory::import_handle(int descriptor) {
   constexpr auto kCall = "cuMemImportFromShareableHandle";
   Ticket ticket{};
   const bool read = pread(descriptor, &ticket, sizeof(ticket), 0) == sizeof(ticket);
@@ -113,21 +118,22 @@ CUmemGenericAllocationHandle Process::import_handle(int descriptor) {
     fail(kCall, CudaCode::invalid_value, "not a descriptor that cuMemExportToShareableHandle made");
   if (ticket.window.process == getpid()) {
     const auto [device, on_device] = split(ticket.handle);
-    simulated(device).retain(on_device);
+    devices_.on_clock(device).retain(on_device);
     return ticket.handle;
   }
-  DeviceState& device = current();
-  const MemoryHandle adopted = on_clock(device).adopt(ticket.bytes);
-  if (!content.attach({device.ordinal, device.simulated->handle_info(adopted).physical}, ticket.bytes, ticket.window)) {
+  DeviceState& device = contexts_.current();
+  const MemoryHandle adopted = devices_.on_clock(device).adopt(ticket.bytes);
+  if (!content_.attach({device.ordinal, device.simulated->handle_info(adopted).physical}, ticket.bytes,
+                       ticket.window)) {
     device.simulated->release(adopted);
     fail(kCall, CudaCode::invalid_value, "the process that shares it is gone");
   }
   return join(device.ordinal, adopted);
 }
 
-void Process::map_memory(Address address, std::size_t bytes, CUmemGenericAllocationHandle handle) {
+void VirtualMemory::map(Address address, std::size_t bytes, CUmemGenericAllocationHandle handle) {
   const auto [device, on_device] = split(handle);
-  simulated(device).map(address, bytes, on_device);
+  devices_.on_clock(device).map(address, bytes, on_device);
 }
 
 }  // namespace cachalot::simulator

@@ -3,7 +3,7 @@
 //
 // A call that breaks a rule fails, and the message of the failure says which rule. It is a breach where the failure tells of
 // a mistake of the program, and not of a lack of memory or of something that it may ask for.
-// The process's mutex guards everything here.
+// process_mutex guards everything here.
 #pragma once
 
 #include <cstddef>

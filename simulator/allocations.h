@@ -1,0 +1,47 @@
+// Device memory of cudaMalloc, and host memory of cudaHostAlloc, cudaMallocManaged and cudaHostRegister.
+#pragma once
+
+#include <cstddef>
+
+#include "cachalot/device.h"
+#include "simulator/devices.h"
+#include "simulator/host_functions.h"
+#include "simulator/host_memory.h"
+#include "simulator/lock.h"
+#include "simulator/report.h"
+#include "simulator/stream_writes.h"
+#include "simulator/watch.h"
+
+namespace cachalot::simulator {
+
+class Allocations {
+ public:
+  Allocations(Report& report, Watch& watch, HostMemory& host_memory, Devices& devices, StreamWrites& writes,
+              HostFunctions& host_functions)
+      : report_(report),
+        watch_(watch),
+        host_memory_(host_memory),
+        devices_(devices),
+        writes_(writes),
+        host_functions_(host_functions) {}
+
+  // Null: out of memory.
+  void* malloc(DeviceState& device, std::size_t bytes) CACHALOT_LOCKED;
+  // Throws cudaErrorInvalidValue for an address of no device.
+  void free(const char* call, Address address) CACHALOT_LOCKED;
+
+  // Pinned or managed memory. Null: the host has not that much.
+  void* malloc_host(HostRange::Kind kind, std::size_t bytes, unsigned int flags, int device) CACHALOT_LOCKED;
+  // False: no range of this kind starts there.
+  bool free_host(HostRange::Kind kind, void* start) CACHALOT_LOCKED;
+
+ private:
+  Report& report_ CACHALOT_UNDER_LOCK;
+  Watch& watch_ CACHALOT_UNDER_LOCK;
+  HostMemory& host_memory_ CACHALOT_UNDER_LOCK;
+  Devices& devices_;
+  StreamWrites& writes_;
+  HostFunctions& host_functions_;
+};
+
+}  // namespace cachalot::simulator

@@ -1,0 +1,78 @@
+#include "simulator/copies.h"
+
+#include <algorithm>
+#include <cstring>
+#include <vector>
+
+#include "device/cuda_codes.h"
+
+namespace cachalot::simulator {
+namespace {
+
+const void* offset(const void* pointer, std::size_t bytes) { return static_cast<const char*>(pointer) + bytes; }
+
+}  // namespace
+
+// Calls access(place, offset, bytes) for each stretch of device memory with physical numbers of its own.
+template <typename Access>
+void Copies::for_each_piece(const void* start, std::size_t bytes, Access&& access) {
+  constexpr auto kCall = "cudaMemcpy";
+  Address address = reinterpret_cast<Address>(start);
+  for (std::size_t done = 0; done < bytes;) {
+    DeviceState& device = devices_.owner(kCall, address);
+    const MemoryAt memory = *device.simulated->memory_at(address);
+    if (!memory.accessible) fail(kCall, CudaCode::invalid_value, "mapped memory without access");
+    const std::size_t part = std::min(bytes - done, memory.range.bytes - (address - memory.range.address));
+    access(Place{device.ordinal, memory.physical}, done, part);
+    address += part;
+    done += part;
+  }
+}
+
+void Copies::require_access(const void* start, std::size_t bytes) {
+  for_each_piece(start, bytes, [](const Place&, std::size_t, std::size_t) {});
+}
+
+void Copies::copy(void* to, const void* from, std::size_t bytes, std::size_t whole_bytes) {
+  if (whole_bytes <= config_.copy_bytes) return copy_now(to, from, bytes);
+  if (devices_.hold(from)) require_access(from, bytes);
+  if (devices_.hold(to)) return require_access(to, bytes);
+  if (devices_.hold(from))
+    std::memset(to, 0, bytes);
+  else
+    std::memmove(to, from, bytes);
+}
+
+void Copies::copy_now(void* to, const void* from, std::size_t bytes) {
+  const bool to_device = devices_.hold(to);
+  const bool from_device = devices_.hold(from);
+  if (to_device && from_device) {
+    std::vector<char> buffer(bytes);  // whole: the ranges may overlap
+    copy_now(buffer.data(), from, bytes);
+    copy_now(to, buffer.data(), bytes);
+  } else if (to_device) {
+    for_each_piece(to, bytes, [&](const Place& place, std::size_t done, std::size_t part) CACHALOT_LOCKED {
+      content_.write(place, offset(from, done), part);
+    });
+  } else if (from_device) {
+    for_each_piece(from, bytes, [&](const Place& place, std::size_t done, std::size_t part) CACHALOT_LOCKED {
+      content_.read(static_cast<char*>(to) + done, place, part);
+    });
+  } else {
+    std::memmove(to, from, bytes);
+  }
+}
+
+void Copies::fill(void* to, std::uint64_t pattern, std::size_t pattern_bytes, std::size_t bytes,
+                  std::size_t whole_bytes) {
+  if (devices_.hold(to)) {
+    for_each_piece(to, bytes, [&](const Place& place, std::size_t, std::size_t part) CACHALOT_LOCKED {
+      if (whole_bytes <= config_.copy_bytes) content_.fill(place, pattern, pattern_bytes, part);
+    });
+    return;
+  }
+  for (std::size_t done = 0; done < bytes; done += pattern_bytes)
+    std::memcpy(static_cast<char*>(to) + done, &pattern, pattern_bytes);
+}
+
+}  // namespace cachalot::simulator

@@ -1,0 +1,78 @@
+// The devices, the addresses of their memory, and the time, which all of them share.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "cachalot/simulated_device.h"
+#include "device/vector_clock.h"
+#include "simulator/config.h"
+#include "simulator/content.h"
+#include "simulator/limits.h"
+#include "simulator/lock.h"
+#include "simulator/stream_state.h"
+
+namespace cachalot::simulator {
+
+struct MemoryPool;
+
+struct DeviceState {
+  int ordinal = 0;
+  std::unique_ptr<SimulatedDevice> simulated;
+  bool active = false;         // its primary context exists
+  std::uint64_t contexts = 0;  // how often that was made
+  unsigned long long resets = 0;
+  unsigned int flags = 0;
+  StreamState legacy_stream;
+  VectorClock before_destroyed;    // what comes before the end of blocking streams that were destroyed
+  std::size_t host_functions = 0;  // queued and not yet returned
+  std::vector<bool> peers;         // access to them was enabled
+  MemoryPool* default_pool = nullptr;
+  MemoryPool* pool = nullptr;
+
+  // Makes the primary context, unless it exists.
+  void make_context() {
+    contexts += active ? 0 : 1;
+    active = true;
+  }
+};
+
+class Devices {
+ public:
+  // Throws InvalidArgument if the system refuses to reserve the addresses. `content` is told of memory that is freed.
+  Devices(const Config& config, ContentStore& content);
+
+  int count() const CACHALOT_LOCKED { return static_cast<int>(devices_.size()); }
+  // Throws cudaErrorInvalidDevice.
+  DeviceState& at(int ordinal) CACHALOT_LOCKED;
+
+  // Returns the device after its clock has caught up with the host's time.
+  SimulatedDevice& on_clock(DeviceState& device) CACHALOT_LOCKED;
+  SimulatedDevice& on_clock(int ordinal) CACHALOT_LOCKED { return on_clock(at(ordinal)); }
+
+  std::int64_t clock_ns() const CACHALOT_LOCKED { return on_clock_->simulated->clock_ns(); }
+  void advance(std::int64_t ns) CACHALOT_LOCKED { on_clock_->simulated->advance(ns); }
+  void advance_to(std::int64_t ns) CACHALOT_LOCKED { on_clock_->simulated->advance_to(ns); }
+
+  // Returns whether the address is one of the devices', with or without memory.
+  bool hold(const void* address) const {
+    return reinterpret_cast<Address>(address) - reserved_.address < reserved_.bytes;
+  }
+  // Both return the device with memory at the address. If there is none, `owner` throws cudaErrorInvalidValue.
+  DeviceState& owner(const char* call, Address address) CACHALOT_LOCKED;
+  DeviceState* find_owner(Address address) CACHALOT_LOCKED;
+
+  Limits& limits() CACHALOT_LOCKED { return limits_; }
+
+ private:
+  static std::unique_ptr<DeviceState> make(const Config& config, int ordinal, ContentStore& content);
+
+  const AddressRange reserved_;  // nothing else of the process gets these addresses
+  std::vector<std::unique_ptr<DeviceState>> devices_ CACHALOT_UNDER_LOCK;
+  DeviceState* on_clock_ CACHALOT_UNDER_LOCK = nullptr;  // the device used last: its clock is the host's time
+  Limits limits_ CACHALOT_UNDER_LOCK;
+};
+
+}  // namespace cachalot::simulator

@@ -1,0 +1,63 @@
+// The program's events.
+#pragma once
+
+#include <cstdint>
+
+#include "device/vector_clock.h"
+#include "simulator/abi.h"
+#include "simulator/captures.h"
+#include "simulator/contexts.h"
+#include "simulator/devices.h"
+#include "simulator/graphs.h"
+#include "simulator/implicit_order.h"
+#include "simulator/lock.h"
+#include "simulator/registry.h"
+#include "simulator/stream_state.h"
+#include "simulator/watch.h"
+
+namespace cachalot::simulator {
+
+struct EventState {
+  int device = 0;
+  CUcontext context = nullptr;  // as a stream's
+  Event simulated = nullptr;
+  unsigned int flags = 0;
+  bool recorded = false;
+  std::uint64_t capture = 0;  // recorded inside this capture
+  Nodes frontier;             // then: the nodes it marks
+  VectorClock before;         // otherwise: the launches it marks
+  Gates gates;
+};
+
+class Events {
+ public:
+  Events(Watch& watch, Devices& devices, Contexts& contexts, Captures& captures, ImplicitOrder& order)
+      : watch_(watch), devices_(devices), contexts_(contexts), captures_(captures), order_(order) {}
+
+  // Throws cudaErrorInvalidResourceHandle.
+  EventState& at(const char* call, cudaEvent_t handle) CACHALOT_LOCKED { return events_.at(call, handle); }
+  EventState& create(unsigned int flags) CACHALOT_LOCKED;
+  void destroy(EventState& event) CACHALOT_LOCKED;
+
+  // Events go with their context and their device.
+  void destroy_all(CUcontext context) CACHALOT_LOCKED;
+  void destroy_all(const DeviceState& device) CACHALOT_LOCKED;
+
+  void record(EventState& event, StreamState& stream) CACHALOT_LOCKED;
+  // The stream waits for the event.
+  void wait(StreamState& stream, EventState& event) CACHALOT_LOCKED;
+  // Elapsed between two events' work, in milliseconds.
+  float elapsed_ms(const EventState& start, const EventState& end) CACHALOT_LOCKED;
+
+ private:
+  void wait_on_other_device(StreamState& stream, EventState& event) CACHALOT_LOCKED;
+
+  Watch& watch_ CACHALOT_UNDER_LOCK;
+  Devices& devices_;
+  Contexts& contexts_;
+  Captures& captures_;
+  ImplicitOrder& order_;
+  Registry<EventState, cudaEvent_t> events_ CACHALOT_UNDER_LOCK;
+};
+
+}  // namespace cachalot::simulator
