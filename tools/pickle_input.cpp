@@ -1,0 +1,85 @@
+#include "tools/pickle_input.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace cachalot::tools {
+
+PickleInput::PickleInput(InputFile file, PlainDocument& document)
+    : file_(std::move(file)), document_(document), buffer_(std::size_t{1} << 16) {}
+
+Opcode PickleInput::opcode() {
+  opcode_at_ = position_ + begin_;
+  if (is_at_end()) cut_off("there is no STOP");
+  opcode_ = buffer_[begin_++];
+  return static_cast<Opcode>(static_cast<unsigned char>(opcode_));
+}
+
+unsigned char PickleInput::byte() {
+  if (is_at_end()) cut_off("its argument is not all there");
+  return static_cast<unsigned char>(buffer_[begin_++]);
+}
+
+std::uint64_t PickleInput::natural(std::size_t count) {
+  std::uint64_t value = 0;
+  for (std::size_t i = 0; i < count; ++i) value |= std::uint64_t{byte()} << 8 * i;
+  return value;
+}
+
+// As long as the file says, but taken as it arrives.
+std::string PickleInput::bytes(std::uint64_t count) {
+  std::string all;
+  while (all.size() < count) {
+    if (is_at_end()) cut_off(fmt::format("of {} bytes there are {}", count, all.size()));
+    const std::size_t left = static_cast<std::size_t>(std::min<std::uint64_t>(count - all.size(), end_ - begin_));
+    grow(all, left);
+    all.append(buffer_.data() + begin_, left);
+    begin_ += left;
+  }
+  return all;
+}
+
+std::string PickleInput::line(std::size_t longest) {
+  std::string all;
+  for (;;) {
+    if (is_at_end()) cut_off("its line does not end");
+    const char* const from = buffer_.data() + begin_;
+    const auto* newline = static_cast<const char*>(std::memchr(from, '\n', end_ - begin_));
+    const std::size_t length = newline == nullptr ? end_ - begin_ : static_cast<std::size_t>(newline - from);
+    require(length <= longest - all.size(), "a number of more than {} digits", longest);
+    grow(all, length);
+    all.append(from, length);
+    begin_ += length + (newline == nullptr ? 0 : 1);
+    if (newline != nullptr) return all;
+  }
+}
+
+// While a text arrives it is on the document's account, too: one of all the file is, else, held before it is counted.
+void PickleInput::grow(const std::string& text, std::size_t bytes) {
+  if (text.size() + bytes > text.capacity()) document_.charge(text.size() + bytes);
+}
+
+void PickleInput::require_end() {
+  require(is_at_end(), "the pickle ends, but the file goes on");
+  const std::string trouble = file_.trouble();
+  require(trouble.empty(), "{}", trouble);
+}
+
+bool PickleInput::refill() {
+  position_ += end_;
+  begin_ = 0;
+  end_ = file_.read(buffer_.data(), buffer_.size());
+  return end_ != 0;
+}
+
+void PickleInput::refuse(std::string_view why) const {
+  throw BrokenPickle(fmt::format("byte {}: opcode {}: {}", opcode_at_, Quoted{{&opcode_, 1}}, why));
+}
+
+void PickleInput::cut_off(std::string_view how) const {
+  const std::string trouble = file_.trouble();
+  throw BrokenPickle(
+      fmt::format("byte {}: {}", opcode_at_, trouble.empty() ? fmt::format("the file is cut off: {}", how) : trouble));
+}
+
+}  // namespace cachalot::tools

@@ -1,0 +1,72 @@
+// The bytes of a pickle, as they arrive, and where in the file each opcode is.
+#pragma once
+
+#include <fmt/format.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "cachalot/errors.h"
+#include "tools/input_file.h"
+#include "tools/pickle_opcodes.h"
+#include "tools/plain_document.h"
+#include "tools/quoted.h"
+
+namespace cachalot::tools {
+
+// Says what is wrong with a pickle, and at which byte.
+struct BrokenPickle : InvalidArgument {
+  using InvalidArgument::InvalidArgument;
+};
+
+class PickleInput {
+ public:
+  static constexpr std::size_t kLongestNumber = 1 << 16;  // as text
+
+  // Texts count against the document's limit from when they arrive.
+  PickleInput(InputFile file, PlainDocument& document);
+
+  const std::string& path() const { return file_.path(); }
+  // Returns where the opcode is that was read last.
+  std::size_t opcode_at() const { return opcode_at_; }
+
+  // Each throws BrokenPickle if the file ends before.
+  Opcode opcode();
+  unsigned char byte();
+  // Reads a number of `count` bytes, at most 8, the least significant first.
+  std::uint64_t natural(std::size_t count);
+  std::string bytes(std::uint64_t count);
+  std::string line(std::size_t longest = kLongestNumber);
+  // Throws BrokenPickle if the file goes on, or was not all there.
+  void require_end();
+
+  // Throws BrokenPickle that names the opcode unless `holds`.
+  template <typename... Args>
+  void require(bool holds, fmt::format_string<Args...> rule, Args&&... args) const {
+    if (holds) [[likely]]
+      return;
+    refuse(fmt::format(rule, std::forward<Args>(args)...));
+  }
+
+ private:
+  [[noreturn]] void refuse(std::string_view why) const;
+  [[noreturn]] void cut_off(std::string_view how) const;
+  bool refill();
+  bool is_at_end() { return begin_ == end_ && !refill(); }
+  void grow(const std::string& text, std::size_t bytes);
+
+  InputFile file_;
+  PlainDocument& document_;
+  std::vector<char> buffer_;
+  std::size_t position_ = 0;  // in the file, of the buffer's front
+  std::size_t begin_ = 0;     // of what is unread in the buffer
+  std::size_t end_ = 0;
+  std::size_t opcode_at_ = 0;
+  char opcode_ = 0;
+};
+
+}  // namespace cachalot::tools
