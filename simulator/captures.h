@@ -1,4 +1,5 @@
-// Captures of streams, by CUDA's rules and modes. The simulated devices know them too, and keep the rules of one device.
+// Captures of streams, by CUDA's rules and modes. The simulated devices know them too, and keep the rules of one
+// device.
 #pragma once
 
 #include <cstdint>
@@ -41,7 +42,8 @@ class Captures {
   void leave(StreamState& stream) CACHALOT_LOCKED;
   void destroy_all(const DeviceState& device) CACHALOT_LOCKED;
 
-  // Throws 900 for a call that is unsafe while a stream captures, if the thread's mode forbids it, and spoils those captures.
+  // Throws 900 for a call that is unsafe while a stream captures, if the thread's mode forbids it, and spoils those
+  // captures.
   void require_safe(const char* call) CACHALOT_LOCKED;
   // Throws 900 if the stream captures, and spoils the capture, for a call that no mode allows.
   void refuse(const char* call, const StreamState& stream) CACHALOT_LOCKED;

@@ -1,5 +1,5 @@
-// Contexts: the current one of each thread, and those that a program makes beside its devices' primary ones. The handle of a
-// primary one is its device's state.
+// Contexts: the current one of each thread, and those that a program makes beside its devices' primary ones. The
+// handle of a primary one is its device's state.
 #pragma once
 
 #include <cstdint>
@@ -30,8 +30,8 @@ class Contexts {
   DeviceState& current() CACHALOT_LOCKED;
   // Returns the thread's current context. Null: it is a primary one, or there is none. Throws 709 if it was destroyed.
   Context* own() CACHALOT_LOCKED;
-  // Throws cudaErrorDeviceUninitialized (the driver's CUDA_ERROR_INVALID_CONTEXT) if the thread has no current context and
-  // the user's choice is this rule, or a stricter one.
+  // Throws cudaErrorDeviceUninitialized (the driver's CUDA_ERROR_INVALID_CONTEXT) if the thread has no current
+  // context and the user's choice is this rule, or a stricter one.
   void require(const char* call, ContextRule rule) const;
 
   // Both find no primary context. `find` returns null then, and `at` throws cudaErrorInvalidResourceHandle.

@@ -1,5 +1,5 @@
-// Streams call functions of the program on the host, on a thread of its own, in real time. Work behind one waits for its
-// gate. A wait lets process_mutex go: streams and events may be gone afterwards.
+// Streams call functions of the program on the host, on a thread of its own, in real time. Work behind one waits for
+// its gate. A wait lets process_mutex go: streams and events may be gone afterwards.
 #pragma once
 
 #include <condition_variable>

@@ -1,5 +1,5 @@
-// The order of the legacy stream and the blocking streams of its context, which wait for each other unasked. The simulated
-// device keeps it for the time of the primary context; the rest is kept here.
+// The order of the legacy stream and the blocking streams of its context, which wait for each other unasked. The
+// simulated device keeps it for the time of the primary context; the rest is kept here.
 #pragma once
 
 #include "simulator/config.h"
@@ -19,8 +19,8 @@ class ImplicitOrder {
 
   // Puts what the stream waits for unasked before the call that follows.
   void join(StreamState& stream) CACHALOT_LOCKED;
-  // Throws cudaErrorStreamCaptureImplicit, for a question about a stream, if that is the legacy stream of a context beside
-  // the primary one, and a blocking stream of its context captures.
+  // Throws cudaErrorStreamCaptureImplicit, for a question about a stream, if that is the legacy stream of a context
+  // beside the primary one, and a blocking stream of its context captures.
   void refuse_question(const char* call, const StreamState& stream) CACHALOT_LOCKED;
 
  private:

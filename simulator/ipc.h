@@ -1,5 +1,6 @@
 // Device memory shared between processes, all of them simulated. The importer reads and writes the exporter's content
-// through the exporter's file; its own device keeps the accounts of an import as SimulatedDevice does for a foreign one.
+// through the exporter's file; its own device keeps the accounts of an import as SimulatedDevice does for a foreign
+// one.
 #pragma once
 
 #include <map>

@@ -1,5 +1,5 @@
-// Work of the device on streams: kernels, copies, fills. On a capturing stream it becomes a node of the graph. Of copies and
-// fills, only the time is here; Copies has their bytes.
+// Work of the device on streams: kernels, copies, fills. On a capturing stream it becomes a node of the graph. Of
+// copies and fills, only the time is here; Copies has their bytes.
 #pragma once
 
 #include <cstddef>

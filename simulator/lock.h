@@ -1,8 +1,8 @@
 // The lock of the simulated process. Each call of CUDA's holds it from its beginning to its end; only a wait for a host
 // function of a stream lets it go (host_functions.h).
 //
-// The process is one, and so is its lock: Clang's analysis then follows it from owner to owner, which it could not with a
-// reference to the lock in each of them. process.h has the order of locks.
+// The process is one, and so is its lock: Clang's analysis then follows it from owner to owner, which it could not
+// with a reference to the lock in each of them. process.h has the order of locks.
 #pragma once
 
 #include "base/mutex.h"

@@ -59,7 +59,8 @@ void* Pools::malloc(MemoryPool& pool, StreamState& stream, std::size_t bytes) {
   return start;
 }
 
-// What the pool keeps, or memory of the device, for which the pool gives back what it keeps, if need be. 0: there is none.
+// What the pool keeps, or memory of the device, for which the pool gives back what it keeps, if need be. 0: there is
+// none.
 Address Pools::take(MemoryPool& pool, std::size_t rounded) {
   if (const auto kept = pool.kept.find(rounded); kept != pool.kept.end()) {
     const Address address = kept->second;

@@ -1,5 +1,5 @@
-// Stream-ordered memory pools (cudaMallocAsync). A pool keeps what is freed to it, whole, until the next synchronization
-// leaves no more than its release threshold; a request is served by a kept block of its rounded size.
+// Stream-ordered memory pools (cudaMallocAsync). A pool keeps what is freed to it, whole, until the next
+// synchronization leaves no more than its release threshold; a request is served by a kept block of its rounded size.
 #pragma once
 
 #include <cstddef>

@@ -4,11 +4,12 @@
 // its calls get cudaErrorInitializationError, as with the real runtime.
 //
 // Locks, in the order in which a thread takes them:
-//   1. `making`, in Process::get, while the process is made. Nothing else is locked then.
-//   2. process_mutex (lock.h), by each call of the program, by the thread of host functions and before a fork. It guards
+//   1. `making`, in Process::get, while the process is made.
+//   2. process_mutex (lock.h), in each call of the program, in the thread of host functions and around a fork. It guards
 //      all owners. Waits for host functions let it go (host_functions.h).
-//   3. One of these at a time, for a look-up: that of a SimulatedDevice, of exports (device/ipc_registry.cpp), of variables,
-//      of fat binaries, of notes.
+//   3. The lock of a SimulatedDevice.
+//   4. One of these at a time, for a look-up: that of exports (device/ipc_registry.cpp), of variables, of fat binaries,
+//      of notes.
 #pragma once
 
 #include <atomic>

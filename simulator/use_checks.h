@@ -1,5 +1,5 @@
-// With CACHALOT_SIM_STRICT: tells of two copies or fills that use the same memory in no order, and of memory that goes while
-// one of them uses it.
+// With CACHALOT_SIM_STRICT: tells of two copies or fills that use the same memory in no order, and of memory that
+// goes while one of them uses it.
 #pragma once
 
 #include <cstddef>
@@ -20,8 +20,8 @@ class UseChecks {
   UseChecks(Watch& watch, MemoryUses& uses, HostMemory& host_memory, Devices& devices, ImplicitOrder& order)
       : watch_(watch), uses_(uses), host_memory_(host_memory), devices_(devices), order_(order) {}
 
-  // `check` comes before a copy or fill of `call` is queued, and `add` after it: `to` is written, and `from` is read if it
-  // is not null.
+  // `check` comes before a copy or fill of `call` is queued, and `add` after it: `to` is written, and `from` is read
+  // if it is not null.
   void check(const char* call, StreamState& stream, const void* to, const void* from,
              std::size_t bytes) CACHALOT_LOCKED;
   void add(const char* call, StreamState& stream, const void* to, const void* from, std::size_t bytes) CACHALOT_LOCKED;

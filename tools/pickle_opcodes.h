@@ -75,8 +75,8 @@ enum class Opcode : unsigned char {
   readonly_buffer = 0x98,
 };
 
-// Returns the name of an opcode that is never carried out, because in Python it would run, or refer to, something outside
-// of the file. nullptr for others.
+// Returns the name of an opcode that is never carried out, because in Python it would run, or refer to, something
+// outside of the file. nullptr for others.
 inline const char* refused_name(Opcode opcode) {
   switch (opcode) {
     case Opcode::global:

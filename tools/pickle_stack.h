@@ -1,5 +1,5 @@
-// The machine of a pickle, without its opcodes: a stack of values with marks in it, and a memo of values by number. What is
-// asked of it and cannot be throws BrokenPickle.
+// The machine of a pickle, without its opcodes: a stack of values with marks in it, and a memo of values by number.
+// What is asked of it and cannot be throws BrokenPickle.
 #pragma once
 
 #include <cstddef>

@@ -1,6 +1,7 @@
 // cachalot's plain values as torch's.
 #pragma once
 
+#include <c10/core/AllocatorConfig.h>
 #include <c10/core/CachingDeviceAllocator.h>
 #include <c10/cuda/CUDACachingAllocator.h>
 
@@ -151,6 +152,21 @@ inline HistoryOptions::Contexts to_contexts(cuda_caching::RecordContext level) {
       return Contexts::all;
   }
   return Contexts::never;
+}
+
+inline cuda_caching::AllocatorConfigInfo to_torch(const Options& options) {
+  cuda_caching::AllocatorConfigInfo info;
+  info.garbage_collection_threshold = options.garbage_collection_threshold;
+  info.max_split_size = options.max_split_size;
+  info.pinned_num_register_threads = options.pinned_num_register_threads;
+  info.expandable_segments = options.expandable_segments;
+  info.release_lock_on_malloc = options.release_lock_on_cudamalloc;
+  info.pinned_use_host_register = options.pinned_use_cuda_host_register;
+  info.graph_capture_record_stream_reuse = options.graph_capture_record_stream_reuse;
+  info.last_allocator_settings = c10::CachingAllocator::getAllocatorSettings();
+  info.roundup_power2_divisions.assign(options.roundup_power2_divisions.begin(),
+                                       options.roundup_power2_divisions.end());
+  return info;
 }
 
 }  // namespace cachalot::torch_adapter

@@ -30,6 +30,8 @@
 #include "adapter/errors.h"
 #include "adapter/external_annotations.h"
 #include "adapter/ipc.h"
+#include "adapter/private_pools.h"
+#include "adapter/profiler.h"
 #include "adapter/torch_options.h"
 #include "plug.h"
 
@@ -41,41 +43,11 @@ using c10::MempoolId_t;
 // cachalot's statistics are per device; torch's functions name one.
 inline constexpr int kAllDevices = -1;
 
-// A private pool whose segments come from another torch allocator (MemPool(allocator)).
-class TorchSegments final : public SegmentProvider {
- public:
-  explicit TorchSegments(std::shared_ptr<cuda_caching::CUDAAllocator> allocator) : allocator_(std::move(allocator)) {}
-
-  // raw_alloc_with_stream of the current device. A provider that throws torch.OutOfMemoryError has no memory, either.
-  std::optional<Address> allocate_segment(std::size_t bytes, int device, Stream stream) override {
-    const c10::cuda::CUDAGuard guard(static_cast<DeviceIndex>(device));
-    try {
-      void* const segment = allocator_->raw_alloc_with_stream(bytes, stream);
-      if (segment == nullptr) return std::nullopt;
-      return reinterpret_cast<Address>(segment);
-    } catch (const c10::OutOfMemoryError&) {
-      return std::nullopt;
-    }
-  }
-  void free_segment(Address address, std::size_t, int device, Stream) override {
-    const c10::cuda::CUDAGuard guard(static_cast<DeviceIndex>(device));
-    allocator_->raw_delete(reinterpret_cast<void*>(address));
-  }
-
- private:
-  std::shared_ptr<cuda_caching::CUDAAllocator> allocator_;
-};
-
-struct Checkpoint final : cuda_caching::AllocatorState {
-  explicit Checkpoint(PoolCheckpoint taken) : pool(std::move(taken)) {}
-  PoolCheckpoint pool;
-};
-
 class TorchAllocator : public cuda_caching::CUDAAllocator {
  public:
   // The deleters are plain functions, so there is one object. `plug` lives until the process ends.
   static TorchAllocator* the_one;
-  explicit TorchAllocator(Plug& plug) : plug_(plug), imported_(plug) {}
+  explicit TorchAllocator(Plug& plug) : plug_(plug), profiler_(plug), imported_(plug) {}
 
   // --- Allocator ---
 
@@ -259,7 +231,7 @@ class TorchAllocator : public cuda_caching::CUDAAllocator {
       (*trace)->trace_gpu_memory_deallocation(c10::kCUDA, reinterpret_cast<std::uintptr_t>(ptr));
     }
     if (c10::memoryProfilingEnabled()) [[unlikely]]
-      return free_and_report(ptr);
+      return profiler_.free(ptr);
     as_torch([&] { plug_.deallocate(ptr); });
   }
 
@@ -272,7 +244,7 @@ class TorchAllocator : public cuda_caching::CUDAAllocator {
     for (const SegmentSnapshot& segment : taken.segments) info.segments.push_back(to_torch(segment));
     for (const std::vector<Change>& trace : taken.device_traces) info.device_traces.push_back(to_torch(trace));
     if (include_traces) info.external_annotations = annotations_.entries();
-    info.config_metadata = config_info(taken.options);
+    info.config_metadata = to_torch(taken.options);
     return info;
   }
 
@@ -315,7 +287,7 @@ class TorchAllocator : public cuda_caching::CUDAAllocator {
     if (bytes == 0) return nullptr;
     void* const ptr = allocate_or_throw(device, bytes, stream);
     if (c10::memoryProfilingEnabled()) [[unlikely]]
-      report_allocation(ptr, device);
+      profiler_.report_allocation(ptr, device);
     if (const auto* trace = c10::impl::GPUTrace::get_trace(); trace != nullptr) [[unlikely]] {
       (*trace)->trace_gpu_memory_allocation(c10::kCUDA, reinterpret_cast<std::uintptr_t>(ptr));
     }
@@ -327,8 +299,7 @@ class TorchAllocator : public cuda_caching::CUDAAllocator {
       try {
         return allocate_memory(device, bytes, stream);
       } catch (const OutOfMemory&) {
-        c10::reportOutOfMemoryToProfiler(static_cast<std::int64_t>(bytes), plug_.memory_allocated(device),
-                                         plug_.memory_reserved(device), c10::Device(c10::kCUDA, device));
+        profiler_.report_out_of_memory(bytes, device);
         throw;
       }
     });
@@ -337,23 +308,6 @@ class TorchAllocator : public cuda_caching::CUDAAllocator {
   static void free_tensor(void* ptr) { the_one->free(ptr); }
   // Memory allocated while caching was off. Another function, so that recordStream knows it.
   static void free_uncached_tensor(void* ptr) { the_one->free(ptr); }
-
-  // --- the profiler ---
-
-  void report_allocation(void* ptr, DeviceIndex device) {
-    if (plug_.device_of(ptr) < 0) return;  // allocated with caching off: torch's own does not report it, either
-    report(ptr, device, static_cast<std::int64_t>(plug_.allocation(ptr).allocated_bytes));
-  }
-  void report(void* ptr, DeviceIndex device, std::int64_t change) {
-    c10::reportMemoryUsageToProfiler(ptr, change, plug_.memory_allocated(device), plug_.memory_reserved(device),
-                                     c10::Device(c10::kCUDA, device));
-  }
-  void free_and_report(void* ptr) {
-    const int device = plug_.device_of(ptr);
-    const std::size_t bytes = device < 0 ? 0 : plug_.allocation(ptr).allocated_bytes;
-    as_torch([&] { plug_.deallocate(ptr); });
-    if (device >= 0) report(ptr, static_cast<DeviceIndex>(device), -static_cast<std::int64_t>(bytes));
-  }
 
   // --- small things ---
 
@@ -372,22 +326,8 @@ class TorchAllocator : public cuda_caching::CUDAAllocator {
     return std::string_view(filter.target_type().name()).find("CUDAGraph") != std::string_view::npos;
   }
 
-  static cuda_caching::AllocatorConfigInfo config_info(const Options& options) {
-    cuda_caching::AllocatorConfigInfo info;
-    info.garbage_collection_threshold = options.garbage_collection_threshold;
-    info.max_split_size = options.max_split_size;
-    info.pinned_num_register_threads = options.pinned_num_register_threads;
-    info.expandable_segments = options.expandable_segments;
-    info.release_lock_on_malloc = options.release_lock_on_cudamalloc;
-    info.pinned_use_host_register = options.pinned_use_cuda_host_register;
-    info.graph_capture_record_stream_reuse = options.graph_capture_record_stream_reuse;
-    info.last_allocator_settings = c10::CachingAllocator::getAllocatorSettings();
-    info.roundup_power2_divisions.assign(options.roundup_power2_divisions.begin(),
-                                         options.roundup_power2_divisions.end());
-    return info;
-  }
-
   std::atomic<bool> initialized_{false};
+  const Profiler profiler_;
   ExternalAnnotations annotations_;
   ImportedSegments imported_;
 };
