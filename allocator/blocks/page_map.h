@@ -97,7 +97,7 @@ class PageMap {
   // A block of at least so many bytes, handed out again, is still where its entry was written. For another's entry to
   // replace it, both would have to start in one slot, neither smaller than it: but a block keeps its address for life,
   // and whatever comes to lie beside one of at least a slot's size starts in another slot, or is smaller and goes a
-  // level down, together with the entry it finds. (SegmentHeap::cut makes a block smaller that is not handed out: it
+  // level down, together with the entry it finds. (BlockHeap::cut makes a block smaller that is not handed out: it
   // forgets its place.)
   static constexpr std::size_t kNeverShared[] = {~std::size_t{0}, Node::kSlotBytes, Table::kSlotBytes, 0};
 

@@ -27,7 +27,7 @@
 #include "observe/counters.h"
 #include "pages/page_heap.h"
 #include "policy/torch_policy.h"
-#include "segments/segment_heap.h"
+#include "segments/block_heap.h"
 
 namespace cachalot {
 
@@ -94,7 +94,7 @@ struct HeapState {
   std::array<BlockPool, 2> default_pools CACHALOT_GUARDED_BY(device_lock) = {
       BlockPool{PoolKind::small, {}, nullptr, nullptr}, BlockPool{PoolKind::large, {}, nullptr, nullptr}};
   Counters counters CACHALOT_GUARDED_BY(device_lock);
-  SegmentHeap blocks CACHALOT_GUARDED_BY(device_lock);
+  BlockHeap blocks CACHALOT_GUARDED_BY(device_lock);
 
   const std::shared_ptr<Device> device;
   const int index;

@@ -1,7 +1,7 @@
 // PageHeap: address space behind which physical pages come, go and move.
 //
 // A range of addresses, reserved from the device, is tiled by blocks that have memory and gaps that have none
-// (SegmentHeap::add_range). Free blocks lie in their arena's bins: whatever one of them can serve costs no driver call and
+// (BlockHeap::add_range). Free blocks lie in their arena's bins: whatever one of them can serve costs no driver call and
 // is none of this class's business. It is asked when none can. Then Placement looks for a window of addresses in the
 // holes between live blocks, and for the memory its gaps lack: idle pages of other holes, mapped a second time or already
 // mapped there, or new ones. What it finds is a BackingPlan; whoever carries it out makes the driver calls.
@@ -29,7 +29,7 @@
 #include "pages/idle_pages.h"
 #include "pages/physical_pages.h"
 #include "pages/stream_clock.h"
-#include "segments/segment_heap.h"
+#include "segments/block_heap.h"
 
 namespace cachalot {
 
@@ -79,7 +79,7 @@ struct BackingPlan {
 
 class PageHeap {
  public:
-  PageHeap(SegmentHeap& heap, std::size_t page_bytes) : heap_(heap), pages_(page_bytes) {}
+  PageHeap(BlockHeap& heap, std::size_t page_bytes) : heap_(heap), pages_(page_bytes) {}
 
   PhysicalPages& pages() { return pages_; }
   const PhysicalPages& pages() const { return pages_; }
@@ -174,7 +174,7 @@ class PageHeap {
   // A part of a free block becomes a free block of another arena; returns that.
   Block& hand_over(Block& block, Address begin, Address end, Arena& arena);
 
-  SegmentHeap& heap() { return heap_; }
+  BlockHeap& heap() { return heap_; }
   // For Placement: takes pages.
   std::uint64_t next_mark() { return ++mark_; }
   // `moving`: bytes between begin and finish just now.
@@ -193,7 +193,7 @@ class PageHeap {
   Block& open(PageRange& range, Block& gap, Address begin, Address end, Arena& arena);
   Block* find_gap(PageRange& range, Address address);
 
-  SegmentHeap& heap_;
+  BlockHeap& heap_;
   PhysicalPages pages_;
   std::map<Address, PageRange> ranges_;
   std::uint64_t mark_ = 0;

@@ -1,11 +1,11 @@
-#include "segments/segment_heap.h"
+#include "segments/block_heap.h"
 #include "base/format.h"
 
 namespace cachalot {
 
 static_assert(PageMap::kAddressBits <= FreeBins::kAddressBits);
 
-Block& SegmentHeap::add_segment(Address address, std::size_t bytes, Arena& arena) {
+Block& BlockHeap::add_segment(Address address, std::size_t bytes, Arena& arena) {
   CACHALOT_REQUIRE((address + bytes) >> PageMap::kAddressBits == 0,
                    "the device gave address {:#x}, beyond the {} bits supported", address, PageMap::kAddressBits);
   CACHALOT_REQUIRE(address % kBlockGranularity == 0 && bytes % kBlockGranularity == 0 && bytes != 0,
@@ -32,7 +32,7 @@ Block& SegmentHeap::add_segment(Address address, std::size_t bytes, Arena& arena
   return block;
 }
 
-void SegmentHeap::remove_segment(Block& block) {
+void BlockHeap::remove_segment(Block& block) {
   CACHALOT_ASSERT(block.is_free() && !block.is_split());
   block.arena->bins.remove(block);
   segments_.erase(block.address);
@@ -43,7 +43,7 @@ void SegmentHeap::remove_segment(Block& block) {
 
 // --- ranges of addresses ---------------------------------------------------------------------------------------------
 
-Block& SegmentHeap::add_range(Address address, std::size_t bytes) {
+Block& BlockHeap::add_range(Address address, std::size_t bytes) {
   CACHALOT_REQUIRE((address + bytes) >> PageMap::kAddressBits == 0,
                    "the device reserved addresses up to {:#x}, beyond the {} bits supported", address + bytes,
                    PageMap::kAddressBits);
@@ -59,13 +59,13 @@ Block& SegmentHeap::add_range(Address address, std::size_t bytes) {
   return gap;
 }
 
-void SegmentHeap::remove_range(Block& gap) {
+void BlockHeap::remove_range(Block& gap) {
   CACHALOT_ASSERT(gap.is_gap() && gap.prev == &edge_ && gap.next == &edge_);
   page_map_.leave(gap.address, gap.size());
   slab_.retire(gap);
 }
 
-Block& SegmentHeap::cut(Block& block, Address address) {
+Block& BlockHeap::cut(Block& block, Address address) {
   CACHALOT_ASSERT(!block.is_free() && block.address < address && address < block.end());
   const std::uint64_t flags = block.size_and_flags & Block::kFlagBits;
   Block& high = slab_.make();
@@ -78,7 +78,7 @@ Block& SegmentHeap::cut(Block& block, Address address) {
   return high;
 }
 
-void SegmentHeap::open_gap(Block& gap, Arena& arena) {
+void BlockHeap::open_gap(Block& gap, Arena& arena) {
   CACHALOT_ASSERT(gap.is_gap());
   if (!gap.next->is_edge()) segments_.erase(gap.next->address);
   if (gap.prev->is_edge()) segments_.emplace(gap.address, &gap);
@@ -88,7 +88,7 @@ void SegmentHeap::open_gap(Block& gap, Arena& arena) {
   gap.bin.epoch = arena.epoch;
 }
 
-Block& SegmentHeap::close_gap(Block& block) {
+Block& BlockHeap::close_gap(Block& block) {
   CACHALOT_ASSERT(block.has(Block::kClaimed));
   if (block.prev->is_edge()) segments_.erase(block.address);
   if (!block.next->is_edge()) segments_.emplace(block.next->address, block.next);
@@ -104,7 +104,7 @@ Block& SegmentHeap::close_gap(Block& block) {
   return low;
 }
 
-void SegmentHeap::join_gaps(Block& low, Block& high) {
+void BlockHeap::join_gaps(Block& low, Block& high) {
   low.size_and_flags += high.size();
   low.next = high.next;
   low.next->prev = &low;
@@ -113,7 +113,7 @@ void SegmentHeap::join_gaps(Block& low, Block& high) {
 
 // --------------------------------------------------------------------------------------------------------------------
 
-Block* SegmentHeap::segment_at(Address address) const {
+Block* BlockHeap::segment_at(Address address) const {
   auto after = segments_.upper_bound(address);
   if (after == segments_.begin()) return nullptr;
   Block* head = std::prev(after)->second;
@@ -122,7 +122,7 @@ Block* SegmentHeap::segment_at(Address address) const {
   return address < last->end() ? head : nullptr;
 }
 
-std::uint64_t SegmentHeap::freed_at(const Block& block) const {
+std::uint64_t BlockHeap::freed_at(const Block& block) const {
   const BlockDetail* detail = slab_.find_detail(block);
   return detail == nullptr ? 0 : detail->freed_at;
 }
@@ -148,7 +148,7 @@ std::string validate_block(const Block& block, const Block* prev, const PageMap&
 
 }  // namespace
 
-std::string SegmentHeap::validate() const {
+std::string BlockHeap::validate() const {
   Address end = 0;
   for (const auto& [address, head] : segments_) {
     if (address != head->address) return formatted("segment {:#x} begins at block {:#x}", address, head->address);
@@ -164,7 +164,7 @@ std::string SegmentHeap::validate() const {
   return "";
 }
 
-std::size_t SegmentHeap::metadata_bytes() const {
+std::size_t BlockHeap::metadata_bytes() const {
   constexpr std::size_t kMapNode = 48;  // of std::map in libstdc++, with a key and a pointer
   return slab_.metadata_bytes() + segments_.size() * kMapNode;
 }

@@ -1,4 +1,4 @@
-#include "segments/segment_heap.h"
+#include "segments/block_heap.h"
 
 #include <gtest/gtest.h>
 
@@ -9,7 +9,7 @@ namespace {
 
 constexpr Address kBase = Address{1} << 40;
 
-class SegmentHeapTest : public ::testing::Test {
+class BlockHeapTest : public ::testing::Test {
  protected:
   Block& segment(Address address, std::size_t bytes) { return heap.add_segment(address, bytes, arena); }
   void TearDown() override { EXPECT_EQ(heap.validate(), ""); }
@@ -21,17 +21,17 @@ class SegmentHeapTest : public ::testing::Test {
   PageMap page_map;
   BlockPool pool{PoolKind::small, {}, nullptr};
   Arena& arena = pool.add(immortal_stream(nullptr));
-  SegmentHeap heap{0, page_map};
+  BlockHeap heap{0, page_map};
 };
 
-TEST_F(SegmentHeapTest, ASegmentBeginsAsOneFreeBlock) {
+TEST_F(BlockHeapTest, ASegmentBeginsAsOneFreeBlock) {
   Block& block = segment(kBase, 2 * kMiB);
   EXPECT_TRUE(block.is_free());
   EXPECT_FALSE(block.is_split());
   EXPECT_EQ(arena.bins.best_fit(512), &block);
 }
 
-TEST_F(SegmentHeapTest, ASplitKeepsTheLowPartAndFreesTheRest) {
+TEST_F(BlockHeapTest, ASplitKeepsTheLowPartAndFreesTheRest) {
   Block& block = segment(kBase, 2 * kMiB);
   expect(heap.take(block, 4096, 4000, true), 1, 2 * kMiB - 4096);
   EXPECT_EQ(block.address, kBase);
@@ -44,14 +44,14 @@ TEST_F(SegmentHeapTest, ASplitKeepsTheLowPartAndFreesTheRest) {
   EXPECT_EQ(rest->size(), 2 * kMiB - 4096);
 }
 
-TEST_F(SegmentHeapTest, TakingAWholeSegmentLeavesNoSplit) {
+TEST_F(BlockHeapTest, TakingAWholeSegmentLeavesNoSplit) {
   Block& block = segment(kBase, 2 * kMiB);
   expect(heap.take(block, 2 * kMiB, 2 * kMiB, false), 0, 0);
   EXPECT_EQ(arena.bins.best_fit(512), nullptr);
   expect(heap.put_back(block), 0, 0);
 }
 
-TEST_F(SegmentHeapTest, TakingFromASplitSegmentCountsOnlyBytes) {
+TEST_F(BlockHeapTest, TakingFromASplitSegmentCountsOnlyBytes) {
   heap.take(segment(kBase, 2 * kMiB), 4096, 4096, true);
   expect(heap.take(*arena.bins.best_fit(512), 1024, 1024, true), 0, -1024);
   Block& last = *arena.bins.best_fit(512);
@@ -60,7 +60,7 @@ TEST_F(SegmentHeapTest, TakingFromASplitSegmentCountsOnlyBytes) {
 }
 
 // A free block is cut so that another starts in its slot of the page map, and is handed out there, before the two merge again.
-TEST_F(SegmentHeapTest, ABlockThatWasCutIsFoundWhenItIsHandedOutAgain) {
+TEST_F(BlockHeapTest, ABlockThatWasCutIsFoundWhenItIsHandedOutAgain) {
   heap.expect_ranges();
   Block& low = segment(kBase, 2 * kMiB);
   heap.take(low, kMiB, kMiB, true);
@@ -79,7 +79,7 @@ TEST_F(SegmentHeapTest, ABlockThatWasCutIsFoundWhenItIsHandedOutAgain) {
   EXPECT_EQ(page_map.find(kBase), &low);
 }
 
-TEST_F(SegmentHeapTest, FreeNeighboursMergeOnBothSides) {
+TEST_F(BlockHeapTest, FreeNeighboursMergeOnBothSides) {
   Block& low = segment(kBase, 2 * kMiB);
   heap.take(low, 4096, 4096, true);
   Block& middle = *arena.bins.best_fit(512);
@@ -92,7 +92,7 @@ TEST_F(SegmentHeapTest, FreeNeighboursMergeOnBothSides) {
   EXPECT_EQ(low.requested, 77u);  // its last user's
 }
 
-TEST_F(SegmentHeapTest, AnAddressFindsItsSegment) {
+TEST_F(BlockHeapTest, AnAddressFindsItsSegment) {
   Block& first = segment(kBase, 2 * kMiB);
   Block& second = segment(kBase + 8 * kMiB, 20 * kMiB);
   EXPECT_EQ(heap.segment_at(kBase - 1), nullptr);
@@ -102,13 +102,13 @@ TEST_F(SegmentHeapTest, AnAddressFindsItsSegment) {
   EXPECT_EQ(heap.segment_at(kBase + 27 * kMiB), &second);
 }
 
-TEST_F(SegmentHeapTest, ARemovedSegmentIsForgotten) {
+TEST_F(BlockHeapTest, ARemovedSegmentIsForgotten) {
   heap.remove_segment(segment(kBase, 2 * kMiB));
   EXPECT_TRUE(heap.segments().empty());
   EXPECT_EQ(arena.bins.best_fit(512), nullptr);
 }
 
-TEST_F(SegmentHeapTest, AgesAreThoseOfTheLastTimeABlockBecameFree) {
+TEST_F(BlockHeapTest, AgesAreThoseOfTheLastTimeABlockBecameFree) {
   heap.start_keeping_ages();
   Block& block = segment(kBase, 2 * kMiB);
   EXPECT_EQ(heap.freed_at(block), 0u);
@@ -118,7 +118,7 @@ TEST_F(SegmentHeapTest, AgesAreThoseOfTheLastTimeABlockBecameFree) {
   EXPECT_EQ(heap.freed_at(block), 5u);
 }
 
-TEST_F(SegmentHeapTest, ValidateNamesABrokenTiling) {
+TEST_F(BlockHeapTest, ValidateNamesABrokenTiling) {
   Block& block = segment(kBase, 2 * kMiB);
   heap.take(block, 4096, 4096, true);
   block.size_and_flags -= 512;  // planted

@@ -1,4 +1,4 @@
-// SegmentHeap: segments cut into blocks. It knows where every block is, splits and merges them, and nothing of
+// BlockHeap: segments cut into blocks. It knows where every block is, splits and merges them, and nothing of
 // devices, streams in flight, limits or statistics: DeviceAllocator decides, this carries out.
 // Not thread-safe: guarded by the mutex of its DeviceAllocator.
 #pragma once
@@ -24,9 +24,9 @@ struct InactiveSplit {
   std::int64_t bytes = 0;
 };
 
-class SegmentHeap {
+class BlockHeap {
  public:
-  SegmentHeap(int device, PageMap& page_map) : page_map_(page_map), slab_(device, page_map.memory()) {}
+  BlockHeap(int device, PageMap& page_map) : page_map_(page_map), slab_(device, page_map.memory()) {}
 
   // A segment the device gave: one free block, in its arena's bins. Throws InvalidArgument for an address of more than
   // PageMap::kAddressBits bits, for FreeBins::kMaxBytes and more, and for what is not a multiple of kBlockGranularity,
