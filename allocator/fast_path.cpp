@@ -43,7 +43,7 @@ CACHALOT_FAST_PATH void* FastPath::allocate(std::size_t bytes, Stream stream, co
     if (bytes == 0) return nullptr;
     refuse(bytes);
   }
-  const DeviceLock lock(state.mutex);
+  const DeviceLock lock(state);
   if (state.modes != 0) [[unlikely]] {
     if (state.is(HeapState::kBypassed, lock)) return slow_.uncached.allocate(bytes, lock);
     if (state.is(HeapState::kCaching, lock)) slow_.caches.settle_sums(lock);
@@ -74,7 +74,7 @@ void* FastPath::allocate_contiguous(std::size_t bytes, Stream stream) {
   if (bytes == 0 || bytes >= kMaxRequestBytes) return allocate_from_heap(bytes, stream);
   const AllocationStack stack(state.observers.takes_stacks());
   const Context context = state.observers.gather_context(Contexts::state);
-  const DeviceLock lock(state.mutex);
+  const DeviceLock lock(state);
   if (state.is(HeapState::kBypassed, lock)) return slow_.uncached.allocate(bytes, lock);
   if (state.is(HeapState::kCaching, lock)) slow_.caches.settle_sums(lock);
   prepare(stream, lock);
@@ -107,7 +107,7 @@ void* FastPath::allocate_through_cache(std::size_t bytes, Stream stream) {
 
 // The heap serves, and while it is at it gives the cache some more of the size.
 void* FastPath::allocate_for_cache(std::size_t bytes, Stream stream) {
-  const DeviceLock lock(state.mutex);
+  const DeviceLock lock(state);
   CacheBridge& caches = slow_.caches;
   if (state.is(HeapState::kBypassed, lock)) return slow_.uncached.allocate(bytes, lock);
   caches.settle_sums(lock);
@@ -148,7 +148,7 @@ bool FastPath::deallocate_to_heap(Block& block, const void* ptr) {
     return deallocate_with_context(block, ptr);
   }
   block.prefetch_neighbours();  // the lock is an exchange: no load after it begins before it is done
-  const DeviceLock lock(state.mutex);
+  const DeviceLock lock(state);
   if (!HeapState::is_live(block, ptr)) [[unlikely]]
     return false;
   if ((state.modes & HeapState::kCaching) != 0) [[unlikely]]
@@ -159,7 +159,7 @@ bool FastPath::deallocate_to_heap(Block& block, const void* ptr) {
 
 bool FastPath::deallocate_with_context(Block& block, const void* ptr) {
   const Context context = state.observers.gather_context(Contexts::all);
-  const DeviceLock lock(state.mutex);
+  const DeviceLock lock(state);
   if (!HeapState::is_live(block, ptr)) return false;
   if (state.is(HeapState::kCaching, lock)) slow_.caches.leave(block, lock);
   free_block(block, context, lock);
@@ -187,7 +187,7 @@ bool FastPath::deallocate(Block& block, const void* ptr, std::size_t bytes, Stre
   Context context;
   if (state.observers.contexts() == Contexts::all) [[unlikely]]
     context = state.observers.gather_context(Contexts::all);
-  const DeviceLock lock(state.mutex);
+  const DeviceLock lock(state);
   if (!HeapState::is_live(block, ptr)) [[unlikely]]
     return false;
   CACHALOT_REQUIRE(bytes == block.requested_bytes(),
@@ -203,7 +203,7 @@ bool FastPath::deallocate(Block& block, const void* ptr, std::size_t bytes, Stre
 }
 
 bool FastPath::record_stream(Block& block, const void* ptr, const KnownStream& stream) {
-  const DeviceLock lock(state.mutex);
+  const DeviceLock lock(state);
   if (!HeapState::is_live(block, ptr)) return false;
   if (stream == block.arena->stream) return true;
   if (state.is(HeapState::kCaching, lock)) slow_.caches.leave(block, lock);

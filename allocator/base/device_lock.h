@@ -26,20 +26,28 @@ inline constexpr LockRole growth_lock;
 // Tells Clang's analysis inside a lambda what the token says, since an attribute of the lambda would bind its callers.
 inline void holds(const Held& /*held*/) CACHALOT_ASSERT_CAPABILITY(device_lock) {}
 
-// A DeviceLock holds a device's mutex for its scope, and is the token of that.
+// A DeviceLock holds a device's mutex for its scope, and is the token of that. Made of the mutex, or of an object that has it as
+// `mutex`: on the fast path the compiler then needs no register for the mutex beside that of the object.
+template <typename Owner>
 class CACHALOT_SCOPED_CAPABILITY DeviceLock {
  public:
-  explicit DeviceLock(Mutex& mutex) CACHALOT_ACQUIRE(device_lock) CACHALOT_NO_THREAD_SAFETY_ANALYSIS : mutex_(mutex) {
-    mutex_.lock();
+  explicit DeviceLock(Owner& owner) CACHALOT_ACQUIRE(device_lock) CACHALOT_NO_THREAD_SAFETY_ANALYSIS : owner_(owner) {
+    mutex_of(owner_).lock();
   }
-  ~DeviceLock() CACHALOT_RELEASE() CACHALOT_NO_THREAD_SAFETY_ANALYSIS { mutex_.unlock(); }
+  ~DeviceLock() CACHALOT_RELEASE() CACHALOT_NO_THREAD_SAFETY_ANALYSIS { mutex_of(owner_).unlock(); }
   DeviceLock(const DeviceLock&) = delete;
   DeviceLock& operator=(const DeviceLock&) = delete;
 
-  operator Held&() const { return mutex_; }  // NOLINT(google-explicit-constructor): it is the token
+  operator Held&() const { return mutex_of(owner_); }  // NOLINT(google-explicit-constructor): it is the token
 
  private:
-  Mutex& mutex_;
+  static Mutex& mutex_of(Mutex& mutex) { return mutex; }
+  template <typename Object>
+  static Mutex& mutex_of(Object& object) {
+    return object.mutex;
+  }
+
+  Owner& owner_;
 };
 
 // An Unlocked lets the device's mutex go for a stretch of a function that holds it.

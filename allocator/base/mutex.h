@@ -69,6 +69,8 @@ class Held {
   ~Held() = default;
 };
 
+template <typename Owner>
+class DeviceLock;
 template <typename AnyMutex>
 class Unlocked;
 
@@ -85,6 +87,7 @@ class CACHALOT_CAPABILITY("mutex") Mutex : private SpinMutex, private Held {
   void unlock() CACHALOT_RELEASE() { SpinMutex::unlock(); }
 
  private:
+  template <typename Owner>
   friend class DeviceLock;      // makes the token, …
   friend class Unlocked<Held>;  // … and uses it
   using Clock = std::chrono::steady_clock;
