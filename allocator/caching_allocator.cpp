@@ -120,7 +120,8 @@ void* CachingAllocator::allocate(std::size_t bytes, int device, Stream stream) {
 
 void* CachingAllocator::allocate(std::size_t bytes, int device, Stream stream, const AllocateOptions& options) {
   if (is_guarded()) return allocate_guarded(bytes, device, stream, options.contiguous);
-  return options.contiguous ? at(device).fast.allocate_contiguous(bytes, stream) : at(device).fast.allocate(bytes, stream);
+  return options.contiguous ? at(device).fast.allocate_contiguous(bytes, stream)
+                            : at(device).fast.allocate(bytes, stream);
 }
 
 void CachingAllocator::deallocate(void* ptr) {
@@ -337,8 +338,12 @@ void CachingAllocator::enable_peer_access(int device, int peer) {
 
 std::size_t CachingAllocator::memory_allocated(int device) const { return at(device).inspection.memory_allocated(); }
 std::size_t CachingAllocator::memory_reserved(int device) const { return at(device).inspection.memory_reserved(); }
-std::size_t CachingAllocator::max_memory_allocated(int device) const { return at(device).inspection.max_memory_allocated(); }
-std::size_t CachingAllocator::max_memory_reserved(int device) const { return at(device).inspection.max_memory_reserved(); }
+std::size_t CachingAllocator::max_memory_allocated(int device) const {
+  return at(device).inspection.max_memory_allocated();
+}
+std::size_t CachingAllocator::max_memory_reserved(int device) const {
+  return at(device).inspection.max_memory_reserved();
+}
 DeviceStats CachingAllocator::memory_stats(int device) const { return at(device).inspection.stats(); }
 Fragmentation CachingAllocator::fragmentation(int device) const { return at(device).inspection.fragmentation(); }
 
@@ -400,10 +405,10 @@ void CachingAllocator::configure(const Options& options) {
 }
 
 void CachingAllocator::apply(const Options& options, bool sets_fraction) {
-  const auto heap = [](const Options& o) { return uses_pages(o) ? "pages" : "segments"; };
-  CACHALOT_REQUIRE(uses_pages(options) == uses_pages(options_),
-                   "heap:{} cannot be set at run time: the heap is '{}' since the allocator was made", heap(options),
-                   heap(options_));
+  const HeapKind heap = selected_heap(options_);
+  CACHALOT_REQUIRE(selected_heap(options) == heap,
+                   "heap:{} cannot be set at run time: the heap is '{}' since the allocator was made",
+                   name_of(selected_heap(options)), name_of(heap));
   const auto require_same = [](const char* what, bool wanted, bool is) {
     CACHALOT_REQUIRE(wanted == is, "{}:{} cannot be set at run time: the {} is {} since the allocator was made", what,
                      wanted ? "True" : "False", what, is ? "on" : "off");
@@ -523,12 +528,14 @@ bool CachingAllocator::pool_has_exactly(int device, PoolId pool, const std::vect
   std::vector<void*> in_heap;
   in_heap.reserve(live.size());
   for (const void* ptr : live) in_heap.push_back(as_pointer(guard.in_heap(as_address(ptr))));
-  return with_pool(device, pool, [&](DeviceAllocator& heap) { return heap.checkpoints.pool_has_exactly(pool, in_heap); });
+  return with_pool(device, pool,
+                   [&](DeviceAllocator& heap) { return heap.checkpoints.pool_has_exactly(pool, in_heap); });
 }
 
 PoolCheckpoint CachingAllocator::checkpoint_pool(int device, PoolId pool) const {
   for (Guard* guard : guards(device)) guard->drain();
-  return with_pool(device, pool, [&](DeviceAllocator& allocator) { return allocator.checkpoints.checkpoint_pool(pool); });
+  return with_pool(device, pool,
+                   [&](DeviceAllocator& allocator) { return allocator.checkpoints.checkpoint_pool(pool); });
 }
 
 RestoreResult CachingAllocator::restore_pool(int device, const PoolCheckpoint& checkpoint) {
@@ -628,7 +635,8 @@ void CachingAllocator::wake(const std::vector<DeviceAllocator*>& allocators, Poo
 // Those that have the pool. Refuses before any of them has done anything.
 std::vector<DeviceAllocator*> CachingAllocator::sleepers(PoolId pool, int device, const char* call) const {
   std::vector<DeviceAllocator*> allocators = selected(device);
-  std::erase_if(allocators, [&](const DeviceAllocator* allocator) { return !allocator->sleeping.may_sleep(pool, call); });
+  std::erase_if(allocators,
+                [&](const DeviceAllocator* allocator) { return !allocator->sleeping.may_sleep(pool, call); });
   return allocators;
 }
 

@@ -48,6 +48,22 @@ void CudaDevice::free(Address address) {
   check(kCall, driver().memory_free(address));
 }
 
+// A device that has no pools says so with CUDA_ERROR_NOT_SUPPORTED.
+std::optional<Address> CudaDevice::malloc_async(std::size_t bytes, Stream stream) {
+  constexpr auto kCall = "cuMemAllocAsync";
+  if (driver().memory_alloc_async == nullptr) return malloc(bytes);
+  const CudaContext::Current current(context_);
+  CUdeviceptr address = 0;
+  if (lacks_memory(kCall, driver().memory_alloc_async(&address, bytes, stream))) return std::nullopt;
+  return static_cast<Address>(address);
+}
+
+void CudaDevice::free_async(Address address, Stream stream) {
+  if (driver().memory_free_async == nullptr) return free(address);
+  const CudaContext::Current current(context_);
+  check("cuMemFreeAsync", driver().memory_free_async(address, stream));
+}
+
 void CudaDevice::require_virtual_memory(const char* call) const {
   if (!properties_.virtual_memory) check(call, CUDA_ERROR_NOT_SUPPORTED);
 }

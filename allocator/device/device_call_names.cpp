@@ -46,6 +46,8 @@ constexpr std::array kNames = std::to_array<Names>({
     {DeviceCall::export_handle, "export_handle", "cuMemExportToShareableHandle"},
     {DeviceCall::import_handle, "import_handle", "cuMemImportFromShareableHandle"},
     {DeviceCall::enable_peer_access, "enable_peer_access", "cuCtxEnablePeerAccess"},
+    {DeviceCall::malloc_async, "malloc_async", "cuMemAllocAsync"},
+    {DeviceCall::free_async, "free_async", "cuMemFreeAsync"},
 });
 
 constexpr bool each_is_at_its_place() {

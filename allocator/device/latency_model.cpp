@@ -44,6 +44,8 @@ LatencyModel LatencyModel::published() {
   set(DeviceCall::export_handle, 10);        // as ipc_export
   set(DeviceCall::import_handle, 10);        // as ipc_export: nothing is mapped yet
   set(DeviceCall::enable_peer_access, 100);  // as malloc: maps all of the peer's memory
+  set(DeviceCall::malloc_async, 100, 0.05);  // as malloc: a pool that keeps nothing asks the system each time
+  set(DeviceCall::free_async, 2);            // as a kernel launch: queued
   return model;
 }
 

@@ -17,6 +17,36 @@ std::optional<Address> SimulatedDevice::malloc(std::size_t bytes) {
   return address;
 }
 
+// A pool that has no memory waits for what is being freed.
+std::optional<Address> SimulatedDevice::malloc_async(std::size_t bytes, Stream stream) {
+  const Lock lock(impl_->mutex);
+  if (impl_->book.begin(DeviceCall::malloc_async, 0, bytes) == Impl::Outcome::out_of_memory) return std::nullopt;
+  constexpr auto kCall = "cuMemAllocAsync";
+  if (impl_->stream_in_order(kCall, stream).capture() != 0)
+    fail(kCall, CudaCode::capture_unsupported, "the stream captures a graph");
+  impl_->settle_async_frees(/*wait=*/false);
+  auto address = impl_->memory.malloc(bytes);
+  if (!address && !impl_->async_frees.empty()) {
+    impl_->settle_async_frees(/*wait=*/true);
+    address = impl_->memory.malloc(bytes);
+  }
+  if (address) impl_->book.succeeded(*address);
+  return address;
+}
+
+void SimulatedDevice::free_async(Address address, Stream stream) {
+  constexpr auto kCall = "cuMemFreeAsync";
+  const Lock lock(impl_->mutex);
+  impl_->book.begin(DeviceCall::free_async, address);
+  const std::size_t bytes = impl_->memory.allocation_bytes(kCall, address);
+  const SimulatedStream& behind = impl_->stream_in_order(kCall, stream);
+  if (behind.capture() != 0) fail(kCall, CudaCode::capture_unsupported, "the stream captures a graph");
+  if (impl_->checker) impl_->checker->check_no_handout("free_async", address, bytes);
+  impl_->async_frees.push_back({address, behind.ready_ns()});
+  impl_->settle_async_frees(/*wait=*/false);
+  impl_->book.succeeded();
+}
+
 void SimulatedDevice::free(Address address) {
   const Lock lock(impl_->mutex);
   impl_->free(address, true);

@@ -23,6 +23,7 @@ SimulatedDevice::Impl::Outcome SimulatedDevice::Impl::begin_virtual(DeviceCall c
 void SimulatedDevice::Impl::wait_for_all_work() {
   book.wait_until(streams.all_ready_ns());
   if (checker) checker->host_saw_everything();
+  settle_async_frees(/*wait=*/false);
 }
 
 SimulatedStream& SimulatedDevice::Impl::stream_in_order(const char* call, Stream name) {
@@ -64,6 +65,19 @@ void SimulatedDevice::Impl::free(Address address, bool waits) {
   forget_freed_memory();
   if (has_exported) withdraw_export(exporter, address);
   book.succeeded();
+}
+
+void SimulatedDevice::Impl::settle_async_frees(bool wait) {
+  for (const AsyncFree& freed : async_frees) {
+    if (wait) book.wait_until(freed.ready_ns);
+  }
+  const std::int64_t now = book.clock_ns();
+  const auto is_ready = [&](const AsyncFree& freed) { return freed.ready_ns <= now; };
+  for (const AsyncFree& freed : async_frees) {
+    if (is_ready(freed)) memory.free(freed.address);
+  }
+  std::erase_if(async_frees, is_ready);
+  forget_freed_memory();
 }
 
 const std::vector<MemoryPiece>& SimulatedDevice::Impl::locate(Address address, std::size_t bytes) {

@@ -52,6 +52,8 @@ class SimulatedDevice::Impl {
   void forget_freed_memory() CACHALOT_REQUIRES(mutex);
 
   void free(Address address, bool waits) CACHALOT_REQUIRES(mutex);
+  // Memory of free_async whose streams have come so far by now is free; or all, which the host then waits for.
+  void settle_async_frees(bool wait) CACHALOT_REQUIRES(mutex);
 
   // Where the range is; empty if a byte of it is not accessible.
   const std::vector<MemoryPiece>& locate(Address address, std::size_t bytes) CACHALOT_REQUIRES(mutex);
@@ -75,6 +77,12 @@ class SimulatedDevice::Impl {
 
   std::map<Address, Import>::iterator find_import(const ExportedMemory& exported) CACHALOT_REQUIRES(mutex);
 
+  // Memory that is free once the clock says so.
+  struct AsyncFree {
+    Address address;
+    std::int64_t ready_ns;
+  };
+
   const Config config;
   const std::uint64_t exporter = next_exporter();
   mutable Mutex mutex;
@@ -87,6 +95,7 @@ class SimulatedDevice::Impl {
   std::map<Address, Import> imports CACHALOT_GUARDED_BY(mutex);
   bool has_exported CACHALOT_GUARDED_BY(mutex) = false;
   std::set<int> peers CACHALOT_GUARDED_BY(mutex);
+  std::vector<AsyncFree> async_frees CACHALOT_GUARDED_BY(mutex);
   std::vector<MemoryPiece> pieces CACHALOT_GUARDED_BY(mutex);  // kept, so that locate allocates nothing
 };
 

@@ -29,6 +29,10 @@ bool has_pages(const HeapState& state, const Options& options) {
 Growths::Growths(HeapState& state, const PageGrowth::Parts& parts, const Options& options)
     : segments_(std::make_unique<SegmentGrowth>(state, parts.clocks, parts.streams, parts.caches, parts.recovery)),
       usual_(segments_.get()) {
+  if (selected_heap(options) == HeapKind::async) {
+    async_ = std::make_unique<AsyncGrowth>(state, parts.clocks, parts.streams, parts.caches, parts.recovery);
+    usual_ = async_.get();
+  }
   if (!has_pages(state, options)) return;
   pages_ = std::make_unique<PageGrowth>(state, parts, state.device->properties().page_bytes);
   usual_ = pages_.get();
@@ -36,12 +40,14 @@ Growths::Growths(HeapState& state, const PageGrowth::Parts& parts, const Options
 
 std::vector<const Growth*> Growths::all() const {
   std::vector<const Growth*> growths = {segments_.get()};
+  if (async_ != nullptr) growths.push_back(async_.get());
   if (pages_ != nullptr) growths.push_back(pages_.get());
   return growths;
 }
 
 void Growths::give_back_everything() noexcept {
   if (pages_ != nullptr) pages_->give_back_everything();
+  if (async_ != nullptr) async_->give_back_everything();
   segments_->give_back_everything();
 }
 

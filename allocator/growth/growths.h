@@ -5,6 +5,7 @@
 #include <memory>
 #include <vector>
 
+#include "growth/async_growth.h"
 #include "growth/page_growth.h"
 #include "growth/segment_growth.h"
 
@@ -26,6 +27,7 @@ class Growths {
 
  private:
   std::unique_ptr<SegmentGrowth> segments_;
+  std::unique_ptr<AsyncGrowth> async_;
   std::unique_ptr<PageGrowth> pages_;
   Growth* usual_;
 };

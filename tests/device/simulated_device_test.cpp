@@ -829,6 +829,8 @@ TEST(SimulatedFaults, EveryKindOfCallCanFail) {
         [&] { device.export_handle(0); },
         [&] { device.import_handle({}); },
         [&] { device.enable_peer_access(1); },
+        [&] { device.malloc_async(kPage, {}); },
+        [&] { device.free_async(1, {}); },
     };
     ASSERT_EQ(calls.size(), kDeviceCallCount);
     EXPECT_EQ(code_of(calls[i]), 999);

@@ -294,7 +294,7 @@ TEST(OptionParser, EachBadValueIsRefusedWithKeyValueAndRule) {
       {"guard", "yes", "Expected 'True' or 'False' but got 'yes'"},
       {"guard_quarantine_mb", "much", kNotWhole},
       {"debug", "1", "Expected 'True' or 'False' but got '1'"},
-      {"heap", "Segments", "Unknown heap, options are segments and pages"},
+      {"heap", "Segments", "Unknown heap, options are segments, pages and async"},
       {"foo", "1", "Unrecognized key 'foo' in CUDA allocator config (value '1')"},
       {"max_split_size", "64", "(value '64'); did you mean 'max_split_size_mb'?"},
       {"Max_split_size_mb", "64", "Unrecognized key 'Max_split_size_mb'"},

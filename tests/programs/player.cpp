@@ -95,6 +95,8 @@ std::string Player::finish() {
     if (asleep_) trouble("a tag does not wake although nothing fails and nothing else is allocated");
     free_all([](const Live&) { return true; });
     allocator_->empty_cache();
+    // heap:async gives memory back in stream order.
+    for (int i = 0; i < allocator_->device_count(); ++i) devices_[static_cast<std::size_t>(i)]->synchronize();
   } catch (const std::exception& error) {
     trouble(fmt::format("at the end, threw: {}", error.what()));
   }

@@ -9,6 +9,7 @@ namespace cachalot {
 
 inline constexpr const char* kHeaps[] = {"",
                                          "thread_cache:True",
+                                         "heap:async",
                                          "heap:pages",
                                          "heap:pages,cross_stream:scarce,thread_cache:False",
                                          "heap:pages,cross_stream:wait",

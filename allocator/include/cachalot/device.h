@@ -107,6 +107,21 @@ class Device {
   /// Blocks: until all work on the device is done.
   virtual void free(Address address) = 0;
 
+  /// Allocates `bytes` bytes of CUDA's own pool for work on `stream` (cuMemAllocAsync). Returns
+  /// nullopt if the device does not have that much. A device without such pools allocates as malloc.
+  /// Requires: the stream does not capture.
+  virtual std::optional<Address> malloc_async(std::size_t bytes, Stream stream) {
+    static_cast<void>(stream);
+    return malloc(bytes);
+  }
+  /// Frees an address that malloc_async returned, behind the work queued on `stream`
+  /// (cuMemFreeAsync). Does not block.
+  /// Requires: the stream does not capture; work of other streams that uses the memory comes before.
+  virtual void free_async(Address address, Stream stream) {
+    static_cast<void>(stream);
+    free(address);
+  }
+
   // Virtual memory. Sizes and addresses are multiples of properties().page_bytes.
 
   /// Reserves `bytes` bytes of addresses without memory. Returns nullopt if there is no such range.

@@ -32,8 +32,9 @@ namespace cachalot {
 
 /// A HeapKind is a way to divide device memory into blocks.
 enum class HeapKind : std::uint8_t {
-  segments,  ///< PyTorch's policy
+  segments,  ///< PyTorch's policy, over cudaMalloc
   pages,     ///< the page heap
+  async,     ///< PyTorch's policy, over CUDA's own stream-ordered pool (cudaMallocAsync)
 };
 
 /// A CrossStream is the page heap's use of memory that was freed on another stream.
@@ -111,6 +112,16 @@ inline bool operator!=(const Options& a, const Options& b) { return !(a == b); }
 /// Returns true if these options select the page heap.
 inline bool uses_pages(const Options& options) {
   return options.heap == HeapKind::pages || options.expandable_segments;
+}
+
+/// Returns the heap that these options select.
+inline HeapKind selected_heap(const Options& options) {
+  return uses_pages(options) ? HeapKind::pages : options.heap;
+}
+
+/// Returns the name of the heap as the option `heap` spells it: "segments", "pages" or "async".
+inline const char* name_of(HeapKind heap) {
+  return heap == HeapKind::pages ? "pages" : heap == HeapKind::async ? "async" : "segments";
 }
 
 /// Returns true if these options turn the guard on.

@@ -50,6 +50,8 @@ enum class DeviceCall : std::uint8_t {
   export_handle,       ///< Device::export_handle
   import_handle,       ///< Device::import_handle
   enable_peer_access,  ///< Device::enable_peer_access
+  malloc_async,        ///< Device::malloc_async
+  free_async,          ///< Device::free_async
   kCount,              ///< the number of kinds
 };
 /// The number of kinds of calls.
@@ -207,6 +209,8 @@ class SimulatedDevice final : public Device {
   MemoryInfo memory_info() override;
   std::optional<Address> malloc(std::size_t bytes) override;
   void free(Address address) override;
+  std::optional<Address> malloc_async(std::size_t bytes, Stream stream) override;
+  void free_async(Address address, Stream stream) override;
   std::optional<Address> reserve(std::size_t bytes) override;
   void unreserve(Address address, std::size_t bytes) override;
   std::optional<MemoryHandle> create(std::size_t bytes) override;
