@@ -108,7 +108,7 @@ class Device {
   virtual void free(Address address) = 0;
 
   /// Allocates `bytes` bytes of CUDA's own pool for work on `stream` (cuMemAllocAsync). Returns
-  /// nullopt if the device does not have that much. A device without such pools allocates as malloc.
+  /// nullopt if the device does not have that much. A device without pools allocates as malloc.
   /// Requires: the stream does not capture.
   virtual std::optional<Address> malloc_async(std::size_t bytes, Stream stream) {
     static_cast<void>(stream);
@@ -116,7 +116,7 @@ class Device {
   }
   /// Frees an address that malloc_async returned, behind the work queued on `stream`
   /// (cuMemFreeAsync). Does not block.
-  /// Requires: the stream does not capture; work of other streams that uses the memory comes before.
+  /// Requires: the stream does not capture; work of other streams that uses the memory is done.
   virtual void free_async(Address address, Stream stream) {
     static_cast<void>(stream);
     free(address);
