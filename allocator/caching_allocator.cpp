@@ -408,7 +408,7 @@ void CachingAllocator::apply(const Options& options, bool sets_fraction) {
   const HeapKind heap = selected_heap(options_);
   CACHALOT_REQUIRE(selected_heap(options) == heap,
                    "heap:{} cannot be set at run time: the heap is '{}' since the allocator was made",
-                   name_of(selected_heap(options)), name_of(heap));
+                   to_string(selected_heap(options)), to_string(heap));
   const auto require_same = [](const char* what, bool wanted, bool is) {
     CACHALOT_REQUIRE(wanted == is, "{}:{} cannot be set at run time: the {} is {} since the allocator was made", what,
                      wanted ? "True" : "False", what, is ? "on" : "off");

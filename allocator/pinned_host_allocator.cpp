@@ -17,7 +17,7 @@ std::vector<std::shared_ptr<Device>> host_of(std::shared_ptr<Device> gpu, const 
   CACHALOT_REQUIRE(gpu != nullptr, "the device that pins host memory is null");
   const HeapKind heap = selected_heap(options);
   CACHALOT_REQUIRE(heap == HeapKind::segments, "heap is {}, but pinned host memory has the segment heap only",
-                   name_of(heap));
+                   to_string(heap));
   CACHALOT_REQUIRE(!has_guard(options) && !options.debug,
                    "{} is True, but pinned host memory has no guard: a free would wait for the GPU",
                    options.debug ? "debug" : "guard");

@@ -40,7 +40,7 @@ class ThreadCaches {
   // holder's own need not be held. Null: there are none.
   class Recall {
    public:
-    explicit Recall(const ThreadCaches* caches, Which which = Which::all);
+    explicit Recall(const ThreadCaches* caches, Which which = Which::all) CACHALOT_HELD;
     ~Recall();
     Recall(const Recall&) = delete;
     Recall& operator=(const Recall&) = delete;
@@ -82,11 +82,11 @@ class ThreadCaches {
   CACHALOT_FAST_PATH void* try_allocate(std::size_t bytes, StreamKey stream);
   CACHALOT_FAST_PATH bool try_deallocate(Block& block, const void* ptr);
 
-  std::int64_t threads() const { return static_cast<std::int64_t>(threads_.size() - unused_.size()); }
+  std::int64_t threads() const CACHALOT_HELD { return static_cast<std::int64_t>(threads_.size() - unused_.size()); }
   // Threads that end from now on do not come to their caches. Without the mutex held: one may be on its way.
   void forget_threads();
   // A thread has come to the heap: what all caches and depots may hold.
-  void set_budget(std::size_t bytes);
+  void set_budget(std::size_t bytes) CACHALOT_HELD;
   // This thread's cache for a stream, made if there was none; nullptr for a thread that is ending, and where there is no
   // host memory for one.
   StreamCache* of_this_thread(StreamKey stream, const Held& held) noexcept CACHALOT_HELD;
@@ -102,17 +102,17 @@ class ThreadCaches {
   void hand_out(StreamCache& cache, Block& block, std::size_t bytes);
 
   template <typename Visit>
-  void for_each(Visit&& visit) const {
+  void for_each(Visit&& visit) const CACHALOT_HELD {
     for (const auto& cache : threads_) visit(*cache);
   }
   // Puts what this thread caches back into the heap, or all that is cached; false: there was nothing.
   bool return_own(StreamCache& cache, const Held& held) CACHALOT_HELD;
   bool drain(const Held& held) CACHALOT_HELD;
   // Asked before each drain() for want of a small block.
-  bool should_grow_instead();
+  bool should_grow_instead() CACHALOT_HELD;
   // Under a Recall: the first thing that is wrong, or "", if so many blocks are marked as cached.
-  std::string validate(std::size_t cached_blocks) const;
-  std::size_t metadata_bytes() const;
+  std::string validate(std::size_t cached_blocks) const CACHALOT_HELD;
+  std::size_t metadata_bytes() const CACHALOT_HELD;
 
  private:
   // What a thread used last.
@@ -139,7 +139,7 @@ class ThreadCaches {
   void retire(ThreadCache& cache);
   static void forget_thread() { hot_ = {}; }
   ThreadCache* find_registered() const;
-  void set_limits();
+  void set_limits() CACHALOT_HELD;
   void share_out(const Held& held) CACHALOT_HELD;
 
   // Initial-exec: a few bytes, and no call to find them, in shared libraries too.
@@ -148,16 +148,17 @@ class ThreadCaches {
   const std::uint64_t id_;  // never another's
   Mutex& mutex_;
   const Heap heap_;
-  std::size_t budget_bytes_ = 0;
-  std::int64_t thread_limit_ = 0;  // from the budget and the number of threads
+  std::size_t budget_bytes_ CACHALOT_GUARDED_BY(device_lock) = 0;
+  std::int64_t thread_limit_ CACHALOT_GUARDED_BY(device_lock) = 0;  // from the budget and the number of threads
   DepotBudget depot_budget_;
-  std::uint64_t visits_ = 0;      // of all threads to the heap
-  std::uint64_t last_drain_ = 0;  // at which visit
-  std::uint32_t drains_in_a_row_ = 0;
-  std::unordered_map<StreamKey, std::unique_ptr<Depot>> depots_;
-  std::vector<std::unique_ptr<Depot>> ended_;  // of streams that have ended, while blocks have words of theirs
-  std::vector<std::unique_ptr<ThreadCache>> threads_;
-  std::vector<ThreadCache*> unused_;  // of threads that have ended
+  std::uint64_t visits_ CACHALOT_GUARDED_BY(device_lock) = 0;      // of all threads to the heap
+  std::uint64_t last_drain_ CACHALOT_GUARDED_BY(device_lock) = 0;  // at which visit
+  std::uint32_t drains_in_a_row_ CACHALOT_GUARDED_BY(device_lock) = 0;
+  std::unordered_map<StreamKey, std::unique_ptr<Depot>> depots_ CACHALOT_GUARDED_BY(device_lock);
+  std::vector<std::unique_ptr<Depot>> ended_
+      CACHALOT_GUARDED_BY(device_lock);  // of streams that have ended, while blocks have words of theirs
+  std::vector<std::unique_ptr<ThreadCache>> threads_ CACHALOT_GUARDED_BY(device_lock);
+  std::vector<ThreadCache*> unused_ CACHALOT_GUARDED_BY(device_lock);  // of threads that have ended
 };
 
 CACHALOT_FAST_PATH void* ThreadCaches::try_allocate(std::size_t bytes, StreamKey stream) {

@@ -16,14 +16,14 @@ class AsyncGrowth final : public SegmentGrowth {
   SharedMemory share(const Block& block, Address base, Growing& growing) override CACHALOT_GROWING;
 
  protected:
-  std::optional<Address> malloc(std::size_t bytes, const KnownStream& stream) override;
-  void free(const Departing& segment) override;
+  std::optional<Address> malloc(std::size_t bytes, const KnownStream& stream) override CACHALOT_REQUIRES(growth_lock);
+  void free(const Departing& segment) override CACHALOT_REQUIRES(growth_lock);
 
  private:
   bool captures(Stream stream);
 
-  // Segments of the device's malloc: a stream that captures takes none of the pool. Calls come one at a time, from growth.
-  std::set<Address> plain_;
+  // Segments of the device's malloc: a stream that captures takes none of the pool.
+  std::set<Address> plain_ CACHALOT_GUARDED_BY(growth_lock);
 };
 
 }  // namespace cachalot

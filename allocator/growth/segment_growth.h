@@ -28,8 +28,8 @@ class SegmentGrowth : public Growth {
 
  protected:
   // The driver's part, with the device's mutex let go. nullopt: no memory. Throw CudaError.
-  virtual std::optional<Address> malloc(std::size_t bytes, const KnownStream& stream);
-  virtual void free(const Departing& segment);
+  virtual std::optional<Address> malloc(std::size_t bytes, const KnownStream& stream) CACHALOT_REQUIRES(growth_lock);
+  virtual void free(const Departing& segment) CACHALOT_REQUIRES(growth_lock);
   HeapState& state() { return state_; }
 
  private:
@@ -41,7 +41,7 @@ class SegmentGrowth : public Growth {
   bool release_oversize_for(Request request, Growing& growing) CACHALOT_GROWING;
   static void append_free_segments(const BlockPool& pool, std::vector<Block*>& blocks);
   void release(const std::vector<Block*>& blocks, Growing& growing) CACHALOT_GROWING;
-  void give_back(const Departing& segment);
+  void give_back(const Departing& segment) CACHALOT_REQUIRES(growth_lock);
   void return_to_heap(const Departing& segment, const Held& held) CACHALOT_HELD;
 
   HeapState& state_;

@@ -34,7 +34,7 @@ class DeferredFrees {
   DeferredFrees& operator=(const DeferredFrees&) = delete;
 
   // `stream` uses the block; once however often it is said.
-  void add_use(Block& block, const KnownStream& stream);
+  void add_use(Block& block, const KnownStream& stream) CACHALOT_HELD;
   // Records now, for the blocks that the stream uses, the events that their frees will wait for: it will be no more then.
   // Throws CudaError; those that are recorded stay so.
   void end_stream(const KnownStream& stream, Held& held) CACHALOT_HELD;
@@ -44,15 +44,15 @@ class DeferredFrees {
   // with the block's uses as they were.
   void wait_for_uses(Block& block, Held& held) CACHALOT_HELD;
   // Nobody waits for what used it: the device was reset.
-  void forget_uses(Block& block);
+  void forget_uses(Block& block) CACHALOT_HELD;
 
-  bool empty() const { return pending_ == 0; }
+  bool empty() const CACHALOT_HELD { return pending_ == 0; }
   // Calls done for blocks whose events are done. Throws CudaError; nothing is lost.
   void reclaim(Held& held) CACHALOT_HELD;
   // Waits for the events of all blocks for which `selects` is true, and calls done. Throws CudaError.
   void synchronize(const std::function<bool(const Block&)>& selects, Held& held) CACHALOT_HELD;
 
-  std::size_t metadata_bytes() const;
+  std::size_t metadata_bytes() const CACHALOT_HELD;
 
  private:
   struct Pending {
@@ -80,11 +80,11 @@ class DeferredFrees {
     std::size_t count_ = 0;
   };
 
-  StreamUse& make_use();
-  Event pop_event();
-  void retire_uses(StreamUse* uses);
-  Queue& queue_for(const KnownStream& stream);
-  void enqueue(const KnownStream& stream, const Pending& pending);
+  StreamUse& make_use() CACHALOT_HELD;
+  Event pop_event() CACHALOT_HELD;
+  void retire_uses(StreamUse* uses) CACHALOT_HELD;
+  Queue& queue_for(const KnownStream& stream) CACHALOT_HELD;
+  void enqueue(const KnownStream& stream, const Pending& pending) CACHALOT_HELD;
   void reclaim(Queue& queue, Held& held) CACHALOT_HELD;
   bool is_due(const Queue& queue);
   bool oldest_is_done(Queue& queue, const Pending& oldest, Held& held) CACHALOT_HELD;
@@ -92,13 +92,14 @@ class DeferredFrees {
 
   Device& device_;
   std::function<void(Block&, Held&)> done_;
-  std::deque<StreamUse> uses_;  // all nodes ever made; those that nobody uses are of no mortal stream
-  StreamUse* unused_ = nullptr;
-  std::vector<Event> events_;  // ready for reuse
-  std::vector<std::unique_ptr<Queue>> queues_;
-  std::unordered_map<StreamKey, Queue*> queue_of_;
-  std::size_t recording_ = 0;  // threads that record events, with the mutex let go
-  std::size_t pending_ = 0;    // events queued, or being asked right now
+  std::deque<StreamUse> uses_
+      CACHALOT_GUARDED_BY(device_lock);  // all nodes ever made; those that nobody uses are of no mortal stream
+  StreamUse* unused_ CACHALOT_GUARDED_BY(device_lock) = nullptr;
+  std::vector<Event> events_ CACHALOT_GUARDED_BY(device_lock);  // ready for reuse
+  std::vector<std::unique_ptr<Queue>> queues_ CACHALOT_GUARDED_BY(device_lock);
+  std::unordered_map<StreamKey, Queue*> queue_of_ CACHALOT_GUARDED_BY(device_lock);
+  std::size_t recording_ CACHALOT_GUARDED_BY(device_lock) = 0;  // threads that record events, with the mutex let go
+  std::size_t pending_ CACHALOT_GUARDED_BY(device_lock) = 0;    // events queued, or being asked right now
 };
 
 }  // namespace cachalot

@@ -46,6 +46,14 @@ class DeferredFreesTest : public ::testing::TestWithParam<bool> {
     frees.reclaim(lock);
     return done.size() - before;
   }
+  bool is_empty() {
+    const DeviceLock lock(mutex);
+    return frees.empty();
+  }
+  std::size_t metadata_bytes() {
+    const DeviceLock lock(mutex);
+    return frees.metadata_bytes();
+  }
   std::uint64_t queries() const { return device.count(DeviceCall::event_query); }
 
   SimulatedDevice device{quick(GetParam())};
@@ -66,7 +74,7 @@ TEST_P(DeferredFreesTest, ABlockIsDoneWhenTheWorkBeforeItsFreeIs) {
   device.advance(1);
   EXPECT_EQ(reclaim(), 1u);
   EXPECT_EQ(done, std::vector<Block*>{&freed});
-  EXPECT_TRUE(frees.empty());
+  EXPECT_TRUE(is_empty());
 }
 
 TEST_P(DeferredFreesTest, ABlockOfTwoStreamsWaitsForBoth) {
@@ -142,7 +150,7 @@ TEST_P(DeferredFreesTest, AFailedQueryLosesNothing) {
   free_in_use({a});
   device.set_faults({{.call = DeviceCall::event_query, .nth = 1, .out_of_memory = false, .code = 700}});
   EXPECT_THROW(reclaim(), CudaError);
-  EXPECT_FALSE(frees.empty());
+  EXPECT_FALSE(is_empty());
   EXPECT_EQ(reclaim(), 1u);
 }
 
@@ -161,12 +169,12 @@ TEST_P(DeferredFreesTest, EventsAndQueuesAreReused) {
     EXPECT_EQ(reclaim(), 1u);
   }
   EXPECT_EQ(device.count(DeviceCall::event_create), 1u);
-  const std::size_t bytes = frees.metadata_bytes();
+  const std::size_t bytes = metadata_bytes();
   for (int round = 0; round < 1000; ++round) {
     free_in_use({device.stream()});
     reclaim();
   }
-  EXPECT_EQ(frees.metadata_bytes(), bytes);
+  EXPECT_EQ(metadata_bytes(), bytes);
 }
 
 }  // namespace

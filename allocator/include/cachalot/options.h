@@ -120,7 +120,7 @@ inline HeapKind selected_heap(const Options& options) {
 }
 
 /// Returns the name of the heap as the option `heap` spells it: "segments", "pages" or "async".
-inline const char* name_of(HeapKind heap) {
+inline const char* to_string(HeapKind heap) {
   return heap == HeapKind::pages ? "pages" : heap == HeapKind::async ? "async" : "segments";
 }
 
