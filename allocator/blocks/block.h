@@ -93,11 +93,11 @@ struct Block {
     return word == 0 ? 0 : size() + 1 - word;
   }
   bool is_lent() const { return __atomic_load_n(lease.word, __ATOMIC_RELAXED) != 0; }
-  void lend(std::size_t bytes) {
+  void mark_lent(std::size_t bytes) {
     const std::size_t unused = kBlockGranularity - 1 - (bytes - 1) % kBlockGranularity;
     __atomic_store_n(lease.word, static_cast<std::uint16_t>(unused + 1), __ATOMIC_RELAXED);
   }
-  void take_back() { __atomic_store_n(lease.word, std::uint16_t{0}, __ATOMIC_RELAXED); }
+  void mark_cached() { __atomic_store_n(lease.word, std::uint16_t{0}, __ATOMIC_RELAXED); }
   // Handed out at this address, from a cache.
   bool is_lent(Address at) const { return address == at && (size_and_flags & kFlagBits) == kCached && is_lent(); }
   bool is_cached() const { return has(kCached) && !is_lent(); }  // it lies in a cache

@@ -242,13 +242,13 @@ std::uint32_t ThreadCaches::more_blocks(StreamCache& cache, std::size_t size_cla
 }
 
 void ThreadCaches::add(StreamCache& cache, Block& block) {
-  block.take_back();
+  block.mark_cached();
   cache.push(block);
   cache.owner.supplied(as_signed(block.size()));
 }
 
 void ThreadCaches::hand_out(StreamCache& cache, Block& block, std::size_t bytes) {
-  block.lend(bytes);
+  block.mark_lent(bytes);
   cache.owner.supplied(as_signed(block.size()));
   cache.owner.sums.allocated(as_signed(block.size()), as_signed(bytes));
 }

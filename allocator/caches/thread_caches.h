@@ -180,7 +180,7 @@ CACHALOT_FAST_PATH void* ThreadCaches::try_allocate(std::size_t bytes, StreamKey
     mine.leave();
     return nullptr;
   }
-  block->lend(bytes);
+  block->mark_lent(bytes);
   mine.sums.allocated(as_signed(SizeClass::bytes(size_class)), as_signed(bytes));
   mine.leave();
   return const_cast<void*>(address);
@@ -202,7 +202,7 @@ CACHALOT_FAST_PATH bool ThreadCaches::try_deallocate(Block& block, const void* p
   if (before != nullptr) cache.push(*before);
   cache.put_in_front(block, ptr);
   mine.sums.freed(bytes, as_signed(block.lent_bytes()));
-  block.take_back();
+  block.mark_cached();
   mine.leave();
   return true;
 }
