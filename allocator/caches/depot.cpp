@@ -20,7 +20,7 @@ std::string validate(std::span<Block* const> blocks, std::size_t size_class, Str
   return "";
 }
 
-std::uint16_t* LentWords::take() {
+std::uint16_t* LentWords::allocate() {
   if (free_.empty()) {
     free_.reserve((lines_.size() + 1) * kWords);
     Line& line = lines_.emplace_back(Line{this, {}});
@@ -31,7 +31,7 @@ std::uint16_t* LentWords::take() {
   return word;
 }
 
-void LentWords::give_back(std::uint16_t* word) {
+void LentWords::free(std::uint16_t* word) {
   const auto line = reinterpret_cast<std::uintptr_t>(word) / kCacheLine * kCacheLine;
   reinterpret_cast<Line*>(line)->owner->free_.push_back(word);
 }

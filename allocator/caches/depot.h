@@ -58,10 +58,10 @@ struct SizeClass {
 class LentWords {
  public:
   // Throws std::bad_alloc.
-  std::uint16_t* take();
-  // To where it was taken.
-  static void give_back(std::uint16_t* word);
-  bool all_are_back() const { return free_.size() == lines_.size() * kWords; }
+  std::uint16_t* allocate();
+  // `word` was allocated by any LentWords.
+  static void free(std::uint16_t* word);
+  bool all_are_free() const { return free_.size() == lines_.size() * kWords; }
   std::size_t metadata_bytes() const { return lines_.size() * sizeof(Line) + free_.capacity() * sizeof(free_[0]); }
 
  private:

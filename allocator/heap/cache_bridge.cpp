@@ -61,7 +61,7 @@ StreamCache* CacheBridge::cache_of(const KnownStream& stream, const Held& held) 
 void CacheBridge::note_small_is_used_up(bool used_up, const Held& /*held*/) { small_is_used_up_ = used_up; }
 
 Block& CacheBridge::take(StreamCache& cache, Block& block, Request request, const Held& held) {
-  std::uint16_t* const word = cache.depot->words.take();
+  std::uint16_t* const word = cache.depot->words.allocate();
   const bool split = state_.splits(block, request, held);
   const InactiveSplit change = state_.blocks.take(block, request.rounded, request.bytes, split);
   state_.counters.inactive_split(PoolKind::small, change.blocks, change.bytes);
@@ -91,13 +91,13 @@ void CacheBridge::leave(Block& block, const Held& held) {
 // From now on as any other that the heap has allocated: the sums have counted it in, the statistics will count it out.
 void CacheBridge::end_lease(Block& block, const Held& /*held*/) {
   block.requested = block.lent_bytes() & Block::kRequestedBits;
-  LentWords::give_back(block.lease.word);
+  LentWords::free(block.lease.word);
   block.size_and_flags = block.size() | Block::kAllocated;
   block.uses = {nullptr, 0};
 }
 
 void CacheBridge::put_back(Block& block, const Held& /*held*/) {
-  LentWords::give_back(block.lease.word);
+  LentWords::free(block.lease.word);
   const InactiveSplit change = state_.blocks.put_back(block);
   state_.counters.inactive_split(PoolKind::small, change.blocks, change.bytes);
 }
