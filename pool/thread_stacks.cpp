@@ -105,7 +105,7 @@ void ThreadStacks::begin_recall() {
 
 void ThreadStacks::end_recall() {
   if (--recalls_ > 0) return;
-  for (const auto& stack : stacks_) stack->give_back();
+  for (const auto& stack : stacks_) stack->end_recall();
 }
 
 void ThreadStacks::gather(PoolFigures& figures) {

@@ -1,10 +1,10 @@
 // What one thread uses without a lock, and others may take from it: a cache, a stack.
 //
 // Its thread comes and goes (enter, leave) at the cost of two plain stores. Whoever wants it recalls it: the thread is
-// turned away from then on, and once it has left, the thing is the caller's until it is given back. Those who recall
+// turned away from then on, and once it has left, the thing is the caller's until the recall ends. Those who recall
 // take turns by a mutex of theirs, and the thread that was turned away waits for the same mutex.
 //
-//   recall(); heavy_fence(); wait_until_left(); … give_back();
+//   recall(); heavy_fence(); wait_until_left(); … end_recall();
 //
 // Thread safety: enter and leave by its thread, the others with that mutex held.
 #pragma once
@@ -37,7 +37,7 @@ class Recallable {
   void wait_until_left() const {
     while (busy_.load(std::memory_order_acquire)) sched_yield();
   }
-  void give_back() { recalled_.store(false, std::memory_order_release); }
+  void end_recall() { recalled_.store(false, std::memory_order_release); }
 
  private:
   std::atomic<bool> busy_{false};

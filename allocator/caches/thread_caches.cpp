@@ -28,7 +28,7 @@ ThreadCaches::Recall::Recall(const ThreadCaches* caches, Which which) : caches_(
 ThreadCaches::Recall::~Recall() CACHALOT_NO_THREAD_SAFETY_ANALYSIS {
   if (caches_ == nullptr) return;
   caches_->for_each([](ThreadCache& cache) {
-    if (cache.is_recalled()) cache.give_back();
+    if (cache.is_recalled()) cache.end_recall();
   });
 }
 
