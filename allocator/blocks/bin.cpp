@@ -85,14 +85,14 @@ void Bin::remove_leaf(BinLeaf& leaf, BinNodes& nodes) {
   (leaf.prev != nullptr ? leaf.prev->next : first_) = leaf.next;
   if (leaf.next != nullptr) leaf.next->prev = leaf.prev;
   remove_child(*leaf.parent, &leaf, nodes);
-  nodes.give_back(&leaf);
+  nodes.free_node(&leaf);
 }
 
 void Bin::remove_child(BinTreeNode& parent, const void* child, BinNodes& nodes) {
   parent.erase(parent.index_of(child));
   if (parent.count == 0) {  // not the root, which has two children at least
     remove_child(*parent.parent, &parent, nodes);
-    nodes.give_back(&parent);
+    nodes.free_node(&parent);
     return;
   }
   while (root_->count == 1) {
@@ -104,7 +104,7 @@ void Bin::remove_child(BinTreeNode& parent, const void* child, BinNodes& nodes) 
       root_ = &old_root.inner(0);
       root_->parent = nullptr;
     }
-    nodes.give_back(&old_root);
+    nodes.free_node(&old_root);
     if (root_ == nullptr) return;
   }
 }

@@ -9,14 +9,14 @@ namespace cachalot {
 void* BinNodes::allocate() noexcept {
   if (free_ == nullptr) {
     chunks_.push_back(std::make_unique<Memory[]>(kChunkNodes));
-    for (std::size_t i = kChunkNodes; i-- > 0;) give_back(&chunks_.back()[i]);
+    for (std::size_t i = kChunkNodes; i-- > 0;) free_node(&chunks_.back()[i]);
   }
   FreeNode* node = free_;
   free_ = node->next;
   return node;
 }
 
-void BinNodes::give_back(void* node) { free_ = new (node) FreeNode{free_}; }
+void BinNodes::free_node(void* node) { free_ = new (node) FreeNode{free_}; }
 
 BinLeaf& BinNodes::new_leaf() {
   auto* leaf = new (allocate()) BinLeaf;

@@ -24,7 +24,7 @@ class BinNodes {
   // `level` as in BinTreeNode.
   BinTreeNode& new_tree_node(std::uint32_t level);
   // `node`: one of either kind.
-  void give_back(void* node);
+  void free_node(void* node);
 
   std::size_t metadata_bytes() const { return chunks_.size() * kChunkNodes * sizeof(Memory); }
 
