@@ -20,7 +20,7 @@ bool CudaCompletionWords::has_memory() {
   return !slabs_.empty();
 }
 
-void CudaCompletionWords::give_back() {
+void CudaCompletionWords::free_memory() {
   const Lock lock(making_);
   if (driver().context_synchronize() != CUDA_SUCCESS) return;  // a write may still be queued
   std::erase_if(slabs_, [](void* slab) {
@@ -30,7 +30,7 @@ void CudaCompletionWords::give_back() {
   });
 }
 
-void CudaCompletionWords::give_back_after_reset() {
+void CudaCompletionWords::free_memory_after_reset() {
   const Lock lock(making_);
   for (void* slab : slabs_) std::free(slab);
   slabs_.clear();

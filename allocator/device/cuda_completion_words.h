@@ -21,7 +21,7 @@ namespace cachalot {
 class CudaCompletionWords {
  public:
   CudaCompletionWords() = default;
-  // Leaves memory that was not given back to the process: a stream may write there yet.
+  // Leaves memory that was not freed to the process: a stream may write there yet.
   ~CudaCompletionWords() = default;
   CudaCompletionWords(const CudaCompletionWords&) = delete;
   CudaCompletionWords& operator=(const CudaCompletionWords&) = delete;
@@ -34,10 +34,10 @@ class CudaCompletionWords {
   std::optional<std::uint64_t> read(Stream stream);
 
   bool has_memory();
-  // Waits for the device and gives the memory back. Requires the device's context, and that nobody uses the words.
-  void give_back();
-  // Gives the memory back of a device that was reset, which has taken it from the device.
-  void give_back_after_reset();
+  // Waits for the device and frees the memory. Requires the device's context, and that nobody uses the words.
+  void free_memory();
+  // Frees the memory after a reset of the device, which has unregistered it.
+  void free_memory_after_reset();
 
  private:
   struct Word {

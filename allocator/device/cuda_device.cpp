@@ -105,9 +105,9 @@ CudaDevice::~CudaDevice() {
   if (!words_ || !words_->has_memory()) return;
   try {
     const CudaContext::Current current(context_);
-    words_->give_back();
+    words_->free_memory();
   } catch (const DeviceReset&) {
-    words_->give_back_after_reset();
+    words_->free_memory_after_reset();
   } catch (const CudaError&) {  // there is nobody left to tell
   }
 }
