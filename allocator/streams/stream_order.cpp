@@ -19,18 +19,18 @@ bool StreamOrder::captures(const KnownStream& stream) {
 
 // A stream waits for what the event marks now: the event may mark other work as soon as the call returns.
 void StreamOrder::put_before(const KnownStream& before, Stream after) {
-  const Event event = take();
+  const Event event = acquire_event();
   try {
     record_or_wait(*device_, event, before);
     device_->stream_wait(after, event);
   } catch (...) {
-    give_back(event);
+    release_event(event);
     throw;
   }
-  give_back(event);
+  release_event(event);
 }
 
-Event StreamOrder::take() {
+Event StreamOrder::acquire_event() {
   {
     const Lock lock(mutex_);
     if (!events_.empty()) {
@@ -49,7 +49,7 @@ Event StreamOrder::take() {
   }
 }
 
-void StreamOrder::give_back(Event event) {
+void StreamOrder::release_event(Event event) {
   const Lock lock(mutex_);
   events_.push_back(event);
 }

@@ -26,8 +26,8 @@ class StreamOrder {
   void put_before(const KnownStream& before, Stream after);
 
  private:
-  Event take();
-  void give_back(Event event);
+  Event acquire_event();
+  void release_event(Event event);
 
   const std::shared_ptr<Device> device_;
   SpinMutex mutex_;
