@@ -19,7 +19,7 @@ constexpr std::size_t kChunkBytes = kGiB;            // small, so that tens of t
 class FreeAddresses {
  public:
   // The lowest free range of `bytes` at or above `above`.
-  std::optional<Address> take(std::size_t bytes, Address above) {
+  std::optional<Address> allocate(std::size_t bytes, Address above) {
     const Lock lock(mutex_);
     for (auto range = free_.lower_bound(above); range != free_.end(); ++range) {
       if (range->second >= bytes) return cut(range, bytes);
@@ -32,7 +32,7 @@ class FreeAddresses {
     free_ = {{range.address, range.bytes}};
   }
 
-  void give_back(const AddressRange& range) {
+  void free(const AddressRange& range) {
     const Lock lock(mutex_);
     auto at = free_.emplace(range.address, range.bytes).first;
     if (at != free_.begin()) {
@@ -75,10 +75,10 @@ FreeAddresses& free_addresses() {
 void limit_addresses(const AddressRange& range) { free_addresses().limit(range); }
 
 AddressSpace::~AddressSpace() {
-  for (const AddressRange& chunk : chunks_) free_addresses().give_back(chunk);
+  for (const AddressRange& chunk : chunks_) free_addresses().free(chunk);
 }
 
-std::optional<Address> AddressSpace::take(std::size_t bytes) {
+std::optional<Address> AddressSpace::allocate(std::size_t bytes) {
   if (bytes > end_ - next_ && !refill(bytes)) return std::nullopt;
   const Address address = next_;
   next_ += bytes;
@@ -94,10 +94,10 @@ void AddressSpace::recycle(std::vector<AddressRange> live) {
     Address begin = chunk.address;
     const Address end = chunk.address + chunk.bytes;
     for (; next != live.end() && next->address < end; ++next) {
-      if (next->address > begin) free_addresses().give_back({begin, next->address - begin});
+      if (next->address > begin) free_addresses().free({begin, next->address - begin});
       begin = next->address + next->bytes;
     }
-    if (end > begin) free_addresses().give_back({begin, end - begin});
+    if (end > begin) free_addresses().free({begin, end - begin});
   }
   chunks_ = std::move(live);
   next_ = end_ = 0;
@@ -106,8 +106,8 @@ void AddressSpace::recycle(std::vector<AddressRange> live) {
 // What is left of the old chunk is too small and stays unused.
 bool AddressSpace::refill(std::size_t bytes) {
   std::size_t chunk_bytes = std::max(bytes, kChunkBytes);
-  auto chunk = free_addresses().take(chunk_bytes, end_);
-  if (!chunk) chunk = free_addresses().take(chunk_bytes = bytes, end_);
+  auto chunk = free_addresses().allocate(chunk_bytes, end_);
+  if (!chunk) chunk = free_addresses().allocate(chunk_bytes = bytes, end_);
   if (!chunk) return false;
   if (!chunks_.empty() && chunks_.back().address + chunks_.back().bytes == *chunk) {
     chunks_.back().bytes += chunk_bytes;  // the rule: so the list is as short as the process's devices are few

@@ -28,9 +28,9 @@ class AddressSpace {
 
   // `bytes` fresh addresses, a multiple of kPhysicalUnit, aligned to it and above all handed out before.
   // nullopt when the process has used up its 47 bits.
-  std::optional<Address> take(std::size_t bytes);
+  std::optional<Address> allocate(std::size_t bytes);
 
-  // Gives all addresses back to the process but those in `live`, which take handed out and which are still in use; the
+  // Gives all addresses back to the process but those in `live`, which allocate returned and which are still in use; the
   // next ones may be lower.
   void recycle(std::vector<AddressRange> live);
 

@@ -58,20 +58,20 @@ void SimulatedContent::forget(std::uint64_t physical, std::size_t bytes) {
   chunks_.erase(chunks_.lower_bound(physical / kChunkBytes), chunks_.lower_bound((physical + bytes) / kChunkBytes));
 }
 
-void* SimulatedHostMemory::take(std::size_t bytes) {
+void* SimulatedHostMemory::allocate(std::size_t bytes) {
   void* const memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (memory == MAP_FAILED) return nullptr;
-  taken_.emplace(memory, Mapping(memory, Unmap{bytes}));
+  allocated_.emplace(memory, Mapping(memory, Unmap{bytes}));
   return memory;
 }
 
 std::size_t SimulatedHostMemory::bytes(const void* memory) const {
-  const auto taken = taken_.find(memory);
-  return taken == taken_.end() ? 0 : taken->second.get_deleter().bytes;
+  const auto taken = allocated_.find(memory);
+  return taken == allocated_.end() ? 0 : taken->second.get_deleter().bytes;
 }
 
 void SimulatedHostMemory::Unmap::operator()(void* memory) const { munmap(memory, bytes); }
 
-bool SimulatedHostMemory::give_back(void* memory) { return taken_.erase(memory) == 1; }
+bool SimulatedHostMemory::free(void* memory) { return allocated_.erase(memory) == 1; }
 
 }  // namespace cachalot

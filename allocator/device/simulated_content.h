@@ -34,10 +34,10 @@ class SimulatedContent {
 // As cuMemHostAlloc's, but not pinned: it takes room once written.
 class SimulatedHostMemory {
  public:
-  void* take(std::size_t bytes);                // pages of zeros; null when the host has not that much
-  std::size_t bytes(const void* memory) const;  // 0: not taken here
-  bool give_back(void* memory);                 // false: not taken here
-  void give_back_all() { taken_.clear(); }
+  void* allocate(std::size_t bytes);            // pages of zeros; null when the host has not that much
+  std::size_t bytes(const void* memory) const;  // 0: not allocated here
+  bool free(void* memory);                      // false: not allocated here
+  void free_all() { allocated_.clear(); }
 
  private:
   struct Unmap {
@@ -45,7 +45,7 @@ class SimulatedHostMemory {
     void operator()(void* memory) const;
   };
   using Mapping = std::unique_ptr<void, Unmap>;
-  std::map<const void*, Mapping> taken_;
+  std::map<const void*, Mapping> allocated_;
 };
 
 }  // namespace cachalot

@@ -36,7 +36,7 @@ void SimulatedDevice::reset() {
   impl_->memory.release_all();
   impl_->forget_freed_memory();
   impl_->streams.destroy_all();
-  impl_->host_memory.give_back_all();
+  impl_->host_memory.free_all();
   impl_->imports.clear();
   impl_->peers.clear();
   withdraw_exports(impl_->exporter);

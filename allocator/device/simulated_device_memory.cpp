@@ -120,7 +120,7 @@ void* SimulatedDevice::host_malloc(std::size_t bytes) {
   const Lock lock(impl_->mutex);
   if (impl_->book.begin(DeviceCall::host_malloc, 0, bytes) == Impl::Outcome::out_of_memory) return nullptr;
   if (bytes == 0) fail("cuMemHostAlloc", CudaCode::invalid_value, "a size of 0");
-  void* const memory = impl_->host_memory.take(bytes);
+  void* const memory = impl_->host_memory.allocate(bytes);
   if (memory != nullptr) impl_->book.succeeded(reinterpret_cast<std::uintptr_t>(memory));
   return memory;
 }
@@ -128,7 +128,7 @@ void* SimulatedDevice::host_malloc(std::size_t bytes) {
 void SimulatedDevice::host_free(void* memory) {
   const Lock lock(impl_->mutex);
   impl_->book.begin(DeviceCall::host_free, reinterpret_cast<std::uintptr_t>(memory), impl_->host_memory.bytes(memory));
-  if (!impl_->host_memory.give_back(memory))
+  if (!impl_->host_memory.free(memory))
     fail("cuMemFreeHost", CudaCode::invalid_value, "not an address that cuMemHostAlloc returned, or freed already");
   impl_->book.succeeded();
 }

@@ -38,7 +38,7 @@ std::uint64_t SimulatedMemory::take_physical(std::size_t bytes) {
 
 // New addresses ascend. Only when there are none above, those that are free below are used again.
 std::optional<Address> SimulatedMemory::take_addresses(std::size_t bytes) {
-  const auto address = addresses_.take(bytes);
+  const auto address = addresses_.allocate(bytes);
   if (address) return address;
   std::vector<AddressRange> live;
   allocations_.for_each([&](Address begin, const Allocation& allocation) {
@@ -46,7 +46,7 @@ std::optional<Address> SimulatedMemory::take_addresses(std::size_t bytes) {
   });
   for (const auto& [begin, size] : reservations_) live.push_back({begin, size});
   addresses_.recycle(std::move(live));
-  return addresses_.take(bytes);
+  return addresses_.allocate(bytes);
 }
 
 std::optional<Address> SimulatedMemory::malloc(std::size_t bytes) {

@@ -90,10 +90,10 @@ TEST(AllocationTable, AgreesWithAMapOnARandomProgram) {
 TEST(AddressSpace, WhatIsRecycledIsHandedOutAgainButNotWhatLives) {
   AddressSpace space;
   std::vector<Address> taken;
-  for (int i = 0; i < 10; ++i) taken.push_back(*space.take(kPhysicalUnit));
-  EXPECT_GT(*space.take(kPhysicalUnit), taken[9]);
+  for (int i = 0; i < 10; ++i) taken.push_back(*space.allocate(kPhysicalUnit));
+  EXPECT_GT(*space.allocate(kPhysicalUnit), taken[9]);
   space.recycle({{taken[4], kPhysicalUnit}});
-  EXPECT_EQ(space.take(kPhysicalUnit), taken[5]);  // the lowest chunk's worth that is free lies behind what lives
+  EXPECT_EQ(space.allocate(kPhysicalUnit), taken[5]);  // the lowest chunk's worth that is free lies behind what lives
 }
 
 TEST(AddressSpace, TheAddressesOfADeviceDoNotRunOut) {
