@@ -63,7 +63,7 @@ void CacheBridge::note_small_is_used_up(bool used_up, const Held& /*held*/) { sm
 Block& CacheBridge::take(StreamCache& cache, Block& block, Request request, const Held& held) {
   std::uint16_t* const word = cache.depot->words.allocate();
   const bool split = state_.splits(block, request, held);
-  const InactiveSplit change = state_.blocks.take(block, request.rounded, request.bytes, split);
+  const InactiveSplit change = state_.blocks.allocate(block, request.rounded, request.bytes, split);
   state_.counters.inactive_split(PoolKind::small, change.blocks, change.bytes);
   block.size_and_flags = block.size() | Block::kCached;
   const auto size_class = static_cast<std::uint16_t>(SizeClass::of(block.size()));

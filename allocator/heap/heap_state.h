@@ -131,7 +131,7 @@ CACHALOT_FAST_PATH bool HeapState::splits(const Block& block, Request request, c
 CACHALOT_FAST_PATH void* HeapState::hand_out(Block& block, std::size_t rounded, std::size_t bytes, bool split,
                                              const Context& context, const Held& held) {
   const PoolKind kind = block.arena->pool.kind();
-  const InactiveSplit change = blocks.take(block, rounded, bytes, split);
+  const InactiveSplit change = blocks.allocate(block, rounded, bytes, split);
   const std::size_t size = block.size();
   counters.allocated(kind, as_signed(size), as_signed(bytes));
   counters.inactive_split(kind, change.blocks, change.bytes);

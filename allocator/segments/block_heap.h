@@ -38,7 +38,7 @@ class BlockHeap {
   // Marks a free block allocated. With `split`, only its first `bytes` bytes: the rest becomes a free block.
   // Throws std::bad_alloc, having changed nothing, when there is no memory for another block. (Host memory that runs out
   // for the tables beside the blocks ends the program: nothing half done could be taken back.)
-  CACHALOT_FAST_PATH InactiveSplit take(Block& block, std::size_t bytes, std::size_t requested, bool split) {
+  CACHALOT_FAST_PATH InactiveSplit allocate(Block& block, std::size_t bytes, std::size_t requested, bool split) {
     Block* rest = split ? &slab_.make() : nullptr;
     const std::uint32_t epoch = block.bin.epoch;
     const std::int64_t was_split = as_number(block.is_split());

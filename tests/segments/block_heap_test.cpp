@@ -33,7 +33,7 @@ TEST_F(BlockHeapTest, ASegmentBeginsAsOneFreeBlock) {
 
 TEST_F(BlockHeapTest, ASplitKeepsTheLowPartAndFreesTheRest) {
   Block& block = segment(kBase, 2 * kMiB);
-  expect(heap.take(block, 4096, 4000, true), 1, 2 * kMiB - 4096);
+  expect(heap.allocate(block, 4096, 4000, true), 1, 2 * kMiB - 4096);
   EXPECT_EQ(block.address, kBase);
   EXPECT_EQ(block.size(), 4096u);
   EXPECT_EQ(block.requested, 4000u);
@@ -46,44 +46,44 @@ TEST_F(BlockHeapTest, ASplitKeepsTheLowPartAndFreesTheRest) {
 
 TEST_F(BlockHeapTest, TakingAWholeSegmentLeavesNoSplit) {
   Block& block = segment(kBase, 2 * kMiB);
-  expect(heap.take(block, 2 * kMiB, 2 * kMiB, false), 0, 0);
+  expect(heap.allocate(block, 2 * kMiB, 2 * kMiB, false), 0, 0);
   EXPECT_EQ(arena.bins.best_fit(512), nullptr);
   expect(heap.put_back(block), 0, 0);
 }
 
 TEST_F(BlockHeapTest, TakingFromASplitSegmentCountsOnlyBytes) {
-  heap.take(segment(kBase, 2 * kMiB), 4096, 4096, true);
-  expect(heap.take(*arena.bins.best_fit(512), 1024, 1024, true), 0, -1024);
+  heap.allocate(segment(kBase, 2 * kMiB), 4096, 4096, true);
+  expect(heap.allocate(*arena.bins.best_fit(512), 1024, 1024, true), 0, -1024);
   Block& last = *arena.bins.best_fit(512);
   const auto size = static_cast<std::int64_t>(last.size());
-  expect(heap.take(last, last.size(), 1, false), -1, -size);
+  expect(heap.allocate(last, last.size(), 1, false), -1, -size);
 }
 
 // A free block is cut so that another starts in its slot of the page map, and is handed out there, before the two merge again.
 TEST_F(BlockHeapTest, ABlockThatWasCutIsFoundWhenItIsHandedOutAgain) {
   heap.expect_ranges();
   Block& low = segment(kBase, 2 * kMiB);
-  heap.take(low, kMiB, kMiB, true);
+  heap.allocate(low, kMiB, kMiB, true);
   heap.put_back(low);
   heap.claim(low);
   Block& high = heap.cut(low, kBase + 4096);
   heap.unclaim(low);
   high.arena = &pool.add(immortal_stream(reinterpret_cast<Stream>(1)));
   heap.unclaim(high);
-  heap.take(high, high.size(), high.size(), false);
+  heap.allocate(high, high.size(), high.size(), false);
   EXPECT_EQ(page_map.find(kBase + 4096), &high);
   high.arena = &arena;
   heap.put_back(high);
   EXPECT_EQ(low.size(), 2 * kMiB);
-  heap.take(low, kMiB, kMiB, true);
+  heap.allocate(low, kMiB, kMiB, true);
   EXPECT_EQ(page_map.find(kBase), &low);
 }
 
 TEST_F(BlockHeapTest, FreeNeighboursMergeOnBothSides) {
   Block& low = segment(kBase, 2 * kMiB);
-  heap.take(low, 4096, 4096, true);
+  heap.allocate(low, 4096, 4096, true);
   Block& middle = *arena.bins.best_fit(512);
-  heap.take(middle, 4096, 77, true);
+  heap.allocate(middle, 4096, 77, true);
   expect(heap.put_back(low), 1, 4096);
   expect(heap.put_back(middle), -2, -(4096 + static_cast<std::int64_t>(2 * kMiB) - 8192));
   EXPECT_EQ(heap.segments().at(kBase), &low);  // the first block stays the same object
@@ -113,14 +113,14 @@ TEST_F(BlockHeapTest, AgesAreThoseOfTheLastTimeABlockBecameFree) {
   Block& block = segment(kBase, 2 * kMiB);
   EXPECT_EQ(heap.freed_at(block), 0u);
   pool.clock = 5;
-  heap.take(block, 2 * kMiB, 1, false);
+  heap.allocate(block, 2 * kMiB, 1, false);
   heap.put_back(block);
   EXPECT_EQ(heap.freed_at(block), 5u);
 }
 
 TEST_F(BlockHeapTest, ValidateNamesABrokenTiling) {
   Block& block = segment(kBase, 2 * kMiB);
-  heap.take(block, 4096, 4096, true);
+  heap.allocate(block, 4096, 4096, true);
   block.size_and_flags -= 512;  // planted
   EXPECT_NE(heap.validate().find("gap or overlap"), std::string::npos);
   block.size_and_flags += 512;
