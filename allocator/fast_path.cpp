@@ -128,7 +128,7 @@ void* FastPath::allocate_for_cache(std::size_t bytes, Stream stream) {
   // should merge with them as soon as it is free (caching it cost gpt2_varlen 1.6 % of memory).
   if (cache == nullptr || !state.caches_are_open() || block->arena != request.arena)
     return state.hand_out(*block, request.rounded, bytes, state.splits(*block, request, lock), nullptr, lock);
-  caches.take(*cache, *block, request, lock);
+  caches.begin_lease(*cache, *block, request, lock);
   state.caches->hand_out(*cache, *block, bytes);
   caches.refill(*cache, request, lock);
   return as_pointer(block->address);
@@ -152,7 +152,7 @@ bool FastPath::deallocate_to_heap(Block& block, const void* ptr) {
   if (!HeapState::is_live(block, ptr)) [[unlikely]]
     return false;
   if ((state.modes & HeapState::kCaching) != 0) [[unlikely]]
-    slow_.caches.leave(block, lock);
+    slow_.caches.detach(block, lock);
   free_block(block, kNoContext, lock);
   return true;
 }
@@ -161,7 +161,7 @@ bool FastPath::deallocate_with_context(Block& block, const void* ptr) {
   const Context context = state.observers.gather_context(Contexts::all);
   const DeviceLock lock(state);
   if (!HeapState::is_live(block, ptr)) return false;
-  if (state.is(HeapState::kCaching, lock)) slow_.caches.leave(block, lock);
+  if (state.is(HeapState::kCaching, lock)) slow_.caches.detach(block, lock);
   free_block(block, context, lock);
   return true;
 }
@@ -193,7 +193,7 @@ bool FastPath::deallocate(Block& block, const void* ptr, std::size_t bytes, Stre
   CACHALOT_REQUIRE(bytes == block.requested_bytes(),
                    "size {} does not match the allocation at {}: {} bytes were asked for", bytes, ptr,
                    block.requested_bytes());
-  if (state.is(HeapState::kCaching, lock)) slow_.caches.leave(block, lock);
+  if (state.is(HeapState::kCaching, lock)) slow_.caches.detach(block, lock);
   if (!is_known_as_own(block, stream)) [[unlikely]] {
     const KnownStream last_user = slow_.streams.identify(stream);
     if (last_user != block.arena->stream) slow_.frees.add_use(block, last_user, lock);
@@ -206,7 +206,7 @@ bool FastPath::record_stream(Block& block, const void* ptr, const KnownStream& s
   const DeviceLock lock(state);
   if (!HeapState::is_live(block, ptr)) return false;
   if (stream == block.arena->stream) return true;
-  if (state.is(HeapState::kCaching, lock)) slow_.caches.leave(block, lock);
+  if (state.is(HeapState::kCaching, lock)) slow_.caches.detach(block, lock);
   slow_.frees.add_use(block, stream, lock);
   return true;
 }

@@ -27,7 +27,7 @@ void CacheBridge::want_caches(bool wanted, const Held& held) {
     device_bytes_ = state_.device->properties().total_bytes;
     ThreadCaches::Heap heap = {[this](Block& block, const Held& token) {
                                  holds(token);
-                                 put_back(block, token);
+                                 free_cached(block, token);
                                },
                                [this](const Held& token) {
                                  holds(token);
@@ -60,7 +60,7 @@ StreamCache* CacheBridge::cache_of(const KnownStream& stream, const Held& held) 
 
 void CacheBridge::note_small_is_used_up(bool used_up, const Held& /*held*/) { small_is_used_up_ = used_up; }
 
-Block& CacheBridge::take(StreamCache& cache, Block& block, Request request, const Held& held) {
+Block& CacheBridge::begin_lease(StreamCache& cache, Block& block, Request request, const Held& held) {
   std::uint16_t* const word = cache.depot->words.allocate();
   const bool split = state_.splits(block, request, held);
   const InactiveSplit change = state_.blocks.allocate(block, request.rounded, request.bytes, split);
@@ -77,13 +77,13 @@ void CacheBridge::refill(StreamCache& cache, Request request, const Held& held) 
     for (; more != 0; --more) {
       Block* block = state_.find_free(request, held);
       if (block == nullptr) return;
-      state_.caches->add(cache, take(cache, *block, request, held));
+      state_.caches->add(cache, begin_lease(cache, *block, request, held));
     }
   } catch (const std::bad_alloc&) {  // there is no host memory for another block: fewer will do
   }
 }
 
-void CacheBridge::leave(Block& block, const Held& held) {
+void CacheBridge::detach(Block& block, const Held& held) {
   settle_sums(held);
   if (block.has(Block::kCached)) end_lease(block, held);
 }
@@ -96,7 +96,7 @@ void CacheBridge::end_lease(Block& block, const Held& /*held*/) {
   block.uses = {nullptr, 0};
 }
 
-void CacheBridge::put_back(Block& block, const Held& /*held*/) {
+void CacheBridge::free_cached(Block& block, const Held& /*held*/) {
   LentWords::free(block.lease.word);
   const InactiveSplit change = state_.blocks.put_back(block);
   state_.counters.inactive_split(PoolKind::small, change.blocks, change.bytes);

@@ -35,11 +35,11 @@ class CacheBridge {
   // Whether small requests find no free block, when one was last looked for: nothing is cached then (Growth::merges_small).
   void note_small_is_used_up(bool used_up, const Held& held) CACHALOT_HELD;
   // A free block of the heap for the cache; as HeapState::hand_out, but that it is neither allocated nor counted yet.
-  Block& take(StreamCache& cache, Block& block, Request request, const Held& held) CACHALOT_HELD;
+  Block& begin_lease(StreamCache& cache, Block& block, Request request, const Held& held) CACHALOT_HELD;
   // Some more of the size, of what is free already. The heap never grows for it.
   void refill(StreamCache& cache, Request request, const Held& held) CACHALOT_HELD;
   // Before anything that the heap does to a live block while there are caches: it becomes one of the heap's.
-  void leave(Block& block, const Held& held) CACHALOT_HELD;
+  void detach(Block& block, const Held& held) CACHALOT_HELD;
   void end_stream(StreamKey stream, const Held& held) CACHALOT_HELD;
   void end_streams_but(const std::set<StreamKey>& kept, const Held& held) CACHALOT_HELD;
 
@@ -52,7 +52,7 @@ class CacheBridge {
   void gather_recalled(const Held& held) CACHALOT_HELD;
 
  private:
-  void put_back(Block& block, const Held& held) CACHALOT_HELD;
+  void free_cached(Block& block, const Held& held) CACHALOT_HELD;
   void end_lease(Block& block, const Held& held) CACHALOT_HELD;
 
   HeapState& state_;
