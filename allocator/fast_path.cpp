@@ -46,7 +46,7 @@ CACHALOT_FAST_PATH void* FastPath::allocate(std::size_t bytes, Stream stream, co
   const DeviceLock lock(state);
   if (state.modes != 0) [[unlikely]] {
     if (state.is(HeapState::kBypassed, lock)) return slow_.uncached.allocate(bytes, lock);
-    if (state.is(HeapState::kCaching, lock)) slow_.caches.settle_sums(lock);
+    if (state.is(HeapState::kCaching, lock)) slow_.caches.update_sums(lock);
     prepare(stream, lock);
   }
   const Request request = make_request(bytes, stream, lock);
@@ -76,7 +76,7 @@ void* FastPath::allocate_contiguous(std::size_t bytes, Stream stream) {
   const Context context = state.observers.gather_context(Contexts::state);
   const DeviceLock lock(state);
   if (state.is(HeapState::kBypassed, lock)) return slow_.uncached.allocate(bytes, lock);
-  if (state.is(HeapState::kCaching, lock)) slow_.caches.settle_sums(lock);
+  if (state.is(HeapState::kCaching, lock)) slow_.caches.update_sums(lock);
   prepare(stream, lock);
   Request request = make_request(bytes, stream, lock);
   request.contiguous = request.pool().growth->may_scatter();
@@ -110,7 +110,7 @@ void* FastPath::allocate_for_cache(std::size_t bytes, Stream stream) {
   const DeviceLock lock(state);
   CacheBridge& caches = slow_.caches;
   if (state.is(HeapState::kBypassed, lock)) return slow_.uncached.allocate(bytes, lock);
-  caches.settle_sums(lock);
+  caches.update_sums(lock);
   prepare(stream, lock);
   const Request request = make_request(bytes, stream, lock);
   if (state.caches_are_open()) {

@@ -11,22 +11,22 @@ Block& Supply::obtain(Request request, const Context& context, Held& held) {
   const PoolHold hold(request.pool().owner());
   const ArenaHold arena_hold(*request.arena);
   const bool callbacks_freed = pressure_.run_callbacks(held);
-  settle_sums(held);  // they may have freed into a cache
+  update_sums(held);  // they may have freed into a cache
   if (callbacks_freed) {
     require_awake(request.pool().owner(), state_.index);
     if (Block* block = growth.find(request, held)) return *block;
   }
   Block* block = obtain_once(request, context, held);
   if (block == nullptr && pressure_.run_last_resort(held)) {
-    settle_sums(held);
+    update_sums(held);
     block = obtain_once(request, context, held);
   }
   if (block != nullptr) return *block;
   throw_out_of_memory(request, context, held);
 }
 
-void Supply::settle_sums(const Held& held) {
-  if (state_.is(HeapState::kCaching, held)) caches_.settle_sums(held);
+void Supply::update_sums(const Held& held) {
+  if (state_.is(HeapState::kCaching, held)) caches_.update_sums(held);
 }
 
 Block* Supply::obtain_once(Request request, const Context& context, Held& held) {

@@ -25,7 +25,7 @@ class Supply {
 
  private:
   Block* obtain_once(Request request, const Context& context, Held& held) CACHALOT_HELD;
-  void settle_sums(const Held& held) CACHALOT_HELD;
+  void update_sums(const Held& held) CACHALOT_HELD;
 
   HeapState& state_;
   PrivatePools& pools_;

@@ -31,7 +31,7 @@ void CacheBridge::want_caches(bool wanted, const Held& held) {
                                },
                                [this](const Held& token) {
                                  holds(token);
-                                 settle_sums(token);
+                                 update_sums(token);
                                }};
     state_.caches = std::make_unique<ThreadCaches>(state_.mutex, std::move(heap));
     state_.set_mode(HeapState::kCaching, true, held);
@@ -84,7 +84,7 @@ void CacheBridge::refill(StreamCache& cache, Request request, const Held& held) 
 }
 
 void CacheBridge::detach(Block& block, const Held& held) {
-  settle_sums(held);
+  update_sums(held);
   if (block.has(Block::kCached)) end_lease(block, held);
 }
 
@@ -113,7 +113,7 @@ void CacheBridge::end_streams_but(const std::set<StreamKey>& kept, const Held& h
 // --- sums -----------------------------------------------------------------------------------------------------------------
 
 // Of threads that run right now some of what they do is in, and some is not.
-void CacheBridge::settle_sums(const Held& held) {
+void CacheBridge::update_sums(const Held& held) {
   const std::size_t held_bytes = state_.ledger.held_bytes(held);
   const std::size_t most = std::min(state_.ledger.limit(held), device_bytes_);
   const bool is_scarce = (small_is_used_up_ && state_.caches->threads() == 1) || held_bytes > most - most / kPartLeft;

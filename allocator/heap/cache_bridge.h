@@ -45,7 +45,7 @@ class CacheBridge {
 
   // A thread has come to the heap: sets what caches may hold, and gathers the sums of threads, before the statistics change. So
   // peaks are exact as long as threads take turns, however small their steps. Requires: there are caches.
-  void settle_sums(const Held& held) CACHALOT_HELD;
+  void update_sums(const Held& held) CACHALOT_HELD;
   // Gathers all sums, while no thread is in its cache. Nothing without caches.
   void gather(const Held& held) CACHALOT_HELD;
   // The same, under a Recall.
