@@ -27,21 +27,21 @@ void Counters::stops_waiting(PoolKind kind, std::int64_t block_bytes) {
 
 // First to the heights between, for the peaks; then to where it is now.
 void Counters::gathered(PoolKind kind, const Gathered& what) {
-  rise(kAllocation, kind, what.blocks);
-  rise(kAllocatedBytes, kind, what.bytes);
-  rise(kRequestedBytes, kind, what.requested);
+  raise_to_highest(kAllocation, kind, what.blocks);
+  raise_to_highest(kAllocatedBytes, kind, what.bytes);
+  raise_to_highest(kRequestedBytes, kind, what.requested);
   if (waiting_blocks_ != 0) raise_active_peaks();
-  settle(kAllocation, kind, what.blocks);
-  settle(kAllocatedBytes, kind, what.bytes);
-  settle(kRequestedBytes, kind, what.requested);
+  lower_to_current(kAllocation, kind, what.blocks);
+  lower_to_current(kAllocatedBytes, kind, what.bytes);
+  lower_to_current(kRequestedBytes, kind, what.requested);
 }
 
-void Counters::rise(Figure figure, PoolKind kind, const Gathered::Figure& what) {
+void Counters::raise_to_highest(Figure figure, PoolKind kind, const Gathered::Figure& what) {
   add(figure, kind, what.highest);
   gauge(figure, kind).added += what.added - what.highest;
 }
 
-void Counters::settle(Figure figure, PoolKind kind, const Gathered::Figure& what) {
+void Counters::lower_to_current(Figure figure, PoolKind kind, const Gathered::Figure& what) {
   subtract(figure, kind, what.highest - what.change);
 }
 

@@ -158,8 +158,8 @@ class Counters {
     return kinds_[0].gauges[figure].current + kinds_[1].gauges[figure].current;
   }
   StatArray array(Figure figure) const;
-  void rise(Figure figure, PoolKind kind, const Gathered::Figure& what);
-  void settle(Figure figure, PoolKind kind, const Gathered::Figure& what);
+  void raise_to_highest(Figure figure, PoolKind kind, const Gathered::Figure& what);
+  void lower_to_current(Figure figure, PoolKind kind, const Gathered::Figure& what);
 
   void raise_active_peaks();
   void raise_active_peaks(Active& active, Figure allocated, Figure waiting);
