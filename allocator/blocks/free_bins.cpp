@@ -9,7 +9,7 @@ void FreeBins::add_group(std::size_t group) const noexcept { groups_[group] = st
 void FreeBins::remove_leaf(BinLeaf& leaf, std::size_t slot) { bin_for(slot).remove_leaf(leaf, nodes_); }
 
 Block* FreeBins::largest() const {
-  settle();
+  sort_newest_in();
   if (empty()) return nullptr;
   const std::size_t group = highest_bit(occupied_.groups());
   const SortedBlocks blocks((*groups_[group])[highest_bit(occupied_.bins(group))].last_leaf());

@@ -138,7 +138,7 @@ class FreeBins {
 
   // Puts the newest block into its bin: what looks at all blocks in order begins with this. It changes where a block
   // is kept, not which blocks there are.
-  void settle() const {
+  void sort_newest_in() const {
     if (newest_ != nullptr) sort_in(*newest_);
     newest_ = nullptr;
   }
@@ -146,7 +146,7 @@ class FreeBins {
   std::string validate_order() const;
   std::string validate_group(std::size_t group) const;
 
-  // mutable for settle.
+  // mutable for sort_newest_in.
   mutable Block* newest_ = nullptr;
   mutable BinBitmap occupied_;
   mutable std::array<std::unique_ptr<Group>, SizeBins::kGroups> groups_;
@@ -155,7 +155,7 @@ class FreeBins {
 
 template <typename Visit>
 void FreeBins::for_each_of_at_least(std::size_t bytes, Visit&& visit) const {
-  settle();
+  sort_newest_in();
   if (bytes >= kMaxBytes) return;
   const std::size_t first = SizeBins::slot_for(round_up(bytes, kBlockGranularity));
   for (std::size_t slot = first; slot < SizeBins::kGroups * SizeBins::kPerGroup; ++slot) {
