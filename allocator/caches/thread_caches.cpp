@@ -186,7 +186,7 @@ bool ThreadCaches::next_batch(StreamCache& cache, std::size_t size_class) {
 }
 
 // Within enter and leave, or with the mutex held. False: the heap must take some, or gather.
-bool ThreadCaches::settle_in_depot(StreamCache& cache, std::int64_t bytes) {
+bool ThreadCaches::make_room_in_cache(StreamCache& cache, std::int64_t bytes) {
   ThreadCache& mine = cache.owner;
   if (must_gather(mine)) return false;
   if (mine.is_closed()) return true;
@@ -212,13 +212,13 @@ void ThreadCaches::drop_batch(StreamCache& cache, std::size_t size_class) {
 void ThreadCaches::make_room(StreamCache& cache, std::int64_t bytes) {
   ThreadCache& mine = cache.owner;
   if (mine.enter()) {
-    const bool settled = settle_in_depot(cache, bytes);
+    const bool has_room = make_room_in_cache(cache, bytes);
     mine.leave();
-    if (settled) return;
+    if (has_room) return;
   }
   const DeviceLock lock(mutex_);
   heap_.visited(lock);
-  if (settle_in_depot(cache, bytes)) return;
+  if (make_room_in_cache(cache, bytes)) return;
   if (cache.front != nullptr && cache.is_full(cache.front->lease.size_class)) {
     const std::size_t size_class = cache.front->lease.size_class;
     std::for_each_n(cache.bottom(size_class), SizeClass::batch(size_class),

@@ -129,7 +129,7 @@ class ThreadCaches {
   static bool next_batch(StreamCache& cache, std::size_t size_class);
   void make_room(StreamCache& cache, std::int64_t bytes);
   static void drop_batch(StreamCache& cache, std::size_t size_class);
-  static bool settle_in_depot(StreamCache& cache, std::int64_t bytes);
+  static bool make_room_in_cache(StreamCache& cache, std::int64_t bytes);
   static bool must_gather(const ThreadCache& cache);
   auto putting_back(const Held& held) {
     return [this, &held](Block& block) { heap_.put_back(block, held); };
