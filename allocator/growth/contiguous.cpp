@@ -75,7 +75,7 @@ Block* PageGrowth::obtain_contiguous(Request request, const Context& context, Gr
   if (block != nullptr || state_.capturing(growing)) return block;
   if (recovery_.synchronize_frees(growing)) block = search_contiguous(request, growing);
   if (block != nullptr) return block;
-  wait_and_give_back(request, growing);
+  wait_and_release_unused(request, growing);
   if ((block = search_or_create_contiguous(request, context, growing)) != nullptr) return block;
   recovery_.release_default_pools(growing);
   return search_or_create_contiguous(request, context, growing);

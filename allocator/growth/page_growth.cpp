@@ -110,11 +110,11 @@ Block* PageGrowth::obtain_anywhere(Request request, const Context& context, Grow
         driver_.execute_plan(best_plan(wanted, Ordering::now, {.may_move = false}, growing), wanted, context, growing);
   }
   if (block == nullptr) block = take_page(request, growing);
-  if (block == nullptr) block = take_over(request, growing);
-  if (block == nullptr) block = bring_together_or_create(request, clock, context, growing);
+  if (block == nullptr) block = take_from_other_streams(request, growing);
+  if (block == nullptr) block = remap_or_create(request, clock, context, growing);
   if (block == nullptr && state_.drain_caches(growing)) {
     block = state_.find_free(request, growing);
-    if (block == nullptr) block = bring_together_or_create(request, clock, context, growing);
+    if (block == nullptr) block = remap_or_create(request, clock, context, growing);
   }
   if (block == nullptr) block = recovery_.borrow(request, growing);
   if (block != nullptr || state_.capturing(growing)) return block;
@@ -122,13 +122,13 @@ Block* PageGrowth::obtain_anywhere(Request request, const Context& context, Grow
   const bool synchronized = recovery_.synchronize_frees(growing);
   if (synchronized) block = state_.find_free(request, growing);
   if (block != nullptr) return block;
-  wait_and_give_back(request, growing);
+  wait_and_release_unused(request, growing);
   if ((block = state_.find_free(request, growing)) != nullptr) return block;
-  if ((block = take_over(request, growing)) != nullptr) return block;
-  if ((block = bring_together_or_create(request, clock, context, growing)) != nullptr) return block;
+  if ((block = take_from_other_streams(request, growing)) != nullptr) return block;
+  if ((block = remap_or_create(request, clock, context, growing)) != nullptr) return block;
   recovery_.release_default_pools(growing);  // what is idle there cannot come to this request
   if ((block = state_.find_free(request, growing)) != nullptr) return block;
-  return bring_together_or_create(request, clock, context, growing);
+  return remap_or_create(request, clock, context, growing);
 }
 
 // What is to be known and done before anything is planned. Lets the lock go.
@@ -143,7 +143,7 @@ void PageGrowth::refresh_before_planning(Request request, Growing& growing) {
 }
 
 // The recovery of a request that cannot be served: afterwards everything idle may serve it.
-void PageGrowth::wait_and_give_back(Request request, Growing& growing) {
+void PageGrowth::wait_and_release_unused(Request request, Growing& growing) {
   clocks_.finish_all_work(growing);
   state_.drain_caches(growing);  // threads freed meanwhile
   recovery_.release_unused_pools({}, growing);
@@ -205,7 +205,7 @@ BlockPool& PageGrowth::large_pool_beside(Request request, const Held& held) {
 }
 
 // The best fit among other streams' free blocks: what the request needs of it becomes its stream's own.
-Block* PageGrowth::find_to_take_over(Request request, Ordering ordering, const Held& held) const {
+Block* PageGrowth::find_in_other_streams(Request request, Ordering ordering, const Held& held) const {
   if (request.pool().owner() != nullptr) return nullptr;
   Block* best = nullptr;
   for (const auto& arena : request.pool().arenas()) {
@@ -217,8 +217,8 @@ Block* PageGrowth::find_to_take_over(Request request, Ordering ordering, const H
   return best;
 }
 
-Block* PageGrowth::take_over(Request request, const Held& held) {
-  Block* best = find_to_take_over(request, Ordering::now, held);
+Block* PageGrowth::take_from_other_streams(Request request, const Held& held) {
+  Block* best = find_in_other_streams(request, Ordering::now, held);
   if (best == nullptr) return nullptr;
   return &pages_.hand_over(*best, best->address, best->address + request.rounded, *request.arena);
 }
@@ -247,14 +247,13 @@ std::optional<BackingPlan> PageGrowth::best_plan(Request request, Ordering order
 
 // By what is best. With cross_stream:wait the stream rather waits for others than asks the driver for anything, if that saves
 // more than it costs. Should the device or the limit refuse new memory, what can be had without.
-Block* PageGrowth::bring_together_or_create(Request request, StreamClock& clock, const Context& context,
-                                            Growing& growing) {
+Block* PageGrowth::remap_or_create(Request request, StreamClock& clock, const Context& context, Growing& growing) {
   if (request.rounded > state_.device->properties().total_bytes) return nullptr;
   std::optional<BackingPlan> plan = best_plan(request, Ordering::now, {}, growing);
   const bool may_gain = !plan || plan->calls_driver();
   if (may_gain && state_.options.cross_stream == CrossStream::wait &&
-      wait_for_a_better(request, clock, plan, {.goes_on = true}, growing)) {
-    if (Block* block = take_over(request, growing)) return block;
+      wait_for_better_memory(request, clock, plan, {.goes_on = true}, growing)) {
+    if (Block* block = take_from_other_streams(request, growing)) return block;
     plan = best_plan(request, Ordering::now, {}, growing);
   }
   if (!plan) {
@@ -263,17 +262,17 @@ Block* PageGrowth::bring_together_or_create(Request request, StreamClock& clock,
   }
   Block* block = driver_.execute_plan(plan, request, context, growing);
   if (block != nullptr || !plan || plan->new_pages == 0) return block;
-  return bring_together(request, clock, context, growing);
+  return remap(request, clock, context, growing);
 }
 
 // Without new memory, of which there is none.
-Block* PageGrowth::bring_together(Request request, StreamClock& clock, const Context& context, Growing& growing) {
+Block* PageGrowth::remap(Request request, StreamClock& clock, const Context& context, Growing& growing) {
   constexpr PlacementRules kNoGrowth{.may_grow = false};
   if (Block* block =
           driver_.execute_plan(best_plan(request, Ordering::now, kNoGrowth, growing), request, context, growing))
     return block;
-  if (!wait_for_a_better(request, clock, std::nullopt, kNoGrowth, growing)) return nullptr;
-  if (Block* block = take_over(request, growing)) return block;
+  if (!wait_for_better_memory(request, clock, std::nullopt, kNoGrowth, growing)) return nullptr;
+  if (Block* block = take_from_other_streams(request, growing)) return block;
   return driver_.execute_plan(best_plan(request, Ordering::now, kNoGrowth, growing), request, context, growing);
 }
 
@@ -285,8 +284,8 @@ bool PageGrowth::may_wait_for_others(Request request, const Held& held) const {
 
 // Waits for the streams whose memory would serve better than the plan, within the rules; false: none would, or may be waited
 // for. rules.goes_on: the lock was not let go since the plan was made.
-bool PageGrowth::wait_for_a_better(Request request, StreamClock& clock, const std::optional<BackingPlan>& plan,
-                                   PlacementRules rules, Growing& growing) {
+bool PageGrowth::wait_for_better_memory(Request request, StreamClock& clock, const std::optional<BackingPlan>& plan,
+                                        PlacementRules rules, Growing& growing) {
   if (!may_wait_for_others(request, growing)) return false;
   std::vector<std::pair<const StreamClock*, std::uint32_t>> others;  // each with the last epoch that is wanted of it
   const auto want = [&](const Block& block) {
@@ -300,7 +299,7 @@ bool PageGrowth::wait_for_a_better(Request request, StreamClock& clock, const st
       known->second = block.bin.epoch;
     }
   };
-  if (const Block* block = find_to_take_over(request, Ordering::after_wait, growing)) {
+  if (const Block* block = find_in_other_streams(request, Ordering::after_wait, growing)) {
     if (clocks_.may_take(*block, clock.stream(), Ordering::now, growing))
       return true;  // it has become so while the lock was let go
     want(*block);

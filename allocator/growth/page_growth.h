@@ -68,18 +68,18 @@ class PageGrowth final : public Growth {
   // The ladder, and its steps.
   Block* obtain_anywhere(Request request, const Context& context, Growing& growing) CACHALOT_GROWING;
   void refresh_before_planning(Request request, Growing& growing) CACHALOT_GROWING;
-  void wait_and_give_back(Request request, Growing& growing) CACHALOT_GROWING;
+  void wait_and_release_unused(Request request, Growing& growing) CACHALOT_GROWING;
   Block* take_page(Request request, const Held& held) CACHALOT_HELD;
   void return_whole_pages(const Held& held) CACHALOT_HELD;
   BlockPool& large_pool_beside(Request request, const Held& held) CACHALOT_HELD;
-  Block* find_to_take_over(Request request, Ordering ordering, const Held& held) const CACHALOT_HELD;
-  Block* take_over(Request request, const Held& held) CACHALOT_HELD;
-  Block* bring_together_or_create(Request request, StreamClock& clock, const Context& context,
-                                  Growing& growing) CACHALOT_GROWING;
-  Block* bring_together(Request request, StreamClock& clock, const Context& context, Growing& growing) CACHALOT_GROWING;
+  Block* find_in_other_streams(Request request, Ordering ordering, const Held& held) const CACHALOT_HELD;
+  Block* take_from_other_streams(Request request, const Held& held) CACHALOT_HELD;
+  Block* remap_or_create(Request request, StreamClock& clock, const Context& context,
+                         Growing& growing) CACHALOT_GROWING;
+  Block* remap(Request request, StreamClock& clock, const Context& context, Growing& growing) CACHALOT_GROWING;
   bool may_wait_for_others(Request request, const Held& held) const CACHALOT_HELD;
-  bool wait_for_a_better(Request request, StreamClock& clock, const std::optional<BackingPlan>& plan,
-                         PlacementRules rules, Growing& growing) CACHALOT_GROWING;
+  bool wait_for_better_memory(Request request, StreamClock& clock, const std::optional<BackingPlan>& plan,
+                              PlacementRules rules, Growing& growing) CACHALOT_GROWING;
   bool may_grow_first(Request request, const Held& held) CACHALOT_HELD;
   std::size_t usual_handle_bytes(const Held& held) const CACHALOT_HELD;
   std::optional<BackingPlan> best_plan(Request request, Ordering ordering, PlacementRules rules,
