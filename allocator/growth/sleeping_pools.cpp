@@ -65,7 +65,7 @@ bool SleepingPools::release_physical(PoolId id, bool save) {
     if (save) save_bytes(*pool, unsaved, growing);
     put_to_sleep(handles, growing);
   } catch (...) {
-    stay_awake(*pool, unsaved, growing);
+    cancel_sleep(*pool, unsaved, growing);
     if (was_asleep) pool->is_asleep = true;
     throw;
   }
@@ -73,7 +73,7 @@ bool SleepingPools::release_physical(PoolId id, bool save) {
 }
 
 // What did not fall asleep holds what it held, and needs no copy; `saved` is what was just to be saved.
-void SleepingPools::stay_awake(PrivatePool& pool, const std::vector<HandleId>& saved, Growing& growing) {
+void SleepingPools::cancel_sleep(PrivatePool& pool, const std::vector<HandleId>& saved, Growing& growing) {
   for (const HandleId id : saved) {
     if (!pages().pages().handle(id).is_asleep()) saved_.forget(pool, id, growing);
   }
@@ -218,15 +218,15 @@ bool SleepingPools::create_again(const std::vector<HandleId>& handles, std::vect
     error = std::current_exception();
   }
   if (memory.size() == handles.size()) return true;
-  discard(handles, memory, 0, ask, growing);
+  undo_creation(handles, memory, 0, ask, growing);
   memory.clear();
   if (error) std::rethrow_exception(error);
   return false;
 }
 
 // Takes create_again back, but for the first handles, which are mapped by now.
-void SleepingPools::discard(const std::vector<HandleId>& handles, const std::vector<MemoryHandle>& memory,
-                            std::size_t mapped, std::optional<Ledger::Ask>& ask, Growing& growing) {
+void SleepingPools::undo_creation(const std::vector<HandleId>& handles, const std::vector<MemoryHandle>& memory,
+                                  std::size_t mapped, std::optional<Ledger::Ask>& ask, Growing& growing) {
   for (std::size_t i = mapped; i < handles.size(); ++i) {
     const std::size_t bytes = pages().pages().bytes(pages().pages().handle(handles[i]));
     ask->withdrawn(bytes, growing);
@@ -242,9 +242,9 @@ void SleepingPools::wake(const PrivatePool& pool, const std::vector<HandleId>& s
   try {
     for (; mapped < sleepers.size(); ++mapped) map_again(sleepers[mapped], memory[mapped], *ask, growing);
     set_access(pages().handles_of(pool), growing);
-    bring_saved_bytes(pool, growing);
+    restore_saved_bytes(pool, growing);
   } catch (...) {
-    discard(sleepers, memory, mapped, ask, growing);
+    undo_creation(sleepers, memory, mapped, ask, growing);
     try {
       put_to_sleep({sleepers.begin(), sleepers.begin() + static_cast<std::ptrdiff_t>(mapped)}, growing);
     } catch (const CudaError&) {  // the first error is the one to tell
@@ -277,7 +277,7 @@ void SleepingPools::set_access(const std::vector<HandleId>& handles, Growing& gr
   }
 }
 
-void SleepingPools::bring_saved_bytes(const PrivatePool& pool, Growing& growing) {
+void SleepingPools::restore_saved_bytes(const PrivatePool& pool, Growing& growing) {
   for (const auto& entry : pool.saved) {
     const Unlocked<Held> unlocked(growing);
     const char* from = static_cast<const char*>(entry.second.host);

@@ -53,7 +53,7 @@ class SleepingPools {
   std::vector<HandleId> handles_of(const PrivatePool& pool, bool asleep, const Held& held) const CACHALOT_HELD;
   std::size_t bytes_of(const std::vector<HandleId>& handles, const Held& held) const CACHALOT_HELD;
 
-  void stay_awake(PrivatePool& pool, const std::vector<HandleId>& saved, Growing& growing) CACHALOT_GROWING;
+  void cancel_sleep(PrivatePool& pool, const std::vector<HandleId>& saved, Growing& growing) CACHALOT_GROWING;
   void save_bytes(PrivatePool& pool, const std::vector<HandleId>& handles, Growing& growing) CACHALOT_GROWING;
   void* pinned_memory(std::size_t bytes, const PrivatePool& pool, Growing& growing) CACHALOT_GROWING;
   void put_to_sleep(const std::vector<HandleId>& handles, Growing& growing) CACHALOT_GROWING;
@@ -64,13 +64,13 @@ class SleepingPools {
   void forget_idle_sleepers(PrivatePool& pool, Growing& growing) CACHALOT_GROWING;
   bool create_again(const std::vector<HandleId>& handles, std::vector<MemoryHandle>& memory,
                     std::optional<Ledger::Ask>& ask, Growing& growing) CACHALOT_GROWING;
-  void discard(const std::vector<HandleId>& handles, const std::vector<MemoryHandle>& memory, std::size_t mapped,
-               std::optional<Ledger::Ask>& ask, Growing& growing) CACHALOT_GROWING;
+  void undo_creation(const std::vector<HandleId>& handles, const std::vector<MemoryHandle>& memory, std::size_t mapped,
+                     std::optional<Ledger::Ask>& ask, Growing& growing) CACHALOT_GROWING;
   void wake(const PrivatePool& pool, const std::vector<HandleId>& sleepers, const std::vector<MemoryHandle>& memory,
             std::optional<Ledger::Ask>& ask, Growing& growing) CACHALOT_GROWING;
   void map_again(HandleId id, MemoryHandle memory, Ledger::Ask& ask, Growing& growing) CACHALOT_GROWING;
   void set_access(const std::vector<HandleId>& handles, Growing& growing) CACHALOT_GROWING;
-  void bring_saved_bytes(const PrivatePool& pool, Growing& growing) CACHALOT_GROWING;
+  void restore_saved_bytes(const PrivatePool& pool, Growing& growing) CACHALOT_GROWING;
 
   HeapState& state_;
   PrivatePools& pools_;
