@@ -53,7 +53,7 @@ PoolCheckpoint Checkpoints::checkpoint_pool(PoolId id) const {
   return checkpoint;
 }
 
-void Checkpoints::require_all_settled(const PrivatePool& pool, const Held& held) const {
+void Checkpoints::require_no_pending_frees(const PrivatePool& pool, const Held& held) const {
   for (const Block* block : heads_of(pool, held)) {
     for (; !block->is_edge(); block = block->next) {
       CACHALOT_REQUIRE(block->is_free() || (block->has(Block::kAllocated) && block->uses.head == nullptr),
@@ -65,7 +65,7 @@ void Checkpoints::require_all_settled(const PrivatePool& pool, const Held& held)
 // Everything that could stop the restore half-way is checked first.
 void Checkpoints::require_restorable(const PrivatePool& pool, const PoolCheckpoint& checkpoint,
                                      const Held& held) const {
-  require_all_settled(pool, held);
+  require_no_pending_frees(pool, held);
   std::unordered_set<Address> seen;
   for (const PoolCheckpoint::Segment& segment : checkpoint.segments) {
     CACHALOT_REQUIRE(!segment.blocks.empty(), "a checkpointed segment of pool ({}, {}) has no blocks", pool.id.first,

@@ -27,7 +27,7 @@ class Checkpoints {
   std::vector<Block*> heads_of(const PrivatePool& pool, const Held& held) const CACHALOT_HELD;
   void require_restorable(const PrivatePool& pool, const PoolCheckpoint& checkpoint,
                           const Held& held) const CACHALOT_HELD;
-  void require_all_settled(const PrivatePool& pool, const Held& held) const CACHALOT_HELD;
+  void require_no_pending_frees(const PrivatePool& pool, const Held& held) const CACHALOT_HELD;
   void restore_segment(Block& head, const PoolCheckpoint::Segment& segment, RestoreResult& result,
                        Held& held) CACHALOT_HELD;
 
