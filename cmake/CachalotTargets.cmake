@@ -90,7 +90,7 @@ function(cachalot_core_library)
     base=allocator/base
     device=allocator/device
     heap=allocator,allocator/blocks,allocator/segments,allocator/pages,allocator/streams,allocator/caches,allocator/heap,allocator/growth,allocator/inspection
-    reports=allocator/policy,allocator/observe,allocator/leaks,allocator/guard)
+    reports=allocator/policy,allocator/observe,allocator/leaks,allocator/guard,allocator/groups)
   target_include_directories(cachalot_core PRIVATE ${PROJECT_SOURCE_DIR}/allocator)
   # Compiled as C++20, and used by programs of C++17: what headers say must mean the same in both (tests/headers).
   target_compile_features(cachalot_core PUBLIC cxx_std_17 PRIVATE cxx_std_20)

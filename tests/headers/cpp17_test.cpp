@@ -40,6 +40,15 @@ TEST(Cpp17, AllocatesAndReadsStatistics) {
   EXPECT_EQ(world.allocator.validate(), "");
 }
 
+std::size_t reserved_by(const AllocatorFigures& figures) { return figures.memory_reserved(); }
+
+TEST(Cpp17, PassesOneGroupOfTheAllocator) {
+  World world;
+  world.allocator.deallocate(world.allocator.allocate(1000));
+  EXPECT_EQ(reserved_by(world.allocator), std::size_t{2} << 20);
+  EXPECT_EQ(reserved_by(world.allocator.figures()), std::size_t{2} << 20);
+}
+
 TEST(Cpp17, ComparesOptions) {
   const Options pages = parse_options("heap:pages");
   EXPECT_TRUE(pages == parse_options("heap:pages"));

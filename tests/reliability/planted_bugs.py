@@ -53,7 +53,7 @@ BUGS = [
         "  if (!is_live(block, ptr)) [[unlikely]]\n    return false;\n  if ((rare_ & kCaching) != 0) [[unlikely]]",
         "  if ((rare_ & kCaching) != 0) [[unlikely]]"),
     Bug("free on the wrong device", "caching_allocator.cpp",
-        "if (block != nullptr && &owner_of(*block) != &expected && owner_of(*block).sizes(*block, ptr)) {",
+        "if (block != nullptr && &owner_of(*block) != &expected && sizes(owner_of(*block).state, *block, ptr)) {",
         "if (false) {"),
     Bug("leak on an error path", "device_page_calls.cpp", "        device_.release(created[i]);\n", ""),
     Bug("statistics skew", "device_allocator.cpp",

@@ -27,7 +27,6 @@ ALLOWED = {
     ("function", "simulator/device_attributes.cpp", "device_attribute"): "a table as a switch",
     ("class", "allocator/device/cuda_driver.h", "CudaDriver"): "a table: a pointer for each function of the driver",
     ("class", "allocator/include/cachalot/simulated_device.h", "SimulatedDevice"): "Device's functions, and its own controls",
-    ("class", "allocator/include/cachalot/caching_allocator.h", "CachingAllocator"): "the interface of the library",
     ("class", "simulator/cuda12.h", "DeviceProp12"): "a struct of CUDA 12",
 }
 

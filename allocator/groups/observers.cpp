@@ -1,0 +1,40 @@
+#include "cachalot/allocator_observers.h"
+
+#include "base/check.h"
+#include "groups/allocator_state.h"
+
+namespace cachalot {
+
+void AllocatorObservers::add_out_of_memory_observer(const OutOfMemoryObserver& observer) {
+  for (const auto& allocator : state_.devices()) allocator->pressure.add_out_of_memory_observer(observer);
+}
+
+void AllocatorObservers::add_free_memory_callback(const FreeMemoryCallback& callback) {
+  for (const auto& allocator : state_.devices()) allocator->pressure.add_free_memory_callback(callback);
+}
+
+void AllocatorObservers::add_change_tracker(const ChangeTracker& tracker) {
+  for (const auto& allocator : state_.devices()) allocator->state.observers.add_change_tracker(tracker);
+}
+
+void AllocatorObservers::add_watcher(const std::shared_ptr<Watcher>& watcher) {
+  CACHALOT_REQUIRE(watcher != nullptr, "add_watcher: the watcher is null; it must be an object");
+  for (const auto& allocator : state_.devices()) allocator->state.observers.add_watcher(watcher);
+}
+
+void AllocatorObservers::remove_watcher(const Watcher* watcher) {
+  for (const auto& allocator : state_.devices_if_own()) allocator->state.observers.remove_watcher(watcher);
+}
+
+void AllocatorObservers::record_history(const HistoryOptions& history) {
+  for (const auto& allocator : state_.devices()) allocator->state.observers.record_history(history);
+}
+
+bool AllocatorObservers::history_enabled() const {
+  for (const auto& allocator : state_.devices()) {
+    if (allocator->state.observers.history_enabled()) return true;
+  }
+  return false;
+}
+
+}  // namespace cachalot

@@ -1,0 +1,28 @@
+/// @file
+/// What the groups of CachingAllocator's functions have in common.
+#pragma once
+
+#include "cachalot/require_cpp17.h"
+
+namespace cachalot {
+
+class AllocatorState;
+
+/// Names all devices of an allocator where a function takes the index of one.
+inline constexpr int kAllDevices = -1;
+
+/// An AllocatorGroup is a group of a CachingAllocator's functions. All groups of an allocator use
+/// its devices, its options and its guard, which are not part of the interface.
+class AllocatorGroup {
+ public:
+  AllocatorGroup(const AllocatorGroup&) = delete;
+  AllocatorGroup& operator=(const AllocatorGroup&) = delete;
+
+ protected:
+  explicit AllocatorGroup(AllocatorState& state) : state_(state) {}
+  ~AllocatorGroup() = default;
+
+  AllocatorState& state_;
+};
+
+}  // namespace cachalot
