@@ -17,8 +17,8 @@ namespace cachalot {
 /// AllocatorFigures are the statistics and snapshots of a CachingAllocator, and the checks of its
 /// tables.
 ///
-/// All figures are in bytes and exact at every moment. With thread_cache the peaks may be off, by at
-/// most 2 MiB for each of several threads that allocated concurrently.
+/// All figures are in bytes and exact at every moment. With thread_cache the peaks may be off, by
+/// at most 2 MiB for each of several threads that allocated concurrently.
 class AllocatorFigures : private AllocatorGroup {
  public:
   /// Returns the bytes of allocated blocks; requests are rounded up to blocks.
