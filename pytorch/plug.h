@@ -3,24 +3,17 @@
 //
 // The library keeps the allocator to itself (hidden symbols, so that it never meets another copy of cachalot in the
 // process) and exports one function, cachalot_plug, that returns this interface. Methods mean what CachingAllocator's
-// methods of the same names mean; caching_allocator.h has their contracts. Errors are cachalot's own (errors.h): their
+// methods of the same names mean; caching_allocator.h has their contracts. A Forwarded is such a method itself; what is
+// virtual has a rule of its own here, or is not the allocator's. Errors are cachalot's own (errors.h): their
 // types are in headers alone, so they cross from one library to the other.
 // Thread safety: as CachingAllocator. The object lives until the process ends.
 #pragma once
 
 #include <cstddef>
 #include <string_view>
-#include <vector>
+#include <utility>
 
-#include "cachalot/change.h"
-#include "cachalot/history.h"
-#include "cachalot/options.h"
-#include "cachalot/out_of_memory.h"
-#include "cachalot/pool_id.h"
-#include "cachalot/private_pool.h"
-#include "cachalot/shared_memory.h"
-#include "cachalot/snapshot.h"
-#include "cachalot/stats.h"
+#include "cachalot/caching_allocator.h"
 
 namespace cachalot {
 
@@ -31,7 +24,28 @@ inline void copy_text(std::string_view text, char* out, std::size_t capacity) {
 }
 
 // Changes with this interface: an adapter refuses a library with another number.
-inline constexpr int kPlugVersion = 6;
+inline constexpr int kPlugVersion = 7;
+
+// A function of CachingAllocator as a member of Plug: same parameters, same contract, declared once. An adapter calls it
+// through the pointer, since the library exports no symbol of the allocator. The library sets the pointer where it makes the
+// Plug (plug.cpp); no adapter makes one.
+template <auto function, typename Group, typename Result, typename... Args>
+class ForwardedCall {
+ public:
+  Result operator()(Args... args) const { return call_(std::forward<Args>(args)...); }
+
+ private:
+  static Result call(Args... args);  // on the process's allocator; in plug.cpp
+
+  Result (*call_)(Args...) = &call;
+};
+
+template <auto function>
+class Forwarded;
+template <typename Group, typename Result, typename... Args, Result (Group::*function)(Args...)>
+class Forwarded<function> : public ForwardedCall<function, Group, Result, Args...> {};
+template <typename Group, typename Result, typename... Args, Result (Group::*function)(Args...) const>
+class Forwarded<function> : public ForwardedCall<function, Group, Result, Args...> {};
 
 class Plug {
  public:
@@ -44,18 +58,19 @@ class Plug {
 
   virtual void* allocate(std::size_t bytes, int device, Stream stream) = 0;
   virtual void deallocate(void* ptr) = 0;
-  virtual void record_stream(void* ptr, Stream stream) = 0;
+  Forwarded<&CachingAllocator::record_stream> record_stream;
   // The same for a tensor that came from a pool, whose memory torch takes for somebody else's. Any other address is ignored.
   virtual void record_pooled(void* ptr, Stream stream) = 0;
+  // Of a private pool: does nothing in a forked child.
   virtual void empty_cache(int device, PoolId pool) = 0;
 
-  virtual std::size_t memory_allocated(int device) const = 0;
-  virtual std::size_t memory_reserved(int device) const = 0;
-  virtual DeviceStats memory_stats(int device) const = 0;
-  virtual Snapshot snapshot(PoolId pool, bool include_traces) = 0;
-  virtual void reset_peak_stats(int device) = 0;
-  virtual void reset_accumulated_stats(int device) = 0;
-  virtual std::size_t largest_available(int device, bool starting_from_free_memory) = 0;
+  Forwarded<&AllocatorFigures::memory_allocated> memory_allocated;
+  Forwarded<&AllocatorFigures::memory_reserved> memory_reserved;
+  Forwarded<&AllocatorFigures::memory_stats> memory_stats;
+  Forwarded<&AllocatorFigures::snapshot> snapshot;
+  Forwarded<&AllocatorFigures::reset_peak_stats> reset_peak_stats;
+  Forwarded<&AllocatorFigures::reset_accumulated_stats> reset_accumulated_stats;
+  Forwarded<&AllocatorFigures::largest_available> largest_available;
 
   struct Allocation {
     void* segment = nullptr;          // where its segment starts
@@ -63,38 +78,38 @@ class Plug {
     std::size_t allocated_bytes = 0;  // of its block
   };
   virtual Allocation allocation(void* ptr) const = 0;
-  virtual int device_of(const void* ptr) const = 0;  // -1: not a live allocation of ours
+  Forwarded<&CachingAllocator::device_of> device_of;
   // Whether memory may be virtual memory, and not cudaMalloc's: the page heap's. Before the allocator is made, whether it
   // would be as things stand.
   virtual bool has_virtual_memory() const = 0;
 
-  virtual SharedMemory share(const void* ptr) = 0;
-  virtual void* open_shared(const SharedMemory& memory, int device) = 0;
-  virtual void close_shared(void* base) = 0;
-  virtual void enable_peer_access(int device, int peer) = 0;
+  Forwarded<&AllocatorSharing::share> share;
+  Forwarded<&AllocatorSharing::open_shared> open_shared;
+  Forwarded<&AllocatorSharing::close_shared> close_shared;
+  Forwarded<&AllocatorSharing::enable_peer_access> enable_peer_access;
 
-  virtual void set_memory_fraction(double fraction, int device) = 0;
-  virtual double memory_fraction(int device) const = 0;
+  Forwarded<&AllocatorSettings::set_memory_fraction> set_memory_fraction;
+  Forwarded<&AllocatorSettings::memory_fraction> memory_fraction;
   // Without effect where PYTORCH_NO_CUDA_MEMORY_CACHING keeps caching off.
   virtual void set_caching_enabled(bool enabled) = 0;
-  virtual bool caching_enabled() const = 0;
+  Forwarded<&AllocatorSettings::caching_enabled> caching_enabled;
 
-  virtual void add_out_of_memory_observer(OutOfMemoryObserver observer) = 0;
-  virtual void add_free_memory_callback(FreeMemoryCallback callback) = 0;
-  virtual void add_change_tracker(ChangeTracker tracker) = 0;
-  virtual void record_history(const HistoryOptions& history) = 0;
-  virtual bool history_enabled() const = 0;
+  Forwarded<&AllocatorObservers::add_out_of_memory_observer> add_out_of_memory_observer;
+  Forwarded<&AllocatorObservers::add_free_memory_callback> add_free_memory_callback;
+  Forwarded<&AllocatorObservers::add_change_tracker> add_change_tracker;
+  Forwarded<&AllocatorObservers::record_history> record_history;
+  Forwarded<&AllocatorObservers::history_enabled> history_enabled;
 
-  virtual void create_or_retain_pool(int device, PoolId pool, std::shared_ptr<SegmentProvider> provider) = 0;
-  virtual void begin_allocate_to_pool(int device, PoolId pool, StreamFilter filter, RedirectFor reason) = 0;
-  virtual void end_allocate_to_pool(int device, PoolId pool) = 0;
-  virtual void release_pool(int device, PoolId pool) = 0;
-  virtual int pool_use_count(int device, PoolId pool) const = 0;
-  virtual void set_use_on_oom(int device, PoolId pool, bool use_on_oom) = 0;
-  virtual void set_no_split(int device, PoolId pool) = 0;
-  virtual bool pool_has_exactly(int device, PoolId pool, const std::vector<void*>& live) const = 0;
-  virtual PoolCheckpoint checkpoint_pool(int device, PoolId pool) const = 0;
-  virtual RestoreResult restore_pool(int device, const PoolCheckpoint& checkpoint) = 0;
+  Forwarded<&AllocatorPools::create_or_retain_pool> create_or_retain_pool;
+  Forwarded<&AllocatorPools::begin_allocate_to_pool> begin_allocate_to_pool;
+  Forwarded<&AllocatorPools::end_allocate_to_pool> end_allocate_to_pool;
+  Forwarded<&AllocatorPools::release_pool> release_pool;
+  virtual int pool_use_count(int device, PoolId pool) const = 0;              // 1 in a forked child
+  virtual void set_use_on_oom(int device, PoolId pool, bool use_on_oom) = 0;  // false does nothing in a forked child
+  Forwarded<&AllocatorPools::set_no_split> set_no_split;
+  Forwarded<&AllocatorPools::pool_has_exactly> pool_has_exactly;
+  Forwarded<&AllocatorPools::checkpoint_pool> checkpoint_pool;
+  Forwarded<&AllocatorPools::restore_pool> restore_pool;
 
   // Call stacks leave out what lies in the library around `code`: the adapter's.
   virtual void hide_code(const void* code) = 0;
@@ -104,6 +119,7 @@ class Plug {
   virtual void set_out_of_memory_thrower(Thrower thrower) = 0;
 
  protected:
+  Plug();  // the library's alone
   ~Plug() = default;
 };
 
