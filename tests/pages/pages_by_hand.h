@@ -1,0 +1,123 @@
+// A PageHeap without a device: a test says what is mapped where.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "base/bytes.h"
+#include "pages/page_heap.h"
+
+namespace cachalot {
+
+// One range for large blocks of the default pool, in slots of a page; nothing is mapped. Its books are checked when it goes.
+struct PagesByHand {
+  static constexpr std::size_t kPage = 2 * kMiB;
+  static constexpr Address kBase = Address{1} << 40;
+  static constexpr std::size_t kSlots = 1024;
+
+  PagesByHand() {
+    heap.expect_ranges();
+    range = &pages.add_range(kBase, kSlots * kPage, PoolKind::large, nullptr);
+  }
+  PagesByHand(const PagesByHand&) = delete;
+  PagesByHand& operator=(const PagesByHand&) = delete;
+  ~PagesByHand() { EXPECT_EQ(validate(), ""); }
+
+  std::string validate() const {
+    const std::string broken = heap.validate();
+    return broken.empty() ? pages.validate(0) : broken;
+  }
+  static Address at(std::size_t slot) { return kBase + slot * kPage; }
+  static Stream stream_number(std::uintptr_t number) { return reinterpret_cast<Stream>(number); }
+  PoolPair pools() const { return {&small, &large}; }
+  StreamClock& clock_of(const Arena& of) { return clocks_.try_emplace(of.stream.key, of.stream).first->second; }
+  PageId page(HandleId handle, std::uint32_t index = 0) const { return pages.pages().page_of(handle, index); }
+
+  // A new handle at a slot where nothing is mapped: free memory.
+  HandleId grow(std::size_t slot, std::uint32_t count, Arena& to) {
+    BackingPlan plan = plan_for(slot, count);
+    plan.growths.push_back({at(slot), count});
+    execute(plan, to);
+    return pages.pages().page(pages.shown_at(*range, at(slot))).handle;
+  }
+  HandleId grow(std::size_t slot, std::uint32_t count) { return grow(slot, count, arena); }
+  // The same, and all of it is handed out.
+  HandleId grow_live(std::size_t slot, std::uint32_t count) {
+    const HandleId handle = grow(slot, count);
+    take(at(slot), count * kPage);
+    return handle;
+  }
+  // Idle pages of a handle come home to a slot: through a new view, unless the handle is mapped there.
+  void move(HandleId handle, std::uint32_t first, std::uint32_t count, std::size_t slot) {
+    BackingPlan plan = plan_for(slot, count);
+    if (pages.shown_at(*range, at(slot)) == 0) plan.views.push_back({handle, at(slot - first)});
+    plan.moves.push_back({page(handle, first), count, at(slot)});
+    execute(plan, arena);
+  }
+  // A stale view of the whole handle, whose pages are idle, stays at a slot.
+  void leave_view(HandleId handle, std::size_t slot) {
+    const Address home = pages.pages().page(page(handle)).home;
+    const std::uint32_t count = pages.pages().handle(handle).pages;
+    move(handle, 0, count, slot);
+    move(handle, 0, count, (home - kBase) / kPage);
+  }
+
+  // What PageGrowth does with a plan; returns the free block that holds the window.
+  Block& execute(const BackingPlan& plan, Arena& to) {
+    PhysicalPages& physical = pages.pages();
+    const std::vector<PageHeap::VacatedStretch> vacated = pages.begin(plan);
+    for (const BackingPlan::Mapping& drop : plan.drops) {
+      pages.hide(drop.at, physical.bytes(physical.handle(drop.handle)));
+      physical.remove_view(drop.handle, drop.at);
+    }
+    for (const BackingPlan::Growth& growth : plan.growths) {
+      pages.show(*plan.range, physical.handle(physical.add(++last_memory_, growth.pages, growth.at)), growth.at);
+    }
+    for (const BackingPlan::Mapping& view : plan.views) {
+      physical.add_view(view.handle, view.at);
+      pages.show(*plan.range, physical.handle(view.handle), view.at);
+    }
+    pages.move_homes(plan, vacated, [&](const PageHeap::VacatedStretch& part) {
+      return Ticket{&clock_of(*part.arena), part.epoch};
+    });
+    Block& block = pages.finish(plan, to);
+    EXPECT_EQ(validate(), "");
+    return block;
+  }
+
+  // Hands out bytes that are free.
+  Block& take(Address begin, std::size_t bytes) {
+    Block& block = pages.set_apart(pages.first_block(begin), begin, begin + bytes);
+    heap.allocate(block, bytes, bytes, false);
+    return block;
+  }
+  void free(Block& block) { heap.put_back(block); }
+
+  PageMap page_map;
+  BlockPool small{PoolKind::small, {}, nullptr};
+  BlockPool large{PoolKind::large, {}, nullptr};
+  Arena& arena = large.add(immortal_stream(nullptr));
+  Arena& other = large.add(immortal_stream(stream_number(64)));  // of another stream
+  BlockHeap heap{0, page_map};
+  PageHeap pages{heap, kPage};
+  PageRange* range = nullptr;
+
+ private:
+  BackingPlan plan_for(std::size_t slot, std::size_t count) const {
+    BackingPlan plan;
+    plan.range = range;
+    plan.begin = at(slot);
+    plan.end = at(slot + count);
+    return plan;
+  }
+
+  std::map<StreamKey, StreamClock> clocks_;
+  MemoryHandle last_memory_ = 0;
+};
+
+}  // namespace cachalot
