@@ -312,6 +312,25 @@ TEST(OtherStreamsMemory, IsTakenOnlyOnceItsWorkIsDone) {
   EXPECT_EQ(two.world.count(DeviceCall::stream_wait), 0u);
 }
 
+// What is left of a free block that another stream took a part of is as free as it was.
+TEST(OtherStreamsMemory, IsTakenPieceByPieceOnceItsWorkIsDone) {
+  World world(checked(), "heap:pages,immortal_streams:True");
+  Program program(world);
+  const Stream a = world.device->stream();
+  const Stream b = world.device->stream();
+  program.free(program.allocate(8 * kMiB, a, /*work_us=*/500));
+  program.free(program.allocate(12 * kMiB, b));  // new memory, and an event behind the other stream's work
+  world.pass(1000);
+  void* const kept = program.allocate(12 * kMiB, b);
+  const std::uint64_t calls = memory_calls(world);
+  void* const first = program.allocate(2 * kMiB, b);
+  void* const rest = program.allocate(6 * kMiB, b);
+  EXPECT_EQ(memory_calls(world), calls);
+  EXPECT_EQ(world.count(DeviceCall::stream_wait), 0u);
+  EXPECT_EQ(address(rest), address(first) + 2 * kMiB);
+  for (void* ptr : {kept, first, rest}) program.free(ptr);
+}
+
 TEST(OtherStreamsMemory, IsNotTakenWhenThatIsOff) {
   TwoStreams two("heap:pages,cross_stream:off");
   two.world.pass(1000);
