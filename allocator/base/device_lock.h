@@ -16,8 +16,8 @@
 namespace cachalot {
 
 class CACHALOT_CAPABILITY("role") LockRole {};
-inline constexpr LockRole device_lock;
-inline constexpr LockRole growth_lock;
+inline constexpr LockRole device_lock;  // NOLINT(readability-identifier-naming): it stands for a mutex
+inline constexpr LockRole growth_lock;  // NOLINT(readability-identifier-naming)
 
 // What a function needs, for Clang's analysis: behind the signature of each function that takes the token.
 #define CACHALOT_HELD CACHALOT_REQUIRES(cachalot::device_lock)

@@ -25,7 +25,10 @@ struct World {
   explicit World(std::size_t device_bytes = 64 * kGiB, std::string_view options = "")
       : World(config_of(device_bytes), options) {}
   explicit World(const SimulatedDevice::Config& config, std::string_view options = "")
-      : device(std::make_shared<SimulatedDevice>(config)), allocator({device}, parse_options(options)) {}
+      : World({std::make_shared<SimulatedDevice>(config)}, options) {}
+  // Over several devices, of which it uses the first.
+  World(const std::vector<std::shared_ptr<SimulatedDevice>>& devices, std::string_view options)
+      : device(devices.front()), allocator({devices.begin(), devices.end()}, parse_options(options)) {}
   World(const World&) = delete;
   World& operator=(const World&) = delete;
   ~World() { EXPECT_EQ(allocator.validate(), ""); }

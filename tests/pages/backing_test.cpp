@@ -66,7 +66,7 @@ class BackingOfAWindow : public testing::Test {
   Backing backing{hand.pages};
 };
 
-// --- pages that are mapped there ----------------------------------------------------------------------------------------
+// --- pages that are mapped there -------------------------------------------------------------------------------------
 
 TEST_F(BackingOfAWindow, BringsInAPageThatIsAtHomeRightBehindIt) {
   const HandleId handle = hand.grow(0, 1);
@@ -136,7 +136,7 @@ TEST_F(BackingOfAWindow, TakesNothingThroughAViewThatHasToGo) {
   expect_plan({{handle, at(0)}}, {}, {{at(0), 2}}, {});
 }
 
-// --- views in the way ---------------------------------------------------------------------------------------------------
+// --- views in the way ------------------------------------------------------------------------------------------------
 
 TEST_F(BackingOfAWindow, FailsWhereAViewIsInTheWayWhoseLastUseIsNotDone) {
   const HandleId handle = hand.grow(9, 1);
@@ -203,7 +203,7 @@ TEST_F(BackingOfAWindow, CountsAViewThatIsInTheWayOfSeveralSlotsOnce) {
   expect_plan({{handle, at(0)}}, {}, {{at(0), 3}}, {});
 }
 
-// --- pages from elsewhere -----------------------------------------------------------------------------------------------
+// --- pages from elsewhere --------------------------------------------------------------------------------------------
 
 TEST_F(BackingOfAWindow, PrefersIdlePagesToNewOnes) {
   const HandleId handle = hand.grow(9, 3);
@@ -327,7 +327,7 @@ TEST_F(BackingOfAWindow, PaysForAccessOncePerStretch) {
   expect_plan({}, {}, {{at(0), 1}, {at(2), 1}}, {});
 }
 
-// --- far away -----------------------------------------------------------------------------------------------------------
+// --- far away --------------------------------------------------------------------------------------------------------
 
 TEST_F(BackingOfAWindow, FarAwayTakesTheLastPagesOfOneHandleAndTheFirstOfAnother) {
   const HandleId first = hand.grow(0, 4);
@@ -370,7 +370,7 @@ TEST_F(BackingOfAWindow, FarAwayStaysInARangeOfItsPoolAndKind) {
   EXPECT_EQ(hand.pages.range_of(backing.plan().begin), hand.range);
 }
 
-// --- reach --------------------------------------------------------------------------------------------------------------
+// --- reach -----------------------------------------------------------------------------------------------------------
 
 TEST_F(BackingOfAWindow, TakesOfOtherStreamsWhatIsWithinReach) {
   hand.other.epoch = 5;
@@ -418,7 +418,7 @@ TEST_F(BackingOfAWindow, TakesAPageOfTwoStreamsIfBothAreWithinReach) {
   EXPECT_FALSE(backing.is_live(*hand.range, at(21))) << "nothing is mapped";
 }
 
-// --- what a window would cost at least ------------------------------------------------------------------------------------
+// --- what a window would cost at least -------------------------------------------------------------------------------
 
 TEST_F(BackingOfAWindow, IsOfNoInterestOnceItsLeastCostIsTooHigh) {
   search();

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <set>
 #include <string>
 #include <thread>
 #include <vector>
@@ -551,24 +552,65 @@ bool play(World& world, const std::function<void()>& after_each) {
   return failed;
 }
 
+// The second keeps so few mappings that those which pages have left are dropped.
+constexpr const char* kSweptOptions[] = {"heap:pages,page_size_mb:4,cross_stream:wait",
+                                         "heap:pages,page_size_mb:4,cross_stream:wait,max_mappings:32"};
+
+// With a second device, which may be given access to the memory of the first.
+struct SweptWorld : World {
+  explicit SweptWorld(const char* options) : World(devices(), options) {}
+
+  static std::vector<std::shared_ptr<SimulatedDevice>> devices() {
+    SimulatedDevice::Config config = checked();
+    config.log_calls = true;
+    auto used = std::make_shared<SimulatedDevice>(config);
+    config.index = 1;
+    return {used, std::make_shared<SimulatedDevice>(config)};
+  }
+
+  // The mappings that the allocator knows of: those that it gives the second device access to. Once.
+  std::size_t known_mappings() {
+    device->take_log();
+    allocator.enable_peer_access(/*device=*/1, /*peer=*/0);
+    std::set<std::uint64_t> mappings;
+    for (const LoggedCall& call : device->take_log()) {
+      if (call.call != DeviceCall::set_access) continue;
+      for (Address at = call.argument; at < call.argument + call.bytes; at += 2 * kMiB) {
+        mappings.insert(device->memory_at(at).value().mapping);
+      }
+    }
+    return mappings.size();
+  }
+  // After a play without faults: the books are what the device has.
+  void expect_nothing_lost() {
+    EXPECT_GT(device->live_mappings(), 0u);
+    EXPECT_EQ(known_mappings(), device->live_mappings());
+    allocator.empty_cache();
+    EXPECT_EQ(reserved(), 0u);
+    EXPECT_EQ(device->used_bytes(), 0u);
+    EXPECT_EQ(device->live_mappings(), 0u);
+  }
+};
+
 class EveryCallFails : public testing::TestWithParam<FailingCall> {};
 
 TEST_P(EveryCallFails, AndNothingIsLost) {
   const auto [call, oom] = GetParam();
   std::uint64_t injected = 0;
-  for (std::uint64_t nth = 1;; ++nth) {
-    SCOPED_TRACE(fmt::format("{} number {}", to_string(call), nth));
-    World world(checked(), "heap:pages,page_size_mb:4,cross_stream:wait");
-    world.device->set_faults({{.call = call, .nth = nth, .out_of_memory = oom, .code = 999}});
-    play(world, [&] { ASSERT_EQ(world.allocator.validate(), ""); });
-    const bool was_injected = world.device->faults_injected() != 0;
-    injected += world.device->faults_injected();
-    world.device->set_faults({});
-    EXPECT_FALSE(play(world, [&] { ASSERT_EQ(world.allocator.validate(), ""); }));
-    world.allocator.empty_cache();
-    EXPECT_EQ(world.reserved(), 0u);
-    EXPECT_EQ(world.device->used_bytes(), 0u);
-    if (!was_injected || HasFailure()) break;
+  for (const char* options : kSweptOptions) {
+    SCOPED_TRACE(options);
+    for (std::uint64_t nth = 1;; ++nth) {
+      SCOPED_TRACE(fmt::format("{} number {}", to_string(call), nth));
+      SweptWorld world(options);
+      world.device->set_faults({{.call = call, .nth = nth, .out_of_memory = oom, .code = 999}});
+      play(world, [&] { ASSERT_EQ(world.allocator.validate(), ""); });
+      const bool was_injected = world.device->faults_injected() != 0;
+      injected += world.device->faults_injected();
+      world.device->set_faults({});
+      EXPECT_FALSE(play(world, [&] { ASSERT_EQ(world.allocator.validate(), ""); }));
+      world.expect_nothing_lost();
+      if (!was_injected || HasFailure()) break;
+    }
   }
   EXPECT_GT(injected, 0u);
   RecordProperty("faults", static_cast<int>(injected));
@@ -577,20 +619,32 @@ TEST_P(EveryCallFails, AndNothingIsLost) {
 // As is every call after the n-th: then not even what was begun can be undone.
 TEST_P(EveryCallFails, AndGoesOnFailing) {
   const auto [call, oom] = GetParam();
-  for (std::uint64_t nth = 1; nth < 60; nth += 3) {
-    SCOPED_TRACE(fmt::format("{} from number {} on", to_string(call), nth));
-    World world(checked(), "heap:pages,page_size_mb:4,cross_stream:wait");
-    world.device->set_faults(
-        {{.call = call, .nth = nth, .out_of_memory = oom, .code = 999, .repeat = true},
-         {.call = DeviceCall::unmap, .nth = nth, .out_of_memory = false, .code = 999, .repeat = true}});
-    play(world, [&] { ASSERT_EQ(world.allocator.validate(), ""); });
-    world.device->set_faults({});
-    play(world, [&] { ASSERT_EQ(world.allocator.validate(), ""); });
-    world.allocator.empty_cache();
-    EXPECT_EQ(world.reserved(), 0u);
-    EXPECT_EQ(world.device->used_bytes(), 0u);
-    if (HasFailure()) break;
+  for (const char* options : kSweptOptions) {
+    SCOPED_TRACE(options);
+    for (std::uint64_t nth = 1; nth < 60; nth += 3) {
+      SCOPED_TRACE(fmt::format("{} from number {} on", to_string(call), nth));
+      SweptWorld world(options);
+      world.device->set_faults(
+          {{.call = call, .nth = nth, .out_of_memory = oom, .code = 999, .repeat = true},
+           {.call = DeviceCall::unmap, .nth = nth, .out_of_memory = false, .code = 999, .repeat = true}});
+      play(world, [&] { ASSERT_EQ(world.allocator.validate(), ""); });
+      world.device->set_faults({});
+      play(world, [&] { ASSERT_EQ(world.allocator.validate(), ""); });
+      world.expect_nothing_lost();
+      if (HasFailure()) break;
+    }
   }
+}
+
+// The sweeps come to where mappings are dropped for their number.
+TEST(TheSweptPlay, DropsMappingsWhereFewMayBeKept) {
+  std::uint64_t unmapped[2] = {};
+  for (std::size_t i = 0; i < 2; ++i) {
+    SweptWorld world(kSweptOptions[i]);
+    EXPECT_FALSE(play(world, [&] { ASSERT_EQ(world.allocator.validate(), ""); }));
+    unmapped[i] = world.count(DeviceCall::unmap);
+  }
+  EXPECT_GT(unmapped[1], unmapped[0]);
 }
 
 INSTANTIATE_TEST_SUITE_P(

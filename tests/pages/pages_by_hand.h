@@ -14,7 +14,7 @@
 
 namespace cachalot {
 
-// One range for large blocks of the default pool, in slots of a page; nothing is mapped. Its books are checked when it goes.
+// One range for large blocks of the default pool, in slots of a page; nothing is mapped. Checks its books when it goes.
 struct PagesByHand {
   static constexpr std::size_t kPage = 2 * kMiB;
   static constexpr Address kBase = Address{1} << 40;

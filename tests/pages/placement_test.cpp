@@ -39,7 +39,7 @@ class PlacementOfARequest : public testing::Test {
   Placement placement{hand.pages};
 };
 
-// --- windows ------------------------------------------------------------------------------------------------------------
+// --- windows ---------------------------------------------------------------------------------------------------------
 
 TEST_F(PlacementOfARequest, BeginsInTheFirstHoleThatIsLargeEnough) {
   hand.grow_live(0, 1);
@@ -98,7 +98,7 @@ TEST_F(PlacementOfARequest, NeedsAddresses) {
   EXPECT_FALSE(best(PagesByHand::kSlots * kPage));
 }
 
-// --- idle pages and new ones ----------------------------------------------------------------------------------------------
+// --- idle pages and new ones -----------------------------------------------------------------------------------------
 
 // Pages by themselves: the even ones are live, the odd ones idle.
 void make_holes_of_a_page(PagesByHand& hand, std::size_t slots) {
@@ -150,7 +150,7 @@ TEST_F(PlacementOfARequest, GoesFarAwayWhereItMayBeginInsideAHandle) {
   take(*plan);
 }
 
-// --- rules --------------------------------------------------------------------------------------------------------------
+// --- rules -----------------------------------------------------------------------------------------------------------
 
 TEST_F(PlacementOfARequest, LeavesIdlePagesWhereTheyAreIfNoneMayBeMoved) {
   make_holes_of_a_page(hand, 9);
@@ -214,7 +214,7 @@ TEST_F(PlacementOfARequest, MustCostLessThanTheLimit) {
   EXPECT_EQ(again->cost, plan->cost);
 }
 
-// --- other streams --------------------------------------------------------------------------------------------------------
+// --- other streams ---------------------------------------------------------------------------------------------------
 
 TEST_F(PlacementOfARequest, TakesOfOtherStreamsWhatIsWithinReach) {
   hand.grow_live(0, 1);
@@ -270,7 +270,7 @@ TEST_F(PlacementOfARequest, GoesOnWhereAHoleEndsAtABlockBeyondReach) {
   take(*after);
 }
 
-// --- ranges ---------------------------------------------------------------------------------------------------------------
+// --- ranges ----------------------------------------------------------------------------------------------------------
 
 TEST_F(PlacementOfARequest, IsInARangeOfItsKind) {
   Arena& arena = hand.small.add(immortal_stream(nullptr));
@@ -310,7 +310,7 @@ TEST_F(PlacementOfARequest, IsInARangeOfItsPool) {
   take(*ours);
 }
 
-// --- any heap ---------------------------------------------------------------------------------------------------------------
+// --- any heap --------------------------------------------------------------------------------------------------------
 
 // What is found costs the same with a limit just above it, and nothing is found below that.
 TEST_F(PlacementOfARequest, IsTheSameForEveryLimitAboveItsCost) {

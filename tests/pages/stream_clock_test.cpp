@@ -107,7 +107,7 @@ TEST(ATicket, IsDoneWithTheEpochOfItsClock) {
   EXPECT_FALSE(later.is_done());
 }
 
-// --- what other streams may use -----------------------------------------------------------------------------------------
+// --- what other streams may use --------------------------------------------------------------------------------------
 
 TEST(AStreamsReach, IsWhatTheHostHasSeenDone) {
   const StreamClock clock = clock_number(1);
@@ -205,7 +205,7 @@ TEST(AStreamsReach, ByWaitingWrapsAroundAsEpochsDo) {
   expect_reach(clock.reach_by_waiting(busy), kLastEpoch / 2 + 9);
 }
 
-// --- streams that end ---------------------------------------------------------------------------------------------------
+// --- streams that end ------------------------------------------------------------------------------------------------
 
 TEST(AStreamClock, KeepsItsLastEpochForWhatIsFreedAfterTheEnd) {
   StreamClock clock = clock_number(1);

@@ -22,7 +22,7 @@ class AllocatorGroup {
   explicit AllocatorGroup(AllocatorState& state) : state_(state) {}
   ~AllocatorGroup() = default;
 
-  AllocatorState& state_;
+  AllocatorState& state_;  // NOLINT(readability-identifier-naming): the groups use it
 };
 
 }  // namespace cachalot
