@@ -201,6 +201,24 @@ TEST(AReleasedPool, KeepsSegmentsWithALiveBlock) {
   EXPECT_EQ(world.reserved(), 0u);
 }
 
+// Its only user goes before the redirection ends.
+TEST(EmptyCache, KeepsAPoolThatRequestsAreStillRedirectedInto) {
+  World world;
+  world.allocator.begin_allocate_to_pool(0, kPool, any_stream, RedirectFor::thread);
+  world.allocator.release_pool(0, kPool);
+  world.allocator.empty_cache();
+  void* ptr = world.allocate(1000);
+  EXPECT_EQ(pool_of(world.allocator, ptr), kPool);
+  EXPECT_TRUE(world.allocator.pool_has_exactly(0, kPool, {ptr}));
+  world.allocator.empty_cache(0, kPool);
+  EXPECT_TRUE(world.allocator.pool_has_exactly(0, kPool, {ptr}));
+  world.allocator.deallocate(ptr);
+  world.allocator.end_allocate_to_pool(0, kPool);
+  world.allocator.empty_cache();
+  EXPECT_EQ(world.reserved(), 0u);
+  EXPECT_CONTAINS(refusal([&] { world.allocator.pool_has_exactly(0, kPool, {}); }), "Could not find pool of id");
+}
+
 TEST(EmptyCache, OfAReleasedPoolWaitsForItsPendingFreesAlone) {
   World world;
   const Stream other = world.device->stream();
