@@ -204,6 +204,7 @@ void SleepingPools::forget_idle_sleepers(PrivatePool& pool, Growing& growing) {
 bool SleepingPools::create_again(const std::vector<HandleId>& handles, std::vector<MemoryHandle>& memory,
                                  std::optional<Ledger::Ask>& ask, Growing& growing) {
   std::vector<std::size_t> sizes;
+  sizes.reserve(handles.size());
   for (const HandleId id : handles) sizes.push_back(pages().pages().bytes(pages().pages().handle(id)));
   memory.reserve(handles.size());
   std::exception_ptr error;
