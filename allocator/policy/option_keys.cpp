@@ -181,8 +181,9 @@ void set_backend(const OptionSetting& setting, Options&) {
 constexpr std::size_t kLargestPage = kMiB << 10;
 
 void set_heap(const OptionSetting& setting, Options& options) {
-  options.heap = parse_choice<HeapKind>(setting, {{"segments", HeapKind::segments}, {"pages", HeapKind::pages}, {"async", HeapKind::async}},
-                                        "Unknown heap, options are segments, pages and async");
+  options.heap = parse_choice<HeapKind>(
+      setting, {{"segments", HeapKind::segments}, {"pages", HeapKind::pages}, {"async", HeapKind::async}},
+      "Unknown heap, options are segments, pages and async");
 }
 
 void set_cross_stream(const OptionSetting& setting, Options& options) {
