@@ -1,8 +1,8 @@
 // DeviceAllocator is one device's allocator: the wiring of its parts.
 //
-//   fast        malloc and free, and the heap's state, on which everything else works
-//   supply      the way of a request that no free block serves, by the pool's strategy of growth
-//   the rest    what the program asks of an allocator beside memory; each part locks by itself
+//   fast        serves malloc and free, and owns the heap's state, on which all parts work
+//   supply      serves a request that no free block serves, by the growth of its pool
+//   the rest    serves what the program asks beside memory; each part locks by itself
 //
 // allocator/README.md has the picture, base/device_lock.h the rules of locks.
 #pragma once
@@ -33,7 +33,7 @@ namespace cachalot {
 class DeviceAllocator {
  public:
   DeviceAllocator(std::shared_ptr<Device> device, PageMap& page_map, const Options& options);
-  // Gives everything back to the device, live allocations included.
+  // Returns everything to the device, live allocations included.
   ~DeviceAllocator();
 
   // Contracts are those of CachingAllocator's methods of the same names.

@@ -1,7 +1,7 @@
-// The FastPath is malloc and free of one device, as far as free blocks serve: from a thread's cache without a lock, from the
-// heap with one. Everything else is its collaborators' (SlowPath).
+// The FastPath serves malloc and free of one device as long as free blocks serve: from a thread's cache without a lock,
+// from the heap with one. The parts in SlowPath do the rest.
 //
-// It owns the heap's state, so that a malloc finds it at a known offset from the one pointer that it has.
+// It owns the heap's state, so that a malloc finds the state at a known offset from the one pointer that it has.
 #pragma once
 
 #include <cstddef>
@@ -17,7 +17,7 @@
 
 namespace cachalot {
 
-// Whom the fast path asks when a free block of the request's arena does not do.
+// The SlowPath lists the parts that serve when no free block of the request's arena does, or a rare mode is on.
 struct SlowPath {
   PrivatePools& pools;
   StreamRegistry& streams;
@@ -35,12 +35,12 @@ class FastPath {
   FastPath(const FastPath&) = delete;
   FastPath& operator=(const FastPath&) = delete;
 
-  // Contracts are those of CachingAllocator's methods of the same names. `block` is what the page map says of `ptr`; false when
-  // `ptr` is not a live allocation of it: nothing was done.
+  // Contracts are those of CachingAllocator's methods of the same names. `block` is the entry of `ptr` in the page map.
+  // Returns false, having done nothing, if `ptr` is not a live allocation of it.
   CACHALOT_FAST_PATH void* allocate(std::size_t bytes, Stream stream);
   void* allocate_contiguous(std::size_t bytes, Stream stream);
   CACHALOT_FAST_PATH bool deallocate(Block& block, const void* ptr);
-  // Throws InvalidArgument when `bytes` is not what was asked for.
+  // Throws InvalidArgument if `bytes` were not requested for it.
   bool deallocate(Block& block, const void* ptr, std::size_t bytes, Stream stream);
   bool record_stream(Block& block, const void* ptr, const KnownStream& stream);
 
@@ -67,7 +67,7 @@ class FastPath {
   const SlowPath& slow_;
 };
 
-// Everything but the cache's usual way is a function of its own: the usual way then needs no frame.
+// Rare cases are functions of their own, so that the usual one needs no stack frame.
 CACHALOT_FAST_PATH void* FastPath::allocate(std::size_t bytes, Stream stream) {
   if (state.caches_are_open() && bytes - 1 < SizeClass::kLargestBytes) {
     if (void* ptr = state.caches->try_allocate(bytes, StreamKey::of_handle(stream))) [[likely]]

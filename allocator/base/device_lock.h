@@ -1,14 +1,15 @@
-// Locks of one device's allocator, and the tokens that say in a signature which of them a function needs.
+// A token in a function's signature says which locks of the device's allocator the function needs.
 //
 //   const Held&   the device's mutex is held throughout the call
-//   Held&         it is held, and may be let go in between: whatever the caller knew may then have changed
-//   Growing&      as Held&, and this thread alone grows the heap or gives memory back (growing.h)
+//   Held&         it is held, but the function may release it for a while: what the caller knew may then have changed
+//   Growing&      as Held&, and no other thread grows the heap or returns memory during the call (growing.h)
 //
-// Order: the growth mutex, then the device's mutex, then those of depots and of the page map. No driver call, callback or
-// observer runs under the device's mutex, but change trackers and watchers, which must not call the allocator.
+// The order is: growth mutex, device mutex, then those of depots and of the page map. Driver calls, callbacks and
+// observers run without the device mutex, except change trackers and watchers, which must not call the allocator.
 //
-// Clang's analysis cannot follow one mutex through many objects, so it checks two roles: `device_lock` stands for the mutex
-// of the device at hand, `growth_lock` for its growth mutex. Every field that a mutex guards is annotated with its role.
+// Clang's analysis cannot follow one mutex through many objects, so it checks two roles: `device_lock` stands for the
+// mutex of the device at hand, `growth_lock` for its growth mutex. Every field that a mutex guards is annotated with
+// its role.
 #pragma once
 
 #include "base/mutex.h"
@@ -19,15 +20,16 @@ class CACHALOT_CAPABILITY("role") LockRole {};
 inline constexpr LockRole device_lock;  // NOLINT(readability-identifier-naming): it stands for a mutex
 inline constexpr LockRole growth_lock;  // NOLINT(readability-identifier-naming)
 
-// What a function needs, for Clang's analysis: behind the signature of each function that takes the token.
+// These repeat the token of a function for Clang's analysis, behind its signature.
 #define CACHALOT_HELD CACHALOT_REQUIRES(cachalot::device_lock)
 #define CACHALOT_GROWING CACHALOT_REQUIRES(cachalot::device_lock, cachalot::growth_lock)
 
-// Tells Clang's analysis inside a lambda what the token says, since an attribute of the lambda would bind its callers.
+// Tells Clang's analysis inside a lambda that the lock is held, since an attribute of the lambda would bind its
+// callers.
 inline void holds(const Held& /*held*/) CACHALOT_ASSERT_CAPABILITY(device_lock) {}
 
-// A DeviceLock holds a device's mutex for its scope, and is the token of that. Made of the mutex, or of an object that has it as
-// `mutex`: on the fast path the compiler then needs no register for the mutex beside that of the object.
+// A DeviceLock holds a device's mutex for its scope and converts to the token. It takes the mutex, or an object with a
+// member `mutex`: on the fast path the compiler then needs no register for the mutex beside that of the object.
 template <typename Owner>
 class CACHALOT_SCOPED_CAPABILITY DeviceLock {
  public:
@@ -50,7 +52,7 @@ class CACHALOT_SCOPED_CAPABILITY DeviceLock {
   Owner& owner_;
 };
 
-// An Unlocked lets the device's mutex go for a stretch of a function that holds it.
+// An Unlocked releases the device's mutex for its scope, in a function that holds it.
 template <>
 class CACHALOT_SCOPED_CAPABILITY Unlocked<Held> {
  public:

@@ -1,16 +1,18 @@
 // One device's thread caches: a malloc or free of a small block takes no lock while the thread's cache serves it.
 //
 //   malloc   the thread's blocks of that size; else a batch that other threads left in the depot; else the heap's, which
-//            the caller (DeviceAllocator) asks, to add() some more to the cache
+//            the caller (FastPath) asks, to add() some more to the cache
 //   free     into the cache of the thread that frees, whoever allocated; beyond two batches of a size, one goes to the
 //            depot, for threads that allocate; what depot and limit have no room for goes back to the heap, in one go
 //
-// Bounds: threads share half of a budget evenly, the depots have the other half, but where a thread is by itself; a thread
-// caches kMostThreadBytes at most. Unless the budget is 0 a thread may always cache kLeastThreadBytes, and the depots of
-// several threads kLeastDepotBytes for each. (A batch from a depot may be more than a thread's limit has room for; its next
-// free gives back.) A cache learns of a new budget when its thread next comes to the heap, of a new thread at once.
+// Bounds: threads share half of a budget evenly, the depots have the other half, but where a thread is by itself; a
+// thread caches kMostThreadBytes at most. Unless the budget is 0 a thread may always cache kLeastThreadBytes, and the
+// depots of several threads kLeastDepotBytes for each. (A batch from a depot may be more than a thread's limit has room
+// for; its next free gives back.) A cache learns of a new budget when its thread next comes to the heap, of a new
+// thread at once.
 //
-// Thread safety: allocate, deallocate and the try_ ones from any thread, without the device's mutex. All else with it held.
+// Thread safety: allocate, deallocate and the try_ ones from any thread, without the device's mutex. All else with it
+// held.
 #pragma once
 
 #include <atomic>
@@ -36,8 +38,8 @@ namespace cachalot {
 class ThreadCaches {
  public:
   enum class Which { all, of_others_with_blocks };
-  // Holds caches, for whoever has the mutex: threads that come to theirs meanwhile go to the heap instead, and wait. The
-  // holder's own need not be held. Null: there are none.
+  // Holds caches, for whoever has the mutex: threads that come to theirs meanwhile go to the heap instead, and wait.
+  // The holder's own need not be held. Null: there are none.
   class Recall {
    public:
     explicit Recall(const ThreadCaches* caches, Which which = Which::all) CACHALOT_HELD;
@@ -55,9 +57,9 @@ class ThreadCaches {
   // How far a thread's sums may run ahead of the statistics before they are gathered.
   static constexpr std::int64_t kMostUngatheredBytes = std::int64_t{1} << 20;
 
-  // Threads that pass blocks on to each other need what lies in their caches. Where they have drained these so often, with so
-  // few visits to the heap in between, it had better grow once. (PyTorch's backward pass is a second thread, too, but its
-  // models have not come to this: with 4 of them, or with 1,000 visits, they need no more memory.)
+  // Threads that pass blocks on to each other need what lies in their caches. Where they have drained these so often,
+  // with so few visits to the heap in between, it had better grow once. (PyTorch's backward pass is a second thread,
+  // too, but its models have not come to this: with 4 of them, or with 1,000 visits, they need no more memory.)
   static constexpr std::uint32_t kMostDrainsInARow = 8;
   static constexpr std::uint64_t kVisitsBetweenDrains = 256;
 
@@ -77,8 +79,8 @@ class ThreadCaches {
   void* allocate(std::size_t bytes, StreamKey stream);
   // False: `ptr` is not the address of a block that was handed out from a cache, or the heap must take it.
   bool deallocate(Block& block, const void* ptr);
-  // The same for the stream that the thread used last, and from the stack at hand: the usual case, with nothing in it that
-  // returns from a call, so that it needs few registers. nullptr, false: try the others.
+  // The same for the stream that the thread used last, and from the stack at hand: the usual case, with nothing in it
+  // that returns from a call, so that it needs few registers. nullptr, false: try the others.
   CACHALOT_FAST_PATH void* try_allocate(std::size_t bytes, StreamKey stream);
   CACHALOT_FAST_PATH bool try_deallocate(Block& block, const void* ptr);
 
@@ -87,12 +89,13 @@ class ThreadCaches {
   void forget_threads();
   // A thread has come to the heap: what all caches and depots may hold.
   void set_budget(std::size_t bytes) CACHALOT_HELD;
-  // This thread's cache for a stream, made if there was none; nullptr for a thread that is ending, and where there is no
-  // host memory for one.
+  // This thread's cache for a stream, made if there was none; nullptr for a thread that is ending, and where there is
+  // no host memory for one.
   StreamCache* of_this_thread(StreamKey stream, const Held& held) noexcept CACHALOT_HELD;
   // nullptr: this thread has none.
   ThreadCache* of_this_thread() const { return hot_.owner == id_ ? &hot_.cache->owner : find_registered(); }
-  // The stream is no more, or its memory is: nothing that is its stays cached. Should it come again, it has caches again.
+  // The stream is no more, or its memory is: nothing that is its stays cached. Should it come again, it has caches
+  // again.
   void end_stream(StreamKey stream, const Held& held) CACHALOT_HELD;
   void end_streams_but(const std::set<StreamKey>& kept, const Held& held) CACHALOT_HELD;
   // How many blocks of a class the heap should add() now, beside the one that the caller wants.

@@ -1,5 +1,5 @@
 // Device memory that processes share: what was exported to others, and what was opened of others.
-// Not thread-safe: the slow path of DeviceAllocator guards both classes. Their calls go to the driver.
+// Not thread-safe: the device's growth mutex guards both classes. Their calls go to the driver.
 #pragma once
 
 #include <cstddef>
@@ -35,8 +35,8 @@ class ExportedHandles {
   std::uint32_t newest_ = 0;
 };
 
-// Memory of other processes. Each opening has to be closed; what the device refuses to close is closed later, by the next
-// call that closes.
+// Memory of other processes. Each opening has to be closed; what the device refuses to close is closed later, by the
+// next call that closes.
 class ImportedMemory {
  public:
   explicit ImportedMemory(Device& device) : device_(device) {}

@@ -1,5 +1,5 @@
-// BackingCalls are the driver's part of a BackingPlan. What fails half-way is undone at once; what cannot even be undone is
-// left in `orphans`. Runs without the device's mutex, under the growth mutex.
+// BackingCalls make the driver's calls of a BackingPlan, without the device's mutex and under the growth mutex. A
+// failure undoes the calls before it; memory that cannot even be returned is left in `orphans`.
 #pragma once
 
 #include <cstddef>
@@ -14,7 +14,8 @@ class BackingCalls {
   BackingCalls(Device& device, const std::vector<int>& peers, const BackingPlan& plan, const PhysicalPages& pages)
       : device_(device), peers_(peers), plan_(plan), pages_(pages) {}
 
-  // False: no memory, for the pages or for their mappings. Throws CudaError. In both cases nothing new is mapped.
+  // Returns false if there is no memory for the pages or for their mappings. Throws CudaError. In both cases nothing
+  // new is mapped.
   bool make();
 
   std::size_t dropped = 0;            // of plan.drops: these are unmapped, whatever came after

@@ -1,4 +1,4 @@
-// How much garbage collection would give back now: held memory is kept under a part of the limit.
+// Returns how much memory garbage collection would return now: it keeps held memory under a part of the limit.
 #pragma once
 
 #include <cstddef>

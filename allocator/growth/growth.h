@@ -1,7 +1,8 @@
-// A Growth is where the memory of pools comes from when no free block serves, and where it goes back to: one strategy each for
-// segments of the device's malloc (SegmentGrowth) and for pages (PageGrowth). Each pool has one; no other code asks which.
+// A Growth gets the memory of pools from the device when no free block serves, and returns it. There is one strategy
+// each for segments of the device's malloc (SegmentGrowth), segments of CUDA's pool (AsyncGrowth) and pages
+// (PageGrowth). Each pool has one; no other code asks which.
 //
-// Functions that take a Growing are the slow path, whose price is a driver call anyway.
+// Functions that take a Growing are the slow path, which costs a driver call anyway.
 #pragma once
 
 #include <cstddef>
@@ -23,53 +24,58 @@ class Growth {
 
   // --- a request ---
 
-  // A free block of the request's arena that serves it.
+  // Returns a free block of the request's arena that serves it, or null.
   virtual Block* find(Request request, const Held& held) CACHALOT_HELD = 0;
-  // The same of memory beside the arena's own that it may use at once.
+  // Returns a free block beside the arena's own that the request may use at once, or null.
   virtual Block* find_beside(Request request, const Held& held) CACHALOT_HELD;
-  // Does whatever gets a block for the request. nullptr: neither the device nor the limit has room.
+  // Gets a block for the request by all steps of the strategy. Returns null if neither the device nor the limit has
+  // room.
   virtual Block* obtain(Request request, const Context& context, Growing& growing) CACHALOT_GROWING = 0;
-  // Whether an allocation may lie in several handles, so that a request for one in a single handle needs care.
+  // Returns true if an allocation may lie in several handles, so that a request for one handle needs care.
   virtual bool may_scatter() const { return false; }
-  // Of a block that was found or made for a request in one handle, that part: free, and not merged.
+  // Cuts the part that lies in one handle out of a block that was found or made for such a request. The part is free
+  // and not merged.
   virtual Block& cut_contiguous(Block& block, Request request, const Held& held) CACHALOT_HELD;
-  // Whether small requests that find no free block lie between large ones, where nothing should be cached.
+  // Returns true if small blocks lie between large ones when small requests find no free block: nothing should be
+  // cached then.
   virtual bool mixes_sizes() const { return false; }
-  // Whether thread caches are on unless the option says otherwise.
+  // Returns true if thread caches are on unless the option says otherwise.
   virtual bool caches_by_default() const { return false; }
 
   // --- giving back ---
 
-  // Gives back the free memory of a pool, or of the default pools (null). Throws CudaError; the heap has what the device
-  // refused.
+  // Returns the free memory of a pool, or of the default pools (null), to the device. Throws CudaError; the heap keeps
+  // what the device refused.
   virtual void release_free(PrivatePool* owner, Growing& growing) CACHALOT_GROWING = 0;
-  // Whether something of a pool without memory is left that the device has not taken back yet.
+  // Returns true if the device has not taken back everything of a pool without memory.
   virtual bool has_leftovers(const PrivatePool& pool, const Held& held) const CACHALOT_HELD;
-  // The pool goes: gives back its addresses.
+  // Returns the addresses of a pool that is about to be erased.
   virtual void release_addresses(const PrivatePool& pool, Growing& growing) CACHALOT_GROWING;
-  // At the end of the allocator: everything, live or not. Nobody else uses the heap any more.
+  // Returns everything to the device, live or not, at the end of the allocator. Requires that no other thread uses the
+  // heap.
   virtual void give_back_everything() noexcept = 0;
 
   // --- what others ask of a block's memory ---
 
   virtual bool is_expandable() const { return false; }  // in the sense of PyTorch's snapshots
-  // In which kind's statistics the memory is reserved that a run of blocks lies in.
+  // Returns the kind whose statistics count the memory of a run of blocks as reserved.
   virtual PoolKind reserved_in(const Block& head, const Held& held) const CACHALOT_HELD;
   virtual std::size_t asleep_bytes(Address begin, Address end, const Held& held) const CACHALOT_HELD;
   virtual std::size_t handle_count(const Block& block, const Held& held) const CACHALOT_HELD;
-  // What other processes need to open the block, which lies in the segment at `base`.
+  // Returns what other processes need to open the block, which lies in the segment at `base`.
   virtual SharedMemory share(const Block& block, Address base, Growing& growing) CACHALOT_GROWING = 0;
-  // Where something is mapped that other GPUs need to be given access to.
+  // Returns the mapped ranges that other GPUs need access to.
   virtual std::vector<AddressRange> mapped_addresses(const Held& held) const CACHALOT_HELD;
 
   // --- checkpoints of private pools ---
 
-  // Whether a segment may be longer than it was.
+  // Returns true if a segment may become longer.
   virtual bool may_extend_segments() const { return false; }
-  // Memory that small and large requests of the pool took from each other goes back. All blocks of the pool are free.
+  // Returns memory that small and large requests of the pool took from each other. Requires that all its blocks are
+  // free.
   virtual void separate_kinds(PrivatePool& pool, Growing& growing) CACHALOT_GROWING;
 
-  // The first broken invariant, or "".
+  // Returns the first broken invariant, or "".
   virtual std::string validate(const Held& held) const CACHALOT_HELD;
   virtual std::size_t metadata_bytes(const Held& held) const CACHALOT_HELD;
 };

@@ -1,5 +1,5 @@
-// Growths are the strategies of one device's allocator: that of its default pools, as the option `heap` says, and that of pools
-// with a segment provider.
+// Growths are the strategies of one device's allocator: that of its default pools, as the option `heap` says, and that
+// of pools with a segment provider.
 #pragma once
 
 #include <memory>
@@ -13,14 +13,14 @@ namespace cachalot {
 
 class Growths {
  public:
-  // Where a device lacks what the option asks for, says so on stderr and takes segments.
+  // Uses segments, with a message on stderr, if the device lacks what the option needs.
   Growths(HeapState& state, const PageGrowth::Parts& parts, const Options& options);
   Growths(const Growths&) = delete;
   Growths& operator=(const Growths&) = delete;
 
   Growth& usual() const { return *usual_; }
   Growth& of_providers() const { return *segments_; }
-  // Null unless the usual strategy is of pages.
+  // Returns null unless the default pools use pages.
   PageGrowth* pages() const { return pages_.get(); }
   std::vector<const Growth*> all() const;
   void give_back_everything() noexcept;

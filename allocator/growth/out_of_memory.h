@@ -1,4 +1,4 @@
-// The message of a request that ran out of memory: what the user needs next.
+// The message of an out-of-memory error tells how the memory is used and why no free block served the request.
 #pragma once
 
 #include <cstddef>
@@ -10,8 +10,8 @@
 
 namespace cachalot {
 
-// The first sentences are PyTorch's, so that programs that read its messages read these. `segment_bytes`: what the device was
-// asked for.
+// Returns the message. Its first sentences are PyTorch's, so that programs that read those messages read these.
+// `segment_bytes`: the size that the device was asked for.
 std::string out_of_memory_text(const HeapState& state, const PrivatePools& pools, Request request,
                                std::size_t segment_bytes, const MemoryInfo& memory, const Held& held) CACHALOT_HELD;
 

@@ -1,5 +1,6 @@
-// The PageDriver carries out what the page heap plans: it makes the driver's calls with the device's mutex let go, and the
-// books follow what the driver did. What the driver refuses becomes an orphan, which is tried again now and then.
+// The PageDriver executes the page heap's plans: it makes the driver's calls with the device's mutex released, and
+// books what the driver did. Memory that the driver refuses to take back becomes an orphan, and the call is repeated
+// later.
 #pragma once
 
 #include <cstddef>
@@ -15,7 +16,7 @@
 
 namespace cachalot {
 
-// What the device did not take back: memory (0: only addresses), and where it may still be mapped.
+// An Orphan is memory (0: only addresses) that the device did not take back, and where it may still be mapped.
 struct Orphan {
   MemoryHandle memory;
   std::size_t bytes;
@@ -31,32 +32,32 @@ class PageDriver {
   PageDriver(const PageDriver&) = delete;
   PageDriver& operator=(const PageDriver&) = delete;
 
-  // Returns the free block that holds the plan's window. nullptr: no plan, or the device or the limit has no room for its new
-  // memory. Throws CudaError; nothing has changed then.
+  // Returns the free block that holds the plan's window, or null without a plan, or if the device or the limit has no
+  // room for its new memory. Throws CudaError; nothing has changed then.
   Block* execute_plan(const std::optional<BackingPlan>& plan, Request request, const Context& context,
                       Growing& growing) CACHALOT_GROWING;
 
-  // Unmaps and releases the handles of a pool that have no live byte, until `enough` bytes are free; waits for the device
-  // first. A handle that the device refuses becomes an orphan, and the error is thrown.
+  // Unmaps and releases the handles of a pool that have no live byte, until `enough` bytes are free; waits for the
+  // device first. A handle that the device refuses becomes an orphan, and the error is thrown.
   void release_pages(PrivatePool* owner, std::size_t enough, Growing& growing) CACHALOT_GROWING;
-  // One handle without a live byte, and its addresses.
+  // Releases one handle without a live byte, and its addresses.
   void release_handle(HandleId id, PrivatePool* owner, Growing& growing) CACHALOT_GROWING;
-  // The books of a handle whose memory goes.
+  // Books that the memory of a handle is released.
   void count_handle_gone(HandleId id, const Held& held) CACHALOT_HELD;
-  // Nothing is mapped in the view any more.
+  // Books that nothing is mapped in the view any more.
   void forget_view(HandleId id, Address at, const Held& held) CACHALOT_HELD;
 
-  // Blocks what the device did not take back, and notes it for later.
+  // Blocks the addresses of memory that the device did not take back, and notes it for later.
   void adopt_orphan(const Orphan& orphan, const Held& held) CACHALOT_HELD;
-  // Blocks what the device is about to take back.
+  // Blocks the addresses of memory that the device is about to take back.
   void block_orphan(const Orphan& orphan, const Held& held) CACHALOT_HELD;
-  // Throws CudaError; what the device does not take back even now stays noted.
+  // Returns an orphan to the device. Throws CudaError; what the device still refuses stays noted.
   void free_orphan(Orphan orphan, Growing& growing) CACHALOT_GROWING;
   void free_orphans(Growing& growing) CACHALOT_GROWING;
   bool has_orphans(const PrivatePool& pool, const Held& held) const CACHALOT_HELD;
   void give_back_everything() noexcept;
 
-  // What other processes need to open a block.
+  // Returns what other processes need to open a block.
   SharedMemory share(const Block& block, Growing& growing) CACHALOT_GROWING;
 
  private:

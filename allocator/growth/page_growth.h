@@ -1,7 +1,7 @@
-// PageGrowth gets memory in pages that can be mapped anywhere: the page heap. Idle pages of other holes serve a request before
-// new memory does.
+// PageGrowth gets memory in pages that can be mapped anywhere: the page heap. Idle pages of other holes serve a request
+// before new memory does.
 //
-// What belongs to the page heap changes only while the growth mutex is held as well as the device's.
+// The page heap changes only while the growth mutex and the device's mutex are held.
 #pragma once
 
 #include <cstddef>
@@ -25,7 +25,7 @@ namespace cachalot {
 
 class PageGrowth final : public Growth {
  public:
-  // The collaborators it works with.
+  // The parts that it works with.
   struct Parts {
     PrivatePools& pools;
     StreamClocks& clocks;
@@ -35,7 +35,7 @@ class PageGrowth final : public Growth {
     SharedHandles& handles;
     SavedMemory& saved;
   };
-  // Before the first memory. `page_bytes`: the device's granularity, a power of two.
+  // Requires that the heap has no memory yet. `page_bytes`: the device's granularity, a power of two.
   PageGrowth(HeapState& state, const Parts& parts, std::size_t page_bytes);
 
   Block* find(Request request, const Held& held) override CACHALOT_HELD;
@@ -60,12 +60,12 @@ class PageGrowth final : public Growth {
   std::string validate(const Held& held) const override CACHALOT_HELD;
   std::size_t metadata_bytes(const Held& held) const override CACHALOT_HELD;
 
-  // For pools that sleep.
+  // These serve SleepingPools.
   PageHeap& pages() { return pages_; }
   PageDriver& driver() { return driver_; }
 
  private:
-  // The ladder, and its steps.
+  // obtain_anywhere tries the steps below in the order of their costs.
   Block* obtain_anywhere(Request request, const Context& context, Growing& growing) CACHALOT_GROWING;
   void refresh_before_planning(Request request, Growing& growing) CACHALOT_GROWING;
   void wait_and_release_unused(Request request, Growing& growing) CACHALOT_GROWING;
@@ -89,7 +89,7 @@ class PageGrowth final : public Growth {
   void drop_done_views(Growing& growing) CACHALOT_GROWING;
   void collect_garbage(Growing& growing) CACHALOT_GROWING;
 
-  // Allocations in one handle (contiguous.cpp).
+  // These serve allocations in one handle (contiguous.cpp).
   Block* obtain_contiguous(Request request, const Context& context, Growing& growing) CACHALOT_GROWING;
   Block* find_contiguous(Request request, const Arena& arena, Ordering ordering, const Held& held) const CACHALOT_HELD;
   Block* find_contiguous_anywhere(Request request, Ordering ordering, const Held& held) const CACHALOT_HELD;

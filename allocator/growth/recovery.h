@@ -1,4 +1,5 @@
-// Recovery is what every growth strategy may do for a request before it fails: the steps; the order is the strategy's own.
+// Recovery has the steps that a growth strategy may take for a request before it fails. The order is the strategy's
+// own.
 #pragma once
 
 #include "growth/growth.h"
@@ -17,15 +18,17 @@ class Recovery {
   Recovery(const Recovery&) = delete;
   Recovery& operator=(const Recovery&) = delete;
 
-  // A free block of pools that offered theirs (use_on_oom), as a last resort; never for the request of another private pool.
+  // Returns a free block of a pool that offered its own (use_on_oom), or null; always null for a request of a private
+  // pool.
   Block* borrow(Request request, const Held& held) CACHALOT_HELD;
-  // Waits until the blocks that wait for other streams are free. False: none was waiting.
+  // Waits until the blocks that wait for other streams are free. Returns false if none was waiting.
   bool synchronize_frees(Growing& growing) CACHALOT_GROWING { return frees_.synchronize(nullptr, growing); }
   void release_default_pools(Growing& growing) CACHALOT_GROWING;
-  // Gives back what pools without users hold; all of them for the default id. A pool left without memory is no more, but a tag
-  // stays asleep until it is woken. Nothing during a capture, which a cudaFree or a wait would spoil.
+  // Returns the memory of the pool `id`, or of all pools (the default id), to the device, as far as they have no users,
+  // and erases those left without memory; the pool of a sleeping tag stays. Does nothing during a capture, which a
+  // cudaFree or a wait would invalidate.
   void release_unused_pools(PoolId id, Growing& growing) CACHALOT_GROWING;
-  // All of these steps, for what is no request: whatever others hold without need goes back to the device.
+  // Takes all of these steps, for callers without a request: all free memory returns to the device.
   void recover(Growing& growing) CACHALOT_GROWING;
   // CachingAllocator::empty_cache; locks by itself.
   void empty_cache(PoolId id, CacheBridge& caches);

@@ -1,4 +1,4 @@
-// Sharing is what one device's allocator has to do with other processes and other GPUs.
+// Sharing opens one device's memory to other processes and GPUs, and theirs to this device.
 //
 // Its functions lock by themselves. Contracts are those of CachingAllocator's methods.
 #pragma once
@@ -17,19 +17,19 @@ namespace cachalot {
 
 class Sharing {
  public:
-  // `growth`: that of the default pools.
+  // `growth`: the growth of the default pools.
   Sharing(HeapState& state, SharedHandles& handles, Recovery& recovery, Growth& growth)
       : state_(state), handles_(handles), recovery_(recovery), growth_(growth) {}
   Sharing(const Sharing&) = delete;
   Sharing& operator=(const Sharing&) = delete;
 
-  // nullopt when `ptr` is not a live allocation of `block`.
+  // Return nullopt if `ptr` is not a live allocation of `block`.
   std::optional<std::size_t> handle_count(const Block& block, const void* ptr) const;
   std::optional<SharedMemory> share(const Block& block, const void* ptr);
-  // Where the segment or the first handle begins.
+  // Returns where the segment or the first handle begins.
   Address open_shared(const SharedMemory& memory);
   bool close_shared(Address base);  // false: it is not open
-  // Work of this device may use the malloc memory of `peer`; work of `peer` may use this device's memory of the page heap.
+  // enable_access_to lets work of this device use the malloc memory of `peer`, open_to work of `peer` this device's page heap.
   void enable_access_to(int peer);
   void open_to(int peer);
 

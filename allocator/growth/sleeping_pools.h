@@ -1,8 +1,8 @@
-// SleepingPools are pools whose memory goes back to the device and comes again at the same addresses.
+// SleepingPools return the memory of private pools to the device, and restore it at the same addresses.
 //
-// A handle that is asleep keeps its pages, homes and view, so that blocks stay what they are; only its memory is gone. Each
-// driver call is booked at once, handle by handle: a call that fails leaves some asleep and some awake, the pool counts as
-// asleep, and the next attempt goes on from there.
+// A handle that is asleep keeps its pages, homes and view, so that its blocks do not change; only its memory is gone.
+// Each driver call is booked at once, handle by handle: a call that fails leaves some handles asleep and some awake,
+// the pool counts as asleep, and the next attempt continues from there.
 #pragma once
 
 #include <cstddef>
@@ -18,7 +18,7 @@ namespace cachalot {
 
 class SleepingPools {
  public:
-  // `growth`: null where memory is segments, which cannot sleep.
+  // `growth`: null if the heap has segments, which cannot sleep.
   SleepingPools(HeapState& state, const PageGrowth::Parts& parts, PendingFrees& frees, MemoryPressure& pressure,
                 Supply& supply, PageGrowth* growth)
       : state_(state),
@@ -33,22 +33,22 @@ class SleepingPools {
         supply_(supply),
         growth_(growth) {}
 
-  // These lock by themselves. Each throws InvalidArgument in the name of `call` where memory is segments, during a capture,
-  // and for a pool whose memory a segment provider has.
+  // These lock by themselves. Each throws InvalidArgument in the name of `call` if the heap has segments, during a
+  // capture, and for a pool with a segment provider.
   void require_pages(const char* call) const;
-  // False: there is no such pool.
+  // Returns false if there is no such pool.
   bool may_sleep(PoolId id, const char* call) const;
-  // CachingAllocator's; false: there is no such pool.
+  // Contracts are those of CachingAllocator's methods. Return false if there is no such pool.
   bool release_physical(PoolId id, bool save);
   bool restore_physical(PoolId id);
 
-  // The first thing that is wrong, or "".
+  // Returns the first broken invariant, or "".
   std::string validate(const Held& held) const CACHALOT_HELD;
 
  private:
   PageHeap& pages() const { return growth_->pages(); }
   PageDriver& driver() { return growth_->driver(); }
-  // nullptr: there is no such pool.
+  // Returns null if there is no such pool.
   PrivatePool* require_may_sleep(PoolId id, const char* call, const Held& held) const CACHALOT_HELD;
   std::vector<HandleId> handles_of(const PrivatePool& pool, bool asleep, const Held& held) const CACHALOT_HELD;
   std::size_t bytes_of(const std::vector<HandleId>& handles, const Held& held) const CACHALOT_HELD;

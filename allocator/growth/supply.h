@@ -1,5 +1,5 @@
-// Supply is the way of a request that no free block of its arena serves: it asks the program to free memory, then the pool's
-// growth strategy, and says what is wrong when there is none.
+// Supply serves a request that no free block of its arena serves: it asks the program to free memory, then the growth
+// of the pool, and reports an out-of-memory error if neither helps.
 #pragma once
 
 #include <string>
@@ -18,9 +18,10 @@ class Supply {
   Supply(const Supply&) = delete;
   Supply& operator=(const Supply&) = delete;
 
-  // A free block that serves the request. Throws OutOfMemory, CudaError, and InvalidArgument where the pool is asleep.
+  // Returns a free block that serves the request. Throws OutOfMemory, CudaError, and InvalidArgument if the pool is
+  // asleep.
   Block& obtain(Request request, const Context& context, Held& held) CACHALOT_HELD;
-  // After observers were told.
+  // Tells the observers, then throws.
   [[noreturn]] void throw_out_of_memory(Request request, const Context& context, Held& held) CACHALOT_HELD;
 
  private:

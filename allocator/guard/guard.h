@@ -8,7 +8,8 @@
 // in, first out, bounded in bytes. What leaves is compared with its poison, and only then freed. What is in quarantine
 // counts as allocated. It is emptied before the heap runs out of memory.
 //
-// Without canaries it keeps the books only: blocks are the heap's own, and a free goes to the heap at once, as without it.
+// Without canaries it keeps the books only: blocks are the heap's own, and a free goes to the heap at once, as without
+// it.
 //
 // While a graph is captured on the device (begin_allocate_to_pool, RedirectFor::capture), or the block's stream
 // captures, nothing may be waited for. What is allocated then gets no canaries, since each replay of the graph uses it,
@@ -70,7 +71,8 @@ class Guard {
   // counts as a use.
   bool deallocate(const void* ptr, const std::optional<Claim>& claim = std::nullopt);
   bool record_stream(const void* ptr, Stream stream);
-  // After the heap has heard of it. Blocks: until the work of the stream is done; its blocks are the default stream's then.
+  // After the heap has heard of it. Blocks: until the work of the stream is done; its blocks are the default stream's
+  // then.
   void stream_ends(Stream stream);
   // The bytes that were asked for; nullopt: it is not one of the live blocks.
   std::optional<std::size_t> requested(const void* ptr) const;
@@ -96,7 +98,7 @@ class Guard {
   // awake and have new canaries.
   void put_to_sleep(const std::function<void()>& release_physical);
   void wake();
-  // The same around DeviceAllocator::restore_pool, whose blocks are others afterwards: they are not looked at.
+  // The same around Checkpoints::restore_pool, whose blocks are others afterwards: they are not looked at.
   RestoreResult restore(const PoolCheckpoint& checkpoint);
 
   std::string validate() const;

@@ -1,5 +1,5 @@
-// A Growing is the token of the slow path: its thread alone grows the heap or gives memory back, so that two threads in need
-// do not both grow. Allocations of others that free blocks serve go on meanwhile.
+// A Growing is the token of the slow path: its thread alone grows the heap or returns memory, so that two threads in
+// need do not both grow. Other threads still allocate free blocks meanwhile.
 #pragma once
 
 #include <mutex>
@@ -10,7 +10,7 @@ namespace cachalot {
 
 class CACHALOT_SCOPED_CAPABILITY Growing {
  public:
-  // Lets the device's mutex go while it waits for the growth mutex, which comes first.
+  // Releases the device's mutex while it waits for the growth mutex, which comes first in the order.
   Growing(std::mutex& growth_mutex, Held& held) CACHALOT_ACQUIRE(growth_lock) CACHALOT_NO_THREAD_SAFETY_ANALYSIS
       : growth_mutex_(growth_mutex),
         held_(held) {

@@ -1,5 +1,5 @@
-// HeapState is what one device's heap knows: blocks, pools, counters, options, and the modes in which a malloc must do more
-// than take a free block. The steps that every malloc and free take are its methods.
+// The HeapState has the data of one device's heap: blocks, pools, counters, options, and the modes in which a malloc
+// must do more than take a free block. Its functions are the steps of every malloc and free.
 //
 // Its first members are those that a malloc touches, in this order; docs/performance.md counts on it.
 #pragma once
@@ -36,7 +36,7 @@ struct HeapState {
   HeapState(const HeapState&) = delete;
   HeapState& operator=(const HeapState&) = delete;
 
-  // Modes are rare: the fast path asks for all of them at once.
+  // A mode makes calls leave the fast path, which asks for all modes at once.
   enum Mode : std::uint32_t {
     kRedirecting = 1,   // requests are redirected into private pools
     kWaitingFrees = 2,  // frees wait for events or for the end of a capture
@@ -46,34 +46,34 @@ struct HeapState {
     kContexts = 32,     // blocks may hold the context of their allocation, from then on for good
     kCaching = 64,      // there are thread caches, from then on for good
   };
-  // Modes in which every malloc and free must come to the heap.
+  // In these modes every malloc and free must come to the heap.
   static constexpr std::uint32_t kNotThroughCaches = kRedirecting | kWaitingFrees | kObserved | kBypassed;
 
   void set_mode(Mode mode, bool on, const Held& held) CACHALOT_HELD;
   bool is(Mode mode, const Held& /*held*/) const CACHALOT_HELD { return (modes & mode) != 0; }
   bool capturing(const Held& /*held*/) const CACHALOT_HELD { return captures != 0; }
-  // Whether small blocks go through thread caches now.
+  // Returns true if thread caches serve small blocks now.
   bool caches_are_open() const { return caches_open.load(std::memory_order_acquire); }
   void open_or_close_caches(const Held& held) CACHALOT_HELD;
-  // False: nothing was cached.
+  // Returns false if nothing was cached.
   bool drain_caches(const Held& held) CACHALOT_HELD;
-  // Garbage collection acts only where there is a limit to keep away from.
+  // Switches garbage collection, which acts only under a memory limit.
   void update_aging(const Held& held) CACHALOT_HELD;
 
   BlockPool& small(const Held& /*held*/) CACHALOT_HELD { return default_pools[0]; }
   BlockPool& large(const Held& /*held*/) CACHALOT_HELD { return default_pools[1]; }
-  // Null: the default pools.
+  // Returns the pools of a private pool, or the default pools (null).
   PoolPair pools_of(const PrivatePool* owner, const Held& held) const CACHALOT_HELD;
 
-  // The best fit among an arena's free blocks.
+  // Returns the best fit among an arena's free blocks, or null.
   Block* find_free(Request request, const Held& held) const CACHALOT_HELD;
-  // The same for a new request, of which the clock takes note that tells the age of free blocks.
+  // Does the same for a new request, and advances the clock that tells the age of free blocks.
   Block* find_free_and_age(Request request, const Held& held) CACHALOT_HELD;
   bool splits(const Block& block, Request request, const Held& held) const CACHALOT_HELD;
   // Takes a free block, or with `split` its first `rounded` bytes, and counts it.
   void* hand_out(Block& block, std::size_t rounded, std::size_t bytes, bool split, const Context& context,
                  const Held& held) CACHALOT_HELD;
-  // The two halves of a free: from now on the block is allocated no more; it is free.
+  // These are the two halves of a free: the block is no longer allocated; the block is free.
   void count_free_requested(Block& block, const Context& context, const Held& held) CACHALOT_HELD;
   void finish_free(Block& block, const Context& context, const Held& held) CACHALOT_HELD;
   static bool is_live(const Block& block, const void* ptr) {

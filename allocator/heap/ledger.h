@@ -1,11 +1,11 @@
-// The Ledger counts every byte that comes from the device and goes back to it: statistics, limit, held bytes and observers
-// change here together.
+// The Ledger counts every byte that comes from the device and returns to it. It changes statistics, held bytes and the
+// observers' view together, and keeps the limit.
 //
 // Invariant: held = reserved + asked for + departing + orphaned.
 //   reserved    in the heap's segments or pages; the statistic reserved_bytes
-//   asked for   the device is asked for them just now: they count against the limit from before the call
+//   asked for   requested from the device just now: they count against the limit from before the call
 //   departing   on their way back, no longer in the heap
-//   orphaned    the device did not take them back
+//   orphaned    given up, but refused by the device
 #pragma once
 
 #include <cstddef>
@@ -23,7 +23,7 @@ namespace cachalot {
 
 struct HeapState;
 
-// A segment on its way back to the device.
+// A Departing is a segment on its way back to the device.
 struct Departing {
   Address address;
   std::size_t bytes;
@@ -39,8 +39,8 @@ class Ledger {
   Ledger(const Ledger&) = delete;
   Ledger& operator=(const Ledger&) = delete;
 
-  // An Ask counts bytes as held from before the device is asked for them, so that other threads keep within the limit. What
-  // is not granted by its end counts no more. Ends with the lock held.
+  // An Ask counts bytes as held from before the device is asked for them, so that other threads keep within the limit.
+  // Its destructor, which needs the lock, uncounts the bytes that were not granted.
   class Ask {
    public:
     Ask(Ask&& other) noexcept : ledger_(other.ledger_), bytes_(std::exchange(other.bytes_, 0)) {}
@@ -48,9 +48,9 @@ class Ledger {
     Ask(const Ask&) = delete;
     Ask& operator=(const Ask&) = delete;
     Ask& operator=(Ask&&) = delete;
-    // The device gave them, all or some, and they are in the heap.
+    // The device gave some or all of the bytes, and they are in the heap.
     void granted(std::size_t bytes, const Held& held) CACHALOT_HELD;
-    // Some of them are no longer asked for.
+    // Some of the bytes are no longer asked for.
     void withdrawn(std::size_t bytes, const Held& held) CACHALOT_HELD;
 
    private:
@@ -72,16 +72,16 @@ class Ledger {
     std::size_t bytes_;
   };
 
-  // nullopt: the limit has no room.
+  // Returns nullopt if the limit has no room.
   std::optional<Ask> ask(std::size_t bytes, const Held& held) CACHALOT_HELD;
 
-  // Segments.
+  // These keep the books of segments.
   void segment_came(const Block& block, const Context& context, const Held& held) CACHALOT_HELD;
   void segment_departs(const Departing& segment, const Held& held) CACHALOT_HELD;
   void segment_stays(const Departing& segment, const Held& held) CACHALOT_HELD;  // the device refused it
   void segment_went(const Departing& segment, const Held& held) CACHALOT_HELD;
 
-  // Pages, and the handles they come in. `kind` is that of the range they are at home in.
+  // These keep the books of pages and of their handles. `kind` is that of the range that has the pages' home.
   void pages_came(PoolKind kind, std::size_t bytes, const Held& held) CACHALOT_HELD;
   void pages_moved(PoolKind from, PoolKind to, std::size_t bytes, const Held& held) CACHALOT_HELD;
   void pages_went(PoolKind kind, Address address, std::size_t bytes, const Arena& arena,
@@ -89,25 +89,25 @@ class Ledger {
   void handle_went(std::size_t bytes, const Held& held) CACHALOT_HELD;  // with its pages
   void orphaned(std::size_t bytes, const Held& held) CACHALOT_HELD;
   void orphan_went(std::size_t bytes, const Held& held) CACHALOT_HELD;
-  // For observers: where pages lie from now on, or no more.
+  // Tells observers that memory is mapped or unmapped somewhere.
   void tell_of_pages(Change::Action action, PoolKind kind, Address address, std::size_t bytes, const Arena& arena,
                      const Context& context, const Held& held) CACHALOT_HELD;
 
-  // Requests.
+  // These count what happens to requests.
   void retried(PoolKind kind, const Held& held) CACHALOT_HELD;
   void ran_out(Change change, const Held& held) CACHALOT_HELD;
   void synchronized(const Held& held) CACHALOT_HELD;
 
   // Throws InvalidArgument unless the fraction is in [0, 1].
   static void require_fraction(double fraction);
-  // Of `device_bytes`; 1 lifts the limit.
+  // Limits held bytes to a fraction of `device_bytes`; 1 lifts the limit.
   void set_fraction(double fraction, std::size_t device_bytes, const Held& held) CACHALOT_HELD;
   double fraction(const Held& held) const CACHALOT_HELD;
-  // Of the held bytes; kNoLimit: none.
+  // Returns the limit of held bytes, or kNoLimit.
   std::size_t limit(const Held& held) const CACHALOT_HELD;
   std::size_t held_bytes(const Held& held) const CACHALOT_HELD;
   std::size_t moving_bytes(const Held& held) const CACHALOT_HELD;
-  // The first thing that is wrong, or "".
+  // Returns the first broken invariant, or "".
   std::string validate(const Held& held) const CACHALOT_HELD;
 
  private:

@@ -1,4 +1,4 @@
-// MemoryPressure is what a request asks of the program when memory runs short, and whom it tells when there is none.
+// MemoryPressure asks the program to free memory when a request runs short, and reports an out-of-memory error to it.
 //
 // Callbacks and observers run without the lock and may call the allocator.
 #pragma once
@@ -19,10 +19,11 @@ class MemoryPressure {
   // These lock by themselves. Throw InvalidArgument for an empty function.
   void add_out_of_memory_observer(OutOfMemoryObserver observer);
   void add_free_memory_callback(FreeMemoryCallback callback);
-  // Called when a request is about to fail; true: something was freed. The guard's quarantine.
+  // Sets the function that is called when a request is about to fail, and returns true if it freed something. The guard
+  // empties its quarantine there.
   void set_last_resort(FreeMemoryCallback last_resort);
 
-  // True: something was freed.
+  // Return true if something was freed.
   bool run_callbacks(Held& held) CACHALOT_HELD;
   bool run_last_resort(Held& held) CACHALOT_HELD;
   void tell(const OutOfMemoryReport& report, Held& held) CACHALOT_HELD;

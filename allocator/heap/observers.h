@@ -1,5 +1,5 @@
-// Observers are those who see the changes of one device's heap: the history, trackers and watchers; and what allocations do
-// for them, which makes allocations leave the fast path.
+// Observers pass the changes of one device's heap to the history, to trackers and to watchers, and say which contexts
+// and call stacks allocations gather for them.
 //
 // Thread safety: functions without a token lock by themselves; the flags are read without a lock.
 #pragma once
@@ -34,18 +34,18 @@ class Observers {
   bool history_enabled() const;
 
   bool is_watched() const { return watched_.load(std::memory_order_relaxed); }
-  // With the guard on: watchers hear of its blocks, by tell_watchers, and no more of the heap's.
+  // From now on watchers hear of the guard's blocks, by tell_watchers, instead of the heap's.
   void watch_through_guard();
   void tell_watchers(Change change, const CallStack& stack);
 
-  // Which calls gather a context; also `state` where watchers want the stacks of allocations.
+  // Returns which calls gather a context; `state` also if watchers want the stacks of allocations.
   Contexts contexts() const { return contexts_.load(std::memory_order_relaxed); }
   bool takes_stacks() const { return takes_stacks_.load(std::memory_order_relaxed); }
-  // What the user's recorder says, if contexts of that level are wanted. It runs without the lock: it may be slow, or wait
-  // for another lock that a holder of ours wants.
+  // Returns the context of the user's recorder, if contexts of that level are wanted. The recorder runs without the
+  // lock: it may be slow, or wait for another lock, whose holder waits for this one.
   Context gather_context(Contexts level) const;
 
-  // Nothing while nobody observes.
+  // Does nothing unless something observes.
   void observe(Change change, const Held& held) CACHALOT_HELD;
   static Change change_of(Change::Action action, const Block& block, const Context& context);
   std::vector<Change> entries(const Held& held) const CACHALOT_HELD;  // oldest first
@@ -60,7 +60,7 @@ class Observers {
   Contexts recorded_contexts_ CACHALOT_GUARDED_BY(device_lock) = Contexts::never;  // for the recorder
   std::atomic<Contexts> contexts_{Contexts::never};
   std::atomic<bool> watched_{false};
-  std::atomic<bool> takes_stacks_{false};  // it is the heap that tells the watchers
+  std::atomic<bool> takes_stacks_{false};  // the heap tells the watchers, not the guard
 };
 
 }  // namespace cachalot

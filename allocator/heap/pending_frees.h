@@ -1,8 +1,8 @@
 // PendingFrees are the frees that wait for work on other streams than the block's own.
 //
-// Life of such a block: allocated, and recorded on other streams (add_use); its free asks those streams for events while it
-// is marked kFreeing; then it waits, marked kPending, until all events are done, and is free. During a capture no event may
-// be recorded: the free is queued, and made up for when no capture is underway.
+// Such a block is first allocated and recorded on other streams (add_use). Its free marks it kFreeing and records an
+// event on each of those streams; then it waits, marked kPending, until all events are done, and is free. During a
+// capture no event may be recorded: the free is queued, and its events are recorded after the capture.
 #pragma once
 
 #include <cstddef>
@@ -20,18 +20,18 @@ class PendingFrees {
   PendingFrees(const PendingFrees&) = delete;
   PendingFrees& operator=(const PendingFrees&) = delete;
 
-  // Work on `stream` uses the live block, too.
+  // Notes that work on `stream` uses the live block, too.
   void add_use(Block& block, const KnownStream& stream, const Held& held) CACHALOT_HELD;
-  // Frees a live block, at once or after the work that uses it. Throws CudaError; the block is live as before.
+  // Frees a live block, at once or after the work that uses it. Throws CudaError; the block is then live as before.
   void free(Block& block, const Context& context, Held& held) CACHALOT_HELD;
-  // The same of a block that other streams use.
+  // Frees a block that other streams use.
   void free_later(Block& block, const Context& context, Held& held) CACHALOT_HELD;
-  // Frees those whose work is done. Not while a stream captures, whose events may not be asked. Throws CudaError; nothing is
-  // lost.
+  // Frees the blocks whose work is done. Requires that no stream captures, since events may not be queried then. Throws
+  // CudaError; nothing is lost.
   void reclaim(Held& held) CACHALOT_HELD;
-  // Waits for those of one pool, or of all. False: none was waiting. Throws as reclaim.
+  // Waits for the frees of one pool, or of all (null). Returns false if none was waiting. Throws as reclaim.
   bool synchronize(const PrivatePool* only, Held& held) CACHALOT_HELD;
-  // The stream will be no more: records the events that frees will wait for.
+  // Records the events that later frees will wait for, before the stream ends.
   void end_stream(const KnownStream& stream, Held& held) CACHALOT_HELD;
   std::size_t metadata_bytes(const Held& held) const CACHALOT_HELD;
 

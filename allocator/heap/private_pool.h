@@ -1,6 +1,6 @@
 // A PrivatePool is a pool beside the default one: of a graph, of the program, or of a tag.
 //
-// Lives until it has neither users nor memory, and is awake (Recovery::release_unused_pools).
+// It lives until it has neither users nor memory, and is awake (Recovery::release_unused_pools).
 #pragma once
 
 #include <cstddef>
@@ -18,13 +18,13 @@ namespace cachalot {
 
 class Growth;
 
-// What a sleeping handle's memory held, in pinned host memory: its stretches, one after the other.
+// SavedBytes are the content of a sleeping handle in pinned host memory: its stretches, one after the other.
 struct SavedBytes {
   void* host = nullptr;
   std::vector<PageHeap::Stretch> stretches;
 };
 
-// The device's mutex guards all of it.
+// All members are guarded by the device's mutex.
 struct PrivatePool {
   PrivatePool(PoolId pool_id, Growth& growth)
       : id(pool_id), small(PoolKind::small, pool_id, this, &growth), large(PoolKind::large, pool_id, this, &growth) {}
@@ -41,16 +41,16 @@ struct PrivatePool {
   std::map<HandleId, SavedBytes> saved;  // of handles that are asleep, or were when the device refused to go on
 };
 
-// "tag 'weights'" or "pool (3, 0)", for messages.
+// Returns "tag 'weights'" or "pool (3, 0)", for messages.
 std::string name_of(const PrivatePool& pool);
-// Throws InvalidArgument if the pool is asleep; `purpose`: "allocated", what is not possible now. Null: no pool, no error.
+// Throws InvalidArgument if the pool is asleep; null is awake. `purpose` completes "nothing can be …" in the message.
 void require_awake(const PrivatePool* pool, int device, const char* purpose = "allocated");
 
 inline bool may_split(const BlockPool& pool) { return pool.owner() == nullptr || pool.owner()->may_split; }
 inline bool is_asleep(const BlockPool& pool) { return pool.owner() != nullptr && pool.owner()->is_asleep; }
 
-// A PoolHold keeps a private pool that is being asked for memory, though it may have no segment yet and its last user may go
-// while the lock is let go.
+// A PoolHold keeps a private pool that is being asked for memory. The pool may have no segment yet, and its last user
+// may release it while the lock is released.
 class PoolHold {
  public:
   explicit PoolHold(PrivatePool* pool) : pool_(pool) {

@@ -1,8 +1,8 @@
-// PrivatePools are the pools beside the default one: their users, which requests are redirected into them, and which of them
-// lend their free blocks when memory runs out.
+// PrivatePools are the pools beside the default one: their users, which requests are redirected into them, and which of
+// them lend their free blocks when memory runs out.
 //
-// Pools go only while the growth mutex is held, so that a Growing may walk over them across points where it lets the device's
-// mutex go.
+// Pools are erased only by a Growing, so that a Growing may walk over them and release the device's mutex in between. A
+// pool that another thread adds meanwhile leaves iterators valid.
 #pragma once
 
 #include <map>
@@ -15,7 +15,7 @@
 
 namespace cachalot {
 
-// Where the memory of private pools comes from: the device, or the pool's own segment provider.
+// GrowthOfPools are the growths of private pools: by the device, or by the pool's own segment provider.
 struct GrowthOfPools {
   Growth* device = nullptr;
   Growth* provider = nullptr;
@@ -27,7 +27,7 @@ class PrivatePools {
   explicit PrivatePools(HeapState& state) : state_(state) {}
   PrivatePools(const PrivatePools&) = delete;
   PrivatePools& operator=(const PrivatePools&) = delete;
-  // Before the first pool.
+  // Sets the growths. Requires that there is no pool yet.
   void set_growth(const GrowthOfPools& growth) { growth_ = growth; }
 
   // These lock by themselves. Contracts are those of CachingAllocator's methods of the same names.
@@ -40,29 +40,29 @@ class PrivatePools {
   void set_no_split(PoolId id);
   void begin_tagged(PoolId id, std::string_view tag);
   void end_tagged(PoolId id, std::string_view tag);
-  // A tag's pool may have gone with its last block: it is there again.
+  // Makes the pool of a tag again, if it was erased with its last block.
   void create_tag(PoolId id, std::string_view tag);
   bool is_capturing() const;
 
-  // nullptr: there is none.
+  // Returns null if there is none.
   PrivatePool* find(PoolId id, const Held& held) const CACHALOT_HELD;
   // Throws InvalidArgument, which begins with `rule`, if there is none.
   PrivatePool& existing(PoolId id, const char* rule, const Held& held) const CACHALOT_HELD;
   const Map& all(const Held& /*held*/) const CACHALOT_HELD { return pools_; }
   void erase(PoolId id, Growing& growing) CACHALOT_GROWING;
-  // Whether it has users, or a redirection that was not ended, which keeps it whatever its users said.
+  // Returns true if the pool has users, or a redirection that was not ended, which keeps it without users.
   bool in_use(const PrivatePool& pool, const Held& held) const CACHALOT_HELD;
-  // The pools that lend, in the order in which they offered.
+  // Returns the pools that lend, in the order in which they offered.
   const std::vector<PoolId>& lenders(const Held& /*held*/) const CACHALOT_HELD { return lenders_; }
 
-  // Where requests of the stream go to, on this thread. Throws InvalidArgument if that pool is asleep.
+  // Returns the pool of the stream's requests on this thread. Throws InvalidArgument if that pool is asleep.
   BlockPool& pool_for(PoolKind kind, Stream stream, const Held& held) CACHALOT_HELD;
   bool is_redirected(Stream stream, const Held& held) const CACHALOT_HELD {
     return redirect_of(stream, held) != nullptr;
   }
   bool thread_is_redirected(const Held& held) const CACHALOT_HELD;
 
-  // The default pools and the private ones, small and large.
+  // Visits the default pools and the private ones, small and large.
   template <typename Visit>
   void for_each(Visit&& visit, const Held& held) const CACHALOT_HELD;
   template <typename Visit>

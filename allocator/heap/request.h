@@ -1,4 +1,4 @@
-// A Request is what a malloc asks for, once the policy has spoken.
+// A Request is a malloc after the policy's decisions: the size of the block, and its arena.
 #pragma once
 
 #include <cstddef>
@@ -18,11 +18,11 @@ struct Request {
   const KnownStream& stream() const { return arena->stream; }
 };
 
-// Which memory of other streams a search may use: what was last used before the stream's next work; or also what will have
-// been after the stream waits for events that are recorded already.
+// An Ordering says which memory of other streams a search may use: memory whose last use is before the stream's next
+// work, or also memory of which this holds once the stream waits for events that are recorded already.
 enum class Ordering : std::uint8_t { now, after_wait };
 
-// An ArenaHold keeps an arena that is being asked for memory, though it may have none yet.
+// An ArenaHold keeps an arena that is being asked for memory and may have none yet.
 class ArenaHold {
  public:
   explicit ArenaHold(Arena& arena) : arena_(arena) { ++arena_.requests; }

@@ -1,5 +1,5 @@
-// SavedMemory is the pinned host memory that holds what sleeping pools saved, once it is no longer needed: it goes back to the
-// device's driver, which may refuse it for now.
+// SavedMemory frees the pinned host memory in which sleeping pools saved their content. It keeps what the driver
+// refuses to free, and tries again.
 #pragma once
 
 #include <vector>
@@ -15,10 +15,10 @@ class SavedMemory {
   SavedMemory(const SavedMemory&) = delete;
   SavedMemory& operator=(const SavedMemory&) = delete;
 
-  // What was saved of a handle, if anything was, is no longer needed.
+  // Marks the saved content of a handle, if there is any, as no longer needed.
   void forget(PrivatePool& pool, HandleId id, const Held& held) CACHALOT_HELD;
   void forget_all(PrivatePool& pool, const Held& held) CACHALOT_HELD;
-  // Frees what is no longer needed. What the device refuses is tried again another time.
+  // Frees what is no longer needed. What the device refuses is tried again at the next call.
   void free(Held& held) CACHALOT_HELD;
 
  private:

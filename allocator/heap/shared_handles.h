@@ -1,5 +1,5 @@
-// SharedHandles are a device's ties to others: what was exported to other processes, what of theirs is open here, and which
-// GPUs its mappings are open to.
+// SharedHandles list the memory that this process exported, the memory of other processes that is open here, and the
+// GPUs that may access the device's mappings.
 #pragma once
 
 #include <vector>
@@ -9,7 +9,7 @@
 
 namespace cachalot {
 
-// Guarded by the growth mutex alone: driver calls use it while the device's mutex is let go.
+// All members are guarded by the growth mutex alone: driver calls use them while the device's mutex is released.
 struct SharedHandles {
   explicit SharedHandles(Device& device) : exported(device), imported(device) {}
 

@@ -1,7 +1,8 @@
-// StreamClocks know how far each stream has come: which memory of one stream others may use, and what to wait for.
+// StreamClocks know how far the work of each stream has come: which memory of one stream others may use, and which
+// event to wait for.
 //
-// Clocks come and go only while the growth mutex is held, so that a Growing may walk over them across points where it lets
-// the device's mutex go.
+// Clocks are made and erased only by a Growing, so that a Growing may walk over them and release the device's mutex in
+// between.
 #pragma once
 
 #include <cstddef>
@@ -25,32 +26,33 @@ class StreamClocks {
   StreamClocks(const StreamClocks&) = delete;
   StreamClocks& operator=(const StreamClocks&) = delete;
 
-  // The clock of a stream, made if there was none.
+  // Returns the clock of a stream, made if there was none.
   StreamClock& of(const KnownStream& stream, Growing& growing) CACHALOT_GROWING;
   StreamClock* find(StreamKey stream, const Held& held) CACHALOT_HELD;
   std::size_t count(const Held& held) const CACHALOT_HELD;
 
-  // Asks how far streams have come, and leaves an event for the next time.
-  // `page_bytes`: from which size on free blocks of other streams are of use.
+  // Queries the events of all streams, and records one on each whose free memory may serve the request.
+  // `page_bytes`: free blocks of other streams are of use from this size on.
   void refresh(Request request, std::size_t page_bytes, Growing& growing) CACHALOT_GROWING;
-  // Only asks.
+  // Queries the events of all streams.
   void ask_all(Growing& growing) CACHALOT_GROWING;
-  // Waits for the device: after that, what is free belongs to nobody and may be unmapped. What is freed meanwhile is of later
-  // epochs. Throws CudaError.
+  // Waits for the device: after that, no work uses free memory, which may be unmapped. Memory that is freed meanwhile
+  // is of later epochs. Throws CudaError.
   void finish_all_work(Growing& growing) CACHALOT_GROWING;
-  // From here on the stream may use what became free on another up to an epoch, which an event covers.
+  // Makes a stream wait for another: it may then use what became free there up to an epoch, which an event covers.
   void wait(StreamClock& waiter, const StreamClock& other, std::uint32_t epoch, Growing& growing) CACHALOT_GROWING;
 
-  // Which free blocks of an arena may serve a stream: in private pools, and with cross_stream:off, its own alone.
+  // Returns which free blocks of an arena may serve a stream: in private pools, and with cross_stream:off, its own
+  // alone.
   Reach reach_into(const Arena& arena, const KnownStream& stream, Ordering ordering,
                    const Held& held) const CACHALOT_HELD;
   bool may_take(const Block& block, const KnownStream& stream, Ordering ordering, const Held& held) const CACHALOT_HELD;
 
   bool captures(Stream stream, Held& held) CACHALOT_HELD;
-  // Records an event after the stream's last work, and ends its clock; nothing where it has ended before. Throws CudaError,
-  // and then has not ended it.
+  // Records an event after the stream's last work and ends its clock, unless it has ended before. Throws CudaError, and
+  // then has not ended it.
   bool record_end(const KnownStream& stream, Growing& growing) CACHALOT_GROWING;
-  // Those clocks that something beside blocks refers to must stay: whoever has such things says which.
+  // Sets the function that lists the clocks that must stay because something beside blocks refers to them.
   void set_referred(std::function<std::set<const StreamClock*>(const Held&)> referred);
   // Forgets the clocks of mortal streams, but these.
   void forget_but(const std::set<StreamKey>& kept, Growing& growing) CACHALOT_GROWING;

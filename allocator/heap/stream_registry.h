@@ -1,9 +1,10 @@
-// The StreamRegistry knows streams that come and go. Immortal ones are named by their handle and need nothing of this.
+// The StreamRegistry knows the streams that are created and destroyed. Immortal ones are named by their handle and do
+// not need it.
 //
-// A stream ends when the program says so (stream_ends), which records an event after its last work; or when its handle is that
-// of another stream: then its work is known to be done after a wait for the device only. Either way it has no caches any more,
-// no event is recorded on it, and its memory is anybody's as soon as its work is done. Memory that becomes free later still
-// counts as of its last epoch: no work came after that.
+// A stream ends when the program says so (stream_ends), which records an event after its last work; or when its handle
+// is that of another stream: then only a wait for the device shows that its work is done. From then on the stream has
+// no caches, no event is recorded on it, and other streams may use its memory as soon as its work is done. Memory that
+// becomes free later counts as of its last epoch, since no work came after that.
 //
 // A stream without memory is forgotten, ended or not; it may come again.
 #pragma once
@@ -27,19 +28,19 @@ class StreamRegistry {
   StreamRegistry(const StreamRegistry&) = delete;
   StreamRegistry& operator=(const StreamRegistry&) = delete;
 
-  // Which stream has the handle now. Throws InvalidArgument where none has.
+  // Returns the stream that has the handle now. Throws InvalidArgument if none has.
   KnownStream identify(Stream handle) const {
     return cachalot::identify(*state_.device, handle, state_.immortal_streams);
   }
   // CachingAllocator::stream_ends; locks by itself.
   void stream_ends(Stream handle);
 
-  // The arena of a request, where the fast path has not found it.
+  // Returns the arena of a request that the fast path has not found.
   Arena& arena_of_request(BlockPool& pool, Stream handle, const Held& held) CACHALOT_HELD;
-  // The arena of a stream, made if there was none.
+  // Returns the arena of a stream, made if there was none.
   Arena& arena_of(BlockPool& pool, const KnownStream& stream, const Held& held) CACHALOT_HELD;
 
-  // Forgets streams without memory once there are many. Each stream pays for a look at a few blocks.
+  // Forgets streams without memory once there are many, which costs each stream a look at a few blocks.
   void forget_if_many(Growing& growing) CACHALOT_GROWING;
   void forget_streams_without_memory(Growing& growing) CACHALOT_GROWING;
 

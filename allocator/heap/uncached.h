@@ -1,4 +1,4 @@
-// Uncached is what was allocated while caching was off: each allocation comes from the device and goes back to it at once.
+// Uncached serves requests while caching is off: each allocation is a call to the device, and so is its free.
 #pragma once
 
 #include <cstddef>
@@ -19,7 +19,7 @@ class Uncached {
   void* allocate(std::size_t bytes, Held& held) CACHALOT_HELD;
   // These lock by themselves.
   void set_caching_enabled(bool enabled);
-  // False: `ptr` was not allocated here. Throws CudaError; it is live as before.
+  // Returns false if `ptr` was not allocated here. Throws CudaError; the allocation is then live as before.
   bool deallocate(const void* ptr);
   bool contains(const void* ptr) const;
 

@@ -1,4 +1,4 @@
-// Questions about single blocks, and about the segment that a block lies in.
+// These functions answer questions about single blocks, and about the segment that a block lies in.
 #pragma once
 
 #include <cstddef>
@@ -16,15 +16,16 @@ struct BlockSizes {
   std::size_t allocated;
 };
 
-// The segment of a block, whose device's mutex is held.
+// Returns the segment of a block. Requires that its device's mutex is held.
 AddressRange segment_of(const Block& block);
 
-// These lock by themselves; nullopt when `ptr` is not a live allocation of `block`.
+// These lock by themselves. Return nullopt if `ptr` is not a live allocation of `block`.
 std::optional<AddressRange> base_allocation(const HeapState& state, const Block& block, const void* ptr);
 std::optional<BlockSizes> sizes(const HeapState& state, const Block& block, const void* ptr);
-// A live allocation, without memory until restore_physical.
+// Returns true if `ptr` is a live allocation without memory until restore_physical.
 bool sleeps(const HeapState& state, const Block& block, const void* ptr);
-// What is at `ptr`, for messages: "is free", "lies inside the allocation at 0x…", …; "" when it is not this device's.
+// Says what is at `ptr`, for messages: "is free", "lies inside the allocation at 0x…", …; "" if it is not of this
+// device.
 std::string describe(const HeapState& state, const void* ptr);
 
 }  // namespace cachalot

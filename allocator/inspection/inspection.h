@@ -1,4 +1,4 @@
-// Inspection tells what is in one device's heap: statistics, fragmentation, snapshots, and whether its tables are sound.
+// Inspection reports on one device's heap: statistics, fragmentation, snapshots, and the first broken invariant.
 //
 // Its functions lock by themselves. Contracts are those of CachingAllocator's methods of the same names.
 #pragma once
@@ -22,7 +22,7 @@ namespace cachalot {
 
 class Inspection {
  public:
-  // Whatever it looks at.
+  // The parts that it reads.
   struct Parts {
     HeapState& state;
     const PrivatePools& pools;
@@ -49,12 +49,12 @@ class Inspection {
   // Snapshots (snapshot_builder.cpp).
   // Appends this device's trace and its segments, and records that a snapshot was taken: the next one's trace shows it.
   void snapshot_into(Snapshot& snapshot, PoolId pool, bool include_traces);
-  // nullopt where the tag has no pool here. `tag` and `device` are left to the caller.
+  // Returns nullopt if the tag has no pool here. `tag` and `device` are left to the caller.
   std::optional<TagMemory> tag_memory(PoolId id) const;
 
-  // Soundness (validate.cpp): the first thing that is wrong, or "".
+  // Soundness (validate.cpp). Returns the first broken invariant, or "".
   std::string validate();
-  // Of the host's memory; `allocator_bytes`: of the allocator's own object.
+  // Returns the host memory of all tables; `allocator_bytes`: the size of the allocator's own object.
   std::size_t metadata_bytes(std::size_t allocator_bytes) const;
 
  private:

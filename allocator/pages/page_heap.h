@@ -1,17 +1,16 @@
 // PageHeap: address space behind which physical pages come, go and move.
 //
 // A range of addresses, reserved from the device, is tiled by blocks that have memory and gaps that have none
-// (BlockHeap::add_range). Free blocks lie in their arena's bins: whatever one of them can serve costs no driver call and
-// is none of this class's business. It is asked when none can. Then Placement looks for a window of addresses in the
-// holes between live blocks, and for the memory its gaps lack: idle pages of other holes, mapped a second time or already
-// mapped there, or new ones. What it finds is a BackingPlan; whoever carries it out makes the driver calls.
+// (BlockHeap::add_range). Free blocks lie in their arena's bins: whatever one of them can serve costs no driver call
+// and is none of this class's business. It is asked when none can. Then Placement looks for a window of addresses in
+// the holes between live blocks, and for the memory its gaps lack: idle pages of other holes, mapped a second time or
+// already mapped there, or new ones. What it finds is a BackingPlan; whoever carries it out makes the driver calls.
 //
 // The memory of a private pool stays its own: pools have ranges of their own, and so have small and large requests.
 //
-// Invariants (validate() checks them):
-// (1) the bytes of the blocks of a range are the pages at home in it: each slot of a block shows the page whose home it is;
-// (2) in a gap, every slot shows no page or one that is at home elsewhere.
-// Not thread-safe: guarded by the mutex of its DeviceAllocator, and changed only by whom holds its slow path as well.
+// Invariants (validate() checks them): (1) the bytes of the blocks of a range are the pages at home in it: each slot of
+// a block shows the page whose home it is; (2) in a gap, every slot shows no page or one that is at home elsewhere. Not
+// thread-safe: guarded by the mutex of its DeviceAllocator, and changed only with its growth mutex held as well.
 #pragma once
 
 #include <array>
@@ -121,11 +120,13 @@ class PageHeap {
   std::vector<VacatedStretch> begin(const BackingPlan& plan) noexcept;
   // Whose memory a plan takes: the free blocks of its window and those that its pages come from.
   std::vector<const Block*> blocks_of(const BackingPlan& plan);
-  // The driver did its part: memory is where the plan wants it. Returns the free block, of `arena`, that holds the window.
+  // The driver did its part: memory is where the plan wants it. Returns the free block, of `arena`, that holds the
+  // window.
   Block& finish(const BackingPlan& plan, Arena& arena) noexcept;
   // It did not: everything is as it was.
   void undo(const BackingPlan& plan, const std::vector<VacatedStretch>& vacated) noexcept;
-  // Before finish: the pages are at home where the plan wants them; the views they leave keep the tickets of their last uses.
+  // Before finish: the pages are at home where the plan wants them; the views they leave keep the tickets of their last
+  // uses.
   void move_homes(const BackingPlan& plan, const std::vector<VacatedStretch>& vacated,
                   const std::function<Ticket(const VacatedStretch&)>& ticket_of);
 

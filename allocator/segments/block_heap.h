@@ -1,5 +1,5 @@
-// BlockHeap: segments cut into blocks. It knows where every block is, splits and merges them, and nothing of
-// devices, streams in flight, limits or statistics: DeviceAllocator decides, this carries out.
+// The BlockHeap cuts segments into blocks. It knows where every block is, splits and merges them, and knows nothing of
+// devices, streams in flight, limits or statistics: HeapState and Growth decide, the BlockHeap executes.
 // Not thread-safe: guarded by the mutex of its DeviceAllocator.
 #pragma once
 
@@ -35,9 +35,9 @@ class BlockHeap {
   // Forgets the segment of a free block that is a whole segment.
   void remove_segment(Block& block);
 
-  // Marks a free block allocated. With `split`, only its first `bytes` bytes: the rest becomes a free block.
-  // Throws std::bad_alloc, having changed nothing, when there is no memory for another block. (Host memory that runs out
-  // for the tables beside the blocks ends the program: nothing half done could be taken back.)
+  // Marks a free block allocated. With `split`, only its first `bytes` bytes: the rest becomes a free block. Throws
+  // std::bad_alloc, having changed nothing, when there is no memory for another block. (Host memory that runs out for
+  // the tables beside the blocks ends the program: nothing half done could be taken back.)
   CACHALOT_FAST_PATH InactiveSplit allocate(Block& block, std::size_t bytes, std::size_t requested, bool split) {
     Block* rest = split ? &slab_.make() : nullptr;
     const std::uint32_t epoch = block.bin.epoch;
