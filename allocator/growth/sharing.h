@@ -29,7 +29,8 @@ class Sharing {
   // Returns where the segment or the first handle begins.
   Address open_shared(const SharedMemory& memory);
   bool close_shared(Address base);  // false: it is not open
-  // enable_access_to lets work of this device use the malloc memory of `peer`, open_to work of `peer` this device's page heap.
+  // enable_access_to lets work of this device use the malloc memory of `peer`; open_to lets work of `peer` use this device's
+  // page heap.
   void enable_access_to(int peer);
   void open_to(int peer);
 
