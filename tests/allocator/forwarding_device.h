@@ -23,8 +23,10 @@ class ForwardingDevice : public Device {
     const Around around(static_cast<const Derived&>(*this)); \
     return device_->call;                                    \
   }
+  // Neither asks the driver.
   int index() const override { return device_->index(); }
-  DeviceProperties properties() const override CACHALOT_FORWARD(properties()) MemoryInfo memory_info() override
+  DeviceProperties properties() const override { return device_->properties(); }
+  MemoryInfo memory_info() override
       CACHALOT_FORWARD(memory_info()) std::optional<Address> malloc(std::size_t bytes) override
       CACHALOT_FORWARD(malloc(bytes)) void free(Address address) override
       CACHALOT_FORWARD(free(address)) std::optional<Address> reserve(std::size_t bytes) override

@@ -33,19 +33,6 @@ std::vector<std::shared_ptr<SimulatedDevice>> make_devices(const Program& progra
   return devices;
 }
 
-// Makes equal what only the segment heap counts as its snapshot shows it: the page heap has one kind of memory for small
-// and large, and counts no segments and no split blocks; what lies in a thread's cache is none either.
-void keep_sums_alone(DeviceStats& counted, const DeviceStats& told) {
-  counted.segment = told.segment;
-  counted.inactive_split = told.inactive_split;
-  counted.inactive_split_bytes = told.inactive_split_bytes;
-  for (const auto member : {&DeviceStats::allocation, &DeviceStats::active, &DeviceStats::allocated_bytes,
-                            &DeviceStats::reserved_bytes, &DeviceStats::active_bytes, &DeviceStats::requested_bytes}) {
-    (counted.*member).small_pool = (told.*member).small_pool;
-    (counted.*member).large_pool = (told.*member).large_pool;
-  }
-}
-
 }  // namespace
 
 Player::Player(const Program& program, const Config& config)
