@@ -2,11 +2,17 @@
 
 #include <gtest/gtest.h>
 
+#include <cstddef>
+#include <cstdint>
 #include <deque>
+#include <functional>
+#include <memory>
+#include <utility>
 #include <vector>
 
 #include "cachalot/errors.h"
 #include "cachalot/simulated_device.h"
+#include "tests/allocator/forwarding_device.h"
 
 namespace cachalot {
 namespace {
@@ -17,6 +23,21 @@ SimulatedDevice::Config quick(bool completion_hints) {
   config.completion_hints = completion_hints;
   return config;
 }
+
+// A device that does something when it is next asked about an event.
+class AskedDevice;
+struct Asking {
+  explicit Asking(const AskedDevice&) {}
+};
+class AskedDevice : public ForwardingDevice<AskedDevice, Asking> {
+ public:
+  using ForwardingDevice::ForwardingDevice;
+  bool event_query(Event event) override {
+    if (const std::function<void()> action = std::exchange(when_asked, nullptr)) action();
+    return ForwardingDevice::event_query(event);
+  }
+  std::function<void()> when_asked;
+};
 
 // Both kinds of device: one that can tell that something completed, and one that has to be asked.
 class DeferredFreesTest : public ::testing::TestWithParam<bool> {
@@ -57,11 +78,12 @@ class DeferredFreesTest : public ::testing::TestWithParam<bool> {
   std::uint64_t queries() const { return device.count(DeviceCall::event_query); }
 
   SimulatedDevice device{quick(GetParam())};
+  AskedDevice asked_device{std::shared_ptr<Device>(std::shared_ptr<void>(), &device)};
   Stream a = device.stream(), b = device.stream();
   Mutex mutex;
   std::deque<Block> blocks;
   std::vector<Block*> done;
-  DeferredFrees frees{device, [this](Block& block, Held&) { done.push_back(&block); }};
+  DeferredFrees frees{asked_device, [this](Block& block, Held&) { done.push_back(&block); }};
 };
 INSTANTIATE_TEST_SUITE_P(Hints, DeferredFreesTest, ::testing::Values(true, false));
 
@@ -175,6 +197,33 @@ TEST_P(DeferredFreesTest, EventsAndQueuesAreReused) {
     reclaim();
   }
   EXPECT_EQ(metadata_bytes(), bytes);
+}
+
+TEST_P(DeferredFreesTest, AQueueIsNotTakenOverWhileItsOnlyEventIsBeingAsked) {
+  std::vector<Stream> streams(32);  // from so many queues on, those that nobody waits in are taken over
+  for (Stream& stream : streams) {
+    stream = device.stream();
+    free_in_use({stream});
+  }
+  EXPECT_EQ(reclaim(), streams.size());
+  device.launch(streams.front(), 5000);
+  device.launch(a, 1000);
+  Block* const first = &free_in_use({streams.front()});
+  Block* other = nullptr;
+  asked_device.when_asked = [&] { other = &free_in_use({a}); };
+  EXPECT_EQ(reclaim(), 0u);
+  ASSERT_NE(other, nullptr);
+  device.launch(streams.front(), 1000);
+  Block* const last = &free_in_use({streams.front()});
+  done.clear();
+  device.advance(1000);
+  EXPECT_EQ(reclaim(), 1u);  // it is not behind what the other stream waits for
+  device.advance(4000);
+  EXPECT_EQ(reclaim(), 1u);
+  device.advance(1000);
+  EXPECT_EQ(reclaim(), 1u);
+  EXPECT_EQ(done, (std::vector<Block*>{other, first, last}));
+  EXPECT_TRUE(is_empty());
 }
 
 }  // namespace
