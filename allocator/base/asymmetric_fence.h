@@ -17,4 +17,7 @@ bool has_asymmetric_fences();
 inline void light_fence() { std::atomic_signal_fence(std::memory_order_seq_cst); }
 void heavy_fence();
 
+// For tests: heavy_fence calls it first. nullptr: nothing is called. No thread calls heavy_fence meanwhile.
+void set_heavy_fence_hook(void (*hook)());
+
 }  // namespace cachalot

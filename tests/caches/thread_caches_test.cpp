@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/asymmetric_fence.h"
 #include "caches/thread_caches.h"
 #include "tests/allocator/forwarding_device.h"
 #include "tests/allocator/testing.h"
@@ -581,6 +582,44 @@ TEST(ThreadCaches, StandBeingRecalledAllTheTime) {
   EXPECT_EQ(world.allocator.validate(), "");
   world.allocator.empty_cache();
   EXPECT_EQ(world.reserved(), 4 * kGiB);
+}
+
+// What the fence orders is what was stored before it: a thread that is not turned away must be seen in its cache.
+TEST(ThreadCaches, AreRecalledBeforeTheFence) {
+  static ThreadCaches* caches = nullptr;  // a hook is a function
+  static int fences = 0;
+  static std::vector<bool> were_recalled;
+  Mutex mutex;
+  ThreadCaches some(mutex, {[](Block&, const Held&) {}, [](const Held&) {}});
+  caches = &some;
+  std::vector<std::unique_ptr<Worker>> workers;
+  const auto make_a_cache = [&] {
+    const DeviceLock lock(mutex);
+    some.of_this_thread(StreamKey::of_handle(nullptr), lock);
+  };
+  for (int i = 0; i < 3; ++i) workers.push_back(std::make_unique<Worker>());
+  for (const auto& worker : workers) worker->run(make_a_cache);
+  set_heavy_fence_hook(+[]() CACHALOT_NO_THREAD_SAFETY_ANALYSIS {
+    ++fences;
+    were_recalled.clear();
+    caches->for_each([](const ThreadCache& cache) { were_recalled.push_back(cache.is_recalled()); });
+  });
+  {
+    const DeviceLock lock(mutex);
+    const ThreadCaches::Recall recall(&some);
+  }
+  EXPECT_EQ(fences, 1);
+  EXPECT_EQ(were_recalled, (std::vector<bool>{true, true, true}));
+  make_a_cache();  // of the thread that recalls, which need not keep itself out
+  fences = 0;
+  {
+    const DeviceLock lock(mutex);
+    const ThreadCaches::Recall recall(&some);
+  }
+  set_heavy_fence_hook(nullptr);
+  EXPECT_EQ(fences, 1);
+  EXPECT_EQ(were_recalled, (std::vector<bool>{true, true, true, false}));
+  some.forget_threads();
 }
 
 TEST(ThreadCaches, ServeSeveralAllocatorsOnOneThread) {
