@@ -301,6 +301,37 @@ TEST_F(Interleavings, WithAnEventDoneRightAfterItWasAsked) {
   EXPECT_EQ(stage.allocator.allocate(4096), ptr);
 }
 
+// A thread counts by itself what it allocates from its cache, here before the block that is being freed begins to wait. All of
+// it is active from then on.
+TEST_F(Interleavings, WithAnAllocationFromAThreadsCache) {
+  for (const When when : {When::before, When::after}) {
+    for (std::uint64_t n = 1;; ++n) {
+      SCOPED_TRACE(fmt::format("{} call {} to the device", when == When::before ? "before" : "after", n));
+      Stage stage("thread_cache:True");
+      Worker worker;  // lives on: a thread that ends is asked for what it has counted
+      worker.run([&] { stage.allocator.deallocate(stage.allocator.allocate(4096)); });
+      void* ptr = stage.allocate(3 * kMiB);
+      stage.use_elsewhere(ptr);
+      stage.allocator.reset_peak_stats();
+      stage.meddling->act_at(
+          n, [&] { worker.run([&] { stage.theirs.push_back(stage.allocator.allocate(4096)); }); }, when);
+      stage.deallocate(ptr);
+      const DeviceStats stats = stage.allocator.memory_stats();
+      const bool acted = stage.meddling->has_acted();
+      stage.meddling->act_at(0, nullptr);
+      if (!acted) {
+        EXPECT_GT(n, 2u) << "events are made and recorded";
+        break;
+      }
+      EXPECT_EQ(stats.active.all.current, 2);
+      EXPECT_EQ(stats.active.all.peak, 2);
+      EXPECT_EQ(stats.active_bytes.all.peak, stats.active_bytes.all.current);
+      EXPECT_EQ(stage.allocator.validate(), "");
+      stage.allocator.deallocate(stage.theirs.back());
+    }
+  }
+}
+
 TEST_F(Interleavings, WithOtherSettings) {
   run("settings", [](Stage& stage) {
     stage.allocator.configure("max_split_size_mb:20,roundup_power2_divisions:4");

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -149,6 +150,35 @@ class Capture {
 
 // Runs on another thread, to its end.
 inline void on_another_thread(const std::function<void()>& action) { std::thread(action).join(); }
+
+// A thread that does what it is told, and lives on.
+class Worker {
+ public:
+  Worker() : thread_([this] { serve(); }) {}
+  ~Worker() {
+    stop_ = true;
+    thread_.join();
+  }
+  void run(std::function<void()> work) {
+    work_ = std::move(work);
+    busy_ = true;
+    while (busy_) std::this_thread::yield();
+  }
+
+ private:
+  void serve() {
+    while (!stop_) {
+      if (busy_) {
+        work_();
+        busy_ = false;
+      }
+      std::this_thread::yield();
+    }
+  }
+  std::function<void()> work_;
+  std::atomic<bool> busy_{false}, stop_{false};
+  std::thread thread_;
+};
 
 // A segment's blocks as text, in address order: "live 512 | waiting 1024 | free 2095616".
 inline std::string blocks_of(const SegmentSnapshot& segment) {

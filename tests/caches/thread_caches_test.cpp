@@ -31,37 +31,6 @@ std::size_t cached_bytes(CachingAllocator& allocator) {
   return figures.reserved_bytes - figures.allocated_bytes - figures.free_bytes;
 }
 
-void on_another_thread(const std::function<void()>& work) { std::thread(work).join(); }
-
-// A thread that does what it is told, and lives on.
-class Worker {
- public:
-  Worker() : thread_([this] { serve(); }) {}
-  ~Worker() {
-    stop_ = true;
-    thread_.join();
-  }
-  void run(std::function<void()> work) {
-    work_ = std::move(work);
-    busy_ = true;
-    while (busy_) std::this_thread::yield();
-  }
-
- private:
-  void serve() {
-    while (!stop_) {
-      if (busy_) {
-        work_();
-        busy_ = false;
-      }
-      std::this_thread::yield();
-    }
-  }
-  std::function<void()> work_;
-  std::atomic<bool> busy_{false}, stop_{false};
-  std::thread thread_;
-};
-
 std::vector<void*> allocate_many(World& world, std::size_t count, std::size_t bytes, Stream stream = nullptr) {
   std::vector<void*> blocks(count);
   for (void*& block : blocks) block = world.allocate(bytes, stream);
