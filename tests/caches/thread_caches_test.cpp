@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <iterator>
 #include <memory>
 #include <optional>
 #include <random>
@@ -492,6 +493,41 @@ TEST(ThreadCaches, PassBlocksFromThreadsThatFreeToThreadsThatAllocate) {
   EXPECT_EQ(world.allocator.memory_stats().allocation.all.freed, 200 * 300);
   EXPECT_LE(world.allocator.max_memory_allocated(), 300u * 1024 + 2 * 2 * kMiB);  // the bound for two threads
   EXPECT_GE(world.allocator.max_memory_allocated(), 300u * 1024);
+}
+
+// Each of a size of its own, which comes back to it through the depot: so nobody's visit to the heap gathers what the others
+// have counted, but that of the thread that frees, when it has freed a MiB.
+TEST(ThreadCaches, KeepPeaksNearTheTruthWhereOneThreadFreesWhatSeveralAllocate) {
+  constexpr std::size_t kEach = 512 * kKiB;
+  constexpr std::size_t kSizes[] = {1024, 1536, 2048, 2560};
+  World world(256 * kGiB, kCached);
+  const std::size_t held = 128 * kGiB;  // of which a thread may cache a MiB
+  world.allocate(held);
+  std::vector<std::unique_ptr<Worker>> workers;
+  for (std::size_t i = 0; i < std::size(kSizes); ++i) workers.push_back(std::make_unique<Worker>());
+  Worker consumer;
+  std::size_t peak = 0;  // after the turn of the last worker
+  const auto play_rounds = [&] {
+    for (int round = 0; round < 20; ++round) {
+      std::vector<void*> blocks;
+      std::size_t live = held;
+      for (std::size_t i = 0; i < std::size(kSizes); ++i) {
+        workers[i]->run([&] {
+          for (std::size_t left = kEach / kSizes[i]; left > 0; --left) blocks.push_back(world.allocate(kSizes[i]));
+        });
+        live += kEach / kSizes[i] * kSizes[i];
+      }
+      peak = live;
+      consumer.run([&] { free_all(world, blocks); });
+    }
+  };
+  play_rounds();  // from then on the depot has what they need
+  world.allocator.reset_peak_stats();
+  play_rounds();
+  // A cache looks at its sums when a stack is full.
+  constexpr auto kBound = static_cast<std::size_t>(ThreadCaches::kMostUngatheredBytes + SizeClass::kMostBatchBytes);
+  EXPECT_GE(world.allocator.max_memory_allocated(), peak);
+  EXPECT_LE(world.allocator.max_memory_allocated(), peak + kBound);
 }
 
 // What a thread lacks is taken from the other's cache; but not again and again.
