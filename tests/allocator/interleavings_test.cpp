@@ -257,7 +257,7 @@ TEST_F(Interleavings, WithAFreeThatWaits) {
 
 // What is freed while an event is recorded, or while the device is waited for, comes after that.
 TEST_F(Interleavings, WithAFreeOnAnotherStreamThatStillUsesTheMemory) {
-  for (const std::size_t which : {0, 1}) {
+  for (const std::size_t which : {0u, 1u}) {
     run("a free on another stream", [which](Stage& stage) {
       void* ptr = stage.on_other[which];
       stage.on_other.erase(stage.on_other.begin() + static_cast<std::ptrdiff_t>(which));
