@@ -63,20 +63,26 @@ class StreamClock {
   Event oldest_is_done() {
     const Mark mark = events_.front();
     events_.pop_front();
-    done_ = mark.epoch;
+    everything_is_done(mark.epoch);
     return mark.event;
   }
   // The host has waited for all work that was queued in or before an epoch.
-  void everything_is_done(std::uint32_t epoch) { done_ = epoch; }
+  void everything_is_done(std::uint32_t epoch) {
+    done_count_ += epoch - done_;
+    done_ = epoch;
+  }
 
   // This stream waits for what was freed on `other` in or before an epoch.
-  void waits_for(const StreamClock& other, std::uint32_t epoch) { waits_[&other] = epoch; }
+  void waits_for(const StreamClock& other, std::uint32_t epoch) {
+    if (other.is_done(epoch)) return;
+    waits_[&other] = {epoch, other.done_count_ + (epoch - other.done_)};
+  }
   // What became free on `other` up to which epoch is this stream's, too.
   Reach reach_into(const StreamClock& other) const {
     const auto found = waits_.find(&other);
-    // A wait that is done says nothing more; once epochs have wrapped around it would say too much.
-    const bool waits = found != waits_.end() && !other.is_done(found->second);
-    return {Reach::Kind::until, waits ? found->second : other.done_};
+    // A wait that is done says nothing more, however many epochs come after it.
+    const bool waits = found != waits_.end() && found->second.done_at > other.done_count_;
+    return {Reach::Kind::until, waits ? found->second.epoch : other.done_};
   }
   // The same after a wait for an event that was recorded before the request came.
   Reach reach_by_waiting(const StreamClock& other) const {
@@ -85,13 +91,19 @@ class StreamClock {
   }
 
  private:
+  struct Wait {
+    std::uint32_t epoch;
+    std::uint64_t done_at;  // at which done_count_ of the other
+  };
+
   KnownStream stream_;
   bool has_ended_ = false;
   std::uint32_t epoch_ = 1;
   std::uint32_t done_ = 0;
+  std::uint64_t done_count_ = 0;  // of epochs: as done_, without end
   std::uint32_t awaitable_ = 0;
   std::deque<Mark> events_;  // oldest first
-  std::unordered_map<const StreamClock*, std::uint32_t> waits_;
+  std::unordered_map<const StreamClock*, Wait> waits_;
 };
 
 // Memory whose last user was `clock`'s stream, in or before the epoch.

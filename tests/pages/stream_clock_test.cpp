@@ -151,6 +151,20 @@ TEST(AStreamsReach, GoesOnWithWhatIsDoneBeyondAWait) {
   }
 }
 
+// From 2^31 epochs on, a wait that is past looks like one to come.
+TEST(AStreamsReach, IsWhatIsDoneHoweverManyEpochsCameAfterAWait) {
+  StreamClock clock = clock_number(1);
+  StreamClock other = clock_number(2);
+  clock.waits_for(other, 7);
+  expect_reach(clock.reach_into(other), 7);
+  std::uint32_t done = 7;
+  for (int i = 0; i < 9; ++i) {
+    done += (std::uint32_t{1} << 30) + 1;
+    other.everything_is_done(done);
+    expect_reach(clock.reach_into(other), done);
+  }
+}
+
 TEST(AStreamsReach, ByWaitingIsUpToTheEventsBeforeTheRequest) {
   const StreamClock clock = clock_number(1);
   StreamClock other = clock_number(2);
