@@ -284,6 +284,17 @@ TEST(History, KeepsTheLastEntriesOnly) {
   EXPECT_EQ(trace[2].bytes, 10u);
 }
 
+TEST(History, KeepsTheLastEntriesWhenItShrinks) {
+  World world;
+  world.allocator.record_history({.max_entries = 100});
+  for (std::size_t i = 1; i <= 10; ++i) world.allocate(i);
+  world.allocator.record_history({.max_entries = 3});
+  const std::vector<Change> trace = trace_of(world);
+  ASSERT_EQ(trace.size(), 3u);
+  EXPECT_EQ(trace[0].bytes, 8u);
+  EXPECT_EQ(trace[2].bytes, 10u);
+}
+
 TEST(History, ShowsASnapshotFromTheNextOneOn) {
   World world;
   world.allocator.record_history({.max_entries = 100});
@@ -407,6 +418,18 @@ TEST(Contexts, GoWithTheirAllocationAlsoWhenHistoryIsOffByThen) {
   EXPECT_EQ(world.allocator.snapshot().segments.at(0).blocks.at(0).context, context);
   world.allocator.deallocate(ptr);
   world.allocate(1000);
+  EXPECT_EQ(world.allocator.snapshot().segments.at(0).blocks.at(0).context, nullptr);
+}
+
+TEST(Contexts, OfAFreedBlockAreNotThoseOfTheNext) {
+  World world;
+  world.allocator.record_history({.max_entries = 100, .contexts = HistoryOptions::Contexts::state, .recorder = [] {
+                                    return std::make_shared<int>(7);
+                                  }});
+  void* const ptr = world.allocate(1000);
+  world.allocator.deallocate(ptr);
+  world.allocator.record_history({.enabled = false});
+  ASSERT_EQ(world.allocate(1000), ptr);
   EXPECT_EQ(world.allocator.snapshot().segments.at(0).blocks.at(0).context, nullptr);
 }
 
@@ -546,9 +569,10 @@ TEST(ASnapshot, ShowsAFreeBlockWithItsLastRequest) {
   void* ptr = world.allocate(1000);
   world.allocate(512);
   world.allocator.deallocate(ptr);
-  const BlockSnapshot block = world.allocator.snapshot().segments.at(0).blocks.at(0);
-  EXPECT_EQ(block.state, BlockSnapshot::State::inactive);
-  EXPECT_EQ(block.requested_size, 1000u);
+  const SegmentSnapshot segment = world.allocator.snapshot().segments.at(0);
+  EXPECT_EQ(segment.blocks.at(0).state, BlockSnapshot::State::inactive);
+  EXPECT_EQ(segment.blocks[0].requested_size, 1000u);
+  EXPECT_EQ(segment.requested_size, 512u);  // of the other block alone
 }
 
 TEST(ASnapshot, IsSortedByAddressOverAllDevicesAndStreams) {

@@ -354,6 +354,20 @@ TEST(DuringACapture, FreesUsedElsewhereAreDeferredWithoutEvents) {
   EXPECT_EQ(world.count(DeviceCall::event_record), 1u);
 }
 
+TEST(DuringACapture, AFreeWhoseEventIsRefusedAfterwardsIsNotLost) {
+  World world;
+  const Stream captured = world.device->stream();
+  void* const ptr = world.allocate(4096);
+  world.allocator.record_stream(ptr, world.device->stream());
+  {
+    const Capture capture(world, captured, {1, 0});
+    world.allocator.deallocate(ptr);
+  }
+  world.device->set_faults({{.call = DeviceCall::event_record, .out_of_memory = false, .code = 999}});
+  EXPECT_THROW(world.allocate(4096), CudaError);
+  EXPECT_EQ(world.allocate(4096), ptr);
+}
+
 TEST(DuringACapture, PendingFreesFromBeforeStayPending) {
   World world;
   const Stream captured = world.device->stream();

@@ -333,6 +333,21 @@ TEST(ThreadCaches, HoldMoreForEachOtherWhereThereAreSeveral) {
   EXPECT_GT(cached_bytes(world.allocator), kMost + kMiB);
 }
 
+TEST(ThreadCaches, OfAStreamThatEndsAreEmptiedWithTheirDepot) {
+  constexpr auto kMost = static_cast<std::size_t>(ThreadCaches::kMostThreadBytes);
+  World world(kDevice, kCached);
+  const Stream ending = world.device->stream();
+  world.allocate(32 * kGiB);
+  Worker other;
+  other.run([&] { world.allocator.deallocate(world.allocate(512)); });
+  const std::size_t before = cached_bytes(world.allocator);
+  free_all(world, allocate_many(world, 4000, 1024, ending));
+  EXPECT_GT(cached_bytes(world.allocator), before + kMost);
+  world.allocator.stream_ends(ending);
+  EXPECT_LE(cached_bytes(world.allocator), before);
+  EXPECT_EQ(world.allocator.validate(), "");
+}
+
 TEST(ThreadCaches, ShareALittleOfWhatIsHeld) {
   World world(kDevice, kCached);
   world.allocate(16 * kGiB);

@@ -254,6 +254,31 @@ TEST(OtherStreamsMemory, IsWaitedForByAnEarlierEventAndNotByTheEndOfItsStream) {
   }
 }
 
+// Of two frees a request wants both.
+TEST(OtherStreamsMemory, IsWaitedForUpToTheLatestFree) {
+  World world(checked(), "heap:pages,cross_stream:wait,immortal_streams:True");
+  Program program(world);
+  const Stream a = world.device->stream();
+  const Stream b = world.device->stream();
+  std::vector<void*> held;
+  const auto record_events = [&](std::size_t bytes) {  // by a request that can take nothing of the other stream
+    const Region region(world, "elsewhere");
+    held.push_back(program.allocate(bytes, b));
+  };
+  void* const early = program.allocate(32 * kMiB, a, kLong);
+  held.push_back(program.allocate(2 * kMiB, a));
+  void* const late = program.allocate(32 * kMiB, a, kLong);
+  program.free(early);
+  record_events(2 * kMiB);
+  program.free(late);
+  record_events(4 * kMiB);
+  const std::size_t reserved = world.reserved();
+  held.push_back(program.allocate(60 * kMiB, b));
+  EXPECT_EQ(world.reserved(), reserved);
+  EXPECT_EQ(world.count(DeviceCall::synchronize), 0u);
+  for (void* ptr : held) program.free(ptr);
+}
+
 TEST(OtherStreamsMemory, IsNotWaitedForByAnEventThatIsRecordedForTheRequest) {
   for (const auto& [options, device_bytes] : kWaiting) {
     SCOPED_TRACE(options);

@@ -537,6 +537,10 @@ TEST(SleepingPools, DoNotServeOthersWhenMemoryRunsOut) {
   world.allocator.release_physical(kPool);
   world.allocator.deallocate(world.allocate(90 * kMiB));
   out_of_memory([&] { world.allocate(110 * kMiB); });
+  void* const most = world.allocate(90 * kMiB);
+  EXPECT_EQ(world.allocator.largest_available(0, /*starting_from_free_memory=*/false), 0u);
+  out_of_memory([&] { world.allocate(20 * kMiB); });  // which would fit into what sleeps
+  world.allocator.deallocate(most);
   EXPECT_EQ(world.allocator.validate(), "");
   world.allocator.restore_physical(kPool);
   EXPECT_EQ(world.reserved(), 60 * kMiB);

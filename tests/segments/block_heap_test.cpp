@@ -44,6 +44,19 @@ TEST_F(BlockHeapTest, ASplitKeepsTheLowPartAndFreesTheRest) {
   EXPECT_EQ(rest->size(), 2 * kMiB - 4096);
 }
 
+TEST_F(BlockHeapTest, ASegmentThatWentLeavesNothingInThePageMap) {
+  const auto come_and_go = [&](Address address) {
+    Block& block = segment(address, 2 * kMiB);
+    heap.allocate(block, 2 * kMiB, 2 * kMiB, false);
+    heap.put_back(block);
+    heap.remove_segment(block);
+  };
+  come_and_go(kBase);
+  const std::size_t bytes = page_map.metadata_bytes();
+  for (Address i = 1; i <= 8; ++i) come_and_go(kBase + i * 4 * kGiB);
+  EXPECT_EQ(page_map.metadata_bytes(), bytes);
+}
+
 TEST_F(BlockHeapTest, TakingAWholeSegmentLeavesNoSplit) {
   Block& block = segment(kBase, 2 * kMiB);
   expect(heap.allocate(block, 2 * kMiB, 2 * kMiB, false), 0, 0);

@@ -121,6 +121,17 @@ TEST_P(DeferredFreesTest, EverythingDoneOnAStreamIsReclaimedAtOnce) {
   EXPECT_EQ(reclaim(), 50u);
 }
 
+TEST_P(DeferredFreesTest, TheOldestEventIsAskedFirstAgainWhenItWasNotDone) {
+  device.launch(a, 1000);
+  Block& oldest = free_in_use({a});
+  device.launch(a, 1000);
+  free_in_use({a});
+  EXPECT_EQ(reclaim(), 0u);
+  device.advance(1000);
+  EXPECT_EQ(reclaim(), 1u);
+  EXPECT_EQ(done, std::vector<Block*>{&oldest});
+}
+
 TEST_P(DeferredFreesTest, AStreamWithNothingNewIsNotAskedAgain) {
   if (!GetParam()) GTEST_SKIP() << "this device has to be asked every time";
   device.launch(a, 1000);
