@@ -13,6 +13,7 @@
 
 #include "base/bytes.h"
 #include "cachalot/errors.h"
+#include "device/ipc_registry.h"
 #include "tests/device/units.h"
 
 namespace cachalot {
@@ -896,6 +897,11 @@ TEST(SimulatedIpc, AHandleMustBeOfLiveMemoryOfAnother) {
   EXPECT_EQ(code_of([&] { exporter->ipc_import(handle); }), 201);
   EXPECT_EQ(code_of([&] { exporter->ipc_export(address + 512); }), 1);
   EXPECT_EQ(code_of([&] { importer.ipc_import(IpcHandle{}); }), 1);
+  for (std::size_t i = 0; i < sizeof(ExportedMemory); ++i) {
+    IpcHandle damaged = handle;
+    damaged.bytes[i] ^= 0x40;
+    EXPECT_EQ(code_of([&] { importer.ipc_import(damaged); }), 1) << "byte " << i;
+  }
   exporter->free(address);
   EXPECT_EQ(code_of([&] { importer.ipc_import(handle); }), 1);
   const IpcHandle second = exporter->ipc_export(exporter->malloc(kPage).value());

@@ -259,6 +259,16 @@ TEST_F(SimulatorMemory, ADestroyedPoolLivesUntilItsLastBlockIsFreed) {
   EXPECT_EQ(used, 0);
 }
 
+TEST_F(SimulatorMemory, RowsBeginAtMultiplesOfThePitchsUnit) {
+  constexpr std::size_t kHeight = 4096;
+  void* rows = nullptr;
+  std::size_t pitch = 0;
+  ASSERT_CUDA(cudaMallocPitch(&rows, &pitch, 513, kHeight));
+  EXPECT_EQ(pitch, 1024u);
+  EXPECT_EQ(free_bytes(), 60 * kMib);
+  ASSERT_CUDA(cudaFree(rows));
+}
+
 TEST_F(SimulatorMemory, LargeCopiesOfRowsAreCheckedAndGiveZeros) {
   constexpr std::size_t kWidth = 1024;
   constexpr std::size_t kHeight = 2048;  // more than CACHALOT_SIM_COPY_BYTES

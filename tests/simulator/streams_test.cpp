@@ -265,6 +265,26 @@ TEST_F(SimulatorStreams, AHostFunctionOfABlockingStreamHoldsUpTheLegacyStream) {
   ASSERT_CUDA(cudaStreamDestroy(blocking));
 }
 
+TEST_F(SimulatorStreams, AHostFunctionOfTheLegacyStreamHoldsUpABlockingStream) {
+  cudaStream_t blocking = nullptr;
+  ASSERT_CUDA(cudaStreamCreate(&blocking));
+  std::atomic<bool> may_return{false};
+  ASSERT_CUDA(cudaLaunchHostFunc(
+      cudaStreamLegacy,
+      [](void* flag) {
+        while (!*static_cast<std::atomic<bool>*>(flag)) std::this_thread::yield();
+      },
+      &may_return));
+  ASSERT_EQ(cachalot_sim_launch(blocking, kMillisecond), 0);
+  ASSERT_EQ(cachalot_sim_advance(1000 * kMillisecond), 0);
+  EXPECT_CUDA(cudaStreamQuery(stream_));
+  EXPECT_EQ(cudaStreamQuery(blocking), cudaErrorNotReady);
+  cudaGetLastError();
+  may_return = true;
+  ASSERT_CUDA(cudaStreamSynchronize(blocking));
+  ASSERT_CUDA(cudaStreamDestroy(blocking));
+}
+
 TEST_F(SimulatorStreams, AKernelMustBeLaunchedOnAStreamOfTheCurrentDevice) {
   static const char kernel = 0;
   ASSERT_CUDA(cudaSetDevice(1));
@@ -396,6 +416,29 @@ TEST_F(SimulatorStreams, ADestroyedStreamSpoilsTheCaptureItHadJoined) {
   cudaGraph_t graph = nullptr;
   EXPECT_EQ(cudaStreamEndCapture(stream_, &graph), cudaErrorStreamCaptureInvalidated);
   cudaGetLastError();
+}
+
+TEST_F(SimulatorStreams, AStreamAtTheAddressOfADestroyedOneIsInNoneOfItsCaptures) {
+  cudaStream_t side = nullptr;
+  ASSERT_CUDA(cudaStreamCreateWithFlags(&side, cudaStreamNonBlocking));
+  ASSERT_CUDA(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeRelaxed));
+  ASSERT_CUDA(cudaEventRecord(event_, stream_));
+  ASSERT_CUDA(cudaStreamWaitEvent(side, event_, 0));
+  const cudaStream_t destroyed = side;
+  ASSERT_CUDA(cudaStreamDestroy(side));
+  ASSERT_CUDA(cudaStreamCreateWithFlags(&side, cudaStreamNonBlocking));
+  ASSERT_EQ(side, destroyed);
+  ASSERT_CUDA(cudaStreamBeginCapture(side, cudaStreamCaptureModeRelaxed));
+  cudaGraph_t graph = nullptr;
+  EXPECT_EQ(cudaStreamEndCapture(stream_, &graph), cudaErrorStreamCaptureInvalidated);
+  cudaGetLastError();
+  ASSERT_EQ(cachalot_sim_launch(side, kMillisecond), 0);
+  ASSERT_CUDA(cudaStreamEndCapture(side, &graph));
+  std::size_t nodes = 0;
+  ASSERT_CUDA(cudaGraphGetNodes(graph, nullptr, &nodes));
+  EXPECT_EQ(nodes, 1u);
+  ASSERT_CUDA(cudaGraphDestroy(graph));
+  ASSERT_CUDA(cudaStreamDestroy(side));
 }
 
 TEST_F(SimulatorStreams, AWriteToMemoryThatIsFreedIsDropped) {
