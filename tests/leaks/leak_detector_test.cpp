@@ -170,6 +170,17 @@ TEST(LeakDetector, NeedsEightIterationsAfterWarmUp) {
   }
 }
 
+TEST(LeakDetector, ComparesTheIterationsOfItsWindow) {
+  World world;
+  LeakDetector detector(world.allocator, {.warm_up = 0, .window = 10});
+  for (int iteration = 1; iteration <= 20; ++iteration) {
+    keep_a_loss(world);
+    detector.step();
+  }
+  ASSERT_EQ(detector.leaks().size(), 1u);
+  EXPECT_EQ(detector.leaks().front().iterations, 10u);
+}
+
 TEST(LeakDetector, DoesNotCountWhatWasAllocatedBeforeItWasMade) {
   World world;
   void* const before = world.allocator.allocate(kKiB);

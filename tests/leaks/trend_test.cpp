@@ -42,6 +42,11 @@ TEST(Trend, HasMannAndKendallsConfidence) {
   EXPECT_DOUBLE_EQ(trend_of(samples(8, [](std::size_t) { return 7; })).confidence, 0.5);
 }
 
+// 1 1 2 2 3 3 4 4: S = 24, of variance 65 1/3 less 18 / 18 for each pair of equals, so z = 23 / 7.832.
+TEST(Trend, IsSurerOfARiseBetweenEquals) {
+  EXPECT_NEAR(trend_of(samples(8, [](std::size_t i) { return 1 + i / 2; })).confidence, 0.99834, 0.00001);
+}
+
 TEST(Growth, IsThatOfALeakOfOneBlockAnIteration) {
   const auto growth = growth_of(samples(8, [](std::size_t i) { return 512 * i; }), kSure);
   ASSERT_TRUE(growth);

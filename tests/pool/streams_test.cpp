@@ -25,6 +25,20 @@ TEST(PoolStreams, AnotherStreamWaitsForTheLastOneOnTheGpu) {
   world.release_checked(tensor);
 }
 
+TEST(PoolStreams, ATensorIsSharedBehindTheWorkOfItsStream) {
+  constexpr std::int64_t kWork = 1'000'000'000;  // ns
+  PoolWorld world;
+  const Stream a = world.device->stream();
+  const Stream b = world.device->stream();
+  PooledTensor tensor = world.acquire_checked(a);
+  world.device->launch(a, kWork);
+  tensor.share_with(b);
+  EXPECT_GT(world.device->stream_ready_ns(b) - world.device->clock_ns(), kWork / 2);
+  world.use(tensor, b);
+  EXPECT_EQ(world.pool.stats().stream_waits, 1u);
+  world.release_checked(tensor);
+}
+
 // The checker is itself checked: without the wait it finds the hazard.
 TEST(PoolStreams, AWaitThatIsMissingIsFound) {
   PoolWorld world({.max_slots = 1});

@@ -189,6 +189,7 @@ TEST(PickleReader, NamesOpcodePositionAndRule) {
             "byte 2: opcode '.': the pickle ends with 2 values and 0 marks on its stack, not with one value");
   EXPECT_EQ(complaint("N.N"sv), "byte 1: opcode '.': the pickle ends, but the file goes on");
   EXPECT_EQ(complaint("h\x05."sv), "byte 0: opcode 'h': the memo has nothing under number 5");
+  EXPECT_EQ(complaint("NNNq\x02h\x01."sv), "byte 5: opcode 'h': the memo has nothing under number 1");
   EXPECT_EQ(complaint("I12x\n."sv), "byte 0: opcode 'I': '12x' is not a whole number of 64 bits");
   EXPECT_EQ(complaint("L99999999999999999999L\n."sv),
             "byte 0: opcode 'L': '99999999999999999999' is not a whole number of 64 bits");

@@ -121,6 +121,12 @@ TEST(Snapshots, OfCachalotAreReadAsTheyWere) {
   }
 }
 
+TEST(Snapshots, CountNoMoreAsAskedForThanABlockHas) {
+  const TorchSnapshot snapshot =
+      read_snapshot_text(small_snapshot(replaced("/segments/0/blocks/0/requested_size", 5000)).dump());
+  EXPECT_EQ(snapshot.memory.segments.at(0).requested_size, 512u);
+}
+
 TEST(Snapshots, MayBeAListOfSegmentsAndCompressed) {
   const nlohmann::json segments = small_snapshot()["segments"];
   EXPECT_EQ(report(read_snapshot_text(segments.dump()))["devices"][0]["allocated_bytes"], 512);
