@@ -16,6 +16,7 @@
 #include "cachalot/simulator.h"
 #include "pytorch/hooks.h"
 #include "pytorch/pool_hooks.h"
+#include "tests/plug/streams_of_process.h"
 
 namespace cachalot {
 namespace {
@@ -37,13 +38,6 @@ nlohmann::json stats() {
 // What a process does through the hooks, once, with whatever fails.
 class HookPlay {
  public:
-  HookPlay() {
-    for (cudaStream_t& stream : streams_) EXPECT_EQ(cudaStreamCreate(&stream), cudaSuccess);
-  }
-  ~HookPlay() {
-    for (cudaStream_t stream : streams_) cudaStreamDestroy(stream);
-  }
-
   void play() {
     use_memory();
     use_pool(++next_pool_);
@@ -261,7 +255,7 @@ class HookPlay {
   }
 
   static constexpr std::array<std::int64_t, 2> kShape = {256, 1024};
-  std::array<cudaStream_t, 3> streams_{};
+  const std::array<cudaStream_t, 3> streams_ = streams_of_process();
   std::vector<Live> live_;
   std::vector<CachalotLease*> leases_;
   int failures_ = 0;

@@ -1,0 +1,88 @@
+// Tensors of pools, as the Python package lends them. Runs with the simulated runtime preloaded, as PyTorch's process would.
+#include <cuda_runtime_api.h>
+#include <gtest/gtest.h>
+
+#include <array>
+#include <cstdint>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "pytorch/hooks.h"
+#include "pytorch/pool_hooks.h"
+#include "tests/plug/streams_of_process.h"
+
+namespace cachalot {
+namespace {
+
+class PoolHooks : public testing::Test {
+ protected:
+  ~PoolHooks() override {
+    cachalot_plug_pool_destroy(pool_);
+    cachalot_reset();
+  }
+
+  // Of at most so many slots.
+  void make_pool(std::size_t slots) {
+    static constexpr std::array<std::int64_t, 2> kShape = {16, 16};
+    const CachalotTensorSpec spec = {kShape.data(), static_cast<int>(kShape.size()), 0, 0};
+    const CachalotPoolOptions options = {.initial_slots = 1,
+                                         .max_slots = slots,
+                                         .growth_step = 1,
+                                         .when_empty = 0,
+                                         .other_stream = 0,
+                                         .on_reuse = 0,
+                                         .high_water = -1,
+                                         .alignment = 512,
+                                         .stream = streams[0]};
+    ASSERT_EQ(cachalot_plug_pool_create(&spec, &options, &pool_, error.data(), error.size()), 0) << error.data();
+  }
+  int acquire(Stream stream, CachalotLease*& lease) {
+    return cachalot_plug_pool_acquire(pool_, stream, -1, &lease, error.data(), error.size());
+  }
+  std::uint64_t stream_waits() {
+    std::string text(1 << 12, '\0');
+    EXPECT_GT(cachalot_plug_pool_json(pool_, text.data(), static_cast<long>(text.size())), 0);
+    return nlohmann::json::parse(text.c_str()).at("stream_waits");
+  }
+  // PyTorch knows the tensor by its address alone. How many streams the next user waits for.
+  std::uint64_t waits_after_a_recorded_use() {
+    CachalotLease* lease = nullptr;
+    EXPECT_EQ(acquire(streams[0], lease), 0) << error.data();
+    cachalot_record_stream_hook((*lease)->data(), streams[1]);
+    cachalot_plug_lease_drop(lease);
+    const std::uint64_t before = stream_waits();
+    EXPECT_EQ(acquire(streams[0], lease), 0) << error.data();
+    cachalot_plug_lease_drop(lease);
+    return stream_waits() - before;
+  }
+
+  const std::array<cudaStream_t, 3> streams = streams_of_process();
+  std::array<char, 1000> error{};
+
+ private:
+  TensorPool* pool_ = nullptr;
+};
+
+TEST_F(PoolHooks, ARecordedUseOfALentTensorIsWaitedFor) {
+  make_pool(1);
+  EXPECT_EQ(waits_after_a_recorded_use(), 1u);
+}
+
+TEST_F(PoolHooks, ATensorThatIsLentAgainIsKnownAgain) {
+  make_pool(1);
+  EXPECT_EQ(waits_after_a_recorded_use(), 1u);
+  EXPECT_EQ(waits_after_a_recorded_use(), 1u);
+}
+
+TEST_F(PoolHooks, APoolHasNoMoreThanItsMostSlots) {
+  make_pool(1);
+  CachalotLease* lease = nullptr;
+  CachalotLease* none = nullptr;
+  ASSERT_EQ(acquire(streams[0], lease), 0) << error.data();
+  EXPECT_LT(acquire(streams[0], none), 0);
+  EXPECT_NE(std::string(error.data()).find("max_slots 1"), std::string::npos) << error.data();
+  cachalot_plug_lease_drop(lease);
+}
+
+}  // namespace
+}  // namespace cachalot
