@@ -1,192 +1,166 @@
 #!/usr/bin/env python3
-"""Plants bugs in the allocator, one at a time, and expects test_reliability to find each of them.
+"""Plants bugs in the product, one at a time, and expects the tests to find each of them.
 
-    python3 tests/reliability/planted_bugs.py build/dev [--draw 8]
+    python3 tests/reliability/planted_bugs.py build/release [--draw 8 | --only NAME...]
+    python3 tests/reliability/planted_bugs.py --check
 
-A bug is one line of one source file. That file alone is compiled again, into a copy of the library, with which the test
-program is linked anew: sources and build folder stay as they are. A bug that no test notices is an error, and so is one
-whose line is no longer in the source. So that it is the bug that is noticed, the program is first made in the same way
-without one, and the tests must have nothing to say of that.
+A bug is another text in one place of one source file (planted/*.py). What includes that file in its library is compiled
+again, and the test programs are linked anew: sources and build folder stay as they are. A bug that no test notices is
+an error, and so is one whose text is no longer in the source, which --check alone looks at. So that it is the bug that
+is noticed, the same programs are also made in the same way without one, and the tests must have nothing to say of them.
 """
 
 import argparse
-import dataclasses
 import os
 import random
 import re
-import shlex
-import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from concurrent.futures import ThreadPoolExecutor
+from itertools import groupby
 from pathlib import Path
 
-SOURCE = Path(__file__).resolve().parents[2]
-PROGRAM = "test_reliability"
-LIBRARY = "libcachalot_core.a"
+from planted import BUGS
+from planted.bug import SOURCE, Bug
+from planted.workshop import CannotBeMade, Made, Workshop, has_all
+
+TIMEOUT = 120  # seconds; what takes longer has lost its way
+ENVIRONMENT = {"CACHALOT_TEST_SCALE": "0.2", "CACHALOT_TEST_SHORTEN": "0"}
+SIMULATED = {  # test programs that need the simulated runtime, and the settings with which ctest runs them
+    "simulator": {"CACHALOT_SIM_DEVICES": "2", "CACHALOT_SIM_MEMORY": "64MiB", "CACHALOT_SIM_GPU": "l4"},
+    "plug": {"CACHALOT_SIM_MEMORY": "256MiB", "CACHALOT_CONF": "heap:pages"},
+}
 
 
-@dataclasses.dataclass(frozen=True)
-class Bug:
-    name: str
-    file: str  # in allocator/
-    line: str
-    instead: str
+def program_of(tests: str) -> str:
+    return "tests/test_" + tests.split()[0]
 
 
-BUGS = [
-    Bug("reuse before an event", "streams/deferred_frees.cpp",
-        "done = device_.event_query(oldest.event);", "done = true;"),
-    Bug("unmap under use", "pages/physical_pages.cpp",
-        "view.last_uses.end(), [](const Ticket& use) { return use.is_done(); });",
-        "view.last_uses.end(), [](const Ticket&) { return true; });"),
-    Bug("missing wait", "heap/stream_clocks.cpp",
-        "state_.device->stream_wait(waiter.stream().handle, mark.event);", "static_cast<void>(mark);"),
-    Bug("wrong stream", "device/known_stream.cpp",
-        "return device.event_record(event, stream.handle);", "return device.event_record(event, nullptr);"),
-    Bug("stale alias", "pages/physical_pages.cpp", "uses.push_back(use);", ";"),
-    Bug("capture violation", "growth/recovery.cpp",
-        "if (id.is_default() && !state_.capturing(growing) && !pools_.thread_is_redirected(growing)) {",
-        "if (id.is_default() && !pools_.thread_is_redirected(growing)) {"),
-    Bug("double free", "fast_path.cpp",
-        "  if (!HeapState::is_live(block, ptr)) [[unlikely]]\n    return false;\n  if ((state.modes & HeapState::kCaching) != 0) [[unlikely]]",
-        "  if ((state.modes & HeapState::kCaching) != 0)"),
-    Bug("free on the wrong device", "caching_allocator.cpp",
-        "if (block != nullptr && &owner_of(*block) != &expected && sizes(owner_of(*block).state, *block, ptr)) {",
-        "if (false) {"),
-    Bug("leak on an error path", "growth/backing_calls.cpp", "      device_.release(created[i]);\n", ""),
-    Bug("statistics skew", "growth/page_driver.cpp",
-        "plan.new_pages * pages.page_bytes(), growing);", "plan.new_pages, growing);"),
-    # Where a real driver is less kind (driver_rules_test.cpp).
-    Bug("a stream is its handle", "device/known_stream.cpp",
-        "if (is_legacy(handle) || (immortal && !is_per_thread(handle)))", "if (true)"),
-    Bug("a destroyed stream is a reset", "device/wait_for.cpp",
-        "  try {\n    device.synchronize();", "  try {"),
-    Bug("a wait for the end of a stream", "heap/stream_clocks.cpp",
-        "      record_epoch(*clock, growing);\n",
-        "      record_epoch(*clock, growing);\n    clock->request_comes();\n"),
-    Bug("a context on an unused device", "growth/page_driver.cpp", "if (!pages_.ranges().empty())", "if (true)"),
-    Bug("a mapping without memory", "growth/backing_calls.cpp",
-        "have_memory([&] {", "([](const auto& calls) { calls(); return true; })([&] {"),
-]
-
-
-class Program:
-    """The test program, as the build system makes it."""
-
-    def __init__(self, build: Path, scratch: Path) -> None:
-        self._build = build
-        self._scratch = scratch
-        commands = subprocess.run(["ninja", "-C", str(build), "-t", "commands", PROGRAM], check=True,
-                                  capture_output=True, text=True).stdout.splitlines()
-        self._compile = [line for line in commands if " -c " in line]
-        self._link = next(line for line in commands if f" -o tests/{PROGRAM} " in line)
-
-    def with_bug(self, bug: Bug) -> Path:
-        """The program with the bug in it."""
-        original = SOURCE / "allocator" / bug.file
-        text = original.read_text()
-        if text.count(bug.line) == 0:
-            raise SystemExit(f"{bug.name}: {bug.file} has no line '{bug.line}' any more")
-        folder = self._scratch / bug.name.replace(" ", "_")
-        folder.mkdir()
-        mutant = folder / original.name
-        mutant.write_text(text.replace(bug.line, bug.instead, 1))
-        return self._made_with(original, mutant, folder)
-
-    def without_bug(self, file: str) -> Path:
-        """The program, made as one with a bug in the file is."""
-        original = SOURCE / "allocator" / file
-        return self._made_with(original, original, self._scratch)
-
-    def _made_with(self, original: Path, source: Path, folder: Path) -> Path:
-        """The program with another source in place of one of the library's, in a folder."""
-        unit = self._unit_of(original)
-        if unit != original:  # a unity file
-            other = folder / unit.name
-            other.write_text(unit.read_text().replace(f'"{original}"', f'"{source}"'))
-            source = other
-        obj = folder / f"{unit.name}.o"  # as the library calls it
-        self._run(self._compile_of(unit, original.parent, source, obj))
-        library = folder / LIBRARY
-        shutil.copy(self._build / LIBRARY, library)
-        self._run(shlex.join(["ar", "r", str(library), str(obj)]))
-        program = folder / PROGRAM
-        link = self._link.replace(f" -o tests/{PROGRAM} ", f" -o {shlex.quote(str(program))} ")
-        self._run(link.replace(f" {LIBRARY} ", f" {shlex.quote(str(library))} "))
-        return program
-
-    def _unit_of(self, original: Path) -> Path:
-        """The file that the build system compiles for a source: itself or a unity file that includes it."""
-        for line in self._compile:
-            unit = Path(shlex.split(line)[-1])
-            if unit == original or "Unity" in unit.parts and f'"{original}"' in unit.read_text():
-                return unit
-        raise SystemExit(f"{original} is not compiled for {PROGRAM}")
-
-    def _compile_of(self, unit: Path, folder: Path, source: Path, obj: Path) -> str:
-        command = next(line for line in self._compile if Path(shlex.split(line)[-1]) == unit)
-        words = shlex.split(command)
-        quick = [word for word in words if not re.fullmatch(r"-Werror|ccache|-MD", word)]
-        for flag in ("-o", "-c", "-MF", "-MT"):
-            if flag in quick:
-                del quick[quick.index(flag):quick.index(flag) + 2]
-        quick += ["-O1", f"-I{folder}", "-o", str(obj), "-c", str(source)]
-        return shlex.join(quick)
-
-    def _run(self, command: str) -> None:
-        done = subprocess.run(command, shell=True, cwd=self._build, capture_output=True, text=True)
-        if done.returncode != 0:
-            raise SystemExit(f"{command}\n{done.stdout}{done.stderr}")
-
-
-def notice(program: Path) -> str:
+def notice(made: Made, tests: str, build: Path) -> str:
     """What the tests say of the program; empty when they notice nothing."""
-    environment = os.environ | {"CACHALOT_TEST_SCALE": "0.2", "CACHALOT_TEST_SHORTEN": "0"}
-    done = subprocess.run([str(program), "--gtest_fail_fast", "--gtest_brief=1"], env=environment, capture_output=True,
-                          text=True, errors="replace", timeout=600)
+    folder, _, cases = tests.partition(" ")
+    environment = {name: value for name, value in os.environ.items() if name != "CACHALOT_CONF"} | ENVIRONMENT
+    preloaded = list(made.preloaded)
+    if folder in SIMULATED:
+        environment |= SIMULATED[folder]
+        if not any("libcachalot_simulator" in path.name for path in preloaded):
+            preloaded.append(build / "simulator/libcachalot_simulator.so")
+    environment["LD_PRELOAD"] = ":".join(map(str, preloaded))
+    command = [str(made.program), "--gtest_fail_fast", "--gtest_brief=1", f"--gtest_filter={cases or '*'}"]
+    try:
+        done = subprocess.run(command, cwd=build, env=environment, capture_output=True, text=True, errors="replace",
+                              timeout=TIMEOUT)
+    except subprocess.TimeoutExpired:
+        return f"test_{tests}: it did not end in {TIMEOUT} s"
     if done.returncode == 0:
         return ""
-    said = [line for line in done.stdout.splitlines() if re.search(r"operation \d+|threw|at the end|seed \d+:", line)]
-    return said[0].strip()[:150] if said else f"it ended with status {done.returncode}"
+    failed = re.findall(r"^\[  FAILED  \] (\S+)", done.stdout, re.MULTILINE)
+    return f"test_{folder} " + (failed[0].rstrip(",") if failed else f"ended with status {done.returncode}")
 
 
-def find(bugs: list[Bug], program: Program) -> int:
+def find(bug: Bug, workshop: Workshop, build: Path, scratch: Path) -> str:
+    """What the tests say of the bug; empty when they do not notice it."""
+    objects = workshop.objects(bug.library, map(program_of, bug.found_by), bug.file)
+    with tempfile.TemporaryDirectory(dir=scratch) as name:
+        folder = Path(name)
+        compiled = workshop.compiled(objects, bug.file, bug.planted(), folder)
+        for tests in bug.found_by:
+            if said := notice(workshop.linked(program_of(tests), compiled, folder), tests, build):
+                return said
+    return ""
+
+
+def complain_without_bug(bugs: list[Bug], workshop: Workshop, build: Path, scratch: Path) -> str:
+    """What the tests of bugs in one library say when none of them is there; it should be nothing."""
+    objects = set()
+    for bug in bugs:
+        objects |= workshop.objects(bug.library, map(program_of, bug.found_by), bug.file)
+    with tempfile.TemporaryDirectory(dir=scratch) as name:
+        folder = Path(name)
+        compiled = workshop.compiled(objects, bugs[0].file, (SOURCE / bugs[0].file).read_text(), folder)
+        for tests in sorted({tests for bug in bugs for tests in bug.found_by}):
+            if said := notice(workshop.linked(program_of(tests), compiled, folder), tests, build):
+                return said
+    return ""
+
+
+def timed(work, *arguments) -> tuple[str, float]:
+    began = time.monotonic()
+    return work(*arguments), time.monotonic() - began
+
+
+def run(bugs: list[Bug], build: Path) -> int:
     """How many of the bugs the tests notice."""
+    programs = sorted({program_of(tests) for bug in bugs for tests in bug.found_by})
+    simulator = ["cachalot_simulator"] if any(Path(program).name[5:] in SIMULATED for program in programs) else []
+    subprocess.run(["ninja", "-C", str(build), "--quiet", *programs, *simulator], check=True)
+    by_library = sorted(bugs, key=lambda bug: bug.library)
     found = 0
-    with ThreadPoolExecutor(os.cpu_count()) as threads:  # they wait for compilers and tests
-        without = threads.submit(lambda: notice(program.without_bug(bugs[0].file)))
-        for bug, said in zip(bugs, threads.map(lambda bug: notice(program.with_bug(bug)), bugs)):
-            print(f"{bug.name}: {said or 'NOT NOTICED'}", flush=True)
+    workers = os.cpu_count()
+    with (tempfile.TemporaryDirectory() as name, ThreadPoolExecutor(workers) as compilers,
+          ThreadPoolExecutor(workers) as threads):
+        workshop = Workshop(build, compilers)
+        scratch = Path(name)
+        searches = [threads.submit(timed, find, bug, workshop, build, scratch) for bug in bugs]
+        controls = [threads.submit(complain_without_bug, list(group), workshop, build, scratch)
+                    for _, group in groupby(by_library, lambda bug: bug.library)]
+        for bug, search in zip(bugs, searches):
+            try:
+                said, seconds = search.result()
+            except CannotBeMade as error:
+                print(f"{bug.name}: CANNOT BE MADE: {error}", flush=True)
+                continue
+            print(f"{bug.name}: {said or 'NOT NOTICED'}, {seconds:.0f} s", flush=True)
             found += bool(said)
-        if without.result():
-            raise SystemExit(f"the program without a bug fails: {without.result()}")
+        complaints = list(filter(None, (control.result() for control in controls)))
+        if complaints:
+            raise SystemExit("without a bug, a test fails, too: " + ", ".join(complaints))
     return found
 
 
-def drawn(count: int) -> list[Bug]:
+def at_home(bugs: list[Bug], build: Path) -> list[Bug]:
+    """Of the bugs, those whose library and tests the build has."""
+    missing = [library for library in {bug.library for bug in bugs} if not has_all(build, [library])]
+    missing += [program for program in {program_of(tests) for bug in bugs for tests in bug.found_by}
+                if not has_all(build, [program])]
+    if missing:
+        print("not in this build:", ", ".join(sorted(missing)))
+    return [bug for bug in bugs if not {bug.library, *map(program_of, bug.found_by)} & set(missing)]
+
+
+def drawn(count: int, bugs: list[Bug]) -> list[Bug]:
     commit = subprocess.run(["git", "-C", str(SOURCE), "rev-parse", "HEAD"], capture_output=True, text=True)
     if commit.returncode != 0:
         raise SystemExit(f"planted_bugs.py: --draw needs a commit to draw by: {commit.stderr.strip()}")
-    chosen = random.Random(commit.stdout.strip()).sample(BUGS, count)
-    print("not drawn:", ", ".join(bug.name for bug in BUGS if bug not in chosen) or "none")
-    return chosen
+    return random.Random(commit.stdout.strip()).sample(bugs, min(count, len(bugs)))
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("build", type=Path, help="a build folder with test_reliability in it, by Ninja")
+    parser.add_argument("build", type=Path, nargs="?", help="a build folder of Ninja's")
     which = parser.add_mutually_exclusive_group()
-    which.add_argument("--only", choices=[bug.name for bug in BUGS], help="of the bugs, the one of this name")
+    which.add_argument("--only", nargs="+", choices=[bug.name for bug in BUGS], metavar="NAME",
+                       help="of the bugs, those of these names")
     which.add_argument("--draw", type=int, choices=range(1, len(BUGS) + 1), metavar="N",
                        help="of the bugs, so many, drawn by the commit that is checked out")
+    which.add_argument("--check", action="store_true", help="whether every bug can be planted; nothing is compiled")
     arguments = parser.parse_args()
-    if not (arguments.build / "build.ninja").exists():
-        parser.error(f"{arguments.build} is no build folder of Ninja's")
-    bugs = drawn(arguments.draw) if arguments.draw else [bug for bug in BUGS if arguments.only in (None, bug.name)]
-    with tempfile.TemporaryDirectory() as scratch:
-        found = find(bugs, Program(arguments.build.resolve(), Path(scratch)))
+    complaints = list(filter(None, (bug.complaint() for bug in BUGS)))
+    if complaints or len({bug.name for bug in BUGS}) != len(BUGS):
+        print("\n".join(complaints) or "two bugs have the same name")
+        return 1
+    if arguments.check:
+        print(f"{len(BUGS)} bugs can be planted")
+        return 0
+    if arguments.build is None or not (arguments.build / "build.ninja").exists():
+        parser.error(f"{arguments.build or 'nothing'} is no build folder of Ninja's")
+    build = arguments.build.resolve()
+    bugs = at_home([bug for bug in BUGS if not arguments.only or bug.name in arguments.only], build)
+    if arguments.draw:
+        bugs = drawn(arguments.draw, bugs)
+    found = run(bugs, build)
     print(f"{found} of {len(bugs)} planted bugs were found")
     return 0 if found == len(bugs) else 1
 

@@ -16,6 +16,13 @@ class CannotBeMade(Exception):
     """What a compiler or linker said, for instance."""
 
 
+def has_all(build: Path, outputs: Iterable[str]) -> bool:
+    """Whether a build folder is to have all of these libraries and programs."""
+    targets = subprocess.run(["ninja", "-C", str(build), "--quiet", "-t", "targets", "all"], check=True,
+                             capture_output=True, text=True).stdout
+    return all(re.search(rf"^{re.escape(output)}(\.[\d.]+)?: ", targets, re.MULTILINE) for output in outputs)
+
+
 @dataclass(frozen=True)
 class Made:
     """A test program, and the shared libraries that are loaded before those it was linked with."""
