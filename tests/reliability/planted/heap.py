@@ -194,7 +194,7 @@ BUGS = [
         "if (block != nullptr && &owner_of(*block) != &expected && sizes(owner_of(*block).state, *block, ptr)) {",
         "if (false) {",
         ("allocator ADeviceInTheWrongPlace*", "reliability *Plays*")),
-    Bug("peers are mixed up", "allocator/caching_allocator.cpp",
+    Bug("peers are mixed up", "allocator/groups/sharing.cpp",
         "  user.sharing.enable_access_to(peer);\n  owner.sharing.open_to(device);",
         "  owner.sharing.enable_access_to(device);\n  user.sharing.open_to(peer);",
         ("pages PeerAccess*",)),
