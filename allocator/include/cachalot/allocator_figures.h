@@ -50,6 +50,7 @@ class AllocatorFigures : private AllocatorGroup {
   std::size_t metadata_bytes() const;
 
  protected:
+  /// Makes the group for the allocator with this state.
   explicit AllocatorFigures(AllocatorState& state) : AllocatorGroup(state) {}
   ~AllocatorFigures() = default;
 };

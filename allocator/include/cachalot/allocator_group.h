@@ -19,9 +19,11 @@ class AllocatorGroup {
   AllocatorGroup& operator=(const AllocatorGroup&) = delete;
 
  protected:
+  /// Makes the group for the allocator with this state.
   explicit AllocatorGroup(AllocatorState& state) : state_(state) {}
   ~AllocatorGroup() = default;
 
+  /// The state of the allocator, which all its groups share.
   AllocatorState& state_;  // NOLINT(readability-identifier-naming): the groups use it
 };
 

@@ -35,6 +35,7 @@ class AllocatorGuard : private AllocatorGroup {
   std::size_t guard_quarantine_bytes(int device = 0) const;
 
  protected:
+  /// Makes the group for the allocator with this state.
   explicit AllocatorGuard(AllocatorState& state) : AllocatorGroup(state) {}
   ~AllocatorGuard() = default;
 };

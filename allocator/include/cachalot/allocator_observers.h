@@ -41,6 +41,7 @@ class AllocatorObservers : private AllocatorGroup {
   bool history_enabled() const;
 
  protected:
+  /// Makes the group for the allocator with this state.
   explicit AllocatorObservers(AllocatorState& state) : AllocatorGroup(state) {}
   ~AllocatorObservers() = default;
 };

@@ -56,6 +56,7 @@ class AllocatorPools : private AllocatorGroup {
   RestoreResult restore_pool(int device, const PoolCheckpoint& checkpoint);
 
  protected:
+  /// Makes the group for the allocator with this state.
   explicit AllocatorPools(AllocatorState& state) : AllocatorGroup(state) {}
   ~AllocatorPools() = default;
 };

@@ -37,6 +37,7 @@ class AllocatorSettings : private AllocatorGroup {
   bool caching_enabled() const;
 
  protected:
+  /// Makes the group for the allocator with this state.
   explicit AllocatorSettings(AllocatorState& state) : AllocatorGroup(state) {}
   ~AllocatorSettings() = default;
 };

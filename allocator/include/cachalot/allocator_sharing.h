@@ -46,6 +46,7 @@ class AllocatorSharing : private AllocatorGroup {
   void enable_peer_access(int device, int peer);
 
  protected:
+  /// Makes the group for the allocator with this state.
   explicit AllocatorSharing(AllocatorState& state) : AllocatorGroup(state) {}
   ~AllocatorSharing() = default;
 };

@@ -63,6 +63,7 @@ class AllocatorSleep : private AllocatorGroup {
   std::vector<TagMemory> tags() const;
 
  protected:
+  /// Makes the group for the allocator with this state.
   explicit AllocatorSleep(AllocatorState& state) : AllocatorGroup(state) {}
   ~AllocatorSleep() = default;
 };
