@@ -141,14 +141,10 @@ void ThreadCaches::end_streams_but(const std::set<StreamKey>& kept, const Held& 
   for (const StreamKey stream : ending) end_stream(stream, held);
 }
 
-void ThreadCaches::set_budget(std::size_t bytes) {
-  ++visits_;
-  if (budget_bytes_ != bytes) {
-    budget_bytes_ = bytes;
-    drains_in_a_row_ = 0;  // the heap has grown, or there is less of it
-    set_limits();
-  }
-  if (ThreadCache* mine = of_this_thread()) mine->set_limit(thread_limit_);
+void ThreadCaches::change_budget(std::size_t bytes) {
+  budget_bytes_ = bytes;
+  drains_in_a_row_ = 0;  // the heap has grown, or there is less of it
+  set_limits();
 }
 
 // A thread by itself has nobody to pass blocks on to through a depot.

@@ -88,7 +88,12 @@ class ThreadCaches {
   // Threads that end from now on do not come to their caches. Without the mutex held: one may be on its way.
   void forget_threads();
   // A thread has come to the heap: what all caches and depots may hold.
-  void set_budget(std::size_t bytes) CACHALOT_HELD;
+  void set_budget(std::size_t bytes) CACHALOT_HELD {
+    ++visits_;
+    if (budget_bytes_ != bytes) [[unlikely]]
+      change_budget(bytes);
+    if (ThreadCache* mine = of_this_thread()) mine->set_limit(thread_limit_);
+  }
   // This thread's cache for a stream, made if there was none; nullptr for a thread that is ending, and where there is
   // no host memory for one.
   StreamCache* of_this_thread(StreamKey stream, const Held& held) noexcept CACHALOT_HELD;
@@ -142,6 +147,7 @@ class ThreadCaches {
   void retire(ThreadCache& cache);
   static void forget_thread() { hot_ = {}; }
   ThreadCache* find_registered() const;
+  void change_budget(std::size_t bytes) CACHALOT_HELD;
   void set_limits() CACHALOT_HELD;
   void share_out(const Held& held) CACHALOT_HELD;
 
