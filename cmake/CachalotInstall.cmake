@@ -38,7 +38,7 @@ endif()
 if(TARGET cachalot_simulator)
   install(TARGETS cachalot_simulator LIBRARY DESTINATION ${CACHALOT_SIMULATOR_INSTALL_DIR})
   install(DIRECTORY ${PROJECT_BINARY_DIR}/simulator/cudart DESTINATION ${CACHALOT_SIMULATOR_INSTALL_DIR})
-  install(FILES simulator/python/sitecustomize.py DESTINATION ${CACHALOT_SIMULATOR_INSTALL_DIR}/python)
+  install(DIRECTORY simulator/python/ DESTINATION ${CACHALOT_SIMULATOR_INSTALL_DIR}/python FILES_MATCHING PATTERN *.py)
   install(CODE "
     set(driver \$ENV{DESTDIR}\${CMAKE_INSTALL_PREFIX}/${CACHALOT_SIMULATOR_INSTALL_DIR}/driver)
     file(MAKE_DIRECTORY \${driver})

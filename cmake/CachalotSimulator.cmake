@@ -55,7 +55,9 @@ function(cachalot_simulator)
     cachalot_simulated_cudart(${source})
   endforeach()
   # What `cachalot simulate` puts on PYTHONPATH.
-  cachalot_link(${PROJECT_SOURCE_DIR}/simulator/python/sitecustomize.py ${PROJECT_BINARY_DIR}/simulator/python)
+  foreach(part IN ITEMS sitecustomize.py cachalot_simulator)
+    cachalot_link(${PROJECT_SOURCE_DIR}/simulator/python/${part} ${PROJECT_BINARY_DIR}/simulator/python)
+  endforeach()
 endfunction()
 
 # build/<preset>/simulator/cudart/libcudart.so.12, of libcudart12.cpp, for programs that load it by name

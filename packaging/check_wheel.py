@@ -30,6 +30,7 @@ EXPECTED = (
     r"cachalot-[\d.]+\.data/data/lib/cachalot/simulator/cudart/libcudart\.so\.12",
     r"cachalot-[\d.]+\.data/data/lib/cachalot/simulator/cudart/libcudart\.so\.13",
     r"cachalot-[\d.]+\.data/data/lib/cachalot/simulator/python/sitecustomize\.py",
+    r"cachalot-[\d.]+\.data/data/lib/cachalot/simulator/python/cachalot_simulator/observer\.py",
     r"cachalot-[\d.]+\.data/data/share/bash-completion/completions/cachalot",
     r"cachalot-[\d.]+\.data/data/share/zsh/site-functions/_cachalot",
     r"cachalot-[\d.]+\.data/data/share/fish/vendor_completions\.d/cachalot\.fish",

@@ -21,7 +21,7 @@ struct SimulationOptions {
 struct ProcessReport {
   int process = 0;        // its id
   nlohmann::json driver;  // what the simulated driver saw: CACHALOT_SIM_REPORT (simulator/README.md)
-  nlohmann::json torch;   // what PyTorch's allocator did: simulator/python/sitecustomize.py; null without PyTorch
+  nlohmann::json torch;   // what PyTorch's allocator did: simulator/python/cachalot_simulator; null without PyTorch
 };
 
 struct Simulation {

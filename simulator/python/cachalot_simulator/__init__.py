@@ -1,0 +1,5 @@
+"""What `cachalot simulate` does inside of Python programs: it watches PyTorch's memory.
+
+Each module has one task. torch_finder waits for torch, observer writes a JSON file for each process at its end, history
+asks torch to record what it allocates, and peaks, places and trace_file evaluate this record.
+"""

@@ -1,0 +1,45 @@
+"""torch's memory history: what it allocates and frees, and from where.
+
+A program that records a history itself keeps its own: the report then says so, and has the figures alone, no places and
+no trace.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+from typing import Any
+
+# Entries of torch's history a device; one takes about 200 bytes and a share of its stack.
+MAX_ENTRIES = sys.maxsize if os.environ.get("CACHALOT_SIM_TRACE") else 2_000_000
+
+
+class History:
+    """torch's memory history: ours, from CUDA's initialization on, until the program records one itself."""
+
+    def __init__(self, torch: Any) -> None:
+        self.is_the_programs = False
+        self._torch = torch
+        self._record = torch.cuda.memory._record_memory_history
+
+        @functools.wraps(self._record)
+        def record_for_the_program(*arguments: Any, **options: Any) -> Any:
+            self.is_the_programs = True
+            return self._record(*arguments, **options)
+
+        torch.cuda.memory._record_memory_history = record_for_the_program
+
+    def start(self) -> None:
+        try:
+            self.is_the_programs = self._torch._C._cuda_isHistoryEnabled()
+            if not self.is_the_programs:
+                self._record(max_entries=MAX_ENTRIES, stacks="python")
+        except RuntimeError:  # the program's own allocator has no history
+            pass
+
+    def traces(self) -> list[list[dict]]:
+        """What happened on each device; nothing of it is ours when the history is the program's."""
+        if self.is_the_programs:
+            return [[] for _ in range(self._torch.cuda.device_count())]
+        return self._torch.cuda.memory._snapshot()["device_traces"]
