@@ -63,6 +63,33 @@ ContentStore::Spot ContentStore::spot(const Place& place) {
   return {file(), offset};
 }
 
+bool ContentStore::is_attached(const Place& place) const {
+  const auto after = attached_.upper_bound(offset_of(place));
+  return after != attached_.begin() && offset_of(place) - std::prev(after)->first < std::prev(after)->second.bytes;
+}
+
+bool ContentStore::is_known(const Place& first, std::size_t bytes) const {
+  return known_.is_known(offset_of(first), bytes) || is_attached(first);
+}
+
+void ContentStore::make_unknown(const Place& first, std::size_t bytes) {
+  const std::uint64_t offset = offset_of(first);
+  if (known_.is_unknown(offset, bytes)) return;
+  const std::vector<char> zeros(kBufferBytes);
+  known_.for_each_part(offset, bytes, [&](std::uint64_t from, std::size_t part, int byte) {
+    if (byte != KnownContent::kNoByte) return;
+    transfer_all(part, [&](std::size_t done) {
+      return pwrite(file(), zeros.data(), std::min(part - done, zeros.size()), static_cast<off_t>(from + done));
+    });
+  });
+  known_.forget(offset, bytes);
+}
+
+void ContentStore::guess(const Place& first, std::size_t bytes, unsigned char byte) {
+  make_unknown(first, bytes);
+  known_.note_uniform(offset_of(first), bytes, byte);
+}
+
 void ContentStore::note_written(const Place& first, std::size_t bytes) {
   written_ = true;
   const auto device = static_cast<std::size_t>(first.device);
@@ -73,10 +100,11 @@ void ContentStore::note_written(const Place& first, std::size_t bytes) {
   for (std::size_t unit = first.physical / kPhysicalUnit; unit <= last_unit; ++unit) touched[unit] = true;
 }
 
-void ContentStore::write(const Place& to, const void* from, std::size_t bytes) {
+void ContentStore::write(const Place& to, const void* from, std::size_t bytes, KnownContent::Kind kind) {
   if (bytes == 0) return;
   const Spot at = spot(to);
   note_written(to, bytes);
+  known_.note(offset_of(to), bytes, kind);
   transfer_all(bytes, [&](std::size_t done) {
     return pwrite(at.file, static_cast<const char*>(from) + done, bytes - done, static_cast<off_t>(at.offset + done));
   });
@@ -89,6 +117,9 @@ void ContentStore::read(void* to, const Place& from, std::size_t bytes) {
     return pread(at.file, static_cast<char*>(to) + so_far, bytes - so_far, static_cast<off_t>(at.offset + so_far));
   });
   if (done < bytes) std::memset(static_cast<char*>(to) + done, 0, bytes - done);
+  known_.for_each_part(offset_of(from), bytes, [&](std::uint64_t first, std::size_t part, int byte) {
+    if (byte != KnownContent::kNoByte) std::memset(static_cast<char*>(to) + (first - offset_of(from)), byte, part);
+  });
 }
 
 void ContentStore::fill(const Place& to, std::uint64_t pattern, std::size_t pattern_bytes, std::size_t bytes) {
@@ -110,6 +141,7 @@ void ContentStore::forget(const Place& first, std::size_t bytes) {
       return;
     }
   }
+  known_.forget(offset_of(first), bytes);
   const auto device = static_cast<std::size_t>(first.device);
   if (!written_ || touched_.size() <= device) return;
   std::vector<bool>& touched = touched_[device];

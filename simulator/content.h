@@ -11,6 +11,8 @@
 #include <utility>
 #include <vector>
 
+#include "simulator/known_content.h"
+
 namespace cachalot::simulator {
 
 // A place in device memory.
@@ -22,9 +24,16 @@ struct Place {
 class ContentStore {
  public:
   // Each throws CudaError: 1 for a host address that cannot be read or written, 999 when the file cannot grow.
-  void write(const Place& to, const void* from, std::size_t bytes);
+  void write(const Place& to, const void* from, std::size_t bytes, KnownContent::Kind kind = KnownContent::Kind::known);
   void read(void* to, const Place& from, std::size_t bytes);
   void fill(const Place& to, std::uint64_t pattern, std::size_t pattern_bytes, std::size_t bytes);
+
+  // Whether the bytes are what a GPU would hold. Memory of another process counts as known.
+  bool is_known(const Place& first, std::size_t bytes) const;
+  // Each byte is guessed to be `byte`. It takes no room.
+  void guess(const Place& first, std::size_t bytes, unsigned char byte);
+  // The bytes are unknown from now on, and read as zeros.
+  void make_unknown(const Place& first, std::size_t bytes);
 
   // The memory is no more: its room is given back.
   void forget(const Place& first, std::size_t bytes);
@@ -57,6 +66,7 @@ class ContentStore {
   };
 
   Spot spot(const Place& place);
+  bool is_attached(const Place& place) const;
   int file();
   void detach(const Attached& attached);
   void note_written(const Place& first, std::size_t bytes);
@@ -64,6 +74,7 @@ class ContentStore {
   int file_ = -1;
   bool written_ = false;                    // anything, ever
   std::vector<std::vector<bool>> touched_;  // by device, by 2 MiB of physical numbers
+  KnownContent known_;
   std::map<std::uint64_t, Attached> attached_;
   std::map<Exporter, ForeignFile> foreign_files_;
 };

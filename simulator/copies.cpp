@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "device/cuda_codes.h"
+#include "simulator/thread_state.h"
 
 namespace cachalot::simulator {
 namespace {
@@ -36,7 +37,7 @@ void Copies::require_access(const void* start, std::size_t bytes) {
 void Copies::copy(void* to, const void* from, std::size_t bytes, std::size_t whole_bytes) {
   if (whole_bytes <= config_.copy_bytes) return copy_now(to, from, bytes);
   if (devices_.hold(from)) require_access(from, bytes);
-  if (devices_.hold(to)) return require_access(to, bytes);
+  if (devices_.hold(to)) return make_unknown(to, bytes);
   if (devices_.hold(from))
     std::memset(to, 0, bytes);
   else
@@ -47,27 +48,57 @@ void Copies::copy_now(void* to, const void* from, std::size_t bytes) {
   const bool to_device = devices_.hold(to);
   const bool from_device = devices_.hold(from);
   if (to_device && from_device) {
-    std::vector<char> buffer(bytes);  // whole: the ranges may overlap
-    copy_now(buffer.data(), from, bytes);
-    copy_now(to, buffer.data(), bytes);
+    copy_on_device(to, from, bytes);
   } else if (to_device) {
-    for_each_piece(to, bytes, [&](const Place& place, std::size_t done, std::size_t part) CACHALOT_LOCKED {
-      content_.write(place, offset(from, done), part);
-    });
+    put(to, from, bytes, KnownContent::Kind::known);
   } else if (from_device) {
-    for_each_piece(from, bytes, [&](const Place& place, std::size_t done, std::size_t part) CACHALOT_LOCKED {
-      content_.read(static_cast<char*>(to) + done, place, part);
-    });
+    get(to, from, bytes);
+    this_thread().answer.give(to, bytes);
   } else {
     std::memmove(to, from, bytes);
   }
+}
+
+// What is copied is as known as what it is copied from.
+void Copies::copy_on_device(void* to, const void* from, std::size_t bytes) {
+  std::vector<char> buffer(bytes);  // whole: the ranges may overlap
+  const bool known = get(buffer.data(), from, bytes);
+  put(to, buffer.data(), bytes, known ? KnownContent::Kind::known : KnownContent::Kind::guessed);
+}
+
+void Copies::put(void* to, const void* from, std::size_t bytes, KnownContent::Kind kind) {
+  for_each_piece(to, bytes, [&](const Place& place, std::size_t done, std::size_t part) CACHALOT_LOCKED {
+    content_.write(place, offset(from, done), part, kind);
+  });
+}
+
+bool Copies::get(void* to, const void* from, std::size_t bytes) {
+  bool known = true;
+  for_each_piece(from, bytes, [&](const Place& place, std::size_t done, std::size_t part) CACHALOT_LOCKED {
+    if (to != nullptr) content_.read(static_cast<char*>(to) + done, place, part);
+    known = known && content_.is_known(place, part);
+  });
+  return known;
+}
+
+void Copies::guess(const void* start, std::size_t bytes, unsigned char byte) {
+  for_each_piece(start, bytes, [&](const Place& place, std::size_t, std::size_t part) CACHALOT_LOCKED {
+    content_.guess(place, part, byte);
+  });
+}
+
+void Copies::make_unknown(const void* start, std::size_t bytes) {
+  for_each_piece(start, bytes, [&](const Place& place, std::size_t, std::size_t part) CACHALOT_LOCKED {
+    content_.make_unknown(place, part);
+  });
 }
 
 void Copies::fill(void* to, std::uint64_t pattern, std::size_t pattern_bytes, std::size_t bytes,
                   std::size_t whole_bytes) {
   if (devices_.hold(to)) {
     for_each_piece(to, bytes, [&](const Place& place, std::size_t, std::size_t part) CACHALOT_LOCKED {
-      if (whole_bytes <= config_.copy_bytes) content_.fill(place, pattern, pattern_bytes, part);
+      if (whole_bytes <= config_.copy_bytes) return content_.fill(place, pattern, pattern_bytes, part);
+      content_.make_unknown(place, part);
     });
     return;
   }

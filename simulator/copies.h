@@ -22,10 +22,17 @@ class Copies {
             std::size_t whole_bytes) CACHALOT_LOCKED;
   // Copies however large it is.
   void copy_now(void* to, const void* from, std::size_t bytes) CACHALOT_LOCKED;
+  // Device memory, as what kernels would compute is put there and read for it; no call of the program's, and no time.
+  void put(void* to, const void* from, std::size_t bytes, KnownContent::Kind kind) CACHALOT_LOCKED;
+  // Returns true if all of it is known. `to` may be null.
+  bool get(void* to, const void* from, std::size_t bytes) CACHALOT_LOCKED;
+  void guess(const void* start, std::size_t bytes, unsigned char byte) CACHALOT_LOCKED;
+  void make_unknown(const void* start, std::size_t bytes) CACHALOT_LOCKED;
   // Throws cudaErrorInvalidValue unless the device reaches all of the range, which is device memory.
   void require_access(const void* start, std::size_t bytes) CACHALOT_LOCKED;
 
  private:
+  void copy_on_device(void* to, const void* from, std::size_t bytes) CACHALOT_LOCKED;
   template <typename Access>
   void for_each_piece(const void* start, std::size_t bytes, Access&& access) CACHALOT_LOCKED;
 

@@ -5,6 +5,7 @@
 #include "cachalot/simulator.h"
 #include "simulator/calls.h"
 #include "simulator/config.h"
+#include "simulator/thread_state.h"
 
 using namespace cachalot;
 using namespace cachalot::simulator;
@@ -81,4 +82,36 @@ int cachalot_sim_set_faults(int device, const char* faults) {
 
 std::int64_t cachalot_sim_faults_injected(int device) {
   return figure([&](Process& process) { return process.devices().at(device).simulated->faults_injected(); });
+}
+
+int cachalot_sim_put(void* to, const void* from, std::uint64_t bytes, int guessed) {
+  return guarded([&](Process& process) {
+    process.copies().put(to, from, bytes, guessed != 0 ? KnownContent::Kind::guessed : KnownContent::Kind::known);
+    return cudaSuccess;
+  });
+}
+
+int cachalot_sim_get(void* to, const void* from, std::uint64_t bytes) {
+  return static_cast<int>(figure([&](Process& process) { return process.copies().get(to, from, bytes); }));
+}
+
+int cachalot_sim_guess(const void* start, std::uint64_t bytes, int byte) {
+  return guarded([&](Process& process) {
+    process.copies().guess(start, bytes, static_cast<unsigned char>(byte));
+    return cudaSuccess;
+  });
+}
+
+int cachalot_sim_make_unknown(const void* start, std::uint64_t bytes) {
+  return guarded([&](Process& process) {
+    process.copies().make_unknown(start, bytes);
+    return cudaSuccess;
+  });
+}
+
+void cachalot_sim_answer(std::int64_t count) {
+  if (count >= 0)
+    this_thread().answer.set(count);
+  else
+    this_thread().answer.clear();
 }

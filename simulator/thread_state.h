@@ -4,6 +4,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <type_traits>
 
 #include "simulator/abi.h"
@@ -36,6 +37,23 @@ class InlineStack {
   std::size_t size_ = 0;
 };
 
+// The count of what a kernel would select, which nothing has computed: copies of a number to the host return it.
+class Answer {
+ public:
+  void set(std::int64_t count) {
+    is_set_ = true;
+    count_ = count;
+  }
+  void clear() { is_set_ = false; }
+  void give(void* to, std::size_t bytes) const {
+    if (is_set_ && (bytes == 4 || bytes == 8)) std::memcpy(to, &count_, bytes);
+  }
+
+ private:
+  bool is_set_ = false;
+  std::int64_t count_ = 0;
+};
+
 struct ThreadState {
   int device = 0;               // of the current context, else the chosen one
   int chosen = 0;               // by cudaSetDevice
@@ -44,8 +62,9 @@ struct ThreadState {
   CUcontext context = nullptr;  // the current one, unless that is the device's primary one
   cudaError_t last_error = cudaSuccess;
   cudaStreamCaptureMode capture_mode = cudaStreamCaptureModeGlobal;
-  bool has_own_default_stream = false;   // in a call of a program that is compiled so
-  bool in_host_function = false;         // of a stream, where calls are not permitted
+  bool has_own_default_stream = false;  // in a call of a program that is compiled so
+  bool in_host_function = false;        // of a stream, where calls are not permitted
+  Answer answer;
   InlineStack<CUcontext, 64> contexts;   // pushed, below the current one
   InlineStack<LaunchShape, 8> launches;  // one, but for launches in the arguments of launches
 };

@@ -26,6 +26,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
+constexpr const char* kEveryCopy = "8192GiB";  // larger than any memory
+
 // The simulator's files: what CACHALOT_SIMULATOR names, else where they lie beside this command, built or installed.
 fs::path find_simulator() {
   const char* const named = std::getenv("CACHALOT_SIMULATOR");
@@ -106,6 +108,9 @@ Environment simulated_environment(const SimulationOptions& options, const fs::pa
   environment.set("CACHALOT_SIM_DEVICES", std::to_string(options.devices));
   environment.set("CACHALOT_SIM_REPORT", (reports / "driver-%p.json").string());
   environment.set("CACHALOT_SIM_OBSERVE", reports.string());
+  environment.set("CACHALOT_SIM_COMPUTE", options.compute);
+  environment.set("CACHALOT_SIM_UNKNOWN", options.unknown);
+  if (options.compute == "all") environment.set("CACHALOT_SIM_COPY_BYTES", kEveryCopy);
   if (options.strict) environment.set("CACHALOT_SIM_STRICT", "1");
   if (!options.trace_path.empty()) {
     environment.set("CACHALOT_SIM_TRACE", fs::absolute(options.trace_path).string());

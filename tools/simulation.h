@@ -13,8 +13,10 @@ struct SimulationOptions {
   std::optional<std::string> gpu;     // a key of the table of GPUs; the simulator's default without
   std::optional<std::string> memory;  // of each device, "24GiB"; the GPU's own without
   int devices = 1;
-  bool strict = false;     // CUDA's rules are watched: CACHALOT_SIM_STRICT (simulator/README.md)
-  std::string trace_path;  // every allocation of the program, in data/traces' format; empty: not wanted
+  std::string compute = "small";  // which operations of PyTorch: none, small or all (simulator/README.md)
+  std::string unknown = "zero";   // what sizes are that depend on unknown values: zero, expected or max
+  bool strict = false;            // CUDA's rules are watched: CACHALOT_SIM_STRICT (simulator/README.md)
+  std::string trace_path;         // every allocation of the program, in data/traces' format; empty: not wanted
 };
 
 // One process of the program that used a device.

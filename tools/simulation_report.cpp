@@ -194,6 +194,28 @@ std::string rules_report(const ProcessReport& report, const Style& style) {
   return text;
 }
 
+// Where the program read values that nothing computed; nothing where computing was off.
+std::string values_text(const json& torch) {
+  const json& values = torch.at("values");
+  if (values.is_null()) return "";
+  const json& reads = values.at("unknown_reads");
+  const std::string compiled =
+      values.at("compiled") ? figure("", "(code of torch.compile computes nothing: its results are unknown)") : "";
+  if (reads.empty()) return figure("values", "known, wherever the program read one") + compiled;
+  std::size_t times = 0;
+  for (const json& read : reads) times += number(read, "times");
+  std::string text = figure(
+      "values",
+      fmt::format("unknown, where the program read them {}: what follows may differ on a GPU", times_text(times)));
+  constexpr std::size_t kMostPlaces = 5;
+  for (std::size_t i = 0; i < std::min(reads.size(), kMostPlaces); ++i) {
+    text += figure("", fmt::format("a {} {} {}", word(reads[i], "how"), at_place(word(reads[i], "at")),
+                                   times_text(number(reads[i], "times"))));
+  }
+  if (reads.size() > kMostPlaces) text += figure("", fmt::format("and {} more places", reads.size() - kMostPlaces));
+  return text + compiled;
+}
+
 std::string ending_text(int exit_code, const Style& style) {
   if (exit_code == 0) return "";
   if (exit_code <= 128) return style.bad(fmt::format("the program failed with exit code {}", exit_code)) + "\n";
@@ -212,6 +234,7 @@ std::string to_text(const Simulation& simulation, bool verbose, const Style& sty
     for (const json& device : report.driver.at("devices")) {
       if (number(device, "allocations") > 0) devices += device_report(report, device, simulation, verbose, style);
     }
+    if (!report.torch.is_null() && !report.torch.at("devices").empty()) devices += values_text(report.torch);
   }
   if (devices.empty()) devices = "no process of the program used the GPU's memory\n";
   for (const ProcessReport& report : simulation.processes) {

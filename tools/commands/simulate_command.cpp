@@ -26,10 +26,12 @@ class SimulateCommand : public Command {
         .details =
             "PROGRAM is a Python script, -m MODULE or -c CODE for Python, or any other program. Scripts run with "
             "$CACHALOT_PYTHON, else with the virtual environment's Python, else with python3.\n\n"
-            "Kernels do nothing and take simulated time, so results are meaningless, and code that branches on values "
-            "computed on the GPU may go another way; memory is allocated and freed as on the GPU. When the program has "
-            "ended, standard error says for each device how much memory was used, where in the program, and whether it "
-            "fits.\n\n"
+            "Memory is allocated and freed as on the GPU. Kernels do nothing and take simulated time. Small operations "
+            "of PyTorch are computed by the CPU, so that their values steer the program as on the GPU; values that "
+            "depend "
+            "on a large computation are unknown and read as zeros. When the program has ended, standard error says for "
+            "each device how much memory was used, where in the program, whether it fits, and where the program read "
+            "unknown values.\n\n"
             "The exit code is the program's, or 2 after an error of the command, which one line on standard error "
             "tells. With --strict it is 3 if the program succeeded and broke a rule of CUDA's.",
         .examples = {{"Will a training fit on a T4?", "cachalot simulate --gpu t4 train.py --batch-size 8"},
@@ -55,6 +57,16 @@ class SimulateCommand : public Command {
     app.add_option("--trace", trace_,
                    "Write every allocation and free for `cachalot replay`; as gzip if it ends in .gz")
         ->type_name("FILE");
+    app.add_option("--compute", compute_,
+                   "Which operations of PyTorch are computed: none, small ones, or all, as slowly as on a CPU")
+        ->check(CLI::IsMember({"none", "small", "all"}))
+        ->capture_default_str();
+    app.add_option(
+           "--unknown", unknown_,
+           "How many elements an unknown mask selects: as many as if unknown values were zero, every second one as "
+           "expected, or all at most")
+        ->check(CLI::IsMember({"zero", "expected", "max"}))
+        ->capture_default_str();
     app.add_flag("--strict", strict_,
                  "Also report calls that break CUDA's rules, and memory, streams and events that are not freed");
     app.add_option("--json", json_, "Also write the report as JSON")->type_name("FILE");
@@ -75,6 +87,8 @@ class SimulateCommand : public Command {
                                             .gpu = gpu_,
                                             .memory = memory_,
                                             .devices = devices_,
+                                            .compute = compute_,
+                                            .unknown = unknown_,
                                             .strict = strict_,
                                             .trace_path = trace_});
     std::fflush(stdout);
@@ -88,6 +102,8 @@ class SimulateCommand : public Command {
   std::optional<std::string> gpu_;
   std::optional<std::string> memory_;
   int devices_ = 1;
+  std::string compute_ = "small";
+  std::string unknown_ = "zero";
   bool strict_ = false;
   std::string trace_;
   std::string json_;

@@ -1,6 +1,6 @@
 /** @file
-   Functions of the simulated CUDA runtime beyond CUDA: they control its clock. For tests, in C or
-   by ctypes:
+   Functions of the simulated CUDA runtime beyond CUDA: they control its clock, and put into its
+   memory what kernels would compute. In C or by ctypes:
 
      import ctypes
      simulator = ctypes.CDLL(None)
@@ -77,6 +77,27 @@ typedef struct cachalot_sim_handles {
 /** Sets the claims and failures of a device from now on. They replace the earlier ones; at first
     all are 0. */
 CACHALOT_SIMULATOR_API int cachalot_sim_set_handles(int device, const cachalot_sim_handles* rules);
+
+/** Writes to device memory what a kernel would have computed. It is no call of CUDA's, and takes no
+    time. `guess`: the values depend on unknown ones. Memory is unknown, and reads as zeros, until
+    the program copies to it or fills it, or this function writes it.
+    Returns cudaErrorInvalidValue if the range is not accessible device memory. */
+CACHALOT_SIMULATOR_API int cachalot_sim_put(void* to, const void* from, uint64_t bytes, int guess);
+
+/** Reads device memory. It is no call of CUDA's, and takes no time. `to` may be NULL.
+    Returns 1 if all of the memory is known, 0 if some is guessed or unknown, and -1 if the range is
+    not accessible device memory. */
+CACHALOT_SIMULATOR_API int cachalot_sim_get(void* to, const void* from, uint64_t bytes);
+
+/** Sets each byte of device memory to a guess, in no time and without room for it. */
+CACHALOT_SIMULATOR_API int cachalot_sim_guess(const void* start, uint64_t bytes, int byte);
+
+/** Makes device memory unknown, as a kernel does that nothing computes. */
+CACHALOT_SIMULATOR_API int cachalot_sim_make_unknown(const void* start, uint64_t bytes);
+
+/** Sets the number that copies of 4 or 8 bytes from device to host return in this thread: the count
+    of what a kernel would have selected. A negative count takes it back. */
+CACHALOT_SIMULATOR_API void cachalot_sim_answer(int64_t count);
 
 #ifdef __cplusplus
 }

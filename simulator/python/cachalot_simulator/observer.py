@@ -12,6 +12,7 @@ import json
 import os
 from typing import Any
 
+from cachalot_simulator.compute import start_computing
 from cachalot_simulator.history import MAX_ENTRIES, History
 from cachalot_simulator.peaks import peak_of, sites_of
 from cachalot_simulator.places import place_of
@@ -26,19 +27,20 @@ def watch(torch: Any) -> None:
         return
     history = History(torch)
     torch.cuda._lazy_call(history.start)
+    computing = start_computing()
     process = os.getpid()
 
     def write_if_used() -> None:
         if os.getpid() == process and torch.cuda.is_initialized():
             try:
-                write(torch, history)
+                write(torch, history, computing)
             except RuntimeError:  # the program's own allocator tells nothing
                 pass
 
     atexit.register(write_if_used)
 
 
-def write(torch: Any, history: History) -> None:
+def write(torch: Any, history: History, computing: Any) -> None:
     devices = []
     for device, trace in enumerate(history.traces()):
         stats = torch.cuda.memory_stats(device)
@@ -49,7 +51,15 @@ def write(torch: Any, history: History) -> None:
         if TRACE and not history.is_the_programs:
             write_trace(TRACE, device, trace)
     with open(os.path.join(FOLDER, f"torch-{os.getpid()}.json"), "w", encoding="utf-8") as file:
-        json.dump({"torch": torch.__version__, "devices": devices}, file)
+        json.dump({"torch": torch.__version__, "devices": devices, "values": values(computing)}, file)
+
+
+def values(computing: Any) -> dict[str, Any] | None:
+    """How much was computed, and where the program read unknown values; None if nothing was computed."""
+    if computing is None:
+        return None
+    return {"computed": computing.computed, "unknown_reads": computing.reads.report(),
+            "compiled": computing.is_compiled, "not_computable": sorted(computing.not_computable)}
 
 
 def observe(device: int, stats: dict[str, int], trace: list[dict], history: dict[str, Any] | str) -> dict[str, Any]:

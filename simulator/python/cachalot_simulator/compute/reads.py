@@ -1,0 +1,44 @@
+"""Counts what the program reads of unknown values, with the places in the program that do."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from cachalot_simulator.places import is_library, short_path
+
+MOST_TIMES = 10_000  # at one place, before the run ends: a loop that waits for a value which nothing computes
+
+
+class UnknownReads:
+    """The reads so far. `how` is "value", a number on the host; or "size", the size of a result on the device."""
+
+    def __init__(self) -> None:
+        self._times: dict[tuple[str, str], int] = {}
+
+    def note(self, how: str) -> None:
+        """Counts a read at the innermost line of the program. Ends a program that does so again and again."""
+        key = (how, place_of_call())
+        times = self._times.get(key, 0) + 1
+        self._times[key] = times
+        if times == MOST_TIMES:
+            print(f"cachalot simulate: an unknown {how} was read {times:,} times at {key[1]}: the program is ended here",
+                  file=sys.stderr)
+            raise SystemExit(0)
+
+    def report(self) -> list[dict[str, Any]]:
+        """The places, in the order of their first read."""
+        return [{"at": at, "how": how, "times": times} for (how, at), times in self._times.items()]
+
+
+def place_of_call() -> str:
+    """"train.py:42 in step": the innermost line that is the program's own, not a library's."""
+    frame = sys._getframe(2)
+    library = None
+    while frame is not None:
+        name = frame.f_code.co_filename
+        if not is_library(name):
+            return f"{short_path(name)}:{frame.f_lineno} in {frame.f_code.co_name}"
+        library = library or frame
+        frame = frame.f_back
+    return "outside Python code (for example, a backward pass)"

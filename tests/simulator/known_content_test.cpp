@@ -1,0 +1,140 @@
+// What the simulator knows of device memory: known, guessed or unknown.
+#include <array>
+#include <numeric>
+#include <vector>
+
+#include "cachalot/simulator.h"
+#include "cuda_check.h"
+
+namespace cachalot {
+namespace {
+
+class KnownContentOfMemory : public SimulatorTest {
+ protected:
+  void SetUp() override {
+    SimulatorTest::SetUp();
+    ASSERT_CUDA(cudaMalloc(&memory_, 4 * kMib));
+  }
+  void TearDown() override {
+    EXPECT_EQ(cudaFree(memory_), cudaSuccess);
+    SimulatorTest::TearDown();
+  }
+
+  char* at(std::size_t offset) const { return static_cast<char*>(memory_) + offset; }
+  // Whether the bytes are known: 1 or 0.
+  int known(std::size_t offset, std::size_t bytes) const { return cachalot_sim_get(nullptr, at(offset), bytes); }
+  int byte(std::size_t offset) const {
+    unsigned char value = 0xEE;
+    EXPECT_GE(cachalot_sim_get(&value, at(offset), 1), 0);
+    return value;
+  }
+
+  void* memory_ = nullptr;
+};
+
+TEST_F(KnownContentOfMemory, NewMemoryIsUnknownAndReadsAsZeros) {
+  EXPECT_EQ(known(0, 1), 0);
+  EXPECT_EQ(byte(0), 0);
+}
+
+TEST_F(KnownContentOfMemory, CopiesAndFillsOfTheProgramAreKnown) {
+  const std::array<char, 4> four = {1, 2, 3, 4};
+  ASSERT_CUDA(cudaMemcpy(at(8), four.data(), 4, cudaMemcpyHostToDevice));
+  EXPECT_EQ(known(8, 4), 1);
+  EXPECT_EQ(known(7, 2), 0);
+  EXPECT_EQ(known(8, 5), 0);
+  ASSERT_CUDA(cudaMemset(at(12), 9, 4));
+  EXPECT_EQ(known(8, 8), 1) << "two ranges side by side are one";
+  ASSERT_CUDA(cudaMemcpy(at(100), at(8), 8, cudaMemcpyDeviceToDevice));
+  EXPECT_EQ(known(100, 8), 1) << "a copy is as known as its source";
+  EXPECT_EQ(byte(103), 4);
+  ASSERT_CUDA(cudaMemcpy(at(100), at(6), 8, cudaMemcpyDeviceToDevice));
+  EXPECT_EQ(known(100, 8), 0);
+  EXPECT_EQ(byte(102), 1);
+}
+
+TEST_F(KnownContentOfMemory, CopiesThatAreTooLargeToBeExecutedMakeMemoryUnknown) {
+  const std::vector<char> ones(2 * kMib, 1);
+  ASSERT_CUDA(cudaMemcpy(at(5), ones.data(), 1, cudaMemcpyHostToDevice));
+  ASSERT_CUDA(cudaMemcpy(at(0), ones.data(), ones.size(), cudaMemcpyHostToDevice));
+  EXPECT_EQ(known(5, 1), 0);
+  EXPECT_EQ(byte(5), 0);
+}
+
+TEST_F(KnownContentOfMemory, ValuesThatArePutAreKnownOrGuessed) {
+  const std::array<char, 4> four = {1, 2, 3, 4};
+  ASSERT_EQ(cachalot_sim_put(at(0), four.data(), 4, 0), 0);
+  ASSERT_EQ(cachalot_sim_put(at(4), four.data(), 4, 1), 0);
+  EXPECT_EQ(known(0, 4), 1);
+  EXPECT_EQ(known(3, 2), 0);
+  EXPECT_EQ(byte(5), 2);
+  ASSERT_EQ(cachalot_sim_put(at(4), four.data(), 2, 0), 0);
+  EXPECT_EQ(known(0, 6), 1);
+  EXPECT_EQ(known(6, 1), 0);
+}
+
+TEST_F(KnownContentOfMemory, WhatIsMadeUnknownReadsAsZerosAndTheRestStays) {
+  std::array<char, 16> bytes{};
+  std::iota(bytes.begin(), bytes.end(), char{1});
+  ASSERT_EQ(cachalot_sim_put(at(0), bytes.data(), bytes.size(), 0), 0);
+  ASSERT_EQ(cachalot_sim_make_unknown(at(4), 4), 0);
+  EXPECT_EQ(known(0, 4), 1);
+  EXPECT_EQ(known(4, 1), 0);
+  EXPECT_EQ(known(8, 8), 1);
+  EXPECT_EQ(byte(3), 4);
+  EXPECT_EQ(byte(4), 0);
+  EXPECT_EQ(byte(7), 0);
+  EXPECT_EQ(byte(8), 9);
+}
+
+TEST_F(KnownContentOfMemory, AGuessOfOneByteHoldsForALargeRange) {
+  const char seven = 7;
+  ASSERT_EQ(cachalot_sim_put(at(10), &seven, 1, 0), 0);
+  ASSERT_EQ(cachalot_sim_guess(at(0), 3 * kMib, 1), 0);
+  EXPECT_EQ(byte(10), 1);
+  EXPECT_EQ(byte(3 * kMib - 1), 1);
+  EXPECT_EQ(byte(3 * kMib), 0);
+  EXPECT_EQ(known(10, 1), 0);
+  ASSERT_CUDA(cudaMemset(at(20), 5, 1));
+  EXPECT_EQ(byte(19), 1);
+  EXPECT_EQ(byte(20), 5);
+  EXPECT_EQ(byte(21), 1);
+  ASSERT_EQ(cachalot_sim_make_unknown(at(0), 3 * kMib), 0);
+  EXPECT_EQ(byte(10), 0) << "what was there before the guess has not come back";
+}
+
+TEST_F(KnownContentOfMemory, FreedMemoryIsUnknown) {
+  void* other = nullptr;
+  ASSERT_CUDA(cudaMalloc(&other, 2 * kMib));
+  ASSERT_CUDA(cudaMemset(other, 5, 16));
+  ASSERT_CUDA(cudaFree(other));
+  ASSERT_CUDA(cudaMalloc(&other, 2 * kMib));
+  EXPECT_EQ(cachalot_sim_get(nullptr, other, 1), 0);
+  ASSERT_CUDA(cudaFree(other));
+}
+
+TEST_F(KnownContentOfMemory, AnAnswerIsWhatCopiesOfANumberReturn) {
+  cachalot_sim_answer(42);
+  std::int32_t number = 0;
+  std::int64_t large = 0;
+  std::int16_t small = 3;
+  ASSERT_CUDA(cudaMemcpy(&number, at(0), sizeof(number), cudaMemcpyDeviceToHost));
+  ASSERT_CUDA(cudaMemcpy(&large, at(0), sizeof(large), cudaMemcpyDeviceToHost));
+  ASSERT_CUDA(cudaMemcpy(&small, at(0), sizeof(small), cudaMemcpyDeviceToHost));
+  EXPECT_EQ(number, 42);
+  EXPECT_EQ(large, 42);
+  EXPECT_EQ(small, 0);
+  cachalot_sim_answer(-1);
+  ASSERT_CUDA(cudaMemcpy(&number, at(0), sizeof(number), cudaMemcpyDeviceToHost));
+  EXPECT_EQ(number, 0);
+}
+
+TEST_F(KnownContentOfMemory, MemoryThatIsNotOfADeviceHasNoContent) {
+  int on_host = 0;
+  EXPECT_EQ(cachalot_sim_get(nullptr, &on_host, 1), -1);
+  EXPECT_NE(cachalot_sim_put(&on_host, &on_host, 1, 0), 0);
+  EXPECT_NE(cachalot_sim_make_unknown(at(4 * kMib), 1), 0);
+}
+
+}  // namespace
+}  // namespace cachalot
