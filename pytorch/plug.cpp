@@ -1,10 +1,12 @@
 #include "pytorch/plug.h"
 
+#include <functional>
 #include <utility>
 
 #include "base/own_code.h"
 #include "pytorch/lent_tensors.h"
 #include "pytorch/process.h"
+#include "pytorch/python_api.h"
 
 namespace cachalot {
 
@@ -17,6 +19,16 @@ Result ForwardedCall<function, Group, Result, Args...>::call(Args... args) {
 Plug::Plug() = default;
 
 namespace {
+
+// The same function, which keeps the exception that its thread raises in Python. An empty one stays empty.
+template <typename Result, typename... Args>
+std::function<Result(Args...)> keeping_exceptions(std::function<Result(Args...)> function, bool may_take_gil = false) {
+  if (!function) return nullptr;
+  return [function = std::move(function), may_take_gil](Args... args) {
+    const KeptException kept(may_take_gil);
+    return function(std::forward<Args>(args)...);
+  };
+}
 
 class ProcessPlug final : public Plug {
  public:
@@ -49,6 +61,20 @@ class ProcessPlug final : public Plug {
   }
   void empty_cache(int device, PoolId pool) override {
     if (pool.is_default() || !allocator().is_inherited()) allocator().empty_cache(device, pool);
+  }
+
+  void add_out_of_memory_observer(OutOfMemoryObserver observer) override {
+    allocator().add_out_of_memory_observer(keeping_exceptions(std::move(observer)));
+  }
+  void add_free_memory_callback(FreeMemoryCallback callback) override {
+    allocator().add_free_memory_callback(keeping_exceptions(std::move(callback)));
+  }
+  void add_change_tracker(ChangeTracker tracker) override {
+    allocator().add_change_tracker(keeping_exceptions(std::move(tracker)));
+  }
+  void record_history(HistoryOptions history) override {
+    history.recorder = keeping_exceptions(std::move(history.recorder), true);
+    allocator().record_history(history);
   }
 
   void hide_code(const void* code) override { add_own_code(code); }

@@ -24,7 +24,7 @@ inline void copy_text(std::string_view text, char* out, std::size_t capacity) {
 }
 
 // Changes with this interface: an adapter refuses a library with another number.
-inline constexpr int kPlugVersion = 7;
+inline constexpr int kPlugVersion = 8;
 
 // A function of CachingAllocator as a member of Plug: same parameters, same contract, declared once. An adapter calls it
 // through the pointer, since the library exports no symbol of the allocator. The library sets the pointer where it makes the
@@ -94,10 +94,13 @@ class Plug {
   virtual void set_caching_enabled(bool enabled) = 0;
   Forwarded<&AllocatorSettings::caching_enabled> caching_enabled;
 
-  Forwarded<&AllocatorObservers::add_out_of_memory_observer> add_out_of_memory_observer;
-  Forwarded<&AllocatorObservers::add_free_memory_callback> add_free_memory_callback;
-  Forwarded<&AllocatorObservers::add_change_tracker> add_change_tracker;
-  Forwarded<&AllocatorObservers::record_history> record_history;
+  // These four keep the exception that the calling thread raises in Python, whatever the observers do. The recorder of
+  // contexts is called with the GIL if the thread ever ran Python code. The other three are called as they are if the
+  // thread has let go of the GIL: trackers run under a lock, where no thread may wait for the GIL.
+  virtual void add_out_of_memory_observer(OutOfMemoryObserver observer) = 0;
+  virtual void add_free_memory_callback(FreeMemoryCallback callback) = 0;
+  virtual void add_change_tracker(ChangeTracker tracker) = 0;
+  virtual void record_history(HistoryOptions history) = 0;
   Forwarded<&AllocatorObservers::history_enabled> history_enabled;
 
   Forwarded<&AllocatorPools::create_or_retain_pool> create_or_retain_pool;

@@ -1,5 +1,4 @@
-// Python's frames for call stacks (call_stack.h). The library does not link Python: what it needs of it is looked up in the
-// process when first asked, so that one library serves every version from 3.9 on, and programs without Python.
+// Python's frames for call stacks (call_stack.h).
 #pragma once
 
 namespace cachalot {

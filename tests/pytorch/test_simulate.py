@@ -150,3 +150,43 @@ def test_a_program_whose_first_allocation_fails(tmp_path: Path) -> None:
     done, report = simulate(tmp_path, "import torch\n" + RAN_OUT, "--memory", "4GiB")
     assert report["processes"][0]["torch"]["devices"][0]["first_oom"]["at"] == "train.py:4 in <module>"
     assert "fits          NO: out of memory at train.py:4 in <module>, asking for 5.00 GiB" in done.stderr
+
+
+CHECKPOINTED = """
+import torch
+from torch.utils.checkpoint import checkpoint
+
+def block(x):
+    return ((x * 2).relu() * 3).relu()
+
+x = torch.randn(1 << 20, device="cuda", requires_grad=True)
+checkpoint(block, x, use_reentrant=False).sum().backward()
+print(x.grad.shape)
+"""
+
+
+def test_a_program_with_activation_checkpoints(tmp_path: Path) -> None:
+    # An exception ends the recomputation, and tensors are freed while Python looks for its handler.
+    done, report = simulate(tmp_path, CHECKPOINTED)
+    assert (done.returncode, done.stdout) == (0, "torch.Size([1048576])\n"), done.stderr
+    assert report["processes"][0]["torch"]["devices"][0]["peak"]["sites"]
+
+
+ALLOCATES_WHILE_RAISING = """
+import torch
+kept = []
+
+class AllocatesAtItsEnd:
+    def __del__(self):
+        kept.append(torch.ones(1000, device="cuda"))
+
+try:
+    int(AllocatesAtItsEnd())
+except TypeError as error:
+    print(len(kept), "AllocatesAtItsEnd" in str(error))
+"""
+
+
+def test_a_program_that_allocates_while_it_raises(tmp_path: Path) -> None:
+    done, _ = simulate(tmp_path, ALLOCATES_WHILE_RAISING)
+    assert (done.returncode, done.stdout) == (0, "1 True\n"), done.stderr

@@ -1,10 +1,13 @@
-"""States in which PyTorch's allocator runs out of memory although there is enough. cachalot does not."""
+"""States in which PyTorch's allocator fails, most often by running out of memory although there is enough.
+
+cachalot does not.
+"""
 
 import threading
 
 import pytest
 import torch
-from world import MODE, MiB, bytes_on_gpu, keep_busy, not_plug, total_memory
+from world import MODE, MiB, bytes_on_gpu, keep_busy, not_plug, run_python, total_memory
 
 
 def native_fails():
@@ -66,3 +69,27 @@ def test_one_threads_pool_leaves_the_others_their_empty_cache():
         thread.start()
         thread.join()
         assert torch.cuda.memory_reserved() == (100 * MiB if MODE == "native" else 0)
+
+
+CHECKPOINTED = """
+from torch.utils.checkpoint import checkpoint
+
+torch.cuda.memory._record_memory_history(context="all")
+x = torch.randn(1 << 20, device="cuda", requires_grad=True)
+checkpoint(lambda x: ((x * 2).relu() * 3).relu(), x, use_reentrant=False).sum().backward()
+entries = torch.cuda.memory._snapshot()["device_traces"][0]
+print(x.grad.shape, any(entry["action"] == "free_requested" and entry["frames"] for entry in entries))
+"""
+
+
+@not_plug
+def test_the_call_stacks_of_frees_are_recorded_while_python_raises_an_exception():
+    """An exception ends the recomputation of an activation checkpoint, and tensors are freed while Python raises it.
+
+    PyTorch's recorder of call stacks clears it: "SystemError: error return without exception set" (2.11).
+    """
+    process = run_python(CHECKPOINTED, fresh=True)
+    if MODE == "native":
+        assert process.returncode != 0 and "error return without exception set" in process.stderr, process.stderr
+    else:
+        assert (process.returncode, process.stdout) == (0, "torch.Size([1048576]) True\n"), process.stderr

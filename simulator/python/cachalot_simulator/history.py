@@ -34,7 +34,9 @@ class History:
         try:
             self.is_the_programs = self._torch._C._cuda_isHistoryEnabled()
             if not self.is_the_programs:
-                self._record(max_entries=MAX_ENTRIES, stacks="python")
+                # Stacks of frees are not needed, and recording them clears the exception that Python is raising
+                # (PyTorch 2.11): the one that ends the recomputation of an activation checkpoint, for example.
+                self._record(context="alloc", max_entries=MAX_ENTRIES, stacks="python")
         except RuntimeError:  # the program's own allocator has no history
             pass
 

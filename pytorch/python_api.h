@@ -1,0 +1,98 @@
+// The functions of Python's C API that the plug-in calls. The library does not link Python: the functions are looked up in
+// the process when first needed, so that one library serves every version from 3.9 on, and programs without Python.
+#pragma once
+
+#include <cstddef>
+#include <optional>
+
+namespace cachalot {
+
+// What Python calls PyObject: only ever pointed at.
+struct PythonObject;
+
+// The functions by name; pages of docs.python.org describe each. All are in every Python from 3.9 on, but for those with two
+// names, which changed it.
+class Python {
+ public:
+  // Null where the process has no Python, or one that lacks a function.
+  static const Python* instance() noexcept;
+
+  // Lets the calling thread use Python as long as it lives, if the thread may at all: a thread that has let go of the GIL, as
+  // in PyTorch's functions, takes it again if `may_take_gil`. That waits for the thread which holds it: under no lock of
+  // ours. A thread that never ran Python code is left alone, as is every thread once Python is shutting down: one that
+  // asks for the GIL then does not come back.
+  class Permission {
+   public:
+    Permission(const Python& python, bool may_take_gil);
+    ~Permission();
+    Permission(const Permission&) = delete;
+    Permission& operator=(const Permission&) = delete;
+    bool is_given() const { return is_given_; }
+
+   private:
+    const Python& python_;
+    int state_ = 0;  // PyGILState_STATE
+    bool is_given_ = false;
+    bool was_taken_ = false;
+  };
+
+  // Lays aside the exception that the thread raises, and brings it back at its end, whatever was raised meanwhile. Needs a
+  // Permission.
+  class RaisedException {
+   public:
+    explicit RaisedException(const Python& python) : python_(python) { python_.fetch(&type_, &value_, &traceback_); }
+    RaisedException(const RaisedException&) = delete;
+    RaisedException& operator=(const RaisedException&) = delete;
+    ~RaisedException() { python_.restore(type_, value_, traceback_); }
+
+   private:
+    const Python& python_;
+    PythonObject* type_ = nullptr;
+    PythonObject* value_ = nullptr;
+    PythonObject* traceback_ = nullptr;
+  };
+
+  PythonObject* (*current_frame)();
+  PythonObject* (*get_back)(PythonObject*);
+  PythonObject* (*get_code)(PythonObject*);
+  int (*get_line)(PythonObject*);
+  PythonObject* (*get_attribute)(PythonObject*, const char*);
+  const char* (*text)(PythonObject*, std::ptrdiff_t*);
+  void (*increment)(PythonObject*);
+  void (*decrement)(PythonObject*);
+  void (*clear)();
+  void (*fetch)(PythonObject**, PythonObject**, PythonObject**);
+  void (*restore)(PythonObject*, PythonObject*, PythonObject*);
+
+ private:
+  Python() noexcept;
+  template <typename Function>
+  void look_up(Function& function, const char* name, const char* former_name = nullptr) noexcept;
+
+  bool complete_ = true;
+  int (*is_initialized_)();
+  int (*check_)();
+  PythonObject* (*thread_state_)();
+  PythonObject* (*own_state_)();
+  int (*ensure_)();
+  void (*release_)(int);
+  int (*is_finalizing_)();
+};
+
+// Keeps the exception that the thread raises in Python: what is called while this lives may clear it or raise others. Memory is
+// freed while Python looks for the handler of an exception, and PyTorch's recorder of call stacks clears it there.
+class KeptException {
+ public:
+  explicit KeptException(bool may_take_gil) : python_(Python::instance()) {
+    if (python_ == nullptr) return;
+    permission_.emplace(*python_, may_take_gil);
+    if (permission_->is_given()) raised_.emplace(*python_);
+  }
+
+ private:
+  const Python* python_;
+  std::optional<Python::Permission> permission_;
+  std::optional<Python::RaisedException> raised_;  // ends before the permission does
+};
+
+}  // namespace cachalot
