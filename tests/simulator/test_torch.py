@@ -74,6 +74,51 @@ def test_a_convolution_runs_forward_and_backward():
     assert convolution.weight.grad.shape == convolution.weight.shape
 
 
+RECURRENT = [
+    ("LSTM", {}),
+    ("LSTM", {"num_layers": 3, "bidirectional": True}),
+    ("LSTM", {"num_layers": 2, "bidirectional": True, "proj_size": 24}),
+    ("LSTM", {"num_layers": 2, "dropout": 0.5, "dtype": torch.half}),
+    ("GRU", {"num_layers": 2, "bias": False}),
+    ("GRU", {"bidirectional": True}),
+    ("RNN", {"num_layers": 2}),
+]
+
+
+@pytest.mark.parametrize("kind, options", RECURRENT)
+def test_a_recurrent_network_has_its_parameters_side_by_side_in_one_buffer(kind, options):
+    network = getattr(torch.nn, kind)(40, 48, **options).cuda()
+    parameters = list(network.parameters())
+    buffer = parameters[0].untyped_storage()
+    spans = sorted((p.data_ptr(), p.data_ptr() + p.numel() * p.element_size()) for p in parameters)
+    assert {p.untyped_storage().data_ptr() for p in parameters} == {buffer.data_ptr()}
+    assert all(end <= start for (_, end), (start, _) in zip(spans, spans[1:])), "they do not overlap"
+    # PyTorch keeps room for the biases that a network does not have.
+    biases = 0 if options.get("bias", True) else 2 * 2 * 3 * 48 * 4
+    assert spans[0][0] == buffer.data_ptr() and spans[-1][1] + biases == buffer.data_ptr() + buffer.nbytes()
+
+
+@pytest.mark.parametrize("kind, options", RECURRENT)
+def test_a_recurrent_network_runs_forward_and_backward(kind, options):
+    network = getattr(torch.nn, kind)(40, 48, **options).cuda()
+    sequences = torch.randn(70, 16, 40, device="cuda", dtype=options.get("dtype"), requires_grad=True)
+    output, state = network(sequences)
+    held = torch.cuda.memory_allocated()
+    output.sum().backward()
+    assert output.shape[:2] == (70, 16) and sequences.grad.shape == sequences.shape
+    assert all(p.grad is not None for p in network.parameters())
+    del output, state
+    layers = options.get("num_layers", 1) * (2 if options.get("bidirectional") else 1)
+    assert held >= layers * 70 * 16 * 2 * 48 * sequences.element_size(), "what backward needs was kept"
+
+
+def test_a_recurrent_network_takes_packed_sequences():
+    network = torch.nn.GRU(8, 16).cuda()
+    packed = torch.nn.utils.rnn.pack_sequence([torch.randn(steps, 8, device="cuda") for steps in (5, 3, 1)])
+    output, _ = network(packed)
+    assert output.data.shape == (9, 16)
+
+
 def test_copies_keep_their_content():
     values = torch.arange(1000)
     assert torch.equal(values.cuda().cpu(), values)
