@@ -84,7 +84,7 @@ endfunction()
 # build/<preset>/tests/test_simulator: CUDA programs, linked with the real libcudart, that run with the simulator preloaded.
 # The GPU tests of other folders run on it too, as simulator.<folder>.
 function(cachalot_simulator_tests)
-  cmake_parse_arguments(PARSE_ARGV 0 arg "" "PROBE;PROGRAM;PROGRAM12" "SOURCES;GPU_TESTS;PYTHON")
+  cmake_parse_arguments(PARSE_ARGV 0 arg "" "PROBE;NCCL_RANK;PROGRAM;PROGRAM12" "SOURCES;GPU_TESTS;PYTHON")
   if(NOT CACHALOT_HAS_CUDART)
     message(STATUS "cachalot: the simulator is not tested: that needs a toolkit's libcudart to link with")
     return()
@@ -92,12 +92,14 @@ function(cachalot_simulator_tests)
   find_package(GTest REQUIRED)
   cachalot_files(sources tests/simulator ${arg_SOURCES})
   cachalot_files(probe tests/simulator ${arg_PROBE})
+  cachalot_files(nccl_rank tests/simulator ${arg_NCCL_RANK})
   cachalot_files(program12 tests/simulator ${arg_PROGRAM12})
   add_executable(simulator_probe ${probe})
   add_executable(simulator_probe_static ${probe})
+  add_executable(simulator_nccl_rank ${nccl_rank})
   add_executable(simulator_program12 ${program12})
   add_executable(test_simulator ${sources})
-  foreach(target IN ITEMS simulator_probe simulator_probe_static simulator_program12 test_simulator)
+  foreach(target IN ITEMS simulator_probe simulator_probe_static simulator_nccl_rank simulator_program12 test_simulator)
     set_target_properties(${target} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests)
     target_include_directories(${target} PRIVATE ${PROJECT_SOURCE_DIR}/simulator/include)
     target_link_libraries(${target} PRIVATE cachalot_flags)
@@ -105,6 +107,11 @@ function(cachalot_simulator_tests)
   target_link_libraries(simulator_probe PRIVATE CUDA::cudart ${CMAKE_DL_LIBS})
   target_link_libraries(simulator_probe_static PRIVATE CUDA::cudart_static ${CMAKE_DL_LIBS})
   target_link_libraries(test_simulator PRIVATE CUDA::cudart ${CMAKE_DL_LIBS})
+  # NCCL's functions are linked from the simulator itself.
+  target_link_libraries(simulator_nccl_rank PRIVATE CUDA::cudart cachalot_simulator)
+  foreach(target IN ITEMS simulator_nccl_rank test_simulator)
+    target_include_directories(${target} PRIVATE ${PROJECT_SOURCE_DIR})
+  endforeach()
   # As a program of CUDA 12 is linked: it asks for functions of the version libcudart.so.12. Of a file that is not there yet
   # CMake would link -lcudart, the toolkit's, so it is told the soname.
   add_library(cachalot_cudart12 SHARED IMPORTED)
@@ -116,8 +123,10 @@ function(cachalot_simulator_tests)
   cachalot_unity(test_simulator)
   # Behind the runtime, so that CUDA's functions are bound to libcudart, as in any program.
   target_link_libraries(test_simulator PRIVATE cachalot_simulator)
-  target_compile_definitions(test_simulator PRIVATE CACHALOT_PROBE="$<TARGET_FILE:simulator_probe>")
-  add_dependencies(test_simulator simulator_probe simulator_probe_static simulator_program12 cachalot_simulator)
+  target_compile_definitions(test_simulator PRIVATE
+    CACHALOT_PROBE="$<TARGET_FILE:simulator_probe>" CACHALOT_NCCL_RANK="$<TARGET_FILE:simulator_nccl_rank>")
+  add_dependencies(test_simulator
+    simulator_probe simulator_probe_static simulator_nccl_rank simulator_program12 cachalot_simulator)
 
   cachalot_simulated_environment(small
     CACHALOT_SIM_DEVICES=2 CACHALOT_SIM_MEMORY=64MiB CACHALOT_SIM_GPU=l4)

@@ -23,6 +23,20 @@ void Allocations::free(const char* call, Address address) {
   watch_.gone(Owned::device_memory, reinterpret_cast<void*>(address));
 }
 
+void* Allocations::malloc_for_nccl(DeviceState& device, std::size_t bytes) {
+  const std::size_t used_before = device.simulated->used_bytes();
+  void* const start = malloc(device, bytes);
+  report_.note_nccl_memory(device.ordinal, device.simulated->used_bytes() - used_before);
+  return start;
+}
+
+void Allocations::free_of_nccl(Address address) {
+  DeviceState& device = devices_.owner("NCCL's cudaFree", address);
+  const std::size_t used_before = device.simulated->used_bytes();
+  free("NCCL's cudaFree", address);
+  report_.note_nccl_memory_freed(device.ordinal, used_before - device.simulated->used_bytes());
+}
+
 // Pinned memory is the device's: its calls are counted and may fail.
 void* Allocations::malloc_host(HostRange::Kind kind, std::size_t bytes, unsigned int flags, int device) {
   if (kind == HostRange::Kind::managed) return host_memory_.allocate_managed(bytes, flags, device);

@@ -30,6 +30,10 @@ class Allocations {
   // Throws cudaErrorInvalidValue for an address of no device.
   void free(const char* call, Address address) CACHALOT_LOCKED;
 
+  // As both, for memory that NCCL takes: the report tells it apart.
+  void* malloc_for_nccl(DeviceState& device, std::size_t bytes) CACHALOT_LOCKED;
+  void free_of_nccl(Address address) CACHALOT_LOCKED;
+
   // Pinned or managed memory. Null: the host has not that much.
   void* malloc_host(HostRange::Kind kind, std::size_t bytes, unsigned int flags, int device) CACHALOT_LOCKED;
   // False: no range of this kind starts there.

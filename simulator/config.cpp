@@ -6,6 +6,7 @@
 #include <charconv>
 #include <cstdlib>
 #include <iterator>
+#include <numeric>
 #include <string_view>
 
 #include "base/bytes.h"
@@ -132,9 +133,9 @@ void refuse_unknown_variables() {
   }
 }
 
-// How many of the devices CUDA_VISIBLE_DEVICES leaves: as in CUDA, those before the first entry that names none, or one
-// for a second time. Which they are makes no difference: all are alike.
-int visible_devices(std::string_view list, int devices) {
+// The devices that CUDA_VISIBLE_DEVICES leaves: as in CUDA, those before the first entry that names none, or one for a
+// second time.
+std::vector<int> visible_devices(std::string_view list, int devices) {
   std::vector<int> visible;
   while (!list.empty()) {
     const auto comma = std::min(list.find(','), list.size());
@@ -148,7 +149,7 @@ int visible_devices(std::string_view list, int devices) {
     if (std::find(visible.begin(), visible.end(), ordinal) != visible.end()) break;
     visible.push_back(ordinal);
   }
-  return static_cast<int>(visible.size());
+  return visible;
 }
 
 }  // namespace
@@ -193,8 +194,11 @@ Config read_config() {
        [&](const auto& text) { config.memory_bytes = parse_bytes_between(text, kPhysicalUnit, kLargestAddressSpace); });
   read("CACHALOT_SIM_DEVICES",
        [&](const auto& text) { config.devices = static_cast<int>(parse_integer(text, 0, kMostDevices)); });
+  config.physical_devices.resize(static_cast<std::size_t>(config.devices));
+  std::iota(config.physical_devices.begin(), config.physical_devices.end(), 0);
   if (const char* visible = std::getenv("CUDA_VISIBLE_DEVICES"))
-    config.devices = visible_devices(visible, config.devices);
+    config.physical_devices = visible_devices(visible, config.devices);
+  config.devices = static_cast<int>(config.physical_devices.size());
   read("CACHALOT_SIM_LAUNCH_NS",
        [&](const auto& text) { config.launch_ns = parse_integer(text, 0, 1'000'000'000'000); });
   read("CACHALOT_SIM_COPY_BYTES", [&](const auto& text) { config.copy_bytes = parse_bytes(text); });

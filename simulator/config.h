@@ -20,6 +20,7 @@ struct Config {
   const GpuModel* gpu = nullptr;
   std::size_t memory_bytes = 0;  // of each device; the model's unless CACHALOT_SIM_MEMORY says otherwise
   int devices = 1;
+  std::vector<int> physical_devices;  // the number on the machine of each device that CUDA_VISIBLE_DEVICES leaves
   std::int64_t launch_ns = 10'000;
   std::size_t copy_bytes = std::size_t{1} << 20;
   bool latencies = true;

@@ -1,5 +1,6 @@
 #include "simulator/report.h"
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 
@@ -48,6 +49,17 @@ void Report::note_allocation(const SimulatedDevice& device, const char* call, st
   if (!summary.first_failure) summary.first_failure = {now, call, bytes, device.properties().total_bytes - used_bytes};
 }
 
+void Report::note_nccl_memory(int device, std::size_t bytes) {
+  Summary& summary = summaries_[static_cast<std::size_t>(device)];
+  summary.nccl_bytes += bytes;
+  summary.nccl_peak_bytes = std::max(summary.nccl_peak_bytes, summary.nccl_bytes);
+}
+
+void Report::note_nccl_memory_freed(int device, std::size_t bytes) {
+  Summary& summary = summaries_[static_cast<std::size_t>(device)];
+  summary.nccl_bytes -= std::min(summary.nccl_bytes, bytes);
+}
+
 void Report::write(const std::vector<const SimulatedDevice*>& devices, const Watch& watch) {
   JsonWriter json;
   json.begin_object().key("devices").list(devices, [&](JsonWriter&, const SimulatedDevice* device) {
@@ -67,6 +79,8 @@ void Report::write(JsonWriter& json, const SimulatedDevice& device, const Summar
       .member("peak_used_bytes", device.peak_used_bytes());
   json.key("peak").begin_object();
   json.member("allocation", summary.peak.ordinal).member("clock_ns", summary.peak.clock_ns).end_object();
+  json.key("nccl").begin_object();
+  json.member("used_bytes", summary.nccl_bytes).member("peak_used_bytes", summary.nccl_peak_bytes).end_object();
   json.member("allocations", summary.allocations).member("failed_allocations", summary.failures);
   json.key("first_failure");
   write(json, summary.first_failure);

@@ -33,6 +33,9 @@ class Report {
   bool is_wanted() const { return report_ != nullptr; }
   // Memory was asked for: the peak and the first failure are told from it.
   void note_allocation(const SimulatedDevice& device, const char* call, std::size_t bytes, bool worked);
+  // NCCL has taken memory of the device, or given it back: a part of what is used.
+  void note_nccl_memory(int device, std::size_t bytes);
+  void note_nccl_memory_freed(int device, std::size_t bytes);
   void write(const std::vector<const SimulatedDevice*>& devices, const Watch& watch);
 
  private:
@@ -52,6 +55,8 @@ class Report {
     std::uint64_t failures = 0;
     std::size_t peak_used_bytes = 0;
     Moment peak;
+    std::size_t nccl_bytes = 0;
+    std::size_t nccl_peak_bytes = 0;
     std::optional<Failure> first_failure;
   };
 

@@ -1,0 +1,126 @@
+// One rank of a communicator: where the others are, what it has sent them and what it waits for.
+//
+// As in NCCL, only `abort` and `state` may be called while another thread uses the communicator.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "simulator/nccl/abi.h"
+#include "simulator/nccl/channel_memory.h"
+#include "simulator/nccl/mailboxes.h"
+#include "simulator/nccl/post.h"
+#include "simulator/nccl/reductions.h"
+
+namespace cachalot::simulator::nccl {
+
+// What is called, as the ranks compare it: all must make the same calls in the same order.
+enum class CallKind : std::uint8_t {
+  all_reduce,
+  reduce,
+  reduce_scatter,
+  broadcast,
+  all_gather,
+  all_to_all,
+  gather,
+  scatter,
+  send_and_receive,
+  split,
+};
+
+struct CallId {
+  CallKind kind = CallKind::all_reduce;
+  std::uint64_t bytes = 0;  // that one rank gives, or each gives to each
+  std::uint64_t packed() const { return bytes << 8 | static_cast<std::uint64_t>(kind); }
+};
+
+class Communicator {
+ public:
+  // On the thread's device. Throws NcclError. A null configuration is the default one.
+  Communicator(int size, int rank, const ncclConfig_t* config);
+  // Tells the others, and gives the memory back.
+  ~Communicator();
+  Communicator(const Communicator&) = delete;
+  Communicator& operator=(const Communicator&) = delete;
+
+  // Takes the members, takes memory and connects. The communicator can be used from then on.
+  void open(std::uint64_t id, std::vector<Member> members);
+
+  std::uint64_t id() const { return id_; }
+  int size() const { return size_; }
+  int rank() const { return rank_; }
+  int device() const { return device_; }
+  const std::vector<Member>& members() const { return members_; }
+  // This process, with the device's number on the machine.
+  Member own_member() const;
+  ChannelMemory& memory() { return memory_; }
+
+  // Numbers of calls, from 1 on.
+  std::uint64_t next_collective() { return ++collectives_; }
+  std::uint64_t next_to(int peer) { return ++sent_[peer]; }
+  std::uint64_t next_from(int peer) { return ++received_[peer]; }
+  std::uint64_t next_child() { return ++children_; }
+
+  // Blocks never for long: what the peer has not received is buffered.
+  void send(int peer, Channel channel, std::uint64_t number, const CallId& call, std::span<const char> content);
+  // Sends, and expects from the peer, that the call was made: its data is not moved.
+  void send_nothing(int peer, Channel channel, std::uint64_t number);
+  void expect_nothing(int peer, Channel channel, std::uint64_t number);
+  // Blocks until the peer has made its call number `number`, which must be this one. Throws ncclRemoteError when the peer is
+  // gone, ncclInvalidUsage when it has called something else, and ncclInternalError when this communicator was aborted.
+  std::vector<char> receive(int peer, Channel channel, std::uint64_t number, const CallId& call);
+  // Blocks for the answer of the bootstrap `number`.
+  std::vector<Member> receive_members(const Endpoint& root, std::uint64_t number);
+
+  // Ends the waits of other threads.
+  void abort();
+  // As ncclCommGetAsyncError: ncclRemoteError if what is expected will never come.
+  ncclResult_t state();
+
+  // Operators of ncclRedOpCreatePreMulSum. Both throw ncclInvalidArgument for one that there is not.
+  ncclRedOp_t add_operator(std::vector<char> factor);
+  void remove_operator(ncclRedOp_t op);
+  Reduction reduction(ncclRedOp_t op) const;
+
+ private:
+  struct Expected {
+    BoxKey key;
+    std::uint64_t number = 0;
+  };
+
+  Letter wait(const BoxKey& key, std::uint64_t number, const Endpoint& sender, const std::string& whom);
+  [[noreturn]] void fail(ncclResult_t code, const std::string& text);
+  void leave() noexcept;
+  const Endpoint& process_of(int peer) const { return members_[static_cast<std::size_t>(peer)].process; }
+
+  const int size_;
+  const int rank_;
+  int device_ = 0;
+  ChannelLimits limits_;
+  std::uint64_t id_ = 0;
+  std::vector<Member> members_;
+  ChannelMemory memory_;
+  std::uint64_t collectives_ = 0;
+  std::uint64_t children_ = 0;
+  std::map<int, std::uint64_t> sent_;
+  std::map<int, std::uint64_t> received_;
+  std::map<int, std::vector<char>> factors_;
+  std::atomic<bool> aborted_{false};
+  std::atomic<ncclResult_t> state_{ncclSuccess};
+  std::mutex expected_mutex_;
+  std::map<BoxKey, std::uint64_t> expected_;  // the last number, of calls that nobody waits for
+};
+
+// The communicators that the program has handles of. Both throw ncclInvalidArgument for another handle.
+ncclComm_t publish(std::shared_ptr<Communicator> communicator);
+std::shared_ptr<Communicator> find(ncclComm_t handle);
+std::shared_ptr<Communicator> withdraw(ncclComm_t handle);
+
+}  // namespace cachalot::simulator::nccl

@@ -1,0 +1,55 @@
+// What goes wrong in a call of NCCL, and the edge of every such function, where exceptions become results.
+#pragma once
+
+#include <new>
+#include <stdexcept>
+#include <string>
+#include <utility>
+
+#include "simulator/calls.h"
+#include "simulator/nccl/abi.h"
+
+namespace cachalot::simulator::nccl {
+
+class NcclError : public std::runtime_error {
+ public:
+  NcclError(ncclResult_t code, const std::string& text) : std::runtime_error(text), code_(code) {}
+  ncclResult_t code() const { return code_; }
+
+ private:
+  ncclResult_t code_;
+};
+
+// Keeps the text for ncclGetLastError and returns the code.
+ncclResult_t remember(const NcclError& error) noexcept;
+// Returns the text that was kept last; it stays valid. "" if there is none.
+const char* last_error() noexcept;
+
+// Throws ncclUnhandledCudaError.
+void require_cuda(const char* what, cudaError_t error);
+
+// Runs `body(process)` under the process's lock. Throws ncclUnhandledCudaError.
+template <typename Body>
+void on_process(const char* what, Body&& body) {
+  require_cuda(what, guarded([&](Process& process) {
+                 body(process);
+                 return cudaSuccess;
+               }));
+}
+
+template <typename Body>
+ncclResult_t nccl_call(Body&& body) noexcept {
+  try {
+    on_process("cudaInit", [](Process&) {});  // not in a forked child, nor without a device
+    body();
+    return ncclSuccess;
+  } catch (const NcclError& error) {
+    return remember(error);
+  } catch (const std::bad_alloc&) {
+    return remember({ncclSystemError, "the host has no memory left"});
+  } catch (const std::exception& error) {
+    return remember({ncclInternalError, error.what()});
+  }
+}
+
+}  // namespace cachalot::simulator::nccl

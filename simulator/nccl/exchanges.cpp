@@ -1,0 +1,230 @@
+#include "simulator/nccl/exchanges.h"
+
+#include <algorithm>
+#include <cstring>
+#include <map>
+#include <numeric>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "base/format.h"
+#include "simulator/nccl/errors.h"
+#include "simulator/nccl/groups.h"
+
+namespace cachalot::simulator::nccl {
+namespace {
+
+// The calls are the communicator's device's, whatever the thread's device is.
+class OnDevice {
+ public:
+  explicit OnDevice(int device) : before_(std::exchange(this_thread().device, device)) {}
+  ~OnDevice() { this_thread().device = before_; }
+  OnDevice(const OnDevice&) = delete;
+  OnDevice& operator=(const OnDevice&) = delete;
+
+ private:
+  int before_;
+};
+
+// What this rank does in a call. A part is what one rank gives to one.
+struct Plan {
+  std::vector<int> targets;  // ranks that get a part of this one's
+  std::vector<int> sources;  // ranks that this one gets a part of, in their order
+  bool is_sliced = false;    // each target gets a part of its own
+  bool is_gathered =
+      false;  // the parts of the sources lie behind each other; not so: they are reduced, or there is one
+};
+
+std::vector<int> all_ranks(int size) {
+  std::vector<int> ranks(static_cast<std::size_t>(size));
+  std::iota(ranks.begin(), ranks.end(), 0);
+  return ranks;
+}
+
+Plan plan_of(const Exchange& call, int size, int rank) {
+  const std::vector<int> all = all_ranks(size);
+  const std::vector<int> none;
+  const std::vector<int> root{call.root};
+  const bool is_root = rank == call.root;
+  switch (call.kind) {
+    case CallKind::all_reduce:
+      return {all, all};
+    case CallKind::reduce:
+      return {root, is_root ? all : none};
+    case CallKind::reduce_scatter:
+      return {all, all, true};
+    case CallKind::broadcast:
+      return {is_root ? all : none, root};
+    case CallKind::all_gather:
+      return {all, all, false, true};
+    case CallKind::all_to_all:
+      return {all, all, true, true};
+    case CallKind::gather:
+      return {root, is_root ? all : none, false, true};
+    case CallKind::scatter:
+      return {is_root ? all : none, root, true};
+    default:
+      return call.from ? Plan{root, none} : Plan{none, root};
+  }
+}
+
+bool reduces(CallKind kind) {
+  return kind == CallKind::all_reduce || kind == CallKind::reduce || kind == CallKind::reduce_scatter;
+}
+
+// Whether some rank has a part for, or of, each rank.
+bool has_parts_of_all(CallKind kind) {
+  switch (kind) {
+    case CallKind::reduce_scatter:
+    case CallKind::all_gather:
+    case CallKind::all_to_all:
+    case CallKind::gather:
+    case CallKind::scatter:
+      return true;
+    default:
+      return false;
+  }
+}
+
+// One call underway.
+class Exchanging {
+ public:
+  Exchanging(std::shared_ptr<Communicator> communicator, const Exchange& call, cudaStream_t stream)
+      : communicator_(std::move(communicator)),
+        call_(call),
+        stream_(stream),
+        plan_(plan_of(call, communicator_->size(), communicator_->rank())),
+        part_bytes_(call.count * element_bytes(call.type)) {}
+
+  void start();
+  void finish();
+
+ private:
+  bool is_of_pair() const { return call_.kind == CallKind::send_and_receive; }
+  Channel channel() const { return is_of_pair() ? Channel::pairs : Channel::collectives; }
+  std::size_t all_parts() const { return static_cast<std::size_t>(communicator_->size()) * part_bytes_; }
+  std::size_t given_bytes() const { return plan_.is_sliced ? all_parts() : part_bytes_; }
+  CallId id() const { return {call_.kind, part_bytes_}; }
+
+  void connect();
+  // Returns the bytes that this rank gives, empty where nothing is to be moved.
+  std::vector<char> launch();
+  void send_parts(const std::vector<char>& given);
+  std::span<const char> part_for(int target, const std::vector<char>& given) const;
+  void write(const std::vector<char>& result);
+
+  std::shared_ptr<Communicator> communicator_;
+  const Exchange call_;
+  const cudaStream_t stream_;
+  const Plan plan_;
+  const std::size_t part_bytes_;
+  bool is_captured_ = false;
+  bool moves_ = false;
+  std::map<int, std::uint64_t> numbers_;  // of the letters, by source
+  std::vector<char> own_part_;
+};
+
+void Exchanging::connect() {
+  if (communicator_->size() == 1) return;
+  ChannelMemory& memory = communicator_->memory();
+  const bool is_by_pairs = is_of_pair() || call_.kind == CallKind::all_to_all || call_.kind == CallKind::gather ||
+                           call_.kind == CallKind::scatter;
+  if (!is_by_pairs) {
+    memory.connect_ring();
+    if (call_.kind == CallKind::all_reduce && communicator_->size() > 2) memory.connect_tree();
+    return;
+  }
+  for (const int source : plan_.sources) {
+    if (source != communicator_->rank()) memory.connect_from(source);
+  }
+}
+
+std::vector<char> Exchanging::launch() {
+  std::vector<char> given;
+  const OnDevice on_device(communicator_->device());
+  on_process(call_.name, [&](Process& process) {
+    StreamState& stream = process.streams().at(call_.name, stream_);
+    is_captured_ = stream.capture != nullptr;
+    moves_ = !is_captured_ && std::max(given_bytes(), has_parts_of_all(call_.kind) ? all_parts() : part_bytes_) <=
+                                  process.config().copy_bytes;
+    process.launches().launch(stream, cudaGraphNodeTypeKernel);
+    if (!moves_ || plan_.targets.empty()) return;
+    given.resize(given_bytes());
+    process.copies().copy_now(given.data(), call_.from, given.size());
+  });
+  return given;
+}
+
+std::span<const char> Exchanging::part_for(int target, const std::vector<char>& given) const {
+  const std::size_t offset = plan_.is_sliced ? static_cast<std::size_t>(target) * part_bytes_ : 0;
+  return std::span(given).subspan(offset, part_bytes_);
+}
+
+void Exchanging::start() {
+  connect();
+  const std::vector<char> given = launch();
+  if (!is_captured_) send_parts(given);
+}
+
+void Exchanging::send_parts(const std::vector<char>& given) {
+  const std::uint64_t collective = is_of_pair() ? 0 : communicator_->next_collective();
+  for (const int target : plan_.targets) {
+    if (target == communicator_->rank() && !is_of_pair()) {
+      if (moves_) own_part_.assign(part_for(target, given).begin(), part_for(target, given).end());
+      continue;
+    }
+    const std::uint64_t number = is_of_pair() ? communicator_->next_to(target) : collective;
+    if (moves_)
+      communicator_->send(target, channel(), number, id(), part_for(target, given));
+    else
+      communicator_->send_nothing(target, channel(), number);
+  }
+  for (const int source : plan_.sources) {
+    if (source == communicator_->rank() && !is_of_pair()) continue;
+    numbers_[source] = is_of_pair() ? communicator_->next_from(source) : collective;
+    if (!moves_) communicator_->expect_nothing(source, channel(), numbers_[source]);
+  }
+}
+
+void Exchanging::finish() {
+  if (!moves_ || plan_.sources.empty()) return;
+  std::vector<std::vector<char>> parts;
+  for (const int source : plan_.sources) {
+    const auto number = numbers_.find(source);
+    parts.push_back(number == numbers_.end() ? std::move(own_part_)
+                                             : communicator_->receive(source, channel(), number->second, id()));
+  }
+  if (reduces(call_.kind)) return write(reduce(call_.type, call_.reduction, parts));
+  std::vector<char> result;
+  for (const std::vector<char>& part : parts) result.insert(result.end(), part.begin(), part.end());
+  write(result);
+}
+
+void Exchanging::write(const std::vector<char>& result) {
+  on_process(call_.name, [&](Process& process) { process.copies().copy_now(call_.to, result.data(), result.size()); });
+}
+
+void require(bool holds, const char* name, const std::string& rule) {
+  if (!holds) throw NcclError(ncclInvalidArgument, formatted("{}: {}", name, rule));
+}
+
+void check(const Exchange& call, const Communicator& communicator) {
+  require(call.root >= 0 && call.root < communicator.size(), call.name,
+          formatted("there is no rank {}: the communicator has {}", call.root, communicator.size()));
+  const Plan plan = plan_of(call, communicator.size(), communicator.rank());
+  require(plan.targets.empty() || call.from, call.name, "the buffer to send is a null pointer");
+  require(plan.sources.empty() || call.to, call.name, "the buffer to receive into is a null pointer");
+}
+
+}  // namespace
+
+void exchange(std::shared_ptr<Communicator> communicator, const Exchange& call, cudaStream_t stream) {
+  element_bytes(call.type);
+  if (call.count == 0) return;
+  check(call, *communicator);
+  const auto exchanging = std::make_shared<Exchanging>(std::move(communicator), call, stream);
+  submit({[exchanging] { exchanging->start(); }, [exchanging] { exchanging->finish(); }});
+}
+
+}  // namespace cachalot::simulator::nccl

@@ -1,0 +1,71 @@
+#include "simulator/nccl/memory_model.h"
+
+#include <algorithm>
+#include <cstdlib>
+
+#include "base/bytes.h"
+#include "simulator/nccl/abi.h"
+
+namespace cachalot::simulator::nccl {
+namespace {
+
+// From NCCL's device.h: steps of a buffer, then lines or elements per thread, threads, bytes of each.
+constexpr std::size_t kSteps = 8;
+constexpr std::size_t kLlBytes = kSteps * 8 * 512 * 16;
+constexpr std::size_t kLl128Bytes = kSteps * 120 * 640 * 8;
+constexpr std::size_t kSimpleBytes = 4 * kMiB;  // NCCL_BUFFSIZE
+constexpr std::size_t kFlagBytes = 4 * kKiB;    // ncclRecvMem
+
+constexpr int kMostChannels = 64;
+constexpr std::size_t kPeerBytes = 640;                // ncclDevChannelPeer, about: four connections
+constexpr std::size_t kCommunicatorBytes = 64 * kKiB;  // ncclDevCommAndChannels, about
+
+// A whole number from 1 on; 0 otherwise.
+long positive(const char* variable) {
+  const char* text = std::getenv(variable);
+  return text ? std::max(0L, std::strtol(text, nullptr, 10)) : 0;
+}
+
+int limit(const char* variable, const char* older, int config) {
+  for (const char* name : {variable, older}) {
+    if (const long value = positive(name); value > 0) return static_cast<int>(std::min<long>(value, kMostChannels));
+  }
+  return config == kNcclUndefined ? 0 : std::clamp(config, 0, kMostChannels);
+}
+
+// GPUs for servers with NVLink: of the capability x.0.
+bool has_nvlink(const GpuModel& gpu) { return gpu.minor == 0 && gpu.major < 12; }
+
+int limited(int count, const ChannelLimits& limits) {
+  if (limits.most > 0) count = std::min(count, limits.most);
+  return std::max(count, limits.least);
+}
+
+}  // namespace
+
+ChannelLimits limits_of(int config_least, int config_most) {
+  return {limit("NCCL_MIN_CTAS", "NCCL_MIN_NCHANNELS", config_least),
+          limit("NCCL_MAX_CTAS", "NCCL_MAX_NCHANNELS", config_most)};
+}
+
+// As NCCL_DEBUG=INFO prints for servers with NVSwitch and for cards on PCIe.
+int channels(const GpuModel& gpu, const ChannelLimits& limits) {
+  constexpr int kVolta = 7;
+  if (!has_nvlink(gpu)) return limited(2, limits);
+  return limited(gpu.major == kVolta ? 12 : 24, limits);
+}
+
+int channels_of_pair(const GpuModel& gpu, const ChannelLimits& limits) {
+  return std::min(channels(gpu, limits), has_nvlink(gpu) ? 4 : 2);
+}
+
+std::size_t communicator_bytes(int channels, int ranks) {
+  return kCommunicatorBytes + static_cast<std::size_t>(channels) * static_cast<std::size_t>(ranks) * kPeerBytes;
+}
+
+std::size_t receive_buffer_bytes() {
+  const long simple = positive("NCCL_BUFFSIZE");
+  return kFlagBytes + kLlBytes + kLl128Bytes + (simple > 0 ? static_cast<std::size_t>(simple) : kSimpleBytes);
+}
+
+}  // namespace cachalot::simulator::nccl

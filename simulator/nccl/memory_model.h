@@ -1,0 +1,34 @@
+// How much device memory NCCL takes for a communicator, and when: an estimate, from how NCCL 2.28 allocates.
+//
+// * When the communicator is made: tables of the other ranks for each channel, and the communicator itself.
+// * When an algorithm is first used, its connections (NCCL_RUNTIME_CONNECT, the default since 2.22): for each channel, and each
+//   rank that this one receives from, a buffer with a part for each protocol: Simple (NCCL_BUFFSIZE), LL and LL128.
+//
+// The number of channels depends on links that are not simulated: see `channels`. simulator/README.md, "NCCL", has the spread.
+#pragma once
+
+#include <cstddef>
+
+#include "simulator/gpu_models.h"
+
+namespace cachalot::simulator::nccl {
+
+// The user's limits: minCTAs and maxCTAs of the configuration, NCCL_MIN_CTAS and NCCL_MAX_CTAS (or _NCHANNELS). 0: none.
+struct ChannelLimits {
+  int least = 0;
+  int most = 0;
+};
+
+// Reads the environment, which goes before the configuration's values, as in NCCL.
+ChannelLimits limits_of(int config_least, int config_most);
+
+// Returns the number of channels of collectives.
+int channels(const GpuModel& gpu, const ChannelLimits& limits);
+// Returns the number of channels between two ranks that send and receive.
+int channels_of_pair(const GpuModel& gpu, const ChannelLimits& limits);
+
+// All in bytes, as they are asked for: the device gives units of 2 MiB.
+std::size_t communicator_bytes(int channels, int ranks);
+std::size_t receive_buffer_bytes();
+
+}  // namespace cachalot::simulator::nccl

@@ -1,0 +1,92 @@
+// NCCL between processes: each rank is a process, and this one made the unique id.
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <array>
+#include <cstdio>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "cuda_check.h"
+#include "simulator/nccl/abi.h"
+
+namespace cachalot {
+namespace {
+
+using namespace simulator::nccl;
+
+std::string hexadecimal(const ncclUniqueId& id) {
+  std::string digits;
+  for (const char byte : id.internal) digits += fmt::format("{:02x}", static_cast<unsigned char>(byte));
+  return digits;
+}
+
+// Runs a program of nccl_rank on so many processes, each with a device of its own, or all with the first. Returns what each
+// has printed.
+std::vector<std::string> run_ranks(int ranks, const std::string& program, bool share_device = false) {
+  using Pipe = std::unique_ptr<std::FILE, int (*)(std::FILE*)>;
+  ncclUniqueId id{};
+  EXPECT_EQ(ncclGetUniqueId(&id), ncclSuccess);
+  std::vector<Pipe> pipes;
+  for (int rank = 0; rank < ranks; ++rank) {
+    const std::string command = fmt::format(
+        "CACHALOT_SIM_DEVICES={} CUDA_VISIBLE_DEVICES={} CACHALOT_SIM_MEMORY=256MiB timeout 60 {} {} {} {} {} 2>&1",
+        ranks, share_device ? 0 : rank, CACHALOT_NCCL_RANK, hexadecimal(id), rank, ranks, program);
+    pipes.emplace_back(popen(command.c_str(), "re"), pclose);
+  }
+  std::vector<std::string> outputs;
+  for (const Pipe& pipe : pipes) {
+    std::string& output = outputs.emplace_back();
+    std::array<char, 4096> buffer;
+    while (const std::size_t read = std::fread(buffer.data(), 1, buffer.size(), pipe.get()))
+      output.append(buffer.data(), read);
+  }
+  return outputs;
+}
+
+const std::string kRemoteError =
+    fmt::format("{} {}", static_cast<int>(ncclRemoteError), static_cast<int>(ncclRemoteError));
+
+TEST(SimulatorNcclProcesses, AnAllReduceGivesEveryProcessTheSum) {
+  for (const std::string& output : run_ranks(4, "all_reduce")) EXPECT_EQ(output, "sum 0 10\n");
+}
+
+TEST(SimulatorNcclProcesses, ARankThatIsKilledIsARemoteErrorOfTheOthers) {
+  const std::vector<std::string> outputs = run_ranks(3, "rank_1_is_killed");
+  EXPECT_EQ(outputs[0], "gone " + kRemoteError + "\n");
+  EXPECT_EQ(outputs[2], "gone " + kRemoteError + "\n");
+}
+
+TEST(SimulatorNcclProcesses, AForkedChildDoesNotPassForItsParent) {
+  EXPECT_EQ(run_ranks(2, "rank_1_leaves_a_child")[0], "gone " + kRemoteError + "\n");
+}
+
+TEST(SimulatorNcclProcesses, ARankThatIsKilledIsAnAsynchronousErrorOfACallThatMovesNothing) {
+  EXPECT_EQ(run_ranks(2, "rank_1_is_killed_before_a_large_call")[0],
+            fmt::format("large 0 {}\n", static_cast<int>(ncclRemoteError)));
+}
+
+TEST(SimulatorNcclProcesses, ARankMayEndWhenItHasMadeItsCalls) {
+  EXPECT_EQ(run_ranks(2, "rank_1_ends_first")[0], "received 0 2\n");
+}
+
+TEST(SimulatorNcclProcesses, DifferentCallsAreInvalidUsageThatNamesBoth) {
+  const std::vector<std::string> outputs = run_ranks(2, "ranks_disagree");
+  EXPECT_EQ(
+      outputs[0],
+      fmt::format("rank 0 calls ncclAllReduce of 4 bytes and rank 1 calls ncclAllGather of 4 bytes: all ranks of a "
+                  "communicator must make the same calls in the same order {} 0\n",
+                  static_cast<int>(ncclInvalidUsage)));
+}
+
+TEST(SimulatorNcclProcesses, TwoRanksOnOneDeviceAreRefused) {
+  for (const std::string& output : run_ranks(2, "all_reduce", true)) {
+    EXPECT_TRUE(output.starts_with("Duplicate GPU detected: rank ")) << output;
+    EXPECT_TRUE(output.ends_with(fmt::format("both on CUDA device 0 {} 0\n", static_cast<int>(ncclInvalidUsage))))
+        << output;
+  }
+}
+
+}  // namespace
+}  // namespace cachalot
