@@ -121,6 +121,7 @@ constexpr std::string_view kVariables[] = {
     "CACHALOT_SIM_LOG",      "CACHALOT_SIM_REPORT",        "CACHALOT_SIM_ADDRESS_SPACE", "CACHALOT_SIM_OBSERVE",
     "CACHALOT_SIM_COMPUTE",  "CACHALOT_SIM_UNKNOWN",       "CACHALOT_SIM_TRACE",  // of python/cachalot_simulator
     "CACHALOT_SIM_CONTEXTS", "CACHALOT_SIM_LEGACY_STREAM", "CACHALOT_SIM_MAPPING",       "CACHALOT_SIM_STRICT",
+    "CACHALOT_SIM_SHARED",
 };
 
 // A misspelt variable must not pass for a default.
@@ -208,6 +209,7 @@ Config read_config() {
     config.address_space_bytes =
         round_down(parse_bytes_between(text, kSmallestAddressSpace, kLargestAddressSpace), kPhysicalUnit);
   });
+  read("CACHALOT_SIM_SHARED", [&](const auto& text) { config.shared_path = text; });
   read("CACHALOT_SIM_LOG", [&](const auto& text) { config.log_path = expand_path(text); });
   read("CACHALOT_SIM_REPORT", [&](const auto& text) { config.report_path = expand_path(text); });
   read("CACHALOT_SIM_CONTEXTS", [&](const auto& text) { config.contexts = parse_contexts(text); });

@@ -26,6 +26,7 @@ struct Config {
   bool latencies = true;
   bool copies_take_the_bus = false;  // and pinning takes time; else a copy takes launch_ns and pinning nothing
   std::size_t address_space_bytes = std::size_t{32} << 40;
+  std::string shared_path;  // the file of SharedMemory; empty: the process has the devices to itself
   std::string log_path;     // empty: no log
   std::string report_path;  // empty: no report; "-": standard error
   std::vector<Fault> faults;

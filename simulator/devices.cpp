@@ -34,7 +34,8 @@ AddressRange reserve_addresses(std::size_t bytes) {
 }  // namespace
 
 Devices::Devices(const Config& config, ContentStore& content)
-    : reserved_(reserve_addresses(config.address_space_bytes)) {
+    : shared_(config.shared_path.empty() ? nullptr : std::make_unique<SharedMemory>(config.shared_path)),
+      reserved_(reserve_addresses(config.address_space_bytes)) {
   limit_addresses(reserved_);
   for (int ordinal = 0; ordinal < config.devices; ++ordinal) devices_.push_back(make(config, ordinal, content));
   on_clock_ = devices_.front().get();
@@ -52,6 +53,10 @@ std::unique_ptr<DeviceState> Devices::make(const Config& config, int ordinal, Co
   simulated.memory_freed = [&content, ordinal](std::uint64_t first, std::size_t bytes) {
     content.forget({ordinal, first}, bytes);
   };
+  if (shared_) {
+    simulated.account =
+        shared_->account(config.physical_devices[static_cast<std::size_t>(ordinal)], config.memory_bytes);
+  }
   simulated.name = std::string(config.gpu->product);
   auto device = std::make_unique<DeviceState>();
   device->ordinal = ordinal;

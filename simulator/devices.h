@@ -12,6 +12,7 @@
 #include "simulator/content.h"
 #include "simulator/limits.h"
 #include "simulator/lock.h"
+#include "simulator/shared_memory.h"
 #include "simulator/stream_state.h"
 
 namespace cachalot::simulator {
@@ -67,9 +68,10 @@ class Devices {
   Limits& limits() CACHALOT_LOCKED { return limits_; }
 
  private:
-  static std::unique_ptr<DeviceState> make(const Config& config, int ordinal, ContentStore& content);
+  std::unique_ptr<DeviceState> make(const Config& config, int ordinal, ContentStore& content);
 
-  const AddressRange reserved_;  // nothing else of the process gets these addresses
+  const std::unique_ptr<SharedMemory> shared_;  // null: no other process uses the devices
+  const AddressRange reserved_;                 // nothing else of the process gets these addresses
   std::vector<std::unique_ptr<DeviceState>> devices_ CACHALOT_UNDER_LOCK;
   DeviceState* on_clock_ CACHALOT_UNDER_LOCK = nullptr;  // the device used last: its clock is the host's time
   Limits limits_ CACHALOT_UNDER_LOCK;

@@ -69,7 +69,7 @@ Process::Process(const Config& config)
       waits_(config_, devices_, captures_, implicit_order_, host_functions_, pools_),
       virtual_memory_(report_, watch_, content_, devices_, contexts_),
       ipc_(content_, devices_, contexts_, writes_) {
-  report_.open(config_.log_path, config_.report_path, config_.devices);
+  report_.open(config_.log_path, config_.report_path, config_.physical_devices);
   if (config_.is_strict) watch_.begin(!report_.is_wanted());
 }
 

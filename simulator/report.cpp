@@ -22,10 +22,11 @@ std::FILE* open_file(const char* variable, const std::string& path) {
 
 }  // namespace
 
-void Report::open(const std::string& log_path, const std::string& report_path, int devices) {
+void Report::open(const std::string& log_path, const std::string& report_path,
+                  const std::vector<int>& physical_devices) {
   log_ = open_file("CACHALOT_SIM_LOG", log_path);
   report_ = open_file("CACHALOT_SIM_REPORT", report_path);
-  summaries_.resize(static_cast<std::size_t>(devices));
+  for (const int device : physical_devices) summaries_.emplace_back().physical_device = device;
 }
 
 void Report::log(int device, const std::vector<LoggedCall>& calls) {
@@ -46,7 +47,7 @@ void Report::note_allocation(const SimulatedDevice& device, const char* call, st
   }
   if (worked) return;
   ++summary.failures;
-  if (!summary.first_failure) summary.first_failure = {now, call, bytes, device.properties().total_bytes - used_bytes};
+  if (!summary.first_failure) summary.first_failure = {now, call, bytes, device.free_bytes()};
 }
 
 void Report::note_nccl_memory(int device, std::size_t bytes) {
@@ -73,6 +74,7 @@ void Report::write(const std::vector<const SimulatedDevice*>& devices, const Wat
 void Report::write(JsonWriter& json, const SimulatedDevice& device, const Summary& summary) {
   json.begin_object()
       .member("device", device.index())
+      .member("physical_device", summary.physical_device)
       .member("name", device.properties().name)
       .member("total_bytes", device.properties().total_bytes)
       .member("used_bytes", device.used_bytes())

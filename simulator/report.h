@@ -22,7 +22,8 @@ namespace cachalot::simulator {
 class Report {
  public:
   // Throws InvalidArgument, which names the variable, when a file cannot be written. Empty paths: not wanted.
-  void open(const std::string& log_path, const std::string& report_path, int devices);
+  // `physical_devices`: the number on the machine of each device.
+  void open(const std::string& log_path, const std::string& report_path, const std::vector<int>& physical_devices);
 
   bool logs() const { return log_ != nullptr; }
   void log(int device, const std::vector<LoggedCall>& calls);
@@ -51,6 +52,7 @@ class Report {
     std::size_t free_bytes = 0;
   };
   struct Summary {
+    int physical_device = 0;
     std::uint64_t allocations = 0;  // calls that asked for memory
     std::uint64_t failures = 0;
     std::size_t peak_used_bytes = 0;

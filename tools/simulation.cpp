@@ -13,11 +13,13 @@
 #include <filesystem>
 #include <fstream>
 #include <map>
+#include <memory>
 #include <string_view>
 
 #include "base/argument_vector.h"
 #include "base/check.h"
 #include "cachalot/errors.h"
+#include "simulator/shared_memory_file.h"
 #include "tools/python_program.h"
 #include "tools/simulation_files.h"
 
@@ -46,6 +48,8 @@ fs::path find_simulator() {
       "(or set CACHALOT_SIMULATOR to its folder)",
       kSimulatorLibrary, places.front().lexically_normal().string()));
 }
+
+constexpr const char* kSharedMemory = "devices";  // the file of CACHALOT_SIM_SHARED, in the folder below
 
 // A folder of our own for what the processes report; gone with this.
 class ReportFolder {
@@ -111,6 +115,7 @@ Environment simulated_environment(const SimulationOptions& options, const fs::pa
   environment.set("CACHALOT_SIM_COMPUTE", options.compute);
   environment.set("CACHALOT_SIM_UNKNOWN", options.unknown);
   if (options.compute == "all") environment.set("CACHALOT_SIM_COPY_BYTES", kEveryCopy);
+  environment.set("CACHALOT_SIM_SHARED", (reports / kSharedMemory).string());
   if (options.strict) environment.set("CACHALOT_SIM_STRICT", "1");
   if (!options.trace_path.empty()) {
     environment.set("CACHALOT_SIM_TRACE", fs::absolute(options.trace_path).string());
@@ -192,6 +197,18 @@ std::vector<ProcessReport> read_reports(const fs::path& folder) {
   return used;
 }
 
+// Adds to each device what all processes took of it together at the peak.
+void add_common_peaks(const fs::path& folder, std::vector<ProcessReport>& reports) {
+  const auto shared = std::make_unique<simulator::SharedMemoryFile>();
+  std::ifstream file(folder / kSharedMemory, std::ios::binary);
+  file.read(reinterpret_cast<char*>(shared.get()), sizeof(*shared));
+  for (ProcessReport& report : reports) {
+    if (report.driver.is_null()) continue;
+    for (nlohmann::json& device : report.driver.at("devices"))
+      device["common_peak_used_bytes"] = shared->peak_bytes[device.at("physical_device").get<std::size_t>()];
+  }
+}
+
 // Without PyTorch, what the program asks of the driver is the trace. Of the process that asked most.
 void write_driver_trace(const fs::path& folder, const std::string& path) {
   std::string largest;
@@ -218,6 +235,7 @@ Simulation simulate(const SimulationOptions& options) {
   Simulation simulation;
   simulation.exit_code = run_program(options.program, simulated_environment(options, simulator, reports.path()));
   simulation.processes = read_reports(reports.path());
+  add_common_peaks(reports.path(), simulation.processes);
   const bool by_torch = std::ranges::any_of(simulation.processes, [](const auto& one) { return !one.torch.is_null(); });
   if (!options.trace_path.empty() && !by_torch) write_driver_trace(reports.path(), options.trace_path);
   return simulation;

@@ -133,8 +133,16 @@ std::string without_last_newline(std::string text) {
   return text;
 }
 
+// What other processes of the run took of the same device counts as well.
+std::string device_peak_text(const json& device) {
+  std::string text = bytes_of(device, "peak_used_bytes") + " at the peak";
+  if (number(device, "common_peak_used_bytes") > number(device, "peak_used_bytes"))
+    text += ", " + bytes_of(device, "common_peak_used_bytes") + " of all processes together";
+  return figure("on the device", text);
+}
+
 std::string fits_text(const json& device, bool failed, const Style& style) {
-  const std::size_t peak = number(device, "peak_used_bytes");
+  const std::size_t peak = number(device, "common_peak_used_bytes");
   const std::string spare = format_bytes(number(device, "total_bytes") - peak);
   if (failed) {
     return figure("fits", fmt::format("yes until the program failed, with {} to spare; what it would have used after "
@@ -162,7 +170,7 @@ std::string device_report(const ProcessReport& report, const json& device, const
                      "\n";
   if (torch != nullptr) text += used_text(*torch);
   if (torch != nullptr && number(*torch, "peak_allocated_bytes") > 0) text += reserved_text(*torch);
-  text += figure("on the device", bytes_of(device, "peak_used_bytes") + " at the peak");
+  text += device_peak_text(device);
   if (verbose) text += driver_calls_text(device);
   return text + verdict(device, torch, simulation.exit_code != 0, style);
 }

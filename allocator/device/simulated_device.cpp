@@ -105,6 +105,11 @@ std::size_t SimulatedDevice::peak_used_bytes() const {
   return impl_->memory.peak_used_bytes();
 }
 
+std::size_t SimulatedDevice::free_bytes() const {
+  const Lock lock(impl_->mutex);
+  return impl_->memory.free_bytes();
+}
+
 std::size_t SimulatedDevice::live_mappings() const {
   const Lock lock(impl_->mutex);
   return impl_->memory.live_mappings();

@@ -8,7 +8,7 @@ namespace cachalot {
 SimulatedDevice::Impl::Impl(const Config& settings)
     : config(settings),
       book(settings.latency, settings.log_calls),
-      memory(settings.memory_bytes),
+      memory(settings.memory_bytes, settings.account),
       streams(settings.captures_refuse, settings.completion_hints) {
   if (settings.check_hazards) checker = std::make_unique<HazardChecker>();
 }

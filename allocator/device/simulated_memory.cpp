@@ -25,9 +25,15 @@ void require_page_range(const char* call, Address address, std::size_t bytes) {
 
 bool SimulatedMemory::take_units(std::size_t units) {
   if (units > capacity_units_ - used_units_) return false;
+  if (account_.take && !account_.take(units * kPhysicalUnit)) return false;
   used_units_ += units;
   peak_units_ = std::max(peak_units_, used_units_);
   return true;
+}
+
+void SimulatedMemory::give_units_back(std::size_t units) {
+  used_units_ -= units;
+  if (account_.give_back) account_.give_back(units * kPhysicalUnit);
 }
 
 std::uint64_t SimulatedMemory::take_physical(std::size_t bytes) {
@@ -53,11 +59,13 @@ std::optional<Address> SimulatedMemory::malloc(std::size_t bytes) {
   if (bytes == 0) fail("cuMemAlloc", CudaCode::invalid_value, "a size of 0");
   if (bytes > kLargestRequest) return std::nullopt;
   const std::size_t rounded = round_up(bytes, kPhysicalUnit);
-  if (rounded > free_bytes()) return std::nullopt;
+  if (!take_units(rounded / kPhysicalUnit)) return std::nullopt;
   const auto address = take_addresses(rounded);
-  if (!address) fail("cuMemAlloc", CudaCode::unknown, "the process has used up the simulated addresses");
+  if (!address) {
+    give_units_back(rounded / kPhysicalUnit);
+    fail("cuMemAlloc", CudaCode::unknown, "the process has used up the simulated addresses");
+  }
   allocations_.insert(*address, {.bytes = bytes, .physical = take_physical(rounded), .mapping = next_mapping_++});
-  take_units(rounded / kPhysicalUnit);
   return address;
 }
 
@@ -71,7 +79,7 @@ std::size_t SimulatedMemory::allocation_bytes(const char* call, Address address)
 
 void SimulatedMemory::free(Address address) {
   const std::size_t rounded = round_up(allocation_bytes("cuMemFree", address), kPhysicalUnit);
-  used_units_ -= rounded / kPhysicalUnit;
+  give_units_back(rounded / kPhysicalUnit);
   freed_.push_back({allocations_.find(address)->physical, rounded});
   allocations_.erase(address);
 }
@@ -134,7 +142,7 @@ const SimulatedMemory::Physical& SimulatedMemory::live_handle(const char* call, 
 void SimulatedMemory::drop_if_unused(MemoryHandle handle) {
   const auto at = handles_.find(handle);
   if (at->second.references > 0 || at->second.mappings > 0) return;
-  if (!at->second.foreign) used_units_ -= at->second.bytes / kPhysicalUnit;
+  if (!at->second.foreign) give_units_back(at->second.bytes / kPhysicalUnit);
   freed_.push_back({at->second.first, at->second.bytes});
   handles_.erase(at);
 }

@@ -12,6 +12,7 @@
 #include <map>
 #include <optional>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "cachalot/simulated_device.h"
@@ -30,7 +31,8 @@ struct MemoryPiece {
 
 class SimulatedMemory {
  public:
-  explicit SimulatedMemory(std::size_t memory_bytes) : capacity_units_(memory_bytes / kPhysicalUnit) {}
+  explicit SimulatedMemory(std::size_t memory_bytes, MemoryAccount account = {})
+      : capacity_units_(memory_bytes / kPhysicalUnit), account_(std::move(account)) {}
 
   std::optional<Address> malloc(std::size_t bytes);
   void free(Address address);
@@ -61,7 +63,9 @@ class SimulatedMemory {
   // Appends the pieces of the range to `pieces`; false, with `pieces` in any state, if a byte is not accessible.
   bool locate(Address address, std::size_t bytes, std::vector<MemoryPiece>& pieces) const;
 
-  std::size_t free_bytes() const { return (capacity_units_ - used_units_) * kPhysicalUnit; }
+  std::size_t free_bytes() const {
+    return account_.free_bytes ? account_.free_bytes() : (capacity_units_ - used_units_) * kPhysicalUnit;
+  }
   std::size_t used_bytes() const { return used_units_ * kPhysicalUnit; }
   std::size_t peak_used_bytes() const { return peak_units_ * kPhysicalUnit; }
   std::size_t live_mappings() const { return handle_mappings_; }
@@ -93,6 +97,7 @@ class SimulatedMemory {
   using Mappings = std::map<Address, Mapping>;
 
   bool take_units(std::size_t units);
+  void give_units_back(std::size_t units);
   std::optional<Address> take_addresses(std::size_t bytes);
   Mappings::const_iterator mapping_at(Address address) const;
   Mappings::const_iterator end_of_tiling(const char* call, Address address, std::size_t bytes) const;
@@ -103,6 +108,7 @@ class SimulatedMemory {
   std::uint64_t take_physical(std::size_t bytes);
 
   const std::size_t capacity_units_;
+  const MemoryAccount account_;
   std::size_t used_units_ = 0;
   std::size_t peak_units_ = 0;
   AddressSpace addresses_;

@@ -245,6 +245,30 @@ TEST_F(SimulatedVirtualMemory, AFailedSetAccessChangesNothing) {
   EXPECT_EQ(code_of([&] { device_.launch(device_.stream(), 1, {{range_, 1}}); }), 700);
 }
 
+TEST(SimulatedMemory, AnAccountLimitsAndCountsEveryWayToTakeMemory) {
+  std::size_t taken = kGiB - 3 * kPage;  // by other processes
+  SimulatedDevice::Config config = timeless();
+  config.account = {[&](std::size_t bytes) {
+                      if (taken + bytes > kGiB) return false;
+                      taken += bytes;
+                      return true;
+                    },
+                    [&](std::size_t bytes) { taken -= bytes; }, [&] { return kGiB - taken; }};
+  SimulatedDevice device(config);
+  EXPECT_EQ(device.memory_info().free_bytes, 3 * kPage);
+  const Address address = device.malloc(kPage + 1).value();
+  const MemoryHandle handle = device.create(kPage).value();
+  EXPECT_EQ(device.free_bytes(), 0U);
+  EXPECT_EQ(device.malloc(1), std::nullopt);
+  EXPECT_EQ(device.create(kPage), std::nullopt);
+  device.release(handle);
+  EXPECT_EQ(device.memory_info().free_bytes, kPage);
+  device.free(address);
+  EXPECT_TRUE(device.malloc(3 * kPage));
+  device.reset();
+  EXPECT_EQ(taken, kGiB - 3 * kPage);
+}
+
 TEST(SimulatedDeviceWithoutVirtualMemory, RefusesItsCalls) {
   SimulatedDevice::Config config = timeless();
   config.virtual_memory = false;

@@ -6,7 +6,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <csignal>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <iterator>
@@ -296,9 +298,22 @@ int map() {
   return 0;
 }
 
+// Takes so many MiB, prints what is free, and holds the memory until the command has ended. The command "kill" ends the probe.
+int take(const char* mib, const char* command) {
+  void* pointer = nullptr;
+  const cudaError_t error = cudaMalloc(&pointer, std::strtoull(mib, nullptr, 10) << 20);
+  std::size_t free = 0;
+  std::size_t total = 0;
+  cudaMemGetInfo(&free, &total);
+  std::printf("%s %zu\n", cudaGetErrorName(error), free >> 20);
+  std::fflush(stdout);
+  if (std::strcmp(command, "kill") == 0) raise(SIGKILL);
+  return std::system(command);
+}
+
 }  // namespace
 
-int main(int, char** arguments) {
+int main(int count_of_arguments, char** arguments) {
   const std::string what = arguments[1];
   if (what == "count") return count();
   if (what == "properties") return properties();
@@ -310,6 +325,7 @@ int main(int, char** arguments) {
   if (what == "contexts") return contexts();
   if (what == "legacy_stream") return legacy_stream();
   if (what == "map") return map();
+  if (what == "take") return take(arguments[2], count_of_arguments > 3 ? arguments[3] : ":");
   if (what == "import") return import(arguments[2]);
   if (what == "call") return call(arguments[2], arguments[3]);
   return 2;

@@ -83,6 +83,7 @@ TEST_F(SimulatorProcesses, ABadVariableIsOneClearErrorAndNoDevice) {
             "CUDA_VISIBLE_DEVICES: 'GPU-1234' is not simulated: name devices by number"},
            {"CACHALOT_SIM_LOG=/nowhere/log", "CACHALOT_SIM_LOG: '/nowhere/log' cannot be written: No such file"},
            {"CACHALOT_SIM_REPORT=/nowhere/report", "CACHALOT_SIM_REPORT: '/nowhere/report' cannot be written"},
+           {"CACHALOT_SIM_SHARED=/nowhere/file", "CACHALOT_SIM_SHARED: '/nowhere/file' cannot be used: No such file"},
            {"CACHALOT_SIM_FAULTS=malloc", "CACHALOT_SIM_FAULTS: 'malloc' is not valid: a fault is CALL:N"},
            {"CACHALOT_SIM_FAULTS=calloc:1",
             "CACHALOT_SIM_FAULTS: 'calloc' is not valid: a call is one of malloc, free"},
@@ -247,6 +248,26 @@ TEST_F(SimulatorProcesses, SharedMemoryHasOneContentInBothProcesses) {
   ASSERT_CUDA(cudaMemcpy(&value, pointer, sizeof(value), cudaMemcpyDeviceToHost));
   EXPECT_EQ(value, 42);
   ASSERT_CUDA(cudaFree(pointer));
+}
+
+TEST_F(SimulatorProcesses, ProcessesThatShareADeviceMissWhatTheOthersTake) {
+  const std::string shared = fmt::format("CACHALOT_SIM_SHARED={} ", (folder_ / "devices").string());
+  const std::string probe_take = std::string(CACHALOT_PROBE) + " take ";
+  EXPECT_EQ(probe("", fmt::format("take 40 '{}40'", probe_take)), "cudaSuccess 24\ncudaSuccess 24\n")
+      << "without a file each has the device to itself";
+  EXPECT_EQ(probe(shared, fmt::format("take 40 '{0}40; {0}24; {0}8'", probe_take)),
+            "cudaSuccess 24\ncudaErrorMemoryAllocation 24\ncudaSuccess 0\ncudaSuccess 16\n");
+  EXPECT_EQ(probe(shared + "CACHALOT_SIM_DEVICES=2",
+                  fmt::format("take 40 'CUDA_VISIBLE_DEVICES=1 {0}40; CUDA_VISIBLE_DEVICES=0 {0}40'", probe_take)),
+            "cudaSuccess 24\ncudaSuccess 24\ncudaErrorMemoryAllocation 24\n")
+      << "a device is the same whatever its number is in a process";
+}
+
+TEST_F(SimulatorProcesses, TheMemoryOfAKilledProcessIsFree) {
+  const std::string probe_take = std::string(CACHALOT_PROBE) + " take ";
+  EXPECT_EQ(probe(fmt::format("CACHALOT_SIM_SHARED={}", (folder_ / "devices").string()),
+                  fmt::format("take 10 '{0}40 kill; {0}54'", probe_take)),
+            "cudaSuccess 54\ncudaSuccess 14\nKilled\ncudaSuccess 0\n");
 }
 
 TEST_F(SimulatorProcesses, AForkedChildCannotUseCudaAndTheParentCan) {

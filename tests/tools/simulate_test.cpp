@@ -103,6 +103,25 @@ TEST(Simulate, TellsWhereMemoryRanOut) {
   EXPECT_THAT(outcome.err, Not(HasSubstr("to spare")));
 }
 
+TEST(Simulate, TellsWhatProcessesTakeOfADeviceTogether) {
+  NEEDS_THE_SIMULATOR();
+  const TemporaryFile json;
+  const Outcome fits =
+      simulate("--memory 1GiB --json " + json.path() + " " + kProgram + " 600 while '" + kProgram + " 400'");
+  EXPECT_EQ(fits.exit_code, 0) << fits.err;
+  EXPECT_THAT(fits.err, HasSubstr("on the device 600.00 MiB at the peak, 1000.00 MiB of all processes together"));
+  EXPECT_THAT(fits.err, HasSubstr("on the device 400.00 MiB at the peak, 1000.00 MiB of all processes together"));
+  EXPECT_THAT(fits.err, HasSubstr("fits          yes, with 24.00 MiB to spare"));
+  for (const auto& process : nlohmann::json::parse(read_whole(json.path())).at("processes"))
+    EXPECT_EQ(process.at("driver").at("devices").at(0).at("common_peak_used_bytes"), std::size_t{1000} << 20);
+  const Outcome fails = simulate("--memory 1GiB " + kProgram + " 600 while '" + kProgram + " 500'");
+  EXPECT_EQ(fails.exit_code, 6);
+  EXPECT_THAT(fails.err, HasSubstr("NO: out of memory at allocation 0, asking for 500.00 MiB with 424.00 MiB free"));
+  const Outcome one_by_one = simulate("--memory 1GiB sh -c '" + kProgram + " 600; " + kProgram + " 700'");
+  EXPECT_EQ(one_by_one.exit_code, 0) << "the memory of a process that has ended is free";
+  EXPECT_THAT(one_by_one.err, HasSubstr("600.00 MiB at the peak, 700.00 MiB of all processes together"));
+}
+
 TEST(Simulate, SaysOfBrokenRulesWhereTheyWereBrokenIfStrict) {
   NEEDS_THE_SIMULATOR();
   const TemporaryFile json;

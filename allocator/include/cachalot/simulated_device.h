@@ -56,6 +56,17 @@ struct HandleInfo {
   std::uint64_t physical = 0;  ///< number of its first physical byte
 };
 
+/// A MemoryAccount is kept for a device that several processes use: what one takes, the others
+/// miss. Its functions are called with the device's lock held, and count in units of 2 MiB.
+struct MemoryAccount {
+  /// Takes `bytes` for this process. Returns false, and takes nothing, if the device has less.
+  std::function<bool(std::size_t bytes)> take = nullptr;
+  /// Gives `bytes` back that were taken.
+  std::function<void(std::size_t bytes)> give_back = nullptr;
+  /// Returns what no process has taken.
+  std::function<std::size_t()> free_bytes = nullptr;
+};
+
 /// A SimulatedDevice models memory, address space, streams, events and graph capture of one CUDA
 /// device, on a virtual clock.
 ///
@@ -103,6 +114,7 @@ class SimulatedDevice final : public Device {
     /// Called, with the device's lock held, when physical memory is released, with the physical
     /// numbers that are gone.
     std::function<void(std::uint64_t first, std::size_t bytes)> memory_freed = nullptr;
+    MemoryAccount account = {};  ///< of a device that processes share; without functions: none
     std::string name = "Simulated GPU";  ///< DeviceProperties::name
   };
   /// Makes a device as `config` says.
@@ -260,6 +272,8 @@ class SimulatedDevice final : public Device {
   std::size_t used_bytes() const;
   /// Returns the largest used_bytes() so far.
   std::size_t peak_used_bytes() const;
+  /// Returns what memory_info() reports as free, without the call.
+  std::size_t free_bytes() const;
   /// Returns the number of mappings.
   std::size_t live_mappings() const;
   /// Returns what holds the address, or nullopt.

@@ -1,0 +1,121 @@
+#include "simulator/shared_memory.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include "base/bytes.h"
+#include "base/format.h"
+#include "cachalot/errors.h"
+#include "device/address_space.h"
+
+namespace cachalot::simulator {
+namespace {
+
+[[noreturn]] void fail_file(const std::string& path) {
+  throw InvalidArgument(formatted("CACHALOT_SIM_SHARED: '{}' cannot be used: {}", path, std::strerror(errno)));
+}
+
+}  // namespace
+
+class SharedMemory::Locked {
+ public:
+  explicit Locked(SharedMemory& shared) : shared_(shared), lock_(shared.mutex_) {
+    shared_.lock_byte(SharedMemoryFile::kMutexByte, F_SETLKW, F_WRLCK);
+  }
+  ~Locked() { shared_.lock_byte(SharedMemoryFile::kMutexByte, F_SETLK, F_UNLCK); }
+  Locked(const Locked&) = delete;
+  Locked& operator=(const Locked&) = delete;
+
+ private:
+  SharedMemory& shared_;
+  const std::lock_guard<std::mutex> lock_;
+};
+
+SharedMemory::SharedMemory(const std::string& path) {
+  file_ = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+  if (file_ < 0 || ftruncate(file_, sizeof(SharedMemoryFile)) != 0) fail_file(path);
+  void* const mapped = mmap(nullptr, sizeof(SharedMemoryFile), PROT_READ | PROT_WRITE, MAP_SHARED, file_, 0);
+  if (mapped == MAP_FAILED) fail_file(path);
+  shared_ = static_cast<SharedMemoryFile*>(mapped);
+  const Locked locked(*this);
+  own_slot_ = take_slot(path);
+}
+
+MemoryAccount SharedMemory::account(int physical_device, std::size_t memory_bytes) {
+  const auto device = static_cast<std::size_t>(physical_device);
+  memory_bytes = round_down(memory_bytes, kPhysicalUnit);
+  return {[=, this](std::size_t bytes) { return take(device, bytes, memory_bytes); },
+          [=, this](std::size_t bytes) { give_back(device, bytes); },
+          [=, this] { return memory_bytes - std::min(memory_bytes, used_bytes(device)); }};
+}
+
+// Of the file's bytes one alone, as fcntl does it.
+bool SharedMemory::lock_byte(std::int64_t byte, int command, short type) const {
+  struct flock lock {};
+  lock.l_type = type;
+  lock.l_whence = SEEK_SET;
+  lock.l_start = byte;
+  lock.l_len = 1;
+  int done = -1;
+  while ((done = fcntl(file_, command, &lock)) != 0 && errno == EINTR) {
+  }
+  return done == 0 && (command != F_GETLK || lock.l_type != F_UNLCK);
+}
+
+bool SharedMemory::is_alive(std::size_t slot) const {
+  return slot == own_slot_ ||
+         lock_byte(SharedMemoryFile::kFirstSlotByte + static_cast<std::int64_t>(slot), F_GETLK, F_WRLCK);
+}
+
+std::size_t SharedMemory::take_slot(const std::string& path) {
+  for (std::size_t slot = 0; slot < SharedMemoryFile::kSlots; ++slot) {
+    if (!lock_byte(SharedMemoryFile::kFirstSlotByte + static_cast<std::int64_t>(slot), F_SETLK, F_WRLCK)) continue;
+    shared_->slots[slot] = {};
+    shared_->used_slots = std::max<std::uint64_t>(shared_->used_slots, slot + 1);
+    return slot;
+  }
+  throw InvalidArgument(formatted("CACHALOT_SIM_SHARED: '{}' has no room for more than {} processes at a time", path,
+                                  SharedMemoryFile::kSlots));
+}
+
+void SharedMemory::forget_dead() {
+  for (std::size_t slot = 0; slot < shared_->used_slots; ++slot) {
+    if (!is_alive(slot)) shared_->slots[slot] = {};
+  }
+}
+
+std::size_t SharedMemory::sum(std::size_t device) const {
+  std::size_t total = 0;
+  for (std::size_t slot = 0; slot < shared_->used_slots; ++slot) total += shared_->slots[slot].used_bytes[device];
+  return total;
+}
+
+// The dead are looked for only where they would make a difference: no memory is left, or there is a new peak.
+bool SharedMemory::take(std::size_t device, std::size_t bytes, std::size_t memory_bytes) {
+  const Locked locked(*this);
+  std::uint64_t& peak = shared_->peak_bytes[device];
+  if (sum(device) + bytes > std::min<std::size_t>(memory_bytes, peak)) forget_dead();
+  const std::size_t total = sum(device) + bytes;
+  if (total > memory_bytes) return false;
+  shared_->slots[own_slot_].used_bytes[device] += bytes;
+  peak = std::max<std::uint64_t>(peak, total);
+  return true;
+}
+
+void SharedMemory::give_back(std::size_t device, std::size_t bytes) {
+  const Locked locked(*this);
+  shared_->slots[own_slot_].used_bytes[device] -= bytes;
+}
+
+std::size_t SharedMemory::used_bytes(std::size_t device) {
+  const Locked locked(*this);
+  forget_dead();
+  return sum(device);
+}
+
+}  // namespace cachalot::simulator
