@@ -121,7 +121,7 @@ constexpr std::string_view kVariables[] = {
     "CACHALOT_SIM_LOG",      "CACHALOT_SIM_REPORT",        "CACHALOT_SIM_ADDRESS_SPACE", "CACHALOT_SIM_OBSERVE",
     "CACHALOT_SIM_COMPUTE",  "CACHALOT_SIM_UNKNOWN",       "CACHALOT_SIM_TRACE",  // of python/cachalot_simulator
     "CACHALOT_SIM_CONTEXTS", "CACHALOT_SIM_LEGACY_STREAM", "CACHALOT_SIM_MAPPING",       "CACHALOT_SIM_STRICT",
-    "CACHALOT_SIM_SHARED",
+    "CACHALOT_SIM_SHARED",   "CACHALOT_SIM_ABSENT_RANKS",
 };
 
 // A misspelt variable must not pass for a default.
@@ -215,6 +215,7 @@ Config read_config() {
   read("CACHALOT_SIM_CONTEXTS", [&](const auto& text) { config.contexts = parse_contexts(text); });
   read("CACHALOT_SIM_LEGACY_STREAM", [&](const auto& text) { config.legacy_stream_waits = parse_legacy_stream(text); });
   read("CACHALOT_SIM_STRICT", [&](const auto& text) { config.is_strict = parse_flag(text); });
+  read("CACHALOT_SIM_ABSENT_RANKS", [&](const auto& text) { config.are_ranks_absent = parse_flag(text); });
   read("CACHALOT_SIM_MAPPING", [&](const auto& text) { config.mapping_waits = parse_mapping(text); });
   read("CACHALOT_SIM_FAULTS", [&](const auto& text) { config.faults = parse_faults(text); });
   return config;

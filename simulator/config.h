@@ -34,6 +34,7 @@ struct Config {
   bool legacy_stream_waits = true;  // it and blocking streams wait for each other
   bool mapping_waits = false;
   bool is_strict = false;
+  bool are_ranks_absent = false;  // of communicators, all but those of this process
 
   LatencyModel latency() const;
 };

@@ -101,6 +101,18 @@ class Environment {
   std::map<std::string, std::string> values_;
 };
 
+// As torchrun sets them, with all devices on one machine of the job.
+void describe_rank(Environment& environment, const RankAlone& alone, int devices) {
+  environment.set("RANK", std::to_string(alone.rank));
+  environment.set("WORLD_SIZE", std::to_string(alone.world_size));
+  environment.set("LOCAL_RANK", std::to_string(alone.local_rank));
+  environment.set("LOCAL_WORLD_SIZE", std::to_string(std::min(devices, alone.world_size)));
+  environment.set("GROUP_RANK", std::to_string(alone.rank / devices));
+  environment.set("MASTER_ADDR", "127.0.0.1");
+  environment.set("MASTER_PORT", "29500");
+  environment.set("CACHALOT_SIM_ABSENT_RANKS", "1");
+}
+
 Environment simulated_environment(const SimulationOptions& options, const fs::path& simulator,
                                   const fs::path& reports) {
   Environment environment;
@@ -116,6 +128,7 @@ Environment simulated_environment(const SimulationOptions& options, const fs::pa
   environment.set("CACHALOT_SIM_UNKNOWN", options.unknown);
   if (options.compute == "all") environment.set("CACHALOT_SIM_COPY_BYTES", kEveryCopy);
   environment.set("CACHALOT_SIM_SHARED", (reports / kSharedMemory).string());
+  if (options.rank) describe_rank(environment, *options.rank, options.devices);
   if (options.strict) environment.set("CACHALOT_SIM_STRICT", "1");
   if (!options.trace_path.empty()) {
     environment.set("CACHALOT_SIM_TRACE", fs::absolute(options.trace_path).string());

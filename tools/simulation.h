@@ -8,11 +8,19 @@
 
 namespace cachalot::tools {
 
+// One rank of a job, as the program finds it in its environment: RANK, WORLD_SIZE, LOCAL_RANK, ….
+struct RankAlone {
+  int rank = 0;
+  int world_size = 1;
+  int local_rank = 0;  // below the number of devices
+};
+
 struct SimulationOptions {
   std::vector<std::string> program;   // with its arguments; found on PATH
   std::optional<std::string> gpu;     // a key of the table of GPUs; the simulator's default without
   std::optional<std::string> memory;  // of each device, "24GiB"; the GPU's own without
   int devices = 1;
+  std::optional<RankAlone> rank;  // the program is one rank of a job whose others are absent
   std::string compute = "small";  // which operations of PyTorch: none, small or all (simulator/README.md)
   std::string unknown = "zero";   // what sizes are that depend on unknown values: zero, expected or max
   bool strict = false;            // CUDA's rules are watched: CACHALOT_SIM_STRICT (simulator/README.md)

@@ -43,7 +43,10 @@ Communicator::Communicator(int size, int rank, const ncclConfig_t* config) : siz
     throw NcclError(ncclInvalidArgument, "the ncclConfig_t was not initialized with NCCL_CONFIG_INITIALIZER");
   const ncclConfig_t& used = config ? *config : unset;
   limits_ = limits_of(used.minCTAs, used.maxCTAs);
-  on_process("cudaGetDevice", [&](Process& process) { device_ = process.contexts().current().ordinal; });
+  on_process("cudaGetDevice", [&](Process& process) {
+    device_ = process.contexts().current().ordinal;
+    are_others_absent_ = process.config().are_ranks_absent;
+  });
 }
 
 Communicator::~Communicator() { leave(); }
@@ -68,15 +71,18 @@ void Communicator::open(std::uint64_t id, std::vector<Member> members) {
 
 void Communicator::send(int peer, Channel channel, std::uint64_t number, const CallId& call,
                         std::span<const char> content) {
+  if (is_absent(peer)) return;
   Post::get().send(process_of(peer), {id_, channel, rank_, peer},
                    {number, call.packed(), {content.begin(), content.end()}}, false);
 }
 
 void Communicator::send_nothing(int peer, Channel channel, std::uint64_t number) {
+  if (is_absent(peer)) return;
   Post::get().send(process_of(peer), {id_, channel, rank_, peer}, {number, 0, {}}, true);
 }
 
 void Communicator::expect_nothing(int peer, Channel channel, std::uint64_t number) {
+  if (is_absent(peer)) return;
   const std::lock_guard lock(expected_mutex_);
   expected_[{id_, channel, peer, rank_}] = number;
 }
@@ -124,7 +130,12 @@ std::vector<char> Communicator::receive(int peer, Channel channel, std::uint64_t
   return std::move(letter.content);
 }
 
+void Communicator::join(const UniqueId& id) {
+  if (!are_others_absent_) Post::get().join(id.root, {id.number, size_, rank_, own_member()});
+}
+
 std::vector<Member> Communicator::receive_members(const Endpoint& root, std::uint64_t number) {
+  if (are_others_absent_) return std::vector<Member>(static_cast<std::size_t>(size_), own_member());
   const BoxKey key{number, Channel::bootstrap, 0, rank_};
   const Letter letter = wait(key, 1, root, "all ranks to come");
   return unpack_members(letter.content);
@@ -147,7 +158,7 @@ ncclResult_t Communicator::state() {
 void Communicator::leave() noexcept {
   try {
     for (int peer = 0; peer < size_ && !members_.empty(); ++peer) {
-      if (peer != rank_) Post::get().leave(process_of(peer), id_, rank_, peer);
+      if (peer != rank_ && !is_absent(peer)) Post::get().leave(process_of(peer), id_, rank_, peer);
     }
     if (!members_.empty()) Post::get().mailboxes().forget(id_, rank_);
   } catch (const std::exception&) {  // the others see that the process ends

@@ -1,5 +1,7 @@
 // One rank of a communicator: where the others are, what it has sent them and what it waits for.
 //
+// With CACHALOT_SIM_ABSENT_RANKS there are no others: nothing is sent, and nothing comes.
+//
 // As in NCCL, only `abort` and `state` may be called while another thread uses the communicator.
 #pragma once
 
@@ -56,6 +58,8 @@ class Communicator {
   std::uint64_t id() const { return id_; }
   int size() const { return size_; }
   int rank() const { return rank_; }
+  bool are_others_absent() const { return are_others_absent_; }
+  bool is_absent(int peer) const { return are_others_absent_ && peer != rank_; }
   int device() const { return device_; }
   const std::vector<Member>& members() const { return members_; }
   // This process, with the device's number on the machine.
@@ -76,6 +80,8 @@ class Communicator {
   // Blocks until the peer has made its call number `number`, which must be this one. Throws ncclRemoteError when the peer is
   // gone, ncclInvalidUsage when it has called something else, and ncclInternalError when this communicator was aborted.
   std::vector<char> receive(int peer, Channel channel, std::uint64_t number, const CallId& call);
+  // Tells the bootstrap of the id that this rank has come.
+  void join(const UniqueId& id);
   // Blocks for the answer of the bootstrap `number`.
   std::vector<Member> receive_members(const Endpoint& root, std::uint64_t number);
 
@@ -103,6 +109,7 @@ class Communicator {
   const int size_;
   const int rank_;
   int device_ = 0;
+  bool are_others_absent_ = false;
   ChannelLimits limits_;
   std::uint64_t id_ = 0;
   std::vector<Member> members_;

@@ -102,6 +102,8 @@ class Exchanging {
 
  private:
   bool is_of_pair() const { return call_.kind == CallKind::send_and_receive; }
+  // What a rank sends to itself is a letter as well; of a collective it keeps its part.
+  bool is_own(int rank) const { return rank == communicator_->rank() && !is_of_pair(); }
   Channel channel() const { return is_of_pair() ? Channel::pairs : Channel::collectives; }
   std::size_t all_parts() const { return static_cast<std::size_t>(communicator_->size()) * part_bytes_; }
   std::size_t given_bytes() const { return plan_.is_sliced ? all_parts() : part_bytes_; }
@@ -170,7 +172,7 @@ void Exchanging::start() {
 void Exchanging::send_parts(const std::vector<char>& given) {
   const std::uint64_t collective = is_of_pair() ? 0 : communicator_->next_collective();
   for (const int target : plan_.targets) {
-    if (target == communicator_->rank() && !is_of_pair()) {
+    if (is_own(target)) {
       if (moves_) own_part_.assign(part_for(target, given).begin(), part_for(target, given).end());
       continue;
     }
@@ -181,7 +183,7 @@ void Exchanging::send_parts(const std::vector<char>& given) {
       communicator_->send_nothing(target, channel(), number);
   }
   for (const int source : plan_.sources) {
-    if (source == communicator_->rank() && !is_of_pair()) continue;
+    if (is_own(source)) continue;
     numbers_[source] = is_of_pair() ? communicator_->next_from(source) : collective;
     if (!moves_) communicator_->expect_nothing(source, channel(), numbers_[source]);
   }
@@ -191,9 +193,11 @@ void Exchanging::finish() {
   if (!moves_ || plan_.sources.empty()) return;
   std::vector<std::vector<char>> parts;
   for (const int source : plan_.sources) {
-    const auto number = numbers_.find(source);
-    parts.push_back(number == numbers_.end() ? std::move(own_part_)
-                                             : communicator_->receive(source, channel(), number->second, id()));
+    if (is_own(source) || communicator_->is_absent(source))
+      parts.push_back(own_part_);
+    else
+      parts.push_back(communicator_->receive(source, channel(), numbers_.at(source), id()));
+    if (parts.back().empty()) return;  // of an absent rank, and this one gives nothing that could stand for it
   }
   if (reduces(call_.kind)) return write(reduce(call_.type, call_.reduction, parts));
   std::vector<char> result;

@@ -3,6 +3,9 @@
 // The whole of a call's data is moved if no rank has more than CACHALOT_SIM_COPY_BYTES of it; the call then blocks the host
 // until the ranks that this one receives from have made it. Of larger ones nothing is moved, and nobody waits. In a capture
 // the stream gets a node, and nothing is moved, as with copies.
+//
+// Absent ranks count as ranks with this one's data. Where this one gives none, as in a broadcast of another root, memory keeps
+// its content.
 #pragma once
 
 #include <cstddef>

@@ -12,6 +12,13 @@
 namespace cachalot::simulator::nccl {
 namespace {
 
+UniqueId new_id() {
+  UniqueId id;
+  id.root = Post::get().endpoint();
+  id.number = random_number();
+  return id;
+}
+
 UniqueId unpacked(const ncclUniqueId& id) {
   UniqueId own;
   const UniqueId expected;
@@ -75,7 +82,7 @@ struct Splitting {
   void finish() {
     std::vector<Choice> choices(static_cast<std::size_t>(parent->size()), own);
     for (int peer = 0; peer < parent->size(); ++peer) {
-      if (peer == parent->rank()) continue;
+      if (peer == parent->rank() || parent->is_absent(peer)) continue;
       const std::vector<char> content = parent->receive(peer, Channel::collectives, number, kCall);
       std::memcpy(&choices[static_cast<std::size_t>(peer)], content.data(), std::min(content.size(), sizeof(Choice)));
     }
@@ -92,9 +99,7 @@ struct Splitting {
 }  // namespace
 
 ncclUniqueId new_unique_id() {
-  UniqueId own;
-  own.root = Post::get().endpoint();
-  own.number = random_number();
+  const UniqueId own = new_id();
   ncclUniqueId id{};
   static_assert(sizeof(own) <= sizeof(id));
   std::memcpy(id.internal, &own, sizeof(own));
@@ -102,12 +107,10 @@ ncclUniqueId new_unique_id() {
 }
 
 ncclComm_t join(const ncclUniqueId& id, int ranks, int rank, const ncclConfig_t* config) {
-  const UniqueId own = unpacked(id);
   const auto made = std::make_shared<Communicator>(ranks, rank, config);
+  const UniqueId own = made->are_others_absent() ? new_id() : unpacked(id);
   const ncclComm_t handle = publish(made);
-  submit({[=] {
-            Post::get().join(own.root, {own.number, ranks, rank, made->own_member()});
-          },
+  submit({[=] { made->join(own); },
           [=] {
             try {
               made->open(own.number, made->receive_members(own.root, own.number));

@@ -16,7 +16,8 @@ ncclComm_t join(const ncclUniqueId& id, int ranks, int rank, const ncclConfig_t*
 // One communicator for each device of the list (null: the first ones) in this process, in their order.
 void join_all(ncclComm_t* comms, int devices, const int* device_list);
 
-// Blocks until all ranks of the parent have come. Writes a null pointer to `child` if the color is kNcclNoColor.
+// Blocks until all ranks of the parent have come. Writes a null pointer to `child` if the color is kNcclNoColor. Absent ranks
+// count as ranks of the same color.
 void split(std::shared_ptr<Communicator> parent, int color, int key, ncclComm_t* child, const ncclConfig_t* config);
 // Waits for nobody.
 ncclComm_t shrink(const std::shared_ptr<Communicator>& parent, std::vector<int> excluded, const ncclConfig_t* config);

@@ -35,12 +35,16 @@ print(torch.cuda.max_memory_allocated(), torch.cuda.max_memory_reserved(), *sys.
 """
 
 
+def own_environment() -> dict[str, str]:
+    """Without what the tests themselves run on."""
+    return {name: value for name, value in os.environ.items() if not name.startswith(("CACHALOT_SIM_", "LD_"))}
+
+
 def simulate(folder: Path, program: str, *options: str) -> tuple[subprocess.CompletedProcess, dict]:
     script, report = folder / "train.py", folder / "report.json"
     script.write_text(program)
-    environment = {name: value for name, value in os.environ.items() if not name.startswith(("CACHALOT_SIM_", "LD_"))}
     command = [COMMAND, "simulate", "--json", str(report), *options, sys.executable, "train.py", "--gpu"]
-    done = subprocess.run(command, env=environment, cwd=folder, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(command, env=own_environment(), cwd=folder, capture_output=True, text=True, timeout=120)
     return done, json.loads(report.read_text())
 
 

@@ -1,12 +1,17 @@
-"""`cachalot simulate` on programs of several processes, which communicate by the simulated NCCL."""
+"""`cachalot simulate` on programs of several ranks: processes that communicate by the simulated NCCL, and one rank by itself."""
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 import world
-from test_simulate import COMMAND, simulate
+from test_simulate import COMMAND, own_environment, simulate
+
+ROOT = Path(__file__).resolve().parents[2]
 
 pytestmark = [world.full_only, world.not_pages, pytest.mark.skipif(not COMMAND, reason="needs the cachalot command")]
 
@@ -92,3 +97,65 @@ def test_a_rank_that_fails_does_not_hang_the_other(tmp_path: Path) -> None:
     done, _ = run_two_ranks(tmp_path, "assert dist.get_rank() == 0, 'rank 1 fails'\ndist.barrier()\n")
     assert done.returncode == 1
     assert "rank 1 fails" in done.stderr
+
+
+def run_one_rank(folder: Path, program: str, rank: int, world_size: int, *options: str) -> tuple:
+    return simulate(folder, BEGINNING + program + END, "--world-size", str(world_size), "--rank", str(rank), *options)
+
+
+def torch_peaks(report: dict) -> list[int]:
+    return [device["peak_requested_bytes"] for process in report["processes"] for device in process["torch"]["devices"]]
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_a_rank_by_itself_has_the_memory_that_it_has_among_others(tmp_path: Path, model: str) -> None:
+    _, together = run_two_ranks(tmp_path, MODELS[model])
+    done, alone = run_one_rank(tmp_path, MODELS[model], 1, 2)
+    assert done.returncode == 0, done.stderr
+    assert torch_peaks(alone) == [torch_peaks(together)[1]]
+    assert nccl_bytes(alone) == nccl_bytes(together)[1:]
+
+
+MESH = """
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+mesh = init_device_mesh("cuda", (8, 128), mesh_dim_names=("replicate", "shard"))
+step(fully_shard(layers(), mesh=mesh))
+flag = torch.tensor([2.0, 3.0], device="cuda")
+dist.all_reduce(flag)
+parts = torch.zeros(1024, device="cuda", dtype=torch.int64)
+dist.all_gather_into_tensor(parts, torch.tensor([dist.get_rank()], device="cuda"))
+objects = [None] * dist.get_world_size()
+dist.all_gather_object(objects, {"rank": dist.get_rank()})
+received = ["mine"]
+dist.broadcast_object_list(received, src=0)
+cpu = dist.new_group(backend="gloo")
+dist.barrier(cpu)
+host = torch.ones(3)
+dist.all_reduce(host, group=cpu)
+rows = dist.new_group(list(range(512, 1024)))
+row = torch.tensor([1.0], device="cuda")
+dist.all_reduce(row, group=rows)
+names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
+print([os.environ[name] for name in names], list(mesh.get_coordinate()), flag.tolist(), set(parts.tolist()), objects[5], received,
+      row.item(), torch.cuda.current_device())
+"""
+
+
+def test_a_rank_by_itself_stands_for_all(tmp_path: Path) -> None:
+    done, _ = run_one_rank(tmp_path, MESH, 1001, 1024, "--devices", "8")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "['1001', '1024', '1', '8'] [7, 105] [2048.0, 3072.0] {1001} {'rank': 1001} ['mine'] 512.0 1\n"
+
+
+def test_one_rank_of_the_training_of_a_transformer(tmp_path: Path) -> None:
+    size = "--layers 12 --hidden 1024 --heads 16 --mlp 4096 --vocabulary 32000 --tokens 1024".split()
+    command = [COMMAND, "simulate", "--json", "report.json", "--world-size", "64", "--rank", "17", sys.executable,
+               str(ROOT / "bench/simulate/fsdp_rank.py"), *size]
+    done = subprocess.run(command, env=own_environment(), cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert "rank 17 of 64: 0.25 billion parameters" in done.stdout
+    (device,) = json.loads((tmp_path / "report.json").read_text())["processes"][0]["torch"]["devices"]
+    parameters = 250e6
+    activations = (12 * 1024 * 1024 + 4 * 1024 * 32000) * 2  # what checkpoints keep, and the scores
+    assert parameters * 8 / 64 < device["peak_allocated_bytes"] < parameters * 8 / 64 + 2 * activations

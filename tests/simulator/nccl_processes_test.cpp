@@ -22,10 +22,21 @@ std::string hexadecimal(const ncclUniqueId& id) {
   return digits;
 }
 
+using Pipe = std::unique_ptr<std::FILE, int (*)(std::FILE*)>;
+
+Pipe started(const std::string& command) { return {popen(command.c_str(), "re"), pclose}; }
+
+std::string output_of(const Pipe& pipe) {
+  std::string output;
+  std::array<char, 4096> buffer;
+  while (const std::size_t read = std::fread(buffer.data(), 1, buffer.size(), pipe.get()))
+    output.append(buffer.data(), read);
+  return output;
+}
+
 // Runs a program of nccl_rank on so many processes, each with a device of its own, or all with the first. Returns what each
 // has printed.
 std::vector<std::string> run_ranks(int ranks, const std::string& program, bool share_device = false) {
-  using Pipe = std::unique_ptr<std::FILE, int (*)(std::FILE*)>;
   ncclUniqueId id{};
   EXPECT_EQ(ncclGetUniqueId(&id), ncclSuccess);
   std::vector<Pipe> pipes;
@@ -33,15 +44,10 @@ std::vector<std::string> run_ranks(int ranks, const std::string& program, bool s
     const std::string command = fmt::format(
         "CACHALOT_SIM_DEVICES={} CUDA_VISIBLE_DEVICES={} CACHALOT_SIM_MEMORY=256MiB timeout 60 {} {} {} {} {} 2>&1",
         ranks, share_device ? 0 : rank, CACHALOT_NCCL_RANK, hexadecimal(id), rank, ranks, program);
-    pipes.emplace_back(popen(command.c_str(), "re"), pclose);
+    pipes.push_back(started(command));
   }
   std::vector<std::string> outputs;
-  for (const Pipe& pipe : pipes) {
-    std::string& output = outputs.emplace_back();
-    std::array<char, 4096> buffer;
-    while (const std::size_t read = std::fread(buffer.data(), 1, buffer.size(), pipe.get()))
-      output.append(buffer.data(), read);
-  }
+  for (const Pipe& pipe : pipes) outputs.push_back(output_of(pipe));
   return outputs;
 }
 
@@ -86,6 +92,19 @@ TEST(SimulatorNcclProcesses, TwoRanksOnOneDeviceAreRefused) {
     EXPECT_TRUE(output.ends_with(fmt::format("both on CUDA device 0 {} 0\n", static_cast<int>(ncclInvalidUsage))))
         << output;
   }
+}
+
+// One process alone, with an id that nobody made.
+std::string run_alone(int rank, const std::string& program) {
+  const std::string command =
+      fmt::format("CACHALOT_SIM_ABSENT_RANKS=1 CACHALOT_SIM_MEMORY=256MiB timeout 60 {} 00 {} 1000 {} 2>&1",
+                  CACHALOT_NCCL_RANK, rank, program);
+  return output_of(started(command));
+}
+
+TEST(SimulatorNcclProcesses, AbsentRanksCountAsRanksWithTheDataOfThisOne) {
+  EXPECT_EQ(run_alone(2, "all_reduce"), "sum 0 3000\n");
+  EXPECT_EQ(run_alone(2, "rest"), "gathered 0 3000\nsplit 0 1000\nreceived 0 3\nbroadcast 0 3\n");
 }
 
 }  // namespace

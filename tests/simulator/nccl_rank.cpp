@@ -102,6 +102,27 @@ void ranks_disagree(const Rank& own) {
   print(ncclGetLastError(own.comm), result, 0);
 }
 
+// The other calls, for a rank whose others are absent.
+void rest(const Rank& own) {
+  int* gathered = nullptr;
+  cudaMalloc(reinterpret_cast<void**>(&gathered), static_cast<std::size_t>(own.ranks) * sizeof(int));
+  ncclResult_t result = ncclAllGather(own.memory, gathered, 1, ncclInt32, own.comm, nullptr);
+  int sum = 0;
+  for (int rank = 0; rank < own.ranks; ++rank) sum += read(gathered + rank);
+  print("gathered", result, sum);
+  ncclComm_t child = nullptr;
+  result = ncclCommSplit(own.comm, 1, 0, &child, nullptr);
+  int count = 0;
+  ncclCommCount(child, &count);
+  ncclCommDestroy(child);
+  print("split", result, count);
+  ncclSend(own.memory, 1, ncclInt32, own.ranks - 1, own.comm, nullptr);
+  result = ncclRecv(own.memory, 1, ncclInt32, own.ranks - 1, own.comm, nullptr);
+  print("received", result, read(own.memory));
+  result = ncclBroadcast(nullptr, own.memory, 1, ncclInt32, own.ranks - 1, own.comm, nullptr);
+  print("broadcast", result, read(own.memory));
+}
+
 ncclUniqueId id_of(const char* digits) {
   ncclUniqueId id{};
   for (std::size_t i = 0; i < sizeof(id.internal) && std::strlen(digits) >= 2 * (i + 1); ++i)
@@ -119,6 +140,7 @@ int main(int count, char** arguments) {
       {"rank_1_is_killed_before_a_large_call", rank_1_is_killed_before_a_large_call},
       {"rank_1_ends_first", rank_1_ends_first},
       {"ranks_disagree", ranks_disagree},
+      {"rest", rest},
   };
   if (count != 5 || !kPrograms.contains(arguments[4])) return 2;
   Rank own{.rank = std::atoi(arguments[2]), .ranks = std::atoi(arguments[3])};

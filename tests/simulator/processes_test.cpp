@@ -77,6 +77,7 @@ TEST_F(SimulatorProcesses, ABadVariableIsOneClearErrorAndNoDevice) {
            {"CACHALOT_SIM_LEGACY_STREAM=joins",
             "CACHALOT_SIM_LEGACY_STREAM: 'joins' is not valid: it must be waits or alone"},
            {"CACHALOT_SIM_MAPPING=late", "CACHALOT_SIM_MAPPING: 'late' is not valid: it must be at_once or waits"},
+           {"CACHALOT_SIM_ABSENT_RANKS=3", "CACHALOT_SIM_ABSENT_RANKS: '3' is not valid: it must be 0 or 1"},
            {"CACHALOT_SIM_STRICT=yes", "CACHALOT_SIM_STRICT: 'yes' is not valid: it must be 0 or 1"},
            {"CACHALOT_SIM_MEMROY=1GiB", "CACHALOT_SIM_MEMROY: there is no such variable; they are CACHALOT_SIM_GPU, "},
            {"CUDA_VISIBLE_DEVICES=GPU-1234",

@@ -48,6 +48,9 @@ TEST(Simulate, RefusesWhatItCannotDoBeforeTheProgramRuns) {
   expect_complaint("--divices 2 echo ran", "simulate has no option '--divices'; did you mean '--devices'?");
   expect_complaint("--memory much echo ran", "'much' is not a size");
   expect_complaint("--devices 0 echo ran", "--devices");
+  expect_complaint("--rank 1 echo ran", "--rank and --local-rank need --world-size, the number of ranks of the job");
+  expect_complaint("--world-size 4 --rank 4 echo ran", "--rank 4 is not a rank of --world-size 4: they are 0 to 3");
+  expect_complaint("--world-size 4 --local-rank 1 echo ran", "--local-rank 1 has no device: there are 1 (--devices)");
   expect_complaint("--no-such-option 1 -- echo ran", "--no-such-option");
 }
 
@@ -120,6 +123,14 @@ TEST(Simulate, TellsWhatProcessesTakeOfADeviceTogether) {
   const Outcome one_by_one = simulate("--memory 1GiB sh -c '" + kProgram + " 600; " + kProgram + " 700'");
   EXPECT_EQ(one_by_one.exit_code, 0) << "the memory of a process that has ended is free";
   EXPECT_THAT(one_by_one.err, HasSubstr("600.00 MiB at the peak, 700.00 MiB of all processes together"));
+}
+
+TEST(Simulate, TellsTheProgramWhichRankItIs) {
+  NEEDS_THE_SIMULATOR();
+  const std::string print = " sh -c 'echo $RANK $WORLD_SIZE $LOCAL_RANK $LOCAL_WORLD_SIZE $GROUP_RANK $MASTER_ADDR'";
+  EXPECT_EQ(simulate("--world-size 64 --rank 19 --devices 8" + print).out, "19 64 3 8 2 127.0.0.1\n");
+  EXPECT_EQ(simulate("--world-size 4" + print).out, "0 4 0 1 0 127.0.0.1\n");
+  EXPECT_EQ(simulate("--world-size 4 --rank 2 --local-rank 1 --devices 2" + print).out, "2 4 1 2 1 127.0.0.1\n");
 }
 
 TEST(Simulate, SaysOfBrokenRulesWhereTheyWereBrokenIfStrict) {

@@ -37,6 +37,7 @@ class SimulateCommand : public Command {
         .examples = {{"Will a training fit on a T4?", "cachalot simulate --gpu t4 train.py --batch-size 8"},
                      {"On a GPU that is not in the list:", "cachalot simulate --memory 24GiB python -m package.train"},
                      {"Does the program keep CUDA's rules?", "cachalot simulate --strict ./program"},
+                     {"Will one rank of an FSDP job of 64 GPUs fit?", "cachalot simulate --world-size 64 train.py"},
                      {"Record every allocation, to replay it with other options:",
                       "cachalot simulate --trace trace.csv.gz train.py"}}};
     return text;
@@ -54,6 +55,18 @@ class SimulateCommand : public Command {
         ->type_name("N")
         ->check(CLI::Range(1, kMostDevices))
         ->capture_default_str();
+    constexpr int kMostRanks = 1'000'000;
+    app.add_option("--world-size", world_size_,
+                   "The program is one rank of a job of so many, the others of which are absent: see --rank")
+        ->type_name("N")
+        ->check(CLI::Range(1, kMostRanks));
+    app.add_option("--rank", rank_, "Which rank of --world-size it is, from 0 on (default: 0)")
+        ->type_name("N")
+        ->check(CLI::Range(0, kMostRanks - 1));
+    app.add_option("--local-rank", local_rank_,
+                   "Its rank on its machine, which is its device (default: the rank modulo --devices)")
+        ->type_name("N")
+        ->check(CLI::Range(0, kMostDevices - 1));
     app.add_option("--trace", trace_,
                    "Write every allocation and free for `cachalot replay`; as gzip if it ends in .gz")
         ->type_name("FILE");
@@ -82,11 +95,13 @@ class SimulateCommand : public Command {
     if (memory_) parse_bytes(*memory_);
     CACHALOT_REQUIRE(!program_.empty(), "no program was given; an example: cachalot simulate{} train.py",
                      gpu_ ? " --gpu " + *gpu_ : "");
+    const std::optional<RankAlone> rank = rank_alone();
     if (!json_.empty()) write_file(json_, "");
     const Simulation simulation = simulate({.program = with_python(std::move(program_)),
                                             .gpu = gpu_,
                                             .memory = memory_,
                                             .devices = devices_,
+                                            .rank = rank,
                                             .compute = compute_,
                                             .unknown = unknown_,
                                             .strict = strict_,
@@ -99,6 +114,25 @@ class SimulateCommand : public Command {
   }
 
  private:
+  // Throws InvalidArgument where the options do not fit each other.
+  std::optional<RankAlone> rank_alone() const {
+    if (!world_size_) {
+      CACHALOT_REQUIRE(!rank_ && !local_rank_,
+                       "--rank and --local-rank need --world-size, the number of ranks of the job");
+      return std::nullopt;
+    }
+    const int rank = rank_.value_or(0);
+    CACHALOT_REQUIRE(rank < *world_size_, "--rank {} is not a rank of --world-size {}: they are 0 to {}", rank,
+                     *world_size_, *world_size_ - 1);
+    const int local_rank = local_rank_.value_or(rank % devices_);
+    CACHALOT_REQUIRE(local_rank < devices_, "--local-rank {} has no device: there are {} (--devices)", local_rank,
+                     devices_);
+    return RankAlone{rank, *world_size_, local_rank};
+  }
+
+  std::optional<int> world_size_;
+  std::optional<int> rank_;
+  std::optional<int> local_rank_;
   std::optional<std::string> gpu_;
   std::optional<std::string> memory_;
   int devices_ = 1;

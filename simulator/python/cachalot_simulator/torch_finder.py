@@ -31,11 +31,12 @@ class TorchFinder(importlib.abc.MetaPathFinder):
             def load_and_watch(module: Any) -> None:
                 load(module)
                 sys.meta_path.remove(self)
-                from cachalot_simulator import object_collectives  # neither in programs without torch
+                from cachalot_simulator import absent_ranks, object_collectives  # nothing in programs without torch
                 from cachalot_simulator.observer import watch
 
                 watch(module)
                 object_collectives.install(module)
+                absent_ranks.install(module)
 
             spec.loader.exec_module = load_and_watch  # type: ignore[method-assign]
         return spec
