@@ -46,8 +46,8 @@ std::size_t all_matrix_elements(const RecurrentNetwork& network) {
 
 // Each gate has as many biases, so that they are counted, not added up.
 std::size_t biases_of_layer(const RecurrentNetwork& network) {
-  const int vectors = network.bias == kNone ? 0 : network.bias == kBoth ? 2 : 1;
-  return static_cast<std::size_t>(vectors * gates(network));
+  const std::size_t vectors = network.bias == kNone ? 0 : network.bias == kBoth ? 2 : 1;
+  return vectors * static_cast<std::size_t>(gates(network));
 }
 
 bool has_layer(const RecurrentNetwork& network, int pseudo_layer) {
