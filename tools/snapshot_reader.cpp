@@ -47,7 +47,8 @@ std::unique_ptr<PlainDocument> read_document(InputFile file) {
 }
 
 bool is_of_a_library(std::string_view file) {
-  constexpr std::array kLibraries = {"/site-packages/", "/dist-packages/", "/torch/", "/lib/python", "<frozen"};
+  constexpr std::array kLibraries = {"/site-packages/", "/dist-packages/", "/torch/",
+                                     "/lib/python",     "<frozen",         "/cachalot_simulator/"};
   return std::ranges::any_of(kLibraries,
                              [&](std::string_view part) { return file.find(part) != std::string_view::npos; });
 }

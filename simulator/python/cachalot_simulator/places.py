@@ -6,11 +6,14 @@ import os
 import sys
 
 HERE = os.path.dirname(os.path.abspath(__file__))
+COMPUTE = os.path.join(HERE, "compute", "")  # its operations call those of the program: not a place in the program
 
 
 def place_of(entry: dict) -> str:
     """"train.py:42 in step": the innermost line that is the program's own, not a library's."""
     frames = entry.get("frames", [])
+    ours = [i for i, frame in enumerate(frames) if frame["filename"].startswith(COMPUTE)]
+    frames = frames[ours[-1] + 1 :] if ours else frames
     own = [frame for frame in frames if not is_library(frame["filename"])]
     if not frames:
         return "outside Python code (for example, a backward pass)"

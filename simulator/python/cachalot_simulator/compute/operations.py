@@ -17,12 +17,17 @@ from cachalot_simulator.compute.randomness import generator_for, random_state
 from cachalot_simulator.compute.reads import UnknownReads
 from cachalot_simulator.compute.replacements import REPLACEMENTS
 from cachalot_simulator.compute.work import is_little_work
+from cachalot_simulator.threads import prepare_threads
 
 # PyTorch reserves this key, between autograd and the devices, for libraries outside of it, and registers nothing there. A
 # dispatch mode sees the same operations, but where there is one PyTorch adds up gradients in new memory.
 KEY_NAME = "Fake"
 KEY = torch._C._dispatch_key_parse(KEY_NAME)
 _exclude = torch._C._dispatch_tls_set_dispatch_key_excluded
+
+
+def see_this_thread() -> None:
+    torch._C._dispatch_tls_set_dispatch_key_included(KEY, True)
 
 
 @dataclass
@@ -57,15 +62,9 @@ class Computing:
             self.register()
 
         torch.ops.load_library = load_and_register
-        begin = threading.Thread._bootstrap_inner
-
-        def begin_seen(thread: threading.Thread) -> None:
-            torch._C._dispatch_tls_set_dispatch_key_included(KEY, True)
-            begin(thread)
-
-        threading.Thread._bootstrap_inner = begin_seen
         self._see_compiled_code()
-        torch._C._dispatch_tls_set_dispatch_key_included(KEY, True)
+        prepare_threads(see_this_thread)
+        see_this_thread()
 
     def _see_compiled_code(self) -> None:
         """Code of torch.compile makes its tensors by this function, past the dispatcher. Nothing computes them."""
