@@ -54,6 +54,8 @@ class Computing:
 
     def start(self) -> None:
         """Begins to see the operations of this thread, of those that it starts from now on, and of autograd's. It does not end."""
+        others = self._libraries["_"] = torch.library.Library("_", "IMPL")
+        others.fallback(torch.library.fallthrough_kernel, KEY_NAME)  # operations that are defined later
         self.register()
         load_library = torch.ops.load_library
 
@@ -90,7 +92,8 @@ class Computing:
                 namespace = name.partition("::")[0]
                 if namespace not in self._libraries:
                     self._libraries[namespace] = torch.library.Library(namespace, "IMPL")
-                kernel = torch.library.fallthrough_kernel if is_view(name) else self._kernel(name)
+                is_unseen = namespace in UNSEEN or is_view(name)
+                kernel = torch.library.fallthrough_kernel if is_unseen else self._kernel(name)
                 self._libraries[namespace].impl(name, kernel, KEY_NAME)
 
     def _kernel(self, name: str) -> Any:
@@ -125,6 +128,8 @@ class Computing:
 
 
 CUDA_KEYS = torch._C.DispatchKeySet(torch._C.DispatchKey.CUDA)
+# Collectives, whose values the simulated NCCL moves between processes, and marks of the profiler.
+UNSEEN = {"c10d", "_c10d_functional", "_c10d_functional_autograd", "c10d_functional", "symm_mem", "profiler"}
 COPIES = {"aten::copy_", "aten::_to_copy", "aten::clone"}
 READS = {"aten::_local_scalar_dense", "aten::item", "aten::equal", "aten::is_nonzero"}
 
