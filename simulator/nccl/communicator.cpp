@@ -69,16 +69,14 @@ void Communicator::open(std::uint64_t id, std::vector<Member> members) {
   }
 }
 
-void Communicator::send(int peer, Channel channel, std::uint64_t number, const CallId& call,
-                        std::span<const char> content) {
+void Communicator::send(int peer, Channel channel, std::uint64_t number, const CallId& call, Part part) {
   if (is_absent(peer)) return;
-  Post::get().send(process_of(peer), {id_, channel, rank_, peer},
-                   {number, call.packed(), {content.begin(), content.end()}}, false);
+  Post::get().send(process_of(peer), {id_, channel, rank_, peer}, {number, call.packed(), std::move(part)}, false);
 }
 
 void Communicator::send_nothing(int peer, Channel channel, std::uint64_t number) {
   if (is_absent(peer)) return;
-  Post::get().send(process_of(peer), {id_, channel, rank_, peer}, {number, 0, {}}, true);
+  Post::get().send(process_of(peer), {id_, channel, rank_, peer}, {number, 0, Part{}}, true);
 }
 
 void Communicator::expect_nothing(int peer, Channel channel, std::uint64_t number) {
@@ -119,7 +117,7 @@ Letter Communicator::wait(const BoxKey& key, std::uint64_t number, const Endpoin
   }
 }
 
-std::vector<char> Communicator::receive(int peer, Channel channel, std::uint64_t number, const CallId& call) {
+Part Communicator::receive(int peer, Channel channel, std::uint64_t number, const CallId& call) {
   Letter letter = wait({id_, channel, peer, rank_}, number, process_of(peer), formatted("rank {}", peer));
   if (letter.signature != call.packed()) {
     fail(ncclInvalidUsage,
@@ -127,7 +125,7 @@ std::vector<char> Communicator::receive(int peer, Channel channel, std::uint64_t
                    "calls in the same order",
                    rank_, call_text(call.packed()), peer, call_text(letter.signature)));
   }
-  return std::move(letter.content);
+  return std::move(letter.part);
 }
 
 void Communicator::join(const UniqueId& id) {
@@ -138,7 +136,7 @@ std::vector<Member> Communicator::receive_members(const Endpoint& root, std::uin
   if (are_others_absent_) return std::vector<Member>(static_cast<std::size_t>(size_), own_member());
   const BoxKey key{number, Channel::bootstrap, 0, rank_};
   const Letter letter = wait(key, 1, root, "all ranks to come");
-  return unpack_members(letter.content);
+  return unpack_members(letter.part.content);
 }
 
 void Communicator::abort() {

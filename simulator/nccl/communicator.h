@@ -11,7 +11,6 @@
 #include <map>
 #include <memory>
 #include <mutex>
-#include <span>
 #include <string>
 #include <vector>
 
@@ -73,13 +72,13 @@ class Communicator {
   std::uint64_t next_child() { return ++children_; }
 
   // Blocks never for long: what the peer has not received is buffered.
-  void send(int peer, Channel channel, std::uint64_t number, const CallId& call, std::span<const char> content);
+  void send(int peer, Channel channel, std::uint64_t number, const CallId& call, Part part);
   // Sends, and expects from the peer, that the call was made: its data is not moved.
   void send_nothing(int peer, Channel channel, std::uint64_t number);
   void expect_nothing(int peer, Channel channel, std::uint64_t number);
   // Blocks until the peer has made its call number `number`, which must be this one. Throws ncclRemoteError when the peer is
   // gone, ncclInvalidUsage when it has called something else, and ncclInternalError when this communicator was aborted.
-  std::vector<char> receive(int peer, Channel channel, std::uint64_t number, const CallId& call);
+  Part receive(int peer, Channel channel, std::uint64_t number, const CallId& call);
   // Tells the bootstrap of the id that this rank has come.
   void join(const UniqueId& id);
   // Blocks for the answer of the bootstrap `number`.

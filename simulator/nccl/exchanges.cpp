@@ -110,11 +110,13 @@ class Exchanging {
   CallId id() const { return {call_.kind, part_bytes_}; }
 
   void connect();
-  // Returns the bytes that this rank gives, empty where nothing is to be moved.
-  std::vector<char> launch();
-  void send_parts(const std::vector<char>& given);
-  std::span<const char> part_for(int target, const std::vector<char>& given) const;
-  void write(const std::vector<char>& result);
+  // Returns what this rank gives, empty where nothing is to be moved.
+  Part launch();
+  void send_parts(const Part& given);
+  Part part_for(int target, const Part& given) const;
+  // What is not moved is unknown where it would have been received.
+  void make_unknown(Process& process) const;
+  void write(const Part& result);
 
   std::shared_ptr<Communicator> communicator_;
   const Exchange call_;
@@ -124,7 +126,7 @@ class Exchanging {
   bool is_captured_ = false;
   bool moves_ = false;
   std::map<int, std::uint64_t> numbers_;  // of the letters, by source
-  std::vector<char> own_part_;
+  Part own_part_;
 };
 
 void Exchanging::connect() {
@@ -142,8 +144,8 @@ void Exchanging::connect() {
   }
 }
 
-std::vector<char> Exchanging::launch() {
-  std::vector<char> given;
+Part Exchanging::launch() {
+  Part given;
   const OnDevice on_device(communicator_->device());
   on_process(call_.name, [&](Process& process) {
     StreamState& stream = process.streams().at(call_.name, stream_);
@@ -151,29 +153,40 @@ std::vector<char> Exchanging::launch() {
     moves_ = !is_captured_ && std::max(given_bytes(), has_parts_of_all(call_.kind) ? all_parts() : part_bytes_) <=
                                   process.config().copy_bytes;
     process.launches().launch(stream, cudaGraphNodeTypeKernel);
-    if (!moves_ || plan_.targets.empty()) return;
-    given.resize(given_bytes());
-    process.copies().copy_now(given.data(), call_.from, given.size());
+    if (!moves_) return make_unknown(process);
+    if (plan_.targets.empty()) return;
+    given.content.resize(given_bytes());
+    given.is_known =
+        !process.devices().hold(call_.from) || process.copies().get(nullptr, call_.from, given.content.size());
+    process.copies().copy_now(given.content.data(), call_.from, given.content.size());
   });
   return given;
 }
 
-std::span<const char> Exchanging::part_for(int target, const std::vector<char>& given) const {
+// With one rank, in place, everything stays as it is.
+void Exchanging::make_unknown(Process& process) const {
+  if (plan_.sources.empty() || !process.devices().hold(call_.to)) return;
+  if (communicator_->size() == 1 && call_.to == call_.from) return;
+  process.copies().make_unknown(call_.to, plan_.is_gathered ? all_parts() : part_bytes_);
+}
+
+Part Exchanging::part_for(int target, const Part& given) const {
   const std::size_t offset = plan_.is_sliced ? static_cast<std::size_t>(target) * part_bytes_ : 0;
-  return std::span(given).subspan(offset, part_bytes_);
+  const std::span part = std::span(given.content).subspan(offset, part_bytes_);
+  return {{part.begin(), part.end()}, given.is_known};
 }
 
 void Exchanging::start() {
   connect();
-  const std::vector<char> given = launch();
+  const Part given = launch();
   if (!is_captured_) send_parts(given);
 }
 
-void Exchanging::send_parts(const std::vector<char>& given) {
+void Exchanging::send_parts(const Part& given) {
   const std::uint64_t collective = is_of_pair() ? 0 : communicator_->next_collective();
   for (const int target : plan_.targets) {
     if (is_own(target)) {
-      if (moves_) own_part_.assign(part_for(target, given).begin(), part_for(target, given).end());
+      if (moves_) own_part_ = part_for(target, given);
       continue;
     }
     const std::uint64_t number = is_of_pair() ? communicator_->next_to(target) : collective;
@@ -192,21 +205,28 @@ void Exchanging::send_parts(const std::vector<char>& given) {
 void Exchanging::finish() {
   if (!moves_ || plan_.sources.empty()) return;
   std::vector<std::vector<char>> parts;
+  bool is_known = true;
   for (const int source : plan_.sources) {
-    if (is_own(source) || communicator_->is_absent(source))
-      parts.push_back(own_part_);
-    else
-      parts.push_back(communicator_->receive(source, channel(), numbers_.at(source), id()));
-    if (parts.back().empty()) return;  // of an absent rank, and this one gives nothing that could stand for it
+    Part part = is_own(source) || communicator_->is_absent(source)
+                    ? own_part_
+                    : communicator_->receive(source, channel(), numbers_.at(source), id());
+    if (part.content.empty()) return;  // of an absent rank, and this one gives nothing that could stand for it
+    is_known = is_known && part.is_known;
+    parts.push_back(std::move(part.content));
   }
-  if (reduces(call_.kind)) return write(reduce(call_.type, call_.reduction, parts));
-  std::vector<char> result;
-  for (const std::vector<char>& part : parts) result.insert(result.end(), part.begin(), part.end());
+  if (reduces(call_.kind)) return write({reduce(call_.type, call_.reduction, parts), is_known});
+  Part result{{}, is_known};
+  for (const std::vector<char>& part : parts) result.content.insert(result.content.end(), part.begin(), part.end());
   write(result);
 }
 
-void Exchanging::write(const std::vector<char>& result) {
-  on_process(call_.name, [&](Process& process) { process.copies().copy_now(call_.to, result.data(), result.size()); });
+void Exchanging::write(const Part& result) {
+  on_process(call_.name, [&](Process& process) {
+    const auto kind = result.is_known ? KnownContent::Kind::known : KnownContent::Kind::guessed;
+    if (process.devices().hold(call_.to))
+      return process.copies().put(call_.to, result.content.data(), result.content.size(), kind);
+    process.copies().copy_now(call_.to, result.content.data(), result.content.size());
+  });
 }
 
 void require(bool holds, const char* name, const std::string& rule) {

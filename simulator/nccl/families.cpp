@@ -74,16 +74,17 @@ struct Splitting {
 
   void start() {
     number = parent->next_collective();
-    const std::span content(reinterpret_cast<const char*>(&own), sizeof(own));
+    const char* const bytes = reinterpret_cast<const char*>(&own);
     for (int peer = 0; peer < parent->size(); ++peer) {
-      if (peer != parent->rank()) parent->send(peer, Channel::collectives, number, kCall, content);
+      if (peer != parent->rank())
+        parent->send(peer, Channel::collectives, number, kCall, {{bytes, bytes + sizeof(own)}});
     }
   }
   void finish() {
     std::vector<Choice> choices(static_cast<std::size_t>(parent->size()), own);
     for (int peer = 0; peer < parent->size(); ++peer) {
       if (peer == parent->rank() || parent->is_absent(peer)) continue;
-      const std::vector<char> content = parent->receive(peer, Channel::collectives, number, kCall);
+      const std::vector<char> content = parent->receive(peer, Channel::collectives, number, kCall).content;
       std::memcpy(&choices[static_cast<std::size_t>(peer)], content.data(), std::min(content.size(), sizeof(Choice)));
     }
     *child = nullptr;

@@ -33,10 +33,16 @@ struct BoxKey {
   }
 };
 
+// What one rank gives to another.
+struct Part {
+  std::vector<char> content;
+  bool is_known = true;  // as a GPU would have it (simulator/known_content.h)
+};
+
 struct Letter {
   std::uint64_t number = 0;
   std::uint64_t signature = 0;  // of the call that sent it
-  std::vector<char> content;
+  Part part;
 };
 
 class Mailboxes {

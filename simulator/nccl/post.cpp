@@ -76,9 +76,13 @@ void Post::join(const Endpoint& root, const Join& join) {
 }
 
 void Post::send(const Endpoint& process, const BoxKey& key, const Letter& letter, bool is_empty) {
-  const Header header{is_empty ? Kind::empty_letter : Kind::letter, key, letter.number, letter.signature,
-                      letter.content.size()};
-  write(process, header, letter.content.data());
+  const Header header{is_empty ? Kind::empty_letter : Kind::letter,
+                      key,
+                      letter.number,
+                      letter.signature,
+                      letter.part.is_known ? 1U : 0U,
+                      letter.part.content.size()};
+  write(process, header, letter.part.content.data());
 }
 
 void Post::leave(const Endpoint& process, std::uint64_t communicator, int source, int destination) {
@@ -128,7 +132,8 @@ void Post::receive(const Header& header, const char* content, Endpoint& sender) 
     }
     case Kind::letter:
     case Kind::empty_letter:
-      return mailboxes_.deliver(header.key, {header.number, header.signature, {content, content + bytes}},
+      return mailboxes_.deliver(header.key,
+                                {header.number, header.signature, {{content, content + bytes}, header.is_known != 0}},
                                 header.kind == Kind::empty_letter);
     case Kind::left:
       return mailboxes_.note_left(header.key.communicator, header.key.source, header.key.destination);
@@ -136,7 +141,7 @@ void Post::receive(const Header& header, const char* content, Endpoint& sender) 
 }
 
 void Post::answer(const Answer& answer) {
-  const Letter letter{1, 0, pack(answer)};
+  const Letter letter{1, 0, {pack(answer)}};
   for (const Join& join : answer.to)
     send(join.member.process, {answer.number, Channel::bootstrap, 0, join.rank}, letter, false);
 }

@@ -73,6 +73,19 @@ def test_small_collectives_and_objects_move_their_data(tmp_path: Path) -> None:
     assert f"0: {same} [[1]]" in done.stdout and f"1: {same} [[2, 2]]" in done.stdout
 
 
+def test_an_operation_that_is_defined_later_runs(tmp_path: Path) -> None:
+    program = """
+import torch
+library = torch.library.Library("later", "DEF")
+library.define("twice(Tensor x) -> Tensor")
+library.impl("twice", lambda x: x + x, "CUDA")
+library.impl("twice", lambda x: x + x, "CPU")
+print(torch.ops.later.twice(torch.tensor([1, 2], device="cuda")).tolist())
+"""
+    done, _ = simulate(tmp_path, program)
+    assert (done.returncode, done.stdout) == (0, "[2, 4]\n"), done.stderr
+
+
 MODELS = {
     "ddp": "from torch.nn.parallel import DistributedDataParallel\nstep(DistributedDataParallel(layers()))",
     "fsdp2": "from torch.distributed.fsdp import fully_shard\nmodel = layers()\n"

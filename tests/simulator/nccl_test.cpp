@@ -6,6 +6,7 @@
 #include <thread>
 #include <vector>
 
+#include "cachalot/simulator.h"
 #include "cuda_check.h"
 #include "simulator/nccl/abi.h"
 
@@ -180,6 +181,28 @@ TEST_F(SimulatorNccl, ALargeCollectiveMovesNothingAndWaitsForNobody) {
   EXPECT_EQ(received<int>(0, 1), Ints{0});
   EXPECT_NCCL(ncclAllReduce(sent_[1], received_[1], kBytes / 4, ncclInt32, ncclSum, comms_[1], nullptr));
   EXPECT_EQ(reduced<int>(ncclInt32, ncclSum, {1}, {2}), Ints{3}) << "the next call is matched with the next";
+}
+
+TEST_F(SimulatorNccl, WhatIsReceivedIsAsKnownAsWhatRanksGive) {
+  const auto is_known = [&](std::size_t bytes) { return cachalot_sim_get(nullptr, received_[0], bytes) == 1; };
+  const auto all_reduce = [&](int rank) {
+    return ncclAllReduce(sent_[rank], received_[rank], 2, ncclInt32, ncclSum, comms_[rank], nullptr);
+  };
+  give<int>(0, {1, 2});
+  give<int>(1, {3, 4});
+  for_both(all_reduce);
+  EXPECT_TRUE(is_known(8));
+  EXPECT_EQ(cachalot_sim_make_unknown(static_cast<char*>(sent_[1]) + 4, 4), cudaSuccess);
+  for_both(all_reduce);
+  EXPECT_FALSE(is_known(8));
+  EXPECT_EQ(received<int>(0, 2), (Ints{4, 2})) << "unknown values are zeros";
+  give<int>(1, {3, 4});
+  for_both(all_reduce);
+  for_both([&](int rank) {
+    return ncclAllReduce(sent_[rank], received_[rank], kBytes / 4, ncclInt32, ncclSum, comms_[rank], nullptr);
+  });
+  EXPECT_FALSE(is_known(8));
+  EXPECT_EQ(received<int>(0, 2), (Ints{0, 0})) << "what is not moved is unknown";
 }
 
 TEST_F(SimulatorNccl, ACollectiveIsALaunchOnItsStream) {

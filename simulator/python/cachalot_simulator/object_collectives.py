@@ -1,8 +1,7 @@
 """torch.distributed's collectives of Python objects, over NCCL.
 
-torch puts the pickled bytes into tensors on the GPU, and joins, adds up and compares them there, which the simulated GPU does
-not do. Here they stay on the host, and only what is sent goes over the device and the simulated NCCL, whose collectives of
-small buffers move data.
+torch puts the pickled bytes into tensors on the GPU and joins them there, which the simulated GPU does for small tensors at
+most. Here they stay on the host, and what is sent goes over the device and the simulated NCCL in parts that it moves.
 """
 
 from __future__ import annotations
