@@ -53,23 +53,24 @@ int ContentStore::file() {
   return file_;
 }
 
-ContentStore::Spot ContentStore::spot(const Place& place) {
+std::map<std::uint64_t, ContentStore::Attached>::const_iterator ContentStore::attached_at(const Place& place) const {
   const std::uint64_t offset = offset_of(place);
   const auto after = attached_.upper_bound(offset);
-  if (after != attached_.begin()) {
-    const auto& [first, attached] = *std::prev(after);
-    if (offset - first < attached.bytes) return {attached.file, attached.offset + (offset - first)};
-  }
-  return {file(), offset};
+  if (after == attached_.begin()) return attached_.end();
+  const auto found = std::prev(after);
+  return offset - found->first < found->second.bytes ? found : attached_.end();
 }
 
-bool ContentStore::is_attached(const Place& place) const {
-  const auto after = attached_.upper_bound(offset_of(place));
-  return after != attached_.begin() && offset_of(place) - std::prev(after)->first < std::prev(after)->second.bytes;
+ContentStore::Spot ContentStore::spot(const Place& place) {
+  const std::uint64_t offset = offset_of(place);
+  const auto found = attached_at(place);
+  if (found == attached_.end()) return {file(), offset};
+  const auto& [first, attached] = *found;
+  return {attached.file, attached.offset + (offset - first)};
 }
 
 bool ContentStore::is_known(const Place& first, std::size_t bytes) const {
-  return known_.is_known(offset_of(first), bytes) || is_attached(first);
+  return known_.is_known(offset_of(first), bytes) || attached_at(first) != attached_.end();
 }
 
 void ContentStore::make_unknown(const Place& first, std::size_t bytes) {

@@ -66,7 +66,8 @@ class ContentStore {
   };
 
   Spot spot(const Place& place);
-  bool is_attached(const Place& place) const;
+  // The range of another process that contains the place, by its beginning; end() if there is none.
+  std::map<std::uint64_t, Attached>::const_iterator attached_at(const Place& place) const;
   int file();
   void detach(const Attached& attached);
   void note_written(const Place& first, std::size_t bytes);
