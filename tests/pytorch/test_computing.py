@@ -2,30 +2,20 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import world
-
-COMMAND = os.environ.get("CACHALOT_COMMAND")
+from test_simulate import COMMAND, simulate
 
 pytestmark = [world.full_only, world.not_pages, pytest.mark.skipif(not COMMAND, reason="needs the cachalot command")]
 
 
-def simulate(folder: Path, program: str, *options: str) -> tuple[str, dict]:
+def compute(folder: Path, program: str, *options: str) -> tuple[str, dict]:
     """What a program prints, which must end well, and the report's part on values."""
-    script, report = folder / "program.py", folder / "report.json"
-    script.write_text(program)
-    environment = {name: value for name, value in os.environ.items() if not name.startswith(("CACHALOT_SIM_", "LD_"))}
-    command = [COMMAND, "simulate", "--json", str(report), *options, sys.executable, "program.py"]
-    done = subprocess.run(command, env=environment, cwd=folder, capture_output=True, text=True, timeout=120)
+    done, report = simulate(folder, program, *options)
     assert done.returncode == 0, done.stderr
-    processes = json.loads(report.read_text())["processes"]
-    return done.stdout, max((process["torch"] for process in processes if process["torch"]), key=total)["values"]
+    return done.stdout, max((process["torch"] for process in report["processes"] if process["torch"]), key=total)["values"]
 
 
 def total(report: dict) -> int:
@@ -108,13 +98,13 @@ thread.join()
 
 
 def test_small_operations_have_the_values_that_the_cpu_computes(tmp_path: Path) -> None:
-    printed, values = simulate(tmp_path, f"EXPRESSIONS = {EXPRESSIONS!r}\n{COMPARES}")
+    printed, values = compute(tmp_path, f"EXPRESSIONS = {EXPRESSIONS!r}\n{COMPARES}")
     assert printed == ""
     assert values["unknown_reads"] == [] and values["not_computable"] == [] and values["computed"] > 200
 
 
 def test_unknown_values_are_zero_and_told_with_their_places(tmp_path: Path) -> None:
-    printed, values = simulate(tmp_path, """
+    printed, values = compute(tmp_path, """
 import torch
 weights = torch.randn(2000, 2000, device="cuda")
 product = weights @ weights
@@ -123,12 +113,12 @@ known = torch.ones(3, device="cuda")
 print(known.sum().item())
 """)
     assert printed.split() == ["0.0", "True", "0", "3.0"]
-    assert values["unknown_reads"] == [{"at": "program.py:5 in <module>", "how": "value", "times": 3}]
+    assert values["unknown_reads"] == [{"at": "train.py:5 in <module>", "how": "value", "times": 3}]
 
 
 @pytest.mark.parametrize(("policy", "selected"), [("zero", 0), ("expected", 2_000_000), ("max", 4_000_000)])
 def test_sizes_of_unknown_masks_follow_the_policy(tmp_path: Path, policy: str, selected: int) -> None:
-    printed, values = simulate(tmp_path, """
+    printed, values = compute(tmp_path, """
 import torch
 weights = torch.randn(2000, 2000, device="cuda")
 print(len(torch.nonzero(weights > 0)), len(weights[weights > 0]))
@@ -138,7 +128,7 @@ print(len(torch.nonzero(weights > 0)), len(weights[weights > 0]))
 
 
 def test_a_loop_that_waits_for_an_unknown_value_ends_with_a_verdict(tmp_path: Path) -> None:
-    printed, values = simulate(tmp_path, """
+    printed, values = compute(tmp_path, """
 import torch
 weights = torch.randn(2000, 2000, device="cuda")
 while weights.sum() == 0:
@@ -146,7 +136,7 @@ while weights.sum() == 0:
 print("not reached")
 """)
     assert printed == ""
-    assert values["unknown_reads"] == [{"at": "program.py:4 in <module>", "how": "value", "times": 10_000}]
+    assert values["unknown_reads"] == [{"at": "train.py:4 in <module>", "how": "value", "times": 10_000}]
 
 
 TRAINING = """
@@ -182,7 +172,7 @@ def losses(device, scale=1):
 
 
 def test_with_all_computed_losses_are_those_of_the_cpu(tmp_path: Path) -> None:
-    printed, values = simulate(tmp_path, TRAINING + """
+    printed, values = compute(tmp_path, TRAINING + """
 on_device, on_cpu = list(losses("cuda")), list(losses("cpu"))
 assert on_cpu[0] != on_cpu[3]
 print(max(abs(a - b) for one, other in zip(on_device, on_cpu) for a, b in zip(one, other)) < 1e-4)
@@ -207,14 +197,14 @@ def test_allocations_are_the_same_whether_values_are_computed_or_not(tmp_path: P
     traces = []
     for which in ("none", "small", "all"):
         trace = tmp_path / f"{which}.csv"
-        simulate(tmp_path, ALLOCATES, "--compute", which, "--trace", str(trace))
+        compute(tmp_path, ALLOCATES, "--compute", which, "--trace", str(trace))
         traces.append([line for line in trace.read_text().splitlines() if line.startswith("a")])  # frees race
     assert len(traces[0]) > 400
     assert traces[0] == traces[1] == traces[2]
 
 
 def test_random_numbers_follow_the_seed_and_leave_the_cpus_alone(tmp_path: Path) -> None:
-    printed, _ = simulate(tmp_path, """
+    printed, _ = compute(tmp_path, """
 import torch
 def draw():
     torch.manual_seed(7)
@@ -227,7 +217,7 @@ print(all(map(torch.equal, first, second)), torch.equal(first[2], torch.rand(3))
 
 
 def test_compiled_code_computes_nothing_and_the_report_says_so(tmp_path: Path) -> None:
-    printed, values = simulate(tmp_path, """
+    printed, values = compute(tmp_path, """
 import torch
 
 @torch.compile
@@ -238,4 +228,4 @@ y = double(torch.ones(4, device="cuda"))
 print(y.sum().item())
 """)
     assert printed == "0.0\n"
-    assert values["compiled"] and [read["at"] for read in values["unknown_reads"]] == ["program.py:9 in <module>"]
+    assert values["compiled"] and [read["at"] for read in values["unknown_reads"]] == ["train.py:9 in <module>"]
