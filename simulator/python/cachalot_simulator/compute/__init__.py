@@ -1,34 +1,44 @@
 """Computes for real what kernels would, where that is cheap, so that values steer the program as on a GPU.
 
-A fallback sees each operation of PyTorch below autograd, also in autograd's threads. The operation runs as always: its
-memory is that of the CUDA path. Where all of its tensors are small it is then computed once more by PyTorch's own CPU
-kernels, and the result is put into the simulated memory. Other results are unknown and read as zeros. What is computed from
-unknown values is a guess: finite, deterministic, and reported where the program reads it.
+A kernel under an unused dispatch key sees each operation of PyTorch below autograd, also in autograd's threads. The operation
+runs as always: its memory is that of the CUDA path. If all of its tensors are small, PyTorch's CPU kernels then compute it
+once more, and the result is put into the simulated memory. Other results are unknown and read as zeros. A result that is
+computed from unknown values is a guess: finite, deterministic, and reported where the program reads it.
 
-device_memory reads and writes simulated memory, host moves tensors between it and the CPU, operators knows what each operation
-writes, sizes has the operations whose results' sizes depend on values, replacements those without a CPU kernel, reads
-counts what the program reads of unknown values, and operations joins them.
+The module device_memory reads and writes simulated memory, host moves tensors between it and the CPU, operators knows what
+each operation writes, sizes has the operations whose results' sizes depend on values, replacements has CPU functions for
+operations without a CPU kernel, randomness has the random numbers, work estimates multiplications, reads counts what the
+program reads of unknown values, and operations joins them.
 """
 
 from __future__ import annotations
 
+import math
 import os
 from typing import Any
 
 
+MOST_BYTES = 256 << 10  # of all tensors of an operation
+MOST_WORK = 1e7  # multiplications
+VALUES = {"CACHALOT_SIM_COMPUTE": ("none", "small", "all"), "CACHALOT_SIM_UNKNOWN": ("zero", "expected", "max")}
+
+
+def setting(name: str) -> str:
+    """The value of a variable; the first of its values without it. Ends the program if the variable has another value."""
+    value = os.environ.get(name, VALUES[name][0])
+    if value not in VALUES[name]:
+        raise SystemExit(f"{name}: it must be one of {', '.join(VALUES[name])}, not '{value}'")
+    return value
+
+
 def start_computing() -> Any:
     """Starts to compute what CACHALOT_SIM_COMPUTE and CACHALOT_SIM_UNKNOWN ask for; None: nothing is computed."""
-    which = os.environ.get("CACHALOT_SIM_COMPUTE", "none")
+    which, unknown = map(setting, VALUES)
     if which == "none":
         return None
     from cachalot_simulator.compute.operations import Computing, Policy
 
-    most = float("inf") if which == "all" else None
-    policy = Policy(most or MOST_BYTES, most or MOST_WORK, os.environ.get("CACHALOT_SIM_UNKNOWN", "zero"))
-    computing = Computing(policy)
+    most_bytes, most_work = (math.inf, math.inf) if which == "all" else (MOST_BYTES, MOST_WORK)
+    computing = Computing(Policy(most_bytes, most_work, unknown))
     computing.start()
     return computing
-
-
-MOST_BYTES = 256 << 10  # of all tensors of an operation
-MOST_WORK = 1e7  # multiplications

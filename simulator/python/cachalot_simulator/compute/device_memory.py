@@ -32,13 +32,13 @@ def get(to: int, source: int, size: int) -> bool:
 
 def is_known(tensor: Tensor) -> bool:
     """Whether all memory between a tensor's first and last element is known."""
-    size = tensor.nbytes if tensor.is_contiguous() else extent(tensor)
+    size = extent(tensor)
     return size == 0 or _get(None, tensor.data_ptr(), size) == 1
 
 
 def make_unknown(tensor: Tensor) -> None:
     """Makes all memory between a tensor's first and last element unknown."""
-    size = tensor.nbytes if tensor.is_contiguous() else extent(tensor)
+    size = extent(tensor)
     if size:
         _make_unknown(tensor.data_ptr(), size)
 
@@ -50,6 +50,8 @@ def guess(tensor: Tensor, value: bool) -> None:
 
 def extent(tensor: Tensor) -> int:
     """The bytes from a tensor's first to behind its last element."""
+    if tensor.is_contiguous():
+        return tensor.nbytes
     if tensor.numel() == 0:
         return 0
     last = sum((size - 1) * stride for size, stride in zip(tensor.size(), tensor.stride()))

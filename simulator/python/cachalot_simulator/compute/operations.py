@@ -12,7 +12,7 @@ from torch import Tensor
 from cachalot_simulator.compute import device_memory, sizes
 from cachalot_simulator.compute.device_memory import make_unknown
 from cachalot_simulator.compute.host import Reader, Sampler, are_known, read, write
-from cachalot_simulator.compute.operators import UNINITIALIZED, Signature, function_of, is_on_device, is_view, room_left
+from cachalot_simulator.compute.operators import UNINITIALIZED, Signature, function_of, is_on_device, is_view, room_left, tensors_in
 from cachalot_simulator.compute.randomness import generator_for, random_state
 from cachalot_simulator.compute.reads import UnknownReads
 from cachalot_simulator.compute.replacements import REPLACEMENTS
@@ -191,21 +191,14 @@ class Operator:
         return not all(one.is_floating_point() for one in written) or self.reads_known(args, kwargs)
 
     def is_small(self, args: tuple, kwargs: dict, written: list[Tensor]) -> bool:
-        room = self.computing.policy.most_bytes
-        for tensor in written:
-            room -= tensor.nbytes
-            if room < 0:
-                return False
-        room = room_left(args, room)
-        if kwargs and room >= 0:
-            room = room_left(list(kwargs.values()), room)
+        room = room_left((written, args, tuple(kwargs.values())), self.computing.policy.most_bytes)
         return room >= 0 and is_little_work(self.signature.name, args, written, self.computing.policy.most_work)
 
     def reads_known(self, args: tuple, kwargs: dict) -> bool:
         """Whether all values that a call reads are known."""
         if not are_known(args[1:] if self.signature.overwrites else args):
             return False
-        return all(are_known(one) for name, one in kwargs.items() if name not in self.signature.outputs)
+        return all(are_known(one) for name, one in kwargs.items() if name not in self.signature.written_names)
 
     def evaluate(self, reader: Reader, args: tuple, kwargs: dict) -> tuple[Any, bool]:
         """The value on the CPU, and whether there is one."""
@@ -214,7 +207,7 @@ class Operator:
             reader.overwritten(one) if i == 0 and signature.overwrites else reader.argument(one) for i, one in enumerate(args)
         ]
         host_kwargs = {
-            name: reader.overwritten(one) if name in signature.outputs and one is not None else reader.argument(one)
+            name: reader.overwritten(one) if name in signature.written_names and one is not None else reader.argument(one)
             for name, one in kwargs.items()
         }
         try:
@@ -300,8 +293,7 @@ class Sized(Operator):
     """
 
     def __call__(self, args: tuple, kwargs: dict) -> Any:
-        on_device = any(isinstance(one, Tensor) and is_on_device(one) for one in args)
-        if not on_device or not sizes.selects(self.signature.name, args):
+        if not tensors_in(args) or not sizes.selects(self.signature.name, args):
             return super().__call__(args, kwargs)
         selection = sizes.Selection(self, args, kwargs)
         if not selection.is_known:

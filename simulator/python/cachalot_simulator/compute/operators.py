@@ -41,14 +41,12 @@ class Signature:
         schema = function._schema
         self.name = schema.name
         self.written_positions: list[int] = []
-        self.written_names: list[str] = []
-        self.outputs: list[str] = []  # names of arguments of which no value is read
+        self.written_names: list[str] = []  # keyword arguments for results, of which no value is read
         for position, argument in enumerate(schema.arguments):
             if argument.alias_info is None or not argument.alias_info.is_write:
                 continue
             if argument.kwarg_only:
                 self.written_names.append(argument.name)
-                self.outputs.append(argument.name)
             else:
                 self.written_positions.append(position)
         self.overwrites = self.name in OVERWRITING
@@ -67,15 +65,9 @@ class Signature:
 
     def written(self, arguments: tuple, named: dict, result: Any) -> list[Tensor]:
         """The tensors of the device that a call writes: arguments first, then new results."""
-        found: list[Tensor] = []
-        for position in self.written_positions:
-            if position < len(arguments):
-                add_tensors(arguments[position], found)
-        for name in self.written_names:
-            add_tensors(named.get(name), found)
-        if self.new_results:
-            add_tensors(result if self.returns_one else self.new(result), found)
-        return found
+        values = [arguments[i] for i in self.written_positions if i < len(arguments)]
+        values += [named.get(name) for name in self.written_names]
+        return tensors_in(*values, *self.new(result))
 
 
 class _OnDevice(dict):
@@ -94,14 +86,16 @@ def is_on_device(tensor: Tensor) -> bool:
     return tensor.is_cuda and _has_memory[type(tensor)]
 
 
-def add_tensors(value: Any, found: list[Tensor]) -> None:
-    """Appends the tensors of simulated devices in a value."""
-    if isinstance(value, Tensor):
-        if is_on_device(value):
-            found.append(value)
-    elif isinstance(value, (list, tuple)):
-        for one in value:
-            add_tensors(one, found)
+def tensors_in(*values: Any) -> list[Tensor]:
+    """The tensors of simulated devices in some values, in their order."""
+    found: list[Tensor] = []
+    for value in values:
+        if isinstance(value, Tensor):
+            if is_on_device(value):
+                found.append(value)
+        elif isinstance(value, (list, tuple)):
+            found += tensors_in(*value)
+    return found
 
 
 def room_left(value: Any, room: int) -> int:

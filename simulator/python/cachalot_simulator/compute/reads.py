@@ -34,11 +34,9 @@ class UnknownReads:
 def place_of_call() -> str:
     """"train.py:42 in step": the innermost line that is the program's own, not a library's."""
     frame = sys._getframe(2)
-    library = None
     while frame is not None:
         name = frame.f_code.co_filename
         if not is_library(name):
             return f"{short_path(name)}:{frame.f_lineno} in {frame.f_code.co_name}"
-        library = library or frame
         frame = frame.f_back
     return "outside Python code (for example, a backward pass)"

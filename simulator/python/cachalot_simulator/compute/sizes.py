@@ -9,7 +9,7 @@ from torch import Tensor
 
 from cachalot_simulator.compute.device_memory import extent
 from cachalot_simulator.compute.host import Reader
-from cachalot_simulator.compute.operators import is_on_device
+from cachalot_simulator.compute.operators import tensors_in
 
 MOST_BYTES = 1 << 20  # of values that steer: as much as the simulator copies by default
 OTHERS = {"aten::index", "aten::index_put", "aten::index_put_", "aten::_index_put_impl_", "aten::_unsafe_index",
@@ -17,8 +17,8 @@ OTHERS = {"aten::index", "aten::index_put", "aten::index_put_", "aten::_index_pu
 MASKS = (torch.bool, torch.uint8)
 
 
-def depends_on_values(func: Any) -> bool:
-    return torch.Tag.dynamic_output_shape in func.tags or func._schema.name in OTHERS
+def depends_on_values(function: Any) -> bool:
+    return torch.Tag.dynamic_output_shape in function.tags or function._schema.name in OTHERS
 
 
 def selects(name: str, args: tuple) -> bool:
@@ -36,7 +36,7 @@ class Selection:
         self.value: Any = None
         self.is_done = False
         most = max(MOST_BYTES, operator.computing.policy.most_bytes)
-        if all(extent(one) <= most for one in tensors_in((args, tuple(kwargs.values())))):
+        if all(extent(one) <= most for one in tensors_in(args, *kwargs.values())):
             self.value, self.is_done = operator.evaluate(self.reader, args, kwargs)
         else:
             self.reader.is_known = False
@@ -58,11 +58,3 @@ def chosen(mask: Tensor, unknown: str) -> Tensor:
     if unknown != "zero":
         part[:: 2 if unknown == "expected" else 1] = True
     return torch.nonzero(part.view(mask.size()))
-
-
-def tensors_in(value: Any) -> list[Tensor]:
-    if isinstance(value, Tensor):
-        return [value] if is_on_device(value) else []
-    if isinstance(value, (list, tuple)):
-        return [tensor for one in value for tensor in tensors_in(one)]
-    return []
