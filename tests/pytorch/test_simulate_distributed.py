@@ -31,6 +31,9 @@ def step(model):
         model(torch.randn(8, 512, device="cuda")).square().mean().backward()
         optimizer.step()
         optimizer.zero_grad()
+        # A thread of torch's lets tensors of collectives go in real time: it has done so before the next step takes memory.
+        torch.cuda.synchronize()
+        dist.group.WORLD._wait_for_pending_works()
 
 def layers():
     return nn.Sequential(*(nn.Linear(512, 512) for _ in range(4))).cuda()
