@@ -95,6 +95,21 @@ double SimulatedDevice::driver_us() const {
   return impl_->book.driver_us();
 }
 
+bool SimulatedDevice::take_for_driver(std::size_t bytes) {
+  const Lock lock(impl_->mutex);
+  return impl_->memory.take_for_driver(bytes);
+}
+
+std::size_t SimulatedDevice::driver_bytes() const {
+  const Lock lock(impl_->mutex);
+  return impl_->memory.driver_bytes();
+}
+
+std::size_t SimulatedDevice::peak_with_driver_bytes() const {
+  const Lock lock(impl_->mutex);
+  return impl_->memory.peak_with_driver_bytes();
+}
+
 std::size_t SimulatedDevice::used_bytes() const {
   const Lock lock(impl_->mutex);
   return impl_->memory.used_bytes();

@@ -23,17 +23,38 @@ void require_page_range(const char* call, Address address, std::size_t bytes) {
 
 }  // namespace
 
+bool SimulatedMemory::take_from_account(std::size_t units) {
+  return units <= free_units() && (!account_.take || account_.take(units * kPhysicalUnit));
+}
+
 bool SimulatedMemory::take_units(std::size_t units) {
-  if (units > capacity_units_ - used_units_) return false;
-  if (account_.take && !account_.take(units * kPhysicalUnit)) return false;
+  if (!take_from_account(units)) return false;
   used_units_ += units;
   peak_units_ = std::max(peak_units_, used_units_);
+  note_peak_with_driver();
   return true;
 }
 
 void SimulatedMemory::give_units_back(std::size_t units) {
   used_units_ -= units;
   if (account_.give_back) account_.give_back(units * kPhysicalUnit);
+}
+
+bool SimulatedMemory::take_for_driver(std::size_t bytes) {
+  const std::size_t units = round_up(bytes, kPhysicalUnit) / kPhysicalUnit;
+  if (!take_from_account(units)) return false;
+  driver_units_ += units;
+  note_peak_with_driver();
+  return true;
+}
+
+void SimulatedMemory::give_driver_back() {
+  if (account_.give_back) account_.give_back(driver_bytes());
+  driver_units_ = 0;
+}
+
+void SimulatedMemory::note_peak_with_driver() {
+  peak_with_driver_units_ = std::max(peak_with_driver_units_, used_units_ + driver_units_);
 }
 
 std::uint64_t SimulatedMemory::take_physical(std::size_t bytes) {
@@ -252,6 +273,7 @@ void SimulatedMemory::release_all() {
   while (!mappings_.empty()) unmap(mappings_.begin()->first, mappings_.begin()->second.bytes);
   while (!handles_.empty()) release(handles_.begin()->first);
   while (!reservations_.empty()) unreserve(reservations_.begin()->first, reservations_.begin()->second);
+  give_driver_back();
 }
 
 std::optional<MemoryAt> SimulatedMemory::memory_at(Address address) const {

@@ -1,8 +1,8 @@
 // The simulated device's memory: physical units, handles to them, reserved addresses, and what is mapped where.
 //
-// Invariants: (1) used_units is the sum over our allocations and handles, and never exceeds the capacity; (2) mappings do
-// not overlap; (3) every mapping of a handle lies in one reservation; (4) a handle exists while it is not released or
-// a mapping of it is left.
+// Invariants: (1) used_units is the sum over our allocations and handles, and with driver_units never exceeds the
+// capacity; (2) mappings do not overlap; (3) every mapping of a handle lies in one reservation; (4) a handle exists
+// while it is not released or a mapping of it is left.
 // Every byte has a physical number besides its address, so that the same byte at two addresses is recognized.
 // Rules broken throw CudaError. Not thread-safe; the device's mutex guards it.
 #pragma once
@@ -63,9 +63,12 @@ class SimulatedMemory {
   // Appends the pieces of the range to `pieces`; false, with `pieces` in any state, if a byte is not accessible.
   bool locate(Address address, std::size_t bytes, std::vector<MemoryPiece>& pieces) const;
 
-  std::size_t free_bytes() const {
-    return account_.free_bytes ? account_.free_bytes() : (capacity_units_ - used_units_) * kPhysicalUnit;
-  }
+  // See SimulatedDevice::take_for_driver.
+  bool take_for_driver(std::size_t bytes);
+  std::size_t driver_bytes() const { return driver_units_ * kPhysicalUnit; }
+  std::size_t peak_with_driver_bytes() const { return peak_with_driver_units_ * kPhysicalUnit; }
+
+  std::size_t free_bytes() const { return account_.free_bytes ? account_.free_bytes() : free_units() * kPhysicalUnit; }
   std::size_t used_bytes() const { return used_units_ * kPhysicalUnit; }
   std::size_t peak_used_bytes() const { return peak_units_ * kPhysicalUnit; }
   std::size_t live_mappings() const { return handle_mappings_; }
@@ -96,7 +99,12 @@ class SimulatedMemory {
   };
   using Mappings = std::map<Address, Mapping>;
 
+  // Not counting what other processes took.
+  std::size_t free_units() const { return capacity_units_ - driver_units_ - used_units_; }
+  bool take_from_account(std::size_t units);
   bool take_units(std::size_t units);
+  void give_driver_back();
+  void note_peak_with_driver();
   void give_units_back(std::size_t units);
   std::optional<Address> take_addresses(std::size_t bytes);
   Mappings::const_iterator mapping_at(Address address) const;
@@ -109,8 +117,10 @@ class SimulatedMemory {
 
   const std::size_t capacity_units_;
   const MemoryAccount account_;
+  std::size_t driver_units_ = 0;
   std::size_t used_units_ = 0;
   std::size_t peak_units_ = 0;
+  std::size_t peak_with_driver_units_ = 0;  // of used_units and driver_units together
   AddressSpace addresses_;
   AllocationTable allocations_;  // of malloc and of other processes; disjoint from the mappings
   Mappings mappings_;

@@ -542,6 +542,24 @@ TEST(SimulatedEvents, AStreamOfAnotherDeviceIsRefused) {
   other.launch(foreign, 1);
 }
 
+TEST(SimulatedMemoryOfTheDriver, IsNeitherFreeNorUsedUntilAReset) {
+  SimulatedDevice device({.memory_bytes = 64 * kMiB});
+  EXPECT_TRUE(device.take_for_driver(11 * kMiB));
+  EXPECT_EQ(device.driver_bytes(), 12 * kMiB) << "in units";
+  EXPECT_EQ(device.used_bytes(), 0);
+  EXPECT_EQ(device.memory_info().free_bytes, 52 * kMiB);
+  EXPECT_EQ(device.memory_info().total_bytes, 64 * kMiB);
+  EXPECT_FALSE(device.malloc(54 * kMiB));
+  EXPECT_FALSE(device.create(54 * kMiB));
+  EXPECT_FALSE(device.take_for_driver(54 * kMiB));
+  EXPECT_TRUE(device.malloc(50 * kMiB));
+  EXPECT_TRUE(device.take_for_driver(2 * kMiB)) << "the last unit";
+  EXPECT_EQ(device.peak_with_driver_bytes(), 64 * kMiB);
+  device.reset();
+  EXPECT_EQ(device.driver_bytes(), 0);
+  EXPECT_TRUE(device.malloc(64 * kMiB));
+}
+
 TEST(SimulatedEvents, AResetLeavesNoStream) {
   SimulatedDevice device(timeless());
   const Stream stream = device.stream();

@@ -170,6 +170,16 @@ class SimulatedDevice final : public Device {
   /// access are gone, and calls that name them fail as for unknown ones.
   void reset();
 
+  // Memory of the driver, for contexts and for the code of libraries.
+
+  /// Takes memory, in units of 2 MiB, that is neither free nor used_bytes() from now on, until
+  /// reset. Returns false, and takes nothing, if that much is not free.
+  bool take_for_driver(std::size_t bytes);
+  /// Returns how much take_for_driver has taken.
+  std::size_t driver_bytes() const;
+  /// Returns the largest sum of used_bytes() and driver_bytes() so far.
+  std::size_t peak_with_driver_bytes() const;
+
   // Physical memory, shared by its handle.
 
   /// Adds a reference to the handle: `release` must be called once more.
