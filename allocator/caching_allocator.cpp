@@ -90,6 +90,12 @@ void* CachingAllocator::allocate(std::size_t bytes, int device, Stream stream, c
   return options.contiguous ? fast.allocate_contiguous(bytes, stream) : fast.allocate(bytes, stream);
 }
 
+void* CachingAllocator::allocate_at(std::size_t bytes, int device, Stream stream, void* address) {
+  FastPath& fast = state_->at(device).fast;
+  CACHALOT_REQUIRE(!state_->is_guarded(), "allocate_at: with the guard on, no allocation has a given address");
+  return fast.allocate_at(bytes, stream, as_address(address));
+}
+
 DeviceAllocator& CachingAllocator::owner_of(const Block& block) const {
   // Spares the usual case four loads that wait for each other.
   if (unguarded_devices_.size() == 1) return *unguarded_devices_[0];

@@ -1,7 +1,10 @@
 #include "fast_path.h"
 
 #include "base/bytes.h"
+#include "base/check.h"
 #include "base/format.h"
+#include "cachalot/errors.h"
+#include "device/addresses.h"
 #include "observe/allocation_stack.h"
 
 namespace cachalot {
@@ -19,7 +22,7 @@ const Context kNoContext;
 // captured (events must not be queried then), nor for a thread that allocates into a pool.
 void FastPath::prepare(Stream stream, Held& held) {
   if (!state.is(HeapState::kWaitingFrees, held) || state.capturing(held)) return;
-  if (!slow_.pools.is_redirected(stream, held)) slow_.frees.reclaim(held);
+  if (!slow_.pools.holds_frees_back(stream, held)) slow_.frees.reclaim(held);
 }
 
 CACHALOT_FAST_PATH Request FastPath::make_request(std::size_t bytes, Stream stream, const Held& held) {
@@ -209,6 +212,49 @@ bool FastPath::record_stream(Block& block, const void* ptr, const KnownStream& s
   if (state.is(HeapState::kCaching, lock)) slow_.caches.detach(block, lock);
   slow_.frees.add_use(block, stream, lock);
   return true;
+}
+
+// --- malloc at an address -----------------------------------------------------------------------------------------------
+
+// The free block of the request's pool and stream that has the request's bytes at `address`, or null. On the page heap
+// small blocks may lie beside large ones.
+Block* FastPath::free_block_at(Address address, Request request, const Held& /*held*/) {
+  Block* const block = state.blocks.block_at(address);
+  if (block == nullptr || !block->is_free() || block->end() - address < request.rounded) return nullptr;
+  const BlockPool& pool = block->arena->pool;
+  const bool is_kind = pool.kind() == request.pool().kind() || pool.growth->mixes_sizes();
+  const bool is_own = pool.owner() == request.pool().owner() && block->arena->stream == request.stream();
+  return is_kind && is_own ? block : nullptr;
+}
+
+// PyTorch's mallocWithAddress (2.13 and newer), step for step. What is free before the address is handed out first, so that
+// the block begins there, and freed last.
+void* FastPath::allocate_at(std::size_t bytes, Stream stream, Address address) {
+  CACHALOT_REQUIRE(address % kBlockGranularity == 0,
+                   "mallocWithAddress: addr must be aligned to kMinBlockSize ({} bytes), got {}", kBlockGranularity,
+                   as_pointer(address));
+  if (bytes == 0) return nullptr;
+  const AllocationStack stack(state.observers.takes_stacks());
+  const Context context = state.observers.gather_context(HistoryOptions::Contexts::state);
+  const DeviceLock lock(state);
+  if (state.is(HeapState::kCaching, lock)) slow_.caches.update_sums(lock);
+  state.drain_caches(lock);  // what lies in a cache is free to the user
+  prepare(stream, lock);
+  Request request = make_request(bytes, stream, lock);
+  Block* block = free_block_at(address, request, lock);
+  CACHALOT_REQUIRE(block != nullptr, "Could not allocate CUDA storage at exact address {}", as_pointer(address));
+
+  request.arena = block->arena;
+  const Observers::Placing placing(state.observers, lock);
+  Block* prefix = nullptr;
+  if (const std::size_t before = address - block->address; before != 0) {
+    prefix = block;
+    state.hand_out(*prefix, before, before, /*split=*/true, context, lock);
+    block = prefix->next;
+  }
+  void* const ptr = state.hand_out(*block, request.rounded, bytes, state.splits(*block, request, lock), context, lock);
+  if (prefix != nullptr) free_block(*prefix, context, lock);
+  return ptr;
 }
 
 }  // namespace cachalot

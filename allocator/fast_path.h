@@ -39,6 +39,7 @@ class FastPath {
   // Returns false, having done nothing, if `ptr` is not a live allocation of it.
   CACHALOT_FAST_PATH void* allocate(std::size_t bytes, Stream stream);
   void* allocate_contiguous(std::size_t bytes, Stream stream);
+  void* allocate_at(std::size_t bytes, Stream stream, Address address);
   CACHALOT_FAST_PATH bool deallocate(Block& block, const void* ptr);
   // Throws InvalidArgument if `bytes` were not requested for it.
   bool deallocate(Block& block, const void* ptr, std::size_t bytes, Stream stream);
@@ -55,6 +56,7 @@ class FastPath {
   Request make_request(std::size_t bytes, Stream stream, const Held& held) CACHALOT_HELD;
   [[gnu::noinline]] Arena& arena_of_request(BlockPool& pool, Stream stream, const Held& held) CACHALOT_HELD;
   [[gnu::noinline]] void* allocate_through_cache(std::size_t bytes, Stream stream);
+  Block* free_block_at(Address address, Request request, const Held& held) CACHALOT_HELD;
   void* allocate_for_cache(std::size_t bytes, Stream stream);
 
   void free_block(Block& block, const Context& context, Held& held) CACHALOT_HELD;

@@ -66,6 +66,9 @@ class ProcessPlug final : public Plug {
   void add_out_of_memory_observer(OutOfMemoryObserver observer) override {
     allocator().add_out_of_memory_observer(keeping_exceptions(std::move(observer)));
   }
+  void add_refusal_observer(RefusalObserver observer) override {
+    allocator().add_refusal_observer(keeping_exceptions(std::move(observer)));
+  }
   void add_free_memory_callback(FreeMemoryCallback callback) override {
     allocator().add_free_memory_callback(keeping_exceptions(std::move(callback)));
   }

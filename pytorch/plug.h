@@ -24,7 +24,7 @@ inline void copy_text(std::string_view text, char* out, std::size_t capacity) {
 }
 
 // Changes with this interface: an adapter refuses a library with another number.
-inline constexpr int kPlugVersion = 8;
+inline constexpr int kPlugVersion = 9;
 
 // A function of CachingAllocator as a member of Plug: same parameters, same contract, declared once. An adapter calls it
 // through the pointer, since the library exports no symbol of the allocator. The library sets the pointer where it makes the
@@ -57,6 +57,7 @@ class Plug {
   virtual void start() = 0;
 
   virtual void* allocate(std::size_t bytes, int device, Stream stream) = 0;
+  Forwarded<&CachingAllocator::allocate_at> allocate_at;
   virtual void deallocate(void* ptr) = 0;
   Forwarded<&CachingAllocator::record_stream> record_stream;
   // The same for a tensor that came from a pool, whose memory torch takes for somebody else's. Any other address is ignored.
@@ -67,6 +68,7 @@ class Plug {
   Forwarded<&AllocatorFigures::memory_allocated> memory_allocated;
   Forwarded<&AllocatorFigures::memory_reserved> memory_reserved;
   Forwarded<&AllocatorFigures::memory_stats> memory_stats;
+  Forwarded<&AllocatorFigures::added_stats> added_stats;
   Forwarded<&AllocatorFigures::snapshot> snapshot;
   Forwarded<&AllocatorFigures::reset_peak_stats> reset_peak_stats;
   Forwarded<&AllocatorFigures::reset_accumulated_stats> reset_accumulated_stats;
@@ -94,18 +96,23 @@ class Plug {
   virtual void set_caching_enabled(bool enabled) = 0;
   Forwarded<&AllocatorSettings::caching_enabled> caching_enabled;
 
-  // These four keep the exception that the calling thread raises in Python, whatever the observers do. The recorder of
-  // contexts is called with the GIL if the thread ever ran Python code. The other three are called as they are if the
+  // These five keep the exception that the calling thread raises in Python, whatever the observers do. The recorder of
+  // contexts is called with the GIL if the thread ever ran Python code. The other four are called as they are if the
   // thread has let go of the GIL: trackers run under a lock, where no thread may wait for the GIL.
   virtual void add_out_of_memory_observer(OutOfMemoryObserver observer) = 0;
+  virtual void add_refusal_observer(RefusalObserver observer) = 0;
   virtual void add_free_memory_callback(FreeMemoryCallback callback) = 0;
   virtual void add_change_tracker(ChangeTracker tracker) = 0;
   virtual void record_history(HistoryOptions history) = 0;
   Forwarded<&AllocatorObservers::history_enabled> history_enabled;
+  Forwarded<&AllocatorObservers::annotate> annotate;
+  Forwarded<&AllocatorObservers::context_of> context_of;
 
   Forwarded<&AllocatorPools::create_or_retain_pool> create_or_retain_pool;
   Forwarded<&AllocatorPools::begin_allocate_to_pool> begin_allocate_to_pool;
   Forwarded<&AllocatorPools::end_allocate_to_pool> end_allocate_to_pool;
+  Forwarded<&AllocatorPools::begin_capture> begin_capture;
+  Forwarded<&AllocatorPools::end_capture> end_capture;
   Forwarded<&AllocatorPools::release_pool> release_pool;
   virtual int pool_use_count(int device, PoolId pool) const = 0;              // 1 in a forked child
   virtual void set_use_on_oom(int device, PoolId pool, bool use_on_oom) = 0;  // false does nothing in a forked child

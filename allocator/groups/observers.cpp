@@ -1,12 +1,17 @@
 #include "cachalot/allocator_observers.h"
 
 #include "base/check.h"
+#include "base/format.h"
 #include "groups/allocator_state.h"
 
 namespace cachalot {
 
 void AllocatorObservers::add_out_of_memory_observer(const OutOfMemoryObserver& observer) {
   for (const auto& allocator : state_.devices()) allocator->pressure.add_out_of_memory_observer(observer);
+}
+
+void AllocatorObservers::add_refusal_observer(const RefusalObserver& observer) {
+  for (const auto& allocator : state_.devices()) allocator->pressure.add_refusal_observer(observer);
 }
 
 void AllocatorObservers::add_free_memory_callback(const FreeMemoryCallback& callback) {
@@ -28,6 +33,18 @@ void AllocatorObservers::remove_watcher(const Watcher* watcher) {
 
 void AllocatorObservers::record_history(const HistoryOptions& history) {
   for (const auto& allocator : state_.devices()) allocator->state.observers.record_history(history);
+}
+
+void AllocatorObservers::annotate(const void* ptr, const Context& annotation) {
+  state_.require_own_process();
+  const auto [block, start] = state_.find(ptr);
+  if (block != nullptr && state_.owner_of(*block).state.observers.annotate(*block, start, annotation)) return;
+  throw InvalidArgument(formatted("annotateMemory: no live allocation found at pointer {}", ptr));
+}
+
+Context AllocatorObservers::context_of(const void* ptr) const {
+  const auto [block, start] = state_.find(ptr);
+  return block == nullptr ? nullptr : state_.owner_of(*block).state.context_of(*block, start);
 }
 
 bool AllocatorObservers::history_enabled() const {

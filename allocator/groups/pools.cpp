@@ -41,6 +41,11 @@ void AllocatorPools::end_allocate_to_pool(int device, PoolId pool) {
   with_pool(state_, device, pool, [&](DeviceAllocator& allocator) { allocator.pools.end_allocate_to_pool(pool); });
 }
 
+void AllocatorPools::begin_capture(int device) { state_.at(device).pools.begin_capture(); }
+void AllocatorPools::end_capture(int device) {
+  if (!state_.is_inherited()) state_.at(device).pools.end_capture();
+}
+
 void AllocatorPools::release_pool(int device, PoolId pool) {
   if (state_.is_inherited()) return;
   with_pool(state_, device, pool, [&](DeviceAllocator& allocator) { allocator.pools.release_pool(pool); });

@@ -15,6 +15,9 @@
 
 namespace cachalot {
 
+// Thrown where the option throw_on_cudamalloc_oom refuses a request; Supply catches it.
+struct Refused {};
+
 class Growth {
  public:
   Growth() = default;

@@ -10,6 +10,10 @@
 
 namespace cachalot {
 
+Ledger::Home home_of(const PageRange& range) {
+  return {range.kind, range.owner == nullptr ? PoolId{} : range.owner->id};
+}
+
 // --- carrying out a plan ----------------------------------------------------------------------------------------------
 
 Block* PageDriver::execute_plan(const std::optional<BackingPlan>& maybe, Request request, const Context& context,
@@ -62,10 +66,10 @@ Block& PageDriver::book_plan(const BackingPlan& plan, const std::vector<PageHeap
     return Ticket{&clocks_.of(part.arena->stream, growing), part.epoch};
   });
   for (const PageHeap::VacatedStretch& part : vacated) {
-    state_.ledger.pages_moved(pages_.range_of(part.address)->kind, plan.range->kind, part.bytes, growing);
+    state_.ledger.pages_moved(home_of(*pages_.range_of(part.address)), home_of(*plan.range), part.bytes, growing);
   }
   if (plan.new_pages != 0) {
-    state_.ledger.pages_came(plan.range->kind, plan.new_pages * pages.page_bytes(), growing);
+    state_.ledger.pages_came(home_of(*plan.range), plan.new_pages * pages.page_bytes(), growing);
     if (request.pool().owner() != nullptr) request.pool().owner()->holds += created.size();
   }
   Block& block = pages_.finish(plan, *request.arena);

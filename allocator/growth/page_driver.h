@@ -23,6 +23,9 @@ struct Orphan {
   std::vector<Address> views;
 };
 
+// Returns where pages of the range are counted.
+Ledger::Home home_of(const PageRange& range);
+
 class PageDriver {
  public:
   static constexpr std::size_t kEverything = Ledger::kNoLimit;

@@ -47,6 +47,7 @@ Block* SegmentGrowth::obtain(Request request, const Context& context, Growing& g
 Block* SegmentGrowth::grow(Request request, const Context& context, Growing& growing) {
   const std::size_t bytes = segment_size(request.rounded, state_.options.large_segment_size);
   std::optional<Ledger::Ask> ask = state_.ledger.ask(bytes, growing);
+  if (!ask && state_.ledger.refuses(bytes, growing)) throw Refused{};  // at once, as in PyTorch
   if (!ask) return nullptr;
   const std::optional<Address> address = ask_for_segment(bytes, request, growing);
   if (!address) return nullptr;

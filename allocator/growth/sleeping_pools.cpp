@@ -266,7 +266,7 @@ void SleepingPools::map_again(HandleId id, MemoryHandle memory, Ledger::Ask& ask
   const PoolKind kind = pages().range_of(at)->kind;
   const Arena& arena = *pages().first_block(at).arena;
   ask.granted(bytes, growing);
-  state_.ledger.pages_came(kind, bytes, growing);
+  state_.ledger.pages_came(home_of(*pages().range_of(at)), bytes, growing);
   state_.ledger.tell_of_pages(Change::Action::segment_map, kind, at, bytes, arena, nullptr, growing);
 }
 

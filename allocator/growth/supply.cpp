@@ -1,5 +1,7 @@
 #include "growth/supply.h"
 
+#include "base/bytes.h"
+#include "base/format.h"
 #include "growth/out_of_memory.h"
 #include "policy/torch_policy.h"
 
@@ -16,13 +18,39 @@ Block& Supply::obtain(Request request, const Context& context, Held& held) {
     require_awake(request.pool().owner(), state_.index);
     if (Block* block = growth.find(request, held)) return *block;
   }
-  Block* block = obtain_once(request, context, held);
+  Block* block = obtain_or_refuse(request, context, held);
   if (block == nullptr && pressure_.run_last_resort(held)) {
     update_sums(held);
-    block = obtain_once(request, context, held);
+    block = obtain_or_refuse(request, context, held);
   }
   if (block != nullptr) return *block;
   throw_out_of_memory(request, context, held);
+}
+
+// The page heap finds out when nothing but new memory would serve, and does not throw.
+Block* Supply::obtain_or_refuse(Request request, const Context& context, Held& held) {
+  try {
+    if (Block* block = obtain_once(request, context, held)) return block;
+  } catch (const Refused&) {
+    refuse(request, held);
+  }
+  if (state_.ledger.refuses(segment_size(request.rounded, state_.options.large_segment_size), held))
+    refuse(request, held);
+  return nullptr;
+}
+
+void Supply::refuse(Request request, Held& held) {
+  caches_.gather(held);
+  state_.ledger.refused(held);
+  pressure_.tell_of_refusal({.device = state_.index,
+                             .segment_bytes = segment_size(request.rounded, state_.options.large_segment_size),
+                             .held_bytes = state_.ledger.held_bytes(held),
+                             .total_bytes = state_.device->properties().total_bytes},
+                            held);
+  throw OutOfMemory(formatted("CUDA out of memory. Allocation was preemptively rejected because it would exceed "
+                              "per_process_memory_fraction limit. Requested size: {}",
+                              format_bytes(request.bytes)),
+                    state_.index, request.bytes);
 }
 
 void Supply::update_sums(const Held& held) {

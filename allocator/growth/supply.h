@@ -25,6 +25,8 @@ class Supply {
   [[noreturn]] void throw_out_of_memory(Request request, const Context& context, Held& held) CACHALOT_HELD;
 
  private:
+  Block* obtain_or_refuse(Request request, const Context& context, Held& held) CACHALOT_HELD;
+  [[noreturn]] void refuse(Request request, Held& held) CACHALOT_HELD;
   Block* obtain_once(Request request, const Context& context, Held& held) CACHALOT_HELD;
   void update_sums(const Held& held) CACHALOT_HELD;
 

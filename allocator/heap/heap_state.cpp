@@ -57,6 +57,12 @@ void HeapState::finish_observed_free(Block& block, const Context& context, const
   observers.observe(std::move(change), held);
 }
 
+Context HeapState::context_of(const Block& block, const void* ptr) {
+  const DeviceLock lock(mutex);
+  const BlockDetail* detail = is_live(block, ptr) ? blocks.slab().find_detail(block) : nullptr;
+  return detail == nullptr ? nullptr : detail->context;
+}
+
 void HeapState::forget_context(const Block& block, const Held& /*held*/) {
   if (BlockDetail* detail = blocks.slab().find_detail(block)) detail->context.reset();
 }

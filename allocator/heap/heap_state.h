@@ -25,6 +25,7 @@
 #include "heap/private_pool.h"
 #include "heap/request.h"
 #include "observe/counters.h"
+#include "observe/pool_reserves.h"
 #include "pages/page_heap.h"
 #include "policy/torch_policy.h"
 #include "segments/block_heap.h"
@@ -76,6 +77,8 @@ struct HeapState {
   // These are the two halves of a free: the block is no longer allocated; the block is free.
   void count_free_requested(Block& block, const Context& context, const Held& held) CACHALOT_HELD;
   void finish_free(Block& block, const Context& context, const Held& held) CACHALOT_HELD;
+  // Locks by itself. Returns the context of a live allocation, or null.
+  Context context_of(const Block& block, const void* ptr);
   static bool is_live(const Block& block, const void* ptr) {
     const auto address = as_address(ptr);
     return block.address == address &&
@@ -103,6 +106,7 @@ struct HeapState {
   int captures CACHALOT_GUARDED_BY(device_lock) = 0;  // redirections for a capture
   Ledger ledger CACHALOT_GUARDED_BY(device_lock){*this};
   Observers observers{*this};
+  PoolReserves pool_reserves CACHALOT_GUARDED_BY(device_lock);
 
  private:
   void observe_alloc(Block& block, const InactiveSplit& split, const Context& context, const Held& held) CACHALOT_HELD;

@@ -9,11 +9,24 @@ namespace cachalot {
 
 // --- asking the device --------------------------------------------------------------------------------------------------
 
-std::optional<Ledger::Ask> Ledger::ask(std::size_t bytes, const Held& /*held*/) {
-  if (limit_ != kNoLimit && held_ + bytes > limit_) return std::nullopt;
+std::optional<Ledger::Ask> Ledger::ask(std::size_t bytes, const Held& held) {
+  if (is_beyond_limit(bytes, held)) return std::nullopt;
+  if (refuses(bytes, held)) return std::nullopt;
   held_ += bytes;
   asked_ += bytes;
   return Ask(*this, bytes);
+}
+
+bool Ledger::is_beyond_limit(std::size_t bytes, const Held& /*held*/) const {
+  return limit_ != kNoLimit && held_ + bytes > limit_;
+}
+
+// PyTorch's rule: by the option's fraction, whatever was set since.
+bool Ledger::refuses(std::size_t bytes, const Held& held) const {
+  if (!state_.options.throw_on_cudamalloc_oom || bytes == 0) return false;
+  if (is_beyond_limit(bytes, held)) return false;
+  const auto total = static_cast<double>(state_.device->properties().total_bytes);
+  return held_ + bytes > static_cast<std::size_t>(state_.options.per_process_memory_fraction * total);
 }
 
 void Ledger::Ask::granted(std::size_t bytes, const Held& held) {
@@ -43,19 +56,25 @@ Ledger::Move::~Move() CACHALOT_NO_THREAD_SAFETY_ANALYSIS { ledger_.moving_ -= by
 
 void Ledger::segment_came(const Block& block, const Context& context, const Held& held) {
   const std::size_t bytes = block.size();
-  state_.counters.segment_allocated(block.arena->pool.kind(), as_signed(bytes));
+  const BlockPool& pool = block.arena->pool;
+  state_.counters.segment_allocated(pool.kind(), as_signed(bytes));
+  state_.pool_reserves.came(pool.id(), pool.kind(), as_signed(bytes));
   if (is_oversize(bytes, state_.options)) state_.counters.oversize_segment(1);
   state_.observers.observe(Observers::change_of(Change::Action::segment_alloc, block, context), held);
 }
 
 void Ledger::segment_departs(const Departing& segment, const Held& /*held*/) {
   departing_ += segment.bytes;
-  state_.counters.segment_freed(segment.arena->pool.kind(), as_signed(segment.bytes));
+  const BlockPool& pool = segment.arena->pool;
+  state_.counters.segment_freed(pool.kind(), as_signed(segment.bytes));
+  state_.pool_reserves.went(pool.id(), pool.kind(), as_signed(segment.bytes));
 }
 
 void Ledger::segment_stays(const Departing& segment, const Held& /*held*/) {
   departing_ -= segment.bytes;
-  state_.counters.segment_kept(segment.arena->pool.kind(), as_signed(segment.bytes));
+  const BlockPool& pool = segment.arena->pool;
+  state_.counters.segment_kept(pool.kind(), as_signed(segment.bytes));
+  state_.pool_reserves.went(pool.id(), pool.kind(), -as_signed(segment.bytes));  // as if it had not gone
 }
 
 void Ledger::segment_went(const Departing& segment, const Held& held) {
@@ -69,16 +88,21 @@ void Ledger::segment_went(const Departing& segment, const Held& held) {
 
 // --- pages --------------------------------------------------------------------------------------------------------------
 
-void Ledger::pages_came(PoolKind kind, std::size_t bytes, const Held& /*held*/) {
-  state_.counters.pages_mapped(kind, as_signed(bytes));
+void Ledger::pages_came(const Home& home, std::size_t bytes, const Held& /*held*/) {
+  state_.counters.pages_mapped(home.kind, as_signed(bytes));
+  state_.pool_reserves.came(home.pool, home.kind, as_signed(bytes));
 }
 
-void Ledger::pages_moved(PoolKind from, PoolKind to, std::size_t bytes, const Held& /*held*/) {
-  state_.counters.pages_moved(from, to, as_signed(bytes));
+void Ledger::pages_moved(const Home& from, const Home& to, std::size_t bytes, const Held& /*held*/) {
+  state_.counters.pages_moved(from.kind, to.kind, as_signed(bytes));
+  if (from.pool == to.pool && from.kind == to.kind) return;
+  state_.pool_reserves.went(from.pool, from.kind, as_signed(bytes));
+  state_.pool_reserves.came(to.pool, to.kind, as_signed(bytes));
 }
 
 void Ledger::pages_went(PoolKind kind, Address address, std::size_t bytes, const Arena& arena, const Held& held) {
   state_.counters.pages_unmapped(kind, as_signed(bytes));
+  state_.pool_reserves.went(arena.pool.id(), kind, as_signed(bytes));
   tell_of_pages(Change::Action::segment_unmap, kind, address, bytes, arena, nullptr, held);
 }
 
@@ -121,6 +145,8 @@ void Ledger::ran_out(Change change, const Held& held) {
   change.action = Change::Action::oom;
   state_.observers.observe(std::move(change), held);
 }
+
+void Ledger::refused(const Held& /*held*/) { ++state_.counters.num_oom_rejections; }
 
 void Ledger::synchronized(const Held& held) {
   ++state_.counters.num_sync_all_streams;

@@ -72,8 +72,11 @@ class Ledger {
     std::size_t bytes_;
   };
 
-  // Returns nullopt if the limit has no room.
+  // Returns nullopt if the limit has no room, or the option throw_on_cudamalloc_oom refuses the bytes.
   std::optional<Ask> ask(std::size_t bytes, const Held& held) CACHALOT_HELD;
+
+  // Returns true if throw_on_cudamalloc_oom refuses these bytes, for which the limit has room.
+  bool refuses(std::size_t bytes, const Held& held) const CACHALOT_HELD;
 
   // These keep the books of segments.
   void segment_came(const Block& block, const Context& context, const Held& held) CACHALOT_HELD;
@@ -82,8 +85,12 @@ class Ledger {
   void segment_went(const Departing& segment, const Held& held) CACHALOT_HELD;
 
   // These keep the books of pages and of their handles. `kind` is that of the range that has the pages' home.
-  void pages_came(PoolKind kind, std::size_t bytes, const Held& held) CACHALOT_HELD;
-  void pages_moved(PoolKind from, PoolKind to, std::size_t bytes, const Held& held) CACHALOT_HELD;
+  struct Home {
+    PoolKind kind;
+    PoolId pool;
+  };
+  void pages_came(const Home& home, std::size_t bytes, const Held& held) CACHALOT_HELD;
+  void pages_moved(const Home& from, const Home& to, std::size_t bytes, const Held& held) CACHALOT_HELD;
   void pages_went(PoolKind kind, Address address, std::size_t bytes, const Arena& arena,
                   const Held& held) CACHALOT_HELD;
   void handle_went(std::size_t bytes, const Held& held) CACHALOT_HELD;  // with its pages
@@ -96,6 +103,7 @@ class Ledger {
   // These count what happens to requests.
   void retried(PoolKind kind, const Held& held) CACHALOT_HELD;
   void ran_out(Change change, const Held& held) CACHALOT_HELD;
+  void refused(const Held& held) CACHALOT_HELD;
   void synchronized(const Held& held) CACHALOT_HELD;
 
   // Throws InvalidArgument unless the fraction is in [0, 1].
@@ -111,6 +119,8 @@ class Ledger {
   std::string validate(const Held& held) const CACHALOT_HELD;
 
  private:
+  bool is_beyond_limit(std::size_t bytes, const Held& held) const CACHALOT_HELD;
+
   HeapState& state_;
   double fraction_ CACHALOT_GUARDED_BY(device_lock) = 1;
   std::size_t limit_ CACHALOT_GUARDED_BY(device_lock) = kNoLimit;

@@ -12,6 +12,12 @@ void MemoryPressure::add_out_of_memory_observer(OutOfMemoryObserver observer) {
   observers_.push_back(std::move(observer));
 }
 
+void MemoryPressure::add_refusal_observer(RefusalObserver observer) {
+  CACHALOT_REQUIRE(observer, "a refusal observer must be callable");
+  const DeviceLock lock(state_.mutex);
+  refusal_observers_.push_back(std::move(observer));
+}
+
 void MemoryPressure::add_free_memory_callback(FreeMemoryCallback callback) {
   CACHALOT_REQUIRE(callback, "a free-memory callback must be callable");
   const DeviceLock lock(state_.mutex);
@@ -43,6 +49,12 @@ void MemoryPressure::tell(const OutOfMemoryReport& report, Held& held) {
   const std::vector<OutOfMemoryObserver> observers = observers_;
   const Unlocked unlocked(held);
   for (const OutOfMemoryObserver& observer : observers) observer(report);
+}
+
+void MemoryPressure::tell_of_refusal(const RefusalReport& report, Held& held) {
+  const std::vector<RefusalObserver> observers = refusal_observers_;
+  const Unlocked unlocked(held);
+  for (const RefusalObserver& observer : observers) observer(report);
 }
 
 }  // namespace cachalot

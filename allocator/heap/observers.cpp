@@ -75,6 +75,17 @@ Context Observers::gather_context(Contexts level) const {
   return recorder ? recorder() : nullptr;
 }
 
+bool Observers::annotate(const Block& block, const void* ptr, const Context& annotation) {
+  const Context context = gather_context(Contexts::alloc);
+  const DeviceLock lock(state_.mutex);
+  if (!HeapState::is_live(block, ptr)) return false;
+  Change change = change_of(Change::Action::annotate, block, context);
+  change.bytes = block.requested_bytes();
+  change.annotation = annotation;
+  observe(std::move(change), lock);
+  return true;
+}
+
 Change Observers::change_of(Change::Action action, const Block& block, const Context& context) {
   const BlockPool& pool = block.arena->pool;
   const bool of_segment = action == Change::Action::segment_alloc;
@@ -92,7 +103,8 @@ void Observers::observe(Change change, const Held& held) {
   if (!state_.is(HeapState::kObserved, held)) return;
   change.device = state_.index;
   change.time_us = state_.device->clock_us();
-  change.annotation = history_.annotation();
+  if (change.action != Change::Action::annotate) change.annotation = history_.annotation();
+  change.is_placed = placing_;
   history_.record(change);
 }
 

@@ -45,6 +45,23 @@ class Observers {
   // lock: it may be slow, or wait for another lock, whose holder waits for this one.
   Context gather_context(Contexts level) const;
 
+  // Records an annotation of a live allocation. Returns false, having done nothing, if `ptr` is none of the block.
+  bool annotate(const Block& block, const void* ptr, const Context& annotation);
+  // Changes that are observed meanwhile are marked as those of allocate_at.
+  class Placing {
+   public:
+    Placing(Observers& observers, const Held& held) CACHALOT_HELD : observers_(observers) {
+      holds(held);
+      observers_.placing_ = true;
+    }
+    ~Placing() CACHALOT_NO_THREAD_SAFETY_ANALYSIS { observers_.placing_ = false; }
+    Placing(const Placing&) = delete;
+    Placing& operator=(const Placing&) = delete;
+
+   private:
+    Observers& observers_;
+  };
+
   // Does nothing unless something observes.
   void observe(Change change, const Held& held) CACHALOT_HELD;
   static Change change_of(Change::Action action, const Block& block, const Context& context);
@@ -58,6 +75,7 @@ class Observers {
   History history_ CACHALOT_GUARDED_BY(device_lock);
   ContextRecorder recorder_ CACHALOT_GUARDED_BY(device_lock);
   Contexts recorded_contexts_ CACHALOT_GUARDED_BY(device_lock) = Contexts::never;  // for the recorder
+  bool placing_ CACHALOT_GUARDED_BY(device_lock) = false;
   std::atomic<Contexts> contexts_{Contexts::never};
   std::atomic<bool> watched_{false};
   std::atomic<bool> takes_stacks_{false};  // the heap tells the watchers, not the guard

@@ -107,6 +107,17 @@ void PrivatePools::end_allocate_to_pool(PoolId id) {
   state_.set_mode(HeapState::kRedirecting, !redirects_.empty(), lock);
 }
 
+void PrivatePools::begin_capture() {
+  const DeviceLock lock(state_.mutex);
+  const Growing growing(state_.growth_mutex, lock);  // as for a redirection
+  ++state_.captures;
+}
+
+void PrivatePools::end_capture() {
+  const DeviceLock lock(state_.mutex);
+  if (state_.captures > 0) --state_.captures;
+}
+
 // The latest redirection whose filter takes the stream (on this thread).
 const PrivatePools::Redirect* PrivatePools::redirect_of(Stream stream, const Held& /*held*/) const {
   const auto redirect =

@@ -34,6 +34,8 @@ class PrivatePools {
   void create_or_retain_pool(PoolId id, std::shared_ptr<SegmentProvider> provider);
   void begin_allocate_to_pool(PoolId id, StreamFilter filter, RedirectFor reason);
   void end_allocate_to_pool(PoolId id);
+  void begin_capture();
+  void end_capture();
   void release_pool(PoolId id);
   int pool_use_count(PoolId id) const;
   void set_use_on_oom(PoolId id, bool use_on_oom);
@@ -57,8 +59,10 @@ class PrivatePools {
 
   // Returns the pool of the stream's requests on this thread. Throws InvalidArgument if that pool is asleep.
   BlockPool& pool_for(PoolKind kind, Stream stream, const Held& held) CACHALOT_HELD;
-  bool is_redirected(Stream stream, const Held& held) const CACHALOT_HELD {
-    return redirect_of(stream, held) != nullptr;
+  // Returns true if the stream's requests are redirected, and frees that are done wait until they no longer are.
+  bool holds_frees_back(Stream stream, const Held& held) const CACHALOT_HELD {
+    const Redirect* const redirect = redirect_of(stream, held);
+    return redirect != nullptr && redirect->reason != RedirectFor::requests;
   }
   bool thread_is_redirected(const Held& held) const CACHALOT_HELD;
 

@@ -41,6 +41,7 @@ class Inspection {
   std::size_t max_memory_allocated();
   std::size_t max_memory_reserved() const;
   DeviceStats stats();
+  AddedStats added_stats() const;
   Fragmentation fragmentation();
   std::size_t largest_available(bool starting_from_free_memory) const;
   void reset_peak_stats();

@@ -50,16 +50,23 @@ DeviceStats Inspection::stats() {
   return state_.counters.stats();
 }
 
+AddedStats Inspection::added_stats() const {
+  const DeviceLock lock(state_.mutex);
+  return {state_.counters.num_oom_rejections, state_.pool_reserves.figures()};
+}
+
 void Inspection::reset_peak_stats() {
   const DeviceLock lock(state_.mutex);
   parts_.caches.gather(lock);
   state_.counters.reset_peak();
+  state_.pool_reserves.reset_peak();
 }
 
 void Inspection::reset_accumulated_stats() {
   const DeviceLock lock(state_.mutex);
   parts_.caches.gather(lock);
   state_.counters.reset_accumulated();
+  state_.pool_reserves.reset_accumulated();
 }
 
 // Blocks that wait for other streams count as allocated here, since what was requested of them still does.

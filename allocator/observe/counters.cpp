@@ -121,7 +121,7 @@ void Counters::reset_accumulated() {
   }
   restart(oversize_allocations_);
   restart(oversize_segments_);
-  num_alloc_retries = num_ooms = num_sync_all_streams = num_device_alloc = num_device_free = 0;
+  num_alloc_retries = num_ooms = num_oom_rejections = num_sync_all_streams = num_device_alloc = num_device_free = 0;
 }
 
 }  // namespace cachalot

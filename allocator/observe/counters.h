@@ -89,6 +89,7 @@ class Counters {
 
   std::int64_t num_alloc_retries = 0;
   std::int64_t num_ooms = 0;
+  std::int64_t num_oom_rejections = 0;  // in AddedStats
   std::int64_t num_sync_all_streams = 0;
   std::int64_t num_device_alloc = 0;
   std::int64_t num_device_free = 0;

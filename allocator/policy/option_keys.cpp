@@ -230,6 +230,7 @@ constexpr OptionKey kKeys[] = {
     {"garbage_collection_threshold", "", set_garbage_collection_threshold},
     {"roundup_power2_divisions", "", set_roundup_power2_divisions, true},
     {"per_process_memory_fraction", "", set_per_process_memory_fraction},
+    {"throw_on_cudamalloc_oom", "", set_bool<&Options::throw_on_cudamalloc_oom>},
     {"expandable_segments", "", set_bool<&Options::expandable_segments>},
     {"release_lock_on_cudamalloc", "release_lock_on_hipmalloc", set_bool<&Options::release_lock_on_cudamalloc>},
     {"graph_capture_record_stream_reuse", "", set_bool<&Options::graph_capture_record_stream_reuse>},

@@ -122,6 +122,12 @@ Block* BlockHeap::segment_at(Address address) const {
   return address < last->end() ? head : nullptr;
 }
 
+Block* BlockHeap::block_at(Address address) const {
+  Block* block = segment_at(address);
+  while (block != nullptr && block->end() <= address) block = block->next;
+  return block;
+}
+
 std::uint64_t BlockHeap::freed_at(const Block& block) const {
   const BlockDetail* detail = slab_.find_detail(block);
   return detail == nullptr ? 0 : detail->freed_at;

@@ -128,6 +128,9 @@ class BlockHeap {
   // The segment an address lies in; nullptr: none.
   Block* segment_at(Address address) const;
 
+  // The block of a segment an address lies in; nullptr: none.
+  Block* block_at(Address address) const;
+
   // From now on, and before the first range.
   void expect_ranges() { has_ranges_ = true; }
   bool has_ranges() const { return has_ranges_; }

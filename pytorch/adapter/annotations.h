@@ -40,6 +40,14 @@ class Annotations {
   }
   const std::string& user_metadata() const { return user_metadata_; }
 
+  // As `current`, with this metadata instead of the thread's.
+  Context current_with(std::string user_metadata) const {
+    auto annotation = std::make_shared<Annotation>();
+    if (!compile_contexts_.empty()) annotation->compile_context = compile_contexts_.back();
+    annotation->user_metadata = std::move(user_metadata);
+    return annotation;
+  }
+
   // Null while the thread has said nothing. The value is shared by all changes until the thread says something else.
   Context current() {
     if (compile_contexts_.empty() && user_metadata_.empty()) return nullptr;

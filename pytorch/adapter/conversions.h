@@ -6,6 +6,7 @@
 #include <c10/cuda/CUDACachingAllocator.h>
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -66,6 +67,15 @@ inline c10::CachingDeviceAllocator::DeviceStats to_torch(const DeviceStats& stat
   return result;
 }
 
+template <typename Stats>  // a template, since torch 2.9 to 2.11 have none of them, and 2.12 has one
+void add_newer(const AddedStats& added, Stats& result) {
+  if constexpr (requires { result.num_oom_rejections; }) result.num_oom_rejections = added.num_oom_rejections;
+  if constexpr (requires { result.reserved_bytes_by_private_pools; }) {
+    for (const auto& [pool, stats] : added.reserved_bytes_by_private_pools)
+      result.reserved_bytes_by_private_pools[to_torch(pool)] = to_torch(stats);
+  }
+}
+
 inline cuda_caching::BlockInfo to_torch(const BlockSnapshot& block) {
   using State = BlockSnapshot::State;
   cuda_caching::BlockInfo info;
@@ -95,8 +105,16 @@ inline cuda_caching::SegmentInfo to_torch(const SegmentSnapshot& segment) {
   return info;
 }
 
-// The first nine actions are torch's, in its order; false for ours, which torch has no word for.
-inline bool has_torch_action(const Change& change) { return change.action <= Change::Action::oom; }
+// The first nine actions are torch's, in its order, and since 2.14 a tenth. Nothing for ours, which torch has no word for.
+template <typename Entry = TraceEntry>
+std::optional<typename Entry::Action> torch_action(Change::Action action) {
+  static_assert(static_cast<int>(Change::Action::oom) == Entry::OOM);
+  if (action <= Change::Action::oom) return static_cast<typename Entry::Action>(action);
+  if constexpr (requires { Entry::ANNOTATE; }) {
+    if (action == Change::Action::annotate) return Entry::ANNOTATE;
+  }
+  return std::nullopt;
+}
 
 template <typename Entry>  // a template, since torch 2.9 has no metadata
 void annotate(const Annotation& annotation, Entry& entry) {
@@ -104,12 +122,24 @@ void annotate(const Annotation& annotation, Entry& entry) {
   if constexpr (requires { entry.user_metadata_; }) entry.user_metadata_ = annotation.user_metadata;
 }
 
+// What torch's own allocator writes since 2.15, and before that behind the user's metadata.
+template <typename Entry>
+void mark_as_placed(Entry& entry) {
+  constexpr const char* kMark = "mallocWithAddress";
+  if constexpr (requires { entry.internal_metadata_; }) {
+    entry.internal_metadata_ = kMark;
+  } else if constexpr (requires { entry.user_metadata_; }) {
+    entry.user_metadata_ += entry.user_metadata_.empty() ? kMark : std::string("\n") + kMark;
+  }
+}
+
+// The change must have a torch_action.
 inline TraceEntry to_torch(const Change& change) {
-  static_assert(static_cast<int>(Change::Action::oom) == TraceEntry::OOM);
-  TraceEntry entry(static_cast<TraceEntry::Action>(change.action), static_cast<c10::DeviceIndex>(change.device),
-                   change.address, change.bytes, change.stream, to_torch(change.pool), c10::getApproximateTime(),
+  TraceEntry entry(*torch_action(change.action), static_cast<c10::DeviceIndex>(change.device), change.address,
+                   change.bytes, change.stream, to_torch(change.pool), c10::getApproximateTime(),
                    to_torch(change.context), kNoCompileContext);
   if (const auto* annotation = static_cast<const Annotation*>(change.annotation.get())) annotate(*annotation, entry);
+  if (change.is_placed) mark_as_placed(entry);
   return entry;
 }
 
@@ -124,7 +154,7 @@ inline std::vector<TraceEntry> to_torch(const std::vector<Change>& trace) {
   std::vector<TraceEntry> entries;
   entries.reserve(trace.size());
   for (const Change& change : trace) {
-    if (has_torch_action(change)) entries.push_back(to_torch_with_unix_time(change));
+    if (torch_action(change.action)) entries.push_back(to_torch_with_unix_time(change));
   }
   return entries;
 }
@@ -132,8 +162,9 @@ inline std::vector<TraceEntry> to_torch(const std::vector<Change>& trace) {
 // Throws InvalidArgument for a word that is no action.
 inline Change::Action to_action(std::string_view word) {
   using Action = Change::Action;
-  for (int i = 0; i <= static_cast<int>(Action::oom); ++i) {
-    if (word == to_string(static_cast<Action>(i))) return static_cast<Action>(i);
+  for (int i = 0; i <= static_cast<int>(Action::annotate); ++i) {
+    if (word == to_string(static_cast<Action>(i)) && torch_action(static_cast<Action>(i)))
+      return static_cast<Action>(i);
   }
   throw InvalidArgument("Unknown TraceEntry action: " + std::string(word));
 }
@@ -154,6 +185,13 @@ inline HistoryOptions::Contexts to_contexts(cuda_caching::RecordContext level) {
   return Contexts::never;
 }
 
+// The limits of pinned memory, which is torch's own: in snapshots since 2.13.
+template <typename Config, typename Info>
+void add_pinned_limits(Info& info) {
+  if constexpr (requires { info.max_round_threshold; }) info.max_round_threshold = Config::pinned_max_round_threshold();
+  if constexpr (requires { info.max_cached_size; }) info.max_cached_size = Config::pinned_max_cached_size();
+}
+
 inline cuda_caching::AllocatorConfigInfo to_torch(const Options& options) {
   cuda_caching::AllocatorConfigInfo info;
   info.garbage_collection_threshold = options.garbage_collection_threshold;
@@ -166,6 +204,7 @@ inline cuda_caching::AllocatorConfigInfo to_torch(const Options& options) {
   info.last_allocator_settings = c10::CachingAllocator::getAllocatorSettings();
   info.roundup_power2_divisions.assign(options.roundup_power2_divisions.begin(),
                                        options.roundup_power2_divisions.end());
+  add_pinned_limits<c10::CachingAllocator::AcceleratorAllocatorConfig>(info);
   return info;
 }
 

@@ -26,6 +26,19 @@ class Late final : public Base {
     return is_ours(ptr) ? Base::shareIpcHandle(ptr) : former_.shareIpcHandle(ptr);
   }
 
+  // Virtual since torch 2.12 and 2.14.
+  std::shared_ptr<c10::GatheredContext> getContextForPointer(const void* ptr) {
+    const auto ask = [ptr](auto& allocator) { return allocator.getContextForPointer(ptr); };
+    if constexpr (requires(Base & base) { base.getContextForPointer(ptr); })
+      return is_ours(ptr) ? Base::getContextForPointer(ptr) : ask(former_);
+    return nullptr;
+  }
+  void annotateMemory(const void* ptr, const std::string& metadata) {
+    const auto annotate = [&](auto& allocator) { allocator.annotateMemory(ptr, metadata); };
+    if constexpr (requires(Base & base) { base.annotateMemory(ptr, metadata); })
+      is_ours(ptr) ? Base::annotateMemory(ptr, metadata) : annotate(former_);
+  }
+
   void emptyCache(MempoolId_t pool) override {
     former_.emptyCache(pool);
     Base::emptyCache(pool);

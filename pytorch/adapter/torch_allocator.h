@@ -83,7 +83,9 @@ class TorchAllocator : public cuda_caching::CUDAAllocator {
   }
 
   c10::CachingDeviceAllocator::DeviceStats getDeviceStats(DeviceIndex device) override {
-    return as_torch([&] { return to_torch(plug_.memory_stats(device)); });
+    c10::CachingDeviceAllocator::DeviceStats stats = as_torch([&] { return to_torch(plug_.memory_stats(device)); });
+    add_newer(as_torch([&] { return plug_.added_stats(device); }), stats);
+    return stats;
   }
   void resetAccumulatedStats(DeviceIndex device) override {
     as_torch([&] { plug_.reset_accumulated_stats(device); });
@@ -215,7 +217,7 @@ class TorchAllocator : public cuda_caching::CUDAAllocator {
   }
   void attachAllocatorTraceTracker(cuda_caching::AllocatorTraceTracker tracker) override {
     plug_.add_change_tracker([tracker = std::move(tracker)](const Change& change) {
-      if (has_torch_action(change)) tracker(to_torch(change));
+      if (torch_action(change.action)) tracker(to_torch(change));
     });
   }
 
@@ -223,6 +225,15 @@ class TorchAllocator : public cuda_caching::CUDAAllocator {
   // Throws cachalot's errors.
   virtual void* allocate_memory(DeviceIndex device, std::size_t bytes, cudaStream_t stream) {
     return plug_.allocate(bytes, device, stream);
+  }
+
+  // Tells whoever listens of an allocation.
+  void tell_of_allocation(void* ptr, DeviceIndex device) {
+    if (c10::memoryProfilingEnabled()) [[unlikely]]
+      profiler_.report_allocation(ptr, device);
+    if (const auto* trace = c10::impl::GPUTrace::get_trace(); trace != nullptr) [[unlikely]] {
+      (*trace)->trace_gpu_memory_allocation(c10::kCUDA, reinterpret_cast<std::uintptr_t>(ptr));
+    }
   }
 
   void free(void* ptr) {
@@ -286,11 +297,7 @@ class TorchAllocator : public cuda_caching::CUDAAllocator {
   void* allocate_on(DeviceIndex device, std::size_t bytes, cudaStream_t stream) {
     if (bytes == 0) return nullptr;
     void* const ptr = allocate_or_throw(device, bytes, stream);
-    if (c10::memoryProfilingEnabled()) [[unlikely]]
-      profiler_.report_allocation(ptr, device);
-    if (const auto* trace = c10::impl::GPUTrace::get_trace(); trace != nullptr) [[unlikely]] {
-      (*trace)->trace_gpu_memory_allocation(c10::kCUDA, reinterpret_cast<std::uintptr_t>(ptr));
-    }
+    tell_of_allocation(ptr, device);
     return ptr;
   }
 

@@ -16,6 +16,8 @@ void read_newer_settings(Options& options) {
   if constexpr (requires { Common::large_segment_size(); }) options.large_segment_size = Common::large_segment_size();
   if constexpr (requires { Cuda::per_process_memory_fraction(); })
     options.per_process_memory_fraction = Cuda::per_process_memory_fraction();
+  if constexpr (requires { Cuda::throw_on_cudamalloc_oom(); })
+    options.throw_on_cudamalloc_oom = Cuda::throw_on_cudamalloc_oom();
   if constexpr (requires { Cuda::pinned_reserve_segment_size_mb(); })
     options.pinned_reserve_segment_size = Cuda::pinned_reserve_segment_size_mb() << 20;
   if constexpr (requires { Cuda::graph_capture_record_stream_reuse(); })

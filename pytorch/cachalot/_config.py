@@ -33,6 +33,8 @@ _LATER_KEYS = frozenset(
         "large_segment_size_mb",
         "per_process_memory_fraction",
         "pinned_free_catch_all",
+        "pinned_max_cached_size_mb",
+        "pinned_max_round_threshold_mb",
         "pinned_reserve_segment_size_mb",
         "throw_on_cudamalloc_oom",
     }
@@ -43,7 +45,6 @@ _UNSERVED = {
     "expandable_segments_reserve": "cachalot reserves as many addresses as the device has memory",
     "expandable_segments_reserve_by_class": "cachalot reserves as many addresses as the device has memory",
     "graph_capture_record_stream_reuse": "cachalot reuses such memory after the capture only",
-    "throw_on_cudamalloc_oom": "cachalot learns from cudaMalloc that memory is short",
 }
 
 # The headers in which PyTorch lists the keys that its parser takes.

@@ -19,6 +19,7 @@ TABLE = """
 CachingAllocator            Plug                C API                                 hooks
 
 allocate                    =                   malloc malloc_with_flags              malloc plug_set_contiguous
+allocate_at                 =                   -torch                                -adapter
 deallocate                  =                   free                                  free
 deallocate_when_possible    -destructors        -destructors                          -destructors
 record_stream               =                   =                                     record_stream_hook
@@ -46,6 +47,7 @@ memory_reserved             =                   =                               
 max_memory_allocated        -stats              =                                     plug_json
 max_memory_reserved         -stats              =                                     plug_json
 memory_stats                =                   memory_stats_json                     plug_json
+added_stats                 =                   -torch                                -adapter
 fragmentation               -ctypes             =                                     plug_json
 snapshot                    =                   snapshot_json                         plug_json
 reset_peak_stats            =                   reset_peak_memory_stats               plug_reset_peak
@@ -62,16 +64,21 @@ set_caching_enabled         =                   -torch                          
 caching_enabled             =                   -torch                                -adapter
 
 add_out_of_memory_observer  =                   -functions                            -adapter
+add_refusal_observer        =                   -functions                            -adapter
 add_free_memory_callback    =                   -functions                            -adapter
 add_change_tracker          =                   -functions                            -adapter
 add_watcher                 -ctypes             -functions                            -leaks
 remove_watcher              -ctypes             -functions                            -leaks
 record_history              =                   -functions                            plug_record_history
 history_enabled             =                   -functions                            -adapter
+annotate                    =                   -functions                            -adapter
+context_of                  =                   -functions                            -adapter
 
 create_or_retain_pool       =                   -tags                                 -adapter
 begin_allocate_to_pool      =                   -tags                                 =
 end_allocate_to_pool        =                   -tags                                 =
+begin_capture               =                   -tags                                 -adapter
+end_capture                 =                   -tags                                 -adapter
 release_pool                =                   -tags                                 =
 pool_use_count              =                   -tags                                 -adapter
 set_use_on_oom              =                   -tags                                 -adapter

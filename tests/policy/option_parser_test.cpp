@@ -38,7 +38,8 @@ bool contains(const std::string& text, const std::string& part) { return text.fi
 Options unusual() {
   Options options = parse_options(
       "large_segment_size_mb:32,max_split_size_mb:64,max_non_split_rounding_mb:48,garbage_collection_threshold:0.5,"
-      "roundup_power2_divisions:8,per_process_memory_fraction:0.25,release_lock_on_cudamalloc:True,"
+      "roundup_power2_divisions:8,per_process_memory_fraction:0.25,throw_on_cudamalloc_oom:True,release_lock_on_"
+      "cudamalloc:True,"
       "graph_capture_record_stream_reuse:True,pinned_use_background_threads:True,pinned_use_cuda_host_register:True,"
       "pinned_num_register_threads:8,pinned_reserve_segment_size_mb:7");
   return options;
@@ -72,6 +73,8 @@ TEST(OptionParser, EachKeySetsItsOption) {
       {"per_process_memory_fraction:0", [](Options& o) { o.per_process_memory_fraction = 0; }},
       {"per_process_memory_fraction:0.5", [](Options& o) { o.per_process_memory_fraction = 0.5; }},
       {"per_process_memory_fraction:1.0", [](Options&) {}},
+      {"throw_on_cudamalloc_oom:True", [](Options& o) { o.throw_on_cudamalloc_oom = true; }},
+      {"throw_on_cudamalloc_oom:False", [](Options&) {}},
       {"expandable_segments:True", [](Options& o) { o.expandable_segments = true; }},
       {"expandable_segments:False", [](Options&) {}},
       {"release_lock_on_cudamalloc:True", [](Options& o) { o.release_lock_on_cudamalloc = true; }},
@@ -264,6 +267,7 @@ TEST(OptionParser, EachBadValueIsRefusedWithKeyValueAndRule) {
       {"per_process_memory_fraction", "1.1", "per_process_memory_fraction is invalid, set it in [0.0, 1.0]"},
       {"per_process_memory_fraction", "nan", "set it in [0.0, 1.0]"},
       {"per_process_memory_fraction", "all", "it is not a number"},
+      {"throw_on_cudamalloc_oom", "maybe", kBool},
       {"expandable_segments", "true", kBool},
       {"expandable_segments", "1", kBool},
       {"release_lock_on_cudamalloc", "none", kBool},
@@ -461,13 +465,15 @@ TEST(AnOptionsKey, IsKnownUnderItsOtherNameToo) {
 
 TEST(PytorchsVariable, LosesWhatThisVersionDoesNotKnowWithAWarningEach) {
   const PytorchConf conf = parse_pytorch_conf(
-      "max_split_size_mb:64, throw_on_cudamalloc_oom:True, roundup_power2_divisions:[256:1,512:2,>:4], "
+      "max_split_size_mb:64, throw_on_cudamalloc_oom:True, pinned_free_catch_all:True, "
+      "roundup_power2_divisions:[256:1,512:2,>:4], "
       "expandable_segments:True, foo:[1:2],");
   EXPECT_EQ(conf.options.max_split_size, std::size_t{64} << 20);
   EXPECT_EQ(conf.options.roundup_power2_divisions.back(), 4u);
   EXPECT_TRUE(uses_pages(conf.options));
+  EXPECT_TRUE(conf.options.throw_on_cudamalloc_oom);
   ASSERT_EQ(conf.warnings.size(), 2u);
-  EXPECT_THAT(conf.warnings[0], testing::HasSubstr("throw_on_cudamalloc_oom:True"));
+  EXPECT_THAT(conf.warnings[0], testing::HasSubstr("pinned_free_catch_all:True"));
   EXPECT_THAT(conf.warnings[1], testing::HasSubstr("foo:[1:2]"));
 }
 

@@ -17,6 +17,7 @@ from world import (
     MEMORY_GOES,
     MODE,
     PAGES,
+    VERSION,
     MiB,
     bytes_on_gpu,
     held_for,
@@ -64,7 +65,7 @@ SCALARS = "num_alloc_retries num_ooms num_sync_all_streams num_device_alloc num_
 
 
 def stat_keys():
-    """The 122 keys of torch.cuda.memory_stats."""
+    """The keys of torch.cuda.memory_stats that are always there: 122, and one more since 2.12."""
     entries = ("current", "peak", "allocated", "freed")
     keys = {
         f"{name}.{pool}.{entry}"
@@ -73,7 +74,14 @@ def stat_keys():
         for entry in entries
     }
     keys |= {f"{name}.{entry}" for name in ("oversize_allocations", "oversize_segments") for entry in entries}
-    return keys | set(SCALARS)
+    return keys | set(SCALARS) | ({"num_oom_rejections"} if VERSION >= "2.12" else set())
+
+
+PRIVATE_POOLS = "reserved_bytes_by_private_pools"  # since 2.13, with keys for each pool that there ever was
+
+
+def without_pools(stats):
+    return {key: value for key, value in stats.items() if VERSION < "2.13" or not key.startswith(PRIVATE_POOLS)}
 
 
 # ---- statistics ----
@@ -83,7 +91,7 @@ def stat_keys():
 def memory_stats_has_every_key_and_counts():
     small, large = bytes_on_gpu(1000), bytes_on_gpu(5 * MiB)
     stats = torch.cuda.memory_stats()
-    assert set(stats) == stat_keys()
+    assert set(without_pools(stats)) == stat_keys()
     assert stats["allocation.all.current"] == 2
     assert stats["requested_bytes.all.current"] == 1000 + 5 * MiB
     assert stats["allocated_bytes.small_pool.current"] == 1024
@@ -105,7 +113,8 @@ def memory_stats_as_nested_dict_is_the_same_tree():
     nested = torch.cuda.memory_stats_as_nested_dict()
     assert nested["allocated_bytes"]["small_pool"]["current"] == 1024
     assert nested["num_ooms"] == 0
-    assert set(nested) == {key.partition(".")[0] for key in stat_keys()}
+    newer = {PRIVATE_POOLS} if VERSION >= "2.13" else set()
+    assert set(nested) == {key.partition(".")[0] for key in stat_keys()} | newer
 
 
 @row()
@@ -160,7 +169,10 @@ def torch_accelerator_memory_functions_say_the_same():
     assert accelerator.memory_allocated() == 3 * MiB
     assert accelerator.max_memory_allocated() == 7 * MiB
     assert accelerator.memory_reserved() == accelerator.max_memory_reserved() == held_for(7 * MiB)
-    assert dict(accelerator.memory_stats()) == dict(torch.cuda.memory_stats())
+    # It leaves out what is newer.
+    of_cuda = without_pools(torch.cuda.memory_stats())
+    of_cuda.pop("num_oom_rejections", None)
+    assert dict(accelerator.memory_stats()) == of_cuda
     accelerator.reset_peak_memory_stats()
     assert accelerator.max_memory_allocated() == 3 * MiB
     accelerator.reset_accumulated_memory_stats()
@@ -200,12 +212,16 @@ def memory_snapshot_shows_segments_and_blocks():
 @row()
 def snapshot_tells_the_settings():
     snapshot = torch.cuda.memory._snapshot()
-    assert set(snapshot) == {"segments", "device_traces", "allocator_settings", "external_annotations"}
+    of_host = {"host_segments", "host_traces"} if VERSION >= "2.14" else set()
+    assert set(snapshot) == {"segments", "device_traces", "allocator_settings", "external_annotations"} | of_host
+    assert all(snapshot[key] == [] for key in of_host)
     settings = snapshot["allocator_settings"]
     assert settings["max_split_size"] == -1
     assert settings["expandable_segments"] is False
     assert settings["roundup_power2_divisions"] == {str(1 << slot): 0 for slot in range(16)}
-    assert set(settings) == {
+    of_pinned = {"max_round_threshold", "max_cached_size"} if VERSION >= "2.13" else set()
+    assert all(settings[key] == -1 for key in of_pinned)
+    assert set(settings) == of_pinned | {
         "PYTORCH_CUDA_ALLOC_CONF",
         "max_split_size",
         "garbage_collection_threshold",
@@ -567,9 +583,12 @@ def storages_are_shared_in_natives_format():
     )
     if process.returncode != 0:
         raise RuntimeError(process.stderr)
-    # Version 2, "c" as cudaMalloc, and the handle of the segment; or "e" as expandable, and three handles of 2 MiB.
-    kind, length, offset = ("e", 2 + 24 + 3 * 4, MiB) if PAGES else ("c", 2 + 64, 3 * MiB)
-    assert process.stdout.split() == ["0", "2", kind, str(length), str(4 * MiB), str(offset)]
+    # The version, "c" as cudaMalloc, and the handle of the segment; or "e" as expandable, since version 3 the kind of the
+    # handles, and three handles of 2 MiB.
+    version = 3 if VERSION >= "2.13" else 2
+    of_pages = 2 + 24 + (8 if version == 3 else 0) + 3 * 4
+    kind, length, offset = ("e", of_pages, MiB) if PAGES else ("c", 2 + 64, 3 * MiB)
+    assert process.stdout.split() == ["0", str(version), kind, str(length), str(4 * MiB), str(offset)]
 
 
 @row(refused_by_plug="no memory events")

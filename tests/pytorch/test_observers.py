@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from world import MODE, PAGES, full_only, run_python, succeeds
+from world import MODE, PAGES, compile_beside_the_plug, full_only, run_python, succeeds
 
 pytestmark = pytest.mark.skipif(MODE == "plug", reason="C++ callers of the allocator need the full one")
 
@@ -12,12 +12,7 @@ SOURCE = Path(__file__).with_name("observers.cpp")
 
 @pytest.fixture(scope="module")
 def library(tmp_path_factory):
-    from cachalot import _adapter, _plug
-
-    _plug.Plug()  # loaded, as the compiled file will be linked with it
-    path = tmp_path_factory.mktemp("observers") / "libobservers.so"
-    _adapter._compile(SOURCE, path)
-    return path
+    return compile_beside_the_plug(SOURCE, tmp_path_factory.mktemp("observers") / "libobservers.so")
 
 
 LOAD = """

@@ -1,27 +1,28 @@
 """States in which PyTorch's allocator fails, most often by running out of memory although there is enough.
 
-cachalot does not.
+cachalot does not. Each test names the versions of PyTorch that fail: 2.11 to 2.15 were looked at.
 """
 
 import threading
 
 import pytest
 import torch
-from world import MODE, MiB, bytes_on_gpu, keep_busy, not_plug, run_python, total_memory
+from world import MODE, VERSION, MiB, bytes_on_gpu, keep_busy, not_plug, run_python, total_memory
 
 
-def native_fails():
-    """A context: what is in it runs out of memory under native, and works under cachalot."""
+def native_fails(*, mended_in=None):
+    """A context: what is in it runs out of memory under native, unless it is mended, and works under cachalot."""
     import contextlib
 
-    return pytest.raises(torch.OutOfMemoryError) if MODE == "native" else contextlib.nullcontext()
+    fails = MODE == "native" and (mended_in is None or VERSION < mended_in)
+    return pytest.raises(torch.OutOfMemoryError) if fails else contextlib.nullcontext()
 
 
 def test_a_block_that_waits_for_a_stream_serves_the_request_that_waited_for_it():
     """The block is part of a segment in use, so it cannot go back to the device; once its stream is done, it fits.
 
     PyTorch waits for the stream, asks the device again and gives up without looking at the block that has become free;
-    the same request again succeeds.
+    the same request again succeeds (2.11 to 2.15; its issue 189504).
     """
     torch.cuda.set_per_process_memory_fraction(20 * MiB / total_memory())
     side = torch.cuda.Stream()
@@ -38,7 +39,10 @@ def test_a_block_that_waits_for_a_stream_serves_the_request_that_waited_for_it()
 
 @not_plug
 def test_one_threads_pool_leaves_the_others_their_recovery():
-    """Another thread is inside use_mem_pool: cached memory is still given back for a request that needs it."""
+    """Another thread is inside use_mem_pool: cached memory is still given back for a request that needs it.
+
+    PyTorch runs out of memory (until 2.12; mended in 2.13).
+    """
     size = total_memory() * 6 // 10
     cached = bytes_on_gpu(size)
     del cached
@@ -53,7 +57,7 @@ def test_one_threads_pool_leaves_the_others_their_recovery():
     thread.start()
     inside.wait()
     try:
-        with native_fails():
+        with native_fails(mended_in="2.13"):
             bytes_on_gpu(size + 20 * MiB)
     finally:
         leave.set()
@@ -62,13 +66,14 @@ def test_one_threads_pool_leaves_the_others_their_recovery():
 
 @not_plug
 def test_one_threads_pool_leaves_the_others_their_empty_cache():
+    """PyTorch's empty_cache does nothing (until 2.12; mended in 2.13)."""
     cached = bytes_on_gpu(100 * MiB)
     del cached
     with torch.cuda.use_mem_pool(torch.cuda.MemPool()):
         thread = threading.Thread(target=torch.cuda.empty_cache)
         thread.start()
         thread.join()
-        assert torch.cuda.memory_reserved() == (100 * MiB if MODE == "native" else 0)
+        assert torch.cuda.memory_reserved() == (100 * MiB if MODE == "native" and VERSION < "2.13" else 0)
 
 
 CHECKPOINTED = """
@@ -86,10 +91,10 @@ print(x.grad.shape, any(entry["action"] == "free_requested" and entry["frames"] 
 def test_the_call_stacks_of_frees_are_recorded_while_python_raises_an_exception():
     """An exception ends the recomputation of an activation checkpoint, and tensors are freed while Python raises it.
 
-    PyTorch's recorder of call stacks clears it: "SystemError: error return without exception set" (2.11).
+    PyTorch's recorder of call stacks clears it: "SystemError: error return without exception set" (2.11; mended in 2.12).
     """
     process = run_python(CHECKPOINTED, fresh=True)
-    if MODE == "native":
+    if MODE == "native" and VERSION < "2.12":
         assert process.returncode != 0 and "error return without exception set" in process.stderr, process.stderr
     else:
         assert (process.returncode, process.stdout) == (0, "torch.Size([1048576]) True\n"), process.stderr

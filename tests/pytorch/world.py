@@ -17,6 +17,8 @@ MODE = os.environ.get("CACHALOT_TEST_MODE", "")
 if MODE not in MODES:
     pytest.exit(f"CACHALOT_TEST_MODE is '{MODE}'; it must be one of {', '.join(MODES)}", returncode=2)
 
+VERSION = torch.torch_version.TorchVersion(torch.__version__)  # compares with "2.13"
+
 PAGES = MODE == "pages"
 if PAGES:
     os.environ["CACHALOT_CONF"] = "heap:pages"
@@ -30,6 +32,13 @@ not_native = pytest.mark.skipif(MODE == "native", reason="is about cachalot")
 full_only = pytest.mark.skipif(MODE not in ("full", "pages"), reason="is about the full allocator")
 not_plug = pytest.mark.skipif(MODE == "plug", reason="needs the full allocator (test_functions.py)")
 not_pages = pytest.mark.skipif(PAGES, reason="the heap makes no difference: mode full runs it")
+
+
+
+def since(version):
+    """Marks a test of what PyTorch has since a version."""
+    return pytest.mark.skipif(VERSION < version, reason=f"came with PyTorch {version}")
+
 
 # What history says of memory that comes and goes.
 MEMORY_COMES, MEMORY_GOES = ("segment_map", "segment_unmap") if PAGES else ("segment_alloc", "segment_free")
@@ -164,3 +173,12 @@ def run(command, *, timeout=120, **environment):
 def succeeds(process):
     assert process.returncode == 0, f"exit status {process.returncode}\n{process.stdout}\n{process.stderr}"
     return process.stdout
+
+
+def compile_beside_the_plug(source, library):
+    """Compiles C++ against torch, linked with the plug-in, which it loads. Returns the library's path."""
+    from cachalot import _adapter, _plug
+
+    _plug.Plug()
+    _adapter._compile(source, library)
+    return library

@@ -139,6 +139,7 @@ class StatsFold {
       case Change::Action::segment_unmap:
       case Change::Action::snapshot:
       case Change::Action::empty_cache:
+      case Change::Action::annotate:
         break;
     }
     adjust(stats.inactive_split, kind, change.inactive_split_blocks);

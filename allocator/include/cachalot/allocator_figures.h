@@ -31,6 +31,9 @@ class AllocatorFigures : private AllocatorGroup {
   std::size_t max_memory_reserved(int device = 0) const;
   /// Returns PyTorch's statistics.
   DeviceStats memory_stats(int device = 0) const;
+  /// Returns the statistics that PyTorch has since 2.12 and 2.13. reset_peak_stats and
+  /// reset_accumulated_stats reset them, too.
+  AddedStats added_stats(int device = 0) const;
   /// Returns how well memory is used now.
   Fragmentation fragmentation(int device = 0) const;
   /// Returns all segments and blocks of one private pool, or with the default id of everything. The

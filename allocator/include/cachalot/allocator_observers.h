@@ -17,12 +17,15 @@ namespace cachalot {
 /// AllocatorObservers are the functions of a CachingAllocator that add and remove observers of its
 /// changes.
 ///
-/// The observers of add_out_of_memory_observer, add_free_memory_callback and add_change_tracker
-/// stay until the allocator is destroyed.
+/// The observers of add_out_of_memory_observer, add_refusal_observer, add_free_memory_callback and
+/// add_change_tracker stay until the allocator is destroyed.
 class AllocatorObservers : private AllocatorGroup {
  public:
   /// Adds an observer of requests that fail. Throws InvalidArgument for an empty function.
   void add_out_of_memory_observer(const OutOfMemoryObserver& observer);
+  /// Adds an observer of requests that throw_on_cudamalloc_oom refuses. Throws InvalidArgument for
+  /// an empty function.
+  void add_refusal_observer(const RefusalObserver& observer);
   /// Adds a callback that frees memory when it is needed. Throws InvalidArgument for an empty
   /// function.
   void add_free_memory_callback(const FreeMemoryCallback& callback);
@@ -37,6 +40,14 @@ class AllocatorObservers : private AllocatorGroup {
   /// Throws InvalidArgument for an enabled history with max_entries 0, or with contexts and no
   /// recorder.
   void record_history(const HistoryOptions& history);
+  /// Records that the live allocation `ptr` is `annotation`: a Change of action annotate with the
+  /// allocation's address and requested bytes, whose annotation this is. It does nothing if no
+  /// history, tracker or watcher observes.
+  /// Throws InvalidArgument for a pointer that is not a live allocation.
+  void annotate(const void* ptr, const Context& annotation);
+  /// Returns the Context of the live allocation `ptr`; null if it has none, and for any other
+  /// pointer.
+  Context context_of(const void* ptr) const;
   /// Returns true if changes are recorded on any device.
   bool history_enabled() const;
 

@@ -33,6 +33,11 @@ class AllocatorPools : private AllocatorGroup {
   void begin_allocate_to_pool(int device, PoolId pool, StreamFilter filter, RedirectFor reason);
   /// Ends the redirection into the pool; its user stays. Throws InvalidArgument if there is none.
   void end_allocate_to_pool(int device, PoolId pool);
+  /// Tells that a stream of the device captures a graph from now on, whatever is redirected: the
+  /// same as a redirection for a capture, without one. Captures are counted.
+  void begin_capture(int device);
+  /// Tells that a capture has ended. Does nothing if none was begun.
+  void end_capture(int device);
   /// Removes a user. Throws InvalidArgument if the pool has none.
   void release_pool(int device, PoolId pool);
   /// Returns the number of users; 0 for an unknown pool.

@@ -37,6 +37,7 @@ struct Change {
     synchronize,    ///< the allocator waited for all pending events
     retry,          ///< the allocator gave its cache back and asked the device again
     empty_cache,    ///< empty_cache was called
+    annotate,       ///< a live allocation was annotated (PyTorch's since 2.14)
   };
 
   Action action = Action::alloc;         ///< what happened
@@ -44,8 +45,8 @@ struct Change {
   int device = 0;                        ///< index of the device
   /// Address of the block or segment. For oom: bytes that were free on the device, as in PyTorch.
   Address address = 0;
-  /// Bytes. For alloc and free_*: as requested; for segment_*: of the segment; for oom: of the
-  /// segment that was wanted; for snapshot: of the blocks in use.
+  /// Bytes. For alloc, free_* and annotate: as requested; for segment_*: of the segment; for oom:
+  /// of the segment that was wanted; for snapshot: of the blocks in use.
   std::size_t bytes = 0;
   std::size_t block_bytes = 0;  ///< for alloc and free_*: bytes of the block
   Stream stream = nullptr;      ///< stream that the memory is for
@@ -56,7 +57,8 @@ struct Change {
   std::int64_t inactive_split_blocks = 0;
   std::int64_t inactive_split_bytes = 0;  ///< the same in bytes
   Context context{};                      ///< null unless recorded
-  Context annotation{};                   ///< result of HistoryOptions::annotate; null without
+  Context annotation{};    ///< result of HistoryOptions::annotate, or what `annotate` was given
+  bool is_placed = false;  ///< part of an allocate_at, which may also hand out and free a prefix
 };
 
 /// Returns the name of the action: "alloc", "free_requested", ...
@@ -86,6 +88,8 @@ constexpr const char* to_string(Change::Action action) {
       return "retry";
     case Change::Action::empty_cache:
       return "empty_cache";
+    case Change::Action::annotate:
+      return "annotate";
   }
   return "unknown";
 }

@@ -1,7 +1,8 @@
 /// @file
 /// The allocator's options, and the parser of their text form.
 ///
-/// The grammar and the keys are those of PYTORCH_CUDA_ALLOC_CONF (PyTorch 2.11), with cachalot's
+/// The grammar and the keys are those of PYTORCH_CUDA_ALLOC_CONF (PyTorch 2.11, and
+/// throw_on_cudamalloc_oom of 2.12), with cachalot's
 /// own keys added:
 ///
 ///     options = [ key ':' value { ',' key ':' value } ]
@@ -68,7 +69,10 @@ struct Options {
   double garbage_collection_threshold = 0;
   /// Request sizes are rounded up to a power of two divided by this; powers of two, or 0 for off.
   std::array<std::size_t, kRoundupSlots> roundup_power2_divisions{};
-  double per_process_memory_fraction = 1;   ///< limit on reserved memory, as a part of the device
+  double per_process_memory_fraction = 1;  ///< limit on reserved memory, as a part of the device
+  /// Refuses a request, with no attempt to recover, if held memory would exceed
+  /// per_process_memory_fraction with it. set_memory_fraction has no effect on this.
+  bool throw_on_cudamalloc_oom = false;
   bool expandable_segments = false;         ///< true: uses the page heap, as HeapKind::pages
   bool release_lock_on_cudamalloc = false;  ///< without effect: no lock is held in driver calls
   bool graph_capture_record_stream_reuse = false;     ///< without effect

@@ -25,6 +25,19 @@ struct OutOfMemoryReport {
 /// locks held: it may call the allocator. An exception that it throws replaces the OutOfMemory.
 using OutOfMemoryObserver = std::function<void(const OutOfMemoryReport&)>;
 
+/// A RefusalReport describes a request that the option throw_on_cudamalloc_oom refuses.
+struct RefusalReport {
+  int device = 0;                 ///< index of the device
+  std::size_t segment_bytes = 0;  ///< bytes that the device would have been asked for
+  std::size_t held_bytes = 0;     ///< bytes held from the device by then
+  std::size_t total_bytes = 0;    ///< the device's total
+};
+
+/// A RefusalObserver is called before the OutOfMemory of a refusal is thrown, with none of the
+/// allocator's locks held: it may call the allocator. An exception that it throws replaces the
+/// OutOfMemory.
+using RefusalObserver = std::function<void(const RefusalReport&)>;
+
 /// A FreeMemoryCallback is called before the allocator asks the device for memory, with none of the
 /// allocator's locks held: it may call the allocator. It frees what it can.
 /// Returns true if it freed anything; the allocator then searches its free blocks again.

@@ -40,6 +40,9 @@ class SegmentProvider {
 enum class RedirectFor {
   thread,   ///< allocations of the calling thread (PyTorch's use_mem_pool)
   capture,  ///< allocations for streams that capture a graph
+  /// Allocations alone: it holds back neither empty_cache nor the reuse of memory that was freed
+  /// on the thread (PyTorch's rule since 2.13). begin_capture reports captures.
+  requests,
 };
 /// A StreamFilter returns true for the streams whose allocations go to the pool. It is called with
 /// the device's lock held and must not call the allocator.

@@ -10,7 +10,10 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <string>
+
+#include "cachalot/pool_id.h"
 
 namespace cachalot {
 
@@ -72,6 +75,14 @@ struct DeviceStats {
 bool operator==(const DeviceStats& a, const DeviceStats& b);
 /// Returns !(a == b).
 inline bool operator!=(const DeviceStats& a, const DeviceStats& b) { return !(a == b); }
+
+/// AddedStats are the statistics of one device that PyTorch has since versions 2.12 and 2.13.
+struct AddedStats {
+  /// Requests that throw_on_cudamalloc_oom refused; num_ooms does not count them.
+  std::int64_t num_oom_rejections = 0;
+  /// Bytes held from the device for each private pool. A pool stays listed after its end.
+  std::map<PoolId, StatArray> reserved_bytes_by_private_pools;
+};
 
 /// A Fragmentation says how well the memory of a device is used at one moment. Each ratio is
 /// computed from the byte counts beside it.

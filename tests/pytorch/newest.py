@@ -1,0 +1,96 @@
+#!/usr/bin/env python3
+"""The tests of calls and the differential test with another PyTorch than the build's own: the newest one, in CI.
+
+    python3 tests/pytorch/newest.py build/release PYTHON [--draw 4] [--seconds 240]
+
+PYTHON is an interpreter with that PyTorch, numpy and pytest. The tests are in parts, each of one mode (native, full, pages), and as
+many run at once as there are processors. With
+--draw so many of them run, drawn by the commit that is checked out. Prints the time of each part, and fails when a part does, or
+when all together take longer than the limit.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).resolve().parents[2]
+TABLES = ("test_functions.py", "test_newer_functions.py")
+OTHERS = ("test_conformance.py", "test_weaknesses.py")
+
+
+class Part(NamedTuple):
+    mode: str
+    files: tuple[str, ...]
+
+
+PARTS = (
+    Part("full", TABLES),
+    Part("full", OTHERS),
+    Part("full", ("test_differential.py",)),
+    Part("pages", TABLES + OTHERS),
+    Part("pages", ("test_differential.py",)),
+    Part("native", TABLES + OTHERS),
+)
+
+
+def environment(build: Path, mode: str) -> dict[str, str]:
+    return os.environ | {
+        "CACHALOT_TEST_MODE": mode,
+        "CACHALOT_SIM_DEVICES": "2",
+        "CACHALOT_SIM_MEMORY": "8GiB",
+        "CACHALOT_CACHE_DIR": str(build / "newest-cache"),  # the adapter is compiled once
+        "LD_PRELOAD": str(build / "simulator" / "libcachalot_simulator.so"),
+        "LD_LIBRARY_PATH": str(build / "simulator" / "driver"),
+        "PYTHONPATH": str(build / "python"),
+    }
+
+
+def drawn(count: int) -> list[Part]:
+    commit = subprocess.run(["git", "-C", str(ROOT), "rev-parse", "HEAD"], capture_output=True, text=True)
+    if commit.returncode != 0:
+        sys.exit(f"newest.py: --draw needs a commit to draw by: {commit.stderr.strip()}")
+    return random.Random(commit.stdout.strip()).sample(PARTS, count)
+
+
+def run(part: Part, build: Path, python: str) -> bool:
+    files = [str(Path(__file__).with_name(name)) for name in part.files]
+    command = [python, "-B", "-m", "pytest", "-q", "-p", "no:cacheprovider", *files]
+    began = time.monotonic()
+    done = subprocess.run(command, env=environment(build, part.mode), capture_output=True, text=True, cwd=Path(__file__).parent)
+    verdict = "passed" if done.returncode == 0 else f"FAILED with status {done.returncode}"
+    print(f"{part.mode}, {', '.join(part.files)}: {verdict}, {time.monotonic() - began:.0f} s", flush=True)
+    if done.returncode != 0:
+        print(done.stdout[-8000:], done.stderr[-2000:], sep="\n", flush=True)
+    return done.returncode == 0
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("build", type=Path)
+    parser.add_argument("python")
+    parser.add_argument("--draw", type=int, choices=range(1, len(PARTS) + 1), metavar="N", help="so many of the parts")
+    parser.add_argument("--seconds", type=float, help="the most that all may take together")
+    arguments = parser.parse_args()
+    python = str(Path(arguments.python).absolute())  # a link in a virtual environment stays one
+    parts = drawn(arguments.draw) if arguments.draw else list(PARTS)
+    began = time.monotonic()
+    with ThreadPoolExecutor(os.cpu_count()) as processors:
+        passed = list(processors.map(lambda part: run(part, arguments.build.resolve(), python), parts))
+    seconds = time.monotonic() - began
+    print(f"{sum(passed)} of {len(passed)} parts passed in {seconds:.0f} s")
+    if arguments.seconds is not None and seconds > arguments.seconds:
+        print(f"newest.py: that is more than {arguments.seconds:.0f} s")
+        return 1
+    return 0 if all(passed) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
