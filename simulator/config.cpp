@@ -72,6 +72,17 @@ bool parse_mapping(std::string_view text) {
   return text == "waits";
 }
 
+ContextCharge parse_context(std::string_view text, const GpuModel& gpu) {
+  ContextCharge context;
+  if (text == "model") {
+    context.estimate = module_loading_of_environment();
+    context.costs = estimated_context_costs(gpu, *context.estimate);
+  } else if (text != "none") {
+    context.costs.context_bytes = round_up(parse_context_bytes(text), kPhysicalUnit);
+  }
+  return context;
+}
+
 // "%p" in a file's name stands for the process, so that several can write.
 std::string expand_path(std::string path) {
   for (std::size_t at = 0; (at = path.find("%p", at)) != std::string::npos;) {
@@ -116,12 +127,13 @@ void read(const char* variable, Take&& take) {
 
 constexpr std::string_view kPrefix = "CACHALOT_SIM_";
 constexpr std::string_view kVariables[] = {
-    "CACHALOT_SIM_GPU",      "CACHALOT_SIM_MEMORY",        "CACHALOT_SIM_DEVICES",       "CACHALOT_SIM_LAUNCH_NS",
-    "CACHALOT_SIM_LATENCY",  "CACHALOT_SIM_COPY_BYTES",    "CACHALOT_SIM_COPIES",        "CACHALOT_SIM_FAULTS",
-    "CACHALOT_SIM_LOG",      "CACHALOT_SIM_REPORT",        "CACHALOT_SIM_ADDRESS_SPACE", "CACHALOT_SIM_OBSERVE",
-    "CACHALOT_SIM_COMPUTE",  "CACHALOT_SIM_UNKNOWN",       "CACHALOT_SIM_TRACE",  // of python/cachalot_simulator
-    "CACHALOT_SIM_CONTEXTS", "CACHALOT_SIM_LEGACY_STREAM", "CACHALOT_SIM_MAPPING",       "CACHALOT_SIM_STRICT",
-    "CACHALOT_SIM_SHARED",   "CACHALOT_SIM_ABSENT_RANKS",
+    "CACHALOT_SIM_GPU",         "CACHALOT_SIM_MEMORY",     "CACHALOT_SIM_DEVICES",       "CACHALOT_SIM_LAUNCH_NS",
+    "CACHALOT_SIM_LATENCY",     "CACHALOT_SIM_COPY_BYTES", "CACHALOT_SIM_COPIES",        "CACHALOT_SIM_FAULTS",
+    "CACHALOT_SIM_LOG",         "CACHALOT_SIM_REPORT",     "CACHALOT_SIM_ADDRESS_SPACE", "CACHALOT_SIM_OBSERVE",
+    "CACHALOT_SIM_COMPUTE",     "CACHALOT_SIM_UNKNOWN",    "CACHALOT_SIM_TRACE",  // of python/cachalot_simulator
+    "CACHALOT_SIM_MAX_STEPS",   "CACHALOT_SIM_CONTEXTS",   "CACHALOT_SIM_LEGACY_STREAM", "CACHALOT_SIM_MAPPING",
+    "CACHALOT_SIM_STRICT",      "CACHALOT_SIM_SHARED",     "CACHALOT_SIM_ABSENT_RANKS",  "CACHALOT_SIM_CONTEXT",
+    "CACHALOT_SIM_TRACES_ONLY",
 };
 
 // A misspelt variable must not pass for a default.
@@ -195,6 +207,7 @@ Config read_config() {
        [&](const auto& text) { config.memory_bytes = parse_bytes_between(text, kPhysicalUnit, kLargestAddressSpace); });
   read("CACHALOT_SIM_DEVICES",
        [&](const auto& text) { config.devices = static_cast<int>(parse_integer(text, 0, kMostDevices)); });
+  config.machine_devices = config.devices;
   config.physical_devices.resize(static_cast<std::size_t>(config.devices));
   std::iota(config.physical_devices.begin(), config.physical_devices.end(), 0);
   if (const char* visible = std::getenv("CUDA_VISIBLE_DEVICES"))
@@ -216,6 +229,7 @@ Config read_config() {
   read("CACHALOT_SIM_LEGACY_STREAM", [&](const auto& text) { config.legacy_stream_waits = parse_legacy_stream(text); });
   read("CACHALOT_SIM_STRICT", [&](const auto& text) { config.is_strict = parse_flag(text); });
   read("CACHALOT_SIM_ABSENT_RANKS", [&](const auto& text) { config.are_ranks_absent = parse_flag(text); });
+  read("CACHALOT_SIM_CONTEXT", [&](const auto& text) { config.context = parse_context(text, *config.gpu); });
   read("CACHALOT_SIM_MAPPING", [&](const auto& text) { config.mapping_waits = parse_mapping(text); });
   read("CACHALOT_SIM_FAULTS", [&](const auto& text) { config.faults = parse_faults(text); });
   return config;

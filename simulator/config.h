@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "cachalot/simulated_device.h"
+#include "simulator/context_costs.h"
 #include "simulator/gpu_models.h"
 
 namespace cachalot::simulator {
@@ -20,6 +21,7 @@ struct Config {
   const GpuModel* gpu = nullptr;
   std::size_t memory_bytes = 0;  // of each device; the model's unless CACHALOT_SIM_MEMORY says otherwise
   int devices = 1;
+  int machine_devices = 1;            // on the machine, whatever CUDA_VISIBLE_DEVICES leaves
   std::vector<int> physical_devices;  // the number on the machine of each device that CUDA_VISIBLE_DEVICES leaves
   std::int64_t launch_ns = 10'000;
   std::size_t copy_bytes = std::size_t{1} << 20;
@@ -35,6 +37,7 @@ struct Config {
   bool mapping_waits = false;
   bool is_strict = false;
   bool are_ranks_absent = false;  // of communicators, all but those of this process
+  ContextCharge context;          // what the context and each library of a device takes
 
   LatencyModel latency() const;
 };

@@ -73,6 +73,18 @@ bool ContentStore::is_known(const Place& first, std::size_t bytes) const {
   return known_.is_known(offset_of(first), bytes) || attached_at(first) != attached_.end();
 }
 
+unsigned ContentStore::kinds_in(const Place& first, std::size_t bytes) const {
+  if (attached_at(first) != attached_.end()) return 1U << static_cast<unsigned>(KnownContent::Kind::known);
+  return known_.kinds_in(offset_of(first), bytes);
+}
+
+void ContentStore::kinds(const Place& first, std::size_t bytes, KnownContent::Kind* kinds) const {
+  if (attached_at(first) != attached_.end())
+    std::fill_n(kinds, bytes, KnownContent::Kind::known);
+  else
+    known_.kinds(offset_of(first), bytes, kinds);
+}
+
 void ContentStore::make_unknown(const Place& first, std::size_t bytes) {
   const std::uint64_t offset = offset_of(first);
   if (known_.is_unknown(offset, bytes)) return;

@@ -30,6 +30,10 @@ class ContentStore {
 
   // Whether the bytes are what a GPU would hold. Memory of another process counts as known.
   bool is_known(const Place& first, std::size_t bytes) const;
+  // Which kinds there are: bit 0 unknown, 1 guessed, 2 known.
+  unsigned kinds_in(const Place& first, std::size_t bytes) const;
+  // Sets the kind of each byte.
+  void kinds(const Place& first, std::size_t bytes, KnownContent::Kind* kinds) const;
   // Each byte is guessed to be `byte`. It takes no room.
   void guess(const Place& first, std::size_t bytes, unsigned char byte);
   // The bytes are unknown from now on, and read as zeros.

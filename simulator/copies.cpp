@@ -62,8 +62,10 @@ void Copies::copy_now(void* to, const void* from, std::size_t bytes) {
 // What is copied is as known as what it is copied from.
 void Copies::copy_on_device(void* to, const void* from, std::size_t bytes) {
   std::vector<char> buffer(bytes);  // whole: the ranges may overlap
-  const bool known = get(buffer.data(), from, bytes);
-  put(to, buffer.data(), bytes, known ? KnownContent::Kind::known : KnownContent::Kind::guessed);
+  if (get(buffer.data(), from, bytes)) return put(to, buffer.data(), bytes, KnownContent::Kind::known);
+  std::vector<KnownContent::Kind> kinds(bytes);
+  get_kinds(kinds.data(), from, bytes);
+  put(to, buffer.data(), bytes, kinds.data());
 }
 
 void Copies::put(void* to, const void* from, std::size_t bytes, KnownContent::Kind kind) {
@@ -79,6 +81,34 @@ bool Copies::get(void* to, const void* from, std::size_t bytes) {
     known = known && content_.is_known(place, part);
   });
   return known;
+}
+
+void Copies::put(void* to, const void* from, std::size_t bytes, const KnownContent::Kind* kinds) {
+  for (std::size_t first = 0; first < bytes;) {
+    const auto kind = kinds[first];
+    const auto* end = std::find_if(kinds + first, kinds + bytes, [&](auto other) { return other != kind; });
+    const std::size_t part = static_cast<std::size_t>(end - kinds) - first;
+    void* part_to = static_cast<char*>(to) + first;
+    if (kind == KnownContent::Kind::unknown)
+      make_unknown(part_to, part);
+    else
+      put(part_to, offset(from, first), part, kind);
+    first += part;
+  }
+}
+
+void Copies::get_kinds(KnownContent::Kind* kinds, const void* from, std::size_t bytes) {
+  for_each_piece(from, bytes, [&](const Place& place, std::size_t done, std::size_t part) CACHALOT_LOCKED {
+    content_.kinds(place, part, kinds + done);
+  });
+}
+
+unsigned Copies::kinds_in(const void* start, std::size_t bytes) {
+  unsigned found = 0;
+  for_each_piece(start, bytes, [&](const Place& place, std::size_t, std::size_t part) CACHALOT_LOCKED {
+    found |= content_.kinds_in(place, part);
+  });
+  return found;
 }
 
 void Copies::guess(const void* start, std::size_t bytes, unsigned char byte) {

@@ -11,6 +11,7 @@
 #include "cachalot/errors.h"
 #include "device/address_space.h"
 #include "device/cuda_codes.h"
+#include "simulator/notes.h"
 
 namespace cachalot::simulator {
 namespace {
@@ -31,7 +32,32 @@ AddressRange reserve_addresses(std::size_t bytes) {
   return {round_up(reinterpret_cast<Address>(start), kPhysicalUnit), bytes};
 }
 
+// Throws cudaErrorMemoryAllocation if that much is not free.
+void take_for_driver(DeviceState& device, std::string_view what, std::size_t bytes) {
+  SimulatedDevice& simulated = *device.simulated;
+  if (simulated.take_for_driver(bytes)) return;
+  const std::size_t free_bytes = simulated.free_bytes();
+  if (!device.charge.lack) device.charge.lack = {what, bytes, free_bytes};
+  note_once(formatted("device {} has no memory for {}, which takes {}: {} are free", device.ordinal, what,
+                      format_bytes(bytes), format_bytes(free_bytes)));
+  fail("cuDevicePrimaryCtxRetain", CudaCode::memory_allocation, "no memory for the context");
+}
+
 }  // namespace
+
+void DeviceState::make_new_context() {
+  take_for_driver(*this, "the CUDA context", costs.context_bytes);
+  charge.costs.context_bytes = costs.context_bytes;
+  ++contexts;
+  active = true;
+}
+
+void DeviceState::make_library(ContextLibrary library) {
+  make_context();
+  if (charge.costs.of(library) == costs.of(library)) return;
+  take_for_driver(*this, to_string(library), costs.of(library));
+  charge.costs.of(library) = costs.of(library);
+}
 
 Devices::Devices(const Config& config, ContentStore& content)
     : shared_(config.shared_path.empty() ? nullptr : std::make_unique<SharedMemory>(config.shared_path)),
@@ -62,6 +88,8 @@ std::unique_ptr<DeviceState> Devices::make(const Config& config, int ordinal, Co
   device->ordinal = ordinal;
   device->simulated = std::make_unique<SimulatedDevice>(simulated);
   device->simulated->set_faults(config.faults);
+  device->costs = config.context.costs;
+  device->charge.estimate = config.context.estimate;
   device->peers.resize(static_cast<std::size_t>(config.devices));
   return device;
 }

@@ -4,12 +4,14 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <string_view>
 #include <vector>
 
 #include "cachalot/simulated_device.h"
 #include "device/vector_clock.h"
 #include "simulator/config.h"
 #include "simulator/content.h"
+#include "simulator/context_costs.h"
 #include "simulator/limits.h"
 #include "simulator/lock.h"
 #include "simulator/shared_memory.h"
@@ -32,12 +34,17 @@ struct DeviceState {
   std::vector<bool> peers;         // access to them was enabled
   MemoryPool* default_pool = nullptr;
   MemoryPool* pool = nullptr;
+  ContextCosts costs;    // of the context and of each library
+  ContextCharge charge;  // those that the device was charged with
 
-  // Makes the primary context, unless it exists.
+  // Makes the primary context, unless it exists. Throws cudaErrorMemoryAllocation if there is no memory for it.
   void make_context() {
-    contexts += active ? 0 : 1;
-    active = true;
+    if (!active) make_new_context();
   }
+  // The same, and charges the device for a library that gets a handle.
+  void make_library(ContextLibrary library);
+  // Requires that there is no primary context.
+  void make_new_context();
 };
 
 class Devices {

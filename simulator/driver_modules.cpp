@@ -107,7 +107,8 @@ CUresult cuLinkComplete(CUlinkState, void** image, size_t* bytes) {
 CUresult cuLinkDestroy(CUlinkState) { return CUDA_SUCCESS; }
 
 CUresult cuModuleGetLoadingMode(CUmoduleLoadingMode* mode) {
-  *mode = CU_MODULE_LAZY_LOADING;
+  const bool is_eager = module_loading_of_environment() == ModuleLoading::eager;
+  *mode = is_eager ? CU_MODULE_EAGER_LOADING : CU_MODULE_LAZY_LOADING;
   return CUDA_SUCCESS;
 }
 CUresult cuFuncIsLoaded(CUfunctionLoadingState* state, CUfunction) {

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -5,6 +6,7 @@
 #include "cachalot/simulator.h"
 #include "simulator/calls.h"
 #include "simulator/config.h"
+#include "simulator/process.h"
 #include "simulator/thread_state.h"
 
 using namespace cachalot;
@@ -66,6 +68,8 @@ std::int64_t cachalot_sim_breaches() {
   return figure([](Process& process) { return process.watch().breaches(); });
 }
 
+void cachalot_sim_write_report() { Process::write_report(); }
+
 int cachalot_sim_set_faults(int device, const char* faults) {
   return guarded([&](Process& process) {
     if (faults == nullptr) return cudaErrorInvalidValue;
@@ -95,6 +99,25 @@ int cachalot_sim_get(void* to, const void* from, std::uint64_t bytes) {
   return static_cast<int>(figure([&](Process& process) { return process.copies().get(to, from, bytes); }));
 }
 
+int cachalot_sim_put_kinds(void* to, const void* from, std::uint64_t bytes, const unsigned char* kinds) {
+  return guarded([&](Process& process) {
+    if (std::any_of(kinds, kinds + bytes, [](unsigned char kind) { return kind > 2; })) return cudaErrorInvalidValue;
+    process.copies().put(to, from, bytes, reinterpret_cast<const KnownContent::Kind*>(kinds));
+    return cudaSuccess;
+  });
+}
+
+int cachalot_sim_get_kinds(unsigned char* kinds, const void* from, std::uint64_t bytes) {
+  return guarded([&](Process& process) {
+    process.copies().get_kinds(reinterpret_cast<KnownContent::Kind*>(kinds), from, bytes);
+    return cudaSuccess;
+  });
+}
+
+int cachalot_sim_kinds_in(const void* start, std::uint64_t bytes) {
+  return static_cast<int>(figure([&](Process& process) { return process.copies().kinds_in(start, bytes); }));
+}
+
 int cachalot_sim_guess(const void* start, std::uint64_t bytes, int byte) {
   return guarded([&](Process& process) {
     process.copies().guess(start, bytes, static_cast<unsigned char>(byte));
@@ -105,6 +128,15 @@ int cachalot_sim_guess(const void* start, std::uint64_t bytes, int byte) {
 int cachalot_sim_make_unknown(const void* start, std::uint64_t bytes) {
   return guarded([&](Process& process) {
     process.copies().make_unknown(start, bytes);
+    return cudaSuccess;
+  });
+}
+
+int cachalot_sim_make_all_unknown(const std::uint64_t* ranges, std::uint64_t count) {
+  return guarded([&](Process& process) {
+    for (std::uint64_t i = 0; i < count; ++i) {
+      process.copies().make_unknown(reinterpret_cast<const void*>(ranges[i]), ranges[count + i]);
+    }
     return cudaSuccess;
   });
 }

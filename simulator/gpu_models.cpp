@@ -24,6 +24,8 @@ struct Architecture {
   std::size_t shared_per_block;
 };
 
+constexpr Architecture kPascal{6, 0, 2048, 32, 64 * kKiB, 48 * kKiB};
+constexpr Architecture kPascalGraphics{6, 1, 2048, 32, 96 * kKiB, 48 * kKiB};
 constexpr Architecture kVolta{7, 0, 2048, 32, 96 * kKiB, 96 * kKiB};
 constexpr Architecture kTuring{7, 5, 1024, 16, 64 * kKiB, 64 * kKiB};
 constexpr Architecture kAmpere{8, 0, 2048, 32, 164 * kKiB, 163 * kKiB};
@@ -42,7 +44,7 @@ struct Memory {
 // one per cent.
 constexpr Memory reported(std::size_t mib) { return {mib * kMiB}; }
 // Estimated: no log was at hand. The nominal size, less what the driver takes of the reported cards of its family:
-// 2 % of GeForce cards, 4 to 8 % of GDDR cards with ECC, half a per cent of HBM.
+// 1 to 3 % of GeForce cards, 4 to 8 % of GDDR cards with ECC, half a per cent of HBM.
 constexpr Memory estimated(std::size_t mib) { return {mib * kMiB}; }
 
 constexpr GpuModel model(std::string_view key, std::string_view aliases, std::string_view product, Memory memory,
@@ -81,6 +83,7 @@ constexpr std::array kModels{
     model("a30", "", "NVIDIA A30", reported(24095), kAmpere, 56, 24576, 3072, 1440, 1215, 0x20b7),
     model("v100", "v100-16 v100-sxm-16", "Tesla V100-SXM2-16GB", reported(16160), kVolta, 80, 6144, 4096, 1530, 877, 0x1db1),
     model("v100-32", "v100-sxm-32", "Tesla V100-SXM2-32GB", reported(32510), kVolta, 80, 6144, 4096, 1530, 877, 0x1db5),
+    model("p100", "p100-16 p100-pcie", "Tesla P100-PCIE-16GB", estimated(16281), kPascal, 56, 4096, 4096, 1328, 715, 0x15f8),
 
     model("l40s", "", "NVIDIA L40S", reported(45486), kAda, 142, 98304, 384, 2520, 9001, 0x26b9),
     model("l40", "", "NVIDIA L40", reported(45466), kAda, 142, 98304, 384, 2490, 9001, 0x26b5),
@@ -89,19 +92,35 @@ constexpr std::array kModels{
     model("a10g", "", "NVIDIA A10G", reported(22528), kAmpereGraphics, 80, 6144, 384, 1710, 6251, 0x2237),
     model("a10", "", "NVIDIA A10", estimated(22528), kAmpereGraphics, 72, 6144, 384, 1695, 6251, 0x2236),
     model("t4", "", "Tesla T4", reported(14913), kTuring, 40, 4096, 256, 1590, 5001, 0x1eb8),
+    model("p40", "", "Tesla P40", estimated(22919), kPascalGraphics, 30, 3072, 384, 1531, 3615, 0x1b38),
+    model("p4", "", "Tesla P4", estimated(7611), kPascalGraphics, 20, 2048, 256, 1113, 3003, 0x1bb3),
 
     model("rtxpro6000", "rtx-pro-6000-blackwell pro6000", "NVIDIA RTX PRO 6000 Blackwell Workstation Edition", estimated(97249), kBlackwellGraphics, 188, 131072, 512, 2617, 14001, 0x2bb1),
     model("rtx6000ada", "6000ada rtx-6000-ada-generation", "NVIDIA RTX 6000 Ada Generation", reported(48520), kAda, 142, 98304, 384, 2505, 10001, 0x26b1),
+    model("rtx5000ada", "5000ada rtx-5000-ada-generation", "NVIDIA RTX 5000 Ada Generation", estimated(32243), kAda, 100, 65536, 256, 2550, 9001, 0x26b2),
+    model("rtx4500ada", "4500ada rtx-4500-ada-generation", "NVIDIA RTX 4500 Ada Generation", estimated(24100), kAda, 60, 49152, 192, 2580, 9001, 0x27b1),
+    model("rtx4000ada", "4000ada rtx-4000-ada-generation", "NVIDIA RTX 4000 Ada Generation", estimated(20020), kAda, 48, 49152, 160, 2175, 9001, 0x27b2),
+    model("rtx2000ada", "2000ada rtx-2000-ada-generation", "NVIDIA RTX 2000 Ada Generation", estimated(15950), kAda, 22, 12288, 128, 2130, 8001, 0x28b0),
     model("a6000", "", "NVIDIA RTX A6000", reported(48670), kAmpereGraphics, 84, 6144, 384, 1800, 8001, 0x2230),
     model("a5000", "", "NVIDIA RTX A5000", estimated(24100), kAmpereGraphics, 64, 6144, 384, 1695, 8001, 0x2231),
+    model("a5500", "", "NVIDIA RTX A5500", estimated(24100), kAmpereGraphics, 80, 6144, 384, 1665, 8001, 0x2233),
+    model("a4500", "", "NVIDIA RTX A4500", estimated(20060), kAmpereGraphics, 56, 6144, 320, 1650, 8001, 0x2232),
     model("a4000", "", "NVIDIA RTX A4000", reported(15985), kAmpereGraphics, 48, 4096, 256, 1560, 7001, 0x24b0),
+    model("a2000", "a2000-6", "NVIDIA RTX A2000", estimated(5930), kAmpereGraphics, 26, 3072, 192, 1200, 6001, 0x2531),
+    model("a2000-12", "", "NVIDIA RTX A2000 12GB", estimated(12022), kAmpereGraphics, 26, 3072, 192, 1200, 6001, 0x2571),
+    model("quadrortx8000", "", "Quadro RTX 8000", estimated(48600), kTuring, 72, 6144, 384, 1770, 7001, 0x1e30),
+    model("quadrortx6000", "", "Quadro RTX 6000", estimated(24220), kTuring, 72, 6144, 384, 1770, 7001, 0x1e30),
+    model("quadrortx5000", "", "Quadro RTX 5000", estimated(16125), kTuring, 48, 4096, 256, 1815, 7001, 0x1eb0),
+    model("quadrortx4000", "", "Quadro RTX 4000", estimated(7982), kTuring, 36, 4096, 256, 1545, 6501, 0x1eb1),
 
     model("rtx5090", "", "NVIDIA GeForce RTX 5090", reported(32120), kBlackwellGraphics, 170, 98304, 512, 2407, 14001, 0x2b85),
     model("rtx5080", "", "NVIDIA GeForce RTX 5080", estimated(15980), kBlackwellGraphics, 84, 65536, 256, 2617, 15001, 0x2c02),
     model("rtx5070ti", "", "NVIDIA GeForce RTX 5070 Ti", estimated(15980), kBlackwellGraphics, 70, 49152, 256, 2452, 14001, 0x2c05),
     model("rtx5070", "", "NVIDIA GeForce RTX 5070", estimated(11990), kBlackwellGraphics, 48, 49152, 192, 2512, 14001, 0x2f04),
     model("rtx5060ti", "rtx5060ti-16", "NVIDIA GeForce RTX 5060 Ti", estimated(15980), kBlackwellGraphics, 36, 32768, 128, 2572, 14001, 0x2d04),
+    model("rtx5060ti-8", "", "NVIDIA GeForce RTX 5060 Ti", estimated(7900), kBlackwellGraphics, 36, 32768, 128, 2572, 14001, 0x2d04),
     model("rtx5060", "", "NVIDIA GeForce RTX 5060", estimated(7900), kBlackwellGraphics, 30, 32768, 128, 2497, 14001, 0x2d05),
+    model("rtx5050", "", "NVIDIA GeForce RTX 5050", estimated(7900), kBlackwellGraphics, 20, 24576, 128, 2572, 10001, 0x2d83),
     model("rtx4090", "", "NVIDIA GeForce RTX 4090", reported(24217), kAda, 128, 73728, 384, 2520, 10501, 0x2684),
     model("rtx4080super", "rtx4080s", "NVIDIA GeForce RTX 4080 SUPER", estimated(16077), kAda, 80, 65536, 256, 2550, 11501, 0x2702),
     model("rtx4080", "", "NVIDIA GeForce RTX 4080", reported(16077), kAda, 76, 65536, 256, 2505, 11201, 0x2704),
@@ -129,6 +148,21 @@ constexpr std::array kModels{
     model("rtx2070", "", "NVIDIA GeForce RTX 2070", estimated(7965), kTuring, 36, 4096, 256, 1620, 7001, 0x1f02),
     model("rtx2060super", "rtx2060s", "NVIDIA GeForce RTX 2060 SUPER", reported(7965), kTuring, 34, 4096, 256, 1650, 7001, 0x1f06),
     model("rtx2060", "", "NVIDIA GeForce RTX 2060", estimated(5930), kTuring, 30, 3072, 192, 1680, 7001, 0x1f08),
+    model("gtx1660ti", "", "NVIDIA GeForce GTX 1660 Ti", estimated(5940), kTuring, 24, 1536, 192, 1770, 6001, 0x2182),
+    model("gtx1660super", "gtx1660s", "NVIDIA GeForce GTX 1660 SUPER", estimated(5940), kTuring, 22, 1536, 192, 1785, 7001, 0x21c4),
+    model("gtx1660", "", "NVIDIA GeForce GTX 1660", estimated(5940), kTuring, 22, 1536, 192, 1785, 4001, 0x2184),
+    model("gtx1650", "", "NVIDIA GeForce GTX 1650", estimated(3911), kTuring, 14, 1024, 128, 1665, 4001, 0x1f82),
+    model("gtx1080ti", "", "NVIDIA GeForce GTX 1080 Ti", estimated(11178), kPascalGraphics, 28, 2816, 352, 1582, 5505, 0x1b06),
+    model("gtx1080", "", "NVIDIA GeForce GTX 1080", estimated(8119), kPascalGraphics, 20, 2048, 256, 1733, 5005, 0x1b80),
+    model("gtx1070ti", "", "NVIDIA GeForce GTX 1070 Ti", estimated(8119), kPascalGraphics, 19, 2048, 256, 1683, 4004, 0x1b82),
+    model("gtx1070", "", "NVIDIA GeForce GTX 1070", reported(8119), kPascalGraphics, 15, 2048, 256, 1683, 4004, 0x1b81),
+    model("gtx1060", "gtx1060-6", "NVIDIA GeForce GTX 1060 6GB", estimated(6078), kPascalGraphics, 10, 1536, 192, 1708, 4004, 0x1c03),
+    model("gtx1050ti", "", "NVIDIA GeForce GTX 1050 Ti", estimated(4040), kPascalGraphics, 6, 1024, 128, 1392, 3504, 0x1c82),
+
+    model("titanrtx", "", "NVIDIA TITAN RTX", estimated(24220), kTuring, 72, 6144, 384, 1770, 7001, 0x1e02),
+    model("titanv", "", "NVIDIA TITAN V", estimated(12066), kVolta, 80, 4608, 3072, 1455, 850, 0x1d81),
+    model("titanxp", "", "NVIDIA TITAN Xp", reported(12195), kPascalGraphics, 30, 3072, 384, 1582, 5705, 0x1b02),
+    model("titanx", "titanx-pascal", "NVIDIA TITAN X (Pascal)", estimated(12195), kPascalGraphics, 28, 3072, 384, 1531, 5005, 0x1b00),
 };
 // clang-format on
 

@@ -1,5 +1,6 @@
 #include "simulator/known_content.h"
 
+#include <algorithm>
 #include <iterator>
 
 namespace cachalot::simulator {
@@ -32,6 +33,27 @@ bool KnownContent::is_known(std::uint64_t first, std::size_t bytes) const {
 bool KnownContent::is_unknown(std::uint64_t first, std::size_t bytes) const {
   const auto run = run_at_or_after(first);
   return run == runs_.end() || run->first >= first + bytes;
+}
+
+unsigned KnownContent::kinds_in(std::uint64_t first, std::size_t bytes) const {
+  const std::uint64_t end = first + bytes;
+  unsigned found = 0;
+  for (auto run = run_at_or_after(first); first < end; ++run) {
+    if (run == runs_.end() || run->first > first) found |= 1U << static_cast<unsigned>(Kind::unknown);
+    if (run == runs_.end() || run->first >= end) break;
+    found |= 1U << static_cast<unsigned>(run->second.kind);
+    first = run->second.end;
+  }
+  return found;
+}
+
+void KnownContent::kinds(std::uint64_t first, std::size_t bytes, Kind* kinds) const {
+  std::fill_n(kinds, bytes, Kind::unknown);
+  const std::uint64_t end = first + bytes;
+  for (auto run = run_at_or_after(first); run != runs_.end() && run->first < end; ++run) {
+    const std::uint64_t from = std::max(run->first, first);
+    std::fill(kinds + (from - first), kinds + (std::min(run->second.end, end) - first), run->second.kind);
+  }
 }
 
 void KnownContent::carve(std::uint64_t first, std::uint64_t end) {

@@ -12,7 +12,7 @@ namespace cachalot::simulator {
 
 class KnownContent {
  public:
-  enum class Kind { known, guessed };
+  enum class Kind : unsigned char { unknown, guessed, known };
 
   // Ranges are of offsets in ContentStore's file, which has their content.
   void note(std::uint64_t first, std::size_t bytes, Kind kind) { put(first, bytes, {0, kind, kNoByte}); }
@@ -26,6 +26,11 @@ class KnownContent {
   bool is_known(std::uint64_t first, std::size_t bytes) const;
   // Whether all of the range is unknown, so that it has no content.
   bool is_unknown(std::uint64_t first, std::size_t bytes) const;
+
+  // Which kinds there are in the range: bit 0 unknown, 1 guessed, 2 known.
+  unsigned kinds_in(std::uint64_t first, std::size_t bytes) const;
+  // Sets the kind of each byte of the range.
+  void kinds(std::uint64_t first, std::size_t bytes, Kind* kinds) const;
 
   // Calls visit(first, bytes, byte) for each part of the range that is known or guessed; `byte` is kNoByte if the content is in
   // the file.

@@ -8,6 +8,7 @@
 
 #include "base/format.h"
 #include "cachalot/errors.h"
+#include "simulator/ending_signals.h"
 #include "simulator/error_of.h"
 
 namespace cachalot::simulator {
@@ -39,6 +40,7 @@ Process* Process::make(cudaError_t& error) {
       forked = true;
       instance = nullptr;
     });
+    if (!config.report_path.empty()) write_before_ending_signals(&Process::write_report);
     return instance;
   } catch (const InvalidArgument& mistake) {
     print_error("cachalot simulator: {}\n", mistake.what());
@@ -123,6 +125,8 @@ void Process::reset(DeviceState& device) {
   std::fill(device.peers.begin(), device.peers.end(), false);
   device.flags = 0;
   device.active = false;
+  report_.note_context(device.ordinal, device.charge);
+  device.charge.costs = {};
   ++device.resets;
 }
 
@@ -137,12 +141,17 @@ void Process::write_report() {
   Process* process = instance;
   if (!process) return;
   const Lock lock(process_mutex);
+  if (process->report_.is_written()) return;
   process->watch_.tell_what_is_left();
   if (!process->report_.is_wanted()) return;
   std::vector<const SimulatedDevice*> devices;
   devices.reserve(static_cast<std::size_t>(process->devices_.count()));
-  for (int ordinal = 0; ordinal < process->devices_.count(); ++ordinal)
-    devices.push_back(process->devices_.at(ordinal).simulated.get());
+  for (int ordinal = 0; ordinal < process->devices_.count(); ++ordinal) {
+    const DeviceState& device = process->devices_.at(ordinal);
+    if (device.active || device.resets == 0 || device.charge.lack)  // otherwise what was before the reset was noted
+      process->report_.note_context(ordinal, device.charge);
+    devices.push_back(device.simulated.get());
+  }
   process->report_.write(devices, process->watch_);
 }
 

@@ -47,10 +47,13 @@ std::optional<int> runtime_version(std::string_view path) {
   return rest[0] == '.' ? std::optional(std::atoi(rest.data() + 1)) : std::nullopt;
 }
 
-bool is_driver(std::string_view path) {
-  constexpr std::string_view kName = "libcuda.so";
+// The driver, or NVML, which comes with it (nvml.cpp).
+bool is_of_driver(std::string_view path) {
   const std::string_view name = file_name(path);
-  return name.starts_with(kName) && (name.size() == kName.size() || name[kName.size()] == '.');
+  const auto is = [name](std::string_view library) {
+    return name.starts_with(library) && (name.size() == library.size() || name[library.size()] == '.');
+  };
+  return is("libcuda.so") || is("libnvidia-ml.so");
 }
 
 bool is_loaded(int version) {
@@ -80,11 +83,19 @@ const std::string& runtime_path(int version) {
   return version == 12 ? path12 : path13;
 }
 
+// cuDNN makes products of matrices with cublasLt, and plans none without it; the real one does nothing without a GPU.
+// Whatever else loads cublasLt gets the file that it asks for.
+bool is_product_library_of_cudnn(std::string_view path, const void* caller) {
+  if (!file_name(path).starts_with("libcublasLt.so")) return false;
+  Dl_info info{};
+  return dladdr(caller, &info) != 0 && file_name(info.dli_fname).starts_with("libcudnn");
+}
+
 // Null where the library is not one of CUDA's that is simulated. A path that leads nowhere is left to fail.
 const std::string* simulated_library(const char* file) {
   const std::string_view path = file;
   std::optional<int> version = runtime_version(path);
-  if (!version && !is_driver(path)) return nullptr;
+  if (!version && !is_of_driver(path)) return nullptr;
   if (path.find('/') != path.npos && access(file, F_OK) != 0) return nullptr;
   if (!version) return &own_path();
   if (version == 0) version = version_behind(file);
@@ -109,12 +120,14 @@ using namespace cachalot::simulator;
 
 extern "C" {
 
-// The file to open in place of `file`. A program that asks whether the real library is loaded (RTLD_NOLOAD) is answered for
-// the simulated one, which may not be loaded yet.
-__attribute__((visibility("hidden"))) const char* cachalot_file_to_open(const char* file, int* mode) {
+// The file to open in place of `file`; `caller` is an address in the library that opens it. A program that asks whether the
+// real library is loaded (RTLD_NOLOAD) is answered for the simulated one, which may not be loaded yet.
+__attribute__((visibility("hidden"))) const char* cachalot_file_to_open(const char* file, int* mode,
+                                                                        const void* caller) {
   find_real_functions();
   hook_static_runtimes();
   if (!file) return file;
+  if (is_product_library_of_cudnn(file, caller)) return own_path().c_str();
   const std::string* simulated = simulated_library(file);
   if (!simulated) return file;
   if ((*mode & RTLD_NOLOAD) != 0) {
@@ -135,7 +148,7 @@ __attribute__((visibility("hidden"))) void cachalot_before_dlsym() {
 
 // rdi, rsi and rdx are the first three arguments; the stack is kept aligned to 16 bytes around the calls.
 __asm__(R"(
-  .macro cachalot_begin name, first, second  # keeps two registers; 8(%rsp) is the second
+  .macro cachalot_begin name, first, second  # keeps two registers; 8(%rsp) is the second, 24(%rsp) in the caller
   .globl \name
   .type \name, @function
 \name:
@@ -167,6 +180,7 @@ __asm__(R"(
   .text
   cachalot_begin dlopen, %rdi, %rsi
   leaq 8(%rsp), %rsi
+  movq 24(%rsp), %rdx
   call cachalot_file_to_open
   cachalot_restore %rdi, %rsi
   movq %rax, %rdi
@@ -175,6 +189,7 @@ __asm__(R"(
   cachalot_begin dlmopen, %rdi, %rdx
   movq %rsi, %rdi
   leaq 8(%rsp), %rsi
+  movq 24(%rsp), %rdx
   call cachalot_file_to_open
   cachalot_restore %rdi, %rdx
   movq %rax, %rsi

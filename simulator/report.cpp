@@ -7,6 +7,7 @@
 #include "base/format.h"
 #include "base/json_writer.h"
 #include "cachalot/errors.h"
+#include "simulator/libraries/cudnn_planner.h"
 #include "simulator/watch.h"
 
 namespace cachalot::simulator {
@@ -61,14 +62,22 @@ void Report::note_nccl_memory_freed(int device, std::size_t bytes) {
   summary.nccl_bytes -= std::min(summary.nccl_bytes, bytes);
 }
 
+void Report::note_context(int device, const ContextCharge& charge) {
+  Summary& summary = summaries_[static_cast<std::size_t>(device)];
+  summary.context = charge;
+}
+
 void Report::write(const std::vector<const SimulatedDevice*>& devices, const Watch& watch) {
   JsonWriter json;
   json.begin_object().key("devices").list(devices, [&](JsonWriter&, const SimulatedDevice* device) {
     write(json, *device, summaries_[static_cast<std::size_t>(device->index())]);
   });
+  json.key("cudnn");
+  write_cudnn_use(json);
   if (watch.is_on()) watch.write(json);
   std::fputs((json.end_object().take() + "\n").c_str(), report_);
   std::fflush(report_);
+  is_written_ = true;
 }
 
 void Report::write(JsonWriter& json, const SimulatedDevice& device, const Summary& summary) {
@@ -84,6 +93,8 @@ void Report::write(JsonWriter& json, const SimulatedDevice& device, const Summar
   json.key("nccl").begin_object();
   json.member("used_bytes", summary.nccl_bytes).member("peak_used_bytes", summary.nccl_peak_bytes).end_object();
   json.member("allocations", summary.allocations).member("failed_allocations", summary.failures);
+  json.member("peak_with_context_bytes", device.peak_with_driver_bytes());
+  write(json, summary.context);
   json.key("first_failure");
   write(json, summary.first_failure);
   json.key("calls").begin_object();
@@ -93,6 +104,26 @@ void Report::write(JsonWriter& json, const SimulatedDevice& device, const Summar
   }
   json.end_object();
   json.member("driver_us", device.driver_us()).member("clock_ns", device.clock_ns()).end_object();
+}
+
+void Report::write(JsonWriter& json, const ContextCharge& charge) {
+  json.member("context_bytes", charge.costs.context_bytes).key("library_bytes").begin_object();
+  for (const ContextLibrary library : kContextLibraries) {
+    if (charge.costs.of(library) > 0) json.member(to_string(library), charge.costs.of(library));
+  }
+  json.end_object().key("context_estimate");
+  if (charge.estimate) {
+    json.value(to_string(*charge.estimate));
+  } else {
+    json.value(nullptr);
+  }
+  if (!charge.lack) return;
+  json.key("context_lack")
+      .begin_object()
+      .member("for", charge.lack->what)
+      .member("bytes", charge.lack->bytes)
+      .member("free_bytes", charge.lack->free_bytes)
+      .end_object();
 }
 
 void Report::write(JsonWriter& json, const std::optional<Failure>& failure) {

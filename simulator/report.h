@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "cachalot/simulated_device.h"
+#include "simulator/context_costs.h"
 
 namespace cachalot {
 class JsonWriter;
@@ -37,7 +38,10 @@ class Report {
   // NCCL has taken memory of the device, or given it back: a part of what is used.
   void note_nccl_memory(int device, std::size_t bytes);
   void note_nccl_memory_freed(int device, std::size_t bytes);
+  // What a device was charged with for its context.
+  void note_context(int device, const ContextCharge& charge);
   void write(const std::vector<const SimulatedDevice*>& devices, const Watch& watch);
+  bool is_written() const { return is_written_; }
 
  private:
   // A moment in a device's life: how many calls for memory came before it, and the time.
@@ -60,13 +64,16 @@ class Report {
     std::size_t nccl_bytes = 0;
     std::size_t nccl_peak_bytes = 0;
     std::optional<Failure> first_failure;
+    ContextCharge context;
   };
 
   static void write(JsonWriter& json, const SimulatedDevice& device, const Summary& summary);
   static void write(JsonWriter& json, const std::optional<Failure>& failure);
+  static void write(JsonWriter& json, const ContextCharge& charge);
 
   std::FILE* log_ = nullptr;
   std::FILE* report_ = nullptr;
+  bool is_written_ = false;
   std::vector<Summary> summaries_;
 };
 

@@ -187,10 +187,11 @@ bool is_left_alone(const Library& library) {
          name.starts_with("nvshmem_");
 }
 
-// NVIDIA's compilers ask for a GPU when they are loaded, and do without.
+// NVIDIA's compilers ask for a GPU when they are loaded, and do without; so does cuDNN when it plans.
 bool needs_no_gpu(std::string_view path) {
   const std::string_view name = file_name(path);
-  return name.starts_with("libnvrtc") || name.starts_with("libnvJitLink") || name.starts_with("libnvvm");
+  return name.starts_with("libnvrtc") || name.starts_with("libnvJitLink") || name.starts_with("libnvvm") ||
+         name.starts_with("libcudnn");
 }
 
 // What has registered with the library's own runtime does so again, with the simulated one.

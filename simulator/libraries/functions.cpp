@@ -10,6 +10,7 @@
 
 #include "simulator/abi.h"
 #include "simulator/handles.h"
+#include "simulator/libraries/cudnn_planner.h"
 #include "simulator/libraries/versions.h"
 #include "simulator/notes.h"
 
@@ -139,7 +140,7 @@ EXPORTED int cublasLtMatmulAlgoGetIds(void*, int, int, int, int, int, int, int r
 
 EXPORTED std::size_t cublasLtGetVersion() { return kMathLibraryVersion; }
 EXPORTED std::size_t cublasLtGetCudartVersion() { return kRuntimeVersion; }
-EXPORTED std::size_t cudnnGetVersion() { return kCudnnVersion; }
+EXPORTED std::size_t cudnnGetVersion() { return cudnn_version(); }
 EXPORTED std::size_t cudnnGetMaxDeviceVersion() { return 1200; }
 EXPORTED std::size_t cudnnGetCudartVersion() { return kRuntimeVersion; }
 
@@ -160,6 +161,7 @@ EXPORTED const char* cudnnGetErrorString(int status) {
   return status == 0 ? "CUDNN_STATUS_SUCCESS" : "CUDNN_STATUS_ERROR";
 }
 EXPORTED void cudnnGetLastErrorString(char* message, std::size_t bytes) {
+  if (const CudnnPlanner* planner = CudnnPlanner::get()) return planner->cudnn().last_error(message, bytes);
   if (bytes > 0) *message = '\0';
 }
 EXPORTED const char* cusparseGetErrorName(int status) {
@@ -171,8 +173,9 @@ EXPORTED const char* cusparseLtGetErrorString(int status) { return cusparseGetEr
 
 // libraryPropertyType: 0, 1 and 2 ask for the major version, the minor one and the patch.
 EXPORTED int cudnnGetProperty(int property, int* value) {
-  constexpr int kParts[] = {kCudnnVersion / 10000, kCudnnVersion / 100 % 100, kCudnnVersion % 100};
-  *value = kParts[property];
+  const int version = static_cast<int>(cudnn_version());
+  const int parts[] = {version / 10000, version / 100 % 100, version % 100};
+  *value = parts[property];
   return 0;
 }
 EXPORTED int cublasGetProperty(int property, int* value) {
@@ -186,21 +189,6 @@ EXPORTED int cusparseLtGetProperty(int property, int* value) { return cublasGetP
 EXPORTED int cusolverGetProperty(int property, int* value) { return cublasGetProperty(property, value); }
 EXPORTED int cufftGetProperty(int property, int* value) { return cublasGetProperty(property, value); }
 EXPORTED int curandGetProperty(int property, int* value) { return cublasGetProperty(property, value); }
-
-// Of everything there is one, and its numbers are 0: one engine, one plan, no workspace; but no notes.
-EXPORTED int cudnnBackendGetAttribute(void*, int, int type, std::int64_t requested, std::int64_t* count,
-                                      void* elements) {
-  constexpr int kBoolean = 2;  // cudnnBackendAttributeType_t
-  constexpr int kInt64 = 3;
-  constexpr int kNumericalNote = 11;
-  constexpr int kDescriptor = 15;
-  constexpr int kBehaviorNote = 19;
-  if (count) *count = type != kNumericalNote && type != kBehaviorNote;
-  if (!elements || requested == 0 || type == kDescriptor) return 0;
-  const std::size_t bytes = type == kBoolean ? 1 : type == kInt64 ? 8 : 4;
-  std::memset(elements, 0, bytes);
-  return 0;
-}
 
 // A plan of cuFFT is a number.
 EXPORTED int cufftCreate(int* plan) { return give(reinterpret_cast<std::uintptr_t>(plan), 1), 0; }

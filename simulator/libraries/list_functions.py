@@ -13,15 +13,16 @@ import subprocess
 import sys
 
 LIBRARIES = r"^(cublas|cudnn|cusparse|cusolver|cufft|curand)[A-Z]"
-# These are written by hand, in functions.cpp and recurrent_functions.cpp.
-BY_HAND = re.compile(r"^(\w+GetProperty|cudnnBackendGetAttribute|cublasLtMatmulAlgoGetHeuristic|cublasLtMatmulAlgoGetIds|cudnnGetVersion|"
+# These are written by hand, in functions.cpp, graph_functions.cpp, recurrent_functions.cpp and memory_functions.cpp.
+BY_HAND = re.compile(r"^(\w+GetProperty|cublasLtMatmulAlgoGetHeuristic|cublasLtMatmulAlgoGetIds|cudnnGetVersion|"
                      r"cudnnGetCudartVersion|cudnnGetMaxDeviceVersion|cublasLtGetVersion|cublasLtGetCudartVersion|"
                      r"cublas(Lt)?GetStatus(Name|String)|cudnnGetErrorString|cudnnGetLastErrorString|"
                      r"cusparseGetError(Name|String)|cusparseLtGetError(Name|String)|cufftPlan.*|cufftCreate|"
                      r"cublasGetStream_v2|cusolverDnGetStream|cusparseGetStream|cudnnGetStream|"
                      r"cudnn(Create|Destroy)(Tensor|RNNData|RNN)Descriptor|cudnn(Set|Get)TensorNdDescriptor|"
                      r"cudnnSetRNNDataDescriptor|cudnnSetRNNDescriptor_v8|cudnnGetRNNWeight(SpaceSize|Params)|"
-                     r"cudnnGetRNNTempSpaceSizes)$")
+                     r"cudnnGetRNNTempSpaceSizes|cudnnBackend((Create|Destroy)Descriptor|(Set|Get)Attribute|Finalize|Execute)|"
+                     r"cublasCreate_v2|cublasLtCreate|cudnnCreate|cusolver(Dn|Sp)Create|cusparseCreate)$")
 REAL = re.compile(r"^(const\s+)?(float|double|cuComplex|cuDoubleComplex|cuFloatComplex|cufftReal|half|__half)\s+\w+$")
 SIZES = re.compile(r"(lwork|buffersize|workspacesize|sizeinbytes|worksize|workspaceinbytes|spacebytes|_size$|bytes)", re.I)
 DEVICE_STATUS = re.compile("^(devInfo|info|d_info|infoArray)$")

@@ -87,6 +87,32 @@ bool has_parts_of_all(CallKind kind) {
   }
 }
 
+using Kinds = std::vector<KnownContent::Kind>;  // of each byte; empty: all are known
+
+// A byte that is computed from bytes of several kinds is a guess.
+Kinds kinds_of_reduced(const std::vector<Kinds>& parts) {
+  const auto one = std::find_if(parts.begin(), parts.end(), [](const Kinds& kinds) { return !kinds.empty(); });
+  if (one == parts.end()) return {};
+  Kinds result = *one;
+  for (const Kinds& kinds : parts) {
+    for (std::size_t i = 0; i < result.size(); ++i) {
+      const auto kind = kinds.empty() ? KnownContent::Kind::known : kinds[i];
+      if (kind != result[i]) result[i] = KnownContent::Kind::guessed;
+    }
+  }
+  return result;
+}
+
+Kinds kinds_of_gathered(const std::vector<Kinds>& parts, std::size_t part_bytes) {
+  if (std::all_of(parts.begin(), parts.end(), [](const Kinds& kinds) { return kinds.empty(); })) return {};
+  Kinds result;
+  for (const Kinds& kinds : parts) {
+    result.insert(result.end(), kinds.begin(), kinds.end());
+    if (kinds.empty()) result.insert(result.end(), part_bytes, KnownContent::Kind::known);
+  }
+  return result;
+}
+
 // One call underway.
 class Exchanging {
  public:
@@ -156,9 +182,12 @@ Part Exchanging::launch() {
     if (!moves_) return make_unknown(process);
     if (plan_.targets.empty()) return;
     given.content.resize(given_bytes());
-    given.is_known =
-        !process.devices().hold(call_.from) || process.copies().get(nullptr, call_.from, given.content.size());
-    process.copies().copy_now(given.content.data(), call_.from, given.content.size());
+    const std::size_t bytes = given.content.size();
+    if (process.devices().hold(call_.from) && !process.copies().get(nullptr, call_.from, bytes)) {
+      given.kinds.resize(bytes);
+      process.copies().get_kinds(given.kinds.data(), call_.from, bytes);
+    }
+    process.copies().copy_now(given.content.data(), call_.from, bytes);
   });
   return given;
 }
@@ -173,7 +202,9 @@ void Exchanging::make_unknown(Process& process) const {
 Part Exchanging::part_for(int target, const Part& given) const {
   const std::size_t offset = plan_.is_sliced ? static_cast<std::size_t>(target) * part_bytes_ : 0;
   const std::span part = std::span(given.content).subspan(offset, part_bytes_);
-  return {{part.begin(), part.end()}, given.is_known};
+  if (given.kinds.empty()) return {{part.begin(), part.end()}, {}};
+  const std::span kinds = std::span(given.kinds).subspan(offset, part_bytes_);
+  return {{part.begin(), part.end()}, {kinds.begin(), kinds.end()}};
 }
 
 void Exchanging::start() {
@@ -205,27 +236,28 @@ void Exchanging::send_parts(const Part& given) {
 void Exchanging::finish() {
   if (!moves_ || plan_.sources.empty()) return;
   std::vector<std::vector<char>> parts;
-  bool is_known = true;
+  std::vector<std::vector<KnownContent::Kind>> kinds;
   for (const int source : plan_.sources) {
     Part part = is_own(source) || communicator_->is_absent(source)
                     ? own_part_
                     : communicator_->receive(source, channel(), numbers_.at(source), id());
     if (part.content.empty()) return;  // of an absent rank, and this one gives nothing that could stand for it
-    is_known = is_known && part.is_known;
     parts.push_back(std::move(part.content));
+    kinds.push_back(std::move(part.kinds));
   }
-  if (reduces(call_.kind)) return write({reduce(call_.type, call_.reduction, parts), is_known});
-  Part result{{}, is_known};
+  if (reduces(call_.kind)) return write({reduce(call_.type, call_.reduction, parts), kinds_of_reduced(kinds)});
+  Part result;
   for (const std::vector<char>& part : parts) result.content.insert(result.content.end(), part.begin(), part.end());
+  result.kinds = kinds_of_gathered(kinds, part_bytes_);
   write(result);
 }
 
 void Exchanging::write(const Part& result) {
   on_process(call_.name, [&](Process& process) {
-    const auto kind = result.is_known ? KnownContent::Kind::known : KnownContent::Kind::guessed;
-    if (process.devices().hold(call_.to))
-      return process.copies().put(call_.to, result.content.data(), result.content.size(), kind);
-    process.copies().copy_now(call_.to, result.content.data(), result.content.size());
+    const std::size_t bytes = result.content.size();
+    if (!process.devices().hold(call_.to) || result.kinds.empty())
+      return process.copies().copy_now(call_.to, result.content.data(), bytes);
+    process.copies().put(call_.to, result.content.data(), bytes, result.kinds.data());
   });
 }
 

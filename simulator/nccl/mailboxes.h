@@ -15,6 +15,7 @@
 #include <tuple>
 #include <vector>
 
+#include "simulator/known_content.h"
 #include "simulator/nccl/wire.h"
 
 namespace cachalot::simulator::nccl {
@@ -36,7 +37,8 @@ struct BoxKey {
 // What one rank gives to another.
 struct Part {
   std::vector<char> content;
-  bool is_known = true;  // as a GPU would have it (simulator/known_content.h)
+  // Of each byte, as a GPU would have it (simulator/known_content.h); empty: all of them are known.
+  std::vector<KnownContent::Kind> kinds = {};
 };
 
 struct Letter {

@@ -76,13 +76,16 @@ void Post::join(const Endpoint& root, const Join& join) {
 }
 
 void Post::send(const Endpoint& process, const BoxKey& key, const Letter& letter, bool is_empty) {
+  const auto& [content, kinds] = letter.part;
+  std::vector<char> message = content;
+  for (const auto kind : kinds) message.push_back(static_cast<char>(kind));
   const Header header{is_empty ? Kind::empty_letter : Kind::letter,
                       key,
                       letter.number,
                       letter.signature,
-                      letter.part.is_known ? 1U : 0U,
-                      letter.part.content.size()};
-  write(process, header, letter.part.content.data());
+                      kinds.empty() ? 0U : 1U,
+                      message.size()};
+  write(process, header, message.data());
 }
 
 void Post::leave(const Endpoint& process, std::uint64_t communicator, int source, int destination) {
@@ -131,10 +134,14 @@ void Post::receive(const Header& header, const char* content, Endpoint& sender) 
       return;
     }
     case Kind::letter:
-    case Kind::empty_letter:
-      return mailboxes_.deliver(header.key,
-                                {header.number, header.signature, {{content, content + bytes}, header.is_known != 0}},
+    case Kind::empty_letter: {
+      const std::size_t kinds = header.has_kinds != 0 ? bytes / 2 : 0;
+      Part part{{content, content + (bytes - kinds)}, std::vector<KnownContent::Kind>(kinds)};
+      std::transform(content + (bytes - kinds), content + bytes, part.kinds.begin(),
+                     [](char kind) { return static_cast<KnownContent::Kind>(kind); });
+      return mailboxes_.deliver(header.key, {header.number, header.signature, std::move(part)},
                                 header.kind == Kind::empty_letter);
+    }
     case Kind::left:
       return mailboxes_.note_left(header.key.communicator, header.key.source, header.key.destination);
   }

@@ -37,7 +37,7 @@ class Post {
     BoxKey key = {};
     std::uint64_t number = 0;
     std::uint64_t signature = 0;
-    std::uint64_t is_known = 1;
+    std::uint64_t has_kinds = 0;  // behind the content are the kinds of its bytes
     std::uint64_t bytes = 0;
   };
   struct Incoming {

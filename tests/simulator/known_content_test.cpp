@@ -51,6 +51,29 @@ TEST_F(KnownContentOfMemory, CopiesAndFillsOfTheProgramAreKnown) {
   ASSERT_CUDA(cudaMemcpy(at(100), at(6), 8, cudaMemcpyDeviceToDevice));
   EXPECT_EQ(known(100, 8), 0);
   EXPECT_EQ(byte(102), 1);
+  EXPECT_EQ(known(102, 6), 1) << "byte by byte";
+}
+
+TEST_F(KnownContentOfMemory, KindsAreReadAndWrittenByteByByte) {
+  const std::array<char, 6> values = {1, 2, 3, 4, 5, 6};
+  const std::array<unsigned char, 6> kinds = {2, 2, 0, 1, 1, 2};
+  ASSERT_EQ(cachalot_sim_kinds_in(at(0), 8), 1);
+  ASSERT_EQ(cachalot_sim_put_kinds(at(1), values.data(), values.size(), kinds.data()), 0);
+  EXPECT_EQ(known(1, 2), 1);
+  EXPECT_EQ(byte(3), 0) << "an unknown byte reads as zero";
+  EXPECT_EQ(byte(4), 4);
+  EXPECT_EQ(cachalot_sim_kinds_in(at(0), 8), 1 + 2 + 4);
+  EXPECT_EQ(cachalot_sim_kinds_in(at(1), 2), 4);
+  EXPECT_EQ(cachalot_sim_kinds_in(at(3), 1), 1);
+  EXPECT_EQ(cachalot_sim_kinds_in(at(4), 2), 2);
+  EXPECT_EQ(cachalot_sim_kinds_in(at(4), 3), 2 + 4);
+  EXPECT_EQ(cachalot_sim_kinds_in(at(6), 2), 1 + 4);
+  std::array<unsigned char, 8> read{};
+  ASSERT_EQ(cachalot_sim_get_kinds(read.data(), at(0), read.size()), 0);
+  EXPECT_EQ(read, (std::array<unsigned char, 8>{0, 2, 2, 0, 1, 1, 2, 0}));
+  const unsigned char none = 3;
+  EXPECT_NE(cachalot_sim_put_kinds(at(1), values.data(), 1, &none), 0);
+  EXPECT_EQ(known(1, 1), 1);
 }
 
 TEST_F(KnownContentOfMemory, CopiesThatAreTooLargeToBeExecutedMakeMemoryUnknown) {
@@ -85,6 +108,23 @@ TEST_F(KnownContentOfMemory, WhatIsMadeUnknownReadsAsZerosAndTheRestStays) {
   EXPECT_EQ(byte(4), 0);
   EXPECT_EQ(byte(7), 0);
   EXPECT_EQ(byte(8), 9);
+}
+
+TEST_F(KnownContentOfMemory, ManyRangesAreMadeUnknownAtOnce) {
+  const std::array<char, 16> bytes = {1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1};
+  ASSERT_EQ(cachalot_sim_put(at(0), bytes.data(), bytes.size(), 0), 0);
+  const auto address = [&](std::size_t offset) { return reinterpret_cast<std::uint64_t>(at(offset)); };
+  const std::array<std::uint64_t, 6> ranges = {address(2), 0, address(8), 2, 0, 1};
+  ASSERT_EQ(cachalot_sim_make_all_unknown(ranges.data(), 3), 0);
+  EXPECT_EQ(known(0, 2), 1);
+  EXPECT_EQ(known(2, 1), 0);
+  EXPECT_EQ(known(3, 1), 0);
+  EXPECT_EQ(known(4, 4), 1);
+  EXPECT_EQ(known(8, 1), 0);
+  EXPECT_EQ(known(9, 7), 1);
+  const std::array<std::uint64_t, 4> partly = {address(0), address(4 * kMib), 1, 1};
+  EXPECT_NE(cachalot_sim_make_all_unknown(partly.data(), 2), 0) << "the last is no memory";
+  EXPECT_EQ(known(0, 1), 0);
 }
 
 TEST_F(KnownContentOfMemory, AGuessOfOneByteHoldsForALargeRange) {
@@ -132,6 +172,10 @@ TEST_F(KnownContentOfMemory, AnAnswerIsWhatCopiesOfANumberReturn) {
 TEST_F(KnownContentOfMemory, MemoryThatIsNotOfADeviceHasNoContent) {
   int on_host = 0;
   EXPECT_EQ(cachalot_sim_get(nullptr, &on_host, 1), -1);
+  EXPECT_EQ(cachalot_sim_kinds_in(&on_host, 1), -1);
+  unsigned char kind = 2;
+  EXPECT_NE(cachalot_sim_get_kinds(&kind, &on_host, 1), 0);
+  EXPECT_NE(cachalot_sim_put_kinds(&on_host, &on_host, 1, &kind), 0);
   EXPECT_NE(cachalot_sim_put(&on_host, &on_host, 1, 0), 0);
   EXPECT_NE(cachalot_sim_make_unknown(at(4 * kMib), 1), 0);
 }

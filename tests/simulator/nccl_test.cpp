@@ -195,6 +195,7 @@ TEST_F(SimulatorNccl, WhatIsReceivedIsAsKnownAsWhatRanksGive) {
   EXPECT_EQ(cachalot_sim_make_unknown(static_cast<char*>(sent_[1]) + 4, 4), cudaSuccess);
   for_both(all_reduce);
   EXPECT_FALSE(is_known(8));
+  EXPECT_TRUE(is_known(4)) << "element by element";
   EXPECT_EQ(received<int>(0, 2), (Ints{4, 2})) << "unknown values are zeros";
   give<int>(1, {3, 4});
   for_both(all_reduce);

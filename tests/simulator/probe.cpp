@@ -61,6 +61,15 @@ int fork_and_exit() {
   return 0;
 }
 
+// Allocates, and waits for a signal that it sends to itself; goes on where that does not end it.
+int end_by(int number) {
+  void* pointer = nullptr;
+  cudaMalloc(&pointer, 1 << 20);
+  raise(number);
+  std::printf("%s\n", cudaGetErrorName(cudaFree(pointer)));
+  return 0;
+}
+
 // Calls what is not simulated, twice.
 int array() {
   cudaArray_t array = nullptr;
@@ -320,6 +329,8 @@ int main(int count_of_arguments, char** arguments) {
   if (what == "allocate") return allocate();
   if (what == "pin") return pin();
   if (what == "fork") return fork_and_exit();
+  if (what == "terminate") return end_by(SIGTERM);
+  if (what == "interrupt") return end_by(SIGINT);
   if (what == "array") return array();
   if (what == "rules") return rules(arguments[2]);
   if (what == "contexts") return contexts();

@@ -228,6 +228,23 @@ TEST_F(SimulatorProcesses, TheReportHasPeakAndFirstFailure) {
   EXPECT_EQ(report.at("calls").at("free"), 1);
 }
 
+TEST_F(SimulatorProcesses, TheReportIsWrittenBeforeASignalEndsTheProcess) {
+  for (const auto& [what, code] : {std::pair{"terminate", "143\n"}, std::pair{"interrupt", "130\n"}}) {
+    const auto path = folder_ / what;
+    const std::string variable = fmt::format("CACHALOT_SIM_REPORT={}", path.string());
+    EXPECT_TRUE(probe(variable, fmt::format("{}; echo $?", what)).ends_with(code)) << what;
+    const auto report = nlohmann::json::parse(read_file(path)).at("devices").at(0);
+    EXPECT_EQ(report.at("used_bytes"), 2 * kMib);
+  }
+}
+
+TEST_F(SimulatorProcesses, ASignalThatTheProgramIgnoresDoesNotEndIt) {
+  const auto path = folder_ / "report";
+  const std::string variable = fmt::format("trap '' TERM; CACHALOT_SIM_REPORT={}", path.string());
+  EXPECT_EQ(probe(variable, "terminate"), "cudaSuccess\n");
+  EXPECT_EQ(nlohmann::json::parse(read_file(path)).at("devices").at(0).at("used_bytes"), 0);
+}
+
 TEST_F(SimulatorProcesses, WhatIsNotSimulatedSaysSoOnceAndFails) {
   EXPECT_EQ(probe("", "array"),
             "cachalot simulator: cudaMallocArray is not simulated\ncudaErrorNotSupported cudaErrorNotSupported\n");

@@ -196,3 +196,85 @@ def test_a_strict_run_finds_two_copies_in_no_order():
     if sys.version_info < (3, 13):
         assert output.splitlines()[1].strip() == "<module> at <string>:8"
     assert "the other call:" in output
+
+
+# ---- NVML, which PyTorch 2.13 and newer ask before they map memory ----
+
+SUCCESS, INVALID_ARGUMENT, NOT_FOUND, INSUFFICIENT_SIZE = 0, 2, 6, 7
+
+
+class Memory(ctypes.Structure):
+    _fields_ = [("total", ctypes.c_ulonglong), ("free", ctypes.c_ulonglong), ("used", ctypes.c_ulonglong)]
+
+
+class Process(ctypes.Structure):
+    _fields_ = [("pid", ctypes.c_uint), ("used", ctypes.c_ulonglong)]
+
+
+@pytest.fixture
+def nvml():
+    library = ctypes.CDLL("libnvidia-ml.so.1")
+    assert library.nvmlInit_v2() == SUCCESS
+    return library
+
+
+def handle(nvml, index):
+    device = ctypes.c_void_p()
+    assert nvml.nvmlDeviceGetHandleByIndex_v2(index, ctypes.byref(device)) == SUCCESS
+    return device
+
+
+def test_the_devices_are_those_of_cuda(nvml):
+    count = ctypes.c_uint()
+    assert nvml.nvmlDeviceGetCount_v2(ctypes.byref(count)) == SUCCESS
+    assert count.value == torch.cuda.device_count() == 2
+    assert nvml.nvmlDeviceGetHandleByIndex_v2(2, ctypes.byref(ctypes.c_void_p())) == INVALID_ARGUMENT
+    name = ctypes.create_string_buffer(96)
+    uuid = ctypes.create_string_buffer(96)
+    for index in range(2):
+        device = handle(nvml, index)
+        properties = torch.cuda.get_device_properties(index)
+        assert nvml.nvmlDeviceGetName(device, name, 96) == SUCCESS
+        assert name.value.decode() == properties.name
+        assert nvml.nvmlDeviceGetName(device, name, 3) == INSUFFICIENT_SIZE
+        assert nvml.nvmlDeviceGetUUID(device, uuid, 96) == SUCCESS
+        assert uuid.value.decode() == f"GPU-{properties.uuid}"
+        same = ctypes.c_void_p()
+        assert nvml.nvmlDeviceGetHandleByUUID(uuid.value, ctypes.byref(same)) == SUCCESS
+        assert same.value == device.value
+
+
+def test_a_device_is_found_by_its_place_on_the_bus(nvml):
+    properties = torch.cuda.get_device_properties(1)
+    place = f"{properties.pci_domain_id:08x}:{properties.pci_bus_id:02x}:{properties.pci_device_id:02x}.0"
+    found = ctypes.c_void_p()
+    assert nvml.nvmlDeviceGetHandleByPciBusId_v2(place.encode(), ctypes.byref(found)) == SUCCESS
+    assert found.value == handle(nvml, 1).value
+    assert nvml.nvmlDeviceGetHandleByPciBusId_v2(b"0000:77:00.0", ctypes.byref(found)) == NOT_FOUND
+
+
+def test_memory_and_processes_are_those_of_the_device(nvml):
+    kept = torch.empty(64 << 20, dtype=torch.uint8, device="cuda:1")
+    memory = Memory()
+    assert nvml.nvmlDeviceGetMemoryInfo(handle(nvml, 1), ctypes.byref(memory)) == SUCCESS
+    assert (memory.free, memory.total) == torch.cuda.mem_get_info(1)
+    count, processes = ctypes.c_uint(4), (Process * 4)()
+    assert nvml.nvmlDeviceGetComputeRunningProcesses(handle(nvml, 1), ctypes.byref(count), processes) == SUCCESS
+    assert [(p.pid, p.used) for p in processes[: count.value]] == [(os.getpid(), memory.total - memory.free)]
+    del kept
+
+
+def test_pytorchs_own_expandable_segments_work(nvml):
+    torch.cuda.empty_cache()
+    setter = getattr(torch._C, "_accelerator_setAllocatorSettings", None)
+    if setter is None:
+        pytest.skip("this PyTorch sets them another way")
+    setter("expandable_segments:True")
+    try:
+        kept = torch.empty(40 << 20, dtype=torch.uint8, device="cuda")
+        (segment,) = [s for s in torch.cuda.memory_snapshot() if s["device"] == 0]
+        assert segment["is_expandable"] and segment["total_size"] == 40 << 20
+        del kept
+        torch.cuda.empty_cache()
+    finally:
+        setter("expandable_segments:False")

@@ -53,6 +53,10 @@ CACHALOT_SIMULATOR_API int64_t cachalot_sim_contexts(int device);
    -1 if there is no device. */
 CACHALOT_SIMULATOR_API int64_t cachalot_sim_breaches(void);
 
+/** Writes the report of CACHALOT_SIM_REPORT now instead of when the process ends, for programs that
+    end by _exit. Later calls of CUDA are not in it. */
+CACHALOT_SIMULATOR_API void cachalot_sim_write_report(void);
+
 /** Sets the calls of a device that fail from now on, in the grammar of CACHALOT_SIM_FAULTS. They
    replace the earlier ones; "" for none. A text that is refused changes nothing. */
 CACHALOT_SIMULATOR_API int cachalot_sim_set_faults(int device, const char* faults);
@@ -89,11 +93,29 @@ CACHALOT_SIMULATOR_API int cachalot_sim_put(void* to, const void* from, uint64_t
     not accessible device memory. */
 CACHALOT_SIMULATOR_API int cachalot_sim_get(void* to, const void* from, uint64_t bytes);
 
+/** Writes to device memory bytes of several kinds: 0 unknown, 1 guessed, 2 known. Returns
+    cudaErrorInvalidValue, and writes nothing, for another kind, and as cachalot_sim_put. */
+CACHALOT_SIMULATOR_API int cachalot_sim_put_kinds(void* to, const void* from, uint64_t bytes,
+                                                  const unsigned char* kinds);
+
+/** Sets the kind of each byte of device memory. Returns as cachalot_sim_put. */
+CACHALOT_SIMULATOR_API int cachalot_sim_get_kinds(unsigned char* kinds, const void* from,
+                                                  uint64_t bytes);
+
+/** Returns which kinds of bytes there are in device memory, as a sum: 1 unknown, 2 guessed,
+    4 known. Returns -1 if the range is not accessible device memory. */
+CACHALOT_SIMULATOR_API int cachalot_sim_kinds_in(const void* start, uint64_t bytes);
+
 /** Sets each byte of device memory to a guess, in no time and without room for it. */
 CACHALOT_SIMULATOR_API int cachalot_sim_guess(const void* start, uint64_t bytes, int byte);
 
 /** Makes device memory unknown, as a kernel does that nothing computes. */
 CACHALOT_SIMULATOR_API int cachalot_sim_make_unknown(const void* start, uint64_t bytes);
+
+/** Makes `count` ranges of device memory unknown: `ranges` has all their addresses, and then their
+    sizes. It ends at the first that is not accessible device memory, and returns
+    cudaErrorInvalidValue; those before it are unknown. */
+CACHALOT_SIMULATOR_API int cachalot_sim_make_all_unknown(const uint64_t* ranges, uint64_t count);
 
 /** Sets the number that copies of 4 or 8 bytes from device to host return in this thread: the count
     of what a kernel would have selected. A negative count takes it back. */

@@ -1,0 +1,66 @@
+// What nvidia-smi shows of a process beside the memory that it asked for: the CUDA context and the code of CUDA's
+// libraries.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <optional>
+#include <string_view>
+
+#include "simulator/gpu_models.h"
+
+namespace cachalot::simulator {
+
+// The libraries that take memory with their first handle on a device.
+enum class ContextLibrary { cublas, cudnn, cusolver, cusparse };
+inline constexpr std::array kContextLibraries{ContextLibrary::cublas, ContextLibrary::cudnn, ContextLibrary::cusolver,
+                                              ContextLibrary::cusparse};
+std::string_view to_string(ContextLibrary library);
+
+// When a context loads kernels: at their first use, CUDA's default since 12.2, or all at once
+// (CUDA_MODULE_LOADING=EAGER).
+enum class ModuleLoading { lazy, eager };
+std::string_view to_string(ModuleLoading loading);
+ModuleLoading module_loading_of_environment();
+
+// Memory of one device, in bytes: that of its primary context, and that of each library.
+struct ContextCosts {
+  std::size_t context_bytes = 0;
+  std::array<std::size_t, kContextLibraries.size()> library_bytes{};
+
+  std::size_t& of(ContextLibrary library) { return library_bytes[static_cast<std::size_t>(library)]; }
+  std::size_t of(ContextLibrary library) const { return library_bytes[static_cast<std::size_t>(library)]; }
+  std::size_t total() const {
+    std::size_t bytes = context_bytes;
+    for (const std::size_t of_library : library_bytes) bytes += of_library;
+    return bytes;
+  }
+};
+
+// Returns the estimate for a process that uses PyTorch on such a GPU; context_costs.cpp has its sources and its spread.
+// In units of 2 MiB, as a device gives memory.
+ContextCosts estimated_context_costs(const GpuModel& gpu, ModuleLoading loading);
+
+// What a device had no memory for.
+struct ContextLack {
+  std::string_view what;  // "the CUDA context" or a library
+  std::size_t bytes = 0;
+  std::size_t free_bytes = 0;
+};
+
+// What a device was charged with.
+struct ContextCharge {
+  ContextCosts costs;
+  std::optional<ModuleLoading> estimate;  // nullopt: the user gave the size, or wants none
+  std::optional<ContextLack> lack;        // the first, if any
+};
+
+// Returns the bytes of a size that the user gives for a context: 1429MiB. Throws InvalidArgument that names the value
+// and the rule: a size, none or model.
+std::size_t parse_context_bytes(std::string_view text);
+
+// Returns what the same process would be charged with on another GPU: an estimate for the libraries that were charged,
+// or the size that the user gave.
+std::size_t context_bytes(const GpuModel& gpu, const ContextCharge& charge);
+
+}  // namespace cachalot::simulator
