@@ -1,6 +1,6 @@
 """Watches PyTorch in the programs that `cachalot simulate` runs: Python imports a module of this name when it starts.
 
-cachalot_simulator, beside this file, waits for torch and does the rest. simulator/README.md describes its files.
+cachalot_simulator, beside this file, does the rest. simulator/README.md describes its files.
 """
 
 from __future__ import annotations
@@ -22,6 +22,6 @@ def import_the_users_own() -> None:
 
 import_the_users_own()
 if os.environ.get("CACHALOT_SIM_OBSERVE"):
-    from cachalot_simulator.torch_finder import TorchFinder
+    from cachalot_simulator import watch_program
 
-    sys.meta_path.insert(0, TorchFinder())
+    watch_program()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -60,22 +61,48 @@ torch.linspace(0, 1, 5, device=d)
 torch.tril(torch.ones(4, 4, device=d, dtype=torch.bool))
 torch.full((2,), 3.5, device=d).to(torch.int32)
 torch.cat([x, x]).unbind()
+torch.stack([x, x])[:, x > 2]
+torch.stack([x, x])[:, x > 5]
+torch.ones(600, 600, device=d)[torch.arange(600, device=d) > 590].shape
+copy.deepcopy(x), x.clone().set_(x), torch.stack([x, x]).t_(), x.clone().unsqueeze_(0), x.clone().resize_(3)
 torch.nn.functional.one_hot(x)
 torch.nn.functional.pad(x, (1, 2))
 torch.randperm(5, device=d).sort().values
 torch.searchsorted(x.sort().values, x)
 torch._foreach_add([x, x], 1)
 str(x), str(x.float() / 3), str(x > 1)
+torch.isin(torch.arange(2000, device=d), torch.arange(300, device=d) * 3).sum()
+torch.allclose(x.float(), x.float()), torch.allclose(x.float(), x.float() + 1)
+torch.linalg.solve(torch.eye(3, device=d) * 2, torch.ones(3, device=d)), torch.linalg.matrix_exp(torch.zeros(2, 2, device=d))
+torch.sparse_coo_tensor(torch.stack([x, x]), x.float(), (6, 6)).coalesce()
+torch.sparse_coo_tensor(torch.stack([x, x]), x.float(), (6, 6)).to_dense()
+torch.ones(3, 3, device=d).tril().to_sparse() * 2
+torch.ones(3, 3, device=d).tril().to_sparse() @ torch.ones(3, 2, device=d)
+torch.zeros(3, 3, device=d).add_(torch.ones(3, 3, device=d).tril().to_sparse())
+torch.ones(3, 3, device=d).tril().to_sparse_csr().to_dense()
+torch.nn.functional.embedding_bag(x, torch.eye(6, device=d), x[1:3] - 1)
+torch.nested.nested_tensor([x[:2], x[:3]]).to_padded_tensor(0)
+sparse_gradients(x, d)
 """
 
 COMPARES = """
-import threading, torch
+import copy, threading, torch
 DATA = [3, 1, 2, 3, 1, 5, 0]
 
 def value(expression, d):
-    return eval(expression, {"torch": torch, "d": d, "x": torch.tensor(DATA, device=d)})
+    return eval(expression, {"torch": torch, "copy": copy, "sparse_gradients": sparse_gradients, "d": d, "x": torch.tensor(DATA, device=d)})
+
+def sparse_gradients(x, d):
+    table = torch.nn.EmbeddingBag(6, 2, mode="sum", sparse=True, device=d)
+    with torch.no_grad():
+        table.weight.fill_(1)
+    table(x, x[1:3] - 1).sum().backward()
+    merged = table.weight.grad.coalesce()
+    return merged.indices(), merged.values(), x.clone()
 
 def same(one, other):
+    if isinstance(one, torch.Tensor) and one.is_sparse:
+        return one.shape == other.shape and same(one._indices(), other._indices()) and same(one._values(), other._values())
     if isinstance(one, torch.Tensor):
         return one.shape == other.shape and one.dtype == other.dtype and torch.equal(one.cpu(), other.cpu())
     if isinstance(one, (list, tuple)):
@@ -103,40 +130,126 @@ def test_small_operations_have_the_values_that_the_cpu_computes(tmp_path: Path) 
     assert values["unknown_reads"] == [] and values["not_computable"] == [] and values["computed"] > 200
 
 
-def test_unknown_values_are_zero_and_told_with_their_places(tmp_path: Path) -> None:
-    printed, values = compute(tmp_path, """
+# They run one after the other in one process, each as a file of its name.
+PROGRAMS = {"unknown": """
 import torch
 weights = torch.randn(2000, 2000, device="cuda")
 product = weights @ weights
-print(product.sum().item(), bool(torch.isfinite(product).all()), int(product[0].argmax()))
+print(product.sum().item(), bool(torch.isfinite(product).all()), int(product[0, 0].int()))
 known = torch.ones(3, device="cuda")
 print(known.sum().item())
-""")
-    assert printed.split() == ["0.0", "True", "0", "3.0"]
-    assert values["unknown_reads"] == [{"at": "train.py:5 in <module>", "how": "value", "times": 3}]
-
-
-@pytest.mark.parametrize(("policy", "selected"), [("zero", 0), ("expected", 2_000_000), ("max", 4_000_000)])
-def test_sizes_of_unknown_masks_follow_the_policy(tmp_path: Path, policy: str, selected: int) -> None:
-    printed, values = compute(tmp_path, """
+""", "masks": """
 import torch
 weights = torch.randn(2000, 2000, device="cuda")
 print(len(torch.nonzero(weights > 0)), len(weights[weights > 0]))
-""", "--unknown", policy)
-    assert printed.split() == [str(selected)] * 2
-    assert {read["how"] for read in values["unknown_reads"]} == {"size"}
+""", "random": """
+import torch
+def draw():
+    torch.manual_seed(7)
+    return torch.rand(100, device="cuda"), torch.randint(0, 9, (5,), device="cuda"), torch.rand(3)
+first, second = draw(), draw()
+torch.manual_seed(7)
+print(all(map(torch.equal, first, second)), torch.equal(first[2], torch.rand(3)), len(first[0].unique()) > 50)
+""", "lists": """
+import torch
+known = [torch.ones(3, device="cuda") for _ in range(20)]
+large = torch.randn(2000, 2000, device="cuda")
+torch._foreach_mul_([large, *known[:10], large.t()], 2)
+print([one.sum().item() for one in known])
+""", "compiled": """
+import torch
 
+@torch.compile
+def double(x):
+    return x * 2 + 1
 
-def test_a_loop_that_waits_for_an_unknown_value_ends_with_a_verdict(tmp_path: Path) -> None:
-    printed, values = compute(tmp_path, """
+y = double(torch.ones(4, device="cuda"))
+print(y.sum().item())
+""", "draws": """
+import torch
+unknown = (torch.randn(2000, 2000, device="cuda") @ torch.randn(2000, 2000, device="cuda"))[:2, :4].softmax(-1)
+drawn = torch.multinomial(unknown, 10, replacement=True)
+print(tuple(drawn.shape), int(drawn.max()) < 4)
+""", "loop": """
 import torch
 weights = torch.randn(2000, 2000, device="cuda")
 while weights.sum() == 0:
     pass
 print("not reached")
-""")
-    assert printed == ""
-    assert values["unknown_reads"] == [{"at": "train.py:4 in <module>", "how": "value", "times": 10_000}]
+"""}
+IN_TURN = """
+for name, program in PROGRAMS.items():
+    print(f"=={name}")
+    exec(compile(program, f"{name}.py", "exec"), {"__name__": name})
+"""
+
+
+@dataclass
+class Shared:
+    """What the programs of one process print, by their names, the report's part on values, and how the process ended."""
+
+    printed: dict[str, str]
+    values: dict
+    ending: dict
+
+    def reads(self, name: str) -> list[dict]:
+        return [read for read in self.values["unknown_reads"] if read["at"].startswith(f"{name}.py:")]
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Shared:
+    done, report = simulate(tmp_path_factory.mktemp("shared"), f"PROGRAMS = {PROGRAMS!r}\n{IN_TURN}")
+    assert done.returncode == 0, done.stderr
+    printed = dict(part.split("\n", 1) for part in done.stdout.split("==")[1:])
+    return Shared(printed, report["processes"][0]["torch"]["values"], report["ending"])
+
+
+def test_unknown_values_are_zero_and_told_with_their_places(shared: Shared) -> None:
+    assert shared.printed["unknown"].split() == ["0.0", "True", "0", "3.0"]
+    assert shared.reads("unknown") == [{"at": "unknown.py:5 in <module>", "how": "value", "times": 3}]
+
+
+def test_an_operation_on_many_tensors_makes_all_of_them_unknown(shared: Shared) -> None:
+    assert shared.printed["lists"].strip() == str([0.0] * 10 + [3.0] * 10)
+    assert shared.reads("lists") == [{"at": "lists.py:6 in <listcomp>", "how": "value", "times": 10}]
+
+
+def test_random_numbers_follow_the_seed_and_leave_the_cpus_alone(shared: Shared) -> None:
+    assert shared.printed["random"] == "True True True\n"
+
+
+def test_choices_with_replacement_are_places_of_the_tensor(shared: Shared) -> None:
+    assert shared.printed["draws"] == "(2, 10) True\n"
+
+
+def test_compiled_code_computes_nothing_and_the_report_says_so(shared: Shared) -> None:
+    assert shared.printed["compiled"] == "0.0\n"
+    assert shared.values["compiled"] and [read["at"] for read in shared.reads("compiled")] == ["compiled.py:9 in <module>"]
+
+
+def test_a_loop_that_waits_for_an_unknown_value_ends_with_a_verdict(shared: Shared) -> None:
+    assert shared.printed["loop"] == ""
+    assert shared.reads("loop") == [{"at": "loop.py:4 in <module>", "how": "value", "times": 10_000}]
+    assert shared.ending["good"] and shared.ending["circles_at"] == "loop.py:4 in <module>"
+
+
+def test_sizes_of_unknown_masks_are_zero_by_default(shared: Shared) -> None:
+    assert shared.printed["masks"].split() == ["0", "0"]
+    assert {read["how"] for read in shared.reads("masks")} == {"size"}
+
+
+def test_the_report_of_unknown_sizes_names_the_policy_for_the_largest(tmp_path: Path) -> None:
+    done, _ = simulate(tmp_path, PROGRAMS["masks"])
+    assert "(sizes may be larger on a GPU: --unknown max takes the largest)" in done.stderr
+    done, _ = simulate(tmp_path, PROGRAMS["masks"], "--unknown", "max")
+    assert "a size at train.py:4" in done.stderr and "may be larger" not in done.stderr
+
+
+@pytest.mark.parametrize(("policy", "selected"), [("expected", 2_000_000), ("max", 4_000_000)])
+def test_sizes_of_unknown_masks_follow_the_policy(tmp_path: Path, policy: str, selected: int) -> None:
+    printed, values = compute(tmp_path, PROGRAMS["masks"], "--unknown", policy)
+    assert printed.split() == [str(selected)] * 2
+    assert {read["how"] for read in values["unknown_reads"]} == {"size"}
 
 
 TRAINING = """
@@ -171,18 +284,8 @@ def losses(device, scale=1):
 """
 
 
-def test_with_all_computed_losses_are_those_of_the_cpu(tmp_path: Path) -> None:
-    printed, values = compute(tmp_path, TRAINING + """
-on_device, on_cpu = list(losses("cuda")), list(losses("cpu"))
-assert on_cpu[0] != on_cpu[3]
-print(max(abs(a - b) for one, other in zip(on_device, on_cpu) for a, b in zip(one, other)) < 1e-4)
-""", "--compute", "all", "--gpu", "t4")
-    assert printed == "True\n"
-    assert values["unknown_reads"] == [] and values["not_computable"] == []
-
-
 ALLOCATES = TRAINING + """
-list(losses("cuda"))
+on_device = list(losses("cuda"))
 model = nn.TransformerEncoderLayer(512, 8, 2048, batch_first=True).cuda()
 x = torch.randn(4, 256, 512, device="cuda")
 for _ in range(2):
@@ -190,42 +293,191 @@ for _ in range(2):
         model(x).square().mean().backward()
 table = torch.arange(64, device="cuda").view(8, 8)
 torch.topk(table, 2), table.cumsum(1), table.float().std(), torch.cat([table, table]).sort()
+on_cpu = list(losses("cpu"))
+assert on_cpu[0] != on_cpu[3]
+print(max(abs(a - b) for one, other in zip(on_device, on_cpu) for a, b in zip(one, other)) < 1e-4)
 """
 
 
-def test_allocations_are_the_same_whether_values_are_computed_or_not(tmp_path: Path) -> None:
-    traces = []
+@dataclass
+class Run:
+    printed: str
+    values: dict | None
+    allocations: list[str]
+
+
+@pytest.fixture(scope="module")
+def trainings(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
+    """The same program with nothing, little and all computed."""
+    folder = tmp_path_factory.mktemp("trainings")
+    runs = {}
     for which in ("none", "small", "all"):
-        trace = tmp_path / f"{which}.csv"
-        compute(tmp_path, ALLOCATES, "--compute", which, "--trace", str(trace))
-        traces.append([line for line in trace.read_text().splitlines() if line.startswith("a")])  # frees race
-    assert len(traces[0]) > 400
-    assert traces[0] == traces[1] == traces[2]
+        trace = folder / f"{which}.csv"
+        printed, values = compute(folder, ALLOCATES, "--compute", which, "--gpu", "t4", "--trace", str(trace))
+        runs[which] = Run(printed, values, [line for line in trace.read_text().splitlines() if line.startswith("a")])
+    return runs
 
 
-def test_random_numbers_follow_the_seed_and_leave_the_cpus_alone(tmp_path: Path) -> None:
-    printed, _ = compute(tmp_path, """
-import torch
-def draw():
-    torch.manual_seed(7)
-    return torch.rand(100, device="cuda"), torch.randint(0, 9, (5,), device="cuda"), torch.rand(3)
-first, second = draw(), draw()
-torch.manual_seed(7)
-print(all(map(torch.equal, first, second)), torch.equal(first[2], torch.rand(3)), len(first[0].unique()) > 50)
-""")
-    assert printed == "True True True\n"
+def test_with_all_computed_losses_are_those_of_the_cpu(trainings: dict[str, Run]) -> None:
+    run = trainings["all"]
+    assert run.printed == "True\n"
+    assert run.values["unknown_reads"] == [] and run.values["not_computable"] == []
 
 
-def test_compiled_code_computes_nothing_and_the_report_says_so(tmp_path: Path) -> None:
+def test_allocations_are_the_same_whether_values_are_computed_or_not(trainings: dict[str, Run]) -> None:
+    none, small, everything = (trainings[which].allocations for which in ("none", "small", "all"))  # frees race
+    assert len(none) > 400
+    assert none == small == everything
+
+
+def test_known_masks_of_unknown_values_have_known_sizes(tmp_path: Path) -> None:
     printed, values = compute(tmp_path, """
 import torch
+weights = torch.randn(2000, 2000, device="cuda")
+row, mask = (weights @ weights)[0], torch.arange(2000, device="cuda") % 4 == 0
+print(len(row[mask]), len(torch.masked_select(weights, mask)))
+row.requires_grad_()
+spread = torch.zeros(2, 2000, device="cuda").masked_scatter(mask, row.repeat(2))
+spread.sum().backward()
+print(*spread.shape, *row.grad.shape)
+""")
+    assert printed.split() == ["500", "1000000", "2", "2000", "2000"]
+    assert values["unknown_reads"] == [] and values["not_computable"] == []
+
+
+def test_counts_of_unknown_numbers_have_the_least_length(tmp_path: Path) -> None:
+    printed, values = compute(tmp_path, """
+import torch
+weights = torch.randn(2000, 2000, device="cuda")
+chosen = (weights @ weights)[:8, :16].topk(2).indices.flatten()
+print(len(torch.bincount(chosen, minlength=16)))
+""")
+    assert printed == "16\n"
+    assert values["unknown_reads"] == [{"at": "train.py:5 in <module>", "how": "size", "times": 1}]
+
+
+KNOWN_IN_PART = """
+torch.stack([unknown.sum(), one[0]]) * 2 + 1
+torch.cat([unknown, one]).flip(0)[::2]
+torch.cat([unknown, one]).view(2, 4).t().contiguous().half()
+torch.cat([unknown, one]).view(2, 4).index_select(0, two[:1])
+torch.nn.functional.pad(torch.cat([unknown, one]), (1, 0), value=3.0)
+torch.zeros(8, device="cuda").index_put_((two,), unknown[:2])
+torch.zeros(4, device="cuda").add_(torch.cat([unknown[:2], two]))
+unknown.new_zeros(2), torch.ones_like(unknown)
+unknown.masked_fill(one.cumsum(0) > 2, 0.5), torch.where(one.cumsum(0) > 1, one, unknown)
+torch.sparse_coo_tensor(two.view(1, 2), unknown[:2], (9,)).coalesce().indices()
+"""
+
+
+def test_elements_are_known_that_do_not_depend_on_unknown_ones(tmp_path: Path) -> None:
+    printed, values = compute(tmp_path, f"EXPRESSIONS = {KNOWN_IN_PART!r}" + """
+import torch
+from cachalot_simulator.compute.host import unknown_elements
+
+unknown = (torch.ones(1000, 1000, device="cuda") @ torch.ones(1000, 1000, device="cuda"))[0, :4].clone()
+one, two = torch.ones(4, device="cuda"), torch.tensor([1, 2], device="cuda")
+for expression in EXPRESSIONS.strip().splitlines():
+    found = eval(expression)
+    for result in found if isinstance(found, tuple) else [found]:
+        print("".join("?" if is_unknown else "!" for is_unknown in unknown_elements(result).flatten().tolist()))
+sums = torch.zeros(2, device="cuda")
+for _ in range(3):
+    sums += torch.stack([unknown.sum(), one.sum()])
+print(sums[1].item())
+""")
+    assert printed.split() == ["?!", "!!??", "?!?!?!?!", "!!!!", "!????!!!!", "!??!!!!!", "??!!", "!!", "!!!!", "??!!", "?!!!", "!!", "12.0"]
+    assert values["unknown_reads"] == []
+
+
+@pytest.mark.parametrize(("policy", "selected"), [("zero", 0), ("expected", 100), ("max", 200)])
+def test_calls_that_select_by_an_unknown_mask_agree(tmp_path: Path, policy: str, selected: int) -> None:
+    printed, values = compute(tmp_path, """
+import torch
+product = torch.ones(1000, 1000, device="cuda") @ torch.ones(1000, 1000, device="cuda")
+mask = product[0, :200] > 0
+places, row = torch.where(mask)[0], torch.arange(200, device="cuda")
+print(len(row[mask]), len(places), len(torch.masked_select(row, mask)), int(mask.sum()), torch.stack([row, row])[:, mask].size(1))
+row[mask] = row[places] + 1
+""", "--unknown", policy)
+    assert printed.split() == [str(selected)] * 5
+    assert [(read["at"], read["how"], read["times"]) for read in values["unknown_reads"]] == [
+        ("train.py:5 in <module>", "size", 1), ("train.py:6 in <module>", "size", 3), ("train.py:6 in <module>", "value", 1),
+        ("train.py:7 in <module>", "size", 1)]
+
+
+def test_what_kernels_of_triton_write_is_unknown(tmp_path: Path) -> None:
+    printed, values = compute(tmp_path, """
+import torch
+import triton
+import triton.language as tl
+
+@triton.jit
+def kernel(x_ptr, sums_ptr, most_ptr, rows, length, WIDTH: tl.constexpr):
+    columns = tl.arange(0, WIDTH)
+    row_ptr, total = x_ptr + columns, tl.zeros((WIDTH,), tl.float32)
+    for _ in range(rows):
+        total += tl.load(row_ptr, columns < length)
+        row_ptr += length
+    tl.store(sums_ptr + columns, total, columns < length)
+    tl.atomic_max(most_ptr, tl.max(total))
+
+x = torch.ones(4, 100, device="cuda")
+sums, most = torch.zeros(100, device="cuda"), torch.zeros(1, device="cuda")
+kernel[(1,)](x, sums, most, 4, 100, WIDTH=128)
+print(x.sum().item())
+print(sums.sum().item(), most.item())
 
 @torch.compile
-def double(x):
-    return x * 2 + 1
+def scale(x):
+    x.mul_(2)
 
-y = double(torch.ones(4, device="cuda"))
-print(y.sum().item())
+scale(x)
+print(x.sum().item())
 """)
-    assert printed == "0.0\n"
-    assert values["compiled"] and [read["at"] for read in values["unknown_reads"]] == ["train.py:9 in <module>"]
+    assert printed.split() == ["400.0", "0.0", "0.0", "0.0"]
+    assert values["compiled"]
+    places = {read["at"]: read["times"] for read in values["unknown_reads"]}
+    assert places == {"train.py:20 in <module>": 2, "train.py:27 in <module>": 1}
+
+
+def test_choices_among_unknown_numbers_are_in_the_middle(tmp_path: Path) -> None:
+    printed, values = compute(tmp_path, """
+import torch
+large = torch.randn(2000, 2000, device="cuda") @ torch.randn(2000, 2000, device="cuda")
+for x in (large, large[:3, :100]):
+    print(x.argmax(-1)[0].item(), x.argmax(-1, keepdim=True).shape == (len(x), 1), x.topk(3).indices[1].tolist(),
+          x.max(0).indices[0].item(), torch.multinomial(x.softmax(-1), 2)[0].tolist(), x.argmax().item())
+known = torch.tensor([[1.0, 3.0, 2.0]], device="cuda")
+print(known.argmax(-1).tolist(), known.topk(2).indices.tolist(), known.max(1).indices.tolist())
+""")
+    assert printed.splitlines() == [
+        "764 True [764, 765, 766] 764 [764, 765] 1528000", "38 True [38, 39, 40] 1 [38, 39] 114", "[1] [[1, 2]] [1]"]
+    assert {read["at"] for read in values["unknown_reads"]} == {"train.py:5 in <module>", "train.py:6 in <module>"}
+
+
+def test_choices_among_unknown_numbers_leave_out_what_the_program_excludes(tmp_path: Path) -> None:
+    # As transformers excludes the token that ends a text until the text is long enough.
+    printed, _ = compute(tmp_path, """
+import torch
+x = (torch.randn(2000, 2000, device="cuda") @ torch.randn(2000, 2000, device="cuda"))[:2, :100]
+places = torch.arange(100, device="cuda")
+for excluded in (7, 38):
+    y = torch.where(places == excluded, -float("inf"), x)
+    print(y.argmax(-1).tolist(), y.topk(2).indices[1].tolist(), y.max(1).indices.tolist(), y.argmin(-1).tolist(),
+          y.topk(1, largest=False).indices.flatten().tolist(), y.argmax().item(), y.t().argmax(0, keepdim=True).tolist())
+""")
+    assert printed.splitlines() == [
+        "[38, 38] [38, 39] [38, 38] [7, 7] [7, 7] 76 [[38, 38]]", "[39, 39] [39, 40] [39, 39] [38, 38] [38, 38] 76 [[39, 39]]"]
+
+
+def test_what_a_guess_selects_is_what_the_program_gave_it(tmp_path: Path) -> None:
+    # As in transformers' search by beams, which ends if no text that goes on is better than the worst one that has ended.
+    printed, _ = compute(tmp_path, """
+import torch
+scores = torch.randn(2000, 2000, device="cuda") @ torch.randn(2000, 2000, device="cuda")
+has_ended = scores.argmax(-1)[:4] == 3
+worst = torch.where(has_ended, scores[0, :4], -1e9)
+print(bool(torch.any(scores[0, 4:8] > worst)), worst.tolist())
+""")
+    assert printed == f"True {[-1e9] * 4}\n"

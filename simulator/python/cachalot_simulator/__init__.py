@@ -1,6 +1,34 @@
 """What `cachalot simulate` does inside of Python programs: it watches PyTorch's memory and helps its ranks.
 
-Each module has one task. torch_finder waits for torch, observer writes a JSON file for each process at its end, history
-asks torch to record what it allocates, and peaks, places and trace_file evaluate this record. object_collectives and
-absent_ranks replace functions of torch.distributed.
+Each module has one task. after_import waits for torch, process_end for the end of the process. At the end, ending writes how
+the program ended, with the steps that steps has counted, and observer what torch did with memory: history asks torch to
+record what it allocates, owners marks in it which modules run and what tensors are for, and peaks, attribution, places and
+trace_file evaluate this record. object_collectives and absent_ranks replace
+functions of torch.distributed.
 """
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def watch_program() -> None:
+    """Watches the program that this Python runs, from its start on."""
+    from cachalot_simulator.after_import import after_import
+    from cachalot_simulator.ending import Ending
+    from cachalot_simulator.process_end import ProcessEnd
+
+    end = ProcessEnd()
+    ending = Ending(end)
+
+    def watch_torch(torch: Any) -> None:
+        from cachalot_simulator import absent_ranks, object_collectives  # nothing in programs without torch
+        from cachalot_simulator.observer import watch
+
+        owners = watch(torch, end, ending)
+        object_collectives.install(torch)
+        absent_ranks.install(torch)
+        ending.count_steps(owners.stepped if owners else None)
+        end.watch_signals()
+
+    after_import("torch", watch_torch)

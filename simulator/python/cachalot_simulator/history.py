@@ -13,6 +13,7 @@ from typing import Any
 
 # Entries of torch's history a device; one takes about 200 bytes and a share of its stack.
 MAX_ENTRIES = sys.maxsize if os.environ.get("CACHALOT_SIM_TRACE") else 2_000_000
+TRACES_ONLY = os.environ.get("CACHALOT_SIM_TRACES_ONLY", "0") == "1"
 
 
 class History:
@@ -36,12 +37,15 @@ class History:
             if not self.is_the_programs:
                 # Stacks of frees are not needed, and recording them clears the exception that Python is raising
                 # (PyTorch 2.11): the one that ends the recomputation of an activation checkpoint, for example.
-                self._record(context="alloc", max_entries=MAX_ENTRIES, stacks="python")
+                self._record(context=None if TRACES_ONLY else "alloc", max_entries=MAX_ENTRIES, stacks="python",
+                             global_record_annotations=not TRACES_ONLY)
         except RuntimeError:  # the program's own allocator has no history
             pass
 
-    def traces(self) -> list[list[dict]]:
-        """What happened on each device; nothing of it is ours when the history is the program's."""
+    def snapshot(self) -> dict:
+        """torch's snapshot; of what happened on each device nothing is in it when the history is the program's."""
+        snapshot = self._torch.cuda.memory._snapshot()
         if self.is_the_programs:
-            return [[] for _ in range(self._torch.cuda.device_count())]
-        return self._torch.cuda.memory._snapshot()["device_traces"]
+            snapshot["device_traces"] = [[] for _ in snapshot["device_traces"]]
+            snapshot["external_annotations"] = []
+        return snapshot

@@ -1,70 +1,89 @@
 """Writes what a process did with PyTorch's memory, at its end, as JSON into the folder that CACHALOT_SIM_OBSERVE names.
 
-For each device the file has the peaks, where in the program they were, and where memory ran out. With CACHALOT_SIM_TRACE
-every allocation and free is written as well. A program that brings an allocator which tells nothing, as torch's
-CUDAPluggableAllocator does, has no torch part in the report.
+For each device the file has the peaks, where in the program they were, and where memory ran out. Beside it lies a trace of
+every allocation and free, trace-<process>-<device>.csv, and with CACHALOT_SIM_TRACE another one where that says. A program
+that brings an allocator which tells nothing, as torch's CUDAPluggableAllocator does, has no torch part in the report.
 """
 
 from __future__ import annotations
 
-import atexit
 import json
 import os
 from typing import Any
 
+from cachalot_simulator.attribution import Attribution, by_kind, by_module
 from cachalot_simulator.compute import start_computing
-from cachalot_simulator.history import MAX_ENTRIES, History
-from cachalot_simulator.peaks import peak_of, sites_of
+from cachalot_simulator.ending import Ending
+from cachalot_simulator.history import MAX_ENTRIES, TRACES_ONLY, History
+from cachalot_simulator.owners import Owners
+from cachalot_simulator.peaks import peak_of, sites_of, stacks_of
 from cachalot_simulator.places import place_of
-from cachalot_simulator.trace_file import write_trace
+from cachalot_simulator.process_end import ProcessEnd
+from cachalot_simulator.trace_file import path_for, write_trace
 
 FOLDER = os.environ.get("CACHALOT_SIM_OBSERVE", ".")
 TRACE = os.environ.get("CACHALOT_SIM_TRACE")
 
 
-def watch(torch: Any) -> None:
-    if not torch.cuda.is_available():
-        return
+def watch(torch: Any, end: ProcessEnd, ending: Ending) -> Owners | None:
+    """Returns who sees the owners of memory; None where that is not wanted."""
+    if not torch.backends.cuda.is_built():
+        return None
     history = History(torch)
     torch.cuda._lazy_call(history.start)
-    computing = start_computing()
-    process = os.getpid()
+    owners = Owners()
+    if not TRACES_ONLY:
+        owners.watch()
+    computing = start_computing(ending.stop_at_unknown_value)
 
     def write_if_used() -> None:
-        if os.getpid() == process and torch.cuda.is_initialized():
+        if torch.cuda.is_initialized():
             try:
-                write(torch, history, computing)
+                write(torch, history, owners, computing)
             except RuntimeError:  # the program's own allocator tells nothing
                 pass
 
-    atexit.register(write_if_used)
+    end.add(write_if_used)
+    return None if TRACES_ONLY else owners
 
 
-def write(torch: Any, history: History, computing: Any) -> None:
+def write(torch: Any, history: History, owners: Owners, computing: Any) -> None:
     devices = []
-    for device, trace in enumerate(history.traces()):
+    snapshot = history.snapshot()
+    for device, trace in enumerate(snapshot["device_traces"]):
         stats = torch.cuda.memory_stats(device)
         if stats["allocation.all.allocated"] == stats["num_ooms"] == 0:
             continue
         told = {"events": len(trace), "cut": len(trace) >= MAX_ENTRIES}
-        devices.append(observe(device, stats, trace, "program's own" if history.is_the_programs else told))
+        of_history = {"history": "program's own" if history.is_the_programs else told}
+        devices.append(observe(device, stats) | of_history)
+        devices[-1] |= observe_history([] if TRACES_ONLY else trace, snapshot["external_annotations"], owners)
+        if not history.is_the_programs and not told["cut"]:
+            write_trace(os.path.join(FOLDER, f"trace-{os.getpid()}-{device}.csv"), trace)
         if TRACE and not history.is_the_programs:
-            write_trace(TRACE, device, trace)
+            write_trace(path_for(TRACE, device), trace)
     with open(os.path.join(FOLDER, f"torch-{os.getpid()}.json"), "w", encoding="utf-8") as file:
-        json.dump({"torch": torch.__version__, "devices": devices, "values": values(computing)}, file)
+        json.dump({"torch": torch.__version__, "architectures": torch.cuda.get_arch_list(),
+                   "allocator": allocator_of(torch, snapshot), "devices": devices, "values": values(computing)}, file)
 
 
 def values(computing: Any) -> dict[str, Any] | None:
     """How much was computed, and where the program read unknown values; None if nothing was computed."""
     if computing is None:
         return None
-    return {"computed": computing.computed, "unknown_reads": computing.reads.report(),
+    return {"computed": computing.computed, "policy": computing.policy.unknown, "unknown_reads": computing.reads.report(),
             "compiled": computing.is_compiled, "not_computable": sorted(computing.not_computable)}
 
 
-def observe(device: int, stats: dict[str, int], trace: list[dict], history: dict[str, Any] | str) -> dict[str, Any]:
-    event, live = peak_of(trace)
-    ooms = [entry for entry in trace if entry["action"] == "oom"]
+def allocator_of(torch: Any, snapshot: dict) -> str:
+    """"native", "expandable_segments", or what torch calls another allocator, such as "cachalot"."""
+    backend = torch.cuda.get_allocator_backend()
+    if backend == "native" and snapshot.get("allocator_settings", {}).get("expandable_segments"):
+        return "expandable_segments"
+    return backend
+
+
+def observe(device: int, stats: dict[str, int]) -> dict[str, int]:
     return {
         "device": device,
         "peak_allocated_bytes": stats["allocated_bytes.all.peak"],
@@ -73,8 +92,22 @@ def observe(device: int, stats: dict[str, int], trace: list[dict], history: dict
         "allocations": stats["allocation.all.allocated"],
         "retries": stats["num_alloc_retries"],
         "ooms": stats["num_ooms"],
-        "history": history,
-        "peak": None if event is None else {"event": event, "at": place_of(trace[event]), "sites": sites_of(live)},
-        "first_oom": None if not ooms else {"at": place_of(ooms[0]), "bytes": ooms[0]["size"],
-                                            "free_bytes": ooms[0]["device_free"]},
     }
+
+
+def observe_history(trace: list[dict], annotations: list[dict], owners: Owners) -> dict[str, Any]:
+    """The peak, where memory ran out first, and what was live after each step."""
+    event = peak_of(trace)
+    attribution = Attribution(trace, annotations, owners, event)
+    oom = next((entry for entry in trace if entry["action"] == "oom"), None)
+    return {
+        "peak": None if event is None else peak(trace, event, attribution),
+        "first_oom": oom and {"at": place_of(oom), "bytes": oom["size"], "free_bytes": oom["device_free"]},
+        "steps": attribution.steps,
+    }
+
+
+def peak(trace: list[dict], event: int, attribution: Attribution) -> dict[str, Any]:
+    live = [block.entry for block in attribution.peak]
+    return {"event": event, "at": place_of(trace[event]), "sites": sites_of(live), "kinds": by_kind(attribution.peak),
+            "modules": by_module(attribution.peak), "stacks": stacks_of(live)}

@@ -11,18 +11,39 @@ COMPUTE = os.path.join(HERE, "compute", "")  # its operations call those of the 
 
 def place_of(entry: dict) -> str:
     """"train.py:42 in step": the innermost line that is the program's own, not a library's."""
+    frame = innermost_own(frames_of(entry))
+    if frame is None:
+        return "outside Python code (for example, a backward pass)"
+    return place_of_frame(frame["filename"], frame["line"], frame["name"])
+
+
+def frames_of(entry: dict) -> list[dict]:
+    """The call stack of an allocation, the innermost frame first, without those of ours that called the operation."""
     frames = entry.get("frames", [])
     ours = [i for i, frame in enumerate(frames) if frame["filename"].startswith(COMPUTE)]
-    frames = frames[ours[-1] + 1 :] if ours else frames
+    return frames[ours[-1] + 1 :] if ours else frames
+
+
+def place_of_frame(path: str, line: int, name: str) -> str:
+    return f"{short_path(path)}:{line} in {name}"
+
+
+def innermost_own(frames: list[dict]) -> dict | None:
+    """The first of the frames, innermost first, that is not a library's; else the outermost, if there is one."""
     own = [frame for frame in frames if not is_library(frame["filename"])]
-    if not frames:
-        return "outside Python code (for example, a backward pass)"
-    frame = own[0] if own else frames[-1]
-    return f"{short_path(frame['filename'])}:{frame['line']} in {frame['name']}"
+    return own[0] if own else frames[-1] if frames else None
+
+
+def origin_of(path: str) -> str:
+    """"own", of the program; "torch"; or "library", any other."""
+    return "own" if not is_library(path) else "torch" if "-packages/torch/" in path else "library"
 
 
 def short_path(path: str) -> str:
-    """From the working directory, where the file is below it."""
+    """From the working directory, where the file is below it; of an installed package from its name on."""
+    installed = path.rpartition("-packages/")[2]
+    if installed != path:
+        return installed
     relative = os.path.relpath(path)
     return path if relative.startswith(os.pardir) else relative
 

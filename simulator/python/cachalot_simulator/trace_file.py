@@ -6,12 +6,17 @@ import gzip
 import os
 
 
-def write_trace(path: str, device: int, trace: list[dict]) -> None:
-    """Of device 0 into `path`, of device n into `path` with ".n" before its endings."""
-    if device > 0:
-        folder, name = os.path.split(path)
-        stem, dot, endings = name.partition(".")
-        path = os.path.join(folder, f"{stem}.{device}{dot}{endings}")
+def path_for(path: str, device: int) -> str:
+    """The path itself for device 0; for device n with ".n" before its endings."""
+    if device == 0:
+        return path
+    folder, name = os.path.split(path)
+    stem, dot, endings = name.partition(".")
+    return os.path.join(folder, f"{stem}.{device}{dot}{endings}")
+
+
+def write_trace(path: str, trace: list[dict]) -> None:
+    """Compressed with gzip if the path ends in .gz."""
     ids: dict[int, int] = {}
     streams: dict[int, int] = {}
     opened = gzip.open(path, "wt") if path.endswith(".gz") else open(path, "w", encoding="utf-8")

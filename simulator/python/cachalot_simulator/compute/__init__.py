@@ -7,14 +7,16 @@ computed from unknown values is a guess: finite, deterministic, and reported whe
 
 The module device_memory reads and writes simulated memory, host moves tensors between it and the CPU, operators knows what
 each operation writes, sizes has the operations whose results' sizes depend on values, replacements has CPU functions for
-operations without a CPU kernel, randomness has the random numbers, work estimates multiplications, reads counts what the
-program reads of unknown values, and operations joins them.
+operations without a CPU kernel, choices what is chosen among unknown numbers, triton_kernels what Triton's kernels write,
+randomness has the random numbers, work estimates multiplications, parts takes apart sparse and nested tensors, spread knows
+which elements of a result are unknown, reads counts what the program reads of unknown values, and operations joins them.
 """
 
 from __future__ import annotations
 
 import math
 import os
+from collections.abc import Callable
 from typing import Any
 
 
@@ -31,14 +33,15 @@ def setting(name: str) -> str:
     return value
 
 
-def start_computing() -> Any:
-    """Starts to compute what CACHALOT_SIM_COMPUTE and CACHALOT_SIM_UNKNOWN ask for; None: nothing is computed."""
+def start_computing(stop: Callable[[str], None]) -> Any:
+    """Starts to compute what CACHALOT_SIM_COMPUTE and CACHALOT_SIM_UNKNOWN ask for; None: nothing is computed. `stop` ends the
+    program, at the place that it is given, where it reads the same unknown value for ever."""
     which, unknown = map(setting, VALUES)
     if which == "none":
         return None
     from cachalot_simulator.compute.operations import Computing, Policy
 
     most_bytes, most_work = (math.inf, math.inf) if which == "all" else (MOST_BYTES, MOST_WORK)
-    computing = Computing(Policy(most_bytes, most_work, unknown))
+    computing = Computing(Policy(most_bytes, most_work, unknown), stop)
     computing.start()
     return computing

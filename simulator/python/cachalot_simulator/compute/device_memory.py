@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from array import array
 
 from torch import Tensor
 
@@ -11,13 +12,28 @@ _put = _library.cachalot_sim_put
 _put.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint64, ctypes.c_int)
 _get = _library.cachalot_sim_get
 _get.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint64)
+_put_kinds = _library.cachalot_sim_put_kinds
+_put_kinds.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint64, ctypes.c_void_p)
+_get_kinds = _library.cachalot_sim_get_kinds
+_get_kinds.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint64)
+_kinds_in = _library.cachalot_sim_kinds_in
+_kinds_in.argtypes = (ctypes.c_void_p, ctypes.c_uint64)
 _make_unknown = _library.cachalot_sim_make_unknown
 _make_unknown.argtypes = (ctypes.c_void_p, ctypes.c_uint64)
+_make_all_unknown = _library.cachalot_sim_make_all_unknown
+_make_all_unknown.argtypes = (ctypes.c_void_p, ctypes.c_uint64)
 _guess = _library.cachalot_sim_guess
 _guess.argtypes = (ctypes.c_void_p, ctypes.c_uint64, ctypes.c_int)
 _answer = _library.cachalot_sim_answer
 _answer.argtypes = (ctypes.c_int64,)
 _answer.restype = None
+FEW = 8  # tensors
+# For calls of map(), which take a third of the time of a loop.
+_address, _bytes, _is_contiguous = Tensor.data_ptr, Tensor.nbytes.__get__, Tensor.is_contiguous
+
+
+UNKNOWN, GUESSED, KNOWN = 1, 2, 4  # as a sum, the kinds of bytes in a range
+OF_BYTE = {UNKNOWN: 0, GUESSED: 1, KNOWN: 2}  # the kind of one byte
 
 
 def put(to: int, source: int, size: int, is_known: bool) -> None:
@@ -30,17 +46,43 @@ def get(to: int, source: int, size: int) -> bool:
     return _get(to, source, size) == 1
 
 
+def put_kinds(to: int, source: int, size: int, kinds: int) -> None:
+    """Writes host memory to device memory. `kinds` is the address of a kind for each byte."""
+    _put_kinds(to, source, size, kinds)
+
+
+def get_kinds(to: int, source: int, size: int) -> None:
+    """Reads the kind of each byte of device memory."""
+    _get_kinds(to, source, size)
+
+
+def kinds_in(tensor: Tensor) -> int:
+    """The kinds of bytes between a tensor's first and last element."""
+    size = extent(tensor)
+    return _kinds_in(tensor.data_ptr(), size) if size else KNOWN
+
+
 def is_known(tensor: Tensor) -> bool:
     """Whether all memory between a tensor's first and last element is known."""
     size = extent(tensor)
     return size == 0 or _get(None, tensor.data_ptr(), size) == 1
 
 
-def make_unknown(tensor: Tensor) -> None:
+def make_one_unknown(tensor: Tensor) -> None:
     """Makes all memory between a tensor's first and last element unknown."""
-    size = extent(tensor)
-    if size:
-        _make_unknown(tensor.data_ptr(), size)
+    _make_unknown(tensor.data_ptr(), tensor.nbytes if tensor.is_contiguous() else extent(tensor))
+
+
+def make_unknown(tensors: list[Tensor]) -> None:
+    """The same for each of some tensors."""
+    if len(tensors) < FEW:
+        for tensor in tensors:
+            make_one_unknown(tensor)
+    else:
+        ranges = array("Q", map(_address, tensors))
+        ranges.extend(map(_bytes if all(map(_is_contiguous, tensors)) else extent, tensors))
+        _make_all_unknown(ranges.buffer_info()[0], len(tensors))
+
 
 
 def guess(tensor: Tensor, value: bool) -> None:
@@ -54,8 +96,10 @@ def extent(tensor: Tensor) -> int:
         return tensor.nbytes
     if tensor.numel() == 0:
         return 0
-    last = sum((size - 1) * stride for size, stride in zip(tensor.size(), tensor.stride()))
-    return (last + 1) * tensor.element_size()
+    elements = 1
+    for size, stride in zip(tensor.size(), tensor.stride()):
+        elements += (size - 1) * stride
+    return elements * tensor.element_size()
 
 
 def answer(count: int) -> None:

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from cachalot_simulator.compute import device_memory
-from cachalot_simulator.compute.operators import is_on_device
+from cachalot_simulator.compute.operators import is_on_device, tensors_in
+from cachalot_simulator.compute.parts import is_whole, join_parts, parts_of
 
 MOST_ROWS = 4096  # of a strided tensor that are written one by one
 
@@ -16,7 +17,8 @@ MOST_ROWS = 4096  # of a strided tensor that are written one by one
 class Reader:
     """Makes an operation's arguments ones for the CPU, and knows whether all values they hold are known."""
 
-    def __init__(self) -> None:
+    def __init__(self, device: int | None = None) -> None:
+        self.device = torch.cuda.current_device() if device is None else device  # whose random numbers are drawn
         self.is_known = True
         self.host: dict[int, Tensor] = {}  # by the id of the tensor on the device
 
@@ -35,7 +37,7 @@ class Reader:
         known = self.host.get(id(tensor))
         if known is not None:
             return known
-        copy, is_known = read(tensor)
+        copy, is_known = read(tensor) if is_whole(tensor) else read_parts(tensor)
         self.host[id(tensor)] = copy
         self.is_known = self.is_known and is_known
         return copy
@@ -44,6 +46,8 @@ class Reader:
         """The same for a tensor of which the operation reads no value."""
         if not is_on_device(tensor):
             return tensor
+        if not is_whole(tensor):
+            return self.tensor(tensor)
         copy = torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype)
         self.host[id(tensor)] = copy
         return copy
@@ -55,7 +59,7 @@ class Sampler(Reader):
     def tensor(self, tensor: Tensor) -> Tensor:
         sample = torch.zeros((1,) * tensor.dim(), dtype=tensor.dtype)
         self.is_known = False
-        if tensor.numel():
+        if tensor.numel() and is_whole(tensor):
             device_memory.get(sample.data_ptr(), tensor.data_ptr(), tensor.element_size())
         return sample
 
@@ -63,10 +67,27 @@ class Sampler(Reader):
 def are_known(value: Any) -> bool:
     """Whether all tensors of the device in a value are known."""
     if isinstance(value, Tensor):
-        return not is_on_device(value) or device_memory.is_known(value)
+        return not is_on_device(value) or all(map(device_memory.is_known, parts_of(value)))
     if isinstance(value, (list, tuple)):
         return all(are_known(one) for one in value)
     return True
+
+
+def have_content(value: Any) -> bool:
+    """Whether something in a value is known or guessed, or nothing in it is of the device."""
+    tensors = tensors_in(value)
+    return not tensors or any(device_memory.kinds_in(one) != device_memory.UNKNOWN for one in tensors)
+
+
+def unknown_elements(tensor: Tensor) -> Tensor:
+    """Which elements of a tensor of the device are guessed or unknown."""
+    size, item = device_memory.extent(tensor), tensor.element_size()
+    kinds = torch.empty(size, dtype=torch.uint8)
+    device_memory.get_kinds(kinds.data_ptr(), tensor.data_ptr(), size)
+    if size == 0:
+        return torch.zeros(tensor.size(), dtype=torch.bool)
+    shape, strides = (*tensor.size(), item), (*(stride * item for stride in tensor.stride()), 1)
+    return (kinds.as_strided(shape, strides) != device_memory.OF_BYTE[device_memory.KNOWN]).any(-1)
 
 
 def read(tensor: Tensor) -> tuple[Tensor, bool]:
@@ -76,21 +97,44 @@ def read(tensor: Tensor) -> tuple[Tensor, bool]:
     return copy, size == 0 or device_memory.get(copy.data_ptr(), tensor.data_ptr(), size)
 
 
-def write(tensor: Tensor, value: Tensor, is_known: bool) -> bool:
-    """Puts a tensor of the CPU into one of the device. Returns False if they differ in shape or it has too many rows."""
+def read_parts(tensor: Tensor) -> tuple[Tensor, bool]:
+    """The same for a sparse tensor."""
+    parts = [read(part) for part in parts_of(tensor)]
+    return join_parts(tensor, [copy for copy, _ in parts]), all(is_known for _, is_known in parts)
+
+
+def write(tensor: Tensor, value: Tensor, is_known: bool, unknown: Tensor | None = None) -> bool:
+    """Puts a tensor of the CPU into one of the device. Returns False if they differ in shape or it has too many rows.
+
+    `unknown` marks those elements that are guesses; without it all are, or none.
+    """
     if tensor.size() != value.size():
         return False
     if not is_known and (value.is_floating_point() or value.is_complex()):
-        value = torch.nan_to_num(value, 0, 0, 0)
+        finite = torch.nan_to_num(value, 0, 0, 0)
+        value = finite if unknown is None else torch.where(unknown, finite, value)
     rows = dense_rows(tensor)
     if len(rows) > MOST_ROWS:
         return False
     laid_out = torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype)
     laid_out.copy_(value)
     to, source = tensor.data_ptr(), laid_out.data_ptr()
+    if unknown is not None and not is_known:
+        kinds = kinds_of_bytes(tensor, unknown)
+        for offset, size in rows:
+            device_memory.put_kinds(to + offset, source + offset, size, kinds.data_ptr() + offset)
+        return True
     for offset, size in rows:
         device_memory.put(to + offset, source + offset, size, is_known)
     return True
+
+
+def kinds_of_bytes(tensor: Tensor, unknown: Tensor) -> Tensor:
+    """The kind of each byte of a tensor's memory whose unknown elements are guesses."""
+    guessed, known = (device_memory.OF_BYTE[kind] for kind in (device_memory.GUESSED, device_memory.KNOWN))
+    kinds = torch.empty_strided(tensor.size(), tensor.stride(), dtype=torch.uint8)
+    kinds.copy_(torch.where(unknown, guessed, known))
+    return kinds.as_strided((device_memory.extent(tensor) // tensor.element_size(),), (1,)).repeat_interleave(tensor.element_size())
 
 
 def dense_rows(tensor: Tensor) -> list[tuple[int, int]]:

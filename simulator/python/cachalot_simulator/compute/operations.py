@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from cachalot_simulator.compute import device_memory, sizes
-from cachalot_simulator.compute.device_memory import make_unknown
-from cachalot_simulator.compute.host import Reader, Sampler, are_known, read, write
-from cachalot_simulator.compute.operators import UNINITIALIZED, Signature, function_of, is_on_device, is_view, room_left, tensors_in
+from cachalot_simulator.compute import choices, device_memory, sizes
+from cachalot_simulator.compute.device_memory import make_one_unknown, make_unknown
+from cachalot_simulator.compute.host import Reader, Sampler, are_known, have_content, read, write
+from cachalot_simulator.compute.operators import (DECOMPOSED, UNINITIALIZED, Signature, function_of, gives_no_tensor, is_on_device, is_view,
+                                                  room_left, tensors_in)
+from cachalot_simulator.compute.parts import is_whole, parts_of
 from cachalot_simulator.compute.randomness import generator_for, random_state
 from cachalot_simulator.compute.reads import UnknownReads
 from cachalot_simulator.compute.replacements import REPLACEMENTS
+from cachalot_simulator.compute.spread import Spread
+from cachalot_simulator.compute.triton_kernels import see_triton_kernels
 from cachalot_simulator.compute.work import is_little_work
 from cachalot_simulator.threads import prepare_threads
 
@@ -24,6 +29,8 @@ from cachalot_simulator.threads import prepare_threads
 KEY_NAME = "Fake"
 KEY = torch._C._dispatch_key_parse(KEY_NAME)
 _exclude = torch._C._dispatch_tls_set_dispatch_key_excluded
+_is_real = Tensor.is_floating_point
+_is_capturing = torch._C._cuda_isCurrentStreamCapturing
 
 
 def see_this_thread() -> None:
@@ -42,11 +49,11 @@ class Policy:
 class Computing:
     """Follows each operation on simulated devices: its result is computed, or is unknown from then on."""
 
-    def __init__(self, policy: Policy) -> None:
+    def __init__(self, policy: Policy, stop: Callable[[str], None]) -> None:
         self.policy = policy
-        self.reads = UnknownReads()
+        self.reads = UnknownReads(stop)
         self.computed = 0
-        self.is_compiled = False  # code of torch.compile has run
+        self.is_compiled = False  # code of torch.compile or of Triton has run
         self.not_computable: set[str] = set()  # operations that no CPU kernel computes
         self.expected = threading.local()  # .count: how many elements the operation selects that is under way
         self._libraries: dict[str, Any] = {}  # by namespace
@@ -65,8 +72,12 @@ class Computing:
 
         torch.ops.load_library = load_and_register
         self._see_compiled_code()
+        see_triton_kernels(self.note_compiled)
         prepare_threads(see_this_thread)
         see_this_thread()
+
+    def note_compiled(self) -> None:
+        self.is_compiled = True
 
     def _see_compiled_code(self) -> None:
         """Code of torch.compile makes its tensors by this function, past the dispatcher. Nothing computes them."""
@@ -75,14 +86,15 @@ class Computing:
 
         def make_unknown_tensor(*arguments: Any) -> Tensor:
             tensor = make(*arguments)
-            make_unknown(tensor)
-            self.is_compiled = True
+            make_one_unknown(tensor)
+            self.note_compiled()
             return tensor
 
         guards._empty_strided_cuda = make_unknown_tensor
 
     def register(self) -> None:
-        """Sees the operations that there are by now. Views pass unseen: they write nothing.
+        """Sees the operations that there are by now. Views pass unseen: they write nothing. Those that give no tensor do so too,
+        such as allclose: what they consist of is seen.
 
         A fallback for all would not do: PyTorch calls none that is written in Python while a dispatch mode is active.
         """
@@ -92,20 +104,23 @@ class Computing:
                 namespace = name.partition("::")[0]
                 if namespace not in self._libraries:
                     self._libraries[namespace] = torch.library.Library(namespace, "IMPL")
-                is_unseen = namespace in UNSEEN or is_view(name)
-                kernel = torch.library.fallthrough_kernel if is_unseen else self._kernel(name)
+                kernel = torch.library.fallthrough_kernel if is_unseen(name) else self._kernel(name)
                 self._libraries[namespace].impl(name, kernel, KEY_NAME)
 
     def _kernel(self, name: str) -> Any:
-        operator = None
+        """What is called for an operation. It is one frame of Python, because each allocation walks the stack."""
+        run = follow = None
 
         def call(*args: Any, **kwargs: Any) -> Any:
-            nonlocal operator
-            if operator is None:
+            nonlocal run, follow
+            if run is None:
                 operator = self._make_operator(function_of(name))
+                run, follow = operator.run, operator.follow
             _exclude(KEY, True)
             try:
-                return operator(args, kwargs)
+                result = run(*args, **kwargs)
+                follow(args, kwargs, result)
+                return result
             finally:
                 _exclude(KEY, False)
 
@@ -123,49 +138,63 @@ class Computing:
         if sizes.depends_on_values(function):
             return Sized(self, function, signature)
         if not signature.writes_anything:
-            return lambda args, kwargs: function(*args, **kwargs)
+            return Unfollowed(self, function, signature)
+        if signature.returns_one and signature.new_results and not signature.writes_arguments:
+            return Function(self, function, signature)
         return Operator(self, function, signature)
 
 
 CUDA_KEYS = torch._C.DispatchKeySet(torch._C.DispatchKey.CUDA)
+SPARSE_KEYS = torch._C.DispatchKeySet(torch._C.DispatchKey.SparseCUDA)
 # Collectives, whose values the simulated NCCL moves between processes, and marks of the profiler.
 UNSEEN = {"c10d", "_c10d_functional", "_c10d_functional_autograd", "c10d_functional", "symm_mem", "profiler"}
 COPIES = {"aten::copy_", "aten::_to_copy", "aten::clone"}
 READS = {"aten::_local_scalar_dense", "aten::item", "aten::equal", "aten::is_nonzero"}
 
 
+def is_unseen(name: str) -> bool:
+    """Whether nothing is to be done for an operation, by its name with the overload."""
+    if name.partition("::")[0] in UNSEEN or name in DECOMPOSED or is_view(name):
+        return True
+    return gives_no_tensor(name) and name.partition(".")[0] not in READS
+
+
 class Operator:
-    """An operation of the usual kind: it runs, and then its results are computed or unknown."""
+    """An operation of the usual kind: `run` runs it, and `follow` computes its results or makes them unknown."""
 
     def __init__(self, computing: Computing, function: Any, signature: Signature) -> None:
+        self.run: Any = function._op  # without a frame of Python's
         self.computing = computing
         self.function = function
         self.signature = signature
         self.on_cpu = REPLACEMENTS.get(signature.name, function)
         self.is_computable = True
-
-    def __call__(self, args: tuple, kwargs: dict) -> Any:
-        result = self.function(*args, **kwargs)
-        self.follow(args, kwargs, result)
-        return result
+        self.most_bytes = computing.policy.most_bytes
+        self.spread = Spread(function, signature)
+        self.selects_by_guess = signature.name == "aten::where"
+        self.choice = function.name() if function.name() in choices.DIMENSIONS else None
 
     def follow(self, args: tuple, kwargs: dict, result: Any) -> None:
         """Gives the memory that a call has written its values."""
         written = self.signature.written(args, kwargs, result)
-        if not written:
+        if not written or self.choice and choices.choose(self.choice, args, kwargs, written, self.most_bytes):
             return
-        if self.is_worth_it(args, kwargs, written):
+        if written[0].nbytes <= self.most_bytes and self.is_worth_it(args, kwargs, written):
             self.compute(args, kwargs, result, written)
         elif not (self.signature.is_predicate and self.guess(args, kwargs, written)):
-            for tensor in written:
-                make_unknown(tensor)
+            make_unknown(written)
 
     def compute(self, args: tuple, kwargs: dict, result: Any, written: list[Tensor]) -> None:
         """Computes what a call has written, or makes it unknown if that is impossible."""
-        reader = Reader()
+        reader = Reader(written[0].device.index)
         value, is_done = self.evaluate(reader, args, kwargs)
         self.computing.computed += is_done
-        put_values(written, self.values_of(result, value) | reader.host if is_done else {}, reader.is_known)
+        unknown = self.unknown(reader, args, kwargs, written) if is_done and not reader.is_known else None
+        put_values(written, self.values_of(args, result, value, reader.host) if is_done else {}, reader.is_known, unknown)
+
+    def unknown(self, reader: Reader, args: tuple, kwargs: dict, written: list[Tensor]) -> Tensor | None:
+        """Which elements of the only tensor that a call has written are unknown; None if all of them may be."""
+        return self.spread.unknown(reader, args, kwargs, written[0]) if len(written) == 1 else None
 
     def guess(self, args: tuple, kwargs: dict, written: list[Tensor]) -> bool:
         """Guesses one value for all of a large result: true or false. Returns False if there is none."""
@@ -177,28 +206,30 @@ class Operator:
         device_memory.guess(written[0], bool(value))
         return True
 
-    def values_of(self, result: Any, value: Any) -> dict[int, Tensor]:
-        """The values of new tensors of the device, by the tensors' ids."""
-        values: dict[int, Tensor] = {}
+    def values_of(self, args: tuple, result: Any, value: Any, host: dict[int, Tensor]) -> dict[int, Tensor]:
+        """The values of tensors of the device that a call has written, by the tensors' ids, or by the addresses of parts."""
+        values = dict(host)
         add_values(self.signature.new(result), self.signature.new(value), values)
+        for one in (args[i] for i in self.signature.written_positions if i < len(args)):
+            if isinstance(one, Tensor) and not is_whole(one):
+                add_values(one, host[id(one)], values)
         return values
 
     def is_worth_it(self, args: tuple, kwargs: dict, written: list[Tensor]) -> bool:
         """Whether a call that has run should be computed."""
-        if not self.is_computable or not self.is_small(args, kwargs, written) or torch._C._cuda_isCurrentStreamCapturing():
+        # A real number of which nothing is known is as well zero. What decides on it is computed, and what a guess selects.
+        if all(map(_is_real, written)) and not self.selects_by_guess and not self.reads_content(args, kwargs):
             return False
-        # A real number of which nothing is known is as well zero. What decides on it is computed.
-        return not all(one.is_floating_point() for one in written) or self.reads_known(args, kwargs)
+        return self.is_computable and self.is_small(args, kwargs, written) and not _is_capturing()
 
     def is_small(self, args: tuple, kwargs: dict, written: list[Tensor]) -> bool:
-        room = room_left((written, args, tuple(kwargs.values())), self.computing.policy.most_bytes)
+        room = room_left((written, args, tuple(kwargs.values())), self.most_bytes)
         return room >= 0 and is_little_work(self.signature.name, args, written, self.computing.policy.most_work)
 
-    def reads_known(self, args: tuple, kwargs: dict) -> bool:
-        """Whether all values that a call reads are known."""
-        if not are_known(args[1:] if self.signature.overwrites else args):
-            return False
-        return all(are_known(one) for name, one in kwargs.items() if name not in self.signature.written_names)
+    def reads_content(self, args: tuple, kwargs: dict) -> bool:
+        """Whether a call reads something that is known, or guessed from such, or nothing at all."""
+        named = [one for name, one in kwargs.items() if name not in self.signature.written_names]
+        return have_content([*(args[1:] if self.signature.overwrites else args), *named])
 
     def evaluate(self, reader: Reader, args: tuple, kwargs: dict) -> tuple[Any, bool]:
         """The value on the CPU, and whether there is one."""
@@ -214,9 +245,9 @@ class Operator:
             if not signature.is_random:
                 return self.on_cpu(*host_args, **host_kwargs), True
             if signature.takes_generator:
-                host_kwargs["generator"] = generator_for(kwargs.get("generator"))
+                host_kwargs["generator"] = generator_for(kwargs.get("generator"), reader.device)
                 return self.on_cpu(*host_args, **host_kwargs), True
-            with random_state():
+            with random_state(reader.device):
                 return self.on_cpu(*host_args, **host_kwargs), True
         except NotImplementedError:
             self.is_computable = False
@@ -227,51 +258,83 @@ class Operator:
         return None, False
 
 
+class Function(Operator):
+    """An operation with one result, which is new memory. Most calls in a training are of such, with large results."""
+
+    def follow(self, args: tuple, kwargs: dict, result: Any) -> None:
+        if type(result) is Tensor and is_whole(result) and result.nbytes > self.most_bytes and result.is_cuda and _is_real(result):
+            make_one_unknown(result)
+        else:
+            super().follow(args, kwargs, result)
+
+
 class Uninitialized(Operator):
     """An operation whose result has no values yet."""
 
-    def __call__(self, args: tuple, kwargs: dict) -> Any:
-        result = self.function(*args, **kwargs)
-        if is_on_device(result):
-            make_unknown(result)
-        return result
+    def follow(self, args: tuple, kwargs: dict, result: Any) -> None:
+        make_unknown(tensors_in(result))
+
+
+class Unfollowed(Operator):
+    """An operation that writes no memory."""
+
+    def follow(self, args: tuple, kwargs: dict, result: Any) -> None:
+        pass
 
 
 class Copy(Operator):
     """A copy. CUDA's runtime moves the bytes, and what is known of them, where they are contiguous and of one type."""
 
-    def __call__(self, args: tuple, kwargs: dict) -> Any:
-        result = self.function(*args, **kwargs)
-        to, source = (args[0], args[1]) if self.signature.name == "aten::copy_" else (result, args[0])
-        if not is_on_device(to):
+    def __init__(self, computing: Computing, function: Any, signature: Signature) -> None:
+        super().__init__(computing, function, signature)
+        self.is_in_place = signature.name == "aten::copy_"
+
+    def follow(self, args: tuple, kwargs: dict, result: Any) -> None:
+        to, source = (args[0], args[1]) if self.is_in_place else (result, args[0])
+        if not is_whole(to) or not is_whole(source):
+            self.follow_sparse(to, source)
+        elif not is_on_device(to):
             if is_on_device(source):
                 self.follow_to_host(to, source)
-        elif not is_moved_by_runtime(to, source):
-            self.follow(args, kwargs, result)
-        return result
+        elif is_moved_by_runtime(to, source):
+            return
+        elif _is_real(to) and is_on_device(source) and device_memory.kinds_in(source) == device_memory.UNKNOWN:  # most are
+            make_one_unknown(to)
+        else:
+            super().follow(args, kwargs, result)
+
+    def follow_sparse(self, to: Tensor, source: Tensor) -> None:
+        """The runtime moves the bytes of the parts."""
+        if not is_on_device(to) and is_on_device(source) and not are_known(source):
+            self.computing.reads.note("value")
 
     def follow_to_host(self, to: Tensor, source: Tensor) -> None:
         """A kernel packs what is not contiguous before it is copied."""
         if device_memory.extent(source) > sizes.MOST_BYTES:
             return
         value, is_known = read(source)
-        if not is_known:
+        if not is_known and getattr(self.computing.expected, "count", None) is None:
             self.computing.reads.note("value")
         if not source.is_contiguous():
             to.copy_(value)
 
 
 def is_moved_by_runtime(to: Tensor, source: Tensor) -> bool:
-    if not to.is_contiguous():
-        return False
-    return not is_on_device(source) or (source.is_contiguous() and source.dtype == to.dtype and source.size() == to.size())
+    if not is_on_device(source):
+        return to.is_contiguous()
+    return source.dtype == to.dtype and to.is_contiguous() and source.is_contiguous() and source.size() == to.size()
 
 
-class HostRead(Operator):
+class HostRead(Unfollowed):
     """An operation whose result is a number on the host."""
 
-    def __call__(self, args: tuple, kwargs: dict) -> Any:
-        result = self.function(*args, **kwargs)
+    def __init__(self, computing: Computing, function: Any, signature: Signature) -> None:
+        super().__init__(computing, function, signature)
+        self.run_unseen = self.run
+        self.run = self.read
+
+    def read(self, *args: Any, **kwargs: Any) -> Any:
+        result = self.run_unseen(*args, **kwargs)
         if not is_on_device(args[0]):
             return result
         reader = Reader()
@@ -279,54 +342,69 @@ class HostRead(Operator):
         if reader.is_known:
             return value if is_done else result
         count = getattr(self.computing.expected, "count", None)
-        if count is not None:  # an operation reads how much it has selected
+        if count is None:
+            self.computing.reads.note("value")
+        elif count != sizes.Selection.AS_READ:  # an operation reads how much it has selected
             return count
-        self.computing.reads.note("value")
         return value if is_done else result
 
 
-class Sized(Operator):
+class Sized(Unfollowed):
     """An operation the size of whose result depends on values.
 
     It is computed first. Then it runs, and learns the size where it reads a count of the device. The operations that it
     consists of are seen, because they may read values as well.
     """
 
-    def __call__(self, args: tuple, kwargs: dict) -> Any:
+    def __init__(self, computing: Computing, function: Any, signature: Signature) -> None:
+        super().__init__(computing, function, signature)
+        self.run = self.select
+
+    def select(self, *args: Any, **kwargs: Any) -> Any:
         if not tensors_in(args) or not sizes.selects(self.signature.name, args):
-            return super().__call__(args, kwargs)
+            result = self.function(*args, **kwargs)
+            Operator.follow(self, args, kwargs, result)
+            return result
         selection = sizes.Selection(self, args, kwargs)
-        if not selection.is_known:
-            self.computing.reads.note("size")
         outer = getattr(self.computing.expected, "count", None)
+        if outer is None and not selection.is_size_known and not sizes.is_of_others(self.signature.name):
+            self.computing.reads.note("size")
         self.computing.expected.count = count = selection.count if outer is None else outer
         device_memory.answer(-1 if count is None else count)
         _exclude(KEY, False)
         try:
-            result = self.function.redispatch(CUDA_KEYS, *args, **kwargs)
+            keys = CUDA_KEYS if is_whole(args[0]) else SPARSE_KEYS
+            result = self.function.redispatch(keys, *args, **kwargs)
         finally:
             _exclude(KEY, True)
             self.computing.expected.count = outer
             device_memory.answer(-1 if outer is None else outer)
         written = self.signature.written(args, kwargs, result)
-        values = self.values_of(result, selection.value) | selection.reader.host if selection.is_done else {}
-        put_values(written, values, selection.is_known)
+        values = self.values_of(args, result, selection.value, selection.reader.host) if selection.is_done else {}
+        if written and self.signature.name == "aten::_coalesce":
+            put_values(written[:1], values, selection.is_size_known)
+            del written[0]
+        put_values(written, values, selection.reader.is_known)
         return result
 
 
-def put_values(written: list[Tensor], values: dict[int, Tensor], is_known: bool) -> None:
+def put_values(written: list[Tensor], values: dict[int, Tensor], is_known: bool, unknown: Tensor | None = None) -> None:
     """Writes to each tensor of the device its value. A tensor without one, or with one of another shape, becomes unknown."""
     for tensor in written:
-        value = values.get(id(tensor))
-        if value is None or not write(tensor, value, is_known):
-            make_unknown(tensor)
+        value = values.get(id(tensor), values.get(tensor.data_ptr()))
+        if value is None or not write(tensor, value, is_known, unknown):
+            make_one_unknown(tensor)
 
 
 def add_values(result: Any, value: Any, found: dict[int, Tensor]) -> None:
-    """Adds for each tensor of the device in a result the one on the CPU that has its values."""
+    """Adds for each tensor of the device in a result, or part of one, the one on the CPU that has its values."""
     if isinstance(result, Tensor):
-        if is_on_device(result) and isinstance(value, Tensor):
+        if not is_on_device(result) or not isinstance(value, Tensor):
+            return
+        if is_whole(result):
             found[id(result)] = value
+        elif value.layout is result.layout:
+            found.update((part.data_ptr(), other) for part, other in zip(parts_of(result), parts_of(value)))
     elif isinstance(result, (list, tuple)):
         for one, other in zip(result, value):
             add_values(one, other, found)

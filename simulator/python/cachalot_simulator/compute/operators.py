@@ -7,13 +7,22 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from cachalot_simulator.compute.parts import is_whole, parts_of
+
 # In-place operations whose result does not depend on what was there.
 OVERWRITING = {
     "aten::copy_", "aten::fill_", "aten::zero_", "aten::uniform_", "aten::normal_", "aten::random_", "aten::bernoulli_",
     "aten::exponential_", "aten::log_normal_", "aten::geometric_", "aten::cauchy_",
 }
+# They read of their first argument, a tensor, only what it looks like.
+LIKE = {f"aten::{name}" for name in ("zeros_like", "ones_like", "full_like", "rand_like", "randn_like", "randint_like",
+                                     "new_zeros", "new_ones", "new_full")}
 # Their results share memory, which their schemas do not say.
-OTHER_VIEWS = {"aten::_unsafe_view", "aten::_conj", "aten::_neg_view"}
+OTHER_VIEWS = {"aten::_unsafe_view", "aten::_conj", "aten::_neg_view", "aten::_sparse_coo_tensor_with_dims_and_tensors",
+               "aten::_sparse_compressed_tensor_unsafe", "aten::_coalesced_"}
+# They consist of operations that are seen, and the parts of their sparse results share the memory of arguments.
+DECOMPOSED = {f"aten::{name}" for name in ("embedding_backward", "embedding_sparse_backward", "_embedding_bag_backward",
+                                           "_embedding_bag_sparse_backward", "_sparse_coo_tensor_unsafe")}
 UNINITIALIZED = {"aten::empty", "aten::empty_like", "aten::empty_strided", "aten::new_empty", "aten::new_empty_strided"}
 
 
@@ -25,13 +34,21 @@ def function_of(name: str) -> Any:
 
 
 def is_view(name: str) -> bool:
-    """Whether an operation, by its name with the overload, writes nothing, and its results share memory."""
-    if name in OTHER_VIEWS:
-        return True
+    """Whether an operation, by its name with the overload, writes no memory: its result, or argument, is another view of it."""
     packet, _, overload = name.partition(".")
+    if name in OTHER_VIEWS or torch.Tag.inplace_view in function_of(name).tags:
+        return True
     schema = torch._C._get_schema(packet, overload)
     aliases = [result.alias_info for result in schema.returns]
     return bool(aliases) and all(alias is not None and not alias.is_write for alias in aliases)
+
+
+def gives_no_tensor(name: str) -> bool:
+    """Whether an operation, by its name with the overload, writes no tensor and returns none."""
+    packet, _, overload = name.partition(".")
+    schema = torch._C._get_schema(packet, overload)
+    writes = any(argument.alias_info is not None and argument.alias_info.is_write for argument in schema.arguments)
+    return not writes and not any("Tensor" in str(result.type) for result in schema.returns)
 
 
 class Signature:
@@ -49,13 +66,14 @@ class Signature:
                 self.written_names.append(argument.name)
             else:
                 self.written_positions.append(position)
-        self.overwrites = self.name in OVERWRITING
+        self.overwrites = self.name in OVERWRITING or self.name in LIKE  # reads no value of its first argument
         self.new_results = [i for i, result in enumerate(schema.returns) if result.alias_info is None]
         self.is_predicate = torch.Tag.pointwise in function.tags or self.name in ("aten::all", "aten::any")
         self.is_random = torch.Tag.nondeterministic_seeded in function.tags
         self.takes_generator = any(argument.name == "generator" for argument in schema.arguments)
         self.returns_one = len(schema.returns) == 1
-        self.writes_anything = bool(self.written_positions or self.written_names or self.new_results)
+        self.writes_arguments = bool(self.written_positions or self.written_names)
+        self.writes_anything = bool(self.writes_arguments or self.new_results)
 
     def new(self, result: Any) -> list[Any]:
         """Those parts of a result that are new memory."""
@@ -65,6 +83,8 @@ class Signature:
 
     def written(self, arguments: tuple, named: dict, result: Any) -> list[Tensor]:
         """The tensors of the device that a call writes: arguments first, then new results."""
+        if not self.writes_arguments:
+            return tensors_in(result) if self.returns_one else tensors_in(*self.new(result))
         values = [arguments[i] for i in self.written_positions if i < len(arguments)]
         values += [named.get(name) for name in self.written_names]
         return tensors_in(*values, *self.new(result))
@@ -79,29 +99,36 @@ class _OnDevice(dict):
 
 
 _has_memory = _OnDevice()
+_is_cuda, _layout, _is_nested = Tensor.is_cuda.__get__, Tensor.layout.__get__, Tensor.is_nested.__get__
 
 
 def is_on_device(tensor: Tensor) -> bool:
-    """Whether a tensor has memory of a simulated device."""
+    """Whether a tensor has memory of a simulated device, or its parts have."""
     return tensor.is_cuda and _has_memory[type(tensor)]
 
 
 def tensors_in(*values: Any) -> list[Tensor]:
-    """The tensors of simulated devices in some values, in their order."""
+    """The tensors of simulated devices in some values, in their order: of sparse ones their parts."""
     found: list[Tensor] = []
     for value in values:
         if isinstance(value, Tensor):
             if is_on_device(value):
-                found.append(value)
+                found += [value] if is_whole(value) else parts_of(value)
         elif isinstance(value, (list, tuple)):
-            found += tensors_in(*value)
+            found += value if are_on_device(value) else tensors_in(*value)
     return found
+
+
+def are_on_device(values: list | tuple) -> bool:
+    """Whether all values are whole tensors with memory of simulated devices. It is meant for hundreds of them."""
+    return (all(issubclass(kind, Tensor) and _has_memory[kind] for kind in set(map(type, values)))
+            and all(map(_is_cuda, values)) and set(map(_layout, values)) <= {torch.strided} and not any(map(_is_nested, values)))
 
 
 def room_left(value: Any, room: int) -> int:
     """What of `room` bytes the tensors in a value leave; negative if they are larger."""
     if isinstance(value, Tensor):
-        return room - value.nbytes
+        return room - (value.nbytes if is_whole(value) else sum(part.nbytes for part in parts_of(value)))
     if isinstance(value, (list, tuple)):
         for one in value:
             room = room_left(one, room)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from typing import Any
 
 from cachalot_simulator.places import is_library, short_path
@@ -13,18 +14,18 @@ MOST_TIMES = 10_000  # at one place, before the run ends: a loop that waits for 
 class UnknownReads:
     """The reads so far. `how` is "value", a number on the host; or "size", the size of a result on the device."""
 
-    def __init__(self) -> None:
+    def __init__(self, stop: Callable[[str], None]) -> None:
+        """`stop` ends a program that reads the same unknown value again and again; it gets the place."""
+        self._stop = stop
         self._times: dict[tuple[str, str], int] = {}
 
     def note(self, how: str) -> None:
-        """Counts a read at the innermost line of the program. Ends a program that does so again and again."""
+        """Counts a read at the innermost line of the program."""
         key = (how, place_of_call())
         times = self._times.get(key, 0) + 1
         self._times[key] = times
         if times == MOST_TIMES:
-            print(f"cachalot simulate: an unknown {how} was read {times:,} times at {key[1]}: the program is ended here",
-                  file=sys.stderr)
-            raise SystemExit(0)
+            self._stop(key[1])
 
     def report(self) -> list[dict[str, Any]]:
         """The places, in the order of their first read."""

@@ -97,7 +97,19 @@ def cudnn_attention_backward(grad: Tensor, query: Tensor, key: Tensor, value: Te
     return Attention(query, key, value, attn_bias, dropout_p, is_causal, scale).backward(grad)[:3]
 
 
+def embedding_bag(weight: Tensor, indices: Tensor, offsets: Tensor, scale_grad_by_freq: bool = False, mode: int = 0,
+                  sparse: bool = False, per_sample_weights: Tensor | None = None, include_last_offset: bool = False,
+                  padding_idx: int = -1) -> Any:
+    """The CPU's kernel leaves out which bag each index is in, and how many a bag has, where it does not need them."""
+    results = torch.ops.aten._embedding_bag(weight, indices, offsets, scale_grad_by_freq, mode, sparse, per_sample_weights,
+                                            include_last_offset, padding_idx)
+    bags = torch.searchsorted(offsets, torch.arange(len(indices), dtype=offsets.dtype), right=True) - 1
+    counts = torch.bincount(bags[indices != padding_idx], minlength=len(offsets))
+    return results[0], bags.to(indices.dtype), counts.to(indices.dtype), results[3]
+
+
 REPLACEMENTS = {
+    "aten::_embedding_bag": embedding_bag,
     "aten::cudnn_batch_norm": cudnn_batch_norm,
     "aten::cudnn_batch_norm_backward": cudnn_batch_norm_backward,
     "aten::_scaled_dot_product_flash_attention": flash_attention,

@@ -2,59 +2,114 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from cachalot_simulator.compute.device_memory import extent
-from cachalot_simulator.compute.host import Reader
-from cachalot_simulator.compute.operators import tensors_in
+from cachalot_simulator.compute.device_memory import extent, is_known
+from cachalot_simulator.compute.host import Reader, are_known, write
+from cachalot_simulator.compute.operators import is_on_device, tensors_in
+from cachalot_simulator.compute.parts import is_whole
 
 MOST_BYTES = 1 << 20  # of values that steer: as much as the simulator copies by default
 OTHERS = {"aten::index", "aten::index_put", "aten::index_put_", "aten::_index_put_impl_", "aten::_unsafe_index",
-          "aten::histc", "torchvision::nms", "torchvision::deform_conv2d"}
+          "aten::masked_scatter_backward", "aten::histc", "torchvision::nms", "torchvision::deform_conv2d", "aten::_coalesce",
+          "aten::_to_sparse", "aten::_to_sparse_csr", "aten::_to_sparse_csc", "aten::_unique"}
+STEERING = {"aten::masked_select": 1, "aten::bincount": 0}  # the argument that the size follows from, where it is not all of them
+READ_BOUNDS = {"aten::bincount", "aten::histc"}  # they read the smallest and the largest value
+# They select inside, by operations that are seen: unique, nonzero, a number that is read.
+OF_OTHERS = {"aten::masked_scatter_backward", "aten::isin", "aten::linalg_matrix_exp", "aten::_nested_tensor_from_mask",
+             "aten::_nested_tensor_from_mask_left_aligned"}
 MASKS = (torch.bool, torch.uint8)
 
 
 def depends_on_values(function: Any) -> bool:
-    return torch.Tag.dynamic_output_shape in function.tags or function._schema.name in OTHERS
+    return torch.Tag.dynamic_output_shape in function.tags or function._schema.name in OTHERS | OF_OTHERS
 
 
 def selects(name: str, args: tuple) -> bool:
     """Whether this call does: an index by positions does not."""
-    if "index" in name:
-        return any(isinstance(one, Tensor) and one.dtype in MASKS for one in args[1])
-    return True
+    return not is_index(name) or any(is_mask(one) for one in args[1])
+
+
+def is_index(name: str) -> bool:
+    return "index" in name
+
+
+def is_of_others(name: str) -> bool:
+    """Whether an operation selects by others, which are seen. An index does so by nonzero."""
+    return is_index(name) or name in OF_OTHERS
+
+
+def steers_by_known(name: str, args: tuple) -> bool:
+    """Whether the size follows from one argument, or part of it, and this is known."""
+    if name == "aten::_coalesce":  # where elements of a sparse tensor are does not depend on their values
+        return are_known(args[0]._indices())
+    return name in STEERING and are_known(args[STEERING[name]])
+
+
+def is_mask(value: Any) -> bool:
+    return isinstance(value, Tensor) and value.dtype in MASKS
 
 
 class Selection:
-    """What a call selects. `count`, the size of the first result, is None if the call finds it out by other operations."""
+    """What a call selects.
+
+    `count` is the size of the first result; None if the call finds it out by other operations, AS_READ if it reads values
+    that are not a count.
+    """
+
+    AS_READ = -1
 
     def __init__(self, operator: Any, args: tuple, kwargs: dict) -> None:
         self.reader = Reader()
         self.value: Any = None
         self.is_done = False
+        name, unknown = operator.signature.name, operator.computing.policy.unknown
         most = max(MOST_BYTES, operator.computing.policy.most_bytes)
+        if unknown != "zero":
+            settle_masks(args[1] if is_index(name) else args, unknown, most)
         if all(extent(one) <= most for one in tensors_in(args, *kwargs.values())):
             self.value, self.is_done = operator.evaluate(self.reader, args, kwargs)
         else:
             self.reader.is_known = False
-        unknown = operator.computing.policy.unknown
-        if operator.signature.name == "aten::nonzero" and not self.reader.is_known and (unknown != "zero" or not self.is_done):
+        if name == "aten::nonzero" and not self.reader.is_known and not (self.is_done and (unknown == "zero" or is_mask(args[0]))):
             self.value, self.is_done = chosen(args[0], unknown), True
+        self.count = self._count(operator.signature)
+        self.is_size_known = self.reader.is_known or steers_by_known(name, args)
+
+    def _count(self, signature: Any) -> int | None:
+        if signature.name in READ_BOUNDS:
+            return self.AS_READ
         first = self.value[0] if isinstance(self.value, (list, tuple)) else self.value
-        is_new = bool(operator.signature.new_results)
-        self.count = first.size(0) if self.is_done and is_new and isinstance(first, Tensor) and first.dim() > 0 else None
-
-    @property
-    def is_known(self) -> bool:
-        return self.reader.is_known
+        has_count = self.is_done and bool(signature.new_results) and not is_of_others(signature.name)
+        return count_of(first) if has_count else None
 
 
-def chosen(mask: Tensor, unknown: str) -> Tensor:
-    """The places of the elements that an unknown mask is taken to have: none, each second one, or all."""
+def count_of(result: Any) -> int | None:
+    """How many elements a call has selected that has this result."""
+    if not isinstance(result, Tensor) or result.dim() == 0:
+        return None
+    return result.size(0) if is_whole(result) else result._nnz()
+
+
+def settle_masks(args: Sequence[Any], unknown: str, most: float) -> None:
+    """Gives unknown masks the elements that they are taken to have, so that all calls which select by one agree."""
+    for one in args:
+        if is_mask(one) and is_on_device(one) and extent(one) <= most and not is_known(one):
+            write(one, pattern(one, unknown).to(one.dtype), False)
+
+
+def pattern(mask: Tensor, unknown: str) -> Tensor:
+    """The elements that an unknown mask is taken to have: none, each second one, or all."""
     part = torch.zeros(mask.numel(), dtype=torch.bool)
     if unknown != "zero":
         part[:: 2 if unknown == "expected" else 1] = True
-    return torch.nonzero(part.view(mask.size()))
+    return part.view(mask.size())
+
+
+def chosen(mask: Tensor, unknown: str) -> Tensor:
+    """The places of these elements."""
+    return torch.nonzero(pattern(mask, unknown))

@@ -1,0 +1,76 @@
+"""Writes how a Python program ended, as JSON into the folder that CACHALOT_SIM_OBSERVE names: python-<process>.json.
+
+The file has the error that ended the program, its steps, and why it was ended early: after the steps of CACHALOT_SIM_MAX_STEPS,
+or because it read the same unknown value for ever, at which place.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import traceback
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from cachalot_simulator.places import innermost_own, short_path
+from cachalot_simulator.process_end import ProcessEnd
+
+if TYPE_CHECKING:
+    from cachalot_simulator.steps import StepCounter
+
+
+class Ending:
+    """How the program ended, known at its end."""
+
+    def __init__(self, end: ProcessEnd) -> None:
+        self._end = end
+        self._counter: StepCounter | None = None
+        self._stopped: str | None = None
+        self._circles_at: str | None = None
+        end.add(self._write)
+
+    def count_steps(self, stepped: Callable[[Any, int | None], None] | None) -> None:
+        """To be called when torch was imported. `stepped` is as StepCounter has it."""
+        from cachalot_simulator.steps import StepCounter  # needs torch
+
+        most = os.environ.get("CACHALOT_SIM_MAX_STEPS")
+        self._counter = StepCounter(int(most) if most else None, self._stop_after_steps, stepped)
+
+    def _stop_after_steps(self) -> None:
+        self._stopped = "steps"
+        self._end.end_now()
+
+    def stop_at_unknown_value(self, at: str) -> None:
+        """Ends the program at a place where it reads the same unknown value for ever."""
+        self._stopped, self._circles_at = "unknown value", at
+        self._end.end_now()
+
+    def _write(self) -> None:
+        error = error_of_program()
+        if error is None and self._counter is None:
+            return
+        report = {
+            "error": error,
+            "optimizer_steps": self._counter.optimizer_steps if self._counter else 0,
+            "forward_calls": self._counter.forward_calls if self._counter else 0,
+            "stopped": self._stopped,
+            "circles_at": self._circles_at,
+        }
+        folder = os.environ["CACHALOT_SIM_OBSERVE"]
+        with open(os.path.join(folder, f"python-{os.getpid()}.json"), "w", encoding="utf-8") as file:
+            json.dump(report, file)
+
+
+def error_of_program() -> dict[str, Any] | None:
+    """The error that nothing caught; Python keeps it before it prints it."""
+    kind = getattr(sys, "last_type", None)
+    if kind is None:
+        return None
+    error = getattr(sys, "last_value", None)
+    if isinstance(error, SyntaxError) and error.filename:
+        return {"type": kind.__name__, "at": f"{short_path(error.filename)}:{error.lineno}"}
+    frames = [{"filename": frame.filename, "line": frame.lineno, "name": frame.name}
+              for frame in traceback.extract_tb(getattr(sys, "last_traceback", None))]
+    frame = innermost_own(frames[::-1])
+    return {"type": kind.__name__, "at": f"{short_path(frame['filename'])}:{frame['line']}" if frame else None}

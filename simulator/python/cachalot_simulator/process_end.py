@@ -1,0 +1,78 @@
+"""Writes the reports of a process when it ends: by itself, by SIGTERM, or because enough steps were done.
+
+A program that handles SIGTERM itself keeps its handler. Children by fork report nothing.
+"""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from typing import Any
+
+
+class ProcessEnd:
+    """The end of a process, before which the writers are called once, in the order in which they were added."""
+
+    def __init__(self) -> None:
+        self._writers: list[Callable[[], None]] = []
+        self._process = os.getpid()
+        self._is_written = False
+        self._lock = threading.RLock()  # of two threads that end the process, the second one waits for the reports
+        self._is_writing = False
+        self._signal_meanwhile: int | None = None
+
+    def add(self, writer: Callable[[], None]) -> None:
+        """Also sees to it that the writers are called before what was registered with atexit until now."""
+        self._writers.append(writer)
+        atexit.register(self._write)
+
+    def watch_signals(self) -> None:
+        is_main = threading.current_thread() is threading.main_thread()
+        if is_main and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+            signal.signal(signal.SIGTERM, self._end_by_signal)
+
+    def end_now(self) -> None:
+        """Ends the process as if it had succeeded, with its reports and what it has printed so far."""
+        self._write()
+        self._write_drivers_report()
+        for stream in (sys.stdout, sys.stderr):
+            if stream is not None:
+                stream.flush()
+        ctypes.CDLL(None).fflush(None)
+        os._exit(0)
+
+    def _write(self) -> None:
+        if os.getpid() != self._process:
+            return
+        with self._lock:
+            if self._is_written:
+                return
+            self._is_written = self._is_writing = True
+            try:
+                for writer in self._writers:
+                    writer()
+            finally:
+                self._is_writing = False
+        if self._signal_meanwhile is not None:
+            self._end_by_signal(self._signal_meanwhile, None)
+
+    def _write_drivers_report(self) -> None:
+        if os.getpid() == self._process:
+            ctypes.CDLL(None).cachalot_sim_write_report()
+
+    def _end_by_signal(self, number: int, _frame: Any) -> None:
+        if self._is_writing:  # the handler runs in the thread that writes
+            self._signal_meanwhile = number
+            return
+        signal.signal(number, signal.SIG_IGN)  # a second one does not cut the report short
+        try:
+            self._write()
+            self._write_drivers_report()
+        finally:
+            signal.signal(number, signal.SIG_DFL)
+            os.kill(os.getpid(), number)

@@ -1,0 +1,80 @@
+"""Counts the steps of a program through global hooks of torch, which leave its modules and optimizers as they are."""
+
+from __future__ import annotations
+
+import gc
+import os
+import threading
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.nn.modules import module as modules
+from torch.optim import optimizer as optimizers
+
+
+class StepCounter:
+    """The optimizer steps of a program; of one without optimizers the forward calls of its outermost modules.
+
+    Of several optimizers the one with most steps counts: their steps are parts of the same step of a training. `stop` is
+    called after `most` steps, if there is such a number, and `stepped` after each step of an optimizer: with the optimizer, and
+    the number of the step if none was as far before.
+    """
+
+    def __init__(self, most: int | None, stop: Callable[[], None],
+                 stepped: Callable[[Any, int | None], None] | None) -> None:
+        self.optimizer_steps = 0
+        self.forward_calls = 0
+        self._most = most
+        self._counts_forward, self._process = True, os.getpid()
+        self._stop, self._on_step = stop, stepped
+        self._steps_of: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+        self._depth = threading.local()
+        optimizers.register_optimizer_step_post_hook(self._stepped)
+        # They stay: torch.compile would compile code again that has seen other hooks.
+        modules.register_module_forward_pre_hook(self._entered)
+        modules.register_module_forward_hook(self._left, always_call=True)
+
+    def _stepped(self, optimizer: Any, *_: Any) -> None:
+        if os.getpid() != self._process:
+            return
+        self._counts_forward = False
+        steps = self._steps_of.get(optimizer, 0) + 1
+        self._steps_of[optimizer] = steps
+        is_next = steps > self.optimizer_steps
+        self.optimizer_steps = max(self.optimizer_steps, steps)
+        if self._on_step is not None:
+            self._on_step(optimizer, steps if is_next else None)
+        if self.optimizer_steps == self._most:
+            self._stop()
+
+    def _entered(self, module: Any, *_: Any) -> None:
+        if not torch.compiler.is_compiling() and not is_replica(module):
+            self._depth.value = getattr(self._depth, "value", 0) + 1
+
+    def _left(self, module: Any, *_: Any) -> None:
+        if torch.compiler.is_compiling() or is_replica(module):
+            return
+        self._depth.value = getattr(self._depth, "value", 1) - 1
+        if self._depth.value > 0 or not self._counts_forward or not self._is_in_question():
+            return
+        self.forward_calls += 1
+        if self.forward_calls == self._most:
+            if has_optimizer():  # its steps are the ones that count
+                self._counts_forward = False
+            else:
+                self._stop()
+
+    def _is_in_question(self) -> bool:
+        """Not in children by fork, which load data, nor before a GPU is used."""
+        return os.getpid() == self._process and torch.cuda.is_initialized()
+
+
+def is_replica(module: Any) -> bool:
+    """Whether it is a copy of a module that DataParallel has made for one call on one device."""
+    return getattr(module, "_is_replica", False)
+
+
+def has_optimizer() -> bool:
+    return any(issubclass(type(thing), optimizers.Optimizer) for thing in gc.get_objects())
