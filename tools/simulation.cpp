@@ -1,8 +1,6 @@
 #include "tools/simulation.h"
 
 #include <fmt/format.h>
-#include <spawn.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -14,13 +12,16 @@
 #include <fstream>
 #include <map>
 #include <memory>
+#include <sstream>
 #include <string_view>
+#include <utility>
 
-#include "base/argument_vector.h"
 #include "base/check.h"
 #include "cachalot/errors.h"
 #include "simulator/shared_memory_file.h"
+#include "tools/child_program.h"
 #include "tools/python_program.h"
+#include "tools/simulation_cards.h"
 #include "tools/simulation_files.h"
 
 namespace cachalot::tools {
@@ -85,6 +86,7 @@ class Environment {
     }
   }
   void set(const std::string& name, std::string value) { values_[name] = std::move(value); }
+  void set_default(const std::string& name, const std::string& value) { values_.try_emplace(name, value); }
   // In front of what is there, behind a colon.
   void prepend(const std::string& name, const std::string& value) {
     std::string& list = values_[name];
@@ -121,6 +123,8 @@ Environment simulated_environment(const SimulationOptions& options, const fs::pa
   environment.prepend("PYTHONPATH", (simulator / "python").string());
   if (options.gpu) environment.set("CACHALOT_SIM_GPU", *options.gpu);
   if (options.memory) environment.set("CACHALOT_SIM_MEMORY", *options.memory);
+  environment.set_default("CACHALOT_SIM_CONTEXT", "model");
+  if (options.context) environment.set("CACHALOT_SIM_CONTEXT", *options.context);
   environment.set("CACHALOT_SIM_DEVICES", std::to_string(options.devices));
   environment.set("CACHALOT_SIM_REPORT", (reports / "driver-%p.json").string());
   environment.set("CACHALOT_SIM_OBSERVE", reports.string());
@@ -130,50 +134,13 @@ Environment simulated_environment(const SimulationOptions& options, const fs::pa
   environment.set("CACHALOT_SIM_SHARED", (reports / kSharedMemory).string());
   if (options.rank) describe_rank(environment, *options.rank, options.devices);
   if (options.strict) environment.set("CACHALOT_SIM_STRICT", "1");
+  if (options.is_one_of_many) environment.set("CACHALOT_SIM_TRACES_ONLY", "1");
+  if (options.max_steps) environment.set("CACHALOT_SIM_MAX_STEPS", std::to_string(*options.max_steps));
   if (!options.trace_path.empty()) {
     environment.set("CACHALOT_SIM_TRACE", fs::absolute(options.trace_path).string());
     environment.set("CACHALOT_SIM_LOG", (reports / "log-%p.txt").string());
   }
   return environment;
-}
-
-// The terminal sends its signals to the program as well; the report is still told when that has ended.
-class IgnoredInterrupts {
- public:
-  IgnoredInterrupts() : interrupt_(std::signal(SIGINT, SIG_IGN)), quit_(std::signal(SIGQUIT, SIG_IGN)) {}
-  ~IgnoredInterrupts() {
-    std::signal(SIGINT, interrupt_);
-    std::signal(SIGQUIT, quit_);
-  }
-  IgnoredInterrupts(const IgnoredInterrupts&) = delete;
-  IgnoredInterrupts& operator=(const IgnoredInterrupts&) = delete;
-
- private:
-  void (*interrupt_)(int);
-  void (*quit_)(int);
-};
-
-int run_program(std::vector<std::string> program, const Environment& environment) {
-  const IgnoredInterrupts ignored;
-  posix_spawnattr_t attributes;
-  posix_spawnattr_init(&attributes);
-  sigset_t defaults;
-  sigemptyset(&defaults);
-  sigaddset(&defaults, SIGINT);
-  sigaddset(&defaults, SIGQUIT);
-  posix_spawnattr_setsigdefault(&attributes, &defaults);
-  posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGDEF);
-  std::vector<std::string> entries = environment.entries();
-  pid_t child = 0;
-  const int error = posix_spawnp(&child, program.front().c_str(), nullptr, &attributes, argument_vector(program).data(),
-                                 argument_vector(entries).data());
-  posix_spawnattr_destroy(&attributes);
-  CACHALOT_REQUIRE(error == 0, "'{}' cannot be run: {}{}", program.front(), std::strerror(error),
-                   error == ENOENT ? missing_program_hint(program.front()) : "");
-  int status = 0;
-  while (waitpid(child, &status, 0) < 0 && errno == EINTR) {
-  }
-  return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
 }
 
 nlohmann::json read_json(const fs::path& path) {
@@ -186,6 +153,24 @@ std::optional<int> process_of(const fs::path& path, std::string_view kind) {
   const std::string name = path.stem().string();
   if (!name.starts_with(std::string(kind) + "-")) return std::nullopt;
   return std::atoi(name.c_str() + kind.size() + 1);
+}
+
+constexpr int kKilled = 128 + SIGKILL;
+
+// How the program ended, by its exit code and by what its processes wrote.
+ProgramEnding read_ending(const fs::path& folder, const ChildEnd& end) {
+  ProgramEnding ending;
+  ending.exit_code = end.exit_code;
+  for (const auto& entry : fs::directory_iterator(folder)) {
+    const std::optional<int> process = process_of(entry.path(), "python");
+    const nlohmann::json python = process ? read_json(entry.path()) : nullptr;
+    if (python.is_object()) add_process(ending, python, *process == end.process);
+  }
+  if (end.is_late && end.exit_code != kKilled) {  // one that was killed has written no report: nothing is known
+    ending.ended = Ended::seconds;
+    ending.exit_code = 0;
+  }
+  return ending;
 }
 
 std::vector<ProcessReport> read_reports(const fs::path& folder) {
@@ -218,7 +203,7 @@ void add_common_peaks(const fs::path& folder, std::vector<ProcessReport>& report
   for (ProcessReport& report : reports) {
     if (report.driver.is_null()) continue;
     for (nlohmann::json& device : report.driver.at("devices"))
-      device["common_peak_used_bytes"] = shared->peak_bytes[device.at("physical_device").get<std::size_t>()];
+      device["common_peak_bytes"] = shared->peak_bytes[device.at("physical_device").get<std::size_t>()];
   }
 }
 
@@ -234,7 +219,50 @@ void write_driver_trace(const fs::path& folder, const std::string& path) {
   write_file(path, largest);
 }
 
+void add_traces(Simulation& simulation, const SimulationOptions& options, const fs::path& folder) {
+  for (ProcessReport& report : simulation.processes) {
+    report.traces = recorded_traces(report, folder);
+    if (!options.is_one_of_many) report.cards = card_tables(std::exchange(report.traces, {}));
+  }
+}
+
+std::string last_lines(const fs::path& path) {
+  constexpr std::size_t kMostBytes = 2000;
+  std::ostringstream text;
+  text << std::ifstream(path).rdbuf();
+  std::string all = text.str();
+  while (all.ends_with('\n')) all.pop_back();
+  if (all.size() > kMostBytes) {
+    all.erase(0, all.size() - kMostBytes);
+    if (const std::size_t line = all.find('\n'); line != std::string::npos) all.erase(0, line + 1);
+  }
+  return all;
+}
+
 }  // namespace
+
+const nlohmann::json* torch_of(const ProcessReport& report, const nlohmann::json& device) {
+  if (report.torch.is_null()) return nullptr;
+  for (const nlohmann::json& torch : report.torch.at("devices")) {
+    if (torch.at("device") == device.at("device")) return &torch;
+  }
+  return nullptr;
+}
+
+bool lacked_memory(const nlohmann::json& device, const nlohmann::json* torch, bool failed) {
+  if (failed && device.contains("context_lack")) return true;
+  return torch != nullptr ? torch->at("ooms") > 0 : !device.at("first_failure").is_null();
+}
+
+bool lacked_memory(const Simulation& simulation) {
+  for (const ProcessReport& report : simulation.processes) {
+    if (report.driver.is_null()) continue;
+    for (const nlohmann::json& device : report.driver.at("devices")) {
+      if (lacked_memory(device, torch_of(report, device), !simulation.ending.is_good())) return true;
+    }
+  }
+  return false;
+}
 
 bool breaks_rules(const Simulation& simulation) {
   return std::ranges::any_of(simulation.processes, [](const auto& one) { return breaks_rules(one.driver); });
@@ -246,9 +274,17 @@ Simulation simulate(const SimulationOptions& options) {
   if (!options.trace_path.empty()) write_file(options.trace_path, "");  // now, and not after hours of work
   const ReportFolder reports;
   Simulation simulation;
-  simulation.exit_code = run_program(options.program, simulated_environment(options, simulator, reports.path()));
+  const fs::path output = reports.path() / "output.txt";
+  const ChildEnd end = run_to_end({.words = options.program,
+                                   .environment = simulated_environment(options, simulator, reports.path()).entries(),
+                                   .output_path = options.is_one_of_many ? output.string() : "",
+                                   .most_seconds = options.max_seconds,
+                                   .has_our_signals = !options.is_one_of_many});
+  simulation.ending = read_ending(reports.path(), end);
   simulation.processes = read_reports(reports.path());
   add_common_peaks(reports.path(), simulation.processes);
+  if (options.is_one_of_many) simulation.output = last_lines(output);
+  if (simulation.ending.is_good()) add_traces(simulation, options, reports.path());
   const bool by_torch = std::ranges::any_of(simulation.processes, [](const auto& one) { return !one.torch.is_null(); });
   if (!options.trace_path.empty() && !by_torch) write_driver_trace(reports.path(), options.trace_path);
   return simulation;

@@ -6,6 +6,10 @@
 #include <string>
 #include <vector>
 
+#include "simulator/context_costs.h"
+#include "tools/card_table.h"
+#include "tools/program_ending.h"
+
 namespace cachalot::tools {
 
 // One rank of a job, as the program finds it in its environment: RANK, WORLD_SIZE, LOCAL_RANK, ….
@@ -19,12 +23,27 @@ struct SimulationOptions {
   std::vector<std::string> program;   // with its arguments; found on PATH
   std::optional<std::string> gpu;     // a key of the table of GPUs; the simulator's default without
   std::optional<std::string> memory;  // of each device, "24GiB"; the GPU's own without
+  // What the CUDA context and libraries take of each device: a size, "none" or "model", an estimate. Without,
+  // CACHALOT_SIM_CONTEXT's, otherwise "model".
+  std::optional<std::string> context;
   int devices = 1;
-  std::optional<RankAlone> rank;  // the program is one rank of a job whose others are absent
-  std::string compute = "small";  // which operations of PyTorch: none, small or all (simulator/README.md)
-  std::string unknown = "zero";   // what sizes are that depend on unknown values: zero, expected or max
-  bool strict = false;            // CUDA's rules are watched: CACHALOT_SIM_STRICT (simulator/README.md)
-  std::string trace_path;         // every allocation of the program, in data/traces' format; empty: not wanted
+  std::optional<RankAlone> rank;      // the program is one rank of a job whose others are absent
+  std::string compute = "small";      // which operations of PyTorch: none, small or all (simulator/README.md)
+  std::string unknown = "zero";       // what sizes are that depend on unknown values: zero, expected or max
+  bool strict = false;                // CUDA's rules are watched: CACHALOT_SIM_STRICT (simulator/README.md)
+  std::optional<int> max_steps;       // the program is ended after so many optimizer steps, or forward calls
+  std::optional<double> max_seconds;  // and after so much time
+  std::string trace_path;             // every allocation of the program, in data/traces' format; empty: not wanted
+  // The program is one of several that run in the background: what it prints is kept, signals to us are not its own, and
+  // there are traces instead of tables of cards. Not with trace_path.
+  bool is_one_of_many = false;
+};
+
+// What PyTorch allocated on one device.
+struct RecordedTrace {
+  CardRun run;
+  simulator::ContextCharge context;
+  Trace trace;
 };
 
 // One process of the program that used a device.
@@ -32,17 +51,30 @@ struct ProcessReport {
   int process = 0;        // its id
   nlohmann::json driver;  // what the simulated driver saw: CACHALOT_SIM_REPORT (simulator/README.md)
   nlohmann::json torch;   // what PyTorch's allocator did: simulator/python/cachalot_simulator; null without PyTorch
+  std::vector<CardTable> cards;       // for each device whose allocations are known, if the program fits on it
+  std::vector<RecordedTrace> traces;  // likewise, where they were asked for
 };
 
 struct Simulation {
-  int exit_code = 0;  // the program's; 128 + n after signal n, as shells have it
+  ProgramEnding ending;
   std::vector<ProcessReport> processes;
+  std::string output;  // the last lines, of one of many
 };
+
+// Returns a device's part of a torch report; nullptr without.
+const nlohmann::json* torch_of(const ProcessReport& report, const nlohmann::json& device);
+
+// Whether the program, or PyTorch's allocator, asked for memory that a device did not have; or, if the program failed, the
+// context or a library did. `torch` may be nullptr.
+bool lacked_memory(const nlohmann::json& device, const nlohmann::json* torch, bool failed);
+
+// Whether memory ran out on a device of the simulation.
+bool lacked_memory(const Simulation& simulation);
 
 // Whether a process broke one of CUDA's rules or left something behind. False if nobody watched.
 bool breaks_rules(const Simulation& simulation);
 
-// The program's output goes where ours goes. Throws InvalidArgument when there is no such program, no such GPU, no
+// The program's output goes where ours goes. Thread-safe for programs that are one of many. Throws InvalidArgument when there is no such program, no such GPU, no
 // simulator beside this command, or the trace cannot be written.
 Simulation simulate(const SimulationOptions& options);
 

@@ -4,7 +4,6 @@
 #include <zlib.h>
 
 #include <algorithm>
-#include <cstddef>
 #include <fstream>
 #include <iterator>
 #include <sstream>
@@ -20,10 +19,12 @@ constexpr std::size_t kMostPerWrite = std::size_t{1} << 30;  // gzwrite counts w
 
 }  // namespace
 
+std::size_t number(const nlohmann::json& object, const char* key) { return object.at(key).get<std::size_t>(); }
+
 bool uses_a_device(const nlohmann::json& driver) {
   if (driver.is_null()) return false;
   for (const nlohmann::json& device : driver.at("devices")) {
-    if (device.at("allocations") > 0) return true;
+    if (device.at("allocations") > 0 || device.contains("context_lack")) return true;
   }
   return false;
 }

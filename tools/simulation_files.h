@@ -1,6 +1,7 @@
 // What the simulated driver writes, read; and files, written.
 #pragma once
 
+#include <cstddef>
 #include <istream>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -9,7 +10,10 @@ namespace cachalot::tools {
 
 inline constexpr const char* kSimulatorLibrary = "libcachalot_simulator.so";
 
-// Whether a driver's report tells of any allocation.
+// Returns a number of a report.
+std::size_t number(const nlohmann::json& object, const char* key);
+
+// Whether a driver's report tells of any allocation, or that not even the context had memory.
 bool uses_a_device(const nlohmann::json& driver);
 
 // Whether a driver's report tells of a breach of CUDA's rules, or of something that was not given back.

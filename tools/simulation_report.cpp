@@ -3,11 +3,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstring>
 #include <nlohmann/json.hpp>
 
 #include "base/bytes.h"
 #include "simulator/gpu_models.h"
+#include "tools/simulation_context.h"
 #include "tools/simulation_files.h"
 #include "tools/text_layout.h"
 
@@ -19,20 +19,10 @@ using nlohmann::json;
 // Below a large segment of PyTorch's, what is reserved says how segments are rounded, and nothing of the program.
 constexpr std::size_t kLargeSegment = 20 * kMiB;
 
-std::size_t number(const json& object, const char* key) { return object.at(key).get<std::size_t>(); }
 std::string bytes_of(const json& object, const char* key) { return format_bytes(number(object, key)); }
 std::string word(const json& object, const char* key) { return object.at(key).get<std::string>(); }
 
 std::string figure(std::string_view name, std::string_view value) { return labelled_line(name, value, 13); }
-
-// The torch report of this device, or null: the program does without PyTorch, or not on this device.
-const json* torch_of(const ProcessReport& report, const json& device) {
-  if (report.torch.is_null()) return nullptr;
-  for (const json& torch : report.torch.at("devices")) {
-    if (torch.at("device") == device.at("device")) return &torch;
-  }
-  return nullptr;
-}
 
 // What keeps the history from telling all: "program's own" instead of its figures, or its end.
 std::string history_text(const json& history) {
@@ -59,12 +49,34 @@ std::string sites_text(const json& sites) {
   return text;
 }
 
-std::string used_text(const json& torch) {
+// The lines under one label.
+std::string figures(std::string_view name, const std::vector<std::string>& lines) {
+  std::string text;
+  for (const std::string& line : lines) text += figure(text.empty() ? name : "", line);
+  return text;
+}
+
+// After the last step: what stays from one step to the next.
+std::string steps_text(const json& steps) {
+  if (steps.empty()) return "";
+  const json& step = steps.back();
+  return figure(fmt::format("after step {}", number(step, "step")),
+                fmt::format("{}: {}", bytes_of(step, "bytes"), kinds_text(step.at("kinds"))));
+}
+
+std::string peak_text(const json& peak, const ReportOptions& options) {
+  const std::string sites = options.frames ? figures("calls", call_tree_lines(peak.at("stacks"), *options.frames))
+                                           : sites_text(peak.at("sites"));
+  return sites + figure("used for", kinds_text(peak.at("kinds"))) +
+         figures("modules", module_lines(peak.at("modules")));
+}
+
+std::string used_text(const json& torch, const ReportOptions& options) {
   std::string text = figure("used", bytes_of(torch, "peak_allocated_bytes") + " at the peak");
   if (const json& peak = torch.at("peak"); !peak.is_null()) {
     text += figure("peak at", fmt::format("{} (event {} of {})", word(peak, "at"), with_commas(number(peak, "event")),
                                           with_commas(number(torch.at("history"), "events"))));
-    text += sites_text(peak.at("sites"));
+    text += peak_text(peak, options) + steps_text(torch.at("steps"));
   }
   return text + history_text(torch.at("history"));
 }
@@ -93,13 +105,14 @@ std::string driver_calls_text(const json& device) {
                                             number(device, "allocations")));
 }
 
-// The GPUs of the table that hold so much, the smallest first.
-std::string gpus_for(std::size_t bytes) {
+// The GPUs of the table that hold so much and the program's context there, the smallest first.
+std::string gpus_for(std::size_t bytes, const simulator::ContextCharge& context) {
   std::vector<simulator::GpuModel> models(simulator::gpu_models().begin(), simulator::gpu_models().end());
   std::ranges::stable_sort(models, {}, &simulator::GpuModel::memory_bytes);
   std::string keys;
   for (const simulator::GpuModel& model : models) {
-    if (model.memory_bytes >= bytes) keys += fmt::format("{}{}", keys.empty() ? "" : ", ", model.key);
+    if (model.memory_bytes >= bytes + simulator::context_bytes(model, context))
+      keys += fmt::format("{}{}", keys.empty() ? "" : ", ", model.key);
   }
   return keys.empty() ? "no GPU that is known here" : keys;
 }
@@ -133,46 +146,70 @@ std::string without_last_newline(std::string text) {
   return text;
 }
 
-// What other processes of the run took of the same device counts as well.
+// As nvidia-smi shows it. What other processes of the run took of the same device counts as well.
 std::string device_peak_text(const json& device) {
-  std::string text = bytes_of(device, "peak_used_bytes") + " at the peak";
-  if (number(device, "common_peak_used_bytes") > number(device, "peak_used_bytes"))
-    text += ", " + bytes_of(device, "common_peak_used_bytes") + " of all processes together";
+  std::string text = bytes_of(device, "peak_with_context_bytes") + " at the peak";
+  if (number(device, "common_peak_bytes") > number(device, "peak_with_context_bytes"))
+    text += ", " + bytes_of(device, "common_peak_bytes") + " of all processes together";
   return figure("on the device", text);
 }
 
-std::string fits_text(const json& device, bool failed, const Style& style) {
-  const std::size_t peak = number(device, "common_peak_used_bytes");
-  const std::string spare = format_bytes(number(device, "total_bytes") - peak);
+// What the program and other processes that use the same device had of it, but for the program's own context.
+std::size_t peak_without_context(const json& device) {
+  return number(device, "peak_used_bytes") + number(device, "common_peak_bytes") -
+         number(device, "peak_with_context_bytes");
+}
+
+const CardTable* cards_of(const ProcessReport& report, const json& device) {
+  for (const CardTable& table : report.cards) {
+    if (device.at("device") == table.run.device) return &table;
+  }
+  return nullptr;
+}
+
+std::string fits_on_text(const ProcessReport& report, const json& device, bool verbose, const Style& style) {
+  const CardTable* const table = cards_of(report, device);
+  std::string text = table != nullptr ? to_text(*table, verbose, style)
+                                      : wrapped(gpus_for(peak_without_context(device), context_of(device)), 16);
+  return figure("fits on", without_last_newline(std::move(text)));
+}
+
+std::string fits_text(const ProcessReport& report, const json& device, bool failed, bool verbose, const Style& style) {
+  const std::size_t peak = number(device, "common_peak_bytes");
   if (failed) {
-    return figure("fits", fmt::format("yes until the program failed, with {} to spare; what it would have used after "
-                                      "that is not known",
-                                      spare));
+    return figure("fits", fmt::format("unknown: what ran needed {}", format_bytes(peak)));
   }
+  const std::string spare = format_bytes(number(device, "total_bytes") - peak);
   return figure("fits", style.good("yes") + fmt::format(", with {} to spare", spare)) + tightness_text(device) +
-         figure("fits on", without_last_newline(wrapped(gpus_for(peak), 16)));
+         fits_on_text(report, device, verbose, style);
 }
 
-std::string verdict(const json& device, const json* torch, bool failed, const Style& style) {
-  const json& failure = device.at("first_failure");
+std::string verdict(const ProcessReport& report, const json& device, bool failed, bool verbose, const Style& style) {
+  const json* const torch = torch_of(report, device);
+  if (!lacked_memory(device, torch, failed)) return fits_text(report, device, failed, verbose, style);
   if (torch != nullptr && number(*torch, "ooms") > 0) return ran_out_in(*torch, style);
-  if (torch == nullptr && !failure.is_null()) {
-    return ran_out(failure, fmt::format(" at allocation {}", number(failure, "allocation")), style);
-  }
-  return fits_text(device, failed, style);
+  if (const std::string lack = describe_lack(device); failed && !lack.empty())
+    return figure("fits", style.bad("NO") + ": " + lack);
+  const json& failure = device.at("first_failure");
+  return ran_out(failure, fmt::format(" at allocation {}", number(failure, "allocation")), style);
 }
 
-std::string device_report(const ProcessReport& report, const json& device, const Simulation& simulation, bool verbose,
-                          const Style& style) {
+std::string figure_if_any(std::string_view name, const std::string& value) {
+  return value.empty() ? "" : figure(name, value);
+}
+
+std::string device_report(const ProcessReport& report, const json& device, const Simulation& simulation,
+                          const ReportOptions& options, const Style& style) {
   const json* const torch = torch_of(report, device);
   std::string text = style.bold(fmt::format("device {} of process {}: {}, {}", number(device, "device"), report.process,
                                             word(device, "name"), bytes_of(device, "total_bytes"))) +
                      "\n";
-  if (torch != nullptr) text += used_text(*torch);
+  if (torch != nullptr) text += used_text(*torch, options);
   if (torch != nullptr && number(*torch, "peak_allocated_bytes") > 0) text += reserved_text(*torch);
   text += device_peak_text(device);
-  if (verbose) text += driver_calls_text(device);
-  return text + verdict(device, torch, simulation.exit_code != 0, style);
+  text += figure_if_any("context", describe_context(device));
+  if (options.verbose) text += driver_calls_text(device);
+  return text + verdict(report, device, !simulation.ending.is_good(), options.verbose, style);
 }
 
 std::string stack_text(const json& lines) {
@@ -208,7 +245,8 @@ std::string values_text(const json& torch) {
   if (values.is_null()) return "";
   const json& reads = values.at("unknown_reads");
   const std::string compiled =
-      values.at("compiled") ? figure("", "(code of torch.compile computes nothing: its results are unknown)") : "";
+      values.at("compiled") ? figure("", "(code of torch.compile and Triton computes nothing: its results are unknown)")
+                            : "";
   if (reads.empty()) return figure("values", "known, wherever the program read one") + compiled;
   std::size_t times = 0;
   for (const json& read : reads) times += number(read, "times");
@@ -221,42 +259,65 @@ std::string values_text(const json& torch) {
                                    times_text(number(reads[i], "times"))));
   }
   if (reads.size() > kMostPlaces) text += figure("", fmt::format("and {} more places", reads.size() - kMostPlaces));
+  const bool has_sizes = std::ranges::any_of(reads, [](const json& read) { return read.at("how") == "size"; });
+  if (has_sizes && values.at("policy") == "zero")
+    text += figure("", "(sizes may be larger on a GPU: --unknown max takes the largest)");
   return text + compiled;
 }
 
-std::string ending_text(int exit_code, const Style& style) {
-  if (exit_code == 0) return "";
-  if (exit_code <= 128) return style.bad(fmt::format("the program failed with exit code {}", exit_code)) + "\n";
-  const int signal = exit_code - 128;
-  return style.bad(
-             fmt::format("the program failed with exit code {}: signal {}, {}", exit_code, signal, strsignal(signal))) +
-         "\n";
+// The first line, where there is something to tell. Where memory ran out, that is the answer.
+std::string ending_text(const Simulation& simulation, const Style& style) {
+  const ProgramEnding& ending = simulation.ending;
+  if (ending.ended != Ended::no && ending.is_good()) return why_it_was_ended(ending) + "\n";
+  if (ending.is_good()) return "";
+  const char* const answer = lacked_memory(simulation) ? "" : "unknown: ";
+  return style.bad(fmt::format("{}the program ended with {}", answer, how_it_ended(ending))) + "\n";
+}
+
+// Which cuDNN planned the program's convolutions; nothing where it did without. 91900 is 9.19.0.
+std::string cudnn_text(const json& driver) {
+  const json& cudnn = driver.at("cudnn");
+  if (cudnn.is_null()) return "";
+  if (!cudnn.at("planned")) {
+    return figure("cuDNN", "workspaces are not known and missing: a GPU needs more memory than is said here");
+  }
+  const std::size_t version = number(cudnn, "version");
+  return figure("cuDNN", fmt::format("{}.{}.{} plans for this GPU, by its heuristics; the largest workspace has {}",
+                                     version / 10000, version / 100 % 100, version % 100,
+                                     bytes_of(cudnn, "largest_workspace_bytes")));
 }
 
 }  // namespace
 
-std::string to_text(const Simulation& simulation, bool verbose, const Style& style) {
+std::string to_text(const Simulation& simulation, const ReportOptions& options, const Style& style) {
   std::string devices;
   for (const ProcessReport& report : simulation.processes) {
     if (report.driver.is_null()) continue;
     for (const json& device : report.driver.at("devices")) {
-      if (number(device, "allocations") > 0) devices += device_report(report, device, simulation, verbose, style);
+      if (number(device, "allocations") > 0 || !describe_lack(device).empty())
+        devices += device_report(report, device, simulation, options, style);
     }
     if (!report.torch.is_null() && !report.torch.at("devices").empty()) devices += values_text(report.torch);
+    devices += cudnn_text(report.driver);
   }
   if (devices.empty()) devices = "no process of the program used the GPU's memory\n";
   for (const ProcessReport& report : simulation.processes) {
     if (!report.driver.is_null()) devices += rules_report(report, style);
   }
-  return ending_text(simulation.exit_code, style) + devices;
+  return ending_text(simulation, style) + devices;
 }
 
 std::string to_json(const Simulation& simulation) {
   json processes = json::array();
   for (const ProcessReport& report : simulation.processes) {
-    processes.push_back({{"process", report.process}, {"driver", report.driver}, {"torch", report.torch}});
+    json cards = json::array();
+    for (const CardTable& table : report.cards) cards.push_back(json_of(table));
+    processes.push_back(
+        {{"process", report.process}, {"driver", report.driver}, {"torch", report.torch}, {"cards", std::move(cards)}});
   }
-  return json{{"exit_code", simulation.exit_code}, {"processes", processes}}.dump();
+  return json{
+      {"exit_code", simulation.ending.exit_code}, {"ending", json_of(simulation.ending)}, {"processes", processes}}
+      .dump();
 }
 
 }  // namespace cachalot::tools

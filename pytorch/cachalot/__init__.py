@@ -26,6 +26,10 @@ The leak detector finds the lines whose memory grows with the iterations (docs/l
     detector = cachalot.watch_leaks()  # then, after some iterations
     print(detector.report())
 
+The largest batch size with which a program fits, for each GPU, without a GPU (docs/tools/fit.md):
+
+    cachalot.fit(["train.py", "--batch", "{batch}"], vary={"batch": range(1, 257)}, gpus=["t4", "l4"], max_steps=2)
+
 CACHALOT_CONF=guard:True detects writes outside of tensors and to freed memory: `cachalot.check_memory()`. CACHALOT_DEBUG=1
 also detects invalid frees and uses, and adds call stacks.
 
@@ -43,6 +47,7 @@ if TYPE_CHECKING:
     from ._enable import Mode, enable, enabled_mode, is_enabled
     from ._errors import EnableError
     from ._figures import Fragmentation, fragmentation, stats
+    from ._fit import Fit, FitError, fit
     from ._guard import MemoryCall, MemoryFinding, MemoryReport, check_memory
     from ._leaks import AllocationSite, Leak, LeakDetector, LeakReport, Suspect, TrackReport, leaks, track, watch_leaks
     from ._lease import Lease
@@ -55,6 +60,8 @@ if TYPE_CHECKING:
 __all__ = [
     "AllocationSite",
     "EnableError",
+    "Fit",
+    "FitError",
     "Fragmentation",
     "Leak",
     "LeakDetector",
@@ -76,6 +83,7 @@ __all__ = [
     "contiguous",
     "enable",
     "enabled_mode",
+    "fit",
     "fragmentation",
     "include_path",
     "is_enabled",
@@ -95,6 +103,7 @@ _MODULES = {
     "_enable": ("Mode", "enable", "enabled_mode", "is_enabled"),
     "_errors": ("EnableError",),
     "_figures": ("Fragmentation", "fragmentation", "stats"),
+    "_fit": ("Fit", "FitError", "fit"),
     "_guard": ("MemoryCall", "MemoryFinding", "MemoryReport", "check_memory"),
     "_leaks": (
         *("AllocationSite", "Leak", "LeakDetector", "LeakReport", "Suspect", "TrackReport"),

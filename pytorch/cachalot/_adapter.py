@@ -71,7 +71,7 @@ class Adapter:
 
 
 class Fit(NamedTuple):
-    """What an adapter was compiled with, and so what it serves. Kept in a file beside it, as JSON."""
+    """Versions and headers of PyTorch that an adapter was compiled with, and so serves. Kept in a file beside it, as JSON."""
 
     versions: list[str]  # of PyTorch: "2.9.0"
     headers: list[str]  # of PyTorch, that its source includes: "c10/core/Allocator.h"

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 # Its subcommands, which are never taken for scripts of these names. It knows others as well, if there are any.
-SUBCOMMANDS = ("advise", "compare", "completion", "replay", "simulate", "snapshot")
+SUBCOMMANDS = ("advise", "compare", "completion", "fit", "replay", "simulate", "snapshot")
 
 
 def run(arguments: list[str]) -> None:

@@ -40,10 +40,11 @@ def own_environment() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if not name.startswith(("CACHALOT_SIM_", "LD_"))}
 
 
-def simulate(folder: Path, program: str, *options: str) -> tuple[subprocess.CompletedProcess, dict]:
+def simulate(folder: Path, program: str, *options: str,
+             run_with: list[str] = []) -> tuple[subprocess.CompletedProcess, dict]:
     script, report = folder / "train.py", folder / "report.json"
     script.write_text(program)
-    command = [COMMAND, "simulate", "--json", str(report), *options, sys.executable, "train.py", "--gpu"]
+    command = [COMMAND, "simulate", "--json", str(report), *options, sys.executable, *run_with, "train.py", "--gpu"]
     done = subprocess.run(command, env=own_environment(), cwd=folder, capture_output=True, text=True, timeout=120)
     return done, json.loads(report.read_text())
 
@@ -73,7 +74,7 @@ def test_a_program_that_asks_what_its_kernels_were_compiled_for(tmp_path: Path, 
 
 
 def test_a_program_that_does_not_fit(tmp_path: Path) -> None:
-    done, report = simulate(tmp_path, TRAINING, "--memory", "768MiB")
+    done, report = simulate(tmp_path, TRAINING, "--memory", "768MiB", "--context", "none")
     assert done.returncode == 1 and "torch.OutOfMemoryError" in done.stderr
     oom = report["processes"][0]["torch"]["devices"][0]["first_oom"]
     assert oom["at"] == "train.py:9 in step"
@@ -194,3 +195,205 @@ except TypeError as error:
 def test_a_program_that_allocates_while_it_raises(tmp_path: Path) -> None:
     done, _ = simulate(tmp_path, ALLOCATES_WHILE_RAISING)
     assert (done.returncode, done.stdout) == (0, "1 True\n"), done.stderr
+
+
+CONTEXT = """
+import torch
+before, total = torch.cuda.mem_get_info()
+torch.mm(torch.ones(64, 64, device="cuda"), torch.ones(64, 64, device="cuda"))
+with_cublas = torch.cuda.mem_get_info()[0]
+print(total - before, before - with_cublas - torch.cuda.memory_reserved())
+"""
+
+
+def test_a_program_takes_the_context_and_cublas_of_the_gpu(tmp_path: Path) -> None:
+    done, report = simulate(tmp_path, CONTEXT, "--gpu", "a100", "--memory", "40GiB")
+    device = report["processes"][0]["driver"]["devices"][0]
+    context, cublas = device["context_bytes"], device["library_bytes"]["cublas"]
+    assert done.stdout == f"{context} {cublas}\n", done.stderr
+    assert 1429 << 20 <= context + cublas <= (1429 + 4) << 20, "measured on an A100"
+    assert list(device["library_bytes"]) == ["cublas"]
+    assert "context       1.40 GiB: an estimate for NVIDIA A100-SXM4-40GB with cuBLAS;" in done.stderr
+
+
+def test_a_program_that_has_no_memory_for_a_library(tmp_path: Path) -> None:
+    program = "import torch\nx = torch.ones(64, 64, device='cuda')\ntorch.mm(x, x)\n"
+    done, _ = simulate(tmp_path, program, "--memory", "1GiB")
+    assert done.returncode == 1 and "CUBLAS_STATUS_ALLOC_FAILED" in done.stderr
+    assert "fits          NO: no memory for cublas, which takes 680.00 MiB, with 522.00 MiB free" in done.stderr
+
+
+def test_the_memory_to_spare_is_that_of_the_fullest_moment(tmp_path: Path) -> None:
+    program = "import torch\nx = torch.ones(400 << 20, dtype=torch.uint8, device='cuda')\ndel x\n"
+    program += "torch.cuda.empty_cache()\nx = torch.ones(64, 64, device='cuda')\ntorch.mm(x, x)\n"
+    done, report = simulate(tmp_path, program, "--memory", "1280MiB")  # 400, and later 680, beside 500 MiB
+    assert done.returncode == 0, done.stderr
+    device = report["processes"][0]["driver"]["devices"][0]
+    spare = device["total_bytes"] - device["peak_with_context_bytes"]
+    assert 0 < spare < 100 << 20 and f"fits          yes, with {spare >> 20}.00 MiB to spare" in done.stderr
+
+
+def test_the_measurement_for_a_gpu_finds_what_the_simulated_one_is_charged_with(tmp_path: Path) -> None:
+    measurement = str(Path(__file__).parents[2] / "bench/gpu/context.py")
+    program = "import runpy, sys\nsys.argv[1:] = ['--json']\n"
+    program += f"runpy.run_path({measurement!r}, run_name='__main__')\n"
+    done, report = simulate(tmp_path, program, "--memory", "80GiB")
+    found = json.loads(done.stdout)
+    device = report["processes"][0]["driver"]["devices"][0]
+    expected = {"before": 0, "context": device["context_bytes"], **device["library_bytes"], "kernels": 0}
+    assert found == expected and found["cudnn"] > 0, done.stderr
+
+
+STEPS = """
+import os
+import signal
+import torch
+
+model = torch.nn.Sequential(torch.nn.Linear(1000, 1000), torch.nn.Linear(1000, 1000)).cuda()
+
+def train(steps):
+    optimizer, other = torch.optim.SGD(model.parameters()), torch.optim.SGD(model.parameters())
+    for _ in range(steps):
+        model(torch.ones(64, 1000, device="cuda")).sum().backward()
+        optimizer.step()
+        other.step()
+
+def infer(calls):
+    for _ in range(calls):
+        model(torch.ones(64, 1000, device="cuda"))
+
+"""
+
+
+@pytest.mark.parametrize("last, how", [
+    ("train(3); prnt('done')", "an error of type NameError at train.py:19 after 3 steps"),
+    ("infer(2); exit(5)", "exit code 5 after 2 forward calls"),
+    ("infer(1); model('a library complains')", "an error of type TypeError at train.py:19 after 2 forward calls"),
+    ("train(1); os.kill(os.getpid(), signal.SIGTERM)", "signal 15 (Terminated) after 1 step"),
+])
+def test_whether_a_program_fits_is_unknown_if_it_did_not_end_well(tmp_path: Path, last: str, how: str) -> None:
+    done, report = simulate(tmp_path, STEPS + last)
+    assert f"\n\nunknown: the program ended with {how}\ndevice 0 of process " in "\n" + done.stderr, done.stderr
+    assert "fits          unknown: what ran needed " in done.stderr
+    assert "fits on" not in done.stderr
+    assert report["ending"]["good"] is False
+    assert report["processes"][0]["torch"]["devices"][0]["peak_allocated_bytes"] > 8_000_000
+
+
+def test_a_program_that_handles_sigterm_itself_keeps_its_handler(tmp_path: Path) -> None:
+    handler = "signal.signal(signal.SIGTERM, lambda *_: print('mine', flush=True))\n"
+    done, report = simulate(tmp_path, STEPS + handler + "os.kill(os.getpid(), signal.SIGTERM); train(1)")
+    assert (done.returncode, done.stdout) == (0, "mine\n")
+    assert report["ending"] == {"asked": None, "circles_at": None, "error": None, "forward_calls": 1, "good": True,
+                                "optimizer_steps": 1, "signal": None}
+
+
+@pytest.mark.parametrize("body, forward_calls, optimizer_steps", [("infer(9)", 2, 0), ("train(9)", 1, 2)])
+def test_a_program_is_ended_after_the_steps_that_were_asked_for(tmp_path: Path, body: str, forward_calls: int,
+                                                                 optimizer_steps: int) -> None:
+    done, report = simulate(tmp_path, STEPS + "print('kept')\n" + body + "; print('not reached')", "--max-steps", "2")
+    assert (done.returncode, done.stdout) == (0, "kept\n"), done.stderr
+    what = "2 steps" if optimizer_steps else "2 forward calls"
+    assert f"\n\nthe program was ended after {what} as asked\ndevice 0 of process " in "\n" + done.stderr
+    assert "fits          yes" in done.stderr
+    assert report["ending"] == {"asked": "steps", "circles_at": None, "error": None, "forward_calls": forward_calls, "good": True,
+                                "optimizer_steps": optimizer_steps, "signal": None}
+
+
+# What is live at the end takes 7716 MiB. The holes of 8 MiB a page heap puts together; the rests of the blocks of 190 MiB
+# expandable segments give back as well; PyTorch's default policy does neither.
+HOLES = """
+import torch
+
+def block(mib):
+    return torch.empty(mib << 20, dtype=torch.uint8, device="cuda")
+
+kept = [block(6990)]
+small = [block(8) for _ in range(24)]
+del small[::2]
+for _ in range(3):
+    hole = block(190)
+    del hole
+    kept.append(block(110))
+kept += [block(100) for _ in range(3)]
+"""
+
+POLICIES = {
+    "pytorch": ({}, []),
+    "expandable_segments": ({"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}, []),
+    "page_heap": ({}, ["-m", "cachalot", "run", "--config", "heap:pages"]),
+}
+
+
+def test_the_table_of_cards_says_what_runs_on_these_cards_say(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _, report = simulate(tmp_path, HOLES, "--gpu", "l4", "--context", "none")
+    (table,) = report["processes"][0]["cards"]
+    assert table["exact"] and table["live_bytes"] == 7716 << 20
+    boundaries = {}
+    for policy, (variables, run_with) in POLICIES.items():
+        largest_no = [card["gpu"] for card in table["cards"] if not card[policy]][-1]
+        smallest_yes = next(card["gpu"] for card in table["cards"] if card[policy])
+        boundaries[policy] = largest_no, smallest_yes
+        with monkeypatch.context() as patch:
+            for name, value in variables.items():
+                patch.setenv(name, value)
+            for gpu, fits in ((largest_no, False), (smallest_yes, True)):
+                done, _ = simulate(tmp_path, HOLES, "--gpu", gpu, "--context", "none", run_with=run_with)
+                assert (done.returncode == 0) is fits, (policy, gpu, done.stderr)
+    assert len(set(boundaries.values())) == 3, f"the policies differ on some card: {boundaries}"
+    assert boundaries["page_heap"] == ("gtx1660", "rtx4060ti")
+
+
+def test_a_trace_that_lacks_what_the_program_does_gives_an_approximate_table(tmp_path: Path) -> None:
+    program = HOLES + "del kept, small\ntorch.cuda.empty_cache()\nmore = [block(150) for _ in range(60)]\n"
+    done, report = simulate(tmp_path, program, "--gpu", "l4")
+    (table,) = report["processes"][0]["cards"]
+    assert not table["exact"]
+    assert "approximate: the program does more with memory than allocate and free it" in done.stderr
+
+
+def test_a_program_that_ran_out_of_memory_has_no_table(tmp_path: Path) -> None:
+    done, report = simulate(tmp_path, HOLES, "--gpu", "p4")
+    assert report["processes"][0]["cards"] == []
+    assert "fits          NO" in done.stderr and "fits on" not in done.stderr
+CONVOLUTION = """
+import torch
+pictures = torch.empty(8, 16, 64, 64, device="cuda")
+torch.nn.functional.conv2d(pictures, torch.empty(32, 16, 3, 3, device="cuda"))
+"""
+
+
+def test_the_report_tells_which_cudnn_planned_convolutions(tmp_path: Path) -> None:
+    done, report = simulate(tmp_path, CONVOLUTION, "--gpu", "a100")
+    (process,) = report["processes"]
+    use = process["driver"]["cudnn"]
+    assert process["driver"]["devices"][0]["library_bytes"]["cudnn"] == 300 << 20
+    assert use["planned"] and use["executions"] == 1 and use["largest_workspace_bytes"] > 0
+    (line,) = [line for line in done.stderr.splitlines() if line.startswith("  cuDNN")]
+    version = use["version"]
+    name = f"{version // 10000}.{version // 100 % 100}.{version % 100}"
+    assert line.startswith(f"  cuDNN         {name} plans for this GPU, by its heuristics; the largest workspace has ")
+
+
+def test_the_report_tells_nothing_of_cudnn_where_nothing_convolves(tmp_path: Path) -> None:
+    done, report = simulate(tmp_path, "import torch\ntorch.ones(4, device='cuda').sum().item()\n")
+    assert report["processes"][0]["driver"]["cudnn"] is None and "cuDNN" not in done.stderr
+
+
+FORKS = """
+import multiprocessing
+import torch
+
+def train():
+    print(torch.ones(4, device="cuda").sum().item(), torch.cuda.device_count(), flush=True)
+
+child = multiprocessing.get_context("fork").Process(target=train)
+child.start()
+child.join()
+"""
+
+
+def test_a_child_by_fork_may_use_the_gpu_that_its_parent_did_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
+    done, _ = simulate(tmp_path, FORKS, "--devices", "2")
+    assert (done.returncode, done.stdout) == (0, "4.0 1\n"), done.stderr

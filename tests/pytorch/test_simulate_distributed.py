@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -43,7 +44,7 @@ END = "\ndist.destroy_process_group()\n"
 
 def run_two_ranks(folder: Path, program: str, *options: str) -> tuple:
     (folder / "ranks.py").write_text(BEGINNING + program + END)
-    launch = "sys.argv = ['', '--nproc-per-node', '2', 'ranks.py']\n"
+    launch = "sys.argv = ['', '--standalone', '--nproc-per-node', '2', 'ranks.py']\n"  # at a free port
     return simulate(folder, "import sys\n" + launch + "from torch.distributed.run import main\nmain()\n",
                     "--devices", "2", *options)
 
@@ -96,9 +97,21 @@ MODELS = {
 }
 
 
-@pytest.mark.parametrize("model", MODELS)
-def test_a_training_on_two_ranks(tmp_path: Path, model: str) -> None:
-    done, report = run_two_ranks(tmp_path, MODELS[model])
+@dataclass
+class Trained:
+    model: str
+    done: subprocess.CompletedProcess
+    report: dict
+
+
+@pytest.fixture(scope="module", params=MODELS)
+def trained(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Trained:
+    """A training on two ranks, once for all tests of it."""
+    return Trained(request.param, *run_two_ranks(tmp_path_factory.mktemp("together"), MODELS[request.param]))
+
+
+def test_a_training_on_two_ranks(trained: Trained) -> None:
+    done, report = trained.done, trained.report
     assert done.returncode == 0, done.stderr
     assert len(report["processes"]) == 2
     per_device = nccl_bytes(report)
@@ -123,13 +136,11 @@ def torch_peaks(report: dict) -> list[int]:
     return [device["peak_requested_bytes"] for process in report["processes"] for device in process["torch"]["devices"]]
 
 
-@pytest.mark.parametrize("model", MODELS)
-def test_a_rank_by_itself_has_the_memory_that_it_has_among_others(tmp_path: Path, model: str) -> None:
-    _, together = run_two_ranks(tmp_path, MODELS[model])
-    done, alone = run_one_rank(tmp_path, MODELS[model], 1, 2)
+def test_a_rank_by_itself_has_the_memory_that_it_has_among_others(tmp_path: Path, trained: Trained) -> None:
+    done, alone = run_one_rank(tmp_path, MODELS[trained.model], 1, 2)
     assert done.returncode == 0, done.stderr
-    assert torch_peaks(alone) == [torch_peaks(together)[1]]
-    assert nccl_bytes(alone) == nccl_bytes(together)[1:]
+    assert torch_peaks(alone) == [torch_peaks(trained.report)[1]]
+    assert nccl_bytes(alone) == nccl_bytes(trained.report)[1:]
 
 
 MESH = """

@@ -1,8 +1,12 @@
 // A CUDA program: cudaMallocs each of its arguments, so many MiB, and then frees the first. Exits with 4 when one fails. A
-// last argument "again" frees the first once more, and so breaks CUDA's rules. Of "while COMMAND" at the end, the command runs
-// before anything is freed.
+// last argument that is a word goes on: "again" frees the first once more, and so breaks CUDA's rules; "terminate" sends
+// SIGTERM to the process, and "wait" waits for a signal. Of "while COMMAND" at the end, the command runs before anything is
+// freed.
 #include <cuda_runtime_api.h>
+#include <unistd.h>
 
+#include <cctype>
+#include <csignal>
 #include <cstddef>
 #include <cstdlib>
 #include <cstring>
@@ -10,9 +14,10 @@
 
 int main(int argc, char** argv) {
   std::vector<void*> live;
-  const bool again = argc > 1 && std::strcmp(argv[argc - 1], "again") == 0;
   const char* const command = argc > 2 && std::strcmp(argv[argc - 2], "while") == 0 ? argv[argc - 1] : nullptr;
-  for (int i = 1; i < argc - (again ? 1 : 0) - (command ? 2 : 0); ++i) {
+  const char* const last = argc > 1 && !command ? argv[argc - 1] : "";
+  const bool is_word = std::isalpha(static_cast<unsigned char>(last[0])) != 0;
+  for (int i = 1; i < argc - (is_word ? 1 : 0) - (command ? 2 : 0); ++i) {
     void* address = nullptr;
     if (cudaMalloc(&address, std::strtoull(argv[i], nullptr, 10) << 20) != cudaSuccess) return 4;
     live.push_back(address);
@@ -22,6 +27,8 @@ int main(int argc, char** argv) {
     if (status != 0) return 6;
   }
   if (!live.empty() && cudaFree(live.front()) != cudaSuccess) return 5;
-  if (again) cudaFree(live.front());
+  if (std::strcmp(last, "again") == 0) cudaFree(live.front());
+  if (std::strcmp(last, "terminate") == 0) std::raise(SIGTERM);
+  if (std::strcmp(last, "wait") == 0) pause();
   return 0;
 }

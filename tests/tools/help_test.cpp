@@ -20,8 +20,8 @@ using testing::HasSubstr;
 using testing::Not;
 using testing::StartsWith;
 
-const std::vector<std::string> kCommands = {"snapshot", "simulate", "compare",    "replay", "run",
-                                            "gpus",     "help",     "completion", "man"};
+const std::vector<std::string> kCommands = {"snapshot", "simulate", "fit",  "compare",    "replay",
+                                            "run",      "gpus",     "help", "completion", "man"};
 
 Outcome cachalot(const std::string& arguments, const std::string& variables = "") {
   return run_command(fmt::format("{} '{}' {}", variables, CACHALOT_COMMAND, arguments));
@@ -55,7 +55,7 @@ TEST(Help, OfACommandHasOneUsageLineEveryOptionAndLinesThatFit) {
 }
 
 TEST(Help, ShowsExamplesAndDefaults) {
-  for (const char* command : {"snapshot", "simulate", "compare", "replay", "run", "completion"}) {
+  for (const char* command : {"snapshot", "simulate", "fit", "compare", "replay", "run", "completion"}) {
     EXPECT_THAT(cachalot(std::string("help ") + command).out, HasSubstr("Examples:\n")) << command;
   }
   EXPECT_THAT(cachalot("help replay").out, HasSubstr("(default: 10)"));

@@ -12,6 +12,7 @@
 
 #include "tests/tools/run_command.h"
 #include "tests/tools/temporary_file.h"
+#include "tools/program_ending.h"
 #include "tools/simulation_files.h"
 
 namespace cachalot::tools {
@@ -86,9 +87,10 @@ TEST(Simulate, TellsPeaksAndThatTheProgramFits) {
   const Outcome outcome = simulate("--gpu t4 --json " + json.path() + " " + kProgram + " 4 1024 6");
   EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
   EXPECT_THAT(outcome.err, HasSubstr("Tesla T4, 14.56 GiB"));
-  EXPECT_THAT(outcome.err, HasSubstr("on the device 1.01 GiB at the peak"));
-  EXPECT_THAT(outcome.err, HasSubstr("fits          yes, with 13.55 GiB to spare"));
-  EXPECT_THAT(outcome.err, HasSubstr("fits on       rtx2060, "));
+  EXPECT_THAT(outcome.err, HasSubstr("on the device 1.30 GiB at the peak"));
+  EXPECT_THAT(outcome.err, HasSubstr("context       300.00 MiB: an estimate for Tesla T4; --context SIZE sets it"));
+  EXPECT_THAT(outcome.err, HasSubstr("fits          yes, with 13.26 GiB to spare"));
+  EXPECT_THAT(outcome.err, HasSubstr("fits on       gtx1650, "));
   EXPECT_THAT(outcome.err, HasSubstr(" t4,"));
   EXPECT_THAT(outcome.err, Not(HasSubstr("driver calls")));
   const auto report = nlohmann::json::parse(read_whole(json.path()));
@@ -96,33 +98,71 @@ TEST(Simulate, TellsPeaksAndThatTheProgramFits) {
   const auto& device = report.at("processes").at(0).at("driver").at("devices").at(0);
   EXPECT_EQ(device.at("peak_used_bytes"), std::size_t{1034} << 20);
   EXPECT_EQ(device.at("used_bytes"), std::size_t{1030} << 20);
+  EXPECT_EQ(device.at("context_bytes"), std::size_t{300} << 20);
+  EXPECT_EQ(device.at("context_estimate"), "lazy");
+  EXPECT_FALSE(device.contains("context_lack"));
+  EXPECT_TRUE(device.at("library_bytes").empty());
+}
+
+TEST(Simulate, CountsTheContextThatTheUserGives) {
+  NEEDS_THE_SIMULATOR();
+  Outcome outcome = simulate("--gpu t4 --context 551MiB " + kProgram + " 4 1024 6");
+  EXPECT_THAT(outcome.err, HasSubstr("context       552.00 MiB, as given"));
+  EXPECT_THAT(outcome.err, HasSubstr("fits          yes, with 13.01 GiB to spare"));
+  outcome = simulate("--gpu t4 --context none " + kProgram + " 4 1024 6");
+  EXPECT_THAT(outcome.err, HasSubstr("fits          yes, with 13.55 GiB to spare"));
+  EXPECT_THAT(outcome.err, Not(HasSubstr("context")));
+  outcome = simulate("--gpu t4 --context 5GiB " + kProgram + " 4 1024");
+  EXPECT_THAT(outcome.err, HasSubstr("fits on       p4, ")) << "the RTX 2060 is too small for both";
+  EXPECT_THAT(simulate("--context 5x true").err, HasSubstr("'5x' is not valid: it must be a size, such as 1429MiB"));
+}
+
+TEST(Simulate, HasALargerContextIfAllModulesAreLoadedAtOnce) {
+  NEEDS_THE_SIMULATOR();
+  const Outcome outcome = simulate("--gpu t4 env CUDA_MODULE_LOADING=EAGER " + kProgram + " 4 8");
+  EXPECT_THAT(outcome.err, HasSubstr("context       662.00 MiB: an estimate for Tesla T4"));
+}
+
+TEST(Simulate, SaysThatThereIsNoMemoryForTheContext) {
+  NEEDS_THE_SIMULATOR();
+  const Outcome outcome = simulate("--memory 256MiB " + kProgram + " 4 8");
+  EXPECT_NE(outcome.exit_code, 0);
+  EXPECT_THAT(outcome.err,
+              HasSubstr("device 0 has no memory for the CUDA context, which takes 500.00 MiB: 256.00 MiB"));
+  EXPECT_THAT(outcome.err, HasSubstr("fits          NO: no memory for the CUDA context, which takes 500.00 MiB, with"));
 }
 
 TEST(Simulate, TellsWhereMemoryRanOut) {
   NEEDS_THE_SIMULATOR();
-  const Outcome outcome = simulate("--memory 1GiB " + kProgram + " 600 600");
+  const Outcome outcome = simulate("--memory 1GiB --context none " + kProgram + " 600 600");
   EXPECT_EQ(outcome.exit_code, 4);
   EXPECT_THAT(outcome.err, HasSubstr("NO: out of memory at allocation 1, asking for 600.00 MiB with 424.00 MiB free"));
   EXPECT_THAT(outcome.err, Not(HasSubstr("to spare")));
+  EXPECT_THAT(simulate("--memory 1GiB --context 300MiB " + kProgram + " 600 200").err,
+              HasSubstr("NO: out of memory at allocation 1, asking for 200.00 MiB with 124.00 MiB free"));
 }
 
 TEST(Simulate, TellsWhatProcessesTakeOfADeviceTogether) {
   NEEDS_THE_SIMULATOR();
   const TemporaryFile json;
-  const Outcome fits =
-      simulate("--memory 1GiB --json " + json.path() + " " + kProgram + " 600 while '" + kProgram + " 400'");
+  const Outcome fits = simulate("--memory 1GiB --context none --json " + json.path() + " " + kProgram + " 600 while '" +
+                                kProgram + " 400'");
   EXPECT_EQ(fits.exit_code, 0) << fits.err;
   EXPECT_THAT(fits.err, HasSubstr("on the device 600.00 MiB at the peak, 1000.00 MiB of all processes together"));
   EXPECT_THAT(fits.err, HasSubstr("on the device 400.00 MiB at the peak, 1000.00 MiB of all processes together"));
   EXPECT_THAT(fits.err, HasSubstr("fits          yes, with 24.00 MiB to spare"));
   for (const auto& process : nlohmann::json::parse(read_whole(json.path())).at("processes"))
-    EXPECT_EQ(process.at("driver").at("devices").at(0).at("common_peak_used_bytes"), std::size_t{1000} << 20);
-  const Outcome fails = simulate("--memory 1GiB " + kProgram + " 600 while '" + kProgram + " 500'");
+    EXPECT_EQ(process.at("driver").at("devices").at(0).at("common_peak_bytes"), std::size_t{1000} << 20);
+  const Outcome fails = simulate("--memory 1GiB --context none " + kProgram + " 600 while '" + kProgram + " 500'");
   EXPECT_EQ(fails.exit_code, 6);
   EXPECT_THAT(fails.err, HasSubstr("NO: out of memory at allocation 0, asking for 500.00 MiB with 424.00 MiB free"));
-  const Outcome one_by_one = simulate("--memory 1GiB sh -c '" + kProgram + " 600; " + kProgram + " 700'");
+  const Outcome one_by_one =
+      simulate("--memory 1GiB --context none sh -c '" + kProgram + " 600; " + kProgram + " 700'");
   EXPECT_EQ(one_by_one.exit_code, 0) << "the memory of a process that has ended is free";
   EXPECT_THAT(one_by_one.err, HasSubstr("600.00 MiB at the peak, 700.00 MiB of all processes together"));
+  EXPECT_THAT(simulate("--memory 2GiB --context 100MiB " + kProgram + " 600 while '" + kProgram + " 400'").err,
+              HasSubstr("on the device 700.00 MiB at the peak, 1.17 GiB of all processes together"))
+      << "each has a context";
 }
 
 TEST(Simulate, TellsTheProgramWhichRankItIs) {
@@ -170,14 +210,106 @@ TEST(Simulate, TellsOfDriverCallsWhenAskedTo) {
   EXPECT_THAT(outcome.err, HasSubstr("peak at call  allocation 1 of 2"));
 }
 
-TEST(Simulate, SaysFirstThatTheProgramFailed) {
+TEST(Simulate, SaysFirstThatItDoesNotKnowWhetherAProgramFitsThatFailed) {
   NEEDS_THE_SIMULATOR();
-  const Outcome outcome = simulate("sh -c '\"" + kProgram + "\" 4 8; exit 7'");
+  const TemporaryFile json;
+  const Outcome outcome =
+      simulate("--context none --json " + json.path() + " sh -c '\"" + kProgram + "\" 4 8; exit 7'");
   EXPECT_EQ(outcome.exit_code, 7);
-  EXPECT_THAT(outcome.err, StartsWith("\nthe program failed with exit code 7\ndevice 0 of process "));
-  EXPECT_THAT(outcome.err, HasSubstr("fits          yes until the program failed, with "));
+  EXPECT_THAT(outcome.err, StartsWith("\nunknown: the program ended with exit code 7\ndevice 0 of process "));
+  EXPECT_THAT(outcome.err, HasSubstr("fits          unknown: what ran needed 12.00 MiB\n"));
   EXPECT_THAT(outcome.err, Not(HasSubstr("fits on")));
-  EXPECT_THAT(simulate("sh -c 'kill -TERM $$'").err, HasSubstr("exit code 143: signal 15, Terminated"));
+  const auto ending = nlohmann::json::parse(read_whole(json.path())).at("ending");
+  EXPECT_EQ(ending.at("good"), false);
+  EXPECT_TRUE(ending.at("signal").is_null());
+}
+
+TEST(Simulate, SaysWhichSignalEndedTheProgram) {
+  NEEDS_THE_SIMULATOR();
+  const Outcome killed = simulate("sh -c 'kill -KILL $$'");
+  EXPECT_EQ(killed.exit_code, 128 + 9);
+  EXPECT_THAT(killed.err, StartsWith("\nunknown: the program ended with signal 9 (Killed)\n"));
+  const Outcome terminated = simulate("--context none " + kProgram + " 4 8 terminate");
+  EXPECT_EQ(terminated.exit_code, 128 + 15);
+  EXPECT_THAT(terminated.err, StartsWith("\nunknown: the program ended with signal 15 (Terminated)\n"));
+  EXPECT_THAT(terminated.err, HasSubstr("what ran needed 12.00 MiB")) << "the report was written";
+}
+
+TEST(Simulate, CallsRunningOutOfMemoryAnAnswer) {
+  NEEDS_THE_SIMULATOR();
+  const Outcome outcome = simulate("--memory 1GiB " + kProgram + " 600 600");
+  EXPECT_THAT(outcome.err, StartsWith("\nthe program ended with exit code 4\n"));
+  EXPECT_THAT(outcome.err, Not(HasSubstr("unknown")));
+}
+
+TEST(Simulate, EndsAProgramAfterTheSecondsThatWereAskedFor) {
+  NEEDS_THE_SIMULATOR();
+  const TemporaryFile json;
+  const std::string program = "sh -c '\"" + kProgram + "\" 4 8 wait; exit 7'";
+  const Outcome outcome = simulate("--max-seconds 0.5 --context none --json " + json.path() + " " + program);
+  EXPECT_EQ(outcome.exit_code, 0) << "it ended as asked";
+  EXPECT_THAT(outcome.err, StartsWith("\nthe program was ended as asked\ndevice 0 of process "));
+  EXPECT_THAT(outcome.err, HasSubstr("on the device 12.00 MiB at the peak"));
+  EXPECT_THAT(outcome.err, HasSubstr("fits          yes"));
+  EXPECT_EQ(nlohmann::json::parse(read_whole(json.path())).at("ending").at("asked"), "seconds");
+  EXPECT_EQ(simulate("--max-seconds 60 sh -c 'exit 7'").exit_code, 7);
+  expect_complaint("--max-seconds 0 echo ran", "--max-seconds");
+  expect_complaint("--max-steps 0 echo ran", "--max-steps");
+}
+
+TEST(Simulate, PassesSigtermOnToTheProgram) {
+  NEEDS_THE_SIMULATOR();
+  const Outcome outcome = run_command(fmt::format(
+      "('{}' simulate --context none {} 4 8 wait & sleep 1; kill -TERM $!; wait $!)", CACHALOT_COMMAND, kProgram));
+  EXPECT_EQ(outcome.exit_code, 128 + 15);
+  EXPECT_THAT(outcome.err, HasSubstr("what ran needed 12.00 MiB"));
+}
+
+TEST(AnEnding, HasTheErrorOfTheProgramsOwnProcessAndTheMostStepsOfAny) {
+  const auto process = [](const char* error, int steps) {
+    return nlohmann::json{{"error", {{"type", error}, {"at", "train.py:30"}}},
+                          {"optimizer_steps", steps},
+                          {"forward_calls", 9},
+                          {"stopped", nullptr},
+                          {"circles_at", nullptr}};
+  };
+  ProgramEnding ending;
+  ending.exit_code = 1;
+  EXPECT_EQ(how_it_ended(ending), "exit code 1");
+  add_process(ending, process("KeyError", 1234), /*is_main=*/false);
+  add_process(ending, process("NameError", 2), /*is_main=*/true);
+  add_process(ending, process("ValueError", 3), /*is_main=*/false);
+  EXPECT_EQ(how_it_ended(ending), "an error of type NameError at train.py:30 after 1,234 steps");
+  ending.optimizer_steps = 0;
+  EXPECT_EQ(progress_of(ending), "9 forward calls");
+}
+
+TEST(AnEnding, SaysWhereTheProgramReadAnUnknownValueForEver) {
+  ProgramEnding ending;
+  EXPECT_EQ(why_it_was_ended(ending), "");
+  add_process(ending,
+              {{"error", nullptr},
+               {"optimizer_steps", 1},
+               {"forward_calls", 0},
+               {"stopped", "unknown value"},
+               {"circles_at", "train.py:4 in wait"}},
+              /*is_main=*/true);
+  EXPECT_EQ(why_it_was_ended(ending),
+            "the program was ended after 1 step: at train.py:4 in wait it has read an unknown value 10,000 times");
+  EXPECT_EQ(json_of(ending).at("circles_at"), "train.py:4 in wait");
+  const nlohmann::json launcher = {
+      {"error", nullptr}, {"optimizer_steps", 0}, {"forward_calls", 0}, {"stopped", nullptr}, {"circles_at", nullptr}};
+  add_process(ending, launcher, /*is_main=*/false);
+  EXPECT_EQ(ending.circles_at, "train.py:4 in wait");
+}
+
+TEST(AnEnding, KnowsSignalsFromExitCodes) {
+  ProgramEnding ending;
+  ending.exit_code = 128 + 9;
+  EXPECT_EQ(how_it_ended(ending), "signal 9 (Killed)");
+  ending.exit_code = 255;
+  EXPECT_EQ(how_it_ended(ending), "exit code 255") << "of sys.exit(-1)";
+  EXPECT_TRUE(json_of(ending).at("signal").is_null());
 }
 
 TEST(Simulate, TakesNamesOfGpusAsPeopleWriteThem) {

@@ -62,6 +62,7 @@ struct Declarations {
 };
 
 std::unique_ptr<Command> make_compare_command();
+std::unique_ptr<Command> make_fit_command();
 std::unique_ptr<Command> make_gpus_command();
 std::unique_ptr<Command> make_replay_command();
 std::unique_ptr<Command> make_run_command();

@@ -89,6 +89,7 @@ void tell(std::string_view text) { std::fwrite(text.data(), 1, text.size(), stde
 CommandLine::CommandLine() {
   std::unique_ptr<Command> commands[] = {make_snapshot_command(),
                                          make_simulate_command(),
+                                         make_fit_command(),
                                          make_compare_command(),
                                          make_replay_command(),
                                          make_run_command(),

@@ -8,6 +8,7 @@
 #include "cachalot/errors.h"
 #include "simulator/gpu_models.h"
 #include "tools/commands/command.h"
+#include "tools/commands/simulation_options.h"
 #include "tools/python_program.h"
 #include "tools/simulation.h"
 #include "tools/simulation_files.h"
@@ -28,14 +29,15 @@ class SimulateCommand : public Command {
             "$CACHALOT_PYTHON, else with the virtual environment's Python, else with python3.\n\n"
             "Memory is allocated and freed as on the GPU. Kernels do nothing and take simulated time. Small operations "
             "of PyTorch are computed by the CPU, so that their values steer the program as on the GPU; values that "
-            "depend "
-            "on a large computation are unknown and read as zeros. When the program has ended, standard error says for "
-            "each device how much memory was used, where in the program, whether it fits, and where the program read "
-            "unknown values.\n\n"
+            "depend on a large computation are unknown and read as zeros. When the program has ended, standard error "
+            "says for each device how much memory was used, where in the program, whether it fits, and where the "
+            "program read unknown values. A table says on which other GPUs it fits, and with which allocator policy. "
+            "Of a program that did not end well this is unknown, unless it ran out of memory.\n\n"
             "The exit code is the program's, or 2 after an error of the command, which one line on standard error "
             "tells. With --strict it is 3 if the program succeeded and broke a rule of CUDA's.",
         .examples = {{"Will a training fit on a T4?", "cachalot simulate --gpu t4 train.py --batch-size 8"},
                      {"On a GPU that is not in the list:", "cachalot simulate --memory 24GiB python -m package.train"},
+                     {"After three steps of an endless training:", "cachalot simulate --max-steps 3 train.py"},
                      {"Does the program keep CUDA's rules?", "cachalot simulate --strict ./program"},
                      {"Will one rank of an FSDP job of 64 GPUs fit?", "cachalot simulate --world-size 64 train.py"},
                      {"Record every allocation, to replay it with other options:",
@@ -51,6 +53,7 @@ class SimulateCommand : public Command {
            "--memory", memory_,
            "Memory of each device instead of the model's own, such as 24GiB, 24GB or 24000M, all in steps of 1024")
         ->type_name("SIZE");
+    declare_context(app, context_);
     app.add_option("--devices", devices_, "How many devices there are")
         ->type_name("N")
         ->check(CLI::Range(1, kMostDevices))
@@ -67,6 +70,11 @@ class SimulateCommand : public Command {
                    "Its rank on its machine, which is its device (default: the rank modulo --devices)")
         ->type_name("N")
         ->check(CLI::Range(0, kMostDevices - 1));
+    declare_limits(app, limits_);
+    app.add_option("--frames", frames_,
+                   "Tell which calls made the peak, as a tree: own, with the program's own lines alone; library, with "
+                   "those of libraries other than PyTorch as well; all")
+        ->check(CLI::IsMember({"own", "library", "all"}));
     app.add_option("--trace", trace_,
                    "Write every allocation and free for `cachalot replay`; as gzip if it ends in .gz")
         ->type_name("FILE");
@@ -83,7 +91,8 @@ class SimulateCommand : public Command {
     app.add_flag("--strict", strict_,
                  "Also report calls that break CUDA's rules, and memory, streams and events that are not freed");
     app.add_option("--json", json_, "Also write the report as JSON")->type_name("FILE");
-    app.add_flag("-v,--verbose", verbose_, "Also report the calls of the CUDA driver");
+    app.add_flag("-v,--verbose", verbose_,
+                 "Also report the calls of the CUDA driver, and a row for each GPU of the table");
   }
 
   bool takes_program() const override { return true; }
@@ -100,17 +109,21 @@ class SimulateCommand : public Command {
     const Simulation simulation = simulate({.program = with_python(std::move(program_)),
                                             .gpu = gpu_,
                                             .memory = memory_,
+                                            .context = context_,
                                             .devices = devices_,
                                             .rank = rank,
                                             .compute = compute_,
                                             .unknown = unknown_,
                                             .strict = strict_,
+                                            .max_steps = limits_.steps,
+                                            .max_seconds = limits_.seconds,
                                             .trace_path = trace_});
     std::fflush(stdout);
-    tell("\n" + to_text(simulation, verbose_, styles.err));
+    tell("\n" + to_text(simulation, {.verbose = verbose_, .frames = frames()}, styles.err));
     if (!json_.empty()) write_file(json_, to_json(simulation) + "\n");
     constexpr int kRulesBroken = 3;
-    return simulation.exit_code == 0 && breaks_rules(simulation) ? kRulesBroken : simulation.exit_code;
+    const int exit_code = simulation.ending.exit_code;
+    return exit_code == 0 && breaks_rules(simulation) ? kRulesBroken : exit_code;
   }
 
  private:
@@ -135,9 +148,17 @@ class SimulateCommand : public Command {
   std::optional<int> local_rank_;
   std::optional<std::string> gpu_;
   std::optional<std::string> memory_;
+  std::optional<std::string> context_;
   int devices_ = 1;
+  std::optional<Frames> frames() const {
+    if (frames_.empty()) return std::nullopt;
+    return frames_ == "own" ? Frames::own : frames_ == "library" ? Frames::library : Frames::all;
+  }
+
+  std::string frames_;
   std::string compute_ = "small";
   std::string unknown_ = "zero";
+  RunLimits limits_;
   bool strict_ = false;
   std::string trace_;
   std::string json_;

@@ -1,0 +1,100 @@
+"""`cachalot fit` from Python: the largest parameters with which a program fits, for each GPU and allocator policy."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from . import _command
+
+
+class FitError(RuntimeError):
+    """`cachalot fit` could not answer; the message is the command's."""
+
+
+@dataclass(frozen=True)
+class Fit:
+    """The largest values of a parameter with which a program fits on one GPU; None where none does.
+
+    Attributes:
+        gpu: the GPU's key, as `cachalot gpus` lists it.
+        name: the name of the product.
+        memory_bytes: what CUDA reports as its memory.
+        values: the values of the other parameters, if there are several.
+        pytorch: the largest value with PyTorch's default policy.
+        expandable_segments: the largest value with PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True.
+        page_heap: the largest value with cachalot's page heap, `python -m cachalot run --config heap:pages`.
+    """
+
+    gpu: str
+    name: str
+    memory_bytes: int
+    values: Mapping[str, int]
+    pytorch: int | None
+    expandable_segments: int | None
+    page_heap: int | None
+
+
+def fit(
+    program: Sequence[str] | str,
+    vary: Mapping[str, Iterable[int]],
+    gpus: Iterable[str] = (),
+    *,
+    max_steps: int | None = None,
+    max_seconds: float | None = None,
+    jobs: int | None = None,
+) -> list[Fit]:
+    """Finds the largest parameters with which a program fits on GPUs that are simulated.
+
+    The program runs several times in processes of its own, by the command `cachalot fit`; this process needs no GPU and no
+    PyTorch. A program that fits with some value is assumed to fit with every smaller one.
+
+        for one in cachalot.fit(["train.py", "--batch", "{batch}"], {"batch": range(1, 257)}, gpus=["t4", "l4"], max_steps=2):
+            print(one.gpu, one.pytorch)
+
+    Args:
+        program: the program and its arguments, as for `cachalot simulate`, or its path alone. `{batch}` in a word stands for
+            the value of the parameter `batch`.
+        vary: for each parameter its values. For each combination of the others' values, the largest value of the last is found.
+        gpus: the GPUs to answer for, as `cachalot gpus` lists them; without, all that PyTorch has kernels for.
+        max_steps: ends each run after so many optimizer steps, or forward calls of a program without optimizers.
+        max_seconds: ends each run after so many seconds.
+        jobs: how many runs there are at the same time; without, as many as there are processors.
+
+    Returns:
+        A result for each GPU and combination, the smallest GPU first.
+
+    Raises:
+        FitError: the command is missing or failed, or a run of the program did not end well.
+    """
+    command = _command.find()
+    if command is None:
+        raise FitError("this installation has no `cachalot` command: install a wheel of cachalot")
+    words = [program] if isinstance(program, str) else list(program)
+    options = [f"--vary={name}={_text_of(values)}" for name, values in vary.items()]
+    options += [f"--gpu={gpu}" for gpu in gpus]
+    for name, value in (("max-steps", max_steps), ("max-seconds", max_seconds), ("jobs", jobs)):
+        if value is not None:
+            options.append(f"--{name}={value}")
+    environment = {"CACHALOT_PYTHON": sys.executable, **os.environ}
+    with tempfile.TemporaryDirectory(prefix="cachalot-fit-") as folder:
+        path = Path(folder) / "fit.json"
+        done = subprocess.run([command, "fit", *options, f"--json={path}", "--", *words], env=environment,
+                              stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, check=False)
+        if done.returncode != 0:
+            raise FitError(done.stderr.strip().removeprefix("cachalot: "))
+        return [Fit(**result) for result in json.loads(path.read_text())["results"]]
+
+
+def _text_of(values: Iterable[int]) -> str:
+    """As the command reads them: a range in short, because an argument has no room for thousands of numbers."""
+    numbers = sorted({int(value) for value in values})
+    if len(numbers) > 1 and numbers[-1] - numbers[0] == len(numbers) - 1:
+        return f"{numbers[0]}..{numbers[-1]}"
+    return ",".join(map(str, numbers))

@@ -1,0 +1,174 @@
+// Which cards a program fits on, by the trace of one run.
+#include "tools/card_table.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <string>
+
+#include "base/bytes.h"
+#include "tests/tools/temporary_file.h"
+
+namespace cachalot::tools {
+namespace {
+
+using testing::HasSubstr;
+using testing::Not;
+
+// 24 blocks of 8 MiB, of which PyTorch has two in a segment of 20 MiB, every other one freed, and then 96 MiB more.
+Trace trace_with_holes() {
+  std::string text;
+  for (int i = 0; i < 24; ++i) text += "a," + std::to_string(i) + "," + std::to_string(8 * kMiB) + ",0\n";
+  for (int i = 0; i < 24; i += 2) text += "f," + std::to_string(i) + "\n";
+  for (int i = 24; i < 28; ++i) text += "a," + std::to_string(i) + "," + std::to_string(24 * kMiB) + ",0\n";
+  const TemporaryFile file;
+  std::ofstream(file.path()) << text;
+  return read_trace(file.path());
+}
+
+Card card(const std::string& key, std::size_t mib) {
+  return {.key = key, .product = key, .capability = "8.6", .memory_bytes = mib * kMiB};
+}
+
+Card make_large() { return card("large", 1000); }
+
+CardRun run_on(const Card& card, std::size_t reserved_mib) {
+  return {.device = 0,
+          .card = card,
+          .policy = Policy::pytorch,
+          .architectures = {},
+          .reserved_bytes = reserved_mib * kMiB,
+          .other_bytes = 0};
+}
+
+using Answers = std::array<bool, kPolicyCount>;
+
+Answers answers_for(const CardTable& table, const std::string& key) {
+  for (const CardTable::Row& row : table.rows) {
+    if (row.card.key == key) return row.fits;
+  }
+  ADD_FAILURE() << "no row of " << key;
+  return {};
+}
+
+TEST(PolicyFit, NeedsWhatLivesAtOnceAndAtMostWhatIsHeldWithoutALimit) {
+  PolicyFit fit(trace_with_holes());
+  EXPECT_EQ(fit.live_bytes(), 192 * kMiB);
+  EXPECT_EQ(fit.held_bytes(Policy::pytorch), 336 * kMiB);
+  EXPECT_LT(fit.held_bytes(Policy::page_heap), 200 * kMiB);
+  for (const Policy policy : kPolicies) {
+    EXPECT_FALSE(fit.fits(policy, fit.live_bytes() - 1)) << name_of(policy);
+    EXPECT_TRUE(fit.fits(policy, fit.held_bytes(policy))) << name_of(policy);
+  }
+  EXPECT_FALSE(fit.fits(Policy::pytorch, 300 * kMiB));
+  EXPECT_TRUE(fit.fits(Policy::page_heap, 300 * kMiB));
+}
+
+TEST(PolicyFit, KnowsThatPyTorchGivesItsCacheBackBeforeItFails) {
+  const TemporaryFile file;
+  std::ofstream(file.path()) << "a,0,104857600,0\nf,0\na,1,125829120,0\n";
+  PolicyFit fit(read_trace(file.path()));
+  EXPECT_EQ(fit.held_bytes(Policy::pytorch), 220 * kMiB);
+  EXPECT_TRUE(fit.fits(Policy::pytorch, 120 * kMiB));
+}
+
+TEST(ACardTable, SaysForEachCardWithWhichPolicyTheProgramFits) {
+  const Card large = card("large", 1000);
+  const CardTable table =
+      make_card_table(trace_with_holes(), run_on(large, 336), {large, card("small", 100), card("middle", 300)});
+  EXPECT_TRUE(table.is_exact);
+  EXPECT_EQ(answers_for(table, "small"), (Answers{false, false, false}));
+  EXPECT_EQ(answers_for(table, "middle"), (Answers{false, true, true}));
+  EXPECT_EQ(answers_for(table, "large"), (Answers{true, true, true}));
+  EXPECT_EQ(table.rows.front().card.key, "small");
+}
+
+TEST(ACardTable, LeavesOutMemoryThatTheAllocatorDoesNotOwn) {
+  const Card large = card("large", 1000);
+  CardRun run = run_on(large, 336);
+  const std::vector<Card> cards = {card("middle", 340)};
+  EXPECT_EQ(answers_for(make_card_table(trace_with_holes(), run, cards), "middle"), (Answers{true, true, true}));
+  run.other_bytes = 40 * kMiB;
+  EXPECT_EQ(answers_for(make_card_table(trace_with_holes(), run, cards), "middle"), (Answers{false, true, true}));
+}
+
+TEST(ACardTable, BelievesTheRunAndSaysWhereAReplayDiffersFromIt) {
+  const Card middle = card("middle", 300);
+  const CardTable table = make_card_table(trace_with_holes(), run_on(middle, 280), {card("larger", 310)});
+  EXPECT_FALSE(table.is_exact);
+  EXPECT_EQ(answers_for(table, "middle"), (Answers{true, true, true}));
+  EXPECT_EQ(answers_for(table, "larger"), (Answers{true, true, true}));
+  EXPECT_THAT(to_text(table, false, Style()), HasSubstr("approximate: "));
+}
+
+TEST(ACardTable, LeavesOutCardsForWhichPyTorchHasNoKernels) {
+  Card one = {.key = "card", .product = "card", .capability = "8.9", .memory_bytes = kMiB};
+  EXPECT_TRUE(has_kernels(one, {}));
+  EXPECT_TRUE(has_kernels(one, {"sm_75", "sm_86"})) << "binary code of an older minor version";
+  EXPECT_FALSE(has_kernels(one, {"sm_75", "sm_90"}));
+  EXPECT_TRUE(has_kernels(one, {"sm_90", "compute_75"})) << "PTX";
+  EXPECT_FALSE(has_kernels(one, {"compute_90"}));
+  one.capability = "12.0";
+  EXPECT_TRUE(has_kernels(one, {"sm_120"}));
+  EXPECT_FALSE(has_kernels(one, {"sm_100"}));
+
+  const Card large = make_large();
+  CardRun run = run_on(large, 336);
+  run.architectures = {"sm_80"};
+  one.key = "newer";
+  const CardTable table = make_card_table(trace_with_holes(), run, {large, one});
+  EXPECT_EQ(table.rows.size(), 1);
+  EXPECT_THAT(to_text(table, false, Style()), HasSubstr("has no kernels for newer\n"));
+  EXPECT_EQ(json_of(table).at("left_out"), nlohmann::json::array({"newer"}));
+}
+
+TEST(ACardTable, IsShortInTextAndHasEachCardIfVerbose) {
+  const Card large = card("large", 1000);
+  const std::vector<Card> cards = {card("tiny", 50),    card("small", 100), card("less", 150),
+                                   card("middle", 300), card("more", 2000), large,
+                                   card("most", 3000)};
+  const CardTable table = make_card_table(trace_with_holes(), run_on(large, 336), cards);
+  const std::string text = to_text(table, /*verbose=*/false, Style());
+  EXPECT_THAT(text, HasSubstr("                tiny to less (3 cards)  50.00 MiB to 150.00 MiB       no"));
+  EXPECT_THAT(text, HasSubstr("                middle                               300.00 MiB       no "));
+  EXPECT_THAT(text, HasSubstr("yes  this run\n                more, most "));
+  EXPECT_THAT(text, HasSubstr("expandable segments: PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True\n"));
+  EXPECT_THAT(text, HasSubstr("page heap: python -m cachalot run --config heap:pages\n"));
+  EXPECT_THAT(text, Not(HasSubstr("approximate")));
+  EXPECT_THAT(to_text(table, /*verbose=*/true, Style()), HasSubstr("                small "));
+}
+
+TEST(ACardTable, LeavesRoomForTheContextOfEachCard) {
+  Card large = card("large", 1000);
+  large.context_bytes = 500 * kMiB;
+  std::vector<Card> cards = {card("little", 400), card("much", 400)};
+  cards.front().context_bytes = 50 * kMiB;
+  cards.back().context_bytes = 100 * kMiB;
+  const CardTable table = make_card_table(trace_with_holes(), run_on(large, 336), cards);
+  EXPECT_EQ(answers_for(table, "little"), (Answers{true, true, true}));
+  EXPECT_EQ(answers_for(table, "much"), (Answers{false, true, true})) << "PyTorch needs 336 MiB";
+  EXPECT_EQ(json_of(table).at("cards").at(0).at("context_bytes"), 50 * kMiB);
+}
+
+TEST(ACardTable, HasEveryCardInJson) {
+  const Card large = card("large", 1000);
+  Card other = card("middle", 300);
+  other.capability = "7.5";
+  const auto json = json_of(make_card_table(trace_with_holes(), run_on(large, 336), {large, other}));
+  EXPECT_EQ(json.at("live_bytes"), 192 * kMiB);
+  EXPECT_EQ(json.at("held_bytes").at("pytorch"), 336 * kMiB);
+  const nlohmann::json middle = {{"gpu", "middle"},
+                                 {"name", "middle"},
+                                 {"memory_bytes", 300 * kMiB},
+                                 {"context_bytes", 0},
+                                 {"same_architecture", false},
+                                 {"pytorch", false},
+                                 {"expandable_segments", true},
+                                 {"page_heap", true}};
+  EXPECT_EQ(json.at("cards").at(0), middle);
+  EXPECT_EQ(json.at("cards").at(1).at("same_architecture"), true);
+}
+
+}  // namespace
+}  // namespace cachalot::tools

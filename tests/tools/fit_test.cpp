@@ -1,0 +1,215 @@
+// The largest parameters with which programs fit.
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <fstream>
+#include <functional>
+#include <numeric>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "base/bytes.h"
+#include "tests/tools/run_command.h"
+#include "tests/tools/temporary_file.h"
+#include "tools/fit_search.h"
+#include "tools/trace_shape.h"
+
+namespace cachalot::tools {
+namespace {
+
+using testing::HasSubstr;
+
+Trace trace_in_text(const std::string& text) {
+  const TemporaryFile file;
+  std::ofstream(file.path()) << text;
+  return read_trace(file.path());
+}
+
+TEST(TraceShape, IsTheSameWhateverTheOrderInWhichARowOfAllocationsIsFreed) {
+  const Trace one = with_ordered_frees(trace_in_text("a,0,512,0\na,1,512,7\nf,0\nf,1\na,2,512,7\na,3,1,0\n"));
+  const Trace other = with_ordered_frees(trace_in_text("a,0,512,0\na,1,1024,7\nf,1\nf,0\na,2,2048,7\na,3,1,0\n"));
+  EXPECT_TRUE(have_one_shape(one, other));
+  EXPECT_EQ(other.events[4].bytes, 2048u);
+  EXPECT_FALSE(
+      have_one_shape(one, with_ordered_frees(trace_in_text("a,0,512,0\na,1,512,7\nf,0\na,2,512,7\nf,1\na,3,1,0\n"))));
+  EXPECT_FALSE(
+      have_one_shape(one, with_ordered_frees(trace_in_text("a,0,512,0\na,1,512,0\nf,0\nf,1\na,2,512,0\na,3,1,0\n"))));
+}
+
+TEST(TraceShape, HasSizesOnALineBetweenTwoValues) {
+  const Trace low = trace_in_text("a,0,100,0\na,1,512,0\nf,1\n");
+  const Trace high = trace_in_text("a,0,200,0\na,1,512,0\nf,1\n");
+  const Trace middle = on_line({.trace = low, .value = 1}, {.trace = high, .value = 11}, 4);
+  EXPECT_EQ(middle.events[0].bytes, 130u);
+  EXPECT_EQ(middle.events[1].bytes, 512u);
+  Deviations deviations(3);
+  note_deviations(deviations, middle, trace_in_text("a,0,128,0\na,1,512,0\nf,1\n"));
+  note_deviations(deviations, middle, trace_in_text("a,0,131,0\na,1,512,0\nf,1\n"));
+  EXPECT_EQ(deviations, (Deviations{2, 0, 0}));
+  EXPECT_EQ(raised(middle, deviations).events[0].bytes, 134u);
+  EXPECT_EQ(lowered(middle, deviations).events[0].bytes, 126u);
+  EXPECT_EQ(lowered(middle, {1000, 0, 0}).events[0].bytes, 0u);
+}
+
+// The sizes in KiB of what a program allocates with a value, in order; every third is freed at the end, and then the
+// first of them is made once more.
+using Program = std::function<std::vector<std::size_t>(std::int64_t value)>;
+
+Trace trace_at(const Program& program, std::int64_t value) {
+  std::string text;
+  const std::vector<std::size_t> sizes = program(value);
+  std::size_t made = 0;
+  for (const std::size_t kib : sizes) text += fmt::format("a,{},{},0\n", made++, kib * kKiB);
+  for (std::size_t i = 0; i < sizes.size(); i += 3) text += fmt::format("f,{}\n", i);
+  return trace_in_text(text + fmt::format("a,{},{},0\n", made, sizes.front() * kKiB));
+}
+
+struct Found {
+  std::vector<std::optional<std::size_t>> largest;  // for each memory and policy
+  std::size_t runs = 0;
+};
+
+const std::set<std::size_t> kMemory = {50 * kMiB, 400 * kMiB, 700 * kMiB, 1000 * kMiB, 1900 * kMiB, 90000 * kMiB};
+
+Found search(const Program& program, const std::vector<std::int64_t>& values) {
+  FitSearch search(values, kMemory);
+  Found found;
+  for (auto wanted = search.wanted(); !wanted.empty(); wanted = search.wanted()) {
+    for (const std::size_t index : wanted) {
+      Recording recording;
+      recording.parts.push_back({.trace = trace_at(program, values[index]), .other_bytes = 3 * kMiB});
+      search.add(index, std::move(recording));
+      ++found.runs;
+    }
+  }
+  for (const std::size_t bytes : kMemory) {
+    for (const Policy policy : kPolicies) found.largest.push_back(search.largest(policy, bytes));
+  }
+  return found;
+}
+
+std::vector<std::optional<std::size_t>> try_all(const Program& program, const std::vector<std::int64_t>& values) {
+  std::vector<std::optional<std::size_t>> largest(kMemory.size() * kPolicyCount);
+  for (std::size_t index = 0; index < values.size(); ++index) {
+    PolicyFit fit(trace_at(program, values[index]));
+    std::size_t question = 0;
+    for (const std::size_t bytes : kMemory) {
+      for (const Policy policy : kPolicies) {
+        if (fit.fits(policy, bytes - 3 * kMiB)) largest[question] = index;
+        ++question;
+      }
+    }
+  }
+  return largest;
+}
+
+std::vector<std::int64_t> up_to(std::int64_t last) {
+  std::vector<std::int64_t> values(static_cast<std::size_t>(last));
+  std::iota(values.begin(), values.end(), 1);
+  return values;
+}
+
+void expect_all_found(const Program& program, const std::vector<std::int64_t>& values, std::size_t most_runs) {
+  const Found found = search(program, values);
+  EXPECT_EQ(found.largest, try_all(program, values));
+  EXPECT_LE(found.runs, most_runs);
+}
+
+std::size_t times(std::int64_t value, std::size_t kib) { return static_cast<std::size_t>(value) * kib; }
+
+TEST(FitSearch, NeedsFourRunsWhereSizesGrowLinearly) {
+  expect_all_found(
+      [](std::int64_t v) {
+        return std::vector<std::size_t>{times(v, 1024), 9000, times(v, 3000), times(v, 100), 2000, times(v, 2048)};
+      },
+      up_to(256), 4);
+}
+
+TEST(FitSearch, RunsMoreWhereSizesGrowInSteps) {
+  expect_all_found(
+      [](std::int64_t v) {
+        return std::vector<std::size_t>{times(v, 1024), 9000, times((v + 7) / 8 * 8, 3000), times(v / 5, 100) + 1};
+      },
+      up_to(256), 40);
+}
+
+TEST(FitSearch, RunsMoreWhereTheProgramDoesSomethingElseFromSomeValueOn) {
+  expect_all_found(
+      [](std::int64_t v) {
+        std::vector<std::size_t> sizes = {times(v, 1024), 9000, times(v, 3000)};
+        if (v >= 42) sizes.push_back(50000);
+        if (v >= 200) sizes.push_back(700);
+        return sizes;
+      },
+      up_to(256), 40);
+}
+
+TEST(FitSearch, TakesOneValueAndFewValues) {
+  const Program program = [](std::int64_t v) { return std::vector<std::size_t>{times(v, 100000)}; };
+  expect_all_found(program, {3}, 1);
+  expect_all_found(program, {1, 9}, 2);
+  expect_all_found(program, {1, 2, 4, 8, 16}, 4);
+}
+
+TEST(FitSearch, KnowsThatWhatRanOutOfMemoryFitsNowhere) {
+  FitSearch search(up_to(9), {std::size_t{90000} * kMiB});
+  const Program program = [](std::int64_t v) { return std::vector<std::size_t>{times(v, 100)}; };
+  std::size_t runs = 0;
+  for (auto wanted = search.wanted(); !wanted.empty(); wanted = search.wanted()) {
+    for (const std::size_t index : wanted) {
+      Recording recording;
+      recording.is_too_large = index > 4;
+      if (!recording.is_too_large) {
+        recording.parts.push_back({.trace = trace_at(program, static_cast<std::int64_t>(index) + 1), .other_bytes = 0});
+      }
+      search.add(index, std::move(recording));
+      ++runs;
+    }
+  }
+  EXPECT_EQ(search.largest(Policy::pytorch, std::size_t{90000} * kMiB), 4u);
+  EXPECT_LE(runs, 9u);
+}
+
+TEST(ARecording, IsNearlyEqualWhereSizesDifferByLessThanAThousandth) {
+  const auto recording = [](std::size_t bytes, std::size_t other) {
+    Recording made;
+    made.parts.push_back({.trace = trace_in_text(fmt::format("a,0,{},0\n", bytes)), .other_bytes = other});
+    return made;
+  };
+  EXPECT_TRUE(are_nearly_equal(recording(100000, 5), recording(100050, 5)));
+  EXPECT_FALSE(are_nearly_equal(recording(100000, 5), recording(101000, 5)));
+  EXPECT_FALSE(are_nearly_equal(recording(100000, 5), recording(100000, 6)));
+}
+
+void expect_refusal(const std::string& arguments, const std::string& part) {
+  const Outcome outcome = run_command(fmt::format("'{}' fit {}", CACHALOT_COMMAND, arguments));
+  EXPECT_EQ(outcome.exit_code, 2) << arguments;
+  EXPECT_EQ(std::count(outcome.err.begin(), outcome.err.end(), '\n'), 1) << outcome.err;
+  EXPECT_THAT(outcome.err, HasSubstr(part));
+}
+
+TEST(Fit, RefusesWhatItCannotVary) {
+  expect_refusal("", "no program was given; an example: cachalot fit --vary batch=1..256 train.py --batch {batch}");
+  expect_refusal("echo 1", "no --vary was given, such as --vary batch=1..256");
+  expect_refusal("--vary batch=1..9 echo 1", "--vary batch: the program has no {batch} in its words");
+  expect_refusal("--vary batch echo '{batch}'", "--vary batch: it must be NAME=FIRST..LAST or NAME=VALUE,VALUE,…");
+  expect_refusal("--vary batch=1,x echo '{batch}'", "--vary batch=1,x: 'x' is not a whole number");
+  expect_refusal("--vary batch=-1..4 echo '{batch}'", "--vary batch=-1..4: '-1' is not a whole number");
+  expect_refusal("--vary batch=9..1 echo '{batch}'", "--vary batch=9..1: a range goes from a smaller to a larger");
+  expect_refusal("--vary batch=1..9 --vary batch=2 echo '{batch}'", "--vary batch: the parameter is given twice");
+  expect_refusal("--vary batch=1..9 --gpu voodoo echo '{batch}'", "'voodoo' is not a known GPU");
+}
+
+TEST(Fit, SaysHowARunEndedThatDidNotEndWell) {
+  if (std::string(CACHALOT_SIMULATED_PROGRAM).empty()) GTEST_SKIP() << "built without the simulated CUDA runtime";
+  expect_refusal("--vary batch=4..5 sh -c 'echo told; exit {batch}'",
+                 "with batch=4 the program ended with exit code 4; its last lines: told");
+  expect_refusal("--vary batch=4 echo '{batch}'", "with batch=4 nothing is known of what the program allocates with");
+}
+
+}  // namespace
+}  // namespace cachalot::tools

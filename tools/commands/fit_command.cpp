@@ -1,0 +1,139 @@
+// `cachalot fit`: the largest parameters with which a program fits on GPUs that are not there.
+#include <algorithm>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "base/bytes.h"
+#include "base/check.h"
+#include "simulator/gpu_models.h"
+#include "tools/commands/command.h"
+#include "tools/commands/simulation_options.h"
+#include "tools/fit.h"
+#include "tools/fit_report.h"
+#include "tools/progress_bar.h"
+#include "tools/python_program.h"
+#include "tools/simulation_cards.h"
+#include "tools/simulation_files.h"
+
+namespace cachalot::tools {
+namespace {
+
+class FitCommand : public Command {
+ public:
+  const CommandText& text() const override {
+    static const CommandText text = {
+        .name = "fit",
+        .usage = "[OPTIONS] [--] PROGRAM [ARGUMENTS...]",
+        .summary = "Find the largest batch size with which a PyTorch program fits, for each GPU and allocator policy",
+        .details =
+            "PROGRAM is as for `cachalot simulate`; {batch} in its words stands for the value of the parameter batch. "
+            "With several --vary, the largest value of the last is found for each combination of the others.\n\n"
+            "The program runs on simulated GPUs of unlimited memory, for some of the values. What it allocates is "
+            "replayed on the memory of each GPU with each policy. Between two values that were run, allocations are "
+            "computed where they grow linearly, which further runs check. A program that fits with some value is "
+            "assumed to fit with every smaller one.\n\n"
+            "The program's output is not shown. The exit code is 0, or 2 after an error, which one line on standard "
+            "error tells; a run that does not end well is one.",
+        .examples = {{"The largest batch size for each GPU:",
+                      "cachalot fit --vary batch=1..256 --max-steps 2 train.py --batch {batch}"},
+                     {"On two GPUs, for each of two lengths:",
+                      "cachalot fit --gpu t4 --gpu l4 --vary seq=128,512 --vary batch=1..256 train.py {seq} {batch}"}}};
+    return text;
+  }
+
+  void declare(CLI::App& app) override {
+    constexpr int kMostJobs = 256;
+    app.add_option("--vary", vary_,
+                   "A parameter and its whole numbers: NAME=FIRST..LAST or NAME=VALUE,VALUE,...; may be "
+                   "given several times")
+        ->type_name("NAME=VALUES")
+        ->allow_extra_args(false);
+    app.add_option("--gpu", gpus_,
+                   "A GPU to answer for (default: all that `cachalot gpus` lists); may be given several "
+                   "times")
+        ->type_name("GPU")
+        ->allow_extra_args(false);
+    app.add_option("--memory", memory_,
+                   "A GPU like an h100 with so much memory instead, such as 24GiB; may be given "
+                   "several times")
+        ->type_name("SIZE")
+        ->allow_extra_args(false);
+    app.add_option("--jobs", jobs_, "How many runs there are at the same time")
+        ->type_name("N")
+        ->check(CLI::Range(1, kMostJobs))
+        ->capture_default_str();
+    declare_context(app, context_);
+    declare_limits(app, limits_);
+    app.add_option("--json", json_, "Also write the results as JSON")->type_name("FILE");
+    app.add_flag("-v,--verbose", verbose_, "Print a row for each GPU");
+  }
+
+  bool takes_program() const override { return true; }
+  void set_program(const std::vector<std::string>& words) override { program_ = words; }
+
+  int run(const Styles& styles) override {
+    CACHALOT_REQUIRE(!program_.empty(),
+                     "no program was given; an example: cachalot fit --vary batch=1..256 train.py "
+                     "--batch {{batch}}");
+    FitOptions options;
+    options.program = with_python(program_);
+    options.cards = cards();
+    for (const std::string& vary : vary_) options.vary.push_back(parse_vary(vary));
+    options.jobs = jobs_;
+    options.context = context_;
+    options.max_steps = limits_.steps;
+    options.max_seconds = limits_.seconds;
+    if (!json_.empty()) write_file(json_, "");
+    const FitReport report = fit_with_bar(std::move(options));
+    print(to_text(report, verbose_, styles.out));
+    if (!json_.empty()) write_file(json_, to_json(report) + "\n");
+    return 0;
+  }
+
+ private:
+  static FitReport fit_with_bar(FitOptions options) {
+    ProgressBar bar("fit");
+    options.progress = [&](double done) { bar.show(done); };
+    return fit(options);
+  }
+
+  static Card known(const std::string& name) {
+    const std::string_view key = simulator::find_gpu_model(name).key;
+    const std::vector<Card> all = known_cards({});
+    return *std::ranges::find(all, key, &Card::key);
+  }
+
+  std::vector<Card> cards() const {
+    if (gpus_.empty() && memory_.empty()) return known_cards({});
+    std::vector<Card> cards;
+    for (const std::string& name : gpus_) {
+      if (Card card = known(name); std::ranges::find(cards, card) == cards.end()) cards.push_back(std::move(card));
+    }
+    for (const std::string& size : memory_) {
+      Card card = known("h100");
+      card.product = size;
+      card.memory_bytes = parse_bytes(size);
+      cards.push_back(card);
+    }
+    return cards;
+  }
+
+  static int default_jobs() { return std::max(1, static_cast<int>(std::thread::hardware_concurrency())); }
+
+  std::vector<std::string> vary_;
+  std::vector<std::string> gpus_;
+  std::vector<std::string> memory_;
+  std::optional<std::string> context_;
+  int jobs_ = default_jobs();
+  RunLimits limits_;
+  std::string json_;
+  bool verbose_ = false;
+  std::vector<std::string> program_;
+};
+
+}  // namespace
+
+std::unique_ptr<Command> make_fit_command() { return std::make_unique<FitCommand>(); }
+
+}  // namespace cachalot::tools

@@ -1,0 +1,414 @@
+#include "tools/fit.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <atomic>
+#include <charconv>
+#include <csignal>
+#include <exception>
+#include <functional>
+#include <iterator>
+#include <map>
+#include <mutex>
+#include <set>
+#include <stdexcept>
+#include <thread>
+#include <tuple>
+#include <utility>
+
+#include "base/check.h"
+#include "cachalot/errors.h"
+#include "simulator/gpu_models.h"
+#include "tools/fit_search.h"
+#include "tools/simulation.h"
+#include "tools/trace_shape.h"
+
+namespace cachalot::tools {
+namespace {
+
+using Values = std::vector<std::int64_t>;
+
+// Of the device of each run: more than any program has, and a third of the addresses that the simulator reserves with
+// expandable segments.
+constexpr const char* kUnlimited = "4TiB";
+
+std::int64_t integer(std::string_view text, std::string_view whole) {
+  std::int64_t value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  CACHALOT_REQUIRE(error == std::errc() && end == text.data() + text.size() && value >= 0,
+                   "--vary {}: '{}' is not a whole number", whole, text);
+  return value;
+}
+
+Values range_of(std::string_view first, std::string_view last, std::string_view whole) {
+  constexpr std::int64_t kMostValues = 100000;
+  const std::int64_t low = integer(first, whole);
+  const std::int64_t high = integer(last, whole);
+  CACHALOT_REQUIRE(low <= high && high - low < kMostValues,
+                   "--vary {}: a range goes from a smaller to a larger number and has at most {} values", whole,
+                   kMostValues);
+  Values values;
+  for (std::int64_t i = 0; i <= high - low; ++i) values.push_back(low + i);
+  return values;
+}
+
+Values list_of(std::string_view text, std::string_view whole) {
+  Values values;
+  while (true) {
+    const std::size_t comma = text.find(',');
+    values.push_back(integer(text.substr(0, comma), whole));
+    if (comma == std::string_view::npos) break;
+    text.remove_prefix(comma + 1);
+  }
+  std::ranges::sort(values);
+  values.erase(std::unique(values.begin(), values.end()), values.end());
+  return values;
+}
+
+// "batch=8 seq=128".
+std::string text_of(const std::vector<Vary>& vary, const Values& values) {
+  std::string text;
+  for (std::size_t i = 0; i < vary.size(); ++i) {
+    text += fmt::format("{}{}={}", i == 0 ? "" : " ", vary[i].name, values[i]);
+  }
+  return text;
+}
+
+// Every combination of the values of all but the last parameter.
+std::vector<Values> combinations(const std::vector<Vary>& vary) {
+  std::vector<Values> all = {{}};
+  for (std::size_t i = 0; i + 1 < vary.size(); ++i) {
+    std::vector<Values> longer;
+    for (const Values& values : all) {
+      for (const std::int64_t value : vary[i].values) {
+        longer.push_back(values);
+        longer.back().push_back(value);
+      }
+    }
+    all = std::move(longer);
+  }
+  return all;
+}
+
+std::atomic<bool> is_interrupted{false};
+
+// Ctrl-C ends the runs, which the terminal tells as well; then we end.
+class Interrupts {
+ public:
+  Interrupts() : before_(std::signal(SIGINT, [](int) { is_interrupted = true; })) { is_interrupted = false; }
+  ~Interrupts() { std::signal(SIGINT, before_); }
+  Interrupts(const Interrupts&) = delete;
+  Interrupts& operator=(const Interrupts&) = delete;
+
+ private:
+  void (*before_)(int);
+};
+
+// A run that is to be made: on a card's model with all values.
+struct Run {
+  std::string gpu;
+  Values values;
+  std::function<void(Recording)> done;
+};
+
+// Makes runs, several at the same time.
+class Runner {
+ public:
+  explicit Runner(const FitOptions& options) : options_(options) {}
+
+  void make(std::vector<Run> runs) {
+    std::atomic<std::size_t> next{0};
+    std::map<std::size_t, std::exception_ptr> failures;  // by run: the first is told
+    const auto work = [&] {
+      for (std::size_t i = next++; i < runs.size() && !is_interrupted; i = next++) {
+        try {
+          Recording recording = record(runs[i]);
+          const std::lock_guard lock(mutex_);
+          runs[i].done(std::move(recording));
+          tell_progress(runs.size() - i - 1);
+        } catch (...) {
+          const std::lock_guard lock(mutex_);
+          failures[i] = std::current_exception();
+          next = runs.size();
+        }
+      }
+    };
+    std::vector<std::thread> threads;
+    for (int i = 0; i < std::min(options_.jobs, static_cast<int>(runs.size())); ++i) threads.emplace_back(work);
+    for (std::thread& thread : threads) thread.join();
+    if (is_interrupted) throw std::runtime_error("interrupted");
+    if (!failures.empty()) std::rethrow_exception(failures.begin()->second);
+  }
+
+  std::size_t runs() const { return runs_; }
+  bool is_exact() const { return is_exact_; }
+
+ private:
+  Recording record(const Run& run) {
+    SimulationOptions options;
+    options.program = with_values(options_.program, options_.vary, run.values);
+    options.gpu = run.gpu;
+    options.memory = kUnlimited;
+    options.max_steps = options_.max_steps;
+    options.max_seconds = options_.max_seconds;
+    options.context = options_.context;
+    options.is_one_of_many = true;
+    const Simulation simulation = simulate(options);
+    Recording recording;
+    recording.is_too_large = lacked_memory(simulation);
+    if (recording.is_too_large) return recording;
+    const std::string values = text_of(options_.vary, run.values);
+    CACHALOT_REQUIRE(simulation.ending.is_good(), "with {} the program ended with {}; its last lines: {}", values,
+                     how_it_ended(simulation.ending), simulation.output);
+    CACHALOT_REQUIRE(simulation.ending.ended != Ended::unknown_value, "with {} {}", values,
+                     why_it_was_ended(simulation.ending));
+    for (const ProcessReport& process : simulation.processes) {
+      for (const RecordedTrace& one : process.traces) add_part(recording, one, values);
+    }
+    CACHALOT_REQUIRE(!recording.parts.empty(), "with {} nothing is known of what the program allocates with PyTorch",
+                     values);
+    return recording;
+  }
+
+  void add_part(Recording& recording, const RecordedTrace& one, const std::string& values) {
+    CACHALOT_REQUIRE(one.trace.is_held(), "with {} the program makes {} allocations and frees, and {} are the most: {}",
+                     values, one.trace.event_count, Trace::kMostHeldEvents, "give --max-steps");
+    recording.architectures = one.run.architectures;
+    recording.context = one.context;
+    recording.parts.push_back({.trace = with_ordered_frees(one.trace), .other_bytes = one.run.other_bytes});
+    if (!one.run.policy) return;
+    const bool is_exact = PolicyFit(one.trace).held_bytes(*one.run.policy) == one.run.reserved_bytes;
+    const std::lock_guard lock(mutex_);
+    is_exact_ = is_exact_ && is_exact;
+  }
+
+  // Of what is known to come, each run of which may bring another.
+  void tell_progress(std::size_t left) {
+    ++runs_;
+    const auto done = static_cast<double>(runs_);
+    if (options_.progress) options_.progress(done / (done + 2 * static_cast<double>(left) + 1));
+  }
+
+  const FitOptions& options_;
+  std::mutex mutex_;
+  std::size_t runs_ = 0;
+  bool is_exact_ = true;
+};
+
+// Cards on which the program does nearly the same: so it did for the first values.
+struct CardClass {
+  std::vector<Card> cards;
+  Recording first;
+  std::optional<Recording> last;  // with the largest value of the last parameter, and the first values of the others
+
+  const std::string& gpu() const { return cards.front().key; }
+  std::set<std::size_t> memory_bytes() const {
+    std::set<std::size_t> sizes;
+    for (const Card& card : cards) sizes.insert(card.usable_bytes());
+    return sizes;
+  }
+};
+
+Values first_values(const std::vector<Vary>& vary) {
+  Values values;
+  for (const Vary& one : vary) values.push_back(one.values.front());
+  return values;
+}
+
+// The classes of all cards. At first each architecture is one, of which one card runs; those that do nearly the same
+// become one then.
+class Classes {
+ public:
+  Classes(const FitOptions& options, Runner& runner) : options_(options), runner_(runner) {
+    std::map<std::string, CardClass> by_capability;
+    for (const Card& card : options.cards) by_capability[card.capability].cards.push_back(card);
+    for (auto& [capability, one] : by_capability) classes_.push_back(std::move(one));
+    std::ranges::stable_sort(classes_, std::greater(), [](const CardClass& one) { return one.cards.size(); });
+    run_the_first();
+    leave_out();
+    run_the_others();
+    count_contexts();
+    merge();
+  }
+
+  const std::vector<CardClass>& all() const { return classes_; }
+  const std::vector<Card>& left_out() const { return left_out_; }
+
+ private:
+  Run run_of(CardClass& one) const {
+    return {.gpu = one.gpu(), .values = first_values(options_.vary), .done = [&one](Recording recording) {
+              one.first = std::move(recording);
+            }};
+  }
+
+  // With the largest value as well, which is needed in any case.
+  void run_the_first() {
+    CardClass& first = classes_.front();
+    std::vector<Run> runs = {run_of(first)};
+    const Values& last = options_.vary.back().values;
+    if (last.size() > 1) {
+      runs.push_back(run_of(first));
+      runs.back().values.back() = last.back();
+      runs.back().done = [&first](Recording recording) { first.last = std::move(recording); };
+    }
+    runner_.make(std::move(runs));
+  }
+
+  void leave_out() {
+    const std::vector<std::string> architectures = classes_.front().first.architectures;
+    std::erase_if(classes_, [&](const CardClass& one) {
+      if (has_kernels(one.cards.front(), architectures)) return false;
+      left_out_.insert(left_out_.end(), one.cards.begin(), one.cards.end());
+      return true;
+    });
+    CACHALOT_REQUIRE(!classes_.empty(), "this PyTorch has no kernels for the {} and the other GPUs that are asked for",
+                     left_out_.front().key);
+  }
+
+  void run_the_others() {
+    std::vector<Run> runs;
+    for (CardClass& one : classes_) {
+      if (one.first.parts.empty() && !one.first.is_too_large) runs.push_back(run_of(one));
+    }
+    runner_.make(std::move(runs));
+  }
+
+  // By the libraries that the program used with the first values.
+  void count_contexts() {
+    for (CardClass& one : classes_) {
+      for (Card& card : one.cards)
+        card.context_bytes = simulator::context_bytes(simulator::find_gpu_model(card.key), one.first.context);
+    }
+  }
+
+  void merge() {
+    std::vector<CardClass> merged;
+    for (CardClass& one : classes_) {
+      const auto same = std::ranges::find_if(
+          merged, [&](const CardClass& other) { return are_nearly_equal(other.first, one.first); });
+      if (same == merged.end()) {
+        merged.push_back(std::move(one));
+      } else {
+        std::ranges::move(one.cards, std::back_inserter(same->cards));
+      }
+    }
+    classes_ = std::move(merged);
+  }
+
+  const FitOptions& options_;
+  Runner& runner_;
+  std::vector<CardClass> classes_;
+  std::vector<Card> left_out_;
+};
+
+// The search among the values of the last parameter, on the cards of a class and with one combination of the others.
+struct Search {
+  const CardClass* cards = nullptr;
+  Values fixed;
+  FitSearch search;
+};
+
+std::vector<Search> searches_of(const FitOptions& options, const std::vector<CardClass>& classes) {
+  std::vector<Search> searches;
+  const Values& values = options.vary.back().values;
+  for (const CardClass& one : classes) {
+    const std::size_t first = searches.size();
+    for (const Values& fixed : combinations(options.vary)) {
+      searches.push_back({.cards = &one, .fixed = fixed, .search = FitSearch(values, one.memory_bytes())});
+    }
+    searches[first].search.add(0, one.first);
+    if (one.last) searches[first].search.add(values.size() - 1, *one.last);
+  }
+  return searches;
+}
+
+void search_all(const FitOptions& options, std::vector<Search>& searches, Runner& runner) {
+  while (true) {
+    std::vector<Run> runs;
+    for (Search& one : searches) {
+      for (const std::size_t index : one.search.wanted()) {
+        Values values = one.fixed;
+        values.push_back(options.vary.back().values[index]);
+        runs.push_back({.gpu = one.cards->gpu(), .values = values, .done = [&one, index](Recording recording) {
+                          one.search.add(index, std::move(recording));
+                        }});
+      }
+    }
+    if (runs.empty()) return;
+    runner.make(std::move(runs));
+  }
+}
+
+std::vector<FitRow> rows_of(const FitOptions& options, std::vector<Search>& searches) {
+  std::vector<FitRow> rows;
+  for (Search& one : searches) {
+    for (const Card& card : one.cards->cards) {
+      FitRow row{.card = card, .fixed = one.fixed, .largest = {}};
+      for (const Policy policy : kPolicies) {
+        const std::optional<std::size_t> index = one.search.largest(policy, card.usable_bytes());
+        if (index) row.largest[static_cast<std::size_t>(policy)] = options.vary.back().values[*index];
+      }
+      rows.push_back(std::move(row));
+    }
+  }
+  std::ranges::stable_sort(
+      rows, {}, [](const FitRow& row) { return std::tuple(row.card.memory_bytes, row.card.key, row.fixed); });
+  return rows;
+}
+
+}  // namespace
+
+Vary parse_vary(std::string_view text) {
+  const std::size_t equals = text.find('=');
+  CACHALOT_REQUIRE(equals != std::string_view::npos && equals > 0,
+                   "--vary {}: it must be NAME=FIRST..LAST or NAME=VALUE,VALUE,…", text);
+  const std::string_view values = text.substr(equals + 1);
+  const std::size_t dots = values.find("..");
+  return {.name = std::string(text.substr(0, equals)),
+          .values = dots == std::string_view::npos ? list_of(values, text)
+                                                   : range_of(values.substr(0, dots), values.substr(dots + 2), text)};
+}
+
+std::vector<std::string> with_values(const std::vector<std::string>& program, const std::vector<Vary>& vary,
+                                     const std::vector<std::int64_t>& values) {
+  std::vector<std::string> words = program;
+  for (std::size_t i = 0; i < vary.size(); ++i) {
+    const std::string place = "{" + vary[i].name + "}";
+    const std::string value = std::to_string(values[i]);
+    bool is_there = false;
+    for (std::string& word : words) {
+      for (std::size_t at = 0; (at = word.find(place, at)) != std::string::npos; at += value.size()) {
+        word.replace(at, place.size(), value);
+        is_there = true;
+      }
+    }
+    CACHALOT_REQUIRE(is_there, "--vary {}: the program has no {} in its words", vary[i].name, place);
+  }
+  return words;
+}
+
+FitReport fit(const FitOptions& options) {
+  CACHALOT_REQUIRE(!options.vary.empty(), "no --vary was given, such as --vary batch=1..256");
+  CACHALOT_REQUIRE(!options.cards.empty(), "no GPU was given");
+  for (auto one = options.vary.begin(); one != options.vary.end(); ++one) {
+    CACHALOT_REQUIRE(
+        std::none_of(options.vary.begin(), one, [&](const Vary& other) { return other.name == one->name; }),
+        "--vary {}: the parameter is given twice", one->name);
+  }
+  with_values(options.program, options.vary, first_values(options.vary));  // complains before the first run
+  const Interrupts interrupts;
+  Runner runner(options);
+  const Classes classes(options, runner);
+  std::vector<Search> searches = searches_of(options, classes.all());
+  search_all(options, searches, runner);
+  FitReport report;
+  report.vary = options.vary;
+  report.rows = rows_of(options, searches);
+  report.runs = runner.runs();
+  report.is_exact = runner.is_exact();
+  report.left_out = classes.left_out();
+  return report;
+}
+
+}  // namespace cachalot::tools

@@ -1,0 +1,58 @@
+// Finds the largest values of a program's parameters for which it fits, for each GPU and allocator policy.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "tools/card_table.h"
+
+namespace cachalot::tools {
+
+// A parameter: {name} in the words of the program stands for its value.
+struct Vary {
+  std::string name;
+  std::vector<std::int64_t> values;  // in rising order
+};
+
+// Reads "batch=1..256" or "batch=1,2,4,8". Throws InvalidArgument.
+Vary parse_vary(std::string_view text);
+
+// Returns the program's words with the values in their places.
+std::vector<std::string> with_values(const std::vector<std::string>& program, const std::vector<Vary>& vary,
+                                     const std::vector<std::int64_t>& values);
+
+struct FitOptions {
+  std::vector<std::string> program;
+  std::vector<Vary> vary;  // for each combination of the others' values, the largest value of the last is found
+  std::vector<Card> cards;
+  int jobs = 1;                        // runs at the same time
+  std::optional<std::string> context;  // as SimulationOptions has it
+  std::optional<int> max_steps;
+  std::optional<double> max_seconds;          // of each run
+  std::function<void(double done)> progress;  // 0 to 1
+};
+
+struct FitRow {
+  Card card;
+  std::vector<std::int64_t> fixed;                                // the values of all parameters but the last
+  std::array<std::optional<std::int64_t>, kPolicyCount> largest;  // of the last; nullopt: none fits
+};
+
+struct FitReport {
+  std::vector<Vary> vary;
+  std::size_t runs = 0;
+  bool is_exact = true;        // in each run the replay held what the run held
+  std::vector<FitRow> rows;    // the smallest card first, and of a card in the order of the fixed values
+  std::vector<Card> left_out;  // PyTorch has no kernels for these
+};
+
+// Throws InvalidArgument, also where a run did not end well: then nothing is known of its values.
+FitReport fit(const FitOptions& options);
+
+}  // namespace cachalot::tools

@@ -1,0 +1,47 @@
+// How much memory a program needs that made the allocations of a trace: by allocator policy.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <string_view>
+#include <utility>
+
+#include "tools/trace_reader.h"
+
+namespace cachalot::tools {
+
+enum class Policy : std::uint8_t { pytorch, expandable_segments, page_heap };
+
+inline constexpr std::array kPolicies = {Policy::pytorch, Policy::expandable_segments, Policy::page_heap};
+inline constexpr std::size_t kPolicyCount = kPolicies.size();
+
+// Returns "PyTorch", "expandable segments" or "page heap".
+std::string_view name_of(Policy policy);
+// Returns the key of JSON: "pytorch", "expandable_segments" or "page_heap".
+std::string_view key_of(Policy policy);
+// Returns what a user sets or runs to have the policy; "" for PyTorch's, which is the default.
+std::string_view setting_of(Policy policy);
+
+// Whether a trace's program fits into so much memory. Each answer is computed once, by a replay until the first allocation
+// that fails; below what lives at once, and from what the policy holds without a limit on, no replay is needed.
+// Not thread-safe.
+class PolicyFit {
+ public:
+  explicit PolicyFit(Trace trace);
+
+  // Returns the most bytes that live at once: whatever the policy, less is not enough.
+  std::size_t live_bytes() const { return live_bytes_; }
+  // Returns the most bytes that the policy holds on a device with enough of them.
+  std::size_t held_bytes(Policy policy);
+  bool fits(Policy policy, std::size_t bytes);
+
+ private:
+  Trace trace_;
+  std::size_t live_bytes_;
+  std::map<Policy, std::size_t> held_bytes_;
+  std::map<std::pair<Policy, std::size_t>, bool> answers_;
+};
+
+}  // namespace cachalot::tools
