@@ -5,6 +5,8 @@ set(CACHALOT_PYTHON "" CACHE FILEPATH
   "Python with torch and pytest, for the tests through PyTorch; empty: $CACHALOT_PYTHON, or python3 on PATH")
 set(CACHALOT_PYTHON_CUDA12 "" CACHE FILEPATH
   "Python with packages of CUDA 12, for the simulator's tests; empty: $CACHALOT_PYTHON_CUDA12")
+set(CACHALOT_PYTHON_LIBRARIES "" CACHE FILEPATH
+  "Python with the packages of tests/programs/requirements.txt, for the test programs.draw; empty: $CACHALOT_PYTHON_LIBRARIES")
 
 set(CACHALOT_ADAPTERS "" CACHE PATH
   "Folder of ready adapters (packaging/adapters.py) for the wheel; empty: one for the PyTorch that the build finds, if any")
@@ -101,7 +103,7 @@ endfunction()
 # page heap).
 function(cachalot_python_tests)
   foreach(mode IN ITEMS native plug full pages)
-    cachalot_python_test(pytorch.${mode} pytorch 1200 -m pytest -q -p no:cacheprovider ${PROJECT_SOURCE_DIR}/tests/pytorch)
+    cachalot_python_test(pytorch.${mode} pytorch 1800 -m pytest -q -p no:cacheprovider ${PROJECT_SOURCE_DIR}/tests/pytorch)
     if(TEST pytorch.${mode})  # not under sanitizers
       set_property(TEST pytorch.${mode} APPEND PROPERTY ENVIRONMENT CACHALOT_TEST_MODE=${mode})
       set_property(TEST pytorch.${mode} PROPERTY COST 1000)  # the longest begin first, beside the others
@@ -120,8 +122,8 @@ function(cachalot_python_examples)
   cachalot_python_test(examples.python examples 600 -m pytest -q -p no:cacheprovider ${PROJECT_SOURCE_DIR}/tests/examples)
 endfunction()
 
-# The simulator's tests through Python's packages, tests/simulator/test_<package>.py: simulator.<package> by CACHALOT_PYTHON, and
-# simulator.<package>.cuda12 by CACHALOT_PYTHON_CUDA12.
+# The simulator's tests through Python's packages, tests/simulator/test_<package>.py and test_<package>_<part>.py:
+# simulator.<package> by CACHALOT_PYTHON, and simulator.<package>.cuda12 by CACHALOT_PYTHON_CUDA12.
 function(cachalot_simulator_python_tests)
   set(python_cuda12 ${CACHALOT_PYTHON_CUDA12})
   if(NOT python_cuda12)
@@ -129,20 +131,44 @@ function(cachalot_simulator_python_tests)
   endif()
   cachalot_python_candidate(python)
   foreach(file IN LISTS ARGN)
-    string(REGEX REPLACE "^test_(.*)\\.py$" "\\1" package ${file})
+    string(REGEX REPLACE "^test_(.*)\\.py$" "\\1" name ${file})
+    string(REGEX REPLACE "_.*" "" package ${name})
     set(arguments -m pytest -q -p no:cacheprovider ${PROJECT_SOURCE_DIR}/tests/simulator/${file})
     cachalot_python_lacks(lack "${python}" ${package} pytest)
-    cachalot_add_python_test(simulator.${package} simulator 300 "${python}" "${lack}" ${arguments})
+    cachalot_add_python_test(simulator.${name} simulator 300 "${python}" "${lack}" ${arguments})
     if(python_cuda12)
       cachalot_python_lacks(lack "${python_cuda12}" ${package} pytest)
     else()
       set(lack "CACHALOT_PYTHON_CUDA12 is not set")
     endif()
-    cachalot_add_python_test(simulator.${package}.cuda12 simulator 300 "${python_cuda12}" "${lack}" ${arguments})
+    cachalot_add_python_test(simulator.${name}.cuda12 simulator 300 "${python_cuda12}" "${lack}" ${arguments})
     if(NOT lack)
-      set_property(TEST simulator.${package}.cuda12 APPEND PROPERTY ENVIRONMENT CACHALOT_TEST_CUDA=12)
+      set_property(TEST simulator.${name}.cuda12 APPEND PROPERTY ENVIRONMENT CACHALOT_TEST_CUDA=12)
     endif()
   endforeach()
+endfunction()
+
+# A draw of the programs tests/programs/*.py, by `cachalot simulate`.
+function(cachalot_library_programs)
+  if(NOT TARGET cachalot_cli OR NOT TARGET cachalot_simulator)
+    return()
+  endif()
+  set(python ${CACHALOT_PYTHON_LIBRARIES})
+  if(NOT python)
+    set(python $ENV{CACHALOT_PYTHON_LIBRARIES})
+  endif()
+  if(python)
+    cachalot_python_lacks(lack "${python}" torch transformers)
+  else()
+    set(lack "CACHALOT_PYTHON_LIBRARIES is not set")
+  endif()
+  if(lack)
+    cachalot_add_python_test(programs.draw programs 300 "" "${lack}")
+    return()
+  endif()
+  add_test(NAME programs.draw COMMAND ${python} -B ${PROJECT_SOURCE_DIR}/tests/programs/run
+    --command $<TARGET_FILE:cachalot_cli> --python ${python} --draw 6 --seconds 150)
+  set_tests_properties(programs.draw PROPERTIES LABELS programs TIMEOUT 400 COST 900)
 endfunction()
 
 # A test that is one run of Python, over the simulated CUDA runtime. Where it cannot run, it is skipped and says why.

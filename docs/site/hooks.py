@@ -26,6 +26,7 @@ PAGES = {
     "allocator/README.md": "develop/allocator.md",
     "bench/peers/README.md": "benchmarks/peers.md",
     "data/README.md": "develop/data.md",
+    "data/accuracy/README.md": "develop/data-accuracy.md",
     "data/golden/README.md": "develop/data-golden.md",
     "data/gpu_traces/README.md": "develop/data-gpu-traces.md",
     "data/snapshots/README.md": "develop/data-snapshots.md",
