@@ -68,6 +68,8 @@ std::int64_t cachalot_sim_breaches() {
   return figure([](Process& process) { return process.watch().breaches(); });
 }
 
+int cachalot_sim_is_used() { return Process::exists() ? 1 : 0; }
+
 void cachalot_sim_write_report() { Process::write_report(); }
 
 int cachalot_sim_set_faults(int device, const char* faults) {

@@ -51,6 +51,8 @@ class Process {
     return process ? process : make(error);
   }
 
+  static bool exists() { return instance.load(std::memory_order_acquire) != nullptr; }
+
   const Config& config() const { return config_; }
 
   // The owners. The caller holds the lock, as all do that are handed a process: the bodies of calls (calls.h).

@@ -1,36 +1,28 @@
 #include "tools/child_program.h"
 
 #include <fcntl.h>
-#include <fmt/format.h>
 #include <spawn.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <atomic>
-#include <cctype>
 #include <cerrno>
 #include <chrono>
 #include <csignal>
 #include <cstring>
-#include <filesystem>
-#include <fstream>
-#include <map>
-#include <sstream>
 #include <thread>
+#include <utility>
 
 #include "base/argument_vector.h"
 #include "base/check.h"
+#include "tools/fork_server.h"
 #include "tools/python_program.h"
+#include "tools/running_child.h"
 
 namespace cachalot::tools {
 namespace {
 
-namespace fs = std::filesystem;
-using Clock = std::chrono::steady_clock;
-
-constexpr auto kTick = std::chrono::milliseconds(20);
-constexpr auto kGrace = std::chrono::seconds(10);
+using Clock = RunningChild::Clock;
 
 // posix_spawn's two tables, given back.
 class SpawnTables {
@@ -94,7 +86,7 @@ class PassedSignals {
   void (*terminate_)(int);
 };
 
-pid_t start(ChildProgram& program) {
+pid_t spawn(ChildProgram& program) {
   SpawnTables tables;
   tables.take_interrupts();
   if (!program.output_path.empty()) tables.write_to(program.output_path);
@@ -107,83 +99,29 @@ pid_t start(ChildProgram& program) {
   return child;
 }
 
-// What /proc/<process>/stat says: "<process> (<name>) <state> <parent> …".
-struct ProcessState {
-  char state = 'X';  // Z: it has ended, and nobody has asked how
-  pid_t parent = 0;
-};
-
-ProcessState state_of(pid_t process) {
-  std::stringstream text;
-  text << std::ifstream(fmt::format("/proc/{}/stat", process)).rdbuf();
-  const std::string stat = text.str();
-  ProcessState result;
-  std::istringstream words(stat.substr(std::min(stat.rfind(')') + 1, stat.size())));
-  words >> result.state >> result.parent;
-  return result;
-}
-
-bool is_running(pid_t process) {
-  const char state = state_of(process).state;
-  return state != 'X' && state != 'Z';
-}
-
-std::map<pid_t, pid_t> parents() {
-  std::map<pid_t, pid_t> parents;
-  std::error_code error;
-  for (const auto& entry : fs::directory_iterator("/proc", error)) {
-    const std::string name = entry.path().filename().string();
-    if (std::isdigit(static_cast<unsigned char>(name.front())) == 0) continue;
-    const pid_t process = std::stoi(name);
-    parents[process] = state_of(process).parent;
+RunningChild start(ChildProgram& program) {
+  if (program.fork_server != nullptr) {
+    const std::optional<PythonWords> words = python_words(program.words);
+    CACHALOT_REQUIRE(words.has_value(), "'{}' is no program of Python's", program.words.front());
+    std::optional<RunningChild> child =
+        program.fork_server->start(words->arguments, program.environment, program.output_path);
+    if (child) return std::move(*child);
   }
-  return parents;
+  return RunningChild(spawn(program));
 }
 
-// The process itself among them.
-std::vector<pid_t> descendants_of(pid_t ancestor) {
-  const std::map<pid_t, pid_t> all = parents();
-  std::vector<pid_t> descendants;
-  for (const auto& [process, parent] : all) {
-    auto line = all.find(process);
-    while (line != all.end() && line->first != ancestor) line = all.find(line->second);
-    if (line != all.end()) descendants.push_back(process);
-  }
-  return descendants;
-}
-
-void send(const std::vector<pid_t>& processes, int number) {
-  for (const pid_t process : processes) kill(process, number);
-}
-
-// Nullopt: the child is still there at `end`.
-std::optional<int> wait_until(pid_t child, Clock::time_point end) {
-  int status = 0;
+// Returns nullopt if the program must be ended now: its time is over, or all are to stop.
+std::optional<int> wait_in_time(RunningChild& child, const ChildProgram& program) {
+  std::optional<Clock::time_point> latest;
+  if (program.most_seconds)
+    latest = Clock::now() +
+             std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(*program.most_seconds));
+  if (!latest && program.stop == nullptr) return child.wait();
   while (true) {
-    const pid_t ended = waitpid(child, &status, WNOHANG);
-    if (ended == child) return status;
-    if (ended < 0 && errno != EINTR) return 0;  // nobody can say how it ended
-    if (Clock::now() >= end) return std::nullopt;
-    std::this_thread::sleep_for(kTick);
+    if (const std::optional<int> status = child.status()) return status;
+    if ((latest && Clock::now() >= *latest) || (program.stop != nullptr && *program.stop)) return std::nullopt;
+    std::this_thread::sleep_for(RunningChild::kTick);
   }
-}
-
-int wait_for(pid_t child) {
-  int status = 0;
-  while (waitpid(child, &status, 0) < 0 && errno == EINTR) {
-  }
-  return status;
-}
-
-// Ends the program and what it has started, which write their reports first.
-int end_now(pid_t child) {
-  const std::vector<pid_t> processes = descendants_of(child);
-  const auto latest = Clock::now() + kGrace;
-  send(processes, SIGTERM);
-  const std::optional<int> status = wait_until(child, latest);
-  while (Clock::now() < latest && std::ranges::any_of(processes, is_running)) std::this_thread::sleep_for(kTick);
-  if (!status || std::ranges::any_of(processes, is_running)) send(processes, SIGKILL);
-  return status ? *status : wait_for(child);
 }
 
 }  // namespace
@@ -191,20 +129,13 @@ int end_now(pid_t child) {
 ChildEnd run_to_end(ChildProgram program) {
   std::optional<PassedSignals> passed;
   if (program.has_our_signals) passed.emplace();
-  const pid_t child = start(program);
-  if (passed) heir = child;
-  ChildEnd end{.process = child};
-  int status = 0;
-  if (!program.most_seconds) {
-    status = wait_for(child);
-  } else {
-    const auto most = std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(*program.most_seconds));
-    const std::optional<int> in_time = wait_until(child, Clock::now() + most);
-    end.is_late = !in_time;
-    status = in_time ? *in_time : end_now(child);
-  }
-  end.exit_code = WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
-  return end;
+  RunningChild child = start(program);
+  if (passed) heir = child.process();
+  const std::optional<int> in_time = wait_in_time(child, program);
+  const int status = in_time ? *in_time : end_with_descendants(child);
+  return {.process = child.process(),
+          .exit_code = WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status),
+          .is_late = !in_time};
 }
 
 }  // namespace cachalot::tools

@@ -1,11 +1,14 @@
 // Runs a program and waits for its end, for so long and not longer where the caller says so.
 #pragma once
 
+#include <atomic>
 #include <optional>
 #include <string>
 #include <vector>
 
 namespace cachalot::tools {
+
+class ForkServer;
 
 struct ChildProgram {
   std::vector<std::string> words;        // the program, found on PATH, and its arguments
@@ -15,6 +18,8 @@ struct ChildProgram {
   // Signals that would end this process are the program's while it runs: SIGTERM is passed on to it; SIGINT and SIGQUIT,
   // which a terminal sends to both, are ignored here. Of one program at a time.
   bool has_our_signals = false;
+  ForkServer* fork_server = nullptr;        // starts it, if it is there; only programs that python_words knows
+  const std::atomic<bool>* stop = nullptr;  // ends it as if its time was over, when it becomes true
 };
 
 struct ChildEnd {

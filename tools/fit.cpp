@@ -1,37 +1,23 @@
 #include "tools/fit.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
-#include <atomic>
 #include <charconv>
-#include <csignal>
-#include <exception>
 #include <functional>
 #include <iterator>
 #include <map>
-#include <mutex>
 #include <set>
-#include <stdexcept>
-#include <thread>
 #include <tuple>
 #include <utility>
 
 #include "base/check.h"
-#include "cachalot/errors.h"
 #include "simulator/gpu_models.h"
+#include "tools/fit_runs.h"
 #include "tools/fit_search.h"
-#include "tools/simulation.h"
-#include "tools/trace_shape.h"
 
 namespace cachalot::tools {
 namespace {
 
 using Values = std::vector<std::int64_t>;
-
-// Of the device of each run: more than any program has, and a third of the addresses that the simulator reserves with
-// expandable segments.
-constexpr const char* kUnlimited = "4TiB";
 
 std::int64_t integer(std::string_view text, std::string_view whole) {
   std::int64_t value = 0;
@@ -66,15 +52,6 @@ Values list_of(std::string_view text, std::string_view whole) {
   return values;
 }
 
-// "batch=8 seq=128".
-std::string text_of(const std::vector<Vary>& vary, const Values& values) {
-  std::string text;
-  for (std::size_t i = 0; i < vary.size(); ++i) {
-    text += fmt::format("{}{}={}", i == 0 ? "" : " ", vary[i].name, values[i]);
-  }
-  return text;
-}
-
 // Every combination of the values of all but the last parameter.
 std::vector<Values> combinations(const std::vector<Vary>& vary) {
   std::vector<Values> all = {{}};
@@ -90,111 +67,6 @@ std::vector<Values> combinations(const std::vector<Vary>& vary) {
   }
   return all;
 }
-
-std::atomic<bool> is_interrupted{false};
-
-// Ctrl-C ends the runs, which the terminal tells as well; then we end.
-class Interrupts {
- public:
-  Interrupts() : before_(std::signal(SIGINT, [](int) { is_interrupted = true; })) { is_interrupted = false; }
-  ~Interrupts() { std::signal(SIGINT, before_); }
-  Interrupts(const Interrupts&) = delete;
-  Interrupts& operator=(const Interrupts&) = delete;
-
- private:
-  void (*before_)(int);
-};
-
-// A run that is to be made: on a card's model with all values.
-struct Run {
-  std::string gpu;
-  Values values;
-  std::function<void(Recording)> done;
-};
-
-// Makes runs, several at the same time.
-class Runner {
- public:
-  explicit Runner(const FitOptions& options) : options_(options) {}
-
-  void make(std::vector<Run> runs) {
-    std::atomic<std::size_t> next{0};
-    std::map<std::size_t, std::exception_ptr> failures;  // by run: the first is told
-    const auto work = [&] {
-      for (std::size_t i = next++; i < runs.size() && !is_interrupted; i = next++) {
-        try {
-          Recording recording = record(runs[i]);
-          const std::lock_guard lock(mutex_);
-          runs[i].done(std::move(recording));
-          tell_progress(runs.size() - i - 1);
-        } catch (...) {
-          const std::lock_guard lock(mutex_);
-          failures[i] = std::current_exception();
-          next = runs.size();
-        }
-      }
-    };
-    std::vector<std::thread> threads;
-    for (int i = 0; i < std::min(options_.jobs, static_cast<int>(runs.size())); ++i) threads.emplace_back(work);
-    for (std::thread& thread : threads) thread.join();
-    if (is_interrupted) throw std::runtime_error("interrupted");
-    if (!failures.empty()) std::rethrow_exception(failures.begin()->second);
-  }
-
-  std::size_t runs() const { return runs_; }
-  bool is_exact() const { return is_exact_; }
-
- private:
-  Recording record(const Run& run) {
-    SimulationOptions options;
-    options.program = with_values(options_.program, options_.vary, run.values);
-    options.gpu = run.gpu;
-    options.memory = kUnlimited;
-    options.max_steps = options_.max_steps;
-    options.max_seconds = options_.max_seconds;
-    options.context = options_.context;
-    options.is_one_of_many = true;
-    const Simulation simulation = simulate(options);
-    Recording recording;
-    recording.is_too_large = lacked_memory(simulation);
-    if (recording.is_too_large) return recording;
-    const std::string values = text_of(options_.vary, run.values);
-    CACHALOT_REQUIRE(simulation.ending.is_good(), "with {} the program ended with {}; its last lines: {}", values,
-                     how_it_ended(simulation.ending), simulation.output);
-    CACHALOT_REQUIRE(simulation.ending.ended != Ended::unknown_value, "with {} {}", values,
-                     why_it_was_ended(simulation.ending));
-    for (const ProcessReport& process : simulation.processes) {
-      for (const RecordedTrace& one : process.traces) add_part(recording, one, values);
-    }
-    CACHALOT_REQUIRE(!recording.parts.empty(), "with {} nothing is known of what the program allocates with PyTorch",
-                     values);
-    return recording;
-  }
-
-  void add_part(Recording& recording, const RecordedTrace& one, const std::string& values) {
-    CACHALOT_REQUIRE(one.trace.is_held(), "with {} the program makes {} allocations and frees, and {} are the most: {}",
-                     values, one.trace.event_count, Trace::kMostHeldEvents, "give --max-steps");
-    recording.architectures = one.run.architectures;
-    recording.context = one.context;
-    recording.parts.push_back({.trace = with_ordered_frees(one.trace), .other_bytes = one.run.other_bytes});
-    if (!one.run.policy) return;
-    const bool is_exact = PolicyFit(one.trace).held_bytes(*one.run.policy) == one.run.reserved_bytes;
-    const std::lock_guard lock(mutex_);
-    is_exact_ = is_exact_ && is_exact;
-  }
-
-  // Of what is known to come, each run of which may bring another.
-  void tell_progress(std::size_t left) {
-    ++runs_;
-    const auto done = static_cast<double>(runs_);
-    if (options_.progress) options_.progress(done / (done + 2 * static_cast<double>(left) + 1));
-  }
-
-  const FitOptions& options_;
-  std::mutex mutex_;
-  std::size_t runs_ = 0;
-  bool is_exact_ = true;
-};
 
 // Cards on which the program does nearly the same: so it did for the first values.
 struct CardClass {
@@ -220,7 +92,7 @@ Values first_values(const std::vector<Vary>& vary) {
 // become one then.
 class Classes {
  public:
-  Classes(const FitOptions& options, Runner& runner) : options_(options), runner_(runner) {
+  Classes(const FitOptions& options, FitRuns& runs) : options_(options), runs_(runs) {
     std::map<std::string, CardClass> by_capability;
     for (const Card& card : options.cards) by_capability[card.capability].cards.push_back(card);
     for (auto& [capability, one] : by_capability) classes_.push_back(std::move(one));
@@ -236,7 +108,7 @@ class Classes {
   const std::vector<Card>& left_out() const { return left_out_; }
 
  private:
-  Run run_of(CardClass& one) const {
+  FitRun run_of(CardClass& one) const {
     return {.gpu = one.gpu(), .values = first_values(options_.vary), .done = [&one](Recording recording) {
               one.first = std::move(recording);
             }};
@@ -245,14 +117,14 @@ class Classes {
   // With the largest value as well, which is needed in any case.
   void run_the_first() {
     CardClass& first = classes_.front();
-    std::vector<Run> runs = {run_of(first)};
+    std::vector<FitRun> wanted = {run_of(first)};
     const Values& last = options_.vary.back().values;
     if (last.size() > 1) {
-      runs.push_back(run_of(first));
-      runs.back().values.back() = last.back();
-      runs.back().done = [&first](Recording recording) { first.last = std::move(recording); };
+      wanted.push_back(run_of(first));
+      wanted.back().values.back() = last.back();
+      wanted.back().done = [&first](Recording recording) { first.last = std::move(recording); };
     }
-    runner_.make(std::move(runs));
+    runs_.make(std::move(wanted));
   }
 
   void leave_out() {
@@ -267,11 +139,11 @@ class Classes {
   }
 
   void run_the_others() {
-    std::vector<Run> runs;
+    std::vector<FitRun> wanted;
     for (CardClass& one : classes_) {
-      if (one.first.parts.empty() && !one.first.is_too_large) runs.push_back(run_of(one));
+      if (one.first.parts.empty() && !one.first.is_too_large) wanted.push_back(run_of(one));
     }
-    runner_.make(std::move(runs));
+    runs_.make(std::move(wanted));
   }
 
   // By the libraries that the program used with the first values.
@@ -297,7 +169,7 @@ class Classes {
   }
 
   const FitOptions& options_;
-  Runner& runner_;
+  FitRuns& runs_;
   std::vector<CardClass> classes_;
   std::vector<Card> left_out_;
 };
@@ -323,20 +195,20 @@ std::vector<Search> searches_of(const FitOptions& options, const std::vector<Car
   return searches;
 }
 
-void search_all(const FitOptions& options, std::vector<Search>& searches, Runner& runner) {
+void search_all(const FitOptions& options, std::vector<Search>& searches, FitRuns& runs) {
   while (true) {
-    std::vector<Run> runs;
+    std::vector<FitRun> wanted;
     for (Search& one : searches) {
       for (const std::size_t index : one.search.wanted()) {
         Values values = one.fixed;
         values.push_back(options.vary.back().values[index]);
-        runs.push_back({.gpu = one.cards->gpu(), .values = values, .done = [&one, index](Recording recording) {
-                          one.search.add(index, std::move(recording));
-                        }});
+        wanted.push_back({.gpu = one.cards->gpu(), .values = values, .done = [&one, index](Recording recording) {
+                            one.search.add(index, std::move(recording));
+                          }});
       }
     }
-    if (runs.empty()) return;
-    runner.make(std::move(runs));
+    if (wanted.empty()) return;
+    runs.make(std::move(wanted));
   }
 }
 
@@ -397,16 +269,15 @@ FitReport fit(const FitOptions& options) {
         "--vary {}: the parameter is given twice", one->name);
   }
   with_values(options.program, options.vary, first_values(options.vary));  // complains before the first run
-  const Interrupts interrupts;
-  Runner runner(options);
-  const Classes classes(options, runner);
+  FitRuns runs(options);
+  const Classes classes(options, runs);
   std::vector<Search> searches = searches_of(options, classes.all());
-  search_all(options, searches, runner);
+  search_all(options, searches, runs);
   FitReport report;
   report.vary = options.vary;
   report.rows = rows_of(options, searches);
-  report.runs = runner.runs();
-  report.is_exact = runner.is_exact();
+  report.runs = runs.count();
+  report.is_exact = runs.are_exact();
   report.left_out = classes.left_out();
   return report;
 }

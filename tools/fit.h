@@ -14,6 +14,8 @@
 
 namespace cachalot::tools {
 
+class Cluster;
+
 // A parameter: {name} in the words of the program stands for its value.
 struct Vary {
   std::string name;
@@ -32,6 +34,7 @@ struct FitOptions {
   std::vector<Vary> vary;  // for each combination of the others' values, the largest value of the last is found
   std::vector<Card> cards;
   int jobs = 1;                        // runs at the same time
+  Cluster* cluster = nullptr;          // makes them, if it is there
   std::optional<std::string> context;  // as SimulationOptions has it
   std::optional<int> max_steps;
   std::optional<double> max_seconds;          // of each run

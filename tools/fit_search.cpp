@@ -22,6 +22,12 @@ bool have_one_shape(const Recording& one, const Recording& other) {
          });
 }
 
+bool are_equal(const Recording& one, const Recording& other) {
+  return have_one_shape(one, other) && std::ranges::equal(one.parts, other.parts, [](const auto& a, const auto& b) {
+           return a.trace.events == b.trace.events;
+         });
+}
+
 bool are_nearly_equal(const Recording& one, const Recording& other) {
   return have_one_shape(one, other) && std::ranges::equal(one.parts, other.parts, [](const auto& a, const auto& b) {
            return a.other_bytes == b.other_bytes && is_near(peak_live_bytes(a.trace), peak_live_bytes(b.trace));

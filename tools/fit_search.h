@@ -40,6 +40,9 @@ struct Recording {
 
 bool have_one_shape(const Recording& one, const Recording& other);
 
+// Whether the two have the same allocations and frees.
+bool are_equal(const Recording& one, const Recording& other);
+
 // Whether the two have one shape and differ by less than a thousandth in what lives at once.
 bool are_nearly_equal(const Recording& one, const Recording& other);
 

@@ -20,37 +20,15 @@
 #include "cachalot/errors.h"
 #include "simulator/shared_memory_file.h"
 #include "tools/child_program.h"
-#include "tools/python_program.h"
+#include "tools/cluster.h"
 #include "tools/simulation_cards.h"
+#include "tools/simulation_environment.h"
 #include "tools/simulation_files.h"
 
 namespace cachalot::tools {
 namespace {
 
 namespace fs = std::filesystem;
-
-constexpr const char* kEveryCopy = "8192GiB";  // larger than any memory
-
-// The simulator's files: what CACHALOT_SIMULATOR names, else where they lie beside this command, built or installed.
-fs::path find_simulator() {
-  const char* const named = std::getenv("CACHALOT_SIMULATOR");
-  const fs::path here = fs::read_symlink("/proc/self/exe").parent_path();
-  std::vector<fs::path> places;
-  if (named != nullptr) {
-    places = {named};
-  } else {
-    places = {here / "../simulator", here / ".." / CACHALOT_SIMULATOR_INSTALL_DIR};
-  }
-  for (const fs::path& place : places) {
-    if (fs::exists(place / kSimulatorLibrary)) return fs::canonical(place);
-  }
-  throw InvalidArgument(fmt::format(
-      "{} is not in {}: this cachalot was built without the simulated CUDA runtime, which needs CUDA's headers "
-      "(or set CACHALOT_SIMULATOR to its folder)",
-      kSimulatorLibrary, places.front().lexically_normal().string()));
-}
-
-constexpr const char* kSharedMemory = "devices";  // the file of CACHALOT_SIM_SHARED, in the folder below
 
 // A folder of our own for what the processes report; gone with this.
 class ReportFolder {
@@ -74,75 +52,6 @@ class ReportFolder {
   fs::path path_;
 };
 
-class Environment {
- public:
-  Environment() {
-    for (char** entry = environ; *entry != nullptr; ++entry) {
-      const std::string_view text = *entry;
-      const std::size_t equals = text.find('=');
-      if (equals != std::string_view::npos) {
-        values_[std::string(text.substr(0, equals))] = std::string(text.substr(equals + 1));
-      }
-    }
-  }
-  void set(const std::string& name, std::string value) { values_[name] = std::move(value); }
-  void set_default(const std::string& name, const std::string& value) { values_.try_emplace(name, value); }
-  // In front of what is there, behind a colon.
-  void prepend(const std::string& name, const std::string& value) {
-    std::string& list = values_[name];
-    list.insert(0, list.empty() ? value : value + ":");
-  }
-  std::vector<std::string> entries() const {
-    std::vector<std::string> entries;
-    entries.reserve(values_.size());
-    for (const auto& [name, value] : values_) entries.push_back(fmt::format("{}={}", name, value));
-    return entries;
-  }
-
- private:
-  std::map<std::string, std::string> values_;
-};
-
-// As torchrun sets them, with all devices on one machine of the job.
-void describe_rank(Environment& environment, const RankAlone& alone, int devices) {
-  environment.set("RANK", std::to_string(alone.rank));
-  environment.set("WORLD_SIZE", std::to_string(alone.world_size));
-  environment.set("LOCAL_RANK", std::to_string(alone.local_rank));
-  environment.set("LOCAL_WORLD_SIZE", std::to_string(std::min(devices, alone.world_size)));
-  environment.set("GROUP_RANK", std::to_string(alone.rank / devices));
-  environment.set("MASTER_ADDR", "127.0.0.1");
-  environment.set("MASTER_PORT", "29500");
-  environment.set("CACHALOT_SIM_ABSENT_RANKS", "1");
-}
-
-Environment simulated_environment(const SimulationOptions& options, const fs::path& simulator,
-                                  const fs::path& reports) {
-  Environment environment;
-  environment.prepend("LD_PRELOAD", (simulator / kSimulatorLibrary).string());
-  environment.prepend("LD_LIBRARY_PATH", (simulator / "driver").string());
-  environment.prepend("PYTHONPATH", (simulator / "python").string());
-  if (options.gpu) environment.set("CACHALOT_SIM_GPU", *options.gpu);
-  if (options.memory) environment.set("CACHALOT_SIM_MEMORY", *options.memory);
-  environment.set_default("CACHALOT_SIM_CONTEXT", "model");
-  if (options.context) environment.set("CACHALOT_SIM_CONTEXT", *options.context);
-  environment.set("CACHALOT_SIM_DEVICES", std::to_string(options.devices));
-  environment.set("CACHALOT_SIM_REPORT", (reports / "driver-%p.json").string());
-  environment.set("CACHALOT_SIM_OBSERVE", reports.string());
-  environment.set("CACHALOT_SIM_COMPUTE", options.compute);
-  environment.set("CACHALOT_SIM_UNKNOWN", options.unknown);
-  if (options.compute == "all") environment.set("CACHALOT_SIM_COPY_BYTES", kEveryCopy);
-  environment.set("CACHALOT_SIM_SHARED", (reports / kSharedMemory).string());
-  if (options.rank) describe_rank(environment, *options.rank, options.devices);
-  if (options.strict) environment.set("CACHALOT_SIM_STRICT", "1");
-  if (options.is_one_of_many) environment.set("CACHALOT_SIM_TRACES_ONLY", "1");
-  if (options.max_steps) environment.set("CACHALOT_SIM_MAX_STEPS", std::to_string(*options.max_steps));
-  if (!options.trace_path.empty()) {
-    environment.set("CACHALOT_SIM_TRACE", fs::absolute(options.trace_path).string());
-    environment.set("CACHALOT_SIM_LOG", (reports / "log-%p.txt").string());
-  }
-  return environment;
-}
-
 nlohmann::json read_json(const fs::path& path) {
   std::ifstream file(path);
   return nlohmann::json::parse(file, nullptr, false);
@@ -156,6 +65,21 @@ std::optional<int> process_of(const fs::path& path, std::string_view kind) {
 }
 
 constexpr int kKilled = 128 + SIGKILL;
+
+// Files in the folder of reports.
+constexpr const char* kOutput = "output.txt";
+constexpr const char* kEnd = "end.json";
+
+void write_end(const fs::path& folder, const ChildEnd& end) {
+  const nlohmann::json json = {{"process", end.process}, {"exit_code", end.exit_code}, {"is_late", end.is_late}};
+  write_file((folder / kEnd).string(), json.dump());
+}
+
+ChildEnd read_end(const fs::path& folder) {
+  const nlohmann::json json = read_json(folder / kEnd);
+  CACHALOT_REQUIRE(json.is_object(), "{} is no record of a run", folder.string());
+  return {.process = json.at("process"), .exit_code = json.at("exit_code"), .is_late = json.at("is_late")};
+}
 
 // How the program ended, by its exit code and by what its processes wrote.
 ProgramEnding read_ending(const fs::path& folder, const ChildEnd& end) {
@@ -171,6 +95,12 @@ ProgramEnding read_ending(const fs::path& folder, const ChildEnd& end) {
     ending.exit_code = 0;
   }
   return ending;
+}
+
+// Of the program's own process.
+std::vector<std::string> read_modules(const fs::path& folder, const ChildEnd& end) {
+  const nlohmann::json python = read_json(folder / fmt::format("python-{}.json", end.process));
+  return python.is_object() ? python.at("modules").get<std::vector<std::string>>() : std::vector<std::string>{};
 }
 
 std::vector<ProcessReport> read_reports(const fs::path& folder) {
@@ -268,22 +198,35 @@ bool breaks_rules(const Simulation& simulation) {
   return std::ranges::any_of(simulation.processes, [](const auto& one) { return breaks_rules(one.driver); });
 }
 
-Simulation simulate(const SimulationOptions& options) {
+void record_run(const SimulationOptions& options, const fs::path& folder) {
   CACHALOT_REQUIRE(!options.program.empty(), "no program was given");
-  const fs::path simulator = find_simulator();
+  const ChildEnd end = run_to_end({.words = options.program,
+                                   .environment = environment_of_run(options, find_simulator(), folder),
+                                   .output_path = options.is_one_of_many ? (folder / kOutput).string() : "",
+                                   .most_seconds = options.max_seconds,
+                                   .has_our_signals = !options.is_one_of_many,
+                                   .fork_server = options.fork_server,
+                                   .stop = options.stop});
+  write_end(folder, end);
+}
+
+Simulation simulate(const SimulationOptions& options) {
   if (!options.trace_path.empty()) write_file(options.trace_path, "");  // now, and not after hours of work
   const ReportFolder reports;
+  if (options.cluster != nullptr) {
+    options.cluster->record(options, reports.path());
+  } else {
+    record_run(options, reports.path());
+  }
   Simulation simulation;
-  const fs::path output = reports.path() / "output.txt";
-  const ChildEnd end = run_to_end({.words = options.program,
-                                   .environment = simulated_environment(options, simulator, reports.path()).entries(),
-                                   .output_path = options.is_one_of_many ? output.string() : "",
-                                   .most_seconds = options.max_seconds,
-                                   .has_our_signals = !options.is_one_of_many});
+  const ChildEnd end = read_end(reports.path());
   simulation.ending = read_ending(reports.path(), end);
   simulation.processes = read_reports(reports.path());
   add_common_peaks(reports.path(), simulation.processes);
-  if (options.is_one_of_many) simulation.output = last_lines(output);
+  if (options.is_one_of_many) {
+    simulation.output = last_lines(reports.path() / kOutput);
+    simulation.modules = read_modules(reports.path(), end);
+  }
   if (simulation.ending.is_good()) add_traces(simulation, options, reports.path());
   const bool by_torch = std::ranges::any_of(simulation.processes, [](const auto& one) { return !one.torch.is_null(); });
   if (!options.trace_path.empty() && !by_torch) write_driver_trace(reports.path(), options.trace_path);

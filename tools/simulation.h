@@ -1,6 +1,8 @@
 // Runs a program on a simulated GPU and gathers what its processes say of memory.
 #pragma once
 
+#include <atomic>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
@@ -11,6 +13,9 @@
 #include "tools/program_ending.h"
 
 namespace cachalot::tools {
+
+class Cluster;
+class ForkServer;
 
 // One rank of a job, as the program finds it in its environment: RANK, WORLD_SIZE, LOCAL_RANK, ….
 struct RankAlone {
@@ -37,6 +42,10 @@ struct SimulationOptions {
   // The program is one of several that run in the background: what it prints is kept, signals to us are not its own, and
   // there are traces instead of tables of cards. Not with trace_path.
   bool is_one_of_many = false;
+  // Who starts the program, if it is there; of one of many.
+  ForkServer* fork_server = nullptr;
+  Cluster* cluster = nullptr;
+  const std::atomic<bool>* stop = nullptr;  // ends the program when it becomes true
 };
 
 // What PyTorch allocated on one device.
@@ -59,6 +68,8 @@ struct Simulation {
   ProgramEnding ending;
   std::vector<ProcessReport> processes;
   std::string output;  // the last lines, of one of many
+  // Of one of many: the modules that a fork server may import for other runs of the program (ForkServer::Start).
+  std::vector<std::string> modules;
 };
 
 // Returns a device's part of a torch report; nullptr without.
@@ -74,8 +85,11 @@ bool lacked_memory(const Simulation& simulation);
 // Whether a process broke one of CUDA's rules or left something behind. False if nobody watched.
 bool breaks_rules(const Simulation& simulation);
 
-// The program's output goes where ours goes. Thread-safe for programs that are one of many. Throws InvalidArgument when there is no such program, no such GPU, no
-// simulator beside this command, or the trace cannot be written.
+// Runs a program that is one of many, and leaves what its processes report and how it ended in a folder. Throws as simulate.
+void record_run(const SimulationOptions& options, const std::filesystem::path& folder);
+
+// The program's output goes where ours goes. Thread-safe for programs that are one of many. Throws InvalidArgument when
+// there is no such program, no such GPU, no simulator beside this command, or the trace cannot be written.
 Simulation simulate(const SimulationOptions& options);
 
 }  // namespace cachalot::tools

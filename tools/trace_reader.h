@@ -35,6 +35,7 @@ struct TraceEvent {
   std::uint32_t stream = 0;  // index in Trace::streams, or kFree
 
   bool is_free() const { return stream == kFree; }
+  bool operator==(const TraceEvent&) const = default;
 };
 
 struct Trace {

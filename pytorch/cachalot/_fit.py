@@ -49,6 +49,7 @@ def fit(
     max_steps: int | None = None,
     max_seconds: float | None = None,
     jobs: int | None = None,
+    scheduler: str | None = None,
 ) -> list[Fit]:
     """Finds the largest parameters with which a program fits on GPUs that are simulated.
 
@@ -65,7 +66,9 @@ def fit(
         gpus: the GPUs to answer for, as `cachalot gpus` lists them; without, all that PyTorch has kernels for.
         max_steps: ends each run after so many optimizer steps, or forward calls of a program without optimizers.
         max_seconds: ends each run after so many seconds.
-        jobs: how many runs there are at the same time; without, as many as there are processors.
+        jobs: how many runs there are at the same time; without, as many as there are processors, or threads of the
+            scheduler's workers.
+        scheduler: the address of a Dask scheduler whose workers make the runs, such as "tcp://host:8786" (docs/tools/fit.md).
 
     Returns:
         A result for each GPU and combination, the smallest GPU first.
@@ -79,7 +82,8 @@ def fit(
     words = [program] if isinstance(program, str) else list(program)
     options = [f"--vary={name}={_text_of(values)}" for name, values in vary.items()]
     options += [f"--gpu={gpu}" for gpu in gpus]
-    for name, value in (("max-steps", max_steps), ("max-seconds", max_seconds), ("jobs", jobs)):
+    for name, value in (("max-steps", max_steps), ("max-seconds", max_seconds), ("jobs", jobs),
+                        ("scheduler", scheduler)):
         if value is not None:
             options.append(f"--{name}={value}")
     environment = {"CACHALOT_PYTHON": sys.executable, **os.environ}

@@ -1,5 +1,6 @@
 // `cachalot fit`: the largest parameters with which a program fits on GPUs that are not there.
 #include <algorithm>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -7,6 +8,7 @@
 #include "base/bytes.h"
 #include "base/check.h"
 #include "simulator/gpu_models.h"
+#include "tools/cluster.h"
 #include "tools/commands/command.h"
 #include "tools/commands/simulation_options.h"
 #include "tools/fit.h"
@@ -43,7 +45,6 @@ class FitCommand : public Command {
   }
 
   void declare(CLI::App& app) override {
-    constexpr int kMostJobs = 256;
     app.add_option("--vary", vary_,
                    "A parameter and its whole numbers: NAME=FIRST..LAST or NAME=VALUE,VALUE,...; may be "
                    "given several times")
@@ -62,7 +63,10 @@ class FitCommand : public Command {
     app.add_option("--jobs", jobs_, "How many runs there are at the same time")
         ->type_name("N")
         ->check(CLI::Range(1, kMostJobs))
-        ->capture_default_str();
+        ->default_str("the number of processors, or with --scheduler of the workers' threads");
+    app.add_option("--scheduler", scheduler_,
+                   "Make the runs on the workers of this Dask scheduler, such as tcp://host:8786")
+        ->type_name("ADDRESS");
     declare_context(app, context_);
     declare_limits(app, limits_);
     app.add_option("--json", json_, "Also write the results as JSON")->type_name("FILE");
@@ -77,10 +81,16 @@ class FitCommand : public Command {
                      "no program was given; an example: cachalot fit --vary batch=1..256 train.py "
                      "--batch {{batch}}");
     FitOptions options;
-    options.program = with_python(program_);
     options.cards = cards();
     for (const std::string& vary : vary_) options.vary.push_back(parse_vary(vary));
-    options.jobs = jobs_;
+    std::optional<Cluster> cluster;
+    if (scheduler_.empty()) {
+      options.program = with_python(program_);
+    } else {
+      options.program = program_;  // with a worker's Python
+      options.cluster = &cluster.emplace(python_of_program(), scheduler_);
+    }
+    options.jobs = jobs_.value_or(cluster ? std::min(cluster->places(), kMostJobs) : processors());
     options.context = context_;
     options.max_steps = limits_.steps;
     options.max_seconds = limits_.seconds;
@@ -114,18 +124,26 @@ class FitCommand : public Command {
       Card card = known("h100");
       card.product = size;
       card.memory_bytes = parse_bytes(size);
-      cards.push_back(card);
+      if (std::ranges::find(cards, card) == cards.end()) cards.push_back(std::move(card));
     }
     return cards;
   }
 
-  static int default_jobs() { return std::max(1, static_cast<int>(std::thread::hardware_concurrency())); }
+  std::string python_of_program() const {
+    const std::string first = with_python(program_).front();
+    return is_python_interpreter(first) ? first : python_interpreter();
+  }
+
+  static int processors() { return std::max(1, static_cast<int>(std::thread::hardware_concurrency())); }
+
+  static constexpr int kMostJobs = 256;
 
   std::vector<std::string> vary_;
   std::vector<std::string> gpus_;
   std::vector<std::string> memory_;
   std::optional<std::string> context_;
-  int jobs_ = default_jobs();
+  std::optional<int> jobs_;
+  std::string scheduler_;
   RunLimits limits_;
   std::string json_;
   bool verbose_ = false;

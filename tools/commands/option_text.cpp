@@ -54,7 +54,9 @@ OptionText text_of(const CLI::Option& option) {
 
 std::vector<OptionText> options_of(const CLI::App& app) {
   std::vector<OptionText> texts;
-  for (const CLI::Option* option : app.get_options()) texts.push_back(text_of(*option));
+  for (const CLI::Option* option : app.get_options()) {
+    if (!option->get_group().empty()) texts.push_back(text_of(*option));  // the others are for ourselves
+  }
   return texts;
 }
 

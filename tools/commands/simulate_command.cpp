@@ -88,6 +88,10 @@ class SimulateCommand : public Command {
            "expected, or all at most")
         ->check(CLI::IsMember({"zero", "expected", "max"}))
         ->capture_default_str();
+    app.add_option("--record", record_, "Leave the reports in this folder, for `cachalot fit --scheduler`")
+        ->type_name("FOLDER")
+        ->check(CLI::ExistingDirectory)
+        ->group("");  // no option of a user's
     app.add_flag("--strict", strict_,
                  "Also report calls that break CUDA's rules, and memory, streams and events that are not freed");
     app.add_option("--json", json_, "Also write the report as JSON")->type_name("FILE");
@@ -106,18 +110,24 @@ class SimulateCommand : public Command {
                      gpu_ ? " --gpu " + *gpu_ : "");
     const std::optional<RankAlone> rank = rank_alone();
     if (!json_.empty()) write_file(json_, "");
-    const Simulation simulation = simulate({.program = with_python(std::move(program_)),
-                                            .gpu = gpu_,
-                                            .memory = memory_,
-                                            .context = context_,
-                                            .devices = devices_,
-                                            .rank = rank,
-                                            .compute = compute_,
-                                            .unknown = unknown_,
-                                            .strict = strict_,
-                                            .max_steps = limits_.steps,
-                                            .max_seconds = limits_.seconds,
-                                            .trace_path = trace_});
+    const SimulationOptions options{.program = with_python(std::move(program_)),
+                                    .gpu = gpu_,
+                                    .memory = memory_,
+                                    .context = context_,
+                                    .devices = devices_,
+                                    .rank = rank,
+                                    .compute = compute_,
+                                    .unknown = unknown_,
+                                    .strict = strict_,
+                                    .max_steps = limits_.steps,
+                                    .max_seconds = limits_.seconds,
+                                    .trace_path = trace_,
+                                    .is_one_of_many = !record_.empty()};
+    if (!record_.empty()) {
+      record_run(options, record_);
+      return 0;
+    }
+    const Simulation simulation = simulate(options);
     std::fflush(stdout);
     tell("\n" + to_text(simulation, {.verbose = verbose_, .frames = frames()}, styles.err));
     if (!json_.empty()) write_file(json_, to_json(simulation) + "\n");
@@ -160,6 +170,7 @@ class SimulateCommand : public Command {
   std::string unknown_ = "zero";
   RunLimits limits_;
   bool strict_ = false;
+  std::string record_;
   std::string trace_;
   std::string json_;
   bool verbose_ = false;

@@ -53,6 +53,10 @@ CACHALOT_SIMULATOR_API int64_t cachalot_sim_contexts(int device);
    -1 if there is no device. */
 CACHALOT_SIMULATOR_API int64_t cachalot_sim_breaches(void);
 
+/** Returns 1 once the process has called CUDA, and 0 before and in a child by fork of such a
+    process. */
+CACHALOT_SIMULATOR_API int cachalot_sim_is_used(void);
+
 /** Writes the report of CACHALOT_SIM_REPORT now instead of when the process ends, for programs that
     end by _exit. Later calls of CUDA are not in it. */
 CACHALOT_SIMULATOR_API void cachalot_sim_write_report(void);

@@ -1,7 +1,8 @@
 """Writes how a Python program ended, as JSON into the folder that CACHALOT_SIM_OBSERVE names: python-<process>.json.
 
 The file has the error that ended the program, its steps, and why it was ended early: after the steps of CACHALOT_SIM_MAX_STEPS,
-or because it read the same unknown value for ever, at which place.
+or because it read the same unknown value for ever, at which place. With CACHALOT_SIM_TRACES_ONLY it has the modules that other
+runs of the program may find imported.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import traceback
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from cachalot_simulator.imports import Imports
 from cachalot_simulator.places import innermost_own, short_path
 from cachalot_simulator.process_end import ProcessEnd
 
@@ -25,6 +27,7 @@ class Ending:
 
     def __init__(self, end: ProcessEnd) -> None:
         self._end = end
+        self._imports = Imports() if os.environ.get("CACHALOT_SIM_TRACES_ONLY") == "1" else None
         self._counter: StepCounter | None = None
         self._stopped: str | None = None
         self._circles_at: str | None = None
@@ -56,6 +59,7 @@ class Ending:
             "forward_calls": self._counter.forward_calls if self._counter else 0,
             "stopped": self._stopped,
             "circles_at": self._circles_at,
+            "modules": self._imports.modules() if self._imports else [],
         }
         folder = os.environ["CACHALOT_SIM_OBSERVE"]
         with open(os.path.join(folder, f"python-{os.getpid()}.json"), "w", encoding="utf-8") as file:

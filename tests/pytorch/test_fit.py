@@ -1,0 +1,149 @@
+"""`cachalot fit` on PyTorch programs: where its runs are made, and that they answer as the program itself."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import cachalot
+import pytest
+import world
+from test_simulate import COMMAND, own_environment
+
+pytestmark = [world.full_only, world.not_pages, pytest.mark.skipif(not COMMAND, reason="needs the cachalot command")]
+
+# Takes so many times 64 MiB, and somewhat more.
+TAKES = """
+import torch
+tensors = [torch.empty(16 << 20, device="cuda") for _ in range(batch)]
+small = torch.zeros(8, device="cuda")
+"""
+
+
+@pytest.fixture(autouse=True)
+def own_variables(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in os.environ.keys() - own_environment().keys():
+        monkeypatch.delenv(name)
+
+
+def fit(folder: Path, program: str, *options: str) -> tuple[dict, str]:
+    """The results as JSON, and standard error."""
+    script, results = folder / "train.py", folder / "fit.json"
+    script.write_text("import sys\nbatch = int(sys.argv[1])\n" + program)
+    command = [COMMAND, "fit", "--json", str(results), *options, "--", sys.executable, "train.py", "{batch}"]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, done.stderr
+    return json.loads(results.read_text()), done.stderr
+
+
+def largest(results: dict) -> list[int | None]:
+    (result,) = results["results"]
+    return [result["pytorch"], result["expandable_segments"], result["page_heap"]]
+
+
+def test_the_largest_value_is_the_last_with_which_the_program_fits(tmp_path: Path) -> None:
+    results, _ = fit(tmp_path, TAKES, "--memory", "2GiB", "--context", "none", "--vary", "batch=1..100")
+    assert largest(results) == [31, 31, 31]
+    for batch, code in ((31, 0), (32, 1)):
+        command = [COMMAND, "simulate", "--memory", "2GiB", "--context", "none", "--", sys.executable, "train.py", str(batch)]
+        assert subprocess.run(command, cwd=tmp_path, capture_output=True, timeout=120).returncode == code
+
+
+@pytest.mark.parametrize("program", (
+    # Another program where torch is there before it begins.
+    "import sys\nsizes = 3 if 'torch' in sys.modules else 2\n",
+    # Other modules where a variable is another; torch is imported behind the change.
+    "import os\nos.environ['OF_THE_PROGRAM'] = '1'\nsizes = 2\n",
+))
+def test_runs_of_programs_that_cannot_be_forked(tmp_path: Path, program: str) -> None:
+    takes = "import torch\ntensors = [torch.empty(batch << 20, device='cuda') for _ in range(4 * sizes)]\n"
+    results, _ = fit(tmp_path, program + takes, "--memory", "1000MiB", "--context", "none", "--vary", "batch=1..60")
+    assert largest(results) == [31, 31, 31], "eight tensors of four times so many MiB"
+
+
+def test_modules_that_use_the_gpu_when_they_are_imported_are_not_imported_before(tmp_path: Path) -> None:
+    packages = tmp_path / "site-packages"
+    packages.mkdir()
+    (packages / "of_library.py").write_text("import torch\nheld = torch.empty(64 << 20, device='cuda', dtype=torch.uint8)\n")
+    (packages / "first_library.py").write_text("import torch, time\ntime.sleep(0.1)\n")
+    program = f"import sys\nsys.path.append({str(packages)!r})\nimport first_library, of_library\n"
+    results, _ = fit(tmp_path, program + TAKES, "--memory", "1GiB", "--context", "none",
+                     "--vary", "batch=1..40")
+    assert largest(results) == [14, 14, 14]
+
+
+def test_from_python(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text("import sys, torch\nx = [torch.empty(int(word) << 20, device='cuda') for word in sys.argv[1:]]\n")
+    found = cachalot.fit([str(script), "{large}", "{small}"], {"large": [1000, 2000], "small": range(1, 5000)}, gpus=["l4", "t4"])
+    assert [(one.gpu, one.values["large"]) for one in found] == [("t4", 1000), ("t4", 2000), ("l4", 1000), ("l4", 2000)]
+    assert found[0].pytorch - found[1].pytorch == 1000 and found[2].pytorch > found[0].pytorch
+    with pytest.raises(cachalot.FitError, match="with batch=1 the program ended with an error of type ValueError"):
+        cachalot.fit(["-c", "raise ValueError({batch})"], {"batch": [1]}, gpus=["l4"])
+
+
+def test_sigterm_ends_the_runs(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("import sys, time\nopen(sys.argv[1], 'w').close()\ntime.sleep(300)\n")
+    command = [COMMAND, "fit", "--vary", "batch=1,2", sys.executable, "train.py", "begun-{batch}"]
+    with subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True) as process:
+        wait_for(lambda: (tmp_path / "begun-1").exists() and (tmp_path / "begun-2").exists())
+        children = running_children(process.pid)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(30) == 2 and "interrupted" in process.stderr.read()
+    assert len(children) == 2
+    wait_for(lambda: not any(map(is_running, children)))
+
+
+def wait_for(condition) -> None:
+    latest = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < latest
+        time.sleep(0.05)
+
+
+def running_children(process: int) -> list[int]:
+    return [int(child) for thread in Path(f"/proc/{process}/task").iterdir() for child in (thread / "children").read_text().split()]
+
+
+def is_running(process: int) -> bool:
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except FileNotFoundError:
+        return False
+
+
+@pytest.fixture(scope="module")
+def scheduler() -> Iterator[str]:
+    """The address of a Dask scheduler with two workers, which are processes."""
+    distributed = pytest.importorskip("distributed", reason="needs the package distributed")
+    with distributed.LocalCluster(n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None) as cluster:
+        yield cluster.scheduler_address
+
+
+def test_runs_on_the_workers_of_a_dask_scheduler_answer_as_runs_here(tmp_path: Path, scheduler: str) -> None:
+    program = TAKES
+    options = ["--gpu", "t4", "--gpu", "l4", "--vary", "batch=1..400"]
+    here, _ = fit(tmp_path, program, *options)
+    there, _ = fit(tmp_path, program, *options, "--scheduler", scheduler)
+    assert there["results"] == here["results"]
+
+
+def test_what_a_worker_cannot_do_is_told(tmp_path: Path, scheduler: str) -> None:
+    def refusal(*words: str) -> str:
+        done = subprocess.run([COMMAND, "fit", "--vary", "batch=1,2", *words], cwd=tmp_path, capture_output=True, text=True,
+                              timeout=120)
+        assert done.returncode == 2 and done.stderr.startswith("cachalot: ")
+        return done.stderr
+
+    assert "'no_such_program' cannot be run" in refusal("--scheduler", scheduler, "no_such_program", "{batch}")
+    assert "ended with exit code 7; its last lines: told" in refusal("--scheduler", scheduler, "sh", "-c", "echo told; exit 7",
+                                                                     "{batch}")
+    nowhere = "tcp://127.0.0.1:1"
+    assert re.search(f"the Dask scheduler at {nowhere} does not answer", refusal("--scheduler", nowhere, "true", "{batch}"))

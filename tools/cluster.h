@@ -1,0 +1,34 @@
+// Makes simulated runs on the workers of a Dask scheduler.
+//
+// simulator/python/cachalot_simulator/dask_runs.py does it: a worker runs the command `cachalot simulate` that is installed
+// there, in the same folder as here, and what the processes of the program report comes back.
+#pragma once
+
+#include <filesystem>
+#include <string>
+
+#include "tools/python_server.h"
+#include "tools/simulation.h"
+
+namespace cachalot::tools {
+
+// Thread-safe.
+class Cluster {
+ public:
+  // Connects to a scheduler, "tcp://host:8786", by an interpreter of Python. Throws InvalidArgument where this does not have
+  // the package distributed, or the scheduler does not answer.
+  Cluster(const std::string& python, const std::string& scheduler);
+
+  // Returns how many runs the workers make at the same time, at least 1.
+  int places() const { return places_; }
+
+  // As record_run of simulation.h, on a worker. Heeds the options gpu, memory, context, max_steps, max_seconds and stop.
+  // Throws InvalidArgument with the worker's message, and std::runtime_error if it is to stop.
+  void record(const SimulationOptions& options, const std::filesystem::path& folder);
+
+ private:
+  PythonServer server_;
+  int places_ = 1;
+};
+
+}  // namespace cachalot::tools
