@@ -58,6 +58,12 @@ class ForkServer:
         os.close(of_the_server)
         return Program(arguments, open(replies, "rb", buffering=0), output, errors)
 
+    def descriptor(self):
+        """That of the socket, which other processes may inherit to start programs, as forked_python.py does."""
+        if self._socket is None:
+            self._start_server()
+        return self._socket.fileno()
+
     def _start_server(self):
         self._socket, server = socket.socketpair()
         with server, _file_with(MODULES) as modules:

@@ -39,9 +39,9 @@ def train(model, steps, optimizer=torch.optim.AdamW, rows=1024):
 """
 
 
-def simulate(folder: Path, program: str, *options: str) -> tuple[subprocess.CompletedProcess, dict]:
+def simulate(folder: Path, program: str, *options: str, fresh: bool = False) -> tuple[subprocess.CompletedProcess, dict]:
     """The report's part on the device is of a program that must end well."""
-    done, report = test_simulate.simulate(folder, MODEL + program, *options)
+    done, report = test_simulate.simulate(folder, MODEL + program, *options, fresh=fresh)
     assert done.returncode == 0, done.stderr
     return done, report["processes"][0]["torch"]["devices"][0]
 
@@ -99,7 +99,7 @@ def test_two_models_with_an_optimizer_each(tmp_path: Path) -> None:
 
 def test_the_tree_of_calls(tmp_path: Path) -> None:
     program = "train(Model().cuda(), 1, rows=16384)\n"
-    own, device = simulate(tmp_path, program, "--frames", "own")
+    own, device = simulate(tmp_path, program, "--frames", "own", fresh=True)
     lines = [line for line in own.stderr.splitlines() if " in forward" in line]
     assert any(line.endswith("    train.py:21 in forward") for line in lines), own.stderr
     assert any(line.endswith("      train.py:11 in forward") for line in lines), "below the line that called it"

@@ -40,18 +40,23 @@ def own_environment() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if not name.startswith(("CACHALOT_SIM_", "LD_"))}
 
 
-def simulate(folder: Path, program: str, *options: str,
-             run_with: list[str] = []) -> tuple[subprocess.CompletedProcess, dict]:
+def simulate(folder: Path, program: str, *options: str, run_with: list[str] = [],
+             fresh: bool = False) -> tuple[subprocess.CompletedProcess, dict]:
+    """Runs a program in a process that was forked from one that has imported torch; or a `fresh` one, by Python."""
     script, report = folder / "train.py", folder / "report.json"
     script.write_text(program)
-    command = [COMMAND, "simulate", "--json", str(report), *options, sys.executable, *run_with, "train.py", "--gpu"]
-    done = subprocess.run(command, env=own_environment(), cwd=folder, capture_output=True, text=True, timeout=120)
+    command, words = [COMMAND, "simulate", "--json", str(report), *options], [*run_with, "train.py", "--gpu"]
+    if fresh:
+        done = subprocess.run([*command, sys.executable, *words], env=own_environment(), cwd=folder, capture_output=True,
+                              text=True, timeout=120)
+    else:
+        done = world.run_by_command(command, words, folder=folder, **own_environment())
     return done, json.loads(report.read_text())
 
 
 def test_a_program_that_fits(tmp_path: Path) -> None:
     trace = tmp_path / "trace.csv.gz"
-    done, report = simulate(tmp_path, TRAINING, "--gpu", "l4", "--trace", str(trace))
+    done, report = simulate(tmp_path, TRAINING, "--gpu", "l4", "--trace", str(trace), fresh=True)
     assert done.returncode == 0, done.stderr
     allocated, reserved, argument = done.stdout.split()
     assert argument == "--gpu", "the program's own arguments reach it"
@@ -92,7 +97,7 @@ def test_a_program_with_a_sitecustomize_of_its_own(tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text("import builtins; builtins.own_was_here = True\n")
     os.environ["PYTHONPATH"], before = f"{tmp_path}:{os.environ['PYTHONPATH']}", os.environ["PYTHONPATH"]
     try:
-        done, _ = simulate(tmp_path, "print(own_was_here)\n")
+        done, _ = simulate(tmp_path, "print(own_was_here)\n", fresh=True)
     finally:
         os.environ["PYTHONPATH"] = before
     assert done.stdout == "True\n", done.stderr
@@ -101,12 +106,12 @@ def test_a_program_with_a_sitecustomize_of_its_own(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("probe", ["importlib.util.find_spec('torch')", "import torch"])
 def test_a_program_may_ask_for_torch_before_it_imports_it(tmp_path: Path, probe: str) -> None:
-    _, report = simulate(tmp_path, f"import importlib.util\nfor _ in range(2): {probe}\n" + TRAINING)
+    _, report = simulate(tmp_path, f"import importlib.util\nfor _ in range(2): {probe}\n" + TRAINING, fresh=True)
     assert report["processes"][0]["torch"]["devices"][0]["peak"]["at"] == "train.py:11 in step"
 
 
 def test_a_program_that_looks_for_torch_alone(tmp_path: Path) -> None:
-    done, _ = simulate(tmp_path, "import importlib.util\nprint(importlib.util.find_spec('torch').name)\n")
+    done, _ = simulate(tmp_path, "import importlib.util\nprint(importlib.util.find_spec('torch').name)\n", fresh=True)
     assert (done.returncode, done.stdout) == (0, "torch\n"), done.stderr
 
 
@@ -282,7 +287,7 @@ def test_whether_a_program_fits_is_unknown_if_it_did_not_end_well(tmp_path: Path
 
 def test_a_program_that_handles_sigterm_itself_keeps_its_handler(tmp_path: Path) -> None:
     handler = "signal.signal(signal.SIGTERM, lambda *_: print('mine', flush=True))\n"
-    done, report = simulate(tmp_path, STEPS + handler + "os.kill(os.getpid(), signal.SIGTERM); train(1)")
+    done, report = simulate(tmp_path, STEPS + handler + "os.kill(os.getpid(), signal.SIGTERM); train(1)", fresh=True)
     assert (done.returncode, done.stdout) == (0, "mine\n")
     assert report["ending"] == {"asked": None, "circles_at": None, "error": None, "forward_calls": 1, "good": True,
                                 "optimizer_steps": 1, "signal": None}

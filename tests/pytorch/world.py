@@ -7,6 +7,7 @@ import subprocess
 import sys
 import textwrap
 import time
+from pathlib import Path
 
 import fork_server
 import pytest
@@ -156,6 +157,15 @@ def start_quickly(code, *, stdin, stdout, **environment):
     environment = {name: str(value) for name, value in environment.items()}
     assert not any(map(_is_read_early, environment.items()))
     return _fork_server.start(["-c", code], os.environ | environment, stdin, stdout)
+
+
+def run_by_command(command, arguments, *, folder, timeout=120, **environment):
+    """Runs a command that runs `python arguments…`, as run_quickly does, and adds to these words how it does."""
+    descriptor = _fork_server.descriptor()
+    forked = Path(__file__).with_name("forked_python.py")
+    return subprocess.run(
+        [*command, sys.executable, "-S", "-E", forked, *arguments], env=environment | {"FORK_SERVER": str(descriptor)},
+        pass_fds=[descriptor], cwd=folder, capture_output=True, text=True, timeout=timeout)
 
 
 def _is_read_early(variable):
