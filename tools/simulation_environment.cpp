@@ -11,6 +11,7 @@
 
 #include "cachalot/errors.h"
 #include "tools/python_program.h"
+#include "tools/simulation_files.h"
 
 namespace cachalot::tools {
 namespace {

@@ -7,6 +7,7 @@ no trace.
 from __future__ import annotations
 
 import functools
+import inspect
 import os
 import sys
 from typing import Any
@@ -37,15 +38,21 @@ class History:
             if not self.is_the_programs:
                 # Stacks of frees are not needed, and recording them clears the exception that Python is raising
                 # (PyTorch 2.11): the one that ends the recomputation of an activation checkpoint, for example.
-                self._record(context=None if TRACES_ONLY else "alloc", max_entries=MAX_ENTRIES, stacks="python",
-                             global_record_annotations=not TRACES_ONLY)
+                marks = {"global_record_annotations": not TRACES_ONLY} if has_annotations(self._record) else {}
+                self._record(context=None if TRACES_ONLY else "alloc", max_entries=MAX_ENTRIES, stacks="python", **marks)
         except RuntimeError:  # the program's own allocator has no history
             pass
 
     def snapshot(self) -> dict:
         """torch's snapshot; of what happened on each device nothing is in it when the history is the program's."""
         snapshot = self._torch.cuda.memory._snapshot()
+        snapshot.setdefault("external_annotations", [])
         if self.is_the_programs:
             snapshot["device_traces"] = [[] for _ in snapshot["device_traces"]]
             snapshot["external_annotations"] = []
         return snapshot
+
+
+def has_annotations(record: Any) -> bool:
+    """PyTorch before 2.8 has no annotations in its history; then nothing tells which module has memory."""
+    return "global_record_annotations" in inspect.signature(record).parameters

@@ -13,6 +13,7 @@ from typing import Any
 OBJECT_COLLECTIVES = ("all_gather_object", "gather_object", "broadcast_object_list", "scatter_object_list",
                       "send_object_list", "recv_object_list")
 COLLECTIVES = ("all_gather", "gather", "broadcast", "scatter", "send", "recv")
+DEVICE_CHOOSERS = ("_get_object_coll_device", "_get_pg_default_device")  # the latter before PyTorch 2.6
 MOVED_BYTES = 1 << 20  # by one collective, of all ranks: CACHALOT_SIM_COPY_BYTES
 
 
@@ -22,11 +23,12 @@ class ObjectCollectives:
     def __init__(self, torch: Any) -> None:
         self._torch = torch
         self._c10d = torch.distributed.distributed_c10d
-        self._device_of = self._c10d._get_object_coll_device
+        self._chooser = next(name for name in DEVICE_CHOOSERS if hasattr(self._c10d, name))
+        self._device_of = getattr(self._c10d, self._chooser)
         self._underway = threading.local()  # in a collective of objects that is this class's
 
     def install(self) -> None:
-        self._c10d._get_object_coll_device = self._device_for_objects
+        setattr(self._c10d, self._chooser, self._device_for_objects)
         for name in OBJECT_COLLECTIVES:
             replaced = self._on_the_host(getattr(self._c10d, name))
             setattr(self._c10d, name, replaced)
