@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 """Predicted against measured memory: simulates the rows of data/accuracy and writes the tables of docs/accuracy.md.
 
-    bench/accuracy/run.py [--python PYTHON] [--command COMMAND] [--jobs 2] [--only TEXT] [--again] [--update-docs]
+    bench/accuracy/run.py [--command COMMAND] [--jobs 2] [--only TEXT] [--again] [--update-docs]
     bench/accuracy/run.py --check
 
 Simulates each row that data/accuracy/predicted.csv lacks (with --again: each) and adds it there, so that a run that was
-stopped goes on. PYTHON needs the packages that --help lists. --check simulates nothing: it fails if a row's half is not the
-drawn one, or if the document's tables are not those of the data.
+stopped goes on. Each source has the packages of its time (environments.py installs them). --check simulates nothing: it fails
+if a row's half is not the drawn one, or if the document's tables are not those of the data.
 """
 
 from __future__ import annotations
@@ -23,9 +23,8 @@ import sys
 import tempfile
 
 from data import MIB, PROGRAMS, ROOT, Prediction, Row, read_predictions, read_rows, write_predictions
+from environments import python_of
 from table import DOCUMENT, document_with_tables
-
-PACKAGES = "torch, torchvision, timm, transformers, litgpt"
 
 
 def commit_of_checkout() -> str:
@@ -44,8 +43,8 @@ def simulate(row: Row, options: argparse.Namespace, commit: str) -> Prediction |
     """The figures of the row, or why there are none."""
     with tempfile.TemporaryDirectory() as folder:
         report = pathlib.Path(folder) / "report.json"
-        command = [options.command, "simulate", "--gpu", row.source["gpu"], "--json", str(report), "--", options.python,
-                   str(PROGRAMS / f"{row.program}.py"), *shlex.split(row.arguments)]
+        command = [options.command, "simulate", "--gpu", row.source["gpu"], "--json", str(report), "--",
+                   python_of(row.source["packages"]), str(PROGRAMS / f"{row.program}.py"), *shlex.split(row.arguments)]
         try:
             done = subprocess.run(command, capture_output=True, text=True, timeout=options.timeout,
                                   env={**os.environ, "HF_HUB_OFFLINE": "1", **row.source.get("environment", {})})
@@ -70,6 +69,8 @@ def simulate_all(rows: list[Row], options: argparse.Namespace) -> int:
     wanted = [row for row in rows if fnmatch.fnmatch(row.id, options.only) and
               (options.again or row.id not in predictions)]
     failed, commit = 0, commit_of_checkout()
+    for packages in {row.source["packages"] for row in wanted}:
+        python_of(packages)  # before threads want it
     with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
         futures = {pool.submit(simulate, row, options, commit): row for row in wanted}
         for future in concurrent.futures.as_completed(futures):
@@ -90,7 +91,6 @@ def simulate_all(rows: list[Row], options: argparse.Namespace) -> int:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--command", default=str(ROOT / "build/release/tools/cachalot"))
-    parser.add_argument("--python", default=os.environ.get("CACHALOT_PYTHON", sys.executable), help=f"with {PACKAGES}")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--timeout", type=int, default=1800, help="seconds for each row")
     parser.add_argument("--only", default="*", help="rows to simulate, such as 'mlp-*'")

@@ -58,7 +58,7 @@ def source_list(rows: list[Row]) -> list[str]:
         number = sum(row.source_key == key for row in rows)
         paper = f" ({source['paper']})" if "paper" in source else ""
         lines.append(f"* **{key}**: [{source['title']}]({source['url']}){paper}: {source['where']}. {number} rows. Memory: "
-                     f"{source['how']}. Versions: {source['versions']}."
+                     f"{source['how']}. Versions: {source['versions']}; simulated with those of {source['packages']}."
                      + (f" {source['differences']}" if "differences" in source else ""))
     return lines
 

@@ -1,4 +1,4 @@
-"""A language model of Hugging Face's transformers in training by AdamW, in single precision."""
+"""A language model of Hugging Face's transformers in training by AdamW, in single precision, with all that a tokenizer gives."""
 
 import argparse
 
@@ -31,7 +31,10 @@ def main() -> None:
     for _ in range(3):
         tokens = torch.randint(20000, (options.batch, options.length)).cuda()
         labels = torch.zeros(options.batch, dtype=torch.long).cuda() if classifies else tokens
-        loss = model(input_ids=tokens, labels=labels).loss
+        given = {"input_ids": tokens, "attention_mask": torch.ones_like(tokens)}
+        if not options.model.startswith("gpt2"):
+            given["token_type_ids"] = torch.zeros_like(tokens)
+        loss = model(**given, labels=labels).loss
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
