@@ -138,6 +138,20 @@ product = weights @ weights
 print(product.sum().item(), bool(torch.isfinite(product).all()), int(product[0, 0].int()))
 known = torch.ones(3, device="cuda")
 print(known.sum().item())
+""", "large": """
+import torch
+weights = torch.randn(1000, 1000, device="cuda")
+print((weights @ weights).cpu().sum().item())
+print(torch.ones(1000, 1000, device="cuda").t().cpu().sum().item())
+""", "exported": """
+import torch
+numbers = torch.arange(5, device="cuda")
+assert numbers.sum().item() == 10
+class Mine:
+    __cuda_array_interface__ = numbers.__cuda_array_interface__
+print(numbers.tolist())
+numbers.fill_(2)
+print(numbers.tolist())
 """, "masks": """
 import torch
 weights = torch.randn(2000, 2000, device="cuda")
@@ -165,6 +179,7 @@ def double(x):
 
 y = double(torch.ones(4, device="cuda"))
 print(y.sum().item())
+print(y)
 """, "draws": """
 import torch
 unknown = (torch.randn(2000, 2000, device="cuda") @ torch.randn(2000, 2000, device="cuda"))[:2, :4].softmax(-1)
@@ -209,6 +224,17 @@ def test_unknown_values_are_zero_and_told_with_their_places(shared: Shared) -> N
     assert shared.reads("unknown") == [{"at": "unknown.py:5 in <module>", "how": "value", "times": 3}]
 
 
+def test_a_copy_that_is_too_large_to_be_made_is_a_read_of_unknown_values(shared: Shared) -> None:
+    assert shared.printed["large"].split() == ["0.0", "0.0"]
+    assert [(read["at"], read["how"], read["times"]) for read in shared.reads("large")] == [
+        ("large.py:4 in <module>", "value", 1), ("large.py:5 in <module>", "value", 1)]
+
+
+def test_what_another_library_gets_is_a_guess_until_it_is_written_again(shared: Shared) -> None:
+    assert shared.printed["exported"].splitlines() == ["[0, 1, 2, 3, 4]", "[2, 2, 2, 2, 2]"]
+    assert [read["at"] for read in shared.reads("exported")] == ["exported.py:7 in <module>"]
+
+
 def test_an_operation_on_many_tensors_makes_all_of_them_unknown(shared: Shared) -> None:
     assert shared.printed["lists"].strip() == str([0.0] * 10 + [3.0] * 10)
     assert shared.reads("lists") == [{"at": "lists.py:6 in <listcomp>", "how": "value", "times": 10}]
@@ -223,8 +249,9 @@ def test_choices_with_replacement_are_places_of_the_tensor(shared: Shared) -> No
 
 
 def test_compiled_code_computes_nothing_and_the_report_says_so(shared: Shared) -> None:
-    assert shared.printed["compiled"] == "0.0\n"
-    assert shared.values["compiled"] and [read["at"] for read in shared.reads("compiled")] == ["compiled.py:9 in <module>"]
+    assert shared.printed["compiled"].splitlines() == ["0.0", "tensor([0., 0., 0., 0.], device='cuda:0')"]
+    assert shared.values["compiled"]
+    assert {read["at"] for read in shared.reads("compiled")} == {"compiled.py:9 in <module>", "compiled.py:10 in <module>"}
 
 
 def test_a_loop_that_waits_for_an_unknown_value_ends_with_a_verdict(shared: Shared) -> None:

@@ -7,7 +7,8 @@ computed from unknown values is a guess: finite, deterministic, and reported whe
 
 The module device_memory reads and writes simulated memory, host moves tensors between it and the CPU, operators knows what
 each operation writes, sizes has the operations whose results' sizes depend on values, replacements has CPU functions for
-operations without a CPU kernel, choices what is chosen among unknown numbers, triton_kernels what Triton's kernels write,
+operations without a CPU kernel, choices what is chosen among unknown numbers, triton_kernels what Triton's kernels write, exports
+tensors that other libraries get,
 randomness has the random numbers, work estimates multiplications, parts takes apart sparse and nested tensors, spread knows
 which elements of a result are unknown, reads counts what the program reads of unknown values, and operations joins them.
 """

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from cachalot_simulator.compute import choices, device_memory, sizes
 from cachalot_simulator.compute.device_memory import make_one_unknown, make_unknown
+from cachalot_simulator.compute.exports import see_exports
 from cachalot_simulator.compute.host import Reader, Sampler, are_known, have_content, read, write
 from cachalot_simulator.compute.operators import (DECOMPOSED, UNINITIALIZED, Signature, function_of, gives_no_tensor, is_on_device, is_view,
                                                   room_left, tensors_in)
@@ -73,6 +74,7 @@ class Computing:
         torch.ops.load_library = load_and_register
         self._see_compiled_code()
         see_triton_kernels(self.note_compiled)
+        see_exports()
         prepare_threads(see_this_thread)
         see_this_thread()
 
@@ -309,14 +311,13 @@ class Copy(Operator):
             self.computing.reads.note("value")
 
     def follow_to_host(self, to: Tensor, source: Tensor) -> None:
-        """A kernel packs what is not contiguous before it is copied."""
-        if device_memory.extent(source) > sizes.MOST_BYTES:
-            return
-        value, is_known = read(source)
-        if not is_known and getattr(self.computing.expected, "count", None) is None:
+        """Zeros arrive of what is too large to be copied. A kernel packs what is not contiguous before it is copied."""
+        is_copied = device_memory.extent(source) <= sizes.most_copied(self.most_bytes)
+        is_read_by_program = getattr(self.computing.expected, "count", None) is None
+        if is_read_by_program and not (is_copied and device_memory.is_known(source)):
             self.computing.reads.note("value")
-        if not source.is_contiguous():
-            to.copy_(value)
+        if is_copied and not source.is_contiguous():
+            to.copy_(read(source)[0])
 
 
 def is_moved_by_runtime(to: Tensor, source: Tensor) -> bool:

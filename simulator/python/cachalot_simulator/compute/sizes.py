@@ -25,6 +25,11 @@ OF_OTHERS = {"aten::masked_scatter_backward", "aten::isin", "aten::linalg_matrix
 MASKS = (torch.bool, torch.uint8)
 
 
+def most_copied(most_computed: float) -> float:
+    """The bytes up to which values reach the host, where operations of so many bytes are computed."""
+    return max(MOST_BYTES, most_computed)
+
+
 def depends_on_values(function: Any) -> bool:
     return torch.Tag.dynamic_output_shape in function.tags or function._schema.name in OTHERS | OF_OTHERS
 
@@ -68,7 +73,7 @@ class Selection:
         self.value: Any = None
         self.is_done = False
         name, unknown = operator.signature.name, operator.computing.policy.unknown
-        most = max(MOST_BYTES, operator.computing.policy.most_bytes)
+        most = most_copied(operator.computing.policy.most_bytes)
         if unknown != "zero":
             settle_masks(args[1] if is_index(name) else args, unknown, most)
         if all(extent(one) <= most for one in tensors_in(args, *kwargs.values())):
