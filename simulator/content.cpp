@@ -86,6 +86,7 @@ void ContentStore::kinds(const Place& first, std::size_t bytes, KnownContent::Ki
 }
 
 void ContentStore::make_unknown(const Place& first, std::size_t bytes) {
+  if (attached_at(first) != attached_.end()) return;  // another process's memory counts as known
   const std::uint64_t offset = offset_of(first);
   if (known_.is_unknown(offset, bytes)) return;
   const std::vector<char> zeros(kBufferBytes);
@@ -99,6 +100,7 @@ void ContentStore::make_unknown(const Place& first, std::size_t bytes) {
 }
 
 void ContentStore::guess(const Place& first, std::size_t bytes, unsigned char byte) {
+  if (attached_at(first) != attached_.end()) return;
   make_unknown(first, bytes);
   known_.note_uniform(offset_of(first), bytes, byte);
 }
@@ -116,11 +118,11 @@ void ContentStore::note_written(const Place& first, std::size_t bytes) {
 void ContentStore::write(const Place& to, const void* from, std::size_t bytes, KnownContent::Kind kind) {
   if (bytes == 0) return;
   const Spot at = spot(to);
-  note_written(to, bytes);
-  known_.note(offset_of(to), bytes, kind);
+  note_written(to, bytes);  // before it is: a transfer that fails may have written a part
   transfer_all(bytes, [&](std::size_t done) {
     return pwrite(at.file, static_cast<const char*>(from) + done, bytes - done, static_cast<off_t>(at.offset + done));
   });
+  if (attached_at(to) == attached_.end()) known_.note(offset_of(to), bytes, kind);
 }
 
 void ContentStore::read(void* to, const Place& from, std::size_t bytes) {

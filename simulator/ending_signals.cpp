@@ -1,6 +1,5 @@
 #include "simulator/ending_signals.h"
 
-#include <pthread.h>
 #include <semaphore.h>
 #include <unistd.h>
 
@@ -9,6 +8,8 @@
 #include <csignal>
 #include <ctime>
 #include <thread>
+
+#include "simulator/blocked_signals.h"
 
 namespace cachalot::simulator {
 namespace {
@@ -23,8 +24,7 @@ void end_by(int number) {
   kill(getpid(), number);
 }
 
-// The thread that was interrupted does not go on with the program, but for a short time: it may hold a lock that the
-// report needs.
+// The interrupted thread waits for the report, but not for long: it may hold a lock that the report needs.
 void wait_for_the_report() {
   constexpr timespec kTick{.tv_sec = 0, .tv_nsec = 1'000'000};
   constexpr int kMostTicks = 200;
@@ -36,8 +36,8 @@ void handle(int number) {
   if (getpid() != owner) {
     end_by(number);
   } else {
-    ending = number;
-    sem_post(&arrived);
+    int none = 0;
+    if (ending.compare_exchange_strong(none, number)) sem_post(&arrived);  // the first of several
     wait_for_the_report();
   }
   errno = error;
@@ -65,11 +65,10 @@ void serve(void (*write)()) {
 void write_before_ending_signals(void (*write)()) {
   owner = getpid();
   sem_init(&arrived, /*pshared=*/0, 0);
-  sigset_t all, before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
-  std::thread(serve, write).detach();
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  {
+    const BlockedSignals blocked;
+    std::thread(serve, write).detach();
+  }
   install(SIGTERM);
   install(SIGINT);
 }

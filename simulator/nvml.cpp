@@ -1,7 +1,9 @@
 // NVML, as far as PyTorch and programs about memory ask it: which devices there are, their names, memory and processes. A
 // program that opens libnvidia-ml.so by name gets this library (redirection.cpp). There are neither NVLink nor a fabric.
 //
-// NVML's header is not among CUDA's: the types are declared here as it has them.#include <unistd.h>
+// NVML's header is not among CUDA's: the types are declared here as it has them.
+
+#include <unistd.h>
 
 #include <algorithm>
 #include <cctype>
@@ -220,7 +222,9 @@ NVML_FUNCTION(nvmlDeviceGetComputeRunningProcesses)(NvmlDevice handle, unsigned 
     if (count == nullptr) return kNvmlInvalidArgument;
     const unsigned int room = std::exchange(*count, process.devices().at(device).active ? 1 : 0);
     if (*count > room || processes == nullptr) return *count == 0 ? kNvmlSuccess : kNvmlInsufficientSize;
-    if (*count == 1) processes[0] = {static_cast<unsigned int>(getpid()), nvml_memory_of(process, device).used};
+    const auto& simulated = *process.devices().at(device).simulated;
+    if (*count == 1)
+      processes[0] = {static_cast<unsigned int>(getpid()), simulated.used_bytes() + simulated.driver_bytes()};
     return kNvmlSuccess;
   });
 }

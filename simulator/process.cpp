@@ -39,6 +39,7 @@ Process* Process::make(cudaError_t& error) {
     pthread_atfork(before_fork, after_fork, [] {
       forked = true;
       instance = nullptr;
+      after_fork();
     });
     if (!config.report_path.empty()) write_before_ending_signals(&Process::write_report);
     return instance;
@@ -75,10 +76,11 @@ Process::Process(const Config& config)
   if (config_.is_strict) watch_.begin(!report_.is_wanted());
 }
 
-// The child must find no half-written line of the log: it would write it a second time.
+// The child must find no half-written line of the log: it would write it a second time. In a child, which may fork as well,
+// there is no instance.
 void Process::before_fork() {
   process_mutex.lock();
-  instance.load()->report_.flush_log();
+  if (Process* const process = instance) process->report_.flush_log();
 }
 
 void Process::after_fork() { process_mutex.unlock(); }

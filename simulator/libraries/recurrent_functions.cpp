@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <optional>
 
+#include "simulator/libraries/cudnn_numbers.h"
 #include "simulator/libraries/recurrent.h"
 #include "simulator/notes.h"
 
@@ -12,10 +13,8 @@
 namespace cachalot::simulator {
 namespace {
 
-constexpr int kSuccess = 0;
-constexpr int kBadParameter = 2000;  // CUDNN_STATUS_BAD_PARAM
-constexpr int kNotSupported = 3000;  // CUDNN_STATUS_NOT_SUPPORTED
-constexpr int kMostDimensions = 8;   // CUDNN_DIM_MAX
+using cudnn::kBadParameter, cudnn::kNotSupported, cudnn::kSuccess;
+constexpr int kMostDimensions = 8;  // CUDNN_DIM_MAX
 
 struct TensorShape {
   int type = 0;        // cudnnDataType_t

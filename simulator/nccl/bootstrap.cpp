@@ -38,6 +38,11 @@ std::vector<Member> members_by_rank(const std::vector<Join>& joins) {
 
 std::optional<Answer> Bootstrap::add(const Join& join) {
   const std::lock_guard lock(mutex_);
+  if (const auto refused = refused_.find(join.number); refused != refused_.end()) {
+    Answer answer = refused->second;
+    answer.to = {join};
+    return answer;
+  }
   std::vector<Join>& joins = waiting_[join.number];
   joins.push_back(join);
   Answer answer{.number = join.number, .reason = why_not(joins), .members = {}, .to = {}};
@@ -47,6 +52,7 @@ std::optional<Answer> Bootstrap::add(const Join& join) {
     return std::nullopt;
   else
     answer.members = members_by_rank(joins);
+  if (answer.result != ncclSuccess) refused_[join.number] = answer;
   answer.to = std::move(joins);
   waiting_.erase(join.number);
   return answer;
@@ -61,11 +67,14 @@ std::vector<Answer> Bootstrap::note_gone(const Endpoint& process) {
       ++at;
       continue;
     }
-    answers.push_back({.number = at->first,
-                       .result = ncclRemoteError,
-                       .reason = formatted("the process of rank {} has ended before all ranks came", gone->rank),
-                       .members = {},
-                       .to = std::move(at->second)});
+    Answer answer{.number = at->first,
+                  .result = ncclRemoteError,
+                  .reason = formatted("the process of rank {} has ended before all ranks came", gone->rank),
+                  .members = {},
+                  .to = {}};
+    refused_[at->first] = answer;
+    answer.to = std::move(at->second);
+    answers.push_back(std::move(answer));
     at = waiting_.erase(at);
   }
   return answers;
@@ -82,7 +91,8 @@ std::vector<char> pack(const Answer& answer) {
 
 std::vector<Member> unpack_members(const std::vector<char>& content) {
   ncclResult_t result = ncclInternalError;
-  if (content.size() >= sizeof(result)) std::memcpy(&result, content.data(), sizeof(result));
+  if (content.size() < sizeof(result)) throw NcclError(result, "the bootstrap's answer is too short");
+  std::memcpy(&result, content.data(), sizeof(result));
   const char* const rest = content.data() + sizeof(result);
   const std::size_t bytes = content.size() - sizeof(result);
   if (result != ncclSuccess) throw NcclError(result, std::string(rest, bytes));

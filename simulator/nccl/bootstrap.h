@@ -54,6 +54,7 @@ class Bootstrap {
  private:
   std::mutex mutex_;
   std::map<std::uint64_t, std::vector<Join>> waiting_;
+  std::map<std::uint64_t, Answer> refused_;  // by number: ranks that come later get the same answer
 };
 
 // An answer as the content of a letter.

@@ -1,6 +1,7 @@
 // NCCL's functions that move data, and groups of them.
 #include <cstring>
 
+#include "base/format.h"
 #include "simulator/nccl/errors.h"
 #include "simulator/nccl/exchanges.h"
 #include "simulator/nccl/groups.h"
@@ -16,6 +17,8 @@ ncclResult_t call_on(ncclComm_t comm, const Exchange& call, cudaStream_t stream)
 ncclResult_t reduce_on(ncclComm_t comm, Exchange call, ncclRedOp_t op, cudaStream_t stream) {
   return nccl_call([&] {
     call.reduction = find(comm)->reduction(op);
+    if (!call.reduction.factor.empty() && call.reduction.factor.size() != element_bytes(call.type))
+      throw NcclError(ncclInvalidArgument, formatted("{}: the operator is one of another data type", call.name));
     exchange(find(comm), call, stream);
   });
 }

@@ -111,7 +111,14 @@ ncclComm_t join(const ncclUniqueId& id, int ranks, int rank, const ncclConfig_t*
   const auto made = std::make_shared<Communicator>(ranks, rank, config);
   const UniqueId own = made->are_others_absent() ? new_id() : unpacked(id);
   const ncclComm_t handle = publish(made);
-  submit({[=] { made->join(own); },
+  submit({[=] {
+            try {
+              made->join(own);
+            } catch (const NcclError&) {
+              withdraw(handle);
+              throw;
+            }
+          },
           [=] {
             try {
               made->open(own.number, made->receive_members(own.root, own.number));

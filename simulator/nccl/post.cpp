@@ -9,33 +9,17 @@
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
-#include <csignal>
 #include <cstring>
 #include <thread>
 #include <utility>
 
+#include "simulator/blocked_signals.h"
 #include "simulator/nccl/errors.h"
 
 namespace cachalot::simulator::nccl {
 namespace {
 
 std::atomic<Post*> the_post{nullptr};
-
-// The program's signals are for its own threads.
-class BlockedSignals {
- public:
-  BlockedSignals() {
-    sigset_t all;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before_);
-  }
-  ~BlockedSignals() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
-  BlockedSignals(const BlockedSignals&) = delete;
-  BlockedSignals& operator=(const BlockedSignals&) = delete;
-
- private:
-  sigset_t before_{};
-};
 
 }  // namespace
 
@@ -61,13 +45,17 @@ void Post::before_fork() { the_post.load()->mutex_.lock(); }
 void Post::after_fork_in_parent() { the_post.load()->mutex_.unlock(); }
 void Post::after_fork_in_child() {
   Post& post = *the_post.load();
-  close(post.listening_);
-  close(post.woken_);
-  for (const auto& incoming : post.incoming_) close(incoming->socket);
-  for (const auto& [process, outgoing] : post.outgoing_) {
+  if (!std::exchange(post.is_inherited_, true)) post.close_all();
+  post.mutex_.unlock();
+}
+
+void Post::close_all() {
+  close(listening_);
+  close(woken_);
+  for (const auto& incoming : incoming_) close(incoming->socket);
+  for (const auto& [process, outgoing] : outgoing_) {
     if (outgoing->socket >= 0) close(outgoing->socket);
   }
-  post.mutex_.unlock();
 }
 
 void Post::join(const Endpoint& root, const Join& join) {
@@ -95,10 +83,10 @@ void Post::leave(const Endpoint& process, std::uint64_t communicator, int source
 
 std::shared_ptr<Post::Outgoing> Post::connection_to(const Endpoint& process) {
   const std::lock_guard lock(mutex_);
-  std::shared_ptr<Outgoing>& outgoing = outgoing_[process];
-  if (outgoing) return outgoing;
-  outgoing = std::make_shared<Outgoing>();
-  outgoing->socket = connect_to(process);
+  if (const auto known = outgoing_.find(process); known != outgoing_.end()) return known->second;
+  const auto outgoing = std::make_shared<Outgoing>();
+  outgoing->socket = connect_to(process);  // may throw: then there is no connection
+  outgoing_.emplace(process, outgoing);
   if (outgoing->socket < 0) {
     mailboxes_.note_gone(process);
     return outgoing;

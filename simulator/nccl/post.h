@@ -67,13 +67,15 @@ class Post {
   static void before_fork();
   static void after_fork_in_parent();
   static void after_fork_in_child();
+  void close_all();
 
   const Endpoint endpoint_;
   const int listening_;
   const int woken_;  // an eventfd: there is another connection to look at
   Mailboxes mailboxes_;
   Bootstrap bootstrap_;
-  std::mutex mutex_;  // guards the two below, but for what is in an Outgoing
+  bool is_inherited_ = false;  // in a forked child, which has closed its copies
+  std::mutex mutex_;           // guards the two below, but for what is in an Outgoing
   std::vector<std::unique_ptr<Incoming>> incoming_;
   std::map<Endpoint, std::shared_ptr<Outgoing>> outgoing_;
 };

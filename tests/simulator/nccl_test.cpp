@@ -119,6 +119,8 @@ TEST_F(SimulatorNccl, AnOperatorMultipliesBeforeItAdds) {
   }
   EXPECT_GE(ops[0], ncclNumOps);
   EXPECT_EQ(reduced<float>(ncclFloat32, ops[0], {1}, {2}), (std::vector<float>{1.5F}));
+  EXPECT_EQ(ncclAllReduce(sent_[0], received_[0], 1, ncclFloat64, ops[0], comms_[0], nullptr), ncclInvalidArgument)
+      << "the factor is a float of 32 bits";
   for (int rank = 0; rank < 2; ++rank) EXPECT_NCCL(ncclRedOpDestroy(ops[rank], comms_[rank]));
   EXPECT_EQ(ncclAllReduce(sent_[0], received_[0], 1, ncclFloat32, ops[0], comms_[0], nullptr), ncclInvalidArgument);
 }
@@ -315,6 +317,20 @@ TEST_F(SimulatorNccl, ThreadsMeetInACommunicatorOfAnId) {
     });
   }
   for (std::thread& thread : threads) thread.join();
+}
+
+TEST_F(SimulatorNccl, ARankThatComesAfterItsCommunicatorWasRefusedIsRefused) {
+  ncclUniqueId id{};
+  ASSERT_NCCL(ncclGetUniqueId(&id));
+  const auto join = [&](int rank) {
+    EXPECT_CUDA(cudaSetDevice(0));
+    ncclComm_t comm = nullptr;
+    EXPECT_EQ(ncclCommInitRank(&comm, 3, id, rank), ncclInvalidUsage) << "two ranks are on a device";
+  };
+  std::thread first(join, 0);
+  join(1);
+  first.join();
+  join(2);
 }
 
 TEST_F(SimulatorNccl, BadArgumentsAreInvalid) {
