@@ -261,7 +261,7 @@ std::string values_text(const json& torch) {
   if (reads.size() > kMostPlaces) text += figure("", fmt::format("and {} more places", reads.size() - kMostPlaces));
   const bool has_sizes = std::ranges::any_of(reads, [](const json& read) { return read.at("how") == "size"; });
   if (has_sizes && values.at("policy") == "zero")
-    text += figure("", "(sizes may be larger on a GPU: --unknown max takes the largest)");
+    text += figure("", "(sizes may be larger on a GPU: --unknown max takes larger ones)");
   return text + compiled;
 }
 

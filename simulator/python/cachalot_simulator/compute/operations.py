@@ -345,7 +345,7 @@ class HostRead(Unfollowed):
         count = getattr(self.computing.expected, "count", None)
         if count is None:
             self.computing.reads.note("value")
-        elif count != sizes.Selection.AS_READ:  # an operation reads how much it has selected
+        elif count != sizes.Selection.AS_READ and args[0].dtype is not torch.bool:  # an operation reads how much it has selected
             return count
         return value if is_done else result
 

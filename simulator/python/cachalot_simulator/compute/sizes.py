@@ -22,6 +22,7 @@ READ_BOUNDS = {"aten::bincount", "aten::histc"}  # they read the smallest and th
 # They select inside, by operations that are seen: unique, nonzero, a number that is read.
 OF_OTHERS = {"aten::masked_scatter_backward", "aten::isin", "aten::linalg_matrix_exp", "aten::_nested_tensor_from_mask",
              "aten::_nested_tensor_from_mask_left_aligned"}
+DISTINCT = {"aten::_unique", "aten::_unique2", "aten::unique_consecutive", "aten::unique_dim", "aten::unique_dim_consecutive"}
 MASKS = (torch.bool, torch.uint8)
 
 
@@ -84,6 +85,14 @@ class Selection:
             self.value, self.is_done = chosen(args[0], unknown), True
         self.count = self._count(operator.signature)
         self.is_size_known = self.reader.is_known or steers_by_known(name, args)
+        if unknown != "zero" and not self.is_size_known:
+            self._take(most_selected(name, args, kwargs), unknown)
+
+    def _take(self, most: int | None, unknown: str) -> None:
+        """Sets the count to what is taken of so many; the values are unknown. Nothing changes where there is no such number."""
+        if most is not None:
+            self.count = most if unknown == "max" else (most + 1) // 2
+            self.value, self.is_done = None, False
 
     def _count(self, signature: Any) -> int | None:
         if signature.name in READ_BOUNDS:
@@ -91,6 +100,18 @@ class Selection:
         first = self.value[0] if isinstance(self.value, (list, tuple)) else self.value
         has_count = self.is_done and bool(signature.new_results) and not is_of_others(signature.name)
         return count_of(first) if has_count else None
+
+
+def most_selected(name: str, args: tuple, kwargs: dict) -> int | None:
+    """How many elements a call selects at most, if it selects distinct ones; how many it repeats, each once, if it repeats."""
+    if name == "aten::_coalesce":
+        return args[0]._nnz()
+    if name == "aten::repeat_interleave":
+        return args[0].numel()
+    if name not in DISTINCT:
+        return None
+    dimension = kwargs.get("dim", args[1] if name.startswith("aten::unique_dim") else args[3] if len(args) > 3 else None)
+    return args[0].numel() if dimension is None else args[0].size(dimension)
 
 
 def count_of(result: Any) -> int | None:
