@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "simulator/abi.h"
+#include "simulator/end_of_process.h"
 #include "simulator/error_of.h"
 #include "simulator/lock.h"
 #include "simulator/per_thread.h"
@@ -17,6 +18,8 @@ cudaError_t guarded(Body&& body) noexcept {
   cudaError_t error = cudaSuccess;
   Process* process = Process::get(error);
   if (!process) return error;
+  if (ending_thread.load(std::memory_order_relaxed) != 0) [[unlikely]]
+    wait_for_end();
   if (this_thread().in_host_function) [[unlikely]]
     return cudaErrorNotPermitted;
   const Lock lock(process_mutex);

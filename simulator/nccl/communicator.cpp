@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/format.h"
+#include "simulator/end_of_process.h"
 #include "simulator/nccl/errors.h"
 #include "simulator/notes.h"
 
@@ -184,6 +185,7 @@ Reduction Communicator::reduction(ncclRedOp_t op) const {
 }
 
 ncclComm_t publish(std::shared_ptr<Communicator> communicator) {
+  hold_other_threads_at_end();
   const std::lock_guard lock(handles().mutex);
   auto* const handle = reinterpret_cast<ncclComm_t>(communicator.get());
   handles().communicators[handle] = std::move(communicator);

@@ -186,3 +186,54 @@ def test_one_rank_of_the_training_of_a_transformer(tmp_path: Path) -> None:
     parameters = 250e6
     activations = (12 * 1024 * 1024 + 4 * 1024 * 32000) * 2  # what checkpoints keep, and the scores
     assert parameters * 8 / 64 < device["peak_allocated_bytes"] < parameters * 8 / 64 + 2 * activations
+
+
+# Tensor and pipeline parallelism: 4 stages of 2 ranks each. It ends as many programs do, with its process groups.
+PARALLEL = """
+import sys
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.pipelining import PipelineStage, Schedule1F1B
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+
+mesh = init_device_mesh("cuda", (4, 2), mesh_dim_names=("stages", "parts"))
+
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.up, self.down = nn.Linear(1024, 4096), nn.Linear(4096, 1024)
+    def forward(self, x):
+        return x + self.down(torch.relu(self.up(x)))
+
+with torch.device("cuda"):
+    model = nn.Sequential(Block(), Block())
+for block in model:
+    parallelize_module(block, mesh["parts"], {"up": ColwiseParallel(), "down": RowwiseParallel()})
+index = mesh["stages"].get_local_rank()
+received = torch.empty(4, 128, 1024, device="meta")
+given = {"input_args": (received,), "output_args": (received,)} if SHAPES else {}
+stage = PipelineStage(model, index, 4, torch.device("cuda"), group=mesh["stages"].get_group(), **given)
+schedule = Schedule1F1B(stage, n_microbatches=8, loss_fn=lambda output, target: (output - target).square().mean())
+optimizer = torch.optim.AdamW(model.parameters())
+for _ in range(2):
+    whole = torch.randn(32, 128, 1024, device="cuda")
+    schedule.step(*([whole] if index == 0 else []), **({"target": whole} if index == 3 else {}))
+    optimizer.step()
+    optimizer.zero_grad()
+print(index, tuple(model[0].up.weight.to_local().shape), dist.get_world_size(mesh["parts"].get_group()))
+"""
+
+
+@pytest.mark.parametrize(("rank", "stage"), [(0, 0), (7, 3)])
+def test_a_rank_of_tensor_and_pipeline_parallelism_by_itself(tmp_path: Path, rank: int, stage: int) -> None:
+    done, report = simulate(tmp_path, "SHAPES = True\n" + BEGINNING + PARALLEL, "--world-size", "8", "--rank", str(rank),
+                            "--local-rank", "0")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split("\n")[0] == f"{stage} (2048, 1024) 2"
+    assert report["ending"]["good"] and report["ending"]["optimizer_steps"] == 2
+
+
+def test_a_stage_by_itself_must_know_the_shapes_that_it_receives(tmp_path: Path) -> None:
+    done, _ = simulate(tmp_path, "SHAPES = False\n" + BEGINNING + PARALLEL, "--world-size", "8", "--rank", "2",
+                       "--local-rank", "0")
+    assert done.returncode == 1
+    assert "stage 1 of the pipeline receives shapes from a rank that does not exist" in done.stderr

@@ -12,6 +12,8 @@ import os
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from cachalot_simulator.after_import import after_import
+
 ABSENT_ID = bytes(128)  # an ncclUniqueId that no rank made: with absent ranks it is not looked at
 # Threads of torch's that watch other ranks by the store, and ask Python for it while that ends.
 WATCH_OTHERS = ("TORCH_NCCL_ENABLE_MONITORING", "TORCH_NCCL_DUMP_ON_TIMEOUT", "TORCH_NCCL_PROPAGATE_ERROR")
@@ -118,6 +120,19 @@ def without_gloo(device_backends: Callable[[Any], dict[str, str]]) -> Callable[[
     return called
 
 
+def refuse_unknown_shapes(stage: Any) -> None:
+    """A stage of a pipeline asks the absent stage in front of it for the shapes that it receives."""
+    infer = stage.PipelineStage._shape_inference
+
+    def called(self: Any, *arguments: Any, **options: Any) -> Any:
+        if not self.is_first:
+            raise RuntimeError(f"stage {self.stage_index} of the pipeline receives shapes from a rank that does not exist "
+                               "(cachalot simulate --world-size): give input_args and output_args to PipelineStage")
+        return infer(self, *arguments, **options)
+
+    stage.PipelineStage._shape_inference = called
+
+
 def install(torch: Any) -> None:
     if not are_absent() or not torch.distributed.is_available():
         return
@@ -129,6 +144,7 @@ def install(torch: Any) -> None:
     handlers.update(dict.fromkeys(("env", "tcp", "file"), rendezvous))
     import torch.testing._internal.distributed.fake_pg  # noqa: F401 (registers the backend)
 
+    after_import("torch.distributed.pipelining.stage", refuse_unknown_shapes)
     # A split asks all ranks; without one each communicator has a unique id, whose size the rank says.
     c10d._get_split_source = lambda _: None
     c10d.BackendConfig.get_device_backend_map = without_gloo(c10d.BackendConfig.get_device_backend_map)
