@@ -1,9 +1,10 @@
 """What computing small operations costs the host: a training step of a GPT-2 with it and without.
 
-    bench/simulate/computing.py [--command build/release/tools/cachalot] [--turns 20] [--python PYTHON]
+    bench/simulate/computing.py [--command build/release/tools/cachalot] [--turns 20] [--python PYTHON] [--limits]
 
-Both programs run at once and take turns, so that a machine that gets slower does so for both. What counts is processor
-time, and the best step of each. Prints milliseconds per step, their ratio, and the target.
+--limits prints the ratio for several limits of what is small. The programs run at once and take turns, so that a machine that
+gets slower does so for all. What counts is processor time, and the best step of each. Prints milliseconds per step, their
+ratio, and the target.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import sys
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 TARGET = 2.0  # times as long
+LIMITS = [4 << 10, 32 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20]
 STEPS_A_TURN = 10  # the first ones find the caches cold
 
 STEPS = """
@@ -73,9 +75,10 @@ for steps in sys.stdin:
 class Program:
     """The training in a simulated process, which takes steps when it is told to."""
 
-    def __init__(self, command: str, python: str, which: str) -> None:
-        self.process = subprocess.Popen([command, "simulate", "--compute", which, "--", python, "-c", STEPS],
-                                        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    def __init__(self, options: argparse.Namespace, which: str, **variables: int) -> None:
+        self.process = subprocess.Popen([options.command, "simulate", "--compute", which, "--", options.python, "-c", STEPS],
+                                        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                                        env=os.environ | {name: str(value) for name, value in variables.items()})
 
     def turn(self) -> float:
         """Milliseconds of processor time that the best of some steps takes."""
@@ -90,18 +93,36 @@ class Program:
         self.process.communicate()
 
 
+def take_turns(options: argparse.Namespace, programs: list[Program]) -> list[list[float]]:
+    times = [[program.turn() for program in programs] for _ in range(options.turns)]
+    for program in programs:
+        program.end()
+    return times
+
+
+def compare_limits(options: argparse.Namespace) -> None:
+    """All programs take turns, so that the ratios are of one state of the machine."""
+    programs = [Program(options, "none")]
+    programs += [Program(options, "small", CACHALOT_SIM_COMPUTE_BYTES=most, CACHALOT_SIM_COMPUTE_WORK=100 * most) for most in LIMITS]
+    without, *computing = map(min, zip(*take_turns(options, programs)))
+    print("bytes of an operation    times as long as without computing")
+    for most, time in zip(LIMITS, computing):
+        print(f"{most:21,}    {time / without:.2f}")
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--command", default=str(ROOT / "build/release/tools/cachalot"))
     parser.add_argument("--python", default=os.environ.get("CACHALOT_PYTHON", sys.executable), help="with torch")
     parser.add_argument("--turns", type=int, default=20, help=f"of each program, of {STEPS_A_TURN} steps")
+    parser.add_argument("--limits", action="store_true", help="compare limits of what is small")
     options = parser.parse_args()
     if options.turns < 1:
         parser.error(f"--turns {options.turns}: at least 1 is needed")
-    programs = [Program(options.command, options.python, which) for which in ("none", "small")]
-    times = [[program.turn() for program in programs] for _ in range(options.turns)]
-    for program in programs:
-        program.end()
+    if options.limits:
+        compare_limits(options)
+        return 0
+    times = take_turns(options, [Program(options, "none"), Program(options, "small")])
     without, computing = map(min, zip(*times))
     middle = statistics.median(small / none for none, small in times)
     ratio = computing / without

@@ -14,6 +14,8 @@ from typing import Any
 
 # Entries of torch's history a device; one takes about 200 bytes and a share of its stack.
 MAX_ENTRIES = sys.maxsize if os.environ.get("CACHALOT_SIM_TRACE") else 2_000_000
+# Of entries since PyTorch 2.15: memory in front of an address that the program asked for, handed out and freed at once.
+NOT_ASKED_FOR = "mallocWithAddress"
 TRACES_ONLY = os.environ.get("CACHALOT_SIM_TRACES_ONLY", "0") == "1"
 
 
@@ -38,7 +40,7 @@ class History:
             if not self.is_the_programs:
                 # Stacks of frees are not needed, and recording them clears the exception that Python is raising
                 # (PyTorch 2.11): the one that ends the recomputation of an activation checkpoint, for example.
-                marks = {"global_record_annotations": not TRACES_ONLY} if has_annotations(self._record) else {}
+                marks = {"global_record_annotations": not TRACES_ONLY} if can_choose_annotations(self._record) else {}
                 self._record(context=None if TRACES_ONLY else "alloc", max_entries=MAX_ENTRIES, stacks="python", **marks)
         except RuntimeError:  # the program's own allocator has no history
             pass
@@ -50,9 +52,11 @@ class History:
         if self.is_the_programs:
             snapshot["device_traces"] = [[] for _ in snapshot["device_traces"]]
             snapshot["external_annotations"] = []
+        snapshot["device_traces"] = [[entry for entry in trace if entry.get("internal_metadata") != NOT_ASKED_FOR]
+                                     for trace in snapshot["device_traces"]]
         return snapshot
 
 
-def has_annotations(record: Any) -> bool:
-    """PyTorch before 2.8 has no annotations in its history; then nothing tells which module has memory."""
+def can_choose_annotations(record: Any) -> bool:
+    """Older versions of PyTorch, such as 2.5, have annotations in every history."""
     return "global_record_annotations" in inspect.signature(record).parameters

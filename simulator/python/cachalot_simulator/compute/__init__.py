@@ -21,8 +21,9 @@ from collections.abc import Callable
 from typing import Any
 
 
-MOST_BYTES = 256 << 10  # of all tensors of an operation
-MOST_WORK = 1e7  # multiplications
+# The defaults are those of bench/simulate/computing.py --limits: what a larger limit costs a training grows from here on.
+LIMITS = {"CACHALOT_SIM_COMPUTE_BYTES": 256 << 10,  # of all tensors of an operation
+          "CACHALOT_SIM_COMPUTE_WORK": 10_000_000}  # multiplications
 VALUES = {"CACHALOT_SIM_COMPUTE": ("none", "small", "all"), "CACHALOT_SIM_UNKNOWN": ("zero", "expected", "max")}
 
 
@@ -34,6 +35,14 @@ def setting(name: str) -> str:
     return value
 
 
+def limit(name: str) -> int:
+    """The whole number that a variable has, otherwise its default. Ends the program if it is none."""
+    value = os.environ.get(name, str(LIMITS[name]))
+    if not value.isdecimal():
+        raise SystemExit(f"{name}: it must be a whole number, not '{value}'")
+    return int(value)
+
+
 def start_computing(stop: Callable[[str], None]) -> Any:
     """Starts to compute what CACHALOT_SIM_COMPUTE and CACHALOT_SIM_UNKNOWN ask for; None: nothing is computed. `stop` ends the
     program, at the place that it is given, where it reads the same unknown value for ever."""
@@ -42,7 +51,7 @@ def start_computing(stop: Callable[[str], None]) -> Any:
         return None
     from cachalot_simulator.compute.operations import Computing, Policy
 
-    most_bytes, most_work = (math.inf, math.inf) if which == "all" else (MOST_BYTES, MOST_WORK)
+    most_bytes, most_work = (math.inf, math.inf) if which == "all" else map(limit, LIMITS)
     computing = Computing(Policy(most_bytes, most_work, unknown), stop)
     computing.start()
     return computing
