@@ -83,6 +83,13 @@ GraphNode& Captures::add_node(StreamState& stream, cudaGraphNodeType type) {
   return node;
 }
 
+void Captures::note_unknown(const void* start, std::size_t bytes) {
+  for (const auto& [id, capture] : captures_) {
+    const Nodes& nodes = capture.graph->nodes;
+    if (!nodes.empty()) nodes.back()->unknown.push_back({start, bytes});
+  }
+}
+
 void Captures::join(StreamState& stream, std::uint64_t capture, const Nodes& behind) {
   Capture& joined = captures_.at(capture);
   if (!stream.capture) joined.streams.push_back(&stream);

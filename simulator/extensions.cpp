@@ -25,6 +25,11 @@ std::int64_t figure(Ask&& ask) {
   return value;
 }
 
+void make_unknown(Process& process, const void* start, std::size_t bytes) {
+  process.copies().make_unknown(start, bytes);
+  process.captures().note_unknown(start, bytes);
+}
+
 }  // namespace
 
 int cachalot_sim_advance(std::int64_t nanoseconds) {
@@ -129,7 +134,7 @@ int cachalot_sim_guess(const void* start, std::uint64_t bytes, int byte) {
 
 int cachalot_sim_make_unknown(const void* start, std::uint64_t bytes) {
   return guarded([&](Process& process) {
-    process.copies().make_unknown(start, bytes);
+    make_unknown(process, start, bytes);
     return cudaSuccess;
   });
 }
@@ -137,7 +142,7 @@ int cachalot_sim_make_unknown(const void* start, std::uint64_t bytes) {
 int cachalot_sim_make_all_unknown(const std::uint64_t* ranges, std::uint64_t count) {
   return guarded([&](Process& process) {
     for (std::uint64_t i = 0; i < count; ++i) {
-      process.copies().make_unknown(reinterpret_cast<const void*>(ranges[i]), ranges[count + i]);
+      make_unknown(process, reinterpret_cast<const void*>(ranges[i]), ranges[count + i]);
     }
     return cudaSuccess;
   });

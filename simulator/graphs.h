@@ -1,6 +1,7 @@
 // CUDA graphs: a graph is its nodes and their dependencies; launching one costs the sum of its launches.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
@@ -10,6 +11,11 @@
 namespace cachalot::simulator {
 
 struct Graph;
+
+struct WrittenRange {
+  const void* start = nullptr;
+  std::size_t bytes = 0;
+};
 
 struct GraphNode {
   Graph* graph = nullptr;
@@ -22,6 +28,7 @@ struct GraphNode {
   cudaEvent_t event = nullptr;
   Graph* child = nullptr;
   cudaKernelNodeParams kernel{};
+  std::vector<WrittenRange> unknown;  // memory of the device that a launch writes, with values that nothing computes
 };
 
 using Nodes = std::vector<GraphNode*>;

@@ -65,6 +65,10 @@ void launch_node(Process& process, StreamState& stream, const GraphNode& node) {
     process.events().wait(stream, process.events().at(kCall, node.event));
   else
     process.launches().launch_node(stream, node);
+  for (const WrittenRange& range : node.unknown) {
+    const bool is_there = process.devices().find_owner(reinterpret_cast<Address>(range.start)) != nullptr;
+    if (is_there) process.copies().make_unknown(range.start, range.bytes);
+  }
 }
 
 void launch_graph(Process& process, StreamState& stream, const GraphExec& exec) {

@@ -47,7 +47,10 @@ cudaError_t copy_on(Process& process, StreamState& stream, void* to, const void*
   process.uses().check(call, stream, to, from, bytes);
   process.launches().launch_copy(stream, to, from, bytes);
   process.uses().add(call, stream, to, from, bytes);
-  if (!stream.capture) process.copies().copy(to, from, bytes, bytes);
+  if (!stream.capture)
+    process.copies().copy(to, from, bytes, bytes);
+  else if (process.devices().hold(to))
+    process.captures().note_unknown(to, bytes);
   return cudaSuccess;
 }
 
@@ -55,7 +58,10 @@ cudaError_t fill_on(Process& process, StreamState& stream, void* to, int value, 
   process.uses().check("cudaMemset", stream, to, nullptr, bytes);
   process.launches().launch(stream, cudaGraphNodeTypeMemset);
   process.uses().add("cudaMemset", stream, to, nullptr, bytes);
-  if (!stream.capture) process.copies().fill(to, static_cast<unsigned char>(value), 1, bytes, bytes);
+  if (!stream.capture)
+    process.copies().fill(to, static_cast<unsigned char>(value), 1, bytes, bytes);
+  else
+    process.captures().note_unknown(to, bytes);
   return cudaSuccess;
 }
 

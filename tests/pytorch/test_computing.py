@@ -152,6 +152,19 @@ class Mine:
 print(numbers.tolist())
 numbers.fill_(2)
 print(numbers.tolist())
+""", "graph": """
+import torch
+counter, copied = torch.zeros(2, device="cuda"), torch.zeros(2, device="cuda")
+counter.add_(1)  # loads the kernel
+graph = torch.cuda.CUDAGraph()
+with torch.cuda.graph(graph):
+    counter.add_(1)
+    copied.copy_(counter)
+counter.fill_(5)
+copied.fill_(6)
+assert counter.tolist() + copied.tolist() == [5, 5, 6, 6]
+graph.replay()
+print(counter.tolist(), copied.tolist())
 """, "masks": """
 import torch
 weights = torch.randn(2000, 2000, device="cuda")
@@ -236,6 +249,11 @@ def test_a_copy_that_is_too_large_to_be_made_is_a_read_of_unknown_values(shared:
 def test_what_another_library_gets_is_a_guess_until_it_is_written_again(shared: Shared) -> None:
     assert shared.printed["exported"].splitlines() == ["[0, 1, 2, 3, 4]", "[2, 2, 2, 2, 2]"]
     assert [read["at"] for read in shared.reads("exported")] == ["exported.py:7 in <module>"]
+
+
+def test_what_a_graph_writes_is_unknown_after_each_launch(shared: Shared) -> None:
+    assert shared.printed["graph"] == "[0.0, 0.0] [0.0, 0.0]\n"
+    assert [(read["at"], read["times"]) for read in shared.reads("graph")] == [("graph.py:13 in <module>", 2)]
 
 
 def test_an_operation_on_many_tensors_makes_all_of_them_unknown(shared: Shared) -> None:

@@ -54,6 +54,29 @@ TEST_F(KnownContentOfMemory, CopiesAndFillsOfTheProgramAreKnown) {
   EXPECT_EQ(known(102, 6), 1) << "byte by byte";
 }
 
+TEST_F(KnownContentOfMemory, WhatAGraphWritesIsUnknownAfterEachLaunch) {
+  cudaStream_t stream = nullptr;
+  cudaGraph_t graph = nullptr;
+  cudaGraphExec_t exec = nullptr;
+  ASSERT_CUDA(cudaStreamCreate(&stream));
+  ASSERT_CUDA(cudaStreamBeginCapture(stream, cudaStreamCaptureModeRelaxed));
+  ASSERT_CUDA(cudaMemsetAsync(at(8), 1, 4, stream));
+  ASSERT_CUDA(cudaMemcpyAsync(at(16), at(8), 4, cudaMemcpyDeviceToDevice, stream));
+  ASSERT_CUDA(cudaStreamEndCapture(stream, &graph));
+  ASSERT_CUDA(cudaGraphInstantiate(&exec, graph, 0));
+  for (int launch = 0; launch < 2; ++launch) {
+    ASSERT_CUDA(cudaMemset(at(0), 9, 32));
+    EXPECT_EQ(known(0, 32), 1);
+    ASSERT_CUDA(cudaGraphLaunch(exec, stream));
+    EXPECT_EQ(known(8, 1), 0);
+    EXPECT_EQ(known(16, 1), 0);
+    EXPECT_EQ(known(0, 8) + known(12, 4) + known(20, 12), 3);
+  }
+  ASSERT_CUDA(cudaGraphExecDestroy(exec));
+  ASSERT_CUDA(cudaGraphDestroy(graph));
+  ASSERT_CUDA(cudaStreamDestroy(stream));
+}
+
 TEST_F(KnownContentOfMemory, KindsAreReadAndWrittenByteByByte) {
   const std::array<char, 6> values = {1, 2, 3, 4, 5, 6};
   const std::array<unsigned char, 6> kinds = {2, 2, 0, 1, 1, 2};
