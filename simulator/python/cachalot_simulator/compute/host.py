@@ -42,9 +42,9 @@ class Reader:
         self.is_known = self.is_known and is_known
         return copy
 
-    def overwritten(self, tensor: Tensor) -> Tensor:
-        """The same for a tensor of which the operation reads no value."""
-        if not is_on_device(tensor):
+    def unread(self, tensor: Any) -> Any:
+        """The same for an argument of which the operation reads no value."""
+        if not isinstance(tensor, Tensor) or not is_on_device(tensor):
             return tensor
         if not is_whole(tensor):
             return self.tensor(tensor)

@@ -237,10 +237,10 @@ class Operator:
         """The value on the CPU, and whether there is one."""
         signature = self.signature
         host_args = [
-            reader.overwritten(one) if i == 0 and signature.overwrites else reader.argument(one) for i, one in enumerate(args)
+            reader.unread(one) if i in signature.unread else reader.argument(one) for i, one in enumerate(args)
         ]
         host_kwargs = {
-            name: reader.overwritten(one) if name in signature.written_names and one is not None else reader.argument(one)
+            name: reader.unread(one) if name in signature.written_names and one is not None else reader.argument(one)
             for name, one in kwargs.items()
         }
         try:

@@ -17,6 +17,8 @@ OVERWRITING = {
 # They read of their first argument, a tensor, only what it looks like.
 LIKE = {f"aten::{name}" for name in ("zeros_like", "ones_like", "full_like", "rand_like", "randn_like", "randint_like",
                                      "new_zeros", "new_ones", "new_full")}
+# Arguments for the random numbers of a dropout, which is not computed. In PyTorch 2.15 all of them are on the device.
+SEEDS = {"philox_seed", "philox_offset", "rng_state"}
 # Their results share memory, which their schemas do not say.
 OTHER_VIEWS = {"aten::_unsafe_view", "aten::_conj", "aten::_neg_view", "aten::_sparse_coo_tensor_with_dims_and_tensors",
                "aten::_sparse_compressed_tensor_unsafe", "aten::_coalesced_"}
@@ -67,6 +69,9 @@ class Signature:
             else:
                 self.written_positions.append(position)
         self.overwrites = self.name in OVERWRITING or self.name in LIKE  # reads no value of its first argument
+        self.unread = {position for position, argument in enumerate(schema.arguments) if argument.name in SEEDS}
+        if self.overwrites:
+            self.unread.add(0)
         self.new_results = [i for i, result in enumerate(schema.returns) if result.alias_info is None]
         self.is_predicate = torch.Tag.pointwise in function.tags or self.name in ("aten::all", "aten::any")
         self.is_random = torch.Tag.nondeterministic_seeded in function.tags
