@@ -37,6 +37,18 @@ struct ContextCosts {
   }
 };
 
+// How much less and how much more than an estimate a GPU may take, in bytes.
+struct Spread {
+  std::size_t less_bytes = 0;
+  std::size_t more_bytes = 0;
+
+  Spread& operator+=(const Spread& other) {
+    less_bytes += other.less_bytes;
+    more_bytes += other.more_bytes;
+    return *this;
+  }
+};
+
 // Returns the estimate for a process that uses PyTorch on such a GPU; context_costs.cpp has its sources and its spread.
 // In units of 2 MiB, as a device gives memory.
 ContextCosts estimated_context_costs(const GpuModel& gpu, ModuleLoading loading);
@@ -62,5 +74,9 @@ std::size_t parse_context_bytes(std::string_view text);
 // Returns what the same process would be charged with on another GPU: an estimate for the libraries that were charged,
 // or the size that the user gave.
 std::size_t context_bytes(const GpuModel& gpu, const ContextCharge& charge);
+
+// Returns the spread of what context_bytes returns, and of what the device lacked memory for. Of a size that the user
+// gave: none.
+Spread context_spread(const GpuModel& gpu, const ContextCharge& charge);
 
 }  // namespace cachalot::simulator

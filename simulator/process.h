@@ -97,6 +97,7 @@ class Process {
   static void after_fork() CACHALOT_NO_THREAD_SAFETY_ANALYSIS;
   cudaError_t settle_now() CACHALOT_LOCKED;
   void write_log() CACHALOT_LOCKED;
+  void note_context(const DeviceState& device) CACHALOT_LOCKED;
 
   static std::atomic<Process*> instance;
 

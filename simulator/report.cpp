@@ -8,6 +8,7 @@
 #include "base/json_writer.h"
 #include "cachalot/errors.h"
 #include "simulator/libraries/cudnn_planner.h"
+#include "simulator/nccl/memory_model.h"
 #include "simulator/watch.h"
 
 namespace cachalot::simulator {
@@ -62,9 +63,10 @@ void Report::note_nccl_memory_freed(int device, std::size_t bytes) {
   summary.nccl_bytes -= std::min(summary.nccl_bytes, bytes);
 }
 
-void Report::note_context(int device, const ContextCharge& charge) {
+void Report::note_context(int device, const ContextCharge& charge, const Spread& spread) {
   Summary& summary = summaries_[static_cast<std::size_t>(device)];
   summary.context = charge;
+  summary.context_spread = spread;
 }
 
 void Report::write(const std::vector<const SimulatedDevice*>& devices, const Watch& watch) {
@@ -95,6 +97,11 @@ void Report::write(JsonWriter& json, const SimulatedDevice& device, const Summar
   json.member("allocations", summary.allocations).member("failed_allocations", summary.failures);
   json.member("peak_with_context_bytes", device.peak_with_driver_bytes());
   write(json, summary.context);
+  Spread spread = summary.context_spread;
+  spread += nccl::spread_of(summary.nccl_peak_bytes);
+  write(json.key("spread").begin_object(), spread);
+  write(json.key("context").begin_object(), summary.context_spread);
+  json.end_object().end_object();
   json.key("first_failure");
   write(json, summary.first_failure);
   json.key("calls").begin_object();
@@ -124,6 +131,10 @@ void Report::write(JsonWriter& json, const ContextCharge& charge) {
       .member("bytes", charge.lack->bytes)
       .member("free_bytes", charge.lack->free_bytes)
       .end_object();
+}
+
+void Report::write(JsonWriter& json, const Spread& spread) {
+  json.member("less_bytes", spread.less_bytes).member("more_bytes", spread.more_bytes);
 }
 
 void Report::write(JsonWriter& json, const std::optional<Failure>& failure) {

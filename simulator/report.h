@@ -38,8 +38,8 @@ class Report {
   // NCCL has taken memory of the device, or given it back: a part of what is used.
   void note_nccl_memory(int device, std::size_t bytes);
   void note_nccl_memory_freed(int device, std::size_t bytes);
-  // What a device was charged with for its context.
-  void note_context(int device, const ContextCharge& charge);
+  // What a device was charged with for its context, and the spread of that.
+  void note_context(int device, const ContextCharge& charge, const Spread& spread);
   void write(const std::vector<const SimulatedDevice*>& devices, const Watch& watch);
   bool is_written() const { return is_written_; }
 
@@ -65,11 +65,13 @@ class Report {
     std::size_t nccl_peak_bytes = 0;
     std::optional<Failure> first_failure;
     ContextCharge context;
+    Spread context_spread;
   };
 
   static void write(JsonWriter& json, const SimulatedDevice& device, const Summary& summary);
   static void write(JsonWriter& json, const std::optional<Failure>& failure);
   static void write(JsonWriter& json, const ContextCharge& charge);
+  static void write(JsonWriter& json, const Spread& spread);  // its members
 
   std::FILE* log_ = nullptr;
   std::FILE* report_ = nullptr;

@@ -2,6 +2,7 @@
 // report.
 #pragma once
 
+#include <cstddef>
 #include <nlohmann/json.hpp>
 #include <string>
 
@@ -17,5 +18,25 @@ std::string describe_context(const nlohmann::json& device);
 
 // Returns "no memory for cublas, which takes 930.00 MiB, with 266.00 MiB free"; "" if there was memory.
 std::string describe_lack(const nlohmann::json& device);
+
+// Returns how much less and more than it was charged with a device may take on a GPU: the sum of all estimates.
+simulator::Spread spread_of(const nlohmann::json& device);
+
+// The same without the context and libraries, which take as much on each GPU as they do there: what NCCL adds.
+simulator::Spread spread_of_others(const nlohmann::json& device);
+
+// Returns what the spread is of: "the context", "NCCL" or "the context and NCCL"; "" without a spread.
+std::string estimated_parts(const nlohmann::json& device);
+
+// Returns whether the verdict is sure that the program fits, with so many bytes to spare.
+bool fits_surely(const nlohmann::json& device, std::size_t spare_bytes);
+
+// Returns ", with 7.40 GiB to spare, of which the context may take 311.00 MiB more"; if that is more than there is:
+// ": 100.00 MiB to spare, but the context may take 311.00 MiB more".
+std::string describe_spare(const nlohmann::json& device, std::size_t spare_bytes);
+
+// Returns "but the context may take 917.00 MiB less, and then there is memory for this" of a request (`bytes`, `free_bytes`)
+// that failed, if that is so; otherwise "".
+std::string describe_low_estimate(const nlohmann::json& device, const nlohmann::json& request);
 
 }  // namespace cachalot::tools

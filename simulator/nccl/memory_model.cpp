@@ -68,4 +68,7 @@ std::size_t receive_buffer_bytes() {
   return kFlagBytes + kLlBytes + kLl128Bytes + (simple > 0 ? static_cast<std::size_t>(simple) : kSimpleBytes);
 }
 
+// An estimate: the number of channels of a machine is half or twice that of `channels`.
+Spread spread_of(std::size_t bytes) { return {bytes / 2, bytes}; }
+
 }  // namespace cachalot::simulator::nccl

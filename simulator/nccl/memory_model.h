@@ -9,6 +9,7 @@
 
 #include <cstddef>
 
+#include "simulator/context_costs.h"
 #include "simulator/gpu_models.h"
 
 namespace cachalot::simulator::nccl {
@@ -30,5 +31,8 @@ int channels_of_pair(const GpuModel& gpu, const ChannelLimits& limits);
 // All in bytes, as they are asked for: the device gives units of 2 MiB.
 std::size_t communicator_bytes(int channels, int ranks);
 std::size_t receive_buffer_bytes();
+
+// Returns the spread of so many bytes that a device was charged with: from half to twice of them.
+Spread spread_of(std::size_t bytes);
 
 }  // namespace cachalot::simulator::nccl

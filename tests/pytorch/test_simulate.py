@@ -235,7 +235,8 @@ def test_the_memory_to_spare_is_that_of_the_fullest_moment(tmp_path: Path) -> No
     assert done.returncode == 0, done.stderr
     device = report["processes"][0]["driver"]["devices"][0]
     spare = device["total_bytes"] - device["peak_with_context_bytes"]
-    assert 0 < spare < 100 << 20 and f"fits          yes, with {spare >> 20}.00 MiB to spare" in done.stderr
+    assert 0 < spare < 100 << 20, done.stderr
+    assert f"fits          probably: {spare >> 20}.00 MiB to spare, but the context may take 320.00 MiB more" in done.stderr
 
 
 def test_the_measurement_for_a_gpu_finds_what_the_simulated_one_is_charged_with(tmp_path: Path) -> None:

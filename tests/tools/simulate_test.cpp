@@ -89,7 +89,8 @@ TEST(Simulate, TellsPeaksAndThatTheProgramFits) {
   EXPECT_THAT(outcome.err, HasSubstr("Tesla T4, 14.56 GiB"));
   EXPECT_THAT(outcome.err, HasSubstr("on the device 1.30 GiB at the peak"));
   EXPECT_THAT(outcome.err, HasSubstr("context       300.00 MiB: an estimate for Tesla T4; --context SIZE sets it"));
-  EXPECT_THAT(outcome.err, HasSubstr("fits          yes, with 13.26 GiB to spare"));
+  EXPECT_THAT(outcome.err, HasSubstr("fits          yes, with 13.26 GiB to spare, of which the context may take "
+                                     "150.00 MiB more"));
   EXPECT_THAT(outcome.err, HasSubstr("fits on       gtx1650, "));
   EXPECT_THAT(outcome.err, HasSubstr(" t4,"));
   EXPECT_THAT(outcome.err, Not(HasSubstr("driver calls")));
@@ -101,6 +102,9 @@ TEST(Simulate, TellsPeaksAndThatTheProgramFits) {
   EXPECT_EQ(device.at("context_bytes"), std::size_t{300} << 20);
   EXPECT_EQ(device.at("context_estimate"), "lazy");
   EXPECT_FALSE(device.contains("context_lack"));
+  const nlohmann::json spread = {{"less_bytes", std::size_t{100} << 20}, {"more_bytes", std::size_t{150} << 20}};
+  EXPECT_EQ(device.at("spread").at("context"), spread);
+  EXPECT_EQ(device.at("spread").at("more_bytes"), spread.at("more_bytes")) << "nothing else is an estimate";
   EXPECT_TRUE(device.at("library_bytes").empty());
 }
 
@@ -108,13 +112,30 @@ TEST(Simulate, CountsTheContextThatTheUserGives) {
   NEEDS_THE_SIMULATOR();
   Outcome outcome = simulate("--gpu t4 --context 551MiB " + kProgram + " 4 1024 6");
   EXPECT_THAT(outcome.err, HasSubstr("context       552.00 MiB, as given"));
-  EXPECT_THAT(outcome.err, HasSubstr("fits          yes, with 13.01 GiB to spare"));
+  EXPECT_THAT(outcome.err, HasSubstr("fits          yes, with 13.01 GiB to spare\n")) << "it has no spread";
   outcome = simulate("--gpu t4 --context none " + kProgram + " 4 1024 6");
-  EXPECT_THAT(outcome.err, HasSubstr("fits          yes, with 13.55 GiB to spare"));
+  EXPECT_THAT(outcome.err, HasSubstr("fits          yes, with 13.55 GiB to spare\n"));
   EXPECT_THAT(outcome.err, Not(HasSubstr("context")));
   outcome = simulate("--gpu t4 --context 5GiB " + kProgram + " 4 1024");
   EXPECT_THAT(outcome.err, HasSubstr("fits on       p4, ")) << "the RTX 2060 is too small for both";
   EXPECT_THAT(simulate("--context 5x true").err, HasSubstr("'5x' is not valid: it must be a size, such as 1429MiB"));
+}
+
+TEST(Simulate, IsNotSureIfWhatIsToSpareIsLessThanTheSpread) {
+  NEEDS_THE_SIMULATOR();
+  const Outcome close = simulate("--gpu t4 --memory 1GiB " + kProgram + " 600");
+  EXPECT_THAT(close.err, HasSubstr("fits          probably: 124.00 MiB to spare, but the context may take 150.00 MiB "
+                                   "more\n"));
+  const Outcome fails = simulate("--gpu t4 --memory 1GiB " + kProgram + " 600 220");
+  EXPECT_THAT(fails.err,
+              HasSubstr("asking for 220.00 MiB with 124.00 MiB free\n                but the context may take "
+                        "100.00 MiB less, and then there is memory for this\n"));
+  EXPECT_THAT(simulate("--gpu t4 --memory 1GiB " + kProgram + " 600 226").err, Not(HasSubstr("may take")));
+  const Outcome lack = simulate("--gpu t4 --memory 256MiB " + kProgram + " 8");
+  EXPECT_THAT(lack.err, HasSubstr("but the context may take 100.00 MiB less, and then there is memory for this\n"));
+  const Outcome list = simulate("--gpu t4 " + kProgram + " 3500");
+  EXPECT_THAT(list.err, HasSubstr("fits on       gtx1650?, ")) << "it has 3.82 GiB";
+  EXPECT_THAT(list.err, HasSubstr("?: may change: the context and NCCL are"));
 }
 
 TEST(Simulate, HasALargerContextIfAllModulesAreLoadedAtOnce) {
