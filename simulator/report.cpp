@@ -52,15 +52,18 @@ void Report::note_allocation(const SimulatedDevice& device, const char* call, st
   if (!summary.first_failure) summary.first_failure = {now, call, bytes, device.free_bytes()};
 }
 
-void Report::note_nccl_memory(int device, std::size_t bytes) {
+void Report::note_nccl_memory(int device, NcclMemory whose, std::size_t bytes) {
   Summary& summary = summaries_[static_cast<std::size_t>(device)];
   summary.nccl_bytes += bytes;
   summary.nccl_peak_bytes = std::max(summary.nccl_peak_bytes, summary.nccl_bytes);
+  if (whose == NcclMemory::buffers) summary.nccl_buffer_bytes += bytes;
+  summary.nccl_buffer_peak_bytes = std::max(summary.nccl_buffer_peak_bytes, summary.nccl_buffer_bytes);
 }
 
-void Report::note_nccl_memory_freed(int device, std::size_t bytes) {
+void Report::note_nccl_memory_freed(int device, NcclMemory whose, std::size_t bytes) {
   Summary& summary = summaries_[static_cast<std::size_t>(device)];
   summary.nccl_bytes -= std::min(summary.nccl_bytes, bytes);
+  if (whose == NcclMemory::buffers) summary.nccl_buffer_bytes -= std::min(summary.nccl_buffer_bytes, bytes);
 }
 
 void Report::note_context(int device, const ContextCharge& charge, const Spread& spread) {
@@ -93,12 +96,13 @@ void Report::write(JsonWriter& json, const SimulatedDevice& device, const Summar
   json.key("peak").begin_object();
   json.member("allocation", summary.peak.ordinal).member("clock_ns", summary.peak.clock_ns).end_object();
   json.key("nccl").begin_object();
-  json.member("used_bytes", summary.nccl_bytes).member("peak_used_bytes", summary.nccl_peak_bytes).end_object();
+  json.member("used_bytes", summary.nccl_bytes).member("peak_used_bytes", summary.nccl_peak_bytes);
+  json.member("peak_buffer_bytes", summary.nccl_buffer_peak_bytes).end_object();
   json.member("allocations", summary.allocations).member("failed_allocations", summary.failures);
   json.member("peak_with_context_bytes", device.peak_with_driver_bytes());
   write(json, summary.context);
   Spread spread = summary.context_spread;
-  spread += nccl::spread_of(summary.nccl_peak_bytes);
+  spread += nccl::spread_of(summary.nccl_buffer_peak_bytes);
   write(json.key("spread").begin_object(), spread);
   write(json.key("context").begin_object(), summary.context_spread);
   json.end_object().end_object();

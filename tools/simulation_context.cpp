@@ -106,6 +106,15 @@ std::string describe_spare(const json& device, std::size_t spare_bytes) {
                                           : fmt::format(": {} to spare, but {}", spare, may_take);
 }
 
+std::string describe_nccl(const json& device) {
+  const std::size_t all = number(device.at("nccl"), "peak_used_bytes");
+  const std::size_t buffers = number(device.at("nccl"), "peak_buffer_bytes");
+  if (all == 0) return "";
+  if (buffers == 0) return format_bytes(all) + " of it, which the program asked NCCL for";
+  const std::string part = all == buffers ? "" : fmt::format("of which {} are ", format_bytes(buffers));
+  return fmt::format("{} of it, {}an estimate: half to twice", format_bytes(all), part);
+}
+
 std::string describe_low_estimate(const json& device, const json& request) {
   const std::size_t less = spread_of(device).less_bytes;
   const std::size_t free = number(request, "free_bytes");

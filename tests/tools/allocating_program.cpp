@@ -1,8 +1,9 @@
 // A CUDA program: cudaMallocs each of its arguments, so many MiB, and then frees the first. Exits with 4 when one fails. A
 // last argument that is a word goes on: "again" frees the first once more, and so breaks CUDA's rules; "terminate" sends
-// SIGTERM to the process, and "wait" waits for a signal. Of "while COMMAND" at the end, the command runs before anything is
+// SIGTERM to the process, and "wait" waits for a signal; "nccl" makes a communicator and allocates 6 MiB by NCCL. Of "while COMMAND" at the end, the command runs before anything is
 // freed.
 #include <cuda_runtime_api.h>
+#include <dlfcn.h>
 #include <unistd.h>
 
 #include <cctype>
@@ -11,6 +12,23 @@
 #include <cstdlib>
 #include <cstring>
 #include <vector>
+
+namespace {
+
+// A function of a library that the program is not linked with, and that the simulator has.
+template <typename Result, typename... Parameters>
+Result call(const char* name, Parameters... parameters) {
+  return reinterpret_cast<Result (*)(Parameters...)>(dlsym(RTLD_DEFAULT, name))(parameters...);
+}
+
+void use_nccl() {
+  void* communicator = nullptr;
+  void* memory = nullptr;
+  call<int>("ncclCommInitAll", &communicator, 1, static_cast<const int*>(nullptr));
+  call<int>("ncclMemAlloc", &memory, std::size_t{6} << 20);
+}
+
+}  // namespace
 
 int main(int argc, char** argv) {
   std::vector<void*> live;
@@ -28,6 +46,7 @@ int main(int argc, char** argv) {
   }
   if (!live.empty() && cudaFree(live.front()) != cudaSuccess) return 5;
   if (std::strcmp(last, "again") == 0) cudaFree(live.front());
+  if (std::strcmp(last, "nccl") == 0) use_nccl();
   if (std::strcmp(last, "terminate") == 0) std::raise(SIGTERM);
   if (std::strcmp(last, "wait") == 0) pause();
   return 0;

@@ -138,6 +138,23 @@ TEST(Simulate, IsNotSureIfWhatIsToSpareIsLessThanTheSpread) {
   EXPECT_THAT(list.err, HasSubstr("?: may change: the context and NCCL are"));
 }
 
+TEST(Simulate, TellsWhatNcclTook) {
+  NEEDS_THE_SIMULATOR();
+  const TemporaryFile json;
+  const Outcome outcome = simulate("--context none --json " + json.path() + " " + kProgram + " 4 nccl");
+  EXPECT_THAT(outcome.err,
+              HasSubstr("  NCCL          8.00 MiB of it, of which 2.00 MiB are an estimate: half to twice\n"));
+  EXPECT_THAT(outcome.err, HasSubstr("of which NCCL may take 2.00 MiB more\n"));
+  const auto device =
+      nlohmann::json::parse(read_whole(json.path())).at("processes").at(0).at("driver").at("devices").at(0);
+  const nlohmann::json nccl = {{"used_bytes", 8 << 20}, {"peak_used_bytes", 8 << 20}, {"peak_buffer_bytes", 2 << 20}};
+  EXPECT_EQ(device.at("nccl"), nccl);
+  EXPECT_EQ(device.at("spread").at("less_bytes"), 1 << 20);
+  EXPECT_EQ(device.at("spread").at("context").at("more_bytes"), 0);
+  EXPECT_THAT(simulate(kProgram + " 4 nccl").err, HasSubstr("of which the context and NCCL may take 52.00 MiB more\n"));
+  EXPECT_THAT(simulate(kProgram + " 4 8").err, Not(HasSubstr("NCCL")));
+}
+
 TEST(Simulate, HasALargerContextIfAllModulesAreLoadedAtOnce) {
   NEEDS_THE_SIMULATOR();
   const Outcome outcome = simulate("--gpu t4 env CUDA_MODULE_LOADING=EAGER " + kProgram + " 4 8");
