@@ -119,10 +119,25 @@ std::size_t parse_context_bytes(std::string_view text) {
   }
 }
 
+// The local memory of a thread is that of its stack, and the driver keeps it for all threads that the GPU can host at once
+// (CUDA driver API, cuCtxSetLimit: "the stack size in bytes of each GPU thread"; that all threads count is measured: 216 MiB
+// for the default of 1 KiB on an A100, arcs-skku/EMDC_llvm#13; about 800 MB more for 8 KiB on an RTX 3090, which are 861 MiB
+// here, taichi-dev/taichi#7906). The heap "has a fixed size", "in addition to memory allocated through host-side CUDA API calls"
+// (CUDA C++ Programming Guide, Heap Memory Allocation), and so has printf's buffer (Formatted Output).
+std::size_t limit_bytes(const GpuModel& gpu, const MemoryLimits& limits) {
+  constexpr MemoryLimits kDefault;
+  const auto beyond = [](std::size_t bytes, std::size_t of_default) { return bytes - std::min(bytes, of_default); };
+  const auto threads =
+      static_cast<std::size_t>(gpu.multiprocessors) * static_cast<std::size_t>(gpu.threads_per_multiprocessor);
+  return threads * beyond(limits.stack_bytes, kDefault.stack_bytes) + beyond(limits.heap_bytes, kDefault.heap_bytes) +
+         beyond(limits.printf_bytes, kDefault.printf_bytes);
+}
+
 std::size_t context_bytes(const GpuModel& gpu, const ContextCharge& charge) {
-  if (!charge.estimate) return charge.costs.total();
+  std::size_t bytes = charge.limit_bytes > 0 ? round_up(limit_bytes(gpu, charge.limits), kPhysicalUnit) : 0;
+  if (!charge.estimate) return bytes + charge.costs.total();
   const ContextCosts estimated = estimated_context_costs(gpu, *charge.estimate);
-  std::size_t bytes = charge.costs.context_bytes > 0 ? estimated.context_bytes : 0;
+  bytes += charge.costs.context_bytes > 0 ? estimated.context_bytes : 0;
   for (const ContextLibrary library : kContextLibraries)
     bytes += charge.costs.of(library) > 0 ? estimated.of(library) : 0;
   return bytes;

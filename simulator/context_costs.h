@@ -53,6 +53,18 @@ struct Spread {
 // In units of 2 MiB, as a device gives memory.
 ContextCosts estimated_context_costs(const GpuModel& gpu, ModuleLoading loading);
 
+// The limits of a context for which the driver holds memory, and their defaults: the stack of a thread, the heap of malloc in
+// kernels, and the buffer of printf.
+struct MemoryLimits {
+  std::size_t stack_bytes = 1024;
+  std::size_t heap_bytes = std::size_t{8} << 20;
+  std::size_t printf_bytes = std::size_t{7} << 20;
+};
+
+// Returns what the driver holds for limits beyond the defaults, which are a part of the context's memory. Limits below them
+// give nothing back.
+std::size_t limit_bytes(const GpuModel& gpu, const MemoryLimits& limits);
+
 // What a device had no memory for.
 struct ContextLack {
   std::string_view what;  // "the CUDA context" or a library
@@ -65,6 +77,10 @@ struct ContextCharge {
   ContextCosts costs;
   std::optional<ModuleLoading> estimate;  // nullopt: the user gave the size, or wants none
   std::optional<ContextLack> lack;        // the first, if any
+  MemoryLimits limits;                    // the largest that were set
+  std::size_t limit_bytes = 0;            // for these; 0 if the context itself costs nothing
+
+  std::size_t total() const { return costs.total() + limit_bytes; }
 };
 
 // Returns the bytes of a size that the user gives for a context: 1429MiB. Throws InvalidArgument that names the value
@@ -72,7 +88,7 @@ struct ContextCharge {
 std::size_t parse_context_bytes(std::string_view text);
 
 // Returns what the same process would be charged with on another GPU: an estimate for the libraries that were charged,
-// or the size that the user gave.
+// or the size that the user gave; and what its limits take there.
 std::size_t context_bytes(const GpuModel& gpu, const ContextCharge& charge);
 
 // Returns the spread of what context_bytes returns, and of what the device lacked memory for. Of a size that the user

@@ -124,9 +124,8 @@ void Process::reset(DeviceState& device) {
   device.simulated->reset();
   std::fill(device.peers.begin(), device.peers.end(), false);
   device.flags = 0;
-  device.active = false;
   note_context(device);
-  device.charge.costs = {};
+  device.forget_context();
   ++device.resets;
 }
 

@@ -128,6 +128,9 @@ void Report::write(JsonWriter& json, const ContextCharge& charge) {
   } else {
     json.value(nullptr);
   }
+  json.key("limits").begin_object();
+  json.member("bytes", charge.limit_bytes).member("stack_bytes", charge.limits.stack_bytes);
+  json.member("heap_bytes", charge.limits.heap_bytes).member("printf_bytes", charge.limits.printf_bytes).end_object();
   if (!charge.lack) return;
   json.key("context_lack")
       .begin_object()

@@ -42,7 +42,7 @@ Card card_that_ran(const json& device, const simulator::ContextCharge& context) 
   card.key = "--memory";
   card.product = name;
   card.memory_bytes = bytes;
-  card.context_bytes = context.costs.total();
+  card.context_bytes = context.total();
   return card;
 }
 

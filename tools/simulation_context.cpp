@@ -61,6 +61,9 @@ simulator::ContextCharge context_of(const json& device) {
   const json& libraries = device.at("library_bytes");
   for (const ContextLibrary library : simulator::kContextLibraries)
     charge.costs.of(library) = libraries.value(std::string(to_string(library)), std::size_t{0});
+  const json& limits = device.at("limits");
+  charge.limit_bytes = number(limits, "bytes");
+  charge.limits = {number(limits, "stack_bytes"), number(limits, "heap_bytes"), number(limits, "printf_bytes")};
   return charge;
 }
 
@@ -71,6 +74,11 @@ std::string describe_context(const json& device) {
   if (!charge.estimate) return format_bytes(bytes) + ", as given";
   return fmt::format("{}: an estimate for {}{}; --context SIZE sets it", format_bytes(bytes),
                      device.at("name").get<std::string>(), libraries_text(charge.costs));
+}
+
+std::string describe_limits(const json& device) {
+  const std::size_t bytes = number(device.at("limits"), "bytes");
+  return bytes == 0 ? "" : format_bytes(bytes) + ": stacks, heap or printf buffer that the program made larger";
 }
 
 std::string describe_lack(const json& device) {

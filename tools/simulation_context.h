@@ -16,6 +16,9 @@ simulator::ContextCharge context_of(const nlohmann::json& device);
 // Returns "1.40 GiB: an estimate for Tesla T4 with cuBLAS; --context SIZE sets it"; "" if nothing was charged.
 std::string describe_context(const nlohmann::json& device);
 
+// Returns "1016.00 MiB: stacks, heap or printf buffer that the program made larger"; "" without larger limits.
+std::string describe_limits(const nlohmann::json& device);
+
 // Returns "no memory for cublas, which takes 930.00 MiB, with 266.00 MiB free"; "" if there was memory.
 std::string describe_lack(const nlohmann::json& device);
 

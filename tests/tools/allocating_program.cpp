@@ -1,6 +1,7 @@
 // A CUDA program: cudaMallocs each of its arguments, so many MiB, and then frees the first. Exits with 4 when one fails. A
 // last argument that is a word goes on: "again" frees the first once more, and so breaks CUDA's rules; "terminate" sends
-// SIGTERM to the process, and "wait" waits for a signal; "nccl" makes a communicator and allocates 6 MiB by NCCL. Of "while COMMAND" at the end, the command runs before anything is
+// SIGTERM to the process, and "wait" waits for a signal; "nccl" makes a communicator and allocates 6 MiB by NCCL; "stacks"
+// makes the stack of a thread and the heap of kernels larger. Of "while COMMAND" at the end, the command runs before anything is
 // freed.
 #include <cuda_runtime_api.h>
 #include <dlfcn.h>
@@ -28,6 +29,11 @@ void use_nccl() {
   call<int>("ncclMemAlloc", &memory, std::size_t{6} << 20);
 }
 
+void set_limits() {
+  cudaDeviceSetLimit(cudaLimitStackSize, 3 << 10);
+  cudaDeviceSetLimit(cudaLimitMallocHeapSize, std::size_t{64} << 20);
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -47,6 +53,7 @@ int main(int argc, char** argv) {
   if (!live.empty() && cudaFree(live.front()) != cudaSuccess) return 5;
   if (std::strcmp(last, "again") == 0) cudaFree(live.front());
   if (std::strcmp(last, "nccl") == 0) use_nccl();
+  if (std::strcmp(last, "stacks") == 0) set_limits();
   if (std::strcmp(last, "terminate") == 0) std::raise(SIGTERM);
   if (std::strcmp(last, "wait") == 0) pause();
   return 0;

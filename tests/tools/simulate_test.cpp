@@ -155,6 +155,22 @@ TEST(Simulate, TellsWhatNcclTook) {
   EXPECT_THAT(simulate(kProgram + " 4 8").err, Not(HasSubstr("NCCL")));
 }
 
+TEST(Simulate, CountsLargerStacksAndHeaps) {
+  NEEDS_THE_SIMULATOR();
+  const TemporaryFile json;
+  const Outcome outcome = simulate("--gpu t4 --context 300MiB --json " + json.path() + " " + kProgram + " 4 stacks");
+  EXPECT_THAT(outcome.err, HasSubstr("on the device 436.00 MiB at the peak"));
+  EXPECT_THAT(outcome.err,
+              HasSubstr("  limits        136.00 MiB: stacks, heap or printf buffer that the program made larger\n"))
+      << "2 KiB for each of 40 x 1024 threads, and 56 MiB";
+  const auto device =
+      nlohmann::json::parse(read_whole(json.path())).at("processes").at(0).at("driver").at("devices").at(0);
+  const nlohmann::json limits = {
+      {"bytes", 136 << 20}, {"stack_bytes", 3 << 10}, {"heap_bytes", 64 << 20}, {"printf_bytes", 7 << 20}};
+  EXPECT_EQ(device.at("limits"), limits);
+  EXPECT_THAT(simulate("--context none " + kProgram + " 4 stacks").err, Not(HasSubstr("limits")));
+}
+
 TEST(Simulate, HasALargerContextIfAllModulesAreLoadedAtOnce) {
   NEEDS_THE_SIMULATOR();
   const Outcome outcome = simulate("--gpu t4 env CUDA_MODULE_LOADING=EAGER " + kProgram + " 4 8");
