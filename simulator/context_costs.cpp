@@ -61,6 +61,13 @@ constexpr Estimate kSparse{100, 20, 350};
 // (pytorch/pytorch#86509): 362 MiB more. The spread is an estimate, half to twice: newer versions have more kernels.
 constexpr Estimate kEager{362, 181, 724};
 
+// What an executable graph takes for each kernel. About 10 KB, says CUDA's own library for task graphs (NVIDIA/cccl#3768,
+// 2025). Low: half of that, an estimate. High: drivers before CUDA 12.4 took 64 KiB (with driver 470, graphs of 500, 1000 and
+// 2000 kernels took 362, 395 and 458 MB with their context: NVIDIA's developer forum, topic 244901), and that of 12.4 takes
+// 0.3 of what those of 12.2 and 12.3 took, tensors of the graphs included (vllm-project/vllm#5517). The simulated driver is 13.0.
+constexpr std::size_t kNodeBytes = 10 * kKiB;
+constexpr Spread kNodeSpread{5 * kKiB, 10 * kKiB};
+
 const Row& row_of(const GpuModel& gpu) {
   const auto is_newer = [&](const Row& row) { return std::tie(row.major, row.minor) > std::tie(gpu.major, gpu.minor); };
   return *std::prev(std::find_if(std::begin(kRows), std::end(kRows), is_newer));
@@ -133,8 +140,11 @@ std::size_t limit_bytes(const GpuModel& gpu, const MemoryLimits& limits) {
          beyond(limits.printf_bytes, kDefault.printf_bytes);
 }
 
+std::size_t graph_bytes(std::size_t kernel_nodes) { return kernel_nodes * kNodeBytes; }
+
 std::size_t context_bytes(const GpuModel& gpu, const ContextCharge& charge) {
-  std::size_t bytes = charge.limit_bytes > 0 ? round_up(limit_bytes(gpu, charge.limits), kPhysicalUnit) : 0;
+  std::size_t bytes = charge.graph_bytes;
+  bytes += charge.limit_bytes > 0 ? round_up(limit_bytes(gpu, charge.limits), kPhysicalUnit) : 0;
   if (!charge.estimate) return bytes + charge.costs.total();
   const ContextCosts estimated = estimated_context_costs(gpu, *charge.estimate);
   bytes += charge.costs.context_bytes > 0 ? estimated.context_bytes : 0;
@@ -151,6 +161,10 @@ Spread context_spread(const GpuModel& gpu, const ContextCharge& charge) {
   if (uses(charge, ContextLibrary::cudnn)) spread += spread_of(row.cudnn);
   if (uses(charge, ContextLibrary::cusolver)) spread += spread_of(kSolver);
   if (uses(charge, ContextLibrary::cusparse)) spread += spread_of(kSparse);
+  if (charge.graph_bytes > 0) {
+    const std::size_t nodes = charge.graphs.kernel_nodes;
+    spread += {nodes * kNodeSpread.less_bytes, nodes * kNodeSpread.more_bytes};
+  }
   return spread;
 }
 

@@ -65,6 +65,15 @@ struct MemoryLimits {
 // give nothing back.
 std::size_t limit_bytes(const GpuModel& gpu, const MemoryLimits& limits);
 
+// Executable CUDA graphs, and kernels in them.
+struct GraphCount {
+  std::size_t graphs = 0;
+  std::size_t kernel_nodes = 0;
+};
+
+// Returns the estimate of what the driver holds for executable graphs with so many kernels.
+std::size_t graph_bytes(std::size_t kernel_nodes);
+
 // What a device had no memory for.
 struct ContextLack {
   std::string_view what;  // "the CUDA context" or a library
@@ -79,8 +88,10 @@ struct ContextCharge {
   std::optional<ContextLack> lack;        // the first, if any
   MemoryLimits limits;                    // the largest that were set
   std::size_t limit_bytes = 0;            // for these; 0 if the context itself costs nothing
+  GraphCount graphs;                      // the most that there were
+  std::size_t graph_bytes = 0;            // for these; 0 likewise
 
-  std::size_t total() const { return costs.total() + limit_bytes; }
+  std::size_t total() const { return costs.total() + limit_bytes + graph_bytes; }
 };
 
 // Returns the bytes of a size that the user gives for a context: 1429MiB. Throws InvalidArgument that names the value
@@ -88,7 +99,7 @@ struct ContextCharge {
 std::size_t parse_context_bytes(std::string_view text);
 
 // Returns what the same process would be charged with on another GPU: an estimate for the libraries that were charged,
-// or the size that the user gave; and what its limits take there.
+// or the size that the user gave; and what its limits and graphs take there.
 std::size_t context_bytes(const GpuModel& gpu, const ContextCharge& charge);
 
 // Returns the spread of what context_bytes returns, and of what the device lacked memory for. Of a size that the user

@@ -82,8 +82,28 @@ cudaError_t DeviceState::set_limit(cudaLimit limit, std::size_t value) {
   return cudaSuccess;
 }
 
+void DeviceState::add_graph(std::size_t kernel_nodes) {
+  const GraphCount more{graphs.graphs + 1, graphs.kernel_nodes + kernel_nodes};
+  if (costs.context_bytes > 0)
+    hold_for_driver(*this, "an executable graph", graph_bytes, simulator::graph_bytes(more.kernel_nodes));
+  graphs = more;
+  charge.graphs = {std::max(charge.graphs.graphs, more.graphs),
+                   std::max(charge.graphs.kernel_nodes, more.kernel_nodes)};
+  charge.graph_bytes = std::max(charge.graph_bytes, graph_bytes);
+}
+
+void DeviceState::remove_graph(std::size_t kernel_nodes) {
+  graphs = {graphs.graphs - 1, graphs.kernel_nodes - kernel_nodes};
+  if (costs.context_bytes > 0)
+    hold_for_driver(*this, "an executable graph", graph_bytes, simulator::graph_bytes(graphs.kernel_nodes));
+}
+
 void DeviceState::forget_context() {
   active = false;
+  graphs = {};
+  graph_bytes = 0;
+  charge.graphs = {};
+  charge.graph_bytes = 0;
   limits = {};
   limit_bytes = 0;
   charge.costs = {};

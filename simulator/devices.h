@@ -39,6 +39,8 @@ struct DeviceState {
   const GpuModel* gpu = nullptr;
   Limits limits;
   std::size_t limit_bytes = 0;  // held for them
+  GraphCount graphs;
+  std::size_t graph_bytes = 0;  // held for them
 
   // Makes the primary context, unless it exists. Throws cudaErrorMemoryAllocation if there is no memory for it.
   void make_context() {
@@ -49,6 +51,10 @@ struct DeviceState {
   // Requires that there is a context. The driver holds memory for some limits, if the context costs memory. Throws
   // cudaErrorMemoryAllocation if there is none for it; then the limit stays.
   cudaError_t set_limit(cudaLimit limit, std::size_t value);
+  // An executable graph was made: the driver holds memory for its kernels, if the context costs memory. Throws
+  // cudaErrorMemoryAllocation if there is none for it, and then changes nothing.
+  void add_graph(std::size_t kernel_nodes);
+  void remove_graph(std::size_t kernel_nodes);
   // After a reset of the device, which has given everything back: as before the first context.
   void forget_context();
   // Requires that there is no primary context.

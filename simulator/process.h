@@ -108,8 +108,8 @@ class Process {
   ContentStore content_ CACHALOT_UNDER_LOCK;
   HostMemory host_memory_ CACHALOT_UNDER_LOCK;
   MemoryUses memory_uses_ CACHALOT_UNDER_LOCK;  // while the watch is on
-  Graphs graphs_ CACHALOT_UNDER_LOCK;
   Devices devices_;
+  Graphs graphs_ CACHALOT_UNDER_LOCK;
   Contexts contexts_;
   Captures captures_;
   Streams streams_;

@@ -131,6 +131,9 @@ void Report::write(JsonWriter& json, const ContextCharge& charge) {
   json.key("limits").begin_object();
   json.member("bytes", charge.limit_bytes).member("stack_bytes", charge.limits.stack_bytes);
   json.member("heap_bytes", charge.limits.heap_bytes).member("printf_bytes", charge.limits.printf_bytes).end_object();
+  json.key("graphs").begin_object();
+  json.member("bytes", charge.graph_bytes).member("graphs", charge.graphs.graphs);
+  json.member("kernel_nodes", charge.graphs.kernel_nodes).end_object();
   if (!charge.lack) return;
   json.key("context_lack")
       .begin_object()

@@ -9,6 +9,7 @@
 #include "base/bytes.h"
 #include "device/address_space.h"
 #include "tools/simulation_files.h"
+#include "tools/text_layout.h"
 
 namespace cachalot::tools {
 namespace {
@@ -64,6 +65,9 @@ simulator::ContextCharge context_of(const json& device) {
   const json& limits = device.at("limits");
   charge.limit_bytes = number(limits, "bytes");
   charge.limits = {number(limits, "stack_bytes"), number(limits, "heap_bytes"), number(limits, "printf_bytes")};
+  const json& graphs = device.at("graphs");
+  charge.graph_bytes = number(graphs, "bytes");
+  charge.graphs = {number(graphs, "graphs"), number(graphs, "kernel_nodes")};
   return charge;
 }
 
@@ -79,6 +83,15 @@ std::string describe_context(const json& device) {
 std::string describe_limits(const json& device) {
   const std::size_t bytes = number(device.at("limits"), "bytes");
   return bytes == 0 ? "" : format_bytes(bytes) + ": stacks, heap or printf buffer that the program made larger";
+}
+
+std::string describe_graphs(const json& device) {
+  const json& graphs = device.at("graphs");
+  if (number(graphs, "bytes") == 0) return "";
+  const std::size_t count = number(graphs, "graphs");
+  return fmt::format("{}: an estimate, half to twice, for {} executable graph{} with {} kernels",
+                     format_bytes(number(graphs, "bytes")), with_commas(count), count == 1 ? "" : "s",
+                     with_commas(number(graphs, "kernel_nodes")));
 }
 
 std::string describe_lack(const json& device) {

@@ -19,6 +19,9 @@ std::string describe_context(const nlohmann::json& device);
 // Returns "1016.00 MiB: stacks, heap or printf buffer that the program made larger"; "" without larger limits.
 std::string describe_limits(const nlohmann::json& device);
 
+// Returns "10.00 MiB: an estimate, half to twice, for 3 executable graphs with 1,024 kernels"; "" if none takes memory.
+std::string describe_graphs(const nlohmann::json& device);
+
 // Returns "no memory for cublas, which takes 930.00 MiB, with 266.00 MiB free"; "" if there was memory.
 std::string describe_lack(const nlohmann::json& device);
 

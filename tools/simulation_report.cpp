@@ -224,6 +224,7 @@ std::string device_report(const ProcessReport& report, const json& device, const
   text += device_peak_text(device);
   text += figure_if_any("context", describe_context(device)) + figure_if_any("limits", describe_limits(device)) +
           figure_if_any("NCCL", describe_nccl(device));
+  text += figure_if_any("CUDA graphs", describe_graphs(device));
   if (options.verbose) text += driver_calls_text(device);
   return text + verdict(report, device, !simulation.ending.is_good(), options.verbose, style);
 }

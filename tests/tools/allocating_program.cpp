@@ -1,7 +1,7 @@
 // A CUDA program: cudaMallocs each of its arguments, so many MiB, and then frees the first. Exits with 4 when one fails. A
 // last argument that is a word goes on: "again" frees the first once more, and so breaks CUDA's rules; "terminate" sends
 // SIGTERM to the process, and "wait" waits for a signal; "nccl" makes a communicator and allocates 6 MiB by NCCL; "stacks"
-// makes the stack of a thread and the heap of kernels larger. Of "while COMMAND" at the end, the command runs before anything is
+// makes the stack of a thread and the heap of kernels larger; "graphs" makes two graphs of 1024 kernels executable, one after the other. Of "while COMMAND" at the end, the command runs before anything is
 // freed.
 #include <cuda_runtime_api.h>
 #include <dlfcn.h>
@@ -34,6 +34,34 @@ void set_limits() {
   cudaDeviceSetLimit(cudaLimitMallocHeapSize, std::size_t{64} << 20);
 }
 
+// Returns the exit code.
+int make_graphs() {
+  const auto free_bytes = [] {
+    std::size_t free = 0;
+    std::size_t total = 0;
+    cudaMemGetInfo(&free, &total);
+    return free;
+  };
+  const std::size_t before = free_bytes();
+  for (int i = 0; i < 2; ++i) {
+    static const char kernel = 0;  // nobody calls it
+    cudaGraph_t graph = nullptr;
+    cudaGraphExec_t exec = nullptr;
+    cudaGraphCreate(&graph, 0);
+    cudaKernelNodeParams params{};
+    params.func = const_cast<char*>(&kernel);
+    params.gridDim = params.blockDim = {1, 1, 1};
+    for (int node = 0; node < 1024; ++node) {
+      cudaGraphNode_t added = nullptr;
+      if (cudaGraphAddKernelNode(&added, graph, nullptr, 0, &params) != cudaSuccess) return 7;
+    }
+    if (cudaGraphInstantiate(&exec, graph, 0) != cudaSuccess) return 8;
+    cudaGraphExecDestroy(exec);
+    cudaGraphDestroy(graph);
+  }
+  return free_bytes() == before ? 0 : 9;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -54,6 +82,7 @@ int main(int argc, char** argv) {
   if (std::strcmp(last, "again") == 0) cudaFree(live.front());
   if (std::strcmp(last, "nccl") == 0) use_nccl();
   if (std::strcmp(last, "stacks") == 0) set_limits();
+  if (std::strcmp(last, "graphs") == 0) return make_graphs();
   if (std::strcmp(last, "terminate") == 0) std::raise(SIGTERM);
   if (std::strcmp(last, "wait") == 0) pause();
   return 0;

@@ -171,6 +171,24 @@ TEST(Simulate, CountsLargerStacksAndHeaps) {
   EXPECT_THAT(simulate("--context none " + kProgram + " 4 stacks").err, Not(HasSubstr("limits")));
 }
 
+TEST(Simulate, CountsExecutableGraphs) {
+  NEEDS_THE_SIMULATOR();
+  const TemporaryFile json;
+  const Outcome outcome = simulate("--gpu t4 --json " + json.path() + " " + kProgram + " 4 graphs");
+  EXPECT_EQ(outcome.exit_code, 0) << "the memory is given back";
+  EXPECT_THAT(outcome.err, HasSubstr("on the device 310.00 MiB at the peak"));
+  EXPECT_THAT(outcome.err,
+              HasSubstr("  CUDA graphs   10.00 MiB: an estimate, half to twice, for 1 executable graph with "
+                        "1,024 kernels\n"));
+  EXPECT_THAT(outcome.err, HasSubstr("of which the context may take 160.00 MiB more\n"));
+  const auto device =
+      nlohmann::json::parse(read_whole(json.path())).at("processes").at(0).at("driver").at("devices").at(0);
+  const nlohmann::json graphs = {{"bytes", 10 << 20}, {"graphs", 1}, {"kernel_nodes", 1024}};
+  EXPECT_EQ(device.at("graphs"), graphs);
+  EXPECT_THAT(simulate("--context none " + kProgram + " 4 graphs").err, Not(HasSubstr("CUDA graphs")));
+  EXPECT_EQ(simulate("--gpu t4 --memory 308MiB " + kProgram + " 4 graphs").exit_code, 8) << "no memory for the graph";
+}
+
 TEST(Simulate, HasALargerContextIfAllModulesAreLoadedAtOnce) {
   NEEDS_THE_SIMULATOR();
   const Outcome outcome = simulate("--gpu t4 env CUDA_MODULE_LOADING=EAGER " + kProgram + " 4 8");
