@@ -61,10 +61,11 @@ constexpr Estimate kSparse{100, 20, 350};
 // (pytorch/pytorch#86509): 362 MiB more. The spread is an estimate, half to twice: newer versions have more kernels.
 constexpr Estimate kEager{362, 181, 724};
 
-// What an executable graph takes for each kernel. About 10 KB, says CUDA's own library for task graphs (NVIDIA/cccl#3768,
-// 2025). Low: half of that, an estimate. High: drivers before CUDA 12.4 took 64 KiB (with driver 470, graphs of 500, 1000 and
-// 2000 kernels took 362, 395 and 458 MB with their context: NVIDIA's developer forum, topic 244901), and that of 12.4 takes
-// 0.3 of what those of 12.2 and 12.3 took, tensors of the graphs included (vllm-project/vllm#5517). The simulated driver is 13.0.
+// What an executable graph takes for each kernel. About 10 KB, says CUDA's own library for task graphs
+// (NVIDIA/cccl#3768, 2025). Low: half of that, an estimate. High: drivers before CUDA 12.4 took 64 KiB (with driver
+// 470, graphs of 500, 1000 and 2000 kernels took 362, 395 and 458 MB with their context: NVIDIA's developer forum,
+// topic 244901), and that of 12.4 takes 0.3 of what those of 12.2 and 12.3 took, tensors of the graphs included
+// (vllm-project/vllm#5517). The simulated driver is 13.0.
 constexpr std::size_t kNodeBytes = 10 * kKiB;
 constexpr Spread kNodeSpread{5 * kKiB, 10 * kKiB};
 
@@ -126,11 +127,12 @@ std::size_t parse_context_bytes(std::string_view text) {
   }
 }
 
-// The local memory of a thread is that of its stack, and the driver keeps it for all threads that the GPU can host at once
-// (CUDA driver API, cuCtxSetLimit: "the stack size in bytes of each GPU thread"; that all threads count is measured: 216 MiB
-// for the default of 1 KiB on an A100, arcs-skku/EMDC_llvm#13; about 800 MB more for 8 KiB on an RTX 3090, which are 861 MiB
-// here, taichi-dev/taichi#7906). The heap "has a fixed size", "in addition to memory allocated through host-side CUDA API calls"
-// (CUDA C++ Programming Guide, Heap Memory Allocation), and so has printf's buffer (Formatted Output).
+// The local memory of a thread is that of its stack, and the driver keeps it for all threads that the GPU can host at
+// once (CUDA driver API, cuCtxSetLimit: "the stack size in bytes of each GPU thread"; that all threads count is
+// measured: 216 MiB for the default of 1 KiB on an A100, arcs-skku/EMDC_llvm#13; about 800 MB more for 8 KiB on an RTX
+// 3090, which are 861 MiB here, taichi-dev/taichi#7906). The heap "has a fixed size", "in addition to memory allocated
+// through host-side CUDA API calls" (CUDA C++ Programming Guide, Heap Memory Allocation), and so has printf's buffer
+// (Formatted Output).
 std::size_t limit_bytes(const GpuModel& gpu, const MemoryLimits& limits) {
   constexpr MemoryLimits kDefault;
   const auto beyond = [](std::size_t bytes, std::size_t of_default) { return bytes - std::min(bytes, of_default); };

@@ -53,8 +53,8 @@ struct Spread {
 // In units of 2 MiB, as a device gives memory.
 ContextCosts estimated_context_costs(const GpuModel& gpu, ModuleLoading loading);
 
-// The limits of a context for which the driver holds memory, and their defaults: the stack of a thread, the heap of malloc in
-// kernels, and the buffer of printf.
+// The limits of a context for which the driver holds memory, and their defaults: the stack of a thread, the heap of
+// malloc in kernels, and the buffer of printf.
 struct MemoryLimits {
   std::size_t stack_bytes = 1024;
   std::size_t heap_bytes = std::size_t{8} << 20;

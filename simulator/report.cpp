@@ -8,6 +8,7 @@
 #include "base/json_writer.h"
 #include "cachalot/errors.h"
 #include "simulator/libraries/cudnn_planner.h"
+#include "simulator/libraries/unknown_workspaces.h"
 #include "simulator/nccl/memory_model.h"
 #include "simulator/watch.h"
 
@@ -79,6 +80,7 @@ void Report::write(const std::vector<const SimulatedDevice*>& devices, const Wat
   });
   json.key("cudnn");
   write_cudnn_use(json);
+  write_unknown_workspaces(json.key("unknown_workspaces"));
   if (watch.is_on()) watch.write(json);
   std::fputs((json.end_object().take() + "\n").c_str(), report_);
   std::fflush(report_);

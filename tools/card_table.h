@@ -72,8 +72,9 @@ struct CardTable {
 // Returns the table for these cards, and the run's own. Where the run's policy was seen to fit, it fits.
 CardTable make_card_table(Trace trace, const CardRun& run, std::vector<Card> cards);
 
-// Returns lines for people, with a question mark behind answers that are unsure, each after an indent of 16 columns but the first: rows that say the same are one, but for those
-// where policies differ and for the run's card. `verbose`: a row for each card.
+// Returns lines for people, with a question mark behind answers that are unsure, each after an indent of 16 columns but
+// the first: rows that say the same are one, but for those where policies differ and for the run's card. `verbose`: a
+// row for each card.
 std::string to_text(const CardTable& table, bool verbose, const Style& style);
 
 nlohmann::json json_of(const CardTable& table);

@@ -44,8 +44,8 @@ std::string describe_spare(const nlohmann::json& device, std::size_t spare_bytes
 // Returns "242.00 MiB of it, an estimate: half to twice": what NCCL took of a device at the peak; "" if it took nothing.
 std::string describe_nccl(const nlohmann::json& device);
 
-// Returns "but the context may take 917.00 MiB less, and then there is memory for this" of a request (`bytes`, `free_bytes`)
-// that failed, if that is so; otherwise "".
+// Returns "but the context may take 917.00 MiB less, and then there is memory for this" of a request (`bytes`,
+// `free_bytes`) that failed, if that is so; otherwise "".
 std::string describe_low_estimate(const nlohmann::json& device, const nlohmann::json& request);
 
 }  // namespace cachalot::tools

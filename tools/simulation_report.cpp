@@ -304,6 +304,14 @@ std::string cudnn_text(const json& driver) {
                                      bytes_of(cudnn, "largest_workspace_bytes")));
 }
 
+// The libraries whose workspaces nobody knows.
+std::string libraries_text(const json& driver) {
+  std::string names;
+  for (const json& name : driver.at("unknown_workspaces"))
+    names += (names.empty() ? "" : ", ") + name.get<std::string>();
+  return names.empty() ? "" : figure("libraries", fmt::format("workspaces of {} are not known and missing", names));
+}
+
 }  // namespace
 
 std::string to_text(const Simulation& simulation, const ReportOptions& options, const Style& style) {
@@ -315,7 +323,7 @@ std::string to_text(const Simulation& simulation, const ReportOptions& options, 
         devices += device_report(report, device, simulation, options, style);
     }
     if (!report.torch.is_null() && !report.torch.at("devices").empty()) devices += values_text(report.torch);
-    devices += cudnn_text(report.driver);
+    devices += cudnn_text(report.driver) + libraries_text(report.driver);
   }
   if (devices.empty()) devices = "no process of the program used the GPU's memory\n";
   for (const ProcessReport& report : simulation.processes) {

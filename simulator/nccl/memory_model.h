@@ -1,5 +1,5 @@
-// How much device memory NCCL takes for a communicator, and when: an estimate, from how NCCL 2.28.9 allocates (memory_model.cpp names
-// the files).
+// How much device memory NCCL takes for a communicator, and when: an estimate, from how NCCL 2.28.9 allocates
+// (memory_model.cpp names the files).
 //
 // * When the communicator is made: tables of the other ranks for each channel, and the communicator itself.
 // * When an algorithm is first used, its connections (NCCL_RUNTIME_CONNECT, the default since 2.22): for each channel, and each

@@ -1,8 +1,9 @@
-// A CUDA program: cudaMallocs each of its arguments, so many MiB, and then frees the first. Exits with 4 when one fails. A
-// last argument that is a word goes on: "again" frees the first once more, and so breaks CUDA's rules; "terminate" sends
-// SIGTERM to the process, and "wait" waits for a signal; "nccl" makes a communicator and allocates 6 MiB by NCCL; "stacks"
-// makes the stack of a thread and the heap of kernels larger; "graphs" makes two graphs of 1024 kernels executable, one after the other. Of "while COMMAND" at the end, the command runs before anything is
-// freed.
+// A CUDA program: cudaMallocs each of its arguments, so many MiB, and then frees the first. Exits with 4 when one
+// fails. A last argument that is a word goes on: "again" frees the first once more, and so breaks CUDA's rules;
+// "terminate" sends SIGTERM to the process, and "wait" waits for a signal; "nccl" makes a communicator and allocates 6
+// MiB by NCCL; "stacks" makes the stack of a thread and the heap of kernels larger; "graphs" makes two graphs of 1024
+// kernels executable, one after the other; "workspaces" asks cuSOLVER, cuSPARSE, cuFFT and cuDNN for some. Of "while
+// COMMAND" at the end, the command runs before anything is freed.
 #include <cuda_runtime_api.h>
 #include <dlfcn.h>
 #include <unistd.h>
@@ -32,6 +33,13 @@ void use_nccl() {
 void set_limits() {
   cudaDeviceSetLimit(cudaLimitStackSize, 3 << 10);
   cudaDeviceSetLimit(cudaLimitMallocHeapSize, std::size_t{64} << 20);
+}
+
+void ask_for_workspaces() {
+  constexpr void* kNone = nullptr;
+  for (const char* name : {"cusolverDnSgetrf_bufferSize", "cusparseXcsrsort_bufferSizeExt", "cufftGetSize1d",
+                           "cudnnGetReductionWorkspaceSize", "cusparseLtMatmulPlanInit"})
+    call<int>(name, kNone, kNone, kNone, kNone, kNone, kNone, kNone, kNone);
 }
 
 // Returns the exit code.
@@ -82,6 +90,7 @@ int main(int argc, char** argv) {
   if (std::strcmp(last, "again") == 0) cudaFree(live.front());
   if (std::strcmp(last, "nccl") == 0) use_nccl();
   if (std::strcmp(last, "stacks") == 0) set_limits();
+  if (std::strcmp(last, "workspaces") == 0) ask_for_workspaces();
   if (std::strcmp(last, "graphs") == 0) return make_graphs();
   if (std::strcmp(last, "terminate") == 0) std::raise(SIGTERM);
   if (std::strcmp(last, "wait") == 0) pause();

@@ -84,5 +84,15 @@ TEST(SimulateEstimates, CountExecutableGraphs) {
   EXPECT_EQ(simulate("--gpu t4 --memory 308MiB " + kProgram + " 4 graphs").exit_code, 8) << "no memory for the graph";
 }
 
+TEST(SimulateEstimates, NameTheLibrariesWhoseWorkspacesAreMissing) {
+  NEEDS_THE_SIMULATOR();
+  const TemporaryFile json;
+  const Outcome outcome = simulate("--json " + json.path() + " " + kProgram + " 4 workspaces");
+  EXPECT_THAT(outcome.err,
+              HasSubstr("  libraries     workspaces of cuSOLVER, cuSPARSE, cuFFT are not known and missing\n"));
+  EXPECT_EQ(driver_report(json).at("unknown_workspaces"), nlohmann::json::array({"cuSOLVER", "cuSPARSE", "cuFFT"}));
+  EXPECT_THAT(simulate(kProgram + " 4 8").err, Not(HasSubstr("libraries")));
+}
+
 }  // namespace
 }  // namespace cachalot::tools
