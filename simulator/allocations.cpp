@@ -23,18 +23,18 @@ void Allocations::free(const char* call, Address address) {
   watch_.gone(Owned::device_memory, reinterpret_cast<void*>(address));
 }
 
-void* Allocations::malloc_for_nccl(DeviceState& device, std::size_t bytes) {
+void* Allocations::malloc_for_nccl(DeviceState& device, NcclMemory whose, std::size_t bytes) {
   const std::size_t used_before = device.simulated->used_bytes();
   void* const start = malloc(device, bytes);
-  report_.note_nccl_memory(device.ordinal, device.simulated->used_bytes() - used_before);
+  report_.note_nccl_memory(device.ordinal, whose, device.simulated->used_bytes() - used_before);
   return start;
 }
 
-void Allocations::free_of_nccl(Address address) {
+void Allocations::free_of_nccl(NcclMemory whose, Address address) {
   DeviceState& device = devices_.owner("NCCL's cudaFree", address);
   const std::size_t used_before = device.simulated->used_bytes();
   free("NCCL's cudaFree", address);
-  report_.note_nccl_memory_freed(device.ordinal, used_before - device.simulated->used_bytes());
+  report_.note_nccl_memory_freed(device.ordinal, whose, used_before - device.simulated->used_bytes());
 }
 
 // Pinned memory is the device's: its calls are counted and may fail.

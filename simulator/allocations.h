@@ -31,8 +31,8 @@ class Allocations {
   void free(const char* call, Address address) CACHALOT_LOCKED;
 
   // As both, for memory that NCCL takes: the report tells it apart.
-  void* malloc_for_nccl(DeviceState& device, std::size_t bytes) CACHALOT_LOCKED;
-  void free_of_nccl(Address address) CACHALOT_LOCKED;
+  void* malloc_for_nccl(DeviceState& device, NcclMemory whose, std::size_t bytes) CACHALOT_LOCKED;
+  void free_of_nccl(NcclMemory whose, Address address) CACHALOT_LOCKED;
 
   // Pinned or managed memory. Null: the host has not that much.
   void* malloc_host(HostRange::Kind kind, std::size_t bytes, unsigned int flags, int device) CACHALOT_LOCKED;

@@ -2,6 +2,7 @@
 
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <string>
@@ -43,6 +44,14 @@ void take_for_driver(DeviceState& device, std::string_view what, std::size_t byt
   fail("cuDevicePrimaryCtxRetain", CudaCode::memory_allocation, "no memory for the context");
 }
 
+// Changes what is held for the driver to so many bytes. Throws as take_for_driver, and then holds what it held.
+void hold_for_driver(DeviceState& device, std::string_view what, std::size_t& held_bytes, std::size_t bytes) {
+  bytes = round_up(bytes, kPhysicalUnit);
+  if (bytes > held_bytes) take_for_driver(device, what, bytes - held_bytes);
+  if (bytes < held_bytes) device.simulated->give_back_for_driver(held_bytes - bytes);
+  held_bytes = bytes;
+}
+
 }  // namespace
 
 void DeviceState::make_new_context() {
@@ -57,6 +66,49 @@ void DeviceState::make_library(ContextLibrary library) {
   if (charge.costs.of(library) == costs.of(library)) return;
   take_for_driver(*this, to_string(library), costs.of(library));
   charge.costs.of(library) = costs.of(library);
+}
+
+cudaError_t DeviceState::set_limit(cudaLimit limit, std::size_t value) {
+  Limits wanted = limits;
+  if (const cudaError_t error = wanted.set(limit, value); error != cudaSuccess) return error;
+  const MemoryLimits of_memory = wanted.of_memory();
+  if (costs.context_bytes > 0)
+    hold_for_driver(*this, "the limits of the context", limit_bytes, simulator::limit_bytes(*gpu, of_memory));
+  limits = wanted;
+  charge.limits = {std::max(charge.limits.stack_bytes, of_memory.stack_bytes),
+                   std::max(charge.limits.heap_bytes, of_memory.heap_bytes),
+                   std::max(charge.limits.printf_bytes, of_memory.printf_bytes)};
+  charge.limit_bytes = std::max(charge.limit_bytes, limit_bytes);
+  return cudaSuccess;
+}
+
+void DeviceState::add_graph(std::size_t kernel_nodes) {
+  const GraphCount more{graphs.graphs + 1, graphs.kernel_nodes + kernel_nodes};
+  if (costs.context_bytes > 0)
+    hold_for_driver(*this, "an executable graph", graph_bytes, simulator::graph_bytes(more.kernel_nodes));
+  graphs = more;
+  charge.graphs = {std::max(charge.graphs.graphs, more.graphs),
+                   std::max(charge.graphs.kernel_nodes, more.kernel_nodes)};
+  charge.graph_bytes = std::max(charge.graph_bytes, graph_bytes);
+}
+
+void DeviceState::remove_graph(std::size_t kernel_nodes) {
+  graphs = {graphs.graphs - 1, graphs.kernel_nodes - kernel_nodes};
+  if (costs.context_bytes > 0)
+    hold_for_driver(*this, "an executable graph", graph_bytes, simulator::graph_bytes(graphs.kernel_nodes));
+}
+
+void DeviceState::forget_context() {
+  active = false;
+  graphs = {};
+  graph_bytes = 0;
+  charge.graphs = {};
+  charge.graph_bytes = 0;
+  limits = {};
+  limit_bytes = 0;
+  charge.costs = {};
+  charge.limits = {};
+  charge.limit_bytes = 0;
 }
 
 Devices::Devices(const Config& config, ContentStore& content)
@@ -86,6 +138,7 @@ std::unique_ptr<DeviceState> Devices::make(const Config& config, int ordinal, Co
   simulated.name = std::string(config.gpu->product);
   auto device = std::make_unique<DeviceState>();
   device->ordinal = ordinal;
+  device->gpu = config.gpu;
   device->simulated = std::make_unique<SimulatedDevice>(simulated);
   device->simulated->set_faults(config.faults);
   device->costs = config.context.costs;

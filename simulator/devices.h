@@ -36,6 +36,11 @@ struct DeviceState {
   MemoryPool* pool = nullptr;
   ContextCosts costs;    // of the context and of each library
   ContextCharge charge;  // those that the device was charged with
+  const GpuModel* gpu = nullptr;
+  Limits limits;
+  std::size_t limit_bytes = 0;  // held for them
+  GraphCount graphs;
+  std::size_t graph_bytes = 0;  // held for them
 
   // Makes the primary context, unless it exists. Throws cudaErrorMemoryAllocation if there is no memory for it.
   void make_context() {
@@ -43,6 +48,15 @@ struct DeviceState {
   }
   // The same, and charges the device for a library that gets a handle.
   void make_library(ContextLibrary library);
+  // Requires that there is a context. The driver holds memory for some limits, if the context costs memory. Throws
+  // cudaErrorMemoryAllocation if there is none for it; then the limit stays.
+  cudaError_t set_limit(cudaLimit limit, std::size_t value);
+  // An executable graph was made: the driver holds memory for its kernels, if the context costs memory. Throws
+  // cudaErrorMemoryAllocation if there is none for it, and then changes nothing.
+  void add_graph(std::size_t kernel_nodes);
+  void remove_graph(std::size_t kernel_nodes);
+  // After a reset of the device, which has given everything back: as before the first context.
+  void forget_context();
   // Requires that there is no primary context.
   void make_new_context();
 };
@@ -72,8 +86,6 @@ class Devices {
   DeviceState& owner(const char* call, Address address) CACHALOT_LOCKED;
   DeviceState* find_owner(Address address) CACHALOT_LOCKED;
 
-  Limits& limits() CACHALOT_LOCKED { return limits_; }
-
  private:
   std::unique_ptr<DeviceState> make(const Config& config, int ordinal, ContentStore& content);
 
@@ -81,7 +93,6 @@ class Devices {
   const AddressRange reserved_;                 // nothing else of the process gets these addresses
   std::vector<std::unique_ptr<DeviceState>> devices_ CACHALOT_UNDER_LOCK;
   DeviceState* on_clock_ CACHALOT_UNDER_LOCK = nullptr;  // the device used last: its clock is the host's time
-  Limits limits_ CACHALOT_UNDER_LOCK;
 };
 
 }  // namespace cachalot::simulator

@@ -310,13 +310,11 @@ CUresult cuFlushGPUDirectRDMAWrites(CUflushGPUDirectRDMAWritesTarget, CUflushGPU
 }
 
 CUresult cuCtxGetLimit(size_t* value, CUlimit limit) {
-  return driver_call(
-      [&](Process& process) { return process.devices().limits().get(static_cast<cudaLimit>(limit), *value); });
+  return by_runtime(cudaDeviceGetLimit, value, static_cast<cudaLimit>(limit));
 }
 
 CUresult cuCtxSetLimit(CUlimit limit, size_t value) {
-  return driver_call(
-      [&](Process& process) { return process.devices().limits().set(static_cast<cudaLimit>(limit), value); });
+  return by_runtime_in_context(__func__, cudaDeviceSetLimit, static_cast<cudaLimit>(limit), value);
 }
 
 CUresult cuCtxEnablePeerAccess(CUcontext peer, unsigned int flags) {

@@ -4,6 +4,8 @@
 #include <set>
 #include <unordered_map>
 
+#include "simulator/devices.h"
+
 namespace cachalot::simulator {
 namespace {
 
@@ -100,11 +102,24 @@ bool Graphs::update(GraphExec& exec, const Graph& graph) {
   return true;
 }
 
-GraphExec& Graphs::instantiate(const Graph& graph, unsigned long long flags) {
+std::size_t GraphExec::kernel_nodes() const {
+  const auto is_kernel = [](const GraphNode* node) { return node->type == cudaGraphNodeTypeKernel; };
+  return static_cast<std::size_t>(std::count_if(nodes.begin(), nodes.end(), is_kernel));
+}
+
+GraphExec& Graphs::instantiate(const Graph& graph, unsigned long long flags, DeviceState& device) {
   GraphExec fresh;
   fresh.flags = flags;
+  fresh.device = &device;
+  fresh.resets = device.resets;
   flatten(graph, fresh);
+  device.add_graph(fresh.kernel_nodes());
   return execs_.make(std::move(fresh));
+}
+
+void Graphs::destroy(GraphExec& exec) {
+  if (exec.resets == exec.device->resets) exec.device->remove_graph(exec.kernel_nodes());
+  execs_.destroy(exec);
 }
 
 }  // namespace cachalot::simulator

@@ -10,6 +10,7 @@
 
 namespace cachalot::simulator {
 
+struct DeviceState;
 struct Graph;
 
 struct WrittenRange {
@@ -42,6 +43,10 @@ struct GraphExec {
   Nodes nodes;  // copies; the graph they came from may be gone
   unsigned long long flags = 0;
   std::vector<std::unique_ptr<GraphNode>> storage;
+  DeviceState* device = nullptr;  // the memory of which it takes
+  unsigned long long resets = 0;  // of the device, when it was made: a later one has given the memory back
+
+  std::size_t kernel_nodes() const;
 };
 
 class Graphs {
@@ -58,10 +63,11 @@ class Graphs {
   // Copies the graph's nodes and their dependencies to the end of `to`; the copy of node i is at i behind the end.
   void append_copy(Graph& to, const Graph& from);
 
-  GraphExec& instantiate(const Graph& graph, unsigned long long flags);
+  // Throws cudaErrorMemoryAllocation if the device has no memory for it.
+  GraphExec& instantiate(const Graph& graph, unsigned long long flags, DeviceState& device);
   // Takes over the graph's nodes; false, with nothing changed, if their types are not the same.
   bool update(GraphExec& exec, const Graph& graph);
-  void destroy(GraphExec& exec) { execs_.destroy(exec); }
+  void destroy(GraphExec& exec);
 
   static cudaGraph_t handle(const Graph& graph) { return Registry<Graph, cudaGraph_t>::handle(graph); }
   static cudaGraphNode_t handle(const GraphNode& node) { return Registry<GraphNode, cudaGraphNode_t>::handle(node); }

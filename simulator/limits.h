@@ -1,10 +1,11 @@
-// cudaDeviceGetLimit and cudaDeviceSetLimit: numbers that are kept and change nothing.
+// cudaDeviceGetLimit and cudaDeviceSetLimit: numbers that are kept. For some of them the driver holds memory.
 #pragma once
 
 #include <cstddef>
 #include <map>
 
 #include "simulator/abi.h"
+#include "simulator/context_costs.h"
 
 namespace cachalot::simulator {
 
@@ -22,12 +23,15 @@ class Limits {
     at->second = value;
     return cudaSuccess;
   }
+  MemoryLimits of_memory() const {
+    return {values_.at(cudaLimitStackSize), values_.at(cudaLimitMallocHeapSize), values_.at(cudaLimitPrintfFifoSize)};
+  }
 
  private:
   // The driver's defaults.
-  std::map<cudaLimit, std::size_t> values_{{cudaLimitStackSize, 1024},
-                                           {cudaLimitPrintfFifoSize, 7 << 20},
-                                           {cudaLimitMallocHeapSize, 8 << 20},
+  std::map<cudaLimit, std::size_t> values_{{cudaLimitStackSize, MemoryLimits{}.stack_bytes},
+                                           {cudaLimitPrintfFifoSize, MemoryLimits{}.printf_bytes},
+                                           {cudaLimitMallocHeapSize, MemoryLimits{}.heap_bytes},
                                            {cudaLimitDevRuntimeSyncDepth, 2},
                                            {cudaLimitDevRuntimePendingLaunchCount, 2048},
                                            {cudaLimitMaxL2FetchGranularity, 64},

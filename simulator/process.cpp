@@ -126,10 +126,13 @@ void Process::reset(DeviceState& device) {
   device.simulated->reset();
   std::fill(device.peers.begin(), device.peers.end(), false);
   device.flags = 0;
-  device.active = false;
-  report_.note_context(device.ordinal, device.charge);
-  device.charge.costs = {};
+  note_context(device);
+  device.forget_context();
   ++device.resets;
+}
+
+void Process::note_context(const DeviceState& device) {
+  report_.note_context(device.ordinal, device.charge, context_spread(*config_.gpu, device.charge));
 }
 
 void Process::thread_ends(std::uint64_t number) {
@@ -151,7 +154,7 @@ void Process::write_report() {
   for (int ordinal = 0; ordinal < process->devices_.count(); ++ordinal) {
     const DeviceState& device = process->devices_.at(ordinal);
     if (device.active || device.resets == 0 || device.charge.lack)  // otherwise what was before the reset was noted
-      process->report_.note_context(ordinal, device.charge);
+      process->note_context(device);
     devices.push_back(device.simulated.get());
   }
   process->report_.write(devices, process->watch_);

@@ -97,6 +97,7 @@ class Process {
   static void after_fork() CACHALOT_NO_THREAD_SAFETY_ANALYSIS;
   cudaError_t settle_now() CACHALOT_LOCKED;
   void write_log() CACHALOT_LOCKED;
+  void note_context(const DeviceState& device) CACHALOT_LOCKED;
 
   static std::atomic<Process*> instance;
 
@@ -107,8 +108,8 @@ class Process {
   ContentStore content_ CACHALOT_UNDER_LOCK;
   HostMemory host_memory_ CACHALOT_UNDER_LOCK;
   MemoryUses memory_uses_ CACHALOT_UNDER_LOCK;  // while the watch is on
-  Graphs graphs_ CACHALOT_UNDER_LOCK;
   Devices devices_;
+  Graphs graphs_ CACHALOT_UNDER_LOCK;
   Contexts contexts_;
   Captures captures_;
   Streams streams_;

@@ -8,6 +8,8 @@
 #include "base/json_writer.h"
 #include "cachalot/errors.h"
 #include "simulator/libraries/cudnn_planner.h"
+#include "simulator/libraries/unknown_workspaces.h"
+#include "simulator/nccl/memory_model.h"
 #include "simulator/watch.h"
 
 namespace cachalot::simulator {
@@ -51,20 +53,24 @@ void Report::note_allocation(const SimulatedDevice& device, const char* call, st
   if (!summary.first_failure) summary.first_failure = {now, call, bytes, device.free_bytes()};
 }
 
-void Report::note_nccl_memory(int device, std::size_t bytes) {
+void Report::note_nccl_memory(int device, NcclMemory whose, std::size_t bytes) {
   Summary& summary = summaries_[static_cast<std::size_t>(device)];
   summary.nccl_bytes += bytes;
   summary.nccl_peak_bytes = std::max(summary.nccl_peak_bytes, summary.nccl_bytes);
+  if (whose == NcclMemory::buffers) summary.nccl_buffer_bytes += bytes;
+  summary.nccl_buffer_peak_bytes = std::max(summary.nccl_buffer_peak_bytes, summary.nccl_buffer_bytes);
 }
 
-void Report::note_nccl_memory_freed(int device, std::size_t bytes) {
+void Report::note_nccl_memory_freed(int device, NcclMemory whose, std::size_t bytes) {
   Summary& summary = summaries_[static_cast<std::size_t>(device)];
   summary.nccl_bytes -= std::min(summary.nccl_bytes, bytes);
+  if (whose == NcclMemory::buffers) summary.nccl_buffer_bytes -= std::min(summary.nccl_buffer_bytes, bytes);
 }
 
-void Report::note_context(int device, const ContextCharge& charge) {
+void Report::note_context(int device, const ContextCharge& charge, const Spread& spread) {
   Summary& summary = summaries_[static_cast<std::size_t>(device)];
   summary.context = charge;
+  summary.context_spread = spread;
 }
 
 void Report::write(const std::vector<const SimulatedDevice*>& devices, const Watch& watch) {
@@ -74,6 +80,7 @@ void Report::write(const std::vector<const SimulatedDevice*>& devices, const Wat
   });
   json.key("cudnn");
   write_cudnn_use(json);
+  write_unknown_workspaces(json.key("unknown_workspaces"));
   if (watch.is_on()) watch.write(json);
   std::fputs((json.end_object().take() + "\n").c_str(), report_);
   std::fflush(report_);
@@ -91,10 +98,16 @@ void Report::write(JsonWriter& json, const SimulatedDevice& device, const Summar
   json.key("peak").begin_object();
   json.member("allocation", summary.peak.ordinal).member("clock_ns", summary.peak.clock_ns).end_object();
   json.key("nccl").begin_object();
-  json.member("used_bytes", summary.nccl_bytes).member("peak_used_bytes", summary.nccl_peak_bytes).end_object();
+  json.member("used_bytes", summary.nccl_bytes).member("peak_used_bytes", summary.nccl_peak_bytes);
+  json.member("peak_buffer_bytes", summary.nccl_buffer_peak_bytes).end_object();
   json.member("allocations", summary.allocations).member("failed_allocations", summary.failures);
   json.member("peak_with_context_bytes", device.peak_with_driver_bytes());
   write(json, summary.context);
+  Spread spread = summary.context_spread;
+  spread += nccl::spread_of(summary.nccl_buffer_peak_bytes);
+  write(json.key("spread").begin_object(), spread);
+  write(json.key("context").begin_object(), summary.context_spread);
+  json.end_object().end_object();
   json.key("first_failure");
   write(json, summary.first_failure);
   json.key("calls").begin_object();
@@ -117,6 +130,12 @@ void Report::write(JsonWriter& json, const ContextCharge& charge) {
   } else {
     json.value(nullptr);
   }
+  json.key("limits").begin_object();
+  json.member("bytes", charge.limit_bytes).member("stack_bytes", charge.limits.stack_bytes);
+  json.member("heap_bytes", charge.limits.heap_bytes).member("printf_bytes", charge.limits.printf_bytes).end_object();
+  json.key("graphs").begin_object();
+  json.member("bytes", charge.graph_bytes).member("graphs", charge.graphs.graphs);
+  json.member("kernel_nodes", charge.graphs.kernel_nodes).end_object();
   if (!charge.lack) return;
   json.key("context_lack")
       .begin_object()
@@ -124,6 +143,10 @@ void Report::write(JsonWriter& json, const ContextCharge& charge) {
       .member("bytes", charge.lack->bytes)
       .member("free_bytes", charge.lack->free_bytes)
       .end_object();
+}
+
+void Report::write(JsonWriter& json, const Spread& spread) {
+  json.member("less_bytes", spread.less_bytes).member("more_bytes", spread.more_bytes);
 }
 
 void Report::write(JsonWriter& json, const std::optional<Failure>& failure) {

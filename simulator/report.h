@@ -20,6 +20,9 @@ class Watch;
 
 namespace cachalot::simulator {
 
+// Whose NCCL's memory is: buffers that it takes for itself, an estimate; or what the program asked it for (ncclMemAlloc).
+enum class NcclMemory { buffers, asked };
+
 class Report {
  public:
   // Throws InvalidArgument, which names the variable, when a file cannot be written. Empty paths: not wanted.
@@ -36,10 +39,10 @@ class Report {
   // Memory was asked for: the peak and the first failure are told from it.
   void note_allocation(const SimulatedDevice& device, const char* call, std::size_t bytes, bool worked);
   // NCCL has taken memory of the device, or given it back: a part of what is used.
-  void note_nccl_memory(int device, std::size_t bytes);
-  void note_nccl_memory_freed(int device, std::size_t bytes);
-  // What a device was charged with for its context.
-  void note_context(int device, const ContextCharge& charge);
+  void note_nccl_memory(int device, NcclMemory whose, std::size_t bytes);
+  void note_nccl_memory_freed(int device, NcclMemory whose, std::size_t bytes);
+  // What a device was charged with for its context, and the spread of that.
+  void note_context(int device, const ContextCharge& charge, const Spread& spread);
   void write(const std::vector<const SimulatedDevice*>& devices, const Watch& watch);
   bool is_written() const { return is_written_; }
 
@@ -63,13 +66,17 @@ class Report {
     Moment peak;
     std::size_t nccl_bytes = 0;
     std::size_t nccl_peak_bytes = 0;
+    std::size_t nccl_buffer_bytes = 0;  // of these
+    std::size_t nccl_buffer_peak_bytes = 0;
     std::optional<Failure> first_failure;
     ContextCharge context;
+    Spread context_spread;
   };
 
   static void write(JsonWriter& json, const SimulatedDevice& device, const Summary& summary);
   static void write(JsonWriter& json, const std::optional<Failure>& failure);
   static void write(JsonWriter& json, const ContextCharge& charge);
+  static void write(JsonWriter& json, const Spread& spread);  // its members
 
   std::FILE* log_ = nullptr;
   std::FILE* report_ = nullptr;

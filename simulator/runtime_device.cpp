@@ -138,11 +138,12 @@ cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest) {
 }
 
 cudaError_t cudaDeviceGetLimit(size_t* value, cudaLimit limit) {
-  return runtime_call([&](Process& process) { return process.devices().limits().get(limit, *value); });
+  return runtime_call(
+      [&](Process& process) { return process.devices().at(this_thread().device).limits.get(limit, *value); });
 }
 
 cudaError_t cudaDeviceSetLimit(cudaLimit limit, size_t value) {
-  return runtime_call([&](Process& process) { return process.devices().limits().set(limit, value); });
+  return runtime_call([&](Process& process) { return process.contexts().current().set_limit(limit, value); });
 }
 
 cudaError_t cudaDeviceGetCacheConfig(cudaFuncCache* config) {

@@ -45,7 +45,8 @@ cudaError_t add_work(cudaGraphNode_t* made, cudaGraph_t graph, const cudaGraphNo
 
 cudaError_t instantiate(cudaGraphExec_t* exec, cudaGraph_t graph, unsigned long long flags) {
   return runtime_call([&](Process& process) {
-    *exec = Graphs::handle(process.graphs().instantiate(process.graphs().at("cudaGraphInstantiate", graph), flags));
+    const Graph& wanted = process.graphs().at("cudaGraphInstantiate", graph);
+    *exec = Graphs::handle(process.graphs().instantiate(wanted, flags, process.contexts().current()));
     return cudaSuccess;
   });
 }

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cctype>
+#include <functional>
 #include <iterator>
 #include <string_view>
 
@@ -31,7 +32,7 @@ struct Group {
 };
 
 bool are_one_line(const Row& row, const Row& next, const Card& run) {
-  if (row.fits != next.fits || row.card == run || next.card == run) return false;
+  if (row.fits != next.fits || row.is_unsure != next.is_unsure || row.card == run || next.card == run) return false;
   return !policies_differ(row) || row.card.memory_bytes == next.card.memory_bytes;
 }
 
@@ -63,8 +64,10 @@ std::string cards_text(const Group& group) {
 }
 
 // A cell is padded before it is coloured.
-std::string answer_cell(bool fits, std::size_t width, const Style& style) {
-  const std::string cell = fmt::format("  {:>{}}", fits ? "yes" : "no", width);
+std::string answer_cell(const Row& row, Policy policy, const Style& style) {
+  const bool fits = row.fits[index_of(policy)];
+  const std::string answer = fmt::format("{}{}", fits ? "yes" : "no", row.is_unsure[index_of(policy)] ? "?" : "");
+  const std::string cell = fmt::format("  {:>{}}", answer, name_of(policy).size());
   return fits ? style.good(cell) : style.bad(cell);
 }
 
@@ -86,7 +89,7 @@ Widths widths_of(const std::vector<Group>& groups) {
 std::string row_text(const Group& group, const CardTable& table, const Widths& widths, const Style& style) {
   std::string text = fmt::format("{:<{}}  {:>{}}", cards_text(group), widths.cards, memory_text(group), widths.memory);
   for (const Policy policy : kPolicies) {
-    text += answer_cell(group.first().fits[index_of(policy)], name_of(policy).size(), style);
+    text += answer_cell(group.first(), policy, style);
   }
   return text + (group.first().card == table.run.card ? "  this run" : "");
 }
@@ -108,10 +111,24 @@ std::vector<std::string> settings_lines(const CardTable& table) {
   return lines;
 }
 
-// What was seen to fit does, on this memory and on more.
-void believe_the_run(Row& row, const CardRun& run) {
-  if (run.policy && row.card.usable_bytes() >= run.card.usable_bytes()) row.fits[index_of(*run.policy)] = true;
+// Whether the program fits into so much. What was seen to fit does, on this memory and on more.
+bool fits_into(std::size_t usable_bytes, Policy policy, const CardRun& run, PolicyFit& fit) {
+  if (run.policy == policy && usable_bytes >= run.card.usable_bytes()) return true;
+  return fit.fits(policy, usable_bytes - std::min(usable_bytes, run.other_bytes));
 }
+
+Row row_of(Card card, const CardRun& run, PolicyFit& fit) {
+  Row row{.card = std::move(card), .fits = {}, .is_unsure = {}};
+  for (const Policy policy : kPolicies) {
+    const bool fits = fits_into(row.card.usable_bytes(), policy, run, fit);
+    const std::size_t otherwise = fits ? row.card.least_usable_bytes() : row.card.most_usable_bytes();
+    row.fits[index_of(policy)] = fits;
+    row.is_unsure[index_of(policy)] = fits_into(otherwise, policy, run, fit) != fits;
+  }
+  return row;
+}
+
+bool is_unsure(const Row& row) { return std::ranges::any_of(row.is_unsure, std::identity()); }
 
 // 86 of "8.6" and of "sm_86", "sm_90a" and "compute_86".
 int version_of(std::string_view text) {
@@ -155,11 +172,7 @@ CardTable make_card_table(Trace trace, const CardRun& run, std::vector<Card> car
       table.left_out.push_back(std::move(card));
       continue;
     }
-    Row row{.card = std::move(card), .fits = {}};
-    const std::size_t bytes = row.card.usable_bytes() - std::min(row.card.usable_bytes(), run.other_bytes);
-    for (const Policy policy : kPolicies) row.fits[index_of(policy)] = fit.fits(policy, bytes);
-    believe_the_run(row, run);
-    table.rows.push_back(std::move(row));
+    table.rows.push_back(row_of(std::move(card), run, fit));
   }
   return table;
 }
@@ -172,6 +185,7 @@ std::string to_text(const CardTable& table, bool verbose, const Style& style) {
   std::ranges::move(settings_lines(table), std::back_inserter(lines));
   if (!table.left_out.empty()) lines.push_back(left_out_text(table.left_out));
   if (!table.is_exact) lines.emplace_back("approximate: the program does more with memory than allocate and free it");
+  if (std::ranges::any_of(table.rows, is_unsure)) lines.emplace_back(kUnsureText);
   std::string text;
   for (const std::string& line : lines) text += (text.empty() ? "" : std::string(kIndent, ' ')) + line + "\n";
   return text;
@@ -193,8 +207,13 @@ nlohmann::json json_of(const CardTable& table) {
                            {"name", row.card.product},
                            {"memory_bytes", row.card.memory_bytes},
                            {"context_bytes", row.card.context_bytes},
-                           {"same_architecture", row.card.capability == table.run.card.capability}};
-    for (const Policy policy : kPolicies) card[std::string(key_of(policy))] = row.fits[index_of(policy)];
+                           {"same_architecture", row.card.capability == table.run.card.capability},
+                           {"spread", {{"less_bytes", row.card.less_bytes}, {"more_bytes", row.card.more_bytes}}},
+                           {"unsure", nlohmann::json::array()}};
+    for (const Policy policy : kPolicies) {
+      card[std::string(key_of(policy))] = row.fits[index_of(policy)];
+      if (row.is_unsure[index_of(policy)]) card["unsure"].push_back(key_of(policy));
+    }
     json["cards"].push_back(std::move(card));
   }
   return json;

@@ -19,10 +19,16 @@ struct Card {
   std::string product;
   std::string capability;  // "8.9"; cards of the same run the same kernels
   std::size_t memory_bytes = 0;
-  std::size_t context_bytes = 0;  // of the CUDA context and libraries that the program uses
+  std::size_t context_bytes = 0;  // of the CUDA context and libraries that the program uses: an estimate
+  // How much less and more that, and other estimates, may be.
+  std::size_t less_bytes = 0;
+  std::size_t more_bytes = 0;
 
-  // Returns the bytes that are left for the program.
+  // Returns the bytes that are left for the program. `least` is so many if estimates are at their high ends, and `most` at
+  // their low ends.
   std::size_t usable_bytes() const { return memory_bytes - std::min(memory_bytes, context_bytes); }
+  std::size_t least_usable_bytes() const { return usable_bytes() - std::min(usable_bytes(), more_bytes); }
+  std::size_t most_usable_bytes() const { return std::min(memory_bytes, usable_bytes() + less_bytes); }
   bool operator==(const Card&) const = default;
 };
 
@@ -32,6 +38,10 @@ bool has_kernels(const Card& card, const std::vector<std::string>& architectures
 
 // Returns "PyTorch as installed here has no kernels for …", and "" for no cards.
 std::string left_out_text(const std::vector<Card>& cards);
+
+// What a question mark behind an answer says.
+inline constexpr const char* kUnsureText =
+    "?: may change: the context and NCCL are estimates (--context SIZE sets the context)";
 
 // What ran, on one device of a process.
 struct CardRun {
@@ -48,6 +58,7 @@ struct CardTable {
   struct Row {
     Card card;
     std::array<bool, kPolicyCount> fits{};
+    std::array<bool, kPolicyCount> is_unsure{};  // the answer changes within the spread of the estimates
   };
 
   CardRun run;
@@ -61,8 +72,9 @@ struct CardTable {
 // Returns the table for these cards, and the run's own. Where the run's policy was seen to fit, it fits.
 CardTable make_card_table(Trace trace, const CardRun& run, std::vector<Card> cards);
 
-// Returns lines for people, each after an indent of 16 columns but the first: rows that say the same are one, but for those
-// where policies differ and for the run's card. `verbose`: a row for each card.
+// Returns lines for people, with a question mark behind answers that are unsure, each after an indent of 16 columns but
+// the first: rows that say the same are one, but for those where policies differ and for the run's card. `verbose`: a
+// row for each card.
 std::string to_text(const CardTable& table, bool verbose, const Style& style);
 
 nlohmann::json json_of(const CardTable& table);

@@ -52,6 +52,7 @@ struct SimulationOptions {
 struct RecordedTrace {
   CardRun run;
   simulator::ContextCharge context;
+  simulator::Spread of_others;  // of other estimates than the context
   Trace trace;
 };
 

@@ -14,12 +14,17 @@ namespace {
 
 using nlohmann::json;
 
-Card card_of(const simulator::GpuModel& model, const simulator::ContextCharge& context) {
+Card card_of(const simulator::GpuModel& model, const simulator::ContextCharge& context,
+             const simulator::Spread& of_others) {
+  simulator::Spread spread = simulator::context_spread(model, context);
+  spread += of_others;
   return {.key = std::string(model.key),
           .product = std::string(model.product),
           .capability = fmt::format("{}.{}", model.major, model.minor),
           .memory_bytes = model.memory_bytes,
-          .context_bytes = simulator::context_bytes(model, context)};
+          .context_bytes = simulator::context_bytes(model, context),
+          .less_bytes = spread.less_bytes,
+          .more_bytes = spread.more_bytes};
 }
 
 // The card that ran: the model of that name and memory, or, with --memory, the model with that memory instead.
@@ -30,13 +35,14 @@ Card card_that_ran(const json& device, const simulator::ContextCharge& context) 
   const auto is_named = [&](const simulator::GpuModel& model) { return model.product == name; };
   auto found =
       std::ranges::find_if(models, [&](const auto& model) { return is_named(model) && model.memory_bytes == bytes; });
-  if (found != models.end()) return card_of(*found, context);
+  const simulator::Spread of_others = spread_of_others(device);
+  if (found != models.end()) return card_of(*found, context, of_others);
   found = std::ranges::find_if(models, is_named);
-  Card card = found == models.end() ? Card{} : card_of(*found, context);
+  Card card = found == models.end() ? Card{} : card_of(*found, context, of_others);
   card.key = "--memory";
   card.product = name;
   card.memory_bytes = bytes;
-  card.context_bytes = context.costs.total();
+  card.context_bytes = context.total();
   return card;
 }
 
@@ -49,9 +55,9 @@ std::optional<Policy> policy_of(const json& torch) {
 
 }  // namespace
 
-std::vector<Card> known_cards(const simulator::ContextCharge& context) {
+std::vector<Card> known_cards(const simulator::ContextCharge& context, const simulator::Spread& of_others) {
   std::vector<Card> cards;
-  for (const simulator::GpuModel& model : simulator::gpu_models()) cards.push_back(card_of(model, context));
+  for (const simulator::GpuModel& model : simulator::gpu_models()) cards.push_back(card_of(model, context, of_others));
   return cards;
 }
 
@@ -74,6 +80,7 @@ std::vector<RecordedTrace> recorded_traces(const ProcessReport& report, const st
                               .reserved_bytes = reserved,
                               .other_bytes = used - std::min(used, reserved) + of_others},
                       .context = context,
+                      .of_others = spread_of_others(device),
                       .trace = read_trace(path.string())});
   }
   return traces;
@@ -83,7 +90,7 @@ std::vector<CardTable> card_tables(std::vector<RecordedTrace> traces) {
   std::vector<CardTable> tables;
   tables.reserve(traces.size());
   for (RecordedTrace& one : traces)
-    tables.push_back(make_card_table(std::move(one.trace), one.run, known_cards(one.context)));
+    tables.push_back(make_card_table(std::move(one.trace), one.run, known_cards(one.context, one.of_others)));
   return tables;
 }
 

@@ -10,8 +10,9 @@
 
 namespace cachalot::tools {
 
-// Returns every GPU that the simulator knows, with what a program's context takes there.
-std::vector<Card> known_cards(const simulator::ContextCharge& context);
+// Returns every GPU that the simulator knows, with what a program's context takes there; `of_others` is the spread of other
+// estimates than the context, which are the same on all GPUs.
+std::vector<Card> known_cards(const simulator::ContextCharge& context, const simulator::Spread& of_others = {});
 
 // Returns the traces that a process wrote into the folder of reports, of each device on which it did not run out of memory.
 std::vector<RecordedTrace> recorded_traces(const ProcessReport& report, const std::filesystem::path& folder);

@@ -105,16 +105,10 @@ std::string driver_calls_text(const json& device) {
                                             number(device, "allocations")));
 }
 
-// The GPUs of the table that hold so much and the program's context there, the smallest first.
-std::string gpus_for(std::size_t bytes, const simulator::ContextCharge& context) {
-  std::vector<simulator::GpuModel> models(simulator::gpu_models().begin(), simulator::gpu_models().end());
-  std::ranges::stable_sort(models, {}, &simulator::GpuModel::memory_bytes);
-  std::string keys;
-  for (const simulator::GpuModel& model : models) {
-    if (model.memory_bytes >= bytes + simulator::context_bytes(model, context))
-      keys += fmt::format("{}{}", keys.empty() ? "" : ", ", model.key);
-  }
-  return keys.empty() ? "no GPU that is known here" : keys;
+// What there is to say of a request that failed if estimates may be too high.
+std::string if_low(const json& device, const json& request) {
+  const std::string text = describe_low_estimate(device, request);
+  return text.empty() ? "" : figure("", text);
 }
 
 // A request that is smaller than what is free fails because PyTorch asks the GPU for a whole segment.
@@ -127,9 +121,9 @@ std::string ran_out(const json& where, const std::string& at, const Style& style
 }
 
 // PyTorch counts; its history, where there is one, knows the place.
-std::string ran_out_in(const json& torch, const Style& style) {
+std::string ran_out_in(const json& device, const json& torch, const Style& style) {
   const json& oom = torch.at("first_oom");
-  if (!oom.is_null()) return ran_out(oom, " " + at_place(word(oom, "at")), style);
+  if (!oom.is_null()) return ran_out(oom, " " + at_place(word(oom, "at")), style) + if_low(device, oom);
   return figure("fits", style.bad("NO") + fmt::format(": out of memory, {}; the place in the program is not known",
                                                       times_text(number(torch, "ooms"))));
 }
@@ -160,6 +154,26 @@ std::size_t peak_without_context(const json& device) {
          number(device, "peak_with_context_bytes");
 }
 
+// The GPUs of the table that hold what the program needs and its context there, the smallest first. A question mark is
+// behind those that do not if estimates are at their high ends.
+std::string gpus_for(const json& device) {
+  std::vector<simulator::GpuModel> models(simulator::gpu_models().begin(), simulator::gpu_models().end());
+  std::ranges::stable_sort(models, {}, &simulator::GpuModel::memory_bytes);
+  const simulator::ContextCharge context = context_of(device);
+  std::string keys;
+  bool is_sure = true;
+  for (const simulator::GpuModel& model : models) {
+    const std::size_t needed = peak_without_context(device) + simulator::context_bytes(model, context);
+    if (model.memory_bytes < needed) continue;
+    const std::size_t more = spread_of_others(device).more_bytes + context_spread(model, context).more_bytes;
+    const bool fits_surely = model.memory_bytes >= needed + more;
+    keys += fmt::format("{}{}{}", keys.empty() ? "" : ", ", model.key, fits_surely ? "" : "?");
+    is_sure = is_sure && fits_surely;
+  }
+  if (keys.empty()) return "no GPU that is known here";
+  return keys + (is_sure ? "" : fmt::format("; {}", kUnsureText));
+}
+
 const CardTable* cards_of(const ProcessReport& report, const json& device) {
   for (const CardTable& table : report.cards) {
     if (device.at("device") == table.run.device) return &table;
@@ -169,8 +183,7 @@ const CardTable* cards_of(const ProcessReport& report, const json& device) {
 
 std::string fits_on_text(const ProcessReport& report, const json& device, bool verbose, const Style& style) {
   const CardTable* const table = cards_of(report, device);
-  std::string text = table != nullptr ? to_text(*table, verbose, style)
-                                      : wrapped(gpus_for(peak_without_context(device), context_of(device)), 16);
+  std::string text = table != nullptr ? to_text(*table, verbose, style) : wrapped(gpus_for(device), 16);
   return figure("fits on", without_last_newline(std::move(text)));
 }
 
@@ -179,19 +192,21 @@ std::string fits_text(const ProcessReport& report, const json& device, bool fail
   if (failed) {
     return figure("fits", fmt::format("unknown: what ran needed {}", format_bytes(peak)));
   }
-  const std::string spare = format_bytes(number(device, "total_bytes") - peak);
-  return figure("fits", style.good("yes") + fmt::format(", with {} to spare", spare)) + tightness_text(device) +
+  const std::size_t spare = number(device, "total_bytes") - peak;
+  const std::string answer = style.good(fits_surely(device, spare) ? "yes" : "probably");
+  return figure("fits", answer + describe_spare(device, spare)) + tightness_text(device) +
          fits_on_text(report, device, verbose, style);
 }
 
 std::string verdict(const ProcessReport& report, const json& device, bool failed, bool verbose, const Style& style) {
   const json* const torch = torch_of(report, device);
   if (!lacked_memory(device, torch, failed)) return fits_text(report, device, failed, verbose, style);
-  if (torch != nullptr && number(*torch, "ooms") > 0) return ran_out_in(*torch, style);
+  if (torch != nullptr && number(*torch, "ooms") > 0) return ran_out_in(device, *torch, style);
   if (const std::string lack = describe_lack(device); failed && !lack.empty())
-    return figure("fits", style.bad("NO") + ": " + lack);
+    return figure("fits", style.bad("NO") + ": " + lack) + if_low(device, device.at("context_lack"));
   const json& failure = device.at("first_failure");
-  return ran_out(failure, fmt::format(" at allocation {}", number(failure, "allocation")), style);
+  return ran_out(failure, fmt::format(" at allocation {}", number(failure, "allocation")), style) +
+         if_low(device, failure);
 }
 
 std::string figure_if_any(std::string_view name, const std::string& value) {
@@ -207,7 +222,9 @@ std::string device_report(const ProcessReport& report, const json& device, const
   if (torch != nullptr) text += used_text(*torch, options);
   if (torch != nullptr && number(*torch, "peak_allocated_bytes") > 0) text += reserved_text(*torch);
   text += device_peak_text(device);
-  text += figure_if_any("context", describe_context(device));
+  text += figure_if_any("context", describe_context(device)) + figure_if_any("limits", describe_limits(device)) +
+          figure_if_any("NCCL", describe_nccl(device));
+  text += figure_if_any("CUDA graphs", describe_graphs(device));
   if (options.verbose) text += driver_calls_text(device);
   return text + verdict(report, device, !simulation.ending.is_good(), options.verbose, style);
 }
@@ -287,6 +304,14 @@ std::string cudnn_text(const json& driver) {
                                      bytes_of(cudnn, "largest_workspace_bytes")));
 }
 
+// The libraries whose workspaces nobody knows.
+std::string libraries_text(const json& driver) {
+  std::string names;
+  for (const json& name : driver.at("unknown_workspaces"))
+    names += (names.empty() ? "" : ", ") + name.get<std::string>();
+  return names.empty() ? "" : figure("libraries", fmt::format("workspaces of {} are not known and missing", names));
+}
+
 }  // namespace
 
 std::string to_text(const Simulation& simulation, const ReportOptions& options, const Style& style) {
@@ -298,7 +323,7 @@ std::string to_text(const Simulation& simulation, const ReportOptions& options, 
         devices += device_report(report, device, simulation, options, style);
     }
     if (!report.torch.is_null() && !report.torch.at("devices").empty()) devices += values_text(report.torch);
-    devices += cudnn_text(report.driver);
+    devices += cudnn_text(report.driver) + libraries_text(report.driver);
   }
   if (devices.empty()) devices = "no process of the program used the GPU's memory\n";
   for (const ProcessReport& report : simulation.processes) {

@@ -100,6 +100,11 @@ bool SimulatedDevice::take_for_driver(std::size_t bytes) {
   return impl_->memory.take_for_driver(bytes);
 }
 
+void SimulatedDevice::give_back_for_driver(std::size_t bytes) {
+  const Lock lock(impl_->mutex);
+  impl_->memory.give_back_for_driver(bytes);
+}
+
 std::size_t SimulatedDevice::driver_bytes() const {
   const Lock lock(impl_->mutex);
   return impl_->memory.driver_bytes();

@@ -48,9 +48,9 @@ bool SimulatedMemory::take_for_driver(std::size_t bytes) {
   return true;
 }
 
-void SimulatedMemory::give_driver_back() {
-  if (account_.give_back) account_.give_back(driver_bytes());
-  driver_units_ = 0;
+void SimulatedMemory::give_back_for_driver(std::size_t bytes) {
+  driver_units_ -= round_up(bytes, kPhysicalUnit) / kPhysicalUnit;
+  if (account_.give_back) account_.give_back(round_up(bytes, kPhysicalUnit));
 }
 
 void SimulatedMemory::note_peak_with_driver() {
@@ -273,7 +273,7 @@ void SimulatedMemory::release_all() {
   while (!mappings_.empty()) unmap(mappings_.begin()->first, mappings_.begin()->second.bytes);
   while (!handles_.empty()) release(handles_.begin()->first);
   while (!reservations_.empty()) unreserve(reservations_.begin()->first, reservations_.begin()->second);
-  give_driver_back();
+  give_back_for_driver(driver_bytes());
 }
 
 std::optional<MemoryAt> SimulatedMemory::memory_at(Address address) const {

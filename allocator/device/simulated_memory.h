@@ -65,6 +65,7 @@ class SimulatedMemory {
 
   // See SimulatedDevice::take_for_driver.
   bool take_for_driver(std::size_t bytes);
+  void give_back_for_driver(std::size_t bytes);
   std::size_t driver_bytes() const { return driver_units_ * kPhysicalUnit; }
   std::size_t peak_with_driver_bytes() const { return peak_with_driver_units_ * kPhysicalUnit; }
 
@@ -103,7 +104,6 @@ class SimulatedMemory {
   std::size_t free_units() const { return capacity_units_ - driver_units_ - used_units_; }
   bool take_from_account(std::size_t units);
   bool take_units(std::size_t units);
-  void give_driver_back();
   void note_peak_with_driver();
   void give_units_back(std::size_t units);
   std::optional<Address> take_addresses(std::size_t bytes);

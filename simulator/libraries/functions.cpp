@@ -1,5 +1,5 @@
 // cuBLAS, cuBLASLt, cuDNN, cuSPARSE, cuSPARSELt, cuSOLVER, cuFFT and cuRAND: every function is there, succeeds and does
-// nothing. What asks for memory is told that none is needed; what creates something gets a handle.
+// nothing. What asks for memory is told that none is needed, which is noted; what creates something gets a handle.
 //
 // The libraries' headers are not needed: in C's calling convention on x86-64 the caller cleans up, so that a function may
 // take more arguments than it is given, and read none but those it knows.
@@ -11,6 +11,7 @@
 #include "simulator/abi.h"
 #include "simulator/handles.h"
 #include "simulator/libraries/cudnn_planner.h"
+#include "simulator/libraries/unknown_workspaces.h"
 #include "simulator/libraries/versions.h"
 #include "simulator/notes.h"
 
@@ -101,6 +102,7 @@ using namespace cachalot::simulator;
     const std::uintptr_t arguments[] = {                                                                           \
         a0,  a1,  a2,  a3,  a4,  a5,  a6,  a7,  a8,  a9,  a10, a11, a12, a13, a14, a15,                            \
         a16, a17, a18, a19, a20, a21, a22, a23, a24, a25, a26, a27, a28, a29, a30, a31};                           \
+    if constexpr (asks_for_workspace(#name)) note_unknown_workspace(#name);                                        \
     return nothing_but<__VA_ARGS__>(arguments);                                                                    \
   }
 #include "simulator/libraries/functions.inc"
@@ -192,7 +194,12 @@ EXPORTED int curandGetProperty(int property, int* value) { return cublasGetPrope
 
 // A plan of cuFFT is a number.
 EXPORTED int cufftCreate(int* plan) { return give(reinterpret_cast<std::uintptr_t>(plan), 1), 0; }
-EXPORTED int cufftPlan1d(int* plan, int, int, int) { return cufftCreate(plan); }
-EXPORTED int cufftPlan2d(int* plan, int, int, int) { return cufftCreate(plan); }
-EXPORTED int cufftPlan3d(int* plan, int, int, int, int) { return cufftCreate(plan); }
-EXPORTED int cufftPlanMany(int* plan, int, int*, int*, int, int, int*, int, int, int, int) { return cufftCreate(plan); }
+EXPORTED int cufftPlan1d(int* plan, int, int, int) {
+  note_unknown_workspace("cufftPlan1d");
+  return cufftCreate(plan);
+}
+EXPORTED int cufftPlan2d(int* plan, int, int, int) { return cufftPlan1d(plan, 0, 0, 0); }
+EXPORTED int cufftPlan3d(int* plan, int, int, int, int) { return cufftPlan1d(plan, 0, 0, 0); }
+EXPORTED int cufftPlanMany(int* plan, int, int*, int*, int, int, int*, int, int, int, int) {
+  return cufftPlan1d(plan, 0, 0, 0);
+}

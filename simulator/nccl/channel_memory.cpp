@@ -23,7 +23,8 @@ void ChannelMemory::take(std::size_t bytes) {
   taken_.reserve(taken_.size() + 1);
   void* start = nullptr;
   require_cuda("NCCL's cudaMalloc", guarded([&](Process& process) {
-                 start = process.allocations().malloc_for_nccl(process.devices().at(device_), bytes);
+                 start =
+                     process.allocations().malloc_for_nccl(process.devices().at(device_), NcclMemory::buffers, bytes);
                  return start ? cudaSuccess : cudaErrorMemoryAllocation;
                }));
   taken_.push_back(start);
@@ -33,7 +34,7 @@ void ChannelMemory::take(std::size_t bytes) {
 void ChannelMemory::free_all() {
   for (void* start : taken_) {
     guarded([&](Process& process) {
-      process.allocations().free_of_nccl(reinterpret_cast<Address>(start));
+      process.allocations().free_of_nccl(NcclMemory::buffers, reinterpret_cast<Address>(start));
       return cudaSuccess;
     });
   }

@@ -24,7 +24,9 @@ ncclResult_t give_answer(const char* name, ncclComm_t comm, Value* to, Value (*v
   });
 }
 
-// Whatever is registered: nothing reads it.
+// Whatever is registered: nothing reads it. It takes no memory of the device: for a symmetric window, NCCL 2.28.9 maps the
+// memory of all ranks that is there already into one range of addresses (src/dev_runtime.cc, symMemoryMapLsaTeam), and what
+// it keeps of a window is some hundred bytes.
 ncclResult_t register_memory(const char* name, ncclComm_t comm, void* buffer, void** handle) {
   return nccl_call([&] {
     find(comm);
@@ -173,12 +175,21 @@ ncclResult_t ncclCommUserRank(ncclComm_t comm, int* rank) {
 ncclResult_t ncclMemAlloc(void** pointer, std::size_t bytes) {
   return nccl_call([&] {
     require_not_null("ncclMemAlloc", pointer);
-    require_cuda("ncclMemAlloc", cudaMalloc(pointer, bytes));
+    require_cuda("ncclMemAlloc", guarded([&](Process& process) {
+                   DeviceState& device = process.contexts().current();
+                   *pointer = process.allocations().malloc_for_nccl(device, NcclMemory::asked, bytes);
+                   return *pointer ? cudaSuccess : cudaErrorMemoryAllocation;
+                 }));
   });
 }
 
 ncclResult_t ncclMemFree(void* pointer) {
-  return nccl_call([&] { require_cuda("ncclMemFree", cudaFree(pointer)); });
+  return nccl_call([&] {
+    if (!pointer) return;
+    on_process("ncclMemFree", [&](Process& process) {
+      process.allocations().free_of_nccl(NcclMemory::asked, reinterpret_cast<Address>(pointer));
+    });
+  });
 }
 
 ncclResult_t ncclCommRegister(ncclComm_t comm, void* buffer, std::size_t, void** handle) {

@@ -9,16 +9,21 @@
 namespace cachalot::simulator::nccl {
 namespace {
 
-// From NCCL's device.h: steps of a buffer, then lines or elements per thread, threads, bytes of each.
+// All from the sources of NCCL 2.28.9 (github.com/NVIDIA/nccl, tag v2.28.9-1), unless it is called an estimate.
+//
+// src/include/device.h: NCCL_STEPS of a buffer; then lines or elements per thread, threads, and bytes of each
+// (NCCL_LL_LINES_PER_THREAD, NCCL_LL_MAX_NTHREADS, ncclLLFifoLine; NCCL_LL128_ELEMS_PER_THREAD, NCCL_LL128_MAX_NTHREADS,
+// std::uint64_t). src/init.cc, computeBuffSizes, makes buffers of them.
 constexpr std::size_t kSteps = 8;
 constexpr std::size_t kLlBytes = kSteps * 8 * 512 * 16;
 constexpr std::size_t kLl128Bytes = kSteps * 120 * 640 * 8;
-constexpr std::size_t kSimpleBytes = 4 * kMiB;  // NCCL_BUFFSIZE
-constexpr std::size_t kFlagBytes = 4 * kKiB;    // ncclRecvMem
+constexpr std::size_t kSimpleBytes = 4 * kMiB;  // src/init.cc, DEFAULT_BUFFSIZE; NCCL_BUFFSIZE
+// src/include/comm.h, ncclRecvMem, which src/transport/p2p.cc, p2pRecvSetup, allocates in front of the buffers.
+constexpr std::size_t kFlagBytes = 4 * kKiB;
 
-constexpr int kMostChannels = 64;
-constexpr std::size_t kPeerBytes = 640;                // ncclDevChannelPeer, about: four connections
-constexpr std::size_t kCommunicatorBytes = 64 * kKiB;  // ncclDevCommAndChannels, about
+constexpr int kMostChannels = 64;                      // src/include/device.h, MAXCHANNELS
+constexpr std::size_t kPeerBytes = 640;                // ncclDevChannelPeer, an estimate: four connections
+constexpr std::size_t kCommunicatorBytes = 64 * kKiB;  // what src/init.cc, devCommSetup, allocates, an estimate
 
 // A whole number from 1 on; 0 otherwise.
 long positive(const char* variable) {
@@ -48,7 +53,8 @@ ChannelLimits limits_of(int config_least, int config_most) {
           limit("NCCL_MAX_CTAS", "NCCL_MAX_NCHANNELS", config_most)};
 }
 
-// As NCCL_DEBUG=INFO prints for servers with NVSwitch and for cards on PCIe.
+// An estimate, as NCCL_DEBUG=INFO prints for servers with NVSwitch and for cards on PCIe: src/graph/search.cc and
+// src/graph/connect.cc count channels by links that are not simulated.
 int channels(const GpuModel& gpu, const ChannelLimits& limits) {
   constexpr int kVolta = 7;
   if (!has_nvlink(gpu)) return limited(2, limits);
@@ -67,5 +73,8 @@ std::size_t receive_buffer_bytes() {
   const long simple = positive("NCCL_BUFFSIZE");
   return kFlagBytes + kLlBytes + kLl128Bytes + (simple > 0 ? static_cast<std::size_t>(simple) : kSimpleBytes);
 }
+
+// An estimate: the number of channels of a machine is half or twice that of `channels`.
+Spread spread_of(std::size_t bytes) { return {bytes / 2, bytes}; }
 
 }  // namespace cachalot::simulator::nccl

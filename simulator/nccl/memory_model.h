@@ -1,4 +1,5 @@
-// How much device memory NCCL takes for a communicator, and when: an estimate, from how NCCL 2.28 allocates.
+// How much device memory NCCL takes for a communicator, and when: an estimate, from how NCCL 2.28.9 allocates
+// (memory_model.cpp names the files).
 //
 // * When the communicator is made: tables of the other ranks for each channel, and the communicator itself.
 // * When an algorithm is first used, its connections (NCCL_RUNTIME_CONNECT, the default since 2.22): for each channel, and each
@@ -9,6 +10,7 @@
 
 #include <cstddef>
 
+#include "simulator/context_costs.h"
 #include "simulator/gpu_models.h"
 
 namespace cachalot::simulator::nccl {
@@ -30,5 +32,8 @@ int channels_of_pair(const GpuModel& gpu, const ChannelLimits& limits);
 // All in bytes, as they are asked for: the device gives units of 2 MiB.
 std::size_t communicator_bytes(int channels, int ranks);
 std::size_t receive_buffer_bytes();
+
+// Returns the spread of so many bytes that a device was charged with: from half to twice of them.
+Spread spread_of(std::size_t bytes);
 
 }  // namespace cachalot::simulator::nccl

@@ -555,6 +555,10 @@ TEST(SimulatedMemoryOfTheDriver, IsNeitherFreeNorUsedUntilAReset) {
   EXPECT_TRUE(device.malloc(50 * kMiB));
   EXPECT_TRUE(device.take_for_driver(2 * kMiB)) << "the last unit";
   EXPECT_EQ(device.peak_with_driver_bytes(), 64 * kMiB);
+  device.give_back_for_driver(3 * kMiB);
+  EXPECT_EQ(device.driver_bytes(), 10 * kMiB);
+  EXPECT_EQ(device.memory_info().free_bytes, 4 * kMiB);
+  EXPECT_EQ(device.peak_with_driver_bytes(), 64 * kMiB);
   device.reset();
   EXPECT_EQ(device.driver_bytes(), 0);
   EXPECT_TRUE(device.malloc(64 * kMiB));

@@ -357,6 +357,26 @@ TEST_F(SimulatorMemory, AResetTakesAllThatTheDeviceHadAndNothingOfAnother) {
   EXPECT_CUDA(cudaFree(elsewhere));
 }
 
+TEST_F(SimulatorMemory, LimitsAreKeptForEachDeviceAndTakeNothingFromAContextThatCostsNothing) {
+  const auto limit = [](cudaLimit which) {
+    std::size_t value = 0;
+    EXPECT_CUDA(cudaDeviceGetLimit(&value, which));
+    return value;
+  };
+  ASSERT_CUDA(cudaSetDevice(1));
+  const std::size_t before = used_bytes();
+  ASSERT_CUDA(cudaDeviceSetLimit(cudaLimitStackSize, 4096));
+  EXPECT_EQ(DRIVER(cuCtxSetLimit)(CU_LIMIT_MALLOC_HEAP_SIZE, 16 * kMib), CUDA_SUCCESS);
+  EXPECT_EQ(limit(cudaLimitStackSize), 4096);
+  EXPECT_EQ(limit(cudaLimitMallocHeapSize), 16 * kMib);
+  EXPECT_EQ(used_bytes(), before);
+  ASSERT_CUDA(cudaSetDevice(0));
+  EXPECT_EQ(limit(cudaLimitStackSize), 1024);
+  ASSERT_CUDA(cudaSetDevice(1));
+  ASSERT_CUDA(cudaDeviceReset());
+  EXPECT_EQ(limit(cudaLimitStackSize), 1024);
+}
+
 TEST_F(SimulatorMemory, PeerAccessIsEnabledOnce) {
   int can = 0;
   ASSERT_CUDA(cudaDeviceCanAccessPeer(&can, 0, 1));

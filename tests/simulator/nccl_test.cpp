@@ -242,6 +242,27 @@ TEST_F(SimulatorNccl, MemoryIsTakenWithTheFirstUseAndGivenBack) {
   EXPECT_EQ(used_bytes(), connected);
 }
 
+TEST_F(SimulatorNccl, AskedForMemoryItGivesThatOfTheDevice) {
+  ASSERT_CUDA(cudaSetDevice(1));
+  const std::size_t before = used_bytes();
+  void* memory = nullptr;
+  ASSERT_NCCL(ncclMemAlloc(&memory, 3 * kMib));
+  EXPECT_EQ(used_bytes(), before + 4 * kMib);
+  cudaPointerAttributes attributes{};
+  EXPECT_CUDA(cudaPointerGetAttributes(&attributes, memory));
+  EXPECT_EQ(attributes.device, 1);
+  ncclWindow_t window = nullptr;
+  EXPECT_NCCL(ncclCommWindowRegister(comms_[1], memory, 3 * kMib, &window, 1));
+  EXPECT_NE(window, nullptr);
+  EXPECT_EQ(used_bytes(), before + 4 * kMib) << "a window has the memory that is registered";
+  EXPECT_NCCL(ncclCommWindowDeregister(comms_[1], window));
+  EXPECT_NCCL(ncclMemFree(memory));
+  EXPECT_NCCL(ncclMemFree(nullptr));
+  EXPECT_EQ(used_bytes(), before);
+  EXPECT_EQ(ncclMemAlloc(&memory, free_bytes() + kMib), ncclUnhandledCudaError);
+  EXPECT_EQ(ncclMemFree(comms_), ncclUnhandledCudaError) << "not an address of device memory";
+}
+
 TEST_F(SimulatorNccl, WithoutMemoryTheFirstUseFails) {
   ASSERT_CUDA(cudaSetDevice(0));
   void* rest = nullptr;

@@ -13,6 +13,7 @@
 namespace cachalot::tools {
 namespace {
 
+using testing::EndsWith;
 using testing::HasSubstr;
 using testing::Not;
 
@@ -151,6 +152,35 @@ TEST(ACardTable, LeavesRoomForTheContextOfEachCard) {
   EXPECT_EQ(json_of(table).at("cards").at(0).at("context_bytes"), 50 * kMiB);
 }
 
+TEST(ACardTable, MarksAnswersThatChangeWithinTheSpreadOfEstimates) {
+  Card large = card("large", 1000);
+  large.more_bytes = 700 * kMiB;
+  std::vector<Card> cards = {card("no", 330), card("perhaps", 330), card("sure", 340), card("yes", 340)};
+  cards[1].context_bytes = 10 * kMiB;
+  cards[1].less_bytes = 16 * kMiB;
+  cards[3].more_bytes = 5 * kMiB;
+  const CardTable table = make_card_table(trace_with_holes(), run_on(large, 336), cards);
+  const auto json = json_of(table).at("cards");
+  EXPECT_EQ(json.at(0).at("unsure"), nlohmann::json::array());
+  EXPECT_EQ(json.at(0).at("pytorch"), false);
+  EXPECT_EQ(json.at(1).at("unsure"), nlohmann::json::array()) << "less than nothing it cannot take";
+  EXPECT_EQ(json.at(2).at("unsure"), nlohmann::json::array());
+  EXPECT_EQ(json.at(3).at("unsure"), nlohmann::json::array({"pytorch"}));
+  EXPECT_EQ(json.at(3).at("pytorch"), true) << "what fits is said as before";
+  EXPECT_EQ(json.at(4).at("unsure"), nlohmann::json::array({"pytorch"})) << "the run itself: 300 MiB would be left";
+  const std::string text = to_text(table, /*verbose=*/false, Style());
+  EXPECT_THAT(text, HasSubstr("     yes?  "));
+  EXPECT_THAT(text, EndsWith("                ?: may change: the context and NCCL are estimates (--context SIZE sets "
+                             "the context)\n"));
+
+  cards = {card("middle", 345)};
+  cards[0].context_bytes = 20 * kMiB;
+  cards[0].less_bytes = 16 * kMiB;
+  const CardTable other = make_card_table(trace_with_holes(), run_on(card("large", 1000), 336), cards);
+  EXPECT_EQ(json_of(other).at("cards").at(0).at("unsure"), nlohmann::json::array({"pytorch"}));
+  EXPECT_THAT(to_text(other, /*verbose=*/false, Style()), HasSubstr("     no?  "));
+}
+
 TEST(ACardTable, HasEveryCardInJson) {
   const Card large = card("large", 1000);
   Card other = card("middle", 300);
@@ -163,6 +193,8 @@ TEST(ACardTable, HasEveryCardInJson) {
                                  {"memory_bytes", 300 * kMiB},
                                  {"context_bytes", 0},
                                  {"same_architecture", false},
+                                 {"spread", {{"less_bytes", 0}, {"more_bytes", 0}}},
+                                 {"unsure", nlohmann::json::array()},
                                  {"pytorch", false},
                                  {"expandable_segments", true},
                                  {"page_heap", true}};

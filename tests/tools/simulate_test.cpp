@@ -10,7 +10,7 @@
 #include <sstream>
 #include <string>
 
-#include "tests/tools/run_command.h"
+#include "tests/tools/simulate_command.h"
 #include "tests/tools/temporary_file.h"
 #include "tools/program_ending.h"
 #include "tools/simulation_files.h"
@@ -21,15 +21,6 @@ namespace {
 using testing::HasSubstr;
 using testing::Not;
 using testing::StartsWith;
-
-Outcome simulate(const std::string& arguments) {
-  return run_command(std::string("'") + CACHALOT_COMMAND + "' simulate " + arguments);
-}
-
-// The command line of the CUDA program, on a simulated GPU.
-const std::string kProgram = CACHALOT_SIMULATED_PROGRAM;
-#define NEEDS_THE_SIMULATOR() \
-  if (kProgram.empty()) GTEST_SKIP() << "built without the simulated CUDA runtime"
 
 void expect_complaint(const std::string& arguments, const std::string& part) {
   const Outcome outcome = simulate(arguments);
@@ -89,7 +80,8 @@ TEST(Simulate, TellsPeaksAndThatTheProgramFits) {
   EXPECT_THAT(outcome.err, HasSubstr("Tesla T4, 14.56 GiB"));
   EXPECT_THAT(outcome.err, HasSubstr("on the device 1.30 GiB at the peak"));
   EXPECT_THAT(outcome.err, HasSubstr("context       300.00 MiB: an estimate for Tesla T4; --context SIZE sets it"));
-  EXPECT_THAT(outcome.err, HasSubstr("fits          yes, with 13.26 GiB to spare"));
+  EXPECT_THAT(outcome.err, HasSubstr("fits          yes, with 13.26 GiB to spare, of which the context may take "
+                                     "150.00 MiB more"));
   EXPECT_THAT(outcome.err, HasSubstr("fits on       gtx1650, "));
   EXPECT_THAT(outcome.err, HasSubstr(" t4,"));
   EXPECT_THAT(outcome.err, Not(HasSubstr("driver calls")));
@@ -101,6 +93,9 @@ TEST(Simulate, TellsPeaksAndThatTheProgramFits) {
   EXPECT_EQ(device.at("context_bytes"), std::size_t{300} << 20);
   EXPECT_EQ(device.at("context_estimate"), "lazy");
   EXPECT_FALSE(device.contains("context_lack"));
+  const nlohmann::json spread = {{"less_bytes", std::size_t{100} << 20}, {"more_bytes", std::size_t{150} << 20}};
+  EXPECT_EQ(device.at("spread").at("context"), spread);
+  EXPECT_EQ(device.at("spread").at("more_bytes"), spread.at("more_bytes")) << "nothing else is an estimate";
   EXPECT_TRUE(device.at("library_bytes").empty());
 }
 
@@ -108,9 +103,9 @@ TEST(Simulate, CountsTheContextThatTheUserGives) {
   NEEDS_THE_SIMULATOR();
   Outcome outcome = simulate("--gpu t4 --context 551MiB " + kProgram + " 4 1024 6");
   EXPECT_THAT(outcome.err, HasSubstr("context       552.00 MiB, as given"));
-  EXPECT_THAT(outcome.err, HasSubstr("fits          yes, with 13.01 GiB to spare"));
+  EXPECT_THAT(outcome.err, HasSubstr("fits          yes, with 13.01 GiB to spare\n")) << "it has no spread";
   outcome = simulate("--gpu t4 --context none " + kProgram + " 4 1024 6");
-  EXPECT_THAT(outcome.err, HasSubstr("fits          yes, with 13.55 GiB to spare"));
+  EXPECT_THAT(outcome.err, HasSubstr("fits          yes, with 13.55 GiB to spare\n"));
   EXPECT_THAT(outcome.err, Not(HasSubstr("context")));
   outcome = simulate("--gpu t4 --context 5GiB " + kProgram + " 4 1024");
   EXPECT_THAT(outcome.err, HasSubstr("fits on       p4, ")) << "the RTX 2060 is too small for both";

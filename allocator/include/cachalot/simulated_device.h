@@ -175,7 +175,9 @@ class SimulatedDevice final : public Device {
   /// Takes memory, in units of 2 MiB, that is neither free nor used_bytes() from now on, until
   /// reset. Returns false, and takes nothing, if that much is not free.
   bool take_for_driver(std::size_t bytes);
-  /// Returns how much take_for_driver has taken.
+  /// Gives back some of what take_for_driver took. Requires as much.
+  void give_back_for_driver(std::size_t bytes);
+  /// Returns how much take_for_driver has taken, less what was given back.
   std::size_t driver_bytes() const;
   /// Returns the largest sum of used_bytes() and driver_bytes() so far.
   std::size_t peak_with_driver_bytes() const;
