@@ -4,9 +4,9 @@
     python3 tests/pytorch/newest.py build/release PYTHON [--draw 4] [--seconds 240]
 
 PYTHON is an interpreter with that PyTorch, numpy and pytest. The tests are in parts, each of one mode (native, full, pages), and as
-many run at once as there are processors. With
---draw so many of them run, drawn by the commit that is checked out. Prints the time of each part, and fails when a part does, or
-when all together take longer than the limit.
+many run at once as there are processors. With --draw so many of them run: conformance and the differential test, and others
+drawn by the commit that is checked out. Prints the time of each part, and fails when a part does, or when all together take
+longer than the limit.
 """
 
 from __future__ import annotations
@@ -31,10 +31,13 @@ class Part(NamedTuple):
     files: tuple[str, ...]
 
 
-PARTS = (
-    Part("full", TABLES),
+ALWAYS = (
     Part("full", OTHERS),
     Part("full", ("test_differential.py",)),
+)
+DRAWN = (
+    Part("full", TABLES),
+    Part("full", ("test_computing.py",)),  # by `cachalot simulate`
     Part("pages", TABLES + OTHERS),
     Part("pages", ("test_differential.py",)),
     Part("native", TABLES + OTHERS),
@@ -46,6 +49,7 @@ def environment(build: Path, mode: str) -> dict[str, str]:
         "CACHALOT_TEST_MODE": mode,
         "CACHALOT_SIM_DEVICES": "2",
         "CACHALOT_SIM_MEMORY": "8GiB",
+        "CACHALOT_COMMAND": str(build / "tools" / "cachalot"),
         "CACHALOT_CACHE_DIR": str(build / "newest-cache"),  # the adapter is compiled once
         "LD_PRELOAD": str(build / "simulator" / "libcachalot_simulator.so"),
         "LD_LIBRARY_PATH": str(build / "simulator" / "driver"),
@@ -57,7 +61,8 @@ def drawn(count: int) -> list[Part]:
     commit = subprocess.run(["git", "-C", str(ROOT), "rev-parse", "HEAD"], capture_output=True, text=True)
     if commit.returncode != 0:
         sys.exit(f"newest.py: --draw needs a commit to draw by: {commit.stderr.strip()}")
-    return random.Random(commit.stdout.strip()).sample(PARTS, count)
+    others = random.Random(commit.stdout.strip()).sample(DRAWN, count - len(ALWAYS))
+    return [*ALWAYS, *others]
 
 
 def run(part: Part, build: Path, python: str) -> bool:
@@ -76,11 +81,11 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("build", type=Path)
     parser.add_argument("python")
-    parser.add_argument("--draw", type=int, choices=range(1, len(PARTS) + 1), metavar="N", help="so many of the parts")
+    parser.add_argument("--draw", type=int, choices=range(len(ALWAYS), len(ALWAYS + DRAWN) + 1), metavar="N", help="so many of the parts")
     parser.add_argument("--seconds", type=float, help="the most that all may take together")
     arguments = parser.parse_args()
     python = str(Path(arguments.python).absolute())  # a link in a virtual environment stays one
-    parts = drawn(arguments.draw) if arguments.draw else list(PARTS)
+    parts = drawn(arguments.draw) if arguments.draw else [*ALWAYS, *DRAWN]
     began = time.monotonic()
     with ThreadPoolExecutor(os.cpu_count()) as processors:
         passed = list(processors.map(lambda part: run(part, arguments.build.resolve(), python), parts))
