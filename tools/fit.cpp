@@ -268,7 +268,7 @@ FitReport fit(const FitOptions& options) {
         std::none_of(options.vary.begin(), one, [&](const Vary& other) { return other.name == one->name; }),
         "--vary {}: the parameter is given twice", one->name);
   }
-  with_values(options.program, options.vary, first_values(options.vary));  // complains before the first run
+  with_values(options.run.program, options.vary, first_values(options.vary));  // complains before the first run
   FitRuns runs(options);
   const Classes classes(options, runs);
   std::vector<Search> searches = searches_of(options, classes.all());

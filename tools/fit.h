@@ -11,10 +11,9 @@
 #include <vector>
 
 #include "tools/card_table.h"
+#include "tools/simulation.h"
 
 namespace cachalot::tools {
-
-class Cluster;
 
 // A parameter: {name} in the words of the program stands for its value.
 struct Vary {
@@ -30,14 +29,10 @@ std::vector<std::string> with_values(const std::vector<std::string>& program, co
                                      const std::vector<std::int64_t>& values);
 
 struct FitOptions {
-  std::vector<std::string> program;
+  SimulationOptions run;   // of each run: the program, and all but its GPU and memory
   std::vector<Vary> vary;  // for each combination of the others' values, the largest value of the last is found
   std::vector<Card> cards;
-  int jobs = 1;                        // runs at the same time
-  Cluster* cluster = nullptr;          // makes them, if it is there
-  std::optional<std::string> context;  // as SimulationOptions has it
-  std::optional<int> max_steps;
-  std::optional<double> max_seconds;          // of each run
+  int jobs = 1;                               // runs at the same time
   std::function<void(double done)> progress;  // 0 to 1
 };
 

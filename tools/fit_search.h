@@ -33,7 +33,7 @@ struct Recording {
   };
 
   std::vector<Part> parts;
-  simulator::ContextCharge context;        // what the program's context and libraries took of the device
+  simulator::ContextCharge context;        // what the program's context and libraries took: of its devices, the most
   std::vector<std::string> architectures;  // that PyTorch has kernels for (card_table.h)
   bool is_too_large = false;               // it ran out of memory even so: it fits nowhere
 };

@@ -69,6 +69,41 @@ def test_modules_that_use_the_gpu_when_they_are_imported_are_not_imported_before
     assert largest(results) == [29, 29, 29], "64 MiB less"
 
 
+WIDE = "tensors = [torch.empty(count * batch << 20, device='cuda:' + device) for device, count in {devices}]\n"
+
+
+def test_a_value_fits_if_it_does_on_each_device(tmp_path: Path) -> None:
+    program = "import torch\n" + WIDE.replace("{devices}", "[('0', 1), ('1', 2)]")  # 4 and 8 times so many MiB
+    options = ("--memory", "1000MiB", "--context", "none", "--vary", "batch=1..300", "--devices", "2")
+    assert largest(fit(tmp_path, program, *options)[0]) == [125, 125, 125]
+
+
+def test_a_value_fits_if_it_does_in_each_process(tmp_path: Path) -> None:
+    program = ("import subprocess\nif len(sys.argv) == 2:\n"
+               "    children = [subprocess.Popen([sys.executable, __file__, sys.argv[1], device]) for device in '10']\n"
+               "    sys.exit(max(child.wait() for child in children))\n"
+               "import torch\ndevice = sys.argv[2]\n" + WIDE.replace("{devices}", "[(device, 1 + int(device))]"))
+    results, _ = fit(tmp_path, program, "--memory", "1000MiB", "--context", "none", "--vary", "batch=100,125,126", "--devices", "2")
+    assert largest(results) == [125, 125, 125]
+
+
+def test_one_rank_of_a_job(tmp_path: Path) -> None:
+    program = ("import os, torch\nimport torch.distributed as distributed\ndistributed.init_process_group('nccl')\n"
+               "assert os.environ['RANK'] == '5' and os.environ['LOCAL_RANK'] == '1'\n"
+               "x = torch.empty(batch << 22, device='cuda:1').chunk(distributed.get_world_size())[0].clone()\n")
+    results, _ = fit(tmp_path, program, "--memory", "1000MiB", "--context", "none", "--devices", "2", "--world-size", "8", "--rank", "5",
+                     "--vary", "batch=1,55,56")
+    assert largest(results) == [55, 55, 55], "16 and 2 times so many MiB"
+
+
+def test_operations_that_are_computed_steer_the_runs(tmp_path: Path) -> None:
+    program = "import torch\ncount = int(torch.full((4, 100000), 2.0, device='cuda').sum().item()) or 1\n" + TAKES
+    program = program.replace("batch << 20", "(batch if count == 1 else 2 * batch) << 20")
+    options = ("--memory", "1020MiB", "--context", "none", "--vary", "batch=15,16,31,32")
+    assert largest(fit(tmp_path, program, *options)[0]) == [31, 31, 31], "too large to be computed: unknown values are zeros"
+    assert largest(fit(tmp_path, program, *options, "--compute", "all")[0]) == [15, 15, 15]
+
+
 def test_from_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in os.environ.keys() - own_environment().keys():
         monkeypatch.delenv(name)

@@ -201,6 +201,9 @@ TEST(Fit, RefusesWhatItCannotVary) {
   expect_refusal("--vary batch=-1..4 echo '{batch}'", "--vary batch=-1..4: '-1' is not a whole number");
   expect_refusal("--vary batch=9..1 echo '{batch}'", "--vary batch=9..1: a range goes from a smaller to a larger");
   expect_refusal("--vary batch=1..9 --vary batch=2 echo '{batch}'", "--vary batch: the parameter is given twice");
+  expect_refusal("--vary batch=1..9 --rank 1 echo '{batch}'", "--rank and --local-rank need --world-size");
+  expect_refusal("--vary batch=1..9 --world-size 2 --rank 2 echo '{batch}'",
+                 "--rank 2 is not a rank of --world-size 2");
   expect_refusal("--vary batch=1..9 --gpu voodoo echo '{batch}'", "'voodoo' is not a known GPU");
 }
 
