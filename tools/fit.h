@@ -11,15 +11,10 @@
 #include <vector>
 
 #include "tools/card_table.h"
+#include "tools/fit_frontier.h"
 #include "tools/simulation.h"
 
 namespace cachalot::tools {
-
-// A parameter: {name} in the words of the program stands for its value.
-struct Vary {
-  std::string name;
-  std::vector<std::int64_t> values;  // in rising order
-};
 
 // Reads "batch=1..256" or "batch=1,2,4,8". Throws InvalidArgument.
 Vary parse_vary(std::string_view text);
@@ -45,8 +40,10 @@ struct FitRow {
 struct FitReport {
   std::vector<Vary> vary;
   std::size_t runs = 0;
-  bool is_exact = true;        // in each run the replay held what the run held
-  std::vector<FitRow> rows;    // the smallest card first, and of a card in the order of the fixed values
+  bool is_exact = true;  // in each run the replay held what the run held
+  // The smallest card first, and of a card in the order of the fixed values. Where some of these are ranges, a card has only
+  // rows that are corners with one policy: the largest value is smaller with larger ones of a range.
+  std::vector<FitRow> rows;
   std::vector<Card> left_out;  // PyTorch has no kernels for these
 };
 

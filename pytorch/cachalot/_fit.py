@@ -63,6 +63,8 @@ def fit(
         program: the program and its arguments, as for `cachalot simulate`, or its path alone. `{batch}` in a word stands for
             the value of the parameter `batch`.
         vary: for each parameter its values. For each combination of the others' values, the largest value of the last is found.
+            Where one of the others is a `range`, a program that fits with some value of it is assumed to fit with every
+            smaller one, and there are only results above which the largest value falls.
         gpus: the GPUs to answer for, as `cachalot gpus` lists them; without, all that PyTorch has kernels for.
         max_steps: ends each run after so many optimizer steps, or forward calls of a program without optimizers.
         max_seconds: ends each run after so many seconds.
@@ -80,7 +82,7 @@ def fit(
     if command is None:
         raise FitError("this installation has no `cachalot` command: install a wheel of cachalot")
     words = [program] if isinstance(program, str) else list(program)
-    options = [f"--vary={name}={_text_of(values)}" for name, values in vary.items()]
+    options = [f"--vary={name}={_text_of(values, is_last=name == list(vary)[-1])}" for name, values in vary.items()]
     options += [f"--gpu={gpu}" for gpu in gpus]
     for name, value in (("max-steps", max_steps), ("max-seconds", max_seconds), ("jobs", jobs),
                         ("scheduler", scheduler)):
@@ -96,9 +98,12 @@ def fit(
         return [Fit(**result) for result in json.loads(path.read_text())["results"]]
 
 
-def _text_of(values: Iterable[int]) -> str:
-    """As the command reads them: a range in short, because an argument has no room for thousands of numbers."""
+def _text_of(values: Iterable[int], *, is_last: bool) -> str:
+    """As the command reads them: a range in short, because an argument has no room for thousands of numbers.
+
+    Of a parameter before the last a range is more than its numbers (docs/tools/fit.md), and a list of them stays a list.
+    """
     numbers = sorted({int(value) for value in values})
-    if len(numbers) > 1 and numbers[-1] - numbers[0] == len(numbers) - 1:
+    if (is_last or isinstance(values, range)) and len(numbers) > 1 and numbers[-1] - numbers[0] == len(numbers) - 1:
         return f"{numbers[0]}..{numbers[-1]}"
     return ",".join(map(str, numbers))

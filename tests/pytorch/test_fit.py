@@ -69,6 +69,20 @@ def test_modules_that_use_the_gpu_when_they_are_imported_are_not_imported_before
     assert largest(results) == [29, 29, 29], "64 MiB less"
 
 
+def test_the_corners_of_two_ranges(tmp_path: Path) -> None:
+    script, results = tmp_path / "train.py", tmp_path / "fit.json"
+    script.write_text("import sys, torch\nx = torch.empty((int(sys.argv[1]) * int(sys.argv[2])) << 21, device='cuda', dtype=torch.uint8)\n")
+    command = [COMMAND, "fit", "--json", str(results), "--memory", "80MiB", "--context", "none", "--vary", "seq=1..8",
+               "--vary", "batch=1..12", "--", sys.executable, "train.py", "{seq}", "{batch}"]
+    done = subprocess.run(command, cwd=tmp_path, env=own_environment(), capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, done.stderr
+    staircase = {seq: min(40 // seq, 12) for seq in range(1, 9)}
+    corners = {seq: batch for seq, batch in staircase.items() if staircase.get(seq + 1) != batch}
+    found = json.loads(results.read_text())
+    assert {one["values"]["seq"]: one["pytorch"] for one in found["results"]} == corners
+    assert found["runs"] < 30 and "The same is assumed of seq" in " ".join(done.stdout.split())
+
+
 WIDE = "tensors = [torch.empty(count * batch << 20, device='cuda:' + device) for device, count in {devices}]\n"
 
 
