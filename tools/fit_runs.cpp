@@ -19,9 +19,13 @@
 namespace cachalot::tools {
 namespace {
 
-// Of the device of each run: more than any program has, and a third of the addresses that the simulator reserves with
-// expandable segments.
-constexpr const char* kUnlimited = "4TiB";
+// Of each device of a run: more than any GPU has. With expandable segments PyTorch reserves addresses for all of it, on each
+// device that it uses; 4 TiB in all are a third of those that the simulator has.
+std::string unlimited(int devices) {
+  constexpr int kGib = 4096;
+  constexpr int kLeastGib = 256;
+  return fmt::format("{}GiB", std::max(kGib / devices, kLeastGib));
+}
 
 std::atomic<bool> is_interrupted{false};
 
@@ -115,7 +119,7 @@ Recording FitRuns::record(const FitRun& run) {
   SimulationOptions options = options_.run;
   options.program = with_values(options_.run.program, options_.vary, run.values);
   options.gpu = run.gpu;
-  options.memory = kUnlimited;
+  options.memory = unlimited(options.devices);
   options.is_one_of_many = true;
   options.fork_server = fork_server_.get();
   options.stop = &is_interrupted;

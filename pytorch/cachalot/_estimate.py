@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 Policy = Literal["pytorch", "expandable_segments", "page_heap"]
 
 _MIB = 1 << 20
-_UNLIMITED = "4TiB"  # as the runs of `cachalot fit`
+_UNLIMITED_GIB, _LEAST_GIB = 4096, 256  # of all devices, and of each, as the runs of `cachalot fit`
 _PROGRAM = Path(__file__).with_name("_estimate_program.py")  # of estimate_memory
 
 
@@ -114,7 +114,8 @@ def estimate(
     Raises:
         EstimateError: the command is missing or refuses an option, or the program did not end well or did not use the GPU.
     """
-    flags = _simulation.flags(gpu=gpu, memory=memory or _UNLIMITED, max_steps=max_steps) + _simulation.flags_of_run(options)
+    unlimited = f"{max(_UNLIMITED_GIB // (options.get('devices') or 1), _LEAST_GIB)}GiB"
+    flags = _simulation.flags(gpu=gpu, memory=memory or unlimited, max_steps=max_steps) + _simulation.flags_of_run(options)
     with tempfile.TemporaryDirectory(prefix="cachalot-estimate-") as folder:
         path = Path(folder) / "report.json"
         done = _simulation.run("simulate", [*flags, f"--json={path}"], _simulation.words_of(program), EstimateError)
