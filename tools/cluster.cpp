@@ -45,6 +45,14 @@ std::vector<std::string> words_of_record(const SimulationOptions& options) {
   if (options.gpu) add("gpu", *options.gpu);
   if (options.memory) add("memory", *options.memory);
   if (options.context) add("context", *options.context);
+  add("devices", std::to_string(options.devices));
+  if (options.rank) {
+    add("world-size", std::to_string(options.rank->world_size));
+    add("rank", std::to_string(options.rank->rank));
+    add("local-rank", std::to_string(options.rank->local_rank));
+  }
+  add("compute", options.compute);
+  add("unknown", options.unknown);
   if (options.max_steps) add("max-steps", std::to_string(*options.max_steps));
   if (options.max_seconds) add("max-seconds", fmt::format("{}", *options.max_seconds));
   words.emplace_back("--");

@@ -22,7 +22,7 @@ class Cluster {
   // Returns how many runs the workers make at the same time, at least 1.
   int places() const { return places_; }
 
-  // As record_run of simulation.h, on a worker. Heeds the options gpu, memory, context, max_steps, max_seconds and stop.
+  // As record_run of simulation.h, on a worker. Heeds all options but strict and trace_path.
   // Throws InvalidArgument with the worker's message, and std::runtime_error if it is to stop.
   void record(const SimulationOptions& options, const std::filesystem::path& folder);
 

@@ -5,6 +5,7 @@
 #include <functional>
 #include <iterator>
 #include <map>
+#include <optional>
 #include <set>
 #include <tuple>
 #include <utility>
@@ -50,22 +51,6 @@ Values list_of(std::string_view text, std::string_view whole) {
   std::ranges::sort(values);
   values.erase(std::unique(values.begin(), values.end()), values.end());
   return values;
-}
-
-// Every combination of the values of all but the last parameter.
-std::vector<Values> combinations(const std::vector<Vary>& vary) {
-  std::vector<Values> all = {{}};
-  for (std::size_t i = 0; i + 1 < vary.size(); ++i) {
-    std::vector<Values> longer;
-    for (const Values& values : all) {
-      for (const std::int64_t value : vary[i].values) {
-        longer.push_back(values);
-        longer.back().push_back(value);
-      }
-    }
-    all = std::move(longer);
-  }
-  return all;
 }
 
 // Cards on which the program does nearly the same: so it did for the first values.
@@ -174,23 +159,18 @@ class Classes {
   std::vector<Card> left_out_;
 };
 
-// The search among the values of the last parameter, on the cards of a class and with one combination of the others.
+// The search on the cards of a class.
 struct Search {
   const CardClass* cards = nullptr;
-  Values fixed;
-  FitSearch search;
+  FitFrontier frontier;
 };
 
 std::vector<Search> searches_of(const FitOptions& options, const std::vector<CardClass>& classes) {
   std::vector<Search> searches;
-  const Values& values = options.vary.back().values;
   for (const CardClass& one : classes) {
-    const std::size_t first = searches.size();
-    for (const Values& fixed : combinations(options.vary)) {
-      searches.push_back({.cards = &one, .fixed = fixed, .search = FitSearch(values, one.memory_bytes())});
-    }
-    searches[first].search.add(0, one.first);
-    if (one.last) searches[first].search.add(values.size() - 1, *one.last);
+    Search& search = searches.emplace_back(&one, FitFrontier(options.vary, one.memory_bytes()));
+    search.frontier.add({.row = 0, .index = 0}, one.first);
+    if (one.last) search.frontier.add({.row = 0, .index = options.vary.back().values.size() - 1}, *one.last);
   }
   return searches;
 }
@@ -199,11 +179,11 @@ void search_all(const FitOptions& options, std::vector<Search>& searches, FitRun
   while (true) {
     std::vector<FitRun> wanted;
     for (Search& one : searches) {
-      for (const std::size_t index : one.search.wanted()) {
-        Values values = one.fixed;
-        values.push_back(options.vary.back().values[index]);
-        wanted.push_back({.gpu = one.cards->gpu(), .values = values, .done = [&one, index](Recording recording) {
-                            one.search.add(index, std::move(recording));
+      for (const FitFrontier::Run& run : one.frontier.wanted()) {
+        Values values = one.frontier.values_of(run.row);
+        values.push_back(options.vary.back().values[run.index]);
+        wanted.push_back({.gpu = one.cards->gpu(), .values = values, .done = [&one, run](Recording recording) {
+                            one.frontier.add(run, std::move(recording));
                           }});
       }
     }
@@ -212,16 +192,30 @@ void search_all(const FitOptions& options, std::vector<Search>& searches, FitRun
   }
 }
 
+// Nullopt: the row says nothing that others do not.
+std::optional<FitRow> row_of(const Card& card, std::size_t index, FitFrontier& frontier, const Values& values) {
+  FitRow row{.card = card, .fixed = frontier.values_of(index), .largest = {}};
+  bool is_corner = false;
+  bool is_none = true;
+  for (const Policy policy : kPolicies) {
+    const FitQuestion question{.policy = policy, .memory_bytes = card.usable_bytes()};
+    const std::optional<std::size_t> largest = frontier.largest(index, question);
+    if (largest) row.largest[static_cast<std::size_t>(policy)] = values[*largest];
+    is_corner = is_corner || frontier.is_corner(index, question);
+    is_none = is_none && !largest;
+  }
+  const bool is_all = is_none && frontier.begins_ranges(index);  // none fits in any row
+  return !frontier.has_ranges() || is_corner || is_all ? std::optional(std::move(row)) : std::nullopt;
+}
+
 std::vector<FitRow> rows_of(const FitOptions& options, std::vector<Search>& searches) {
   std::vector<FitRow> rows;
   for (Search& one : searches) {
     for (const Card& card : one.cards->cards) {
-      FitRow row{.card = card, .fixed = one.fixed, .largest = {}};
-      for (const Policy policy : kPolicies) {
-        const std::optional<std::size_t> index = one.search.largest(policy, card.usable_bytes());
-        if (index) row.largest[static_cast<std::size_t>(policy)] = options.vary.back().values[*index];
+      for (std::size_t index = 0; index < one.frontier.row_count(); ++index) {
+        if (std::optional<FitRow> row = row_of(card, index, one.frontier, options.vary.back().values))
+          rows.push_back(std::move(*row));
       }
-      rows.push_back(std::move(row));
     }
   }
   std::ranges::stable_sort(
@@ -237,9 +231,10 @@ Vary parse_vary(std::string_view text) {
                    "--vary {}: it must be NAME=FIRST..LAST or NAME=VALUE,VALUE,…", text);
   const std::string_view values = text.substr(equals + 1);
   const std::size_t dots = values.find("..");
+  const bool is_range = dots != std::string_view::npos;
   return {.name = std::string(text.substr(0, equals)),
-          .values = dots == std::string_view::npos ? list_of(values, text)
-                                                   : range_of(values.substr(0, dots), values.substr(dots + 2), text)};
+          .values = is_range ? range_of(values.substr(0, dots), values.substr(dots + 2), text) : list_of(values, text),
+          .is_range = is_range};
 }
 
 std::vector<std::string> with_values(const std::vector<std::string>& program, const std::vector<Vary>& vary,
@@ -268,7 +263,8 @@ FitReport fit(const FitOptions& options) {
         std::none_of(options.vary.begin(), one, [&](const Vary& other) { return other.name == one->name; }),
         "--vary {}: the parameter is given twice", one->name);
   }
-  with_values(options.program, options.vary, first_values(options.vary));  // complains before the first run
+  with_values(options.run.program, options.vary, first_values(options.vary));  // complains before the first run
+  const FitFrontier complains(options.vary, {});                               // likewise
   FitRuns runs(options);
   const Classes classes(options, runs);
   std::vector<Search> searches = searches_of(options, classes.all());

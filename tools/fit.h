@@ -11,16 +11,10 @@
 #include <vector>
 
 #include "tools/card_table.h"
+#include "tools/fit_frontier.h"
+#include "tools/simulation.h"
 
 namespace cachalot::tools {
-
-class Cluster;
-
-// A parameter: {name} in the words of the program stands for its value.
-struct Vary {
-  std::string name;
-  std::vector<std::int64_t> values;  // in rising order
-};
 
 // Reads "batch=1..256" or "batch=1,2,4,8". Throws InvalidArgument.
 Vary parse_vary(std::string_view text);
@@ -30,14 +24,10 @@ std::vector<std::string> with_values(const std::vector<std::string>& program, co
                                      const std::vector<std::int64_t>& values);
 
 struct FitOptions {
-  std::vector<std::string> program;
+  SimulationOptions run;   // of each run: the program, and all but its GPU and memory
   std::vector<Vary> vary;  // for each combination of the others' values, the largest value of the last is found
   std::vector<Card> cards;
-  int jobs = 1;                        // runs at the same time
-  Cluster* cluster = nullptr;          // makes them, if it is there
-  std::optional<std::string> context;  // as SimulationOptions has it
-  std::optional<int> max_steps;
-  std::optional<double> max_seconds;          // of each run
+  int jobs = 1;                               // runs at the same time
   std::function<void(double done)> progress;  // 0 to 1
 };
 
@@ -50,8 +40,10 @@ struct FitRow {
 struct FitReport {
   std::vector<Vary> vary;
   std::size_t runs = 0;
-  bool is_exact = true;        // in each run the replay held what the run held
-  std::vector<FitRow> rows;    // the smallest card first, and of a card in the order of the fixed values
+  bool is_exact = true;  // in each run the replay held what the run held
+  // The smallest card first, and of a card in the order of the fixed values. Where some of these are ranges, a card has only
+  // rows that are corners with one policy: the largest value is smaller with larger ones of a range.
+  std::vector<FitRow> rows;
   std::vector<Card> left_out;  // PyTorch has no kernels for these
 };
 

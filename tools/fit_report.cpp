@@ -30,7 +30,8 @@ std::vector<CardRows> by_card(const FitReport& report) {
 
 bool say_the_same(CardRows one, CardRows other) {
   return one.front().card.memory_bytes == other.front().card.memory_bytes &&
-         std::ranges::equal(one, other, [](const FitRow& a, const FitRow& b) { return a.largest == b.largest; });
+         std::ranges::equal(
+             one, other, [](const FitRow& a, const FitRow& b) { return a.fixed == b.fixed && a.largest == b.largest; });
 }
 
 // Cards that are one line of the table, or as many lines as there are combinations.
@@ -100,6 +101,15 @@ std::string aligned(const std::vector<Cells>& lines, const Style& style) {
   return text;
 }
 
+// "seq or layers", of those before the last; "" for none.
+std::string names_of_ranges(const FitReport& report) {
+  std::vector<std::string> names;
+  for (auto one = report.vary.begin(); one + 1 < report.vary.end(); ++one) {
+    if (one->is_range && one->values.size() > 1) names.push_back(one->name);
+  }
+  return fmt::format("{}", fmt::join(names, " or "));
+}
+
 // "1..256" or "1, 2, 8".
 std::string values_text(const Vary& vary) {
   const std::vector<std::int64_t>& values = vary.values;
@@ -115,6 +125,10 @@ std::string legend(const FitReport& report) {
       "every "
       "smaller one. {2} runs.",
       last.name, values_text(last), with_commas(report.runs));
+  if (const std::string names = names_of_ranges(report); !names.empty()) {
+    text += fmt::format(" The same is assumed of {}: the rows are those above which, with one policy, {} is smaller.",
+                        names, last.name);
+  }
   if (!report.is_exact) text += " Approximate: the program does more with memory than allocate and free it.";
   if (!report.left_out.empty()) text += " " + left_out_text(report.left_out) + ".";
   for (const Policy policy : kPolicies) {

@@ -19,9 +19,13 @@
 namespace cachalot::tools {
 namespace {
 
-// Of the device of each run: more than any program has, and a third of the addresses that the simulator reserves with
-// expandable segments.
-constexpr const char* kUnlimited = "4TiB";
+// Of each device of a run: more than any GPU has. With expandable segments PyTorch reserves addresses for all of it, on each
+// device that it uses; 4 TiB in all are a third of those that the simulator has.
+std::string unlimited(int devices) {
+  constexpr int kGib = 4096;
+  constexpr int kLeastGib = 256;
+  return fmt::format("{}GiB", std::max(kGib / devices, kLeastGib));
+}
 
 std::atomic<bool> is_interrupted{false};
 
@@ -32,6 +36,16 @@ std::string text_of(const std::vector<Vary>& vary, const std::vector<std::int64_
     text += fmt::format("{}{}={}", i == 0 ? "" : " ", vary[i].name, values[i]);
   }
   return text;
+}
+
+// In an order that is the same in each run: processes have other numbers.
+std::vector<const RecordedTrace*> by_device(const Simulation& simulation) {
+  std::vector<const RecordedTrace*> traces;
+  for (const ProcessReport& process : simulation.processes) {
+    for (const RecordedTrace& one : process.traces) traces.push_back(&one);
+  }
+  std::ranges::stable_sort(traces, {}, [](const RecordedTrace* one) { return one->physical_device; });
+  return traces;
 }
 
 }  // namespace
@@ -61,7 +75,7 @@ FitRuns::FitRuns(const FitOptions& options) : options_(options), interrupts_(std
 FitRuns::~FitRuns() = default;
 
 void FitRuns::make(std::vector<FitRun> runs) {
-  if (!runs.empty() && first_ && !has_tried_to_fork_ && options_.cluster == nullptr) begin_to_fork();
+  if (!runs.empty() && first_ && !has_tried_to_fork_ && options_.run.cluster == nullptr) begin_to_fork();
   std::atomic<std::size_t> next{0};
   std::map<std::size_t, std::exception_ptr> failures;  // by run: the first is told
   const auto work = [&] {
@@ -88,7 +102,7 @@ void FitRuns::make(std::vector<FitRun> runs) {
 // A program may do something else where modules are imported before it begins: then all runs stay processes of their own.
 void FitRuns::begin_to_fork() {
   has_tried_to_fork_ = true;
-  std::optional<PythonWords> words = python_words(options_.program);
+  std::optional<PythonWords> words = python_words(options_.run.program);
   if (!words || first_->modules.empty()) return;
   try {
     fork_server_ =
@@ -102,16 +116,12 @@ void FitRuns::begin_to_fork() {
 }
 
 Recording FitRuns::record(const FitRun& run) {
-  SimulationOptions options;
-  options.program = with_values(options_.program, options_.vary, run.values);
+  SimulationOptions options = options_.run;
+  options.program = with_values(options_.run.program, options_.vary, run.values);
   options.gpu = run.gpu;
-  options.memory = kUnlimited;
-  options.max_steps = options_.max_steps;
-  options.max_seconds = options_.max_seconds;
-  options.context = options_.context;
+  options.memory = unlimited(options.devices);
   options.is_one_of_many = true;
   options.fork_server = fork_server_.get();
-  options.cluster = options_.cluster;
   options.stop = &is_interrupted;
   Simulation simulation = simulate(options);
   Recording recording;
@@ -122,9 +132,7 @@ Recording FitRuns::record(const FitRun& run) {
                    how_it_ended(simulation.ending), simulation.output);
   CACHALOT_REQUIRE(simulation.ending.ended != Ended::unknown_value, "with {} {}", values,
                    why_it_was_ended(simulation.ending));
-  for (const ProcessReport& process : simulation.processes) {
-    for (const RecordedTrace& one : process.traces) add_part(recording, one, values);
-  }
+  for (const RecordedTrace* one : by_device(simulation)) add_part(recording, *one, values);
   CACHALOT_REQUIRE(!recording.parts.empty(), "with {} nothing is known of what the program allocates with PyTorch",
                    values);
   const std::lock_guard lock(mutex_);
@@ -136,7 +144,7 @@ void FitRuns::add_part(Recording& recording, const RecordedTrace& one, const std
   CACHALOT_REQUIRE(one.trace.is_held(), "with {} the program makes {} allocations and frees, and {} are the most: {}",
                    values, one.trace.event_count, Trace::kMostHeldEvents, "give --max-steps");
   recording.architectures = one.run.architectures;
-  recording.context = one.context;
+  if (one.context.costs.total() >= recording.context.costs.total()) recording.context = one.context;
   recording.parts.push_back({.trace = with_ordered_frees(one.trace), .other_bytes = one.run.other_bytes});
   if (!one.run.policy) return;
   const bool is_exact = PolicyFit(one.trace).held_bytes(*one.run.policy) == one.run.reserved_bytes;

@@ -34,25 +34,92 @@ bool are_nearly_equal(const Recording& one, const Recording& other) {
          });
 }
 
+void note_deviations(std::vector<Deviations>& deviations, const Recording& computed, const Recording& real) {
+  if (deviations.empty()) {
+    for (const Recording::Part& part : real.parts) deviations.emplace_back(part.trace.event_count);
+  }
+  for (std::size_t i = 0; i < deviations.size(); ++i)
+    note_deviations(deviations[i], computed.parts[i].trace, real.parts[i].trace);
+}
+
+Recording on_line(const Recording& one, std::int64_t at_one, const Recording& other, std::int64_t at_other,
+                  std::int64_t value) {
+  Recording recording = one;
+  for (std::size_t i = 0; i < recording.parts.size(); ++i) {
+    recording.parts[i].trace = on_line({.trace = one.parts[i].trace, .value = at_one},
+                                       {.trace = other.parts[i].trace, .value = at_other}, value);
+  }
+  return recording;
+}
+
+void FitAnswers::add(const Recording& recording) {
+  std::vector<PartFit>& parts = traces_.emplace_back();
+  for (const Recording::Part& part : recording.parts) {
+    parts.push_back({.fit = PolicyFit(part.trace), .other_bytes = part.other_bytes});
+    held_events_ += part.trace.event_count;
+  }
+}
+
+void FitAnswers::add(const Computed& computed) {
+  Recording low = computed.recording;
+  Recording high = computed.recording;
+  for (std::size_t i = 0; i < low.parts.size(); ++i) {
+    low.parts[i].trace = lowered(std::move(low.parts[i].trace), computed.deviations[i]);
+    high.parts[i].trace = raised(std::move(high.parts[i].trace), computed.deviations[i]);
+  }
+  add(low);
+  add(high);
+}
+
+std::optional<bool> FitAnswers::answer(const FitQuestion& question) {
+  const bool first = all_fit(traces_.front(), question);
+  const bool is_certain =
+      std::all_of(traces_.begin() + 1, traces_.end(), [&](auto& parts) { return all_fit(parts, question) == first; });
+  return is_certain ? std::optional(first) : std::nullopt;
+}
+
+bool FitAnswers::all_fit(std::vector<PartFit>& parts, const FitQuestion& question) {
+  return std::ranges::all_of(parts, [&](PartFit& part) {
+    return question.memory_bytes >= part.other_bytes &&
+           part.fit.fits(question.policy, question.memory_bytes - part.other_bytes);
+  });
+}
+
 FitSearch::FitSearch(std::vector<std::int64_t> values, std::set<std::size_t> memory_bytes)
-    : values_(std::move(values)), memory_bytes_(std::move(memory_bytes)) {}
+    : values_(std::move(values)) {
+  for (const std::size_t bytes : memory_bytes) {
+    for (const Policy policy : kPolicies) {
+      questions_.push_back({.policy = policy, .memory_bytes = bytes});
+      known_[questions_.back()] = {.fits = std::nullopt, .does_not = values_.size()};
+    }
+  }
+}
 
 std::vector<std::size_t> FitSearch::wanted() {
   std::set<std::size_t> wanted;
-  for (const std::size_t end : {std::size_t{0}, values_.size() - 1}) {
-    if (!recordings_.contains(end)) wanted.insert(end);
-  }
-  if (!wanted.empty()) return {wanted.begin(), wanted.end()};
-  for (const std::size_t bytes : memory_bytes_) {
-    for (const Policy policy : kPolicies) {
-      const Bracket bracket = bracket_of({.policy = policy, .memory_bytes = bytes});
-      if (bracket.undecided) {
-        wanted.insert(*bracket.undecided);
-      } else if (!bracket.is_closed()) {
-        for (const std::size_t index : checks_in({*bracket.fits, bracket.does_not})) wanted.insert(index);
-      }
+  std::size_t first = values_.size();
+  std::size_t last = 0;
+  for (const FitQuestion& question : questions_) {
+    const Bracket bracket = bracket_of(question);
+    if (bracket.is_closed()) continue;
+    first = std::min(first, bracket.fits.value_or(0));
+    last = std::max(last, std::min(bracket.does_not, values_.size() - 1));
+    if (bracket.undecided) {
+      wanted.insert(*bracket.undecided);
+    } else if (is_between_runs(bracket.first_open())) {
+      for (const std::size_t index : checks_in(segment_around(bracket.first_open()))) wanted.insert(index);
+    } else {
+      wanted.insert(bracket.middle());
     }
   }
+  // What is open must lie between two runs, unless so little is open that lines need more runs than trying does.
+  constexpr std::size_t kFewValues = 4;
+  std::set<std::size_t> ends;
+  if (first < values_.size() && last - first > kFewValues) {
+    if (recordings_.empty() || recordings_.begin()->first > first) ends.insert(first);
+    if (recordings_.empty() || recordings_.rbegin()->first < last) ends.insert(last);
+  }
+  if (!ends.empty()) wanted = ends;
   return {wanted.begin(), wanted.end()};
 }
 
@@ -62,30 +129,62 @@ void FitSearch::add(std::size_t index, Recording recording) {
   constexpr int kRunsOfALine = 3;
   const std::size_t first = run_beside(index, -kRunsOfALine).value_or(0);
   const std::size_t last = run_beside(index, kRunsOfALine).value_or(values_.size());
-  for (auto at = fits_.lower_bound(first); at != fits_.end() && at->first <= last;) at = fits_.erase(at);
+  for (auto at = answers_.lower_bound(first); at != answers_.end() && at->first <= last;) at = answers_.erase(at);
 }
 
 std::optional<std::size_t> FitSearch::largest(Policy policy, std::size_t memory_bytes) {
   return bracket_of({.policy = policy, .memory_bytes = memory_bytes}).fits;
 }
 
-FitSearch::Bracket FitSearch::bracket_of(const Question& question) {
-  Bracket bracket{.fits = std::nullopt, .does_not = values_.size(), .undecided = std::nullopt};
+FitBounds FitSearch::bounds(const FitQuestion& question) { return bracket_of(question); }
+
+void FitSearch::narrow(const FitQuestion& question, const FitBounds& bounds) {
+  FitBounds& known = known_.at(question);
+  known.fits = std::max(known.fits, bounds.fits);  // nullopt is the smallest
+  known.does_not = std::min(known.does_not, bounds.does_not);
+}
+
+void FitSearch::close() {
+  for (const FitQuestion& question : questions_) narrow(question, bounds(question));
+  answers_.clear();
+  held_events_ = 0;
+}
+
+std::optional<Computed> FitSearch::computed(std::size_t index) const {
+  if (const auto found = recordings_.find(index); found != recordings_.end()) {
+    if (found->second.is_too_large) return std::nullopt;
+    Computed computed{.recording = found->second, .deviations = {}};
+    note_deviations(computed.deviations, found->second, found->second);
+    return computed;
+  }
+  if (!is_between_runs(index)) return std::nullopt;
+  const Segment segment = segment_around(index);
+  if (!have_one_shape(recordings_.at(segment.first), recordings_.at(segment.second))) return std::nullopt;
+  std::optional<Line> line = line_inside(segment);
+  if (!line) return std::nullopt;
+  return Computed{.recording = on(*line, index), .deviations = std::move(line->deviations)};
+}
+
+FitSearch::Bracket FitSearch::bracket_of(const FitQuestion& question) {
+  Bracket bracket{known_.at(question), std::nullopt};
   for (const auto& [index, recording] : recordings_) {
+    if (index < bracket.first_open()) continue;
+    if (index >= bracket.does_not) break;
     if (recording.is_too_large || !*answer(index, question)) {
       bracket.does_not = index;
       break;
     }
     bracket.fits = index;
   }
-  if (!bracket.is_closed() && !lines_for({*bracket.fits, bracket.does_not}).empty()) bisect(bracket, question);
+  const bool is_surrounded = !bracket.is_closed() && is_between_runs(bracket.first_open());
+  if (is_surrounded && !lines_for(segment_around(bracket.first_open())).empty()) bisect(bracket, question);
   return bracket;
 }
 
 // By what is computed. Stops at an index that is undecided.
-void FitSearch::bisect(Bracket& bracket, const Question& question) {
+void FitSearch::bisect(Bracket& bracket, const FitQuestion& question) {
   while (!bracket.is_closed()) {
-    const std::size_t middle = *bracket.fits + (bracket.does_not - *bracket.fits) / 2;
+    const std::size_t middle = bracket.middle();
     const std::optional<bool> fits = answer(middle, question);
     if (!fits) {
       bracket.undecided = middle;
@@ -100,56 +199,33 @@ void FitSearch::bisect(Bracket& bracket, const Question& question) {
 }
 
 // Nullopt: the traces do not say the same.
-std::optional<bool> FitSearch::answer(std::size_t index, const Question& question) {
-  const auto all_fit = [&](std::vector<PartFit>& parts) {
-    return std::ranges::all_of(parts, [&](PartFit& part) {
-      return question.memory_bytes >= part.other_bytes &&
-             part.fit.fits(question.policy, question.memory_bytes - part.other_bytes);
-    });
-  };
-  Fits& fits = fits_of(index);
-  const bool first = all_fit(fits.front());
-  const bool is_certain =
-      std::all_of(fits.begin() + 1, fits.end(), [&](auto& parts) { return all_fit(parts) == first; });
-  return is_certain ? std::optional(first) : std::nullopt;
-}
-
-FitSearch::Fits& FitSearch::fits_of(std::size_t index) {
-  if (const auto found = fits_.find(index); found != fits_.end()) return found->second;
-  if (held_events_ > kMostHeldEvents) {
-    fits_.clear();
-    held_events_ = 0;
-  }
-  Fits& fits = fits_[index] = make_fits(index);
-  for (const Recording::Part& part : std::prev(recordings_.upper_bound(index))->second.parts) {
-    held_events_ += fits.size() * part.trace.event_count;
-  }
-  return fits;
-}
-
-FitSearch::Fits FitSearch::make_fits(std::size_t index) const {
-  if (const auto found = recordings_.find(index); found != recordings_.end())
-    return {fits_of_parts(found->second.parts)};
-  Fits fits;
-  for (const Line& line : lines_for(segment_around(index))) {
-    std::vector<Recording::Part> low = parts_on(line, index);
-    std::vector<Recording::Part> high = low;
-    for (std::size_t i = 0; i < low.size(); ++i) {
-      low[i].trace = lowered(std::move(low[i].trace), line.deviations[i]);
-      high[i].trace = raised(std::move(high[i].trace), line.deviations[i]);
+std::optional<bool> FitSearch::answer(std::size_t index, const FitQuestion& question) {
+  auto found = answers_.find(index);
+  if (found == answers_.end()) {
+    if (held_events_ > kMostHeldEvents) {
+      answers_.clear();
+      held_events_ = 0;
     }
-    fits.push_back(fits_of_parts(low));
-    fits.push_back(fits_of_parts(high));
+    found = answers_.emplace(index, make_answers(index)).first;
+    held_events_ += found->second.held_events();
   }
-  return fits;
+  return found->second.answer(question);
 }
 
-std::vector<FitSearch::PartFit> FitSearch::fits_of_parts(const std::vector<Recording::Part>& parts) {
-  std::vector<PartFit> fits;
-  fits.reserve(parts.size());
-  for (const Recording::Part& part : parts)
-    fits.push_back({.fit = PolicyFit(part.trace), .other_bytes = part.other_bytes});
-  return fits;
+FitAnswers FitSearch::make_answers(std::size_t index) const {
+  FitAnswers answers;
+  if (const auto found = recordings_.find(index); found != recordings_.end()) {
+    answers.add(found->second);
+    return answers;
+  }
+  for (const Line& line : lines_for(segment_around(index)))
+    answers.add(Computed{.recording = on(line, index), .deviations = line.deviations});
+  return answers;
+}
+
+bool FitSearch::is_between_runs(std::size_t index) const {
+  const auto after = recordings_.upper_bound(index);
+  return after != recordings_.begin() && after != recordings_.end();
 }
 
 FitSearch::Segment FitSearch::segment_around(std::size_t index) const {
@@ -215,23 +291,13 @@ bool FitSearch::note_deviations_at(std::optional<std::size_t> low, std::size_t m
   if (!low || !high) return false;
   const Recording& real = recordings_.at(middle);
   if (!have_one_shape(recordings_.at(*low), real) || !have_one_shape(real, recordings_.at(*high))) return false;
-  const std::vector<Recording::Part> expected = parts_on({.one = *low, .other = *high, .deviations = {}}, middle);
-  if (deviations.empty()) {
-    for (const Recording::Part& part : real.parts) deviations.emplace_back(part.trace.event_count);
-  }
-  for (std::size_t i = 0; i < deviations.size(); ++i)
-    note_deviations(deviations[i], expected[i].trace, real.parts[i].trace);
+  note_deviations(deviations, on({.one = *low, .other = *high, .deviations = {}}, middle), real);
   return true;
 }
 
-std::vector<Recording::Part> FitSearch::parts_on(const Line& line, std::size_t index) const {
-  std::vector<Recording::Part> parts = recordings_.at(line.one).parts;
-  const Recording& other = recordings_.at(line.other);
-  for (std::size_t i = 0; i < parts.size(); ++i) {
-    parts[i].trace = on_line({.trace = parts[i].trace, .value = values_[line.one]},
-                             {.trace = other.parts[i].trace, .value = values_[line.other]}, values_[index]);
-  }
-  return parts;
+Recording FitSearch::on(const Line& line, std::size_t index) const {
+  return on_line(recordings_.at(line.one), values_[line.one], recordings_.at(line.other), values_[line.other],
+                 values_[index]);
 }
 
 }  // namespace cachalot::tools

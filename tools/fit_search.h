@@ -7,6 +7,8 @@
 // must say the same. Where there are not enough runs for a line, there are more of them.
 //
 // What fits for a value is assumed to fit for all smaller ones.
+//
+// Where more is known of an answer, as from other searches (fit_frontier.h), only the values that it leaves open are run.
 #pragma once
 
 #include <cstddef>
@@ -33,7 +35,7 @@ struct Recording {
   };
 
   std::vector<Part> parts;
-  simulator::ContextCharge context;        // what the program's context and libraries took of the device
+  simulator::ContextCharge context;        // what the program's context and libraries took: of its devices, the most
   std::vector<std::string> architectures;  // that PyTorch has kernels for (card_table.h)
   bool is_too_large = false;               // it ran out of memory even so: it fits nowhere
 };
@@ -45,6 +47,64 @@ bool are_equal(const Recording& one, const Recording& other);
 
 // Whether the two have one shape and differ by less than a thousandth in what lives at once.
 bool are_nearly_equal(const Recording& one, const Recording& other);
+
+// What is asked of a value: whether it fits into so much memory, without the context.
+struct FitQuestion {
+  Policy policy = Policy::pytorch;
+  std::size_t memory_bytes = 0;
+
+  auto operator<=>(const FitQuestion&) const = default;
+};
+
+// Between which indexes the largest one lies that fits.
+struct FitBounds {
+  std::optional<std::size_t> fits;  // the largest that is known to fit
+  std::size_t does_not = 0;         // the smallest that is known not to; the number of values if none is
+
+  std::size_t first_open() const { return fits ? *fits + 1 : 0; }
+  bool is_closed() const { return first_open() >= does_not; }
+  // Of what is open.
+  std::size_t middle() const { return first_open() + (does_not - 1 - first_open()) / 2; }
+};
+
+// What a value allocates, as far as it is known: each size up to a deviation, by part.
+struct Computed {
+  Recording recording;
+  std::vector<Deviations> deviations;
+};
+
+// Raises the deviations to the differences of sizes of two recordings of one shape.
+void note_deviations(std::vector<Deviations>& deviations, const Recording& computed, const Recording& real);
+
+// Returns the recording for a value, by those of two others of one shape (trace_shape.h).
+Recording on_line(const Recording& one, std::int64_t at_one, const Recording& other, std::int64_t at_other,
+                  std::int64_t value);
+
+// Traces that answer for a value. Where they do not say the same, nothing is known.
+class FitAnswers {
+ public:
+  FitAnswers() = default;
+
+  // Adds what was recorded.
+  void add(const Recording& recording);
+  // Adds what was computed, once with all sizes lowered and once with all raised.
+  void add(const Computed& computed);
+
+  // Requires at least one trace.
+  std::optional<bool> answer(const FitQuestion& question);
+  std::size_t held_events() const { return held_events_; }
+
+ private:
+  struct PartFit {
+    PolicyFit fit;
+    std::size_t other_bytes = 0;
+  };
+
+  static bool all_fit(std::vector<PartFit>& parts, const FitQuestion& question);
+
+  std::vector<std::vector<PartFit>> traces_;  // by part
+  std::size_t held_events_ = 0;
+};
 
 // Not thread-safe.
 class FitSearch {
@@ -59,21 +119,22 @@ class FitSearch {
   // Returns the index of the largest value that fits, and nullopt where none does. To be called when nothing is wanted.
   std::optional<std::size_t> largest(Policy policy, std::size_t memory_bytes);
 
+  std::size_t value_count() const { return values_.size(); }
+  const std::vector<FitQuestion>& questions() const { return questions_; }
+  // Returns what is known of the answer without runs that are yet to come.
+  FitBounds bounds(const FitQuestion& question);
+  // Tells what is known of the answer otherwise.
+  void narrow(const FitQuestion& question, const FitBounds& bounds);
+  // Keeps the answers, and frees what they came from but for the runs. To be called when nothing is wanted.
+  void close();
+  // Returns what an index allocates that was run or lies between two runs of one shape; nullopt for others.
+  std::optional<Computed> computed(std::size_t index) const;
+
  private:
   using Segment = std::pair<std::size_t, std::size_t>;  // two indexes that were run, and none between
 
-  struct Question {
-    Policy policy = Policy::pytorch;
-    std::size_t memory_bytes = 0;
-  };
-
-  // Where the answer to a question lies, as far as is known.
-  struct Bracket {
-    std::optional<std::size_t> fits;       // the largest index that is known to fit
-    std::size_t does_not = 0;              // the smallest that is known not to; the number of values if none is
+  struct Bracket : FitBounds {
     std::optional<std::size_t> undecided;  // between them, to be run
-
-    bool is_closed() const { return !fits || does_not - *fits <= 1; }
   };
 
   // Two runs of one shape, and by how much sizes leave the straight line through them, by part.
@@ -83,20 +144,12 @@ class FitSearch {
     std::vector<Deviations> deviations;
   };
 
-  struct PartFit {
-    PolicyFit fit;
-    std::size_t other_bytes = 0;
-  };
-  // Traces that answer for an index, by part: one of a run, or for each line the lowered and the raised one.
-  using Fits = std::vector<std::vector<PartFit>>;
+  Bracket bracket_of(const FitQuestion& question);
+  void bisect(Bracket& bracket, const FitQuestion& question);
+  std::optional<bool> answer(std::size_t index, const FitQuestion& question);
+  FitAnswers make_answers(std::size_t index) const;
 
-  Bracket bracket_of(const Question& question);
-  void bisect(Bracket& bracket, const Question& question);
-  std::optional<bool> answer(std::size_t index, const Question& question);
-  Fits& fits_of(std::size_t index);
-  Fits make_fits(std::size_t index) const;
-  static std::vector<PartFit> fits_of_parts(const std::vector<Recording::Part>& parts);
-
+  bool is_between_runs(std::size_t index) const;
   Segment segment_around(std::size_t index) const;
   std::optional<std::size_t> run_beside(std::size_t index, int steps) const;
   std::vector<std::size_t> checks_in(const Segment& segment) const;
@@ -106,13 +159,14 @@ class FitSearch {
   std::optional<Line> line_of_side(std::size_t nearest, int direction) const;
   bool note_deviations_at(std::optional<std::size_t> low, std::size_t middle, std::optional<std::size_t> high,
                           std::vector<Deviations>& deviations) const;
-  std::vector<Recording::Part> parts_on(const Line& line, std::size_t index) const;
+  Recording on(const Line& line, std::size_t index) const;
 
   std::vector<std::int64_t> values_;
-  std::set<std::size_t> memory_bytes_;
+  std::vector<FitQuestion> questions_;
+  std::map<FitQuestion, FitBounds> known_;       // without runs
   std::map<std::size_t, Recording> recordings_;  // by index
-  std::map<std::size_t, Fits> fits_;             // by index; emptied when it is large
-  std::size_t held_events_ = 0;                  // of fits_
+  std::map<std::size_t, FitAnswers> answers_;    // by index; emptied when it is large
+  std::size_t held_events_ = 0;                  // of answers_
 };
 
 }  // namespace cachalot::tools

@@ -51,6 +51,7 @@ struct SimulationOptions {
 // What PyTorch allocated on one device.
 struct RecordedTrace {
   CardRun run;
+  int physical_device = 0;  // its number on the machine; run.device is that in the process
   simulator::ContextCharge context;
   simulator::Spread of_others;  // of other estimates than the context
   Trace trace;

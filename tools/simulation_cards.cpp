@@ -79,6 +79,7 @@ std::vector<RecordedTrace> recorded_traces(const ProcessReport& report, const st
                               .architectures = report.torch.value("architectures", std::vector<std::string>()),
                               .reserved_bytes = reserved,
                               .other_bytes = used - std::min(used, reserved) + of_others},
+                      .physical_device = device.at("physical_device").get<int>(),
                       .context = context,
                       .of_others = spread_of_others(device),
                       .trace = read_trace(path.string())});

@@ -1,6 +1,6 @@
-"""Trains a GPT-2 of 124 million parameters on random words of 1024 tokens, in mixed precision: what bench/fit.sh asks about.
+"""Trains a GPT-2 of 124 million parameters on random words of up to 1024 tokens, in mixed precision: what bench/fit.sh asks about.
 
-    gpt2.py [--batch N] [--steps N]
+    gpt2.py [--batch N] [--sequence N] [--steps N]
 """
 
 from __future__ import annotations
@@ -46,12 +46,13 @@ class Model(nn.Module):
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--batch", type=int, default=8)
+    parser.add_argument("--sequence", type=int, default=LENGTH, help="tokens, at most as many as by default")
     parser.add_argument("--steps", type=int, default=10)
     options = parser.parse_args()
     model = Model().cuda()
     optimizer = torch.optim.AdamW(model.parameters())
     for _ in range(options.steps):
-        words = torch.randint(VOCABULARY, (options.batch, LENGTH + 1)).cuda()
+        words = torch.randint(VOCABULARY, (options.batch, options.sequence + 1)).cuda()
         with torch.autocast("cuda", torch.bfloat16):
             scores = model(words[:, :-1])
             loss = functional.cross_entropy(scores.flatten(0, 1), words[:, 1:].flatten())

@@ -30,6 +30,11 @@ The largest batch size with which a program fits, for each GPU, without a GPU (d
 
     cachalot.fit(["train.py", "--batch", "{batch}"], vary={"batch": range(1, 257)}, gpus=["t4", "l4"], max_steps=2)
 
+The memory that a program or a model takes, likewise (docs/tools/simulate.md):
+
+    cachalot.estimate(["train.py"], max_steps=2).fits("l4")
+    cachalot.estimate_memory(model, sample_input, torch.optim.AdamW).total_mb
+
 CACHALOT_CONF=guard:True detects writes outside of tensors and to freed memory: `cachalot.check_memory()`. CACHALOT_DEBUG=1
 also detects invalid frees and uses, and adds call stacks.
 
@@ -46,6 +51,7 @@ from ._version import __version__
 if TYPE_CHECKING:
     from ._enable import Mode, enable, enabled_mode, is_enabled
     from ._errors import EnableError
+    from ._estimate import Estimate, EstimateError, estimate, estimate_memory
     from ._figures import Fragmentation, fragmentation, stats
     from ._fit import Fit, FitError, fit
     from ._guard import MemoryCall, MemoryFinding, MemoryReport, check_memory
@@ -60,6 +66,8 @@ if TYPE_CHECKING:
 __all__ = [
     "AllocationSite",
     "EnableError",
+    "Estimate",
+    "EstimateError",
     "Fit",
     "FitError",
     "Fragmentation",
@@ -83,6 +91,8 @@ __all__ = [
     "contiguous",
     "enable",
     "enabled_mode",
+    "estimate",
+    "estimate_memory",
     "fit",
     "fragmentation",
     "include_path",
@@ -102,6 +112,7 @@ __all__ = [
 _MODULES = {
     "_enable": ("Mode", "enable", "enabled_mode", "is_enabled"),
     "_errors": ("EnableError",),
+    "_estimate": ("Estimate", "EstimateError", "estimate", "estimate_memory"),
     "_figures": ("Fragmentation", "fragmentation", "stats"),
     "_fit": ("Fit", "FitError", "fit"),
     "_guard": ("MemoryCall", "MemoryFinding", "MemoryReport", "check_memory"),

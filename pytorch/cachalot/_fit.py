@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from . import _command
+from . import _simulation
+from ._simulation import RunOptions
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 
 class FitError(RuntimeError):
@@ -46,10 +48,11 @@ def fit(
     vary: Mapping[str, Iterable[int]],
     gpus: Iterable[str] = (),
     *,
+    memory: Iterable[str] | str = (),
     max_steps: int | None = None,
-    max_seconds: float | None = None,
     jobs: int | None = None,
     scheduler: str | None = None,
+    **run_options: Unpack[RunOptions],
 ) -> list[Fit]:
     """Finds the largest parameters with which a program fits on GPUs that are simulated.
 
@@ -63,12 +66,17 @@ def fit(
         program: the program and its arguments, as for `cachalot simulate`, or its path alone. `{batch}` in a word stands for
             the value of the parameter `batch`.
         vary: for each parameter its values. For each combination of the others' values, the largest value of the last is found.
-        gpus: the GPUs to answer for, as `cachalot gpus` lists them; without, all that PyTorch has kernels for.
+            Where one of the others is a `range`, a program that fits with some value of it is assumed to fit with every
+            smaller one, and there are only results above which the largest value falls.
+        gpus: the GPUs to answer for, as `cachalot gpus` lists them; without, and without memory, all that PyTorch has kernels
+            for.
+        memory: a size such as "24GiB", or several, each of which is a GPU like an h100 with so much memory.
         max_steps: ends each run after so many optimizer steps, or forward calls of a program without optimizers.
-        max_seconds: ends each run after so many seconds.
         jobs: how many runs there are at the same time; without, as many as there are processors, or threads of the
-            scheduler's workers.
+            scheduler's workers; with several devices, one.
         scheduler: the address of a Dask scheduler whose workers make the runs, such as "tcp://host:8786" (docs/tools/fit.md).
+        **run_options: `context`, `devices`, `world_size`, `rank`, `local_rank`, `max_seconds`, `compute` and `unknown`, the
+            options of `cachalot fit`. With several devices a value fits if it does on each.
 
     Returns:
         A result for each GPU and combination, the smallest GPU first.
@@ -76,29 +84,23 @@ def fit(
     Raises:
         FitError: the command is missing or failed, or a run of the program did not end well.
     """
-    command = _command.find()
-    if command is None:
-        raise FitError("this installation has no `cachalot` command: install a wheel of cachalot")
-    words = [program] if isinstance(program, str) else list(program)
-    options = [f"--vary={name}={_text_of(values)}" for name, values in vary.items()]
-    options += [f"--gpu={gpu}" for gpu in gpus]
-    for name, value in (("max-steps", max_steps), ("max-seconds", max_seconds), ("jobs", jobs),
-                        ("scheduler", scheduler)):
-        if value is not None:
-            options.append(f"--{name}={value}")
-    environment = {"CACHALOT_PYTHON": sys.executable, **os.environ}
+    options = [f"--vary={name}={_text_of(values, is_last=name == list(vary)[-1])}" for name, values in vary.items()]
+    options += [f"--gpu={gpu}" for gpu in gpus] + [f"--memory={size}" for size in _simulation.words_of(memory)]
+    options += _simulation.flags(max_steps=max_steps, jobs=jobs, scheduler=scheduler) + _simulation.flags_of_run(run_options)
     with tempfile.TemporaryDirectory(prefix="cachalot-fit-") as folder:
         path = Path(folder) / "fit.json"
-        done = subprocess.run([command, "fit", *options, f"--json={path}", "--", *words], env=environment,
-                              stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, check=False)
+        done = _simulation.run("fit", [*options, f"--json={path}"], _simulation.words_of(program), FitError)
         if done.returncode != 0:
             raise FitError(done.stderr.strip().removeprefix("cachalot: "))
         return [Fit(**result) for result in json.loads(path.read_text())["results"]]
 
 
-def _text_of(values: Iterable[int]) -> str:
-    """As the command reads them: a range in short, because an argument has no room for thousands of numbers."""
+def _text_of(values: Iterable[int], *, is_last: bool) -> str:
+    """As the command reads them: a range in short, because an argument has no room for thousands of numbers.
+
+    Of a parameter before the last a range is more than its numbers (docs/tools/fit.md), and a list of them stays a list.
+    """
     numbers = sorted({int(value) for value in values})
-    if len(numbers) > 1 and numbers[-1] - numbers[0] == len(numbers) - 1:
+    if (is_last or isinstance(values, range)) and len(numbers) > 1 and numbers[-1] - numbers[0] == len(numbers) - 1:
         return f"{numbers[0]}..{numbers[-1]}"
     return ",".join(map(str, numbers))

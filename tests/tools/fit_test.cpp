@@ -15,6 +15,7 @@
 #include "base/bytes.h"
 #include "tests/tools/run_command.h"
 #include "tests/tools/temporary_file.h"
+#include "tools/fit_frontier.h"
 #include "tools/fit_search.h"
 #include "tools/trace_shape.h"
 
@@ -75,8 +76,9 @@ struct Found {
 
 const std::set<std::size_t> kMemory = {50 * kMiB, 400 * kMiB, 700 * kMiB, 1000 * kMiB, 1900 * kMiB, 90000 * kMiB};
 
-Found search(const Program& program, const std::vector<std::int64_t>& values) {
-  FitSearch search(values, kMemory);
+Found search(const Program& program, const std::vector<std::int64_t>& values,
+             const std::set<std::size_t>& memory = kMemory) {
+  FitSearch search(values, memory);
   Found found;
   for (auto wanted = search.wanted(); !wanted.empty(); wanted = search.wanted()) {
     for (const std::size_t index : wanted) {
@@ -86,18 +88,19 @@ Found search(const Program& program, const std::vector<std::int64_t>& values) {
       ++found.runs;
     }
   }
-  for (const std::size_t bytes : kMemory) {
+  for (const std::size_t bytes : memory) {
     for (const Policy policy : kPolicies) found.largest.push_back(search.largest(policy, bytes));
   }
   return found;
 }
 
-std::vector<std::optional<std::size_t>> try_all(const Program& program, const std::vector<std::int64_t>& values) {
-  std::vector<std::optional<std::size_t>> largest(kMemory.size() * kPolicyCount);
+std::vector<std::optional<std::size_t>> try_all(const Program& program, const std::vector<std::int64_t>& values,
+                                                const std::set<std::size_t>& memory = kMemory) {
+  std::vector<std::optional<std::size_t>> largest(memory.size() * kPolicyCount);
   for (std::size_t index = 0; index < values.size(); ++index) {
     PolicyFit fit(trace_at(program, values[index]));
     std::size_t question = 0;
-    for (const std::size_t bytes : kMemory) {
+    for (const std::size_t bytes : memory) {
       for (const Policy policy : kPolicies) {
         if (fit.fits(policy, bytes - 3 * kMiB)) largest[question] = index;
         ++question;
@@ -174,6 +177,135 @@ TEST(FitSearch, KnowsThatWhatRanOutOfMemoryFitsNowhere) {
   EXPECT_LE(runs, 9u);
 }
 
+// The sizes of what a program allocates with two values.
+using WideProgram = std::function<std::vector<std::size_t>(std::int64_t outer, std::int64_t value)>;
+
+Program with_outer(const WideProgram& program, std::int64_t outer) {
+  return [&program, outer](std::int64_t value) { return program(outer, value); };
+}
+
+Vary range(const std::string& name, std::int64_t last) {
+  return {.name = name, .values = up_to(last), .is_range = true};
+}
+
+const std::set<std::size_t> kFewMemory = {400 * kMiB, 1000 * kMiB};
+
+// Searches all of a frontier. Returns the number of runs.
+std::size_t run_all(FitFrontier& frontier, const WideProgram& program, const std::vector<std::int64_t>& values) {
+  std::size_t runs = 0;
+  for (auto wanted = frontier.wanted(); !wanted.empty(); wanted = frontier.wanted()) {
+    for (const FitFrontier::Run& run : wanted) {
+      Recording recording;
+      recording.parts.push_back(
+          {.trace = trace_at(with_outer(program, frontier.values_of(run.row).back()), values[run.index]),
+           .other_bytes = 3 * kMiB});
+      frontier.add(run, std::move(recording));
+      ++runs;
+    }
+  }
+  return runs;
+}
+
+void expect_all_rows_found(const WideProgram& program, const Vary& outer, const Vary& last, std::size_t most_runs) {
+  FitFrontier frontier({outer, last}, kFewMemory);
+  EXPECT_LE(run_all(frontier, program, last.values), most_runs);
+  for (std::size_t row = 0; row < outer.values.size(); row += 3) {
+    std::vector<std::optional<std::size_t>> largest;
+    for (const std::size_t bytes : kFewMemory) {
+      for (const Policy policy : kPolicies) largest.push_back(frontier.largest(row, {policy, bytes}));
+    }
+    ASSERT_EQ(largest, try_all(with_outer(program, outer.values[row]), last.values, kFewMemory)) << "in row " << row;
+  }
+}
+
+std::vector<std::size_t> bilinear(std::int64_t outer, std::int64_t value) {
+  return {times(outer * value, 700), 9000, times(outer, 3000), times(value, 100), 2000, times(outer * value, 150)};
+}
+
+TEST(FitFrontier, NeedsFewRunsWhereSizesGrowWithTheProductOfTwoParameters) {
+  expect_all_rows_found(bilinear, range("seq", 40), range("batch", 30), 40);
+}
+
+TEST(FitFrontier, RunsMoreWhereSizesGrowWithTheSquareOfAParameter) {
+  const WideProgram squares = [](std::int64_t outer, std::int64_t value) {
+    return std::vector<std::size_t>{times(outer * value, 700), 9000, times(outer * outer * value, 20), 2000, 300};
+  };
+  expect_all_rows_found(squares, range("seq", 40), range("batch", 30), 100);
+}
+
+TEST(FitFrontier, RunsMoreWhereSizesGrowInStepsAndAllocationsChange) {
+  const WideProgram steps = [](std::int64_t outer, std::int64_t value) {
+    std::vector<std::size_t> sizes = {times((outer + 3) / 4 * 4 * value, 700), 9000, times(outer, 3000)};
+    if (outer * value > 300) sizes.push_back(20000);
+    return sizes;
+  };
+  expect_all_rows_found(steps, range("seq", 40), range("batch", 30), 110);
+}
+
+TEST(FitFrontier, RunsNoRowBetweenTwoThatSayTheSame) {
+  const WideProgram constant = [](std::int64_t, std::int64_t value) {
+    return std::vector<std::size_t>{times(value * value, 900), times(value % 3, 7) + 1};
+  };
+  const std::size_t runs = search(with_outer(constant, 1), up_to(30), kFewMemory).runs;
+  expect_all_rows_found(constant, range("seq", 40), range("batch", 30), 2 * runs);
+}
+
+TEST(FitFrontier, AssumesNothingOfListsOfValues) {
+  const WideProgram falling = [](std::int64_t outer, std::int64_t value) {
+    return std::vector<std::size_t>{times(value, 100000 / static_cast<std::size_t>(outer))};
+  };
+  const Vary outer{.name = "recompute", .values = {1, 2, 5}, .is_range = false};
+  expect_all_rows_found(falling, outer, range("batch", 30), 3 * 12);
+}
+
+TEST(FitFrontier, HasCornersWhereTheLargestValueFalls) {
+  const Vary outer = range("seq", 40);
+  const Vary last = range("batch", 30);
+  FitFrontier frontier({outer, last}, kFewMemory);
+  run_all(frontier, bilinear, last.values);
+  const FitQuestion question{.policy = Policy::page_heap, .memory_bytes = 400 * kMiB};
+  std::size_t corners = 0;
+  for (std::size_t row = 0; row < frontier.row_count(); ++row) {
+    const std::optional<std::size_t> here = frontier.largest(row, question);
+    const std::optional<std::size_t> next =
+        row + 1 < frontier.row_count() ? frontier.largest(row + 1, question) : std::nullopt;
+    EXPECT_EQ(frontier.is_corner(row, question), here != next) << row;
+    corners += here != next ? 1 : 0;
+  }
+  EXPECT_GT(corners, 5u);
+  EXPECT_LT(corners, 41u);
+}
+
+TEST(FitFrontier, IsBoundedBySmallerAndLargerValuesOfTwoRanges) {
+  const auto program = [](std::int64_t layers, std::int64_t width) {
+    return [layers, width](std::int64_t value) {
+      return std::vector<std::size_t>{times(layers * width * value, 900), 5000};
+    };
+  };
+  FitFrontier frontier({range("layers", 4), range("width", 7), range("batch", 30)}, kFewMemory);
+  std::size_t runs = 0;
+  for (auto wanted = frontier.wanted(); !wanted.empty(); wanted = frontier.wanted()) {
+    for (const FitFrontier::Run& run : wanted) {
+      const std::vector<std::int64_t> fixed = frontier.values_of(run.row);
+      Recording recording;
+      recording.parts.push_back(
+          {.trace = trace_at(program(fixed[0], fixed[1]), static_cast<std::int64_t>(run.index) + 1),
+           .other_bytes = 3 * kMiB});
+      frontier.add(run, std::move(recording));
+      ++runs;
+    }
+  }
+  EXPECT_LE(runs, 60u);
+  for (std::size_t row = 0; row < frontier.row_count(); row += 3) {
+    const std::vector<std::int64_t> fixed = frontier.values_of(row);
+    std::vector<std::optional<std::size_t>> largest;
+    for (const std::size_t bytes : kFewMemory) {
+      for (const Policy policy : kPolicies) largest.push_back(frontier.largest(row, {policy, bytes}));
+    }
+    ASSERT_EQ(largest, try_all(program(fixed[0], fixed[1]), up_to(30), kFewMemory)) << fixed[0] << " " << fixed[1];
+  }
+}
+
 TEST(ARecording, IsNearlyEqualWhereSizesDifferByLessThanAThousandth) {
   const auto recording = [](std::size_t bytes, std::size_t other) {
     Recording made;
@@ -201,6 +333,11 @@ TEST(Fit, RefusesWhatItCannotVary) {
   expect_refusal("--vary batch=-1..4 echo '{batch}'", "--vary batch=-1..4: '-1' is not a whole number");
   expect_refusal("--vary batch=9..1 echo '{batch}'", "--vary batch=9..1: a range goes from a smaller to a larger");
   expect_refusal("--vary batch=1..9 --vary batch=2 echo '{batch}'", "--vary batch: the parameter is given twice");
+  expect_refusal("--vary seq=1..5000 --vary batch=1..9 echo '{seq} {batch}'",
+                 "--vary: there are at least 5000 combinations of the values of seq, and 4096 are the most");
+  expect_refusal("--vary batch=1..9 --rank 1 echo '{batch}'", "--rank and --local-rank need --world-size");
+  expect_refusal("--vary batch=1..9 --world-size 2 --rank 2 echo '{batch}'",
+                 "--rank 2 is not a rank of --world-size 2");
   expect_refusal("--vary batch=1..9 --gpu voodoo echo '{batch}'", "'voodoo' is not a known GPU");
 }
 

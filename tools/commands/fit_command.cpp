@@ -30,7 +30,11 @@ class FitCommand : public Command {
         .summary = "Find the largest batch size with which a PyTorch program fits, for each GPU and allocator policy",
         .details =
             "PROGRAM is as for `cachalot simulate`; {batch} in its words stands for the value of the parameter batch. "
-            "With several --vary, the largest value of the last is found for each combination of the others.\n\n"
+            "With several --vary, the largest value of the last is found for each combination of the others. Where one "
+            "of "
+            "these is a range, FIRST..LAST, a program that fits with some value of it is assumed to fit with every "
+            "smaller "
+            "one, and the table has only the rows above which the largest value falls.\n\n"
             "The program runs on simulated GPUs of unlimited memory, for some of the values. What it allocates is "
             "replayed on the memory of each GPU with each policy. Between two values that were run, allocations are "
             "computed where they grow linearly, which further runs check. A program that fits with some value is "
@@ -63,12 +67,12 @@ class FitCommand : public Command {
     app.add_option("--jobs", jobs_, "How many runs there are at the same time")
         ->type_name("N")
         ->check(CLI::Range(1, kMostJobs))
-        ->default_str("the number of processors, or with --scheduler of the workers' threads");
+        ->default_str(
+            "the number of processors, or with --scheduler of the workers' threads; 1 with several --devices");
     app.add_option("--scheduler", scheduler_,
                    "Make the runs on the workers of this Dask scheduler, such as tcp://host:8786")
         ->type_name("ADDRESS");
-    declare_context(app, context_);
-    declare_limits(app, limits_);
+    declare_run(app, run_);
     app.add_option("--json", json_, "Also write the results as JSON")->type_name("FILE");
     app.add_flag("-v,--verbose", verbose_, "Print a row for each GPU");
   }
@@ -81,19 +85,17 @@ class FitCommand : public Command {
                      "no program was given; an example: cachalot fit --vary batch=1..256 train.py "
                      "--batch {{batch}}");
     FitOptions options;
+    options.run = simulation_options(run_);
     options.cards = cards();
     for (const std::string& vary : vary_) options.vary.push_back(parse_vary(vary));
     std::optional<Cluster> cluster;
     if (scheduler_.empty()) {
-      options.program = with_python(program_);
+      options.run.program = with_python(program_);
     } else {
-      options.program = program_;  // with a worker's Python
-      options.cluster = &cluster.emplace(python_of_program(), scheduler_);
+      options.run.program = program_;  // with a worker's Python
+      options.run.cluster = &cluster.emplace(python_of_program(), scheduler_);
     }
-    options.jobs = jobs_.value_or(cluster ? std::min(cluster->places(), kMostJobs) : processors());
-    options.context = context_;
-    options.max_steps = limits_.steps;
-    options.max_seconds = limits_.seconds;
+    options.jobs = jobs_.value_or(jobs_by_default(cluster));
     if (!json_.empty()) write_file(json_, "");
     const FitReport report = fit_with_bar(std::move(options));
     print(to_text(report, verbose_, styles.out));
@@ -134,17 +136,21 @@ class FitCommand : public Command {
     return is_python_interpreter(first) ? first : python_interpreter();
   }
 
-  static int processors() { return std::max(1, static_cast<int>(std::thread::hardware_concurrency())); }
+  // Two programs of several processes at the same time would meet at one port: torchrun's is 29500 unless told.
+  int jobs_by_default(const std::optional<Cluster>& cluster) const {
+    if (run_.devices > 1) return 1;
+    if (cluster) return std::min(cluster->places(), kMostJobs);
+    return std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+  }
 
   static constexpr int kMostJobs = 256;
 
   std::vector<std::string> vary_;
   std::vector<std::string> gpus_;
   std::vector<std::string> memory_;
-  std::optional<std::string> context_;
   std::optional<int> jobs_;
   std::string scheduler_;
-  RunLimits limits_;
+  RunOptions run_;
   std::string json_;
   bool verbose_ = false;
   std::vector<std::string> program_;

@@ -46,31 +46,13 @@ class SimulateCommand : public Command {
   }
 
   void declare(CLI::App& app) override {
-    constexpr int kMostDevices = 64;
     app.add_option("--gpu", gpu_, "GPU model to simulate (default: h100); `cachalot gpus` lists them")
         ->type_name("GPU");
     app.add_option(
            "--memory", memory_,
            "Memory of each device instead of the model's own, such as 24GiB, 24GB or 24000M, all in steps of 1024")
         ->type_name("SIZE");
-    declare_context(app, context_);
-    app.add_option("--devices", devices_, "How many devices there are")
-        ->type_name("N")
-        ->check(CLI::Range(1, kMostDevices))
-        ->capture_default_str();
-    constexpr int kMostRanks = 1'000'000;
-    app.add_option("--world-size", world_size_,
-                   "The program is one rank of a job of so many, the others of which are absent: see --rank")
-        ->type_name("N")
-        ->check(CLI::Range(1, kMostRanks));
-    app.add_option("--rank", rank_, "Which rank of --world-size it is, from 0 on (default: 0)")
-        ->type_name("N")
-        ->check(CLI::Range(0, kMostRanks - 1));
-    app.add_option("--local-rank", local_rank_,
-                   "Its rank on its machine, which is its device (default: the rank modulo --devices)")
-        ->type_name("N")
-        ->check(CLI::Range(0, kMostDevices - 1));
-    declare_limits(app, limits_);
+    declare_run(app, run_);
     app.add_option("--frames", frames_,
                    "Tell which calls made the peak, as a tree: own, with the program's own lines alone; library, with "
                    "those of libraries other than PyTorch as well; all")
@@ -78,16 +60,6 @@ class SimulateCommand : public Command {
     app.add_option("--trace", trace_,
                    "Write every allocation and free for `cachalot replay`; as gzip if it ends in .gz")
         ->type_name("FILE");
-    app.add_option("--compute", compute_,
-                   "Which operations of PyTorch are computed: none, small ones, or all, as slowly as on a CPU")
-        ->check(CLI::IsMember({"none", "small", "all"}))
-        ->capture_default_str();
-    app.add_option(
-           "--unknown", unknown_,
-           "How many elements an unknown mask selects: as many as if unknown values were zero, every second one as "
-           "expected, or all at most")
-        ->check(CLI::IsMember({"zero", "expected", "max"}))
-        ->capture_default_str();
     app.add_option("--record", record_, "Leave the reports in this folder, for `cachalot fit --scheduler`")
         ->type_name("FOLDER")
         ->check(CLI::ExistingDirectory)
@@ -108,21 +80,14 @@ class SimulateCommand : public Command {
     if (memory_) parse_bytes(*memory_);
     CACHALOT_REQUIRE(!program_.empty(), "no program was given; an example: cachalot simulate{} train.py",
                      gpu_ ? " --gpu " + *gpu_ : "");
-    const std::optional<RankAlone> rank = rank_alone();
+    SimulationOptions options = simulation_options(run_);
     if (!json_.empty()) write_file(json_, "");
-    const SimulationOptions options{.program = with_python(std::move(program_)),
-                                    .gpu = gpu_,
-                                    .memory = memory_,
-                                    .context = context_,
-                                    .devices = devices_,
-                                    .rank = rank,
-                                    .compute = compute_,
-                                    .unknown = unknown_,
-                                    .strict = strict_,
-                                    .max_steps = limits_.steps,
-                                    .max_seconds = limits_.seconds,
-                                    .trace_path = trace_,
-                                    .is_one_of_many = !record_.empty()};
+    options.program = with_python(std::move(program_));
+    options.gpu = gpu_;
+    options.memory = memory_;
+    options.strict = strict_;
+    options.trace_path = trace_;
+    options.is_one_of_many = !record_.empty();
     if (!record_.empty()) {
       record_run(options, record_);
       return 0;
@@ -137,38 +102,15 @@ class SimulateCommand : public Command {
   }
 
  private:
-  // Throws InvalidArgument where the options do not fit each other.
-  std::optional<RankAlone> rank_alone() const {
-    if (!world_size_) {
-      CACHALOT_REQUIRE(!rank_ && !local_rank_,
-                       "--rank and --local-rank need --world-size, the number of ranks of the job");
-      return std::nullopt;
-    }
-    const int rank = rank_.value_or(0);
-    CACHALOT_REQUIRE(rank < *world_size_, "--rank {} is not a rank of --world-size {}: they are 0 to {}", rank,
-                     *world_size_, *world_size_ - 1);
-    const int local_rank = local_rank_.value_or(rank % devices_);
-    CACHALOT_REQUIRE(local_rank < devices_, "--local-rank {} has no device: there are {} (--devices)", local_rank,
-                     devices_);
-    return RankAlone{rank, *world_size_, local_rank};
-  }
-
-  std::optional<int> world_size_;
-  std::optional<int> rank_;
-  std::optional<int> local_rank_;
-  std::optional<std::string> gpu_;
-  std::optional<std::string> memory_;
-  std::optional<std::string> context_;
-  int devices_ = 1;
   std::optional<Frames> frames() const {
     if (frames_.empty()) return std::nullopt;
     return frames_ == "own" ? Frames::own : frames_ == "library" ? Frames::library : Frames::all;
   }
 
+  std::optional<std::string> gpu_;
+  std::optional<std::string> memory_;
+  RunOptions run_;
   std::string frames_;
-  std::string compute_ = "small";
-  std::string unknown_ = "zero";
-  RunLimits limits_;
   bool strict_ = false;
   std::string record_;
   std::string trace_;

@@ -5,18 +5,28 @@
 #include <optional>
 #include <string>
 
+#include "tools/simulation.h"
+
 namespace cachalot::tools {
 
-// What ends a simulated program before its own end.
-struct RunLimits {
-  std::optional<int> steps;
-  std::optional<double> seconds;
+// What the program of a run finds beside its GPU, and what ends it before its own end.
+struct RunOptions {
+  std::optional<std::string> context;
+  int devices = 1;
+  std::optional<int> world_size;
+  std::optional<int> rank;
+  std::optional<int> local_rank;
+  std::optional<int> max_steps;
+  std::optional<double> max_seconds;
+  std::string compute = "small";
+  std::string unknown = "zero";
 };
 
-// Declares --max-steps and --max-seconds. `limits` must live as long as `app`.
-void declare_limits(CLI::App& app, RunLimits& limits);
+// Declares --context, --devices, --world-size, --rank, --local-rank, --max-steps, --max-seconds, --compute and --unknown.
+// `options` must live as long as `app`.
+void declare_run(CLI::App& app, RunOptions& options);
 
-// Declares --context, whose value is a size, "model" or "none". `context` must live as long as `app`.
-void declare_context(CLI::App& app, std::optional<std::string>& context);
+// Returns them without a program and a GPU. Throws InvalidArgument where they do not agree.
+SimulationOptions simulation_options(const RunOptions& options);
 
 }  // namespace cachalot::tools
