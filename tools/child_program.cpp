@@ -61,6 +61,7 @@ class SpawnTables {
 };
 
 std::atomic<pid_t> heir{0};  // has our signals
+std::atomic<int> early{0};   // a signal that arrived before there was an heir
 
 // While one of these lives, our signals are the program's.
 class PassedSignals {
@@ -69,7 +70,10 @@ class PassedSignals {
       : interrupt_(std::signal(SIGINT, SIG_IGN)),
         quit_(std::signal(SIGQUIT, SIG_IGN)),
         terminate_(std::signal(SIGTERM, [](int number) {
-          if (heir != 0) kill(heir, number);
+          if (const pid_t to = heir; to != 0)
+            kill(to, number);
+          else
+            early = number;
         })) {}
   ~PassedSignals() {
     std::signal(SIGINT, interrupt_);
@@ -104,7 +108,7 @@ RunningChild start(ChildProgram& program) {
     const std::optional<PythonWords> words = python_words(program.words);
     CACHALOT_REQUIRE(words.has_value(), "'{}' is no program of Python's", program.words.front());
     std::optional<RunningChild> child =
-        program.fork_server->start(words->arguments, program.environment, program.output_path);
+        program.fork_server->start(words->arguments, program.environment, program.output_path, program.stop);
     if (child) return std::move(*child);
   }
   return RunningChild(spawn(program));
@@ -130,7 +134,10 @@ ChildEnd run_to_end(ChildProgram program) {
   std::optional<PassedSignals> passed;
   if (program.has_our_signals) passed.emplace();
   RunningChild child = start(program);
-  if (passed) heir = child.process();
+  if (passed) {
+    heir = child.process();
+    if (const int number = early.exchange(0); number != 0) kill(child.process(), number);
+  }
   const std::optional<int> in_time = wait_in_time(child, program);
   const int status = in_time ? *in_time : end_with_descendants(child);
   return {.process = child.process(),

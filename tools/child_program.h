@@ -18,7 +18,7 @@ struct ChildProgram {
   // Signals that would end this process are the program's while it runs: SIGTERM is passed on to it; SIGINT and SIGQUIT,
   // which a terminal sends to both, are ignored here. Of one program at a time.
   bool has_our_signals = false;
-  ForkServer* fork_server = nullptr;        // starts it, if it is there; only programs that python_words knows
+  ForkServer* fork_server = nullptr;        // starts the program, if it is set; only programs that python_words knows
   const std::atomic<bool>* stop = nullptr;  // ends it as if its time was over, when it becomes true
 };
 

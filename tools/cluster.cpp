@@ -1,12 +1,9 @@
 #include "tools/cluster.h"
 
 #include <fmt/format.h>
-#include <poll.h>
 
-#include <atomic>
 #include <charconv>
 #include <optional>
-#include <stdexcept>
 #include <string_view>
 #include <vector>
 
@@ -60,14 +57,6 @@ std::vector<std::string> words_of_record(const SimulationOptions& options) {
   return words;
 }
 
-void wait_for_reply(int replies, const std::atomic<bool>* stop) {
-  constexpr int kTickMs = 20;
-  pollfd ready{.fd = replies, .events = POLLIN, .revents = 0};
-  while (poll(&ready, 1, kTickMs) <= 0) {
-    if (stop != nullptr && *stop) throw std::runtime_error("interrupted");
-  }
-}
-
 }  // namespace
 
 Cluster::Cluster(const std::string& python, const std::string& scheduler) : server_(start_of(python, scheduler)) {
@@ -80,7 +69,7 @@ void Cluster::record(const SimulationOptions& options, const std::filesystem::pa
                                                          {"folder", std::filesystem::current_path().string()},
                                                          {"reports", folder.string()}},
                                                         {});
-  if (replies) wait_for_reply(replies->number(), options.stop);
+  if (replies) wait_for_line(replies->number(), options.stop);
   reply_of(replies, "done");
 }
 

@@ -216,7 +216,7 @@ Block* ExpandableSegments::make_block(const Block& block) {
 
 void ExpandableSegments::drop(Block* block) { spare_.push_back(block); }
 
-ExpandableFigures play_on_expandable_segments(const Trace& trace, std::size_t device_bytes) {
+ExpandableFigures play_on_expandable_segments(const Trace& trace, std::size_t device_bytes, bool until_failure) {
   ExpandableSegments model(device_bytes);
   std::vector<Block*> blocks(trace.slots);
   ExpandableFigures figures;
@@ -227,7 +227,9 @@ ExpandableFigures play_on_expandable_segments(const Trace& trace, std::size_t de
         if (block != nullptr) model.free(std::exchange(block, nullptr));
       } else if (event.bytes > 0) {
         block = model.allocate(event.bytes, event.stream);
-        if (block == nullptr) ++figures.ooms;
+        if (block != nullptr) continue;
+        ++figures.ooms;
+        if (until_failure) return false;
       }
     }
     return true;

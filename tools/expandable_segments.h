@@ -97,7 +97,7 @@ struct ExpandableFigures {
   std::size_t ooms = 0;  // allocations that failed
 };
 
-// Returns what the model holds while it plays the trace once.
-ExpandableFigures play_on_expandable_segments(const Trace& trace, std::size_t device_bytes);
+// Returns what the model holds while it plays the trace once; with `until_failure` no further than to an allocation that fails.
+ExpandableFigures play_on_expandable_segments(const Trace& trace, std::size_t device_bytes, bool until_failure = false);
 
 }  // namespace cachalot::tools

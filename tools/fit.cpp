@@ -53,7 +53,7 @@ Values list_of(std::string_view text, std::string_view whole) {
   return values;
 }
 
-// Cards on which the program does nearly the same: so it did for the first values.
+// Cards on which the program allocated nearly the same with the first values.
 struct CardClass {
   std::vector<Card> cards;
   Recording first;
@@ -179,6 +179,7 @@ void search_all(const FitOptions& options, std::vector<Search>& searches, FitRun
   while (true) {
     std::vector<FitRun> wanted;
     for (Search& one : searches) {
+      runs.require_uninterrupted();
       for (const FitFrontier::Run& run : one.frontier.wanted()) {
         Values values = one.frontier.values_of(run.row);
         values.push_back(options.vary.back().values[run.index]);
@@ -208,18 +209,20 @@ std::optional<FitRow> row_of(const Card& card, std::size_t index, FitFrontier& f
   return !frontier.has_ranges() || is_corner || is_all ? std::optional(std::move(row)) : std::nullopt;
 }
 
-std::vector<FitRow> rows_of(const FitOptions& options, std::vector<Search>& searches) {
+std::vector<FitRow> rows_of(const FitOptions& options, std::vector<Search>& searches, const FitRuns& runs) {
   std::vector<FitRow> rows;
   for (Search& one : searches) {
     for (const Card& card : one.cards->cards) {
+      runs.require_uninterrupted();
       for (std::size_t index = 0; index < one.frontier.row_count(); ++index) {
         if (std::optional<FitRow> row = row_of(card, index, one.frontier, options.vary.back().values))
           rows.push_back(std::move(*row));
       }
     }
   }
-  std::ranges::stable_sort(
-      rows, {}, [](const FitRow& row) { return std::tuple(row.card.memory_bytes, row.card.key, row.fixed); });
+  std::ranges::stable_sort(rows, {}, [](const FitRow& row) {
+    return std::tuple(row.card.memory_bytes, row.card.key, row.card.product, row.fixed);
+  });
   return rows;
 }
 
@@ -271,7 +274,7 @@ FitReport fit(const FitOptions& options) {
   search_all(options, searches, runs);
   FitReport report;
   report.vary = options.vary;
-  report.rows = rows_of(options, searches);
+  report.rows = rows_of(options, searches, runs);
   report.runs = runs.count();
   report.is_exact = runs.are_exact();
   report.left_out = classes.left_out();

@@ -92,11 +92,15 @@ void FitRuns::make(std::vector<FitRun> runs) {
       }
     }
   };
-  std::vector<std::thread> threads;
+  std::vector<std::jthread> threads;  // joined whatever happens
   for (int i = 0; i < std::min(options_.jobs, static_cast<int>(runs.size())); ++i) threads.emplace_back(work);
-  for (std::thread& thread : threads) thread.join();
-  if (is_interrupted) throw std::runtime_error("interrupted");
+  threads.clear();
+  require_uninterrupted();
   if (!failures.empty()) std::rethrow_exception(failures.begin()->second);
+}
+
+void FitRuns::require_uninterrupted() const {
+  if (is_interrupted) throw std::runtime_error("interrupted");
 }
 
 // A program may do something else where modules are imported before it begins: then all runs stay processes of their own.
@@ -107,9 +111,13 @@ void FitRuns::begin_to_fork() {
   try {
     fork_server_ =
         std::make_unique<ForkServer>(std::move(words->interpreter), first_->modules, environment_of_fork_server());
+    const bool were_exact = are_exact_;
     const Recording again = record({.gpu = first_->gpu, .values = first_->values, .done = nullptr});
     ++count_;
-    if (!are_equal(again, first_->recording)) fork_server_.reset();
+    if (!are_equal(again, first_->recording)) {
+      fork_server_.reset();
+      are_exact_ = were_exact;
+    }
   } catch (const InvalidArgument&) {
     fork_server_.reset();
   }
@@ -152,7 +160,7 @@ void FitRuns::add_part(Recording& recording, const RecordedTrace& one, const std
   are_exact_ = are_exact_ && is_exact;
 }
 
-// Of what is known to come, each run of which may bring another.
+// Tells which part of the known runs is done; each run that is left may bring another one.
 void FitRuns::tell_progress(std::size_t left) {
   ++count_;
   const auto done = static_cast<double>(count_);

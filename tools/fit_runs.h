@@ -37,8 +37,11 @@ class FitRuns {
   FitRuns& operator=(const FitRuns&) = delete;
 
   // Calls `done` for each run, one at a time. Throws InvalidArgument for the first run that did not end well, and
-  // std::runtime_error after SIGINT or SIGTERM; the runs that are under way are ended.
+  // std::runtime_error after SIGINT or SIGTERM. Runs that are under way are ended by a signal, and waited for after a failure.
   void make(std::vector<FitRun> runs);
+
+  // Throws std::runtime_error after SIGINT or SIGTERM.
+  void require_uninterrupted() const;
 
   std::size_t count() const { return count_; }
   // Whether in each run the replay held what the run held.

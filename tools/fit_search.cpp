@@ -123,13 +123,13 @@ std::vector<std::size_t> FitSearch::wanted() {
   return {wanted.begin(), wanted.end()};
 }
 
-// What was computed with the lines around it is not known any more.
+// Forgets what was computed with lines that this run changes.
 void FitSearch::add(std::size_t index, Recording recording) {
   recordings_.insert_or_assign(index, std::move(recording));
   constexpr int kRunsOfALine = 3;
   const std::size_t first = run_beside(index, -kRunsOfALine).value_or(0);
   const std::size_t last = run_beside(index, kRunsOfALine).value_or(values_.size());
-  for (auto at = answers_.lower_bound(first); at != answers_.end() && at->first <= last;) at = answers_.erase(at);
+  for (auto at = answers_.lower_bound(first); at != answers_.end() && at->first <= last;) at = forget(at);
 }
 
 std::optional<std::size_t> FitSearch::largest(Policy policy, std::size_t memory_bytes) {
@@ -142,6 +142,11 @@ void FitSearch::narrow(const FitQuestion& question, const FitBounds& bounds) {
   FitBounds& known = known_.at(question);
   known.fits = std::max(known.fits, bounds.fits);  // nullopt is the smallest
   known.does_not = std::min(known.does_not, bounds.does_not);
+}
+
+FitSearch::AnswersByIndex::iterator FitSearch::forget(AnswersByIndex::iterator at) {
+  held_events_ -= at->second.held_events();
+  return answers_.erase(at);
 }
 
 void FitSearch::close() {
@@ -240,7 +245,8 @@ std::optional<std::size_t> FitSearch::run_beside(std::size_t index, int steps) c
     if (++at == recordings_.end()) return std::nullopt;
   }
   for (; steps < 0; ++steps) {
-    if (at-- == recordings_.begin()) return std::nullopt;
+    if (at == recordings_.begin()) return std::nullopt;
+    --at;
   }
   return at->first;
 }

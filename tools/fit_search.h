@@ -131,6 +131,7 @@ class FitSearch {
   std::optional<Computed> computed(std::size_t index) const;
 
  private:
+  using AnswersByIndex = std::map<std::size_t, FitAnswers>;
   using Segment = std::pair<std::size_t, std::size_t>;  // two indexes that were run, and none between
 
   struct Bracket : FitBounds {
@@ -148,6 +149,7 @@ class FitSearch {
   void bisect(Bracket& bracket, const FitQuestion& question);
   std::optional<bool> answer(std::size_t index, const FitQuestion& question);
   FitAnswers make_answers(std::size_t index) const;
+  AnswersByIndex::iterator forget(AnswersByIndex::iterator at);
 
   bool is_between_runs(std::size_t index) const;
   Segment segment_around(std::size_t index) const;
@@ -165,7 +167,7 @@ class FitSearch {
   std::vector<FitQuestion> questions_;
   std::map<FitQuestion, FitBounds> known_;       // without runs
   std::map<std::size_t, Recording> recordings_;  // by index
-  std::map<std::size_t, FitAnswers> answers_;    // by index; emptied when it is large
+  AnswersByIndex answers_;                       // emptied when it is large
   std::size_t held_events_ = 0;                  // of answers_
 };
 

@@ -11,6 +11,7 @@
 #include <filesystem>
 #include <iterator>
 #include <string_view>
+#include <system_error>
 #include <utility>
 
 #include "base/check.h"
@@ -66,7 +67,7 @@ ForkServer::ForkServer(std::vector<std::string> interpreter, const std::vector<s
 
 std::optional<RunningChild> ForkServer::start(const std::vector<std::string>& arguments,
                                               const std::vector<std::string>& environment,
-                                              const std::string& output_path) {
+                                              const std::string& output_path, const std::atomic<bool>* stop) {
   constexpr mode_t kMode = 0600;
   const Descriptor input(open("/dev/null", O_RDONLY | O_CLOEXEC));
   const Descriptor output(open(output_path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, kMode));
@@ -78,6 +79,7 @@ std::optional<RunningChild> ForkServer::start(const std::vector<std::string>& ar
                                                    {"search_at_end", false}},
                                                   {input.number(), output.number(), output.number()});
   if (!replies) return std::nullopt;
+  wait_for_line(replies->number(), stop);
   const std::optional<pid_t> process = process_in(read_line(replies->number()));
   return process ? std::optional<RunningChild>(std::in_place, *process, std::move(*replies)) : std::nullopt;
 }

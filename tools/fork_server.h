@@ -3,6 +3,7 @@
 // The process is simulator/python/cachalot_simulator/fork_server.py, which describes what a program finds, and the protocol.
 #pragma once
 
+#include <atomic>
 #include <optional>
 #include <string>
 #include <vector>
@@ -30,9 +31,10 @@ class ForkServer {
              std::vector<std::string> environment);
 
   // Starts a program with a file for its output. Returns nullopt if the server has gone. Programs that still run when the
-  // server ends get SIGTERM.
+  // server ends get SIGTERM. Throws std::runtime_error once `stop`, if it is there, is true.
   std::optional<RunningChild> start(const std::vector<std::string>& arguments,
-                                    const std::vector<std::string>& environment, const std::string& output_path);
+                                    const std::vector<std::string>& environment, const std::string& output_path,
+                                    const std::atomic<bool>* stop);
 
  private:
   PythonServer server_;

@@ -28,7 +28,8 @@ std::size_t held_in_replay(const Trace& trace, Policy policy) {
 }
 
 bool is_enough(const Trace& trace, Policy policy, std::size_t bytes) {
-  if (policy == Policy::expandable_segments) return play_on_expandable_segments(trace, bytes).ooms == 0;
+  if (policy == Policy::expandable_segments)
+    return play_on_expandable_segments(trace, bytes, /*until_failure=*/true).ooms == 0;
   constexpr std::size_t kSmallestDevice = 2 * kMiB;
   return bytes >= kSmallestDevice && completes(trace, options_of(policy), bytes);
 }

@@ -1,18 +1,25 @@
 #include "tools/python_server.h"
 
 #include <fcntl.h>
+#include <poll.h>
 #include <spawn.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cerrno>
+#include <chrono>
+#include <csignal>
 #include <cstring>
+#include <stdexcept>
+#include <thread>
 #include <utility>
 
 #include "base/argument_vector.h"
 #include "base/check.h"
+#include "cachalot/errors.h"
 
 namespace cachalot::tools {
 namespace {
@@ -44,6 +51,14 @@ std::pair<Descriptor, Descriptor> pipe_pair() {
   return {Descriptor(ends[0]), Descriptor(ends[1])};
 }
 
+std::string text_of(const nlohmann::json& request) {
+  try {
+    return request.dump();
+  } catch (const nlohmann::json::type_error&) {
+    throw InvalidArgument("a word, a variable or the folder of the program is not UTF-8");
+  }
+}
+
 // A copy whose number is none that the server finds something under.
 Descriptor moved_away(const Descriptor& descriptor) {
   return Descriptor(fcntl(descriptor.number(), F_DUPFD_CLOEXEC, PythonServer::kFile + 1));
@@ -56,7 +71,7 @@ pid_t spawn_server(PythonServer::Start& start, const Descriptor& socket, const D
   posix_spawn_file_actions_init(&actions);
   posix_spawn_file_actions_addopen(&actions, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
   posix_spawn_file_actions_addopen(&actions, STDOUT_FILENO, "/dev/null", O_WRONLY, 0);
-  if (!start.shows_errors) posix_spawn_file_actions_addopen(&actions, STDERR_FILENO, "/dev/null", O_WRONLY, 0);
+  posix_spawn_file_actions_addopen(&actions, STDERR_FILENO, "/dev/null", O_WRONLY, 0);
   posix_spawn_file_actions_adddup2(&actions, socket_away.number(), PythonServer::kSocket);
   posix_spawn_file_actions_adddup2(&actions, file_away.number(), PythonServer::kFile);
   pid_t process = 0;
@@ -82,6 +97,14 @@ std::optional<std::string> read_line(int pipe) {
   }
 }
 
+void wait_for_line(int pipe, const std::atomic<bool>* stop) {
+  constexpr int kTickMs = 20;
+  pollfd ready{.fd = pipe, .events = POLLIN, .revents = 0};
+  while (poll(&ready, 1, kTickMs) <= 0) {
+    if (stop != nullptr && *stop) throw std::runtime_error("interrupted");
+  }
+}
+
 PythonServer::PythonServer(Start start) {
   auto [ours, servers] = socket_pair();
   process_ = spawn_server(start, servers, file_with(start.text));
@@ -90,12 +113,16 @@ PythonServer::PythonServer(Start start) {
 
 PythonServer::~PythonServer() {
   socket_ = Descriptor();
-  while (waitpid(process_, nullptr, 0) < 0 && errno == EINTR) {
+  constexpr auto kTick = std::chrono::milliseconds(10);
+  constexpr int kMostTicks = 1000;  // it may be importing
+  for (int tick = 0; waitpid(process_, nullptr, WNOHANG) == 0; ++tick) {
+    if (tick == kMostTicks) kill(process_, SIGKILL);
+    std::this_thread::sleep_for(kTick);
   }
 }
 
 std::optional<Descriptor> PythonServer::ask(const nlohmann::json& request, const std::vector<int>& descriptors) {
-  const Descriptor file = file_with(request.dump());
+  const Descriptor file = file_with(text_of(request));
   auto [replies, servers] = pipe_pair();
   std::vector<int> sent = {file.number()};
   sent.insert(sent.end(), descriptors.begin(), descriptors.end());

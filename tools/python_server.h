@@ -7,6 +7,7 @@
 
 #include <sys/types.h>
 
+#include <atomic>
 #include <mutex>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -19,6 +20,9 @@ namespace cachalot::tools {
 
 // Reads a line from a pipe, without its end. Returns nullopt where the other end has gone.
 std::optional<std::string> read_line(int pipe);
+// Waits until there is something to read from a pipe, or its other end has gone. Throws std::runtime_error once `stop`, if it is
+// there, is true.
+void wait_for_line(int pipe, const std::atomic<bool>* stop);
 
 // Thread-safe.
 class PythonServer {
@@ -30,17 +34,17 @@ class PythonServer {
     std::vector<std::string> words;        // the interpreter, found on PATH, and its arguments
     std::vector<std::string> environment;  // "NAME=value"
     std::string text;
-    bool shows_errors = false;  // its standard error is ours
   };
 
   // Throws InvalidArgument where the interpreter cannot be run.
   explicit PythonServer(Start start);
-  // Waits for the process's end.
+  // Waits for the process's end; after ten seconds it is killed.
   ~PythonServer();
   PythonServer(const PythonServer&) = delete;
   PythonServer& operator=(const PythonServer&) = delete;
 
-  // Returns the pipe with the replies, and nullopt if the server has gone.
+  // Returns the pipe with the replies, and nullopt if the server has gone. Throws InvalidArgument where the request has text
+  // that is not UTF-8.
   std::optional<Descriptor> ask(const nlohmann::json& request, const std::vector<int>& descriptors);
 
  private:

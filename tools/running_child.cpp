@@ -10,11 +10,13 @@
 #include <cerrno>
 #include <charconv>
 #include <csignal>
+#include <cstddef>
 #include <filesystem>
 #include <fstream>
 #include <map>
 #include <sstream>
 #include <string_view>
+#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -118,7 +120,7 @@ std::optional<int> RunningChild::status_told() {
 }
 
 int end_with_descendants(RunningChild& child) {
-  const std::vector<pid_t> processes = descendants_of(child.process());
+  std::vector<pid_t> processes = descendants_of(child.process());
   const auto latest = Clock::now() + kGrace;
   send(processes, SIGTERM);
   std::optional<int> status = child.status();
@@ -126,7 +128,9 @@ int end_with_descendants(RunningChild& child) {
     std::this_thread::sleep_for(RunningChild::kTick);
     if (!status) status = child.status();
   }
-  if (!status || std::ranges::any_of(processes, is_running)) send(processes, SIGKILL);
+  std::erase_if(processes,
+                [](pid_t process) { return !is_running(process); });  // another may have such a number by now
+  send(processes, SIGKILL);
   return status ? *status : child.wait();
 }
 

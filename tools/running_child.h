@@ -6,6 +6,7 @@
 #include <chrono>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "tools/descriptor.h"
 
@@ -25,7 +26,8 @@ class RunningChild {
   // Waits for the end. Returns the status as waitpid has it; that of a killed program if nobody can tell.
   int wait();
 
-  // Returns the status if the program has ended, and nullopt if it has not. To be called until it has returned a status.
+  // Returns the status if the program has ended, and nullopt if it has not. Must not be called after it has returned a
+  // status.
   std::optional<int> status();
 
  private:

@@ -42,7 +42,7 @@ struct SimulationOptions {
   // The program is one of several that run in the background: what it prints is kept, signals to us are not its own, and
   // there are traces instead of tables of cards. Not with trace_path.
   bool is_one_of_many = false;
-  // Who starts the program, if it is there; of one of many.
+  // What starts the program, where it is set; for one of many.
   ForkServer* fork_server = nullptr;
   Cluster* cluster = nullptr;
   const std::atomic<bool>* stop = nullptr;  // ends the program when it becomes true

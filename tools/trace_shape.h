@@ -26,7 +26,7 @@ struct TraceAt {
 };
 
 // Returns the trace for a value, by two traces of one shape: each size lies on the straight line through the two sizes, to
-// the next byte; a size below zero is zero.
+// the nearest byte; a size below zero is zero.
 Trace on_line(const TraceAt& low, const TraceAt& high, std::int64_t value);
 
 // Bytes by which each event's size may be another than what was computed; 0 for frees.

@@ -20,8 +20,10 @@ def import_the_users_own() -> None:
         spec.loader.exec_module(importlib.util.module_from_spec(spec))
 
 
-import_the_users_own()
-if os.environ.get("CACHALOT_SIM_OBSERVE"):
-    from cachalot_simulator import watch_program
+try:
+    import_the_users_own()
+finally:  # Python tells an error of it, and goes on
+    if os.environ.get("CACHALOT_SIM_OBSERVE"):
+        from cachalot_simulator import watch_program
 
-    watch_program()
+        watch_program()

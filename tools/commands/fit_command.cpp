@@ -119,14 +119,18 @@ class FitCommand : public Command {
   std::vector<Card> cards() const {
     if (gpus_.empty() && memory_.empty()) return known_cards({});
     std::vector<Card> cards;
-    for (const std::string& name : gpus_) {
-      if (Card card = known(name); std::ranges::find(cards, card) == cards.end()) cards.push_back(std::move(card));
-    }
+    const auto add = [&](Card card) {
+      const auto is_the_same = [&](const Card& other) {
+        return other.key == card.key && other.memory_bytes == card.memory_bytes;
+      };
+      if (std::ranges::none_of(cards, is_the_same)) cards.push_back(std::move(card));
+    };
+    for (const std::string& name : gpus_) add(known(name));
     for (const std::string& size : memory_) {
       Card card = known("h100");
       card.product = size;
       card.memory_bytes = parse_bytes(size);
-      if (std::ranges::find(cards, card) == cards.end()) cards.push_back(std::move(card));
+      add(std::move(card));
     }
     return cards;
   }

@@ -92,7 +92,7 @@ def one_line(error: BaseException) -> str:
 
 
 def reply(replies: int, text: str) -> None:
-    with open(replies, "wb") as pipe:
+    with open(replies, "wb", buffering=0) as pipe:
         try:
             pipe.write(f"{text}\n".encode())
         except BrokenPipeError:  # the command does not wait any more

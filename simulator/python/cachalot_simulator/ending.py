@@ -1,7 +1,7 @@
 """Writes how a Python program ended, as JSON into the folder that CACHALOT_SIM_OBSERVE names: python-<process>.json.
 
 The file has the error that ended the program, its steps, and why it was ended early: after the steps of CACHALOT_SIM_MAX_STEPS,
-or because it read the same unknown value for ever, at which place. With CACHALOT_SIM_TRACES_ONLY it has the modules that other
+or because it read unknown values 10,000 times at one place, at which. With CACHALOT_SIM_TRACES_ONLY it has the modules that other
 runs of the program may find imported.
 """
 
@@ -27,6 +27,7 @@ class Ending:
 
     def __init__(self, end: ProcessEnd) -> None:
         self._end = end
+        self._folder = os.environ["CACHALOT_SIM_OBSERVE"]  # the program may change its environment
         self._imports = Imports() if os.environ.get("CACHALOT_SIM_TRACES_ONLY") == "1" else None
         self._counter: StepCounter | None = None
         self._stopped: str | None = None
@@ -45,7 +46,7 @@ class Ending:
         self._end.end_now()
 
     def stop_at_unknown_value(self, at: str) -> None:
-        """Ends the program at a place where it reads the same unknown value for ever."""
+        """Ends the program at a place where it reads unknown values again and again."""
         self._stopped, self._circles_at = "unknown value", at
         self._end.end_now()
 
@@ -61,8 +62,7 @@ class Ending:
             "circles_at": self._circles_at,
             "modules": self._imports.modules() if self._imports else [],
         }
-        folder = os.environ["CACHALOT_SIM_OBSERVE"]
-        with open(os.path.join(folder, f"python-{os.getpid()}.json"), "w", encoding="utf-8") as file:
+        with open(os.path.join(self._folder, f"python-{os.getpid()}.json"), "w", encoding="utf-8") as file:
             json.dump(report, file)
 
 

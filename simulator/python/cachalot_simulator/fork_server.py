@@ -68,7 +68,7 @@ def start_again(*descriptors: int) -> NoReturn:
     """Becomes a server with these descriptors that has imported nothing yet."""
     for descriptor in descriptors:
         os.set_inheritable(descriptor, True)
-    os.execv(sys.executable, [sys.executable, "-c", START.format(*descriptors)])
+    os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:-1], START.format(*descriptors)])
 
 
 def wait_for_request(clients: socket.socket) -> dict[str, Any]:
@@ -137,7 +137,7 @@ def become(request: dict[str, Any]) -> tuple[CodeType, dict[str, Any]]:
 
         watch_program()
     variables = sys.modules["__main__"].__dict__  # alive until the process's end, as a program's are
-    for name in [name for name in variables if name not in ("__name__", "__builtins__")]:
+    for name in [name for name in variables if not name.startswith("__")]:
         del variables[name]
     variables.update(its_variables)
     return program, variables
@@ -151,10 +151,11 @@ def program_of(first: str, *rest: str) -> tuple[CodeType, dict[str, Any]]:
     """What `python first rest…` executes, and the variables that it begins with. Sets sys.argv and where modules are found."""
     if first == "-c":
         sys.argv, sys.path[0] = ["-c", *rest[1:]], ""
-        return compile(rest[0], "<string>", "exec"), {"__spec__": None}
+        return compile(rest[0], "<string>", "exec", dont_inherit=True), {}
     if first == "-m":
         sys.argv, sys.path[0] = ["-m", *rest[1:]], os.getcwd()
         return compile(f"__import__('runpy')._run_module_as_main({rest[0]!r})", "<frozen>", "exec"), {}
     sys.argv, sys.path[0] = [first, *rest], os.path.dirname(os.path.realpath(first))
-    with open(first, "rb") as script:
-        return compile(script.read(), first, "exec"), {"__file__": first, "__spec__": None}
+    path = os.path.abspath(first)
+    with open(path, "rb") as script:
+        return compile(script.read(), path, "exec", dont_inherit=True), {"__file__": path, "__cached__": None}

@@ -7,6 +7,7 @@ most. Here they stay on the host, and what is sent goes over the device and the 
 from __future__ import annotations
 
 import functools
+import inspect
 import threading
 from typing import Any
 
@@ -43,14 +44,17 @@ class ObjectCollectives:
         return "cpu" if self._is_underway() else self._device_of(group)
 
     def _on_the_host(self, function: Any) -> Any:
+        signature = inspect.signature(function)
+
         @functools.wraps(function)
         def called(*arguments: Any, **options: Any) -> Any:
-            if options.get("use_batch") or self._device_of(options.get("group")) != "cuda":
+            given = signature.bind(*arguments, **options).arguments
+            if given.get("use_batch") or self._device_of(given.get("group")) != "cuda":
                 return function(*arguments, **options)
-            options.pop("device", None)
+            given.pop("device", None)
             self._underway.yes = True
             try:
-                return function(*arguments, **options)
+                return function(**given)
             finally:
                 self._underway.yes = False
 

@@ -172,6 +172,6 @@ def addresses_of(tensor: Any) -> list[int]:
         return []
     try:
         address = tensor.untyped_storage().data_ptr()
-    except (RuntimeError, NotImplementedError):  # without a storage: fake, functional and the like
+    except (RuntimeError, ValueError):  # without a storage: fake, functional, not initialized and the like
         return []
     return [address] if address else []

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
-import sys
+import sysconfig
 
 HERE = os.path.dirname(os.path.abspath(__file__))
+START = os.getcwd()  # the program may go to another folder, and remove it
+# Python's own modules. sys.base_prefix would not do: with Debian's Python it is /usr, and programs lie in /usr/src/app.
+LIBRARIES = ("<", os.path.join(HERE, ""), *(os.path.join(sysconfig.get_path(name), "") for name in ("stdlib", "platstdlib")))
 COMPUTE = os.path.join(HERE, "compute", "")  # its operations call those of the program: not a place in the program
 
 
@@ -44,9 +47,9 @@ def short_path(path: str) -> str:
     installed = path.rpartition("-packages/")[2]
     if installed != path:
         return installed
-    relative = os.path.relpath(path)
+    relative = os.path.relpath(os.path.join(START, path), START)
     return path if relative.startswith(os.pardir) else relative
 
 
 def is_library(path: str) -> bool:
-    return path.startswith(("<", HERE, sys.base_prefix)) or "site-packages" in path or "dist-packages" in path
+    return path.startswith(LIBRARIES) or "site-packages" in path or "dist-packages" in path

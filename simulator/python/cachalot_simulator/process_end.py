@@ -6,11 +6,13 @@ A program that handles SIGTERM itself keeps its handler. Children by fork report
 from __future__ import annotations
 
 import atexit
+import contextlib
 import ctypes
 import os
 import signal
 import sys
 import threading
+import traceback
 from collections.abc import Callable
 from typing import Any
 
@@ -38,13 +40,12 @@ class ProcessEnd:
 
     def end_now(self) -> None:
         """Ends the process as if it had succeeded, with its reports and what it has printed so far."""
-        self._write()
-        self._write_drivers_report()
-        for stream in (sys.stdout, sys.stderr):
-            if stream is not None:
-                stream.flush()
-        ctypes.CDLL(None).fflush(None)
-        os._exit(0)
+        try:
+            self._write()
+            self._write_drivers_report()
+            flush()
+        finally:
+            os._exit(0)
 
     def _write(self) -> None:
         if os.getpid() != self._process:
@@ -55,18 +56,18 @@ class ProcessEnd:
             self._is_written = self._is_writing = True
             try:
                 for writer in self._writers:
-                    writer()
+                    write_or_print(writer)
             finally:
                 self._is_writing = False
         if self._signal_meanwhile is not None:
-            self._end_by_signal(self._signal_meanwhile, None)
+            os.kill(os.getpid(), self._signal_meanwhile)  # the handler runs in the main thread
 
     def _write_drivers_report(self) -> None:
         if os.getpid() == self._process:
             ctypes.CDLL(None).cachalot_sim_write_report()
 
     def _end_by_signal(self, number: int, _frame: Any) -> None:
-        if self._is_writing:  # the handler runs in the thread that writes
+        if self._is_writing:  # perhaps in this thread
             self._signal_meanwhile = number
             return
         signal.signal(number, signal.SIG_IGN)  # a second one does not cut the report short
@@ -76,3 +77,19 @@ class ProcessEnd:
         finally:
             signal.signal(number, signal.SIG_DFL)
             os.kill(os.getpid(), number)
+
+
+def write_or_print(writer: Callable[[], None]) -> None:
+    """Calls a writer. Its error is printed: the program and the other writers are not to suffer from it."""
+    try:
+        writer()
+    except Exception:
+        traceback.print_exc()
+
+
+def flush() -> None:
+    """What the program has printed so far, where it has not closed its streams."""
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(AttributeError, OSError, ValueError):
+            stream.flush()
+    ctypes.CDLL(None).fflush(None)

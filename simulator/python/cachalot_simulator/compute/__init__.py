@@ -45,7 +45,7 @@ def limit(name: str) -> int:
 
 def start_computing(stop: Callable[[str], None]) -> Any:
     """Starts to compute what CACHALOT_SIM_COMPUTE and CACHALOT_SIM_UNKNOWN ask for; None: nothing is computed. `stop` ends the
-    program, at the place that it is given, where it reads the same unknown value for ever."""
+    program, at the place that it is given, where it reads unknown values again and again."""
     which, unknown = map(setting, VALUES)
     if which == "none":
         return None

@@ -64,7 +64,7 @@ def extent_of_choice(name: str, args: tuple, kwargs: dict) -> tuple[list[int], i
 
 def in_the_middle(shape: list[int], axis: int, count: int) -> Tensor:
     """So many places in a row along an axis of equal numbers; some of them twice if there are not as many."""
-    row = (first_place(shape[axis], count) + torch.arange(count)) % shape[axis]
+    row = (first_place(shape[axis], count) + torch.arange(count, device="cpu")) % shape[axis]
     return row.view([count if i == axis else 1 for i in range(len(shape))]).expand([*shape[:axis], count, *shape[axis + 1 :]])
 
 

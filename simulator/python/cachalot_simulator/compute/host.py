@@ -11,6 +11,9 @@ from cachalot_simulator.compute import device_memory
 from cachalot_simulator.compute.operators import is_on_device, tensors_in
 from cachalot_simulator.compute.parts import is_whole, join_parts, parts_of
 
+# Types with few operations on the CPU, by types that hold their values.
+COMPUTABLE = {torch.complex32: torch.complex64} | {
+    getattr(torch, name): torch.float32 for name in dir(torch) if name.startswith("float8_")}
 MOST_ROWS = 4096  # of a strided tensor that are written one by one
 
 
@@ -48,7 +51,7 @@ class Reader:
             return tensor
         if not is_whole(tensor):
             return self.tensor(tensor)
-        copy = torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype)
+        copy = torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype, device="cpu")
         self.host[id(tensor)] = copy
         return copy
 
@@ -57,7 +60,7 @@ class Sampler(Reader):
     """Takes the first element of each tensor for all of it: right for tensors of unknown values, which are zero throughout."""
 
     def tensor(self, tensor: Tensor) -> Tensor:
-        sample = torch.zeros((1,) * tensor.dim(), dtype=tensor.dtype)
+        sample = torch.zeros((1,) * tensor.dim(), dtype=tensor.dtype, device="cpu")
         self.is_known = False
         if tensor.numel() and is_whole(tensor):
             device_memory.get(sample.data_ptr(), tensor.data_ptr(), tensor.element_size())
@@ -82,19 +85,27 @@ def have_content(value: Any) -> bool:
 def unknown_elements(tensor: Tensor) -> Tensor:
     """Which elements of a tensor of the device are guessed or unknown."""
     size, item = device_memory.extent(tensor), tensor.element_size()
-    kinds = torch.empty(size, dtype=torch.uint8)
+    kinds = torch.empty(size, dtype=torch.uint8, device="cpu")
     device_memory.get_kinds(kinds.data_ptr(), tensor.data_ptr(), size)
     if size == 0:
-        return torch.zeros(tensor.size(), dtype=torch.bool)
+        return torch.zeros(tensor.size(), dtype=torch.bool, device="cpu")
     shape, strides = (*tensor.size(), item), (*(stride * item for stride in tensor.stride()), 1)
     return (kinds.as_strided(shape, strides) != device_memory.OF_BYTE[device_memory.KNOWN]).any(-1)
 
 
 def read(tensor: Tensor) -> tuple[Tensor, bool]:
     """A copy on the CPU, with the same strides, and whether all of it is known."""
-    copy = torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype)
+    copy = torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype, device="cpu")
     size = device_memory.extent(tensor)
-    return copy, size == 0 or device_memory.get(copy.data_ptr(), tensor.data_ptr(), size)
+    is_known = size == 0 or device_memory.get(copy.data_ptr(), tensor.data_ptr(), size)
+    return as_stored(tensor, copy), is_known
+
+
+def as_stored(tensor: Tensor, value: Tensor) -> Tensor:
+    """A value with the conjugation and the sign that a tensor has beside its memory."""
+    if tensor.is_conj():
+        value = value.conj()
+    return torch._neg_view(value) if tensor.is_neg() else value
 
 
 def read_parts(tensor: Tensor) -> tuple[Tensor, bool]:
@@ -111,13 +122,14 @@ def write(tensor: Tensor, value: Tensor, is_known: bool, unknown: Tensor | None 
     if tensor.size() != value.size():
         return False
     if not is_known and (value.is_floating_point() or value.is_complex()):
+        value = value.to(COMPUTABLE.get(value.dtype, value.dtype))
         finite = torch.nan_to_num(value, 0, 0, 0)
         value = finite if unknown is None else torch.where(unknown, finite, value)
     rows = dense_rows(tensor)
     if len(rows) > MOST_ROWS:
         return False
-    laid_out = torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype)
-    laid_out.copy_(value)
+    laid_out = torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype, device="cpu")
+    laid_out.copy_(as_stored(tensor, value))
     to, source = tensor.data_ptr(), laid_out.data_ptr()
     if unknown is not None and not is_known:
         kinds = kinds_of_bytes(tensor, unknown)
@@ -132,7 +144,7 @@ def write(tensor: Tensor, value: Tensor, is_known: bool, unknown: Tensor | None 
 def kinds_of_bytes(tensor: Tensor, unknown: Tensor) -> Tensor:
     """The kind of each byte of a tensor's memory whose unknown elements are guesses."""
     guessed, known = (device_memory.OF_BYTE[kind] for kind in (device_memory.GUESSED, device_memory.KNOWN))
-    kinds = torch.empty_strided(tensor.size(), tensor.stride(), dtype=torch.uint8)
+    kinds = torch.empty_strided(tensor.size(), tensor.stride(), dtype=torch.uint8, device="cpu")
     kinds.copy_(torch.where(unknown, guessed, known))
     return kinds.as_strided((device_memory.extent(tensor) // tensor.element_size(),), (1,)).repeat_interleave(tensor.element_size())
 

@@ -9,13 +9,14 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._library.custom_ops import OPDEFS  # operations that are written in Python: what they consist of is seen
 
 from cachalot_simulator.compute import choices, device_memory, sizes
 from cachalot_simulator.compute.device_memory import make_one_unknown, make_unknown
 from cachalot_simulator.compute.exports import see_exports
 from cachalot_simulator.compute.host import Reader, Sampler, are_known, have_content, read, write
-from cachalot_simulator.compute.operators import (DECOMPOSED, UNINITIALIZED, Signature, function_of, gives_no_tensor, is_on_device, is_view,
-                                                  room_left, tensors_in)
+from cachalot_simulator.compute.operators import (DECOMPOSED, UNINITIALIZED, Signature, function_of, gives_no_tensor, has_wrappers,
+                                                  is_on_device, is_view, room_left, tensors_in, wrapped_in)
 from cachalot_simulator.compute.parts import is_whole, parts_of
 from cachalot_simulator.compute.randomness import generator_for, random_state
 from cachalot_simulator.compute.reads import UnknownReads
@@ -30,6 +31,8 @@ from cachalot_simulator.threads import prepare_threads
 KEY_NAME = "Fake"
 KEY = torch._C._dispatch_key_parse(KEY_NAME)
 _exclude = torch._C._dispatch_tls_set_dispatch_key_excluded
+_function_modes, _dispatch_modes = torch._C._len_torch_function_stack, torch._C._len_torch_dispatch_stack
+_without_functions, _without_modes = torch._C.DisableTorchFunction, torch._C._DisableTorchDispatch
 _is_real = Tensor.is_floating_point
 _is_capturing = torch._C._cuda_isCurrentStreamCapturing
 
@@ -101,7 +104,7 @@ class Computing:
         A fallback for all would not do: PyTorch calls none that is written in Python while a dispatch mode is active.
         """
         for name in torch._C._dispatch_get_all_op_names():
-            if name not in self._registered:
+            if name not in self._registered and is_defined(name):
                 self._registered.add(name)
                 namespace = name.partition("::")[0]
                 if namespace not in self._libraries:
@@ -117,11 +120,15 @@ class Computing:
             nonlocal run, follow
             if run is None:
                 operator = self._make_operator(function_of(name))
-                run, follow = operator.run, operator.follow
+                follow, run = operator.follow, operator.run  # another thread may look at run meanwhile
             _exclude(KEY, True)
             try:
                 result = run(*args, **kwargs)
-                follow(args, kwargs, result)
+                if _function_modes() or _dispatch_modes():
+                    with _without_modes(), _without_functions():
+                        follow(args, kwargs, result)
+                else:
+                    follow(args, kwargs, result)
                 return result
             finally:
                 _exclude(KEY, False)
@@ -139,6 +146,8 @@ class Computing:
             return HostRead(self, function, signature)
         if sizes.depends_on_values(function):
             return Sized(self, function, signature)
+        if name.startswith(("aten::linalg_", "aten::_linalg_")) or name in ("aten::cholesky", "aten::segment_reduce"):
+            return Checking(self, function, signature)
         if not signature.writes_anything:
             return Unfollowed(self, function, signature)
         if signature.returns_one and signature.new_results and not signature.writes_arguments:
@@ -148,15 +157,34 @@ class Computing:
 
 CUDA_KEYS = torch._C.DispatchKeySet(torch._C.DispatchKey.CUDA)
 SPARSE_KEYS = torch._C.DispatchKeySet(torch._C.DispatchKey.SparseCUDA)
+COMPRESSED_KEYS = torch._C.DispatchKeySet(torch._C.DispatchKey.SparseCsrCUDA)
+KEYS = dict.fromkeys((torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc), COMPRESSED_KEYS)
 # Collectives, whose values the simulated NCCL moves between processes, and marks of the profiler.
 UNSEEN = {"c10d", "_c10d_functional", "_c10d_functional_autograd", "c10d_functional", "symm_mem", "profiler"}
 COPIES = {"aten::copy_", "aten::_to_copy", "aten::clone"}
+# What a guess selects, and scales, which programs check to be positive: of zeros they are not zero.
+DECIDE_BY_GUESS = {"aten::where", "aten::exp", "aten::softplus"}
 READS = {"aten::_local_scalar_dense", "aten::item", "aten::equal", "aten::is_nonzero"}
+
+
+def is_defined(name: str) -> bool:
+    """Whether there is an operation of a name. A library may give one a kernel before it is defined."""
+    packet, _, overload = name.partition(".")
+    try:
+        torch._C._get_schema(packet, overload)
+    except RuntimeError:
+        return False
+    return True
+
+
+def is_composite(name: str) -> bool:
+    """Whether an operation consists of others, on every device. Without autograd, as in inference mode, they reach the key."""
+    return torch._C._dispatch_has_kernel_for_dispatch_key(name, "CompositeImplicitAutograd")
 
 
 def is_unseen(name: str) -> bool:
     """Whether nothing is to be done for an operation, by its name with the overload."""
-    if name.partition("::")[0] in UNSEEN or name in DECOMPOSED or is_view(name):
+    if name.partition("::")[0] in UNSEEN or name in DECOMPOSED or name in OPDEFS or is_composite(name) or is_view(name):
         return True
     return gives_no_tensor(name) and name.partition(".")[0] not in READS
 
@@ -173,7 +201,7 @@ class Operator:
         self.is_computable = True
         self.most_bytes = computing.policy.most_bytes
         self.spread = Spread(function, signature)
-        self.selects_by_guess = signature.name == "aten::where"
+        self.decides_by_guess = signature.name in DECIDE_BY_GUESS
         self.choice = function.name() if function.name() in choices.DIMENSIONS else None
 
     def follow(self, args: tuple, kwargs: dict, result: Any) -> None:
@@ -191,6 +219,9 @@ class Operator:
         reader = Reader(written[0].device.index)
         value, is_done = self.evaluate(reader, args, kwargs)
         self.computing.computed += is_done
+        if is_done and not reader.is_known:
+            for position in self.signature.success:
+                value[position].zero_()
         unknown = self.unknown(reader, args, kwargs, written) if is_done and not reader.is_known else None
         put_values(written, self.values_of(args, result, value, reader.host) if is_done else {}, reader.is_known, unknown)
 
@@ -220,9 +251,15 @@ class Operator:
     def is_worth_it(self, args: tuple, kwargs: dict, written: list[Tensor]) -> bool:
         """Whether a call that has run should be computed."""
         # A real number of which nothing is known is as well zero. What decides on it is computed, and what a guess selects.
-        if all(map(_is_real, written)) and not self.selects_by_guess and not self.reads_content(args, kwargs):
+        if all(map(_is_real, written)) and not self.decides_by_guess and not self.reads_content(args, kwargs):
             return False
-        return self.is_computable and self.is_small(args, kwargs, written) and not _is_capturing()
+        is_whole_call = not has_wrappers((args, tuple(kwargs.values()))) and not self.writes_host(args)
+        return self.is_computable and is_whole_call and self.is_small(args, kwargs, written) and not _is_capturing()
+
+    def writes_host(self, args: tuple) -> bool:
+        """Whether a call has written tensors of the CPU as well, which would be written twice."""
+        lists = (args[i] for i in self.signature.written_positions if i < len(args) and isinstance(args[i], list))
+        return any(not one.is_cuda for each in lists for one in each if isinstance(one, Tensor))
 
     def is_small(self, args: tuple, kwargs: dict, written: list[Tensor]) -> bool:
         room = room_left((written, args, tuple(kwargs.values())), self.most_bytes)
@@ -236,9 +273,9 @@ class Operator:
     def evaluate(self, reader: Reader, args: tuple, kwargs: dict) -> tuple[Any, bool]:
         """The value on the CPU, and whether there is one."""
         signature = self.signature
-        host_args = [
-            reader.unread(one) if i in signature.unread else reader.argument(one) for i, one in enumerate(args)
-        ]
+        is_read = any(one is args[0] for one in args[1:])  # as in x.copy_(x)
+        unread = signature.unread - {0} if is_read else signature.unread
+        host_args = [reader.unread(one) if i in unread else reader.argument(one) for i, one in enumerate(args)]
         host_kwargs = {
             name: reader.unread(one) if name in signature.written_names and one is not None else reader.argument(one)
             for name, one in kwargs.items()
@@ -254,7 +291,7 @@ class Operator:
         except NotImplementedError:
             self.is_computable = False
             self.computing.not_computable.add(signature.name)
-        except (RuntimeError, IndexError, ValueError, TypeError):  # of values that are unknown, or on a GPU an assert
+        except Exception:  # of values that are unknown, or on a GPU an assert
             if reader.is_known:
                 self.computing.not_computable.add(signature.name)
         return None, False
@@ -293,17 +330,27 @@ class Copy(Operator):
 
     def follow(self, args: tuple, kwargs: dict, result: Any) -> None:
         to, source = (args[0], args[1]) if self.is_in_place else (result, args[0])
-        if not is_whole(to) or not is_whole(source):
+        blocks = not (args[2] if self.is_in_place and len(args) > 2 else kwargs.get("non_blocking"))
+        if has_wrappers((to, source)):
+            self.follow_wrapped(to, source)
+        elif not is_whole(to) or not is_whole(source):
             self.follow_sparse(to, source)
         elif not is_on_device(to):
             if is_on_device(source):
                 self.follow_to_host(to, source)
-        elif is_moved_by_runtime(to, source):
+        elif is_moved_by_runtime(to, source, blocks):
             return
         elif _is_real(to) and is_on_device(source) and device_memory.kinds_in(source) == device_memory.UNKNOWN:  # most are
             make_one_unknown(to)
         else:
             super().follow(args, kwargs, result)
+
+    def follow_wrapped(self, to: Tensor, source: Tensor) -> None:
+        """A kernel converts between types, in memory that is wrapped."""
+        if to.dtype != source.dtype:
+            make_unknown(tensors_in(to))
+        if not to.is_cuda and not are_known(wrapped_in(source)):
+            self.computing.reads.note("value")
 
     def follow_sparse(self, to: Tensor, source: Tensor) -> None:
         """The runtime moves the bytes of the parts."""
@@ -316,14 +363,20 @@ class Copy(Operator):
         is_read_by_program = getattr(self.computing.expected, "count", None) is None
         if is_read_by_program and not (is_copied and device_memory.is_known(source)):
             self.computing.reads.note("value")
-        if is_copied and not source.is_contiguous():
+        if is_copied and not (source.is_contiguous() and has_same_bytes(to, source)):
             to.copy_(read(source)[0])
 
 
-def is_moved_by_runtime(to: Tensor, source: Tensor) -> bool:
+def has_same_bytes(to: Tensor, source: Tensor) -> bool:
+    """Whether elements are moved as they are: a kernel converts, conjugates and negates."""
+    return source.dtype == to.dtype and source.is_conj() == to.is_conj() and source.is_neg() == to.is_neg()
+
+
+def is_moved_by_runtime(to: Tensor, source: Tensor, blocks: bool) -> bool:
+    """The CPU does what is to be done with the elements of a copy from there that blocks."""
     if not is_on_device(source):
-        return to.is_contiguous()
-    return source.dtype == to.dtype and to.is_contiguous() and source.is_contiguous() and source.size() == to.size()
+        return to.is_contiguous() and (blocks or has_same_bytes(to, source))
+    return has_same_bytes(to, source) and to.is_contiguous() and source.is_contiguous() and source.size() == to.size()
 
 
 class HostRead(Unfollowed):
@@ -336,10 +389,17 @@ class HostRead(Unfollowed):
 
     def read(self, *args: Any, **kwargs: Any) -> Any:
         result = self.run_unseen(*args, **kwargs)
+        if has_wrappers(args):
+            if not are_known(tensors_in(*args)):
+                self.computing.reads.note("value")
+            return result
         if not is_on_device(args[0]):
             return result
-        reader = Reader()
-        value, is_done = self.evaluate(reader, args, kwargs)
+        reader = Reader() if room_left(args, sizes.most_copied(self.most_bytes)) >= 0 else Sampler()
+        if type(reader) is Sampler and args[0].size() != args[-1].size():
+            return result
+        with _without_modes(), _without_functions():
+            value, is_done = self.evaluate(reader, args, kwargs)
         if reader.is_known:
             return value if is_done else result
         count = getattr(self.computing.expected, "count", None)
@@ -348,6 +408,23 @@ class HostRead(Unfollowed):
         elif count != sizes.Selection.AS_READ and args[0].dtype is not torch.bool:  # an operation reads how much it has selected
             return count
         return value if is_done else result
+
+
+class Checking(Operator):
+    """An operation that reads what it computes, such as whether it has succeeded: the operations that it consists of are seen."""
+
+    def __init__(self, computing: Computing, function: Any, signature: Signature) -> None:
+        super().__init__(computing, function, signature)
+        self.run = self.run_seen
+
+    def run_seen(self, *args: Any, **kwargs: Any) -> Any:
+        if not tensors_in(args) or has_wrappers(args):
+            return self.function(*args, **kwargs)
+        _exclude(KEY, False)
+        try:
+            return self.function.redispatch(CUDA_KEYS, *args, **kwargs)
+        finally:
+            _exclude(KEY, True)
 
 
 class Sized(Unfollowed):
@@ -362,11 +439,12 @@ class Sized(Unfollowed):
         self.run = self.select
 
     def select(self, *args: Any, **kwargs: Any) -> Any:
-        if not tensors_in(args) or not sizes.selects(self.signature.name, args):
+        if not tensors_in(args) or has_wrappers(args) or not sizes.selects(self.signature.name, args):
             result = self.function(*args, **kwargs)
             Operator.follow(self, args, kwargs, result)
             return result
-        selection = sizes.Selection(self, args, kwargs)
+        with _without_modes(), _without_functions():
+            selection = sizes.Selection(self, args, kwargs)
         outer = getattr(self.computing.expected, "count", None)
         if outer is None and not selection.is_size_known and not sizes.is_of_others(self.signature.name):
             self.computing.reads.note("size")
@@ -374,19 +452,24 @@ class Sized(Unfollowed):
         device_memory.answer(-1 if count is None else count)
         _exclude(KEY, False)
         try:
-            keys = CUDA_KEYS if is_whole(args[0]) else SPARSE_KEYS
+            keys = KEYS.get(args[0].layout, SPARSE_KEYS if not is_whole(args[0]) else CUDA_KEYS)
             result = self.function.redispatch(keys, *args, **kwargs)
         finally:
             _exclude(KEY, True)
             self.computing.expected.count = outer
             device_memory.answer(-1 if outer is None else outer)
+        with _without_modes(), _without_functions():
+            self.put(selection, args, kwargs, result)
+        return result
+
+    def put(self, selection: sizes.Selection, args: tuple, kwargs: dict, result: Any) -> None:
+        """Gives the result its values."""
         written = self.signature.written(args, kwargs, result)
         values = self.values_of(args, result, selection.value, selection.reader.host) if selection.is_done else {}
         if written and self.signature.name == "aten::_coalesce":
             put_values(written[:1], values, selection.is_size_known)
             del written[0]
         put_values(written, values, selection.reader.is_known)
-        return result
 
 
 def put_values(written: list[Tensor], values: dict[int, Tensor], is_known: bool, unknown: Tensor | None = None) -> None:

@@ -25,7 +25,10 @@ OTHER_VIEWS = {"aten::_unsafe_view", "aten::_conj", "aten::_neg_view", "aten::_s
 # They consist of operations that are seen, and the parts of their sparse results share the memory of arguments.
 DECOMPOSED = {f"aten::{name}" for name in ("embedding_backward", "embedding_sparse_backward", "_embedding_bag_backward",
                                            "_embedding_bag_sparse_backward", "_sparse_coo_tensor_unsafe")}
-UNINITIALIZED = {"aten::empty", "aten::empty_like", "aten::empty_strided", "aten::new_empty", "aten::new_empty_strided"}
+UNINITIALIZED = {"aten::empty", "aten::empty_like", "aten::empty_strided", "aten::new_empty", "aten::new_empty_strided", "aten::empty_permuted"}
+# They update running statistics in place where they train, which their schemas do not say.
+UPDATING = {"aten::native_batch_norm", "aten::cudnn_batch_norm", "aten::batch_norm", "aten::instance_norm"}
+STATISTICS, TRAINS = [3, 4], 5  # the positions of their arguments
 
 
 def function_of(name: str) -> Any:
@@ -76,8 +79,10 @@ class Signature:
         self.is_predicate = torch.Tag.pointwise in function.tags or self.name in ("aten::all", "aten::any")
         self.is_random = torch.Tag.nondeterministic_seeded in function.tags
         self.takes_generator = any(argument.name == "generator" for argument in schema.arguments)
+        self.success = [i for i, result in enumerate(schema.returns) if result.name == "info"]  # 0 where an operation succeeded
         self.returns_one = len(schema.returns) == 1
-        self.writes_arguments = bool(self.written_positions or self.written_names)
+        self.updates = self.name in UPDATING
+        self.writes_arguments = bool(self.written_positions or self.written_names or self.updates)
         self.writes_anything = bool(self.writes_arguments or self.new_results)
 
     def new(self, result: Any) -> list[Any]:
@@ -91,6 +96,8 @@ class Signature:
         if not self.writes_arguments:
             return tensors_in(result) if self.returns_one else tensors_in(*self.new(result))
         values = [arguments[i] for i in self.written_positions if i < len(arguments)]
+        if self.updates and arguments[TRAINS]:
+            values += [arguments[i] for i in STATISTICS]
         values += [named.get(name) for name in self.written_names]
         return tensors_in(*values, *self.new(result))
 
@@ -119,9 +126,24 @@ def tensors_in(*values: Any) -> list[Tensor]:
         if isinstance(value, Tensor):
             if is_on_device(value):
                 found += [value] if is_whole(value) else parts_of(value)
+            elif value.is_cuda:
+                found += wrapped_in(value)
         elif isinstance(value, (list, tuple)):
             found += value if are_on_device(value) else tensors_in(*value)
     return found
+
+
+def wrapped_in(tensor: Tensor) -> list[Tensor]:
+    """The tensors with memory that another one wraps, as a DTensor does its part."""
+    names = tensor.__tensor_flatten__()[0] if hasattr(tensor, "__tensor_flatten__") else []
+    return tensors_in(*(getattr(tensor, name) for name in names))
+
+
+def has_wrappers(value: Any) -> bool:
+    """Whether a value contains a tensor on a device that has no memory of its own."""
+    if isinstance(value, (list, tuple)):
+        return any(map(has_wrappers, value))
+    return isinstance(value, Tensor) and value.is_cuda and not is_on_device(value)
 
 
 def are_on_device(values: list | tuple) -> bool:

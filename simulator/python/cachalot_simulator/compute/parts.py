@@ -35,4 +35,4 @@ def join_parts(tensor: Tensor, parts: Sequence[Tensor]) -> Tensor:
         return torch._nested_view_from_buffer(*parts, *shape)
     if tensor.layout is torch.sparse_coo:
         return torch.ops.aten._sparse_coo_tensor_unsafe(*parts, tensor.size(), is_coalesced=tensor.is_coalesced())
-    return torch.ops.aten._sparse_compressed_tensor_unsafe(*parts, tensor.size(), layout=tensor.layout)
+    return torch.ops.aten._sparse_compressed_tensor_unsafe(*parts, tensor.size(), layout=tensor.layout, dtype=tensor.dtype)

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from cachalot_simulator.places import is_library, short_path
+from cachalot_simulator.places import COMPUTE, place_of
 
 MOST_TIMES = 10_000  # at one place, before the run ends: a loop that waits for a value which nothing computes
 
@@ -33,11 +33,12 @@ class UnknownReads:
 
 
 def place_of_call() -> str:
-    """"train.py:42 in step": the innermost line that is the program's own, not a library's."""
+    """The place of the call that reads, as that of an allocation."""
+    frames: list[dict[str, Any]] = []
     frame = sys._getframe(2)
     while frame is not None:
-        name = frame.f_code.co_filename
-        if not is_library(name):
-            return f"{short_path(name)}:{frame.f_lineno} in {frame.f_code.co_name}"
+        code = frame.f_code
+        if not code.co_filename.startswith(COMPUTE):
+            frames.append({"filename": code.co_filename, "line": frame.f_lineno, "name": code.co_name})
         frame = frame.f_back
-    return "outside Python code (for example, a backward pass)"
+    return place_of({"frames": frames})

@@ -20,7 +20,7 @@ batch_norm_backward = torch.ops.aten.native_batch_norm_backward
 def cudnn_batch_norm(input: Tensor, weight: Tensor, bias: Tensor | None, running_mean: Tensor | None,
                      running_var: Tensor | None, training: bool, momentum: float, epsilon: float) -> Any:
     values = batch_norm(input, weight, bias, running_mean, running_var, training, momentum, epsilon)
-    return (*values, torch.empty(0, dtype=torch.uint8))
+    return (*values, torch.empty(0, dtype=torch.uint8, device="cpu"))
 
 
 def cudnn_batch_norm_backward(input: Tensor, grad: Tensor, weight: Tensor, running_mean: Tensor | None,
@@ -41,7 +41,7 @@ class Attention:
         if bias is not None:
             scores = scores + bias
         if is_causal:
-            scores = scores + torch.full(scores.shape[-2:], float("-inf")).triu(1)
+            scores = scores + torch.full(scores.shape[-2:], float("-inf"), device="cpu").triu(1)
         self.log_sum = torch.logsumexp(scores, -1)
         self.weights = torch.softmax(scores, -1)
 
@@ -103,7 +103,7 @@ def embedding_bag(weight: Tensor, indices: Tensor, offsets: Tensor, scale_grad_b
     """The CPU's kernel leaves out which bag each index is in, and how many a bag has, where it does not need them."""
     results = torch.ops.aten._embedding_bag(weight, indices, offsets, scale_grad_by_freq, mode, sparse, per_sample_weights,
                                             include_last_offset, padding_idx)
-    bags = torch.searchsorted(offsets, torch.arange(len(indices), dtype=offsets.dtype), right=True) - 1
+    bags = torch.searchsorted(offsets, torch.arange(len(indices), dtype=offsets.dtype, device="cpu"), right=True) - 1
     counts = torch.bincount(bags[indices != padding_idx], minlength=len(offsets))
     return results[0], bags.to(indices.dtype), counts.to(indices.dtype), results[3]
 

@@ -110,7 +110,8 @@ def most_selected(name: str, args: tuple, kwargs: dict) -> int | None:
         return args[0].numel()
     if name not in DISTINCT:
         return None
-    dimension = kwargs.get("dim", args[1] if name.startswith("aten::unique_dim") else args[3] if len(args) > 3 else None)
+    dimension = kwargs.get("dim", args[1] if name.startswith("aten::unique_dim") else
+                           args[3] if name == "aten::unique_consecutive" and len(args) > 3 else None)
     return args[0].numel() if dimension is None else args[0].size(dimension)
 
 
@@ -130,7 +131,7 @@ def settle_masks(args: Sequence[Any], unknown: str, most: float) -> None:
 
 def pattern(mask: Tensor, unknown: str) -> Tensor:
     """The elements that an unknown mask is taken to have: none, each second one, or all."""
-    part = torch.zeros(mask.numel(), dtype=torch.bool)
+    part = torch.zeros(mask.numel(), dtype=torch.bool, device="cpu")
     if unknown != "zero":
         part[:: 2 if unknown == "expected" else 1] = True
     return part.view(mask.size())

@@ -46,7 +46,7 @@ class Spread:
             return self.moved(reader, args, kwargs)
         if self.selects and len(args) > max(self.selects):
             return self.selected(reader, args).expand(value.size())
-        marks = torch.zeros(value.size(), dtype=torch.bool)
+        marks = torch.zeros(value.size(), dtype=torch.bool, device="cpu")
         for tensor in tensors_in(args[1:] if self.overwrites else args, tuple(kwargs.values())):
             marks |= unknown_elements(tensor)
         return marks
@@ -75,7 +75,7 @@ class Spread:
 
 def marks_of(value: Any) -> Tensor:
     """Which elements are unknown; of a number, or of a tensor of the CPU, none."""
-    return unknown_elements(value) if isinstance(value, Tensor) and is_on_device(value) else torch.zeros((), dtype=torch.bool)
+    return unknown_elements(value) if isinstance(value, Tensor) and is_on_device(value) else torch.zeros((), dtype=torch.bool, device="cpu")
 
 
 def are_whole(value: Any) -> bool:
