@@ -82,6 +82,16 @@ torch.zeros(3, 3, device=d).add_(torch.ones(3, 3, device=d).tril().to_sparse())
 torch.ones(3, 3, device=d).tril().to_sparse_csr().to_dense()
 torch.nn.functional.embedding_bag(x, torch.eye(6, device=d), x[1:3] - 1)
 torch.nested.nested_tensor([x[:2], x[:3]]).to_padded_tensor(0)
+torch.linalg.svdvals(torch.eye(3, device=d)), torch.linalg.eigvalsh(torch.eye(3, device=d) * 2), torch.linalg.pinv(torch.eye(3, device=d))
+torch.linalg.inv(torch.eye(2, device=d) * 3), torch.linalg.cholesky(torch.eye(2, device=d)), torch.linalg.cond(torch.eye(2, device=d))
+(x.to(torch.complex64) * 1j).conj() * 1, (x.to(torch.complex64) * 1j).conj().imag + 0
+torch.arange(8).to(d, torch.float64, non_blocking=True), x.to("cpu", torch.float64, non_blocking=True), x.clone().copy_(x.float(), non_blocking=True)
+torch.ones(3, 3, device=d).double().tril().to_sparse_csr().to_sparse().to_dense()
+(lambda norm: (norm(x.float().view(7, 1)).shape, norm.running_mean, norm.num_batches_tracked))(torch.nn.BatchNorm1d(1).to(d))
+torch._foreach_add([torch.ones(1), x.float()], 1)
+torch.normal(x.float(), torch.ones(7, device=d)).shape, torch.normal(0.0, x.float().abs()).shape
+x.view(7, 1).expand(7, 2).contiguous().t().clone().copy_(x.expand(2, 7))
+torch.full((2,), 1.5, device=d).to(torch.float8_e4m3fn).to(torch.float32)
 sparse_gradients(x, d)
 """
 
@@ -152,6 +162,25 @@ class Mine:
 print(numbers.tolist())
 numbers.fill_(2)
 print(numbers.tolist())
+""", "unknown_inputs": """
+import torch
+unknown = (torch.randn(600, 600, device="cuda") @ torch.randn(600, 600, device="cuda"))[:4, :4].contiguous()
+for operation in (torch.linalg.inv, torch.linalg.cholesky, torch.linalg.eigh, torch.linalg.svd, torch.linalg.lu_factor):
+    operation(unknown)
+print(torch.distributions.Normal(unknown[0], unknown[1].exp()).sample().shape)
+large = torch.empty(4096, 4096, device="cuda")
+print(torch.equal(large, large.clone()), (unknown.to(torch.float8_e5m2).float() + 1).shape)
+""", "modes": """
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+with FlopCounterMode(display=False) as counter:
+    torch.ones(8, 8, device="cuda") @ torch.ones(8, 8, device="cuda")
+print(counter.get_total_flops())
+lazy = torch.nn.LazyLinear(3).cuda()
+print(lazy(torch.ones(2, 5, device="cuda")).shape)
+torch.set_default_device("cuda")
+print(torch.jit.CompilationUnit("def tripled(x):\\n  return x * 2 + x\\n").tripled(torch.arange(3)).tolist())
+torch.set_default_device(None)
 """, "graph": """
 import torch
 counter, copied = torch.zeros(2, device="cuda"), torch.zeros(2, device="cuda")
@@ -254,6 +283,14 @@ def test_what_another_library_gets_is_a_guess_until_it_is_written_again(shared: 
 def test_what_a_graph_writes_is_unknown_after_each_launch(shared: Shared) -> None:
     assert shared.printed["graph"] == "[0.0, 0.0] [0.0, 0.0]\n"
     assert [(read["at"], read["times"]) for read in shared.reads("graph")] == [("graph.py:13 in <module>", 2)]
+
+
+def test_unknown_inputs_of_linear_algebra_and_distributions_end_no_program(shared: Shared) -> None:
+    assert shared.printed["unknown_inputs"].splitlines() == ["torch.Size([4])", "True torch.Size([4, 4])"]
+
+
+def test_modes_of_the_program_do_not_see_what_is_computed(shared: Shared) -> None:
+    assert shared.printed["modes"].splitlines() == ["1024", "torch.Size([2, 3])", "[0, 3, 6]"]
 
 
 def test_an_operation_on_many_tensors_makes_all_of_them_unknown(shared: Shared) -> None:

@@ -146,7 +146,7 @@ class Computing:
             return HostRead(self, function, signature)
         if sizes.depends_on_values(function):
             return Sized(self, function, signature)
-        if name.startswith(("aten::linalg_", "aten::_linalg_")) or name in ("aten::cholesky", "aten::segment_reduce"):
+        if name.startswith(("aten::linalg_", "aten::_linalg_")) or name in CHECKING:
             return Checking(self, function, signature)
         if not signature.writes_anything:
             return Unfollowed(self, function, signature)
@@ -162,6 +162,8 @@ KEYS = dict.fromkeys((torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torc
 # Collectives, whose values the simulated NCCL moves between processes, and marks of the profiler.
 UNSEEN = {"c10d", "_c10d_functional", "_c10d_functional_autograd", "c10d_functional", "symm_mem", "profiler"}
 COPIES = {"aten::copy_", "aten::_to_copy", "aten::clone"}
+# Beside those of linear algebra.
+CHECKING = {"aten::cholesky", "aten::segment_reduce", "aten::normal"}
 # What a guess selects, and scales, which programs check to be positive: of zeros they are not zero.
 DECIDE_BY_GUESS = {"aten::where", "aten::exp", "aten::softplus"}
 READS = {"aten::_local_scalar_dense", "aten::item", "aten::equal", "aten::is_nonzero"}
