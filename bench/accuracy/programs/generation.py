@@ -24,6 +24,7 @@ def main() -> None:
                          **MODELS[options.model])
     with torch.device("cuda"):
         model = Qwen2ForCausalLM(config).eval()
+    torch.cuda.reset_peak_memory_stats()  # weights that are loaded are not made twice, as tied ones are here
     prompt = torch.full((1, options.prompt), 100).cuda()
     model.generate(prompt, attention_mask=torch.ones_like(prompt), do_sample=False, min_new_tokens=TOKENS,
                    max_new_tokens=TOKENS, pad_token_id=0)

@@ -34,7 +34,8 @@ def main() -> None:
         given = {"input_ids": tokens, "attention_mask": torch.ones_like(tokens)}
         if not options.model.startswith("gpt2"):
             given["token_type_ids"] = torch.zeros_like(tokens)
-        loss = model(**given, labels=labels).loss
+        outputs = model(**given, labels=labels)  # there until the next step, as in the source's published programs
+        loss = outputs.loss
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
