@@ -90,6 +90,12 @@ def test_inference_has_temporaries(tmp_path: Path) -> None:
     assert kinds["parameters"] == PARAMETERS and kinds["temporaries"] >= 2 * bytes_of(16384 * 1024)
 
 
+def test_key_value_caches_are_a_kind_of_their_own(tmp_path: Path) -> None:
+    (tmp_path / "kv_cache.py").write_text("import torch\ndef room():\n    return torch.empty(8, 1 << 20, device='cuda')\n")
+    _, device = simulate(tmp_path, "import sys\nsys.path.insert(0, '.')\nimport kv_cache\ncache = kv_cache.room()\n")
+    assert device["peak"]["kinds"] == {"caches": bytes_of(8 << 20)}
+
+
 def test_two_models_with_an_optimizer_each(tmp_path: Path) -> None:
     program = "one, other = Model().cuda(), Model().cuda()\ntrain(one, 2)\ntrain(other, 1, torch.optim.SGD)\n"
     _, device = simulate(tmp_path, program)

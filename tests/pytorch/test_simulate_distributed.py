@@ -120,6 +120,8 @@ def test_a_training_on_two_ranks(trained: Trained) -> None:
         (used,) = [device for device in process["driver"]["devices"] if device["allocations"] > 0]
         assert used["nccl"]["used_bytes"] == 0, "given back by destroy_process_group"
         assert used["peak_used_bytes"] > per_device[0]
+        (allocated,) = process["torch"]["devices"]
+        assert allocated["peak"]["kinds"]["communication"] > 0, "buckets, or gathered parameters"
 
 
 def test_a_rank_that_fails_does_not_hang_the_other(tmp_path: Path) -> None:
