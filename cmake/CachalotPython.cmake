@@ -100,15 +100,25 @@ function(cachalot_link target folder)
 endfunction()
 
 # Tests of a mode are one run of pytest: native (PyTorch's own allocator, the oracle), plug, full, pages (full, on the
-# page heap).
+# page heap). Those of `cachalot simulate` and `fit` are one of their own, which runs beside the others.
 function(cachalot_python_tests)
-  foreach(mode IN ITEMS native plug full pages)
-    cachalot_python_test(pytorch.${mode} pytorch 1800 -m pytest -q -p no:cacheprovider ${PROJECT_SOURCE_DIR}/tests/pytorch)
-    if(TEST pytorch.${mode})  # not under sanitizers
-      set_property(TEST pytorch.${mode} APPEND PROPERTY ENVIRONMENT CACHALOT_TEST_MODE=${mode})
-      set_property(TEST pytorch.${mode} PROPERTY COST 1000)  # the longest begin first, beside the others
-    endif()
+  foreach(name IN ITEMS computing fit owners simulate simulate_distributed)
+    set(file ${PROJECT_SOURCE_DIR}/tests/pytorch/test_${name}.py)
+    list(APPEND of_simulate ${file})
+    list(APPEND others --ignore=${file})
   endforeach()
+  foreach(mode IN ITEMS native plug full pages)
+    cachalot_pytest(pytorch.${mode} ${mode} ${others} ${PROJECT_SOURCE_DIR}/tests/pytorch)
+  endforeach()
+  cachalot_pytest(pytorch.simulate full ${of_simulate})
+endfunction()
+
+function(cachalot_pytest name mode)
+  cachalot_python_test(${name} pytorch 1800 -m pytest -q -p no:cacheprovider ${ARGN})
+  if(TEST ${name})  # not under sanitizers
+    set_property(TEST ${name} APPEND PROPERTY ENVIRONMENT CACHALOT_TEST_MODE=${mode})
+    set_property(TEST ${name} PROPERTY COST 1000)  # the longest begin first, beside the others
+  endif()
 endfunction()
 
 # The examples in Python, examples/<name>/<name>.py: each is a test, which fails where its own checks do; and their parts.
