@@ -168,7 +168,8 @@ struct Search {
 std::vector<Search> searches_of(const FitOptions& options, const std::vector<CardClass>& classes) {
   std::vector<Search> searches;
   for (const CardClass& one : classes) {
-    Search& search = searches.emplace_back(&one, FitFrontier(options.vary, one.memory_bytes()));
+    searches.push_back({.cards = &one, .frontier = FitFrontier(options.vary, one.memory_bytes())});
+    Search& search = searches.back();
     search.frontier.add({.row = 0, .index = 0}, one.first);
     if (one.last) search.frontier.add({.row = 0, .index = options.vary.back().values.size() - 1}, *one.last);
   }
