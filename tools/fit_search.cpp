@@ -85,7 +85,7 @@ bool FitAnswers::all_fit(std::vector<PartFit>& parts, const FitQuestion& questio
   });
 }
 
-FitSearch::FitSearch(std::vector<std::int64_t> values, std::set<std::size_t> memory_bytes)
+FitSearch::FitSearch(std::vector<std::int64_t> values, const std::set<std::size_t>& memory_bytes)
     : values_(std::move(values)) {
   for (const std::size_t bytes : memory_bytes) {
     for (const Policy policy : kPolicies) {

@@ -53,7 +53,7 @@ struct FitQuestion {
   Policy policy = Policy::pytorch;
   std::size_t memory_bytes = 0;
 
-  auto operator<=>(const FitQuestion&) const = default;
+  auto operator<=>(const FitQuestion&) const = default;  // NOLINT(modernize-use-nullptr): not one of ours
 };
 
 // Between which indexes the largest one lies that fits.
@@ -110,7 +110,7 @@ class FitAnswers {
 class FitSearch {
  public:
   // The values are in rising order; there is one at least. `memory_bytes`: the sizes that are asked for, without contexts.
-  FitSearch(std::vector<std::int64_t> values, std::set<std::size_t> memory_bytes);
+  FitSearch(std::vector<std::int64_t> values, const std::set<std::size_t>& memory_bytes);
 
   // Returns the indexes of the values that must be run next, and then added; empty once everything is known.
   std::vector<std::size_t> wanted();

@@ -84,7 +84,7 @@ void Post::leave(const Endpoint& process, std::uint64_t communicator, int source
 std::shared_ptr<Post::Outgoing> Post::connection_to(const Endpoint& process) {
   const std::lock_guard lock(mutex_);
   if (const auto known = outgoing_.find(process); known != outgoing_.end()) return known->second;
-  const auto outgoing = std::make_shared<Outgoing>();
+  auto outgoing = std::make_shared<Outgoing>();
   outgoing->socket = connect_to(process);  // may throw: then there is no connection
   outgoing_.emplace(process, outgoing);
   if (outgoing->socket < 0) {
