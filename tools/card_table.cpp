@@ -17,8 +17,6 @@ namespace {
 using Row = CardTable::Row;
 constexpr std::size_t kIndent = 16;
 
-std::size_t index_of(Policy policy) { return static_cast<std::size_t>(policy); }
-
 bool policies_differ(const Row& row) {
   return std::ranges::any_of(row.fits, [&](bool fits) { return fits != row.fits.front(); });
 }

@@ -202,7 +202,7 @@ std::optional<FitRow> row_of(const Card& card, std::size_t index, FitFrontier& f
   for (const Policy policy : kPolicies) {
     const FitQuestion question{.policy = policy, .memory_bytes = card.usable_bytes()};
     const std::optional<std::size_t> largest = frontier.largest(index, question);
-    if (largest) row.largest[static_cast<std::size_t>(policy)] = values[*largest];
+    if (largest) row.largest[index_of(policy)] = values[*largest];
     is_corner = is_corner || frontier.is_corner(index, question);
     is_none = is_none && !largest;
   }

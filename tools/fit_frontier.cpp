@@ -104,7 +104,7 @@ std::vector<std::int64_t> FitFrontier::values_of(std::size_t row) const {
 }
 
 std::optional<std::size_t> FitFrontier::largest(std::size_t row, const FitQuestion& question) {
-  return rows_[row].search.bounds(question).fits;
+  return rows_[row].search.largest(question);
 }
 
 bool FitFrontier::is_corner(std::size_t row, const FitQuestion& question) {
@@ -156,16 +156,7 @@ void FitFrontier::narrow_by_lines(std::size_t row) {
   };
   for (const FitQuestion& question : search.questions()) {
     FitBounds bounds = search.bounds(question);
-    while (!bounds.is_closed()) {
-      const std::size_t middle = bounds.middle();
-      const std::optional<bool> fits = answer(middle, question);
-      if (!fits) break;
-      if (*fits) {
-        bounds.fits = middle;
-      } else {
-        bounds.does_not = middle;
-      }
-    }
+    bounds.bisect([&](std::size_t index) { return answer(index, question); });
     search.narrow(question, bounds);
   }
 }

@@ -158,7 +158,7 @@ std::string to_json(const FitReport& report) {
     result["values"] = nlohmann::ordered_json::object();
     for (std::size_t i = 0; i < row.fixed.size(); ++i) result["values"][report.vary[i].name] = row.fixed[i];
     for (const Policy policy : kPolicies) {
-      const std::optional<std::int64_t>& largest = row.largest[static_cast<std::size_t>(policy)];
+      const std::optional<std::int64_t>& largest = row.largest[index_of(policy)];
       result[std::string(key_of(policy))] = nullptr;
       if (largest) result[std::string(key_of(policy))] = *largest;
     }

@@ -30,7 +30,7 @@ bool are_equal(const Recording& one, const Recording& other) {
 
 bool are_nearly_equal(const Recording& one, const Recording& other) {
   return have_one_shape(one, other) && std::ranges::equal(one.parts, other.parts, [](const auto& a, const auto& b) {
-           return a.other_bytes == b.other_bytes && is_near(peak_live_bytes(a.trace), peak_live_bytes(b.trace));
+           return is_near(peak_live_bytes(a.trace), peak_live_bytes(b.trace));
          });
 }
 
@@ -132,10 +132,6 @@ void FitSearch::add(std::size_t index, Recording recording) {
   for (auto at = answers_.lower_bound(first); at != answers_.end() && at->first <= last;) at = forget(at);
 }
 
-std::optional<std::size_t> FitSearch::largest(Policy policy, std::size_t memory_bytes) {
-  return bracket_of({.policy = policy, .memory_bytes = memory_bytes}).fits;
-}
-
 FitBounds FitSearch::bounds(const FitQuestion& question) { return bracket_of(question); }
 
 void FitSearch::narrow(const FitQuestion& question, const FitBounds& bounds) {
@@ -182,25 +178,23 @@ FitSearch::Bracket FitSearch::bracket_of(const FitQuestion& question) {
     bracket.fits = index;
   }
   const bool is_surrounded = !bracket.is_closed() && is_between_runs(bracket.first_open());
-  if (is_surrounded && !lines_for(segment_around(bracket.first_open())).empty()) bisect(bracket, question);
+  if (is_surrounded && !lines_for(segment_around(bracket.first_open())).empty())
+    bracket.undecided = bracket.bisect([&](std::size_t index) { return answer(index, question); });
   return bracket;
 }
 
-// By what is computed. Stops at an index that is undecided.
-void FitSearch::bisect(Bracket& bracket, const FitQuestion& question) {
-  while (!bracket.is_closed()) {
-    const std::size_t middle = bracket.middle();
-    const std::optional<bool> fits = answer(middle, question);
-    if (!fits) {
-      bracket.undecided = middle;
-      return;
-    }
-    if (*fits) {
-      bracket.fits = middle;
+std::optional<std::size_t> FitBounds::bisect(const std::function<std::optional<bool>(std::size_t)>& answer) {
+  while (!is_closed()) {
+    const std::size_t index = middle();
+    const std::optional<bool> is_enough = answer(index);
+    if (!is_enough) return index;
+    if (*is_enough) {
+      fits = index;
     } else {
-      bracket.does_not = middle;
+      does_not = index;
     }
   }
+  return std::nullopt;
 }
 
 // Nullopt: the traces do not say the same.

@@ -13,6 +13,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <optional>
 #include <set>
@@ -65,6 +66,8 @@ struct FitBounds {
   bool is_closed() const { return first_open() >= does_not; }
   // Of what is open.
   std::size_t middle() const { return first_open() + (does_not - 1 - first_open()) / 2; }
+  // Asks in the middle until all is known, or until an index for which there is no answer, which it returns.
+  std::optional<std::size_t> bisect(const std::function<std::optional<bool>(std::size_t)>& answer);
 };
 
 // What a value allocates, as far as it is known: each size up to a deviation, by part.
@@ -117,7 +120,7 @@ class FitSearch {
   void add(std::size_t index, Recording recording);
 
   // Returns the index of the largest value that fits, and nullopt where none does. To be called when nothing is wanted.
-  std::optional<std::size_t> largest(Policy policy, std::size_t memory_bytes);
+  std::optional<std::size_t> largest(const FitQuestion& question) { return bounds(question).fits; }
 
   std::size_t value_count() const { return values_.size(); }
   const std::vector<FitQuestion>& questions() const { return questions_; }
@@ -146,7 +149,6 @@ class FitSearch {
   };
 
   Bracket bracket_of(const FitQuestion& question);
-  void bisect(Bracket& bracket, const FitQuestion& question);
   std::optional<bool> answer(std::size_t index, const FitQuestion& question);
   FitAnswers make_answers(std::size_t index) const;
   AnswersByIndex::iterator forget(AnswersByIndex::iterator at);

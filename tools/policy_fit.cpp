@@ -38,18 +38,18 @@ bool is_enough(const Trace& trace, Policy policy, std::size_t bytes) {
 
 std::string_view name_of(Policy policy) {
   constexpr std::array<std::string_view, kPolicyCount> kNames = {"PyTorch", "expandable segments", "page heap"};
-  return kNames[static_cast<std::size_t>(policy)];
+  return kNames[index_of(policy)];
 }
 
 std::string_view key_of(Policy policy) {
   constexpr std::array<std::string_view, kPolicyCount> kKeys = {"pytorch", "expandable_segments", "page_heap"};
-  return kKeys[static_cast<std::size_t>(policy)];
+  return kKeys[index_of(policy)];
 }
 
 std::string_view setting_of(Policy policy) {
   constexpr std::array<std::string_view, kPolicyCount> kSettings = {
       "", "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True", "python -m cachalot run --config heap:pages"};
-  return kSettings[static_cast<std::size_t>(policy)];
+  return kSettings[index_of(policy)];
 }
 
 PolicyFit::PolicyFit(Trace trace) : trace_(std::move(trace)), live_bytes_(peak_live_bytes(trace_)) {}

@@ -17,6 +17,8 @@ enum class Policy : std::uint8_t { pytorch, expandable_segments, page_heap };
 inline constexpr std::array kPolicies = {Policy::pytorch, Policy::expandable_segments, Policy::page_heap};
 inline constexpr std::size_t kPolicyCount = kPolicies.size();
 
+// Returns its place in an array with an element for each policy.
+constexpr std::size_t index_of(Policy policy) { return static_cast<std::size_t>(policy); }
 // Returns "PyTorch", "expandable segments" or "page heap".
 std::string_view name_of(Policy policy);
 // Returns the key of JSON: "pytorch", "expandable_segments" or "page_heap".

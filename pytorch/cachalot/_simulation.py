@@ -24,7 +24,8 @@ class RunOptions(TypedDict, total=False):
         local_rank: its rank on its machine, which is its device.
         max_seconds: ends each run after so many seconds.
         compute: which operations of PyTorch are computed: "none", "small" or "all".
-        unknown: how many elements an unknown mask selects: "zero", "expected" or "max".
+        unknown: what sizes are that depend on unknown values, such as of what a mask selects: those of zeros ("zero"), half of
+            all elements ("expected"), or all at most ("max").
     """
 
     context: str | None

@@ -89,7 +89,7 @@ Found search(const Program& program, const std::vector<std::int64_t>& values,
     }
   }
   for (const std::size_t bytes : memory) {
-    for (const Policy policy : kPolicies) found.largest.push_back(search.largest(policy, bytes));
+    for (const Policy policy : kPolicies) found.largest.push_back(search.largest({policy, bytes}));
   }
   return found;
 }
@@ -173,7 +173,7 @@ TEST(FitSearch, KnowsThatWhatRanOutOfMemoryFitsNowhere) {
       ++runs;
     }
   }
-  EXPECT_EQ(search.largest(Policy::pytorch, std::size_t{90000} * kMiB), 4u);
+  EXPECT_EQ(search.largest({Policy::pytorch, std::size_t{90000} * kMiB}), 4u);
   EXPECT_LE(runs, 9u);
 }
 
