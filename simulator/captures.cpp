@@ -90,6 +90,11 @@ void Captures::note_unknown(const void* start, std::size_t bytes) {
   }
 }
 
+bool Captures::record_write(const StreamState& stream, const void* to, std::size_t bytes) {
+  if (stream.capture && devices_.hold(to)) note_unknown(to, bytes);
+  return stream.capture != nullptr;
+}
+
 void Captures::join(StreamState& stream, std::uint64_t capture, const Nodes& behind) {
   Capture& joined = captures_.at(capture);
   if (!stream.capture) joined.streams.push_back(&stream);

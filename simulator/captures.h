@@ -38,6 +38,8 @@ class Captures {
   GraphNode& add_node(StreamState& stream, cudaGraphNodeType type) CACHALOT_LOCKED;
   // What the newest node of each capture writes has unknown values, whenever its graph is launched.
   void note_unknown(const void* start, std::size_t bytes) CACHALOT_LOCKED;
+  // Returns whether the stream captures a write: nothing is written then, and each launch makes the memory unknown.
+  bool record_write(const StreamState& stream, const void* to, std::size_t bytes) CACHALOT_LOCKED;
   // The stream, behind these nodes from now on, belongs to the capture.
   void join(StreamState& stream, std::uint64_t capture, const Nodes& behind) CACHALOT_LOCKED;
   // The stream is about to be destroyed.

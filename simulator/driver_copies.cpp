@@ -46,9 +46,11 @@ CUresult fill_rows(CUdeviceptr to, std::size_t pitch, std::uint64_t pattern, std
     if (height > 1 && row_bytes > pitch) return cudaErrorInvalidValue;
     StreamState& stream = process.streams().at("cuMemsetD2D", handle);
     process.launches().launch(stream, cudaGraphNodeTypeMemset);
-    if (stream.capture) return cudaSuccess;
-    for (std::size_t row = 0; row < height; ++row)
-      process.copies().fill(pointer(to + row * pitch), pattern, pattern_bytes, row_bytes, row_bytes * height);
+    for (std::size_t row = 0; row < height; ++row) {
+      void* const start = pointer(to + row * pitch);
+      if (process.captures().record_write(stream, start, row_bytes)) continue;
+      process.copies().fill(start, pattern, pattern_bytes, row_bytes, row_bytes * height);
+    }
     return cudaSuccess;
   });
 }

@@ -47,10 +47,7 @@ cudaError_t copy_on(Process& process, StreamState& stream, void* to, const void*
   process.uses().check(call, stream, to, from, bytes);
   process.launches().launch_copy(stream, to, from, bytes);
   process.uses().add(call, stream, to, from, bytes);
-  if (!stream.capture)
-    process.copies().copy(to, from, bytes, bytes);
-  else if (process.devices().hold(to))
-    process.captures().note_unknown(to, bytes);
+  if (!process.captures().record_write(stream, to, bytes)) process.copies().copy(to, from, bytes, bytes);
   return cudaSuccess;
 }
 
@@ -58,10 +55,8 @@ cudaError_t fill_on(Process& process, StreamState& stream, void* to, int value, 
   process.uses().check("cudaMemset", stream, to, nullptr, bytes);
   process.launches().launch(stream, cudaGraphNodeTypeMemset);
   process.uses().add("cudaMemset", stream, to, nullptr, bytes);
-  if (!stream.capture)
+  if (!process.captures().record_write(stream, to, bytes))
     process.copies().fill(to, static_cast<unsigned char>(value), 1, bytes, bytes);
-  else
-    process.captures().note_unknown(to, bytes);
   return cudaSuccess;
 }
 
@@ -75,10 +70,11 @@ struct Rows {
 cudaError_t copy_rows_on(Process& process, StreamState& stream, void* to, const void* from, const Rows& rows) {
   if (rows.width > rows.to_pitch || rows.width > rows.from_pitch) return cudaErrorInvalidPitchValue;
   process.launches().launch_copy(stream, to, from, rows.width * rows.height);
-  if (stream.capture) return cudaSuccess;
   for (std::size_t row = 0; row < rows.height; ++row) {
-    process.copies().copy(static_cast<char*>(to) + row * rows.to_pitch,
-                          static_cast<const char*>(from) + row * rows.from_pitch, rows.width, rows.width * rows.height);
+    char* const start = static_cast<char*>(to) + row * rows.to_pitch;
+    if (process.captures().record_write(stream, start, rows.width)) continue;
+    process.copies().copy(start, static_cast<const char*>(from) + row * rows.from_pitch, rows.width,
+                          rows.width * rows.height);
   }
   return cudaSuccess;
 }
@@ -301,10 +297,11 @@ cudaError_t cudaMemset2DAsync(void* to, size_t pitch, int value, size_t width, s
     if (width > pitch) return cudaErrorInvalidPitchValue;
     StreamState& stream = process.streams().at("cudaMemset2DAsync", handle);
     process.launches().launch(stream, cudaGraphNodeTypeMemset);
-    if (stream.capture) return cudaSuccess;
-    for (std::size_t row = 0; row < height; ++row)
-      process.copies().fill(static_cast<char*>(to) + row * pitch, static_cast<unsigned char>(value), 1, width,
-                            width * height);
+    for (std::size_t row = 0; row < height; ++row) {
+      char* const start = static_cast<char*>(to) + row * pitch;
+      if (process.captures().record_write(stream, start, width)) continue;
+      process.copies().fill(start, static_cast<unsigned char>(value), 1, width, width * height);
+    }
     return cudaSuccess;
   });
 }

@@ -62,15 +62,18 @@ TEST_F(KnownContentOfMemory, WhatAGraphWritesIsUnknownAfterEachLaunch) {
   ASSERT_CUDA(cudaStreamBeginCapture(stream, cudaStreamCaptureModeRelaxed));
   ASSERT_CUDA(cudaMemsetAsync(at(8), 1, 4, stream));
   ASSERT_CUDA(cudaMemcpyAsync(at(16), at(8), 4, cudaMemcpyDeviceToDevice, stream));
+  ASSERT_CUDA(cudaMemset2DAsync(at(40), 8, 1, 4, 2, stream));
   ASSERT_CUDA(cudaStreamEndCapture(stream, &graph));
   ASSERT_CUDA(cudaGraphInstantiate(&exec, graph, 0));
   for (int launch = 0; launch < 2; ++launch) {
-    ASSERT_CUDA(cudaMemset(at(0), 9, 32));
-    EXPECT_EQ(known(0, 32), 1);
+    ASSERT_CUDA(cudaMemset(at(0), 9, 64));
+    EXPECT_EQ(known(0, 64), 1);
     ASSERT_CUDA(cudaGraphLaunch(exec, stream));
     EXPECT_EQ(known(8, 1), 0);
     EXPECT_EQ(known(16, 1), 0);
     EXPECT_EQ(known(0, 8) + known(12, 4) + known(20, 12), 3);
+    EXPECT_EQ(known(40, 1) + known(48, 1), 0) << "rows";
+    EXPECT_EQ(known(44, 4), 1) << "between them";
   }
   ASSERT_CUDA(cudaGraphExecDestroy(exec));
   ASSERT_CUDA(cudaGraphDestroy(graph));

@@ -71,8 +71,8 @@ BUGS = [
         "    *pitch = round_up(width, kPitchBytes);\n", "    *pitch = width;\n",
         ("simulator SimulatorMemory*",)),
     Bug("a copy beyond an allocation is work", "simulator/runtime_memory.cpp",
-        "  if (!stream.capture)\n    process.copies().copy(to, from, bytes, bytes);\n",
-        "  if (!stream.capture)\n    return cudaSuccess;\n",
+        "  if (!process.captures().record_write(stream, to, bytes)) process.copies().copy(to, from, bytes, bytes);\n",
+        "  process.captures().record_write(stream, to, bytes);\n",
         ("simulator SimulatorMemory*",)),
     # --- kernels
     Bug("a group shares one slot", "kernels/include/cachalot/slot_pool_view.h",

@@ -216,6 +216,14 @@ class Operator:
         elif not (self.signature.is_predicate and self.guess(args, kwargs, written)):
             make_unknown(written)
 
+    def redispatch(self, keys: Any, args: tuple, kwargs: dict) -> Any:
+        """Runs the operation, and sees those that it consists of."""
+        _exclude(KEY, False)
+        try:
+            return self.function.redispatch(keys, *args, **kwargs)
+        finally:
+            _exclude(KEY, True)
+
     def compute(self, args: tuple, kwargs: dict, result: Any, written: list[Tensor]) -> None:
         """Computes what a call has written, or makes it unknown if that is impossible."""
         reader = Reader(written[0].device.index)
@@ -422,11 +430,7 @@ class Checking(Operator):
     def run_seen(self, *args: Any, **kwargs: Any) -> Any:
         if not tensors_in(args) or has_wrappers(args):
             return self.function(*args, **kwargs)
-        _exclude(KEY, False)
-        try:
-            return self.function.redispatch(CUDA_KEYS, *args, **kwargs)
-        finally:
-            _exclude(KEY, True)
+        return self.redispatch(CUDA_KEYS, args, kwargs)
 
 
 class Sized(Unfollowed):
@@ -452,12 +456,9 @@ class Sized(Unfollowed):
             self.computing.reads.note("size")
         self.computing.expected.count = count = selection.count if outer is None else outer
         device_memory.answer(-1 if count is None else count)
-        _exclude(KEY, False)
         try:
-            keys = KEYS.get(args[0].layout, SPARSE_KEYS if not is_whole(args[0]) else CUDA_KEYS)
-            result = self.function.redispatch(keys, *args, **kwargs)
+            result = self.redispatch(KEYS.get(args[0].layout, SPARSE_KEYS if not is_whole(args[0]) else CUDA_KEYS), args, kwargs)
         finally:
-            _exclude(KEY, True)
             self.computing.expected.count = outer
             device_memory.answer(-1 if outer is None else outer)
         with _without_modes(), _without_functions():
