@@ -30,11 +30,9 @@ class FitCommand : public Command {
         .summary = "Find the largest batch size with which a PyTorch program fits, for each GPU and allocator policy",
         .details =
             "PROGRAM is as for `cachalot simulate`; {batch} in its words stands for the value of the parameter batch. "
-            "With several --vary, the largest value of the last is found for each combination of the others. Where one "
-            "of "
-            "these is a range, FIRST..LAST, a program that fits with some value of it is assumed to fit with every "
-            "smaller "
-            "one, and the table has only the rows above which the largest value falls.\n\n"
+            "With several --vary, the largest value of the last is found for each combination of the others. Where "
+            "one of these is a range, FIRST..LAST, a program that fits with some value of it is assumed to fit with "
+            "every smaller one, and the table has only the rows above which the largest value falls.\n\n"
             "The program runs on simulated GPUs of unlimited memory, for some of the values. What it allocates is "
             "replayed on the memory of each GPU with each policy. Between two values that were run, allocations are "
             "computed where they grow linearly, which further runs check. A program that fits with some value is "
