@@ -74,9 +74,11 @@ void print_costs_of_rmm() {
 }
 
 void print_table_of_costs() {
-  fmt::print("| {} B | same thread, ns a pair | two threads: throughput | thread to thread, ns | host bytes each |\n",
-             kPooledBytes);
-  fmt::print("|---|---:|---:|---:|---:|\n");
+  fmt::print(
+      "| {} B | same thread, ns a pair | two threads: throughput | thread to thread, ns | host bytes each | "
+      "handle, bytes |\n",
+      kPooledBytes);
+  fmt::print("|---|---:|---:|---:|---:|---:|\n");
   PoolSubject pool;
   print_costs("TensorPool", pool);
   AllocatorSubject cached("thread_cache:True");

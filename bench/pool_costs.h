@@ -70,8 +70,8 @@ template <typename Subject>
 void print_costs(std::string_view name, Subject& subject) {
   const double alone = ns_a_pair_of_pool(subject, 1);
   const double together = ns_a_pair_of_pool(subject, 2);
-  fmt::print("| {} | {:.1f} | {:.2f}x | {:.1f} | {} |\n", name, alone, 2 * alone / together, ns_a_handover(subject),
-             subject.host_bytes_each());
+  fmt::print("| {} | {:.1f} | {:.2f}x | {:.1f} | {} | {} |\n", name, alone, 2 * alone / together,
+             ns_a_handover(subject), subject.host_bytes_each(), sizeof(typename Subject::Held));
 }
 
 }  // namespace cachalot::bench

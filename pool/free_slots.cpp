@@ -41,6 +41,19 @@ void FreeSlots::push(PoolSlot& slot) {
   ++size_;
 }
 
+// Slots of one stream mostly lie together.
+void FreeSlots::push(std::span<PoolSlot* const> slots) {
+  for (auto first = slots.begin(); first != slots.end();) {
+    const StreamKey stream = (*first)->stream;
+    const auto end = std::find_if(first, slots.end(), [&](const PoolSlot* slot) { return slot->stream != stream; });
+    Stack& stack = *find(stream);
+    CACHALOT_ASSERT(stack.slots.size() + static_cast<std::size_t>(end - first) <= stack.reserved);
+    stack.slots.insert(stack.slots.end(), first, end);
+    first = end;
+  }
+  size_ += slots.size();
+}
+
 PoolSlot* FreeSlots::pop(StreamKey stream) {
   Stack* const stack = size_ == 0 ? nullptr : find(stream);
   if (stack == nullptr || stack->slots.empty()) return nullptr;
@@ -48,6 +61,17 @@ PoolSlot* FreeSlots::pop(StreamKey stream) {
   stack->slots.pop_back();
   --size_;
   return slot;
+}
+
+std::size_t FreeSlots::pop(StreamKey stream, std::span<PoolSlot*> places) {
+  Stack* const stack = size_ == 0 ? nullptr : find(stream);
+  if (stack == nullptr) return 0;
+  const std::size_t slots = std::min(places.size(), stack->slots.size());
+  const auto first = stack->slots.end() - static_cast<std::ptrdiff_t>(slots);
+  std::copy(first, stack->slots.end(), places.begin());
+  stack->slots.erase(first, stack->slots.end());
+  size_ -= slots;
+  return slots;
 }
 
 PoolSlot* FreeSlots::pop_any() {

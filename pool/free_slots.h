@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <span>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -21,11 +22,15 @@ class FreeSlots {
   std::size_t reserved(StreamKey stream) const;
   std::size_t reserved() const;  // for all streams
 
-  // Requires: a place for it is reserved.
+  // Requires: a place for each is reserved.
   void push(PoolSlot& slot);
+  void push(std::span<PoolSlot* const> slots);
   // Returns the slot that came last; nullptr: none.
   PoolSlot* pop(StreamKey stream);
   PoolSlot* pop_any();
+  // Moves the slots of the stream that came last to the front of `places`, in the order in which they came. Returns how
+  // many: as many as there are places, or slots.
+  std::size_t pop(StreamKey stream, std::span<PoolSlot*> places);
   std::size_t size() const { return size_; }
 
   template <typename Visit>

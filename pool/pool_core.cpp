@@ -33,7 +33,7 @@ PoolCore::PoolCore(const TensorSpec& spec, const TensorPoolOptions& options, std
                    CachingAllocator& allocator, std::shared_ptr<PoolBudget> budget)
     : spec_(spec),
       books_(spec_, check(options), own_stack_, std::move(owned), allocator, std::move(budget)),
-      own_stack_(*this) {}
+      own_stack_(*this, /*is_fast=*/options.mover == nullptr) {}
 
 // Where the device refuses, the slab stays the allocator's.
 PoolCore::~PoolCore() {
@@ -81,14 +81,11 @@ PoolSlot* PoolCore::acquire(Stream handle, IfNone if_none, Deadline deadline) {
 }
 
 PoolSlot* PoolCore::acquire_from_stack(StreamKey stream) {
-  if (!stream.is_immortal()) {  // otherwise the caller has tried
-    if (PoolSlot* slot = try_acquire(stream)) return slot;
-  }
   SlotStack* const mine = own_stack_.find();
   if (mine == nullptr || !mine->enter()) return nullptr;
-  const bool found = mine->move_to_top(stream, /*plain=*/true);
+  PoolSlot* const slot = mine->move_to_top(stream, /*plain=*/true) ? mine->acquire(stream) : nullptr;
   mine->leave();
-  return found ? try_acquire(stream) : nullptr;
+  return slot;
 }
 
 void PoolCore::throw_empty() const {
@@ -102,8 +99,16 @@ void PoolCore::throw_empty() const {
 
 void PoolCore::release(PoolSlot& slot) noexcept {
   if (is_inherited()) return;
-  if (own_stack_.find() != nullptr && try_release(slot)) return;
+  if (release_to_stack(slot)) return;
   if (release_with_mutex(slot)) delete this;
+}
+
+bool PoolCore::release_to_stack(PoolSlot& slot) noexcept {
+  SlotStack* const mine = own_stack_.find();
+  if (mine == nullptr || !mine->enter()) return false;
+  const bool has_place = mine->release(slot);
+  mine->leave();
+  return has_place;
 }
 
 // True: it was the last tensor of a closed pool.
@@ -111,13 +116,13 @@ bool PoolCore::release_with_mutex(PoolSlot& slot) noexcept {
   const Lock lock(books_.mutex);
   ThreadStacks& stacks = books_.stacks;
   SlotStack* const mine = books_.closed ? nullptr : stacks.own();
-  stacks.own_live().subtract(1);
   if (mine == nullptr || stacks.is_recalled() || mine->limit() == 0) {
     books_.free.push(slot);
+    stacks.count_released();
     books_.notify_waiters();
   } else {
     if (mine->is_full()) stacks.spill(*mine, mine->limit() / 2);
-    mine->push(slot);
+    mine->release(slot);
   }
   books_.stacks.gather(books_.figures);
   trim_above_high_water(books_);
@@ -170,13 +175,13 @@ void PoolCore::move_tensor(PoolSlot& from, PoolSlot& to) {
   std::swap(from.others, to.others);
   to.attention = std::exchange(from.attention, from.attention & PoolSlot::kMustBeFilled);
   PooledTensor& tensor = *std::exchange(from.slab->tensor_in(from), nullptr);
-  tensor.slot_ = &to;
+  tensor.slot_ = reinterpret_cast<std::uintptr_t>(&to) | PooledTensor::kMayBeMoved;
   tensor.data_ = to.data;
-  tensor.enter(&to.slab->tensor_in(to));
+  tensor.enter();
 }
 
 bool PoolCore::is_in(const PooledTensor& tensor, const PoolSlot& slot) {
-  return tensor.slot_ == &slot && tensor.data_ == slot.data && tensor.entry_ == &slot.slab->tensor_in(slot);
+  return tensor.pool_ != nullptr && &tensor.slot() == &slot && tensor.may_be_moved() && tensor.data_ == slot.data;
 }
 
 // --- figures ---------------------------------------------------------------------------------------------------------

@@ -8,10 +8,12 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
 
+#include "base/bytes.h"
 #include "base/check.h"
 #include "base/fork_aware.h"
 #include "cachalot/tensor_pool.h"
@@ -34,11 +36,9 @@ class PoolCore final : private ForkAware, private StackOwner {
   // Throws InvalidArgument for options that contradict each other.
   static const TensorPoolOptions& check(const TensorPoolOptions& options);
 
-  // The usual case. nullptr, false: acquire and release have to be called.
+  // The usual case, in a pool that moves no tensors. nullptr, false: acquire and release have to be called.
   CACHALOT_FAST_PATH PoolSlot* try_acquire(StreamKey stream) const {
-    if (!own_stack_.is_last_used() || !books_.memory.has_allocator()) [[unlikely]]
-      return nullptr;
-    return own_stack_.try_pop(stream);
+    return books_.memory.has_allocator() ? own_stack_.try_pop(stream) : nullptr;
   }
   CACHALOT_FAST_PATH bool try_release(PoolSlot& slot) const { return own_stack_.try_push(slot); }
   // Returns nullptr if there was no slot in time.
@@ -58,9 +58,9 @@ class PoolCore final : private ForkAware, private StackOwner {
   // Requires: moves_tensors(), and no other thread uses the pool meanwhile.
   CompactReport compact(std::size_t keep);
   bool moves_tensors() const { return options().mover != nullptr; }
-  // Returns where the tensor in the slot has to enter itself; nullptr: nowhere.
-  PooledTensor** entry_of(const PoolSlot& slot) const {
-    return moves_tensors() ? &slot.slab->tensor_in(slot) : nullptr;
+  // Returns what a tensor in the slot keeps of it (PooledTensor::slot_).
+  std::uintptr_t handle_of(const PoolSlot& slot) const {
+    return reinterpret_cast<std::uintptr_t>(&slot) | (moves_tensors() ? PooledTensor::kMayBeMoved : 0);
   }
   // The tensor in `from` is in `to` from now on, with the streams that have used it. Both slots are of one stream.
   static void move_tensor(PoolSlot& from, PoolSlot& to);
@@ -82,12 +82,13 @@ class PoolCore final : private ForkAware, private StackOwner {
   ~PoolCore();
 
   PoolSlot* acquire_from_stack(StreamKey stream);
+  bool release_to_stack(PoolSlot& slot) noexcept;
   bool release_with_mutex(PoolSlot& slot) noexcept;
   void retire(SlotStack& stack) override;
 
   const TensorSpec spec_;
   PoolBooks books_;
-  const OwnStack own_stack_;
+  alignas(kCacheLine) const OwnStack own_stack_;  // away from what changes under the mutex: each fast path reads it
 };
 
 }  // namespace cachalot

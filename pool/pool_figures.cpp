@@ -4,9 +4,7 @@
 
 namespace cachalot {
 
-void PoolFigures::gather(ThreadSum& sum) {
-  if (!sum.has_news()) return;
-  const ThreadSum::Gathered news = sum.gather();
+void PoolFigures::add(const ThreadSum::Gathered& news) {
   stats_.acquires += static_cast<std::uint64_t>(news.added);
   const std::int64_t highest = std::min(live_ + news.highest, as_signed(stats_.slots));
   stats_.peak_live = std::max(stats_.peak_live, static_cast<std::size_t>(std::max<std::int64_t>(highest, 0)));

@@ -30,7 +30,7 @@ class PoolFigures {
   void streams_waited(std::uint64_t waits) { stats_.stream_waits += waits; }
   void slot_used_first() { ++first_uses_; }
   // Adds what a thread acquired and released since the last time.
-  void gather(ThreadSum& sum);
+  void add(const ThreadSum::Gathered& news);
 
   std::size_t slots() const { return stats_.slots; }
   std::size_t bytes() const { return stats_.bytes; }

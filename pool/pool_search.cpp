@@ -46,11 +46,7 @@ PoolSlot* PoolSearch::find() {
 
 PoolSlot* PoolSearch::find_of_same_stream() {
   SlotStack* const mine = books_.stacks.own();
-  if (mine != nullptr && mine->move_to_top(stream_, /*plain=*/false)) {
-    PoolSlot& slot = mine->top();
-    mine->pop();
-    return &slot;
-  }
+  if (mine != nullptr && mine->move_to_top(stream_, /*plain=*/false)) return &mine->take_top();
   PoolSlot* const slot = books_.free.pop(stream_);
   if (slot != nullptr && mine != nullptr && !books_.stacks.is_recalled()) books_.stacks.refill(*mine, stream_);
   return slot;
@@ -173,7 +169,7 @@ void PoolSearch::count_as_acquired(PoolSlot& slot) {
   slot.set_only_user(stream_);
   if ((slot.attention & PoolSlot::kUnused) != 0) books_.figures.slot_used_first();
   slot.attention &= ~PoolSlot::kUnused;
-  books_.stacks.own_live().add(1);
+  books_.stacks.count_acquired();
   books_.stacks.gather(books_.figures);
 }
 

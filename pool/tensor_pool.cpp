@@ -1,6 +1,7 @@
 #include "cachalot/tensor_pool.h"
 
 #include "base/check.h"
+#include "base/format.h"
 #include "pool_core.h"
 
 namespace cachalot {
@@ -14,9 +15,14 @@ constexpr std::chrono::nanoseconds kLongestWait = std::chrono::hours(24 * 365);
 
 // --- PooledTensor ----------------------------------------------------------------------------------------------------
 
-void PooledTensor::require_held(const char* call) const {
-  CACHALOT_REQUIRE(pool_ != nullptr, "{} of a tensor that is empty: it was returned to its pool already, or moved from",
-                   call);
+inline void PooledTensor::require_held(const char* call) const {
+  if (pool_ == nullptr) [[unlikely]]
+    throw_empty(call);
+}
+
+void PooledTensor::throw_empty(const char* call) {
+  throw InvalidArgument(
+      formatted("{} of a tensor that is empty: it was returned to its pool already, or moved from", call));
 }
 
 const TensorSpec& PooledTensor::spec() const {
@@ -31,29 +37,43 @@ std::size_t PooledTensor::bytes() const {
 
 void PooledTensor::record_stream(Stream other) {
   require_held("record_stream");
-  pool_->record_stream(*slot_, other);
+  pool_->record_stream(slot(), other);
 }
 
 void PooledTensor::share_with(Stream other) {
   require_held("share_with");
-  pool_->share(*slot_, other);
-}
-
-void PooledTensor::release() {
-  require_held("release");
-  give_back();
+  pool_->share(slot(), other);
 }
 
 void* PooledTensor::fixed_data() {
-  if (entry_ != nullptr) *std::exchange(entry_, nullptr) = nullptr;
+  if (may_be_moved()) stay();
   return data();
 }
 
-void PooledTensor::give_back() noexcept {
-  if (entry_ != nullptr) *std::exchange(entry_, nullptr) = nullptr;
-  PoolCore& pool = *std::exchange(pool_, nullptr);
-  if (!pool.try_release(*slot_)) [[unlikely]]
-    pool.release(*slot_);
+// From now on the pool's table says that the tensor is here.
+void PooledTensor::enter() noexcept {
+  if (pool_ != nullptr) slot().slab->tensor_in(slot()) = this;
+}
+
+// The pool's table forgets the tensor.
+void PooledTensor::stay() noexcept {
+  if (pool_ != nullptr) slot().slab->tensor_in(slot()) = nullptr;
+  slot_ &= ~kMayBeMoved;
+}
+
+namespace {
+
+[[gnu::noinline]] void return_slot_slowly(PoolCore& pool, PoolSlot& slot) noexcept {
+  if (pool.moves_tensors()) slot.slab->tensor_in(slot) = nullptr;
+  pool.release(slot);
+}
+
+}  // namespace
+
+void PooledTensor::return_slot(PoolCore& pool, std::uintptr_t slot) noexcept {
+  PoolSlot& released = *reinterpret_cast<PoolSlot*>(slot & ~kMayBeMoved);
+  if (!pool.try_release(released)) [[unlikely]]
+    return_slot_slowly(pool, released);
 }
 
 // --- TensorPool ------------------------------------------------------------------------------------------------------
@@ -80,23 +100,24 @@ TensorPool::TensorPool(std::shared_ptr<CachingAllocator> owned, CachingAllocator
 
 TensorPool::~TensorPool() { core_->close(); }
 
-PooledTensor TensorPool::acquire(Stream stream) {
-  PoolSlot* slot = core_->try_acquire(StreamKey::of_handle(stream));
-  if (slot == nullptr) [[unlikely]] {
-    const bool waits = core_->options().when_empty == WhenEmpty::wait;
-    slot = core_->acquire(stream, waits ? PoolCore::IfNone::wait : PoolCore::IfNone::fail);
-    if (slot == nullptr) core_->throw_empty();
-  }
-  return wrap(*slot, stream);
+TensorPool::Taken TensorPool::take(Stream stream) {
+  PoolSlot* const slot = core_->try_acquire(StreamKey::of_handle(stream));
+  if (slot == nullptr) [[unlikely]]
+    return take_slowly(stream);
+  return {reinterpret_cast<std::uintptr_t>(slot), slot->data};
 }
 
-PooledTensor TensorPool::wrap(PoolSlot& slot, Stream stream) {
-  return {*core_, slot, slot.data, stream, core_->entry_of(slot)};
+// A function of its own, so that the usual case saves no registers.
+[[gnu::noinline]] TensorPool::Taken TensorPool::take_slowly(Stream stream) {
+  const bool waits = core_->options().when_empty == WhenEmpty::wait;
+  PoolSlot* const slot = core_->acquire(stream, waits ? PoolCore::IfNone::wait : PoolCore::IfNone::fail);
+  if (slot == nullptr) core_->throw_empty();
+  return {core_->handle_of(*slot), slot->data};
 }
 
 std::optional<PooledTensor> TensorPool::wrap(PoolSlot* slot, Stream stream) {
   if (slot == nullptr) return std::nullopt;
-  return wrap(*slot, stream);
+  return PooledTensor(*core_, core_->handle_of(*slot), slot->data, stream);
 }
 
 void TensorPool::stream_ends(Stream stream) { core_->stream_ends(stream); }

@@ -11,12 +11,43 @@
 namespace cachalot {
 
 bool SlotStack::move_to_top(StreamKey stream, bool plain) {
-  for (std::uint32_t i = count_; i-- > 0;) {
+  const std::uint32_t count = this->count();
+  for (std::uint32_t i = count; i-- > 0;) {
     if (places_[i]->stream != stream || (plain && places_[i]->attention != 0)) continue;
-    std::swap(places_[i], places_[count_ - 1]);
+    std::swap(places_[i], places_[count - 1]);
     return true;
   }
   return false;
+}
+
+void SlotStack::drop_oldest(std::uint32_t slots) {
+  const std::uint32_t left = count() - slots;
+  std::copy_n(places_.begin() + slots, left, places_.begin());
+  count_.store(left, std::memory_order_relaxed);
+  supply(-static_cast<std::int32_t>(slots));
+}
+
+void SlotStack::add_above(std::uint32_t slots) {
+  count_.store(count() + slots, std::memory_order_relaxed);
+  supply(static_cast<std::int32_t>(slots));
+}
+
+PoolSlot& SlotStack::take_top() {
+  PoolSlot& slot = *places_[count() - 1];
+  count_.store(count() - 1, std::memory_order_relaxed);
+  supply(-1);
+  return slot;
+}
+
+// While its thread is at work a peak may be missed.
+ThreadSum::Gathered SlotStack::gather() {
+  const std::int64_t acquired = acquired_.load(std::memory_order_relaxed);
+  const std::uint32_t count = this->count();
+  const std::int64_t live = supplied_ - count;
+  const std::int64_t highest = std::max(live, supplied_ - lowest_.load(std::memory_order_relaxed));
+  if (highest != live) lowest_.store(static_cast<std::int32_t>(count), std::memory_order_relaxed);
+  const std::int64_t base = std::exchange(gathered_, live);
+  return {acquired - std::exchange(gathered_acquired_, acquired), live - base, highest - base};
 }
 
 void StackOwner::forget_thread() { OwnStack::forget(); }
@@ -77,7 +108,7 @@ std::uint32_t ThreadStacks::share() const {
 void ThreadStacks::spill(SlotStack& stack, std::uint32_t left) {
   if (stack.count() <= left) return;
   const std::uint32_t slots = stack.count() - left;
-  for (PoolSlot* slot : stack.oldest(slots)) free_.push(*slot);
+  free_.push(stack.oldest(slots));
   stack.drop_oldest(slots);
 }
 
@@ -86,11 +117,20 @@ void ThreadStacks::spill_own() {
 }
 
 void ThreadStacks::refill(SlotStack& stack, StreamKey stream) {
-  while (stack.count() < stack.limit() / 2) {
-    PoolSlot* const slot = free_.pop(stream);
-    if (slot == nullptr) return;
-    stack.push(*slot);
-  }
+  const std::uint32_t half = stack.limit() / 2;
+  if (stack.count() >= half) return;
+  const std::size_t slots = free_.pop(stream, stack.places_above().first(half - stack.count()));
+  stack.add_above(static_cast<std::uint32_t>(slots));
+}
+
+void ThreadStacks::count_acquired() {
+  if (own_.is_last_used()) return own_.find()->acquired_elsewhere();
+  without_stack_.add(1);
+}
+
+void ThreadStacks::count_released() {
+  if (own_.is_last_used()) return own_.find()->released_elsewhere();
+  without_stack_.subtract(1);
 }
 
 void ThreadStacks::begin_recall() {
@@ -109,8 +149,8 @@ void ThreadStacks::end_recall() {
 }
 
 void ThreadStacks::gather(PoolFigures& figures) {
-  for (const auto& stack : stacks_) figures.gather(stack->live);
-  figures.gather(without_stack_);
+  for (const auto& stack : stacks_) figures.add(stack->gather());
+  figures.add(without_stack_.gather());
 }
 
 std::size_t ThreadStacks::metadata_bytes() const {

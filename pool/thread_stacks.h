@@ -16,6 +16,7 @@
 #include <string>
 #include <vector>
 
+#include "base/bytes.h"
 #include "base/check.h"
 #include "base/recallable.h"
 #include "base/thread_parts.h"
@@ -26,39 +27,92 @@
 
 namespace cachalot {
 
-// The slots that one thread keeps of a pool. Thread safety: its thread uses it between enter() and leave(). Whoever
-// holds the pool's mutex uses it, too, if it is his own or was recalled.
-class alignas(64) SlotStack : public Recallable {
+// The slots that one thread keeps of a pool, and how many tensors it has in use: those that it acquired, less those that
+// it returned. An acquire takes a slot out and a release puts one in, so the number changes as count() does, by
+// `supplied_ - count()`: a release counts nothing, and an acquire only itself.
+//
+// Thread safety: its thread uses it between enter() and leave(). Whoever holds the pool's mutex uses it, too, if it is
+// his own or was recalled; and may call gather() and set_limit() at any time.
+class alignas(kCacheLine) SlotStack : public Recallable {
  public:
-  static constexpr std::uint32_t kPlaces = 32;
+  // Where one thread acquires and another releases, half a stack goes through the list at once. What the mutex and its
+  // cache lines cost is divided by that: with 32 places a tensor took 3 ns more, with 512 as long as with 128.
+  static constexpr std::uint32_t kPlaces = 128;
 
-  std::uint32_t count() const { return count_; }
-  bool is_empty() const { return count_ == 0; }
-  CACHALOT_FAST_PATH bool is_full() const { return count_ >= limit_.load(std::memory_order_relaxed); }
+  std::uint32_t count() const { return count_.load(std::memory_order_relaxed); }
+  bool is_empty() const { return count() == 0; }
+  bool is_full() const { return count() >= limit(); }
   std::uint32_t limit() const { return limit_.load(std::memory_order_relaxed); }
   // Any thread. A stack with more slots keeps them until its thread's next release, or a recall.
   void set_limit(std::uint32_t limit) { limit_.store(limit, std::memory_order_relaxed); }
 
-  // Requires: not empty.
-  CACHALOT_FAST_PATH PoolSlot& top() const { return *places_[count_ - 1]; }
-  CACHALOT_FAST_PATH void pop() { --count_; }
-  // Requires: not full.
-  CACHALOT_FAST_PATH void push(PoolSlot& slot) { places_[count_++] = &slot; }
+  // Takes the slot on top out for the thread, if it was last used on the stream and can be handed out as it is; nullptr:
+  // nothing has changed.
+  CACHALOT_FAST_PATH PoolSlot* acquire(StreamKey stream) {
+    const std::uint32_t count = this->count();
+    if (count == 0) [[unlikely]]
+      return nullptr;
+    PoolSlot& slot = *places_[count - 1];
+    if (slot.stream != stream || slot.attention != 0) [[unlikely]]
+      return nullptr;
+    count_.store(count - 1, std::memory_order_relaxed);
+    count_acquired(count - 1);
+    return &slot;
+  }
+  // Puts the slot that the thread releases in; false: the stack is full.
+  CACHALOT_FAST_PATH bool release(PoolSlot& slot) {
+    const std::uint32_t count = this->count();
+    if (count >= limit()) [[unlikely]]
+      return false;
+    places_[count] = &slot;
+    count_.store(count + 1, std::memory_order_relaxed);
+    return true;
+  }
+  // The thread has acquired a slot that was not in the stack.
+  void acquired_elsewhere() {
+    supply(1);
+    count_acquired(count());
+  }
+  // The thread has released a slot that did not come into the stack.
+  void released_elsewhere() { supply(-1); }
+  // Returns what the thread did since the last gather.
+  ThreadSum::Gathered gather();
+
   // Exchanges the top and the highest slot that was last used on `stream`; false: there is none. `plain`: only a slot
   // that can be handed out as it is.
   bool move_to_top(StreamKey stream, bool plain);
+  // Takes the slot on top out; who takes it counts it as acquired, or not. Requires: not empty.
+  PoolSlot& take_top();
   // The oldest so many.
   std::span<PoolSlot* const> oldest(std::uint32_t slots) const { return {places_.data(), slots}; }
-  void drop_oldest(std::uint32_t slots) {
-    std::copy(places_.begin() + slots, places_.begin() + count_, places_.begin());
-    count_ -= slots;
-  }
-
-  ThreadSum live;  // tensors that the thread acquired, less those that it returned
+  // They went elsewhere.
+  void drop_oldest(std::uint32_t slots);
+  // The places above the top; the first so many of them are filled, and are the stack's now.
+  std::span<PoolSlot*> places_above() { return std::span(places_).subspan(count()); }
+  void add_above(std::uint32_t slots);
 
  private:
-  std::uint32_t count_ = 0;
+  CACHALOT_FAST_PATH void count_acquired(std::uint32_t count) {
+    acquired_.store(acquired_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
+    if (const auto left = static_cast<std::int32_t>(count); left < lowest_.load(std::memory_order_relaxed))
+      lowest_.store(left, std::memory_order_relaxed);
+  }
+  // So many slots came, or (negative) went, otherwise than by the thread's acquires and releases.
+  void supply(std::int32_t slots) {
+    supplied_ += slots;
+    lowest_.store(lowest_.load(std::memory_order_relaxed) + slots, std::memory_order_relaxed);
+  }
+
+  std::atomic<std::uint32_t> count_{0};
   std::atomic<std::uint32_t> limit_{0};
+  std::atomic<std::int64_t> acquired_{0};
+  // The least that count() was since the last gather, as if all that was supplied since had been there: the most tensors
+  // that the thread had in use were `supplied_ - lowest_`.
+  std::atomic<std::int32_t> lowest_{0};
+  // Under the pool's mutex, so not in the line that the thread uses all the time.
+  alignas(kCacheLine) std::int64_t supplied_ = 0;
+  std::int64_t gathered_ = 0;  // tensors in use, as of the last gather
+  std::int64_t gathered_acquired_ = 0;
   std::array<PoolSlot*, kPlaces> places_;
 };
 
@@ -79,7 +133,9 @@ class OwnStack {
  public:
   using Parts = ThreadParts<StackOwner, SlotStack>;
 
-  explicit OwnStack(StackOwner& owner) : pool_(Parts::add_owner(owner)) {}
+  // try_pop and try_push find no stack of a pool that is not `is_fast`.
+  explicit OwnStack(StackOwner& owner, bool is_fast = true)
+      : pool_(Parts::add_owner(owner)), fast_pool_(is_fast ? pool_ : kNoPool) {}
   // Threads that end do not come to the owner any more. Waits for those on their way; no lock is held that retire()
   // takes.
   void remove_owner() const { Parts::remove_owner(pool_); }
@@ -92,7 +148,7 @@ class OwnStack {
   // Returns the thread's stack, which is the one last used from now on; nullptr: the thread has none.
   SlotStack* find() const { return is_last_used() ? last_used_.stack : look_up(); }
   // Whether it is the one last used.
-  CACHALOT_FAST_PATH bool is_last_used() const { return last_used_.pool == pool_; }
+  bool is_last_used() const { return last_used_.pool == pool_; }
   // The thread has the stack from now on. Throws std::bad_alloc.
   void assign(SlotStack& stack) const {
     Parts::add(pool_, stack);
@@ -110,7 +166,10 @@ class OwnStack {
   // Initial-exec: a few bytes, and no call to find them, in shared libraries too.
   [[gnu::tls_model("initial-exec")]] static inline constinit thread_local LastUsed last_used_ = {0, nullptr};
 
+  static constexpr std::uint64_t kNoPool = ~std::uint64_t{0};
+
   const std::uint64_t pool_;  // no other pool ever has the number
+  const std::uint64_t fast_pool_;
 };
 
 // The stacks of all threads of a pool.
@@ -140,8 +199,9 @@ class ThreadStacks {
   void refill(SlotStack& stack, StreamKey stream);
 
   bool is_recalled() const { return recalls_ > 0; }
-  // The sum of the calling thread.
-  ThreadSum& own_live() { return own_.is_last_used() ? own_.find()->live : without_stack_; }
+  // The calling thread has acquired, or released, a slot that is in no stack.
+  void count_acquired();
+  void count_released();
   // Brings the figures up to date with all threads.
   void gather(PoolFigures& figures);
 
@@ -183,36 +243,25 @@ class StackRecall {
 };
 
 CACHALOT_FAST_PATH PoolSlot* OwnStack::try_pop(StreamKey stream) const {
-  if (!is_last_used()) [[unlikely]]
+  if (last_used_.pool != fast_pool_) [[unlikely]]
     return nullptr;
   SlotStack& mine = *last_used_.stack;
   if (!mine.enter()) [[unlikely]]
     return nullptr;
-  if (mine.is_empty() || mine.top().stream != stream || mine.top().attention != 0) [[unlikely]] {
-    mine.leave();
-    return nullptr;
-  }
-  PoolSlot& slot = mine.top();
-  mine.pop();
-  mine.live.add(1);
+  PoolSlot* const slot = mine.acquire(stream);
   mine.leave();
-  return &slot;
+  return slot;
 }
 
 CACHALOT_FAST_PATH bool OwnStack::try_push(PoolSlot& slot) const {
-  if (!is_last_used()) [[unlikely]]
+  if (last_used_.pool != fast_pool_) [[unlikely]]
     return false;
   SlotStack& mine = *last_used_.stack;
   if (!mine.enter()) [[unlikely]]
     return false;
-  if (mine.is_full()) [[unlikely]] {
-    mine.leave();
-    return false;
-  }
-  mine.push(slot);
-  mine.live.subtract(1);
+  const bool has_place = mine.release(slot);
   mine.leave();
-  return true;
+  return has_place;
 }
 
 }  // namespace cachalot

@@ -129,6 +129,26 @@ TEST(PoolCompact, AHandleIsFoundWhereverItWasMovedTo) {
   for (const void* data : {held->data(), tensors[0].data(), constant.data()}) world.device->given_back(address(data));
 }
 
+// An empty tensor still names the slot that it had, which is another's now.
+TEST(PoolCompact, ATensorThatIsEmptyIsInNoSlot) {
+  CompactWorld world;
+  std::vector<PooledTensor> tensors = world.acquire_many(8);
+  world.keep_only(tensors, {0, 1, 2, 4});
+  PooledTensor empty = std::move(tensors[4]);
+  world.release(empty);
+  PooledTensor tensor = world.acquire(nullptr);
+  world.write(tensor, 5);
+  PooledTensor elsewhere = std::move(empty);
+  empty = std::move(elsewhere);
+  EXPECT_EQ(empty.fixed_data(), nullptr);
+  elsewhere = PooledTensor();
+  EXPECT_EQ(world.pool->validate(), "");
+  EXPECT_EQ(world.pool->compact().blocks_moved, 1u);
+  world.expect_content(tensor, 5);
+  world.release(tensor);
+  world.release(tensors);
+}
+
 TEST(PoolCompact, ATensorWhoseAddressIsFixedStaysAndSoDoesItsSlab) {
   CompactWorld world;
   std::vector<PooledTensor> tensors = world.acquire_many(8);

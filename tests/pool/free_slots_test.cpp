@@ -30,6 +30,31 @@ TEST(FreeSlots, TheSlotOfAStreamThatCameLastIsFoundFirst) {
   EXPECT_EQ(free.first_broken_rule(), "");
 }
 
+TEST(FreeSlots, ManyAtOnceComeUnderTheirStreamsAndGoInTheirOrder) {
+  FreeSlots free;
+  std::vector<PoolSlot> slots(5);
+  std::vector<PoolSlot*> all;
+  for (PoolSlot& slot : slots) {
+    slot.stream = key(all.size() == 3 ? 8 : 7);
+    all.push_back(&slot);
+  }
+  free.reserve(key(7), 4);
+  free.reserve(key(8), 1);
+  free.push(all);
+  EXPECT_EQ(free.first_broken_rule(), "");
+  EXPECT_EQ(free.size(), 5u);
+  std::vector<PoolSlot*> places(3);
+  EXPECT_EQ(free.pop(key(9), places), 0u);
+  EXPECT_EQ(free.pop(key(7), places), 3u);
+  EXPECT_EQ(places, (std::vector<PoolSlot*>{all[1], all[2], all[4]}));  // those that came last
+  EXPECT_EQ(free.pop(key(7), places), 1u);
+  EXPECT_EQ(places[0], all[0]);
+  EXPECT_EQ(free.size(), 1u);
+  EXPECT_EQ(free.pop(key(8), places), 1u);
+  EXPECT_EQ(free.pop(key(8), places), 0u);
+  EXPECT_EQ(free.first_broken_rule(), "");
+}
+
 TEST(FreeSlots, StreamsWithoutSlotsAreForgottenTheOneLookedUpLastIncluded) {
   FreeSlots free;
   for (std::uint64_t id = 1; id <= 64; ++id) {

@@ -109,6 +109,11 @@ TEST(TensorPool, ATensorMayBeReturnedOnceAndMovedAsOneLikes) {
   moved = world.pool.acquire();
   moved = world.pool.acquire();  // what it held comes back
   EXPECT_EQ(world.pool.stats().live, 1u);
+  PooledTensor& same = moved;
+  const void* const data = moved.data();
+  moved = std::move(same);
+  EXPECT_EQ(moved.data(), data);
+  EXPECT_EQ(world.pool.stats().live, 1u);
 }
 
 TEST(TensorPool, BadInputIsRefusedAndNothingIsLost) {

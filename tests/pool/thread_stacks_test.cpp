@@ -1,8 +1,10 @@
-// ThreadStacks by itself: how much threads keep for themselves, and recalls.
+// ThreadStacks by itself: how much threads keep for themselves, what they count, and recalls.
 #include "pool/thread_stacks.h"
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cstdint>
 #include <optional>
 #include <thread>
 #include <vector>
@@ -45,6 +47,41 @@ TEST(ThreadStacks, HoldHalfOfTheHighWaterMarkTogether) {
     EXPECT_EQ(owner.stacks.own()->limit(), 2u);
     EXPECT_EQ(owner.stacks.may_hold(), 4u);
   }).join();
+}
+
+// By count() and by what came or went otherwise; no acquire and no release counts it.
+TEST(SlotStack, KnowsHowManyTensorsItsThreadHasInUse) {
+  SlotStack stack;
+  stack.set_limit(8);
+  std::vector<PoolSlot> slots(4);
+  std::vector<PoolSlot*> places;
+  for (PoolSlot& slot : slots) places.push_back(&slot);
+  std::copy(places.begin(), places.end(), stack.places_above().begin());
+  stack.add_above(4);
+  const auto expect = [&](std::int64_t added, std::int64_t change, std::int64_t highest) {
+    const ThreadSum::Gathered news = stack.gather();
+    EXPECT_EQ(news.added, added);
+    EXPECT_EQ(news.change, change);
+    EXPECT_EQ(news.highest, highest);
+  };
+  expect(0, 0, 0);
+  for (int i = 3; i >= 1; --i) EXPECT_EQ(stack.acquire(StreamKey()), &slots[static_cast<std::size_t>(i)]);
+  EXPECT_TRUE(stack.release(slots[1]));
+  expect(3, 2, 3);
+  EXPECT_TRUE(stack.release(slots[2]));
+  stack.drop_oldest(2);  // they go elsewhere: that is no acquire
+  EXPECT_EQ(&stack.take_top(), &slots[2]);
+  expect(0, -1, 0);
+  stack.acquired_elsewhere();
+  stack.acquired_elsewhere();
+  stack.released_elsewhere();
+  expect(2, 1, 2);
+  EXPECT_TRUE(stack.is_empty());
+  EXPECT_EQ(stack.acquire(StreamKey()), nullptr);
+  stack.released_elsewhere();
+  stack.released_elsewhere();
+  stack.released_elsewhere();  // tensors that another thread acquired
+  expect(0, -3, 0);
 }
 
 TEST(ThreadStacks, AreEmptyAndRefusedWhileARecallLasts) {

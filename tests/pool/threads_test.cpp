@@ -168,6 +168,51 @@ TEST(PoolThreads, TensorsComeBackFromOtherThreadsWhileThePoolGoes) {
   }
 }
 
+// One thread acquires, another returns: the slots go back by batches, and none is counted twice or lost.
+TEST(PoolThreads, TensorsThatAnotherThreadReturnsAreCountedExactly) {
+  constexpr std::uint64_t kTensors = 20'000;
+  for (const std::size_t slots : {std::size_t{1}, std::size_t{40}, std::size_t{4096}}) {
+    PoolWorld world({.initial_slots = slots, .when_empty = WhenEmpty::wait}, {{1}, DType::int8});
+    std::vector<PooledTensor> boxes(kTensors);
+    std::atomic<std::size_t> filled{0};
+    std::thread acquires([&] {
+      for (std::size_t i = 0; i < kTensors; ++i) {
+        boxes[i] = world.pool.acquire();
+        filled.store(i + 1, std::memory_order_release);
+      }
+    });
+    std::thread returns([&] {
+      for (std::size_t i = 0; i < kTensors; ++i) {
+        while (filled.load(std::memory_order_acquire) <= i) std::this_thread::yield();
+        boxes[i].release();
+      }
+    });
+    acquires.join();
+    returns.join();
+    const PoolStats stats = world.pool.stats();
+    EXPECT_EQ(stats.acquires, kTensors);
+    EXPECT_EQ(stats.live, 0u);
+    EXPECT_GE(stats.peak_live, 1u);
+    EXPECT_LE(stats.peak_live, slots);
+    EXPECT_EQ(world.pool.validate(), "");
+  }
+}
+
+// Both threads end with stacks that are neither full nor empty, and another thread gets all that they had.
+TEST(PoolThreads, WhatThreadsThatEndedHadServesAnother) {
+  PoolWorld world({.initial_slots = 600, .when_empty = WhenEmpty::fail}, {{1}, DType::int8});
+  std::vector<PooledTensor> tensors;
+  on_another_thread([&] {
+    for (int i = 0; i < 101; ++i) tensors.push_back(world.pool.acquire());
+  });
+  on_another_thread([&] { tensors.clear(); });
+  EXPECT_EQ(world.pool.stats().peak_live, 101u);
+  for (int i = 0; i < 600; ++i) tensors.push_back(world.pool.acquire());
+  EXPECT_EQ(world.pool.stats().live, 600u);
+  EXPECT_EQ(world.pool.stats().acquires, 701u);
+  EXPECT_FALSE(world.pool.try_acquire());
+}
+
 // Each slot has a shadow on the host, in which its owner leaves a mark that no other thread makes.
 struct Stress {
   explicit Stress(const TensorPoolOptions& options) : world(options, {{1}, DType::float32}) {}

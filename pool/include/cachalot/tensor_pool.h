@@ -108,19 +108,18 @@ class PooledTensor {
         slot_(other.slot_),
         data_(other.data_),
         stream_(other.stream_) {
-    enter(std::exchange(other.entry_, nullptr));
+    if (may_be_moved()) enter();
   }
   /// Returns the present tensor to its pool and takes the other one over; `other` is empty
   /// afterwards.
   PooledTensor& operator=(PooledTensor&& other) noexcept {
-    if (this != &other) {
-      if (pool_ != nullptr) give_back();
-      pool_ = std::exchange(other.pool_, nullptr);
-      slot_ = other.slot_;
-      data_ = other.data_;
-      stream_ = other.stream_;
-      enter(std::exchange(other.entry_, nullptr));
-    }
+    PoolCore* const pool = std::exchange(other.pool_, nullptr);  // first: `other` may be this
+    if (pool_ != nullptr) give_back();
+    pool_ = pool;
+    slot_ = other.slot_;
+    data_ = other.data_;
+    stream_ = other.stream_;
+    if (may_be_moved()) enter();
     return *this;
   }
   /// Returns the tensor to its pool.
@@ -159,30 +158,39 @@ class PooledTensor {
   /// Throws InvalidArgument while one of the two streams captures.
   void share_with(Stream other);
   /// Returns the tensor to its pool now.
-  void release();
+  void release() {
+    if (pool_ == nullptr) throw_empty("release");
+    give_back();
+  }
   /// @}
 
  private:
   friend class TensorPool;
   friend class PoolCore;
-  PooledTensor(PoolCore& pool, PoolSlot& slot, void* data, Stream stream, PooledTensor** entry)
-      : pool_(&pool), slot_(&slot), data_(data), stream_(stream) {
-    enter(entry);
+  // A bit of slot_: the pool may move the tensor, and its table says where the tensor is.
+  static constexpr std::uintptr_t kMayBeMoved = 1;
+
+  PooledTensor(PoolCore& pool, std::uintptr_t slot, void* data, Stream stream)
+      : pool_(&pool), slot_(slot), data_(data), stream_(stream) {
+    if (may_be_moved()) enter();
   }
-  void enter(PooledTensor** entry) noexcept {
-    entry_ = entry;
-    if (entry_ != nullptr) *entry_ = this;
-  }
-  void give_back() noexcept;
+  // Also true of an empty tensor that was such a tensor.
+  bool may_be_moved() const { return (slot_ & kMayBeMoved) != 0; }
+  PoolSlot& slot() const { return *reinterpret_cast<PoolSlot*>(slot_ & ~kMayBeMoved); }
+  void enter() noexcept;
+  void stay() noexcept;
+  void give_back() noexcept { return_slot(*std::exchange(pool_, nullptr), slot_); }
+  static void return_slot(PoolCore& pool, std::uintptr_t slot) noexcept;
   void require_held(const char* call) const;
+  [[noreturn]] static void throw_empty(const char* call);
 
   PoolCore* pool_ = nullptr;  // null: empty
   // Mutable: the pool moves tensors, also those that are const for their owner.
-  mutable PoolSlot* slot_ = nullptr;
+  mutable std::uintptr_t slot_ = 0;  // the address of a PoolSlot, and kMayBeMoved
   mutable void* data_ = nullptr;
   Stream stream_ = nullptr;
-  mutable PooledTensor** entry_ = nullptr;  // the pool's way to this tensor; null: it is not moved
 };
+static_assert(sizeof(PooledTensor) == 32, "two tensors fit in a cache line");
 
 /// A TensorPool hands out tensors of one shape, element type and device. It allocates memory once
 /// and reuses it, without a lock in the usual case.
@@ -232,7 +240,10 @@ class TensorPool {
   /// Throws OutOfMemory if there is no slot and the pool may not grow (WhenEmpty), or the allocator
   /// has no memory.
   /// Blocks: with WhenEmpty::wait, until a tensor is returned.
-  PooledTensor acquire(Stream stream = nullptr);
+  PooledTensor acquire(Stream stream = nullptr) {
+    const Taken taken = take(stream);
+    return {*core_, taken.slot, taken.data, stream};
+  }
   /// Returns a tensor, or nullopt if acquire would wait or the pool may not grow.
   /// Throws OutOfMemory if the pool may grow and the allocator has no memory.
   std::optional<PooledTensor> try_acquire(Stream stream = nullptr);
@@ -287,7 +298,13 @@ class TensorPool {
   TensorPool(std::shared_ptr<CachingAllocator> owned, CachingAllocator& allocator,
              const TensorSpec& spec, const TensorPoolOptions& options,
              std::shared_ptr<PoolBudget> budget);
-  PooledTensor wrap(PoolSlot& slot, Stream stream);
+  // What acquire() needs for its tensor, in two registers.
+  struct Taken {
+    std::uintptr_t slot;  // as in PooledTensor
+    void* data;
+  };
+  Taken take(Stream stream);
+  Taken take_slowly(Stream stream);
   std::optional<PooledTensor> wrap(PoolSlot* slot, Stream stream);
 
   PoolCore* core_;  // owned; it outlives the pool while tensors are in use
