@@ -1,10 +1,11 @@
-// Tensor pools: what a tensor costs beside an allocation, and what a pool saves. Two tables, printed by one command; on
+// Tensor pools: what a tensor costs beside an allocation, and what a pool saves. Three tables, printed by one command; on
 // a simulated device, so that the driver costs next to nothing.
 #include "cachalot/pool_set.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -59,6 +60,29 @@ class AllocatorSubject {
   std::unique_ptr<CachingAllocator> allocator_ = make_allocator();
 };
 
+// No pool: what it costs to pass an object of a pooled tensor's size on.
+class ObjectSubject {
+ public:
+  class Held {
+   public:
+    Held() = default;
+    explicit Held(ObjectSubject* owner) : words_{owner, owner, owner, owner} {}
+    Held(Held&& other) noexcept : words_(other.words_) { other.words_[0] = nullptr; }
+    Held& operator=(Held&& other) noexcept {
+      words_ = other.words_;
+      other.words_[0] = nullptr;
+      return *this;
+    }
+    ~Held() = default;
+    void clear() { words_[0] = nullptr; }
+
+   private:
+    std::array<ObjectSubject*, sizeof(PooledTensor) / sizeof(void*)> words_{};
+  };
+  Held take() { return Held(this); }
+  static void give_back(Held& held) { held.clear(); }
+};
+
 // RMM is measured by a program of its own, over the simulated CUDA runtime: it wants one.
 void print_costs_of_rmm() {
   const auto here = std::filesystem::read_symlink("/proc/self/exe").parent_path();
@@ -86,6 +110,15 @@ void print_table_of_costs() {
   AllocatorSubject exact("thread_cache:False");
   print_costs("CachingAllocator", exact);
   print_costs_of_rmm();
+}
+
+void print_table_of_handovers() {
+  fmt::print("| thread to thread, ns | threads anywhere | on one processor | on two processors |\n");
+  fmt::print("|---|---:|---:|---:|\n");
+  PoolSubject pool;
+  print_handovers("TensorPool", pool);
+  ObjectSubject objects;
+  print_handovers("objects of the same size, no pool", objects);
 }
 
 // --- what a pool saves -----------------------------------------------------------------------------------------------
@@ -212,6 +245,8 @@ int main(int argc, char** argv) {
   }
   cachalot::bench::start_a_thread();
   cachalot::bench::print_table_of_costs();
+  fmt::print("\n");
+  cachalot::bench::print_table_of_handovers();
   fmt::print("\n");
   cachalot::bench::print_savings();
 }

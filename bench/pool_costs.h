@@ -6,6 +6,7 @@
 #pragma once
 
 #include <fmt/format.h>
+#include <sched.h>
 
 #include <algorithm>
 #include <cstddef>
@@ -43,15 +44,35 @@ double ns_a_pair_of_pool(Subject& subject, int threads) {
   });
 }
 
+// Where the two threads of a hand-over run; `any`: where the system puts them, which changes on the way.
+enum class Placement { any, one_processor, two_processors };
+
+// Keeps the thread with this number on the first or second processor that the process may use.
+inline void place_thread(int number, Placement placement) {
+  if (placement == Placement::any) return;
+  cpu_set_t allowed;
+  if (sched_getaffinity(0, sizeof(allowed), &allowed) != 0) return;
+  int left = placement == Placement::two_processors ? number : 0;
+  for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
+    if (!CPU_ISSET(cpu, &allowed) || left-- > 0) continue;
+    cpu_set_t only;
+    CPU_ZERO(&only);
+    CPU_SET(cpu, &only);
+    sched_setaffinity(0, sizeof(only), &only);
+    return;
+  }
+}
+
 // Nanoseconds for each that one thread takes and another gives back.
 template <typename Subject>
-double ns_a_handover(Subject& subject) {
+double ns_a_handover(Subject& subject, Placement placement = Placement::any) {
   using Held = typename Subject::Held;
   constexpr std::size_t kBoxes = 1024;  // more than a Ring has places
   return best_of_pool_shots([&] {
     Ring ring;
     std::vector<Held> boxes(kBoxes);
     return ns_of_threads(2, [&](int index, auto&& start_together) {
+      place_thread(index, placement);
       start_together();
       if (index == 0) {
         for (std::size_t i = 0; i < kPoolPairs; ++i) {
@@ -72,6 +93,13 @@ void print_costs(std::string_view name, Subject& subject) {
   const double together = ns_a_pair_of_pool(subject, 2);
   fmt::print("| {} | {:.1f} | {:.2f}x | {:.1f} | {} | {} |\n", name, alone, 2 * alone / together,
              ns_a_handover(subject), subject.host_bytes_each(), sizeof(typename Subject::Held));
+}
+
+// A row of the table of hand-overs.
+template <typename Subject>
+void print_handovers(std::string_view name, Subject& subject) {
+  fmt::print("| {} | {:.1f} | {:.1f} | {:.1f} |\n", name, ns_a_handover(subject),
+             ns_a_handover(subject, Placement::one_processor), ns_a_handover(subject, Placement::two_processors));
 }
 
 }  // namespace cachalot::bench

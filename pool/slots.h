@@ -32,12 +32,13 @@ struct PoolSlot {
   }
   bool has_other_users() const { return (attention & kOtherStreams) != 0; }
 
+  // First what an acquire reads, so that it seldom lies in two cache lines.
   StreamKey stream;  // that used it last; of the allocation, if none did
   void* data = nullptr;
+  std::uint32_t attention = 0;
   PoolSlab* slab = nullptr;
   // The streams that used it beside `stream` since it was handed out; made when first needed, and kept.
   std::unique_ptr<std::vector<StreamKey>> others;
-  std::uint32_t attention = 0;
 };
 static_assert(sizeof(PoolSlot) <= 40, "with its places in lists and stacks, a slot costs at most 64 bytes");
 

@@ -298,7 +298,7 @@ class TensorPool {
   TensorPool(std::shared_ptr<CachingAllocator> owned, CachingAllocator& allocator,
              const TensorSpec& spec, const TensorPoolOptions& options,
              std::shared_ptr<PoolBudget> budget);
-  // What acquire() needs for its tensor, in two registers.
+  // A Taken is the slot for a tensor that acquire() makes. It fits in two registers.
   struct Taken {
     std::uintptr_t slot;  // as in PooledTensor
     void* data;
