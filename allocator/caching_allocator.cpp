@@ -227,6 +227,16 @@ void CachingAllocator::empty_cache(int device, PoolId pool) {
   });
 }
 
+bool CachingAllocator::tidy(int device) {
+  state_->require_own_process();
+  bool has_tidied = false;
+  for (DeviceAllocator* allocator : state_->selected(device)) {
+    PageGrowth* const pages = allocator->growths.pages();
+    has_tidied = (pages != nullptr && pages->exchange().tidy() == HandleExchange::Step::exchanged) || has_tidied;
+  }
+  return has_tidied;
+}
+
 void CachingAllocator::drain_thread_caches(int device) {
   for (DeviceAllocator* allocator : state_->selected(device)) allocator->caches.drain();
 }

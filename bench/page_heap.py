@@ -2,16 +2,18 @@
 """The page heap's figures on the recorded traces, with hazards checked: what docs/page_heap.md reports.
 
     bench/page_heap.py [--command build/release/tools/cachalot] [--config heap:pages]
-                       [--min-device | --scaled | --caches | --cross-stream]
+                       [--min-device | --scaled | --caches | --cross-stream | --exchange]
 
-For each trace: peak reserved / peak requested of the page heap and of PyTorch's policy; simulated driver time; driver
-calls of the fourth of four iterations; share of the allocations in the later half that made a driver call; live mappings;
+For each trace: peak reserved / peak requested of the page heap and of PyTorch's policy; simulated driver time that allocations
+waited for + that of the background thread; driver calls of the fourth of four iterations, without that thread's; share of the allocations in the later half that made a driver call; live mappings;
 host time an event of both, best of five passes. With --min-device (minutes): the smallest
 device that completes the trace / peak requested; and on a device of 1.01 of the peak (1.04 for the three small traces), how many
 allocations fail, how often the whole device is waited for, and the driver time. With --scaled: the ratio with all blocks above
 1 MiB a little smaller or larger. With --caches: what thread caches add to peak reserved, in percent: on the trace as it is, and
 on 16 sizes of its blocks above 64 KiB; one page more or less is 0.2 % of the smaller ones, and where blocks lie is chance. With
---cross-stream: the ratio, the waits of streams for others and the driver time by each value of that option.
+--cross-stream: the ratio, the waits of streams for others and the driver time by each value of that option. With --exchange:
+the ratio and both driver times without the background thread and with it, for programs that differ in the work on each block and
+in how often the host waits for it; each the mean over the sizes of --scaled.
 """
 
 import argparse
@@ -46,6 +48,10 @@ def replay(command, path, config, *options):
     return json.loads(done.stdout)
 
 
+def driver_ms(*runs):
+    return " + ".join(f"{sum(run[key] for run in runs) / len(runs) / 1000:.1f}" for key in ("foreground_us", "background_us"))
+
+
 def row(command, trace, config, min_device):
     path = recorded(trace)
     pages = replay(command, path, config, "--check-hazards", *(["--min-device"] if min_device else []))
@@ -55,7 +61,7 @@ def row(command, trace, config, min_device):
     cells = [
         f"{pages['ratio']:.4f}",
         f"{segments['ratio']:.4f}",
-        f"{pages['driver_us'] / 1000:.1f}",
+        driver_ms(pages),
         str(repeated["memory_calls_per_iteration"][3]),
         f"{100 * pages['late_driver_allocations'] / pages['late_allocations']:.2f}",
         str(pages["live_mappings"]),
@@ -128,6 +134,31 @@ def print_cross_stream(options):
         print(f"| {trace} | " + " | ".join(cells) + " |", flush=True)
 
 
+WORK = {  # on each block, and how often the host waits for it
+    "10 us": [],
+    "10 us and 500 GB/s": ["--work-gb-per-s", "500"],
+    "the same, a wait every 400 allocations": ["--work-gb-per-s", "500", "--wait-every", "400"],
+    "the same, every 100": ["--work-gb-per-s", "500", "--wait-every", "100"],
+}
+
+
+def print_exchange(options):
+    print_head(["without the thread"] + list(WORK))
+    with tempfile.TemporaryDirectory() as folder:
+        for trace in TRACES:
+            paths = [pathlib.Path(folder) / f"{trace}_{scale}.csv.gz" for scale in SCALES]
+            for path, scale in zip(paths, SCALES):
+                write_scaled(trace, scale, path)
+
+            def cell(config, work, paths=paths):
+                runs = [replay(options.command, path, config, "--check-hazards", *work) for path in paths]
+                return f"{sum(run['ratio'] for run in runs) / len(runs):.4f}, {driver_ms(*runs)}"
+
+            cells = [cell(f"{options.config},background_thread:False", [])]
+            cells += [cell(options.config, work) for work in WORK.values()]
+            print(f"| {trace} | " + " | ".join(cells) + " |", flush=True)
+
+
 def percent_added(options, path):
     without, with_caches = (
         replay(options.command, path, f"{options.config},thread_cache:{on}")["peak_reserved_bytes"] for on in (False, True)
@@ -157,6 +188,7 @@ def main():
     what.add_argument("--scaled", action="store_true")
     what.add_argument("--caches", action="store_true")
     what.add_argument("--cross-stream", action="store_true")
+    what.add_argument("--exchange", action="store_true")
     options = parser.parse_args()
     if options.scaled:
         print_scaled(options)
@@ -164,6 +196,8 @@ def main():
         print_caches(options)
     elif options.cross_stream:
         print_cross_stream(options)
+    elif options.exchange:
+        print_exchange(options)
     else:
         print_table(options)
 

@@ -41,6 +41,11 @@ std::int64_t work_ns(double work_us) {
   return std::llround(work_us * 1000);
 }
 
+double ns_per_byte(double gb_per_s) {
+  CACHALOT_REQUIRE(gb_per_s >= 0 && std::isfinite(gb_per_s), "--work-gb-per-s {}: it must be 0 or more", gb_per_s);
+  return gb_per_s == 0 ? 0 : 1 / gb_per_s;
+}
+
 void limit_memory(CachingAllocator& allocator, double fraction) {
   try {
     allocator.set_memory_fraction(fraction);
@@ -67,10 +72,8 @@ class Progress {
 constexpr std::array kMemoryCalls = {DeviceCall::malloc, DeviceCall::free,  DeviceCall::create,    DeviceCall::release,
                                      DeviceCall::map,    DeviceCall::unmap, DeviceCall::set_access};
 
-std::uint64_t memory_calls(const SimulatedDevice& device) {
-  std::uint64_t calls = 0;
-  for (const DeviceCall call : kMemoryCalls) calls += device.count(call);
-  return calls;
+std::uint64_t foreground_calls(ReplayWorld& world) {
+  return memory_calls(world.device()) - world.background().memory_calls();
 }
 
 std::array<CallCount, 12> count_calls(const SimulatedDevice& device) {
@@ -101,13 +104,21 @@ void fill_in(ReplayResult& result, const SimulatedDevice& device) {
   result.device_wide_synchronizations = device.count(DeviceCall::synchronize);
   result.stream_waits = device.count(DeviceCall::stream_wait);
   result.memory_calls = memory_calls(device);
+}
+
+void fill_in(ReplayResult& result, const SimulatedDevice& device, const SimulatedBackground& background) {
+  fill_in(result, device);
+  result.background_memory_calls = background.memory_calls();
+  result.memory_calls -= background.memory_calls();
   result.driver_us = device.driver_us();
+  result.background_us = background.work_us() - background.waited_us();
+  result.foreground_us = result.driver_us - result.background_us;
 }
 
 // Counts the allocations of a trace's later half, and those of them that made a memory call.
 class LateAllocations {
  public:
-  LateAllocations(const Trace& trace, const SimulatedDevice& device) : device_(device) {
+  LateAllocations(const Trace& trace, ReplayWorld& world) : world_(world) {
     early_ = trace.allocation_count / 2;
   }
 
@@ -116,7 +127,7 @@ class LateAllocations {
     const bool is_late = !event.is_free() && seen_ >= early_;
     if (!event.is_free()) ++seen_;
     if (seen_ < early_) return;
-    const std::uint64_t calls = memory_calls(device_);
+    const std::uint64_t calls = foreground_calls(world_);
     if (is_late && calls > calls_) ++made_calls_;
     calls_ = calls;
   }
@@ -125,7 +136,7 @@ class LateAllocations {
   std::size_t made_calls() const { return made_calls_; }
 
  private:
-  const SimulatedDevice& device_;
+  ReplayWorld& world_;
   std::size_t early_ = 0;  // allocations that are not late
   std::size_t seen_ = 0;
   std::size_t made_calls_ = 0;
@@ -142,12 +153,12 @@ struct Moment {
 class Measurement {
  public:
   Measurement(const Trace& trace, const ReplayOptions& options, ReplayResult& result)
-      : trace_(trace), result_(result), world_(trace, options), late_(trace, world_.device()) {
+      : trace_(trace), result_(result), world_(trace, options), late_(trace, world_) {
     if (!options.steps_path.empty()) steps_.emplace(options.steps_path, world_.allocator());
   }
 
   void play_iteration(Progress& progress) {
-    const std::uint64_t calls_before = memory_calls(world_.device());
+    const std::uint64_t calls_before = foreground_calls(world_);
     for_each_part(trace_, [&](std::span<const TraceEvent> events, std::size_t first) {
       for (std::size_t i = 0; i < events.size(); ++i) {
         const std::size_t number = first + i;
@@ -160,14 +171,14 @@ class Measurement {
     if (steps_ && iteration_ == 0) steps_->finish();
     result_.live_mappings = world_.device().live_mappings();
     world_.free_all();
-    result_.memory_calls_per_iteration.push_back(memory_calls(world_.device()) - calls_before);
+    result_.memory_calls_per_iteration.push_back(foreground_calls(world_) - calls_before);
     ++iteration_;
   }
 
   // When reserved bytes first reached their peak.
   Moment finish() {
     fill_in(result_, world_.allocator().memory_stats());
-    fill_in(result_, world_.device());
+    fill_in(result_, world_.device(), world_.background());
     result_.late_allocations = late_.count();
     result_.late_driver_allocations = late_.made_calls();
     return peak_;
@@ -274,7 +285,11 @@ ReplayWorld::ReplayWorld(const Trace& trace, const ReplayOptions& options, std::
       device_(make_device(device_bytes, options.check_hazards)),
       allocator_({device_}, options_of(options.config)),
       pointers_(trace.slots),
+      background_(allocator_, *device_),
+      has_background_(parse_options(options.config).background_thread),
       work_ns_(work_ns(options.work_us)),
+      work_ns_per_byte_(ns_per_byte(options.work_gb_per_s)),
+      wait_every_(options.wait_every),
       check_hazards_(options.check_hazards),
       queues_(trace.streams.size()) {
   if (options.memory_fraction) limit_memory(allocator_, *options.memory_fraction);
@@ -291,13 +306,26 @@ ReplayWorld::~ReplayWorld() {
 }
 
 bool ReplayWorld::play_with_work(const TraceEvent& event, std::size_t number) {
-  device_->advance(kHostNsPerEvent);
+  advance_to(device_->clock_ns() + kHostNsPerEvent);
+  if (!has_background_) return play_and_use(event, number);
+  return play_and_use(event, number);
+}
+
+void ReplayWorld::advance_to(std::int64_t ns) {
+  if (has_background_) return background_.advance_to(ns);
+  device_->advance_to(ns);
+}
+
+bool ReplayWorld::play_and_use(const TraceEvent& event, std::size_t number) {
   try {
     if (event.is_free()) {
       give_back(event.slot);
       return true;
     }
+    const std::int64_t began_ns = device_->clock_ns();
+    const std::uint64_t calls = memory_calls(*device_);
     const bool served = play(event);
+    if (has_background_ && memory_calls(*device_) != calls) background_.has_called_driver(began_ns);
     if (served) use(event);
     return served;
   } catch (const HazardError& error) {
@@ -326,10 +354,12 @@ void ReplayWorld::use(const TraceEvent& event) {
   if (address == 0) return;  // an allocation of 0 bytes
   const Stream stream = streams_[event.stream];
   device_->handed_out(address, event.bytes, stream);
-  if (work_ns_ == 0 && !check_hazards_) return;  // never pending, and nobody looks at it
+  if (work_ns_ == 0 && work_ns_per_byte_ == 0 && !check_hazards_) return;  // never pending, and nobody looks at it
   LaunchQueue& queue = queues_[event.stream];
-  device_->advance_to(queue.has_room_ns());
-  queue.add(device_->launch(stream, work_ns_, {{address, event.bytes}}));
+  advance_to(queue.has_room_ns());
+  const std::int64_t fill_ns = std::llround(work_ns_per_byte_ * static_cast<double>(event.bytes));
+  queue.add(device_->launch(stream, work_ns_ + fill_ns, {{address, event.bytes}}));
+  if (wait_every_ != 0 && ++uses_ % wait_every_ == 0) advance_to(device_->stream_ready_ns(stream));
 }
 
 ReplayResult replay(const Trace& trace, const ReplayOptions& options) {
@@ -375,6 +405,7 @@ std::int64_t time_best_pass(const Trace& trace, const ReplayOptions& options, in
     });
     best = std::min(best, played);
     world.free_all();
+    while (world.allocator().tidy()) continue;  // the background's work until the next pass
     if (after_pass) after_pass(pass);
   }
   return std::chrono::duration_cast<std::chrono::nanoseconds>(best).count();

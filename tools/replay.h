@@ -24,6 +24,7 @@
 #include "base/bytes.h"
 #include "cachalot/caching_allocator.h"
 #include "cachalot/simulated_device.h"
+#include "tools/simulated_background.h"
 #include "tools/trace_reader.h"
 
 namespace cachalot::tools {
@@ -33,6 +34,8 @@ struct ReplayOptions {
   std::size_t device_bytes = std::size_t{200000} * kMiB;
   std::optional<double> memory_fraction;  // as by set_memory_fraction; else as `config` has it
   double work_us = 10;                    // simulated work on each block, microseconds; 0: the device is never behind
+  double work_gb_per_s = 0;               // the work takes as long again as filling the block at this rate; 0: no longer
+  std::uint64_t wait_every = 0;           // after so many uses of blocks the host waits for the stream's work; 0: never
   bool check_hazards = false;             // as SimulatedDevice::Config::check_hazards
   int iterations = 1;                     // how often the measuring replay plays the trace
   int repeat = 1;                         // passes of the timed replay
@@ -72,11 +75,14 @@ struct ReplayResult {
   std::uint64_t device_wide_synchronizations = 0;  // waits for all work of the device; cudaFree's own are not counted
   std::uint64_t stream_waits = 0;                  // of one stream for another, on the device
   double driver_us = 0;                            // simulated latencies of all device calls, without waiting
+  double background_us = 0;  // of these, the calls of the allocator's own thread, as far as none waited for them
+  double foreground_us = 0;  // the others, and what allocations waited for that thread
   double ns_per_event = 0;                         // host time of the best pass's loop / events
 
   // Memory calls: those that take, give back, map or unmap memory of the device. An iteration ends with the frees of
   // what the trace leaves alive.
   std::uint64_t memory_calls = 0;
+  std::uint64_t background_memory_calls = 0;  // those of the allocator's own thread, which no other figure counts
   std::vector<std::uint64_t> memory_calls_per_iteration;
   // In the first iteration, of the later half of the trace's allocations (the larger half, if they differ): how many
   // there are, failed ones as well, and how many made a memory call.
@@ -141,9 +147,12 @@ class ReplayWorld {
 
   CachingAllocator& allocator() { return allocator_; }
   SimulatedDevice& device() { return *device_; }
+  const SimulatedBackground& background() const { return background_; }
   void* pointer(std::uint32_t slot) const { return pointers_[slot]; }
 
  private:
+  void advance_to(std::int64_t ns);
+  bool play_and_use(const TraceEvent& event, std::size_t number);
   void give_back(std::uint32_t slot);
   void use(const TraceEvent& event);
 
@@ -153,7 +162,12 @@ class ReplayWorld {
   CachingAllocator allocator_;
   std::vector<void*> pointers_;  // by slot
 
+  SimulatedBackground background_;
+  const bool has_background_;
   const std::int64_t work_ns_;
+  const double work_ns_per_byte_;
+  const std::uint64_t wait_every_;
+  std::uint64_t uses_ = 0;
   const bool check_hazards_;
   std::vector<LaunchQueue> queues_;  // by stream
   int iteration_ = 1;

@@ -62,6 +62,15 @@ void SimulatedDevice::advance_to(std::int64_t clock_ns) {
   impl_->book.wait_until(clock_ns);
 }
 
+std::int64_t SimulatedDevice::do_beside(const std::function<void()>& work) {
+  const std::int64_t before = clock_ns();
+  work();
+  const Lock lock(impl_->mutex);
+  const std::int64_t after = impl_->book.clock_ns();
+  impl_->book.turn_back_to(before);
+  return after - before;
+}
+
 // Hazards.
 
 void SimulatedDevice::handed_out(Address address, std::size_t bytes, Stream stream) {

@@ -45,6 +45,7 @@ Block* PageDriver::execute_plan(const std::optional<BackingPlan>& maybe, Request
     return nullptr;
   }
   ask->granted(new_bytes, growing);
+  if (plan.calls_driver()) ++plans_with_calls_;
   return &book_plan(plan, vacated, calls.created, request, context, growing);
 }
 
@@ -209,6 +210,75 @@ void PageDriver::release_handle(HandleId id, PrivatePool* owner, Growing& growin
   for (const View& view : handle.views) rest.views.push_back(view.address);
   block_orphan(rest, growing);  // until the device has taken it
   free_orphan(std::move(rest), growing);
+}
+
+struct PageDriver::Exchange {
+  HandleId id;
+  BackingPlan plan;  // the new handles
+  std::vector<PageHeap::VacatedStretch> vacated;
+};
+
+// Reserved memory stays the same throughout. The growth mutex keeps others from the addresses meanwhile.
+bool PageDriver::exchange_handle(HandleId id, Growing& growing) {
+  PhysicalPages& pages = pages_.pages();
+  const PhysicalHandle handle = pages.handle(id);
+  const std::size_t bytes = pages.bytes(handle);
+  Exchange exchange{.id = id, .plan = {}, .vacated = {}};
+  for (std::uint32_t i = 0; i < handle.pages; ++i) {
+    exchange.plan.growths.push_back({pages.page(handle.first + i).home, 1});
+  }
+  exchange.vacated = pages_.vacate(id);
+  const Ledger::Move move(state_.ledger, bytes, growing);
+
+  Orphan rest{handle.memory, bytes, {}};
+  for (const View& view : handle.views) rest.views.push_back(view.address);
+  BackingCalls calls(*state_.device, handles_.peers, exchange.plan, pages);
+  bool is_backed = false;
+  try {
+    const Unlocked<Held> unlocked(growing);
+    for (; !rest.views.empty(); rest.views.pop_back()) state_.device->unmap(rest.views.back(), bytes);
+    handles_.exported.forget(handle.memory);
+    state_.device->release(handle.memory);
+    rest.memory = 0;
+    is_backed = calls.make();
+  } catch (const CudaError&) {  // as if there were no memory; what the device kept is noted
+  }
+  for (const View& view : handle.views) forget_view(id, view.address, growing);
+  pages.remove(id);
+  if (is_backed) {
+    book_exchange(exchange, calls.created, growing);
+  } else {
+    book_loss(exchange, rest, growing);
+    for (const Orphan& orphan : calls.orphans) adopt_orphan(orphan, growing);
+  }
+  return is_backed;
+}
+
+void PageDriver::book_exchange(const Exchange& exchange, const std::vector<MemoryHandle>& created, Growing& growing) {
+  PhysicalPages& pages = pages_.pages();
+  for (std::size_t i = 0; i < created.size(); ++i) {
+    const Address at = exchange.plan.growths[i].at;
+    const HandleId id = pages.add(created[i], 1, at);
+    pages_.show(*pages_.range_of(at), pages.handle(id), at);
+  }
+  for (const PageHeap::VacatedStretch& part : exchange.vacated) {
+    pages_.reopen(part);
+    const PoolKind kind = pages_.range_of(part.address)->kind;
+    for (const auto action : {Change::Action::segment_unmap, Change::Action::segment_map}) {
+      state_.ledger.tell_of_pages(action, kind, part.address, part.bytes, *part.arena, nullptr, growing);
+    }
+  }
+}
+
+void PageDriver::book_loss(const Exchange& exchange, const Orphan& rest, Growing& growing) {
+  std::size_t bytes = 0;
+  for (const PageHeap::VacatedStretch& part : exchange.vacated) {
+    const PoolKind kind = pages_.range_of(part.address)->kind;
+    state_.ledger.pages_went(kind, part.address, part.bytes, *part.arena, growing);
+    bytes += part.bytes;
+  }
+  state_.ledger.handle_went(bytes, growing);
+  if (rest.memory != 0) adopt_orphan(rest, growing);
 }
 
 void PageDriver::count_handle_gone(HandleId id, const Held& held) {

@@ -42,7 +42,8 @@ PageGrowth::PageGrowth(HeapState& state, const Parts& parts, std::size_t page_by
       recovery_(parts.recovery),
       pages_(state.blocks, page_bytes),
       placement_(pages_),
-      driver_(state, pages_, parts.clocks, parts.handles, parts.saved) {
+      driver_(state, pages_, parts.clocks, parts.handles, parts.saved),
+      exchange_(state, pages_, driver_, parts.clocks) {
   state.blocks.expect_ranges();
   state.splits_everything = true;
   clocks_.set_referred([this](const Held& held) {
@@ -53,7 +54,12 @@ PageGrowth::PageGrowth(HeapState& state, const Parts& parts, std::size_t page_by
 
 Block* PageGrowth::obtain(Request request, const Context& context, Growing& growing) {
   require_awake(request.pool().owner(), state_.index);
-  return request.contiguous ? obtain_contiguous(request, context, growing) : obtain_anywhere(request, context, growing);
+  const std::uint64_t plans = driver_.plans_with_calls(growing);
+  Block* const block = request.contiguous ? obtain_contiguous(request, context, growing)
+                                          : obtain_anywhere(request, context, growing);
+  const bool called_driver = driver_.plans_with_calls(growing) != plans;
+  if (called_driver && request.pool().owner() == nullptr) exchange_.heap_changed(growing);
+  return block;
 }
 
 // --- mappings that pages have left --------------------------------------------------------------------------------------
@@ -372,7 +378,10 @@ bool PageGrowth::has_leftovers(const PrivatePool& pool, const Held& held) const 
   return driver_.has_orphans(pool, held);
 }
 
-void PageGrowth::give_back_everything() noexcept { driver_.give_back_everything(); }
+void PageGrowth::give_back_everything() noexcept {
+  exchange_.stop();
+  driver_.give_back_everything();
+}
 
 // --- what others ask ----------------------------------------------------------------------------------------------------
 

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "growth/growth.h"
+#include "growth/handle_exchange.h"
 #include "growth/page_driver.h"
 #include "growth/recovery.h"
 #include "heap/cache_bridge.h"
@@ -60,6 +61,8 @@ class PageGrowth final : public Growth {
   std::string validate(const Held& held) const override CACHALOT_HELD;
   std::size_t metadata_bytes(const Held& held) const override CACHALOT_HELD;
 
+  HandleExchange& exchange() { return exchange_; }
+
   // These serve SleepingPools.
   PageHeap& pages() { return pages_; }
   PageDriver& driver() { return driver_; }
@@ -106,6 +109,7 @@ class PageGrowth final : public Growth {
   PageHeap pages_ CACHALOT_GUARDED_BY(device_lock);
   Placement placement_ CACHALOT_GUARDED_BY(device_lock);
   PageDriver driver_;
+  HandleExchange exchange_;
 };
 
 }  // namespace cachalot

@@ -91,6 +91,16 @@ void StreamClocks::refresh(Request request, std::size_t page_bytes, Growing& gro
   }
 }
 
+void StreamClocks::ask_and_record_idle(std::size_t page_bytes, Growing& growing) {
+  for (const auto& [key, clock] : clocks_) {
+    const bool may_record = state_.immortal_streams && key.is_immortal() && !clock->has_ended();
+    if (may_record && !clock->has_events() && owns_idle_pages(key, page_bytes, growing)) record_epoch(*clock, growing);
+    while (clock->has_events() && event_is_done(clock->oldest_event(), growing)) {
+      spare_events_.push_back(clock->oldest_is_done());
+    }
+  }
+}
+
 void StreamClocks::ask_all(Growing& growing) {
   for (const auto& [key, clock] : clocks_) ask_events(*clock, growing);
 }

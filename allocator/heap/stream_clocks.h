@@ -34,6 +34,9 @@ class StreamClocks {
   // Queries the events of all streams, and records one on each whose free memory may serve the request.
   // `page_bytes`: free blocks of other streams are of use from this size on.
   void refresh(Request request, std::size_t page_bytes, Growing& growing) CACHALOT_GROWING;
+  // Does the same for the background, without a request: records on streams that own idle memory, live as long as the
+  // process and have no event that is not done.
+  void ask_and_record_idle(std::size_t page_bytes, Growing& growing) CACHALOT_GROWING;
   // Queries the events of all streams.
   void ask_all(Growing& growing) CACHALOT_GROWING;
   // Waits for the device: after that, no work uses free memory, which may be unmapped. Memory that is freed meanwhile

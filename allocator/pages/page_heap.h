@@ -130,6 +130,13 @@ class PageHeap {
   void move_homes(const BackingPlan& plan, const std::vector<VacatedStretch>& vacated,
                   const std::function<Ticket(const VacatedStretch&)>& ticket_of);
 
+  // The handles of an owner's pools without a live byte, by the addresses of their first pages.
+  std::vector<HandleId> idle_handles(const PoolPair& pools) const;
+  // Takes the pages of a handle without a live byte out of the bins; their addresses become gaps. Reports each stretch.
+  std::vector<VacatedStretch> vacate(HandleId id) noexcept;
+  // A stretch has memory again and is as free as it was.
+  void reopen(const VacatedStretch& part) noexcept;
+
   // The handles of an owner's pools without a live byte; their memory is claimed. Then, of each, either its addresses
   // become gaps, or it is free again.
   std::vector<HandleId> claim_idle_handles(const PoolPair& pools);
@@ -189,6 +196,7 @@ class PageHeap {
   Block& cut(PageRange& range, Block& block, Address address);
   Block& first_piece(const BackingPlan& plan);
   Block& isolate(PageRange& range, Block& block, Address begin, Address end);
+  std::vector<VacatedStretch> vacate_homes(std::vector<Address> homes) noexcept;
   void claim_stretch(PageRange& range, Address begin, Address end, const std::function<void(Block&)>& visit);
   void close(PageRange& range, Block& block);
   Block& open(PageRange& range, Block& gap, Address begin, Address end, Arena& arena);

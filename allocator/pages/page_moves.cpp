@@ -1,5 +1,6 @@
 // How a PageHeap carries out a plan: pages leave the bins, come home to the window, or return.
 #include <algorithm>
+#include <utility>
 
 #include "pages/page_heap.h"
 
@@ -45,6 +46,17 @@ std::vector<PageHeap::VacatedStretch> PageHeap::begin(const BackingPlan& plan) n
   for (const BackingPlan::Move& move : plan.moves) {
     for (std::uint32_t i = 0; i < move.count; ++i) homes.push_back(pages_.page(move.first + i).home);
   }
+  return vacate_homes(std::move(homes));
+}
+
+std::vector<PageHeap::VacatedStretch> PageHeap::vacate(HandleId id) noexcept {
+  const PhysicalHandle& handle = pages_.handle(id);
+  std::vector<Address> homes;
+  for (std::uint32_t i = 0; i < handle.pages; ++i) homes.push_back(pages_.page(handle.first + i).home);
+  return vacate_homes(std::move(homes));
+}
+
+std::vector<PageHeap::VacatedStretch> PageHeap::vacate_homes(std::vector<Address> homes) noexcept {
   std::sort(homes.begin(), homes.end());
   std::vector<VacatedStretch> vacated;
   for (std::size_t i = 0; i < homes.size();) {
@@ -105,13 +117,22 @@ Block& PageHeap::finish(const BackingPlan& plan, Arena& arena) noexcept {
   }
 }
 
-void PageHeap::undo(const BackingPlan& plan, const std::vector<VacatedStretch>& vacated) noexcept {
-  InactiveSplit change;
-  for (const VacatedStretch& part : vacated) {
-    PageRange& range = *range_of(part.address);
-    Block& block = open(range, *find_gap(range, part.address), part.address, part.address + part.bytes, *part.arena);
-    heap_.put_back(block, change);
+// What it merges with keeps its own last user, too: the later of the two counts.
+void PageHeap::reopen(const VacatedStretch& part) noexcept {
+  PageRange& range = *range_of(part.address);
+  Block& block = open(range, *find_gap(range, part.address), part.address, part.address + part.bytes, *part.arena);
+  std::uint32_t epoch = part.epoch;
+  for (const Block* beside : {block.prev, block.next}) {
+    const bool merges = beside->is_free() && beside->arena == part.arena;
+    if (merges && Reach::has_reached(beside->bin.epoch, epoch)) epoch = beside->bin.epoch;
   }
+  InactiveSplit change;
+  heap_.put_back(block, change).bin.epoch = epoch;
+}
+
+void PageHeap::undo(const BackingPlan& plan, const std::vector<VacatedStretch>& vacated) noexcept {
+  for (const VacatedStretch& part : vacated) reopen(part);
+  InactiveSplit change;
   for (Block* block = &first_piece(plan);; block = block->next) {
     if (block->has(Block::kClaimed)) block = &heap_.put_back(*block, change);
     if (block->end() >= plan.end) break;

@@ -5,7 +5,7 @@
 
 namespace cachalot {
 
-std::vector<HandleId> PageHeap::claim_idle_handles(const PoolPair& pools) {
+std::vector<HandleId> PageHeap::idle_handles(const PoolPair& pools) const {
   reach_everything(pools);
   IdlePages pages(*this);
   pages.find(pools);
@@ -15,6 +15,11 @@ std::vector<HandleId> PageHeap::claim_idle_handles(const PoolPair& pools) {
   });
   const auto home = [&](HandleId id) { return pages_.page(pages_.page_of(id, 0)).home; };
   std::sort(idle.begin(), idle.end(), [&](HandleId a, HandleId b) { return home(a) < home(b); });
+  return idle;
+}
+
+std::vector<HandleId> PageHeap::claim_idle_handles(const PoolPair& pools) {
+  const std::vector<HandleId> idle = idle_handles(pools);
   for (const HandleId id : idle) {
     for_each_home(
         id, [&](PageRange& range, Address begin, Address end) { claim_stretch(range, begin, end, [](Block&) {}); });

@@ -99,9 +99,10 @@ void PhysicalPages::move_home(PageId id, Address address) {
   ++find_view(handle, address).homed;
 }
 
-bool PhysicalPages::may_unmap(const View& view) {
-  return view.homed == 0 &&
-         std::all_of(view.last_uses.begin(), view.last_uses.end(), [](const Ticket& use) { return use.is_done(); });
+bool PhysicalPages::may_unmap(const View& view) { return view.homed == 0 && is_unused(view); }
+
+bool PhysicalPages::is_unused(const View& view) {
+  return std::all_of(view.last_uses.begin(), view.last_uses.end(), [](const Ticket& use) { return use.is_done(); });
 }
 
 std::size_t PhysicalPages::metadata_bytes() const {

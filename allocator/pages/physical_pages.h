@@ -77,6 +77,8 @@ class PhysicalPages {
   // The view of the page's handle in which it lies at `address`.
   const View& view_at(PageId id, Address address) const;
   static bool may_unmap(const View& view);
+  // Whether the work that used pages through the view before they left it is done.
+  static bool is_unused(const View& view);
   PageId page_ids() const { return static_cast<PageId>(pages_.size()); }
   HandleId handle_ids() const { return static_cast<HandleId>(handles_.size()); }
   std::size_t live_views() const { return live_views_; }

@@ -246,6 +246,7 @@ constexpr OptionKey kKeys[] = {
     {"remap_slack", "", set_remap_slack},
     {"page_size_mb", "", set_page_size},
     {"max_mappings", "", set_max_mappings},
+    {"background_thread", "", set_bool<&Options::background_thread>},
     {"thread_cache", "", set_thread_cache},
     {"guard", "", set_guard},
     {"guard_quarantine_mb", "", set_guard_quarantine},

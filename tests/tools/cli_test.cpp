@@ -125,6 +125,7 @@ TEST(CommandLine, WritesTheJsonKeysItPromises) {
                                          "retries",
                                          "device_calls",
                                          "memory_calls",
+                                         "background_memory_calls",
                                          "memory_calls_per_iteration",
                                          "late_allocations",
                                          "late_driver_allocations",
@@ -132,6 +133,8 @@ TEST(CommandLine, WritesTheJsonKeysItPromises) {
                                          "stream_waits",
                                          "live_mappings",
                                          "driver_us",
+                                         "foreground_us",
+                                         "background_us",
                                          "ns_per_event"}));
   std::set<std::string> calls;
   for (const auto& [key, value] : json["device_calls"].items()) calls.insert(key);

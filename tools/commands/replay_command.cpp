@@ -84,6 +84,15 @@ class ReplayCommand : public Command {
                    "Microseconds of simulated GPU work on each block; 0: the GPU is never behind the host")
         ->type_name("TIME")
         ->capture_default_str();
+    app.add_option("--work-gb-per-s", work_gb_per_s_,
+                   "The work on each block also takes as long as filling it at this rate; 0: no longer")
+        ->type_name("RATE")
+        ->capture_default_str();
+    app.add_option("--wait-every", wait_every_,
+                   "The host waits for a stream's work after every N allocations, as a program does that reads a result; "
+                   "0: never")
+        ->type_name("N")
+        ->capture_default_str();
     app.add_flag("--check-hazards", check_hazards_,
                  "Fail where memory is handed out or unmapped while GPU work may still use it");
     app.add_option("--iterations", iterations_,
@@ -121,6 +130,8 @@ class ReplayCommand : public Command {
     options.device_bytes = device_bytes(device_, options.device_bytes);
     options.memory_fraction = memory_fraction_;
     options.work_us = work_us_;
+    options.work_gb_per_s = work_gb_per_s_;
+    options.wait_every = wait_every_;
     options.check_hazards = check_hazards_;
     options.iterations = iterations_;
     options.repeat = repeat_;
@@ -144,6 +155,8 @@ class ReplayCommand : public Command {
   DeviceSize device_;
   std::optional<double> memory_fraction_;
   double work_us_ = ReplayOptions().work_us;
+  double work_gb_per_s_ = ReplayOptions().work_gb_per_s;
+  std::uint64_t wait_every_ = ReplayOptions().wait_every;
   bool check_hazards_ = false;
   int iterations_ = 1;
   int repeat_ = 1;

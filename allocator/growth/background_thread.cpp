@@ -1,0 +1,121 @@
+#include "growth/background_thread.h"
+
+#include <pthread.h>
+#include <signal.h>
+
+#include <atomic>
+#include <cstdlib>
+#include <exception>
+#include <system_error>
+
+namespace cachalot {
+
+namespace {
+
+// The steps of all threads of the process. At exit no other begins, and exit() waits for those under way, for a tenth of
+// a second at most: its caller may hold a lock that a step waits for.
+class Steps {
+ public:
+  static bool begin() {
+    under_way.fetch_add(1);
+    if (!process_exits.load()) return true;
+    end();
+    return false;
+  }
+  static void end() { under_way.fetch_sub(1); }
+
+  // Handlers of atexit run in the reverse order: this one before the driver's, which was initialized before.
+  static void end_at_exit() { static const int registered = std::atexit(await_last); static_cast<void>(registered); }
+
+ private:
+  static void await_last() {
+    process_exits.store(true);
+    const auto give_up = std::chrono::steady_clock::now() + std::chrono::milliseconds(100);
+    while (under_way.load() != 0 && std::chrono::steady_clock::now() < give_up) std::this_thread::yield();
+  }
+
+  static inline std::atomic<int> under_way{0};
+  static inline std::atomic<bool> process_exits{false};
+};
+
+// A thread inherits the mask of signals: the program's handlers are not for this one.
+class SignalsBlocked {
+ public:
+  SignalsBlocked() {
+    sigset_t all;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before_);
+  }
+  ~SignalsBlocked() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
+  SignalsBlocked(const SignalsBlocked&) = delete;
+  SignalsBlocked& operator=(const SignalsBlocked&) = delete;
+
+ private:
+  sigset_t before_ = {};
+};
+
+}  // namespace
+
+BackgroundThread::~BackgroundThread() { stop(); }
+
+void BackgroundThread::wake() {
+  if (is_inherited()) return;
+  const std::lock_guard<std::mutex> lock(mutex_);
+  is_woken_ = true;
+  if (thread_ == nullptr && !ends_) start();
+  changed_.notify_one();
+}
+
+void BackgroundThread::start() {
+  Steps::end_at_exit();
+  const SignalsBlocked blocked;
+  try {
+    thread_ = std::make_unique<std::thread>([this] { run(); });
+    pthread_setname_np(thread_->native_handle(), "cachalot");
+  } catch (const std::system_error&) {  // no room for a thread: nobody depends on it
+    ends_ = true;
+  }
+}
+
+void BackgroundThread::stop() {
+  if (is_inherited()) return;
+  std::unique_ptr<std::thread> thread;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    ends_ = true;
+    thread = std::move(thread_);
+    changed_.notify_one();
+  }
+  if (thread != nullptr) thread->join();
+}
+
+// The thread is not there, and joining or detaching it would be undefined.
+void BackgroundThread::on_fork() noexcept { static_cast<void>(thread_.release()); }
+
+void BackgroundThread::run() {
+  std::unique_lock<std::mutex> lock(mutex_);
+  std::optional<std::chrono::microseconds> pause;
+  while (true) {
+    sleep(lock, pause);
+    if (ends_) return;
+    is_woken_ = false;
+    lock.unlock();
+    if (!Steps::begin()) return;
+    bool has_failed = false;
+    try {
+      pause = step_();
+    } catch (const std::exception&) {
+      has_failed = true;
+    }
+    Steps::end();
+    lock.lock();
+    ends_ = ends_ || has_failed;
+  }
+}
+
+void BackgroundThread::sleep(std::unique_lock<std::mutex>& lock, std::optional<std::chrono::microseconds> pause) {
+  if (!pause) return changed_.wait(lock, [this] { return is_woken_ || ends_; });
+  changed_.wait_for(lock, *pause, [this] { return ends_; });
+}
+
+}  // namespace cachalot

@@ -1,0 +1,84 @@
+#include "growth/handle_exchange.h"
+
+#include <algorithm>
+
+namespace cachalot {
+
+namespace {
+
+// Without a driver call for so long, a program repeats what it did: then no handle is exchanged.
+constexpr std::int64_t kSteadyAfterUs = 1'000'000;
+
+}  // namespace
+
+void HandleExchange::heap_changed(const Held& /*held*/) {
+  has_changed_ = true;
+  changed_us_ = state_.device->clock_us();
+  if (state_.options.background_thread && state_.device->allows_background_threads()) thread_.wake();
+}
+
+bool HandleExchange::is_steady(const Held& /*held*/) const {
+  return !has_changed_ || state_.device->clock_us() - changed_us_ > kSteadyAfterUs;
+}
+
+HandleExchange::Step HandleExchange::tidy() {
+  DeviceLock lock(state_.mutex);
+  Growing growing(state_.growth_mutex, lock);
+  return step(growing);
+}
+
+// The pauses leave the growth mutex to requests that wait for it, and the device time for its work.
+std::optional<std::chrono::microseconds> HandleExchange::step_in_background() {
+  switch (tidy()) {
+    case Step::exchanged:
+      return std::chrono::microseconds(100);
+    case Step::waits:
+      return std::chrono::milliseconds(2);
+    case Step::nothing:
+      break;
+  }
+  return std::nullopt;
+}
+
+HandleExchange::Step HandleExchange::step(Growing& growing) {
+  if (is_steady(growing) || state_.capturing(growing)) return Step::nothing;
+  if (candidates_.empty()) find_candidates(growing);
+  if (candidates_.empty()) return Step::nothing;
+  clocks_.ask_and_record_idle(pages_.page_bytes(), growing);
+  while (!candidates_.empty()) {
+    const HandleId id = candidates_.back();
+    candidates_.pop_back();
+    if (!is_idle_and_done(id, growing)) continue;
+    if (!driver_.exchange_handle(id, growing)) has_changed_ = false;  // the device is short of memory: not again soon
+    return Step::exchanged;
+  }
+  return Step::waits;
+}
+
+// The largest are the last: they are exchanged first.
+void HandleExchange::find_candidates(const Held& held) {
+  const PhysicalPages& pages = pages_.pages();
+  candidates_ = pages_.idle_handles(state_.pools_of(nullptr, held));
+  std::erase_if(candidates_, [&](HandleId id) { return pages.handle(id).pages < 2; });
+  std::stable_sort(candidates_.begin(), candidates_.end(),
+                   [&](HandleId a, HandleId b) { return pages.handle(a).pages < pages.handle(b).pages; });
+}
+
+// The id may be that of another handle by now, with which nothing is wrong either.
+bool HandleExchange::is_idle_and_done(HandleId id, const Held& held) {
+  const PhysicalPages& pages = pages_.pages();
+  if (id >= pages.handle_ids() || pages.handle(id).pages < 2 || pages.handle(id).is_asleep()) return false;
+  const PhysicalHandle& handle = pages.handle(id);
+  if (pages_.range_of(handle.views.front().address)->owner != nullptr) return false;
+  bool is_done = std::all_of(handle.views.begin(), handle.views.end(), PhysicalPages::is_unused);
+  pages_.for_each_home(id, [&](PageRange&, Address begin, Address end) {
+    for (const Block* block = &pages_.first_block(begin); is_done && block->address < end; block = block->next) {
+      holds(held);
+      const StreamClock* const clock = block->is_free() ? clocks_.find(block->arena->stream.key, held) : nullptr;
+      is_done = clock != nullptr && clock->is_done(block->bin.epoch);
+    }
+  });
+  return is_done;
+}
+
+}  // namespace cachalot
