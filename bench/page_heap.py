@@ -12,7 +12,7 @@ allocations fail, how often the whole device is waited for, and the driver time.
 1 MiB a little smaller or larger. With --caches: what thread caches add to peak reserved, in percent: on the trace as it is, and
 on 16 sizes of its blocks above 64 KiB; one page more or less is 0.2 % of the smaller ones, and where blocks lie is chance. With
 --cross-stream: the ratio, the waits of streams for others and the driver time by each value of that option. With --exchange:
-the ratio and both driver times without the background thread and with it, for programs that differ in the work on each block and
+the ratio and both driver times without the background thread (background_thread) and with it, for programs that differ in the work on each block and
 in how often the host waits for it; each the mean over the sizes of --scaled.
 """
 
@@ -143,7 +143,7 @@ WORK = {  # on each block, and how often the host waits for it
 
 
 def print_exchange(options):
-    print_head(["without the thread"] + list(WORK))
+    print_head([f"{work}: {who}" for work in WORK for who in ("without", "with the thread")])
     with tempfile.TemporaryDirectory() as folder:
         for trace in TRACES:
             paths = [pathlib.Path(folder) / f"{trace}_{scale}.csv.gz" for scale in SCALES]
@@ -154,8 +154,7 @@ def print_exchange(options):
                 runs = [replay(options.command, path, config, "--check-hazards", *work) for path in paths]
                 return f"{sum(run['ratio'] for run in runs) / len(runs):.4f}, {driver_ms(*runs)}"
 
-            cells = [cell(f"{options.config},background_thread:False", [])]
-            cells += [cell(options.config, work) for work in WORK.values()]
+            cells = [cell(f"{options.config},background_thread:{on}", work) for work in WORK.values() for on in (False, True)]
             print(f"| {trace} | " + " | ".join(cells) + " |", flush=True)
 
 

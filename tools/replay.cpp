@@ -333,6 +333,10 @@ bool ReplayWorld::play_and_use(const TraceEvent& event, std::size_t number) {
   }
 }
 
+void ReplayWorld::tidy() {
+  while (has_background_ && allocator_.tidy()) continue;
+}
+
 void ReplayWorld::free_all() {
   try {
     for (std::uint32_t slot = 0; slot < pointers_.size(); ++slot) give_back(slot);
@@ -405,7 +409,7 @@ std::int64_t time_best_pass(const Trace& trace, const ReplayOptions& options, in
     });
     best = std::min(best, played);
     world.free_all();
-    while (world.allocator().tidy()) continue;  // the background's work until the next pass
+    world.tidy();
     if (after_pass) after_pass(pass);
   }
   return std::chrono::duration_cast<std::chrono::nanoseconds>(best).count();

@@ -142,6 +142,8 @@ class ReplayWorld {
   bool play_with_work(std::size_t event) { return play_with_work(trace_.events[event], event); }
   bool play_with_work(const TraceEvent& event, std::size_t number);
 
+  // Does what the background thread, if the options ask for it, would do while the program does nothing.
+  void tidy();
   // Ends an iteration of the trace: frees what still lives. Throws HazardError.
   void free_all();
 

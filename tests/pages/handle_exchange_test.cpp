@@ -20,6 +20,7 @@ namespace cachalot {
 namespace {
 
 constexpr const char* kPages = "heap:pages,immortal_streams:True,thread_cache:False";
+constexpr const char* kWithThread = "heap:pages,immortal_streams:True,thread_cache:False,background_thread:True";
 constexpr std::size_t kBlock = 16 * kMiB;  // a handle of eight pages on a device of 64 GiB
 
 // One idle handle of eight pages.
@@ -227,7 +228,7 @@ struct ThreadedWorld {
 };
 
 TEST(BackgroundThread, ExchangesIdleHandlesWhileOtherThreadsAllocate) {
-  ThreadedWorld world(kPages);
+  ThreadedWorld world(kWithThread);
   std::vector<std::thread> threads;
   for (int i = 0; i < 3; ++i) {
     threads.emplace_back([&, i] {
@@ -246,8 +247,8 @@ TEST(BackgroundThread, ExchangesIdleHandlesWhileOtherThreadsAllocate) {
   EXPECT_EQ(world.allocator.validate(), "");
 }
 
-TEST(BackgroundThread, IsOffByTheOption) {
-  ThreadedWorld world(std::string(kPages) + ",background_thread:False");
+TEST(BackgroundThread, IsOffByDefault) {
+  ThreadedWorld world(kPages);
   world.allocator.deallocate(world.allocator.allocate(kBlock));
   std::this_thread::sleep_for(std::chrono::milliseconds(20));
   EXPECT_EQ(world.device->live_mappings(), 1u);
@@ -255,7 +256,7 @@ TEST(BackgroundThread, IsOffByTheOption) {
 }
 
 TEST(BackgroundThread, IsNotMissedByAForkedChildThatExits) {
-  ThreadedWorld world(kPages);
+  ThreadedWorld world(kWithThread);
   world.allocator.deallocate(world.allocator.allocate(kBlock));
   EXPECT_TRUE(world.has_exchanged());
   const pid_t child = fork();

@@ -97,7 +97,7 @@ struct Options {
   std::size_t max_mappings = 262144;
   /// The page heap has a thread that replaces large idle handles by small ones (docs/page_heap.md).
   /// If false, the program may call CachingAllocator::tidy.
-  bool background_thread = true;
+  bool background_thread = false;
   /// Allocations of up to 64 KiB use caches of the threads, without a lock. Empty: on with the page
   /// heap. Always off without membarrier (Linux before 4.14).
   std::optional<bool> thread_cache;
