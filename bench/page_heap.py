@@ -2,7 +2,7 @@
 """The page heap's figures on the recorded traces, with hazards checked: what docs/page_heap.md reports.
 
     bench/page_heap.py [--command build/release/tools/cachalot] [--config heap:pages]
-                       [--min-device | --scaled | --caches | --cross-stream | --exchange]
+                       [--min-device | --scaled | --caches | --cross-stream | --exchange | --corpus]
 
 For each trace: peak reserved / peak requested of the page heap and of PyTorch's policy; simulated driver time that allocations
 waited for + that of the background thread; driver calls of the fourth of four iterations, without that thread's; share of the allocations in the later half that made a driver call; live mappings;
@@ -13,7 +13,9 @@ allocations fail, how often the whole device is waited for, and the driver time.
 on 16 sizes of its blocks above 64 KiB; one page more or less is 0.2 % of the smaller ones, and where blocks lie is chance. With
 --cross-stream: the ratio, the waits of streams for others and the driver time by each value of that option. With --exchange:
 the ratio and both driver times without the background thread (background_thread) and with it, for programs that differ in the work on each block and
-in how often the host waits for it; each the mean over the sizes of --scaled.
+in how often the host waits for it; each the mean over the sizes of --scaled. With --corpus: of the programs in data/traces/programs and their two halves (halves.json)
+the ratio and the same without thread caches, the driver time to that of PyTorch's expandable segments (a model), driver calls of
+the fourth iteration, host time an event to that of segments, and the smallest device / peak requested.
 """
 
 import argparse
@@ -25,6 +27,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import typing
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 SCALES = (0.93, 0.97, 1, 1.06, 1.15)
@@ -134,6 +137,56 @@ def print_cross_stream(options):
         print(f"| {trace} | " + " | ".join(cells) + " |", flush=True)
 
 
+CORPUS = ROOT / "data" / "traces" / "programs"
+
+
+class Judged(typing.NamedTuple):
+    name: str
+    half: str
+    group: str
+    ratio: float
+    caches_percent: float
+    driver: float  # to that of expandable segments
+    calls: int
+    host: float  # to that of segments
+    smallest: float
+
+
+def judge(options, name, half):
+    path = CORPUS / f"{name}.csv.gz"
+    run = replay(options.command, path, options.config, "--check-hazards", "--min-device")
+    without = replay(options.command, path, f"{options.config},thread_cache:False", "--check-hazards")
+    repeated = replay(options.command, path, options.config, "--check-hazards", "--iterations", "4")
+    ns = [replay(options.command, path, heap, "--work-us", "0", "--repeat", "5")["ns_per_event"] for heap in (options.config, "heap:segments")]
+    with gzip.open(path, "rt") as lines:
+        streams = len({line.rstrip().split(",")[3] for line in lines if line.startswith("a")})
+    peak = run["peak_requested_bytes"]
+    return Judged(name, half, "streams" if streams > 1 else "large" if peak >= 2**30 else "small", run["ratio"],
+                  100 * (run["peak_reserved_bytes"] / without["peak_reserved_bytes"] - 1), run["foreground_us"] / run["expandable_us"],
+                  repeated["memory_calls_per_iteration"][3], ns[0] / ns[1], run["min_device_bytes"] / peak)
+
+
+def print_corpus(options):
+    halves = json.loads((CORPUS / "halves.json").read_text())["halves"]
+    print("| program | half | group | reserved / requested | caches, % | driver time / expandable | calls, 4th iteration "
+          "| ns / segments | smallest device |")
+    print("|---" * 9 + "|")
+    judged = []
+    for name, half in sorted(halves.items()):
+        one = judge(options, name, half)
+        judged.append(one)
+        print(f"| {name} | {half} | {one.group} | {one.ratio:.4f} | {one.caches_percent:+.2f} | {one.driver:.2f} | {one.calls} "
+              f"| {one.host:.2f} | {one.smallest:.4f} |", flush=True)
+    for half in ("choose", "report"):
+        for group in ("large", "small", "streams"):
+            ones = [one for one in judged if (one.half, one.group) == (half, group)]
+            if ones:
+                cells = [f"{statistics.mean(values):.4f}, {max(values):.4f}" for values in zip(*(
+                    (one.ratio, one.caches_percent, one.driver, one.host, one.smallest) for one in ones))]
+                print(f"{half}, {group}, {len(ones)} programs, mean and worst: ratio {cells[0]}; caches {cells[1]} %; "
+                      f"driver {cells[2]}; host {cells[3]}; smallest device {cells[4]}")
+
+
 WORK = {  # on each block, and how often the host waits for it
     "10 us": [],
     "10 us and 500 GB/s": ["--work-gb-per-s", "500"],
@@ -188,6 +241,7 @@ def main():
     what.add_argument("--caches", action="store_true")
     what.add_argument("--cross-stream", action="store_true")
     what.add_argument("--exchange", action="store_true")
+    what.add_argument("--corpus", action="store_true")
     options = parser.parse_args()
     if options.scaled:
         print_scaled(options)
@@ -195,6 +249,8 @@ def main():
         print_caches(options)
     elif options.cross_stream:
         print_cross_stream(options)
+    elif options.corpus:
+        print_corpus(options)
     elif options.exchange:
         print_exchange(options)
     else:

@@ -131,6 +131,7 @@ bool ExpandableSegments::map(Block* block, std::size_t bytes) {
   reserved_bytes_ += mapped;
   peak_reserved_bytes_ = std::max(peak_reserved_bytes_, reserved_bytes_);
   ++maps_;
+  handles_ += mapped / pool.page_bytes;
   return true;
 }
 
@@ -216,6 +217,13 @@ Block* ExpandableSegments::make_block(const Block& block) {
 
 void ExpandableSegments::drop(Block* block) { spare_.push_back(block); }
 
+double driver_us_of_growth(const ExpandableFigures& figures) {
+  const LatencyModel latency = LatencyModel::published();
+  const auto us = [&](DeviceCall call) { return latency.call_us[static_cast<std::size_t>(call)]; };
+  return static_cast<double>(figures.handles) * (us(DeviceCall::create) + us(DeviceCall::map)) +
+         static_cast<double>(figures.maps) * us(DeviceCall::set_access);
+}
+
 ExpandableFigures play_on_expandable_segments(const Trace& trace, std::size_t device_bytes, bool until_failure) {
   ExpandableSegments model(device_bytes);
   std::vector<Block*> blocks(trace.slots);
@@ -238,6 +246,7 @@ ExpandableFigures play_on_expandable_segments(const Trace& trace, std::size_t de
   figures.reserved_bytes = model.reserved_bytes();
   figures.maps = model.maps();
   figures.unmaps = model.unmaps();
+  figures.handles = model.handles();
   return figures;
 }
 

@@ -61,6 +61,7 @@ class ExpandableSegments {
   std::size_t peak_reserved_bytes() const { return peak_reserved_bytes_; }
   std::size_t maps() const { return maps_; }      // ranges that were mapped
   std::size_t unmaps() const { return unmaps_; }  // and unmapped
+  std::size_t handles() const { return handles_; }  // that were created: one for each page of its segment
 
  private:
   Pool& pool_for(std::size_t bytes, std::uint32_t stream);
@@ -87,6 +88,7 @@ class ExpandableSegments {
   std::size_t peak_reserved_bytes_ = 0;
   std::size_t maps_ = 0;
   std::size_t unmaps_ = 0;
+  std::size_t handles_ = 0;
 };
 
 struct ExpandableFigures {
@@ -94,8 +96,13 @@ struct ExpandableFigures {
   std::size_t reserved_bytes = 0;  // after the last event
   std::size_t maps = 0;
   std::size_t unmaps = 0;
+  std::size_t handles = 0;  // that were created
   std::size_t ooms = 0;  // allocations that failed
 };
+
+// Returns the time in microseconds of the driver's calls that make memory, by LatencyModel::published: a handle is created and
+// mapped for each page, and each range gets access by one call. Unmapping is not counted.
+double driver_us_of_growth(const ExpandableFigures& figures);
 
 // Returns what the model holds while it plays the trace once; with `until_failure` no further than to an allocation that fails.
 ExpandableFigures play_on_expandable_segments(const Trace& trace, std::size_t device_bytes, bool until_failure = false);

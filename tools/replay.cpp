@@ -13,6 +13,7 @@
 #include "cachalot/options.h"
 #include "device/addresses.h"
 #include "policy/torch_policy.h"
+#include "tools/expandable_segments.h"
 #include "tools/steps_writer.h"
 
 namespace cachalot::tools {
@@ -380,6 +381,7 @@ ReplayResult replay(const Trace& trace, const ReplayOptions& options) {
   result.events = events;
   result.work_us = options.work_us;
   result.check_hazards = options.check_hazards;
+  result.expandable_us = driver_us_of_growth(play_on_expandable_segments(trace, options.device_bytes));
   const Moment peak = measure(trace, options, result, progress);
   if (options.measure_fragmentation) measure_fragmentation(trace, options, peak, result);
   progress.done(iterations * events);

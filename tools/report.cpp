@@ -158,6 +158,7 @@ std::string to_json(const ReplayResult& result, bool with_min_device) {
   json["driver_us"] = result.driver_us;
   json["foreground_us"] = result.foreground_us;
   json["background_us"] = result.background_us;
+  json["expandable_us"] = result.expandable_us;
   json["ns_per_event"] = result.ns_per_event;
   if (with_min_device) {
     json["min_device_bytes"] = nullptr;

@@ -135,6 +135,7 @@ TEST(CommandLine, WritesTheJsonKeysItPromises) {
                                          "driver_us",
                                          "foreground_us",
                                          "background_us",
+                                         "expandable_us",
                                          "ns_per_event"}));
   std::set<std::string> calls;
   for (const auto& [key, value] : json["device_calls"].items()) calls.insert(key);

@@ -56,6 +56,13 @@ TEST(ExpandableSegments, GrowAFreeBlockAtTheEndInPlaceOfMappingAllAnew) {
   EXPECT_EQ(grown.maps, 2u);
 }
 
+TEST(ExpandableSegments, CreateAHandleForEachPageAndGiveAccessOnceForEachRange) {
+  ExpandableFigures figures;
+  figures.handles = 3;
+  figures.maps = 2;
+  EXPECT_DOUBLE_EQ(driver_us_of_growth(figures), 3 * (29 + 2) + 2 * 38);
+}
+
 TEST(ExpandableSegments, AreOfOneStreamEach) {
   EXPECT_EQ(play_lines("a,1,20971520,0\nf,1\na,2,20971520,7\n").reserved_bytes, 40 * kMiB);
 }
