@@ -59,8 +59,8 @@ class ExpandableSegments {
 
   std::size_t reserved_bytes() const { return reserved_bytes_; }
   std::size_t peak_reserved_bytes() const { return peak_reserved_bytes_; }
-  std::size_t maps() const { return maps_; }      // ranges that were mapped
-  std::size_t unmaps() const { return unmaps_; }  // and unmapped
+  std::size_t maps() const { return maps_; }        // ranges that were mapped
+  std::size_t unmaps() const { return unmaps_; }    // and unmapped
   std::size_t handles() const { return handles_; }  // that were created: one for each page of its segment
 
  private:
@@ -97,7 +97,7 @@ struct ExpandableFigures {
   std::size_t maps = 0;
   std::size_t unmaps = 0;
   std::size_t handles = 0;  // that were created
-  std::size_t ooms = 0;  // allocations that failed
+  std::size_t ooms = 0;     // allocations that failed
 };
 
 // Returns the time in microseconds of the driver's calls that make memory, by LatencyModel::published: a handle is created and

@@ -119,9 +119,7 @@ void fill_in(ReplayResult& result, const SimulatedDevice& device, const Simulate
 // Counts the allocations of a trace's later half, and those of them that made a memory call.
 class LateAllocations {
  public:
-  LateAllocations(const Trace& trace, ReplayWorld& world) : world_(world) {
-    early_ = trace.allocation_count / 2;
-  }
+  LateAllocations(const Trace& trace, ReplayWorld& world) : world_(world) { early_ = trace.allocation_count / 2; }
 
   // To be called after each event. Looks at the device only where the next event may be a late allocation.
   void played(const TraceEvent& event) {

@@ -34,12 +34,12 @@ struct ReplayOptions {
   std::size_t device_bytes = std::size_t{200000} * kMiB;
   std::optional<double> memory_fraction;  // as by set_memory_fraction; else as `config` has it
   double work_us = 10;                    // simulated work on each block, microseconds; 0: the device is never behind
-  double work_gb_per_s = 0;               // the work takes as long again as filling the block at this rate; 0: no longer
-  std::uint64_t wait_every = 0;           // after so many uses of blocks the host waits for the stream's work; 0: never
-  bool check_hazards = false;             // as SimulatedDevice::Config::check_hazards
-  int iterations = 1;                     // how often the measuring replay plays the trace
-  int repeat = 1;                         // passes of the timed replay
-  std::string steps_path;                 // not empty: write the state after each event of the first iteration there
+  double work_gb_per_s = 0;      // the work takes as long again as filling the block at this rate; 0: no longer
+  std::uint64_t wait_every = 0;  // after so many uses of blocks the host waits for the stream's work; 0: never
+  bool check_hazards = false;    // as SimulatedDevice::Config::check_hazards
+  int iterations = 1;            // how often the measuring replay plays the trace
+  int repeat = 1;                // passes of the timed replay
+  std::string steps_path;        // not empty: write the state after each event of the first iteration there
   bool find_min_device = false;
   bool measure_fragmentation = true;          // costs another replay up to the peak
   std::function<void(double done)> progress;  // called now and then with the part done of the whole, 0 to 1
@@ -78,7 +78,7 @@ struct ReplayResult {
   double background_us = 0;  // of these, the calls of the allocator's own thread, as far as none waited for them
   double foreground_us = 0;  // the others, and what allocations waited for that thread
   double expandable_us = 0;  // the driver's calls that make memory, had the program PyTorch's expandable segments
-  double ns_per_event = 0;                         // host time of the best pass's loop / events
+  double ns_per_event = 0;   // host time of the best pass's loop / events
 
   // Memory calls: those that take, give back, map or unmap memory of the device. An iteration ends with the frees of
   // what the trace leaves alive.

@@ -12,8 +12,9 @@ constexpr std::int64_t kPollNs = 2'000'000;
 
 std::uint64_t memory_calls(const SimulatedDevice& device) {
   std::uint64_t calls = 0;
-  for (const DeviceCall call : {DeviceCall::malloc, DeviceCall::free, DeviceCall::create, DeviceCall::release, DeviceCall::map,
-                                DeviceCall::unmap, DeviceCall::set_access}) calls += device.count(call);
+  for (const DeviceCall call : {DeviceCall::malloc, DeviceCall::free, DeviceCall::create, DeviceCall::release,
+                                DeviceCall::map, DeviceCall::unmap, DeviceCall::set_access})
+    calls += device.count(call);
   return calls;
 }
 

@@ -25,7 +25,10 @@ class Steps {
   static void end() { under_way.fetch_sub(1); }
 
   // Handlers of atexit run in the reverse order: this one before the driver's, which was initialized before.
-  static void end_at_exit() { static const int registered = std::atexit(await_last); static_cast<void>(registered); }
+  static void end_at_exit() {
+    static const int registered = std::atexit(await_last);
+    static_cast<void>(registered);
+  }
 
  private:
   static void await_last() {

@@ -72,8 +72,8 @@ bool HandleExchange::is_idle_and_done(HandleId id, const Held& held) {
   if (pages_.range_of(handle.views.front().address)->owner != nullptr) return false;
   bool is_done = std::all_of(handle.views.begin(), handle.views.end(), PhysicalPages::is_unused);
   pages_.for_each_home(id, [&](PageRange&, Address begin, Address end) {
+    holds(held);
     for (const Block* block = &pages_.first_block(begin); is_done && block->address < end; block = block->next) {
-      holds(held);
       const StreamClock* const clock = block->is_free() ? clocks_.find(block->arena->stream.key, held) : nullptr;
       is_done = clock != nullptr && clock->is_done(block->bin.epoch);
     }

@@ -22,7 +22,9 @@ namespace cachalot {
 class HandleExchange {
  public:
   HandleExchange(HeapState& state, PageHeap& pages, PageDriver& driver, StreamClocks& clocks)
-      : state_(state), pages_(pages), driver_(driver), clocks_(clocks), thread_([this] { return step_in_background(); }) {}
+      : state_(state), pages_(pages), driver_(driver), clocks_(clocks), thread_([this] {
+          return step_in_background();
+        }) {}
   HandleExchange(const HandleExchange&) = delete;
   HandleExchange& operator=(const HandleExchange&) = delete;
 

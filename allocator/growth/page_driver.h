@@ -71,8 +71,8 @@ class PageDriver {
 
  private:
   struct Exchange;
-  void book_exchange(const Exchange& exchange, const std::vector<MemoryHandle>& created, Growing& growing)
-      CACHALOT_GROWING;
+  void book_exchange(const Exchange& exchange, const std::vector<MemoryHandle>& created,
+                     Growing& growing) CACHALOT_GROWING;
   void book_loss(const Exchange& exchange, const Orphan& rest, Growing& growing) CACHALOT_GROWING;
   Block& book_plan(const BackingPlan& plan, const std::vector<PageHeap::VacatedStretch>& vacated,
                    const std::vector<MemoryHandle>& created, Request request, const Context& context,

@@ -55,8 +55,8 @@ PageGrowth::PageGrowth(HeapState& state, const Parts& parts, std::size_t page_by
 Block* PageGrowth::obtain(Request request, const Context& context, Growing& growing) {
   require_awake(request.pool().owner(), state_.index);
   const std::uint64_t plans = driver_.plans_with_calls(growing);
-  Block* const block = request.contiguous ? obtain_contiguous(request, context, growing)
-                                          : obtain_anywhere(request, context, growing);
+  Block* const block =
+      request.contiguous ? obtain_contiguous(request, context, growing) : obtain_anywhere(request, context, growing);
   const bool called_driver = driver_.plans_with_calls(growing) != plans;
   if (called_driver && request.pool().owner() == nullptr) exchange_.heap_changed(growing);
   return block;

@@ -164,7 +164,8 @@ TEST_P(ExchangeFailures, LoseNoByteInTheBooks) {
 INSTANTIATE_TEST_SUITE_P(Calls, ExchangeFailures,
                          testing::Values(FailingCall{DeviceCall::unmap, false}, FailingCall{DeviceCall::release, false},
                                          FailingCall{DeviceCall::create, true}, FailingCall{DeviceCall::create, false},
-                                         FailingCall{DeviceCall::map, false}, FailingCall{DeviceCall::set_access, false},
+                                         FailingCall{DeviceCall::map, false},
+                                         FailingCall{DeviceCall::set_access, false},
                                          FailingCall{DeviceCall::event_record, false}),
                          [](const auto& test) { return name_of(test); });
 

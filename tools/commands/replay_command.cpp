@@ -88,9 +88,10 @@ class ReplayCommand : public Command {
                    "The work on each block also takes as long as filling it at this rate; 0: no longer")
         ->type_name("RATE")
         ->capture_default_str();
-    app.add_option("--wait-every", wait_every_,
-                   "The host waits for a stream's work after every N allocations, as a program does that reads a result; "
-                   "0: never")
+    app.add_option(
+           "--wait-every", wait_every_,
+           "The host waits for a stream's work after every N allocations, as a program does that reads a result; "
+           "0: never")
         ->type_name("N")
         ->capture_default_str();
     app.add_flag("--check-hazards", check_hazards_,
