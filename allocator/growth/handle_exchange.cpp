@@ -35,13 +35,16 @@ std::optional<std::chrono::microseconds> HandleExchange::step_in_background() {
     case Step::waits:
       return std::chrono::milliseconds(2);
     case Step::nothing:
+      return std::chrono::milliseconds(10);
+    case Step::steady:
       break;
   }
   return std::nullopt;
 }
 
 HandleExchange::Step HandleExchange::step(Growing& growing) {
-  if (is_steady(growing) || state_.capturing(growing)) return Step::nothing;
+  if (is_steady(growing)) return Step::steady;
+  if (state_.capturing(growing)) return Step::nothing;
   if (candidates_.empty()) find_candidates(growing);
   if (candidates_.empty()) return Step::nothing;
   clocks_.ask_and_record_idle(pages_.page_bytes(), growing);

@@ -32,7 +32,8 @@ class HandleExchange {
   enum class Step : std::uint8_t {
     exchanged,  // one handle; there may be more
     waits,      // idle handles are still in use by work of the device
-    nothing,    // no handle is idle, or the program is steady
+    nothing,    // no handle is idle now, or a stream captures
+    steady,     // the program is steady
   };
   // Exchanges one handle whose last work is done. Does nothing during a capture. Handles of private pools stay. Locks by
   // itself.
