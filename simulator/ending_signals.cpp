@@ -9,7 +9,7 @@
 #include <ctime>
 #include <thread>
 
-#include "simulator/blocked_signals.h"
+#include "base/blocked_signals.h"
 
 namespace cachalot::simulator {
 namespace {

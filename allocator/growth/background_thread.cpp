@@ -1,12 +1,13 @@
 #include "growth/background_thread.h"
 
 #include <pthread.h>
-#include <signal.h>
 
 #include <atomic>
 #include <cstdlib>
 #include <exception>
 #include <system_error>
+
+#include "base/blocked_signals.h"
 
 namespace cachalot {
 
@@ -41,22 +42,6 @@ class Steps {
   static inline std::atomic<bool> process_exits{false};
 };
 
-// A thread inherits the mask of signals: the program's handlers are not for this one.
-class SignalsBlocked {
- public:
-  SignalsBlocked() {
-    sigset_t all;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before_);
-  }
-  ~SignalsBlocked() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
-  SignalsBlocked(const SignalsBlocked&) = delete;
-  SignalsBlocked& operator=(const SignalsBlocked&) = delete;
-
- private:
-  sigset_t before_ = {};
-};
-
 }  // namespace
 
 BackgroundThread::~BackgroundThread() { stop(); }
@@ -71,7 +56,7 @@ void BackgroundThread::wake() {
 
 void BackgroundThread::start() {
   Steps::end_at_exit();
-  const SignalsBlocked blocked;
+  const BlockedSignals blocked;
   try {
     thread_ = std::make_unique<std::thread>([this] { run(); });
     pthread_setname_np(thread_->native_handle(), "cachalot");

@@ -27,15 +27,14 @@ HandleExchange::Step HandleExchange::tidy() {
   return step(growing);
 }
 
-// The pauses leave the growth mutex to requests that wait for it, and the device time for its work.
 std::optional<std::chrono::microseconds> HandleExchange::step_in_background() {
   switch (tidy()) {
     case Step::exchanged:
-      return std::chrono::microseconds(100);
+      return kPauseAfterExchange;
     case Step::waits:
-      return std::chrono::milliseconds(2);
+      return kPauseWhileWorkIsPending;
     case Step::nothing:
-      return std::chrono::milliseconds(10);
+      return kPauseWhileNothingIsIdle;
     case Step::steady:
       break;
   }

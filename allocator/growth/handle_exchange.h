@@ -35,6 +35,11 @@ class HandleExchange {
     nothing,    // no handle is idle now, or a stream captures
     steady,     // the program is steady
   };
+  // The pauses of the thread leave the growth mutex to requests that wait for it, and the device time for its work.
+  static constexpr std::chrono::microseconds kPauseAfterExchange{100};
+  static constexpr std::chrono::microseconds kPauseWhileWorkIsPending{2'000};
+  static constexpr std::chrono::microseconds kPauseWhileNothingIsIdle{10'000};
+
   // Exchanges one handle whose last work is done. Does nothing during a capture. Handles of private pools stay. Locks by
   // itself.
   Step tidy();

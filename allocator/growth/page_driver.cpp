@@ -49,15 +49,20 @@ Block* PageDriver::execute_plan(const std::optional<BackingPlan>& maybe, Request
   return &book_plan(plan, vacated, calls.created, request, context, growing);
 }
 
+void PageDriver::show_created(const BackingPlan& plan, const std::vector<MemoryHandle>& created, const Held& /*held*/) {
+  for (std::size_t i = 0; i < created.size(); ++i) {
+    const auto& [at, count] = plan.growths[i];
+    const HandleId id = pages_.pages().add(created[i], count, at);
+    pages_.show(*pages_.range_of(at), pages_.pages().handle(id), at);
+  }
+}
+
 // The books follow the driver.
 Block& PageDriver::book_plan(const BackingPlan& plan, const std::vector<PageHeap::VacatedStretch>& vacated,
                              const std::vector<MemoryHandle>& created, Request request, const Context& context,
                              Growing& growing) {
   PhysicalPages& pages = pages_.pages();
-  for (std::size_t i = 0; i < created.size(); ++i) {
-    const HandleId id = pages.add(created[i], plan.growths[i].pages, plan.growths[i].at);
-    pages_.show(*plan.range, pages.handle(id), plan.growths[i].at);
-  }
+  show_created(plan, created, growing);
   for (const BackingPlan::Mapping& view : plan.views) {
     pages.add_view(view.handle, view.at);
     pages_.show(*plan.range, pages.handle(view.handle), view.at);
@@ -255,12 +260,7 @@ bool PageDriver::exchange_handle(HandleId id, Growing& growing) {
 }
 
 void PageDriver::book_exchange(const Exchange& exchange, const std::vector<MemoryHandle>& created, Growing& growing) {
-  PhysicalPages& pages = pages_.pages();
-  for (std::size_t i = 0; i < created.size(); ++i) {
-    const Address at = exchange.plan.growths[i].at;
-    const HandleId id = pages.add(created[i], 1, at);
-    pages_.show(*pages_.range_of(at), pages.handle(id), at);
-  }
+  show_created(exchange.plan, created, growing);
   for (const PageHeap::VacatedStretch& part : exchange.vacated) {
     pages_.reopen(part);
     const PoolKind kind = pages_.range_of(part.address)->kind;

@@ -70,6 +70,7 @@ class PageDriver {
   SharedMemory share(const Block& block, Growing& growing) CACHALOT_GROWING;
 
  private:
+  void show_created(const BackingPlan& plan, const std::vector<MemoryHandle>& created, const Held& held) CACHALOT_HELD;
   struct Exchange;
   void book_exchange(const Exchange& exchange, const std::vector<MemoryHandle>& created,
                      Growing& growing) CACHALOT_GROWING;

@@ -93,11 +93,9 @@ void StreamClocks::refresh(Request request, std::size_t page_bytes, Growing& gro
 
 void StreamClocks::ask_and_record_idle(std::size_t page_bytes, Growing& growing) {
   for (const auto& [key, clock] : clocks_) {
-    const bool may_record = state_.immortal_streams && key.is_immortal() && !clock->has_ended();
-    if (may_record && !clock->has_events() && owns_idle_pages(key, page_bytes, growing)) record_epoch(*clock, growing);
-    while (clock->has_events() && event_is_done(clock->oldest_event(), growing)) {
-      spare_events_.push_back(clock->oldest_is_done());
-    }
+    const bool may_record = !clock->has_ended() && stays(key, growing) && !clock->has_events();
+    if (may_record && owns_idle_pages(key, page_bytes, growing)) record_epoch(*clock, growing);
+    spare_done_events(*clock, growing);
   }
 }
 
@@ -107,6 +105,10 @@ void StreamClocks::ask_all(Growing& growing) {
 
 void StreamClocks::ask_events(StreamClock& clock, Held& held) {
   clock.request_comes();
+  spare_done_events(clock, held);
+}
+
+void StreamClocks::spare_done_events(StreamClock& clock, Held& held) {
   while (clock.has_events() && event_is_done(clock.oldest_event(), held)) {
     spare_events_.push_back(clock.oldest_is_done());
   }
@@ -125,8 +127,13 @@ bool StreamClocks::may_record(const StreamClock& clock, Request request, std::si
   const StreamKey stream = clock.stream().key;
   if (clock.has_ended()) return false;
   if (stream == request.stream().key) return true;
-  if (!state_.immortal_streams || !stream.is_immortal()) return false;
+  if (!stays(stream, held)) return false;
   return !is_legacy(clock.stream().handle) || owns_idle_pages(stream, page_bytes, held);
+}
+
+// Whether the stream lives as long as the process.
+bool StreamClocks::stays(StreamKey stream, const Held& /*held*/) const {
+  return state_.immortal_streams && stream.is_immortal();
 }
 
 // Which requests of other streams may use.

@@ -65,9 +65,11 @@ class StreamClocks {
   void record_epoch(StreamClock& clock, Held& held) CACHALOT_HELD;
   Event record_event(const KnownStream& stream, Held& held) CACHALOT_HELD;
   void ask_events(StreamClock& clock, Held& held) CACHALOT_HELD;
+  void spare_done_events(StreamClock& clock, Held& held) CACHALOT_HELD;
   bool event_is_done(Event event, Held& held) CACHALOT_HELD;
   bool may_record(const StreamClock& clock, Request request, std::size_t page_bytes,
                   const Held& held) const CACHALOT_HELD;
+  bool stays(StreamKey stream, const Held& held) const CACHALOT_HELD;
   bool owns_idle_pages(StreamKey stream, std::size_t page_bytes, const Held& held) const CACHALOT_HELD;
   void spare_events_of(StreamClock& clock, const Held& held) CACHALOT_HELD;
 

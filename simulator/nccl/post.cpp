@@ -13,7 +13,7 @@
 #include <thread>
 #include <utility>
 
-#include "simulator/blocked_signals.h"
+#include "base/blocked_signals.h"
 #include "simulator/nccl/errors.h"
 
 namespace cachalot::simulator::nccl {

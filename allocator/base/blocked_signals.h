@@ -5,7 +5,7 @@
 
 #include <csignal>
 
-namespace cachalot::simulator {
+namespace cachalot {
 
 class BlockedSignals {
  public:
@@ -22,4 +22,4 @@ class BlockedSignals {
   sigset_t before_{};
 };
 
-}  // namespace cachalot::simulator
+}  // namespace cachalot
