@@ -43,7 +43,9 @@ std::int64_t work_ns(double work_us) {
 }
 
 double ns_per_byte(double gb_per_s) {
-  CACHALOT_REQUIRE(gb_per_s >= 0 && std::isfinite(gb_per_s), "--work-gb-per-s {}: it must be 0 or more", gb_per_s);
+  constexpr double kSlowest = 0.001;  // a block of a TiB takes two weeks
+  CACHALOT_REQUIRE(gb_per_s == 0 || (gb_per_s >= kSlowest && std::isfinite(gb_per_s)),
+                   "--work-gb-per-s {}: it must be 0 or at least {}", gb_per_s, kSlowest);
   return gb_per_s == 0 ? 0 : 1 / gb_per_s;
 }
 
@@ -99,18 +101,13 @@ void fill_in(ReplayResult& result, const DeviceStats& stats) {
   result.retries = static_cast<std::uint64_t>(stats.num_alloc_retries);
 }
 
-void fill_in(ReplayResult& result, const SimulatedDevice& device) {
+void fill_in(ReplayResult& result, const SimulatedDevice& device, const SimulatedBackground& background) {
   result.peak_driver_bytes = device.peak_used_bytes();
   result.device_calls = count_calls(device);
   result.device_wide_synchronizations = device.count(DeviceCall::synchronize);
   result.stream_waits = device.count(DeviceCall::stream_wait);
-  result.memory_calls = memory_calls(device);
-}
-
-void fill_in(ReplayResult& result, const SimulatedDevice& device, const SimulatedBackground& background) {
-  fill_in(result, device);
   result.background_memory_calls = background.memory_calls();
-  result.memory_calls -= background.memory_calls();
+  result.memory_calls = memory_calls(device) - background.memory_calls();
   result.driver_us = device.driver_us();
   result.background_us = background.work_us() - background.waited_us();
   result.foreground_us = result.driver_us - result.background_us;
@@ -284,8 +281,7 @@ ReplayWorld::ReplayWorld(const Trace& trace, const ReplayOptions& options, std::
       device_(make_device(device_bytes, options.check_hazards)),
       allocator_({device_}, options_of(options.config)),
       pointers_(trace.slots),
-      background_(allocator_, *device_),
-      has_background_(parse_options(options.config).background_thread),
+      background_(allocator_, *device_, parse_options(options.config).background_thread),
       work_ns_(work_ns(options.work_us)),
       work_ns_per_byte_(ns_per_byte(options.work_gb_per_s)),
       wait_every_(options.wait_every),
@@ -305,26 +301,13 @@ ReplayWorld::~ReplayWorld() {
 }
 
 bool ReplayWorld::play_with_work(const TraceEvent& event, std::size_t number) {
-  advance_to(device_->clock_ns() + kHostNsPerEvent);
-  if (!has_background_) return play_and_use(event, number);
-  return play_and_use(event, number);
-}
-
-void ReplayWorld::advance_to(std::int64_t ns) {
-  if (has_background_) return background_.advance_to(ns);
-  device_->advance_to(ns);
-}
-
-bool ReplayWorld::play_and_use(const TraceEvent& event, std::size_t number) {
+  background_.advance_to(device_->clock_ns() + kHostNsPerEvent);
   try {
     if (event.is_free()) {
       give_back(event.slot);
       return true;
     }
-    const std::int64_t began_ns = device_->clock_ns();
-    const std::uint64_t calls = memory_calls(*device_);
-    const bool served = play(event);
-    if (has_background_ && memory_calls(*device_) != calls) background_.has_called_driver(began_ns);
+    const bool served = background_.is_on() ? play_beside_background(event) : play(event);
     if (served) use(event);
     return served;
   } catch (const HazardError& error) {
@@ -332,8 +315,12 @@ bool ReplayWorld::play_and_use(const TraceEvent& event, std::size_t number) {
   }
 }
 
-void ReplayWorld::tidy() {
-  while (has_background_ && allocator_.tidy()) continue;
+bool ReplayWorld::play_beside_background(const TraceEvent& event) {
+  const std::int64_t began_ns = device_->clock_ns();
+  const std::uint64_t calls = memory_calls(*device_);
+  const bool served = play(event);
+  if (memory_calls(*device_) != calls) background_.has_called_driver(began_ns);
+  return served;
 }
 
 void ReplayWorld::free_all() {
@@ -359,10 +346,12 @@ void ReplayWorld::use(const TraceEvent& event) {
   device_->handed_out(address, event.bytes, stream);
   if (work_ns_ == 0 && work_ns_per_byte_ == 0 && !check_hazards_) return;  // never pending, and nobody looks at it
   LaunchQueue& queue = queues_[event.stream];
-  advance_to(queue.has_room_ns());
+  background_.advance_to(queue.has_room_ns());
   const std::int64_t fill_ns = std::llround(work_ns_per_byte_ * static_cast<double>(event.bytes));
   queue.add(device_->launch(stream, work_ns_ + fill_ns, {{address, event.bytes}}));
-  if (wait_every_ != 0 && ++uses_ % wait_every_ == 0) advance_to(device_->stream_ready_ns(stream));
+  if (wait_every_ == 0 || ++uses_ < wait_every_) return;
+  background_.advance_to(device_->stream_ready_ns(stream));
+  uses_ = 0;
 }
 
 ReplayResult replay(const Trace& trace, const ReplayOptions& options) {
@@ -379,7 +368,9 @@ ReplayResult replay(const Trace& trace, const ReplayOptions& options) {
   result.events = events;
   result.work_us = options.work_us;
   result.check_hazards = options.check_hazards;
-  result.expandable_us = driver_us_of_growth(play_on_expandable_segments(trace, options.device_bytes));
+  if (options.models_expandable_segments) {
+    result.expandable_us = driver_us_of_growth(play_on_expandable_segments(trace, options.device_bytes));
+  }
   const Moment peak = measure(trace, options, result, progress);
   if (options.measure_fragmentation) measure_fragmentation(trace, options, peak, result);
   progress.done(iterations * events);
@@ -409,7 +400,7 @@ std::int64_t time_best_pass(const Trace& trace, const ReplayOptions& options, in
     });
     best = std::min(best, played);
     world.free_all();
-    world.tidy();
+    world.background().finish();
     if (after_pass) after_pass(pass);
   }
   return std::chrono::duration_cast<std::chrono::nanoseconds>(best).count();

@@ -34,13 +34,14 @@ struct ReplayOptions {
   std::size_t device_bytes = std::size_t{200000} * kMiB;
   std::optional<double> memory_fraction;  // as by set_memory_fraction; else as `config` has it
   double work_us = 10;                    // simulated work on each block, microseconds; 0: the device is never behind
-  double work_gb_per_s = 0;      // the work takes as long again as filling the block at this rate; 0: no longer
-  std::uint64_t wait_every = 0;  // after so many uses of blocks the host waits for the stream's work; 0: never
-  bool check_hazards = false;    // as SimulatedDevice::Config::check_hazards
-  int iterations = 1;            // how often the measuring replay plays the trace
-  int repeat = 1;                // passes of the timed replay
-  std::string steps_path;        // not empty: write the state after each event of the first iteration there
+  double work_gb_per_s = 0;    // the work takes as long again as filling the block at this rate; 0: no longer
+  int wait_every = 0;          // after so many uses of blocks the host waits for the stream's work; 0: never
+  bool check_hazards = false;  // as SimulatedDevice::Config::check_hazards
+  int iterations = 1;          // how often the measuring replay plays the trace
+  int repeat = 1;              // passes of the timed replay
+  std::string steps_path;      // not empty: write the state after each event of the first iteration there
   bool find_min_device = false;
+  bool models_expandable_segments = false;    // for ReplayResult::expandable_us: costs another pass
   bool measure_fragmentation = true;          // costs another replay up to the peak
   std::function<void(double done)> progress;  // called now and then with the part done of the whole, 0 to 1
 };
@@ -77,8 +78,9 @@ struct ReplayResult {
   double driver_us = 0;                            // simulated latencies of all device calls, without waiting
   double background_us = 0;  // of these, the calls of the allocator's own thread, as far as none waited for them
   double foreground_us = 0;  // the others, and what allocations waited for that thread
-  double expandable_us = 0;  // the driver's calls that make memory, had the program PyTorch's expandable segments
-  double ns_per_event = 0;   // host time of the best pass's loop / events
+  double expandable_us =
+      0;  // the driver's calls that make memory, had the program PyTorch's expandable segments; if asked for
+  double ns_per_event = 0;  // host time of the best pass's loop / events
 
   // Memory calls: those that take, give back, map or unmap memory of the device. An iteration ends with the frees of
   // what the trace leaves alive.
@@ -143,19 +145,16 @@ class ReplayWorld {
   bool play_with_work(std::size_t event) { return play_with_work(trace_.events[event], event); }
   bool play_with_work(const TraceEvent& event, std::size_t number);
 
-  // Does what the background thread, if the options ask for it, would do while the program does nothing.
-  void tidy();
   // Ends an iteration of the trace: frees what still lives. Throws HazardError.
   void free_all();
 
   CachingAllocator& allocator() { return allocator_; }
   SimulatedDevice& device() { return *device_; }
-  const SimulatedBackground& background() const { return background_; }
+  SimulatedBackground& background() { return background_; }
   void* pointer(std::uint32_t slot) const { return pointers_[slot]; }
 
  private:
-  void advance_to(std::int64_t ns);
-  bool play_and_use(const TraceEvent& event, std::size_t number);
+  bool play_beside_background(const TraceEvent& event);
   void give_back(std::uint32_t slot);
   void use(const TraceEvent& event);
 
@@ -166,11 +165,10 @@ class ReplayWorld {
   std::vector<void*> pointers_;  // by slot
 
   SimulatedBackground background_;
-  const bool has_background_;
   const std::int64_t work_ns_;
   const double work_ns_per_byte_;
-  const std::uint64_t wait_every_;
-  std::uint64_t uses_ = 0;
+  const int wait_every_;
+  int uses_ = 0;  // since the host last waited
   const bool check_hazards_;
   std::vector<LaunchQueue> queues_;  // by stream
   int iteration_ = 1;

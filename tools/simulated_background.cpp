@@ -1,14 +1,10 @@
 #include "tools/simulated_background.h"
 
+#include <chrono>
+
+#include "growth/handle_exchange.h"
+
 namespace cachalot::tools {
-
-namespace {
-
-// As the thread itself does: after a step, and if there was nothing to do.
-constexpr std::int64_t kPauseNs = 100'000;
-constexpr std::int64_t kPollNs = 2'000'000;
-
-}  // namespace
 
 std::uint64_t memory_calls(const SimulatedDevice& device) {
   std::uint64_t calls = 0;
@@ -19,7 +15,7 @@ std::uint64_t memory_calls(const SimulatedDevice& device) {
 }
 
 void SimulatedBackground::advance_to(std::int64_t ns) {
-  while (next_step_ns_ <= ns) {
+  while (is_on_ && next_step_ns_ <= ns) {
     device_.advance_to(next_step_ns_);
     step();
   }
@@ -33,7 +29,13 @@ void SimulatedBackground::step() {
   memory_calls_ += tools::memory_calls(device_) - calls;
   work_ns_ += took_ns;
   step_ends_ns_ = device_.clock_ns() + took_ns;
-  next_step_ns_ = step_ends_ns_ + (has_worked ? kPauseNs : kPollNs);
+  const std::chrono::nanoseconds pause =
+      has_worked ? HandleExchange::kPauseAfterExchange : HandleExchange::kPauseWhileWorkIsPending;
+  next_step_ns_ = step_ends_ns_ + pause.count();
+}
+
+void SimulatedBackground::finish() {
+  while (is_on_ && allocator_.tidy()) continue;
 }
 
 void SimulatedBackground::has_called_driver(std::int64_t began_ns) {

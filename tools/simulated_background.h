@@ -15,10 +15,16 @@ std::uint64_t memory_calls(const SimulatedDevice& device);
 // beside the host. A request that makes driver calls waits for the step under way, as it would for the growth mutex.
 class SimulatedBackground {
  public:
-  SimulatedBackground(CachingAllocator& allocator, SimulatedDevice& device) : allocator_(allocator), device_(device) {}
+  // `is_on`: the options ask for the thread; otherwise it makes no step.
+  SimulatedBackground(CachingAllocator& allocator, SimulatedDevice& device, bool is_on)
+      : allocator_(allocator), device_(device), is_on_(is_on) {}
+
+  bool is_on() const { return is_on_; }
 
   // Time passes on the host until `ns`, and with it the steps that are due.
   void advance_to(std::int64_t ns);
+  // Makes all steps that there are while the program does nothing; no time passes for them.
+  void finish();
   // To be called after an event that made driver calls and began at `began_ns`.
   void has_called_driver(std::int64_t began_ns);
 
@@ -31,6 +37,7 @@ class SimulatedBackground {
 
   CachingAllocator& allocator_;
   SimulatedDevice& device_;
+  const bool is_on_;
   std::int64_t step_ends_ns_ = 0;
   std::int64_t next_step_ns_ = 0;
   std::int64_t work_ns_ = 0;

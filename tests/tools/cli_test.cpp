@@ -218,6 +218,9 @@ TEST(CommandLine, RefusesBadOptions) {
   expect_contains(complaint_of_command("replay --work-us nan " + lsm), {"--work-us", "nan", "0 to 1000000"});
   expect_contains(complaint_of_command("replay --work-us inf " + lsm), {"--work-us", "inf", "0 to 1000000"});
   expect_contains(complaint_of_command("replay --work-us abc " + lsm), {"--work-us", "abc"});
+  expect_contains(complaint_of_command("replay --work-gb-per-s -1 " + lsm),
+                  {"--work-gb-per-s -1", "0 or at least 0.001"});
+  expect_contains(complaint_of_command("replay --wait-every -1 " + lsm), {"--wait-every", "-1", "0", "1000000000"});
   expect_contains(complaint_of_command("replay --iterations 0 " + lsm), {"--iterations", "0", "1000"});
   expect_contains(complaint_of_command("replay --iterations 1001 " + lsm), {"--iterations", "1001"});
   expect_contains(complaint_of_command("replay --iterations many " + lsm), {"--iterations", "many"});

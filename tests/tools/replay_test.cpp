@@ -269,6 +269,56 @@ TEST(Lag, IsRefusedWhereItIsNoTime) {
   }
 }
 
+TEST(Lag, IsRefusedWhereItsRateIsNone) {
+  ReplayOptions options;
+  for (const auto& [rate, text] : {std::pair{-1.0, "-1"}, {std::nan(""), "nan"}, {0.0005, "0.0005"}}) {
+    options.work_gb_per_s = rate;
+    EXPECT_EQ(complaint_about_replay(trace_of(kTwoBlocks), options),
+              std::string("--work-gb-per-s ") + text + ": it must be 0 or at least 0.001");
+  }
+}
+
+TEST(Lag, IsLongerForLargerBlocksAndEndsWhereTheHostWaits) {
+  const Trace trace = trace_of("a,1,1000000,0\na,2,2000000,0\n");
+  ReplayOptions options;
+  options.work_gb_per_s = 1;  // a microsecond for 1,000 bytes
+  ReplayWorld world(trace, options);
+  world.play_with_work(0);
+  const std::int64_t first_ends_ns = world.device().stream_ready_ns(nullptr);
+  EXPECT_EQ(first_ends_ns - world.device().clock_ns(), 1'010'000);
+  world.play_with_work(1);
+  EXPECT_EQ(world.device().stream_ready_ns(nullptr) - first_ends_ns, 2'010'000);
+  options.wait_every = 2;
+  ReplayWorld waiting(trace, options);
+  waiting.play_with_work(0);
+  EXPECT_GT(waiting.device().stream_ready_ns(nullptr), waiting.device().clock_ns());
+  waiting.play_with_work(1);
+  EXPECT_EQ(waiting.device().stream_ready_ns(nullptr), waiting.device().clock_ns());
+}
+
+TEST(SimulatedBackground, ExchangesHandlesBesideTheProgramTheSameWayEachTime) {
+  const Trace trace = read_trace(kTraces + "gpt2_varlen.csv.gz");
+  ReplayOptions options;
+  options.config = "heap:pages,background_thread:True";
+  options.check_hazards = true;
+  options.measure_fragmentation = false;
+  options.work_gb_per_s = 500;
+  options.wait_every = 400;
+  const ReplayResult with = replay(trace, options);
+  const ReplayResult again = replay(trace, options);
+  options.config = "heap:pages";
+  const ReplayResult without = replay(trace, options);
+  EXPECT_GT(with.background_us, 0);
+  EXPECT_GT(with.background_memory_calls, 0u);
+  EXPECT_DOUBLE_EQ(with.foreground_us + with.background_us, with.driver_us);
+  EXPECT_EQ(with.peak_reserved_bytes, again.peak_reserved_bytes);
+  EXPECT_EQ(with.driver_us, again.driver_us);
+  EXPECT_LT(with.peak_reserved_bytes, without.peak_reserved_bytes);
+  EXPECT_EQ(without.background_us, 0);
+  EXPECT_EQ(without.background_memory_calls, 0u);
+  EXPECT_DOUBLE_EQ(without.foreground_us, without.driver_us);
+}
+
 // A world after one block of the trace was used on a stream that the allocator was not told of, and freed.
 const std::string kOneAfterTheOther = "a,1,512,0\nf,1\na,2,512,0\n";
 

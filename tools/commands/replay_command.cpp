@@ -93,6 +93,7 @@ class ReplayCommand : public Command {
            "The host waits for a stream's work after every N allocations, as a program does that reads a result; "
            "0: never")
         ->type_name("N")
+        ->check(CLI::Range(0, 1'000'000'000))
         ->capture_default_str();
     app.add_flag("--check-hazards", check_hazards_,
                  "Fail where memory is handed out or unmapped while GPU work may still use it");
@@ -138,6 +139,7 @@ class ReplayCommand : public Command {
     options.repeat = repeat_;
     options.steps_path = steps_;
     options.find_min_device = min_device_;
+    options.models_expandable_segments = json_;
     return options;
   }
 
@@ -157,7 +159,7 @@ class ReplayCommand : public Command {
   std::optional<double> memory_fraction_;
   double work_us_ = ReplayOptions().work_us;
   double work_gb_per_s_ = ReplayOptions().work_gb_per_s;
-  std::uint64_t wait_every_ = ReplayOptions().wait_every;
+  int wait_every_ = ReplayOptions().wait_every;
   bool check_hazards_ = false;
   int iterations_ = 1;
   int repeat_ = 1;
