@@ -5,20 +5,24 @@
                        [--min-device | --scaled | --caches | --cross-stream | --exchange | --corpus]
 
 For each trace: peak reserved / peak requested of the page heap and of PyTorch's policy; simulated driver time that allocations
-waited for + that of the background thread; driver calls of the fourth of four iterations, without that thread's; share of the allocations in the later half that made a driver call; live mappings;
-host time an event of both, best of five passes. With --min-device (minutes): the smallest
-device that completes the trace / peak requested; and on a device of 1.01 of the peak (1.04 for the three small traces), how many
-allocations fail, how often the whole device is waited for, and the driver time. With --scaled: the ratio with all blocks above
-1 MiB a little smaller or larger. With --caches: what thread caches add to peak reserved, in percent: on the trace as it is, and
-on 16 sizes of its blocks above 64 KiB; one page more or less is 0.2 % of the smaller ones, and where blocks lie is chance. With
---cross-stream: the ratio, the waits of streams for others and the driver time by each value of that option. With --exchange:
-the ratio and both driver times without the background thread (background_thread) and with it, for programs that differ in the work on each block and
-in how often the host waits for it; each the mean over the sizes of --scaled. With --corpus: of the programs in data/traces/programs and their two halves (halves.json)
-the ratio and the same without thread caches, the driver time to that of PyTorch's expandable segments (a model), driver calls of
-the fourth iteration, host time an event to that of segments, and the smallest device / peak requested.
+waited for + that of the background thread; driver calls of the fourth of four iterations, without that thread's; share of the
+allocations in the later half that made a driver call; live mappings; host time an event of both, best of five passes.
+
+--min-device (minutes): the smallest device that completes the trace / peak requested; and on a device of 1.01 of the peak (1.04 for
+the three small traces), how many allocations fail, how often the whole device is waited for, and the driver time.
+--scaled: the ratio with all blocks above 1 MiB a little smaller or larger.
+--caches: what thread caches add to peak reserved, in percent: on the trace as it is, and on 16 sizes of its blocks above 64 KiB; one
+page more or less is 0.2 % of the smaller ones, and where blocks lie is chance.
+--cross-stream: the ratio, the waits of streams for others and the driver time by each value of that option.
+--exchange: the ratio and both driver times without the background thread (background_thread) and with it, for programs that differ in
+the work on each block and in how often the host waits for it; each the mean over the sizes of --scaled.
+--corpus (minutes): of the programs in data/traces/programs and their two halves the ratio, what thread caches add to it, the driver
+time to that of PyTorch's expandable segments (a model), driver calls of the fourth iteration, host time an event to that of segments,
+and the smallest device / peak requested.
 """
 
 import argparse
+import collections
 import gzip
 import json
 import math
@@ -55,12 +59,16 @@ def driver_ms(*runs):
     return " + ".join(f"{sum(run[key] for run in runs) / len(runs) / 1000:.1f}" for key in ("foreground_us", "background_us"))
 
 
+def ns_per_event(command, path, config):
+    return replay(command, path, config, "--work-us", "0", "--repeat", "5")["ns_per_event"]
+
+
 def row(command, trace, config, min_device):
     path = recorded(trace)
     pages = replay(command, path, config, "--check-hazards", *(["--min-device"] if min_device else []))
     segments = replay(command, path, "heap:segments")
     repeated = replay(command, path, config, "--check-hazards", "--iterations", "4")
-    ns = [replay(command, path, heap, "--work-us", "0", "--repeat", "5")["ns_per_event"] for heap in (config, "heap:segments")]
+    ns = [ns_per_event(command, path, heap) for heap in (config, "heap:segments")]
     cells = [
         f"{pages['ratio']:.4f}",
         f"{segments['ratio']:.4f}",
@@ -141,9 +149,6 @@ CORPUS = ROOT / "data" / "traces" / "programs"
 
 
 class Judged(typing.NamedTuple):
-    name: str
-    half: str
-    group: str
     ratio: float
     caches_percent: float
     driver: float  # to that of expandable segments
@@ -152,39 +157,30 @@ class Judged(typing.NamedTuple):
     smallest: float
 
 
-def judge(options, name, half):
-    path = CORPUS / f"{name}.csv.gz"
+def judge(options, path):
     run = replay(options.command, path, options.config, "--check-hazards", "--min-device")
-    without = replay(options.command, path, f"{options.config},thread_cache:False", "--check-hazards")
     repeated = replay(options.command, path, options.config, "--check-hazards", "--iterations", "4")
-    ns = [replay(options.command, path, heap, "--work-us", "0", "--repeat", "5")["ns_per_event"] for heap in (options.config, "heap:segments")]
-    with gzip.open(path, "rt") as lines:
-        streams = len({line.rstrip().split(",")[3] for line in lines if line.startswith("a")})
-    peak = run["peak_requested_bytes"]
-    return Judged(name, half, "streams" if streams > 1 else "large" if peak >= 2**30 else "small", run["ratio"],
-                  100 * (run["peak_reserved_bytes"] / without["peak_reserved_bytes"] - 1), run["foreground_us"] / run["expandable_us"],
-                  repeated["memory_calls_per_iteration"][3], ns[0] / ns[1], run["min_device_bytes"] / peak)
+    pages_ns, segments_ns = (ns_per_event(options.command, path, config) for config in (options.config, "heap:segments"))
+    return Judged(run["ratio"], percent_added(options, path), run["foreground_us"] / run["expandable_us"],
+                  repeated["memory_calls_per_iteration"][3], pages_ns / segments_ns,
+                  run["min_device_bytes"] / run["peak_requested_bytes"])
 
 
 def print_corpus(options):
-    halves = json.loads((CORPUS / "halves.json").read_text())["halves"]
-    print("| program | half | group | reserved / requested | caches, % | driver time / expandable | calls, 4th iteration "
-          "| ns / segments | smallest device |")
-    print("|---" * 9 + "|")
-    judged = []
-    for name, half in sorted(halves.items()):
-        one = judge(options, name, half)
-        judged.append(one)
-        print(f"| {name} | {half} | {one.group} | {one.ratio:.4f} | {one.caches_percent:+.2f} | {one.driver:.2f} | {one.calls} "
-              f"| {one.host:.2f} | {one.smallest:.4f} |", flush=True)
-    for half in ("choose", "report"):
-        for group in ("large", "small", "streams"):
-            ones = [one for one in judged if (one.half, one.group) == (half, group)]
-            if ones:
-                cells = [f"{statistics.mean(values):.4f}, {max(values):.4f}" for values in zip(*(
-                    (one.ratio, one.caches_percent, one.driver, one.host, one.smallest) for one in ones))]
-                print(f"{half}, {group}, {len(ones)} programs, mean and worst: ratio {cells[0]}; caches {cells[1]} %; "
-                      f"driver {cells[2]}; host {cells[3]}; smallest device {cells[4]}")
+    programs = json.loads((CORPUS / "halves.json").read_text())["programs"]
+    print_head(["half", "group", "reserved / requested", "caches, %", "driver time / expandable", "calls, 4th iteration",
+                "ns / segments", "smallest device"])
+    groups = collections.defaultdict(list)
+    for name, program in programs.items():
+        judged = judge(options, CORPUS / f"{name}.csv.gz")
+        groups[program["half"], program["group"]].append(judged)
+        print(f"| {name} | {program['half']} | {program['group']} | {judged.ratio:.4f} | {judged.caches_percent:+.2f} "
+              f"| {judged.driver:.2f} | {judged.calls} | {judged.host:.2f} | {judged.smallest:.4f} |", flush=True)
+    print("\nmean, worst:")
+    for (half, group), all_judged in sorted(groups.items()):
+        figures = "; ".join(f"{what} {statistics.mean(values):.4f}, {max(values):.4f}"
+                            for what, values in zip(Judged._fields, zip(*all_judged)))
+        print(f"{half}, {group}, {len(all_judged)} programs: {figures}")
 
 
 WORK = {  # on each block, and how often the host waits for it
