@@ -1,11 +1,9 @@
 #include "growth/background_thread.h"
 
-#include <pthread.h>
-
 #include <atomic>
 #include <cstdlib>
 #include <exception>
-#include <system_error>
+#include <thread>
 
 #include "base/blocked_signals.h"
 
@@ -50,35 +48,39 @@ void BackgroundThread::wake() {
   if (is_inherited()) return;
   const std::lock_guard<std::mutex> lock(mutex_);
   is_woken_ = true;
-  if (thread_ == nullptr && !ends_) start();
+  if (!thread_ && !ends_) start();
   changed_.notify_one();
 }
 
 void BackgroundThread::start() {
   Steps::end_at_exit();
   const BlockedSignals blocked;
-  try {
-    thread_ = std::make_unique<std::thread>([this] { run(); });
-    pthread_setname_np(thread_->native_handle(), "cachalot");
-  } catch (const std::system_error&) {  // no room for a thread: nobody depends on it
+  const auto run_it = [](void* self) -> void* {
+    static_cast<BackgroundThread*>(self)->run();
+    return nullptr;
+  };
+  pthread_t thread;
+  if (pthread_create(&thread, nullptr, run_it, this) != 0) {  // no room for a thread: nobody depends on it
     ends_ = true;
+    return;
   }
+  pthread_setname_np(thread, "cachalot");
+  thread_ = thread;
 }
 
 void BackgroundThread::stop() {
   if (is_inherited()) return;
-  std::unique_ptr<std::thread> thread;
+  std::optional<pthread_t> thread;
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     ends_ = true;
-    thread = std::move(thread_);
+    thread = std::exchange(thread_, std::nullopt);
     changed_.notify_one();
   }
-  if (thread != nullptr) thread->join();
+  if (thread) pthread_join(*thread, nullptr);
 }
 
-// The thread is not there, and joining or detaching it would be undefined.
-void BackgroundThread::on_fork() noexcept { static_cast<void>(thread_.release()); }
+void BackgroundThread::on_fork() noexcept { thread_.reset(); }
 
 void BackgroundThread::run() {
   std::unique_lock<std::mutex> lock(mutex_);

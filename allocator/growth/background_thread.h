@@ -5,13 +5,13 @@
 // driver may be gone.
 #pragma once
 
+#include <pthread.h>
+
 #include <chrono>
 #include <condition_variable>
 #include <functional>
-#include <memory>
 #include <mutex>
 #include <optional>
-#include <thread>
 #include <utility>
 
 #include "base/fork_aware.h"
@@ -45,7 +45,7 @@ class BackgroundThread : private ForkAware {
   std::condition_variable changed_;
   bool is_woken_ = false;
   bool ends_ = false;
-  std::unique_ptr<std::thread> thread_;
+  std::optional<pthread_t> thread_;  // no std::thread: a forked child could neither join nor destroy it
 };
 
 }  // namespace cachalot
