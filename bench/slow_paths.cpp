@@ -183,7 +183,7 @@ struct Percentiles {
   static constexpr double kRanks[] = {0.5, 0.99, 0.9999, 1};
   double us[std::size(kRanks)] = {};
 
-  Percentiles(std::vector<Times> times, std::int64_t Times::* kind) {
+  Percentiles(std::vector<Times> times, std::int64_t Times::*kind) {
     std::ranges::sort(times, {}, kind);
     for (std::size_t i = 0; i < std::size(kRanks) && !times.empty(); ++i) {
       const auto place = static_cast<std::size_t>(std::ceil(kRanks[i] * static_cast<double>(times.size())));

@@ -31,12 +31,6 @@ struct BinKey {
   }
   // Free blocks have no flags beside the size.
   static std::uint64_t of(const Block& block) { return of(block.size_and_flags, block.address); }
-  // Whether a multiple of `unit` lies in a block of this key, which is smaller.
-  static bool lies_across(std::uint64_t key, PowerOfTwo unit) {
-    const Address address = key << (9 - 4) >> 9 << 9 & ((std::uint64_t{1} << kAddressBits) - 1);
-    const std::size_t bytes = key >> (39 + 4) << 9;
-    return unit.down(address + bytes - 1) >= address;
-  }
 };
 
 // Whether `a` comes before `b` in (size, address) order, for free blocks: one comparison of numbers, without a branch.

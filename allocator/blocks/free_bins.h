@@ -78,10 +78,9 @@ class FreeBins {
   // The same for blocks of at least `bytes` > 0.
   template <typename Visit>
   void for_each_of_at_least(std::size_t bytes, Visit&& visit) const;
-  // Calls visit(Block&), in no order, for each block in which a multiple of `unit` lies: every one of that size, few of the
-  // smaller ones. Keys tell which, so that no other block is looked at. visit must not change the bins.
+  // The same in no order, for blocks of at least a unit. No other block is looked at.
   template <typename Visit>
-  void for_each_across(PowerOfTwo unit, Visit&& visit) const;
+  void for_each_of_at_least(PowerOfTwo unit, Visit&& visit) const;
 
   std::string validate() const;
   std::size_t metadata_bytes() const;
@@ -173,19 +172,20 @@ void FreeBins::for_each_of_at_least(std::size_t bytes, Visit&& visit) const {
   }
 }
 
+// The bin of a power of two begins with that size.
 template <typename Visit>
-void FreeBins::for_each_across(PowerOfTwo unit, Visit&& visit) const {
-  if (newest_ != nullptr && unit.down(newest_->end() - 1) >= newest_->address) visit(*newest_);
-  const std::size_t first_of_unit = SizeBins::slot_for(unit.bytes());
-  for (std::uint64_t groups = occupied_.groups(); groups != 0; groups &= groups - 1) {
+void FreeBins::for_each_of_at_least(PowerOfTwo unit, Visit&& visit) const {
+  if (newest_ != nullptr && newest_->size_and_flags >= unit.bytes()) visit(*newest_);
+  const std::size_t first = SizeBins::slot_for(unit.bytes());
+  std::uint64_t bins_wanted = ~std::uint64_t{0} << first % SizeBins::kPerGroup;
+  const std::size_t first_group = first / SizeBins::kPerGroup;
+  std::uint64_t groups = occupied_.groups() & (~std::uint64_t{0} << first_group);
+  for (; groups != 0; groups &= groups - 1) {
     const std::size_t group = lowest_bit(groups);
-    for (std::uint64_t bins = occupied_.bins(group); bins != 0; bins &= bins - 1) {
-      const std::size_t bin = lowest_bit(bins);
-      const bool all = group * SizeBins::kPerGroup + bin >= first_of_unit;
-      for (const BinLeaf* leaf = (*groups_[group])[bin].first_leaf(); leaf != nullptr; leaf = leaf->next) {
-        for (std::uint32_t i = 0; i < leaf->count; ++i) {
-          if (all || BinKey::lies_across(leaf->keys[i], unit)) visit(*leaf->blocks[i]);
-        }
+    if (group != first_group) bins_wanted = ~std::uint64_t{0};
+    for (std::uint64_t bins = occupied_.bins(group) & bins_wanted; bins != 0; bins &= bins - 1) {
+      for (const BinLeaf* leaf = (*groups_[group])[lowest_bit(bins)].first_leaf(); leaf != nullptr; leaf = leaf->next) {
+        for (std::uint32_t i = 0; i < leaf->count; ++i) visit(*leaf->blocks[i]);
       }
     }
   }

@@ -17,14 +17,14 @@ void IdlePages::clear() {
   count_ = 0;
   range_ = nullptr;
   beyond_reach_.clear();
-  ends_beyond_reach_.clear();
+  seams_beyond_reach_.clear();
 }
 
 void IdlePages::find(const PoolPair& pools) {
   clear();
   for (const BlockPool* pool : pools) {
     for (const auto& arena : pool->arenas()) {
-      arena->bins.for_each_across(heap_.pages().grid(), [&](const Block& block) {
+      arena->bins.for_each_of_at_least(heap_.pages().grid(), [&](const Block& block) {
         if (arena->reach.covers(block.bin.epoch)) {
           add_block(block);
         } else {
@@ -33,21 +33,28 @@ void IdlePages::find(const PoolPair& pools) {
       });
     }
   }
+  Address slot = 0;
+  for (const Seams::Seam& seam : heap_.seams().all()) {
+    const Address its_slot = heap_.pages().grid().down(seam.address);
+    const bool is_free = seam.block->is_free() && seam.block->prev->is_free();
+    if (its_slot != slot && is_free && seam.block->arena->pool.owner() == pools[0]->owner())
+      add_page_with_seam(*seam.block);
+    slot = its_slot;
+  }
 }
 
 void IdlePages::find_more() {
-  for (const Block* block : std::exchange(ends_beyond_reach_, {})) add_last_page(*block);
+  for (const Block* block : std::exchange(seams_beyond_reach_, {})) add_page_with_seam(*block);
   for (const Block* block : std::exchange(beyond_reach_, {})) {
     if (block->arena->may_use(*block)) add_block(*block);
   }
 }
 
-// The pages whose first byte it holds.
+// The pages that lie in it.
 void IdlePages::add_block(const Block& block) {
   const PowerOfTwo grid = heap_.pages().grid();
   const Address begin = grid.up(block.address);
   const Address end = grid.down(block.end());
-  if (end != block.end() && block.next->is_free()) add_last_page(block);
   if (begin >= end) return;
   const PageRange& range = range_of(begin);
   const PageId* shown = range.shown.data() + grid.whole_in(begin - range.base);
@@ -60,13 +67,18 @@ void IdlePages::add_block(const Block& block) {
   }
 }
 
-// The page in which the block ends is idle if the blocks behind it are free, up to the end of the page.
-void IdlePages::add_last_page(const Block& block) {
+// The page of the first seam in it is idle if all its blocks are free.
+void IdlePages::add_page_with_seam(const Block& behind_seam) {
   const PowerOfTwo grid = heap_.pages().grid();
-  const Address slot = grid.down(block.end());
-  for (const Block* next = block.next; next->is_free(); next = next->next) {
-    if (!next->arena->may_use(*next)) return ends_beyond_reach_.push_back(&block);
-    if (next->end() >= slot + grid.bytes()) return add(heap_.shown_at(range_of(slot), slot), 1);
+  const Address slot = grid.down(behind_seam.address);
+  const Block* block = behind_seam.prev;
+  while (block->is_free() && block->address > slot) block = block->prev;
+  bool is_reached = true;
+  for (; block->is_free(); block = block->next) {
+    is_reached = is_reached && block->arena->may_use(*block);
+    if (block->end() < slot + grid.bytes()) continue;
+    if (!is_reached) return seams_beyond_reach_.push_back(&behind_seam);
+    return add(heap_.shown_at(range_of(slot), slot), 1);
   }
 }
 

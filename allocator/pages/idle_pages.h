@@ -1,8 +1,8 @@
 // The pages without a live byte, as one search finds them: a bit for each page. So whether a page is idle is one look, and
 // runs of neighbours come in the order of pages without being sorted.
 //
-// They are read off the free blocks each time, so that no malloc or free keeps an account of pages. A page is looked at from
-// the free block that holds its first byte: few blocks that are smaller than a page hold one.
+// They are read off the free blocks each time, so that no malloc or free keeps an account of pages. Most idle pages lie in
+// one free block, of at least a page; the others have a seam (Seams). So no other small block is looked at.
 // Not thread-safe.
 #pragma once
 
@@ -49,9 +49,9 @@ class IdlePages {
   // Once after find(): arenas reach further now, and nothing else has changed: adds what they reach.
   void find_more();
   // Whether there may be more for arenas that reach further.
-  bool may_find_more() const { return !beyond_reach_.empty() || !ends_beyond_reach_.empty(); }
+  bool may_find_more() const { return !beyond_reach_.empty() || !seams_beyond_reach_.empty(); }
 
-  std::size_t metadata_bytes() const { return capacity_bytes(words_, beyond_reach_, ends_beyond_reach_); }
+  std::size_t metadata_bytes() const { return capacity_bytes(words_, beyond_reach_, seams_beyond_reach_); }
   bool has(PageId id) const { return (words_[id / kBits] >> id % kBits & 1) != 0; }
   std::size_t count() const { return count_; }
 
@@ -75,7 +75,7 @@ class IdlePages {
   static constexpr std::uint64_t kAll = ~std::uint64_t{0};
 
   void add_block(const Block& block);
-  void add_last_page(const Block& block);
+  void add_page_with_seam(const Block& behind_seam);
   void add(PageId first, std::uint32_t pages);
   const PageRange& range_of(Address address);
 
@@ -92,9 +92,9 @@ class IdlePages {
   const PageHeap& heap_;
   std::vector<std::uint64_t> words_;
   std::size_t count_ = 0;
-  const PageRange* range_ = nullptr;             // of the block before
-  std::vector<const Block*> beyond_reach_;       // free, and no arena's reach covers them
-  std::vector<const Block*> ends_beyond_reach_;  // the same of what follows them in their last page
+  const PageRange* range_ = nullptr;              // of the block before
+  std::vector<const Block*> beyond_reach_;        // free, and no arena's reach covers them
+  std::vector<const Block*> seams_beyond_reach_;  // the same of a block in the page of the seam before them
 };
 
 }  // namespace cachalot

@@ -66,7 +66,7 @@ void PageHeap::hide(Address at, std::size_t bytes) {
 }
 
 std::size_t PageHeap::metadata_bytes() const {
-  std::size_t bytes = sizeof(*this) + pages_.metadata_bytes();
+  std::size_t bytes = sizeof(*this) + pages_.metadata_bytes() + seams_.metadata_bytes();
   for (const auto& [base, range] : ranges_) bytes += sizeof(PageRange) + range.shown.capacity() * sizeof(PageId);
   return bytes;
 }
@@ -113,6 +113,7 @@ Block& PageHeap::isolate(PageRange& range, Block& block, Address begin, Address 
 }
 
 void PageHeap::close(PageRange& range, Block& block) {
+  seams_.forget(block.address, block.end());
   Block& gap = heap_.close_gap(block);
   if (gap.end() == range.end()) range.tail = &gap;
 }

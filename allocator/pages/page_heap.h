@@ -27,6 +27,7 @@
 #include "blocks/block_pool.h"
 #include "pages/idle_pages.h"
 #include "pages/physical_pages.h"
+#include "pages/seams.h"
 #include "pages/stream_clock.h"
 #include "segments/block_heap.h"
 
@@ -78,11 +79,12 @@ struct BackingPlan {
 
 class PageHeap {
  public:
-  PageHeap(BlockHeap& heap, std::size_t page_bytes) : heap_(heap), pages_(page_bytes) {}
+  PageHeap(BlockHeap& heap, std::size_t page_bytes) : heap_(heap), pages_(page_bytes), seams_(pages_.grid()) {}
 
   PhysicalPages& pages() { return pages_; }
   const PhysicalPages& pages() const { return pages_; }
   std::size_t page_bytes() const { return pages_.page_bytes(); }
+  const Seams& seams() const { return seams_; }
 
   // Addresses the device reserved.
   PageRange& add_range(Address base, std::size_t bytes, PoolKind kind, const PrivatePool* owner);
@@ -191,6 +193,7 @@ class PageHeap {
   std::size_t metadata_bytes() const;
 
  private:
+  std::string validate_seams() const;
   Address first_unmapped(const PageRange& range, std::size_t bytes) const;
   PageId* slots_for(PageRange& range, Address at, std::size_t bytes);
   Block& cut(PageRange& range, Block& block, Address address);
@@ -204,6 +207,7 @@ class PageHeap {
 
   BlockHeap& heap_;
   PhysicalPages pages_;
+  Seams seams_;
   std::map<Address, PageRange> ranges_;
   std::uint64_t mark_ = 0;
 };

@@ -4,7 +4,22 @@
 
 namespace cachalot {
 
+std::string PageHeap::validate_seams() const {
+  auto noted = seams_.all().begin();
+  for (const auto& [address, head] : heap_.segments()) {
+    for (const Block* block = head; range_of(address) != nullptr && !block->is_edge(); block = block->next) {
+      if (!seams_.is_seam(*block)) continue;
+      if (noted == seams_.all().end() || noted->address != block->address || noted->block != block)
+        return formatted("the seam at {:#x} is not noted", block->address);
+      ++noted;
+    }
+  }
+  if (noted != seams_.all().end()) return formatted("a seam is noted at {:#x}, where none is", noted->address);
+  return "";
+}
+
 std::string PageHeap::validate(std::size_t moving) const {
+  if (std::string broken = validate_seams(); !broken.empty()) return broken;
   std::size_t in_blocks = 0;
   for (const auto& [address, head] : heap_.segments()) {
     const PageRange* range = range_of(address);

@@ -112,9 +112,11 @@ Block& PageHeap::finish(const BackingPlan& plan, Arena& arena) noexcept {
     block->arena = &arena;
     InactiveSplit change;
     block = &heap_.put_back(*block, change);
-    if (!block->next->has(Block::kClaimed)) return *block;
+    if (!block->next->has(Block::kClaimed)) break;
     block = block->next;
   }
+  seams_.look_again(*block);
+  return *block;
 }
 
 // What it merges with keeps its own last user, too: the later of the two counts.
@@ -127,7 +129,9 @@ void PageHeap::reopen(const VacatedStretch& part) noexcept {
     if (merges && Reach::has_reached(beside->bin.epoch, epoch)) epoch = beside->bin.epoch;
   }
   InactiveSplit change;
-  heap_.put_back(block, change).bin.epoch = epoch;
+  Block& merged = heap_.put_back(block, change);
+  merged.bin.epoch = epoch;
+  seams_.look_again(merged);
 }
 
 void PageHeap::undo(const BackingPlan& plan, const std::vector<VacatedStretch>& vacated) noexcept {
@@ -146,6 +150,7 @@ Block& PageHeap::hand_over(Block& block, Address begin, Address end, Arena& aren
   part.arena = &arena;
   InactiveSplit change;
   Block& merged = heap_.put_back(part, change);
+  seams_.look_again(merged);
   if (same_stream && &merged == &part && merged.size() == end - begin) merged.bin.epoch = epoch;
   return merged;
 }

@@ -403,10 +403,8 @@ TEST_F(BackingOfAWindow, TakesOfOtherStreamsWhatIsWithinReach) {
 
 TEST_F(BackingOfAWindow, TakesAPageOfTwoStreamsIfBothAreWithinReach) {
   const HandleId handle = hand.grow(20, 1);
-  Block& rest = hand.take(at(20) + kMiB, kMiB);
-  rest.arena = &hand.other;
   hand.other.epoch = 5;
-  hand.free(rest);
+  hand.pages.hand_over(hand.pages.first_block(at(20)), at(20) + kMiB, at(21), hand.other);
   hand.other.reach = {Reach::Kind::until, 4};
   search();
   EXPECT_FALSE(backing.idle().has(hand.page(handle)));

@@ -1,0 +1,26 @@
+#include "pages/seams.h"
+
+#include <algorithm>
+
+namespace cachalot {
+
+std::vector<Seams::Seam>::iterator Seams::first_from(Address address) {
+  return std::lower_bound(seams_.begin(), seams_.end(), address,
+                          [](const Seam& seam, Address at) { return seam.address < at; });
+}
+
+void Seams::forget(Address begin, Address end) {
+  const auto first = first_from(begin);
+  auto last = first;
+  while (last != seams_.end() && last->address <= end) ++last;
+  seams_.erase(first, last);
+}
+
+void Seams::look_again(Block& block) noexcept {
+  forget(block.address, block.end());
+  for (Block* each : {block.next, &block}) {
+    if (is_seam(*each)) seams_.insert(first_from(each->address), {each->address, each});
+  }
+}
+
+}  // namespace cachalot
