@@ -72,6 +72,8 @@ class Backing {
   // For a window that shares no page with others and has room on both sides.
   bool fill_far_away(const Arena& arena, std::size_t bytes, double stranded);
   BackingPlan& plan() { return plan_; }
+  // Notes in a plan of this search where its pages come from.
+  void find_holders(BackingPlan& plan) { idle_.find_holders(plan); }
   // Beside the object itself.
   std::size_t metadata_bytes() const {
     return idle_.metadata_bytes() + plan_.metadata_bytes() +

@@ -1,5 +1,7 @@
 #include "pages/idle_pages.h"
 
+#include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "pages/page_heap.h"
@@ -16,6 +18,7 @@ void IdlePages::clear() {
   words_.assign(heap_.pages().page_ids() / kBits + 1, 0);
   count_ = 0;
   range_ = nullptr;
+  holders_.clear();
   beyond_reach_.clear();
   seams_beyond_reach_.clear();
 }
@@ -24,7 +27,7 @@ void IdlePages::find(const PoolPair& pools) {
   clear();
   for (const BlockPool* pool : pools) {
     for (const auto& arena : pool->arenas()) {
-      arena->bins.for_each_of_at_least(heap_.pages().grid(), [&](const Block& block) {
+      arena->bins.for_each_of_at_least(heap_.pages().grid(), [&](Block& block) {
         if (arena->reach.covers(block.bin.epoch)) {
           add_block(block);
         } else {
@@ -44,18 +47,19 @@ void IdlePages::find(const PoolPair& pools) {
 }
 
 void IdlePages::find_more() {
-  for (const Block* block : std::exchange(seams_beyond_reach_, {})) add_page_with_seam(*block);
-  for (const Block* block : std::exchange(beyond_reach_, {})) {
+  for (Block* block : std::exchange(seams_beyond_reach_, {})) add_page_with_seam(*block);
+  for (Block* block : std::exchange(beyond_reach_, {})) {
     if (block->arena->may_use(*block)) add_block(*block);
   }
 }
 
 // The pages that lie in it.
-void IdlePages::add_block(const Block& block) {
+void IdlePages::add_block(Block& block) {
   const PowerOfTwo grid = heap_.pages().grid();
   const Address begin = grid.up(block.address);
   const Address end = grid.down(block.end());
   if (begin >= end) return;
+  holders_.push_back({block.address, &block});
   const PageRange& range = range_of(begin);
   const PageId* shown = range.shown.data() + grid.whole_in(begin - range.base);
   const PageId* const last = range.shown.data() + grid.whole_in(end - range.base);
@@ -68,16 +72,18 @@ void IdlePages::add_block(const Block& block) {
 }
 
 // The page of the first seam in it is idle if all its blocks are free.
-void IdlePages::add_page_with_seam(const Block& behind_seam) {
+void IdlePages::add_page_with_seam(Block& behind_seam) {
   const PowerOfTwo grid = heap_.pages().grid();
   const Address slot = grid.down(behind_seam.address);
-  const Block* block = behind_seam.prev;
+  Block* block = behind_seam.prev;
   while (block->is_free() && block->address > slot) block = block->prev;
+  Block& first = *block;
   bool is_reached = true;
   for (; block->is_free(); block = block->next) {
     is_reached = is_reached && block->arena->may_use(*block);
     if (block->end() < slot + grid.bytes()) continue;
     if (!is_reached) return seams_beyond_reach_.push_back(&behind_seam);
+    holders_.push_back({first.address, &first});
     return add(heap_.shown_at(range_of(slot), slot), 1);
   }
 }
@@ -89,6 +95,25 @@ void IdlePages::add(PageId first, std::uint32_t pages) {
     words_[first / kBits] |= (kAll >> (kBits - here)) << bit;
     first += here;
     pages -= here;
+  }
+}
+
+void IdlePages::find_holders(BackingPlan& plan) {
+  plan.holders.clear();
+  if (plan.moves.empty()) return;
+  std::sort(holders_.begin(), holders_.end(), [](const Holder& a, const Holder& b) { return a.address < b.address; });
+  for (const BackingPlan::Move& move : plan.moves) {
+    for (std::uint32_t i = 0; i < move.count; ++i) {
+      const Address home = heap_.pages().page(move.first + i).home;
+      Block* const last = plan.holders.empty() ? nullptr : plan.holders.back();
+      if (last != nullptr && home - last->address < last->size()) {
+        plan.holders.push_back(last);
+        continue;
+      }
+      const auto behind = std::upper_bound(holders_.begin(), holders_.end(), home,
+                                           [](Address at, const Holder& holder) { return at < holder.address; });
+      plan.holders.push_back(std::prev(behind)->block);
+    }
   }
 }
 

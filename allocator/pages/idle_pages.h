@@ -20,6 +20,7 @@
 namespace cachalot {
 
 class PageHeap;
+struct BackingPlan;
 struct PageRange;
 
 using PoolPair = std::array<const BlockPool*, 2>;  // an owner's small and large blocks
@@ -48,10 +49,12 @@ class IdlePages {
   void find(const PoolPair& pools);
   // Once after find(): arenas reach further now, and nothing else has changed: adds what they reach.
   void find_more();
+  // Notes in a plan for idle pages the blocks that these begin in (BackingPlan::holders).
+  void find_holders(BackingPlan& plan);
   // Whether there may be more for arenas that reach further.
   bool may_find_more() const { return !beyond_reach_.empty() || !seams_beyond_reach_.empty(); }
 
-  std::size_t metadata_bytes() const { return capacity_bytes(words_, beyond_reach_, seams_beyond_reach_); }
+  std::size_t metadata_bytes() const { return capacity_bytes(words_, holders_, beyond_reach_, seams_beyond_reach_); }
   bool has(PageId id) const { return (words_[id / kBits] >> id % kBits & 1) != 0; }
   std::size_t count() const { return count_; }
 
@@ -74,8 +77,13 @@ class IdlePages {
   static constexpr std::uint32_t kBits = 64;
   static constexpr std::uint64_t kAll = ~std::uint64_t{0};
 
-  void add_block(const Block& block);
-  void add_page_with_seam(const Block& behind_seam);
+  struct Holder {
+    Address address;
+    Block* block;
+  };
+
+  void add_block(Block& block);
+  void add_page_with_seam(Block& behind_seam);
   void add(PageId first, std::uint32_t pages);
   const PageRange& range_of(Address address);
 
@@ -93,8 +101,9 @@ class IdlePages {
   std::vector<std::uint64_t> words_;
   std::size_t count_ = 0;
   const PageRange* range_ = nullptr;              // of the block before
-  std::vector<const Block*> beyond_reach_;        // free, and no arena's reach covers them
-  std::vector<const Block*> seams_beyond_reach_;  // the same of a block in the page of the seam before them
+  std::vector<Holder> holders_;                   // of idle pages: the blocks they begin in
+  std::vector<Block*> beyond_reach_;              // free, and no arena's reach covers them
+  std::vector<Block*> seams_beyond_reach_;        // the same of a block in the page of the seam before them
 };
 
 }  // namespace cachalot

@@ -18,7 +18,9 @@ PageRange& PageHeap::add_range(Address base, std::size_t bytes, PoolKind kind, c
              .owner = owner,
              .shown = {},
              .top = base,
-             .tail = &heap_.add_range(base, bytes)};
+             .tail = &heap_.add_range(base, bytes),
+             .gaps = {}};
+    range.gaps.add(*range.tail);
   } catch (...) {
     ranges_.erase(base);
     throw;
@@ -67,7 +69,9 @@ void PageHeap::hide(Address at, std::size_t bytes) {
 
 std::size_t PageHeap::metadata_bytes() const {
   std::size_t bytes = sizeof(*this) + pages_.metadata_bytes() + seams_.metadata_bytes();
-  for (const auto& [base, range] : ranges_) bytes += sizeof(PageRange) + range.shown.capacity() * sizeof(PageId);
+  for (const auto& [base, range] : ranges_) {
+    bytes += sizeof(PageRange) + range.shown.capacity() * sizeof(PageId) + range.gaps.metadata_bytes();
+  }
   return bytes;
 }
 
@@ -86,9 +90,10 @@ Block& PageHeap::first_block(Address address) {
 
 // The gap that holds the address, or else the first behind it; nullptr: none.
 Block* PageHeap::find_gap(PageRange& range, Address address) {
-  const auto run = heap_.segments().upper_bound(address);
-  const bool before_run = run != heap_.segments().end() && run->first < range.end();
-  return before_run ? run->second->prev : range.tail;
+  Block* const before = range.gaps.last_until(address);
+  if (before != nullptr && address < before->end()) return before;
+  const std::size_t behind = range.gaps.first_from(address);
+  return behind != range.gaps.count() ? range.gaps[behind].block : nullptr;
 }
 
 Block& PageHeap::cut(PageRange& range, Block& block, Address address) {
@@ -115,13 +120,15 @@ Block& PageHeap::isolate(PageRange& range, Block& block, Address begin, Address 
 void PageHeap::close(PageRange& range, Block& block) {
   seams_.forget(block.address, block.end());
   Block& gap = heap_.close_gap(block);
+  range.gaps.add(gap);
   if (gap.end() == range.end()) range.tail = &gap;
 }
 
 Block& PageHeap::open(PageRange& range, Block& gap, Address begin, Address end, Arena& arena) {
   CACHALOT_ASSERT(gap.is_gap() && gap.address <= begin && end <= gap.end());
   Block* middle = gap.address < begin ? &cut(range, gap, begin) : &gap;
-  if (end < middle->end()) cut(range, *middle, end);
+  if (middle == &gap) range.gaps.remove(gap);
+  if (end < middle->end()) range.gaps.add(cut(range, *middle, end));
   if (middle == range.tail) range.tail = nullptr;
   heap_.open_gap(*middle, arena);
   return *middle;

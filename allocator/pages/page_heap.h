@@ -25,6 +25,7 @@
 
 #include "base/bytes.h"
 #include "blocks/block_pool.h"
+#include "pages/gaps.h"
 #include "pages/idle_pages.h"
 #include "pages/physical_pages.h"
 #include "pages/seams.h"
@@ -42,6 +43,7 @@ struct PageRange {
   std::vector<PageId> shown;           // by slot: the page mapped there; beyond its end none
   Address top = 0;                     // nothing was ever mapped from here on
   Block* tail = nullptr;               // the gap at the end; null: none
+  Gaps gaps;
 
   Address end() const { return base + bytes; }
 };
@@ -68,11 +70,12 @@ struct BackingPlan {
   std::vector<Mapping> views;   // new mappings of handles there are
   std::vector<Growth> growths;  // new handles
   std::vector<Move> moves;      // idle pages that come home to the window, through new views or those there are
+  std::vector<Block*> holders;  // by the pages of the moves: the free blocks they begin in; empty: they are looked up
   std::size_t new_pages = 0;
   double cost = 0;  // in pages: see Backing
 
   // Beside the object itself.
-  std::size_t metadata_bytes() const { return capacity_bytes(drops, views, growths, moves); }
+  std::size_t metadata_bytes() const { return capacity_bytes(drops, views, growths, moves, holders); }
 
   bool calls_driver() const { return !growths.empty() || !views.empty() || !drops.empty(); }
 };
@@ -194,13 +197,19 @@ class PageHeap {
 
  private:
   std::string validate_seams() const;
+  std::string validate_gaps() const;
   Address first_unmapped(const PageRange& range, std::size_t bytes) const;
   PageId* slots_for(PageRange& range, Address at, std::size_t bytes);
   Block& cut(PageRange& range, Block& block, Address address);
   Block& first_piece(const BackingPlan& plan);
   Block& isolate(PageRange& range, Block& block, Address begin, Address end);
-  std::vector<VacatedStretch> vacate_homes(std::vector<Address> homes) noexcept;
-  void claim_stretch(PageRange& range, Address begin, Address end, const std::function<void(Block&)>& visit);
+  struct Home {  // of a page that leaves it
+    Address address;
+    Block* holder;  // as in BackingPlan::holders; null: to be looked up
+  };
+  std::vector<VacatedStretch> vacate_homes(std::vector<Home>& homes) noexcept;
+  template <typename Visit>
+  void claim_stretch(PageRange& range, Block& first, Address begin, Address end, Visit visit);
   void close(PageRange& range, Block& block);
   Block& open(PageRange& range, Block& gap, Address begin, Address end, Arena& arena);
   Block* find_gap(PageRange& range, Address address);
@@ -211,5 +220,19 @@ class PageHeap {
   std::map<Address, PageRange> ranges_;
   std::uint64_t mark_ = 0;
 };
+
+// Calls visit(Block&) for each part of [begin, end), claimed: free blocks, of which `first` holds `begin`, cut to it. visit
+// may make the part a gap.
+template <typename Visit>
+void PageHeap::claim_stretch(PageRange& range, Block& first, Address begin, Address end, Visit visit) {
+  Block* holder = &first;
+  while (begin < end) {
+    const Address part_end = holder->end() < end ? holder->end() : end;
+    Block& part = isolate(range, *holder, begin, part_end);
+    holder = part.next;
+    begin = part_end;
+    visit(part);
+  }
+}
 
 }  // namespace cachalot

@@ -18,7 +18,28 @@ std::string PageHeap::validate_seams() const {
   return "";
 }
 
+std::string PageHeap::validate_gaps() const {
+  for (const auto& [base, range] : ranges_) {
+    Address end = base;
+    std::size_t runs = 0;
+    for (std::size_t i = 0; i < range.gaps.count(); ++i) {
+      const auto& [address, gap] = range.gaps[i];
+      if (address < end || !gap->is_gap() || gap->address != address)
+        return formatted("no gap is at {:#x}, where one is noted", address);
+      runs += address != end ? 1 : 0;
+      end = gap->end();
+    }
+    runs += end != range.end() ? 1 : 0;
+    const auto first = heap_.segments().lower_bound(base);
+    const auto last = heap_.segments().lower_bound(range.end());
+    if (static_cast<std::size_t>(std::distance(first, last)) != runs)
+      return formatted("{} runs lie between the gaps of the range at {:#x}", runs, base);
+  }
+  return "";
+}
+
 std::string PageHeap::validate(std::size_t moving) const {
+  if (std::string broken = validate_gaps(); !broken.empty()) return broken;
   if (std::string broken = validate_seams(); !broken.empty()) return broken;
   std::size_t in_blocks = 0;
   for (const auto& [address, head] : heap_.segments()) {

@@ -6,13 +6,22 @@
 
 namespace cachalot {
 
-// The block or gap in which a plan's window begins. A run may be long, a window is not: so back from the window's first
-// gap. One of nothing but free blocks has none: then from the next gap there is, unless the range ends without.
+// The block or gap in which a plan's window begins. A run may be long, a window is not, and it has a gap or is near one:
+// so from the gaps before it and behind it, whichever is nearer.
 Block& PageHeap::first_piece(const BackingPlan& plan) {
-  Block* piece = find_gap(*plan.range, plan.begin);
-  if (piece == nullptr) return first_block(plan.begin);
-  while (piece->address > plan.begin) piece = piece->prev;
-  return *piece;
+  Block* before = plan.range->gaps.last_until(plan.begin);
+  Block* behind = find_gap(*plan.range, plan.begin);
+  if (before == nullptr && behind == nullptr) return first_block(plan.begin);
+  while (true) {
+    if (before != nullptr) {
+      if (plan.begin < before->end()) return *before;
+      before = before->next;
+    }
+    if (behind != nullptr) {
+      if (behind->address <= plan.begin) return *behind;
+      behind = behind->prev;
+    }
+  }
 }
 
 std::vector<const Block*> PageHeap::blocks_of(const BackingPlan& plan) {
@@ -42,47 +51,46 @@ std::vector<PageHeap::VacatedStretch> PageHeap::begin(const BackingPlan& plan) n
     if (block->end() >= plan.end) break;
   }
 
-  std::vector<Address> homes;
+  std::vector<Home> homes;
   for (const BackingPlan::Move& move : plan.moves) {
-    for (std::uint32_t i = 0; i < move.count; ++i) homes.push_back(pages_.page(move.first + i).home);
+    for (std::uint32_t i = 0; i < move.count; ++i) {
+      homes.push_back({pages_.page(move.first + i).home, plan.holders.empty() ? nullptr : plan.holders[homes.size()]});
+    }
   }
-  return vacate_homes(std::move(homes));
+  return vacate_homes(homes);
 }
 
 std::vector<PageHeap::VacatedStretch> PageHeap::vacate(HandleId id) noexcept {
   const PhysicalHandle& handle = pages_.handle(id);
-  std::vector<Address> homes;
-  for (std::uint32_t i = 0; i < handle.pages; ++i) homes.push_back(pages_.page(handle.first + i).home);
-  return vacate_homes(std::move(homes));
+  std::vector<Home> homes;
+  for (std::uint32_t i = 0; i < handle.pages; ++i) homes.push_back({pages_.page(handle.first + i).home, nullptr});
+  return vacate_homes(homes);
 }
 
-std::vector<PageHeap::VacatedStretch> PageHeap::vacate_homes(std::vector<Address> homes) noexcept {
-  std::sort(homes.begin(), homes.end());
+// From the highest address down: what is taken of a block then leaves its lower part, which is the same object, to be the
+// holder of others.
+std::vector<PageHeap::VacatedStretch> PageHeap::vacate_homes(std::vector<Home>& homes) noexcept {
+  std::sort(homes.begin(), homes.end(), [](const Home& a, const Home& b) { return a.address < b.address; });
   std::vector<VacatedStretch> vacated;
-  for (std::size_t i = 0; i < homes.size();) {
-    const Address begin = homes[i];
-    Address end = begin;
-    while (i < homes.size() && homes[i] == end && range_of(begin) == range_of(end)) {
-      end += page_bytes();
-      ++i;
+  vacated.reserve(homes.size());
+  while (!homes.empty()) {
+    const Address end = homes.back().address + page_bytes();
+    PageRange& range = *range_of(homes.back().address);
+    Home first = homes.back();
+    for (homes.pop_back(); !homes.empty(); homes.pop_back()) {
+      const Address before = homes.back().address;
+      if (before + page_bytes() != first.address || before < range.base) break;
+      first = homes.back();
     }
-    PageRange& home = *range_of(begin);
-    claim_stretch(home, begin, end, [&](Block& part) {
+    Block& holder = first.holder != nullptr ? block_at(*first.holder, first.address) : first_block(first.address);
+    claim_stretch(range, holder, first.address, end, [&](Block& part) {
       vacated.push_back({part.arena, part.address, part.size(), part.bin.epoch});
-      close(home, part);
+      close(range, part);
     });
   }
+  std::sort(vacated.begin(), vacated.end(),
+            [](const VacatedStretch& a, const VacatedStretch& b) { return a.address < b.address; });
   return vacated;
-}
-
-// Free blocks of [begin, end), cut to it.
-void PageHeap::claim_stretch(PageRange& range, Address begin, Address end, const std::function<void(Block&)>& visit) {
-  while (begin < end) {
-    Block& holder = first_block(begin);
-    const Address part_end = std::min(end, holder.end());
-    visit(isolate(range, holder, begin, part_end));
-    begin = part_end;
-  }
 }
 
 void PageHeap::move_homes(const BackingPlan& plan, const std::vector<VacatedStretch>& vacated,

@@ -11,6 +11,9 @@ namespace {
 
 // Windows that are filled before the best is taken: a bound on the time spent.
 constexpr std::size_t kTries = 16;
+// Gaps whose holes are looked at: likewise. No recorded program has so many.
+constexpr std::size_t kMostGaps = 512;
+constexpr std::size_t kAhead = 8;  // gaps that are fetched before their turn
 constexpr std::size_t kNone = ~std::size_t{0};
 
 }  // namespace
@@ -26,6 +29,7 @@ std::optional<BackingPlan> Placement::best(const Arena& arena, const PoolPair& p
   find_windows();
   if (!search(rules.cost_below)) search(PlacementRules{}.cost_below);
   if (!has_best_) return std::nullopt;
+  backing_.find_holders(best_);
   return best_;
 }
 
@@ -36,14 +40,28 @@ void Placement::find_windows() {
   holes_are_cut_ = false;
   for (auto& [base, range] : heap_.ranges()) {
     if (range.owner != arena_->pool.owner() || range.kind != arena_->pool.kind()) continue;
-    Address seen = base;  // the end of the last hole, which may have several gaps
-    for (auto run = heap_.heap().segments().lower_bound(base);
-         run != heap_.heap().segments().end() && run->first < range.end(); ++run) {
-      Block& gap = *run->second->prev;
-      if (gap.is_gap() && gap.address >= seen) seen = add_windows(range, gap);
-    }
-    if (range.tail != nullptr && range.tail->address >= seen) add_windows(range, *range.tail);
+    find_windows_of(range);
   }
+}
+
+// A range of so many gaps that not all are looked at has its turn at those behind the last ones, and always at its end.
+void Placement::find_windows_of(PageRange& range) {
+  const Gaps& gaps = range.gaps;
+  const bool all = gaps.count() <= kMostGaps;
+  std::size_t index = all ? 0 : gaps.first_from(next_gap_);
+  Address seen = range.base;  // the end of the last hole, which may have several gaps
+  for (std::size_t left = std::min(gaps.count(), kMostGaps); left != 0; --left, ++index) {
+    if (index == gaps.count()) {
+      index = 0;
+      seen = range.base;
+    }
+    if (index + kAhead < gaps.count()) __builtin_prefetch(gaps[index + kAhead].block);
+    if (index + kAhead / 2 < gaps.count()) gaps[index + kAhead / 2].block->prefetch_neighbours();
+    if (gaps[index].address >= seen) seen = add_windows(range, *gaps[index].block);
+  }
+  if (all) return;
+  next_gap_ = index < gaps.count() ? gaps[index].address : range.base;
+  if (range.tail != nullptr) add_windows(range, *range.tail);
 }
 
 // Of the hole whose first gap this is; returns where the hole ends.

@@ -40,6 +40,7 @@ class Placement {
   };
 
   void find_windows();
+  void find_windows_of(PageRange& range);
   Address add_windows(PageRange& range, Block& first_gap);
   void add_window(PageRange& range, Address begin, bool endless);
   std::size_t pages_taken(const Window& window) const;
@@ -61,6 +62,7 @@ class Placement {
   double pages_wanted_ = 0;  // a fraction
   PlacementRules rules_;
   std::vector<Candidate> candidates_;  // by address
+  Address next_gap_ = 0;               // where the last search of a part of the gaps ended
   bool holes_are_cut_ = false;         // at free blocks beyond the reach of their arenas
   std::size_t tries_ = 0;
   bool is_limited_ = false;

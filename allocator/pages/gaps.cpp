@@ -1,0 +1,37 @@
+#include "pages/gaps.h"
+
+#include <algorithm>
+
+#include "base/check.h"
+
+namespace cachalot {
+
+std::size_t Gaps::first_from(Address address) const {
+  const auto first = std::lower_bound(gaps_.begin(), gaps_.end(), address,
+                                      [](const Gap& gap, Address at) { return gap.address < at; });
+  return static_cast<std::size_t>(first - gaps_.begin());
+}
+
+Block* Gaps::last_until(Address address) const {
+  const std::size_t behind = first_from(address + 1);
+  return behind == 0 ? nullptr : gaps_[behind - 1].block;
+}
+
+void Gaps::add(Block& gap) {
+  const auto first = gaps_.begin() + static_cast<std::ptrdiff_t>(first_from(gap.address));
+  const auto last = gaps_.begin() + static_cast<std::ptrdiff_t>(first_from(gap.end()));
+  if (first == last) {
+    gaps_.insert(first, {gap.address, &gap});
+    return;
+  }
+  *first = {gap.address, &gap};
+  gaps_.erase(first + 1, last);
+}
+
+void Gaps::remove(const Block& gap) {
+  const auto at = gaps_.begin() + static_cast<std::ptrdiff_t>(first_from(gap.address));
+  CACHALOT_ASSERT(at != gaps_.end() && at->block == &gap);
+  gaps_.erase(at);
+}
+
+}  // namespace cachalot
