@@ -12,7 +12,7 @@ namespace {
 // Windows that are filled before the best is taken: a bound on the time spent.
 constexpr std::size_t kTries = 16;
 // Gaps whose holes are looked at: likewise. No recorded program has so many.
-constexpr std::size_t kMostGaps = 512;
+constexpr std::size_t kMostGaps = 1024;
 constexpr std::size_t kAhead = 8;  // gaps that are fetched before their turn
 constexpr std::size_t kNone = ~std::size_t{0};
 
