@@ -30,6 +30,7 @@ void Backing::begin_search(const PoolPair& pools, const PlacementRules& rules) {
   rules_ = rules;
   search_ = heap_.next_mark();
   knows_sources_ = false;
+  slots_of_ = nullptr;
   if (!rules.may_move) {
     idle_.clear();
   } else if (rules.goes_on) {
@@ -73,28 +74,48 @@ bool Backing::is_idle(PageId id, const Window& window) const {
 double Backing::Lack::least_cost() const { return driver_cost(0, stretches, stretches, drops); }
 
 std::optional<Backing::Lack> Backing::lack_of(const Window& window, double stranded, double cost_below) {
+  const PageRange& range = *window.range;
+  forget_slots_unless_of(range);
   Lack lack;
   Address end_of_stretch = 0;
   Address dropped = 0;
-  bool is_fit = true;
-  for_each_slot(window, [&](Address slot, PageId shown) {
-    if (has_memory(slot, shown)) return true;
+  Address slot = grid_.down(window.begin);
+  for (std::size_t i = grid_.whole_in(slot - range.base); slot < window.end; ++i, slot += page_) {
+    SlotKind kind = i < slots_.size() ? slots_[i] : SlotKind::empty;
+    if (kind == SlotKind::unknown) kind = slots_[i] = kind_of(slot, range.shown[i]);
+    if (kind == SlotKind::memory) continue;
     ++lack.slots;
+    if (kind == SlotKind::idle) {
+      if (is_idle(range.shown[i], window)) continue;
+      kind = kind_in_the_way(slot, range.shown[i]);
+    }
+    if (kind == SlotKind::blocked) return std::nullopt;
     const std::size_t calls = lack.drops + lack.stretches;
-    if (shown != 0) {
-      if (is_idle(shown, window)) return true;
-      if (!may_drop(slot, shown)) return is_fit = false;
-      if (view_at(slot, shown) != dropped) ++lack.drops;
-      dropped = view_at(slot, shown);
+    if (kind == SlotKind::stale) {
+      const Address view = view_at(slot, range.shown[i]);
+      if (view != dropped) ++lack.drops;
+      dropped = view;
     }
     ++lack.to_map;
     if (slot != end_of_stretch) ++lack.stretches;
     end_of_stretch = slot + page_;
-    if (lack.drops + lack.stretches != calls) is_fit = stranded + lack.least_cost() < cost_below;
-    return is_fit;
-  });
-  if (!is_fit) return std::nullopt;
+    const bool has_more_calls = lack.drops + lack.stretches != calls;
+    if (has_more_calls && stranded + lack.least_cost() >= cost_below) return std::nullopt;
+  }
   return lack;
+}
+
+void Backing::forget_slots_unless_of(const PageRange& range) {
+  if (slots_of_ == &range) return;
+  slots_of_ = &range;
+  slots_.assign(range.shown.size(), SlotKind::unknown);
+}
+
+Backing::SlotKind Backing::kind_of(Address slot, PageId shown) {
+  if (shown == 0) return SlotKind::empty;
+  if (has_memory(slot, shown)) return SlotKind::memory;
+  if (shown != PageHeap::kBlocked && idle_.has(shown)) return SlotKind::idle;
+  return kind_in_the_way(slot, shown);
 }
 
 // Whether the view that shows a page at the slot may be unmapped. Asked again and again: windows overlap.
@@ -108,7 +129,8 @@ bool Backing::may_drop(Address slot, PageId shown) {
   return asked.may_drop;
 }
 
-// At best the longest sources do, which saves new pages and so costs less than these.
+// At best the longest sources do, which saves new pages and so costs less than these. Only what is in the way can join
+// stretches of the window into one.
 double Backing::lower_bound(const Lack& lack, double stranded) {
   if (lack.to_map == 0) return stranded;
   find_sources();
@@ -116,7 +138,10 @@ double Backing::lower_bound(const Lack& lack, double stranded) {
   std::size_t pages = 0;
   while (pages < lack.to_map && maps < sources_.size()) pages += sources_[maps++].pages();
   const std::size_t new_pages = lack.to_map - std::min(pages, lack.to_map);
-  return static_cast<double>(new_pages) + stranded + driver_cost(0, maps, 1, lack.drops);
+  const std::size_t creates = (new_pages * page_ + rules_.handle_bytes - 1) / rules_.handle_bytes;
+  const std::size_t stretches = lack.drops == 0 ? lack.stretches : 1;
+  return static_cast<double>(new_pages) + stranded +
+         driver_cost(creates, std::max(maps + creates, stretches), stretches, lack.drops);
 }
 
 // --- where idle pages are ---------------------------------------------------------------------------------------------
@@ -349,6 +374,7 @@ void Backing::tile_whole(Stretch& stretch) {
   whole_.clear();
   chosen_.clear();
   for (IdleRun& run : left_) {
+    if (left == 0) break;
     if (run.end == 0 || !run.is_whole()) continue;
     whole_.push_back(&run);
     if (run.end > left) continue;

@@ -77,8 +77,8 @@ class Backing {
   // Beside the object itself.
   std::size_t metadata_bytes() const {
     return idle_.metadata_bytes() + plan_.metadata_bytes() +
-           capacity_bytes(runs_, sources_, source_of_, longer_, left_, going_, unmapped_, mapped_, whole_, chosen_,
-                          last_, before_);
+           capacity_bytes(slots_, runs_, sources_, source_of_, longer_, left_, going_, unmapped_, mapped_, whole_,
+                          chosen_, last_, before_);
   }
 
  private:
@@ -100,6 +100,20 @@ class Backing {
   // The address of the view in which a slot shows a page.
   Address view_at(Address slot, PageId shown) const { return slot - pages_.page(shown).index * page_; }
   bool may_drop(Address slot, PageId shown);
+
+  enum class SlotKind : std::uint8_t {
+    unknown,
+    memory,
+    empty,    // nothing is mapped
+    idle,     // shows an idle page, which may come home
+    stale,    // shows another page, in a view that may be dropped
+    blocked,  // shows another page, in a view that must stay
+  };
+  void forget_slots_unless_of(const PageRange& range);
+  SlotKind kind_of(Address slot, PageId shown);
+  SlotKind kind_in_the_way(Address slot, PageId shown) {
+    return may_drop(slot, shown) ? SlotKind::stale : SlotKind::blocked;
+  }
 
   void find_sources();
   void take_all_sources();
@@ -134,6 +148,9 @@ class Backing {
     bool may_drop = false;
   };
   std::array<Asked, 64> asked_;  // by the page of the view
+  // The slots of one range, as far as windows of the search came to them: windows overlap.
+  const PageRange* slots_of_ = nullptr;
+  std::vector<SlotKind> slots_;
   // Its idle runs, by page, and of these the sources: those with their handle's first page, the longest first. Found when
   // they are first wanted.
   bool knows_sources_ = false;

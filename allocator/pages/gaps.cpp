@@ -28,10 +28,14 @@ void Gaps::add(Block& gap) {
   gaps_.erase(first + 1, last);
 }
 
-void Gaps::remove(const Block& gap) {
-  const auto at = gaps_.begin() + static_cast<std::ptrdiff_t>(first_from(gap.address));
-  CACHALOT_ASSERT(at != gaps_.end() && at->block == &gap);
-  gaps_.erase(at);
+std::vector<Gaps::Gap>::iterator Gaps::at(Address address) {
+  const auto gap = gaps_.begin() + static_cast<std::ptrdiff_t>(first_from(address));
+  CACHALOT_ASSERT(gap != gaps_.end() && gap->address == address);
+  return gap;
 }
+
+void Gaps::remove(Address address) { gaps_.erase(at(address)); }
+
+void Gaps::move(Address address, Block& gap) { *at(address) = {gap.address, &gap}; }
 
 }  // namespace cachalot

@@ -26,11 +26,15 @@ class Gaps {
 
   // A gap is there, in place of those that were within its addresses.
   void add(Block& gap);
-  void remove(const Block& gap);
+  void remove(Address address);
+  // The gap at an address begins farther behind now, and is another block.
+  void move(Address address, Block& gap);
 
   std::size_t metadata_bytes() const { return capacity_bytes(gaps_); }
 
  private:
+  std::vector<Gap>::iterator at(Address address);
+
   std::vector<Gap> gaps_;
 };
 

@@ -100,10 +100,10 @@ class IdlePages {
   const PageHeap& heap_;
   std::vector<std::uint64_t> words_;
   std::size_t count_ = 0;
-  const PageRange* range_ = nullptr;              // of the block before
-  std::vector<Holder> holders_;                   // of idle pages: the blocks they begin in
-  std::vector<Block*> beyond_reach_;              // free, and no arena's reach covers them
-  std::vector<Block*> seams_beyond_reach_;        // the same of a block in the page of the seam before them
+  const PageRange* range_ = nullptr;        // of the block before
+  std::vector<Holder> holders_;             // of idle pages: the blocks they begin in
+  std::vector<Block*> beyond_reach_;        // free, and no arena's reach covers them
+  std::vector<Block*> seams_beyond_reach_;  // the same of a block in the page of the seam before them
 };
 
 }  // namespace cachalot

@@ -90,9 +90,8 @@ Block& PageHeap::first_block(Address address) {
 
 // The gap that holds the address, or else the first behind it; nullptr: none.
 Block* PageHeap::find_gap(PageRange& range, Address address) {
-  Block* const before = range.gaps.last_until(address);
-  if (before != nullptr && address < before->end()) return before;
-  const std::size_t behind = range.gaps.first_from(address);
+  const std::size_t behind = range.gaps.first_from(address + 1);
+  if (behind != 0 && address < range.gaps[behind - 1].block->end()) return range.gaps[behind - 1].block;
   return behind != range.gaps.count() ? range.gaps[behind].block : nullptr;
 }
 
@@ -127,8 +126,14 @@ void PageHeap::close(PageRange& range, Block& block) {
 Block& PageHeap::open(PageRange& range, Block& gap, Address begin, Address end, Arena& arena) {
   CACHALOT_ASSERT(gap.is_gap() && gap.address <= begin && end <= gap.end());
   Block* middle = gap.address < begin ? &cut(range, gap, begin) : &gap;
-  if (middle == &gap) range.gaps.remove(gap);
-  if (end < middle->end()) range.gaps.add(cut(range, *middle, end));
+  Block* const rest = end < middle->end() ? &cut(range, *middle, end) : nullptr;
+  if (middle != &gap && rest != nullptr) {
+    range.gaps.add(*rest);
+  } else if (rest != nullptr) {
+    range.gaps.move(begin, *rest);
+  } else if (middle == &gap) {
+    range.gaps.remove(begin);
+  }
   if (middle == range.tail) range.tail = nullptr;
   heap_.open_gap(*middle, arena);
   return *middle;
