@@ -2,7 +2,7 @@
 """The page heap's figures on the recorded traces, with hazards checked: what docs/page_heap.md reports.
 
     bench/page_heap.py [--command build/release/tools/cachalot] [--config heap:pages]
-                       [--min-device | --scaled | --caches | --cross-stream | --exchange | --corpus]
+                       [--min-device | --scaled | --caches | --cross-stream | --exchange | --corpus | --plays | --floor]
 
 For each trace: peak reserved / peak requested of the page heap and of PyTorch's policy; simulated driver time that allocations
 waited for + that of the background thread; driver calls of the fourth of four iterations, without that thread's; share of the
@@ -11,14 +11,20 @@ allocations in the later half that made a driver call; live mappings; host time 
 --min-device (minutes): the smallest device that completes the trace / peak requested; and on a device of 1.01 of the peak (1.04 for
 the three small traces), how many allocations fail, how often the whole device is waited for, and the driver time.
 --scaled: the ratio with all blocks above 1 MiB a little smaller or larger.
---caches: what thread caches add to peak reserved, in percent: on the trace as it is, and on 16 sizes of its blocks above 64 KiB; one
-page more or less is 0.2 % of the smaller ones, and where blocks lie is chance.
+--caches (minutes): what thread caches add to peak reserved, in percent, of the traces and of the programs in data/traces/programs: on
+the trace as it is, and on 16 sizes of its blocks above 64 KiB; one page more or less is 0.2 % of the smaller ones, and where blocks lie
+is chance.
 --cross-stream: the ratio, the waits of streams for others and the driver time by each value of that option.
 --exchange: the ratio and both driver times without the background thread (background_thread) and with it, for programs that differ in
 the work on each block and in how often the host waits for it; each the mean over the sizes of --scaled.
 --corpus (minutes): of the programs in data/traces/programs and their two halves the ratio, what thread caches add to it, the driver
 time to that of PyTorch's expandable segments (a model), driver calls of the fourth iteration, host time an event to that of segments,
 and the smallest device / peak requested.
+--plays: of the same programs the ratio after 1, 4 and 12 plays in a row, with blocks and cache kept from play to play, and the driver
+calls of the 12th.
+--floor: of the programs with several streams the ratio, and its floor: what an allocator needs at least that gives a stream's free
+memory to another once its work is done, if it can cut memory at will. The host runs ahead of the streams: the faster it is, the more
+memory is free and not done. So there are two floors: without the driver's time, and with the page heap's, spread over all events.
 """
 
 import argparse
@@ -40,8 +46,15 @@ SMALL = {"lsm", "frag_toy", "streams"}  # a page is much of them
 TRACES = "gpt2_varlen gpt2_fp32 llama1b_ckpt moe resnet_multires serve_kv lsm frag_toy streams".split()
 
 
+CORPUS = ROOT / "data" / "traces" / "programs"
+
+
 def recorded(trace):
-    return ROOT / "data" / "traces" / f"{trace}.csv.gz"
+    return (ROOT / "data" / "traces" if trace in TRACES else CORPUS) / f"{trace}.csv.gz"
+
+
+def corpus():
+    return json.loads((CORPUS / "halves.json").read_text())["programs"]
 
 
 def replay(command, path, config, *options):
@@ -145,9 +158,6 @@ def print_cross_stream(options):
         print(f"| {trace} | " + " | ".join(cells) + " |", flush=True)
 
 
-CORPUS = ROOT / "data" / "traces" / "programs"
-
-
 class Judged(typing.NamedTuple):
     ratio: float
     caches_percent: float
@@ -167,12 +177,11 @@ def judge(options, path):
 
 
 def print_corpus(options):
-    programs = json.loads((CORPUS / "halves.json").read_text())["programs"]
     print_head(["half", "group", "reserved / requested", "caches, %", "driver time / expandable", "calls, 4th iteration",
                 "ns / segments", "smallest device"])
     groups = collections.defaultdict(list)
-    for name, program in programs.items():
-        judged = judge(options, CORPUS / f"{name}.csv.gz")
+    for name, program in corpus().items():
+        judged = judge(options, recorded(name))
         groups[program["half"], program["group"]].append(judged)
         print(f"| {name} | {program['half']} | {program['group']} | {judged.ratio:.4f} | {judged.caches_percent:+.2f} "
               f"| {judged.driver:.2f} | {judged.calls} | {judged.host:.2f} | {judged.smallest:.4f} |", flush=True)
@@ -181,6 +190,94 @@ def print_corpus(options):
         figures = "; ".join(f"{what} {statistics.mean(values):.4f}, {max(values):.4f}"
                             for what, values in zip(Judged._fields, zip(*all_judged)))
         print(f"{half}, {group}, {len(all_judged)} programs: {figures}")
+
+
+PLAYS = (1, 4, 12)
+
+
+def print_plays(options):
+    print_head(["half", "group", *(f"{plays} plays" for plays in PLAYS), "calls, last play"])
+    groups = collections.defaultdict(list)
+    for name, program in corpus().items():
+        runs = [replay(options.command, recorded(name), options.config, "--iterations", str(plays)) for plays in PLAYS]
+        ratios = [run["ratio"] for run in runs]
+        groups[program["half"], program["group"]].append(ratios)
+        cells = [program["half"], program["group"], *(f"{ratio:.4f}" for ratio in ratios), str(runs[-1]["memory_calls_per_iteration"][-1])]
+        print(f"| {name} | " + " | ".join(cells) + " |", flush=True)
+    print("\nmean, worst:")
+    for (half, group), all_ratios in sorted(groups.items()):
+        figures = "; ".join(f"{plays} plays: {statistics.mean(ratios):.4f}, {max(ratios):.4f}"
+                            for plays, ratios in zip(PLAYS, zip(*all_ratios)))
+        print(f"{half}, {group}, {len(all_ratios)} programs: {figures}")
+
+
+# As in cachalot replay: what a block's work and an event's host take, and how many launches may be pending on a stream.
+WORK_US = 10
+HOST_US = 1
+MOST_PENDING = 1024
+
+
+class FluidHeap:
+    """Free memory of each stream, which can be cut at will."""
+
+    def __init__(self):
+        self.free = collections.defaultdict(list)  # by stream: [when its work is done, bytes], in order
+        self.reserved = 0
+
+    def give_back(self, stream, done_us, size):
+        self.free[stream].append([done_us, size])
+
+    # What others cannot have yet goes first.
+    def take(self, stream, now_us, wanted):
+        wanted = self.take_from(self.free[stream], -1, wanted, lambda _: True)
+        for other, parts in self.free.items():
+            if other != stream:
+                wanted = self.take_from(parts, 0, wanted, lambda done_us: done_us <= now_us)
+        self.reserved += wanted
+
+    @staticmethod
+    def take_from(parts, end, wanted, is_done):
+        while wanted and parts and is_done(parts[end][0]):
+            taken = min(wanted, parts[end][1])
+            wanted -= taken
+            parts[end][1] -= taken
+            if parts[end][1] == 0:
+                parts.pop(end)
+        return wanted
+
+
+def floor(path, host_us):
+    heap = FluidHeap()
+    now = live = peak = 0
+    blocks = {}
+    ends = collections.defaultdict(lambda: collections.deque([0], MOST_PENDING))  # of the last launches, by stream
+    with gzip.open(path, "rt") as lines:
+        for action, slot, *rest in (line.strip().split(",") for line in lines if line[0] in "af"):
+            now += host_us
+            if action == "f":
+                size, stream = blocks.pop(slot)
+                live -= size
+                heap.give_back(stream, ends[stream][-1], size)
+                continue
+            size, stream = int(rest[0]), rest[1]
+            blocks[slot] = size, stream
+            live += size
+            peak = max(peak, live)
+            heap.take(stream, now, size)
+            if len(ends[stream]) == MOST_PENDING:
+                now = max(now, ends[stream][0])
+            ends[stream].append(max(now, ends[stream][-1]) + WORK_US)
+    return heap.reserved / peak
+
+
+def print_floor(options):
+    names = ["streams", *(name for name, program in corpus().items() if program["group"] == "streams")]
+    print_head(["reserved / requested", "floor", "floor with the driver's time"])
+    for name in names:
+        path = recorded(name)
+        run = replay(options.command, path, options.config)
+        host_us = HOST_US + run["foreground_us"] / run["events"]
+        print(f"| {name} | {run['ratio']:.4f} | {floor(path, HOST_US):.4f} | {floor(path, host_us):.4f} |", flush=True)
 
 
 WORK = {  # on each block, and how often the host waits for it
@@ -218,7 +315,7 @@ def print_caches(options):
     print_head(["as it is, %", "mean of 16 sizes", "median", "least", "most"])
     with tempfile.TemporaryDirectory() as folder:
         path = pathlib.Path(folder) / "scaled.csv.gz"
-        for trace in TRACES:
+        for trace in [*TRACES, *corpus()]:
             added = []
             for scale in NEAR_SCALES:
                 write_scaled(trace, scale, path, above=2**16)
@@ -238,6 +335,8 @@ def main():
     what.add_argument("--cross-stream", action="store_true")
     what.add_argument("--exchange", action="store_true")
     what.add_argument("--corpus", action="store_true")
+    what.add_argument("--plays", action="store_true")
+    what.add_argument("--floor", action="store_true")
     options = parser.parse_args()
     if options.scaled:
         print_scaled(options)
@@ -249,6 +348,10 @@ def main():
         print_corpus(options)
     elif options.exchange:
         print_exchange(options)
+    elif options.plays:
+        print_plays(options)
+    elif options.floor:
+        print_floor(options)
     else:
         print_table(options)
 

@@ -30,7 +30,7 @@ void Backing::begin_search(const PoolPair& pools, const PlacementRules& rules) {
   rules_ = rules;
   search_ = heap_.next_mark();
   knows_sources_ = false;
-  slots_of_ = nullptr;
+  known_range_ = nullptr;
   if (!rules.may_move) {
     idle_.clear();
   } else if (rules.goes_on) {
@@ -75,14 +75,13 @@ double Backing::Lack::least_cost() const { return driver_cost(0, stretches, stre
 
 std::optional<Backing::Lack> Backing::lack_of(const Window& window, double stranded, double cost_below) {
   const PageRange& range = *window.range;
-  forget_slots_unless_of(range);
+  know_slots_of(range);
   Lack lack;
   Address end_of_stretch = 0;
   Address dropped = 0;
   Address slot = grid_.down(window.begin);
   for (std::size_t i = grid_.whole_in(slot - range.base); slot < window.end; ++i, slot += page_) {
-    SlotKind kind = i < slots_.size() ? slots_[i] : SlotKind::empty;
-    if (kind == SlotKind::unknown) kind = slots_[i] = kind_of(slot, range.shown[i]);
+    SlotKind kind = i < range.shown.size() ? known_kind(i, slot) : SlotKind::empty;
     if (kind == SlotKind::memory) continue;
     ++lack.slots;
     if (kind == SlotKind::idle) {
@@ -105,10 +104,20 @@ std::optional<Backing::Lack> Backing::lack_of(const Window& window, double stran
   return lack;
 }
 
-void Backing::forget_slots_unless_of(const PageRange& range) {
-  if (slots_of_ == &range) return;
-  slots_of_ = &range;
-  slots_.assign(range.shown.size(), SlotKind::unknown);
+void Backing::know_slots_of(const PageRange& range) {
+  if (known_range_ == &range) return;
+  known_range_ = &range;
+  if (++known_at_ == 0) {  // after so many searches numbers come again
+    known_.clear();
+    known_at_ = 1;
+  }
+  if (known_.size() < range.shown.size()) known_.resize(range.shown.size());
+}
+
+Backing::SlotKind Backing::known_kind(std::size_t index, Address slot) {
+  KnownSlot& known = known_[index];
+  if (known.at != known_at_) known = {known_at_, kind_of(slot, known_range_->shown[index])};
+  return known.kind;
 }
 
 Backing::SlotKind Backing::kind_of(Address slot, PageId shown) {

@@ -77,7 +77,7 @@ class Backing {
   // Beside the object itself.
   std::size_t metadata_bytes() const {
     return idle_.metadata_bytes() + plan_.metadata_bytes() +
-           capacity_bytes(slots_, runs_, sources_, source_of_, longer_, left_, going_, unmapped_, mapped_, whole_,
+           capacity_bytes(known_, runs_, sources_, source_of_, longer_, left_, going_, unmapped_, mapped_, whole_,
                           chosen_, last_, before_);
   }
 
@@ -102,14 +102,18 @@ class Backing {
   bool may_drop(Address slot, PageId shown);
 
   enum class SlotKind : std::uint8_t {
-    unknown,
     memory,
     empty,    // nothing is mapped
     idle,     // shows an idle page, which may come home
     stale,    // shows another page, in a view that may be dropped
     blocked,  // shows another page, in a view that must stay
   };
-  void forget_slots_unless_of(const PageRange& range);
+  struct KnownSlot {
+    std::uint32_t at = 0;  // as of when
+    SlotKind kind = SlotKind::empty;
+  };
+  void know_slots_of(const PageRange& range);
+  SlotKind known_kind(std::size_t index, Address slot);
   SlotKind kind_of(Address slot, PageId shown);
   SlotKind kind_in_the_way(Address slot, PageId shown) {
     return may_drop(slot, shown) ? SlotKind::stale : SlotKind::blocked;
@@ -148,9 +152,10 @@ class Backing {
     bool may_drop = false;
   };
   std::array<Asked, 64> asked_;  // by the page of the view
-  // The slots of one range, as far as windows of the search came to them: windows overlap.
-  const PageRange* slots_of_ = nullptr;
-  std::vector<SlotKind> slots_;
+  // What the search knows of the slots of one range: windows overlap. What it knew before stays there, with another number.
+  const PageRange* known_range_ = nullptr;
+  std::uint32_t known_at_ = 0;
+  std::vector<KnownSlot> known_;
   // Its idle runs, by page, and of these the sources: those with their handle's first page, the longest first. Found when
   // they are first wanted.
   bool knows_sources_ = false;
