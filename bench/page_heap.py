@@ -315,13 +315,19 @@ def print_caches(options):
     print_head(["as it is, %", "mean of 16 sizes", "median", "least", "most"])
     with tempfile.TemporaryDirectory() as folder:
         path = pathlib.Path(folder) / "scaled.csv.gz"
-        for trace in [*TRACES, *corpus()]:
+        halves = {name: program["half"] for name, program in corpus().items()}
+        means = collections.defaultdict(list)
+        for trace in [*TRACES, *halves]:
             added = []
             for scale in NEAR_SCALES:
                 write_scaled(trace, scale, path, above=2**16)
                 added.append(percent_added(options, path))
             figures = [percent_added(options, recorded(trace)), statistics.mean(added), statistics.median(added)]
+            means[halves.get(trace, "traces")].append(statistics.mean(added))
             print(f"| {trace} | " + " | ".join(f"{x:+.2f}" for x in [*figures, min(added), max(added)]) + " |", flush=True)
+        print("\nmean over 16 sizes: mean, worst:")
+        for name, values in means.items():
+            print(f"{name}: {statistics.mean(values):+.3f}, {max(values):+.3f}")
 
 
 def main():

@@ -28,9 +28,8 @@ double driver_cost(std::size_t creates, std::size_t maps, std::size_t set_access
 
 void Backing::begin_search(const PoolPair& pools, const PlacementRules& rules) {
   rules_ = rules;
-  search_ = heap_.next_mark();
   knows_sources_ = false;
-  known_range_ = nullptr;
+  slots_.begin_search(rules.may_drop);
   if (!rules.may_move) {
     idle_.clear();
   } else if (rules.goes_on) {
@@ -54,7 +53,7 @@ void Backing::for_each_slot(const Window& window, Visit visit) const {
 template <typename Visit>
 void Backing::for_each_lacking(const Window& window, Visit visit) const {
   for_each_slot(window, [&](Address slot, PageId shown) {
-    if (!has_memory(slot, shown)) visit(slot, shown);
+    if (!slots_.has_memory(slot, shown)) visit(slot, shown);
     return true;
   });
 }
@@ -75,23 +74,22 @@ double Backing::Lack::least_cost() const { return driver_cost(0, stretches, stre
 
 std::optional<Backing::Lack> Backing::lack_of(const Window& window, double stranded, double cost_below) {
   const PageRange& range = *window.range;
-  know_slots_of(range);
   Lack lack;
   Address end_of_stretch = 0;
   Address dropped = 0;
   Address slot = grid_.down(window.begin);
   for (std::size_t i = grid_.whole_in(slot - range.base); slot < window.end; ++i, slot += page_) {
-    SlotKind kind = i < range.shown.size() ? known_kind(i, slot) : SlotKind::empty;
+    SlotKind kind = slots_.kind(range, i, slot);
     if (kind == SlotKind::memory) continue;
     ++lack.slots;
     if (kind == SlotKind::idle) {
       if (is_idle(range.shown[i], window)) continue;
-      kind = kind_in_the_way(slot, range.shown[i]);
+      kind = slots_.kind_in_the_way(slot, range.shown[i]);
     }
     if (kind == SlotKind::blocked) return std::nullopt;
     const std::size_t calls = lack.drops + lack.stretches;
     if (kind == SlotKind::stale) {
-      const Address view = view_at(slot, range.shown[i]);
+      const Address view = slots_.view_at(slot, range.shown[i]);
       if (view != dropped) ++lack.drops;
       dropped = view;
     }
@@ -102,40 +100,6 @@ std::optional<Backing::Lack> Backing::lack_of(const Window& window, double stran
     if (has_more_calls && stranded + lack.least_cost() >= cost_below) return std::nullopt;
   }
   return lack;
-}
-
-void Backing::know_slots_of(const PageRange& range) {
-  if (known_range_ == &range) return;
-  known_range_ = &range;
-  if (++known_at_ == 0) {  // after so many searches numbers come again
-    known_.clear();
-    known_at_ = 1;
-  }
-  if (known_.size() < range.shown.size()) known_.resize(range.shown.size());
-}
-
-Backing::SlotKind Backing::known_kind(std::size_t index, Address slot) {
-  KnownSlot& known = known_[index];
-  if (known.at != known_at_) known = {known_at_, kind_of(slot, known_range_->shown[index])};
-  return known.kind;
-}
-
-Backing::SlotKind Backing::kind_of(Address slot, PageId shown) {
-  if (shown == 0) return SlotKind::empty;
-  if (has_memory(slot, shown)) return SlotKind::memory;
-  if (shown != PageHeap::kBlocked && idle_.has(shown)) return SlotKind::idle;
-  return kind_in_the_way(slot, shown);
-}
-
-// Whether the view that shows a page at the slot may be unmapped. Asked again and again: windows overlap.
-bool Backing::may_drop(Address slot, PageId shown) {
-  if (!rules_.may_drop || shown == PageHeap::kBlocked) return false;
-  const Address view = view_at(slot, shown);
-  Asked& asked = asked_[grid_.whole_in(view) % asked_.size()];
-  if (asked.view != view || asked.search != search_) {
-    asked = {search_, view, PhysicalPages::may_unmap(pages_.view_at(shown, slot))};
-  }
-  return asked.may_drop;
 }
 
 // At best the longest sources do, which saves new pages and so costs less than these. Only what is in the way can join
@@ -190,7 +154,7 @@ void Backing::take_sources_outside(const Window& window) {
   take_all_sources();
   for (const BackingPlan::Move& move : plan_.moves) end_source_before(move.first);
   for_each_slot(window, [&](Address slot, PageId shown) {
-    if (has_memory(slot, shown)) end_source_before(shown);
+    if (slots_.has_memory(slot, shown)) end_source_before(shown);
     return true;
   });
 }
@@ -271,7 +235,7 @@ bool Backing::take_mapped(const Window& window) {
   const std::uint64_t coming = heap_.next_mark();
   const auto stays = [&](Address slot, PageId shown) {
     return shown != 0 && is_idle(shown, window) &&
-           (going_.empty() || std::find(going_.begin(), going_.end(), view_at(slot, shown)) == going_.end());
+           (going_.empty() || std::find(going_.begin(), going_.end(), slots_.view_at(slot, shown)) == going_.end());
   };
   const auto take = [&](Address slot, PageId shown) {
     if (stays(slot, shown)) {
@@ -286,8 +250,8 @@ bool Backing::take_mapped(const Window& window) {
     const bool comes = shown != 0 && is_idle(shown, window) && pages_.page(shown).taken != coming;
     if (comes) heap_.pages().take(shown, coming);
     if (!comes && shown != 0) {
-      if (going_.empty() || going_.back() != view_at(slot, shown)) going_.push_back(view_at(slot, shown));
-      may_go = may_go && may_drop(slot, shown);
+      if (going_.empty() || going_.back() != slots_.view_at(slot, shown)) going_.push_back(slots_.view_at(slot, shown));
+      may_go = may_go && slots_.may_drop(slot, shown);
     }
     if (going_.empty()) take(slot, shown);
   });
@@ -316,7 +280,7 @@ void Backing::drop_views_in(const PageRange& range, const Stretch& stretch) {
   for (Address slot = stretch.begin; slot < stretch.end; slot += page_) {
     const PageId shown = heap_.shown_at(range, slot);
     if (shown == 0) continue;
-    const Address view = view_at(slot, shown);
+    const Address view = slots_.view_at(slot, shown);
     const bool known = !plan_.drops.empty() && plan_.drops.back().at == view;
     if (!known) plan_.drops.push_back({pages_.page(shown).handle, view});
   }

@@ -11,7 +11,6 @@
 // the driver's time.
 #pragma once
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
@@ -20,6 +19,7 @@
 
 #include "base/bytes.h"
 #include "pages/page_heap.h"
+#include "pages/slots.h"
 
 namespace cachalot {
 
@@ -42,7 +42,12 @@ struct Window {
 class Backing {
  public:
   explicit Backing(PageHeap& heap)
-      : heap_(heap), pages_(heap.pages()), page_(heap.page_bytes()), grid_(heap.pages().grid()), idle_(heap) {}
+      : heap_(heap),
+        pages_(heap.pages()),
+        page_(heap.page_bytes()),
+        grid_(heap.pages().grid()),
+        idle_(heap),
+        slots_(heap, idle_) {}
 
   // Finds the idle pages of the pools, as far as their arenas reach; none unless they may be moved.
   void begin_search(const PoolPair& pools, const PlacementRules& rules);
@@ -51,7 +56,7 @@ class Backing {
   // Whether the page at home in a slot has a byte that is not free.
   bool is_live(const PageRange& range, Address slot) const {
     const PageId shown = heap_.shown_at(range, slot);
-    return has_memory(slot, shown) && !idle_.has(shown);
+    return slots_.has_memory(slot, shown) && !idle_.has(shown);
   }
   std::size_t slots_without_memory(const Window& window) const;
 
@@ -76,9 +81,9 @@ class Backing {
   void find_holders(BackingPlan& plan) { idle_.find_holders(plan); }
   // Beside the object itself.
   std::size_t metadata_bytes() const {
-    return idle_.metadata_bytes() + plan_.metadata_bytes() +
-           capacity_bytes(known_, runs_, sources_, source_of_, longer_, left_, going_, unmapped_, mapped_, whole_,
-                          chosen_, last_, before_);
+    return idle_.metadata_bytes() + slots_.metadata_bytes() + plan_.metadata_bytes() +
+           capacity_bytes(runs_, sources_, source_of_, longer_, left_, going_, unmapped_, mapped_, whole_, chosen_,
+                          last_, before_);
   }
 
  private:
@@ -93,31 +98,7 @@ class Backing {
   // The same for slots without memory.
   template <typename Visit>
   void for_each_lacking(const Window& window, Visit visit) const;
-  bool has_memory(Address slot, PageId shown) const {
-    return shown != 0 && shown != PageHeap::kBlocked && pages_.page(shown).home == slot;
-  }
   bool is_idle(PageId page, const Window& window) const;
-  // The address of the view in which a slot shows a page.
-  Address view_at(Address slot, PageId shown) const { return slot - pages_.page(shown).index * page_; }
-  bool may_drop(Address slot, PageId shown);
-
-  enum class SlotKind : std::uint8_t {
-    memory,
-    empty,    // nothing is mapped
-    idle,     // shows an idle page, which may come home
-    stale,    // shows another page, in a view that may be dropped
-    blocked,  // shows another page, in a view that must stay
-  };
-  struct KnownSlot {
-    std::uint32_t at = 0;  // as of when
-    SlotKind kind = SlotKind::empty;
-  };
-  void know_slots_of(const PageRange& range);
-  SlotKind known_kind(std::size_t index, Address slot);
-  SlotKind kind_of(Address slot, PageId shown);
-  SlotKind kind_in_the_way(Address slot, PageId shown) {
-    return may_drop(slot, shown) ? SlotKind::stale : SlotKind::blocked;
-  }
 
   void find_sources();
   void take_all_sources();
@@ -145,17 +126,7 @@ class Backing {
   // The search.
   PlacementRules rules_;
   IdlePages idle_;
-  std::uint64_t search_ = 0;  // its number
-  struct Asked {              // what may_drop said of a view
-    std::uint64_t search = 0;
-    Address view = 0;
-    bool may_drop = false;
-  };
-  std::array<Asked, 64> asked_;  // by the page of the view
-  // What the search knows of the slots of one range: windows overlap. What it knew before stays there, with another number.
-  const PageRange* known_range_ = nullptr;
-  std::uint32_t known_at_ = 0;
-  std::vector<KnownSlot> known_;
+  Slots slots_;
   // Its idle runs, by page, and of these the sources: those with their handle's first page, the longest first. Found when
   // they are first wanted.
   bool knows_sources_ = false;

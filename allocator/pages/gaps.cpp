@@ -17,6 +17,12 @@ Block* Gaps::last_until(Address address) const {
   return behind == 0 ? nullptr : gaps_[behind - 1].block;
 }
 
+Block* Gaps::at_or_behind(Address address) const {
+  const std::size_t behind = first_from(address + 1);
+  if (behind != 0 && address < gaps_[behind - 1].block->end()) return gaps_[behind - 1].block;
+  return behind != gaps_.size() ? gaps_[behind].block : nullptr;
+}
+
 void Gaps::add(Block& gap) {
   const auto first = gaps_.begin() + static_cast<std::ptrdiff_t>(first_from(gap.address));
   const auto last = gaps_.begin() + static_cast<std::ptrdiff_t>(first_from(gap.end()));

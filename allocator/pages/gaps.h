@@ -24,6 +24,9 @@ class Gaps {
   // The last gap that begins at the address or before it; nullptr: none does.
   Block* last_until(Address address) const;
 
+  // The gap that holds the address, or else the first behind it; nullptr: there is none.
+  Block* at_or_behind(Address address) const;
+
   // A gap is there, in place of those that were within its addresses.
   void add(Block& gap);
   void remove(Address address);

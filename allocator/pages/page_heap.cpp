@@ -88,13 +88,6 @@ Block& PageHeap::first_block(Address address) {
   return block_at(*std::prev(heap_.segments().upper_bound(address))->second, address);
 }
 
-// The gap that holds the address, or else the first behind it; nullptr: none.
-Block* PageHeap::find_gap(PageRange& range, Address address) {
-  const std::size_t behind = range.gaps.first_from(address + 1);
-  if (behind != 0 && address < range.gaps[behind - 1].block->end()) return range.gaps[behind - 1].block;
-  return behind != range.gaps.count() ? range.gaps[behind].block : nullptr;
-}
-
 Block& PageHeap::cut(PageRange& range, Block& block, Address address) {
   Block& high = heap_.cut(block, address);
   if (&block == range.tail) range.tail = &high;

@@ -48,6 +48,12 @@ struct PageRange {
   Address end() const { return base + bytes; }
 };
 
+// Where a page is at home that leaves it.
+struct PageHome {
+  Address address;
+  Block* holder;  // as in BackingPlan::holders; null: to be looked up
+};
+
 // What gives a request its memory. All addresses but begin and end are multiples of a page.
 struct BackingPlan {
   struct Move {  // pages of one handle, in order
@@ -196,23 +202,16 @@ class PageHeap {
   std::size_t metadata_bytes() const;
 
  private:
-  std::string validate_seams() const;
-  std::string validate_gaps() const;
   Address first_unmapped(const PageRange& range, std::size_t bytes) const;
   PageId* slots_for(PageRange& range, Address at, std::size_t bytes);
   Block& cut(PageRange& range, Block& block, Address address);
   Block& first_piece(const BackingPlan& plan);
   Block& isolate(PageRange& range, Block& block, Address begin, Address end);
-  struct Home {  // of a page that leaves it
-    Address address;
-    Block* holder;  // as in BackingPlan::holders; null: to be looked up
-  };
-  std::vector<VacatedStretch> vacate_homes(std::vector<Home>& homes) noexcept;
+  std::vector<VacatedStretch> vacate_homes(std::vector<PageHome>& homes) noexcept;
   template <typename Visit>
   void claim_stretch(PageRange& range, Block& first, Address begin, Address end, Visit visit);
   void close(PageRange& range, Block& block);
   Block& open(PageRange& range, Block& gap, Address begin, Address end, Arena& arena);
-  Block* find_gap(PageRange& range, Address address);
 
   BlockHeap& heap_;
   PhysicalPages pages_;

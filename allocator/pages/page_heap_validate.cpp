@@ -4,22 +4,25 @@
 
 namespace cachalot {
 
-std::string PageHeap::validate_seams() const {
-  auto noted = seams_.all().begin();
-  for (const auto& [address, head] : heap_.segments()) {
-    for (const Block* block = head; range_of(address) != nullptr && !block->is_edge(); block = block->next) {
-      if (!seams_.is_seam(*block)) continue;
-      if (noted == seams_.all().end() || noted->address != block->address || noted->block != block)
+namespace {
+
+std::string validate_seams(const PageHeap& pages, const BlockHeap& heap) {
+  const Seams& seams = pages.seams();
+  auto noted = seams.all().begin();
+  for (const auto& [address, head] : heap.segments()) {
+    for (const Block* block = head; pages.holds(address) && !block->is_edge(); block = block->next) {
+      if (!seams.is_seam(*block)) continue;
+      if (noted == seams.all().end() || noted->address != block->address || noted->block != block)
         return formatted("the seam at {:#x} is not noted", block->address);
       ++noted;
     }
   }
-  if (noted != seams_.all().end()) return formatted("a seam is noted at {:#x}, where none is", noted->address);
+  if (noted != seams.all().end()) return formatted("a seam is noted at {:#x}, where none is", noted->address);
   return "";
 }
 
-std::string PageHeap::validate_gaps() const {
-  for (const auto& [base, range] : ranges_) {
+std::string validate_gaps(const PageHeap& pages, const BlockHeap& heap) {
+  for (const auto& [base, range] : pages.ranges()) {
     Address end = base;
     std::size_t runs = 0;
     for (std::size_t i = 0; i < range.gaps.count(); ++i) {
@@ -30,17 +33,19 @@ std::string PageHeap::validate_gaps() const {
       end = gap->end();
     }
     runs += end != range.end() ? 1 : 0;
-    const auto first = heap_.segments().lower_bound(base);
-    const auto last = heap_.segments().lower_bound(range.end());
+    const auto first = heap.segments().lower_bound(base);
+    const auto last = heap.segments().lower_bound(range.end());
     if (static_cast<std::size_t>(std::distance(first, last)) != runs)
       return formatted("{} runs lie between the gaps of the range at {:#x}", runs, base);
   }
   return "";
 }
 
+}  // namespace
+
 std::string PageHeap::validate(std::size_t moving) const {
-  if (std::string broken = validate_gaps(); !broken.empty()) return broken;
-  if (std::string broken = validate_seams(); !broken.empty()) return broken;
+  if (std::string broken = validate_gaps(*this, heap_); !broken.empty()) return broken;
+  if (std::string broken = validate_seams(*this, heap_); !broken.empty()) return broken;
   std::size_t in_blocks = 0;
   for (const auto& [address, head] : heap_.segments()) {
     const PageRange* range = range_of(address);

@@ -10,7 +10,7 @@ namespace cachalot {
 // so from the gaps before it and behind it, whichever is nearer.
 Block& PageHeap::first_piece(const BackingPlan& plan) {
   Block* before = plan.range->gaps.last_until(plan.begin);
-  Block* behind = find_gap(*plan.range, plan.begin);
+  Block* behind = plan.range->gaps.at_or_behind(plan.begin);
   if (before == nullptr && behind == nullptr) return first_block(plan.begin);
   while (true) {
     if (before != nullptr) {
@@ -51,7 +51,7 @@ std::vector<PageHeap::VacatedStretch> PageHeap::begin(const BackingPlan& plan) n
     if (block->end() >= plan.end) break;
   }
 
-  std::vector<Home> homes;
+  std::vector<PageHome> homes;
   for (const BackingPlan::Move& move : plan.moves) {
     for (std::uint32_t i = 0; i < move.count; ++i) {
       homes.push_back({pages_.page(move.first + i).home, plan.holders.empty() ? nullptr : plan.holders[homes.size()]});
@@ -62,21 +62,21 @@ std::vector<PageHeap::VacatedStretch> PageHeap::begin(const BackingPlan& plan) n
 
 std::vector<PageHeap::VacatedStretch> PageHeap::vacate(HandleId id) noexcept {
   const PhysicalHandle& handle = pages_.handle(id);
-  std::vector<Home> homes;
+  std::vector<PageHome> homes;
   for (std::uint32_t i = 0; i < handle.pages; ++i) homes.push_back({pages_.page(handle.first + i).home, nullptr});
   return vacate_homes(homes);
 }
 
 // From the highest address down: what is taken of a block then leaves its lower part, which is the same object, to be the
 // holder of others.
-std::vector<PageHeap::VacatedStretch> PageHeap::vacate_homes(std::vector<Home>& homes) noexcept {
-  std::sort(homes.begin(), homes.end(), [](const Home& a, const Home& b) { return a.address < b.address; });
+std::vector<PageHeap::VacatedStretch> PageHeap::vacate_homes(std::vector<PageHome>& homes) noexcept {
+  std::sort(homes.begin(), homes.end(), [](const PageHome& a, const PageHome& b) { return a.address < b.address; });
   std::vector<VacatedStretch> vacated;
   vacated.reserve(homes.size());
   while (!homes.empty()) {
     const Address end = homes.back().address + page_bytes();
     PageRange& range = *range_of(homes.back().address);
-    Home first = homes.back();
+    PageHome first = homes.back();
     for (homes.pop_back(); !homes.empty(); homes.pop_back()) {
       const Address before = homes.back().address;
       if (before + page_bytes() != first.address || before < range.base) break;
@@ -111,7 +111,9 @@ void PageHeap::move_homes(const BackingPlan& plan, const std::vector<VacatedStre
 
 Block& PageHeap::finish(const BackingPlan& plan, Arena& arena) noexcept {
   PageRange& range = *plan.range;
-  const auto fill = [&](Address at, std::size_t bytes) { open(range, *find_gap(range, at), at, at + bytes, arena); };
+  const auto fill = [&](Address at, std::size_t bytes) {
+    open(range, *range.gaps.at_or_behind(at), at, at + bytes, arena);
+  };
   Block& before = first_piece(plan);
   for (const BackingPlan::Move& move : plan.moves) fill(move.to, move.count * page_bytes());
   for (const BackingPlan::Growth& growth : plan.growths) fill(growth.at, growth.pages * page_bytes());
@@ -130,7 +132,8 @@ Block& PageHeap::finish(const BackingPlan& plan, Arena& arena) noexcept {
 // What it merges with keeps its own last user, too: the later of the two counts.
 void PageHeap::reopen(const VacatedStretch& part) noexcept {
   PageRange& range = *range_of(part.address);
-  Block& block = open(range, *find_gap(range, part.address), part.address, part.address + part.bytes, *part.arena);
+  Block& block =
+      open(range, *range.gaps.at_or_behind(part.address), part.address, part.address + part.bytes, *part.arena);
   std::uint32_t epoch = part.epoch;
   for (const Block* beside : {block.prev, block.next}) {
     const bool merges = beside->is_free() && beside->arena == part.arena;

@@ -1,0 +1,48 @@
+#include "pages/slots.h"
+
+namespace cachalot {
+
+void Slots::begin_search(bool may_drop) {
+  may_drop_ = may_drop;
+  range_ = nullptr;
+  if (++search_ == 0) {  // after so many searches numbers come again
+    asked_ = {};
+    search_ = 1;
+  }
+}
+
+SlotKind Slots::kind(const PageRange& range, std::size_t index, Address slot) {
+  if (index >= range.shown.size()) return SlotKind::empty;
+  if (range_ != &range) look_at(range);
+  KnownSlot& known = known_[index];
+  if (known.at != now_) known = {now_, find_kind(slot, range.shown[index])};
+  return known.kind;
+}
+
+void Slots::look_at(const PageRange& range) {
+  range_ = &range;
+  if (++now_ == 0) {
+    known_.clear();
+    now_ = 1;
+  }
+  if (known_.size() < range.shown.size()) known_.resize(range.shown.size());
+}
+
+SlotKind Slots::find_kind(Address slot, PageId shown) {
+  if (shown == 0) return SlotKind::empty;
+  if (has_memory(slot, shown)) return SlotKind::memory;
+  if (shown != PageHeap::kBlocked && idle_.has(shown)) return SlotKind::idle;
+  return kind_in_the_way(slot, shown);
+}
+
+bool Slots::may_drop(Address slot, PageId shown) {
+  if (!may_drop_ || shown == PageHeap::kBlocked) return false;
+  const Address view = view_at(slot, shown);
+  AskedView& asked = asked_[pages_.grid().whole_in(view) % asked_.size()];
+  if (asked.view != view || asked.search != search_) {
+    asked = {view, search_, PhysicalPages::may_unmap(pages_.view_at(shown, slot))};
+  }
+  return asked.may_drop;
+}
+
+}  // namespace cachalot
