@@ -18,7 +18,7 @@ namespace cachalot {
 struct PagesByHand {
   static constexpr std::size_t kPage = 2 * kMiB;
   static constexpr Address kBase = Address{1} << 40;
-  static constexpr std::size_t kSlots = 1024;
+  static constexpr std::size_t kSlots = 4096;
 
   PagesByHand() {
     heap.expect_ranges();

@@ -63,6 +63,19 @@ TEST_F(PlacementOfARequest, GoesBehindEverythingWhereNoHoleIsLargeEnough) {
   take(*plan);
 }
 
+TEST_F(PlacementOfARequest, LooksAtAnotherPartOfManyGapsEachTime) {
+  constexpr std::size_t kGaps = 1100;  // more than one search looks at
+  constexpr std::size_t kHole = 1060;
+  for (std::size_t i = 0, slot = 0; i < kGaps; ++i, slot += i == kHole ? 3 : 2) hand.grow_live(slot, 1);
+  const std::optional<BackingPlan> plan = best(2 * kPage);
+  ASSERT_TRUE(plan);
+  EXPECT_EQ(plan->begin, at(2 * kGaps)) << "the end is always looked at";
+  const std::optional<BackingPlan> next = best(2 * kPage);
+  ASSERT_TRUE(next);
+  EXPECT_EQ(next->begin, at(2 * kHole - 1));
+  take(*next);
+}
+
 TEST_F(PlacementOfARequest, SharesAPageRatherThanStrandingHalfOfOne) {
   hand.grow_live(0, 1);
   hand.grow_live(3, 1);  // behind a gap of two pages, first by address
