@@ -2,7 +2,7 @@
 """The page heap's figures on the recorded traces, with hazards checked: what docs/page_heap.md reports.
 
     bench/page_heap.py [--command build/release/tools/cachalot] [--config heap:pages]
-                       [--min-device | --scaled | --caches | --cross-stream | --exchange | --corpus | --plays | --floor]
+                       [--min-device | --scaled | --caches | --cross-stream | --exchange | --corpus | --plays | --floor | --random]
 
 For each trace: peak reserved / peak requested of the page heap and of PyTorch's policy; simulated driver time that allocations
 waited for + that of the background thread; driver calls of the fourth of four iterations, without that thread's; share of the
@@ -25,6 +25,7 @@ calls of the 12th.
 --floor: of the programs with several streams the ratio, and its floor: what an allocator needs at least that gives a stream's free
 memory to another once its work is done, if it can cut memory at will. The host runs ahead of the streams: the faster it is, the more
 memory is free and not done. So there are two floors: without the driver's time, and with the page heap's, spread over all events.
+--random (minutes): 10 million allocations and frees at random, on 6 streams, 512 B to 32 MiB, with hazards checked.
 """
 
 import argparse
@@ -33,6 +34,7 @@ import gzip
 import json
 import math
 import pathlib
+import random
 import statistics
 import subprocess
 import sys
@@ -280,6 +282,30 @@ def print_floor(options):
         print(f"| {name} | {run['ratio']:.4f} | {floor(path, HOST_US):.4f} | {floor(path, host_us):.4f} |", flush=True)
 
 
+def write_random(path, events):
+    generator = random.Random(7)
+    live = []
+    with open(path, "w") as out:
+        for i in range(events):
+            if live and (len(live) > 3000 or generator.random() < 0.47):
+                at = generator.randrange(len(live))
+                live[at], live[-1] = live[-1], live[at]
+                out.write(f"f,{live.pop()}\n")
+            else:
+                size = int(math.exp(generator.uniform(math.log(512), math.log(32 * 2**20))))
+                out.write(f"a,{i},{size},{generator.randrange(6)}\n")
+                live.append(i)
+
+
+def print_random(options):
+    events = 10_000_000
+    with tempfile.TemporaryDirectory() as folder:
+        path = pathlib.Path(folder) / "random.csv"
+        write_random(path, events)
+        run = replay(options.command, path, options.config, "--check-hazards")
+    print(f"{events} events, no hazard; reserved / requested {run['ratio']:.4f}; {run['memory_calls']} driver calls for memory")
+
+
 WORK = {  # on each block, and how often the host waits for it
     "10 us": [],
     "10 us and 500 GB/s": ["--work-gb-per-s", "500"],
@@ -343,6 +369,7 @@ def main():
     what.add_argument("--corpus", action="store_true")
     what.add_argument("--plays", action="store_true")
     what.add_argument("--floor", action="store_true")
+    what.add_argument("--random", action="store_true")
     options = parser.parse_args()
     if options.scaled:
         print_scaled(options)
@@ -358,6 +385,8 @@ def main():
         print_plays(options)
     elif options.floor:
         print_floor(options)
+    elif options.random:
+        print_random(options)
     else:
         print_table(options)
 
