@@ -62,6 +62,14 @@ void churn(std::vector<void*>& live) {
 
 void measure() {
   check(cudaFree(nullptr));
+  int device = 0;
+  print("cudaGetDevice", nanoseconds([&] { check(cudaGetDevice(&device)); }), 1);
+  cudaStream_t stream = nullptr;
+  check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+  unsigned long long id = 0;
+  print("cudaStreamGetId", nanoseconds([&] { check(cudaStreamGetId(stream, &id)); }), 1);
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  print("cudaStreamIsCapturing", nanoseconds([&] { check(cudaStreamIsCapturing(nullptr, &status)); }), 1);
   pair_of_malloc_and_free("cudaMalloc + cudaFree");
   cudaEvent_t event = nullptr;
   check(cudaEventCreateWithFlags(&event, cudaEventDisableTiming));

@@ -1,4 +1,5 @@
 // What every entry point does around its own work: finds the process, locks it, turns exceptions into error codes.
+// A few that only read what is the thread's own do not lock.
 #pragma once
 
 #include <type_traits>
@@ -13,15 +14,23 @@
 
 namespace cachalot::simulator {
 
+// Returns the process. Null, with the error that the call must return: there is none, or the thread may not call now.
+inline Process* enter(cudaError_t& error) noexcept {
+  Process* process = Process::get(error);
+  if (!process) return nullptr;
+  if (ending_thread.load(std::memory_order_relaxed) != 0) [[unlikely]]
+    wait_for_end();
+  if (!this_thread().in_host_function) [[likely]]
+    return process;
+  error = cudaErrorNotPermitted;
+  return nullptr;
+}
+
 template <typename Body>
 cudaError_t guarded(Body&& body) noexcept {
   cudaError_t error = cudaSuccess;
-  Process* process = Process::get(error);
+  Process* process = enter(error);
   if (!process) return error;
-  if (ending_thread.load(std::memory_order_relaxed) != 0) [[unlikely]]
-    wait_for_end();
-  if (this_thread().in_host_function) [[unlikely]]
-    return cudaErrorNotPermitted;
   const Lock lock(process_mutex);
   error = error_of(process->watch(), [&] { return body(*process); });
   const cudaError_t late = process->settle();
@@ -33,6 +42,19 @@ template <typename Body>
 cudaError_t runtime_call(Body&& body) noexcept {
   const cudaError_t error = guarded(std::forward<Body>(body));
   if (error != cudaSuccess) [[unlikely]]
+    this_thread().last_error = error;
+  return error;
+}
+
+// A function of the runtime that reads what is the thread's own, and so takes no lock: PyTorch calls cudaGetDevice in each
+// allocation, where a lock would cost more than a driver's whole call. It takes no time of the devices, so nothing falls due
+// at its end.
+template <typename Body>
+cudaError_t unlocked_runtime_call(Body&& body) noexcept {
+  cudaError_t error = cudaSuccess;
+  if (enter(error)) [[likely]]
+    body();
+  else
     this_thread().last_error = error;
   return error;
 }

@@ -38,10 +38,7 @@ cudaError_t cudaSetDevice(int device) {
 }
 
 cudaError_t cudaGetDevice(int* device) {
-  return runtime_call([&](Process&) {
-    *device = this_thread().device;
-    return cudaSuccess;
-  });
+  return unlocked_runtime_call([&] { *device = this_thread().device; });
 }
 
 cudaError_t cudaInitDevice(int device, unsigned int flags, unsigned int) {

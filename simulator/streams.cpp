@@ -19,7 +19,7 @@ Streams::Streams(const Config& config, Watch& watch, MemoryUses& uses, Contexts&
 }
 
 StreamState& Streams::at(const char* call, cudaStream_t handle) {
-  if (handle && handle != cudaStreamLegacy && handle != cudaStreamPerThread) return streams_.at(call, handle);
+  if (is_own_name(handle)) return streams_.at(call, handle);
   DeviceState& device = contexts_.current();
   const bool is_legacy = handle ? handle == cudaStreamLegacy : !this_thread().has_own_default_stream;
   if (!is_legacy) return per_thread(device.ordinal);
@@ -74,6 +74,7 @@ void Streams::destroy(StreamState& stream) {
   end(stream);
   watch_.gone(Owned::stream, &stream);
   streams_.destroy(stream);
+  ++destroyed_;
 }
 
 void Streams::end(StreamState& stream) {
@@ -114,6 +115,7 @@ void Streams::destroy_all(std::uint64_t thread) {
 void Streams::destroy_all(DeviceState& device) {
   const auto is_its = [&](const StreamState& stream) { return stream.device == device.ordinal; };
   streams_.destroy_if(is_its);
+  ++destroyed_;
   std::erase_if(per_thread_, [&](const auto& entry) { return is_its(entry.second); });
   device.legacy_stream.queue = {};
   device.legacy_stream.gates.clear();

@@ -1,6 +1,7 @@
 // The program's streams: those it makes, the legacy one of each context, and each thread's own.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <map>
 #include <tuple>
@@ -26,6 +27,13 @@ class Streams {
 
   // Throws cudaErrorInvalidResourceHandle.
   StreamState& at(const char* call, cudaStream_t handle) CACHALOT_LOCKED;
+  // The handle names a stream by itself, not one of the context or of the thread.
+  static bool is_own_name(cudaStream_t handle) {
+    return handle && handle != cudaStreamLegacy && handle != cudaStreamPerThread;
+  }
+  // Returns how many streams with such handles have been destroyed, and one more: a handle keeps its meaning while this stays. Needs
+  // no lock: a caller whose stream another thread destroys meanwhile may get either answer.
+  static std::uint64_t destroyed() { return destroyed_.load(std::memory_order_relaxed); }
   static cudaStream_t handle(const StreamState& stream) { return Registry<StreamState, cudaStream_t>::handle(stream); }
 
   StreamState& create(unsigned int flags, int priority) CACHALOT_LOCKED;
@@ -66,6 +74,8 @@ class Streams {
   void end(StreamState& stream) CACHALOT_LOCKED;
   template <typename Goes>
   void end_per_thread(Goes&& goes) CACHALOT_LOCKED;
+
+  static inline constinit std::atomic<std::uint64_t> destroyed_{1};
 
   const Config& config_;
   Watch& watch_ CACHALOT_UNDER_LOCK;

@@ -54,6 +54,13 @@ class Answer {
   std::int64_t count_ = 0;
 };
 
+// A stream and its number, and how many streams had been destroyed when both were looked up.
+struct AskedStream {
+  cudaStream_t handle = nullptr;
+  unsigned long long id = 0;
+  std::uint64_t destroyed = 0;
+};
+
 struct ThreadState {
   int device = 0;               // of the current context, else the chosen one
   int chosen = 0;               // by cudaSetDevice
@@ -65,6 +72,7 @@ struct ThreadState {
   bool has_own_default_stream = false;  // in a call of a program that is compiled so
   bool in_host_function = false;        // of a stream, where calls are not permitted
   Answer answer;
+  AskedStream asked;                     // by cudaStreamGetId, last
   InlineStack<CUcontext, 64> contexts;   // pushed, below the current one
   InlineStack<LaunchShape, 8> launches;  // one, but for launches in the arguments of launches
 };

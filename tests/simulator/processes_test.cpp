@@ -289,13 +289,21 @@ TEST_F(SimulatorProcesses, TheMemoryOfAKilledProcessIsFree) {
 }
 
 TEST_F(SimulatorProcesses, AForkedChildCannotUseCudaAndTheParentCan) {
+  cudaStream_t stream = nullptr;
+  unsigned long long id = 0;
+  ASSERT_CUDA(cudaStreamCreate(&stream));
+  ASSERT_CUDA(cudaStreamGetId(stream, &id));
   const pid_t child = fork();
   if (child == 0) {
     void* pointer = nullptr;
-    const bool refused =
-        cudaMalloc(&pointer, kMib) == cudaErrorInitializationError && cudaSetDevice(0) == cudaErrorInitializationError;
+    int device = 0;
+    bool refused = true;
+    for (const cudaError_t error : {cudaMalloc(&pointer, kMib), cudaSetDevice(0), cudaGetDevice(&device),
+                                    cudaStreamGetId(stream, &id), cudaGetLastError()})
+      refused = refused && error == cudaErrorInitializationError;
     _exit(refused ? 0 : 1);
   }
+  ASSERT_CUDA(cudaStreamDestroy(stream));
   int status = -1;
   ASSERT_EQ(waitpid(child, &status, 0), child);
   EXPECT_EQ(status, 0);

@@ -142,6 +142,32 @@ TEST_F(SimulatorStreams, AHandleIsGivenAgainAtOnceToAStreamOfAnotherId) {
   for (cudaStream_t stream : again) ASSERT_CUDA(cudaStreamDestroy(stream));
 }
 
+TEST_F(SimulatorStreams, ANumberIsForgottenWithItsStreamWhoeverEndsIt) {
+  const auto ends = [](const auto& end) {
+    cudaStream_t stream = nullptr;
+    ASSERT_CUDA(cudaStreamCreate(&stream));
+    EXPECT_EQ(id_of(stream), id_of(stream));
+    end(stream);
+    unsigned long long id = 0;
+    EXPECT_EQ(cudaStreamGetId(stream, &id), cudaErrorInvalidResourceHandle);
+    EXPECT_EQ(cudaGetLastError(), cudaErrorInvalidResourceHandle);
+  };
+  ends([](cudaStream_t stream) { ASSERT_CUDA(cudaStreamDestroy(stream)); });
+  ends([](cudaStream_t stream) { std::thread([&] { ASSERT_CUDA(cudaStreamDestroy(stream)); }).join(); });
+  ASSERT_CUDA(cudaSetDevice(1));
+  ends([](cudaStream_t) { ASSERT_CUDA(cudaDeviceReset()); });
+  ASSERT_CUDA(cudaSetDevice(0));
+}
+
+TEST_F(SimulatorStreams, EachThreadsOwnStreamHasItsNumberThere) {
+  const unsigned long long here = id_of(cudaStreamPerThread);
+  unsigned long long there = here;
+  std::thread([&] { there = id_of(cudaStreamPerThread); }).join();
+  EXPECT_NE(there, here);
+  EXPECT_EQ(id_of(cudaStreamPerThread), here);
+  EXPECT_NE(id_of(nullptr), here);
+}
+
 TEST_F(SimulatorStreams, AStreamOfAnOldHandleIsNotBehindTheOldWork) {
   cudaStream_t old = nullptr;
   ASSERT_CUDA(cudaStreamCreate(&old));
@@ -457,11 +483,17 @@ TEST_F(SimulatorStreams, AWriteToMemoryThatIsFreedIsDropped) {
 }
 
 TEST_F(SimulatorStreams, AHostFunctionMayNotCall) {
-  cudaError_t error = cudaSuccess;
+  cudaError_t errors[] = {cudaSuccess, cudaSuccess};
   ASSERT_CUDA(cudaLaunchHostFunc(
-      stream_, [](void* told) { *static_cast<cudaError_t*>(told) = cudaDeviceSynchronize(); }, &error));
+      stream_,
+      [](void* told) {
+        int device = 0;
+        static_cast<cudaError_t*>(told)[0] = cudaDeviceSynchronize();
+        static_cast<cudaError_t*>(told)[1] = cudaGetDevice(&device);
+      },
+      errors));
   ASSERT_CUDA(cudaStreamSynchronize(stream_));
-  EXPECT_EQ(error, cudaErrorNotPermitted);
+  for (const cudaError_t error : errors) EXPECT_EQ(error, cudaErrorNotPermitted);
 }
 
 TEST_F(SimulatorStreams, SynchronizingAStreamWaitsForNoOther) {
