@@ -30,7 +30,9 @@ class Column(typing.NamedTuple):
     variant: str
 
 
+C_API = "c_api"
 PEERS = [
+    Column(C_API, "c_api", "heap:pages,thread_cache:True"),
     Column("torch", "torch", ""),
     Column("torch_expandable", "torch", "expandable_segments:True"),
     Column("cub", "cub", "powers of two"),
@@ -69,6 +71,7 @@ GROUPS = [
         "threads/1": "1 thread, million pairs/s",
         "threads/2": "2 threads, million pairs/s",
         "threads/4": "4 threads, million pairs/s",
+        "threads_one_stream/2": "2 threads on one stream, million pairs/s",
     }, rounds=2),
     Group("handoff", ["handoff"], {
         "handoff/1+1": "1 allocates, 1 frees, million pairs/s",
@@ -206,7 +209,7 @@ class Results:
 
     def add(self, column, values, lacks):
         for figure, value in values.items():
-            best = max if figure.startswith(("threads/", "handoff/")) else min
+            best = max if figure.startswith(("threads", "handoff/")) else min
             self.values[figure, column] = best(value, self.values.get((figure, column), value))
         for figure, why in lacks.items():
             self.lacks[figure, column] = why
@@ -307,6 +310,7 @@ def judge(results):
     targets = Targets(results)
     judge_exact(targets)
     judge_cached(targets)
+    judge_c_api(targets)
     judge_traces(targets)
     return targets.verdicts
 
@@ -339,11 +343,19 @@ def judge_cached(targets):
         targets.at_least(f"hot pair, {cached}, to CUB", targets.faster(HOT_PAIRS[:2], cached, "cub"), 6)
         targets.at_most(f"hot pair, {cached}", get(INSTRUCTIONS, cached), 220, "instructions")
         targets.at_least(f"two threads to one, {cached}", targets.ratio("threads/2", cached, "threads/1", cached), 1.8)
+        targets.at_least(f"two threads on one stream to one thread, {cached}",
+                         targets.ratio("threads_one_stream/2", cached, "threads/1", cached), 1.5)
         handoff = "handoff/2+2"
         targets.at_least(f"2 allocate, 2 free, {cached}, to PyTorch", targets.ratio(handoff, cached, handoff, "torch"), 25)
         targets.at_least(f"2 allocate, 2 free, {cached}, to one thread",
                          targets.ratio(handoff, cached, "threads/1", cached), 0.4)
         targets.at_most(f"99.99th percentile, {cached}, alone", get("tail/1", cached), 5, "us")
+
+
+def judge_c_api(targets):
+    pair = HOT_PAIRS[1]
+    targets.at_most("hot pair through the C API and a thread cache, 4 KiB", targets.results.get(pair, C_API), 10, "ns")
+    targets.at_least("hot pair through the C API and a thread cache, to PyTorch", targets.faster([pair], C_API, "torch"), 17)
 
 
 def judge_traces(targets):

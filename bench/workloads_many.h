@@ -48,16 +48,16 @@ double ns_of_threads(int count, Work&& work) {
   return std::chrono::duration<double, std::nano>(last - first).count();
 }
 
-// Threads that each allocate and free 4 KiB on a stream of their own, one allocator for all.
+// Threads that each allocate and free 4 KiB, on a stream of their own or all on one; one allocator for all.
 template <typename Allocator = OwnAllocator>
 class ThreadPairs {
  public:
   explicit ThreadPairs(Allocator allocator = {}) : allocator_(std::forward<Allocator>(allocator)) {}
 
   // Million pairs a second of all threads, each of which does `pairs`.
-  double shot(int threads, int pairs) {
+  double shot(int threads, int pairs, bool on_one_stream = false) {
     std::vector<Stream> streams;
-    for (int index = 0; index < threads; ++index) streams.push_back(allocator_.stream(index));
+    for (int index = 0; index < threads; ++index) streams.push_back(allocator_.stream(on_one_stream ? 0 : index));
     const double ns = ns_of_threads(threads, [&](int index, auto&& start_together) {
       start_together();
       const Stream stream = streams[static_cast<std::size_t>(index)];

@@ -75,6 +75,10 @@ void measure_threads(Peer& peer, const Effort& effort) {
   for (std::size_t i = 0; i < best.size(); ++i) {
     print_figure("threads/" + std::to_string(1 << i), best[i], "M pairs/s");
   }
+  double on_one_stream = 0;
+  for (int shot = 0; shot < effort.shots; ++shot)
+    on_one_stream = std::max(on_one_stream, work.shot(2, effort.pairs, /*on_one_stream=*/true));
+  print_figure("threads_one_stream/2", on_one_stream, "M pairs/s");
 }
 
 template <Allocates Peer>

@@ -59,7 +59,7 @@ TEST_P(Peers, MeasurePairsAndThreads) {
   const auto values = figures(GetParam() + std::string(" --quick hot_pair threads handoff"));
   EXPECT_EQ(names(values),
             (std::set<std::string>{"hot_pair/512", "hot_pair/4096", "hot_pair/1048576", "hot_pair/8388608", "threads/1",
-                                   "threads/2", "threads/4", "handoff/1+1", "handoff/2+2"}));
+                                   "threads/2", "threads/4", "threads_one_stream/2", "handoff/1+1", "handoff/2+2"}));
   for (const auto& [figure, value] : values) {
     EXPECT_GT(value, 0) << figure;
     EXPECT_TRUE(std::isfinite(value)) << figure;
