@@ -87,7 +87,7 @@ struct Block {
 
   // Of a kCached block: what the user who has it asked for; 0: it lies in a cache. The word (how many bytes of the last
   // granule were not asked for, and one) changes while others look, without a lock, and by threads in turn: so it lies
-  // beside those of the stream's other cached blocks (LentWords), and their own lines can be in every processor's cache.
+  // beside those of the thread's other cached blocks (LentWords), and their own lines can be in every processor's cache.
   std::size_t lent_bytes() const {
     const std::uint16_t word = __atomic_load_n(lease.word, __ATOMIC_RELAXED);
     return word == 0 ? 0 : size() + 1 - word;

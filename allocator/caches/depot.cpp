@@ -22,7 +22,8 @@ std::string validate(std::span<Block* const> blocks, std::size_t size_class, Str
 
 std::uint16_t* LentWords::allocate() {
   if (free_.empty()) {
-    free_.reserve((lines_.size() + 1) * kWords);
+    const std::size_t room = (lines_.size() + 1) * kWords;
+    if (room > free_.capacity()) free_.reserve(std::max(room, 2 * free_.capacity()));
     Line& line = lines_.emplace_back(Line{this, {}});
     for (std::size_t i = kWords; i-- > 0;) free_.push_back(&line.words[i]);
   }
@@ -95,7 +96,8 @@ std::string Depot::validate(StreamKey stream) const {
 
 std::size_t Depot::metadata_bytes() const {
   const Lock lock(mutex_);
-  std::size_t bytes = sizeof(*this) + words.metadata_bytes();
+  std::size_t bytes = sizeof(*this);
+  for (const LentWords& words : words_) bytes += sizeof(words) + words.metadata_bytes();
   for (std::size_t i = 0; i < SizeClass::kCount; ++i) {
     if (stacks_[i].blocks != nullptr) bytes += kMostBatches * SizeClass::batch(i) * sizeof(Block*);
   }

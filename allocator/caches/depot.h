@@ -53,8 +53,9 @@ struct SizeClass {
   static constexpr std::size_t kPlaces = kFirst[kCount];
 };
 
-// The words of Block::lent_bytes of one stream's cached blocks, so many to a line that a batch on its way between two threads
-// moves few lines; and no line has words of two streams, whose threads would disturb each other. With the device's mutex held.
+// The words of Block::lent_bytes of blocks that one thread's cache took from the heap, so many to a line that a batch on its way
+// between two threads moves few lines; and no line has words of two threads, which would disturb each other, until their
+// blocks have passed through a depot. With the device's mutex held.
 class LentWords {
  public:
   // Throws std::bad_alloc.
@@ -103,7 +104,10 @@ class Depot {
   std::string validate(StreamKey stream) const;
   std::size_t metadata_bytes() const;
 
-  LentWords words;
+  // For one more thread's cache of the stream, with the device's mutex held as for the next. They live as long as the depot:
+  // blocks have words of caches that are gone. Throws std::bad_alloc.
+  LentWords& add_words() { return words_.emplace_back(); }
+  bool all_words_are_free() const { return std::ranges::all_of(words_, &LentWords::all_are_free); }
 
  private:
   static constexpr std::size_t kMostBatches = 16;
@@ -114,6 +118,7 @@ class Depot {
   bool push(std::size_t size_class, Block* const* batch);
 
   DepotBudget& budget_;
+  std::deque<LentWords> words_;
   mutable SpinMutex mutex_;
   std::atomic<std::uint32_t> batches_{0};
   std::array<Stack, SizeClass::kCount> stacks_;

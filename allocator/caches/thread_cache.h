@@ -62,7 +62,8 @@ class ThreadCache;
 // them the block that was freed last. Who frees and allocates the same size in turn gets along without the stacks; and the
 // address that malloc returns need not wait until free has found the block that belongs to it.
 struct alignas(kCacheLine) StreamCache {
-  StreamCache(StreamKey of, Depot& shared, ThreadCache& thread) : stream(of), depot(&shared), owner(thread) {}
+  StreamCache(StreamKey of, Depot& shared, ThreadCache& thread)
+      : stream(of), depot(&shared), owner(thread), words(shared.add_words()) {}
 
   std::uint32_t count(std::size_t size_class) const { return counts[size_class]; }
   Block** bottom(std::size_t size_class) { return &places[SizeClass::first(size_class)]; }
@@ -92,6 +93,7 @@ struct alignas(kCacheLine) StreamCache {
   const void* front_address = nullptr;  // its
   std::array<std::uint8_t, SizeClass::kCount> counts{};
   std::array<std::uint8_t, SizeClass::kCount> refills{};  // by how many blocks the heap was last asked for more
+  LentWords& words;                                       // of blocks that come from the heap; the depot's
   std::array<Block*, SizeClass::kPlaces> places;          // by class; as many as counts says are set
 };
 static_assert(SizeClass::most(0) <= std::numeric_limits<std::uint8_t>::max());

@@ -97,7 +97,7 @@ StreamCache& ThreadCaches::make_for_this_thread(StreamKey stream, const Held& he
 }
 
 void ThreadCaches::end_stream(StreamKey stream, const Held& held) {
-  std::erase_if(ended_, [](const auto& depot) { return depot->words.all_are_free(); });
+  std::erase_if(ended_, [](const auto& depot) { return depot->all_words_are_free(); });
   ended_.reserve(ended_.size() + 1);
   auto depot = depots_.extract(stream);
   if (depot.empty()) return;

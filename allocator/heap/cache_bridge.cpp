@@ -61,7 +61,7 @@ StreamCache* CacheBridge::cache_of(const KnownStream& stream, const Held& held) 
 void CacheBridge::note_small_is_used_up(bool used_up, const Held& /*held*/) { small_is_used_up_ = used_up; }
 
 Block& CacheBridge::begin_lease(StreamCache& cache, Block& block, Request request, const Held& held) {
-  std::uint16_t* const word = cache.depot->words.allocate();
+  std::uint16_t* const word = cache.words.allocate();
   const bool split = state_.splits(block, request, held);
   const InactiveSplit change = state_.blocks.allocate(block, request.rounded, request.bytes, split);
   state_.counters.inactive_split(PoolKind::small, change.blocks, change.bytes);
