@@ -17,6 +17,7 @@
 #include "base/fork_aware.h"
 #include "base/format.h"
 #include "base/sleeping_mutex.h"
+#include "c_api_cached_path.h"
 #include "c_api_environment.h"
 #include "cachalot/caching_allocator.h"
 #include "cachalot/errors.h"
@@ -98,18 +99,16 @@ Value value_or(Value otherwise, Function function) noexcept {
 
 // ---- The process's allocator ----------------------------------------------------------------------------------------
 
+// The allocator, once it is made: outside of what makes it, so that a malloc gets it by one load.
+constinit std::atomic<CachingAllocator*> made_allocator{nullptr};
+
 // Made at first use and never destroyed: memory may be freed by destructors that run after ours would. While it cannot
 // be made, each call tries again and fails with the reason. A forked child of a process that has not made it makes its own.
 class ProcessAllocator final : public ForkAware {
  public:
-  CachingAllocator& get() {
-    CachingAllocator* const allocator = allocator_.load(std::memory_order_acquire);
-    return allocator != nullptr ? *allocator : make();
-  }
-
   void configure(std::string_view text) {
     const Lock lock(mutex_);
-    if (CachingAllocator* const allocator = allocator_.load(std::memory_order_acquire)) {
+    if (CachingAllocator* const allocator = made_allocator.load(std::memory_order_acquire)) {
       allocator->configure(text);
       warn_of_options_without_effect(allocator->options());
     } else {
@@ -118,16 +117,16 @@ class ProcessAllocator final : public ForkAware {
     }
   }
 
- private:
   CachingAllocator& make() {
     const Lock lock(mutex_);
-    if (CachingAllocator* const made = allocator_.load(std::memory_order_acquire)) return *made;
+    if (CachingAllocator* const made = made_allocator.load(std::memory_order_acquire)) return *made;
     const Options options = initial_options();
     auto allocator = std::make_unique<CachingAllocator>(devices_of_environment(), options, kernels_for);
-    allocator_.store(allocator.get(), std::memory_order_release);
+    made_allocator.store(allocator.get(), std::memory_order_release);
     return *allocator.release();
   }
 
+ private:
   // A thread that is not here may have been making it.
   void on_fork() noexcept override { new (&mutex_) SleepingMutex; }
 
@@ -135,8 +134,7 @@ class ProcessAllocator final : public ForkAware {
     return configured_ ? *configured_ : options_of_environment();
   }
 
-  SleepingMutex mutex_;  // held while the allocator is made or configured
-  std::atomic<CachingAllocator*> allocator_{nullptr};
+  SleepingMutex mutex_;                                            // held while the allocator is made or configured
   std::optional<Options> configured_ CACHALOT_GUARDED_BY(mutex_);  // by configure, before the allocator was made
 };
 
@@ -145,7 +143,12 @@ ProcessAllocator& process_allocator() {
   return process;
 }
 
-CachingAllocator& allocator() { return process_allocator().get(); }
+CachingAllocator& allocator() {
+  CachingAllocator* const made = made_allocator.load(std::memory_order_acquire);
+  if (made != nullptr) [[likely]]
+    return *made;
+  return process_allocator().make();
+}
 
 cachalot_fragmentation_t to_c(const Fragmentation& figures) {
   static_assert(CACHALOT_HISTOGRAM_ENTRIES == Fragmentation::kHistogramEntries);
@@ -215,6 +218,22 @@ SharedMemory from_c(const cachalot_shared_t& shared) {
   return memory;
 }
 
+// Functions of their own, so that malloc and free need no stack frame where a thread's cache serves.
+[[gnu::noinline]] void* allocate(std::size_t bytes, int device, Stream stream) noexcept {
+  return value_or<void*>(nullptr, [&] {
+    void* const ptr = allocator().allocate(bytes, device, stream);
+    last_error = "";
+    return ptr;
+  });
+}
+
+[[gnu::noinline]] void deallocate(void* ptr, std::size_t bytes, int device, Stream stream) noexcept {
+  guarded([&] {
+    if (ptr != nullptr) allocator().deallocate(ptr, bytes, device, stream);
+    last_error = "";
+  });
+}
+
 // For the caller to free.
 char* copy_of(const std::string& text) {
   char* const copy = static_cast<char*>(std::malloc(text.size() + 1));
@@ -231,11 +250,13 @@ using namespace cachalot;  // NOLINT(google-*): what follows are functions of C
 const char* cachalot_version(void) { return version(); }
 
 void* cachalot_malloc(size_t size, int device, cudaStream_t stream) {
-  return value_or<void*>(nullptr, [&] {
-    void* const ptr = allocator().allocate(size, device, stream);
-    last_error = "";
-    return ptr;
-  });
+  if (const CachingAllocator* const made = made_allocator.load(std::memory_order_acquire)) {
+    if (void* const ptr = CachedPath::allocate(*made, size, device, stream)) [[likely]] {
+      last_error = "";
+      return ptr;
+    }
+  }
+  return allocate(size, device, stream);
 }
 
 void* cachalot_malloc_with_flags(size_t size, int device, cudaStream_t stream, unsigned int flags) {
@@ -250,10 +271,12 @@ void* cachalot_malloc_with_flags(size_t size, int device, cudaStream_t stream, u
 }
 
 void cachalot_free(void* ptr, size_t size, int device, cudaStream_t stream) {
-  guarded([&] {
-    if (ptr != nullptr) allocator().deallocate(ptr, size, device, stream);
+  const CachingAllocator* const made = made_allocator.load(std::memory_order_acquire);
+  if (made != nullptr && CachedPath::deallocate(*made, ptr, size, device, stream)) [[likely]] {
     last_error = "";
-  });
+  } else {
+    deallocate(ptr, size, device, stream);
+  }
 }
 
 int cachalot_empty_cache(int device) {

@@ -34,6 +34,15 @@ bool record_use(DeviceAllocator& device, Block& block, const void* ptr, Stream s
   return device.fast.record_stream(block, ptr, device.streams.identify(stream));
 }
 
+// What is not an allocation of `device` through a block; `of_other` is another device's block.
+[[gnu::noinline]] void deallocate_elsewhere(AllocatorState& state, Block* of_other, void* ptr, int device) {
+  if (of_other != nullptr && sizes(state.owner_of(*of_other).state, *of_other, ptr)) {
+    throw InvalidArgument(
+        formatted("{} is an allocation of device {}, not of device {}", ptr, BlockSlab::owner_of(*of_other), device));
+  }
+  state.deallocate_uncached(ptr);
+}
+
 }  // namespace
 
 CachingAllocator::CachingAllocator(std::vector<std::shared_ptr<Device>> devices, const Options& options,
@@ -120,13 +129,9 @@ void CachingAllocator::deallocate(void* ptr, std::size_t bytes, int device, Stre
   DeviceAllocator& expected = *unguarded_devices_[static_cast<std::size_t>(device)];
   if (ptr == nullptr) return;
   Block* block = unguarded_map_->find(as_address(ptr));
-  if (block != nullptr && &owner_of(*block) != &expected && sizes(owner_of(*block).state, *block, ptr)) {
-    throw InvalidArgument(
-        formatted("{} is an allocation of device {}, not of device {}", ptr, BlockSlab::owner_of(*block), device));
-  }
-  if (block != nullptr && expected.fast.deallocate(*block, ptr, bytes, stream)) [[likely]]
-    return;
-  state_->deallocate_uncached(ptr);
+  const bool is_there = block != nullptr && &owner_of(*block) == &expected;
+  if (!is_there || !expected.fast.deallocate(*block, ptr, bytes, stream)) [[unlikely]]
+    deallocate_elsewhere(*state_, is_there ? nullptr : block, ptr, device);
 }
 
 // Comes here for a device that there is not, too.

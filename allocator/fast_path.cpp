@@ -103,7 +103,7 @@ void FastPath::refuse(std::size_t bytes) {
 
 void* FastPath::allocate_through_cache(std::size_t bytes, Stream stream) {
   const StreamKey key = slow_.streams.identify(stream).key;
-  void* ptr = key.is_immortal() ? nullptr : state.caches->try_allocate(bytes, key);
+  void* ptr = key.is_immortal() || !has_hot_cache() ? nullptr : HotCache::allocate(bytes, key);
   if (ptr == nullptr) ptr = state.caches->allocate(bytes, key);
   return ptr != nullptr ? ptr : allocate_for_cache(bytes, stream);
 }
@@ -174,18 +174,11 @@ bool FastPath::deallocate_through_cache(Block& block, const void* ptr) {
 }
 
 bool FastPath::deallocate_through_cache(Block& block, const void* ptr, std::size_t bytes, Stream stream) {
-  return block.is_lent(as_address(ptr)) && block.lent_bytes() == bytes && is_known_as_own(block, stream) &&
+  return bytes != 0 && block.lent_bytes(as_address(ptr)) == bytes && block.arena->is_known_as(stream) &&
          state.caches->deallocate(block, ptr);
 }
 
-// Without asking the device: the handle is the block's own stream's, unless that is known to be no more, or each thread means
-// another one by it.
-bool FastPath::is_known_as_own(const Block& block, Stream stream) {
-  const Arena& arena = *block.arena;
-  return stream == arena.stream.handle && !is_per_thread(stream) && !arena.has_ended.load(std::memory_order_relaxed);
-}
-
-bool FastPath::deallocate(Block& block, const void* ptr, std::size_t bytes, Stream stream) {
+bool FastPath::deallocate_checked(Block& block, const void* ptr, std::size_t bytes, Stream stream) {
   if (state.caches_are_open() && deallocate_through_cache(block, ptr, bytes, stream)) return true;
   Context context;
   if (state.observers.contexts() == Contexts::all) [[unlikely]]
@@ -197,7 +190,7 @@ bool FastPath::deallocate(Block& block, const void* ptr, std::size_t bytes, Stre
                    "size {} does not match the allocation at {}: {} bytes were asked for", bytes, ptr,
                    block.requested_bytes());
   if (state.is(HeapState::kCaching, lock)) slow_.caches.detach(block, lock);
-  if (!is_known_as_own(block, stream)) [[unlikely]] {
+  if (!block.arena->is_known_as(stream)) [[unlikely]] {
     const KnownStream last_user = slow_.streams.identify(stream);
     if (last_user != block.arena->stream) slow_.frees.add_use(block, last_user, lock);
   }

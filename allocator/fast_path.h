@@ -42,8 +42,12 @@ class FastPath {
   void* allocate_at(std::size_t bytes, Stream stream, Address address);
   CACHALOT_FAST_PATH bool deallocate(Block& block, const void* ptr);
   // Throws InvalidArgument if `bytes` were not requested for it.
-  bool deallocate(Block& block, const void* ptr, std::size_t bytes, Stream stream);
+  CACHALOT_FAST_PATH bool deallocate(Block& block, const void* ptr, std::size_t bytes, Stream stream);
   bool record_stream(Block& block, const void* ptr, const KnownStream& stream);
+  // Whether HotCache serves this device: its caches are open, and the thread has used them last.
+  CACHALOT_FAST_PATH bool has_hot_cache() const {
+    return HotCache::is_of(state.open_caches.load(std::memory_order_acquire));
+  }
 
   HeapState state;
 
@@ -64,24 +68,31 @@ class FastPath {
   bool deallocate_with_context(Block& block, const void* ptr);
   [[gnu::noinline]] bool deallocate_through_cache(Block& block, const void* ptr);
   bool deallocate_through_cache(Block& block, const void* ptr, std::size_t bytes, Stream stream);
-  static bool is_known_as_own(const Block& block, Stream stream);
+  [[gnu::noinline]] bool deallocate_checked(Block& block, const void* ptr, std::size_t bytes, Stream stream);
 
   const SlowPath& slow_;
 };
 
 // Rare cases are functions of their own, so that the usual one needs no stack frame.
 CACHALOT_FAST_PATH void* FastPath::allocate(std::size_t bytes, Stream stream) {
-  if (state.caches_are_open() && bytes - 1 < SizeClass::kLargestBytes) {
-    if (void* ptr = state.caches->try_allocate(bytes, StreamKey::of_handle(stream))) [[likely]]
+  const std::uint64_t caches = state.open_caches.load(std::memory_order_acquire);
+  if (caches == HotCache::kNone || bytes - 1 >= SizeClass::kLargestBytes) return allocate_from_heap(bytes, stream);
+  if (HotCache::is_of(caches)) [[likely]] {
+    if (void* ptr = HotCache::allocate(bytes, StreamKey::of_handle(stream))) [[likely]]
       return ptr;
-    return allocate_through_cache(bytes, stream);
   }
-  return allocate_from_heap(bytes, stream);
+  return allocate_through_cache(bytes, stream);
 }
 
 CACHALOT_FAST_PATH bool FastPath::deallocate(Block& block, const void* ptr) {
-  if (state.caches_are_open()) return state.caches->try_deallocate(block, ptr) || deallocate_through_cache(block, ptr);
-  return deallocate_to_heap(block, ptr);
+  const std::uint64_t caches = state.open_caches.load(std::memory_order_acquire);
+  if (caches == HotCache::kNone) return deallocate_to_heap(block, ptr);
+  return (HotCache::is_of(caches) && HotCache::deallocate(block, ptr)) || deallocate_through_cache(block, ptr);
+}
+
+CACHALOT_FAST_PATH bool FastPath::deallocate(Block& block, const void* ptr, std::size_t bytes, Stream stream) {
+  return (has_hot_cache() && HotCache::deallocate(block, ptr, bytes, stream)) ||
+         deallocate_checked(block, ptr, bytes, stream);
 }
 
 }  // namespace cachalot

@@ -52,8 +52,9 @@ struct Block {
 
   struct Lease {                // while kCached
     std::uint16_t* word;        // see lent_bytes
-    std::uint16_t size_class;   // this and the next follow from the size, but a free would wait for that
+    std::uint16_t size_class;   // this and the next two follow from the size, but a free would wait for that
     std::uint16_t first_place;  // SizeClass::first
+    std::uint8_t most;          // SizeClass::most
   };
 
   Address address;
@@ -86,19 +87,22 @@ struct Block {
   }
 
   // Of a kCached block: what the user who has it asked for; 0: it lies in a cache. The word (how many bytes of the last
-  // granule were not asked for, and one) changes while others look, without a lock, and by threads in turn: so it lies
+  // granule were asked for) changes while others look, without a lock, and by threads in turn: so it lies
   // beside those of the thread's other cached blocks (LentWords), and their own lines can be in every processor's cache.
   std::size_t lent_bytes() const {
     const std::uint16_t word = __atomic_load_n(lease.word, __ATOMIC_RELAXED);
-    return word == 0 ? 0 : size() + 1 - word;
+    return word == 0 ? 0 : size() - kBlockGranularity + word;
   }
   bool is_lent() const { return __atomic_load_n(lease.word, __ATOMIC_RELAXED) != 0; }
   void mark_lent(std::size_t bytes) {
-    const std::size_t unused = kBlockGranularity - 1 - (bytes - 1) % kBlockGranularity;
-    __atomic_store_n(lease.word, static_cast<std::uint16_t>(unused + 1), __ATOMIC_RELAXED);
+    const std::size_t of_last_granule = (bytes - 1) % kBlockGranularity + 1;
+    __atomic_store_n(lease.word, static_cast<std::uint16_t>(of_last_granule), __ATOMIC_RELAXED);
   }
   void mark_cached() { __atomic_store_n(lease.word, std::uint16_t{0}, __ATOMIC_RELAXED); }
-  // Handed out at this address, from a cache.
+  // What was asked for if it is handed out at this address, from a cache; otherwise 0.
+  std::size_t lent_bytes(Address at) const {
+    return address == at && (size_and_flags & kFlagBits) == kCached ? lent_bytes() : 0;
+  }
   bool is_lent(Address at) const { return address == at && (size_and_flags & kFlagBits) == kCached && is_lent(); }
   bool is_cached() const { return has(kCached) && !is_lent(); }  // it lies in a cache
   // Handed out, by the heap or from a cache, and how many bytes were asked for.

@@ -43,6 +43,11 @@ struct Arena {
   FreeBins bins;
   Reach reach;  // of the search for idle pages that is under way
 
+  // Whether the handle is its stream's, as far as can be told without asking the device: the stream is not known to be no
+  // more, and not each thread means another one by it.
+  bool is_known_as(Stream handle) const {
+    return handle == stream.handle && !is_per_thread(handle) && !has_ended.load(std::memory_order_relaxed);
+  }
   bool may_use(const Block& block) const { return reach.covers(block.bin.epoch); }
 };
 

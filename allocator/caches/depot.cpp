@@ -11,7 +11,7 @@ std::string validate(std::span<Block* const> blocks, std::size_t size_class, Str
   for (const Block* block : blocks) {
     if (!block->is_cached()) return formatted("block {:#x} is in a cache and not marked so", block->address);
     if (block->size() != SizeClass::bytes(size_class) || block->lease.size_class != size_class ||
-        block->lease.first_place != SizeClass::first(size_class))
+        block->lease.first_place != SizeClass::first(size_class) || block->lease.most != SizeClass::most(size_class))
       return formatted("block {:#x} of {} bytes is cached as one of {}", block->address, block->size(),
                        SizeClass::bytes(size_class));
     if (block->arena->stream.key != stream)

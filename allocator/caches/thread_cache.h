@@ -71,7 +71,10 @@ struct alignas(kCacheLine) StreamCache {
     return {&places[SizeClass::first(size_class)], counts[size_class]};
   }
   bool is_full(std::size_t size_class) const { return counts[size_class] == SizeClass::most(size_class); }
-  // It is not full.
+  CACHALOT_FAST_PATH bool has_place_for(const Block& block) const {
+    return counts[block.lease.size_class] != block.lease.most;
+  }
+  // There is a place for it.
   CACHALOT_FAST_PATH void push(Block& block) {
     places[block.lease.first_place + counts[block.lease.size_class]++] = &block;
   }

@@ -40,21 +40,21 @@ void ThreadCaches::forget_threads() { Parts::remove_owner(id_); }
 // --- malloc and free, off the fast path -----------------------------------------------------------------------------
 
 void* ThreadCaches::allocate(std::size_t bytes, StreamKey stream) {
-  if (!is_hot(stream) && !switch_to(stream, /*may_make=*/false)) return nullptr;
-  StreamCache& cache = *hot_.cache;
+  if (!HotCache::is_of(id_, stream) && !switch_to(stream, /*may_make=*/false)) return nullptr;
+  StreamCache& cache = HotCache::get();
   if (!cache.owner.enter()) return nullptr;
   const bool has_some = next_batch(cache, SizeClass::of(bytes));
   cache.owner.leave();
-  return has_some ? try_allocate(bytes, stream) : nullptr;
+  return has_some ? HotCache::allocate(bytes, stream) : nullptr;
 }
 
 bool ThreadCaches::deallocate(Block& block, const void* ptr) {
   if (!block.is_lent(as_address(ptr)) || block.arena->has_ended.load(std::memory_order_relaxed)) return false;
   const StreamKey stream = block.arena->stream.key;
-  if (!is_hot(stream) && !switch_to(stream, /*may_make=*/true)) return false;
-  if (try_deallocate(block, ptr)) return true;
-  make_room(*hot_.cache, as_signed(block.size()));
-  return try_deallocate(block, ptr);
+  if (!HotCache::is_of(id_, stream) && !switch_to(stream, /*may_make=*/true)) return false;
+  if (HotCache::deallocate(block, ptr)) return true;
+  make_room(HotCache::get(), as_signed(block.size()));
+  return HotCache::deallocate(block, ptr);
 }
 
 // --- which cache ------------------------------------------------------------------------------------------------------
@@ -70,7 +70,7 @@ bool ThreadCaches::switch_to(StreamKey stream, bool may_make) {
     cache = of_this_thread(stream, lock);
   }
   if (cache == nullptr) return false;
-  hot_ = {id_, stream, cache};
+  HotCache::set(id_, *cache);
   return true;
 }
 
@@ -87,7 +87,7 @@ StreamCache& ThreadCaches::make_for_this_thread(StreamKey stream, const Held& he
   ThreadCache* mine = of_this_thread();
   if (mine == nullptr) mine = &register_thread(held);
   if (mine->has_ended_streams()) {
-    hot_ = {};
+    HotCache::forget();
     mine->forget_ended_streams(putting_back(held));
   }
   if (StreamCache* cache = mine->find(stream)) return *cache;

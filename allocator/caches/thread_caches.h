@@ -11,8 +11,9 @@
 // for; its next free gives back.) A cache learns of a new budget when its thread next comes to the heap, of a new
 // thread at once.
 //
-// Thread safety: allocate, deallocate and the try_ ones from any thread, without the device's mutex. All else with it
-// held.
+// The usual malloc and free come by HotCache, and here only where that does not serve.
+//
+// Thread safety: allocate and deallocate from any thread, without the device's mutex. All else with it held.
 #pragma once
 
 #include <atomic>
@@ -30,6 +31,7 @@
 #include "base/thread_parts.h"
 #include "blocks/block_pool.h"
 #include "caches/depot.h"
+#include "caches/hot_cache.h"
 #include "caches/thread_cache.h"
 #include "device/addresses.h"
 
@@ -75,14 +77,13 @@ class ThreadCaches {
   ThreadCaches(const ThreadCaches&) = delete;
   ThreadCaches& operator=(const ThreadCaches&) = delete;
 
+  // By which HotCache knows these caches: never another's.
+  std::uint64_t id() const { return id_; }
+
   // A block for `bytes` in [1, SizeClass::kLargestBytes]; nullptr: the heap must serve.
   void* allocate(std::size_t bytes, StreamKey stream);
   // False: `ptr` is not the address of a block that was handed out from a cache, or the heap must take it.
   bool deallocate(Block& block, const void* ptr);
-  // The same for the stream that the thread used last, and from the stack at hand: the usual case, with nothing in it
-  // that returns from a call, so that it needs few registers. nullptr, false: try the others.
-  CACHALOT_FAST_PATH void* try_allocate(std::size_t bytes, StreamKey stream);
-  CACHALOT_FAST_PATH bool try_deallocate(Block& block, const void* ptr);
 
   std::int64_t threads() const CACHALOT_HELD { return static_cast<std::int64_t>(threads_.size() - unused_.size()); }
   // Threads that end from now on do not come to their caches. Without the mutex held: one may be on its way.
@@ -98,7 +99,7 @@ class ThreadCaches {
   // no host memory for one.
   StreamCache* of_this_thread(StreamKey stream, const Held& held) noexcept CACHALOT_HELD;
   // nullptr: this thread has none.
-  ThreadCache* of_this_thread() const { return hot_.owner == id_ ? &hot_.cache->owner : find_registered(); }
+  ThreadCache* of_this_thread() const { return HotCache::is_of(id_) ? &HotCache::get().owner : find_registered(); }
   // The stream is no more, or its memory is: nothing that is its stays cached. Should it come again, it has caches
   // again.
   void end_stream(StreamKey stream, const Held& held) CACHALOT_HELD;
@@ -123,16 +124,9 @@ class ThreadCaches {
   std::size_t metadata_bytes() const CACHALOT_HELD;
 
  private:
-  // What a thread used last.
-  struct Hot {
-    std::uint64_t owner;
-    StreamKey stream;
-    StreamCache* cache;  // not null where the owner is right
-  };
   using Parts = ThreadParts<ThreadCaches, ThreadCache>;  // which cache a thread has
   friend Parts;
 
-  bool is_hot(StreamKey stream) const { return hot_.owner == id_ && hot_.stream == stream; }
   bool switch_to(StreamKey stream, bool may_make);
   static bool next_batch(StreamCache& cache, std::size_t size_class);
   void make_room(StreamCache& cache, std::int64_t bytes);
@@ -145,14 +139,11 @@ class ThreadCaches {
   StreamCache& make_for_this_thread(StreamKey stream, const Held& held) CACHALOT_HELD;
   ThreadCache& register_thread(const Held& held) CACHALOT_HELD;
   void retire(ThreadCache& cache);
-  static void forget_thread() { hot_ = {}; }
+  static void forget_thread() { HotCache::forget(); }
   ThreadCache* find_registered() const;
   void change_budget(std::size_t bytes) CACHALOT_HELD;
   void set_limits() CACHALOT_HELD;
   void share_out(const Held& held) CACHALOT_HELD;
-
-  // Initial-exec: a few bytes, and no call to find them, in shared libraries too.
-  [[gnu::tls_model("initial-exec")]] static inline constinit thread_local Hot hot_ = {0, {}, nullptr};
 
   const std::uint64_t id_;  // never another's
   Mutex& mutex_;
@@ -169,51 +160,5 @@ class ThreadCaches {
   std::vector<std::unique_ptr<ThreadCache>> threads_ CACHALOT_GUARDED_BY(device_lock);
   std::vector<ThreadCache*> unused_ CACHALOT_GUARDED_BY(device_lock);  // of threads that have ended
 };
-
-CACHALOT_FAST_PATH void* ThreadCaches::try_allocate(std::size_t bytes, StreamKey stream) {
-  if (!is_hot(stream)) [[unlikely]]
-    return nullptr;
-  StreamCache& cache = *hot_.cache;
-  ThreadCache& mine = cache.owner;
-  if (!mine.enter()) [[unlikely]]
-    return nullptr;
-  const std::size_t size_class = SizeClass::of(bytes);
-  const void* address = cache.front_address;
-  Block* block = cache.front;
-  if (block != nullptr && block->lease.size_class == size_class) {
-    cache.front = nullptr;
-  } else if (cache.count(size_class) != 0) {
-    block = &cache.pop(size_class);
-    address = reinterpret_cast<const void*>(block->address);
-  } else {
-    mine.leave();
-    return nullptr;
-  }
-  block->mark_lent(bytes);
-  mine.sums.allocated(as_signed(SizeClass::bytes(size_class)), as_signed(bytes));
-  mine.leave();
-  return const_cast<void*>(address);
-}
-
-CACHALOT_FAST_PATH bool ThreadCaches::try_deallocate(Block& block, const void* ptr) {
-  if (!block.is_lent(as_address(ptr)) || !is_hot(block.arena->stream.key)) [[unlikely]]
-    return false;
-  StreamCache& cache = *hot_.cache;
-  ThreadCache& mine = cache.owner;
-  if (!mine.enter()) [[unlikely]]
-    return false;
-  const std::int64_t bytes = as_signed(block.size());
-  Block* const before = cache.front;
-  if (!mine.has_room_for(bytes) || (before != nullptr && cache.is_full(before->lease.size_class))) [[unlikely]] {
-    mine.leave();
-    return false;
-  }
-  if (before != nullptr) cache.push(*before);
-  cache.put_in_front(block, ptr);
-  mine.sums.freed(bytes, as_signed(block.lent_bytes()));
-  block.mark_cached();
-  mine.leave();
-  return true;
-}
 
 }  // namespace cachalot

@@ -67,7 +67,8 @@ Block& CacheBridge::begin_lease(StreamCache& cache, Block& block, Request reques
   state_.counters.inactive_split(PoolKind::small, change.blocks, change.bytes);
   block.size_and_flags = block.size() | Block::kCached;
   const auto size_class = static_cast<std::uint16_t>(SizeClass::of(block.size()));
-  block.lease = {word, size_class, SizeClass::first(size_class)};
+  block.lease = {word, size_class, SizeClass::first(size_class),
+                 static_cast<std::uint8_t>(SizeClass::most(size_class))};
   return block;
 }
 

@@ -19,7 +19,8 @@ void HeapState::set_mode(Mode mode, bool on, const Held& held) {
 
 void HeapState::open_or_close_caches(const Held& /*held*/) {
   const bool open = wants_caches && caches != nullptr && (modes & kNotThroughCaches) == 0 && !rounds_by_divisions;
-  caches_open.store(open, std::memory_order_release);  // with `caches`, which may have been made just now
+  // Released with `caches`, which may have been made just now.
+  open_caches.store(open ? caches->id() : HotCache::kNone, std::memory_order_release);
 }
 
 bool HeapState::drain_caches(const Held& held) { return caches != nullptr && caches->drain(held); }

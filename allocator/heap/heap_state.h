@@ -54,7 +54,7 @@ struct HeapState {
   bool is(Mode mode, const Held& /*held*/) const CACHALOT_HELD { return (modes & mode) != 0; }
   bool capturing(const Held& /*held*/) const CACHALOT_HELD { return captures != 0; }
   // Returns true if thread caches serve small blocks now.
-  bool caches_are_open() const { return caches_open.load(std::memory_order_acquire); }
+  bool caches_are_open() const { return open_caches.load(std::memory_order_acquire) != HotCache::kNone; }
   void open_or_close_caches(const Held& held) CACHALOT_HELD;
   // Returns false if nothing was cached.
   bool drain_caches(const Held& held) CACHALOT_HELD;
@@ -85,9 +85,9 @@ struct HeapState {
            ((block.size_and_flags & Block::kFlagBits) == Block::kAllocated || block.is_lent(address));
   }
 
-  std::atomic<bool> caches_open{false};
+  std::atomic<std::uint64_t> open_caches{HotCache::kNone};  // their id while they are open
   bool wants_caches CACHALOT_GUARDED_BY(device_lock) = false;
-  std::unique_ptr<ThreadCaches> caches;  // made when first wanted, before caches_open is true
+  std::unique_ptr<ThreadCaches> caches;  // made when first wanted, before they are open
 
   mutable Mutex mutex;
   std::uint32_t modes CACHALOT_GUARDED_BY(device_lock) = 0;

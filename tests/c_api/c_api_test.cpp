@@ -99,6 +99,20 @@ void forget_last_error() {
   ASSERT_EQ(last_error(), "");
 }
 
+// Once without thread caches and once with them, where malloc and free have a path of their own: nobody can tell. With
+// blocks in a cache at the beginning.
+template <typename Body>
+void in_fresh_processes(Environment environment, Body body) {
+  for (const char* options : {"thread_cache:False", "thread_cache:True"}) {
+    SCOPED_TRACE(options);
+    environment["CACHALOT_CONF"] = options;
+    in_fresh_process(environment, [&] {
+      for (int i = 0; i < 3; ++i) cachalot_free(cachalot_malloc(1000, 0, nullptr), 1000, 0, nullptr);
+      body();
+    });
+  }
+}
+
 // ---- The life of an allocation --------------------------------------------------------------------------------------
 
 TEST(CApi, TellsItsVersion) { EXPECT_STREQ(cachalot_version(), CACHALOT_VERSION_STRING); }
@@ -186,11 +200,55 @@ TEST(CApi, AUseOnAnotherStreamDefersTheFree) {
 }
 
 TEST(CApi, AFreeOnAnotherStreamIsAUseThere) {
-  in_fresh_process([] {
-    void* const p = cachalot_malloc(3 * kMiB, 0, nullptr);
-    cachalot_free(p, 3 * kMiB, 0, stream_of(16));
+  in_fresh_processes({}, [] {
+    for (const std::size_t bytes : {std::size_t{1000}, 3 * kMiB}) {
+      void* const p = cachalot_malloc(bytes, 0, nullptr);
+      cachalot_free(p, bytes, 0, stream_of(16));
+      EXPECT_EQ(last_error(), "");
+      EXPECT_EQ(stat("active.all.current"), 1);
+      EXPECT_EQ(cachalot_empty_cache(0), CACHALOT_OK);
+      EXPECT_EQ(stat("active.all.current"), 0);
+    }
+  });
+}
+
+TEST(CApi, DevicesHaveCachesOfTheirOwn) {
+  in_fresh_process({{"CACHALOT_CONF", "thread_cache:True"}, {"CACHALOT_SIM_DEVICES", "2"}}, [] {
+    const auto pair_on = [](int device) {
+      cachalot_free(cachalot_malloc(1000, device, nullptr), 1000, device, nullptr);
+    };
+    for (int i = 0; i < 3; ++i) pair_on(0);
+    void* const p = cachalot_malloc(1000, 0, nullptr);
+    for (int i = 0; i < 3; ++i) pair_on(1);
+    cachalot_free(p, 1000, 1, nullptr);
+    EXPECT_TRUE(error_names({"is an allocation of device 0, not of device 1"}));
+    EXPECT_EQ(cachalot_memory_allocated(0), 1024u);
+    cachalot_free(p, 1000, 0, nullptr);
     EXPECT_EQ(last_error(), "");
-    EXPECT_EQ(stat("active.all.current"), 1);
+    EXPECT_EQ(cachalot_memory_allocated(0), 0u);
+  });
+}
+
+TEST(CApi, SmallBlocksAreFreedWhateverBecameOfTheirCache) {
+  in_fresh_process({{"CACHALOT_CONF", "thread_cache:True"}}, [] {
+    const cudaStream_t stream = stream_of(16);
+    const auto pair = [&] { cachalot_free(cachalot_malloc(1000, 0, stream), 1000, 0, stream); };
+    const auto free_after = [&](const auto& change) {
+      for (int i = 0; i < 3; ++i) pair();
+      void* const p = cachalot_malloc(1000, 0, stream);
+      change();
+      cachalot_free(p, 1000, 0, stream);
+      EXPECT_EQ(last_error(), "");
+      EXPECT_EQ(cachalot_memory_allocated(0), 0u);
+      pair();
+      EXPECT_EQ(stat("allocation.all.current"), 0);
+    };
+    free_after([] {});
+    free_after([] { EXPECT_EQ(cachalot_drain_thread_caches(0), CACHALOT_OK); });
+    free_after([&] { EXPECT_EQ(cachalot_stream_ends(stream), CACHALOT_OK); });
+    free_after([] { EXPECT_EQ(cachalot_configure("thread_cache:False"), CACHALOT_OK); });
+    free_after([] { EXPECT_EQ(cachalot_configure("thread_cache:True"), CACHALOT_OK); });
+    free_after([] { EXPECT_EQ(cachalot_configure("roundup_power2_divisions:2"), CACHALOT_OK); });
   });
 }
 
@@ -318,7 +376,7 @@ TEST(CApi, WithoutAGuardThereIsNothingToCheck) {
 }
 
 TEST(CApi, AFreeThatDoesNotMatchChangesNothingAndSaysWhy) {
-  in_fresh_process({{"CACHALOT_SIM_DEVICES", "2"}}, [] {
+  in_fresh_processes({{"CACHALOT_SIM_DEVICES", "2"}}, [] {
     char* const p = static_cast<char*>(cachalot_malloc(1000, 0, nullptr));
     ASSERT_NE(p, nullptr);
     const json before = state_of(0);
@@ -486,7 +544,7 @@ TEST(CApi, LastErrorStaysThroughCallsWhoseResultTells) {
 }
 
 TEST(CApi, MallocAndFreeThatSucceedEmptyLastError) {
-  in_fresh_process([] {
+  in_fresh_processes({}, [] {
     cachalot_empty_cache(5);
     EXPECT_EQ(cachalot_malloc(0, 0, nullptr), nullptr);
     EXPECT_EQ(last_error(), "");
@@ -552,7 +610,7 @@ TEST(CApi, MemoryMayBeFreedWhileTheProcessEnds) {
 // ---- Devices --------------------------------------------------------------------------------------------------------
 
 TEST(CApi, AForkedChildIsRefusedByNameAndItsFreesDoNothing) {
-  in_fresh_process([] {
+  in_fresh_processes({}, [] {
     void* const p = cachalot_malloc(1000, 0, nullptr);
     ASSERT_NE(p, nullptr) << last_error();
     const int status = status_of_fresh_process({}, [&] {

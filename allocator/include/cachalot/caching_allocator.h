@@ -32,6 +32,7 @@
 
 namespace cachalot {
 
+class CachedPath;
 class DeviceAllocator;
 class PageMap;
 struct Block;
@@ -233,6 +234,7 @@ class CachingAllocator : public AllocatorFigures,
 
  private:
   class ForkGuard;
+  friend class CachedPath;
 
   // Takes the state over. A reference, so that `CachingAllocator({})` stays the allocator without
   // devices.

@@ -32,8 +32,8 @@ BUGS = [
     Bug("an empty table is lost", "allocator/blocks/page_map.cpp",
         "  give(child);\n", "",
         ("blocks PageMap*",)),
-    Bug("a whole granule looks unused", "allocator/blocks/block.h",
-        "kBlockGranularity - 1 - (bytes - 1) % kBlockGranularity", "kBlockGranularity - 1 - bytes % kBlockGranularity",
+    Bug("a whole granule looks like none", "allocator/blocks/block.h",
+        "(bytes - 1) % kBlockGranularity + 1", "bytes % kBlockGranularity",
         ("caches", "allocator")),
     # --- segments
     Bug("a merged block forgets its last request", "allocator/segments/block_heap.h",
