@@ -233,9 +233,12 @@ bool Backing::take_mapped(const Window& window) {
   unmapped_.clear();
   bool may_go = true;
   const std::uint64_t coming = heap_.next_mark();
+  std::size_t gone = 0;  // views that go and end before the slot: both come by address
   const auto stays = [&](Address slot, PageId shown) {
-    return shown != 0 && is_idle(shown, window) &&
-           (going_.empty() || std::find(going_.begin(), going_.end(), slots_.view_at(slot, shown)) == going_.end());
+    if (shown == 0 || !is_idle(shown, window)) return false;
+    const Address view = slots_.view_at(slot, shown);
+    while (gone != going_.size() && going_[gone] < view) ++gone;
+    return gone == going_.size() || going_[gone] != view;
   };
   const auto take = [&](Address slot, PageId shown) {
     if (stays(slot, shown)) {
