@@ -13,6 +13,7 @@
 #include "cachalot/errors.h"
 #include "tests/allocator/forwarding_device.h"
 #include "tests/pages/testing.h"
+#include "tests/sanitizers.h"
 
 namespace cachalot {
 namespace {
@@ -244,20 +245,22 @@ void StreamLifetimes::live(std::size_t count, const Life* life) {
   world.allocator.empty_cache();
 }
 
+constexpr std::size_t kManyStreams = kSanitized ? 200 : 1000;  // the time grows with the square
+
 // Streams of requests come and go. What is left of them is memory at most, and none here.
 TEST_P(StreamLifetimes, AThousandLeaveNoCostInASlowMallocAndSixtyFourBytesEachAtMost) {
   const auto growth = [&](const Life* life) {
     live(1, life);
     const std::size_t before = world.allocator.metadata_bytes();
-    live(1000, life);
+    live(kManyStreams, life);
     live(1, life);  // a thread's part of what has ended goes when it next needs a cache
     return world.allocator.metadata_bytes() - before;
   };
   for (const Life& life : kLives) {
     SCOPED_TRACE(life.name);
-    live(1500, &life);                                 // tables of blocks keep the size that the most blocks needed
+    live(kManyStreams * 3 / 2, &life);                 // tables of blocks keep the size that the most blocks needed
     const std::size_t of_addresses = growth(nullptr);  // the map of addresses, which never come again here
-    EXPECT_LE(growth(&life), of_addresses + 1000 * 64);
+    EXPECT_LE(growth(&life), of_addresses + kManyStreams * 64);
     const std::uint64_t records = world.count(DeviceCall::event_record);
     const std::uint64_t queries = world.count(DeviceCall::event_query);
     const Stream own = stream();
