@@ -65,7 +65,7 @@ std::string internals_text(const ReplayResult& result) {
 }
 
 std::string driver_time_text(const ReplayResult& result) {
-  const std::string total = fmt::format("{:.3f} ms", result.driver_us / 1000);
+  std::string total = fmt::format("{:.3f} ms", result.driver_us / 1000);
   if (result.background_us == 0) return total;
   return fmt::format("{}, of which allocations waited for {:.3f} ms", total, result.foreground_us / 1000);
 }

@@ -19,7 +19,7 @@ std::vector<HandleId> PageHeap::idle_handles(const PoolPair& pools) const {
 }
 
 std::vector<HandleId> PageHeap::claim_idle_handles(const PoolPair& pools) {
-  const std::vector<HandleId> idle = idle_handles(pools);
+  std::vector<HandleId> idle = idle_handles(pools);
   for (const HandleId id : idle) {
     for_each_home(id, [&](PageRange& range, Address begin, Address end) {
       claim_stretch(range, first_block(begin), begin, end, [](Block&) {});
