@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/bytes.h"
+#include "cachalot/device_timing.h"
 #include "policy/torch_policy.h"
 
 namespace cachalot::tools {
