@@ -18,7 +18,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <ctime>
-#include <functional>
 #include <iterator>
 #include <memory>
 #include <random>
@@ -199,7 +198,7 @@ void print_row(std::string_view name, std::size_t blocks, std::size_t calls, std
   fmt::print("\n");
 }
 
-void print_rows(std::string_view name, const std::function<Measured(std::size_t)>& measure) {
+void print_rows(std::string_view name, Measured (*measure)(std::size_t)) {
   constexpr std::size_t kFew = 10'000;
   constexpr std::size_t kMany = 100'000;
   const Measured few = measure(kFew);
@@ -217,21 +216,37 @@ void print_rows(std::string_view name, const std::function<Measured(std::size_t)
              many.reserved_per_requested);
 }
 
-void print_table(const std::vector<std::string_view>& works) {
-  const auto wanted = [&](std::string_view name) {
-    return works.empty() || std::ranges::find(works, name) != works.end();
-  };
+struct Work {
+  std::string_view name;
+  Measured (*measure)(std::size_t blocks);
+};
+constexpr Work kWorks[] = {
+    {"growth", grow},
+    {"churn", [](std::size_t blocks) { return churn(blocks, 0); }},
+    {"pools", [](std::size_t blocks) { return churn(blocks, kPools); }},
+};
+
+// Of the works named; of all if none is.
+void print_table(const std::vector<std::string_view>& names) {
   fmt::print("{:<8} {:>8} {:>8} {:<5} {:>9} {:>9} {:>9} {:>9}\n", "µs", "blocks", "calls", "clock", "p50", "p99",
              "p99.99", "max");
-  if (wanted("growth")) print_rows("growth", grow);
-  if (wanted("churn")) print_rows("churn", [](std::size_t blocks) { return churn(blocks, 0); });
-  if (wanted("pools")) print_rows("pools", [](std::size_t blocks) { return churn(blocks, kPools); });
+  for (const Work& work : kWorks) {
+    if (names.empty() || std::ranges::find(names, work.name) != names.end()) print_rows(work.name, work.measure);
+  }
+}
+
+int run(const std::vector<std::string_view>& names) {
+  for (const std::string_view name : names) {
+    if (std::ranges::find(kWorks, name, &Work::name) != std::end(kWorks)) continue;
+    fmt::print(stderr, "slow_paths: there is no work '{}'; there are growth, churn and pools\n", name);
+    return 2;
+  }
+  start_a_thread();
+  print_table(names);
+  return 0;
 }
 
 }  // namespace
 }  // namespace cachalot::bench
 
-int main(int argc, char** argv) {
-  cachalot::bench::start_a_thread();
-  cachalot::bench::print_table({argv + std::min(argc, 1), argv + argc});
-}
+int main(int argc, char** argv) { return cachalot::bench::run({argv + std::min(argc, 1), argv + argc}); }
