@@ -46,8 +46,6 @@ SCALES = (0.93, 0.97, 1, 1.06, 1.15)
 NEAR_SCALES = tuple(0.90 + 0.0131 * i for i in range(16))
 SMALL = {"lsm", "frag_toy", "streams"}  # a page is much of them
 TRACES = "gpt2_varlen gpt2_fp32 llama1b_ckpt moe resnet_multires serve_kv lsm frag_toy streams".split()
-
-
 CORPUS = ROOT / "data" / "traces" / "programs"
 
 
@@ -187,18 +185,23 @@ def print_corpus(options):
         groups[program["half"], program["group"]].append(judged)
         print(f"| {name} | {program['half']} | {program['group']} | {judged.ratio:.4f} | {judged.caches_percent:+.2f} "
               f"| {judged.driver:.2f} | {judged.calls} | {judged.host:.2f} | {judged.smallest:.4f} |", flush=True)
+    print_means(groups, Judged._fields)
+
+
+def print_means(groups, columns):
+    """Of the rows of each group of programs, by column."""
     print("\nmean, worst:")
-    for (half, group), all_judged in sorted(groups.items()):
-        figures = "; ".join(f"{what} {statistics.mean(values):.4f}, {max(values):.4f}"
-                            for what, values in zip(Judged._fields, zip(*all_judged)))
-        print(f"{half}, {group}, {len(all_judged)} programs: {figures}")
+    for (half, group), rows in sorted(groups.items()):
+        figures = "; ".join(f"{column} {statistics.mean(values):.4f}, {max(values):.4f}" for column, values in zip(columns, zip(*rows)))
+        print(f"{half}, {group}, {len(rows)} programs: {figures}")
 
 
 PLAYS = (1, 4, 12)
 
 
 def print_plays(options):
-    print_head(["half", "group", *(f"{plays} plays" for plays in PLAYS), "calls, last play"])
+    columns = [f"after {plays}" for plays in PLAYS]
+    print_head(["half", "group", *columns, "calls, last play"])
     groups = collections.defaultdict(list)
     for name, program in corpus().items():
         runs = [replay(options.command, recorded(name), options.config, "--iterations", str(plays)) for plays in PLAYS]
@@ -206,11 +209,7 @@ def print_plays(options):
         groups[program["half"], program["group"]].append(ratios)
         cells = [program["half"], program["group"], *(f"{ratio:.4f}" for ratio in ratios), str(runs[-1]["memory_calls_per_iteration"][-1])]
         print(f"| {name} | " + " | ".join(cells) + " |", flush=True)
-    print("\nmean, worst:")
-    for (half, group), all_ratios in sorted(groups.items()):
-        figures = "; ".join(f"{plays} plays: {statistics.mean(ratios):.4f}, {max(ratios):.4f}"
-                            for plays, ratios in zip(PLAYS, zip(*all_ratios)))
-        print(f"{half}, {group}, {len(all_ratios)} programs: {figures}")
+    print_means(groups, columns)
 
 
 # As in cachalot replay: what a block's work and an event's host take, and how many launches may be pending on a stream.
@@ -362,33 +361,11 @@ def main():
     parser.add_argument("--config", default="heap:pages")
     what = parser.add_mutually_exclusive_group()
     what.add_argument("--min-device", action="store_true")
-    what.add_argument("--scaled", action="store_true")
-    what.add_argument("--caches", action="store_true")
-    what.add_argument("--cross-stream", action="store_true")
-    what.add_argument("--exchange", action="store_true")
-    what.add_argument("--corpus", action="store_true")
-    what.add_argument("--plays", action="store_true")
-    what.add_argument("--floor", action="store_true")
-    what.add_argument("--random", action="store_true")
+    for print_one in (print_scaled, print_caches, print_cross_stream, print_exchange, print_corpus, print_plays, print_floor, print_random):
+        name = print_one.__name__.removeprefix("print_").replace("_", "-")
+        what.add_argument(f"--{name}", dest="print_one", action="store_const", const=print_one, default=print_table)
     options = parser.parse_args()
-    if options.scaled:
-        print_scaled(options)
-    elif options.caches:
-        print_caches(options)
-    elif options.cross_stream:
-        print_cross_stream(options)
-    elif options.corpus:
-        print_corpus(options)
-    elif options.exchange:
-        print_exchange(options)
-    elif options.plays:
-        print_plays(options)
-    elif options.floor:
-        print_floor(options)
-    elif options.random:
-        print_random(options)
-    else:
-        print_table(options)
+    options.print_one(options)
 
 
 if __name__ == "__main__":
