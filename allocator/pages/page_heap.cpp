@@ -19,7 +19,8 @@ PageRange& PageHeap::add_range(Address base, std::size_t bytes, PoolKind kind, c
              .shown = {},
              .top = base,
              .tail = &heap_.add_range(base, bytes),
-             .gaps = {}};
+             .gaps = {},
+             .next_gap = base};
     range.gaps.add(*range.tail);
   } catch (...) {
     ranges_.erase(base);

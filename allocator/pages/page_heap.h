@@ -44,6 +44,7 @@ struct PageRange {
   Address top = 0;                     // nothing was ever mapped from here on
   Block* tail = nullptr;               // the gap at the end; null: none
   Gaps gaps;
+  Address next_gap = 0;  // where the last search of a part of them ended
 
   Address end() const { return base + bytes; }
 };

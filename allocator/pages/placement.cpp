@@ -48,7 +48,7 @@ void Placement::find_windows() {
 void Placement::find_windows_of(PageRange& range) {
   const Gaps& gaps = range.gaps;
   const bool all = gaps.count() <= kMostGaps;
-  std::size_t index = all ? 0 : gaps.first_from(next_gap_);
+  std::size_t index = all ? 0 : gaps.first_from(range.next_gap);
   Address seen = range.base;  // the end of the last hole, which may have several gaps
   for (std::size_t left = std::min(gaps.count(), kMostGaps); left != 0; --left, ++index) {
     if (index == gaps.count()) {
@@ -60,7 +60,7 @@ void Placement::find_windows_of(PageRange& range) {
     if (gaps[index].address >= seen) seen = add_windows(range, *gaps[index].block);
   }
   if (all) return;
-  next_gap_ = index < gaps.count() ? gaps[index].address : range.base;
+  range.next_gap = index < gaps.count() ? gaps[index].address : range.base;
   if (range.tail != nullptr) add_windows(range, *range.tail);
 }
 

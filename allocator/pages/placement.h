@@ -62,7 +62,6 @@ class Placement {
   double pages_wanted_ = 0;  // a fraction
   PlacementRules rules_;
   std::vector<Candidate> candidates_;  // by address
-  Address next_gap_ = 0;               // where the last search of a part of the gaps ended
   bool holes_are_cut_ = false;         // at free blocks beyond the reach of their arenas
   std::size_t tries_ = 0;
   bool is_limited_ = false;
