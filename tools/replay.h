@@ -78,9 +78,8 @@ struct ReplayResult {
   double driver_us = 0;                            // simulated latencies of all device calls, without waiting
   double background_us = 0;  // of these, the calls of the allocator's own thread, as far as none waited for them
   double foreground_us = 0;  // the others, and what allocations waited for that thread
-  double expandable_us =
-      0;  // the driver's calls that make memory, had the program PyTorch's expandable segments; if asked for
-  double ns_per_event = 0;  // host time of the best pass's loop / events
+  double expandable_us = 0;  // of the calls that make memory with PyTorch's expandable segments; if asked for
+  double ns_per_event = 0;   // host time of the best pass's loop / events
 
   // Memory calls: those that take, give back, map or unmap memory of the device. An iteration ends with the frees of
   // what the trace leaves alive.

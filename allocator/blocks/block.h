@@ -126,4 +126,10 @@ struct StreamUse {
   StreamUse* next;
 };
 
+// A block and its address beside it: who looks for an address reads no block.
+struct BlockAt {
+  Address address;
+  Block* block;
+};
+
 }  // namespace cachalot

@@ -142,6 +142,8 @@ class FreeBins {
     newest_ = nullptr;
   }
 
+  template <typename Visit>
+  void for_each_leaf_from(std::size_t first, Visit&& visit) const;
   std::string validate_order() const;
   std::string validate_group(std::size_t group) const;
 
@@ -157,26 +159,25 @@ void FreeBins::for_each_of_at_least(std::size_t bytes, Visit&& visit) const {
   sort_newest_in();
   if (bytes >= kMaxBytes) return;
   const std::size_t first = SizeBins::slot_for(round_up(bytes, kBlockGranularity));
-  for (std::size_t slot = first; slot < SizeBins::kGroups * SizeBins::kPerGroup; ++slot) {
-    const std::size_t group = slot / SizeBins::kPerGroup;
-    if (!groups_[group]) {
-      slot |= SizeBins::kPerGroup - 1;  // its last
-      continue;
+  for_each_leaf_from(first, [&](const BinLeaf& leaf) {
+    for (Block* block : SortedBlocks(leaf)) {
+      if (block->size() >= bytes) visit(*block);
     }
-    for (const BinLeaf* leaf = (*groups_[group])[slot % SizeBins::kPerGroup].first_leaf(); leaf != nullptr;
-         leaf = leaf->next) {
-      for (Block* block : SortedBlocks(*leaf)) {
-        if (block->size() >= bytes) visit(*block);
-      }
-    }
-  }
+  });
 }
 
 // The bin of a power of two begins with that size.
 template <typename Visit>
 void FreeBins::for_each_of_at_least(PowerOfTwo unit, Visit&& visit) const {
   if (newest_ != nullptr && newest_->size_and_flags >= unit.bytes()) visit(*newest_);
-  const std::size_t first = SizeBins::slot_for(unit.bytes());
+  for_each_leaf_from(SizeBins::slot_for(unit.bytes()), [&](const BinLeaf& leaf) {
+    for (std::uint32_t i = 0; i < leaf.count; ++i) visit(*leaf.blocks[i]);
+  });
+}
+
+// Calls visit(const BinLeaf&) for the leaves of the bin in a slot and of those behind it, in their order.
+template <typename Visit>
+void FreeBins::for_each_leaf_from(std::size_t first, Visit&& visit) const {
   std::uint64_t bins_wanted = ~std::uint64_t{0} << first % SizeBins::kPerGroup;
   const std::size_t first_group = first / SizeBins::kPerGroup;
   std::uint64_t groups = occupied_.groups() & (~std::uint64_t{0} << first_group);
@@ -184,9 +185,8 @@ void FreeBins::for_each_of_at_least(PowerOfTwo unit, Visit&& visit) const {
     const std::size_t group = lowest_bit(groups);
     if (group != first_group) bins_wanted = ~std::uint64_t{0};
     for (std::uint64_t bins = occupied_.bins(group) & bins_wanted; bins != 0; bins &= bins - 1) {
-      for (const BinLeaf* leaf = (*groups_[group])[lowest_bit(bins)].first_leaf(); leaf != nullptr; leaf = leaf->next) {
-        for (std::uint32_t i = 0; i < leaf->count; ++i) visit(*leaf->blocks[i]);
-      }
+      for (const BinLeaf* leaf = (*groups_[group])[lowest_bit(bins)].first_leaf(); leaf != nullptr; leaf = leaf->next)
+        visit(*leaf);
     }
   }
 }

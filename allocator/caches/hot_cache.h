@@ -1,8 +1,8 @@
 // The HotCache is what a thread used last of all ThreadCaches: the cache of one stream. The usual malloc and free of a small block
-// are served from there, and from the stack at hand, with nothing in it that returns from a call: so they need few registers. What
-// it cannot serve, ThreadCaches may.
+// are served from there, and from the stack at hand, without a call, so that they need few registers. ThreadCaches may serve where
+// it cannot.
 //
-// Which ThreadCaches they are, their id tells: so nobody follows a pointer to them.
+// An id says which ThreadCaches these are, so that no pointer to them is followed.
 //
 // Thread safety: from any thread, without the device's mutex.
 #pragma once
@@ -27,7 +27,7 @@ class HotCache {
   // Whether the thread used these last. With kNone: false.
   CACHALOT_FAST_PATH static bool is_of(std::uint64_t caches) { return hot_.caches == caches; }
 
-  // All three require is_of() the caches of the device that is meant, which are open.
+  // These three require that is_of() is true for the caches of the device, and that the caches are open.
   // Returns a block for `bytes` in [1, SizeClass::kLargestBytes]. nullptr: ask ThreadCaches.
   CACHALOT_FAST_PATH static void* allocate(std::size_t bytes, StreamKey stream);
   // Takes the block that was handed out from a cache at `ptr`. False: nothing was done, ask ThreadCaches.

@@ -7,9 +7,7 @@
 namespace cachalot {
 
 std::size_t Gaps::first_from(Address address) const {
-  const auto first = std::lower_bound(gaps_.begin(), gaps_.end(), address,
-                                      [](const Gap& gap, Address at) { return gap.address < at; });
-  return static_cast<std::size_t>(first - gaps_.begin());
+  return static_cast<std::size_t>(std::ranges::lower_bound(gaps_, address, {}, &BlockAt::address) - gaps_.begin());
 }
 
 Block* Gaps::last_until(Address address) const {
@@ -34,7 +32,7 @@ void Gaps::add(Block& gap) {
   gaps_.erase(first + 1, last);
 }
 
-std::vector<Gaps::Gap>::iterator Gaps::at(Address address) {
+std::vector<BlockAt>::iterator Gaps::at(Address address) {
   const auto gap = gaps_.begin() + static_cast<std::ptrdiff_t>(first_from(address));
   CACHALOT_ASSERT(gap != gaps_.end() && gap->address == address);
   return gap;

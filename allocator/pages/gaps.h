@@ -12,13 +12,8 @@ namespace cachalot {
 
 class Gaps {
  public:
-  struct Gap {
-    Address address;
-    Block* block;
-  };
-
   std::size_t count() const { return gaps_.size(); }
-  const Gap& operator[](std::size_t index) const { return gaps_[index]; }
+  const BlockAt& operator[](std::size_t index) const { return gaps_[index]; }
   // The index of the first gap that begins at the address or behind it; count(): none does.
   std::size_t first_from(Address address) const;
   // The last gap that begins at the address or before it; nullptr: none does.
@@ -36,9 +31,9 @@ class Gaps {
   std::size_t metadata_bytes() const { return capacity_bytes(gaps_); }
 
  private:
-  std::vector<Gap>::iterator at(Address address);
+  std::vector<BlockAt>::iterator at(Address address);
 
-  std::vector<Gap> gaps_;
+  std::vector<BlockAt> gaps_;
 };
 
 }  // namespace cachalot

@@ -37,7 +37,7 @@ void IdlePages::find(const PoolPair& pools) {
     }
   }
   Address slot = 0;
-  for (const Seams::Seam& seam : heap_.seams().all()) {
+  for (const BlockAt& seam : heap_.seams().all()) {
     const Address its_slot = heap_.pages().grid().down(seam.address);
     const bool is_free = seam.block->is_free() && seam.block->prev->is_free();
     if (its_slot != slot && is_free && seam.block->arena->pool.owner() == pools[0]->owner())
@@ -101,7 +101,7 @@ void IdlePages::add(PageId first, std::uint32_t pages) {
 void IdlePages::find_holders(BackingPlan& plan) {
   plan.holders.clear();
   if (plan.moves.empty()) return;
-  std::sort(holders_.begin(), holders_.end(), [](const Holder& a, const Holder& b) { return a.address < b.address; });
+  std::ranges::sort(holders_, {}, &BlockAt::address);
   for (const BackingPlan::Move& move : plan.moves) {
     for (std::uint32_t i = 0; i < move.count; ++i) {
       const Address home = heap_.pages().page(move.first + i).home;
@@ -110,8 +110,7 @@ void IdlePages::find_holders(BackingPlan& plan) {
         plan.holders.push_back(last);
         continue;
       }
-      const auto behind = std::upper_bound(holders_.begin(), holders_.end(), home,
-                                           [](Address at, const Holder& holder) { return at < holder.address; });
+      const auto behind = std::ranges::upper_bound(holders_, home, {}, &BlockAt::address);
       plan.holders.push_back(std::prev(behind)->block);
     }
   }

@@ -77,11 +77,6 @@ class IdlePages {
   static constexpr std::uint32_t kBits = 64;
   static constexpr std::uint64_t kAll = ~std::uint64_t{0};
 
-  struct Holder {
-    Address address;
-    Block* block;
-  };
-
   void add_block(Block& block);
   void add_page_with_seam(Block& behind_seam);
   void add(PageId first, std::uint32_t pages);
@@ -101,7 +96,7 @@ class IdlePages {
   std::vector<std::uint64_t> words_;
   std::size_t count_ = 0;
   const PageRange* range_ = nullptr;        // of the block before
-  std::vector<Holder> holders_;             // of idle pages: the blocks they begin in
+  std::vector<BlockAt> holders_;            // of idle pages: the blocks they begin in
   std::vector<Block*> beyond_reach_;        // free, and no arena's reach covers them
   std::vector<Block*> seams_beyond_reach_;  // the same of a block in the page of the seam before them
 };

@@ -70,7 +70,7 @@ std::vector<PageHeap::VacatedStretch> PageHeap::vacate(HandleId id) noexcept {
 // From the highest address down: what is taken of a block then leaves its lower part, which is the same object, to be the
 // holder of others.
 std::vector<PageHeap::VacatedStretch> PageHeap::vacate_homes(std::vector<PageHome>& homes) noexcept {
-  std::sort(homes.begin(), homes.end(), [](const PageHome& a, const PageHome& b) { return a.address < b.address; });
+  std::ranges::sort(homes, {}, &PageHome::address);
   std::vector<VacatedStretch> vacated;
   vacated.reserve(homes.size());
   while (!homes.empty()) {
@@ -88,8 +88,7 @@ std::vector<PageHeap::VacatedStretch> PageHeap::vacate_homes(std::vector<PageHom
       close(range, part);
     });
   }
-  std::sort(vacated.begin(), vacated.end(),
-            [](const VacatedStretch& a, const VacatedStretch& b) { return a.address < b.address; });
+  std::ranges::sort(vacated, {}, &VacatedStretch::address);
   return vacated;
 }
 
@@ -98,9 +97,7 @@ void PageHeap::move_homes(const BackingPlan& plan, const std::vector<VacatedStre
   for (const BackingPlan::Move& move : plan.moves) {
     for (std::uint32_t i = 0; i < move.count; ++i) {
       const Address home = pages_.page(move.first + i).home;
-      auto part =
-          std::prev(std::upper_bound(vacated.begin(), vacated.end(), home,
-                                     [](Address address, const VacatedStretch& l) { return address < l.address; }));
+      auto part = std::prev(std::ranges::upper_bound(vacated, home, {}, &VacatedStretch::address));
       for (; part != vacated.end() && part->address < home + page_bytes(); ++part) {
         pages_.remember_use(move.first + i, ticket_of(*part));
       }

@@ -1,13 +1,6 @@
 #include "pages/seams.h"
 
-#include <algorithm>
-
 namespace cachalot {
-
-std::vector<Seams::Seam>::iterator Seams::first_from(Address address) {
-  return std::lower_bound(seams_.begin(), seams_.end(), address,
-                          [](const Seam& seam, Address at) { return seam.address < at; });
-}
 
 void Seams::forget(Address begin, Address end) {
   const auto first = first_from(begin);

@@ -7,6 +7,7 @@
 // Not thread-safe.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <vector>
 
@@ -18,14 +19,9 @@ namespace cachalot {
 
 class Seams {
  public:
-  struct Seam {
-    Address address;
-    Block* block;  // begins there
-  };
-
   explicit Seams(PowerOfTwo grid) : grid_(grid) {}
 
-  const std::vector<Seam>& all() const { return seams_; }  // by address
+  const std::vector<BlockAt>& all() const { return seams_; }  // by address: the blocks that begin there
   // Forgets the seams at begin, at end and between them.
   void forget(Address begin, Address end);
   // Forgets the seams at both ends of a block and in it, and notes those that are at its ends now.
@@ -38,10 +34,12 @@ class Seams {
   std::size_t metadata_bytes() const { return capacity_bytes(seams_); }
 
  private:
-  std::vector<Seam>::iterator first_from(Address address);
+  std::vector<BlockAt>::iterator first_from(Address address) {
+    return std::ranges::lower_bound(seams_, address, {}, &BlockAt::address);
+  }
 
   PowerOfTwo grid_;
-  std::vector<Seam> seams_;
+  std::vector<BlockAt> seams_;
 };
 
 }  // namespace cachalot

@@ -5,10 +5,14 @@ namespace cachalot {
 void Slots::begin_search(bool may_drop) {
   may_drop_ = may_drop;
   range_ = nullptr;
-  if (++search_ == 0) {  // after so many searches numbers come again
-    asked_ = {};
-    search_ = 1;
-  }
+  forget();
+}
+
+void Slots::forget() {
+  if (++now_ != 0) return;
+  asked_ = {};  // numbers come again
+  known_.clear();
+  now_ = 1;
 }
 
 SlotKind Slots::kind(const PageRange& range, std::size_t index, Address slot) {
@@ -21,10 +25,7 @@ SlotKind Slots::kind(const PageRange& range, std::size_t index, Address slot) {
 
 void Slots::look_at(const PageRange& range) {
   range_ = &range;
-  if (++now_ == 0) {
-    known_.clear();
-    now_ = 1;
-  }
+  forget();
   if (known_.size() < range.shown.size()) known_.resize(range.shown.size());
 }
 
@@ -39,8 +40,8 @@ bool Slots::may_drop(Address slot, PageId shown) {
   if (!may_drop_ || shown == PageHeap::kBlocked) return false;
   const Address view = view_at(slot, shown);
   AskedView& asked = asked_[pages_.grid().whole_in(view) % asked_.size()];
-  if (asked.view != view || asked.search != search_) {
-    asked = {view, search_, PhysicalPages::may_unmap(pages_.view_at(shown, slot))};
+  if (asked.view != view || asked.at != now_) {
+    asked = {view, now_, PhysicalPages::may_unmap(pages_.view_at(shown, slot))};
   }
   return asked.may_drop;
 }

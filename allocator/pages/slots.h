@@ -48,27 +48,26 @@ class Slots {
 
  private:
   struct KnownSlot {
-    std::uint32_t at = 0;  // as of when
+    std::uint32_t at = 0;  // Slots::now_ when it was found
     SlotKind kind = SlotKind::empty;
   };
   struct AskedView {
     Address view = 0;
-    std::uint32_t search = 0;
+    std::uint32_t at = 0;
     bool may_drop = false;
   };
 
+  void forget();
   void look_at(const PageRange& range);
   SlotKind find_kind(Address slot, PageId shown);
 
   const PhysicalPages& pages_;
   const IdlePages& idle_;
   bool may_drop_ = false;
-  std::uint32_t search_ = 0;
+  std::uint32_t now_ = 0;            // what was found before has another number, and stays where it is
   std::array<AskedView, 64> asked_;  // by the page of the view
-  // Of one range. What was known before stays there, with another number.
   const PageRange* range_ = nullptr;
-  std::uint32_t now_ = 0;
-  std::vector<KnownSlot> known_;
+  std::vector<KnownSlot> known_;  // its
 };
 
 }  // namespace cachalot
