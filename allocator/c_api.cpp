@@ -25,7 +25,7 @@
 #include "cachalot/version.h"
 #include "policy/option_warnings.h"
 
-namespace cachalot {
+CACHALOT_BEGIN
 namespace {
 
 // ---- This thread's last error ---------------------------------------------------------------------------------------
@@ -243,7 +243,7 @@ char* copy_of(const std::string& text) {
 }
 
 }  // namespace
-}  // namespace cachalot
+CACHALOT_END
 
 using namespace cachalot;  // NOLINT(google-*): what follows are functions of C
 

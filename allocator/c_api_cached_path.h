@@ -8,7 +8,7 @@
 #include "device/addresses.h"
 #include "device_allocator.h"
 
-namespace cachalot {
+CACHALOT_BEGIN
 
 class CachedPath {
  public:
@@ -36,4 +36,4 @@ class CachedPath {
   }
 };
 
-}  // namespace cachalot
+CACHALOT_END

@@ -12,7 +12,7 @@
 #include "policy/option_warnings.h"
 #include "policy/torch_policy.h"
 
-namespace cachalot {
+CACHALOT_BEGIN
 
 namespace {
 
@@ -93,4 +93,4 @@ Options options_of_environment() {
   return options;
 }
 
-}  // namespace cachalot
+CACHALOT_END

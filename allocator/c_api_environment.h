@@ -8,7 +8,7 @@
 #include "cachalot/errors.h"
 #include "cachalot/options.h"
 
-namespace cachalot {
+CACHALOT_BEGIN
 
 // A bad environment variable.
 class BadEnvironment : public InvalidArgument {
@@ -23,4 +23,4 @@ std::vector<std::shared_ptr<Device>> devices_of_environment();
 // Returns the options (CACHALOT_CONF, CACHALOT_DEBUG), and warns of those without effect. Throws BadEnvironment.
 Options options_of_environment();
 
-}  // namespace cachalot
+CACHALOT_END

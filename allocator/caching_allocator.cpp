@@ -10,7 +10,7 @@
 #include "device/addresses.h"
 #include "groups/allocator_state.h"
 
-namespace cachalot {
+CACHALOT_BEGIN
 
 // Empties the fast paths' view in a forked child.
 class CachingAllocator::ForkGuard final : public ForkAware {
@@ -246,4 +246,4 @@ void CachingAllocator::drain_thread_caches(int device) {
   for (DeviceAllocator* allocator : state_->selected(device)) allocator->caches.drain();
 }
 
-}  // namespace cachalot
+CACHALOT_END

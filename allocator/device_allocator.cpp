@@ -5,7 +5,7 @@
 #include "base/bytes.h"
 #include "policy/torch_policy.h"
 
-namespace cachalot {
+CACHALOT_BEGIN
 
 namespace {
 
@@ -66,4 +66,4 @@ double DeviceAllocator::memory_fraction() const {
   return state.ledger.fraction(lock);
 }
 
-}  // namespace cachalot
+CACHALOT_END

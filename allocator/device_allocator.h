@@ -28,7 +28,7 @@
 #include "heap/uncached.h"
 #include "inspection/inspection.h"
 
-namespace cachalot {
+CACHALOT_BEGIN
 
 class DeviceAllocator {
  public:
@@ -64,4 +64,4 @@ class DeviceAllocator {
   Inspection inspection;
 };
 
-}  // namespace cachalot
+CACHALOT_END

@@ -7,7 +7,7 @@
 #include "device/addresses.h"
 #include "observe/allocation_stack.h"
 
-namespace cachalot {
+CACHALOT_BEGIN
 
 namespace {
 
@@ -250,4 +250,4 @@ void* FastPath::allocate_at(std::size_t bytes, Stream stream, Address address) {
   return ptr;
 }
 
-}  // namespace cachalot
+CACHALOT_END

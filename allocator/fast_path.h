@@ -15,7 +15,7 @@
 #include "heap/stream_registry.h"
 #include "heap/uncached.h"
 
-namespace cachalot {
+CACHALOT_BEGIN
 
 // The SlowPath lists the parts that serve when no free block of the request's arena does, or a rare mode is on.
 struct SlowPath {
@@ -95,4 +95,4 @@ CACHALOT_FAST_PATH bool FastPath::deallocate(Block& block, const void* ptr, std:
          deallocate_checked(block, ptr, bytes, stream);
 }
 
-}  // namespace cachalot
+CACHALOT_END

@@ -7,7 +7,7 @@
 #include "base/format.h"
 #include "device/pinned_host_memory.h"
 
-namespace cachalot {
+CACHALOT_BEGIN
 
 namespace {
 
@@ -46,4 +46,4 @@ void PinnedHostAllocator::record_stream(void* buffer, Stream stream) {
 
 void PinnedHostAllocator::deallocate(void* buffer) { cache_->deallocate(buffer); }
 
-}  // namespace cachalot
+CACHALOT_END

@@ -4,6 +4,12 @@
 option(CACHALOT_INSTALL "Install cachalot; a project that contains it and exports targets of its own needs that"
   ${PROJECT_IS_TOP_LEVEL})
 if(NOT CACHALOT_INSTALL)
+  if(NOT PROJECT_IS_TOP_LEVEL)  # a project that contains cachalot builds of it what it links
+    set_property(TARGET cachalot_core cachalot_pool cachalot_kernels cachalot PROPERTY EXCLUDE_FROM_ALL ON)
+    if(TARGET cachalot_cpp)
+      set_property(TARGET cachalot_cpp PROPERTY EXCLUDE_FROM_ALL ON)
+    endif()
+  endif()
   return()
 endif()
 
@@ -11,6 +17,9 @@ include(CMakePackageConfigHelpers)
 include(GNUInstallDirs)
 
 set(installed cachalot_core cachalot_pool cachalot_kernels)
+if(BUILD_SHARED_LIBS)
+  set(installed cachalot_cpp cachalot_shared_core cachalot_shared_pool cachalot_shared_kernels)
+endif()
 if(TARGET cachalot)
   list(APPEND installed cachalot)
 endif()

@@ -76,7 +76,11 @@ function(cachalot_static_library name folder)
   cachalot_files(headers ${folder}/include/cachalot ${arg_HEADERS})
   set(library cachalot_${name})
   add_library(${library} STATIC ${sources})
-  add_library(cachalot::${name} ALIAS ${library})
+  if(BUILD_SHARED_LIBS)
+    target_compile_definitions(${library} PUBLIC CACHALOT_SHARED)  # objects of cachalot_cpp
+  else()
+    add_library(cachalot::${name} ALIAS ${library})
+  endif()
   set_target_properties(${library} PROPERTIES
     EXPORT_NAME ${name} POSITION_INDEPENDENT_CODE ON CXX_VISIBILITY_PRESET hidden VISIBILITY_INLINES_HIDDEN ON)
   target_sources(${library} PUBLIC FILE_SET HEADERS BASE_DIRS ${PROJECT_SOURCE_DIR}/${folder}/include FILES ${headers})
@@ -113,6 +117,42 @@ endfunction()
 # A library that is loaded stays (nodelete): what it has allocated, its threads' caches and its handlers of fork and exit
 # outlive every dlclose. And its own calls stay inside (-Bsymbolic), whatever else of the process exports such names.
 set(CACHALOT_SHARED_LINK -Wl,-z,nodelete -Wl,-Bsymbolic)
+
+# With BUILD_SHARED_LIBS, libcachalot_cpp.so in place of the static libraries: one allocator for all libraries of a process that
+# use it. cachalot::core, cachalot::pool and cachalot::kernels then stand for it. It exports what the public headers declare
+# (CACHALOT_BEGIN_API). Programs of this repository, which use what is not exported, link the static libraries as ever.
+function(cachalot_shared_cpp_library)
+  if(NOT BUILD_SHARED_LIBS)
+    return()
+  endif()
+  add_library(cachalot_cpp SHARED)
+  set_target_properties(cachalot_cpp PROPERTIES
+    EXPORT_NAME cpp VERSION ${PROJECT_VERSION} SOVERSION ${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR} LINKER_LANGUAGE CXX
+    LINK_DEPENDS ${PROJECT_SOURCE_DIR}/cmake/libcachalot_cpp.map)
+  target_compile_definitions(cachalot_cpp INTERFACE CACHALOT_SHARED)
+  target_compile_features(cachalot_cpp INTERFACE cxx_std_17)
+  target_link_options(cachalot_cpp PRIVATE
+    ${CACHALOT_SHARED_LINK} -Wl,-z,defs -Wl,--version-script=${PROJECT_SOURCE_DIR}/cmake/libcachalot_cpp.map)
+  target_link_libraries(cachalot_cpp PUBLIC Threads::Threads PRIVATE ${CMAKE_DL_LIBS})
+  if(CACHALOT_HAS_LIBBACKTRACE)
+    target_link_libraries(cachalot_cpp PRIVATE cachalot_backtrace)
+  endif()
+  foreach(name IN ITEMS core pool kernels)
+    target_sources(cachalot_cpp PRIVATE $<TARGET_OBJECTS:cachalot_${name}>)
+    add_library(cachalot_shared_${name} INTERFACE)
+    add_library(cachalot::${name} ALIAS cachalot_shared_${name})
+    set_target_properties(cachalot_shared_${name} PROPERTIES EXPORT_NAME ${name})
+    target_link_libraries(cachalot_shared_${name} INTERFACE cachalot_cpp)
+    get_target_property(files cachalot_${name} HEADER_SET)
+    get_target_property(folder cachalot_${name} HEADER_DIRS)
+    target_sources(cachalot_shared_${name} INTERFACE FILE_SET HEADERS BASE_DIRS ${folder} FILES ${files})
+    get_target_property(files cachalot_${name} HEADER_SET_cuda_headers)
+    if(files)
+      target_sources(cachalot_shared_${name} INTERFACE
+        FILE_SET cuda_headers TYPE HEADERS BASE_DIRS ${folder} FILES ${files})
+    endif()
+  endforeach()
+endfunction()
 
 # cachalot::cachalot, libcachalot.so. It has the CUDA kernels for the allocator's guard. The version script keeps in what
 # hidden visibility lets out: instantiations of the standard library's templates.

@@ -9,7 +9,7 @@
 #include "cachalot/out_of_memory.h"
 #include "policy/torch_policy.h"
 
-namespace cachalot {
+CACHALOT_BEGIN
 
 // --- Holes -----------------------------------------------------------------------------------------------------------
 
@@ -206,4 +206,4 @@ void ArenaCompaction::commit(Kernels& mover, std::span<Move> moves, CompactRepor
   report.blocks_moved += moves.size();
 }
 
-}  // namespace cachalot
+CACHALOT_END

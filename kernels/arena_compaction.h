@@ -18,7 +18,7 @@
 #include "cachalot/snapshot.h"
 #include "kernels/relocatable_blocks.h"
 
-namespace cachalot {
+CACHALOT_BEGIN
 
 // The free blocks of an arena, as far as it is known who takes them.
 class Holes {
@@ -81,4 +81,4 @@ class ArenaCompaction {
   std::vector<Allocation> aside_;
 };
 
-}  // namespace cachalot
+CACHALOT_END

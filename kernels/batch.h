@@ -9,7 +9,7 @@
 #include <cstdint>
 #include "cachalot/span.h"
 
-namespace cachalot {
+CACHALOT_BEGIN
 
 inline constexpr unsigned kThreadsABlock = 256;
 inline constexpr unsigned kWordsAThread = 4;  // of a tile, which a thread loads before it stores the first
@@ -44,4 +44,4 @@ Batch<Item> batch_of(Span<const Item> items) {
 // The answer for a span that is as its pattern has it; any other is the offset of the first byte that differs.
 inline constexpr unsigned long long kNoDifference = ~0ull;
 
-}  // namespace cachalot
+CACHALOT_END

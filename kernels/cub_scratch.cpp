@@ -3,7 +3,7 @@
 #include "cachalot/errors.h"
 #include "device/cuda_codes.h"
 
-namespace cachalot {
+CACHALOT_BEGIN
 
 void check_cub(const char* call, int code, const char* name) {
   if (code != 0) throw CudaError(call, code, name != nullptr ? name : cuda_code_name(code));
@@ -28,4 +28,4 @@ void CubScratch::allocate(std::size_t bytes) {
   bytes_ = bytes;
 }
 
-}  // namespace cachalot
+CACHALOT_END

@@ -8,7 +8,7 @@
 #include "device/cuda_driver.h"
 #include "kernels/batch.h"
 
-namespace cachalot {
+CACHALOT_BEGIN
 
 namespace {
 
@@ -94,4 +94,4 @@ void CudaKernels::move(Stream stream, Span<const BlockMove> moves) {
                 [&](Span<const BlockMove> part, std::size_t) { launch_batch(module_.move, stream, part); });
 }
 
-}  // namespace cachalot
+CACHALOT_END

@@ -10,7 +10,7 @@
 #include "device/cuda_device.h"
 #include "kernels/cuda_module.h"
 
-namespace cachalot {
+CACHALOT_BEGIN
 
 class CudaKernels final : public Kernels {
  public:
@@ -31,4 +31,4 @@ class CudaKernels final : public Kernels {
   const Address answers_;     // in device memory, one a span
 };
 
-}  // namespace cachalot
+CACHALOT_END

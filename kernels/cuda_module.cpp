@@ -11,7 +11,7 @@
 #include "device/cuda_relaxed_capture.h"
 #include "kernels/batch.h"
 
-namespace cachalot {
+CACHALOT_BEGIN
 
 namespace {
 
@@ -97,4 +97,4 @@ void launch(CUfunc_st* kernel, std::uint64_t blocks, Stream stream, void** argum
                                                  stream, arguments, nullptr));
 }
 
-}  // namespace cachalot
+CACHALOT_END

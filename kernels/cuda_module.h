@@ -8,7 +8,7 @@
 
 struct CUfunc_st;
 
-namespace cachalot {
+CACHALOT_BEGIN
 
 // device_code.ptx, which the driver compiles for its GPU, and keeps for the next program.
 extern const char* const kDeviceCode;
@@ -28,4 +28,4 @@ const CudaModule* module_for(CudaDevice& device);
 // device's context.
 void launch(CUfunc_st* kernel, std::uint64_t blocks, Stream stream, void** arguments);
 
-}  // namespace cachalot
+CACHALOT_END

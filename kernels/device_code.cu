@@ -9,7 +9,7 @@
 
 #include "kernels/device_code.h"
 
-namespace cachalot {
+CACHALOT_BEGIN
 
 namespace {
 
@@ -59,4 +59,4 @@ CACHALOT_KERNEL cachalot_move(const Batch<BlockMove> batch) { move_blocks(Gpu(),
 
 }  // extern "C"
 
-}  // namespace cachalot
+CACHALOT_END

@@ -16,7 +16,7 @@
 #include "device/pattern.h"
 #include "kernels/batch.h"
 
-namespace cachalot {
+CACHALOT_BEGIN
 
 // What a thread loads or stores at once.
 struct Word {
@@ -234,4 +234,4 @@ CACHALOT_HOST_DEVICE void move_blocks(const Machine& machine, const Batch<BlockM
                 [&](unsigned item, std::uint64_t tile) { move_tile(machine, batch.items[item], tile); });
 }
 
-}  // namespace cachalot
+CACHALOT_END

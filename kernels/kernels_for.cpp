@@ -5,7 +5,7 @@
 #include "kernels/cuda_module.h"
 #endif
 
-namespace cachalot {
+CACHALOT_BEGIN
 
 std::unique_ptr<Kernels> kernels_for(std::shared_ptr<Device> device) {
   CACHALOT_REQUIRE(device != nullptr, "kernels_for needs a device, not null");
@@ -17,4 +17,4 @@ std::unique_ptr<Kernels> kernels_for(std::shared_ptr<Device> device) {
   return host_kernels(std::move(device));
 }
 
-}  // namespace cachalot
+CACHALOT_END

@@ -11,7 +11,7 @@
 #include "cachalot/allocation.h"
 #include "cachalot/caching_allocator.h"
 
-namespace cachalot {
+CACHALOT_BEGIN
 
 inline Address address_of(const Allocation& memory) { return reinterpret_cast<Address>(memory.get()); }
 
@@ -57,4 +57,4 @@ class RelocatableBlocks final : private ForkAware {
   std::map<Address, RelocatableBlock*> by_address_;
 };
 
-}  // namespace cachalot
+CACHALOT_END

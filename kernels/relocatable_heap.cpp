@@ -9,7 +9,7 @@
 #include "kernels/arena_compaction.h"
 #include "kernels/relocatable_blocks.h"
 
-namespace cachalot {
+CACHALOT_BEGIN
 
 // --- Relocatable -----------------------------------------------------------------------------------------------------
 
@@ -87,4 +87,4 @@ CompactReport RelocatableHeap::compact() {
   return report;
 }
 
-}  // namespace cachalot
+CACHALOT_END

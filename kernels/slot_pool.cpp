@@ -7,7 +7,7 @@
 #include "base/check.h"
 #include "device/wait_for.h"
 
-namespace cachalot {
+CACHALOT_BEGIN
 
 namespace {
 
@@ -76,4 +76,4 @@ SlotPoolCounters SlotPool::counters() const {
           .bad_gives = control.bad_gives};
 }
 
-}  // namespace cachalot
+CACHALOT_END

@@ -7,7 +7,7 @@
 #include "base/format.h"
 #include "dlpack_abi.h"
 
-namespace cachalot {
+CACHALOT_BEGIN
 
 namespace {
 
@@ -221,4 +221,4 @@ ForeignTensor from_dlpack(DLManagedTensorVersioned* managed) {
   return ForeignTensor::take(*managed, (managed->flags & DLPACK_FLAG_BITMASK_READ_ONLY) != 0);
 }
 
-}  // namespace cachalot
+CACHALOT_END

@@ -5,7 +5,7 @@
 #include "base/check.h"
 #include "base/format.h"
 
-namespace cachalot {
+CACHALOT_BEGIN
 
 void FreeSlots::reserve(StreamKey stream, std::size_t slots) {
   Stack* known = find(stream);
@@ -123,4 +123,4 @@ std::string FreeSlots::first_broken_rule() const {
   return "";
 }
 
-}  // namespace cachalot
+CACHALOT_END

@@ -10,7 +10,7 @@
 
 #include "slots.h"
 
-namespace cachalot {
+CACHALOT_BEGIN
 
 // A push never allocates: there is a place for every slot of a stream, wherever the slot is, from when it is the
 // stream's.
@@ -62,4 +62,4 @@ class FreeSlots {
   std::size_t most_stacks_ = kFewStacks;
 };
 
-}  // namespace cachalot
+CACHALOT_END

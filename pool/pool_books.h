@@ -25,7 +25,7 @@
 #include "slab_list.h"
 #include "thread_stacks.h"
 
-namespace cachalot {
+CACHALOT_BEGIN
 
 struct PoolBooks {
   PoolBooks(const TensorSpec& spec, const TensorPoolOptions& pool_options, const OwnStack& own,
@@ -64,4 +64,4 @@ struct PoolBooks {
 // Returns "" or the first invariant that does not hold. Asks the allocator. Requires: no other thread uses the pool.
 std::string first_broken_rule(PoolBooks& books) CACHALOT_REQUIRES(books.mutex);
 
-}  // namespace cachalot
+CACHALOT_END

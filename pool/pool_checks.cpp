@@ -9,7 +9,7 @@
 #include "pool_books.h"
 #include "pool_core.h"
 
-namespace cachalot {
+CACHALOT_BEGIN
 
 namespace {
 
@@ -112,4 +112,4 @@ std::string first_broken_rule(PoolBooks& books) {
   return check_figures(books.figures, census);
 }
 
-}  // namespace cachalot
+CACHALOT_END

@@ -10,7 +10,7 @@
 #include "pool_core.h"
 #include "slab_changes.h"
 
-namespace cachalot {
+CACHALOT_BEGIN
 
 CompactReport PoolCompaction::run(std::size_t keep) {
   const Lock lock(books_.mutex);
@@ -188,4 +188,4 @@ void PoolCompaction::copy(std::span<const Relocation> relocations, StreamKey str
   }
 }
 
-}  // namespace cachalot
+CACHALOT_END

@@ -18,7 +18,7 @@
 #include "pool_books.h"
 #include "slots.h"
 
-namespace cachalot {
+CACHALOT_BEGIN
 
 class PoolCompaction {
  public:
@@ -52,4 +52,4 @@ class PoolCompaction {
   CompactReport report_;
 };
 
-}  // namespace cachalot
+CACHALOT_END

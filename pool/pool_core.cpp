@@ -9,7 +9,7 @@
 #include "pool_compaction.h"
 #include "slab_changes.h"
 
-namespace cachalot {
+CACHALOT_BEGIN
 
 namespace {
 
@@ -203,4 +203,4 @@ std::size_t PoolCore::metadata_bytes() {
          books_.memory.streams().metadata_bytes();
 }
 
-}  // namespace cachalot
+CACHALOT_END

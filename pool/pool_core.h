@@ -21,7 +21,7 @@
 #include "pool_search.h"
 #include "thread_stacks.h"
 
-namespace cachalot {
+CACHALOT_BEGIN
 
 class PoolCore final : private ForkAware, private StackOwner {
  public:
@@ -91,4 +91,4 @@ class PoolCore final : private ForkAware, private StackOwner {
   alignas(kCacheLine) const OwnStack own_stack_;  // away from what changes under the mutex: each fast path reads it
 };
 
-}  // namespace cachalot
+CACHALOT_END

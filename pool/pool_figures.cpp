@@ -2,7 +2,7 @@
 
 #include "base/format.h"
 
-namespace cachalot {
+CACHALOT_BEGIN
 
 void PoolFigures::add(const ThreadSum::Gathered& news) {
   stats_.acquires += static_cast<std::uint64_t>(news.added);
@@ -30,4 +30,4 @@ std::string PoolFigures::first_broken_rule() const {
   return "";
 }
 
-}  // namespace cachalot
+CACHALOT_END

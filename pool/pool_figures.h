@@ -12,7 +12,7 @@
 #include "cachalot/tensor_pool.h"
 #include "slots.h"
 
-namespace cachalot {
+CACHALOT_BEGIN
 
 class PoolFigures {
  public:
@@ -45,4 +45,4 @@ class PoolFigures {
   std::int64_t live_ = 0;
 };
 
-}  // namespace cachalot
+CACHALOT_END

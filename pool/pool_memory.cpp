@@ -7,7 +7,7 @@
 #include "base/check.h"
 #include "base/format.h"
 
-namespace cachalot {
+CACHALOT_BEGIN
 
 CachingAllocator& not_null(const std::shared_ptr<CachingAllocator>& allocator) {
   CACHALOT_REQUIRE(allocator != nullptr, "the allocator of a pool is {}: there must be one", "null");
@@ -130,4 +130,4 @@ std::string PoolMemory::first_broken_rule(const PoolSlab& slab) const {
   return "";
 }
 
-}  // namespace cachalot
+CACHALOT_END

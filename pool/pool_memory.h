@@ -11,7 +11,7 @@
 #include "pool_streams.h"
 #include "slots.h"
 
-namespace cachalot {
+CACHALOT_BEGIN
 
 // The bytes that several pools may hold together.
 class PoolBudget {
@@ -69,4 +69,4 @@ class PoolMemory {
   PoolStreams streams_;
 };
 
-}  // namespace cachalot
+CACHALOT_END

@@ -4,7 +4,7 @@
 
 #include "slab_changes.h"
 
-namespace cachalot {
+CACHALOT_BEGIN
 
 PoolSlot* PoolSearch::run() {
   const Lock lock(books_.mutex);
@@ -189,4 +189,4 @@ void PoolSearch::free_refused() {
   books_.notify_waiters();
 }
 
-}  // namespace cachalot
+CACHALOT_END

@@ -21,7 +21,7 @@
 #include "slots.h"
 #include "thread_stacks.h"
 
-namespace cachalot {
+CACHALOT_BEGIN
 
 class PoolSearch {
  public:
@@ -63,4 +63,4 @@ class PoolSearch {
   std::vector<PoolSlot*> refused_;  // free, but not for this stream: a capture is in the way
 };
 
-}  // namespace cachalot
+CACHALOT_END

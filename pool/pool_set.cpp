@@ -13,7 +13,7 @@
 #include "base/mutex.h"
 #include "pool_core.h"
 
-namespace cachalot {
+CACHALOT_BEGIN
 
 // The pools, and what they hold together.
 class PoolSet::State final : public PoolBudget, private ForkAware {
@@ -218,4 +218,4 @@ std::vector<std::pair<TensorSpec, PoolStats>> PoolSet::stats_by_spec() const {
 
 std::string PoolSet::validate() const { return state_->first_broken_rule(); }
 
-}  // namespace cachalot
+CACHALOT_END

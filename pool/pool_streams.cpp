@@ -5,7 +5,7 @@
 
 #include "base/check.h"
 
-namespace cachalot {
+CACHALOT_BEGIN
 
 class PoolStreams::OwnedEvent {
  public:
@@ -133,4 +133,4 @@ std::size_t PoolStreams::metadata_bytes() const {
   return streams_.size() * (sizeof(*streams_.begin()) + 2 * sizeof(void*)) + streams_.bucket_count() * sizeof(void*);
 }
 
-}  // namespace cachalot
+CACHALOT_END

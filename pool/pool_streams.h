@@ -16,7 +16,7 @@
 #include "slots.h"
 #include "streams/stream_order.h"
 
-namespace cachalot {
+CACHALOT_BEGIN
 
 class PoolStreams {
  public:
@@ -70,4 +70,4 @@ class PoolStreams {
   std::unordered_map<StreamKey, Mortal> streams_ CACHALOT_GUARDED_BY(mutex_);
 };
 
-}  // namespace cachalot
+CACHALOT_END

@@ -7,7 +7,7 @@
 
 #include "base/bytes.h"
 
-namespace cachalot {
+CACHALOT_BEGIN
 
 bool ever_grows(const TensorPoolOptions& options) {
   return options.when_empty == WhenEmpty::grow || (options.when_empty == WhenEmpty::wait && options.max_slots != 0);
@@ -101,4 +101,4 @@ void trim_above_high_water(PoolBooks& books) noexcept {
   }
 }
 
-}  // namespace cachalot
+CACHALOT_END

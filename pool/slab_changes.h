@@ -8,7 +8,7 @@
 #include "cachalot/tensor_pool.h"
 #include "pool_books.h"
 
-namespace cachalot {
+CACHALOT_BEGIN
 
 bool ever_grows(const TensorPoolOptions& options);
 
@@ -26,4 +26,4 @@ std::size_t trim_slabs(PoolBooks& books, std::size_t keep) CACHALOT_REQUIRES(boo
 // The same as far as the high-water mark says, if the pool has one. What fails now is left for another time.
 void trim_above_high_water(PoolBooks& books) noexcept CACHALOT_REQUIRES(books.mutex);
 
-}  // namespace cachalot
+CACHALOT_END

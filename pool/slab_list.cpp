@@ -4,7 +4,7 @@
 
 #include "base/bytes.h"
 
-namespace cachalot {
+CACHALOT_BEGIN
 
 void SlabList::reserve_one() {
   const std::size_t size = size_ + 1;
@@ -60,4 +60,4 @@ std::size_t SlabList::metadata_bytes() const {
   return bytes;
 }
 
-}  // namespace cachalot
+CACHALOT_END

@@ -9,7 +9,7 @@
 #include "free_slots.h"
 #include "slots.h"
 
-namespace cachalot {
+CACHALOT_BEGIN
 
 // The pool's slabs, but for those that are detached: they are on their way to the allocator, and may come back.
 class SlabList {
@@ -43,4 +43,4 @@ class SlabList {
   std::size_t size_ = 0;  // the detached ones included
 };
 
-}  // namespace cachalot
+CACHALOT_END

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-namespace cachalot {
+CACHALOT_BEGIN
 
 void PoolSlot::record_user(StreamKey user) {
   if (user == stream) return;
@@ -11,4 +11,4 @@ void PoolSlot::record_user(StreamKey user) {
   attention |= kOtherStreams;
 }
 
-}  // namespace cachalot
+CACHALOT_END

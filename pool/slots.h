@@ -9,7 +9,7 @@
 
 #include "device/known_stream.h"
 
-namespace cachalot {
+CACHALOT_BEGIN
 
 class PooledTensor;
 struct PoolSlab;
@@ -68,4 +68,4 @@ struct PoolSlab {
   bool leaves = false;   // its free slots are being taken from the list
 };
 
-}  // namespace cachalot
+CACHALOT_END

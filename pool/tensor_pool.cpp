@@ -4,7 +4,7 @@
 #include "base/format.h"
 #include "pool_core.h"
 
-namespace cachalot {
+CACHALOT_BEGIN
 
 namespace {
 
@@ -164,4 +164,4 @@ std::size_t TensorPool::metadata_bytes() const {
   return core_->metadata_bytes();
 }
 
-}  // namespace cachalot
+CACHALOT_END

@@ -7,7 +7,7 @@
 #include "base/format.h"
 #include "cachalot/out_of_memory.h"
 
-namespace cachalot {
+CACHALOT_BEGIN
 
 namespace {
 
@@ -93,7 +93,7 @@ std::string to_string(const TensorSpec& spec) {
   return formatted("{} [{}] on device {}", to_string(spec.dtype), join(spec.shape, ", "), spec.device);
 }
 
-}  // namespace cachalot
+CACHALOT_END
 
 std::size_t std::hash<cachalot::TensorSpec>::operator()(const cachalot::TensorSpec& spec) const noexcept {
   constexpr std::size_t kOdd = 0x9E3779B97F4A7C15;  // the golden ratio's bits: spreads small numbers over all of a word

@@ -8,7 +8,7 @@
 #include "base/bytes.h"
 #include "base/format.h"
 
-namespace cachalot {
+CACHALOT_BEGIN
 
 bool SlotStack::move_to_top(StreamKey stream, bool plain) {
   const std::uint32_t count = this->count();
@@ -173,4 +173,4 @@ std::string ThreadStacks::first_broken_rule(std::size_t slots) const {
   return "";
 }
 
-}  // namespace cachalot
+CACHALOT_END

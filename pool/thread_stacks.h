@@ -25,7 +25,7 @@
 #include "pool_figures.h"
 #include "slots.h"
 
-namespace cachalot {
+CACHALOT_BEGIN
 
 // The slots that one thread keeps of a pool, and how many tensors it has in use: those that it acquired, less those that
 // it returned. An acquire takes a slot out and a release puts one in, so the number changes as count() does, by
@@ -264,4 +264,4 @@ CACHALOT_FAST_PATH bool OwnStack::try_push(PoolSlot& slot) const {
   return has_place;
 }
 
-}  // namespace cachalot
+CACHALOT_END

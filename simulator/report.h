@@ -10,9 +10,9 @@
 #include "cachalot/simulated_device.h"
 #include "simulator/context_costs.h"
 
-namespace cachalot {
+CACHALOT_BEGIN
 class JsonWriter;
-}
+CACHALOT_END
 
 namespace cachalot::simulator {
 class Watch;

@@ -18,9 +18,9 @@
 #include "cachalot/call_stack.h"
 #include "cachalot/errors.h"
 
-namespace cachalot {
+CACHALOT_BEGIN
 class JsonWriter;
-}
+CACHALOT_END
 
 namespace cachalot::simulator {
 

@@ -4,7 +4,9 @@
 #include <string>
 #include <vector>
 
-namespace cachalot {
+#include "cachalot/version.h"
+
+CACHALOT_BEGIN
 
 // Pointers to the words, with a null pointer behind the last: valid while the words are as they are.
 inline std::vector<char*> argument_vector(std::vector<std::string>& words) {
@@ -15,4 +17,4 @@ inline std::vector<char*> argument_vector(std::vector<std::string>& words) {
   return pointers;
 }
 
-}  // namespace cachalot
+CACHALOT_END

@@ -7,7 +7,7 @@
 #include <atomic>
 #include <cstdlib>
 
-namespace cachalot {
+CACHALOT_BEGIN
 
 namespace {
 
@@ -33,4 +33,4 @@ void heavy_fence() {
   if (!registers() || !membarrier(MEMBARRIER_CMD_PRIVATE_EXPEDITED)) std::abort();
 }
 
-}  // namespace cachalot
+CACHALOT_END

@@ -9,7 +9,9 @@
 
 #include <atomic>
 
-namespace cachalot {
+#include "cachalot/version.h"
+
+CACHALOT_BEGIN
 
 // Whether the system has them (Linux 4.14); asked once. Where it has not, light_fence orders nothing.
 bool has_asymmetric_fences();
@@ -20,4 +22,4 @@ void heavy_fence();
 // For tests: heavy_fence calls it first. nullptr: nothing is called. No thread calls heavy_fence meanwhile.
 void set_heavy_fence_hook(void (*hook)());
 
-}  // namespace cachalot
+CACHALOT_END

@@ -7,7 +7,9 @@
 #include <cstddef>
 #include <cstdint>
 
-namespace cachalot {
+#include "cachalot/version.h"
+
+CACHALOT_BEGIN
 
 inline std::size_t lowest_bit(std::uint64_t word) { return static_cast<std::size_t>(__builtin_ctzll(word)); }
 inline std::size_t highest_bit(std::uint64_t word) { return static_cast<std::size_t>(63 ^ __builtin_clzll(word)); }
@@ -39,4 +41,4 @@ inline std::uint64_t lesser(std::uint64_t a, std::uint64_t b) {
 #endif
 }
 
-}  // namespace cachalot
+CACHALOT_END

@@ -5,7 +5,9 @@
 
 #include <csignal>
 
-namespace cachalot {
+#include "cachalot/version.h"
+
+CACHALOT_BEGIN
 
 class BlockedSignals {
  public:
@@ -22,4 +24,4 @@ class BlockedSignals {
   sigset_t before_{};
 };
 
-}  // namespace cachalot
+CACHALOT_END

@@ -9,7 +9,7 @@
 #include "base/format.h"
 #include "cachalot/errors.h"
 
-namespace cachalot {
+CACHALOT_BEGIN
 namespace {
 
 std::string lower_case(std::string_view text) {
@@ -61,4 +61,4 @@ std::size_t parse_bytes(std::string_view text) {
   return static_cast<std::size_t>(bytes);
 }
 
-}  // namespace cachalot
+CACHALOT_END

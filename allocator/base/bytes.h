@@ -6,7 +6,9 @@
 #include <string>
 #include <string_view>
 
-namespace cachalot {
+#include "cachalot/version.h"
+
+CACHALOT_BEGIN
 
 inline constexpr std::size_t kKiB = std::size_t{1} << 10;
 inline constexpr std::size_t kMiB = std::size_t{1} << 20;
@@ -35,4 +37,4 @@ std::size_t capacity_bytes(const Vectors&... vectors) {
   return ((vectors.capacity() * sizeof(typename Vectors::value_type)) + ...);
 }
 
-}  // namespace cachalot
+CACHALOT_END

@@ -15,7 +15,7 @@
 #include "base/own_code.h"
 #include "base/symbols.h"
 
-namespace cachalot {
+CACHALOT_BEGIN
 
 struct CallStack::Taken {
   std::vector<ScriptFrame> script;
@@ -210,4 +210,4 @@ const char* intern_text(std::string_view text) {
   return (found != texts.end() ? found : texts.emplace(text).first)->c_str();
 }
 
-}  // namespace cachalot
+CACHALOT_END

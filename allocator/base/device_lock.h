@@ -14,7 +14,7 @@
 
 #include "base/mutex.h"
 
-namespace cachalot {
+CACHALOT_BEGIN
 
 class CACHALOT_CAPABILITY("role") LockRole {};
 inline constexpr LockRole device_lock;  // NOLINT(readability-identifier-naming): it stands for a mutex
@@ -68,4 +68,4 @@ class CACHALOT_SCOPED_CAPABILITY Unlocked<Held> {
   Mutex& mutex_;
 };
 
-}  // namespace cachalot
+CACHALOT_END

@@ -9,7 +9,7 @@
 #include "base/check.h"
 #include "base/format.h"
 
-namespace cachalot {
+CACHALOT_BEGIN
 
 // All that there are. Its mutex is held for a few instructions, and by who forks: so the child finds the list whole. No
 // lock that is held across a call of the driver may be taken before a fork, since the driver forks itself (for
@@ -56,4 +56,4 @@ void ForkAware::refuse(const char* what) const {
       what, process_, getpid()));
 }
 
-}  // namespace cachalot
+CACHALOT_END

@@ -9,7 +9,9 @@
 
 #include <sys/types.h>
 
-namespace cachalot {
+#include "cachalot/version.h"
+
+CACHALOT_BEGIN
 
 class ForkAware {
  public:
@@ -40,4 +42,4 @@ class ForkAware {
   ForkAware* next_ = nullptr;
 };
 
-}  // namespace cachalot
+CACHALOT_END

@@ -4,7 +4,7 @@
 #include <charconv>
 #include <cmath>
 
-namespace cachalot {
+CACHALOT_BEGIN
 namespace {
 
 constexpr std::size_t kLongestNumber = 512;  // of a double with its digits behind the point: about 310 before it
@@ -65,4 +65,4 @@ void append_formatted(std::string& out, std::string_view pattern, std::span<cons
       });
 }
 
-}  // namespace cachalot
+CACHALOT_END

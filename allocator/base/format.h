@@ -23,7 +23,9 @@
 #include <utility>
 #include <variant>
 
-namespace cachalot {
+#include "cachalot/version.h"
+
+CACHALOT_BEGIN
 
 // A FormatValue is one argument of formatted. It refers to the text or pointer that it was made of.
 class FormatValue {
@@ -175,4 +177,4 @@ std::string join(const Items& items, std::string_view separator) {
   return out;
 }
 
-}  // namespace cachalot
+CACHALOT_END

@@ -3,7 +3,7 @@
 #include <charconv>
 #include <cmath>
 
-namespace cachalot {
+CACHALOT_BEGIN
 namespace {
 
 constexpr std::string_view kReplacement = "\xEF\xBF\xBD";  // U+FFFD
@@ -74,4 +74,4 @@ void append_json_number(std::string& out, double number) {
   if (text.find_first_of(".e") == std::string_view::npos) out += ".0";  // stays a real number for its readers
 }
 
-}  // namespace cachalot
+CACHALOT_END

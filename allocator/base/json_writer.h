@@ -8,7 +8,9 @@
 #include <string_view>
 #include <utility>
 
-namespace cachalot {
+#include "cachalot/version.h"
+
+CACHALOT_BEGIN
 
 // Appends `text` as a JSON string, quotes included. JSON is UTF-8; users' texts, paths and names of functions need not be: each
 // byte that is not part of a character becomes U+FFFD.
@@ -101,4 +103,4 @@ class JsonWriter {
   bool needs_comma_ = false;
 };
 
-}  // namespace cachalot
+CACHALOT_END

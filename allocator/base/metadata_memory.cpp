@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <new>
 
-namespace cachalot {
+CACHALOT_BEGIN
 
 namespace {
 
@@ -89,4 +89,4 @@ std::size_t MetadataMemory::bytes() const {
   return static_cast<std::size_t>((next_piece_ - base_) - (piece_end_ - next_));
 }
 
-}  // namespace cachalot
+CACHALOT_END

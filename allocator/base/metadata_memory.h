@@ -15,7 +15,7 @@
 #include "base/bytes.h"
 #include "base/check.h"
 
-namespace cachalot {
+CACHALOT_BEGIN
 
 class MetadataMemory {
  public:
@@ -58,4 +58,4 @@ class MetadataMemory {
   std::byte* piece_end_ = nullptr;
 };
 
-}  // namespace cachalot
+CACHALOT_END

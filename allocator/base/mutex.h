@@ -27,7 +27,7 @@
 #define CACHALOT_ASSERT_CAPABILITY(...) CACHALOT_THREAD_ANNOTATION(assert_capability(__VA_ARGS__))
 #define CACHALOT_NO_THREAD_SAFETY_ANALYSIS CACHALOT_THREAD_ANNOTATION(no_thread_safety_analysis)
 
-namespace cachalot {
+CACHALOT_BEGIN
 
 class CACHALOT_CAPABILITY("mutex") SpinMutex {
  public:
@@ -148,4 +148,4 @@ class Unlocked {
   AnyMutex& mutex_;
 };
 
-}  // namespace cachalot
+CACHALOT_END

@@ -7,7 +7,7 @@
 #include <atomic>
 #include <mutex>
 
-namespace cachalot {
+CACHALOT_BEGIN
 
 namespace {
 
@@ -61,4 +61,4 @@ bool is_own_code(std::uintptr_t address) noexcept {
   return std::ranges::any_of(ranges, [&](const Range& range) { return range.contains(address); });
 }
 
-}  // namespace cachalot
+CACHALOT_END

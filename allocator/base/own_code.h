@@ -4,7 +4,9 @@
 
 #include <cstdint>
 
-namespace cachalot {
+#include "cachalot/version.h"
+
+CACHALOT_BEGIN
 
 // Counts all code of the loaded library around `inside` as cachalot's. Not for programs that the static library is part of:
 // their code is not ours. Does nothing where no library is there, nor for more than a handful. Thread-safe.
@@ -13,4 +15,4 @@ void add_own_code(const void* inside) noexcept;
 // Returns whether the instruction at `address` is cachalot's as far as add_own_code knows. Thread-safe; takes no lock.
 bool is_own_code(std::uintptr_t address) noexcept;
 
-}  // namespace cachalot
+CACHALOT_END

@@ -4,7 +4,9 @@
 #include <bit>
 #include <cstddef>
 
-namespace cachalot {
+#include "cachalot/version.h"
+
+CACHALOT_BEGIN
 
 class PowerOfTwo {
  public:
@@ -19,4 +21,4 @@ class PowerOfTwo {
   int shift_;
 };
 
-}  // namespace cachalot
+CACHALOT_END

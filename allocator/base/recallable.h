@@ -16,7 +16,7 @@
 #include "base/asymmetric_fence.h"
 #include "base/check.h"
 
-namespace cachalot {
+CACHALOT_BEGIN
 
 class Recallable {
  public:
@@ -44,4 +44,4 @@ class Recallable {
   std::atomic<bool> recalled_{false};
 };
 
-}  // namespace cachalot
+CACHALOT_END

@@ -11,7 +11,7 @@
 #define CACHALOT_ACQUIRE_SHARED(...) CACHALOT_THREAD_ANNOTATION(acquire_shared_capability(__VA_ARGS__))
 #define CACHALOT_RELEASE_SHARED(...) CACHALOT_THREAD_ANNOTATION(release_shared_capability(__VA_ARGS__))
 
-namespace cachalot {
+CACHALOT_BEGIN
 
 class CACHALOT_CAPABILITY("mutex") SleepingMutex {
  public:
@@ -47,4 +47,4 @@ class CACHALOT_SCOPED_CAPABILITY SharedLock {
   SharedMutex& mutex_;
 };
 
-}  // namespace cachalot
+CACHALOT_END

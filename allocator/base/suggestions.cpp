@@ -7,7 +7,7 @@
 
 #include "base/format.h"
 
-namespace cachalot {
+CACHALOT_BEGIN
 namespace {
 
 constexpr std::size_t kLongestWord = 256;  // whatever is longer is not a misspelt word
@@ -78,4 +78,4 @@ std::string did_you_mean(std::string_view word, std::span<const std::string_view
   return nearest.empty() ? "" : formatted("did you mean '{}'?", nearest);
 }
 
-}  // namespace cachalot
+CACHALOT_END

@@ -6,7 +6,9 @@
 #include <string>
 #include <string_view>
 
-namespace cachalot {
+#include "cachalot/version.h"
+
+CACHALOT_BEGIN
 
 // Returns the least number of letters to insert, drop or replace, and of neighbours to swap, that turns one word into the
 // other. Upper and lower case are alike, and so are '-' and '_'.
@@ -19,4 +21,4 @@ std::string_view nearest_word(std::string_view word, std::span<const std::string
 // Returns "did you mean 'simulate'?", or "" where no known word is near.
 std::string did_you_mean(std::string_view word, std::span<const std::string_view> known);
 
-}  // namespace cachalot
+CACHALOT_END

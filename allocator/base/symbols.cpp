@@ -16,7 +16,7 @@
 #include <backtrace.h>
 #endif
 
-namespace cachalot {
+CACHALOT_BEGIN
 
 namespace {
 
@@ -145,4 +145,4 @@ std::vector<CallFrame> symbolize(std::uintptr_t return_address) {
 
 bool has_debug_information_reader() noexcept { return CACHALOT_HAS_LIBBACKTRACE; }
 
-}  // namespace cachalot
+CACHALOT_END

@@ -6,10 +6,10 @@
 
 #include "cachalot/call_stack.h"
 
-namespace cachalot {
+CACHALOT_BEGIN
 
 // The calls that are underway at a return address: one, and before it those that the compiler inlined there, innermost
 // first. Never empty. Thread-safe; slow, above all the first time.
 std::vector<CallFrame> symbolize(std::uintptr_t return_address);
 
-}  // namespace cachalot
+CACHALOT_END

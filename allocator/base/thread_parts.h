@@ -19,7 +19,7 @@
 
 #include "base/fork_aware.h"
 
-namespace cachalot {
+CACHALOT_BEGIN
 
 template <typename Owner, typename Part>
 class ThreadParts {
@@ -97,4 +97,4 @@ class ThreadParts {
   std::vector<std::pair<std::uint64_t, Part*>> parts_;
 };
 
-}  // namespace cachalot
+CACHALOT_END

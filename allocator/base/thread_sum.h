@@ -8,7 +8,7 @@
 
 #include "base/check.h"
 
-namespace cachalot {
+CACHALOT_BEGIN
 
 // Thread safety: add and subtract by its thread; gather by one thread at a time; the rest by any.
 class ThreadSum {
@@ -52,4 +52,4 @@ class ThreadSum {
   std::int64_t gathered_added_ = 0;
 };
 
-}  // namespace cachalot
+CACHALOT_END

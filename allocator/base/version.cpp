@@ -1,7 +1,7 @@
 #include "cachalot/version.h"
 
-namespace cachalot {
+CACHALOT_BEGIN
 
 const char* version() { return CACHALOT_VERSION_STRING; }
 
-}  // namespace cachalot
+CACHALOT_END

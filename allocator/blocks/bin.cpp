@@ -3,7 +3,7 @@
 #include "base/format.h"
 #include "blocks/bin_tree_node.h"
 
-namespace cachalot {
+CACHALOT_BEGIN
 
 namespace {
 
@@ -132,4 +132,4 @@ std::string Bin::validate() const {
   return "";
 }
 
-}  // namespace cachalot
+CACHALOT_END

@@ -12,7 +12,7 @@
 #include "blocks/bin_leaf.h"
 #include "blocks/bin_nodes.h"
 
-namespace cachalot {
+CACHALOT_BEGIN
 
 class Bin {
  public:
@@ -51,4 +51,4 @@ class Bin {
   BinTreeNode* root_ = nullptr;  // of more than one leaf
 };
 
-}  // namespace cachalot
+CACHALOT_END

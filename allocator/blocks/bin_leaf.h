@@ -14,7 +14,7 @@
 #include "base/power_of_two.h"
 #include "blocks/block.h"
 
-namespace cachalot {
+CACHALOT_BEGIN
 
 struct BinTreeNode;
 
@@ -114,4 +114,4 @@ class SortedBlocks {
   std::uint32_t count_;
 };
 
-}  // namespace cachalot
+CACHALOT_END

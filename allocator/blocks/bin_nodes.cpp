@@ -4,7 +4,7 @@
 
 #include "blocks/bin_tree_node.h"
 
-namespace cachalot {
+CACHALOT_BEGIN
 
 void* BinNodes::allocate() noexcept {
   if (free_ == nullptr) {
@@ -35,4 +35,4 @@ BinTreeNode& BinNodes::new_tree_node(std::uint32_t level) {
   return *node;
 }
 
-}  // namespace cachalot
+CACHALOT_END

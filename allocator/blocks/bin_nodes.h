@@ -12,7 +12,7 @@
 #include "base/bytes.h"
 #include "blocks/bin_leaf.h"
 
-namespace cachalot {
+CACHALOT_BEGIN
 
 class BinNodes {
  public:
@@ -43,4 +43,4 @@ class BinNodes {
   std::vector<std::unique_ptr<Memory[]>> chunks_;  // of kChunkNodes
 };
 
-}  // namespace cachalot
+CACHALOT_END

@@ -7,7 +7,7 @@
 #include "base/bits.h"
 #include "blocks/bin_leaf.h"
 
-namespace cachalot {
+CACHALOT_BEGIN
 
 // A BinTreeNode of a bin's tree has children in the order of their keys. Child i holds the keys from low[i] to below
 // low[i + 1]; low[0] is not looked at, nor the end of the last: these are the parent's business. Beyond count, low is
@@ -62,4 +62,4 @@ struct BinTreeNode {
 };
 static_assert(sizeof(BinTreeNode) <= sizeof(BinLeaf));
 
-}  // namespace cachalot
+CACHALOT_END

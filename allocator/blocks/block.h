@@ -17,7 +17,7 @@
 #include "cachalot/device.h"
 #include "device/known_stream.h"
 
-namespace cachalot {
+CACHALOT_BEGIN
 
 struct Arena;
 struct BinLeaf;
@@ -132,4 +132,4 @@ struct BlockAt {
   Block* block;
 };
 
-}  // namespace cachalot
+CACHALOT_END

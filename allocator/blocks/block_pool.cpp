@@ -2,7 +2,7 @@
 
 #include <utility>
 
-namespace cachalot {
+CACHALOT_BEGIN
 
 Arena& BlockPool::add(const KnownStream& stream) {
   arenas_.reserve(arenas_.size() + 1);
@@ -13,4 +13,4 @@ Arena& BlockPool::add(const KnownStream& stream) {
   return *last_;
 }
 
-}  // namespace cachalot
+CACHALOT_END

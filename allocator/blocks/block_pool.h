@@ -12,7 +12,7 @@
 #include "blocks/free_bins.h"
 #include "cachalot/pool_id.h"
 
-namespace cachalot {
+CACHALOT_BEGIN
 
 class BlockPool;
 class Growth;
@@ -113,4 +113,4 @@ void BlockPool::remove_if(Leaves&& leaves) {
   });
 }
 
-}  // namespace cachalot
+CACHALOT_END

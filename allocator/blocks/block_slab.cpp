@@ -2,7 +2,7 @@
 
 #include <new>
 
-namespace cachalot {
+CACHALOT_BEGIN
 
 BlockSlab::~BlockSlab() {
   for (Chunk* chunk : chunks_) chunk->~Chunk();
@@ -34,4 +34,4 @@ std::size_t BlockSlab::metadata_bytes() const {
   return bytes;
 }
 
-}  // namespace cachalot
+CACHALOT_END

@@ -12,7 +12,7 @@
 #include "base/metadata_memory.h"
 #include "blocks/block.h"
 
-namespace cachalot {
+CACHALOT_BEGIN
 
 class BlockSlab {
  public:
@@ -69,4 +69,4 @@ class BlockSlab {
   std::vector<Chunk*> chunks_;
 };
 
-}  // namespace cachalot
+CACHALOT_END

@@ -2,7 +2,7 @@
 
 #include "base/format.h"
 
-namespace cachalot {
+CACHALOT_BEGIN
 
 void FreeBins::add_group(std::size_t group) const noexcept { groups_[group] = std::make_unique<Group>(); }
 
@@ -56,4 +56,4 @@ std::size_t FreeBins::metadata_bytes() const {
   return bytes + nodes_.metadata_bytes();
 }
 
-}  // namespace cachalot
+CACHALOT_END

@@ -27,7 +27,7 @@
 #include "blocks/block.h"
 #include "blocks/size_bins.h"
 
-namespace cachalot {
+CACHALOT_BEGIN
 
 class FreeBins {
  public:
@@ -191,4 +191,4 @@ void FreeBins::for_each_leaf_from(std::size_t first, Visit&& visit) const {
   }
 }
 
-}  // namespace cachalot
+CACHALOT_END

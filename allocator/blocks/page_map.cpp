@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <new>
 
-namespace cachalot {
+CACHALOT_BEGIN
 
 // All-zero bytes are null pointers, and null std::atomics of them, on every ABI we build for. The root costs memory only
 // where it is touched.
@@ -159,4 +159,4 @@ PageMap::Entry PageMap::add_child(std::atomic<Entry>& slot) noexcept {
 template PageMap::Entry PageMap::add_child<PageMap::Table>(std::atomic<Entry>&) noexcept;
 template PageMap::Entry PageMap::add_child<PageMap::Leaf>(std::atomic<Entry>&) noexcept;
 
-}  // namespace cachalot
+CACHALOT_END

@@ -26,7 +26,7 @@
 #include "base/sleeping_mutex.h"
 #include "blocks/block.h"
 
-namespace cachalot {
+CACHALOT_BEGIN
 
 class PageMap {
  public:
@@ -174,4 +174,4 @@ class PageMap {
   std::map<std::size_t, std::size_t> entered_ CACHALOT_GUARDED_BY(mutex_);
 };
 
-}  // namespace cachalot
+CACHALOT_END

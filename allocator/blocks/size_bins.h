@@ -8,7 +8,7 @@
 #include "base/bits.h"
 #include "base/check.h"
 
-namespace cachalot {
+CACHALOT_BEGIN
 
 // SizeBins divides sizes into bins: 64 an octave. Below 64 KiB a bin holds a single size.
 struct SizeBins {
@@ -69,4 +69,4 @@ class BinBitmap {
   std::array<std::uint64_t, SizeBins::kGroups> bins_{};  // by group
 };
 
-}  // namespace cachalot
+CACHALOT_END

@@ -5,7 +5,7 @@
 #include "base/format.h"
 #include "blocks/block_pool.h"
 
-namespace cachalot {
+CACHALOT_BEGIN
 
 std::string validate(std::span<Block* const> blocks, std::size_t size_class, StreamKey stream) {
   for (const Block* block : blocks) {
@@ -104,4 +104,4 @@ std::size_t Depot::metadata_bytes() const {
   return bytes;
 }
 
-}  // namespace cachalot
+CACHALOT_END

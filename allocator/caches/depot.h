@@ -17,7 +17,7 @@
 #include "base/mutex.h"
 #include "blocks/block.h"
 
-namespace cachalot {
+CACHALOT_BEGIN
 
 // The block sizes that are cached: multiples of 512 B up to 64 KiB, by number. Larger blocks are fewer (35 to 77 % of
 // mallocs in recorded training are at most 64 KiB) and a cache of them would hold much more memory.
@@ -132,4 +132,4 @@ void Depot::drain(Visit&& visit) {
   }
 }
 
-}  // namespace cachalot
+CACHALOT_END

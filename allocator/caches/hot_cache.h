@@ -18,7 +18,7 @@
 #include "caches/thread_cache.h"
 #include "device/addresses.h"
 
-namespace cachalot {
+CACHALOT_BEGIN
 
 class HotCache {
  public:
@@ -119,4 +119,4 @@ CACHALOT_FAST_PATH bool HotCache::take_back(Block& block, const void* ptr, std::
   return true;
 }
 
-}  // namespace cachalot
+CACHALOT_END

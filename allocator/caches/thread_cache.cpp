@@ -6,7 +6,7 @@
 #include "base/format.h"
 #include "device/addresses.h"
 
-namespace cachalot {
+CACHALOT_BEGIN
 
 StreamCache* ThreadCache::find(StreamKey stream) const {
   for (const auto& cache : streams_) {
@@ -69,4 +69,4 @@ std::string ThreadCache::validate() const {
 
 std::size_t ThreadCache::metadata_bytes() const { return sizeof(*this) + streams_.size() * sizeof(StreamCache); }
 
-}  // namespace cachalot
+CACHALOT_END

@@ -29,7 +29,7 @@
 #include "caches/depot.h"
 #include "observe/counters.h"
 
-namespace cachalot {
+CACHALOT_BEGIN
 
 // What a thread allocated and freed through its cache. Bytes are those of blocks.
 class CacheSums {
@@ -201,4 +201,4 @@ void ThreadCache::empty(Visit&& visit) {
   for (const auto& stream : streams_) empty(*stream, visit);
 }
 
-}  // namespace cachalot
+CACHALOT_END

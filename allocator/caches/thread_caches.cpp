@@ -6,7 +6,7 @@
 #include <new>
 #include <utility>
 
-namespace cachalot {
+CACHALOT_BEGIN
 
 ThreadCaches::Recall::Recall(const ThreadCaches* caches, Which which) : caches_(caches) {
   if (caches_ == nullptr) return;
@@ -306,4 +306,4 @@ std::size_t ThreadCaches::metadata_bytes() const {
   return bytes;
 }
 
-}  // namespace cachalot
+CACHALOT_END

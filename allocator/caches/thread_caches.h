@@ -35,7 +35,7 @@
 #include "caches/thread_cache.h"
 #include "device/addresses.h"
 
-namespace cachalot {
+CACHALOT_BEGIN
 
 class ThreadCaches {
  public:
@@ -161,4 +161,4 @@ class ThreadCaches {
   std::vector<ThreadCache*> unused_ CACHALOT_GUARDED_BY(device_lock);  // of threads that have ended
 };
 
-}  // namespace cachalot
+CACHALOT_END

@@ -8,7 +8,7 @@
 #include "base/format.h"
 #include "base/mutex.h"
 
-namespace cachalot {
+CACHALOT_BEGIN
 namespace {
 
 constexpr Address kFirstAddress = Address{1} << 40;  // far above what a small integer, cast in error, would name
@@ -119,4 +119,4 @@ bool AddressSpace::refill(std::size_t bytes) {
   return true;
 }
 
-}  // namespace cachalot
+CACHALOT_END

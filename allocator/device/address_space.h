@@ -12,7 +12,7 @@
 
 #include "cachalot/simulated_device.h"
 
-namespace cachalot {
+CACHALOT_BEGIN
 
 inline constexpr std::size_t kPhysicalUnit = std::size_t{2} << 20;  // granularity of cudaMalloc's segments and of VMM
 
@@ -42,4 +42,4 @@ class AddressSpace {
   Address end_ = 0;
 };
 
-}  // namespace cachalot
+CACHALOT_END

@@ -3,9 +3,9 @@
 
 #include "cachalot/device.h"
 
-namespace cachalot {
+CACHALOT_BEGIN
 
 inline Address as_address(const void* ptr) { return reinterpret_cast<Address>(ptr); }
 inline void* as_pointer(Address address) { return reinterpret_cast<void*>(address); }
 
-}  // namespace cachalot
+CACHALOT_END

@@ -1,6 +1,6 @@
 #include "device/allocation_table.h"
 
-namespace cachalot {
+CACHALOT_BEGIN
 
 AllocationTable::Leaf* AllocationTable::leaf_of(Address address) const {
   const std::size_t branch = address / kBranchBytes;
@@ -70,4 +70,4 @@ AllocationTable::Found AllocationTable::holding(Address address) const {
   return found.allocation && address - found.begin < found.allocation->bytes ? found : Found{};
 }
 
-}  // namespace cachalot
+CACHALOT_END

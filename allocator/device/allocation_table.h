@@ -11,7 +11,7 @@
 #include "cachalot/device.h"
 #include "device/address_space.h"
 
-namespace cachalot {
+CACHALOT_BEGIN
 
 struct Allocation {
   std::size_t bytes = 0;       // asked for; 0: none here
@@ -76,4 +76,4 @@ class AllocationTable {
   Leaf* idle_ = nullptr;  // empty, but kept: new addresses ascend, so that it is likely to be used again
 };
 
-}  // namespace cachalot
+CACHALOT_END

@@ -6,7 +6,7 @@
 #include "base/bytes.h"
 #include "device/cuda_codes.h"
 
-namespace cachalot {
+CACHALOT_BEGIN
 
 CallBook::CallBook(const LatencyModel& latency, bool log_calls) : log_calls_(log_calls) {
   for (std::size_t i = 0; i < kDeviceCallCount; ++i) {
@@ -47,4 +47,4 @@ CallBook::Outcome CallBook::injected(DeviceCall call) {
   throw CudaError(cuda_name(call), code, cuda_code_name(code));
 }
 
-}  // namespace cachalot
+CACHALOT_END

@@ -10,7 +10,7 @@
 
 #include "cachalot/simulated_device.h"
 
-namespace cachalot {
+CACHALOT_BEGIN
 
 // The function of the CUDA driver behind a call: "cuMemAlloc", "cuMemMap", …
 const char* cuda_name(DeviceCall call);
@@ -82,4 +82,4 @@ class CallBook {
   std::uint64_t faults_injected_ = 0;
 };
 
-}  // namespace cachalot
+CACHALOT_END

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-namespace cachalot {
+CACHALOT_BEGIN
 
 std::int64_t CopyEngine::take(std::int64_t now_ns, std::int64_t earliest_ns, std::int64_t duration_ns) {
   std::erase_if(busy_, [&](const auto& copy) { return copy.second <= now_ns; });
@@ -16,4 +16,4 @@ std::int64_t CopyEngine::take(std::int64_t now_ns, std::int64_t earliest_ns, std
   return begin_ns + duration_ns;
 }
 
-}  // namespace cachalot
+CACHALOT_END

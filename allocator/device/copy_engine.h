@@ -5,7 +5,9 @@
 #include <cstdint>
 #include <map>
 
-namespace cachalot {
+#include "cachalot/version.h"
+
+CACHALOT_BEGIN
 
 class CopyEngine {
  public:
@@ -18,4 +20,4 @@ class CopyEngine {
   std::map<std::int64_t, std::int64_t> busy_;  // when a copy begins, and when it ends; they do not overlap
 };
 
-}  // namespace cachalot
+CACHALOT_END

@@ -4,7 +4,7 @@
 #include "base/bytes.h"
 #include "cachalot/simulated_device.h"
 
-namespace cachalot {
+CACHALOT_BEGIN
 
 CopyModel CopyModel::published() {
   CopyModel model;
@@ -33,4 +33,4 @@ std::int64_t CopyModel::engine_ns(const HostCopy& copy) const {
   return std::llround(setup_us * 1000) + bytes_ns(copy.bytes, copy.pinned || is_staged);
 }
 
-}  // namespace cachalot
+CACHALOT_END

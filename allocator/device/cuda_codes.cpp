@@ -1,6 +1,6 @@
 #include "device/cuda_codes.h"
 
-namespace cachalot {
+CACHALOT_BEGIN
 
 const char* cuda_code_name(int code) {
   switch (static_cast<CudaCode>(code)) {
@@ -42,4 +42,4 @@ const char* cuda_code_name(int code) {
   return "an injected error";
 }
 
-}  // namespace cachalot
+CACHALOT_END

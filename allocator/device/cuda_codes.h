@@ -6,7 +6,7 @@
 
 #include "cachalot/errors.h"
 
-namespace cachalot {
+CACHALOT_BEGIN
 
 enum class CudaCode : int {
   invalid_value = 1,
@@ -57,4 +57,4 @@ bool have_memory(Calls&& calls) {
   throw CudaError(call, static_cast<int>(code), name);
 }
 
-}  // namespace cachalot
+CACHALOT_END

@@ -6,7 +6,7 @@
 #include "device/cuda_driver.h"
 #include "device/cuda_relaxed_capture.h"
 
-namespace cachalot {
+CACHALOT_BEGIN
 
 namespace {
 
@@ -102,4 +102,4 @@ bool CudaCompletionWords::add_slab() {
   return true;
 }
 
-}  // namespace cachalot
+CACHALOT_END

@@ -16,7 +16,7 @@
 #include "base/sleeping_mutex.h"
 #include "cachalot/device.h"
 
-namespace cachalot {
+CACHALOT_BEGIN
 
 class CudaCompletionWords {
  public:
@@ -60,4 +60,4 @@ class CudaCompletionWords {
   std::size_t slab_left_ CACHALOT_GUARDED_BY(making_) = 0;
 };
 
-}  // namespace cachalot
+CACHALOT_END

@@ -3,7 +3,7 @@
 #include "cachalot/errors.h"
 #include "device/cuda_driver.h"
 
-namespace cachalot {
+CACHALOT_BEGIN
 
 namespace {
 
@@ -63,4 +63,4 @@ bool CudaContext::is_in_its_life() {
 
 void CudaContext::throw_reset() const { throw DeviceReset(ordinal_); }
 
-}  // namespace cachalot
+CACHALOT_END

@@ -11,7 +11,7 @@
 
 struct CUctx_st;
 
-namespace cachalot {
+CACHALOT_BEGIN
 
 class CudaContext {
  public:
@@ -57,4 +57,4 @@ class CudaContext {
   std::atomic<CUctx_st*> handle_{nullptr};  // … it is read without, and constant once it is there
 };
 
-}  // namespace cachalot
+CACHALOT_END

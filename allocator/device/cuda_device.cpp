@@ -10,7 +10,7 @@
 #include "device/cuda_handle_form.h"
 #include "device/cuda_memory_form.h"
 
-namespace cachalot {
+CACHALOT_BEGIN
 
 namespace {
 
@@ -141,4 +141,4 @@ std::vector<std::shared_ptr<Device>> cuda_devices() {
   return devices;
 }
 
-}  // namespace cachalot
+CACHALOT_END

@@ -23,7 +23,7 @@
 #include "cachalot/device.h"
 #include "device/cuda_context.h"
 
-namespace cachalot {
+CACHALOT_BEGIN
 
 class CudaCompletionWords;
 class CudaHandleForm;
@@ -95,4 +95,4 @@ class CudaDevice final : public Device {
 // CUDA.
 int cuda_driver_version();
 
-}  // namespace cachalot
+CACHALOT_END

@@ -9,7 +9,7 @@
 #include "device/cuda_memory_form.h"
 #include "device/cuda_relaxed_capture.h"
 
-namespace cachalot {
+CACHALOT_BEGIN
 
 namespace {
 
@@ -233,4 +233,4 @@ void CudaDevice::ipc_close(Address address) {
   check("cuIpcCloseMemHandle", driver().ipc_close(address));
 }
 
-}  // namespace cachalot
+CACHALOT_END

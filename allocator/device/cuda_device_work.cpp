@@ -5,7 +5,7 @@
 #include "device/cuda_driver.h"
 #include "device/cuda_relaxed_capture.h"
 
-namespace cachalot {
+CACHALOT_BEGIN
 
 namespace {
 
@@ -168,4 +168,4 @@ void CudaDevice::synchronize() {
   check("cuCtxSynchronize", driver().context_synchronize());
 }
 
-}  // namespace cachalot
+CACHALOT_END

@@ -7,7 +7,7 @@
 
 #include "cachalot/errors.h"
 
-namespace cachalot {
+CACHALOT_BEGIN
 
 namespace {
 
@@ -60,4 +60,4 @@ void check(const char* call, CUresult result) {
   throw CudaError(call, static_cast<int>(result), text);
 }
 
-}  // namespace cachalot
+CACHALOT_END

@@ -7,7 +7,9 @@
 #include <cuda.h>
 #include <cudaTypedefs.h>
 
-namespace cachalot {
+#include "cachalot/version.h"
+
+CACHALOT_BEGIN
 
 // The functions, each under the symbol of the very form that its type describes, for which the driver keeps that symbol
 // for good: cuda.h may call a newer form by the same name.
@@ -117,4 +119,4 @@ const CudaDriver& driver();
 // Throws the failure of one of the driver's functions as CudaError. Does nothing for CUDA_SUCCESS.
 void check(const char* call, CUresult result);
 
-}  // namespace cachalot
+CACHALOT_END

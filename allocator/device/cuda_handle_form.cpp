@@ -7,7 +7,7 @@
 #include "device/cuda_memory_form.h"
 #include "device/cuda_relaxed_capture.h"
 
-namespace cachalot {
+CACHALOT_BEGIN
 
 namespace {
 
@@ -99,4 +99,4 @@ std::optional<HandleForm> CudaHandleForm::try_all(std::size_t page_bytes) const 
   return std::nullopt;
 }
 
-}  // namespace cachalot
+CACHALOT_END

@@ -11,7 +11,7 @@
 
 #include "base/sleeping_mutex.h"
 
-namespace cachalot {
+CACHALOT_BEGIN
 
 struct HandleForm {
   int kinds = 0;      // CUmemAllocationHandleType, of any number together; 0: the handles cannot be shared
@@ -43,4 +43,4 @@ class CudaHandleForm {
   std::atomic<bool> is_known_{false};
 };
 
-}  // namespace cachalot
+CACHALOT_END

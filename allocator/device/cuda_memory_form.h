@@ -4,7 +4,7 @@
 #include "device/cuda_driver.h"
 #include "device/cuda_handle_form.h"
 
-namespace cachalot {
+CACHALOT_BEGIN
 
 inline CUmemAllocationProp allocation_properties(int ordinal, HandleForm form) {
   CUmemAllocationProp properties{};
@@ -24,4 +24,4 @@ inline CUmemAccessDesc access_of(int ordinal) {
   return access;
 }
 
-}  // namespace cachalot
+CACHALOT_END

@@ -4,7 +4,7 @@
 
 #include "device/cuda_driver.h"
 
-namespace cachalot {
+CACHALOT_BEGIN
 
 class RelaxedCapture {
  public:
@@ -17,4 +17,4 @@ class RelaxedCapture {
   CUstreamCaptureMode mode_ = CU_STREAM_CAPTURE_MODE_RELAXED;
 };
 
-}  // namespace cachalot
+CACHALOT_END

@@ -6,7 +6,7 @@
 #include "cachalot/simulated_device.h"
 #include "device/call_book.h"
 
-namespace cachalot {
+CACHALOT_BEGIN
 
 namespace {
 
@@ -70,4 +70,4 @@ const char* to_string(DeviceCall call) { return names_of(call).ours; }
 
 const char* cuda_name(DeviceCall call) { return names_of(call).cudas; }
 
-}  // namespace cachalot
+CACHALOT_END

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <iterator>
 
-namespace cachalot {
+CACHALOT_BEGIN
 
 std::size_t HazardChecker::number_of(Stream stream) {
   const auto [at, is_new] = numbers_.try_emplace(stream, names_.size());
@@ -121,4 +121,4 @@ std::string HazardChecker::describe(Address address, const Handout& handout) con
                    static_cast<const void*>(handout.stream));
 }
 
-}  // namespace cachalot
+CACHALOT_END

@@ -30,7 +30,7 @@
 #include "device/use_map.h"
 #include "device/vector_clock.h"
 
-namespace cachalot {
+CACHALOT_BEGIN
 
 class HazardChecker {
  public:
@@ -88,4 +88,4 @@ class HazardChecker {
   std::map<Address, Handout> handouts_;  // live, by address
 };
 
-}  // namespace cachalot
+CACHALOT_END

@@ -10,7 +10,7 @@
 #include "device/pattern.h"
 #include "device/wait_for.h"
 
-namespace cachalot {
+CACHALOT_BEGIN
 
 namespace {
 
@@ -99,4 +99,4 @@ std::unique_ptr<Kernels> host_kernels(std::shared_ptr<Device> device) {
   return std::make_unique<HostKernels>(std::move(device));
 }
 
-}  // namespace cachalot
+CACHALOT_END

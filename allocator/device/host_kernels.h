@@ -8,7 +8,7 @@
 #include "cachalot/device.h"
 #include "cachalot/kernels.h"
 
-namespace cachalot {
+CACHALOT_BEGIN
 
 class HostKernels final : public Kernels {
  public:
@@ -22,4 +22,4 @@ class HostKernels final : public Kernels {
   const std::shared_ptr<Device> device_;
 };
 
-}  // namespace cachalot
+CACHALOT_END

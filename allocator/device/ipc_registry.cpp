@@ -11,7 +11,7 @@
 #include "base/mutex.h"
 #include "device/cuda_codes.h"
 
-namespace cachalot {
+CACHALOT_BEGIN
 namespace {
 
 struct Registry {
@@ -103,4 +103,4 @@ ExportedMemory from_shareable_handle(const ShareableHandle& shared) {
   return ticket.memory;
 }
 
-}  // namespace cachalot
+CACHALOT_END

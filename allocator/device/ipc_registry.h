@@ -7,7 +7,7 @@
 
 #include "cachalot/device.h"
 
-namespace cachalot {
+CACHALOT_BEGIN
 
 struct ExportedMemory {
   std::uint64_t exporter = 0;  // the number of the device object
@@ -31,4 +31,4 @@ ExportedMemory from_ipc_handle(const IpcHandle& handle);  // of any 64 bytes: as
 ShareableHandle to_shareable_handle(const ExportedMemory& memory);
 ExportedMemory from_shareable_handle(const ShareableHandle& shared);
 
-}  // namespace cachalot
+CACHALOT_END

@@ -6,7 +6,7 @@
 #include "base/check.h"
 #include "base/format.h"
 
-namespace cachalot {
+CACHALOT_BEGIN
 
 namespace {
 
@@ -94,4 +94,4 @@ void Kernels::move_blocks(Stream stream, Span<const BlockMove> moves) {
   if (!real.empty()) move(stream, real);
 }
 
-}  // namespace cachalot
+CACHALOT_END

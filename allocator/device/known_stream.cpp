@@ -5,7 +5,7 @@
 #include "device/cuda_codes.h"
 #include "device/wait_for.h"
 
-namespace cachalot {
+CACHALOT_BEGIN
 
 KnownStream identify(Device& device, Stream handle, bool immortal) {
   if (is_legacy(handle) || (immortal && !is_per_thread(handle))) return immortal_stream(handle);
@@ -46,4 +46,4 @@ void record_or_wait(Device& device, Event event, const KnownStream& stream) {
   device.synchronize();
 }
 
-}  // namespace cachalot
+CACHALOT_END

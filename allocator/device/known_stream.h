@@ -8,7 +8,7 @@
 
 #include "cachalot/device.h"
 
-namespace cachalot {
+CACHALOT_BEGIN
 
 // Names a stream for ever. An immortal stream, which lives as long as the process uses it, is named by its handle; any other
 // by the number that no other stream of the process has (Device::stream_id).
@@ -63,7 +63,7 @@ bool still_lives(Device& device, const KnownStream& stream);
 // event, as it is, marks nothing, or work that is done. Throws CudaError, and DeviceReset.
 void record_or_wait(Device& device, Event event, const KnownStream& stream);
 
-}  // namespace cachalot
+CACHALOT_END
 
 template <>
 struct std::hash<cachalot::StreamKey> {

@@ -2,7 +2,7 @@
 // GPUs; sources disagree by up to ten times, so measure (bench/device_costs) before you trust them.
 #include "cachalot/simulated_device.h"
 
-namespace cachalot {
+CACHALOT_BEGIN
 
 LatencyModel LatencyModel::none() { return {}; }
 
@@ -49,4 +49,4 @@ LatencyModel LatencyModel::published() {
   return model;
 }
 
-}  // namespace cachalot
+CACHALOT_END

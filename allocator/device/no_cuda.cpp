@@ -2,10 +2,10 @@
 #include "cachalot/device.h"
 #include "device/cuda_device.h"
 
-namespace cachalot {
+CACHALOT_BEGIN
 
 int cuda_driver_version() { return 0; }
 
 std::vector<std::shared_ptr<Device>> cuda_devices() { return {}; }
 
-}  // namespace cachalot
+CACHALOT_END

@@ -5,7 +5,7 @@
 
 #include "cachalot/host_device.h"
 
-namespace cachalot {
+CACHALOT_BEGIN
 
 // The eight bytes at address 8 * `index`, little-endian: a mixed hash of both, by the finalizer of splitmix64.
 CACHALOT_HOST_DEVICE constexpr std::uint64_t pattern_word(std::uint64_t index, std::uint64_t seed) {
@@ -19,4 +19,4 @@ CACHALOT_HOST_DEVICE constexpr unsigned char pattern_byte(std::uint64_t address,
   return static_cast<unsigned char>(pattern_word(address / 8, seed) >> (8 * (address % 8)));
 }
 
-}  // namespace cachalot
+CACHALOT_END

@@ -9,7 +9,7 @@
 #include "device/addresses.h"
 #include "device/cuda_codes.h"
 
-namespace cachalot {
+CACHALOT_BEGIN
 
 namespace {
 
@@ -95,4 +95,4 @@ std::shared_ptr<Device> pinned_host_memory(std::shared_ptr<Device> gpu) {
   return std::make_shared<PinnedHostMemory>(std::move(gpu));
 }
 
-}  // namespace cachalot
+CACHALOT_END

@@ -5,7 +5,7 @@
 
 #include "cachalot/device.h"
 
-namespace cachalot {
+CACHALOT_BEGIN
 
 // The legacy default stream, where nullptr stands for the host: cudaStreamLegacy.
 inline const Stream kLegacyStream = reinterpret_cast<Stream>(1);
@@ -14,4 +14,4 @@ inline const Stream kLegacyStream = reinterpret_cast<Stream>(1);
 // such calls throw CudaError (not supported). event_record throws InvalidArgument for a stream that captures.
 std::shared_ptr<Device> pinned_host_memory(std::shared_ptr<Device> gpu);
 
-}  // namespace cachalot
+CACHALOT_END

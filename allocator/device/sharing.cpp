@@ -9,7 +9,7 @@
 #include "base/format.h"
 #include "cachalot/errors.h"
 
-namespace cachalot {
+CACHALOT_BEGIN
 
 namespace {
 
@@ -159,4 +159,4 @@ void ImportedMemory::open_to(const std::vector<int>& peers) {
   }
 }
 
-}  // namespace cachalot
+CACHALOT_END

@@ -10,7 +10,7 @@
 
 #include "cachalot/shared_memory.h"
 
-namespace cachalot {
+CACHALOT_BEGIN
 
 // The handles that were exported: each once, however often it is shared.
 class ExportedHandles {
@@ -77,4 +77,4 @@ class ImportedMemory {
   Imports imports_;
 };
 
-}  // namespace cachalot
+CACHALOT_END

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <cstring>
 
-namespace cachalot {
+CACHALOT_BEGIN
 
 namespace {
 
@@ -74,4 +74,4 @@ void SimulatedHostMemory::Unmap::operator()(void* memory) const { munmap(memory,
 
 bool SimulatedHostMemory::free(void* memory) { return allocated_.erase(memory) == 1; }
 
-}  // namespace cachalot
+CACHALOT_END

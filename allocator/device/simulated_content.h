@@ -9,7 +9,9 @@
 #include <memory>
 #include <utility>
 
-namespace cachalot {
+#include "cachalot/version.h"
+
+CACHALOT_BEGIN
 
 class SimulatedContent {
  public:
@@ -48,4 +50,4 @@ class SimulatedHostMemory {
   std::map<const void*, Mapping> allocated_;
 };
 
-}  // namespace cachalot
+CACHALOT_END

@@ -5,7 +5,7 @@
 #include "base/check.h"
 #include "device/simulated_device_state.h"
 
-namespace cachalot {
+CACHALOT_BEGIN
 
 SimulatedDevice::SimulatedDevice(const Config& config) : impl_(std::make_unique<Impl>(config)) {}
 SimulatedDevice::SimulatedDevice() : SimulatedDevice(Config{}) {}
@@ -164,4 +164,4 @@ std::uint64_t SimulatedDevice::faults_injected() const {
   return impl_->book.faults_injected();
 }
 
-}  // namespace cachalot
+CACHALOT_END

@@ -5,7 +5,7 @@
 #include "device/ipc_registry.h"
 #include "device/simulated_device_state.h"
 
-namespace cachalot {
+CACHALOT_BEGIN
 
 // Memory.
 
@@ -267,4 +267,4 @@ bool SimulatedDevice::may_access(int peer) const {
   return impl_->peers.contains(peer);
 }
 
-}  // namespace cachalot
+CACHALOT_END

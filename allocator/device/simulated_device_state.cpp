@@ -3,7 +3,7 @@
 #include "base/format.h"
 #include "device/cuda_codes.h"
 
-namespace cachalot {
+CACHALOT_BEGIN
 
 SimulatedDevice::Impl::Impl(const Config& settings)
     : config(settings),
@@ -135,4 +135,4 @@ std::map<Address, SimulatedDevice::Impl::Import>::iterator SimulatedDevice::Impl
   return at;
 }
 
-}  // namespace cachalot
+CACHALOT_END

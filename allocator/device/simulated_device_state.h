@@ -19,7 +19,7 @@
 #include "device/simulated_memory.h"
 #include "device/simulated_streams.h"
 
-namespace cachalot {
+CACHALOT_BEGIN
 
 class SimulatedDevice::Impl {
  public:
@@ -99,4 +99,4 @@ class SimulatedDevice::Impl {
   std::vector<MemoryPiece> pieces CACHALOT_GUARDED_BY(mutex);  // kept, so that locate allocates nothing
 };
 
-}  // namespace cachalot
+CACHALOT_END

@@ -3,7 +3,7 @@
 #include "cachalot/simulated_device.h"
 #include "device/simulated_device_state.h"
 
-namespace cachalot {
+CACHALOT_BEGIN
 
 // Events.
 
@@ -198,4 +198,4 @@ bool SimulatedDevice::is_capture_spoilt(Stream stream) const {
   return impl_->streams.is_spoilt(impl_->streams.stream(stream));
 }
 
-}  // namespace cachalot
+CACHALOT_END

@@ -7,7 +7,7 @@
 #include "base/bytes.h"
 #include "device/cuda_codes.h"
 
-namespace cachalot {
+CACHALOT_BEGIN
 namespace {
 
 constexpr int kMaxDevices = 64;                                // bits of MemoryAt::peers
@@ -306,4 +306,4 @@ bool SimulatedMemory::locate(Address address, std::size_t bytes, std::vector<Mem
   return true;
 }
 
-}  // namespace cachalot
+CACHALOT_END

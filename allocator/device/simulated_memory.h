@@ -19,7 +19,7 @@
 #include "device/address_space.h"
 #include "device/allocation_table.h"
 
-namespace cachalot {
+CACHALOT_BEGIN
 
 // A stretch of one mapping.
 struct MemoryPiece {
@@ -133,4 +133,4 @@ class SimulatedMemory {
   std::vector<PhysicalRange> freed_;
 };
 
-}  // namespace cachalot
+CACHALOT_END

@@ -5,7 +5,7 @@
 
 #include "device/cuda_codes.h"
 
-namespace cachalot {
+CACHALOT_BEGIN
 namespace {
 
 // An event's name: salt of the device, generation of the slot, slot + 1. A stale or foreign name is recognized.
@@ -309,4 +309,4 @@ void SimulatedStreams::end_capture(SimulatedStream& stream) {
     fail(kCall, CudaCode::capture_invalidated, "a call during the capture was not allowed; the capture has ended");
 }
 
-}  // namespace cachalot
+CACHALOT_END

@@ -24,7 +24,7 @@
 #include "device/copy_engine.h"
 #include "device/vector_clock.h"
 
-namespace cachalot {
+CACHALOT_BEGIN
 
 struct SimulatedEvent {
   Event name = nullptr;  // null: the slot is free
@@ -195,4 +195,4 @@ class SimulatedStreams {
   std::map<std::uint64_t, Capture> captures_;  // underway, by id
 };
 
-}  // namespace cachalot
+CACHALOT_END

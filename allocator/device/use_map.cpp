@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <iterator>
 
-namespace cachalot {
+CACHALOT_BEGIN
 
 void add_use(std::vector<Use>& uses, const Use& use) {
   for (Use& known : uses) {
@@ -63,4 +63,4 @@ void UseMap::erase(std::uint64_t first, std::size_t bytes) {
   while (at != intervals_.end() && at->first < end) at = intervals_.erase(at);
 }
 
-}  // namespace cachalot
+CACHALOT_END

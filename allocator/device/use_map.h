@@ -10,7 +10,7 @@
 
 #include "cachalot/device.h"
 
-namespace cachalot {
+CACHALOT_BEGIN
 
 // The latest launch of a stream that used memory through one mapping; earlier ones on the stream come before it.
 struct Use {
@@ -59,4 +59,4 @@ class UseMap {
 // Keeps the latest use per stream and mapping.
 void add_use(std::vector<Use>& uses, const Use& use);
 
-}  // namespace cachalot
+CACHALOT_END

@@ -8,7 +8,7 @@
 
 #include "base/format.h"
 
-namespace cachalot {
+CACHALOT_BEGIN
 
 class VectorClock {
  public:
@@ -28,4 +28,4 @@ class VectorClock {
   std::vector<std::uint64_t> seen_;
 };
 
-}  // namespace cachalot
+CACHALOT_END

@@ -4,7 +4,7 @@
 
 #include "cachalot/errors.h"
 
-namespace cachalot {
+CACHALOT_BEGIN
 
 void wait_for(Device& device, Stream stream) {
   const Event event = device.event_create();
@@ -31,4 +31,4 @@ void wait_in_place_of_stream(Device& device, const CudaError& error) {
   }
 }
 
-}  // namespace cachalot
+CACHALOT_END

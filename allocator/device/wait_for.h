@@ -4,7 +4,7 @@
 #include "cachalot/device.h"
 #include "cachalot/errors.h"
 
-namespace cachalot {
+CACHALOT_BEGIN
 
 // Returns when the work that was queued on `stream` is done. Not while the stream captures.
 void wait_for(Device& device, Stream stream);
@@ -13,4 +13,4 @@ void wait_for(Device& device, Stream stream);
 // device, of which the stream's may be a part. Throws other errors again, and DeviceReset where the wait shows a reset.
 void wait_in_place_of_stream(Device& device, const CudaError& error);
 
-}  // namespace cachalot
+CACHALOT_END

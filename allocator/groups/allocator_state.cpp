@@ -6,7 +6,7 @@
 #include "base/format.h"
 #include "cachalot/allocator_group.h"
 
-namespace cachalot {
+CACHALOT_BEGIN
 
 AllocatorState::AllocatorState(std::vector<std::shared_ptr<Device>> devices, const Options& wanted,
                                const KernelsFactory& kernels)
@@ -69,4 +69,4 @@ void AllocatorState::deallocate_uncached(void* ptr) {
   throw_not_live(ptr, PointerUse::free);
 }
 
-}  // namespace cachalot
+CACHALOT_END

@@ -20,7 +20,7 @@
 #include "guard/guard.h"
 #include "guard/guard_log.h"
 
-namespace cachalot {
+CACHALOT_BEGIN
 
 class AllocatorState final : public ForkAware {
  public:
@@ -102,4 +102,4 @@ void AllocatorState::tell_after(Action action) const {
   guard_log().tell_after(action);
 }
 
-}  // namespace cachalot
+CACHALOT_END

@@ -3,7 +3,7 @@
 #include "cachalot/caching_allocator.h"
 #include "groups/allocator_state.h"
 
-namespace cachalot {
+CACHALOT_BEGIN
 
 std::size_t AllocatorFigures::memory_allocated(int device) const {
   return state_.at(device).inspection.memory_allocated();
@@ -58,4 +58,4 @@ std::size_t AllocatorFigures::metadata_bytes() const {
   return bytes;
 }
 
-}  // namespace cachalot
+CACHALOT_END

@@ -5,7 +5,7 @@
 #include "base/check.h"
 #include "groups/allocator_state.h"
 
-namespace cachalot {
+CACHALOT_BEGIN
 
 void AllocatorGuard::set_guard_handler(GuardHandler handler) {
   state_.require_own_process();
@@ -32,4 +32,4 @@ std::size_t AllocatorGuard::guard_quarantine_bytes(int device) const {
   return state_.is_guarded() ? state_.guards()[static_cast<std::size_t>(device)]->quarantine_bytes() : 0;
 }
 
-}  // namespace cachalot
+CACHALOT_END

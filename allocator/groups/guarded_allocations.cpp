@@ -9,7 +9,7 @@
 #include "device/addresses.h"
 #include "groups/allocator_state.h"
 
-namespace cachalot {
+CACHALOT_BEGIN
 
 namespace {
 
@@ -98,4 +98,4 @@ std::vector<Guard*> AllocatorState::guards(int device) const {
   return chosen;
 }
 
-}  // namespace cachalot
+CACHALOT_END

@@ -6,7 +6,9 @@
 #include <utility>
 #include <vector>
 
-namespace cachalot {
+#include "cachalot/version.h"
+
+CACHALOT_BEGIN
 
 class LateFrees {
  public:
@@ -37,4 +39,4 @@ class LateFrees {
   bool has_had_any_ = false;
 };
 
-}  // namespace cachalot
+CACHALOT_END

@@ -4,7 +4,7 @@
 #include "base/format.h"
 #include "groups/allocator_state.h"
 
-namespace cachalot {
+CACHALOT_BEGIN
 
 void AllocatorObservers::add_out_of_memory_observer(const OutOfMemoryObserver& observer) {
   for (const auto& allocator : state_.devices()) allocator->pressure.add_out_of_memory_observer(observer);
@@ -54,4 +54,4 @@ bool AllocatorObservers::history_enabled() const {
   return false;
 }
 
-}  // namespace cachalot
+CACHALOT_END

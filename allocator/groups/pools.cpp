@@ -5,7 +5,7 @@
 #include "device/addresses.h"
 #include "groups/allocator_state.h"
 
-namespace cachalot {
+CACHALOT_BEGIN
 
 namespace {
 
@@ -87,4 +87,4 @@ RestoreResult AllocatorPools::restore_pool(int device, const PoolCheckpoint& che
   });
 }
 
-}  // namespace cachalot
+CACHALOT_END

@@ -7,7 +7,7 @@
 #include "base/check.h"
 #include "groups/allocator_state.h"
 
-namespace cachalot {
+CACHALOT_BEGIN
 
 namespace {
 
@@ -67,4 +67,4 @@ void AllocatorSettings::set_caching_enabled(bool enabled) {
 
 bool AllocatorSettings::caching_enabled() const { return state_.caching_enabled.load(); }
 
-}  // namespace cachalot
+CACHALOT_END

@@ -5,7 +5,7 @@
 #include "device/addresses.h"
 #include "groups/allocator_state.h"
 
-namespace cachalot {
+CACHALOT_BEGIN
 
 std::size_t AllocatorSharing::handle_count(const void* ptr) const {
   if (const auto [block, start] = state_.find(ptr); block != nullptr) {
@@ -55,4 +55,4 @@ void AllocatorSharing::enable_peer_access(int device, int peer) {
   owner.sharing.open_to(device);
 }
 
-}  // namespace cachalot
+CACHALOT_END

@@ -7,7 +7,7 @@
 #include "base/check.h"
 #include "groups/allocator_state.h"
 
-namespace cachalot {
+CACHALOT_BEGIN
 
 namespace {
 
@@ -92,4 +92,4 @@ void AllocatorSleep::restore_physical(PoolId pool, int device) {
   wake(state_, allocators, pool);
 }
 
-}  // namespace cachalot
+CACHALOT_END

@@ -2,7 +2,7 @@
 
 #include "base/check.h"
 
-namespace cachalot {
+CACHALOT_BEGIN
 
 PoolId Tags::make(std::string_view tag) {
   const std::lock_guard<std::mutex> lock(mutex_);
@@ -24,4 +24,4 @@ std::map<std::string, PoolId> Tags::all() const {
   return pools;
 }
 
-}  // namespace cachalot
+CACHALOT_END

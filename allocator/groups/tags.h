@@ -10,7 +10,7 @@
 
 #include "cachalot/pool_id.h"
 
-namespace cachalot {
+CACHALOT_BEGIN
 
 class Tags {
  public:
@@ -25,4 +25,4 @@ class Tags {
   std::map<std::string, std::uint64_t, std::less<>> numbers_;  // from 1 on
 };
 
-}  // namespace cachalot
+CACHALOT_END

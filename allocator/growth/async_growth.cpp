@@ -4,7 +4,7 @@
 #include "cachalot/errors.h"
 #include "device/known_stream.h"
 
-namespace cachalot {
+CACHALOT_BEGIN
 
 // An error says that the legacy default stream may not be asked just now, since a stream captures that it waits for.
 bool AsyncGrowth::captures(Stream stream) {
@@ -41,4 +41,4 @@ SharedMemory AsyncGrowth::share(const Block& block, Address base, Growing& growi
   return SegmentGrowth::share(block, base, growing);
 }
 
-}  // namespace cachalot
+CACHALOT_END

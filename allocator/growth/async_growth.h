@@ -6,7 +6,7 @@
 
 #include "growth/segment_growth.h"
 
-namespace cachalot {
+CACHALOT_BEGIN
 
 class AsyncGrowth final : public SegmentGrowth {
  public:
@@ -26,4 +26,4 @@ class AsyncGrowth final : public SegmentGrowth {
   std::set<Address> plain_ CACHALOT_GUARDED_BY(growth_lock);
 };
 
-}  // namespace cachalot
+CACHALOT_END

@@ -7,7 +7,7 @@
 
 #include "base/blocked_signals.h"
 
-namespace cachalot {
+CACHALOT_BEGIN
 
 namespace {
 
@@ -108,4 +108,4 @@ void BackgroundThread::sleep(std::unique_lock<std::mutex>& lock, std::optional<s
   changed_.wait_for(lock, *pause, [this] { return ends_; });
 }
 
-}  // namespace cachalot
+CACHALOT_END

@@ -16,7 +16,7 @@
 
 #include "base/fork_aware.h"
 
-namespace cachalot {
+CACHALOT_BEGIN
 
 class BackgroundThread : private ForkAware {
  public:
@@ -48,4 +48,4 @@ class BackgroundThread : private ForkAware {
   std::optional<pthread_t> thread_;  // no std::thread: a forked child could neither join nor destroy it
 };
 
-}  // namespace cachalot
+CACHALOT_END

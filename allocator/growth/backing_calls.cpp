@@ -5,7 +5,7 @@
 
 #include "device/cuda_codes.h"
 
-namespace cachalot {
+CACHALOT_BEGIN
 
 bool BackingCalls::make() {
   bool is_made = false;
@@ -90,4 +90,4 @@ void BackingCalls::undo() {
   created.clear();
 }
 
-}  // namespace cachalot
+CACHALOT_END

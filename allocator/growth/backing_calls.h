@@ -7,7 +7,7 @@
 
 #include "growth/page_driver.h"
 
-namespace cachalot {
+CACHALOT_BEGIN
 
 class BackingCalls {
  public:
@@ -42,4 +42,4 @@ class BackingCalls {
   std::vector<Mapped> mapped_;
 };
 
-}  // namespace cachalot
+CACHALOT_END

@@ -7,7 +7,7 @@
 #include "device/addresses.h"
 #include "growth/growth.h"
 
-namespace cachalot {
+CACHALOT_BEGIN
 
 std::vector<Block*> Checkpoints::heads_of(const PrivatePool& pool, const Held& /*held*/) const {
   std::vector<Block*> heads;
@@ -135,4 +135,4 @@ void Checkpoints::restore_segment(Block& head, const PoolCheckpoint::Segment& se
   }
 }
 
-}  // namespace cachalot
+CACHALOT_END

@@ -9,7 +9,7 @@
 #include "heap/pending_frees.h"
 #include "heap/private_pools.h"
 
-namespace cachalot {
+CACHALOT_BEGIN
 
 class Checkpoints {
  public:
@@ -37,4 +37,4 @@ class Checkpoints {
   CacheBridge& caches_;
 };
 
-}  // namespace cachalot
+CACHALOT_END

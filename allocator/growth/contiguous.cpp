@@ -4,7 +4,7 @@
 #include "base/bytes.h"
 #include "growth/page_growth.h"
 
-namespace cachalot {
+CACHALOT_BEGIN
 
 Block* PageGrowth::find(Request request, const Held& held) {
   return request.contiguous ? find_contiguous(request, *request.arena, Ordering::now, held)
@@ -86,4 +86,4 @@ Block& PageGrowth::cut_contiguous(Block& block, Request request, const Held& hel
   return pages_.set_apart(block, wanted.begin, wanted.begin + wanted.bytes);
 }
 
-}  // namespace cachalot
+CACHALOT_END

@@ -5,7 +5,7 @@
 
 #include "heap/heap_state.h"
 
-namespace cachalot {
+CACHALOT_BEGIN
 
 CACHALOT_REQUIRES(device_lock)
 inline std::size_t garbage_bytes(const HeapState& state, const Held& held) {
@@ -15,4 +15,4 @@ inline std::size_t garbage_bytes(const HeapState& state, const Held& held) {
   return held_bytes > most ? held_bytes - most : 0;
 }
 
-}  // namespace cachalot
+CACHALOT_END

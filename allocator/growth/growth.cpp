@@ -1,6 +1,6 @@
 #include "growth/growth.h"
 
-namespace cachalot {
+CACHALOT_BEGIN
 
 // What holds for memory of the device's malloc.
 Block* Growth::find_beside(Request /*request*/, const Held& /*held*/) { return nullptr; }
@@ -15,4 +15,4 @@ void Growth::separate_kinds(PrivatePool& /*pool*/, Growing& /*growing*/) {}
 std::string Growth::validate(const Held& /*held*/) const { return ""; }
 std::size_t Growth::metadata_bytes(const Held& /*held*/) const { return sizeof(*this); }
 
-}  // namespace cachalot
+CACHALOT_END

@@ -13,7 +13,7 @@
 #include "cachalot/shared_memory.h"
 #include "heap/heap_state.h"
 
-namespace cachalot {
+CACHALOT_BEGIN
 
 // Thrown where the option throw_on_cudamalloc_oom refuses a request; Supply catches it.
 struct Refused {};
@@ -83,4 +83,4 @@ class Growth {
   virtual std::size_t metadata_bytes(const Held& held) const CACHALOT_HELD;
 };
 
-}  // namespace cachalot
+CACHALOT_END

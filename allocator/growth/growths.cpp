@@ -5,7 +5,7 @@
 #include "base/check.h"
 #include "base/format.h"
 
-namespace cachalot {
+CACHALOT_BEGIN
 
 namespace {
 
@@ -51,4 +51,4 @@ void Growths::give_back_everything() noexcept {
   segments_->give_back_everything();
 }
 
-}  // namespace cachalot
+CACHALOT_END

@@ -9,7 +9,7 @@
 #include "growth/page_growth.h"
 #include "growth/segment_growth.h"
 
-namespace cachalot {
+CACHALOT_BEGIN
 
 class Growths {
  public:
@@ -32,4 +32,4 @@ class Growths {
   Growth* usual_;
 };
 
-}  // namespace cachalot
+CACHALOT_END

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-namespace cachalot {
+CACHALOT_BEGIN
 
 namespace {
 
@@ -83,4 +83,4 @@ bool HandleExchange::is_idle_and_done(HandleId id, const Held& held) {
   return is_done;
 }
 
-}  // namespace cachalot
+CACHALOT_END

@@ -17,7 +17,7 @@
 #include "heap/stream_clocks.h"
 #include "pages/page_heap.h"
 
-namespace cachalot {
+CACHALOT_BEGIN
 
 class HandleExchange {
  public:
@@ -65,4 +65,4 @@ class HandleExchange {
   BackgroundThread thread_;
 };
 
-}  // namespace cachalot
+CACHALOT_END

@@ -7,7 +7,7 @@
 #include "base/format.h"
 #include "growth/growth.h"
 
-namespace cachalot {
+CACHALOT_BEGIN
 
 namespace {
 
@@ -110,4 +110,4 @@ std::string out_of_memory_text(const HeapState& state, const PrivatePools& pools
   return text + explain_use(state, pools, request, held);
 }
 
-}  // namespace cachalot
+CACHALOT_END

@@ -8,11 +8,11 @@
 #include "heap/heap_state.h"
 #include "heap/private_pools.h"
 
-namespace cachalot {
+CACHALOT_BEGIN
 
 // Returns the message. Its first sentences are PyTorch's, so that programs that read those messages read these.
 // `segment_bytes`: the size that the device was asked for.
 std::string out_of_memory_text(const HeapState& state, const PrivatePools& pools, Request request,
                                std::size_t segment_bytes, const MemoryInfo& memory, const Held& held) CACHALOT_HELD;
 
-}  // namespace cachalot
+CACHALOT_END

@@ -8,7 +8,7 @@
 #include "cachalot/errors.h"
 #include "growth/backing_calls.h"
 
-namespace cachalot {
+CACHALOT_BEGIN
 
 Ledger::Home home_of(const PageRange& range) {
   return {range.kind, range.owner == nullptr ? PoolId{} : range.owner->id};
@@ -334,4 +334,4 @@ SharedMemory PageDriver::share(const Block& block, Growing& growing) {
   return memory;
 }
 
-}  // namespace cachalot
+CACHALOT_END

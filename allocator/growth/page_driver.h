@@ -14,7 +14,7 @@
 #include "heap/stream_clocks.h"
 #include "pages/page_heap.h"
 
-namespace cachalot {
+CACHALOT_BEGIN
 
 // An Orphan is memory (0: only addresses) that the device did not take back, and where it may still be mapped.
 struct Orphan {
@@ -91,4 +91,4 @@ class PageDriver {
   std::vector<Orphan> orphans_ CACHALOT_GUARDED_BY(device_lock);
 };
 
-}  // namespace cachalot
+CACHALOT_END

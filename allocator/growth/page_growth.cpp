@@ -18,7 +18,7 @@
 #include "cachalot/errors.h"
 #include "growth/garbage.h"
 
-namespace cachalot {
+CACHALOT_BEGIN
 
 namespace {
 
@@ -434,4 +434,4 @@ std::size_t PageGrowth::metadata_bytes(const Held& /*held*/) const {
   return sizeof(*this) + pages_.metadata_bytes() + placement_.metadata_bytes();
 }
 
-}  // namespace cachalot
+CACHALOT_END

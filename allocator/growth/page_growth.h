@@ -22,7 +22,7 @@
 #include "pages/page_heap.h"
 #include "pages/placement.h"
 
-namespace cachalot {
+CACHALOT_BEGIN
 
 class PageGrowth final : public Growth {
  public:
@@ -112,4 +112,4 @@ class PageGrowth final : public Growth {
   HandleExchange exchange_;
 };
 
-}  // namespace cachalot
+CACHALOT_END

@@ -1,6 +1,6 @@
 #include "growth/recovery.h"
 
-namespace cachalot {
+CACHALOT_BEGIN
 
 Block* Recovery::borrow(Request request, const Held& held) {
   if (request.pool().owner() != nullptr) return nullptr;
@@ -60,4 +60,4 @@ void Recovery::empty_cache(PoolId id, CacheBridge& caches) {
   if (!state_.immortal_streams) streams_.forget_streams_without_memory(growing);
 }
 
-}  // namespace cachalot
+CACHALOT_END

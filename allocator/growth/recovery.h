@@ -9,7 +9,7 @@
 #include "heap/private_pools.h"
 #include "heap/stream_registry.h"
 
-namespace cachalot {
+CACHALOT_BEGIN
 
 class Recovery {
  public:
@@ -42,4 +42,4 @@ class Recovery {
   StreamRegistry& streams_;
 };
 
-}  // namespace cachalot
+CACHALOT_END

@@ -8,7 +8,7 @@
 #include "growth/garbage.h"
 #include "policy/torch_policy.h"
 
-namespace cachalot {
+CACHALOT_BEGIN
 
 // --- getting memory -----------------------------------------------------------------------------------------------------
 
@@ -250,4 +250,4 @@ SharedMemory SegmentGrowth::share(const Block& block, Address base, Growing& gro
   return memory;
 }
 
-}  // namespace cachalot
+CACHALOT_END

@@ -12,7 +12,7 @@
 #include "heap/stream_clocks.h"
 #include "heap/stream_registry.h"
 
-namespace cachalot {
+CACHALOT_BEGIN
 
 class SegmentGrowth : public Growth {
  public:
@@ -51,4 +51,4 @@ class SegmentGrowth : public Growth {
   Recovery& recovery_;
 };
 
-}  // namespace cachalot
+CACHALOT_END

@@ -9,7 +9,7 @@
 #include "device/cuda_codes.h"
 #include "inspection/blocks.h"
 
-namespace cachalot {
+CACHALOT_BEGIN
 
 // --- other processes ----------------------------------------------------------------------------------------------------
 
@@ -93,4 +93,4 @@ void Sharing::open_to(int peer) {
   handles_.peers = std::move(peers);
 }
 
-}  // namespace cachalot
+CACHALOT_END

@@ -13,7 +13,7 @@
 #include "heap/heap_state.h"
 #include "heap/shared_handles.h"
 
-namespace cachalot {
+CACHALOT_BEGIN
 
 class Sharing {
  public:
@@ -44,4 +44,4 @@ class Sharing {
   Growth& growth_;
 };
 
-}  // namespace cachalot
+CACHALOT_END

@@ -9,7 +9,7 @@
 #include "base/format.h"
 #include "device/cuda_codes.h"
 
-namespace cachalot {
+CACHALOT_BEGIN
 
 void SleepingPools::require_pages(const char* call) const {
   CACHALOT_REQUIRE(growth_ != nullptr, "{} needs heap:pages; the heap of device {} is 'segments'", call, state_.index);
@@ -308,4 +308,4 @@ std::string SleepingPools::validate(const Held& held) const {
   return "";
 }
 
-}  // namespace cachalot
+CACHALOT_END

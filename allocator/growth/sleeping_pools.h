@@ -14,7 +14,7 @@
 #include "growth/supply.h"
 #include "heap/memory_pressure.h"
 
-namespace cachalot {
+CACHALOT_BEGIN
 
 class SleepingPools {
  public:
@@ -85,4 +85,4 @@ class SleepingPools {
   PageGrowth* const growth_;
 };
 
-}  // namespace cachalot
+CACHALOT_END

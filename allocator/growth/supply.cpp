@@ -5,7 +5,7 @@
 #include "growth/out_of_memory.h"
 #include "policy/torch_policy.h"
 
-namespace cachalot {
+CACHALOT_BEGIN
 
 Block& Supply::obtain(Request request, const Context& context, Held& held) {
   Growth& growth = *request.pool().growth;
@@ -84,4 +84,4 @@ void Supply::throw_out_of_memory(Request request, const Context& context, Held& 
   throw OutOfMemory(message, state_.index, request.bytes);
 }
 
-}  // namespace cachalot
+CACHALOT_END

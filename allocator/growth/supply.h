@@ -9,7 +9,7 @@
 #include "heap/memory_pressure.h"
 #include "heap/private_pools.h"
 
-namespace cachalot {
+CACHALOT_BEGIN
 
 class Supply {
  public:
@@ -36,4 +36,4 @@ class Supply {
   MemoryPressure& pressure_;
 };
 
-}  // namespace cachalot
+CACHALOT_END

@@ -6,7 +6,7 @@
 #include "device/addresses.h"
 #include "guard/guard.h"
 
-namespace cachalot {
+CACHALOT_BEGIN
 
 // --- sleep ----------------------------------------------------------------------------------------------------------
 
@@ -84,4 +84,4 @@ void Guard::adopt_restored(Address address, const CallStack& stack) {
   blocks_.tell_watchers(Change::Action::alloc, block);
 }
 
-}  // namespace cachalot
+CACHALOT_END

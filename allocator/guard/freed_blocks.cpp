@@ -4,7 +4,7 @@
 #include <iterator>
 #include <utility>
 
-namespace cachalot {
+CACHALOT_BEGIN
 
 void FreedBlocks::add(GuardedBlock block, const GuardCall& call) {
   block.freed = call;
@@ -61,4 +61,4 @@ std::size_t FreedBlocks::metadata_bytes() const {
   return blocks_.size() * (sizeof(Blocks::value_type) + sizeof(decltype(by_free_)::value_type));
 }
 
-}  // namespace cachalot
+CACHALOT_END

@@ -12,7 +12,7 @@
 
 #include "guard/guarded_block.h"
 
-namespace cachalot {
+CACHALOT_BEGIN
 
 class FreedBlocks {
  public:
@@ -38,4 +38,4 @@ class FreedBlocks {
   std::map<std::uint64_t, Address> by_free_;  // the same, by the number of the free
 };
 
-}  // namespace cachalot
+CACHALOT_END

@@ -11,7 +11,7 @@
 #include "device/wait_for.h"
 #include "observe/allocation_stack.h"
 
-namespace cachalot {
+CACHALOT_BEGIN
 
 Guard::Guard(DeviceAllocator& heap, const PageMap& page_map, Duties duties, KernelsFactory make_kernels, GuardLog& log)
     : heap_(heap),
@@ -245,4 +245,4 @@ std::size_t Guard::metadata_bytes() const {
   return sizeof(*this) + books_.metadata_bytes() + quarantine_.metadata_bytes();
 }
 
-}  // namespace cachalot
+CACHALOT_END

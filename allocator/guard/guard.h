@@ -47,7 +47,7 @@
 #include "guard/mistakes.h"
 #include "guard/quarantine.h"
 
-namespace cachalot {
+CACHALOT_BEGIN
 
 class Guard {
  public:
@@ -156,4 +156,4 @@ auto Guard::reporting(Action action) {
   });
 }
 
-}  // namespace cachalot
+CACHALOT_END

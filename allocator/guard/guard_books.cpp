@@ -5,7 +5,7 @@
 
 #include "base/format.h"
 
-namespace cachalot {
+CACHALOT_BEGIN
 
 void GuardBooks::add(GuardedBlock block) {
   const Lock lock(mutex_);
@@ -92,4 +92,4 @@ std::size_t GuardBooks::metadata_bytes() const {
   return live_.size() * sizeof(GuardedBlock) + freed_.metadata_bytes();
 }
 
-}  // namespace cachalot
+CACHALOT_END

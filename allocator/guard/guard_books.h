@@ -13,7 +13,7 @@
 #include "guard/freed_blocks.h"
 #include "guard/guarded_block.h"
 
-namespace cachalot {
+CACHALOT_BEGIN
 
 class GuardBooks {
  public:
@@ -69,4 +69,4 @@ void GuardBooks::for_each_live(Visit&& visit) {
   for (auto& [address, block] : live_) visit(block);
 }
 
-}  // namespace cachalot
+CACHALOT_END

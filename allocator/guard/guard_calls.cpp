@@ -4,7 +4,7 @@
 
 #include <utility>
 
-namespace cachalot {
+CACHALOT_BEGIN
 
 namespace {
 
@@ -21,4 +21,4 @@ GuardCall GuardCalls::next(CallStack stack) { return {++last_, this_thread(), de
 
 GuardCall GuardCalls::mistake() const { return {last_, this_thread(), device_.clock_us(), stack_now()}; }
 
-}  // namespace cachalot
+CACHALOT_END

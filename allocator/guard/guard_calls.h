@@ -10,7 +10,7 @@
 #include "cachalot/device.h"
 #include "cachalot/guard.h"
 
-namespace cachalot {
+CACHALOT_BEGIN
 
 class GuardCalls {
  public:
@@ -29,4 +29,4 @@ class GuardCalls {
   std::atomic<std::uint64_t> last_{0};
 };
 
-}  // namespace cachalot
+CACHALOT_END

@@ -6,7 +6,7 @@
 #include <iterator>
 #include <utility>
 
-namespace cachalot {
+CACHALOT_BEGIN
 
 void GuardLog::set_handler(GuardHandler handler) {
   const Lock lock(mutex_);
@@ -82,4 +82,4 @@ GuardLog::Batch* GuardLog::Batch::innermost_of(const GuardLog& log) {
   return batch;
 }
 
-}  // namespace cachalot
+CACHALOT_END

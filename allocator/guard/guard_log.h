@@ -12,7 +12,7 @@
 #include "base/sleeping_mutex.h"
 #include "cachalot/guard.h"
 
-namespace cachalot {
+CACHALOT_BEGIN
 
 class GuardLog {
  public:
@@ -75,4 +75,4 @@ auto GuardLog::tell_after(Action action) {
   }
 }
 
-}  // namespace cachalot
+CACHALOT_END

@@ -7,7 +7,7 @@
 #include "base/json_writer.h"
 #include "cachalot/guard.h"
 
-namespace cachalot {
+CACHALOT_BEGIN
 
 namespace {
 
@@ -163,4 +163,4 @@ std::string to_json(Span<const GuardReport> reports) {
   return json.list(reports, write_report).take();
 }
 
-}  // namespace cachalot
+CACHALOT_END

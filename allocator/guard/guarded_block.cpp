@@ -6,7 +6,7 @@
 
 #include "base/format.h"
 
-namespace cachalot {
+CACHALOT_BEGIN
 
 void GuardedBlock::add_use(const KnownStream& other) {
   if (other != stream && std::ranges::find(recorded, other) == recorded.end()) recorded.push_back(other);
@@ -64,4 +64,4 @@ void append_questions(GuardedBlock& block, std::vector<GuardQuestion>& questions
   }
 }
 
-}  // namespace cachalot
+CACHALOT_END

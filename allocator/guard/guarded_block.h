@@ -18,7 +18,7 @@
 #include "cachalot/kernels.h"
 #include "device/known_stream.h"
 
-namespace cachalot {
+CACHALOT_BEGIN
 
 struct GuardedBlock {
   static constexpr std::size_t kFront = 512;
@@ -85,4 +85,4 @@ struct GuardQuestion {
 // Everything that can be asked of the block and was not reported yet.
 void append_questions(GuardedBlock& block, std::vector<GuardQuestion>& questions);
 
-}  // namespace cachalot
+CACHALOT_END

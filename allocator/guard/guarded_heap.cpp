@@ -3,7 +3,7 @@
 #include "base/check.h"
 #include "device/addresses.h"
 
-namespace cachalot {
+CACHALOT_BEGIN
 
 std::optional<BlockSizes> GuardedHeap::sizes(Address in_heap) const {
   const Block* const block = page_map_.find(in_heap);
@@ -42,4 +42,4 @@ void GuardedHeap::tell_watchers(Change::Action action, const GuardedBlock& block
                                       action == Change::Action::alloc ? block.site : CallStack());
 }
 
-}  // namespace cachalot
+CACHALOT_END

@@ -11,7 +11,7 @@
 #include "guard/guarded_block.h"
 #include "inspection/blocks.h"
 
-namespace cachalot {
+CACHALOT_BEGIN
 
 class GuardedHeap {
  public:
@@ -35,4 +35,4 @@ class GuardedHeap {
   const PageMap& page_map_;
 };
 
-}  // namespace cachalot
+CACHALOT_END

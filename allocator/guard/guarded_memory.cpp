@@ -6,7 +6,7 @@
 #include "base/check.h"
 #include "device/wait_for.h"
 
-namespace cachalot {
+CACHALOT_BEGIN
 
 namespace {
 
@@ -93,4 +93,4 @@ void GuardedMemory::compare(std::vector<GuardQuestion> questions, Stream stream,
   }
 }
 
-}  // namespace cachalot
+CACHALOT_END

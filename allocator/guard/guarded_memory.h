@@ -17,7 +17,7 @@
 #include "guard/guarded_block.h"
 #include "streams/stream_order.h"
 
-namespace cachalot {
+CACHALOT_BEGIN
 
 class GuardedMemory {
  public:
@@ -54,4 +54,4 @@ class GuardedMemory {
   std::unique_ptr<Kernels> kernels_ CACHALOT_GUARDED_BY(kernels_mutex_);  // made when first needed
 };
 
-}  // namespace cachalot
+CACHALOT_END

@@ -7,7 +7,7 @@
 #include "device/addresses.h"
 #include "inspection/blocks.h"
 
-namespace cachalot {
+CACHALOT_BEGIN
 
 void GuardMistakes::report(GuardReport::Kind kind, const void* ptr, const std::optional<GuardSighting>& sighting,
                            std::string message) {
@@ -53,4 +53,4 @@ void GuardMistakes::report_released_pool(PoolId pool, std::string_view message) 
   add(std::move(report));
 }
 
-}  // namespace cachalot
+CACHALOT_END

@@ -16,7 +16,7 @@
 #include "guard/guard_log.h"
 #include "guard/guarded_block.h"
 
-namespace cachalot {
+CACHALOT_BEGIN
 
 class GuardMistakes {
  public:
@@ -45,4 +45,4 @@ class GuardMistakes {
   std::map<PoolId, GuardCall> released_pools_ CACHALOT_GUARDED_BY(mutex_);
 };
 
-}  // namespace cachalot
+CACHALOT_END

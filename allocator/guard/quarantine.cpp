@@ -5,7 +5,7 @@
 
 #include "base/format.h"
 
-namespace cachalot {
+CACHALOT_BEGIN
 
 bool Quarantine::make_room(std::size_t bytes, Reports& found) {
   const std::size_t limit = limit_;
@@ -101,4 +101,4 @@ std::size_t Quarantine::metadata_bytes() const {
   return kept_.size() * sizeof(GuardedBlock);
 }
 
-}  // namespace cachalot
+CACHALOT_END

@@ -18,7 +18,7 @@
 #include "guard/guarded_heap.h"
 #include "guard/guarded_memory.h"
 
-namespace cachalot {
+CACHALOT_BEGIN
 
 class Quarantine {
  public:
@@ -67,4 +67,4 @@ class Quarantine {
   std::size_t bytes_ CACHALOT_GUARDED_BY(mutex_) = 0;  // footprints
 };
 
-}  // namespace cachalot
+CACHALOT_END

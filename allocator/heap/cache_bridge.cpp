@@ -6,7 +6,7 @@
 
 #include "base/bytes.h"
 
-namespace cachalot {
+CACHALOT_BEGIN
 
 namespace {
 
@@ -138,4 +138,4 @@ void CacheBridge::gather_recalled(const Held& held) {
   });
 }
 
-}  // namespace cachalot
+CACHALOT_END

@@ -15,7 +15,7 @@
 
 #include "heap/heap_state.h"
 
-namespace cachalot {
+CACHALOT_BEGIN
 
 class CacheBridge {
  public:
@@ -61,4 +61,4 @@ class CacheBridge {
   bool small_is_used_up_ CACHALOT_GUARDED_BY(device_lock) = false;
 };
 
-}  // namespace cachalot
+CACHALOT_END

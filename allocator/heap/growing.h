@@ -6,7 +6,7 @@
 
 #include "base/device_lock.h"
 
-namespace cachalot {
+CACHALOT_BEGIN
 
 class CACHALOT_SCOPED_CAPABILITY Growing {
  public:
@@ -30,4 +30,4 @@ class CACHALOT_SCOPED_CAPABILITY Growing {
 
 inline void holds(const Growing& /*growing*/) CACHALOT_ASSERT_CAPABILITY(device_lock, growth_lock) {}
 
-}  // namespace cachalot
+CACHALOT_END

@@ -2,7 +2,7 @@
 
 #include <utility>
 
-namespace cachalot {
+CACHALOT_BEGIN
 
 HeapState::HeapState(std::shared_ptr<Device> of_device, PageMap& page_map, const Options& initial)
     : blocks(of_device->index(), page_map),
@@ -68,4 +68,4 @@ void HeapState::forget_context(const Block& block, const Held& /*held*/) {
   if (BlockDetail* detail = blocks.slab().find_detail(block)) detail->context.reset();
 }
 
-}  // namespace cachalot
+CACHALOT_END

@@ -30,7 +30,7 @@
 #include "policy/torch_policy.h"
 #include "segments/block_heap.h"
 
-namespace cachalot {
+CACHALOT_BEGIN
 
 struct HeapState {
   HeapState(std::shared_ptr<Device> of_device, PageMap& page_map, const Options& options);
@@ -166,4 +166,4 @@ CACHALOT_FAST_PATH void HeapState::finish_free(Block& block, const Context& cont
   counters.inactive_split(kind, change.blocks, change.bytes);
 }
 
-}  // namespace cachalot
+CACHALOT_END

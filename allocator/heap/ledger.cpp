@@ -5,7 +5,7 @@
 #include "heap/heap_state.h"
 #include "policy/torch_policy.h"
 
-namespace cachalot {
+CACHALOT_BEGIN
 
 // --- asking the device --------------------------------------------------------------------------------------------------
 
@@ -174,4 +174,4 @@ std::string Ledger::validate(const Held& /*held*/) const {
   return held_ == reserved + asked_ + departing_ + orphaned_ ? "" : "held bytes differ from statistic 'reserved_bytes'";
 }
 
-}  // namespace cachalot
+CACHALOT_END

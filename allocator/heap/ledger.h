@@ -19,7 +19,7 @@
 #include "device/addresses.h"
 #include "observe/counters.h"
 
-namespace cachalot {
+CACHALOT_BEGIN
 
 struct HeapState;
 
@@ -131,4 +131,4 @@ class Ledger {
   std::size_t moving_ CACHALOT_GUARDED_BY(device_lock) = 0;
 };
 
-}  // namespace cachalot
+CACHALOT_END

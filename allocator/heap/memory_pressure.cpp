@@ -4,7 +4,7 @@
 
 #include "base/check.h"
 
-namespace cachalot {
+CACHALOT_BEGIN
 
 void MemoryPressure::add_out_of_memory_observer(OutOfMemoryObserver observer) {
   CACHALOT_REQUIRE(observer, "an out-of-memory observer must be callable");
@@ -57,4 +57,4 @@ void MemoryPressure::tell_of_refusal(const RefusalReport& report, Held& held) {
   for (const RefusalObserver& observer : observers) observer(report);
 }
 
-}  // namespace cachalot
+CACHALOT_END

@@ -8,7 +8,7 @@
 #include "cachalot/out_of_memory.h"
 #include "heap/heap_state.h"
 
-namespace cachalot {
+CACHALOT_BEGIN
 
 class MemoryPressure {
  public:
@@ -38,4 +38,4 @@ class MemoryPressure {
   FreeMemoryCallback last_resort_ CACHALOT_GUARDED_BY(device_lock);  // empty: none
 };
 
-}  // namespace cachalot
+CACHALOT_END

@@ -6,7 +6,7 @@
 #include "base/check.h"
 #include "heap/heap_state.h"
 
-namespace cachalot {
+CACHALOT_BEGIN
 
 void Observers::record_history(const HistoryOptions& history) {
   const DeviceLock lock(state_.mutex);
@@ -111,4 +111,4 @@ void Observers::observe(Change change, const Held& held) {
 std::vector<Change> Observers::entries(const Held& /*held*/) const { return history_.entries(); }
 std::size_t Observers::metadata_bytes(const Held& /*held*/) const { return history_.metadata_bytes(); }
 
-}  // namespace cachalot
+CACHALOT_END

@@ -15,7 +15,7 @@
 #include "cachalot/history.h"
 #include "observe/history.h"
 
-namespace cachalot {
+CACHALOT_BEGIN
 
 struct HeapState;
 
@@ -81,4 +81,4 @@ class Observers {
   std::atomic<bool> takes_stacks_{false};  // the heap tells the watchers, not the guard
 };
 
-}  // namespace cachalot
+CACHALOT_END

@@ -3,7 +3,7 @@
 #include "base/bytes.h"
 #include "cachalot/errors.h"
 
-namespace cachalot {
+CACHALOT_BEGIN
 
 PendingFrees::PendingFrees(HeapState& state)
     : state_(state), frees_(*state.device, [this](Block& block, Held& held) {
@@ -84,4 +84,4 @@ bool PendingFrees::synchronize(const PrivatePool* only, Held& held) {
 void PendingFrees::end_stream(const KnownStream& stream, Held& held) { frees_.end_stream(stream, held); }
 std::size_t PendingFrees::metadata_bytes(const Held& /*held*/) const { return frees_.metadata_bytes(); }
 
-}  // namespace cachalot
+CACHALOT_END

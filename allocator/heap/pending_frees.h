@@ -12,7 +12,7 @@
 #include "heap/heap_state.h"
 #include "streams/deferred_frees.h"
 
-namespace cachalot {
+CACHALOT_BEGIN
 
 class PendingFrees {
  public:
@@ -45,4 +45,4 @@ class PendingFrees {
   std::vector<Block*> deferred_in_capture_ CACHALOT_GUARDED_BY(device_lock);
 };
 
-}  // namespace cachalot
+CACHALOT_END

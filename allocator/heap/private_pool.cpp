@@ -3,7 +3,7 @@
 #include "base/check.h"
 #include "base/format.h"
 
-namespace cachalot {
+CACHALOT_BEGIN
 
 std::string name_of(const PrivatePool& pool) {
   return pool.tag.empty() ? formatted("pool ({}, {})", pool.id.first, pool.id.second) : formatted("tag '{}'", pool.tag);
@@ -15,4 +15,4 @@ void require_awake(const PrivatePool* pool, int device, const char* purpose) {
                    device, purpose);
 }
 
-}  // namespace cachalot
+CACHALOT_END

@@ -14,7 +14,7 @@
 #include "cachalot/private_pool.h"
 #include "pages/page_heap.h"
 
-namespace cachalot {
+CACHALOT_BEGIN
 
 class Growth;
 
@@ -66,4 +66,4 @@ class PoolHold {
   PrivatePool* pool_;
 };
 
-}  // namespace cachalot
+CACHALOT_END

@@ -8,7 +8,7 @@
 
 #include "base/check.h"
 
-namespace cachalot {
+CACHALOT_BEGIN
 
 // --- users --------------------------------------------------------------------------------------------------------------
 
@@ -176,4 +176,4 @@ void PrivatePools::create_tag(PoolId id, std::string_view tag) {
   pool.tag = tag;
 }
 
-}  // namespace cachalot
+CACHALOT_END

@@ -13,7 +13,7 @@
 #include "cachalot/private_pool.h"
 #include "heap/heap_state.h"
 
-namespace cachalot {
+CACHALOT_BEGIN
 
 // GrowthOfPools are the growths of private pools: by the device, or by the pool's own segment provider.
 struct GrowthOfPools {
@@ -107,4 +107,4 @@ void PrivatePools::for_each(Visit&& visit, const Held& /*held*/) {
   }
 }
 
-}  // namespace cachalot
+CACHALOT_END

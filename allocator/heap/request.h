@@ -6,7 +6,7 @@
 
 #include "blocks/block_pool.h"
 
-namespace cachalot {
+CACHALOT_BEGIN
 
 // Passed by value, so that it stays in registers.
 struct Request {
@@ -34,4 +34,4 @@ class ArenaHold {
   Arena& arena_;
 };
 
-}  // namespace cachalot
+CACHALOT_END

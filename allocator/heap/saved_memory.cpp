@@ -4,7 +4,7 @@
 
 #include "cachalot/errors.h"
 
-namespace cachalot {
+CACHALOT_BEGIN
 
 // Nobody else uses it any more.
 SavedMemory::~SavedMemory() CACHALOT_NO_THREAD_SAFETY_ANALYSIS {
@@ -38,4 +38,4 @@ void SavedMemory::free(Held& held) {
   }
 }
 
-}  // namespace cachalot
+CACHALOT_END

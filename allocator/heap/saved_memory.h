@@ -6,7 +6,7 @@
 
 #include "heap/heap_state.h"
 
-namespace cachalot {
+CACHALOT_BEGIN
 
 class SavedMemory {
  public:
@@ -26,4 +26,4 @@ class SavedMemory {
   std::vector<void*> spare_ CACHALOT_GUARDED_BY(device_lock);
 };
 
-}  // namespace cachalot
+CACHALOT_END

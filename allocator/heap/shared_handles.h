@@ -7,7 +7,7 @@
 #include "base/device_lock.h"
 #include "device/sharing.h"
 
-namespace cachalot {
+CACHALOT_BEGIN
 
 // All members are guarded by the growth mutex alone: driver calls use them while the device's mutex is released.
 struct SharedHandles {
@@ -18,4 +18,4 @@ struct SharedHandles {
   ImportedMemory imported CACHALOT_GUARDED_BY(growth_lock);
 };
 
-}  // namespace cachalot
+CACHALOT_END

@@ -5,7 +5,7 @@
 
 #include "cachalot/errors.h"
 
-namespace cachalot {
+CACHALOT_BEGIN
 
 namespace {
 
@@ -218,4 +218,4 @@ void StreamClocks::forget_but(const std::set<StreamKey>& kept, Growing& growing)
   }
 }
 
-}  // namespace cachalot
+CACHALOT_END

@@ -16,7 +16,7 @@
 #include "heap/heap_state.h"
 #include "pages/stream_clock.h"
 
-namespace cachalot {
+CACHALOT_BEGIN
 
 class StreamClocks {
  public:
@@ -79,4 +79,4 @@ class StreamClocks {
   std::function<std::set<const StreamClock*>(const Held&)> referred_;
 };
 
-}  // namespace cachalot
+CACHALOT_END

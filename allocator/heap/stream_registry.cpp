@@ -5,7 +5,7 @@
 
 #include "base/check.h"
 
-namespace cachalot {
+CACHALOT_BEGIN
 
 // --- streams come -----------------------------------------------------------------------------------------------------------
 
@@ -108,4 +108,4 @@ std::set<const Arena*> StreamRegistry::arenas_with_memory(const Held& /*held*/) 
   return arenas;
 }
 
-}  // namespace cachalot
+CACHALOT_END

@@ -19,7 +19,7 @@
 #include "heap/private_pools.h"
 #include "heap/stream_clocks.h"
 
-namespace cachalot {
+CACHALOT_BEGIN
 
 class StreamRegistry {
  public:
@@ -63,4 +63,4 @@ class StreamRegistry {
   std::size_t most_arenas_ CACHALOT_GUARDED_BY(device_lock) = kFewArenas;  // of the default pools
 };
 
-}  // namespace cachalot
+CACHALOT_END

@@ -5,7 +5,7 @@
 #include "base/format.h"
 #include "cachalot/errors.h"
 
-namespace cachalot {
+CACHALOT_BEGIN
 
 void Uncached::set_caching_enabled(bool enabled) {
   const DeviceLock lock(state_.mutex);
@@ -47,4 +47,4 @@ bool Uncached::contains(const void* ptr) const {
   return live_.contains(as_address(ptr));
 }
 
-}  // namespace cachalot
+CACHALOT_END

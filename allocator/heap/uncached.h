@@ -7,7 +7,7 @@
 #include "heap/heap_state.h"
 #include "heap/memory_pressure.h"
 
-namespace cachalot {
+CACHALOT_BEGIN
 
 class Uncached {
  public:
@@ -29,4 +29,4 @@ class Uncached {
   std::set<Address> live_ CACHALOT_GUARDED_BY(device_lock);
 };
 
-}  // namespace cachalot
+CACHALOT_END

@@ -2,7 +2,7 @@
 
 #include "base/format.h"
 
-namespace cachalot {
+CACHALOT_BEGIN
 
 AddressRange segment_of(const Block& block) {
   const Block* head = &block;
@@ -41,4 +41,4 @@ std::string describe(const HeapState& state, const void* ptr) {
   return formatted("it lies inside the allocation of {} bytes at {:#x}", block->requested_bytes(), block->address);
 }
 
-}  // namespace cachalot
+CACHALOT_END

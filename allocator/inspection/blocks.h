@@ -9,7 +9,7 @@
 #include "device/addresses.h"
 #include "heap/heap_state.h"
 
-namespace cachalot {
+CACHALOT_BEGIN
 
 struct BlockSizes {
   std::size_t requested;
@@ -28,4 +28,4 @@ bool sleeps(const HeapState& state, const Block& block, const void* ptr);
 // device.
 std::string describe(const HeapState& state, const void* ptr);
 
-}  // namespace cachalot
+CACHALOT_END

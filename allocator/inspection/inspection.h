@@ -18,7 +18,7 @@
 #include "heap/pending_frees.h"
 #include "heap/private_pools.h"
 
-namespace cachalot {
+CACHALOT_BEGIN
 
 class Inspection {
  public:
@@ -68,4 +68,4 @@ class Inspection {
   HeapState& state_;
 };
 
-}  // namespace cachalot
+CACHALOT_END

@@ -1,6 +1,6 @@
 #include "inspection/inspection.h"
 
-namespace cachalot {
+CACHALOT_BEGIN
 
 SegmentSnapshot Inspection::picture(const Block& head, const Held& held) const {
   using State = BlockSnapshot::State;
@@ -68,4 +68,4 @@ std::optional<TagMemory> Inspection::tag_memory(PoolId id) const {
   return memory;
 }
 
-}  // namespace cachalot
+CACHALOT_END

@@ -4,7 +4,7 @@
 #include "base/bytes.h"
 #include "inspection/inspection.h"
 
-namespace cachalot {
+CACHALOT_BEGIN
 
 namespace {
 
@@ -109,4 +109,4 @@ std::size_t Inspection::largest_available(bool starting_from_free_memory) const 
   return largest;
 }
 
-}  // namespace cachalot
+CACHALOT_END

@@ -5,7 +5,7 @@
 #include "base/format.h"
 #include "inspection/inspection.h"
 
-namespace cachalot {
+CACHALOT_BEGIN
 
 namespace {
 
@@ -160,4 +160,4 @@ std::size_t Inspection::metadata_bytes(std::size_t allocator_bytes) const {
   return bytes;
 }
 
-}  // namespace cachalot
+CACHALOT_END

@@ -7,7 +7,7 @@
 #include "base/sleeping_mutex.h"
 #include "leaks/site_table.h"
 
-namespace cachalot {
+CACHALOT_BEGIN
 
 class AllocationTrack::Watch final : public Watcher, public ForkAware {
  public:
@@ -69,4 +69,4 @@ void AllocationTrack::stop() {
 
 TrackReport AllocationTrack::report(std::size_t most) const { return watch_->report(most); }
 
-}  // namespace cachalot
+CACHALOT_END

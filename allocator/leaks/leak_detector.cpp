@@ -12,7 +12,7 @@
 #include "leaks/site_table.h"
 #include "leaks/trend.h"
 
-namespace cachalot {
+CACHALOT_BEGIN
 
 class LeakDetector::Watch final : public Watcher, public ForkAware {
  public:
@@ -108,4 +108,4 @@ std::vector<Leak> LeakDetector::leaks(std::size_t most) const {
 
 LeakReport LeakDetector::report(std::size_t most) const { return watch_->report(most); }
 
-}  // namespace cachalot
+CACHALOT_END

@@ -8,7 +8,7 @@
 #include "cachalot/allocation_track.h"
 #include "cachalot/leak_detector.h"
 
-namespace cachalot {
+CACHALOT_BEGIN
 
 namespace {
 
@@ -140,4 +140,4 @@ std::string to_json(const TrackReport& report) {
   return json.end_object().take();
 }
 
-}  // namespace cachalot
+CACHALOT_END

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-namespace cachalot {
+CACHALOT_BEGIN
 
 namespace {
 
@@ -104,4 +104,4 @@ std::vector<AllocationSite> SiteTable::largest(std::size_t most) const {
   return found;
 }
 
-}  // namespace cachalot
+CACHALOT_END

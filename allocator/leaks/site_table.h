@@ -13,7 +13,7 @@
 #include "cachalot/allocation_site.h"
 #include "cachalot/change.h"
 
-namespace cachalot {
+CACHALOT_BEGIN
 
 class SiteTable {
  public:
@@ -71,4 +71,4 @@ class SiteTable {
   std::size_t live_bytes_ = 0;
 };
 
-}  // namespace cachalot
+CACHALOT_END

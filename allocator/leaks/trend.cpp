@@ -4,7 +4,7 @@
 #include <cmath>
 #include <vector>
 
-namespace cachalot {
+CACHALOT_BEGIN
 
 namespace {
 
@@ -71,4 +71,4 @@ std::optional<Trend> growth_of(std::span<const std::size_t> samples, double min_
   return trend;
 }
 
-}  // namespace cachalot
+CACHALOT_END

@@ -5,7 +5,9 @@
 #include <optional>
 #include <span>
 
-namespace cachalot {
+#include "cachalot/version.h"
+
+CACHALOT_BEGIN
 
 struct Trend {
   double slope = 0;       // per sample: the median of the slopes of all pairs (Theil and Sen)
@@ -21,4 +23,4 @@ Trend trend_of(std::span<const std::size_t> samples);
 // confidence; nullopt for any other.
 std::optional<Trend> growth_of(std::span<const std::size_t> samples, double min_confidence);
 
-}  // namespace cachalot
+CACHALOT_END

@@ -4,7 +4,7 @@
 
 #include "cachalot/call_stack.h"
 
-namespace cachalot {
+CACHALOT_BEGIN
 
 class AllocationStack {
  public:
@@ -25,4 +25,4 @@ class AllocationStack {
   static inline thread_local const AllocationStack* innermost_ = nullptr;
 };
 
-}  // namespace cachalot
+CACHALOT_END

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-namespace cachalot {
+CACHALOT_BEGIN
 
 namespace {
 
@@ -124,4 +124,4 @@ void Counters::reset_accumulated() {
   num_alloc_retries = num_ooms = num_oom_rejections = num_sync_all_streams = num_device_alloc = num_device_free = 0;
 }
 
-}  // namespace cachalot
+CACHALOT_END

@@ -16,7 +16,7 @@
 #include "cachalot/pool_id.h"
 #include "cachalot/stats.h"
 
-namespace cachalot {
+CACHALOT_BEGIN
 
 class Counters {
  public:
@@ -173,4 +173,4 @@ class Counters {
   Gauge oversize_allocations_, oversize_segments_;
 };
 
-}  // namespace cachalot
+CACHALOT_END

@@ -5,7 +5,7 @@
 #include "base/check.h"
 #include "observe/allocation_stack.h"
 
-namespace cachalot {
+CACHALOT_BEGIN
 
 void History::configure(const HistoryOptions& options) {
   using Contexts = HistoryOptions::Contexts;
@@ -76,4 +76,4 @@ std::vector<Change> History::entries() const {
   return entries;
 }
 
-}  // namespace cachalot
+CACHALOT_END

@@ -11,7 +11,7 @@
 #include "cachalot/history.h"
 #include "cachalot/watcher.h"
 
-namespace cachalot {
+CACHALOT_BEGIN
 
 class History {
  public:
@@ -52,4 +52,4 @@ class History {
   bool only_tell_ = false;
 };
 
-}  // namespace cachalot
+CACHALOT_END

@@ -9,7 +9,7 @@
 #include "cachalot/pool_id.h"
 #include "cachalot/stats.h"
 
-namespace cachalot {
+CACHALOT_BEGIN
 
 class PoolReserves {
  public:
@@ -55,4 +55,4 @@ class PoolReserves {
   Figures figures_;
 };
 
-}  // namespace cachalot
+CACHALOT_END

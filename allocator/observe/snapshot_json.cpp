@@ -5,7 +5,7 @@
 #include "base/json_writer.h"
 #include "cachalot/snapshot.h"
 
-namespace cachalot {
+CACHALOT_BEGIN
 namespace {
 
 // PyTorch shows streams as integers.
@@ -104,4 +104,4 @@ std::string to_json(const Snapshot& snapshot) {
   return json.end_object().take();
 }
 
-}  // namespace cachalot
+CACHALOT_END

@@ -6,7 +6,7 @@
 #include "base/json_writer.h"
 #include "cachalot/stats.h"
 
-namespace cachalot {
+CACHALOT_BEGIN
 namespace {
 
 // Keys in alphabetical order, as torch.cuda.memory_stats sorts them.
@@ -83,4 +83,4 @@ std::string to_json(const Fragmentation& fragmentation) {
   return json.end_object().take();
 }
 
-}  // namespace cachalot
+CACHALOT_END

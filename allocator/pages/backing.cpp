@@ -5,7 +5,7 @@
 
 #include "base/bytes.h"
 
-namespace cachalot {
+CACHALOT_BEGIN
 
 namespace {
 
@@ -410,4 +410,4 @@ double Backing::cost_of_plan(double stranded) {
          driver_cost(plan_.growths.size(), mapped_.size(), ranges, plan_.drops.size());
 }
 
-}  // namespace cachalot
+CACHALOT_END

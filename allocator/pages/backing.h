@@ -21,7 +21,7 @@
 #include "pages/page_heap.h"
 #include "pages/slots.h"
 
-namespace cachalot {
+CACHALOT_BEGIN
 
 struct PlacementRules {
   bool may_move = true;          // idle pages may be taken from other holes
@@ -148,4 +148,4 @@ class Backing {
   std::vector<std::uint32_t> before_;
 };
 
-}  // namespace cachalot
+CACHALOT_END

@@ -4,7 +4,7 @@
 
 #include "base/check.h"
 
-namespace cachalot {
+CACHALOT_BEGIN
 
 std::size_t Gaps::first_from(Address address) const {
   return static_cast<std::size_t>(std::ranges::lower_bound(gaps_, address, {}, &BlockAt::address) - gaps_.begin());
@@ -42,4 +42,4 @@ void Gaps::remove(Address address) { gaps_.erase(at(address)); }
 
 void Gaps::move(Address address, Block& gap) { *at(address) = {gap.address, &gap}; }
 
-}  // namespace cachalot
+CACHALOT_END

@@ -8,7 +8,7 @@
 #include "base/bytes.h"
 #include "blocks/block.h"
 
-namespace cachalot {
+CACHALOT_BEGIN
 
 class Gaps {
  public:
@@ -36,4 +36,4 @@ class Gaps {
   std::vector<BlockAt> gaps_;
 };
 
-}  // namespace cachalot
+CACHALOT_END

@@ -6,7 +6,7 @@
 
 #include "pages/page_heap.h"
 
-namespace cachalot {
+CACHALOT_BEGIN
 
 void reach_everything(const PoolPair& pools) {
   for (const BlockPool* pool : pools) {
@@ -122,4 +122,4 @@ const PageRange& IdlePages::range_of(Address address) {
   return *range_;
 }
 
-}  // namespace cachalot
+CACHALOT_END

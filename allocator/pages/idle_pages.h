@@ -17,7 +17,7 @@
 #include "blocks/block_pool.h"
 #include "pages/physical_pages.h"
 
-namespace cachalot {
+CACHALOT_BEGIN
 
 class PageHeap;
 struct BackingPlan;
@@ -101,4 +101,4 @@ class IdlePages {
   std::vector<Block*> seams_beyond_reach_;  // the same of a block in the page of the seam before them
 };
 
-}  // namespace cachalot
+CACHALOT_END

@@ -5,7 +5,7 @@
 #include "base/bytes.h"
 #include "base/check.h"
 
-namespace cachalot {
+CACHALOT_BEGIN
 
 // --- ranges ----------------------------------------------------------------------------------------------------------
 
@@ -204,4 +204,4 @@ std::vector<AddressRange> PageHeap::mapped_addresses() const {
   return mapped;
 }
 
-}  // namespace cachalot
+CACHALOT_END

@@ -32,7 +32,7 @@
 #include "pages/stream_clock.h"
 #include "segments/block_heap.h"
 
-namespace cachalot {
+CACHALOT_BEGIN
 
 // Reserved addresses, all for one pool and kind.
 struct PageRange {
@@ -235,4 +235,4 @@ void PageHeap::claim_stretch(PageRange& range, Block& first, Address begin, Addr
   }
 }
 
-}  // namespace cachalot
+CACHALOT_END

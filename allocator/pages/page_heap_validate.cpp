@@ -2,7 +2,7 @@
 #include "base/format.h"
 #include "pages/page_heap.h"
 
-namespace cachalot {
+CACHALOT_BEGIN
 
 namespace {
 
@@ -116,4 +116,4 @@ std::string PageHeap::validate_idle_pages(const PoolPair& pools) const {
   return "";
 }
 
-}  // namespace cachalot
+CACHALOT_END

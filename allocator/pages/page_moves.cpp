@@ -4,7 +4,7 @@
 
 #include "pages/page_heap.h"
 
-namespace cachalot {
+CACHALOT_BEGIN
 
 // The block or gap in which a plan's window begins. A run may be long, a window is not, and it has a gap or is near one:
 // so from the gaps before it and behind it, whichever is nearer.
@@ -163,4 +163,4 @@ Block& PageHeap::hand_over(Block& block, Address begin, Address end, Arena& aren
   return merged;
 }
 
-}  // namespace cachalot
+CACHALOT_END

@@ -3,7 +3,7 @@
 
 #include "pages/page_heap.h"
 
-namespace cachalot {
+CACHALOT_BEGIN
 
 std::vector<HandleId> PageHeap::idle_handles(const PoolPair& pools) const {
   reach_everything(pools);
@@ -111,4 +111,4 @@ std::size_t PageHeap::asleep_bytes(Address begin, Address end) const {
   return bytes;
 }
 
-}  // namespace cachalot
+CACHALOT_END

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-namespace cachalot {
+CACHALOT_BEGIN
 
 HandleId PhysicalPages::add(MemoryHandle memory, std::uint32_t pages, Address address) {
   if (free_pages_.size() <= pages) free_pages_.resize(pages + 1);
@@ -114,4 +114,4 @@ std::size_t PhysicalPages::metadata_bytes() const {
   return total;
 }
 
-}  // namespace cachalot
+CACHALOT_END

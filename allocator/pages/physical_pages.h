@@ -19,7 +19,7 @@
 #include "cachalot/device.h"
 #include "pages/stream_clock.h"
 
-namespace cachalot {
+CACHALOT_BEGIN
 
 using PageId = std::uint32_t;    // 0: none
 using HandleId = std::uint32_t;  // index; ids of handles that are gone come again
@@ -98,4 +98,4 @@ class PhysicalPages {
   std::size_t live_views_ = 0;
 };
 
-}  // namespace cachalot
+CACHALOT_END

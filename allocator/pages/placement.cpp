@@ -5,7 +5,7 @@
 
 #include "base/bytes.h"
 
-namespace cachalot {
+CACHALOT_BEGIN
 
 namespace {
 
@@ -171,4 +171,4 @@ void Placement::keep_if_better() {
   has_best_ = true;
 }
 
-}  // namespace cachalot
+CACHALOT_END

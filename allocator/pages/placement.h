@@ -16,7 +16,7 @@
 
 #include "pages/backing.h"
 
-namespace cachalot {
+CACHALOT_BEGIN
 
 // Keeps its tables from one search to the next, so that it allocates nothing but the plan it returns. Not thread-safe.
 class Placement {
@@ -70,4 +70,4 @@ class Placement {
   BackingPlan best_;
 };
 
-}  // namespace cachalot
+CACHALOT_END

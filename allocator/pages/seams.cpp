@@ -1,6 +1,6 @@
 #include "pages/seams.h"
 
-namespace cachalot {
+CACHALOT_BEGIN
 
 void Seams::forget(Address begin, Address end) {
   const auto first = first_from(begin);
@@ -16,4 +16,4 @@ void Seams::look_again(Block& block) noexcept {
   }
 }
 
-}  // namespace cachalot
+CACHALOT_END

@@ -15,7 +15,7 @@
 #include "base/power_of_two.h"
 #include "blocks/block.h"
 
-namespace cachalot {
+CACHALOT_BEGIN
 
 class Seams {
  public:
@@ -42,4 +42,4 @@ class Seams {
   std::vector<BlockAt> seams_;
 };
 
-}  // namespace cachalot
+CACHALOT_END

@@ -1,6 +1,6 @@
 #include "pages/slots.h"
 
-namespace cachalot {
+CACHALOT_BEGIN
 
 void Slots::begin_search(bool may_drop) {
   may_drop_ = may_drop;
@@ -46,4 +46,4 @@ bool Slots::may_drop(Address slot, PageId shown) {
   return asked.may_drop;
 }
 
-}  // namespace cachalot
+CACHALOT_END

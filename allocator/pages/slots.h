@@ -13,7 +13,7 @@
 #include "base/bytes.h"
 #include "pages/page_heap.h"
 
-namespace cachalot {
+CACHALOT_BEGIN
 
 enum class SlotKind : std::uint8_t {
   memory,   // its page is at home here
@@ -70,4 +70,4 @@ class Slots {
   std::vector<KnownSlot> known_;  // its
 };
 
-}  // namespace cachalot
+CACHALOT_END

@@ -21,7 +21,7 @@
 #include "blocks/block_pool.h"
 #include "cachalot/device.h"
 
-namespace cachalot {
+CACHALOT_BEGIN
 
 class StreamClock {
  public:
@@ -113,4 +113,4 @@ struct Ticket {
   bool is_done() const { return clock->is_done(epoch); }
 };
 
-}  // namespace cachalot
+CACHALOT_END

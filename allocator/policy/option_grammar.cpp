@@ -8,7 +8,7 @@
 #include "base/format.h"
 #include "policy/shown_text.h"
 
-namespace cachalot {
+CACHALOT_BEGIN
 
 namespace {
 
@@ -114,4 +114,4 @@ void refuse(const OptionSetting& setting, const std::string& rule) {
 
 std::vector<OptionSetting> read_settings(std::string_view text) { return Grammar(tokenize(text)).read(); }
 
-}  // namespace cachalot
+CACHALOT_END

@@ -6,7 +6,9 @@
 #include <string_view>
 #include <vector>
 
-namespace cachalot {
+#include "cachalot/version.h"
+
+CACHALOT_BEGIN
 
 // One entry of roundup_power2_divisions' list form, as text.
 struct OptionInterval {
@@ -28,4 +30,4 @@ std::vector<OptionSetting> read_settings(std::string_view text);
 // Throws InvalidArgument: the setting's value breaks the rule.
 [[noreturn]] void refuse(const OptionSetting& setting, const std::string& rule);
 
-}  // namespace cachalot
+CACHALOT_END

@@ -13,7 +13,7 @@
 #include "base/format.h"
 #include "policy/torch_policy.h"
 
-namespace cachalot {
+CACHALOT_BEGIN
 
 namespace {
 
@@ -257,4 +257,4 @@ constexpr OptionKey kKeys[] = {
 
 std::span<const OptionKey> option_keys() { return kKeys; }
 
-}  // namespace cachalot
+CACHALOT_END

@@ -7,7 +7,7 @@
 #include "cachalot/options.h"
 #include "policy/option_grammar.h"
 
-namespace cachalot {
+CACHALOT_BEGIN
 
 // An OptionKey says how a setting changes the options.
 struct OptionKey {
@@ -22,4 +22,4 @@ struct OptionKey {
 // Returns all of them, in the order in which they are applied, wherever they stand in the text.
 std::span<const OptionKey> option_keys();
 
-}  // namespace cachalot
+CACHALOT_END

@@ -13,7 +13,7 @@
 #include "policy/option_keys.h"
 #include "policy/shown_text.h"
 
-namespace cachalot {
+CACHALOT_BEGIN
 namespace {
 
 // Every member: the bindings do not compile when one is missing here.
@@ -128,4 +128,4 @@ Options amend_options(std::string_view text, const Options& base) {
   return options;
 }
 
-}  // namespace cachalot
+CACHALOT_END

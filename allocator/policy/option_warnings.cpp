@@ -8,7 +8,7 @@
 #include "base/format.h"
 #include "base/sleeping_mutex.h"
 
-namespace cachalot {
+CACHALOT_BEGIN
 
 namespace {
 
@@ -29,4 +29,4 @@ void warn_of_options_without_effect(const Options& options, const Options& befor
   }
 }
 
-}  // namespace cachalot
+CACHALOT_END

@@ -3,10 +3,10 @@
 
 #include "cachalot/options.h"
 
-namespace cachalot {
+CACHALOT_BEGIN
 
 // Prints options_without_effect on standard error, each sentence once per process; what `before` has already is not told.
 // Thread-safe.
 void warn_of_options_without_effect(const Options& options, const Options& before = {});
 
-}  // namespace cachalot
+CACHALOT_END

@@ -8,7 +8,7 @@
 #include "cachalot/options.h"
 #include "policy/shown_text.h"
 
-namespace cachalot {
+CACHALOT_BEGIN
 
 namespace {
 
@@ -55,4 +55,4 @@ PytorchConf parse_pytorch_conf(std::string_view text, const Options& base) {
   return conf;
 }
 
-}  // namespace cachalot
+CACHALOT_END

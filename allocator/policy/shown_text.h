@@ -5,11 +5,13 @@
 #include <string>
 #include <string_view>
 
-namespace cachalot {
+#include "cachalot/version.h"
+
+CACHALOT_BEGIN
 
 inline std::string shown(std::string_view text) {
   constexpr std::size_t kMost = 300;  // of a list that is longer
   return std::string(text.substr(0, kMost)) + (text.size() > kMost ? "..." : "");
 }
 
-}  // namespace cachalot
+CACHALOT_END

@@ -10,7 +10,7 @@
 #include "cachalot/options.h"
 #include "cachalot/pool_id.h"
 
-namespace cachalot {
+CACHALOT_BEGIN
 
 // c10/core/AllocatorConfig.h, PyTorch's names in brackets. Bytes.
 inline constexpr std::size_t kMinBlockSize = 512;              // [kMinBlockSize] block sizes are multiples of it
@@ -90,4 +90,4 @@ constexpr bool should_split(PoolKind kind, std::size_t block, std::size_t rounde
   return static_cast<int>(block - rounded >= smallest_remainder) & static_cast<int>(!keep_whole);
 }
 
-}  // namespace cachalot
+CACHALOT_END

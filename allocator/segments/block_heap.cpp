@@ -1,7 +1,7 @@
 #include "segments/block_heap.h"
 #include "base/format.h"
 
-namespace cachalot {
+CACHALOT_BEGIN
 
 static_assert(PageMap::kAddressBits <= FreeBins::kAddressBits);
 
@@ -175,4 +175,4 @@ std::size_t BlockHeap::metadata_bytes() const {
   return slab_.metadata_bytes() + segments_.size() * kMapNode;
 }
 
-}  // namespace cachalot
+CACHALOT_END

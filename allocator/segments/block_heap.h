@@ -16,7 +16,7 @@
 #include "blocks/block_slab.h"
 #include "blocks/page_map.h"
 
-namespace cachalot {
+CACHALOT_BEGIN
 
 // How an operation moved PyTorch's inactive_split figures: free blocks that are part of a split segment.
 struct InactiveSplit {
@@ -174,4 +174,4 @@ class BlockHeap {
   bool has_ranges_ = false;
 };
 
-}  // namespace cachalot
+CACHALOT_END

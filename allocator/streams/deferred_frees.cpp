@@ -6,7 +6,7 @@
 
 #include "base/check.h"
 
-namespace cachalot {
+CACHALOT_BEGIN
 
 DeferredFrees::DeferredFrees(Device& device, std::function<void(Block&, Held&)> done)
     : device_(device), done_(std::move(done)) {}
@@ -234,4 +234,4 @@ std::size_t DeferredFrees::metadata_bytes() const {
   return bytes;
 }
 
-}  // namespace cachalot
+CACHALOT_END

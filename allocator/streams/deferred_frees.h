@@ -22,7 +22,7 @@
 #include "blocks/block.h"
 #include "cachalot/device.h"
 
-namespace cachalot {
+CACHALOT_BEGIN
 
 class DeferredFrees {
  public:
@@ -102,4 +102,4 @@ class DeferredFrees {
   std::size_t pending_ CACHALOT_GUARDED_BY(device_lock) = 0;    // events queued, or being asked right now
 };
 
-}  // namespace cachalot
+CACHALOT_END

@@ -2,7 +2,7 @@
 
 #include "cachalot/errors.h"
 
-namespace cachalot {
+CACHALOT_BEGIN
 
 StreamOrder::~StreamOrder() {
   for (const Event event : events_) {
@@ -54,4 +54,4 @@ void StreamOrder::release_event(Event event) {
   events_.push_back(event);
 }
 
-}  // namespace cachalot
+CACHALOT_END

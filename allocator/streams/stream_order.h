@@ -10,7 +10,7 @@
 #include "cachalot/device.h"
 #include "device/known_stream.h"
 
-namespace cachalot {
+CACHALOT_BEGIN
 
 class StreamOrder {
  public:
@@ -35,4 +35,4 @@ class StreamOrder {
   std::size_t made_ CACHALOT_GUARDED_BY(mutex_) = 0;
 };
 
-}  // namespace cachalot
+CACHALOT_END

@@ -6,9 +6,11 @@
 #include <cstdint>
 #include <string>
 
-namespace cachalot {
+#include "cachalot/version.h"
+
+CACHALOT_BEGIN
 class JsonWriter;
-}
+CACHALOT_END
 
 namespace cachalot::simulator {
 

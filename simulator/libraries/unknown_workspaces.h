@@ -5,9 +5,11 @@
 #include <cstddef>
 #include <string_view>
 
-namespace cachalot {
+#include "cachalot/version.h"
+
+CACHALOT_BEGIN
 class JsonWriter;
-}
+CACHALOT_END
 
 namespace cachalot::simulator {
 

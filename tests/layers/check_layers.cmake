@@ -1,5 +1,6 @@
 # cmake -D SOURCE_DIR=<the repository> [-D RANKS=<table>] -P check_layers.cmake
-# Fails, naming file, line and rule, when an #include points up (ranks.cmake says what is up).
+# Fails, naming file, line and rule, when an #include points up (ranks.cmake says what is up), or when a file of the libraries opens
+# namespace cachalot without the macros of cachalot/version.h, which put its names into the namespace of this version's ABI.
 
 cmake_minimum_required(VERSION 3.25)
 if(NOT DEFINED RANKS)
@@ -73,6 +74,21 @@ macro(check_foreign_header file name)
   endif()
 endmacro()
 
+macro(check_namespace file)
+  if(file MATCHES "^(allocator|pool|kernels)/" AND NOT file MATCHES "/cachalot/version.h$")
+    file(STRINGS ${SOURCE_DIR}/${file} opened REGEX "^(namespace cachalot [{]|CACHALOT_BEGIN)")
+    set(wanted CACHALOT_BEGIN)
+    if(file MATCHES "/include/")
+      set(wanted CACHALOT_BEGIN_API)
+    endif()
+    foreach(line IN LISTS opened)
+      if(NOT line STREQUAL wanted)
+        complain("${file}: ${wanted} opens its namespace, not ${line}")
+      endif()
+    endforeach()
+  endif()
+endmacro()
+
 set(files "")
 set(checked 0)
 foreach(folder IN ITEMS allocator pool kernels pytorch simulator tools tests bench examples)
@@ -87,6 +103,7 @@ foreach(file IN LISTS files)
     complain("${file} has no layer in ranks.cmake")
     continue()
   endif()
+  check_namespace(${file})
   file(STRINGS ${SOURCE_DIR}/${file} includes REGEX "^[ \t]*#[ \t]*include[ \t]*[<\"]")
   foreach(include IN LISTS includes)
     math(EXPR checked "${checked} + 1")

@@ -51,6 +51,10 @@ expect_caught("has no layer" allocator/somewhere/new.h "#pragma once\n")
 expect_caught("<cuda_runtime_api.h> is reserved" allocator/blocks/gpu.cpp "#include <cuda_runtime_api.h>\n")
 expect_caught("libraries must not include <fmt/format.h>"
   allocator/blocks/text.cpp "#include <fmt/format.h>\n")
+expect_caught("blocks/name.h: CACHALOT_BEGIN opens its namespace, not namespace cachalot {"
+  allocator/blocks/name.h "#include \"base/bytes.h\"\nnamespace cachalot {\n")
+expect_caught("cachalot/device.h: CACHALOT_BEGIN_API opens its namespace, not CACHALOT_BEGIN"
+  allocator/include/cachalot/device.h "CACHALOT_BEGIN\n")
 
 file(REMOVE_RECURSE ${WORK_DIR})
 file(MAKE_DIRECTORY ${WORK_DIR})

@@ -39,6 +39,9 @@ NOT_CODE = re.compile(
     r'|(?:u8|[uUL])?R"(?P<delimiter>[^()\\\s]{0,16})\(.*?\)(?P=delimiter)"'
     r'|(?:u8|[uUL])?"(?:[^"\\\n]|\\.)*"'
     r"|(?<![0-9A-Za-z_])(?:u8|[uUL])?'(?:[^'\\\n]|\\.)+'", re.DOTALL)
+# The macros of cachalot/version.h.
+OPENS_NAMESPACE = re.compile(r"^CACHALOT_BEGIN(?:_API)?$", re.MULTILINE)
+CLOSES_NAMESPACE = re.compile(r"^CACHALOT_END(?:_API)?$", re.MULTILINE)
 DIRECTIVE = re.compile(r"^[ \t]*#(?:[^\\\n]|\\.|\\\n)*", re.MULTILINE | re.DOTALL)
 WORD = re.compile(r"[A-Za-z_]\w*|\.?\d(?:[\w.']|(?<=[eEpP])[+-])*|::|->|\.\.\.|\S")
 
@@ -50,6 +53,7 @@ def blank(match):
 
 def tokens_of(source):
     source = DIRECTIVE.sub(blank, NOT_CODE.sub(blank, source))
+    source = CLOSES_NAMESPACE.sub("}", OPENS_NAMESPACE.sub("namespace cachalot {", source))
     return [Token(match[0], number) for number, line in enumerate(source.split("\n"), 1) for match in WORD.finditer(line)]
 
 

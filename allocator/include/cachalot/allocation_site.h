@@ -12,7 +12,7 @@
 #include "cachalot/call_stack.h"
 #include "cachalot/device.h"
 
-namespace cachalot {
+CACHALOT_BEGIN_API
 
 /// An AllocationSite is a call stack that allocates, with the live blocks that came from it.
 /// LeakDetector and AllocationTrack report it. Bytes are those of blocks, as memory_allocated
@@ -37,4 +37,4 @@ std::string to_string(const AllocationSite& site);
 /// Returns a JSON object with the names of the members; the stack is an array of frames.
 std::string to_json(const AllocationSite& site);
 
-}  // namespace cachalot
+CACHALOT_END_API

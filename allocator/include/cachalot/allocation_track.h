@@ -13,7 +13,7 @@
 #include "cachalot/allocation_site.h"
 #include "cachalot/caching_allocator.h"
 
-namespace cachalot {
+CACHALOT_BEGIN_API
 
 /// A TrackReport says what happened while an AllocationTrack ran. Bytes are those of blocks, as
 /// memory_allocated counts.
@@ -72,4 +72,4 @@ std::string to_string(const TrackReport& report);
 /// Returns a JSON object with the names of the members.
 std::string to_json(const TrackReport& report);
 
-}  // namespace cachalot
+CACHALOT_END_API

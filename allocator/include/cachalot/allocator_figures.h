@@ -12,7 +12,7 @@
 #include "cachalot/snapshot.h"
 #include "cachalot/stats.h"
 
-namespace cachalot {
+CACHALOT_BEGIN_API
 
 /// AllocatorFigures are the statistics and snapshots of a CachingAllocator, and the checks of its
 /// tables.
@@ -58,4 +58,4 @@ class AllocatorFigures : private AllocatorGroup {
   ~AllocatorFigures() = default;
 };
 
-}  // namespace cachalot
+CACHALOT_END_API

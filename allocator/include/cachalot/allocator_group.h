@@ -4,7 +4,7 @@
 
 #include "cachalot/require_cpp17.h"
 
-namespace cachalot {
+CACHALOT_BEGIN_API
 
 class AllocatorState;
 
@@ -27,4 +27,4 @@ class AllocatorGroup {
   AllocatorState& state_;  // NOLINT(readability-identifier-naming): the groups use it
 };
 
-}  // namespace cachalot
+CACHALOT_END_API

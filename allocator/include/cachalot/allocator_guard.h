@@ -11,7 +11,7 @@
 #include "cachalot/allocator_group.h"
 #include "cachalot/guard.h"
 
-namespace cachalot {
+CACHALOT_BEGIN_API
 
 /// AllocatorGuard are the functions of a CachingAllocator that control its guard (guard.h).
 ///
@@ -40,4 +40,4 @@ class AllocatorGuard : private AllocatorGroup {
   ~AllocatorGuard() = default;
 };
 
-}  // namespace cachalot
+CACHALOT_END_API

@@ -12,7 +12,7 @@
 #include "cachalot/out_of_memory.h"
 #include "cachalot/watcher.h"
 
-namespace cachalot {
+CACHALOT_BEGIN_API
 
 /// AllocatorObservers are the functions of a CachingAllocator that add and remove observers of its
 /// changes.
@@ -57,4 +57,4 @@ class AllocatorObservers : private AllocatorGroup {
   ~AllocatorObservers() = default;
 };
 
-}  // namespace cachalot
+CACHALOT_END_API

@@ -11,7 +11,7 @@
 #include "cachalot/pool_id.h"
 #include "cachalot/private_pool.h"
 
-namespace cachalot {
+CACHALOT_BEGIN_API
 
 /// AllocatorPools are the private pools of a CachingAllocator.
 ///
@@ -66,4 +66,4 @@ class AllocatorPools : private AllocatorGroup {
   ~AllocatorPools() = default;
 };
 
-}  // namespace cachalot
+CACHALOT_END_API

@@ -9,7 +9,7 @@
 #include "cachalot/allocator_group.h"
 #include "cachalot/options.h"
 
-namespace cachalot {
+CACHALOT_BEGIN_API
 
 /// AllocatorSettings are the options of a CachingAllocator, the limit of its memory, and whether it
 /// caches.
@@ -42,4 +42,4 @@ class AllocatorSettings : private AllocatorGroup {
   ~AllocatorSettings() = default;
 };
 
-}  // namespace cachalot
+CACHALOT_END_API

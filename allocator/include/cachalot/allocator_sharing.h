@@ -9,7 +9,7 @@
 #include "cachalot/allocator_group.h"
 #include "cachalot/shared_memory.h"
 
-namespace cachalot {
+CACHALOT_BEGIN_API
 
 /// AllocatorSharing are the functions of a CachingAllocator that share memory with other processes
 /// and other GPUs.
@@ -51,4 +51,4 @@ class AllocatorSharing : private AllocatorGroup {
   ~AllocatorSharing() = default;
 };
 
-}  // namespace cachalot
+CACHALOT_END_API

@@ -11,7 +11,7 @@
 #include "cachalot/pool_id.h"
 #include "cachalot/private_pool.h"
 
-namespace cachalot {
+CACHALOT_BEGIN_API
 
 /// AllocatorSleep are the functions of a CachingAllocator that put the memory of a tag or of a
 /// private pool to sleep and wake it.
@@ -68,4 +68,4 @@ class AllocatorSleep : private AllocatorGroup {
   ~AllocatorSleep() = default;
 };
 
-}  // namespace cachalot
+CACHALOT_END_API

@@ -30,7 +30,7 @@
 #include "cachalot/stats.h"
 #include "cachalot/watcher.h"
 
-namespace cachalot {
+CACHALOT_BEGIN_API
 
 class CachedPath;
 class DeviceAllocator;
@@ -257,4 +257,4 @@ class CachingAllocator : public AllocatorFigures,
   std::unique_ptr<ForkGuard> fork_guard_;
 };
 
-}  // namespace cachalot
+CACHALOT_END_API

@@ -14,7 +14,7 @@
 
 #include "cachalot/span.h"
 
-namespace cachalot {
+CACHALOT_BEGIN_API
 
 /// A ScriptFrame is a frame of an interpreted language. Its texts are interned (intern_text) and
 /// live until the process ends.
@@ -131,7 +131,7 @@ const char* intern_text(std::string_view text);
 /// Returns true if names, files and lines come from debug information: the build has libbacktrace.
 bool has_debug_information_reader() noexcept;
 
-}  // namespace cachalot
+CACHALOT_END_API
 
 namespace std {
 

@@ -12,7 +12,7 @@
 #include "cachalot/device.h"
 #include "cachalot/pool_id.h"
 
-namespace cachalot {
+CACHALOT_BEGIN_API
 
 /// A Context is an opaque value that says where in the program a change came from, such as a Python
 /// stack. A ContextRecorder (history.h) makes it; the allocator only keeps it.
@@ -98,4 +98,4 @@ constexpr const char* to_string(Change::Action action) {
 /// not call the allocator.
 using ChangeTracker = std::function<void(const Change&)>;
 
-}  // namespace cachalot
+CACHALOT_END_API

@@ -6,7 +6,7 @@
 
 #include <cstddef>
 
-namespace cachalot {
+CACHALOT_BEGIN_API
 
 /// A CompactReport says what one TensorPool::compact or RelocatableHeap::compact did.
 struct CompactReport {
@@ -16,4 +16,4 @@ struct CompactReport {
   std::size_t bytes_freed = 0;
 };
 
-}  // namespace cachalot
+CACHALOT_END_API

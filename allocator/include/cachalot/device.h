@@ -16,7 +16,7 @@
 struct CUstream_st;
 struct CUevent_st;
 
-namespace cachalot {
+CACHALOT_BEGIN_API
 
 using Address = std::uintptr_t;  ///< an address of device memory
 using Stream = CUstream_st*;     ///< cudaStream_t; nullptr is the legacy default stream
@@ -228,4 +228,4 @@ class Device {
 /// Throws CudaError for any other failure.
 std::vector<std::shared_ptr<Device>> cuda_devices();
 
-}  // namespace cachalot
+CACHALOT_END_API

@@ -8,7 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 
-namespace cachalot {
+CACHALOT_BEGIN_API
 
 /// The kinds of calls of a device, for latencies, counts, faults and the log. Each is named after
 /// the method of Device that makes the call.
@@ -101,4 +101,4 @@ struct CopyModel {
   std::int64_t engine_ns(const HostCopy& copy) const;
 };
 
-}  // namespace cachalot
+CACHALOT_END_API

@@ -21,7 +21,7 @@
 #include <utility>
 
 /// The C++ interface of cachalot.
-namespace cachalot {
+CACHALOT_BEGIN_API
 
 /// An InvalidArgument reports a mistake of the caller. Its message names the value and the rule.
 /// The state is as it was before the call.
@@ -89,4 +89,4 @@ class DeviceReset : public CudaError {
                       "memory, streams and events are gone; make a new allocator") {}
 };
 
-}  // namespace cachalot
+CACHALOT_END_API

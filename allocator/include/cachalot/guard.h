@@ -15,7 +15,7 @@
 #include "cachalot/device.h"
 #include "cachalot/span.h"
 
-namespace cachalot {
+CACHALOT_BEGIN_API
 
 /// A GuardCall describes an allocation, a free or a mistake, as the guard remembers it.
 struct GuardCall {
@@ -110,4 +110,4 @@ std::string to_json(Span<const GuardReport> reports);
 /// If the call itself fails, or is deallocate_when_possible, the exception is dropped.
 using GuardHandler = std::function<void(const GuardReport&)>;
 
-}  // namespace cachalot
+CACHALOT_END_API

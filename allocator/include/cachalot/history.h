@@ -10,7 +10,7 @@
 
 #include "cachalot/change.h"
 
-namespace cachalot {
+CACHALOT_BEGIN_API
 
 /// A ContextRecorder makes the Context that is kept with a change. It is called without locks and
 /// may be slow.
@@ -37,4 +37,4 @@ struct HistoryOptions {
   std::vector<Change::Action> skip{};  ///< actions that are not recorded
 };
 
-}  // namespace cachalot
+CACHALOT_END_API

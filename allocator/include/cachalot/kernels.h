@@ -14,7 +14,7 @@
 #include "cachalot/device.h"
 #include "cachalot/span.h"
 
-namespace cachalot {
+CACHALOT_BEGIN_API
 
 /// A PatternSpan names device memory and the seed of its pattern. Any alignment and any length are
 /// allowed. Zero-length spans are ignored; their addresses are not checked.
@@ -121,4 +121,4 @@ std::unique_ptr<Kernels> host_kernels(std::shared_ptr<Device> device);
 /// Throws InvalidArgument if `device` is null; OutOfMemory if a GPU does not have that memory.
 std::unique_ptr<Kernels> kernels_for(std::shared_ptr<Device> device);
 
-}  // namespace cachalot
+CACHALOT_END_API

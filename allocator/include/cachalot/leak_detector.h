@@ -13,7 +13,7 @@
 #include "cachalot/allocation_site.h"
 #include "cachalot/caching_allocator.h"
 
-namespace cachalot {
+CACHALOT_BEGIN_API
 
 /// LeakDetectorOptions say how many iterations are compared, and how sure a report must be.
 struct LeakDetectorOptions {
@@ -105,4 +105,4 @@ std::string to_string(const LeakReport& report);
 /// Returns a JSON object with the names of the members.
 std::string to_json(const LeakReport& report);
 
-}  // namespace cachalot
+CACHALOT_END_API

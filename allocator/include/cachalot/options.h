@@ -29,7 +29,7 @@
 #include <string_view>
 #include <vector>
 
-namespace cachalot {
+CACHALOT_BEGIN_API
 
 /// A HeapKind is a way to divide device memory into blocks.
 enum class HeapKind : std::uint8_t {
@@ -173,4 +173,4 @@ bool is_option(std::string_view key);
 /// and the PyTorch plug-in print them for CACHALOT_CONF, each once per process.
 std::vector<std::string> options_without_effect(const Options& options);
 
-}  // namespace cachalot
+CACHALOT_END_API

@@ -7,7 +7,7 @@
 #include <cstddef>
 #include <functional>
 
-namespace cachalot {
+CACHALOT_BEGIN_API
 
 /// The largest request is smaller than this many bytes: 1 EiB, PyTorch's limit.
 inline constexpr std::size_t kMaxRequestBytes = std::size_t{1} << 60;
@@ -43,4 +43,4 @@ using RefusalObserver = std::function<void(const RefusalReport&)>;
 /// Returns true if it freed anything; the allocator then searches its free blocks again.
 using FreeMemoryCallback = std::function<bool()>;
 
-}  // namespace cachalot
+CACHALOT_END_API

@@ -9,7 +9,7 @@
 
 #include "cachalot/caching_allocator.h"
 
-namespace cachalot {
+CACHALOT_BEGIN_API
 
 /// A PinnedHostAllocator hands out pinned host memory, which asynchronous copies to and from a GPU
 /// need, and caches it: cudaHostAlloc takes hundreds of microseconds, and giving memory back waits
@@ -72,4 +72,4 @@ class PinnedHostAllocator {
   std::unique_ptr<CachingAllocator> cache_;
 };
 
-}  // namespace cachalot
+CACHALOT_END_API

@@ -6,7 +6,7 @@
 
 #include <cstdint>
 
-namespace cachalot {
+CACHALOT_BEGIN_API
 
 /// A PoolId names a private pool, as PyTorch's MempoolId_t does.
 ///
@@ -44,4 +44,4 @@ enum class PoolKind : std::uint8_t {
   large,  ///< blocks above 1 MiB
 };
 
-}  // namespace cachalot
+CACHALOT_END_API

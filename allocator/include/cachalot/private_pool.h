@@ -14,7 +14,7 @@
 #include "cachalot/device.h"
 #include "cachalot/pool_id.h"
 
-namespace cachalot {
+CACHALOT_BEGIN_API
 
 /// A SegmentProvider supplies the segments of a private pool instead of the device.
 /// Thread safety: its functions may be called from any thread, with none of the allocator's locks
@@ -84,4 +84,4 @@ struct TagMemory {
   std::size_t asleep_bytes = 0;     ///< given back to the device until restore_physical
 };
 
-}  // namespace cachalot
+CACHALOT_END_API

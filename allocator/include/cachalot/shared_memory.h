@@ -10,7 +10,7 @@
 
 #include "cachalot/device.h"
 
-namespace cachalot {
+CACHALOT_BEGIN_API
 
 /// A SharedMemory describes an allocation for other processes: CachingAllocator::share makes it,
 /// and CachingAllocator::open_shared of another process takes it.
@@ -32,4 +32,4 @@ struct SharedMemory {
   std::size_t bytes = 0;        ///< of the allocation
 };
 
-}  // namespace cachalot
+CACHALOT_END_API

@@ -16,7 +16,7 @@
 #include "cachalot/device.h"
 #include "cachalot/device_timing.h"
 
-namespace cachalot {
+CACHALOT_BEGIN_API
 
 /// A Fault makes the n-th call of a kind fail. Calls are counted from when the plan is set
 /// (SimulatedDevice::set_faults). A failing call changes nothing.
@@ -330,4 +330,4 @@ class HazardError : public std::logic_error {
   using std::logic_error::logic_error;
 };
 
-}  // namespace cachalot
+CACHALOT_END_API

@@ -11,7 +11,7 @@
 #include "cachalot/change.h"
 #include "cachalot/options.h"
 
-namespace cachalot {
+CACHALOT_BEGIN_API
 
 /// A BlockSnapshot describes one block of a segment.
 /// Names and states are those of torch.cuda.memory_snapshot (PyTorch 2.11).
@@ -61,4 +61,4 @@ struct Snapshot {
 /// opaque, so that "frames" are empty.
 std::string to_json(const Snapshot& snapshot);
 
-}  // namespace cachalot
+CACHALOT_END_API

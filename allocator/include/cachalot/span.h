@@ -14,7 +14,7 @@
 #include <span>
 #endif
 
-namespace cachalot {
+CACHALOT_BEGIN_API
 
 /// A Span views `size()` contiguous elements of type T that live elsewhere, as std::span does.
 ///
@@ -89,7 +89,7 @@ class Span {
   std::size_t size_ = 0;
 };
 
-}  // namespace cachalot
+CACHALOT_END_API
 
 #if __cplusplus >= 202002L
 // Iterators of a Span outlive it, so that std::span may be made of a temporary one.

@@ -15,7 +15,7 @@
 
 #include "cachalot/pool_id.h"
 
-namespace cachalot {
+CACHALOT_BEGIN_API
 
 /// A Stat is one figure that rises and falls.
 struct Stat {
@@ -115,4 +115,4 @@ std::string to_json(const DeviceStats& stats);
 /// Returns a JSON object with the members' names as keys.
 std::string to_json(const Fragmentation& fragmentation);
 
-}  // namespace cachalot
+CACHALOT_END_API

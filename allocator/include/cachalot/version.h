@@ -20,7 +20,34 @@
 #define CACHALOT_VERSION_STRING "0.1.0"
 
 #ifdef __cplusplus
-namespace cachalot {
+
+/** Names the namespace in which this version's names lie. `cachalot::Device`, as programs write it,
+ * is `cachalot::abi_0_1::Device`. So a program does not link with a library of another version than
+ * its headers', and two versions in one program stay apart. */
+#define CACHALOT_ABI CACHALOT_ABI_OF(CACHALOT_VERSION_MAJOR, CACHALOT_VERSION_MINOR)
+#define CACHALOT_ABI_OF(major, minor) CACHALOT_ABI_OF_(major, minor)
+#define CACHALOT_ABI_OF_(major, minor) abi_##major##_##minor
+
+/* CACHALOT_BEGIN_API and CACHALOT_END_API enclose what programs may use, which the shared library
+ * of C++ (BUILD_SHARED_LIBS) exports; CACHALOT_BEGIN and CACHALOT_END enclose the rest. */
+#ifdef CACHALOT_SHARED
+#define CACHALOT_BEGIN_API \
+  namespace cachalot {     \
+  inline namespace CACHALOT_ABI __attribute__((visibility("default"))) {
+#else
+#define CACHALOT_BEGIN_API \
+  namespace cachalot {     \
+  inline namespace CACHALOT_ABI {
+#endif
+#define CACHALOT_END_API \
+  }                      \
+  }
+#define CACHALOT_BEGIN \
+  namespace cachalot { \
+  inline namespace CACHALOT_ABI {
+#define CACHALOT_END CACHALOT_END_API
+
+CACHALOT_BEGIN_API
 
 /** Returns the version of the library, "0.1.0". It differs from CACHALOT_VERSION_STRING if the
  * program was compiled with the headers of another version. Part of cachalot::core; programs that
@@ -28,7 +55,7 @@ namespace cachalot {
  * Thread safety: any thread, at any time. */
 const char* version();
 
-}  // namespace cachalot
+CACHALOT_END_API
 #endif
 
 #endif /* CACHALOT_VERSION_H_ */

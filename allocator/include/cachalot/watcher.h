@@ -7,7 +7,7 @@
 #include "cachalot/call_stack.h"
 #include "cachalot/change.h"
 
-namespace cachalot {
+CACHALOT_BEGIN_API
 
 /// A Watcher observes every allocation and free, with the call stack of each allocation. Derive
 /// from it and pass it to CachingAllocator::add_watcher.
@@ -33,4 +33,4 @@ class Watcher {
   virtual void on_change(const Change& change, const CallStack& stack) noexcept = 0;
 };
 
-}  // namespace cachalot
+CACHALOT_END_API

@@ -9,7 +9,7 @@
 
 #include "cachalot/caching_allocator.h"
 
-namespace cachalot {
+CACHALOT_BEGIN_API
 
 /// A Deallocate is the deleter of an Allocation. It frees in the order of the stream that the
 /// memory was allocated for. If the device refuses the free, it is retried later
@@ -29,4 +29,4 @@ inline Allocation allocate_owned(CachingAllocator& allocator, std::size_t bytes,
   return Allocation(allocator.allocate(bytes, device, stream), Deallocate{&allocator});
 }
 
-}  // namespace cachalot
+CACHALOT_END_API

@@ -11,7 +11,7 @@
 #include "cachalot/allocation.h"
 #include "cachalot/caching_allocator.h"
 
-namespace cachalot {
+CACHALOT_BEGIN_API
 
 /// Throws CudaError in the name of `call`, unless `code` is 0, cudaSuccess. `name` may be null.
 void check_cub(const char* call, int code, const char* name);
@@ -87,4 +87,4 @@ class CubScratch {
   Allocation buffer_;
 };
 
-}  // namespace cachalot
+CACHALOT_END_API

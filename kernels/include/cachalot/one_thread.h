@@ -6,7 +6,7 @@
 
 #include <cstdint>
 
-namespace cachalot {
+CACHALOT_BEGIN_API
 
 /// A OneThread is a group (SlotPoolView) of one thread of the host. Its atomics are GCC's and
 /// Clang's builtins: std::atomic_ref is C++20.
@@ -57,4 +57,4 @@ class OneThread {
   void release() const {}
 };
 
-}  // namespace cachalot
+CACHALOT_END_API

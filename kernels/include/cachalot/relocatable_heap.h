@@ -12,7 +12,7 @@
 #include "cachalot/compact_report.h"
 #include "cachalot/kernels.h"
 
-namespace cachalot {
+CACHALOT_BEGIN_API
 
 struct RelocatableBlock;
 class RelocatableBlocks;
@@ -105,4 +105,4 @@ class RelocatableHeap {
   std::shared_ptr<Kernels> mover_;
 };
 
-}  // namespace cachalot
+CACHALOT_END_API

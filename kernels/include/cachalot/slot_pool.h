@@ -11,7 +11,7 @@
 #include "cachalot/caching_allocator.h"
 #include "cachalot/slot_pool_view.h"
 
-namespace cachalot {
+CACHALOT_BEGIN_API
 
 /// SlotPoolCounters say what kernels took and gave.
 struct SlotPoolCounters {
@@ -70,4 +70,4 @@ class SlotPool {
   Allocation memory_;
 };
 
-}  // namespace cachalot
+CACHALOT_END_API

@@ -14,7 +14,7 @@
 #include "cachalot/warp_group.cuh"
 #endif
 
-namespace cachalot {
+CACHALOT_BEGIN_API
 
 /// The number of slots that one word of the bitmap stands for.
 inline constexpr unsigned kSlotsAWord = 64;
@@ -200,4 +200,4 @@ CACHALOT_HOST_DEVICE inline void SlotPoolView::give(void* slot) const {
 #endif
 }
 
-}  // namespace cachalot
+CACHALOT_END_API

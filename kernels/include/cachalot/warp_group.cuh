@@ -6,7 +6,7 @@
 
 #include <cstdint>
 
-namespace cachalot {
+CACHALOT_BEGIN_API
 
 /// A WarpGroup is a group (SlotPoolView) of the threads of a warp that are at the same place. They
 /// act as one, by warp-aggregated atomics.
@@ -98,4 +98,4 @@ class WarpGroup {
   unsigned members_;  // a bit for each lane
 };
 
-}  // namespace cachalot
+CACHALOT_END_API

@@ -37,7 +37,7 @@
 struct DLManagedTensor;
 struct DLManagedTensorVersioned;
 
-namespace cachalot {
+CACHALOT_BEGIN_API
 
 /// Returns the tensor's memory for one consumer. The tensor returns to its pool when the deleter is
 /// called. A pool with a mover does not move it.
@@ -102,4 +102,4 @@ ForeignTensor from_dlpack(DLManagedTensorVersioned* managed);
 /// Takes `managed`, of a producer from before DLPack 1.0, over; otherwise as the function above.
 ForeignTensor from_dlpack(DLManagedTensor* managed);
 
-}  // namespace cachalot
+CACHALOT_END_API

@@ -13,7 +13,7 @@
 
 #include "cachalot/tensor_pool.h"
 
-namespace cachalot {
+CACHALOT_BEGIN_API
 
 /// A PoolSet hands out tensors of any shape, type and device within one budget of bytes: for
 /// intermediate results whose shapes vary.
@@ -84,4 +84,4 @@ class PoolSet {
       state_;  // shared with pools that still have tensors in use, for the budget
 };
 
-}  // namespace cachalot
+CACHALOT_END_API

@@ -17,7 +17,7 @@
 #include "cachalot/compact_report.h"
 #include "cachalot/tensor_spec.h"
 
-namespace cachalot {
+CACHALOT_BEGIN_API
 
 class Kernels;
 class PoolBudget;
@@ -310,4 +310,4 @@ class TensorPool {
   PoolCore* core_;  // owned; it outlives the pool while tensors are in use
 };
 
-}  // namespace cachalot
+CACHALOT_END_API

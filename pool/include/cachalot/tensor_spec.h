@@ -11,7 +11,7 @@
 #include <string_view>
 #include <vector>
 
-namespace cachalot {
+CACHALOT_BEGIN_API
 
 /// The types of elements, under torch's names. A name that C++ reserves ends in an underscore.
 enum class DType : std::uint8_t {
@@ -71,7 +71,7 @@ struct TensorSpec {
 /// Returns the spec as text: "float32 [2, 3] on device 0".
 std::string to_string(const TensorSpec& spec);
 
-}  // namespace cachalot
+CACHALOT_END_API
 
 namespace std {
 
