@@ -10,7 +10,7 @@ endif()
 include(CMakePackageConfigHelpers)
 include(GNUInstallDirs)
 
-set(installed cachalot_core cachalot_pool cachalot_kernels)
+set(installed cachalot_core cachalot_pool cachalot_kernels cachalot_mr)
 if(TARGET cachalot)
   list(APPEND installed cachalot)
 endif()
