@@ -85,13 +85,15 @@ function(cachalot_mr_test name)
   cachalot_tests_need(mr test_${name})
 endfunction()
 
-# mr (GoogleTest, with the toolkit's CCCL), mr.rmm (over RMM 25.4), and mr.cccl.<version>.cpp<standard>: CONFORMANCE by each CCCL.
+# mr (GoogleTest, with the toolkit's CCCL), mr.rmm (with RMM 25.4), mr.rmm_newest (26), mr.cccl.<version>.cpp<standard> (CONFORMANCE
+# with each CCCL) and mr.cub_environment.
 function(cachalot_mr_tests)
-  cmake_parse_arguments(PARSE_ARGV 0 arg "" "CONFORMANCE;RMM;RMM_NEWEST" "SOURCES")
+  cmake_parse_arguments(PARSE_ARGV 0 arg "" "CONFORMANCE;CUB;RMM;RMM_NEWEST" "SOURCES")
   cachalot_files(sources tests/mr ${arg_SOURCES})
   cachalot_files(conformance tests/mr ${arg_CONFORMANCE})
   cachalot_files(rmm_source tests/mr ${arg_RMM})
   cachalot_files(newest tests/mr ${arg_RMM_NEWEST})
+  cachalot_files(cub_source tests/mr ${arg_CUB})
   cachalot_toolkit_cccl(cccl)
   if(NOT TARGET cachalot_simulator OR NOT CACHALOT_HAS_CUDART OR NOT cccl)
     message(STATUS "cachalot: memory resources are not tested: that needs a CUDA toolkit with CCCL, and the simulator")
@@ -108,6 +110,7 @@ function(cachalot_mr_tests)
   if(NOT packages)
     message(STATUS "cachalot: memory resources are tested with the toolkit's CCCL alone (set CACHALOT_CCCL_DIR)")
   endif()
+  cachalot_cub_environment_test(${cub_source} ${packages})
   cachalot_python_candidate(python)
   cachalot_find_rmm("${python}")
   if(cachalot_rmm_lacks)
@@ -118,6 +121,54 @@ function(cachalot_mr_tests)
     set_source_files_properties(${rmm_source} PROPERTIES COMPILE_OPTIONS -std=c++17)  # RMM 25.4's own standard
   endif()
   cachalot_newest_rmm_test(${newest})
+endfunction()
+
+# mr.<name>: a source that prints its failures, compiled with a CCCL and run over the simulated runtime.
+function(cachalot_compiled_mr_test name)
+  cmake_parse_arguments(PARSE_ARGV 1 arg "" "COMPILER;STANDARD;SOURCE;CCCL;FLAGS" "")
+  find_library(CACHALOT_CUDART_LIBRARY cudart HINTS ${CUDAToolkit_LIBRARY_DIR})
+  mark_as_advanced(CACHALOT_CUDART_LIBRARY)
+  set(includes "-I${PROJECT_SOURCE_DIR}/mr/include -I${PROJECT_SOURCE_DIR}/allocator/include -isystem ${CACHALOT_CUDA_INCLUDE}")
+  set(libraries "$<TARGET_FILE:cachalot_core> ${CACHALOT_CUDART_LIBRARY} ${CACHALOT_BACKTRACE_LIBRARY} -lpthread -ldl")
+  add_test(NAME mr.${name}
+    COMMAND ${CMAKE_COMMAND} -D COMPILER=${arg_COMPILER} -D STANDARD=${arg_STANDARD} -D SOURCE=${arg_SOURCE} -D CCCL=${arg_CCCL}
+            "-D FLAGS=${arg_FLAGS}" "-D INCLUDES=${includes}" "-D LIBRARIES=${libraries}"
+            -D SIMULATOR=$<TARGET_FILE:cachalot_simulator> -D PROGRAM=${PROJECT_BINARY_DIR}/tests/mr/${name}
+            -P ${PROJECT_SOURCE_DIR}/tests/mr/check_conformance.cmake)
+  set_tests_properties(mr.${name} PROPERTIES LABELS mr TIMEOUT 300)
+endfunction()
+
+# CONFORMANCE with a CCCL by the build's compiler; with the toolkit's by Clang, too, where it is at hand.
+function(cachalot_conformance_test version cccl source)
+  find_program(clang NAMES clang++ clang++-14 NO_CACHE)
+  set(flags "-O0 -Wall -Wextra -Wconversion -Wshadow -Wpedantic -Werror")
+  foreach(standard IN ITEMS 17 20)
+    set(common STANDARD ${standard} SOURCE ${source} CCCL ${cccl} FLAGS ${flags})
+    cachalot_compiled_mr_test(cccl.${version}.cpp${standard} COMPILER ${CMAKE_CXX_COMPILER} ${common})
+    if(version STREQUAL toolkit AND clang)
+      cachalot_compiled_mr_test(cccl.${version}.cpp${standard}.clang COMPILER ${clang} ${common})
+    endif()
+  endforeach()
+endfunction()
+
+# CUB's algorithms with a resource as their environment, by nvcc with the newest of these CCCLs that has such environments.
+function(cachalot_cub_environment_test source)
+  set(newest "")
+  set(newest_version 3003999)
+  foreach(cccl IN LISTS ARGN)
+    file(STRINGS ${cccl}/cuda/std/__cccl/version.h line REGEX "#define CCCL_VERSION +[0-9]+")
+    string(REGEX REPLACE ".* ([0-9]+).*" "\\1" version "${line}")
+    if(version GREATER newest_version)
+      set(newest ${cccl})
+      set(newest_version ${version})
+    endif()
+  endforeach()
+  if(NOT newest OR NOT CACHALOT_HAS_NVCC)
+    message(STATUS "cachalot: a resource is not tested as CUB's environment: that needs nvcc, and CCCL 3.4 in CACHALOT_CCCL_DIR")
+    return()
+  endif()
+  cachalot_compiled_mr_test(cub_environment COMPILER ${CUDAToolkit_NVCC_EXECUTABLE} STANDARD 17 SOURCE ${source} CCCL ${newest}
+    FLAGS "-cudart shared -arch=sm_90 -Werror all-warnings -Xcompiler=-Wall,-Wextra")
 endfunction()
 
 # RMM 26: its library has a CUDA runtime of its own inside. The program says what serves nevertheless.
@@ -140,19 +191,4 @@ function(cachalot_newest_rmm_test source)
   set_tests_properties(mr.rmm_newest PROPERTIES LABELS mr TIMEOUT 300 ENVIRONMENT "${simulated}"
     PASS_REGULAR_EXPRESSION "\n0 parts fail; 0 bytes are allocated\n")
   cachalot_tests_need(mr test_mr.rmm_newest)
-endfunction()
-
-function(cachalot_conformance_test version cccl source)
-  set(includes "-I${PROJECT_SOURCE_DIR}/mr/include -I${PROJECT_SOURCE_DIR}/allocator/include -isystem ${CACHALOT_CUDA_INCLUDE}")
-  find_library(CACHALOT_CUDART_LIBRARY cudart HINTS ${CUDAToolkit_LIBRARY_DIR})
-  mark_as_advanced(CACHALOT_CUDART_LIBRARY)
-  set(libraries "$<TARGET_FILE:cachalot_core> ${CACHALOT_CUDART_LIBRARY} ${CACHALOT_BACKTRACE_LIBRARY} -pthread -ldl")
-  foreach(standard IN ITEMS 17 20)
-    set(test mr.cccl.${version}.cpp${standard})
-    add_test(NAME ${test}
-      COMMAND ${CMAKE_COMMAND} -D COMPILER=${CMAKE_CXX_COMPILER} -D STANDARD=${standard} -D SOURCE=${source} -D CCCL=${cccl}
-              "-D INCLUDES=${includes}" "-D LIBRARIES=${libraries}" -D SIMULATOR=$<TARGET_FILE:cachalot_simulator>
-              -D PROGRAM=${PROJECT_BINARY_DIR}/tests/mr/${test} -P ${PROJECT_SOURCE_DIR}/tests/mr/check_conformance.cmake)
-    set_tests_properties(${test} PROPERTIES LABELS mr TIMEOUT 300)
-  endforeach()
 endfunction()

@@ -34,6 +34,10 @@ function(cachalot_peers)
   if(CACHALOT_BUILD_TESTS)
     cachalot_test(bench SOURCES ${arg_TESTS})
     add_dependencies(test_bench peer_cachalot peer_cuda)
+    if(TARGET peer_mr)
+      add_dependencies(test_bench peer_mr)
+      target_compile_definitions(test_bench PRIVATE CACHALOT_HAS_MR_PEER)
+    endif()
     target_compile_definitions(test_bench PRIVATE
       CACHALOT_PEERS_DIR="${PROJECT_BINARY_DIR}/bench/peers" CACHALOT_SIMULATOR="$<TARGET_FILE:cachalot_simulator>"
       CACHALOT_PEERS_SCRIPT="${PROJECT_SOURCE_DIR}/bench/peers.py")

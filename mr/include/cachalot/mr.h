@@ -1,8 +1,8 @@
 /// @file
 /// The memory resource of cachalot, for CCCL's cuda::mr, for CUB and for RMM.
 ///
-/// This header needs CCCL's headers and the CUDA runtime's. CCCL 3.0 (CUDA 13.0), 3.1, 3.2 and newer
-/// serve, and 2.7 (RMM 25.4); before 3.1 the program must define
+/// This header needs CCCL's headers and the CUDA runtime's. CCCL 3.0 (CUDA 13.0), 3.1, 3.2 and
+/// newer serve, and 2.7 (RMM 25.4); before 3.1 the program must define
 /// LIBCUDACXX_ENABLE_EXPERIMENTAL_MEMORY_RESOURCE.
 #pragma once
 
@@ -57,7 +57,8 @@ class MemoryResource : public ResourceCalls<MemoryResource> {
   /// Requires: `allocator` outlives the resource and its copies.
   /// Throws InvalidArgument for a device that it does not manage.
   explicit MemoryResource(CachingAllocator& allocator, int device = 0)
-      : MemoryResource(std::shared_ptr<CachingAllocator>(std::shared_ptr<void>(), &allocator), device) {}
+      : MemoryResource(std::shared_ptr<CachingAllocator>(std::shared_ptr<void>(), &allocator),
+                       device) {}
 
   /// Returns the allocator.
   CachingAllocator& allocator() const { return *allocator_; }
@@ -69,7 +70,9 @@ class MemoryResource : public ResourceCalls<MemoryResource> {
     return a.allocator_ == b.allocator_ && a.device_ == b.device_;
   }
   /// Returns false if one resource can free what the other has allocated.
-  friend bool operator!=(const MemoryResource& a, const MemoryResource& b) noexcept { return !(a == b); }
+  friend bool operator!=(const MemoryResource& a, const MemoryResource& b) noexcept {
+    return !(a == b);
+  }
   /// Declares that kernels may access the memory.
   friend constexpr void get_property(const MemoryResource& /*resource*/,
                                      ::cuda::mr::device_accessible /*property*/) noexcept {}
@@ -79,7 +82,8 @@ class MemoryResource : public ResourceCalls<MemoryResource> {
 
   void* allocate_as(const ResourceRequest& request) const {
     if (request.is_synchronous) wait_for_default_stream();
-    const bool is_usual = request.alignment - 1 < kUsualAlignment && (request.alignment & (request.alignment - 1)) == 0;
+    const bool is_usual = request.alignment - 1 < kUsualAlignment &&
+                          (request.alignment & (request.alignment - 1)) == 0;
     if (is_usual) return allocator_->allocate(request.bytes, device_, request.stream);
     AllocateOptions options;
     options.alignment = request.alignment;

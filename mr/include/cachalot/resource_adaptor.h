@@ -19,7 +19,7 @@ struct LargestAlignment {
   /// The number of bytes.
   static constexpr std::size_t value = kDefaultAlignment;
 };
-/// The same for a class with the member.
+/// A LargestAlignment of a class with the member is that member.
 template <typename Resource>
 struct LargestAlignment<Resource, std::void_t<decltype(Resource::kLargestAlignment)>> {
   /// The number of bytes.
@@ -33,7 +33,8 @@ struct LargestAlignment<Resource, std::void_t<decltype(Resource::kLargestAlignme
 /// `Upstream` is a stream-ordered resource that can be copied: a MemoryResource, an adaptor, or
 /// CCCL's any_resource and resource_ref. `Derived` has the functions that ResourceCalls calls.
 template <typename Derived, typename Upstream, typename State>
-class ResourceAdaptor : public ResourceCalls<Derived>, public ::cuda::forward_property<Derived, Upstream> {
+class ResourceAdaptor : public ResourceCalls<Derived>,
+                        public ::cuda::forward_property<Derived, Upstream> {
   static_assert(kIsStreamOrderedResource<Upstream>,
                 "the upstream of an adaptor must be a stream-ordered memory resource of CCCL");
 
@@ -45,7 +46,9 @@ class ResourceAdaptor : public ResourceCalls<Derived>, public ::cuda::forward_pr
   const Upstream& upstream_resource() const { return upstream_; }
 
   /// Returns true if both are copies of one adaptor.
-  friend bool operator==(const Derived& a, const Derived& b) noexcept { return a.state_ == b.state_; }
+  friend bool operator==(const Derived& a, const Derived& b) noexcept {
+    return a.state_ == b.state_;
+  }
   /// Returns false if both are copies of one adaptor.
   friend bool operator!=(const Derived& a, const Derived& b) noexcept { return !(a == b); }
 
@@ -55,8 +58,12 @@ class ResourceAdaptor : public ResourceCalls<Derived>, public ::cuda::forward_pr
   ResourceAdaptor(Upstream upstream, std::shared_ptr<State> state)
       : upstream_(std::move(upstream)), state_(std::move(state)) {}
 
-  void* allocate_upstream(const ResourceRequest& request) const { return allocate_from(upstream_, request); }
-  void deallocate_upstream(void* ptr, const ResourceRequest& request) const { deallocate_to(upstream_, ptr, request); }
+  void* allocate_upstream(const ResourceRequest& request) const {
+    return allocate_from(upstream_, request);
+  }
+  void deallocate_upstream(void* ptr, const ResourceRequest& request) const {
+    deallocate_to(upstream_, ptr, request);
+  }
 
   mutable Upstream upstream_;  // a handle, whose calls need not be const
   std::shared_ptr<State> state_;

@@ -5,8 +5,7 @@
 #include "cachalot/require_cpp17.h"
 
 #if !__has_include(<cuda/memory_resource>)
-#error \
-    "cachalot's memory resources need CCCL's header <cuda/memory_resource>: add the include folder of the CUDA toolkit's CCCL (include/cccl), or that of another CCCL"
+#error "cachalot/mr.h needs <cuda/memory_resource>: add CCCL's include folder (CUDA's include/cccl)"
 #endif
 
 #include <cuda/memory_resource>
@@ -17,8 +16,7 @@
 #include "cachalot/device.h"  // Stream
 
 #if CCCL_VERSION < 3001000 && !defined(LIBCUDACXX_ENABLE_EXPERIMENTAL_MEMORY_RESOURCE)
-#error \
-    "CCCL before 3.1 (CUDA 13.0 and older) has memory resources only with LIBCUDACXX_ENABLE_EXPERIMENTAL_MEMORY_RESOURCE: define it for the whole program, for example with -D"
+#error "CCCL before 3.1: define LIBCUDACXX_ENABLE_EXPERIMENTAL_MEMORY_RESOURCE everywhere"
 #endif
 
 /// Is 1 with the calls of CCCL 3.1 and newer (allocate takes a stream, allocate_sync does not), and
@@ -96,7 +94,8 @@ class ResourceCalls
  public:
 #if CACHALOT_MR_HAS_SYNC_CALLS
   /// Returns `bytes` bytes for work on `stream`.
-  void* allocate(::cuda::stream_ref stream, std::size_t bytes, std::size_t alignment = kDefaultAlignment) const {
+  void* allocate(::cuda::stream_ref stream, std::size_t bytes,
+                 std::size_t alignment = kDefaultAlignment) const {
     return self().allocate_as({bytes, alignment, stream.get(), false});
   }
   /// Frees memory behind the work queued on `stream`.
@@ -109,7 +108,8 @@ class ResourceCalls
     return self().allocate_as({bytes, alignment, nullptr, true});
   }
   /// Frees memory that no work uses any more.
-  void deallocate_sync(void* ptr, std::size_t bytes, std::size_t alignment = kDefaultAlignment) const noexcept {
+  void deallocate_sync(void* ptr, std::size_t bytes,
+                       std::size_t alignment = kDefaultAlignment) const noexcept {
     self().deallocate_as(ptr, {bytes, alignment, nullptr, true});
   }
 #else
@@ -122,7 +122,8 @@ class ResourceCalls
     return allocate_async(bytes, kDefaultAlignment, stream);
   }
   /// Frees memory behind the work queued on `stream`.
-  void deallocate_async(void* ptr, std::size_t bytes, std::size_t alignment, ::cuda::stream_ref stream) const noexcept {
+  void deallocate_async(void* ptr, std::size_t bytes, std::size_t alignment,
+                        ::cuda::stream_ref stream) const noexcept {
     self().deallocate_as(ptr, {bytes, alignment, stream.get(), false});
   }
   /// Frees memory behind the work queued on `stream`.
@@ -134,7 +135,8 @@ class ResourceCalls
     return self().allocate_as({bytes, alignment, nullptr, true});
   }
   /// Frees memory that no work uses any more.
-  void deallocate(void* ptr, std::size_t bytes, std::size_t alignment = kDefaultAlignment) const noexcept {
+  void deallocate(void* ptr, std::size_t bytes,
+                  std::size_t alignment = kDefaultAlignment) const noexcept {
     self().deallocate_as(ptr, {bytes, alignment, nullptr, true});
   }
 #endif

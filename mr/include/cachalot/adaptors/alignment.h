@@ -32,13 +32,15 @@ class AlignmentRule {
   /// Throws InvalidArgument unless `alignment` is a power of two.
   static void require_power_of_two(std::size_t alignment) {
     if (alignment != 0 && (alignment & (alignment - 1)) == 0) return;
-    throw InvalidArgument("an alignment of " + std::to_string(alignment) + " bytes: it must be a power of two");
+    throw InvalidArgument("an alignment of " + std::to_string(alignment) +
+                          " bytes: it must be a power of two");
   }
   /// Returns the alignment in bytes.
   std::size_t alignment() const { return alignment_; }
   /// Returns the alignment of a request.
   std::size_t alignment_of(const ResourceRequest& request) const {
-    return request.bytes < threshold_bytes_ ? request.alignment : std::max(alignment_, request.alignment);
+    return request.bytes < threshold_bytes_ ? request.alignment
+                                            : std::max(alignment_, request.alignment);
   }
   /// Keeps `upstream`, the address that the upstream returned for `ptr`. Throws std::bad_alloc.
   void keep(void* ptr, void* upstream) {
@@ -64,16 +66,17 @@ class AlignmentRule {
 
 /// An AlignmentAdaptor aligns the allocations of at least a number of bytes, as RMM's
 /// aligned_resource_adaptor. An upstream that is known to keep such alignments (LargestAlignment),
-/// as a MemoryResource and adaptors over it, gets the alignment with the request. Another one gets a
-/// larger request, of which the adaptor returns the aligned part.
+/// as a MemoryResource and adaptors over it, gets the alignment with the request. Another one gets
+/// a larger request, of which the adaptor returns the aligned part.
 ///
 ///     cachalot::AlignmentAdaptor aligned(resource, 64 << 10);
 ///
-/// Errors of allocate: those of the upstream, and InvalidArgument for a request whose alignment is no
-/// power of two.
+/// Errors of allocate: those of the upstream, and InvalidArgument for a request whose alignment is
+/// no power of two.
 /// Thread safety: every function may be called from any thread at any time.
 template <typename Upstream>
-class AlignmentAdaptor : public ResourceAdaptor<AlignmentAdaptor<Upstream>, Upstream, AlignmentRule> {
+class AlignmentAdaptor
+    : public ResourceAdaptor<AlignmentAdaptor<Upstream>, Upstream, AlignmentRule> {
   using Base = ResourceAdaptor<AlignmentAdaptor, Upstream, AlignmentRule>;
 
  public:
@@ -83,7 +86,8 @@ class AlignmentAdaptor : public ResourceAdaptor<AlignmentAdaptor<Upstream>, Upst
   /// Makes an adaptor that aligns requests of at least `threshold_bytes` bytes to `alignment`, and
   /// every request to its own alignment.
   /// Throws InvalidArgument unless `alignment` is a power of two.
-  explicit AlignmentAdaptor(Upstream upstream, std::size_t alignment, std::size_t threshold_bytes = 0)
+  explicit AlignmentAdaptor(Upstream upstream, std::size_t alignment,
+                            std::size_t threshold_bytes = 0)
       : Base(std::move(upstream), std::make_shared<AlignmentRule>(alignment, threshold_bytes)) {}
 
   /// Returns the alignment in bytes.

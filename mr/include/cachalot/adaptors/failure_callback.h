@@ -28,8 +28,8 @@ using FailureCallback = std::function<bool(std::size_t bytes)>;
 /// Thread safety: allocate may be called from any thread at any time, and the function is then
 /// called on that thread: it must be safe to be called concurrently.
 template <typename Upstream, typename Exception = std::bad_alloc>
-class FailureCallbackAdaptor
-    : public ResourceAdaptor<FailureCallbackAdaptor<Upstream, Exception>, Upstream, const FailureCallback> {
+class FailureCallbackAdaptor : public ResourceAdaptor<FailureCallbackAdaptor<Upstream, Exception>,
+                                                      Upstream, const FailureCallback> {
   using Base = ResourceAdaptor<FailureCallbackAdaptor, Upstream, const FailureCallback>;
 
  public:

@@ -27,7 +27,8 @@ class MemoryLimit {
     std::size_t live = allocated_bytes_.load(std::memory_order_relaxed);
     do {
       if (bytes > limit_bytes_ - live) return false;
-    } while (!allocated_bytes_.compare_exchange_weak(live, live + bytes, std::memory_order_relaxed));
+    } while (
+        !allocated_bytes_.compare_exchange_weak(live, live + bytes, std::memory_order_relaxed));
     return true;
   }
   /// Subtracts bytes that add has counted.
@@ -93,7 +94,8 @@ class LimitAdaptor : public ResourceAdaptor<LimitAdaptor<Upstream>, Upstream, Me
 
   [[noreturn]] void refuse(std::size_t bytes) const {
     throw OutOfMemory("out of memory: " + std::to_string(bytes) + " bytes were requested, and " +
-                          std::to_string(allocated_bytes()) + " of the " + std::to_string(limit_bytes()) +
+                          std::to_string(allocated_bytes()) + " of the " +
+                          std::to_string(limit_bytes()) +
                           " bytes that a LimitAdaptor allows are allocated",
                       -1, bytes);
   }

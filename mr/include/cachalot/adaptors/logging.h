@@ -38,7 +38,8 @@ class ResourceLog {
  public:
   /// Makes a log in the file, which is emptied.
   /// Throws InvalidArgument if it cannot be opened for writing.
-  explicit ResourceLog(const std::string& file) : file_(std::make_unique<std::ofstream>(file)), out_(*file_) {
+  explicit ResourceLog(const std::string& file)
+      : file_(std::make_unique<std::ofstream>(file)), out_(*file_) {
     if (!out_) throw InvalidArgument("the log file '" + file + "' cannot be opened for writing");
     write_header();
   }
@@ -53,8 +54,9 @@ class ResourceLog {
     char where[32];
     std::snprintf(where, sizeof(where), ptr == nullptr ? "(nil)" : "%p", ptr);
     char line[160];
-    const int length = std::snprintf(line, sizeof(line), "%ld,%s,%s,%s,%zu,%s%jx\n", thread, time, action, where, bytes,
-                                     stream == nullptr ? "" : "0x", reinterpret_cast<std::uintmax_t>(stream));
+    const int length = std::snprintf(line, sizeof(line), "%ld,%s,%s,%s,%zu,%s%jx\n", thread, time,
+                                     action, where, bytes, stream == nullptr ? "" : "0x",
+                                     reinterpret_cast<std::uintmax_t>(stream));
     const std::lock_guard<std::mutex> lock(mutex_);
     try {
       out_.write(line, length);
@@ -79,7 +81,8 @@ class ResourceLog {
     using std::chrono::microseconds;
     const auto now = std::chrono::system_clock::now();
     const std::time_t seconds = std::chrono::system_clock::to_time_t(now);
-    const auto part = std::chrono::duration_cast<microseconds>(now - std::chrono::system_clock::from_time_t(seconds)) %
+    const auto part = std::chrono::duration_cast<microseconds>(
+                          now - std::chrono::system_clock::from_time_t(seconds)) %
                       std::chrono::seconds(1);
     std::tm local = {};
     ::localtime_r(&seconds, &local);

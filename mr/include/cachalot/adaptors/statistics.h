@@ -85,7 +85,7 @@ class ResourceStatistics {
 };
 
 /// A StatisticsAdaptor counts the bytes and the number of allocations, as RMM's
-/// statistics_resource_adaptor. A scope, from push_counters to pop_counters, has figures of its own.
+/// statistics_resource_adaptor. A scope, from push_counters to pop_counters, has its own figures.
 ///
 ///     cachalot::StatisticsAdaptor counted(resource);
 ///     counted.push_counters();
@@ -95,12 +95,14 @@ class ResourceStatistics {
 /// A scope counts what all threads do. Errors are those of the upstream.
 /// Thread safety: every function may be called from any thread at any time.
 template <typename Upstream>
-class StatisticsAdaptor : public ResourceAdaptor<StatisticsAdaptor<Upstream>, Upstream, ResourceStatistics> {
+class StatisticsAdaptor
+    : public ResourceAdaptor<StatisticsAdaptor<Upstream>, Upstream, ResourceStatistics> {
   using Base = ResourceAdaptor<StatisticsAdaptor, Upstream, ResourceStatistics>;
 
  public:
   /// Makes an adaptor whose figures are 0.
-  explicit StatisticsAdaptor(Upstream upstream) : Base(std::move(upstream), std::make_shared<ResourceStatistics>()) {}
+  explicit StatisticsAdaptor(Upstream upstream)
+      : Base(std::move(upstream), std::make_shared<ResourceStatistics>()) {}
 
   /// Returns the bytes of the innermost scope.
   ResourceCounter bytes_counter() const { return this->state_->counters().bytes; }
