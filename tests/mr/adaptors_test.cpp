@@ -315,6 +315,14 @@ TEST_F(Adaptors, Compose) {
             allocator.get());
 }
 
+TEST_F(Adaptors, ServeAfterTheyWereMovedFrom) {
+  LimitAdaptor limited(resource, kMiB);
+  const LimitAdaptor moved = std::move(limited);
+  void* const ptr = allocate(limited, 1000, stream);  // NOLINT(bugprone-use-after-move): that is what is tested
+  EXPECT_EQ(moved.allocated_bytes(), 1024U);
+  deallocate(moved, ptr, 1000, stream);
+}
+
 TEST_F(Adaptors, AreHandlesThatShareTheirState) {
   const LimitAdaptor limited(resource, kMiB);
   const LimitAdaptor copy = limited;  // NOLINT(performance-unnecessary-copy-initialization): that is what is tested

@@ -19,12 +19,15 @@
 namespace {
 
 using cachalot::MemoryResource;
+static_assert(
+    std::is_nothrow_move_constructible_v<MemoryResource>);  // so that CCCL's handles hold it without an allocation
+static_assert(std::is_nothrow_move_constructible_v<cachalot::StatisticsAdaptor<MemoryResource>>);
 using Access = cuda::mr::device_accessible;
 
 // What holds for all of them.
 template <typename Resource>
 constexpr bool conforms() {
-  static_assert(std::is_copy_constructible_v<Resource> && std::is_nothrow_move_constructible_v<Resource>);
+  static_assert(std::is_copy_constructible_v<Resource> && std::is_copy_assignable_v<Resource>);
   static_assert(cuda::std::equality_comparable<Resource>);
   static_assert(cuda::has_property<Resource, Access>);
   static_assert(!cuda::has_property<Resource, cuda::mr::host_accessible>);

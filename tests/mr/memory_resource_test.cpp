@@ -110,6 +110,13 @@ TEST_F(AMemoryResource, IsAHandle) {
   deallocate(resource, ptr, kMiB, stream);
 }
 
+TEST_F(AMemoryResource, ServesAfterItWasMovedFrom) {
+  MemoryResource moved = std::move(resource);
+  void* const ptr = allocate(resource, kMiB, stream);  // NOLINT(bugprone-use-after-move): that is what is tested
+  deallocate(moved, ptr, kMiB, stream);
+  EXPECT_TRUE(moved == resource);
+}
+
 TEST_F(AMemoryResource, AllocatesOnItsDevice) {
   void* const ptr = allocate(MemoryResource(allocator, 1), kMiB, nullptr);
   EXPECT_EQ(allocator->device_of(ptr), 1);

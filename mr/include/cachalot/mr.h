@@ -60,6 +60,12 @@ class MemoryResource : public ResourceCalls<MemoryResource> {
       : MemoryResource(std::shared_ptr<CachingAllocator>(std::shared_ptr<void>(), &allocator),
                        device) {}
 
+  /// Copies the handle. A move is a copy, too, so that a resource that was moved from still serves.
+  MemoryResource(const MemoryResource&) noexcept = default;
+  /// Copies the handle.
+  MemoryResource& operator=(const MemoryResource&) noexcept = default;
+  ~MemoryResource() = default;
+
   /// Returns the allocator.
   CachingAllocator& allocator() const { return *allocator_; }
   /// Returns the index of the device.

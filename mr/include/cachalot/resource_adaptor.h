@@ -39,6 +39,11 @@ class ResourceAdaptor : public ResourceCalls<Derived>,
                 "the upstream of an adaptor must be a stream-ordered memory resource of CCCL");
 
  public:
+  /// Copies the handle. A move is a copy, too, so that an adaptor that was moved from still serves.
+  ResourceAdaptor(const ResourceAdaptor&) = default;
+  /// Copies the handle.
+  ResourceAdaptor& operator=(const ResourceAdaptor&) = default;
+
   /// The largest alignment that an allocation may be asked for with.
   static constexpr std::size_t kLargestAlignment = LargestAlignment<Upstream>::value;
 
@@ -51,6 +56,9 @@ class ResourceAdaptor : public ResourceCalls<Derived>,
   }
   /// Returns false if both are copies of one adaptor.
   friend bool operator!=(const Derived& a, const Derived& b) noexcept { return !(a == b); }
+
+ protected:
+  ~ResourceAdaptor() = default;
 
  private:
   friend Derived;
