@@ -74,7 +74,7 @@ BUGS = [
         "    } catch (const CudaError&) {\n      spare_.push_back(memory);", "    } catch (const CudaError&) {",
         ("pages *Sleep*", "reliability *EveryDeviceCall*")),
     Bug("a refused free without caching is lost", "allocator/heap/uncached.cpp",
-        "    live_.insert(as_address(ptr));\n    throw;", "    throw;",
+        "    live_.insert(std::move(entry));\n    throw;", "    throw;",
         ("allocator", "reliability *EveryDeviceCall*")),
     Bug("a detached block's sums come late", "allocator/heap/cache_bridge.cpp",
         "void CacheBridge::detach(Block& block, const Held& held) {\n  update_sums(held);\n",
