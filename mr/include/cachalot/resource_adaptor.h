@@ -17,13 +17,13 @@ namespace cachalot {
 template <typename Resource, typename = void>
 struct LargestAlignment {
   /// The number of bytes.
-  static constexpr std::size_t value = kDefaultAlignment;
+  static constexpr std::size_t kValue = kDefaultAlignment;
 };
 /// A LargestAlignment of a class with the member is that member.
 template <typename Resource>
 struct LargestAlignment<Resource, std::void_t<decltype(Resource::kLargestAlignment)>> {
   /// The number of bytes.
-  static constexpr std::size_t value = Resource::kLargestAlignment;
+  static constexpr std::size_t kValue = Resource::kLargestAlignment;
 };
 
 /// A ResourceAdaptor is a memory resource over an upstream resource, of which it keeps a copy. It
@@ -45,7 +45,7 @@ class ResourceAdaptor : public ResourceCalls<Derived>,
   ResourceAdaptor& operator=(const ResourceAdaptor&) = default;
 
   /// The largest alignment that an allocation may be asked for with.
-  static constexpr std::size_t kLargestAlignment = LargestAlignment<Upstream>::value;
+  static constexpr std::size_t kLargestAlignment = LargestAlignment<Upstream>::kValue;
 
   /// Returns the resource that the adaptor calls.
   const Upstream& upstream_resource() const { return upstream_; }

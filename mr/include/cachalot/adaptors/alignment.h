@@ -96,7 +96,7 @@ class AlignmentAdaptor
  private:
   friend class ResourceCalls<AlignmentAdaptor>;
 
-  static constexpr std::size_t kUpstreamKeeps = LargestAlignment<Upstream>::value;
+  static constexpr std::size_t kUpstreamKeeps = LargestAlignment<Upstream>::kValue;
 
   // The request for the upstream.
   ResourceRequest upstream_request(const ResourceRequest& request) const {
