@@ -98,6 +98,36 @@ TEST_F(AMemoryResource, GivesMemoryWithoutAStreamOnceItIsIdle) {
   EXPECT_EQ(cudaStreamQuery(nullptr), cudaSuccess);
 }
 
+// The page heap makes the default stream wait for the stream whose memory it takes; the host waits for both.
+TEST_F(AMemoryResource, GivesMemoryOfAnotherStreamWithoutAStreamOnceItIsIdle) {
+  const auto pages = std::make_shared<CachingAllocator>(
+      cuda_devices(), parse_options("heap:pages,cross_stream:wait,immortal_streams:True"));
+  const MemoryResource crossing(pages);
+  void* const first = allocate(crossing, 64 * kMiB, stream);
+  launch(stream);
+  deallocate(crossing, first, 64 * kMiB, stream);
+  deallocate(crossing, allocate(crossing, 2 * kMiB, nullptr), 2 * kMiB, nullptr);  // records an event behind the work
+  const std::size_t held = pages->memory_reserved();
+  const std::int64_t waits = cachalot_sim_calls(0, "stream_wait");
+  EXPECT_EQ(cudaStreamQuery(stream), cudaErrorNotReady);
+  static_cast<void>(cudaGetLastError());
+  void* const second = allocate_sync(crossing, 64 * kMiB);
+  EXPECT_EQ(pages->memory_reserved(), held);
+  EXPECT_GT(cachalot_sim_calls(0, "stream_wait"), waits);
+  EXPECT_EQ(cudaStreamQuery(stream), cudaSuccess);
+  deallocate_sync(crossing, second, 64 * kMiB);
+}
+
+TEST_F(AMemoryResource, AllocatesNothingWithoutAStreamIfTheWaitFails) {
+  for (const char* fault : {"event_create:1", "event_record:1", "event_synchronize:1", "event_destroy:1",
+                            "event_record:1,event_destroy:1"}) {
+    ASSERT_EQ(cachalot_sim_set_faults(0, fault), 0);
+    EXPECT_THROW(allocate_sync(resource, kMiB), CudaError) << fault;
+    ASSERT_EQ(cachalot_sim_set_faults(0, ""), 0);
+    EXPECT_EQ(allocator->memory_allocated(), 0U) << fault;
+  }
+}
+
 TEST_F(AMemoryResource, IsAHandle) {
   const MemoryResource copy = resource;
   EXPECT_TRUE(copy == resource);

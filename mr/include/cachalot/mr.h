@@ -87,7 +87,12 @@ class MemoryResource : public ResourceCalls<MemoryResource> {
   friend class ResourceCalls<MemoryResource>;
 
   void* allocate_as(const ResourceRequest& request) const {
-    if (request.is_synchronous) wait_for_default_stream();
+    void* const ptr = allocate_ordered(request);
+    if (request.is_synchronous && ptr != nullptr) wait_for_default_stream(ptr);
+    return ptr;
+  }
+
+  void* allocate_ordered(const ResourceRequest& request) const {
     const bool is_usual = request.alignment - 1 < kUsualAlignment &&
                           (request.alignment & (request.alignment - 1)) == 0;
     if (is_usual) return allocator_->allocate(request.bytes, device_, request.stream);
@@ -106,18 +111,27 @@ class MemoryResource : public ResourceCalls<MemoryResource> {
     }
   }
 
-  // Memory of that stream may have been freed while work on the stream still uses it.
-  void wait_for_default_stream() const {
+  // After the allocation of `ptr`, for the work that the memory is ordered behind: that of its last
+  // user, and that of other streams which the default stream waits for. Frees `ptr` if it throws.
+  void wait_for_default_stream(void* ptr) const {
     Device& device = *allocator_->device(device_);
-    const Event event = device.event_create();
+    Event event = nullptr;
     try {
+      event = device.event_create();
       device.event_record(event, nullptr);
       device.event_synchronize(event);
+      device.event_destroy(std::exchange(event, nullptr));
     } catch (...) {
-      device.event_destroy(event);
+      allocator_->deallocate_when_possible(ptr);
+      if (event != nullptr) destroy_if_possible(device, event);
       throw;
     }
-    device.event_destroy(event);
+  }
+  static void destroy_if_possible(Device& device, Event event) noexcept {
+    try {
+      device.event_destroy(event);
+    } catch (const CudaError&) {  // the caller gets the first error
+    }
   }
 
   static constexpr std::size_t kUsualAlignment = 512;  // of every allocation
