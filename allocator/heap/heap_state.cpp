@@ -38,12 +38,21 @@ PoolPair HeapState::pools_of(const PrivatePool* owner, const Held& /*held*/) con
 
 // --- blocks that someone observes ---------------------------------------------------------------------------------------
 
+// The smallest blocks may be many, and none aligned: then a block with room wherever the bytes begin is found faster. All are
+// looked at before memory is asked for, so that what was freed always serves again.
 Block* HeapState::find_aligned_and_age(Request request, std::size_t rounded, Alignment alignment, const Held& held) {
+  constexpr int kTries = 64;
   if (is(kAging, held)) ++request.pool().clock;
-  return request.arena->bins.first_of_at_least(rounded, [&](const Block& block) {
+  const FreeBins& bins = request.arena->bins;
+  const auto has_room = [&](const Block& block) {
     holds(held);
     return may_use(block.size(), rounded, options) && alignment.first_from(block.address) + rounded <= block.end();
-  });
+  };
+  int tries = 0;
+  Block* block = bins.first_of_at_least(rounded, [&](const Block& each) { return ++tries > kTries || has_room(each); });
+  if (tries <= kTries) return block;
+  block = find_free(request, held);
+  return block != nullptr ? block : bins.first_of_at_least(rounded, has_room);
 }
 
 // What is free before the part stays so. What is free behind does, too, down to the smallest block: it is as likely to be

@@ -74,8 +74,8 @@ struct HeapState {
   // Takes a free block, or with `split` its first `rounded` bytes, and counts it.
   void* hand_out(Block& block, std::size_t rounded, std::size_t bytes, bool split, const Context& context,
                  const Held& held) CACHALOT_HELD;
-  // Returns the smallest free block of the request's arena with `rounded` aligned bytes, or null, and advances the clock. Looks
-  // at every smaller block that has the bytes, but not aligned.
+  // Returns a free block of the request's arena with `rounded` aligned bytes, or null, and advances the clock: one of the
+  // smallest, or the best fit of the request, which has room for them anywhere. Returns null only if no free block has them.
   Block* find_aligned_and_age(Request request, std::size_t rounded, Alignment alignment,
                               const Held& held) CACHALOT_HELD;
   // Takes the first `rounded` aligned bytes of a free block, which has as many, and counts them.

@@ -68,6 +68,43 @@ TEST(AnAlignedAllocation, LiesInAFreeBlockThatJustHasTheRoom) {
   EXPECT_EQ(world.reserved(), held);
 }
 
+// Holes of 1 KiB at addresses that are no multiples of 4 KiB: more than are looked at first.
+struct Holes {
+  explicit Holes(World& world) {
+    std::vector<void*> blocks;
+    for (int i = 0; i < 2048; ++i) blocks.push_back(world.allocate(kKiB));  // a segment of small blocks
+    for (void* block : blocks) {
+      const std::size_t offset = address(block) % (4 * kKiB);
+      if (offset == kKiB) world.allocator.deallocate(block);
+      if (offset == 0) aligned = block;
+    }
+    reserved = world.reserved();
+  }
+  void* aligned = nullptr;  // live, the last of those at a multiple of 4 KiB
+  std::size_t reserved = 0;
+};
+
+TEST(AnAlignedAllocation, IsFoundBehindManyHolesThatAreNotAligned) {
+  World world(64 * kGiB, "heap:segments");
+  const Holes holes(world);
+  world.allocator.deallocate(holes.aligned);  // merges with the hole behind it: 2 KiB, too little for any beginning
+  EXPECT_EQ(allocate_aligned(world.allocator, kKiB, 4 * kKiB), holes.aligned);
+  EXPECT_EQ(world.reserved(), holes.reserved);
+}
+
+TEST(AnAlignedAllocation, TakesAPartOfALargerBlockRatherThanLookAtEachHole) {
+  World world(64 * kGiB, "heap:segments");
+  const Holes holes(world);
+  void* const large = world.allocate(64 * kKiB);  // of another segment
+  world.allocator.deallocate(large);
+  const std::size_t reserved = world.reserved();
+  void* const ptr = allocate_aligned(world.allocator, kKiB, 4 * kKiB);
+  EXPECT_EQ(address(ptr) % (4 * kKiB), 0U);
+  EXPECT_EQ(offset_in_segment(world.allocator, ptr), 0U);
+  EXPECT_EQ(world.allocator.base_allocation(ptr).base, large);
+  EXPECT_EQ(world.reserved(), reserved);
+}
+
 TEST(AnAlignedAllocation, TakesNoMemoryInASteadyState) {
   for (const char* heap : {"heap:segments", "heap:pages"}) {
     World world(64 * kGiB, heap);
