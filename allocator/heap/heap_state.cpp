@@ -41,7 +41,7 @@ PoolPair HeapState::pools_of(const PrivatePool* owner, const Held& /*held*/) con
 // The smallest blocks may be many, and none aligned: then a block with room wherever the bytes begin is found faster. All are
 // looked at before memory is asked for, so that what was freed always serves again.
 Block* HeapState::find_aligned_and_age(Request request, std::size_t rounded, Alignment alignment, const Held& held) {
-  constexpr int kTries = 64;
+  constexpr int kLookedAtFirst = 64;
   if (is(kAging, held)) ++request.pool().clock;
   const FreeBins& bins = request.arena->bins;
   const auto has_room = [&](const Block& block) {
@@ -49,8 +49,9 @@ Block* HeapState::find_aligned_and_age(Request request, std::size_t rounded, Ali
     return may_use(block.size(), rounded, options) && alignment.first_from(block.address) + rounded <= block.end();
   };
   int tries = 0;
-  Block* block = bins.first_of_at_least(rounded, [&](const Block& each) { return ++tries > kTries || has_room(each); });
-  if (tries <= kTries) return block;
+  Block* block =
+      bins.first_of_at_least(rounded, [&](const Block& each) { return ++tries > kLookedAtFirst || has_room(each); });
+  if (tries <= kLookedAtFirst) return block;
   block = find_free(request, held);
   return block != nullptr ? block : bins.first_of_at_least(rounded, has_room);
 }
