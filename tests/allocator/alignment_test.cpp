@@ -205,7 +205,7 @@ TEST(AlignedAllocations, NeverOverlapOthers) {
     std::map<Address, std::size_t> live;
     for (int step = 0; step < 3000; ++step) {
       if (live.size() > 40 || (random() % 3 == 0 && !live.empty())) {
-        const auto victim = std::next(live.begin(), random() % live.size());
+        const auto victim = std::next(live.begin(), static_cast<std::ptrdiff_t>(random() % live.size()));
         world.allocator.deallocate(reinterpret_cast<void*>(victim->first));
         live.erase(victim);
       } else {
