@@ -270,6 +270,14 @@ void* cachalot_malloc_with_flags(size_t size, int device, cudaStream_t stream, u
   });
 }
 
+void* cachalot_malloc_aligned(size_t size, size_t alignment, int device, cudaStream_t stream) {
+  return value_or<void*>(nullptr, [&] {
+    void* const ptr = allocator().allocate(size, device, stream, {.alignment = alignment});
+    last_error = "";
+    return ptr;
+  });
+}
+
 void cachalot_free(void* ptr, size_t size, int device, cudaStream_t stream) {
   const CachingAllocator* const made = made_allocator.load(std::memory_order_acquire);
   if (made != nullptr && CachedPath::deallocate(*made, ptr, size, device, stream)) [[likely]] {

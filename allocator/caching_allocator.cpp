@@ -1,9 +1,11 @@
 #include "cachalot/caching_allocator.h"
 
+#include <bit>
 #include <exception>
 #include <optional>
 #include <utility>
 
+#include "base/bytes.h"
 #include "base/check.h"
 #include "base/fork_aware.h"
 #include "base/format.h"
@@ -90,13 +92,19 @@ void* CachingAllocator::allocate(std::size_t bytes, int device, Stream stream) {
 }
 
 void* CachingAllocator::allocate_outside_heaps(std::size_t bytes, int device, Stream stream) {
-  return state_->allocate_guarded(bytes, device, stream, /*contiguous=*/false);
+  return state_->allocate_guarded(bytes, device, stream, /*contiguous=*/false, kBlockGranularity);
 }
 
 void* CachingAllocator::allocate(std::size_t bytes, int device, Stream stream, const AllocateOptions& options) {
-  if (state_->is_guarded()) return state_->allocate_guarded(bytes, device, stream, options.contiguous);
+  const auto [contiguous, alignment] = options;
+  CACHALOT_REQUIRE(std::has_single_bit(alignment) && alignment <= kMaxAlignment,
+                   "an alignment of {} bytes: it must be a power of two from 1 to {} (2 MiB)", alignment,
+                   kMaxAlignment);
+  if (state_->is_guarded()) return state_->allocate_guarded(bytes, device, stream, contiguous, alignment);
   FastPath& fast = state_->at(device).fast;
-  return options.contiguous ? fast.allocate_contiguous(bytes, stream) : fast.allocate(bytes, stream);
+  return contiguous || alignment > kBlockGranularity
+             ? fast.allocate_placed(bytes, stream, contiguous, Alignment{.bytes = alignment})
+             : fast.allocate(bytes, stream);
 }
 
 void* CachingAllocator::allocate_at(std::size_t bytes, int device, Stream stream, void* address) {

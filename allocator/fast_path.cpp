@@ -72,23 +72,44 @@ void* FastPath::allocate_with_context(std::size_t bytes, Stream stream) {
   return allocate(bytes, stream, state.observers.gather_context(Contexts::state));
 }
 
-// As allocate, but for where the block is looked for.
-void* FastPath::allocate_contiguous(std::size_t bytes, Stream stream) {
-  if (bytes == 0 || bytes >= kMaxRequestBytes) return allocate_from_heap(bytes, stream);
+// As allocate, but for where the block is looked for. A block for aligned memory is found, or made, with room for the memory
+// wherever it begins.
+void* FastPath::allocate_placed(std::size_t bytes, Stream stream, bool contiguous, Alignment alignment) {
+  const std::size_t slack = alignment.slack();
+  if (bytes == 0) return nullptr;
+  if (bytes >= kMaxRequestBytes - slack) refuse(bytes);
   const AllocationStack stack(state.observers.takes_stacks());
   const Context context = state.observers.gather_context(Contexts::state);
   const DeviceLock lock(state);
-  if (state.is(HeapState::kBypassed, lock)) return slow_.uncached.allocate(bytes, lock);
+  if (state.is(HeapState::kBypassed, lock)) return slow_.uncached.allocate(bytes, lock, alignment);
   if (state.is(HeapState::kCaching, lock)) slow_.caches.update_sums(lock);
   prepare(stream, lock);
-  Request request = make_request(bytes, stream, lock);
-  request.contiguous = request.pool().growth->may_scatter();
-  Block* block = request.pool().growth->find(request, lock);
+  Request request = make_request(bytes + slack, stream, lock);
+  request.bytes = bytes;
+  request.contiguous = contiguous && request.pool().growth->may_scatter();
+  const bool looks_for_parts = slack != 0 && !request.contiguous;
+  Block* block = looks_for_parts ? state.find_aligned_and_age(request, round_to_block(bytes), alignment, lock)
+                                 : request.pool().growth->find(request, lock);
   if (block == nullptr) block = &slow_.supply.obtain(request, context, lock);
-  if (!request.contiguous)
-    return state.hand_out(*block, request.rounded, bytes, state.splits(*block, request, lock), context, lock);
-  Block& part = block->arena->pool.growth->cut_contiguous(*block, request, lock);
-  return state.hand_out(part, request.rounded, bytes, /*split=*/false, context, lock);
+  if (request.contiguous) block = &block->arena->pool.growth->cut_contiguous(*block, request, lock);
+  if (slack != 0) return hand_out_aligned(*block, request, alignment, context, lock);
+  const bool splits = !request.contiguous && state.splits(*block, request, lock);
+  return state.hand_out(*block, request.rounded, bytes, splits, context, lock);
+}
+
+// What was cut for memory in one handle lies beside free memory that it should merge with.
+void* FastPath::hand_out_aligned(Block& block, Request request, Alignment alignment, const Context& context,
+                                 const Held& held) {
+  const std::size_t rounded = round_to_block(request.bytes);
+  Block& part = state.hand_out_aligned(block, rounded, request.bytes, alignment, context, held);
+  void* const ptr = as_pointer(part.address);
+  if (!request.contiguous) return ptr;
+  for (Block* rest : {part.prev, part.next}) {
+    if (!rest->is_free()) continue;
+    state.blocks.claim(*rest);
+    state.blocks.put_back(*rest);
+  }
+  return ptr;
 }
 
 void FastPath::refuse(std::size_t bytes) {

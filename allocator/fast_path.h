@@ -38,7 +38,8 @@ class FastPath {
   // Contracts are those of CachingAllocator's methods of the same names. `block` is the entry of `ptr` in the page map.
   // Returns false, having done nothing, if `ptr` is not a live allocation of it.
   CACHALOT_FAST_PATH void* allocate(std::size_t bytes, Stream stream);
-  void* allocate_contiguous(std::size_t bytes, Stream stream);
+  // Returns memory of one handle if `contiguous`, at an address of `alignment`.
+  void* allocate_placed(std::size_t bytes, Stream stream, bool contiguous, Alignment alignment);
   void* allocate_at(std::size_t bytes, Stream stream, Address address);
   CACHALOT_FAST_PATH bool deallocate(Block& block, const void* ptr);
   // Throws InvalidArgument if `bytes` were not requested for it.
@@ -55,6 +56,8 @@ class FastPath {
   [[gnu::noinline]] void* allocate_from_heap(std::size_t bytes, Stream stream);
   void* allocate(std::size_t bytes, Stream stream, const Context& context);
   void* allocate_with_context(std::size_t bytes, Stream stream);
+  void* hand_out_aligned(Block& block, Request request, Alignment alignment, const Context& context,
+                         const Held& held) CACHALOT_HELD;
   [[noreturn]] void refuse(std::size_t bytes);
   void prepare(Stream stream, Held& held) CACHALOT_HELD;
   Request make_request(std::size_t bytes, Stream stream, const Held& held) CACHALOT_HELD;

@@ -33,6 +33,8 @@ class Column(typing.NamedTuple):
 C_API = "c_api"
 PEERS = [
     Column(C_API, "c_api", "heap:pages,thread_cache:True"),
+    Column("mr", "mr", "heap:segments,thread_cache:False"),
+    Column("mr+cache", "mr", "heap:pages,thread_cache:True"),
     Column("torch", "torch", ""),
     Column("torch_expandable", "torch", "expandable_segments:True"),
     Column("cub", "cub", "powers of two"),
@@ -291,6 +293,11 @@ class Targets:
         ratios = [ratio for ratio in ratios if ratio is not None]
         return min(ratios) if ratios else None
 
+    def slower(self, figures, column, other):
+        """How many units the column takes more than the other, at the figure where that is most."""
+        pairs = [(self.results.get(figure, column), self.results.get(figure, other)) for figure in figures]
+        return max((mine - others for mine, others in pairs if None not in (mine, others)), default=None)
+
     def most_more(self, figures, heap):
         """What a heap takes with thread caches over what it takes without, where that is most."""
         ratios = [self.ratio(figure, f"{heap}+cache", figure, heap) for figure in figures]
@@ -311,6 +318,7 @@ def judge(results):
     judge_exact(targets)
     judge_cached(targets)
     judge_c_api(targets)
+    judge_mr(targets)
     judge_traces(targets)
     return targets.verdicts
 
@@ -356,6 +364,14 @@ def judge_c_api(targets):
     pair = HOT_PAIRS[1]
     targets.at_most("hot pair through the C API and a thread cache, 4 KiB", targets.results.get(pair, C_API), 10, "ns")
     targets.at_least("hot pair through the C API and a thread cache, to PyTorch", targets.faster([pair], C_API, "torch"), 17)
+
+
+def judge_mr(targets):
+    targets.at_most("hot pair, cuda::mr over the C++ API, exact", targets.slower(HOT_PAIRS, "mr", "segments"), 3, "ns")
+    targets.at_most("hot pair, cuda::mr over the C++ API, pages+cache, slowest of 512 B and 4 KiB",
+                    targets.slower(HOT_PAIRS[:2], "mr+cache", "pages+cache"), 3, "ns")
+    random = ["rmm_random/first"]
+    targets.at_least("RMM's random sequence, cuda::mr to RMM's pool", targets.faster(random, "mr", "rmm_pool"), 5)
 
 
 def judge_traces(targets):

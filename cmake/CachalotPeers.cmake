@@ -1,9 +1,6 @@
 # bench/peers: other allocators doing the same work as cachalot over the simulated CUDA runtime, a program each. What is
 # not installed is left out, aloud; nothing is downloaded.
 
-set(CACHALOT_RMM_DIR "" CACHE PATH
-  "Folder with the packages librmm and rapids_logger, for bench/peers; empty: where CACHALOT_PYTHON has them")
-
 # build/<preset>/bench/peers/<name>, of bench/peers/<name>.cpp. INCLUDE, LIBRARIES, DEFINITIONS: the peer's own.
 function(cachalot_peer name)
   cmake_parse_arguments(PARSE_ARGV 1 arg "" "" "INCLUDE;LIBRARIES;DEFINITIONS")
@@ -29,6 +26,7 @@ function(cachalot_peers)
   cachalot_peer(cachalot)
   cachalot_peer(c_api LIBRARIES cachalot)
   cachalot_peer(cuda)
+  cachalot_mr_peer()
   cachalot_cub_peer()
   cachalot_python_candidate(python)
   cachalot_rmm_peer("${python}")
@@ -36,6 +34,10 @@ function(cachalot_peers)
   if(CACHALOT_BUILD_TESTS)
     cachalot_test(bench SOURCES ${arg_TESTS})
     add_dependencies(test_bench peer_cachalot peer_cuda)
+    if(TARGET peer_mr)
+      add_dependencies(test_bench peer_mr)
+      target_compile_definitions(test_bench PRIVATE CACHALOT_HAS_MR_PEER)
+    endif()
     target_compile_definitions(test_bench PRIVATE
       CACHALOT_PEERS_DIR="${PROJECT_BINARY_DIR}/bench/peers" CACHALOT_SIMULATOR="$<TARGET_FILE:cachalot_simulator>"
       CACHALOT_PEERS_SCRIPT="${PROJECT_SOURCE_DIR}/bench/peers.py")
@@ -47,8 +49,7 @@ function(cachalot_without_peer name why)
 endfunction()
 
 function(cachalot_cub_peer)
-  find_path(CACHALOT_CUB_INCLUDE cub/util_allocator.cuh
-    HINTS ${CUDAToolkit_INCLUDE_DIRS} PATH_SUFFIXES cccl DOC "Folder of CUB's headers")
+  cachalot_find_cub()
   if(CACHALOT_CUB_INCLUDE)
     cachalot_peer(cub INCLUDE ${CACHALOT_CUB_INCLUDE})
   else()
@@ -67,36 +68,26 @@ function(cachalot_python_folder result python package)
   set(${result} "${folder}" PARENT_SCOPE)
 endfunction()
 
-# RMM 25.4, all headers. Newer ones have a CUDA runtime of their own inside, which no simulated one can replace.
 function(cachalot_rmm_peer python)
-  foreach(package IN ITEMS librmm rapids_logger)
-    if(CACHALOT_RMM_DIR)
-      set(${package} ${CACHALOT_RMM_DIR}/${package})
-    else()
-      cachalot_python_folder(${package} "${python}" ${package})
-    endif()
-  endforeach()
-  set(logger ${rapids_logger}/lib64/librapids_logger.so)
-  if(NOT EXISTS "${librmm}/include/rmm/mr/device/pool_memory_resource.hpp" OR NOT EXISTS "${logger}")
-    cachalot_without_peer(RMM "no librmm and rapids_logger (set CACHALOT_RMM_DIR or CACHALOT_PYTHON)")
+  cachalot_find_rmm("${python}")
+  if(cachalot_rmm_lacks)
+    cachalot_without_peer(RMM "${cachalot_rmm_lacks}")
     return()
   endif()
-  if(NOT CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
-    cachalot_without_peer(RMM "its headers do not compile with ${CMAKE_CXX_COMPILER_ID}'s compiler")
-    return()
-  endif()
-  file(STRINGS ${librmm}/VERSION version LIMIT_COUNT 1)
-  if(NOT version MATCHES "^25\\.0?4\\.")
-    cachalot_without_peer(RMM "librmm is ${version}, not 25.4")
-    return()
-  endif()
-  set(rapids ${librmm}/include/rapids)
   foreach(peer IN ITEMS rmm rmm_fixed_size)  # the second for bench/pool
     cachalot_peer(${peer}
-      INCLUDE ${librmm}/include ${rapids} ${rapids}/libcudacxx ${rapids_logger}/include
-      LIBRARIES ${logger}
-      DEFINITIONS LIBCUDACXX_ENABLE_EXPERIMENTAL_MEMORY_RESOURCE)
+      INCLUDE ${cachalot_rmm_includes} LIBRARIES ${cachalot_rmm_library} DEFINITIONS ${cachalot_rmm_definitions})
   endforeach()
+endfunction()
+
+# cachalot through its memory resource, with the toolkit's CCCL.
+function(cachalot_mr_peer)
+  cachalot_toolkit_cccl(cccl)
+  if(cccl)
+    cachalot_peer(mr INCLUDE ${cccl} LIBRARIES cachalot_mr DEFINITIONS LIBCUDACXX_ENABLE_EXPERIMENTAL_MEMORY_RESOURCE)
+  else()
+    cachalot_without_peer(cuda::mr "the toolkit has no CCCL")
+  endif()
 endfunction()
 
 function(cachalot_torch_peer python)

@@ -17,7 +17,7 @@ function(cachalot_require_all_listed)
   endif()
   file(GLOB_RECURSE found CONFIGURE_DEPENDS
     ${PROJECT_SOURCE_DIR}/allocator/*.cpp ${PROJECT_SOURCE_DIR}/allocator/include/*.h ${PROJECT_SOURCE_DIR}/tools/*.cpp
-    ${PROJECT_SOURCE_DIR}/pool/*.cpp ${PROJECT_SOURCE_DIR}/pool/include/*.h
+    ${PROJECT_SOURCE_DIR}/pool/*.cpp ${PROJECT_SOURCE_DIR}/pool/include/*.h ${PROJECT_SOURCE_DIR}/mr/include/*.h
     ${PROJECT_SOURCE_DIR}/kernels/*.cpp ${PROJECT_SOURCE_DIR}/kernels/*.cu
     ${PROJECT_SOURCE_DIR}/kernels/include/*.h ${PROJECT_SOURCE_DIR}/kernels/include/*.cuh
     ${PROJECT_SOURCE_DIR}/tests/*.cpp ${PROJECT_SOURCE_DIR}/tests/*.c ${PROJECT_SOURCE_DIR}/bench/*.cpp
@@ -38,7 +38,7 @@ function(cachalot_require_all_listed)
     list(FILTER found EXCLUDE REGEX "/bench/gpu/")
   endif()
   if(NOT TARGET test_simulator)
-    list(FILTER found EXCLUDE REGEX "/(tests/(plug|simulator)/|bench/simulator_calls)")
+    list(FILTER found EXCLUDE REGEX "/(tests/(mr|plug|simulator)/|bench/simulator_calls)")
   endif()
   list(FILTER found EXCLUDE REGEX "/tests/package/")                                # a project of its own
   list(FILTER found EXCLUDE REGEX "/tests/locks/")                                  # what compilers must refuse, too

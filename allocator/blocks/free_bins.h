@@ -17,6 +17,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "base/bits.h"
 #include "base/bytes.h"
@@ -78,7 +79,10 @@ class FreeBins {
   // The same for blocks of at least `bytes` > 0.
   template <typename Visit>
   void for_each_of_at_least(std::size_t bytes, Visit&& visit) const;
-  // The same in no order, for blocks of at least a unit. No other block is looked at.
+  // The first block in (size, address) order of at least `bytes` > 0 of which accepts(const Block&) is true, or nullptr.
+  template <typename Accepts>
+  Block* first_of_at_least(std::size_t bytes, Accepts&& accepts) const;
+  // The same as for_each in no order, for blocks of at least a unit. No other block is looked at.
   template <typename Visit>
   void for_each_of_at_least(PowerOfTwo unit, Visit&& visit) const;
 
@@ -144,6 +148,8 @@ class FreeBins {
 
   template <typename Visit>
   void for_each_leaf_from(std::size_t first, Visit&& visit) const;
+  template <typename IsEnd>
+  void for_each_leaf_until(std::size_t first, IsEnd&& is_end) const;
   std::string validate_order() const;
   std::string validate_group(std::size_t group) const;
 
@@ -166,6 +172,20 @@ void FreeBins::for_each_of_at_least(std::size_t bytes, Visit&& visit) const {
   });
 }
 
+template <typename Accepts>
+Block* FreeBins::first_of_at_least(std::size_t bytes, Accepts&& accepts) const {
+  sort_newest_in();
+  if (bytes >= kMaxBytes) return nullptr;
+  Block* found = nullptr;
+  for_each_leaf_until(SizeBins::slot_for(round_up(bytes, kBlockGranularity)), [&](const BinLeaf& leaf) {
+    for (Block* block : SortedBlocks(leaf)) {
+      if (found == nullptr && block->size() >= bytes && accepts(std::as_const(*block))) found = block;
+    }
+    return found != nullptr;
+  });
+  return found;
+}
+
 // The bin of a power of two begins with that size.
 template <typename Visit>
 void FreeBins::for_each_of_at_least(PowerOfTwo unit, Visit&& visit) const {
@@ -178,6 +198,15 @@ void FreeBins::for_each_of_at_least(PowerOfTwo unit, Visit&& visit) const {
 // Calls visit(const BinLeaf&) for the leaves of the bin in a slot and of those behind it, in their order.
 template <typename Visit>
 void FreeBins::for_each_leaf_from(std::size_t first, Visit&& visit) const {
+  for_each_leaf_until(first, [&](const BinLeaf& leaf) {
+    visit(leaf);
+    return false;
+  });
+}
+
+// The same until is_end(const BinLeaf&) is true.
+template <typename IsEnd>
+void FreeBins::for_each_leaf_until(std::size_t first, IsEnd&& is_end) const {
   std::uint64_t bins_wanted = ~std::uint64_t{0} << first % SizeBins::kPerGroup;
   const std::size_t first_group = first / SizeBins::kPerGroup;
   std::uint64_t groups = occupied_.groups() & (~std::uint64_t{0} << first_group);
@@ -185,8 +214,9 @@ void FreeBins::for_each_leaf_from(std::size_t first, Visit&& visit) const {
     const std::size_t group = lowest_bit(groups);
     if (group != first_group) bins_wanted = ~std::uint64_t{0};
     for (std::uint64_t bins = occupied_.bins(group) & bins_wanted; bins != 0; bins &= bins - 1) {
-      for (const BinLeaf* leaf = (*groups_[group])[lowest_bit(bins)].first_leaf(); leaf != nullptr; leaf = leaf->next)
-        visit(*leaf);
+      for (const BinLeaf* leaf = (*groups_[group])[lowest_bit(bins)].first_leaf(); leaf != nullptr; leaf = leaf->next) {
+        if (is_end(*leaf)) return;
+      }
     }
   }
 }

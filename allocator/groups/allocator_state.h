@@ -63,7 +63,7 @@ class AllocatorState final : public ForkAware {
   void tell_after(Action action) const;
 
   // With the guard on.
-  void* allocate_guarded(std::size_t bytes, int device, Stream stream, bool contiguous);
+  void* allocate_guarded(std::size_t bytes, int device, Stream stream, bool contiguous, std::size_t alignment);
   void deallocate_guarded(void* ptr);
   void deallocate_guarded(void* ptr, int device, std::size_t bytes, Stream stream);
   // Memory that was allocated while caching was off. A forked child's frees do nothing: they are those of objects that it

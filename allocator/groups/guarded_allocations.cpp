@@ -35,9 +35,10 @@ void AllocatorState::set_up_guard(const KernelsFactory& kernels) {
 }
 
 // Comes here for a device that there is not, too.
-void* AllocatorState::allocate_guarded(std::size_t bytes, int device, Stream stream, bool contiguous) {
+void* AllocatorState::allocate_guarded(std::size_t bytes, int device, Stream stream, bool contiguous,
+                                       std::size_t alignment) {
   at(device);
-  return own_.guards[static_cast<std::size_t>(device)]->allocate(bytes, stream, contiguous);
+  return own_.guards[static_cast<std::size_t>(device)]->allocate(bytes, stream, contiguous, alignment);
 }
 
 void AllocatorState::deallocate_guarded(void* ptr) {

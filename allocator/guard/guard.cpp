@@ -30,11 +30,11 @@ Guard::Guard(DeviceAllocator& heap, const PageMap& page_map, Duties duties, Kern
 
 // --- malloc ---------------------------------------------------------------------------------------------------------
 
-void* Guard::allocate(std::size_t bytes, Stream stream, bool contiguous) {
+void* Guard::allocate(std::size_t bytes, Stream stream, bool contiguous, std::size_t alignment) {
   if (bytes == 0 || bytes >= kMaxRequestBytes) return heap_.fast.allocate(bytes, stream);  // null, or refused
   void* made = nullptr;
   try {
-    return log_.tell_after([&] { return made = allocate_block(bytes, stream, contiguous); });
+    return log_.tell_after([&] { return made = allocate_block(bytes, stream, contiguous, alignment); });
   } catch (...) {  // of the quarantine, which was emptied for it: a handler
     if (made != nullptr) undo_allocation(made);
     throw;
@@ -50,12 +50,14 @@ void Guard::undo_allocation(const void* ptr) {
   }
 }
 
-void* Guard::allocate_block(std::size_t bytes, Stream stream, bool contiguous) {
+void* Guard::allocate_block(std::size_t bytes, Stream stream, bool contiguous, std::size_t alignment) {
   const AllocationStack for_watchers(heap_.state.observers.is_watched());
   const std::size_t asked = duties_.canaries ? front_ + bytes + GuardedBlock::kLeastBack : bytes;
   CallStack stack = calls_.stack_now();
   const KnownStream known = heap_.streams.identify(stream);
-  void* const raw = contiguous ? heap_.fast.allocate_contiguous(asked, stream) : heap_.fast.allocate(asked, stream);
+  const Alignment placed{.bytes = alignment, .offset = front_};
+  void* const raw = contiguous || placed.slack() != 0 ? heap_.fast.allocate_placed(asked, stream, contiguous, placed)
+                                                      : heap_.fast.allocate(asked, stream);
   GuardedBlock block = adopt(raw, bytes, asked, known, std::move(stack));
   try {
     const SharedLock looking(memory_.mutex);

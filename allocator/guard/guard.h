@@ -61,7 +61,8 @@ class Guard {
   // Where the heap has what the user has at `address`.
   Address in_heap(Address address) const { return address - front_; }
 
-  void* allocate(std::size_t bytes, Stream stream, bool contiguous);
+  // `alignment` is that of the user's memory.
+  void* allocate(std::size_t bytes, Stream stream, bool contiguous, std::size_t alignment);
   // What the free says of the block besides its address.
   struct Claim {
     std::size_t bytes = 0;
@@ -111,7 +112,7 @@ class Guard {
   template <typename Action>
   auto reporting(Action action);
 
-  void* allocate_block(std::size_t bytes, Stream stream, bool contiguous);
+  void* allocate_block(std::size_t bytes, Stream stream, bool contiguous, std::size_t alignment);
   GuardedBlock adopt(void* raw, std::size_t bytes, std::size_t asked, const KnownStream& stream, CallStack stack);
   void undo_allocation(const void* ptr);
 

@@ -38,6 +38,40 @@ PoolPair HeapState::pools_of(const PrivatePool* owner, const Held& /*held*/) con
 
 // --- blocks that someone observes ---------------------------------------------------------------------------------------
 
+// The smallest blocks may be many, and none aligned: then a block with room wherever the bytes begin is found faster. All are
+// looked at before memory is asked for, so that what was freed always serves again.
+Block* HeapState::find_aligned_and_age(Request request, std::size_t rounded, Alignment alignment, const Held& held) {
+  constexpr int kLookedAtFirst = 64;
+  if (is(kAging, held)) ++request.pool().clock;
+  const FreeBins& bins = request.arena->bins;
+  const auto has_room = [&](const Block& block) {
+    holds(held);
+    return may_use(block.size(), rounded, options) && alignment.first_from(block.address) + rounded <= block.end();
+  };
+  int tries = 0;
+  Block* block =
+      bins.first_of_at_least(rounded, [&](const Block& each) { return ++tries > kLookedAtFirst || has_room(each); });
+  if (tries <= kLookedAtFirst) return block;
+  block = find_free(request, held);
+  return block != nullptr ? block : bins.first_of_at_least(rounded, has_room);
+}
+
+// What is free before the part stays so. What is free behind does, too, down to the smallest block: it is as likely to be
+// merged with the part as with what lies before. Only memory that must not be split is handed out up to its end.
+Block& HeapState::hand_out_aligned(Block& block, std::size_t rounded, std::size_t bytes, Alignment alignment,
+                                   const Context& context, const Held& held) {
+  const BlockPool& pool = block.arena->pool;
+  const Address begin = alignment.first_from(block.address);
+  const bool split = begin + rounded != block.end() && may_split(pool) && !is_oversize(rounded, options);
+  InactiveSplit change;
+  Block& part = blocks.allocate_inside(block, begin, rounded, bytes, split, change);
+  counters.allocated(pool.kind(), as_signed(part.size()), as_signed(bytes));
+  counters.inactive_split(pool.kind(), change.blocks, change.bytes);
+  if (is_oversize(part.size(), options)) counters.oversize_allocation(1);
+  if (is(kObserved, held)) observe_alloc(part, change, context, held);
+  return part;
+}
+
 void HeapState::observe_alloc(Block& block, const InactiveSplit& split, const Context& context, const Held& held) {
   if (context) blocks.slab().detail(block).context = context;
   Change change = Observers::change_of(Change::Action::alloc, block, context);

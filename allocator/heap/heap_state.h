@@ -74,6 +74,13 @@ struct HeapState {
   // Takes a free block, or with `split` its first `rounded` bytes, and counts it.
   void* hand_out(Block& block, std::size_t rounded, std::size_t bytes, bool split, const Context& context,
                  const Held& held) CACHALOT_HELD;
+  // Returns a free block of the request's arena with `rounded` aligned bytes, or null, and advances the clock: one of the
+  // smallest, or the best fit of the request, which has room for them anywhere. Returns null only if no free block has them.
+  Block* find_aligned_and_age(Request request, std::size_t rounded, Alignment alignment,
+                              const Held& held) CACHALOT_HELD;
+  // Takes the first `rounded` aligned bytes of a free block, which has as many, and counts them.
+  Block& hand_out_aligned(Block& block, std::size_t rounded, std::size_t bytes, Alignment alignment,
+                          const Context& context, const Held& held) CACHALOT_HELD;
   // These are the two halves of a free: the block is no longer allocated; the block is free.
   void count_free_requested(Block& block, const Context& context, const Held& held) CACHALOT_HELD;
   void finish_free(Block& block, const Context& context, const Held& held) CACHALOT_HELD;

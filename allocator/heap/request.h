@@ -4,9 +4,24 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "base/bytes.h"
 #include "blocks/block_pool.h"
 
 CACHALOT_BEGIN
+
+// An Alignment says which addresses may serve a request: those whose byte at `offset` has an address that is a multiple of
+// `bytes`, a power of two. The offset is a multiple of kBlockGranularity, as every block's address is.
+struct Alignment {
+  std::size_t bytes = kBlockGranularity;
+  std::size_t offset = 0;
+
+  // Returns the most bytes that lie between the start of a block and the first such address in it.
+  std::size_t slack() const { return bytes > kBlockGranularity ? bytes - kBlockGranularity : 0; }
+  // Returns the first such address from `address` on, which is a multiple of kBlockGranularity.
+  Address first_from(Address address) const {
+    return slack() == 0 ? address : round_up(address + offset, bytes) - offset;
+  }
+};
 
 // Passed by value, so that it stays in registers.
 struct Request {

@@ -1,6 +1,7 @@
 #include "heap/uncached.h"
 
 #include <optional>
+#include <utility>
 
 #include "base/format.h"
 #include "cachalot/errors.h"
@@ -12,11 +13,11 @@ void Uncached::set_caching_enabled(bool enabled) {
   state_.set_mode(HeapState::kBypassed, !enabled, lock);
 }
 
-void* Uncached::allocate(std::size_t bytes, Held& held) {
+void* Uncached::allocate(std::size_t bytes, Held& held, Alignment alignment) {
   const auto ask = [&] {
     holds(held);
     const Unlocked unlocked(held);
-    return state_.device->malloc(bytes);
+    return state_.device->malloc(bytes + alignment.slack());
   };
   std::optional<Address> address = ask();
   if (!address && pressure_.run_last_resort(held)) address = ask();
@@ -25,18 +26,20 @@ void* Uncached::allocate(std::size_t bytes, Held& held) {
                                 format_bytes(bytes), state_.index),
                       state_.index, bytes);
   }
-  live_.insert(*address);
-  return as_pointer(*address);
+  const Address begin = alignment.first_from(*address);
+  live_.emplace(begin, *address);
+  return as_pointer(begin);
 }
 
 bool Uncached::deallocate(const void* ptr) {
   const DeviceLock lock(state_.mutex);
-  if (live_.erase(as_address(ptr)) == 0) return false;
+  auto entry = live_.extract(as_address(ptr));
+  if (entry.empty()) return false;
   try {
     const Unlocked<Held> unlocked(lock);
-    state_.device->free(as_address(ptr));
+    state_.device->free(entry.mapped());
   } catch (...) {
-    live_.insert(as_address(ptr));
+    live_.insert(std::move(entry));
     throw;
   }
   return true;

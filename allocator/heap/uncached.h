@@ -2,7 +2,7 @@
 #pragma once
 
 #include <cstddef>
-#include <set>
+#include <map>
 
 #include "heap/heap_state.h"
 #include "heap/memory_pressure.h"
@@ -16,7 +16,7 @@ class Uncached {
   Uncached& operator=(const Uncached&) = delete;
 
   // Throws OutOfMemory, CudaError.
-  void* allocate(std::size_t bytes, Held& held) CACHALOT_HELD;
+  void* allocate(std::size_t bytes, Held& held, Alignment alignment = {}) CACHALOT_HELD;
   // These lock by themselves.
   void set_caching_enabled(bool enabled);
   // Returns false if `ptr` was not allocated here. Throws CudaError; the allocation is then live as before.
@@ -26,7 +26,8 @@ class Uncached {
  private:
   HeapState& state_;
   MemoryPressure& pressure_;
-  std::set<Address> live_ CACHALOT_GUARDED_BY(device_lock);
+  // What the program has, with what the device gave for it.
+  std::map<Address, Address> live_ CACHALOT_GUARDED_BY(device_lock);
 };
 
 CACHALOT_END

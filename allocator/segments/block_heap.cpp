@@ -41,6 +41,43 @@ void BlockHeap::remove_segment(Block& block) {
   slab_.retire(block);
 }
 
+// The upper part is a free block of its own for a moment, so that allocate does the rest.
+Block& BlockHeap::allocate_inside(Block& block, Address address, std::size_t bytes, std::size_t requested, bool split,
+                                  InactiveSplit& change) {
+  CACHALOT_ASSERT(block.is_free() && block.address <= address && address + bytes <= block.end());
+  if (address == block.address) {
+    change = allocate(block, bytes, requested, split);
+    return block;
+  }
+  Block& part = slab_.make();
+  const std::size_t whole = block.size();
+  const std::int64_t was_split = as_number(block.is_split());
+  FreeBins& bins = block.arena->bins;
+  bins.remove(block);
+  part = {address, block.end() - address, block.requested, 0, &block, block.next, block.arena, {}};
+  part.next->prev = &part;
+  block.next = &part;
+  block.size_and_flags = address - block.address;
+  block.map_place = 0;  // as in cut
+  insert(part);
+  part.bin.epoch = block.bin.epoch;
+  bins.insert(block);
+  try {
+    change = allocate(part, bytes, requested, split);
+  } catch (...) {
+    bins.remove(block);
+    bins.remove(part);
+    absorb(block, part);
+    bins.insert(block);
+    throw;
+  }
+  if (!has_ranges_) {
+    change.blocks += 2 - was_split;
+    change.bytes += as_signed(whole) * (1 - was_split);
+  }
+  return part;
+}
+
 // --- ranges of addresses ---------------------------------------------------------------------------------------------
 
 Block& BlockHeap::add_range(Address address, std::size_t bytes) {

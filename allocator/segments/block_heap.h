@@ -65,6 +65,11 @@ class BlockHeap {
     return change;
   }
 
+  // Marks the bytes from `address` on of a free block allocated, as a block of their own, which it returns; with `split` only
+  // `bytes` of them. What lies before stays free. Throws std::bad_alloc as allocate, having changed nothing.
+  Block& allocate_inside(Block& block, Address address, std::size_t bytes, std::size_t requested, bool split,
+                         InactiveSplit& change);
+
   // Makes a block free and merges it with free neighbours of its arena; the merged block keeps the lowest one's place.
   CACHALOT_FAST_PATH InactiveSplit put_back(Block& freed) {
     InactiveSplit change;

@@ -76,6 +76,9 @@ TEST_P(Peers, PlayATrace) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, Peers, testing::Values("cachalot heap:segments", "cachalot heap:pages", "cuda ''"));
+#ifdef CACHALOT_HAS_MR_PEER
+INSTANTIATE_TEST_SUITE_P(Mr, Peers, testing::Values("mr heap:segments", "mr any:heap:pages"));
+#endif
 
 TEST(PeerPrograms, CountTheDriverCallsOfATrace) {
   EXPECT_EQ(figures("cachalot --quick heap:segments trace/lsm").at("trace/lsm/memory_calls"), 8);  // as PyTorch's

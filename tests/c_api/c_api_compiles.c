@@ -42,6 +42,11 @@ int cachalot_c_program(void) {
   if (cachalot_reset_peak_memory_stats(0) != CACHALOT_OK || cachalot_max_memory_reserved(0) != 0) return 12;
   if (cachalot_reset_accumulated_memory_stats(0) != CACHALOT_OK) return 13;
 
+  void* const aligned = cachalot_malloc_aligned(size, 64 << 10, 0, stream);
+  if (aligned == NULL || (uintptr_t)aligned % (64 << 10) != 0) return 20;
+  cachalot_free(aligned, size, 0, stream);
+  if (cachalot_last_error()[0] != '\0' || cachalot_malloc_aligned(size, 3, 0, stream) != NULL) return 21;
+
   void* const contiguous = cachalot_malloc_with_flags(size, 0, stream, CACHALOT_CONTIGUOUS);
   cachalot_shared_t shared;
   if (contiguous == NULL || cachalot_share(contiguous, &shared) != CACHALOT_OK) return 15;

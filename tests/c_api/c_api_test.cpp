@@ -75,6 +75,7 @@ const DeviceFunction kOneDeviceFunctions[] = {
        cachalot_fragmentation_t out;
        return cachalot_fragmentation(device, &out) == code;
      }},
+    {"malloc_aligned", [](int device, int) { return cachalot_malloc_aligned(512, 1024, device, nullptr) == nullptr; }},
     {"malloc_with_flags",
      [](int device, int) { return cachalot_malloc_with_flags(512, device, nullptr, CACHALOT_CONTIGUOUS) == nullptr; }},
     {"open_shared",

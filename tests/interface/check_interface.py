@@ -18,7 +18,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 TABLE = """
 CachingAllocator            Plug                C API                                 hooks
 
-allocate                    =                   malloc malloc_with_flags              malloc plug_set_contiguous
+allocate                    =                   malloc malloc_with_flags malloc_aligned  malloc plug_set_contiguous
 allocate_at                 =                   -torch                                -adapter
 deallocate                  =                   free                                  free
 deallocate_when_possible    -destructors        -destructors                          -destructors

@@ -22,10 +22,10 @@ import typing
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 DOCUMENTS = [
-    "*.md", "allocator/README.md", "bench/**/*.md", "data/**/*.md", "docs/**/*.md", "examples/**/*.md", "kernels/*.md",
+    "*.md", "allocator/README.md", "bench/**/*.md", "data/**/*.md", "docs/**/*.md", "examples/**/*.md", "kernels/*.md", "mr/*.md",
     "packaging/*.md", "pool/*.md", "pytorch/*.md", "simulator/*.md",
 ]
-HEADERS = ["allocator/include/cachalot/*.h", "kernels/include/cachalot/*", "pool/include/cachalot/*.h", "simulator/include/cachalot/*.h"]
+HEADERS = ["allocator/include/cachalot/*.h", "kernels/include/cachalot/*", "mr/include/cachalot/**/*.h", "pool/include/cachalot/*.h", "simulator/include/cachalot/*.h"]
 PYTHON = ["pytorch/cachalot/*.py"]
 HEADER_COLUMNS = 100
 

@@ -38,6 +38,7 @@ set(layers
   "13 allocator/include/cachalot/allocation_track.h allocator/include/cachalot/leak_detector.h"
   "13 pool/"
   "13 kernels/"
+  "13 mr/"
   "13 allocator/c_api.cpp          allocator/include/cachalot/c_api.h  allocator/c_api_cached_path.h"
   "13 allocator/c_api_environment.cpp  allocator/c_api_environment.h"
   # The plug-in sees the C++ API; an adapter, compiled by its user, sees the public headers and plug.h.

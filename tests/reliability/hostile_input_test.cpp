@@ -91,6 +91,8 @@ TEST_P(HugeSizes, AreRefusedByTheAllocator) {
     SCOPED_TRACE(bytes);
     expect_refused([&] { world_.allocate(bytes); });
     expect_refused([&] { world_.allocator.allocate(bytes, 0, nullptr, {.contiguous = true}); });
+    expect_refused([&] { world_.allocator.allocate(bytes, 0, nullptr, {.alignment = kMaxAlignment}); });
+    expect_refused([&] { world_.allocator.allocate(512, 0, nullptr, {.alignment = bytes}); });
     expect_refused([&] { world_.allocator.deallocate(live, bytes, 0, nullptr); });
     expect_refused([&] { world_.allocator.allocate(bytes, std::numeric_limits<int>::max(), nullptr); });
     expect_refused([&] { world_.allocator.allocate(bytes, std::numeric_limits<int>::min(), nullptr); });

@@ -44,6 +44,34 @@ TEST_F(BlockHeapTest, ASplitKeepsTheLowPartAndFreesTheRest) {
   EXPECT_EQ(rest->size(), 2 * kMiB - 4096);
 }
 
+TEST_F(BlockHeapTest, APartInsideABlockLeavesBothEndsFree) {
+  Block& block = segment(kBase, 2 * kMiB);
+  InactiveSplit change;
+  Block& part = heap.allocate_inside(block, kBase + kMiB, 4096, 4000, true, change);
+  expect(change, 2, 2 * kMiB - 4096);
+  EXPECT_EQ(part.address, kBase + kMiB);
+  EXPECT_EQ(part.size(), 4096u);
+  EXPECT_EQ(part.requested, 4000u);
+  EXPECT_EQ(page_map.find(kBase + kMiB), &part);
+  EXPECT_TRUE(block.is_free());
+  EXPECT_EQ(block.size(), kMiB);
+  EXPECT_EQ(arena.bins.best_fit(512)->size(), kMiB - 4096);
+  expect(heap.put_back(part), -2, -static_cast<std::int64_t>(2 * kMiB - 4096));
+  EXPECT_EQ(arena.bins.best_fit(512)->size(), 2 * kMiB);
+}
+
+TEST_F(BlockHeapTest, APartInsideASplitBlockChangesTheFiguresOfWhatIsSplit) {
+  Block& block = segment(kBase, 2 * kMiB);
+  heap.allocate(block, kMiB, kMiB, true);
+  Block& rest = *arena.bins.best_fit(512);
+  InactiveSplit change;
+  Block& part = heap.allocate_inside(rest, rest.address + 512, kMiB - 512, 1, false, change);
+  expect(change, 0, 512 - static_cast<std::int64_t>(kMiB));
+  EXPECT_EQ(part.end(), kBase + 2 * kMiB);
+  EXPECT_EQ(&heap.allocate_inside(rest, rest.address, 512, 1, false, change), &rest);
+  expect(change, -1, -512);
+}
+
 TEST_F(BlockHeapTest, ASegmentThatWentLeavesNothingInThePageMap) {
   const auto come_and_go = [&](Address address) {
     Block& block = segment(address, 2 * kMiB);

@@ -110,7 +110,12 @@ enum {
 CACHALOT_API void* cachalot_malloc_with_flags(size_t size, int device, cudaStream_t stream,
                                               unsigned int flags);
 
-/** Frees what cachalot_malloc or cachalot_malloc_with_flags returned for this `size` and `device`.
+/** Returns memory as cachalot_malloc does, at an address that is a multiple of `alignment`.
+ * `alignment` is a power of two up to 2 MiB; another number is an error. */
+CACHALOT_API void* cachalot_malloc_aligned(size_t size, size_t alignment, int device,
+                                           cudaStream_t stream);
+
+/** Frees what a cachalot_malloc function returned for this `size` and `device`.
  * A `stream` other than the allocation's counts as a use there: the memory is reused when the work
  * queued on it so far is done.
  * NULL is ignored.

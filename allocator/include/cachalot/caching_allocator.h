@@ -37,12 +37,20 @@ class DeviceAllocator;
 class PageMap;
 struct Block;
 
+/// The largest alignment that an allocation may be asked for with: 2 MiB.
+inline constexpr std::size_t kMaxAlignment = std::size_t{2} << 20;
+
 /// AllocateOptions say how an allocation may be asked for.
 struct AllocateOptions {
   /// True: the allocation lies in one physical handle, to be exported or registered with a network
   /// card. Over heap:pages this costs a new handle if no idle handle has the room. Over
   /// heap:segments every allocation lies in one piece.
   bool contiguous = false;
+  /// The address is a multiple of this number: a power of two up to kMaxAlignment. Every allocation
+  /// is aligned to 512. For more, a free block is divided: what lies before and behind the
+  /// allocation stays free. If no free block has the room, the device is asked for as many bytes
+  /// more.
+  std::size_t alignment = 512;
 };
 
 /// A CachingAllocator allocates memory of one or several devices and caches what is freed.
@@ -155,6 +163,8 @@ class CachingAllocator : public AllocatorFigures,
   /// device takes memory back.
   void* allocate(std::size_t bytes, int device = 0, Stream stream = nullptr);
   /// Returns memory as asked for by `options`; otherwise as the function above.
+  /// Throws InvalidArgument for an alignment that is no power of two or above kMaxAlignment, also
+  /// for 0 bytes.
   void* allocate(std::size_t bytes, int device, Stream stream, const AllocateOptions& options);
   /// Returns `bytes` bytes at `address` for work on `stream`, from free memory of the pool that
   /// serves a request of this size; nullptr for 0 bytes. It makes no driver call. Free memory
