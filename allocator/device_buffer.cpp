@@ -3,18 +3,13 @@
 #include <utility>
 
 #include "base/check.h"
+#include "cachalot/stream_check.h"
 #include "device/addresses.h"
 #include "device/wait_for.h"
 
 namespace cachalot {
 
 namespace {
-
-void require_stream(Device& device, Stream stream) {
-  CACHALOT_REQUIRE(stream == nullptr || device.has_stream(stream),
-                   "stream {} is a stream of another device: a buffer of device {} needs a stream of device {}",
-                   static_cast<const void*>(stream), device.index(), device.index());
-}
 
 // Work queued on `to` from now on comes after the work queued on `from` so far.
 void order(Device& device, Stream from, Stream to) {
@@ -39,7 +34,7 @@ void order(Device& device, Stream from, Stream to) {
 
 DeviceBuffer::DeviceBuffer(CachingAllocator& allocator, std::size_t bytes, Stream stream, int device)
     : stream_(stream), device_(device) {
-  require_stream(*allocator.device(device), stream);
+  require_stream_of_device(*allocator.device(device), stream);
   data_ = allocator.allocate(bytes, device, stream);
   size_ = capacity_ = bytes;
   allocator_ = &allocator;
@@ -118,7 +113,7 @@ void DeviceBuffer::shrink_to_fit() {
 void DeviceBuffer::set_stream(Stream stream) {
   Device& device = usable("set_stream");
   if (stream == stream_) return;
-  require_stream(device, stream);
+  require_stream_of_device(device, stream);
   if (data_ != nullptr) {
     order(device, stream_, stream);
     allocator_->record_stream(data_, stream);

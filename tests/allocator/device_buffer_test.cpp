@@ -214,7 +214,7 @@ TEST(DeviceBuffer, RefusesAStreamOfAnotherDevice) {
   TwoDevices world;
   const Stream foreign = world.device[1]->stream();
   EXPECT_CONTAINS(refusal([&] { DeviceBuffer(world.allocator, 100, foreign, 0); }),
-                  "is a stream of another device: a buffer of device 0 needs a stream of device 0");
+                  "is a stream of another device: work on memory of device 0 needs a stream of device 0");
   DeviceBuffer buffer(world.allocator, 100, world.device[0]->stream(), 0);
   const Stream before = buffer.stream();
   EXPECT_CONTAINS(refusal([&] { buffer.set_stream(foreign); }), "is a stream of another device");

@@ -9,7 +9,7 @@ set(layers
   "0 allocator/include/cachalot/array_bytes.h allocator/include/cachalot/same_version.h"
   "1 allocator/device/            allocator/include/cachalot/device.h   allocator/include/cachalot/simulated_device.h"
   "1                              allocator/include/cachalot/shared_memory.h  allocator/include/cachalot/kernels.h"
-  "1                              allocator/include/cachalot/device_timing.h"
+  "1                              allocator/include/cachalot/device_timing.h  allocator/include/cachalot/stream_check.h"
   # change.h is a plain value that every layer above may name.
   "2 allocator/policy/            allocator/include/cachalot/options.h  allocator/include/cachalot/change.h"
   "2 allocator/include/cachalot/guard.h"
@@ -47,13 +47,17 @@ set(layers
   # The plug-in sees the C++ API; an adapter, compiled by its user, sees the public headers and plug.h.
   "13 pytorch/"
   "14 pytorch/adapter/"
+  # Adapters for other libraries: headers alone, over the public headers and those of the library.
+  "14 allocator/include/cachalot/caching_device_allocator.h allocator/include/cachalot/caching_device_allocator_inline.h"
+  "14 allocator/include/cachalot/thrust.h                   allocator/include/cachalot/cub_environment.h"
   "14 tools/"
   "15 tests/  bench/  examples/")
 
 # Headers from outside, and the only places in allocator/ that may include them. Elsewhere they are free to use.
 # A line: a regular expression for what is included, then paths.
 set(reserved_headers
-  "^cuda|^driver_types|^vector_types  allocator/device/cuda_driver.h allocator/include/cachalot/c_api.h")
+  "^cuda|^driver_types|^vector_types  allocator/device/cuda_driver.h allocator/include/cachalot/c_api.h allocator/include/cachalot/caching_device_allocator.h allocator/include/cachalot/cub_environment.h"
+  "^thrust/                           allocator/include/cachalot/thrust.h")
 
 # What the libraries must not make their users install: tools/, tests/, bench/ and examples/ may.
 set(not_in_libraries "^fmt/|^nlohmann/|^CLI/|^zlib|^gtest/|^benchmark/")

@@ -36,7 +36,8 @@ inline Allocation allocate_owned(CachingAllocator& allocator, std::size_t bytes,
   return Allocation(allocator.allocate(bytes, device, stream), Deallocate{&allocator});
 }
 
-/// Allocates `count` uninitialized elements as CachingAllocator::allocate does. Returns their owner.
+/// Allocates `count` uninitialized elements as CachingAllocator::allocate does. Returns their
+/// owner.
 /// Throws InvalidArgument if a std::size_t does not hold their bytes.
 template <typename T>
 OwnedArray<T> allocate_array(CachingAllocator& allocator, std::size_t count, int device = 0,

@@ -32,7 +32,8 @@ namespace cachalot {
 /// A buffer that was made without an allocator or was moved from is empty. It may be assigned to,
 /// destroyed and asked for its figures; everything else throws InvalidArgument.
 ///
-/// Errors: InvalidArgument, OutOfMemory and CudaError; after each, the buffer is as before the call.
+/// Errors: InvalidArgument, OutOfMemory and CudaError; after each, the buffer is as before the
+/// call.
 /// Thread safety: one thread at a time.
 class DeviceBuffer {
  public:

@@ -12,8 +12,8 @@
 
 namespace cachalot {
 
-/// A PinnedMemoryResource gives containers of std::pmr pinned host memory, which asynchronous copies
-/// to and from a GPU need.
+/// A PinnedMemoryResource gives containers of std::pmr pinned host memory, which asynchronous
+/// copies to and from a GPU need.
 ///
 ///     cachalot::PinnedHostAllocator host(cachalot::cuda_devices().at(0));
 ///     cachalot::PinnedMemoryResource pinned(host);

@@ -81,9 +81,10 @@ struct MemoryAccount {
 /// - the latency of each call (LatencyModel), failures on demand (Fault), a log of calls;
 /// - on request, stream hazards (handed_out).
 ///
-/// Memory holds what copy_from_host, copy and fill brought, from the moment of the call until the memory
-/// is released, and zeros before. Addresses must not be dereferenced. A stream is a non-blocking
-/// one, unless set_blocking says otherwise: nullptr, the legacy default stream, is one more stream.
+/// Memory holds what copy_from_host, copy and fill brought, from the moment of the call until the
+/// memory is released, and zeros before. Addresses must not be dereferenced. A stream is a
+/// non-blocking one, unless set_blocking says otherwise: nullptr, the legacy default stream, is one
+/// more stream.
 ///
 /// Processes: addresses are unique in the process; all devices share 47 bits of them. For
 /// ipc_import each SimulatedDevice is a process of its own: it can open every handle but its own.
