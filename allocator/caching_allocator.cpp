@@ -9,6 +9,7 @@
 #include "base/format.h"
 #include "device/addresses.h"
 #include "groups/allocator_state.h"
+#include "heap/slow_work_range.h"
 
 namespace cachalot {
 
@@ -227,8 +228,11 @@ void CachingAllocator::empty_cache(int device, PoolId pool) {
   state_->tell_after([&] {
     finish_late_frees();
     for (Guard* guard : state_->guards(device)) guard->drain();
-    for (DeviceAllocator* allocator : state_->selected(device))
+    for (DeviceAllocator* allocator : state_->selected(device)) {
+      const SlowWorkRange range(allocator->state.observers.slow_work_observer(),
+                                {SlowWork::Kind::empty_cache, allocator->state.index});
       allocator->recovery.empty_cache(pool, allocator->caches);
+    }
   });
 }
 

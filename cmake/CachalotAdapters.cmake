@@ -37,6 +37,8 @@ function(cachalot_adapter_tests)
   endif()
   cachalot_test(adapters GPU CUDART SOURCES ${arg_SOURCES} CUDA_SOURCES ${arg_CUDA_SOURCES})
   target_include_directories(test_adapters SYSTEM PRIVATE ${CACHALOT_CUB_INCLUDE})
+  # It includes NVTX without its functions.
+  set_source_files_properties(${PROJECT_SOURCE_DIR}/tests/adapters/nvtx_tool.cpp PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
 
   cachalot_find_cccl(cccl)
   if(CACHALOT_HAS_NVCC AND cccl)

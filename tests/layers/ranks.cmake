@@ -20,6 +20,7 @@ set(layers
   "5 allocator/pages/"
   "5 allocator/observe/           allocator/include/cachalot/stats.h    allocator/include/cachalot/history.h"
   "5                              allocator/include/cachalot/snapshot.h allocator/include/cachalot/watcher.h"
+  "5                              allocator/include/cachalot/slow_work.h"
   "6 allocator/streams/           allocator/caches/"
   "7 allocator/heap/              allocator/include/cachalot/out_of_memory.h"
   "7                              allocator/include/cachalot/private_pool.h"
@@ -50,6 +51,7 @@ set(layers
   # Adapters for other libraries: headers alone, over the public headers and those of the library.
   "14 allocator/include/cachalot/caching_device_allocator.h allocator/include/cachalot/caching_device_allocator_inline.h"
   "14 allocator/include/cachalot/thrust.h                   allocator/include/cachalot/cub_environment.h"
+  "14 allocator/include/cachalot/nvtx.h"
   "14 tools/"
   "15 tests/  bench/  examples/")
 
@@ -57,7 +59,8 @@ set(layers
 # A line: a regular expression for what is included, then paths.
 set(reserved_headers
   "^cuda|^driver_types|^vector_types  allocator/device/cuda_driver.h allocator/include/cachalot/c_api.h allocator/include/cachalot/caching_device_allocator.h allocator/include/cachalot/cub_environment.h"
-  "^thrust/                           allocator/include/cachalot/thrust.h")
+  "^thrust/                           allocator/include/cachalot/thrust.h"
+  "^nvtx3/                            allocator/include/cachalot/nvtx.h")
 
 # What the libraries must not make their users install: tools/, tests/, bench/ and examples/ may.
 set(not_in_libraries "^fmt/|^nlohmann/|^CLI/|^zlib|^gtest/|^benchmark/")
