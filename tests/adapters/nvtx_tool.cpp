@@ -28,7 +28,10 @@ Tool& tool() {
   return only;
 }
 
+// CUB has ranges of its own in this program, whose texts are registered strings.
 std::string text(const nvtxEventAttributes_t& event) {
+  if (event.messageType != NVTX_MESSAGE_TYPE_ASCII || event.message.ascii == nullptr)
+    return "a range of another library";
   return std::string(event.message.ascii) + " " + std::to_string(event.payload.ullValue);
 }
 std::string text(const void* handle) { return "#" + std::to_string(reinterpret_cast<std::uintptr_t>(handle)); }

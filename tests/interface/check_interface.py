@@ -134,7 +134,8 @@ REASONS = {
 # What is not a function of CachingAllocator.
 OTHERS = {
     "Plug": ["start", "record_pooled", "hide_code", "set_out_of_memory_thrower"],
-    "C API": ["version", "last_error", "string_free"],
+    "C API": ["version", "last_error", "string_free", "onnxruntime_bind", "onnxruntime_alloc", "onnxruntime_free",
+              "onnxruntime_empty_cache"],
     "hooks": ["init", "plug_hide_launcher"],
 }
 

@@ -51,7 +51,7 @@ set(layers
   # Adapters for other libraries: headers alone, over the public headers and those of the library.
   "14 allocator/include/cachalot/caching_device_allocator.h allocator/include/cachalot/caching_device_allocator_inline.h"
   "14 allocator/include/cachalot/thrust.h                   allocator/include/cachalot/cub_environment.h"
-  "14 allocator/include/cachalot/nvtx.h"
+  "14 allocator/include/cachalot/nvtx.h                     allocator/include/cachalot/tensorrt.h"
   "14 tools/"
   "15 tests/  bench/  examples/")
 
@@ -60,7 +60,8 @@ set(layers
 set(reserved_headers
   "^cuda|^driver_types|^vector_types  allocator/device/cuda_driver.h allocator/include/cachalot/c_api.h allocator/include/cachalot/caching_device_allocator.h allocator/include/cachalot/cub_environment.h"
   "^thrust/                           allocator/include/cachalot/thrust.h"
-  "^nvtx3/                            allocator/include/cachalot/nvtx.h")
+  "^nvtx3/                            allocator/include/cachalot/nvtx.h"
+  "^NvInfer                           allocator/include/cachalot/tensorrt.h")
 
 # What the libraries must not make their users install: tools/, tests/, bench/ and examples/ may.
 set(not_in_libraries "^fmt/|^nlohmann/|^CLI/|^zlib|^gtest/|^benchmark/")
