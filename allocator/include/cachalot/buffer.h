@@ -174,10 +174,10 @@ class Scalar {
   Buffer<T> memory_;
 };
 
-/// The names that RMM's users expect of classes of this kind.
+/// The name that RMM's users expect of a Buffer.
 template <typename T>
 using buffer = Buffer<T>;  // NOLINT(readability-identifier-naming)
-/// As `buffer`.
+/// The name that RMM's users expect of a Scalar.
 template <typename T>
 using scalar = Scalar<T>;  // NOLINT(readability-identifier-naming)
 

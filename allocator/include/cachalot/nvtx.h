@@ -62,14 +62,14 @@ class Nvtx {
   bool has_tool() const;
 
  private:
-  // What a tool was told. Trackers, which nobody can remove, keep it alive.
+  // A Told is what a tool was told. Trackers, which cannot be removed, keep it alive.
   class Told;
 
   CachingAllocator& allocator_;
   std::shared_ptr<Told> told_;
 };
 
-/// A Told is what a tool was told; for Nvtx alone.
+/// A Told is what an Nvtx told the tool, for the Nvtx alone.
 class Nvtx::Told final : public SlowWorkObserver {
  public:
   /// Makes the domain.

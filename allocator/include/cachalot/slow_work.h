@@ -38,7 +38,8 @@ constexpr const char* to_string(SlowWork::Kind kind) {
   return "unknown";
 }
 
-/// A SlowWorkObserver is told when each SlowWork begins and ends, on the thread that does the work.
+/// A SlowWorkObserver observes when each SlowWork begins and ends, on the thread that does the
+/// work.
 /// Derive from it and pass it to CachingAllocator::set_slow_work_observer.
 ///
 /// Both functions are called with the device's lock held, or with none. Calls for different devices

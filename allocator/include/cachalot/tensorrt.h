@@ -30,14 +30,14 @@ namespace cachalot {
 /// Memory that is freed on a stream serves that stream at once, and others when the work that was
 /// queued on both the allocation's stream and this stream is done.
 ///
-/// Errors: TensorRT's functions must not throw. They return nullptr or false, and `on_error` is
-/// told why.
+/// Errors: TensorRT's functions must not throw. They return nullptr or false, and `on_error`
+/// receives the reason.
 ///
 /// Requires: the CachingAllocator outlives it, and it outlives all objects of TensorRT that use it.
 /// Thread safety: every method may be called from any thread at any time.
 class TensorRtAllocator final : public nvinfer1::IGpuAsyncAllocator {
  public:
-  /// An ErrorHandler is told of errors, on the thread that called TensorRT. It must not throw.
+  /// An ErrorHandler receives errors, on the thread that called TensorRT. It must not throw.
   using ErrorHandler = std::function<void(const std::exception&)>;
 
   /// Allocates from `allocator` on `device`, which is the device that TensorRT's objects are made

@@ -40,7 +40,7 @@ class ThrustAllocator {
   using const_reference = thrust::device_reference<const T>;  ///< an element on the device
   using size_type = std::size_t;                              ///< a number of elements
   using difference_type = typename pointer::difference_type;  ///< a distance of elements
-  /// The same for elements of another type.
+  /// Names the allocator of elements of another type.
   template <typename U>
   struct rebind {
     using other = ThrustAllocator<U>;  ///< the allocator
