@@ -4,9 +4,11 @@
 #include <gtest/gtest.h>
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <numeric>
 #include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -242,6 +244,43 @@ TEST(DeviceBuffer, IsAsBeforeWhenACopyFails) {
   EXPECT_EQ(buffer.size(), 3u);
   EXPECT_EQ(world.allocated(), 512u);
   EXPECT_EQ(content_of(buffer), (Bytes{'a', 'b', 'c'}));
+}
+
+// The n-th call of the device fails, for n = 1, 2, ...: after each failure the buffer has its size and its content.
+TEST(DeviceBuffer, IsAsBeforeWhicheverCallFails) {
+  World world;
+  const Stream first = world.device->stream();
+  const Stream second = world.device->stream();
+  bool has_failed = true;
+  for (std::uint64_t nth = 1; has_failed && nth < 100; ++nth) {
+    SCOPED_TRACE("call " + std::to_string(nth));
+    DeviceBuffer buffer(world.allocator, 3, first);
+    buffer.copy_from_host("abc", 3);
+    world.allocator.empty_cache();
+    world.device->set_faults({{.nth = nth, .out_of_memory = false, .code = 719}});
+    has_failed = false;
+    std::size_t size = 3;
+    try {
+      buffer.resize(5'000'000);
+      size = 5'000'000;
+      buffer.set_stream(second);
+      buffer.resize(3);
+      size = 3;
+      buffer.shrink_to_fit();
+      const DeviceBuffer copy = buffer.clone();
+    } catch (const CudaError& error) {
+      EXPECT_EQ(error.code(), 719);
+      has_failed = true;
+    }
+    world.device->set_faults({});
+    EXPECT_EQ(buffer.size(), size);
+    Bytes content(3);
+    buffer.copy_to_host(content.data(), content.size());
+    EXPECT_EQ(content, (Bytes{'a', 'b', 'c'}));
+    EXPECT_EQ(world.allocator.validate(), "");
+  }
+  EXPECT_FALSE(has_failed) << "the calls do not come to an end";
+  EXPECT_EQ(world.allocated(), 0u);
 }
 
 TEST(DeviceBuffer, MayOutliveItsAllocator) {
