@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstdlib>
 #include <memory>
 #include <numeric>
 #include <optional>
@@ -290,6 +291,18 @@ TEST(DeviceBuffer, MayOutliveItsAllocator) {
   world.reset();
   EXPECT_CONTAINS(refusal([&] { late.resize(200); }), "whose allocator was destroyed");
   late = std::move(moved);
+}
+
+// Objects with static storage are destroyed in the reverse order of their making: the allocator before the buffer.
+TEST(DeviceBufferDeathTest, MayBeDestroyedAfterItsAllocatorAtTheExitOfTheProcess) {
+  testing::FLAGS_gtest_death_test_style = "threadsafe";
+  const auto end_the_process = [] {
+    static DeviceBuffer late;
+    static CachingAllocator allocator({std::make_shared<SimulatedDevice>(World::config_of(kGiB))});
+    late = DeviceBuffer(allocator, 100);
+    std::exit(late.data() != nullptr ? 7 : 0);
+  };
+  EXPECT_EXIT(end_the_process(), testing::ExitedWithCode(7), "^$");
 }
 
 TEST(DeviceBuffer, CopiesDuringACaptureArePartOfTheGraph) {
