@@ -22,6 +22,7 @@
 #include "cachalot/caching_allocator.h"
 #include "cachalot/errors.h"
 #include "cachalot/kernels.h"
+#include "cachalot/stream_check.h"
 #include "cachalot/version.h"
 #include "policy/option_warnings.h"
 
@@ -234,6 +235,10 @@ SharedMemory from_c(const cachalot_shared_t& shared) {
   });
 }
 
+// Where ONNX Runtime's functions allocate.
+constinit std::atomic<int> onnxruntime_device{0};
+constinit std::atomic<Stream> onnxruntime_stream{nullptr};
+
 // For the caller to free.
 char* copy_of(const std::string& text) {
   char* const copy = static_cast<char*>(std::malloc(text.size() + 1));
@@ -286,6 +291,25 @@ void cachalot_free(void* ptr, size_t size, int device, cudaStream_t stream) {
     deallocate(ptr, size, device, stream);
   }
 }
+
+int cachalot_onnxruntime_bind(int device, cudaStream_t stream) {
+  return guarded([&] {
+    require_stream_of_device(*allocator().device(device), stream);
+    onnxruntime_device = device;
+    onnxruntime_stream = stream;
+  });
+}
+
+void* cachalot_onnxruntime_alloc(size_t size) { return cachalot_malloc(size, onnxruntime_device, onnxruntime_stream); }
+
+void cachalot_onnxruntime_free(void* ptr) {
+  guarded([&] {
+    if (ptr != nullptr) allocator().deallocate(ptr);
+    last_error = "";
+  });
+}
+
+void cachalot_onnxruntime_empty_cache(void) { cachalot_empty_cache(onnxruntime_device); }
 
 int cachalot_empty_cache(int device) {
   return guarded([&] { allocator().empty_cache(device); });

@@ -11,6 +11,7 @@
 #include "base/format.h"
 #include "device/addresses.h"
 #include "groups/allocator_state.h"
+#include "heap/slow_work_range.h"
 
 CACHALOT_BEGIN
 
@@ -235,8 +236,11 @@ void CachingAllocator::empty_cache(int device, PoolId pool) {
   state_->tell_after([&] {
     finish_late_frees();
     for (Guard* guard : state_->guards(device)) guard->drain();
-    for (DeviceAllocator* allocator : state_->selected(device))
+    for (DeviceAllocator* allocator : state_->selected(device)) {
+      const SlowWorkRange range(allocator->state.observers.slow_work_observer(),
+                                {SlowWork::Kind::empty_cache, allocator->state.index});
       allocator->recovery.empty_cache(pool, allocator->caches);
+    }
   });
 }
 

@@ -26,7 +26,7 @@ if(TARGET cachalot)
 endif()
 set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/cachalot)
 
-install(TARGETS ${installed} EXPORT cachalotTargets FILE_SET HEADERS FILE_SET cuda_headers)
+install(TARGETS ${installed} EXPORT cachalotTargets FILE_SET HEADERS FILE_SET cuda_headers FILE_SET adapter_headers)
 if(TARGET cachalot_cli)
   install(TARGETS cachalot_cli)
   if(NOT CMAKE_CROSSCOMPILING)  # the command writes its own completion scripts and manual page

@@ -46,9 +46,14 @@ function(cachalot_nvcc target)
     set(object ${PROJECT_BINARY_DIR}/nvcc/${name}.o)
     cmake_path(GET object PARENT_PATH folder)
     file(MAKE_DIRECTORY ${folder})
+    get_source_file_property(own_folders ${source} INCLUDE_DIRECTORIES)  # before all others: another CCCL than the toolkit's
+    set(own_flags "")
+    if(own_folders)
+      list(TRANSFORM own_folders PREPEND -I OUTPUT_VARIABLE own_flags)
+    endif()
     add_custom_command(OUTPUT ${object} DEPENDS ${source} DEPFILE ${object}.d VERBATIM
       COMMENT "Building CUDA object ${name}.o"
-      COMMAND ${CMAKE_CXX_COMPILER_LAUNCHER} ${CUDAToolkit_NVCC_EXECUTABLE} ${flags}
+      COMMAND ${CMAKE_CXX_COMPILER_LAUNCHER} ${CUDAToolkit_NVCC_EXECUTABLE} ${own_flags} ${flags}
               -MD -MF ${object}.d -c ${source} -o ${object})
     set_source_files_properties(${object} PROPERTIES EXTERNAL_OBJECT ON GENERATED ON)
     target_sources(${target} PRIVATE ${object})
@@ -125,11 +130,20 @@ endfunction()
 # As cachalot_examples, of CUDA files. They are tested on the simulated runtime, where kernels compute nothing, and whose
 # GPU is one of compute capability 9.0: CUB asks whether its kernels were compiled for it. Under sanitizers, which the
 # runtime does not run with, they are not built: CUB takes nvcc twenty seconds.
+#   CCCL_SOURCES  files that need CCCL 3.1 or newer
 function(cachalot_cuda_examples)
-  cmake_parse_arguments(PARSE_ARGV 0 arg "" "" "SOURCES")
+  cmake_parse_arguments(PARSE_ARGV 0 arg "" "" "SOURCES;CCCL_SOURCES")
   cachalot_files(sources examples ${arg_SOURCES})
   if(NOT CACHALOT_HAS_NVCC OR CACHALOT_SANITIZE)
     return()
+  endif()
+  cachalot_find_cccl(cccl)
+  if(cccl)
+    cachalot_files(cccl_sources examples ${arg_CCCL_SOURCES})
+    set_source_files_properties(${cccl_sources} PROPERTIES INCLUDE_DIRECTORIES ${cccl})
+    list(APPEND sources ${cccl_sources})
+  else()
+    message(STATUS "cachalot: ${arg_CCCL_SOURCES} of examples/ is not built: there is no CCCL 3.1 or newer (set CACHALOT_CCCL_INCLUDE)")
   endif()
   foreach(source IN LISTS sources)
     cmake_path(GET source STEM name)

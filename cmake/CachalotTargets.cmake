@@ -37,6 +37,9 @@ function(cachalot_require_all_listed)
   if(NOT CACHALOT_BUILD_GPU_CHECKS)
     list(FILTER found EXCLUDE REGEX "/bench/gpu/")
   endif()
+  if(NOT TARGET test_adapters)
+    list(FILTER found EXCLUDE REGEX "/tests/adapters/")
+  endif()
   if(NOT TARGET test_simulator)
     list(FILTER found EXCLUDE REGEX "/(tests/(mr|plug|simulator)/|bench/simulator_calls)")
   endif()
@@ -88,13 +91,19 @@ function(cachalot_static_library name folder)
   target_link_libraries(${library} PRIVATE $<BUILD_INTERFACE:cachalot_flags>)
 endfunction()
 
+# ADAPTER_HEADERS need another library's headers: a file set of its own, as nobody compiles all of them.
 function(cachalot_core_library)
+  cmake_parse_arguments(PARSE_ARGV 0 adapters "" "" "ADAPTER_HEADERS")
   # The files that a malloc and a free pass through are one group.
-  cachalot_static_library(core allocator ${ARGN} UNITY_GROUPS
+  cachalot_static_library(core allocator ${adapters_UNPARSED_ARGUMENTS} UNITY_GROUPS
     base=allocator/base
     device=allocator/device
     heap=allocator,allocator/blocks,allocator/segments,allocator/pages,allocator/streams,allocator/caches,allocator/heap,allocator/growth,allocator/inspection
     reports=allocator/policy,allocator/observe,allocator/leaks,allocator/guard,allocator/groups)
+  cachalot_files(adapter_headers allocator/include/cachalot ${adapters_ADAPTER_HEADERS})
+  target_sources(cachalot_core PUBLIC
+    FILE_SET adapter_headers TYPE HEADERS BASE_DIRS ${PROJECT_SOURCE_DIR}/allocator/include FILES ${adapter_headers})
+  set_target_properties(cachalot_core PROPERTIES INTERFACE_HEADER_SETS_TO_VERIFY HEADERS)
   target_include_directories(cachalot_core PRIVATE ${PROJECT_SOURCE_DIR}/allocator)
   # Compiled as C++20, and used by programs of C++17: what headers say must mean the same in both (tests/headers).
   target_compile_features(cachalot_core PUBLIC cxx_std_17 PRIVATE cxx_std_20)

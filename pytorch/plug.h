@@ -13,6 +13,8 @@
 #include <string_view>
 #include <utility>
 
+// An adapter is compiled with these headers, and linked with nothing of the library's.
+#define CACHALOT_WITHOUT_LIBRARY
 #include "cachalot/caching_allocator.h"
 
 namespace cachalot {

@@ -60,6 +60,8 @@ class CudaDevice final : public Device {
   ShareableHandle export_handle(MemoryHandle handle) override;
   MemoryHandle import_handle(const ShareableHandle& shared) override;
   void enable_peer_access(int peer) override;
+  void copy(CopyKind kind, Address to, Address from, std::size_t bytes, Stream stream) override;
+  bool has_stream(Stream stream) override;
   std::uint64_t stream_id(Stream stream) override;
   Event event_create() override;
   void event_destroy(Event event) override;

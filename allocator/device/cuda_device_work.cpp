@@ -33,6 +33,18 @@ CUcontext other_context_of(Stream stream) {
   return owner;
 }
 
+template <typename Calls>
+void in_context(CUcontext context, Calls&& calls) {
+  check("cuCtxPushCurrent", driver().context_push(context));
+  struct Pop {
+    ~Pop() {
+      CUcontext popped = nullptr;
+      driver().context_pop(&popped);
+    }
+  } const pop;
+  calls();
+}
+
 // A stream of the current context. What is queued on it is done after it was destroyed, too.
 class TemporaryStream {
  public:
@@ -51,7 +63,7 @@ class TemporaryStream {
 class TemporaryEvent {
  public:
   explicit TemporaryEvent(CUcontext context) : context_(context) {
-    in_context([&] { check("cuEventCreate", driver().event_create(&event_, CU_EVENT_DISABLE_TIMING)); });
+    in_context(context_, [&] { check("cuEventCreate", driver().event_create(&event_, CU_EVENT_DISABLE_TIMING)); });
   }
   ~TemporaryEvent() { driver().event_destroy(event_); }
   TemporaryEvent(const TemporaryEvent&) = delete;
@@ -59,27 +71,34 @@ class TemporaryEvent {
 
   CUevent get() const { return event_; }
   void record(Stream stream) const {
-    in_context([&] { check("cuEventRecord", driver().event_record(event_, stream)); });
+    in_context(context_, [&] { check("cuEventRecord", driver().event_record(event_, stream)); });
   }
 
  private:
-  template <typename Calls>
-  void in_context(Calls&& calls) const {
-    check("cuCtxPushCurrent", driver().context_push(context_));
-    struct Pop {
-      ~Pop() {
-        CUcontext popped = nullptr;
-        driver().context_pop(&popped);
-      }
-    } const pop;
-    calls();
-  }
-
   CUcontext context_;
   CUevent event_ = nullptr;
 };
 
 }  // namespace
+
+// Addresses tell CUDA the kind.
+void CudaDevice::copy(CopyKind /*kind*/, Address to, Address from, std::size_t bytes, Stream stream) {
+  constexpr auto kCall = "cuMemcpyAsync";
+  if (bytes == 0) check(kCall, CUDA_ERROR_INVALID_VALUE);  // CUDA may do nothing
+  const CudaContext::Current current(context_);
+  check(kCall, driver().copy_async(to, from, bytes, stream));
+}
+
+// A stream may be of another context of this device.
+bool CudaDevice::has_stream(Stream stream) {
+  if (is_named_by_context(stream)) return true;
+  const CudaContext::Current current(context_);
+  CUcontext owner = nullptr;
+  check("cuStreamGetCtx", driver().stream_get_context(stream, &owner));
+  CUdevice device = 0;
+  in_context(owner, [&] { check("cuCtxGetDevice", driver().context_get_device(&device)); });
+  return device == ordinal_;
+}
 
 Event CudaDevice::event_create() {
   const CudaContext::Current current(context_);

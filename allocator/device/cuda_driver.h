@@ -50,6 +50,7 @@ class CudaDriver {
   const PFN_cuCtxGetCurrent_v4000 context_get_current = required("cuCtxGetCurrent");
   const PFN_cuCtxPushCurrent_v4000 context_push = required("cuCtxPushCurrent_v2");
   const PFN_cuCtxPopCurrent_v4000 context_pop = required("cuCtxPopCurrent_v2");
+  const PFN_cuCtxGetDevice_v2000 context_get_device = required("cuCtxGetDevice");
   const PFN_cuCtxGetId_v12000 context_get_id = optional("cuCtxGetId");  // since CUDA 12.0
   const PFN_cuCtxSynchronize_v2000 context_synchronize = required("cuCtxSynchronize");
   const PFN_cuCtxEnablePeerAccess_v4000 context_enable_peer = required("cuCtxEnablePeerAccess");
@@ -67,6 +68,7 @@ class CudaDriver {
   const PFN_cuMemcpyHtoD_v3020 copy_from_host = required("cuMemcpyHtoD_v2");
   const PFN_cuMemcpyDtoH_v3020 copy_to_host = required("cuMemcpyDtoH_v2");
   const PFN_cuMemcpyDtoHAsync_v3020 copy_to_host_async = required("cuMemcpyDtoHAsync_v2");
+  const PFN_cuMemcpyAsync_v4000 copy_async = required("cuMemcpyAsync");
   const PFN_cuMemsetD8Async_v3020 fill_async = required("cuMemsetD8Async");
 
   const PFN_cuMemGetAllocationGranularity_v10020 get_granularity = required("cuMemGetAllocationGranularity");

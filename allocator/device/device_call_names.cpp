@@ -48,6 +48,7 @@ constexpr std::array kNames = std::to_array<Names>({
     {DeviceCall::enable_peer_access, "enable_peer_access", "cuCtxEnablePeerAccess"},
     {DeviceCall::malloc_async, "malloc_async", "cuMemAllocAsync"},
     {DeviceCall::free_async, "free_async", "cuMemFreeAsync"},
+    {DeviceCall::copy, "copy", "cuMemcpyAsync"},
 });
 
 constexpr bool each_is_at_its_place() {

@@ -48,6 +48,9 @@ class PinnedHostMemory final : public Device {
     gpu_->fill(address, value, bytes, as_given(stream));
   }
 
+  // All memory is the host's, which a GPU copies as it copies its own.
+  void copy(CopyKind, Address, Address, std::size_t, Stream) override { refuse("cuMemcpyAsync"); }
+  bool has_stream(Stream) override { return true; }  // streams of all devices may use it
   std::uint64_t stream_id(Stream stream) override { return gpu_->stream_id(as_given(stream)); }
   Event event_create() override { return gpu_->event_create(); }
   void event_destroy(Event event) override { gpu_->event_destroy(event); }

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <iterator>
 
 CACHALOT_BEGIN
 
@@ -68,6 +69,13 @@ void* SimulatedHostMemory::allocate(std::size_t bytes) {
 std::size_t SimulatedHostMemory::bytes(const void* memory) const {
   const auto taken = allocated_.find(memory);
   return taken == allocated_.end() ? 0 : taken->second.get_deleter().bytes;
+}
+
+bool SimulatedHostMemory::holds(const void* memory) const {
+  const auto above = allocated_.upper_bound(memory);
+  if (above == allocated_.begin()) return false;
+  const auto& [first, mapping] = *std::prev(above);
+  return static_cast<const std::byte*>(memory) < static_cast<const std::byte*>(first) + mapping.get_deleter().bytes;
 }
 
 void SimulatedHostMemory::Unmap::operator()(void* memory) const { munmap(memory, bytes); }

@@ -38,6 +38,7 @@ class SimulatedHostMemory {
  public:
   void* allocate(std::size_t bytes);            // pages of zeros; null when the host has not that much
   std::size_t bytes(const void* memory) const;  // 0: not allocated here
+  bool holds(const void* memory) const;         // somewhere in an allocation
   bool free(void* memory);                      // false: not allocated here
   void free_all() { allocated_.clear(); }
 

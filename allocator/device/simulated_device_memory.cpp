@@ -135,17 +135,15 @@ void SimulatedDevice::host_free(void* memory) {
 
 void SimulatedDevice::copy_to_host(void* to, Address from, std::size_t bytes) {
   const Lock lock(impl_->mutex);
-  for (const MemoryPiece& piece : impl_->begin_copy(DeviceCall::copy_to_host, from, bytes)) {
-    impl_->content.read(static_cast<std::byte*>(to) + (piece.address - from), piece.physical, piece.bytes);
-  }
+  impl_->begin_copy(DeviceCall::copy_to_host, from, bytes);
+  impl_->read_content(static_cast<std::byte*>(to), from, bytes);
   impl_->book.succeeded();
 }
 
 void SimulatedDevice::copy_from_host(Address to, const void* from, std::size_t bytes) {
   const Lock lock(impl_->mutex);
-  for (const MemoryPiece& piece : impl_->begin_copy(DeviceCall::copy_from_host, to, bytes)) {
-    impl_->content.write(piece.physical, static_cast<const std::byte*>(from) + (piece.address - to), piece.bytes);
-  }
+  impl_->begin_copy(DeviceCall::copy_from_host, to, bytes);
+  impl_->write_content(to, static_cast<const std::byte*>(from), bytes);
   impl_->book.succeeded();
 }
 

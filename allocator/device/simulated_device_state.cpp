@@ -1,6 +1,9 @@
 #include "device/simulated_device_state.h"
 
+#include <algorithm>
+
 #include "base/format.h"
+#include "device/addresses.h"
 #include "device/cuda_codes.h"
 
 CACHALOT_BEGIN
@@ -86,10 +89,10 @@ const std::vector<MemoryPiece>& SimulatedDevice::Impl::locate(Address address, s
   return pieces;
 }
 
-const std::vector<MemoryPiece>& SimulatedDevice::Impl::begin_copy(DeviceCall call, Address address, std::size_t bytes) {
+void SimulatedDevice::Impl::begin_copy(DeviceCall call, Address address, std::size_t bytes) {
   book.begin(call, address, bytes);
   streams.refuse_while_capturing(cuda_name(call));
-  if (bytes != 0 && !locate(address, bytes).empty()) return pieces;
+  if (bytes != 0 && !locate(address, bytes).empty()) return;
   fail(cuda_name(call), CudaCode::invalid_value, formatted("[{:#x}, +{}) is not accessible memory", address, bytes));
 }
 
@@ -111,6 +114,39 @@ void SimulatedDevice::Impl::note_uses(Stream stream, const std::vector<AddressRa
 void SimulatedDevice::Impl::wait_for_stream(SimulatedStream& stream) {
   book.wait_until(stream.ready_ns());
   if (checker) checker->host_saw_stream(stream.name());
+}
+
+std::int64_t SimulatedDevice::Impl::queue_copy(SimulatedStream& stream, const HostCopy& copy,
+                                               const std::vector<AddressRange>& ranges) {
+  const bool may_wait = !copy.pinned && stream.capture() == 0;
+  if (may_wait) stage(stream, copy);
+  const bool queued = streams.copy(stream, copy.direction, book.clock_ns(), config.copies.engine_ns(copy));
+  if (queued && checker) note_uses(stream.name(), ranges);
+  if (may_wait) wait_for_pageable(stream, copy);
+  return stream.ready_ns();
+}
+
+void SimulatedDevice::Impl::read_content(std::byte* to, Address from, std::size_t bytes) {
+  for (const MemoryPiece& piece : locate(from, bytes)) {
+    content.read(to + (piece.address - from), piece.physical, piece.bytes);
+  }
+}
+
+void SimulatedDevice::Impl::write_content(Address to, const std::byte* from, std::size_t bytes) {
+  for (const MemoryPiece& piece : locate(to, bytes)) {
+    content.write(piece.physical, from + (piece.address - to), piece.bytes);
+  }
+}
+
+void SimulatedDevice::Impl::move_content(CopyKind kind, Address to, Address from, std::size_t bytes) {
+  if (kind == CopyKind::from_host) return write_content(to, static_cast<const std::byte*>(as_pointer(from)), bytes);
+  if (kind == CopyKind::to_host) return read_content(static_cast<std::byte*>(as_pointer(to)), from, bytes);
+  std::vector<std::byte> part(std::min(bytes, kPhysicalUnit));
+  for (std::size_t done = 0; done < bytes; done += part.size()) {
+    part.resize(std::min(part.size(), bytes - done));
+    read_content(part.data(), from + done, part.size());
+    write_content(to + done, part.data(), part.size());
+  }
 }
 
 void SimulatedDevice::Impl::stage(SimulatedStream& stream, const HostCopy& copy) {

@@ -58,9 +58,19 @@ class SimulatedDevice::Impl {
   // Where the range is; empty if a byte of it is not accessible.
   const std::vector<MemoryPiece>& locate(Address address, std::size_t bytes) CACHALOT_REQUIRES(mutex);
 
-  // Begins a copy, which waits for nothing; where its device memory is.
-  const std::vector<MemoryPiece>& begin_copy(DeviceCall call, Address address, std::size_t bytes)
+  // Begins a copy, which waits for nothing, of accessible memory.
+  void begin_copy(DeviceCall call, Address address, std::size_t bytes) CACHALOT_REQUIRES(mutex);
+
+  // Queues what launch_copy queues.
+  std::int64_t queue_copy(SimulatedStream& stream, const HostCopy& copy, const std::vector<AddressRange>& ranges)
       CACHALOT_REQUIRES(mutex);
+
+  // Of accessible memory.
+  void read_content(std::byte* to, Address from, std::size_t bytes) CACHALOT_REQUIRES(mutex);
+  void write_content(Address to, const std::byte* from, std::size_t bytes) CACHALOT_REQUIRES(mutex);
+
+  // Does what a copy does, at once: nobody may look before the stream is there.
+  void move_content(CopyKind kind, Address to, Address from, std::size_t bytes) CACHALOT_REQUIRES(mutex);
 
   void require_accessible(const std::vector<AddressRange>& ranges) CACHALOT_REQUIRES(mutex);
 

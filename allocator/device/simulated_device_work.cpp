@@ -1,6 +1,9 @@
 // The simulated device's work: calls of streams, events and captures.
 #include "base/check.h"
+#include "base/format.h"
 #include "cachalot/simulated_device.h"
+#include "device/addresses.h"
+#include "device/cuda_codes.h"
 #include "device/simulated_device_state.h"
 
 CACHALOT_BEGIN
@@ -110,14 +113,39 @@ std::int64_t SimulatedDevice::launch_copy(Stream stream, const HostCopy& copy,
                                           const std::vector<AddressRange>& ranges) {
   const Lock lock(impl_->mutex);
   impl_->require_accessible(ranges);
-  SimulatedStream& on = impl_->stream_in_order("cuMemcpyAsync", stream);
-  const bool may_wait = !copy.pinned && on.capture() == 0;
-  if (may_wait) impl_->stage(on, copy);
-  const std::int64_t duration_ns = impl_->config.copies.engine_ns(copy);
-  const bool queued = impl_->streams.copy(on, copy.direction, impl_->book.clock_ns(), duration_ns);
-  if (queued && impl_->checker) impl_->note_uses(stream, ranges);
-  if (may_wait) impl_->wait_for_pageable(on, copy);
-  return on.ready_ns();
+  return impl_->queue_copy(impl_->stream_in_order("cuMemcpyAsync", stream), copy, ranges);
+}
+
+// Copies within the device take the stream no time, as fills do.
+void SimulatedDevice::copy(CopyKind kind, Address to, Address from, std::size_t bytes, Stream stream) {
+  constexpr auto kCall = "cuMemcpyAsync";
+  const bool to_host = kind == CopyKind::to_host;
+  const Address here = to_host ? from : to;
+  const Lock lock(impl_->mutex);
+  impl_->book.begin(DeviceCall::copy, here, bytes);
+  std::vector<AddressRange> ranges = {{here, bytes}};
+  if (kind == CopyKind::within_device) ranges.push_back({from, bytes});
+  for (const AddressRange& range : ranges) {
+    if (bytes != 0 && !impl_->locate(range.address, bytes).empty()) continue;
+    fail(kCall, CudaCode::invalid_value, formatted("[{:#x}, +{}) is not accessible memory", range.address, bytes));
+  }
+  SimulatedStream& on = impl_->stream_in_order(kCall, stream);
+  const bool captures = on.capture() != 0;
+  if (kind == CopyKind::within_device) {
+    const bool queued = impl_->streams.launch(on, impl_->book.clock_ns(), 0);
+    if (queued && impl_->checker) impl_->note_uses(stream, ranges);
+  } else {
+    const auto* const host = as_pointer(to_host ? to : from);
+    const auto direction = to_host ? CopyDirection::to_host : CopyDirection::to_device;
+    impl_->queue_copy(on, {direction, bytes, impl_->host_memory.holds(host)}, ranges);
+  }
+  if (!captures) impl_->move_content(kind, to, from, bytes);
+  impl_->book.succeeded();
+}
+
+bool SimulatedDevice::has_stream(Stream stream) {
+  const Lock lock(impl_->mutex);
+  return impl_->streams.has(stream);
 }
 
 void SimulatedDevice::set_blocking(Stream stream) {

@@ -106,6 +106,8 @@ SimulatedStream& SimulatedStreams::even_dead(Stream name) {
   return add(name);
 }
 
+bool SimulatedStreams::has(Stream name) const { return streams_.contains(name) || !is_made_by_a_device(name); }
+
 SimulatedStream& SimulatedStreams::look_up(Stream name) {
   SimulatedStream& stream = even_dead(name);
   if (stream.is_dead()) {

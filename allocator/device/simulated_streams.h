@@ -88,6 +88,8 @@ class SimulatedStreams {
   SimulatedStream& stream(Stream name) {
     return last_used_ && last_used_->name() == name ? *last_used_ : look_up(name);
   }
+  // False for a name that another device has made.
+  bool has(Stream name) const;
   // The same for one that was destroyed, too.
   SimulatedStream& even_dead(Stream name);
   // The stream that the call queues work on, or waits for: it is behind the streams that it waits for implicitly, and

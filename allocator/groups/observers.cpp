@@ -31,6 +31,10 @@ void AllocatorObservers::remove_watcher(const Watcher* watcher) {
   for (const auto& allocator : state_.devices_if_own()) allocator->state.observers.remove_watcher(watcher);
 }
 
+void AllocatorObservers::set_slow_work_observer(const std::shared_ptr<SlowWorkObserver>& observer) {
+  for (const auto& allocator : state_.devices()) allocator->state.observers.set_slow_work_observer(observer);
+}
+
 void AllocatorObservers::record_history(const HistoryOptions& history) {
   for (const auto& allocator : state_.devices()) allocator->state.observers.record_history(history);
 }

@@ -6,6 +6,7 @@
 
 #include "base/check.h"
 #include "groups/allocator_state.h"
+#include "heap/slow_work_range.h"
 
 CACHALOT_BEGIN
 
@@ -22,6 +23,8 @@ std::vector<DeviceAllocator*> sleepers(const AllocatorState& state, PoolId pool,
 void wake(const AllocatorState& state, const std::vector<DeviceAllocator*>& allocators, PoolId pool) {
   state.tell_after([&] {
     for (DeviceAllocator* allocator : allocators) {
+      const SlowWorkRange range(allocator->state.observers.slow_work_observer(),
+                                {SlowWork::Kind::restore_physical, allocator->state.index});
       for (Guard* guard : state.guards(allocator->state.index)) guard->drain();
       allocator->sleeping.restore_physical(pool);
       for (Guard* guard : state.guards(allocator->state.index)) guard->wake();
@@ -79,6 +82,8 @@ void AllocatorSleep::release_physical(PoolId pool, bool save, int device) {
   CACHALOT_REQUIRE(!allocators.empty(), "release_physical: there is no pool ({}, {})", pool.first, pool.second);
   state_.tell_after([&] {
     for (DeviceAllocator* allocator : allocators) {
+      const SlowWorkRange range(allocator->state.observers.slow_work_observer(),
+                                {SlowWork::Kind::release_physical, allocator->state.index});
       const auto release = [&] { allocator->sleeping.release_physical(pool, save); };
       if (!state_.is_guarded()) release();
       for (Guard* guard : state_.guards(allocator->state.index)) guard->put_to_sleep(release);

@@ -3,11 +3,14 @@
 #include "base/bytes.h"
 #include "base/format.h"
 #include "growth/out_of_memory.h"
+#include "heap/slow_work_range.h"
 #include "policy/torch_policy.h"
 
 CACHALOT_BEGIN
 
 Block& Supply::obtain(Request request, const Context& context, Held& held) {
+  const SlowWorkRange range(state_.observers.slow_work_observer(held),
+                            {SlowWork::Kind::grow, state_.index, request.bytes});
   Growth& growth = *request.pool().growth;
   if (Block* block = growth.find_beside(request, held)) return *block;
   const PoolHold hold(request.pool().owner());

@@ -42,6 +42,16 @@ void Observers::remove_watcher(const Watcher* watcher) {
   update(lock);
 }
 
+void Observers::set_slow_work_observer(std::shared_ptr<SlowWorkObserver> observer) {
+  const DeviceLock lock(state_.mutex);  // lets go of the old one after the lock
+  std::swap(slow_work_observer_, observer);
+}
+
+std::shared_ptr<SlowWorkObserver> Observers::slow_work_observer() const {
+  const DeviceLock lock(state_.mutex);
+  return slow_work_observer_;
+}
+
 void Observers::watch_through_guard() {
   const DeviceLock lock(state_.mutex);
   history_.only_tell();

@@ -13,6 +13,7 @@
 #include "blocks/block.h"
 #include "cachalot/change.h"
 #include "cachalot/history.h"
+#include "cachalot/slow_work.h"
 #include "observe/history.h"
 
 CACHALOT_BEGIN
@@ -34,6 +35,12 @@ class Observers {
   bool history_enabled() const;
 
   bool is_watched() const { return watched_.load(std::memory_order_relaxed); }
+  void set_slow_work_observer(std::shared_ptr<SlowWorkObserver> observer);
+  std::shared_ptr<SlowWorkObserver> slow_work_observer() const;
+  const std::shared_ptr<SlowWorkObserver>& slow_work_observer(const Held& held) const CACHALOT_HELD {
+    holds(held);
+    return slow_work_observer_;
+  }
   // From now on watchers hear of the guard's blocks, by tell_watchers, instead of the heap's.
   void watch_through_guard();
   void tell_watchers(Change change, const CallStack& stack);
@@ -74,7 +81,8 @@ class Observers {
   HeapState& state_;
   History history_ CACHALOT_GUARDED_BY(device_lock);
   ContextRecorder recorder_ CACHALOT_GUARDED_BY(device_lock);
-  Contexts recorded_contexts_ CACHALOT_GUARDED_BY(device_lock) = Contexts::never;  // for the recorder
+  Contexts recorded_contexts_ CACHALOT_GUARDED_BY(device_lock) = Contexts::never;          // for the recorder
+  std::shared_ptr<SlowWorkObserver> slow_work_observer_ CACHALOT_GUARDED_BY(device_lock);  // null: nobody
   bool placing_ CACHALOT_GUARDED_BY(device_lock) = false;
   std::atomic<Contexts> contexts_{Contexts::never};
   std::atomic<bool> watched_{false};

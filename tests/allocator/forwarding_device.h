@@ -58,10 +58,13 @@ class ForwardingDevice : public Device {
     return device_->completion_hint(stream);
   }
   std::uint64_t stream_id(Stream stream) override { return device_->stream_id(stream); }
-  void stream_wait(Stream stream, Event event) override CACHALOT_FORWARD(stream_wait(stream, event)) CaptureStatus
-      capture_status(Stream stream) override CACHALOT_FORWARD(capture_status(stream)) void synchronize() override
-      CACHALOT_FORWARD(synchronize()) IpcHandle ipc_export(Address address) override
-      CACHALOT_FORWARD(ipc_export(address)) Address ipc_import(const IpcHandle& handle) override
+  bool has_stream(Stream stream) override { return device_->has_stream(stream); }
+  void copy(CopyKind kind, Address to, Address from, std::size_t bytes, Stream stream) override
+      CACHALOT_FORWARD(copy(kind, to, from, bytes, stream)) void stream_wait(Stream stream, Event event) override
+      CACHALOT_FORWARD(stream_wait(stream, event)) CaptureStatus capture_status(Stream stream) override
+      CACHALOT_FORWARD(capture_status(stream)) void synchronize() override CACHALOT_FORWARD(synchronize()) IpcHandle
+      ipc_export(Address address) override CACHALOT_FORWARD(ipc_export(address)) Address
+      ipc_import(const IpcHandle& handle) override
       CACHALOT_FORWARD(ipc_import(handle)) void ipc_close(Address address) override
       CACHALOT_FORWARD(ipc_close(address)) std::int64_t clock_us() override {
     return device_->clock_us();

@@ -203,6 +203,8 @@ TEST_F(CudaDeviceTest, AnEventMarksWorkOfAStreamOfAnotherDevice) {
   ASSERT_EQ(cudaSetDevice(1), cudaSuccess);
   ASSERT_EQ(cudaStreamCreate(&foreign), cudaSuccess);
   ASSERT_EQ(cudaSetDevice(0), cudaSuccess);
+  EXPECT_FALSE(device_->has_stream(foreign));
+  EXPECT_TRUE(cuda_devices()[1]->has_stream(foreign));
   const Event event = device_->event_create();
   subject_->queue_work(foreign, std::chrono::milliseconds(100));
   device_->event_record(event, foreign);

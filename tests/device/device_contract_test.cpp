@@ -431,6 +431,52 @@ TEST_P(DeviceContract, FillOfNothingIsAnErrorAndWhileAStreamCapturesIsPartOfTheG
   device_->free(address);
 }
 
+TEST_P(DeviceContract, CopyMovesItsBytesBehindWhatIsQueuedOnTheStream) {
+  constexpr std::size_t kBytes = 5 * kMiB;
+  const Address first = device_->malloc(kBytes).value();
+  const Address second = device_->malloc(kBytes).value();
+  auto* const host = static_cast<unsigned char*>(device_->host_malloc(kBytes));
+  for (std::size_t i = 0; i < kBytes; ++i) host[i] = static_cast<unsigned char>(i % 251);
+  const Stream stream = subject_->new_stream();
+  const Event event = device_->event_create();
+  subject_->queue_work(stream, kWork);
+  device_->copy(CopyKind::from_host, first, reinterpret_cast<Address>(host), kBytes, stream);
+  device_->copy(CopyKind::within_device, second + 1, first, kBytes - 1, stream);
+  device_->event_record(event, stream);
+  EXPECT_FALSE(device_->event_query(event));
+  std::vector<unsigned char> seen(kBytes, 1);
+  device_->copy(CopyKind::to_host, reinterpret_cast<Address>(seen.data()), second, kBytes, stream);
+  EXPECT_TRUE(device_->event_query(event)) << "a copy to pageable memory returned before it was done";
+  EXPECT_EQ(seen[0], 0);
+  EXPECT_TRUE(std::equal(seen.begin() + 1, seen.end(), host));
+  device_->event_destroy(event);
+  device_->host_free(host);
+  device_->free(first);
+  device_->free(second);
+}
+
+TEST_P(DeviceContract, CopyOfNothingIsAnErrorAndWhileAStreamCapturesIsPartOfTheGraph) {
+  const Address address = device_->malloc(2 * kMiB).value();
+  const Stream stream = subject_->new_stream();
+  EXPECT_EQ(code_of([&] { device_->copy(CopyKind::within_device, address, address + kMiB, 0, stream); }), 1);
+  const unsigned char one = 1;
+  device_->copy_from_host(address + kMiB, &one, 1);
+  subject_->begin_capture(stream);
+  device_->copy(CopyKind::within_device, address, address + kMiB, kMiB, stream);
+  EXPECT_EQ(subject_->end_capture(stream), 0);
+  unsigned char seen = 2;
+  device_->fill(address, 0, 1, stream);
+  device_->synchronize();
+  device_->copy_to_host(&seen, address, 1);
+  EXPECT_EQ(seen, 0) << "a copy that was captured was done";
+  device_->free(address);
+}
+
+TEST_P(DeviceContract, ADeviceHasItsStreamsAndTheDefaultOne) {
+  EXPECT_TRUE(device_->has_stream(subject_->new_stream()));
+  EXPECT_TRUE(device_->has_stream(nullptr));
+}
+
 TEST_P(DeviceContract, HostMemoryOfNothingAndFreeOfWhatIsNoneAreErrors) {
   EXPECT_EQ(code_of([&] { device_->host_malloc(0); }), 1);
   EXPECT_EQ(code_of([&] { device_->host_free(nullptr); }), 1);

@@ -78,6 +78,12 @@ class NewThreadDevice final : public Device {
   void copy_from_host(Address to, const void* from, std::size_t bytes) override {
     in_new_thread([&] { device_->copy_from_host(to, from, bytes); });
   }
+  void copy(CopyKind kind, Address to, Address from, std::size_t bytes, Stream stream) override {
+    in_new_thread([&] { device_->copy(kind, to, from, bytes, stream); });
+  }
+  bool has_stream(Stream stream) override {
+    return in_new_thread([&] { return device_->has_stream(stream); });
+  }
   void fill(Address address, unsigned char value, std::size_t bytes, Stream stream) override {
     in_new_thread([&] { device_->fill(address, value, bytes, stream); });
   }

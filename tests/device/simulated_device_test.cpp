@@ -539,6 +539,8 @@ TEST(SimulatedEvents, AStreamOfAnotherDeviceIsRefused) {
   EXPECT_EQ(code_of([&] { device.event_record(event, foreign); }), 400);
   EXPECT_EQ(code_of([&] { device.stream_wait(foreign, event); }), 400);
   EXPECT_EQ(code_of([&] { device.stream_id(foreign); }), 400);
+  EXPECT_FALSE(device.has_stream(foreign));
+  EXPECT_TRUE(other.has_stream(foreign));
   other.launch(foreign, 1);
 }
 
@@ -878,6 +880,7 @@ TEST(SimulatedFaults, EveryKindOfCallCanFail) {
         [&] { device.enable_peer_access(1); },
         [&] { device.malloc_async(kPage, {}); },
         [&] { device.free_async(1, {}); },
+        [&] { device.copy(CopyKind::within_device, 1, 2, 1, {}); },
     };
     ASSERT_EQ(calls.size(), kDeviceCallCount);
     EXPECT_EQ(code_of(calls[i]), 999);

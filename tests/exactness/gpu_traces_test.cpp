@@ -61,6 +61,8 @@ class LoggedDevice final : public Device {
   void copy_to_host(void*, Address, std::size_t) override { not_needed(); }
   void copy_from_host(Address, const void*, std::size_t) override { not_needed(); }
   void fill(Address, unsigned char, std::size_t, Stream) override { not_needed(); }
+  void copy(CopyKind, Address, Address, std::size_t, Stream) override { not_needed(); }
+  bool has_stream(Stream) override { return true; }
   std::uint64_t stream_id(Stream) override { return 0; }
   Event event_create() override { not_needed(); }
   void event_destroy(Event) override { not_needed(); }

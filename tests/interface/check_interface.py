@@ -70,6 +70,7 @@ add_free_memory_callback    =                   -functions                      
 add_change_tracker          =                   -functions                            -adapter
 add_watcher                 -ctypes             -functions                            -leaks
 remove_watcher              -ctypes             -functions                            -leaks
+set_slow_work_observer      -nvtx               -functions                            -nvtx
 record_history              =                   -functions                            plug_record_history
 history_enabled             =                   -functions                            -adapter
 annotate                    =                   -functions                            -adapter
@@ -120,6 +121,7 @@ REASONS = {
     "-implied": "empty_cache does so, too",
     "-known": "the caller knows: it allocated or set this itself",
     "-leaks": "leak_hooks.h has leak detectors and tracks, which are watchers",
+    "-nvtx": "cachalot/nvtx.h, for programs in C++, calls it",
     "-printed": "reports are printed as they come, and returned by the check",
     "-stats": "it is in memory_stats",
     "-tags": "tags are the pools of the C API",
@@ -132,7 +134,8 @@ REASONS = {
 # What is not a function of CachingAllocator.
 OTHERS = {
     "Plug": ["start", "record_pooled", "hide_code", "set_out_of_memory_thrower"],
-    "C API": ["version", "last_error", "string_free"],
+    "C API": ["version", "last_error", "string_free", "onnxruntime_bind", "onnxruntime_alloc", "onnxruntime_free",
+              "onnxruntime_empty_cache"],
     "hooks": ["init", "plug_hide_launcher"],
 }
 

@@ -6,9 +6,10 @@ set(layers
   "0 allocator/include/cachalot/call_stack.h  allocator/include/cachalot/compact_report.h"
   "0 allocator/include/cachalot/host_device.h allocator/include/cachalot/require_cpp17.h"
   "0 allocator/include/cachalot/span.h        allocator/include/cachalot/version.h"
+  "0 allocator/include/cachalot/array_bytes.h allocator/include/cachalot/same_version.h"
   "1 allocator/device/            allocator/include/cachalot/device.h   allocator/include/cachalot/simulated_device.h"
   "1                              allocator/include/cachalot/shared_memory.h  allocator/include/cachalot/kernels.h"
-  "1                              allocator/include/cachalot/device_timing.h"
+  "1                              allocator/include/cachalot/device_timing.h  allocator/include/cachalot/stream_check.h"
   # change.h is a plain value that every layer above may name.
   "2 allocator/policy/            allocator/include/cachalot/options.h  allocator/include/cachalot/change.h"
   "2 allocator/include/cachalot/guard.h"
@@ -19,6 +20,7 @@ set(layers
   "5 allocator/pages/"
   "5 allocator/observe/           allocator/include/cachalot/stats.h    allocator/include/cachalot/history.h"
   "5                              allocator/include/cachalot/snapshot.h allocator/include/cachalot/watcher.h"
+  "5                              allocator/include/cachalot/slow_work.h"
   "6 allocator/streams/           allocator/caches/"
   "7 allocator/heap/              allocator/include/cachalot/out_of_memory.h"
   "7                              allocator/include/cachalot/private_pool.h"
@@ -34,6 +36,9 @@ set(layers
   "12 allocator/include/cachalot/allocator_sharing.h    allocator/include/cachalot/allocator_sleep.h"
   "12 allocator/caching_allocator.cpp   allocator/include/cachalot/caching_allocator.h"
   "13 allocator/pinned_host_allocator.cpp  allocator/include/cachalot/pinned_host_allocator.h"
+  "13 allocator/pinned_memory_resource.cpp allocator/include/cachalot/pinned_memory_resource.h"
+  "13 allocator/device_buffer.cpp          allocator/include/cachalot/device_buffer.h"
+  "13 allocator/include/cachalot/buffer.h  allocator/include/cachalot/allocation.h"
   "13 allocator/leaks/             allocator/include/cachalot/allocation_site.h"
   "13 allocator/include/cachalot/allocation_track.h allocator/include/cachalot/leak_detector.h"
   "13 pool/"
@@ -44,13 +49,20 @@ set(layers
   # The plug-in sees the C++ API; an adapter, compiled by its user, sees the public headers and plug.h.
   "13 pytorch/"
   "14 pytorch/adapter/"
+  # Adapters for other libraries: headers alone, over the public headers and those of the library.
+  "14 allocator/include/cachalot/caching_device_allocator.h allocator/include/cachalot/caching_device_allocator_inline.h"
+  "14 allocator/include/cachalot/thrust.h                   allocator/include/cachalot/cub_environment.h"
+  "14 allocator/include/cachalot/nvtx.h                     allocator/include/cachalot/tensorrt.h"
   "14 tools/"
   "15 tests/  bench/  examples/")
 
 # Headers from outside, and the only places in allocator/ that may include them. Elsewhere they are free to use.
 # A line: a regular expression for what is included, then paths.
 set(reserved_headers
-  "^cuda|^driver_types|^vector_types  allocator/device/cuda_driver.h allocator/include/cachalot/c_api.h")
+  "^cuda|^driver_types|^vector_types  allocator/device/cuda_driver.h allocator/include/cachalot/c_api.h allocator/include/cachalot/caching_device_allocator.h allocator/include/cachalot/cub_environment.h"
+  "^thrust/                           allocator/include/cachalot/thrust.h"
+  "^nvtx3/                            allocator/include/cachalot/nvtx.h"
+  "^NvInfer                           allocator/include/cachalot/tensorrt.h")
 
 # What the libraries must not make their users install: tools/, tests/, bench/ and examples/ may.
 set(not_in_libraries "^fmt/|^nlohmann/|^CLI/|^zlib|^gtest/|^benchmark/")

@@ -1,8 +1,11 @@
 // The C++ API from an installed package, on the simulated device.
 #include <cstdio>
 #include <memory>
+#include <vector>
 
+#include "cachalot/buffer.h"
 #include "cachalot/caching_allocator.h"
+#include "cachalot/pinned_memory_resource.h"
 #include "cachalot/simulated_device.h"
 #include "cachalot/version.h"
 
@@ -16,7 +19,10 @@ int main() {
   allocator.deallocate(block);
   allocator.empty_cache();
   const bool given_back = allocator.memory_allocated() == 0 && allocator.memory_reserved() == 0;
+  const cachalot::Buffer<int> numbers(allocator, std::vector<int>{1, 2, 3});
+  const bool copied = numbers.to_host() == std::vector<int>{1, 2, 3};
   std::printf("cachalot %s\n", cachalot::version());
   std::printf("C++: held %s, given back %s\n", held ? "right" : "WRONG", given_back ? "right" : "WRONG");
-  return held && given_back ? 0 : 1;
+  std::printf("C++: copied %s\n", copied ? "right" : "WRONG");
+  return held && given_back && copied ? 0 : 1;
 }

@@ -5,11 +5,13 @@
 #include <memory>
 
 #include "cachalot/caching_allocator.h"
+#include "cachalot/caching_device_allocator.h"
 #include "cachalot/cub_scratch.h"
 #include "cachalot/simulated_device.h"
 #include "cachalot/slot_pool.cuh"
 #include "cachalot/slot_pool.h"
 #include "cachalot/tensor_pool.h"
+#include "cachalot/thrust.h"
 
 static_assert(__cplusplus >= 201703L && __cplusplus < 202002L, "cachalot's targets ask for C++17, no more and no less");
 
@@ -48,11 +50,16 @@ int main() {
   cachalot::TensorPool pool(allocator, {{1024, 1024}, cachalot::DType::float32});
   const bool pooled = pool.acquire().data() != nullptr && pool.stats().allocations == 1;
   const bool computed = !has_gpu || kernels_are_right(allocator, slots, nullptr);
+  cachalot::CachingDeviceAllocator cache(allocator);
+  void* block = nullptr;
+  const bool cached = cache.DeviceAllocate(0, &block, 1000) == cudaSuccess && cache.DeviceFree(0, block) == cudaSuccess;
+  cachalot::ThrustAllocator<int> ints(allocator);
+  ints.deallocate(ints.allocate(100), 100);
   const bool given = slots.counters().live == 0;
   std::printf("CUDA: pooled %s, computed %s, given back %s\n", pooled ? "right" : "WRONG",
               !has_gpu   ? "nothing (no GPU)"
               : computed ? "right"
                          : "WRONG",
               given ? "right" : "WRONG");
-  return pooled && computed && given ? 0 : 1;
+  return pooled && computed && given && cached ? 0 : 1;
 }

@@ -10,6 +10,7 @@
 #include "cachalot/change.h"
 #include "cachalot/history.h"
 #include "cachalot/out_of_memory.h"
+#include "cachalot/slow_work.h"
 #include "cachalot/watcher.h"
 
 CACHALOT_BEGIN_API
@@ -36,6 +37,8 @@ class AllocatorObservers : private AllocatorGroup {
   void add_watcher(const std::shared_ptr<Watcher>& watcher);
   /// Removes a watcher; it is not called after this returns. An unknown watcher is ignored.
   void remove_watcher(const Watcher* watcher);
+  /// Makes `observer` the only observer of slow work; null for none.
+  void set_slow_work_observer(const std::shared_ptr<SlowWorkObserver>& observer);
   /// Starts, changes or stops the recording of changes, as `history` says.
   /// Throws InvalidArgument for an enabled history with max_entries 0, or with contexts and no
   /// recorder.

@@ -302,6 +302,27 @@ CACHALOT_API void cachalot_string_free(char* string);
  * Never returns NULL. The text is valid until the thread's next call of cachalot. */
 CACHALOT_API const char* cachalot_last_error(void);
 
+/** @name ONNX Runtime
+ * The three functions below are what its CUDA execution provider takes as the options
+ * gpu_external_alloc, gpu_external_free and gpu_external_empty_cache: their addresses as decimal
+ * numbers, all three together. They have no stream and no device, which
+ * cachalot_onnxruntime_bind sets for the process.
+ * @{ */
+
+/** Binds the functions below to the execution provider's device_id and user_compute_stream; before,
+ * they serve device 0 and the legacy default stream. What was allocated before stays as it is.
+ * Requires: no call of the functions below is in progress: call it before the session is made.
+ * Fails with CACHALOT_E_INVALID_ARGUMENT for a device that does not exist and for a stream of
+ * another device. The old binding then stays. */
+CACHALOT_API int cachalot_onnxruntime_bind(int device, cudaStream_t stream);
+/** Returns `size` bytes; NULL for 0 bytes and, with an error, without enough memory. */
+CACHALOT_API void* cachalot_onnxruntime_alloc(size_t size);
+/** Frees what cachalot_onnxruntime_alloc returned. NULL is ignored. Other pointers are an error. */
+CACHALOT_API void cachalot_onnxruntime_free(void* ptr);
+/** Gives cached memory of the bound device back to it. */
+CACHALOT_API void cachalot_onnxruntime_empty_cache(void);
+/** @} */
+
 /** Applies options, in CACHALOT_CONF's grammar.
  * Before the first use any option may be set, on top of CACHALOT_CONF.
  * Later the options may be set that PyTorch can change at run time: not `heap`,

@@ -25,6 +25,7 @@
 #include "cachalot/out_of_memory.h"
 #include "cachalot/pool_id.h"
 #include "cachalot/private_pool.h"
+#include "cachalot/same_version.h"
 #include "cachalot/shared_memory.h"
 #include "cachalot/snapshot.h"
 #include "cachalot/stats.h"

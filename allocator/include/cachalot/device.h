@@ -79,6 +79,13 @@ struct ShareableHandle {
   std::array<unsigned char, 64> fabric = {};
 };
 
+/// The kinds of copies that a stream does.
+enum class CopyKind : std::uint8_t {
+  from_host,      ///< from host memory to the device
+  to_host,        ///< from the device to host memory
+  within_device,  ///< from memory of the device to other memory of it
+};
+
 /// A Device is one GPU, or a model of one, as the allocator uses it.
 ///
 /// There are two implementations: CudaDevice (cuda_devices), over the CUDA runtime and driver, and
@@ -172,6 +179,18 @@ class Device {
   /// Queues work on `stream` that sets `bytes` > 0 bytes of accessible memory to `value`. Joins the
   /// capture if the stream captures.
   virtual void fill(Address address, unsigned char value, std::size_t bytes, Stream stream) = 0;
+  /// Queues work on `stream` that copies `bytes` > 0 bytes (cuMemcpyAsync). `kind` says which of
+  /// `to` and `from` is host memory. Joins the capture if the stream captures.
+  /// Requires: the ranges do not overlap; pinned host memory is not freed, and not written where
+  /// it is the source, before the copy is done.
+  /// Blocks: not for pinned host memory and within the device. For pageable host memory: until
+  /// the source may be written, or the destination read.
+  virtual void copy(CopyKind kind, Address to, Address from, std::size_t bytes, Stream stream) = 0;
+
+  /// Returns false if `stream` is a stream of another device. A stream that CUDA names for each
+  /// device (nullptr, cudaStreamLegacy, cudaStreamPerThread) belongs to every device.
+  /// Requires: the stream exists. Cost: nanoseconds.
+  virtual bool has_stream(Stream stream) = 0;
 
   /// Returns the number of the stream, which no other stream of the process ever has
   /// (cudaStreamGetId): a handle may be that of another stream as soon as its stream is destroyed.

@@ -44,6 +44,7 @@ enum class DeviceCall : std::uint8_t {
   enable_peer_access,  ///< Device::enable_peer_access
   malloc_async,        ///< Device::malloc_async
   free_async,          ///< Device::free_async
+  copy,                ///< Device::copy
   kCount,              ///< the number of kinds
 };
 /// The number of kinds of calls.

@@ -81,9 +81,10 @@ struct MemoryAccount {
 /// - the latency of each call (LatencyModel), failures on demand (Fault), a log of calls;
 /// - on request, stream hazards (handed_out).
 ///
-/// Memory holds what copy_from_host and fill brought, from the moment of the call until the memory
-/// is released, and zeros before. Addresses must not be dereferenced. A stream is a non-blocking
-/// one, unless set_blocking says otherwise: nullptr, the legacy default stream, is one more stream.
+/// Memory holds what copy_from_host, copy and fill brought, from the moment of the call until the
+/// memory is released, and zeros before. Addresses must not be dereferenced. A stream is a
+/// non-blocking one, unless set_blocking says otherwise: nullptr, the legacy default stream, is one
+/// more stream.
 ///
 /// Processes: addresses are unique in the process; all devices share 47 bits of them. For
 /// ipc_import each SimulatedDevice is a process of its own: it can open every handle but its own.
@@ -147,6 +148,8 @@ class SimulatedDevice final : public Device {
   MemoryHandle import_handle(const ShareableHandle& shared) override;
   void enable_peer_access(int peer) override;
   void fill(Address address, unsigned char value, std::size_t bytes, Stream stream) override;
+  void copy(CopyKind kind, Address to, Address from, std::size_t bytes, Stream stream) override;
+  bool has_stream(Stream stream) override;
   std::uint64_t stream_id(Stream stream) override;
   Event event_create() override;
   void event_destroy(Event event) override;
