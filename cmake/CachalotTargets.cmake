@@ -480,7 +480,6 @@ endfunction()
 # use libcachalot.so. Each is also a test: it must run and succeed.
 function(cachalot_examples)
   cmake_parse_arguments(PARSE_ARGV 0 arg "" "" "SOURCES")
-  enable_language(C)
   cachalot_files(sources examples ${arg_SOURCES})
   foreach(source IN LISTS sources)
     cmake_path(GET source STEM name)

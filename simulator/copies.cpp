@@ -1,6 +1,7 @@
 #include "simulator/copies.h"
 
 #include <algorithm>
+#include <cstdint>
 #include <cstring>
 #include <vector>
 
@@ -10,7 +11,25 @@
 namespace cachalot::simulator {
 namespace {
 
+constexpr std::size_t kHostPageBytes = 4096;
+
 const void* offset(const void* pointer, std::size_t bytes) { return static_cast<const char*>(pointer) + bytes; }
+
+bool is_zero(const char* bytes, std::size_t count) {
+  return bytes[0] == 0 && std::memcmp(bytes, bytes + 1, count - 1) == 0;
+}
+
+// Makes host memory zeros. Pages that nobody has written are only read, so that they stay without memory of their own: a program
+// that moves its activations to the host pins tens of GiB.
+void make_zeros(void* start, std::size_t bytes) {
+  auto* const first = static_cast<char*>(start);
+  for (std::size_t done = 0; done < bytes;) {
+    const std::size_t in_page = (reinterpret_cast<std::uintptr_t>(first) + done) % kHostPageBytes;
+    const std::size_t part = std::min(bytes - done, kHostPageBytes - in_page);
+    if (!is_zero(first + done, part)) std::memset(first + done, 0, part);
+    done += part;
+  }
+}
 
 }  // namespace
 
@@ -39,7 +58,7 @@ void Copies::copy(void* to, const void* from, std::size_t bytes, std::size_t who
   if (devices_.hold(from)) require_access(from, bytes);
   if (devices_.hold(to)) return make_unknown(to, bytes);
   if (devices_.hold(from))
-    std::memset(to, 0, bytes);
+    make_zeros(to, bytes);
   else
     std::memmove(to, from, bytes);
 }

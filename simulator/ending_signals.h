@@ -1,5 +1,7 @@
-// A process that SIGTERM or SIGINT ends writes its report first, and then dies by the signal as it would have.
+// A process that SIGTERM, SIGINT or SIGSEGV ends writes its report first, and then dies by the signal as it would have.
 #pragma once
+
+#include <cstdint>
 
 namespace cachalot::simulator {
 
@@ -7,5 +9,8 @@ namespace cachalot::simulator {
 // handles later, is left to the program. Starts a thread, which does the writing: a handler of signals may not take locks.
 // To be called once.
 void write_before_ending_signals(void (*write)());
+
+// Returns the address whose access has raised SIGSEGV, which ends the process; 0 before that. Any thread may call it.
+std::uintptr_t fault_address();
 
 }  // namespace cachalot::simulator

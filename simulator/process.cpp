@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <mutex>
+#include <optional>
 #include <vector>
 
 #include "base/format.h"
@@ -157,7 +158,10 @@ void Process::write_report() {
       process->note_context(device);
     devices.push_back(device.simulated.get());
   }
-  process->report_.write(devices, process->watch_);
+  std::optional<HostAccess> access;
+  if (const DeviceState* accessed = process->devices_.find_owner(fault_address()))
+    access = {fault_address(), accessed->ordinal};
+  process->report_.write(devices, process->watch_, access);
 }
 
 namespace {

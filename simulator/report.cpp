@@ -73,7 +73,8 @@ void Report::note_context(int device, const ContextCharge& charge, const Spread&
   summary.context_spread = spread;
 }
 
-void Report::write(const std::vector<const SimulatedDevice*>& devices, const Watch& watch) {
+void Report::write(const std::vector<const SimulatedDevice*>& devices, const Watch& watch,
+                   const std::optional<HostAccess>& host_access) {
   JsonWriter json;
   json.begin_object().key("devices").list(devices, [&](JsonWriter&, const SimulatedDevice* device) {
     write(json, *device, summaries_[static_cast<std::size_t>(device->index())]);
@@ -81,6 +82,7 @@ void Report::write(const std::vector<const SimulatedDevice*>& devices, const Wat
   json.key("cudnn");
   write_cudnn_use(json);
   write_unknown_workspaces(json.key("unknown_workspaces"));
+  write(json.key("host_access"), host_access);
   if (watch.is_on()) watch.write(json);
   std::fputs((json.end_object().take() + "\n").c_str(), report_);
   std::fflush(report_);
@@ -161,6 +163,14 @@ void Report::write(JsonWriter& json, const std::optional<Failure>& failure) {
       .member("allocation", failure->moment.ordinal)
       .member("clock_ns", failure->moment.clock_ns)
       .end_object();
+}
+
+void Report::write(JsonWriter& json, const std::optional<HostAccess>& access) {
+  if (!access) {
+    json.value(nullptr);
+    return;
+  }
+  json.begin_object().member("address", access->address).member("device", access->device).end_object();
 }
 
 }  // namespace cachalot::simulator

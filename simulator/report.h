@@ -23,6 +23,12 @@ namespace cachalot::simulator {
 // Whose NCCL's memory is: buffers that it takes for itself, an estimate; or what the program asked it for (ncclMemAlloc).
 enum class NcclMemory { buffers, asked };
 
+// The CPU accessed memory of a device, which ended the process by SIGSEGV, as it does with a GPU.
+struct HostAccess {
+  std::uint64_t address = 0;
+  int device = 0;
+};
+
 class Report {
  public:
   // Throws InvalidArgument, which names the variable, when a file cannot be written. Empty paths: not wanted.
@@ -43,7 +49,8 @@ class Report {
   void note_nccl_memory_freed(int device, NcclMemory whose, std::size_t bytes);
   // What a device was charged with for its context, and the spread of that.
   void note_context(int device, const ContextCharge& charge, const Spread& spread);
-  void write(const std::vector<const SimulatedDevice*>& devices, const Watch& watch);
+  void write(const std::vector<const SimulatedDevice*>& devices, const Watch& watch,
+             const std::optional<HostAccess>& host_access);
   bool is_written() const { return is_written_; }
 
  private:
@@ -75,6 +82,7 @@ class Report {
 
   static void write(JsonWriter& json, const SimulatedDevice& device, const Summary& summary);
   static void write(JsonWriter& json, const std::optional<Failure>& failure);
+  static void write(JsonWriter& json, const std::optional<HostAccess>& access);
   static void write(JsonWriter& json, const ContextCharge& charge);
   static void write(JsonWriter& json, const Spread& spread);  // its members
 

@@ -283,12 +283,25 @@ std::string values_text(const json& torch) {
 }
 
 // The first line, where there is something to tell. Where memory ran out, that is the answer.
+// Why SIGSEGV ended a process, where its report knows.
+std::string host_access_text(const Simulation& simulation) {
+  std::string text;
+  for (const ProcessReport& report : simulation.processes) {
+    if (report.driver.is_null() || report.driver.at("host_access").is_null()) continue;
+    const json& access = report.driver.at("host_access");
+    text += fmt::format("the CPU accessed memory of device {}, at {:#x}: that ends a program on a GPU as well\n",
+                        number(access, "device"), number(access, "address"));
+  }
+  return text;
+}
+
 std::string ending_text(const Simulation& simulation, const Style& style) {
   const ProgramEnding& ending = simulation.ending;
   if (ending.ended != Ended::no && ending.is_good()) return why_it_was_ended(ending) + "\n";
   if (ending.is_good()) return "";
   const char* const answer = lacked_memory(simulation) ? "" : "unknown: ";
-  return style.bad(fmt::format("{}the program ended with {}", answer, how_it_ended(ending))) + "\n";
+  return style.bad(fmt::format("{}the program ended with {}", answer, how_it_ended(ending))) + "\n" +
+         host_access_text(simulation);
 }
 
 // Which cuDNN planned the program's convolutions; nothing where it did without. 91900 is 9.19.0.

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import provider
 import pytest
+import torch
 import world
 
 COMMAND = os.environ.get("CACHALOT_COMMAND")
@@ -307,6 +308,25 @@ def test_whether_a_program_fits_is_unknown_if_it_did_not_end_well(tmp_path: Path
     assert "fits on" not in done.stderr
     assert report["ending"]["good"] is False
     assert report["processes"][0]["torch"]["devices"][0]["peak_allocated_bytes"] > 8_000_000
+
+
+@pytest.mark.skipif(not torch.__version__.startswith("2.11."), reason="where the seed of a dropout is kept is PyTorch 2.11's")
+def test_hooks_that_move_the_seed_of_a_dropout_to_the_gpu_get_a_segmentation_fault_as_there(tmp_path: Path) -> None:
+    """PyTorch's efficient attention saves the seed on the CPU, and reads it there in the backward pass."""
+    program = """
+import torch
+
+shape = 1, 2, 64, 32
+query, key, value = (torch.zeros(shape, device="cuda", requires_grad=True) for _ in range(3))
+with torch.autograd.graph.saved_tensors_hooks(lambda saved: (saved.device, saved.cpu()), unpack):
+    torch.nn.functional.scaled_dot_product_attention(query, key, value, dropout_p=0.1).sum().backward()
+print("done")
+"""
+    done, _ = simulate(tmp_path, "unpack = lambda saved: saved[1].to(saved[0])" + program)
+    assert (done.returncode, done.stdout) == (0, "done\n"), done.stderr
+    done, report = simulate(tmp_path, "unpack = lambda saved: saved[1].cuda()" + program, fresh=True)
+    assert "\nunknown: the program ended with signal 11 (Segmentation fault)\nthe CPU accessed memory of device 0, at 0x" in done.stderr
+    assert report["processes"][0]["driver"]["host_access"]["device"] == 0
 
 
 def test_a_program_that_handles_sigterm_itself_keeps_its_handler(tmp_path: Path) -> None:

@@ -1,7 +1,10 @@
+#include <algorithm>
+#include <cstddef>
 #include <cstring>
 #include <numeric>
 
 #include "cuda_check.h"
+#include "tests/resident_memory.h"
 
 namespace cachalot {
 namespace {
@@ -95,6 +98,26 @@ TEST_F(SimulatorMemory, FreedMemoryForgetsItsContent) {
     ASSERT_CUDA(cudaMemset(device, 1, kMib));
     ASSERT_CUDA(cudaFree(device));
   }
+}
+
+TEST_F(SimulatorMemory, LargeCopiesToPinnedMemoryTakeNoneOfTheHost) {
+  const std::size_t bytes = 32 * kMib;
+  void* device = nullptr;
+  void* memory = nullptr;
+  ASSERT_CUDA(cudaMalloc(&device, bytes));
+  ASSERT_CUDA(cudaMallocHost(&memory, bytes));
+  char* const pinned = static_cast<char*>(memory);
+  const std::size_t before = resident_bytes();
+  for (int time = 0; time < 2; ++time) {
+    ASSERT_CUDA(cudaMemcpyAsync(pinned, device, bytes, cudaMemcpyDeviceToHost, nullptr));
+    ASSERT_CUDA(cudaMemcpyAsync(device, pinned, bytes, cudaMemcpyHostToDevice, nullptr));
+  }
+  EXPECT_LT(resident_bytes(), before + 4 * kMib);
+  pinned[bytes / 2] = pinned[bytes - 1] = 1;
+  ASSERT_CUDA(cudaMemcpy(pinned, device, bytes, cudaMemcpyDeviceToHost));
+  EXPECT_EQ(std::count(pinned, pinned + bytes, 0), static_cast<std::ptrdiff_t>(bytes));
+  ASSERT_CUDA(cudaFreeHost(pinned));
+  ASSERT_CUDA(cudaFree(device));
 }
 
 TEST_F(SimulatorMemory, LargeCopiesToTheHostGiveZeros) {

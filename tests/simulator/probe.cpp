@@ -74,6 +74,14 @@ int end_by(int number) {
   return 0;
 }
 
+// Reads on the CPU: of device memory that it allocates, or of address 0.
+int read_on_cpu(bool of_device) {
+  void* pointer = nullptr;
+  cudaMalloc(&pointer, 1 << 20);
+  const volatile char* const address = of_device ? static_cast<const char*>(pointer) + 256 : nullptr;
+  return *address;
+}
+
 // Calls what is not simulated, twice.
 int array() {
   cudaArray_t array = nullptr;
@@ -344,6 +352,8 @@ int main(int count_of_arguments, char** arguments) {
   if (what == "fork") return fork_and_exit();
   if (what == "terminate") return end_by(SIGTERM);
   if (what == "interrupt") return end_by(SIGINT);
+  if (what == "read_device_memory") return read_on_cpu(/*of_device=*/true);
+  if (what == "read_nothing") return read_on_cpu(/*of_device=*/false);
   if (what == "array") return array();
   if (what == "rules") return rules(arguments[2]);
   if (what == "contexts") return contexts();

@@ -238,6 +238,19 @@ TEST_F(SimulatorProcesses, TheReportIsWrittenBeforeASignalEndsTheProcess) {
   }
 }
 
+TEST_F(SimulatorProcesses, TheReportSaysThatTheCpuAccessedDeviceMemory) {
+  const auto report_of = [&](const std::string& what) {
+    const auto path = folder_ / what;
+    const std::string variable = fmt::format("CACHALOT_SIM_DEVICES=1 CACHALOT_SIM_REPORT={}", path.string());
+    EXPECT_TRUE(probe(variable, what + "; echo $?").ends_with("139\n")) << "SIGSEGV ends it";
+    return nlohmann::json::parse(read_file(path));
+  };
+  const auto report = report_of("read_device_memory");
+  EXPECT_EQ(report.at("host_access"), (nlohmann::json{{"address", 0x10000000100}, {"device", 0}}));
+  EXPECT_EQ(report.at("devices").at(0).at("used_bytes"), 2 * kMib);
+  EXPECT_TRUE(report_of("read_nothing").at("host_access").is_null()) << "address 0 is of no device";
+}
+
 TEST_F(SimulatorProcesses, ASignalThatTheProgramIgnoresDoesNotEndIt) {
   const auto path = folder_ / "report";
   const std::string variable = fmt::format("trap '' TERM; CACHALOT_SIM_REPORT={}", path.string());

@@ -230,6 +230,15 @@ TEST(Simulate, SaysWhichSignalEndedTheProgram) {
   EXPECT_THAT(terminated.err, HasSubstr("what ran needed 12.00 MiB")) << "the report was written";
 }
 
+TEST(Simulate, SaysThatASegmentationFaultCameFromDeviceMemory) {
+  NEEDS_THE_SIMULATOR();
+  const Outcome outcome = simulate("--context none " + kProgram + " 4 8 read");
+  EXPECT_EQ(outcome.exit_code, 128 + 11);
+  EXPECT_THAT(outcome.err, StartsWith("\nunknown: the program ended with signal 11 (Segmentation fault)\n"
+                                      "the CPU accessed memory of device 0, at 0x"));
+  EXPECT_THAT(outcome.err, HasSubstr("what ran needed 12.00 MiB")) << "the report was written";
+}
+
 TEST(Simulate, CallsRunningOutOfMemoryAnAnswer) {
   NEEDS_THE_SIMULATOR();
   const Outcome outcome = simulate("--memory 1GiB " + kProgram + " 600 600");

@@ -1,4 +1,5 @@
-"""CPU functions for operations that have kernels for CUDA alone: the arguments are those of the operation, in float32.
+"""CPU functions for operations that have kernels for CUDA alone, or for more types there. The arguments are those of the
+operation; types that the CPU does not compute with come as float32.
 
 Attention is computed by its definition, without dropout. Its logarithm of the sum of exponentials is padded as the CUDA
 kernels pad it.
@@ -108,7 +109,14 @@ def embedding_bag(weight: Tensor, indices: Tensor, offsets: Tensor, scale_grad_b
     return results[0], bags.to(indices.dtype), counts.to(indices.dtype), results[3]
 
 
+def histc(values: Tensor, bins: int = 100, least: float = 0, most: float = 0) -> Tensor:
+    """The CPU's kernel takes real numbers alone."""
+    counts = torch.ops.aten.histc(values if values.is_floating_point() else values.double(), bins, least, most)
+    return counts.to(values.dtype)
+
+
 REPLACEMENTS = {
+    "aten::histc": histc,
     "aten::_embedding_bag": embedding_bag,
     "aten::cudnn_batch_norm": cudnn_batch_norm,
     "aten::cudnn_batch_norm_backward": cudnn_batch_norm_backward,
