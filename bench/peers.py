@@ -40,6 +40,8 @@ PEERS = [
     Column("cub", "cub", "powers of two"),
     Column("rmm_pool", "rmm", "pool"),
     Column("rmm_arena", "rmm", "arena"),
+    Column("cuda_async", "cuda_async", "default"),
+    Column("cuda_async_keep", "cuda_async", "keep"),
     Column("cuda", "cuda", ""),
 ]
 

@@ -1,7 +1,6 @@
 #include "simulator/pools.h"
 
 #include <algorithm>
-#include <iterator>
 #include <optional>
 
 #include "base/bytes.h"
@@ -46,48 +45,53 @@ void Pools::destroy_all(DeviceState& device) {
 }
 
 void* Pools::malloc(MemoryPool& pool, StreamState& stream, std::size_t bytes) {
-  const std::size_t rounded = round_up(bytes, kPhysicalUnit);
-  const Address address = take(pool, rounded);
-  void* const start = reinterpret_cast<void*>(address);
-  if (!start) return nullptr;
+  const std::size_t rounded = round_up(bytes, PoolMemory::kAlignment);
+  std::optional<Address> address = pool.memory.take(rounded);
+  if (!address && grow(pool, rounded)) address = pool.memory.take(rounded);
+  if (!address) return nullptr;
+  void* const start = reinterpret_cast<void*>(*address);
   if (stream.capture) captures_.add_node(stream, cudaGraphNodeTypeMemAlloc);
-  pool.used_bytes += rounded;
+  pool.used_bytes += bytes;
   pool.used_peak_bytes = std::max(pool.used_peak_bytes, pool.used_bytes);
-  blocks_.emplace(address, Block{&pool, rounded});
+  blocks_.emplace(*address, Block{&pool, bytes});
   if (!stream.capture) watch_.made(Owned::pool_memory, start, pool.device, bytes);
-  uses_.forget({address, rounded});  // the pool sees to the order with uses before
+  uses_.forget({*address, rounded});  // the pool sees to the order with uses before
   return start;
 }
 
-// What the pool keeps, or memory of the device, for which the pool gives back what it keeps, if need be. 0: there is
-// none.
-Address Pools::take(MemoryPool& pool, std::size_t rounded) {
-  if (const auto kept = pool.kept.find(rounded); kept != pool.kept.end()) {
-    const Address address = kept->second;
-    pool.kept.erase(kept);
-    return address;
+// By a region that holds so many bytes. The driver remaps what is free in the pool: regions without a block make way for the new
+// one. All of them do if the device has no memory; a region of just the block's size is the last resort.
+bool Pools::grow(MemoryPool& pool, std::size_t rounded) {
+  const std::size_t wanted = round_up(rounded, PoolMemory::kRegionUnit);
+  for (std::size_t made_way = 0; made_way < wanted;) {
+    const std::optional<PoolMemory::Region> idle = pool.memory.remove_idle();
+    if (!idle) break;
+    made_way += idle->bytes;
+    release(pool, *idle);
   }
   SimulatedDevice& device = devices_.on_clock(pool.device);
-  std::optional<Address> address = device.malloc(rounded);
-  if (!address && !pool.kept.empty()) {
+  std::size_t bytes = wanted;
+  std::optional<Address> address = device.malloc(bytes);
+  if (!address) {
     trim(pool, 0);
-    address = device.malloc(rounded);
+    address = device.malloc(bytes);
   }
-  if (report_.is_wanted()) report_.note_allocation(device, "cudaMalloc", rounded, address.has_value());
-  if (!address) return 0;
-  pool.reserved_bytes += rounded;
-  pool.reserved_peak_bytes = std::max(pool.reserved_peak_bytes, pool.reserved_bytes);
-  return *address;
+  if (!address) address = device.malloc(bytes = round_up(rounded, kPhysicalUnit));
+  if (report_.is_wanted()) report_.note_allocation(device, "cudaMalloc", bytes, address.has_value());
+  if (!address) return false;
+  pool.memory.add({*address, bytes});
+  pool.reserved_peak_bytes = std::max(pool.reserved_peak_bytes, pool.memory.reserved_bytes());
+  return true;
 }
 
 cudaError_t Pools::free(Address address) {
   const auto at = blocks_.find(address);
   if (at == blocks_.end()) return cudaErrorInvalidValue;
-  auto [pool, bytes] = at->second;
+  const auto [pool, bytes] = at->second;
   blocks_.erase(at);
   watch_.gone(Owned::pool_memory, reinterpret_cast<void*>(address));
   pool->used_bytes -= bytes;
-  pool->kept.emplace(bytes, address);
+  pool->memory.give_back(address, round_up(bytes, PoolMemory::kAlignment));
   if (pool->destroyed) destroy(*pool);
   return cudaSuccess;
 }
@@ -98,14 +102,16 @@ const Pools::Block* Pools::find(Address address) const {
 }
 
 void Pools::trim(MemoryPool& pool, std::size_t to_bytes) {
-  while (!pool.kept.empty() && pool.reserved_bytes > to_bytes) {
-    const auto last = std::prev(pool.kept.end());
-    const auto [bytes, address] = *last;
-    pool.kept.erase(last);
-    pool.reserved_bytes -= bytes;
-    writes_.forget(reinterpret_cast<void*>(address), bytes);
-    devices_.on_clock(pool.device).free_without_waiting(address);
+  while (pool.memory.reserved_bytes() > to_bytes) {
+    const std::optional<PoolMemory::Region> idle = pool.memory.remove_idle();
+    if (!idle) return;
+    release(pool, *idle);
   }
+}
+
+void Pools::release(MemoryPool& pool, const PoolMemory::Region& region) {
+  writes_.forget(reinterpret_cast<void*>(region.address), region.bytes);
+  devices_.on_clock(pool.device).free_without_waiting(region.address);
 }
 
 void Pools::trim_all() {

@@ -1,10 +1,9 @@
-// Stream-ordered memory pools (cudaMallocAsync). A pool keeps what is freed to it, whole, until the next
-// synchronization leaves no more than its release threshold; a request is served by a kept block of its rounded size.
+// Stream-ordered memory pools (cudaMallocAsync). A pool keeps what is freed to it until the next synchronization, which leaves no
+// more than its release threshold of it: regions without a block go (PoolMemory).
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
-#include <map>
 #include <unordered_map>
 
 #include "cachalot/device.h"
@@ -12,6 +11,7 @@
 #include "simulator/captures.h"
 #include "simulator/devices.h"
 #include "simulator/lock.h"
+#include "simulator/pool_memory.h"
 #include "simulator/registry.h"
 #include "simulator/report.h"
 #include "simulator/stream_state.h"
@@ -28,18 +28,17 @@ struct MemoryPool {
   int reuse_follow_event_dependencies = 1;
   int reuse_allow_opportunistic = 1;
   int reuse_allow_internal_dependencies = 1;
-  std::size_t reserved_bytes = 0;
   std::size_t reserved_peak_bytes = 0;
-  std::size_t used_bytes = 0;
+  std::size_t used_bytes = 0;  // of blocks, as they were asked for
   std::size_t used_peak_bytes = 0;
-  std::multimap<std::size_t, Address> kept;  // by rounded size
+  PoolMemory memory;
 };
 
 class Pools {
  public:
   struct Block {
     MemoryPool* pool = nullptr;
-    std::size_t bytes = 0;  // rounded
+    std::size_t bytes = 0;  // as it was asked for
   };
 
   // Makes the devices' default pools.
@@ -64,7 +63,8 @@ class Pools {
   void trim_all() CACHALOT_LOCKED;
 
  private:
-  Address take(MemoryPool& pool, std::size_t rounded) CACHALOT_LOCKED;
+  bool grow(MemoryPool& pool, std::size_t rounded) CACHALOT_LOCKED;
+  void release(MemoryPool& pool, const PoolMemory::Region& region) CACHALOT_LOCKED;
 
   Report& report_ CACHALOT_UNDER_LOCK;
   Watch& watch_ CACHALOT_UNDER_LOCK;

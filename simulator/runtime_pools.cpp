@@ -120,7 +120,7 @@ cudaError_t cudaMemPoolGetAttribute(cudaMemPool_t handle, cudaMemPoolAttr attrib
       case cudaMemPoolAttrReleaseThreshold:
         return give_attribute(value, pool.release_threshold);
       case cudaMemPoolAttrReservedMemCurrent:
-        return give_attribute(value, std::uint64_t{pool.reserved_bytes});
+        return give_attribute(value, std::uint64_t{pool.memory.reserved_bytes()});
       case cudaMemPoolAttrReservedMemHigh:
         return give_attribute(value, std::uint64_t{pool.reserved_peak_bytes});
       case cudaMemPoolAttrUsedMemCurrent:
@@ -153,7 +153,7 @@ cudaError_t cudaMemPoolSetAttribute(cudaMemPool_t handle, cudaMemPoolAttr attrib
         break;
       case cudaMemPoolAttrReservedMemHigh:
         if (!is_zero()) return cudaErrorInvalidValue;
-        pool.reserved_peak_bytes = pool.reserved_bytes;
+        pool.reserved_peak_bytes = pool.memory.reserved_bytes();
         break;
       case cudaMemPoolAttrUsedMemHigh:
         if (!is_zero()) return cudaErrorInvalidValue;

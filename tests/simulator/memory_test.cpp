@@ -210,56 +210,88 @@ TEST_F(SimulatorMemory, OneHandleMappedTwiceHasOneContent) {
   EXPECT_EQ(DRIVER(cuMemAddressFree)(range, 2 * page), CUDA_SUCCESS);
 }
 
-TEST_F(SimulatorMemory, APoolKeepsWhatIsFreedUntilTheNextSynchronization) {
-  cudaMemPool_t pool = nullptr;
-  ASSERT_CUDA(cudaDeviceGetDefaultMemPool(&pool, 0));
-  const auto attribute = [&](cudaMemPoolAttr which) {
+class SimulatorPool : public SimulatorMemory {
+ protected:
+  void SetUp() override {
+    SimulatorMemory::SetUp();
+    ASSERT_CUDA(cudaDeviceGetDefaultMemPool(&pool_, 0));
+  }
+
+  unsigned long long attribute(cudaMemPoolAttr which) {
     unsigned long long value = 0;
-    EXPECT_CUDA(cudaMemPoolGetAttribute(pool, which, &value));
+    EXPECT_CUDA(cudaMemPoolGetAttribute(pool_, which, &value));
     return value;
-  };
-  void* pointer = nullptr;
-  ASSERT_CUDA(cudaMallocAsync(&pointer, kMib, nullptr));
-  EXPECT_EQ(attribute(cudaMemPoolAttrUsedMemCurrent), 2 * kMib);
-  void* const first = pointer;
-  ASSERT_CUDA(cudaFreeAsync(pointer, nullptr));
+  }
+  void* allocate(std::size_t bytes) {
+    void* pointer = nullptr;
+    EXPECT_CUDA(cudaMallocAsync(&pointer, bytes, nullptr));
+    return pointer;
+  }
+  void free(void* pointer) { EXPECT_CUDA(cudaFreeAsync(pointer, nullptr)); }
+
+  cudaMemPool_t pool_ = nullptr;
+};
+
+TEST_F(SimulatorPool, KeepsWhatIsFreedUntilTheNextSynchronization) {
+  void* const first = allocate(kMib);
+  EXPECT_EQ(attribute(cudaMemPoolAttrUsedMemCurrent), kMib);
+  EXPECT_EQ(attribute(cudaMemPoolAttrReservedMemCurrent), 32 * kMib);
+  free(first);
   EXPECT_EQ(attribute(cudaMemPoolAttrUsedMemCurrent), 0);
-  EXPECT_EQ(attribute(cudaMemPoolAttrReservedMemCurrent), 2 * kMib);
-  ASSERT_CUDA(cudaMallocAsync(&pointer, 2 * kMib, nullptr));
-  EXPECT_EQ(pointer, first);
-  ASSERT_CUDA(cudaFreeAsync(pointer, nullptr));
+  EXPECT_EQ(attribute(cudaMemPoolAttrReservedMemCurrent), 32 * kMib);
+  void* const second = allocate(2 * kMib);
+  EXPECT_EQ(second, first);
+  free(second);
   ASSERT_CUDA(cudaDeviceSynchronize());
   EXPECT_EQ(attribute(cudaMemPoolAttrReservedMemCurrent), 0);
-  EXPECT_EQ(attribute(cudaMemPoolAttrReservedMemHigh), 2 * kMib);
+  EXPECT_EQ(attribute(cudaMemPoolAttrReservedMemHigh), 32 * kMib);
 }
 
-TEST_F(SimulatorMemory, APoolKeepsItsThreshold) {
-  cudaMemPoolProps properties{};
-  properties.allocType = cudaMemAllocationTypePinned;
-  properties.location = {cudaMemLocationTypeDevice, 0};
-  cudaMemPool_t pool = nullptr;
-  ASSERT_CUDA(cudaMemPoolCreate(&pool, &properties));
-  unsigned long long threshold = 4 * kMib;
-  ASSERT_CUDA(cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &threshold));
+TEST_F(SimulatorPool, CutsBlocksOfOneRegionAndMergesThemAgain) {
+  void* const first = allocate(1);
+  void* const second = allocate(20 * kMib);
+  EXPECT_EQ(static_cast<char*>(second), static_cast<char*>(first) + 512);
+  EXPECT_EQ(attribute(cudaMemPoolAttrUsedMemCurrent), 20 * kMib + 1);
+  free(first);
+  free(second);
+  void* const whole = allocate(32 * kMib);
+  EXPECT_EQ(whole, first);
+  EXPECT_EQ(attribute(cudaMemPoolAttrReservedMemHigh), 32 * kMib);
+  free(whole);
+  ASSERT_CUDA(cudaMemPoolTrimTo(pool_, 0));
+}
+
+TEST_F(SimulatorPool, DoesNotServeALargeBlockOfWhatIsFreeInTwoRegions) {
+  void* const first = allocate(20 * kMib);
+  void* const second = allocate(20 * kMib);
+  EXPECT_EQ(free_bytes(), 0);
   void* pointer = nullptr;
-  ASSERT_CUDA(cudaMallocFromPoolAsync(&pointer, 4 * kMib, pool, nullptr));
-  ASSERT_CUDA(cudaFreeAsync(pointer, nullptr));
+  EXPECT_EQ(cudaMallocAsync(&pointer, 16 * kMib, nullptr), cudaErrorMemoryAllocation) << "12 MiB are free in each";
+  cudaGetLastError();
+  free(first);
+  free(second);
+  ASSERT_CUDA(cudaMemPoolTrimTo(pool_, 0));
+}
+
+TEST_F(SimulatorPool, KeepsItsThreshold) {
+  unsigned long long threshold = 32 * kMib;
+  ASSERT_CUDA(cudaMemPoolSetAttribute(pool_, cudaMemPoolAttrReleaseThreshold, &threshold));
+  free(allocate(4 * kMib));
   ASSERT_CUDA(cudaStreamSynchronize(nullptr));
-  EXPECT_EQ(free_bytes(), 60 * kMib);
-  ASSERT_CUDA(cudaMemPoolTrimTo(pool, 0));
+  EXPECT_EQ(free_bytes(), 32 * kMib);
+  ASSERT_CUDA(cudaMemPoolTrimTo(pool_, 0));
   EXPECT_EQ(free_bytes(), 64 * kMib);
-  ASSERT_CUDA(cudaMemPoolDestroy(pool));
+  threshold = 0;
+  ASSERT_CUDA(cudaMemPoolSetAttribute(pool_, cudaMemPoolAttrReleaseThreshold, &threshold));
 }
 
-TEST_F(SimulatorMemory, APoolGivesUpWhatItKeepsBeforeItRunsOut) {
-  cudaMemPool_t pool = nullptr;
-  ASSERT_CUDA(cudaDeviceGetDefaultMemPool(&pool, 0));
-  void* pointer = nullptr;
-  ASSERT_CUDA(cudaMallocAsync(&pointer, 40 * kMib, nullptr));
-  ASSERT_CUDA(cudaFreeAsync(pointer, nullptr));
-  ASSERT_CUDA(cudaMallocAsync(&pointer, 60 * kMib, nullptr));
-  ASSERT_CUDA(cudaFreeAsync(pointer, nullptr));
-  ASSERT_CUDA(cudaMemPoolTrimTo(pool, 0));
+TEST_F(SimulatorPool, GivesUpWhatItKeepsForALargerBlock) {
+  free(allocate(40 * kMib));
+  EXPECT_EQ(attribute(cudaMemPoolAttrReservedMemCurrent), 64 * kMib);
+  void* const whole = allocate(60 * kMib);
+  EXPECT_EQ(attribute(cudaMemPoolAttrReservedMemCurrent), 64 * kMib);
+  free(whole);
+  ASSERT_CUDA(cudaMemPoolTrimTo(pool_, 0));
 }
 
 TEST_F(SimulatorMemory, ADestroyedPoolLivesUntilItsLastBlockIsFreed) {
@@ -273,7 +305,7 @@ TEST_F(SimulatorMemory, ADestroyedPoolLivesUntilItsLastBlockIsFreed) {
   ASSERT_CUDA(cudaMemPoolDestroy(pool));
   EXPECT_EQ(cudaMemPoolTrimTo(pool, 0), cudaErrorInvalidResourceHandle);
   cudaGetLastError();
-  EXPECT_EQ(free_bytes(), 60 * kMib);
+  EXPECT_EQ(free_bytes(), 32 * kMib);
   ASSERT_CUDA(cudaFreeAsync(pointer, nullptr));
   EXPECT_EQ(free_bytes(), 64 * kMib);
   ASSERT_CUDA(cudaDeviceGetDefaultMemPool(&pool, 0));
