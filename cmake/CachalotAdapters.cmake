@@ -1,8 +1,8 @@
 # Tests of the adapters: headers that need another library's. They need the CUDA runtime; what needs more is left out where that
 # is missing, aloud. Nothing is downloaded.
 
-set(CACHALOT_CCCL_INCLUDE "" CACHE PATH
-  "Folder of the headers of CCCL 3.1 or newer (the package nvidia-cuda-cccl has them); empty: the toolkit's")
+set(CACHALOT_CCCL_INCLUDE "" CACHE STRING
+  "Folders of the headers of CCCL 3.1 or newer (the package nvidia-cuda-cccl has them), the first for programs, all for tests; empty: the toolkit's")
 
 set(CACHALOT_TENSORRT_INCLUDE "" CACHE PATH
   "Folder of TensorRT's headers, 10.0 or newer (github.com/NVIDIA/TensorRT has them in include/); empty: the system's")
@@ -18,21 +18,41 @@ function(cachalot_find_tensorrt result)
   endif()
 endfunction()
 
+# Sets `result` to the version of the CCCL in a folder as a number, 3001004 for 3.1.4; 0 where there is none.
+function(cachalot_cccl_version result place)
+  set(${result} 0 PARENT_SCOPE)
+  set(header ${place}/cuda/std/__cccl/version.h)
+  if(EXISTS ${header})
+    file(STRINGS ${header} line REGEX "#define CCCL_VERSION +[0-9]+")
+    string(REGEX REPLACE ".* ([0-9]+).*" "\\1" version "${line}")
+    set(${result} ${version} PARENT_SCOPE)
+  endif()
+endfunction()
+
 # Sets `result` to the folder of CCCL 3.1 or newer; empty where there is none.
 function(cachalot_find_cccl result)
   set(${result} "" PARENT_SCOPE)
-  foreach(folder IN LISTS CACHALOT_CCCL_INCLUDE CUDAToolkit_INCLUDE_DIRS)
-    foreach(place IN ITEMS ${folder} ${folder}/cccl)
-      set(header ${place}/cuda/std/__cccl/version.h)
-      if(EXISTS ${header})
-        file(STRINGS ${header} line REGEX "#define CCCL_VERSION +[0-9]+")
-        string(REGEX REPLACE ".* ([0-9]+).*" "\\1" version "${line}")
-        if(version GREATER_EQUAL 3001000)
-          set(${result} ${place} PARENT_SCOPE)
-          return()
-        endif()
+  foreach(place IN LISTS CACHALOT_CCCL_INCLUDE CUDAToolkit_INCLUDE_DIRS)
+    foreach(candidate IN ITEMS ${place} ${place}/cccl)
+      cachalot_cccl_version(version ${candidate})
+      if(version GREATER_EQUAL 3001000)
+        set(${result} ${candidate} PARENT_SCOPE)
+        return()
       endif()
     endforeach()
+  endforeach()
+endfunction()
+
+# adapters.cccl_<version>: cub_environment.h compiles with each CCCL of CACHALOT_CCCL_INCLUDE but the first, which the other tests
+# use, as C++17, the least that it needs.
+function(cachalot_cccl_tests source)
+  list(SUBLIST CACHALOT_CCCL_INCLUDE 1 -1 others)
+  foreach(place IN LISTS others)
+    cachalot_cccl_version(version ${place})
+    add_test(NAME adapters.cccl_${version}
+      COMMAND ${CUDAToolkit_NVCC_EXECUTABLE} -std=c++17 -arch=sm_80 -Werror all-warnings -Xcompiler=-Wall,-Wextra -I${place}
+              -I${PROJECT_SOURCE_DIR}/allocator/include -c ${source} -o ${PROJECT_BINARY_DIR}/nvcc/cccl_${version}.o)
+    set_tests_properties(adapters.cccl_${version} PROPERTIES LABELS adapters TIMEOUT 300)
   endforeach()
 endfunction()
 
@@ -60,6 +80,9 @@ function(cachalot_adapter_tests)
     cachalot_files(cccl_sources tests/adapters ${arg_CCCL_SOURCES})
     set_source_files_properties(${cccl_sources} PROPERTIES INCLUDE_DIRECTORIES ${cccl})
     cachalot_nvcc(test_adapters ${cccl_sources})
+    if(CACHALOT_CCCL_INCLUDE)
+      cachalot_cccl_tests(${PROJECT_SOURCE_DIR}/examples/cub_environment.cu)
+    endif()
   else()
     message(STATUS "cachalot: CubEnvironment is not tested: that needs nvcc and CCCL 3.1 or newer (set CACHALOT_CCCL_INCLUDE)")
   endif()

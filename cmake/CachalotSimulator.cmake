@@ -232,6 +232,7 @@ function(cachalot_plug_tests)
   endif()
   add_executable(test_plug ${sources})
   set_target_properties(test_plug PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests)
+  target_compile_definitions(test_plug PRIVATE CACHALOT_WITHOUT_LIBRARY)  # what it links has no C++ API
   target_include_directories(test_plug PRIVATE
     ${PROJECT_SOURCE_DIR} ${PROJECT_SOURCE_DIR}/simulator/include ${PROJECT_SOURCE_DIR}/allocator/include
     ${PROJECT_SOURCE_DIR}/pool/include ${PROJECT_SOURCE_DIR}/allocator)

@@ -3,10 +3,13 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <cstddef>
 #include <functional>
 #include <map>
+#include <random>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "tests/allocator/testing.h"
@@ -192,6 +195,50 @@ TEST(CachingDeviceAllocator, FreesCachedBlocksOfTheDeviceBeforeItGivesUp) {
   EXPECT_EQ(more, nullptr);
   EXPECT_EQ(cache.live_blocks.size(), 1u);
   EXPECT_EQ(cache.DeviceFree(0, large), cudaSuccess);
+}
+
+// As a program does that wants cached blocks back before the heap asks the device.
+TEST(CachingDeviceAllocator, MayBeUsedByACallbackOfItsHeap) {
+  TwoDevices memory(64 * kMiB);
+  Cache cache(memory.allocator, 2, 1, 30, Cache::INVALID_SIZE);
+  int calls = 0;
+  memory.allocator.add_free_memory_callback([&] {
+    ++calls;
+    return cache.FreeAllCached() == cudaSuccess;
+  });
+  void* block = nullptr;
+  ASSERT_EQ(cache.DeviceAllocate(0, &block, 32 * kMiB), cudaSuccess);
+  ASSERT_EQ(cache.DeviceFree(0, block), cudaSuccess);
+  EXPECT_EQ(cache.DeviceAllocate(0, &block, 64 * kMiB), cudaSuccess);
+  EXPECT_GE(calls, 1);
+  EXPECT_EQ(cache.DeviceFree(0, block), cudaSuccess);
+}
+
+TEST(CachingDeviceAllocator, ServesThreadsAtOnce) {
+  CacheWorld world;
+  std::atomic<int> failures{0};
+  const auto work = [&](unsigned int seed) {
+    const Stream stream = world.memory.device[0]->stream();
+    std::mt19937 random(seed);
+    std::vector<void*> blocks;
+    for (int step = 0; step < 2000; ++step) {
+      if (blocks.size() < 8 && random() % 2 == 0) {
+        blocks.push_back(nullptr);
+        failures += world.cache.DeviceAllocate(0, &blocks.back(), 1 + random() % 2000, stream) == cudaSuccess ? 0 : 1;
+      } else if (!blocks.empty()) {
+        failures += world.cache.DeviceFree(0, blocks.back()) == cudaSuccess ? 0 : 1;
+        blocks.pop_back();
+      }
+    }
+    for (void* const block : blocks) failures += world.cache.DeviceFree(0, block) == cudaSuccess ? 0 : 1;
+  };
+  std::vector<std::thread> threads;
+  for (unsigned int seed = 1; seed <= 4; ++seed) threads.emplace_back(work, seed);
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(failures, 0);
+  EXPECT_TRUE(world.cache.live_blocks.empty());
+  EXPECT_EQ(live_bytes(world.cache), 0u);
+  EXPECT_EQ(world.cache.FreeAllCached(), cudaSuccess);
 }
 
 TEST(CachingDeviceAllocator, ReturnsTheErrorOfACallThatFailsAndNoSuccess) {

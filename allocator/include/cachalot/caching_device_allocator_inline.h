@@ -73,7 +73,6 @@ inline cudaError_t CachingDeviceAllocator::DeviceAllocate(int device, void** d_p
   if (d_ptr == nullptr) return cudaErrorInvalidValue;
   *d_ptr = nullptr;
   if (const cudaError_t error = find_device(device); error != cudaSuccess) return error;
-  const std::lock_guard lock(mutex);
   return code_of([&] {
     BlockDescriptor block = wanted(device, bytes, active_stream);
     if (!take_cached(block)) allocate_new(block);
@@ -110,9 +109,11 @@ inline cudaError_t CachingDeviceAllocator::DeviceFree(int device, void* d_ptr) {
 }
 
 inline cudaError_t CachingDeviceAllocator::FreeAllCached() {
-  const std::lock_guard lock(mutex);
   return code_of([&] {
-    while (!cached_blocks.empty()) free_cached(cached_blocks.begin());
+    {
+      const std::lock_guard lock(mutex);
+      while (!cached_blocks.empty()) free_cached(cached_blocks.begin());
+    }
     memory_.empty_cache();
   });
 }
@@ -166,6 +167,7 @@ inline CachingDeviceAllocator::BlockDescriptor CachingDeviceAllocator::wanted(
 // Makes `block` a cached one of its bin that its stream may have, if there is one.
 inline bool CachingDeviceAllocator::take_cached(BlockDescriptor& block) {
   if (block.bin == INVALID_BIN) return false;
+  const std::lock_guard lock(mutex);
   Device& device = *memory_.device(block.device);
   const auto [first, last] = cached_blocks.equal_range(block);
   const auto found = std::find_if(first, last, [&](const BlockDescriptor& cached) {
@@ -191,15 +193,19 @@ inline void CachingDeviceAllocator::allocate_new(BlockDescriptor& block) {
   block.ready_event = device.event_create();
   try {
     allocate_memory(block);
+    const std::lock_guard lock(mutex);
+    TotalBytes& totals = cached_bytes[block.device];
+    live_blocks.insert(block);
+    totals.live += block.bytes;
+    print("allocated", block);
   } catch (...) {
+    memory_.deallocate_when_possible(block.d_ptr);
     device.event_destroy(block.ready_event);
     throw;
   }
-  live_blocks.insert(block);
-  cached_bytes[block.device].live += block.bytes;
-  print("allocated", block);
 }
 
+// Without the lock: callbacks of the heap may use this cache.
 inline void CachingDeviceAllocator::allocate_memory(BlockDescriptor& block) {
   // CUDA gives an address for 0 bytes, too.
   const std::size_t bytes = std::max<std::size_t>(block.bytes, 1);
@@ -221,6 +227,7 @@ inline void CachingDeviceAllocator::free_cached(CachedBlocks::iterator at) {
 }
 
 inline void CachingDeviceAllocator::free_cached_of(int device) {
+  const std::lock_guard lock(mutex);
   BlockDescriptor least;
   least.device = device;
   for (auto at = cached_blocks.lower_bound(least);
