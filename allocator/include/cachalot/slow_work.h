@@ -44,8 +44,8 @@ constexpr const char* to_string(SlowWork::Kind kind) {
 ///
 /// Both functions are called with the device's lock held, or with none. Calls for different devices
 /// and threads may run concurrently.
-/// Requires: the functions are fast, do not call the allocator, and take no lock that another thread
-/// may hold while it calls the allocator, such as Python's GIL.
+/// Requires: the functions are fast, do not call the allocator, and take no lock that a thread may
+/// hold while it calls the allocator, such as Python's GIL.
 /// Cost: without an observer a slow path tests one pointer. Other calls cost nothing more, with or
 /// without one.
 class SlowWorkObserver {
