@@ -20,11 +20,11 @@
 #define CACHALOT_VERSION_STRING "0.1.0"
 
 #ifdef __cplusplus
-
 /** Names the namespace in which this version's names lie. `cachalot::Device`, as programs write it,
  * is `cachalot::abi_0_1::Device`. So a program does not link with a library of another version than
  * its headers', and two versions in one program stay apart. */
 #define CACHALOT_ABI CACHALOT_ABI_OF(CACHALOT_VERSION_MAJOR, CACHALOT_VERSION_MINOR)
+/** @cond */
 #define CACHALOT_ABI_OF(major, minor) CACHALOT_ABI_OF_(major, minor)
 #define CACHALOT_ABI_OF_(major, minor) abi_##major##_##minor
 
@@ -46,7 +46,7 @@
   namespace cachalot { \
   inline namespace CACHALOT_ABI {
 #define CACHALOT_END CACHALOT_END_API
-
+/** @endcond */
 CACHALOT_BEGIN_API
 
 /** Returns the version of the library, "0.1.0". It differs from CACHALOT_VERSION_STRING if the
