@@ -69,7 +69,8 @@ TEST(PinnedMemoryResource, RefusesAnAlignmentThatItsMemoryDoesNotHave) {
   world.pinned.deallocate(memory, 1, 512);
   EXPECT_EQ(refusal([&] { std::ignore = world.pinned.allocate(1, 1024); }),
             "an alignment of 1024: pinned memory is aligned to powers of two up to 512");
-  EXPECT_CONTAINS(refusal([&] { std::ignore = world.pinned.allocate(1, 24); }), "an alignment of 24");
+  const volatile std::size_t no_power = 24;  // Clang refuses the constant
+  EXPECT_CONTAINS(refusal([&] { std::ignore = world.pinned.allocate(1, no_power); }), "an alignment of 24");
   EXPECT_EQ(world.host.memory_allocated(), 0u);
 }
 
