@@ -1,0 +1,10 @@
+# Builds for Arm (GH200, GB200, Jetson) on a machine of another processor, with Debian's cross compiler; qemu-user runs the tests.
+# docs/arm.md has the packages. The preset aarch64 names this file.
+set(CMAKE_SYSTEM_NAME Linux)
+set(CMAKE_SYSTEM_PROCESSOR aarch64)
+set(CMAKE_C_COMPILER aarch64-linux-gnu-gcc)
+set(CMAKE_CXX_COMPILER aarch64-linux-gnu-g++)
+# Debian's folder of the libraries for Arm, beside those of this machine.
+set(CMAKE_LIBRARY_ARCHITECTURE aarch64-linux-gnu)
+# Where programs for Arm find their dynamic linker and C library, when they do not run on Arm.
+set(CMAKE_CROSSCOMPILING_EMULATOR qemu-aarch64;-L;/usr/aarch64-linux-gnu)
