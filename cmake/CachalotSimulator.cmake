@@ -110,6 +110,10 @@ function(cachalot_simulator_tests_without_toolkit probe program12)
   add_test(NAME simulator.allocate COMMAND simulator_probe allocate)
   set_tests_properties(simulator.allocate PROPERTIES
     PASS_REGULAR_EXPRESSION "^cudaSuccess cudaSuccess cudaSuccess cudaSuccess\n$")
+  add_test(NAME simulator.unified_memory COMMAND test_device --gtest_filter=UnifiedMemoryCuda.*)
+  cachalot_simulated_environment(integrated CACHALOT_SIM_GPU=gb10 CACHALOT_SIM_MEMORY=64MiB)
+  set_tests_properties(simulator.unified_memory PROPERTIES
+    ENVIRONMENT "${integrated}" FAIL_REGULAR_EXPRESSION SKIPPED LABELS simulator TIMEOUT 300)
   foreach(target IN ITEMS simulator_probe simulator_program12)
     set_target_properties(${target} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests)
   endforeach()
@@ -191,6 +195,12 @@ function(cachalot_simulator_tests)
     set_tests_properties(simulator.${folder} PROPERTIES ENVIRONMENT "${two_devices}" RUN_SERIAL ON)
     list(APPEND tests simulator.${folder})
   endforeach()
+
+  # The GPU of a machine whose memory it shares with the processor.
+  add_test(NAME simulator.unified_memory COMMAND test_device --gtest_filter=UnifiedMemoryCuda.*)
+  cachalot_simulated_environment(integrated CACHALOT_SIM_GPU=gb10 CACHALOT_SIM_MEMORY=64MiB)
+  set_tests_properties(simulator.unified_memory PROPERTIES ENVIRONMENT "${integrated}" FAIL_REGULAR_EXPRESSION SKIPPED)
+  list(APPEND tests simulator.unified_memory)
 
   find_library(CACHALOT_CUDART cudart HINTS ${CUDAToolkit_LIBRARY_DIR})
   add_test(NAME simulator.exports
