@@ -10,9 +10,9 @@
 #elif defined(__aarch64__)
 
 // hint #34 is bti c; x16 may be changed on the way into a function.
-#define NAME(name)                                                                                                  \
-  __asm__(".text\n.p2align 2\n.globl " #name "\n.type " #name ", %function\n" #name                                 \
-          ":\n\thint #34\n\tadrp x16, :got:cudart12_" #name "\n\tldr x16, [x16, #:got_lo12:cudart12_" #name           \
+#define NAME(name)                                                                                          \
+  __asm__(".text\n.p2align 2\n.globl " #name "\n.type " #name ", %function\n" #name                         \
+          ":\n\thint #34\n\tadrp x16, :got:cudart12_" #name "\n\tldr x16, [x16, #:got_lo12:cudart12_" #name \
           "]\n\tbr x16\n.size " #name ", .-" #name);
 
 #endif
