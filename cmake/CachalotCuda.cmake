@@ -1,7 +1,8 @@
 # Decides what of CUDA is built with. Sets
 #   CACHALOT_HAS_CUDA      cuda.h is there: CudaDevice and the kernels are built. They call the driver alone, which they find at
 #                          run time, so that nothing of CUDA is linked.
-#   CACHALOT_HAS_CUDART    the CUDA runtime is there (CUDA::cudart), for tests, benchmarks and examples that call it
+#   CACHALOT_HAS_CUDART    the CUDA runtime is there (CUDA::cudart) and for this processor, for tests, benchmarks and examples that
+#                          call it
 #   CACHALOT_CUDA_SUMMARY  a line for whoever builds
 
 set(CACHALOT_CUDA AUTO CACHE STRING "Build what needs CUDA's headers: AUTO (when found), ON or OFF")
@@ -37,6 +38,23 @@ function(cachalot_find_cuda_headers)
   endif()
 endfunction()
 
+# Whether a shared library is for the processor that is built for. A toolkit on a machine that cross-compiles is often that of
+# the machine itself: its headers serve, its libraries and its nvcc do not. ELF has the processor in the bytes 18 and 19.
+function(cachalot_is_for_this_processor result library)
+  set(x86_64 3e00)
+  set(AMD64 3e00)
+  set(aarch64 b700)
+  set(arm64 b700)
+  file(REAL_PATH "${library}" file)
+  file(READ "${file}" processor OFFSET 18 LIMIT 2 HEX)
+  set(wanted "${${CMAKE_SYSTEM_PROCESSOR}}")
+  if(wanted STREQUAL "" OR processor STREQUAL wanted)
+    set(${result} ON PARENT_SCOPE)
+  else()
+    set(${result} OFF PARENT_SCOPE)
+  endif()
+endfunction()
+
 set(CACHALOT_HAS_CUDA OFF)
 set(CACHALOT_HAS_CUDART OFF)
 if(CACHALOT_CUDA STREQUAL "AUTO" OR CACHALOT_CUDA STREQUAL "ON")
@@ -49,7 +67,8 @@ if(CACHALOT_CUDA STREQUAL "AUTO" OR CACHALOT_CUDA STREQUAL "ON")
       "also takes the wheel nvidia-cuda-runtime)")
   endif()
   if(CACHALOT_HAS_CUDA AND TARGET CUDA::cudart)
-    set(CACHALOT_HAS_CUDART ON)
+    get_target_property(library CUDA::cudart IMPORTED_LOCATION)
+    cachalot_is_for_this_processor(CACHALOT_HAS_CUDART ${library})
   endif()
 elseif(NOT CACHALOT_CUDA STREQUAL "OFF")
   message(FATAL_ERROR "CACHALOT_CUDA is '${CACHALOT_CUDA}'; it must be AUTO, ON or OFF")

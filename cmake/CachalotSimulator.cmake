@@ -76,24 +76,65 @@ function(cachalot_simulated_cudart source)
       -Wl,-soname,${library} -Wl,--version-script=${folder}/${name}.map -Wl,-rpath,$ORIGIN/../driver)
 endfunction()
 
-# Runs a program with the simulator in front of everything else.
+# Runs a program with the simulator in front of everything else. An emulator of another processor must not load the library itself:
+# qemu-user sets what QEMU_SET_ENV says for the program alone.
 function(cachalot_simulated_environment result)
-  set(${result} "LD_PRELOAD=$<TARGET_FILE:cachalot_simulator>" ${ARGN} PARENT_SCOPE)
+  set(variable "LD_PRELOAD")
+  if(CMAKE_CROSSCOMPILING)
+    set(variable "QEMU_SET_ENV=LD_PRELOAD")
+  endif()
+  set(${result} "${variable}=$<TARGET_FILE:cachalot_simulator>" ${ARGN} PARENT_SCOPE)
+endfunction()
+
+# The target cachalot_cudart<version>, the simulator's libcudart.so.<version>: programs that are linked with it ask for functions
+# of that version. Of a file that is not there yet CMake would link -lcudart, the toolkit's, so it is told the soname.
+function(cachalot_simulated_runtime version)
+  add_library(cachalot_cudart${version} SHARED IMPORTED)
+  set_target_properties(cachalot_cudart${version} PROPERTIES
+    IMPORTED_LOCATION ${PROJECT_BINARY_DIR}/simulator/cudart/libcudart.so.${version} IMPORTED_SONAME libcudart.so.${version})
+endfunction()
+
+# What is tested of the simulator where no toolkit's libcudart is for this processor: a program of CUDA 12 and the probe, which is
+# of CUDA 13, both linked with the simulator's own runtime.
+function(cachalot_simulator_tests_without_toolkit probe program12)
+  cachalot_simulated_runtime(12)
+  cachalot_simulated_runtime(13)
+  add_executable(simulator_probe ${probe})
+  add_executable(simulator_program12 ${program12})
+  target_link_libraries(simulator_probe PRIVATE cachalot_cudart13 cachalot_simulator cachalot_flags ${CMAKE_DL_LIBS})
+  target_link_libraries(simulator_program12 PRIVATE cachalot_cudart12 cachalot_simulator cachalot_flags)
+  target_include_directories(simulator_probe PRIVATE ${PROJECT_SOURCE_DIR}/simulator/include)
+  target_include_directories(simulator_probe SYSTEM PRIVATE ${CACHALOT_CUDA_INCLUDE})
+  cachalot_simulated_environment(small CACHALOT_SIM_DEVICES=2 CACHALOT_SIM_MEMORY=64MiB CACHALOT_SIM_GPU=l4)
+  add_test(NAME simulator.program12 COMMAND simulator_program12)
+  add_test(NAME simulator.allocate COMMAND simulator_probe allocate)
+  set_tests_properties(simulator.allocate PROPERTIES
+    PASS_REGULAR_EXPRESSION "^cudaSuccess cudaSuccess cudaSuccess cudaSuccess\n$")
+  add_test(NAME simulator.unified_memory COMMAND test_device --gtest_filter=UnifiedMemoryCuda.*)
+  cachalot_simulated_environment(integrated CACHALOT_SIM_GPU=gb10 CACHALOT_SIM_MEMORY=64MiB)
+  set_tests_properties(simulator.unified_memory PROPERTIES
+    ENVIRONMENT "${integrated}" FAIL_REGULAR_EXPRESSION SKIPPED LABELS simulator TIMEOUT 300)
+  foreach(target IN ITEMS simulator_probe simulator_program12)
+    set_target_properties(${target} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests)
+  endforeach()
+  set_tests_properties(simulator.program12 simulator.allocate PROPERTIES
+    ENVIRONMENT "${small}" LABELS simulator TIMEOUT 300)
 endfunction()
 
 # build/<preset>/tests/test_simulator: CUDA programs, linked with the real libcudart, that run with the simulator preloaded.
 # The GPU tests of other folders run on it too, as simulator.<folder>.
 function(cachalot_simulator_tests)
   cmake_parse_arguments(PARSE_ARGV 0 arg "" "PROBE;NCCL_RANK;PROGRAM;PROGRAM12" "SOURCES;GPU_TESTS;PYTHON")
-  if(NOT CACHALOT_HAS_CUDART)
-    message(STATUS "cachalot: the simulator is not tested: that needs a toolkit's libcudart to link with")
-    return()
-  endif()
-  find_package(GTest REQUIRED)
   cachalot_files(sources tests/simulator ${arg_SOURCES})
   cachalot_files(probe tests/simulator ${arg_PROBE})
   cachalot_files(nccl_rank tests/simulator ${arg_NCCL_RANK})
   cachalot_files(program12 tests/simulator ${arg_PROGRAM12})
+  if(NOT CACHALOT_HAS_CUDART)
+    message(STATUS "cachalot: of the simulator little is tested: that needs a toolkit's libcudart to link with")
+    cachalot_simulator_tests_without_toolkit(${probe} ${program12})
+    return()
+  endif()
+  find_package(GTest REQUIRED)
   add_executable(simulator_probe ${probe})
   add_executable(simulator_probe_static ${probe})
   add_executable(simulator_nccl_rank ${nccl_rank})
@@ -112,11 +153,7 @@ function(cachalot_simulator_tests)
   foreach(target IN ITEMS simulator_nccl_rank test_simulator)
     target_include_directories(${target} PRIVATE ${PROJECT_SOURCE_DIR})
   endforeach()
-  # As a program of CUDA 12 is linked: it asks for functions of the version libcudart.so.12. Of a file that is not there yet
-  # CMake would link -lcudart, the toolkit's, so it is told the soname.
-  add_library(cachalot_cudart12 SHARED IMPORTED)
-  set_target_properties(cachalot_cudart12 PROPERTIES
-    IMPORTED_LOCATION ${PROJECT_BINARY_DIR}/simulator/cudart/libcudart.so.12 IMPORTED_SONAME libcudart.so.12)
+  cachalot_simulated_runtime(12)
   target_link_libraries(simulator_program12 PRIVATE cachalot_cudart12 cachalot_simulator)
   target_link_libraries(test_simulator PRIVATE
     GTest::gtest_main fmt::fmt nlohmann_json::nlohmann_json Threads::Threads)
@@ -158,6 +195,12 @@ function(cachalot_simulator_tests)
     set_tests_properties(simulator.${folder} PROPERTIES ENVIRONMENT "${two_devices}" RUN_SERIAL ON)
     list(APPEND tests simulator.${folder})
   endforeach()
+
+  # The GPU of a machine whose memory it shares with the processor.
+  add_test(NAME simulator.unified_memory COMMAND test_device --gtest_filter=UnifiedMemoryCuda.*)
+  cachalot_simulated_environment(integrated CACHALOT_SIM_GPU=gb10 CACHALOT_SIM_MEMORY=64MiB)
+  set_tests_properties(simulator.unified_memory PROPERTIES ENVIRONMENT "${integrated}" FAIL_REGULAR_EXPRESSION SKIPPED)
+  list(APPEND tests simulator.unified_memory)
 
   find_library(CACHALOT_CUDART cudart HINTS ${CUDAToolkit_LIBRARY_DIR})
   add_test(NAME simulator.exports

@@ -59,6 +59,7 @@ cudaDeviceProp device_properties(const Config& config, int ordinal) {
   prop.textureAlignment = 512;
   prop.texturePitchAlignment = 32;
   prop.multiProcessorCount = gpu.multiprocessors;
+  prop.integrated = gpu.integrated;
   prop.canMapHostMemory = 1;
   prop.surfaceAlignment = 512;
   prop.concurrentKernels = 1;
@@ -129,6 +130,8 @@ int device_attribute(const Config& config, int ordinal, int attribute) {
       return static_cast<int>(prop.textureAlignment);
     case CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT:
       return prop.multiProcessorCount;
+    case CU_DEVICE_ATTRIBUTE_INTEGRATED:
+      return prop.integrated;
     case CU_DEVICE_ATTRIBUTE_CAN_MAP_HOST_MEMORY:
       return prop.canMapHostMemory;
     case CU_DEVICE_ATTRIBUTE_SURFACE_ALIGNMENT:

@@ -34,6 +34,7 @@ constexpr Architecture kAda{8, 9, 1536, 24, 100 * kKiB, 99 * kKiB};
 constexpr Architecture kHopper{9, 0, 2048, 32, 228 * kKiB, 227 * kKiB};
 constexpr Architecture kBlackwell{10, 0, 2048, 32, 228 * kKiB, 227 * kKiB};
 constexpr Architecture kBlackwellGraphics{12, 0, 1536, 24, 100 * kKiB, 99 * kKiB};
+constexpr Architecture kBlackwellIntegrated{12, 1, 1536, 24, 100 * kKiB, 99 * kKiB};
 
 struct Memory {
   std::size_t bytes;
@@ -65,7 +66,14 @@ constexpr GpuModel model(std::string_view key, std::string_view aliases, std::st
           bus_bits,
           clock_mhz * 1000,
           memory_clock_mhz * 1000,
-          pci_device_id};
+          pci_device_id,
+          false};
+}
+
+// A model that has no memory of its own.
+constexpr GpuModel integrated(GpuModel model) {
+  model.integrated = true;
+  return model;
 }
 
 // Multiprocessors, L2, bus and clocks: NVIDIA's data sheets and architecture white papers. PCI device: pci.ids.
@@ -74,6 +82,9 @@ constexpr std::array kModels{
     model("gb200", "", "NVIDIA GB200", estimated(188717), kBlackwell, 152, 129536, 8192, 2062, 3996, 0x2941),
     model("b200", "", "NVIDIA B200", estimated(182626), kBlackwell, 148, 129536, 8192, 1965, 3996, 0x2901),
     model("gh200", "gh200-96", "NVIDIA GH200 480GB", estimated(96768), kHopper, 132, 61440, 6144, 1980, 2619, 0x2342),
+    model("gh200-144", "", "NVIDIA GH200 144G HBM3e", estimated(146831), kHopper, 132, 61440, 6144, 1980, 3201, 0x2348),
+    // DGX Spark: 128 GB of LPDDR5x, 273 GB/s, which the processor uses, too (the DGX Spark data sheet).
+    integrated(model("gb10", "dgx-spark spark", "NVIDIA GB10", estimated(122570), kBlackwellIntegrated, 48, 24576, 256, 2418, 4266, 0x2e12)),
     model("h200", "", "NVIDIA H200", reported(143167), kHopper, 132, 61440, 6144, 1980, 3201, 0x2335),
     model("h100", "h100-80 h100-sxm h100-sxm5", "NVIDIA H100 80GB HBM3", reported(81004), kHopper, 132, 51200, 5120, 1980, 2619, 0x2330),
     model("h100-nvl", "h100-94", "NVIDIA H100 NVL", reported(95320), kHopper, 132, 61440, 6144, 1785, 2619, 0x2321),

@@ -25,6 +25,7 @@ struct GpuModel {
   int clock_khz;
   int memory_clock_khz;
   int pci_device_id;
+  bool integrated;  // its memory is the machine's, which the processor uses, too
 };
 
 // Returns every model, in the order of the table.

@@ -1,5 +1,5 @@
 // The C library tells by the return address which library calls dlopen or dlsym: it searches that library's RUNPATH and takes
-// RTLD_NEXT to be behind it. So the functions here are written in assembly: each lets C++ look at its arguments, then jumps to
+// RTLD_NEXT to be behind it. So the functions here are written in assembly, for each processor: each lets C++ look at its arguments, then jumps to
 // the C library's function, which returns to the caller.
 #include "simulator/redirection.h"
 
@@ -25,16 +25,24 @@ __attribute__((visibility("hidden"))) void* cachalot_real_dlsym = nullptr;
 namespace cachalot::simulator {
 namespace {
 
-// The C library gave them these versions on x86-64 and keeps them.
+// The C library gave them these versions on each processor and keeps them.
+#if defined(__x86_64__)
+constexpr const char* kVersion = "GLIBC_2.2.5";
+constexpr const char* kVersionOfDlmopen = "GLIBC_2.3.4";
+#elif defined(__aarch64__)
+constexpr const char* kVersion = "GLIBC_2.17";
+constexpr const char* kVersionOfDlmopen = kVersion;
+#endif
+
 void find_real_functions() {
   if (__atomic_load_n(&cachalot_real_dlsym, __ATOMIC_ACQUIRE)) [[likely]]
     return;
   const auto set = [](void*& function, const char* name, const char* version) {
     __atomic_store_n(&function, dlvsym(RTLD_NEXT, name, version), __ATOMIC_RELEASE);
   };
-  set(cachalot_real_dlopen, "dlopen", "GLIBC_2.2.5");
-  set(cachalot_real_dlmopen, "dlmopen", "GLIBC_2.3.4");
-  set(cachalot_real_dlsym, "dlsym", "GLIBC_2.2.5");
+  set(cachalot_real_dlopen, "dlopen", kVersion);
+  set(cachalot_real_dlmopen, "dlmopen", kVersionOfDlmopen);
+  set(cachalot_real_dlsym, "dlsym", kVersion);
 }
 
 // Of "libcudart.so.12.9.79" 12; of "libcudart.so" 0; nothing of another library's name.
@@ -146,6 +154,8 @@ __attribute__((visibility("hidden"))) void cachalot_before_dlsym() {
 
 }  // extern "C"
 
+#if defined(__x86_64__)
+
 // rdi, rsi and rdx are the first three arguments; the stack is kept aligned to 16 bytes around the calls.
 __asm__(R"(
   .macro cachalot_begin name, first, second  # keeps two registers; 8(%rsp) is the second, 24(%rsp) in the caller
@@ -200,3 +210,63 @@ __asm__(R"(
   cachalot_restore %rdi, %rsi
   cachalot_go_on dlsym
 )");
+
+#elif defined(__aarch64__)
+
+// x0, x1 and x2 are the first three arguments, x30 is the return address; x16 may be changed on the way into a function. The
+// stack is kept aligned to 16 bytes. bti c is where an indirect call may land, on processors that check that.
+__asm__(R"(
+  .macro cachalot_begin name  // keeps x0 at 16, x1 at 24 and x2 at 32 from sp
+  .globl \name
+  .type \name, %function
+\name:
+  .cfi_startproc
+  hint #34  // bti c
+  stp x29, x30, [sp, #-48]!
+  .cfi_adjust_cfa_offset 48
+  .cfi_rel_offset x29, 0
+  .cfi_rel_offset x30, 8
+  mov x29, sp
+  stp x0, x1, [sp, #16]
+  str x2, [sp, #32]
+  .endm
+
+  .macro cachalot_go_on name  // with x0, x1 and x2 of the stack
+  ldp x0, x1, [sp, #16]
+  ldr x2, [sp, #32]
+  ldp x29, x30, [sp], #48
+  .cfi_adjust_cfa_offset -48
+  .cfi_restore x29
+  .cfi_restore x30
+  adrp x16, cachalot_real_\name
+  ldr x16, [x16, #:lo12:cachalot_real_\name]
+  br x16
+  .cfi_endproc
+  .size \name, .-\name
+  .endm
+
+  .text
+  .p2align 2
+  cachalot_begin dlopen
+  add x1, sp, #24
+  mov x2, x30
+  bl cachalot_file_to_open
+  str x0, [sp, #16]
+  cachalot_go_on dlopen
+
+  cachalot_begin dlmopen
+  mov x0, x1
+  add x1, sp, #32
+  mov x2, x30
+  bl cachalot_file_to_open
+  str x0, [sp, #24]
+  cachalot_go_on dlmopen
+
+  cachalot_begin dlsym
+  bl cachalot_before_dlsym
+  cachalot_go_on dlsym
+)");
+
+#else
+#error "the simulator redirects dlopen on x86-64 and aarch64 alone"
+#endif

@@ -1,4 +1,4 @@
-// Bits, and choices without a branch.
+// Bits, choices without a branch, and the pause of a loop that waits.
 //
 // std::countr_zero and its kin define the result for 0, which costs a test and a move on processors
 // without the newer instructions; here the word must have a bit set.
@@ -29,6 +29,16 @@ T* choose(bool condition, T* a, T* b) {
   asm("" : "+r"(mask));
   const auto from = reinterpret_cast<std::uintptr_t>(b);
   return reinterpret_cast<T*>(from ^ ((reinterpret_cast<std::uintptr_t>(a) ^ from) & mask));
+}
+
+// Makes the processor wait some tens of cycles, as a loop that waits for another thread should. On Arm that is isb, not yield,
+// which most processors execute as no instruction at all.
+inline void pause_processor() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("isb" ::: "memory");
+#endif
 }
 
 // The lesser of two, likewise.

@@ -10,6 +10,7 @@
 #include <atomic>
 #include <chrono>
 
+#include "base/bits.h"
 #include "base/bytes.h"
 
 #if defined(__clang__)
@@ -49,7 +50,7 @@ class CACHALOT_CAPABILITY("mutex") SpinMutex {
     return false;
   }
   static void pause(int times) {
-    for (int i = 0; i < times; ++i) __builtin_ia32_pause();
+    for (int i = 0; i < times; ++i) pause_processor();
   }
 
  private:

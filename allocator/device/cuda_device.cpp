@@ -75,6 +75,7 @@ CudaDevice::CudaDevice(int ordinal, const Config& config) : ordinal_(ordinal), c
   CUdevice device = 0;
   check("cuDeviceGet", driver().device_get(&device, ordinal));
   properties_ = name_and_memory(device);
+  if (has(device, CU_DEVICE_ATTRIBUTE_INTEGRATED)) host_memory_file_ = config.host_memory_file;
   if (has(device, CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED)) query_virtual_memory(device);
   const bool can_hint = has(device, CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS);
   if (config.completion_hints && can_hint && driver().stream_write_value != nullptr) {

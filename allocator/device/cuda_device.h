@@ -18,10 +18,12 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "cachalot/device.h"
 #include "device/cuda_context.h"
+#include "device/unified_memory.h"
 
 CACHALOT_BEGIN
 
@@ -32,6 +34,8 @@ class CudaDevice final : public Device {
  public:
   struct Config {
     bool completion_hints = true;
+    // Of an integrated GPU: where the system says how its memory is used (device/unified_memory.h).
+    std::string host_memory_file = kHostMemoryFile;
   };
   // `ordinal` as in cuDeviceGet. Requires that cuda_devices was called: it initializes the driver.
   CudaDevice(int ordinal, const Config& config);
@@ -84,9 +88,12 @@ class CudaDevice final : public Device {
  private:
   void query_virtual_memory(int device);
   void require_virtual_memory(const char* call) const;
+  // Whether an integrated GPU should not be asked for so much: the machine would swap until it stands still.
+  bool exceeds_host_memory(std::size_t bytes) const;
   void record_across_contexts(Event event, Stream stream, CUctx_st* owner);
 
   const int ordinal_;
+  std::string host_memory_file_;  // empty: the GPU has memory of its own
   DeviceProperties properties_;
   CudaContext context_;
   std::unique_ptr<CudaHandleForm> form_;        // null: no virtual memory

@@ -27,7 +27,14 @@ MemoryInfo CudaDevice::memory_info() {
   const CudaContext::Current current(context_);
   MemoryInfo info;
   check("cuMemGetInfo", driver().memory_info(&info.free_bytes, &info.total_bytes));
-  return info;
+  if (host_memory_file_.empty()) return info;
+  return with_available_bytes(info, available_host_bytes(host_memory_file_));
+}
+
+bool CudaDevice::exceeds_host_memory(std::size_t bytes) const {
+  if (host_memory_file_.empty()) return false;
+  const std::optional<std::size_t> available = available_host_bytes(host_memory_file_);
+  return available && bytes > *available;
 }
 
 std::optional<Address> CudaDevice::malloc(std::size_t bytes) {
@@ -35,6 +42,7 @@ std::optional<Address> CudaDevice::malloc(std::size_t bytes) {
   const CudaContext::Current current(context_);
   const RelaxedCapture relaxed;
   CUdeviceptr address = 0;
+  if (exceeds_host_memory(bytes)) return std::nullopt;
   if (lacks_memory(kCall, driver().memory_alloc(&address, bytes))) return std::nullopt;
   return static_cast<Address>(address);
 }
@@ -54,6 +62,7 @@ std::optional<Address> CudaDevice::malloc_async(std::size_t bytes, Stream stream
   if (driver().memory_alloc_async == nullptr) return malloc(bytes);
   const CudaContext::Current current(context_);
   CUdeviceptr address = 0;
+  if (exceeds_host_memory(bytes)) return std::nullopt;
   if (lacks_memory(kCall, driver().memory_alloc_async(&address, bytes, stream))) return std::nullopt;
   return static_cast<Address>(address);
 }
@@ -90,7 +99,7 @@ std::optional<MemoryHandle> CudaDevice::create(std::size_t bytes) {
   require_virtual_memory(kCall);
   const CudaContext::Current current(context_);
   const std::optional<HandleForm> form = form_->working(properties_.page_bytes);
-  if (!form) return std::nullopt;
+  if (!form || exceeds_host_memory(bytes)) return std::nullopt;
   const CUmemAllocationProp properties = allocation_properties(ordinal_, *form);
   CUmemGenericAllocationHandle handle = 0;
   if (lacks_memory(kCall, driver().create(&handle, bytes, &properties, 0))) return std::nullopt;

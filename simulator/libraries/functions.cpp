@@ -1,8 +1,11 @@
 // cuBLAS, cuBLASLt, cuDNN, cuSPARSE, cuSPARSELt, cuSOLVER, cuFFT and cuRAND: every function is there, succeeds and does
 // nothing. What asks for memory is told that none is needed, which is noted; what creates something gets a handle.
 //
-// The libraries' headers are not needed: in C's calling convention on x86-64 the caller cleans up, so that a function may
-// take more arguments than it is given, and read none but those it knows.
+// The libraries' headers are not needed: in C's calling conventions on x86-64 and on Arm (AAPCS64) the caller cleans up, so that a
+// function may take more arguments than it is given, and read none but those it knows. In both, integers and pointers are
+// counted by themselves, whatever floating-point numbers stand between them: first in registers (6 and 8), then in places of 8
+// bytes on the stack. So a position is the same on both; that would not hold of a struct of more than 16 bytes given by value,
+// of which Arm counts the address, and no function that has outputs takes one.
 #include <cstddef>
 #include <cstdint>
 #include <cstring>

@@ -32,7 +32,7 @@ struct AddressRange {
 
 /// A MemoryInfo says how much memory a device has, as cudaMemGetInfo does.
 struct MemoryInfo {
-  std::size_t free_bytes = 0;   ///< bytes that no process uses
+  std::size_t free_bytes = 0;   ///< bytes that no process uses; of integrated GPUs: MemAvailable
   std::size_t total_bytes = 0;  ///< bytes of the device
 };
 
