@@ -118,6 +118,10 @@ def main():
     parser.add_argument("--update", action="store_true")
     parser.add_argument("--self-test", action="store_true")
     options = parser.parse_args()
+    if not options.header.is_file():
+        sys.exit(f"check_abi.py: --header {options.header}: there is no such file")
+    if shutil.which(options.cc) is None:
+        sys.exit(f"check_abi.py: --cc {options.cc}: there is no such program")
     for tool in ("abidw", "abidiff"):
         if shutil.which(tool) is None:
             print(f"skipped: there is no {tool} on PATH (Debian: abigail-tools)")
