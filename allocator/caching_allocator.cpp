@@ -15,6 +15,8 @@
 
 CACHALOT_BEGIN
 
+static_assert(kUsualAlignment == kBlockGranularity);
+
 // Empties the fast paths' view in a forked child.
 class CachingAllocator::ForkGuard final : public ForkAware {
  public:

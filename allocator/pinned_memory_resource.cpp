@@ -4,19 +4,15 @@
 #include <bit>
 
 #include "base/check.h"
+#include "cachalot/caching_allocator.h"
 
 CACHALOT_BEGIN
 
-namespace {
-
-constexpr std::size_t kMostAlignment = 512;  // PinnedHostAllocator::allocate's
-
-}  // namespace
-
 // std::pmr asks for a pointer that is not null for 0 bytes, too.
 void* PinnedMemoryResource::do_allocate(std::size_t bytes, std::size_t alignment) {
-  CACHALOT_REQUIRE(std::has_single_bit(alignment) && alignment <= kMostAlignment,
-                   "an alignment of {}: pinned memory is aligned to powers of two up to {}", alignment, kMostAlignment);
+  CACHALOT_REQUIRE(std::has_single_bit(alignment) && alignment <= kUsualAlignment,
+                   "an alignment of {}: pinned memory is aligned to powers of two up to {}", alignment,
+                   kUsualAlignment);
   CACHALOT_REQUIRE(!life_.expired(), "an allocation of {} bytes: the resource's PinnedHostAllocator was destroyed",
                    bytes);
   return host_->allocate(std::max<std::size_t>(bytes, 1));

@@ -1,9 +1,6 @@
 # Tests of the adapters: headers that need another library's. They need the CUDA runtime; what needs more is left out where that
 # is missing, aloud. Nothing is downloaded.
 
-set(CACHALOT_CCCL_INCLUDE "" CACHE STRING
-  "Folders of the headers of CCCL 3.1 or newer (the package nvidia-cuda-cccl has them), the first for programs, all for tests; empty: the toolkit's")
-
 set(CACHALOT_TENSORRT_INCLUDE "" CACHE PATH
   "Folder of TensorRT's headers, 10.0 or newer (github.com/NVIDIA/TensorRT has them in include/); empty: the system's")
 
@@ -18,37 +15,16 @@ function(cachalot_find_tensorrt result)
   endif()
 endfunction()
 
-# Sets `result` to the version of the CCCL in a folder as a number, 3001004 for 3.1.4; 0 where there is none.
-function(cachalot_cccl_version result place)
-  set(${result} 0 PARENT_SCOPE)
-  set(header ${place}/cuda/std/__cccl/version.h)
-  if(EXISTS ${header})
-    file(STRINGS ${header} line REGEX "#define CCCL_VERSION +[0-9]+")
-    string(REGEX REPLACE ".* ([0-9]+).*" "\\1" version "${line}")
-    set(${result} ${version} PARENT_SCOPE)
-  endif()
-endfunction()
-
-# Sets `result` to the folder of CCCL 3.1 or newer; empty where there is none.
-function(cachalot_find_cccl result)
-  set(${result} "" PARENT_SCOPE)
-  foreach(place IN LISTS CACHALOT_CCCL_INCLUDE CUDAToolkit_INCLUDE_DIRS)
-    foreach(candidate IN ITEMS ${place} ${place}/cccl)
-      cachalot_cccl_version(version ${candidate})
-      if(version GREATER_EQUAL 3001000)
-        set(${result} ${candidate} PARENT_SCOPE)
-        return()
-      endif()
-    endforeach()
-  endforeach()
-endfunction()
-
-# adapters.cccl_<version>: cub_environment.h compiles with each CCCL of CACHALOT_CCCL_INCLUDE but the first, which the other tests
-# use, as C++17, the least that it needs.
-function(cachalot_cccl_tests source)
-  list(SUBLIST CACHALOT_CCCL_INCLUDE 1 -1 others)
-  foreach(place IN LISTS others)
+# adapters.cccl_<version>: cub_environment.h compiles with each package of CCCL 3.1 or newer but `used`, which the other tests use, as
+# C++17, the least that it needs.
+function(cachalot_cccl_tests source used)
+  cachalot_cccl_packages(packages)
+  list(REMOVE_ITEM packages ${used})
+  foreach(place IN LISTS packages)
     cachalot_cccl_version(version ${place})
+    if(version LESS 3001000)
+      continue()
+    endif()
     add_test(NAME adapters.cccl_${version}
       COMMAND ${CUDAToolkit_NVCC_EXECUTABLE} -std=c++17 -arch=sm_80 -Werror all-warnings -Xcompiler=-Wall,-Wextra -I${place}
               -I${PROJECT_SOURCE_DIR}/allocator/include -c ${source} -o ${PROJECT_BINARY_DIR}/nvcc/cccl_${version}.o)
@@ -64,8 +40,7 @@ endfunction()
 function(cachalot_adapter_tests)
   cmake_parse_arguments(PARSE_ARGV 0 arg "" "" "SOURCES;CUDA_SOURCES;CCCL_SOURCES;TENSORRT_SOURCES")
   cachalot_files(sources tests/adapters ${arg_SOURCES} ${arg_CUDA_SOURCES} ${arg_CCCL_SOURCES} ${arg_TENSORRT_SOURCES})
-  find_path(CACHALOT_CUB_INCLUDE cub/util_allocator.cuh
-    HINTS ${CUDAToolkit_INCLUDE_DIRS} PATH_SUFFIXES cccl DOC "Folder of CUB's headers")
+  cachalot_find_cub()
   if(NOT CACHALOT_HAS_CUDART OR NOT CACHALOT_CUB_INCLUDE OR CACHALOT_SANITIZE)
     message(STATUS "cachalot: the adapters are not tested: that needs a CUDA toolkit with CUB, and no sanitizers")
     return()
@@ -80,11 +55,9 @@ function(cachalot_adapter_tests)
     cachalot_files(cccl_sources tests/adapters ${arg_CCCL_SOURCES})
     set_source_files_properties(${cccl_sources} PROPERTIES INCLUDE_DIRECTORIES ${cccl})
     cachalot_nvcc(test_adapters ${cccl_sources})
-    if(CACHALOT_CCCL_INCLUDE)
-      cachalot_cccl_tests(${PROJECT_SOURCE_DIR}/examples/cub_environment.cu)
-    endif()
+    cachalot_cccl_tests(${PROJECT_SOURCE_DIR}/examples/cub_environment.cu ${cccl})
   else()
-    message(STATUS "cachalot: CubEnvironment is not tested: that needs nvcc and CCCL 3.1 or newer (set CACHALOT_CCCL_INCLUDE)")
+    message(STATUS "cachalot: CubEnvironment is not tested: that needs nvcc and CCCL 3.1 or newer (set CACHALOT_CCCL_DIR)")
   endif()
 
   cachalot_find_tensorrt(tensorrt)

@@ -2,7 +2,7 @@
 # CUDA runtime; nothing here is compiled with them but tests, benchmarks and examples.
 
 set(CACHALOT_CCCL_DIR "$ENV{CACHALOT_CCCL_DIR}" CACHE PATH
-  "Folder with one folder per package nvidia-cuda-cccl (pip install --target), for the tests mr.*; empty: the toolkit's CCCL alone")
+  "Folder with one folder per package nvidia-cuda-cccl (pip install --target), for the tests mr.* and those of CubEnvironment; empty: the toolkit's CCCL alone")
 set(CACHALOT_RMM_DIR "" CACHE PATH
   "Folder with the packages librmm and rapids_logger, for bench/peers and tests/mr; empty: where CACHALOT_PYTHON has them")
 set(CACHALOT_RMM_NEWEST_DIR "" CACHE PATH
@@ -31,6 +31,38 @@ function(cachalot_toolkit_cccl result)
   if(EXISTS "${CACHALOT_CUB_INCLUDE}/cuda/memory_resource")
     set(${result} ${CACHALOT_CUB_INCLUDE} PARENT_SCOPE)
   endif()
+endfunction()
+
+# The folders of headers in the packages of CACHALOT_CCCL_DIR, the newest first.
+function(cachalot_cccl_packages result)
+  file(GLOB packages ${CACHALOT_CCCL_DIR}/*/nvidia/cu*/include/cccl)
+  list(SORT packages COMPARE NATURAL ORDER DESCENDING)
+  set(${result} ${packages} PARENT_SCOPE)
+endfunction()
+
+# Sets `result` to the version of the CCCL in a folder as a number, 3001004 for 3.1.4; 0 where there is none.
+function(cachalot_cccl_version result place)
+  set(${result} 0 PARENT_SCOPE)
+  set(header ${place}/cuda/std/__cccl/version.h)
+  if(EXISTS ${header})
+    file(STRINGS ${header} line REGEX "#define CCCL_VERSION +[0-9]+")
+    string(REGEX REPLACE ".* ([0-9]+).*" "\\1" version "${line}")
+    set(${result} ${version} PARENT_SCOPE)
+  endif()
+endfunction()
+
+# Sets `result` to the folder of the newest CCCL, of a package or else of the toolkit, if that is 3.1 or newer; empty otherwise.
+function(cachalot_find_cccl result)
+  set(${result} "" PARENT_SCOPE)
+  cachalot_cccl_packages(packages)
+  cachalot_toolkit_cccl(toolkit)
+  foreach(place IN LISTS packages toolkit)
+    cachalot_cccl_version(version ${place})
+    if(version GREATER_EQUAL 3001000)
+      set(${result} ${place} PARENT_SCOPE)
+      return()
+    endif()
+  endforeach()
 endfunction()
 
 # RMM 25.4, all headers, as cachalot_rmm_includes, cachalot_rmm_library and cachalot_rmm_definitions; otherwise cachalot_rmm_lacks
@@ -102,7 +134,7 @@ function(cachalot_mr_tests)
   cachalot_mr_test(mr SOURCES ${sources} INCLUDE ${cccl}
     DEFINITIONS LIBCUDACXX_ENABLE_EXPERIMENTAL_MEMORY_RESOURCE)
   cachalot_conformance_test(toolkit ${cccl} ${conformance})
-  file(GLOB packages ${CACHALOT_CCCL_DIR}/*/nvidia/cu*/include/cccl)
+  cachalot_cccl_packages(packages)
   foreach(package IN LISTS packages)
     string(REGEX REPLACE ".*/([^/]+)/nvidia/.*" "\\1" version ${package})
     cachalot_conformance_test(${version} ${package} ${conformance})
@@ -110,7 +142,7 @@ function(cachalot_mr_tests)
   if(NOT packages)
     message(STATUS "cachalot: memory resources are tested with the toolkit's CCCL alone (set CACHALOT_CCCL_DIR)")
   endif()
-  cachalot_cub_environment_test(${cub_source} ${packages})
+  cachalot_cub_environment_test(${cub_source})
   cachalot_python_candidate(python)
   cachalot_find_rmm("${python}")
   if(cachalot_rmm_lacks)
@@ -126,10 +158,8 @@ endfunction()
 # mr.<name>: a source that prints its failures, compiled with a CCCL and run over the simulated runtime.
 function(cachalot_compiled_mr_test name)
   cmake_parse_arguments(PARSE_ARGV 1 arg "" "COMPILER;STANDARD;SOURCE;CCCL;FLAGS" "")
-  find_library(CACHALOT_CUDART_LIBRARY cudart HINTS ${CUDAToolkit_LIBRARY_DIR})
-  mark_as_advanced(CACHALOT_CUDART_LIBRARY)
   set(includes "-I${PROJECT_SOURCE_DIR}/mr/include -I${PROJECT_SOURCE_DIR}/allocator/include -isystem ${CACHALOT_CUDA_INCLUDE}")
-  set(libraries "$<TARGET_FILE:cachalot_core> ${CACHALOT_CUDART_LIBRARY} ${CACHALOT_BACKTRACE_LIBRARY} -lpthread -ldl")
+  set(libraries "$<TARGET_FILE:cachalot_core> $<TARGET_FILE:CUDA::cudart> ${CACHALOT_BACKTRACE_LIBRARY} -lpthread -ldl")
   add_test(NAME mr.${name}
     COMMAND ${CMAKE_COMMAND} -D COMPILER=${arg_COMPILER} -D STANDARD=${arg_STANDARD} -D SOURCE=${arg_SOURCE} -D CCCL=${arg_CCCL}
             "-D FLAGS=${arg_FLAGS}" "-D INCLUDES=${includes}" "-D LIBRARIES=${libraries}"
@@ -154,19 +184,11 @@ function(cachalot_conformance_test version cccl source)
   endforeach()
 endfunction()
 
-# CUB's algorithms with a resource as their environment, by nvcc with the newest of these CCCLs that has such environments.
+# CUB's algorithms with a resource as their environment, by nvcc with the newest CCCL, if that has such environments.
 function(cachalot_cub_environment_test source)
-  set(newest "")
-  set(newest_version 3003999)
-  foreach(cccl IN LISTS ARGN)
-    file(STRINGS ${cccl}/cuda/std/__cccl/version.h line REGEX "#define CCCL_VERSION +[0-9]+")
-    string(REGEX REPLACE ".* ([0-9]+).*" "\\1" version "${line}")
-    if(version GREATER newest_version)
-      set(newest ${cccl})
-      set(newest_version ${version})
-    endif()
-  endforeach()
-  if(NOT newest OR NOT CACHALOT_HAS_NVCC)
+  cachalot_find_cccl(newest)
+  cachalot_cccl_version(version "${newest}")
+  if(version LESS 3004000 OR NOT CACHALOT_HAS_NVCC)
     message(STATUS "cachalot: a resource is not tested as CUB's environment: that needs nvcc, and CCCL 3.4 in CACHALOT_CCCL_DIR")
     return()
   endif()

@@ -30,7 +30,7 @@ class Buffer {
   static_assert(std::is_trivially_copyable_v<T>,
                 "a Buffer copies its elements byte by byte: T must be trivially copyable");
   static_assert(!std::is_const_v<T> && !std::is_volatile_v<T>, "T is without const and volatile");
-  static_assert(alignof(T) <= 512, "device memory is aligned to 512 bytes");
+  static_assert(alignof(T) <= kUsualAlignment, "device memory is aligned to 512 bytes");
 
  public:
   using value_type = T;  ///< the type of an element

@@ -38,6 +38,8 @@ class DeviceAllocator;
 class PageMap;
 struct Block;
 
+/// The alignment of every allocation: 512 bytes.
+inline constexpr std::size_t kUsualAlignment = 512;
 /// The largest alignment that an allocation may be asked for with: 2 MiB.
 inline constexpr std::size_t kMaxAlignment = std::size_t{2} << 20;
 
@@ -51,7 +53,7 @@ struct AllocateOptions {
   /// is aligned to 512. For more, a free block is divided: what lies before and behind the
   /// allocation stays free. If no free block has the room, the device is asked for as many bytes
   /// more.
-  std::size_t alignment = 512;
+  std::size_t alignment = kUsualAlignment;
 };
 
 /// A CachingAllocator allocates memory of one or several devices and caches what is freed.

@@ -34,7 +34,7 @@ class CubMemory {
   /// Returns `bytes` bytes for work on `stream`; nullptr for 0 bytes.
   /// Throws InvalidArgument for an alignment above 512; OutOfMemory.
   void* allocate(cuda::stream_ref stream, std::size_t bytes, std::size_t alignment = 256) {
-    if (alignment > kMostAlignment) {
+    if (alignment > kUsualAlignment) {
       throw InvalidArgument("an alignment of " + std::to_string(alignment) +
                             ": CUB's temporary memory is aligned to 512 bytes");
     }
@@ -69,8 +69,6 @@ class CubMemory {
   friend constexpr void get_property(const CubMemory&, cuda::mr::device_accessible) noexcept {}
 
  private:
-  static constexpr std::size_t kMostAlignment = 512;  // CachingAllocator::allocate's
-
   CachingAllocator* allocator_;
   int device_;
 };

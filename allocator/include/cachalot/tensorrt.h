@@ -80,11 +80,9 @@ class TensorRtAllocator final : public nvinfer1::IGpuAsyncAllocator {
   }
 
  private:
-  static constexpr std::uint64_t kMostAlignment = 512;  // CachingAllocator::allocate's
-
   static void require_alignment(std::uint64_t alignment) {
     const bool is_power = (alignment & (alignment - 1)) == 0;  // or 0, which asks for none
-    if (alignment == 0 || (is_power && alignment <= kMostAlignment)) return;
+    if (alignment == 0 || (is_power && alignment <= kUsualAlignment)) return;
     throw InvalidArgument("an alignment of " + std::to_string(alignment) +
                           ": memory is aligned to powers of two up to 512");
   }

@@ -134,8 +134,6 @@ class MemoryResource : public ResourceCalls<MemoryResource> {
     }
   }
 
-  static constexpr std::size_t kUsualAlignment = 512;  // of every allocation
-
   std::shared_ptr<CachingAllocator> allocator_;
   int device_;
 };
