@@ -26,6 +26,9 @@ class Process final : public ForkAware {
     return made != nullptr ? *made : make();
   }
 
+  // Returns the allocator, or null while nothing has needed it.
+  CachingAllocator* made() const { return allocator_.load(std::memory_order_acquire); }
+
   // As CachingAllocator::allocate; in one handle where this thread has asked for that.
   void* allocate(std::size_t bytes, int device, Stream stream) {
     if (contiguous_threads_.load(std::memory_order_relaxed) == 0 || !contiguous_here_) [[likely]] {

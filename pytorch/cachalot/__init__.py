@@ -57,6 +57,7 @@ if TYPE_CHECKING:
     from ._guard import MemoryCall, MemoryFinding, MemoryReport, check_memory
     from ._leaks import AllocationSite, Leak, LeakDetector, LeakReport, Suspect, TrackReport, leaks, track, watch_leaks
     from ._lease import Lease
+    from ._libraries import LibraryError, LibraryUsage, library_usage
     from ._paths import include_path, library_path
     from ._pool_set import PoolSet
     from ._pools import PoolStats, TensorPool
@@ -75,6 +76,8 @@ __all__ = [
     "LeakDetector",
     "LeakReport",
     "Lease",
+    "LibraryError",
+    "LibraryUsage",
     "MemoryCall",
     "MemoryFinding",
     "MemoryReport",
@@ -99,6 +102,7 @@ __all__ = [
     "is_enabled",
     "leaks",
     "library_path",
+    "library_usage",
     "region",
     "regions",
     "release_physical",
@@ -121,6 +125,7 @@ _MODULES = {
         *("leaks", "track", "watch_leaks"),
     ),
     "_lease": ("Lease",),
+    "_libraries": ("LibraryError", "LibraryUsage", "library_usage"),
     "_paths": ("include_path", "library_path"),
     "_pool_set": ("PoolSet",),
     "_pools": ("PoolStats", "TensorPool"),
