@@ -7,7 +7,7 @@ import dataclasses
 import functools
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING, Literal, Union
 
 from . import _adapter, _config, _exit_report, _fallback, _leaks
@@ -192,7 +192,7 @@ def _load_adapter(mode: Mode) -> _adapter.Adapter | None:
 
 
 @contextlib.contextmanager
-def _all_or_nothing(plug: Plug) -> Iterator[None]:
+def _all_or_nothing(plug: Plug) -> Generator[None, None, None]:
     """What goes wrong within leaves the environment and cachalot's options as they were."""
     environment = os.environ.copy()
     try:

@@ -374,7 +374,8 @@ def watch_once_in_use() -> None:
     """Watches from the first use of CUDA on, and reports at exit. A program that forks before may still do so."""
     import torch
 
-    torch.cuda._lazy_call(lambda: watch_leaks(report_at_exit=True))
+    cuda: Any = torch.cuda
+    cuda._lazy_call(lambda: watch_leaks(report_at_exit=True))
 
 
 def asked_by_environment() -> bool:
@@ -419,7 +420,10 @@ def _json_function(plug: Plug, name: str) -> Any:
 def _after_optimizer_steps(call: Callable[[], None]) -> Any:
     from torch.optim.optimizer import register_optimizer_step_post_hook
 
-    return register_optimizer_step_post_hook(lambda *_: call())
+    def ended(*_: object) -> None:
+        call()
+
+    return register_optimizer_step_post_hook(ended)
 
 
 def _site_fields(json: dict[str, Any]) -> dict[str, Any]:
@@ -450,7 +454,7 @@ def _site_frame(stack: tuple[Frame, ...]) -> Frame | None:
 
 def _listed(report: LeakReport | TrackReport) -> list[str]:
     """Lines on the sites of a report."""
-    lines = []
+    lines: list[str] = []
     for site in report.sites:
         lines.append(f"  {site}")
         if site.frame and site.frame.source:
