@@ -35,6 +35,10 @@ The memory that a program or a model takes, likewise (docs/tools/simulate.md):
     cachalot.estimate(["train.py"], max_steps=2).fits("l4")
     cachalot.estimate_memory(model, sample_input, torch.optim.AdamW).total_mb
 
+What the ranks of a job hold, and which line of the worst one (docs/guides/ranks.md):
+
+    print(cachalot.distributed_report())
+
 CACHALOT_CONF=guard:True detects writes outside of tensors and to freed memory: `cachalot.check_memory()`. CACHALOT_DEBUG=1
 also detects invalid frees and uses, and adds call stacks.
 
@@ -61,11 +65,14 @@ if TYPE_CHECKING:
     from ._paths import include_path, library_path
     from ._pool_set import PoolSet
     from ._pools import PoolStats, TensorPool
+    from ._rank_report import DistributedReport, RankReport
+    from ._ranks import distributed_report
     from ._regions import Region, contiguous, region, regions, release_physical, restore_physical
     from ._saved_tensors import SavedOnHost
 
 __all__ = [
     "AllocationSite",
+    "DistributedReport",
     "EnableError",
     "Estimate",
     "EstimateError",
@@ -84,6 +91,7 @@ __all__ = [
     "Mode",
     "PoolSet",
     "PoolStats",
+    "RankReport",
     "Region",
     "SavedOnHost",
     "Suspect",
@@ -92,6 +100,7 @@ __all__ = [
     "__version__",
     "check_memory",
     "contiguous",
+    "distributed_report",
     "enable",
     "enabled_mode",
     "estimate",
@@ -129,6 +138,8 @@ _MODULES = {
     "_paths": ("include_path", "library_path"),
     "_pool_set": ("PoolSet",),
     "_pools": ("PoolStats", "TensorPool"),
+    "_rank_report": ("DistributedReport", "RankReport"),
+    "_ranks": ("distributed_report",),
     "_regions": ("Region", "contiguous", "region", "regions", "release_physical", "restore_physical"),
     "_saved_tensors": ("SavedOnHost",),
 }

@@ -2,6 +2,7 @@
 
     python -m cachalot run [--config OPTIONS] script.py …     a script; also -m MODULE … and -c CODE …
     python -m cachalot snapshot|replay|simulate|…             the command in C++, with all of its options
+    python -m cachalot ranks FOLDER [--json]                  the reports that CACHALOT_REPORT_DIR left in a folder
 
 `run` may be left out. The program finds sys.argv, sys.path and __main__ as if Python itself had started it. Processes that it
 starts are programs of their own: they run on PyTorch's allocator unless started this way, too.
@@ -24,6 +25,9 @@ from . import _command
 
 def main() -> None:
     words = sys.argv[1:] or ["--help"]
+    if words[0] == "ranks":
+        _tell_ranks(words[1:])
+        return
     if _is_for_the_command(words):
         _command.run(words)
     _run(_parse(words[1:] if words[:1] == ["run"] else words))
@@ -37,6 +41,18 @@ def _is_for_the_command(words: list[str]) -> bool:
     return first in _command.SUBCOMMANDS or not ("." in first or os.sep in first or os.path.isfile(first))
 
 
+def _tell_ranks(words: list[str]) -> None:
+    parser = _Parser(prog="python -m cachalot ranks", description="Prints the memory of the ranks that left reports.")
+    parser.add_argument("folder", help="the folder that CACHALOT_REPORT_DIR named")
+    parser.add_argument("--json", action="store_true", help="print the report as JSON")
+    arguments = parser.parse_args(words)
+    try:
+        report = cachalot.distributed_report(folder=arguments.folder)
+    except (OSError, ValueError) as error:
+        sys.exit(f"cachalot: {error}")
+    print(report.to_json() if arguments.json else report)
+
+
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"cachalot: {message} (python -m cachalot --help tells more)\n")
@@ -46,6 +62,7 @@ def _parse(words: list[str]) -> argparse.Namespace:
     parser = _Parser(
         prog="python -m cachalot",
         usage="python -m cachalot [run] [--config OPTIONS] SCRIPT|-m MODULE|-c CODE [ARGUMENTS ...]\n"
+        "       python -m cachalot ranks FOLDER [--json]\n"
         f"       python -m cachalot {{{','.join(_command.SUBCOMMANDS)}}} ...",
         description="Runs a Python program with cachalot as PyTorch's GPU memory allocator; at its end a line on stderr "
         "says what memory it took (CACHALOT_STATS=0: none, CACHALOT_STATS=1: a table). The other subcommands are the "

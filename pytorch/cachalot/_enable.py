@@ -7,10 +7,10 @@ import dataclasses
 import functools
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING, Literal, Union
 
-from . import _adapter, _config, _exit_report, _fallback, _leaks, _options
+from . import _adapter, _config, _exit_report, _fallback, _leaks, _options, _rank_files
 from ._errors import EnableError
 from ._log import logger
 from ._plug import Plug
@@ -39,7 +39,8 @@ def enable(config: str | None = None, *, late: bool = False, mode: Mode = "auto"
     """Makes cachalot the allocator of this process's PyTorch.
 
     Call it before the first CUDA tensor. A second call with the same arguments does nothing; with others it is refused.
-    CACHALOT_STATS=1 prints a table of statistics when the process ends, CACHALOT_LEAK_REPORT=1 a report of leaks.
+    CACHALOT_STATS=1 prints a table of statistics when the process ends, CACHALOT_LEAK_REPORT=1 a report of leaks, and with
+    CACHALOT_REPORT_DIR=FOLDER each rank leaves a report there, also when it dies.
 
     Args:
         config: options such as "max_split_size_mb:64,garbage_collection_threshold:0.8". They override CACHALOT_CONF, which
@@ -51,8 +52,8 @@ def enable(config: str | None = None, *, late: bool = False, mode: Mode = "auto"
             "plug" if there is no adapter and none can be compiled.
 
     Raises:
-        ValueError: `config`, CACHALOT_CONF, CACHALOT_DEBUG, CACHALOT_LEAK_REPORT, CACHALOT_STATS or `mode` is invalid; the
-            message names key, value and rule.
+        ValueError: `config`, CACHALOT_CONF, CACHALOT_DEBUG, CACHALOT_LEAK_REPORT, CACHALOT_REPORT_DIR,
+            CACHALOT_REPORT_SECONDS, CACHALOT_STATS or `mode` is invalid; the message names key, value and rule.
         EnableError: cachalot cannot be enabled; the message says why and what to do. Nothing was changed.
     """
     global _enabled
@@ -66,6 +67,7 @@ def enable(config: str | None = None, *, late: bool = False, mode: Mode = "auto"
         late = _is_late(late, mode)
         report_leaks = _leaks.asked_by_environment()
         exit_report = _exit_report.asked_by_environment()
+        rank_files = _rank_files.asked_by_environment()
         plug = Plug()
         adapter = _load_adapter(mode)
         with _all_or_nothing(plug):
@@ -75,6 +77,8 @@ def enable(config: str | None = None, *, late: bool = False, mode: Mode = "auto"
     logger().info("cachalot: serves PyTorch's GPU memory in mode '%s'%s", _enabled.mode, f" ({config})" if config else "")
     if exit_report == "table":
         _exit_report.tell_at_exit("table")
+    if rank_files is not None:
+        _rank_files.start(rank_files)
     if report_leaks:
         _leaks.watch_once_in_use()
 
@@ -192,7 +196,7 @@ def _load_adapter(mode: Mode) -> _adapter.Adapter | None:
 
 
 @contextlib.contextmanager
-def _all_or_nothing(plug: Plug) -> Iterator[None]:
+def _all_or_nothing(plug: Plug) -> Generator[None, None, None]:
     """What goes wrong within leaves the environment and cachalot's options as they were."""
     environment = os.environ.copy()
     options = _options.given()

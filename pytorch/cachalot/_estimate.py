@@ -192,8 +192,9 @@ def _estimate_of(report: Mapping[str, Any], output: str, gpu: str) -> Estimate:
     torch, driver, _ = max(devices, key=lambda device: device[1]["common_peak_bytes"])
     tables = [table for process in report["processes"] for table in process["cards"]]
     cards = [card for table in tables for card in table["cards"] if card["gpu"] != "--memory"]
-    peak = (torch["peak"] or {}).get("kinds", {})
-    states = [peak, *(step["kinds"] for step in torch["steps"])]
+    at_peak: dict[str, Any] = torch["peak"] or {}
+    peak: dict[str, float] = at_peak.get("kinds", {})
+    states: list[dict[str, float]] = [peak, *(step["kinds"] for step in torch["steps"])]
 
     def most(kind: str) -> float:
         return max(state.get(kind, 0) for state in states) / _MIB

@@ -20,6 +20,9 @@ def main(folder: Path) -> None:
     def on_gpu(tensor: torch.Tensor) -> torch.Tensor:
         return torch.zeros_like(tensor, device="cuda") if tensor.is_meta else tensor.to("cuda")
 
+    def allocated_on_gpu(tensor: torch.Tensor) -> torch.Tensor:
+        return torch.empty_like(tensor, device="cuda") if tensor.is_meta else tensor.to("cuda")
+
     def load(name: str) -> Any:
         return torch.load(folder / f"{name}.pt", map_location="cpu", weights_only=False)
 
@@ -32,7 +35,7 @@ def main(folder: Path) -> None:
         return sum(parts)
 
     model, optimizer, loss_of = load("model"), load("optimizer"), load("loss") or sum_of
-    model._apply(lambda tensor: torch.empty_like(tensor, device="cuda") if tensor.is_meta else tensor.to("cuda"))
+    model._apply(allocated_on_gpu)
     given = tree_map_only(torch.Tensor, on_gpu, load("input"))
 
     def call() -> Any:

@@ -67,7 +67,7 @@ def _figures() -> list[Figures]:
 
     from ._figures import fragmentation, stats
 
-    found = []
+    found: list[Figures] = []
     for device in range(torch.cuda.device_count() if torch.cuda.is_initialized() else 0):
         counts, peaks = stats(device), fragmentation(device)
         if counts["allocation.all.allocated"] == 0 and counts["num_ooms"] == 0:
@@ -92,7 +92,7 @@ def line_of(devices: list[Figures]) -> str:
     """Returns "cachalot: peak reserved 8.18 GiB for 8.05 GiB requested (1.6 % overhead), 12 device allocations"."""
     if not devices:
         return "cachalot: the program allocated no GPU memory"
-    told = []
+    told: list[str] = []
     for figures in devices:
         parts = [
             f"peak reserved {bytes_text(figures.peak_reserved)} for {bytes_text(figures.peak_requested)} requested "

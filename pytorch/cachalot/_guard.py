@@ -74,9 +74,13 @@ def check_memory() -> list[MemoryReport]:
 
 
 def _memory_report(report: dict[str, Any]) -> MemoryReport:
-    calls = {name: _memory_call(report[name]) for name in ("allocated", "freed", "mistake")}
-    return MemoryReport(**{**report, "recorded": tuple(report["recorded"]), **calls})
+    calls: dict[str, Any] = {name: _memory_call(report[name]) for name in ("allocated", "freed", "mistake")}
+    fields: dict[str, Any] = {**report, "recorded": tuple(report["recorded"]), **calls}
+    return MemoryReport(**fields)
 
 
 def _memory_call(call: dict[str, Any] | None) -> MemoryCall | None:
-    return None if call is None else MemoryCall(**{**call, "stack": tuple(call["stack"])})
+    if call is None:
+        return None
+    fields: dict[str, Any] = {**call, "stack": tuple(call["stack"])}
+    return MemoryCall(**fields)

@@ -71,10 +71,10 @@ class AllocationSite:
     @property
     def frame(self) -> Frame | None:
         """Returns the most informative frame: Python's innermost frame outside of torch and cachalot, or autograd's operation."""
-        return _site_frame(self.stack)
+        return site_frame(self.stack)
 
     def __str__(self) -> str:
-        return f"{_held(self.live_bytes, self.live_blocks)} from {_where(self.frame)}"
+        return f"{_held(self.live_bytes, self.live_blocks)} from {where(self.frame)}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -347,7 +347,7 @@ def watch_leaks(
     """
     global _of_process
     with _lock:
-        detector = _watching()
+        detector = detector_of_process()
         if detector is None:
             detector = _of_process = LeakDetector(
                 warm_up=warm_up, window=window, min_confidence=min_confidence, on_optimizer_step=True
@@ -364,7 +364,7 @@ def leaks(most: int = LISTED, *, suspects: bool = True) -> tuple[Leak, ...]:
     Raises:
         RuntimeError: there is no detector, or it was closed.
     """
-    detector = _watching()
+    detector = detector_of_process()
     if detector is None:
         raise RuntimeError("nobody watches for leaks: call cachalot.watch_leaks() first, or set CACHALOT_LEAK_REPORT=1")
     return detector.leaks(most, suspects=suspects)
@@ -374,7 +374,8 @@ def watch_once_in_use() -> None:
     """Watches from the first use of CUDA on, and reports at exit. A program that forks before may still do so."""
     import torch
 
-    torch.cuda._lazy_call(lambda: watch_leaks(report_at_exit=True))
+    cuda: Any = torch.cuda
+    cuda._lazy_call(lambda: watch_leaks(report_at_exit=True))
 
 
 def asked_by_environment() -> bool:
@@ -385,7 +386,7 @@ def asked_by_environment() -> bool:
     return value == "1"
 
 
-def _watching() -> LeakDetector | None:
+def detector_of_process() -> LeakDetector | None:
     """The process's own detector; None before there is one, and when it was closed."""
     return None if _of_process is None or _of_process._is_closed else _of_process
 
@@ -419,7 +420,10 @@ def _json_function(plug: Plug, name: str) -> Any:
 def _after_optimizer_steps(call: Callable[[], None]) -> Any:
     from torch.optim.optimizer import register_optimizer_step_post_hook
 
-    return register_optimizer_step_post_hook(lambda *_: call())
+    def ended(*_: object) -> None:
+        call()
+
+    return register_optimizer_step_post_hook(ended)
 
 
 def _site_fields(json: dict[str, Any]) -> dict[str, Any]:
@@ -439,7 +443,7 @@ def _is_of_library(frame: Frame) -> bool:
     return frame.file.startswith(_library_folders()) or frame.file.startswith("<frozen")
 
 
-def _site_frame(stack: tuple[Frame, ...]) -> Frame | None:
+def site_frame(stack: tuple[Frame, ...]) -> Frame | None:
     script = [frame for frame in stack if frame.is_script]
     if script:
         return next((frame for frame in script if not _is_of_library(frame)), script[0])
@@ -450,7 +454,7 @@ def _site_frame(stack: tuple[Frame, ...]) -> Frame | None:
 
 def _listed(report: LeakReport | TrackReport) -> list[str]:
     """Lines on the sites of a report."""
-    lines = []
+    lines: list[str] = []
     for site in report.sites:
         lines.append(f"  {site}")
         if site.frame and site.frame.source:
@@ -460,7 +464,7 @@ def _listed(report: LeakReport | TrackReport) -> list[str]:
     return lines
 
 
-def _where(frame: Frame | None) -> str:
+def where(frame: Frame | None) -> str:
     if frame is None:
         return "a place that is not known"
     if frame.is_script:

@@ -162,7 +162,7 @@ def _from_capsule(capsule: object) -> torch.Tensor:
         return from_dlpack(capsule)
 
 
-def _handle_of(stream: int | None) -> int:
+def _handle_of(stream: object) -> int:
     """Of a stream as DLPack's Python protocol names it."""
     if stream is None or stream == _LEGACY_DEFAULT:
         return 0

@@ -174,10 +174,9 @@ def make_spec(shape: object, dtype: torch.dtype, device: int) -> Spec:
 
 def extents_of(shape: object) -> tuple[int, ...]:
     """Of a shape as torch takes it: ints, or one int."""
-    if isinstance(shape, int):
-        shape = (shape,)
+    given: Any = (shape,) if isinstance(shape, int) else shape
     try:
-        extents = tuple(extent.__index__() for extent in shape)  # type: ignore[attr-defined]
+        extents: tuple[int, ...] = tuple(extent.__index__() for extent in given)
     except (AttributeError, TypeError):
         raise TypeError(f"shape is {shape!r}; it must be of ints") from None
     for extent in extents:

@@ -52,7 +52,7 @@ class PoolSet:
             alignment=alignment,
         )
         self._byte_budget = _pool_calls.whole_number("byte_budget", byte_budget, 1)
-        self._outlive = outlive
+        self._outlive: Outlive = outlive
         self._handle = self._calls.create_pool_set(byte_budget, options)
         self._finalizer = weakref.finalize(self, self._calls.destroy_pool_set, self._handle)
         self._finalizer.atexit = False  # tensors may be out still

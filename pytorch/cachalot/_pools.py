@@ -121,7 +121,7 @@ class TensorPool:
         self._shape = _pool_calls.extents_of(shape)
         self._dtype = dtype
         self._when_empty = when_empty
-        self._outlive = outlive
+        self._outlive: Outlive = outlive
         self._lock = threading.Lock()
         self._looks = 0  # waits that only went on with an earlier one
 

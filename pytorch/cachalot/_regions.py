@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Union
+from collections.abc import Generator, Iterable
+from typing import TYPE_CHECKING, Any, Union
 
 from ._enable import require_enabled
 
@@ -28,7 +28,7 @@ class Region:
 
 
 @contextlib.contextmanager
-def region(tag: str) -> Iterator[None]:
+def region(tag: str) -> Generator[None, None, None]:
     """Assigns the memory that this thread allocates within the block to `tag`, which can sleep as a whole.
 
     Regions nest, and several threads may be in regions of one tag. Memory that other threads allocate meanwhile (for example
@@ -100,7 +100,7 @@ def restore_physical(of: Sleeper | Iterable[Sleeper]) -> None:
 
 
 @contextlib.contextmanager
-def contiguous() -> Iterator[None]:
+def contiguous() -> Generator[None, None, None]:
     """Puts each allocation of this thread within the block into one physical handle, on the page heap as well.
 
     For tensors that a network card registers (GPUDirect RDMA), or for importers that support only one handle. Tensors shared
@@ -127,8 +127,9 @@ def _sleepers(of: Sleeper | Iterable[Sleeper]) -> list[str | tuple[int, int]]:
 def _sleeper(of: object) -> str | tuple[int, int]:
     if isinstance(of, str):
         return of
+    pool: Any = of
     try:
-        first, second = of.id  # type: ignore[attr-defined]
+        first, second = pool.id
     except (AttributeError, TypeError):
         raise TypeError(
             f"{of!r} is neither a tag nor a torch.cuda.MemPool, nor several of them, such as ['weights', 'kv']"

@@ -7,7 +7,7 @@ import threading
 import types
 import weakref
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Union
+from typing import TYPE_CHECKING, Any, Union
 
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
@@ -54,11 +54,13 @@ class _Back:
 
     storage: StorageWeakRef
     stream: torch.cuda.Stream  # that copied them, by the event
-    copied: torch.cuda.Event
+    copied: torch.Event | torch.cuda.Event
 
     def share(self, stream: torch.cuda.Stream) -> torch.UntypedStorage | None:
         """The storage for another tensor, if it lives still."""
-        storage = torch.UntypedStorage._new_with_weak_ptr(self.storage.cdata)
+        untyped: Any = torch.UntypedStorage
+        reference: Any = self.storage
+        storage: torch.UntypedStorage | None = untyped._new_with_weak_ptr(reference.cdata)
         if storage is not None and stream != self.stream:
             stream.wait_event(self.copied)
             _tensor_of(storage, torch.uint8, 0, (0,), (1,)).record_stream(stream)

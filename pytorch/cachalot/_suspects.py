@@ -33,6 +33,10 @@ _LEAST_SHARE = 0.2  # of the blocks that the first suspect keeps: others with fe
 
 _FOLDER = os.path.dirname(__file__) + os.sep  # frames of this package are not the program's
 _CONTAINERS = (list, tuple, dict, set, frozenset)
+# Their methods, for objects whose class may have others.
+_DICT: type[dict[Any, Any]] = dict
+_LIST: type[list[Any]] = list
+_TUPLE: type[tuple[Any, ...]] = tuple
 _PLAIN = (str, bytes, int, float, bool, type(None))  # keys that are shown as they are written
 
 
@@ -51,7 +55,7 @@ class _Node:
     __slots__ = ("below", "object", "reached")
 
     def __init__(self, object: Any, below: _Node | None, reached: set[int]) -> None:
-        self.object = object
+        self.object: Any = object
         self.below = below  # the node on the way down to most of the tensors
         self.reached = reached  # keys of the tensors (addresses of their blocks) to which it leads
 
@@ -115,7 +119,7 @@ class _Search:
         """Named holders of tensors that end a graph; how many functions their graphs have, and the blocks these keep."""
         ends = [_Node(node.object, None, {id(node.object)}) for node in self._tensors if _has_graph(node.object)]
         by_key = {id(node.object): node for node in ends}
-        graphs = []
+        graphs: list[tuple[_Name, int, set[int]]] = []
         for name in self._names(ends):
             functions, saved = _saved_blocks(_attribute(by_key[key].object, "grad_fn") for key in name.reached)
             graphs.append((name, functions, saved))
@@ -141,7 +145,8 @@ class _Search:
             ascent.step()
             ascent.frontier = [node for node in ascent.frontier if not self._finish(node, names)]
         if not ascent.frontier and not names and ascent.met_again:
-            names.append(_cycle(ascent.met_again, set().union(*(node.reached for node in tensors))))
+            reached = set[int]().union(*(node.reached for node in tensors))
+            names.append(_cycle(ascent.met_again, reached))
         return _merged(names)
 
     def _finish(self, node: _Node, names: list[_Name]) -> bool:
@@ -186,7 +191,7 @@ class _Ascent:
     def step(self) -> None:
         self._steps += 1
         below = {id(node.object): node for node in self.frontier}
-        found = []
+        found: list[_Node] = []
         for referrer in gc.get_referrers(*[node.object for node in self.frontier]):
             if _is_ours(referrer):
                 continue
@@ -200,7 +205,8 @@ class _Ascent:
         """With the tensors to which the object was not known to lead: those of a shorter way are done."""
         most = max(children, key=lambda child: len(child.reached))
         known = self._reached.setdefault(id(referrer), set())
-        node = _Node(referrer, most, set().union(*(child.reached for child in children)) - known)
+        reached = set[int]().union(*(child.reached for child in children))
+        node = _Node(referrer, most, reached - known)
         if known:
             self.met_again.append(node)
         known |= node.reached
@@ -304,7 +310,7 @@ def _kind(name: _Name, holder: Any, by_graph: bool) -> str:
 
 def _way_down(top: _Node, reached: set[int]) -> list[tuple[_Node, str]]:
     is_one = len(reached) == 1  # nothing to come together: down to the tensor
-    way = []
+    way: list[tuple[_Node, str]] = []
     node = top
     while node.below is not None and (is_one or len(node.below.reached) >= max(2, len(node.reached))):
         way.append((node.below, _label(node.object, node.below.object)))
@@ -321,7 +327,7 @@ def _label(above: Any, below: Any) -> str:
     if _is(below, types.CellType):  # in a closure
         return ""
     if _is(above, (list, tuple)):
-        items = list.__iter__(above) if _is(above, list) else tuple.__iter__(above)
+        items = _LIST.__iter__(above) if _is(above, list) else _TUPLE.__iter__(above)
         return next((f"[{i}]" for i, held in enumerate(items) if held is below), "")
     attributes = _instance_attributes(above)
     if attributes is not None and attributes is not below:
@@ -432,9 +438,9 @@ def _saved_blocks(ends: Iterable[Any]) -> tuple[int, set[int]]:
 def _addresses_saved_by(function: Any) -> Iterator[int]:
     for attribute in _saved_attributes(function.__class__):
         try:
-            value = getattr(function, attribute)
-            all_saved = value if isinstance(value, (list, tuple)) else [value]
-            data = [saved.data for saved in all_saved if saved is not None]  # as it is saved: hooks are not called
+            value: Any = getattr(function, attribute)
+            all_saved: Iterable[Any] = value if type(value) in (list, tuple) else [value]
+            data: list[Any] = [saved.data for saved in all_saved if saved is not None]  # as it is saved: hooks are not called
         except Exception:  # freed by a backward pass
             continue
         yield from (address for tensor in data if _is_tensor(tensor) and (address := _cuda_address(tensor)))
@@ -477,12 +483,12 @@ def _add_locals(frame: types.FrameType, names: dict[int, list[tuple[str, str]]])
 
 
 def _module_of(namespace: dict[Any, Any]) -> str | None:
-    name = dict.get(namespace, "__name__")
+    name = _DICT.get(namespace, "__name__")
     if type(name) is not str:
         return None
     if _instance_attributes(sys.modules.get(name)) is namespace:
         return name
-    return name if dict.__contains__(namespace, "__builtins__") else None  # of exec and runpy
+    return name if _DICT.__contains__(namespace, "__builtins__") else None  # of exec and runpy
 
 
 def _items(mapping: dict[Any, Any]) -> list[tuple[Any, Any]]:
@@ -490,7 +496,7 @@ def _items(mapping: dict[Any, Any]) -> list[tuple[Any, Any]]:
     if type(mapping) is dict:
         return list(mapping.copy().items())  # in one step, as the list is not before Python 3.12
     try:
-        return list(dict.items(mapping))  # copy asks a subclass for its keys
+        return list(_DICT.items(mapping))  # copy asks a subclass for its keys
     except RuntimeError:  # it has changed meanwhile
         return []
 
@@ -535,4 +541,4 @@ def _short(key: Any) -> str:
 
 
 def _is_plain(key: Any) -> bool:
-    return type(key) in _PLAIN or (type(key) is tuple and all(map(_is_plain, key)))
+    return type(key) in _PLAIN or (type(key) in (tuple,) and all(map(_is_plain, key)))

@@ -1,0 +1,2 @@
+# The build writes _version.py.
+__version__: str
