@@ -119,13 +119,13 @@ class LibraryHeap:
         if self._free_after(self.account, address, stream) < 0:
             self.raise_last_error()
 
-    def raise_last_error(self) -> NoReturn:
-        """Raises the calling thread's last failure in the exported functions."""
+    def raise_last_error(self, out_of_memory: Callable[[str], Exception] | None = None) -> NoReturn:
+        """Raises the calling thread's last failure in the exported functions; `out_of_memory` as for the constructor."""
         text = ctypes.create_string_buffer(_MESSAGE_BYTES)
         code = self._last_error(text, _MESSAGE_BYTES)
         message = text.value.decode(errors="replace")
         if code == _OUT_OF_MEMORY:
-            raise self._out_of_memory(message)
+            raise (out_of_memory or self._out_of_memory)(message)
         raise ValueError(message) if code == _BAD_INPUT else LibraryError(message)
 
 
