@@ -43,6 +43,12 @@ Python::Python() noexcept {
   look_up(clear, "PyErr_Clear");
   look_up(fetch, "PyErr_Fetch");
   look_up(restore, "PyErr_Restore");
+  look_up(as_pointer, "PyLong_AsVoidPtr");
+  look_up(from_pointer, "PyLong_FromVoidPtr");
+  look_up(from_long, "PyLong_FromLong");
+  look_up(raised, "PyErr_Occurred");
+  look_up(raise, "PyErr_SetString");
+  look_up(type_error, "PyExc_TypeError");
 }
 
 template <typename Function>

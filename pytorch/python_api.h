@@ -79,6 +79,12 @@ class Python {
   void (*clear)();
   void (*fetch)(PythonObject**, PythonObject**, PythonObject**);
   void (*restore)(PythonObject*, PythonObject*, PythonObject*);
+  void* (*as_pointer)(PythonObject*);  // an int's value
+  PythonObject* (*from_pointer)(void*);
+  PythonObject* (*from_long)(long);
+  PythonObject* (*raised)();
+  void (*raise)(PythonObject*, const char*);
+  PythonObject** type_error;
 
  private:
   Python() noexcept;

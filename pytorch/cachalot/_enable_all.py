@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 import importlib.util
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from importlib.machinery import ModuleSpec
 from types import ModuleType
+from typing import NamedTuple
 
 from . import _options
 from ._errors import EnableError
@@ -18,8 +18,7 @@ from ._log import logger
 _NUMBA_MANAGER = "NUMBA_CUDA_MEMORY_MANAGER"
 
 
-@dataclasses.dataclass(frozen=True)
-class EnabledLibraries:
+class EnabledLibraries(NamedTuple):
     """What enable_all did. str() has one line for each library."""
 
     enabled: tuple[str, ...]  # served from now on
@@ -32,8 +31,7 @@ class EnabledLibraries:
         return "\n".join(f"{name}: {state}" for name, state in {**states, **self.left_out}.items())
 
 
-@dataclasses.dataclass(frozen=True)
-class _Library:
+class _Library(NamedTuple):
     package: str  # is there if the library is installed; looking for it imports nothing heavy
     module: str  # after whose import the library can be served
     enable: Callable[[str | None], None]
