@@ -54,6 +54,8 @@ from ._version import __version__
 
 if TYPE_CHECKING:
     from ._enable import Mode, enable, enabled_mode, is_enabled
+    from ._enable_all import EnabledLibraries, enable_all
+    from ._enable_libraries import enable_cuda_core, enable_cupy, enable_numba, enable_warp
     from ._errors import EnableError
     from ._estimate import Estimate, EstimateError, estimate, estimate_memory
     from ._figures import Fragmentation, fragmentation, stats
@@ -74,6 +76,7 @@ __all__ = [
     "AllocationSite",
     "DistributedReport",
     "EnableError",
+    "EnabledLibraries",
     "Estimate",
     "EstimateError",
     "Fit",
@@ -102,6 +105,11 @@ __all__ = [
     "contiguous",
     "distributed_report",
     "enable",
+    "enable_all",
+    "enable_cuda_core",
+    "enable_cupy",
+    "enable_numba",
+    "enable_warp",
     "enabled_mode",
     "estimate",
     "estimate_memory",
@@ -124,6 +132,8 @@ __all__ = [
 # Each name is imported when it is first asked for, so that `import cachalot` takes no time; some of these import torch.
 _MODULES = {
     "_enable": ("Mode", "enable", "enabled_mode", "is_enabled"),
+    "_enable_all": ("EnabledLibraries", "enable_all"),
+    "_enable_libraries": ("enable_cuda_core", "enable_cupy", "enable_numba", "enable_warp"),
     "_errors": ("EnableError",),
     "_estimate": ("Estimate", "EstimateError", "estimate", "estimate_memory"),
     "_figures": ("Fragmentation", "fragmentation", "stats"),
