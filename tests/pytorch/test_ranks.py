@@ -253,7 +253,7 @@ def test_a_folder_without_good_reports_is_refused(tmp_path, content):
      ("CACHALOT_REPORT_DIR", "/dev/null/reports", "is no folder to write to")],
 )
 def test_a_bad_setting_is_refused_when_cachalot_is_enabled(name, value, rule):
-    done = world.run_python("", fresh=True, **{name: value})
+    done = world.run_python("", **{name: value})
     assert done.returncode == 1
     assert f"environment variable {name} is '{value}'" in done.stderr and rule in done.stderr
 
