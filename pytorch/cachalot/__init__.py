@@ -35,6 +35,10 @@ The memory that a program or a model takes, likewise (docs/tools/simulate.md):
     cachalot.estimate(["train.py"], max_steps=2).fits("l4")
     cachalot.estimate_memory(model, sample_input, torch.optim.AdamW).total_mb
 
+Files go to the GPU with bounded memory on the host (docs/guides/stage.md):
+
+    weights = cachalot.stage("model.safetensors")
+
 What the ranks of a job hold, and which line of the worst one (docs/guides/ranks.md):
 
     print(cachalot.distributed_report())
@@ -71,6 +75,7 @@ if TYPE_CHECKING:
     from ._ranks import distributed_report
     from ._regions import Region, contiguous, region, regions, release_physical, restore_physical
     from ._saved_tensors import SavedOnHost
+    from ._stage import stage, stage_chunks
 
 __all__ = [
     "AllocationSite",
@@ -124,6 +129,8 @@ __all__ = [
     "regions",
     "release_physical",
     "restore_physical",
+    "stage",
+    "stage_chunks",
     "stats",
     "track",
     "watch_leaks",
@@ -152,6 +159,7 @@ _MODULES = {
     "_ranks": ("distributed_report",),
     "_regions": ("Region", "contiguous", "region", "regions", "release_physical", "restore_physical"),
     "_saved_tensors": ("SavedOnHost",),
+    "_stage": ("stage", "stage_chunks"),
 }
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
 
