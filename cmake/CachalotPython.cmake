@@ -101,17 +101,25 @@ function(cachalot_link target folder)
 endfunction()
 
 # Tests of a mode are one run of pytest: native (PyTorch's own allocator, the oracle), plug, full, pages (full, on the
-# page heap). Those of `cachalot simulate` and `fit` are one of their own, which runs beside the others.
+# page heap). Those of `cachalot simulate` and `fit` are one of their own, which runs beside the others, as
+# are those of pinned memory, which needs torch's host allocator to be changed in the whole process.
 function(cachalot_python_tests)
   foreach(name IN ITEMS computing fit owners simulate simulate_distributed)
     set(file ${PROJECT_SOURCE_DIR}/tests/pytorch/test_${name}.py)
     list(APPEND of_simulate ${file})
     list(APPEND others --ignore=${file})
   endforeach()
+  foreach(name IN ITEMS pinned pinned_processes)
+    set(file ${PROJECT_SOURCE_DIR}/tests/pytorch/test_${name}.py)
+    list(APPEND of_pinned ${file})
+    list(APPEND others --ignore=${file})
+  endforeach()
   foreach(mode IN ITEMS native plug full pages)
     cachalot_pytest(pytorch.${mode} ${mode} ${others} ${PROJECT_SOURCE_DIR}/tests/pytorch)
   endforeach()
   cachalot_pytest(pytorch.simulate full ${of_simulate})
+  cachalot_pytest(pytorch.pinned full ${of_pinned})
+  cachalot_pytest(pytorch.pinned_native native ${PROJECT_SOURCE_DIR}/tests/pytorch/test_pinned.py)
 endfunction()
 
 function(cachalot_pytest name mode)
