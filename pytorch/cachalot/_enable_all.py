@@ -19,7 +19,7 @@ _NUMBA_MANAGER = "NUMBA_CUDA_MEMORY_MANAGER"
 
 
 class EnabledLibraries(NamedTuple):
-    """What enable_all did. str() has one line for each library."""
+    """An EnabledLibraries says what enable_all did. str() has one line for each library."""
 
     enabled: tuple[str, ...]  # served from now on
     at_import: tuple[str, ...]  # installed, and served as soon as the program imports them
@@ -104,7 +104,7 @@ def enable_all(config: str | None = None) -> EnabledLibraries:
     for name, library in _LIBRARIES.items():
         if name not in installed:
             left_out[name] = "is not installed"
-        elif library.module not in sys.modules:
+        elif sys.modules.get(library.module) is None:
             _at_import.add(name, library)
             at_import.append(name)
         elif (why_not := _try_to_enable(library)) is None:
@@ -116,7 +116,7 @@ def enable_all(config: str | None = None) -> EnabledLibraries:
 
 def _is_installed(library: _Library) -> bool:
     if library.module in sys.modules:
-        return True
+        return sys.modules.get(library.module) is not None  # None: it must not be imported
     try:
         return importlib.util.find_spec(library.package) is not None
     except (ImportError, ValueError):  # there is no parent, or a module without a specification
