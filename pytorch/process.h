@@ -26,6 +26,9 @@ class Process final : public ForkAware {
     return made != nullptr ? *made : make();
   }
 
+  // Whether the allocator is made. Does not make it.
+  bool is_made() const { return allocator_.load(std::memory_order_acquire) != nullptr; }
+
   // As CachingAllocator::allocate; in one handle where this thread has asked for that.
   void* allocate(std::size_t bytes, int device, Stream stream) {
     if (contiguous_threads_.load(std::memory_order_relaxed) == 0 || !contiguous_here_) [[likely]] {
