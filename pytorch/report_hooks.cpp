@@ -49,7 +49,8 @@ PoolMemories pool_memories(CachingAllocator& allocator) {
 
 std::string pool_memory_json() {
   JsonWriter json;
-  json.list(Process::instance().is_made() ? pool_memories(process_allocator()) : PoolMemories(),
+  CachingAllocator* const allocator = Process::instance().made();
+  json.list(allocator != nullptr ? pool_memories(*allocator) : PoolMemories(),
             [](JsonWriter& out, const PoolMemories::value_type& entry) {
               const auto& [device, first, second] = entry.first;
               out.begin_object()
