@@ -60,6 +60,8 @@ if TYPE_CHECKING:
     from ._leaks import AllocationSite, Leak, LeakDetector, LeakReport, Suspect, TrackReport, leaks, track, watch_leaks
     from ._lease import Lease
     from ._libraries import LibraryError, LibraryUsage, library_usage
+    from ._memory_report import memory_report
+    from ._memory_rows import DeviceMemoryReport, MemoryRow
     from ._paths import include_path, library_path
     from ._pool_set import PoolSet
     from ._pools import PoolStats, TensorPool
@@ -68,6 +70,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AllocationSite",
+    "DeviceMemoryReport",
     "EnableError",
     "EnabledLibraries",
     "Estimate",
@@ -84,6 +87,7 @@ __all__ = [
     "MemoryCall",
     "MemoryFinding",
     "MemoryReport",
+    "MemoryRow",
     "Mode",
     "PoolSet",
     "PoolStats",
@@ -111,6 +115,7 @@ __all__ = [
     "leaks",
     "library_path",
     "library_usage",
+    "memory_report",
     "region",
     "regions",
     "release_physical",
@@ -136,6 +141,8 @@ _MODULES = {
     ),
     "_lease": ("Lease",),
     "_libraries": ("LibraryError", "LibraryUsage", "library_usage"),
+    "_memory_report": ("memory_report",),
+    "_memory_rows": ("DeviceMemoryReport", "MemoryRow"),
     "_paths": ("include_path", "library_path"),
     "_pool_set": ("PoolSet",),
     "_pools": ("PoolStats", "TensorPool"),
