@@ -1,6 +1,8 @@
 #include "pytorch/python_api.h"
 
+#include <cxxabi.h>
 #include <dlfcn.h>
+#include <unistd.h>
 
 namespace cachalot {
 
@@ -20,6 +22,17 @@ Python::Permission::Permission(const Python& python, bool may_take_gil) : python
 
 Python::Permission::~Permission() {
   if (was_taken_) python_.release_(state_);
+}
+
+// Until 3.13 Python ends a thread that asks for the GIL while it shuts down, which unwinds the thread's stack like an exception
+// that must not be caught; CuPy's code around a call of an allocator would catch it. From 3.14 on such a thread waits for the end
+// of the process.
+void Python::take_lock_again(PythonObject* state) const {
+  try {
+    restore_thread_(state);
+  } catch (const abi::__forced_unwind&) {
+    for (;;) pause();
+  }
 }
 
 Python::Python() noexcept {
@@ -43,6 +56,12 @@ Python::Python() noexcept {
   look_up(clear, "PyErr_Clear");
   look_up(fetch, "PyErr_Fetch");
   look_up(restore, "PyErr_Restore");
+  look_up(as_pointer, "PyLong_AsVoidPtr");
+  look_up(from_pointer, "PyLong_FromVoidPtr");
+  look_up(from_long, "PyLong_FromLong");
+  look_up(raised, "PyErr_Occurred");
+  look_up(raise, "PyErr_SetString");
+  look_up(type_error, "PyExc_TypeError");
 }
 
 template <typename Function>

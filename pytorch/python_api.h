@@ -53,12 +53,12 @@ class Python {
   };
 
   // Releases the GIL, which the calling thread holds, and takes it again at its end. Does nothing where the process has no
-  // Python.
+  // Python. Where Python is shutting down, the thread does not come back.
   class WithoutLock {
    public:
     WithoutLock() : python_(instance()), state_(python_ == nullptr ? nullptr : python_->save_thread_()) {}
     ~WithoutLock() {
-      if (python_ != nullptr) python_->restore_thread_(state_);
+      if (python_ != nullptr) python_->take_lock_again(state_);
     }
     WithoutLock(const WithoutLock&) = delete;
     WithoutLock& operator=(const WithoutLock&) = delete;
@@ -79,9 +79,16 @@ class Python {
   void (*clear)();
   void (*fetch)(PythonObject**, PythonObject**, PythonObject**);
   void (*restore)(PythonObject*, PythonObject*, PythonObject*);
+  void* (*as_pointer)(PythonObject*);  // an int's value
+  PythonObject* (*from_pointer)(void*);
+  PythonObject* (*from_long)(long);
+  PythonObject* (*raised)();
+  void (*raise)(PythonObject*, const char*);
+  PythonObject** type_error;
 
  private:
   Python() noexcept;
+  void take_lock_again(PythonObject* state) const;
   template <typename Function>
   void look_up(Function& function, const char* name, const char* former_name = nullptr) noexcept;
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 import importlib.util
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from importlib.machinery import ModuleSpec
 from types import ModuleType
+from typing import NamedTuple
 
 from . import _options
 from ._errors import EnableError
@@ -18,8 +18,7 @@ from ._log import logger
 _NUMBA_MANAGER = "NUMBA_CUDA_MEMORY_MANAGER"
 
 
-@dataclasses.dataclass(frozen=True)
-class EnabledLibraries:
+class EnabledLibraries(NamedTuple):
     """What enable_all did. str() has one line for each library."""
 
     enabled: tuple[str, ...]  # served from now on
@@ -32,8 +31,7 @@ class EnabledLibraries:
         return "\n".join(f"{name}: {state}" for name, state in {**states, **self.left_out}.items())
 
 
-@dataclasses.dataclass(frozen=True)
-class _Library:
+class _Library(NamedTuple):
     package: str  # is there if the library is installed; looking for it imports nothing heavy
     module: str  # after whose import the library can be served
     enable: Callable[[str | None], None]
@@ -106,7 +104,7 @@ def enable_all(config: str | None = None) -> EnabledLibraries:
     for name, library in _LIBRARIES.items():
         if name not in installed:
             left_out[name] = "is not installed"
-        elif library.module not in sys.modules:
+        elif sys.modules.get(library.module) is None:
             _at_import.add(name, library)
             at_import.append(name)
         elif (why_not := _try_to_enable(library)) is None:
@@ -118,7 +116,7 @@ def enable_all(config: str | None = None) -> EnabledLibraries:
 
 def _is_installed(library: _Library) -> bool:
     if library.module in sys.modules:
-        return True
+        return sys.modules[library.module] is not None  # None: it must not be imported
     try:
         return importlib.util.find_spec(library.package) is not None
     except (ImportError, ValueError):  # there is no parent, or a module without a specification

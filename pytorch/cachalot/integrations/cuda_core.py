@@ -35,6 +35,8 @@ class HeapMemoryResource(core.MemoryResource):  # type: ignore[misc]
     def __init__(self, device_id: int, heap: LibraryHeap) -> None:
         self._device_id = device_id
         self._heap = heap
+        self._malloc = heap.malloc
+        self._free_after = heap.free_after_quickly
 
     @property
     def device_id(self) -> int:
@@ -42,12 +44,15 @@ class HeapMemoryResource(core.MemoryResource):  # type: ignore[misc]
 
     def allocate(self, size: int, *, stream: Any) -> Any:
         """Returns a Buffer of `size` bytes for work on `stream`; CUDAError, a MemoryError too, where there is no memory."""
-        address = self._heap.allocate(size, self._device_id, int(stream.handle))
+        address = self._malloc(size, self._device_id, stream.__cuda_stream__()[1])
+        if address == 0 and size != 0:
+            self._heap.raise_last_error()
         return core.Buffer.from_handle(address, size, mr=self, stream=stream)
 
     def deallocate(self, ptr: Any, size: int, *, stream: Any) -> None:
         """Frees a buffer's memory. Work on `stream` and on the allocation's comes before its next use."""
-        self._heap.free_after(int(ptr), int(stream.handle))
+        if self._free_after(int(ptr), stream.__cuda_stream__()[1]) < 0:
+            self._heap.raise_last_error()
 
 
 def _out_of_memory(message: str) -> Exception:

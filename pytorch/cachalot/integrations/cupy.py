@@ -22,7 +22,8 @@ def enable(config: str | None) -> None:
     """As cachalot.enable_cupy."""
     global _allocator
     cupy = required("cupy", "cupy-cuda13x", _OLDEST)
-    allocator = _allocator or _make_allocator(cupy, config)
+    heap = LibraryHeap("cupy", config)
+    allocator = _allocator or _make_allocator(cupy, heap)
     try:
         cupy.cuda.set_allocator(allocator)
     except ValueError as error:
@@ -31,8 +32,7 @@ def enable(config: str | None) -> None:
     cupy.get_default_memory_pool().free_all_blocks()
 
 
-def _make_allocator(cupy: Any, config: str | None) -> Any:
-    heap = LibraryHeap("cupy", config)
+def _make_allocator(cupy: Any, heap: LibraryHeap) -> Any:
     plug = process_plug()
     use_stream = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(plug.address("cachalot_cupy_use_stream"))
     use_stream(_current_stream_function())
