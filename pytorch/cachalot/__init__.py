@@ -51,7 +51,7 @@ from ._version import __version__
 if TYPE_CHECKING:
     from ._enable import Mode, enable, enabled_mode, is_enabled
     from ._enable_all import EnabledLibraries, enable_all
-    from ._enable_libraries import enable_cuda_core, enable_cupy, enable_numba, enable_warp
+    from ._enable_libraries import enable_cuda_core, enable_cupy, enable_numba, enable_rmm, enable_warp, onnxruntime_options
     from ._errors import EnableError
     from ._estimate import Estimate, EstimateError, estimate, estimate_memory
     from ._figures import Fragmentation, fragmentation, stats
@@ -104,6 +104,7 @@ __all__ = [
     "enable_cuda_core",
     "enable_cupy",
     "enable_numba",
+    "enable_rmm",
     "enable_warp",
     "enabled_mode",
     "estimate",
@@ -116,6 +117,7 @@ __all__ = [
     "library_path",
     "library_usage",
     "memory_report",
+    "onnxruntime_options",
     "region",
     "regions",
     "release_physical",
@@ -129,7 +131,10 @@ __all__ = [
 _MODULES = {
     "_enable": ("Mode", "enable", "enabled_mode", "is_enabled"),
     "_enable_all": ("EnabledLibraries", "enable_all"),
-    "_enable_libraries": ("enable_cuda_core", "enable_cupy", "enable_numba", "enable_warp"),
+    "_enable_libraries": (
+        *("enable_cuda_core", "enable_cupy", "enable_numba", "enable_rmm", "enable_warp"),
+        "onnxruntime_options",
+    ),
     "_errors": ("EnableError",),
     "_estimate": ("Estimate", "EstimateError", "estimate", "estimate_memory"),
     "_figures": ("Fragmentation", "fragmentation", "stats"),

@@ -7,6 +7,8 @@ import functools
 import uuid as uuids
 from typing import Any
 
+from ._errors import EnableError
+
 _INTEGRATED = 18  # CU_DEVICE_ATTRIBUTE_INTEGRATED, cuda.h
 _POOL_RESERVED = 5  # CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT
 _NAME_BYTES = 256
@@ -40,6 +42,16 @@ def device_count() -> int:
     _call("cuInit", 0)
     _call("cuDeviceGetCount", ctypes.byref(count))
     return count.value
+
+
+def require_device(device: int) -> None:
+    """Raises ValueError if there is no device with this number, EnableError if there is no driver."""
+    try:
+        count = device_count()
+    except DriverError as error:
+        raise EnableError(f"{error}. cachalot needs a GPU and its driver") from None
+    if isinstance(device, bool) or not isinstance(device, int) or not 0 <= device < count:
+        raise ValueError(f"device is {device!r}; there are {count} CUDA devices: give an index below {count}")
 
 
 def current_device() -> int:
