@@ -7,6 +7,8 @@ set(CACHALOT_PYTHON_CUDA12 "" CACHE FILEPATH
   "Python with packages of CUDA 12, for the simulator's tests; empty: $CACHALOT_PYTHON_CUDA12")
 set(CACHALOT_PYTHON_LIBRARIES "" CACHE FILEPATH
   "Python with the packages of tests/programs/requirements.txt, for the test programs.draw; empty: $CACHALOT_PYTHON_LIBRARIES")
+set(CACHALOT_PYTHON_INTEGRATIONS "" CACHE FILEPATH
+  "Python with the packages of tests/integrations/requirements.txt, for the tests integrations.*; empty: $CACHALOT_PYTHON_INTEGRATIONS")
 
 set(CACHALOT_ADAPTERS "" CACHE PATH
   "Folder of ready adapters (packaging/adapters.py) for the wheel; empty: one for the PyTorch that the build finds, if any")
@@ -160,6 +162,40 @@ function(cachalot_simulator_python_tests)
       set_property(TEST simulator.${name}.cuda12 APPEND PROPERTY ENVIRONMENT CACHALOT_TEST_CUDA=12)
     endif()
   endforeach()
+endfunction()
+
+# The tests of the libraries that share the heap, tests/integrations/test_<name>.py, and their examples, by
+# CACHALOT_PYTHON_INTEGRATIONS: integrations.<name> and examples.<name>. Arguments: TESTS, then "<name> <package that it needs>…"
+# each; EXAMPLES, likewise.
+function(cachalot_integration_tests)
+  cmake_parse_arguments(PARSE_ARGV 0 arg "" "" "TESTS;EXAMPLES")
+  set(python ${CACHALOT_PYTHON_INTEGRATIONS})
+  if(NOT python)
+    set(python $ENV{CACHALOT_PYTHON_INTEGRATIONS})
+  endif()
+  foreach(entry IN LISTS arg_TESTS)
+    separate_arguments(words UNIX_COMMAND ${entry})
+    list(POP_FRONT words name)
+    cachalot_integration_test(integrations.${name} "${python}" "pytest;${words}"
+      -m pytest -q -p no:cacheprovider ${PROJECT_SOURCE_DIR}/tests/integrations/test_${name}.py)
+  endforeach()
+  foreach(entry IN LISTS arg_EXAMPLES)
+    separate_arguments(words UNIX_COMMAND ${entry})
+    list(POP_FRONT words name)
+    cachalot_integration_test(examples.${name} "${python}" "${words}" ${PROJECT_SOURCE_DIR}/examples/${name}.py)
+  endforeach()
+endfunction()
+
+function(cachalot_integration_test name python packages)
+  if(CACHALOT_SANITIZE OR NOT TARGET cachalot_torch OR NOT TARGET cachalot_simulator)
+    return()
+  endif()
+  if(python)
+    cachalot_python_lacks(lack "${python}" ${packages})
+  else()
+    set(lack "CACHALOT_PYTHON_INTEGRATIONS is not set")
+  endif()
+  cachalot_add_python_test(${name} integrations 300 "${python}" "${lack}" ${ARGN})
 endfunction()
 
 # A draw of the programs tests/programs/*.py, by `cachalot simulate`.

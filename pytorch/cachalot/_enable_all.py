@@ -123,7 +123,7 @@ def enable_all(config: str | None = None) -> EnabledLibraries:
 
 def _is_installed(library: _Library) -> bool:
     if library.module in sys.modules:
-        return sys.modules[library.module] is not None  # None: it must not be imported
+        return sys.modules.get(library.module) is not None  # None: it must not be imported
     try:
         return importlib.util.find_spec(library.package) is not None
     except (ImportError, ValueError):  # there is no parent, or a module without a specification

@@ -8,12 +8,7 @@ loaded, with what to do; nothing was changed then. A second call changes nothing
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Union
-
-if TYPE_CHECKING:
-    from cuda.core import Device
-
-    CoreDevice = Union[Device, int, None]
+from typing import Any
 
 
 def enable_cupy(config: str | None = None) -> None:
@@ -38,8 +33,8 @@ def enable_numba(config: str | None = None) -> None:
     numba.enable(config)
 
 
-def enable_cuda_core(device: CoreDevice = None, config: str | None = None) -> None:
-    """Makes cachalot the memory resource of a device of cuda.core; None: of all devices.
+def enable_cuda_core(device: Any = None, config: str | None = None) -> None:
+    """Makes cachalot the memory resource of `device`, a cuda.core.Device or its number; None: of all devices.
 
     cuda.core has a Device in each thread: that of the calling thread changes. Buffers that exist stay with their resource.
     `device.memory_resource = cuda.core.DeviceMemoryResource(device)` restores cuda.core's own.

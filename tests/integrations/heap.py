@@ -46,10 +46,11 @@ def held(stream):
     """A stream of CUDA's, by its handle, that is at work until the end of the block."""
     gate = threading.Event()
     work = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(lambda _: gate.wait(30) and None)
-    launch = ctypes.CDLL("libcuda.so.1").cuLaunchHostFunc
-    launch.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)
-    assert launch(stream, ctypes.cast(work, ctypes.c_void_p), None) == 0
+    driver = ctypes.CDLL("libcuda.so.1")
+    driver.cuLaunchHostFunc.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)
+    assert driver.cuLaunchHostFunc(stream, ctypes.cast(work, ctypes.c_void_p), None) == 0
     try:
         yield
     finally:
         gate.set()
+        assert driver.cuCtxSynchronize() == 0  # `work` must be there until it has returned

@@ -15,10 +15,10 @@ required("numba_cuda", _PACKAGE, "0.20")
 cuda: Any = required("numba.cuda", _PACKAGE)
 driver: Any = required("numba.cuda.cudadrv.driver", _PACKAGE)
 
-# Two names of one stream, cudaStreamLegacy and 0. A free on the one of memory for the other waits for an event on that
+# Two names of one stream, 0 and cudaStreamLegacy. A free on the one of memory for the other waits for an event on that
 # stream, and so for all of Numba's streams: a kernel on any of them may have used the memory.
-_ALLOCATION_STREAM = 1
-_LEGACY_STREAM = 0
+_DEFAULT_STREAM = 0
+_SAME_STREAM = 1
 
 _OUT_OF_MEMORY = 2  # CUDA_ERROR_OUT_OF_MEMORY
 
@@ -53,8 +53,8 @@ class MemoryManager(cuda.GetIpcHandleMixin, cuda.HostOnlyCUDAMemoryManager):  # 
         """Returns a MemoryPointer of `size` bytes; CudaAPIError CUDA_ERROR_OUT_OF_MEMORY where there is too little memory."""
         heap = _open_heap()
         device = self.context.device.id
-        address = self._attempt_allocation(lambda: heap.allocate(size, device, _ALLOCATION_STREAM))
-        free = functools.partial(heap.free_after, address, _LEGACY_STREAM)
+        address = self._attempt_allocation(lambda: heap.allocate(size, device, _DEFAULT_STREAM))
+        free = functools.partial(heap.free_after, address, _SAME_STREAM)
         return cuda.MemoryPointer(weakref.proxy(self.context), ctypes.c_void_p(address), size, finalizer=free)
 
     def get_memory_info(self) -> Any:
@@ -70,8 +70,9 @@ class MemoryManager(cuda.GetIpcHandleMixin, cuda.HostOnlyCUDAMemoryManager):  # 
         Raises:
             RuntimeError: the heap is the page heap, whose memory has no such handles.
         """
+        numbas_own: Any = super()
         try:
-            return super().get_ipc_handle(memory)
+            return numbas_own.get_ipc_handle(memory)
         except driver.CudaAPIError as error:
             raise RuntimeError(
                 f"this memory has no IPC handle ({error}): the page heap's never does; select CACHALOT_CONF=heap:segments"
