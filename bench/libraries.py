@@ -24,7 +24,7 @@ Pair = Callable[[], object]  # one allocation and its free
 def main() -> None:
     print(f"an allocation of {BYTES} bytes and its free, in microseconds of host time")
     print(f"{'library':<12}{'its own':>10}{'cachalot':>10}{'ratio':>8}")
-    for name, pairs in (("cupy", cupy_pairs), ("numba", numba_pairs), ("cuda.core", cuda_core_pairs), ("warp", warp_pairs)):
+    for name, pairs in (("cupy", cupy_pairs), ("numba", numba_pairs), ("cuda.core", cuda_core_pairs), ("warp", warp_pairs), ("rmm", rmm_pairs)):
         try:
             own, ours = alternating(*pairs())
             print(f"{name:<12}{own:>10.2f}{ours:>10.2f}{ours / own:>8.2f}")
@@ -97,6 +97,25 @@ def warp_pairs() -> tuple[Pair, Pair]:
     cachalot.enable_warp()
     ours = warp.get_device_allocator(device)
     return (lambda: own.deallocate(own.allocate(BYTES), BYTES)), (lambda: ours.deallocate(ours.allocate(BYTES), BYTES))
+
+
+def rmm_pairs() -> tuple[Pair, Pair]:
+    """RMM's own is its pool, over cachalot: over the simulated runtime RMM cannot call CUDA itself, and does not tell its device."""
+    import rmm
+    import rmm.pylibrmm.memory_resource._memory_resource as resources
+
+    import cachalot
+
+    resources.getDevice = lambda: 0
+    cachalot.enable_rmm(0)
+    ours = rmm.mr.get_per_device_resource(0)
+    own = rmm.mr.PoolMemoryResource(ours, 1 << 26)
+    stream = rmm.pylibrmm.stream.DEFAULT_STREAM
+
+    def pair(resource: rmm.mr.DeviceMemoryResource) -> Pair:
+        return lambda: rmm.DeviceBuffer(size=BYTES, stream=stream, mr=resource)
+
+    return pair(own), pair(ours)
 
 
 def enable_all_ms() -> float:
