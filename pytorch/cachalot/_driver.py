@@ -44,7 +44,7 @@ def device_count() -> int:
     return count.value
 
 
-def require_device(device: int) -> None:
+def require_device(device: object) -> None:
     """Raises ValueError if there is no device with this number, EnableError if there is no driver."""
     try:
         count = device_count()

@@ -117,7 +117,7 @@ def _sum(key: str, name: str, source: str, parts: list[MemoryRow]) -> MemoryRow:
 
 def _own_rows(index: int, driver: _driver.DriverDevice) -> list[MemoryRow]:
     """What others than cachalot have of this process, and tell."""
-    rows = []
+    rows: list[MemoryRow] = []
     torch = _torch_bytes(index)
     if torch is not None:
         rows.append(MemoryRow("torch", "PyTorch's own allocator", torch, "torch.cuda.memory_reserved()"))

@@ -48,7 +48,7 @@ def _backends() -> list[Any]:
         return []
     import torch
 
-    found = []
+    found: list[Any] = []
     for group in list(distributed.distributed_c10d._world.pg_map):
         try:
             backend = group._get_backend(torch.device("cuda"))
@@ -63,7 +63,7 @@ def _communicators(backends: list[Any], device: int) -> set[int] | None:
     """Returns the ncclComm_t of each backend that has made its own on the device; None if PyTorch does not tell."""
     import torch
 
-    pointers = set()
+    pointers: set[int] = set()
     with torch.cuda.device(device):
         for backend in backends:
             if not hasattr(backend, "_comm_ptr"):

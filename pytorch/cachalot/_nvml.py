@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import functools
-from collections.abc import Iterator
+from collections.abc import Generator
 from typing import Any, NamedTuple
 
 _SUCCESS = 0
@@ -81,7 +81,7 @@ def _text_of(code: int) -> str:
 
 
 @contextlib.contextmanager
-def opened(uuid: str) -> Iterator[NvmlDevice]:
+def opened(uuid: str) -> Generator[NvmlDevice, None, None]:
     """Opens the device with CUDA's UUID, of a GPU or of a MIG instance, within the block. NvmlError if NVML cannot do it."""
     _call("nvmlInit_v2")
     try:

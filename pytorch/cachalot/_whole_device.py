@@ -22,6 +22,9 @@ class WholeDevice(NamedTuple):
     process_rows: tuple[MemoryRow, MemoryRow]  # the rest of this process, and the other processes
 
 
+_Used = tuple[int, int | None, str]  # total, used, who tells
+
+
 class _Processes(NamedTuple):
     bytes: dict[int, int | None] | None  # by process; None: nobody can tell
     why_not: str = ""
@@ -35,23 +38,24 @@ def look(driver: DriverDevice, is_used: bool, known_bytes: int) -> WholeDevice:
         is_used: whether this process uses it. If not, CUDA is not asked: that would make a context.
         known_bytes: what is known of this process's memory.
     """
-    notes = []
+    notes: list[str] = []
+    total_used_source: _Used
     if driver.is_integrated():
         notes.append("the GPU shares the host's memory: what is used of it includes what programs on the host use")
     try:
         with _nvml.opened(driver.uuid()) as nvml:
-            total, used, reserved = nvml.memory()
+            memory = nvml.memory()
             processes = _processes(nvml)
-        source = "NVML"
-        if reserved:
-            notes.append(f"the driver reserves {reserved:,} bytes beside, which nvidia-smi does not show as used")
+        if memory.reserved:
+            notes.append(f"the driver reserves {memory.reserved:,} bytes beside, which nvidia-smi does not show as used")
+        total_used_source = memory.total, memory.used, "NVML"
     except (_nvml.NvmlError, DriverError) as error:
-        total, used, source = _asked_of_cuda(driver, is_used)
+        total_used_source = _asked_of_cuda(driver, is_used)
         processes = _Processes(None, str(error))
-    return WholeDevice(total, used, source, tuple(notes), _rows(processes, is_used, known_bytes))
+    return WholeDevice(*total_used_source, tuple(notes), _rows(processes, is_used, known_bytes))
 
 
-def _asked_of_cuda(driver: DriverDevice, is_used: bool) -> tuple[int, int | None, str]:
+def _asked_of_cuda(driver: DriverDevice, is_used: bool) -> _Used:
     if not is_used:
         return driver.total_bytes(), None, "no NVML, and this process does not use the device"
     free, total = driver.free_and_total_bytes()
