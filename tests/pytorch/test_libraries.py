@@ -6,7 +6,7 @@ import threading
 
 import pytest
 import torch
-from world import MODE, PAGES, MiB, not_native, run_python, succeeds
+from world import MODE, PAGES, MiB, not_native, not_pages, not_plug, run_python, succeeds
 
 import cachalot
 
@@ -216,4 +216,29 @@ def test_without_caching_allocations_are_counted_and_their_bytes_as_torch_does_n
         heap.free(heap.allocate(1000, 0))
         (row,) = cachalot.library_usage()
         assert (row.allocations, row.frees, row.live_bytes) == (1, 1, 0)
+    """)
+
+
+@not_plug
+@not_pages
+def test_enable_all_serves_torch_right_after_its_import():
+    fresh("""
+        import sys, cachalot
+        assert "torch" in cachalot.enable_all("heap:pages").at_import and "torch" not in sys.modules
+        import torch
+        assert cachalot.enabled_mode() == "full" and cachalot.enable_all().enabled == ("torch",)
+        tensor = torch.ones(1000, device="cuda")
+        assert [(row.library, row.live_bytes) for row in cachalot.library_usage()] == [("torch", 4096)]
+    """)
+
+
+@not_plug
+@not_pages
+def test_enable_all_says_why_torch_is_left_out():
+    fresh("""
+        import torch, cachalot
+        tensor = torch.ones(1000, device="cuda")
+        result = cachalot.enable_all()
+        assert result.enabled == () and not cachalot.is_enabled()
+        assert "torch: CUDA is in use already: a CUDA tensor came first" in str(result)
     """)
