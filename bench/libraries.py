@@ -24,7 +24,7 @@ Pair = Callable[[], object]  # one allocation and its free
 def main() -> None:
     print(f"an allocation of {BYTES} bytes and its free, in microseconds of host time")
     print(f"{'library':<12}{'its own':>10}{'cachalot':>10}{'ratio':>8}")
-    for name, pairs in (("cupy", cupy_pairs), ("numba", numba_pairs), ("cuda.core", cuda_core_pairs), ("warp", warp_pairs)):
+    for name, pairs in LIBRARIES.items():
         try:
             own, ours = alternating(*pairs())
             print(f"{name:<12}{own:>10.2f}{ours:>10.2f}{ours / own:>8.2f}")
@@ -99,12 +99,65 @@ def warp_pairs() -> tuple[Pair, Pair]:
     return (lambda: own.deallocate(own.allocate(BYTES), BYTES)), (lambda: ours.deallocate(ours.allocate(BYTES), BYTES))
 
 
+def rmm_pairs() -> tuple[Pair, Pair]:
+    """RMM's own is its pool, over cachalot: over the simulated runtime RMM cannot call CUDA itself, and does not tell its device."""
+    import rmm
+    import rmm.pylibrmm.memory_resource._memory_resource as resources
+
+    import cachalot
+
+    resources.getDevice = lambda: 0
+    cachalot.enable_rmm(0)
+    ours = rmm.mr.get_per_device_resource(0)
+    own = rmm.mr.PoolMemoryResource(ours, 1 << 26)
+    stream = rmm.pylibrmm.stream.DEFAULT_STREAM
+
+    def pair(resource: rmm.mr.DeviceMemoryResource) -> Pair:
+        return lambda: rmm.DeviceBuffer(size=BYTES, stream=stream, mr=resource)
+
+    return pair(own), pair(ours)
+
+
+def onnxruntime_pairs() -> tuple[Pair, Pair]:
+    """A run of a model with three tensors: the provider gives its memory to nobody without. RuntimeError without cuDNN."""
+    import numpy
+    import onnxruntime
+    from onnx import TensorProto, helper
+
+    import cachalot
+
+    count = BYTES // 4
+    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [count]) for name in "xy")
+    nodes = [helper.make_node("Add", ["x", "x"], ["twice"]), helper.make_node("Add", ["twice", "x"], ["y"])]
+    graph = helper.make_graph(nodes, "sum", [x], [y])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9).SerializeToString()
+    onnxruntime.preload_dlls(cudnn=False)
+    values = {"x": numpy.ones(count, numpy.float32)}
+
+    def pair(options: dict[str, str]) -> Pair:
+        session = onnxruntime.InferenceSession(model, providers=[("CUDAExecutionProvider", options)])
+        if session.get_providers()[0] != "CUDAExecutionProvider":
+            raise RuntimeError("the CUDA execution provider does not load; LD_LIBRARY_PATH may lack libcudnn.so.9")
+        return lambda: session.run(None, values)
+
+    return pair({"device_id": "0"}), pair(cachalot.onnxruntime_options())
+
+
 def enable_all_ms() -> float:
     """Returns the milliseconds of `import cachalot` and enable_all() in a new process, with nothing else imported."""
     program = "import time; t = time.perf_counter(); import cachalot; cachalot.enable_all(); print(time.perf_counter() - t)"
     runs = [subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True) for _ in range(5)]
     return 1e3 * min(float(run.stdout) for run in runs)
 
+
+LIBRARIES: dict[str, Callable[[], tuple[Pair, Pair]]] = {
+    "cupy": cupy_pairs,
+    "numba": numba_pairs,
+    "cuda.core": cuda_core_pairs,
+    "warp": warp_pairs,
+    "rmm": rmm_pairs,
+    "onnxruntime": onnxruntime_pairs,
+}
 
 if __name__ == "__main__":
     main()

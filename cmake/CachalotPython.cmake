@@ -207,6 +207,18 @@ function(cachalot_integration_test name python packages)
   cachalot_add_python_test(${name} integrations 300 "${python}" "${lack}" ${ARGN})
 endfunction()
 
+# A test whose program opens cuDNN by its name, which is then the simulated one; libraries that are linked with cuDNN find
+# it without this.
+function(cachalot_simulated_cudnn test)
+  if(NOT TEST ${test})
+    return()
+  endif()
+  set(folder ${PROJECT_BINARY_DIR}/simulator/cudnn)
+  file(MAKE_DIRECTORY ${folder})
+  file(CREATE_LINK ${PROJECT_BINARY_DIR}/simulator/libcachalot_simulator.so ${folder}/libcudnn.so.9 SYMBOLIC)
+  set_property(TEST ${test} APPEND PROPERTY ENVIRONMENT_MODIFICATION "LD_LIBRARY_PATH=path_list_append:${folder}")
+endfunction()
+
 # A draw of the programs tests/programs/*.py, by `cachalot simulate`.
 function(cachalot_library_programs)
   if(NOT TARGET cachalot_cli OR NOT TARGET cachalot_simulator)

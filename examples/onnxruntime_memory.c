@@ -7,7 +7,7 @@
 #include "cachalot/c_api.h"
 
 int main(void) {
-  /* The provider's device_id and user_compute_stream. */
+  /* The provider's device_id, and the default stream: ONNX Runtime works on it with such functions. */
   if (cachalot_onnxruntime_bind(0, NULL) != CACHALOT_OK) {
     fprintf(stderr, "%s\n", cachalot_last_error());
     return 1;

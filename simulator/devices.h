@@ -70,6 +70,11 @@ class Devices {
   // Throws cudaErrorInvalidDevice.
   DeviceState& at(int ordinal) CACHALOT_LOCKED;
 
+  // Returns the other processes of the run that have memory of the device, by its number on the machine.
+  std::vector<DeviceUser> others_on(int physical_device) const {
+    return shared_ ? shared_->others(physical_device) : std::vector<DeviceUser>();
+  }
+
   // Returns the device after its clock has caught up with the host's time.
   SimulatedDevice& on_clock(DeviceState& device) CACHALOT_LOCKED;
   SimulatedDevice& on_clock(int ordinal) CACHALOT_LOCKED { return on_clock(at(ordinal)); }

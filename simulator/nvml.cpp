@@ -120,6 +120,17 @@ NvmlMemory nvml_memory_of(Process& process, int device) {
   return {info.total_bytes, info.free_bytes, info.total_bytes - info.free_bytes};
 }
 
+std::vector<NvmlProcess> nvml_processes_of(Process& process, int device, int machine_number) {
+  std::vector<NvmlProcess> result;
+  if (process.devices().at(device).active) {
+    const auto& simulated = *process.devices().at(device).simulated;
+    result.push_back({static_cast<unsigned int>(getpid()), simulated.used_bytes() + simulated.driver_bytes()});
+  }
+  for (const DeviceUser& other : process.devices().others_on(machine_number))
+    result.push_back({static_cast<unsigned int>(other.process), other.bytes});
+  return result;
+}
+
 }  // namespace
 
 #define NVML_FUNCTION(name) __attribute__((visibility("default"))) int name
@@ -216,15 +227,14 @@ NVML_FUNCTION(nvmlDeviceGetMemoryInfo_v2)(NvmlDevice handle, NvmlMemoryV2* memor
   });
 }
 
-// This process. What others use of a shared device is in no table here.
+// This process, and those that share the device (CACHALOT_SIM_SHARED).
 NVML_FUNCTION(nvmlDeviceGetComputeRunningProcesses)(NvmlDevice handle, unsigned int* count, NvmlProcess* processes) {
   return call_of_device(handle, [&](Process& process, int device) {
     if (count == nullptr) return kNvmlInvalidArgument;
-    const unsigned int room = std::exchange(*count, process.devices().at(device).active ? 1 : 0);
+    const std::vector<NvmlProcess> all = nvml_processes_of(process, device, machine_number_of(handle));
+    const unsigned int room = std::exchange(*count, static_cast<unsigned int>(all.size()));
     if (*count > room || processes == nullptr) return *count == 0 ? kNvmlSuccess : kNvmlInsufficientSize;
-    const auto& simulated = *process.devices().at(device).simulated;
-    if (*count == 1)
-      processes[0] = {static_cast<unsigned int>(getpid()), simulated.used_bytes() + simulated.driver_bytes()};
+    std::copy(all.begin(), all.end(), processes);
     return kNvmlSuccess;
   });
 }

@@ -20,6 +20,24 @@ namespace {
   throw InvalidArgument(formatted("CACHALOT_SIM_SHARED: '{}' cannot be used: {}", path, std::strerror(errno)));
 }
 
+// Of the file's bytes one alone.
+struct flock lock_of(std::int64_t byte, short type) {
+  struct flock lock {};
+  lock.l_type = type;
+  lock.l_whence = SEEK_SET;
+  lock.l_start = byte;
+  lock.l_len = 1;
+  return lock;
+}
+
+// Returns whether fcntl has done it.
+bool call_fcntl(int file, int command, struct flock& lock) {
+  int done = -1;
+  while ((done = fcntl(file, command, &lock)) != 0 && errno == EINTR) {
+  }
+  return done == 0;
+}
+
 }  // namespace
 
 class SharedMemory::Locked {
@@ -54,22 +72,27 @@ MemoryAccount SharedMemory::account(int physical_device, std::size_t memory_byte
           [=, this] { return memory_bytes - std::min(memory_bytes, used_bytes(device)); }};
 }
 
-// Of the file's bytes one alone, as fcntl does it.
 bool SharedMemory::lock_byte(std::int64_t byte, int command, short type) const {
-  struct flock lock {};
-  lock.l_type = type;
-  lock.l_whence = SEEK_SET;
-  lock.l_start = byte;
-  lock.l_len = 1;
-  int done = -1;
-  while ((done = fcntl(file_, command, &lock)) != 0 && errno == EINTR) {
-  }
-  return done == 0 && (command != F_GETLK || lock.l_type != F_UNLCK);
+  struct flock lock = lock_of(byte, type);
+  return call_fcntl(file_, command, lock);
 }
 
-bool SharedMemory::is_alive(std::size_t slot) const {
-  return slot == own_slot_ ||
-         lock_byte(SharedMemoryFile::kFirstSlotByte + static_cast<std::int64_t>(slot), F_GETLK, F_WRLCK);
+int SharedMemory::process_of(std::size_t slot) const {
+  struct flock lock = lock_of(SharedMemoryFile::kFirstSlotByte + static_cast<std::int64_t>(slot), F_WRLCK);
+  return call_fcntl(file_, F_GETLK, lock) && lock.l_type != F_UNLCK ? lock.l_pid : 0;
+}
+
+bool SharedMemory::is_alive(std::size_t slot) const { return slot == own_slot_ || process_of(slot) != 0; }
+
+std::vector<DeviceUser> SharedMemory::others(int physical_device) {
+  std::vector<DeviceUser> result;
+  const Locked locked(*this);
+  for (std::size_t slot = 0; slot < shared_->used_slots; ++slot) {
+    const std::size_t bytes = shared_->slots[slot].used_bytes[static_cast<std::size_t>(physical_device)];
+    const int process = slot == own_slot_ || bytes == 0 ? 0 : process_of(slot);
+    if (process != 0) result.push_back({process, bytes});
+  }
+  return result;
 }
 
 std::size_t SharedMemory::take_slot(const std::string& path) {

@@ -6,11 +6,18 @@
 #include <cstdint>
 #include <mutex>
 #include <string>
+#include <vector>
 
 #include "cachalot/simulated_device.h"
 #include "simulator/shared_memory_file.h"
 
 namespace cachalot::simulator {
+
+// A DeviceUser is another process of the run that has memory of a device.
+struct DeviceUser {
+  int process = 0;  // its number in the system
+  std::size_t bytes = 0;
+};
 
 class SharedMemory {
  public:
@@ -21,6 +28,8 @@ class SharedMemory {
 
   // The account of a device by its number on the machine, for SimulatedDevice. It must not outlive this.
   MemoryAccount account(int physical_device, std::size_t memory_bytes);
+  // Returns the other processes that have memory of a device, by its number on the machine.
+  std::vector<DeviceUser> others(int physical_device);
 
  private:
   // Keeps other threads and other processes away.
@@ -31,6 +40,8 @@ class SharedMemory {
   std::size_t used_bytes(std::size_t device);
 
   bool lock_byte(std::int64_t byte, int command, short type) const;
+  // Returns the number of the other process that has the slot; 0: none does.
+  int process_of(std::size_t slot) const;
   bool is_alive(std::size_t slot) const;
   std::size_t take_slot(const std::string& path);
   void forget_dead();

@@ -56,6 +56,7 @@ std::vector<TagMemory> AllocatorSleep::tags() const {
       if (!memory || (!memory->is_asleep && memory->reserved_bytes == 0)) continue;
       memory->tag = tag;
       memory->device = allocator->state.index;
+      memory->pool = pool;
       result.push_back(*std::move(memory));
     }
   }

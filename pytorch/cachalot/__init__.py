@@ -59,7 +59,7 @@ from ._version import __version__
 if TYPE_CHECKING:
     from ._enable import Mode, enable, enabled_mode, is_enabled
     from ._enable_all import EnabledLibraries, enable_all
-    from ._enable_libraries import enable_cuda_core, enable_cupy, enable_numba, enable_warp
+    from ._enable_libraries import enable_cuda_core, enable_cupy, enable_numba, enable_rmm, enable_warp, onnxruntime_options
     from ._errors import EnableError
     from ._estimate import Estimate, EstimateError, estimate, estimate_memory
     from ._figures import Fragmentation, fragmentation, stats
@@ -68,6 +68,8 @@ if TYPE_CHECKING:
     from ._leaks import AllocationSite, Leak, LeakDetector, LeakReport, Suspect, TrackReport, leaks, track, watch_leaks
     from ._lease import Lease
     from ._libraries import LibraryError, LibraryUsage, library_usage
+    from ._memory_report import memory_report
+    from ._memory_rows import DeviceMemoryReport, MemoryRow
     from ._paths import include_path, library_path
     from ._pinned import is_pinned_enabled, pinned_stats, set_pinned_limit
     from ._pool_set import PoolSet
@@ -80,6 +82,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AllocationSite",
+    "DeviceMemoryReport",
     "DistributedReport",
     "EnableError",
     "EnabledLibraries",
@@ -97,6 +100,7 @@ __all__ = [
     "MemoryCall",
     "MemoryFinding",
     "MemoryReport",
+    "MemoryRow",
     "Mode",
     "PoolSet",
     "PoolStats",
@@ -115,6 +119,7 @@ __all__ = [
     "enable_cuda_core",
     "enable_cupy",
     "enable_numba",
+    "enable_rmm",
     "enable_warp",
     "enabled_mode",
     "estimate",
@@ -127,6 +132,8 @@ __all__ = [
     "leaks",
     "library_path",
     "library_usage",
+    "memory_report",
+    "onnxruntime_options",
     "pinned_stats",
     "region",
     "regions",
@@ -144,7 +151,10 @@ __all__ = [
 _MODULES = {
     "_enable": ("Mode", "enable", "enabled_mode", "is_enabled"),
     "_enable_all": ("EnabledLibraries", "enable_all"),
-    "_enable_libraries": ("enable_cuda_core", "enable_cupy", "enable_numba", "enable_warp"),
+    "_enable_libraries": (
+        *("enable_cuda_core", "enable_cupy", "enable_numba", "enable_rmm", "enable_warp"),
+        "onnxruntime_options",
+    ),
     "_errors": ("EnableError",),
     "_estimate": ("Estimate", "EstimateError", "estimate", "estimate_memory"),
     "_figures": ("Fragmentation", "fragmentation", "stats"),
@@ -156,6 +166,8 @@ _MODULES = {
     ),
     "_lease": ("Lease",),
     "_libraries": ("LibraryError", "LibraryUsage", "library_usage"),
+    "_memory_report": ("memory_report",),
+    "_memory_rows": ("DeviceMemoryReport", "MemoryRow"),
     "_paths": ("include_path", "library_path"),
     "_pinned": ("is_pinned_enabled", "pinned_stats", "set_pinned_limit"),
     "_pool_set": ("PoolSet",),

@@ -70,12 +70,19 @@ def _enable_warp(config: str | None) -> None:
     warp.enable_once_initialized(config)
 
 
+def _enable_rmm(config: str | None) -> None:
+    from .integrations import rmm
+
+    rmm.enable(None, config)
+
+
 _LIBRARIES = {
     "torch": _Library("torch", "torch", _enable_torch),
     "cupy": _Library("cupy", "cupy", _enable_cupy),
     "numba": _Library("numba_cuda", "numba.cuda", _enable_numba),
     "cuda.core": _Library("cuda.core", "cuda.core", _enable_cuda_core),
     "warp": _Library("warp", "warp", _enable_warp),
+    "rmm": _Library("rmm", "rmm", _enable_rmm),
 }
 
 

@@ -53,3 +53,33 @@ def enable_warp(config: str | None = None) -> None:
     from .integrations import warp
 
     warp.enable(config)
+
+
+def enable_rmm(device: int | None = None, config: str | None = None) -> None:
+    """Makes cachalot RMM's memory resource of a device; None: of all devices. cuDF, cuML and the other libraries of RAPIDS
+    allocate from it, on the stream that they name, in all threads.
+
+    Buffers that exist stay with their resource. `rmm.mr.set_per_device_resource(0, rmm.mr.CudaMemoryResource())` restores RMM's
+    own.
+    """
+    from .integrations import rmm
+
+    rmm.enable(device, config)
+
+
+def onnxruntime_options(device: int = 0, config: str | None = None) -> dict[str, str]:
+    """Returns options of ONNX Runtime's CUDA execution provider, with which a session's GPU memory is cachalot's.
+
+        options = cachalot.onnxruntime_options()
+        session = onnxruntime.InferenceSession("model.onnx", providers=[("CUDAExecutionProvider", options)])
+
+    With these options the session works on CUDA's default stream, and ONNX Runtime refuses the option user_compute_stream. If
+    memory runs out, the session raises ONNX Runtime's error, and a line on stderr has cachalot's. ONNX Runtime is not imported.
+    Any number of sessions may have them.
+
+    Raises:
+        ValueError: there is no such device.
+    """
+    from .integrations import onnxruntime
+
+    return onnxruntime.options(device, config)

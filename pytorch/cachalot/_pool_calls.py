@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import ctypes
 import functools
-from typing import Any
+import threading
+import weakref
+from typing import Any, Protocol
 
 import torch
 
@@ -142,6 +144,26 @@ def _calls_of(plug: Plug) -> PoolCalls:
 def calls() -> PoolCalls:
     """Of the library that serves PyTorch; EnableError where cachalot is not enabled."""
     return _calls_of(require_enabled().plug)
+
+
+class _Pool(Protocol):
+    def bytes_on(self, device: int) -> int: ...
+
+
+_pools: weakref.WeakSet[_Pool] = weakref.WeakSet()
+_pools_lock = threading.Lock()
+
+
+def add_pool_in_use(pool: _Pool) -> None:
+    """Keeps a pool in pools_in_use as long as it lives."""
+    with _pools_lock:
+        _pools.add(pool)
+
+
+def pools_in_use() -> list[_Pool]:
+    """Returns the pools and sets that live, of every device."""
+    with _pools_lock:
+        return list(_pools)
 
 
 def require_dtype(dtype: object) -> torch.dtype:

@@ -56,6 +56,7 @@ class PoolSet:
         self._handle = self._calls.create_pool_set(byte_budget, options)
         self._finalizer = weakref.finalize(self, self._calls.destroy_pool_set, self._handle)
         self._finalizer.atexit = False  # tensors may be out still
+        _pool_calls.add_pool_in_use(self)
 
     @property
     def byte_budget(self) -> int:
@@ -145,6 +146,11 @@ class PoolSet:
             )
             for pool in self._calls.stats_of_set(self._handle)["by_spec"]
         }
+
+    def bytes_on(self, device: int) -> int:
+        """Returns the memory that all pools hold on a device."""
+        pools = self._calls.stats_of_set(self._handle)["by_spec"]
+        return sum(int(pool["stats"]["bytes"]) for pool in pools if pool["device"] == device)
 
     def __repr__(self) -> str:
         return f"PoolSet({self._byte_budget}, device='cuda:{self._device}')"

@@ -124,6 +124,7 @@ class TensorPool:
         self._outlive: Outlive = outlive
         self._lock = threading.Lock()
         self._looks = 0  # waits that only went on with an earlier one
+        _pool_calls.add_pool_in_use(self)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -179,6 +180,10 @@ class TensorPool:
         with self._lock:
             stats = PoolStats(**self._calls.stats(self._handle))
             return dataclasses.replace(stats, host_waits=stats.host_waits - self._looks)
+
+    def bytes_on(self, device: int) -> int:
+        """Returns the memory that the pool holds on a device."""
+        return self.stats().bytes if device == self._device else 0
 
     def __repr__(self) -> str:
         return f"TensorPool({self._shape}, dtype={self._dtype}, device='cuda:{self._device}')"

@@ -74,6 +74,13 @@ enum ncclDataType_t : int {
   ncclNumTypes = 12,
 };
 
+enum ncclCommMemStat_t : int {
+  ncclStatGpuMemSuspend = 0,    // bytes that ncclCommSuspend could give back
+  ncclStatGpuMemSuspended = 1,  // 1: they are given back
+  ncclStatGpuMemPersist = 2,    // bytes that stay
+  ncclStatGpuMemTotal = 3,
+};
+
 enum ncclScalarResidence_t : int { ncclScalarDevice = 0, ncclScalarHostImmediate = 1 };
 
 ncclResult_t ncclGetVersion(int* version);
@@ -98,6 +105,8 @@ ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* error);
 ncclResult_t ncclCommCount(ncclComm_t comm, int* count);
 ncclResult_t ncclCommCuDevice(ncclComm_t comm, int* device);
 ncclResult_t ncclCommUserRank(ncclComm_t comm, int* rank);
+// Since 2.29.7: here whatever ncclGetVersion says, for programs that look for the function.
+ncclResult_t ncclCommMemStats(ncclComm_t comm, ncclCommMemStat_t stat, std::uint64_t* value);
 
 ncclResult_t ncclMemAlloc(void** pointer, std::size_t bytes);
 ncclResult_t ncclMemFree(void* pointer);

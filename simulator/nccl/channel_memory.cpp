@@ -28,6 +28,7 @@ void ChannelMemory::take(std::size_t bytes) {
                  return start ? cudaSuccess : cudaErrorMemoryAllocation;
                }));
   taken_.push_back(start);
+  bytes_ += bytes;
 }
 
 // After a reset of the device there is nothing to free.
@@ -39,6 +40,7 @@ void ChannelMemory::free_all() {
     });
   }
   taken_.clear();
+  bytes_ = 0;
   connected_.clear();
 }
 

@@ -23,6 +23,7 @@ class ChannelMemory {
   ChannelMemory(const ChannelMemory&) = delete;
   ChannelMemory& operator=(const ChannelMemory&) = delete;
   void free_all();
+  std::size_t bytes() const { return bytes_; }
 
  private:
   // Connections by what they are for: a rank that sends to this one, or an algorithm.
@@ -37,6 +38,7 @@ class ChannelMemory {
   int channels_of_pair_ = 0;
   std::set<int> connected_;
   std::vector<void*> taken_;
+  std::size_t bytes_ = 0;
 };
 
 }  // namespace cachalot::simulator::nccl

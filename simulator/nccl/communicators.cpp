@@ -172,6 +172,17 @@ ncclResult_t ncclCommUserRank(ncclComm_t comm, int* rank) {
 
 // ---- Memory ---------------------------------------------------------------------------------------------------------
 
+// Nothing can be suspended here.
+ncclResult_t ncclCommMemStats(ncclComm_t comm, ncclCommMemStat_t stat, std::uint64_t* value) {
+  return nccl_call([&] {
+    require_not_null("ncclCommMemStats", value);
+    if (stat < ncclStatGpuMemSuspend || stat > ncclStatGpuMemTotal)
+      throw NcclError(ncclInvalidArgument, "ncclCommMemStats: there is no statistic " + std::to_string(stat));
+    const bool counts = stat == ncclStatGpuMemPersist || stat == ncclStatGpuMemTotal;
+    *value = counts ? find(comm)->memory().bytes() : (find(comm), 0);
+  });
+}
+
 ncclResult_t ncclMemAlloc(void** pointer, std::size_t bytes) {
   return nccl_call([&] {
     require_not_null("ncclMemAlloc", pointer);

@@ -616,6 +616,9 @@ TEST(Tags, AreListedWithTheirMemoryAndWhetherTheySleep) {
   EXPECT_EQ(tags[1].allocated_bytes, 8 * kMiB + 512);
   const std::size_t held = world.reserved();
   EXPECT_EQ(tags[0].reserved_bytes + tags[1].reserved_bytes + 4 * kMiB, held);
+  std::size_t in_snapshot = 0;
+  for (const auto& segment : world.allocator.snapshot(tags[1].pool).segments) in_snapshot += segment.allocated_size;
+  EXPECT_EQ(in_snapshot, tags[1].allocated_bytes);
 
   weights.sleep();
   world.allocator.release_physical("unused");

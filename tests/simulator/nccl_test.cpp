@@ -242,6 +242,29 @@ TEST_F(SimulatorNccl, MemoryIsTakenWithTheFirstUseAndGivenBack) {
   EXPECT_EQ(used_bytes(), connected);
 }
 
+TEST_F(SimulatorNccl, ACommunicatorTellsItsMemory) {
+  ASSERT_CUDA(cudaSetDevice(0));
+  const auto statistic = [&](ncclCommMemStat_t which) {
+    std::uint64_t value = ~std::uint64_t{0};
+    EXPECT_NCCL(ncclCommMemStats(comms_[0], which, &value));
+    return value;
+  };
+  const std::uint64_t begin = statistic(ncclStatGpuMemTotal);
+  EXPECT_GT(begin, 0U);
+  EXPECT_LT(begin, 2 * kMib);
+  const std::size_t before = used_bytes();
+  reduced<int>(ncclInt32, ncclSum, {1}, {2});
+  const std::uint64_t connected = statistic(ncclStatGpuMemTotal);
+  EXPECT_GT(connected - begin, 2 * 8 * kMib);
+  EXPECT_LE(connected - begin, used_bytes() - before);
+  EXPECT_EQ(statistic(ncclStatGpuMemPersist), connected);
+  EXPECT_EQ(statistic(ncclStatGpuMemSuspend), 0U);
+  EXPECT_EQ(statistic(ncclStatGpuMemSuspended), 0U);
+  std::uint64_t value = 0;
+  EXPECT_EQ(ncclCommMemStats(comms_[0], static_cast<ncclCommMemStat_t>(4), &value), ncclInvalidArgument);
+  EXPECT_EQ(ncclCommMemStats(comms_[0], ncclStatGpuMemTotal, nullptr), ncclInvalidArgument);
+}
+
 TEST_F(SimulatorNccl, AskedForMemoryItGivesThatOfTheDevice) {
   ASSERT_CUDA(cudaSetDevice(1));
   const std::size_t before = used_bytes();

@@ -309,8 +309,9 @@ CACHALOT_API const char* cachalot_last_error(void);
  * cachalot_onnxruntime_bind sets for the process.
  * @{ */
 
-/** Binds the functions below to the execution provider's device_id and user_compute_stream; before,
- * they serve device 0 and the legacy default stream. What was allocated before stays as it is.
+/** Binds the functions below to the execution provider's device_id and stream; before, they serve
+ * device 0 and the legacy default stream, which is the one that ONNX Runtime works on with such
+ * functions: it refuses user_compute_stream beside them. What was allocated before stays as it is.
  * Requires: no call of the functions below is in progress: call it before the session is made.
  * Fails with CACHALOT_E_INVALID_ARGUMENT for a device that does not exist and for a stream of
  * another device. The old binding then stays. */

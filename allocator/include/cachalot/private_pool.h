@@ -82,6 +82,7 @@ struct TagMemory {
   std::size_t allocated_bytes = 0;  ///< blocks of live allocations, asleep or not
   std::size_t reserved_bytes = 0;   ///< held from the device
   std::size_t asleep_bytes = 0;     ///< given back to the device until restore_physical
+  PoolId pool;                      ///< the private pool that has the memory, as snapshots name it
 };
 
 CACHALOT_END_API

@@ -1,0 +1,29 @@
+"""ONNX Runtime's GPU memory from the process's heap: options of its CUDA execution provider. Imports nothing of ONNX Runtime."""
+
+from __future__ import annotations
+
+import ctypes
+
+from .. import _driver
+from .._errors import EnableError
+from .._libraries import LibraryHeap, process_plug
+
+_FUNCTIONS = ("gpu_external_alloc", "gpu_external_free", "gpu_external_empty_cache")
+
+
+class _Functions(ctypes.Structure):
+    """CachalotOnnxRuntimeFunctions."""
+
+    _fields_ = [(name, ctypes.c_void_p) for name in _FUNCTIONS]
+
+
+def options(device: int, config: str | None) -> dict[str, str]:
+    """As cachalot.onnxruntime_options."""
+    _driver.require_device(device)
+    heap = LibraryHeap("onnxruntime", config)
+    plug = process_plug()
+    plug.declare({"onnxruntime": (ctypes.c_int, ctypes.c_void_p, ctypes.c_int, ctypes.POINTER(_Functions))})
+    functions = _Functions()
+    plug.call("onnxruntime", heap.account, device, ctypes.byref(functions), error_type=EnableError)
+    addresses = {name: str(getattr(functions, name)) for name in _FUNCTIONS}
+    return {"device_id": str(device), **addresses}

@@ -1,0 +1,75 @@
+#include "pytorch/report_hooks.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <map>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "base/json_writer.h"
+#include "pytorch/guarded.h"
+#include "pytorch/process.h"
+
+namespace cachalot {
+namespace {
+
+struct PoolMemory {
+  std::string tag;
+  std::size_t live = 0;
+  std::size_t waiting = 0;
+  std::size_t cached = 0;
+  std::size_t asleep = 0;
+};
+
+// By device and pool.
+using PoolMemories = std::map<std::tuple<int, std::uint64_t, std::uint64_t>, PoolMemory>;
+
+// Blocks of memory that sleeps hold nothing: what is held is live first, then waiting, then cached.
+void add(PoolMemory& pool, const SegmentSnapshot& segment) {
+  const std::size_t held = segment.total_size - segment.asleep_size;
+  const std::size_t live = std::min(segment.allocated_size, held);
+  const std::size_t active = std::clamp(segment.active_size, live, held);
+  pool.live += live;
+  pool.waiting += active - live;
+  pool.cached += held - active;
+  pool.asleep += segment.asleep_size;
+}
+
+PoolMemories pool_memories(CachingAllocator& allocator) {
+  PoolMemories pools;
+  for (const SegmentSnapshot& segment : allocator.snapshot({}, /*include_traces=*/false).segments)
+    add(pools[{segment.device, segment.segment_pool_id.first, segment.segment_pool_id.second}], segment);
+  for (const TagMemory& memory : allocator.tags()) {
+    const auto found = pools.find({memory.device, memory.pool.first, memory.pool.second});
+    if (found != pools.end()) found->second.tag = memory.tag;
+  }
+  return pools;
+}
+
+std::string pool_memory_json() {
+  JsonWriter json;
+  CachingAllocator* const allocator = Process::instance().made();
+  json.list(allocator != nullptr ? pool_memories(*allocator) : PoolMemories(),
+            [](JsonWriter& out, const PoolMemories::value_type& entry) {
+              const auto& [device, first, second] = entry.first;
+              out.begin_object()
+                  .member("device", device)
+                  .member("first", first)
+                  .member("second", second)
+                  .member("tag", entry.second.tag)
+                  .member("live", entry.second.live)
+                  .member("waiting", entry.second.waiting)
+                  .member("cached", entry.second.cached)
+                  .member("asleep", entry.second.asleep)
+                  .end_object();
+            });
+  return json.take();
+}
+
+}  // namespace
+}  // namespace cachalot
+
+long cachalot_plug_pool_memory(char* text, long capacity) {
+  return cachalot::guarded_text(text, capacity, [] { return cachalot::pool_memory_json(); });
+}
