@@ -17,7 +17,7 @@ CACHALOT_EXPORT void cachalot_pinned_free(void* buffer);
 // Work on `stream` (cudaStream_t) uses the buffer. Anything but a live buffer is the caller's mistake.
 CACHALOT_EXPORT int cachalot_plug_pinned_record_stream(void* buffer, void* stream, char* error, std::size_t capacity);
 CACHALOT_EXPORT int cachalot_plug_pinned_empty_cache(char* error, std::size_t capacity);
-// The most bytes that are pinned from now on; 0: no limit.
+// The most bytes that are pinned from now on; 0: no limit. If more is pinned, buffers that are not in use go back.
 CACHALOT_EXPORT int cachalot_plug_pinned_set_limit(std::size_t bytes, char* error, std::size_t capacity);
 // {"limit_bytes": …, "stats": to_json(DeviceStats)}; limit_bytes is 0 without one.
 CACHALOT_EXPORT long cachalot_plug_pinned_json(char* text, long capacity);

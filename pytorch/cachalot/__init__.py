@@ -53,6 +53,7 @@ from typing import TYPE_CHECKING, Any
 from ._version import __version__
 
 if TYPE_CHECKING:
+    from ._cupy_pinned import enable_cupy_pinned
     from ._enable import Mode, enable, enabled_mode, is_enabled
     from ._errors import EnableError
     from ._estimate import Estimate, EstimateError, estimate, estimate_memory
@@ -103,6 +104,7 @@ __all__ = [
     "contiguous",
     "distributed_report",
     "enable",
+    "enable_cupy_pinned",
     "enabled_mode",
     "estimate",
     "estimate_memory",
@@ -127,6 +129,7 @@ __all__ = [
 
 # Each name is imported when it is first asked for, so that `import cachalot` takes no time; some of these import torch.
 _MODULES = {
+    "_cupy_pinned": ("enable_cupy_pinned",),
     "_enable": ("Mode", "enable", "enabled_mode", "is_enabled"),
     "_errors": ("EnableError",),
     "_estimate": ("Estimate", "EstimateError", "estimate", "estimate_memory"),

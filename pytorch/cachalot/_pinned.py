@@ -8,6 +8,7 @@ from typing import Any, Union
 
 from . import _adapter
 from ._errors import EnableError
+from ._libraries import process_plug
 from ._plug import Functions, Plug
 
 Limit = Union[int, str]
@@ -26,7 +27,9 @@ _installed = False
 
 
 def set_pinned_limit(limit: Limit | None) -> None:
-    """Limits the pinned memory of cachalot's pinned heap from now on. Memory that is pinned already stays.
+    """Limits the pinned memory of cachalot's pinned heap from now on.
+
+    If more is pinned already, buffers that are not in use go back to the system; those in use stay.
 
     Args:
         limit: bytes as a number, or as a text such as "4GiB"; None lifts the limit.
@@ -36,7 +39,7 @@ def set_pinned_limit(limit: Limit | None) -> None:
         EnableError: the library is missing.
     """
     bytes_ = 0 if limit is None else bytes_of(limit)
-    declared(Plug()).call("pinned_set_limit", bytes_, error_type=ValueError)
+    declared(process_plug()).call("pinned_set_limit", bytes_, error_type=ValueError)
 
 
 def pinned_stats() -> dict[str, Any]:
@@ -48,7 +51,7 @@ def pinned_stats() -> dict[str, Any]:
     Raises:
         EnableError: the library is missing.
     """
-    plug = declared(Plug())
+    plug = declared(process_plug())
     function = plug.function("pinned_json", ctypes.c_long, ctypes.c_char_p, ctypes.c_long)
     answer = plug.parsed(function)
     return {**answer["stats"], "limit_bytes": answer["limit_bytes"] or None}
