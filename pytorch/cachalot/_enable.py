@@ -47,8 +47,8 @@ def enable(
 
     Call it before the first CUDA tensor. A second call with the same arguments does nothing; with others it is refused.
     CACHALOT_STATS=1 prints a table of statistics when the process ends, CACHALOT_LEAK_REPORT=1 a report of leaks, and with
-    CACHALOT_REPORT_DIR=FOLDER each rank leaves a report there, also when it dies. Only
-    `pinned` and `pinned_limit` can be added by a later call.
+    CACHALOT_REPORT_DIR=FOLDER each rank leaves a report there, also when it dies.
+    Only `pinned` and `pinned_limit` can be added by a later call.
 
     Args:
         config: options such as "max_split_size_mb:64,garbage_collection_threshold:0.8". They override CACHALOT_CONF, which
