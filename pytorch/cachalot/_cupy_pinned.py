@@ -22,7 +22,7 @@ def enable_cupy_pinned(limit: _pinned.Limit | None = None) -> None:
         limit: the most pinned memory of the process, as for enable(pinned_limit=…); None leaves the limit as it is.
 
     Raises:
-        ValueError: `limit` is no size, or below 2 MiB.
+        ValueError: `limit` is not a size, or is below 2 MiB.
         EnableError: CuPy cannot be imported.
     """
     if limit is not None:

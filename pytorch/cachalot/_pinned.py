@@ -35,7 +35,7 @@ def set_pinned_limit(limit: Limit | None) -> None:
         limit: bytes as a number, or as a text such as "4GiB"; None lifts the limit.
 
     Raises:
-        ValueError: `limit` is no size, or below 2 MiB.
+        ValueError: `limit` is not a size, or is below 2 MiB.
         EnableError: the library is missing.
     """
     bytes_ = 0 if limit is None else bytes_of(limit)
@@ -68,7 +68,7 @@ def declared(plug: Plug) -> Plug:
     return plug
 
 
-def bytes_of(limit: Limit) -> int:
+def bytes_of(limit: object) -> int:
     """The bytes that `limit` says. ValueError names the value and the rule."""
     rule = 'it must be bytes as a whole number or a text such as "512MiB" or "4GiB", at least 2 MiB'
     if isinstance(limit, bool) or not isinstance(limit, (int, str)):
