@@ -8,6 +8,7 @@
 #include "base/check.h"
 #include "base/json_writer.h"
 #include "pytorch/guarded.h"
+#include "pytorch/process.h"
 
 namespace cachalot {
 namespace {
@@ -67,6 +68,7 @@ int cachalot_plug_library(const char* name, LibraryMemory** library, char* error
   return guarded(error, capacity, [&] {
     CACHALOT_REQUIRE(name != nullptr && library != nullptr, "name or library is NULL; each must point to something");
     *library = &LibraryMemory::of(name);
+    Process::instance().expect_other_libraries();
     return 0;
   });
 }

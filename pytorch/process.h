@@ -49,6 +49,10 @@ class Process final : public ForkAware {
   // The text of options on top, in place of the one before. Strict; nothing has changed when it throws InvalidArgument.
   void amend(std::string_view text);
 
+  // Says that others than PyTorch, whose streams end, will use the allocator: unless immortal_streams is set, a handle is then
+  // not taken for the same stream for ever. Has no effect once the allocator is made.
+  void expect_other_libraries();
+
   // Whether the heap is the page heap, or would be if the allocator were made now.
   bool has_pages();
   // The option pinned_limit, as all sources together say it.
@@ -64,6 +68,7 @@ class Process final : public ForkAware {
   // A thread that is not here may have been making it.
   void on_fork() noexcept override { new (&mutex_) std::mutex; }
   CachingAllocator& make();
+  Options amended_by_all(Options base, std::string_view amendment) const;
   void take_base(Options base);
   void keep_heap(Options& base, const CachingAllocator& made);
 
@@ -73,6 +78,7 @@ class Process final : public ForkAware {
   Options base_;  // PYTORCH_CUDA_ALLOC_CONF's
   std::string amendment_;
   bool told_of_heap_ = false;
+  bool streams_end_ = false;
   std::atomic<Plug::Thrower> thrower_{nullptr};
   std::atomic<int> contiguous_threads_{0};  // spares others a look at their own: one that ends may stay counted
   static inline thread_local bool contiguous_here_ = false;

@@ -35,6 +35,10 @@ The memory that a program or a model takes, likewise (docs/tools/simulate.md):
     cachalot.estimate(["train.py"], max_steps=2).fits("l4")
     cachalot.estimate_memory(model, sample_input, torch.optim.AdamW).total_mb
 
+Files go to the GPU with bounded memory on the host (docs/guides/stage.md):
+
+    weights = cachalot.stage("model.safetensors")
+
 What the ranks of a job hold, and which line of the worst one (docs/guides/ranks.md):
 
     print(cachalot.distributed_report())
@@ -55,6 +59,8 @@ from ._version import __version__
 if TYPE_CHECKING:
     from ._cupy_pinned import enable_cupy_pinned
     from ._enable import Mode, enable, enabled_mode, is_enabled
+    from ._enable_all import EnabledLibraries, enable_all
+    from ._enable_libraries import enable_cuda_core, enable_cupy, enable_numba, enable_warp
     from ._errors import EnableError
     from ._estimate import Estimate, EstimateError, estimate, estimate_memory
     from ._figures import Fragmentation, fragmentation, stats
@@ -71,11 +77,13 @@ if TYPE_CHECKING:
     from ._ranks import distributed_report
     from ._regions import Region, contiguous, region, regions, release_physical, restore_physical
     from ._saved_tensors import SavedOnHost
+    from ._stage import stage, stage_chunks
 
 __all__ = [
     "AllocationSite",
     "DistributedReport",
     "EnableError",
+    "EnabledLibraries",
     "Estimate",
     "EstimateError",
     "Fit",
@@ -104,7 +112,12 @@ __all__ = [
     "contiguous",
     "distributed_report",
     "enable",
+    "enable_all",
+    "enable_cuda_core",
+    "enable_cupy",
     "enable_cupy_pinned",
+    "enable_numba",
+    "enable_warp",
     "enabled_mode",
     "estimate",
     "estimate_memory",
@@ -122,6 +135,8 @@ __all__ = [
     "release_physical",
     "restore_physical",
     "set_pinned_limit",
+    "stage",
+    "stage_chunks",
     "stats",
     "track",
     "watch_leaks",
@@ -131,6 +146,8 @@ __all__ = [
 _MODULES = {
     "_cupy_pinned": ("enable_cupy_pinned",),
     "_enable": ("Mode", "enable", "enabled_mode", "is_enabled"),
+    "_enable_all": ("EnabledLibraries", "enable_all"),
+    "_enable_libraries": ("enable_cuda_core", "enable_cupy", "enable_numba", "enable_warp"),
     "_errors": ("EnableError",),
     "_estimate": ("Estimate", "EstimateError", "estimate", "estimate_memory"),
     "_figures": ("Fragmentation", "fragmentation", "stats"),
@@ -150,6 +167,7 @@ _MODULES = {
     "_ranks": ("distributed_report",),
     "_regions": ("Region", "contiguous", "region", "regions", "release_physical", "restore_physical"),
     "_saved_tensors": ("SavedOnHost",),
+    "_stage": ("stage", "stage_chunks"),
 }
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import ctypes
-import dataclasses
 import functools
 from collections.abc import Callable
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 from . import _options
 from ._plug import Plug
@@ -16,8 +15,7 @@ _OUT_OF_MEMORY = -2
 _BAD_INPUT = -3
 
 
-@dataclasses.dataclass(frozen=True)
-class LibraryUsage:
+class LibraryUsage(NamedTuple):
     """What one library has of one device's memory."""
 
     library: str  # "cupy", "numba", …; "torch" is the remainder: what no other library has
@@ -84,10 +82,11 @@ class LibraryHeap:
         self.library = library
         self.account = account.value or 0  # the LibraryMemory*, for C callbacks
         self._out_of_memory = out_of_memory
-        self._malloc = _exported(plug, "malloc", ctypes.c_void_p, _pointer, ctypes.c_size_t, ctypes.c_int, _pointer)
-        self._free = _exported(plug, "free", ctypes.c_int, _pointer, _pointer)
-        self._free_after = _exported(plug, "free_after", ctypes.c_int, _pointer, _pointer, _pointer)
-        self._last_error = _exported(plug, "last_error", ctypes.c_int, ctypes.c_char_p, ctypes.c_size_t)
+        # The methods below, which return 0 and a code below 0 instead of raising: for who calls raise_last_error then.
+        self.malloc, self.free_quickly, self.free_after_quickly = _methods(plug, self.account)
+        self._last_error = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_char_p, ctypes.c_size_t)(
+            plug.address("cachalot_library_last_error")
+        )
 
     def allocate(self, size: int, device: int, stream: int = 0) -> int:
         """Returns the address of `size` bytes on `device` for work on `stream`, a cudaStream_t; 0 for 0 bytes.
@@ -97,10 +96,10 @@ class LibraryHeap:
             ValueError: there is no such device or stream.
             LibraryError: CUDA failed.
         """
-        address: int | None = self._malloc(self.account, size, device, stream)
-        if address is None and size != 0:
+        address = self.malloc(size, device, stream)
+        if address == 0 and size != 0:
             self.raise_last_error()
-        return address or 0
+        return address
 
     def free(self, address: int) -> None:
         """Frees what allocate returned. The memory is reused in the order of the allocation's stream.
@@ -109,29 +108,36 @@ class LibraryHeap:
             ValueError: the address is not a live allocation.
             LibraryError: CUDA failed.
         """
-        if self._free(self.account, address) < 0:
+        if self.free_quickly(address) < 0:
             self.raise_last_error()
 
     def free_after(self, address: int, stream: int) -> None:
         """Frees what allocate returned, and which work on `stream` may use, too: the memory is reused after that work.
         Raises as `free`.
         """
-        if self._free_after(self.account, address, stream) < 0:
+        if self.free_after_quickly(address, stream) < 0:
             self.raise_last_error()
 
-    def raise_last_error(self) -> NoReturn:
-        """Raises the calling thread's last failure in the exported functions."""
+    def raise_last_error(self, out_of_memory: Callable[[str], Exception] | None = None) -> NoReturn:
+        """Raises the calling thread's last failure in the exported functions; `out_of_memory` as for the constructor."""
         text = ctypes.create_string_buffer(_MESSAGE_BYTES)
         code = self._last_error(text, _MESSAGE_BYTES)
         message = text.value.decode(errors="replace")
         if code == _OUT_OF_MEMORY:
-            raise self._out_of_memory(message)
+            raise (out_of_memory or self._out_of_memory)(message)
         raise ValueError(message) if code == _BAD_INPUT else LibraryError(message)
 
 
-_pointer = ctypes.c_void_p
+class _Method(ctypes.Structure):
+    """As PyMethodDef."""
+
+    _fields_ = [(name, ctypes.c_void_p) for name in ("name", "function", "flags", "documentation")]
 
 
-def _exported(plug: Plug, name: str, result: Any, *arguments: Any) -> Any:
-    function = ctypes.CFUNCTYPE(result, *arguments)
-    return function(plug.address(f"cachalot_library_{name}"))
+def _methods(plug: Plug, account: int) -> tuple[Callable[..., int], ...]:
+    """Returns the library's methods malloc, free and free_after, as Python's own functions: a call by ctypes takes longer."""
+    methods = ctypes.CFUNCTYPE(ctypes.POINTER(_Method * 3))(plug.address("cachalot_library_methods"))().contents
+    new_function = ctypes.pythonapi.PyCFunction_NewEx
+    new_function.restype = ctypes.py_object
+    new_function.argtypes = (ctypes.c_void_p, ctypes.py_object, ctypes.c_void_p)
+    return tuple(new_function(ctypes.addressof(method), account, None) for method in methods)

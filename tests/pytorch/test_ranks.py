@@ -173,12 +173,6 @@ def test_a_program_that_ends_leaves_its_report(tmp_path, code, ended, status):
     assert "rank 0 has the highest peak of reserved memory, 20.00 MiB" in (tmp_path / "reports" / "rank-00000.txt").read_text()
 
 
-def sleep_in_c(seconds=100):
-    """Code that keeps the main thread in a function that does not return to Python, as one that waits for another rank does."""
-    return f"import ctypes\nctypes.PyDLL(None).sleep.restype = None\nlibc = ctypes.CDLL(None)\n" \
-           f"while libc.sleep({seconds}): pass\n" if seconds else ""
-
-
 def test_sigterm_leaves_a_report_while_the_main_thread_is_in_c(tmp_path):
     code = "import ctypes, threading\nlock = threading.Lock()\nlibc = ctypes.CDLL(None)\n" \
            "libc.pthread_mutex_lock(buffer := ctypes.create_string_buffer(64))\nprint('locked', flush=True)\n" \
@@ -259,7 +253,7 @@ def test_a_folder_without_good_reports_is_refused(tmp_path, content):
      ("CACHALOT_REPORT_DIR", "/dev/null/reports", "is no folder to write to")],
 )
 def test_a_bad_setting_is_refused_when_cachalot_is_enabled(name, value, rule):
-    done = world.run_python("", fresh=True, **{name: value})
+    done = world.run_python("", **{name: value})
     assert done.returncode == 1
     assert f"environment variable {name} is '{value}'" in done.stderr and rule in done.stderr
 

@@ -1,0 +1,199 @@
+"""Limits of GPU memory for tests: a plugin of pytest, which pytest finds by itself where cachalot is installed.
+
+    @pytest.mark.gpu_memory_limit("2 GiB")
+    @pytest.mark.gpu_no_leaks
+    def test_step():
+        ...
+
+docs/guides/pytest.md describes the marks and the options. Nothing is imported and nothing is printed for suites that use neither.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+from collections.abc import Generator
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from ._test_marks import Asked
+    from ._test_memory import Kind, Measurement
+
+_PROPERTY = "cachalot_gpu_memory"  # of a test's report: device, peak and what was left, which also comes from xdist's workers
+_MOST_ROWS = 20
+
+
+_ASKED = pytest.StashKey["Asked | None"]()
+_MEASURED = pytest.StashKey["dict[int, Measurement]"]()
+_figures_of_session: list[tuple[str, dict[str, Any]]] = []  # of each test
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("cachalot", "GPU memory (cachalot)")
+    group.addoption("--cachalot-report", action="store_true", help="show the tests with the highest peaks of GPU memory")
+    group.addoption(
+        "--cachalot-simulate", metavar="GPU", default=None,
+        help="run the tests on a simulated GPU, such as a100 or 24GiB; options of `cachalot simulate` may follow in the same word",
+    )
+    parser.addini("cachalot_simulate", "the GPU to simulate, as for --cachalot-simulate", default="")
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_load_initial_conftests(early_config: pytest.Config) -> Generator[None, None, None]:
+    """Starts again on the simulated GPU before anything is captured or imported."""
+    given = early_config.known_args_namespace
+    asked = given.cachalot_simulate if given.cachalot_simulate is not None else str(early_config.getini("cachalot_simulate"))
+    if asked and "libcachalot_simulator" not in os.environ.get("LD_PRELOAD", ""):
+        _start_again(asked, early_config)
+    yield
+
+
+def _start_again(asked: str, config: pytest.Config) -> None:
+    """Becomes `cachalot simulate` with the command line that Python was started with."""
+    from . import _command
+
+    if list(config.invocation_params.args) != sys.argv[1:]:
+        raise pytest.UsageError("--cachalot-simulate needs pytest's own command line; a program that calls pytest.main can be "
+                                "started by `cachalot simulate` itself")
+    gpu, *options = shlex.split(asked)
+    command = _command.find()
+    if command is None:
+        raise pytest.UsageError("--cachalot-simulate needs the command `cachalot`, which a wheel of cachalot has")
+    which = ["--memory" if gpu[0].isdigit() and gpu[-1] in "bB" else "--gpu", gpu]
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os.environ.setdefault("CACHALOT_PYTHON", sys.executable)
+    os.execv(command, [str(command), "simulate", *which, *options, "--", sys.executable, *sys.orig_argv[1:]])
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "gpu_memory_limit(size, of='allocated', device=None): the test fails if it has more GPU memory "
+                                       "at a time than '2 GiB', over what there was before; of='reserved' counts cached memory, too")
+    config.addinivalue_line("markers", "gpu_no_leaks(threshold=0, device=None): the test fails if it leaves more allocated GPU "
+                                       "memory than the threshold")
+    _figures_of_session.clear()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Refuses marks with bad arguments before any test runs."""
+    from ._test_marks import asked_by_marks
+
+    for item in items:
+        try:
+            item.stash[_ASKED] = asked_by_marks(item)
+        except (TypeError, ValueError) as error:
+            raise pytest.UsageError(f"{item.nodeid}: {error}") from None
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
+    """Measures the test, without the fixtures around it."""
+    asked = item.stash.get(_ASKED, None)
+    measured = _begin(item, asked)
+    try:
+        result = yield
+    except BaseException:
+        _forget(item)  # what a failed test holds, its traceback holds
+        raise
+    for measurement in measured.values():
+        measurement.end_of_call()
+    for limit in asked.limits if asked else ():
+        peak = measured[_index(limit.device)].peak(limit.kind)
+        if peak.peak > limit.limit:
+            _tell_peaks(item, measured)
+            _forget(item)
+            pytest.fail(peak.over(limit.limit), pytrace=False)
+    _tell_peaks(item, measured)
+    return result
+
+
+def _begin(item: pytest.Item, asked: Asked | None) -> dict[int, Measurement]:
+    wants_report = bool(item.config.getoption("cachalot_report")) and "torch" in sys.modules
+    if asked is None and not wants_report:
+        return {}
+    import torch
+
+    from ._test_memory import Measurement
+
+    if asked and not torch.cuda.is_available():
+        pytest.skip("a limit of GPU memory needs a GPU, or a simulated one: --cachalot-simulate a100")
+    if not asked and not torch.cuda.is_initialized():
+        return {}
+    devices = {_index(device) for device in (asked.devices if asked else {None})}
+    absent = max(devices)
+    if absent >= torch.cuda.device_count():
+        pytest.fail(f"a mark of this test names cuda:{absent}, and there are {torch.cuda.device_count()} devices", pytrace=False)
+    kinds: frozenset[Kind] = frozenset(limit.kind for limit in asked.limits) if asked else frozenset()
+    measured = item.stash[_MEASURED] = {
+        device: Measurement(device, kinds, trace=asked is not None) for device in sorted(devices)}
+    return measured
+
+
+def _index(device: int | None) -> int:
+    import torch
+
+    return torch.cuda.current_device() if device is None else device
+
+
+def _measured_of(item: pytest.Item) -> dict[int, Measurement]:
+    nothing: dict[int, Measurement] = {}
+    return item.stash.get(_MEASURED, nothing)
+
+
+def _forget(item: pytest.Item) -> None:
+    for measurement in _measured_of(item).values():
+        measurement.stop()
+    item.stash[_MEASURED] = {}
+
+
+def _tell_peaks(item: pytest.Item, measured: dict[int, Measurement]) -> None:
+    for device, measurement in measured.items():
+        item.user_properties.append((_PROPERTY, {"device": device, "peak": measurement.peak("allocated").peak}))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item) -> Generator[None, object, object]:
+    """Looks for what the test left, once its fixtures have ended."""
+    result = yield
+    measured = _measured_of(item)
+    try:
+        marks = item.stash.get(_ASKED, None)
+        for asked in marks.no_leaks if marks and measured else ():
+            left = measured[_index(asked.device)].left()
+            if left.bytes > asked.threshold:
+                item.user_properties.append((_PROPERTY, {"device": left.device, "left": left.bytes}))
+                pytest.fail(left.over(asked.threshold), pytrace=False)
+    finally:
+        _forget(item)
+    return result
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """Keeps the figures, which with xdist come from the workers."""
+    if report.when == "teardown":
+        properties: list[tuple[str, Any]] = report.user_properties
+        _figures_of_session.extend((report.nodeid, value) for name, value in properties if name == _PROPERTY)
+
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    if not config.getoption("cachalot_report"):
+        return
+    from ._text import bytes_text
+
+    by_test: dict[tuple[str, int], dict[str, int]] = {}
+    for test, figures in _figures_of_session:
+        by_test.setdefault((test, figures["device"]), {}).update(figures)
+    rows = sorted(by_test.items(), key=lambda row: -row[1].get("peak", 0))
+    terminalreporter.section("GPU memory")
+    if not rows:
+        terminalreporter.line("no test used GPU memory")
+    for (test, device), figures in rows[:_MOST_ROWS]:
+        left = f", leaves {bytes_text(figures['left'])}" if "left" in figures else ""
+        terminalreporter.line(f"{bytes_text(figures.get('peak', 0)):>12}  cuda:{device}  {test}{left}")
+    if len(rows) > _MOST_ROWS:
+        terminalreporter.line(f"and {len(rows) - _MOST_ROWS} more tests")
