@@ -9,9 +9,9 @@
 
 extern "C" {
 
-// At least `bytes` bytes of pinned memory in *buffer; null for 0 bytes. The first call of the process pins through GPU `device`.
-CACHALOT_EXPORT int cachalot_plug_pinned_malloc(void** buffer, std::size_t bytes, int device, char* error,
-                                                std::size_t capacity);
+// Returns at least `bytes` bytes of pinned memory; null for 0 bytes, which is no failure, and on failure: the calling thread then
+// asks cachalot_library_last_error (library_hooks.h). The first call of the process pins through GPU `device`.
+CACHALOT_EXPORT void* cachalot_pinned_malloc(std::size_t bytes, int device);
 // What it returned. All work that uses the buffer is done, or on streams that were recorded. Null is ignored.
 CACHALOT_EXPORT void cachalot_pinned_free(void* buffer);
 // Work on `stream` (cudaStream_t) uses the buffer. Anything but a live buffer is the caller's mistake.

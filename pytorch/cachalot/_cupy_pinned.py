@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import ctypes
-import importlib
+from collections.abc import Callable
 from typing import Any
 
 from . import _pinned
-from ._errors import EnableError
-from ._libraries import process_plug
+from ._libraries import process_plug, raise_last_error
+from .integrations._required import required
+
+_OLDEST = "13.0"
 
 
 def enable_cupy_pinned(limit: _pinned.Limit | None = None) -> None:
@@ -23,14 +25,11 @@ def enable_cupy_pinned(limit: _pinned.Limit | None = None) -> None:
 
     Raises:
         ValueError: `limit` is not a size, or is below 2 MiB.
-        EnableError: CuPy cannot be imported.
+        EnableError: CuPy cannot be imported, or is older than 13.
     """
     if limit is not None:
         _pinned.set_pinned_limit(limit)
-    try:
-        cupy = importlib.import_module("cupy")
-    except ImportError as error:
-        raise EnableError(f"cupy cannot be imported: {error}. Install it: pip install cupy-cuda13x") from None
+    cupy = required("cupy", "cupy-cuda13x", _OLDEST)
     cupy.cuda.set_pinned_memory_allocator(_Allocator(cupy))
 
 
@@ -38,23 +37,27 @@ class _Allocator:
     """What CuPy calls for each buffer."""
 
     def __init__(self, cupy: Any) -> None:
-        self._plug = _pinned.declared(process_plug())
+        plug = process_plug()
         self._cuda = cupy.cuda
-        self._free = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(self._plug.address("cachalot_pinned_free"))
+        self._malloc = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)(plug.address("cachalot_pinned_malloc"))
+        self._free = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(plug.address("cachalot_pinned_free"))
+        self._through: int | None = None  # the GPU that pins; only the first buffer of the process needs it
 
     def __call__(self, size: int) -> Any:
-        buffer = ctypes.c_void_p()
-        device = self._cuda.runtime.getDevice()
-        self._plug.call(
-            "pinned_malloc", ctypes.byref(buffer), size, device, error_type=RuntimeError, out_of_memory=MemoryError
-        )
-        return self._cuda.PinnedMemoryPointer(_Buffer(buffer.value or 0, size, self._free), 0)
+        if self._through is None:
+            self._through = int(self._cuda.runtime.getDevice())
+        ptr = self._malloc(size, self._through)
+        if ptr is None and size != 0:
+            raise_last_error(MemoryError)
+        return self._cuda.PinnedMemoryPointer(_Buffer(ptr or 0, size, self._free), 0)
 
 
 class _Buffer:
     """A buffer, as the owner that CuPy's pointers to it share. It is freed with the last of them."""
 
-    def __init__(self, ptr: int, size: int, free: Any) -> None:
+    __slots__ = ("_free", "ptr", "size")
+
+    def __init__(self, ptr: int, size: int, free: Callable[[int], None]) -> None:
         self.ptr = ptr
         self.size = size
         self._free = free

@@ -14,7 +14,6 @@ from ._plug import Functions, Plug
 Limit = Union[int, str]
 
 FUNCTIONS: Functions = {
-    "pinned_malloc": (ctypes.c_int, ctypes.POINTER(ctypes.c_void_p), ctypes.c_size_t, ctypes.c_int),
     "pinned_record_stream": (ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p),
     "pinned_empty_cache": (ctypes.c_int,),
     "pinned_set_limit": (ctypes.c_int, ctypes.c_size_t),

@@ -174,16 +174,15 @@ class Plug:
         *arguments: Any,
         error_type: type[Exception] = RuntimeError,
         bad_input: type[Exception] | None = None,
-        out_of_memory: type[Exception] | None = None,
     ) -> Any:
         """What the function returns; an exception where that is negative.
 
-        That memory ran out is `out_of_memory`, else torch.OutOfMemoryError; the caller's mistake is `bad_input`, else as `error_type`.
+        That memory ran out is torch.OutOfMemoryError, the caller's mistake is `bad_input`, else as `error_type`.
         """
         error = self._error_buffer()
         result = self._functions[name](*arguments, error, _ERROR_BYTES)
         if result == _OUT_OF_MEMORY:
-            raise (out_of_memory or _out_of_memory_error())(_text(error))
+            raise _out_of_memory_error()(_text(error))
         if result < 0:
             raise (bad_input if bad_input and result == _BAD_INPUT else error_type)(_text(error))
         return result
