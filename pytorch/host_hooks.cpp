@@ -1,17 +1,25 @@
 #include "pytorch/host_hooks.h"
 
+#include <array>
+
 #include "base/check.h"
 #include "pytorch/guarded.h"
 #include "pytorch/host_memory.h"
+#include "pytorch/library_hooks.h"
 
 using cachalot::HostMemory;
 using cachalot::Options;
 
-int cachalot_plug_pinned_malloc(void** buffer, std::size_t bytes, int device, char* error, std::size_t capacity) {
-  return cachalot::guarded(error, capacity, [&] {
-    *buffer = HostMemory::instance().allocate(bytes, {}, device);
+void* cachalot_pinned_malloc(std::size_t bytes, int device) {
+  if (bytes == 0) return nullptr;
+  std::array<char, 1024> error{};
+  void* buffer = nullptr;
+  const int code = cachalot::guarded(error.data(), error.size(), [&] {
+    buffer = HostMemory::instance().allocate(bytes, {}, device);
     return 0;
   });
+  if (code < 0) cachalot::keep_library_error(code, error.data());
+  return buffer;
 }
 
 void cachalot_pinned_free(void* buffer) { HostMemory::instance().deallocate(buffer); }

@@ -155,11 +155,17 @@ bool HostMemory::history_enabled() const { return made() != nullptr && made()->c
 Snapshot HostMemory::snapshot() const { return made() == nullptr ? Snapshot{} : made()->cache().snapshot(); }
 
 void HostMemory::set_limit(std::size_t bytes) {
-  const std::lock_guard<std::mutex> lock(mutex_);
-  if (PinnedHostAllocator* const heap = made()) return heap->set_limit(bytes);
-  CACHALOT_REQUIRE(bytes >= PinnedHostAllocator::kMinLimit,
-                   "a limit of {} bytes of pinned memory: it must be at least 2 MiB, one segment", bytes);
-  limit_.store(bytes);
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (made() == nullptr) {
+      CACHALOT_REQUIRE(bytes >= PinnedHostAllocator::kMinLimit,
+                       "a limit of {} bytes of pinned memory: it must be at least 2 MiB, one segment", bytes);
+      limit_.store(bytes);
+      return;
+    }
+  }
+  made()->set_limit(bytes);
+  if (made()->memory_reserved() > bytes) empty_cache();
 }
 
 std::size_t HostMemory::limit() const {

@@ -37,8 +37,8 @@ class HostMemory final : public HostPlug, public ForkAware {
   bool history_enabled() const override;
   Snapshot snapshot() const override;
 
-  // Limits the bytes that are pinned, from now on or, before the first use, from then on. Throws as
-  // PinnedHostAllocator::set_limit.
+  // Limits the bytes that are pinned, from now on or, before the first use, from then on. If more is pinned now, buffers that
+  // are not in use go back, which waits for streams. Throws as PinnedHostAllocator::set_limit.
   void set_limit(std::size_t bytes);
   // The limit; Options::kUnlimited without one.
   std::size_t limit() const;

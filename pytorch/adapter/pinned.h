@@ -81,7 +81,7 @@ class PinnedAllocator : public at::HostAllocator {
 
   c10::DataPtr allocate(std::size_t bytes) override {
     void* buffer = nullptr;
-    if (bytes != 0) buffer = as_torch([&] { return plug_.allocate(bytes, pool_here(), device_that_pins()); });
+    if (bytes != 0) buffer = as_torch([&] { return plug_.allocate(bytes, pool_here(), through()); });
     return {buffer, buffer, &free_buffer, c10::DeviceType::CPU};
   }
   c10::DeleterFnPtr raw_deleter() const override { return &free_buffer; }
@@ -108,7 +108,7 @@ class PinnedAllocator : public at::HostAllocator {
 
   // Virtual since torch 2.11, which redirects a capture's pinned memory into the graph's pool.
   void begin_allocate_to_pool(c10::MempoolId_t pool, std::function<bool(c10::Stream)> filter) {
-    as_torch([&] { plug_.begin_allocate_to_pool(to_pool_id(pool), device_that_pins()); });
+    as_torch([&] { plug_.begin_allocate_to_pool(to_pool_id(pool), through()); });
     const std::lock_guard<std::mutex> lock(mutex_);
     redirections_.push_back({pool, std::move(filter)});
     redirection_count_.store(redirections_.size());
@@ -123,6 +123,15 @@ class PinnedAllocator : public at::HostAllocator {
   }
 
  protected:
+  // The GPU that pins: chosen once, since only the heap's making needs it, and CUDA is asked for it.
+  int through() {
+    const int known = through_.load(std::memory_order_relaxed);
+    if (known >= 0) return known;
+    const int chosen = device_that_pins();
+    through_.store(chosen, std::memory_order_relaxed);
+    return chosen;
+  }
+
   HostPlug& plug_;
 
  private:
@@ -158,6 +167,7 @@ class PinnedAllocator : public at::HostAllocator {
   }
 
   at::HostAllocator& former_;
+  std::atomic<int> through_{-1};
   std::atomic<std::size_t> redirection_count_{0};
   std::mutex mutex_;  // held while a filter asks CUDA whether a stream captures
   std::vector<Redirection> redirections_;

@@ -23,7 +23,7 @@ class PinnedAllocatorSince2_14 final : public PinnedAllocator {
     history.contexts = to_contexts(when);
     if (recorder != nullptr) history.recorder = [recorder] { return Context(recorder()); };
     history.clear = clear;
-    as_torch([&] { plug_.record_history(history, device_that_pins()); });
+    as_torch([&] { plug_.record_history(history, through()); });
     external_.record(enabled, recorder, max_entries, when, clear);
   }
   bool is_history_enabled() const override { return plug_.history_enabled(); }

@@ -57,6 +57,7 @@ from typing import TYPE_CHECKING, Any
 from ._version import __version__
 
 if TYPE_CHECKING:
+    from ._cupy_pinned import enable_cupy_pinned
     from ._enable import Mode, enable, enabled_mode, is_enabled
     from ._enable_all import EnabledLibraries, enable_all
     from ._enable_libraries import enable_cuda_core, enable_cupy, enable_numba, enable_rmm, enable_warp, onnxruntime_options
@@ -118,6 +119,7 @@ __all__ = [
     "enable_all",
     "enable_cuda_core",
     "enable_cupy",
+    "enable_cupy_pinned",
     "enable_numba",
     "enable_rmm",
     "enable_warp",
@@ -149,6 +151,7 @@ __all__ = [
 
 # Each name is imported when it is first asked for, so that `import cachalot` takes no time; some of these import torch.
 _MODULES = {
+    "_cupy_pinned": ("enable_cupy_pinned",),
     "_enable": ("Mode", "enable", "enabled_mode", "is_enabled"),
     "_enable_all": ("EnabledLibraries", "enable_all"),
     "_enable_libraries": (

@@ -61,7 +61,7 @@ class _Parser(argparse.ArgumentParser):
 def _parse(words: list[str]) -> argparse.Namespace:
     parser = _Parser(
         prog="python -m cachalot",
-        usage="python -m cachalot [run] [--config OPTIONS] SCRIPT|-m MODULE|-c CODE [ARGUMENTS ...]\n"
+        usage="python -m cachalot [run] [--config OPTIONS] [--pinned] SCRIPT|-m MODULE|-c CODE [ARGUMENTS ...]\n"
         "       python -m cachalot ranks FOLDER [--json]\n"
         f"       python -m cachalot {{{','.join(_command.SUBCOMMANDS)}}} ...",
         description="Runs a Python program with cachalot as PyTorch's GPU memory allocator; at its end a line on stderr "
@@ -71,6 +71,7 @@ def _parse(words: list[str]) -> argparse.Namespace:
     )
     parser.add_argument("--version", action="version", version=f"cachalot {cachalot.__version__}")
     parser.add_argument("--config", metavar="OPTIONS", help="as for CACHALOT_CONF, say heap:pages")
+    parser.add_argument("--pinned", action="store_true", help="pinned host memory is cachalot's, too")
     how = parser.add_mutually_exclusive_group()
     how.add_argument("-m", dest="module", action="store_true", help="the program is a module, as for python -m")
     how.add_argument("-c", dest="code", action="store_true", help="the program is given as text, as for python -c")
@@ -83,7 +84,7 @@ def _run(arguments: argparse.Namespace) -> None:
     from . import _exit_report
 
     try:
-        cachalot.enable(arguments.config)
+        cachalot.enable(arguments.config, pinned=arguments.pinned)
         if _exit_report.asked_by_environment() == "default":
             _exit_report.tell_at_exit("line")
     except (cachalot.EnableError, ValueError) as error:

@@ -10,11 +10,7 @@ import threading
 from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING, Literal, Union
 
-<<<<<<< HEAD
-from . import _adapter, _config, _exit_report, _fallback, _leaks, _options, _rank_files
-=======
-from . import _adapter, _config, _exit_report, _fallback, _leaks, _pinned
->>>>>>> 2d87989 (Pinned memory behind torch's pin_memory() is cachalot's on request)
+from . import _adapter, _config, _exit_report, _fallback, _leaks, _options, _pinned, _rank_files
 from ._errors import EnableError
 from ._log import logger
 from ._plug import Plug
@@ -49,15 +45,10 @@ def enable(
 ) -> None:
     """Makes cachalot the allocator of this process's PyTorch.
 
-<<<<<<< HEAD
     Call it before the first CUDA tensor. A second call with the same arguments does nothing; with others it is refused.
     CACHALOT_STATS=1 prints a table of statistics when the process ends, CACHALOT_LEAK_REPORT=1 a report of leaks, and with
     CACHALOT_REPORT_DIR=FOLDER each rank leaves a report there, also when it dies.
-=======
-    Call it before the first CUDA tensor. A second call with the same arguments does nothing; with others it is refused. Only
-    `pinned` and `pinned_limit` can be added by a later call.
-    CACHALOT_STATS=1 prints a table of statistics when the process ends, CACHALOT_LEAK_REPORT=1 a report of leaks.
->>>>>>> 2d87989 (Pinned memory behind torch's pin_memory() is cachalot's on request)
+    Only `pinned` and `pinned_limit` can be added by a later call.
 
     Args:
         config: options such as "max_split_size_mb:64,garbage_collection_threshold:0.8". They override CACHALOT_CONF, which
@@ -73,13 +64,9 @@ def enable(
             raised. None: the option pinned_limit_mb, else no limit.
 
     Raises:
-<<<<<<< HEAD
         ValueError: `config`, CACHALOT_CONF, CACHALOT_DEBUG, CACHALOT_LEAK_REPORT, CACHALOT_REPORT_DIR,
-            CACHALOT_REPORT_SECONDS, CACHALOT_STATS or `mode` is invalid; the message names key, value and rule.
-=======
-        ValueError: `config`, CACHALOT_CONF, CACHALOT_DEBUG, CACHALOT_LEAK_REPORT, CACHALOT_STATS, `mode` or `pinned_limit`
-            is invalid; the message names key, value and rule.
->>>>>>> 2d87989 (Pinned memory behind torch's pin_memory() is cachalot's on request)
+            CACHALOT_REPORT_SECONDS, CACHALOT_STATS, `mode` or `pinned_limit` is invalid; the message names key, value and
+            rule.
         EnableError: cachalot cannot be enabled; the message says why and what to do. Nothing was changed.
     """
     global _enabled
@@ -102,15 +89,10 @@ def enable(
         _pinned.require_adapter(pinned, adapter)
         with _all_or_nothing(plug):
             _config.clean_environment()
-<<<<<<< HEAD
             _options.give(plug, config)
             _enabled = Enabled(_install(plug, adapter, mode, late), _options.given(), plug)
-=======
-            plug.configure(config or "")
-            _enabled = Enabled(_install(plug, adapter, mode, late), config, plug)
         if pinned:
             _pinned.install(adapter, plug, pinned_limit)
->>>>>>> 2d87989 (Pinned memory behind torch's pin_memory() is cachalot's on request)
     logger().info("cachalot: serves PyTorch's GPU memory in mode '%s'%s", _enabled.mode, f" ({config})" if config else "")
     if exit_report == "table":
         _exit_report.tell_at_exit("table")

@@ -84,9 +84,6 @@ class LibraryHeap:
         self._out_of_memory = out_of_memory
         # The methods below, which return 0 and a code below 0 instead of raising: for who calls raise_last_error then.
         self.malloc, self.free_quickly, self.free_after_quickly = _methods(plug, self.account)
-        self._last_error = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_char_p, ctypes.c_size_t)(
-            plug.address("cachalot_library_last_error")
-        )
 
     def allocate(self, size: int, device: int, stream: int = 0) -> int:
         """Returns the address of `size` bytes on `device` for work on `stream`, a cudaStream_t; 0 for 0 bytes.
@@ -120,12 +117,20 @@ class LibraryHeap:
 
     def raise_last_error(self, out_of_memory: Callable[[str], Exception] | None = None) -> NoReturn:
         """Raises the calling thread's last failure in the exported functions; `out_of_memory` as for the constructor."""
-        text = ctypes.create_string_buffer(_MESSAGE_BYTES)
-        code = self._last_error(text, _MESSAGE_BYTES)
-        message = text.value.decode(errors="replace")
-        if code == _OUT_OF_MEMORY:
-            raise (out_of_memory or self._out_of_memory)(message)
-        raise ValueError(message) if code == _BAD_INPUT else LibraryError(message)
+        raise_last_error(out_of_memory or self._out_of_memory)
+
+
+def raise_last_error(out_of_memory: Callable[[str], Exception]) -> NoReturn:
+    """Raises the calling thread's last failure in the exported functions; `out_of_memory` if memory ran out."""
+    last_error = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_char_p, ctypes.c_size_t)(
+        process_plug().address("cachalot_library_last_error")
+    )
+    text = ctypes.create_string_buffer(_MESSAGE_BYTES)
+    code = last_error(text, _MESSAGE_BYTES)
+    message = text.value.decode(errors="replace")
+    if code == _OUT_OF_MEMORY:
+        raise out_of_memory(message)
+    raise ValueError(message) if code == _BAD_INPUT else LibraryError(message)
 
 
 class _Method(ctypes.Structure):

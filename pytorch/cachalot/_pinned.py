@@ -8,12 +8,12 @@ from typing import Any, Union
 
 from . import _adapter
 from ._errors import EnableError
+from ._libraries import process_plug
 from ._plug import Functions, Plug
 
 Limit = Union[int, str]
 
 FUNCTIONS: Functions = {
-    "pinned_malloc": (ctypes.c_int, ctypes.POINTER(ctypes.c_void_p), ctypes.c_size_t, ctypes.c_int),
     "pinned_record_stream": (ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p),
     "pinned_empty_cache": (ctypes.c_int,),
     "pinned_set_limit": (ctypes.c_int, ctypes.c_size_t),
@@ -26,17 +26,19 @@ _installed = False
 
 
 def set_pinned_limit(limit: Limit | None) -> None:
-    """Limits the pinned memory of cachalot's pinned heap from now on. Memory that is pinned already stays.
+    """Limits the pinned memory of cachalot's pinned heap from now on.
+
+    If more is pinned already, buffers that are not in use go back to the system; those in use stay.
 
     Args:
         limit: bytes as a number, or as a text such as "4GiB"; None lifts the limit.
 
     Raises:
-        ValueError: `limit` is no size, or below 2 MiB.
+        ValueError: `limit` is not a size, or is below 2 MiB.
         EnableError: the library is missing.
     """
     bytes_ = 0 if limit is None else bytes_of(limit)
-    declared(Plug()).call("pinned_set_limit", bytes_, error_type=ValueError)
+    declared(process_plug()).call("pinned_set_limit", bytes_, error_type=ValueError)
 
 
 def pinned_stats() -> dict[str, Any]:
@@ -48,7 +50,7 @@ def pinned_stats() -> dict[str, Any]:
     Raises:
         EnableError: the library is missing.
     """
-    plug = declared(Plug())
+    plug = declared(process_plug())
     function = plug.function("pinned_json", ctypes.c_long, ctypes.c_char_p, ctypes.c_long)
     answer = plug.parsed(function)
     return {**answer["stats"], "limit_bytes": answer["limit_bytes"] or None}
@@ -65,7 +67,7 @@ def declared(plug: Plug) -> Plug:
     return plug
 
 
-def bytes_of(limit: Limit) -> int:
+def bytes_of(limit: object) -> int:
     """The bytes that `limit` says. ValueError names the value and the rule."""
     rule = 'it must be bytes as a whole number or a text such as "512MiB" or "4GiB", at least 2 MiB'
     if isinstance(limit, bool) or not isinstance(limit, (int, str)):

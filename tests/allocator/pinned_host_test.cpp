@@ -135,7 +135,8 @@ TEST(PinnedHost, GivesTheCacheBackBeforeItsLimitRefuses) {
   void* const buffer = world.host.allocate(64 * kMiB);
   EXPECT_EQ(world.host.memory_reserved(), 64 * kMiB);
   const std::string message = out_of_memory([&] { world.host.allocate(512); });
-  EXPECT_CONTAINS(message, "tried to allocate 512 bytes; 64.00 MiB is allocated, 64.00 MiB is reserved of a limit of 64.00");
+  EXPECT_CONTAINS(message,
+                  "tried to allocate 512 bytes; 64.00 MiB is allocated, 64.00 MiB is reserved of a limit of 64.00");
   EXPECT_EQ(world.host.memory_allocated(), 64 * kMiB);
   world.host.deallocate(buffer);
   EXPECT_NE(world.host.allocate(512), nullptr);
@@ -162,7 +163,6 @@ TEST(PinnedHost, LiftsItsLimitAndRefusesOneBelowASegment) {
 
 TEST(PinnedHost, TimesTheCallsThatPin) {
   HostWorld world;
-  world.device->set_latencies({.alloc_us = 0});
   world.host.deallocate(world.host.allocate(3 * kMiB));
   void* const large = world.host.allocate(40 * kMiB);
   const PinTimes times = world.host.pin_times();

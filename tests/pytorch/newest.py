@@ -38,6 +38,7 @@ ALWAYS = (
 DRAWN = (
     Part("full", TABLES),
     Part("full", ("test_computing.py",)),  # by `cachalot simulate`
+    Part("full", ("test_pinned.py",)),
     Part("pages", TABLES + OTHERS),
     Part("pages", ("test_differential.py",)),
     Part("native", TABLES + OTHERS),

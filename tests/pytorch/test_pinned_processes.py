@@ -1,7 +1,9 @@
 """enable(pinned=True): arguments, options, order, and how a process with pinned memory forks and ends."""
 
+import sys
+
 import pytest
-from world import run_python, succeeds
+from world import run, run_python, succeeds
 
 PINNED = "import torch\nimport cachalot\ncachalot.enable(pinned=True)\n"
 
@@ -151,3 +153,9 @@ def test_memory_that_runs_out_is_one_catchable_error():
     assert torch.ones(10).pin_memory().is_pinned()
     """
     succeeds(run_python(code, preamble=PINNED))
+
+
+def test_a_script_need_not_change():
+    code = "import cachalot, torch; print(cachalot.is_pinned_enabled(), torch.ones(5).pin_memory().is_pinned())"
+    command = [sys.executable, "-m", "cachalot", "run", "--pinned", "-c", code]
+    assert succeeds(run(command, CACHALOT_STATS="0")).strip() == "True True"

@@ -75,11 +75,11 @@ struct Options {
   bool throw_on_cudamalloc_oom = false;
   bool expandable_segments = false;         ///< true: uses the page heap, as HeapKind::pages
   bool release_lock_on_cudamalloc = false;  ///< without effect: no lock is held in driver calls
-  bool graph_capture_record_stream_reuse = false;     ///< without effect
-  bool pinned_use_background_threads = false;         ///< without effect
-  bool pinned_use_cuda_host_register = false;         ///< without effect
-  std::size_t pinned_num_register_threads = 1;        ///< without effect; a power of two up to 128
-  std::size_t pinned_reserve_segment_size = 0;        ///< without effect
+  bool graph_capture_record_stream_reuse = false;  ///< without effect
+  bool pinned_use_background_threads = false;      ///< without effect
+  bool pinned_use_cuda_host_register = false;      ///< without effect
+  std::size_t pinned_num_register_threads = 1;     ///< without effect; a power of two up to 128
+  std::size_t pinned_reserve_segment_size = 0;     ///< without effect
   /// The most bytes that a PinnedHostAllocator pins; at least 2 MiB, or 0 for no limit.
   std::size_t pinned_limit = 0;
   HeapKind heap = HeapKind::segments;                 ///< PyTorch's policy or the page heap

@@ -61,8 +61,8 @@ class PinnedHostAllocator {
 
   /// The smallest limit: 2 MiB, the segment that small requests are served from.
   static constexpr std::size_t kMinLimit = std::size_t{2} << 20;
-  /// Limits the bytes that are pinned to `bytes`; Options::kUnlimited lifts the limit. Memory that is
-  /// pinned already stays.
+  /// Limits the bytes that are pinned to `bytes`; Options::kUnlimited lifts the limit. Memory that
+  /// is pinned already stays.
   /// Throws InvalidArgument below kMinLimit.
   void set_limit(std::size_t bytes);
   /// Returns the limit in bytes; Options::kUnlimited without one.
