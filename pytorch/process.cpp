@@ -43,12 +43,6 @@ Options amended_by_environment(Options options) {
   return options;
 }
 
-// PyTorch's streams live as long as the process.
-Options amended_by_all(Options base, std::string_view amendment) {
-  base.immortal_streams = true;
-  return amended(amended_by_environment(base), amendment);
-}
-
 // parse_pytorch_conf's options; each warning is a line on stderr.
 Options read_pytorch_conf(std::string_view text, const Options& base) {
   PytorchConf conf = parse_pytorch_conf(text, base);
@@ -75,6 +69,17 @@ Options pytorch_environment_options() {
 Process& Process::instance() {
   static Process& process = *new Process;
   return process;
+}
+
+// PyTorch's streams live as long as the process.
+Options Process::amended_by_all(Options base, std::string_view amendment) const {
+  base.immortal_streams = !streams_end_;
+  return amended(amended_by_environment(base), amendment);
+}
+
+void Process::expect_other_libraries() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (made() == nullptr) streams_end_ = true;
 }
 
 void Process::set_base(const Options& base) {

@@ -26,6 +26,9 @@ class Process final : public ForkAware {
     return made != nullptr ? *made : make();
   }
 
+  // Returns the allocator, or null while nothing has needed it.
+  CachingAllocator* made() const { return allocator_.load(std::memory_order_acquire); }
+
   // As CachingAllocator::allocate; in one handle where this thread has asked for that.
   void* allocate(std::size_t bytes, int device, Stream stream) {
     if (contiguous_threads_.load(std::memory_order_relaxed) == 0 || !contiguous_here_) [[likely]] {
@@ -46,6 +49,10 @@ class Process final : public ForkAware {
   // The text of options on top, in place of the one before. Strict; nothing has changed when it throws InvalidArgument.
   void amend(std::string_view text);
 
+  // Says that others than PyTorch, whose streams end, will use the allocator: unless immortal_streams is set, a handle is then
+  // not taken for the same stream for ever. Has no effect once the allocator is made.
+  void expect_other_libraries();
+
   // Whether the heap is the page heap, or would be if the allocator were made now.
   bool has_pages();
 
@@ -59,6 +66,7 @@ class Process final : public ForkAware {
   // A thread that is not here may have been making it.
   void on_fork() noexcept override { new (&mutex_) std::mutex; }
   CachingAllocator& make();
+  Options amended_by_all(Options base, std::string_view amendment) const;
   void take_base(Options base);
   void keep_heap(Options& base, const CachingAllocator& made);
 
@@ -68,6 +76,7 @@ class Process final : public ForkAware {
   Options base_;  // PYTORCH_CUDA_ALLOC_CONF's
   std::string amendment_;
   bool told_of_heap_ = false;
+  bool streams_end_ = false;
   std::atomic<Plug::Thrower> thrower_{nullptr};
   std::atomic<int> contiguous_threads_{0};  // spares others a look at their own: one that ends may stay counted
   static inline thread_local bool contiguous_here_ = false;

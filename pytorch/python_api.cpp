@@ -30,6 +30,8 @@ Python::Python() noexcept {
   look_up(ensure_, "PyGILState_Ensure");
   look_up(release_, "PyGILState_Release");
   look_up(is_finalizing_, "Py_IsFinalizing", "_Py_IsFinalizing");  // from 3.13 on; before
+  look_up(save_thread_, "PyEval_SaveThread");
+  look_up(restore_thread_, "PyEval_RestoreThread");
   look_up(current_frame, "PyEval_GetFrame");
   look_up(get_back, "PyFrame_GetBack");
   look_up(get_code, "PyFrame_GetCode");
@@ -41,6 +43,12 @@ Python::Python() noexcept {
   look_up(clear, "PyErr_Clear");
   look_up(fetch, "PyErr_Fetch");
   look_up(restore, "PyErr_Restore");
+  look_up(as_pointer, "PyLong_AsVoidPtr");
+  look_up(from_pointer, "PyLong_FromVoidPtr");
+  look_up(from_long, "PyLong_FromLong");
+  look_up(raised, "PyErr_Occurred");
+  look_up(raise, "PyErr_SetString");
+  look_up(type_error, "PyExc_TypeError");
 }
 
 template <typename Function>

@@ -52,6 +52,22 @@ class Python {
     PythonObject* traceback_ = nullptr;
   };
 
+  // Releases the GIL, which the calling thread holds, and takes it again at its end. Does nothing where the process has no
+  // Python.
+  class WithoutLock {
+   public:
+    WithoutLock() : python_(instance()), state_(python_ == nullptr ? nullptr : python_->save_thread_()) {}
+    ~WithoutLock() {
+      if (python_ != nullptr) python_->restore_thread_(state_);
+    }
+    WithoutLock(const WithoutLock&) = delete;
+    WithoutLock& operator=(const WithoutLock&) = delete;
+
+   private:
+    const Python* const python_;
+    PythonObject* const state_;
+  };
+
   PythonObject* (*current_frame)();
   PythonObject* (*get_back)(PythonObject*);
   PythonObject* (*get_code)(PythonObject*);
@@ -63,6 +79,12 @@ class Python {
   void (*clear)();
   void (*fetch)(PythonObject**, PythonObject**, PythonObject**);
   void (*restore)(PythonObject*, PythonObject*, PythonObject*);
+  void* (*as_pointer)(PythonObject*);  // an int's value
+  PythonObject* (*from_pointer)(void*);
+  PythonObject* (*from_long)(long);
+  PythonObject* (*raised)();
+  void (*raise)(PythonObject*, const char*);
+  PythonObject** type_error;
 
  private:
   Python() noexcept;
@@ -77,6 +99,8 @@ class Python {
   int (*ensure_)();
   void (*release_)(int);
   int (*is_finalizing_)();
+  PythonObject* (*save_thread_)();  // PyThreadState*, as are the other two
+  void (*restore_thread_)(PythonObject*);
 };
 
 // Keeps the exception that the thread raises in Python: what is called while this lives may clear it or raise others. Memory is

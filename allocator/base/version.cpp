@@ -10,6 +10,6 @@ CACHALOT_END
 
 namespace cachalot::headers_and_library_have_one_version {
 
-const char CACHALOT_SYMBOL_OF_VERSION(CACHALOT_VERSION_MAJOR, CACHALOT_VERSION_MINOR, CACHALOT_VERSION_PATCH) = 0;
+const char CACHALOT_SYMBOL_OF_VERSION(CACHALOT_VERSION_MAJOR, CACHALOT_VERSION_MINOR) = 0;
 
 }  // namespace cachalot::headers_and_library_have_one_version

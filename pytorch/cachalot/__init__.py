@@ -58,6 +58,8 @@ from ._version import __version__
 
 if TYPE_CHECKING:
     from ._enable import Mode, enable, enabled_mode, is_enabled
+    from ._enable_all import EnabledLibraries, enable_all
+    from ._enable_libraries import enable_cuda_core, enable_cupy, enable_numba, enable_warp
     from ._errors import EnableError
     from ._estimate import Estimate, EstimateError, estimate, estimate_memory
     from ._figures import Fragmentation, fragmentation, stats
@@ -65,6 +67,7 @@ if TYPE_CHECKING:
     from ._guard import MemoryCall, MemoryFinding, MemoryReport, check_memory
     from ._leaks import AllocationSite, Leak, LeakDetector, LeakReport, Suspect, TrackReport, leaks, track, watch_leaks
     from ._lease import Lease
+    from ._libraries import LibraryError, LibraryUsage, library_usage
     from ._paths import include_path, library_path
     from ._pool_set import PoolSet
     from ._pools import PoolStats, TensorPool
@@ -78,6 +81,7 @@ __all__ = [
     "AllocationSite",
     "DistributedReport",
     "EnableError",
+    "EnabledLibraries",
     "Estimate",
     "EstimateError",
     "Fit",
@@ -87,6 +91,8 @@ __all__ = [
     "LeakDetector",
     "LeakReport",
     "Lease",
+    "LibraryError",
+    "LibraryUsage",
     "MemoryCall",
     "MemoryFinding",
     "MemoryReport",
@@ -104,6 +110,11 @@ __all__ = [
     "contiguous",
     "distributed_report",
     "enable",
+    "enable_all",
+    "enable_cuda_core",
+    "enable_cupy",
+    "enable_numba",
+    "enable_warp",
     "enabled_mode",
     "estimate",
     "estimate_memory",
@@ -113,6 +124,7 @@ __all__ = [
     "is_enabled",
     "leaks",
     "library_path",
+    "library_usage",
     "region",
     "regions",
     "release_physical",
@@ -127,6 +139,8 @@ __all__ = [
 # Each name is imported when it is first asked for, so that `import cachalot` takes no time; some of these import torch.
 _MODULES = {
     "_enable": ("Mode", "enable", "enabled_mode", "is_enabled"),
+    "_enable_all": ("EnabledLibraries", "enable_all"),
+    "_enable_libraries": ("enable_cuda_core", "enable_cupy", "enable_numba", "enable_warp"),
     "_errors": ("EnableError",),
     "_estimate": ("Estimate", "EstimateError", "estimate", "estimate_memory"),
     "_figures": ("Fragmentation", "fragmentation", "stats"),
@@ -137,6 +151,7 @@ _MODULES = {
         *("leaks", "track", "watch_leaks"),
     ),
     "_lease": ("Lease",),
+    "_libraries": ("LibraryError", "LibraryUsage", "library_usage"),
     "_paths": ("include_path", "library_path"),
     "_pool_set": ("PoolSet",),
     "_pools": ("PoolStats", "TensorPool"),

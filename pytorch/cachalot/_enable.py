@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING, Literal, Union
 
-from . import _adapter, _config, _exit_report, _fallback, _leaks, _rank_files
+from . import _adapter, _config, _exit_report, _fallback, _leaks, _options, _rank_files
 from ._errors import EnableError
 from ._log import logger
 from ._plug import Plug
@@ -72,8 +72,8 @@ def enable(config: str | None = None, *, late: bool = False, mode: Mode = "auto"
         adapter = _load_adapter(mode)
         with _all_or_nothing(plug):
             _config.clean_environment()
-            plug.configure(config or "")
-            _enabled = Enabled(_install(plug, adapter, mode, late), config, plug)
+            _options.give(plug, config)
+            _enabled = Enabled(_install(plug, adapter, mode, late), _options.given(), plug)
     logger().info("cachalot: serves PyTorch's GPU memory in mode '%s'%s", _enabled.mode, f" ({config})" if config else "")
     if exit_report == "table":
         _exit_report.tell_at_exit("table")
@@ -199,12 +199,13 @@ def _load_adapter(mode: Mode) -> _adapter.Adapter | None:
 def _all_or_nothing(plug: Plug) -> Generator[None, None, None]:
     """What goes wrong within leaves the environment and cachalot's options as they were."""
     environment = os.environ.copy()
+    options = _options.given()
     try:
         yield
     except BaseException:
         _config.restore_environment(environment)
         with contextlib.suppress(ValueError):  # of a bad CACHALOT_CONF, with which there was nothing to undo
-            plug.configure("")
+            _options.restore(plug, options)
         raise
 
 

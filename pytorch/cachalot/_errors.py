@@ -2,4 +2,4 @@
 
 
 class EnableError(RuntimeError):
-    """cachalot cannot become PyTorch's allocator; the message says why and what to do. Nothing was changed."""
+    """cachalot cannot become the allocator of PyTorch or of another library; the message says why and what to do. Nothing was changed."""

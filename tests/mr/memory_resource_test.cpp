@@ -172,6 +172,16 @@ TEST_F(AMemoryResource, IsRefusedWithoutAnAllocatorOrADevice) {
   EXPECT_THROW(MemoryResource(*allocator, -1), InvalidArgument);
 }
 
+TEST_F(AMemoryResource, RefusesAStreamOfAnotherDevice) {
+  const MemoryResource there(allocator, 1);
+  const auto refusal = [&] { return message_of<InvalidArgument>([&] { allocate(there, kMiB, stream); }); };
+  EXPECT_THAT(refusal(),
+              HasSubstr("is a stream of another device: work on memory of device 1 needs a stream of device 1"));
+  deallocate(resource, allocate(resource, kMiB, stream), kMiB, stream);  // the thread's stream by now
+  EXPECT_THAT(refusal(), HasSubstr("is a stream of another device"));
+  EXPECT_EQ(allocator->memory_allocated(1), 0U);
+}
+
 TEST_F(AMemoryResource, EndsTheProcessForAFreeThatIsAMistake) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");  // a forked child could not use CUDA
   void* const ptr = allocate(resource, kMiB, stream);

@@ -15,6 +15,7 @@
 
 #include "cachalot/caching_allocator.h"
 #include "cachalot/resource_calls.h"
+#include "cachalot/stream_check.h"
 
 CACHALOT_BEGIN_API
 
@@ -35,7 +36,9 @@ CACHALOT_BEGIN_API
 /// stream instead.
 ///
 /// Errors of allocate: OutOfMemory, which is a std::bad_alloc; CudaError; InvalidArgument for an
-/// alignment that is no power of two or above kMaxAlignment. For 0 bytes it returns nullptr.
+/// alignment that is no power of two or above kMaxAlignment, and for a stream of another device,
+/// which is noticed when a thread allocates on another stream than before. For 0 bytes it returns
+/// nullptr.
 /// Errors of deallocate: a free that the device refuses is retried later, as by
 /// deallocate_when_possible. A pointer that is not a live allocation, or was allocated with other
 /// bytes, ends the process: std::terminate, with the exception that names the mistake.
@@ -93,12 +96,28 @@ class MemoryResource : public ResourceCalls<MemoryResource> {
   }
 
   void* allocate_ordered(const ResourceRequest& request) const {
+    require_own_stream(request.stream);
     const bool is_usual = request.alignment - 1 < kUsualAlignment &&
                           (request.alignment & (request.alignment - 1)) == 0;
     if (is_usual) return allocator_->allocate(request.bytes, device_, request.stream);
     AllocateOptions options;
     options.alignment = request.alignment;
     return allocator_->allocate(request.bytes, device_, request.stream, options);
+  }
+
+  // A thread mostly allocates on one stream, of which the device is then asked once.
+  void require_own_stream(Stream stream) const {
+    struct Known {
+      const CachingAllocator* allocator = nullptr;
+      int device = 0;
+      Stream stream = nullptr;
+    };
+    thread_local Known known;
+    const bool is_known =
+        known.stream == stream && known.allocator == allocator_.get() && known.device == device_;
+    if (is_known) return;
+    require_stream_of_device(*allocator_->device(device_), stream);
+    known = {allocator_.get(), device_, stream};
   }
 
   void deallocate_as(void* ptr, const ResourceRequest& request) const noexcept {
