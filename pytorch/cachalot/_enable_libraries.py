@@ -8,12 +8,9 @@ loaded, with what to do; nothing was changed then. A second call changes nothing
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Union
+from typing import Any, Union
 
-if TYPE_CHECKING:
-    from cuda.core import Device
-
-    CoreDevice = Union[Device, int, None]
+CoreDevice = Union[Any, int, None]  # a cuda.core.Device, which type checkers need not find, or its number
 
 
 def enable_cupy(config: str | None = None) -> None:

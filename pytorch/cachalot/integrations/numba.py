@@ -70,8 +70,9 @@ class MemoryManager(cuda.GetIpcHandleMixin, cuda.HostOnlyCUDAMemoryManager):  # 
         Raises:
             RuntimeError: the heap is the page heap, whose memory has no such handles.
         """
+        base: Any = super()
         try:
-            return super().get_ipc_handle(memory)
+            return base.get_ipc_handle(memory)
         except driver.CudaAPIError as error:
             raise RuntimeError(
                 f"this memory has no IPC handle ({error}): the page heap's never does; select CACHALOT_CONF=heap:segments"
