@@ -26,6 +26,7 @@ function(cachalot_python_package)
   endforeach()
   cachalot_link(${PROJECT_SOURCE_DIR}/pytorch/adapter ${package}/native)
   cachalot_link(${PROJECT_SOURCE_DIR}/pytorch/plug.h ${package}/native)
+  cachalot_link(${PROJECT_SOURCE_DIR}/pytorch/host_plug.h ${package}/native)
   cachalot_link(${PROJECT_SOURCE_DIR}/allocator/include/cachalot ${package}/native/include)
   set(library ${package}/native/libcachalot_torch.so)
   file(CREATE_LINK ${PROJECT_BINARY_DIR}/pytorch/libcachalot_torch.so ${library} SYMBOLIC)  # built later
@@ -34,7 +35,7 @@ function(cachalot_python_package)
   # Wheels: scikit-build-core puts the .py files in, and this beside them, at cachalot/native.
   install(TARGETS cachalot_torch LIBRARY DESTINATION . COMPONENT python EXCLUDE_FROM_ALL)
   install(DIRECTORY ${PROJECT_SOURCE_DIR}/pytorch/adapter DESTINATION . COMPONENT python EXCLUDE_FROM_ALL)
-  install(FILES ${PROJECT_SOURCE_DIR}/pytorch/plug.h DESTINATION . COMPONENT python EXCLUDE_FROM_ALL)
+  install(FILES ${PROJECT_SOURCE_DIR}/pytorch/plug.h ${PROJECT_SOURCE_DIR}/pytorch/host_plug.h DESTINATION . COMPONENT python EXCLUDE_FROM_ALL)
   install(DIRECTORY ${PROJECT_SOURCE_DIR}/allocator/include/cachalot DESTINATION include COMPONENT python EXCLUDE_FROM_ALL)
   if(DEFINED SKBUILD)
     install(FILES ${package}/_version.py DESTINATION ${SKBUILD_PLATLIB_DIR}/cachalot COMPONENT python EXCLUDE_FROM_ALL)
@@ -104,17 +105,25 @@ function(cachalot_link target folder)
 endfunction()
 
 # Tests of a mode are one run of pytest: native (PyTorch's own allocator, the oracle), plug, full, pages (full, on the
-# page heap). Those of `cachalot simulate` and `fit` are one of their own, which runs beside the others.
+# page heap). Those of `cachalot simulate` and `fit` are one of their own, which runs beside the others, as
+# are those of pinned memory, which needs torch's host allocator to be changed in the whole process.
 function(cachalot_python_tests)
   foreach(name IN ITEMS computing fit owners simulate simulate_distributed)
     set(file ${PROJECT_SOURCE_DIR}/tests/pytorch/test_${name}.py)
     list(APPEND of_simulate ${file})
     list(APPEND others --ignore=${file})
   endforeach()
+  foreach(name IN ITEMS pinned pinned_processes)
+    set(file ${PROJECT_SOURCE_DIR}/tests/pytorch/test_${name}.py)
+    list(APPEND of_pinned ${file})
+    list(APPEND others --ignore=${file})
+  endforeach()
   foreach(mode IN ITEMS native plug full pages)
     cachalot_pytest(pytorch.${mode} ${mode} ${others} ${PROJECT_SOURCE_DIR}/tests/pytorch)
   endforeach()
   cachalot_pytest(pytorch.simulate full ${of_simulate})
+  cachalot_pytest(pytorch.pinned full ${of_pinned})
+  cachalot_pytest(pytorch.pinned_native native ${PROJECT_SOURCE_DIR}/tests/pytorch/test_pinned.py)
 endfunction()
 
 function(cachalot_pytest name mode)

@@ -183,7 +183,8 @@ def package_folder(scratch: Path) -> Path:
     shutil.copytree(ROOT / "pytorch" / "cachalot", package, ignore=shutil.ignore_patterns("__pycache__"))
     (package / "_version.py").write_text('__version__ = ""\n')
     shutil.copytree(ROOT / "pytorch" / "adapter", package / "native" / "adapter")
-    shutil.copy(ROOT / "pytorch" / "plug.h", package / "native")
+    for seam in ("plug.h", "host_plug.h"):
+        shutil.copy(ROOT / "pytorch" / seam, package / "native")
     shutil.copytree(ROOT / "allocator" / "include" / "cachalot", package / "native" / "include" / "cachalot")
     return package
 
@@ -192,7 +193,7 @@ def require_symbols(adapter: Path, torch: Release, runtimes: list[Release]) -> N
     """What the adapter calls is in PyTorch's libraries, in each CUDA runtime, or in the plug-in."""
     table = run("nm", "--dynamic", "--undefined-only", "--with-symbol-versions", str(adapter))
     needed = {line.split()[-1] for line in table.splitlines() if line.split()[0] == "U"}
-    ours = {name for name in needed if "@" not in name} - {"cachalot_plug"}  # others are of the old libraries
+    ours = {name for name in needed if "@" not in name} - {"cachalot_plug", "cachalot_host_plug"}  # others are of the old libraries
     for name in sorted(ours - torch.symbols):
         without = [torch.name] + [each.name for each in runtimes if name not in each.symbols]
         if len(without) > 1:

@@ -33,7 +33,7 @@ self_test -static-libstdc++ -static-libgcc
 
 echo "==== adapters"
 # What the adapters are made of: where nothing of it has changed, they stay.
-key=$(cat packaging/adapters.py packaging/manylinux/* pytorch/cachalot/_adapter.py pytorch/plug.h pytorch/adapter/* \
+key=$(cat packaging/adapters.py packaging/manylinux/* pytorch/cachalot/_adapter.py pytorch/plug.h pytorch/host_plug.h pytorch/adapter/* \
   allocator/include/cachalot/*.h | sha256sum)
 if [[ $(cat "$work/adapters/key" 2>/dev/null) != "$key" ]]; then
   rm -rf "$work/adapters"

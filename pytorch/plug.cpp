@@ -4,9 +4,9 @@
 #include <utility>
 
 #include "base/own_code.h"
+#include "pytorch/keeping_exceptions.h"
 #include "pytorch/lent_tensors.h"
 #include "pytorch/process.h"
-#include "pytorch/python_api.h"
 
 namespace cachalot {
 
@@ -19,16 +19,6 @@ Result ForwardedCall<function, Group, Result, Args...>::call(Args... args) {
 Plug::Plug() = default;
 
 namespace {
-
-// The same function, which keeps the exception that its thread raises in Python. An empty one stays empty.
-template <typename Result, typename... Args>
-std::function<Result(Args...)> keeping_exceptions(std::function<Result(Args...)> function, bool may_take_gil = false) {
-  if (!function) return nullptr;
-  return [function = std::move(function), may_take_gil](Args... args) {
-    const KeptException kept(may_take_gil);
-    return function(std::forward<Args>(args)...);
-  };
-}
 
 class ProcessPlug final : public Plug {
  public:

@@ -145,6 +145,11 @@ bool Process::has_pages() {
   return uses_pages(amended_by_all(base_given_ ? base_ : pytorch_environment_options(), amendment_));
 }
 
+std::size_t Process::pinned_limit() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return amended_by_all(base_given_ ? base_ : pytorch_environment_options(), amendment_).pinned_limit;
+}
+
 void Process::set_caching_enabled(bool enabled) {
   if (!is_caching_off_by_environment()) allocator().set_caching_enabled(enabled);
 }

@@ -55,6 +55,8 @@ class Process final : public ForkAware {
 
   // Whether the heap is the page heap, or would be if the allocator were made now.
   bool has_pages();
+  // The option pinned_limit, as all sources together say it.
+  std::size_t pinned_limit();
 
   // Caching stays off where PYTORCH_NO_CUDA_MEMORY_CACHING says so.
   void set_caching_enabled(bool enabled);

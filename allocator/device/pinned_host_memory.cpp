@@ -19,7 +19,8 @@ Stream as_given(Stream stream) { return stream == kLegacyStream ? nullptr : stre
 
 class PinnedHostMemory final : public Device {
  public:
-  explicit PinnedHostMemory(std::shared_ptr<Device> gpu) : gpu_(std::move(gpu)) {}
+  PinnedHostMemory(std::shared_ptr<Device> gpu, std::shared_ptr<PinTimer> timer)
+      : gpu_(std::move(gpu)), timer_(std::move(timer)) {}
 
   int index() const override { return 0; }
   DeviceProperties properties() const override {
@@ -31,10 +32,17 @@ class PinnedHostMemory final : public Device {
   MemoryInfo memory_info() override { return {pages_of(_SC_AVPHYS_PAGES), pages_of(_SC_PHYS_PAGES)}; }
 
   std::optional<Address> malloc(std::size_t bytes) override {
+    const std::int64_t began = gpu_->clock_us();
     void* const memory = gpu_->host_malloc(bytes);
-    return memory == nullptr ? std::nullopt : std::optional(as_address(memory));
+    if (memory == nullptr) return std::nullopt;
+    timer_->pinned(bytes, gpu_->clock_us() - began);
+    return as_address(memory);
   }
-  void free(Address address) override { gpu_->host_free(as_pointer(address)); }
+  void free(Address address) override {
+    const std::int64_t began = gpu_->clock_us();
+    gpu_->host_free(as_pointer(address));
+    timer_->unpinned(gpu_->clock_us() - began);
+  }
   void* host_malloc(std::size_t bytes) override { return gpu_->host_malloc(bytes); }
   void host_free(void* memory) override { gpu_->host_free(memory); }
   void copy_to_host(void* to, Address from, std::size_t bytes) override {
@@ -90,12 +98,13 @@ class PinnedHostMemory final : public Device {
   }
 
   const std::shared_ptr<Device> gpu_;
+  const std::shared_ptr<PinTimer> timer_;
 };
 
 }  // namespace
 
-std::shared_ptr<Device> pinned_host_memory(std::shared_ptr<Device> gpu) {
-  return std::make_shared<PinnedHostMemory>(std::move(gpu));
+std::shared_ptr<Device> pinned_host_memory(std::shared_ptr<Device> gpu, std::shared_ptr<PinTimer> timer) {
+  return std::make_shared<PinnedHostMemory>(std::move(gpu), std::move(timer));
 }
 
 CACHALOT_END

@@ -173,6 +173,12 @@ void set_pinned_reserve_segment_size(const OptionSetting& setting, Options& opti
   options.pinned_reserve_segment_size = bytes;
 }
 
+void set_pinned_limit(const OptionSetting& setting, Options& options) {
+  const std::size_t bytes = parse_mib(setting);
+  if (bytes == 1 << 20) refuse(setting, "it must be at least 2, or 0 for no limit");
+  options.pinned_limit = bytes;
+}
+
 void set_backend(const OptionSetting& setting, Options&) {
   if (setting.value == "cudaMallocAsync") refuse(setting, "cachalot is a native backend; set native or nothing");
   if (setting.value != "native") refuse(setting, "Unknown allocator backend, options are native and cudaMallocAsync");
@@ -239,6 +245,7 @@ constexpr OptionKey kKeys[] = {
      set_bool<&Options::pinned_use_cuda_host_register>},
     {"pinned_num_register_threads", "", set_pinned_num_register_threads},
     {"pinned_reserve_segment_size_mb", "", set_pinned_reserve_segment_size},
+    {"pinned_limit_mb", "", set_pinned_limit},
     {"backend", "", set_backend},
     {"heap", "", set_heap},
     {"cross_stream", "", set_cross_stream},

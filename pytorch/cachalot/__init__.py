@@ -69,6 +69,7 @@ if TYPE_CHECKING:
     from ._lease import Lease
     from ._libraries import LibraryError, LibraryUsage, library_usage
     from ._paths import include_path, library_path
+    from ._pinned import is_pinned_enabled, pinned_stats, set_pinned_limit
     from ._pool_set import PoolSet
     from ._pools import PoolStats, TensorPool
     from ._rank_report import DistributedReport, RankReport
@@ -122,13 +123,16 @@ __all__ = [
     "fragmentation",
     "include_path",
     "is_enabled",
+    "is_pinned_enabled",
     "leaks",
     "library_path",
     "library_usage",
+    "pinned_stats",
     "region",
     "regions",
     "release_physical",
     "restore_physical",
+    "set_pinned_limit",
     "stage",
     "stage_chunks",
     "stats",
@@ -153,6 +157,7 @@ _MODULES = {
     "_lease": ("Lease",),
     "_libraries": ("LibraryError", "LibraryUsage", "library_usage"),
     "_paths": ("include_path", "library_path"),
+    "_pinned": ("is_pinned_enabled", "pinned_stats", "set_pinned_limit"),
     "_pool_set": ("PoolSet",),
     "_pools": ("PoolStats", "TensorPool"),
     "_rank_report": ("DistributedReport", "RankReport"),

@@ -47,11 +47,13 @@ class Adapter:
             version = self._library.cachalot_adapter_torch_version
             self._install = self._library.cachalot_adapter_install
             self._set_out_of_memory = self._library.cachalot_adapter_set_out_of_memory
+            self._install_pinned = self._library.cachalot_adapter_install_pinned
         except (OSError, AttributeError) as error:
             raise AdapterError(f"{path} cannot be loaded as an adapter: {error}") from None
         version.restype = ctypes.c_char_p
         self._install.argtypes = [ctypes.c_int, ctypes.c_char_p, ctypes.c_size_t]
         self._set_out_of_memory.argtypes = [ctypes.c_char_p, ctypes.c_size_t]
+        self._install_pinned.argtypes = [ctypes.c_char_p, ctypes.c_size_t]
         made_for = version().decode()
         if _minor(made_for) != _minor(_base_version()):
             raise AdapterError(f"{path} was made for PyTorch {made_for}; this is PyTorch {_base_version()}")
@@ -63,6 +65,10 @@ class Adapter:
     def set_out_of_memory(self) -> None:
         """Makes the function-pointer plug raise torch.OutOfMemoryError; EnableError says why not."""
         self._call(self._set_out_of_memory)
+
+    def install_pinned(self) -> None:
+        """Makes cachalot PyTorch's allocator of pinned memory; EnableError says why not."""
+        self._call(self._install_pinned)
 
     def _call(self, function: Any, *arguments: Any) -> None:
         error = ctypes.create_string_buffer(_ERROR_BYTES)

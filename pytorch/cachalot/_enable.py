@@ -10,7 +10,11 @@ import threading
 from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING, Literal, Union
 
+<<<<<<< HEAD
 from . import _adapter, _config, _exit_report, _fallback, _leaks, _options, _rank_files
+=======
+from . import _adapter, _config, _exit_report, _fallback, _leaks, _pinned
+>>>>>>> 2d87989 (Pinned memory behind torch's pin_memory() is cachalot's on request)
 from ._errors import EnableError
 from ._log import logger
 from ._plug import Plug
@@ -35,12 +39,25 @@ _lock = threading.Lock()
 _enabled: Enabled | None = None
 
 
-def enable(config: str | None = None, *, late: bool = False, mode: Mode = "auto") -> None:
+def enable(
+    config: str | None = None,
+    *,
+    late: bool = False,
+    mode: Mode = "auto",
+    pinned: bool = False,
+    pinned_limit: _pinned.Limit | None = None,
+) -> None:
     """Makes cachalot the allocator of this process's PyTorch.
 
+<<<<<<< HEAD
     Call it before the first CUDA tensor. A second call with the same arguments does nothing; with others it is refused.
     CACHALOT_STATS=1 prints a table of statistics when the process ends, CACHALOT_LEAK_REPORT=1 a report of leaks, and with
     CACHALOT_REPORT_DIR=FOLDER each rank leaves a report there, also when it dies.
+=======
+    Call it before the first CUDA tensor. A second call with the same arguments does nothing; with others it is refused. Only
+    `pinned` and `pinned_limit` can be added by a later call.
+    CACHALOT_STATS=1 prints a table of statistics when the process ends, CACHALOT_LEAK_REPORT=1 a report of leaks.
+>>>>>>> 2d87989 (Pinned memory behind torch's pin_memory() is cachalot's on request)
 
     Args:
         config: options such as "max_split_size_mb:64,garbage_collection_threshold:0.8". They override CACHALOT_CONF, which
@@ -50,18 +67,30 @@ def enable(config: str | None = None, *, late: bool = False, mode: Mode = "auto"
         mode: "auto" and "full" require the whole allocator, with an adapter for the installed PyTorch. "plug" selects two
             functions and eight hooks that work with any PyTorch but support less. "auto-plug" selects the whole allocator, or
             "plug" if there is no adapter and none can be compiled.
+        pinned: True: pinned host memory (pin_memory(), DataLoader) is cachalot's, too. Existing pinned tensors stay with
+            PyTorch's allocator until they are freed. It needs mode "full".
+        pinned_limit: the most pinned memory, in bytes or as a text such as "4GiB"; beyond it torch.OutOfMemoryError is
+            raised. None: the option pinned_limit_mb, else no limit.
 
     Raises:
+<<<<<<< HEAD
         ValueError: `config`, CACHALOT_CONF, CACHALOT_DEBUG, CACHALOT_LEAK_REPORT, CACHALOT_REPORT_DIR,
             CACHALOT_REPORT_SECONDS, CACHALOT_STATS or `mode` is invalid; the message names key, value and rule.
+=======
+        ValueError: `config`, CACHALOT_CONF, CACHALOT_DEBUG, CACHALOT_LEAK_REPORT, CACHALOT_STATS, `mode` or `pinned_limit`
+            is invalid; the message names key, value and rule.
+>>>>>>> 2d87989 (Pinned memory behind torch's pin_memory() is cachalot's on request)
         EnableError: cachalot cannot be enabled; the message says why and what to do. Nothing was changed.
     """
     global _enabled
     if mode not in _MODES:
         raise ValueError(f"mode is {mode!r}; it must be one of {', '.join(map(repr, _MODES))}")
+    _pinned.require_good(pinned, pinned_limit, mode)
     with _lock:
         if _enabled is not None:
             _require_no_change(_enabled, config, mode)
+            if pinned:
+                _pinned.install(_load_adapter("full"), _enabled.plug, pinned_limit)
             return
         _require_torch_can()
         late = _is_late(late, mode)
@@ -70,10 +99,18 @@ def enable(config: str | None = None, *, late: bool = False, mode: Mode = "auto"
         rank_files = _rank_files.asked_by_environment()
         plug = Plug()
         adapter = _load_adapter(mode)
+        _pinned.require_adapter(pinned, adapter)
         with _all_or_nothing(plug):
             _config.clean_environment()
+<<<<<<< HEAD
             _options.give(plug, config)
             _enabled = Enabled(_install(plug, adapter, mode, late), _options.given(), plug)
+=======
+            plug.configure(config or "")
+            _enabled = Enabled(_install(plug, adapter, mode, late), config, plug)
+        if pinned:
+            _pinned.install(adapter, plug, pinned_limit)
+>>>>>>> 2d87989 (Pinned memory behind torch's pin_memory() is cachalot's on request)
     logger().info("cachalot: serves PyTorch's GPU memory in mode '%s'%s", _enabled.mode, f" ({config})" if config else "")
     if exit_report == "table":
         _exit_report.tell_at_exit("table")

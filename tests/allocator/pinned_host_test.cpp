@@ -128,6 +128,62 @@ TEST(PinnedHost, SaysHowMuchWasWantedWhenThereIsNoMore) {
   EXPECT_NE(world.host.allocate(3 * kMiB), nullptr);
 }
 
+TEST(PinnedHost, GivesTheCacheBackBeforeItsLimitRefuses) {
+  HostWorld world("pinned_limit_mb:64");
+  EXPECT_EQ(world.host.limit(), 64 * kMiB);
+  world.host.deallocate(world.host.allocate(40 * kMiB));
+  void* const buffer = world.host.allocate(64 * kMiB);
+  EXPECT_EQ(world.host.memory_reserved(), 64 * kMiB);
+  const std::string message = out_of_memory([&] { world.host.allocate(512); });
+  EXPECT_CONTAINS(message, "tried to allocate 512 bytes; 64.00 MiB is allocated, 64.00 MiB is reserved of a limit of 64.00");
+  EXPECT_EQ(world.host.memory_allocated(), 64 * kMiB);
+  world.host.deallocate(buffer);
+  EXPECT_NE(world.host.allocate(512), nullptr);
+}
+
+TEST(PinnedHost, ServesExactlyTheLimitWhateverItIs) {
+  for (std::size_t mib = 2; mib < 200; mib += 7) {
+    HostWorld world;
+    world.host.set_limit(mib * kMiB);
+    while (world.host.memory_reserved() + 2 * kMiB <= mib * kMiB) world.host.allocate(kMiB);
+    EXPECT_EQ(world.host.memory_reserved(), mib / 2 * 2 * kMiB);
+    EXPECT_CONTAINS(out_of_memory([&] { world.host.allocate(2 * kMiB); }), "limit");
+  }
+}
+
+TEST(PinnedHost, LiftsItsLimitAndRefusesOneBelowASegment) {
+  HostWorld world("pinned_limit_mb:2");
+  EXPECT_CONTAINS(refusal([&] { world.host.set_limit(2 * kMiB - 1); }), "a limit of 2097151 bytes of pinned memory");
+  EXPECT_EQ(world.host.limit(), 2 * kMiB);
+  world.host.set_limit(Options::kUnlimited);
+  EXPECT_NE(world.host.allocate(30 * kMiB), nullptr);
+  EXPECT_FALSE(contains(out_of_memory([&] { world.host.allocate(std::size_t{1} << 50); }), "limit"));
+}
+
+TEST(PinnedHost, TimesTheCallsThatPin) {
+  HostWorld world;
+  world.device->set_latencies({.alloc_us = 0});
+  world.host.deallocate(world.host.allocate(3 * kMiB));
+  void* const large = world.host.allocate(40 * kMiB);
+  const PinTimes times = world.host.pin_times();
+  EXPECT_EQ(times.pin.count, 2);
+  EXPECT_EQ(times.unpin.count, 0);
+  EXPECT_GE(times.pin.total_us, times.pin.max_us);
+  EXPECT_GE(times.pin.max_us, times.pin.min_us);
+  EXPECT_EQ(times.pins_by_size[25], 1);  // 20 MiB
+  EXPECT_EQ(times.pins_by_size[26], 1);  // 40 MiB
+  world.host.deallocate(large);
+  world.host.empty_cache();
+  EXPECT_EQ(world.host.pin_times().unpin.count, 2);
+  world.host.reset_accumulated_stats();
+  world.host.reset_peak_stats();
+  EXPECT_EQ(world.host.pin_times().pin.count, 0);
+  EXPECT_EQ(world.host.pin_times().pin.max_us, 0);
+  EXPECT_EQ(world.host.pin_times().pins_by_size[25], 0);
+  EXPECT_EQ(world.host.memory_stats().reserved_bytes.all.peak, 0);
+  EXPECT_EQ(world.host.memory_stats().reserved_bytes.all.allocated, 0);
+}
+
 TEST(PinnedHost, RefusesWhatIsNotItsOwn) {
   HostWorld world;
   int elsewhere = 0;

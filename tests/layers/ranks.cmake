@@ -10,6 +10,7 @@ set(layers
   "1 allocator/device/            allocator/include/cachalot/device.h   allocator/include/cachalot/simulated_device.h"
   "1                              allocator/include/cachalot/shared_memory.h  allocator/include/cachalot/kernels.h"
   "1                              allocator/include/cachalot/device_timing.h  allocator/include/cachalot/stream_check.h"
+  "1                              allocator/include/cachalot/pin_times.h"
   # change.h is a plain value that every layer above may name.
   "2 allocator/policy/            allocator/include/cachalot/options.h  allocator/include/cachalot/change.h"
   "2 allocator/include/cachalot/guard.h"

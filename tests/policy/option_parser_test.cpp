@@ -41,7 +41,7 @@ Options unusual() {
       "roundup_power2_divisions:8,per_process_memory_fraction:0.25,throw_on_cudamalloc_oom:True,release_lock_on_"
       "cudamalloc:True,"
       "graph_capture_record_stream_reuse:True,pinned_use_background_threads:True,pinned_use_cuda_host_register:True,"
-      "pinned_num_register_threads:8,pinned_reserve_segment_size_mb:7");
+      "pinned_num_register_threads:8,pinned_reserve_segment_size_mb:7,pinned_limit_mb:5");
   return options;
 }
 
@@ -90,6 +90,8 @@ TEST(OptionParser, EachKeySetsItsOption) {
       {"pinned_num_register_threads:1", [](Options&) {}},
       {"pinned_num_register_threads:128", [](Options& o) { o.pinned_num_register_threads = 128; }},
       {"pinned_reserve_segment_size_mb:1", [](Options& o) { o.pinned_reserve_segment_size = kMiB; }},
+      {"pinned_limit_mb:0", [](Options&) {}},
+      {"pinned_limit_mb:2", [](Options& o) { o.pinned_limit = 2 * kMiB; }},
       {"backend:native", [](Options&) {}},
       {"heap:segments", [](Options&) {}},
       {"heap:pages", [](Options& o) { o.heap = HeapKind::pages; }},
@@ -285,6 +287,8 @@ TEST(OptionParser, EachBadValueIsRefusedWithKeyValueAndRule) {
       {"pinned_num_register_threads", "-1", kNotWhole},
       {"pinned_reserve_segment_size_mb", "0", "Pinned reserve segment size has to be greater than 0"},
       {"pinned_reserve_segment_size_mb", "-5", kNotWhole},
+      {"pinned_limit_mb", "1", "it must be at least 2, or 0 for no limit"},
+      {"pinned_limit_mb", "-5", kNotWhole},
       {"backend", "cudaMallocAsync", "cachalot is a native backend"},
       {"backend", "async", "Unknown allocator backend, options are native and cudaMallocAsync"},
       {"cross_stream", "on", "options are off, completed, scarce and wait"},

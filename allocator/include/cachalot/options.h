@@ -80,6 +80,8 @@ struct Options {
   bool pinned_use_cuda_host_register = false;         ///< without effect
   std::size_t pinned_num_register_threads = 1;        ///< without effect; a power of two up to 128
   std::size_t pinned_reserve_segment_size = 0;        ///< without effect
+  /// The most bytes that a PinnedHostAllocator pins; at least 2 MiB, or 0 for no limit.
+  std::size_t pinned_limit = 0;
   HeapKind heap = HeapKind::segments;                 ///< PyTorch's policy or the page heap
   CrossStream cross_stream = CrossStream::completed;  ///< whose freed memory the page heap uses
   /// Streams live as long as the process, as those of PyTorch do: a handle is always the same

@@ -4,12 +4,16 @@
 
 #include "cachalot/require_cpp17.h"
 
+#include <atomic>
 #include <cstddef>
 #include <memory>
 
 #include "cachalot/caching_allocator.h"
+#include "cachalot/pin_times.h"
 
 CACHALOT_BEGIN_API
+
+class PinTimer;
 
 /// A PinnedHostAllocator hands out pinned host memory, which asynchronous copies to and from a GPU
 /// need, and caches it: cudaHostAlloc takes hundreds of microseconds, and giving memory back waits
@@ -33,7 +37,7 @@ CACHALOT_BEGIN_API
 class PinnedHostAllocator {
  public:
   /// Pins memory through `device`, for every device of the process. Options are those of
-  /// CachingAllocator.
+  /// CachingAllocator, and pinned_limit.
   /// Throws InvalidArgument if `device` is null, and for heap:pages, guard:True and debug:True.
   explicit PinnedHostAllocator(std::shared_ptr<Device> device, const Options& options = {});
   /// Gives every buffer back to the system. Requires: work that uses a buffer is done.
@@ -41,7 +45,7 @@ class PinnedHostAllocator {
 
   /// Returns at least `bytes` bytes, aligned to 512, which the host may use at once; nullptr for 0
   /// bytes.
-  /// Throws OutOfMemory.
+  /// Throws OutOfMemory if the system or the limit has no more, after the cache was given back.
   void* allocate(std::size_t bytes);
   /// Declares that work queued on `stream` uses the buffer; nullptr is the legacy default stream.
   /// One call for each stream is enough, before or after the work is queued, but before deallocate.
@@ -55,6 +59,15 @@ class PinnedHostAllocator {
   /// what a graph uses must live as long as the graph.
   void deallocate(void* buffer);
 
+  /// The smallest limit: 2 MiB, the segment that small requests are served from.
+  static constexpr std::size_t kMinLimit = std::size_t{2} << 20;
+  /// Limits the bytes that are pinned to `bytes`; Options::kUnlimited lifts the limit. Memory that is
+  /// pinned already stays.
+  /// Throws InvalidArgument below kMinLimit.
+  void set_limit(std::size_t bytes);
+  /// Returns the limit in bytes; Options::kUnlimited without one.
+  std::size_t limit() const { return limit_.load(); }
+
   /// Gives buffers that are not in use back to the system. Blocks: waits for the streams that still
   /// use freed buffers.
   void empty_cache() { cache_->empty_cache(); }
@@ -64,12 +77,21 @@ class PinnedHostAllocator {
   std::size_t memory_reserved() const { return cache_->memory_reserved(); }
   /// Returns the statistics. Freed buffers that wait for streams are active, not allocated.
   DeviceStats memory_stats() const { return cache_->memory_stats(); }
+  /// Returns how long the calls took that pinned memory and gave it back.
+  PinTimes pin_times() const;
+  /// Starts the peaks of memory_stats again from the current values, and the minima and maxima of
+  /// pin_times.
+  void reset_peak_stats();
+  /// Starts the sums and counts of memory_stats and pin_times again from 0.
+  void reset_accumulated_stats();
   /// Returns the allocator behind, for fractions (of the machine's memory), peaks, snapshots and
   /// history. The host is its device 0.
   CachingAllocator& cache() { return *cache_; }
 
  private:
+  const std::shared_ptr<PinTimer> timer_;
   std::unique_ptr<CachingAllocator> cache_;
+  std::atomic<std::size_t> limit_{Options::kUnlimited};
 };
 
 CACHALOT_END_API

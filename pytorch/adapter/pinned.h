@@ -1,0 +1,187 @@
+// cachalot's pinned memory as torch's host allocator: the functions of at::HostAllocator that are the same in torch 2.9 to
+// 2.15. What came with 2.14 is in pinned_since_2_14.h.
+//
+// Contracts that torch's callers rely on (ATen/core/CachingHostAllocator.h): the deleter is a plain function that gets the
+// context, so the object it needs is global, and leaked; record_event gets any pointer of a CPU tensor that takes part in a
+// copy, with its storage's context, and returns false where the memory is not the allocator's. Here the context of a buffer
+// is the buffer, as the storage's first byte, so that views are found by it.
+// Thread-safe, like what it replaces.
+#pragma once
+
+#include <ATen/core/CachingHostAllocator.h>
+#include <c10/cuda/CUDAFunctions.h>
+#include <c10/cuda/CUDAStream.h>
+
+#include <array>
+#include <atomic>
+#include <cstring>
+#include <functional>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+#include "adapter/conversions.h"
+#include "adapter/errors.h"
+#include "host_plug.h"
+
+namespace cachalot::torch_adapter {
+
+inline c10::CachingAllocator::DurationStat to_torch(const CallTimes& calls) {
+  c10::CachingAllocator::DurationStat result;
+  result.total = calls.total_us;
+  result.max = calls.max_us;
+  result.min = calls.min_us;
+  result.count = calls.count;
+  return result;
+}
+
+// An allocation of torch's is a segment here, a request is a block. A template: torch 2.9 has other names.
+template <typename Stats>
+void set_sizes(const DeviceStats& memory, Stats& result) {
+  if constexpr (requires { result.active_requests; }) {
+    result.active_requests = to_torch(memory.active.all);
+    result.active_bytes = to_torch(memory.active_bytes.all);
+    result.allocations = to_torch(memory.segment.all);
+    result.allocated_bytes = to_torch(memory.reserved_bytes.all);
+  } else {
+    result.allocation = to_torch(memory.active.all);
+    result.segment = to_torch(memory.segment.all);
+    result.allocated_bytes = to_torch(memory.active_bytes.all);
+    result.reserved_bytes = to_torch(memory.reserved_bytes.all);
+  }
+}
+
+template <typename Stats = at::HostStats>
+Stats to_torch(const PinnedStats& stats) {
+  Stats result;
+  set_sizes(stats.memory, result);
+  result.host_alloc_time = to_torch(stats.times.pin);
+  result.host_free_time = to_torch(stats.times.unpin);
+  result.num_host_alloc = stats.memory.segment.all.allocated;
+  result.num_host_free = stats.memory.segment.all.freed;
+  if constexpr (requires { result.bucket_allocation; }) {
+    result.bucket_allocation.assign(stats.times.pins_by_size.begin(), stats.times.pins_by_size.end());
+  }
+  return result;
+}
+
+// Whose context pins: a GPU that has one already, as in torch's own allocator, or the current one.
+inline int device_that_pins() {
+  if (const auto device = c10::cuda::getDeviceIndexWithPrimaryContext()) return *device;
+  return c10::cuda::current_device();
+}
+
+class PinnedAllocator : public at::HostAllocator {
+ public:
+  static PinnedAllocator* the_one;
+  // Memory of `former` stays with it. Both live until the process ends.
+  PinnedAllocator(HostPlug& plug, at::HostAllocator& former) : plug_(plug), former_(former) {}
+
+  // --- Allocator ---
+
+  c10::DataPtr allocate(std::size_t bytes) override {
+    void* buffer = nullptr;
+    if (bytes != 0) buffer = as_torch([&] { return plug_.allocate(bytes, pool_here(), device_that_pins()); });
+    return {buffer, buffer, &free_buffer, c10::DeviceType::CPU};
+  }
+  c10::DeleterFnPtr raw_deleter() const override { return &free_buffer; }
+  void copy_data(void* dest, const void* src, std::size_t count) const override { std::memcpy(dest, src, count); }
+
+  // --- HostAllocator ---
+
+  bool record_event(void* ptr, void* context, c10::Stream stream) override {
+    const cudaStream_t cuda_stream = c10::cuda::CUDAStream(stream);
+    const auto record = [&](void* buffer) { return plug_.record_stream(buffer, cuda_stream); };
+    if (as_torch([&] { return record(context) || (ptr != context && record(ptr)); })) return true;
+    return former_.record_event(ptr, context, stream);
+  }
+
+  void empty_cache() override {
+    as_torch([&] { plug_.empty_cache(); });
+    former_.empty_cache();
+  }
+  at::HostStats get_stats() override {
+    return as_torch([&] { return to_torch(plug_.stats()); });
+  }
+  void reset_accumulated_stats() override { plug_.reset_accumulated_stats(); }
+  void reset_peak_stats() override { plug_.reset_peak_stats(); }
+
+  // Virtual since torch 2.11, which redirects a capture's pinned memory into the graph's pool.
+  void begin_allocate_to_pool(c10::MempoolId_t pool, std::function<bool(c10::Stream)> filter) {
+    as_torch([&] { plug_.begin_allocate_to_pool(to_pool_id(pool), device_that_pins()); });
+    const std::lock_guard<std::mutex> lock(mutex_);
+    redirections_.push_back({pool, std::move(filter)});
+    redirection_count_.store(redirections_.size());
+  }
+  void end_allocate_to_pool(c10::MempoolId_t pool) {
+    if (!forget_redirection(pool)) return former([&](auto& other) { other.end_allocate_to_pool(pool); });
+    as_torch([&] { plug_.end_allocate_to_pool(to_pool_id(pool)); });
+  }
+  void release_pool(c10::MempoolId_t pool) {
+    if (plug_.pool_use_count(to_pool_id(pool)) == 0) return former([&](auto& other) { other.release_pool(pool); });
+    as_torch([&] { plug_.release_pool(to_pool_id(pool)); });
+  }
+
+ protected:
+  HostPlug& plug_;
+
+ private:
+  struct Redirection {
+    c10::MempoolId_t pool;
+    std::function<bool(c10::Stream)> filter;
+  };
+
+  static void free_buffer(void* buffer) { the_one->plug_.deallocate(buffer); }
+
+  // The pool that the current stream's memory is redirected into; the default one.
+  PoolId pool_here() {
+    if (redirection_count_.load(std::memory_order_relaxed) == 0) return {};
+    const c10::Stream stream = c10::cuda::getCurrentCUDAStream();
+    const std::lock_guard<std::mutex> lock(mutex_);
+    for (const Redirection& each : redirections_) {
+      if (each.filter(stream)) return to_pool_id(each.pool);
+    }
+    return {};
+  }
+
+  bool forget_redirection(c10::MempoolId_t pool) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    const std::size_t count = std::erase_if(redirections_, [&](const Redirection& each) { return each.pool == pool; });
+    redirection_count_.store(redirections_.size());
+    return count > 0;
+  }
+
+  // Pools that were begun before the change are the former allocator's. A template: torch until 2.10 has none.
+  template <typename Call, typename Other = at::HostAllocator>
+  void former(Call call) {
+    if constexpr (requires(Other & other) { other.release_pool({}); }) call(static_cast<Other&>(former_));
+  }
+
+  at::HostAllocator& former_;
+  std::atomic<std::size_t> redirection_count_{0};
+  std::mutex mutex_;  // held while a filter asks CUDA whether a stream captures
+  std::vector<Redirection> redirections_;
+};
+
+inline PinnedAllocator* PinnedAllocator::the_one = nullptr;
+
+// Makes cachalot torch's host allocator, as an object of the class `Allocator`. torch replaces it only by one with the same or a
+// higher priority; its own has 0.
+template <typename Allocator>
+void install_pinned() {
+  constexpr std::uint8_t kPriority = 1;
+  HostPlug* const plug = cachalot_host_plug(kHostPlugVersion);
+  TORCH_CHECK(plug != nullptr, "libcachalot_torch.so is of another version than its adapter");
+  TORCH_CHECK(PinnedAllocator::the_one == nullptr, "cachalot is torch's host allocator already");
+  at::HostAllocator* const former = at::getHostAllocator(at::kCUDA);
+  auto* const allocator = new Allocator(*plug, *former);  // for good: tensors die after static objects
+  at::setHostAllocator(at::kCUDA, allocator, kPriority);
+  if (at::getHostAllocator(at::kCUDA) != allocator) {
+    delete allocator;
+    TORCH_CHECK(false,
+                "another host allocator with a higher priority is set (at::setHostAllocator); do without pinned=True");
+  }
+  PinnedAllocator::the_one = allocator;
+}
+
+}  // namespace cachalot::torch_adapter
