@@ -129,7 +129,9 @@ class DistributedReport:
             shown = sorted(sorted(shown, key=lambda rank: -rank.peak_reserved)[:_MOST_ROWS], key=_by_rank)
         if not shown:
             return []
-        rows = [[title for title, _ in _COLUMNS], *([text(rank) for _, text in _COLUMNS] for rank in shown)]
+        hosts = len({rank.host for rank in shown})
+        rows = [["rank", "device", *(title for title, _ in _COLUMNS)]]
+        rows += [[_number(rank), _device(rank, hosts), *(text(rank) for _, text in _COLUMNS)] for rank in shown]
         lines = _aligned(rows)
         return [*lines, f"  and {left_out:,} more ranks, with lower peaks"] if left_out else lines
 
@@ -169,13 +171,19 @@ def report_of(ranks: Iterable[RankReport], world_size: int) -> DistributedReport
     return DistributedReport(found, world_size, tuple(rank for rank in range(world_size) if rank not in there))
 
 
+def _number(rank: RankReport) -> str:
+    return "-" if rank.rank is None else str(rank.rank)
+
+
+def _device(rank: RankReport, hosts: int) -> str:
+    return f"cuda:{rank.device}" if hosts == 1 else f"{rank.host} cuda:{rank.device}"
+
+
 def _share(size: int, total: int) -> str:
     return f"{bytes_text(size)} ({100 * size / total:.0f} %)" if total else bytes_text(size)
 
 
 _COLUMNS: tuple[tuple[str, Callable[[RankReport], str]], ...] = (
-    ("rank", lambda rank: "-" if rank.rank is None else str(rank.rank)),
-    ("device", lambda rank: f"{rank.host}:{rank.device}"),
     ("memory", lambda rank: bytes_text(rank.total)),
     ("peak reserved", lambda rank: _share(rank.peak_reserved, rank.total)),
     ("allocated", lambda rank: bytes_text(rank.peak_allocated)),

@@ -136,7 +136,7 @@ def _device_of(device: Device) -> torch.device:
         raise ValueError(f"device is {device!r}; it must be a CUDA device such as 'cuda:0': {str(error).splitlines()[0]}") from None
     if on.type != "cuda":
         raise ValueError(f"device is {device!r}; stage copies to CUDA devices, such as 'cuda:0'")
-    given: int | None = on.index
+    given: Any = on.index  # None without a number
     index = torch.cuda.current_device() if given is None else given
     if index >= torch.cuda.device_count():
         raise ValueError(f"device is {device!r}, and there are {torch.cuda.device_count()} CUDA devices")

@@ -27,19 +27,45 @@ def hold(mib):
 """
 
 
-class Ranks:
-    def __init__(self, folder, code, world_size=2, **environment):
-        common = os.environ | {"MEETING": str(folder / "meeting"), "WORLD_SIZE": str(world_size)} | environment
-        self.processes = [
-            subprocess.Popen([sys.executable, "-c", BEGINNING + code], env=common | {"RANK": str(rank)}, text=True,
-                             stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-            for rank in range(world_size)
-        ]
+# Starts the ranks as forks of a process that has imported torch, and prints exit status, output and errors of each as JSON.
+LAUNCHER = """import torch
+import json, os, sys, traceback
+code, folder, world_size = sys.argv[1], sys.argv[2], int(sys.argv[3])
+os.environ.update(MEETING=folder + "/meeting", WORLD_SIZE=str(world_size))
+def become(rank):
+    os.environ["RANK"] = str(rank)
+    for number, name in ((1, "out"), (2, "err")):
+        os.dup2(os.open(f"{folder}/{rank}.{name}", os.O_WRONLY | os.O_CREAT | os.O_TRUNC), number)
+    status = 0
+    try:
+        exec(compile(code, "<rank>", "exec"), {"__name__": "__main__"})
+    except BaseException:
+        traceback.print_exc()
+        status = 1
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)
+children = []
+for rank in range(world_size):
+    child = os.fork()
+    if child == 0: become(rank)
+    children.append(child)
+ended = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
+text = lambda rank, name: open(f"{folder}/{rank}.{name}").read()
+print(json.dumps([(status, text(rank, "out"), text(rank, "err")) for rank, status in enumerate(ended)]))
+"""
 
-    def outputs(self):
-        """Of each rank its exit status, output and errors."""
-        told = [process.communicate(timeout=120) for process in self.processes]
-        return [(process.returncode, *texts) for process, texts in zip(self.processes, told)]
+
+def run_ranks(folder, code, world_size=2, *, beginning=BEGINNING):
+    """Runs the code in each rank; returns of each rank its exit status, output and errors."""
+    done = world.run_python("", preamble=LAUNCHER, arguments=[beginning + code, str(folder), str(world_size)])
+    return json.loads(succeeds(done))
+
+
+def start_rank(code, **environment):
+    """Starts a job of one rank in a process of its own."""
+    return subprocess.Popen([sys.executable, "-c", BEGINNING + code], env=os.environ | {"RANK": "0", "WORLD_SIZE": "1"} | environment,
+                            text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 
 
 def rank_with(number, peak, **others):
@@ -59,7 +85,7 @@ print(report.to_json())
 
 
 def test_all_ranks_have_the_same_report_with_the_lines_of_the_worst(tmp_path):
-    ranks = Ranks(tmp_path, GATHER).outputs()
+    ranks = run_ranks(tmp_path, GATHER)
     texts = [succeeds(subprocess.CompletedProcess([], *rank)) for rank in ranks]
     assert texts[0] == texts[1]
     report = DistributedReport.from_json(texts[0])
@@ -75,7 +101,7 @@ def test_all_ranks_have_the_same_report_with_the_lines_of_the_worst(tmp_path):
 
 
 def test_a_rank_without_cuda_and_one_on_pytorchs_own_allocator_are_named(tmp_path):
-    code = "import torch, os, sys\n" + BEGINNING.removeprefix(world.PREAMBLE) + """
+    code = """
 import cachalot
 if rank == 0: cachalot.enable()
 connect()
@@ -83,12 +109,7 @@ kept = hold(20) if rank == 1 else None
 report = cachalot.distributed_report()
 if rank == 0: print(report)
 """
-    ranks = Ranks(tmp_path, "", 0)
-    common = os.environ | {"MEETING": str(tmp_path / "meeting"), "WORLD_SIZE": "3"}
-    ranks.processes = [
-        subprocess.Popen([sys.executable, "-c", code], env=common | {"RANK": str(rank)}, text=True,
-                         stdout=subprocess.PIPE, stderr=subprocess.PIPE) for rank in range(3)]
-    outputs = ranks.outputs()
+    outputs = run_ranks(tmp_path, code, 3, beginning="import torch\n" + BEGINNING.removeprefix(world.PREAMBLE))
     text = succeeds(subprocess.CompletedProcess([], *outputs[0]))
     assert "3 ranks: rank 1 has the highest peak of reserved memory, 20.00 MiB" in text
     assert "rank 1: cachalot is not enabled there" in text
@@ -99,7 +120,7 @@ if rank == 0: print(report)
 @pytest.mark.parametrize("dead", [0, 1])
 def test_a_rank_that_died_is_named_to_the_others(tmp_path, dead):
     code = f"connect()\nif rank == {dead}: os._exit(7)\ncachalot.distributed_report(timeout=1)"
-    outputs = Ranks(tmp_path, code, 3).outputs()
+    outputs = run_ranks(tmp_path, code, 3)
     assert outputs[dead][0] == 7
     for rank in {0, 1, 2} - {dead}:
         status, _, errors = outputs[rank]
@@ -118,7 +139,7 @@ else:
     except ValueError as error: print(error)
 dist.barrier()
 """
-    outputs = [rank[1].strip() for rank in Ranks(tmp_path, code, 3).outputs()]
+    outputs = [rank[1].strip() for rank in run_ranks(tmp_path, code, 3)]
     assert outputs[0] == outputs[2] == "[0, 2]"
     assert "must not call this" in outputs[1] or "not part of" in outputs[1]
 
@@ -149,7 +170,7 @@ def wait_for(path, seconds=60):
 
 def start_alone(folder, code, **environment):
     environment = {"CACHALOT_REPORT_DIR": str(folder / "reports"), "CACHALOT_REPORT_SECONDS": "1000"} | environment
-    (process,) = Ranks(folder, FILES + code, 1, **environment).processes
+    process = start_rank(FILES + code, **environment)
     assert process.stdout.readline() == "ready\n"
     return process
 
