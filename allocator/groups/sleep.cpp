@@ -77,6 +77,16 @@ void AllocatorSleep::restore_physical(std::string_view tag, int device) {
   wake(state_, sleepers(state_, pool, device, "restore_physical"), pool);
 }
 
+void AllocatorSleep::release_tags(Span<const std::string_view> tags, bool save, int device) {
+  for (const std::string_view tag : tags) state_.tags.pool_of(tag);
+  for (const std::string_view tag : tags) release_physical(tag, save, device);
+}
+
+void AllocatorSleep::restore_tags(Span<const std::string_view> tags, int device) {
+  for (const std::string_view tag : tags) state_.tags.pool_of(tag);
+  for (const std::string_view tag : tags) restore_physical(tag, device);
+}
+
 void AllocatorSleep::release_physical(PoolId pool, bool save, int device) {
   const std::vector<DeviceAllocator*> allocators = sleepers(state_, pool, device, "release_physical");
   CACHALOT_REQUIRE(!allocators.empty(), "release_physical: there is no pool ({}, {})", pool.first, pool.second);
