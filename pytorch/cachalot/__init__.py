@@ -57,6 +57,7 @@ if TYPE_CHECKING:
     from ._guard import MemoryCall, MemoryFinding, MemoryReport, check_memory
     from ._leaks import AllocationSite, Leak, LeakDetector, LeakReport, Suspect, TrackReport, leaks, track, watch_leaks
     from ._lease import Lease
+    from ._out_of_memory import OutOfMemoryReport, on_out_of_memory
     from ._paths import include_path, library_path
     from ._pool_set import PoolSet
     from ._pools import PoolStats, TensorPool
@@ -79,6 +80,7 @@ __all__ = [
     "MemoryFinding",
     "MemoryReport",
     "Mode",
+    "OutOfMemoryReport",
     "PoolSet",
     "PoolStats",
     "Region",
@@ -99,6 +101,7 @@ __all__ = [
     "is_enabled",
     "leaks",
     "library_path",
+    "on_out_of_memory",
     "region",
     "regions",
     "release_physical",
@@ -121,6 +124,7 @@ _MODULES = {
         *("leaks", "track", "watch_leaks"),
     ),
     "_lease": ("Lease",),
+    "_out_of_memory": ("OutOfMemoryReport", "on_out_of_memory"),
     "_paths": ("include_path", "library_path"),
     "_pool_set": ("PoolSet",),
     "_pools": ("PoolStats", "TensorPool"),

@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Literal, Union
 
-from . import _adapter, _config, _exit_report, _fallback, _leaks
+from . import _adapter, _config, _exit_report, _fallback, _leaks, _oom_settings, _out_of_memory
 from ._errors import EnableError
 from ._log import logger
 from ._plug import Plug
@@ -35,7 +35,9 @@ _lock = threading.Lock()
 _enabled: Enabled | None = None
 
 
-def enable(config: str | None = None, *, late: bool = False, mode: Mode = "auto") -> None:
+def enable(
+    config: str | None = None, *, late: bool = False, mode: Mode = "auto", on_oom: str | None = None
+) -> None:
     """Makes cachalot the allocator of this process's PyTorch.
 
     Call it before the first CUDA tensor. A second call with the same arguments does nothing; with others it is refused.
@@ -49,10 +51,12 @@ def enable(config: str | None = None, *, late: bool = False, mode: Mode = "auto"
         mode: "auto" and "full" require the whole allocator, with an adapter for the installed PyTorch. "plug" selects two
             functions and eight hooks that work with any PyTorch but support less. "auto-plug" selects the whole allocator, or
             "plug" if there is no adapter and none can be compiled.
+        on_oom: what happens before an out-of-memory exception, such as "report,snapshot:/tmp/oom": the `actions` of
+            on_out_of_memory(). It overrides CACHALOT_ON_OOM.
 
     Raises:
-        ValueError: `config`, CACHALOT_CONF, CACHALOT_DEBUG, CACHALOT_LEAK_REPORT, CACHALOT_STATS or `mode` is invalid; the
-            message names key, value and rule.
+        ValueError: `config`, `on_oom`, CACHALOT_CONF, CACHALOT_DEBUG, CACHALOT_LEAK_REPORT, CACHALOT_ON_OOM, CACHALOT_STATS or
+            `mode` is invalid; the message names key, value and rule.
         EnableError: cachalot cannot be enabled; the message says why and what to do. Nothing was changed.
     """
     global _enabled
@@ -61,11 +65,14 @@ def enable(config: str | None = None, *, late: bool = False, mode: Mode = "auto"
     with _lock:
         if _enabled is not None:
             _require_no_change(_enabled, config, mode)
+            if on_oom is not None:
+                _out_of_memory.install(_enabled.plug, _oom_settings.parse(on_oom))
             return
         _require_torch_can()
         late = _is_late(late, mode)
         report_leaks = _leaks.asked_by_environment()
         exit_report = _exit_report.asked_by_environment()
+        on_failure = _oom_settings.of_environment() if on_oom is None else _oom_settings.parse(on_oom)
         plug = Plug()
         adapter = _load_adapter(mode)
         with _all_or_nothing(plug):
@@ -77,6 +84,8 @@ def enable(config: str | None = None, *, late: bool = False, mode: Mode = "auto"
         _exit_report.tell_at_exit("table")
     if report_leaks:
         _leaks.watch_once_in_use()
+    if on_failure is not None:
+        _out_of_memory.install(plug, on_failure)
 
 
 def is_enabled() -> bool:
