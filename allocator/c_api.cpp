@@ -12,6 +12,7 @@
 #include <string_view>
 #include <utility>
 #include <vector>
+#include <vector>
 
 #include "base/check.h"
 #include "base/fork_aware.h"
@@ -173,6 +174,13 @@ cachalot_fragmentation_t to_c(const Fragmentation& figures) {
 std::string_view tag_of(const char* function, const char* tag) {
   CACHALOT_REQUIRE(tag != nullptr, "{}: tag is NULL; it must point to a name", function);
   return tag;
+}
+
+std::vector<std::string_view> tags_of(const char* function, const char* const* tags, std::size_t count) {
+  CACHALOT_REQUIRE(tags != nullptr || count == 0, "{}: tags is NULL; it must point to {} names", function, count);
+  std::vector<std::string_view> names;
+  for (std::size_t i = 0; i < count; ++i) names.push_back(tag_of(function, tags[i]));
+  return names;
 }
 
 // Of memory that lies in one piece.
@@ -393,6 +401,18 @@ int cachalot_release_physical(const char* tag, int save, int device) {
 
 int cachalot_restore_physical(const char* tag, int device) {
   return guarded([&] { allocator().restore_physical(tag_of("cachalot_restore_physical", tag), device); });
+}
+
+int cachalot_release_tags(const char* const* tags, std::size_t count, int save, int device) {
+  return guarded([&] { allocator().release_tags(tags_of("cachalot_release_tags", tags, count), save != 0, device); });
+}
+
+int cachalot_restore_tags(const char* const* tags, std::size_t count, int device) {
+  return guarded([&] { allocator().restore_tags(tags_of("cachalot_restore_tags", tags, count), device); });
+}
+
+char* cachalot_tags_json(void) {
+  return value_or<char*>(nullptr, [&] { return copy_of(to_json(allocator().tags())); });
 }
 
 int cachalot_fragmentation(int device, cachalot_fragmentation_t* out) {

@@ -5,7 +5,6 @@
 #include <vector>
 
 #include "base/check.h"
-#include "base/json_writer.h"
 #include "pytorch/guarded.h"
 #include "pytorch/lent_tensors.h"
 #include "pytorch/plug.h"
@@ -26,27 +25,11 @@ const char* required_tag(const char* tag) {
 // What the thread's last check_memory returned: json's text may have to be asked for twice.
 thread_local std::vector<GuardReport> reports_of_last_check;
 
-// As cachalot.Region has them.
-std::string regions_json() {
-  JsonWriter json;
-  json.list(process_allocator().tags(), [](JsonWriter& out, const TagMemory& memory) {
-    out.begin_object()
-        .member("tag", memory.tag)
-        .member("device", memory.device)
-        .member("is_asleep", memory.is_asleep)
-        .member("allocated_bytes", memory.allocated_bytes)
-        .member("reserved_bytes", memory.reserved_bytes)
-        .member("asleep_bytes", memory.asleep_bytes)
-        .end_object();
-  });
-  return json.take();
-}
-
 std::string json(std::string_view what, int device) {
   if (what == "guard_reports") return to_json(reports_of_last_check);
   if (what == "stats") return to_json(process_allocator().memory_stats(device));
   if (what == "fragmentation") return to_json(process_allocator().fragmentation(device));
-  if (what == "regions") return regions_json();
+  if (what == "regions") return to_json(process_allocator().tags());
   CACHALOT_REQUIRE(what == "snapshot", "'{}' is not one of stats, fragmentation, snapshot, regions and guard_reports",
                    what);
   return to_json(process_allocator().snapshot());

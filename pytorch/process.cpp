@@ -11,6 +11,7 @@
 #include "base/own_code.h"
 #include "cachalot/kernels.h"
 #include "policy/option_warnings.h"
+#include "pytorch/oom_hooks.h"
 #include "pytorch/python_frames.h"
 
 namespace cachalot {
@@ -133,6 +134,7 @@ CachingAllocator& Process::make() {
   if (is_caching_off_by_environment()) allocator->set_caching_enabled(false);
   add_own_code(reinterpret_cast<const void*>(&amended_by_environment));
   provide_python_frames();
+  tell_of_out_of_memory(*allocator);
   base_given_ = true;
   allocator_.store(allocator.get(), std::memory_order_release);
   return *allocator.release();

@@ -91,6 +91,7 @@ void give_nothing(void* value, CUpointer_attribute attribute) {
 CUresult fill(CUdeviceptr to, std::uint64_t pattern, std::size_t pattern_bytes, std::size_t count, CUstream handle) {
   return call_in_context("cuMemset", [&](Process& process) {
     StreamState& stream = process.streams().at("cuMemset", handle);
+    process.virtual_memory().sleeping().require_awake("cuMemset", pointer(to), count * pattern_bytes);
     process.uses().check("cuMemset", stream, pointer(to), nullptr, count * pattern_bytes);
     process.launches().launch(stream, cudaGraphNodeTypeMemset);
     process.uses().add("cuMemset", stream, pointer(to), nullptr, count * pattern_bytes);
@@ -167,6 +168,7 @@ CUresult cuMemUnmap(CUdeviceptr address, size_t bytes) {
     process.uses().check_unmap({address, bytes});
     device.unmap(address, bytes);
     process.writes().forget(pointer(address), bytes);
+    process.virtual_memory().sleeping().add({address, bytes});
     return cudaSuccess;
   });
 }

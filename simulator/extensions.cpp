@@ -25,7 +25,11 @@ std::int64_t figure(Ask&& ask) {
   return value;
 }
 
+// What computes the values of an operation calls here with each of its tensors: the kernel would use their memory.
+constexpr auto kKernel = "a kernel";
+
 void make_unknown(Process& process, const void* start, std::size_t bytes) {
+  process.virtual_memory().sleeping().require_awake(kKernel, start, bytes);
   process.copies().make_unknown(start, bytes);
   process.captures().note_unknown(start, bytes);
 }
@@ -103,7 +107,10 @@ int cachalot_sim_put(void* to, const void* from, std::uint64_t bytes, int guesse
 }
 
 int cachalot_sim_get(void* to, const void* from, std::uint64_t bytes) {
-  return static_cast<int>(figure([&](Process& process) { return process.copies().get(to, from, bytes); }));
+  return static_cast<int>(figure([&](Process& process) {
+    process.virtual_memory().sleeping().require_awake(kKernel, from, bytes);
+    return process.copies().get(to, from, bytes);
+  }));
 }
 
 int cachalot_sim_put_kinds(void* to, const void* from, std::uint64_t bytes, const unsigned char* kinds) {
@@ -122,7 +129,10 @@ int cachalot_sim_get_kinds(unsigned char* kinds, const void* from, std::uint64_t
 }
 
 int cachalot_sim_kinds_in(const void* start, std::uint64_t bytes) {
-  return static_cast<int>(figure([&](Process& process) { return process.copies().kinds_in(start, bytes); }));
+  return static_cast<int>(figure([&](Process& process) {
+    process.virtual_memory().sleeping().require_awake(kKernel, start, bytes);
+    return process.copies().kinds_in(start, bytes);
+  }));
 }
 
 int cachalot_sim_guess(const void* start, std::uint64_t bytes, int byte) {

@@ -44,6 +44,8 @@ void pass_time_of(Process& process, int device, DeviceCall call, std::size_t byt
 // A copy is work on its stream; what it moves it moves at the call. Into a graph only the work goes.
 cudaError_t copy_on(Process& process, StreamState& stream, void* to, const void* from, std::size_t bytes,
                     const char* call) {
+  process.virtual_memory().sleeping().require_awake(call, from, bytes);
+  process.virtual_memory().sleeping().require_awake(call, to, bytes);
   process.uses().check(call, stream, to, from, bytes);
   process.launches().launch_copy(stream, to, from, bytes);
   process.uses().add(call, stream, to, from, bytes);
@@ -52,6 +54,7 @@ cudaError_t copy_on(Process& process, StreamState& stream, void* to, const void*
 }
 
 cudaError_t fill_on(Process& process, StreamState& stream, void* to, int value, std::size_t bytes) {
+  process.virtual_memory().sleeping().require_awake("cudaMemset", to, bytes);
   process.uses().check("cudaMemset", stream, to, nullptr, bytes);
   process.launches().launch(stream, cudaGraphNodeTypeMemset);
   process.uses().add("cudaMemset", stream, to, nullptr, bytes);
@@ -72,6 +75,9 @@ cudaError_t copy_rows_on(Process& process, StreamState& stream, void* to, const 
   process.launches().launch_copy(stream, to, from, rows.width * rows.height);
   for (std::size_t row = 0; row < rows.height; ++row) {
     char* const start = static_cast<char*>(to) + row * rows.to_pitch;
+    process.virtual_memory().sleeping().require_awake(
+        "cudaMemcpy2D", static_cast<const char*>(from) + row * rows.from_pitch, rows.width);
+    process.virtual_memory().sleeping().require_awake("cudaMemcpy2D", start, rows.width);
     if (process.captures().record_write(stream, start, rows.width)) continue;
     process.copies().copy(start, static_cast<const char*>(from) + row * rows.from_pitch, rows.width,
                           rows.width * rows.height);

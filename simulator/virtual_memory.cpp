@@ -61,11 +61,16 @@ void VirtualMemory::unreserve(Address address, std::size_t bytes) {
     fail("cuMemAddressFree", CudaCode::invalid_value, "not a reserved range");
   const Reservation& reserved = at->second;
   devices_.on_clock(reserved.device).unreserve(reserved.whole.address, reserved.whole.bytes);
+  sleeping_.remove({address, bytes});
   reservations_.erase(at);
 }
 
 void VirtualMemory::unreserve_all(const DeviceState& device) {
-  std::erase_if(reservations_, [&](const auto& entry) { return entry.second.device == device.ordinal; });
+  std::erase_if(reservations_, [&](const auto& entry) CACHALOT_LOCKED {
+    if (entry.second.device != device.ordinal) return false;
+    sleeping_.remove({entry.first, entry.second.bytes});
+    return true;
+  });
 }
 
 CUmemGenericAllocationHandle VirtualMemory::create(DeviceState& device, std::size_t bytes) {
@@ -134,6 +139,7 @@ CUmemGenericAllocationHandle VirtualMemory::import_handle(int descriptor) {
 void VirtualMemory::map(Address address, std::size_t bytes, CUmemGenericAllocationHandle handle) {
   const auto [device, on_device] = split(handle);
   devices_.on_clock(device).map(address, bytes, on_device);
+  sleeping_.remove({address, bytes});
 }
 
 }  // namespace cachalot::simulator

@@ -12,6 +12,7 @@
 #include "simulator/handle_rules.h"
 #include "simulator/lock.h"
 #include "simulator/report.h"
+#include "simulator/sleeping_memory.h"
 #include "simulator/watch.h"
 
 namespace cachalot::simulator {
@@ -20,7 +21,7 @@ namespace cachalot::simulator {
 class VirtualMemory {
  public:
   VirtualMemory(Report& report, Watch& watch, ContentStore& content, Devices& devices, Contexts& contexts)
-      : report_(report), watch_(watch), content_(content), devices_(devices), contexts_(contexts) {}
+      : report_(report), watch_(watch), content_(content), devices_(devices), contexts_(contexts), sleeping_(watch) {}
 
   // Reserves on the current device. 0: there is no such range.
   Address reserve(std::size_t bytes, std::size_t alignment) CACHALOT_LOCKED;
@@ -40,6 +41,7 @@ class VirtualMemory {
   CUmemGenericAllocationHandle import_handle(int descriptor) CACHALOT_LOCKED;
 
   HandleRules& rules() CACHALOT_LOCKED { return rules_; }
+  SleepingMemory& sleeping() CACHALOT_LOCKED { return sleeping_; }
 
  private:
   // A range of addresses, in a larger one where it had to be aligned.
@@ -55,6 +57,7 @@ class VirtualMemory {
   Devices& devices_;
   Contexts& contexts_;
   HandleRules rules_ CACHALOT_UNDER_LOCK;
+  SleepingMemory sleeping_ CACHALOT_UNDER_LOCK;
   std::map<Address, Reservation> reservations_ CACHALOT_UNDER_LOCK;
 };
 

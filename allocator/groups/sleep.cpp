@@ -56,7 +56,6 @@ std::vector<TagMemory> AllocatorSleep::tags() const {
       if (!memory || (!memory->is_asleep && memory->reserved_bytes == 0)) continue;
       memory->tag = tag;
       memory->device = allocator->state.index;
-      memory->pool = pool;
       result.push_back(*std::move(memory));
     }
   }
@@ -76,6 +75,16 @@ void AllocatorSleep::restore_physical(std::string_view tag, int device) {
     allocator->sleeping.require_pages("restore_physical");
   const PoolId pool = state_.tags.pool_of(tag);
   wake(state_, sleepers(state_, pool, device, "restore_physical"), pool);
+}
+
+void AllocatorSleep::release_tags(Span<const std::string_view> tags, bool save, int device) {
+  for (const std::string_view tag : tags) state_.tags.pool_of(tag);
+  for (const std::string_view tag : tags) release_physical(tag, save, device);
+}
+
+void AllocatorSleep::restore_tags(Span<const std::string_view> tags, int device) {
+  for (const std::string_view tag : tags) state_.tags.pool_of(tag);
+  for (const std::string_view tag : tags) restore_physical(tag, device);
 }
 
 void AllocatorSleep::release_physical(PoolId pool, bool save, int device) {

@@ -50,14 +50,15 @@ std::string explain_sleep(const HeapState& state, const PrivatePools& pools, con
     asleep[pool.owner()] += pool.growth->asleep_bytes(address, end, held);
   }
   std::size_t bytes = 0;
-  std::string names;
+  std::string parts;
   for (const auto& [id, pool] : pools.all(held)) {
-    if (!pool->is_asleep) continue;
-    bytes += asleep[pool.get()];
-    names += (names.empty() ? "" : ", ") + name_of(*pool);
+    const std::size_t of_pool = pool->is_asleep ? asleep[pool.get()] : 0;
+    if (of_pool == 0) continue;
+    bytes += of_pool;
+    parts += formatted("{}{} of {}", parts.empty() ? "" : ", ", format_bytes(of_pool), name_of(*pool));
   }
   if (bytes == 0) return "";
-  return formatted(" {} is asleep ({}): it has no memory until restore_physical.", format_bytes(bytes), names);
+  return formatted(" {} is asleep ({}): it has no memory until restore_physical.", format_bytes(bytes), parts);
 }
 
 std::string explain_free(const HeapState& state, const PrivatePools& pools, Request request, const Held& held) {

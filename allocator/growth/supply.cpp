@@ -48,7 +48,8 @@ void Supply::refuse(Request request, Held& held) {
   pressure_.tell_of_refusal({.device = state_.index,
                              .segment_bytes = segment_size(request.rounded, state_.options.large_segment_size),
                              .held_bytes = state_.ledger.held_bytes(held),
-                             .total_bytes = state_.device->properties().total_bytes},
+                             .total_bytes = state_.device->properties().total_bytes,
+                             .requested_bytes = request.bytes},
                             held);
   throw OutOfMemory(formatted("CUDA out of memory. Allocation was preemptively rejected because it would exceed "
                               "per_process_memory_fraction limit. Requested size: {}",
@@ -83,7 +84,15 @@ void Supply::throw_out_of_memory(Request request, const Context& context, Held& 
   const std::size_t limit = state_.ledger.limit(held);
   const std::string message = out_of_memory_text(state_, pools_, request, bytes, memory, held);
   const std::size_t total = limit == Ledger::kNoLimit ? memory.total_bytes : limit;
-  pressure_.tell({state_.index, bytes, total, memory.free_bytes}, held);
+  pressure_.tell({.device = state_.index,
+                  .segment_bytes = bytes,
+                  .allowed_bytes = total,
+                  .device_free_bytes = memory.free_bytes,
+                  .device_total_bytes = memory.total_bytes,
+                  .requested_bytes = request.bytes,
+                  .stream = request.stream().handle,
+                  .pool = request.pool().id()},
+                 held);
   throw OutOfMemory(message, state_.index, request.bytes);
 }
 

@@ -58,10 +58,12 @@ std::optional<TagMemory> Inspection::tag_memory(PoolId id) const {
   const ThreadCaches::Recall hold(state_.caches.get());
   TagMemory memory;
   memory.is_asleep = pool->is_asleep;
+  memory.pool = id;
   for (const auto& [address, head] : state_.blocks.segments()) {
     if (head->arena->pool.id() != id) continue;
     const SegmentSnapshot segment = picture(*head, lock);
     memory.allocated_bytes += segment.allocated_size;
+    memory.requested_bytes += segment.requested_size;
     memory.reserved_bytes += segment.total_size - segment.asleep_size;
     memory.asleep_bytes += segment.asleep_size;
   }

@@ -47,6 +47,7 @@ void write_segment(JsonWriter& json, const SegmentSnapshot& segment) {
   json.key("segment_pool_id").begin_array();
   json.value(segment.segment_pool_id.first).value(segment.segment_pool_id.second).end_array();
   json.member("is_expandable", segment.is_expandable).key("frames").raw("[]");
+  if (segment.asleep_size != 0) json.member("asleep_size", segment.asleep_size);
   json.key("blocks").list(segment.blocks, write_block).end_object();
 }
 

@@ -71,6 +71,7 @@ if TYPE_CHECKING:
     from ._libraries import LibraryError, LibraryUsage, library_usage
     from ._memory_report import memory_report
     from ._memory_rows import DeviceMemoryReport, MemoryRow
+    from ._out_of_memory import OutOfMemoryReport, on_out_of_memory
     from ._paths import include_path, library_path
     from ._pinned import is_pinned_enabled, pinned_stats, set_pinned_limit
     from ._pool_set import PoolSet
@@ -103,6 +104,7 @@ __all__ = [
     "MemoryReport",
     "MemoryRow",
     "Mode",
+    "OutOfMemoryReport",
     "PoolSet",
     "PoolStats",
     "RankReport",
@@ -135,6 +137,7 @@ __all__ = [
     "library_path",
     "library_usage",
     "memory_report",
+    "on_out_of_memory",
     "onnxruntime_options",
     "pinned_stats",
     "region",
@@ -171,6 +174,7 @@ _MODULES = {
     "_libraries": ("LibraryError", "LibraryUsage", "library_usage"),
     "_memory_report": ("memory_report",),
     "_memory_rows": ("DeviceMemoryReport", "MemoryRow"),
+    "_out_of_memory": ("OutOfMemoryReport", "on_out_of_memory"),
     "_paths": ("include_path", "library_path"),
     "_pinned": ("is_pinned_enabled", "pinned_stats", "set_pinned_limit"),
     "_pool_set": ("PoolSet",),

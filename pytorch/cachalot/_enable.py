@@ -10,7 +10,18 @@ import threading
 from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING, Literal, Union
 
-from . import _adapter, _config, _exit_report, _fallback, _leaks, _options, _pinned, _rank_files
+from . import (
+    _adapter,
+    _config,
+    _exit_report,
+    _fallback,
+    _leaks,
+    _oom_settings,
+    _options,
+    _out_of_memory,
+    _pinned,
+    _rank_files,
+)
 from ._errors import EnableError
 from ._log import logger
 from ._plug import Plug
@@ -40,6 +51,7 @@ def enable(
     *,
     late: bool = False,
     mode: Mode = "auto",
+    on_oom: str | None = None,
     pinned: bool = False,
     pinned_limit: _pinned.Limit | None = None,
 ) -> None:
@@ -58,15 +70,17 @@ def enable(
         mode: "auto" and "full" require the whole allocator, with an adapter for the installed PyTorch. "plug" selects two
             functions and eight hooks that work with any PyTorch but support less. "auto-plug" selects the whole allocator, or
             "plug" if there is no adapter and none can be compiled.
+        on_oom: what happens before an out-of-memory exception, such as "report,snapshot:/tmp/oom": the `actions` of
+            on_out_of_memory(). It overrides CACHALOT_ON_OOM.
         pinned: True: pinned host memory (pin_memory(), DataLoader) is cachalot's, too. Existing pinned tensors stay with
             PyTorch's allocator until they are freed. It needs mode "full".
         pinned_limit: the most pinned memory, in bytes or as a text such as "4GiB"; beyond it torch.OutOfMemoryError is
             raised. None: the option pinned_limit_mb, else no limit.
 
     Raises:
-        ValueError: `config`, CACHALOT_CONF, CACHALOT_DEBUG, CACHALOT_LEAK_REPORT, CACHALOT_REPORT_DIR,
-            CACHALOT_REPORT_SECONDS, CACHALOT_STATS, `mode` or `pinned_limit` is invalid; the message names key, value and
-            rule.
+        ValueError: `config`, `on_oom`, CACHALOT_CONF, CACHALOT_DEBUG, CACHALOT_LEAK_REPORT, CACHALOT_ON_OOM,
+            CACHALOT_REPORT_DIR, CACHALOT_REPORT_SECONDS, CACHALOT_STATS, `mode` or `pinned_limit` is invalid; the message
+            names key, value and rule.
         EnableError: cachalot cannot be enabled; the message says why and what to do. Nothing was changed.
     """
     global _enabled
@@ -78,12 +92,15 @@ def enable(
             _require_no_change(_enabled, config, mode)
             if pinned:
                 _pinned.install(_load_adapter("full"), _enabled.plug, pinned_limit)
+            if on_oom is not None:
+                _out_of_memory.install(_enabled.plug, _oom_settings.parse(on_oom))
             return
         _require_torch_can()
         late = _is_late(late, mode)
         report_leaks = _leaks.asked_by_environment()
         exit_report = _exit_report.asked_by_environment()
         rank_files = _rank_files.asked_by_environment()
+        on_failure = _oom_settings.of_environment() if on_oom is None else _oom_settings.parse(on_oom)
         plug = Plug()
         adapter = _load_adapter(mode)
         _pinned.require_adapter(pinned, adapter)
@@ -100,6 +117,8 @@ def enable(
         _rank_files.start(rank_files)
     if report_leaks:
         _leaks.watch_once_in_use()
+    if on_failure is not None:
+        _out_of_memory.install(plug, on_failure)
 
 
 def is_enabled() -> bool:

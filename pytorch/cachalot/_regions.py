@@ -25,6 +25,7 @@ class Region:
     allocated_bytes: int  # of its live tensors' blocks, asleep or not
     reserved_bytes: int  # held from the device
     asleep_bytes: int  # given back to the device until restore_physical
+    requested_bytes: int = 0  # asked for by its live tensors, asleep or not
 
 
 @contextlib.contextmanager
@@ -58,7 +59,8 @@ def regions() -> tuple[Region, ...]:
     plug = require_enabled().plug
     if not torch.cuda.is_initialized():
         return ()
-    return tuple(Region(**region) for region in plug.json("regions"))
+    names = [field.name for field in dataclasses.fields(Region)]
+    return tuple(Region(**{name: region[name] for name in names}) for region in plug.json("regions"))
 
 
 def release_physical(of: Sleeper | Iterable[Sleeper], *, save: bool = False) -> None:

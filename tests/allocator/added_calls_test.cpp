@@ -31,6 +31,7 @@ TEST(ARefusal, GivesNothingBackAndTellsItsObservers) {
     EXPECT_EQ(told[0].segment_bytes, 32 * kMiB);
     EXPECT_EQ(told[0].held_bytes, 30 * kMiB);
     EXPECT_EQ(told[0].total_bytes, 60 * kMiB);
+    EXPECT_EQ(told[0].requested_bytes, 32 * kMiB);
     world.allocate(30 * kMiB);  // just fits
     world.allocator.reset_accumulated_stats();
     EXPECT_EQ(world.allocator.added_stats().num_oom_rejections, 0) << heap;

@@ -299,10 +299,30 @@ TEST(AnObserver, IsToldTheSegmentsSizeTheLimitAndTheDevicesFreeMemory) {
   EXPECT_EQ(reports[0].segment_bytes, 20 * kMiB);
   EXPECT_EQ(reports[0].allowed_bytes, 100 * kMiB);
   EXPECT_EQ(reports[0].device_free_bytes, 8 * kMiB);
+  EXPECT_EQ(reports[0].device_total_bytes, 100 * kMiB);
+  EXPECT_EQ(reports[0].requested_bytes, 3 * kMiB);
+  EXPECT_EQ(reports[0].stream, nullptr);
+  EXPECT_TRUE(reports[0].pool.is_default());
   world.allocator.set_memory_fraction(0.95);
   EXPECT_THROW(world.allocate(3 * kMiB), OutOfMemory);
   ASSERT_EQ(reports.size(), 2u);
   EXPECT_EQ(reports[1].allowed_bytes, 95 * kMiB);
+}
+
+TEST(AnObserver, IsToldWhichStreamAndPoolRanOut) {
+  World world(40 * kMiB);
+  const PoolId pool{0, 7};
+  std::vector<OutOfMemoryReport> reports;
+  world.allocator.add_out_of_memory_observer([&](const OutOfMemoryReport& report) { reports.push_back(report); });
+  world.allocator.begin_allocate_to_pool(
+      0, pool, [](Stream) { return true; }, RedirectFor::capture);
+  const Stream stream = world.device->stream();
+  EXPECT_THROW(world.allocate(50 * kMiB, stream), OutOfMemory);
+  world.allocator.end_allocate_to_pool(0, pool);
+  world.allocator.release_pool(0, pool);
+  ASSERT_EQ(reports.size(), 1u);
+  EXPECT_EQ(reports[0].stream, stream);
+  EXPECT_EQ(reports[0].pool, pool);
 }
 
 TEST(AnObserver, MayCallTheAllocator) {

@@ -477,6 +477,35 @@ TEST(CApi, ATagSleepsAndWakesWithItsAllocations) {
   });
 }
 
+TEST(CApi, SeveralTagsSleepAndWakeAndAreListed) {
+  in_fresh_process({{"CACHALOT_CONF", "heap:pages"}}, [] {
+    const char* const tags[] = {"weights", "cache"};
+    void* memory[2] = {};
+    for (int i = 0; i < 2; ++i) {
+      ASSERT_EQ(cachalot_begin_tagged(tags[i], 0), CACHALOT_OK);
+      memory[i] = cachalot_malloc(4 * kMiB, 0, nullptr);
+      ASSERT_EQ(cachalot_end_tagged(tags[i], 0), CACHALOT_OK);
+    }
+    ASSERT_EQ(cachalot_release_tags(tags, 2, 0, 0), CACHALOT_OK) << last_error();
+    EXPECT_EQ(cachalot_memory_reserved(0), 0u);
+    char* const text = cachalot_tags_json();
+    ASSERT_NE(text, nullptr);
+    EXPECT_NE(std::string(text).find(R"("tag":"cache","device":0,"is_asleep":true)"), std::string::npos) << text;
+    EXPECT_NE(std::string(text).find(R"("tag":"weights","device":0,"is_asleep":true)"), std::string::npos) << text;
+    cachalot_string_free(text);
+    ASSERT_EQ(cachalot_restore_tags(tags, 2, 0), CACHALOT_OK) << last_error();
+    EXPECT_EQ(cachalot_memory_reserved(0), 8 * kMiB);
+    EXPECT_EQ(cachalot_release_tags(nullptr, 0, 0, 0), CACHALOT_OK) << last_error();
+    EXPECT_EQ(cachalot_release_tags(nullptr, 2, 0, 0), CACHALOT_E_INVALID_ARGUMENT);
+    EXPECT_TRUE(error_names({"cachalot_release_tags: tags is NULL", "2 names"}));
+    const char* const wrong[] = {"weights", nullptr};
+    EXPECT_EQ(cachalot_release_tags(wrong, 2, 0, 0), CACHALOT_E_INVALID_ARGUMENT);
+    EXPECT_TRUE(error_names({"cachalot_release_tags: tag is NULL"}));
+    EXPECT_EQ(cachalot_memory_reserved(0), 8 * kMiB);
+    for (void* each : memory) cachalot_free(each, 4 * kMiB, 0, nullptr);
+  });
+}
+
 TEST(CApi, WhatCannotSleepIsRefusedByName) {
   in_fresh_process({{"CACHALOT_CONF", "heap:pages"}}, [] {
     EXPECT_EQ(cachalot_begin_tagged("", -1), CACHALOT_E_INVALID_ARGUMENT);

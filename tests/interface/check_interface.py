@@ -93,7 +93,9 @@ begin_tagged                -ctypes             =                               
 end_tagged                  -ctypes             =                                     plug_end_tagged
 release_physical            -ctypes             =                                     plug_release_physical
 restore_physical            -ctypes             =                                     plug_restore_physical
-tags                        -ctypes             -known                                plug_json
+release_tags                -ctypes             =                                     plug_release_physical
+restore_tags                -ctypes             =                                     plug_restore_physical
+tags                        -ctypes             tags_json                             plug_json
 
 handle_count                -handles            share                                 -adapter
 share                       =                   share                                 -adapter

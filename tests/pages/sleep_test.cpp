@@ -417,7 +417,8 @@ TEST(WakingWithoutMemory, LeavesTheTagAsleepUntilThereIsEnough) {
   void* in_the_way = others.allocate(30 * kMiB);
   const std::string message = out_of_memory([&] { world.allocator.restore_physical("weights"); });
   EXPECT_CONTAINS(message, "CUDA out of memory. Tried to allocate 80.00 MiB");
-  EXPECT_CONTAINS(message, "80.00 MiB is asleep (tag 'weights'): it has no memory until restore_physical.");
+  EXPECT_CONTAINS(message,
+                  "80.00 MiB is asleep (80.00 MiB of tag 'weights'): it has no memory until restore_physical.");
   EXPECT_FALSE(contains(message, " 0 bytes")) << message;
   EXPECT_EQ(world.allocator.validate(), "");
   EXPECT_EQ(world.device->used_bytes(), 30 * kMiB);
@@ -614,6 +615,9 @@ TEST(Tags, AreListedWithTheirMemoryAndWhetherTheySleep) {
   }
   EXPECT_EQ(tags[0].allocated_bytes, 40 * kMiB);
   EXPECT_EQ(tags[1].allocated_bytes, 8 * kMiB + 512);
+  EXPECT_EQ(tags[1].requested_bytes, 8 * kMiB + 100);
+  EXPECT_NE(tags[0].pool, tags[1].pool);
+  EXPECT_EQ(world.allocator.snapshot(tags[1].pool).segments.size(), 2u) << "small and large blocks";
   const std::size_t held = world.reserved();
   EXPECT_EQ(tags[0].reserved_bytes + tags[1].reserved_bytes + 4 * kMiB, held);
   std::size_t in_snapshot = 0;
@@ -639,6 +643,73 @@ TEST(Tags, AreListedWithTheirMemoryAndWhetherTheySleep) {
   world.allocator.deallocate(outside);
   world.allocator.empty_cache();
   EXPECT_TRUE(world.allocator.tags().empty());
+}
+
+TEST(Tags, SayAsJsonWhatTheyHold) {
+  World world(64 * kGiB, "heap:pages");
+  Weights weights(world);
+  weights.add(8 * kMiB);
+  weights.sleep();
+  EXPECT_EQ(to_json(world.allocator.tags()),
+            R"([{"tag":"weights","device":0,"is_asleep":true,"allocated_bytes":8388608,"requested_bytes":8388608,)"
+            R"("reserved_bytes":0,"asleep_bytes":8388608,"pool":[1,1]}])");
+  EXPECT_CONTAINS(to_json(world.allocator.snapshot()), R"("asleep_size":8388608)");
+  weights.wake();
+  EXPECT_FALSE(contains(to_json(world.allocator.snapshot()), "asleep_size"));
+  weights.free_all();
+}
+
+TEST(Tags, SleepAndWakeSeveralAtATime) {
+  World world(checked(), "heap:pages");
+  Weights weights(world);
+  Weights cache(world, "cache");
+  weights.add(8 * kMiB, "bytes");
+  cache.add(40 * kMiB);
+  for (Weights* each : {&weights, &cache}) world.device->given_back(address(each->live[0].ptr));
+  EXPECT_CONTAINS(refusal([&] {
+                    world.allocator.release_tags({"weights", "wieghts"});
+                  }),
+                  "no memory was ever tagged 'wieghts'");
+  EXPECT_EQ(world.reserved(), 48 * kMiB) << "a mistake in one of them leaves all as they are";
+  world.allocator.release_tags({"weights", "cache"}, /*save=*/true);
+  EXPECT_EQ(world.reserved(), 0u);
+  const std::vector<std::string_view> both = {"cache", "weights"};
+  world.allocator.restore_tags(both);
+  EXPECT_EQ(world.reserved(), 48 * kMiB);
+  EXPECT_EQ(weights.content(0, 5), "bytes");
+  for (Weights* each : {&weights, &cache})
+    world.device->handed_out(address(each->live[0].ptr), each->live[0].bytes, nullptr);
+  weights.free_all();
+  cache.free_all();
+}
+
+TEST(Tags, OfWhichSeveralSleepAreToldWithTheirBytesWhereMemoryRunsOut) {
+  World world(checked(100 * kMiB), "heap:pages");
+  Weights weights(world);
+  Weights cache(world, "cache");
+  weights.add(20 * kMiB);
+  cache.add(40 * kMiB);
+  weights.sleep();
+  cache.sleep();
+  EXPECT_CONTAINS(out_of_memory([&] { world.allocate(200 * kMiB); }),
+                  "60.00 MiB is asleep (20.00 MiB of tag 'weights', 40.00 MiB of tag 'cache')");
+  weights.free_all(/*asleep=*/true);
+  cache.free_all(/*asleep=*/true);
+}
+
+TEST(Tags, OfNestedRegionsTheInnermostHasTheMemory) {
+  World world(64 * kGiB, "heap:pages");
+  const Region outer(world, "outer");
+  world.allocate(4 * kMiB);
+  {
+    const Region inner(world, "inner");
+    world.allocate(8 * kMiB);
+  }
+  world.allocate(2 * kMiB);
+  const auto tags = world.allocator.tags();
+  ASSERT_EQ(tags.size(), 2u);
+  EXPECT_EQ(tags[0].allocated_bytes, 8 * kMiB);
+  EXPECT_EQ(tags[1].allocated_bytes, 6 * kMiB);
 }
 
 // --- mistakes -----------------------------------------------------------------------------------------------------------

@@ -567,3 +567,16 @@ worst = torch.where(has_ended, scores[0, :4], -1e9)
 print(bool(torch.any(scores[0, 4:8] > worst)), worst.tolist())
 """)
     assert printed == f"True {[-1e9] * 4}\n"
+
+
+def test_an_operation_on_memory_that_is_asleep_is_reported(tmp_path: Path) -> None:
+    program = """
+import torch, cachalot
+cachalot.enable("heap:pages")
+with cachalot.region("weights"):
+    weights = torch.ones(1000, device="cuda")
+cachalot.release_physical("weights")
+weights + 1
+"""
+    done, _ = simulate(tmp_path, program)
+    assert "a kernel uses [0x" in done.stderr and "is asleep" in done.stderr, done.stderr

@@ -5,6 +5,7 @@ The simulated runtime keeps the content of copies up to 1 MiB: what is saved her
 """
 
 import gc
+import re
 
 import pytest
 import torch
@@ -157,14 +158,57 @@ def test_regions_tell_what_sleeps_and_how_large_it_is():
         model = bytes_on_gpu(6 * MiB)
     with cachalot.region("empty"):
         pass
-    awake = cachalot.Region("told", 0, False, allocated_bytes=6 * MiB, reserved_bytes=6 * MiB, asleep_bytes=0)
+    awake = cachalot.Region("told", 0, False, allocated_bytes=6 * MiB, reserved_bytes=6 * MiB, asleep_bytes=0, requested_bytes=6 * MiB)
     assert cachalot.regions() == (awake,)
     cachalot.release_physical("told")
-    asleep = cachalot.Region("told", 0, True, allocated_bytes=6 * MiB, reserved_bytes=0, asleep_bytes=6 * MiB)
+    asleep = cachalot.Region("told", 0, True, allocated_bytes=6 * MiB, reserved_bytes=0, asleep_bytes=6 * MiB, requested_bytes=6 * MiB)
     assert cachalot.regions()[0] == asleep  # the other device is asleep, too, where there is one
     cachalot.restore_physical("told")
     assert cachalot.regions() == (awake,)
     del outside, model
+
+
+@pages_only
+def test_regions_tell_what_was_asked_for_and_the_innermost_has_the_memory():
+    import cachalot
+
+    with cachalot.region("outer"):
+        outer = bytes_on_gpu(3 * MiB + 100)
+        with cachalot.region("inner"):
+            inner = bytes_on_gpu(5 * MiB)
+
+    def regions():
+        return {region.tag: region for region in cachalot.regions() if region.device == 0}
+
+    found = regions()
+    assert found["outer"].requested_bytes == 3 * MiB + 100 < found["outer"].allocated_bytes
+    assert found["inner"].requested_bytes == 5 * MiB
+    cachalot.release_physical(["outer", "inner"])
+    assert regions()["outer"].requested_bytes == 3 * MiB + 100
+    cachalot.restore_physical(["outer", "inner"])
+    del outer, inner
+
+
+@pages_only
+def test_a_use_of_sleeping_memory_is_reported_on_the_simulated_gpu():
+    code = """
+        with cachalot.region("weights"):
+            weights = torch.arange(1000, dtype=torch.int32).cuda()
+        cachalot.release_physical("weights", save=True)
+        try:
+            weights.cpu()
+        except RuntimeError as error:
+            assert "invalid argument" in str(error), error
+        else:
+            raise AssertionError("copied")
+        cachalot.restore_physical("weights")
+        assert weights.cpu()[7] == 7
+    """
+    process = run_python(code)
+    succeeds(process)
+    assert re.search(r"cudaMemcpyAsync uses \[0x\w+, \+4000\), but \[0x\w+, \+2097152\) is asleep", process.stderr), process.stderr
+    strict = run_python(code, CACHALOT_SIM_STRICT=1)
+    assert "cudaMemcpyAsync uses [0x" in strict.stderr and "release_physical" in strict.stderr, strict.stderr
 
 
 @not_native

@@ -12,6 +12,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
+#include <functional>
 #include <iterator>
 #include <map>
 #include <string>
@@ -243,6 +244,31 @@ CUmemAllocationProp on_device() {
   return properties;
 }
 
+// Two pages, of which the second goes to sleep, is used, and wakes.
+void use_sleeping(const Things& things, const std::function<void(char* asleep)>& use) {
+  constexpr std::size_t kBytes = 2 << 20;
+  const CUmemAllocationProp properties = on_device();
+  const CUmemAccessDesc access{properties.location, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+  CUdeviceptr range = 0;
+  CUmemGenericAllocationHandle handles[2] = {};
+  DRIVER(cuMemAddressReserve)(&range, 2 * kBytes, 0, 0, 0);
+  for (int i = 0; i < 2; ++i) {
+    DRIVER(cuMemCreate)(&handles[i], kBytes, &properties, 0);
+    DRIVER(cuMemMap)(range + i * kBytes, kBytes, 0, handles[i], 0);
+  }
+  DRIVER(cuMemSetAccess)(range, 2 * kBytes, &access, 1);
+  cudaStreamSynchronize(things.one);
+  DRIVER(cuMemUnmap)(range + kBytes, kBytes);
+  use(reinterpret_cast<char*>(range + kBytes));
+  DRIVER(cuMemMap)(range + kBytes, kBytes, 0, handles[1], 0);
+  DRIVER(cuMemSetAccess)(range + kBytes, kBytes, &access, 1);
+  cudaMemset(reinterpret_cast<void*>(range), 1, 2 * kBytes);
+  cudaDeviceSynchronize();
+  DRIVER(cuMemUnmap)(range, 2 * kBytes);
+  for (const auto handle : handles) DRIVER(cuMemRelease)(handle);
+  DRIVER(cuMemAddressFree)(range, 2 * kBytes);
+}
+
 void unmap(const Things& things, bool waits) {
   constexpr std::size_t kBytes = 2 << 20;
   const CUmemAllocationProp properties = on_device();
@@ -284,6 +310,19 @@ int rules(const std::string& name) {
       {"unmap_at_once", [](const Things& things) { unmap(things, false); }},
       {"unmap_later", [](const Things& things) { unmap(things, true); }},
       {"leave_things", leave_things},
+      {"copy_from_sleeping",
+       [](const Things& things) {
+         use_sleeping(things, [](const char* asleep) {
+           char byte = 0;
+           std::printf("%s\n", cudaGetErrorName(cudaMemcpyAsync(&byte, asleep + 8, 1, cudaMemcpyDefault, nullptr)));
+         });
+       }},
+      {"fill_sleeping",
+       [](const Things& things) {
+         use_sleeping(things, [](char* asleep) { cudaMemsetAsync(asleep - 4096, 0, 8192, nullptr); });
+       }},
+      {"copy_beside_sleeping",
+       [](const Things& things) { use_sleeping(things, [](char* asleep) { cudaMemset(asleep - 4096, 0, 4096); }); }},
   };
   tests.at(name)(Things());
   return 0;

@@ -11,6 +11,7 @@
 #include <fstream>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <regex>
 #include <sstream>
 #include <string>
 
@@ -175,6 +176,22 @@ TEST_F(SimulatorProcesses, AStrictRunFindsUsesOfMemoryInNoOrder) {
       "orders the two\n  the other call:\n");
   EXPECT_EQ(breaches_of("unmap_at_once"),
             "cachalot simulator: cuMemUnmap of memory that cudaMemset still writes\n  the other call:\n");
+}
+
+// "0x…" for each address.
+std::string without_addresses(const std::string& text) {
+  return std::regex_replace(text, std::regex("0x[0-9a-f]+"), "0x…");
+}
+
+TEST_F(SimulatorProcesses, AUseOfMemoryThatIsAsleepIsReported) {
+  const std::string copy =
+      "cachalot simulator: cudaMemcpyAsync uses [0x…, +1), but [0x…, +2097152) is asleep, or was freed: cuMemUnmap "
+      "took "
+      "its memory, and only its addresses are left. Wake it first (restore_physical)\n";
+  EXPECT_EQ(without_addresses(probe("", "rules copy_from_sleeping")), copy + "cudaErrorInvalidValue\n");
+  EXPECT_EQ(without_addresses(breaches_of("copy_from_sleeping")), copy + "  the other call:\ncudaErrorInvalidValue\n");
+  EXPECT_NE(breaches_of("fill_sleeping").find("cudaMemset uses [0x"), std::string::npos);
+  EXPECT_EQ(breaches_of("copy_beside_sleeping"), "");
 }
 
 TEST_F(SimulatorProcesses, AStrictRunSaysNothingOfUsesInOrder) {

@@ -10,6 +10,7 @@
 #include "cachalot/allocator_group.h"
 #include "cachalot/pool_id.h"
 #include "cachalot/private_pool.h"
+#include "cachalot/span.h"
 
 CACHALOT_BEGIN_API
 
@@ -50,6 +51,13 @@ class AllocatorSleep : private AllocatorGroup {
   /// Throws OutOfMemory if there is too little memory; the device's memory is then asleep as
   /// before, except for parts that the device did not take back. Otherwise as release_physical.
   void restore_physical(std::string_view tag, int device = kAllDevices);
+  /// Puts several tags to sleep, one after the other: release_tags({"weights", "kv_cache"}).
+  /// Throws InvalidArgument as release_physical, and does nothing then if a tag is unknown. After
+  /// any other exception the tags before the one that failed are asleep, and the call may be
+  /// repeated.
+  void release_tags(Span<const std::string_view> tags, bool save = false, int device = kAllDevices);
+  /// Wakes several tags, one after the other; otherwise as release_tags and restore_physical.
+  void restore_tags(Span<const std::string_view> tags, int device = kAllDevices);
   /// Puts a private pool to sleep, such as a CUDA graph's or a MemPool; otherwise as the function
   /// of a tag.
   /// Throws InvalidArgument also if no device has the pool, and for a pool with a SegmentProvider.

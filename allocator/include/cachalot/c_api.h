@@ -246,6 +246,14 @@ CACHALOT_API int cachalot_release_physical(const char* tag, int save, int device
  * After CACHALOT_E_CUDA a part of the memory may be asleep. What was saved is kept, and a
  * further call goes on. */
 CACHALOT_API int cachalot_restore_physical(const char* tag, int device);
+/** Puts `count` tags to sleep, in their order, as cachalot_release_physical; does nothing if a tag
+ * was never begun. After another failure the tags before the one that failed are asleep. */
+CACHALOT_API int cachalot_release_tags(const char* const* tags, size_t count, int save, int device);
+/** Wakes `count` tags, in their order, as cachalot_restore_physical and cachalot_release_tags. */
+CACHALOT_API int cachalot_restore_tags(const char* const* tags, size_t count, int device);
+/** Returns the memory of each tag on each device as JSON: an array of objects with the names of the
+ * members of cachalot::TagMemory. Free it with cachalot_string_free. Returns NULL on error. */
+CACHALOT_API char* cachalot_tags_json(void);
 
 /** Entries of cachalot_fragmentation_t's histogram. */
 #define CACHALOT_HISTOGRAM_ENTRIES 32

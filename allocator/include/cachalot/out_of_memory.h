@@ -7,6 +7,9 @@
 #include <cstddef>
 #include <functional>
 
+#include "cachalot/device.h"
+#include "cachalot/pool_id.h"
+
 CACHALOT_BEGIN_API
 
 /// The largest request is smaller than this many bytes: 1 EiB, PyTorch's limit.
@@ -18,7 +21,11 @@ struct OutOfMemoryReport {
   std::size_t segment_bytes = 0;  ///< bytes that the device was asked for
   /// Bytes that the memory fraction allows, else the device's total.
   std::size_t allowed_bytes = 0;
-  std::size_t device_free_bytes = 0;  ///< bytes that are free on the device
+  std::size_t device_free_bytes = 0;   ///< bytes that are free on the device
+  std::size_t device_total_bytes = 0;  ///< bytes of the device
+  std::size_t requested_bytes = 0;     ///< bytes that the caller asked for
+  Stream stream = nullptr;             ///< the stream of the request
+  PoolId pool;                         ///< the pool of the request; a sleeping one is being woken
 };
 
 /// An OutOfMemoryObserver is called before an OutOfMemory is thrown, with none of the allocator's
@@ -31,6 +38,8 @@ struct RefusalReport {
   std::size_t segment_bytes = 0;  ///< bytes that the device would have been asked for
   std::size_t held_bytes = 0;     ///< bytes held from the device by then
   std::size_t total_bytes = 0;    ///< the device's total
+  /// Bytes that the caller asked for.
+  std::size_t requested_bytes = 0;
 };
 
 /// A RefusalObserver is called before the OutOfMemory of a refusal is thrown, with none of the

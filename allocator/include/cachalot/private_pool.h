@@ -82,7 +82,12 @@ struct TagMemory {
   std::size_t allocated_bytes = 0;  ///< blocks of live allocations, asleep or not
   std::size_t reserved_bytes = 0;   ///< held from the device
   std::size_t asleep_bytes = 0;     ///< given back to the device until restore_physical
-  PoolId pool;                      ///< the private pool that has the memory, as snapshots name it
+  std::size_t requested_bytes = 0;  ///< asked for by live allocations, asleep or not
+  PoolId pool;                      ///< the private pool that the tag names on every device
 };
+
+/// Returns a JSON array of objects with the members' names as keys; `pool` is an array of its two
+/// numbers.
+std::string to_json(const std::vector<TagMemory>& tags);
 
 CACHALOT_END_API

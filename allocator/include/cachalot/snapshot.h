@@ -58,7 +58,7 @@ struct Snapshot {
 
 /// Returns a JSON object with the keys of torch.cuda.memory._snapshot, which PyTorch's memory
 /// viewer opens: segments, device_traces, allocator_settings, external_annotations. Contexts are
-/// opaque, so that "frames" are empty.
+/// opaque, so that "frames" are empty. Segments that are asleep also have the key asleep_size.
 std::string to_json(const Snapshot& snapshot);
 
 CACHALOT_END_API

@@ -1,0 +1,193 @@
+"""Makes the report of a failure: collects the facts, finds the cause, writes the files."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from . import _oom_files
+from ._leaks import _library_folders, shown
+from ._log import logger
+from ._oom_cause import verdict_of
+from ._oom_facts import Facts, Verdict
+from ._oom_outside import Outside, outside_of
+from ._oom_owners import UNKNOWN, Owner, Owners, owners_of
+from ._oom_state import Failure, PoolId, State, state_of
+from ._oom_text import full_text, head_of, sections_of, short_text
+from ._out_of_memory import OutOfMemoryReport
+from ._text import bytes_text
+
+if TYPE_CHECKING:
+    from ._plug import Plug
+
+_Part = TypeVar("_Part")
+
+_Line = tuple[str, int, int]  # a line of the program, bytes, blocks
+_NO_FILES: tuple[Path, ...] = ()
+
+OWNER_SECONDS = 5.0  # for the search for modules
+
+
+def made(plug: Plug, native: Any, number: int, folder: Path | None) -> OutOfMemoryReport:
+    """Returns the report of the process's failure `number`, with files in `folder` if it is given."""
+    document = plug.parsed(plug.function("segments_json", ctypes.c_long, ctypes.c_char_p, ctypes.c_long))
+    facts = _facts(plug, _failure(native), document["segments"])
+    recorded = _part(_recorded_snapshot, None)
+    verdict = verdict_of(facts)
+    owners = _part(lambda: owners_of(facts.state.blocks, OWNER_SECONDS), _unknown(facts.state))
+    lines: list[_Line] = _part(lambda: _lines(recorded, facts.failure.device), list[_Line]())
+    libraries = _part(lambda: _libraries(facts.failure.device), list[tuple[str, int]]())
+    sections = sections_of(facts, owners, lines, libraries)
+    head = head_of(facts, verdict, _who(number))
+    full = full_text(head, sections)
+    files = _part(lambda: _written(folder, number, full, recorded or document), _NO_FILES)
+    text = short_text(head, sections, _tail(files))
+    return _report(facts, verdict, files, full, text)
+
+
+def _report(facts: Facts, verdict: Verdict, files: tuple[Path, ...], full: str, text: str) -> OutOfMemoryReport:
+    failure = facts.failure
+    return OutOfMemoryReport(
+        failure.device, failure.requested_bytes, verdict.cause, verdict.recommendation, files, full, text
+    )
+
+
+def _part(make: Callable[[], _Part], otherwise: _Part) -> _Part:
+    """Returns a part of the report; `otherwise` if it cannot be made, so that the others are."""
+    try:
+        return make()
+    except Exception as error:
+        logger().warning("cachalot: a part of the out-of-memory report is missing: %s: %s", type(error).__name__, error)
+        return otherwise
+
+
+def _who(number: int) -> str:
+    rank = _oom_files.rank_text()
+    return f"{rank + ', ' if rank else ''}process {os.getpid()}, failure {number}"
+
+
+def _failure(native: Any) -> Failure:
+    total = native.device_total_bytes
+    free = native.device_free_bytes
+    if native.is_refusal:
+        free, total = _part(lambda: _memory_info(native.device), (0, native.allowed_bytes))
+    return Failure(
+        device=native.device,
+        requested_bytes=native.requested_bytes,
+        segment_bytes=native.segment_bytes,
+        allowed_bytes=native.allowed_bytes,
+        device_free_bytes=free,
+        device_total_bytes=total,
+        stream=native.stream or 0,
+        pool=(native.pool_first, native.pool_second),
+        is_refusal=bool(native.is_refusal),
+        has_pages=bool(native.has_pages),
+        where=_where(),
+    )
+
+
+def _memory_info(device: int) -> tuple[int, int]:
+    import torch
+
+    free, total = torch.cuda.mem_get_info(device)
+    return free, total
+
+
+def _facts(plug: Plug, failure: Failure, segments: list[dict[str, Any]]) -> Facts:
+    all_regions = _part(lambda: _regions(plug), list[dict[str, Any]]())
+    regions = [region for region in all_regions if region["device"] == failure.device]
+    tags: dict[PoolId, str] = {tuple(region["pool"]): region["tag"] for region in all_regions}
+    state = state_of(segments, failure, tags)
+    outside_bytes = max(0, failure.device_total_bytes - failure.device_free_bytes - state.reserved_bytes)
+    return Facts(
+        failure,
+        state,
+        _part(lambda: outside_of(failure.device, outside_bytes, state.reserved_bytes), Outside(outside_bytes)),
+        tags,
+        awake_tags=_sizes(regions, is_asleep=False, key="reserved_bytes"),
+        asleep_tags=_sizes(regions, is_asleep=True, key="asleep_bytes"),
+    )
+
+
+def _sizes(regions: list[dict[str, Any]], *, is_asleep: bool, key: str) -> dict[str, int]:
+    chosen = [(region["tag"], region[key]) for region in regions if region["is_asleep"] == is_asleep]
+    return dict(sorted(chosen, key=lambda entry: -entry[1]))
+
+
+def _regions(plug: Plug) -> list[dict[str, Any]]:
+    regions: list[dict[str, Any]] = plug.json("regions")
+    return regions
+
+
+def _where() -> str:
+    """The line of the program that asked for memory: of the innermost frame outside of PyTorch and this package."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_code.co_filename.startswith(_library_folders()):
+        frame = frame.f_back
+    if frame is None:
+        return ""
+    return f"{shown(frame.f_code.co_filename)}:{frame.f_lineno} in {frame.f_code.co_name}"
+
+
+def _recorded_snapshot() -> dict[str, Any] | None:
+    """PyTorch's own snapshot, with stacks and history, where the program records them."""
+    import torch
+
+    snapshot: Any = torch.cuda.memory._snapshot() if torch._C._cuda_isHistoryEnabled() else None
+    return None if snapshot is None else dict(snapshot)
+
+
+def _lines(snapshot: Mapping[str, Any] | None, device: int) -> list[_Line]:
+    """Lines of the program with the bytes and the number of live blocks that they allocated, if stacks were recorded."""
+    sums: dict[str, tuple[int, int]] = {}
+    for segment in snapshot["segments"] if snapshot else ():
+        for block in segment["blocks"] if segment["device"] == device else ():
+            frames = block.get("frames") if block["state"] == "active_allocated" else None
+            if frames:
+                size, count = sums.get(line := _line(frames), (0, 0))
+                sums[line] = size + block["size"], count + 1
+    return sorted(((line, *sum_) for line, sum_ in sums.items()), key=lambda entry: -entry[1])
+
+
+def _line(frames: list[dict[str, Any]]) -> str:
+    frame = next((frame for frame in frames if _is_of_program(frame["filename"])), frames[0])
+    return f"{shown(frame['filename'])}:{frame['line']} in {frame['name']}"
+
+
+def _is_of_program(file: str) -> bool:
+    """Whether a frame is Python's (code from a text has a name as "<string>") and neither PyTorch's nor ours."""
+    return file.endswith((".py", ">")) and not file.startswith(("<frozen", *_library_folders()))
+
+
+def _libraries(device: int) -> list[tuple[str, int]]:
+    """Libraries with the live bytes of each, where the package counts them and others than PyTorch have memory."""
+    import cachalot
+
+    usage: Callable[[], Any] | None = getattr(cachalot, "library_usage", None)
+    found = [(row.library, row.live_bytes) for row in (usage() if usage else ()) if row.device == device and row.live_bytes]
+    others = [name for name, _ in found if name != "torch"]
+    return sorted(found, key=lambda row: -row[1]) if others else []
+
+
+def _unknown(state: State) -> Owners:
+    owner = Owner(UNKNOWN, state.live_bytes, len(state.blocks.addresses))
+    return Owners([owner], {}, is_complete=False)
+
+
+def _written(folder: Path | None, number: int, text: str, snapshot: dict[str, Any]) -> tuple[Path, ...]:
+    if folder is None:
+        return ()
+    stem = _oom_files.stem_of(folder, number)
+    return _oom_files.write_text(stem, text), _oom_files.write_snapshot(stem, _oom_files.snapshot_of(snapshot))
+
+
+def _tail(files: tuple[Path, ...]) -> list[str]:
+    if not files:
+        return []
+    size = bytes_text(files[-1].stat().st_size)
+    return [f"all of it: {files[0]}", f"snapshot:  {files[-1]} ({size}; cachalot snapshot opens it)"]

@@ -1,0 +1,472 @@
+"""CACHALOT_ON_OOM and cachalot.on_out_of_memory: programs with a planted cause, which the report names with its one recommendation."""
+
+import os
+import pickle
+import re
+import subprocess
+
+import pytest
+from world import MODE, PAGES, full_only, not_native, not_plug, run_python, succeeds
+
+pytestmark = not_native
+
+segments_only = pytest.mark.skipif(PAGES, reason="the page heap serves this request")
+pages_only = pytest.mark.skipif(not PAGES, reason="needs the page heap")
+
+# Programs see a device of 8 GiB. With `keep_splits` every 48 MiB of a stream are a free piece of 40 MiB and a live one.
+HELPERS = """
+MiB = 1 << 20
+
+def block(mib, stream=None):
+    with torch.cuda.stream(stream):
+        return torch.empty(int(mib * MiB), dtype=torch.uint8, device="cuda")
+
+def keep_splits(count, stream=None):
+    pieces = []
+    for _ in range(count):
+        whole = block(48, stream)
+        del whole
+        pieces.append((block(40, stream), block(8, stream)))
+    return [second for first, second in pieces]
+
+def fails(mib, stream=None):
+    try:
+        block(mib, stream)
+    except RuntimeError as error:
+        assert "out of memory" in str(error), error
+    else:
+        raise AssertionError("there was enough memory")
+"""
+
+
+def reported(code, *, on_oom="report", **environment):
+    """Runs a program and returns the lines of its first report."""
+    process = run_python(HELPERS + code, CACHALOT_ON_OOM=on_oom, **environment)
+    succeeds(process)
+    lines = process.stderr.splitlines()
+    start = next((i for i, line in enumerate(lines) if line.startswith("cachalot: out of memory on")), None)
+    assert start is not None, f"no report:\n{process.stderr}"
+    return lines[start:]
+
+
+def value_of(lines, label):
+    """The text behind a label, with the lines that continue it."""
+    start = next(i for i, line in enumerate(lines) if re.match(rf"  {label} ", line))
+    text = [lines[start].split(maxsplit=1)[1]]
+    for line in lines[start + 1 :]:
+        if not line.startswith(" " * 17):
+            break
+        text.append(line.strip())
+    return " ".join(text)
+
+
+def names(lines, cause, *recommended):
+    assert len(lines) <= 40, len(lines)
+    assert value_of(lines, "cause").startswith(cause + ":"), "\n".join(lines)
+    for words in recommended:
+        assert words in value_of(lines, "recommendation"), "\n".join(lines)
+
+
+FRAGMENTED = "kept = keep_splits(150)\n"
+
+
+@segments_only
+def test_fragmentation_is_named_and_the_page_heap_serves_the_request():
+    lines = reported(FRAGMENTED + "fails(2000)")
+    names(lines, "fragmentation", "CACHALOT_CONF=heap:pages")
+    assert any("the page heap" in line and "yes" in line for line in lines), lines
+    assert any("a tensor that Python holds" in line for line in lines), "who keeps the segments"
+    succeeds(run_python(HELPERS + FRAGMENTED + "block(2000)", CACHALOT_CONF="heap:pages"))
+
+
+@pages_only
+def test_fragmentation_within_pages_is_named():
+    """Each physical page of 2 MiB has a part of a live block."""
+    code = "pairs = [(block(1.25), block(1.25)) for _ in range(3100)]\nkept = [second for first, second in pairs]\ndel pairs\n"
+    lines = reported(code + "fails(3000)")
+    names(lines, "fragmentation", "long-lived small tensors first")
+
+
+@segments_only
+def test_the_cache_of_another_stream_is_named():
+    lines = reported("side = torch.cuda.Stream()\nkept = keep_splits(150, side)\nfails(2000)")
+    names(lines, "stream", "heap:pages")
+    assert "cached for stream 0x" in value_of(lines, "cause")
+
+
+@not_plug
+def test_a_private_pool_that_holds_the_cache_is_named():
+    code = """
+pool = torch.cuda.MemPool()
+with torch.cuda.use_mem_pool(pool):
+    large = block(6000)
+    del large
+fails(4000)
+"""
+    names(reported(code), "private pool", "use_on_oom=True")
+
+
+def test_a_graph_pool_that_holds_the_cache_is_named():
+    code = """
+graph = torch.cuda.CUDAGraph()
+result = torch.zeros(8, device="cuda")
+with torch.cuda.graph(graph):
+    between = torch.empty(6000 * MiB, dtype=torch.uint8, device="cuda")
+    result.add_(1)
+    del between
+fails(4000)
+"""
+    names(reported(code), "graph pool", "share one pool among graphs")
+
+
+def test_a_limit_is_named():
+    lines = reported("torch.cuda.set_per_process_memory_fraction(0.25)\nkept = block(1000)\nfails(2000)")
+    names(lines, "limit", "per_process_memory_fraction", "2.93 GiB or more")
+    assert any("no limit: yes" in line for line in lines), lines
+
+
+@segments_only
+def test_a_refusal_is_named():
+    code = "side = torch.cuda.Stream()\nlarge = block(6000, side)\ndel large\nfails(4000)"
+    names(reported(code, CACHALOT_CONF="throw_on_cudamalloc_oom:True"), "limit", "remove throw_on_cudamalloc_oom")
+
+
+def test_another_process_is_named(tmp_path):
+    """It uses the same simulated device; the simulator's NVML does not say which process it is."""
+    code = f"""
+import subprocess, sys, time
+other = subprocess.Popen([sys.executable, "-c", '''
+import torch
+held = torch.empty(5 << 30, dtype=torch.uint8, device="cuda")
+print("ready", flush=True)
+input()
+'''], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env={dict(os.environ)!r} | {{"CACHALOT_SIM_SHARED": {str(tmp_path / "device")!r}}})
+assert other.stdout.readline() == b"ready\\n"
+fails(4000)
+other.communicate(b"\\n")
+"""
+    lines = reported(code, CACHALOT_SIM_SHARED=tmp_path / "device", fresh=True)
+    names(lines, "another process", "nvidia-smi")
+    assert any("other processes" in line and "5.0" in line for line in lines), lines
+
+
+@pages_only
+def test_a_tag_that_cannot_wake_is_named():
+    code = """
+for tag in ("weights", "kv"):
+    with cachalot.region(tag):
+        globals()[tag] = block(3000)
+cachalot.release_physical("weights")
+temporary = block(4000)
+try:
+    cachalot.restore_physical("weights")
+except torch.OutOfMemoryError as error:
+    assert "2.93 GiB of tag 'weights'" in str(error), error
+else:
+    raise AssertionError("there was enough memory")
+"""
+    lines = reported(code)
+    names(lines, "asleep", "restore_physical", "'kv' (2.93 GiB)")
+    assert "tag 'weights'" in value_of(lines, "cause")
+    assert any("2.93 GiB" in line and "'weights', asleep" in line for line in lines), lines
+
+
+@pages_only
+def test_what_sleeps_is_not_blamed_for_other_requests():
+    code = """
+with cachalot.region("weights"):
+    weights = block(3000)
+cachalot.release_physical("weights")
+kept = block(6000)
+fails(4000)
+"""
+    lines = reported(code)
+    names(lines, "too large", "less")
+    assert any("2.93 GiB" in line and "'weights', asleep" in line for line in lines), lines
+    assert any(re.match(r" +5.86 GiB +1  other tensors that Python holds", line) for line in lines), lines
+
+
+@pages_only
+def test_a_tag_that_could_sleep_is_recommended():
+    lines = reported('with cachalot.region("kv"):\n    kv = block(6000)\nfails(4000)')
+    names(lines, "too large", "put the tag 'kv' (5.86 GiB) to sleep")
+    assert any("release_physical('kv'): yes" in line for line in lines), lines
+
+
+def test_what_is_plainly_too_large_is_named_with_the_bytes_that_lack():
+    names(reported("kept = block(6000)\nfails(4000)"), "too large", "use 1.77 GiB less")
+    lines = reported("fails(20000)")
+    names(lines, "too large")
+    assert "larger than the device" in value_of(lines, "cause")
+
+
+MODEL = """
+model = torch.nn.Sequential(torch.nn.Linear(4096, 4096), torch.nn.Linear(4096, 1024)).cuda()
+optimizer = torch.optim.Adam(model.parameters())
+model(torch.ones(64, 4096, device="cuda")).sum().backward()
+optimizer.step()
+kept = block(1000)
+"""
+
+
+def test_live_memory_is_named_by_module_and_kind():
+    lines = reported(MODEL + "fails(20000)")
+    text = "\n".join(lines)
+    row = r"256.0. MiB +\d+  Sequential.0: parameters 64.02 MiB, gradients 64.02 MiB, optimizer states 128.03 MiB"
+    assert re.search(row, text), text
+    assert re.search(r"1000.00 MiB +1  other tensors that Python holds", text), text
+
+
+def test_live_memory_is_named_by_library_where_others_than_pytorch_have_some():
+    """As cachalot.library_usage tells."""
+    code = """
+from collections import namedtuple
+Usage = namedtuple("Usage", "library device live_bytes")
+cachalot.library_usage = lambda: (Usage("cupy", 0, 3 * MiB), Usage("cupy", 1, 9 * MiB), Usage("torch", 0, 5 * MiB))
+fails(20000)
+"""
+    lines = reported(code)
+    at = lines.index("live memory by library")
+    assert [line.split() for line in lines[at + 1 : at + 3]] == [["5.00", "MiB", "torch"], ["3.00", "MiB", "cupy"]]
+
+
+@full_only
+def test_live_memory_is_named_by_line_where_history_is_recorded():
+    lines = reported("torch.cuda.memory._record_memory_history()\nkept = block(1000)\nfails(20000)")
+    assert any("1000.00 MiB" in line and "in block" in line for line in lines), lines
+
+
+def test_a_failure_on_autograds_thread_is_reported():
+    code = """
+class Hungry(torch.autograd.Function):
+    @staticmethod
+    def forward(context, x):
+        return x.clone()
+
+    @staticmethod
+    def backward(context, gradient):
+        return gradient + torch.empty(20000 * MiB // 4, device="cuda").sum()
+
+x = torch.ones(8, device="cuda", requires_grad=True)
+try:
+    Hungry.apply(x).sum().backward()
+except RuntimeError as error:
+    assert "out of memory" in str(error), error
+else:
+    raise AssertionError("there was enough memory")
+"""
+    lines = reported(code)
+    names(lines, "too large")
+    assert "in backward" in value_of(lines, "request")
+
+
+def test_files_are_numbered_have_the_rank_and_end_at_the_cap(tmp_path):
+    code = "model = torch.nn.Linear(100, 100).cuda()\nfor _ in range(4):\n    fails(20000)"
+    folder = tmp_path / "new" / "folder"
+    process = run_python(HELPERS + code, CACHALOT_ON_OOM=f"snapshot:{folder},most:2", RANK=3, LOCAL_RANK=1)
+    succeeds(process)
+    found = sorted(path.name for path in folder.iterdir())
+    pid = re.match(r"oom\.rank3\.pid(\d+)\.1\.pickle", found[0])[1]
+    assert found == [f"oom.rank3.pid{pid}.{number}.{suffix}" for number in (1, 2) for suffix in ("pickle", "txt")]
+    assert process.stderr.count("says why") == 2
+    assert "more than 2 failures are not reported" in process.stderr
+
+
+def test_the_local_rank_serves_where_there_is_no_rank(tmp_path):
+    reported("fails(20000)", on_oom=f"report,snapshot:{tmp_path}", RANK="../x", LOCAL_RANK=5)
+    assert all(re.fullmatch(r"oom\.localrank5\.pid\d+\.1\.(txt|pickle)", path.name) for path in tmp_path.iterdir())
+
+
+def test_the_snapshot_opens_and_the_text_has_every_line(tmp_path):
+    lines = reported(MODEL + "fails(20000)", on_oom=f"report,snapshot:{tmp_path}")
+    text, snapshot = next(tmp_path.glob("*.txt")), next(tmp_path.glob("*.pickle"))
+    assert str(text) in "\n".join(lines) and str(snapshot) in "\n".join(lines)
+    assert "Sequential.1" in text.read_text()
+    document = pickle.loads(snapshot.read_bytes())
+    assert {"segments", "device_traces", "allocator_settings", "external_annotations"} <= document.keys()
+    assert all(isinstance(segment["segment_pool_id"], tuple) for segment in document["segments"])
+    command = os.environ.get("CACHALOT_COMMAND", "cachalot")
+    shown = subprocess.run([command, "snapshot", snapshot], capture_output=True, text=True, timeout=60)
+    assert shown.returncode == 0 and "allocated" in shown.stdout, shown.stderr
+
+
+def test_an_error_in_the_report_does_not_hide_that_memory_ran_out():
+    code = """
+import cachalot._oom_report
+def broken(*_): raise ZeroDivisionError("planted")
+cachalot._oom_report.made = broken
+fails(20000)
+cachalot.on_out_of_memory(call=lambda report: 1 / 0)
+fails(20000)
+"""
+    process = run_python(HELPERS + code, CACHALOT_ON_OOM="report")
+    succeeds(process)
+    assert "the out-of-memory report failed: ZeroDivisionError: planted" in process.stderr
+
+
+@pytest.mark.parametrize("part", ["owners_of", "_lines", "_libraries", "outside_of", "_written"])
+def test_a_part_that_fails_leaves_the_others(part, tmp_path):
+    code = f"""
+import cachalot._oom_report
+def broken(*_): raise ZeroDivisionError("planted")
+cachalot._oom_report.{part} = broken
+fails(20000)
+"""
+    lines = reported(code, on_oom=f"report,snapshot:{tmp_path}")
+    names(lines, "too large")
+
+
+def test_a_function_receives_the_report_and_may_allocate():
+    code = """
+seen = []
+def call(report):
+    kept = block(100)
+    fails(20000)  # no second report
+    seen.append(report)
+
+cachalot.on_out_of_memory(call=call)
+fails(20000)
+(report,) = seen
+assert (report.device, report.requested_bytes, report.cause) == (0, 20000 * MiB, "too large"), report
+assert report.recommendation in report.full_text.replace("\\n", " ") or report.recommendation
+assert len(str(report).splitlines()) <= 40
+cachalot.on_out_of_memory(None)
+fails(20000)
+assert len(seen) == 1
+"""
+    process = run_python(HELPERS + code)
+    succeeds(process)
+    assert "cachalot: out of memory on" not in process.stderr
+
+
+def test_a_program_can_ask_for_it_with_enable():
+    code = f"""
+import torch, cachalot
+cachalot.enable(mode={"full" if PAGES else MODE!r}, on_oom="report")
+{HELPERS}
+fails(20000)
+"""
+    process = run_python(code, preamble="", CACHALOT_CONF="heap:pages" if PAGES else "")
+    succeeds(process)
+    assert "cause          too large" in process.stderr
+
+
+@pytest.mark.parametrize(
+    "text, rule",
+    [
+        ("repot", "'repot' is unknown; it must be 'report', 'snapshot:DIR' and 'most:N'"),
+        ("snapshot:", "'snapshot:' names no folder"),
+        ("report,report", "'report' occurs twice"),
+        ("report,most:0", "'most:0': the number of reports must be 1 or more"),
+        ("most:3", "asks for nothing"),
+        ("snapshot:/proc/self/status", "is a file; give a folder"),
+    ],
+)
+def test_bad_settings_are_refused_in_words(text, rule):
+    import cachalot
+
+    with pytest.raises(ValueError, match=re.escape(rule)):
+        cachalot.on_out_of_memory(text)
+
+
+def test_a_bad_variable_is_refused_when_cachalot_is_enabled():
+    process = run_python("", CACHALOT_ON_OOM="all")
+    assert process.returncode != 0
+    assert "environment variable CACHALOT_ON_OOM: 'all' is unknown" in process.stderr
+
+
+def test_many_live_blocks_are_reported_in_a_few_seconds():
+    code = """
+import time
+kept = [torch.empty(1000, device="cuda") for _ in range(20_000)]
+began = time.process_time()
+fails(20000)
+assert time.process_time() - began < 10
+"""
+    names(reported(code), "too large")
+
+
+# ---- Modelled failures: what the simulated device does not have ---------------------------------------------------------
+
+GiB = 1 << 30
+
+
+def modelled(segments=(), requested=4 * GiB, free=GiB, allowed=8 * GiB, outside=None, **failure):
+    """The verdict on a device of 8 GiB."""
+    from cachalot._oom_cause import verdict_of
+    from cachalot._oom_facts import Facts
+    from cachalot._oom_outside import Outside
+    from cachalot._oom_state import Failure, state_of
+
+    failed = Failure(0, requested, requested, allowed, free, 8 * GiB, **failure)
+    return verdict_of(Facts(failed, state_of(segments, failed, {}), outside or Outside(), {}, {}, {}))
+
+
+def segment(*blocks, stream=0, pool=(0, 0), address=1 << 40):
+    """A segment of blocks, each of a state and bytes."""
+    made, at = [], address
+    for state, size in blocks:
+        made.append({"address": at, "size": size, "requested_size": size, "state": state})
+        at += size
+    return {
+        "device": 0, "address": address, "total_size": at - address, "stream": stream, "segment_type": "large",
+        "segment_pool_id": list(pool), "is_expandable": False, "blocks": made,
+    }  # fmt: skip
+
+
+LIVE = segment(("active_allocated", 2 * GiB))
+
+
+def test_memory_that_waits_for_other_streams_is_named():
+    waiting = segment(("active_pending_free", 5 * GiB), address=1 << 41)
+    assert modelled([LIVE, waiting]).cause == "waiting"
+
+
+def test_nccl_and_other_processes_are_told_apart_by_what_they_hold():
+    from cachalot._oom_outside import Outside
+
+    nccl = Outside(5 * GiB, own_bytes=4 * GiB, other_bytes=GiB, has_nccl=True)
+    assert modelled([LIVE], outside=nccl).cause == "NCCL"
+    other = Outside(5 * GiB, own_bytes=GiB, other_bytes=4 * GiB, processes=((77, 4 * GiB),), has_nccl=True)
+    verdict = modelled([LIVE], outside=other)
+    assert verdict.cause == "another process" and "process 77 (4.00 GiB)" in verdict.finding
+    assert "end the other process 77" in verdict.recommendation
+    unknown = modelled([LIVE], outside=Outside(5 * GiB))
+    assert unknown.cause == "another process" and "held outside of this allocator" in unknown.finding
+    neither = Outside(5 * GiB, own_bytes=4 * GiB, other_bytes=GiB)  # no communicator: the context is not to blame
+    assert modelled([LIVE], outside=neither).cause == "too large"
+
+
+def test_cached_memory_outside_of_the_requests_pool_is_named():
+    cached = segment(("inactive", 4 * GiB))
+    assert modelled([cached], pool=(0, 3)).cause == "private pool"
+    assert modelled([segment(("inactive", 4 * GiB), pool=(2, 0))]).cause == "graph pool"
+    assert modelled([segment(("inactive", 4 * GiB), pool=(2, 2))]).cause == "private pool"
+
+
+def test_a_limit_is_not_blamed_for_what_does_not_fit_the_device_either():
+    assert modelled([LIVE], free=5 * GiB, allowed=3 * GiB).cause == "limit"
+    assert modelled([LIVE], free=3 * GiB, allowed=3 * GiB).cause == "too large"
+
+
+def test_a_report_of_many_rows_stays_within_forty_lines():
+    from cachalot._oom_text import Section, full_text, short_text
+
+    sections = [Section(f"title {i}", [f"row {n}" for n in range(1000)], 30) for i in range(6)]
+    text = short_text(["head"] * 6, sections, ["tail", "end"])
+    assert len(text.splitlines()) <= 40 and text.endswith("tail\nend")
+    assert text.count("more") == 6
+    assert full_text(["head"], sections).count("row") == 6000
+
+
+def test_the_search_for_modules_ends_at_its_deadline():
+    import torch
+    from cachalot._oom_owners import UNKNOWN, owners_of
+    from cachalot._oom_state import Blocks
+
+    model = torch.nn.Linear(100, 100).cuda()
+    blocks = Blocks([(model.weight.data_ptr(), 40448)])
+    found = owners_of(blocks, 10)
+    assert found.is_complete and found.names == {0: "Linear parameters"}
+    late = owners_of(blocks, -1)
+    assert not late.is_complete and [owner.name for owner in late.all] == [UNKNOWN]
