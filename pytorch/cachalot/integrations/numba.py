@@ -52,7 +52,7 @@ class MemoryManager(cuda.GetIpcHandleMixin, cuda.HostOnlyCUDAMemoryManager):  # 
     def memalloc(self, size: int) -> Any:
         """Returns a MemoryPointer of `size` bytes; CudaAPIError CUDA_ERROR_OUT_OF_MEMORY where there is too little memory."""
         heap = _open_heap()
-        device = self.context.device.id
+        device = int(self.context.device.id)
         address = self._attempt_allocation(lambda: heap.allocate(size, device, _DEFAULT_STREAM))
         free = functools.partial(heap.free_after, address, _SAME_STREAM)
         return cuda.MemoryPointer(weakref.proxy(self.context), ctypes.c_void_p(address), size, finalizer=free)
@@ -60,7 +60,7 @@ class MemoryManager(cuda.GetIpcHandleMixin, cuda.HostOnlyCUDAMemoryManager):  # 
     def get_memory_info(self) -> Any:
         """Returns the memory that can be allocated, which is the device's free and the heap's cached memory, and the total."""
         free, total = driver.driver.cuMemGetInfo()
-        stats = process_plug().json("stats", self.context.device.id)
+        stats = process_plug().json("stats", int(self.context.device.id))
         cached = stats["reserved_bytes.all.current"] - stats["active_bytes.all.current"]
         return cuda.MemoryInfo(free=free + cached, total=total)
 
