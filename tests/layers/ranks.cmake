@@ -12,7 +12,7 @@ set(layers
   "1                              allocator/include/cachalot/device_timing.h  allocator/include/cachalot/stream_check.h"
   # change.h is a plain value that every layer above may name.
   "2 allocator/policy/            allocator/include/cachalot/options.h  allocator/include/cachalot/change.h"
-  "2 allocator/include/cachalot/guard.h"
+  "2 allocator/include/cachalot/guard.h       allocator/include/cachalot/memory_limit.h"
   # The simulated CUDA runtime stands beside the allocator: it knows the simulated device and nothing above it.
   "2 simulator/"
   "3 allocator/blocks/"
@@ -34,6 +34,7 @@ set(layers
   "12 allocator/include/cachalot/allocator_guard.h      allocator/include/cachalot/allocator_observers.h"
   "12 allocator/include/cachalot/allocator_pools.h      allocator/include/cachalot/allocator_settings.h"
   "12 allocator/include/cachalot/allocator_sharing.h    allocator/include/cachalot/allocator_sleep.h"
+  "12 allocator/include/cachalot/allocator_limits.h"
   "12 allocator/caching_allocator.cpp   allocator/include/cachalot/caching_allocator.h"
   "13 allocator/pinned_host_allocator.cpp  allocator/include/cachalot/pinned_host_allocator.h"
   "13 allocator/pinned_memory_resource.cpp allocator/include/cachalot/pinned_memory_resource.h"
