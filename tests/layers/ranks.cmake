@@ -46,7 +46,8 @@ set(layers
   "13 kernels/"
   "13 mr/"
   "13 allocator/c_api.cpp          allocator/include/cachalot/c_api.h  allocator/c_api_cached_path.h"
-  "13 allocator/c_api_environment.cpp  allocator/c_api_environment.h"
+  "13 allocator/c_api_environment.cpp  allocator/c_api_environment.h  allocator/c_api_boundary.h"
+  "13 allocator/c_limits.cpp       allocator/include/cachalot/c_limits.h"
   # The plug-in sees the C++ API; an adapter, compiled by its user, sees the public headers and plug.h.
   "13 pytorch/"
   "14 pytorch/adapter/"
