@@ -15,6 +15,11 @@ On the page heap (CACHALOT_CONF=heap:pages) memory can sleep, and wake at the sa
     cachalot.release_physical("weights", save=True)  # the memory returns to the GPU; tensors keep their addresses
     cachalot.restore_physical("weights")
 
+Held memory has bounds, which may change at run time (docs/guides/limits.md):
+
+    cachalot.set_limit("80%")
+    cachalot.trim(keep="2GiB")
+
 Pools reuse tensors of one shape and type without an allocation (pool/README.md):
 
     pool = cachalot.TensorPool((1024, 1024), dtype=torch.float16)
@@ -57,6 +62,7 @@ if TYPE_CHECKING:
     from ._guard import MemoryCall, MemoryFinding, MemoryReport, check_memory
     from ._leaks import AllocationSite, Leak, LeakDetector, LeakReport, Suspect, TrackReport, leaks, track, watch_leaks
     from ._lease import Lease
+    from ._limits import Limits, SoftLimit, limits, reserve, set_limit, set_soft_limit, trim
     from ._paths import include_path, library_path
     from ._pool_set import PoolSet
     from ._pools import PoolStats, TensorPool
@@ -75,6 +81,7 @@ __all__ = [
     "LeakDetector",
     "LeakReport",
     "Lease",
+    "Limits",
     "MemoryCall",
     "MemoryFinding",
     "MemoryReport",
@@ -83,6 +90,7 @@ __all__ = [
     "PoolStats",
     "Region",
     "SavedOnHost",
+    "SoftLimit",
     "Suspect",
     "TensorPool",
     "TrackReport",
@@ -99,12 +107,17 @@ __all__ = [
     "is_enabled",
     "leaks",
     "library_path",
+    "limits",
     "region",
     "regions",
     "release_physical",
+    "reserve",
     "restore_physical",
+    "set_limit",
+    "set_soft_limit",
     "stats",
     "track",
+    "trim",
     "watch_leaks",
 ]
 
@@ -121,6 +134,7 @@ _MODULES = {
         *("leaks", "track", "watch_leaks"),
     ),
     "_lease": ("Lease",),
+    "_limits": ("Limits", "SoftLimit", "limits", "reserve", "set_limit", "set_soft_limit", "trim"),
     "_paths": ("include_path", "library_path"),
     "_pool_set": ("PoolSet",),
     "_pools": ("PoolStats", "TensorPool"),
