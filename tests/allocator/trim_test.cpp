@@ -273,5 +273,68 @@ TEST(Reserve, IsNotForPrivatePools) {
   EXPECT_EQ(world.allocator.limit_figures().reservation_bytes, 100 * kMiB);
 }
 
+// --- failing calls of the device ------------------------------------------------------------------------------------------
+
+// Reserves, allocates, crosses the soft limit, trims; frees what it has got, whatever was thrown.
+void reserve_and_trim(World& world) {
+  std::vector<void*> live;
+  const auto free_all = [&] {
+    for (void* ptr : live) world.allocator.deallocate(ptr);
+  };
+  try {
+    world.allocator.set_soft_limit(MemoryLimit::of_bytes(90 * kMiB),
+                                   [&](const SoftLimitReport&) { world.allocator.trim(0); });
+    world.allocator.reserve(44 * kMiB);
+    for (const std::size_t mib : {30, 20, 40, 1}) {
+      live.push_back(world.allocate(mib * kMiB, mib == 20 ? kSideStream : nullptr));
+    }
+    world.allocator.deallocate(live.back());
+    live.pop_back();
+    world.allocator.trim(60 * kMiB);
+    world.allocator.set_limit(MemoryLimit::parse("free-10MiB"));
+    world.allocator.reserve(60 * kMiB);
+    world.allocator.set_limit(MemoryLimit::of_bytes(10 * kMiB));
+    world.allocator.set_limit({});
+  } catch (...) {
+    free_all();
+    throw;
+  }
+  free_all();
+}
+
+// Returns true if a call failed.
+bool survives_failing_call(const char* heap, std::uint64_t nth, bool out_of_memory) {
+  World world(kGiB, std::string("immortal_streams:True,") + heap);
+  world.device->set_faults({{.nth = nth, .out_of_memory = out_of_memory, .code = 999}});
+  try {
+    reserve_and_trim(world);
+  } catch (const CudaError&) {
+  } catch (const OutOfMemory&) {
+  }
+  EXPECT_EQ(world.allocator.validate(), "");
+  const bool has_failed = world.device->faults_injected() != 0;
+  world.device->set_faults({});
+  world.allocator.set_limit({});
+  EXPECT_NO_THROW(reserve_and_trim(world));
+  world.allocator.empty_cache();
+  EXPECT_EQ(world.allocated(), 0u);
+  EXPECT_EQ(world.reserved(), 0u);
+  EXPECT_EQ(world.device->used_bytes(), 0u) << "nothing is lost";
+  return has_failed;
+}
+
+TEST(TrimAndReserve, SurviveEachFailingCallOfTheDevice) {
+  for (const char* heap : kTrimmedHeaps) {
+    for (const bool out_of_memory : {false, true}) {
+      std::uint64_t nth = 1;
+      for (; !testing::Test::HasFailure(); ++nth) {
+        SCOPED_TRACE(testing::Message() << heap << ", call " << nth << (out_of_memory ? ", no memory" : ", error"));
+        if (!survives_failing_call(heap, nth, out_of_memory)) break;
+      }
+      EXPECT_GT(nth, 10u) << heap << ": calls were made to fail";
+    }
+  }
+}
+
 }  // namespace
 }  // namespace cachalot
