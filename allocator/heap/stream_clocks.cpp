@@ -105,9 +105,9 @@ void StreamClocks::ask_and_record_idle(std::size_t page_bytes, Growing& growing)
 
 void StreamClocks::look_at_idle(std::size_t page_bytes, Growing& growing) {
   for (const auto& [key, clock] : clocks_) {
-    const bool may_record = !clock->has_ended() && (stays(key, growing) || key == StreamKey());
-    if (may_record && clock->events() < kMostEvents && owns_idle_pages(key, page_bytes, growing))
-      record_epoch(*clock, growing);
+    const bool lives = !clock->has_ended() && (stays(key, growing) || key == StreamKey());
+    const bool is_wanted = clock->events() < kMostEvents && owns_idle_pages(key, page_bytes, growing);
+    if (lives && is_wanted) record_epoch(*clock, growing);
     for (int i = 0; i < kLooks && clock->has_events(); ++i) spare_done_events(*clock, growing);
   }
 }

@@ -39,7 +39,7 @@ class StreamClocks {
   // process and have no event that is not done.
   void ask_and_record_idle(std::size_t page_bytes, Growing& growing) CACHALOT_GROWING;
   // Finds out how far the work of the streams that own idle memory has come: records an event on each that lives as long
-  // as the process, and queries it for about 0.1 ms, which an event needs on an idle stream.
+  // as the process, and queries it for at most about 0.1 ms, which is more than an event needs on an idle stream.
   void look_at_idle(std::size_t page_bytes, Growing& growing) CACHALOT_GROWING;
   // Queries the events of all streams.
   void ask_all(Growing& growing) CACHALOT_GROWING;

@@ -1,7 +1,8 @@
 // Limits at run time: set_limit, set_soft_limit, the option `limit`.
 #include <gtest/gtest.h>
 
-#include <mutex>
+#include <algorithm>
+#include <atomic>
 #include <optional>
 #include <random>
 #include <stdexcept>
@@ -255,18 +256,20 @@ TEST(LimitOverThreads, IsNeverExceededAtAnyInstant) {
     const std::uint64_t seed = seed_or(4711);
     SCOPED_TRACE(testing::Message() << heap << ", seed " << seed);
     World world(4 * kGiB, heap);
-    constexpr std::size_t kLimit = 300 * kMiB;
+    constexpr std::size_t kLimit = 120 * kMiB;
     world.allocator.set_limit(MemoryLimit::of_bytes(kLimit));
     std::atomic<int> told{0}, refused{0};
-    world.allocator.set_soft_limit(as_limit("200MiB"), [&](const SoftLimitReport& report) {
+    world.allocator.set_soft_limit(as_limit("80MiB"), [&](const SoftLimitReport& report) {
       ++told;
       world.allocator.trim(report.soft_limit_bytes / 2);
     });
+    // Enough for one thread to reach the limit by itself, should the others run after it.
+    const int operations = std::max(200, static_cast<int>(scaled(400)));
     const auto work = [&](unsigned number) {
       std::mt19937_64 random(seed + number);
       std::vector<void*> mine;
       const auto stream = reinterpret_cast<Stream>(std::uintptr_t{0x1000} * (number % 2));
-      for (int i = 0; i < static_cast<int>(scaled(400)); ++i) {
+      for (int i = 0; i < operations; ++i) {
         const auto dice = random() % 100;
         try {
           if (dice < 55) {
@@ -278,7 +281,7 @@ TEST(LimitOverThreads, IsNeverExceededAtAnyInstant) {
           } else if (dice < 98) {
             world.allocator.trim(random() % kLimit);
           } else {
-            world.allocator.reserve(random() % (50 * kMiB));
+            world.allocator.reserve(random() % (20 * kMiB));
           }
         } catch (const OutOfMemory&) {
           ++refused;
