@@ -51,9 +51,9 @@ CACHALOT_API int cachalot_set_soft_limit(const char* limit, cachalot_soft_limit_
 
 /** Has the limits of one device and the bytes that count against them, at one moment. */
 typedef struct cachalot_limits_t {
-  size_t limit_bytes;      /**< the lowest limit of held bytes, or CACHALOT_NO_LIMIT */
-  size_t soft_limit_bytes; /**< the soft limit, or CACHALOT_NO_LIMIT */
-  size_t held_bytes;       /**< held from the device, in use or cached */
+  size_t limit_bytes;       /**< the lowest limit of held bytes, or CACHALOT_NO_LIMIT */
+  size_t soft_limit_bytes;  /**< the soft limit, or CACHALOT_NO_LIMIT */
+  size_t held_bytes;        /**< held from the device, in use or cached */
   size_t reservation_bytes; /**< bytes from cachalot_reserve that no stream has used yet */
 } cachalot_limits_t;
 
