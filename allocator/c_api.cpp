@@ -18,6 +18,7 @@
 #include "base/fork_aware.h"
 #include "base/format.h"
 #include "base/sleeping_mutex.h"
+#include "c_api_boundary.h"
 #include "c_api_cached_path.h"
 #include "c_api_environment.h"
 #include "cachalot/caching_allocator.h"
@@ -58,7 +59,8 @@ int fail(int code, const char* message) noexcept {
   return code;
 }
 
-// For use in a catch clause: keeps the message of the exception in flight and returns its code.
+}  // namespace
+
 int translate_exception() noexcept {
   try {
     throw;
@@ -77,27 +79,7 @@ int translate_exception() noexcept {
   }
 }
 
-// Runs `action` and returns a code.
-template <typename Action>
-int guarded(Action action) noexcept {
-  try {
-    action();
-    return CACHALOT_OK;
-  } catch (...) {
-    return translate_exception();
-  }
-}
-
-// Returns what `function` returns, or `otherwise` if it throws.
-template <typename Value, typename Function>
-Value value_or(Value otherwise, Function function) noexcept {
-  try {
-    return function();
-  } catch (...) {
-    translate_exception();
-    return otherwise;
-  }
-}
+namespace {
 
 // ---- The process's allocator ----------------------------------------------------------------------------------------
 
@@ -256,6 +238,9 @@ char* copy_of(const std::string& text) {
 }
 
 }  // namespace
+
+CachingAllocator& c_allocator() { return allocator(); }
+
 CACHALOT_END
 
 using namespace cachalot;  // NOLINT(google-*): what follows are functions of C

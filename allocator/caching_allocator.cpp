@@ -57,6 +57,7 @@ CachingAllocator::CachingAllocator(std::vector<std::shared_ptr<Device>> devices,
 CachingAllocator::CachingAllocator(AllocatorState& state)
     : AllocatorFigures(state),
       AllocatorSettings(state),
+      AllocatorLimits(state),
       AllocatorObservers(state),
       AllocatorPools(state),
       AllocatorSleep(state),

@@ -30,7 +30,9 @@ DeviceAllocator::DeviceAllocator(std::shared_ptr<Device> device, PageMap& page_m
         options.max_split_size == Options::kUnlimited ? -1 : as_signed(options.max_split_size);
   }
   apply(options);
-  if (options.per_process_memory_fraction < 1) set_memory_fraction(options.per_process_memory_fraction);
+  if (options.per_process_memory_fraction < 1)
+    set_memory_fraction(options.per_process_memory_fraction, Limits::Setter::option);
+  if (options.limit.base != MemoryLimit::Base::none) set_limit(options.limit, Limits::Setter::option);
 }
 
 // Nobody else uses it any more.
@@ -53,12 +55,18 @@ void DeviceAllocator::apply(const Options& options) {
   state.update_aging(lock);
 }
 
-void DeviceAllocator::set_memory_fraction(double fraction) {
-  Ledger::require_fraction(fraction);
-  const std::size_t total = state.device->properties().total_bytes;
+void DeviceAllocator::set_memory_fraction(double fraction, Limits::Setter setter) {
+  limits.set_fraction(fraction, setter);
+}
+
+void DeviceAllocator::set_limit(const MemoryLimit& limit, Limits::Setter setter) {
+  limits.set(limit, setter);
+  level.come_under_limit();
+}
+
+void DeviceAllocator::tell_if_crossed() {
   const DeviceLock lock(state.mutex);
-  state.ledger.set_fraction(fraction, total, lock);
-  state.update_aging(lock);
+  limits.tell_if_crossed(lock);
 }
 
 double DeviceAllocator::memory_fraction() const {

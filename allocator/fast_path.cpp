@@ -55,8 +55,27 @@ CACHALOT_FAST_PATH void* FastPath::allocate(std::size_t bytes, Stream stream, co
   const Request request = make_request(bytes, stream, lock);
   Block* block = state.find_free_and_age(request, lock);
   if (block == nullptr) [[unlikely]]
-    block = &slow_.supply.obtain(request, context, lock);
+    return obtain(request, context, lock);
   return state.hand_out(*block, request.rounded, bytes, state.splits(*block, request, lock), context, lock);
+}
+
+void* FastPath::obtain(Request request, const Context& context, Held& held) {
+  Block& block = slow_.supply.obtain(request, context, held);
+  const bool splits = state.splits(block, request, held);
+  return tell_if_crossed(state.hand_out(block, request.rounded, request.bytes, splits, context, held), held);
+}
+
+// Nobody knows the memory yet: should the callback throw, it is freed.
+void* FastPath::tell_if_crossed(void* ptr, Held& held) {
+  try {
+    slow_.limits.tell_if_crossed(held);
+  } catch (...) {
+    Block& block = *state.blocks.block_at(as_address(ptr));
+    if (state.is(HeapState::kCaching, held)) slow_.caches.detach(block, held);
+    free_block(block, kNoContext, held);
+    throw;
+  }
+  return ptr;
 }
 
 void* FastPath::allocate_from_heap(std::size_t bytes, Stream stream) {
@@ -92,9 +111,9 @@ void* FastPath::allocate_placed(std::size_t bytes, Stream stream, bool contiguou
                                  : request.pool().growth->find(request, lock);
   if (block == nullptr) block = &slow_.supply.obtain(request, context, lock);
   if (request.contiguous) block = &block->arena->pool.growth->cut_contiguous(*block, request, lock);
-  if (slack != 0) return hand_out_aligned(*block, request, alignment, context, lock);
+  if (slack != 0) return tell_if_crossed(hand_out_aligned(*block, request, alignment, context, lock), lock);
   const bool splits = !request.contiguous && state.splits(*block, request, lock);
-  return state.hand_out(*block, request.rounded, bytes, splits, context, lock);
+  return tell_if_crossed(state.hand_out(*block, request.rounded, bytes, splits, context, lock), lock);
 }
 
 // What was cut for memory in one handle lies beside free memory that it should merge with.
@@ -151,11 +170,12 @@ void* FastPath::allocate_for_cache(std::size_t bytes, Stream stream) {
   // The lock may have been let go since; what is borrowed from other pools is theirs; and what lies between large blocks
   // should merge with them as soon as it is free (caching it cost gpt2_varlen 1.6 % of memory).
   if (cache == nullptr || !state.caches_are_open() || block->arena != request.arena)
-    return state.hand_out(*block, request.rounded, bytes, state.splits(*block, request, lock), nullptr, lock);
+    return tell_if_crossed(
+        state.hand_out(*block, request.rounded, bytes, state.splits(*block, request, lock), nullptr, lock), lock);
   caches.begin_lease(*cache, *block, request, lock);
   state.caches->hand_out(*cache, *block, bytes);
   caches.refill(*cache, request, lock);
-  return as_pointer(block->address);
+  return tell_if_crossed(as_pointer(block->address), lock);
 }
 
 // --- free -----------------------------------------------------------------------------------------------------------------

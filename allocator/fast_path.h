@@ -10,6 +10,7 @@
 #include "growth/supply.h"
 #include "heap/cache_bridge.h"
 #include "heap/heap_state.h"
+#include "heap/limits.h"
 #include "heap/pending_frees.h"
 #include "heap/private_pools.h"
 #include "heap/stream_registry.h"
@@ -25,6 +26,7 @@ struct SlowPath {
   CacheBridge& caches;
   Supply& supply;
   Uncached& uncached;
+  Limits& limits;
 };
 
 class FastPath {
@@ -56,6 +58,8 @@ class FastPath {
   [[gnu::noinline]] void* allocate_from_heap(std::size_t bytes, Stream stream);
   void* allocate(std::size_t bytes, Stream stream, const Context& context);
   void* allocate_with_context(std::size_t bytes, Stream stream);
+  [[gnu::noinline]] void* obtain(Request request, const Context& context, Held& held) CACHALOT_HELD;
+  void* tell_if_crossed(void* ptr, Held& held) CACHALOT_HELD;
   void* hand_out_aligned(Block& block, Request request, Alignment alignment, const Context& context,
                          const Held& held) CACHALOT_HELD;
   [[noreturn]] void refuse(std::size_t bytes);

@@ -26,7 +26,7 @@ inline void copy_text(std::string_view text, char* out, std::size_t capacity) {
 }
 
 // Changes with this interface: an adapter refuses a library with another number.
-inline constexpr int kPlugVersion = 9;
+inline constexpr int kPlugVersion = 10;
 
 // A function of CachingAllocator as a member of Plug: same parameters, same contract, declared once. An adapter calls it
 // through the pointer, since the library exports no symbol of the allocator. The library sets the pointer where it makes the

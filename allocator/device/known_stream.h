@@ -17,6 +17,8 @@ class StreamKey {
   constexpr StreamKey() = default;  // the legacy default stream
   static StreamKey of_handle(Stream handle) { return StreamKey(reinterpret_cast<std::uintptr_t>(handle)); }
   static constexpr StreamKey none() { return of_id(0); }  // no stream's
+  // Names the stream of memory that no stream has used yet. No device gives a stream this number.
+  static constexpr StreamKey nobody() { return of_id(~std::uint64_t{0} >> 2); }
   static constexpr StreamKey of_id(std::uint64_t id) { return StreamKey((id << 2) | kMortal); }
 
   // Handles are addresses of aligned objects, or 0, 1 and 2.

@@ -6,13 +6,14 @@
 
 #include "base/check.h"
 #include "groups/allocator_state.h"
+#include "policy/option_grammar.h"
 
 CACHALOT_BEGIN
 
 namespace {
 
 // Holds options_mutex.
-void apply(AllocatorState& state, const Options& options, bool sets_fraction) {
+void apply(AllocatorState& state, const Options& options, bool sets_fraction, bool sets_limit) {
   const HeapKind heap = selected_heap(state.options);
   CACHALOT_REQUIRE(selected_heap(options) == heap,
                    "heap:{} cannot be set at run time: the heap is '{}' since the allocator was made",
@@ -28,7 +29,8 @@ void apply(AllocatorState& state, const Options& options, bool sets_fraction) {
   for (const auto& guard : state.guards()) guard->set_quarantine(options.guard_quarantine);
   for (const auto& allocator : state.devices()) {
     allocator->apply(options);
-    if (sets_fraction) allocator->set_memory_fraction(options.per_process_memory_fraction);
+    if (sets_fraction) allocator->set_memory_fraction(options.per_process_memory_fraction, Limits::Setter::option);
+    if (sets_limit) allocator->set_limit(options.limit, Limits::Setter::option);
   }
 }
 
@@ -43,13 +45,14 @@ void AllocatorSettings::configure(std::string_view text) {
   Options options = parse_options(text, base);
   const bool names_fraction = !std::isnan(options.per_process_memory_fraction);
   if (!names_fraction) options.per_process_memory_fraction = state_.options.per_process_memory_fraction;
-  apply(state_, options, names_fraction);
+  apply(state_, options, names_fraction, names_option(text, "limit"));
 }
 
 void AllocatorSettings::configure(const Options& options) {
   state_.require_own_process();
   const std::lock_guard<std::mutex> lock(state_.options_mutex);
-  apply(state_, options, options.per_process_memory_fraction != state_.options.per_process_memory_fraction);
+  apply(state_, options, options.per_process_memory_fraction != state_.options.per_process_memory_fraction,
+        options.limit != state_.options.limit);
 }
 
 Options AllocatorSettings::options() const { return state_.current_options(); }

@@ -28,6 +28,7 @@ void wake(const AllocatorState& state, const std::vector<DeviceAllocator*>& allo
       for (Guard* guard : state.guards(allocator->state.index)) guard->drain();
       allocator->sleeping.restore_physical(pool);
       for (Guard* guard : state.guards(allocator->state.index)) guard->wake();
+      allocator->tell_if_crossed();
     }
   });
 }

@@ -16,7 +16,9 @@ bool AsyncGrowth::captures(Stream stream) {
 }
 
 std::optional<Address> AsyncGrowth::malloc(std::size_t bytes, const KnownStream& stream) {
-  if (!captures(stream.handle)) return state().device->malloc_async(bytes, stream.handle);
+  // Memory of CUDA's pool is ordered after the stream that it was asked for on.
+  const bool is_of_nobody = stream.key == StreamKey::nobody();
+  if (!is_of_nobody && !captures(stream.handle)) return state().device->malloc_async(bytes, stream.handle);
   const std::optional<Address> address = state().device->malloc(bytes);
   if (address) plain_.insert(*address);
   return address;

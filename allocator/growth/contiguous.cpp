@@ -55,7 +55,7 @@ Block* PageGrowth::search_contiguous(Request request, Growing& growing) {
 
 Block* PageGrowth::search_or_create_contiguous(Request request, const Context& context, Growing& growing) {
   if (Block* block = search_contiguous(request, growing)) return block;
-  if (Block* block = take_page(request, growing)) return block;
+  if (Block* block = spare_.take_page(request, growing)) return block;
   if (request.rounded > state_.device->properties().total_bytes) return nullptr;
   std::optional<BackingPlan> plan = pages_.plan_handle(*request.arena, request.rounded);
   if (!plan) {
@@ -68,7 +68,7 @@ Block* PageGrowth::search_or_create_contiguous(Request request, const Context& c
 // As obtain_anywhere, but for what gives a block.
 Block* PageGrowth::obtain_contiguous(Request request, const Context& context, Growing& growing) {
   state_.drain_caches(growing);
-  return_whole_pages(growing);
+  spare_.return_whole_pages(*this, growing);
   refresh_before_planning(request, growing);
   Block* block = search_or_create_contiguous(request, context, growing);
   if (block == nullptr) block = recovery_.borrow(request, growing);

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "cachalot/shared_memory.h"
+#include "growth/trim_goal.h"
 #include "heap/heap_state.h"
 
 CACHALOT_BEGIN
@@ -50,6 +51,9 @@ class Growth {
   // Returns the free memory of a pool, or of the default pools (null), to the device. Throws CudaError; the heap keeps
   // what the device refused.
   virtual void release_free(PrivatePool* owner, Growing& growing) CACHALOT_GROWING = 0;
+  // Returns free memory of the default pools to the device without waiting for its work, as the goal says and as far as
+  // that is possible. Returns the bytes. Throws CudaError; the heap keeps what the device refused.
+  virtual std::size_t trim(const TrimGoal& goal, Growing& growing) CACHALOT_GROWING = 0;
   // Returns true if the device has not taken back everything of a pool without memory.
   virtual bool has_leftovers(const PrivatePool& pool, const Held& held) const CACHALOT_HELD;
   // Returns the addresses of a pool that is about to be erased.
@@ -57,6 +61,10 @@ class Growth {
   // Returns everything to the device, live or not, at the end of the allocator. Requires that no other thread uses the
   // heap.
   virtual void give_back_everything() noexcept = 0;
+
+  // Gets memory from the device that no stream has used: it is free, in the default pools, in arenas of StreamKey::nobody().
+  // Returns false, and may have got a part, if neither the device nor the limit has room.
+  virtual bool add_unused(std::size_t bytes, Growing& growing) CACHALOT_GROWING = 0;
 
   // --- what others ask of a block's memory ---
 

@@ -50,7 +50,7 @@ HandleExchange::Step HandleExchange::step(Growing& growing) {
   while (!candidates_.empty()) {
     const HandleId id = candidates_.back();
     candidates_.pop_back();
-    if (!is_idle_and_done(id, growing)) continue;
+    if (!is_replaceable(id, growing)) continue;
     if (!driver_.exchange_handle(id, growing)) has_changed_ = false;  // the device is short of memory: not again soon
     return Step::exchanged;
   }
@@ -67,20 +67,9 @@ void HandleExchange::find_candidates(const Held& held) {
 }
 
 // The id may be that of another handle by now, with which nothing is wrong either.
-bool HandleExchange::is_idle_and_done(HandleId id, const Held& held) {
+bool HandleExchange::is_replaceable(HandleId id, const Held& held) {
   const PhysicalPages& pages = pages_.pages();
-  if (id >= pages.handle_ids() || pages.handle(id).pages < 2 || pages.handle(id).is_asleep()) return false;
-  const PhysicalHandle& handle = pages.handle(id);
-  if (pages_.range_of(handle.views.front().address)->owner != nullptr) return false;
-  bool is_done = std::all_of(handle.views.begin(), handle.views.end(), PhysicalPages::is_unused);
-  pages_.for_each_home(id, [&](PageRange&, Address begin, Address end) {
-    holds(held);
-    for (const Block* block = &pages_.first_block(begin); is_done && block->address < end; block = block->next) {
-      const StreamClock* const clock = block->is_free() ? clocks_.find(block->arena->stream.key, held) : nullptr;
-      is_done = clock != nullptr && clock->is_done(block->bin.epoch);
-    }
-  });
-  return is_done;
+  return id < pages.handle_ids() && pages.handle(id).pages >= 2 && driver_.is_idle_and_done(id, held);
 }
 
 CACHALOT_END

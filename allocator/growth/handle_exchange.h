@@ -53,7 +53,7 @@ class HandleExchange {
   std::optional<std::chrono::microseconds> step_in_background();
   bool is_steady(const Held& held) const CACHALOT_HELD;
   void find_candidates(const Held& held) CACHALOT_HELD;
-  bool is_idle_and_done(HandleId id, const Held& held) CACHALOT_HELD;
+  bool is_replaceable(HandleId id, const Held& held) CACHALOT_HELD;
 
   HeapState& state_;
   PageHeap& pages_ CACHALOT_GUARDED_BY(device_lock);

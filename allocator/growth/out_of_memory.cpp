@@ -102,12 +102,13 @@ std::string explain_use(const HeapState& state, const PrivatePools& pools, Reque
 }  // namespace
 
 std::string out_of_memory_text(const HeapState& state, const PrivatePools& pools, Request request,
-                               std::size_t segment_bytes, const MemoryInfo& memory, const Held& held) {
+                               std::size_t segment_bytes, const MemoryInfo& memory, const std::string& limited_by,
+                               const Held& held) {
   const std::size_t limit = state.ledger.limit(held);
   std::string text = formatted(
       "CUDA out of memory. Tried to allocate {}. GPU {} has a total capacity of {} of which {} is free. ",
       format_bytes(segment_bytes), state.index, format_bytes(memory.total_bytes), format_bytes(memory.free_bytes));
-  if (limit != Ledger::kNoLimit) text += formatted("{} allowed; ", format_bytes(limit));
+  if (limit != Ledger::kNoLimit) text += formatted("{} allowed by {}; ", format_bytes(limit), limited_by);
   return text + explain_use(state, pools, request, held);
 }
 

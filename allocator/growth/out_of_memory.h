@@ -11,8 +11,9 @@
 CACHALOT_BEGIN
 
 // Returns the message. Its first sentences are PyTorch's, so that programs that read those messages read these.
-// `segment_bytes`: the size that the device was asked for.
+// `segment_bytes`: the size that the device was asked for. `limited_by`: Limits::holding.
 std::string out_of_memory_text(const HeapState& state, const PrivatePools& pools, Request request,
-                               std::size_t segment_bytes, const MemoryInfo& memory, const Held& held) CACHALOT_HELD;
+                               std::size_t segment_bytes, const MemoryInfo& memory, const std::string& limited_by,
+                               const Held& held) CACHALOT_HELD;
 
 CACHALOT_END

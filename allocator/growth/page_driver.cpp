@@ -167,12 +167,11 @@ void PageDriver::free_orphans(Growing& growing) {
   saved_.free(growing);
 }
 
-// Unmaps and releases the handles of a pool that have no live byte, until `enough` bytes are free; waits for the device
-// first. A handle that the device refuses becomes an orphan, and the error is thrown.
-void PageDriver::release_pages(PrivatePool* owner, std::size_t enough, Growing& growing) {
+void PageDriver::release_pages(PrivatePool* owner, std::size_t enough, std::size_t most, Growing& growing) {
   free_orphans(growing);
-  const std::vector<HandleId> idle = pages_.claim_idle_handles(state_.pools_of(owner, growing));
+  const std::vector<HandleId> idle = pages_.idle_handles(state_.pools_of(owner, growing));
   if (idle.empty()) return;
+  pages_.claim_handles(idle);
   std::exception_ptr error;
   try {
     clocks_.finish_all_work(growing);
@@ -181,11 +180,12 @@ void PageDriver::release_pages(PrivatePool* owner, std::size_t enough, Growing& 
   }
   std::size_t released = 0;
   for (const HandleId id : idle) {
-    if (error || released >= enough) {
+    const std::size_t bytes = pages_.pages().bytes(pages_.pages().handle(id));
+    if (error || released >= enough || bytes > most - released) {
       pages_.put_back_idle(id);
       continue;
     }
-    released += pages_.pages().bytes(pages_.pages().handle(id));
+    released += bytes;
     try {
       release_handle(id, owner, growing);
     } catch (...) {

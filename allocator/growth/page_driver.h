@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "cachalot/shared_memory.h"
+#include "growth/trim_goal.h"
 #include "heap/heap_state.h"
 #include "heap/saved_memory.h"
 #include "heap/shared_handles.h"
@@ -43,9 +44,14 @@ class PageDriver {
   // Returns how many plans have made calls of the driver so far.
   std::uint64_t plans_with_calls(const Held& /*held*/) const CACHALOT_HELD { return plans_with_calls_; }
 
-  // Unmaps and releases the handles of a pool that have no live byte, until `enough` bytes are free; waits for the
-  // device first. A handle that the device refuses becomes an orphan, and the error is thrown.
-  void release_pages(PrivatePool* owner, std::size_t enough, Growing& growing) CACHALOT_GROWING;
+  // Unmaps and releases the handles of a pool that have no live byte, until `enough` bytes are free, but no more than
+  // `most`; waits for the device first. A handle that the device refuses becomes an orphan, and the error is thrown.
+  void release_pages(PrivatePool* owner, std::size_t enough, std::size_t most, Growing& growing) CACHALOT_GROWING;
+  // Does so for handles of the default pools whose work is known to be done, as the goal says, without a wait. Returns the
+  // bytes.
+  std::size_t release_done(const TrimGoal& goal, Growing& growing) CACHALOT_GROWING;
+  // Returns true if a handle of the default pools has no live byte, and no work uses it.
+  bool is_idle_and_done(HandleId id, const Held& held) CACHALOT_HELD;
   // Releases one handle without a live byte, and its addresses.
   void release_handle(HandleId id, PrivatePool* owner, Growing& growing) CACHALOT_GROWING;
   // Replaces a handle without a live byte, which no work uses, by one handle for each page at the pages' homes. Returns

@@ -1,6 +1,7 @@
 // What happens when no free block serves a request of the page heap, and how pages come and go.
 //
 // The order, each step only if those before it failed:
+//   what is reserved for all streams;
 //   for a small request, a small free piece or a page of what is free beside large blocks;
 //   free blocks of other streams that it may use already;
 //   the best of: idle pages brought together; new memory; either after this stream waits for others (cross_stream:wait);
@@ -41,6 +42,7 @@ PageGrowth::PageGrowth(HeapState& state, const Parts& parts, std::size_t page_by
       caches_(parts.caches),
       recovery_(parts.recovery),
       pages_(state.blocks, page_bytes),
+      spare_(state, pages_, parts.pools, parts.streams),
       placement_(pages_),
       driver_(state, pages_, parts.clocks, parts.handles, parts.saved),
       exchange_(state, pages_, driver_, parts.clocks) {
@@ -101,8 +103,9 @@ Block* PageGrowth::obtain_anywhere(Request request, const Context& context, Grow
   if (!is_small) state_.drain_caches(growing);  // a block in a cache keeps its page from moving
   if (Block* block = state_.find_free(request, growing))
     return block;  // that helped, or another thread grew or freed meanwhile
+  if (Block* block = spare_.take_unused(request, growing)) return block;
   streams_.forget_if_many(growing);
-  return_whole_pages(growing);
+  spare_.return_whole_pages(*this, growing);
   if (Block* block = find_beside(request, growing)) return block;
   StreamClock& clock = clocks_.of(request.stream(), growing);
   refresh_before_planning(request, growing);
@@ -115,7 +118,7 @@ Block* PageGrowth::obtain_anywhere(Request request, const Context& context, Grow
     block =
         driver_.execute_plan(best_plan(wanted, Ordering::now, {.may_move = false}, growing), wanted, context, growing);
   }
-  if (block == nullptr) block = take_page(request, growing);
+  if (block == nullptr) block = spare_.take_page(request, growing);
   if (block == nullptr) block = take_from_other_streams(request, growing);
   if (block == nullptr) block = remap_or_create(request, clock, context, growing);
   if (block == nullptr && state_.drain_caches(growing)) {
@@ -157,58 +160,7 @@ void PageGrowth::wait_and_release_unused(Request request, Growing& growing) {
   state_.ledger.retried(request.pool().kind(), growing);
 }
 
-// A small request may lie in what is left of a page beside large blocks.
-Block* PageGrowth::find_beside(Request request, const Held& held) {
-  if (request.pool().kind() != PoolKind::small) return nullptr;
-  Block* block =
-      streams_.arena_of(large_pool_beside(request, held), request.stream(), held).bins.best_fit(request.rounded);
-  return block != nullptr && block->size() < pages_.page_bytes() ? block : nullptr;
-}
-
-// Of the smallest free block that holds one, a page for small blocks (or what pages it takes): no driver call.
-Block* PageGrowth::take_page(Request request, const Held& held) {
-  if (request.pool().kind() != PoolKind::small) return nullptr;
-  const std::size_t page = pages_.page_bytes();
-  const std::size_t bytes = round_up(request.rounded, page);
-  Block* found = nullptr;
-  streams_.arena_of(large_pool_beside(request, held), request.stream(), held)
-      .bins.for_each_of_at_least(bytes, [&](Block& block) {
-        if (found == nullptr && round_up(block.address, page) + bytes <= block.end()) found = &block;
-      });
-  if (found == nullptr) return nullptr;
-  const Address begin = round_up(found->address, page);
-  return &pages_.hand_over(*found, begin, begin + bytes, *request.arena);
-}
-
-// Pages of large blocks that served small ones, and do no more.
-void PageGrowth::return_whole_pages(const Held& held) {
-  const std::size_t page = pages_.page_bytes();
-  pools_.for_each(
-      [&](const BlockPool& pool) {
-        holds(held);
-        if (pool.kind() != PoolKind::small || pool.growth != this) return;
-        BlockPool& large_pool = pool.owner() != nullptr ? pool.owner()->large : state_.large(held);
-        for (const auto& arena : pool.arenas()) {
-          if (arena->bins.best_fit(page) == nullptr) continue;
-          std::vector<Block*> whole;
-          arena->bins.for_each_of_at_least(page, [&](Block& block) {
-            holds(held);
-            const bool holds_page = round_up(block.address, page) + page <= block.end();
-            if (holds_page && pages_.range_of(block.address)->kind == PoolKind::large) whole.push_back(&block);
-          });
-          for (Block* block : whole) {
-            Arena& to = streams_.arena_of(large_pool, arena->stream, held);
-            pages_.hand_over(*block, round_up(block->address, page), round_down(block->end(), page), to);
-          }
-        }
-      },
-      held);
-}
-
-BlockPool& PageGrowth::large_pool_beside(Request request, const Held& held) {
-  PrivatePool* const owner = request.pool().owner();
-  return owner != nullptr ? owner->large : state_.large(held);
-}
+Block* PageGrowth::find_beside(Request request, const Held& held) { return spare_.find_beside(request, held); }
 
 // The best fit among other streams' free blocks: what the request needs of it becomes its stream's own.
 Block* PageGrowth::find_in_other_streams(Request request, Ordering ordering, const Held& held) const {
@@ -367,11 +319,14 @@ void PageGrowth::release_addresses(const PrivatePool& pool, Growing& growing) {
 
 void PageGrowth::collect_garbage(Growing& growing) {
   const std::size_t bytes = garbage_bytes(state_, growing);
-  if (bytes != 0) driver_.release_pages(nullptr, bytes, growing);
+  if (bytes == 0) return;
+  const std::size_t kept = state_.ledger.kept_bytes(growing);
+  const std::size_t most = kept == 0 ? PageDriver::kEverything : state_.ledger.held_bytes(growing) - kept;
+  driver_.release_pages(nullptr, bytes, most, growing);
 }
 
 void PageGrowth::release_free(PrivatePool* owner, Growing& growing) {
-  driver_.release_pages(owner, PageDriver::kEverything, growing);
+  driver_.release_pages(owner, PageDriver::kEverything, PageDriver::kEverything, growing);
 }
 
 bool PageGrowth::has_leftovers(const PrivatePool& pool, const Held& held) const {

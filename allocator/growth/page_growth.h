@@ -13,6 +13,7 @@
 #include "growth/handle_exchange.h"
 #include "growth/page_driver.h"
 #include "growth/recovery.h"
+#include "growth/spare_pages.h"
 #include "heap/cache_bridge.h"
 #include "heap/private_pools.h"
 #include "heap/saved_memory.h"
@@ -47,6 +48,8 @@ class PageGrowth final : public Growth {
   bool mixes_sizes() const override { return true; }
   bool caches_by_default() const override { return true; }
   void release_free(PrivatePool* owner, Growing& growing) override CACHALOT_GROWING;
+  std::size_t trim(const TrimGoal& goal, Growing& growing) override CACHALOT_GROWING;
+  bool add_unused(std::size_t bytes, Growing& growing) override CACHALOT_GROWING;
   bool has_leftovers(const PrivatePool& pool, const Held& held) const override CACHALOT_HELD;
   void release_addresses(const PrivatePool& pool, Growing& growing) override CACHALOT_GROWING;
   void give_back_everything() noexcept override;
@@ -72,9 +75,6 @@ class PageGrowth final : public Growth {
   Block* obtain_anywhere(Request request, const Context& context, Growing& growing) CACHALOT_GROWING;
   void refresh_before_planning(Request request, Growing& growing) CACHALOT_GROWING;
   void wait_and_release_unused(Request request, Growing& growing) CACHALOT_GROWING;
-  Block* take_page(Request request, const Held& held) CACHALOT_HELD;
-  void return_whole_pages(const Held& held) CACHALOT_HELD;
-  BlockPool& large_pool_beside(Request request, const Held& held) CACHALOT_HELD;
   Block* find_in_other_streams(Request request, Ordering ordering, const Held& held) const CACHALOT_HELD;
   Block* take_from_other_streams(Request request, const Held& held) CACHALOT_HELD;
   Block* remap_or_create(Request request, StreamClock& clock, const Context& context,
@@ -107,6 +107,7 @@ class PageGrowth final : public Growth {
   CacheBridge& caches_;
   Recovery& recovery_;
   PageHeap pages_ CACHALOT_GUARDED_BY(device_lock);
+  SparePages spare_;
   Placement placement_ CACHALOT_GUARDED_BY(device_lock);
   PageDriver driver_;
   HandleExchange exchange_;

@@ -59,6 +59,32 @@ Block* SegmentGrowth::grow(Request request, const Context& context, Growing& gro
   return &block;
 }
 
+// One segment serves most sizes, unless max_split_size keeps large blocks whole.
+std::size_t SegmentGrowth::unused_segment_size(const Held& /*held*/) const {
+  const std::size_t most = state_.options.max_split_size;
+  return most == Options::kUnlimited ? most : round_down(most - 1, kRoundLarge);
+}
+
+bool SegmentGrowth::add_unused(std::size_t bytes, Growing& growing) {
+  constexpr std::size_t kSmallPart = 32;
+  const auto add = [&](BlockPool& pool, std::size_t wanted, std::size_t largest) {
+    holds(growing);
+    Arena& arena = streams_.arena_of_nobody(pool, growing);
+    const ArenaHold hold(arena);
+    std::size_t added = 0;
+    while (added < wanted) {
+      const std::size_t part = round_to_block(std::min(largest, wanted - added));
+      const Block* const block = grow({.bytes = part, .rounded = part, .arena = &arena}, nullptr, growing);
+      if (block == nullptr) return false;
+      added += segment_size(part, state_.options.large_segment_size);
+    }
+    return true;
+  };
+  const std::size_t small = round_up(bytes / kSmallPart + 1, kSmallBuffer);
+  if (!add(state_.small(growing), small, kSmallSize)) return false;
+  return bytes <= small || add(state_.large(growing), bytes - small, unused_segment_size(growing));
+}
+
 std::optional<Address> SegmentGrowth::ask_for_segment(std::size_t bytes, Request request, Growing& growing) {
   const PrivatePool* const owner = request.pool().owner();
   const Unlocked<Held> unlocked(growing);
@@ -135,7 +161,20 @@ void SegmentGrowth::collect_garbage(Growing& growing) {
     released.insert(released.end(), first_old, candidates.end());
     candidates.erase(first_old, candidates.end());
   }
+  keep_reservation(released, growing);
   release(released, growing);
+}
+
+// Leaves out what is held for a reservation, if there is one.
+void SegmentGrowth::keep_reservation(std::vector<Block*>& released, const Held& held) const {
+  const std::size_t kept = state_.ledger.kept_bytes(held);
+  if (kept == 0) return;
+  std::size_t left = state_.ledger.held_bytes(held) - kept;
+  std::erase_if(released, [&](const Block* block) {
+    if (block->size() > left) return true;
+    left -= block->size();
+    return false;
+  });
 }
 
 // With max_split_size, large blocks are kept whole and may be given back one by one: the one that fits best, else the
@@ -173,6 +212,22 @@ void SegmentGrowth::release_free(PrivatePool* owner, Growing& growing) {
     append_free_segments(state_.small(growing), blocks);
   }
   release(blocks, growing);
+}
+
+std::size_t SegmentGrowth::trim(const TrimGoal& goal, Growing& growing) {
+  std::vector<Block*> blocks;
+  append_free_segments(state_.large(growing), blocks);
+  append_free_segments(state_.small(growing), blocks);
+  std::vector<std::size_t> sizes;
+  for (const Block* block : blocks) sizes.push_back(block->size());
+  std::vector<Block*> chosen;
+  std::size_t bytes = 0;
+  for (const std::size_t index : goal.choose(sizes)) {
+    chosen.push_back(blocks[index]);
+    bytes += sizes[index];
+  }
+  release(chosen, growing);
+  return bytes;
 }
 
 // Free blocks that are whole segments, in PyTorch's order: by stream, size and address.

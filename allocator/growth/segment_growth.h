@@ -23,6 +23,10 @@ class SegmentGrowth : public Growth {
   Block* find(Request request, const Held& held) override CACHALOT_HELD;
   Block* obtain(Request request, const Context& context, Growing& growing) override CACHALOT_GROWING;
   void release_free(PrivatePool* owner, Growing& growing) override CACHALOT_GROWING;
+  // The device waits for its work by itself while it takes a segment back (cudaFree), or does so in stream order.
+  std::size_t trim(const TrimGoal& goal, Growing& growing) override CACHALOT_GROWING;
+  // A 32nd of it, at least one segment, is for small requests. A segment is its first stream's.
+  bool add_unused(std::size_t bytes, Growing& growing) override CACHALOT_GROWING;
   void give_back_everything() noexcept override;
   SharedMemory share(const Block& block, Address base, Growing& growing) override CACHALOT_GROWING;
 
@@ -36,8 +40,10 @@ class SegmentGrowth : public Growth {
   Block* grow(Request request, const Context& context, Growing& growing) CACHALOT_GROWING;
   std::optional<Address> ask_for_segment(std::size_t bytes, Request request, Growing& growing) CACHALOT_GROWING;
   Block& adopt(Address address, std::size_t bytes, Arena& arena, Growing& growing) CACHALOT_GROWING;
+  std::size_t unused_segment_size(const Held& held) const CACHALOT_HELD;
   Block* take_from_ended(Request request, Growing& growing) CACHALOT_GROWING;
   void collect_garbage(Growing& growing) CACHALOT_GROWING;
+  void keep_reservation(std::vector<Block*>& released, const Held& held) const CACHALOT_HELD;
   bool release_oversize_for(Request request, Growing& growing) CACHALOT_GROWING;
   static void append_free_segments(const BlockPool& pool, std::vector<Block*>& blocks);
   void release(const std::vector<Block*>& blocks, Growing& growing) CACHALOT_GROWING;

@@ -57,7 +57,8 @@ bool SleepingPools::release_physical(PoolId id, bool save) {
     frees_.synchronize(pool, growing);
     if (pages().handles_of(*pool).empty()) return true;  // a GPU that was never used is not to get a context now
     clocks_.finish_all_work(growing);
-    if (!pools_.in_use(*pool, growing)) driver().release_pages(pool, PageDriver::kEverything, growing);
+    if (!pools_.in_use(*pool, growing))
+      driver().release_pages(pool, PageDriver::kEverything, PageDriver::kEverything, growing);
     const std::vector<HandleId> handles = handles_of(*pool, /*asleep=*/false, growing);
     std::copy_if(handles.begin(), handles.end(), std::back_inserter(unsaved),
                  [&](HandleId handle) { return !pool->saved.contains(handle); });
@@ -191,7 +192,9 @@ bool SleepingPools::wake_once(const PrivatePool& pool, Growing& growing) {
 // What was freed meanwhile need not come back, unless a graph may know its addresses.
 void SleepingPools::forget_idle_sleepers(PrivatePool& pool, Growing& growing) {
   if (pools_.in_use(pool, growing)) return;
-  for (const HandleId id : pages().claim_idle_handles(state_.pools_of(&pool, growing))) {
+  const std::vector<HandleId> idle = pages().idle_handles(state_.pools_of(&pool, growing));
+  pages().claim_handles(idle);
+  for (const HandleId id : idle) {
     if (pages().pages().handle(id).is_asleep()) {
       driver().release_handle(id, &pool, growing);
     } else {

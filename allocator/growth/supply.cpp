@@ -15,6 +15,7 @@ Block& Supply::obtain(Request request, const Context& context, Held& held) {
   if (Block* block = growth.find_beside(request, held)) return *block;
   const PoolHold hold(request.pool().owner());
   const ArenaHold arena_hold(*request.arena);
+  limits_.measure(held);
   const bool callbacks_freed = pressure_.run_callbacks(held);
   update_sums(held);  // they may have freed into a cache
   if (callbacks_freed) {
@@ -82,7 +83,7 @@ void Supply::throw_out_of_memory(Request request, const Context& context, Held& 
                          .context = context},
                         held);
   const std::size_t limit = state_.ledger.limit(held);
-  const std::string message = out_of_memory_text(state_, pools_, request, bytes, memory, held);
+  const std::string message = out_of_memory_text(state_, pools_, request, bytes, memory, limits_.holding(held), held);
   const std::size_t total = limit == Ledger::kNoLimit ? memory.total_bytes : limit;
   pressure_.tell({.device = state_.index,
                   .segment_bytes = bytes,

@@ -6,6 +6,7 @@
 
 #include "growth/growth.h"
 #include "heap/cache_bridge.h"
+#include "heap/limits.h"
 #include "heap/memory_pressure.h"
 #include "heap/private_pools.h"
 
@@ -13,8 +14,8 @@ CACHALOT_BEGIN
 
 class Supply {
  public:
-  Supply(HeapState& state, PrivatePools& pools, CacheBridge& caches, MemoryPressure& pressure)
-      : state_(state), pools_(pools), caches_(caches), pressure_(pressure) {}
+  Supply(HeapState& state, PrivatePools& pools, CacheBridge& caches, MemoryPressure& pressure, Limits& limits)
+      : state_(state), pools_(pools), caches_(caches), pressure_(pressure), limits_(limits) {}
   Supply(const Supply&) = delete;
   Supply& operator=(const Supply&) = delete;
 
@@ -34,6 +35,7 @@ class Supply {
   PrivatePools& pools_;
   CacheBridge& caches_;
   MemoryPressure& pressure_;
+  Limits& limits_;
 };
 
 CACHALOT_END

@@ -1,5 +1,7 @@
 #include "heap/ledger.h"
 
+#include <algorithm>
+
 #include "base/bytes.h"
 #include "base/check.h"
 #include "heap/heap_state.h"
@@ -17,8 +19,10 @@ std::optional<Ledger::Ask> Ledger::ask(std::size_t bytes, const Held& held) {
   return Ask(*this, bytes);
 }
 
-bool Ledger::is_beyond_limit(std::size_t bytes, const Held& /*held*/) const {
-  return limit_ != kNoLimit && held_ + bytes > limit_;
+// Where more is held than a limit allows, since it was set later, what needs no new memory goes on.
+bool Ledger::is_beyond_limit(std::size_t bytes, const Held& held) const {
+  const std::size_t most = limit(held);
+  return bytes != 0 && most != kNoLimit && (held_ > most || bytes > most - held_);
 }
 
 // PyTorch's rule: by the option's fraction, whatever was set since.
@@ -33,10 +37,15 @@ void Ledger::Ask::granted(std::size_t bytes, const Held& held) {
   holds(held);
   bytes_ -= bytes;
   ledger_.asked_ -= bytes;
+  if (!ledger_.is_below_soft_ || ledger_.held_ - ledger_.asked_ <= ledger_.soft_limit_) return;
+  ledger_.is_below_soft_ = false;
+  ledger_.crossed_by_ = std::this_thread::get_id();
 }
 
 void Ledger::Ask::withdrawn(std::size_t bytes, const Held& held) {
-  granted(bytes, held);
+  holds(held);
+  bytes_ -= bytes;
+  ledger_.asked_ -= bytes;
   ledger_.held_ -= bytes;
 }
 
@@ -44,6 +53,13 @@ void Ledger::Ask::withdrawn(std::size_t bytes, const Held& held) {
 Ledger::Ask::~Ask() CACHALOT_NO_THREAD_SAFETY_ANALYSIS {
   ledger_.asked_ -= bytes_;
   ledger_.held_ -= bytes_;
+}
+
+void Ledger::hold_less(std::size_t bytes) {
+  held_ -= bytes;
+  const std::size_t there = held_ - asked_;
+  if (there <= soft_limit_) is_below_soft_ = true;
+  kept_ = std::min(kept_, there);
 }
 
 Ledger::Move::Move(Ledger& ledger, std::size_t bytes, const Held& held) : ledger_(ledger), bytes_(bytes) {
@@ -79,7 +95,7 @@ void Ledger::segment_stays(const Departing& segment, const Held& /*held*/) {
 
 void Ledger::segment_went(const Departing& segment, const Held& held) {
   departing_ -= segment.bytes;
-  held_ -= segment.bytes;
+  hold_less(segment.bytes);
   ++state_.counters.num_device_free;
   if (is_oversize(segment.bytes, state_.options)) state_.counters.oversize_segment(-1);
   tell_of_pages(Change::Action::segment_free, segment.arena->pool.kind(), segment.address, segment.bytes,
@@ -108,7 +124,7 @@ void Ledger::pages_went(PoolKind kind, Address address, std::size_t bytes, const
 
 void Ledger::handle_went(std::size_t bytes, const Held& /*held*/) {
   ++state_.counters.num_device_free;
-  held_ -= bytes;
+  hold_less(bytes);
 }
 
 void Ledger::orphaned(std::size_t bytes, const Held& /*held*/) {
@@ -117,7 +133,7 @@ void Ledger::orphaned(std::size_t bytes, const Held& /*held*/) {
 }
 
 void Ledger::orphan_went(std::size_t bytes, const Held& /*held*/) {
-  held_ -= bytes;
+  hold_less(bytes);
   orphaned_ -= bytes;
 }
 
@@ -153,7 +169,7 @@ void Ledger::synchronized(const Held& held) {
   state_.observers.observe({.action = Change::Action::synchronize}, held);
 }
 
-// --- the limit ----------------------------------------------------------------------------------------------------------
+// --- the limits ---------------------------------------------------------------------------------------------------------
 
 void Ledger::require_fraction(double fraction) {
   CACHALOT_REQUIRE(fraction >= 0 && fraction <= 1, "invalid fraction: {}. Please set within [0, 1].", fraction);
@@ -161,11 +177,31 @@ void Ledger::require_fraction(double fraction) {
 
 void Ledger::set_fraction(double fraction, std::size_t device_bytes, const Held& /*held*/) {
   fraction_ = fraction;
-  limit_ = fraction == 1 ? kNoLimit : static_cast<std::size_t>(fraction * static_cast<double>(device_bytes));
+  fraction_limit_ = fraction == 1 ? kNoLimit : static_cast<std::size_t>(fraction * static_cast<double>(device_bytes));
 }
 
 double Ledger::fraction(const Held& /*held*/) const { return fraction_; }
-std::size_t Ledger::limit(const Held& /*held*/) const { return limit_; }
+void Ledger::set_byte_limit(std::size_t bytes, const Held& /*held*/) { byte_limit_ = bytes; }
+std::size_t Ledger::limit(const Held& /*held*/) const { return std::min(fraction_limit_, byte_limit_); }
+bool Ledger::is_limited_by_fraction(const Held& /*held*/) const { return fraction_limit_ < byte_limit_; }
+
+void Ledger::set_soft_limit(std::size_t bytes, const Held& /*held*/) {
+  soft_limit_ = bytes;
+  is_below_soft_ = true;
+  crossed_by_ = {};
+}
+
+std::size_t Ledger::soft_limit(const Held& /*held*/) const { return soft_limit_; }
+
+bool Ledger::take_crossing(const Held& /*held*/) {
+  if (crossed_by_ != std::this_thread::get_id()) return false;
+  crossed_by_ = {};
+  return true;
+}
+
+void Ledger::keep(std::size_t bytes, const Held& /*held*/) { kept_ = bytes; }
+std::size_t Ledger::kept_bytes(const Held& /*held*/) const { return kept_; }
+
 std::size_t Ledger::held_bytes(const Held& /*held*/) const { return held_; }
 std::size_t Ledger::moving_bytes(const Held& /*held*/) const { return moving_; }
 

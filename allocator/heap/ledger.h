@@ -1,5 +1,5 @@
 // The Ledger counts every byte that comes from the device and returns to it. It changes statistics, held bytes and the
-// observers' view together, and keeps the limit.
+// observers' view together, and keeps the limits.
 //
 // Invariant: held = reserved + asked for + departing + orphaned.
 //   reserved    in the heap's segments or pages; the statistic reserved_bytes
@@ -11,6 +11,7 @@
 #include <cstddef>
 #include <limits>
 #include <optional>
+#include <thread>
 #include <utility>
 
 #include "base/device_lock.h"
@@ -111,8 +112,23 @@ class Ledger {
   // Limits held bytes to a fraction of `device_bytes`; 1 lifts the limit.
   void set_fraction(double fraction, std::size_t device_bytes, const Held& held) CACHALOT_HELD;
   double fraction(const Held& held) const CACHALOT_HELD;
-  // Returns the limit of held bytes, or kNoLimit.
+  // Limits held bytes beside the fraction; kNoLimit lifts that limit. The fraction stays.
+  void set_byte_limit(std::size_t bytes, const Held& held) CACHALOT_HELD;
+  // Returns the lower of the two limits of held bytes, or kNoLimit.
   std::size_t limit(const Held& held) const CACHALOT_HELD;
+  // Returns true if that is the fraction's.
+  bool is_limited_by_fraction(const Held& held) const CACHALOT_HELD;
+
+  // Sets the bytes above which held memory, without what is only asked for, is told of; kNoLimit: never.
+  void set_soft_limit(std::size_t bytes, const Held& held) CACHALOT_HELD;
+  std::size_t soft_limit(const Held& held) const CACHALOT_HELD;
+  // Returns true, once, if the calling thread has taken held memory above the soft limit.
+  bool take_crossing(const Held& held) CACHALOT_HELD;
+
+  // Garbage collection keeps so many held bytes, until less is held for another reason.
+  void keep(std::size_t bytes, const Held& held) CACHALOT_HELD;
+  std::size_t kept_bytes(const Held& held) const CACHALOT_HELD;
+
   std::size_t held_bytes(const Held& held) const CACHALOT_HELD;
   std::size_t moving_bytes(const Held& held) const CACHALOT_HELD;
   // Returns the first broken invariant, or "".
@@ -120,10 +136,16 @@ class Ledger {
 
  private:
   bool is_beyond_limit(std::size_t bytes, const Held& held) const CACHALOT_HELD;
+  void hold_less(std::size_t bytes) CACHALOT_REQUIRES(device_lock);
 
   HeapState& state_;
   double fraction_ CACHALOT_GUARDED_BY(device_lock) = 1;
-  std::size_t limit_ CACHALOT_GUARDED_BY(device_lock) = kNoLimit;
+  std::size_t fraction_limit_ CACHALOT_GUARDED_BY(device_lock) = kNoLimit;
+  std::size_t byte_limit_ CACHALOT_GUARDED_BY(device_lock) = kNoLimit;
+  std::size_t soft_limit_ CACHALOT_GUARDED_BY(device_lock) = kNoLimit;
+  bool is_below_soft_ CACHALOT_GUARDED_BY(device_lock) = true;
+  std::thread::id crossed_by_ CACHALOT_GUARDED_BY(device_lock);  // of no thread: nobody has, or it was told
+  std::size_t kept_ CACHALOT_GUARDED_BY(device_lock) = 0;
   std::size_t held_ CACHALOT_GUARDED_BY(device_lock) = 0;
   std::size_t asked_ CACHALOT_GUARDED_BY(device_lock) = 0;
   std::size_t departing_ CACHALOT_GUARDED_BY(device_lock) = 0;

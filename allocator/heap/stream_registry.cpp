@@ -27,6 +27,14 @@ Arena& StreamRegistry::arena_of(BlockPool& pool, const KnownStream& stream, cons
   return arena;
 }
 
+Arena& StreamRegistry::arena_of_nobody(BlockPool& pool, Growing& growing) {
+  constexpr KnownStream kNobody{nullptr, StreamKey::nobody()};
+  StreamClock& clock = clocks_.of(kNobody, growing);
+  clock.end();
+  clock.everything_is_done(clock.epoch_of_frees());
+  return arena_of(pool, kNobody, growing);
+}
+
 // The stream that had the handle before is no more.
 void StreamRegistry::note(const KnownStream& stream, const Held& held) {
   StreamKey& of_handle = mortal_.try_emplace(stream.handle, stream.key).first->second;

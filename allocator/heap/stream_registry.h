@@ -39,6 +39,8 @@ class StreamRegistry {
   Arena& arena_of_request(BlockPool& pool, Stream handle, const Held& held) CACHALOT_HELD;
   // Returns the arena of a stream, made if there was none.
   Arena& arena_of(BlockPool& pool, const KnownStream& stream, const Held& held) CACHALOT_HELD;
+  // Returns the arena of memory that no stream has used: as that of a stream that has ended, whose work is done.
+  Arena& arena_of_nobody(BlockPool& pool, Growing& growing) CACHALOT_GROWING;
 
   // Forgets streams without memory once there are many, which costs each stream a look at a few blocks.
   void forget_if_many(Growing& growing) CACHALOT_GROWING;

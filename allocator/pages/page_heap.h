@@ -149,9 +149,8 @@ class PageHeap {
   // A stretch has memory again and is as free as it was.
   void reopen(const VacatedStretch& part) noexcept;
 
-  // The handles of an owner's pools without a live byte; their memory is claimed. Then, of each, either its addresses
-  // become gaps, or it is free again.
-  std::vector<HandleId> claim_idle_handles(const PoolPair& pools);
+  // Claims the memory of handles without a live byte. Then, of each, either its addresses become gaps, or it is free again.
+  void claim_handles(const std::vector<HandleId>& idle);
   void forget_memory(HandleId id);
   void put_back_idle(HandleId id);
 

@@ -18,14 +18,12 @@ std::vector<HandleId> PageHeap::idle_handles(const PoolPair& pools) const {
   return idle;
 }
 
-std::vector<HandleId> PageHeap::claim_idle_handles(const PoolPair& pools) {
-  std::vector<HandleId> idle = idle_handles(pools);
+void PageHeap::claim_handles(const std::vector<HandleId>& idle) {
   for (const HandleId id : idle) {
     for_each_home(id, [&](PageRange& range, Address begin, Address end) {
       claim_stretch(range, first_block(begin), begin, end, [](Block&) {});
     });
   }
-  return idle;
 }
 
 // Each stretch of addresses at which pages of a handle are at home.

@@ -1,5 +1,6 @@
 #include "policy/option_grammar.h"
 
+#include <algorithm>
 #include <cctype>
 #include <cstddef>
 #include <utility>
@@ -110,6 +111,10 @@ class Grammar {
 
 void refuse(const OptionSetting& setting, const std::string& rule) {
   throw InvalidArgument(formatted("option {}: bad value '{}': {}", setting.key, shown(setting.value), rule));
+}
+
+bool names_option(std::string_view text, std::string_view key) {
+  return std::ranges::any_of(read_settings(text), [&](const OptionSetting& setting) { return setting.key == key; });
 }
 
 std::vector<OptionSetting> read_settings(std::string_view text) { return Grammar(tokenize(text)).read(); }

@@ -27,6 +27,9 @@ struct OptionSetting {
 // Returns the settings in the order of the text. Throws InvalidArgument for a text that is none.
 std::vector<OptionSetting> read_settings(std::string_view text);
 
+// Returns true if the text, which is known to be settings, has one of this key.
+bool names_option(std::string_view text, std::string_view key);
+
 // Throws InvalidArgument: the setting's value breaks the rule.
 [[noreturn]] void refuse(const OptionSetting& setting, const std::string& rule);
 

@@ -11,6 +11,7 @@
 
 #include "base/bytes.h"
 #include "base/format.h"
+#include "cachalot/errors.h"
 #include "policy/torch_policy.h"
 
 CACHALOT_BEGIN
@@ -149,6 +150,14 @@ void set_per_process_memory_fraction(const OptionSetting& setting, Options& opti
   options.per_process_memory_fraction = fraction;
 }
 
+void set_limit(const OptionSetting& setting, Options& options) {
+  try {
+    options.limit = MemoryLimit::parse(setting.value);
+  } catch (const InvalidArgument& error) {
+    refuse(setting, error.what());
+  }
+}
+
 template <bool Options::*member>
 void set_bool(const OptionSetting& setting, Options& options) {
   options.*member = parse_bool(setting);
@@ -236,6 +245,7 @@ constexpr OptionKey kKeys[] = {
     {"garbage_collection_threshold", "", set_garbage_collection_threshold},
     {"roundup_power2_divisions", "", set_roundup_power2_divisions, true},
     {"per_process_memory_fraction", "", set_per_process_memory_fraction},
+    {"limit", "", set_limit},
     {"throw_on_cudamalloc_oom", "", set_bool<&Options::throw_on_cudamalloc_oom>},
     {"expandable_segments", "", set_bool<&Options::expandable_segments>},
     {"release_lock_on_cudamalloc", "release_lock_on_hipmalloc", set_bool<&Options::release_lock_on_cudamalloc>},

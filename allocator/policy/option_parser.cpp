@@ -19,17 +19,17 @@ namespace {
 // Every member: the bindings do not compile when one is missing here.
 auto members_of(const Options& options) {
   const auto& [large_segment_size, max_split_size, max_non_split_rounding, garbage_collection_threshold,
-               roundup_power2_divisions, per_process_memory_fraction, throw_on_cudamalloc_oom, expandable_segments,
-               release_lock_on_cudamalloc, graph_capture_record_stream_reuse, pinned_use_background_threads,
-               pinned_use_cuda_host_register, pinned_num_register_threads, pinned_reserve_segment_size, pinned_limit,
-               heap, cross_stream, immortal_streams, remap_slack, page_size, max_mappings, background_thread,
-               thread_cache, guard, guard_quarantine, debug, text] = options;
+               roundup_power2_divisions, per_process_memory_fraction, limit, throw_on_cudamalloc_oom,
+               expandable_segments, release_lock_on_cudamalloc, graph_capture_record_stream_reuse,
+               pinned_use_background_threads, pinned_use_cuda_host_register, pinned_num_register_threads,
+               pinned_reserve_segment_size, pinned_limit, heap, cross_stream, immortal_streams, remap_slack, page_size,
+               max_mappings, background_thread, thread_cache, guard, guard_quarantine, debug, text] = options;
   return std::tie(large_segment_size, max_split_size, max_non_split_rounding, garbage_collection_threshold,
-                  roundup_power2_divisions, per_process_memory_fraction, throw_on_cudamalloc_oom, expandable_segments,
-                  release_lock_on_cudamalloc, graph_capture_record_stream_reuse, pinned_use_background_threads,
-                  pinned_use_cuda_host_register, pinned_num_register_threads, pinned_reserve_segment_size, pinned_limit,
-                  heap, cross_stream, immortal_streams, remap_slack, page_size, max_mappings, background_thread,
-                  thread_cache, guard, guard_quarantine, debug, text);
+                  roundup_power2_divisions, per_process_memory_fraction, limit, throw_on_cudamalloc_oom,
+                  expandable_segments, release_lock_on_cudamalloc, graph_capture_record_stream_reuse,
+                  pinned_use_background_threads, pinned_use_cuda_host_register, pinned_num_register_threads,
+                  pinned_reserve_segment_size, pinned_limit, heap, cross_stream, immortal_streams, remap_slack,
+                  page_size, max_mappings, background_thread, thread_cache, guard, guard_quarantine, debug, text);
 }
 
 void require_known(const OptionSetting& setting) {

@@ -15,6 +15,11 @@ On the page heap (CACHALOT_CONF=heap:pages) memory can sleep, and wake at the sa
     cachalot.release_physical("weights", save=True)  # the memory returns to the GPU; tensors keep their addresses
     cachalot.restore_physical("weights")
 
+Held memory has bounds, which may change at run time (docs/guides/limits.md):
+
+    cachalot.set_limit("80%")
+    cachalot.trim(keep="2GiB")
+
 Pools reuse tensors of one shape and type without an allocation (pool/README.md):
 
     pool = cachalot.TensorPool((1024, 1024), dtype=torch.float16)
@@ -72,6 +77,7 @@ if TYPE_CHECKING:
     from ._memory_report import memory_report
     from ._memory_rows import DeviceMemoryReport, MemoryRow
     from ._out_of_memory import OutOfMemoryReport, on_out_of_memory
+    from ._limits import Limits, SoftLimit, limits, reserve, set_limit, set_soft_limit, trim
     from ._paths import include_path, library_path
     from ._pinned import is_pinned_enabled, pinned_stats, set_pinned_limit
     from ._pool_set import PoolSet
@@ -99,6 +105,7 @@ __all__ = [
     "Lease",
     "LibraryError",
     "LibraryUsage",
+    "Limits",
     "MemoryCall",
     "MemoryFinding",
     "MemoryReport",
@@ -110,6 +117,7 @@ __all__ = [
     "RankReport",
     "Region",
     "SavedOnHost",
+    "SoftLimit",
     "Suspect",
     "TensorPool",
     "TrackReport",
@@ -136,6 +144,7 @@ __all__ = [
     "leaks",
     "library_path",
     "library_usage",
+    "limits",
     "memory_report",
     "on_out_of_memory",
     "onnxruntime_options",
@@ -143,12 +152,16 @@ __all__ = [
     "region",
     "regions",
     "release_physical",
+    "reserve",
     "restore_physical",
+    "set_limit",
     "set_pinned_limit",
+    "set_soft_limit",
     "stage",
     "stage_chunks",
     "stats",
     "track",
+    "trim",
     "watch_leaks",
 ]
 
@@ -175,6 +188,7 @@ _MODULES = {
     "_memory_report": ("memory_report",),
     "_memory_rows": ("DeviceMemoryReport", "MemoryRow"),
     "_out_of_memory": ("OutOfMemoryReport", "on_out_of_memory"),
+    "_limits": ("Limits", "SoftLimit", "limits", "reserve", "set_limit", "set_soft_limit", "trim"),
     "_paths": ("include_path", "library_path"),
     "_pinned": ("is_pinned_enabled", "pinned_stats", "set_pinned_limit"),
     "_pool_set": ("PoolSet",),

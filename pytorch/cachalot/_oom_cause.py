@@ -80,7 +80,7 @@ def _limit(facts: Facts) -> Verdict | None:
         "limit",
         f"this process may hold {bytes_text(failure.allowed_bytes)} and holds {bytes_text(state.reserved_bytes)}, while the "
         f"device has {bytes_text(free)} free",
-        f"raise the limit of this process (per_process_memory_fraction, set_per_process_memory_fraction) to "
+        f"raise the limit of this process (cachalot.limits() says who set it) to "
         f"{bytes_text(state.reserved_bytes + failure.segment_bytes)} or more",
     )
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Compares the ABI that c_api.h declares with the description that is committed beside this file.
+"""Compares the ABI that c_api.h and the headers beside it declare with the description that is committed beside this file.
 
     tests/abi/check_abi.py [--header FILE] [--update | --self-test] [--cc COMPILER]
 
@@ -25,6 +25,7 @@ FOLDER = pathlib.Path(__file__).resolve().parent
 ROOT = FOLDER.parents[1]
 DESCRIPTION = FOLDER / "libcachalot.abi"
 HEADER = ROOT / "allocator/include/cachalot/c_api.h"
+FURTHER_HEADERS = [ROOT / "allocator/include/cachalot/c_limits.h"]  # of the same library; they include the first one
 FAILED = 3  # bits of abidiff's exit status: an error, or wrong usage
 
 
@@ -35,13 +36,13 @@ def soname():
 
 
 def library_source(header):
-    text = re.sub(r"/\*.*?\*/", "", header.read_text(), flags=re.DOTALL)
+    text = "".join(re.sub(r"/\*.*?\*/", "", each.read_text(), flags=re.DOTALL) for each in [header, *FURTHER_HEADERS])
     functions = re.findall(r"^CACHALOT_API ([^;]+);", text, flags=re.MULTILINE)
     constants = [name for body in re.findall(r"enum \{(.*?)\}", text, flags=re.DOTALL)
                  for name in re.findall(r"^\s*(CACHALOT_\w+)", body, flags=re.MULTILINE)]
     if not functions or not constants:
         sys.exit(f"check_abi.py: {header}: no function or no constant found; the header's style is not as expected")
-    lines = [f'#include "{header}"']
+    lines = [f'#include "{each}"' for each in [header, *FURTHER_HEADERS]]
     lines += [f"CACHALOT_API {function} {{ __builtin_trap(); }}" for function in functions]
     lines += [f"CACHALOT_API char value_of_{name}[1 + {name}];" for name in constants]
     return "\n".join(lines) + "\n"

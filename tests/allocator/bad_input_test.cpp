@@ -162,6 +162,11 @@ TEST(AnUnknownDevice, IsRefusedEverywhere) {
         [&] { allocator.largest_available(wrong); },
         [&] { allocator.set_memory_fraction(0.5, wrong); },
         [&] { allocator.memory_fraction(wrong); },
+        [&] { allocator.set_limit({}, wrong); },
+        [&] { allocator.set_soft_limit({}, nullptr, wrong); },
+        [&] { allocator.limit_figures(wrong); },
+        [&] { allocator.trim(0, wrong); },
+        [&] { allocator.reserve(1, wrong); },
         [&] {
           allocator.create_or_retain_pool(wrong, {0, 1});
         },

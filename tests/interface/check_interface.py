@@ -37,6 +37,7 @@ device                      -cuda               -cuda                           
 life                        -for_good           -for_good                             -for_good
 figures                     -group              -group                                -group
 settings                    -group              -group                                -group
+limits                      -group              -group                                -group
 observers                   -group              -group                                -group
 pools                       -group              -group                                -group
 sleep                       -group              -group                                -group
@@ -63,6 +64,12 @@ set_memory_fraction         =                   =                               
 memory_fraction             =                   -known                                plug_memory_fraction
 set_caching_enabled         =                   -torch                                -adapter
 caching_enabled             =                   -torch                                -adapter
+
+set_limit                   -ctypes             =                                     plug_set_limit
+set_soft_limit              -ctypes             =                                     plug_set_soft_limit
+limit_figures               -ctypes             =                                     plug_limits_json
+trim                        -ctypes             =                                     plug_trim
+reserve                     -ctypes             =                                     plug_reserve
 
 add_out_of_memory_observer  =                   -functions                            -adapter
 add_refusal_observer        =                   -functions                            -adapter
@@ -144,8 +151,8 @@ OTHERS = {
 HEADERS = {
     "CachingAllocator": ["allocator/include/cachalot/caching_allocator.h", "allocator/include/cachalot/allocator_*.h"],
     "Plug": ["pytorch/plug.h"],
-    "C API": ["allocator/include/cachalot/c_api.h"],
-    "hooks": ["pytorch/hooks.h"],
+    "C API": ["allocator/include/cachalot/c_api.h", "allocator/include/cachalot/c_limits.h"],
+    "hooks": ["pytorch/hooks.h", "pytorch/limit_hooks.h"],
 }
 
 

@@ -1,4 +1,4 @@
-# cmake -D NM=<nm> -D LIBRARY=<libcachalot.so> -D HEADER=<c_api.h> -P check_exports.cmake
+# cmake -D NM=<nm> -D LIBRARY=<libcachalot.so> -D HEADERS=<c_api.h and those beside it> -P check_exports.cmake
 # libcachalot.so exports every function of the C API and nothing else.
 
 cmake_minimum_required(VERSION 3.25)
@@ -11,7 +11,11 @@ foreach(line IN LISTS lines)
   list(APPEND exported ${symbol})
 endforeach()
 
-file(READ ${HEADER} header)
+set(header "")
+foreach(file IN LISTS HEADERS)
+  file(READ ${file} text)
+  string(APPEND header "${text}")
+endforeach()
 string(REGEX MATCHALL "CACHALOT_API [^;(]*[ *](cachalot_[a-z_0-9]+)\\(" declarations "${header}")
 set(declared "")
 foreach(declaration IN LISTS declarations)
@@ -23,11 +27,11 @@ list(SORT exported)
 list(SORT declared)
 list(LENGTH declared count)
 if(count EQUAL 0)
-  message(FATAL_ERROR "no CACHALOT_API function found in ${HEADER}")
+  message(FATAL_ERROR "no CACHALOT_API function found in ${HEADERS}")
 endif()
 if(NOT exported STREQUAL declared)
   string(JOIN " " exported_text ${exported})
   string(JOIN " " declared_text ${declared})
   message(FATAL_ERROR "exported: ${exported_text}\ndeclared: ${declared_text}")
 endif()
-message(STATUS "${LIBRARY} exports the ${count} functions of ${HEADER}")
+message(STATUS "${LIBRARY} exports the ${count} functions of ${HEADERS}")

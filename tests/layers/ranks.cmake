@@ -13,7 +13,7 @@ set(layers
   "1                              allocator/include/cachalot/pin_times.h"
   # change.h is a plain value that every layer above may name.
   "2 allocator/policy/            allocator/include/cachalot/options.h  allocator/include/cachalot/change.h"
-  "2 allocator/include/cachalot/guard.h"
+  "2 allocator/include/cachalot/guard.h       allocator/include/cachalot/memory_limit.h"
   # The simulated CUDA runtime stands beside the allocator: it knows the simulated device and nothing above it.
   "2 simulator/"
   "3 allocator/blocks/"
@@ -35,6 +35,7 @@ set(layers
   "12 allocator/include/cachalot/allocator_guard.h      allocator/include/cachalot/allocator_observers.h"
   "12 allocator/include/cachalot/allocator_pools.h      allocator/include/cachalot/allocator_settings.h"
   "12 allocator/include/cachalot/allocator_sharing.h    allocator/include/cachalot/allocator_sleep.h"
+  "12 allocator/include/cachalot/allocator_limits.h"
   "12 allocator/caching_allocator.cpp   allocator/include/cachalot/caching_allocator.h"
   "13 allocator/pinned_host_allocator.cpp  allocator/include/cachalot/pinned_host_allocator.h"
   "13 allocator/pinned_memory_resource.cpp allocator/include/cachalot/pinned_memory_resource.h"
@@ -46,7 +47,8 @@ set(layers
   "13 kernels/"
   "13 mr/"
   "13 allocator/c_api.cpp          allocator/include/cachalot/c_api.h  allocator/c_api_cached_path.h"
-  "13 allocator/c_api_environment.cpp  allocator/c_api_environment.h"
+  "13 allocator/c_api_environment.cpp  allocator/c_api_environment.h  allocator/c_api_boundary.h"
+  "13 allocator/c_limits.cpp       allocator/include/cachalot/c_limits.h"
   # The plug-in sees the C++ API; an adapter, compiled by its user, sees the public headers and plug.h.
   "13 pytorch/"
   "14 pytorch/adapter/"

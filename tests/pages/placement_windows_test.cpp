@@ -140,7 +140,9 @@ class RandomPlacement : public testing::Test {
   // All handles without a live byte go back.
   void release_idle() {
     PhysicalPages& physical = hand.pages.pages();
-    for (const HandleId id : hand.pages.claim_idle_handles(hand.pools())) {
+    const std::vector<HandleId> idle = hand.pages.idle_handles(hand.pools());
+    hand.pages.claim_handles(idle);
+    for (const HandleId id : idle) {
       const std::vector<View> views = physical.handle(id).views;
       hand.pages.forget_memory(id);
       for (const View& view : views) {

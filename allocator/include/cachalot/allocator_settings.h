@@ -20,12 +20,13 @@ class AllocatorSettings : private AllocatorGroup {
   /// Throws InvalidArgument, which names key, value and rule, and then applies nothing.
   void configure(std::string_view options);
   /// Replaces all options. If per_process_memory_fraction is unchanged, a fraction set by
-  /// set_memory_fraction is kept. Throws as the function above.
+  /// set_memory_fraction is kept; if `limit` is unchanged, a limit set by set_limit is. Throws as
+  /// the function above.
   void configure(const Options& options);
   /// Returns the options.
   Options options() const;
   /// Limits the bytes held from the device to floor(fraction x total memory). 1 lifts the limit.
-  /// Memory that is held already stays.
+  /// Memory that is held already stays. With a limit of AllocatorLimits the lower one holds.
   /// Throws InvalidArgument unless `fraction` is in [0, 1].
   void set_memory_fraction(double fraction, int device = 0);
   /// Returns the fraction; 1 without a limit.

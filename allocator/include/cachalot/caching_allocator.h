@@ -10,6 +10,7 @@
 
 #include "cachalot/allocator_figures.h"
 #include "cachalot/allocator_guard.h"
+#include "cachalot/allocator_limits.h"
 #include "cachalot/allocator_observers.h"
 #include "cachalot/allocator_pools.h"
 #include "cachalot/allocator_settings.h"
@@ -21,6 +22,7 @@
 #include "cachalot/guard.h"
 #include "cachalot/history.h"
 #include "cachalot/kernels.h"
+#include "cachalot/memory_limit.h"
 #include "cachalot/options.h"
 #include "cachalot/out_of_memory.h"
 #include "cachalot/pool_id.h"
@@ -95,6 +97,7 @@ struct AllocateOptions {
 /// these limits goes back to the device, and the request throws InvalidArgument.
 class CachingAllocator : public AllocatorFigures,
                          public AllocatorSettings,
+                         public AllocatorLimits,
                          public AllocatorObservers,
                          public AllocatorPools,
                          public AllocatorSleep,
@@ -135,6 +138,10 @@ class CachingAllocator : public AllocatorFigures,
   AllocatorSettings& settings() { return *this; }
   /// Returns the options and limits.
   const AllocatorSettings& settings() const { return *this; }
+  /// Returns the limits at run time.
+  AllocatorLimits& limits() { return *this; }
+  /// Returns the limits at run time.
+  const AllocatorLimits& limits() const { return *this; }
   /// Returns the observers.
   AllocatorObservers& observers() { return *this; }
   /// Returns the observers.

@@ -29,6 +29,8 @@
 #include <string_view>
 #include <vector>
 
+#include "cachalot/memory_limit.h"
+
 CACHALOT_BEGIN_API
 
 /// A HeapKind is a way to divide device memory into blocks.
@@ -65,11 +67,14 @@ struct Options {
   /// A block that is not split may be larger than the request by this; at least large_segment_size.
   std::size_t max_non_split_rounding = std::size_t{20} << 20;
   /// Cached segments are returned, oldest first, above this part of the memory limit; in (0, 1), or
-  /// 0 for off. It needs a memory fraction below 1.
+  /// 0 for off. It needs a memory fraction below 1, or a limit.
   double garbage_collection_threshold = 0;
   /// Request sizes are rounded up to a power of two divided by this; powers of two, or 0 for off.
   std::array<std::size_t, kRoundupSlots> roundup_power2_divisions{};
   double per_process_memory_fraction = 1;  ///< limit on reserved memory, as a part of the device
+  /// Another limit on the memory held from each device; of the two the lower one holds. One that
+  /// depends on free memory is measured when the allocator first needs memory of the device.
+  MemoryLimit limit;
   /// Refuses a request, with no attempt to recover, if held memory would exceed
   /// per_process_memory_fraction with it. set_memory_fraction has no effect on this.
   bool throw_on_cudamalloc_oom = false;

@@ -1,0 +1,83 @@
+#include "heap/limits.h"
+
+#include <utility>
+
+#include "base/check.h"
+#include "base/format.h"
+
+CACHALOT_BEGIN
+
+void Limits::set_fraction(double fraction, Setter setter) {
+  Ledger::require_fraction(fraction);
+  const std::size_t total = state_.device->properties().total_bytes;
+  const DeviceLock lock(state_.mutex);
+  state_.ledger.set_fraction(fraction, total, lock);
+  fraction_setter_ = setter;
+  state_.update_aging(lock);
+}
+
+void Limits::set(const MemoryLimit& limit, Setter setter) {
+  const DeviceLock lock(state_.mutex);
+  if (limit.base == MemoryLimit::Base::free && setter == Setter::option) {
+    set_measured(limit, Ledger::kNoLimit, setter, lock);
+    is_pending_ = true;
+  } else {
+    set_measured(limit, measured(limit, lock), setter, lock);
+  }
+}
+
+void Limits::set_measured(const MemoryLimit& limit, std::size_t bytes, Setter setter, const Held& held) {
+  limit_ = limit;
+  limit_setter_ = setter;
+  is_pending_ = false;
+  state_.ledger.set_byte_limit(bytes, held);
+  state_.update_aging(held);
+}
+
+// Asks the device only for what the limit is measured from.
+std::size_t Limits::measured(const MemoryLimit& limit, Held& held) {
+  MemoryInfo memory;
+  {
+    const Unlocked unlocked(held);
+    if (limit.base == MemoryLimit::Base::total) memory.total_bytes = state_.device->properties().total_bytes;
+    if (limit.base == MemoryLimit::Base::free) memory = state_.device->memory_info();
+  }
+  return limit.in_bytes(memory.total_bytes, memory.free_bytes, state_.ledger.held_bytes(held));
+}
+
+void Limits::measure(Held& held) {
+  if (!is_pending_) return;
+  const MemoryLimit limit = limit_;
+  const std::size_t bytes = measured(limit, held);
+  if (is_pending_ && limit_ == limit) set_measured(limit, bytes, limit_setter_, held);  // nobody has set another since
+}
+
+void Limits::set_soft(const MemoryLimit& limit, SoftLimitCallback callback) {
+  CACHALOT_REQUIRE(callback || limit.base == MemoryLimit::Base::none,
+                   "the soft limit {} has no callback; it must be callable", to_string(limit));
+  const DeviceLock lock(state_.mutex);
+  const std::size_t bytes = measured(limit, lock);
+  state_.ledger.set_soft_limit(bytes, lock);
+  std::swap(callback_, callback);
+}
+
+void Limits::tell_if_crossed(Held& held) {
+  if (!state_.ledger.take_crossing(held) || !callback_) return;
+  const SoftLimitCallback callback = callback_;
+  const SoftLimitReport report{state_.index, state_.ledger.held_bytes(held), state_.ledger.soft_limit(held)};
+  const Unlocked unlocked(held);
+  callback(report);
+}
+
+std::string Limits::holding(const Held& held) const {
+  if (state_.ledger.limit(held) == Ledger::kNoLimit) return "";
+  if (state_.ledger.is_limited_by_fraction(held)) {
+    const double fraction = state_.ledger.fraction(held);
+    return fraction_setter_ == Setter::option ? formatted("per_process_memory_fraction:{}", fraction)
+                                              : formatted("set_memory_fraction({})", fraction);
+  }
+  const std::string limit = to_string(limit_);
+  return limit_setter_ == Setter::option ? formatted("limit:{}", limit) : formatted("set_limit(\"{}\")", limit);
+}
+
+CACHALOT_END

@@ -1,0 +1,55 @@
+// The Limits of one device's held memory: who set the limit of bytes and as what, and whom to tell when the soft limit is
+// crossed. The Ledger keeps them.
+//
+// A limit of the option `limit` that is measured from the free memory waits (is pending) until the allocator first needs
+// memory of the device: measured earlier, it would make a context on GPUs that the program never uses.
+//
+// Thread safety: functions without a token lock by themselves; none calls the device or the program under a lock.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+#include "cachalot/memory_limit.h"
+#include "heap/heap_state.h"
+
+CACHALOT_BEGIN
+
+class Limits {
+ public:
+  // Who set a limit.
+  enum class Setter : std::uint8_t { option, call };
+
+  explicit Limits(HeapState& state) : state_(state) {}
+  Limits(const Limits&) = delete;
+  Limits& operator=(const Limits&) = delete;
+
+  // Throws InvalidArgument unless the fraction is in [0, 1].
+  void set_fraction(double fraction, Setter setter);
+  // Limits held bytes from now on, beside the fraction. What is held already stays. Throws CudaError; the limit is then
+  // as before.
+  void set(const MemoryLimit& limit, Setter setter);
+  // `callback` may be empty if there is no limit. Throws InvalidArgument for an empty one otherwise, CudaError.
+  void set_soft(const MemoryLimit& limit, SoftLimitCallback callback);
+
+  // Measures a pending limit. Throws CudaError; it is then still pending.
+  void measure(Held& held) CACHALOT_HELD;
+  // Calls the callback of the soft limit, if the calling thread has crossed it. Throws what the callback throws.
+  void tell_if_crossed(Held& held) CACHALOT_HELD;
+  // Returns the limit that holds and who set it, as in `limit:20GiB` or `set_limit("20GiB")`; "" without a limit.
+  std::string holding(const Held& held) const CACHALOT_HELD;
+
+ private:
+  void set_measured(const MemoryLimit& limit, std::size_t bytes, Setter setter, const Held& held) CACHALOT_HELD;
+  std::size_t measured(const MemoryLimit& limit, Held& held) CACHALOT_HELD;
+
+  HeapState& state_;
+  bool is_pending_ CACHALOT_GUARDED_BY(device_lock) = false;
+  MemoryLimit limit_ CACHALOT_GUARDED_BY(device_lock);
+  Setter limit_setter_ CACHALOT_GUARDED_BY(device_lock) = Setter::option;
+  Setter fraction_setter_ CACHALOT_GUARDED_BY(device_lock) = Setter::option;
+  SoftLimitCallback callback_ CACHALOT_GUARDED_BY(device_lock);
+};
+
+CACHALOT_END
