@@ -66,8 +66,9 @@ def _ask_nvml(device: int) -> tuple[int, dict[int, int]] | None:
         nvml = ctypes.CDLL("libnvidia-ml.so.1")
         if nvml.nvmlInit_v2() != 0:
             return None
+        cuda: Any = torch.cuda
         try:
-            uuid = f"GPU-{torch.cuda.get_device_properties(device).uuid}"
+            uuid = f"GPU-{cuda.get_device_properties(device).uuid}"
             handle = ctypes.c_void_p()
             if nvml.nvmlDeviceGetHandleByUUID(uuid.encode(), ctypes.byref(handle)) != 0:
                 return None

@@ -103,8 +103,9 @@ class _Search:
 
         wanted = (torch.nn.Module, torch.optim.Optimizer, torch.Tensor)
         found: tuple[list[Any], list[Any], list[Any]] = ([], [], [])
-        places: dict[type, int] = {}
-        for count, candidate in enumerate(gc.get_objects()):
+        places: dict[type[Any], int] = {}
+        objects: list[object] = gc.get_objects()
+        for count, candidate in enumerate(objects):
             if count % _CHECKED == 0:
                 self._look_at_time()
             kind: type[Any] = type(candidate)
