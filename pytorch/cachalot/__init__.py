@@ -35,6 +35,9 @@ The memory that a program or a model takes, likewise (docs/tools/simulate.md):
     cachalot.estimate(["train.py"], max_steps=2).fits("l4")
     cachalot.estimate_memory(model, sample_input, torch.optim.AdamW).total_mb
 
+CACHALOT_ON_OOM=report explains an out-of-memory failure before its exception reaches the program
+(docs/guides/out-of-memory.md).
+
 CACHALOT_CONF=guard:True detects writes outside of tensors and to freed memory: `cachalot.check_memory()`. CACHALOT_DEBUG=1
 also detects invalid frees and uses, and adds call stacks.
 
