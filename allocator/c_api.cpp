@@ -12,7 +12,6 @@
 #include <string_view>
 #include <utility>
 #include <vector>
-#include <vector>
 
 #include "base/check.h"
 #include "base/fork_aware.h"

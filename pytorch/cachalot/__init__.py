@@ -48,6 +48,9 @@ What the ranks of a job hold, and which line of the worst one (docs/guides/ranks
 
     print(cachalot.distributed_report())
 
+CACHALOT_ON_OOM=report explains an out-of-memory failure before its exception reaches the program
+(docs/guides/out-of-memory.md).
+
 CACHALOT_CONF=guard:True detects writes outside of tensors and to freed memory: `cachalot.check_memory()`. CACHALOT_DEBUG=1
 also detects invalid frees and uses, and adds call stacks.
 

@@ -16,6 +16,7 @@ from typing import Any
 from ._oom_state import Blocks
 
 PARAMETERS, GRADIENTS, BUFFERS, OPTIMIZER = "parameters", "gradients", "buffers", "optimizer states"
+KINDS = (PARAMETERS, GRADIENTS, BUFFERS, OPTIMIZER)
 TENSORS = "other tensors that Python holds"
 UNKNOWN = "activations, temporaries and memory of C++ code"
 _CHECKED = 4096  # objects between two looks at the clock

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 
 from ._oom_cause import what_would_serve
 from ._oom_facts import Facts, Verdict
-from ._oom_owners import Owner, Owners
+from ._oom_owners import KINDS, Owner, Owners
 from ._oom_state import pool_name, stream_name
 from ._text import bytes_text
 
@@ -118,7 +118,7 @@ def _unexplained(facts: Facts) -> int:
 
 
 def _owner_row(owner: Owner) -> str:
-    kinds = ", ".join(f"{kind} {bytes_text(size)}" for kind, size in owner.kinds.items())
+    kinds = ", ".join(f"{kind} {bytes_text(owner.kinds[kind])}" for kind in KINDS if kind in owner.kinds)
     return _row(owner.bytes, owner.blocks, owner.name + (f": {kinds}" if kinds else ""))
 
 

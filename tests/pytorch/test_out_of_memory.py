@@ -339,6 +339,20 @@ assert len(seen) == 1
     assert "cachalot: out of memory on" not in process.stderr
 
 
+def test_threads_that_fail_at_once_report_one_after_the_other():
+    code = """
+import threading
+threads = [threading.Thread(target=fails, args=(20000,)) for _ in range(4)]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+"""
+    process = run_python(HELPERS + code, CACHALOT_ON_OOM="report")
+    succeeds(process)
+    assert re.findall(r"failure (\d)$", process.stderr, re.MULTILINE) == ["1", "2", "3", "4"]
+
+
 def test_a_program_can_ask_for_it_with_enable():
     code = f"""
 import torch, cachalot
@@ -470,3 +484,25 @@ def test_the_search_for_modules_ends_at_its_deadline():
     assert found.is_complete and found.names == {0: "Linear parameters"}
     late = owners_of(blocks, -1)
     assert not late.is_complete and [owner.name for owner in late.all] == [UNKNOWN]
+
+
+def test_the_memory_of_a_wrapper_is_that_of_the_tensor_inside():
+    """As DTensor's is."""
+    import torch
+    from cachalot._oom_owners import _addresses
+
+    class Wrapper(torch.Tensor):
+        @staticmethod
+        def __new__(cls, inside):
+            made = torch.Tensor._make_wrapper_subclass(cls, inside.shape, dtype=inside.dtype, device=inside.device)
+            made._local_tensor = inside
+            return made
+
+        @classmethod
+        def __torch_dispatch__(cls, *_):
+            raise NotImplementedError
+
+    inside = torch.empty(100, device="cuda")
+    assert list(_addresses(Wrapper(inside))) == [inside.data_ptr()]
+    assert list(_addresses(inside[10:])) == [inside.data_ptr()]
+    assert list(_addresses(torch.empty(3))) == []
