@@ -19,7 +19,7 @@ _NUMBA_MANAGER = "NUMBA_CUDA_MEMORY_MANAGER"
 
 
 class EnabledLibraries(NamedTuple):
-    """What enable_all did. str() has one line for each library."""
+    """An EnabledLibraries says what enable_all did. str() has one line for each library."""
 
     enabled: tuple[str, ...]  # served from now on
     at_import: tuple[str, ...]  # installed, and served as soon as the program imports them

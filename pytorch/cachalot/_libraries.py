@@ -16,7 +16,7 @@ _BAD_INPUT = -3
 
 
 class LibraryUsage(NamedTuple):
-    """What one library has of one device's memory."""
+    """A LibraryUsage is what one library has of one device's memory."""
 
     library: str  # "cupy", "numba", …; "torch" is the remainder: what no other library has
     device: int

@@ -8,7 +8,7 @@ import cachalot
 FUNCTIONS = {
     "enable_cupy": ("cupy", "pip install cupy-cuda13x", "13.0"),
     "enable_numba": ("numba_cuda", "pip install 'numba-cuda[cu13]'", "0.20"),
-    "enable_cuda_core": ("cuda.core", "pip install 'cuda-core[cu13]'", "1.0"),
+    "enable_cuda_core": ("cuda.core", "pip install 'cuda-core[cu13]'", "1.2"),
     "enable_warp": ("warp", "pip install warp-lang", "1.13"),
 }
 

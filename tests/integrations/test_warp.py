@@ -62,6 +62,7 @@ def test_memory_is_reused_in_the_order_of_the_current_stream():
     assert address_of(one) == first
 
 
+@pytest.mark.skipif(not hasattr(warp, "MemoryKind"), reason="this Warp has no kinds of memory")
 def test_memory_is_of_the_kind_that_warp_knows_for_devices():
     assert warp.empty(10, dtype=float, device="cuda:0").memory_kind == warp.MemoryKind.CUDA_DEVICE
 

@@ -8,7 +8,7 @@ from typing import Any
 from .._libraries import LibraryHeap
 from ._required import required
 
-core: Any = required("cuda.core", "'cuda-core[cu13]'", "1.0")
+core: Any = required("cuda.core", "'cuda-core[cu13]'", "1.2")  # whose buffers know their stream
 
 
 _resources: dict[int, HeapMemoryResource] = {}

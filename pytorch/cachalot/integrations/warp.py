@@ -16,9 +16,10 @@ def enable(config: str | None) -> None:
     """As cachalot.enable_warp."""
     warp: Any = required("warp", "warp-lang", _OLDEST)
     heap = LibraryHeap("warp", config)
+    kinds = getattr(warp, "MemoryKind", None)  # later versions than 1.13 have them
     for device in warp.get_cuda_devices():
         if not isinstance(warp.get_device_allocator(device), DeviceAllocator):
-            warp.set_device_allocator(device, DeviceAllocator(device, heap, warp.MemoryKind.CUDA_DEVICE))
+            warp.set_device_allocator(device, DeviceAllocator(device, heap, kinds and kinds.CUDA_DEVICE))
 
 
 def enable_once_initialized(config: str | None) -> None:
