@@ -15,8 +15,8 @@ class MemoryRow:
 
     key: str  # "live", "cached", "torch", "mempool", "nccl", "context", "others" or "unexplained"; of a part, its name
     name: str  # the same, in words
-    bytes: int | None  # None: nobody can tell; it is in "unexplained"
-    source: str  # who tells, or why nobody can
+    bytes: int | None  # None: it is unknown, and in "unexplained"
+    source: str  # who tells, or why it is unknown
     parts: tuple[MemoryRow, ...] = ()  # they add up to `bytes`, unless one of them is None
 
 
@@ -31,7 +31,7 @@ class DeviceMemoryReport:
     device: int
     device_name: str
     total_bytes: int
-    used_bytes: int | None  # as nvidia-smi shows it; None: nobody can tell
+    used_bytes: int | None  # as nvidia-smi shows it; None: unknown
     used_source: str
     rows: tuple[MemoryRow, ...]
     libraries: dict[str, int]  # "live" by library: "torch", "cupy", …
@@ -48,37 +48,37 @@ class DeviceMemoryReport:
 
     @property
     def cachalot_bytes(self) -> int:
-        """What cachalot holds of the device, in use or cached."""
+        """Returns what cachalot holds of the device, in use or cached."""
         return (self.live_bytes or 0) + (self.cached_bytes or 0)
 
     @property
     def live_bytes(self) -> int | None:
-        """What is in use of cachalot's memory."""
+        """Returns what is in use of cachalot's memory."""
         return self.row("live").bytes
 
     @property
     def cached_bytes(self) -> int | None:
-        """What cachalot holds and nobody uses."""
+        """Returns what cachalot holds and no allocation uses."""
         return self.row("cached").bytes
 
     @property
     def nccl_bytes(self) -> int | None:
-        """What NCCL's communicators hold."""
+        """Returns what NCCL's communicators hold."""
         return self.row("nccl").bytes
 
     @property
     def context_bytes(self) -> int | None:
-        """The rest of this process: its CUDA context, and what libraries took past every row above."""
+        """Returns the rest of this process: its CUDA context, and what libraries took past every row above."""
         return self.row("context").bytes
 
     @property
     def other_processes_bytes(self) -> int | None:
-        """What other processes hold."""
+        """Returns what other processes hold."""
         return self.row("others").bytes
 
     @property
     def unexplained_bytes(self) -> int | None:
-        """What is used and in no other row."""
+        """Returns what is used and in no other row."""
         return self.row("unexplained").bytes
 
     def to_json(self) -> str:
@@ -106,7 +106,7 @@ def add_unexplained(rows: list[MemoryRow], used: int | None) -> tuple[MemoryRow,
     """Returns the rows with a last one, so that they add up to `used`."""
     known = sum(row.bytes or 0 for row in rows)
     if used is None:
-        last = MemoryRow("unexplained", "unexplained", None, "nobody tells what is used of the device")
+        last = MemoryRow("unexplained", "unexplained", None, "what is used of the device is unknown")
     else:
         unknown = [row.name for row in rows if row.bytes is None]
         source = f"used less the rows above; {', '.join(unknown)} included" if unknown else "used less the rows above"

@@ -16,7 +16,7 @@ class WholeDevice(NamedTuple):
     """A device's memory, whoever uses it."""
 
     total: int
-    used: int | None  # None: nobody can tell
+    used: int | None  # None: unknown
     source: str
     notes: tuple[str, ...]
     process_rows: tuple[MemoryRow, MemoryRow]  # the rest of this process, and the other processes
@@ -26,7 +26,7 @@ _Used = tuple[int, int | None, str]  # total, used, who tells
 
 
 class _Processes(NamedTuple):
-    bytes: dict[int, int | None] | None  # by process; None: nobody can tell
+    bytes: dict[int, int | None] | None  # by process; None: unknown
     why_not: str = ""
 
 
