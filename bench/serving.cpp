@@ -63,7 +63,8 @@ void print_row(const std::string& config, const char* state, Pass pass) {
 }
 
 void print_rows(const tools::Trace& trace, const std::string& config, bool reserves) {
-  const tools::ReplayOptions options{.config = config};
+  tools::ReplayOptions options;
+  options.config = config;
   std::size_t peak = 0;
   {
     tools::ReplayWorld world(trace, options);

@@ -15,12 +15,12 @@
 
 CACHALOT_BEGIN_API
 
-/// A MemoryLimit counts bytes up to a limit.
+/// A ByteLimit counts bytes up to a limit.
 /// Thread safety: every function may be called from any thread at any time.
-class MemoryLimit {
+class ByteLimit {
  public:
   /// Makes a limit with nothing counted.
-  explicit MemoryLimit(std::size_t limit_bytes) : limit_bytes_(limit_bytes) {}
+  explicit ByteLimit(std::size_t limit_bytes) : limit_bytes_(limit_bytes) {}
 
   /// Counts the bytes. Returns false, having counted nothing, if the limit would be exceeded.
   bool add(std::size_t bytes) {
@@ -53,13 +53,13 @@ class MemoryLimit {
 /// of the upstream.
 /// Thread safety: every function may be called from any thread at any time.
 template <typename Upstream>
-class LimitAdaptor : public ResourceAdaptor<LimitAdaptor<Upstream>, Upstream, MemoryLimit> {
-  using Base = ResourceAdaptor<LimitAdaptor, Upstream, MemoryLimit>;
+class LimitAdaptor : public ResourceAdaptor<LimitAdaptor<Upstream>, Upstream, ByteLimit> {
+  using Base = ResourceAdaptor<LimitAdaptor, Upstream, ByteLimit>;
 
  public:
   /// Makes an adaptor that passes requests on while at most `limit_bytes` bytes are allocated.
   LimitAdaptor(Upstream upstream, std::size_t limit_bytes)
-      : Base(std::move(upstream), std::make_shared<MemoryLimit>(limit_bytes)) {}
+      : Base(std::move(upstream), std::make_shared<ByteLimit>(limit_bytes)) {}
 
   /// Returns the bytes that are allocated through the adaptor and its copies.
   std::size_t allocated_bytes() const { return this->state_->allocated_bytes(); }
