@@ -93,8 +93,9 @@ class DeviceMemoryReport:
         for row in self.rows:
             lines += _lines_of(row, 2)
         lines.append(f"  {_figure(self.used_bytes)}  in all")
-        if len(self.libraries) > 1:
-            lines.append("in use by library: " + _list(self.libraries))
+        in_use = {library: size for library, size in self.libraries.items() if size}
+        if len(in_use) > 1:
+            lines.append("in use by library: " + _list(in_use))
         if self.tensor_pools_bytes:
             lines.append(f"in use by tensor pools: {bytes_text(self.tensor_pools_bytes)}")
         if self.asleep_bytes:

@@ -285,7 +285,7 @@ void reserve_and_trim(World& world) {
     world.allocator.set_soft_limit(MemoryLimit::of_bytes(90 * kMiB),
                                    [&](const SoftLimitReport&) { world.allocator.trim(0); });
     world.allocator.reserve(44 * kMiB);
-    for (const std::size_t mib : {30, 20, 40, 1}) {
+    for (const std::size_t mib : {30U, 20U, 40U, 1U}) {
       live.push_back(world.allocate(mib * kMiB, mib == 20 ? kSideStream : nullptr));
     }
     world.allocator.deallocate(live.back());

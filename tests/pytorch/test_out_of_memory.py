@@ -121,7 +121,7 @@ fails(4000)
 
 def test_a_limit_is_named():
     lines = reported("torch.cuda.set_per_process_memory_fraction(0.25)\nkept = block(1000)\nfails(2000)")
-    names(lines, "limit", "per_process_memory_fraction", "2.93 GiB or more")
+    names(lines, "limit", "cachalot.limits()", "2.93 GiB or more")
     assert any("no limit: yes" in line for line in lines), lines
 
 
