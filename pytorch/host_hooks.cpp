@@ -7,8 +7,7 @@
 #include "pytorch/host_memory.h"
 #include "pytorch/library_hooks.h"
 
-using cachalot::HostMemory;
-using cachalot::Options;
+using namespace cachalot;  // NOLINT(google-*): what follows are functions of C
 
 void* cachalot_pinned_malloc(std::size_t bytes, int device) {
   if (bytes == 0) return nullptr;

@@ -47,7 +47,7 @@ constexpr std::array<CachalotOnnxRuntimeFunctions, kOnnxRuntimeDevices> function
   return {{{onnxruntime_alloc<devices>, onnxruntime_free, onnxruntime_empty_cache<devices>}...}};
 }
 
-constexpr auto onnxruntime_functions = functions_of(std::make_integer_sequence<int, kOnnxRuntimeDevices>());
+constexpr auto kOnnxRuntimeFunctions = functions_of(std::make_integer_sequence<int, kOnnxRuntimeDevices>());
 
 }  // namespace
 }  // namespace cachalot
@@ -62,7 +62,7 @@ int cachalot_plug_onnxruntime(LibraryMemory* library, int device, CachalotOnnxRu
     CACHALOT_REQUIRE(device >= 0 && device < kOnnxRuntimeDevices, "device is {}; it must be from 0 to {}", device,
                      kOnnxRuntimeDevices - 1);
     onnxruntime_memory = library;
-    *functions = onnxruntime_functions[static_cast<std::size_t>(device)];
+    *functions = kOnnxRuntimeFunctions[static_cast<std::size_t>(device)];
     return 0;
   });
 }

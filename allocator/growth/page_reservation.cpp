@@ -23,6 +23,7 @@ std::size_t PageDriver::release_done(const TrimGoal& goal, Growing& growing) {
     return !is_idle_and_done(id, growing);
   });
   std::vector<std::size_t> sizes;
+  sizes.reserve(idle.size());
   for (const HandleId id : idle) sizes.push_back(pages_.pages().bytes(pages_.pages().handle(id)));
   std::vector<HandleId> chosen;
   std::size_t bytes = 0;

@@ -219,6 +219,7 @@ std::size_t SegmentGrowth::trim(const TrimGoal& goal, Growing& growing) {
   append_free_segments(state_.large(growing), blocks);
   append_free_segments(state_.small(growing), blocks);
   std::vector<std::size_t> sizes;
+  sizes.reserve(blocks.size());
   for (const Block* block : blocks) sizes.push_back(block->size());
   std::vector<Block*> chosen;
   std::size_t bytes = 0;
