@@ -559,12 +559,14 @@ def test_a_wait_ends_with_its_timeout():
 
 
 def test_a_wait_can_be_interrupted():
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell ignores it for programs in the background
     pool = cachalot.TensorPool(SHAPE, initial_slots=1, when_empty="wait")
     lease = pool.acquire()
     timer = threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGINT))
     timer.start()
     with pytest.raises(KeyboardInterrupt):
         pool.acquire()
+    signal.signal(signal.SIGINT, before)
     timer.join()
     assert pool.stats().host_waits == 1
     lease.release()
