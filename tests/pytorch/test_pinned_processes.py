@@ -1,5 +1,6 @@
 """enable(pinned=True): arguments, options, order, and how a process with pinned memory forks and ends."""
 
+import os
 import sys
 
 import pytest
@@ -28,8 +29,9 @@ def test_pinned_memory_can_be_added_later():
 
 def test_memory_of_before_is_kept_while_a_copy_uses_it():
     """The former allocator hears of copies of its memory: it gives a buffer back only once they are done."""
-    code = """
-    import ctypes
+    code = f"""
+    import ctypes, sys
+    sys.path.append({os.path.dirname(__file__)!r})
     import world
     native = torch.ones(1 << 20).pin_memory()
     cachalot.enable(pinned=True, late=True)
