@@ -22,15 +22,8 @@ std::size_t PageDriver::release_done(const TrimGoal& goal, Growing& growing) {
     holds(growing);
     return !is_idle_and_done(id, growing);
   });
-  std::vector<std::size_t> sizes;
-  sizes.reserve(idle.size());
-  for (const HandleId id : idle) sizes.push_back(pages_.pages().bytes(pages_.pages().handle(id)));
-  std::vector<HandleId> chosen;
-  std::size_t bytes = 0;
-  for (const std::size_t index : goal.choose(sizes)) {
-    chosen.push_back(idle[index]);
-    bytes += sizes[index];
-  }
+  const auto bytes_of = [&](HandleId id) { return pages_.pages().bytes(pages_.pages().handle(id)); };
+  const auto [chosen, bytes] = goal.choose(idle, bytes_of);
   pages_.claim_handles(chosen);
   for (auto id = chosen.begin(); id != chosen.end(); ++id) {
     try {

@@ -218,15 +218,7 @@ std::size_t SegmentGrowth::trim(const TrimGoal& goal, Growing& growing) {
   std::vector<Block*> blocks;
   append_free_segments(state_.large(growing), blocks);
   append_free_segments(state_.small(growing), blocks);
-  std::vector<std::size_t> sizes;
-  sizes.reserve(blocks.size());
-  for (const Block* block : blocks) sizes.push_back(block->size());
-  std::vector<Block*> chosen;
-  std::size_t bytes = 0;
-  for (const std::size_t index : goal.choose(sizes)) {
-    chosen.push_back(blocks[index]);
-    bytes += sizes[index];
-  }
+  const auto [chosen, bytes] = goal.choose(blocks, [](const Block* block) { return block->size(); });
   release(chosen, growing);
   return bytes;
 }
