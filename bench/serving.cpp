@@ -13,13 +13,13 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cmath>
 #include <cstdint>
 #include <exception>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "bench/timing.h"
 #include "bench/workloads.h"
 #include "cachalot/errors.h"
 #include "tools/replay.h"
@@ -56,8 +56,7 @@ void print_row(const std::string& config, const char* state, Pass pass) {
   std::ranges::sort(pass.ns);
   fmt::print("{:<22} {:<10} {:>9}", config, state, pass.in_driver);
   for (const double rank : kRanks) {
-    const auto place = static_cast<std::size_t>(std::ceil(rank * static_cast<double>(pass.ns.size())));
-    fmt::print(" {:>9.2f}", pass.ns[std::max<std::size_t>(place, 1) - 1] / 1000);
+    fmt::print(" {:>9.2f}", pass.ns[place_of_rank(rank, pass.ns.size())] / 1000);
   }
   fmt::print("\n");
 }

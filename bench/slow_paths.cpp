@@ -14,7 +14,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <ctime>
@@ -26,6 +25,7 @@
 #include <utility>
 #include <vector>
 
+#include "bench/timing.h"
 #include "bench/workloads_many.h"
 #include "tests/allocator/forwarding_device.h"
 
@@ -185,8 +185,7 @@ struct Percentiles {
   Percentiles(std::vector<Times> times, std::int64_t Times::*kind) {
     std::ranges::sort(times, {}, kind);
     for (std::size_t i = 0; i < std::size(kRanks) && !times.empty(); ++i) {
-      const auto place = static_cast<std::size_t>(std::ceil(kRanks[i] * static_cast<double>(times.size())));
-      us[i] = static_cast<double>(times[std::max<std::size_t>(place, 1) - 1].*kind) / 1000;
+      us[i] = static_cast<double>(times[place_of_rank(kRanks[i], times.size())].*kind) / 1000;
     }
   }
 };

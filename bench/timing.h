@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
+#include <cstddef>
 #include <limits>
 
 namespace cachalot::bench {
@@ -14,6 +16,11 @@ double ns_of(Work&& work) {
   const auto start = Clock::now();
   work();
   return std::chrono::duration<double, std::nano>(Clock::now() - start).count();
+}
+
+// The place in a sorted list of `count` of what the part `rank` of all stay below; the last for 1.
+inline std::size_t place_of_rank(double rank, std::size_t count) {
+  return std::max<std::size_t>(static_cast<std::size_t>(std::ceil(rank * static_cast<double>(count))), 1) - 1;
 }
 
 // Nanoseconds of the fastest of `runs`.
