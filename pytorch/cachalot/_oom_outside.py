@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import ctypes
 import dataclasses
 import os
 import sys
 from typing import Any
 
-_MOST_PROCESSES = 1024
+from . import _nvml
 
 
 @dataclasses.dataclass(frozen=True)
@@ -20,18 +19,6 @@ class Outside:
     other_bytes: int | None = None  # other processes'
     processes: tuple[tuple[int, int], ...] = ()  # pid and bytes of other processes, the largest first
     has_nccl: bool = False  # this process has communicators of NCCL
-
-
-class _Process(ctypes.Structure):
-    """nvmlProcessInfo_v1_t."""
-
-    _fields_ = [("pid", ctypes.c_uint), ("used_bytes", ctypes.c_ulonglong)]
-
-
-class _Memory(ctypes.Structure):
-    """nvmlMemory_t."""
-
-    _fields_ = [("total", ctypes.c_ulonglong), ("free", ctypes.c_ulonglong), ("used", ctypes.c_ulonglong)]
 
 
 def outside_of(device: int, all_bytes: int, reserved_bytes: int) -> Outside:
@@ -59,34 +46,13 @@ def _has_nccl() -> bool:
 
 
 def _ask_nvml(device: int) -> tuple[int, dict[int, int]] | None:
-    """Returns the bytes used on the device, and those of each process; None where NVML does not answer."""
+    """Returns the bytes used on the device, and those of each process that NVML tells; None where it does not answer."""
     import torch
 
+    cuda: Any = torch.cuda
     try:
-        nvml = ctypes.CDLL("libnvidia-ml.so.1")
-        if nvml.nvmlInit_v2() != 0:
-            return None
-        cuda: Any = torch.cuda
-        try:
-            uuid = f"GPU-{cuda.get_device_properties(device).uuid}"
-            handle = ctypes.c_void_p()
-            if nvml.nvmlDeviceGetHandleByUUID(uuid.encode(), ctypes.byref(handle)) != 0:
-                return None
-            return _used(nvml, handle)
-        finally:
-            nvml.nvmlShutdown()
-    except (OSError, AttributeError):  # no library, or one that lacks a function
+        with _nvml.opened(str(cuda.get_device_properties(device).uuid)) as nvml:
+            processes = {pid: size for pid, size in nvml.processes().items() if size is not None}
+            return nvml.memory().used, processes
+    except _nvml.NvmlError:
         return None
-
-
-def _used(nvml: Any, handle: ctypes.c_void_p) -> tuple[int, dict[int, int]] | None:
-    memory = _Memory()
-    if nvml.nvmlDeviceGetMemoryInfo(handle, ctypes.byref(memory)) != 0:
-        return None
-    count = ctypes.c_uint(_MOST_PROCESSES)
-    processes = (_Process * _MOST_PROCESSES)()
-    if nvml.nvmlDeviceGetComputeRunningProcesses(handle, ctypes.byref(count), processes) != 0:
-        return None
-    unknown = 2**64 - 1  # NVML_VALUE_NOT_AVAILABLE
-    found = {p.pid: p.used_bytes for p in processes[: count.value] if p.used_bytes != unknown}
-    return int(memory.used), found
