@@ -7,6 +7,8 @@ import pickle
 from pathlib import Path
 from typing import Any
 
+from ._whole_file import write_whole
+
 _RANKS = (("RANK", "rank"), ("LOCAL_RANK", "localrank"))  # as torchrun sets them
 
 
@@ -42,10 +44,8 @@ def snapshot_of(document: dict[str, Any]) -> dict[str, Any]:
 
 
 def _write(stem: Path, suffix: str, content: bytes) -> Path:
-    """Writes a file that is there as a whole or not at all, in its folder, which may be new."""
+    """Writes the file in its folder, which may be new."""
     stem.parent.mkdir(parents=True, exist_ok=True)
     path = stem.with_name(stem.name + suffix)
-    unfinished = stem.with_name(stem.name + suffix + ".part")
-    unfinished.write_bytes(content)
-    unfinished.replace(path)
+    write_whole(path, content)
     return path

@@ -7,7 +7,6 @@ SIGTERM. They are written as well at exit and at an uncaught exception, by the t
 from __future__ import annotations
 
 import atexit
-import contextlib
 import dataclasses
 import math
 import multiprocessing
@@ -21,6 +20,7 @@ from . import _ranks
 from ._log import logger
 from ._rank_report import DistributedReport, RankReport, report_of
 from ._termination import Termination
+from ._whole_file import write_whole
 
 _MOST_SITES = 5
 _SECONDS = 10.0
@@ -109,8 +109,8 @@ class _Writer:
         if report.rank is None and report.device is None and not ended:
             return  # a helper process
         name = f"process-{report.process}" if report.rank is None else f"rank-{report.rank:05}"
-        _replace(self._asked.folder / f"{name}.json", report.to_json())
-        _replace(self._asked.folder / f"{name}.txt", f"{report_of([report], _world_size())}\n")
+        write_whole(self._asked.folder / f"{name}.json", report.to_json().encode())
+        write_whole(self._asked.folder / f"{name}.txt", f"{report_of([report], _world_size())}\n".encode())
         self._written = report
 
 
@@ -138,18 +138,6 @@ def _world_size() -> int:
     if dist is not None and dist.is_available() and dist.is_initialized():
         return int(dist.get_world_size())
     return int(text) if text.isdecimal() else 1
-
-
-def _replace(path: Path, text: str) -> None:
-    """In one step: who reads it meanwhile reads a whole file."""
-    scratch = path.with_suffix(f"{path.suffix}.{os.getpid()}")
-    try:
-        scratch.write_text(text, encoding="utf-8")
-        os.replace(scratch, path)
-    except OSError:
-        with contextlib.suppress(OSError):
-            scratch.unlink()
-        raise
 
 
 def read(folder: Path) -> DistributedReport:

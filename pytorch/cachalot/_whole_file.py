@@ -1,0 +1,19 @@
+"""Files that are there as a whole or not at all, also for who reads while they are written."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """Writes or replaces the file in one step. OSError leaves the file as it was, and nothing beside it."""
+    scratch = path.with_name(f"{path.name}.{os.getpid()}")
+    try:
+        scratch.write_bytes(content)
+        scratch.replace(path)
+    except OSError:
+        with contextlib.suppress(OSError):
+            scratch.unlink()
+        raise
