@@ -7,7 +7,8 @@ from collections.abc import Callable
 from typing import Any
 
 from . import _pinned
-from ._libraries import process_plug, raise_last_error
+from ._libraries import raise_last_error
+from ._plug import process_plug
 from .integrations._required import required
 
 _OLDEST = "13.0"

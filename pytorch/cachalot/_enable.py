@@ -24,7 +24,7 @@ from . import (
 )
 from ._errors import EnableError
 from ._log import logger
-from ._plug import Plug
+from ._plug import Plug, process_plug
 
 if TYPE_CHECKING:
     import torch
@@ -101,7 +101,7 @@ def enable(
         exit_report = _exit_report.asked_by_environment()
         rank_files = _rank_files.asked_by_environment()
         on_failure = _oom_settings.of_environment() if on_oom is None else _oom_settings.parse(on_oom)
-        plug = Plug()
+        plug = process_plug()
         adapter = _load_adapter(mode)
         _pinned.require_adapter(pinned, adapter)
         with _all_or_nothing(plug):

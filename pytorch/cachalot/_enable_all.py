@@ -12,8 +12,9 @@ from typing import NamedTuple
 
 from . import _options
 from ._errors import EnableError
-from ._libraries import LibraryError, LibraryHeap, process_plug
+from ._libraries import LibraryError, LibraryHeap
 from ._log import logger
+from ._plug import process_plug
 
 _NUMBA_MANAGER = "NUMBA_CUDA_MEMORY_MANAGER"
 

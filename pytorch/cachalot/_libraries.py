@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple, NoReturn
 
 from . import _options
-from ._plug import Plug
+from ._plug import Plug, process_plug
 
 _MESSAGE_BYTES = 4096
 _OUT_OF_MEMORY = -2
@@ -38,12 +38,6 @@ def library_usage() -> tuple[LibraryUsage, ...]:
     and torch.cuda.reset_peak_memory_stats and reset_accumulated_memory_stats apply to it. May be called from any thread.
     """
     return tuple(LibraryUsage(**usage) for usage in process_plug().parsed(_usage_function()))
-
-
-@functools.cache
-def process_plug() -> Plug:
-    """Returns the loaded library, one for all integrations; EnableError if it cannot be loaded."""
-    return Plug()
 
 
 @functools.cache

@@ -9,8 +9,9 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from . import _driver, _nccl, _whole_device
-from ._libraries import library_usage, process_plug
+from ._libraries import library_usage
 from ._memory_rows import DeviceMemoryReport, MemoryRow, add_unexplained
+from ._plug import process_plug
 
 if TYPE_CHECKING:
     from ._enable import Device

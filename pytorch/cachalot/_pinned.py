@@ -8,8 +8,7 @@ from typing import Any, Union
 
 from . import _adapter
 from ._errors import EnableError
-from ._libraries import process_plug
-from ._plug import Functions, Plug
+from ._plug import Functions, Plug, process_plug
 
 Limit = Union[int, str]
 

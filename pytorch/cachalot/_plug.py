@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import json
 import re
 import threading
@@ -198,6 +199,12 @@ class Plug:
             return getattr(self._library, name)
         except AttributeError:
             raise EnableError(f"{self.path} is not this package's library: it has no {name}") from None
+
+
+@functools.cache
+def process_plug() -> Plug:
+    """Returns the loaded library, one for PyTorch and all other libraries. EnableError if it cannot be loaded: then the next call tries again."""
+    return Plug()
 
 
 def _tag_or_pool(of: str | tuple[int, int]) -> tuple[bytes | None, int, int]:

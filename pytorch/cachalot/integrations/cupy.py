@@ -7,7 +7,8 @@ import importlib
 from typing import Any, NoReturn
 
 from .._errors import EnableError
-from .._libraries import LibraryHeap, process_plug
+from .._libraries import LibraryHeap
+from .._plug import process_plug
 from ._required import required
 
 _OLDEST = "13.0"

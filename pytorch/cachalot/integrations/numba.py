@@ -7,7 +7,8 @@ import functools
 import weakref
 from typing import Any
 
-from .._libraries import LibraryHeap, process_plug
+from .._libraries import LibraryHeap
+from .._plug import process_plug
 from ._required import required
 
 _PACKAGE = "'numba-cuda[cu13]'"

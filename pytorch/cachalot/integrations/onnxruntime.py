@@ -6,7 +6,8 @@ import ctypes
 
 from .. import _driver
 from .._errors import EnableError
-from .._libraries import LibraryHeap, process_plug
+from .._libraries import LibraryHeap
+from .._plug import process_plug
 
 _FUNCTIONS = ("gpu_external_alloc", "gpu_external_free", "gpu_external_empty_cache")
 
