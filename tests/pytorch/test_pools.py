@@ -14,7 +14,7 @@ from pathlib import Path
 import dlpack_consumer
 import pytest
 import torch
-from world import MODE, KiB, MiB, bytes_on_gpu, keep_busy, run_python, succeeds
+from world import MODE, KiB, MiB, bytes_on_gpu, keep_busy, needs_enable, run_python, succeeds
 
 if MODE == "native":
     pytest.skip("is about cachalot", allow_module_level=True)
@@ -502,21 +502,12 @@ def test_memory_that_runs_out_is_torchs_error():
 
 
 def test_cachalot_must_be_enabled_first():
-    code = """
-        import cachalot
-        for make in (lambda: cachalot.TensorPool(3), lambda: cachalot.PoolSet(1 << 20)):
-            try:
-                make()
-            except cachalot.EnableError as error:
-                assert "call cachalot.enable() first" in str(error)
-            else:
-                raise AssertionError("not refused")
-        try:
-            cachalot.NoSuchThing
-        except AttributeError as error:
-            assert "NoSuchThing" in str(error)
-    """
-    succeeds(run_python(code, preamble="import torch\n"))
+    needs_enable("cachalot.TensorPool(3)", "cachalot.PoolSet(1 << 20)")
+
+
+def test_an_unknown_name_is_an_attribute_error():
+    with pytest.raises(AttributeError, match="NoSuchThing"):
+        cachalot.NoSuchThing
 
 
 # --- threads, waiting, and the end ------------------------------------------------------------------------------------

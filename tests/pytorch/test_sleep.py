@@ -9,7 +9,7 @@ import re
 
 import pytest
 import torch
-from world import MODE, PAGES, MiB, bytes_on_gpu, not_native, run_python, succeeds
+from world import MODE, PAGES, MiB, bytes_on_gpu, needs_enable, not_native, run_python, succeeds
 
 pages_only = pytest.mark.skipif(not PAGES, reason="segments cannot sleep")
 
@@ -251,14 +251,4 @@ def test_it_works_however_cachalot_is_enabled():
 
 @not_native
 def test_it_must_be_enabled_first():
-    code = """
-        import cachalot
-        for call in (cachalot.region("a").__enter__, lambda: cachalot.release_physical("a")):
-            try:
-                call()
-            except cachalot.EnableError as error:
-                assert "call cachalot.enable() first" in str(error)
-            else:
-                raise AssertionError("not refused")
-    """
-    succeeds(run_python(code, preamble=""))
+    needs_enable('cachalot.region("a").__enter__()', 'cachalot.release_physical("a")')

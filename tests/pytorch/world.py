@@ -192,3 +192,19 @@ def compile_beside_the_plug(source, library):
     _plug.Plug()
     _adapter._compile(source, library)
     return library
+
+
+def needs_enable(*calls):
+    """Each of the calls, texts, is refused in a process where cachalot is not enabled, with what to do."""
+    code = f"""
+        import torch
+        import cachalot
+        for call in ({", ".join(f"lambda: {call}" for call in calls)},):
+            try:
+                call()
+            except cachalot.EnableError as error:
+                assert "call cachalot.enable() first" in str(error)
+            else:
+                raise AssertionError("not refused")
+    """
+    succeeds(run_python(code, preamble=""))
