@@ -65,7 +65,7 @@ class RankReport:
     @staticmethod
     def from_json(text: str | bytes) -> RankReport:
         """Reads what `to_json` wrote. Raises ValueError for other text; members of newer versions are left out."""
-        return _rank_of(json.loads(text))
+        return _rank_of(_parsed(text, "a rank"))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -104,7 +104,7 @@ class DistributedReport:
     @staticmethod
     def from_json(text: str | bytes) -> DistributedReport:
         """Reads what `to_json` wrote. Raises ValueError for other text."""
-        report = json.loads(text)
+        report = _parsed(text, "ranks")
         try:
             ranks = tuple(_rank_of(rank) for rank in report["ranks"])
             return DistributedReport(ranks, int(report["world_size"]), tuple(report["missing"]))
@@ -197,6 +197,13 @@ _COLUMNS: tuple[tuple[str, Callable[[RankReport], str]], ...] = (
 def _aligned(rows: list[list[str]]) -> list[str]:
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     return ["  " + "  ".join(cell.rjust(width) for cell, width in zip(row, widths)) for row in rows]
+
+
+def _parsed(text: str | bytes, whose: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise ValueError(f"this is no report of {whose}: {error}") from None
 
 
 def _rank_of(fields: Any) -> RankReport:

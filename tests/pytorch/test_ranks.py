@@ -264,7 +264,7 @@ def test_the_command_prints_the_folder_as_a_table_and_names_ranks_without_a_file
 def test_a_folder_without_good_reports_is_refused(tmp_path, content):
     if content is not None:
         (tmp_path / "rank-00000.json").write_text(content)
-    with pytest.raises(ValueError, match="has no reports" if content is None else "rank-00000.json"):
+    with pytest.raises(ValueError, match="has no reports" if content is None else "rank-00000.json: this is no report of a rank"):
         distributed_report(folder=tmp_path)
 
 
