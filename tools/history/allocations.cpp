@@ -1,0 +1,134 @@
+#include "tools/history/allocations.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <unordered_map>
+#include <utility>
+
+#include "base/check.h"
+
+namespace cachalot::tools {
+namespace {
+
+using Action = HistoryEvent::Action;
+
+bool is_free(const HistoryEvent& event) {
+  return event.action == Action::free_requested || event.action == Action::free_completed;
+}
+
+// What lived before the first event, by address.
+std::map<Address, Allocation> earlier_allocations(const DeviceHistory& history) {
+  std::map<Address, Allocation> earlier;
+  std::map<Address, bool> seen;  // in the events
+  for (const HistoryEvent& event : history.events) {
+    if (event.action != Action::alloc && !is_free(event)) continue;
+    if (!seen.try_emplace(event.address, true).second || event.action != Action::free_requested) continue;
+    earlier[event.address] = {
+        .address = event.address, .bytes = event.bytes, .stream = event.stream, .pool = event.pool};
+  }
+  for (const HistorySegment& segment : history.segments) {
+    for (std::size_t i = segment.first_block; i < segment.first_block + segment.block_count; ++i) {
+      const HistoryBlock& block = history.blocks[i];
+      if (block.state != HistoryBlock::State::allocated || seen.contains(block.address)) continue;
+      earlier[block.address] = {.address = block.address,
+                                .bytes = block.requested_bytes,
+                                .stack = block.stack,
+                                .details = block.details,
+                                .stream = segment.stream,
+                                .pool = segment.pool};
+    }
+  }
+  return earlier;
+}
+
+// Pairs each request with its free.
+class Pairing {
+ public:
+  explicit Pairing(std::size_t events) { allocations_.reserve(events / 2); }
+
+  void add(Allocation allocation) {
+    free(allocation.address, allocation.begin);
+    live_[allocation.address] = allocations_.size();
+    allocations_.push_back(allocation);
+  }
+  // Nothing happens where nothing lives.
+  void free(Address address, std::uint32_t event) {
+    const auto live = live_.find(address);
+    if (live == live_.end()) return;
+    allocations_[live->second].end = event;
+    live_.erase(live);
+  }
+  std::vector<Allocation> take() { return std::move(allocations_); }
+
+ private:
+  std::vector<Allocation> allocations_;
+  std::map<Address, std::size_t> live_;  // index in allocations_
+};
+
+}  // namespace
+
+std::vector<Allocation> allocations_of(const DeviceHistory& history) {
+  Pairing pairing(history.events.size());
+  for (const auto& [address, allocation] : earlier_allocations(history)) pairing.add(allocation);
+  for (std::size_t i = 0; i < history.events.size(); ++i) {
+    const HistoryEvent& event = history.events[i];
+    const auto number = static_cast<std::uint32_t>(i);
+    if (is_free(event)) pairing.free(event.address, number);
+    if (event.action != Action::alloc) continue;
+    pairing.add({.address = event.address,
+                 .bytes = event.bytes,
+                 .begin = number,
+                 .stack = event.stack,
+                 .details = event.details,
+                 .stream = event.stream,
+                 .pool = event.pool});
+  }
+  return pairing.take();
+}
+
+Trace trace_of(const History& history, const DeviceHistory& device) {
+  const std::string path =
+      history.devices.size() == 1 ? history.path : fmt::format("{} device {}", history.path, device.device);
+  struct Step {
+    std::uint32_t event;
+    bool is_free;
+    std::size_t allocation;
+  };
+  const std::vector<Allocation> allocations = allocations_of(device);
+  std::vector<Step> steps;
+  for (std::size_t i = 0; i < allocations.size(); ++i) {
+    steps.push_back({allocations[i].begin == Allocation::kBefore ? 0 : allocations[i].begin + 1, false, i});
+    if (allocations[i].end != Allocation::kNever) steps.push_back({allocations[i].end + 1, true, i});
+  }
+  // A free comes before the request at its address of the same event.
+  std::ranges::stable_sort(steps, [](const Step& a, const Step& b) {
+    return std::pair(a.event, !a.is_free) < std::pair(b.event, !b.is_free);
+  });
+
+  Trace trace;
+  trace.path = path;
+  TraceMaker maker;
+  std::vector<std::uint32_t> slots(allocations.size());
+  for (const Step& step : steps) {
+    const Allocation& allocation = allocations[step.allocation];
+    if (step.is_free) {
+      trace.events.push_back(maker.free(slots[step.allocation]));
+      continue;
+    }
+    const std::uint64_t stream = (std::uint64_t{allocation.pool} << 16) + allocation.stream;
+    CACHALOT_REQUIRE(maker.can_allocate(), "{}: more than {} allocations are alive at once", path, Trace::kMostSlots);
+    CACHALOT_REQUIRE(maker.can_use(stream), "{}: more than {} streams", path, Trace::kMostStreams);
+    trace.events.push_back(maker.allocate(allocation.bytes, stream));
+    slots[step.allocation] = trace.events.back().slot;
+    ++trace.allocation_count;
+  }
+  CACHALOT_REQUIRE(!trace.events.empty(), "{}: the history has no allocation and no free", path);
+  trace.event_count = trace.events.size();
+  trace.slots = maker.slots();
+  trace.streams = maker.streams();
+  return trace;
+}
+
+}  // namespace cachalot::tools

@@ -1,0 +1,43 @@
+// The allocations of a history, each from its request to its free, with those that were there before the recording began.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "tools/history/history.h"
+#include "tools/trace_reader.h"
+
+namespace cachalot::tools {
+
+struct Allocation {
+  static constexpr std::uint32_t kBefore = std::numeric_limits<std::uint32_t>::max();  // as `begin`
+  static constexpr std::uint32_t kNever = std::numeric_limits<std::uint32_t>::max();   // as `end`
+
+  Address address = 0;
+  std::uint64_t bytes = 0;        // requested
+  std::uint32_t begin = kBefore;  // the event that made it
+  std::uint32_t end = kNever;     // the event that freed it: free_requested, else free_completed
+  StackId stack = 0;
+  DetailsId details = 0;
+  std::uint16_t stream = 0;
+  std::uint16_t pool = 0;
+
+  bool lives_at(std::size_t event) const {  // just after it
+    return (begin == kBefore || begin <= event) && (end == kNever || end > event);
+  }
+};
+
+// Returns them in the order of their begins: first those from before, by address. What the history frees without having
+// allocated it, and what lives at the end and is not in the history, was there before; an allocation at an address where
+// something lives ends what lived there.
+std::vector<Allocation> allocations_of(const DeviceHistory& history);
+
+// Returns the history as a trace for a replay. A pool's memory serves that pool alone, so each pair of stream and pool
+// becomes a stream of its own. `path` is the trace's name in reports. Throws InvalidArgument when the history has neither
+// an allocation nor a free.
+Trace trace_of(const History& history, const DeviceHistory& device);
+
+}  // namespace cachalot::tools

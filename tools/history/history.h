@@ -1,0 +1,130 @@
+// What a file tells of a program's GPU memory, whatever its format: the events, the memory that lived at the end, where in
+// the program each came from, and what is known of the device. A plain value, which readers make and analyses take.
+//
+// A history is the end of what happened: recording begins when a program asks for it, and PyTorch keeps the newest entries
+// alone. allocations.h rebuilds what lived before.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "cachalot/device.h"
+#include "tools/history/tables.h"
+#include "tools/input_file.h"
+
+namespace cachalot::tools {
+
+struct HistoryEvent {
+  enum class Action : std::uint8_t {  // PyTorch's names
+    alloc,
+    free_requested,
+    free_completed,
+    segment_alloc,
+    segment_free,
+    segment_map,
+    segment_unmap,
+    snapshot,
+    oom,
+    annotate,
+  };
+
+  Address address = 0;      // of oom: bytes that were free on the device
+  std::uint64_t bytes = 0;  // requested, of alloc and free_*; of the segment, of segment_*; of the request, of oom
+  std::int64_t time_us = 0;
+  StackId stack = 0;
+  DetailsId details = 0;     // in History::details
+  std::uint16_t stream = 0;  // in History::streams
+  std::uint16_t pool = 0;    // in History::pools
+  Action action = Action::alloc;
+};
+static_assert(sizeof(HistoryEvent) == 40, "a file of 2 GB has some ten million of them");
+
+struct HistoryBlock {
+  enum class State : std::uint8_t { allocated, pending_free, free };
+
+  Address address = 0;
+  std::uint64_t bytes = 0;
+  std::uint64_t requested_bytes = 0;
+  StackId stack = 0;
+  DetailsId details = 0;
+  State state = State::free;
+};
+
+struct HistorySegment {
+  Address address = 0;
+  std::uint64_t bytes = 0;
+  std::size_t first_block = 0;  // in DeviceHistory::blocks
+  std::size_t block_count = 0;  // in the order of addresses; they tile the segment, or its mapped part
+  StackId stack = 0;
+  std::uint16_t stream = 0;
+  std::uint16_t pool = 0;
+  bool is_small = false;  // PyTorch's small pool: blocks of at most 1 MiB
+  bool is_expandable = false;
+};
+
+// One device's part; or that of the pinned host memory.
+struct DeviceHistory {
+  int device = 0;
+  std::vector<HistoryEvent> events;      // oldest first
+  std::vector<HistorySegment> segments;  // at the end
+  std::vector<HistoryBlock> blocks;      // of all segments
+};
+
+// torch.cuda's external annotations: where a stage of the program begins or ends.
+struct StageMark {
+  std::int64_t time_us = 0;
+  TextId name = 0;
+  int device = 0;
+  bool begins = true;
+};
+
+// What the file, or an error message beside it, says of a device beyond PyTorch's memory. Bytes.
+struct DeviceFacts {
+  struct Process {
+    std::uint64_t id = 0;
+    std::uint64_t bytes = 0;
+    std::string name;
+  };
+
+  int device = 0;
+  std::string name;                            // of the GPU, or ""
+  std::optional<std::uint64_t> total_bytes;    // of the device
+  std::optional<std::uint64_t> free_bytes;     // of the device, when it was written
+  std::optional<std::uint64_t> limit_bytes;    // that the program set
+  std::optional<std::uint64_t> nccl_bytes;     // NCCL's own
+  std::optional<std::uint64_t> context_bytes;  // context and libraries of this process
+  std::optional<std::uint64_t> process_bytes;  // of this process, with PyTorch's
+  std::vector<Process> other_processes;
+};
+
+enum class HistoryFormat : std::uint8_t { torch_pickle, torch_json, cachalot_trace, rmm_csv, stalloc, minimalloc };
+
+struct History {
+  std::string path;
+  HistoryFormat format = HistoryFormat::torch_pickle;
+  TextTable texts;
+  StackTable stacks;
+  ValueTable<EventDetails, DetailsId> details{{EventDetails{}}};
+  ValueTable<std::uint64_t, std::uint16_t> streams{{0}};    // handles
+  ValueTable<PoolId, std::uint16_t> pools{{PoolId{0, 0}}};  // (0, 0): the default pool
+
+  std::vector<DeviceHistory> devices;  // of those that have segments or events, by number
+  std::vector<DeviceHistory> host;     // pinned host memory, in snapshots since PyTorch 2.14
+  std::vector<StageMark> stages;       // by time
+  std::vector<DeviceFacts> facts;
+  std::string settings;             // PYTORCH_CUDA_ALLOC_CONF, or ""
+  std::size_t unknown_actions = 0;  // entries that are left out: a newer PyTorch's
+};
+
+// Returns what the file tells. Throws InvalidArgument, which names file, place and rule, for a file of no known format, a
+// damaged one, and one that takes more memory than its size allows (InputFile::memory_limit).
+History read_history(InputFile file);
+History read_history(const std::string& path);
+
+// Returns PyTorch's name of the action.
+const char* name_of(HistoryEvent::Action action);
+
+}  // namespace cachalot::tools
