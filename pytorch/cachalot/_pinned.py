@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import ctypes
-import re
 from typing import Any, Union
 
 from . import _adapter
 from ._errors import EnableError
 from ._plug import Functions, Plug, process_plug
+from ._sizes import bytes_of
 
 Limit = Union[int, str]
 
@@ -18,7 +18,6 @@ FUNCTIONS: Functions = {
     "pinned_set_limit": (ctypes.c_int, ctypes.c_size_t),
 }
 
-_UNITS = {"": 1, "B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
 _LEAST = 2 << 20  # one segment
 
 _installed = False
@@ -36,7 +35,7 @@ def set_pinned_limit(limit: Limit | None) -> None:
         ValueError: `limit` is not a size, or is below 2 MiB.
         EnableError: the library is missing.
     """
-    bytes_ = 0 if limit is None else bytes_of(limit)
+    bytes_ = 0 if limit is None else bytes_of("pinned_limit", limit, _LEAST)
     declared(process_plug()).call("pinned_set_limit", bytes_, error_type=ValueError)
 
 
@@ -66,22 +65,10 @@ def declared(plug: Plug) -> Plug:
     return plug
 
 
-def bytes_of(limit: object) -> int:
-    """The bytes that `limit` says. ValueError names the value and the rule."""
-    rule = 'it must be bytes as a whole number or a text such as "512MiB" or "4GiB", at least 2 MiB'
-    if isinstance(limit, bool) or not isinstance(limit, (int, str)):
-        raise ValueError(f"pinned_limit is {limit!r}; {rule}")
-    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]iB|B|)\s*", str(limit))
-    size = int(float(found[1]) * _UNITS[found[2]]) if found else 0
-    if not found or not _LEAST <= size < 1 << 63:
-        raise ValueError(f"pinned_limit is {limit!r}; {rule}")
-    return size
-
-
 def require_good(pinned: bool, limit: Limit | None, mode: str) -> None:
     """ValueError or EnableError for arguments of enable() that cannot be served."""
     if limit is not None:
-        bytes_of(limit)
+        bytes_of("pinned_limit", limit, _LEAST)
         if not pinned:
             raise ValueError(f"pinned_limit is {limit!r}, but pinned is False: enable(pinned=True, pinned_limit=…)")
     if pinned and mode == "plug":
@@ -103,7 +90,7 @@ def install(adapter: _adapter.Adapter | None, plug: Plug, limit: Limit | None) -
         adapter.install_pinned()
         _installed = True
     if limit is not None:
-        declared(plug).call("pinned_set_limit", bytes_of(limit), error_type=ValueError)
+        declared(plug).call("pinned_set_limit", bytes_of("pinned_limit", limit, _LEAST), error_type=ValueError)
 
 
 _NEEDS_ADAPTER = (

@@ -1,22 +1,35 @@
-"""Sizes as people write them: "2 GiB"."""
+"""Sizes as people write them: "2 GiB", "512M"."""
 
 from __future__ import annotations
 
 import re
 
-_UNITS = {
-    "": 1, "b": 1, "bytes": 1,
-    "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30, "tib": 1 << 40,
-    "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12,
-}
-_SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*")
+# Steps of 1024, whatever the unit is called, as in every option of the command and the library (decision 0072).
+_POWERS = {None: 0, "k": 1, "m": 2, "g": 3, "t": 4}
+_SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(?:([kmgt])(?:i?b)?|b|bytes?)?\s*", re.IGNORECASE)
+_MOST = 1 << 62
 
 
-def bytes_of(name: str, size: object) -> int:
-    """Returns the bytes of a size: an int, or a text such as "2 GiB" or "512MB". Raises ValueError, which calls it `name`."""
-    if isinstance(size, int) and not isinstance(size, bool) and size >= 0:
+def bytes_of(name: str, size: object, least: int = 0) -> int:
+    """Returns the bytes of a size.
+
+    Args:
+        name: what the message of an error calls the size.
+        size: bytes as an int, or a text such as "2 GiB" or "512M"; a unit counts in steps of 1024.
+        least: the fewest bytes that are allowed.
+
+    Raises:
+        ValueError: `size` is no size, or is below `least` or above 2^62 bytes.
+    """
+    count = _count(size)
+    if count is None or not least <= count <= _MOST:
+        at_least = f", at least {least >> 20} MiB" if least else ""
+        raise ValueError(f"{name} is {size!r}; it must be a number of bytes or a size such as '2 GiB' or '512M'{at_least}")
+    return count
+
+
+def _count(size: object) -> int | None:
+    if isinstance(size, int) and not isinstance(size, bool):
         return size
     found = _SIZE.fullmatch(size) if isinstance(size, str) else None
-    if found is None or found[2].lower() not in _UNITS:
-        raise ValueError(f"{name} is {size!r}; it must be a number of bytes or a size such as '2 GiB', '512 MiB' or '1.5 GB'")
-    return round(float(found[1]) * _UNITS[found[2].lower()])
+    return round(float(found[1]) * 1024 ** _POWERS[found[2] and found[2].lower()]) if found else None

@@ -358,6 +358,8 @@ def test_the_limit_can_change_and_go():
         pinned_bytes(33 * MiB)
     cachalot.set_pinned_limit("0.5GiB")
     kept = pinned_bytes(33 * MiB)
+    cachalot.set_pinned_limit("64 mb")
+    assert cachalot.pinned_stats()["limit_bytes"] == 64 * MiB
     cachalot.set_pinned_limit(None)
     assert kept.is_pinned() and cachalot.pinned_stats()["limit_bytes"] is None
 
@@ -365,7 +367,7 @@ def test_the_limit_can_change_and_go():
 @not_native
 @pytest.mark.parametrize("limit", ["4 gigs", "1MiB", -5, 0, True, 2.5, "", "99999999TiB"])
 def test_a_limit_that_is_none_is_refused_in_words(limit):
-    with pytest.raises(ValueError, match=r"pinned_limit is .*; it must be bytes as a whole number or a text"):
+    with pytest.raises(ValueError, match=r"pinned_limit is .*; it must be a number of bytes or a size .* at least 2 MiB"):
         cachalot.set_pinned_limit(limit)
     assert cachalot.pinned_stats()["limit_bytes"] is None
 
