@@ -6,10 +6,9 @@
 #include <string>
 #include <vector>
 
-namespace cachalot::tools {
+#include "tools/analysis/sites.h"
 
-// Which frames of a call stack a tree of calls has: the program's own, also those of libraries other than PyTorch, or all.
-enum class Frames { own, library, all };
+namespace cachalot::tools {
 
 // Returns "activations 3.10 GiB, parameters 474.70 MiB": what the bytes of `kinds` are for, the most first. "" for none.
 std::string kinds_text(const nlohmann::json& kinds);

@@ -1,0 +1,250 @@
+// Categories, places, peaks and timelines of histories.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "tests/analysis/history_builder.h"
+#include "tests/tools/complaint.h"
+#include "tests/tools/temporary_file.h"
+#include "tools/analysis/categories.h"
+#include "tools/analysis/glob.h"
+#include "tools/analysis/peak.h"
+#include "tools/analysis/sites.h"
+#include "tools/analysis/stages.h"
+#include "tools/analysis/timeline.h"
+
+namespace cachalot::tools {
+namespace {
+
+using Action = HistoryEvent::Action;
+
+constexpr std::uint64_t kBlock = 512;
+
+std::vector<std::string> names(HistoryBuilder& builder, const CategoryRules& rules = built_in_rules()) {
+  Categorizer categorizer(builder.history(), rules);
+  const std::vector<Allocation> allocations = allocations_of(builder.device());
+  std::vector<std::string> names;
+  for (const Category category : categorizer.categories_of(builder.device(), allocations))
+    names.emplace_back(categorizer.name_of(category));
+  return names;
+}
+
+TEST(Glob, AStarStandsForAnything) {
+  EXPECT_TRUE(matches_glob("*/torch/optim/*", "/lib/torch/optim/adam.py"));
+  EXPECT_TRUE(matches_glob("step", "step"));
+  EXPECT_TRUE(matches_glob("*", ""));
+  EXPECT_TRUE(matches_glob("a*b*c", "aXbYbZc"));
+  EXPECT_FALSE(matches_glob("step", "steps"));
+  EXPECT_FALSE(matches_glob("a*b", "aXbY"));
+  EXPECT_FALSE(matches_glob("", "x"));
+}
+
+// Two steps of a training: its stacks name no kind of memory, lifetimes do.
+TEST(Categories, LifetimesTellWhatThePhasesOfATrainingMade) {
+  HistoryBuilder train;
+  const StackId setup = train.stack({{"/lib/torch/nn/modules/module.py", "_apply"}, {"train.py", "<module>"}});
+  const StackId forward =
+      train.stack({{"/app/model.py", "forward", 7}, {"/lib/torch/nn/modules/module.py", "_call_impl"}});
+  const StackId backward = train.stack({{"", "torch::autograd::Engine::evaluate_function(int)"}});
+  const StackId step = train.stack({{"/lib/torch/optim/adamw.py", "step"}, {"train.py", "<module>"}});
+  train.alloc(0x1000, 4 * kBlock, setup);  // parameter
+  for (int i = 0; i < 2; ++i) {
+    train.alloc(0x2000, kBlock, forward);  // activation
+    train.alloc(0x3000, kBlock, forward);  // temporary
+    train.free(0x3000, kBlock);
+    train.alloc(0x4000, kBlock, backward);  // gradient
+    train.alloc(0x5000, kBlock, backward);  // temporary
+    train.free(0x5000, kBlock);
+    train.free(0x2000, kBlock);
+    if (i == 0) train.alloc(0x6000, kBlock, step);  // optimizer state
+    train.alloc(0x7000, kBlock, step);              // temporary
+    train.free(0x7000, kBlock);
+    train.free(0x4000, kBlock);
+  }
+  EXPECT_EQ(names(train), (std::vector<std::string>{"parameters", "activations", "temporaries", "gradients",
+                                                    "temporaries", "optimizer state", "temporaries", "activations",
+                                                    "temporaries", "gradients", "temporaries", "temporaries"}));
+}
+
+TEST(Categories, WhatIsThereAfterTwoBackwardPassesIsKept) {
+  HistoryBuilder train;
+  const StackId forward = train.stack({{"/app/model.py", "forward"}});
+  const StackId backward = train.stack({{"", "torch::autograd::Engine::thread_main()"}});
+  train.alloc(0x1000, kBlock, forward);
+  for (int i = 0; i < 3; ++i) {
+    train.alloc(0x2000, kBlock, backward);
+    train.free(0x2000, kBlock);
+    train.alloc(0x3000, kBlock, forward);
+    train.free(0x3000, kBlock);
+  }
+  train.free(0x1000, kBlock);
+  EXPECT_EQ(names(train).front(), "kept");
+}
+
+TEST(Categories, WhatLivesAtTheEndIsWhatItsStackMadeBefore) {
+  HistoryBuilder train;
+  const StackId backward = train.stack({{"", "torch::autograd::Engine::thread_main()"}});
+  const StackId gradient = train.stack({{"", "torch::autograd::AccumulateGrad::apply"}});
+  const StackId forward = train.stack({{"/app/model.py", "forward"}});
+  train.alloc(0x1000, kBlock, backward);
+  train.free(0x1000, kBlock);
+  train.alloc(0x2000, kBlock, gradient);
+  train.alloc(0x3000, kBlock, forward);
+  train.free(0x2000, kBlock);
+  train.alloc(0x1000, kBlock, backward);
+  train.alloc(0x2000, kBlock, gradient);  // memory runs out here
+  const std::vector<std::string> found = names(train);
+  EXPECT_EQ(found[3], "temporaries");
+  EXPECT_EQ(found[4], "gradients");
+}
+
+TEST(Categories, StacksWithoutFramesAreThoseOfAutogradsThread) {
+  HistoryBuilder train;
+  const StackId forward = train.stack({{"/app/model.py", "forward"}});
+  train.alloc(0x1000, kBlock, forward);
+  train.alloc(0x2000, kBlock, forward);
+  train.alloc(0x3000, kBlock);
+  EXPECT_EQ(names(train), (std::vector<std::string>{"activations", "activations", "gradients"}));
+}
+
+TEST(Categories, TagsStagesAndFilesTell) {
+  HistoryBuilder train;
+  EventDetails tagged;
+  tagged.user_metadata = train.history().texts.add("{\"what\": \"kv_cache\"}");
+  const DetailsId details = train.history().details.add(tagged);
+  const StackId anywhere = train.stack({{"/app/main.py", "main"}});
+  const StackId reduce =
+      train.stack({{"/lib/torch/distributed/fsdp/a.py", "all_gather"}, {"/app/model.py", "forward"}});
+  train.alloc(0x1000, kBlock, anywhere, details);
+  train.alloc(0x2000, kBlock, reduce);
+  train.stage("Optimizer.step#SGD", true);
+  train.alloc(0x3000, kBlock, anywhere);
+  train.stage("Optimizer.step#SGD", false);
+  train.free(0x3000, kBlock);
+  train.alloc(0x4000, kBlock, anywhere);
+  EXPECT_EQ(names(train), (std::vector<std::string>{"caches", "communication", "temporaries", "unknown"}));
+}
+
+TEST(Categories, OwnRulesComeFirst) {
+  HistoryBuilder train;
+  train.alloc(0x1000, kBlock, train.stack({{"/app/rotary.py", "build"}, {"/app/model.py", "forward"}}));
+  train.alloc(0x2000, kBlock, train.stack({{"/app/model.py", "forward"}}));
+  const TemporaryFile file(R"({"rules": [{"category": "rotary table", "regex": "rotary\\.py:b.*d$"}]})");
+  const CategoryRules rules = rules_with(InputFile(file.path(), "rules"));
+  EXPECT_EQ(names(train, rules), (std::vector<std::string>{"rotary table", "activations"}));
+}
+
+TEST(Categories, ARegexThatWouldBacktrackForeverEnds) {
+  HistoryBuilder train;
+  train.alloc(0x1000, kBlock, train.stack({{std::string(2000, 'a'), "f"}}));
+  const TemporaryFile file(R"({"rules": [{"category": "x", "regex": "(a*)*(a|aa)*b"}]})");
+  const CategoryRules rules = rules_with(InputFile(file.path(), "rules"));
+  EXPECT_EQ(names(train, rules), std::vector<std::string>{"unknown"});
+}
+
+TEST(Categories, BadRulesAreNamed) {
+  const auto complaint = [](const std::string& text) {
+    const TemporaryFile file(text);
+    return complaint_about(file.path(), ": ", [&] { rules_with(InputFile(file.path(), "rules")); });
+  };
+  EXPECT_EQ(complaint("{"), "rules must be JSON");
+  EXPECT_EQ(complaint("[]"), "rules must be an object with a list `rules`");
+  EXPECT_EQ(complaint(R"({"rules": [{"category": "x"}]})"),
+            "rule 1 has none of regex, files, functions, tags and stages");
+  EXPECT_EQ(complaint(R"({"rules": [{"files": ["x"]}]})"), "rule 1 has no category");
+  EXPECT_EQ(complaint(R"({"rules": [{"category": "x", "regex": "a{9}"}]})"),
+            "rule 1: regex 'a{9}' repeats by counts; write the repeated part out, or use * or +");
+  EXPECT_EQ(complaint(R"({"rules": [{"category": "x", "flies": ["a"]}]})"),
+            "rule 1: 'flies' is none of category, means, anywhere, regex, files, functions, tags and stages");
+}
+
+TEST(Sites, APlaceIsTheProgramsOwnLine) {
+  HistoryBuilder train;
+  const StackId stack = train.stack({{"", "at::empty()"},
+                                     {"/lib/python3.11/site-packages/torch/nn/modules/linear.py", "forward", 125},
+                                     {"/lib/python3.11/site-packages/gpt/attention.py", "forward", 9},
+                                     {"/home/me/app/model.py", "forward", 7},
+                                     {"/home/me/app/train.py", "<module>", 3}});
+  Sites sites(train.history());
+  EXPECT_EQ(sites.text_of(sites.place_of(stack)), "app/model.py:7 in forward");
+  EXPECT_EQ(sites.text_of(sites.place_of(stack, Frames::library)), "gpt/attention.py:9 in forward");
+  EXPECT_EQ(sites.text_of(sites.place_of(stack, Frames::all)), "at::empty()");
+  EXPECT_EQ(sites.module_of(stack), "model.py:7 > attention.py:9 > nn.linear");
+}
+
+TEST(Sites, ATreeAddsUpItsCalls) {
+  HistoryBuilder train;
+  const StackId one = train.stack({{"b.py", "b"}, {"a.py", "a"}});
+  const StackId other = train.stack({{"c.py", "c"}, {"a.py", "a"}});
+  Sites sites(train.history());
+  StackTree tree(train.history(), sites, Frames::own);
+  tree.add(one, 10);
+  tree.add(other, 30, 2);
+  ASSERT_EQ(tree.nodes().size(), 4);
+  EXPECT_EQ(tree.nodes()[0].bytes, 40);
+  EXPECT_EQ(tree.nodes()[1].count, 3);
+  const auto children = tree.children();
+  EXPECT_EQ(children[1], (std::vector<std::uint32_t>{3, 2}));  // the larger first
+}
+
+TEST(Timeline, BytesBeforeTheHistoryAreRebuilt) {
+  HistoryBuilder train;
+  train.segment(0x10000,
+                {{.bytes = 1024, .requested_bytes = 1000, .state = HistoryBlock::State::allocated}, {.bytes = 1024}});
+  train.add(Action::segment_alloc, 0x10000, 2048);
+  train.alloc(0x10000, 1000);
+  train.alloc(0x10400, 600);
+  train.free(0x10400, 600);
+  train.free(0x90000, 100);  // was there before
+  const std::vector<Allocation> allocations = allocations_of(train.device());
+  const auto blocks = block_bytes_of(train.device(), allocations);
+  const auto points = timeline_of(train.device(), allocations, blocks, {}, 0, 100);
+  EXPECT_EQ(points.front().held.requested, 100);
+  EXPECT_EQ(points.front().held.allocated, 512);
+  EXPECT_EQ(points.front().held.reserved, 0);
+  const auto peak = find_peak(train.device(), allocations, blocks, PeakKind::allocated_peak);
+  ASSERT_TRUE(peak);
+  EXPECT_EQ(peak->event, 3);
+  EXPECT_EQ(peak->held.requested, 1700);
+  EXPECT_EQ(peak->held.allocated, 512 + 1024 + 1024);
+  EXPECT_EQ(peak->held.reserved, 2048);
+  EXPECT_EQ(peak->live.size(), 3);
+  EXPECT_EQ(points.back().held.requested, 1000);
+  EXPECT_FALSE(find_peak(train.device(), allocations, blocks, PeakKind::out_of_memory));
+}
+
+TEST(Timeline, AThinnedHistoryKeepsItsExtremes) {
+  HistoryBuilder train;
+  for (Address i = 0; i < 1000; ++i) {
+    train.alloc(0x1000, i == 777 ? 100 * kBlock : kBlock);
+    train.free(0x1000, i == 777 ? 100 * kBlock : kBlock);
+  }
+  const std::vector<Allocation> allocations = allocations_of(train.device());
+  const auto blocks = block_bytes_of(train.device(), allocations);
+  const auto points = timeline_of(train.device(), allocations, blocks, {}, 0, 10);
+  EXPECT_LE(points.size(), 41);
+  const auto most = std::ranges::max(points, {}, [](const TimelinePoint& point) { return point.held.allocated; });
+  EXPECT_EQ(most.held.allocated, 100 * kBlock);
+  EXPECT_TRUE(std::ranges::is_sorted(points, {}, &TimelinePoint::event));
+}
+
+TEST(Stages, AreNestedAndEndInAnyOrder) {
+  HistoryBuilder train;
+  train.alloc(0x1000, 1);
+  train.stage("step", true);
+  train.alloc(0x2000, 1);
+  train.stage("forward", true);
+  train.alloc(0x3000, 1);
+  train.stage("step", false);
+  train.alloc(0x4000, 1);
+  const Stages stages(train.history(), train.device());
+  EXPECT_EQ(stages.name(stages.at(0)), "");
+  EXPECT_EQ(stages.name(stages.at(1)), "step");
+  EXPECT_EQ(stages.name(stages.at(2)), "step > forward");
+  EXPECT_EQ(stages.name(stages.at(3)), "step > forward");  // the end has the time of the event
+}
+
+}  // namespace
+}  // namespace cachalot::tools
