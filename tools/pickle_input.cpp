@@ -5,25 +5,31 @@
 
 namespace cachalot::tools {
 
-PickleInput::PickleInput(InputFile file, PlainDocument& document)
-    : file_(std::move(file)), document_(document), buffer_(std::size_t{1} << 16) {}
-
-Opcode PickleInput::opcode() {
-  opcode_at_ = position_ + begin_;
-  if (is_at_end()) cut_off("there is no STOP");
-  opcode_ = buffer_[begin_++];
-  return static_cast<Opcode>(static_cast<unsigned char>(opcode_));
-}
+PickleInput::PickleInput(InputFile file, MemoryBudget& budget)
+    : file_(std::move(file)), budget_(budget), buffer_(std::size_t{1} << 18) {}
 
 unsigned char PickleInput::byte() {
   if (is_at_end()) cut_off("its argument is not all there");
   return static_cast<unsigned char>(buffer_[begin_++]);
 }
 
-std::uint64_t PickleInput::natural(std::size_t count) {
-  std::uint64_t value = 0;
-  for (std::size_t i = 0; i < count; ++i) value |= std::uint64_t{byte()} << 8 * i;
-  return value;
+void PickleInput::skip(std::uint64_t count) {
+  while (count > 0) {
+    if (is_at_end()) cut_off(fmt::format("{} bytes of its text are not there", count));
+    const std::size_t some = static_cast<std::size_t>(std::min<std::uint64_t>(count, end_ - begin_));
+    begin_ += some;
+    count -= some;
+  }
+}
+
+// Moves what is unread to the front of the buffer and fills what is left of it.
+void PickleInput::gather(std::size_t count) {
+  const std::size_t unread = end_ - begin_;
+  std::memmove(buffer_.data(), buffer_.data() + begin_, unread);
+  position_ += begin_;
+  begin_ = 0;
+  end_ = unread + file_.read(buffer_.data() + unread, buffer_.size() - unread);
+  if (end_ < count) cut_off(fmt::format("of {} bytes there are {}", count, end_));
 }
 
 // As long as the file says, but taken as it arrives.
@@ -56,7 +62,7 @@ std::string PickleInput::line(std::size_t longest) {
 
 // While a text arrives it is on the document's account, too: one of all the file is, else, held before it is counted.
 void PickleInput::grow(const std::string& text, std::size_t bytes) {
-  if (text.size() + bytes > text.capacity()) document_.charge(text.size() + bytes);
+  if (text.size() + bytes > text.capacity()) budget_.charge(text.size() + bytes);
 }
 
 void PickleInput::require_end() {

@@ -3,8 +3,10 @@
 
 #include <fmt/format.h>
 
+#include <bit>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -12,8 +14,8 @@
 
 #include "cachalot/errors.h"
 #include "tools/input_file.h"
+#include "tools/memory_budget.h"
 #include "tools/pickle_opcodes.h"
-#include "tools/plain_document.h"
 #include "tools/quoted.h"
 
 namespace cachalot::tools {
@@ -26,19 +28,38 @@ struct BrokenPickle : InvalidArgument {
 class PickleInput {
  public:
   static constexpr std::size_t kLongestNumber = 1 << 16;  // as text
+  static constexpr std::size_t kMostViewed = 1 << 15;
 
-  // Texts count against the document's limit from when they arrive.
-  PickleInput(InputFile file, PlainDocument& document);
+  // Texts count against the budget from when they arrive.
+  PickleInput(InputFile file, MemoryBudget& budget);
 
   const std::string& path() const { return file_.path(); }
   // Returns where the opcode is that was read last.
   std::size_t opcode_at() const { return opcode_at_; }
 
   // Each throws BrokenPickle if the file ends before.
-  Opcode opcode();
+  Opcode opcode() {
+    opcode_at_ = position_ + begin_;
+    if (is_at_end()) cut_off("there is no STOP");
+    opcode_ = buffer_[begin_++];
+    return static_cast<Opcode>(static_cast<unsigned char>(opcode_));
+  }
   unsigned char byte();
   // Reads a number of `count` bytes, at most 8, the least significant first.
-  std::uint64_t natural(std::size_t count);
+  std::uint64_t natural(std::size_t count) {
+    static_assert(std::endian::native == std::endian::little);
+    std::uint64_t value = 0;
+    std::memcpy(&value, view(count).data(), count);
+    return value;
+  }
+  // Returns the next bytes, at most kMostViewed, which are valid until the next call.
+  std::string_view view(std::size_t count) {
+    if (end_ - begin_ < count) [[unlikely]]
+      gather(count);
+    begin_ += count;
+    return {buffer_.data() + begin_ - count, count};
+  }
+  void skip(std::uint64_t count);
   std::string bytes(std::uint64_t count);
   std::string line(std::size_t longest = kLongestNumber);
   // Throws BrokenPickle if the file goes on, or was not all there.
@@ -57,10 +78,11 @@ class PickleInput {
   [[noreturn]] void cut_off(std::string_view how) const;
   bool refill();
   bool is_at_end() { return begin_ == end_ && !refill(); }
+  void gather(std::size_t count);
   void grow(const std::string& text, std::size_t bytes);
 
   InputFile file_;
-  PlainDocument& document_;
+  MemoryBudget& budget_;
   std::vector<char> buffer_;
   std::size_t position_ = 0;  // in the file, of the buffer's front
   std::size_t begin_ = 0;     // of what is unread in the buffer

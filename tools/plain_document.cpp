@@ -1,14 +1,12 @@
 #include "tools/plain_document.h"
 
 #include <fmt/format.h>
-#include <array>
 #include <istream>
 #include <limits>
 #include <nlohmann/json.hpp>
-#include <streambuf>
 
-#include "base/bytes.h"
 #include "base/check.h"
+#include "tools/file_stream.h"
 #include "tools/quoted.h"
 
 namespace cachalot::tools {
@@ -65,6 +63,11 @@ std::optional<std::int64_t> Value::integer() const {
   return static_cast<std::int64_t>(payload_.natural);
 }
 
+std::optional<double> Value::real() const {
+  if (kind_ != Kind::real) return std::nullopt;
+  return payload_.real;
+}
+
 std::optional<std::string_view> Value::text() const {
   if (kind_ != Kind::text) return std::nullopt;
   return *payload_.text;
@@ -86,13 +89,6 @@ const Value* Value::find(std::string_view key) const {
 }
 
 // --- documents --------------------------------------------------------------------------------------------------------
-
-void PlainDocument::charge(std::size_t bytes) {
-  CACHALOT_REQUIRE(bytes <= memory_limit_ - memory_,
-                   "what the file tells of takes more than {}, the most for a file of its size",
-                   format_bytes(memory_limit_));
-  memory_ += bytes;
-}
 
 Value PlainDocument::add_text(std::string text) {
   charge(sizeof(std::string) + text.capacity());
@@ -133,26 +129,6 @@ void PlainDocument::set(Value dict, Value key, Value value) {
 // --- JSON -------------------------------------------------------------------------------------------------------------
 
 namespace {
-
-// The file as a stream that ends where the memory for it would: the parser holds what it cannot yet give us.
-class FileStream : public std::streambuf {
- public:
-  explicit FileStream(InputFile& file) : file_(file), left_(file.memory_limit() / 4) {}
-  bool is_too_long() const { return left_ == 0; }
-
- protected:
-  int_type underflow() override {
-    const std::size_t bytes = file_.read(buffer_.data(), std::min(buffer_.size(), left_));
-    left_ -= bytes;
-    setg(buffer_.data(), buffer_.data(), buffer_.data() + bytes);
-    return bytes == 0 ? traits_type::eof() : traits_type::to_int_type(*gptr());
-  }
-
- private:
-  InputFile& file_;
-  std::size_t left_;
-  std::array<char, 1 << 16> buffer_;
-};
 
 // Takes what nlohmann's parser sees. It keeps its own stack and does not recurse, either.
 class JsonBuilder : public nlohmann::json_sax<nlohmann::json> {

@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "tools/input_file.h"
+#include "tools/memory_budget.h"
 
 namespace cachalot::tools {
 
@@ -45,6 +46,7 @@ class Value {
   std::optional<bool> boolean() const;
   std::optional<std::uint64_t> natural() const;  // a whole number from 0
   std::optional<std::int64_t> integer() const;
+  std::optional<double> real() const;
   std::optional<std::string_view> text() const;
   const List* items() const;  // of a list, a tuple or a set
   const Dict* entries() const;
@@ -70,7 +72,7 @@ class Value {
 class PlainDocument {
  public:
   // `memory_limit` in bytes: what would go beyond throws InvalidArgument.
-  explicit PlainDocument(std::size_t memory_limit) : memory_limit_(memory_limit) {}
+  explicit PlainDocument(std::size_t memory_limit) : budget_(memory_limit) {}
 
   Value add_text(std::string text);
   Value add_bytes(std::string bytes);
@@ -82,15 +84,15 @@ class PlainDocument {
   void set(Value dict, Value key, Value value);
 
   // Host memory that something else takes on the document's account: a reader's stack.
-  void charge(std::size_t bytes);
+  void charge(std::size_t bytes) { budget_.charge(bytes); }
+  MemoryBudget& budget() { return budget_; }
 
   std::size_t value_count() const { return value_count_; }
   Value root() const { return root_; }
   void set_root(Value root) { root_ = root; }
 
  private:
-  std::size_t memory_limit_;
-  std::size_t memory_ = 0;
+  MemoryBudget budget_;
   std::size_t value_count_ = 0;
   std::deque<std::string> texts_;
   std::deque<List> lists_;

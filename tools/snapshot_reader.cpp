@@ -31,18 +31,10 @@ bool begins_pickle(unsigned char byte) {
 }
 
 std::unique_ptr<PlainDocument> read_document(InputFile file) {
-  const std::optional<unsigned char> first = file.peek();
-  const std::string trouble = file.trouble();
-  CACHALOT_REQUIRE(trouble.empty(), "{}: {}", file.path(), trouble);
-  CACHALOT_REQUIRE(first.has_value(), "{}: the file is empty", file.path());
-  const std::string foreign = foreign_format(file.begin(), "memory snapshot");
-  CACHALOT_REQUIRE(foreign.empty(), "{}: {}", file.path(), foreign);
-  CACHALOT_REQUIRE(!looks_like_trace(file.begin()),
-                   "{}: is an allocation trace, not a memory snapshot: `cachalot replay` takes traces", file.path());
+  require_snapshot(file);
   // A list in JSON begins with '[', one in a pickle with ']'.
-  if (*first == '{' || *first == '[') return read_json(std::move(file));
-  CACHALOT_REQUIRE(begins_pickle(*first), "{}: neither a pickle nor JSON: it begins with {}", file.path(),
-                   fmt::to_string(Quoted{{reinterpret_cast<const char*>(&*first), 1}}));
+  const unsigned char first = file.peek().value_or(0);
+  if (first == '{' || first == '[') return read_json(std::move(file));
   return read_pickle(std::move(file));
 }
 
@@ -332,6 +324,19 @@ class SnapshotReader {
 bool is_snapshot(InputFile& file) {
   const std::optional<unsigned char> first = file.peek();
   return first && (*first == '{' || *first == '[' || begins_pickle(*first));
+}
+
+void require_snapshot(InputFile& file) {
+  const std::optional<unsigned char> first = file.peek();
+  const std::string trouble = file.trouble();
+  CACHALOT_REQUIRE(trouble.empty(), "{}: {}", file.path(), trouble);
+  CACHALOT_REQUIRE(first.has_value(), "{}: the file is empty", file.path());
+  const std::string foreign = foreign_format(file.begin(), "memory snapshot");
+  CACHALOT_REQUIRE(foreign.empty(), "{}: {}", file.path(), foreign);
+  CACHALOT_REQUIRE(!looks_like_trace(file.begin()),
+                   "{}: is an allocation trace, not a memory snapshot: `cachalot replay` takes traces", file.path());
+  CACHALOT_REQUIRE(is_snapshot(file), "{}: neither a pickle nor JSON: it begins with {}", file.path(),
+                   fmt::to_string(Quoted{{reinterpret_cast<const char*>(&*first), 1}}));
 }
 
 TorchSnapshot read_snapshot(InputFile file) { return SnapshotReader(std::move(file)).read(); }

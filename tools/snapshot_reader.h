@@ -46,6 +46,9 @@ inline const Site* site_of(const Context& context) { return static_cast<const Si
 // Whether the file begins as a pickle or as JSON does; a trace does not.
 bool is_snapshot(InputFile& file);
 
+// Throws InvalidArgument, which says what the file is, unless it begins as a snapshot.
+void require_snapshot(InputFile& file);
+
 // Throws InvalidArgument, which names file, place and rule.
 TorchSnapshot read_snapshot(InputFile file);
 

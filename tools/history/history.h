@@ -107,9 +107,9 @@ struct History {
   HistoryFormat format = HistoryFormat::torch_pickle;
   TextTable texts;
   StackTable stacks;
-  ValueTable<EventDetails, DetailsId> details{{EventDetails{}}};
-  ValueTable<std::uint64_t, std::uint16_t> streams{{0}};    // handles
-  ValueTable<PoolId, std::uint16_t> pools{{PoolId{0, 0}}};  // (0, 0): the default pool
+  ValueTable<EventDetails, DetailsId> details{"different details of events", EventDetails{}};
+  ValueTable<std::uint64_t, std::uint16_t> streams{"streams", 0};  // handles
+  ValueTable<PoolId, std::uint16_t> pools{"pools", PoolId{0, 0}};  // (0, 0): the default pool
 
   std::vector<DeviceHistory> devices;  // of those that have segments or events, by number
   std::vector<DeviceHistory> host;     // pinned host memory, in snapshots since PyTorch 2.14

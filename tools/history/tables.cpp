@@ -5,38 +5,47 @@
 namespace cachalot::tools {
 namespace {
 
-std::uint64_t sum_of(std::span<const FrameId> frames) {
-  std::uint64_t sum = 0xcbf29ce484222325;  // FNV-1a
-  for (const FrameId frame : frames) sum = (sum ^ frame) * 0x100000001b3;
-  return sum;
+std::uint64_t hash_of(const StackFrame& frame) {
+  return SeededHash()(std::uint64_t{frame.file} << 32 | frame.function, std::uint64_t{frame.line} << 32 | frame.node);
+}
+
+// The number of the next value of a table.
+std::uint32_t next_id(std::size_t size, const char* what) {
+  CACHALOT_REQUIRE(size < IdSet::kNone, "more than {} {}", IdSet::kNone, what);
+  return static_cast<std::uint32_t>(size);
 }
 
 }  // namespace
 
 TextId TextTable::add(std::string_view text) {
-  if (const auto known = ids_.find(text); known != ids_.end()) return known->second;
-  const auto id = static_cast<TextId>(texts_.size());
-  ids_.emplace(texts_.emplace_back(text), id);
+  const std::uint64_t hash = SeededHash()(text);
+  const TextId known = ids_.find(hash, [&](TextId id) { return texts_[id] == text; });
+  if (known != IdSet::kNone) return known;
+  const TextId id = next_id(texts_.size(), "texts");
+  texts_.emplace_back(text);
+  ids_.add(hash, id);
   return id;
 }
 
 FrameId StackTable::add_frame(const StackFrame& frame) {
-  const auto [known, is_new] = frame_ids_.try_emplace(frame, static_cast<FrameId>(frames_.size()));
-  if (is_new) frames_.push_back(frame);
-  return known->second;
+  const std::uint64_t hash = hash_of(frame);
+  const FrameId known = frame_ids_.find(hash, [&](FrameId id) { return frames_[id] == frame; });
+  if (known != IdSet::kNone) return known;
+  const FrameId id = next_id(frames_.size(), "frames");
+  frames_.push_back(frame);
+  frame_ids_.add(hash, id);
+  return id;
 }
 
 StackId StackTable::add(std::span<const FrameId> frames) {
   if (frames.empty()) return 0;
-  const std::uint64_t sum = sum_of(frames);
-  const auto [first, last] = stack_ids_.equal_range(sum);
-  for (auto candidate = first; candidate != last; ++candidate) {
-    if (std::ranges::equal((*this)[candidate->second], frames)) return candidate->second;
-  }
-  const auto id = static_cast<StackId>(size());
+  const std::uint64_t hash = SeededHash()(frames);
+  const StackId known = stack_ids_.find(hash, [&](StackId id) { return std::ranges::equal((*this)[id], frames); });
+  if (known != IdSet::kNone) return known;
+  const StackId id = next_id(size(), "call stacks");
   in_stacks_.insert(in_stacks_.end(), frames.begin(), frames.end());
   begins_.push_back(in_stacks_.size());
-  stack_ids_.emplace(sum, id);
+  stack_ids_.add(hash, id);
   return id;
 }
 

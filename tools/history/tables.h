@@ -5,13 +5,16 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
-#include <map>
+#include <limits>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "base/check.h"
 #include "cachalot/pool_id.h"
+#include "tools/history/id_set.h"
+#include "tools/history/seeded_hash.h"
 
 namespace cachalot::tools {
 
@@ -30,7 +33,7 @@ class TextTable {
 
  private:
   std::deque<std::string> texts_;
-  std::map<std::string_view, TextId> ids_;  // ordered: a file cannot make its keys collide
+  IdSet ids_;
 };
 
 struct StackFrame {
@@ -58,10 +61,10 @@ class StackTable {
 
  private:
   std::vector<StackFrame> frames_;
-  std::map<StackFrame, FrameId> frame_ids_;
-  std::vector<FrameId> in_stacks_;                   // of all stacks, one behind the other
-  std::vector<std::size_t> begins_;                  // stack i has in_stacks_[begins_[i], begins_[i + 1])
-  std::multimap<std::uint64_t, StackId> stack_ids_;  // by a sum of the frames
+  IdSet frame_ids_;
+  std::vector<FrameId> in_stacks_;   // of all stacks, one behind the other
+  std::vector<std::size_t> begins_;  // stack i has in_stacks_[begins_[i], begins_[i + 1])
+  IdSet stack_ids_;
 };
 
 // What some events have beside the usual fields.
@@ -74,24 +77,39 @@ struct EventDetails {
   friend auto operator<=>(const EventDetails&, const EventDetails&) = default;
 };
 
-// Distinct values in the order in which they came; not for many.
+inline std::uint64_t hash_of(std::uint64_t value) { return SeededHash()(value); }
+inline std::uint64_t hash_of(const PoolId& pool) { return SeededHash()(pool.first, pool.second); }
+inline std::uint64_t hash_of(const EventDetails& details) {
+  return SeededHash()(std::uint64_t{details.forward_stack} << 32 | details.compile_context,
+                      std::uint64_t{details.user_metadata} << 32 | details.internal_metadata);
+}
+
+// Distinct values in the order in which they came: as many as their numbers can tell apart.
 template <typename T, typename Id>
 class ValueTable {
  public:
-  explicit ValueTable(std::vector<T> first = {}) {
-    for (const T& value : first) add(value);
-  }
+  // `what` they are, for a message: "streams".
+  explicit ValueTable(const char* what, const T& first) : what_(what) { add(first); }
+
+  // Throws InvalidArgument when there are too many.
   Id add(const T& value) {
-    const auto [known, is_new] = ids_.try_emplace(value, static_cast<Id>(values_.size()));
-    if (is_new) values_.push_back(value);
-    return known->second;
+    if (last_ < values_.size() && values_[last_] == value) return last_;
+    const std::uint64_t hash = hash_of(value);
+    const std::uint32_t known = ids_.find(hash, [&](std::uint32_t id) { return values_[id] == value; });
+    if (known != IdSet::kNone) return last_ = static_cast<Id>(known);
+    CACHALOT_REQUIRE(values_.size() < std::numeric_limits<Id>::max(), "more than {} {}", values_.size(), what_);
+    ids_.add(hash, static_cast<std::uint32_t>(values_.size()));
+    values_.push_back(value);
+    return last_ = static_cast<Id>(values_.size() - 1);
   }
   const T& operator[](std::size_t id) const { return values_[id]; }
   std::size_t size() const { return values_.size(); }
 
  private:
+  const char* what_;
   std::vector<T> values_;
-  std::map<T, Id> ids_;
+  IdSet ids_;
+  Id last_ = 0;  // the newest answer: many events in a row have the same
 };
 
 }  // namespace cachalot::tools

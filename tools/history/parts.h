@@ -1,0 +1,127 @@
+// The parts of a document while it is read: values, and the lists and dicts that are not yet taken.
+//
+// What was taken out of a list or dict does not stay: the container closes and has a meaning instead (a frame, a call
+// stack), by which a pickle may still name it. So a reader holds what the file has begun and not ended, and four bytes for
+// each number of a pickle's memo.
+//
+// A container is named by a slot and a generation, so that a name of a closed one finds nothing. Nothing here recurses.
+#pragma once
+
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <limits>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "tools/history/tables.h"
+#include "tools/memory_budget.h"
+
+namespace cachalot::tools {
+
+// A value, to be passed by value.
+class Part {
+ public:
+  enum class Kind : std::uint8_t {
+    none,
+    boolean,
+    integer,
+    natural,
+    real,
+    text,
+    bytes,  // Python's; without them
+    container,
+    frame,     // what was a dict
+    stack,     // what was a list of frames
+    pool,      // what was a pair of numbers
+    metadata,  // what was a dict or list of the user's: its JSON is a text
+    gone,      // what was taken, and has no meaning by itself
+  };
+  static constexpr std::uint32_t kNoMemo = std::numeric_limits<std::uint32_t>::max();
+
+  Part() = default;
+  static Part of_boolean(bool value) { return {Kind::boolean, value ? 1u : 0u}; }
+  static Part of_integer(std::int64_t value) { return {Kind::integer, static_cast<std::uint64_t>(value)}; }
+  static Part of_natural(std::uint64_t value) { return {Kind::natural, value}; }
+  static Part of_real(double value) { return {Kind::real, std::bit_cast<std::uint64_t>(value)}; }
+  static Part of_id(Kind kind, std::uint32_t id) { return {kind, id}; }
+
+  Kind kind() const { return kind_; }
+  const char* kind_name() const;
+  // Of text, metadata (both TextId), frame, stack, pool.
+  std::uint32_t id() const { return static_cast<std::uint32_t>(bits_); }
+  bool is_text() const { return kind_ == Kind::text; }
+
+  // nullopt for a value of another kind.
+  std::optional<bool> boolean() const;
+  std::optional<std::uint64_t> natural() const;
+  std::optional<std::int64_t> integer() const;
+  double real() const { return std::bit_cast<double>(bits_); }
+
+ private:
+  friend class Parts;
+  Part(Kind kind, std::uint64_t bits) : kind_(kind), bits_(bits) {}
+  std::uint32_t slot() const { return static_cast<std::uint32_t>(bits_); }
+  std::uint32_t memo() const { return static_cast<std::uint32_t>(bits_ >> 32); }
+
+  Kind kind_ = Kind::none;
+  std::uint32_t generation_ = 0;  // of a container
+  std::uint64_t bits_ = 0;        // of a container: its slot, and above it its number in the memo
+};
+
+struct Container {
+  // What its items are, from the first one on; `list` and `dict` hold them in `parts`, the others elsewhere, by `store`.
+  enum class Kind : std::uint8_t { closed, list, dict, frames, events, segments, blocks, stages };
+
+  Kind kind = Kind::closed;
+  std::uint32_t generation = 0;
+  std::uint32_t memo = Part::kNoMemo;
+  std::uint32_t store = 0;
+  std::vector<Part> parts;  // of a dict: keys and values in turn
+};
+
+class Parts {
+ public:
+  explicit Parts(MemoryBudget& budget) : budget_(budget) {}
+
+  Part open(Container::Kind kind);
+  // nullptr: it is no container, or one that closed.
+  Container* find(Part part);
+  // What the part is by now.
+  Part resolved(Part part);
+  void push(Container& container, Part part);
+  // The container is `meaning` from now on; what it holds is gone, if not taken.
+  void close(Part container, Part meaning);
+  // Takes what the container holds into `parts`, whose storage it gets.
+  void take(Container& container, std::vector<Part>& parts);
+  void close_all(const std::vector<Part>& parts);
+
+  // The memo of a pickle. `part` may become another name of the same.
+  void memoize(std::uint64_t number, Part& part);
+  void memoize(Part& part) { memoize(memo_count_, part); }
+  std::optional<Part> recall(std::uint64_t number);
+
+  // Frees all memory. No part may be used any more.
+  void clear();
+
+ private:
+  static constexpr std::size_t kPage = std::size_t{1} << 16;
+  static constexpr std::uint32_t kMostPacked = (std::uint32_t{1} << 28) - 1;
+  enum class Packed : std::uint32_t { unset, slot, text, frame, stack, pool, metadata, gone, value, alias };
+
+  std::uint32_t packed(Part part);
+  std::uint32_t& memo_at(std::uint32_t number) { return (*pages_[number / kPage])[number % kPage]; }
+
+  MemoryBudget& budget_;
+  std::deque<Container> containers_;
+  std::vector<std::uint32_t> closed_;  // slots
+  std::vector<Part> closing_;
+  using Page = std::vector<std::uint32_t>;
+  std::vector<std::unique_ptr<Page>> pages_;  // of the memo; nullptr: nothing in it
+  std::uint32_t memo_count_ = 0;
+  std::vector<Part> values_;  // of the memo, that do not fit into it
+};
+
+}  // namespace cachalot::tools

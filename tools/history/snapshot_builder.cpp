@@ -1,0 +1,281 @@
+#include "tools/history/snapshot_builder.h"
+
+#include <algorithm>
+#include <limits>
+#include <optional>
+
+#include "cachalot/caching_allocator.h"
+#include "tools/history/metadata_json.h"
+#include "tools/quoted.h"
+
+namespace cachalot::tools {
+namespace {
+
+constexpr std::size_t kTextOverhead = 64;  // of a text in its table
+constexpr Part::Kind kContainer = Part::Kind::container;
+
+Part gone() { return Part::of_id(Part::Kind::gone, 0); }
+
+}  // namespace
+
+SnapshotBuilder::SnapshotBuilder(std::size_t memory_limit) : budget_(memory_limit), parts_(budget_) {
+  for (const std::string_view word : kWords) history_.texts.add(word);
+}
+
+void SnapshotBuilder::refuse(std::string_view why) const {
+  const bool is_of_many = where_.index != Where::kWhole;
+  throw InvalidArgument(is_of_many ? fmt::format("{} {}: {}", where_.what, where_.index, why)
+                                   : fmt::format("{}: {}", where_.what, why));
+}
+
+Part SnapshotBuilder::text(std::string_view text) {
+  const std::size_t known = history_.texts.size();
+  const TextId id = history_.texts.add(text.substr(0, kLongestText));
+  if (id >= known) budget_.charge(kTextOverhead + history_.texts[id].size());
+  return Part::of_id(Part::Kind::text, id);
+}
+
+// --- fields -----------------------------------------------------------------------------------------------------------
+
+std::uint64_t SnapshotBuilder::natural(Part value, const char* key, std::uint64_t most) const {
+  const std::optional<std::uint64_t> number = value.natural();
+  if (!number && value.integer()) require(false, "'{}' is {}, which is negative", key, *value.integer());
+  require(number.has_value(), "'{}' is {}, not a whole number of 64 bits", key, value.kind_name());
+  require(*number <= most, "'{}' is {}, more than {}", key, *number, most);
+  return *number;
+}
+
+std::uint64_t SnapshotBuilder::bytes(Part value, const char* key) const {
+  return natural(value, key, kMaxRequestBytes - 1);
+}
+
+Address SnapshotBuilder::address(Part value, const char* key) const {
+  return natural(value, key, std::numeric_limits<Address>::max() - kMaxRequestBytes);
+}
+
+// A handle; PyTorch shows it as a number with a sign.
+std::uint16_t SnapshotBuilder::stream(Part value) {
+  const std::optional<std::uint64_t> number = value.natural();
+  const std::optional<std::int64_t> negative = value.integer();
+  require(number || negative, "'stream' is {}, not a whole number of 64 bits", value.kind_name());
+  return history_.streams.add(number ? *number : static_cast<std::uint64_t>(*negative));
+}
+
+std::uint16_t SnapshotBuilder::pool(Part value) {
+  value = parts_.resolved(value);
+  if (value.kind() == Part::Kind::pool) return static_cast<std::uint16_t>(value.id());
+  const Container* const pair = parts_.find(value);
+  const bool is_pair = pair != nullptr && pair->kind == Container::Kind::list && pair->parts.size() == 2;
+  const auto first = is_pair ? pair->parts.front().natural() : std::nullopt;
+  const auto second = is_pair ? pair->parts.back().natural() : std::nullopt;
+  require(first && second, "the pool's id is not a pair of whole numbers");
+  const std::uint16_t id = history_.pools.add({*first, *second});
+  parts_.close(value, Part::of_id(Part::Kind::pool, id));
+  return id;
+}
+
+TextId SnapshotBuilder::text_id(Part value, const char* key) const {
+  require(value.is_text(), "'{}' is {}, not text", key, value.kind_name());
+  return value.id();
+}
+
+// The last one, as Python has it.
+const Part* SnapshotBuilder::find(const Pairs& pairs, Word word) const {
+  for (std::size_t i = pairs.size(); i >= 2; i -= 2) {
+    if (pairs[i - 2].is_text() && pairs[i - 2].id() == static_cast<TextId>(word)) return &pairs[i - 1];
+  }
+  return nullptr;
+}
+
+// --- lists ------------------------------------------------------------------------------------------------------------
+
+Container::Kind SnapshotBuilder::kind_of_list(Part first) {
+  if (first.kind() == Part::Kind::frame) return Container::Kind::frames;
+  const Container* const dict = parts_.find(first);
+  if (dict == nullptr || dict->kind != Container::Kind::dict) return Container::Kind::list;
+  if (has(*dict, Word::filename) && has(*dict, Word::name)) return Container::Kind::frames;
+  if (has(*dict, Word::action) && has(*dict, Word::size)) return Container::Kind::events;
+  if (has(*dict, Word::segment_type) && has(*dict, Word::blocks)) return Container::Kind::segments;
+  if (has(*dict, Word::stage) && has(*dict, Word::name)) return Container::Kind::stages;
+  const bool has_state = has(*dict, Word::state) || (has(*dict, Word::allocated) && has(*dict, Word::active));
+  return has_state && has(*dict, Word::size) ? Container::Kind::blocks : Container::Kind::list;
+}
+
+void SnapshotBuilder::begin_store(Container& list) {
+  const auto begin = [&](auto& stores) {
+    budget_.charge(2 * sizeof(stores.front()));
+    list.store = static_cast<std::uint32_t>(stores.size());
+    stores.emplace_back();
+  };
+  if (list.kind == Container::Kind::events) begin(events_);
+  if (list.kind == Container::Kind::segments) begin(segments_);
+  if (list.kind == Container::Kind::blocks) begin(block_lists_);
+  if (list.kind == Container::Kind::stages) begin(stages_);
+}
+
+void SnapshotBuilder::append(Part list, Part item) {
+  Container* const into = parts_.find(list);
+  require(into != nullptr && into->kind != Container::Kind::dict,
+          "its values go into {}, which is none of the right kind",
+          into == nullptr ? parts_.resolved(list).kind_name() : "a dict");
+  item = parts_.resolved(item);
+  if (into->kind == Container::Kind::list && into->parts.empty()) {
+    into->kind = kind_of_list(item);
+    begin_store(*into);
+  }
+  switch (into->kind) {
+    case Container::Kind::frames:
+      item = frame(item);
+      require(parts_.find(list) == into, "a frame holds its list");
+      return parts_.push(*into, item);
+    case Container::Kind::events:
+      return take_event(list, item);
+    case Container::Kind::segments:
+      return take_segment(list, item);
+    case Container::Kind::blocks:
+      return take_block(list, item);
+    case Container::Kind::stages:
+      return take_stage(list, item);
+    default:
+      parts_.push(*into, item);
+  }
+}
+
+void SnapshotBuilder::set(Part dict, Part key, Part value) {
+  Container* const into = parts_.find(dict);
+  require(into != nullptr && into->kind == Container::Kind::dict, "its values go into {}, which is no dict",
+          into == nullptr ? parts_.resolved(dict).kind_name() : "a list");
+  parts_.push(*into, key);
+  parts_.push(*into, value);
+}
+
+Container* SnapshotBuilder::list_of(Part value, Container::Kind kind, const char* key) {
+  value = parts_.resolved(value);
+  Container* list = parts_.find(value);
+  require(list != nullptr && list->kind != Container::Kind::dict, "'{}' is {}, not a list", key,
+          list == nullptr ? value.kind_name() : "a dict");
+  if (list->kind == Container::Kind::list) {
+    if (list->parts.empty()) return nullptr;
+    Pairs items;
+    parts_.take(*list, items);
+    list->kind = kind;
+    begin_store(*list);
+    for (const Part item : items) append(value, item);
+    list = parts_.find(value);
+  }
+  require(list != nullptr && list->kind == kind, "'{}' is a list of something else", key);
+  return list;
+}
+
+void SnapshotBuilder::open(Part dict, Pairs& pairs) {
+  dict = parts_.resolved(dict);
+  Container* const container = parts_.find(dict);
+  require(container != nullptr && container->kind == Container::Kind::dict, "it is {}, not a dict",
+          container == nullptr ? dict.kind_name() : "a list");
+  pairs.swap(spare_);
+  parts_.take(*container, pairs);
+  for (std::size_t i = 1; i < pairs.size(); i += 2) pairs[i] = parts_.resolved(pairs[i]);
+}
+
+void SnapshotBuilder::finish_dict(Part dict, Pairs& pairs, Part meaning) {
+  parts_.close_all(pairs);
+  parts_.close(dict, meaning);
+  spare_.swap(pairs);
+}
+
+void SnapshotBuilder::take_event(Part list, Part item) {
+  where_ = {"the history's entry", events_[parts_.find(list)->store].size()};
+  Pairs pairs;
+  open(item, pairs);
+  HistoryEvent taken;
+  const bool is_known = event(pairs, taken);
+  const Container* const into = parts_.find(list);
+  require(into != nullptr && into->kind == Container::Kind::events, "it holds its history");
+  if (is_known) {
+    events_[into->store].add(taken, budget_);
+  } else {
+    ++history_.unknown_actions;
+  }
+  finish_dict(item, pairs, gone());
+}
+
+void SnapshotBuilder::take_segment(Part list, Part item) {
+  const std::uint32_t store = parts_.find(list)->store;
+  where_ = {"segment", segments_[store].size()};
+  Pairs pairs;
+  open(item, pairs);
+  const DeviceSegment taken = segment(pairs);
+  budget_.charge(2 * sizeof(DeviceSegment));
+  segments_[store].push_back(taken);
+  finish_dict(item, pairs, gone());
+}
+
+void SnapshotBuilder::take_block(Part list, Part item) {
+  const std::uint32_t store = parts_.find(list)->store;
+  where_ = {"block", block_lists_[store].size()};
+  Pairs pairs;
+  open(item, pairs);
+  const HistoryBlock taken = block(pairs);
+  budget_.charge(2 * sizeof(HistoryBlock));
+  block_lists_[store].push_back(taken);
+  finish_dict(item, pairs, gone());
+}
+
+void SnapshotBuilder::take_stage(Part list, Part item) {
+  const std::uint32_t store = parts_.find(list)->store;
+  where_ = {"annotation", stages_[store].size()};
+  Pairs pairs;
+  open(item, pairs);
+  const StageMark taken = stage(pairs);
+  budget_.charge(2 * sizeof(StageMark));
+  stages_[store].push_back(taken);
+  finish_dict(item, pairs, gone());
+}
+
+// --- what dicts mean: frames ------------------------------------------------------------------------------------------
+
+Part SnapshotBuilder::frame(Part item) {
+  if (item.kind() == Part::Kind::frame) return item;
+  require(item.kind() == kContainer, "a frame is {}, not a dict", item.kind_name());
+  Pairs pairs;
+  open(item, pairs);
+  const Part* const file = find(pairs, Word::filename);
+  const Part* const name = find(pairs, Word::name);
+  require(file != nullptr && name != nullptr, "a frame has no '{}'", file == nullptr ? "filename" : "name");
+  StackFrame taken{.file = text_id(*file, "filename"), .function = text_id(*name, "name")};
+  if (const Part* line = find(pairs, Word::line)) {
+    taken.line = static_cast<std::uint32_t>(std::min<std::uint64_t>(line->natural().value_or(0), ~std::uint32_t{0}));
+  }
+  const Part* const node = find(pairs, Word::fx_node_name);
+  if (node != nullptr && node->is_text()) taken.node = node->id();
+  const std::size_t known = history_.stacks.frame_count();
+  const Part meaning = Part::of_id(Part::Kind::frame, history_.stacks.add_frame(taken));
+  if (meaning.id() >= known) budget_.charge(2 * sizeof(StackFrame) + 4 * sizeof(FrameId));
+  finish_dict(item, pairs, meaning);
+  return meaning;
+}
+
+StackId SnapshotBuilder::stack(Part frames, const char* key) {
+  frames = parts_.resolved(frames);
+  if (frames.kind() == Part::Kind::stack) return frames.id();
+  if (frames.kind() == Part::Kind::none) return 0;
+  const Container* const list = list_of(frames, Container::Kind::frames, key);
+  frames_.clear();
+  for (std::size_t i = 0; list != nullptr && i < list->parts.size(); ++i) frames_.push_back(list->parts[i].id());
+  const std::size_t known = history_.stacks.size();
+  const StackId id = history_.stacks.add(frames_);
+  if (id >= known) budget_.charge(2 * frames_.size() * sizeof(FrameId) + 8 * sizeof(StackId));
+  parts_.close(frames, Part::of_id(Part::Kind::stack, id));
+  return id;
+}
+
+TextId SnapshotBuilder::metadata(Part value) {
+  value = parts_.resolved(value);
+  if (value.is_text() || value.kind() == Part::Kind::metadata) return value.id();
+  if (value.kind() == Part::Kind::none) return 0;
+  const TextId id = text(metadata_json(parts_, history_.texts, value)).id();
+  if (value.kind() == kContainer) parts_.close(value, Part::of_id(Part::Kind::metadata, id));
+  return id;
+}
+
+}  // namespace cachalot::tools

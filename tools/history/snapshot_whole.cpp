@@ -1,0 +1,169 @@
+// The end of a snapshot: its lists, which are read by then, become a history.
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <utility>
+
+#include "cachalot/caching_allocator.h"
+#include "tools/history/snapshot_builder.h"
+
+namespace cachalot::tools {
+
+History SnapshotBuilder::finish(Part root) {
+  where_ = {};
+  const Container* const whole = parts_.find(root);
+  require(whole != nullptr, "it is {}, not a dict or a list of segments", root.kind_name());
+  if (whole->kind == Container::Kind::dict) {
+    take_root(Pairs(whole->parts));
+  } else {  // torch.cuda.memory_snapshot()
+    take_segments(root, "segments", devices_);
+  }
+  parts_.clear();
+  for (auto& [store, device] : traces_) device->events = events_[store].take();
+  move_devices(devices_, history_.devices);
+  move_devices(host_, history_.host);
+  return std::move(history_);
+}
+
+void SnapshotBuilder::take_root(const Pairs& pairs) {
+  const Part* const segments = find(pairs, Word::segments);
+  require(segments != nullptr, "'segments' is missing");
+  take_segments(*segments, "segments", devices_);
+  if (const Part* traces = find(pairs, Word::device_traces)) take_traces(*traces, "device_traces", devices_);
+  if (const Part* of_host = find(pairs, Word::host_segments)) take_segments(*of_host, "host_segments", host_);
+  if (const Part* of_host = find(pairs, Word::host_traces)) take_traces(*of_host, "host_traces", host_);
+  if (const Part* annotations = find(pairs, Word::external_annotations)) take_stages(*annotations);
+  if (const Part* settings = find(pairs, Word::allocator_settings)) take_settings(*settings);
+  if (const Part* own = find(pairs, Word::cachalot)) take_facts(*own);
+}
+
+void SnapshotBuilder::take_segments(Part value, const char* key, Devices& devices) {
+  const Container* const list = parts_.find(parts_.resolved(value));
+  if (list != nullptr && list->kind == Container::Kind::blocks) {  // pinned host memory: each block by itself
+    DeviceHistory& device = devices[0];
+    for (const HistoryBlock& block : block_lists_[list->store]) {
+      device.segments.push_back({.address = block.address,
+                                 .bytes = block.bytes,
+                                 .first_block = device.blocks.size(),
+                                 .block_count = 1,
+                                 .stack = block.stack});
+      device.blocks.push_back(block);
+    }
+    return;
+  }
+  const Container* const taken = list_of(value, Container::Kind::segments, key);
+  where_ = {};
+  if (taken == nullptr) return;
+  for (const DeviceSegment& of_device : segments_[taken->store]) {
+    DeviceHistory& device = devices[of_device.device];
+    device.segments.push_back(of_device.segment);
+    device.segments.back().first_block = device.blocks.size();
+    const auto first = blocks_.begin() + static_cast<std::ptrdiff_t>(of_device.segment.first_block);
+    device.blocks.insert(device.blocks.end(), first,
+                         first + static_cast<std::ptrdiff_t>(of_device.segment.block_count));
+  }
+}
+
+// A list for each device, or, of the host, the entries themselves.
+void SnapshotBuilder::take_traces(Part value, const char* key, Devices& devices) {
+  value = parts_.resolved(value);
+  const Container* const lists = parts_.find(value);
+  require(lists != nullptr && lists->kind != Container::Kind::dict, "'{}' is {}, not a list", key,
+          lists == nullptr ? value.kind_name() : "a dict");
+  if (lists->kind == Container::Kind::events) return traces_of(value, key, devices[0]);
+  require(lists->kind == Container::Kind::list, "'{}' is a list of something else", key);
+  require(lists->parts.size() <= kMostDevices, "histories of {} devices: at most {}", lists->parts.size(),
+          kMostDevices);
+  const Pairs items = lists->parts;
+  for (std::size_t device = 0; device < items.size(); ++device) {
+    if (list_of(items[device], Container::Kind::events, key) != nullptr) {
+      traces_of(items[device], key, devices[static_cast<int>(device)]);
+    }
+  }
+  where_ = {};
+}
+
+void SnapshotBuilder::traces_of(Part list, const char* key, DeviceHistory& device) {
+  const Container* const events = list_of(list, Container::Kind::events, key);
+  const auto [known, is_new] = traces_.try_emplace(events->store, &device);
+  require(is_new || known->second == &device, "two devices have one history");
+}
+
+void SnapshotBuilder::take_stages(Part value) {
+  const Container* const list = list_of(value, Container::Kind::stages, "external_annotations");
+  where_ = {};
+  if (list == nullptr) return;
+  history_.stages = std::move(stages_[list->store]);
+  std::ranges::stable_sort(history_.stages, {}, &StageMark::time_us);
+}
+
+void SnapshotBuilder::take_settings(Part value) {
+  const Container* const settings = parts_.find(parts_.resolved(value));
+  if (settings == nullptr || settings->kind != Container::Kind::dict) return;
+  const Part* const conf = find(settings->parts, Word::conf);
+  if (conf != nullptr && conf->is_text()) history_.settings = history_.texts[conf->id()];
+}
+
+// What cachalot adds when it writes a snapshot out of memory.
+void SnapshotBuilder::take_facts(Part value) {
+  const Container* const own = parts_.find(parts_.resolved(value));
+  require(own != nullptr && own->kind == Container::Kind::dict, "'cachalot' is not a dict");
+  const Part* const facts = find(own->parts, Word::facts);
+  if (facts == nullptr) return;
+  const Container* const list = parts_.find(parts_.resolved(*facts));
+  require(list != nullptr && list->kind == Container::Kind::list, "'facts' is not a list");
+  require(list->parts.size() <= kMostDevices, "facts of {} devices: at most {}", list->parts.size(), kMostDevices);
+  for (std::size_t i = 0; i < list->parts.size(); ++i) {
+    where_ = {"facts", i};
+    budget_.charge(2 * sizeof(DeviceFacts));
+    const Container* const dict = parts_.find(parts_.resolved(list->parts[i]));
+    require(dict != nullptr && dict->kind == Container::Kind::dict, "they are not a dict");
+    history_.facts.push_back(facts_of(dict->parts));
+  }
+  where_ = {};
+}
+
+DeviceFacts SnapshotBuilder::facts_of(const Pairs& pairs) {
+  DeviceFacts facts;
+  const auto figure = [&](Word word) -> std::optional<std::uint64_t> {
+    const Part* const part = find(pairs, word);
+    if (part == nullptr || part->kind() == Part::Kind::none) return std::nullopt;
+    return natural(*part, text_of(word).data(), kMaxRequestBytes - 1);
+  };
+  facts.device = static_cast<int>(std::min(figure(Word::device).value_or(0), kMostDevices));
+  if (const Part* name = find(pairs, Word::name)) facts.name = history_.texts[text_id(*name, "name")];
+  facts.total_bytes = figure(Word::total_bytes);
+  facts.free_bytes = figure(Word::free_bytes);
+  facts.limit_bytes = figure(Word::limit_bytes);
+  facts.nccl_bytes = figure(Word::nccl_bytes);
+  facts.context_bytes = figure(Word::context_bytes);
+  facts.process_bytes = figure(Word::process_bytes);
+  if (const Part* processes = find(pairs, Word::processes)) add_processes(*processes, facts);
+  return facts;
+}
+
+void SnapshotBuilder::add_processes(Part value, DeviceFacts& facts) {
+  const Container* const list = parts_.find(parts_.resolved(value));
+  require(list != nullptr && list->kind == Container::Kind::list, "'processes' is not a list");
+  require(list->parts.size() <= kMostDevices, "{} processes: at most {}", list->parts.size(), kMostDevices);
+  for (const Part part : list->parts) {
+    const Container* const dict = parts_.find(parts_.resolved(part));
+    require(dict != nullptr && dict->kind == Container::Kind::dict, "a process is not a dict");
+    DeviceFacts::Process process;
+    if (const Part* pid = find(dict->parts, Word::pid)) process.id = pid->natural().value_or(0);
+    if (const Part* used = find(dict->parts, Word::bytes)) process.bytes = bytes(*used, "bytes");
+    if (const Part* name = find(dict->parts, Word::name)) process.name = history_.texts[text_id(*name, "name")];
+    budget_.charge(2 * sizeof(process) + process.name.size());
+    facts.other_processes.push_back(std::move(process));
+  }
+}
+
+void SnapshotBuilder::move_devices(Devices& from, std::vector<DeviceHistory>& to) {
+  for (auto& [number, device] : from) {
+    if (device.events.empty() && device.segments.empty()) continue;
+    device.device = number;
+    to.push_back(std::move(device));
+  }
+}
+
+}  // namespace cachalot::tools
