@@ -7,18 +7,15 @@
 // Segments are numbered in the order of their creation, from 0; the figures are bytes after the event. An allocation of
 // 0 bytes has no segment and is written as a free is. The page heap has no segments at all: it is refused.
 //
-// The text goes to a file beside `path`, which takes its place in finish(): a file that was there stays whole until
-// then, and nothing is left behind by a writer that never finished. What is no regular file is written in place.
+// The file appears in finish() (output_file.h).
 #pragma once
 
-#include <fmt/format.h>
-
 #include <cstddef>
-#include <cstdio>
 #include <map>
 #include <string>
 
 #include "cachalot/caching_allocator.h"
+#include "tools/output_file.h"
 
 namespace cachalot::tools {
 
@@ -28,30 +25,22 @@ class StepsWriter {
   // written. From here on follows the segments of `allocator`, which must be fresh and must not be used any more once
   // the writer is gone.
   StepsWriter(const std::string& path, CachingAllocator& allocator);
-  ~StepsWriter();
   StepsWriter(const StepsWriter&) = delete;
   StepsWriter& operator=(const StepsWriter&) = delete;
 
   void allocated(std::size_t event, const void* pointer);
   void out_of_memory(std::size_t event);
   void freed(std::size_t event);
-  void finish();
+  void finish() { file_.finish(); }
 
  private:
   void follow(const Change& change);
-  void append_figures();
-  void write_buffer();
-  [[noreturn]] void fail();
+  void print_figures();
 
   CachingAllocator& allocator_;
   std::map<Address, std::size_t> ordinals_;  // of the segments held, by base address
   std::size_t segments_created_ = 0;
-
-  std::string path_;          // as given
-  std::string final_path_;    // where links lead
-  std::string written_path_;  // the same, or a temporary file beside it
-  std::FILE* file_ = nullptr;
-  fmt::memory_buffer buffer_;
+  OutputFile file_;
 };
 
 }  // namespace cachalot::tools

@@ -13,11 +13,19 @@ from collections.abc import Iterator
 from pathlib import Path
 
 # Its subcommands, which are never taken for scripts of these names. It knows others as well, if there are any.
-SUBCOMMANDS = ("advise", "compare", "completion", "fit", "replay", "simulate", "snapshot")
+SUBCOMMANDS = ("advise", "check", "compare", "completion", "convert", "diff", "explain", "fit", "replay", "simulate", "snapshot", "top")
 
 
 def run(arguments: list[str]) -> None:
     """Becomes the command with these arguments; does not return. SystemExit where there is none."""
+    command = find_or_exit()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os.execv(command, [str(command), *arguments])
+
+
+def find_or_exit() -> Path:
+    """Returns the command of this installation. SystemExit where there is none."""
     command = find()
     if command is None:
         sys.exit(
@@ -25,9 +33,7 @@ def run(arguments: list[str]) -> None:
             "Install a wheel (pip install --only-binary cachalot cachalot), or build with "
             "-C cmake.define.CACHALOT_BUILD_TOOLS=ON"
         )
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os.execv(command, [str(command), *arguments])
+    return command
 
 
 def find() -> Path | None:

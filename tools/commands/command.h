@@ -61,7 +61,9 @@ struct Declarations {
   std::vector<std::string_view> names() const;
 };
 
+std::unique_ptr<Command> make_check_command();
 std::unique_ptr<Command> make_compare_command();
+std::unique_ptr<Command> make_convert_command();
 std::unique_ptr<Command> make_fit_command();
 std::unique_ptr<Command> make_gpus_command();
 std::unique_ptr<Command> make_replay_command();

@@ -92,6 +92,8 @@ CommandLine::CommandLine() {
                                          make_fit_command(),
                                          make_compare_command(),
                                          make_replay_command(),
+                                         make_check_command(),
+                                         make_convert_command(),
                                          make_run_command(),
                                          make_gpus_command(),
                                          make_help_command(declarations_),

@@ -24,7 +24,9 @@ std::vector<std::string> choices_of(std::string_view value) {
   return keys;
 }
 
-bool names_file(std::string_view value) { return value == "FILE" || value == "TRACE" || value == "SNAPSHOT"; }
+bool names_file(std::string_view value) {
+  return value == "FILE" || value == "TRACE" || value == "SNAPSHOT" || value == "OUT";
+}
 
 // CLI11 adds what its validators say behind a colon.
 std::string type_name(const CLI::Option& option) {
@@ -47,6 +49,7 @@ OptionText text_of(const CLI::Option& option) {
   text.default_value = option.get_default_str();
   text.choices = choices_of(text.value);
   text.is_file = names_file(text.value);
+  text.is_required = option.get_required();
   return text;
 }
 

@@ -17,6 +17,7 @@ struct OptionText {
   bool is_positional = false;
   bool is_repeated = false;  // a positional that may come several times
   bool is_file = false;      // its value is the path of a file
+  bool is_required = false;
 };
 
 // Returns the options in the order of their declaration.

@@ -4,7 +4,7 @@
 
 #include <algorithm>
 #include <map>
-#include <unordered_map>
+#include <tuple>
 #include <utility>
 
 #include "base/check.h"
@@ -88,30 +88,31 @@ std::vector<Allocation> allocations_of(const DeviceHistory& history) {
   return pairing.take();
 }
 
+std::vector<AllocationStep> steps_of(const std::vector<Allocation>& allocations) {
+  std::vector<AllocationStep> steps;
+  steps.reserve(2 * allocations.size());
+  for (std::size_t i = 0; i < allocations.size(); ++i) {
+    const Allocation& allocation = allocations[i];
+    steps.push_back({allocation.begin, false, i});
+    if (allocation.end != Allocation::kNever) steps.push_back({allocation.end, true, i});
+  }
+  const auto order = [](const AllocationStep& step) {
+    const bool is_earlier = step.event == AllocationStep::kBefore && !step.is_free;
+    return std::tuple(!is_earlier, is_earlier ? 0 : step.event, !step.is_free);
+  };
+  std::ranges::stable_sort(steps, {}, order);
+  return steps;
+}
+
 Trace trace_of(const History& history, const DeviceHistory& device) {
   const std::string path =
       history.devices.size() == 1 ? history.path : fmt::format("{} device {}", history.path, device.device);
-  struct Step {
-    std::uint32_t event;
-    bool is_free;
-    std::size_t allocation;
-  };
   const std::vector<Allocation> allocations = allocations_of(device);
-  std::vector<Step> steps;
-  for (std::size_t i = 0; i < allocations.size(); ++i) {
-    steps.push_back({allocations[i].begin == Allocation::kBefore ? 0 : allocations[i].begin + 1, false, i});
-    if (allocations[i].end != Allocation::kNever) steps.push_back({allocations[i].end + 1, true, i});
-  }
-  // A free comes before the request at its address of the same event.
-  std::ranges::stable_sort(steps, [](const Step& a, const Step& b) {
-    return std::pair(a.event, !a.is_free) < std::pair(b.event, !b.is_free);
-  });
-
   Trace trace;
   trace.path = path;
   TraceMaker maker;
   std::vector<std::uint32_t> slots(allocations.size());
-  for (const Step& step : steps) {
+  for (const AllocationStep& step : steps_of(allocations)) {
     const Allocation& allocation = allocations[step.allocation];
     if (step.is_free) {
       trace.events.push_back(maker.free(slots[step.allocation]));

@@ -35,6 +35,18 @@ struct Allocation {
 // something lives ends what lived there.
 std::vector<Allocation> allocations_of(const DeviceHistory& history);
 
+// What happens to an allocation at an event.
+struct AllocationStep {
+  static constexpr std::uint32_t kBefore = Allocation::kBefore;  // as `event`: it was there before the first one
+
+  std::uint32_t event = 0;
+  bool is_free = false;
+  std::size_t allocation = 0;  // index
+};
+
+// Returns begins and ends in the order of the events. A free comes before the request at its address of the same event.
+std::vector<AllocationStep> steps_of(const std::vector<Allocation>& allocations);
+
 // Returns the history as a trace for a replay. A pool's memory serves that pool alone, so each pair of stream and pool
 // becomes a stream of its own. `path` is the trace's name in reports. Throws InvalidArgument when the history has neither
 // an allocation nor a free.

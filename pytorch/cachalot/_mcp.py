@@ -1,0 +1,243 @@
+"""A server of the Model Context Protocol: agents ask the `cachalot` command, and get its JSON.
+
+    python -m cachalot mcp [--root FOLDER] [--allow-programs]
+
+The server speaks JSON-RPC on standard input and output, one message on each line. Its tools are subcommands of the command, with
+the options that the command itself declares (`cachalot help --json`). A tool reads and writes files below the root alone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, NoReturn, TextIO
+
+from . import _command
+from ._mcp_tools import CallError, Calls, Tool, tools_of
+
+# Of the protocol, the newest first. 2025-03-26 alone has batches; structured results came with 2025-06-18.
+VERSIONS = ("2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05")
+_WITH_BATCHES = "2025-03-26"
+_FIRST_WITH_STRUCTURE = "2025-06-18"
+_MOST_CALLS = 4  # at once; further ones wait
+_LONGEST_MESSAGE = 1 << 20  # characters
+
+PARSE_ERROR, INVALID_REQUEST, METHOD_NOT_FOUND, INVALID_PARAMS = -32700, -32600, -32601, -32602
+
+Message = dict[str, Any]
+_REFUSED: Any = object()
+
+
+class RpcError(Exception):
+    """An answer of JSON-RPC that says what is wrong with a request."""
+
+    def __init__(self, code: int, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class Server:
+    """A session with one client.
+
+    Thread safety: `serve` is called once; the calls of tools run beside it, in threads of its own.
+    """
+
+    def __init__(self, tools: dict[str, Tool], calls: Calls, out: TextIO) -> None:
+        self._tools = tools
+        self._calls = calls
+        self._out = out
+        self._out_lock = threading.Lock()
+        self._version: str | None = None  # until initialize
+        self._running: dict[Any, threading.Event] = {}  # calls by the id of their requests: set when they are cancelled
+        self._pool = ThreadPoolExecutor(_MOST_CALLS)
+
+    def serve(self, lines: TextIO) -> None:
+        """Answers until the client closes its end, and finishes the calls that run then."""
+        with self._pool:
+            while line := lines.readline(_LONGEST_MESSAGE + 1):
+                if len(line) > _LONGEST_MESSAGE:
+                    self._send(_error(None, INVALID_REQUEST, f"a message has more than {_LONGEST_MESSAGE} characters"))
+                    while line and not line.endswith("\n"):
+                        line = lines.readline(_LONGEST_MESSAGE)
+                elif line.strip():
+                    self._receive(line)
+
+    def _receive(self, line: str) -> None:
+        try:
+            message = json.loads(line)
+        except (ValueError, RecursionError):
+            self._send(_error(None, PARSE_ERROR, "the message is not JSON"))
+            return
+        if not isinstance(message, list):
+            self._answer(message, self._send)
+        elif self._version != _WITH_BATCHES or not message:
+            self._send(_error(None, INVALID_REQUEST, "batches belong to the protocol 2025-03-26, and are not empty"))
+        else:
+            _Batch(len(message), self._send).answer(message, self._answer)
+
+    def _answer(self, message: Any, send: Callable[[Message | None], None]) -> None:
+        """Sends the answer now or, of a tool, later; None for what has no answer."""
+        if not isinstance(message, dict) or message.get("jsonrpc") != "2.0":
+            send(_error(None, INVALID_REQUEST, "the message is not one of JSON-RPC 2.0"))
+            return
+        number, method, params = message.get("id", _REFUSED), message.get("method"), message.get("params", {})
+        if number is _REFUSED or not isinstance(method, str):  # a notification, or an answer: the server asks nothing
+            if method == "notifications/cancelled" and isinstance(params, dict):
+                self._cancel(params.get("requestId"))
+            send(None)
+            return
+        if not isinstance(number, (str, int)) or isinstance(number, bool):
+            send(_error(None, INVALID_REQUEST, "the id of a request is a string or a whole number"))
+            return
+        try:
+            if not isinstance(params, dict):
+                raise RpcError(INVALID_PARAMS, "params is not an object")
+            if method == "tools/call":
+                self._begin_call(number, params, send)
+            else:
+                send(_result(number, self._result_of(method, params)))
+        except RpcError as error:
+            send(_error(number, error.code, str(error)))
+
+    def _result_of(self, method: str, params: Message) -> Message:
+        if method == "ping":
+            return {}
+        if method == "initialize":
+            return self._initialize(params)
+        if method != "tools/list":
+            raise RpcError(METHOD_NOT_FOUND, f"there is no method {method[:100]!r}")
+        self._require_session()
+        if params.get("cursor") is not None:
+            raise RpcError(INVALID_PARAMS, "there is one page of tools, and no cursor")
+        return {"tools": [tool.description() for tool in self._tools.values()]}
+
+    def _initialize(self, params: Message) -> Message:
+        asked = params.get("protocolVersion")
+        if not isinstance(asked, str):
+            raise RpcError(INVALID_PARAMS, "initialize has no protocolVersion")
+        self._version = asked if asked in VERSIONS else VERSIONS[0]
+        import cachalot
+
+        return {
+            "protocolVersion": self._version,
+            "capabilities": {"tools": {"listChanged": False}},
+            "serverInfo": {"name": "cachalot", "title": "cachalot", "version": cachalot.__version__},
+            "instructions": "Tools for GPU memory: why a program ran out of it, what holds it, what grew between two runs, and "
+            "what other allocator settings would need. They take memory snapshots of PyTorch "
+            "(torch.cuda.memory._dump_snapshot) and logs of allocations. Sizes are bytes.",
+        }
+
+    def _require_session(self) -> None:
+        if self._version is None:
+            raise RpcError(INVALID_REQUEST, "the session begins with initialize")
+
+    def _begin_call(self, number: str | int, params: Message, send: Callable[[Message | None], None]) -> None:
+        self._require_session()
+        name, arguments = params.get("name"), params.get("arguments", {})
+        tool = self._tools.get(name) if isinstance(name, str) else None
+        if tool is None:
+            raise RpcError(INVALID_PARAMS, f"there is no tool {str(name)[:100]!r}")
+        if number in self._running:
+            raise RpcError(INVALID_REQUEST, f"a request with the id {number!r} is running")
+        cancelled = threading.Event()
+        self._running[number] = cancelled
+
+        def call() -> None:
+            answer = self._call(tool, arguments, cancelled)
+            del self._running[number]
+            send(None if cancelled.is_set() else _result(number, answer))  # who cancels waits for no answer
+
+        self._pool.submit(call)
+
+    def _call(self, tool: Tool, arguments: Any, cancelled: threading.Event) -> Message:
+        try:
+            answer = self._calls.run(tool, arguments, cancelled)
+        except CallError as error:  # for the model, which can ask again
+            return {"content": [{"type": "text", "text": str(error)}], "isError": True}
+        result: Message = {"content": [{"type": "text", "text": json.dumps(answer)}], "isError": False}
+        if self._version is not None and self._version >= _FIRST_WITH_STRUCTURE:
+            result["structuredContent"] = answer
+        return result
+
+    def _cancel(self, number: Any) -> None:
+        if isinstance(number, (str, int)) and number in self._running:
+            self._running[number].set()
+
+    def _send(self, message: Message | list[Message] | None) -> None:
+        if message is None:
+            return
+        try:
+            with self._out_lock:
+                self._out.write(json.dumps(message) + "\n")
+                self._out.flush()
+        except OSError:  # the client is gone
+            self._calls.stop()
+
+
+class _Batch:
+    """Collects the answers to the messages of a batch, and sends them together."""
+
+    def __init__(self, size: int, send: Callable[[list[Message]], None]) -> None:
+        self._missing = size
+        self._send = send
+        self._answers: list[Message] = []
+        self._lock = threading.Lock()
+
+    def answer(self, messages: list[Any], answer: Callable[[Any, Callable[[Message | None], None]], None]) -> None:
+        for message in messages:
+            answer(message, self._take)
+
+    def _take(self, answer: Message | None) -> None:
+        with self._lock:
+            self._missing -= 1
+            if answer is not None:
+                self._answers.append(answer)
+            is_last = self._missing == 0
+        if is_last and self._answers:
+            self._send(self._answers)
+
+
+def _result(number: str | int, result: Message) -> Message:
+    return {"jsonrpc": "2.0", "id": number, "result": result}
+
+
+def _error(number: str | int | None, code: int, message: str) -> Message:
+    return {"jsonrpc": "2.0", "id": number, "error": {"code": code, "message": message}}
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"cachalot: {message} (python -m cachalot mcp --help tells more)\n")
+
+
+def main(words: list[str]) -> None:
+    """Serves a client on standard input and output."""
+    parser = _Parser(
+        prog="python -m cachalot mcp",
+        description="A server of the Model Context Protocol on standard input and output: agents ask the cachalot command.",
+    )
+    parser.add_argument(
+        "--root", type=Path, default=Path(), metavar="FOLDER", help="tools see files below it alone (default: the working directory)"
+    )
+    parser.add_argument(
+        "--allow-programs", action="store_true", help="also offer the tools that run Python programs: simulate and fit"
+    )
+    parser.add_argument("--timeout", type=float, default=600, metavar="SECONDS", help="a call may take so long (default: 600)")
+    parser.add_argument(
+        "--most-bytes", type=int, default=200_000, metavar="N", help="an answer may be as long as this (default: 200000)"
+    )
+    arguments = parser.parse_args(words)
+    if not arguments.root.is_dir():
+        parser.error(f"--root {arguments.root} is not a folder")
+    command = _command.find_or_exit()
+    tools = tools_of(command, allow_programs=arguments.allow_programs)
+    calls = Calls(command, arguments.root, timeout=arguments.timeout, most_bytes=arguments.most_bytes)
+    try:
+        Server(tools, calls, sys.stdout).serve(sys.stdin)
+    except KeyboardInterrupt:
+        calls.stop()

@@ -1,0 +1,210 @@
+// `cachalot check`: limits that a program's memory must keep, for CI.
+#include <fmt/format.h>
+
+#include <charconv>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/bytes.h"
+#include "base/check.h"
+#include "tools/analysis/checks.h"
+#include "tools/commands/command.h"
+#include "tools/commands/input_traces.h"
+#include "tools/commands/with_file.h"
+#include "tools/history/history.h"
+#include "tools/json_text.h"
+#include "tools/quoted.h"
+
+namespace cachalot::tools {
+namespace {
+
+constexpr int kBroken = 1;  // exit code
+
+std::uint64_t bytes_of(const char* option, const std::string& text) {
+  try {
+    return parse_bytes(text);
+  } catch (const InvalidArgument& error) {
+    throw InvalidArgument(fmt::format("{}: {}", option, error.what()));
+  }
+}
+
+// "5%" or "0.05".
+double part_of(const char* option, const std::string& text) {
+  const bool is_percent = text.ends_with('%');
+  const char* const end = text.data() + text.size() - (is_percent ? 1 : 0);
+  double number = 0;
+  const auto [stopped, error] = std::from_chars(text.data(), end, number);
+  const double part = is_percent ? number / 100 : number;
+  CACHALOT_REQUIRE(error == std::errc() && stopped == end && part >= 0 && part <= 1,
+                   "{}: {} is not a part from 0 to 1, or from 0% to 100%", option, fmt::to_string(Quoted{text}));
+  return part;
+}
+
+// "64MiB", or "1MiB/step": bytes for each of a stage.
+LeakLimit leak_of(const char* option, const std::string& text) {
+  const std::size_t slash = text.find('/');
+  LeakLimit limit{.bytes = bytes_of(option, text.substr(0, slash)), .stage = ""};
+  if (slash != std::string::npos) {
+    limit.stage = text.substr(slash + 1);
+    CACHALOT_REQUIRE(!limit.stage.empty(), "{}: {} names no stage behind the slash", option,
+                     fmt::to_string(Quoted{text}));
+  }
+  return limit;
+}
+
+nlohmann::ordered_json json_of(const CheckedRule& rule) {
+  const bool is_whole = rule.rule != "max_fragmentation";
+  const auto number = [&](double value) {
+    return is_whole ? nlohmann::ordered_json(static_cast<std::uint64_t>(value)) : nlohmann::ordered_json(value);
+  };
+  return {{"rule", rule.rule},
+          {"limit", number(rule.limit_number)},
+          {"figure", number(rule.figure_number)},
+          {"holds", rule.holds}};
+}
+
+nlohmann::ordered_json json_of(const Check& check) {
+  nlohmann::ordered_json devices = nlohmann::ordered_json::array();
+  for (const DeviceCheck& device : check.devices) {
+    nlohmann::ordered_json rules = nlohmann::ordered_json::array();
+    for (const CheckedRule& rule : device.rules) rules.push_back(json_of(rule));
+    devices.push_back({{"device", device.device},
+                       {"peak_bytes", device.figures.peak_bytes},
+                       {"reserved_bytes", device.figures.reserved_bytes},
+                       {"fragmentation", device.figures.fragmentation},
+                       {"allocations", device.figures.allocations},
+                       {"ooms", device.figures.ooms},
+                       {"rules", std::move(rules)}});
+  }
+  nlohmann::ordered_json policy = nullptr;
+  if (!check.policy.empty()) policy = check.policy;
+  return {{"file", check.path}, {"policy", policy}, {"holds", check.holds()}, {"devices", std::move(devices)}};
+}
+
+// "max_peak" as the option is written.
+std::string option_of(const CheckedRule& rule) {
+  std::string option = "--" + rule.rule;
+  std::replace(option.begin(), option.end(), '_', '-');
+  return option;
+}
+
+std::string line_of(const Check& check, const DeviceCheck& device, const CheckedRule& rule, const Style& style) {
+  const std::string verdict = rule.holds ? style.good("ok    ") : style.bad("BROKEN");
+  return fmt::format("{}  {}: device {}: {} {}: {}\n", verdict, Printable{check.path}, device.device, option_of(rule),
+                     rule.limit, rule.figure);
+}
+
+// A command of GitHub's workflows: an annotation at the run. Its text has escapes of its own.
+std::string annotation_of(const Check& check, const DeviceCheck& device, const CheckedRule& rule) {
+  std::string text = fmt::format("{}: device {}: {}, where {} allows {}", Printable{check.path}, device.device,
+                                 rule.figure, option_of(rule), rule.limit);
+  std::string escaped;
+  for (const char c : text) escaped += c == '%' ? "%25" : std::string(1, c);
+  return fmt::format("::error title=cachalot check::{}\n", escaped);
+}
+
+class CheckCommand : public Command {
+ public:
+  const CommandText& text() const override {
+    static const CommandText text = {
+        .name = "check",
+        .usage = "[OPTIONS] FILE...",
+        .summary = "Say whether a program's memory keeps limits, by the exit code",
+        .details =
+            "Prints a line for each limit and device. Fragmentation is the part of the largest reserved memory that "
+            "the "
+            "largest requested memory does not need. The exit code is 0 if all limits are kept, 1 if one is broken, "
+            "and "
+            "2 after an error.\n\n"
+            "With --policy the limits are for a replay under another policy: native (PyTorch's default), expandable "
+            "(its expandable segments), pages (cachalot's page heap), or any options of cachalot's allocator.",
+        .examples = {{"In CI, after a test has written a snapshot:",
+                      "cachalot check --max-peak 20GiB --max-fragmentation 5% --no-oom snapshot.pickle"},
+                     {"Does the memory at the begin of each step stay the same?",
+                      "cachalot check --max-leak '0/ProfilerStep*' snapshot.pickle"},
+                     {"Would it fit an L4 with expandable segments?",
+                      "cachalot check --policy expandable --gpu l4 --no-oom snapshot.pickle"}}};
+    return text;
+  }
+
+  void declare(CLI::App& app) override {
+    app.add_option("FILE", files_, "Memory snapshots, traces, or logs of allocations")->required();
+    app.add_option("--max-peak", peak_, "The most requested memory that may live at once")->type_name("SIZE");
+    app.add_option("--max-reserved", reserved_, "The most memory that may be reserved")->type_name("SIZE");
+    app.add_option("--max-fragmentation", fragmentation_,
+                   "The part of the reserved memory that may be wasted at the peaks: 5% or 0.05")
+        ->type_name("PART");
+    app.add_option("--max-leak", leak_,
+                   "How much the lowest level of memory may rise from the second to the last third of the history; "
+                   "SIZE/STAGE: from one begin of an annotation to the next, where STAGE may have a *")
+        ->type_name("SIZE");
+    app.add_option("--max-allocations", limits_.most_allocations, "How many allocations the history may have")
+        ->type_name("N");
+    app.add_flag("--no-oom", limits_.no_oom, "No allocation may have failed");
+    app.add_option("--policy", policy_.name, "Replay under this policy: native, expandable, pages or OPTIONS")
+        ->type_name("POLICY");
+    declare_device_size(app, device_);
+    app.add_flag("--github", github_, "Print a line for each broken limit that GitHub Actions shows as an error");
+    app.add_flag("--json", json_, "Print one JSON object for each file, each on one line");
+  }
+
+  // All are read and checked before anything is printed: a bad one is an error without output.
+  int run(const Styles& styles) override {
+    read_limits();
+    std::vector<Check> checks;
+    for (const std::string& path : files_) {
+      checks.push_back(with_file(path, "history", [&](InputFile file) {
+        return check_history(read_history(std::move(file)), limits_, policy_);
+      }));
+    }
+    bool all_hold = true;
+    for (const Check& check : checks) {
+      all_hold = all_hold && check.holds();
+      print(text_of(check, styles.out));
+    }
+    return all_hold ? 0 : kBroken;
+  }
+
+ private:
+  void read_limits() {
+    if (peak_) limits_.most_peak_bytes = bytes_of("--max-peak", *peak_);
+    if (reserved_) limits_.most_reserved_bytes = bytes_of("--max-reserved", *reserved_);
+    if (fragmentation_) limits_.most_fragmentation = part_of("--max-fragmentation", *fragmentation_);
+    if (leak_) limits_.most_leak = leak_of("--max-leak", *leak_);
+    CACHALOT_REQUIRE(!limits_.is_empty(), "no limit was given (see cachalot check --help)");
+    CACHALOT_REQUIRE(!policy_.name.empty() || (!device_.gpu && !device_.memory),
+                     "--gpu and --device-memory are for a replay: give --policy as well");
+    policy_.device_bytes = device_bytes(device_, policy_.device_bytes);
+  }
+
+  std::string text_of(const Check& check, const Style& style) const {
+    if (json_) return tools::text_of(json_of(check)) + "\n";
+    std::string text;
+    for (const DeviceCheck& device : check.devices) {
+      for (const CheckedRule& rule : device.rules) {
+        if (!github_) text += line_of(check, device, rule, style);
+        if (github_ && !rule.holds) text += annotation_of(check, device, rule);
+      }
+    }
+    return text;
+  }
+
+  std::vector<std::string> files_;
+  std::optional<std::string> peak_;
+  std::optional<std::string> reserved_;
+  std::optional<std::string> fragmentation_;
+  std::optional<std::string> leak_;
+  CheckLimits limits_;
+  CheckPolicy policy_;
+  DeviceSize device_;
+  bool github_ = false;
+  bool json_ = false;
+};
+
+}  // namespace
+
+std::unique_ptr<Command> make_check_command() { return std::make_unique<CheckCommand>(); }
+
+}  // namespace cachalot::tools

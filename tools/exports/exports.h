@@ -1,0 +1,47 @@
+// Histories as files of other tools, and of ours. All of them are written while they are made: nothing but the history and
+// its allocations is in memory.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "tools/history/history.h"
+#include "tools/output_file.h"
+
+namespace cachalot::tools {
+
+struct ExportOptions {
+  std::optional<int> device;          // this one alone
+  std::string at = "peak";            // of folded stacks: peak, end, oom, or the number of an event
+  std::size_t most_events = 200'000;  // of Perfetto, about: larger files make it slow
+};
+
+// A format that histories are written in.
+struct ExportFormat {
+  std::string_view name;                    // of --to: "torch"
+  std::array<std::string_view, 2> endings;  // of files: ".pickle"; "" for none
+  std::string_view what;                    // "a memory snapshot of PyTorch"
+  void (*write)(const History&, const ExportOptions&, OutputFile&);
+};
+
+// Throw InvalidArgument for a name, an ending, that no format has.
+const ExportFormat& export_format(std::string_view name);
+const ExportFormat& export_format_of_file(std::string_view path);
+// Returns the names, as a sentence lists them.
+std::string export_format_names();
+
+// Each writes the history, of one device or all, but does not finish the file. They throw InvalidArgument where the history
+// lacks what the format is of, or the format has room for one device and the history has several.
+void write_torch_snapshot(const History& history, const ExportOptions& options, OutputFile& out);
+void write_history_json(const History& history, const ExportOptions& options, OutputFile& out);
+void write_allocation_csv(const History& history, const ExportOptions& options, OutputFile& out);
+void write_rmm_csv(const History& history, const ExportOptions& options, OutputFile& out);
+void write_perfetto(const History& history, const ExportOptions& options, OutputFile& out);
+void write_folded_stacks(const History& history, const ExportOptions& options, OutputFile& out);
+void write_trace_text(const History& history, const ExportOptions& options, OutputFile& out);
+
+}  // namespace cachalot::tools

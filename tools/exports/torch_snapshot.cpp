@@ -1,0 +1,215 @@
+// A history as PyTorch's own snapshot, the pickle of torch.cuda.memory._dump_snapshot.
+#include <algorithm>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "tools/exports/export_parts.h"
+#include "tools/exports/exports.h"
+#include "tools/exports/pickle_writer.h"
+
+namespace cachalot::tools {
+namespace {
+
+using Action = HistoryEvent::Action;
+
+constexpr std::string_view kNoCompileContext = "N/A";  // PyTorch's
+
+const char* torch_name_of(HistoryBlock::State state) {
+  switch (state) {
+    case HistoryBlock::State::allocated:
+      return "active_allocated";
+    case HistoryBlock::State::pending_free:
+      return "active_pending_free";
+    case HistoryBlock::State::free:
+      break;
+  }
+  return "inactive";
+}
+
+class TorchSnapshotWriter {
+ public:
+  TorchSnapshotWriter(const History& history, OutputFile& out) : history_(history), pickle_(out) {}
+
+  void write(const std::vector<const DeviceHistory*>& devices) {
+    std::vector<const DeviceHistory*> host;
+    for (const DeviceHistory& each : history_.host) host.push_back(&each);
+    pickle_.begin_dict();
+    write_histories("segments", "device_traces", devices);
+    write_settings();
+    write_stages();
+    if (!host.empty()) write_histories("host_segments", "host_traces", host);
+    pickle_.end_dict();
+    pickle_.finish();
+  }
+
+ private:
+  template <typename Value>
+  void put(std::string_view key, Value value) {
+    pickle_.key(key);
+    pickle_.add(value);
+  }
+  void put_text(std::string_view key, std::string_view text) {
+    pickle_.key(key);
+    pickle_.add(std::string_view(utf8_of(text)));
+  }
+  void put_stream(std::uint16_t stream) { put("stream", static_cast<std::int64_t>(history_.streams[stream])); }
+  void put_pool(std::string_view key, std::uint16_t pool) {
+    pickle_.key(key);
+    pickle_.add_pair(history_.pools[pool].first, history_.pools[pool].second);
+  }
+
+  // ---- call stacks: each stack and each frame once
+
+  void put_stack(std::string_view key, StackId stack) {
+    pickle_.key(key);
+    std::optional<PickledId>& known = known_in(stacks_, stack);
+    if (known) return pickle_.add_again(*known);
+    pickle_.begin_list();
+    for (const FrameId frame : history_.stacks[stack]) put_frame(frame);
+    pickle_.end_list();
+    known = pickle_.remember();
+  }
+
+  void put_frame(FrameId id) {
+    std::optional<PickledId>& known = known_in(frames_, id);
+    if (known) return pickle_.add_again(*known);
+    const StackFrame& frame = history_.stacks.frame(id);
+    pickle_.begin_dict();
+    put_text("name", history_.texts[frame.function]);
+    put_text("filename", history_.texts[frame.file]);
+    put("line", std::uint64_t{frame.line});
+    if (frame.node != 0) put_text("fx_node_name", history_.texts[frame.node]);
+    pickle_.end_dict();
+    known = pickle_.remember();
+  }
+
+  static std::optional<PickledId>& known_in(std::vector<std::optional<PickledId>>& ids, std::uint32_t id) {
+    if (ids.size() <= id) ids.resize(id + 1);
+    return ids[id];
+  }
+
+  // ---- segments and events
+
+  void write_histories(std::string_view segments, std::string_view traces,
+                       const std::vector<const DeviceHistory*>& devices) {
+    pickle_.key(segments);
+    pickle_.begin_list();
+    for (const DeviceHistory* device : devices) {
+      for (const HistorySegment& segment : device->segments) write_segment(*device, segment);
+    }
+    pickle_.end_list();
+    pickle_.key(traces);
+    pickle_.begin_list();
+    int next = 0;  // the place in the list is the device's number
+    for (const DeviceHistory* device : devices) {
+      for (; next < device->device; ++next) write_events({});
+      write_events(device->events);
+      ++next;
+    }
+    pickle_.end_list();
+  }
+
+  void write_segment(const DeviceHistory& device, const HistorySegment& segment) {
+    std::uint64_t allocated = 0;
+    std::uint64_t active = 0;
+    std::uint64_t requested = 0;
+    const std::span blocks = std::span(device.blocks).subspan(segment.first_block, segment.block_count);
+    for (const HistoryBlock& block : blocks) {
+      if (block.state == HistoryBlock::State::free) continue;
+      if (block.state == HistoryBlock::State::allocated) allocated += block.bytes;
+      active += block.bytes;
+      requested += block.requested_bytes;
+    }
+    pickle_.begin_dict();
+    put("device", static_cast<std::int64_t>(device.device));
+    put("address", segment.address);
+    put("total_size", segment.bytes);
+    put("allocated_size", allocated);
+    put("active_size", active);
+    put("requested_size", requested);
+    put_stream(segment.stream);
+    put_text("segment_type", segment.is_small ? "small" : "large");
+    put_pool("segment_pool_id", segment.pool);
+    put("is_expandable", segment.is_expandable);
+    put_stack("frames", segment.stack);
+    pickle_.key("blocks");
+    pickle_.begin_list();
+    for (const HistoryBlock& block : blocks) write_block(block);
+    pickle_.end_list();
+    pickle_.end_dict();
+  }
+
+  void write_block(const HistoryBlock& block) {
+    pickle_.begin_dict();
+    put("address", block.address);
+    put("size", block.bytes);
+    put("requested_size", block.requested_bytes);
+    put_text("state", torch_name_of(block.state));
+    put_stack("frames", block.stack);
+    const EventDetails& details = history_.details[block.details];
+    if (details.forward_stack != 0) put_stack("forward_frames", details.forward_stack);
+    pickle_.end_dict();
+  }
+
+  void write_events(const std::vector<HistoryEvent>& events) {
+    pickle_.begin_list();
+    for (const HistoryEvent& event : events) write_event(event);
+    pickle_.end_list();
+  }
+
+  void write_event(const HistoryEvent& event) {
+    const EventDetails& details = history_.details[event.details];
+    pickle_.begin_dict();
+    put_text("action", name_of(event.action));
+    put(event.action == Action::oom ? "device_free" : "addr", event.address);
+    put("size", event.bytes);
+    put_stream(event.stream);
+    put_pool("pool_id", event.pool);
+    put("time_us", event.time_us);
+    put_text("compile_context", details.compile_context == 0 ? kNoCompileContext : text(details.compile_context));
+    put_text("user_metadata", text(details.user_metadata));
+    if (details.internal_metadata != 0) put_text("internal_metadata", text(details.internal_metadata));
+    put_stack("frames", event.stack);
+    if (details.forward_stack != 0) put_stack("forward_frames", details.forward_stack);
+    pickle_.end_dict();
+  }
+
+  std::string_view text(TextId id) const { return history_.texts[id]; }
+
+  // ---- the rest
+
+  void write_settings() {
+    pickle_.key("allocator_settings");
+    pickle_.begin_dict();
+    put_text("PYTORCH_CUDA_ALLOC_CONF", history_.settings);
+    pickle_.end_dict();
+  }
+
+  void write_stages() {
+    pickle_.key("external_annotations");
+    pickle_.begin_list();
+    for (const StageMark& mark : history_.stages) {
+      pickle_.begin_dict();
+      put("device", static_cast<std::int64_t>(mark.device));
+      put_text("name", text(mark.name));
+      put_text("stage", mark.begins ? "START" : "END");
+      put("time_us", mark.time_us);
+      pickle_.end_dict();
+    }
+    pickle_.end_list();
+  }
+
+  const History& history_;
+  PickleWriter pickle_;
+  std::vector<std::optional<PickledId>> stacks_;
+  std::vector<std::optional<PickledId>> frames_;
+};
+
+}  // namespace
+
+void write_torch_snapshot(const History& history, const ExportOptions& options, OutputFile& out) {
+  TorchSnapshotWriter(history, out).write(devices_of(history, options));
+}
+
+}  // namespace cachalot::tools
