@@ -21,11 +21,11 @@ struct LeakLimit {
 
 // At least one is given.
 struct CheckLimits {
-  std::optional<double> most_fragmentation;      // 0 to 1
-  std::optional<std::uint64_t> most_peak_bytes;  // requested
-  std::optional<std::uint64_t> most_reserved_bytes;
-  std::optional<LeakLimit> most_leak;
-  std::optional<std::uint64_t> most_allocations;
+  std::optional<double> most_fragmentation = std::nullopt;      // 0 to 1
+  std::optional<std::uint64_t> most_peak_bytes = std::nullopt;  // requested
+  std::optional<std::uint64_t> most_reserved_bytes = std::nullopt;
+  std::optional<LeakLimit> most_leak = std::nullopt;
+  std::optional<std::uint64_t> most_allocations = std::nullopt;
   bool no_oom = false;
 
   bool is_empty() const;

@@ -92,6 +92,7 @@ CommandLine::CommandLine() {
                                          make_fit_command(),
                                          make_compare_command(),
                                          make_replay_command(),
+                                         make_diff_command(),
                                          make_check_command(),
                                          make_convert_command(),
                                          make_run_command(),

@@ -5,7 +5,7 @@
 #include <ranges>
 #include <string>
 
-#include "tools/exports/asked_peak.h"
+#include "tools/analysis/asked_peak.h"
 #include "tools/exports/export_parts.h"
 #include "tools/exports/exports.h"
 #include "tools/history/allocations.h"

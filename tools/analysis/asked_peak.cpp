@@ -1,4 +1,4 @@
-#include "tools/exports/asked_peak.h"
+#include "tools/analysis/asked_peak.h"
 
 #include <charconv>
 #include <optional>

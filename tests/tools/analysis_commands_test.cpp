@@ -1,0 +1,170 @@
+// `cachalot convert`, `diff` and `check` as their users run them.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <sstream>
+#include <string>
+
+#include "tests/tools/data_files.h"
+#include "tests/tools/run_command.h"
+#include "tests/tools/temporary_file.h"
+
+namespace cachalot::tools {
+namespace {
+
+using testing::HasSubstr;
+using testing::StartsWith;
+
+Outcome cachalot(const std::string& arguments) { return run_command("'" CACHALOT_COMMAND "' " + arguments); }
+
+// One line on standard error, nothing on standard output, exit code 2.
+std::string complaint(const std::string& arguments) {
+  const Outcome outcome = cachalot(arguments);
+  EXPECT_EQ(outcome.exit_code, 2) << arguments;
+  EXPECT_EQ(outcome.out, "") << arguments;
+  EXPECT_EQ(std::ranges::count(outcome.err, '\n'), 1) << outcome.err;
+  return outcome.err;
+}
+
+class Folder : public TemporaryFile {
+ public:
+  Folder() { std::filesystem::create_directory(path()); }
+  std::string file(const std::string& name) const { return path() + "/" + name; }
+  std::size_t count() const {
+    return static_cast<std::size_t>(std::distance(std::filesystem::directory_iterator(path()), {}));
+  }
+};
+
+// ---- convert
+
+TEST(Convert, WritesWhatTheEndingOfTheFileSays) {
+  const Folder folder;
+  EXPECT_EQ(cachalot("convert " + kLayers + " -o " + folder.file("a.json")).exit_code, 0);
+  EXPECT_EQ(nlohmann::json::parse(read_whole(folder.file("a.json")))["format"], "cachalot history");
+  EXPECT_EQ(cachalot("convert " + kLayers + " -o " + folder.file("a.perfetto.json.gz")).exit_code, 0);
+  EXPECT_TRUE(nlohmann::json::parse(read_gzip(folder.file("a.perfetto.json.gz"))).contains("traceEvents"));
+  EXPECT_EQ(cachalot("convert " + kLayers + " -o " + folder.file("a.rmm.csv")).exit_code, 0);
+  EXPECT_THAT(read_whole(folder.file("a.rmm.csv")), StartsWith("Thread,Time,Action,Pointer,Size,Stream\n"));
+  EXPECT_EQ(folder.count(), 3u);
+}
+
+TEST(Convert, WritesToAPipe) {
+  const Outcome outcome = cachalot("convert " + kLayers + " --to trace -o - | cat");
+  EXPECT_EQ(outcome.exit_code, 0);
+  EXPECT_THAT(outcome.out, StartsWith("a,1,"));
+  const Folder folder;
+  std::ofstream(folder.file("again.trace")) << outcome.out;
+  EXPECT_EQ(cachalot("replay " + folder.file("again.trace")).exit_code, 0);
+}
+
+TEST(Convert, OfAConvertedSnapshotSaysTheSame) {
+  const Folder folder;
+  ASSERT_EQ(cachalot("convert " + kLayers + " -o " + folder.file("a.pickle")).exit_code, 0);
+  auto one = nlohmann::json::parse(cachalot("snapshot --json " + kLayers).out);
+  auto other = nlohmann::json::parse(cachalot("snapshot --json " + folder.file("a.pickle")).out);
+  one.erase("snapshot");
+  other.erase("snapshot");
+  EXPECT_EQ(one, other);
+}
+
+TEST(Convert, LeavesNothingBehindAfterAnError) {
+  const Folder folder;
+  const std::string out = folder.file("out.json");
+  EXPECT_THAT(complaint("convert /nowhere.pickle -o " + out), HasSubstr("/nowhere.pickle"));
+  EXPECT_THAT(complaint("convert " + kLayers + " -o " + out + " --device 5"), HasSubstr("no device 5"));
+  EXPECT_THAT(complaint("convert " + kLayers + " -o " + folder.file("out.tiff")), HasSubstr("out.tiff"));
+  EXPECT_THAT(complaint("convert " + kLayers + " --to perfeto -o " + out), HasSubstr("did you mean 'perfetto'"));
+  EXPECT_THAT(complaint("convert " + kLayers + " -o /nowhere/out.json"), HasSubstr("/nowhere/out.json"));
+  EXPECT_THAT(complaint("convert " + kLayers + " --to folded --at oom -o " + out), HasSubstr("--at oom"));
+  EXPECT_THAT(complaint("convert " + kLayers), HasSubstr("--output"));
+  EXPECT_EQ(folder.count(), 0u);
+}
+
+// ---- diff
+
+TEST(Diff, ComparesEachFileWithTheFirst) {
+  const Outcome outcome = cachalot("diff --json " + kLayers + " " + kLayers + " " + kTraces + "frag_toy.csv.gz");
+  if (outcome.exit_code == 2) {  // traces are histories only where their reader is
+    EXPECT_THAT(outcome.err, HasSubstr("frag_toy"));
+    return;
+  }
+  EXPECT_EQ(std::ranges::count(outcome.out, '\n'), 2);
+}
+
+TEST(Diff, SaysThatNothingHasGrown) {
+  const Outcome outcome = cachalot("diff " + kLayers + " " + kLayers);
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_THAT(outcome.out, HasSubstr("growth of the requested memory: 0 bytes"));
+  EXPECT_THAT(outcome.out, HasSubstr("layers.py:34 in train"));
+}
+
+TEST(Diff, RefusesWhatItCannotCompare) {
+  EXPECT_THAT(complaint("diff " + kLayers), HasSubstr("two files"));
+  EXPECT_THAT(complaint("diff --at noon " + kLayers + " " + kLayers), HasSubstr("'noon'"));
+  EXPECT_THAT(complaint("diff --frames mine " + kLayers + " " + kLayers), HasSubstr("mine"));
+  EXPECT_THAT(complaint("diff --rules /nowhere " + kLayers + " " + kLayers), HasSubstr("/nowhere"));
+}
+
+// ---- check
+
+TEST(CheckCommand, HasTheExitCodeOfTheLimits) {
+  EXPECT_EQ(cachalot("check --max-reserved 36MiB --no-oom " + kLayers).exit_code, 0);
+  const Outcome broken = cachalot("check --max-reserved 35MiB --no-oom " + kLayers);
+  EXPECT_EQ(broken.exit_code, 1);
+  EXPECT_EQ(broken.out, "BROKEN  " + kLayers + ": device 0: --max-reserved 35.00 MiB: 36.00 MiB\nok      " + kLayers +
+                            ": device 0: --no-oom 0: 0\n");
+}
+
+TEST(CheckCommand, SpeaksToGitHub) {
+  const Outcome broken = cachalot("check --github --no-oom --max-fragmentation 0% " + kLayers);
+  EXPECT_EQ(broken.exit_code, 1);
+  EXPECT_THAT(broken.out, StartsWith("::error title=cachalot check::" + kLayers + ": device 0: "));
+  EXPECT_THAT(broken.out, HasSubstr(" %25, where --max-fragmentation allows 0.00 %25\n"));
+  EXPECT_EQ(std::ranges::count(broken.out, '\n'), 1);
+}
+
+TEST(CheckCommand, PrintsJson) {
+  const Outcome outcome = cachalot("check --json --max-peak 1MiB --policy pages " + kLayers);
+  EXPECT_EQ(outcome.exit_code, 1);
+  const auto json = nlohmann::json::parse(outcome.out);
+  EXPECT_EQ(json["holds"], false);
+  EXPECT_EQ(json["policy"], "pages");
+  EXPECT_EQ(json["devices"][0]["rules"][0]["rule"], "max_peak");
+  EXPECT_EQ(json["devices"][0]["rules"][0]["limit"], 1 << 20);
+  EXPECT_EQ(json["devices"][0]["rules"][0]["figure"], json["devices"][0]["peak_bytes"]);
+}
+
+TEST(CheckCommand, RefusesLimitsThatAreNone) {
+  EXPECT_THAT(complaint("check " + kLayers), HasSubstr("no limit"));
+  EXPECT_THAT(complaint("check --max-peak much " + kLayers), HasSubstr("--max-peak"));
+  for (const char* part : {"5", "-1%", "101%", "x", "", "%"}) {
+    EXPECT_THAT(complaint("check --max-fragmentation '" + std::string(part) + "' " + kLayers),
+                HasSubstr("--max-fragmentation"));
+  }
+  EXPECT_THAT(complaint("check --max-leak 1MiB/ " + kLayers), HasSubstr("--max-leak"));
+  EXPECT_THAT(complaint("check --max-leak 1MiB/epoch " + kLayers), HasSubstr("'epoch'"));
+  EXPECT_THAT(complaint("check --gpu l4 --no-oom " + kLayers), HasSubstr("--policy"));
+  EXPECT_THAT(complaint("check --policy pgaes --no-oom " + kLayers), HasSubstr("pgaes"));
+}
+
+TEST(HelpAsJson, HasEveryCommandAndOption) {
+  std::istringstream lines(cachalot("help --json").out);
+  bool has_check = false;
+  for (std::string line; std::getline(lines, line);) {
+    const auto json = nlohmann::json::parse(line);
+    if (json["name"] != "check") continue;
+    has_check = true;
+    EXPECT_EQ(json["options"][0]["value"], "FILE");
+    EXPECT_EQ(json["options"][0]["is_required"], true);
+    EXPECT_EQ(json["options"][0]["is_repeated"], true);
+    EXPECT_EQ(json, nlohmann::json::parse(cachalot("help --json check").out));
+  }
+  EXPECT_TRUE(has_check);
+}
+
+}  // namespace
+}  // namespace cachalot::tools

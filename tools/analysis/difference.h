@@ -1,0 +1,85 @@
+// What grew between two runs of a program, two of its ranks, or two of its commits.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "tools/analysis/category_rules.h"
+#include "tools/history/history.h"
+#include "tools/simulation_peak.h"
+
+namespace cachalot::tools {
+
+// A pair of what the first run, `a`, has and the second, `b`.
+struct Pair {
+  std::uint64_t a = 0;
+  std::uint64_t b = 0;
+
+  std::int64_t growth() const { return static_cast<std::int64_t>(b) - static_cast<std::int64_t>(a); }
+};
+
+// What lives at the compared moments and has one name: a category, a line, a module, a pool or a stage.
+struct DifferenceRow {
+  std::string name;
+  std::string was;  // what the first run calls it, where that is another name: its line has moved
+  Pair bytes;       // requested
+  Pair count;       // allocations
+
+  // Returns "new", "gone", "grown", "shrunk" or "same".
+  const char* change() const;
+};
+
+// Each live allocation is in one row of each list, so that the growths of a list add up to that of the whole. Rows are sorted
+// by growth, the largest first.
+struct DifferenceList {
+  std::string name;  // "category", "line", "module", "pool", "stage"
+  std::vector<DifferenceRow> rows;
+};
+
+// A part of the time of both runs, and the most requested bytes in it.
+struct DifferencePart {
+  double begin = 0;  // a share of the events, or the number of a stage
+  double end = 0;
+  Pair peak_bytes;
+};
+
+struct DifferenceMoment {
+  std::size_t event = 0;  // the number of events that have happened
+  std::size_t events = 0;
+  std::uint64_t requested_bytes = 0;
+  std::uint64_t allocated_bytes = 0;
+  std::uint64_t reserved_bytes = 0;
+};
+
+struct DeviceDifference {
+  std::array<std::optional<int>, 2> device;  // in each run; nullopt where the run lacks it
+  std::array<DifferenceMoment, 2> moment;
+  std::vector<DifferenceList> lists;
+  std::string aligned_by;  // "events", or a stage: "ProfilerStep#*"
+  std::vector<DifferencePart> parts;
+
+  std::int64_t growth() const { return Pair{moment[0].requested_bytes, moment[1].requested_bytes}.growth(); }
+};
+
+struct Difference {
+  std::array<std::string, 2> paths;
+  std::string at;
+  std::vector<DeviceDifference> devices;
+};
+
+struct DifferenceOptions {
+  std::string at = "peak";  // asked_peak.h
+  Frames frames = Frames::own;
+  std::size_t parts = 20;  // of the time
+};
+
+// Compares the devices of the same number; where each run has one device, these two. Throws InvalidArgument as asked_peak
+// does, and where a run has no device.
+Difference difference_of(const History& a, const History& b, const CategoryRules& rules,
+                         const DifferenceOptions& options);
+
+}  // namespace cachalot::tools

@@ -1,0 +1,94 @@
+// `cachalot diff`: what grew between two runs.
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/check.h"
+#include "tools/analysis/difference.h"
+#include "tools/analysis/difference_report.h"
+#include "tools/commands/command.h"
+#include "tools/commands/with_file.h"
+#include "tools/history/history.h"
+
+namespace cachalot::tools {
+namespace {
+
+History history_in(const std::string& path) {
+  return with_file(path, "history", [](InputFile file) { return read_history(std::move(file)); });
+}
+
+class DiffCommand : public Command {
+ public:
+  const CommandText& text() const override {
+    static const CommandText text = {
+        .name = "diff",
+        .usage = "[OPTIONS] FILE FILE...",
+        .summary = "Say what grew between two runs, ranks or commits",
+        .details =
+            "Compares what lives at the peak of each file with what lives at the peak of the first: by category, line, "
+            "module, pool and stage, and in time. The growths of each list add up to the growth of the peak. Lines "
+            "belong together although files lie elsewhere (the longest common end of the paths tells) and lines have "
+            "moved inside their function.",
+        .examples = {{"What has the last commit cost?", "cachalot diff before.pickle after.pickle"},
+                     {"Why does rank 3 need more than rank 0?", "cachalot diff rank0.pickle rank3.pickle"},
+                     {"At the moment when memory ran out, for a script:",
+                      "cachalot diff --at oom --json good.pickle bad.pickle"}}};
+    return text;
+  }
+
+  void declare(CLI::App& app) override {
+    app.add_option("FILE", files_, "Memory snapshots, traces, or logs of allocations: two or more")->required();
+    app.add_option("--at", options_.at,
+                   "The moment of each file: the peak of allocated memory, the peak of reserved memory (reserved), the "
+                   "last failed allocation (oom), the end, or after a number of events")
+        ->type_name("MOMENT")
+        ->capture_default_str();
+    app.add_option("--frames", frames_, "Whose lines are shown: own, library or all")
+        ->type_name("FRAMES")
+        ->capture_default_str();
+    app.add_option("--rules", rules_, "Rules of categories, in front of the built-in ones")->type_name("FILE");
+    app.add_option("--top", top_, "How many rows of each list to show")
+        ->type_name("N")
+        ->check(CLI::Range(0, 1000000))
+        ->capture_default_str();
+    app.add_flag("--json", json_, "Print one JSON object for each comparison, each on one line");
+  }
+
+  // All are read and compared before anything is printed: a bad one is an error without output.
+  int run(const Styles& styles) override {
+    CACHALOT_REQUIRE(files_.size() >= 2, "diff compares two files or more, and got {} (see cachalot diff --help)",
+                     files_.size());
+    options_.frames = frames_asked_for();
+    const CategoryRules rules = rules_ ? rules_with(InputFile(*rules_, "file of rules")) : built_in_rules();
+    const History first = history_in(files_.front());
+    std::string text;
+    for (std::size_t i = 1; i < files_.size(); ++i) {
+      const Difference difference = difference_of(first, history_in(files_[i]), rules, options_);
+      if (json_) text += to_json(difference, top_) + "\n";
+      if (!json_) text += (text.empty() ? "" : "\n") + to_text(difference, top_, styles.out);
+    }
+    print(text);
+    return 0;
+  }
+
+ private:
+  Frames frames_asked_for() const {
+    if (frames_ == "library") return Frames::library;
+    CACHALOT_REQUIRE(frames_ == "own" || frames_ == "all", "--frames: '{}' is not one of own, library and all",
+                     frames_);
+    return frames_ == "own" ? Frames::own : Frames::all;
+  }
+
+  std::vector<std::string> files_;
+  DifferenceOptions options_;
+  std::string frames_ = "own";
+  std::optional<std::string> rules_;
+  std::size_t top_ = 10;
+  bool json_ = false;
+};
+
+}  // namespace
+
+std::unique_ptr<Command> make_diff_command() { return std::make_unique<DiffCommand>(); }
+
+}  // namespace cachalot::tools
