@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, NoReturn, TextIO
 
 from . import _command
-from ._mcp_tools import CallError, Calls, Tool, tools_of
+from ._mcp_tools import CallError, Calls, Tool, list_of, object_of, tools_of
 
 # Of the protocol, the newest first. 2025-03-26 alone has batches; structured results came with 2025-06-18.
 VERSIONS = ("2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05")
@@ -30,7 +30,7 @@ _LONGEST_MESSAGE = 1 << 20  # characters
 PARSE_ERROR, INVALID_REQUEST, METHOD_NOT_FOUND, INVALID_PARAMS = -32700, -32600, -32601, -32602
 
 Message = dict[str, Any]
-_REFUSED: Any = object()
+_ABSENT: Any = object()
 
 
 class RpcError(Exception):
@@ -73,21 +73,23 @@ class Server:
         except (ValueError, RecursionError):
             self._send(_error(None, PARSE_ERROR, "the message is not JSON"))
             return
-        if not isinstance(message, list):
+        batch = list_of(message)
+        if batch is None:
             self._answer(message, self._send)
-        elif self._version != _WITH_BATCHES or not message:
+        elif self._version != _WITH_BATCHES or not batch:
             self._send(_error(None, INVALID_REQUEST, "batches belong to the protocol 2025-03-26, and are not empty"))
         else:
-            _Batch(len(message), self._send).answer(message, self._answer)
+            _Batch(len(batch), self._send).answer(batch, self._answer)
 
-    def _answer(self, message: Any, send: Callable[[Message | None], None]) -> None:
+    def _answer(self, asked: Any, send: Callable[[Message | None], None]) -> None:
         """Sends the answer now or, of a tool, later; None for what has no answer."""
-        if not isinstance(message, dict) or message.get("jsonrpc") != "2.0":
+        message = object_of(asked)
+        if message is None or message.get("jsonrpc") != "2.0":
             send(_error(None, INVALID_REQUEST, "the message is not one of JSON-RPC 2.0"))
             return
-        number, method, params = message.get("id", _REFUSED), message.get("method"), message.get("params", {})
-        if number is _REFUSED or not isinstance(method, str):  # a notification, or an answer: the server asks nothing
-            if method == "notifications/cancelled" and isinstance(params, dict):
+        number, method, params = message.get("id", _ABSENT), message.get("method"), object_of(message.get("params", {}))
+        if number is _ABSENT or not isinstance(method, str):  # a notification, or an answer: the server asks nothing
+            if method == "notifications/cancelled" and params is not None:
                 self._cancel(params.get("requestId"))
             send(None)
             return
@@ -95,7 +97,7 @@ class Server:
             send(_error(None, INVALID_REQUEST, "the id of a request is a string or a whole number"))
             return
         try:
-            if not isinstance(params, dict):
+            if params is None:
                 raise RpcError(INVALID_PARAMS, "params is not an object")
             if method == "tools/call":
                 self._begin_call(number, params, send)

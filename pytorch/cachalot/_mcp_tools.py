@@ -11,7 +11,7 @@ import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, cast
 
 # Those that read files alone, and those that run a program.
 _TOOLS = ("explain", "advise", "diff", "check", "snapshot", "compare", "replay", "convert")
@@ -28,6 +28,17 @@ _POLL_SECONDS = 0.02
 
 class CallError(Exception):
     """A call of a tool that failed, in words for the one who called it."""
+
+
+def object_of(value: Any) -> dict[str, Any] | None:
+    """Returns an object of JSON as such; None for anything else."""
+    return cast("dict[str, Any]", value) if isinstance(value, dict) else None
+
+
+def list_of(value: Any) -> list[Any] | None:
+    """Returns a list of JSON as such; None for anything else."""
+    values: list[Any] | None = value if isinstance(value, list) else None
+    return values
 
 
 @dataclass(frozen=True)
@@ -53,7 +64,7 @@ class Argument:
 
     def values(self, given: Any) -> list[str | int | bool]:
         """Returns the values of an argument. CallError where one is not of its kind."""
-        values: list[Any] = given if self.is_repeated and isinstance(given, list) else [given]
+        values = (list_of(given) if self.is_repeated else None) or [given]
         expected = {"boolean": bool, "integer": int, "string": str}[self.kind]
         for value in values:
             if type(value) is not expected:
@@ -157,11 +168,12 @@ class Calls:
 
     def run(self, tool: Tool, arguments: Any, cancelled: threading.Event) -> dict[str, Any]:
         """Returns the tool's answer. CallError where there is none."""
-        if not isinstance(arguments, dict):
+        given = object_of(arguments)
+        if given is None:
             raise CallError("the arguments are not an object")
         with tempfile.TemporaryDirectory(prefix="cachalot-mcp-") as folder:
             json_file = Path(folder, "answer.json")
-            words = self._words_of(tool, arguments, json_file)
+            words = self._words_of(tool, given, json_file)
             with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as errors:
                 code = self._execute(words, out, errors, cancelled)
                 told = _end_of(errors, _LONGEST_REASON).strip()
@@ -172,16 +184,17 @@ class Calls:
                         text = self._whole(answer)
                 else:
                     text = self._whole(out)
-        return self._answer_of(tool, arguments, text, told)
+        return self._answer_of(tool, given, text, told)
 
     def _answer_of(self, tool: Tool, arguments: dict[str, Any], text: str, told: str) -> dict[str, Any]:
         if not (tool.prints_json or tool.json_is_file):
             return {"output": arguments.get("output"), "notes": told}
         try:
-            answers = [json.loads(line) for line in text.splitlines() if line.strip()]
+            answers: list[Any] = [json.loads(line) for line in text.splitlines() if line.strip()]
         except ValueError:
             raise CallError(told or "the command printed no JSON") from None
-        return answers[0] if len(answers) == 1 and isinstance(answers[0], dict) else {"results": answers}
+        only = object_of(answers[0]) if len(answers) == 1 else None
+        return {"results": answers} if only is None else only
 
     def _words_of(self, tool: Tool, given: dict[str, Any], json_file: Path) -> list[str]:
         unknown = [name for name in given if name not in tool.arguments]
@@ -190,7 +203,9 @@ class Calls:
         missing = [name for name, argument in tool.arguments.items() if argument.is_required and name not in given]
         if missing:
             raise CallError(f"{tool.name} needs the argument {missing[0]!r}")
-        options, positionals, program = [], [], []
+        options: list[str] = []
+        positionals: list[str] = []
+        program: list[str] = []
         for name, argument in tool.arguments.items():
             for value in argument.values(given[name]) if name in given else []:
                 if name == "program":

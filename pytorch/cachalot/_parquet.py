@@ -6,6 +6,7 @@ The command writes the table as CSV, and pyarrow makes Parquet of it, a part at 
 from __future__ import annotations
 
 import argparse
+import importlib
 import os
 import subprocess
 import sys
@@ -13,6 +14,8 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from . import _command
+
+_COMMAND_FAILED = 2  # exit code after an error that a line has told
 
 
 def is_asked_for(words: list[str]) -> bool:
@@ -29,29 +32,30 @@ def main(words: list[str]) -> None:
     parser.add_argument("--device", type=int, metavar="N", help="write this device alone")
     arguments = parser.parse_args(words)
     try:
-        import pyarrow
-        import pyarrow.csv
-        import pyarrow.parquet
+        pyarrow: Any = importlib.import_module("pyarrow")
+        for part in ("csv", "parquet"):
+            importlib.import_module(f"pyarrow.{part}")
     except ImportError:
         _fail("Parquet needs the package pyarrow (pip install pyarrow); `--to csv` writes the same table without it")
     device = [] if arguments.device is None else [f"--device={arguments.device}"]
     command = [_command.find_or_exit(), "convert", *device, "--to=csv", "--output=-", os.path.abspath(arguments.file)]
     output = Path(arguments.output)
-    part = output.with_name(f"{output.name}.{os.getpid()}.part")  # takes the file's place when it is whole
+    whole = output.with_name(f"{output.name}.{os.getpid()}.part")  # takes the file's place when it is whole
     try:
         with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
             try:
-                _write(pyarrow, process.stdout, part)
-            except pyarrow.ArrowInvalid as error:
-                problem = "" if process.wait() else str(error)  # else the command has told it
-                _fail(problem, code=process.returncode or 2)
+                _write(pyarrow, process.stdout, whole)
+            except ValueError as error:  # pyarrow.ArrowInvalid is one
+                if process.stdout is not None:
+                    process.stdout.close()
+                _fail("" if process.wait() == _COMMAND_FAILED else str(error))  # the command tells its own errors
         if process.returncode != 0:
             sys.exit(process.returncode)
-        part.replace(output)
+        whole.replace(output)
     except OSError as error:
         _fail(f"-o {output}: cannot write the file: {error.strerror}")
     finally:
-        part.unlink(missing_ok=True)
+        whole.unlink(missing_ok=True)
 
 
 def _write(pyarrow: Any, table: Any, part: Path) -> None:
@@ -75,7 +79,7 @@ def _write(pyarrow: Any, table: Any, part: Path) -> None:
                 writer.write_batch(batch)
 
 
-def _fail(message: str, code: int = 2) -> NoReturn:
+def _fail(message: str) -> NoReturn:
     if message:
         print(f"cachalot: {message}", file=sys.stderr)
-    sys.exit(code)
+    sys.exit(_COMMAND_FAILED)

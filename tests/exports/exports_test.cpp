@@ -80,7 +80,6 @@ TEST(TorchExport, OfARealSnapshotComesBackAsItWas) {
 TEST(TorchExport, KeepsDevicesPoolsStreamsAndStates) {
   HistoryBuilder builder = small_program();
   History& history = builder.history();
-  history.stages.clear();  // the reader's
   history.settings = "expandable_segments:True";
   const auto pool = history.pools.add({3, 1});
   DeviceHistory second = builder.device();
@@ -90,6 +89,28 @@ TEST(TorchExport, KeepsDevicesPoolsStreamsAndStates) {
   second.segments[0].stream = history.streams.add(~std::uint64_t{0} - 15);  // as large as can be
   second.blocks[1].state = HistoryBlock::State::pending_free;
   history.devices.push_back(second);
+  const TemporaryFile file;
+  write(history, "torch", file.path());
+  expect_same(read_history(file.path()), history);
+}
+
+TEST(TorchExport, KeepsWhatIsKnownBesideTheEvents) {
+  HistoryBuilder builder = small_program();
+  History& history = builder.history();
+  const StackId forward = builder.stack({{"/app/block.py", "forward", 3}});
+  const FrameId compiled = history.stacks.add_frame(
+      {.file = history.texts.add("/app/c.py"), .line = 4, .node = history.texts.add("relu_1")});
+  builder.device().events[2].stack = history.stacks.add(std::vector{compiled});
+  builder.device().events[1].details = history.details.add({.forward_stack = forward,
+                                                            .compile_context = history.texts.add("0/0"),
+                                                            .user_metadata = history.texts.add("{\"tag\":\"kv\"}"),
+                                                            .internal_metadata = history.texts.add("{\"a\":1}")});
+  builder.device().blocks[0].details = history.details.add({.forward_stack = forward});
+  DeviceFacts& facts = history.facts.emplace_back();
+  facts.name = "NVIDIA L4";
+  facts.total_bytes = 24 << 20;
+  facts.nccl_bytes = 7;
+  facts.other_processes.push_back({.id = 77, .bytes = 1 << 20, .name = "python"});
   const TemporaryFile file;
   write(history, "torch", file.path());
   expect_same(read_history(file.path()), history);

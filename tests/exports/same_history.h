@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -25,6 +26,7 @@ class PlainHistory {
     for (const StageMark& mark : history_.stages) {
       line("stage {} {} {} {}", mark.time_us, text(mark.name), mark.device, mark.begins);
     }
+    for (const DeviceFacts& facts : history_.facts) add(facts);
     return std::move(lines_);
   }
 
@@ -66,6 +68,17 @@ class PlainHistory {
         line("block {} {} {} {} {} {}", block.address, block.bytes, block.requested_bytes, stack(block.stack),
              static_cast<int>(block.state), details(block.details));
       }
+    }
+  }
+
+  void add(const DeviceFacts& facts) {
+    const auto figure = [](const std::optional<std::uint64_t>& bytes) {
+      return bytes ? fmt::to_string(*bytes) : "unknown";
+    };
+    line("facts {} {} {} {} {} {} {} {}", facts.device, facts.name, figure(facts.total_bytes), figure(facts.free_bytes),
+         figure(facts.limit_bytes), figure(facts.nccl_bytes), figure(facts.context_bytes), figure(facts.process_bytes));
+    for (const DeviceFacts::Process& process : facts.other_processes) {
+      line("process {} {} {}", process.id, process.bytes, process.name);
     }
   }
 

@@ -1,10 +1,14 @@
 // A history as JSON of our own: "cachalot history", version 1 (docs/tools/convert.md has its keys).
+#include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "tools/exports/export_parts.h"
 #include "tools/exports/exports.h"
+#include "tools/json_text.h"
 
 namespace cachalot::tools {
 namespace {
@@ -23,6 +27,25 @@ const char* json_name_of(HistoryBlock::State state) {
   return "free";
 }
 
+std::string json_of(const DeviceFacts& facts) {
+  const auto figure = [](const std::optional<std::uint64_t>& bytes) {
+    return bytes ? nlohmann::ordered_json(*bytes) : nlohmann::ordered_json(nullptr);
+  };
+  nlohmann::ordered_json processes = nlohmann::ordered_json::array();
+  for (const DeviceFacts::Process& process : facts.other_processes) {
+    processes.push_back({{"process", process.id}, {"bytes", process.bytes}, {"name", process.name}});
+  }
+  return text_of(nlohmann::ordered_json{{"device", facts.device},
+                                        {"name", facts.name},
+                                        {"total_bytes", figure(facts.total_bytes)},
+                                        {"free_bytes", figure(facts.free_bytes)},
+                                        {"limit_bytes", figure(facts.limit_bytes)},
+                                        {"nccl_bytes", figure(facts.nccl_bytes)},
+                                        {"context_bytes", figure(facts.context_bytes)},
+                                        {"process_bytes", figure(facts.process_bytes)},
+                                        {"other_processes", std::move(processes)}});
+}
+
 class HistoryJsonWriter {
  public:
   HistoryJsonWriter(const History& history, OutputFile& out) : history_(history), out_(out) {}
@@ -37,6 +60,7 @@ class HistoryJsonWriter {
       out_.print("{{\"time_us\":{},\"name\":{},\"device\":{},\"begins\":{}}}", mark.time_us, text(mark.name),
                  mark.device, mark.begins);
     });
+    write_list("facts", history_.facts, [&](const DeviceFacts& facts) { out_.write(json_of(facts)); });
     out_.print("\"unknown_actions\":{}}}\n", history_.unknown_actions);
   }
 

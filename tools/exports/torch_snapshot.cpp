@@ -39,6 +39,7 @@ class TorchSnapshotWriter {
     write_settings();
     write_stages();
     if (!host.empty()) write_histories("host_segments", "host_traces", host);
+    if (!history_.facts.empty()) write_facts();
     pickle_.end_dict();
     pickle_.finish();
   }
@@ -198,6 +199,43 @@ class TorchSnapshotWriter {
       pickle_.end_dict();
     }
     pickle_.end_list();
+  }
+
+  // Of a part of cachalot's own, which PyTorch's tools pass over.
+  void write_facts() {
+    pickle_.key("cachalot");
+    pickle_.begin_dict();
+    pickle_.key("facts");
+    pickle_.begin_list();
+    for (const DeviceFacts& facts : history_.facts) write_facts_of(facts);
+    pickle_.end_list();
+    pickle_.end_dict();
+  }
+
+  void write_facts_of(const DeviceFacts& facts) {
+    const auto put_known = [&](std::string_view key, const std::optional<std::uint64_t>& bytes) {
+      if (bytes) put(key, *bytes);
+    };
+    pickle_.begin_dict();
+    put("device", static_cast<std::int64_t>(facts.device));
+    put_text("name", facts.name);
+    put_known("total_bytes", facts.total_bytes);
+    put_known("free_bytes", facts.free_bytes);
+    put_known("limit_bytes", facts.limit_bytes);
+    put_known("nccl_bytes", facts.nccl_bytes);
+    put_known("context_bytes", facts.context_bytes);
+    put_known("process_bytes", facts.process_bytes);
+    pickle_.key("processes");
+    pickle_.begin_list();
+    for (const DeviceFacts::Process& process : facts.other_processes) {
+      pickle_.begin_dict();
+      put("pid", process.id);
+      put("bytes", process.bytes);
+      put_text("name", process.name);
+      pickle_.end_dict();
+    }
+    pickle_.end_list();
+    pickle_.end_dict();
   }
 
   const History& history_;
