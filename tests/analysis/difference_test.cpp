@@ -234,6 +234,23 @@ TEST(DifferencesInTime, AreAlignedByTheBeginsOfAStage) {
   }
 }
 
+TEST(DifferencesInTime, PutStagesTogetherWhereThereAreMany) {
+  HistoryBuilder run;
+  for (std::uint64_t step = 0; step < 100; ++step) {
+    run.stage("step " + std::to_string(step), true);
+    run.alloc(0x1000, step + 1);
+    run.free(0x1000, step + 1);
+    run.stage("step " + std::to_string(step), false);
+  }
+  const Difference difference = compare(run, run, {.parts = 4});
+  const auto& parts = difference.devices.at(0).parts;
+  ASSERT_EQ(parts.size(), 4u);
+  EXPECT_EQ(parts[1].begin, 25);
+  EXPECT_EQ(parts[1].end, 50);
+  EXPECT_EQ(parts[1].peak_bytes.a, 50);
+  EXPECT_NE(to_text(difference, 1, Style()).find("numbers 26 to 50"), std::string::npos);
+}
+
 TEST(DifferencesInTime, NamesWithoutNumbers) {
   EXPECT_EQ(without_numbers("step 12 > layer3.0"), "step * > layer*.*");
   EXPECT_EQ(without_numbers(""), "");

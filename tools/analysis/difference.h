@@ -42,7 +42,7 @@ struct DifferenceList {
 
 // A part of the time of both runs, and the most requested bytes in it.
 struct DifferencePart {
-  double begin = 0;  // a share of the events, or the number of a stage
+  double begin = 0;  // a share of the events, or the number of a stage, from 0
   double end = 0;
   Pair peak_bytes;
 };

@@ -33,8 +33,11 @@ struct ShownRows {
 ShownRows shown_rows(const DifferenceList& list, std::size_t top) {
   std::vector<std::size_t> by_change(list.rows.size());
   for (std::size_t i = 0; i < by_change.size(); ++i) by_change[i] = i;
-  std::ranges::stable_sort(by_change, std::ranges::greater{},
-                           [&](std::size_t i) { return std::abs(list.rows[i].bytes.growth()); });
+  const auto rank = [&](std::size_t i) {
+    const Pair& bytes = list.rows[i].bytes;
+    return std::pair(std::abs(bytes.growth()), std::max(bytes.a, bytes.b));
+  };
+  std::ranges::stable_sort(by_change, std::ranges::greater{}, rank);
   ShownRows shown;
   for (std::size_t i = top; i < by_change.size(); ++i) {
     const Pair& bytes = list.rows[by_change[i]].bytes;
@@ -76,14 +79,20 @@ std::string list_text(const DifferenceList& list, std::size_t top, const Style& 
 // A list with one row says nothing that the whole does not.
 bool is_telling(const DifferenceList& list) { return list.rows.size() > 1 || list.name == "category"; }
 
+// Stages count from 1 for people.
+std::string numbers_text(const DifferencePart& part) {
+  if (part.end - part.begin < 2) return fmt::format("number {:.0f}", part.begin + 1);
+  return fmt::format("numbers {:.0f} to {:.0f}", part.begin + 1, part.end);
+}
+
 std::string time_text(const DeviceDifference& device, const Style& style) {
   const bool by_events = device.aligned_by == "events";
   const std::string title = by_events ? "peak in a part of the events" : "peak in " + device.aligned_by;
   std::string text =
       style.bold(fmt::format("{:>14} {:>14} {:>14}  {}", "growth", "A", "B", fmt::to_string(Printable{title}))) + "\n";
   for (const DifferencePart& part : device.parts) {
-    const std::string when = by_events ? fmt::format("{:.0f} to {:.0f} %", 100 * part.begin, 100 * part.end)
-                                       : fmt::format("number {:.0f}", part.begin + 1);
+    const std::string when =
+        by_events ? fmt::format("{:.0f} to {:.0f} %", 100 * part.begin, 100 * part.end) : numbers_text(part);
     text += fmt::format("{}  {}\n", figures_text(part.peak_bytes), when);
   }
   return text;
@@ -98,7 +107,6 @@ std::string moment_text(char side, const std::string& path, std::optional<int> d
                      format_bytes(moment.requested_bytes), format_bytes(moment.allocated_bytes), reserved);
 }
 
-// Stages and modules that have no line of their own in `shown` are in JSON.
 std::string device_text(const Difference& difference, const DeviceDifference& device, std::size_t top,
                         const Style& style) {
   std::string text = moment_text('A', difference.paths[0], device.device[0], device.moment[0]) +

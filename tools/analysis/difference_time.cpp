@@ -30,13 +30,17 @@ std::map<std::string, std::vector<std::size_t>> stage_begins(const ComparedRun& 
 struct Alignment {
   std::string by = "events";
   std::array<std::vector<std::size_t>, 2> begins;  // of the parts, by event
+  std::vector<double> marks;                       // what the parts begin with, and the end of the last
 };
 
 std::size_t events_of(const ComparedRun& run) { return run.device == nullptr ? 0 : run.device->events.size(); }
 
+using Begins = std::vector<std::size_t>;
+
+// The stage that both have most often, if they have one twice.
 Alignment by_stage(const ComparedRun& a, const ComparedRun& b) {
-  const auto begins_a = stage_begins(a);
-  const auto begins_b = stage_begins(b);
+  const std::map<std::string, Begins> begins_a = stage_begins(a);
+  const std::map<std::string, Begins> begins_b = stage_begins(b);
   Alignment best;
   std::size_t most = 1;
   for (const auto& [name, events] : begins_a) {
@@ -45,10 +49,22 @@ Alignment by_stage(const ComparedRun& a, const ComparedRun& b) {
     const std::size_t both = std::min(events.size(), other->second.size());
     if (both <= most) continue;
     most = both;
-    best = {.by = name, .begins = {events, other->second}};
-    for (std::vector<std::size_t>& each : best.begins) each.resize(both);
+    best = {.by = name, .begins = {events, other->second}, .marks = {}};
+    for (Begins& each : best.begins) each.resize(both);
   }
   return best;
+}
+
+// Puts stages together, where there are more than parts.
+void divide(Alignment& alignment, std::size_t parts) {
+  const std::array<Begins, 2> all = std::exchange(alignment.begins, {});
+  const std::size_t stages = all[0].size();
+  parts = std::min(parts, stages);
+  for (std::size_t i = 0; i < parts; ++i) {
+    for (const std::size_t run : {0, 1}) alignment.begins[run].push_back(all[run][stages * i / parts]);
+    alignment.marks.push_back(static_cast<double>(stages * i / parts));
+  }
+  alignment.marks.push_back(static_cast<double>(stages));
 }
 
 Alignment by_share(const ComparedRun& a, const ComparedRun& b, std::size_t parts) {
@@ -56,7 +72,9 @@ Alignment by_share(const ComparedRun& a, const ComparedRun& b, std::size_t parts
   for (std::size_t i = 0; i < parts; ++i) {
     alignment.begins[0].push_back(events_of(a) * i / parts);
     alignment.begins[1].push_back(events_of(b) * i / parts);
+    alignment.marks.push_back(static_cast<double>(i) / static_cast<double>(parts));
   }
+  alignment.marks.push_back(1);
   return alignment;
 }
 
@@ -91,16 +109,17 @@ std::string without_numbers(std::string_view name) {
 
 void compare_in_time(const ComparedRun& a, const ComparedRun& b, std::size_t parts, DeviceDifference& difference) {
   Alignment alignment = by_stage(a, b);
-  const bool has_stages = alignment.by != "events";
-  if (!has_stages) alignment = by_share(a, b, parts);
+  if (alignment.by == "events") {
+    alignment = by_share(a, b, parts);
+  } else {
+    divide(alignment, parts);
+  }
   const std::vector<std::uint64_t> peaks_a = peaks_of(a, alignment.begins[0]);
   const std::vector<std::uint64_t> peaks_b = peaks_of(b, alignment.begins[1]);
   difference.aligned_by = alignment.by;
   for (std::size_t i = 0; i < peaks_a.size(); ++i) {
-    const double scale = has_stages ? 1 : static_cast<double>(parts);
-    difference.parts.push_back({.begin = static_cast<double>(i) / scale,
-                                .end = static_cast<double>(i + 1) / scale,
-                                .peak_bytes = {peaks_a[i], peaks_b[i]}});
+    difference.parts.push_back(
+        {.begin = alignment.marks[i], .end = alignment.marks[i + 1], .peak_bytes = {peaks_a[i], peaks_b[i]}});
   }
 }
 

@@ -19,7 +19,7 @@ struct ComparedRun {
 std::string without_numbers(std::string_view name);
 
 // Divides both runs by the begins of a stage that both have at least twice, the one that both have most often; without such
-// into parts with equal shares of the events. Sets aligned_by and parts.
+// by equal shares of the events. There are at most so many parts. Sets aligned_by and parts.
 void compare_in_time(const ComparedRun& a, const ComparedRun& b, std::size_t parts, DeviceDifference& difference);
 
 }  // namespace cachalot::tools

@@ -27,7 +27,7 @@ class ConvertCommand : public Command {
             "`python -m cachalot convert` writes Parquet as well.",
         .examples = {
             {"A timeline for ui.perfetto.dev:", "cachalot convert snapshot.pickle -o snapshot.perfetto.json.gz"},
-            {"A flame graph of what was live when memory ran out:",
+            {"A flame graph of the live memory when memory ran out:",
              "cachalot convert snapshot.pickle --at oom --to folded -o - | flamegraph.pl --countname bytes > oom.svg"},
             {"For PyTorch's viewer, which cannot open every pickle:",
              "cachalot convert snapshot.zip -o for_viewer.pickle"}}};

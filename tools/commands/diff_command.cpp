@@ -25,7 +25,7 @@ class DiffCommand : public Command {
         .usage = "[OPTIONS] FILE FILE...",
         .summary = "Say what grew between two runs, ranks or commits",
         .details =
-            "Compares what lives at the peak of each file with what lives at the peak of the first: by category, line, "
+            "Compares the live memory at the peak of each file with that at the peak of the first: by category, line, "
             "module, pool and stage, and in time. The growths of each list add up to the growth of the peak. Lines "
             "belong together although files lie elsewhere (the longest common end of the paths tells) and lines have "
             "moved inside their function.",
