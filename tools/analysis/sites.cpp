@@ -60,6 +60,18 @@ bool Sites::shows(FrameId frame, Frames frames) {
   return from == Origin::own || (frames == Frames::library && from == Origin::library);
 }
 
+// Of code without Python: the operation of autograd or of PyTorch, above the allocator's own calls.
+FrameId Sites::machine_place(std::span<const FrameId> calls) const {
+  constexpr std::array<std::string_view, 2> kTelling = {"torch::autograd::generated::", "at::_ops::"};
+  constexpr std::size_t kFarthest = 60;  // calls: no operation is so deep
+  for (const std::string_view start : kTelling) {
+    for (const FrameId frame : calls.first(std::min(kFarthest, calls.size()))) {
+      if (history_.texts[history_.stacks.frame(frame).function].starts_with(start)) return frame;
+    }
+  }
+  return calls.front();
+}
+
 FrameId Sites::place_of(StackId stack, Frames frames) {
   const auto [known, is_new] = places_.try_emplace({stack, frames}, 0);
   if (!is_new) return known->second;
@@ -68,7 +80,7 @@ FrameId Sites::place_of(StackId stack, Frames frames) {
   if (found == calls.end()) {
     found = std::ranges::find_if(calls, [&](FrameId frame) { return origin(frame) != Origin::machine; });
   }
-  return known->second = found == calls.end() ? calls.front() : *found;
+  return known->second = found == calls.end() ? machine_place(calls) : *found;
 }
 
 StackId Sites::telling_stack(StackId stack, DetailsId details) {
@@ -81,7 +93,8 @@ std::string Sites::text_of(FrameId frame) const {
   const StackFrame& one = history_.stacks.frame(frame);
   const std::string_view file = history_.texts[one.file];
   const std::string_view function = history_.texts[one.function];
-  if (!file.ends_with(".py") && !file.starts_with("<")) return std::string(function.empty() ? file : function);
+  if (!file.ends_with(".py") && !file.starts_with("<"))
+    return std::string(function.empty() ? file : function.substr(0, function.find_first_of("(<")));
   return fmt::format("{}:{} in {}", short_path(file), one.line, function);
 }
 

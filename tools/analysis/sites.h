@@ -34,7 +34,7 @@ class Sites {
   Origin origin(FrameId frame);
 
   // Returns the newest frame of the stack that `frames` shows: where the program asked for memory. Without one, the newest frame
-  // of Python code, else the newest of all. The stack must not be 0.
+  // of Python code, else that of an operation of PyTorch, else the newest of all. The stack must not be 0.
   FrameId place_of(StackId stack, Frames frames = Frames::own);
   // Returns the stack in which the program asked for the memory: that of the call of forward, for what its backward pass made.
   StackId telling_stack(StackId stack, DetailsId details);
@@ -45,6 +45,7 @@ class Sites {
   const std::string& module_of(StackId stack);
 
  private:
+  FrameId machine_place(std::span<const FrameId> calls) const;
   std::string make_module(StackId stack) const;
 
   const History& history_;

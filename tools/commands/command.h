@@ -65,6 +65,7 @@ std::unique_ptr<Command> make_check_command();
 std::unique_ptr<Command> make_compare_command();
 std::unique_ptr<Command> make_convert_command();
 std::unique_ptr<Command> make_diff_command();
+std::unique_ptr<Command> make_explain_command();
 std::unique_ptr<Command> make_fit_command();
 std::unique_ptr<Command> make_gpus_command();
 std::unique_ptr<Command> make_replay_command();

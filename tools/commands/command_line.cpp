@@ -91,6 +91,7 @@ CommandLine::CommandLine() {
                                          make_simulate_command(),
                                          make_fit_command(),
                                          make_compare_command(),
+                                         make_explain_command(),
                                          make_replay_command(),
                                          make_diff_command(),
                                          make_check_command(),

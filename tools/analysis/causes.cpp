@@ -1,0 +1,156 @@
+#include "tools/analysis/causes.h"
+
+#include <algorithm>
+#include <functional>
+#include <map>
+#include <set>
+#include <utility>
+
+#include "policy/torch_policy.h"
+
+namespace cachalot::tools {
+namespace {
+
+constexpr std::array<std::string_view, kCauseCount> kKeys = {
+    "fragmentation", "other_stream", "private_pool",  "graph_pools", "oversize_blocks", "cached_by_rounding",
+    "limit",         "leak",         "other_process", "nccl",        "pinned",          "too_large",
+    "none"};
+
+// Less than this part of what is reserved is not the reason, even where it would just have been enough.
+constexpr double kWorthNaming = 0.06;
+
+Cause kind_of(const SegmentAt& segment, const Failure& failure, const std::vector<bool>& graph_pools) {
+  if (segment.pool != failure.pool) return graph_pools[segment.pool] ? Cause::graph_pools : Cause::private_pool;
+  return segment.stream != failure.stream ? Cause::other_stream : Cause::fragmentation;
+}
+
+void add(Cached& cached, std::uint64_t bytes, std::uint64_t largest, std::size_t pieces) {
+  if (bytes == 0) return;
+  cached.bytes += bytes;
+  cached.largest_bytes = std::max(cached.largest_bytes, largest);
+  cached.pieces += pieces;
+  ++cached.segments;
+}
+
+// Whether a request would have been served with so many bytes more.
+bool would_serve(const Evidence& evidence, std::uint64_t bytes) {
+  const std::uint64_t needed = evidence.failure->requested_bytes;
+  const double worth = kWorthNaming * static_cast<double>(evidence.reserved_bytes);
+  return bytes > 0 && static_cast<double>(bytes) >= worth &&
+         bytes + evidence.failure->device_free_bytes.value_or(0) >= needed;
+}
+
+// The largest of what the allocator itself withheld.
+std::optional<Cause> cached_cause(const Evidence& evidence) {
+  std::optional<Cause> largest;
+  for (std::size_t i = 0; i <= static_cast<std::size_t>(Cause::cached_by_rounding); ++i) {
+    const auto cause = static_cast<Cause>(i);
+    if (!largest || evidence.of(cause).bytes > evidence.of(*largest).bytes) largest = cause;
+  }
+  std::uint64_t together = 0;
+  for (const Cached& cached : evidence.withheld) together += cached.bytes;
+  return would_serve(evidence, together) ? largest : std::nullopt;
+}
+
+bool is_limited(const Evidence& evidence) {
+  const Failure& failure = *evidence.failure;
+  const std::uint64_t rounded = round_to_block(std::max<std::uint64_t>(1, failure.requested_bytes));
+  const std::uint64_t segment = std::max<std::uint64_t>(segment_size(rounded, kLargeBuffer), rounded);
+  if (failure.device_free_bytes && *failure.device_free_bytes >= segment) return true;
+  return evidence.limit_bytes && evidence.total_bytes && *evidence.limit_bytes < *evidence.total_bytes &&
+         evidence.reserved_bytes + failure.requested_bytes > *evidence.limit_bytes &&
+         failure.device_free_bytes.value_or(0) >= failure.requested_bytes;
+}
+
+// The larger of a leak and of what others hold of the device.
+std::optional<Cause> largest_holder(const Evidence& evidence) {
+  constexpr std::uint64_t kUsualContext = std::uint64_t{1} << 30;  // of a CUDA context with libraries, no NCCL
+  std::optional<Cause> cause;
+  std::uint64_t most = 0;
+  const auto consider = [&](Cause one, std::uint64_t bytes) {
+    if (bytes <= most || !would_serve(evidence, bytes)) return;
+    most = bytes;
+    cause = one;
+  };
+  consider(Cause::leak, evidence.leaked_bytes);
+  consider(Cause::other_process, evidence.other_process_bytes.value_or(0));
+  const std::uint64_t own = evidence.own_outside_bytes.value_or(0);
+  if (evidence.nccl_bytes) {
+    consider(Cause::nccl, *evidence.nccl_bytes);
+  } else if (evidence.uses_nccl || own > kUsualContext) {
+    consider(Cause::nccl, own);
+  }
+  return cause;
+}
+
+}  // namespace
+
+std::string_view key_of(Cause cause) { return kKeys[static_cast<std::size_t>(cause)]; }
+
+void add_withheld(Evidence& evidence, std::span<const SegmentAt> segments, std::span<const Allocation> allocations,
+                  const std::vector<bool>& graph_pools, const Options& options) {
+  const Failure failure = evidence.failure.value_or(Failure{});
+  for (const SegmentAt& segment : segments) {
+    add(evidence.of(kind_of(segment, failure, graph_pools)), segment.free_bytes, segment.largest_free_bytes,
+        segment.free_pieces);
+    for (const LiveBlock& block : segment.live) {
+      const std::uint64_t needed = round_to_block(std::max<std::uint64_t>(1, allocations[block.allocation].bytes));
+      if (block.bytes <= needed) continue;
+      const Cause cause = is_oversize(block.bytes, options) ? Cause::oversize_blocks : Cause::cached_by_rounding;
+      add(evidence.of(cause), block.bytes - needed, block.bytes - needed, 1);
+    }
+  }
+}
+
+std::vector<bool> graph_pools_of(const History& history, std::span<const Allocation> allocations) {
+  std::vector<bool> graphs;
+  for (std::size_t i = 0; i < history.pools.size(); ++i)
+    graphs.push_back(history.pools[i].first != 0);  // PyTorch's own numbers
+  std::set<std::pair<std::uint16_t, StackId>> seen;
+  for (const Allocation& one : allocations) {
+    if (one.pool == 0 || one.stack == 0 || graphs[one.pool] || !seen.emplace(one.pool, one.stack).second) continue;
+    graphs[one.pool] = std::ranges::any_of(history.stacks[one.stack], [&](FrameId frame) {
+      const std::string_view file = history.texts[history.stacks.frame(frame).file];
+      return file.ends_with("cudagraph_trees.py") || file.ends_with("/torch/cuda/graphs.py");
+    });
+  }
+  return graphs;
+}
+
+std::vector<Pin> pins_of(std::span<const SegmentAt> segments, std::span<const Allocation> allocations, Sites& sites,
+                         std::size_t most) {
+  std::map<std::optional<FrameId>, Pin> by_place;
+  for (const SegmentAt& segment : segments) {
+    if (segment.free_bytes == 0 || segment.live_bytes == 0) continue;
+    std::set<std::optional<FrameId>> places;
+    for (const LiveBlock& block : segment.live) {
+      const Allocation& one = allocations[block.allocation];
+      const StackId stack = sites.telling_stack(one.stack, one.details);
+      const std::optional<FrameId> place = stack == 0 ? std::nullopt : std::optional(sites.place_of(stack));
+      Pin& pin = by_place[place];
+      pin.place = place;
+      pin.free_bytes +=
+          static_cast<std::uint64_t>(static_cast<double>(segment.free_bytes) * static_cast<double>(block.bytes) /
+                                     static_cast<double>(segment.live_bytes));
+      pin.block_bytes += block.bytes;
+      ++pin.blocks;
+      if (places.insert(place).second) ++pin.segments;
+    }
+  }
+  std::vector<Pin> pins;
+  for (const auto& [place, pin] : by_place) pins.push_back(pin);
+  std::ranges::stable_sort(pins, std::greater<>{}, &Pin::free_bytes);
+  if (pins.size() > most) pins.resize(most);
+  return pins;
+}
+
+Cause cause_of(const Evidence& evidence) {
+  if (evidence.is_of_pinned_memory) return Cause::pinned;
+  if (evidence.is_of_nccl) return Cause::nccl;
+  if (!evidence.failure) return Cause::none;
+  if (const auto cause = cached_cause(evidence)) return *cause;
+  if (is_limited(evidence)) return Cause::limit;
+  return largest_holder(evidence).value_or(Cause::too_large);
+}
+
+}  // namespace cachalot::tools

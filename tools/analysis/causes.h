@@ -1,0 +1,102 @@
+// Why memory ran out. Each cause is tested by what would be there without it: cached memory is the cause if the request would have
+// been served had it been free in one piece; a limit, if the device had the memory; another process, if what it holds would have
+// been enough. The Python report of CACHALOT_ON_OOM (pytorch/cachalot/_oom_cause.py) asks the same of a living program.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "tools/analysis/growth.h"
+#include "tools/analysis/layout.h"
+#include "tools/analysis/oom_message.h"
+
+namespace cachalot::tools {
+
+enum class Cause : std::uint8_t {
+  fragmentation,
+  other_stream,
+  private_pool,
+  graph_pools,
+  oversize_blocks,
+  cached_by_rounding,
+  limit,
+  leak,
+  other_process,
+  nccl,
+  pinned,
+  too_large,
+  none,
+};
+inline constexpr std::size_t kCauseCount = 13;
+
+// Returns the key of JSON, "other_stream".
+std::string_view key_of(Cause cause);
+
+// A request that was not served.
+struct Failure {
+  std::uint64_t requested_bytes = 0;
+  std::optional<std::uint64_t> device_free_bytes;
+  std::uint16_t stream = 0;  // in History::streams
+  std::uint16_t pool = 0;    // in History::pools
+};
+
+// Memory that the program could not use for the request: free memory of segments with live blocks, and what blocks have beyond
+// what was asked for.
+struct Cached {
+  std::uint64_t bytes = 0;
+  std::uint64_t largest_bytes = 0;  // in one piece
+  std::size_t pieces = 0;
+  std::size_t segments = 0;
+};
+
+// A line of the program whose live blocks keep free memory from being given back.
+struct Pin {
+  std::optional<FrameId> place;   // nullopt: no call stack was recorded
+  std::uint64_t free_bytes = 0;   // of the segments with its blocks, by their part of the live bytes there
+  std::uint64_t block_bytes = 0;  // of its blocks in them
+  std::size_t blocks = 0;
+  std::size_t segments = 0;
+};
+
+// What is known at the moment of the failure, or of the peak.
+struct Evidence {
+  std::optional<Failure> failure;
+  std::uint64_t reserved_bytes = 0;
+  std::uint64_t allocated_bytes = 0;
+  std::array<Cached, kCauseCount> withheld{};  // by cause: of those up to cached_by_rounding
+  std::uint64_t leaked_bytes = 0;
+  std::optional<std::uint64_t> total_bytes;  // of the device
+  std::optional<std::uint64_t> limit_bytes;
+  std::optional<std::uint64_t> other_process_bytes;
+  std::optional<std::uint64_t> own_outside_bytes;  // context, NCCL and other libraries of this process
+  std::optional<std::uint64_t> nccl_bytes;
+  bool uses_nccl = false;
+  bool is_of_pinned_memory = false;
+  bool is_of_nccl = false;
+
+  const Cached& of(Cause cause) const { return withheld[static_cast<std::size_t>(cause)]; }
+  Cached& of(Cause cause) { return withheld[static_cast<std::size_t>(cause)]; }
+};
+
+// Adds what the segments of the moment withhold from a request on the failure's stream and pool; without a failure on the default
+// ones. `graph_pools` says of each of History::pools whether it is a CUDA graph's.
+void add_withheld(Evidence& evidence, std::span<const SegmentAt> segments, std::span<const Allocation> allocations,
+                  const std::vector<bool>& graph_pools, const Options& options);
+
+// Returns for each of History::pools whether it is a CUDA graph's: by its number, and by who allocated in it.
+std::vector<bool> graph_pools_of(const History& history, std::span<const Allocation> allocations);
+
+// Returns the lines whose blocks pin most free memory, with at most `most` elements.
+std::vector<Pin> pins_of(std::span<const SegmentAt> segments, std::span<const Allocation> allocations, Sites& sites,
+                         std::size_t most);
+
+// Returns the first cause that explains the failure: Cause::none without a failure.
+Cause cause_of(const Evidence& evidence);
+
+}  // namespace cachalot::tools

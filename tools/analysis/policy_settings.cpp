@@ -1,0 +1,64 @@
+#include "tools/analysis/policy_settings.h"
+
+#include <algorithm>
+#include <array>
+#include <vector>
+
+#include "cachalot/errors.h"
+
+namespace cachalot::tools {
+namespace {
+
+// Splits at the commas outside of brackets.
+std::vector<std::string_view> parts_of(std::string_view settings) {
+  std::vector<std::string_view> parts;
+  int depth = 0;
+  std::size_t begin = 0;
+  for (std::size_t i = 0; i <= settings.size(); ++i) {
+    const char c = i < settings.size() ? settings[i] : ',';
+    depth += c == '[' ? 1 : c == ']' ? -1 : 0;
+    if (c != ',' || (depth > 0 && i < settings.size())) continue;
+    parts.push_back(settings.substr(begin, i - begin));
+    begin = i + 1;
+  }
+  return parts;
+}
+
+std::string_view key_of_setting(std::string_view part) {
+  const std::size_t begin = std::min(part.find_first_not_of(' '), part.size());
+  return part.substr(begin, part.find(':', begin) - begin);
+}
+
+bool is_valid(std::string_view part) {
+  try {
+    parse_options(part);
+    return true;
+  } catch (const InvalidArgument&) {
+    return false;
+  }
+}
+
+}  // namespace
+
+std::string segment_config(std::string_view settings, std::string_view without) {
+  constexpr std::array<std::string_view, 4> kKeys = {"max_split_size_mb", "max_non_split_rounding_mb",
+                                                     "roundup_power2_divisions", "large_segment_size_mb"};
+  constexpr std::size_t kLongest = 4096;
+  std::string config = "heap:segments";
+  for (const std::string_view part : parts_of(settings.substr(0, kLongest))) {
+    const std::string_view key = key_of_setting(part);
+    if (key == without || std::ranges::find(kKeys, key) == kKeys.end() || !is_valid(part)) continue;
+    config.append(",").append(part);
+  }
+  return is_valid(config) ? config : "heap:segments";
+}
+
+Options segment_options(std::string_view settings) { return parse_options(segment_config(settings)); }
+
+bool is_expandable(std::string_view settings) {
+  return std::ranges::any_of(parts_of(settings), [](std::string_view part) {
+    return key_of_setting(part) == "expandable_segments" && part.ends_with("True");
+  });
+}
+
+}  // namespace cachalot::tools

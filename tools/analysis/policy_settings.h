@@ -1,0 +1,21 @@
+// PYTORCH_CUDA_ALLOC_CONF of a recorded program, as options for a replay.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "cachalot/options.h"
+
+namespace cachalot::tools {
+
+// Returns the settings of the text that decide where PyTorch's default allocator puts a block, without those named `without`: an
+// option text for heap:segments. What cannot be read is left out.
+std::string segment_config(std::string_view settings, std::string_view without = "");
+
+// Returns the same as options.
+Options segment_options(std::string_view settings);
+
+// Returns whether the program ran with expandable segments.
+bool is_expandable(std::string_view settings);
+
+}  // namespace cachalot::tools

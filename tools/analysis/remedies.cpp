@@ -1,0 +1,262 @@
+#include "tools/analysis/remedies.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <span>
+#include <utility>
+
+#include "base/bytes.h"
+#include "tools/analysis/policy_settings.h"
+#include "tools/expandable_segments.h"
+#include "tools/replay.h"
+
+namespace cachalot::tools {
+namespace {
+
+using Action = HistoryEvent::Action;
+
+constexpr std::size_t kEnoughMemory = std::size_t{1} << 40;  // of any program on one device
+constexpr double kWorthwhile = 0.97;                         // of what is needed now
+constexpr std::size_t kMostRemedies = 3;
+
+// How the program's memory would be managed.
+struct Way {
+  std::string config;  // of a replay; "" for PyTorch's expandable segments
+};
+
+const Way kExpandable = {""};
+const Way kPages = {"heap:pages"};
+
+// Returns the most bytes that are held on a device with enough of them; nullopt where even that one is too small.
+std::optional<std::uint64_t> held_bytes(const Trace& trace, const Way& way) {
+  if (way.config.empty()) {
+    const ExpandableFigures figures = play_on_expandable_segments(trace, kEnoughMemory);
+    return figures.ooms == 0 ? std::optional<std::uint64_t>(figures.peak_reserved_bytes) : std::nullopt;
+  }
+  ReplayOptions options;
+  options.config = way.config;
+  options.device_bytes = kEnoughMemory;
+  ReplayWorld world(trace, options);
+  bool is_served = true;
+  for_each_part(trace, [&](std::span<const TraceEvent> events, std::size_t first) {
+    for (std::size_t i = 0; i < events.size() && is_served; ++i) is_served = world.play_with_work(events[i], first + i);
+    return is_served;
+  });
+  return is_served ? std::optional<std::uint64_t>(world.device().peak_used_bytes()) : std::nullopt;
+}
+
+bool is_enough(const Trace& trace, const Way& way, std::uint64_t bytes) {
+  if (way.config.empty()) return play_on_expandable_segments(trace, bytes, /*until_failure=*/true).ooms == 0;
+  ReplayOptions options;
+  options.config = way.config;
+  return bytes >= 2 * kMiB && completes(trace, options, bytes);
+}
+
+// A device's history, changed for as long as this lives: the request that failed is an allocation.
+class WithFailedRequest {
+ public:
+  WithFailedRequest(DeviceHistory& device, const Evidence& evidence) : device_(device) {
+    const auto oom = last_oom(device);
+    if (!oom || !evidence.failure) return;
+    event_ = *oom;
+    before_ = device.events[event_];
+    device.events[event_].action = Action::alloc;
+    device.events[event_].address = ~Address{0} - 4095;  // where no device has memory
+  }
+  ~WithFailedRequest() {
+    if (before_) device_.events[event_] = *before_;
+  }
+  WithFailedRequest(const WithFailedRequest&) = delete;
+  WithFailedRequest& operator=(const WithFailedRequest&) = delete;
+
+ private:
+  DeviceHistory& device_;
+  std::size_t event_ = 0;
+  std::optional<HistoryEvent> before_;
+};
+
+// Returns the history with all memory of the pools and streams that `change` changes in the places that it names.
+template <typename Change>
+DeviceHistory with_changed(const DeviceHistory& device, Change change) {
+  DeviceHistory changed = device;
+  for (HistoryEvent& event : changed.events) change(event);
+  for (HistorySegment& segment : changed.segments) change(segment);
+  return changed;
+}
+
+// Returns the history in which each allocation of the lines that grow is freed when its line allocates again.
+DeviceHistory without_growth(const DeviceHistory& device, const std::vector<Growth>& growths,
+                             std::span<const Allocation> allocations) {
+  std::map<std::uint32_t, std::vector<HistoryEvent>> frees;  // by the event that they follow
+  for (const Growth& growth : growths) {
+    for (std::size_t i = 0; i + 1 < growth.allocations.size(); ++i) {
+      const Allocation& one = allocations[growth.allocations[i]];
+      HistoryEvent event = device.events[one.begin];
+      event.action = Action::free_requested;
+      frees[allocations[growth.allocations[i + 1]].begin].push_back(event);
+    }
+  }
+  DeviceHistory changed = device;
+  changed.events.clear();
+  for (std::size_t i = 0; i < device.events.size(); ++i) {
+    changed.events.push_back(device.events[i]);
+    if (const auto found = frees.find(static_cast<std::uint32_t>(i)); found != frees.end())
+      changed.events.insert(changed.events.end(), found->second.begin(), found->second.end());
+  }
+  return changed;
+}
+
+class RemedySearch {
+ public:
+  RemedySearch(const History& history, const DeviceHistory& device, const Evidence& evidence)
+      : history_(history),
+        device_(device),
+        evidence_(evidence),
+        trace_(trace_of(history, device)),
+        now_(is_expandable(history.settings) ? kExpandable : Way{segment_config(history.settings)}),
+        of_bytes_(held_bytes(trace_, now_).value_or(0)) {
+    if (evidence.failure) available_bytes_ = evidence.reserved_bytes + evidence.failure->device_free_bytes.value_or(0);
+    if (evidence.limit_bytes && available_bytes_) available_bytes_ = std::min(*available_bytes_, *evidence.limit_bytes);
+  }
+
+  std::uint64_t of_bytes() const { return of_bytes_; }
+
+  void try_settings() {
+    if (!is_expandable(history_.settings)) {
+      consider({.key = "expandable_segments",
+                .setting = "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
+                .text = "PyTorch's segments grow in place, so that free memory between live blocks is rarer"},
+               trace_, kExpandable);
+    }
+    consider({.key = "page_heap",
+              .setting = "import cachalot; cachalot.enable(\"heap:pages\")",
+              .text = "cachalot's page heap maps free pages together, whatever lies between them"},
+             trace_, kPages);
+  }
+
+  void try_for(Cause cause, const std::vector<Growth>& growths, std::span<const Allocation> allocations, Sites& sites) {
+    switch (cause) {
+      case Cause::cached_by_rounding:
+        return try_without("roundup_power2_divisions", "no_rounding", "PyTorch rounds requests to 512 bytes only");
+      case Cause::oversize_blocks:
+        return try_without("max_split_size_mb", "no_max_split_size", "PyTorch splits blocks of all sizes");
+      case Cause::private_pool:
+        return try_pools("no_private_pool",
+                         "leave torch.cuda.use_mem_pool(...) out, or torch.cuda.MemPool(use_on_oom=True)",
+                         "memory of the private pool serves all requests", [](std::uint16_t) { return true; });
+      case Cause::graph_pools:
+        return try_graph_pools(graph_pools_of(history_, allocations));
+      case Cause::other_stream:
+        return try_one_stream();
+      case Cause::leak:
+        return try_without_growth(growths, allocations, sites);
+      case Cause::limit:
+        return try_more_room("raise_limit", "torch.cuda.set_per_process_memory_fraction({:.2f})",
+                             "the program may take more of the device",
+                             evidence_.reserved_bytes + evidence_.failure->device_free_bytes.value_or(0));
+      case Cause::other_process:
+        return try_more_room("end_process", "end the other process, or use another GPU: CUDA_VISIBLE_DEVICES",
+                             "the device's memory is this program's",
+                             available_bytes_.value_or(0) + evidence_.other_process_bytes.value_or(0));
+      default:
+        return;
+    }
+  }
+
+  std::vector<Remedy> best() {
+    const bool any_serves = std::ranges::any_of(found_, &Remedy::serves);
+    if (any_serves) std::erase_if(found_, [](const Remedy& one) { return !one.serves; });
+    std::ranges::stable_sort(
+        found_, [](const Remedy& one, const Remedy& other) { return one.reserved_bytes < other.reserved_bytes; });
+    if (found_.size() > kMostRemedies) found_.resize(kMostRemedies);
+    return std::move(found_);
+  }
+
+ private:
+  // Keeps the remedy if its replay shows that it helps.
+  void consider(Remedy remedy, const Trace& trace, const Way& way, std::uint64_t more_room = 0) {
+    const std::optional<std::uint64_t> held = held_bytes(trace, way);
+    if (!held) return;
+    remedy.reserved_bytes = *held;
+    const std::uint64_t room = std::max(more_room, available_bytes_.value_or(0));
+    remedy.serves = available_bytes_ && (remedy.reserved_bytes <= room || is_enough(trace, way, room));
+    const bool is_less = static_cast<double>(remedy.reserved_bytes) <= kWorthwhile * static_cast<double>(of_bytes_);
+    if (remedy.serves || is_less) found_.push_back(std::move(remedy));
+  }
+
+  void try_without(std::string_view setting, const char* key, const char* text) {
+    if (history_.settings.find(setting) == std::string::npos) return;
+    consider({.key = key, .setting = fmt::format("PYTORCH_CUDA_ALLOC_CONF without {}", setting), .text = text}, trace_,
+             Way{segment_config(history_.settings, setting)});
+  }
+
+  template <typename IsMerged>
+  void try_pools(const char* key, const char* setting, const char* text, IsMerged is_merged, std::uint16_t into = 0) {
+    const DeviceHistory merged = with_changed(device_, [&](auto& one) {
+      if (is_merged(one.pool)) one.pool = into;
+    });
+    consider({.key = key, .setting = setting, .text = text}, trace_of(history_, merged), now_);
+  }
+
+  void try_graph_pools(const std::vector<bool>& graphs) {
+    const auto first = std::ranges::find(graphs, true);
+    if (first == graphs.end()) return;
+    const auto into = static_cast<std::uint16_t>(first - graphs.begin());
+    try_pools(
+        "one_graph_pool", "pool = torch.cuda.graph_pool_handle(); torch.cuda.graph(graph, pool=pool) for all graphs",
+        "graphs that do not run at the same time share memory", [&](std::uint16_t pool) { return graphs[pool]; }, into);
+  }
+
+  void try_one_stream() {
+    const DeviceHistory merged = with_changed(device_, [](auto& one) { one.stream = 0; });
+    consider({.key = "one_stream",
+              .setting = "allocate on one stream: torch.empty(...) before `with torch.cuda.stream(...)`",
+              .text = "memory that one stream has freed serves all"},
+             trace_of(history_, merged), now_);
+  }
+
+  void try_without_growth(const std::vector<Growth>& growths, std::span<const Allocation> allocations, Sites& sites) {
+    if (growths.empty()) return;
+    const DeviceHistory freed = without_growth(device_, growths, allocations);
+    consider({.key = "free_leak",
+              .setting = fmt::format("del what {} makes, or keep it on the CPU", sites.text_of(growths.front().place)),
+              .text = "each allocation of the lines that grow is freed when the line allocates again"},
+             trace_of(history_, freed), now_);
+  }
+
+  // The same policy with more memory.
+  void try_more_room(const char* key, const char* setting, const char* text, std::uint64_t room) {
+    const double total = static_cast<double>(evidence_.total_bytes.value_or(0));
+    const double fraction = total == 0 ? 1 : std::min(1.0, (static_cast<double>(of_bytes_) / total) + 0.005);
+    consider({.key = key, .setting = fmt::format(fmt::runtime(setting), fraction), .text = text}, trace_, now_, room);
+  }
+
+  const History& history_;
+  const DeviceHistory& device_;
+  const Evidence& evidence_;
+  Trace trace_;
+  Way now_;
+  std::uint64_t of_bytes_;
+  std::optional<std::uint64_t> available_bytes_;
+  std::vector<Remedy> found_;
+};
+
+bool has_allocations(const DeviceHistory& device) {
+  return std::ranges::any_of(device.events, [](const HistoryEvent& event) { return event.action == Action::alloc; });
+}
+
+}  // namespace
+
+Remedies find_remedies(const History& history, DeviceHistory& device, const Evidence& evidence, Cause cause,
+                       const std::vector<Growth>& growths, std::span<const Allocation> allocations, Sites& sites) {
+  if (!has_allocations(device)) return {};
+  const WithFailedRequest with_request(device, evidence);
+  RemedySearch search(history, device, evidence);
+  search.try_settings();
+  search.try_for(cause, growths, allocations, sites);
+  return {.of_bytes = search.of_bytes(), .best = search.best()};
+}
+
+}  // namespace cachalot::tools
