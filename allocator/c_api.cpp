@@ -25,6 +25,7 @@
 #include "cachalot/kernels.h"
 #include "cachalot/stream_check.h"
 #include "cachalot/version.h"
+#include "live/process_publisher.h"
 #include "policy/option_warnings.h"
 
 CACHALOT_BEGIN
@@ -104,8 +105,10 @@ class ProcessAllocator final : public ForkAware {
     const Lock lock(mutex_);
     if (CachingAllocator* const made = made_allocator.load(std::memory_order_acquire)) return *made;
     const Options options = initial_options();
+    const bool publishes = publishes_by_environment();
     auto allocator = std::make_unique<CachingAllocator>(devices_of_environment(), options, kernels_for);
     made_allocator.store(allocator.get(), std::memory_order_release);
+    if (publishes) publish_as_asked(*allocator);
     return *allocator.release();
   }
 

@@ -9,6 +9,7 @@
 #include "base/format.h"
 #include "cachalot/simulated_device.h"
 #include "device/cuda_device.h"
+#include "live/process_publisher.h"
 #include "policy/option_warnings.h"
 #include "policy/torch_policy.h"
 
@@ -91,6 +92,14 @@ Options options_of_environment() {
       from_environment("CACHALOT_CONF", "", [&](std::string_view text) { return parse_options(text, base); });
   warn_of_options_without_effect(options);
   return options;
+}
+
+bool publishes_by_environment() {
+  try {
+    return is_publishing_asked_for();
+  } catch (const InvalidArgument& error) {
+    throw BadEnvironment(formatted("environment variable CACHALOT_PUBLISH: {}", error.what()));
+  }
 }
 
 CACHALOT_END

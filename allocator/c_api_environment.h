@@ -23,4 +23,7 @@ std::vector<std::shared_ptr<Device>> devices_of_environment();
 // Returns the options (CACHALOT_CONF, CACHALOT_DEBUG), and warns of those without effect. Throws BadEnvironment.
 Options options_of_environment();
 
+// Returns whether CACHALOT_PUBLISH asks for a statistics page. Throws BadEnvironment.
+bool publishes_by_environment();
+
 CACHALOT_END

@@ -10,6 +10,7 @@
 #include "base/format.h"
 #include "base/own_code.h"
 #include "cachalot/kernels.h"
+#include "live/process_publisher.h"
 #include "policy/option_warnings.h"
 #include "pytorch/oom_hooks.h"
 #include "pytorch/python_frames.h"
@@ -129,6 +130,8 @@ CachingAllocator& Process::make() {
   if (!base_given_) base_ = pytorch_environment_options();
   std::vector<std::shared_ptr<Device>> devices = cuda_devices();
   CACHALOT_REQUIRE(!devices.empty(), "cachalot found {} CUDA devices: it needs a GPU and its driver", devices.size());
+  bool publishes = false;
+  with_environment("CACHALOT_PUBLISH", [&](std::string_view) { publishes = is_publishing_asked_for(); });
   auto allocator =
       std::make_unique<CachingAllocator>(std::move(devices), amended_by_all(base_, amendment_), kernels_for);
   if (is_caching_off_by_environment()) allocator->set_caching_enabled(false);
@@ -137,6 +140,7 @@ CachingAllocator& Process::make() {
   tell_of_out_of_memory(*allocator);
   base_given_ = true;
   allocator_.store(allocator.get(), std::memory_order_release);
+  if (publishes) publish_as_asked(*allocator);
   return *allocator.release();
 }
 

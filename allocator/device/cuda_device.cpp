@@ -1,6 +1,7 @@
 #include "device/cuda_device.h"
 
 #include <chrono>
+#include <cstring>
 #include <vector>
 
 #include "cachalot/errors.h"
@@ -63,6 +64,11 @@ DeviceProperties name_and_memory(CUdevice device) {
   check("cuDeviceGetName", driver().device_get_name(name, sizeof(name), device));
   DeviceProperties properties{.name = name};
   check("cuDeviceTotalMem", driver().device_total_memory(&properties.total_bytes, device));
+  CUuuid uuid{};
+  const auto get_uuid = driver().device_get_uuid;
+  if (get_uuid != nullptr && get_uuid(&uuid, device) == CUDA_SUCCESS) {
+    std::memcpy(properties.uuid.data(), uuid.bytes, properties.uuid.size());
+  }
   return properties;
 }
 

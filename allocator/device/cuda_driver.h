@@ -43,6 +43,7 @@ class CudaDriver {
   const PFN_cuDeviceGetCount_v2000 device_get_count = required("cuDeviceGetCount");
   const PFN_cuDeviceGetName_v2000 device_get_name = required("cuDeviceGetName");
   const PFN_cuDeviceTotalMem_v3020 device_total_memory = required("cuDeviceTotalMem_v2");
+  const PFN_cuDeviceGetUuid_v11040 device_get_uuid = optional("cuDeviceGetUuid_v2");  // since CUDA 11.4
   const PFN_cuDeviceGetAttribute_v2000 device_get_attribute = required("cuDeviceGetAttribute");
 
   const PFN_cuDevicePrimaryCtxRetain_v7000 primary_context_retain = required("cuDevicePrimaryCtxRetain");

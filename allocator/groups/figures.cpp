@@ -19,6 +19,7 @@ std::size_t AllocatorFigures::max_memory_reserved(int device) const {
 }
 DeviceStats AllocatorFigures::memory_stats(int device) const { return state_.at(device).inspection.stats(); }
 AddedStats AllocatorFigures::added_stats(int device) const { return state_.at(device).inspection.added_stats(); }
+DeviceUsage AllocatorFigures::device_usage(int device) const { return state_.at(device).inspection.usage(); }
 Fragmentation AllocatorFigures::fragmentation(int device) const { return state_.at(device).inspection.fragmentation(); }
 
 Snapshot AllocatorFigures::snapshot(PoolId pool, bool include_traces) {

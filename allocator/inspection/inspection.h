@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "cachalot/device_usage.h"
 #include "cachalot/private_pool.h"
 #include "cachalot/snapshot.h"
 #include "cachalot/stats.h"
@@ -43,6 +44,7 @@ class Inspection {
   DeviceStats stats();
   AddedStats added_stats() const;
   Fragmentation fragmentation();
+  DeviceUsage usage();
   std::size_t largest_available(bool starting_from_free_memory) const;
   void reset_peak_stats();
   void reset_accumulated_stats();
@@ -60,6 +62,7 @@ class Inspection {
 
  private:
   SegmentSnapshot picture(const Block& head, const Held& held) const CACHALOT_HELD;
+  void add_asleep_bytes(DeviceUsage& usage, const Held& held) const CACHALOT_HELD;
   std::string validate_bins(const Held& held) const CACHALOT_HELD;
   std::string validate_caches(const Held& held) const CACHALOT_HELD;
   std::string validate_counters(const Held& held) const CACHALOT_HELD;

@@ -25,7 +25,7 @@ FOLDER = pathlib.Path(__file__).resolve().parent
 ROOT = FOLDER.parents[1]
 DESCRIPTION = FOLDER / "libcachalot.abi"
 HEADER = ROOT / "allocator/include/cachalot/c_api.h"
-FURTHER_HEADERS = [ROOT / "allocator/include/cachalot/c_limits.h"]  # of the same library; they include the first one
+FURTHER_HEADERS = [ROOT / "allocator/include/cachalot" / name for name in ("c_limits.h", "c_publish.h")]  # of the same library; they include the first one
 FAILED = 3  # bits of abidiff's exit status: an error, or wrong usage
 
 

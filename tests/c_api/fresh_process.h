@@ -19,8 +19,8 @@ inline constexpr int kSkipped = 77;
 inline constexpr std::size_t kMiB = std::size_t{1} << 20;
 
 inline void set_environment(const Environment& environment) {
-  for (const char* name :
-       {"CACHALOT_CONF", "CACHALOT_DEBUG", "CACHALOT_SIMULATE", "CACHALOT_SIM_MEMORY", "CACHALOT_SIM_DEVICES"})
+  for (const char* name : {"CACHALOT_CONF", "CACHALOT_DEBUG", "CACHALOT_PUBLISH", "CACHALOT_PUBLISH_DIR",
+                           "CACHALOT_SIMULATE", "CACHALOT_SIM_MEMORY", "CACHALOT_SIM_DEVICES"})
     unsetenv(name);
   for (const auto& [name, value] : environment) setenv(name.c_str(), value.c_str(), 1);
 }

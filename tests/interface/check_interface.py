@@ -51,6 +51,7 @@ max_memory_reserved         -stats              =                               
 memory_stats                =                   memory_stats_json                     plug_json
 added_stats                 =                   -torch                                -adapter
 fragmentation               -ctypes             =                                     plug_json
+device_usage                -page               -page                                 -page
 snapshot                    =                   snapshot_json                         plug_json
 reset_peak_stats            =                   reset_peak_memory_stats               plug_reset_peak
 reset_accumulated_stats     =                   reset_accumulated_memory_stats        plug_reset_accumulated
@@ -131,6 +132,7 @@ REASONS = {
     "-known": "the caller knows: it allocated or set this itself",
     "-leaks": "leak_hooks.h has leak detectors and tracks, which are watchers",
     "-nvtx": "cachalot/nvtx.h, for programs in C++, calls it",
+    "-page": "it is on the statistics page, which cachalot_publish and plug_publish make",
     "-printed": "reports are printed as they come, and returned by the check",
     "-stats": "it is in memory_stats",
     "-tags": "tags are the pools of the C API",
@@ -144,14 +146,15 @@ REASONS = {
 OTHERS = {
     "Plug": ["start", "record_pooled", "hide_code", "set_out_of_memory_thrower"],
     "C API": ["version", "last_error", "string_free", "onnxruntime_bind", "onnxruntime_alloc", "onnxruntime_free",
-              "onnxruntime_empty_cache"],
+              "onnxruntime_empty_cache", "publish", "stop_publishing"],
     "hooks": ["init", "plug_hide_launcher"],
 }
 
 HEADERS = {
     "CachingAllocator": ["allocator/include/cachalot/caching_allocator.h", "allocator/include/cachalot/allocator_*.h"],
     "Plug": ["pytorch/plug.h"],
-    "C API": ["allocator/include/cachalot/c_api.h", "allocator/include/cachalot/c_limits.h"],
+    "C API": ["allocator/include/cachalot/c_api.h", "allocator/include/cachalot/c_limits.h",
+              "allocator/include/cachalot/c_publish.h"],
     "hooks": ["pytorch/hooks.h", "pytorch/limit_hooks.h"],
 }
 

@@ -72,6 +72,7 @@ std::unique_ptr<Command> make_replay_command();
 std::unique_ptr<Command> make_run_command();
 std::unique_ptr<Command> make_simulate_command();
 std::unique_ptr<Command> make_snapshot_command();
+std::unique_ptr<Command> make_top_command();
 // These speak of the whole command line.
 std::unique_ptr<Command> make_completion_command(const Declarations& declarations);
 std::unique_ptr<Command> make_help_command(const Declarations& declarations);

@@ -97,6 +97,7 @@ CommandLine::CommandLine() {
                                          make_check_command(),
                                          make_convert_command(),
                                          make_run_command(),
+                                         make_top_command(),
                                          make_gpus_command(),
                                          make_help_command(declarations_),
                                          make_completion_command(declarations_),

@@ -76,7 +76,7 @@ enum {
   /** A CUDA call failed for another reason than a lack of memory. The message names the call and
    * CUDA's error. */
   CACHALOT_E_CUDA = 3,
-  /** CACHALOT_CONF, CACHALOT_DEBUG, CACHALOT_SIMULATE, CACHALOT_SIM_MEMORY or
+  /** CACHALOT_CONF, CACHALOT_DEBUG, CACHALOT_PUBLISH, CACHALOT_SIMULATE, CACHALOT_SIM_MEMORY or
    * CACHALOT_SIM_DEVICES has a bad value. The message names the variable, its value and the
    * rule. */
   CACHALOT_E_ENVIRONMENT = 4,

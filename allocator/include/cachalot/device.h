@@ -52,6 +52,9 @@ struct DeviceProperties {
   bool rdma_capable = false;          ///< their memory is for GPUDirect RDMA, too
   bool shares_by_descriptor = false;  ///< they can be shared by file descriptor
   bool shares_by_fabric = false;      ///< they can be shared by fabric handle
+
+  /// The UUID of the GPU or MIG instance, by which NVML knows it, too; zeros if it is unknown.
+  std::array<unsigned char, 16> uuid = {};
 };
 
 /// A CaptureStatus says whether a stream captures a graph.

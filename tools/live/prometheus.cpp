@@ -1,0 +1,168 @@
+#include "tools/live/prometheus.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <optional>
+#include <string_view>
+#include <utility>
+
+#include "cachalot/errors.h"
+#include "cachalot/version.h"
+#include "tools/descriptor.h"
+#include "tools/live/figures.h"
+#include "tools/quoted.h"
+
+namespace cachalot::tools::live {
+namespace {
+
+// A label's value is UTF-8 with three escapes; what is no UTF-8, or controls a terminal, becomes '?'.
+std::string escaped(std::string_view text) {
+  std::string result;
+  for (std::size_t i = 0; i < text.size();) {
+    const auto byte = static_cast<unsigned char>(text[i]);
+    const std::size_t length = byte < 0x80         ? 1
+                               : byte >> 5 == 0x6  ? 2
+                               : byte >> 4 == 0xe  ? 3
+                               : byte >> 3 == 0x1e ? 4
+                                                   : 0;
+    bool is_whole = length != 0 && i + length <= text.size();
+    for (std::size_t k = 1; is_whole && k < length; ++k)
+      is_whole = (static_cast<unsigned char>(text[i + k]) & 0xc0) == 0x80;
+    if (!is_whole || ((byte < 0x20 || byte == 0x7f) && byte != '\n')) {
+      result += '?';
+      ++i;
+      continue;
+    }
+    if (byte == '\\' || byte == '"') result += '\\';
+    result += byte == '\n' ? std::string_view("\\n") : text.substr(i, length);
+    i += length;
+  }
+  return result;
+}
+
+std::string device_labels(const ProcessSample& process, const DeviceSample& device) {
+  return fmt::format("pid=\"{}\",page=\"{}\",command=\"{}\",device=\"{}\",name=\"{}\",uuid=\"{}\"", process.pid,
+                     escaped(process.page), escaped(process.command), device.index, escaped(device.name),
+                     escaped(device.uuid));
+}
+
+std::string pool_labels(const ProcessSample& process, const DeviceSample& device, const PoolSample& pool) {
+  return fmt::format("{},pool=\"{}.{}\",tag=\"{}\"", device_labels(process, device), pool.id[0], pool.id[1],
+                     escaped(pool.tag));
+}
+
+class Metrics {
+ public:
+  // Begins a metric; without a value, none of it is written.
+  void begin(std::string_view name, FigureKind kind, std::string_view help) {
+    name_ = name;
+    head_ = fmt::format("# HELP cachalot_{0} {1}\n# TYPE cachalot_{0} {2}\n", name, help,
+                        kind == FigureKind::counter ? "counter" : "gauge");
+  }
+  template <typename Number>
+  void value(std::string_view labels, Number number) {
+    text_ += std::exchange(head_, "");
+    text_ += labels.empty() ? fmt::format("cachalot_{} {}\n", name_, number)
+                            : fmt::format("cachalot_{}{{{}}} {}\n", name_, labels, number);
+  }
+  std::string take() { return std::move(text_); }
+
+ private:
+  std::string text_;
+  std::string name_;
+  std::string head_;
+};
+
+// Calls visit(process, device) for the devices that are used.
+template <typename Visit>
+void for_each_device(const Sample& sample, Visit visit) {
+  for (const ProcessSample& process : sample.processes) {
+    for (const DeviceSample& device : process.devices) {
+      if (device.is_used()) visit(process, device);
+    }
+  }
+}
+
+void put_devices(const Sample& sample, Metrics& metrics) {
+  const auto put = [&](auto value_of) {
+    for_each_device(sample, [&](const ProcessSample& process, const DeviceSample& device) {
+      if (const auto value = value_of(device)) metrics.value(device_labels(process, device), *value);
+    });
+  };
+  for (const Figure<DeviceSample>& figure : kDeviceFigures) {
+    metrics.begin(figure.metric, figure.kind, figure.help);
+    put([&](const DeviceSample& device) { return std::optional(device.*figure.member); });
+  }
+  metrics.begin("limit_bytes", FigureKind::gauge, "Lowest limit of reserved memory, where there is one.");
+  put([](const DeviceSample& device) { return device.limit_bytes; });
+  metrics.begin("internal_fragmentation_ratio", FigureKind::gauge, "1 - requested / active memory.");
+  put([](const DeviceSample& device) { return std::optional(device.internal_fragmentation()); });
+  metrics.begin("external_fragmentation_ratio", FigureKind::gauge, "1 - largest free block / free memory.");
+  put([](const DeviceSample& device) { return std::optional(device.external_fragmentation()); });
+}
+
+void put_pools(const Sample& sample, Metrics& metrics) {
+  const auto put = [&](auto value_of) {
+    for_each_device(sample, [&](const ProcessSample& process, const DeviceSample& device) {
+      for (const PoolSample& pool : device.pools) metrics.value(pool_labels(process, device, pool), value_of(pool));
+    });
+  };
+  for (const Figure<PoolSample>& figure : kPoolFigures) {
+    metrics.begin(figure.metric, figure.kind, figure.help);
+    put([&](const PoolSample& pool) { return pool.*figure.member; });
+  }
+  metrics.begin("pool_asleep", FigureKind::gauge, "1 while the pool is asleep.");
+  put([](const PoolSample& pool) { return pool.is_asleep ? 1 : 0; });
+}
+
+std::string gpu_labels(const GpuSample& gpu) {
+  return fmt::format("gpu=\"{}\",name=\"{}\",uuid=\"{}\"", gpu.index, escaped(gpu.name), escaped(gpu.uuid));
+}
+
+void put_gpus(const std::vector<GpuSample>& gpus, Metrics& metrics) {
+  metrics.begin("gpu_total_bytes", FigureKind::gauge, "Memory of the GPU, as NVML has it.");
+  for (const GpuSample& gpu : gpus) metrics.value(gpu_labels(gpu), gpu.total_bytes);
+  metrics.begin("gpu_used_bytes", FigureKind::gauge, "Memory that all processes use, as NVML has it.");
+  for (const GpuSample& gpu : gpus) metrics.value(gpu_labels(gpu), gpu.used_bytes);
+}
+
+}  // namespace
+
+std::string to_prometheus(const Sample& sample) {
+  Metrics metrics;
+  metrics.begin("exporter_info", FigureKind::gauge, "Version of the command that wrote this.");
+  metrics.value("version=\"" CACHALOT_VERSION_STRING "\"", 1);
+  metrics.begin("sample_time_seconds", FigureKind::gauge, "When the figures were read, in Unix time.");
+  metrics.value("", sample.time);
+  metrics.begin("processes", FigureKind::gauge, "Processes that publish statistics.");
+  metrics.value("", sample.processes.size());
+  put_devices(sample, metrics);
+  put_pools(sample, metrics);
+  if (sample.gpus) put_gpus(*sample.gpus, metrics);
+  return metrics.take();
+}
+
+void write_textfile(const std::string& path, const std::string& text) {
+  const std::string beside = fmt::format("{}.{}.tmp", path, getpid());
+  const auto fail = [&](int error) {
+    unlink(beside.c_str());
+    throw InvalidArgument(fmt::format("cannot write {}: {}", Printable{path}, std::strerror(error)));
+  };
+  unlink(beside.c_str());
+  constexpr mode_t kMode = 0644;  // node_exporter is another user
+  const Descriptor file(open(beside.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, kMode));
+  if (!file) fail(errno);
+  for (std::string_view rest = text; !rest.empty();) {
+    const ssize_t count = write(file.number(), rest.data(), rest.size());
+    if (count < 0 && errno != EINTR) fail(errno);
+    if (count > 0) rest.remove_prefix(static_cast<std::size_t>(count));
+  }
+  if (std::rename(beside.c_str(), path.c_str()) != 0) fail(errno);
+}
+
+}  // namespace cachalot::tools::live

@@ -1,0 +1,16 @@
+// A sample in Prometheus's text format, version 0.0.4: docs/guides/live.md lists the metrics, whose names are stable.
+#pragma once
+
+#include <string>
+
+#include "tools/live/sample.h"
+
+namespace cachalot::tools::live {
+
+std::string to_prometheus(const Sample& sample);
+
+// Writes the text to a file beside `path` and renames that: readers such as node_exporter's textfile collector see the old text
+// or the new one. Throws InvalidArgument, which names path and reason.
+void write_textfile(const std::string& path, const std::string& text);
+
+}  // namespace cachalot::tools::live

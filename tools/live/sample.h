@@ -1,0 +1,114 @@
+// A Sample is what all statistics pages say at one moment, and what NVML says of the GPUs. Sizes are in bytes; times in seconds
+// of Unix time, but for elapsed_s, which does not jump.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace cachalot::tools::live {
+
+struct PoolSample {
+  std::array<std::uint64_t, 2> id{};
+  std::string tag;
+  bool is_asleep = false;
+  std::uint64_t reserved_bytes = 0;
+  std::uint64_t used_bytes = 0;
+  std::uint64_t free_bytes = 0;
+  std::uint64_t free_blocks = 0;
+  std::uint64_t largest_free_bytes = 0;
+  std::uint64_t asleep_bytes = 0;
+
+  // Returns "default", "tag weights" or "pool 3.0".
+  std::string name() const;
+};
+
+// What a device did a second, between two samples.
+struct Rates {
+  double allocations = 0;
+  double frees = 0;
+  double allocated_bytes = 0;
+  double driver_calls = 0;
+};
+
+struct DeviceSample {
+  int index = 0;  // the process's own number of the device
+  std::string name;
+  std::string uuid;  // "GPU-..." without its prefix; "" if it is unknown
+  std::optional<std::uint64_t> limit_bytes;
+  std::optional<std::uint64_t> soft_limit_bytes;
+  std::uint64_t total_bytes = 0;
+  std::uint64_t reserved_bytes = 0;
+  std::uint64_t allocated_bytes = 0;
+  std::uint64_t requested_bytes = 0;
+  std::uint64_t active_bytes = 0;
+  std::uint64_t peak_reserved_bytes = 0;
+  std::uint64_t peak_allocated_bytes = 0;
+  std::uint64_t peak_requested_bytes = 0;
+  std::uint64_t peak_active_bytes = 0;
+  std::uint64_t free_bytes = 0;
+  std::uint64_t free_blocks = 0;
+  std::uint64_t largest_free_bytes = 0;
+  std::uint64_t asleep_bytes = 0;
+  std::uint64_t blocks = 0;
+  std::uint64_t segments = 0;
+  std::uint64_t allocations = 0;
+  std::uint64_t frees = 0;
+  std::uint64_t allocated_sum_bytes = 0;
+  std::uint64_t freed_sum_bytes = 0;
+  std::uint64_t device_allocations = 0;
+  std::uint64_t device_frees = 0;
+  std::uint64_t retries = 0;
+  std::uint64_t ooms = 0;
+  std::uint64_t oom_rejections = 0;
+  std::uint64_t stream_waits = 0;
+  std::uint64_t pool_count = 0;   // pools that there are; `pools` has the largest
+  std::vector<PoolSample> pools;  // the default pool first
+  std::optional<Rates> rates;     // none in the first sample of a process
+
+  // 1 - requested / active, and 1 - largest free block / free memory; 0 where there is nothing to divide by.
+  double internal_fragmentation() const;
+  double external_fragmentation() const;
+  // 1 - requested / (reserved + asleep): the share that no allocation asked for.
+  double unused_share() const;
+  // Returns whether the process has ever used the device.
+  bool is_used() const { return reserved_bytes != 0 || allocations != 0 || asleep_bytes != 0; }
+};
+
+struct ProcessSample {
+  std::uint64_t pid = 0;
+  std::uint64_t start = 0;  // clock ticks from boot: tells processes with one number apart
+  std::string page;         // name of the file
+  std::string command;
+  std::string version;
+  double published = 0;
+  double refreshed = 0;
+  double elapsed_s = 0;
+  std::uint64_t refreshes = 0;
+  double cpu_s = 0;  // processor time of publishing
+  std::vector<DeviceSample> devices;
+};
+
+struct GpuProcess {
+  std::uint64_t pid = 0;
+  std::optional<std::uint64_t> used_bytes;  // none where NVML does not tell
+};
+
+struct GpuSample {
+  int index = 0;  // as in nvidia-smi
+  std::string name;
+  std::string uuid;
+  std::uint64_t total_bytes = 0;
+  std::uint64_t used_bytes = 0;
+  std::vector<GpuProcess> processes;
+};
+
+struct Sample {
+  double time = 0;
+  std::vector<ProcessSample> processes;        // by pid and page
+  std::optional<std::vector<GpuSample>> gpus;  // none without NVML
+};
+
+}  // namespace cachalot::tools::live
