@@ -44,6 +44,11 @@ Files go to the GPU with bounded memory on the host (docs/guides/stage.md):
 
     weights = cachalot.stage("model.safetensors")
 
+Other programs see the memory of this one, live (docs/guides/live.md): `cachalot top`, Prometheus, TensorBoard:
+
+    cachalot.publish()
+    cachalot.on_statistics(cachalot.to_tensorboard(writer), interval_s=10)
+
 What the ranks of a job hold, and which line of the worst one (docs/guides/ranks.md):
 
     print(cachalot.distributed_report())
@@ -121,6 +126,7 @@ __all__ = [
     "Region",
     "SavedOnHost",
     "SoftLimit",
+    "StatisticsLog",
     "Suspect",
     "TensorPool",
     "TrackReport",
@@ -148,10 +154,13 @@ __all__ = [
     "library_path",
     "library_usage",
     "limits",
+    "log_statistics",
     "memory_report",
     "on_out_of_memory",
+    "on_statistics",
     "onnxruntime_options",
     "pinned_stats",
+    "publish",
     "region",
     "regions",
     "release_physical",
@@ -163,6 +172,9 @@ __all__ = [
     "stage",
     "stage_chunks",
     "stats",
+    "stop_publishing",
+    "to_tensorboard",
+    "to_wandb",
     "track",
     "trim",
     "watch_leaks",
@@ -196,10 +208,12 @@ _MODULES = {
     "_pinned": ("is_pinned_enabled", "pinned_stats", "set_pinned_limit"),
     "_pool_set": ("PoolSet",),
     "_pools": ("PoolStats", "TensorPool"),
+    "_publish": ("publish", "stop_publishing"),
     "_rank_report": ("DistributedReport", "RankReport"),
     "_ranks": ("distributed_report",),
     "_regions": ("Region", "contiguous", "region", "regions", "release_physical", "restore_physical"),
     "_saved_tensors": ("SavedOnHost",),
+    "_statistics_log": ("StatisticsLog", "log_statistics", "on_statistics", "to_tensorboard", "to_wandb"),
     "_stage": ("stage", "stage_chunks"),
 }
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}

@@ -1,0 +1,187 @@
+"""Statistics for a training's log: cachalot.on_statistics(), log_statistics(), to_tensorboard() and to_wandb()."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from ._enable import require_enabled
+
+_log = logging.getLogger("cachalot")
+
+Statistics = dict[str, float]
+# Is called with the figures and the step of the training; None: the caller did not tell one.
+OnStatistics = Callable[[Statistics, "int | None"], object]
+
+# Of torch.cuda.memory_stats: the figure there, and the name in a log.
+_FIGURES = (
+    ("reserved_bytes.all.current", "reserved_bytes"),
+    ("allocated_bytes.all.current", "allocated_bytes"),
+    ("requested_bytes.all.current", "requested_bytes"),
+    ("active_bytes.all.current", "active_bytes"),
+    ("reserved_bytes.all.peak", "peak_reserved_bytes"),
+    ("allocated_bytes.all.peak", "peak_allocated_bytes"),
+    ("segment.all.current", "segments"),
+    ("allocation.all.current", "blocks"),
+    ("allocation.all.allocated", "allocations"),
+    ("num_device_alloc", "device_allocations"),
+    ("num_device_free", "device_frees"),
+    ("num_alloc_retries", "retries"),
+    ("num_ooms", "ooms"),
+)
+
+
+class Scalars(Protocol):
+    """What to_tensorboard() needs: torch.utils.tensorboard.SummaryWriter has it."""
+
+    def add_scalar(self, tag: str, scalar_value: float, global_step: int | None = None, /) -> Any: ...
+
+
+class Run(Protocol):
+    """What to_wandb() needs: the module wandb and a wandb.Run have it."""
+
+    def log(self, data: dict[str, Any], /, **options: Any) -> Any: ...
+
+
+class StatisticsLog:
+    """A StatisticsLog calls a function with the allocator's figures, every interval or when log_statistics() asks for it.
+
+    Every method may be called from any thread; calls of the function do not overlap. An exception of the function ends a call in
+    the background with a line of the logger "cachalot", and reaches the caller of `log()`.
+    """
+
+    def __init__(self, callback: OnStatistics, interval_s: float | None) -> None:
+        self._callback = callback
+        self._interval_s = interval_s
+        self._lock = threading.Lock()
+        self._ends = threading.Event()
+        self._step: int | None = None
+        self._thread: threading.Thread | None = None
+        if interval_s is not None:
+            self._thread = threading.Thread(target=self._run, name="cachalot statistics", daemon=True)
+            self._thread.start()
+
+    def log(self, step: int | None = None) -> None:
+        """Calls the function now. `step` also is that of the calls of the interval from now on."""
+        with self._lock:
+            self._step = step
+            self._callback(current_statistics(), step)
+
+    def stop(self) -> None:
+        """Ends the calls, and waits for one that is under way."""
+        self._ends.set()
+        with _logs_lock:
+            if self in _logs:
+                _logs.remove(self)
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join()
+
+    def _run(self) -> None:
+        while not self._ends.wait(self._interval_s):
+            try:
+                with self._lock:
+                    self._callback(current_statistics(), self._step)
+            except Exception:
+                _log.exception("the function of cachalot.on_statistics failed")
+
+
+_logs_lock = threading.Lock()
+_logs: list[StatisticsLog] = []
+
+
+def on_statistics(callback: OnStatistics, interval_s: float | None = 10.0) -> StatisticsLog:
+    """Calls `callback` with the allocator's figures every `interval_s` seconds, and in each log_statistics().
+
+    Args:
+        callback: takes a dict of names and numbers, of every device with memory, and the step of the training or None:
+            {"cachalot/0/reserved_bytes": 21474836480.0, "cachalot/0/unused_share": 0.04, ...}. It runs on a thread of its own, or on
+            that of log_statistics(). to_tensorboard() and to_wandb() make one.
+        interval_s: seconds between two calls, at least 0.01; None: only log_statistics() calls it.
+
+    Returns:
+        What its stop() ends.
+
+    Raises:
+        TypeError: `callback` is not callable.
+        ValueError: `interval_s` is less than 0.01.
+        EnableError: cachalot is not enabled.
+    """
+    if not callable(callback):
+        raise TypeError(f"callback is {callback!r}; it must be callable with a dict and a step")
+    if interval_s is not None and not interval_s >= 0.01:
+        raise ValueError(f"interval_s is {interval_s!r}; it must be at least 0.01, or None")
+    require_enabled()
+    log = StatisticsLog(callback, interval_s)
+    with _logs_lock:
+        _logs.append(log)
+    return log
+
+
+def log_statistics(step: int | None = None) -> None:
+    """Calls the functions of all on_statistics() now, as a line of a training loop: log_statistics(step)."""
+    with _logs_lock:
+        logs = list(_logs)
+    for log in logs:
+        log.log(step)
+
+
+def current_statistics() -> Statistics:
+    """Returns the figures of every device with memory, by names of the form "cachalot/<device>/<figure>".
+
+    Sizes are in bytes. `unused_share` is 1 - requested / reserved, `internal_fragmentation` and `external_fragmentation` are those
+    of cachalot.fragmentation(). Empty before CUDA is in use. EnableError: cachalot is not enabled.
+    """
+    import torch
+
+    plug = require_enabled().plug
+    figures: Statistics = {}
+    for device in range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ():
+        stats = plug.json("stats", device)
+        if stats["reserved_bytes.all.peak"] == 0:
+            continue
+        prefix = f"cachalot/{device}/"
+        figures |= {prefix + name: float(stats[key]) for key, name in _FIGURES}
+        fragmentation = plug.json("fragmentation", device)
+        figures[prefix + "free_bytes"] = float(fragmentation["free_bytes"])
+        figures[prefix + "internal_fragmentation"] = float(fragmentation["internal"])
+        figures[prefix + "external_fragmentation"] = float(fragmentation["external"])
+        figures[prefix + "unused_share"] = _share_beside(fragmentation["requested_bytes"], fragmentation["reserved_bytes"])
+    return figures
+
+
+def to_tensorboard(writer: Scalars) -> OnStatistics:
+    """Returns a function for on_statistics() that calls writer.add_scalar for each figure.
+
+    Args:
+        writer: a torch.utils.tensorboard.SummaryWriter, or what has the same add_scalar.
+    """
+
+    def write(statistics: Statistics, step: int | None) -> None:
+        for name, number in statistics.items():
+            writer.add_scalar(name, number, step)
+
+    return write
+
+
+def to_wandb(run: Run) -> OnStatistics:
+    """Returns a function for on_statistics() that calls run.log with all figures.
+
+    Args:
+        run: the module wandb after wandb.init(), or a wandb.Run. With a step, the figures join those of the same step.
+    """
+
+    def write(statistics: Statistics, step: int | None) -> None:
+        if not statistics:
+            return
+        if step is None:
+            run.log(dict(statistics))
+        else:
+            run.log(dict(statistics), step=step)
+
+    return write
+
+
+def _share_beside(part: int, whole: int) -> float:
+    return max(0.0, 1.0 - part / whole) if whole else 0.0

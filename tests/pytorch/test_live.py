@@ -1,0 +1,160 @@
+"""Statistics for other processes and for logs: cachalot.publish, CACHALOT_PUBLISH, cachalot.on_statistics."""
+
+import json
+import os
+import subprocess
+import threading
+
+import pytest
+import torch
+from world import MiB, bytes_on_gpu, not_native, run_python, succeeds
+
+pytestmark = not_native
+
+
+def top(directory, *arguments):
+    command = [os.environ["CACHALOT_COMMAND"], "top", "--directory", str(directory), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
+
+
+def published(directory):
+    return json.loads(top(directory, "--json", "--count", "1", "--interval", "0.3"))
+
+
+def test_publish_shows_this_process_to_cachalot_top(tmp_path):
+    import cachalot
+
+    tensor = bytes_on_gpu(30 * MiB)
+    page = cachalot.publish(tmp_path)
+    try:
+        assert page.parent == tmp_path
+        assert cachalot.publish(tmp_path) == page
+        sample = published(tmp_path)
+        (process,) = sample["processes"]
+        assert process["pid"] == os.getpid()
+        device = process["devices"][0]
+        assert device["allocated_bytes"] == torch.cuda.memory_allocated() >= 30 * MiB
+        assert device["reserved_bytes"] == torch.cuda.memory_reserved()
+        assert device["allocations"] == torch.cuda.memory_stats()["allocation.all.allocated"]
+        # The simulated NVML knows the GPU by the UUID that CUDA gives.
+        assert device["uuid"] == str(torch.cuda.get_device_properties(0).uuid)
+        assert {gpu["uuid"]: gpu["gpu"] for gpu in sample["gpus"]}[device["uuid"]] == 0
+    finally:
+        cachalot.stop_publishing()
+    assert not page.exists()
+    del tensor
+
+
+def test_a_folder_that_is_not_there_is_an_error(tmp_path):
+    import cachalot
+
+    with pytest.raises(ValueError, match="missing/cachalot"):
+        cachalot.publish(tmp_path / "missing")
+
+
+def test_the_environment_publishes_until_the_process_ends(tmp_path):
+    program = f"""
+    import os, subprocess, torch, cachalot
+    pages = lambda: [name for name in os.listdir({str(tmp_path)!r}) if name.startswith("cachalot.")]
+    assert pages() == []
+    torch.empty(1 << 20, device="cuda")
+    assert pages() == [f"cachalot.{{os.getpid()}}.0"], pages()
+    pid = os.fork()
+    if pid == 0:
+        os._exit(0 if len(pages()) == 1 else 1)
+    assert os.waitpid(pid, 0)[1] == 0
+    assert len(pages()) == 1
+    """
+    succeeds(run_python(program, fresh=True, CACHALOT_PUBLISH="1", CACHALOT_PUBLISH_DIR=str(tmp_path)))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_on_statistics_calls_at_each_interval_until_it_is_stopped():
+    import cachalot
+
+    tensor = bytes_on_gpu(30 * MiB)
+    called = threading.Event()
+    figures = []
+
+    def callback(statistics, step):
+        figures.append((statistics, step))
+        if len(figures) >= 2:
+            called.set()
+
+    log = cachalot.on_statistics(callback, interval_s=0.05)
+    assert called.wait(20)
+    log.stop()
+    count = len(figures)
+    statistics, step = figures[-1]
+    assert step is None
+    assert statistics["cachalot/0/allocated_bytes"] == torch.cuda.memory_allocated()
+    assert statistics["cachalot/0/reserved_bytes"] == torch.cuda.memory_reserved()
+    assert 0 <= statistics["cachalot/0/unused_share"] <= 1
+    assert all(isinstance(number, float) for number in statistics.values())
+    cachalot.log_statistics(3)
+    assert len(figures) == count, "it is stopped"
+    del tensor
+
+
+class Writer:
+    def __init__(self):
+        self.calls = []
+
+    def add_scalar(self, tag, scalar_value, global_step=None):
+        self.calls.append((tag, scalar_value, global_step))
+
+
+class Run:
+    def __init__(self):
+        self.calls = []
+
+    def log(self, data, step=None):
+        self.calls.append((data, step))
+
+
+def test_log_statistics_writes_for_tensorboard_and_wandb():
+    import cachalot
+
+    tensor = bytes_on_gpu(30 * MiB)
+    writer, run = Writer(), Run()
+    logs = [
+        cachalot.on_statistics(cachalot.to_tensorboard(writer), interval_s=None),
+        cachalot.on_statistics(cachalot.to_wandb(run), interval_s=None),
+    ]
+    cachalot.log_statistics(7)
+    cachalot.log_statistics()
+    for log in logs:
+        log.stop()
+    allocated = float(torch.cuda.memory_allocated())
+    assert ("cachalot/0/allocated_bytes", allocated, 7) in writer.calls
+    assert ("cachalot/0/allocated_bytes", allocated, None) in writer.calls
+    assert [step for _, step in run.calls] == [7, None]
+    assert run.calls[0][0]["cachalot/0/allocated_bytes"] == allocated
+    del tensor
+
+
+def test_an_exception_of_the_callback_reaches_log_statistics_and_not_the_thread(caplog):
+    import cachalot
+
+    called = threading.Event()
+
+    def broken(statistics, step):
+        called.set()
+        raise ValueError("broken")
+
+    log = cachalot.on_statistics(broken, interval_s=0.02)
+    assert called.wait(20)
+    with pytest.raises(ValueError, match="broken"):
+        cachalot.log_statistics()
+    log.stop()
+    assert "cachalot.on_statistics failed" in caplog.text
+
+
+@pytest.mark.parametrize("interval", [0, -1, 0.001, float("nan")])
+def test_bad_arguments_are_refused(interval):
+    import cachalot
+
+    with pytest.raises(ValueError, match="interval_s is"):
+        cachalot.on_statistics(print, interval_s=interval)
+    with pytest.raises(TypeError, match="must be callable"):
+        cachalot.on_statistics(None)
