@@ -13,7 +13,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 # Its subcommands, which are never taken for scripts of these names. It knows others as well, if there are any.
-SUBCOMMANDS = ("advise", "check", "compare", "completion", "convert", "diff", "explain", "fit", "replay", "simulate", "snapshot", "top")
+SUBCOMMANDS = (
+    "advise", "check", "compare", "completion", "convert", "diff", "explain", "fit", "replay", "simulate", "snapshot", "top",
+)  # fmt: skip
 
 
 def run(arguments: list[str]) -> None:

@@ -221,15 +221,14 @@ def main(words: list[str]) -> None:
     """Serves a client on standard input and output."""
     parser = _Parser(
         prog="python -m cachalot mcp",
-        description="A server of the Model Context Protocol on standard input and output: agents ask the cachalot command.",
+        description="A server of the Model Context Protocol on standard input and output, through which agents ask the command.",
     )
-    parser.add_argument(
-        "--root", type=Path, default=Path(), metavar="FOLDER", help="tools see files below it alone (default: the working directory)"
-    )
+    root_help = "tools see files below it alone (default: the working directory)"
+    parser.add_argument("--root", type=Path, default=Path(), metavar="FOLDER", help=root_help)
     parser.add_argument(
         "--allow-programs", action="store_true", help="also offer the tools that run Python programs: simulate and fit"
     )
-    parser.add_argument("--timeout", type=float, default=600, metavar="SECONDS", help="a call may take so long (default: 600)")
+    parser.add_argument("--timeout", type=float, default=600, metavar="SECONDS", help="for each call (default: 600)")
     parser.add_argument(
         "--most-bytes", type=int, default=200_000, metavar="N", help="an answer may be as long as this (default: 200000)"
     )

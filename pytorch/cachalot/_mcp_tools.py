@@ -117,10 +117,10 @@ def _tool_of(declared: dict[str, Any], allow_programs: bool) -> Tool:
     options = declared["options"]
     json_option = next((option for option in options if "--json" in option["names"]), None)
     arguments = [_argument_of(option) for option in options if not _NOT_OFFERED.intersection(option["names"])]
+    runs_program = declared["name"] in _PROGRAM_TOOLS
     if declared["takes_program"] and allow_programs:
-        arguments.append(
-            Argument("program", "", "string", "The program and its arguments", (), True, declared["name"] in _PROGRAM_TOOLS, False)
-        )
+        text = "The program and its arguments"
+        arguments.append(Argument("program", "", "string", text, (), is_repeated=True, is_required=runs_program, is_path=False))
     return Tool(
         name=declared["name"],
         summary=declared["summary"],
@@ -128,14 +128,16 @@ def _tool_of(declared: dict[str, Any], allow_programs: bool) -> Tool:
         arguments={argument.name: argument for argument in arguments},
         json_is_file=json_option is not None and bool(json_option["value"]),
         prints_json=json_option is not None and not json_option["value"],
-        runs_program=declared["name"] in _PROGRAM_TOOLS,
+        runs_program=runs_program,
     )
 
 
 def _argument_of(option: dict[str, Any]) -> Argument:
     value, is_positional = option["value"], option["is_positional"]
     option_name = "" if is_positional else max(option["names"], key=len)
-    name = value.lower() + ("s" if option["is_repeated"] else "") if is_positional else option_name.lstrip("-").replace("-", "_")
+    name = value.lower() + ("s" if option["is_repeated"] else "")
+    if not is_positional:
+        name = option_name.lstrip("-").replace("-", "_")
     default = f" (default: {option['default']})" if option["default"] else ""
     return Argument(
         name=name,
@@ -238,7 +240,12 @@ class Calls:
 
     def _execute(self, words: list[str], out: IO[bytes], errors: IO[bytes], cancelled: threading.Event) -> int:
         process = subprocess.Popen(
-            [str(self._command), *words], cwd=self._root, stdin=subprocess.DEVNULL, stdout=out, stderr=errors, start_new_session=True
+            [str(self._command), *words],
+            cwd=self._root,
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=errors,
+            start_new_session=True,
         )
         end = time.monotonic() + self._timeout
         try:
@@ -262,7 +269,7 @@ class Calls:
 
     def _require_short(self, size: int) -> None:
         if size > self._most_bytes:
-            raise CallError(f"the answer has more than {self._most_bytes} bytes: ask for less, say with `top` or one device")
+            raise CallError(f"the answer has more than {self._most_bytes} bytes: ask for less, with `top` for example")
 
 
 def _word(option: str, value: str) -> str:

@@ -25,7 +25,9 @@ def is_asked_for(words: list[str]) -> bool:
 
 def main(words: list[str]) -> None:
     """Converts; SystemExit with a message where that fails."""
-    parser = argparse.ArgumentParser(prog="python -m cachalot convert", description="Writes the allocations of FILE as Parquet.")
+    parser = argparse.ArgumentParser(
+        prog="python -m cachalot convert", description="Writes the allocations of FILE as Parquet."
+    )
     parser.add_argument("file", metavar="FILE", help="a memory snapshot, a trace, or a log of allocations")
     parser.add_argument("-o", "--output", required=True, metavar="OUT", help="the file to write")
     parser.add_argument("--to", choices=["parquet"], default="parquet", help="the format; others are the command's own")

@@ -57,7 +57,8 @@ TEST(Checks, APolicyIsReplayed) {
   HistoryBuilder builder;
   for (std::uint64_t i = 0; i < 8; ++i) builder.alloc(0x1000000 * (i + 1), 3 * kMiB);
   const History& history = builder.history();
-  for (const char* policy : {"native", "expandable", "pages", "heap:segments,max_split_size_mb:32"}) {
+  for (const char* policy :
+       {"native", "expandable", "expandable_segments:True", "pages", "heap:segments,max_split_size_mb:32"}) {
     EXPECT_TRUE(holds(history, {.most_reserved_bytes = 64 * kMiB}, {.name = policy})) << policy;
     EXPECT_FALSE(holds(history, {.most_reserved_bytes = 23 * kMiB}, {.name = policy})) << policy;
     EXPECT_FALSE(holds(history, {.no_oom = true}, {.name = policy, .device_bytes = 16 * kMiB})) << policy;

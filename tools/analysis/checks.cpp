@@ -19,7 +19,8 @@
 namespace cachalot::tools {
 namespace {
 
-constexpr std::string_view kExpandable = "expandable";
+// As an option of ours it would be the page heap; a user of PyTorch means PyTorch's.
+bool is_expandable(std::string_view policy) { return policy == "expandable" || policy == "expandable_segments:True"; }
 
 // Requested bytes after each event.
 std::vector<std::uint64_t> live_bytes_of(const DeviceHistory& device, std::span<const Allocation> allocations) {
@@ -90,7 +91,7 @@ CheckedFigures recorded_figures(const History& history, const DeviceHistory& dev
 
 CheckedFigures replayed_figures(const Trace& trace, const CheckPolicy& policy) {
   CheckedFigures figures;
-  if (policy.name == kExpandable) {
+  if (is_expandable(policy.name)) {
     const ExpandableFigures expandable = play_on_expandable_segments(trace, policy.device_bytes);
     figures.peak_bytes = peak_live_bytes(trace);
     figures.reserved_bytes = expandable.peak_reserved_bytes;

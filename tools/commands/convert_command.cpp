@@ -28,7 +28,7 @@ class ConvertCommand : public Command {
         .examples = {
             {"A timeline for ui.perfetto.dev:", "cachalot convert snapshot.pickle -o snapshot.perfetto.json.gz"},
             {"A flame graph of the live memory when memory ran out:",
-             "cachalot convert snapshot.pickle --at oom --to folded -o - | flamegraph.pl --countname bytes > oom.svg"},
+             "cachalot convert snapshot.pickle --at oom --to folded -o - | flamegraph.pl > oom.svg"},
             {"For PyTorch's viewer, which cannot open every pickle:",
              "cachalot convert snapshot.zip -o for_viewer.pickle"}}};
     return text;
