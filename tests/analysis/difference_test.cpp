@@ -209,7 +209,7 @@ TEST(DifferencesInTime, ArePartsOfTheEvents) {
   ASSERT_EQ(parts.size(), 2u);
   EXPECT_EQ(difference.devices[0].aligned_by, "events");
   EXPECT_EQ(parts[1].begin, 0.5);
-  EXPECT_EQ(parts[0].peak_bytes.growth(), 4);  // the begin of the second part is no more of the first
+  EXPECT_EQ(parts[0].peak_bytes.growth(), 5);  // the begin of the second part is no more of the first
   EXPECT_EQ(parts[1].peak_bytes.growth(), 10);
 }
 

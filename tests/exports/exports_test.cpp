@@ -181,7 +181,7 @@ TEST(CsvExport, HasALineForEachAllocation) {
                           "0,98304,700,,3,,3,0,0.0,\"unknown\",\"(no call stack was recorded)\"",
                           testing::AllOf(testing::StartsWith("0,65536,1000,1,5,1,5,0,0.0,"),
                                          HasSubstr("\"app/model.py:7 in forward\"")),
-                          testing::AllOf(testing::StartsWith("0,66560,500,2,,2,,139637976989696,0.0,"),
+                          testing::AllOf(testing::StartsWith("0,66560,500,2,,2,,139638282125312,0.0,"),
                                          HasSubstr("in main; \"\"x\"\"\"")),
                           testing::StartsWith("0,65536,300,8,,8,,0,0.0,")));
 }

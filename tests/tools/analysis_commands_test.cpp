@@ -19,20 +19,20 @@ namespace {
 using testing::HasSubstr;
 using testing::StartsWith;
 
-Outcome cachalot(const std::string& arguments) { return run_command("'" CACHALOT_COMMAND "' " + arguments); }
+Outcome run_cachalot(const std::string& arguments) { return run_command("'" CACHALOT_COMMAND "' " + arguments); }
 
 // One line on standard error, nothing on standard output, exit code 2.
-std::string complaint(const std::string& arguments) {
-  const Outcome outcome = cachalot(arguments);
+std::string complaint_of_run(const std::string& arguments) {
+  const Outcome outcome = run_cachalot(arguments);
   EXPECT_EQ(outcome.exit_code, 2) << arguments;
   EXPECT_EQ(outcome.out, "") << arguments;
   EXPECT_EQ(std::ranges::count(outcome.err, '\n'), 1) << outcome.err;
   return outcome.err;
 }
 
-class Folder : public TemporaryFile {
+class OutputFolder : public TemporaryFile {
  public:
-  Folder() { std::filesystem::create_directory(path()); }
+  OutputFolder() { std::filesystem::create_directory(path()); }
   std::string file(const std::string& name) const { return path() + "/" + name; }
   std::size_t count() const {
     return static_cast<std::size_t>(std::distance(std::filesystem::directory_iterator(path()), {}));
@@ -42,52 +42,52 @@ class Folder : public TemporaryFile {
 // ---- convert
 
 TEST(Convert, WritesWhatTheEndingOfTheFileSays) {
-  const Folder folder;
-  EXPECT_EQ(cachalot("convert " + kLayers + " -o " + folder.file("a.json")).exit_code, 0);
+  const OutputFolder folder;
+  EXPECT_EQ(run_cachalot("convert " + kLayers + " -o " + folder.file("a.json")).exit_code, 0);
   EXPECT_EQ(nlohmann::json::parse(read_whole(folder.file("a.json")))["format"], "cachalot history");
-  EXPECT_EQ(cachalot("convert " + kLayers + " -o " + folder.file("a.perfetto.json.gz")).exit_code, 0);
+  EXPECT_EQ(run_cachalot("convert " + kLayers + " -o " + folder.file("a.perfetto.json.gz")).exit_code, 0);
   EXPECT_TRUE(nlohmann::json::parse(read_gzip(folder.file("a.perfetto.json.gz"))).contains("traceEvents"));
-  EXPECT_EQ(cachalot("convert " + kLayers + " -o " + folder.file("a.rmm.csv")).exit_code, 0);
+  EXPECT_EQ(run_cachalot("convert " + kLayers + " -o " + folder.file("a.rmm.csv")).exit_code, 0);
   EXPECT_THAT(read_whole(folder.file("a.rmm.csv")), StartsWith("Thread,Time,Action,Pointer,Size,Stream\n"));
   EXPECT_EQ(folder.count(), 3u);
 }
 
 TEST(Convert, WritesToAPipe) {
-  const Outcome outcome = cachalot("convert " + kLayers + " --to trace -o - | cat");
+  const Outcome outcome = run_cachalot("convert " + kLayers + " --to trace -o - | cat");
   EXPECT_EQ(outcome.exit_code, 0);
   EXPECT_THAT(outcome.out, StartsWith("a,1,"));
-  const Folder folder;
+  const OutputFolder folder;
   std::ofstream(folder.file("again.trace")) << outcome.out;
-  EXPECT_EQ(cachalot("replay " + folder.file("again.trace")).exit_code, 0);
+  EXPECT_EQ(run_cachalot("replay " + folder.file("again.trace")).exit_code, 0);
 }
 
 TEST(Convert, OfAConvertedSnapshotSaysTheSame) {
-  const Folder folder;
-  ASSERT_EQ(cachalot("convert " + kLayers + " -o " + folder.file("a.pickle")).exit_code, 0);
-  auto one = nlohmann::json::parse(cachalot("snapshot --json " + kLayers).out);
-  auto other = nlohmann::json::parse(cachalot("snapshot --json " + folder.file("a.pickle")).out);
+  const OutputFolder folder;
+  ASSERT_EQ(run_cachalot("convert " + kLayers + " -o " + folder.file("a.pickle")).exit_code, 0);
+  auto one = nlohmann::json::parse(run_cachalot("snapshot --json " + kLayers).out);
+  auto other = nlohmann::json::parse(run_cachalot("snapshot --json " + folder.file("a.pickle")).out);
   one.erase("snapshot");
   other.erase("snapshot");
   EXPECT_EQ(one, other);
 }
 
 TEST(Convert, LeavesNothingBehindAfterAnError) {
-  const Folder folder;
+  const OutputFolder folder;
   const std::string out = folder.file("out.json");
-  EXPECT_THAT(complaint("convert /nowhere.pickle -o " + out), HasSubstr("/nowhere.pickle"));
-  EXPECT_THAT(complaint("convert " + kLayers + " -o " + out + " --device 5"), HasSubstr("no device 5"));
-  EXPECT_THAT(complaint("convert " + kLayers + " -o " + folder.file("out.tiff")), HasSubstr("out.tiff"));
-  EXPECT_THAT(complaint("convert " + kLayers + " --to perfeto -o " + out), HasSubstr("did you mean 'perfetto'"));
-  EXPECT_THAT(complaint("convert " + kLayers + " -o /nowhere/out.json"), HasSubstr("/nowhere/out.json"));
-  EXPECT_THAT(complaint("convert " + kLayers + " --to folded --at oom -o " + out), HasSubstr("--at oom"));
-  EXPECT_THAT(complaint("convert " + kLayers), HasSubstr("--output"));
+  EXPECT_THAT(complaint_of_run("convert /nowhere.pickle -o " + out), HasSubstr("/nowhere.pickle"));
+  EXPECT_THAT(complaint_of_run("convert " + kLayers + " -o " + out + " --device 5"), HasSubstr("no device 5"));
+  EXPECT_THAT(complaint_of_run("convert " + kLayers + " -o " + folder.file("out.tiff")), HasSubstr("out.tiff"));
+  EXPECT_THAT(complaint_of_run("convert " + kLayers + " --to perfeto -o " + out), HasSubstr("did you mean 'perfetto'"));
+  EXPECT_THAT(complaint_of_run("convert " + kLayers + " -o /nowhere/out.json"), HasSubstr("/nowhere/out.json"));
+  EXPECT_THAT(complaint_of_run("convert " + kLayers + " --to folded --at oom -o " + out), HasSubstr("--at oom"));
+  EXPECT_THAT(complaint_of_run("convert " + kLayers), HasSubstr("--output"));
   EXPECT_EQ(folder.count(), 0u);
 }
 
 // ---- diff
 
 TEST(Diff, ComparesEachFileWithTheFirst) {
-  const Outcome outcome = cachalot("diff --json " + kLayers + " " + kLayers + " " + kTraces + "frag_toy.csv.gz");
+  const Outcome outcome = run_cachalot("diff --json " + kLayers + " " + kLayers + " " + kTraces + "frag_toy.csv.gz");
   if (outcome.exit_code == 2) {  // traces are histories only where their reader is
     EXPECT_THAT(outcome.err, HasSubstr("frag_toy"));
     return;
@@ -96,31 +96,31 @@ TEST(Diff, ComparesEachFileWithTheFirst) {
 }
 
 TEST(Diff, SaysThatNothingHasGrown) {
-  const Outcome outcome = cachalot("diff " + kLayers + " " + kLayers);
+  const Outcome outcome = run_cachalot("diff " + kLayers + " " + kLayers);
   EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
   EXPECT_THAT(outcome.out, HasSubstr("growth of the requested memory: 0 bytes"));
   EXPECT_THAT(outcome.out, HasSubstr("layers.py:34 in train"));
 }
 
 TEST(Diff, RefusesWhatItCannotCompare) {
-  EXPECT_THAT(complaint("diff " + kLayers), HasSubstr("two files"));
-  EXPECT_THAT(complaint("diff --at noon " + kLayers + " " + kLayers), HasSubstr("'noon'"));
-  EXPECT_THAT(complaint("diff --frames mine " + kLayers + " " + kLayers), HasSubstr("mine"));
-  EXPECT_THAT(complaint("diff --rules /nowhere " + kLayers + " " + kLayers), HasSubstr("/nowhere"));
+  EXPECT_THAT(complaint_of_run("diff " + kLayers), HasSubstr("two files"));
+  EXPECT_THAT(complaint_of_run("diff --at noon " + kLayers + " " + kLayers), HasSubstr("'noon'"));
+  EXPECT_THAT(complaint_of_run("diff --frames mine " + kLayers + " " + kLayers), HasSubstr("mine"));
+  EXPECT_THAT(complaint_of_run("diff --rules /nowhere " + kLayers + " " + kLayers), HasSubstr("/nowhere"));
 }
 
 // ---- check
 
 TEST(CheckCommand, HasTheExitCodeOfTheLimits) {
-  EXPECT_EQ(cachalot("check --max-reserved 36MiB --no-oom " + kLayers).exit_code, 0);
-  const Outcome broken = cachalot("check --max-reserved 35MiB --no-oom " + kLayers);
+  EXPECT_EQ(run_cachalot("check --max-reserved 36MiB --no-oom " + kLayers).exit_code, 0);
+  const Outcome broken = run_cachalot("check --max-reserved 35MiB --no-oom " + kLayers);
   EXPECT_EQ(broken.exit_code, 1);
   EXPECT_EQ(broken.out, "BROKEN  " + kLayers + ": device 0: --max-reserved 35.00 MiB: 36.00 MiB\nok      " + kLayers +
                             ": device 0: --no-oom 0: 0\n");
 }
 
 TEST(CheckCommand, SpeaksToGitHub) {
-  const Outcome broken = cachalot("check --github --no-oom --max-fragmentation 0% " + kLayers);
+  const Outcome broken = run_cachalot("check --github --no-oom --max-fragmentation 0% " + kLayers);
   EXPECT_EQ(broken.exit_code, 1);
   EXPECT_THAT(broken.out, StartsWith("::error title=cachalot check::" + kLayers + ": device 0: "));
   EXPECT_THAT(broken.out, HasSubstr(" %25, where --max-fragmentation allows 0.00 %25\n"));
@@ -128,7 +128,7 @@ TEST(CheckCommand, SpeaksToGitHub) {
 }
 
 TEST(CheckCommand, PrintsJson) {
-  const Outcome outcome = cachalot("check --json --max-peak 1MiB --policy pages " + kLayers);
+  const Outcome outcome = run_cachalot("check --json --max-peak 1MiB --policy pages " + kLayers);
   EXPECT_EQ(outcome.exit_code, 1);
   const auto json = nlohmann::json::parse(outcome.out);
   EXPECT_EQ(json["holds"], false);
@@ -139,20 +139,20 @@ TEST(CheckCommand, PrintsJson) {
 }
 
 TEST(CheckCommand, RefusesLimitsThatAreNone) {
-  EXPECT_THAT(complaint("check " + kLayers), HasSubstr("no limit"));
-  EXPECT_THAT(complaint("check --max-peak much " + kLayers), HasSubstr("--max-peak"));
+  EXPECT_THAT(complaint_of_run("check " + kLayers), HasSubstr("no limit"));
+  EXPECT_THAT(complaint_of_run("check --max-peak much " + kLayers), HasSubstr("--max-peak"));
   for (const char* part : {"5", "-1%", "101%", "x", "", "%"}) {
-    EXPECT_THAT(complaint("check --max-fragmentation '" + std::string(part) + "' " + kLayers),
+    EXPECT_THAT(complaint_of_run("check --max-fragmentation '" + std::string(part) + "' " + kLayers),
                 HasSubstr("--max-fragmentation"));
   }
-  EXPECT_THAT(complaint("check --max-leak 1MiB/ " + kLayers), HasSubstr("--max-leak"));
-  EXPECT_THAT(complaint("check --max-leak 1MiB/epoch " + kLayers), HasSubstr("'epoch'"));
-  EXPECT_THAT(complaint("check --gpu l4 --no-oom " + kLayers), HasSubstr("--policy"));
-  EXPECT_THAT(complaint("check --policy pgaes --no-oom " + kLayers), HasSubstr("pgaes"));
+  EXPECT_THAT(complaint_of_run("check --max-leak 1MiB/ " + kLayers), HasSubstr("--max-leak"));
+  EXPECT_THAT(complaint_of_run("check --max-leak 1MiB/epoch " + kLayers), HasSubstr("'epoch'"));
+  EXPECT_THAT(complaint_of_run("check --gpu l4 --no-oom " + kLayers), HasSubstr("--policy"));
+  EXPECT_THAT(complaint_of_run("check --policy pgaes --no-oom " + kLayers), HasSubstr("pgaes"));
 }
 
 TEST(HelpAsJson, HasEveryCommandAndOption) {
-  std::istringstream lines(cachalot("help --json").out);
+  std::istringstream lines(run_cachalot("help --json").out);
   bool has_check = false;
   for (std::string line; std::getline(lines, line);) {
     const auto json = nlohmann::json::parse(line);
@@ -161,7 +161,7 @@ TEST(HelpAsJson, HasEveryCommandAndOption) {
     EXPECT_EQ(json["options"][0]["value"], "FILE");
     EXPECT_EQ(json["options"][0]["is_required"], true);
     EXPECT_EQ(json["options"][0]["is_repeated"], true);
-    EXPECT_EQ(json, nlohmann::json::parse(cachalot("help --json check").out));
+    EXPECT_EQ(json, nlohmann::json::parse(run_cachalot("help --json check").out));
   }
   EXPECT_TRUE(has_check);
 }
