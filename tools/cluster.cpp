@@ -73,4 +73,19 @@ void Cluster::record(const SimulationOptions& options, const std::filesystem::pa
   reply_of(replies, "done");
 }
 
+std::string Cluster::advise(const std::vector<std::string>& options, const std::string& file, bool sends_file) {
+  const std::optional<Descriptor> replies = server_.ask({{"advise", options},
+                                                         {"folder", std::filesystem::current_path().string()},
+                                                         {"file", file},
+                                                         {"sends_file", sends_file}},
+                                                        {});
+  std::string text;
+  for (auto left = std::stoull(reply_of(replies, "lines")); left > 0; --left) {
+    const std::optional<std::string> line = read_line(replies->number());
+    CACHALOT_REQUIRE(line, "the process that asks the Dask scheduler has ended");
+    text += *line + "\n";
+  }
+  return text;
+}
+
 }  // namespace cachalot::tools

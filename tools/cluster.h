@@ -1,11 +1,12 @@
-// Makes simulated runs on the workers of a Dask scheduler.
+// Makes simulated runs and replays on the workers of a Dask scheduler.
 //
-// simulator/python/cachalot_simulator/dask_runs.py does it: a worker runs the command `cachalot simulate` that is installed
-// there, in the same folder as here, and what the processes of the program report comes back.
+// simulator/python/cachalot_simulator/dask_runs.py does it: a worker runs the command `cachalot` that is installed there, in the
+// same folder as here, and what the processes of the program report comes back, or what the command prints.
 #pragma once
 
 #include <filesystem>
 #include <string>
+#include <vector>
 
 #include "tools/python_server.h"
 #include "tools/simulation.h"
@@ -25,6 +26,10 @@ class Cluster {
   // As record_run of simulation.h, on a worker. Heeds all options but strict and trace_path.
   // Throws InvalidArgument with the worker's message, and std::runtime_error if it is to stop.
   void record(const SimulationOptions& options, const std::filesystem::path& folder);
+
+  // Returns what `cachalot advise --json` with these options prints of a file on a worker, which opens the same path, or is
+  // sent the file. Throws InvalidArgument with the worker's message.
+  std::string advise(const std::vector<std::string>& options, const std::string& file, bool sends_file);
 
  private:
   PythonServer server_;

@@ -7,27 +7,18 @@
 #include <nlohmann/json.hpp>
 
 #include "base/bytes.h"
-#include "tools/expandable_segments.h"
 #include "tools/json_text.h"
-#include "tools/replay.h"
+#include "tools/policy_fit.h"
 #include "tools/report.h"
 #include "tools/text_layout.h"
 
 namespace cachalot::tools {
 namespace {
 
-constexpr int kTimedPasses = 3;
-
-PolicyFigures figures_of(const Trace& trace, const char* config, std::size_t device_bytes,
-                         const std::function<void(double)>& progress) {
-  ReplayOptions options;
-  options.config = config;
-  options.device_bytes = device_bytes;
-  options.repeat = kTimedPasses;
-  options.measure_fragmentation = false;
-  options.progress = progress;
-  const ReplayResult result = replay(trace, options);
-  return {.peak_held_bytes = result.peak_driver_bytes, .ooms = result.ooms, .ns_per_event = result.ns_per_event};
+PolicyFigures timed_figures_of(const Trace& trace, Policy policy, std::size_t device_bytes) {
+  PolicyFigures figures = *figures_of(trace, settings_of(policy), device_bytes);
+  figures.ns_per_event = host_ns_per_event(trace, settings_of(policy), device_bytes);
+  return figures;
 }
 
 // The figures of all traces together: bytes and failures summed, time per event of all events.
@@ -112,15 +103,16 @@ nlohmann::ordered_json json_of_policy(const PolicyFigures& figures, std::size_t 
 }  // namespace
 
 Comparison compare_policies(const Trace& trace, std::size_t device_bytes, const std::function<void(double)>& progress) {
-  const auto half = [&](double from) { return [&progress, from](double done) { progress(from + done / 2); }; };
   Comparison comparison;
   comparison.trace = trace.path;
   comparison.events = trace.event_count;
   comparison.peak_requested_bytes = peak_live_bytes(trace);
-  comparison.native = figures_of(trace, "heap:segments", device_bytes, half(0));
-  comparison.pages = figures_of(trace, "heap:pages", device_bytes, half(0.5));
-  const ExpandableFigures expandable = play_on_expandable_segments(trace, device_bytes);
-  comparison.expandable = {.peak_held_bytes = expandable.peak_reserved_bytes, .ooms = expandable.ooms};
+  double done = 0;
+  for (const Policy policy : kPolicies) {
+    PolicyFigures Comparison::*const figures[] = {&Comparison::native, &Comparison::expandable, &Comparison::pages};
+    comparison.*figures[index_of(policy)] = timed_figures_of(trace, policy, device_bytes);
+    progress(++done / static_cast<double>(kPolicyCount));
+  }
   return comparison;
 }
 

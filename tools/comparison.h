@@ -6,16 +6,11 @@
 #include <string>
 #include <vector>
 
+#include "tools/advice/policy_replay.h"
 #include "tools/style.h"
 #include "tools/trace_reader.h"
 
 namespace cachalot::tools {
-
-struct PolicyFigures {
-  std::size_t peak_held_bytes = 0;  // the most memory of the device at once
-  std::size_t ooms = 0;             // allocations that failed
-  double ns_per_event = 0;          // host time; 0 where it is not measured
-};
 
 struct Comparison {
   std::string trace;  // its path

@@ -5,27 +5,17 @@
 #include <algorithm>
 #include <atomic>
 #include <csignal>
-#include <exception>
-#include <map>
 #include <stdexcept>
-#include <thread>
 #include <utility>
 
 #include "base/check.h"
 #include "cachalot/errors.h"
+#include "tools/parallel.h"
 #include "tools/simulation_environment.h"
 #include "tools/trace_shape.h"
 
 namespace cachalot::tools {
 namespace {
-
-// Of each device of a run: more than any GPU has. With expandable segments PyTorch reserves addresses for all of it, on each
-// device that it uses; 4 TiB in all are a third of those that the simulator has.
-std::string unlimited(int devices) {
-  constexpr int kGib = 4096;
-  constexpr int kLeastGib = 256;
-  return fmt::format("{}GiB", std::max(kGib / devices, kLeastGib));
-}
 
 std::atomic<bool> is_interrupted{false};
 
@@ -36,16 +26,6 @@ std::string text_of(const std::vector<Vary>& vary, const std::vector<std::int64_
     text += fmt::format("{}{}={}", i == 0 ? "" : " ", vary[i].name, values[i]);
   }
   return text;
-}
-
-// In an order that is the same in each run: processes have other numbers.
-std::vector<const RecordedTrace*> by_device(const Simulation& simulation) {
-  std::vector<const RecordedTrace*> traces;
-  for (const ProcessReport& process : simulation.processes) {
-    for (const RecordedTrace& one : process.traces) traces.push_back(&one);
-  }
-  std::ranges::stable_sort(traces, {}, [](const RecordedTrace* one) { return one->physical_device; });
-  return traces;
 }
 
 }  // namespace
@@ -76,27 +56,18 @@ FitRuns::~FitRuns() = default;
 
 void FitRuns::make(std::vector<FitRun> runs) {
   if (!runs.empty() && first_ && !has_tried_to_fork_ && options_.run.cluster == nullptr) begin_to_fork();
-  std::atomic<std::size_t> next{0};
-  std::map<std::size_t, std::exception_ptr> failures;  // by run: the first is told
-  const auto work = [&] {
-    for (std::size_t i = next++; i < runs.size() && !is_interrupted; i = next++) {
-      try {
-        Recording recording = record(runs[i]);
-        const std::lock_guard lock(mutex_);
-        runs[i].done(std::move(recording));
-        tell_progress(runs.size() - i - 1);
-      } catch (...) {
-        const std::lock_guard lock(mutex_);
-        failures[i] = std::current_exception();
-        next = runs.size();
-      }
+  run_in_parallel(runs.size(), options_.jobs, [&](std::size_t i) {
+    if (is_interrupted) return;
+    try {
+      Recording recording = record(runs[i]);
+      const std::lock_guard lock(mutex_);
+      runs[i].done(std::move(recording));
+      tell_progress(runs.size() - i - 1);
+    } catch (...) {
+      if (!is_interrupted) throw;
     }
-  };
-  std::vector<std::jthread> threads;  // joined whatever happens
-  for (int i = 0; i < std::min(options_.jobs, static_cast<int>(runs.size())); ++i) threads.emplace_back(work);
-  threads.clear();
+  });
   require_uninterrupted();
-  if (!failures.empty()) std::rethrow_exception(failures.begin()->second);
 }
 
 void FitRuns::require_uninterrupted() const {
@@ -127,7 +98,7 @@ Recording FitRuns::record(const FitRun& run) {
   SimulationOptions options = options_.run;
   options.program = with_values(options_.run.program, options_.vary, run.values);
   options.gpu = run.gpu;
-  options.memory = unlimited(options.devices);
+  options.memory = unlimited_memory(options.devices);
   options.is_one_of_many = true;
   options.fork_server = fork_server_.get();
   options.stop = &is_interrupted;
@@ -140,7 +111,7 @@ Recording FitRuns::record(const FitRun& run) {
                    how_it_ended(simulation.ending), simulation.output);
   CACHALOT_REQUIRE(simulation.ending.ended != Ended::unknown_value, "with {} {}", values,
                    why_it_was_ended(simulation.ending));
-  for (const RecordedTrace* one : by_device(simulation)) add_part(recording, *one, values);
+  for (const RecordedTrace* one : traces_by_device(simulation)) add_part(recording, *one, values);
   CACHALOT_REQUIRE(!recording.parts.empty(), "with {} nothing is known of what the program allocates with PyTorch",
                    values);
   const std::lock_guard lock(mutex_);

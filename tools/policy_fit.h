@@ -5,9 +5,12 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <memory>
+#include <string>
 #include <string_view>
-#include <utility>
 
+#include "tools/advice/policies.h"
+#include "tools/advice/policy_replay.h"
 #include "tools/trace_reader.h"
 
 namespace cachalot::tools {
@@ -21,14 +24,14 @@ inline constexpr std::size_t kPolicyCount = kPolicies.size();
 constexpr std::size_t index_of(Policy policy) { return static_cast<std::size_t>(policy); }
 // Returns "PyTorch", "expandable segments" or "page heap".
 std::string_view name_of(Policy policy);
+// Returns its settings.
+AllocatorPolicy settings_of(Policy policy);
 // Returns the key of JSON: "pytorch", "expandable_segments" or "page_heap".
 std::string_view key_of(Policy policy);
 // Returns what a user sets or runs to have the policy; "" for PyTorch's, which is the default.
-std::string_view setting_of(Policy policy);
+std::string setting_of(Policy policy);
 
-// Whether a trace's program fits into so much memory. Each answer is computed once, by a replay until the first allocation
-// that fails; below what lives at once, and from what the policy holds without a limit on, no replay is needed.
-// Not thread-safe.
+// Whether a trace's program fits into so much memory, with each policy. Not thread-safe.
 class PolicyFit {
  public:
   explicit PolicyFit(Trace trace);
@@ -36,14 +39,15 @@ class PolicyFit {
   // Returns the most bytes that live at once: whatever the policy, less is not enough.
   std::size_t live_bytes() const { return live_bytes_; }
   // Returns the most bytes that the policy holds on a device with enough of them.
-  std::size_t held_bytes(Policy policy);
-  bool fits(Policy policy, std::size_t bytes);
+  std::size_t held_bytes(Policy policy) { return of(policy).held_bytes(); }
+  bool fits(Policy policy, std::size_t bytes) { return of(policy).fits(bytes); }
 
  private:
-  Trace trace_;
+  PolicyOnTrace& of(Policy policy);
+
+  std::shared_ptr<const Trace> trace_;
   std::size_t live_bytes_;
-  std::map<Policy, std::size_t> held_bytes_;
-  std::map<std::pair<Policy, std::size_t>, bool> answers_;
+  std::map<Policy, PolicyOnTrace> policies_;
 };
 
 }  // namespace cachalot::tools

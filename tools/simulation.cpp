@@ -171,6 +171,24 @@ std::string last_lines(const fs::path& path) {
 
 }  // namespace
 
+// With expandable segments PyTorch reserves addresses for all of it, on each device that it uses; 4 TiB in all are a third of
+// those that the simulator has.
+std::string unlimited_memory(int devices) {
+  constexpr int kGib = 4096;
+  constexpr int kLeastGib = 256;
+  return fmt::format("{}GiB", std::max(kGib / devices, kLeastGib));
+}
+
+// Processes have other numbers in each run.
+std::vector<const RecordedTrace*> traces_by_device(const Simulation& simulation) {
+  std::vector<const RecordedTrace*> traces;
+  for (const ProcessReport& process : simulation.processes) {
+    for (const RecordedTrace& one : process.traces) traces.push_back(&one);
+  }
+  std::ranges::stable_sort(traces, {}, [](const RecordedTrace* one) { return one->physical_device; });
+  return traces;
+}
+
 const nlohmann::json* torch_of(const ProcessReport& report, const nlohmann::json& device) {
   if (report.torch.is_null()) return nullptr;
   for (const nlohmann::json& torch : report.torch.at("devices")) {

@@ -74,6 +74,12 @@ struct Simulation {
   std::vector<std::string> modules;
 };
 
+// Returns SimulationOptions::memory for so many devices: of each more than any GPU has.
+std::string unlimited_memory(int devices);
+
+// Returns the traces of all processes in an order that is the same in each run of a program, by the machine's devices.
+std::vector<const RecordedTrace*> traces_by_device(const Simulation& simulation);
+
 // Returns a device's part of a torch report; nullptr without.
 const nlohmann::json* torch_of(const ProcessReport& report, const nlohmann::json& device);
 

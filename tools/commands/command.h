@@ -37,7 +37,9 @@ class Command {
   virtual void declare(CLI::App& app) = 0;
   // Returns whether a program with arguments of its own follows the options.
   virtual bool takes_program() const { return false; }
-  // Is called before run() where takes_program().
+  // Returns whether such a program may follow "--": other words are the command's own.
+  virtual bool takes_program_after_dashes() const { return false; }
+  // Is called before run() where one of the two is true.
   virtual void set_program(const std::vector<std::string>& /*words*/) {}
   // Returns the exit code. May throw any standard exception: the caller tells what it says.
   virtual int run(const Styles& styles) = 0;
@@ -61,6 +63,7 @@ struct Declarations {
   std::vector<std::string_view> names() const;
 };
 
+std::unique_ptr<Command> make_advise_command();
 std::unique_ptr<Command> make_check_command();
 std::unique_ptr<Command> make_compare_command();
 std::unique_ptr<Command> make_convert_command();

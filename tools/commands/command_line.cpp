@@ -90,6 +90,7 @@ CommandLine::CommandLine() {
   std::unique_ptr<Command> commands[] = {make_snapshot_command(),
                                          make_simulate_command(),
                                          make_fit_command(),
+                                         make_advise_command(),
                                          make_compare_command(),
                                          make_explain_command(),
                                          make_replay_command(),
@@ -157,7 +158,8 @@ int CommandLine::run_words(std::vector<std::string> words) {
 
 int CommandLine::run_command(const DeclaredCommand& command, std::vector<std::string> words) {
   const std::string name(command.text().name);
-  if (command.command->takes_program()) command.command->set_program(take_program(command, words));
+  if (command.command->takes_program() || command.command->takes_program_after_dashes())
+    command.command->set_program(take_program(command, words));
   parse(*command.app, name, std::move(words));
   if (command.app->count("--help") > 0) {
     print(help_text(command, styles().out));
@@ -168,7 +170,9 @@ int CommandLine::run_command(const DeclaredCommand& command, std::vector<std::st
 
 std::vector<std::string> CommandLine::take_program(const DeclaredCommand& command,
                                                    std::vector<std::string>& words) const {
-  const auto end = words.begin() + static_cast<std::ptrdiff_t>(end_of_options(*command.app, words));
+  const auto end = command.command->takes_program()
+                       ? words.begin() + static_cast<std::ptrdiff_t>(end_of_options(*command.app, words))
+                       : std::ranges::find(words, "--");
   std::vector<std::string> program(end, words.end());
   words.erase(end, words.end());
   if (!program.empty() && program.front() == "--") program.erase(program.begin());

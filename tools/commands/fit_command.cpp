@@ -2,20 +2,18 @@
 #include <algorithm>
 #include <optional>
 #include <string>
-#include <thread>
 #include <vector>
 
-#include "base/bytes.h"
 #include "base/check.h"
-#include "simulator/gpu_models.h"
 #include "tools/cluster.h"
+#include "tools/commands/card_options.h"
 #include "tools/commands/command.h"
 #include "tools/commands/simulation_options.h"
 #include "tools/fit.h"
 #include "tools/fit_report.h"
+#include "tools/parallel.h"
 #include "tools/progress_bar.h"
 #include "tools/python_program.h"
-#include "tools/simulation_cards.h"
 #include "tools/simulation_files.h"
 
 namespace cachalot::tools {
@@ -52,16 +50,7 @@ class FitCommand : public Command {
                    "given several times")
         ->type_name("NAME=VALUES")
         ->allow_extra_args(false);
-    app.add_option("--gpu", gpus_,
-                   "A GPU to answer for (default: all that `cachalot gpus` lists); may be given several "
-                   "times")
-        ->type_name("GPU")
-        ->allow_extra_args(false);
-    app.add_option("--memory", memory_,
-                   "A GPU like an h100 with so much memory instead, such as 24GiB; may be given "
-                   "several times")
-        ->type_name("SIZE")
-        ->allow_extra_args(false);
+    declare_cards(app, cards_);
     app.add_option("--jobs", jobs_, "How many runs there are at the same time")
         ->type_name("N")
         ->check(CLI::Range(1, kMostJobs))
@@ -84,7 +73,7 @@ class FitCommand : public Command {
                      "--batch {{batch}}");
     FitOptions options;
     options.run = simulation_options(run_);
-    options.cards = cards();
+    options.cards = cards_of(cards_, {});
     for (const std::string& vary : vary_) options.vary.push_back(parse_vary(vary));
     std::optional<Cluster> cluster;
     if (scheduler_.empty()) {
@@ -108,31 +97,6 @@ class FitCommand : public Command {
     return fit(options);
   }
 
-  static Card known(const std::string& name) {
-    const std::string_view key = simulator::find_gpu_model(name).key;
-    const std::vector<Card> all = known_cards({});
-    return *std::ranges::find(all, key, &Card::key);
-  }
-
-  std::vector<Card> cards() const {
-    if (gpus_.empty() && memory_.empty()) return known_cards({});
-    std::vector<Card> cards;
-    const auto add = [&](Card card) {
-      const auto is_the_same = [&](const Card& other) {
-        return other.key == card.key && other.memory_bytes == card.memory_bytes;
-      };
-      if (std::ranges::none_of(cards, is_the_same)) cards.push_back(std::move(card));
-    };
-    for (const std::string& name : gpus_) add(known(name));
-    for (const std::string& size : memory_) {
-      Card card = known("h100");
-      card.product = size;
-      card.memory_bytes = parse_bytes(size);
-      add(std::move(card));
-    }
-    return cards;
-  }
-
   std::string python_of_program() const {
     const std::string first = with_python(program_).front();
     return is_python_interpreter(first) ? first : python_interpreter();
@@ -142,14 +106,13 @@ class FitCommand : public Command {
   int jobs_by_default(const std::optional<Cluster>& cluster) const {
     if (run_.devices > 1) return 1;
     if (cluster) return std::min(cluster->places(), kMostJobs);
-    return std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+    return processors();
   }
 
   static constexpr int kMostJobs = 256;
 
   std::vector<std::string> vary_;
-  std::vector<std::string> gpus_;
-  std::vector<std::string> memory_;
+  CardOptions cards_;
   std::optional<int> jobs_;
   std::string scheduler_;
   RunOptions run_;

@@ -67,6 +67,17 @@ class Pairing {
   std::map<Address, std::size_t> live_;  // index in allocations_
 };
 
+// Requests that failed, each as an allocation that ends before the next event.
+void add_failed(const DeviceHistory& history, std::vector<Allocation>& allocations) {
+  for (std::size_t i = 0; i < history.events.size(); ++i) {
+    const HistoryEvent& event = history.events[i];
+    if (event.action != Action::oom || event.bytes == 0) continue;
+    const auto number = static_cast<std::uint32_t>(i);
+    allocations.push_back(
+        {.bytes = event.bytes, .begin = number, .end = number + 1, .stream = event.stream, .pool = event.pool});
+  }
+}
+
 }  // namespace
 
 std::vector<Allocation> allocations_of(const DeviceHistory& history) {
@@ -104,10 +115,11 @@ std::vector<AllocationStep> steps_of(const std::vector<Allocation>& allocations)
   return steps;
 }
 
-Trace trace_of(const History& history, const DeviceHistory& device) {
+Trace trace_of(const History& history, const DeviceHistory& device, FailedRequests failed) {
   const std::string path =
       history.devices.size() == 1 ? history.path : fmt::format("{} device {}", history.path, device.device);
-  const std::vector<Allocation> allocations = allocations_of(device);
+  std::vector<Allocation> allocations = allocations_of(device);
+  if (failed == FailedRequests::played) add_failed(device, allocations);
   Trace trace;
   trace.path = path;
   TraceMaker maker;

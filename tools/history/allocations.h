@@ -48,8 +48,10 @@ struct AllocationStep {
 std::vector<AllocationStep> steps_of(const std::vector<Allocation>& allocations);
 
 // Returns the history as a trace for a replay. A pool's memory serves that pool alone, so each pair of stream and pool
-// becomes a stream of its own. `path` is the trace's name in reports. Throws InvalidArgument when the history has neither
-// an allocation nor a free.
-Trace trace_of(const History& history, const DeviceHistory& device);
+// becomes a stream of its own. A request that failed is left out; or it is played, and freed at once: whether a policy has
+// memory for it is then known. Throws InvalidArgument when the history has neither an allocation nor a free.
+enum class FailedRequests : std::uint8_t { left_out, played };
+Trace trace_of(const History& history, const DeviceHistory& device,
+               FailedRequests failed = FailedRequests::left_out);
 
 }  // namespace cachalot::tools

@@ -1,10 +1,12 @@
-"""Makes simulated runs on the workers of a Dask scheduler, for `cachalot fit --scheduler`.
+"""Makes simulated runs and replays on the workers of a Dask scheduler, for `cachalot fit` and `advise` with --scheduler.
 
 The command starts `python -c "from cachalot_simulator.dask_runs import serve; serve(SOCKET, SETTINGS)"`, with the descriptors of a
 socket and of a file with JSON: the address of the `scheduler`, and the command's `version`. For each request it sends a byte with
 two descriptors: a file with the request as JSON, and a pipe for a line in reply. A request is {"ask": "places"}, with the
 reply "places <number>"; or has the `words` of a `cachalot simulate --record`, the working `folder`, and the folder for
-`reports`, with the reply "done". Either is answered by "failed <text>" where it cannot be done.
+`reports`, with the reply "done"; or has the options of a `cachalot advise`, the working `folder`, the `file` and whether it is to
+be sent (`sends_file`), with the reply "lines <number>" and as many lines of JSON. Each is answered by "failed <text>" where it
+cannot be done.
 """
 
 from __future__ import annotations
@@ -17,17 +19,14 @@ from pathlib import Path
 from typing import Any
 
 
-def record(words: list[str], folder: str, version: str) -> dict[str, bytes]:
-    """Makes a run on a worker. Returns its reports, by the names of their files.
+def command_of_worker(version: str) -> str:
+    """Returns the `cachalot` command of a worker. Raises RuntimeError where there is none of this version.
 
-    It imports what it needs by itself: workers have cachalot, and not this module.
+    It imports what it needs by itself, as the others that are sent to workers: these have cachalot, and not this module.
     """
     import os
     import shutil
     import subprocess
-    import sys
-    import tempfile
-    from pathlib import Path
 
     try:
         from cachalot._command import find
@@ -40,6 +39,18 @@ def record(words: list[str], folder: str, version: str) -> dict[str, bytes]:
     told = subprocess.run([command, "--version"], capture_output=True, text=True, check=False).stdout.split()
     if told[-1:] != [version]:
         raise RuntimeError(f"this worker has cachalot {' '.join(told[-1:]) or '(it does not run)'}, and not {version}")
+    return str(command)
+
+
+def record(words: list[str], folder: str, version: str) -> dict[str, bytes]:
+    """Makes a run on a worker. Returns its reports, by the names of their files."""
+    import os
+    import subprocess
+    import sys
+    import tempfile
+    from pathlib import Path
+
+    command = command_of_worker(version)
     if not os.path.isdir(folder):
         raise RuntimeError(f"this worker has no folder {folder}: the program must have the same path there")
     environment = {"CACHALOT_PYTHON": sys.executable, **os.environ}
@@ -49,6 +60,29 @@ def record(words: list[str], folder: str, version: str) -> dict[str, bytes]:
         if done.returncode != 0:
             raise RuntimeError(done.stderr.strip().removeprefix("cachalot: "))
         return {path.name: path.read_bytes() for path in Path(reports).iterdir()}
+
+
+def advise(options: list[str], file: str, content: bytes | None, folder: str, version: str) -> str:
+    """Replays a file on a worker, in one thread: the worker has its others for other files. Returns the lines of JSON.
+
+    Without content the worker opens the path, relative to the folder.
+    """
+    import os
+    import subprocess
+    import tempfile
+    from pathlib import Path
+
+    command = command_of_worker(version)
+    with tempfile.TemporaryDirectory(prefix="cachalot-advise-") as own:
+        path = file
+        if content is not None:
+            path = os.path.join(own, "sent")
+            Path(path).write_bytes(content)
+        done = subprocess.run([command, "advise", "--json", "--jobs=1", *options, path], cwd=folder if os.path.isdir(folder) else own,
+                              capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            raise RuntimeError(done.stderr.strip().removeprefix("cachalot: ").replace(path, file))
+        return done.stdout
 
 
 class Runs:
@@ -65,7 +99,8 @@ class Runs:
             self._client = distributed.Client(scheduler, timeout=20, set_as_default=False)
         except (OSError, ValueError) as error:
             raise OSError(f"the Dask scheduler at {scheduler} does not answer: {error}") from None
-        record.__module__ = "__main__"  # so that it is sent by value: workers cannot import it
+        for sent in (command_of_worker, record, advise):
+            sent.__module__ = "__main__"  # so that it is sent by value: workers cannot import it
 
     def places(self) -> int:
         """How many runs the workers make at the same time."""
@@ -83,6 +118,26 @@ class Runs:
                 reply(replies, f"failed {one_line(error)}")
             else:
                 reply(replies, "done")
+
+        future.add_done_callback(finish)
+
+    def begin_to_advise(self, request: dict[str, Any], replies: int) -> None:
+        """Begins the replay of a file."""
+        file, folder = request["file"], request["folder"]
+        try:
+            content = (Path(folder) / file).read_bytes() if request["sends_file"] else None
+        except OSError as error:
+            reply(replies, f"failed {file}: {error.strerror}")
+            return
+        future = self._client.submit(advise, request["advise"], file, content, folder, self._version, pure=False)
+
+        def finish(done: Any) -> None:
+            try:
+                lines = done.result().splitlines()
+            except BaseException as error:
+                reply(replies, f"failed {one_line(error)}")
+            else:
+                reply(replies, "\n".join([f"lines {len(lines)}", *lines]))
 
         future.add_done_callback(finish)
 
@@ -120,5 +175,7 @@ def serve(clients: int, settings: int) -> None:
         elif "ask" in request:
             places = runs.places()
             reply(files[1], f"places {places}" if places else "failed the Dask scheduler has no workers")
+        elif "advise" in request:
+            runs.begin_to_advise(request, files[1])
         else:
             runs.begin(request, files[1])

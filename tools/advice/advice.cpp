@@ -1,0 +1,262 @@
+#include "tools/advice/advice.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <atomic>
+#include <map>
+#include <mutex>
+#include <tuple>
+#include <utility>
+
+#include "base/bytes.h"
+#include "tools/advice/policy_replay.h"
+#include "tools/advice/recommendation.h"
+#include "tools/parallel.h"
+
+namespace cachalot::tools {
+namespace {
+
+// The most memory that one of the best `count` policies holds, as soon as so many are known.
+class BestHeld {
+ public:
+  explicit BestHeld(std::optional<std::size_t> count) : count_(count) {}
+
+  void add(const PolicyFigures& figures) {
+    if (!count_ || figures.ooms > 0) return;
+    const std::lock_guard lock(mutex_);
+    held_.insert(std::ranges::upper_bound(held_, figures.peak_held_bytes), figures.peak_held_bytes);
+    if (held_.size() >= *count_) most_ = held_[*count_ - 1];
+  }
+  const std::atomic<std::size_t>* most() const { return &most_; }
+
+ private:
+  std::optional<std::size_t> count_;
+  std::mutex mutex_;
+  std::vector<std::size_t> held_;  // the least first
+  std::atomic<std::size_t> most_{kEnoughBytes};
+};
+
+// Counts replays that are done.
+class Steps {
+ public:
+  explicit Steps(const std::function<void(double)>& report) : report_(report) {}
+
+  void expect(std::size_t steps) { expected_ += steps; }
+  void done() {
+    const std::lock_guard lock(mutex_);
+    ++done_;
+    if (report_) report_(static_cast<double>(done_) / static_cast<double>(std::max(expected_, done_)));
+  }
+
+ private:
+  const std::function<void(double)>& report_;
+  std::mutex mutex_;
+  std::size_t expected_ = 0;
+  std::size_t done_ = 0;
+};
+
+// A policy that was replayed, and what is known of it.
+struct Candidate {
+  AllocatorPolicy policy;
+  std::size_t number = 0;  // in the list of policies, which begins with the simplest
+  std::optional<PolicyFigures> figures;
+  PolicyAdvice advice;
+};
+
+auto rank_of(const Candidate& one) {
+  return std::tuple(one.figures->ooms, one.figures->peak_held_bytes, one.figures->driver_us, one.number);
+}
+
+AllocatorPolicy without_collection(AllocatorPolicy policy) {
+  policy.garbage_collection_threshold = 0;
+  policy.limit_bytes = 0;
+  return policy;
+}
+
+class Advising {
+ public:
+  Advising(const AdvisedProgram& program, const ReplayDevice& on, const AdviceOptions& options)
+      : program_(program),
+        on_(on),
+        options_(options),
+        shape_(shape_of(*program.trace)),
+        live_bytes_(peak_live_bytes(*program.trace)),
+        best_(options.sweep ? options.top : std::nullopt),
+        steps_(options.progress) {}
+
+  Advice make(std::vector<Card> gpus) {
+    std::ranges::stable_sort(gpus, {}, &Card::memory_bytes);
+    const std::vector<AllocatorPolicy> policies = options_.sweep ? policies_of_sweep() : usual_policies();
+    replay_native();
+    replay_others(policies);
+    replay_collecting(policies);
+    std::vector<Candidate> told = told_of(policies);
+    try_on(gpus, told);
+    if (options_.measures_host_time) measure_host_time(told);
+    Advice advice = advice_of(std::move(told), policies.size());
+    for (const Card& gpu : gpus) advice.gpus.push_back(gpu.key);
+    return advice;
+  }
+
+ private:
+  using Figures = std::optional<PolicyFigures>;
+
+  void replay_native() {
+    steps_.expect(1);
+    const PolicyFigures native = *figures_of(*program_.trace, AllocatorPolicy(), on_.usable_bytes);
+    known_[AllocatorPolicy()] = native;
+    best_.add(native);
+    steps_.done();
+    const double fraction = fraction_of(native.peak_held_bytes, on_.memory_bytes);
+    limit_bytes_ = static_cast<std::size_t>(fraction * static_cast<double>(on_.memory_bytes));
+  }
+
+  // Replays each policy once that is not known.
+  void replay(const std::vector<AllocatorPolicy>& policies) {
+    std::vector<std::pair<AllocatorPolicy, Figures>> jobs;
+    for (const AllocatorPolicy& policy : policies) {
+      if (known_.try_emplace(policy, std::nullopt).second) jobs.emplace_back(policy, std::nullopt);
+    }
+    steps_.expect(jobs.size());
+    run_in_parallel(jobs.size(), options_.jobs, [&](std::size_t i) {
+      jobs[i].second = figures_of(*program_.trace, jobs[i].first, on_.usable_bytes, best_.most());
+      if (jobs[i].second) best_.add(*jobs[i].second);
+      steps_.done();
+    });
+    for (const auto& [policy, figures] : jobs) known_[policy] = figures;
+  }
+
+  void replay_others(const std::vector<AllocatorPolicy>& policies) {
+    std::vector<AllocatorPolicy> others;
+    for (const AllocatorPolicy& policy : policies) {
+      if (policy.garbage_collection_threshold == 0) others.push_back(without_idle_options(policy, shape_));
+    }
+    replay(others);
+  }
+
+  void replay_collecting(const std::vector<AllocatorPolicy>& policies) {
+    std::vector<AllocatorPolicy> collecting;
+    for (const AllocatorPolicy& policy : policies) {
+      if (policy.garbage_collection_threshold != 0) collecting.push_back(active(policy));
+    }
+    std::erase_if(collecting, [](const AllocatorPolicy& policy) { return policy.garbage_collection_threshold == 0; });
+    replay(collecting);
+  }
+
+  // The policy that holds the same and has no option without effect. Garbage is not collected where no more is ever held than
+  // the part of the limit that is left alone.
+  AllocatorPolicy active(AllocatorPolicy policy) const {
+    policy = without_idle_options(policy, shape_);
+    if (policy.garbage_collection_threshold == 0) return policy;
+    policy.limit_bytes = limit_bytes_;
+    const AllocatorPolicy base = without_collection(policy);
+    const auto known = known_.find(base);
+    const double left_alone = policy.garbage_collection_threshold * static_cast<double>(limit_bytes_);
+    const bool never_collects = known != known_.end() && known->second &&
+                                static_cast<double>(known->second->peak_held_bytes) < left_alone;
+    return never_collects ? base : policy;
+  }
+
+  // Those to tell of, the best first. In a sweep one of those that do the same, and as many as are asked for.
+  std::vector<Candidate> told_of(const std::vector<AllocatorPolicy>& policies) const {
+    std::vector<Candidate> candidates;
+    for (std::size_t i = 0; i < policies.size(); ++i) {
+      Candidate one{.policy = policies[i], .number = i, .figures = known_.at(active(policies[i])), .advice = {}};
+      if (options_.sweep && without_limit(active(policies[i])) != policies[i]) continue;
+      if (!one.figures) continue;
+      if (one.policy.garbage_collection_threshold != 0) one.policy.limit_bytes = limit_bytes_;
+      candidates.push_back(std::move(one));
+    }
+    std::ranges::sort(candidates, {}, rank_of);
+    const std::size_t most = options_.top.value_or(candidates.size());
+    std::size_t place = 0;
+    std::erase_if(candidates, [&](const Candidate& one) { return place++ >= most && one.number != 0; });
+    for (Candidate& one : candidates) describe(one);
+    return candidates;
+  }
+
+  static AllocatorPolicy without_limit(AllocatorPolicy policy) {
+    policy.limit_bytes = 0;
+    return policy;
+  }
+
+  void describe(Candidate& one) const {
+    one.advice.policy = key_of(one.policy);
+    one.advice.line = line_of(one.policy, on_.memory_bytes);
+    one.advice.peak_reserved_bytes = one.figures->peak_held_bytes;
+    one.advice.ooms = one.figures->ooms;
+    one.advice.driver_us = one.figures->driver_us;
+  }
+
+  void try_on(const std::vector<Card>& gpus, std::vector<Candidate>& candidates) {
+    steps_.expect(candidates.size());
+    run_in_parallel(candidates.size(), options_.jobs, [&](std::size_t i) {
+      try_on(gpus, candidates[i]);
+      steps_.done();
+    });
+  }
+
+  void try_on(const std::vector<Card>& gpus, Candidate& one) const {
+    const AllocatorPolicy policy = active(one.policy);
+    const bool completes = one.figures->ooms == 0 && policy.limit_bytes == 0;
+    PolicyOnTrace on_trace(program_.trace, live_bytes_, policy,
+                           completes ? std::optional(one.figures->peak_held_bytes) : std::nullopt);
+    const auto left = [&](std::size_t bytes) { return bytes - std::min(bytes, program_.other_bytes); };
+    for (const Card& gpu : gpus) {
+      if (!on_trace.fits(left(gpu.usable_bytes()))) continue;
+      one.advice.gpus.push_back(gpu.key);
+      if (!one.advice.smallest_gpu.empty()) continue;
+      one.advice.smallest_gpu = gpu.key;
+      one.advice.smallest_gpu_bytes = gpu.memory_bytes;
+      one.advice.is_smallest_unsure = !on_trace.fits(left(gpu.least_usable_bytes()));
+    }
+  }
+
+  // One at a time: threads that share the machine's caches would be in the times.
+  void measure_host_time(std::vector<Candidate>& candidates) {
+    steps_.expect(candidates.size());
+    for (Candidate& one : candidates) {
+      one.advice.ns_per_event = host_ns_per_event(*program_.trace, one.policy, on_.usable_bytes);
+      steps_.done();
+    }
+  }
+
+  Advice advice_of(std::vector<Candidate> candidates, std::size_t settings) const {
+    Advice advice;
+    advice.file = program_.file;
+    advice.device = program_.device;
+    advice.events = program_.trace->event_count;
+    advice.peak_requested_bytes = live_bytes_;
+    advice.on = on_;
+    advice.recorded_reserved_bytes = program_.recorded_reserved_bytes;
+    advice.settings = settings;
+    advice.replays = known_.size();
+    for (Candidate& one : candidates) advice.policies.push_back(std::move(one.advice));
+    advice.recommendation = recommendation_of(advice);
+    return advice;
+  }
+
+  const AdvisedProgram& program_;
+  const ReplayDevice& on_;
+  const AdviceOptions& options_;
+  ProgramShape shape_;
+  std::size_t live_bytes_;
+  BestHeld best_;
+  Steps steps_;
+  std::size_t limit_bytes_ = 0;               // for garbage collection: what PyTorch's default holds
+  std::map<AllocatorPolicy, Figures> known_;  // nullopt: more than the best
+};
+
+}  // namespace
+
+const PolicyAdvice& Advice::native() const {
+  return *std::ranges::find(policies, key_of(AllocatorPolicy()), &PolicyAdvice::policy);
+}
+
+Advice advise(const AdvisedProgram& program, const ReplayDevice& on, const std::vector<Card>& gpus,
+              const AdviceOptions& options) {
+  return Advising(program, on, options).make(gpus);
+}
+
+}  // namespace cachalot::tools

@@ -1,0 +1,89 @@
+// Which allocator policy a program should have: its history replayed under each, in parallel.
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "tools/advice/policies.h"
+#include "tools/card_table.h"
+#include "tools/trace_reader.h"
+
+namespace cachalot::tools {
+
+// The device on which programs are replayed.
+struct ReplayDevice {
+  std::string gpu;               // a key of `cachalot gpus`, or "" for another device
+  std::size_t memory_bytes = 0;  // its whole memory
+  std::size_t usable_bytes = 0;  // what is left for the allocator
+};
+
+// What one program did on one device.
+struct AdvisedProgram {
+  std::string file;  // or the program's words
+  int device = 0;
+  std::shared_ptr<const Trace> trace;
+  std::size_t other_bytes = 0;  // of the device, beside the allocator's memory and the context
+  // What PyTorch reserved at its peak, where the whole program was recorded.
+  std::optional<std::size_t> recorded_reserved_bytes;
+};
+
+struct AdviceOptions {
+  bool sweep = false;
+  std::optional<std::size_t> top;  // how many policies are told of; all without
+  int jobs = 1;                    // threads
+  bool measures_host_time = true;
+  std::function<void(double done)> progress;  // 0 to 1; called by one thread at a time
+};
+
+// What one policy came to.
+struct PolicyAdvice {
+  std::string policy;  // key_of
+  std::string line;    // line_of
+  std::size_t peak_reserved_bytes = 0;
+  std::size_t ooms = 0;      // allocations that fail on the device
+  double driver_us = 0;      // simulated
+  double ns_per_event = 0;   // host time; 0 where it is not known
+  std::string smallest_gpu;  // that completes; "": none does
+  std::size_t smallest_gpu_bytes = 0;
+  bool is_smallest_unsure = false;    // the estimate of the context decides
+  std::vector<std::string> gpus;      // that complete, the smallest first
+};
+
+// Which policy to take. The reason is the replay's.
+struct Recommendation {
+  std::string policy;
+  std::string line;
+  std::size_t saved_bytes = 0;  // reserved, against PyTorch's default
+  std::string sentence;
+};
+
+struct Advice {
+  std::string file;
+  int device = 0;
+  std::string error;  // not empty: the file cannot be read, and nothing else is known
+  std::size_t events = 0;
+  std::size_t peak_requested_bytes = 0;
+  ReplayDevice on;
+  std::optional<std::size_t> recorded_reserved_bytes;  // AdvisedProgram's
+  std::vector<std::string> gpus;                       // those to answer for, the smallest first
+  std::size_t settings = 0;                            // that there are answers for
+  std::size_t replays = 0;                             // that these took
+  std::vector<PolicyAdvice> policies;                  // the best first; PyTorch's default always
+  Recommendation recommendation;
+
+  const PolicyAdvice& native() const;
+};
+
+// Returns the advice. `gpus` are those to answer for.
+//
+// The best policy is the one with the fewest failed allocations; among those the least reserved memory, then the least driver
+// time. The recommended one has the least driver time of all that fail as seldom as the best and reserve less than 1 % more.
+// Thread-safe.
+Advice advise(const AdvisedProgram& program, const ReplayDevice& on, const std::vector<Card>& gpus,
+              const AdviceOptions& options);
+
+}  // namespace cachalot::tools

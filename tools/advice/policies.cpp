@@ -1,0 +1,159 @@
+#include "tools/advice/policies.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <span>
+
+#include "base/bytes.h"
+#include "policy/torch_policy.h"
+
+namespace cachalot::tools {
+namespace {
+
+using Heap = AllocatorPolicy::Heap;
+
+constexpr std::size_t kMostDivisions = 16;
+
+// "a:1,b:2".
+class OptionList {
+ public:
+  template <typename Value>
+  void add(std::string_view key, const Value& value) {
+    text_ += fmt::format("{}{}:{}", text_.empty() ? "" : ",", key, value);
+  }
+  const std::string& text() const { return text_; }
+
+ private:
+  std::string text_;
+};
+
+OptionList options_of(const AllocatorPolicy& policy) {
+  OptionList list;
+  if (policy.heap == Heap::expandable_segments) list.add("expandable_segments", "True");
+  if (policy.heap == Heap::pages) list.add("heap", "pages");
+  if (policy.max_split_size_mb != 0) list.add("max_split_size_mb", policy.max_split_size_mb);
+  if (policy.roundup_power2_divisions != 0) list.add("roundup_power2_divisions", policy.roundup_power2_divisions);
+  if (policy.garbage_collection_threshold != 0)
+    list.add("garbage_collection_threshold", policy.garbage_collection_threshold);
+  if (policy.page_size_mb != 0) list.add("page_size_mb", policy.page_size_mb);
+  if (policy.remap_slack != 0) list.add("remap_slack", policy.remap_slack);
+  if (policy.cross_stream != AllocatorPolicy().cross_stream) list.add("cross_stream", policy.cross_stream);
+  return list;
+}
+
+Options options_with_divisions(std::size_t divisions) {
+  Options options;
+  options.roundup_power2_divisions.fill(divisions);
+  return options;
+}
+
+// No segment of PyTorch's is larger, whatever the rounding.
+std::size_t largest_segment(const ProgramShape& shape, bool is_rounded) {
+  const std::size_t rounded = is_rounded ? std::bit_ceil(shape.largest_request) : round_to_block(shape.largest_request);
+  return std::max(segment_size(rounded, kLargeBuffer), kLargeBuffer);
+}
+
+}  // namespace
+
+std::string key_of(const AllocatorPolicy& policy) {
+  const std::string text = options_of(policy).text();
+  return text.empty() ? "native" : text;
+}
+
+std::string config_of(const AllocatorPolicy& policy) {
+  OptionList list = options_of(policy);
+  if (policy.heap == Heap::segments) list.add("heap", "segments");
+  if (policy.limit_bytes != 0) list.add("limit", fmt::format("{}B", policy.limit_bytes));
+  return list.text();
+}
+
+std::string line_of(const AllocatorPolicy& policy, std::size_t device_bytes) {
+  OptionList list = options_of(policy);
+  if (list.text().empty()) return "";
+  if (policy.heap == Heap::pages) return "python -m cachalot run --config " + list.text();
+  if (policy.limit_bytes != 0)
+    list.add("per_process_memory_fraction", fraction_of(policy.limit_bytes, device_bytes));
+  return "PYTORCH_CUDA_ALLOC_CONF=" + list.text();
+}
+
+double fraction_of(std::size_t limit_bytes, std::size_t device_bytes) {
+  constexpr double kSteps = 10'000;
+  const double exact = static_cast<double>(limit_bytes) / static_cast<double>(std::max<std::size_t>(device_bytes, 1));
+  return std::clamp(std::ceil(exact * kSteps), 1.0, kSteps - 1) / kSteps;
+}
+
+std::vector<AllocatorPolicy> usual_policies() {
+  std::vector<AllocatorPolicy> policies = {{}};
+  for (const std::size_t size : {32, 128, 512}) policies.push_back({.max_split_size_mb = size});
+  for (const std::size_t divisions : {4, 8}) policies.push_back({.roundup_power2_divisions = divisions});
+  for (const double threshold : {0.6, 0.8}) policies.push_back({.garbage_collection_threshold = threshold});
+  policies.push_back({.heap = Heap::expandable_segments});
+  policies.push_back({.heap = Heap::pages});
+  policies.push_back({.heap = Heap::pages, .page_size_mb = 2});
+  policies.push_back({.heap = Heap::pages, .remap_slack = 0.1});
+  policies.push_back({.heap = Heap::pages, .cross_stream = "off"});
+  return policies;
+}
+
+std::vector<AllocatorPolicy> policies_of_sweep() {
+  std::vector<AllocatorPolicy> policies;
+  for (const std::size_t size : {0, 20, 32, 64, 128, 256, 512, 1024}) {
+    for (const std::size_t divisions : {0, 1, 2, 4, 8, 16}) {
+      for (const double threshold : {0.0, 0.6, 0.7, 0.8, 0.9, 0.95}) {
+        policies.push_back({.max_split_size_mb = size,
+                            .roundup_power2_divisions = divisions,
+                            .garbage_collection_threshold = threshold});
+      }
+    }
+  }
+  policies.push_back({.heap = Heap::expandable_segments});
+  for (const std::size_t size : {0, 2, 4, 8, 16, 64}) {
+    for (const double slack : {0.0, 0.02, 0.05, 0.1}) {
+      for (const std::string_view cross_stream : {"completed", "off", "scarce", "wait"}) {
+        policies.push_back(
+            {.heap = Heap::pages, .page_size_mb = size, .remap_slack = slack, .cross_stream = cross_stream});
+      }
+    }
+  }
+  return policies;
+}
+
+ProgramShape shape_of(const Trace& trace) {
+  ProgramShape shape;
+  shape.streams = trace.streams.size();
+  std::vector<std::size_t> idle;
+  std::vector<Options> roundings;
+  for (std::size_t divisions = 1; divisions <= kMostDivisions; divisions *= 2) {
+    idle.push_back(divisions);
+    roundings.push_back(options_with_divisions(divisions));
+  }
+  for_each_part(trace, [&](std::span<const TraceEvent> events, std::size_t) {
+    for (const TraceEvent& event : events) {
+      if (event.is_free() || event.bytes == 0) continue;
+      shape.largest_request = std::max<std::size_t>(shape.largest_request, event.bytes);
+      for (std::size_t i = 0; i < idle.size(); ++i) {
+        if (idle[i] != 0 && round_size(event.bytes, roundings[i]) != round_to_block(event.bytes)) idle[i] = 0;
+      }
+    }
+    return true;
+  });
+  std::erase(idle, 0);
+  shape.divisions_without_effect = std::move(idle);
+  return shape;
+}
+
+AllocatorPolicy without_idle_options(const AllocatorPolicy& policy, const ProgramShape& shape) {
+  AllocatorPolicy active = policy;
+  if (std::ranges::count(shape.divisions_without_effect, active.roundup_power2_divisions) > 0)
+    active.roundup_power2_divisions = 0;
+  const bool is_rounded = active.roundup_power2_divisions != 0;
+  if (shape.largest_request == 0 || active.max_split_size_mb * kMiB > largest_segment(shape, is_rounded))
+    active.max_split_size_mb = 0;
+  if (shape.streams <= 1) active.cross_stream = AllocatorPolicy().cross_stream;
+  return active;
+}
+
+}  // namespace cachalot::tools

@@ -1,0 +1,95 @@
+#include "tools/advice/recorded_programs.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <memory>
+#include <utility>
+
+#include "base/check.h"
+#include "tools/foreign_files.h"
+#include "tools/history/allocations.h"
+#include "tools/trace_reader.h"
+
+namespace cachalot::tools {
+namespace {
+
+using Action = HistoryEvent::Action;
+
+// What an event adds to reserved memory.
+std::int64_t growth_of(const HistoryEvent& event) {
+  const auto bytes = static_cast<std::int64_t>(event.bytes);
+  if (event.action == Action::segment_alloc || event.action == Action::segment_map) return bytes;
+  if (event.action == Action::segment_free || event.action == Action::segment_unmap) return -bytes;
+  return 0;
+}
+
+std::int64_t reserved_at_end(const DeviceHistory& device) {
+  std::int64_t reserved = 0;
+  for (const HistorySegment& segment : device.segments) reserved += static_cast<std::int64_t>(segment.bytes);
+  return reserved;
+}
+
+// At the last allocation that failed: what was reserved, and where the device lacked memory, what was free there.
+std::optional<std::size_t> usable_bytes_of(const DeviceHistory& device) {
+  std::int64_t reserved = reserved_at_end(device);
+  for (auto event = device.events.rbegin(); event != device.events.rend(); ++event) {
+    if (event->action == Action::oom) {
+      const bool device_lacked = event->address < event->bytes;  // otherwise a limit did
+      return static_cast<std::size_t>(std::max<std::int64_t>(reserved, 0)) + (device_lacked ? event->address : 0);
+    }
+    reserved -= growth_of(*event);
+  }
+  return std::nullopt;
+}
+
+RecordedProgram program_of(const History& history, const DeviceHistory& device) {
+  RecordedProgram recorded;
+  AdvisedProgram& program = recorded.program;
+  program.file = history.path;
+  program.device = device.device;
+  program.trace = std::make_shared<const Trace>(trace_of(history, device, FailedRequests::played));
+  program.recorded_reserved_bytes = recorded_reserved_bytes(device);
+  recorded.usable_bytes = usable_bytes_of(device);
+  for (const DeviceFacts& facts : history.facts) {
+    if (facts.device != device.device) continue;
+    recorded.device_bytes = facts.total_bytes;
+    recorded.context_bytes = facts.context_bytes;
+  }
+  return recorded;
+}
+
+}  // namespace
+
+std::optional<std::size_t> recorded_reserved_bytes(const DeviceHistory& device) {
+  std::int64_t at_begin = reserved_at_end(device);
+  for (const HistoryEvent& event : device.events) at_begin -= growth_of(event);
+  if (at_begin != 0 || device.events.empty()) return std::nullopt;
+  std::int64_t reserved = 0;
+  std::int64_t peak = 0;
+  for (const HistoryEvent& event : device.events) peak = std::max(peak, reserved += growth_of(event));
+  if (peak == 0) return std::nullopt;  // the history has no segments
+  return static_cast<std::size_t>(peak);
+}
+
+std::vector<RecordedProgram> recorded_programs(InputFile file) {
+  std::vector<RecordedProgram> programs;
+  if (looks_like_trace(file.begin())) {
+    AdvisedProgram& program = programs.emplace_back().program;
+    program.file = file.path();
+    program.trace = std::make_shared<const Trace>(read_trace(std::move(file)));
+    return programs;
+  }
+  const History history = read_history(std::move(file));
+  for (const DeviceHistory& device : history.devices) {
+    if (!device.events.empty()) programs.push_back(program_of(history, device));
+  }
+  CACHALOT_REQUIRE(!programs.empty(),
+                   "{} has no history: record it with torch.cuda.memory._record_memory_history() before "
+                   "torch.cuda.memory._dump_snapshot()",
+                   history.path);
+  return programs;
+}
+
+}  // namespace cachalot::tools

@@ -1,0 +1,32 @@
+// The programs in a file, as advice takes them.
+#pragma once
+
+#include <cstddef>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "tools/advice/advice.h"
+#include "tools/history/history.h"
+#include "tools/input_file.h"
+
+namespace cachalot::tools {
+
+// One program on one device, and what the file says of the device.
+struct RecordedProgram {
+  AdvisedProgram program;
+  // What the allocator could have at most, from the message of an allocation that failed.
+  std::optional<std::size_t> usable_bytes;
+  std::optional<std::size_t> device_bytes;   // the device's memory
+  std::optional<std::size_t> context_bytes;  // of the context and libraries
+};
+
+// Returns the programs in a trace, or in any file that read_history reads: one for each device with events. A request that
+// failed is played as well, and freed at once. Throws InvalidArgument, which names the file, also where it has no history.
+std::vector<RecordedProgram> recorded_programs(InputFile file);
+
+// Returns how much memory was reserved at most, by the events of segments and the segments at the end; nullopt where the
+// history begins later than the program: there was memory before.
+std::optional<std::size_t> recorded_reserved_bytes(const DeviceHistory& device);
+
+}  // namespace cachalot::tools

@@ -1,0 +1,16 @@
+// The same work for many numbers, several at the same time.
+#pragma once
+
+#include <cstddef>
+#include <functional>
+
+namespace cachalot::tools {
+
+// Returns how many threads the machine runs at the same time, at least 1.
+int processors();
+
+// Calls job(0) to job(count - 1), each once, on up to so many threads, and returns when all are done. After one that throws
+// none begins; then the exception of the lowest number is thrown.
+void run_in_parallel(std::size_t count, int threads, const std::function<void(std::size_t)>& job);
+
+}  // namespace cachalot::tools
