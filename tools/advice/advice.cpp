@@ -153,8 +153,8 @@ class Advising {
     const AllocatorPolicy base = without_collection(policy);
     const auto known = known_.find(base);
     const double left_alone = policy.garbage_collection_threshold * static_cast<double>(limit_bytes_);
-    const bool never_collects = known != known_.end() && known->second &&
-                                static_cast<double>(known->second->peak_held_bytes) < left_alone;
+    const bool never_collects =
+        known != known_.end() && known->second && static_cast<double>(known->second->peak_held_bytes) < left_alone;
     return never_collects ? base : policy;
   }
 

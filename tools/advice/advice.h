@@ -49,8 +49,8 @@ struct PolicyAdvice {
   double ns_per_event = 0;   // host time; 0 where it is not known
   std::string smallest_gpu;  // that completes; "": none does
   std::size_t smallest_gpu_bytes = 0;
-  bool is_smallest_unsure = false;    // the estimate of the context decides
-  std::vector<std::string> gpus;      // that complete, the smallest first
+  bool is_smallest_unsure = false;  // the estimate of the context decides
+  std::vector<std::string> gpus;    // that complete, the smallest first
 };
 
 // Which policy to take. The reason is the replay's.

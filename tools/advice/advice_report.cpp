@@ -73,7 +73,8 @@ std::string exactness_text(const Advice& advice) {
   const std::size_t recorded = *advice.recorded_reserved_bytes;
   for (const PolicyAdvice& one : advice.policies) {
     if (one.peak_reserved_bytes == recorded)
-      return fmt::format("The program itself reserved {}, as the replay with {}.\n", format_bytes(recorded), one.policy);
+      return fmt::format("The program itself reserved {}, as the replay with {}.\n", format_bytes(recorded),
+                         one.policy);
   }
   return fmt::format("The program itself reserved {}; the replay with PyTorch's default, {}.\n", format_bytes(recorded),
                      format_bytes(advice.native().peak_reserved_bytes));
@@ -123,7 +124,8 @@ std::string fleet_sentence(const std::vector<Advice>& advices) {
   std::ranges::stable_sort(by_count, std::ranges::greater(), &std::pair<std::string, std::size_t>::second);
   std::string text = fmt::format("{} of {} reserved can be saved", format_bytes(saved), format_bytes(reserved));
   for (std::size_t i = 0; i < by_count.size(); ++i) {
-    text += fmt::format("{}{} for {}", i == 0 ? ": " : ", ", by_count[i].first, format_count(by_count[i].second, "program"));
+    text += fmt::format("{}{} for {}", i == 0 ? ": " : ", ", by_count[i].first,
+                        format_count(by_count[i].second, "program"));
   }
   if (failed > 0) text += fmt::format("; {} cannot be read", format_count(failed, "file"));
   return text + ".";

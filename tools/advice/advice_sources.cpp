@@ -64,7 +64,8 @@ ReplayDevice device_of(const RecordedProgram& recorded, const std::vector<Card>&
   }
   if (!recorded.device_bytes) return usual_device(recorded.program, cards);
   const std::size_t bytes = *recorded.device_bytes;
-  Card nearest = *std::ranges::min_element(cards, {}, [&](const Card& card) { return distance(card.memory_bytes, bytes); });
+  Card nearest =
+      *std::ranges::min_element(cards, {}, [&](const Card& card) { return distance(card.memory_bytes, bytes); });
   nearest.memory_bytes = bytes;
   return device_like(nearest, recorded.program.other_bytes);
 }
@@ -130,6 +131,7 @@ std::vector<Advice> advise_on_cluster(const std::vector<std::string>& files, con
   const int waiting = std::min(2 * workers.places(), 512);  // so that no worker waits for the next file
   run_in_parallel(files.size(), waiting, [&](std::size_t i) {
     try {
+      if (cluster.sends_files) InputFile(files[i], "history");  // what cannot be opened is told as everywhere
       of_files[i] = advices_of_lines(workers.advise(cluster.words, files[i], cluster.sends_files), files[i]);
     } catch (const std::exception& error) {
       of_files[i] = {failure(files[i], error)};

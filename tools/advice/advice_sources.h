@@ -27,7 +27,7 @@ struct AdviceRequest {
 struct AdviceCluster {
   std::string python;  // an interpreter with the package distributed
   std::string scheduler;
-  bool sends_files = false;         // otherwise workers open the same paths
+  bool sends_files = false;          // otherwise workers open the same paths
   std::vector<std::string> words{};  // the options of `cachalot advise`
 };
 

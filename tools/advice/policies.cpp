@@ -74,8 +74,7 @@ std::string line_of(const AllocatorPolicy& policy, std::size_t device_bytes) {
   OptionList list = options_of(policy);
   if (list.text().empty()) return "";
   if (policy.heap == Heap::pages) return "python -m cachalot run --config " + list.text();
-  if (policy.limit_bytes != 0)
-    list.add("per_process_memory_fraction", fraction_of(policy.limit_bytes, device_bytes));
+  if (policy.limit_bytes != 0) list.add("per_process_memory_fraction", fraction_of(policy.limit_bytes, device_bytes));
   return "PYTORCH_CUDA_ALLOC_CONF=" + list.text();
 }
 

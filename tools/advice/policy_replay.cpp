@@ -1,5 +1,6 @@
 #include "tools/advice/policy_replay.h"
 
+#include <algorithm>
 #include <span>
 #include <utility>
 
@@ -56,8 +57,9 @@ std::optional<PolicyFigures> figures_of(const Trace& trace, const AllocatorPolic
 
 double host_ns_per_event(const Trace& trace, const AllocatorPolicy& policy, std::size_t device_bytes) {
   if (policy.heap == Heap::expandable_segments || trace.event_count == 0) return 0;
-  constexpr std::size_t kManyEvents = 1'000'000;
-  const int passes = trace.event_count < kManyEvents ? 3 : 1;
+  constexpr std::size_t kWantedEvents = 1'000'000;  // some tenth of a second
+  constexpr std::size_t kMostPasses = 20;
+  const auto passes = static_cast<int>(std::clamp<std::size_t>(kWantedEvents / trace.event_count, 1, kMostPasses));
   const std::int64_t ns = time_best_pass(trace, options_of(policy, device_bytes), passes);
   return static_cast<double>(ns) / static_cast<double>(trace.event_count);
 }

@@ -12,8 +12,9 @@ namespace {
 constexpr double kNearlyEqual = 1.01;  // memory of policies among which time decides
 
 bool is_nearly_best(const PolicyAdvice& one, const PolicyAdvice& best) {
-  return one.ooms == best.ooms && static_cast<double>(one.peak_reserved_bytes) <
-                                      kNearlyEqual * static_cast<double>(std::max<std::size_t>(best.peak_reserved_bytes, 1));
+  return one.ooms == best.ooms &&
+         static_cast<double>(one.peak_reserved_bytes) <
+             kNearlyEqual * static_cast<double>(std::max<std::size_t>(best.peak_reserved_bytes, 1));
 }
 
 const PolicyAdvice& choice_of(const Advice& advice) {
@@ -45,9 +46,9 @@ std::string reason_to_set(const Advice& advice, const PolicyAdvice& choice) {
   const PolicyAdvice& native = advice.native();
   std::string text = fmt::format("Set {}: ", choice.policy);
   if (choice.ooms < native.ooms) {
-    text += fmt::format("on {} of memory {} with it, and {} with PyTorch's default", format_bytes(advice.on.usable_bytes),
-                        choice.ooms == 0 ? "no allocation fails" : format_count(choice.ooms, "allocation") + " fail",
-                        native.ooms);
+    text += fmt::format(
+        "on {} of memory {} with it, and {} with PyTorch's default", format_bytes(advice.on.usable_bytes),
+        choice.ooms == 0 ? "no allocation fails" : format_count(choice.ooms, "allocation") + " fail", native.ooms);
   } else {
     text += fmt::format("it reserves {} instead of {}, {}", format_bytes(choice.peak_reserved_bytes),
                         format_bytes(native.peak_reserved_bytes),

@@ -31,12 +31,16 @@ class AdviseCommand : public Command {
         .usage = "[OPTIONS] FILE...|-- PROGRAM [ARGUMENTS...]",
         .summary = "Find the allocator settings with which a PyTorch program needs least memory",
         .details =
-            "Replays what a program allocated with PyTorch's default policy, with PyTorch's settings and with cachalot's "
-            "page heap, and prints one table, the best first, with the smallest GPU that completes and the line to set. "
-            "FILE is a memory snapshot with a history, a trace, or another file of allocations. Of several files there is "
+            "Replays what a program allocated with PyTorch's default policy, with PyTorch's settings and with "
+            "cachalot's "
+            "page heap, and prints one table, the best first, with the smallest GPU that completes and the line to "
+            "set. "
+            "FILE is a memory snapshot with a history, a trace, or another file of allocations. Of several files there "
+            "is "
             "a line for each, first that with most memory to be saved; a file that cannot be read is a line with the "
             "error. A PROGRAM is run on a simulated GPU first, as by `cachalot simulate`; its output is not shown.\n\n"
-            "The policies are replayed at the same time, on all processors. With --sweep there are 400 settings. No "
+            "The policies are replayed at the same time, on all processors. With --sweep there are nearly 400 "
+            "settings. No "
             "replay is made of a setting that cannot make a difference: max_split_size_mb above the largest segment, "
             "roundup_power2_divisions that round no request to another size, cross_stream with one stream, and garbage "
             "collection where held memory stays below its threshold. A replay ends early that holds more than the best "
@@ -54,8 +58,10 @@ class AdviseCommand : public Command {
   void declare(CLI::App& app) override {
     app.add_option("FILE", files_, "Memory snapshots with a history, traces, or other files of allocations");
     declare_cards(app, cards_);
-    app.add_flag("--sweep", sweep_, "Try 400 settings: combinations of PyTorch's options, and of the page heap's");
-    app.add_option("--top", top_, "How many settings to tell of, beside PyTorch's default (default: all; 10 of a sweep)")
+    app.add_flag("--sweep", sweep_,
+                 "Try nearly 400 settings: combinations of PyTorch's options, and of the page heap's");
+    app.add_option("--top", top_,
+                   "How many settings to tell of, beside PyTorch's default (default: all; 10 of a sweep)")
         ->type_name("N")
         ->check(CLI::Range(1, 1000));
     app.add_option("--jobs", jobs_, "How many replays there are at the same time (default: the number of processors)")

@@ -51,7 +51,6 @@ std::vector<AllocationStep> steps_of(const std::vector<Allocation>& allocations)
 // becomes a stream of its own. A request that failed is left out; or it is played, and freed at once: whether a policy has
 // memory for it is then known. Throws InvalidArgument when the history has neither an allocation nor a free.
 enum class FailedRequests : std::uint8_t { left_out, played };
-Trace trace_of(const History& history, const DeviceHistory& device,
-               FailedRequests failed = FailedRequests::left_out);
+Trace trace_of(const History& history, const DeviceHistory& device, FailedRequests failed = FailedRequests::left_out);
 
 }  // namespace cachalot::tools

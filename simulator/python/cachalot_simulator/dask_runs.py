@@ -62,8 +62,9 @@ def record(words: list[str], folder: str, version: str) -> dict[str, bytes]:
         return {path.name: path.read_bytes() for path in Path(reports).iterdir()}
 
 
-def advise(options: list[str], file: str, content: bytes | None, folder: str, version: str) -> str:
-    """Replays a file on a worker, in one thread: the worker has its others for other files. Returns the lines of JSON.
+def advise(options: list[str], file: str, content: bytes | None, folder: str, version: str) -> tuple[list[str], str]:
+    """Replays a file on a worker, in one thread: the worker has its others for other files. Returns lines of JSON and "", or no
+    lines and what is wrong with the file.
 
     Without content the worker opens the path, relative to the folder.
     """
@@ -81,8 +82,8 @@ def advise(options: list[str], file: str, content: bytes | None, folder: str, ve
         done = subprocess.run([command, "advise", "--json", "--jobs=1", *options, path], cwd=folder if os.path.isdir(folder) else own,
                               capture_output=True, text=True, check=False)
         if done.returncode != 0:
-            raise RuntimeError(done.stderr.strip().removeprefix("cachalot: ").replace(path, file))
-        return done.stdout
+            return [], done.stderr.strip().removeprefix("cachalot: ").replace(path, file)
+        return done.stdout.splitlines(), ""
 
 
 class Runs:
@@ -126,18 +127,17 @@ class Runs:
         file, folder = request["file"], request["folder"]
         try:
             content = (Path(folder) / file).read_bytes() if request["sends_file"] else None
-        except OSError as error:
-            reply(replies, f"failed {file}: {error.strerror}")
+        except (OSError, MemoryError) as error:
+            reply(replies, f"failed {file}: {one_line(error)}")
             return
         future = self._client.submit(advise, request["advise"], file, content, folder, self._version, pure=False)
 
         def finish(done: Any) -> None:
             try:
-                lines = done.result().splitlines()
+                lines, failure = done.result()
             except BaseException as error:
-                reply(replies, f"failed {one_line(error)}")
-            else:
-                reply(replies, "\n".join([f"lines {len(lines)}", *lines]))
+                lines, failure = [], one_line(error)
+            reply(replies, "\n".join([f"lines {len(lines)}", *lines]) if lines else f"failed {failure}")
 
         future.add_done_callback(finish)
 

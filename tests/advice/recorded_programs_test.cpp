@@ -1,0 +1,102 @@
+// What histories tell of their programs, and that the replay of PyTorch's policy reserves what was recorded.
+#include "tools/advice/recorded_programs.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <zlib.h>
+
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "base/bytes.h"
+#include "tests/tools/data_files.h"
+#include "tools/advice/policy_replay.h"
+#include "tools/history/allocations.h"
+
+namespace cachalot::tools {
+namespace {
+
+using Action = HistoryEvent::Action;
+
+std::size_t replayed_bytes(const Trace& trace) {
+  return figures_of(trace, AllocatorPolicy(), kEnoughBytes)->peak_held_bytes;
+}
+
+Action action_named(const std::string& name) {
+  for (int i = 0; i <= static_cast<int>(Action::annotate); ++i) {
+    if (name_of(static_cast<Action>(i)) == name) return static_cast<Action>(i);
+  }
+  throw std::runtime_error("no action " + name);
+}
+
+// A log of data/gpu_traces.
+History history_of_log(const std::string& name) {
+  History history;
+  history.path = CACHALOT_DATA_DIR "/gpu_traces/" + name;
+  DeviceHistory& device = history.devices.emplace_back();
+  gzFile file = gzopen(history.path.c_str(), "rb");
+  std::string line(1000, '\0');
+  while (gzgets(file, line.data(), static_cast<int>(line.size())) != nullptr) {
+    std::vector<std::string> words;
+    std::istringstream text(line.substr(0, line.find('\n')));
+    for (std::string word; std::getline(text, word, ',');) words.push_back(word);
+    if (words[0] == "EV") {
+      device.events.push_back({.address = std::stoull(words[2], nullptr, 0),
+                               .bytes = std::stoull(words[3]),
+                               .stream = history.streams.add(std::stoull(words[4])),
+                               .action = action_named(words[1])});
+    } else if (words[0] == "END" && words[1] == "seg") {
+      device.segments.push_back({.address = std::stoull(words[2], nullptr, 0), .bytes = std::stoull(words[3])});
+    }
+  }
+  gzclose(file);
+  return history;
+}
+
+TEST(RecordedReserved, IsWhatTheReplayOfAWholeHistoryReserves) {
+  const History history = history_of_log("cs336sil_mem_snapshot.csv.gz");
+  const std::optional<std::size_t> recorded = recorded_reserved_bytes(history.devices[0]);
+  EXPECT_EQ(recorded, 3781165056U);
+  EXPECT_EQ(replayed_bytes(trace_of(history, history.devices[0])), recorded);
+}
+
+TEST(RecordedReserved, IsUnknownWhereTheHistoryBeginsLate) {
+  for (const char* name : {"cs336_medium_128_inference.csv.gz", "cs336_medium_512_training.csv.gz"}) {
+    EXPECT_EQ(recorded_reserved_bytes(history_of_log(name).devices[0]), std::nullopt) << name;
+  }
+}
+
+// 20 MiB are reserved; 30 more are asked for, and 8 are free on the device.
+History history_with_failure(std::uint64_t free_bytes) {
+  History history;
+  DeviceHistory& device = history.devices.emplace_back();
+  device.events = {{.address = 0x1000, .bytes = 20 * kMiB, .action = Action::segment_alloc},
+                   {.address = 0x1000, .bytes = 4 * kMiB, .action = Action::alloc},
+                   {.address = free_bytes, .bytes = 30 * kMiB, .action = Action::oom},
+                   {.address = 0x1000, .bytes = 4 * kMiB, .action = Action::free_requested}};
+  device.segments = {{.address = 0x1000, .bytes = 20 * kMiB}};
+  return history;
+}
+
+TEST(FailedRequests, ArePlayedAndFreedAtOnce) {
+  const History history = history_with_failure(8 * kMiB);
+  const Trace with = trace_of(history, history.devices[0], FailedRequests::played);
+  const Trace without = trace_of(history, history.devices[0]);
+  EXPECT_EQ(with.event_count, without.event_count + 2);
+  EXPECT_EQ(peak_live_bytes(without), 4 * kMiB);
+  EXPECT_EQ(peak_live_bytes(with), 34 * kMiB);
+  EXPECT_TRUE(with.events[2].is_free());
+  EXPECT_EQ(with.events[2].slot, with.events[1].slot);
+}
+
+TEST(Snapshots, OfAWholeProgramAreReplayedAsRecorded) {
+  for (const RecordedProgram& recorded : recorded_programs(InputFile(kLayers, "history"))) {
+    EXPECT_FALSE(recorded.usable_bytes);
+    if (!recorded.program.recorded_reserved_bytes) continue;
+    EXPECT_EQ(replayed_bytes(*recorded.program.trace), *recorded.program.recorded_reserved_bytes);
+  }
+}
+
+}  // namespace
+}  // namespace cachalot::tools
