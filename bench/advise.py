@@ -50,7 +50,7 @@ other, kept = torch.cuda.Stream(), []
 for step in range(400):
     with torch.cuda.stream(other if step % 3 == 0 else torch.cuda.current_stream()):
         size = int(torch.randint(1 << 10, 24 << 20, (1,), generator=random))
-        block = torch.empty(size, dtype=torch.uint8, device="cuda")
+        block = torch.zeros(size, dtype=torch.uint8, device="cuda")
     if step % 5: kept.append(block)
     if len(kept) > 60: del kept[int(torch.randint(0, 60, (1,), generator=random))]
 """,

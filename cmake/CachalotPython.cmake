@@ -110,7 +110,7 @@ endfunction()
 # page heap). Those of `cachalot simulate` and `fit` are one of their own, which runs beside the others, as
 # are those of pinned memory, which needs torch's host allocator to be changed in the whole process.
 function(cachalot_python_tests)
-  set(simulate computing fit owners simulate simulate_distributed)
+  set(simulate advise computing fit owners simulate simulate_distributed)
   set(pinned pinned pinned_processes)
   set(programs convert mcp pytest_plugin ranks stage)  # of programs as a whole, which the heap does not change
   foreach(group IN ITEMS simulate pinned programs)

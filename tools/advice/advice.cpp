@@ -91,10 +91,10 @@ class Advising {
     replay_native();
     replay_others(policies);
     replay_collecting(policies);
-    std::vector<Candidate> told = told_of(policies);
-    try_on(gpus, told);
-    if (options_.measures_host_time) measure_host_time(told);
-    Advice advice = advice_of(std::move(told), policies.size());
+    std::vector<Candidate> candidates = listed(policies);
+    try_on(gpus, candidates);
+    if (options_.measures_host_time) measure_host_time(candidates);
+    Advice advice = advice_of(std::move(candidates), policies.size());
     for (const Card& gpu : gpus) advice.gpus.push_back(gpu.key);
     return advice;
   }
@@ -158,8 +158,8 @@ class Advising {
     return never_collects ? base : policy;
   }
 
-  // Those to tell of, the best first. In a sweep one of those that do the same, and as many as are asked for.
-  std::vector<Candidate> told_of(const std::vector<AllocatorPolicy>& policies) const {
+  // Those to list, the best first. In a sweep one of those that do the same, and as many as are asked for.
+  std::vector<Candidate> listed(const std::vector<AllocatorPolicy>& policies) const {
     std::vector<Candidate> candidates;
     for (std::size_t i = 0; i < policies.size(); ++i) {
       Candidate one{.policy = policies[i], .number = i, .figures = known_.at(active(policies[i])), .advice = {}};

@@ -33,7 +33,7 @@ struct AdvisedProgram {
 
 struct AdviceOptions {
   bool sweep = false;
-  std::optional<std::size_t> top;  // how many policies are told of; all without
+  std::optional<std::size_t> top;  // how many policies are listed; all without
   int jobs = 1;                    // threads
   bool measures_host_time = true;
   std::function<void(double done)> progress;  // 0 to 1; called by one thread at a time

@@ -61,7 +61,7 @@ class AdviseCommand : public Command {
     app.add_flag("--sweep", sweep_,
                  "Try nearly 400 settings: combinations of PyTorch's options, and of the page heap's");
     app.add_option("--top", top_,
-                   "How many settings to tell of, beside PyTorch's default (default: all; 10 of a sweep)")
+                   "How many settings to list, beside PyTorch's default (default: all; 10 of a sweep)")
         ->type_name("N")
         ->check(CLI::Range(1, 1000));
     app.add_option("--jobs", jobs_, "How many replays there are at the same time (default: the number of processors)")
