@@ -26,7 +26,7 @@ struct Way {
   std::string config;  // of a replay; "" for PyTorch's expandable segments
 };
 
-const Way kExpandable = {""};
+const Way kExpandableWay = {""};
 const Way kPages = {"heap:pages"};
 
 // Returns the most bytes that are held on a device with enough of them; nullopt where even that one is too small.
@@ -115,7 +115,7 @@ class RemedySearch {
         device_(device),
         evidence_(evidence),
         trace_(trace_of(history, device)),
-        now_(is_expandable(history.settings) ? kExpandable : Way{segment_config(history.settings)}),
+        now_(is_expandable(history.settings) ? kExpandableWay : Way{segment_config(history.settings)}),
         of_bytes_(held_bytes(trace_, now_).value_or(0)) {
     if (evidence.failure) available_bytes_ = evidence.reserved_bytes + evidence.failure->device_free_bytes.value_or(0);
     if (evidence.limit_bytes && available_bytes_) available_bytes_ = std::min(*available_bytes_, *evidence.limit_bytes);
@@ -128,7 +128,7 @@ class RemedySearch {
       consider({.key = "expandable_segments",
                 .setting = "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
                 .text = "PyTorch's segments grow in place, so that free memory between live blocks is rarer"},
-               trace_, kExpandable);
+               trace_, kExpandableWay);
     }
     consider({.key = "page_heap",
               .setting = "import cachalot; cachalot.enable(\"heap:pages\")",
