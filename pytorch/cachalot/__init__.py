@@ -90,10 +90,12 @@ if TYPE_CHECKING:
     from ._pinned import is_pinned_enabled, pinned_stats, set_pinned_limit
     from ._pool_set import PoolSet
     from ._pools import PoolStats, TensorPool
+    from ._publish import publish, stop_publishing
     from ._rank_report import DistributedReport, RankReport
     from ._ranks import distributed_report
     from ._regions import Region, contiguous, region, regions, release_physical, restore_physical
     from ._saved_tensors import SavedOnHost
+    from ._statistics_log import StatisticsLog, log_statistics, on_statistics, to_tensorboard, to_wandb
     from ._stage import stage, stage_chunks
 
 __all__ = [

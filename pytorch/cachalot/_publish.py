@@ -26,8 +26,8 @@ def publish(directory: str | os.PathLike[str] | None = None) -> Path:
 
     `cachalot top`, Prometheus and other readers see it (docs/reference/statistics_page.md). Allocations do nothing for it: a thread
     takes the figures once a second, and ten times a second while a reader reads. CACHALOT_PUBLISH=1 in the environment does the
-    same when the allocator is first used. Call it after enable(): it makes the allocator. It may be called from any thread; a further call does nothing. A forked child
-    publishes nothing of its parent.
+    same when the allocator is first used. Call it after enable(): it makes the allocator. It may be called from any thread; a
+    further call does nothing. A forked child publishes nothing of its parent.
 
     Args:
         directory: the folder of the page; None: the one that CACHALOT_PUBLISH_DIR names, or /dev/shm.

@@ -96,8 +96,8 @@ def on_statistics(callback: OnStatistics, interval_s: float | None = 10.0) -> St
 
     Args:
         callback: takes a dict of names and numbers, of every device with memory, and the step of the training or None:
-            {"cachalot/0/reserved_bytes": 21474836480.0, "cachalot/0/unused_share": 0.04, ...}. It runs on a thread of its own, or on
-            that of log_statistics(). to_tensorboard() and to_wandb() make one.
+            {"cachalot/0/reserved_bytes": 21474836480.0, "cachalot/0/unused_share": 0.04, ...}. It runs on a thread of its own, or
+            on that of log_statistics(). to_tensorboard() and to_wandb() make one.
         interval_s: seconds between two calls, at least 0.01; None: only log_statistics() calls it.
 
     Returns:
