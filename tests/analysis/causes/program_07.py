@@ -1,13 +1,11 @@
 """Feature maps of images, somewhat smaller from image to image."""
 
-import os
-
-os.environ["PYTORCH_CUDA_ALLOC_CONF"] = "max_split_size_mb:32"
-
-from watched import block, watch  # noqa: E402
+import torch
+from watched import block, watch
 
 
 def main():
+    torch.cuda.memory._set_allocator_settings("max_split_size_mb:32")
     maps = [block(58) for _ in range(15)]
     while maps:
         maps.pop()

@@ -1,13 +1,11 @@
 """Sequences of all lengths, by settings that somebody recommended."""
 
-import os
-
-os.environ["PYTORCH_CUDA_ALLOC_CONF"] = "roundup_power2_divisions:2"
-
-from watched import block, watch  # noqa: E402
+import torch
+from watched import block, watch
 
 
 def main():
+    torch.cuda.memory._set_allocator_settings("roundup_power2_divisions:2")
     sequences = [block(17 * (1 + i % 2)) for i in range(28)]
     del sequences
 

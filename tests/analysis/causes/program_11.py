@@ -1,21 +1,33 @@
 """A training with a group of ranks for each kind of parallelism."""
 
 import os
+import tempfile
 
 import torch
 import torch.distributed as dist
 from watched import block, watch
 
+MEETING = f"file://{tempfile.mkdtemp()}/ranks"
 
-def main():
-    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT="29571", RANK="0", WORLD_SIZE="2")
-    dist.init_process_group("nccl", rank=0, world_size=2, device_id=torch.device("cuda:0"))
+
+def meet(rank: int) -> None:
+    torch.cuda.set_device(rank)
+    dist.init_process_group("nccl", init_method=MEETING, rank=rank, world_size=2, device_id=torch.device("cuda", rank))
     groups = [dist.new_group([0, 1]) for _ in range(2)]
     for group in groups:
         dist.all_reduce(torch.ones(8, device="cuda"), group=group)
+    torch.cuda.synchronize()
+
+
+def main():
+    meet(0)
     weights = [block(40) for _ in range(4)]
-    batch = block(180)
+    batch = block(300)
     del weights, batch
 
 
+other = os.fork()
+if other == 0:
+    meet(1)
+    os._exit(0)
 watch(main)
