@@ -68,7 +68,7 @@ def remedy(function: Callable[[], None]) -> Callable[[], None]:
 
 @remedy
 def expandable_segments() -> None:
-    torch.cuda.memory._set_allocator_settings("expandable_segments:True")
+    torch._C._accelerator_setAllocatorSettings("expandable_segments:True")
 
 
 @remedy

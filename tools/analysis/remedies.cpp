@@ -110,7 +110,7 @@ DeviceHistory without_growth(const DeviceHistory& device, const std::vector<Grow
 
 class RemedySearch {
  public:
-  RemedySearch(const History& history, const DeviceHistory& device, const Evidence& evidence)
+  RemedySearch(const History& history, const DeviceHistory& device, const Evidence& evidence, Cause cause)
       : history_(history),
         device_(device),
         evidence_(evidence),
@@ -118,7 +118,9 @@ class RemedySearch {
         now_(is_expandable(history.settings) ? kExpandableWay : Way{segment_config(history.settings)}),
         of_bytes_(held_bytes(trace_, now_).value_or(0)) {
     if (evidence.failure) available_bytes_ = evidence.reserved_bytes + evidence.failure->device_free_bytes.value_or(0);
-    if (evidence.limit_bytes && available_bytes_) available_bytes_ = std::min(*available_bytes_, *evidence.limit_bytes);
+    // Under a limit the program could not take more than it had, whatever the device had.
+    if (available_bytes_ && cause == Cause::limit)
+      available_bytes_ = evidence.limit_bytes.value_or(evidence.reserved_bytes);
   }
 
   std::uint64_t of_bytes() const { return of_bytes_; }
@@ -160,6 +162,11 @@ class RemedySearch {
         return try_more_room("end_process", "end the other process, or use another GPU: CUDA_VISIBLE_DEVICES",
                              "the device's memory is this program's",
                              available_bytes_.value_or(0) + evidence_.other_process_bytes.value_or(0));
+      case Cause::nccl:
+        return try_more_room(
+            "less_nccl", "fewer process groups, or NCCL_MAX_NCHANNELS and NCCL_BUFFSIZE smaller",
+            "NCCL takes its buffers outside of PyTorch",
+            available_bytes_.value_or(0) + evidence_.nccl_bytes.value_or(evidence_.own_outside_bytes.value_or(0)));
       default:
         return;
     }
@@ -251,9 +258,9 @@ bool has_allocations(const DeviceHistory& device) {
 
 Remedies find_remedies(const History& history, DeviceHistory& device, const Evidence& evidence, Cause cause,
                        const std::vector<Growth>& growths, std::span<const Allocation> allocations, Sites& sites) {
-  if (!has_allocations(device)) return {};
+  if (cause == Cause::pinned || !has_allocations(device)) return {};  // memory of the GPU is not what lacked
   const WithFailedRequest with_request(device, evidence);
-  RemedySearch search(history, device, evidence);
+  RemedySearch search(history, device, evidence, cause);
   search.try_settings();
   search.try_for(cause, growths, allocations, sites);
   return {.of_bytes = search.of_bytes(), .best = search.best()};

@@ -63,7 +63,7 @@ class ExplainCommand : public Command {
         ->type_name("WHICH")
         ->check(CLI::IsMember({"own", "library", "all"}))
         ->capture_default_str();
-    app.add_flag("--tree", tree_, "Show the calls of what was live as a tree");
+    app.add_flag("--tree", tree_, "Show the calls that allocated the live memory, as a tree");
     app.add_option("--rules", rules_, "Rules of your own for categories, as JSON")->type_name("FILE");
     app.add_option("--top", top_, "How many rows of each table to show")
         ->type_name("N")

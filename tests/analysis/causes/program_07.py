@@ -5,7 +5,7 @@ from watched import block, watch
 
 
 def main():
-    torch.cuda.memory._set_allocator_settings("max_split_size_mb:32")
+    torch._C._accelerator_setAllocatorSettings("max_split_size_mb:32")
     maps = [block(58) for _ in range(15)]
     while maps:
         maps.pop()

@@ -5,7 +5,7 @@ from watched import block, watch
 
 
 def main():
-    torch.cuda.memory._set_allocator_settings("roundup_power2_divisions:2")
+    torch._C._accelerator_setAllocatorSettings("roundup_power2_divisions:2")
     sequences = [block(17 * (1 + i % 2)) for i in range(28)]
     del sequences
 

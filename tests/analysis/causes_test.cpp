@@ -1,0 +1,228 @@
+// Why memory ran out: messages of PyTorch, the layout of memory at the failure, causes, and remedies by replay.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "tests/analysis/history_builder.h"
+#include "tests/tools/complaint.h"
+#include "tools/analysis/explanation.h"
+#include "tools/analysis/policy_settings.h"
+
+namespace cachalot::tools {
+namespace {
+
+using Action = HistoryEvent::Action;
+
+constexpr std::uint64_t kMiB = std::uint64_t{1} << 20;
+constexpr Address kFirst = 0x10000000;
+
+const std::string kMessage =
+    "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 200.00 MiB. GPU 1 has a total capacity of 1.00 GiB "
+    "of "
+    "which 114.00 MiB is free. Including non-PyTorch memory, this process has 240.00 MiB memory in use. Process 19120 "
+    "has "
+    "670.00 MiB memory in use. 409.60 MiB allowed; Of the allocated memory 120.50 MiB is allocated by PyTorch, with "
+    "20.00 MiB "
+    "allocated in private pools (e.g., CUDA Graphs), and 5.00 MiB is reserved by PyTorch but unallocated. If reserved";
+
+// A program that keeps 2 MiB of every segment of 40 MiB, until 300 MiB are asked for with `free` left on the device.
+HistoryBuilder fragmented(std::uint64_t free) {
+  HistoryBuilder program;
+  const StackId keep = program.stack({{"/app/answers.py", "summary", 14}});
+  const StackId answer = program.stack({{"/app/answers.py", "answer", 9}});
+  for (Address i = 0; i < 10; ++i) {
+    const Address at = kFirst + i * 64 * kMiB;
+    const std::uint64_t bytes = (40 + 2 * i) * kMiB;
+    program.add(Action::segment_alloc, at, bytes);
+    program.alloc(at, bytes, answer);
+    program.free(at, bytes);
+    program.alloc(at, bytes - 2 * kMiB, answer);
+    program.alloc(at + bytes - 2 * kMiB, 2 * kMiB, keep);
+    program.free(at, bytes - 2 * kMiB);
+  }
+  program.add(Action::oom, free, 300 * kMiB, answer);
+  for (Address i = 0; i < 10; ++i) {
+    const std::uint64_t bytes = (40 + 2 * i) * kMiB;
+    program.segment(kFirst + i * 64 * kMiB,
+                    {{.bytes = bytes - 2 * kMiB},
+                     {.bytes = 2 * kMiB, .requested_bytes = 2 * kMiB, .state = HistoryBlock::State::allocated}});
+  }
+  return program;
+}
+
+Explanation explained(HistoryBuilder& program, const ExplainOptions& options = {}) {
+  static const CategoryRules rules = built_in_rules();
+  return explain(program.history(), program.device(), rules, options);
+}
+
+std::vector<std::string> keys(const Explanation& explanation) {
+  std::vector<std::string> keys;
+  for (const Remedy& remedy : explanation.remedies.best) keys.push_back(remedy.key);
+  return keys;
+}
+
+TEST(OomMessage, TellsWhatItSays) {
+  const OomMessage message = read_oom_message("a log\n" + kMessage, "log");
+  EXPECT_EQ(message.requested_bytes, 200 * kMiB);
+  EXPECT_EQ(message.device, 1);
+  EXPECT_EQ(message.total_bytes, 1024 * kMiB);
+  EXPECT_EQ(message.free_bytes, 114 * kMiB);
+  EXPECT_EQ(message.process_bytes, 240 * kMiB);
+  EXPECT_EQ(message.allowed_bytes, static_cast<std::uint64_t>(409.6 * 1048576));
+  EXPECT_EQ(message.allocated_bytes, 120 * kMiB + kMiB / 2);
+  EXPECT_EQ(message.private_bytes, 20 * kMiB);
+  EXPECT_EQ(message.unallocated_bytes, 5 * kMiB);
+  ASSERT_EQ(message.other_processes.size(), 1);
+  EXPECT_EQ(message.other_processes.front().id, 19120);
+  EXPECT_EQ(message.other_processes.front().bytes, 670 * kMiB);
+}
+
+TEST(OomMessage, PinnedMemoryAndNcclHaveMessagesOfTheirOwn) {
+  EXPECT_TRUE(read_oom_message("rows = x.pin_memory()\ntorch.AcceleratorError: CUDA error: out of memory", "log")
+                  .is_of_pinned_memory);
+  EXPECT_TRUE(
+      read_oom_message("NCCL error: unhandled cuda error\nFailed to CUDA calloc 6291456 bytes", "log").is_of_nccl);
+  EXPECT_EQ(complaint_about("log", ": ", [] { read_oom_message("all is well", "log"); }),
+            "no message of PyTorch that memory ran out: \"Tried to allocate ...\"");
+}
+
+TEST(Explain, AMessageAloneIsEnoughForACause) {
+  ExplainOptions options;
+  options.message = read_oom_message(kMessage, "log");
+  History history;
+  add_facts(*options.message, history);
+  EXPECT_EQ(explain_message(history, options).cause, Cause::other_process);
+}
+
+TEST(Explain, FragmentationNamesTheBlocksThatPinSegments) {
+  HistoryBuilder program = fragmented(50 * kMiB);
+  const Explanation one = explained(program);
+  EXPECT_EQ(one.cause, Cause::fragmentation);
+  EXPECT_EQ(one.evidence.of(Cause::fragmentation).bytes, (10 * 40 + 90 - 20) * kMiB);
+  EXPECT_EQ(one.evidence.of(Cause::fragmentation).largest_bytes, 56 * kMiB);
+  ASSERT_FALSE(one.pins.empty());
+  EXPECT_EQ(one.pins.front().at, "app/answers.py:14 in summary");
+  EXPECT_EQ(one.pins.front().pin.blocks, 10);
+  EXPECT_EQ(keys(one), (std::vector<std::string>{"page_heap", "expandable_segments"}));
+  EXPECT_EQ(one.remedies.of_bytes, (490 + 300) * kMiB);
+  EXPECT_LT(one.remedies.best.front().reserved_bytes, 400 * kMiB);
+}
+
+TEST(Explain, WhatIsFreedBehindTheFailureDoesNotChangeTheAnswer) {
+  HistoryBuilder program = fragmented(50 * kMiB);
+  for (HistoryBlock& block : program.device().blocks) block.state = HistoryBlock::State::free;
+  for (Address i = 0; i < 10; ++i) program.free(kFirst + i * 64 * kMiB + (38 + 2 * i) * kMiB, 2 * kMiB);
+  const Explanation one = explained(program);
+  EXPECT_EQ(one.cause, Cause::fragmentation);
+  EXPECT_EQ(one.pins.front().pin.blocks, 10);
+}
+
+TEST(Explain, TheHistoryIsAsBeforeAfterTheReplays) {
+  HistoryBuilder program = fragmented(50 * kMiB);
+  const std::vector<HistoryEvent> before = program.device().events;
+  explained(program);
+  ASSERT_EQ(program.device().events.size(), before.size());
+  for (std::size_t i = 0; i < before.size(); ++i) {
+    EXPECT_EQ(program.device().events[i].action, before[i].action);
+    EXPECT_EQ(program.device().events[i].address, before[i].address);
+  }
+}
+
+TEST(Explain, MemoryOfOtherStreamsIsNamed) {
+  HistoryBuilder program = fragmented(50 * kMiB);
+  const std::uint16_t other = program.history().streams.add(0x7);
+  for (HistoryEvent& event : program.device().events) {
+    if (event.action != Action::oom) event.stream = other;
+  }
+  for (HistorySegment& segment : program.device().segments) segment.stream = other;
+  EXPECT_EQ(explained(program).cause, Cause::other_stream);
+}
+
+TEST(Explain, PoolsOfSegmentsTellThoseOfEvents) {
+  for (const bool is_graph : {false, true}) {
+    HistoryBuilder program = fragmented(50 * kMiB);
+    const std::uint16_t pool = program.history().pools.add(is_graph ? PoolId{3, 0} : PoolId{0, 3});
+    for (HistorySegment& segment : program.device().segments) segment.pool = pool;
+    const Explanation one = explained(program);
+    EXPECT_EQ(one.cause, is_graph ? Cause::graph_pools : Cause::private_pool);
+    EXPECT_EQ(one.shares.pools.front().name, is_graph ? "(3, 0)" : "(0, 3)");
+  }
+}
+
+TEST(Explain, ALimitIsTheCauseWhereTheDeviceHadTheMemory) {
+  HistoryBuilder program;
+  program.add(Action::segment_alloc, kFirst, 100 * kMiB);
+  program.alloc(kFirst, 100 * kMiB);
+  program.segment(kFirst,
+                  {{.bytes = 100 * kMiB, .requested_bytes = 100 * kMiB, .state = HistoryBlock::State::allocated}});
+  program.add(Action::oom, 500 * kMiB, 200 * kMiB);
+  const Explanation one = explained(program);
+  EXPECT_EQ(one.cause, Cause::limit);
+  EXPECT_EQ(keys(one), std::vector<std::string>{"raise_limit"});
+}
+
+TEST(Explain, WhatIsLeftOfAKnownDeviceIsSomebodyElses) {
+  HistoryBuilder program;
+  program.add(Action::segment_alloc, kFirst, 100 * kMiB);
+  program.alloc(kFirst, 100 * kMiB);
+  program.segment(kFirst,
+                  {{.bytes = 100 * kMiB, .requested_bytes = 100 * kMiB, .state = HistoryBlock::State::allocated}});
+  program.add(Action::oom, 50 * kMiB, 200 * kMiB);
+  EXPECT_EQ(explained(program).cause, Cause::too_large);
+  ExplainOptions options;
+  options.total_bytes = 1024 * kMiB;
+  EXPECT_EQ(explained(program, options).cause, Cause::other_process);
+}
+
+TEST(Explain, RoundingIsTheCauseWhereItTookWhatLacks) {
+  HistoryBuilder program;
+  program.history().settings = "roundup_power2_divisions:2,garbage_collection_threshold:0.8";
+  for (Address i = 0; i < 10; ++i) {
+    program.add(Action::segment_alloc, kFirst + i * 32 * kMiB, 24 * kMiB);
+    program.alloc(kFirst + i * 32 * kMiB, 17 * kMiB);
+    program.segment(kFirst + i * 32 * kMiB,
+                    {{.bytes = 24 * kMiB, .requested_bytes = 17 * kMiB, .state = HistoryBlock::State::allocated}});
+  }
+  program.add(Action::oom, 2 * kMiB, 17 * kMiB);
+  const Explanation one = explained(program);
+  EXPECT_EQ(one.cause, Cause::cached_by_rounding);
+  const std::vector<std::string> found = keys(one);
+  EXPECT_NE(std::ranges::find(found, "no_rounding"), found.end());
+}
+
+TEST(Explain, ALoopThatNeverFreesLeaks) {
+  HistoryBuilder program;
+  const StackId batch = program.stack({{"/app/serve.py", "load", 3}});
+  const StackId keep = program.stack({{"/app/serve.py", "answer", 8}});
+  for (Address i = 0; i < 20; ++i) {
+    const Address at = kFirst + i * 64 * kMiB;
+    program.add(Action::segment_alloc, at, 40 * kMiB);
+    program.alloc(at, 40 * kMiB, keep);
+    if (i == 0) program.add(Action::segment_alloc, kFirst + (Address{1} << 32), 20 * kMiB);
+    program.alloc(kFirst + (Address{1} << 32), 20 * kMiB, batch);
+    program.free(kFirst + (Address{1} << 32), 20 * kMiB);
+    program.segment(at, {{.bytes = 40 * kMiB, .requested_bytes = 40 * kMiB, .state = HistoryBlock::State::allocated}});
+  }
+  program.segment(kFirst + (Address{1} << 32), {{.bytes = 20 * kMiB}});
+  program.add(Action::oom, 10 * kMiB, 40 * kMiB, keep);
+  const Explanation one = explained(program);
+  EXPECT_EQ(one.cause, Cause::leak);
+  EXPECT_EQ(one.growths.front().at, "app/serve.py:8 in answer");
+  EXPECT_EQ(one.growths.front().allocations, 20);
+  EXPECT_EQ(keys(one).front(), "free_leak");
+}
+
+TEST(PolicySettings, AreThoseThatAReplayKnows) {
+  EXPECT_EQ(segment_config("expandable_segments:False,max_split_size_mb:32,roundup_power2_divisions:[256:1,>:2]"),
+            "heap:segments,max_split_size_mb:32,roundup_power2_divisions:[256:1,>:2]");
+  EXPECT_EQ(segment_config("max_split_size_mb:32,roundup_power2_divisions:2", "max_split_size_mb"),
+            "heap:segments,roundup_power2_divisions:2");
+  EXPECT_EQ(segment_config("max_split_size_mb:nonsense,,x[:]"), "heap:segments");
+  EXPECT_TRUE(is_expandable("max_split_size_mb:32, expandable_segments:True"));
+  EXPECT_FALSE(is_expandable("expandable_segments:False"));
+}
+
+}  // namespace
+}  // namespace cachalot::tools
