@@ -201,7 +201,9 @@ function(cachalot_replay_library)
   find_package(ZLIB REQUIRED)
   cachalot_files(sources tools ${arg_SOURCES})
   add_library(cachalot_replay STATIC ${sources})
-  cachalot_unity(cachalot_replay)
+  # By folder: as one file they would take one core for minutes.
+  cachalot_unity(cachalot_replay GROUPS analysis=tools/analysis,tools/advice history=tools/history,tools/exports
+    live=tools/live,tools/pages)
   target_link_libraries(cachalot_replay PUBLIC cachalot_internal ZLIB::ZLIB)
 endfunction()
 
@@ -226,7 +228,7 @@ function(cachalot_command)
   add_executable(cachalot_cli ${sources})
   set_target_properties(cachalot_cli PROPERTIES
     OUTPUT_NAME cachalot RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tools)
-  cachalot_unity(cachalot_cli)
+  cachalot_unity(cachalot_cli GROUPS commands=tools/commands)
   cachalot_quick_to_build(cachalot_cli WORKS)
   target_link_libraries(cachalot_cli PRIVATE cachalot_replay CLI11::CLI11)
   if(CACHALOT_PORTABLE_COMMAND)
