@@ -34,16 +34,17 @@ CAUSES = {
     "program_11": "nccl",
     "program_12": "too_large",
 }
+MEMORY = {"program_11": "2GiB"}  # of the device; of others 1 GiB
 NEED_MESSAGE = {"program_06", "program_10", "program_11"}  # a snapshot tells nothing of other processes
 
 
 def run_forked(program: str, stem: Path) -> None:
-    """Runs the program in a process of its own on a device of 1 GiB."""
+    """Runs the program in a process of its own on a small device."""
     child = os.fork()
     if child == 0:
         status = 1
         try:
-            os.environ.update(OUT=str(stem), CACHALOT_SIM_DEVICES="2", CACHALOT_SIM_MEMORY="1GiB", CACHALOT_SIM_CONTEXT="120MiB",
+            os.environ.update(OUT=str(stem), CACHALOT_SIM_DEVICES="2", CACHALOT_SIM_MEMORY=MEMORY.get(program, "1GiB"), CACHALOT_SIM_CONTEXT="120MiB",
                               CACHALOT_SIM_SHARED=f"{stem}.shared")
             sys.path.insert(0, str(FOLDER))
             runpy.run_path(str(FOLDER / f"{program}.py"), run_name="__main__")

@@ -8,12 +8,12 @@
 namespace cachalot::tools {
 namespace {
 
-std::string bytes(std::uint64_t number) { return format_bytes(number); }
+std::string size_text(std::uint64_t number) { return format_bytes(number); }
 
 std::string pieces_text(const Cached& cached) {
-  if (cached.pieces == 0) return bytes(cached.bytes);
-  return fmt::format("{} in {} piece{} of at most {}", bytes(cached.bytes), cached.pieces,
-                     cached.pieces == 1 ? "" : "s", bytes(cached.largest_bytes));
+  if (cached.pieces == 0) return size_text(cached.bytes);
+  return fmt::format("{} in {} piece{} of at most {}", size_text(cached.bytes), cached.pieces,
+                     cached.pieces == 1 ? "" : "s", size_text(cached.largest_bytes));
 }
 
 std::string pinned_by(const Explanation& one) {
@@ -21,7 +21,7 @@ std::string pinned_by(const Explanation& one) {
   const NamedPin& first = one.pins.front();
   if (first.at.empty()) return "";
   return fmt::format("; most of it lies beside {} block{} ({}) of {}", first.pin.blocks,
-                     first.pin.blocks == 1 ? "" : "s", bytes(first.pin.block_bytes), first.at);
+                     first.pin.blocks == 1 ? "" : "s", size_text(first.pin.block_bytes), first.at);
 }
 
 std::string holder_text(const Explanation& one) {
@@ -29,26 +29,26 @@ std::string holder_text(const Explanation& one) {
   switch (one.cause) {
     case Cause::limit:
       return fmt::format("the device had {} free, but the program may not take them: a limit was set{}",
-                         bytes(evidence.failure->device_free_bytes.value_or(0)),
-                         evidence.limit_bytes ? fmt::format(" of {}", bytes(*evidence.limit_bytes)) : "");
+                         size_text(evidence.failure->device_free_bytes.value_or(0)),
+                         evidence.limit_bytes ? fmt::format(" of {}", size_text(*evidence.limit_bytes)) : "");
     case Cause::leak:
       return fmt::format(
           "{} of the live memory grew with the steps of the program: {} in {} allocations of {} are never freed",
-          bytes(evidence.leaked_bytes), bytes(one.growths.front().bytes), one.growths.front().allocations,
+          size_text(evidence.leaked_bytes), size_text(one.growths.front().bytes), one.growths.front().allocations,
           one.growths.front().at);
     case Cause::other_process:
-      return fmt::format("other processes held {} of the device", bytes(evidence.other_process_bytes.value_or(0)));
+      return fmt::format("other processes held {} of the device", size_text(evidence.other_process_bytes.value_or(0)));
     case Cause::nccl:
       return evidence.own_outside_bytes || evidence.nccl_bytes
                  ? fmt::format("NCCL, the CUDA context and other libraries of this process held {} outside of PyTorch",
-                               bytes(evidence.nccl_bytes.value_or(evidence.own_outside_bytes.value_or(0))))
+                               size_text(evidence.nccl_bytes.value_or(evidence.own_outside_bytes.value_or(0))))
                  : "NCCL found no memory for its buffers, which it takes outside of PyTorch";
     case Cause::pinned:
       return "pinned host memory ran out, not memory of the GPU; PyTorch rounds each pinned request up to a power of "
              "two";
     default:
       return fmt::format("{} of live memory and the request do not fit into the device together",
-                         bytes(evidence.allocated_bytes));
+                         size_text(evidence.allocated_bytes));
   }
 }
 
@@ -64,9 +64,9 @@ std::string cached_text(const Explanation& one) {
     case Cause::graph_pools:
       return fmt::format("{} is free, but kept in the pools of CUDA graphs", pieces_text(cached));
     case Cause::oversize_blocks:
-      return fmt::format("{} are the rests of blocks that max_split_size_mb keeps whole", bytes(cached.bytes));
+      return fmt::format("{} are the rests of blocks that max_split_size_mb keeps whole", size_text(cached.bytes));
     case Cause::cached_by_rounding:
-      return fmt::format("{} of the live blocks were not asked for: requests are rounded up", bytes(cached.bytes));
+      return fmt::format("{} of the live blocks were not asked for: requests are rounded up", size_text(cached.bytes));
     default:
       return holder_text(one);
   }
@@ -77,7 +77,7 @@ std::string cached_text(const Explanation& one) {
 std::string sentence_of(const Explanation& one) {
   if (one.cause == Cause::none) return "memory did not run out";
   if (!one.evidence.failure) return holder_text(one);
-  return fmt::format("{} was asked for: {}", bytes(one.evidence.failure->requested_bytes), cached_text(one));
+  return fmt::format("{} was asked for: {}", size_text(one.evidence.failure->requested_bytes), cached_text(one));
 }
 
 }  // namespace cachalot::tools

@@ -13,7 +13,7 @@ MEETING = f"file://{tempfile.mkdtemp()}/ranks"
 def meet(rank: int) -> None:
     torch.cuda.set_device(rank)
     dist.init_process_group("nccl", init_method=MEETING, rank=rank, world_size=2, device_id=torch.device("cuda", rank))
-    groups = [dist.new_group([0, 1]) for _ in range(2)]
+    groups = [dist.new_group([0, 1]) for _ in range(4)]
     for group in groups:
         dist.all_reduce(torch.ones(8, device="cuda"), group=group)
     torch.cuda.synchronize()
@@ -22,7 +22,7 @@ def meet(rank: int) -> None:
 def main():
     meet(0)
     weights = [block(40) for _ in range(4)]
-    batch = block(300)
+    batch = block(1500)
     del weights, batch
 
 
