@@ -108,7 +108,7 @@ TEST(Advice, IsWhatReplaysComeTo) {
 }
 
 TEST(Advice, RecommendsWhatTheReplayShows) {
-  const Advice advice = advise(frag_toy(), device_of(kDeviceBytes), {card("small", 3100, 50), card("large", 9000, 50)},
+  const Advice advice = advise(frag_toy(), device_of(kDeviceBytes), {card("small", 3300, 50), card("large", 9000, 50)},
                                options_without_times());
   const PolicyAdvice& choice = of(advice, advice.recommendation.policy);
   const PolicyAdvice& native = advice.native();
