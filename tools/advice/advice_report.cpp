@@ -64,7 +64,7 @@ std::string row_of(const PolicyAdvice& one, const Advice& advice, const Style& s
 
 std::string place_text(const Advice& advice) {
   const std::string usable = format_bytes(advice.on.usable_bytes);
-  return advice.on.gpu.empty() ? usable : fmt::format("{} of an {}", usable, advice.on.gpu);
+  return advice.on.gpu.empty() ? usable : fmt::format("{} ({})", usable, advice.on.gpu);
 }
 
 // What the figures of the policy that the program had are worth.
