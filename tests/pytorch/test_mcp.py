@@ -81,7 +81,7 @@ def test_versions_are_negotiated():
 
 def test_tools_have_schemas_of_the_commands_options(client):
     tools = {tool["name"]: tool for tool in client.request("tools/list")["result"]["tools"]}
-    assert {"snapshot", "replay", "compare", "convert", "diff", "check"} <= set(tools)
+    assert {"explain", "snapshot", "replay", "compare", "convert", "diff", "check"} <= set(tools)
     assert not {"simulate", "fit", "run"} & set(tools)
     schema = tools["check"]["inputSchema"]
     assert schema["required"] == ["files"] and not schema["additionalProperties"]
