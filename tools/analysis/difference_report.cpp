@@ -156,7 +156,7 @@ Json json_of(const DifferenceList& list, std::size_t top) {
 // "category": "by_category".
 Json json_of(const DeviceDifference& device, std::size_t top) {
   Json json;
-  for (const std::size_t side : {0, 1}) {
+  for (std::size_t side = 0; side < device.device.size(); ++side) {
     const char* const name = side == 0 ? "device_a" : "device_b";
     json[name] = nullptr;
     if (device.device[side]) json[name] = *device.device[side];

@@ -2,7 +2,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <map>
-#include <ranges>
+#include <span>
 #include <string>
 
 #include "tools/analysis/asked_peak.h"
@@ -27,8 +27,9 @@ std::string frame_text(const History& history, FrameId id) {
 void write_stack(const History& history, StackId stack, std::uint64_t bytes, OutputFile& out) {
   if (stack == 0) out.write("(no call stack was recorded)");
   std::string_view separator;
-  for (const FrameId frame : history.stacks[stack] | std::views::reverse) {
-    out.print("{}{}", separator, frame_text(history, frame));
+  const std::span<const FrameId> calls = history.stacks[stack];
+  for (auto call = calls.rbegin(); call != calls.rend(); ++call) {
+    out.print("{}{}", separator, frame_text(history, *call));
     separator = ";";
   }
   out.print(" {}\n", bytes);
