@@ -16,6 +16,8 @@
 #include "tools/commands/card_options.h"
 #include "tools/commands/command.h"
 #include "tools/commands/simulation_options.h"
+#include "tools/pages/advice_page.h"
+#include "tools/pages/page_writer.h"
 #include "tools/parallel.h"
 #include "tools/progress_bar.h"
 #include "tools/python_program.h"
@@ -60,8 +62,7 @@ class AdviseCommand : public Command {
     declare_cards(app, cards_);
     app.add_flag("--sweep", sweep_,
                  "Try nearly 400 settings: combinations of PyTorch's options, and of the page heap's");
-    app.add_option("--top", top_,
-                   "How many settings to list, beside PyTorch's default (default: all; 10 of a sweep)")
+    app.add_option("--top", top_, "How many settings to list, beside PyTorch's default (default: all; 10 of a sweep)")
         ->type_name("N")
         ->check(CLI::Range(1, 1000));
     app.add_option("--jobs", jobs_, "How many replays there are at the same time (default: the number of processors)")
@@ -75,6 +76,8 @@ class AdviseCommand : public Command {
                  "With --scheduler: send the files to the workers, which otherwise open the same paths");
     declare_run(app, run_);
     app.add_flag("--json", json_, "Print one JSON object for each program and device, each on one line");
+    app.add_option("--html", html_, "Write a page with the tables, and of one file with its history, for a browser")
+        ->type_name("FILE");
   }
 
   bool takes_program_after_dashes() const override { return true; }
@@ -90,6 +93,7 @@ class AdviseCommand : public Command {
     const std::vector<Advice> advices = advices_with_bar();
     const bool all_failed = std::ranges::none_of(advices, [](const Advice& one) { return one.error.empty(); });
     if (all_failed && advices.size() == 1) throw InvalidArgument(advices.front().error);
+    if (!html_.empty()) write_html(advices);
     if (json_) {
       for (const Advice& advice : advices) print(to_json(advice) + "\n");
     } else {
@@ -137,6 +141,22 @@ class AdviseCommand : public Command {
     return top_ || !sweep_ ? top_ : kOfSweep;
   }
 
+  void write_html(const std::vector<Advice>& advices) const {
+    PageReport report;
+    report.title = files_.size() == 1 ? files_[0]
+                   : files_.empty()   ? program_[0]
+                                      : fmt::format("{} files", files_.size());
+    report.command = "cachalot advise";
+    add_advices(report, advices);
+    History history;
+    try {
+      if (files_.size() == 1) history = read_history(files_[0]);
+    } catch (const InvalidArgument&) {  // a trace, which has no history to show
+    }
+    add_runs(report, history);
+    write_page(html_, report, built_in_rules());
+  }
+
   static constexpr int kMostJobs = 256;
 
   std::vector<std::string> files_;
@@ -149,6 +169,7 @@ class AdviseCommand : public Command {
   bool send_files_ = false;
   RunOptions run_;
   bool json_ = false;
+  std::string html_;  // a file; empty: no page
   std::vector<std::string> program_;
 };
 

@@ -1,6 +1,10 @@
 // `cachalot diff`: what grew between two runs.
+#include <fmt/format.h>
+
+#include <list>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/check.h"
@@ -9,6 +13,8 @@
 #include "tools/commands/command.h"
 #include "tools/commands/with_file.h"
 #include "tools/history/history.h"
+#include "tools/pages/difference_page.h"
+#include "tools/pages/page_writer.h"
 
 namespace cachalot::tools {
 namespace {
@@ -52,6 +58,8 @@ class DiffCommand : public Command {
         ->check(CLI::Range(0, 1000000))
         ->capture_default_str();
     app.add_flag("--json", json_, "Print one JSON object for each comparison, each on one line");
+    app.add_option("--html", html_, "Write a page with all of it, from the whole histories, for a browser")
+        ->type_name("FILE");
   }
 
   // All are read and compared before anything is printed: a bad one is an error without output.
@@ -61,17 +69,35 @@ class DiffCommand : public Command {
     options_.frames = frames_asked_for();
     const CategoryRules rules = rules_ ? rules_with(InputFile(*rules_, "file of rules")) : built_in_rules();
     const History first = history_in(files_.front());
+    PageReport page;
+    if (!html_.empty()) add_runs(page, first);
+    std::list<History> others;  // that the page shows
     std::string text;
     for (std::size_t i = 1; i < files_.size(); ++i) {
-      const Difference difference = difference_of(first, history_in(files_[i]), rules, options_);
+      others.push_back(history_in(files_[i]));
+      const Difference difference = difference_of(first, others.back(), rules, options_);
+      if (html_.empty()) {
+        others.clear();
+      } else {
+        add_difference(page, difference);
+        add_runs(page, others.back());
+      }
       if (json_) text += to_json(difference, top_) + "\n";
       if (!json_) text += (text.empty() ? "" : "\n") + to_text(difference, top_, styles.out);
     }
+    if (!html_.empty()) write_html(std::move(page), rules);
     print(text);
     return 0;
   }
 
  private:
+  void write_html(PageReport page, const CategoryRules& rules) const {
+    page.title = fmt::format("{} and {}", files_[0], files_.size() == 2 ? files_[1] : "others");
+    page.command = "cachalot diff";
+    page.compares = page.runs.size() == 2;
+    write_page(html_, page, rules);
+  }
+
   Frames frames_asked_for() const {
     if (frames_ == "library") return Frames::library;
     CACHALOT_REQUIRE(frames_ == "own" || frames_ == "all", "--frames: '{}' is not one of own, library and all",
@@ -85,6 +111,7 @@ class DiffCommand : public Command {
   std::optional<std::string> rules_;
   std::size_t top_ = 10;
   bool json_ = false;
+  std::string html_;  // a file; empty: no page
 };
 
 }  // namespace

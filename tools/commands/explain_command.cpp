@@ -12,6 +12,8 @@
 #include "tools/commands/command.h"
 #include "tools/commands/input_traces.h"
 #include "tools/commands/with_file.h"
+#include "tools/pages/explanation_page.h"
+#include "tools/pages/page_writer.h"
 
 namespace cachalot::tools {
 namespace {
@@ -74,6 +76,8 @@ class ExplainCommand : public Command {
     app.add_option("--memory", size_.memory, "The memory of the GPU that the program ran on, such as 24GiB")
         ->type_name("SIZE");
     app.add_flag("--json", json_, "Print one JSON object on one line");
+    app.add_option("--html", html_, "Write a page with all of it, from the whole history, for a browser")
+        ->type_name("FILE");
   }
 
   int run(const Styles& styles) override {
@@ -86,7 +90,9 @@ class ExplainCommand : public Command {
     if (!path_.empty())
       history = with_file(path_, "snapshot", [](InputFile file) { return read_history(std::move(file)); });
     if (options.message) add_facts(*options.message, history);
-    print_all(explained(history, rules, options), history, styles);
+    const std::vector<Explanation> explanations = explained(history, rules, options);
+    if (!html_.empty()) write_html(explanations, history, rules);
+    print_all(explanations, history, styles);
     return 0;
   }
 
@@ -119,6 +125,16 @@ class ExplainCommand : public Command {
     return explanations;
   }
 
+  void write_html(const std::vector<Explanation>& explanations, const History& history,
+                  const CategoryRules& rules) const {
+    PageReport report;
+    report.title = path_.empty() ? message_ : path_;
+    report.command = "cachalot explain";
+    add_explanations(report, explanations);
+    add_runs(report, history);
+    write_page(html_, report, rules);
+  }
+
   void print_all(const std::vector<Explanation>& explanations, const History& history, const Styles& styles) const {
     const std::string& name = path_.empty() ? message_ : path_;
     if (json_) return print(to_json(name, history.settings, explanations, top_) + "\n");
@@ -139,6 +155,7 @@ class ExplainCommand : public Command {
   std::size_t top_ = 10;
   DeviceSize size_;
   bool json_ = false;
+  std::string html_;  // a file; empty: no page
 };
 
 }  // namespace

@@ -1,8 +1,14 @@
 // `cachalot snapshot`: says what holds the memory in a snapshot.
+#include <fmt/format.h>
+
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "tools/commands/command.h"
 #include "tools/commands/with_file.h"
+#include "tools/history/history.h"
+#include "tools/pages/page_writer.h"
 #include "tools/snapshot_reader.h"
 #include "tools/snapshot_report.h"
 
@@ -39,6 +45,8 @@ class SnapshotCommand : public Command {
         ->check(CLI::Range(0, 1000000))
         ->capture_default_str();
     app.add_flag("--json", json_, "Print one JSON object for each snapshot, each on one line");
+    app.add_option("--html", html_, "Write a page with all of it, from the whole history, for a browser")
+        ->type_name("FILE");
   }
 
   // All are read before anything is printed: a bad one is an error without output.
@@ -50,14 +58,26 @@ class SnapshotCommand : public Command {
         return json_ ? to_json(snapshot, top_) + "\n" : to_text(snapshot, top_, styles.out);
       }));
     }
+    if (!html_.empty()) write_html();
     for (const std::string& report : reports) print(report);
     return 0;
   }
 
  private:
+  void write_html() const {
+    std::vector<History> histories;
+    for (const std::string& path : snapshots_) histories.push_back(read_history(path));
+    PageReport report;
+    report.title = snapshots_.size() == 1 ? snapshots_[0] : fmt::format("{} snapshots", snapshots_.size());
+    report.command = "cachalot snapshot";
+    for (const History& history : histories) add_runs(report, history);
+    write_page(html_, report, built_in_rules());
+  }
+
   std::vector<std::string> snapshots_;
   std::size_t top_ = 10;
   bool json_ = false;
+  std::string html_;  // a file; empty: no page
 };
 
 }  // namespace

@@ -1,0 +1,81 @@
+#include <gtest/gtest.h>
+
+#include <cstddef>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "cachalot/errors.h"
+#include "tools/history/history.h"
+#include "tools/pages/embedded_files.h"
+#include "tools/pages/page_data.h"
+#include "tools/pages/page_writer.h"
+
+namespace cachalot::tools {
+namespace {
+
+nlohmann::json json_of(const std::string& data) {
+  return nlohmann::json::parse(data.substr(8, std::stoul(data.substr(0, 8), nullptr, 16)));
+}
+
+PageReport report_of(const History& history) {
+  PageReport report;
+  report.title = "<b>title</b>";
+  report.command = "cachalot snapshot";
+  add_runs(report, history);
+  return report;
+}
+
+TEST(Page, HasTheRunsOfAHistory) {
+  const History history = read_history(CACHALOT_DATA_DIR "/snapshots/layers.pickle");
+  const nlohmann::json page = json_of(page_data(report_of(history), built_in_rules()));
+  ASSERT_EQ(page["runs"].size(), 1U);
+  EXPECT_EQ(page["runs"][0]["name"], "layers.pickle");
+  EXPECT_EQ(page["runs"][0]["events"], history.devices[0].events.size());
+  EXPECT_EQ(page["runs"][0]["layouts"], nlohmann::json({"recorded", "page heap"}));
+  EXPECT_EQ(page["columns"]["0/begin"][1], page["columns"]["0/1.address"][1]);
+}
+
+TEST(Page, HasNoTextOfTheReportInItsHtml) {
+  const History history = read_history(CACHALOT_DATA_DIR "/snapshots/layers.pickle");
+  PageReport report = report_of(history);
+  report.verdict.headline = "<script>alert(1)</script>";
+  report.tables.push_back({.title = "<i>table</i>", .note = "", .columns = {}, .rows = {}});
+  const std::string html = html_page(report, built_in_rules());
+  EXPECT_EQ(html.find("alert(1)"), std::string::npos);
+  EXPECT_EQ(html.find("<b>title"), std::string::npos);
+  EXPECT_EQ(html.find("<i>table"), std::string::npos);
+  EXPECT_EQ(html.find("layers.py"), std::string::npos);
+}
+
+TEST(Page, AllowsItsOwnScriptsAlone) {
+  const std::string html = html_page({}, built_in_rules());
+  EXPECT_NE(html.find("default-src 'none'"), std::string::npos);
+  EXPECT_EQ(html.find("unsafe"), std::string::npos);
+  std::size_t hashes = 0;
+  for (std::size_t at = html.find("'sha256-"); at != std::string::npos; at = html.find("'sha256-", at + 1)) ++hashes;
+  EXPECT_EQ(hashes, embedded_files().size() - 1);  // all but page.html
+}
+
+TEST(Page, SourcesDoNotEndTheirOwnElements) {
+  for (const EmbeddedFile& file : embedded_files()) {
+    if (file.name.ends_with(".html")) continue;
+    EXPECT_EQ(file.text.find("</script"), std::string_view::npos) << file.name;
+    EXPECT_EQ(file.text.find("</style"), std::string_view::npos) << file.name;
+    EXPECT_EQ(file.text.find("<!--"), std::string_view::npos) << file.name;
+    EXPECT_EQ(file.text.find('\r'), std::string_view::npos) << file.name;
+    EXPECT_EQ(file.sha256_hex.size(), 64U) << file.name;
+  }
+}
+
+TEST(Page, OfAnUnwritablePathIsRefused) {
+  try {
+    write_page("/nonexistent/report.html", {}, built_in_rules());
+    FAIL() << "was written";
+  } catch (const InvalidArgument& error) {
+    EXPECT_NE(std::string(error.what()).find("--html /nonexistent/report.html: cannot write"), std::string::npos)
+        << error.what();
+  }
+}
+
+}  // namespace
+}  // namespace cachalot::tools

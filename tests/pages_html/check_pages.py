@@ -1,0 +1,355 @@
+#!/usr/bin/env python3
+"""Opens pages of --html in headless Chromium and uses them as a reader does.
+
+    check_pages.py --command build/dev/tools/cachalot [--pictures FOLDER] [--only NAME]
+
+Each check is a function test_*, which gets a Context. Without a Chromium it skips with a message.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import pathlib
+import pickle
+import subprocess
+import sys
+import tempfile
+import traceback
+import typing
+
+sys.path.insert(0, str(pathlib.Path(__file__).parent))
+import browser
+import training
+
+HOSTILE = "</script><img src=x onerror=\"window.wasExecuted = true\">/model.py"
+SHARED = "window.cachalotPage.shared"
+
+
+class Context(typing.NamedTuple):
+    chromium: browser.Browser
+    folder: pathlib.Path
+    command: str
+    pictures: pathlib.Path | None
+
+    def cachalot(self, *arguments: object) -> str:
+        done = subprocess.run([self.command, *map(str, arguments)], capture_output=True, text=True, timeout=120)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    def page(self, events: int = 6000, dark: bool = False, **options: typing.Any) -> browser.Page:
+        """Returns the page of a training, which is written once."""
+        name = "_".join(["training", str(events), *sorted(options)])
+        html = self.folder / f"{name}.html"
+        if not html.exists():
+            snapshot = self.snapshot(events, **options)
+            self.cachalot("snapshot", "--html", html, snapshot)
+        return self.chromium.open(html, dark)
+
+    def snapshot(self, events: int = 6000, **options: typing.Any) -> pathlib.Path:
+        path = self.folder / ("_".join(["training", str(events), *sorted(options)]) + ".pickle")
+        if not path.exists():
+            training.write_snapshot(path, events, **options)
+        return path
+
+    def picture(self, page: browser.Page, name: str, whole: bool = True) -> None:
+        if self.pictures:
+            self.pictures.mkdir(parents=True, exist_ok=True)
+            page.screenshot(self.pictures / f"{name}.png", whole)
+
+
+def middle(box: dict[str, float]) -> tuple[float, float]:
+    return box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
+
+
+def view_of(page: browser.Page) -> list[float]:
+    return typing.cast("list[float]", page.evaluate(f"{SHARED}.view"))
+
+
+def assert_quiet(page: browser.Page) -> None:
+    assert page.requests() == [], page.requests()
+    assert page.complaints() == [], page.complaints()
+
+
+def test_a_page_shows_the_figures_of_the_command(context: Context) -> None:
+    page = context.page()
+    figures = json.loads(context.cachalot("snapshot", "--json", context.snapshot()))["devices"][0]
+    end = page.evaluate(f"(() => {{ const s = {SHARED}; const p = s.pyramid; const at = p.at(s.run.events); let sum = 0;"
+                        " for (let i = 0; i < p.categories; ++i) sum += at[i]; return [sum, at[p.allocated(0)], at[p.reserved(0)]]; })()")
+    assert end == [figures["requested_bytes"], figures["allocated_bytes"], figures["reserved_bytes"]], (end, figures)
+    assert page.evaluate("document.title").startswith(str(context.snapshot()))
+    assert page.evaluate("document.querySelectorAll('#figures .figure').length") >= 6
+    context.picture(page, "light")
+    assert_quiet(page)
+
+
+def test_the_page_heap_is_that_of_replay(context: Context) -> None:
+    page = context.page()
+    trace = context.folder / "trace.csv"
+    lives = page.evaluate(f"(() => {{ const r = {SHARED}.run; const steps = []; for (let i = 0; i < r.count; ++i) {{ steps.push([r.begin[i], 1, i, r.bytesOf(i)]);"
+                          " if (r.end[i] !== NEVER) steps.push([r.end[i], 0, i, 0]); } return steps.sort((a, b) => a[0] - b[0] || a[1] - b[1]); })()")
+    trace.write_text("".join(f"a,{i},{size},0\n" if begins else f"f,{i}\n" for _, begins, i, size in lives))
+    expected = json.loads(context.cachalot("replay", "--config", "heap:pages", "--json", trace))["peak_reserved_bytes"]
+    found = page.evaluate(f"{SHARED}.pyramid.reservedPeaks[1].bytes")
+    # The page follows the replay with a change tracker, and then the allocator takes other paths to nearly the same place.
+    assert abs(found - expected) <= 0.02 * expected, (found, expected)
+
+
+def test_every_moment_of_the_charts_is_exact(context: Context) -> None:
+    page = context.page()
+    differs = page.evaluate(f"""(() => {{
+      const {{run, pyramid}} = {SHARED};
+      for (let moment = 0; moment <= run.events; moment += 37) {{
+        const sums = new Float64Array(pyramid.width);
+        for (const each of run.liveAt(moment)) sums[run.category[each]] += run.bytesOf(each);
+        const state = pyramid.at(moment);
+        for (let i = 0; i < pyramid.categories; ++i) if (sums[i] !== state[i]) return `category ${{i}} at ${{moment}}: ${{sums[i]}}, ${{state[i]}}`;
+        run.layouts.forEach((_, layout) => run.rangesAt(layout, moment).reduce((sum, range) => sum + range.bytes, 0) === state[pyramid.reserved(layout)] || layout > 0 || (sums.bad = moment));
+        if (sums.bad) return `reserved at ${{moment}}`;
+      }}
+      return '';
+    }})()""")
+    assert differs == "", differs
+
+
+def test_blocks_lie_in_segments_and_do_not_overlap(context: Context) -> None:
+    page = context.page()
+    trouble = page.evaluate(f"""(() => {{
+      const shared = {SHARED}, page = window.cachalotPage;
+      for (const moment of [0, 1000, shared.pyramid.peakMoment, shared.run.events]) {{
+        shared.live = shared.run.liveAt(moment).slice();
+        shared.moment = moment;
+        for (const map of page.maps.maps) {{
+          map.place();
+          const blocks = [...shared.live].map((each) => map.blockOf(each)).filter((block) => block.address !== 0).sort((a, b) => a.address - b.address);
+          for (let i = 0; i < blocks.length; ++i) {{
+            if (map.offsetOf(blocks[i].address) < 0 || map.offsetOf(blocks[i].address + blocks[i].bytes - 1) < 0) return `layout ${{map.layout}}: outside of segments at ${{moment}}`;
+            if (i > 0 && blocks[i - 1].address + blocks[i - 1].bytes > blocks[i].address) return `layout ${{map.layout}}: overlap at ${{moment}}`;
+          }}
+        }}
+      }}
+      return '';
+    }})()""")
+    assert trouble == "", trouble
+
+
+def test_the_wheel_and_the_brush_zoom_and_shift_pans(context: Context) -> None:
+    page = context.page()
+    whole = view_of(page)
+    x, y = middle(page.box("#timeline"))
+    page.wheel(x, y, -240)
+    near = view_of(page)
+    assert near[1] - near[0] < 0.6 * (whole[1] - whole[0]), near
+    page.drag((x - 100, y), (x + 100, y))
+    nearer = view_of(page)
+    assert nearer[1] - nearer[0] < 0.3 * (near[1] - near[0]), nearer
+    page.drag((x - 100, y), (x + 100, y), modifiers=8)
+    panned = view_of(page)
+    assert panned[0] < nearer[0] and abs((panned[1] - panned[0]) - (nearer[1] - nearer[0])) < 1, (nearer, panned)
+    box = page.box("#overview")
+    page.drag((box["x"] + 0.1 * box["width"], middle(box)[1]), (box["x"] + 0.4 * box["width"], middle(box)[1]))
+    part = [each / whole[1] for each in view_of(page)]
+    assert part[0] < 0.5 and 0.2 < part[1] - part[0] < 0.45 or part[1] - part[0] < 0.3, part
+    assert_quiet(page)
+
+
+def test_keys_reach_everything(context: Context) -> None:
+    page = context.page()
+    whole = view_of(page)
+    page.key("+")
+    zoomed = view_of(page)
+    assert zoomed[1] - zoomed[0] < whole[1] - whole[0]
+    page.key("ArrowRight")
+    assert view_of(page)[0] > zoomed[0]
+    page.key("-")
+    page.key("0")
+    assert view_of(page) == whole
+    page.key("p")
+    moment = page.evaluate(f"{SHARED}.moment")
+    assert moment == page.evaluate(f"{SHARED}.pyramid.peakMoment")
+    page.key("ArrowRight", shift=True)
+    assert page.evaluate(f"{SHARED}.moment") == moment + 1
+    page.key("o")
+    assert page.evaluate(f"{SHARED}.moment") == page.evaluate(f"{SHARED}.run.ooms[0][0]")
+    page.key("p")
+    assert page.evaluate(f"{SHARED}.moment") == moment
+    page.key("?")
+    assert page.evaluate("document.getElementById('keys').open")
+    page.evaluate("document.getElementById('keys').close()")
+    page.key("/")
+    assert page.evaluate("document.activeElement.id") == "search"
+    page.key("Escape")
+    unnamed = page.evaluate("[...document.querySelectorAll('button, input, select, [tabindex]')].filter((each) => !(each.textContent.trim() || each.labels?.length ||"
+                            " each.getAttribute('aria-label'))).map((each) => each.outerHTML)")
+    assert unnamed == [], unnamed
+    page.evaluate("document.querySelector('#maps canvas').focus()")
+    page.key("ArrowRight")
+    assert "requested" in page.evaluate("document.querySelector('#maps .readout').textContent")
+    page.evaluate("document.getElementById('flame').focus()")
+    page.key("ArrowDown")
+    page.key("Enter")
+    assert "of live memory" in page.evaluate("document.getElementById('flame-text').textContent")
+    assert_quiet(page)
+
+
+def test_a_moment_is_chosen_with_the_slider_and_in_the_chart(context: Context) -> None:
+    page = context.page()
+    title = page.evaluate("document.querySelector('.map h3').textContent")
+    page.evaluate("(() => { const slider = document.getElementById('moment'); slider.value = 40; slider.dispatchEvent(new Event('input')); })()")
+    page.frames(3)
+    assert page.evaluate("document.querySelector('.map h3').textContent") != title
+    assert "event 40," in page.evaluate("document.getElementById('moment-text').textContent")
+    x, y = middle(page.box("#timeline"))
+    page.click(x, y)
+    page.frames(3)
+    chosen = page.evaluate(f"{SHARED}.moment / {SHARED}.run.events")
+    assert 0.4 < chosen < 0.6, chosen
+    assert_quiet(page)
+
+
+def test_a_search_dims_what_does_not_match(context: Context) -> None:
+    page = context.page()
+    rows = page.evaluate("document.querySelectorAll('#sites tbody tr').length")
+    page.press("#search")
+    page.call("Input.insertText", {"text": "attention"})
+    page.wait_for(f"{SHARED}.matches !== null")
+    found = page.evaluate("[...document.querySelectorAll('#sites tbody tr')].map((row) => row.textContent)")
+    assert 0 < len(found) < rows and all("attention" in each for each in found), found
+    assert 0 < page.evaluate(f"{SHARED}.pyramid.maxima[{SHARED}.pyramid.matching]") < page.evaluate(f"{SHARED}.pyramid.peakTotal")
+    context.picture(page, "search")
+    page.key("Escape")
+    page.wait_for(f"{SHARED}.matches === null")
+    assert_quiet(page)
+
+
+def test_columns_sort(context: Context) -> None:
+    page = context.page()
+    page.press("#sites th:nth-child(4) button")
+    counts = page.evaluate("[...document.querySelectorAll('#sites tbody tr')].map((row) => Number(row.children[3].textContent.replaceAll(',', '')))")
+    assert counts == sorted(counts, reverse=True) and len(set(counts)) > 1, counts
+    page.press("#sites th:nth-child(4) button")
+    assert page.evaluate("document.querySelectorAll('#sites th')[3].getAttribute('aria-sort')") == "ascending"
+
+
+def test_dark_light_and_paper(context: Context) -> None:
+    page = context.page(dark=True)
+    color = "getComputedStyle(document.body).backgroundColor"
+    dark = page.evaluate(color)
+    context.picture(page, "dark")
+    page.press("#theme")
+    light = page.evaluate(color)
+    assert dark != light and page.evaluate("document.documentElement.dataset.theme") == "light"
+    page.key("t")
+    page.call("Emulation.setEmulatedMedia", {"media": "print"})
+    assert page.evaluate("getComputedStyle(document.querySelector('.hint')).display") == "none"
+    page.call("Emulation.setEmulatedMedia", {"media": ""})
+    printed = page.pdf()
+    assert printed.startswith(b"%PDF") and len(printed) > 20000, len(printed)
+    if context.pictures:
+        (context.pictures / "page.pdf").write_bytes(printed)
+    assert page.evaluate("document.documentElement.dataset.theme") == "dark"
+    assert_quiet(page)
+
+
+def test_the_axis_may_be_time(context: Context) -> None:
+    page = context.page()
+    page.press("#by-time")
+    longest = page.evaluate("window.cachalotPage.timeline.chart.scales.x.max")
+    assert abs(longest - page.evaluate(f"{SHARED}.run.timeAt({SHARED}.run.events)") / 1e6) < 1e-6
+    x, y = middle(page.box("#timeline"))
+    page.wheel(x, y, -240)
+    assert view_of(page)[0] > 0
+    assert_quiet(page)
+
+
+def test_texts_of_a_file_stay_texts(context: Context) -> None:
+    snapshot = training.Training(600, file=HOSTILE).record()
+    snapshot["device_traces"][0][0]["frames"] = [training.frame(HOSTILE, 1, HOSTILE)] * 3
+    path = context.folder / "hostile.pickle"
+    path.write_bytes(pickle.dumps(snapshot, protocol=4))
+    html = context.folder / "hostile.html"
+    context.cachalot("snapshot", "--html", html, path)
+    assert "onerror" not in html.read_text()
+    page = context.chromium.open(html)
+    page.frames(5)
+    assert page.evaluate("document.images.length") == 0 and page.evaluate("window.wasExecuted") is None
+    assert "onerror" in page.evaluate("document.getElementById('sites').textContent")
+    assert_quiet(page)
+    # The policy itself holds, too: what is put into the page cannot run, and cannot load.
+    blocked = page.evaluate("(() => { try { document.body.innerHTML = '<b>'; return false; } catch { return true; } })()")
+    assert blocked
+
+
+def test_two_runs_are_chosen_by_name(context: Context) -> None:
+    html = context.folder / "two.html"
+    context.cachalot("snapshot", "--html", html, context.snapshot(), context.snapshot(3000, growth=1.5))
+    page = context.chromium.open(html)
+    events = page.evaluate(f"{SHARED}.run.events")
+    page.evaluate("(() => { const run = document.getElementById('run'); run.value = '1'; run.dispatchEvent(new Event('change')); })()")
+    page.frames(3)
+    assert page.evaluate(f"{SHARED}.run.events") != events
+    assert_quiet(page)
+
+
+def test_a_snapshot_without_history_has_its_map(context: Context) -> None:
+    snapshot = training.Training(600).record()
+    snapshot["device_traces"] = [[]]
+    path = context.folder / "state.pickle"
+    path.write_bytes(pickle.dumps(snapshot, protocol=4))
+    html = context.folder / "state.html"
+    context.cachalot("snapshot", "--html", html, path)
+    page = context.chromium.open(html)
+    assert page.evaluate(f"{SHARED}.live.length") > 0
+    assert "reserved" in page.evaluate("document.querySelector('.map h3').textContent")
+    assert_quiet(page)
+
+
+def test_explain_has_its_verdict_on_top(context: Context) -> None:
+    html = context.folder / "explained.html"
+    context.cachalot("explain", "--html", html, "--memory", "1GiB", context.snapshot())
+    told = json.loads(context.cachalot("explain", "--json", "--memory", "1GiB", context.snapshot()))["devices"][0]
+    page = context.chromium.open(html)
+    assert page.evaluate("document.querySelector('#verdict h2').textContent") == told["verdict"]["text"], told
+    settings = page.evaluate("[...document.querySelectorAll('.remedies code')].map((each) => each.textContent)")
+    assert settings == [each["setting"] for each in told["remedies"]], (settings, told["remedies"])
+    context.picture(page, "explain")
+    assert_quiet(page)
+
+
+def test_diff_shows_both_runs(context: Context) -> None:
+    html = context.folder / "diff.html"
+    context.cachalot("diff", "--html", html, context.snapshot(), context.snapshot(3000, growth=1.5))
+    page = context.chromium.open(html)
+    assert page.evaluate("document.getElementById('comparison-chart').querySelectorAll('canvas').length") == 1
+    assert "attention" in page.evaluate("document.getElementById('tables').textContent")
+    context.picture(page, "diff")
+    assert_quiet(page)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--command", required=True)
+    parser.add_argument("--pictures", type=pathlib.Path)
+    parser.add_argument("--only", default="")
+    arguments = parser.parse_args()
+    chromium = browser.find_chromium()
+    if chromium is None:
+        print("skipped: there is no Chromium on PATH; the Debian package is chromium")
+        return 0
+    tests = [each for name, each in globals().items() if name.startswith("test_") and arguments.only in name]
+    failures = 0
+    with tempfile.TemporaryDirectory(prefix="cachalot-pages-") as folder, browser.Browser(chromium) as started:
+        context = Context(started, pathlib.Path(folder), arguments.command, arguments.pictures)
+        for test in tests:
+            try:
+                test(context)
+                print(f"ok   {test.__name__}", flush=True)
+            except Exception:  # whatever it is: the other checks go on
+                failures += 1
+                print(f"FAIL {test.__name__}\n{traceback.format_exc()}", flush=True)
+    print(f"{len(tests) - failures} of {len(tests)} checks passed")
+    return 1 if failures or not tests else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

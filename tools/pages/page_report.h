@@ -1,0 +1,58 @@
+// What a page shows: a verdict with its remedies, one or two runs with their memory over time, and tables.
+#pragma once
+
+#include <cstdint>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "tools/history/allocations.h"
+#include "tools/history/history.h"
+
+namespace cachalot::tools {
+
+struct PageRemedy {
+  std::string title;     // "Use expandable segments"
+  std::string evidence;  // "7.94 GiB instead of 19.30 GiB, by replay"
+  std::string setting;   // the line to set; may be empty
+};
+
+struct PageVerdict {
+  std::string headline;                 // empty: the page has no verdict
+  std::vector<std::string> paragraphs;  // plain text
+  std::vector<PageRemedy> remedies;
+};
+
+// One device of one history. Both must live until the page is written.
+struct PageRun {
+  const History* history = nullptr;
+  const DeviceHistory* device = nullptr;
+  std::string name;  // "before.pickle"
+};
+
+struct PageTable {
+  enum class Kind : std::uint8_t { text, bytes, growth, count, percent, number };  // growth: bytes that may be negative
+  struct Column {
+    std::string title;
+    Kind kind = Kind::text;
+  };
+
+  std::string title;
+  std::string note;  // below the title; may be empty
+  std::vector<Column> columns;
+  std::vector<std::vector<nlohmann::ordered_json>> rows;  // a cell is a text, a number or null; percent is a part of 1
+};
+
+struct PageReport {
+  std::string title;    // "run.pickle"
+  std::string command;  // "cachalot explain"
+  PageVerdict verdict;
+  std::vector<PageRun> runs;
+  bool compares = false;  // two runs, shown beside each other
+  std::vector<PageTable> tables;
+};
+
+// Adds each device of the history as a run, and of pinned host memory as well. The history must live until the page is written.
+void add_runs(PageReport& report, const History& history);
+
+}  // namespace cachalot::tools

@@ -1,0 +1,105 @@
+'use strict';
+// Tables that sort by any column and show a part of their rows at first.
+
+const FIRST_ROWS = 25;
+
+const cellTexts = {
+  text: (value) => String(value),
+  bytes: bytesText,
+  growth: (value) => (value > 0 ? `+${bytesText(value)}` : bytesText(value)),
+  count: countText,
+  percent: percentText,
+  number: (value) => (Number.isInteger(value) ? countText(value) : value.toPrecision(4)),
+};
+
+class DataTable {
+  // `columns` are [title, kind]; a row is {cells, color, press, search}, all but `cells` optional.
+  constructor(columns, sortedBy, caption) {
+    this.columns = columns;
+    this.sortedBy = sortedBy;
+    this.isDescending = true;
+    this.rows = [];
+    this.shown = FIRST_ROWS;
+    this.status = element('span', {}, [], {role: 'status'});
+    this.more = element('button', {type: 'button', textContent: 'Show more'});
+    this.more.addEventListener('click', () => {
+      this.shown += 4 * FIRST_ROWS;
+      this.draw();
+    });
+    this.body = element('tbody');
+    this.headers = columns.map(([title, kind], i) => this.header(title, kind, i));
+    const table = element('table', {}, [element('caption', {className: 'hidden-text', textContent: caption}), element('thead', {}, [element('tr', {}, this.headers)]), this.body]);
+    this.element = element('div', {}, [element('div', {className: 'scroll'}, [table]), element('div', {className: 'table-tools'}, [this.status, this.more])]);
+  }
+
+  header(title, kind, column) {
+    const button = element('button', {type: 'button', textContent: title});
+    button.addEventListener('click', () => {
+      this.isDescending = this.sortedBy === column ? !this.isDescending : kind !== 'text';
+      this.sortedBy = column;
+      this.draw();
+    });
+    return element('th', {className: kind === 'text' ? '' : 'number'}, [button], {scope: 'col'});
+  }
+
+  setRows(rows) {
+    this.rows = rows;
+    this.draw();
+  }
+
+  draw() {
+    const column = this.sortedBy;
+    if (column >= 0) this.rows.sort((a, b) => this.compare(a.cells[column], b.cells[column]));
+    const largest = this.columns.map((_, i) => this.rows.reduce((most, row) => Math.max(most, typeof row.cells[i] === 'number' ? row.cells[i] : 0), 0));
+    this.body.replaceChildren(...this.rows.slice(0, this.shown).map((row) => this.rowElement(row, largest)));
+    this.headers.forEach((header, i) => header.setAttribute('aria-sort', i !== column ? 'none' : this.isDescending ? 'descending' : 'ascending'));
+    this.status.textContent = `${countText(Math.min(this.shown, this.rows.length))} of ${countText(this.rows.length)} rows`;
+    this.more.hidden = this.rows.length <= this.shown;
+  }
+
+  // Cells without a value are last, whatever the order.
+  compare(a, b) {
+    if (a === null || b === null) return (a === null) - (b === null);
+    const order = typeof a === 'number' && typeof b === 'number' ? a - b : String(a).localeCompare(String(b));
+    return this.isDescending ? -order : order;
+  }
+
+  rowElement(row, largest) {
+    const cells = row.cells.map((value, i) => this.cell(value, this.columns[i][1], row, i, largest[i]));
+    const made = element('tr', {}, cells);
+    if (row.press !== undefined) {
+      made.className = 'pressable';
+      made.addEventListener('click', row.press);
+    }
+    return made;
+  }
+
+  cell(value, kind, row, column, largest) {
+    const text = value === null || value === undefined ? '' : typeof value === 'number' ? cellTexts[kind](value) : String(value);
+    const cell = element('td', {className: kind === 'text' ? 'text' : 'number', textContent: text});
+    if (kind === 'bytes' && value > 0 && column === 0) {
+      cell.classList.add('bar');
+      cell.style.setProperty('--part', `${(100 * value) / largest}%`);
+    }
+    if (kind === 'growth' && value > 0) cell.classList.add('grew');
+    if (kind === 'text' && row.press !== undefined) {
+      cell.textContent = '';
+      const link = element('button', {type: 'button', textContent: text, className: 'plain'}, [], {'aria-label': `Search for ${text}`});
+      cell.append(link);
+    }
+    if (kind === 'text' && row.color !== undefined && column === row.colorColumn) {
+      const swatch = element('span', {className: 'swatch'});
+      swatch.style.background = row.color;
+      cell.prepend(swatch);
+    }
+    return cell;
+  }
+}
+
+// A table of the report, as the command made it.
+function reportTable({title, note, columns, rows}) {
+  const table = new DataTable(columns, -1, title);
+  table.setRows(rows.map((cells) => ({cells})));
+  const heading = element('div', {className: 'heading'}, [element('h2', {textContent: title}), element('p', {textContent: note})]);
+  return element('section', {className: 'card'}, [heading, table.element], {'aria-label': title});
+}
