@@ -1,6 +1,7 @@
 #include "tools/input_file.h"
 
 #include <fmt/format.h>
+#include <unistd.h>
 #include <zlib.h>
 
 #include <algorithm>
@@ -13,6 +14,7 @@
 #include "base/bytes.h"
 #include "base/check.h"
 #include "tools/foreign_files.h"
+#include "tools/zip_member.h"
 
 namespace cachalot::tools {
 namespace {
@@ -25,6 +27,15 @@ constexpr std::size_t kMemoryPerByte = 500;
 constexpr std::size_t kMemoryAtLeast = 64 * kMiB;
 constexpr std::size_t kMemoryOfPipe = 4 * kGiB;
 
+// What PyTorch writes is packed to a thirtieth at best, lines of text to a hundredth. Deflate can pack to a thousandth.
+constexpr std::uint64_t kMostPacked = 250;
+constexpr std::uint64_t kPackedAtLeast = 256 * kMiB;
+
+std::size_t memory_of_machine() {
+  const long pages = sysconf(_SC_PHYS_PAGES);
+  return static_cast<std::size_t>(std::max(pages, 1L << 10)) * static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
+}
+
 gzFile gz(void* file) { return static_cast<gzFile>(file); }
 
 }  // namespace
@@ -35,6 +46,8 @@ InputFile::InputFile(std::string path, std::string what) : path_(std::move(path)
   file_ = gzopen(path_.c_str(), "rb");
   CACHALOT_REQUIRE(file_ != nullptr, "{}: cannot open the {}: {}", path_, what_, std::strerror(errno));
   gzbuffer(gz(file_), kReadBytes);
+  const std::optional<std::size_t> bytes = size();
+  most_bytes_ = kPackedAtLeast + kMostPacked * std::min(bytes.value_or(std::size_t{1} << 50), std::size_t{1} << 50);
 }
 
 InputFile::~InputFile() {
@@ -45,15 +58,38 @@ InputFile::InputFile(InputFile&& other) noexcept
     : path_(std::move(other.path_)),
       what_(std::move(other.what_)),
       file_(std::exchange(other.file_, nullptr)),
-      ahead_(std::move(other.ahead_)) {}
+      ahead_(std::move(other.ahead_)),
+      raw_ahead_(std::move(other.raw_ahead_)),
+      has_looked_(other.has_looked_),
+      bytes_(other.bytes_),
+      most_bytes_(other.most_bytes_) {
+  if (other.zip_ == nullptr) return;
+  zip_ = std::move(other.zip_);
+  zip_->set_source([this](char* into, std::size_t capacity) { return read_raw(into, capacity); });
+}
 
 std::size_t InputFile::read(char* into, std::size_t capacity) {
+  look_at_begin();
   const std::size_t known = ahead_.copy(into, capacity);
   ahead_.erase(0, known);
   return known + read_on(into + known, capacity - known);
 }
 
 std::size_t InputFile::read_on(char* into, std::size_t capacity) {
+  capacity = static_cast<std::size_t>(std::min<std::uint64_t>(capacity, most_bytes_ - bytes_));
+  const std::size_t bytes = zip_ != nullptr ? zip_->read(into, capacity) : read_raw(into, capacity);
+  bytes_ += bytes;
+  return bytes;
+}
+
+std::size_t InputFile::read_raw(char* into, std::size_t capacity) {
+  const std::size_t known = raw_ahead_.copy(into, capacity);
+  raw_ahead_.erase(0, known);
+  return known + read_raw_of_file(into + known, capacity - known);
+}
+
+// Unpacked, where the file is gzip.
+std::size_t InputFile::read_raw_of_file(char* into, std::size_t capacity) {
   std::size_t filled = 0;
   while (filled < capacity) {
     const std::size_t wanted = std::min(capacity - filled, kMostPerRead);
@@ -64,7 +100,17 @@ std::size_t InputFile::read_on(char* into, std::size_t capacity) {
   return filled;
 }
 
+void InputFile::look_at_begin() {
+  if (has_looked_) return;
+  has_looked_ = true;
+  raw_ahead_.resize(kTellingBytes);
+  raw_ahead_.resize(read_raw_of_file(raw_ahead_.data(), kTellingBytes));
+  if (!is_plain_zip(raw_ahead_)) return;
+  zip_ = std::make_unique<ZipMember>([this](char* into, std::size_t capacity) { return read_raw(into, capacity); });
+}
+
 std::string_view InputFile::begin() {
+  look_at_begin();
   if (ahead_.empty()) {
     ahead_.resize(kTellingBytes);
     ahead_.resize(read_on(ahead_.data(), kTellingBytes));
@@ -80,6 +126,8 @@ std::optional<unsigned char> InputFile::peek() {
 
 // Of a file cut off, zlib hands out what it could still decode first.
 std::string InputFile::trouble() const {
+  if (zip_ != nullptr && !zip_->trouble().empty()) return zip_->trouble();
+  if (bytes_ >= most_bytes_) return fmt::format("it decompresses to more than {} times its size", kMostPacked);
   int code = Z_OK;
   const char* message = gzerror(gz(file_), &code);
   if (code == Z_OK || code == Z_STREAM_END) return "";
@@ -98,7 +146,8 @@ std::optional<std::size_t> InputFile::size() const {
 std::size_t InputFile::memory_limit() const {
   const std::optional<std::size_t> bytes = size();
   if (!bytes) return kMemoryOfPipe;
-  return kMemoryAtLeast + kMemoryPerByte * std::min(*bytes, std::size_t{1} << 50);
+  return std::min(kMemoryAtLeast + kMemoryPerByte * std::min(*bytes, std::size_t{1} << 50),
+                  memory_of_machine() / 4 * 3);
 }
 
 }  // namespace cachalot::tools

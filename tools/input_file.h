@@ -1,13 +1,18 @@
-// A file that users give us, plain or gzip, read once from its front to its end. Nothing in it is believed: what is read
-// goes into memory of the reader's, who decides how much.
+// A file that users give us, plain, gzip or a zip archive with one file, read once from its front to its end. Nothing in it
+// is believed: what is read goes into memory of the reader's, who decides how much, and a file that decompresses to far more
+// than such files do ends there.
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
 
 namespace cachalot::tools {
+
+class ZipMember;
 
 class InputFile {
  public:
@@ -31,17 +36,25 @@ class InputFile {
   // Bytes on the disk; nullopt for what is no regular file: a pipe, say. Such cannot be read a second time.
   std::optional<std::size_t> size() const;
   // The most host memory that the document of this file (plain_document.h) may take: a multiple of the size on the disk,
-  // so that a small file that decompresses to a large one, or tells of one, is refused. What is made of a document is not
-  // counted; it is a few times as large at most.
+  // so that a small file that decompresses to a large one, or tells of one, is refused; and three quarters of the machine's.
+  // A history (history/history.h) is counted as a whole.
   std::size_t memory_limit() const;
 
  private:
   std::size_t read_on(char* into, std::size_t capacity);
+  std::size_t read_raw(char* into, std::size_t capacity);
+  std::size_t read_raw_of_file(char* into, std::size_t capacity);
+  void look_at_begin();
 
   std::string path_;
   std::string what_;
   void* file_ = nullptr;  // a gzFile; zlib stays out of this header
-  std::string ahead_;     // what begin() has read, while it was not read otherwise
+  std::unique_ptr<ZipMember> zip_;
+  std::string ahead_;        // what begin() has read, while it was not read otherwise
+  std::string raw_ahead_;    // the same of a zip archive, packed
+  bool has_looked_ = false;  // whether it is one
+  std::uint64_t bytes_ = 0;  // that were handed out
+  std::uint64_t most_bytes_ = 0;
 };
 
 }  // namespace cachalot::tools

@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/check.h"
 #include "cachalot/errors.h"
 #include "tools/input_file.h"
 #include "tools/memory_budget.h"
@@ -38,7 +39,7 @@ class PickleInput {
   std::size_t opcode_at() const { return opcode_at_; }
 
   // Each throws BrokenPickle if the file ends before.
-  Opcode opcode() {
+  CACHALOT_FAST_PATH Opcode opcode() {
     opcode_at_ = position_ + begin_;
     if (is_at_end()) cut_off("there is no STOP");
     opcode_ = buffer_[begin_++];
@@ -46,14 +47,14 @@ class PickleInput {
   }
   unsigned char byte();
   // Reads a number of `count` bytes, at most 8, the least significant first.
-  std::uint64_t natural(std::size_t count) {
+  CACHALOT_FAST_PATH std::uint64_t natural(std::size_t count) {
     static_assert(std::endian::native == std::endian::little);
     std::uint64_t value = 0;
     std::memcpy(&value, view(count).data(), count);
     return value;
   }
   // Returns the next bytes, at most kMostViewed, which are valid until the next call.
-  std::string_view view(std::size_t count) {
+  CACHALOT_FAST_PATH std::string_view view(std::size_t count) {
     if (end_ - begin_ < count) [[unlikely]]
       gather(count);
     begin_ += count;

@@ -341,8 +341,4 @@ void require_snapshot(InputFile& file) {
 
 TorchSnapshot read_snapshot(InputFile file) { return SnapshotReader(std::move(file)).read(); }
 
-std::string unknown_actions_text(const TorchSnapshot& snapshot) {
-  return format_count(snapshot.unknown_actions, "event") + " of an unknown kind, from a newer PyTorch";
-}
-
 }  // namespace cachalot::tools

@@ -52,7 +52,4 @@ void require_snapshot(InputFile& file);
 // Throws InvalidArgument, which names file, place and rule.
 TorchSnapshot read_snapshot(InputFile file);
 
-// Returns "2 events of an unknown kind, from a newer PyTorch": what is left out, for people.
-std::string unknown_actions_text(const TorchSnapshot& snapshot);
-
 }  // namespace cachalot::tools

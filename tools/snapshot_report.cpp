@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/bytes.h"
+#include "tools/history/history.h"
 #include "tools/json_text.h"
 #include "tools/quoted.h"
 #include "tools/text_layout.h"
@@ -229,7 +230,8 @@ std::string to_text(const TorchSnapshot& snapshot, std::size_t top, const Style&
     if (device.all.segments > 0) text += pools_text(device);
     text += sites_text(device, top);
   }
-  if (snapshot.unknown_actions > 0) text += labelled_line("left out of the history", unknown_actions_text(snapshot));
+  if (snapshot.unknown_actions > 0)
+    text += labelled_line("left out of the history", unknown_actions_text(snapshot.unknown_actions));
   return text;
 }
 

@@ -22,6 +22,7 @@
 
 #include "cachalot/device.h"
 #include "tools/input_file.h"
+#include "tools/seeded_hash.h"
 
 namespace cachalot::tools {
 
@@ -74,7 +75,7 @@ class TraceMaker {
   std::size_t slots_ = 0;
   std::vector<std::uint32_t> free_slots_;  // the last one freed is the next one used
   std::vector<std::uint64_t> stream_numbers_;
-  std::unordered_map<std::uint64_t, std::uint32_t> stream_indexes_;
+  std::unordered_map<std::uint64_t, std::uint32_t, SeededHash> stream_indexes_;
   std::uint32_t last_stream_ = 0;
 };
 

@@ -56,6 +56,8 @@ GpuLog::Event read_event(const std::vector<std::string>& fields, const std::stri
   return {kActions.at(fields.at(1)), number(fields.at(2)), number(fields.at(3)), stream_of(fields.at(4))};
 }
 
+}  // namespace
+
 // Undoes the events, last first.
 GpuState rewound(GpuState state, const std::vector<GpuLog::Event>& events) {
   for (auto event = events.rbegin(); event != events.rend(); ++event) {
@@ -75,8 +77,6 @@ GpuState rewound(GpuState state, const std::vector<GpuLog::Event>& events) {
   }
   return state;
 }
-
-}  // namespace
 
 std::vector<GpuState::Tile> GpuState::tiles(Address segment) const {
   const PoolKind kind = segments.at(segment).kind;

@@ -44,6 +44,9 @@ struct GpuLog {
   GpuState end;
 };
 
+// Returns the state before the events, of that after them.
+GpuState rewound(GpuState state, const std::vector<GpuLog::Event>& events);
+
 // Throws std::runtime_error for what the format does not allow.
 GpuLog read_gpu_log(const std::string& path);
 

@@ -1,5 +1,6 @@
 // Every block address recorded on real GPUs is predicted: given the addresses cudaMalloc returned for segments, our
-// allocator places each block where PyTorch's did. data/gpu_traces/README.md describes the logs.
+// allocator places each block where PyTorch's did, and holds the bytes that PyTorch held, at each event.
+// data/gpu_traces/README.md describes the logs.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -18,6 +19,8 @@
 #include "cachalot/caching_allocator.h"
 #include "policy/torch_policy.h"
 #include "tests/exactness/gpu_log.h"
+#include "tools/history/history.h"
+#include "tools/history/recorded_figures.h"
 
 namespace cachalot {
 namespace {
@@ -142,6 +145,8 @@ struct Outcome {
   std::size_t allocations = 0;
   std::size_t wrong = 0;
   std::string first_wrong;
+  std::size_t compared = 0;        // events after which the bytes that are held were compared
+  std::size_t wrong_reserved = 0;  // of these
   std::set<std::string> final_blocks;
 };
 
@@ -169,13 +174,48 @@ std::set<std::string> blocks_of(const GpuState& state) {
   return blocks;
 }
 
+tools::HistoryEvent history_event(const GpuLog::Event& event) {
+  using Action = tools::HistoryEvent::Action;
+  tools::HistoryEvent made{.address = event.address, .bytes = event.bytes};
+  switch (event.action) {
+    case GpuLog::Action::alloc:
+      made.action = Action::alloc;
+      break;
+    case GpuLog::Action::free_requested:
+      made.action = Action::free_requested;
+      break;
+    case GpuLog::Action::free_completed:
+      made.action = Action::free_completed;
+      break;
+    case GpuLog::Action::segment_alloc:
+      made.action = Action::segment_alloc;
+      break;
+  }
+  return made;
+}
+
+// What the log tells of the bytes, as the tools see it.
+tools::DeviceHistory history_of(const GpuLog& log) {
+  tools::DeviceHistory history;
+  for (const GpuLog::Event& event : log.events) history.events.push_back(history_event(event));
+  for (const auto& [address, segment] : log.end.segments) {
+    history.segments.push_back({.address = address, .bytes = segment.bytes});
+  }
+  return history;
+}
+
 // Plays a log. After a wrong prediction it starts anew from where the log is.
 class LogPlayer {
  public:
-  explicit LogPlayer(const GpuLog& log) : log_(log), state_(log.start), replica_(new Replica(state_)) {}
+  explicit LogPlayer(const GpuLog& log)
+      : log_(log),
+        state_(log.start),
+        replica_(new Replica(state_)),
+        recorded_(tools::figures_before(history_of(log))) {}
 
   Outcome play() {
     for (const GpuLog::Event& event : log_.events) {
+      recorded_.add(history_event(event));
       switch (event.action) {
         case GpuLog::Action::alloc:
           allocate(event);
@@ -187,8 +227,10 @@ class LogPlayer {
           break;  // nothing in these logs waits for another stream
         case GpuLog::Action::segment_alloc:
           add_segment(event);
-          break;
+          continue;  // the allocation that asked for it comes next
       }
+      ++outcome_.compared;
+      if (replica_->allocator().memory_reserved() != recorded_.reserved_bytes) ++outcome_.wrong_reserved;
     }
     outcome_.final_blocks = blocks_of(replica_->allocator());
     return std::move(outcome_);
@@ -222,15 +264,18 @@ class LogPlayer {
   const GpuLog& log_;
   GpuState state_;
   std::unique_ptr<Replica> replica_;
+  tools::RecordedFigures recorded_;
   Outcome outcome_;
 };
 
 class GpuTrace : public testing::TestWithParam<std::string> {};
 
-TEST_P(GpuTrace, PredictsEveryBlockAddress) {
+TEST_P(GpuTrace, PredictsEveryBlockAddressAndTheBytesHeld) {
   const GpuLog log = read_gpu_log(kLogs + GetParam() + ".csv.gz");
   const Outcome outcome = LogPlayer(log).play();
   EXPECT_GT(outcome.allocations, 0u);
+  EXPECT_GT(outcome.compared, 0u);
+  EXPECT_EQ(outcome.wrong_reserved, 0u) << "of " << outcome.compared << " events";
   EXPECT_EQ(outcome.wrong, 0u) << "of " << outcome.allocations << "; the first: " << outcome.first_wrong;
   EXPECT_EQ(outcome.final_blocks, blocks_of(log.end));
 }
@@ -246,7 +291,42 @@ TEST(AmbiguousGpuTrace, PredictsNinetyNineOfAHundredBlockAddresses) {
   const Outcome outcome = LogPlayer(read_gpu_log(kLogs + "cs336_medium_512_training.csv.gz")).play();
   EXPECT_GT(outcome.allocations, 0u);
   EXPECT_LE(outcome.wrong * 100, outcome.allocations) << "the first: " << outcome.first_wrong;
+  EXPECT_EQ(outcome.wrong_reserved, 0u) << "of " << outcome.compared << " events";
   RecordProperty("wrong", static_cast<int>(outcome.wrong));
+}
+
+// A snapshot's history, as a log.
+GpuLog log_of(const tools::History& history) {
+  static const std::map<tools::HistoryEvent::Action, GpuLog::Action> kActions = {
+      {tools::HistoryEvent::Action::alloc, GpuLog::Action::alloc},
+      {tools::HistoryEvent::Action::free_requested, GpuLog::Action::free_requested},
+      {tools::HistoryEvent::Action::free_completed, GpuLog::Action::free_completed},
+      {tools::HistoryEvent::Action::segment_alloc, GpuLog::Action::segment_alloc},
+  };
+  const auto stream = [&](std::uint16_t id) { return reinterpret_cast<Stream>(history.streams[id]); };
+  const tools::DeviceHistory& device = history.devices.at(0);
+  GpuLog log;
+  for (const tools::HistorySegment& segment : device.segments) {
+    const PoolKind kind = segment.is_small ? PoolKind::small : PoolKind::large;
+    log.end.segments[segment.address] = {segment.bytes, stream(segment.stream), kind};
+    for (std::size_t i = segment.first_block; i < segment.first_block + segment.block_count; ++i) {
+      const tools::HistoryBlock& block = device.blocks[i];
+      if (block.state != tools::HistoryBlock::State::free) log.end.live[block.address] = block.bytes;
+    }
+  }
+  for (const tools::HistoryEvent& event : device.events) {
+    log.events.push_back({kActions.at(event.action), event.address, event.bytes, stream(event.stream)});
+  }
+  log.start = rewound(log.end, log.events);
+  return log;
+}
+
+TEST(RecordedSnapshot, IsPredictedToTheAddressAndTheBytesHeld) {
+  const Outcome outcome = LogPlayer(log_of(tools::read_history(CACHALOT_DATA_DIR "/snapshots/layers.pickle"))).play();
+  EXPECT_GT(outcome.allocations, 0u);
+  EXPECT_EQ(outcome.wrong, 0u) << "the first: " << outcome.first_wrong;
+  EXPECT_GT(outcome.compared, 0u);
+  EXPECT_EQ(outcome.wrong_reserved, 0u);
 }
 
 TEST(GpuTraces, AreAllTested) {

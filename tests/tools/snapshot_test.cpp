@@ -14,8 +14,9 @@
 #include "tests/tools/complaint.h"
 #include "tests/tools/data_files.h"
 #include "tests/tools/temporary_file.h"
+#include "tools/history/allocations.h"
+#include "tools/history/history.h"
 #include "tools/snapshot_report.h"
-#include "tools/snapshot_traces.h"
 
 namespace cachalot::tools {
 namespace {
@@ -26,6 +27,7 @@ constexpr std::size_t kMiB = std::size_t{1} << 20;
 TorchSnapshot read_snapshot_text(const std::string& text) {
   return read_snapshot(InputFile(TemporaryFile(text).path(), "snapshot"));
 }
+History read_history_text(const std::string& text) { return read_history(TemporaryFile(text).path()); }
 TorchSnapshot read_layers() { return read_snapshot(InputFile(kLayers, "snapshot")); }
 nlohmann::json report(const TorchSnapshot& snapshot, std::size_t top = 10) {
   return nlohmann::json::parse(to_json(snapshot, top));
@@ -315,11 +317,12 @@ double seconds_of(int devices) {
         device);
     histories += fmt::format(R"({}[{{"action":"alloc","addr":4096,"size":512,"stream":0}}])", comma);
   }
-  const TorchSnapshot snapshot =
-      read_snapshot_text(fmt::format(R"({{"segments":[{}],"device_traces":[{}]}})", segments, histories));
+  const std::string text = fmt::format(R"({{"segments":[{}],"device_traces":[{}]}})", segments, histories);
+  const TorchSnapshot snapshot = read_snapshot_text(text);
+  const History history = read_history_text(text);
   return cpu_seconds([&] {
     EXPECT_NE(to_text(snapshot, 10).find(fmt::format("device {}\n", devices - 1)), std::string::npos);
-    EXPECT_EQ(tools::traces_of(snapshot).size(), static_cast<std::size_t>(devices));
+    EXPECT_EQ(tools::traces_of(history).size(), static_cast<std::size_t>(devices));
   });
 }
 
@@ -343,8 +346,7 @@ nlohmann::json entry(const char* action, std::uint64_t address, std::size_t byte
   return {{"action", action}, {"addr", address}, {"size", bytes}, {"stream", stream}, {"time_us", 0}};
 }
 std::vector<Trace> traces_of(const nlohmann::json& history, const nlohmann::json& segments = nlohmann::json::array()) {
-  return tools::traces_of(
-      read_snapshot_text(nlohmann::json{{"segments", segments}, {"device_traces", history}}.dump()));
+  return tools::traces_of(read_history_text(nlohmann::json{{"segments", segments}, {"device_traces", history}}.dump()));
 }
 
 TEST(Histories, BecomeTraces) {
@@ -383,10 +385,10 @@ TEST(Histories, OfEachDeviceAreATrace) {
 }
 
 TEST(Histories, LeaveOutActionsThatAreNotKnown) {
-  const TorchSnapshot snapshot =
-      read_snapshot_text(small_snapshot(replaced("/device_traces/0/0/action", "from_the_future")).dump());
+  const std::string text = small_snapshot(replaced("/device_traces/0/0/action", "from_the_future")).dump();
+  const TorchSnapshot snapshot = read_snapshot_text(text);
   EXPECT_EQ(snapshot.unknown_actions, 1u);
-  EXPECT_EQ(tools::traces_of(snapshot).at(0).event_count, 1u);
+  EXPECT_EQ(tools::traces_of(read_history_text(text)).at(0).event_count, 1u);
   const std::string line = "  left out of the history  1 event of an unknown kind, from a newer PyTorch\n";
   EXPECT_TRUE(to_text(snapshot, 10).ends_with(line)) << to_text(snapshot, 10);
 }
@@ -400,7 +402,7 @@ TEST(Histories, ThatAreEmptyAreRefused) {
 // The last bytes of the replay are those of the snapshot: nothing was lost on the way.
 TEST(Histories, EndWithTheSnapshotsOwnMemory) {
   const TorchSnapshot snapshot = read_layers();
-  const Trace trace = tools::traces_of(snapshot).at(0);
+  const Trace trace = tools::traces_of(read_history(kLayers)).at(0);
   std::vector<std::size_t> live(trace.slots);
   for (const TraceEvent& event : trace.events) live[event.slot] = event.bytes;
   std::size_t replayed = 0, held = 0;

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <optional>
 #include <utility>
 
 #include "base/bytes.h"
@@ -13,23 +14,32 @@
 #include "tools/commands/command.h"
 #include "tools/commands/with_file.h"
 #include "tools/foreign_files.h"
+#include "tools/history/allocations.h"
+#include "tools/history/history.h"
+#include "tools/history/text_histories.h"
 #include "tools/replay.h"
 #include "tools/snapshot_reader.h"
-#include "tools/snapshot_traces.h"
 
 namespace cachalot::tools {
 namespace {
 
+// Whether it is a file with a history that is not a trace of ours already.
+bool has_history(InputFile& file) {
+  const std::optional<HistoryFormat> text = text_format(file.begin());
+  return text ? *text != HistoryFormat::cachalot_trace : is_snapshot(file);
+}
+
 std::vector<Trace> traces_in(InputFile file) {
-  if (!is_snapshot(file)) {
+  if (!has_history(file)) {
     const std::string foreign = foreign_format(file.begin(), "trace or a memory snapshot");
     CACHALOT_REQUIRE(foreign.empty(), "{}: {}", file.path(), foreign);
     return {read_trace(std::move(file))};
   }
-  const TorchSnapshot snapshot = read_snapshot(std::move(file));
-  std::vector<Trace> traces = traces_of(snapshot);
-  if (snapshot.unknown_actions > 0) {
-    tell(fmt::format("cachalot: {}: left out of the history: {}\n", snapshot.path, unknown_actions_text(snapshot)));
+  const History history = read_history(std::move(file));
+  std::vector<Trace> traces = traces_of(history);
+  if (history.unknown_actions > 0) {
+    tell(fmt::format("cachalot: {}: left out of the history: {}\n", history.path,
+                     unknown_actions_text(history.unknown_actions)));
   }
   return traces;
 }

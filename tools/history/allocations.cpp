@@ -3,11 +3,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <map>
-#include <tuple>
+#include <cstddef>
 #include <utility>
 
 #include "base/check.h"
+#include "tools/history/address_map.h"
 
 namespace cachalot::tools {
 namespace {
@@ -18,130 +18,196 @@ bool is_free(const HistoryEvent& event) {
   return event.action == Action::free_requested || event.action == Action::free_completed;
 }
 
-// What lived before the first event, by address.
-std::map<Address, Allocation> earlier_allocations(const DeviceHistory& history) {
-  std::map<Address, Allocation> earlier;
-  std::map<Address, bool> seen;  // in the events
+Allocation allocation_of(const HistoryEvent& event, std::uint32_t begin) {
+  return {.address = event.address,
+          .bytes = event.bytes,
+          .begin = begin,
+          .stack = event.stack,
+          .details = event.details,
+          .stream = event.stream,
+          .pool = event.pool};
+}
+
+// What lived before the first event, by address: what is freed or annotated before it is allocated, and what lives at the
+// end and is not in the events.
+std::vector<Allocation> earlier_allocations(const DeviceHistory& history) {
+  std::vector<Allocation> earlier;
+  AddressMap seen;  // in the events
   for (const HistoryEvent& event : history.events) {
-    if (event.action != Action::alloc && !is_free(event)) continue;
-    if (!seen.try_emplace(event.address, true).second || event.action != Action::free_requested) continue;
-    earlier[event.address] = {
-        .address = event.address, .bytes = event.bytes, .stream = event.stream, .pool = event.pool};
+    const bool is_annotation = event.action == Action::annotate;
+    if (event.action != Action::alloc && !is_free(event) && !is_annotation) continue;
+    if (seen.find(event.address) != AddressMap::kNone) continue;
+    seen.set(event.address, 0);
+    if (event.action != Action::free_requested && !is_annotation) continue;
+    earlier.push_back(allocation_of(event, Allocation::kBefore));
+    if (!is_annotation) earlier.back().stack = earlier.back().details = 0;  // those of the free
   }
   for (const HistorySegment& segment : history.segments) {
     for (std::size_t i = segment.first_block; i < segment.first_block + segment.block_count; ++i) {
       const HistoryBlock& block = history.blocks[i];
-      if (block.state != HistoryBlock::State::allocated || seen.contains(block.address)) continue;
-      earlier[block.address] = {.address = block.address,
-                                .bytes = block.requested_bytes,
-                                .stack = block.stack,
-                                .details = block.details,
-                                .stream = segment.stream,
-                                .pool = segment.pool};
+      if (block.state != HistoryBlock::State::allocated || seen.find(block.address) != AddressMap::kNone) continue;
+      seen.set(block.address, 0);
+      earlier.push_back({.address = block.address,
+                         .bytes = block.requested_bytes,
+                         .stack = block.stack,
+                         .details = block.details,
+                         .stream = segment.stream,
+                         .pool = segment.pool});
     }
   }
+  std::ranges::sort(earlier, {}, &Allocation::address);
   return earlier;
 }
 
 // Pairs each request with its free.
 class Pairing {
  public:
-  explicit Pairing(std::size_t events) { allocations_.reserve(events / 2); }
+  explicit Pairing(std::vector<Allocation> earlier) : allocations_(std::move(earlier)) {
+    for (std::size_t i = 0; i < allocations_.size(); ++i) {
+      live_.set(allocations_[i].address, static_cast<std::uint32_t>(i));
+    }
+  }
 
-  void add(Allocation allocation) {
-    free(allocation.address, allocation.begin);
-    live_[allocation.address] = allocations_.size();
-    allocations_.push_back(allocation);
+  void reserve(std::size_t more) { allocations_.reserve(allocations_.size() + more); }
+  void add(const HistoryEvent& event, std::uint32_t number) {
+    free(event.address, number);
+    live_.set(event.address, static_cast<std::uint32_t>(allocations_.size()));
+    allocations_.push_back(allocation_of(event, number));
   }
   // Nothing happens where nothing lives.
   void free(Address address, std::uint32_t event) {
-    const auto live = live_.find(address);
-    if (live == live_.end()) return;
-    allocations_[live->second].end = event;
-    live_.erase(live);
+    const std::uint32_t live = live_.erase(address);
+    if (live != AddressMap::kNone) allocations_[live].end = event;
+  }
+  void annotate(const HistoryEvent& event) {
+    const std::uint32_t live = live_.find(event.address);
+    if (live != AddressMap::kNone) allocations_[live].details = event.details;
   }
   std::vector<Allocation> take() { return std::move(allocations_); }
 
  private:
   std::vector<Allocation> allocations_;
-  std::map<Address, std::size_t> live_;  // index in allocations_
+  AddressMap live_;  // index in allocations_
 };
 
-// Requests that failed, each as an allocation that ends before the next event.
-void add_failed(const DeviceHistory& history, std::vector<Allocation>& allocations) {
-  for (std::size_t i = 0; i < history.events.size(); ++i) {
-    const HistoryEvent& event = history.events[i];
-    if (event.action != Action::oom || event.bytes == 0) continue;
-    const auto number = static_cast<std::uint32_t>(i);
-    allocations.push_back(
-        {.bytes = event.bytes, .begin = number, .end = number + 1, .stream = event.stream, .pool = event.pool});
+// Makes a trace's events of a history's.
+class TraceOfHistory {
+ public:
+  explicit TraceOfHistory(Trace& trace) : trace_(trace) {}
+
+  void allocate(Address address, std::uint64_t bytes, std::uint16_t stream, std::uint16_t pool) {
+    free(address);
+    live_.set(address, begin(bytes, stream, pool));
   }
-}
+  void free(Address address) {
+    const std::uint32_t slot = live_.erase(address);
+    if (slot != AddressMap::kNone) trace_.events.push_back(maker_.free(slot));
+  }
+  // A request that failed: freed at once.
+  void request(const HistoryEvent& event) {
+    trace_.events.push_back(maker_.free(begin(event.bytes, event.stream, event.pool)));
+  }
+  void finish() {
+    trace_.event_count = trace_.events.size();
+    trace_.slots = maker_.slots();
+    trace_.streams = maker_.streams();
+  }
+
+ private:
+  // Returns the slot.
+  std::uint32_t begin(std::uint64_t bytes, std::uint16_t stream, std::uint16_t pool) {
+    const std::uint64_t number = (std::uint64_t{pool} << 16) + stream;
+    CACHALOT_REQUIRE(maker_.can_allocate(), "{}: more than {} allocations are alive at once", trace_.path,
+                     Trace::kMostSlots);
+    CACHALOT_REQUIRE(maker_.can_use(number), "{}: more than {} streams", trace_.path, Trace::kMostStreams);
+    trace_.events.push_back(maker_.allocate(bytes, number));
+    ++trace_.allocation_count;
+    return trace_.events.back().slot;
+  }
+
+  Trace& trace_;
+  TraceMaker maker_;
+  AddressMap live_;  // slots
+};
 
 }  // namespace
 
 std::vector<Allocation> allocations_of(const DeviceHistory& history) {
-  Pairing pairing(history.events.size());
-  for (const auto& [address, allocation] : earlier_allocations(history)) pairing.add(allocation);
+  CACHALOT_REQUIRE(history.events.size() < Allocation::kNever, "a history of more than {} events", Allocation::kNever);
+  Pairing pairing(earlier_allocations(history));
+  pairing.reserve(static_cast<std::size_t>(std::ranges::count(history.events, Action::alloc, &HistoryEvent::action)));
   for (std::size_t i = 0; i < history.events.size(); ++i) {
     const HistoryEvent& event = history.events[i];
     const auto number = static_cast<std::uint32_t>(i);
     if (is_free(event)) pairing.free(event.address, number);
-    if (event.action != Action::alloc) continue;
-    pairing.add({.address = event.address,
-                 .bytes = event.bytes,
-                 .begin = number,
-                 .stack = event.stack,
-                 .details = event.details,
-                 .stream = event.stream,
-                 .pool = event.pool});
+    if (event.action == Action::alloc) pairing.add(event, number);
+    if (event.action == Action::annotate) pairing.annotate(event);
   }
   return pairing.take();
 }
 
+// An event begins one allocation at most, and ends one at most: nothing needs to be sorted.
 std::vector<AllocationStep> steps_of(const std::vector<Allocation>& allocations) {
+  constexpr std::uint32_t kNone = AddressMap::kNone;
+  std::size_t events = 0;
+  for (const Allocation& allocation : allocations) {
+    if (allocation.begin != Allocation::kBefore) events = std::max<std::size_t>(events, allocation.begin + 1ul);
+    if (allocation.end != Allocation::kNever) events = std::max<std::size_t>(events, allocation.end + 1ul);
+  }
+  std::vector<std::uint32_t> begun(events, kNone);
+  std::vector<std::uint32_t> ended(events, kNone);
   std::vector<AllocationStep> steps;
   steps.reserve(2 * allocations.size());
   for (std::size_t i = 0; i < allocations.size(); ++i) {
     const Allocation& allocation = allocations[i];
-    steps.push_back({allocation.begin, false, i});
-    if (allocation.end != Allocation::kNever) steps.push_back({allocation.end, true, i});
+    if (allocation.begin == Allocation::kBefore) steps.push_back({AllocationStep::kBefore, false, i});
+    if (allocation.begin != Allocation::kBefore) begun[allocation.begin] = static_cast<std::uint32_t>(i);
+    if (allocation.end != Allocation::kNever) ended[allocation.end] = static_cast<std::uint32_t>(i);
   }
-  const auto order = [](const AllocationStep& step) {
-    const bool is_earlier = step.event == AllocationStep::kBefore && !step.is_free;
-    return std::tuple(!is_earlier, is_earlier ? 0 : step.event, !step.is_free);
-  };
-  std::ranges::stable_sort(steps, {}, order);
+  for (std::uint32_t event = 0; event < events; ++event) {
+    if (ended[event] != kNone) steps.push_back({event, true, ended[event]});
+    if (begun[event] != kNone) steps.push_back({event, false, begun[event]});
+  }
   return steps;
 }
 
 Trace trace_of(const History& history, const DeviceHistory& device, FailedRequests failed) {
-  const std::string path =
-      history.devices.size() == 1 ? history.path : fmt::format("{} device {}", history.path, device.device);
-  std::vector<Allocation> allocations = allocations_of(device);
-  if (failed == FailedRequests::played) add_failed(device, allocations);
   Trace trace;
-  trace.path = path;
-  TraceMaker maker;
-  std::vector<std::uint32_t> slots(allocations.size());
-  for (const AllocationStep& step : steps_of(allocations)) {
-    const Allocation& allocation = allocations[step.allocation];
-    if (step.is_free) {
-      trace.events.push_back(maker.free(slots[step.allocation]));
-      continue;
-    }
-    const std::uint64_t stream = (std::uint64_t{allocation.pool} << 16) + allocation.stream;
-    CACHALOT_REQUIRE(maker.can_allocate(), "{}: more than {} allocations are alive at once", path, Trace::kMostSlots);
-    CACHALOT_REQUIRE(maker.can_use(stream), "{}: more than {} streams", path, Trace::kMostStreams);
-    trace.events.push_back(maker.allocate(allocation.bytes, stream));
-    slots[step.allocation] = trace.events.back().slot;
-    ++trace.allocation_count;
+  trace.path = history.devices.size() == 1 ? history.path : fmt::format("{} device {}", history.path, device.device);
+  TraceOfHistory made(trace);
+  const std::vector<Allocation> earlier = earlier_allocations(device);
+  trace.events.reserve(earlier.size() + device.events.size() / 2);
+  for (const Allocation& allocation : earlier) {
+    made.allocate(allocation.address, allocation.bytes, allocation.stream, allocation.pool);
   }
-  CACHALOT_REQUIRE(!trace.events.empty(), "{}: the history has no allocation and no free", path);
-  trace.event_count = trace.events.size();
-  trace.slots = maker.slots();
-  trace.streams = maker.streams();
+  for (const HistoryEvent& event : device.events) {
+    if (is_free(event)) made.free(event.address);
+    if (event.action == Action::alloc) made.allocate(event.address, event.bytes, event.stream, event.pool);
+    const bool has_failed = event.action == Action::oom && event.bytes != 0;
+    if (has_failed && failed == FailedRequests::played) made.request(event);
+  }
+  CACHALOT_REQUIRE(!trace.events.empty(), "{}: the history has no allocation and no free", trace.path);
+  made.finish();
   return trace;
+}
+
+std::vector<Trace> traces_of(const History& history) {
+  std::vector<Trace> traces;
+  std::vector<const DeviceHistory*> devices;
+  for (const DeviceHistory& device : history.devices) {
+    const auto is_of_a_trace = [](const HistoryEvent& event) {
+      return event.action == Action::alloc || is_free(event);
+    };
+    if (std::ranges::any_of(device.events, is_of_a_trace)) devices.push_back(&device);
+  }
+  CACHALOT_REQUIRE(!devices.empty(), "{}: the snapshot has no history to replay: {}", history.path,
+                   history.unknown_actions == 0 ? "torch.cuda.memory._record_memory_history() was not called before"
+                                                : unknown_actions_text(history.unknown_actions));
+  for (const DeviceHistory* device : devices) {
+    traces.push_back(trace_of(history, *device));
+    if (devices.size() == 1) traces.back().path = history.path;
+  }
+  return traces;
 }
 
 }  // namespace cachalot::tools

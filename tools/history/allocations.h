@@ -21,7 +21,7 @@ struct Allocation {
   std::uint32_t begin = kBefore;  // the event that made it
   std::uint32_t end = kNever;     // the event that freed it: free_requested, else free_completed
   StackId stack = 0;
-  DetailsId details = 0;
+  DetailsId details = 0;  // of the newest annotation, which has what was known before
   std::uint16_t stream = 0;
   std::uint16_t pool = 0;
 
@@ -32,7 +32,7 @@ struct Allocation {
 
 // Returns them in the order of their begins: first those from before, by address. What the history frees without having
 // allocated it, and what lives at the end and is not in the history, was there before; an allocation at an address where
-// something lives ends what lived there.
+// something lives ends what lived there. Takes time and memory in proportion to the events, whatever their addresses.
 std::vector<Allocation> allocations_of(const DeviceHistory& history);
 
 // What happens to an allocation at an event.
@@ -50,7 +50,14 @@ std::vector<AllocationStep> steps_of(const std::vector<Allocation>& allocations)
 // Returns the history as a trace for a replay. A pool's memory serves that pool alone, so each pair of stream and pool
 // becomes a stream of its own. A request that failed is left out; or it is played, and freed at once: whether a policy has
 // memory for it is then known. Throws InvalidArgument when the history has neither an allocation nor a free.
+//
+// The replay decides anew where everything goes; it need not come to the recorded segments. An allocation becomes one of
+// the bytes that were asked for, a request to free it a free, its completion nothing, unless the free was not requested
+// (a pool set back to a checkpoint, say).
 enum class FailedRequests : std::uint8_t { left_out, played };
 Trace trace_of(const History& history, const DeviceHistory& device, FailedRequests failed = FailedRequests::left_out);
+
+// Returns a trace for each device whose history has allocations or frees. Throws InvalidArgument when there is none.
+std::vector<Trace> traces_of(const History& history);
 
 }  // namespace cachalot::tools

@@ -1,9 +1,12 @@
 #include "tools/history/history.h"
 
 #include <array>
+#include <optional>
 #include <utility>
 
+#include "base/bytes.h"
 #include "tools/history/snapshot_history.h"
+#include "tools/history/text_histories.h"
 
 namespace cachalot::tools {
 
@@ -14,7 +17,24 @@ const char* name_of(HistoryEvent::Action action) {
   return kNames[static_cast<std::size_t>(action)];
 }
 
-History read_history(InputFile file) { return read_snapshot_history(std::move(file)); }
+std::string unknown_actions_text(std::size_t count) {
+  return format_count(count, "event") + " of an unknown kind, from a newer PyTorch";
+}
+
+History read_history(InputFile file) {
+  const std::optional<HistoryFormat> text = text_format(file.begin());
+  if (!text) return read_snapshot_history(std::move(file));
+  switch (*text) {
+    case HistoryFormat::rmm_csv:
+      return read_rmm_history(std::move(file));
+    case HistoryFormat::stalloc:
+      return read_stalloc_history(std::move(file));
+    case HistoryFormat::minimalloc:
+      return read_minimalloc_history(std::move(file));
+    default:
+      return read_trace_history(std::move(file));
+  }
+}
 
 History read_history(const std::string& path) { return read_history(InputFile(path, "history")); }
 

@@ -124,6 +124,9 @@ struct History {
 History read_history(InputFile file);
 History read_history(const std::string& path);
 
+// Returns "2 events of an unknown kind, from a newer PyTorch": what is left out, for people.
+std::string unknown_actions_text(std::size_t count);
+
 // Returns PyTorch's name of the action.
 const char* name_of(HistoryEvent::Action action);
 

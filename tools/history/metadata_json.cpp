@@ -8,7 +8,7 @@ namespace cachalot::tools {
 namespace {
 
 constexpr int kMostLevels = 16;
-constexpr std::size_t kMostValues = 1000;
+constexpr std::size_t kMostJsonValues = 256;
 constexpr std::size_t kBytesOfAValue = 16;  // a longer text counts as several values
 
 class MetadataJson {
@@ -17,7 +17,7 @@ class MetadataJson {
 
   nlohmann::ordered_json of(Part value, int levels) {  // NOLINT(misc-no-recursion): kMostLevels
     value = parts_.resolved(value);
-    if (++values_ > kMostValues || levels == 0) return "...";
+    if (++values_ > kMostJsonValues || levels == 0) return "...";
     switch (value.kind()) {
       case Part::Kind::none:
         return nullptr;
@@ -50,7 +50,7 @@ class MetadataJson {
     if (container.kind == Container::Kind::dict) return of_dict(container, levels);
     nlohmann::ordered_json list = nlohmann::ordered_json::array();
     for (const Part part : container.parts) {
-      if (values_ > kMostValues) break;
+      if (values_ > kMostJsonValues) break;
       list.push_back(of(part, levels - 1));
     }
     return list;
@@ -58,7 +58,7 @@ class MetadataJson {
 
   nlohmann::ordered_json of_dict(const Container& dict, int levels) {  // NOLINT(misc-no-recursion)
     nlohmann::ordered_json object = nlohmann::ordered_json::object();
-    for (std::size_t i = 0; i + 1 < dict.parts.size() && values_ <= kMostValues; i += 2) {
+    for (std::size_t i = 0; i + 1 < dict.parts.size() && values_ <= kMostJsonValues; i += 2) {
       const nlohmann::ordered_json key = of(dict.parts[i], levels - 1);
       object[key.is_string() ? key.get<std::string>() : text_of(key)] = of(dict.parts[i + 1], levels - 1);
     }

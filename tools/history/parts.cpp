@@ -8,7 +8,6 @@ namespace cachalot::tools {
 namespace {
 
 constexpr std::size_t kSpareParts = 1024;  // of a closed container, for the next one
-constexpr std::uint32_t kPackedBits = 28;
 
 }  // namespace
 
@@ -66,7 +65,7 @@ std::optional<std::int64_t> Part::integer() const {
 Part Parts::open(Container::Kind kind) {
   if (closed_.empty()) {
     CACHALOT_REQUIRE(containers_.size() < kMostPacked, "more than {} lists and dicts are open at once", kMostPacked);
-    budget_.charge(sizeof(Container) + sizeof(std::uint32_t));
+    budget_.charge(2 * (sizeof(Container) + sizeof(std::uint32_t)));
     closed_.push_back(static_cast<std::uint32_t>(containers_.size()));
     containers_.emplace_back();
   }
@@ -79,27 +78,15 @@ Part Parts::open(Container::Kind kind) {
   return part;
 }
 
-Container* Parts::find(Part part) {
-  if (part.kind_ != Part::Kind::container) return nullptr;
-  Container& container = containers_[part.slot()];
-  const bool is_open = container.generation == part.generation_ && container.kind != Container::Kind::closed;
-  return is_open ? &container : nullptr;
+Part Parts::meaning_of_closed(Part part) {
+  const Part gone = Part::of_id(Part::Kind::gone, 0);
+  return part.memo() == Part::kNoMemo ? gone : recall(part.memo()).value_or(gone);
 }
 
-Part Parts::resolved(Part part) {
-  if (part.kind_ != Part::Kind::container || find(part) != nullptr) return part;
-  if (part.memo() == Part::kNoMemo) return Part::of_id(Part::Kind::gone, 0);
-  return recall(part.memo()).value_or(Part::of_id(Part::Kind::gone, 0));
-}
-
-void Parts::push(Container& container, Part part) {
-  std::vector<Part>& parts = container.parts;
-  if (parts.size() == parts.capacity()) {
-    const std::size_t more = parts.empty() ? 8 : parts.size();
-    budget_.charge(more * sizeof(Part));
-    parts.reserve(parts.size() + more);
-  }
-  parts.push_back(part);
+void Parts::grow(std::vector<Part>& parts) {
+  const std::size_t more = parts.empty() ? 8 : parts.size();
+  budget_.charge(more * sizeof(Part));
+  parts.reserve(parts.size() + more);
 }
 
 void Parts::take(Container& container, std::vector<Part>& parts) {
@@ -143,37 +130,16 @@ void Parts::close_all(const std::vector<Part>& parts) {
 // --- the memo ---------------------------------------------------------------------------------------------------------
 
 std::uint32_t Parts::packed(Part part) {
-  Packed kind = Packed::value;
+  auto kind = static_cast<std::uint32_t>(part.kind_);
   std::uint32_t id = part.id();
-  switch (part.kind_) {
-    case Part::Kind::text:
-      kind = Packed::text;
-      break;
-    case Part::Kind::frame:
-      kind = Packed::frame;
-      break;
-    case Part::Kind::stack:
-      kind = Packed::stack;
-      break;
-    case Part::Kind::pool:
-      kind = Packed::pool;
-      break;
-    case Part::Kind::metadata:
-      kind = Packed::metadata;
-      break;
-    case Part::Kind::gone:
-      kind = Packed::gone;
-      break;
-    case Part::Kind::container:
-      kind = Packed::slot;
-      break;
-    default:
-      budget_.charge(2 * sizeof(Part));
-      id = static_cast<std::uint32_t>(values_.size());
-      values_.push_back(part);
+  if (part.kind_ < Part::Kind::container) {
+    budget_.charge(2 * sizeof(Part));
+    kind = static_cast<std::uint32_t>(kInValues);
+    id = static_cast<std::uint32_t>(values_.size());
+    values_.push_back(part);
   }
   CACHALOT_REQUIRE(id <= kMostPacked, "more than {} different parts of one kind", kMostPacked);
-  return static_cast<std::uint32_t>(kind) << kPackedBits | id;
+  return kind << kPackedBits | id;
 }
 
 void Parts::memoize(std::uint64_t number, Part& part) {
@@ -192,7 +158,7 @@ void Parts::memoize(std::uint64_t number, Part& part) {
   memo_count_ = std::max(memo_count_, index + 1);
   Container* const container = find(part);
   if (container != nullptr && container->memo != Part::kNoMemo) {
-    entry = static_cast<std::uint32_t>(Packed::alias) << kPackedBits | container->memo;
+    entry = kAlias << kPackedBits | container->memo;
     return;
   }
   entry = packed(resolved(part));
@@ -201,40 +167,25 @@ void Parts::memoize(std::uint64_t number, Part& part) {
   part.bits_ = std::uint64_t{index} << 32 | part.slot();
 }
 
-std::optional<Part> Parts::recall(std::uint64_t number) {
-  if (number >= memo_count_ || pages_[number / kPage] == nullptr) return std::nullopt;
-  auto index = static_cast<std::uint32_t>(number);
-  if (static_cast<Packed>(memo_at(index) >> kPackedBits) == Packed::alias) index = memo_at(index) & kMostPacked;
-  const std::uint32_t id = memo_at(index) & kMostPacked;
-  switch (static_cast<Packed>(memo_at(index) >> kPackedBits)) {
-    case Packed::text:
-      return Part::of_id(Part::Kind::text, id);
-    case Packed::frame:
-      return Part::of_id(Part::Kind::frame, id);
-    case Packed::stack:
-      return Part::of_id(Part::Kind::stack, id);
-    case Packed::pool:
-      return Part::of_id(Part::Kind::pool, id);
-    case Packed::metadata:
-      return Part::of_id(Part::Kind::metadata, id);
-    case Packed::gone:
-      return Part::of_id(Part::Kind::gone, 0);
-    case Packed::value:
+std::optional<Part> Parts::recall_other(std::uint32_t number) {
+  const std::uint32_t entry = memo_at(number);
+  const std::uint32_t id = entry & kMostPacked;
+  if (entry >> kPackedBits == kAlias) return recall(id);
+  switch (static_cast<Part::Kind>(entry >> kPackedBits)) {
+    case kInValues:
       return values_[id];
-    case Packed::slot: {
-      Part part(Part::Kind::container, std::uint64_t{index} << 32 | id);
+    case Part::Kind::container: {
+      Part part(Part::Kind::container, std::uint64_t{number} << 32 | id);
       part.generation_ = containers_[id].generation;
       return part;
     }
-    case Packed::unset:
-    case Packed::alias:
-      break;
+    default:
+      return std::nullopt;
   }
-  return std::nullopt;
 }
 
 void Parts::clear() {
-  std::deque<Container>().swap(containers_);
+  std::vector<Container>().swap(containers_);
   std::vector<std::uint32_t>().swap(closed_);
   std::vector<std::unique_ptr<Page>>().swap(pages_);
   std::vector<Part>().swap(values_);

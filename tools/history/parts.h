@@ -10,7 +10,6 @@
 #include <bit>
 #include <cstddef>
 #include <cstdint>
-#include <deque>
 #include <limits>
 #include <memory>
 #include <optional>
@@ -30,9 +29,9 @@ class Part {
     integer,
     natural,
     real,
-    text,
-    bytes,  // Python's; without them
     container,
+    text,
+    bytes,     // Python's; without them
     frame,     // what was a dict
     stack,     // what was a list of frames
     pool,      // what was a pair of numbers
@@ -87,11 +86,21 @@ class Parts {
   explicit Parts(MemoryBudget& budget) : budget_(budget) {}
 
   Part open(Container::Kind kind);
-  // nullptr: it is no container, or one that closed.
-  Container* find(Part part);
+  // nullptr: it is no container, or one that closed. Valid until the next open().
+  Container* find(Part part) {
+    if (part.kind_ != Part::Kind::container) return nullptr;
+    Container& container = containers_[part.slot()];
+    return container.generation == part.generation_ ? &container : nullptr;
+  }
   // What the part is by now.
-  Part resolved(Part part);
-  void push(Container& container, Part part);
+  Part resolved(Part part) {
+    if (part.kind_ != Part::Kind::container || find(part) != nullptr) return part;
+    return meaning_of_closed(part);
+  }
+  void push(Container& container, Part part) {
+    if (container.parts.size() == container.parts.capacity()) grow(container.parts);
+    container.parts.push_back(part);
+  }
   // The container is `meaning` from now on; what it holds is gone, if not taken.
   void close(Part container, Part meaning);
   // Takes what the container holds into `parts`, whose storage it gets.
@@ -101,21 +110,34 @@ class Parts {
   // The memo of a pickle. `part` may become another name of the same.
   void memoize(std::uint64_t number, Part& part);
   void memoize(Part& part) { memoize(memo_count_, part); }
-  std::optional<Part> recall(std::uint64_t number);
+  std::optional<Part> recall(std::uint64_t number) {
+    if (number >= memo_count_ || pages_[number / kPage] == nullptr) return std::nullopt;
+    const std::uint32_t entry = memo_at(static_cast<std::uint32_t>(number));
+    const auto kind = static_cast<Part::Kind>(entry >> kPackedBits);
+    if (kind > Part::Kind::container && entry >> kPackedBits != kAlias) return Part(kind, entry & kMostPacked);
+    return recall_other(static_cast<std::uint32_t>(number));
+  }
 
   // Frees all memory. No part may be used any more.
   void clear();
 
  private:
+  // An entry of the memo: a Part::Kind in the highest bits, or kAlias, and below it an id, a container's slot, the entry
+  // that this one is another name of, or, for what does not fit, an index in values_.
   static constexpr std::size_t kPage = std::size_t{1} << 16;
-  static constexpr std::uint32_t kMostPacked = (std::uint32_t{1} << 28) - 1;
-  enum class Packed : std::uint32_t { unset, slot, text, frame, stack, pool, metadata, gone, value, alias };
+  static constexpr std::uint32_t kPackedBits = 28;
+  static constexpr std::uint32_t kMostPacked = (std::uint32_t{1} << kPackedBits) - 1;
+  static constexpr std::uint32_t kAlias = 15;
+  static constexpr Part::Kind kInValues = Part::Kind::boolean;
 
   std::uint32_t packed(Part part);
   std::uint32_t& memo_at(std::uint32_t number) { return (*pages_[number / kPage])[number % kPage]; }
+  std::optional<Part> recall_other(std::uint32_t number);
+  Part meaning_of_closed(Part part);
+  void grow(std::vector<Part>& parts);
 
   MemoryBudget& budget_;
-  std::deque<Container> containers_;
+  std::vector<Container> containers_;
   std::vector<std::uint32_t> closed_;  // slots
   std::vector<Part> closing_;
   using Page = std::vector<std::uint32_t>;

@@ -11,81 +11,11 @@
 namespace cachalot::tools {
 namespace {
 
-constexpr std::size_t kTextOverhead = 64;  // of a text in its table
 constexpr Part::Kind kContainer = Part::Kind::container;
 
 Part gone() { return Part::of_id(Part::Kind::gone, 0); }
 
 }  // namespace
-
-SnapshotBuilder::SnapshotBuilder(std::size_t memory_limit) : budget_(memory_limit), parts_(budget_) {
-  for (const std::string_view word : kWords) history_.texts.add(word);
-}
-
-void SnapshotBuilder::refuse(std::string_view why) const {
-  const bool is_of_many = where_.index != Where::kWhole;
-  throw InvalidArgument(is_of_many ? fmt::format("{} {}: {}", where_.what, where_.index, why)
-                                   : fmt::format("{}: {}", where_.what, why));
-}
-
-Part SnapshotBuilder::text(std::string_view text) {
-  const std::size_t known = history_.texts.size();
-  const TextId id = history_.texts.add(text.substr(0, kLongestText));
-  if (id >= known) budget_.charge(kTextOverhead + history_.texts[id].size());
-  return Part::of_id(Part::Kind::text, id);
-}
-
-// --- fields -----------------------------------------------------------------------------------------------------------
-
-std::uint64_t SnapshotBuilder::natural(Part value, const char* key, std::uint64_t most) const {
-  const std::optional<std::uint64_t> number = value.natural();
-  if (!number && value.integer()) require(false, "'{}' is {}, which is negative", key, *value.integer());
-  require(number.has_value(), "'{}' is {}, not a whole number of 64 bits", key, value.kind_name());
-  require(*number <= most, "'{}' is {}, more than {}", key, *number, most);
-  return *number;
-}
-
-std::uint64_t SnapshotBuilder::bytes(Part value, const char* key) const {
-  return natural(value, key, kMaxRequestBytes - 1);
-}
-
-Address SnapshotBuilder::address(Part value, const char* key) const {
-  return natural(value, key, std::numeric_limits<Address>::max() - kMaxRequestBytes);
-}
-
-// A handle; PyTorch shows it as a number with a sign.
-std::uint16_t SnapshotBuilder::stream(Part value) {
-  const std::optional<std::uint64_t> number = value.natural();
-  const std::optional<std::int64_t> negative = value.integer();
-  require(number || negative, "'stream' is {}, not a whole number of 64 bits", value.kind_name());
-  return history_.streams.add(number ? *number : static_cast<std::uint64_t>(*negative));
-}
-
-std::uint16_t SnapshotBuilder::pool(Part value) {
-  value = parts_.resolved(value);
-  if (value.kind() == Part::Kind::pool) return static_cast<std::uint16_t>(value.id());
-  const Container* const pair = parts_.find(value);
-  const bool is_pair = pair != nullptr && pair->kind == Container::Kind::list && pair->parts.size() == 2;
-  const auto first = is_pair ? pair->parts.front().natural() : std::nullopt;
-  const auto second = is_pair ? pair->parts.back().natural() : std::nullopt;
-  require(first && second, "the pool's id is not a pair of whole numbers");
-  const std::uint16_t id = history_.pools.add({*first, *second});
-  parts_.close(value, Part::of_id(Part::Kind::pool, id));
-  return id;
-}
-
-TextId SnapshotBuilder::text_id(Part value, const char* key) const {
-  require(value.is_text(), "'{}' is {}, not text", key, value.kind_name());
-  return value.id();
-}
-
-// The last one, as Python has it.
-const Part* SnapshotBuilder::find(const Pairs& pairs, Word word) const {
-  for (std::size_t i = pairs.size(); i >= 2; i -= 2) {
-    if (pairs[i - 2].is_text() && pairs[i - 2].id() == static_cast<TextId>(word)) return &pairs[i - 1];
-  }
-  return nullptr;
-}
 
 // --- lists ------------------------------------------------------------------------------------------------------------
 

@@ -5,74 +5,35 @@
 // its parts, nor where a pickle names what it had before.
 #pragma once
 
-#include <fmt/format.h>
-
 #include <cstddef>
 #include <cstdint>
-#include <limits>
 #include <map>
-#include <span>
-#include <string>
-#include <string_view>
-#include <utility>
 #include <vector>
 
-#include "cachalot/errors.h"
 #include "tools/history/event_list.h"
 #include "tools/history/history.h"
+#include "tools/history/part_fields.h"
 #include "tools/history/parts.h"
 #include "tools/history/words.h"
-#include "tools/memory_budget.h"
 
 namespace cachalot::tools {
 
-class SnapshotBuilder {
+class SnapshotBuilder : public PartFields {
  public:
-  static constexpr std::size_t kLongestText = 4096;  // of what is kept; longer ones are cut
-
-  explicit SnapshotBuilder(std::size_t memory_limit);
-
-  MemoryBudget& budget() { return budget_; }
-  Parts& parts() { return parts_; }
+  using PartFields::PartFields;
 
   // Each throws InvalidArgument for what breaks a rule of snapshots.
-  Part text(std::string_view text);
   void append(Part list, Part item);
   void set(Part dict, Part key, Part value);
   // The document is all there. Without path and format.
   History finish(Part root);
 
  private:
-  using Pairs = std::vector<Part>;  // keys and values in turn
   struct DeviceSegment {
     int device = 0;
     HistorySegment segment;
   };
-  struct Where {  // what is read, for messages
-    static constexpr std::size_t kWhole = std::numeric_limits<std::size_t>::max();
-    const char* what = "the snapshot";
-    std::size_t index = kWhole;
-  };
-  static constexpr std::uint64_t kMostDevices = 1 << 16;
   static constexpr std::uint64_t kMostBytesInAll = std::uint64_t{1} << 62;
-
-  template <typename... Args>
-  void require(bool holds, fmt::format_string<Args...> rule, Args&&... args) const {
-    if (holds) [[likely]]
-      return;
-    refuse(fmt::format(rule, std::forward<Args>(args)...));
-  }
-  [[noreturn]] void refuse(std::string_view why) const;
-
-  // ---- fields
-  std::uint64_t natural(Part value, const char* key, std::uint64_t most) const;
-  std::uint64_t bytes(Part value, const char* key) const;
-  Address address(Part value, const char* key) const;
-  std::uint16_t stream(Part value);
-  std::uint16_t pool(Part value);
-  TextId text_id(Part value, const char* key) const;
-  const Part* find(const Pairs& pairs, Word word) const;
-  bool has(const Container& dict, Word word) const { return find(dict.parts, word) != nullptr; }
 
   // ---- lists
   Container::Kind kind_of_list(Part first);
@@ -99,8 +60,6 @@ class SnapshotBuilder {
   HistoryBlock block(const Pairs& pairs);
   HistoryBlock::State state(Part value) const;
   StageMark stage(const Pairs& pairs);
-  DeviceFacts facts_of(const Pairs& pairs);
-  void add_processes(Part value, DeviceFacts& facts);
 
   // ---- the whole
   using Devices = std::map<int, DeviceHistory>;
@@ -110,13 +69,8 @@ class SnapshotBuilder {
   void traces_of(Part list, const char* key, DeviceHistory& device);
   void take_stages(Part value);
   void take_settings(Part value);
-  void take_facts(Part value);
   static void move_devices(Devices& from, std::vector<DeviceHistory>& to);
 
-  MemoryBudget budget_;
-  Parts parts_;
-  History history_;
-  Where where_;
   std::vector<EventList> events_;  // by Container::store, as the others
   std::vector<std::vector<DeviceSegment>> segments_;
   std::vector<std::vector<HistoryBlock>> block_lists_;

@@ -143,8 +143,6 @@ void SnapshotBuilder::add_blocks(Part blocks, HistorySegment& segment) {
     blocks_.push_back(block);
   }
   segment.block_count = blocks_.size() - segment.first_block;
-  budget_.charge(2 * segment.block_count * sizeof(HistoryBlock));
-  budget_.release(2 * segment.block_count * sizeof(HistoryBlock));
   std::vector<HistoryBlock>().swap(block_lists_[list->store]);
 }
 

@@ -5,11 +5,6 @@
 
 namespace cachalot::tools {
 
-void SnapshotMachine::push(Part part) {
-  if (parts_.size() == parts_.capacity()) builder_.budget().charge((parts_.size() + 1) * sizeof(Part));
-  parts_.push_back(part);
-}
-
 void SnapshotMachine::push(Value scalar) {
   switch (scalar.kind()) {
     case Value::Kind::boolean:

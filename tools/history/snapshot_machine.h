@@ -46,7 +46,10 @@ class SnapshotMachine {
   Part result() const { return parts_.back(); }
 
  private:
-  void push(Part part);
+  void push(Part part) {
+    if (parts_.size() == parts_.capacity()) builder_.budget().charge((parts_.size() + 1) * sizeof(Part));
+    parts_.push_back(part);
+  }
   std::size_t top(std::size_t count) const;
   std::size_t to_mark();
   void collect_from(std::size_t begin);

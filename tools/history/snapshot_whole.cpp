@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "cachalot/caching_allocator.h"
+#include "tools/history/annotations.h"
 #include "tools/history/snapshot_builder.h"
 
 namespace cachalot::tools {
@@ -20,6 +21,8 @@ History SnapshotBuilder::finish(Part root) {
   }
   parts_.clear();
   for (auto& [store, device] : traces_) device->events = events_[store].take();
+  for (auto& [number, device] : devices_) complete_annotations(history_, device);
+  for (auto& [number, device] : host_) complete_annotations(history_, device);
   move_devices(devices_, history_.devices);
   move_devices(host_, history_.host);
   return std::move(history_);
@@ -102,60 +105,6 @@ void SnapshotBuilder::take_settings(Part value) {
   if (settings == nullptr || settings->kind != Container::Kind::dict) return;
   const Part* const conf = find(settings->parts, Word::conf);
   if (conf != nullptr && conf->is_text()) history_.settings = history_.texts[conf->id()];
-}
-
-// What cachalot adds when it writes a snapshot out of memory.
-void SnapshotBuilder::take_facts(Part value) {
-  const Container* const own = parts_.find(parts_.resolved(value));
-  require(own != nullptr && own->kind == Container::Kind::dict, "'cachalot' is not a dict");
-  const Part* const facts = find(own->parts, Word::facts);
-  if (facts == nullptr) return;
-  const Container* const list = parts_.find(parts_.resolved(*facts));
-  require(list != nullptr && list->kind == Container::Kind::list, "'facts' is not a list");
-  require(list->parts.size() <= kMostDevices, "facts of {} devices: at most {}", list->parts.size(), kMostDevices);
-  for (std::size_t i = 0; i < list->parts.size(); ++i) {
-    where_ = {"facts", i};
-    budget_.charge(2 * sizeof(DeviceFacts));
-    const Container* const dict = parts_.find(parts_.resolved(list->parts[i]));
-    require(dict != nullptr && dict->kind == Container::Kind::dict, "they are not a dict");
-    history_.facts.push_back(facts_of(dict->parts));
-  }
-  where_ = {};
-}
-
-DeviceFacts SnapshotBuilder::facts_of(const Pairs& pairs) {
-  DeviceFacts facts;
-  const auto figure = [&](Word word) -> std::optional<std::uint64_t> {
-    const Part* const part = find(pairs, word);
-    if (part == nullptr || part->kind() == Part::Kind::none) return std::nullopt;
-    return natural(*part, text_of(word).data(), kMaxRequestBytes - 1);
-  };
-  facts.device = static_cast<int>(std::min(figure(Word::device).value_or(0), kMostDevices));
-  if (const Part* name = find(pairs, Word::name)) facts.name = history_.texts[text_id(*name, "name")];
-  facts.total_bytes = figure(Word::total_bytes);
-  facts.free_bytes = figure(Word::free_bytes);
-  facts.limit_bytes = figure(Word::limit_bytes);
-  facts.nccl_bytes = figure(Word::nccl_bytes);
-  facts.context_bytes = figure(Word::context_bytes);
-  facts.process_bytes = figure(Word::process_bytes);
-  if (const Part* processes = find(pairs, Word::processes)) add_processes(*processes, facts);
-  return facts;
-}
-
-void SnapshotBuilder::add_processes(Part value, DeviceFacts& facts) {
-  const Container* const list = parts_.find(parts_.resolved(value));
-  require(list != nullptr && list->kind == Container::Kind::list, "'processes' is not a list");
-  require(list->parts.size() <= kMostDevices, "{} processes: at most {}", list->parts.size(), kMostDevices);
-  for (const Part part : list->parts) {
-    const Container* const dict = parts_.find(parts_.resolved(part));
-    require(dict != nullptr && dict->kind == Container::Kind::dict, "a process is not a dict");
-    DeviceFacts::Process process;
-    if (const Part* pid = find(dict->parts, Word::pid)) process.id = pid->natural().value_or(0);
-    if (const Part* used = find(dict->parts, Word::bytes)) process.bytes = bytes(*used, "bytes");
-    if (const Part* name = find(dict->parts, Word::name)) process.name = history_.texts[text_id(*name, "name")];
-    budget_.charge(2 * sizeof(process) + process.name.size());
-    facts.other_processes.push_back(std::move(process));
-  }
 }
 
 void SnapshotBuilder::move_devices(Devices& from, std::vector<DeviceHistory>& to) {

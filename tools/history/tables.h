@@ -14,7 +14,7 @@
 #include "base/check.h"
 #include "cachalot/pool_id.h"
 #include "tools/history/id_set.h"
-#include "tools/history/seeded_hash.h"
+#include "tools/seeded_hash.h"
 
 namespace cachalot::tools {
 

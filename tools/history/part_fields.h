@@ -1,0 +1,73 @@
+// The fields of a snapshot's dicts, checked. What reads snapshots builds upon it.
+#pragma once
+
+#include <fmt/format.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "cachalot/errors.h"
+#include "tools/history/history.h"
+#include "tools/history/parts.h"
+#include "tools/history/words.h"
+#include "tools/memory_budget.h"
+
+namespace cachalot::tools {
+
+using Pairs = std::vector<Part>;  // keys and values in turn
+
+class PartFields {
+ public:
+  static constexpr std::size_t kLongestText = 4096;  // of what is kept; longer ones are cut
+
+  explicit PartFields(std::size_t memory_limit);
+
+  MemoryBudget& budget() { return budget_; }
+  Parts& parts() { return parts_; }
+  // Each throws InvalidArgument for what breaks a rule of snapshots.
+  Part text(std::string_view text);
+
+ protected:
+  static constexpr std::uint64_t kMostDevices = 1 << 16;
+  struct Where {  // what is read, for messages
+    static constexpr std::size_t kWhole = std::numeric_limits<std::size_t>::max();
+    const char* what = "the snapshot";
+    std::size_t index = kWhole;
+  };
+
+  template <typename... Args>
+  void require(bool holds, fmt::format_string<Args...> rule, Args&&... args) const {
+    if (holds) [[likely]]
+      return;
+    refuse(fmt::format(rule, std::forward<Args>(args)...));
+  }
+
+  std::uint64_t natural(Part value, const char* key, std::uint64_t most) const;
+  std::uint64_t bytes(Part value, const char* key) const;
+  Address address(Part value, const char* key) const;
+  std::uint16_t stream(Part value);
+  std::uint16_t pool(Part value);
+  TextId text_id(Part value, const char* key) const;
+  // nullptr: the key is not there.
+  static const Part* find(const Pairs& pairs, Word word);
+  static bool has(const Container& dict, Word word) { return find(dict.parts, word) != nullptr; }
+
+  // What cachalot adds when it writes a snapshot out of memory.
+  void take_facts(Part value);
+
+  MemoryBudget budget_;
+  Parts parts_;
+  History history_;
+  Where where_;
+
+ private:
+  [[noreturn]] void refuse(std::string_view why) const;
+  DeviceFacts facts_of(const Pairs& pairs);
+  void add_processes(Part value, DeviceFacts& facts);
+};
+
+}  // namespace cachalot::tools

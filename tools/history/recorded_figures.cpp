@@ -1,0 +1,52 @@
+#include "tools/history/recorded_figures.h"
+
+namespace cachalot::tools {
+
+void RecordedFigures::add(const HistoryEvent& event) {
+  switch (event.action) {
+    case HistoryEvent::Action::alloc:
+      allocated_bytes += event.bytes;
+      active_bytes += event.bytes;
+      return;
+    case HistoryEvent::Action::free_requested:
+      allocated_bytes -= event.bytes;
+      return;
+    case HistoryEvent::Action::free_completed:
+      active_bytes -= event.bytes;
+      return;
+    case HistoryEvent::Action::segment_alloc:
+    case HistoryEvent::Action::segment_map:
+      reserved_bytes += event.bytes;
+      return;
+    case HistoryEvent::Action::segment_free:
+    case HistoryEvent::Action::segment_unmap:
+      reserved_bytes -= event.bytes;
+      return;
+    case HistoryEvent::Action::snapshot:
+    case HistoryEvent::Action::oom:
+    case HistoryEvent::Action::annotate:
+      return;
+  }
+}
+
+RecordedFigures figures_before(const DeviceHistory& device) {
+  RecordedFigures changes;
+  for (const HistoryEvent& event : device.events) changes.add(event);
+  RecordedFigures figures = figures_at_end(device);
+  figures.reserved_bytes -= changes.reserved_bytes;
+  figures.allocated_bytes -= changes.allocated_bytes;
+  figures.active_bytes -= changes.active_bytes;
+  return figures;
+}
+
+RecordedFigures figures_at_end(const DeviceHistory& device) {
+  RecordedFigures figures;
+  for (const HistorySegment& segment : device.segments) figures.reserved_bytes += segment.bytes;
+  for (const HistoryBlock& block : device.blocks) {
+    if (block.state == HistoryBlock::State::allocated) figures.allocated_bytes += block.requested_bytes;
+    if (block.state != HistoryBlock::State::free) figures.active_bytes += block.requested_bytes;
+  }
+  return figures;
+}
+
+}  // namespace cachalot::tools
