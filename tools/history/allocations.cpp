@@ -176,7 +176,7 @@ Trace trace_of(const History& history, const DeviceHistory& device, FailedReques
   trace.path = history.devices.size() == 1 ? history.path : fmt::format("{} device {}", history.path, device.device);
   TraceOfHistory made(trace);
   const std::vector<Allocation> earlier = earlier_allocations(device);
-  trace.events.reserve(earlier.size() + device.events.size() / 2);
+  trace.events.reserve(2 * earlier.size() + device.events.size() * 2 / 3);  // alloc, free_requested, free_completed
   for (const Allocation& allocation : earlier) {
     made.allocate(allocation.address, allocation.bytes, allocation.stream, allocation.pool);
   }
