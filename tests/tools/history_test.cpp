@@ -90,7 +90,7 @@ TEST(History, HasNoDetailsWhereThereAreNone) {
 
 TEST(History, IsTheSameWhateverTheOrderOfTheKeys) {
   const std::string segments =
-      nlohmann::json::array({segment(0x1000, {block(0x1000, 512, "active_allocated")})}).dump();
+      nlohmann::json::array({segment(0x1000, nlohmann::json::array({block(0x1000, 512, "active_allocated")}))}).dump();
   const std::string traces = nlohmann::json({{entry("alloc", 0x1000, 500)}}).dump();
   for (const std::string& text : {fmt::format(R"({{"segments":{},"device_traces":{}}})", segments, traces),
                                   fmt::format(R"({{"device_traces":{},"segments":{}}})", traces, segments)}) {
@@ -152,7 +152,8 @@ TEST(History, LeavesOutUnknownActionsAndReadsListsOfSegments) {
   const History history = history_of(snapshot({{entry("from_the_future", 1, 1), entry("alloc", 1, 1)}}));
   EXPECT_EQ(history.unknown_actions, 1u);
   EXPECT_EQ(history.devices.at(0).events.size(), 1u);
-  const nlohmann::json list = nlohmann::json::array({segment(0x1000, {block(0x1000, 512, "inactive")})});
+  const nlohmann::json list =
+      nlohmann::json::array({segment(0x1000, nlohmann::json::array({block(0x1000, 512, "inactive")}))});
   EXPECT_EQ(history_of(list).devices.at(0).segments.size(), 1u);
 }
 
