@@ -80,18 +80,15 @@ TEST(Convert, LeavesNothingBehindAfterAnError) {
   EXPECT_THAT(complaint_of_run("convert " + kLayers + " --to perfeto -o " + out), HasSubstr("did you mean 'perfetto'"));
   EXPECT_THAT(complaint_of_run("convert " + kLayers + " -o /nowhere/out.json"), HasSubstr("/nowhere/out.json"));
   EXPECT_THAT(complaint_of_run("convert " + kLayers + " --to folded --at oom -o " + out), HasSubstr("--at oom"));
-  EXPECT_THAT(complaint_of_run("convert " + kLayers), HasSubstr("--output"));
+  EXPECT_THAT(complaint_of_run("convert " + kLayers), HasSubstr("no output was given"));
   EXPECT_EQ(folder.count(), 0u);
 }
 
 // ---- diff
 
 TEST(Diff, ComparesEachFileWithTheFirst) {
-  const Outcome outcome = run_cachalot("diff --json " + kLayers + " " + kLayers + " " + kTraces + "frag_toy.csv.gz");
-  if (outcome.exit_code == 2) {  // traces are histories only where their reader is
-    EXPECT_THAT(outcome.err, HasSubstr("frag_toy"));
-    return;
-  }
+  const Outcome outcome = run_cachalot("diff --json " + kLayers + " " + kLayers + " " + kLayers);
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
   EXPECT_EQ(std::ranges::count(outcome.out, '\n'), 2);
 }
 
