@@ -316,6 +316,18 @@ def test_explain_has_its_verdict_on_top(context: Context) -> None:
     assert_quiet(page)
 
 
+def test_advise_has_its_table_beside_the_history(context: Context) -> None:
+    html = context.folder / "advice.html"
+    context.cachalot("advise", "--no-times", "--html", html, context.snapshot())
+    told = json.loads(context.cachalot("advise", "--no-times", "--json", context.snapshot()))
+    page = context.chromium.open(html)
+    rows = page.evaluate("document.querySelectorAll('#tables tbody tr').length")
+    assert rows == len(told["policies"]), (rows, told)
+    assert page.evaluate(f"{SHARED}.run.count") > 0
+    context.picture(page, "advise")
+    assert_quiet(page)
+
+
 def test_diff_shows_both_runs(context: Context) -> None:
     html = context.folder / "diff.html"
     context.cachalot("diff", "--html", html, context.snapshot(), context.snapshot(3000, growth=1.5))

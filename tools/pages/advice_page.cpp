@@ -22,7 +22,9 @@ PageTable policies_table(const Advice& advice) {
                               {"line to set", Kind::text}},
                   .rows = {}};
   for (const PolicyAdvice& policy : advice.policies) {
-    table.rows.push_back({policy.peak_reserved_bytes, policy.ooms, policy.driver_us / 1000, policy.ns_per_event,
+    const auto host_ns =
+        policy.ns_per_event > 0 ? nlohmann::ordered_json(policy.ns_per_event) : nullptr;  // or not measured
+    table.rows.push_back({policy.peak_reserved_bytes, policy.ooms, policy.driver_us / 1000, host_ns,
                           policy.smallest_gpu, policy.policy, policy.line});
   }
   return table;

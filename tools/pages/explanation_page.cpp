@@ -4,6 +4,8 @@
 
 #include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 #include "base/bytes.h"
 #include "tools/text_layout.h"
@@ -26,11 +28,14 @@ std::string page_moment_text(const Explanation& one) {
 }
 
 PageRemedy page_remedy(const Remedy& remedy, std::uint64_t of_bytes) {
-  return {.title = remedy.text,
-          .evidence = fmt::format("Replayed with it, the program reserves {} instead of {}{}.",
-                                  format_bytes(remedy.reserved_bytes), format_bytes(of_bytes),
-                                  remedy.serves ? ", and the request is served" : ""),
-          .setting = remedy.setting};
+  std::string evidence =
+      remedy.serves ? "Replayed with it, the request is served." : "Replayed with it, the program reserves as much.";
+  if (remedy.reserved_bytes != of_bytes) {
+    evidence =
+        fmt::format("Replayed with it, the program reserves {} instead of {}{}.", format_bytes(remedy.reserved_bytes),
+                    format_bytes(of_bytes), remedy.serves ? ", and the request is served" : "");
+  }
+  return {.title = remedy.text, .evidence = std::move(evidence), .setting = remedy.setting};
 }
 
 PageTable pins_table(const Explanation& one) {

@@ -14,7 +14,7 @@ function verdictElements({headline, paragraphs, remedies}) {
 }
 
 function remedyElement({title, evidence, setting}) {
-  const parts = [element('h3', {textContent: title}), element('p', {textContent: evidence})];
+  const parts = [element('h3', {textContent: title.charAt(0).toUpperCase() + title.slice(1)}), element('p', {textContent: evidence})];
   if (setting !== '') {
     const button = element('button', {type: 'button', textContent: 'Copy'}, [], {'aria-label': `Copy ${setting}`});
     button.addEventListener('click', async () => {
