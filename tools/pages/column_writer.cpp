@@ -22,6 +22,7 @@ std::vector<RankedValue> ranked(std::span<const std::uint64_t> values) {
     ++distinct.back().count;
   }
   std::vector<RankedValue*> by_count;
+  by_count.reserve(distinct.size());
   for (RankedValue& value : distinct) by_count.push_back(&value);
   std::ranges::stable_sort(by_count, [](const RankedValue* a, const RankedValue* b) { return a->count > b->count; });
   for (std::size_t i = 0; i < by_count.size(); ++i) by_count[i]->rank = i;
