@@ -15,7 +15,7 @@ namespace {
 
 using Action = HistoryEvent::Action;
 
-constexpr std::uint64_t kMiB = std::uint64_t{1} << 20;
+constexpr std::uint64_t kMebi = std::uint64_t{1} << 20;
 constexpr Address kFirst = 0x10000000;
 
 const std::string kMessage =
@@ -33,21 +33,21 @@ HistoryBuilder fragmented(std::uint64_t free) {
   const StackId keep = program.stack({{"/app/answers.py", "summary", 14}});
   const StackId answer = program.stack({{"/app/answers.py", "answer", 9}});
   for (Address i = 0; i < 10; ++i) {
-    const Address at = kFirst + i * 64 * kMiB;
-    const std::uint64_t bytes = (40 + 2 * i) * kMiB;
+    const Address at = kFirst + i * 64 * kMebi;
+    const std::uint64_t bytes = (40 + 2 * i) * kMebi;
     program.add(Action::segment_alloc, at, bytes);
     program.alloc(at, bytes, answer);
     program.free(at, bytes);
-    program.alloc(at, bytes - 2 * kMiB, answer);
-    program.alloc(at + bytes - 2 * kMiB, 2 * kMiB, keep);
-    program.free(at, bytes - 2 * kMiB);
+    program.alloc(at, bytes - 2 * kMebi, answer);
+    program.alloc(at + bytes - 2 * kMebi, 2 * kMebi, keep);
+    program.free(at, bytes - 2 * kMebi);
   }
-  program.add(Action::oom, free, 300 * kMiB, answer);
+  program.add(Action::oom, free, 300 * kMebi, answer);
   for (Address i = 0; i < 10; ++i) {
-    const std::uint64_t bytes = (40 + 2 * i) * kMiB;
-    program.segment(kFirst + i * 64 * kMiB,
-                    {{.bytes = bytes - 2 * kMiB},
-                     {.bytes = 2 * kMiB, .requested_bytes = 2 * kMiB, .state = HistoryBlock::State::allocated}});
+    const std::uint64_t bytes = (40 + 2 * i) * kMebi;
+    program.segment(kFirst + i * 64 * kMebi,
+                    {{.bytes = bytes - 2 * kMebi},
+                     {.bytes = 2 * kMebi, .requested_bytes = 2 * kMebi, .state = HistoryBlock::State::allocated}});
   }
   return program;
 }
@@ -65,18 +65,18 @@ std::vector<std::string> keys(const Explanation& explanation) {
 
 TEST(OomMessage, TellsWhatItSays) {
   const OomMessage message = read_oom_message("a log\n" + kMessage, "log");
-  EXPECT_EQ(message.requested_bytes, 200 * kMiB);
+  EXPECT_EQ(message.requested_bytes, 200 * kMebi);
   EXPECT_EQ(message.device, 1);
-  EXPECT_EQ(message.total_bytes, 1024 * kMiB);
-  EXPECT_EQ(message.free_bytes, 114 * kMiB);
-  EXPECT_EQ(message.process_bytes, 240 * kMiB);
+  EXPECT_EQ(message.total_bytes, 1024 * kMebi);
+  EXPECT_EQ(message.free_bytes, 114 * kMebi);
+  EXPECT_EQ(message.process_bytes, 240 * kMebi);
   EXPECT_EQ(message.allowed_bytes, static_cast<std::uint64_t>(409.6 * 1048576));
-  EXPECT_EQ(message.allocated_bytes, 120 * kMiB + kMiB / 2);
-  EXPECT_EQ(message.private_bytes, 20 * kMiB);
-  EXPECT_EQ(message.unallocated_bytes, 5 * kMiB);
+  EXPECT_EQ(message.allocated_bytes, 120 * kMebi + kMebi / 2);
+  EXPECT_EQ(message.private_bytes, 20 * kMebi);
+  EXPECT_EQ(message.unallocated_bytes, 5 * kMebi);
   ASSERT_EQ(message.other_processes.size(), 1);
   EXPECT_EQ(message.other_processes.front().id, 19120);
-  EXPECT_EQ(message.other_processes.front().bytes, 670 * kMiB);
+  EXPECT_EQ(message.other_processes.front().bytes, 670 * kMebi);
 }
 
 TEST(OomMessage, PinnedMemoryAndNcclHaveMessagesOfTheirOwn) {
@@ -97,30 +97,30 @@ TEST(Explain, AMessageAloneIsEnoughForACause) {
 }
 
 TEST(Explain, FragmentationNamesTheBlocksThatPinSegments) {
-  HistoryBuilder program = fragmented(50 * kMiB);
+  HistoryBuilder program = fragmented(50 * kMebi);
   const Explanation one = explained(program);
   EXPECT_EQ(one.cause, Cause::fragmentation);
-  EXPECT_EQ(one.evidence.of(Cause::fragmentation).bytes, (10 * 40 + 90 - 20) * kMiB);
-  EXPECT_EQ(one.evidence.of(Cause::fragmentation).largest_bytes, 56 * kMiB);
+  EXPECT_EQ(one.evidence.of(Cause::fragmentation).bytes, (10 * 40 + 90 - 20) * kMebi);
+  EXPECT_EQ(one.evidence.of(Cause::fragmentation).largest_bytes, 56 * kMebi);
   ASSERT_FALSE(one.pins.empty());
   EXPECT_EQ(one.pins.front().at, "app/answers.py:14 in summary");
   EXPECT_EQ(one.pins.front().pin.blocks, 10);
   EXPECT_EQ(keys(one), (std::vector<std::string>{"page_heap", "expandable_segments"}));
-  EXPECT_EQ(one.remedies.of_bytes, (490 + 300) * kMiB);
-  EXPECT_LT(one.remedies.best.front().reserved_bytes, 400 * kMiB);
+  EXPECT_EQ(one.remedies.of_bytes, (490 + 300) * kMebi);
+  EXPECT_LT(one.remedies.best.front().reserved_bytes, 400 * kMebi);
 }
 
 TEST(Explain, WhatIsFreedBehindTheFailureDoesNotChangeTheAnswer) {
-  HistoryBuilder program = fragmented(50 * kMiB);
+  HistoryBuilder program = fragmented(50 * kMebi);
   for (HistoryBlock& block : program.device().blocks) block.state = HistoryBlock::State::free;
-  for (Address i = 0; i < 10; ++i) program.free(kFirst + i * 64 * kMiB + (38 + 2 * i) * kMiB, 2 * kMiB);
+  for (Address i = 0; i < 10; ++i) program.free(kFirst + i * 64 * kMebi + (38 + 2 * i) * kMebi, 2 * kMebi);
   const Explanation one = explained(program);
   EXPECT_EQ(one.cause, Cause::fragmentation);
   EXPECT_EQ(one.pins.front().pin.blocks, 10);
 }
 
 TEST(Explain, TheHistoryIsAsBeforeAfterTheReplays) {
-  HistoryBuilder program = fragmented(50 * kMiB);
+  HistoryBuilder program = fragmented(50 * kMebi);
   const std::vector<HistoryEvent> before = program.device().events;
   explained(program);
   ASSERT_EQ(program.device().events.size(), before.size());
@@ -131,7 +131,7 @@ TEST(Explain, TheHistoryIsAsBeforeAfterTheReplays) {
 }
 
 TEST(Explain, MemoryOfOtherStreamsIsNamed) {
-  HistoryBuilder program = fragmented(50 * kMiB);
+  HistoryBuilder program = fragmented(50 * kMebi);
   const std::uint16_t other = program.history().streams.add(0x7);
   for (HistoryEvent& event : program.device().events) {
     if (event.action != Action::oom) event.stream = other;
@@ -142,7 +142,7 @@ TEST(Explain, MemoryOfOtherStreamsIsNamed) {
 
 TEST(Explain, PoolsOfSegmentsTellThoseOfEvents) {
   for (const bool is_graph : {false, true}) {
-    HistoryBuilder program = fragmented(50 * kMiB);
+    HistoryBuilder program = fragmented(50 * kMebi);
     const std::uint16_t pool = program.history().pools.add(is_graph ? PoolId{3, 0} : PoolId{0, 3});
     for (HistorySegment& segment : program.device().segments) segment.pool = pool;
     const Explanation one = explained(program);
@@ -153,11 +153,11 @@ TEST(Explain, PoolsOfSegmentsTellThoseOfEvents) {
 
 TEST(Explain, ALimitIsTheCauseWhereTheDeviceHadTheMemory) {
   HistoryBuilder program;
-  program.add(Action::segment_alloc, kFirst, 100 * kMiB);
-  program.alloc(kFirst, 100 * kMiB);
+  program.add(Action::segment_alloc, kFirst, 100 * kMebi);
+  program.alloc(kFirst, 100 * kMebi);
   program.segment(kFirst,
-                  {{.bytes = 100 * kMiB, .requested_bytes = 100 * kMiB, .state = HistoryBlock::State::allocated}});
-  program.add(Action::oom, 500 * kMiB, 200 * kMiB);
+                  {{.bytes = 100 * kMebi, .requested_bytes = 100 * kMebi, .state = HistoryBlock::State::allocated}});
+  program.add(Action::oom, 500 * kMebi, 200 * kMebi);
   const Explanation one = explained(program);
   EXPECT_EQ(one.cause, Cause::limit);
   EXPECT_EQ(keys(one), std::vector<std::string>{"raise_limit"});
@@ -165,14 +165,14 @@ TEST(Explain, ALimitIsTheCauseWhereTheDeviceHadTheMemory) {
 
 TEST(Explain, WhatIsLeftOfAKnownDeviceIsSomebodyElses) {
   HistoryBuilder program;
-  program.add(Action::segment_alloc, kFirst, 100 * kMiB);
-  program.alloc(kFirst, 100 * kMiB);
+  program.add(Action::segment_alloc, kFirst, 100 * kMebi);
+  program.alloc(kFirst, 100 * kMebi);
   program.segment(kFirst,
-                  {{.bytes = 100 * kMiB, .requested_bytes = 100 * kMiB, .state = HistoryBlock::State::allocated}});
-  program.add(Action::oom, 50 * kMiB, 200 * kMiB);
+                  {{.bytes = 100 * kMebi, .requested_bytes = 100 * kMebi, .state = HistoryBlock::State::allocated}});
+  program.add(Action::oom, 50 * kMebi, 200 * kMebi);
   EXPECT_EQ(explained(program).cause, Cause::too_large);
   ExplainOptions options;
-  options.total_bytes = 1024 * kMiB;
+  options.total_bytes = 1024 * kMebi;
   EXPECT_EQ(explained(program, options).cause, Cause::other_process);
 }
 
@@ -180,12 +180,12 @@ TEST(Explain, RoundingIsTheCauseWhereItTookWhatLacks) {
   HistoryBuilder program;
   program.history().settings = "roundup_power2_divisions:2,garbage_collection_threshold:0.8";
   for (Address i = 0; i < 10; ++i) {
-    program.add(Action::segment_alloc, kFirst + i * 32 * kMiB, 24 * kMiB);
-    program.alloc(kFirst + i * 32 * kMiB, 17 * kMiB);
-    program.segment(kFirst + i * 32 * kMiB,
-                    {{.bytes = 24 * kMiB, .requested_bytes = 17 * kMiB, .state = HistoryBlock::State::allocated}});
+    program.add(Action::segment_alloc, kFirst + i * 32 * kMebi, 24 * kMebi);
+    program.alloc(kFirst + i * 32 * kMebi, 17 * kMebi);
+    program.segment(kFirst + i * 32 * kMebi,
+                    {{.bytes = 24 * kMebi, .requested_bytes = 17 * kMebi, .state = HistoryBlock::State::allocated}});
   }
-  program.add(Action::oom, 2 * kMiB, 17 * kMiB);
+  program.add(Action::oom, 2 * kMebi, 17 * kMebi);
   const Explanation one = explained(program);
   EXPECT_EQ(one.cause, Cause::cached_by_rounding);
   const std::vector<std::string> found = keys(one);
@@ -197,16 +197,17 @@ TEST(Explain, ALoopThatNeverFreesLeaks) {
   const StackId batch = program.stack({{"/app/serve.py", "load", 3}});
   const StackId keep = program.stack({{"/app/serve.py", "answer", 8}});
   for (Address i = 0; i < 20; ++i) {
-    const Address at = kFirst + i * 64 * kMiB;
-    program.add(Action::segment_alloc, at, 40 * kMiB);
-    program.alloc(at, 40 * kMiB, keep);
-    if (i == 0) program.add(Action::segment_alloc, kFirst + (Address{1} << 32), 20 * kMiB);
-    program.alloc(kFirst + (Address{1} << 32), 20 * kMiB, batch);
-    program.free(kFirst + (Address{1} << 32), 20 * kMiB);
-    program.segment(at, {{.bytes = 40 * kMiB, .requested_bytes = 40 * kMiB, .state = HistoryBlock::State::allocated}});
+    const Address at = kFirst + i * 64 * kMebi;
+    program.add(Action::segment_alloc, at, 40 * kMebi);
+    program.alloc(at, 40 * kMebi, keep);
+    if (i == 0) program.add(Action::segment_alloc, kFirst + (Address{1} << 32), 20 * kMebi);
+    program.alloc(kFirst + (Address{1} << 32), 20 * kMebi, batch);
+    program.free(kFirst + (Address{1} << 32), 20 * kMebi);
+    program.segment(at,
+                    {{.bytes = 40 * kMebi, .requested_bytes = 40 * kMebi, .state = HistoryBlock::State::allocated}});
   }
-  program.segment(kFirst + (Address{1} << 32), {{.bytes = 20 * kMiB}});
-  program.add(Action::oom, 10 * kMiB, 40 * kMiB, keep);
+  program.segment(kFirst + (Address{1} << 32), {{.bytes = 20 * kMebi}});
+  program.add(Action::oom, 10 * kMebi, 40 * kMebi, keep);
   const Explanation one = explained(program);
   EXPECT_EQ(one.cause, Cause::leak);
   EXPECT_EQ(one.growths.front().at, "app/serve.py:8 in answer");

@@ -170,7 +170,7 @@ TEST(Sites, APlaceIsTheProgramsOwnLine) {
   Sites sites(train.history());
   EXPECT_EQ(sites.text_of(sites.place_of(stack)), "app/model.py:7 in forward");
   EXPECT_EQ(sites.text_of(sites.place_of(stack, Frames::library)), "gpt/attention.py:9 in forward");
-  EXPECT_EQ(sites.text_of(sites.place_of(stack, Frames::all)), "at::empty()");
+  EXPECT_EQ(sites.text_of(sites.place_of(stack, Frames::all)), "at::empty");
   EXPECT_EQ(sites.module_of(stack), "model.py:7 > attention.py:9 > nn.linear");
 }
 
