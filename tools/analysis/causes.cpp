@@ -104,6 +104,7 @@ void add_withheld(Evidence& evidence, std::span<const SegmentAt> segments, std::
 
 std::vector<bool> graph_pools_of(const History& history, std::span<const Allocation> allocations) {
   std::vector<bool> graphs;
+  graphs.reserve(history.pools.size());
   for (std::size_t i = 0; i < history.pools.size(); ++i)
     graphs.push_back(history.pools[i].first != 0);  // PyTorch's own numbers
   std::set<std::pair<std::uint16_t, StackId>> seen;
@@ -138,6 +139,7 @@ std::vector<Pin> pins_of(std::span<const SegmentAt> segments, std::span<const Al
     }
   }
   std::vector<Pin> pins;
+  pins.reserve(by_place.size());
   for (const auto& [place, pin] : by_place) pins.push_back(pin);
   std::ranges::stable_sort(pins, std::greater<>{}, &Pin::free_bytes);
   if (pins.size() > most) pins.resize(most);

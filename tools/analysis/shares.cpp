@@ -29,6 +29,7 @@ class Sums {
       named.count += share.count;
     }
     std::vector<Share> shares;
+    shares.reserve(by_name.size());
     for (auto& [name, share] : by_name) shares.push_back({.name = name, .bytes = share.bytes, .count = share.count});
     std::ranges::stable_sort(shares, std::greater<>{}, &Share::bytes);
     return shares;

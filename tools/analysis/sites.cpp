@@ -112,7 +112,7 @@ std::string Sites::make_module(StackId stack) const {
     const StackFrame& frame = history_.stacks.frame(id);
     const std::string_view file = history_.texts[frame.file];
     if (history_.texts[frame.function] != "forward" || !file.ends_with(".py")) continue;
-    path = module_name(file, frame.line, is_innermost) + (is_innermost ? "" : " > ") + path;
+    path.insert(0, module_name(file, frame.line, is_innermost).append(is_innermost ? "" : " > "));
     is_innermost = false;
     if (path.size() > kLongest) break;
   }
