@@ -37,8 +37,7 @@ def object_of(value: Any) -> dict[str, Any] | None:
 
 def list_of(value: Any) -> list[Any] | None:
     """Returns a list of JSON as such; None for anything else."""
-    values: list[Any] | None = value if isinstance(value, list) else None
-    return values
+    return cast("list[Any]", value) if isinstance(value, list) else None
 
 
 @dataclass(frozen=True)
