@@ -11,6 +11,7 @@ import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from collections.abc import Iterable
 from typing import IO, Any, cast
 
 # Those that read files alone, and those that run a program.
@@ -37,7 +38,7 @@ def object_of(value: Any) -> dict[str, Any] | None:
 
 def list_of(value: Any) -> list[Any] | None:
     """Returns a list of JSON as such; None for anything else."""
-    return cast("list[Any]", value) if isinstance(value, list) else None
+    return [*cast("Iterable[Any]", value)] if isinstance(value, list) else None
 
 
 @dataclass(frozen=True)
