@@ -9,9 +9,9 @@ import subprocess
 import tempfile
 import threading
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from collections.abc import Iterable
 from typing import IO, Any, cast
 
 # Those that read files alone, and those that run a program.

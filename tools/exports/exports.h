@@ -15,9 +15,9 @@
 namespace cachalot::tools {
 
 struct ExportOptions {
-  std::optional<int> device = std::nullopt;          // this one alone
-  std::string at = "peak";            // of folded stacks: peak, end, oom, or the number of an event
-  std::size_t most_events = 200'000;  // of Perfetto, about: larger files make it slow
+  std::optional<int> device = std::nullopt;  // this one alone
+  std::string at = "peak";                   // of folded stacks: peak, end, oom, or the number of an event
+  std::size_t most_events = 200'000;         // of Perfetto, about: larger files make it slow
 };
 
 // A format that histories are written in.
