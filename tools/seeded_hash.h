@@ -31,8 +31,8 @@ class SeededHash {
     return std::uint64_t{device()} << 32 | device();
   }
   static const Seed& seed() {
-    static const Seed kSeed = {random(), random()};
-    return kSeed;
+    static const Seed seed_of_process = {random(), random()};
+    return seed_of_process;
   }
 
   // Both halves of the product: each bit of the one factor reaches all bits of the result by way of the other.

@@ -59,7 +59,7 @@ void ZipMember::begin() {
   const std::uint64_t flags = number_at(header, 6, 2);
   const std::uint64_t method = number_at(header, 8, 2);
   stored_left_ = number_at(header, 18, 4);
-  if (stored_left_ == kInExtra) stored_left_ = size_in_extra(std::string_view(names).substr(name_bytes));
+  if (stored_left_ == kInExtra) stored_left_ = size_in_extra(std::string_view{names}.substr(name_bytes));
   const bool has_size = (flags & 8) == 0;
   if ((flags & 1) != 0) {
     trouble_ = "the zip archive is encrypted";

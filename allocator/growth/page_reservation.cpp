@@ -22,7 +22,10 @@ std::size_t PageDriver::release_done(const TrimGoal& goal, Growing& growing) {
     holds(growing);
     return !is_idle_and_done(id, growing);
   });
-  const auto bytes_of = [&](HandleId id) { return pages_.pages().bytes(pages_.pages().handle(id)); };
+  const auto bytes_of = [&](HandleId id) {
+    holds(growing);
+    return pages_.pages().bytes(pages_.pages().handle(id));
+  };
   const auto [chosen, bytes] = goal.choose(idle, bytes_of);
   pages_.claim_handles(chosen);
   for (auto id = chosen.begin(); id != chosen.end(); ++id) {

@@ -26,7 +26,7 @@ struct AllocatorPolicy {
   double remap_slack = 0;
   std::string_view cross_stream = "completed";
 
-  friend auto operator<=>(const AllocatorPolicy&, const AllocatorPolicy&) = default;
+  friend auto operator<=>(const AllocatorPolicy&, const AllocatorPolicy&) = default;  // NOLINT(modernize-use-nullptr)
 };
 
 // Returns its name in tables and JSON, the options that differ from PyTorch's default: "native",

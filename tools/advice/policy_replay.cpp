@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/bytes.h"
+#include "base/check.h"
 #include "tools/expandable_segments.h"
 #include "tools/replay.h"
 
@@ -74,7 +75,10 @@ std::size_t PolicyOnTrace::held_bytes() {
   AllocatorPolicy policy = policy_;
   policy.limit_bytes = 0;
   const double threshold = std::exchange(policy.garbage_collection_threshold, 0);
-  const std::size_t held = figures_of(*trace_, policy, kEnoughBytes)->peak_held_bytes;
+  const PolicyFigures figures = *figures_of(*trace_, policy, kEnoughBytes);
+  CACHALOT_REQUIRE(figures.ooms == 0, "{}: of {} of memory, {} allocations had none", trace_->path,
+                   format_bytes(kEnoughBytes), figures.ooms);
+  const std::size_t held = figures.peak_held_bytes;
   held_bytes_ = threshold == 0 ? held : static_cast<std::size_t>(static_cast<double>(held) / threshold) + 1;
   return *held_bytes_;
 }

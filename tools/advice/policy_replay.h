@@ -12,8 +12,9 @@
 
 namespace cachalot::tools {
 
-// More memory than any program needs.
-inline constexpr std::size_t kEnoughBytes = std::size_t{1} << 46;
+// More memory than a program needs on one device. Not more by orders of magnitude: the page heap reserves as many addresses for
+// each pool and stream, and a device has 2^47 of them.
+inline constexpr std::size_t kEnoughBytes = std::size_t{1} << 40;
 
 struct PolicyFigures {
   std::size_t peak_held_bytes = 0;  // the most memory of the device at once

@@ -99,7 +99,7 @@ class Namer {
     std::string module;
     for (const FrameId frame : side.history.stacks[side.stack_of(allocation)]) {
       if (!side.is_forward(frame) || module.size() > kLongest) continue;
-      module = text_of(side, frame) + (module.empty() ? "" : " > ") + module;
+      module.insert(0, text_of(side, frame) + (module.empty() ? "" : " > "));
     }
     return module.empty() ? "(outside of modules)" : module;
   }
@@ -182,6 +182,7 @@ std::vector<DevicePair> device_pairs(const History& a, const History& b) {
   for (const DeviceHistory& device : a.devices) pairs[device.device].first = &device;
   for (const DeviceHistory& device : b.devices) pairs[device.device].second = &device;
   std::vector<DevicePair> in_order;
+  in_order.reserve(pairs.size());
   for (const auto& [number, pair] : pairs) in_order.push_back(pair);
   return in_order;
 }

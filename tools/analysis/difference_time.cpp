@@ -61,8 +61,9 @@ void divide(Alignment& alignment, std::size_t parts) {
   const std::size_t stages = all[0].size();
   parts = std::min(parts, stages);
   for (std::size_t i = 0; i < parts; ++i) {
-    for (std::size_t run = 0; run < all.size(); ++run) alignment.begins[run].push_back(all[run][stages * i / parts]);
-    alignment.marks.push_back(static_cast<double>(stages * i / parts));
+    const std::size_t stage = stages * i / parts;
+    for (std::size_t run = 0; run < all.size(); ++run) alignment.begins[run].push_back(all[run][stage]);
+    alignment.marks.push_back(static_cast<double>(stage));
   }
   alignment.marks.push_back(static_cast<double>(stages));
 }

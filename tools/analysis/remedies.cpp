@@ -17,8 +17,7 @@ namespace {
 
 using Action = HistoryEvent::Action;
 
-constexpr std::size_t kEnoughMemory = std::size_t{1} << 40;  // of any program on one device
-constexpr double kWorthwhile = 0.97;                         // of what is needed now
+constexpr double kWorthwhile = 0.97;  // of what is needed now
 constexpr std::size_t kMostRemedies = 3;
 
 // How the program's memory would be managed.
@@ -32,12 +31,12 @@ const Way kPages = {"heap:pages"};
 // Returns the most bytes that are held on a device with enough of them; nullopt where even that one is too small.
 std::optional<std::uint64_t> held_bytes(const Trace& trace, const Way& way) {
   if (way.config.empty()) {
-    const ExpandableFigures figures = play_on_expandable_segments(trace, kEnoughMemory);
+    const ExpandableFigures figures = play_on_expandable_segments(trace, kEnoughBytes);
     return figures.ooms == 0 ? std::optional<std::uint64_t>(figures.peak_reserved_bytes) : std::nullopt;
   }
   ReplayOptions options;
   options.config = way.config;
-  options.device_bytes = kEnoughMemory;
+  options.device_bytes = kEnoughBytes;
   ReplayWorld world(trace, options);
   bool is_served = true;
   for_each_part(trace, [&](std::span<const TraceEvent> events, std::size_t first) {

@@ -24,7 +24,7 @@ void declare_cards(CLI::App& app, CardOptions& options) {
 
 std::vector<Card> cards_of(const CardOptions& options, const simulator::ContextCharge& context,
                            const simulator::Spread& of_others) {
-  const std::vector<Card> all = known_cards(context, of_others);
+  std::vector<Card> all = known_cards(context, of_others);
   if (!options.are_given()) return all;
   std::vector<Card> cards;
   const auto add = [&](Card card) {

@@ -33,6 +33,7 @@ const ExportFormat& export_format(std::string_view name) {
   const auto* const found = std::ranges::find(kFormats, name, &ExportFormat::name);
   if (found != kFormats.end()) return *found;
   std::vector<std::string_view> names;
+  names.reserve(kFormats.size());
   for (const ExportFormat& format : kFormats) names.push_back(format.name);
   const std::string asked = did_you_mean(name, names);
   throw InvalidArgument(fmt::format("--to {}: there is no such format{}{}; the formats are {}", name,

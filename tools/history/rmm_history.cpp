@@ -10,7 +10,7 @@ namespace cachalot::tools {
 namespace {
 
 constexpr std::int64_t kSecondMicros = 1'000'000;
-constexpr std::int64_t kDayMicros = 24 * 3600 * kSecondMicros;
+constexpr std::int64_t kDayMicros = std::int64_t{24} * 3600 * kSecondMicros;
 
 // The digits after the second as microseconds: RMM wrote three of them at first, then six.
 std::optional<std::int64_t> fraction_in(std::string_view digits) {

@@ -220,7 +220,7 @@ bool is_of_this_namespace(const StatisticsPageHeader& header) {
 }
 
 std::int64_t unix_time_ns() {
-  return std::chrono::nanoseconds(std::chrono::system_clock::now().time_since_epoch()).count();
+  return std::chrono::nanoseconds{std::chrono::system_clock::now().time_since_epoch()}.count();
 }
 
 bool is_alive(const StatisticsPageHeader& header) {
@@ -285,7 +285,7 @@ std::string page_directory(const std::string& given) {
 ReadPages read_pages(const std::string& directory) {
   ReadPages result;
   for (const std::string& name : page_names(directory)) {
-    const std::string path = directory + "/" + name;
+    const std::string path = fmt::format("{}/{}", directory, name);
     try {
       if (!read_page(path, name, result.processes)) result.removed.push_back(path);
     } catch (const Gone&) {

@@ -98,7 +98,7 @@ void PrometheusServer::accept_all(std::chrono::steady_clock::time_point now) {
 bool PrometheusServer::serve(Connection& connection) const {
   if (connection.answer.empty() && !receive(connection)) return false;
   while (connection.sent < connection.answer.size()) {
-    const std::string_view rest = std::string_view(connection.answer).substr(connection.sent);
+    const std::string_view rest = std::string_view{connection.answer}.substr(connection.sent);
     const ssize_t count = send(connection.socket.number(), rest.data(), rest.size(), MSG_NOSIGNAL);
     if (count < 0) return errno == EAGAIN || errno == EINTR;
     connection.sent += static_cast<std::size_t>(count);
@@ -128,7 +128,7 @@ bool PrometheusServer::receive(Connection& connection) const {
 }
 
 std::string PrometheusServer::answer_to(const std::string& request) const {
-  const std::string_view line = std::string_view(request).substr(0, request.find("\r\n"));
+  const std::string_view line = std::string_view{request}.substr(0, request.find("\r\n"));
   const auto first = line.find(' ');
   const auto second = line.find(' ', first == std::string_view::npos ? first : first + 1);
   if (second == std::string_view::npos || !line.substr(second + 1).starts_with("HTTP/1.")) {
