@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
+from typing import Any
 
 from ._oom_outside import Outside
 from ._oom_state import PAGE_BYTES, Failure, PoolId, State
@@ -44,6 +45,20 @@ class Facts:
         """The largest request that would have been served instead."""
         usable = max((c.largest for c in self.state.of("fragmentation")), default=0)
         return max(usable, self.room // PAGE_BYTES * PAGE_BYTES)
+
+    def of_device(self) -> dict[str, Any]:
+        """Returns what a snapshot does not tell of the device, in bytes, under the keys that `cachalot explain` reads."""
+        facts: dict[str, Any] = {
+            "device": self.failure.device,
+            "total_bytes": self.failure.device_total_bytes,
+            "free_bytes": self.failure.device_free_bytes,
+            "processes": [{"pid": pid, "bytes": size} for pid, size in self.outside.processes],
+        }
+        if self.is_limited:
+            facts["limit_bytes"] = self.failure.allowed_bytes
+        if self.outside.own_bytes is not None:
+            facts["process_bytes"] = self.state.reserved_bytes + self.outside.own_bytes
+        return facts
 
 
 @dataclasses.dataclass(frozen=True)

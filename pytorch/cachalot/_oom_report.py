@@ -45,7 +45,8 @@ def made(plug: Plug, native: Any, number: int, folder: Path | None) -> OutOfMemo
     sections = sections_of(facts, owners, lines, libraries)
     head = head_of(facts, verdict, _who(number))
     full = full_text(head, sections)
-    files = _part(lambda: _written(folder, number, full, recorded or document), _NO_FILES)
+    snapshot = {**(recorded or document), "cachalot": {"facts": [facts.of_device()]}}
+    files = _part(lambda: _written(folder, number, full, snapshot), _NO_FILES)
     text = short_text(head, sections, _tail(files))
     return _report(facts, verdict, files, full, text)
 

@@ -1,5 +1,6 @@
 """CACHALOT_ON_OOM and cachalot.on_out_of_memory: programs with a planted cause, which the report names with its one recommendation."""
 
+import json
 import os
 import pickle
 import re
@@ -288,6 +289,10 @@ def test_the_snapshot_opens_and_the_text_has_every_line(tmp_path):
     command = os.environ.get("CACHALOT_COMMAND", "cachalot")
     shown = subprocess.run([command, "snapshot", snapshot], capture_output=True, text=True, timeout=60)
     assert shown.returncode == 0 and "allocated" in shown.stdout, shown.stderr
+    facts = document["cachalot"]["facts"][0]
+    assert facts["device"] == 0 and 0 <= facts["free_bytes"] < facts["total_bytes"]
+    explained = subprocess.run([command, "explain", "--json", snapshot], capture_output=True, text=True, timeout=60)
+    assert explained.returncode == 0 and json.loads(explained.stdout)["devices"][0]["device"] == 0, explained.stderr
 
 
 def test_an_error_in_the_report_does_not_hide_that_memory_ran_out():
