@@ -194,11 +194,11 @@ TEST(JsonExport, HasEveryPartOfTheHistory) {
   const auto& device = json["devices"][0];
   ASSERT_EQ(device["events"].size(), history.devices[0].events.size());
   EXPECT_EQ(device["events"][2]["address"], 0x10400);
-  EXPECT_EQ(json["streams"][device["events"][2]["stream"].get<int>()], 0x7f0012340000);
+  EXPECT_EQ(json["streams"][device["events"][2]["stream"].get<std::size_t>()], 0x7f0012340000);
   EXPECT_EQ(device["events"][7]["action"], "oom");
   EXPECT_EQ(device["events"][7]["device_free_bytes"], 4096);
-  const auto& frames = json["stacks"][device["events"][1]["stack"].get<int>()];
-  EXPECT_EQ(json["frames"][frames[0].get<int>()],
+  const auto& frames = json["stacks"][device["events"][1]["stack"].get<std::size_t>()];
+  EXPECT_EQ(json["frames"][frames[0].get<std::size_t>()],
             (nlohmann::json{{"file", "/app/model.py"}, {"line", 7}, {"function", "forward"}, {"node", ""}}));
   EXPECT_EQ(device["segments"][0]["blocks"].size(), 3);
   EXPECT_EQ(device["segments"][0]["blocks"][1]["state"], "allocated");

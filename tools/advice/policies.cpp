@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <initializer_list>
 #include <span>
 
 #include "base/bytes.h"
@@ -14,6 +15,7 @@ namespace cachalot::tools {
 namespace {
 
 using Heap = AllocatorPolicy::Heap;
+using Sizes = std::initializer_list<std::size_t>;
 
 constexpr std::size_t kMostDivisions = 16;
 
@@ -86,8 +88,8 @@ double fraction_of(std::size_t limit_bytes, std::size_t device_bytes) {
 
 std::vector<AllocatorPolicy> usual_policies() {
   std::vector<AllocatorPolicy> policies = {{}};
-  for (const std::size_t size : {32, 128, 512}) policies.push_back({.max_split_size_mb = size});
-  for (const std::size_t divisions : {4, 8}) policies.push_back({.roundup_power2_divisions = divisions});
+  for (const std::size_t size : Sizes{32, 128, 512}) policies.push_back({.max_split_size_mb = size});
+  for (const std::size_t divisions : Sizes{4, 8}) policies.push_back({.roundup_power2_divisions = divisions});
   for (const double threshold : {0.6, 0.8}) policies.push_back({.garbage_collection_threshold = threshold});
   policies.push_back({.heap = Heap::expandable_segments});
   policies.push_back({.heap = Heap::pages});
@@ -99,8 +101,8 @@ std::vector<AllocatorPolicy> usual_policies() {
 
 std::vector<AllocatorPolicy> policies_of_sweep() {
   std::vector<AllocatorPolicy> policies;
-  for (const std::size_t size : {0, 20, 32, 64, 128, 256, 512, 1024}) {
-    for (const std::size_t divisions : {0, 1, 2, 4, 8, 16}) {
+  for (const std::size_t size : Sizes{0, 20, 32, 64, 128, 256, 512, 1024}) {
+    for (const std::size_t divisions : Sizes{0, 1, 2, 4, 8, 16}) {
       for (const double threshold : {0.0, 0.6, 0.7, 0.8, 0.9, 0.95}) {
         policies.push_back({.max_split_size_mb = size,
                             .roundup_power2_divisions = divisions,
@@ -109,7 +111,7 @@ std::vector<AllocatorPolicy> policies_of_sweep() {
     }
   }
   policies.push_back({.heap = Heap::expandable_segments});
-  for (const std::size_t size : {0, 2, 4, 8, 16, 64}) {
+  for (const std::size_t size : Sizes{0, 2, 4, 8, 16, 64}) {
     for (const double slack : {0.0, 0.02, 0.05, 0.1}) {
       for (const std::string_view cross_stream : {"completed", "off", "scarce", "wait"}) {
         policies.push_back(

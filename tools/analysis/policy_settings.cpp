@@ -41,13 +41,13 @@ bool is_valid(std::string_view part) {
 }  // namespace
 
 std::string segment_config(std::string_view settings, std::string_view without) {
-  constexpr std::array<std::string_view, 4> kKeys = {"max_split_size_mb", "max_non_split_rounding_mb",
-                                                     "roundup_power2_divisions", "large_segment_size_mb"};
+  constexpr std::array<std::string_view, 4> kKeysOfSegments = {"max_split_size_mb", "max_non_split_rounding_mb",
+                                                               "roundup_power2_divisions", "large_segment_size_mb"};
   constexpr std::size_t kLongest = 4096;
   std::string config = "heap:segments";
   for (const std::string_view part : parts_of(settings.substr(0, kLongest))) {
     const std::string_view key = key_of_setting(part);
-    if (key == without || std::ranges::find(kKeys, key) == kKeys.end() || !is_valid(part)) continue;
+    if (key == without || std::ranges::find(kKeysOfSegments, key) == kKeysOfSegments.end() || !is_valid(part)) continue;
     config.append(",").append(part);
   }
   return is_valid(config) ? config : "heap:segments";

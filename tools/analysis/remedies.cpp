@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "base/bytes.h"
+#include "tools/advice/policy_replay.h"
 #include "tools/analysis/policy_settings.h"
 #include "tools/expandable_segments.h"
 #include "tools/replay.h"

@@ -7,13 +7,14 @@
 namespace cachalot::tools {
 
 void complete_annotations(History& history, DeviceHistory& device) {
-  using Action = HistoryEvent::Action;
-  if (std::ranges::find(device.events, Action::annotate, &HistoryEvent::action) == device.events.end()) return;
+  using EventAction = HistoryEvent::Action;
+  if (std::ranges::find(device.events, EventAction::annotate, &HistoryEvent::action) == device.events.end()) return;
   AddressMap details;  // of what lives; of what lived before the events they are not known
   for (HistoryEvent& event : device.events) {
-    if (event.action == Action::alloc) details.set(event.address, event.details);
-    if (event.action == Action::free_requested || event.action == Action::free_completed) details.erase(event.address);
-    if (event.action != Action::annotate) continue;
+    if (event.action == EventAction::alloc) details.set(event.address, event.details);
+    if (event.action == EventAction::free_requested || event.action == EventAction::free_completed)
+      details.erase(event.address);
+    if (event.action != EventAction::annotate) continue;
     const std::uint32_t before = details.find(event.address);
     EventDetails merged = history.details[before == AddressMap::kNone ? 0 : before];
     const EventDetails& added = history.details[event.details];
