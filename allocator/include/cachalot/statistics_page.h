@@ -42,7 +42,7 @@ struct StatisticsPageHeader {
   std::uint32_t device_count;    ///< number of devices behind the header
   std::uint64_t page_bytes;      ///< size of the whole page
   std::uint64_t process_id;      ///< in the process's own namespace of process ids
-  std::uint64_t process_start;   ///< clock ticks from boot: field 22 of /proc/<process id>/stat
+  std::uint64_t process_start;   ///< clock ticks from boot: field 22 of /proc/PID/stat
   std::uint64_t pid_namespace;   ///< inode of /proc/self/ns/pid; 0 if it is unknown
   std::int64_t published_ns;     ///< when publishing began, in nanoseconds of Unix time
   char library_version[16];      ///< version of the library: "0.1.0"
