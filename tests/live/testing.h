@@ -50,8 +50,10 @@ inline std::optional<PageCopy> copy_of_page(const std::string& path) {
     std::memcpy(&copy.header, bytes.data(), sizeof(copy.header));
     if (copy.header.sequence % 2 != 0) continue;
     copy.devices.resize((bytes.size() - sizeof(copy.header)) / sizeof(StatisticsPageDevice));
-    std::memcpy(copy.devices.data(), bytes.data() + sizeof(copy.header),
-                copy.devices.size() * sizeof(StatisticsPageDevice));
+    if (!copy.devices.empty()) {
+      std::memcpy(copy.devices.data(), bytes.data() + sizeof(copy.header),
+                  copy.devices.size() * sizeof(StatisticsPageDevice));
+    }
     StatisticsPageHeader again{};
     const std::string later = tools::read_whole(path);
     if (later.size() != bytes.size()) continue;

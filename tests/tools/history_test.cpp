@@ -58,7 +58,7 @@ TEST(History, HasEveryFieldOfAnEntry) {
   nlohmann::json full = entry("alloc", 4096, 100);
   full["stream"] = -1;
   full["frames"] = {frame("forward", 3), with(frame("main", 9), "fx_node_name", "relu_1")};
-  full["forward_frames"] = {frame("model", 5)};
+  full["forward_frames"] = nlohmann::json::array({frame("model", 5)});
   full["compile_context"] = "0/1";
   full["user_metadata"] = {{"tag", "kv"}, {"layers", {1, 2}}};
   full["internal_metadata"] = "{\"k\":1}";
@@ -113,8 +113,9 @@ TEST(History, HasPinnedMemoryStagesSettingsAndFacts) {
   nlohmann::json json = snapshot({{entry("oom", 0, 9)}});
   json["device_traces"][0][0].erase("addr");
   json["device_traces"][0][0]["device_free"] = 123;
-  json["host_segments"] = {{{"address", 64}, {"size", 32}, {"allocated", true}, {"active", true}, {"frames", {}}}};
-  json["host_traces"] = {entry("alloc", 64, 32)};
+  json["host_segments"] = nlohmann::json::array(
+      {{{"address", 64}, {"size", 32}, {"allocated", true}, {"active", true}, {"frames", nlohmann::json::array()}}});
+  json["host_traces"] = nlohmann::json::array({entry("alloc", 64, 32)});
   json["external_annotations"] = {{{"device", 0}, {"name", "backward"}, {"stage", "END"}, {"time_us", 9}},
                                   {{"device", 0}, {"name", "backward"}, {"stage", "START"}, {"time_us", 4}}};
   json["allocator_settings"] = {{"PYTORCH_CUDA_ALLOC_CONF", "max_split_size_mb:64"}};
