@@ -75,7 +75,7 @@ def test_it_says_what_it_needs():
     told = succeeds(run_python(code, preamble="import torch\nimport cachalot\n")).splitlines()
     assert told[0].startswith("pinned=True needs an adapter for this PyTorch (mode 'full')")
     assert told[1] == "pinned_limit is '1GiB', but pinned is False: enable(pinned=True, pinned_limit=…)"
-    assert told[2].startswith("pinned_limit is 'a lot'; it must be bytes as a whole number or a text")
+    assert told[2].startswith("pinned_limit is 'a lot'; it must be a number of bytes or a size")
 
 
 def test_the_limit_is_an_option_too():
