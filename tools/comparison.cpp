@@ -16,7 +16,7 @@ namespace cachalot::tools {
 namespace {
 
 PolicyFigures timed_figures_of(const Trace& trace, Policy policy, std::size_t device_bytes) {
-  PolicyFigures figures = *figures_of(trace, settings_of(policy), device_bytes);
+  PolicyFigures figures = *figures_of(trace, heap_of(settings_of(policy)), device_bytes);
   figures.ns_per_event = host_ns_per_event(trace, settings_of(policy), device_bytes);
   return figures;
 }

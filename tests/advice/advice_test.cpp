@@ -83,8 +83,8 @@ TEST(Policies, OptionsThatAreLeftOutChangeNothing) {
     if (active == policy || policy.garbage_collection_threshold != 0 || policy.remap_slack > 0.02) continue;
     ++left_out;
     for (const std::size_t bytes : {scarce, kDeviceBytes}) {
-      const PolicyFigures all = *figures_of(*program.trace, policy, bytes);
-      const PolicyFigures some = *figures_of(*program.trace, active, bytes);
+      const PolicyFigures all = *figures_of(*program.trace, heap_of(policy), bytes);
+      const PolicyFigures some = *figures_of(*program.trace, heap_of(active), bytes);
       EXPECT_EQ(all.peak_held_bytes, some.peak_held_bytes) << key_of(policy) << " on " << bytes;
       EXPECT_EQ(all.ooms, some.ooms) << key_of(policy) << " on " << bytes;
     }

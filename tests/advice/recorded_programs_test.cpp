@@ -20,7 +20,7 @@ namespace {
 using Action = HistoryEvent::Action;
 
 std::size_t replayed_bytes(const Trace& trace) {
-  return figures_of(trace, AllocatorPolicy(), kEnoughBytes)->peak_held_bytes;
+  return figures_of(trace, heap_of(AllocatorPolicy()), kEnoughBytes)->peak_held_bytes;
 }
 
 Action action_named(const std::string& name) {

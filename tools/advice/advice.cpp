@@ -104,7 +104,7 @@ class Advising {
 
   void replay_native() {
     steps_.expect(1);
-    const PolicyFigures native = *figures_of(*program_.trace, AllocatorPolicy(), on_.usable_bytes);
+    const PolicyFigures native = *figures_of(*program_.trace, heap_of(AllocatorPolicy()), on_.usable_bytes);
     known_[AllocatorPolicy()] = native;
     best_.add(native);
     steps_.done();
@@ -120,7 +120,7 @@ class Advising {
     }
     steps_.expect(jobs.size());
     run_in_parallel(jobs.size(), options_.jobs, [&](std::size_t i) {
-      jobs[i].second = figures_of(*program_.trace, jobs[i].first, on_.usable_bytes, best_.most());
+      jobs[i].second = figures_of(*program_.trace, heap_of(jobs[i].first), on_.usable_bytes, best_.most());
       if (jobs[i].second) best_.add(*jobs[i].second);
       steps_.done();
     });

@@ -6,6 +6,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <string>
 
 #include "tools/advice/policies.h"
 #include "tools/trace_reader.h"
@@ -24,10 +25,19 @@ struct PolicyFigures {
   double ns_per_event = 0;  // host time; 0 where it is not measured
 };
 
+// How a trace is replayed: on a heap of cachalot with options (options.h), or on the model of PyTorch's expandable segments.
+struct ReplayedHeap {
+  std::optional<std::string> config;  // nullopt: expandable segments
+};
+
+ReplayedHeap heap_of(const AllocatorPolicy& policy);
+
 // Returns the figures but for the host time of one play of the trace. Returns nullopt, at once, where more than
 // `most_held_bytes` are held. Thread-safe.
-std::optional<PolicyFigures> figures_of(const Trace& trace, const AllocatorPolicy& policy, std::size_t device_bytes,
+std::optional<PolicyFigures> figures_of(const Trace& trace, const ReplayedHeap& heap, std::size_t device_bytes,
                                         const std::atomic<std::size_t>* most_held_bytes = nullptr);
+// Returns whether each allocation of the trace, played once, succeeds on a device of this size. Thread-safe.
+bool completes_on(const Trace& trace, const ReplayedHeap& heap, std::size_t device_bytes);
 
 // Returns the host time of an event in nanoseconds, of the fastest of some plays; 0 for expandable segments, which are a
 // model. Meaningful only while nothing else runs.
@@ -48,8 +58,6 @@ class PolicyOnTrace {
   bool fits(std::size_t bytes);
 
  private:
-  bool completes_on(std::size_t bytes) const;
-
   std::shared_ptr<const Trace> trace_;
   std::size_t live_bytes_;
   AllocatorPolicy policy_;

@@ -7,11 +7,8 @@
 #include <span>
 #include <utility>
 
-#include "base/bytes.h"
 #include "tools/advice/policy_replay.h"
 #include "tools/analysis/policy_settings.h"
-#include "tools/expandable_segments.h"
-#include "tools/replay.h"
 
 namespace cachalot::tools {
 namespace {
@@ -21,37 +18,13 @@ using Action = HistoryEvent::Action;
 constexpr double kWorthwhile = 0.97;  // of what is needed now
 constexpr std::size_t kMostRemedies = 3;
 
-// How the program's memory would be managed.
-struct Way {
-  std::string config;  // of a replay; "" for PyTorch's expandable segments
-};
-
-const Way kExpandableWay = {""};
-const Way kPages = {"heap:pages"};
+const ReplayedHeap kExpandableSegments = {};
+const ReplayedHeap kPages = {"heap:pages"};
 
 // Returns the most bytes that are held on a device with enough of them; nullopt where even that one is too small.
-std::optional<std::uint64_t> held_bytes(const Trace& trace, const Way& way) {
-  if (way.config.empty()) {
-    const ExpandableFigures figures = play_on_expandable_segments(trace, kEnoughBytes);
-    return figures.ooms == 0 ? std::optional<std::uint64_t>(figures.peak_reserved_bytes) : std::nullopt;
-  }
-  ReplayOptions options;
-  options.config = way.config;
-  options.device_bytes = kEnoughBytes;
-  ReplayWorld world(trace, options);
-  bool is_served = true;
-  for_each_part(trace, [&](std::span<const TraceEvent> events, std::size_t first) {
-    for (std::size_t i = 0; i < events.size() && is_served; ++i) is_served = world.play_with_work(events[i], first + i);
-    return is_served;
-  });
-  return is_served ? std::optional<std::uint64_t>(world.device().peak_used_bytes()) : std::nullopt;
-}
-
-bool is_enough(const Trace& trace, const Way& way, std::uint64_t bytes) {
-  if (way.config.empty()) return play_on_expandable_segments(trace, bytes, /*until_failure=*/true).ooms == 0;
-  ReplayOptions options;
-  options.config = way.config;
-  return bytes >= 2 * kMiB && completes(trace, options, bytes);
+std::optional<std::uint64_t> held_bytes(const Trace& trace, const ReplayedHeap& heap) {
+  const PolicyFigures figures = *figures_of(trace, heap, kEnoughBytes);
+  return figures.ooms == 0 ? std::optional<std::uint64_t>(figures.peak_held_bytes) : std::nullopt;
 }
 
 // A device's history, changed for as long as this lives: the request that failed is an allocation.
@@ -115,7 +88,7 @@ class RemedySearch {
         device_(device),
         evidence_(evidence),
         trace_(trace_of(history, device)),
-        now_(is_expandable(history.settings) ? kExpandableWay : Way{segment_config(history.settings)}),
+        now_(is_expandable(history.settings) ? kExpandableSegments : ReplayedHeap{segment_config(history.settings)}),
         of_bytes_(held_bytes(trace_, now_).value_or(0)) {
     if (evidence.failure) available_bytes_ = evidence.reserved_bytes + evidence.failure->device_free_bytes.value_or(0);
     // Under a limit the program could not take more than it had, whatever the device had.
@@ -130,7 +103,7 @@ class RemedySearch {
       consider({.key = "expandable_segments",
                 .setting = "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
                 .text = "PyTorch's segments grow in place, so that free memory between live blocks is rarer"},
-               trace_, kExpandableWay);
+               trace_, kExpandableSegments);
     }
     consider({.key = "page_heap",
               .setting = "import cachalot; cachalot.enable(\"heap:pages\")",
@@ -183,12 +156,12 @@ class RemedySearch {
 
  private:
   // Keeps the remedy if its replay shows that it helps.
-  void consider(Remedy remedy, const Trace& trace, const Way& way, std::uint64_t more_room = 0) {
-    const std::optional<std::uint64_t> held = held_bytes(trace, way);
+  void consider(Remedy remedy, const Trace& trace, const ReplayedHeap& heap, std::uint64_t more_room = 0) {
+    const std::optional<std::uint64_t> held = held_bytes(trace, heap);
     if (!held) return;
     remedy.reserved_bytes = *held;
     const std::uint64_t room = std::max(more_room, available_bytes_.value_or(0));
-    remedy.serves = available_bytes_ && (remedy.reserved_bytes <= room || is_enough(trace, way, room));
+    remedy.serves = available_bytes_ && (remedy.reserved_bytes <= room || completes_on(trace, heap, room));
     const bool is_less = static_cast<double>(remedy.reserved_bytes) <= kWorthwhile * static_cast<double>(of_bytes_);
     if (remedy.serves || is_less) found_.push_back(std::move(remedy));
   }
@@ -196,7 +169,7 @@ class RemedySearch {
   void try_without(std::string_view setting, const char* key, const char* text) {
     if (history_.settings.find(setting) == std::string::npos) return;
     consider({.key = key, .setting = fmt::format("PYTORCH_CUDA_ALLOC_CONF without {}", setting), .text = text}, trace_,
-             Way{segment_config(history_.settings, setting)});
+             ReplayedHeap{segment_config(history_.settings, setting)});
   }
 
   template <typename IsMerged>
@@ -244,7 +217,7 @@ class RemedySearch {
   const DeviceHistory& device_;
   const Evidence& evidence_;
   Trace trace_;
-  Way now_;
+  ReplayedHeap now_;
   std::uint64_t of_bytes_;
   std::optional<std::uint64_t> available_bytes_;
   std::vector<Remedy> found_;
