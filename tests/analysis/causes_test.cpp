@@ -130,6 +130,21 @@ TEST(Explain, TheHistoryIsAsBeforeAfterTheReplays) {
   }
 }
 
+TEST(Explain, ARequestThatTheMessageAloneTellsIsReplayedToo) {
+  HistoryBuilder program = fragmented(50 * kMebi);
+  program.device().events.pop_back();  // the failure
+  const std::size_t events = program.device().events.size();
+  OomMessage message;
+  message.requested_bytes = 4096 * kMebi;
+  message.free_bytes = 10 * kMebi;
+  ExplainOptions options;
+  options.message = message;
+  const Explanation one = explained(program, options);
+  EXPECT_EQ(program.device().events.size(), events);
+  EXPECT_GT(one.remedies.of_bytes, 4096 * kMebi);
+  for (const Remedy& remedy : one.remedies.best) EXPECT_FALSE(remedy.serves) << remedy.key;
+}
+
 TEST(Explain, MemoryOfOtherStreamsIsNamed) {
   HistoryBuilder program = fragmented(50 * kMebi);
   const std::uint16_t other = program.history().streams.add(0x7);

@@ -66,6 +66,17 @@ TEST(Checks, APolicyIsReplayed) {
   EXPECT_THROW(check_history(history, {.no_oom = true}, {.name = "no_such_option:1"}), InvalidArgument);
 }
 
+TEST(Checks, ARequestThatFailedIsReplayedUnderAPolicy) {
+  HistoryBuilder builder;
+  builder.alloc(0x1000000, 3 * kMiB);
+  builder.add(HistoryEvent::Action::oom, 0, 64 * kMiB);
+  for (const char* policy : {"native", "expandable", "pages"}) {
+    EXPECT_FALSE(holds(builder.history(), {.no_oom = true}, {.name = policy, .device_bytes = 48 * kMiB})) << policy;
+    EXPECT_TRUE(holds(builder.history(), {.no_oom = true}, {.name = policy, .device_bytes = 256 * kMiB})) << policy;
+    EXPECT_FALSE(holds(builder.history(), {.most_peak_bytes = 8 * kMiB}, {.name = policy})) << policy;
+  }
+}
+
 TEST(Checks, OfReservedMemoryNeedAFileThatTellsOfIt) {
   HistoryBuilder builder;
   builder.alloc(0x1000, 512);

@@ -4,6 +4,7 @@
 #include <array>
 #include <cstddef>
 #include <limits>
+#include <optional>
 
 #include "tools/analysis/stages.h"
 
@@ -105,7 +106,10 @@ bool most_have_stacks(const DeviceHistory& device) {
 class Judgement {
  public:
   Judgement(const History& history, const DeviceHistory& device, RuleMatcher& matcher)
-      : stages_(history, device), matcher_(matcher), is_bare_backward_(most_have_stacks(device)) {
+      : stages_(history, device),
+        rules_of_stages_(stages_.size()),
+        matcher_(matcher),
+        is_bare_backward_(most_have_stacks(device)) {
     for (std::size_t i = 0; i < device.events.size(); ++i) {
       const HistoryEvent& event = device.events[i];
       if (event.action != HistoryEvent::Action::alloc) continue;
@@ -157,12 +161,19 @@ class Judgement {
     const CategoryRule* rule = matcher_.for_details(details);
     if (rule == nullptr) rule = matcher_.for_stack(stack);
     if (rule == nullptr && stack == 0 && is_bare_backward_) return {.phase = Means::backward};
-    if (rule == nullptr) rule = matcher_.for_stage(stages_, stage);
+    if (rule == nullptr) rule = rule_of(stage);
     if (rule == nullptr) return {};
     return {.category = rule->means == Means::category ? rule->category : Category::unknown, .phase = rule->means};
   }
 
+  const CategoryRule* rule_of(StageId stage) {
+    std::optional<const CategoryRule*>& known = rules_of_stages_[stage];
+    if (!known) known = matcher_.for_stage(stages_, stage);
+    return *known;
+  }
+
   Stages stages_;
+  std::vector<std::optional<const CategoryRule*>> rules_of_stages_;  // nullopt: not asked for yet
   RuleMatcher& matcher_;
   bool is_bare_backward_;
   Phases phases_;

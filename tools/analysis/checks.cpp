@@ -89,11 +89,13 @@ CheckedFigures recorded_figures(const History& history, const DeviceHistory& dev
   return figures;
 }
 
-CheckedFigures replayed_figures(const Trace& trace, const CheckPolicy& policy) {
+// The requests that failed are played, too: another policy may serve them.
+CheckedFigures replayed_figures(const History& history, const DeviceHistory& device, const CheckPolicy& policy) {
+  const Trace trace = trace_of(history, device, FailedRequests::played);
   CheckedFigures figures;
   if (is_expandable(policy.name)) {
     const ExpandableFigures expandable = play_on_expandable_segments(trace, policy.device_bytes);
-    figures.peak_bytes = peak_live_bytes(trace);
+    figures.peak_bytes = peak_live_bytes(expandable.ooms == 0 ? trace : trace_of(history, device));
     figures.reserved_bytes = expandable.peak_reserved_bytes;
     figures.ooms = expandable.ooms;
     return figures;
@@ -117,7 +119,7 @@ CheckedFigures figures_of(const History& history, const DeviceHistory& device, c
   CheckedFigures figures = recorded_figures(history, device, policy.name.empty() ? limits : without_reserved);
   if (!policy.name.empty()) {
     const std::uint64_t allocations = figures.allocations;
-    figures = replayed_figures(trace_of(history, device), policy);
+    figures = replayed_figures(history, device, policy);
     figures.allocations = allocations;
   }
   if (figures.reserved_bytes > 0) {
@@ -134,8 +136,8 @@ CheckedRule rule_of_bytes(std::string rule, std::uint64_t limit, std::uint64_t f
   return {.rule = std::move(rule),
           .limit = format_bytes(limit),
           .figure = format_bytes(figure),
-          .limit_number = static_cast<double>(limit),
-          .figure_number = static_cast<double>(figure),
+          .limit_number = limit,
+          .figure_number = figure,
           .holds = figure <= limit};
 }
 

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <variant>
 #include <vector>
 
 #include "tools/history/history.h"
@@ -41,12 +42,14 @@ struct CheckedFigures {
   std::uint64_t ooms = 0;
 };
 
+using CheckedNumber = std::variant<std::uint64_t, double>;  // bytes or a count; a part
+
 struct CheckedRule {
-  std::string rule;         // "max_peak": as the option
-  std::string limit;        // as people read it
-  std::string figure;       // likewise
-  double limit_number = 0;  // bytes, a part, or a number
-  double figure_number = 0;
+  std::string rule;    // "max_peak": as the option
+  std::string limit;   // as people read it
+  std::string figure;  // likewise
+  CheckedNumber limit_number;
+  CheckedNumber figure_number;
   bool holds = true;
 };
 

@@ -27,27 +27,37 @@ std::optional<std::uint64_t> held_bytes(const Trace& trace, const ReplayedHeap& 
   return figures.ooms == 0 ? std::optional<std::uint64_t>(figures.peak_held_bytes) : std::nullopt;
 }
 
-// A device's history, changed for as long as this lives: the request that failed is an allocation.
+// A device's history, changed for as long as this lives: the request that failed is an allocation, at the end where the history
+// does not have it.
 class WithFailedRequest {
  public:
   WithFailedRequest(DeviceHistory& device, const Evidence& evidence) : device_(device) {
+    if (!evidence.failure) return;
     const auto oom = last_oom(device);
-    if (!oom || !evidence.failure) return;
-    event_ = *oom;
-    before_ = device.events[event_];
+    event_ = oom.value_or(device.events.size());
+    if (oom) {
+      before_ = device.events[event_];
+    } else {
+      const Failure& failure = *evidence.failure;
+      device.events.push_back({.bytes = failure.requested_bytes, .stream = failure.stream, .pool = failure.pool});
+    }
     device.events[event_].action = Action::alloc;
     device.events[event_].address = ~Address{0} - 4095;  // where no device has memory
   }
   ~WithFailedRequest() {
-    if (before_) device_.events[event_] = *before_;
+    if (before_) {
+      device_.events[event_] = *before_;
+    } else {
+      device_.events.resize(event_);
+    }
   }
   WithFailedRequest(const WithFailedRequest&) = delete;
   WithFailedRequest& operator=(const WithFailedRequest&) = delete;
 
  private:
   DeviceHistory& device_;
-  std::size_t event_ = 0;
-  std::optional<HistoryEvent> before_;
+  std::size_t event_ = device_.events.size();
+  std::optional<HistoryEvent> before_;  // of the history's own failure
 };
 
 // Returns the history with all memory of the pools and streams that `change` changes in the places that it names.

@@ -59,7 +59,7 @@ const CategoryRule* RuleMatcher::for_details(DetailsId details) {
   return rule(found);
 }
 
-const CategoryRule* RuleMatcher::for_stage(const Stages& stages, StageId stage) {
+const CategoryRule* RuleMatcher::for_stage(const Stages& stages, StageId stage) const {
   const std::vector<TextId>& open = stages.open(stage);
   for (auto name = open.rbegin(); name != open.rend(); ++name) {
     const std::string_view text = history_.texts[*name];

@@ -12,7 +12,7 @@
 
 namespace cachalot::tools {
 
-// Remembers what it has found: each frame, stack and tag of the history is searched once. Not thread-safe.
+// Remembers what it has found of frames, stacks and tags: each of the history is searched once. Not thread-safe.
 class RuleMatcher {
  public:
   RuleMatcher(const History& history, const CategoryRules& rules);
@@ -20,7 +20,7 @@ class RuleMatcher {
   // Return the rule, or nullptr.
   const CategoryRule* for_stack(StackId stack);
   const CategoryRule* for_details(DetailsId details);
-  const CategoryRule* for_stage(const Stages& stages, StageId stage);
+  const CategoryRule* for_stage(const Stages& stages, StageId stage) const;  // not remembered
 
  private:
   static constexpr int kNotYet = -2;
