@@ -21,7 +21,6 @@ class MemoryBudget {
   }
   // Takes back what was charged.
   void release(std::size_t bytes) { used_ -= bytes; }
-  std::size_t used() const { return used_; }
 
  private:
   std::size_t limit_;

@@ -38,7 +38,7 @@ class SeededHash {
   // Both halves of the product: each bit of the one factor reaches all bits of the result by way of the other.
   static std::uint64_t mixed(std::uint64_t a, std::uint64_t b) {
     __extension__ using Wide = unsigned __int128;
-    const Wide product = Wide{a} * (b | 1);
+    const Wide product = Wide{a} * b;
     return static_cast<std::uint64_t>(product) ^ static_cast<std::uint64_t>(product >> 64);
   }
 

@@ -68,6 +68,18 @@ HistoryBuilder small_program() {
   return builder;
 }
 
+TEST(Outputs, ThatAreReadAreRefused) {
+  const TemporaryFile file;
+  write(small_program().history(), "trace", file.path());
+  const std::string link = file.path() + ".link";
+  std::filesystem::create_symlink(file.path(), link);
+  EXPECT_THROW(require_no_input(file.path(), "-o", std::vector{file.path()}), InvalidArgument);
+  EXPECT_THROW(require_no_input(file.path(), "-o", std::vector{std::string("other"), link}), InvalidArgument);
+  EXPECT_NO_THROW(require_no_input(file.path(), "-o", std::vector{std::string("other")}));
+  EXPECT_NO_THROW(require_no_input("", "-o", std::vector{std::string("")}));
+  std::filesystem::remove(link);
+}
+
 // ---- PyTorch's pickle
 
 TEST(TorchExport, OfARealSnapshotComesBackAsItWas) {
@@ -106,6 +118,7 @@ TEST(TorchExport, KeepsWhatIsKnownBesideTheEvents) {
                                                             .user_metadata = history.texts.add("{\"tag\":\"kv\"}"),
                                                             .internal_metadata = history.texts.add("{\"a\":1}")});
   builder.device().blocks[0].details = history.details.add({.forward_stack = forward});
+  builder.device().blocks[1].details = builder.device().events[1].details;
   DeviceFacts& facts = history.facts.emplace_back();
   facts.name = "NVIDIA L4";
   facts.total_bytes = 24 << 20;

@@ -195,6 +195,16 @@ TEST(HistoryOfAPickle, MayNameAPoolAgain) {
   EXPECT_EQ(history.pools[history.devices[0].events[1].pool], (PoolId{0, 7}));
 }
 
+TEST(HistoryOfAPickle, MayNameFramesAgainThatStoodUnderAnUnknownKey) {
+  const std::string frame = "}(" + word("filename") + word("a.py") + word("name") + word("f") + word("line") + "K\x05u";
+  const std::string entry = pickled_entry("K\x00K\x00\x86"s);
+  const std::string body = entry.substr(0, entry.size() - 1);
+  const History history =
+      history_of(pickled(body + word("new_frames") + "]q\x09(" + frame + "eu" + body + word("frames") + "h\x09u"));
+  ASSERT_EQ(history.devices.at(0).events.size(), 2u);
+  EXPECT_EQ(history.stacks[history.devices[0].events[1].stack].size(), 1u);
+}
+
 TEST(HistoryOfAPickle, MayNotNameAnEntryAgain) {
   const std::string two_lists = pickled("}q\x09" + pickled_entry("K\x00K\x00\x86"s).substr(1) + "e](h\x09");
   EXPECT_NE(complaint(two_lists).find("entry 0: it is a part that the file named before"), std::string::npos)
@@ -284,6 +294,25 @@ TEST(HistoryLimits, KeepMetadataThatRepeatsItselfShort) {
   const History history = history_of(text);
   const TextId id = history.details[history.devices.at(0).events.at(0).details].user_metadata;
   EXPECT_LE(history.texts[id].size(), 4096u);
+}
+
+TEST(HistoryLimits, LeaveLongMetadataJson) {
+  nlohmann::json metadata;
+  for (int i = 0; i < 100; ++i) metadata["key" + std::to_string(i)] = std::string(40, '\\');
+  const History history = history_of(snapshot({{with(entry("alloc", 1, 1), "user_metadata", metadata)}}));
+  const TextId id = history.details[history.devices.at(0).events.at(0).details].user_metadata;
+  EXPECT_TRUE(nlohmann::json::accept(history.texts[id])) << history.texts[id];
+}
+
+TEST(Texts, AreFoundInTimeWhateverTheyAre) {
+  TextTable texts;
+  std::string text(16 * 20, 'a');
+  constexpr std::uint32_t kTexts = 1 << 16;
+  for (std::uint32_t i = 0; i < kTexts; ++i) {  // they differ in the lowest bit of each second word of eight bytes
+    for (std::size_t bit = 0; bit < 16; ++bit) text[16 * bit + 8] = static_cast<char>('b' + (i >> bit & 1));
+    texts.add(text);
+  }
+  EXPECT_EQ(texts.size(), kTexts + 1);
 }
 
 // ---- Recorded figures

@@ -55,6 +55,8 @@ TEST(HistoryOfRmm, RefusesWhatRmmDoesNotWrite) {
             "2: action 'steal' is none of allocate, free and allocate failure");
   EXPECT_EQ(complaint(header + "1,0:0:0.0,free,0x1,-1,0x0\n"), "2: size '-1' is not a number");
   EXPECT_EQ(complaint(header + "1,noon,free,0x1,1,0x0\n"), "2: time 'noon' is none of HH:MM:SS.ffffff and seconds");
+  EXPECT_EQ(complaint(header + "1,1099511627776:00:00.0,free,0x1,1,0x0\n"),
+            "2: time '1099511627776:00:00.0' is none of HH:MM:SS.ffffff and seconds");
   EXPECT_EQ(complaint(header + "1,2\n"), "2: '1,2' is no line of Thread,Time,Action,Pointer,Size,Stream");
 }
 
@@ -84,6 +86,7 @@ TEST(HistoryOfMinimalloc, IsInTheOrderOfTime) {
               (std::vector<std::string>{"alloc 10000000200 600 on 0 at 0", "free_requested 10000000200 600 on 0 at 3",
                                         "alloc 10000000000 4 on 0 at 3", "free_requested 10000000000 4 on 0 at 9"}));
   }
+  EXPECT_NE(complaint("id,lower,upper,size\nb1,3,9,4\nb2,0,3,600").find("the file is cut off"), std::string::npos);
   EXPECT_EQ(complaint("id,lower,upper,size\nb1,3,3,4\n"), "2: the buffer ends at 3, not after it begins at 3");
 }
 

@@ -147,9 +147,10 @@ class TorchSnapshotWriter {
     put("size", block.bytes);
     put("requested_size", block.requested_bytes);
     put_text("state", torch_name_of(block.state));
-    put_stack("frames", block.stack);
     const EventDetails& details = history_.details[block.details];
-    if (details.forward_stack != 0) put_stack("forward_frames", details.forward_stack);
+    if (details.compile_context != 0) put_text("compile_context", text(details.compile_context));
+    if (details.user_metadata != 0) put_text("user_metadata", text(details.user_metadata));
+    put_rest(block.stack, details);
     pickle_.end_dict();
   }
 
@@ -170,10 +171,15 @@ class TorchSnapshotWriter {
     put("time_us", event.time_us);
     put_text("compile_context", details.compile_context == 0 ? kNoCompileContext : text(details.compile_context));
     put_text("user_metadata", text(details.user_metadata));
-    if (details.internal_metadata != 0) put_text("internal_metadata", text(details.internal_metadata));
-    put_stack("frames", event.stack);
-    if (details.forward_stack != 0) put_stack("forward_frames", details.forward_stack);
+    put_rest(event.stack, details);
     pickle_.end_dict();
+  }
+
+  // What blocks and events have in the same form.
+  void put_rest(StackId stack, const EventDetails& details) {
+    if (details.internal_metadata != 0) put_text("internal_metadata", text(details.internal_metadata));
+    put_stack("frames", stack);
+    if (details.forward_stack != 0) put_stack("forward_frames", details.forward_stack);
   }
 
   std::string_view text(TextId id) const { return history_.texts[id]; }

@@ -48,8 +48,6 @@ class AddressMap {
     return number;
   }
 
-  std::size_t size() const { return count_; }
-
  private:
   struct Slot {
     Address address = 0;

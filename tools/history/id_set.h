@@ -31,8 +31,6 @@ class IdSet {
     ++count_;
   }
 
-  std::size_t bytes() const { return slots_.size() * sizeof(Slot); }
-
  private:
   struct Slot {
     std::uint32_t hash = 0;

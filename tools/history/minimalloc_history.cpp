@@ -18,8 +18,7 @@ constexpr std::uint64_t kAlignment = 512;  // as PyTorch's blocks
 
 class MinimallocReader {
  public:
-  explicit MinimallocReader(InputFile file)
-      : made_(file, HistoryFormat::minimalloc), lines_(std::move(file), LineReader::LastLine::may_be_cut) {}
+  explicit MinimallocReader(InputFile file) : made_(file, HistoryFormat::minimalloc), lines_(std::move(file)) {}
 
   History read() {
     const auto header = lines_.next();

@@ -23,9 +23,9 @@ void PartFields::refuse(std::string_view why) const {
                                    : fmt::format("{}: {}", where_.what, why));
 }
 
-Part PartFields::text(std::string_view text) {
+Part PartFields::text(std::string_view text, std::size_t longest) {
   const std::size_t known = history_.texts.size();
-  const TextId id = history_.texts.add(text.substr(0, kLongestText));
+  const TextId id = history_.texts.add(text.substr(0, longest));
   if (id >= known) budget_.charge(kTextOverhead + history_.texts[id].size());
   return Part::of_id(Part::Kind::text, id);
 }

@@ -29,7 +29,7 @@ class PartFields {
   MemoryBudget& budget() { return budget_; }
   Parts& parts() { return parts_; }
   // Each throws InvalidArgument for what breaks a rule of snapshots.
-  Part text(std::string_view text);
+  Part text(std::string_view text, std::size_t longest = kLongestText);
 
  protected:
   static constexpr std::uint64_t kMostDevices = 1 << 16;

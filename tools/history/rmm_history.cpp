@@ -10,6 +10,7 @@ namespace cachalot::tools {
 namespace {
 
 constexpr std::int64_t kSecondMicros = 1'000'000;
+constexpr std::int64_t kMostSeconds = std::int64_t{1} << 40;
 constexpr std::int64_t kDayMicros = std::int64_t{24} * 3600 * kSecondMicros;
 
 // The digits after the second as microseconds: RMM wrote three of them at first, then six.
@@ -27,8 +28,9 @@ std::optional<std::int64_t> time_in(std::string_view text) {
   for (int colons = 0; colons < 3; ++colons) {
     const std::size_t end = std::min(text.find_first_of(":."), text.size());
     const std::optional<std::uint64_t> part = number_in(text.substr(0, end));
-    if (!part || *part > (std::uint64_t{1} << 40)) return std::nullopt;
+    if (!part || *part > static_cast<std::uint64_t>(kMostSeconds)) return std::nullopt;
     whole = 60 * whole + static_cast<std::int64_t>(*part);
+    if (whole > kMostSeconds) return std::nullopt;
     const char separator = end < text.size() ? text[end] : '\0';
     text.remove_prefix(std::min(end + 1, text.size()));
     if (separator == '\0') return whole * kSecondMicros;

@@ -61,11 +61,11 @@ void SnapshotBuilder::append(Part list, Part item) {
     case Container::Kind::events:
       return take_event(list, item);
     case Container::Kind::segments:
-      return take_segment(list, item);
+      return take_into(segments_, "segment", &SnapshotBuilder::segment, list, item);
     case Container::Kind::blocks:
-      return take_block(list, item);
+      return take_into(block_lists_, "block", &SnapshotBuilder::block, list, item);
     case Container::Kind::stages:
-      return take_stage(list, item);
+      return take_into(stages_, "annotation", &SnapshotBuilder::stage, list, item);
     default:
       parts_.push(*into, item);
   }
@@ -108,6 +108,11 @@ void SnapshotBuilder::open(Part dict, Pairs& pairs) {
 }
 
 void SnapshotBuilder::finish_dict(Part dict, Pairs& pairs, Part meaning) {
+  // A list of frames under a key that is not known may stand under a known one later.
+  for (std::size_t i = 1; i < pairs.size(); i += 2) {
+    const Container* const list = parts_.find(pairs[i]);
+    if (list != nullptr && list->kind == Container::Kind::frames) stack(pairs[i], "frames");
+  }
   parts_.close_all(pairs);
   parts_.close(dict, meaning);
   spare_.swap(pairs);
@@ -129,36 +134,16 @@ void SnapshotBuilder::take_event(Part list, Part item) {
   finish_dict(item, pairs, gone());
 }
 
-void SnapshotBuilder::take_segment(Part list, Part item) {
+template <typename T>
+void SnapshotBuilder::take_into(std::vector<std::vector<T>>& lists, const char* what,
+                                T (SnapshotBuilder::*read)(const Pairs&), Part list, Part item) {
   const std::uint32_t store = parts_.find(list)->store;
-  where_ = {"segment", segments_[store].size()};
+  where_ = {what, lists[store].size()};
   Pairs pairs;
   open(item, pairs);
-  const DeviceSegment taken = segment(pairs);
-  budget_.charge(2 * sizeof(DeviceSegment));
-  segments_[store].push_back(taken);
-  finish_dict(item, pairs, gone());
-}
-
-void SnapshotBuilder::take_block(Part list, Part item) {
-  const std::uint32_t store = parts_.find(list)->store;
-  where_ = {"block", block_lists_[store].size()};
-  Pairs pairs;
-  open(item, pairs);
-  const HistoryBlock taken = block(pairs);
-  budget_.charge(2 * sizeof(HistoryBlock));
-  block_lists_[store].push_back(taken);
-  finish_dict(item, pairs, gone());
-}
-
-void SnapshotBuilder::take_stage(Part list, Part item) {
-  const std::uint32_t store = parts_.find(list)->store;
-  where_ = {"annotation", stages_[store].size()};
-  Pairs pairs;
-  open(item, pairs);
-  const StageMark taken = stage(pairs);
-  budget_.charge(2 * sizeof(StageMark));
-  stages_[store].push_back(taken);
+  const T taken = (this->*read)(pairs);
+  budget_.charge(2 * sizeof(T));
+  lists[store].push_back(taken);
   finish_dict(item, pairs, gone());
 }
 
@@ -203,7 +188,8 @@ TextId SnapshotBuilder::metadata(Part value) {
   value = parts_.resolved(value);
   if (value.is_text() || value.kind() == Part::Kind::metadata) return value.id();
   if (value.kind() == Part::Kind::none) return 0;
-  const TextId id = text(metadata_json(parts_, history_.texts, value)).id();
+  const std::string json = metadata_json(parts_, history_.texts, value);  // has bounds of its own: cut, it were no JSON
+  const TextId id = text(json, json.size()).id();
   if (value.kind() == kContainer) parts_.close(value, Part::of_id(Part::Kind::metadata, id));
   return id;
 }

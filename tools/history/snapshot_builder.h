@@ -44,9 +44,9 @@ class SnapshotBuilder : public PartFields {
   void open(Part dict, Pairs& pairs);
   void finish_dict(Part dict, Pairs& pairs, Part meaning);
   void take_event(Part list, Part item);
-  void take_segment(Part list, Part item);
-  void take_block(Part list, Part item);
-  void take_stage(Part list, Part item);
+  template <typename T>
+  void take_into(std::vector<std::vector<T>>& lists, const char* what, T (SnapshotBuilder::*read)(const Pairs&),
+                 Part list, Part item);
 
   // ---- what dicts mean
   Part frame(Part item);
