@@ -77,4 +77,14 @@ void OutputFile::fail() {
   throw InvalidArgument(fmt::format("{} {}: cannot write the file: {}", what_, path_, reason));
 }
 
+void require_no_input(const std::string& output, std::string_view option, std::span<const std::string> inputs) {
+  for (const std::string& input : inputs) {
+    std::error_code error;  // what is not there is not the same
+    const bool is_same =
+        (output == input && !output.empty() && output != "-") ||
+        (std::filesystem::is_regular_file(output, error) && std::filesystem::equivalent(output, input, error));
+    CACHALOT_REQUIRE(!is_same, "{} {}: another argument names this file, which would be lost", option, output);
+  }
+}
+
 }  // namespace cachalot::tools

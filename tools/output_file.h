@@ -5,6 +5,7 @@
 
 #include <fmt/format.h>
 
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -50,5 +51,8 @@ class OutputFile {
   void* file_ = nullptr;      // a gzFile; zlib stays out of this header
   fmt::memory_buffer buffer_;
 };
+
+// Throws InvalidArgument, which names the option, if `output` is one of the other files, which would be lost. "" is no file.
+void require_no_input(const std::string& output, std::string_view option, std::span<const std::string> inputs);
 
 }  // namespace cachalot::tools

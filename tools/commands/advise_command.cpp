@@ -16,6 +16,8 @@
 #include "tools/commands/card_options.h"
 #include "tools/commands/command.h"
 #include "tools/commands/simulation_options.h"
+#include "tools/commands/with_file.h"
+#include "tools/output_file.h"
 #include "tools/pages/advice_page.h"
 #include "tools/pages/page_writer.h"
 #include "tools/parallel.h"
@@ -90,10 +92,11 @@ class AdviseCommand : public Command {
                                     : "files and a program were given: give one of the two");
     CACHALOT_REQUIRE(scheduler_.empty() || program_.empty(), "--scheduler takes files, and no program");
     CACHALOT_REQUIRE(!send_files_ || !scheduler_.empty(), "--send-files needs --scheduler");
+    require_no_input(html_, "--html", files_);
     const std::vector<Advice> advices = advices_with_bar();
     const bool all_failed = std::ranges::none_of(advices, [](const Advice& one) { return one.error.empty(); });
     if (all_failed && advices.size() == 1) throw InvalidArgument(advices.front().error);
-    if (!html_.empty()) write_html(advices);
+    if (!html_.empty() && !all_failed) write_html(advices);
     if (json_) {
       for (const Advice& advice : advices) print(to_json(advice) + "\n");
     } else {
@@ -149,9 +152,8 @@ class AdviseCommand : public Command {
     report.command = "cachalot advise";
     add_advices(report, advices);
     History history;
-    try {
-      if (files_.size() == 1) history = read_history(files_[0]);
-    } catch (const InvalidArgument&) {  // a trace, which has no history to show
+    if (files_.size() == 1) {
+      history = with_file(files_[0], "history", [](InputFile file) { return read_history(std::move(file)); });
     }
     add_runs(report, history);
     write_page(html_, report, built_in_rules());

@@ -5,9 +5,9 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
+#include <variant>
 #include <vector>
 
-#include "base/bytes.h"
 #include "base/check.h"
 #include "tools/analysis/checks.h"
 #include "tools/commands/command.h"
@@ -21,14 +21,6 @@ namespace cachalot::tools {
 namespace {
 
 constexpr int kBroken = 1;  // exit code
-
-std::uint64_t bytes_of(const char* option, const std::string& text) {
-  try {
-    return parse_bytes(text);
-  } catch (const InvalidArgument& error) {
-    throw InvalidArgument(fmt::format("{}: {}", option, error.what()));
-  }
-}
 
 // "5%" or "0.05".
 double part_of(const char* option, const std::string& text) {
@@ -45,7 +37,7 @@ double part_of(const char* option, const std::string& text) {
 // "64MiB", or "1MiB/step": bytes for each of a stage.
 LeakLimit leak_of(const char* option, const std::string& text) {
   const std::size_t slash = text.find('/');
-  LeakLimit limit{.bytes = bytes_of(option, text.substr(0, slash)), .stage = ""};
+  LeakLimit limit{.bytes = bytes_of_option(option, text.substr(0, slash)), .stage = ""};
   if (slash != std::string::npos) {
     limit.stage = text.substr(slash + 1);
     CACHALOT_REQUIRE(!limit.stage.empty(), "{}: {} names no stage behind the slash", option,
@@ -55,9 +47,8 @@ LeakLimit leak_of(const char* option, const std::string& text) {
 }
 
 nlohmann::ordered_json json_of(const CheckedRule& rule) {
-  const bool is_whole = rule.rule != "max_fragmentation";
-  const auto number = [&](double value) {
-    return is_whole ? nlohmann::ordered_json(static_cast<std::uint64_t>(value)) : nlohmann::ordered_json(value);
+  const auto number = [](const CheckedNumber& value) {
+    return std::visit([](auto one) { return nlohmann::ordered_json(one); }, value);
   };
   return {{"rule", rule.rule},
           {"limit", number(rule.limit_number)},
@@ -141,7 +132,8 @@ class CheckCommand : public Command {
                    "SIZE/STAGE: from one begin of an annotation to the next, where STAGE may have a *")
         ->type_name("SIZE");
     app.add_option("--max-allocations", limits_.most_allocations, "How many allocations the history may have")
-        ->type_name("N");
+        ->type_name("N")
+        ->check(CLI::NonNegativeNumber);
     app.add_flag("--no-oom", limits_.no_oom, "No allocation may have failed");
     app.add_option("--policy", policy_.name, "Replay under this policy: native, expandable, pages or OPTIONS")
         ->type_name("POLICY");
@@ -169,8 +161,8 @@ class CheckCommand : public Command {
 
  private:
   void read_limits() {
-    if (peak_) limits_.most_peak_bytes = bytes_of("--max-peak", *peak_);
-    if (reserved_) limits_.most_reserved_bytes = bytes_of("--max-reserved", *reserved_);
+    if (peak_) limits_.most_peak_bytes = bytes_of_option("--max-peak", *peak_);
+    if (reserved_) limits_.most_reserved_bytes = bytes_of_option("--max-reserved", *reserved_);
     if (fragmentation_) limits_.most_fragmentation = part_of("--max-fragmentation", *fragmentation_);
     if (leak_) limits_.most_leak = leak_of("--max-leak", *leak_);
     CACHALOT_REQUIRE(!limits_.is_empty(), "no limit was given (see cachalot check --help)");

@@ -10,6 +10,7 @@
 #include <string_view>
 #include <utility>
 
+#include "base/check.h"
 #include "base/suggestions.h"
 #include "cachalot/errors.h"
 #include "cachalot/version.h"
@@ -58,6 +59,13 @@ std::string problem(const CLI::App& app, const CLI::ParseError& error) {
       return fmt::format("no {} was given", option->get_single_name());
   }
   return error.what();
+}
+
+// CLI11 would take the next word: a file that is read, say, as the file that is written.
+void refuse_empty_values(const std::vector<std::string>& words) {
+  const auto empty = std::ranges::find_if(
+      words, [](const std::string& word) { return word.size() > 3 && word.starts_with("--") && word.ends_with('='); });
+  CACHALOT_REQUIRE(empty == words.end(), "'{}' has no value", *empty);
 }
 
 int fail(const Styles& styles, std::string message) {
@@ -181,6 +189,7 @@ std::vector<std::string> CommandLine::take_program(const DeclaredCommand& comman
 
 // A request for help is heard whatever else is missing.
 void CommandLine::parse(CLI::App& app, const std::string& name, std::vector<std::string> words) {
+  refuse_empty_values(words);
   std::ranges::reverse(words);  // as CLI11 wants them
   try {
     app.parse(words);

@@ -7,6 +7,7 @@
 #include "tools/commands/with_file.h"
 #include "tools/exports/exports.h"
 #include "tools/history/history.h"
+#include "tools/output_file.h"
 
 namespace cachalot::tools {
 namespace {
@@ -40,7 +41,9 @@ class ConvertCommand : public Command {
     app.add_option("--to", format_, "The format: " + export_format_names())->type_name("FORMAT");
     app.add_option("--device", options_.device, "Write this device alone")->type_name("N");
     app.add_option("--at", options_.at,
-                   "Of folded stacks: what is live at the peak, the end, the first oom or an event's number")
+                   "Of folded stacks: what is live at the peak, at the peak of reserved memory (reserved), at the end, "
+                   "at the last "
+                   "allocation that failed (oom), or after so many events")
         ->type_name("MOMENT")
         ->capture_default_str();
     app.add_option("--most-events", options_.most_events,
@@ -52,6 +55,7 @@ class ConvertCommand : public Command {
 
   int run(const Styles&) override {
     const ExportFormat& format = format_ ? export_format(*format_) : export_format_of_file(output_);
+    require_no_input(output_, "-o", std::vector{file_});
     const History history = with_file(file_, "history", [](InputFile file) { return read_history(std::move(file)); });
     OutputFile out(output_, "-o");
     format.write(history, options_, out);

@@ -13,6 +13,7 @@
 #include "tools/commands/command.h"
 #include "tools/commands/with_file.h"
 #include "tools/history/history.h"
+#include "tools/output_file.h"
 #include "tools/pages/difference_page.h"
 #include "tools/pages/page_writer.h"
 
@@ -66,6 +67,8 @@ class DiffCommand : public Command {
   int run(const Styles& styles) override {
     CACHALOT_REQUIRE(files_.size() >= 2, "diff compares two files or more, and got {} (see cachalot diff --help)",
                      files_.size());
+    require_no_input(html_, "--html", files_);
+    require_no_input(html_, "--html", std::vector{rules_.value_or("")});
     options_.frames = frames_asked_for();
     const CategoryRules rules = rules_ ? rules_with(InputFile(*rules_, "file of rules")) : built_in_rules();
     const History first = history_in(files_.front());

@@ -1,6 +1,4 @@
 // `cachalot explain`: says why memory ran out, or what held it at its peak, and what would help.
-#include <iostream>
-#include <iterator>
 #include <string>
 #include <utility>
 #include <vector>
@@ -12,6 +10,7 @@
 #include "tools/commands/command.h"
 #include "tools/commands/input_traces.h"
 #include "tools/commands/with_file.h"
+#include "tools/output_file.h"
 #include "tools/pages/explanation_page.h"
 #include "tools/pages/page_writer.h"
 
@@ -82,6 +81,7 @@ class ExplainCommand : public Command {
 
   int run(const Styles& styles) override {
     CACHALOT_REQUIRE(!path_.empty() || !message_.empty(), "explain needs FILE or --message");
+    require_no_input(html_, "--html", std::vector{path_, message_, rules_});
     const CategoryRules rules =
         rules_.empty() ? built_in_rules()
                        : with_file(rules_, "rules", [](InputFile file) { return rules_with(std::move(file)); });
@@ -101,12 +101,11 @@ class ExplainCommand : public Command {
     ExplainOptions options;
     options.frames = frames_ == "own" ? Frames::own : frames_ == "library" ? Frames::library : Frames::all;
     options.has_tree = tree_;
-    if (size_.gpu || size_.memory) options.total_bytes = device_bytes(size_, 0);
-    if (message_ == "-") {
-      const std::string text{std::istreambuf_iterator<char>(std::cin), {}};
-      options.message = read_oom_message(text, "standard input");
-    } else if (!message_.empty()) {
-      options.message = read_oom_message(text_of_file(message_), message_);
+    if (size_.gpu || size_.memory) options.total_bytes = device_bytes(size_, 0, "--memory");
+    if (!message_.empty()) {
+      const bool is_piped = message_ == "-";
+      options.message =
+          read_oom_message(text_of_file(is_piped ? "/dev/stdin" : message_), is_piped ? "standard input" : message_);
     }
     return options;
   }

@@ -73,17 +73,19 @@ void declare_json_lines(CLI::App& app, bool& json) {
   app.add_flag("--json", json, "Print one JSON object for each trace, each on one line");
 }
 
-std::size_t device_bytes(const DeviceSize& size, std::size_t otherwise) {
-  CACHALOT_REQUIRE(!size.gpu || !size.memory,
-                   "--gpu {} and --device-memory {} both say how large the device is: give one", *size.gpu,
-                   *size.memory);
-  if (size.gpu) return simulator::find_gpu_model(*size.gpu).memory_bytes;
-  if (!size.memory) return otherwise;
+std::size_t bytes_of_option(std::string_view option, const std::string& size) {
   try {
-    return parse_bytes(*size.memory);
+    return parse_bytes(size);
   } catch (const InvalidArgument& error) {
-    throw InvalidArgument(fmt::format("--device-memory: {}", error.what()));
+    throw InvalidArgument(fmt::format("{}: {}", option, error.what()));
   }
+}
+
+std::size_t device_bytes(const DeviceSize& size, std::size_t otherwise, std::string_view memory_option) {
+  CACHALOT_REQUIRE(!size.gpu || !size.memory, "--gpu {} and {} {} both say how large the device is: give one",
+                   *size.gpu, memory_option, *size.memory);
+  if (size.gpu) return simulator::find_gpu_model(*size.gpu).memory_bytes;
+  return size.memory ? bytes_of_option(memory_option, *size.memory) : otherwise;
 }
 
 }  // namespace cachalot::tools

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "tools/trace_reader.h"
@@ -28,8 +29,12 @@ void declare_traces(CLI::App& app, std::vector<std::string>& paths);
 void declare_device_size(CLI::App& app, DeviceSize& size);
 void declare_json_lines(CLI::App& app, bool& json);
 
-// Returns the bytes that the options ask for, or `otherwise` where none is given. Throws InvalidArgument, also where both
-// are given.
-std::size_t device_bytes(const DeviceSize& size, std::size_t otherwise);
+// Returns the bytes of an option's SIZE. Throws InvalidArgument, which names the option.
+std::size_t bytes_of_option(std::string_view option, const std::string& size);
+
+// Returns the bytes that the options ask for, or `otherwise` where none is given. `memory_option` is what the command calls the
+// second one. Throws InvalidArgument, also where both are given.
+std::size_t device_bytes(const DeviceSize& size, std::size_t otherwise,
+                         std::string_view memory_option = "--device-memory");
 
 }  // namespace cachalot::tools

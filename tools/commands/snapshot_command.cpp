@@ -8,6 +8,7 @@
 #include "tools/commands/command.h"
 #include "tools/commands/with_file.h"
 #include "tools/history/history.h"
+#include "tools/output_file.h"
 #include "tools/pages/page_writer.h"
 #include "tools/snapshot_reader.h"
 #include "tools/snapshot_report.h"
@@ -51,6 +52,7 @@ class SnapshotCommand : public Command {
 
   // All are read before anything is printed: a bad one is an error without output.
   int run(const Styles& styles) override {
+    require_no_input(html_, "--html", snapshots_);
     std::vector<std::string> reports;
     for (const std::string& path : snapshots_) {
       reports.push_back(with_file(path, "snapshot", [&](InputFile file) {
@@ -66,7 +68,9 @@ class SnapshotCommand : public Command {
  private:
   void write_html() const {
     std::vector<History> histories;
-    for (const std::string& path : snapshots_) histories.push_back(read_history(path));
+    for (const std::string& path : snapshots_) {
+      histories.push_back(with_file(path, "history", [](InputFile file) { return read_history(std::move(file)); }));
+    }
     PageReport report;
     report.title = snapshots_.size() == 1 ? snapshots_[0] : fmt::format("{} snapshots", snapshots_.size());
     report.command = "cachalot snapshot";

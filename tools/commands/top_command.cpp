@@ -1,6 +1,7 @@
 // `cachalot top`: shows the memory of running programs.
 #include <fmt/format.h>
 
+#include <cmath>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -8,6 +9,7 @@
 #include "cachalot/errors.h"
 #include "tools/commands/command.h"
 #include "tools/live/top.h"
+#include "tools/output_file.h"
 
 namespace cachalot::tools {
 namespace {
@@ -44,7 +46,9 @@ class TopCommand : public Command {
         ->type_name("N")
         ->check(CLI::Range(std::uint64_t{1}, std::uint64_t{1} << 53));
     app.add_flag("--once", once_, "Print one table, of rates over one interval, and end");
-    app.add_option("--pid", options_.pids, "Show this process only; may be given several times")->type_name("PID");
+    app.add_option("--pid", options_.pids, "Show this process only; may be given several times")
+        ->type_name("PID")
+        ->check(CLI::Range(std::uint64_t{1}, std::uint64_t{1} << 22));
     app.add_flag("--json", options_.json, "Print one JSON object for each sample, each on one line");
     app.add_flag("--quiet", options_.quiet, "Print nothing, for --record and Prometheus");
     app.add_option("--record", options_.record, "Write all samples to this file; gzip if the name ends in .gz")
@@ -69,6 +73,8 @@ class TopCommand : public Command {
       throw InvalidArgument(fmt::format("--once and --count {} are at odds: give one of them", options_.count));
     }
     if (once_) options_.count = 1;
+    if (!std::isfinite(options_.interval_s)) throw InvalidArgument("--interval: the time must be a number of seconds");
+    require_no_input(options_.textfile, "--prometheus-textfile", std::vector{options_.record});
     if (port_) {
       constexpr int kMostPort = 65535;
       if (*port_ < 0 || *port_ > kMostPort) {

@@ -1,21 +1,14 @@
 #include "tools/live/prometheus.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
-#include <unistd.h>
 
-#include <cerrno>
-#include <cstdio>
-#include <cstring>
 #include <optional>
 #include <string_view>
 #include <utility>
 
-#include "cachalot/errors.h"
 #include "cachalot/version.h"
-#include "tools/descriptor.h"
 #include "tools/live/figures.h"
-#include "tools/quoted.h"
+#include "tools/output_file.h"
 
 namespace cachalot::tools::live {
 namespace {
@@ -148,21 +141,9 @@ std::string to_prometheus(const Sample& sample) {
 }
 
 void write_textfile(const std::string& path, const std::string& text) {
-  const std::string beside = fmt::format("{}.{}.tmp", path, getpid());
-  const auto fail = [&](int error) {
-    unlink(beside.c_str());
-    throw InvalidArgument(fmt::format("cannot write {}: {}", Printable{path}, std::strerror(error)));
-  };
-  unlink(beside.c_str());
-  constexpr mode_t kMode = 0644;  // node_exporter is another user
-  const Descriptor file(open(beside.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, kMode));
-  if (!file) fail(errno);
-  for (std::string_view rest = text; !rest.empty();) {
-    const ssize_t count = write(file.number(), rest.data(), rest.size());
-    if (count < 0 && errno != EINTR) fail(errno);
-    if (count > 0) rest.remove_prefix(static_cast<std::size_t>(count));
-  }
-  if (std::rename(beside.c_str(), path.c_str()) != 0) fail(errno);
+  OutputFile file(path, "--prometheus-textfile");
+  file.write(text);
+  file.finish();
 }
 
 }  // namespace cachalot::tools::live

@@ -37,13 +37,14 @@ class Top {
   Top(const TopOptions& options, const Styles& styles)
       : options_(options), styles_(styles), directory_(page_directory(options.directory)), nvml_(Nvml::load()) {
     take();  // refuses what cannot be read before anything is written
-    if (!options_.record.empty())
-      record_ = std::make_unique<RecordWriter>(options_.record, unix_time(), options_.interval_s);
     if (options_.port) {
       server_ = std::make_unique<PrometheusServer>(options_.address, *options_.port);
       server_->set_text(to_prometheus(sample_));
       tell(fmt::format("cachalot: serving http://{}/metrics\n", server_->name()));
     }
+    if (!options_.textfile.empty()) write_textfile(options_.textfile, to_prometheus(sample_));
+    if (!options_.record.empty())  // last: an older record is lost by it
+      record_ = std::make_unique<RecordWriter>(options_.record, unix_time(), options_.interval_s);
     const bool is_screen = !options_.json && !options_.quiet && options_.count == 0 && TerminalScreen::is_possible();
     signals_ = std::make_unique<SignalQueue>(is_screen);
     if (is_screen) screen_ = std::make_unique<TerminalScreen>();
