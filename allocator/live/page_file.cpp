@@ -15,6 +15,7 @@
 #include <string_view>
 
 #include "base/check.h"
+#include "base/fork_aware.h"
 #include "base/sleeping_mutex.h"
 #include "live/fixed_text.h"
 #include "live/process_identity.h"
@@ -26,39 +27,36 @@ namespace {
 // Pages of one process: more than libraries with an allocator of their own.
 constexpr int kMostPages = 100;
 
-// The pages that are left when the process ends. Those of a parent are not a forked child's to remove.
-class PagesAtExit {
+// The pages that are left when the process ends. Never destroyed: publishers may end after it would be.
+class PagesAtExit final : ForkAware {
  public:
   static void add(const std::string& path) {
-    static PagesAtExit& pages = instance();
-    const Lock lock(pages.mutex_);
-    if (pages.process_ != getpid()) pages.paths_.clear();
-    pages.process_ = getpid();
-    pages.paths_.insert(path);
+    const Lock lock(current()->mutex_);
+    current()->paths_.insert(path);
+    static const int registered = std::atexit(unlink_all);
+    static_cast<void>(registered);
   }
   static void remove(const std::string& path) {
-    const Lock lock(instance().mutex_);
-    instance().paths_.erase(path);
+    const Lock lock(current()->mutex_);
+    current()->paths_.erase(path);
   }
 
  private:
-  // Never destroyed: publishers may end after it would be.
-  static PagesAtExit& instance() {
-    static PagesAtExit& pages = *new PagesAtExit;
-    static const int registered = std::atexit(unlink_all);
-    static_cast<void>(registered);
+  static PagesAtExit*& current() {
+    static auto* pages = new PagesAtExit;
     return pages;
   }
   static void unlink_all() {
-    PagesAtExit& pages = instance();
-    if (pages.process_ != getpid()) return;  // a forked child, in which the mutex may be locked for good
-    const Lock lock(pages.mutex_);
-    for (const std::string& path : pages.paths_) unlink(path.c_str());
+    const Lock lock(current()->mutex_);
+    for (const std::string& path : current()->paths_) unlink(path.c_str());
+  }
+  // The pages are the parent's, and the mutex may be locked for good: the child gets new ones.
+  void on_fork() noexcept override {
+    current() = new PagesAtExit;  // NOLINT(bugprone-unhandled-exception-at-new): a child without memory for it ends
   }
 
   SleepingMutex mutex_;
   std::set<std::string> paths_ CACHALOT_GUARDED_BY(mutex_);
-  std::atomic<pid_t> process_ = getpid();
 };
 
 std::int64_t unix_time_ns() {
@@ -85,14 +83,23 @@ StatisticsPageHeader new_header(std::size_t devices) {
   return header;
 }
 
+// Orders what the system wrote to the page for this thread: on Arm, a reader may otherwise see later figures under an earlier
+// sequence. GCC's ThreadSanitizer refuses fences; it is run on x86-64, where writes stay in order.
+void order_writes() {
+#ifndef __SANITIZE_THREAD__
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+#endif
+}
+
 }  // namespace
 
 PageFile::PageFile(const std::string& directory, std::size_t devices) : header_(new_header(devices)) {
   create(directory);
   // The room is taken now: where it runs out later, nothing can be done. The magic comes last.
   const auto size = static_cast<off_t>(header_.page_bytes);
-  const int error = posix_fallocate(descriptor_, 0, size);
-  if (error != 0 && (error != EOPNOTSUPP || ftruncate(descriptor_, size) != 0)) {
+  int error = posix_fallocate(descriptor_, 0, size);
+  if (error == EOPNOTSUPP) error = ftruncate(descriptor_, size) == 0 ? 0 : errno;
+  if (error != 0) {
     unlink(path_.c_str());
     close(descriptor_);
     throw InvalidArgument(formatted("the statistics page {} cannot be made: {}", path_, std::strerror(error)));
@@ -116,18 +123,6 @@ void PageFile::create(const std::string& directory) {
   throw InvalidArgument(
       formatted("the statistics page cannot be made: {} has {} files cachalot.{}.*", directory, kMostPages, getpid()));
 }
-
-namespace {
-
-// Orders what the system wrote to the page for this thread: on Arm, a reader may otherwise see later figures under an earlier
-// sequence. GCC's ThreadSanitizer refuses fences; it is run on x86-64, where writes stay in order.
-void order_writes() {
-#ifndef __SANITIZE_THREAD__
-  std::atomic_thread_fence(std::memory_order_seq_cst);
-#endif
-}
-
-}  // namespace
 
 PageFile::~PageFile() {
   if (descriptor_ < 0) return;
