@@ -53,6 +53,8 @@ std::string times_text(std::uint64_t count) {
   return fmt::format("{} times", count);
 }
 
+std::string percent_text(double part) { return fmt::format("{:.1f} %", 100 * part); }
+
 std::string with_commas(std::uint64_t number) {
   std::string text = std::to_string(number);
   for (std::size_t at = text.size(); at > 3;) text.insert(at -= 3, ",");

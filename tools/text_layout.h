@@ -20,6 +20,9 @@ std::string wrapped(std::string_view text, std::size_t indent);
 // Returns "once", "twice", "3 times".
 std::string times_text(std::uint64_t count);
 
+// Returns "12.3 %" of a part of 1.
+std::string percent_text(double part);
+
 // Returns "12,345".
 std::string with_commas(std::uint64_t number);
 

@@ -2,11 +2,13 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
 #include "tests/analysis/history_builder.h"
 #include "tests/tools/complaint.h"
+#include "tools/analysis/explain_report.h"
 #include "tools/analysis/explanation.h"
 #include "tools/analysis/policy_settings.h"
 
@@ -55,6 +57,22 @@ HistoryBuilder fragmented(std::uint64_t free) {
 Explanation explained(HistoryBuilder& program, const ExplainOptions& options = {}) {
   static const CategoryRules rules = built_in_rules();
   return explain(program.history(), program.device(), rules, options);
+}
+
+TEST(Explanation, PinnedHostMemoryHasNoCauseAndNoRemedy) {
+  HistoryBuilder program = fragmented(100 * kMebi);
+  ExplainOptions options;
+  options.is_host = true;
+  const Explanation host = explained(program, options);
+  EXPECT_EQ(name_of(host), "pinned host memory");
+  EXPECT_EQ(host.cause, Cause::none);
+  EXPECT_TRUE(host.remedies.best.empty());
+  ASSERT_FALSE(host.shares.lines.empty());
+  EXPECT_EQ(host.shares.lines.front().name, "app/answers.py:14 in summary");
+  const auto json = nlohmann::json::parse(to_json("x.pickle", "", {explained(program), host}, 5));
+  EXPECT_EQ(json["devices"].size(), 1);
+  EXPECT_EQ(json["host"].size(), 1);
+  EXPECT_EQ(json["host"][0]["lines"][0]["bytes"], 20 * kMebi);
 }
 
 std::vector<std::string> keys(const Explanation& explanation) {

@@ -7,7 +7,7 @@
 
 #include "tests/top/testing.h"
 #include "tools/json_text.h"
-#include "tools/live/record_summary.h"
+#include "tools/live/record_report.h"
 #include "tools/live/record_writer.h"
 #include "tools/live/sample_json.h"
 
@@ -175,6 +175,40 @@ TEST(RecordSummary, TellsWhenThePeakWasAndProcessesOfOneNumberApart) {
   EXPECT_EQ(summary.devices[1].peak_allocated_bytes, 2 * kGiB);
   EXPECT_EQ(summary.devices[1].peak_allocated_time, 5);
   EXPECT_EQ(summary.devices[1].ooms, 2u);
+}
+
+TEST(RecordReport, NamesPeaksGrowthAndWhatRanOut) {
+  const RecordSummary summary = summary_of(
+      [](int i) {
+        Sample sample = sample_at(1'700'000'000 + 60 * i, kGiB + static_cast<std::uint64_t>(i) * kMiB, 3 * kGiB);
+        sample.processes[0].command = "python \x1b[31mtrain.py";
+        sample.processes[0].devices[0].ooms = i < 90 ? 0 : 2;
+        PoolSample weights{.id = {0, 7}, .tag = "weights", .reserved_bytes = kGiB, .used_bytes = kGiB / 2};
+        sample.processes[0].devices[0].pools.push_back(weights);
+        return sample;
+      },
+      100);
+  const std::string text = to_text(summary, 10, Style{});
+  for (const char* expected :
+       {"100 samples in 99.0 min, from 2023-11-14 22:13:20 UTC", "process 4711, device 0: python \\x1b[31mtrain.py",
+        "3.00 GiB at 2023-11-14 22:13:20 UTC", "twice; cached memory went back", "MiB an hour, a leak if it goes on",
+        "512.00 MiB  tag weights"}) {
+    EXPECT_NE(text.find(expected), std::string::npos) << expected << "\n" << text;
+  }
+  EXPECT_EQ(to_text(summary, 0, Style{}).find("process"), std::string::npos) << "no rows were asked for";
+  const auto json = nlohmann::json::parse(
+      to_json("night.jsonl", RecordHeader{.version = 1, .cachalot = "0.1.0", .started = 5, .interval_s = 60}, summary));
+  EXPECT_EQ(json["record"]["samples"], 100);
+  EXPECT_EQ(json["devices"][0]["peak_reserved_bytes"], 3 * kGiB);
+  EXPECT_EQ(json["devices"][0]["growth"]["is_certain"], true);
+  EXPECT_EQ(json["devices"][0]["pools"][1]["name"], "tag weights");
+}
+
+TEST(RecordReport, TimesThatARecordMakesUpAreNoTimes) {
+  for (const double time : {-1e300, 1e300}) {
+    const RecordSummary summary = summary_of([&](int) { return sample_at(time, kGiB, kGiB); }, 3);
+    EXPECT_NE(to_text(summary, 10, Style{}).find("an unknown time"), std::string::npos);
+  }
 }
 
 }  // namespace

@@ -16,7 +16,7 @@ namespace cachalot::tools {
 namespace {
 
 std::string part_text(std::uint64_t part, std::uint64_t whole) {
-  return fmt::format("{:.1f} %", whole == 0 ? 0 : 100 * static_cast<double>(part) / static_cast<double>(whole));
+  return percent_text(whole == 0 ? 0 : static_cast<double>(part) / static_cast<double>(whole));
 }
 
 std::string moment_text(const Explanation& one) {
@@ -268,8 +268,12 @@ std::string to_text(const Explanation& one, std::size_t top, const Style& style)
 
 std::string to_json(const std::string& file, const std::string& settings, const std::vector<Explanation>& explanations,
                     std::size_t top) {
-  nlohmann::ordered_json json = {{"file", file}, {"settings", settings}, {"devices", nlohmann::ordered_json::array()}};
-  for (const Explanation& one : explanations) json["devices"].push_back(json_of_device(one, top));
+  nlohmann::ordered_json json = {{"file", file},
+                                 {"settings", settings},
+                                 {"devices", nlohmann::ordered_json::array()},
+                                 {"host", nlohmann::ordered_json::array()}};
+  for (const Explanation& one : explanations)
+    json[one.is_host ? "host" : "devices"].push_back(json_of_device(one, top));
   return text_of(json);
 }
 

@@ -127,6 +127,7 @@ Explanation explain(const History& history, DeviceHistory& device, const Categor
   add_pools(device);
   Explanation explanation;
   explanation.device = device.device;
+  explanation.is_host = options.is_host;
   explanation.events = device.events.size();
   explanation.has_segments = !device.segments.empty();
   std::vector<Allocation> allocations = allocations_of(device);
@@ -152,6 +153,7 @@ Explanation explain(const History& history, DeviceHistory& device, const Categor
   if (options.has_tree) explanation.tree = tree_of(history, allocations, peak, sites, options.frames);
   add_place(explanation, device, sites, options.frames);
 
+  if (options.is_host) return explanation;
   const Options policy = segment_options(history.settings);
   const std::vector<SegmentAt> segments = layout_at(device, allocations, blocks, peak, policy);
   add_withheld(evidence, segments, allocations, graph_pools_of(history, allocations), policy);
@@ -171,6 +173,10 @@ Explanation explain(const History& history, DeviceHistory& device, const Categor
   if (options.replays)
     explanation.remedies = find_remedies(history, device, evidence, explanation.cause, growths, allocations, sites);
   return explanation;
+}
+
+std::string name_of(const Explanation& explanation) {
+  return explanation.is_host ? "pinned host memory" : fmt::format("device {}", explanation.device);
 }
 
 Explanation explain_message(const History& history, const ExplainOptions& options) {

@@ -20,7 +20,8 @@ struct ExplainOptions {
   std::optional<OomMessage> message;         // of the error
   std::optional<std::uint64_t> total_bytes;  // of the device, where the file does not tell it
   bool has_tree = false;
-  bool replays = true;  // for remedies
+  bool replays = true;   // for remedies
+  bool is_host = false;  // the memory is pinned host memory, which has no cause and no remedy here
 };
 
 // A line of the program, by name, for reports: Pin and Growth without their numbers.
@@ -44,6 +45,7 @@ struct TreeLine {
 
 struct Explanation {
   int device = 0;
+  bool is_host = false;  // of pinned host memory
   std::size_t events = 0;
   bool has_segments = false;              // else reserved bytes are not known
   Peak peak;                              // of what is reported: where memory ran out, else the peak of allocated bytes
@@ -61,10 +63,13 @@ struct Explanation {
   Remedies remedies;
 };
 
-// Returns the explanation of one device. `device` is one of history.devices; it is changed for the replays, and is afterwards as
+// Returns the explanation of one device. `device` is one of history.devices or, with options.is_host, of history.host; it is changed for the replays, and is afterwards as
 // before, but for events that lacked their pool. Throws InvalidArgument where a trace of it cannot be replayed.
 Explanation explain(const History& history, DeviceHistory& device, const CategoryRules& rules,
                     const ExplainOptions& options);
+
+// Returns "device 0" or "pinned host memory".
+std::string name_of(const Explanation& explanation);
 
 // Returns the explanation of a message alone.
 Explanation explain_message(const History& history, const ExplainOptions& options);

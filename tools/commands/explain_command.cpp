@@ -10,6 +10,7 @@
 #include "tools/commands/command.h"
 #include "tools/commands/input_traces.h"
 #include "tools/commands/with_file.h"
+#include "tools/live/record_report.h"
 #include "tools/output_file.h"
 #include "tools/pages/explanation_page.h"
 #include "tools/pages/page_writer.h"
@@ -51,12 +52,16 @@ class ExplainCommand : public Command {
             {"In the program: torch.cuda.memory._dump_snapshot(\"oom.pickle\"); then:", "cachalot explain oom.pickle"},
             {"With the program's traceback, which names other processes:",
              "cachalot explain oom.pickle --message train.log"},
-            {"Without a snapshot:", "cachalot explain --message train.log"}}};
+            {"Without a snapshot:", "cachalot explain --message train.log"},
+            {"What a record of cachalot top tells of a night:", "cachalot explain night.jsonl.gz"}}};
     return text;
   }
 
   void declare(CLI::App& app) override {
-    app.add_option("FILE", path_, "A file of torch.cuda.memory._dump_snapshot, or cachalot's own JSON; plain or gzip");
+    app.add_option(
+        "FILE", path_,
+        "A file of torch.cuda.memory._dump_snapshot, cachalot's own JSON, another log of allocations, or a record "
+        "of cachalot top; plain or gzip");
     app.add_option("--message", message_, "A file with PyTorch's error message, such as a log; - for standard input")
         ->type_name("FILE");
     app.add_option("--frames", frames_,
@@ -87,8 +92,8 @@ class ExplainCommand : public Command {
                        : with_file(rules_, "rules", [](InputFile file) { return rules_with(std::move(file)); });
     const ExplainOptions options = explain_options();
     History history;
-    if (!path_.empty())
-      history = with_file(path_, "snapshot", [](InputFile file) { return read_history(std::move(file)); });
+    const auto read_into = [&](InputFile file) { return read(history, std::move(file), styles); };
+    if (!path_.empty() && !with_file(path_, "snapshot", read_into)) return 0;
     if (options.message) add_facts(*options.message, history);
     const std::vector<Explanation> explanations = explained(history, rules, options);
     if (!html_.empty()) write_html(explanations, history, rules);
@@ -97,6 +102,26 @@ class ExplainCommand : public Command {
   }
 
  private:
+  // Returns false for a record of samples, which it explains.
+  bool read(History& history, InputFile file, const Styles& styles) const {
+    if (!live::is_record(file.begin())) {
+      history = read_history(std::move(file));
+      return true;
+    }
+    for (const auto& [option, is_given] :
+         {std::pair("--message", !message_.empty()), std::pair("--rules", !rules_.empty()), std::pair("--tree", tree_),
+          std::pair("--gpu", size_.gpu.has_value()), std::pair("--memory", size_.memory.has_value()),
+          std::pair("--html", !html_.empty())}) {
+      CACHALOT_REQUIRE(!is_given, "{}: {} is a record of cachalot top, which has no history of allocations", option,
+                       path_);
+    }
+    live::RecordReader reader(std::move(file));
+    const live::RecordSummary summary = summarize(reader);
+    print(json_ ? live::to_json(path_, reader.header(), summary) + "\n"
+                : styles.out.bold(path_) + "\n" + live::to_text(summary, top_, styles.out));
+    return false;
+  }
+
   ExplainOptions explain_options() const {
     ExplainOptions options;
     options.frames = frames_ == "own" ? Frames::own : frames_ == "library" ? Frames::library : Frames::all;
@@ -120,6 +145,10 @@ class ExplainCommand : public Command {
         of_device.message.reset();
       explanations.push_back(explain(history, device, rules, of_device));
     }
+    ExplainOptions of_host = options;
+    of_host.is_host = true;
+    of_host.message.reset();
+    for (DeviceHistory& host : history.host) explanations.push_back(explain(history, host, rules, of_host));
     if (explanations.empty() && options.message) explanations.push_back(explain_message(history, options));
     return explanations;
   }
@@ -140,7 +169,7 @@ class ExplainCommand : public Command {
     std::string text = styles.out.bold(name) + "\n";
     if (explanations.empty()) text += "  no memory is held, and there is no history\n";
     for (const Explanation& one : explanations) {
-      if (explanations.size() > 1 || one.device != 0) text += "device " + std::to_string(one.device) + "\n";
+      if (explanations.size() > 1 || one.device != 0 || one.is_host) text += name_of(one) + "\n";
       text += to_text(one, top_, styles.out);
     }
     print(text);

@@ -2,38 +2,32 @@
 
 #include <fmt/format.h>
 
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <string_view>
 #include <utility>
 
 #include "cachalot/version.h"
+#include "tools/json_text.h"
 #include "tools/live/figures.h"
 #include "tools/output_file.h"
 
 namespace cachalot::tools::live {
 namespace {
 
-// A label's value is UTF-8 with three escapes; what is no UTF-8, or controls a terminal, becomes '?'.
+// A label's value is UTF-8 with three escapes. What is no UTF-8 becomes U+FFFD, and what controls a terminal becomes '?'.
 std::string escaped(std::string_view text) {
   std::string result;
-  for (std::size_t i = 0; i < text.size();) {
-    const auto byte = static_cast<unsigned char>(text[i]);
-    const std::size_t length = byte < 0x80         ? 1
-                               : byte >> 5 == 0x6  ? 2
-                               : byte >> 4 == 0xe  ? 3
-                               : byte >> 3 == 0x1e ? 4
-                                                   : 0;
-    bool is_whole = length != 0 && i + length <= text.size();
-    for (std::size_t k = 1; is_whole && k < length; ++k)
-      is_whole = (static_cast<unsigned char>(text[i + k]) & 0xc0) == 0x80;
-    if (!is_whole || ((byte < 0x20 || byte == 0x7f) && byte != '\n')) {
+  for (const char c : nlohmann::json::parse(text_of(std::string(text))).get<std::string>()) {
+    const auto byte = static_cast<unsigned char>(c);
+    if (c == '\n') {
+      result += "\\n";
+    } else if (byte < 0x20 || byte == 0x7f) {
       result += '?';
-      ++i;
-      continue;
+    } else {
+      if (c == '\\' || c == '"') result += '\\';
+      result += c;
     }
-    if (byte == '\\' || byte == '"') result += '\\';
-    result += byte == '\n' ? std::string_view("\\n") : text.substr(i, length);
-    i += length;
   }
   return result;
 }

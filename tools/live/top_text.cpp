@@ -28,8 +28,6 @@ std::string shown(std::string_view text, std::size_t most = kShownOfACommand) {
 }
 
 std::string bytes(std::uint64_t count) { return format_bytes(count); }
-std::string percent(double share) { return fmt::format("{:.1f} %", 100 * share); }
-
 std::uint64_t whole(double rate) {
   return rate >= 0 && rate < 1e18 ? static_cast<std::uint64_t>(std::llround(rate)) : 0;
 }
@@ -67,8 +65,8 @@ std::string device_line(const DeviceRow& row) {
   const DeviceSample& device = *row.device;
   const auto rate = [&](auto text_of) { return device.rates ? text_of(*device.rates) : std::string("-"); };
   return fmt::format(fmt::runtime(kColumns), row.process->pid, device.index, bytes(device.reserved_bytes),
-                     bytes(device.allocated_bytes), bytes(device.peak_reserved_bytes), percent(device.unused_share()),
-                     percent(device.external_fragmentation()),
+                     bytes(device.allocated_bytes), bytes(device.peak_reserved_bytes),
+                     percent_text(device.unused_share()), percent_text(device.external_fragmentation()),
                      rate([](const Rates& rates) { return with_commas(whole(rates.allocations)); }),
                      rate([](const Rates& rates) { return with_commas(whole(rates.driver_calls)); }),
                      rate([](const Rates& rates) { return bytes(whole(rates.allocated_bytes)); }),

@@ -19,10 +19,10 @@ std::string named(std::string_view name, std::string_view otherwise) {
   return std::string(name.empty() ? otherwise : name);
 }
 
-std::string page_moment_text(const Explanation& one) {
-  std::string text =
-      fmt::format("Event {} of {}: {} in use of {} reserved", with_commas(one.peak.event), with_commas(one.events),
-                  format_bytes(one.peak.held.allocated), format_bytes(one.peak.held.reserved));
+std::string page_moment_text(const Explanation& one, bool is_one_of_many) {
+  std::string text = fmt::format("{}{}vent {} of {}: {} in use of {} reserved", is_one_of_many ? name_of(one) : "",
+                                 is_one_of_many ? ", e" : "E", with_commas(one.peak.event), with_commas(one.events),
+                                 format_bytes(one.peak.held.allocated), format_bytes(one.peak.held.reserved));
   if (!one.at.empty()) text += fmt::format(", at {}", one.at);
   return text + ".";
 }
@@ -97,14 +97,14 @@ void add_if_any(PageReport& report, PageTable table, std::string_view device) {
 
 void add_explanations(PageReport& report, std::span<const Explanation> explanations) {
   for (const Explanation& one : explanations) {
-    const std::string device = explanations.size() > 1 ? fmt::format(", device {}", one.device) : "";
+    const std::string device = explanations.size() > 1 ? ", " + name_of(one) : "";
     PageVerdict& verdict = report.verdict;
     if (verdict.headline.empty()) {
       verdict.headline = one.text;
-    } else {
-      verdict.paragraphs.push_back(fmt::format("Device {}: {}", one.device, one.text));
+    } else if (!one.text.empty()) {
+      verdict.paragraphs.push_back(fmt::format("{}: {}", name_of(one), one.text));
     }
-    verdict.paragraphs.push_back(page_moment_text(one));
+    verdict.paragraphs.push_back(page_moment_text(one, explanations.size() > 1));
     for (const Remedy& remedy : one.remedies.best) {
       verdict.remedies.push_back(page_remedy(remedy, one.remedies.of_bytes));
     }
