@@ -42,7 +42,7 @@ gzFile gz(void* file) { return static_cast<gzFile>(file); }
 
 InputFile::InputFile(std::string path, std::string what) : path_(std::move(path)), what_(std::move(what)) {
   std::error_code ignored;
-  CACHALOT_REQUIRE(!std::filesystem::is_directory(path_, ignored), "{}: is a directory; a {} is a file", path_, what_);
+  CACHALOT_REQUIRE(!std::filesystem::is_directory(path_, ignored), "{}: is a directory, and no file", path_);
   file_ = gzopen(path_.c_str(), "rb");
   CACHALOT_REQUIRE(file_ != nullptr, "{}: cannot open the {}: {}", path_, what_, std::strerror(errno));
   gzbuffer(gz(file_), kReadBytes);

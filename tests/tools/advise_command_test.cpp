@@ -58,6 +58,7 @@ TEST(Advise, TellsWhatIsWrongInOneLine) {
   EXPECT_THAT(refusal("--top 0 " + kToy), HasSubstr("--top"));
   EXPECT_THAT(refusal("--send-files " + kToy), HasSubstr("--send-files needs --scheduler"));
   EXPECT_THAT(refusal("--scheduler tcp://127.0.0.1:1 -- true"), HasSubstr("takes files, and no program"));
+  EXPECT_THAT(refusal("--max-steps 3 " + kToy), HasSubstr("need a program"));
 }
 
 TEST(Advise, TakesOptionsBehindFiles) {

@@ -302,8 +302,8 @@ TEST(CommandLine, RefusesSnapshotsThatAreNone) {
   expect_contains(complaint_of_command("snapshot --top -1 " + kLayers), {"--top", "-1"});
   expect_contains(complaint_of_command("snapshot --top many " + kLayers), {"--top", "many"});
   expect_contains(complaint_of_command("snapshot /nowhere/a.pickle"), {"/nowhere/a.pickle", "No such file"});
-  expect_contains(complaint_of_command("snapshot " + kData), {kData + ": is a directory; a snapshot is a file"});
-  expect_contains(complaint_of_command("replay " + kData), {kData + ": is a directory; a trace is a file"});
+  expect_contains(complaint_of_command("snapshot " + kData), {kData + ": is a directory, and no file"});
+  expect_contains(complaint_of_command("replay " + kData), {kData + ": is a directory, and no file"});
   expect_contains(complaint_of_command("snapshot " + trace("lsm")), {"is an allocation trace, not a memory snapshot"});
   const TemporaryFile evil("cos\nsystem\n(S'echo owned'\ntR.");
   expect_contains(complaint_of_command("snapshot " + evil.path()), {evil.path(), "neither a pickle nor JSON"});

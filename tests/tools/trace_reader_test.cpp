@@ -103,8 +103,7 @@ TEST(TraceReader, NamesAMissingFileAndTheReason) {
 }
 
 TEST(TraceReader, RefusesADirectory) {
-  EXPECT_EQ(complaint_about_file(std::filesystem::temp_directory_path().string()),
-            " is a directory; a trace is a file");
+  EXPECT_EQ(complaint_about_file(std::filesystem::temp_directory_path().string()), " is a directory, and no file");
 }
 
 TEST(TraceReader, RefusesATraceWithoutEvents) {

@@ -27,6 +27,11 @@
 namespace cachalot::tools {
 namespace {
 
+bool tells_context_alone(RunOptions options) {
+  options.context.reset();
+  return options == RunOptions();
+}
+
 class AdviseCommand : public Command {
  public:
   const CommandText& text() const override {
@@ -91,6 +96,8 @@ class AdviseCommand : public Command {
                                       "cachalot advise -- python train.py"
                                     : "files and a program were given: give one of the two");
     CACHALOT_REQUIRE(scheduler_.empty() || program_.empty(), "--scheduler takes files, and no program");
+    CACHALOT_REQUIRE(!program_.empty() || tells_context_alone(run_),
+                     "files were given: options other than --context that tell how a program runs need a program");
     CACHALOT_REQUIRE(!send_files_ || !scheduler_.empty(), "--send-files needs --scheduler");
     require_no_input(html_, "--html", files_);
     const std::vector<Advice> advices = advices_with_bar();

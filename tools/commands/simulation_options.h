@@ -20,6 +20,8 @@ struct RunOptions {
   std::optional<double> max_seconds;
   std::string compute = "small";
   std::string unknown = "zero";
+
+  bool operator==(const RunOptions&) const = default;
 };
 
 // Declares --context, --devices, --world-size, --rank, --local-rank, --max-steps, --max-seconds, --compute and --unknown.

@@ -137,13 +137,17 @@ class Runs:
                 lines, failure = done.result()
             except BaseException as error:
                 lines, failure = [], one_line(error)
-            reply(replies, "\n".join([f"lines {len(lines)}", *lines]) if lines else f"failed {failure}")
+            reply(replies, "\n".join([f"lines {len(lines)}", *lines]) if lines else f"failed {in_one_line(failure)}")
 
         future.add_done_callback(finish)
 
 
 def one_line(error: BaseException) -> str:
-    return " ".join(str(error).split()) or type(error).__name__
+    return in_one_line(str(error)) or type(error).__name__
+
+
+def in_one_line(text: str) -> str:
+    return " ".join(text.split())
 
 
 def reply(replies: int, text: str) -> None:
