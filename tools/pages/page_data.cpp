@@ -26,7 +26,7 @@ Json json_of(const PageVerdict& verdict) {
 }
 
 Json json_of(const PageTable& table) {
-  static constexpr std::array kKinds = {"text", "bytes", "growth", "count", "percent", "number"};
+  static constexpr std::array kKinds = {"text", "bytes", "growth", "count", "number"};
   Json columns = Json::array();
   for (const PageTable::Column& column : table.columns) {
     columns.push_back({column.title, kKinds[static_cast<std::size_t>(column.kind)]});

@@ -13,7 +13,8 @@ void add_runs(PageReport& report, const History& history) {
     report.runs.push_back({.history = &history, .device = &device, .name = name});
   }
   for (const DeviceHistory& host : history.host) {
-    report.runs.push_back({.history = &history, .device = &host, .name = fmt::format("{}, pinned host memory", file)});
+    report.runs.push_back(
+        {.history = &history, .device = &host, .name = fmt::format("{}, pinned host memory", file), .is_host = true});
   }
 }
 

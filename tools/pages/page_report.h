@@ -27,11 +27,12 @@ struct PageVerdict {
 struct PageRun {
   const History* history = nullptr;
   const DeviceHistory* device = nullptr;
-  std::string name;  // "before.pickle"
+  std::string name;      // "before.pickle"
+  bool is_host = false;  // pinned host memory
 };
 
 struct PageTable {
-  enum class Kind : std::uint8_t { text, bytes, growth, count, percent, number };  // growth: bytes that may be negative
+  enum class Kind : std::uint8_t { text, bytes, growth, count, number };  // growth: bytes that may be negative
   struct Column {
     std::string title;
     Kind kind = Kind::text;
@@ -40,7 +41,7 @@ struct PageTable {
   std::string title;
   std::string note;  // below the title; may be empty
   std::vector<Column> columns;
-  std::vector<std::vector<nlohmann::ordered_json>> rows;  // a cell is a text, a number or null; percent is a part of 1
+  std::vector<std::vector<nlohmann::ordered_json>> rows;  // a cell is a text, a number or null
 };
 
 struct PageReport {

@@ -33,6 +33,7 @@ class RunData {
       : history_(*run.history),
         device_(*run.device),
         name_(run.name),
+        is_host_(run.is_host),
         rules_(rules),
         prefix_(std::move(prefix)),
         columns_(columns),
@@ -138,7 +139,7 @@ class RunData {
   }
 
   std::vector<Layout> layouts_of() const {
-    if (allocations_.empty()) return {recorded_layout(device_, allocations_)};
+    if (allocations_.empty() || is_host_) return {recorded_layout(device_, allocations_)};  // policies are of GPUs
     const Trace trace = trace_of(history_, device_);
     std::vector<Layout> layouts;
     layouts.push_back(recorded_layout(device_, allocations_));
@@ -190,7 +191,7 @@ class RunData {
                    {"streams", Json::array()},
                    {"pools", Json::array()}};
     for (const DeviceFacts& facts : history_.facts) {
-      if (facts.device != device_.device) continue;
+      if (is_host_ || facts.device != device_.device) continue;
       result["gpu"] = facts.name;
       if (facts.total_bytes) result["total_bytes"] = *facts.total_bytes;
     }
@@ -215,6 +216,7 @@ class RunData {
   const History& history_;
   const DeviceHistory& device_;
   std::string name_;
+  bool is_host_;
   const CategoryRules& rules_;
   std::string prefix_;
   ColumnWriter& columns_;

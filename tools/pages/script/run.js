@@ -36,18 +36,19 @@ class Run {
     this.stageSpans = this.spansOf(description.stages);
   }
 
-  // Annotations as stretches of moments, nested: [{name, from, to, depth}].
+  // Annotations as stretches of moments, nested; they may end in any order: [{name, from, to, depth}].
   spansOf(marks) {
     const spans = [];
     const open = [];
     const momentOf = (time) => this.momentAtTime(time - (this.times[0] ?? 0));
     for (const [name, time, begins] of marks) {
       if (begins) {
-        open.push({name, from: momentOf(time), to: this.events, depth: open.length});
+        open.push({name, from: momentOf(time), to: this.events, depth: open.length === 0 ? 0 : open.at(-1).depth + 1});
         spans.push(open.at(-1));
-      } else if (open.length > 0) {
-        open.pop().to = momentOf(time);
+        continue;
       }
+      const ended = open.findLastIndex((span) => span.name === name);
+      if (ended >= 0) open.splice(ended, 1)[0].to = momentOf(time);
     }
     return spans;
   }

@@ -8,12 +8,11 @@ const cellTexts = {
   bytes: bytesText,
   growth: (value) => (value > 0 ? `+${bytesText(value)}` : bytesText(value)),
   count: countText,
-  percent: percentText,
   number: (value) => (Number.isInteger(value) ? countText(value) : value.toPrecision(4)),
 };
 
 class DataTable {
-  // `columns` are [title, kind]; a row is {cells, color, press, search}, all but `cells` optional.
+  // `columns` are [title, kind]; a row is {cells, color, colorColumn, press}, all but `cells` optional.
   constructor(columns, sortedBy, caption) {
     this.columns = columns;
     this.sortedBy = sortedBy;

@@ -35,7 +35,7 @@ const theme = {
     button.textContent = dark ? 'Light' : 'Dark';
     button.setAttribute('aria-label', dark ? 'Switch to light colours' : 'Switch to dark colours');
     const style = getComputedStyle(document.documentElement);
-    const names = ['paper', 'ink', 'soft', 'line', 'grid', 'accent', 'alarm', 'mark', 'free', 'free-line', 'padding', 'edge', 'flame-ink'];
+    const names = ['paper', 'ink', 'soft', 'line', 'grid', 'accent', 'alarm', 'mark', 'free', 'padding', 'edge', 'flame-ink'];
     for (const name of names) this.colors[name] = style.getPropertyValue(`--${name}`).trim();
     this.categories = Array.from({length: 11}, (_, i) => style.getPropertyValue(`--cat-${i}`).trim());
     for (const listener of this.listeners) listener();
