@@ -200,10 +200,10 @@ TEST(Timeline, BytesBeforeTheHistoryAreRebuilt) {
   train.free(0x90000, 100);  // was there before
   const std::vector<Allocation> allocations = allocations_of(train.device());
   const auto blocks = block_bytes_of(train.device(), allocations);
-  const auto points = timeline_of(train.device(), allocations, blocks, {}, 0, 100);
-  EXPECT_EQ(points.front().held.requested, 100);
-  EXPECT_EQ(points.front().held.allocated, 512);
-  EXPECT_EQ(points.front().held.reserved, 0);
+  HeldCursor cursor(train.device(), allocations, blocks);
+  EXPECT_EQ(cursor.held().requested, 100);
+  EXPECT_EQ(cursor.held().allocated, 512);
+  EXPECT_EQ(cursor.held().reserved, 0);
   const auto peak = find_peak(train.device(), allocations, blocks, PeakKind::allocated_peak);
   ASSERT_TRUE(peak);
   EXPECT_EQ(peak->event, 3);
@@ -211,23 +211,9 @@ TEST(Timeline, BytesBeforeTheHistoryAreRebuilt) {
   EXPECT_EQ(peak->held.allocated, 512 + 1024 + 1024);
   EXPECT_EQ(peak->held.reserved, 2048);
   EXPECT_EQ(peak->live.size(), 3);
-  EXPECT_EQ(points.back().held.requested, 1000);
+  while (!cursor.is_at_end()) cursor.advance();
+  EXPECT_EQ(cursor.held().requested, 1000);
   EXPECT_FALSE(find_peak(train.device(), allocations, blocks, PeakKind::out_of_memory));
-}
-
-TEST(Timeline, AThinnedHistoryKeepsItsExtremes) {
-  HistoryBuilder train;
-  for (Address i = 0; i < 1000; ++i) {
-    train.alloc(0x1000, i == 777 ? 100 * kBlock : kBlock);
-    train.free(0x1000, i == 777 ? 100 * kBlock : kBlock);
-  }
-  const std::vector<Allocation> allocations = allocations_of(train.device());
-  const auto blocks = block_bytes_of(train.device(), allocations);
-  const auto points = timeline_of(train.device(), allocations, blocks, {}, 0, 10);
-  EXPECT_LE(points.size(), 41);
-  const auto most = std::ranges::max(points, {}, [](const TimelinePoint& point) { return point.held.allocated; });
-  EXPECT_EQ(most.held.allocated, 100 * kBlock);
-  EXPECT_TRUE(std::ranges::is_sorted(points, {}, &TimelinePoint::event));
 }
 
 TEST(Stages, AreNestedAndEndInAnyOrder) {

@@ -4,8 +4,8 @@
 #include <limits>
 #include <vector>
 
+#include "tools/analysis/memory_ranges.h"
 #include "tools/history/history.h"
-#include "tools/pages/memory_ranges.h"
 
 namespace cachalot::tools {
 namespace {

@@ -10,20 +10,13 @@
 #include "base/check.h"
 #include "tools/foreign_files.h"
 #include "tools/history/allocations.h"
+#include "tools/history/recorded_figures.h"
 #include "tools/trace_reader.h"
 
 namespace cachalot::tools {
 namespace {
 
 using Action = HistoryEvent::Action;
-
-// What an event adds to reserved memory.
-std::int64_t growth_of(const HistoryEvent& event) {
-  const auto bytes = static_cast<std::int64_t>(event.bytes);
-  if (event.action == Action::segment_alloc || event.action == Action::segment_map) return bytes;
-  if (event.action == Action::segment_free || event.action == Action::segment_unmap) return -bytes;
-  return 0;
-}
 
 std::int64_t reserved_at_end(const DeviceHistory& device) {
   std::int64_t reserved = 0;
@@ -39,7 +32,7 @@ std::optional<std::size_t> usable_bytes_of(const DeviceHistory& device) {
       const bool device_lacked = event->address < event->bytes;  // otherwise a limit did
       return static_cast<std::size_t>(std::max<std::int64_t>(reserved, 0)) + (device_lacked ? event->address : 0);
     }
-    reserved -= growth_of(*event);
+    reserved -= reserved_change(*event);
   }
   return std::nullopt;
 }
@@ -64,11 +57,11 @@ RecordedProgram program_of(const History& history, const DeviceHistory& device) 
 
 std::optional<std::size_t> recorded_reserved_bytes(const DeviceHistory& device) {
   std::int64_t at_begin = reserved_at_end(device);
-  for (const HistoryEvent& event : device.events) at_begin -= growth_of(event);
+  for (const HistoryEvent& event : device.events) at_begin -= reserved_change(event);
   if (at_begin != 0 || device.events.empty()) return std::nullopt;
   std::int64_t reserved = 0;
   std::int64_t peak = 0;
-  for (const HistoryEvent& event : device.events) peak = std::max(peak, reserved += growth_of(event));
+  for (const HistoryEvent& event : device.events) peak = std::max(peak, reserved += reserved_change(event));
   if (peak == 0) return std::nullopt;  // the history has no segments
   return static_cast<std::size_t>(peak);
 }

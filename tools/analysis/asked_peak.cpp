@@ -27,27 +27,13 @@ std::size_t event_of(const std::string& path, const DeviceHistory& device, const
   return event;
 }
 
-Peak after_events(const DeviceHistory& device, std::span<const Allocation> allocations,
-                  std::span<const std::uint64_t> blocks, std::size_t events) {
-  HeldCursor cursor(device, allocations, blocks);
-  while (cursor.event() < events) cursor.advance();
-  Peak peak{.event = events, .held = cursor.held(), .live = {}};
-  if (events > 0) peak.time_us = device.events[events - 1].time_us;
-  for (std::uint32_t i = 0; i < allocations.size(); ++i) {
-    const Allocation& allocation = allocations[i];
-    const bool has_begun = allocation.begin == Allocation::kBefore || allocation.begin < events;
-    if (has_begun && (allocation.end == Allocation::kNever || allocation.end >= events)) peak.live.push_back(i);
-  }
-  return peak;
-}
-
 }  // namespace
 
 Peak asked_peak(const std::string& path, const DeviceHistory& device, std::span<const Allocation> allocations,
                 const std::string& at) {
   const std::vector<std::uint64_t> blocks = block_bytes_of(device, allocations);
   const std::optional<PeakKind> kind = kind_of(at);
-  if (!kind) return after_events(device, allocations, blocks, event_of(path, device, at));
+  if (!kind) return peak_after(device, allocations, blocks, event_of(path, device, at));
   std::optional<Peak> peak = find_peak(device, allocations, blocks, *kind);
   CACHALOT_REQUIRE(peak.has_value(), "--at oom: {}: no allocation of device {} failed", path, device.device);
   return std::move(*peak);

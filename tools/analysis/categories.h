@@ -32,7 +32,6 @@ class Categorizer {
   std::vector<Category> categories_of(const DeviceHistory& device, std::span<const Allocation> allocations);
 
   std::string_view name_of(Category category) const { return rules_.names[static_cast<std::size_t>(category)]; }
-  std::size_t category_count() const { return rules_.names.size(); }
 
  private:
   const History& history_;

@@ -1,92 +1,37 @@
 #include "tools/analysis/layout.h"
 
 #include <algorithm>
-#include <iterator>
-#include <map>
-#include <utility>
 
 #include "policy/torch_policy.h"
+#include "tools/analysis/memory_ranges.h"
 
 namespace cachalot::tools {
 namespace {
 
-// The segments of the end, from which events are taken back.
-class SegmentsBackwards {
- public:
-  explicit SegmentsBackwards(const DeviceHistory& device) {
-    for (const HistorySegment& segment : device.segments) {
-      segments_[segment.address] = {.address = segment.address,
-                                    .bytes = segment.bytes,
-                                    .stream = segment.stream,
-                                    .pool = segment.pool,
-                                    .is_small = segment.is_small,
-                                    .is_expandable = segment.is_expandable};
+// Returns the segments after so many events. Neighbours of one expandable segment are one.
+std::vector<SegmentAt> segments_after(const DeviceHistory& device, std::size_t events) {
+  std::vector<MemoryRange> held = recorded_ranges(device);
+  std::erase_if(held, [&](const MemoryRange& range) {
+    return (range.begin != Allocation::kBefore && range.begin >= events) || range.end < events;
+  });
+  std::ranges::sort(held, {}, &MemoryRange::address);
+  std::vector<SegmentAt> segments;
+  for (const MemoryRange& range : held) {
+    SegmentAt* const last = segments.empty() ? nullptr : &segments.back();
+    if (last != nullptr && last->is_expandable && range.is_expandable && last->address + last->bytes == range.address &&
+        last->stream == range.stream && last->pool == range.pool && last->is_small == range.is_small) {
+      last->bytes += range.bytes;
+    } else {
+      segments.push_back({.address = range.address,
+                          .bytes = range.bytes,
+                          .stream = range.stream,
+                          .pool = range.pool,
+                          .is_small = range.is_small,
+                          .is_expandable = range.is_expandable});
     }
   }
-
-  void take_back(const HistoryEvent& event) {
-    switch (event.action) {
-      case HistoryEvent::Action::segment_alloc:
-        segments_.erase(event.address);
-        break;
-      case HistoryEvent::Action::segment_free:
-        add(event, /*is_expandable=*/false);
-        break;
-      case HistoryEvent::Action::segment_map:
-        remove(event.address, event.bytes);
-        break;
-      case HistoryEvent::Action::segment_unmap:
-        add(event, /*is_expandable=*/true);
-        break;
-      default:
-        break;
-    }
-  }
-
-  // Neighbours of one expandable segment are one.
-  std::vector<SegmentAt> take() {
-    std::vector<SegmentAt> segments;
-    for (auto& [address, segment] : segments_) {
-      SegmentAt* const last = segments.empty() ? nullptr : &segments.back();
-      if (last != nullptr && last->is_expandable && segment.is_expandable && last->address + last->bytes == address &&
-          last->stream == segment.stream && last->pool == segment.pool && last->is_small == segment.is_small) {
-        last->bytes += segment.bytes;
-      } else {
-        segments.push_back(std::move(segment));
-      }
-    }
-    return segments;
-  }
-
- private:
-  void add(const HistoryEvent& event, bool is_expandable) {
-    segments_[event.address] = {.address = event.address,
-                                .bytes = event.bytes,
-                                .stream = event.stream,
-                                .pool = event.pool,
-                                .is_small = event.bytes == kSmallBuffer,
-                                .is_expandable = is_expandable};
-  }
-
-  void remove(Address address, std::uint64_t bytes) {
-    auto part = segments_.upper_bound(address);
-    if (part == segments_.begin()) return;
-    --part;
-    SegmentAt& segment = part->second;
-    const Address end = segment.address + segment.bytes;
-    if (end < address + bytes || end < segment.address) return;  // not what a driver does: the file is damaged
-    if (end > address + bytes) {
-      SegmentAt rest = segment;
-      rest.address = address + bytes;
-      rest.bytes = end - rest.address;
-      segments_[rest.address] = rest;
-    }
-    segment.bytes = address - segment.address;
-    if (segment.bytes == 0) segments_.erase(part);
-  }
-
-  std::map<Address, SegmentAt> segments_;
-};
+  return segments;
+}
 
 void add_free(SegmentAt& segment, std::uint64_t bytes) {
   if (bytes == 0) return;
@@ -113,9 +58,7 @@ void add_gap(SegmentAt& segment, std::uint64_t gap, std::uint64_t requested, con
 
 std::vector<SegmentAt> layout_at(const DeviceHistory& device, std::span<const Allocation> allocations,
                                  std::span<const std::uint64_t> blocks, const Peak& peak, const Options& options) {
-  SegmentsBackwards backwards(device);
-  for (std::size_t i = device.events.size(); i > peak.event; --i) backwards.take_back(device.events[i - 1]);
-  std::vector<SegmentAt> segments = backwards.take();
+  std::vector<SegmentAt> segments = segments_after(device, peak.event);
   std::vector<std::uint32_t> live = peak.live;
   std::ranges::sort(live, {}, [&](std::uint32_t i) { return allocations[i].address; });
   auto next = live.begin();

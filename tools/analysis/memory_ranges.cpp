@@ -1,10 +1,12 @@
-#include "tools/pages/memory_ranges.h"
+#include "tools/analysis/memory_ranges.h"
 
 #include <algorithm>
 #include <iterator>
 #include <limits>
 #include <tuple>
 #include <utility>
+
+#include "policy/torch_policy.h"
 
 namespace cachalot::tools {
 namespace {
@@ -64,7 +66,12 @@ std::vector<MemoryRange> MemoryRanges::take() {
 std::vector<MemoryRange> recorded_ranges(const DeviceHistory& device) {
   MemoryRanges ranges(MemoryRanges::Direction::backwards);
   for (const HistorySegment& segment : device.segments) {
-    ranges.open({.address = segment.address, .bytes = segment.bytes, .stream = segment.stream, .pool = segment.pool},
+    ranges.open({.address = segment.address,
+                 .bytes = segment.bytes,
+                 .stream = segment.stream,
+                 .pool = segment.pool,
+                 .is_small = segment.is_small,
+                 .is_expandable = segment.is_expandable},
                 Allocation::kNever);
   }
   for (std::size_t i = device.events.size(); i-- > 0;) {
@@ -74,9 +81,14 @@ std::vector<MemoryRange> recorded_ranges(const DeviceHistory& device) {
       ranges.close(event.address, event.bytes, number);
     }
     if (event.action == Action::segment_free || event.action == Action::segment_unmap) {
-      ranges.open(
-          {.address = event.address, .bytes = event.bytes, .end = number, .stream = event.stream, .pool = event.pool},
-          number);
+      ranges.open({.address = event.address,
+                   .bytes = event.bytes,
+                   .end = number,
+                   .stream = event.stream,
+                   .pool = event.pool,
+                   .is_small = event.bytes == kSmallBuffer,
+                   .is_expandable = event.action == Action::segment_unmap},
+                  number);
     }
   }
   return ranges.take();

@@ -18,8 +18,10 @@ struct MemoryRange {
   std::uint64_t bytes = 0;
   std::uint32_t begin = Allocation::kBefore;
   std::uint32_t end = Allocation::kNever;
-  std::uint16_t stream = 0;  // of a recorded segment, as in HistoryEvent; 0 in a replay
+  std::uint16_t stream = 0;  // this and the next are of a recorded segment, as in HistorySegment
   std::uint16_t pool = 0;
+  bool is_small = false;
+  bool is_expandable = false;
 };
 
 // Follows memory that comes and goes in stretches of any length: what is given back may be part of what was taken, or more

@@ -25,27 +25,33 @@ std::optional<std::size_t> last_oom(const DeviceHistory& device) {
   return std::nullopt;
 }
 
+Peak peak_after(const DeviceHistory& device, std::span<const Allocation> allocations,
+                std::span<const std::uint64_t> blocks, std::size_t events) {
+  HeldCursor cursor(device, allocations, blocks);
+  while (cursor.event() < events) cursor.advance();
+  Peak peak{.event = events, .held = cursor.held(), .live = {}};
+  if (!device.events.empty()) peak.time_us = device.events[events == 0 ? 0 : events - 1].time_us;
+  for (std::uint32_t i = 0; i < allocations.size(); ++i) {
+    const Allocation& one = allocations[i];
+    const bool has_begun = one.begin == Allocation::kBefore || one.begin < events;
+    if (has_begun && (one.end == Allocation::kNever || one.end >= events)) peak.live.push_back(i);
+  }
+  return peak;
+}
+
 std::optional<Peak> find_peak(const DeviceHistory& device, std::span<const Allocation> allocations,
                               std::span<const std::uint64_t> blocks, PeakKind kind) {
-  HeldCursor cursor(device, allocations, blocks);
-  Peak peak;
-  peak.kind = kind;
-  peak.event = device.events.size();
-  if (kind == PeakKind::allocated_peak) peak.event = events_until_peak(cursor, &Held::allocated);
-  if (kind == PeakKind::reserved_peak) peak.event = events_until_peak(cursor, &Held::reserved);
+  std::size_t event = device.events.size();
   if (kind == PeakKind::out_of_memory) {
     const std::optional<std::size_t> oom = last_oom(device);
     if (!oom) return std::nullopt;
-    peak.event = *oom + 1;
+    event = *oom + 1;
+  } else if (kind != PeakKind::end) {
+    event = events_until_peak(HeldCursor(device, allocations, blocks),
+                              kind == PeakKind::allocated_peak ? &Held::allocated : &Held::reserved);
   }
-  while (cursor.event() < peak.event) cursor.advance();
-  peak.held = cursor.held();
-  if (!device.events.empty()) peak.time_us = device.events[peak.event == 0 ? 0 : peak.event - 1].time_us;
-  for (std::uint32_t i = 0; i < allocations.size(); ++i) {
-    const Allocation& one = allocations[i];
-    const bool has_begun = one.begin == Allocation::kBefore || one.begin < peak.event;
-    if (has_begun && (one.end == Allocation::kNever || one.end >= peak.event)) peak.live.push_back(i);
-  }
+  Peak peak = peak_after(device, allocations, blocks, event);
+  peak.kind = kind;
   return peak;
 }
 

@@ -28,6 +28,10 @@ struct Peak {
 std::optional<Peak> find_peak(const DeviceHistory& device, std::span<const Allocation> allocations,
                               std::span<const std::uint64_t> blocks, PeakKind kind);
 
+// Returns the moment after so many events, at most as many as there are.
+Peak peak_after(const DeviceHistory& device, std::span<const Allocation> allocations,
+                std::span<const std::uint64_t> blocks, std::size_t events);
+
 // Returns the number of the last event of `oom`; nullopt without one.
 std::optional<std::size_t> last_oom(const DeviceHistory& device);
 

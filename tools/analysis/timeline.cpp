@@ -2,21 +2,14 @@
 
 #include <algorithm>
 #include <map>
-#include <numeric>
 
 #include "policy/torch_policy.h"
+#include "tools/history/recorded_figures.h"
 
 namespace cachalot::tools {
 namespace {
 
 using Action = HistoryEvent::Action;
-
-std::int64_t change_of_reserved(const HistoryEvent& event) {
-  const auto bytes = static_cast<std::int64_t>(event.bytes);
-  if (event.action == Action::segment_alloc || event.action == Action::segment_map) return bytes;
-  if (event.action == Action::segment_free || event.action == Action::segment_unmap) return -bytes;
-  return 0;
-}
 
 // A hostile file can make any sum wrong: none is below zero.
 std::uint64_t changed(std::uint64_t bytes, std::int64_t by) {
@@ -34,7 +27,7 @@ std::uint64_t rounded(std::uint64_t bytes) {
 std::uint64_t reserved_before(const DeviceHistory& device) {
   std::int64_t reserved = 0;
   for (const HistorySegment& segment : device.segments) reserved += static_cast<std::int64_t>(segment.bytes);
-  for (const HistoryEvent& event : device.events) reserved -= change_of_reserved(event);
+  for (const HistoryEvent& event : device.events) reserved -= reserved_change(event);
   return static_cast<std::uint64_t>(std::max<std::int64_t>(0, reserved));
 }
 
@@ -77,7 +70,7 @@ void HeldCursor::advance() {
     begin(static_cast<std::uint32_t>(next_begin_++));
   if (event.action == Action::free_completed) pending_ -= static_cast<std::int64_t>(rounded(event.bytes));
   pending_ = std::max<std::int64_t>(0, pending_);
-  held_.reserved = changed(held_.reserved, change_of_reserved(event));
+  held_.reserved = changed(held_.reserved, reserved_change(event));
   held_.active = changed(held_.allocated, pending_);
 }
 
@@ -93,78 +86,6 @@ void HeldCursor::end(std::uint32_t allocation) {
   subtract(held_.allocated, blocks_[allocation]);
   if (device_.events[allocations_[allocation].end].action == Action::free_requested)
     pending_ += static_cast<std::int64_t>(rounded(allocations_[allocation].bytes));
-}
-
-namespace {
-
-// The extremes of a bucket.
-class Bucket {
- public:
-  void see(const TimelinePoint& point) {
-    keep(lowest_, point, [](const Held& one, const Held& other) { return one.allocated < other.allocated; });
-    keep(highest_, point, [](const Held& one, const Held& other) { return one.allocated > other.allocated; });
-    keep(least_, point, [](const Held& one, const Held& other) { return one.reserved < other.reserved; });
-    keep(most_, point, [](const Held& one, const Held& other) { return one.reserved > other.reserved; });
-  }
-
-  // Moves them behind `points`, and forgets them.
-  void add_to(std::vector<TimelinePoint>& points) {
-    std::vector<TimelinePoint> kept;
-    for (std::optional<TimelinePoint>* one : {&lowest_, &highest_, &least_, &most_}) {
-      if (one->has_value()) kept.push_back(std::move(**one));
-      one->reset();
-    }
-    std::ranges::sort(kept, {}, &TimelinePoint::event);
-    for (TimelinePoint& point : kept) {
-      if (points.empty() || points.back().event != point.event) points.push_back(std::move(point));
-    }
-  }
-
- private:
-  template <typename IsMore>
-  static void keep(std::optional<TimelinePoint>& kept, const TimelinePoint& point, IsMore is_more) {
-    if (!kept || is_more(point.held, kept->held)) kept = point;
-  }
-
-  std::optional<TimelinePoint> lowest_;
-  std::optional<TimelinePoint> highest_;
-  std::optional<TimelinePoint> least_;
-  std::optional<TimelinePoint> most_;
-};
-
-}  // namespace
-
-std::vector<TimelinePoint> timeline_of(const DeviceHistory& device, std::span<const Allocation> allocations,
-                                       std::span<const std::uint64_t> blocks, std::span<const Category> categories,
-                                       std::size_t category_count, std::size_t buckets) {
-  HeldCursor cursor(device, allocations, blocks);
-  TimelinePoint now;
-  const bool has_categories = !categories.empty();
-  if (has_categories) now.by_category.resize(category_count);
-  const auto bytes_for = [&](std::uint32_t i) -> std::uint64_t& {
-    return now.by_category[static_cast<std::size_t>(categories[i])];
-  };
-  const auto follow = [&] {
-    now.event = cursor.event();
-    now.held = cursor.held();
-    if (!has_categories) return;
-    for (const std::uint32_t i : cursor.ended()) subtract(bytes_for(i), allocations[i].bytes);
-    for (const std::uint32_t i : cursor.begun()) bytes_for(i) += allocations[i].bytes;
-  };
-  if (!device.events.empty()) now.time_us = device.events.front().time_us;
-  follow();
-  std::vector<TimelinePoint> points = {now};
-  Bucket bucket;
-  const std::size_t events = device.events.size();
-  const std::size_t in_bucket = std::max<std::size_t>(1, (events + buckets - 1) / std::max<std::size_t>(1, buckets));
-  while (!cursor.is_at_end()) {
-    now.time_us = device.events[cursor.event()].time_us;
-    cursor.advance();
-    follow();
-    bucket.see(now);
-    if (cursor.event() % in_bucket == 0 || cursor.is_at_end()) bucket.add_to(points);
-  }
-  return points;
 }
 
 }  // namespace cachalot::tools

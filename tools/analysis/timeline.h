@@ -1,14 +1,11 @@
 // Memory over time: what a program held at each event of its history.
 #pragma once
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
-#include <optional>
 #include <span>
 #include <vector>
 
-#include "tools/analysis/category_rules.h"
 #include "tools/history/allocations.h"
 #include "tools/history/history.h"
 
@@ -59,18 +56,5 @@ class HeldCursor {
   std::vector<std::uint32_t> begun_;
   std::vector<std::uint32_t> ended_;
 };
-
-struct TimelinePoint {
-  std::size_t event = 0;  // that has happened; 0 and before_first: the state before the history
-  std::int64_t time_us = 0;
-  Held held;
-  std::vector<std::uint64_t> by_category;  // requested bytes; empty without categories
-};
-
-// A history in buckets of as many events each, at most `buckets`: of each the points where allocated and reserved bytes were
-// smallest and largest, in the order of events. The state before the first event comes first.
-std::vector<TimelinePoint> timeline_of(const DeviceHistory& device, std::span<const Allocation> allocations,
-                                       std::span<const std::uint64_t> blocks, std::span<const Category> categories,
-                                       std::size_t category_count, std::size_t buckets);
 
 }  // namespace cachalot::tools

@@ -24,10 +24,6 @@ struct Allocation {
   DetailsId details = 0;  // of the newest annotation, which has what was known before
   std::uint16_t stream = 0;
   std::uint16_t pool = 0;
-
-  bool lives_at(std::size_t event) const {  // just after it
-    return (begin == kBefore || begin <= event) && (end == kNever || end > event);
-  }
 };
 
 // Returns them in the order of their begins: first those from before, by address. What the history frees without having

@@ -2,6 +2,20 @@
 
 namespace cachalot::tools {
 
+std::int64_t reserved_change(const HistoryEvent& event) {
+  const auto bytes = static_cast<std::int64_t>(event.bytes);
+  switch (event.action) {
+    case HistoryEvent::Action::segment_alloc:
+    case HistoryEvent::Action::segment_map:
+      return bytes;
+    case HistoryEvent::Action::segment_free:
+    case HistoryEvent::Action::segment_unmap:
+      return -bytes;
+    default:
+      return 0;
+  }
+}
+
 void RecordedFigures::add(const HistoryEvent& event) {
   switch (event.action) {
     case HistoryEvent::Action::alloc:
@@ -14,17 +28,8 @@ void RecordedFigures::add(const HistoryEvent& event) {
     case HistoryEvent::Action::free_completed:
       active_bytes -= event.bytes;
       return;
-    case HistoryEvent::Action::segment_alloc:
-    case HistoryEvent::Action::segment_map:
-      reserved_bytes += event.bytes;
-      return;
-    case HistoryEvent::Action::segment_free:
-    case HistoryEvent::Action::segment_unmap:
-      reserved_bytes -= event.bytes;
-      return;
-    case HistoryEvent::Action::snapshot:
-    case HistoryEvent::Action::oom:
-    case HistoryEvent::Action::annotate:
+    default:
+      reserved_bytes += static_cast<std::uint64_t>(reserved_change(event));
       return;
   }
 }

@@ -7,6 +7,9 @@
 
 namespace cachalot::tools {
 
+// Returns the bytes that an event adds to reserved memory; they are negative where it gives memory back.
+std::int64_t reserved_change(const HistoryEvent& event);
+
 struct RecordedFigures {
   std::uint64_t reserved_bytes = 0;   // by segments
   std::uint64_t allocated_bytes = 0;  // requested, of what lives

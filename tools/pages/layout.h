@@ -8,7 +8,7 @@
 
 #include "tools/history/allocations.h"
 #include "tools/history/history.h"
-#include "tools/pages/memory_ranges.h"
+#include "tools/analysis/memory_ranges.h"
 #include "tools/trace_reader.h"
 
 namespace cachalot::tools {
