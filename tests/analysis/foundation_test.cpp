@@ -100,6 +100,61 @@ TEST(Categories, WhatLivesAtTheEndIsWhatItsStackMadeBefore) {
   EXPECT_EQ(found[4], "gradients");
 }
 
+// Three of a parameter's size for each gradient: the parameter, and the two moments of Adam.
+TEST(Categories, SizesOfGradientsTellWhatWasThereBefore) {
+  HistoryBuilder train;
+  const StackId gradient = train.stack({{"", "torch::autograd::AccumulateGrad::apply"}});
+  const StackId forward = train.stack({{"/app/model.py", "forward"}});
+  const auto make = [&](std::size_t copies) {
+    std::vector<HistoryBlock> blocks;
+    for (std::size_t i = 0; i < copies; ++i) {
+      for (const std::uint64_t bytes : {100 * kBlock, 200 * kBlock}) {
+        blocks.push_back({.bytes = bytes, .requested_bytes = bytes, .state = HistoryBlock::State::allocated});
+      }
+    }
+    blocks.push_back({.bytes = kBlock, .requested_bytes = kBlock, .state = HistoryBlock::State::allocated});
+    return blocks;
+  };
+  HistoryBuilder with_sgd = train;
+  for (HistoryBuilder* one : {&train, &with_sgd}) {
+    for (int step = 0; step < 2; ++step) {
+      one->alloc(0x1000, 100 * kBlock, gradient);
+      one->alloc(0x100000, 200 * kBlock, gradient);
+      one->alloc(0x200000, kBlock, forward);
+      one->free(0x200000, kBlock);
+      one->free(0x1000, 100 * kBlock);
+      one->free(0x100000, 200 * kBlock);
+    }
+  }
+  train.segment(0x1000000, make(3));
+  std::vector<std::string> found = names(train);
+  found.resize(7);
+  EXPECT_EQ(found, (std::vector<std::string>{"parameters", "parameters", "optimizer state", "optimizer state",
+                                             "optimizer state", "optimizer state", "unknown"}));
+  with_sgd.segment(0x1000000, make(1));
+  found = names(with_sgd);
+  found.resize(3);
+  EXPECT_EQ(found, (std::vector<std::string>{"parameters", "parameters", "unknown"}));
+}
+
+TEST(Categories, AFewMatchesOfSizesTellNothing) {
+  HistoryBuilder train;
+  const StackId gradient = train.stack({{"", "torch::autograd::AccumulateGrad::apply"}});
+  const StackId forward = train.stack({{"/app/model.py", "forward"}});
+  for (int step = 0; step < 2; ++step) {
+    train.alloc(0x1000, 100 * kBlock, gradient);
+    train.alloc(0x100000, 200 * kBlock, gradient);
+    train.alloc(0x200000, kBlock, forward);
+    train.free(0x200000, kBlock);
+    train.free(0x1000, 100 * kBlock);
+    train.free(0x100000, 200 * kBlock);
+  }
+  train.segment(0x1000000, {{.bytes = 200 * kBlock,
+                             .requested_bytes = 200 * kBlock,
+                             .state = HistoryBlock::State::allocated}});  // two thirds of the gradients
+  EXPECT_EQ(names(train).front(), "unknown");
+}
+
 TEST(Categories, StacksWithoutFramesAreThoseOfAutogradsThread) {
   HistoryBuilder train;
   const StackId forward = train.stack({{"/app/model.py", "forward"}});

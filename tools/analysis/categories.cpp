@@ -6,6 +6,7 @@
 #include <limits>
 #include <optional>
 
+#include "tools/analysis/before_recording.h"
 #include "tools/analysis/stages.h"
 
 namespace cachalot::tools {
@@ -182,7 +183,9 @@ class Judgement {
 }  // namespace
 
 std::vector<Category> Categorizer::categories_of(const DeviceHistory& device, std::span<const Allocation> allocations) {
-  return Judgement(history_, device, matcher_).of(allocations, history_.stacks.size());
+  std::vector<Category> categories = Judgement(history_, device, matcher_).of(allocations, history_.stacks.size());
+  name_what_was_before(allocations, categories);
+  return categories;
 }
 
 }  // namespace cachalot::tools
