@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "tools/advice/policy_replay.h"
+#include "tools/policy_replay.h"
 #include "tools/style.h"
 #include "tools/trace_reader.h"
 

@@ -1,4 +1,4 @@
-#include "tools/advice/policies.h"
+#include "tools/policies.h"
 
 #include <fmt/format.h>
 

@@ -9,8 +9,8 @@
 #include <string>
 #include <string_view>
 
-#include "tools/advice/policies.h"
-#include "tools/advice/policy_replay.h"
+#include "tools/policies.h"
+#include "tools/policy_replay.h"
 #include "tools/trace_reader.h"
 
 namespace cachalot::tools {

@@ -1,4 +1,4 @@
-#include "tools/advice/policy_replay.h"
+#include "tools/policy_replay.h"
 
 #include <algorithm>
 #include <span>

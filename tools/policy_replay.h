@@ -8,7 +8,7 @@
 #include <optional>
 #include <string>
 
-#include "tools/advice/policies.h"
+#include "tools/policies.h"
 #include "tools/trace_reader.h"
 
 namespace cachalot::tools {

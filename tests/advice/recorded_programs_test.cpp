@@ -5,14 +5,17 @@
 #include <gtest/gtest.h>
 #include <zlib.h>
 
+#include <filesystem>
 #include <sstream>
 #include <string>
 #include <vector>
 
 #include "base/bytes.h"
 #include "tests/tools/data_files.h"
-#include "tools/advice/policy_replay.h"
+#include "tools/analysis/recorded_start.h"
+#include "tools/analysis/timeline.h"
 #include "tools/history/allocations.h"
+#include "tools/policy_replay.h"
 
 namespace cachalot::tools {
 namespace {
@@ -47,7 +50,18 @@ History history_of_log(const std::string& name) {
                                .stream = history.streams.add(std::stoull(words[4])),
                                .action = action_named(words[1])});
     } else if (words[0] == "END" && words[1] == "seg") {
-      device.segments.push_back({.address = std::stoull(words[2], nullptr, 0), .bytes = std::stoull(words[3])});
+      device.segments.push_back({.address = std::stoull(words[2], nullptr, 0),
+                                 .bytes = std::stoull(words[3]),
+                                 .first_block = device.blocks.size(),
+                                 .stream = history.streams.add(std::stoull(words[4])),
+                                 .is_small = words[5] == "small"});
+    } else if (words[0] == "END" && words[1] == "blk") {  // of the segment before
+      using State = HistoryBlock::State;
+      device.blocks.push_back({.address = std::stoull(words[2], nullptr, 0),
+                               .bytes = std::stoull(words[3]),
+                               .requested_bytes = std::stoull(words[4]),
+                               .state = words[5] == "inactive" ? State::free : State::allocated});
+      ++device.segments.back().block_count;
     }
   }
   gzclose(file);
@@ -65,6 +79,58 @@ TEST(RecordedReserved, IsUnknownWhereTheHistoryBeginsLate) {
   for (const char* name : {"cs336_medium_128_inference.csv.gz", "cs336_medium_512_training.csv.gz"}) {
     EXPECT_EQ(recorded_reserved_bytes(history_of_log(name).devices[0]), std::nullopt) << name;
   }
+}
+
+TEST(RecordedStart, LetsTheReplayOfEveryLogReserveWhatTheGpuHad) {
+  int logs = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(CACHALOT_DATA_DIR "/gpu_traces")) {
+    if (entry.path().extension() != ".gz") continue;
+    ++logs;
+    const History history = history_of_log(entry.path().filename().string());
+    const DeviceHistory& device = history.devices[0];
+    const std::vector<Allocation> allocations = allocations_of(device);
+    const auto start = recorded_start(device, allocations, block_bytes_of(device, allocations), Options());
+    const std::optional<std::size_t> whole = recorded_reserved_bytes(device);
+    ASSERT_NE(start.has_value(), whole.has_value()) << history.path;
+    const TraceStart* const begin = start ? &start->trace : nullptr;
+    EXPECT_EQ(replayed_bytes(trace_of(history, device, FailedRequests::left_out, begin)),
+              start ? start->peak_reserved_bytes : *whole)
+        << history.path;
+  }
+  EXPECT_EQ(logs, 7);
+}
+
+// A segment of 20 MiB has two live blocks and 2 MiB between them: the recording began with that, and with another one of 2 MiB,
+// which the program gives back at once.
+TEST(RecordedStart, IsTheMemoryThatPyTorchHadThen) {
+  History history;
+  DeviceHistory& device = history.devices.emplace_back();
+  device.events = {{.address = 0x10000000, .bytes = 2 * kMiB, .action = Action::segment_free},
+                   {.address = 0x1800000, .bytes = 2 * kMiB, .action = Action::alloc},  // between them
+                   {.address = 0x1a00000, .bytes = 12 * kMiB, .action = Action::free_requested},
+                   {.address = 0x1a00000, .bytes = 12 * kMiB, .action = Action::free_completed},
+                   {.address = 0x3000000, .bytes = 14 * kMiB, .action = Action::segment_alloc},
+                   {.address = 0x3000000, .bytes = 13 * kMiB, .action = Action::alloc}};
+  device.segments = {{.address = 0x1000000, .bytes = 20 * kMiB, .first_block = 0, .block_count = 3},
+                     {.address = 0x3000000, .bytes = 14 * kMiB, .first_block = 3, .block_count = 1}};
+  using State = HistoryBlock::State;
+  device.blocks = {
+      {.address = 0x1000000, .bytes = 8 * kMiB, .requested_bytes = 8 * kMiB - 100, .state = State::allocated},
+      {.address = 0x1800000, .bytes = 2 * kMiB, .requested_bytes = 2 * kMiB, .state = State::allocated},
+      {.address = 0x1a00000, .bytes = 10 * kMiB, .state = State::free},
+      {.address = 0x3000000, .bytes = 14 * kMiB, .requested_bytes = 13 * kMiB, .state = State::allocated}};
+  device.events[2].bytes = device.events[3].bytes = 10 * kMiB;
+  const std::vector<Allocation> allocations = allocations_of(device);
+  const auto start = recorded_start(device, allocations, block_bytes_of(device, allocations), Options());
+  ASSERT_TRUE(start);
+  EXPECT_EQ(start->peak_reserved_bytes, 34 * kMiB);
+  EXPECT_EQ(replayed_bytes(trace_of(history, device, FailedRequests::left_out, &start->trace)), 34 * kMiB);
+
+  Options options;
+  options.max_split_size = 20 * kMiB;
+  EXPECT_FALSE(recorded_start(device, allocations, block_bytes_of(device, allocations), options));
+  device.segments[0].is_expandable = true;
+  EXPECT_FALSE(recorded_start(device, allocations, block_bytes_of(device, allocations), Options()));
 }
 
 // 20 MiB are reserved; 30 more are asked for, and 8 are free on the device.

@@ -10,9 +10,9 @@
 #include <utility>
 
 #include "base/bytes.h"
-#include "tools/advice/policy_replay.h"
 #include "tools/advice/recommendation.h"
 #include "tools/parallel.h"
+#include "tools/policy_replay.h"
 
 namespace cachalot::tools {
 namespace {
@@ -104,7 +104,11 @@ class Advising {
 
   void replay_native() {
     steps_.expect(1);
-    const PolicyFigures native = *figures_of(*program_.trace, heap_of(AllocatorPolicy()), on_.usable_bytes);
+    PolicyFigures native = *figures_of(*program_.trace, heap_of(AllocatorPolicy()), on_.usable_bytes);
+    if (program_.trace_as_recorded) {
+      const Figures recorded = figures_of(*program_.trace_as_recorded, heap_of(AllocatorPolicy()), on_.usable_bytes);
+      if (recorded->ooms <= native.ooms) native = *recorded;  // it fits: on a smaller device it would have had less
+    }
     known_[AllocatorPolicy()] = native;
     best_.add(native);
     steps_.done();

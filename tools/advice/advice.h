@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "tools/advice/policies.h"
 #include "tools/card_table.h"
+#include "tools/policies.h"
 #include "tools/trace_reader.h"
 
 namespace cachalot::tools {
@@ -26,8 +26,10 @@ struct AdvisedProgram {
   std::string file;  // or the program's words
   int device = 0;
   std::shared_ptr<const Trace> trace;
+  // The same from the memory on that PyTorch had when the recording began: for PyTorch's default. Null where that is not known.
+  std::shared_ptr<const Trace> trace_as_recorded{};
   std::size_t other_bytes = 0;  // of the device, beside the allocator's memory and the context
-  // What PyTorch reserved at its peak, where the whole program was recorded.
+  // What PyTorch reserved at its peak, where that is known.
   std::optional<std::size_t> recorded_reserved_bytes;
 };
 

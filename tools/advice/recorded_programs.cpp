@@ -8,6 +8,8 @@
 #include <utility>
 
 #include "base/check.h"
+#include "tools/analysis/recorded_start.h"
+#include "tools/analysis/timeline.h"
 #include "tools/foreign_files.h"
 #include "tools/history/allocations.h"
 #include "tools/history/recorded_figures.h"
@@ -37,6 +39,16 @@ std::optional<std::size_t> usable_bytes_of(const DeviceHistory& device) {
   return std::nullopt;
 }
 
+// For a history that begins later than its program.
+void add_start(const History& history, const DeviceHistory& device, AdvisedProgram& program) {
+  const std::vector<Allocation> allocations = allocations_of(device);
+  const auto start = recorded_start(device, allocations, block_bytes_of(device, allocations), Options());
+  if (!start) return;
+  program.trace_as_recorded =
+      std::make_shared<const Trace>(trace_of(history, device, FailedRequests::played, &start->trace));
+  program.recorded_reserved_bytes = start->peak_reserved_bytes;
+}
+
 RecordedProgram program_of(const History& history, const DeviceHistory& device) {
   RecordedProgram recorded;
   AdvisedProgram& program = recorded.program;
@@ -44,6 +56,7 @@ RecordedProgram program_of(const History& history, const DeviceHistory& device) 
   program.device = device.device;
   program.trace = std::make_shared<const Trace>(trace_of(history, device, FailedRequests::played));
   program.recorded_reserved_bytes = recorded_reserved_bytes(device);
+  if (!program.recorded_reserved_bytes && history.settings.empty()) add_start(history, device, program);
   recorded.usable_bytes = usable_bytes_of(device);
   for (const DeviceFacts& facts : history.facts) {
     if (facts.device != device.device) continue;

@@ -26,7 +26,7 @@ struct RecordedProgram {
 std::vector<RecordedProgram> recorded_programs(InputFile file);
 
 // Returns how much memory was reserved at most, by the events of segments and the segments at the end; nullopt where the
-// history begins later than the program: there was memory before.
+// history begins later than the program: there was memory before (recorded_start.h).
 std::optional<std::size_t> recorded_reserved_bytes(const DeviceHistory& device);
 
 }  // namespace cachalot::tools

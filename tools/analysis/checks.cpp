@@ -10,6 +10,7 @@
 #include "base/bytes.h"
 #include "base/check.h"
 #include "tools/analysis/glob.h"
+#include "tools/analysis/recorded_start.h"
 #include "tools/analysis/timeline.h"
 #include "tools/expandable_segments.h"
 #include "tools/history/allocations.h"
@@ -108,6 +109,13 @@ CheckedFigures replayed_figures(const History& history, const DeviceHistory& dev
   figures.peak_bytes = result.peak_requested_bytes;
   figures.reserved_bytes = result.peak_reserved_bytes;
   figures.ooms = result.ooms;
+  if (policy.name != "native" || !history.settings.empty()) return figures;
+  // As recorded: from the memory on that PyTorch had then, where that fits.
+  const std::vector<Allocation> allocations = allocations_of(device);
+  const auto start = recorded_start(device, allocations, block_bytes_of(device, allocations), Options());
+  if (!start) return figures;
+  const ReplayResult as_recorded = replay(trace_of(history, device, FailedRequests::played, &start->trace), options);
+  if (as_recorded.ooms <= result.ooms) figures.reserved_bytes = as_recorded.peak_reserved_bytes;
   return figures;
 }
 

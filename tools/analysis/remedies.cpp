@@ -7,8 +7,9 @@
 #include <span>
 #include <utility>
 
-#include "tools/advice/policy_replay.h"
 #include "tools/analysis/policy_settings.h"
+#include "tools/analysis/recorded_start.h"
+#include "tools/policy_replay.h"
 
 namespace cachalot::tools {
 namespace {
@@ -93,13 +94,15 @@ DeviceHistory without_growth(const DeviceHistory& device, const std::vector<Grow
 
 class RemedySearch {
  public:
-  RemedySearch(const History& history, const DeviceHistory& device, const Evidence& evidence, Cause cause)
+  RemedySearch(const History& history, const DeviceHistory& device, std::span<const Allocation> allocations,
+               const Evidence& evidence, Cause cause)
       : history_(history),
         device_(device),
+        start_(start_of(history, device, allocations)),
         evidence_(evidence),
         trace_(trace_of(history, device)),
         now_(is_expandable(history.settings) ? kExpandableSegments : ReplayedHeap{segment_config(history.settings)}),
-        of_bytes_(held_bytes(trace_, now_).value_or(0)) {
+        of_bytes_(held_bytes(trace_as_recorded(), now_).value_or(0)) {
     if (evidence.failure) available_bytes_ = evidence.reserved_bytes + evidence.failure->device_free_bytes.value_or(0);
     // Under a limit the program could not take more than it had, whatever the device had.
     if (available_bytes_ && cause == Cause::limit)
@@ -165,6 +168,28 @@ class RemedySearch {
   }
 
  private:
+  // Under PyTorch's policy the program goes on from the memory that it had; another policy would have had less from the start.
+  static std::optional<TraceStart> start_of(const History& history, const DeviceHistory& device,
+                                            std::span<const Allocation> allocations) {
+    if (is_expandable(history.settings)) return std::nullopt;
+    const std::vector<std::uint64_t> blocks = block_bytes_of(device, allocations);
+    auto start = recorded_start(device, allocations, blocks, segment_options(history.settings));
+    if (!start) return std::nullopt;
+    return std::move(start->trace);
+  }
+
+  Trace trace_as_recorded() const {
+    return trace_of(history_, device_, FailedRequests::left_out, start_ ? &*start_ : nullptr);
+  }
+
+  // Returns the trace of the history with the change, from the recorded start on.
+  template <typename Change>
+  Trace trace_with(Change change) const {
+    std::optional<TraceStart> start = start_;
+    if (start) std::ranges::for_each(start->events, change);
+    return trace_of(history_, with_changed(device_, change), FailedRequests::left_out, start ? &*start : nullptr);
+  }
+
   // Keeps the remedy if its replay shows that it helps.
   void consider(Remedy remedy, const Trace& trace, const ReplayedHeap& heap, std::uint64_t more_room = 0) {
     const std::optional<std::uint64_t> held = held_bytes(trace, heap);
@@ -184,10 +209,10 @@ class RemedySearch {
 
   template <typename IsMerged>
   void try_pools(const char* key, const char* setting, const char* text, IsMerged is_merged, std::uint16_t into = 0) {
-    const DeviceHistory merged = with_changed(device_, [&](auto& one) {
+    const auto merge = [&](auto& one) {
       if (is_merged(one.pool)) one.pool = into;
-    });
-    consider({.key = key, .setting = setting, .text = text}, trace_of(history_, merged), now_);
+    };
+    consider({.key = key, .setting = setting, .text = text}, trace_with(merge), now_);
   }
 
   void try_graph_pools(const std::vector<bool>& graphs) {
@@ -200,11 +225,10 @@ class RemedySearch {
   }
 
   void try_one_stream() {
-    const DeviceHistory merged = with_changed(device_, [](auto& one) { one.stream = 0; });
     consider({.key = "one_stream",
               .setting = "allocate on one stream: torch.empty(...) before `with torch.cuda.stream(...)`",
               .text = "memory that one stream has freed serves all"},
-             trace_of(history_, merged), now_);
+             trace_with([](auto& one) { one.stream = 0; }), now_);
   }
 
   void try_without_growth(const std::vector<Growth>& growths, std::span<const Allocation> allocations, Sites& sites) {
@@ -220,11 +244,13 @@ class RemedySearch {
   void try_more_room(const char* key, const char* setting, const char* text, std::uint64_t room) {
     const double total = static_cast<double>(evidence_.total_bytes.value_or(0));
     const double fraction = total == 0 ? 1 : std::min(1.0, (static_cast<double>(of_bytes_) / total) + 0.005);
-    consider({.key = key, .setting = fmt::format(fmt::runtime(setting), fraction), .text = text}, trace_, now_, room);
+    consider({.key = key, .setting = fmt::format(fmt::runtime(setting), fraction), .text = text}, trace_as_recorded(),
+             now_, room);
   }
 
   const History& history_;
   const DeviceHistory& device_;
+  std::optional<TraceStart> start_;  // the memory that it began with
   const Evidence& evidence_;
   Trace trace_;
   ReplayedHeap now_;
@@ -243,7 +269,7 @@ Remedies find_remedies(const History& history, DeviceHistory& device, const Evid
                        const std::vector<Growth>& growths, std::span<const Allocation> allocations, Sites& sites) {
   if (cause == Cause::pinned || !has_allocations(device)) return {};  // memory of the GPU is not what lacked
   const WithFailedRequest with_request(device, evidence);
-  RemedySearch search(history, device, evidence, cause);
+  RemedySearch search(history, device, allocations, evidence, cause);
   search.try_settings();
   search.try_for(cause, growths, allocations, sites);
   return {.of_bytes = search.of_bytes(), .best = search.best()};

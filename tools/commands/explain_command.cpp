@@ -53,7 +53,7 @@ class ExplainCommand : public Command {
             {"With the program's traceback, which names other processes:",
              "cachalot explain oom.pickle --message train.log"},
             {"Without a snapshot:", "cachalot explain --message train.log"},
-            {"What a record of cachalot top tells of a night:", "cachalot explain night.jsonl.gz"}}};
+            {"A summary of a record of cachalot top:", "cachalot explain night.jsonl.gz"}}};
     return text;
   }
 

@@ -171,21 +171,24 @@ std::vector<AllocationStep> steps_of(const std::vector<Allocation>& allocations)
   return steps;
 }
 
-Trace trace_of(const History& history, const DeviceHistory& device, FailedRequests failed) {
+Trace trace_of(const History& history, const DeviceHistory& device, FailedRequests failed, const TraceStart* start) {
   Trace trace;
   trace.path = history.devices.size() == 1 ? history.path : fmt::format("{} device {}", history.path, device.device);
   TraceOfHistory made(trace);
-  const std::vector<Allocation> earlier = earlier_allocations(device);
-  trace.events.reserve(2 * earlier.size() + device.events.size() * 2 / 3);  // alloc, free_requested, free_completed
-  for (const Allocation& allocation : earlier) {
-    made.allocate(allocation.address, allocation.bytes, allocation.stream, allocation.pool);
-  }
-  for (const HistoryEvent& event : device.events) {
+  const auto add = [&](const HistoryEvent& event) {
     if (is_free(event)) made.free(event.address);
     if (event.action == Action::alloc) made.allocate(event.address, event.bytes, event.stream, event.pool);
     const bool has_failed = event.action == Action::oom && event.bytes != 0;
     if (has_failed && failed == FailedRequests::played) made.request(event);
+  };
+  const std::vector<Allocation> earlier = start == nullptr ? earlier_allocations(device) : std::vector<Allocation>();
+  const std::size_t before = start == nullptr ? 2 * earlier.size() : start->events.size();
+  trace.events.reserve(before + device.events.size() * 2 / 3);  // alloc, free_requested, free_completed
+  for (const Allocation& allocation : earlier) {
+    made.allocate(allocation.address, allocation.bytes, allocation.stream, allocation.pool);
   }
+  if (start != nullptr) std::ranges::for_each(start->events, add);
+  std::ranges::for_each(std::span(device.events).subspan(start == nullptr ? 0 : start->left_out), add);
   CACHALOT_REQUIRE(!trace.events.empty(), "{}: the history has no allocation and no free", trace.path);
   made.finish();
   return trace;

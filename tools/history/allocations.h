@@ -51,7 +51,14 @@ std::vector<AllocationStep> steps_of(const std::vector<Allocation>& allocations)
 // the bytes that were asked for, a request to free it a free, its completion nothing, unless the free was not requested
 // (a pool set back to a checkpoint, say).
 enum class FailedRequests : std::uint8_t { left_out, played };
-Trace trace_of(const History& history, const DeviceHistory& device, FailedRequests failed = FailedRequests::left_out);
+// Events of a trace that make what was there before (recorded_start.h): in place of the allocations from before alone, and of the
+// history's first events.
+struct TraceStart {
+  std::vector<HistoryEvent> events;
+  std::size_t left_out = 0;  // events of the history
+};
+Trace trace_of(const History& history, const DeviceHistory& device, FailedRequests failed = FailedRequests::left_out,
+               const TraceStart* start = nullptr);
 
 // Returns a trace for each device whose history has allocations or frees. Throws InvalidArgument when there is none.
 std::vector<Trace> traces_of(const History& history);
