@@ -38,7 +38,7 @@ def main() -> None:
     if words[0] == "convert":
         from . import _parquet
 
-        if _parquet.is_asked_for(words):
+        if _parquet.is_asked_for(words[1:]):
             _parquet.main(words[1:])
             return
     if _is_for_the_command(words):

@@ -30,11 +30,12 @@ def find_or_exit() -> Path:
     """Returns the command of this installation. SystemExit where there is none."""
     command = find()
     if command is None:
-        sys.exit(
+        sys.stderr.write(
             "cachalot: this installation has no `cachalot` command: the package was built from source without it. "
             "Install a wheel (pip install --only-binary cachalot cachalot), or build with "
-            "-C cmake.define.CACHALOT_BUILD_TOOLS=ON"
+            "-C cmake.define.CACHALOT_BUILD_TOOLS=ON\n"
         )
+        sys.exit(2)
     return command
 
 

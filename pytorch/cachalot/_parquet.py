@@ -6,6 +6,7 @@ The command writes the table as CSV, and pyarrow makes Parquet of it, a part at 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib
 import os
 import subprocess
@@ -18,16 +19,26 @@ from . import _command
 _COMMAND_FAILED = 2  # exit code after an error that a line has told
 
 
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        _fail(f"{message} (python -m cachalot convert --help tells more)")
+
+
 def is_asked_for(words: list[str]) -> bool:
-    """Whether the words of `convert` name a file of Parquet, or the format."""
-    return any(word.endswith(".parquet") for word in words) or "parquet" in words or "--to=parquet" in words
+    """Whether the words behind `convert` name a file of Parquet to write, or the format."""
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
+    parser.add_argument("-o", "--output", default="")
+    parser.add_argument("--to")
+    try:
+        known, _ = parser.parse_known_args(words)
+    except argparse.ArgumentError:  # the command tells what is wrong
+        return False
+    return known.to == "parquet" or (known.to is None and str(known.output).endswith(".parquet"))
 
 
 def main(words: list[str]) -> None:
     """Converts; SystemExit with a message where that fails."""
-    parser = argparse.ArgumentParser(
-        prog="python -m cachalot convert", description="Writes the allocations of FILE as Parquet."
-    )
+    parser = _Parser(prog="python -m cachalot convert", description="Writes the allocations of FILE as Parquet.")
     parser.add_argument("file", metavar="FILE", help="a memory snapshot, a trace, or a log of allocations")
     parser.add_argument("-o", "--output", required=True, metavar="OUT", help="the file to write")
     parser.add_argument("--to", choices=["parquet"], default="parquet", help="the format; others are the command's own")
@@ -39,9 +50,9 @@ def main(words: list[str]) -> None:
             importlib.import_module(f"pyarrow.{part}")
     except ImportError:
         _fail("Parquet needs the package pyarrow (pip install pyarrow); `--to csv` writes the same table without it")
+    output = _checked_output(arguments.output, arguments.file)
     device = [] if arguments.device is None else [f"--device={arguments.device}"]
     command = [_command.find_or_exit(), "convert", *device, "--to=csv", "--output=-", os.path.abspath(arguments.file)]
-    output = Path(arguments.output)
     whole = output.with_name(f"{output.name}.{os.getpid()}.part")  # takes the file's place when it is whole
     try:
         with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
@@ -55,9 +66,25 @@ def main(words: list[str]) -> None:
             sys.exit(process.returncode)
         whole.replace(output)
     except OSError as error:
-        _fail(f"-o {output}: cannot write the file: {error.strerror}")
+        _fail(f"-o {arguments.output}: cannot write the file: {error.strerror or error}")
     finally:
-        whole.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            whole.unlink(missing_ok=True)
+
+
+def _checked_output(name: str, source: str) -> Path:
+    """Returns the file that a name means, behind links. SystemExit where it is not one that may be written."""
+    if name == "-":
+        _fail("-o -: Parquet is written to a file, and not to standard output")
+    try:
+        path = Path(os.path.realpath(name))
+        if path.exists() and os.path.exists(source) and path.samefile(source):
+            _fail(f"-o {name}: another argument names this file, which would be lost")
+        if not path.name or (path.exists() and not path.is_file()):
+            _fail(f"-o {name}: there is something else than a file")
+    except (OSError, ValueError) as error:  # a name that is too long, or has a character 0
+        _fail(f"-o {name}: {error}")
+    return path
 
 
 def _write(pyarrow: Any, table: Any, part: Path) -> None:

@@ -77,3 +77,31 @@ def test_a_file_that_is_none_leaves_nothing_behind(tmp_path):
     for output in ("out.pickle", "out.parquet"):
         assert convert(tmp_path / "bad.pickle", "-o", tmp_path / output).returncode == 2
     assert [path.name for path in tmp_path.iterdir()] == ["bad.pickle"]
+
+
+def test_parquet_is_asked_for_by_the_output_alone(tmp_path):
+    source = tmp_path / "named.parquet"  # a snapshot with a strange name
+    source.write_bytes(SNAPSHOT.read_bytes())
+    assert convert(source, "-o", tmp_path / "out.csv").returncode == 0
+    assert (tmp_path / "out.csv").read_text().startswith("device,")
+    assert convert(source, "--to", "csv", "-o", tmp_path / "csv.parquet").returncode == 0
+    assert (tmp_path / "csv.parquet").read_text().startswith("device,")
+
+
+@pytest.mark.skipif(importlib.util.find_spec("pyarrow") is None, reason="pyarrow is not installed")
+@pytest.mark.parametrize("output", ["-", "/", ".", "/dev/null", "x" * 5000])
+def test_parquet_is_written_to_files_alone(tmp_path, output):
+    ended = convert(SNAPSHOT, "--to", "parquet", "-o", output)
+    assert ended.returncode == 2 and ended.stderr.count("\n") == 1 and output[:10] in ended.stderr
+    assert not pathlib.Path("-").exists() and pathlib.Path("/dev/null").is_char_device()
+
+
+@pytest.mark.skipif(importlib.util.find_spec("pyarrow") is None, reason="pyarrow is not installed")
+def test_parquet_does_not_replace_its_input(tmp_path):
+    source = tmp_path / "layers.parquet"
+    source.write_bytes(SNAPSHOT.read_bytes())
+    (tmp_path / "link.parquet").symlink_to(source)
+    for output in (source, tmp_path / "link.parquet"):
+        ended = convert(source, "-o", output)
+        assert ended.returncode == 2 and "would be lost" in ended.stderr
+    assert source.read_bytes() == SNAPSHOT.read_bytes()
