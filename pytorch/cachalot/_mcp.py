@@ -9,6 +9,7 @@ the options that the command itself declares (`cachalot help --json`). A tool re
 from __future__ import annotations
 
 import argparse
+import io
 import json
 import sys
 import threading
@@ -26,8 +27,9 @@ _WITH_BATCHES = "2025-03-26"
 _FIRST_WITH_STRUCTURE = "2025-06-18"
 _MOST_CALLS = 4  # at once; further ones wait
 _LONGEST_MESSAGE = 1 << 20  # characters
+_LONGEST_CALL_SECONDS = 1_000_000
 
-PARSE_ERROR, INVALID_REQUEST, METHOD_NOT_FOUND, INVALID_PARAMS = -32700, -32600, -32601, -32602
+PARSE_ERROR, INVALID_REQUEST, METHOD_NOT_FOUND, INVALID_PARAMS, INTERNAL_ERROR = -32700, -32600, -32601, -32602, -32603
 
 Message = dict[str, Any]
 _ABSENT: Any = object()
@@ -150,16 +152,19 @@ class Server:
         self._running[number] = cancelled
 
         def call() -> None:
-            answer = self._call(tool, arguments, cancelled)
+            try:
+                answer = _result(number, self._call(tool, arguments, cancelled))
+            except Exception as error:  # ours: the client waits, and the session goes on
+                answer = _error(number, INTERNAL_ERROR, f"{type(error).__name__}: {error}")
             del self._running[number]
-            send(None if cancelled.is_set() else _result(number, answer))  # who cancels waits for no answer
+            send(None if cancelled.is_set() else answer)  # who cancels waits for no answer
 
         self._pool.submit(call)
 
     def _call(self, tool: Tool, arguments: Any, cancelled: threading.Event) -> Message:
         try:
             answer = self._calls.run(tool, arguments, cancelled)
-        except CallError as error:  # for the model, which can ask again
+        except (CallError, OSError) as error:  # for the model, which can ask again
             return {"content": [{"type": "text", "text": str(error)}], "isError": True}
         result: Message = {"content": [{"type": "text", "text": json.dumps(answer)}], "isError": False}
         if self._version is not None and self._version >= _FIRST_WITH_STRUCTURE:
@@ -217,6 +222,20 @@ class _Parser(argparse.ArgumentParser):
         self.exit(2, f"cachalot: {message} (python -m cachalot mcp --help tells more)\n")
 
 
+def _seconds(text: str) -> float:
+    seconds = float(text)
+    if not 0 < seconds <= _LONGEST_CALL_SECONDS:
+        raise argparse.ArgumentTypeError(f"{text} is not a time above 0 of at most {_LONGEST_CALL_SECONDS} seconds")
+    return seconds
+
+
+def _byte_count(text: str) -> int:
+    count = int(text)
+    if count <= 0:
+        raise argparse.ArgumentTypeError(f"{text} is not a number above 0")
+    return count
+
+
 def main(words: list[str]) -> None:
     """Serves a client on standard input and output."""
     parser = _Parser(
@@ -228,16 +247,21 @@ def main(words: list[str]) -> None:
     parser.add_argument(
         "--allow-programs", action="store_true", help="also offer the tools that run Python programs: simulate and fit"
     )
-    parser.add_argument("--timeout", type=float, default=600, metavar="SECONDS", help="for each call (default: 600)")
+    parser.add_argument("--timeout", type=_seconds, default=600, metavar="SECONDS", help="for each call (default: 600)")
     parser.add_argument(
-        "--most-bytes", type=int, default=200_000, metavar="N", help="an answer may be as long as this (default: 200000)"
+        "--most-bytes", type=_byte_count, default=200_000, metavar="N", help="an answer may be as long as this (default: 200000)"
     )
     arguments = parser.parse_args(words)
     if not arguments.root.is_dir():
         parser.error(f"--root {arguments.root} is not a folder")
+    if sys.stdin is None or sys.stdout is None:  # closed by who started us
+        parser.error("the server needs standard input and output")
     command = _command.find_or_exit()
     tools = tools_of(command, allow_programs=arguments.allow_programs)
     calls = Calls(command, arguments.root, timeout=arguments.timeout, most_bytes=arguments.most_bytes)
+    for stream in (sys.stdin, sys.stdout):  # UTF-8 in every locale; what is not is told as no JSON, or is data
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(encoding="utf-8", errors="replace")
     try:
         Server(tools, calls, sys.stdout).serve(sys.stdin)
     except KeyboardInterrupt:

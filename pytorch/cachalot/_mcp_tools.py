@@ -41,6 +41,14 @@ def list_of(value: Any) -> list[Any] | None:
     return [*cast("Iterable[Any]", value)] if isinstance(value, list) else None
 
 
+def _is_encodable(text: str) -> bool:
+    try:
+        os.fsencode(text)
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 @dataclass(frozen=True)
 class Argument:
     """An argument of a tool: an option of the command, or what stands without one."""
@@ -64,15 +72,19 @@ class Argument:
 
     def values(self, given: Any) -> list[str | int | bool]:
         """Returns the values of an argument. CallError where one is not of its kind."""
-        values = (list_of(given) if self.is_repeated else None) or [given]
+        values = list_of(given) if self.is_repeated else None
+        if values is None:
+            values = [given]
+        if not values:
+            raise CallError(f"{self.name}: the list is empty; at least one value is needed")
         expected = {"boolean": bool, "integer": int, "string": str}[self.kind]
         for value in values:
             if type(value) is not expected:
                 raise CallError(f"{self.name}: {json.dumps(value)[:100]} is not of the type {self.kind}")
             if self.choices and value not in self.choices:
                 raise CallError(f"{self.name}: {value!r} is not one of {', '.join(self.choices)}")
-            if isinstance(value, str) and "\0" in value:
-                raise CallError(f"{self.name}: a value has a character 0")
+            if isinstance(value, str) and ("\0" in value or not _is_encodable(value)):
+                raise CallError(f"{self.name}: a value has a character 0 or half of a surrogate pair")
         return values
 
 

@@ -127,6 +127,9 @@ def test_convert_writes_a_new_file_below_the_root(client, root):
         ({"snapshots": ["layers.pickle"], "color": "never"}, "no argument"),
         ({}, "needs the argument"),
         ({"snapshots": ["layers.pickle"], "top": -1}, "--top"),
+        ({"snapshots": []}, "at least one value"),
+        ({"snapshots": ["\ud800"]}, "surrogate"),
+        ({"snapshots": ["x" * 300_000]}, "name too long"),
     ],
 )
 def test_a_wrong_argument_is_told_to_the_model(client, arguments, message):
@@ -203,3 +206,43 @@ def test_programs_run_only_where_that_is_allowed(root):
 def test_a_wrong_root_is_an_error():
     ended = subprocess.run([sys.executable, "-m", "cachalot", "mcp", "--root", "/nowhere"], capture_output=True, text=True)
     assert ended.returncode == 2 and "/nowhere" in ended.stderr
+
+
+@pytest.mark.parametrize("option", [("--timeout", "-1"), ("--timeout", "nan"), ("--most-bytes", "-5"), ("--most-bytes", "x")])
+def test_wrong_limits_are_refused(option):
+    ended = subprocess.run([sys.executable, "-m", "cachalot", "mcp", *option], capture_output=True, text=True, input="")
+    assert ended.returncode == 2 and option[0] in ended.stderr and ended.stderr.count("\n") == 1
+
+
+def test_closed_standard_input_is_an_error():
+    ended = subprocess.run(["sh", "-c", f"{sys.executable} -m cachalot mcp <&-"], capture_output=True, text=True)
+    assert ended.returncode == 2 and "standard input" in ended.stderr and ended.stderr.count("\n") == 1
+
+
+def test_bytes_that_are_no_text_are_no_json(root):
+    messages = b"\xff\xfe\n" + b'{"jsonrpc": "2.0", "id": 1, "method": "ping"}\n'
+    ended = subprocess.run(
+        [sys.executable, "-m", "cachalot", "mcp", "--root", str(root)], input=messages, capture_output=True, timeout=60
+    )
+    first, second = map(json.loads, ended.stdout.splitlines())
+    assert first["error"]["code"] == -32700 and second["result"] == {}
+
+
+def test_a_fault_of_the_server_is_an_answer(root):
+    program = f"""
+import sys
+from cachalot import _mcp, _mcp_tools
+
+def broken(self, *arguments):
+    raise RuntimeError("broken")
+
+_mcp_tools.Calls.run = broken
+_mcp.main(["--root", {str(root)!r}])
+"""
+    messages = [
+        {"id": 1, "method": "initialize", "params": {"protocolVersion": "2025-06-18"}},
+        {"id": 2, "method": "tools/call", "params": {"name": "snapshot", "arguments": {"snapshots": ["layers.pickle"]}}},
+    ]
+    lines = "".join(json.dumps({"jsonrpc": "2.0", **message}) + "\n" for message in messages)
+    ended = subprocess.run([sys.executable, "-c", program], input=lines, capture_output=True, text=True, timeout=60)
+    assert json.loads(ended.stdout.splitlines()[1])["error"] == {"code": -32603, "message": "RuntimeError: broken"}
