@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+from fractions import Fraction
 
 # Steps of 1024, whatever the unit is called, as in every option of the command and the library (decision 0072).
 _POWERS = {None: 0, "k": 1, "m": 2, "g": 3, "t": 4}
 _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(?:([kmgt])(?:i?b)?|b|bytes?)?\s*", re.IGNORECASE)
 _MOST = 1 << 62
+_MOST_DIGITS = 100  # a number with more is no size
 
 
 def bytes_of(name: str, size: object, least: int = 0) -> int:
@@ -32,4 +34,6 @@ def _count(size: object) -> int | None:
     if isinstance(size, int) and not isinstance(size, bool):
         return size
     found = _SIZE.fullmatch(size) if isinstance(size, str) else None
-    return round(float(found[1]) * 1024 ** _POWERS[found[2] and found[2].lower()]) if found else None
+    if not found or len(found[1]) > _MOST_DIGITS:
+        return None
+    return round(Fraction(found[1]) * 1024 ** _POWERS[found[2] and found[2].lower()])

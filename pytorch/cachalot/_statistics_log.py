@@ -55,7 +55,7 @@ class StatisticsLog:
     def __init__(self, callback: OnStatistics, interval_s: float | None) -> None:
         self._callback = callback
         self._interval_s = interval_s
-        self._lock = threading.Lock()
+        self._lock = threading.Lock()  # held during a call
         self._ends = threading.Event()
         self._step: int | None = None
         self._thread: threading.Thread | None = None
@@ -64,10 +64,23 @@ class StatisticsLog:
             self._thread.start()
 
     def log(self, step: int | None = None) -> None:
-        """Calls the function now. `step` also is that of the calls of the interval from now on."""
+        """Calls the function now. `step` also is that of the calls of the interval from now on.
+
+        Raises:
+            RuntimeError: a function of cachalot.on_statistics calls this: two could wait for each other.
+        """
+        if getattr(_this_thread, "calls", False):
+            raise RuntimeError("a function of cachalot.on_statistics calls log_statistics(), which would call it again")
+        self._call(lambda: step)
+
+    def _call(self, step_now: Callable[[], int | None]) -> None:
         with self._lock:
-            self._step = step
-            self._callback(current_statistics(), step)
+            _this_thread.calls = True
+            try:
+                self._step = step_now()
+                self._callback(current_statistics(), self._step)
+            finally:
+                _this_thread.calls = False
 
     def stop(self) -> None:
         """Ends the calls, and waits for one that is under way."""
@@ -81,12 +94,12 @@ class StatisticsLog:
     def _run(self) -> None:
         while not self._ends.wait(self._interval_s):
             try:
-                with self._lock:
-                    self._callback(current_statistics(), self._step)
+                self._call(lambda: self._step)
             except Exception:
                 _log.exception("the function of cachalot.on_statistics failed")
 
 
+_this_thread = threading.local()  # `calls`: it is in a function of on_statistics
 _logs_lock = threading.Lock()
 _logs: list[StatisticsLog] = []
 
@@ -98,20 +111,20 @@ def on_statistics(callback: OnStatistics, interval_s: float | None = 10.0) -> St
         callback: takes a dict of names and numbers, of every device with memory, and the step of the training or None:
             {"cachalot/0/reserved_bytes": 21474836480.0, "cachalot/0/unused_share": 0.04, ...}. It runs on a thread of its own, or
             on that of log_statistics(). to_tensorboard() and to_wandb() make one.
-        interval_s: seconds between two calls, at least 0.01; None: only log_statistics() calls it.
+        interval_s: seconds between two calls, from 0.01 to 1,000,000; None: only log_statistics() calls it.
 
     Returns:
         What its stop() ends.
 
     Raises:
         TypeError: `callback` is not callable.
-        ValueError: `interval_s` is less than 0.01.
+        ValueError: `interval_s` is not in this range.
         EnableError: cachalot is not enabled.
     """
     if not callable(callback):
         raise TypeError(f"callback is {callback!r}; it must be callable with a dict and a step")
-    if interval_s is not None and not interval_s >= 0.01:
-        raise ValueError(f"interval_s is {interval_s!r}; it must be at least 0.01, or None")
+    if interval_s is not None and not 0.01 <= interval_s <= 1_000_000:
+        raise ValueError(f"interval_s is {interval_s!r}; it must be from 0.01 to 1000000, or None")
     require_enabled()
     log = StatisticsLog(callback, interval_s)
     with _logs_lock:

@@ -133,6 +133,25 @@ def test_log_statistics_writes_for_tensorboard_and_wandb():
     del tensor
 
 
+@pytest.mark.parametrize("interval", [0, -1, float("nan"), float("inf"), 1e12])
+def test_an_interval_that_is_none_is_refused(interval):
+    import cachalot
+
+    with pytest.raises(ValueError, match="from 0.01 to 1000000"):
+        cachalot.on_statistics(print, interval_s=interval)
+
+
+def test_a_callback_that_asks_for_itself_does_not_wait_for_ever():
+    import cachalot
+
+    log = cachalot.on_statistics(lambda statistics, step: cachalot.log_statistics(), interval_s=None)
+    try:
+        with pytest.raises(RuntimeError, match="calls log_statistics"):
+            cachalot.log_statistics()
+    finally:
+        log.stop()
+
+
 def test_an_exception_of_the_callback_reaches_log_statistics_and_not_the_thread(caplog):
     import cachalot
 
