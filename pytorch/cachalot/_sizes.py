@@ -36,4 +36,4 @@ def _count(size: object) -> int | None:
     found = _SIZE.fullmatch(size) if isinstance(size, str) else None
     if not found or len(found[1]) > _MOST_DIGITS:
         return None
-    return round(Fraction(found[1]) * 1024 ** _POWERS[found[2] and found[2].lower()])
+    return round(Fraction(found[1]) * (1 << 10 * _POWERS[found[2] and found[2].lower()]))
