@@ -123,6 +123,7 @@ Explanation explain(const History& history, DeviceHistory& device, const Categor
   const Peak& peak = explanation.peak;
   explanation.peak_reserved_bytes = find_peak(device, allocations, blocks, PeakKind::reserved_peak)->held.reserved;
   evidence.reserved_bytes = peak.held.reserved;
+  evidence.most_reserved_bytes = explanation.peak_reserved_bytes;
   evidence.allocated_bytes = peak.held.allocated;
 
   Sites sites(history);
