@@ -308,6 +308,7 @@ class SnapshotReader {
     frame.function = text(dict, "name").substr(0, kLongestText);
     const Value* const line = dict.find("line");
     frame.line = line == nullptr ? 0 : line->natural().value_or(0);
+    if (frame.line > std::numeric_limits<std::int64_t>::max()) frame.line = 0;  // -1: Python does not know it
     return frame;
   }
 

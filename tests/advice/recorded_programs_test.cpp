@@ -12,6 +12,7 @@
 
 #include "base/bytes.h"
 #include "tests/tools/data_files.h"
+#include "tests/tools/temporary_file.h"
 #include "tools/analysis/recorded_start.h"
 #include "tools/analysis/timeline.h"
 #include "tools/history/allocations.h"
@@ -154,6 +155,20 @@ TEST(FailedRequests, ArePlayedAndFreedAtOnce) {
   EXPECT_EQ(peak_live_bytes(with), 34 * kMiB);
   EXPECT_EQ(with.events[1].bytes, 30 * kMiB);
   EXPECT_TRUE(with.events[2].is_free() && with.events[3].is_free());  // before anything else is allocated
+}
+
+// The cache was given back before the allocation failed: a limit is at least what was reserved before that.
+TEST(Snapshots, HaveAtLeastTheMemoryThatWasEverReserved) {
+  constexpr const char* kWithCacheGivenBack = R"({"device_traces":[[
+    {"action":"segment_alloc","addr":4096,"size":33554432,"stream":0},
+    {"action":"segment_alloc","addr":268435456,"size":20971520,"stream":0},
+    {"action":"alloc","addr":4096,"size":33554432,"stream":0},
+    {"action":"free_requested","addr":4096,"size":33554432,"stream":0},
+    {"action":"segment_free","addr":4096,"size":33554432,"stream":0},
+    {"action":"oom","device_free":1073741824,"size":41943040,"stream":0}]],
+    "segments":[{"device":0,"address":268435456,"total_size":20971520,"stream":0,"segment_type":"large","blocks":[]}]})";
+  const TemporaryFile file(kWithCacheGivenBack);
+  EXPECT_EQ(recorded_programs(InputFile(file.path(), "history")).at(0).usable_bytes, 52 * kMiB);
 }
 
 TEST(Snapshots, OfAWholeProgramAreReplayedAsRecorded) {

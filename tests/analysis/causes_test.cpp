@@ -196,6 +196,18 @@ TEST(Explain, ALimitIsTheCauseWhereTheDeviceHadTheMemory) {
   EXPECT_EQ(keys(one), std::vector<std::string>{"raise_limit"});
 }
 
+// Fragmentation is not the cause where all free memory together would not have served the request, whatever the device had.
+TEST(Explain, ALimitIsTheCauseWhereFreeMemoryBelowItIsTooLittle) {
+  for (const std::uint64_t requested : {400 * kMebi, 480 * kMebi}) {  // 470 MiB are free in segments
+    HistoryBuilder program = fragmented(4096 * kMebi);
+    program.device().events.back().bytes = requested;
+    const Explanation one = explained(program);
+    EXPECT_EQ(one.cause, requested == 400 * kMebi ? Cause::fragmentation : Cause::limit);
+    for (const Remedy& remedy : one.remedies.best)
+      EXPECT_TRUE(remedy.key == "raise_limit" || remedy.reserved_bytes <= one.peak_reserved_bytes) << remedy.key;
+  }
+}
+
 TEST(Explain, WhatIsLeftOfAKnownDeviceIsSomebodyElses) {
   HistoryBuilder program;
   program.add(Action::segment_alloc, kFirst, 100 * kMebi);

@@ -29,6 +29,11 @@ class PlainHistory {
     for (const DeviceFacts& facts : history_.facts) add(facts);
     return std::move(lines_);
   }
+  // Of one device, which `what` names: "device" or "host".
+  std::vector<std::string> lines_of(const char* what, const DeviceHistory& device) {
+    add(what, device);
+    return std::exchange(lines_, {});
+  }
 
  private:
   template <typename... Args>

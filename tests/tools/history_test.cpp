@@ -139,6 +139,52 @@ TEST(History, HasPinnedMemoryStagesSettingsAndFacts) {
   EXPECT_EQ(facts.other_processes.at(0).name, "other");
 }
 
+TEST(History, HasPinnedMemoryOfTheDeviceMinusOne) {
+  nlohmann::json json = snapshot({{entry("alloc", 1, 1)}});
+  json["host_segments"] = nlohmann::json::array({segment(64, nlohmann::json::array({block(64, 512, "inactive")}))});
+  json["host_segments"][0]["device"] = -1;
+  EXPECT_EQ(history_of(json).host.at(0).segments.size(), 1u);
+  json["segments"] = json["host_segments"];
+  EXPECT_EQ(complaint(json.dump()), "the snapshot: a segment of 'segments' has the device -1");
+  json["host_segments"][0]["device"] = -2;
+  EXPECT_EQ(complaint(json.dump()), "segment 0: 'device' is -2, which is negative");
+}
+
+TEST(History, ReadsForwardFramesAsLinesOfATraceback) {
+  const nlohmann::json lines = {"  File \"/a/train.py\", line 7, in step\n    model(x)\n",
+                                "  File \"/a/model \\\"b\", line 3, in forward\n",
+                                "[Previous line repeated 2 more times]\n"};
+  const History history = history_of(snapshot({{with(entry("alloc", 1, 1), "forward_frames", lines)}}));
+  const EventDetails details = history.details[history.devices.at(0).events.at(0).details];
+  std::vector<std::string> calls;  // the newest first
+  for (const FrameId id : history.stacks[details.forward_stack]) {
+    const StackFrame& one = history.stacks.frame(id);
+    calls.push_back(fmt::format("{}:{} {}", history.texts[one.file], one.line, history.texts[one.function]));
+  }
+  EXPECT_EQ(calls, (std::vector<std::string>{":0 [Previous line repeated 2 more times]", "/a/model \\\"b:3 forward",
+                                             "/a/train.py:7 step"}));
+}
+
+TEST(History, HasNoLineWherePythonKnowsNone) {
+  const nlohmann::json call = {{"filename", "a.py"}, {"name", "f"}, {"line", ~std::uint64_t{0}}};  // PyTorch's -1
+  const History history = history_of(snapshot({{with(entry("alloc", 1, 1), "frames", nlohmann::json::array({call}))}}));
+  EXPECT_EQ(history.stacks.frame(history.stacks[history.devices.at(0).events.at(0).stack][0]).line, 0u);
+}
+
+TEST(History, CompletesPoolsFromTheSegmentsThatAreThereSinceThen) {
+  // The default pool's segment at 0x1000 is gone; that of pool (0, 3) has its address.
+  const nlohmann::json events = {entry("segment_alloc", 0x1000, 512),  entry("alloc", 0x1000, 500),
+                                 entry("free_requested", 0x1000, 500), entry("segment_free", 0x1000, 512),
+                                 entry("segment_alloc", 0x1000, 512),  entry("alloc", 0x1000, 400)};
+  const History history = history_of(snapshot(
+      {events},
+      nlohmann::json::array({segment(0x1000, nlohmann::json::array({block(0x1000, 512, "active_allocated")}))})));
+  std::vector<PoolId> pools;
+  for (const HistoryEvent& event : history.devices.at(0).events) pools.push_back(history.pools[event.pool]);
+  const PoolId own{0, 3};
+  EXPECT_EQ(pools, (std::vector<PoolId>{{0, 0}, {0, 0}, {0, 0}, {0, 0}, own, own}));
+}
+
 TEST(History, GivesAnAnnotationWhatItsAllocationHad) {
   const nlohmann::json alloc = with(entry("alloc", 8, 1), "compile_context", "0/0");
   const History history = history_of(snapshot({{alloc, with(entry("annotate", 8, 1), "user_metadata", "weights")}}));

@@ -26,17 +26,22 @@ std::int64_t reserved_at_end(const DeviceHistory& device) {
   return reserved;
 }
 
-// At the last allocation that failed: what was reserved, and where the device lacked memory, what was free there.
+// At the last allocation that failed: what was reserved, and where the device lacked memory, what was free there. It is not less
+// than was ever reserved: the cache was given back before the allocation failed.
 std::optional<std::size_t> usable_bytes_of(const DeviceHistory& device) {
+  std::optional<std::int64_t> at_failure;
   std::int64_t reserved = reserved_at_end(device);
+  std::int64_t most = reserved;
   for (auto event = device.events.rbegin(); event != device.events.rend(); ++event) {
-    if (event->action == Action::oom) {
+    if (event->action == Action::oom && !at_failure) {
       const bool device_lacked = event->address < event->bytes;  // otherwise a limit did
-      return static_cast<std::size_t>(std::max<std::int64_t>(reserved, 0)) + (device_lacked ? event->address : 0);
+      at_failure = reserved + (device_lacked ? static_cast<std::int64_t>(event->address) : 0);
     }
     reserved -= reserved_change(*event);
+    most = std::max(most, reserved);
   }
-  return std::nullopt;
+  if (!at_failure) return std::nullopt;
+  return static_cast<std::size_t>(std::max({*at_failure, most, std::int64_t{0}}));
 }
 
 // For a history that begins later than its program.

@@ -37,7 +37,7 @@ bool would_serve(const Evidence& evidence, std::uint64_t bytes) {
   const std::uint64_t needed = evidence.failure->requested_bytes;
   const double worth = kWorthNaming * static_cast<double>(evidence.reserved_bytes);
   return bytes > 0 && static_cast<double>(bytes) >= worth &&
-         bytes + evidence.failure->device_free_bytes.value_or(0) >= needed;
+         bytes + available_bytes(evidence) - evidence.reserved_bytes >= needed;
 }
 
 // The largest of what the allocator itself withheld.
@@ -50,16 +50,6 @@ std::optional<Cause> cached_cause(const Evidence& evidence) {
   std::uint64_t together = 0;
   for (const Cached& cached : evidence.withheld) together += cached.bytes;
   return would_serve(evidence, together) ? largest : std::nullopt;
-}
-
-bool is_limited(const Evidence& evidence) {
-  const Failure& failure = *evidence.failure;
-  const std::uint64_t rounded = round_to_block(std::max<std::uint64_t>(1, failure.requested_bytes));
-  const std::uint64_t segment = std::max<std::uint64_t>(segment_size(rounded, kLargeBuffer), rounded);
-  if (failure.device_free_bytes && *failure.device_free_bytes >= segment) return true;
-  return evidence.limit_bytes && evidence.total_bytes && *evidence.limit_bytes < *evidence.total_bytes &&
-         evidence.reserved_bytes + failure.requested_bytes > *evidence.limit_bytes &&
-         failure.device_free_bytes.value_or(0) >= failure.requested_bytes;
 }
 
 // The larger of a leak and of what others hold of the device.
@@ -84,6 +74,21 @@ std::optional<Cause> largest_holder(const Evidence& evidence) {
 }
 
 }  // namespace
+
+bool is_limited(const Evidence& evidence) {
+  const Failure& failure = *evidence.failure;
+  const std::uint64_t rounded = round_to_block(std::max<std::uint64_t>(1, failure.requested_bytes));
+  const std::uint64_t segment = std::max<std::uint64_t>(segment_size(rounded, kLargeBuffer), rounded);
+  if (failure.device_free_bytes && *failure.device_free_bytes >= segment) return true;
+  return evidence.limit_bytes && evidence.total_bytes && *evidence.limit_bytes < *evidence.total_bytes &&
+         evidence.reserved_bytes + failure.requested_bytes > *evidence.limit_bytes &&
+         failure.device_free_bytes.value_or(0) >= failure.requested_bytes;
+}
+
+std::uint64_t available_bytes(const Evidence& evidence) {
+  if (!is_limited(evidence)) return evidence.reserved_bytes + evidence.failure->device_free_bytes.value_or(0);
+  return std::max(evidence.limit_bytes.value_or(evidence.most_reserved_bytes), evidence.reserved_bytes);
+}
 
 std::string_view key_of(Cause cause) { return kKeys[static_cast<std::size_t>(cause)]; }
 

@@ -68,6 +68,7 @@ struct Pin {
 struct Evidence {
   std::optional<Failure> failure;
   std::uint64_t reserved_bytes = 0;
+  std::uint64_t most_reserved_bytes = 0;  // in the whole history
   std::uint64_t allocated_bytes = 0;
   std::array<Cached, kCauseCount> withheld{};  // by cause: of those up to cached_by_rounding
   std::uint64_t leaked_bytes = 0;
@@ -95,6 +96,13 @@ std::vector<bool> graph_pools_of(const History& history, std::span<const Allocat
 // Returns the lines whose blocks pin most free memory, with at most `most` elements.
 std::vector<Pin> pins_of(std::span<const SegmentAt> segments, std::span<const Allocation> allocations, Sites& sites,
                          std::size_t most);
+
+// Returns whether a limit failed the request: the device had memory for it.
+bool is_limited(const Evidence& evidence);
+
+// Returns how much the program could reserve at most when the request failed: what it had and the device's free memory, or its
+// limit. A limit that is not known is as much as the program ever had.
+std::uint64_t available_bytes(const Evidence& evidence);
 
 // Returns the first cause that explains the failure: Cause::none without a failure.
 Cause cause_of(const Evidence& evidence);

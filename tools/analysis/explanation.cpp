@@ -9,31 +9,13 @@
 #include "tools/analysis/layout.h"
 #include "tools/analysis/policy_settings.h"
 #include "tools/analysis/stages.h"
+#include "tools/history/pools.h"
 
 namespace cachalot::tools {
 namespace {
 
 constexpr std::size_t kMostPins = 5;
 constexpr std::size_t kMostTemporaries = 10;
-
-// PyTorch tells the pools of events since 2.12; before that, the segments tell.
-void add_pools(DeviceHistory& device) {
-  const bool has_pools = std::ranges::any_of(device.events, [](const HistoryEvent& event) { return event.pool != 0; });
-  std::vector<const HistorySegment*> segments;
-  for (const HistorySegment& segment : device.segments) {
-    if (segment.pool != 0) segments.push_back(&segment);
-  }
-  if (has_pools || segments.empty()) return;
-  std::ranges::sort(segments, {}, [](const HistorySegment* segment) { return segment->address; });
-  for (HistoryEvent& event : device.events) {
-    if (event.action == HistoryEvent::Action::oom) continue;
-    const auto after =
-        std::ranges::upper_bound(segments, event.address, {}, [](const HistorySegment* s) { return s->address; });
-    if (after == segments.begin()) continue;
-    const HistorySegment& segment = **std::prev(after);
-    if (event.address - segment.address < segment.bytes) event.pool = segment.pool;
-  }
-}
 
 bool is_nccl_code(std::string_view file) { return file.find("/torch/distributed/") != std::string_view::npos; }
 
@@ -124,7 +106,7 @@ void add_place(Explanation& explanation, const DeviceHistory& device, Sites& sit
 
 Explanation explain(const History& history, DeviceHistory& device, const CategoryRules& rules,
                     const ExplainOptions& options) {
-  add_pools(device);
+  complete_pools(device);
   Explanation explanation;
   explanation.device = device.device;
   explanation.is_host = options.is_host;
@@ -142,6 +124,7 @@ Explanation explain(const History& history, DeviceHistory& device, const Categor
   const Peak& peak = explanation.peak;
   explanation.peak_reserved_bytes = find_peak(device, allocations, blocks, PeakKind::reserved_peak)->held.reserved;
   evidence.reserved_bytes = peak.held.reserved;
+  evidence.most_reserved_bytes = explanation.peak_reserved_bytes;
   evidence.allocated_bytes = peak.held.allocated;
 
   Sites sites(history);

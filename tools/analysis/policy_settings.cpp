@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <span>
 #include <vector>
 
 #include "cachalot/errors.h"
@@ -38,19 +39,30 @@ bool is_valid(std::string_view part) {
   }
 }
 
+// Returns the heap with those settings that have one of the keys.
+std::string config_with(std::string_view settings, const char* heap, std::span<const std::string_view> keys,
+                        std::string_view without) {
+  constexpr std::size_t kLongest = 4096;
+  std::string config = heap;
+  for (const std::string_view part : parts_of(settings.substr(0, kLongest))) {
+    const std::string_view key = key_of_setting(part);
+    if (key == without || std::ranges::find(keys, key) == keys.end() || !is_valid(part)) continue;
+    config.append(",").append(part);
+  }
+  return is_valid(config) ? config : heap;
+}
+
 }  // namespace
 
 std::string segment_config(std::string_view settings, std::string_view without) {
-  constexpr std::array<std::string_view, 4> kKeysOfSegments = {"max_split_size_mb", "max_non_split_rounding_mb",
-                                                               "roundup_power2_divisions", "large_segment_size_mb"};
-  constexpr std::size_t kLongest = 4096;
-  std::string config = "heap:segments";
-  for (const std::string_view part : parts_of(settings.substr(0, kLongest))) {
-    const std::string_view key = key_of_setting(part);
-    if (key == without || std::ranges::find(kKeysOfSegments, key) == kKeysOfSegments.end() || !is_valid(part)) continue;
-    config.append(",").append(part);
-  }
-  return is_valid(config) ? config : "heap:segments";
+  constexpr std::array<std::string_view, 4> kKeys = {"max_split_size_mb", "max_non_split_rounding_mb",
+                                                     "roundup_power2_divisions", "large_segment_size_mb"};
+  return config_with(settings, "heap:segments", kKeys, without);
+}
+
+std::string page_config(std::string_view settings) {
+  constexpr std::array<std::string_view, 1> kKeys = {"roundup_power2_divisions"};
+  return config_with(settings, "heap:pages", kKeys, "");
 }
 
 Options segment_options(std::string_view settings) { return parse_options(segment_config(settings)); }

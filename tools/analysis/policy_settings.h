@@ -12,7 +12,10 @@ namespace cachalot::tools {
 // option text for heap:segments. What cannot be read is left out.
 std::string segment_config(std::string_view settings, std::string_view without = "");
 
-// Returns the same as options.
+// Returns what cachalot's page heap takes of the settings, as it does when the program enables it: an option text.
+std::string page_config(std::string_view settings);
+
+// Returns the settings of the default allocator as options.
 Options segment_options(std::string_view settings);
 
 // Returns whether the program ran with expandable segments.

@@ -18,14 +18,17 @@ using Action = HistoryEvent::Action;
 
 constexpr double kWorthwhile = 0.97;  // of what is needed now
 constexpr std::size_t kMostRemedies = 3;
+constexpr std::uint64_t kSmallestRoom = std::uint64_t{2} << 20;  // that can be replayed on
 
 const ReplayedHeap kExpandableSegments = {};
-const ReplayedHeap kPages = {"heap:pages"};
 
-// Returns the most bytes that are held on a device with enough of them; nullopt where even that one is too small.
-std::optional<std::uint64_t> held_bytes(const Trace& trace, const ReplayedHeap& heap) {
-  const PolicyFigures figures = *figures_of(trace, heap, kEnoughBytes);
-  return figures.ooms == 0 ? std::optional<std::uint64_t>(figures.peak_held_bytes) : std::nullopt;
+// Returns the most bytes that are held on the device, or on one with enough of them where this one is too small; nullopt where even
+// that one is.
+std::optional<std::uint64_t> held_bytes(const Trace& trace, const ReplayedHeap& heap,
+                                        std::uint64_t device_bytes = kEnoughBytes) {
+  const PolicyFigures figures = *figures_of(trace, heap, device_bytes);
+  if (figures.ooms == 0) return figures.peak_held_bytes;
+  return device_bytes == kEnoughBytes ? std::nullopt : held_bytes(trace, heap);
 }
 
 // A device's history, changed for as long as this lives: the request that failed is an allocation, at the end where the history
@@ -95,18 +98,16 @@ DeviceHistory without_growth(const DeviceHistory& device, const std::vector<Grow
 class RemedySearch {
  public:
   RemedySearch(const History& history, const DeviceHistory& device, std::span<const Allocation> allocations,
-               const Evidence& evidence, Cause cause)
+               const Evidence& evidence)
       : history_(history),
         device_(device),
         start_(start_of(history, device, allocations)),
         evidence_(evidence),
         trace_(trace_of(history, device)),
         now_(is_expandable(history.settings) ? kExpandableSegments : ReplayedHeap{segment_config(history.settings)}),
-        of_bytes_(held_bytes(trace_as_recorded(), now_).value_or(0)) {
-    if (evidence.failure) available_bytes_ = evidence.reserved_bytes + evidence.failure->device_free_bytes.value_or(0);
-    // Under a limit the program could not take more than it had, whatever the device had.
-    if (available_bytes_ && cause == Cause::limit)
-      available_bytes_ = evidence.limit_bytes.value_or(evidence.reserved_bytes);
+        of_bytes_(held_bytes(trace_as_recorded(), now_).value_or(0)),
+        has_pools_(std::ranges::any_of(device.events, [](const HistoryEvent& event) { return event.pool != 0; })) {
+    if (evidence.failure) available_bytes_ = tools::available_bytes(evidence);
   }
 
   std::uint64_t of_bytes() const { return of_bytes_; }
@@ -118,10 +119,12 @@ class RemedySearch {
                 .text = "PyTorch's segments grow in place, so that free memory between live blocks is rarer"},
                trace_, kExpandableSegments);
     }
+    // A trace has pools as streams; but no request gets memory of another pool.
+    const std::string pages = page_config(history_.settings) + (has_pools_ ? ",cross_stream:off" : "");
     consider({.key = "page_heap",
               .setting = "import cachalot; cachalot.enable(\"heap:pages\")",
               .text = "cachalot's page heap maps free pages together, whatever lies between them"},
-             trace_, kPages);
+             trace_, {pages});
   }
 
   void try_for(Cause cause, const std::vector<Growth>& growths, std::span<const Allocation> allocations, Sites& sites) {
@@ -192,11 +195,18 @@ class RemedySearch {
 
   // Keeps the remedy if its replay shows that it helps.
   void consider(Remedy remedy, const Trace& trace, const ReplayedHeap& heap, std::uint64_t more_room = 0) {
-    const std::optional<std::uint64_t> held = held_bytes(trace, heap);
+    // With less memory the cache is given back, but not that of pools, which a trace has as streams. The page heap's steps are the
+    // smaller, the smaller the device is.
+    const std::uint64_t device = has_pools_ ? kEnoughBytes : evidence_.total_bytes.value_or(kEnoughBytes);
+    const std::optional<std::uint64_t> held = held_bytes(trace, heap, device);
     if (!held) return;
     remedy.reserved_bytes = *held;
-    const std::uint64_t room = std::max(more_room, available_bytes_.value_or(0));
-    remedy.serves = available_bytes_ && (remedy.reserved_bytes <= room || completes_on(trace, heap, room));
+    if (available_bytes_) {
+      const std::uint64_t room = std::max({more_room, *available_bytes_, kSmallestRoom});
+      const PolicyFigures on_room = *figures_of(trace, heap, has_pools_ ? kEnoughBytes : room);
+      remedy.serves = on_room.ooms == 0 && on_room.peak_held_bytes <= room;
+      if (remedy.serves) remedy.reserved_bytes = on_room.peak_held_bytes;
+    }
     const bool is_less = static_cast<double>(remedy.reserved_bytes) <= kWorthwhile * static_cast<double>(of_bytes_);
     if (remedy.serves || is_less) found_.push_back(std::move(remedy));
   }
@@ -256,6 +266,7 @@ class RemedySearch {
   ReplayedHeap now_;
   std::uint64_t of_bytes_;
   std::optional<std::uint64_t> available_bytes_;
+  bool has_pools_;
   std::vector<Remedy> found_;
 };
 
@@ -269,7 +280,7 @@ Remedies find_remedies(const History& history, DeviceHistory& device, const Evid
                        const std::vector<Growth>& growths, std::span<const Allocation> allocations, Sites& sites) {
   if (cause == Cause::pinned || !has_allocations(device)) return {};  // memory of the GPU is not what lacked
   const WithFailedRequest with_request(device, evidence);
-  RemedySearch search(history, device, allocations, evidence, cause);
+  RemedySearch search(history, device, allocations, evidence);
   search.try_settings();
   search.try_for(cause, growths, allocations, sites);
   return {.of_bytes = search.of_bytes(), .best = search.best()};

@@ -1,12 +1,14 @@
 // A history as PyTorch's own snapshot, the pickle of torch.cuda.memory._dump_snapshot.
 #include <algorithm>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "tools/exports/export_parts.h"
 #include "tools/exports/exports.h"
 #include "tools/exports/pickle_writer.h"
+#include "tools/history/traceback.h"
 
 namespace cachalot::tools {
 namespace {
@@ -32,13 +34,11 @@ class TorchSnapshotWriter {
   TorchSnapshotWriter(const History& history, OutputFile& out) : history_(history), pickle_(out) {}
 
   void write(const std::vector<const DeviceHistory*>& devices) {
-    std::vector<const DeviceHistory*> host;
-    for (const DeviceHistory& each : history_.host) host.push_back(&each);
     pickle_.begin_dict();
-    write_histories("segments", "device_traces", devices);
+    write_devices(devices);
     write_settings();
     write_stages();
-    if (!host.empty()) write_histories("host_segments", "host_traces", host);
+    if (!history_.host.empty()) write_host();
     if (!history_.facts.empty()) write_facts();
     pickle_.end_dict();
     pickle_.finish();
@@ -85,6 +85,29 @@ class TorchSnapshotWriter {
     known = pickle_.remember();
   }
 
+  // The calls of forward are text, the oldest first, but for what a traceback cannot say.
+  void put_forward_stack(StackId stack) {
+    const std::span<const FrameId> frames = history_.stacks[stack];
+    if (!std::ranges::all_of(frames, [&](FrameId frame) { return is_in_traceback(frame); }))
+      return put_stack("forward_frames", stack);
+    pickle_.key("forward_frames");
+    std::optional<PickledId>& known = known_in(forward_stacks_, stack);
+    if (known) return pickle_.add_again(*known);
+    pickle_.begin_list();
+    for (auto frame = frames.rbegin(); frame != frames.rend(); ++frame)
+      pickle_.add(std::string_view(utf8_of(traceback_text(call_of(*frame)))));
+    pickle_.end_list();
+    known = pickle_.remember();
+  }
+  TracebackCall call_of(FrameId id) const {
+    const StackFrame& frame = history_.stacks.frame(id);
+    return {.file = history_.texts[frame.file], .function = history_.texts[frame.function], .line = frame.line};
+  }
+  bool is_in_traceback(FrameId id) const {
+    const TracebackCall call = call_of(id);
+    return history_.stacks.frame(id).node == 0 && call_of_traceback(traceback_text(call)) == call;
+  }
+
   static std::optional<PickledId>& known_in(std::vector<std::optional<PickledId>>& ids, std::uint32_t id) {
     if (ids.size() <= id) ids.resize(id + 1);
     return ids[id];
@@ -92,15 +115,14 @@ class TorchSnapshotWriter {
 
   // ---- segments and events
 
-  void write_histories(std::string_view segments, std::string_view traces,
-                       const std::vector<const DeviceHistory*>& devices) {
-    pickle_.key(segments);
+  void write_devices(const std::vector<const DeviceHistory*>& devices) {
+    pickle_.key("segments");
     pickle_.begin_list();
     for (const DeviceHistory* device : devices) {
-      for (const HistorySegment& segment : device->segments) write_segment(*device, segment);
+      for (const HistorySegment& segment : device->segments) write_segment(*device, segment, device->device);
     }
     pickle_.end_list();
-    pickle_.key(traces);
+    pickle_.key("device_traces");
     pickle_.begin_list();
     int next = 0;  // the place in the list is the device's number
     for (const DeviceHistory* device : devices) {
@@ -111,7 +133,23 @@ class TorchSnapshotWriter {
     pickle_.end_list();
   }
 
-  void write_segment(const DeviceHistory& device, const HistorySegment& segment) {
+  // Pinned memory has the device -1, and its events are one list.
+  void write_host() {
+    pickle_.key("host_segments");
+    pickle_.begin_list();
+    for (const DeviceHistory& host : history_.host) {
+      for (const HistorySegment& segment : host.segments) write_segment(host, segment, -1);
+    }
+    pickle_.end_list();
+    pickle_.key("host_traces");
+    pickle_.begin_list();
+    for (const DeviceHistory& host : history_.host) {
+      for (const HistoryEvent& event : host.events) write_event(event);
+    }
+    pickle_.end_list();
+  }
+
+  void write_segment(const DeviceHistory& device, const HistorySegment& segment, int number) {
     std::uint64_t allocated = 0;
     std::uint64_t active = 0;
     std::uint64_t requested = 0;
@@ -123,7 +161,7 @@ class TorchSnapshotWriter {
       requested += block.requested_bytes;
     }
     pickle_.begin_dict();
-    put("device", static_cast<std::int64_t>(device.device));
+    put("device", static_cast<std::int64_t>(number));
     put("address", segment.address);
     put("total_size", segment.bytes);
     put("allocated_size", allocated);
@@ -179,7 +217,7 @@ class TorchSnapshotWriter {
   void put_rest(StackId stack, const EventDetails& details) {
     if (details.internal_metadata != 0) put_text("internal_metadata", text(details.internal_metadata));
     put_stack("frames", stack);
-    if (details.forward_stack != 0) put_stack("forward_frames", details.forward_stack);
+    if (details.forward_stack != 0) put_forward_stack(details.forward_stack);
   }
 
   std::string_view text(TextId id) const { return history_.texts[id]; }
@@ -247,6 +285,7 @@ class TorchSnapshotWriter {
   const History& history_;
   PickleWriter pickle_;
   std::vector<std::optional<PickledId>> stacks_;
+  std::vector<std::optional<PickledId>> forward_stacks_;
   std::vector<std::optional<PickledId>> frames_;
 };
 

@@ -6,12 +6,19 @@
 
 #include "cachalot/caching_allocator.h"
 #include "tools/history/metadata_json.h"
+#include "tools/history/traceback.h"
 #include "tools/quoted.h"
 
 namespace cachalot::tools {
 namespace {
 
 constexpr Part::Kind kContainer = Part::Kind::container;
+
+// PyTorch has -1, as a number without a sign, where Python does not know the line.
+std::uint32_t line_number(std::optional<std::uint64_t> line) {
+  if (!line || *line > std::numeric_limits<std::int64_t>::max()) return 0;
+  return static_cast<std::uint32_t>(std::min<std::uint64_t>(*line, std::numeric_limits<std::uint32_t>::max()));
+}
 
 Part gone() { return Part::of_id(Part::Kind::gone, 0); }
 
@@ -159,15 +166,20 @@ Part SnapshotBuilder::frame(Part item) {
   require(file != nullptr && name != nullptr, "a frame has no '{}'", file == nullptr ? "filename" : "name");
   StackFrame taken{.file = text_id(*file, "filename"), .function = text_id(*name, "name")};
   if (const Part* line = find(pairs, Word::line)) {
-    taken.line = static_cast<std::uint32_t>(std::min<std::uint64_t>(line->natural().value_or(0), ~std::uint32_t{0}));
+    taken.line = line_number(line->natural());
   }
   const Part* const node = find(pairs, Word::fx_node_name);
   if (node != nullptr && node->is_text()) taken.node = node->id();
-  const std::size_t known = history_.stacks.frame_count();
-  const Part meaning = Part::of_id(Part::Kind::frame, history_.stacks.add_frame(taken));
-  if (meaning.id() >= known) budget_.charge(2 * sizeof(StackFrame) + 4 * sizeof(FrameId));
+  const Part meaning = Part::of_id(Part::Kind::frame, add_frame(taken));
   finish_dict(item, pairs, meaning);
   return meaning;
+}
+
+FrameId SnapshotBuilder::add_frame(const StackFrame& frame) {
+  const std::size_t known = history_.stacks.frame_count();
+  const FrameId id = history_.stacks.add_frame(frame);
+  if (id >= known) budget_.charge(2 * sizeof(StackFrame) + 4 * sizeof(FrameId));
+  return id;
 }
 
 StackId SnapshotBuilder::stack(Part frames, const char* key) {
@@ -177,6 +189,26 @@ StackId SnapshotBuilder::stack(Part frames, const char* key) {
   const Container* const list = list_of(frames, Container::Kind::frames, key);
   frames_.clear();
   for (std::size_t i = 0; list != nullptr && i < list->parts.size(); ++i) frames_.push_back(list->parts[i].id());
+  return close_stack(frames);
+}
+
+// Frames as others, or lines of a traceback, the oldest call first.
+StackId SnapshotBuilder::forward_stack(Part frames) {
+  frames = parts_.resolved(frames);
+  const Container* const list = parts_.find(frames);
+  const bool is_traceback = list != nullptr && list->kind == Container::Kind::list && !list->parts.empty() &&
+                            std::ranges::all_of(list->parts, &Part::is_text);
+  if (!is_traceback) return stack(frames, "forward_frames");
+  frames_.clear();
+  for (std::size_t i = list->parts.size(); i > 0; --i) {
+    const TracebackCall call = call_of_traceback(history_.texts[list->parts[i - 1].id()]);
+    frames_.push_back(
+        add_frame({.file = text(call.file).id(), .function = text(call.function).id(), .line = call.line}));
+  }
+  return close_stack(frames);
+}
+
+StackId SnapshotBuilder::close_stack(Part frames) {
   const std::size_t known = history_.stacks.size();
   const StackId id = history_.stacks.add(frames_);
   if (id >= known) budget_.charge(2 * frames_.size() * sizeof(FrameId) + 8 * sizeof(StackId));

@@ -29,6 +29,7 @@ class SnapshotBuilder : public PartFields {
   History finish(Part root);
 
  private:
+  static constexpr int kHost = -1;  // the device of pinned host memory
   struct DeviceSegment {
     int device = 0;
     HistorySegment segment;
@@ -50,7 +51,10 @@ class SnapshotBuilder : public PartFields {
 
   // ---- what dicts mean
   Part frame(Part item);
+  FrameId add_frame(const StackFrame& frame);
   StackId stack(Part frames, const char* key);
+  StackId forward_stack(Part frames);
+  StackId close_stack(Part frames);
   TextId metadata(Part value);
   bool event(const Pairs& pairs, HistoryEvent& event);
   void add_detail(Word word, Part value, EventDetails& details);

@@ -76,7 +76,7 @@ bool SnapshotBuilder::event(const Pairs& pairs, HistoryEvent& event) {
 void SnapshotBuilder::add_detail(Word word, Part value, EventDetails& details) {
   switch (word) {
     case Word::forward_frames:
-      details.forward_stack = stack(value, "forward_frames");
+      details.forward_stack = forward_stack(value);
       return;
     case Word::compile_context:
       if (value.is_text() && word_of(value.id()) != Word::not_available) details.compile_context = value.id();
@@ -108,7 +108,8 @@ SnapshotBuilder::DeviceSegment SnapshotBuilder::segment(const Pairs& pairs) {
   };
   DeviceSegment taken;
   HistorySegment& segment = taken.segment;
-  taken.device = static_cast<int>(natural(field(Word::device), "device", kMostDevices));
+  const Part& device = field(Word::device);
+  taken.device = device.integer() == kHost ? kHost : static_cast<int>(natural(device, "device", kMostDevices));
   segment.address = address(field(Word::address), "address");
   segment.bytes = bytes(field(Word::total_size), "total_size");
   segment.stream = stream(field(Word::stream));

@@ -6,6 +6,7 @@
 
 #include "cachalot/caching_allocator.h"
 #include "tools/history/annotations.h"
+#include "tools/history/pools.h"
 #include "tools/history/snapshot_builder.h"
 
 namespace cachalot::tools {
@@ -21,7 +22,10 @@ History SnapshotBuilder::finish(Part root) {
   }
   parts_.clear();
   for (auto& [store, device] : traces_) device->events = events_[store].take();
-  for (auto& [number, device] : devices_) complete_annotations(history_, device);
+  for (auto& [number, device] : devices_) {
+    complete_annotations(history_, device);
+    complete_pools(device);
+  }
   for (auto& [number, device] : host_) complete_annotations(history_, device);
   move_devices(devices_, history_.devices);
   move_devices(host_, history_.host);
@@ -58,7 +62,8 @@ void SnapshotBuilder::take_segments(Part value, const char* key, Devices& device
   where_ = {};
   if (taken == nullptr) return;
   for (const DeviceSegment& of_device : segments_[taken->store]) {
-    DeviceHistory& device = devices[of_device.device];
+    require(of_device.device != kHost || &devices == &host_, "a segment of '{}' has the device -1", key);
+    DeviceHistory& device = devices[std::max(of_device.device, 0)];
     device.segments.push_back(of_device.segment);
     device.segments.back().first_block = device.blocks.size();
     const auto first = blocks_.begin() + static_cast<std::ptrdiff_t>(of_device.segment.first_block);
