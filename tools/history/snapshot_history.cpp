@@ -9,11 +9,11 @@
 
 #include "base/check.h"
 #include "tools/foreign_files.h"
+#include "tools/history/pickle_input.h"
+#include "tools/history/pickle_program.h"
 #include "tools/history/snapshot_builder.h"
 #include "tools/history/snapshot_json.h"
 #include "tools/history/snapshot_machine.h"
-#include "tools/pickle_input.h"
-#include "tools/pickle_program.h"
 #include "tools/quoted.h"
 
 namespace cachalot::tools {
@@ -45,10 +45,10 @@ void require_snapshot(InputFile& file) {
 History of_pickle(InputFile file) {
   const std::string path = file.path();
   SnapshotBuilder builder(file.memory_limit());
-  PickleInput input(std::move(file), builder.budget());
+  PickleInput input(std::move(file));
   SnapshotMachine machine(input, builder);
   try {
-    PickleProgram(input, machine).run();
+    run_pickle(input, machine);
     return builder.finish(machine.result());
   } catch (const BrokenPickle& broken) {
     throw InvalidArgument(fmt::format("{}: {}", path, broken.what()));
