@@ -35,9 +35,8 @@ class InputFile {
   const std::string& path() const { return path_; }
   // Bytes on the disk; nullopt for what is no regular file: a pipe, say. Such cannot be read a second time.
   std::optional<std::size_t> size() const;
-  // The most host memory that the document of this file (plain_document.h) may take: a multiple of the size on the disk,
+  // The most host memory that the history of this file (history/history.h) may take: a multiple of the size on the disk,
   // so that a small file that decompresses to a large one, or tells of one, is refused; and three quarters of the machine's.
-  // A history (history/history.h) is counted as a whole.
   std::size_t memory_limit() const;
 
  private:

@@ -3,14 +3,19 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstdint>
+#include <functional>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <span>
+#include <string_view>
 #include <tuple>
 #include <utility>
 #include <vector>
 
 #include "base/bytes.h"
-#include "tools/history/history.h"
+#include "cachalot/pool_id.h"
+#include "tools/analysis/sites.h"
 #include "tools/json_text.h"
 #include "tools/quoted.h"
 #include "tools/text_layout.h"
@@ -20,48 +25,58 @@ namespace {
 
 struct Figures {
   std::size_t segments = 0;
-  std::size_t reserved = 0;
-  std::size_t allocated = 0;  // in live blocks
-  std::size_t pending = 0;    // freed, but in use by other streams
-  std::size_t requested = 0;  // of the two
-  std::size_t free = 0;
-  std::size_t largest_free = 0;
+  std::uint64_t reserved = 0;
+  std::uint64_t allocated = 0;  // in live blocks
+  std::uint64_t pending = 0;    // freed, but in use by other streams
+  std::uint64_t requested = 0;  // of the two
+  std::uint64_t free = 0;
+  std::uint64_t largest_free = 0;
   std::size_t live_blocks = 0;
   std::size_t free_blocks = 0;
 
-  void add(const SegmentSnapshot& segment) {
+  void add(const HistorySegment& segment, std::span<const HistoryBlock> blocks) {
     ++segments;
-    reserved += segment.total_size;
-    allocated += segment.allocated_size;
-    pending += segment.active_size - segment.allocated_size;
-    requested += segment.requested_size;
-    for (const BlockSnapshot& block : segment.blocks) {
-      if (block.state != BlockSnapshot::State::inactive) {
-        ++live_blocks;
-        continue;
-      }
-      ++free_blocks;
-      free += block.size;
-      largest_free = std::max(largest_free, block.size);
-    }
+    reserved += segment.bytes;
+    for (const HistoryBlock& block : blocks) add(block);
   }
 
   double internal() const { return one_minus(requested, allocated + pending); }
   double external() const { return one_minus(largest_free, free); }
 
  private:
-  static double one_minus(std::size_t part, std::size_t whole) {
+  void add(const HistoryBlock& block) {
+    if (block.state == HistoryBlock::State::free) {
+      ++free_blocks;
+      free += block.bytes;
+      largest_free = std::max(largest_free, block.bytes);
+      return;
+    }
+    ++live_blocks;
+    (block.state == HistoryBlock::State::allocated ? allocated : pending) += block.bytes;
+    requested += std::min(block.requested_bytes, block.bytes);
+  }
+
+  static double one_minus(std::uint64_t part, std::uint64_t whole) {
     return whole == 0 ? 0 : 1 - static_cast<double>(part) / static_cast<double>(whole);
   }
 };
 
+// A line of the program; all of it empty: no call stack was recorded.
+struct Place {
+  std::string_view file;
+  std::uint32_t line = 0;
+  std::string_view function;
+
+  friend auto operator<=>(const Place&, const Place&) = default;  // NOLINT(modernize-use-nullptr): not one of ours
+};
+
 struct SiteFigures {
-  Frame place;
-  std::size_t bytes = 0;
+  Place place;
+  std::uint64_t bytes = 0;
   std::size_t blocks = 0;
 };
 
-using PoolKey = std::tuple<PoolId, PoolKind, std::uintptr_t>;  // the last is the stream
+using PoolKey = std::tuple<PoolId, PoolKind, std::uint64_t>;  // the last is the stream
 
 struct DeviceFigures {
   Figures all;
@@ -71,52 +86,58 @@ struct DeviceFigures {
   double history_seconds = 0;
 };
 
-using SitesByPlace = std::map<Frame, SiteFigures>;
+Place place_of(const History& history, Sites& sites, StackId stack) {
+  if (stack == 0) return {};
+  const StackFrame& frame = history.stacks.frame(sites.place_of(stack));
+  return {history.texts[frame.file], frame.line, history.texts[frame.function]};
+}
 
-void add_sites(const SegmentSnapshot& segment, SitesByPlace& by_place) {
-  for (const BlockSnapshot& block : segment.blocks) {
-    if (block.state == BlockSnapshot::State::inactive) continue;
-    const Site* const site = site_of(block.context);
-    const Frame place = site == nullptr ? Frame{} : site->place;
+std::vector<SiteFigures> sites_of(const History& history, Sites& sites, const DeviceHistory& device) {
+  std::map<Place, SiteFigures> by_place;
+  for (const HistoryBlock& block : device.blocks) {
+    if (block.state == HistoryBlock::State::free) continue;
+    const Place place = place_of(history, sites, block.stack);
     SiteFigures& figures = by_place[place];
     figures.place = place;
-    figures.bytes += block.size;
+    figures.bytes += block.bytes;
     ++figures.blocks;
   }
+  std::vector<SiteFigures> largest_first;
+  for (const auto& [place, figures] : by_place) largest_first.push_back(figures);
+  std::ranges::stable_sort(largest_first, std::greater<>{}, &SiteFigures::bytes);
+  return largest_first;
 }
 
-std::vector<SiteFigures> largest_first(const SitesByPlace& by_place) {
-  std::vector<SiteFigures> sites;
-  for (const auto& [place, figures] : by_place) sites.push_back(figures);
-  std::ranges::stable_sort(sites, std::greater<>{}, &SiteFigures::bytes);
-  return sites;
+DeviceFigures figures_of(const History& history, Sites& sites, const DeviceHistory& device) {
+  DeviceFigures figures;
+  for (const HistorySegment& segment : device.segments) {
+    const auto blocks = std::span(device.blocks).subspan(segment.first_block, segment.block_count);
+    figures.all.add(segment, blocks);
+    const PoolKind kind = segment.is_small ? PoolKind::small : PoolKind::large;
+    figures.pools[{history.pools[segment.pool], kind, history.streams[segment.stream]}].add(segment, blocks);
+  }
+  figures.sites = sites_of(history, sites, device);
+  figures.history_entries = device.events.size();
+  if (!device.events.empty()) {
+    figures.history_seconds =
+        (static_cast<double>(device.events.back().time_us) - static_cast<double>(device.events.front().time_us)) / 1e6;
+  }
+  return figures;
 }
 
-std::map<int, DeviceFigures> figures_of(const TorchSnapshot& snapshot) {
+// By the number of the device.
+std::map<int, DeviceFigures> figures_of(const History& history) {
   std::map<int, DeviceFigures> devices;
-  std::map<int, SitesByPlace> sites;
-  for (const SegmentSnapshot& segment : snapshot.memory.segments) {
-    DeviceFigures& device = devices[segment.device];
-    device.all.add(segment);
-    add_sites(segment, sites[segment.device]);
-    const auto stream = reinterpret_cast<std::uintptr_t>(segment.stream);
-    device.pools[{segment.segment_pool_id, segment.segment_type, stream}].add(segment);
+  Sites sites(history);
+  for (const DeviceHistory& device : history.devices) {
+    devices[device.device] = figures_of(history, sites, device);
   }
-  const auto& histories = snapshot.memory.device_traces;
-  for (std::size_t i = 0; i < histories.size(); ++i) {
-    if (histories[i].empty()) continue;
-    DeviceFigures& device = devices[static_cast<int>(i)];
-    device.history_entries = histories[i].size();
-    device.history_seconds =
-        (static_cast<double>(histories[i].back().time_us) - static_cast<double>(histories[i].front().time_us)) / 1e6;
-  }
-  for (const auto& [index, by_place] : sites) devices[index].sites = largest_first(by_place);
   return devices;
 }
 
 // --- text -------------------------------------------------------------------------------------------------------------
 
-std::string place_text(const Frame& place) {
+std::string place_text(const Place& place) {
   if (place.file.empty() && place.function.empty()) return "(no call stack was recorded)";
   return fmt::format("{}:{} in {}", Printable{place.file}, place.line, Printable{place.function});
 }
@@ -218,11 +239,11 @@ Json json_of(int index, const DeviceFigures& device, std::size_t top) {
 
 }  // namespace
 
-std::string to_text(const TorchSnapshot& snapshot, std::size_t top, const Style& style) {
-  const std::map<int, DeviceFigures> devices = figures_of(snapshot);
-  std::string text = style.bold(snapshot.path) + "\n";
+std::string to_text(const History& history, std::size_t top, const Style& style) {
+  const std::map<int, DeviceFigures> devices = figures_of(history);
+  std::string text = style.bold(history.path) + "\n";
   if (devices.empty()) {
-    text += snapshot.unknown_actions == 0 ? "  no memory is held, and there is no history\n" : "  no memory is held\n";
+    text += history.unknown_actions == 0 ? "  no memory is held, and there is no history\n" : "  no memory is held\n";
   }
   for (const auto& [index, device] : devices) {
     if (devices.size() > 1 || index != 0) text += fmt::format("device {}\n", index);
@@ -230,17 +251,17 @@ std::string to_text(const TorchSnapshot& snapshot, std::size_t top, const Style&
     if (device.all.segments > 0) text += pools_text(device);
     text += sites_text(device, top);
   }
-  if (snapshot.unknown_actions > 0)
-    text += labelled_line("left out of the history", unknown_actions_text(snapshot.unknown_actions));
+  if (history.unknown_actions > 0)
+    text += labelled_line("left out of the history", unknown_actions_text(history.unknown_actions));
   return text;
 }
 
-std::string to_json(const TorchSnapshot& snapshot, std::size_t top) {
-  Json json = {{"snapshot", snapshot.path},
-               {"settings", snapshot.memory.options.text},
-               {"unknown_actions", snapshot.unknown_actions},
+std::string to_json(const History& history, std::size_t top) {
+  Json json = {{"snapshot", history.path},
+               {"settings", history.settings},
+               {"unknown_actions", history.unknown_actions},
                {"devices", Json::array()}};
-  for (const auto& [index, device] : figures_of(snapshot)) json["devices"].push_back(json_of(index, device, top));
+  for (const auto& [index, device] : figures_of(history)) json["devices"].push_back(json_of(index, device, top));
   return text_of(json);
 }
 

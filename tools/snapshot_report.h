@@ -4,16 +4,16 @@
 #include <cstddef>
 #include <string>
 
-#include "tools/snapshot_reader.h"
+#include "tools/history/history.h"
 #include "tools/style.h"
 
 namespace cachalot::tools {
 
 // For each device: reserved, allocated, requested and free bytes, fragmentation (stats.h has the formulas), the same for
-// each pool and stream, and the `top` sites with most live memory.
-std::string to_text(const TorchSnapshot& snapshot, std::size_t top, const Style& style = {});
+// each pool and stream, and the `top` sites with most live memory. Pinned host memory is left out.
+std::string to_text(const History& history, std::size_t top, const Style& style = {});
 
 // The same as a JSON object on one line, without the newline.
-std::string to_json(const TorchSnapshot& snapshot, std::size_t top);
+std::string to_json(const History& history, std::size_t top);
 
 }  // namespace cachalot::tools

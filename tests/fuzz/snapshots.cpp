@@ -1,8 +1,7 @@
 // Snapshots, pickles and JSON: they are read or refused with InvalidArgument, whatever they hold. What was read is
 // reported. histories.cpp has what else is made of them.
-#include "tools/snapshot_reader.h"
-
 #include "tests/fuzz/file.h"
+#include "tools/history/snapshot_history.h"
 #include "tools/snapshot_report.h"
 
 namespace cachalot::fuzz {
@@ -10,9 +9,9 @@ namespace {
 
 constexpr std::size_t kTop = 10;
 
-void report(const tools::TorchSnapshot& snapshot) {
-  expect(!tools::to_text(snapshot, kTop).empty(), "a report without a word");
-  expect(tools::to_json(snapshot, kTop).front() == '{', "a report that is no JSON");
+void report(const tools::History& history) {
+  expect(!tools::to_text(history, kTop).empty(), "a report without a word");
+  expect(tools::to_json(history, kTop).front() == '{', "a report that is no JSON");
 }
 
 }  // namespace
@@ -21,9 +20,9 @@ void report(const tools::TorchSnapshot& snapshot) {
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using namespace cachalot;
   const fuzz::File file(Bytes(data, size).text());
-  tools::TorchSnapshot snapshot;
-  const auto read = [&] { snapshot = tools::read_snapshot(tools::InputFile(file.path(), "snapshot")); };
+  tools::History history;
+  const auto read = [&] { history = tools::read_snapshot_history(tools::InputFile(file.path(), "snapshot")); };
   if (!fuzz::is_taken(read)) return 0;
-  fuzz::report(snapshot);
+  fuzz::report(history);
   return 0;
 }

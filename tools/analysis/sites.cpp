@@ -45,12 +45,10 @@ Origin origin_of(std::string_view file) {
 }
 
 Origin Sites::origin(FrameId frame) {
-  if (origins_.size() < history_.stacks.frame_count()) origins_.resize(history_.stacks.frame_count());
-  std::uint8_t& known = origins_[frame];
-  if (known == 0) {
-    known =
-        static_cast<std::uint8_t>(1 + static_cast<int>(origin_of(history_.texts[history_.stacks.frame(frame).file])));
-  }
+  if (origins_.size() < history_.texts.size()) origins_.resize(history_.texts.size());
+  const TextId file = history_.stacks.frame(frame).file;
+  std::uint8_t& known = origins_[file];
+  if (known == 0) known = static_cast<std::uint8_t>(1 + static_cast<int>(origin_of(history_.texts[file])));
   return static_cast<Origin>(known - 1);
 }
 

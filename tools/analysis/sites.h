@@ -24,7 +24,7 @@ enum class Origin : std::uint8_t { own, library, torch, machine };  // machine: 
 // installed.
 Origin origin_of(std::string_view file);
 
-// Remembers what it has found of each frame and stack. The history must outlive it. Not thread-safe.
+// Remembers what it has found of each file and stack. The history must outlive it. Not thread-safe.
 class Sites {
  public:
   explicit Sites(const History& history) : history_(history) {}
@@ -49,7 +49,7 @@ class Sites {
   std::string make_module(StackId stack) const;
 
   const History& history_;
-  std::vector<std::uint8_t> origins_;  // by frame; 0: not yet known
+  std::vector<std::uint8_t> origins_;  // by the text of the file; 0: not yet known
   std::map<std::pair<StackId, Frames>, FrameId> places_;
   std::map<StackId, std::string> modules_;
 };

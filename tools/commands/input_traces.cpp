@@ -16,9 +16,9 @@
 #include "tools/foreign_files.h"
 #include "tools/history/allocations.h"
 #include "tools/history/history.h"
+#include "tools/history/snapshot_history.h"
 #include "tools/history/text_histories.h"
 #include "tools/replay.h"
-#include "tools/snapshot_reader.h"
 
 namespace cachalot::tools {
 namespace {

@@ -7,10 +7,9 @@
 
 #include "tools/commands/command.h"
 #include "tools/commands/with_file.h"
-#include "tools/history/history.h"
+#include "tools/history/snapshot_history.h"
 #include "tools/output_file.h"
 #include "tools/pages/page_writer.h"
-#include "tools/snapshot_reader.h"
 #include "tools/snapshot_report.h"
 
 namespace cachalot::tools {
@@ -54,23 +53,21 @@ class SnapshotCommand : public Command {
   int run(const Styles& styles) override {
     require_no_input(html_, "--html", snapshots_);
     std::vector<std::string> reports;
+    std::vector<History> histories;  // for the page
     for (const std::string& path : snapshots_) {
-      reports.push_back(with_file(path, "snapshot", [&](InputFile file) {
-        const TorchSnapshot snapshot = read_snapshot(std::move(file));
-        return json_ ? to_json(snapshot, top_) + "\n" : to_text(snapshot, top_, styles.out);
-      }));
+      with_file(path, "snapshot", [&](InputFile file) {
+        History history = read_snapshot_history(std::move(file));
+        reports.push_back(json_ ? to_json(history, top_) + "\n" : to_text(history, top_, styles.out));
+        if (!html_.empty()) histories.push_back(std::move(history));
+      });
     }
-    if (!html_.empty()) write_html();
+    if (!html_.empty()) write_html(histories);
     for (const std::string& report : reports) print(report);
     return 0;
   }
 
  private:
-  void write_html() const {
-    std::vector<History> histories;
-    for (const std::string& path : snapshots_) {
-      histories.push_back(with_file(path, "history", [](InputFile file) { return read_history(std::move(file)); }));
-    }
+  void write_html(const std::vector<History>& histories) const {
     PageReport report;
     report.title = snapshots_.size() == 1 ? snapshots_[0] : fmt::format("{} snapshots", snapshots_.size());
     report.command = "cachalot snapshot";

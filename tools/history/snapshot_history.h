@@ -11,7 +11,10 @@
 
 namespace cachalot::tools {
 
-// Throws InvalidArgument, which names file, place and rule.
+// Returns whether the file begins as a pickle or as JSON does; a trace does not.
+bool is_snapshot(InputFile& file);
+
+// Throws InvalidArgument, which names file, place and rule; also for a history of another format, such as a trace.
 History read_snapshot_history(InputFile file);
 
 }  // namespace cachalot::tools

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/check.h"
+#include "cachalot/errors.h"
 #include "tools/file_stream.h"
 #include "tools/quoted.h"
 
@@ -83,7 +84,11 @@ Part read_snapshot_json(InputFile& file, SnapshotBuilder& builder) {
   SnapshotSax sax(builder);
   FileStream buffer(file);
   std::istream stream(&buffer);
-  nlohmann::json::sax_parse(stream, &sax);
+  try {
+    nlohmann::json::sax_parse(stream, &sax);
+  } catch (const InvalidArgument& error) {
+    throw InvalidArgument(fmt::format("byte {}: {}", buffer.position(), error.what()));
+  }
   CACHALOT_REQUIRE(file.trouble().empty(), "{}", file.trouble());
   CACHALOT_REQUIRE(!buffer.is_too_long(), "longer than the most for a file of its size");
   CACHALOT_REQUIRE(sax.trouble().empty(), "{}", sax.trouble());

@@ -5,21 +5,6 @@
 
 namespace cachalot::tools {
 
-void SnapshotMachine::push(Value scalar) {
-  switch (scalar.kind()) {
-    case Value::Kind::boolean:
-      return push(Part::of_boolean(*scalar.boolean()));
-    case Value::Kind::integer:
-      return push(Part::of_integer(*scalar.integer()));
-    case Value::Kind::natural:
-      return push(Part::of_natural(*scalar.natural()));
-    case Value::Kind::real:
-      return push(Part::of_real(*scalar.real()));
-    default:
-      return push(Part());
-  }
-}
-
 // What is longer than what is kept is passed over.
 void SnapshotMachine::push_text(std::uint64_t bytes) {
   const auto kept = static_cast<std::size_t>(std::min<std::uint64_t>(bytes, SnapshotBuilder::kLongestText));

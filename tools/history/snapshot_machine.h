@@ -7,9 +7,9 @@
 #include <string_view>
 #include <vector>
 
+#include "tools/history/parts.h"
+#include "tools/history/pickle_input.h"
 #include "tools/history/snapshot_builder.h"
-#include "tools/pickle_input.h"
-#include "tools/plain_document.h"
 
 namespace cachalot::tools {
 
@@ -19,22 +19,25 @@ class SnapshotMachine {
 
   SnapshotMachine(PickleInput& input, SnapshotBuilder& builder) : input_(input), builder_(builder) {}
 
-  void push(Value scalar);
+  void push(Part part) {
+    if (parts_.size() == parts_.capacity()) builder_.budget().charge((parts_.size() + 1) * sizeof(Part));
+    parts_.push_back(part);
+  }
   void push_text(std::uint64_t bytes);
   void push_text(std::string_view text) { push(builder_.text(text)); }
   void push_bytes(std::uint64_t bytes);
-  void push_list(Value::Kind) { push(builder_.parts().open(Container::Kind::list)); }
+  void push_list() { push(builder_.parts().open(Container::Kind::list)); }
   void push_dict() { push(builder_.parts().open(Container::Kind::dict)); }
   void push_mark();
   void pop();
   void pop_to_mark() { parts_.resize(to_mark()); }
   void duplicate() { push(parts_[top(1)]); }
 
-  void collect(std::size_t count, Value::Kind) { collect_from(top(count)); }
-  void collect_to_mark(Value::Kind) { collect_from(to_mark()); }
+  void collect(std::size_t count) { collect_from(top(count)); }
+  void collect_to_mark() { collect_from(to_mark()); }
   void collect_dict_to_mark();
   void append() { extend_from(top(1)); }
-  void extend_to_mark(Value::Kind) { extend_from(to_mark()); }
+  void extend_to_mark() { extend_from(to_mark()); }
   void set_item() { set_items_from(top(2)); }
   void set_items_to_mark() { set_items_from(to_mark()); }
 
@@ -46,10 +49,6 @@ class SnapshotMachine {
   Part result() const { return parts_.back(); }
 
  private:
-  void push(Part part) {
-    if (parts_.size() == parts_.capacity()) builder_.budget().charge((parts_.size() + 1) * sizeof(Part));
-    parts_.push_back(part);
-  }
   std::size_t top(std::size_t count) const;
   std::size_t to_mark();
   void collect_from(std::size_t begin);

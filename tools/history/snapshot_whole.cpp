@@ -84,6 +84,7 @@ void SnapshotBuilder::take_traces(Part value, const char* key, Devices& devices)
           kMostDevices);
   const Pairs items = lists->parts;
   for (std::size_t device = 0; device < items.size(); ++device) {
+    where_ = {"the history of device", device};
     if (list_of(items[device], Container::Kind::events, key) != nullptr) {
       traces_of(items[device], key, devices[static_cast<int>(device)]);
     }

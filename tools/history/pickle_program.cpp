@@ -1,31 +1,23 @@
-// Carries out the opcodes of a pickle on a machine: a stack of values, marks and a memo, whatever the values are.
-#pragma once
+#include "tools/history/pickle_program.h"
 
 #include <bit>
 #include <cstddef>
 #include <cstdint>
 
-#include "tools/pickle_input.h"
+#include "tools/history/parts.h"
+#include "tools/history/pickle_scalars.h"
 #include "tools/pickle_opcodes.h"
-#include "tools/pickle_scalars.h"
 
 namespace cachalot::tools {
+namespace {
 
-template <typename Machine>
+constexpr std::uint64_t kNewestProtocol = 5;
+
 class PickleProgram {
  public:
-  PickleProgram(PickleInput& input, Machine& machine) : input_(input), machine_(machine) {}
+  PickleProgram(PickleInput& input, SnapshotMachine& machine) : input_(input), machine_(machine) {}
 
-  // Until STOP, which ends the file.
-  void run() {
-    while (step()) {
-    }
-  }
-
- private:
-  static constexpr std::uint64_t kNewestProtocol = 5;
-
-  // One opcode; false: it was the last.
+  // Carries out one opcode. Returns false for the last one.
   bool step() {
     const Opcode opcode = input_.opcode();
     if (memo(opcode) || text(opcode) || number(opcode) || container(opcode) || other(opcode)) [[likely]]
@@ -40,25 +32,26 @@ class PickleProgram {
     return false;
   }
 
+ private:
   // ---- opcodes, by what they are about; false: it is none of these
 
   bool number(Opcode opcode) {
     switch (opcode) {
       case Opcode::none:
-        machine_.push(Value());
+        machine_.push(Part());
         return true;
       case Opcode::newtrue:
       case Opcode::newfalse:
-        machine_.push(Value::of_boolean(opcode == Opcode::newtrue));
+        machine_.push(Part::of_boolean(opcode == Opcode::newtrue));
         return true;
       case Opcode::binint:
-        machine_.push(Value::of_integer(static_cast<std::int32_t>(input_.natural(4))));
+        machine_.push(Part::of_integer(static_cast<std::int32_t>(input_.natural(4))));
         return true;
       case Opcode::binint1:
-        machine_.push(Value::of_integer(static_cast<std::int64_t>(input_.natural(1))));
+        machine_.push(Part::of_integer(static_cast<std::int64_t>(input_.natural(1))));
         return true;
       case Opcode::binint2:
-        machine_.push(Value::of_integer(static_cast<std::int64_t>(input_.natural(2))));
+        machine_.push(Part::of_integer(static_cast<std::int64_t>(input_.natural(2))));
         return true;
       case Opcode::long1:
         machine_.push(long_integer(input_, input_.natural(1)));
@@ -67,7 +60,7 @@ class PickleProgram {
         machine_.push(long_integer(input_, input_.natural(4)));
         return true;
       case Opcode::binfloat:
-        machine_.push(Value::of_real(std::bit_cast<double>(__builtin_bswap64(input_.natural(8)))));
+        machine_.push(Part::of_real(std::bit_cast<double>(__builtin_bswap64(input_.natural(8)))));
         return true;
       case Opcode::int_line:
         machine_.push(integer_or_boolean(input_, input_.line()));
@@ -107,10 +100,10 @@ class PickleProgram {
         machine_.push_bytes(input_.natural(8));
         return true;
       case Opcode::unicode:
-        machine_.push_text(unescaped_unicode(input_, input_.line(Machine::kLongestLine)));
+        machine_.push_text(unescaped_unicode(input_, input_.line(SnapshotMachine::kLongestLine)));
         return true;
       case Opcode::string:
-        machine_.push_text(unescaped_string(input_, input_.line(Machine::kLongestLine)));
+        machine_.push_text(unescaped_string(input_, input_.line(SnapshotMachine::kLongestLine)));
         return true;
       default:
         return false;
@@ -120,31 +113,22 @@ class PickleProgram {
   bool container(Opcode opcode) {
     switch (opcode) {
       case Opcode::empty_list:
-        machine_.push_list(Value::Kind::list);
-        return true;
       case Opcode::empty_tuple:
-        machine_.push_list(Value::Kind::tuple);
-        return true;
       case Opcode::empty_set:
-        machine_.push_list(Value::Kind::set);
+        machine_.push_list();
         return true;
       case Opcode::empty_dict:
         machine_.push_dict();
         return true;
       case Opcode::list:
-        machine_.collect_to_mark(Value::Kind::list);
-        return true;
       case Opcode::tuple:
-        machine_.collect_to_mark(Value::Kind::tuple);
-        return true;
       case Opcode::frozenset:
-        machine_.collect_to_mark(Value::Kind::set);
+        machine_.collect_to_mark();
         return true;
       case Opcode::tuple1:
       case Opcode::tuple2:
       case Opcode::tuple3:
-        machine_.collect(static_cast<std::size_t>(opcode) - static_cast<std::size_t>(Opcode::tuple1) + 1,
-                         Value::Kind::tuple);
+        machine_.collect(static_cast<std::size_t>(opcode) - static_cast<std::size_t>(Opcode::tuple1) + 1);
         return true;
       case Opcode::dict:
         machine_.collect_dict_to_mark();
@@ -153,10 +137,8 @@ class PickleProgram {
         machine_.append();
         return true;
       case Opcode::appends:
-        machine_.extend_to_mark(Value::Kind::list);
-        return true;
       case Opcode::additems:
-        machine_.extend_to_mark(Value::Kind::set);
+        machine_.extend_to_mark();
         return true;
       case Opcode::setitem:
         machine_.set_item();
@@ -225,7 +207,15 @@ class PickleProgram {
   }
 
   PickleInput& input_;
-  Machine& machine_;
+  SnapshotMachine& machine_;
 };
+
+}  // namespace
+
+void run_pickle(PickleInput& input, SnapshotMachine& machine) {
+  PickleProgram program(input, machine);
+  while (program.step()) {
+  }
+}
 
 }  // namespace cachalot::tools

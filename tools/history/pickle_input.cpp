@@ -1,12 +1,11 @@
-#include "tools/pickle_input.h"
+#include "tools/history/pickle_input.h"
 
 #include <algorithm>
 #include <cstring>
 
 namespace cachalot::tools {
 
-PickleInput::PickleInput(InputFile file, MemoryBudget& budget)
-    : file_(std::move(file)), budget_(budget), buffer_(std::size_t{1} << 18) {}
+PickleInput::PickleInput(InputFile file) : file_(std::move(file)), buffer_(std::size_t{1} << 18) {}
 
 unsigned char PickleInput::byte() {
   if (is_at_end()) cut_off("its argument is not all there");
@@ -32,19 +31,6 @@ void PickleInput::gather(std::size_t count) {
   if (end_ < count) cut_off(fmt::format("of {} bytes there are {}", count, end_));
 }
 
-// As long as the file says, but taken as it arrives.
-std::string PickleInput::bytes(std::uint64_t count) {
-  std::string all;
-  while (all.size() < count) {
-    if (is_at_end()) cut_off(fmt::format("of {} bytes there are {}", count, all.size()));
-    const std::size_t left = static_cast<std::size_t>(std::min<std::uint64_t>(count - all.size(), end_ - begin_));
-    grow(all, left);
-    all.append(buffer_.data() + begin_, left);
-    begin_ += left;
-  }
-  return all;
-}
-
 std::string PickleInput::line(std::size_t longest) {
   std::string all;
   for (;;) {
@@ -52,17 +38,11 @@ std::string PickleInput::line(std::size_t longest) {
     const char* const from = buffer_.data() + begin_;
     const auto* newline = static_cast<const char*>(std::memchr(from, '\n', end_ - begin_));
     const std::size_t length = newline == nullptr ? end_ - begin_ : static_cast<std::size_t>(newline - from);
-    require(length <= longest - all.size(), "a number of more than {} digits", longest);
-    grow(all, length);
+    require(length <= longest - all.size(), "its line has more than {} bytes", longest);
     all.append(from, length);
     begin_ += length + (newline == nullptr ? 0 : 1);
     if (newline != nullptr) return all;
   }
-}
-
-// While a text arrives it is on the document's account, too: one of all the file is, else, held before it is counted.
-void PickleInput::grow(const std::string& text, std::size_t bytes) {
-  if (text.size() + bytes > text.capacity()) budget_.charge(text.size() + bytes);
 }
 
 void PickleInput::require_end() {

@@ -15,7 +15,6 @@
 #include "base/check.h"
 #include "cachalot/errors.h"
 #include "tools/input_file.h"
-#include "tools/memory_budget.h"
 #include "tools/pickle_opcodes.h"
 #include "tools/quoted.h"
 
@@ -31,8 +30,7 @@ class PickleInput {
   static constexpr std::size_t kLongestNumber = 1 << 16;  // as text
   static constexpr std::size_t kMostViewed = 1 << 15;
 
-  // Texts count against the budget from when they arrive.
-  PickleInput(InputFile file, MemoryBudget& budget);
+  explicit PickleInput(InputFile file);
 
   const std::string& path() const { return file_.path(); }
   // Returns where the opcode is that was read last.
@@ -61,7 +59,6 @@ class PickleInput {
     return {buffer_.data() + begin_ - count, count};
   }
   void skip(std::uint64_t count);
-  std::string bytes(std::uint64_t count);
   std::string line(std::size_t longest = kLongestNumber);
   // Throws BrokenPickle if the file goes on, or was not all there.
   void require_end();
@@ -80,10 +77,8 @@ class PickleInput {
   bool refill();
   bool is_at_end() { return begin_ == end_ && !refill(); }
   void gather(std::size_t count);
-  void grow(const std::string& text, std::size_t bytes);
 
   InputFile file_;
-  MemoryBudget& budget_;
   std::vector<char> buffer_;
   std::size_t position_ = 0;  // in the file, of the buffer's front
   std::size_t begin_ = 0;     // of what is unread in the buffer

@@ -1,4 +1,4 @@
-#include "tools/pickle_scalars.h"
+#include "tools/history/pickle_scalars.h"
 
 #include <algorithm>
 #include <charconv>
@@ -44,41 +44,41 @@ std::uint32_t hexadecimal(const PickleInput& input, std::string_view digits, std
 }  // namespace
 
 // Sizes and addresses have 64 bits, and an unsigned one of them has a ninth byte for its sign.
-Value long_integer(PickleInput& input, std::uint64_t bytes) {
+Part long_integer(PickleInput& input, std::uint64_t bytes) {
   input.require(bytes <= 9, "an integer of {} bytes: none here has more than 64 bits", bytes);
-  if (bytes == 0) return Value::of_integer(0);
+  if (bytes == 0) return Part::of_integer(0);
   std::uint64_t value = input.natural(std::min<std::size_t>(static_cast<std::size_t>(bytes), 8));
   if (bytes == 9) {
     input.require(input.byte() == 0, "an integer of more than 64 bits");
-    return Value::of_natural(value);
+    return Part::of_natural(value);
   }
   const unsigned bits = 8 * static_cast<unsigned>(bytes);
   const bool is_negative = (value >> (bits - 1) & 1) != 0;
   if (is_negative && bits < 64) value |= ~std::uint64_t{0} << bits;
-  return Value::of_integer(static_cast<std::int64_t>(value));
+  return Part::of_integer(static_cast<std::int64_t>(value));
 }
 
-Value decimal(const PickleInput& input, std::string_view digits) {
+Part decimal(const PickleInput& input, std::string_view digits) {
   std::int64_t value = 0;
-  if (parse(digits, value)) return Value::of_integer(value);
+  if (parse(digits, value)) return Part::of_integer(value);
   std::uint64_t large = 0;
   input.require(parse(digits, large), "{} is not a whole number of 64 bits", Quoted{digits});
-  return Value::of_natural(large);
+  return Part::of_natural(large);
 }
 
-Value integer_or_boolean(const PickleInput& input, std::string_view digits) {
-  if (digits == "00" || digits == "01") return Value::of_boolean(digits == "01");
+Part integer_or_boolean(const PickleInput& input, std::string_view digits) {
+  if (digits == "00" || digits == "01") return Part::of_boolean(digits == "01");
   return decimal(input, digits);
 }
 
-Value long_decimal(const PickleInput& input, std::string_view digits) {
+Part long_decimal(const PickleInput& input, std::string_view digits) {
   return decimal(input, digits.substr(0, digits.size() - (digits.ends_with('L') ? 1 : 0)));
 }
 
-Value real(const PickleInput& input, std::string_view digits) {
+Part real(const PickleInput& input, std::string_view digits) {
   double value = 0;
   input.require(parse(digits, value), "{} is not a number", Quoted{digits});
-  return Value::of_real(value);
+  return Part::of_real(value);
 }
 
 std::uint64_t memo_index(const PickleInput& input, std::string_view digits) {

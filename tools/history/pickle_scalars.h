@@ -6,19 +6,19 @@
 #include <string>
 #include <string_view>
 
-#include "tools/pickle_input.h"
-#include "tools/plain_document.h"
+#include "tools/history/parts.h"
+#include "tools/history/pickle_input.h"
 
 namespace cachalot::tools {
 
 // Reads an integer of so many bytes, in two's complement, of at most 64 bits.
-Value long_integer(PickleInput& input, std::uint64_t bytes);
+Part long_integer(PickleInput& input, std::uint64_t bytes);
 
 // Each reads a number that is written as text.
-Value decimal(const PickleInput& input, std::string_view digits);
-Value integer_or_boolean(const PickleInput& input, std::string_view digits);
-Value long_decimal(const PickleInput& input, std::string_view digits);
-Value real(const PickleInput& input, std::string_view digits);
+Part decimal(const PickleInput& input, std::string_view digits);
+Part integer_or_boolean(const PickleInput& input, std::string_view digits);
+Part long_decimal(const PickleInput& input, std::string_view digits);
+Part real(const PickleInput& input, std::string_view digits);
 std::uint64_t memo_index(const PickleInput& input, std::string_view digits);
 
 // Decodes Python's raw-unicode-escape: Latin-1, and \uXXXX and \UXXXXXXXX for the rest.
