@@ -6,9 +6,9 @@
 #include <string>
 #include <vector>
 
+#include "tools/analysis/memory_ranges.h"
 #include "tools/history/allocations.h"
 #include "tools/history/history.h"
-#include "tools/analysis/memory_ranges.h"
 #include "tools/trace_reader.h"
 
 namespace cachalot::tools {
