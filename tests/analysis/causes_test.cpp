@@ -11,6 +11,7 @@
 #include "tools/analysis/explain_report.h"
 #include "tools/analysis/explanation.h"
 #include "tools/analysis/policy_settings.h"
+#include "tools/history/pools.h"
 
 namespace cachalot::tools {
 namespace {
@@ -178,6 +179,7 @@ TEST(Explain, PoolsOfSegmentsTellThoseOfEvents) {
     HistoryBuilder program = fragmented(50 * kMebi);
     const std::uint16_t pool = program.history().pools.add(is_graph ? PoolId{3, 0} : PoolId{0, 3});
     for (HistorySegment& segment : program.device().segments) segment.pool = pool;
+    complete_pools(program.device());
     const Explanation one = explained(program);
     EXPECT_EQ(one.cause, is_graph ? Cause::graph_pools : Cause::private_pool);
     EXPECT_EQ(one.shares.pools.front().name, is_graph ? "(3, 0)" : "(0, 3)");

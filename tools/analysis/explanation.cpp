@@ -9,7 +9,6 @@
 #include "tools/analysis/layout.h"
 #include "tools/analysis/policy_settings.h"
 #include "tools/analysis/stages.h"
-#include "tools/history/pools.h"
 
 namespace cachalot::tools {
 namespace {
@@ -106,7 +105,6 @@ void add_place(Explanation& explanation, const DeviceHistory& device, Sites& sit
 
 Explanation explain(const History& history, DeviceHistory& device, const CategoryRules& rules,
                     const ExplainOptions& options) {
-  complete_pools(device);
   Explanation explanation;
   explanation.device = device.device;
   explanation.is_host = options.is_host;

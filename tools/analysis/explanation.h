@@ -64,8 +64,7 @@ struct Explanation {
 };
 
 // Returns the explanation of one device. `device` is one of history.devices or, with options.is_host, of history.host; it is changed
-// for the replays, and is afterwards as before, but for events that lacked their pool (tools/history/pools.h). Throws
-// InvalidArgument where a trace of it cannot be replayed.
+// for the replays, and is afterwards as before. Throws InvalidArgument where a trace of it cannot be replayed.
 Explanation explain(const History& history, DeviceHistory& device, const CategoryRules& rules,
                     const ExplainOptions& options);
 
