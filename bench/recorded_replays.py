@@ -3,7 +3,8 @@
 
     bench/recorded_replays.py [--command build/release/tools/cachalot] FILE...
 
-FILE is a memory snapshot with a history. The exit code is 1 if a replay reserves something else.
+FILE is a memory snapshot with a history, of a program with PyTorch's default settings. The exit code is 1 if a replay reserves
+something else.
 """
 
 from __future__ import annotations

@@ -231,6 +231,10 @@ ExpandableFigures play_on_expandable_segments(const Trace& trace, std::size_t de
   ExpandableFigures figures;
   for_each_part(trace, [&](std::span<const TraceEvent> events, std::size_t) {
     for (const TraceEvent& event : events) {
+      if (event.empties_cache()) {
+        model.release_cached();
+        continue;
+      }
       Block*& block = blocks[event.slot];
       if (event.is_free()) {
         if (block != nullptr) model.free(std::exchange(block, nullptr));

@@ -56,6 +56,8 @@ class ExpandableSegments {
   // Returns the block, or nullptr where the device has not enough memory. An allocation needs one byte at least.
   Block* allocate(std::size_t bytes, std::uint32_t stream);
   void free(Block* block);
+  // Gives all pages without a live block back to the device.
+  void release_cached();
 
   std::size_t reserved_bytes() const { return reserved_bytes_; }
   std::size_t peak_reserved_bytes() const { return peak_reserved_bytes_; }
@@ -70,7 +72,6 @@ class ExpandableSegments {
   Block* find_room(Pool& pool, std::size_t bytes);
   Block* add_segment(Pool& pool);
   bool map(Block* block, std::size_t bytes);
-  void release_cached();
   void unmap(Block* block);
   void split(Block* block, std::size_t bytes);
   void merge(Block* block, Block* neighbour);

@@ -303,6 +303,10 @@ ReplayWorld::~ReplayWorld() {
 bool ReplayWorld::play_with_work(const TraceEvent& event, std::size_t number) {
   background_.advance_to(device_->clock_ns() + kHostNsPerEvent);
   try {
+    if (event.empties_cache()) {
+      allocator_.empty_cache();
+      return true;
+    }
     if (event.is_free()) {
       give_back(event.slot);
       return true;

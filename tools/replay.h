@@ -126,6 +126,10 @@ class ReplayWorld {
   // Plays one event, the allocator's part alone: no time passes and the block gets no work. Hazards are not checked,
   // and the options must not ask for it. False: it is an allocation, and it failed; its free will then do nothing.
   bool play(const TraceEvent& event) {
+    if (event.empties_cache()) [[unlikely]] {
+      allocator_.empty_cache();
+      return true;
+    }
     void*& pointer = pointers_[event.slot];
     if (event.is_free()) {
       allocator_.deallocate(std::exchange(pointer, nullptr));

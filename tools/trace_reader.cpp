@@ -233,6 +233,7 @@ std::size_t peak_live_bytes(const Trace& trace) {
   std::size_t peak = 0;
   for_each_part(trace, [&](std::span<const TraceEvent> events, std::size_t) {
     for (const TraceEvent& event : events) {
+      if (event.empties_cache()) continue;
       live -= bytes[event.slot];
       bytes[event.slot] = event.bytes;
       live += event.bytes;  // no overflow: less than 2^62, and less than 2^60 more

@@ -30,12 +30,15 @@ namespace cachalot::tools {
 // allocation is freed, so that a replay holds its pointers in an array no larger than the most that are alive at once.
 struct TraceEvent {
   static constexpr std::uint32_t kFree = std::numeric_limits<std::uint32_t>::max();
+  static constexpr std::uint32_t kCache = std::numeric_limits<std::uint32_t>::max();  // slot of a free: empties_cache
 
   std::uint64_t bytes = 0;   // requested; 0 for a free
-  std::uint32_t slot = 0;    // < Trace::slots
+  std::uint32_t slot = 0;    // < Trace::slots, or kCache
   std::uint32_t stream = 0;  // index in Trace::streams, or kFree
 
   bool is_free() const { return stream == kFree; }
+  // The program gives all cached memory back to the device, as by torch.cuda.empty_cache(). Histories alone tell this.
+  bool empties_cache() const { return slot == kCache; }
   bool operator==(const TraceEvent&) const = default;
 };
 

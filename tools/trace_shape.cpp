@@ -15,7 +15,10 @@ class Rewriter {
 
   Trace rewrite() {
     for (const TraceEvent& event : trace_.events) {
-      if (event.is_free()) {
+      if (event.empties_cache()) {
+        write_frees();
+        events_.push_back(event);
+      } else if (event.is_free()) {
         frees_.push_back(live_[event.slot]);
       } else {
         write_frees();

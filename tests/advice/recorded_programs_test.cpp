@@ -134,6 +134,31 @@ TEST(RecordedStart, IsTheMemoryThatPyTorchHadThen) {
   EXPECT_FALSE(recorded_start(device, allocations, block_bytes_of(device, allocations), Options()));
 }
 
+// 12 MiB are freed and given back, and other 14 MiB take their place.
+TEST(EmptiedCaches, AreEmptiedInTheReplay) {
+  History history;
+  const StackId own = history.stacks.add({{history.stacks.add_frame({.line = 1})}});
+  DeviceHistory& device = history.devices.emplace_back();
+  device.events = {{.address = 0x1000000, .bytes = 12 * kMiB, .action = Action::segment_alloc},
+                   {.address = 0x1000000, .bytes = 12 * kMiB, .action = Action::alloc},
+                   {.address = 0x1000000, .bytes = 12 * kMiB, .action = Action::free_requested},
+                   {.address = 0x1000000, .bytes = 12 * kMiB, .action = Action::free_completed},
+                   {.address = 0x1000000, .bytes = 12 * kMiB, .stack = own, .action = Action::segment_free},
+                   {.address = 0x2000000, .bytes = 14 * kMiB, .action = Action::segment_alloc},
+                   {.address = 0x2000000, .bytes = 14 * kMiB, .action = Action::alloc}};
+  const auto reserved = [&] { return replayed_bytes(trace_of(history, device)); };
+  EXPECT_EQ(reserved(), 14 * kMiB);
+  const ReplayedHeap expandable;
+  EXPECT_EQ(figures_of(trace_of(history, device), expandable, kEnoughBytes)->peak_held_bytes, 20 * kMiB);
+  EXPECT_EQ(peak_live_bytes(trace_of(history, device)), 14 * kMiB);
+  device.events[4].stack =
+      0;  // as of the call that asks for the new segment: PyTorch itself gave it back, to try again
+  EXPECT_EQ(reserved(), 26 * kMiB);
+  device.events[4].stack = own;
+  for (HistoryEvent& event : device.events) event.pool = history.pools.add(PoolId{0, 1});
+  EXPECT_EQ(reserved(), 26 * kMiB) << "memory of a pool stays there";
+}
+
 // 20 MiB are reserved; 30 more are asked for, and 8 are free on the device.
 History history_with_failure(std::uint64_t free_bytes) {
   History history;

@@ -159,7 +159,7 @@ TEST(RecordedSnapshots, AreReplayedToThePeakThatPyTorchReserved) {
     for (std::size_t i = 0; i < programs.size(); ++i) {
       const std::size_t replayed = replayed_bytes(programs[i], recorded.contents["settings"]);
       const auto reserved = recorded.contents["devices"][i]["peaks"]["reserved_bytes"].get<std::size_t>();
-      if (recorded.contents["empties_cache"]) {  // which a replay does not know
+      if (recorded.contents["empties_cache"]) {  // with memory pools, of which a replay does not know it
         EXPECT_GE(replayed, reserved);
       } else {
         EXPECT_EQ(replayed, reserved);

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <span>
 #include <utility>
 
 #include "base/check.h"
@@ -103,6 +104,7 @@ class TraceOfHistory {
     const std::uint32_t slot = live_.erase(address);
     if (slot != AddressMap::kNone) trace_.events.push_back(maker_.free(slot));
   }
+  void empty_cache() { trace_.events.push_back({.bytes = 0, .slot = TraceEvent::kCache, .stream = TraceEvent::kFree}); }
   // A request that failed: freed at once.
   void request(const HistoryEvent& event) {
     trace_.events.push_back(maker_.free(begin(event.bytes, event.stream, event.pool)));
@@ -129,6 +131,22 @@ class TraceOfHistory {
   TraceMaker maker_;
   AddressMap live_;  // slots
 };
+
+bool gives_segment_back(const HistoryEvent& event) {
+  return event.action == Action::segment_free || event.action == Action::segment_unmap;
+}
+
+// Returns whether the event is the last of a row by which the program gave its cached memory back. PyTorch itself gives memory
+// back for a request that fails otherwise: a segment for it, or the failure, comes next, from the same call.
+bool ends_emptying(std::span<const HistoryEvent> events, std::size_t number) {
+  if (!gives_segment_back(events[number])) return false;
+  if (number + 1 == events.size()) return true;
+  const HistoryEvent& next = events[number + 1];
+  if (gives_segment_back(next)) return false;
+  const bool is_retry =
+      next.action == Action::oom || next.action == Action::segment_alloc || next.action == Action::segment_map;
+  return !is_retry || (next.action != Action::oom && next.stack != events[number].stack);
+}
 
 }  // namespace
 
@@ -188,7 +206,11 @@ Trace trace_of(const History& history, const DeviceHistory& device, FailedReques
     made.allocate(allocation.address, allocation.bytes, allocation.stream, allocation.pool);
   }
   if (start != nullptr) std::ranges::for_each(start->events, add);
-  std::ranges::for_each(std::span(device.events).subspan(start == nullptr ? 0 : start->left_out), add);
+  const bool has_pools = std::ranges::any_of(device.events, [](const HistoryEvent& event) { return event.pool != 0; });
+  for (std::size_t i = start == nullptr ? 0 : start->left_out; i < device.events.size(); ++i) {
+    add(device.events[i]);
+    if (!has_pools && ends_emptying(device.events, i)) made.empty_cache();
+  }
   CACHALOT_REQUIRE(!trace.events.empty(), "{}: the history has no allocation and no free", trace.path);
   made.finish();
   return trace;

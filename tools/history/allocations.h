@@ -47,6 +47,9 @@ std::vector<AllocationStep> steps_of(const std::vector<Allocation>& allocations)
 // becomes a stream of its own. A request that failed is left out; or it is played, and freed at once: whether a policy has
 // memory for it is then known. Throws InvalidArgument when the history has neither an allocation nor a free.
 //
+// Where the program gave its cached memory back, the replay does so (TraceEvent::empties_cache); but not in a history with memory
+// pools, whose memory stays theirs.
+//
 // The replay decides anew where everything goes; it need not come to the recorded segments. An allocation becomes one of
 // the bytes that were asked for, a request to free it a free, its completion nothing, unless the free was not requested
 // (a pool set back to a checkpoint, say).

@@ -43,6 +43,10 @@ class LayoutRecorder {
  private:
   // The trace has the allocations in their order.
   void play(const TraceEvent& event, std::size_t number) {
+    if (event.empties_cache()) {  // with the event before
+      world_.play_with_work(event, number);
+      return;
+    }
     if (event.is_free()) {
       event_ = allocations_[by_slot_[event.slot]].end;
       world_.play_with_work(event, number);
