@@ -103,10 +103,11 @@ class RemedySearch {
         device_(device),
         start_(start_of(history, device, allocations)),
         evidence_(evidence),
-        trace_(trace_of(history, device)),
         now_(is_expandable(history.settings) ? kExpandableSegments : ReplayedHeap{segment_config(history.settings)}),
-        of_bytes_(held_bytes(trace_as_recorded(), now_).value_or(0)),
+        of_bytes_(start_ ? held_bytes(trace_as_recorded(), now_).value_or(0) : 0),
+        trace_(trace_of(history, device)),  // behind the other trace, which is gone then
         has_pools_(std::ranges::any_of(device.events, [](const HistoryEvent& event) { return event.pool != 0; })) {
+    if (!start_) of_bytes_ = held_bytes(trace_, now_).value_or(0);
     if (evidence.failure) available_bytes_ = tools::available_bytes(evidence);
   }
 
@@ -262,9 +263,9 @@ class RemedySearch {
   const DeviceHistory& device_;
   std::optional<TraceStart> start_;  // the memory that it began with
   const Evidence& evidence_;
-  Trace trace_;
   ReplayedHeap now_;
   std::uint64_t of_bytes_;
+  Trace trace_;
   std::optional<std::uint64_t> available_bytes_;
   bool has_pools_;
   std::vector<Remedy> found_;
