@@ -143,9 +143,9 @@ bool ends_emptying(std::span<const HistoryEvent> events, std::size_t number) {
   if (number + 1 == events.size()) return true;
   const HistoryEvent& next = events[number + 1];
   if (gives_segment_back(next)) return false;
-  const bool is_retry =
-      next.action == Action::oom || next.action == Action::segment_alloc || next.action == Action::segment_map;
-  return !is_retry || (next.action != Action::oom && next.stack != events[number].stack);
+  const bool asks = next.action == Action::segment_alloc || next.action == Action::segment_map ||
+                    next.action == Action::alloc;  // of a request that failed, and is played as one that did not
+  return next.action != Action::oom && (!asks || next.stack != events[number].stack);
 }
 
 }  // namespace
