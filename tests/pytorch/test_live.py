@@ -53,6 +53,15 @@ def test_a_folder_that_is_not_there_is_an_error(tmp_path):
         cachalot.publish(tmp_path / "missing")
 
 
+@pytest.mark.parametrize("name", ["\0name", "\ud800"])
+def test_a_folder_with_a_name_that_none_has_is_an_error(tmp_path, name):
+    import cachalot
+
+    with pytest.raises(ValueError, match="^directory is .*; it must be the path of a folder"):
+        cachalot.publish(f"{tmp_path}{name}")
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_the_environment_publishes_until_the_process_ends(tmp_path):
     program = f"""
     import os, subprocess, torch, cachalot
