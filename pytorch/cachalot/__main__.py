@@ -62,7 +62,8 @@ def _tell_ranks(words: list[str]) -> None:
     try:
         report = cachalot.distributed_report(folder=arguments.folder)
     except (OSError, ValueError) as error:
-        sys.exit(f"cachalot: {error}")
+        print(f"cachalot: {error}", file=sys.stderr)
+        sys.exit(2)
     print(report.to_json() if arguments.json else report)
 
 

@@ -9,8 +9,10 @@ the options that the command itself declares (`cachalot help --json`). A tool re
 from __future__ import annotations
 
 import argparse
+import contextlib
 import io
 import json
+import os
 import sys
 import threading
 from collections.abc import Callable
@@ -56,21 +58,30 @@ class Server:
         self._out_lock = threading.Lock()
         self._version: str | None = None  # until initialize
         self._running: dict[Any, threading.Event] = {}  # calls by the id of their requests: set when they are cancelled
+        self._running_lock = threading.Lock()  # while one is taken out
         self._pool = ThreadPoolExecutor(_MOST_CALLS)
 
     def serve(self, lines: TextIO) -> None:
-        """Answers until the client closes its end, and finishes the calls that run then."""
+        """Answers until the client closes its end, and finishes the calls that run then. KeyboardInterrupt ends them."""
         with self._pool:
-            while line := lines.readline(_LONGEST_MESSAGE + 1):
-                if len(line) > _LONGEST_MESSAGE:
-                    self._send(_error(None, INVALID_REQUEST, f"a message has more than {_LONGEST_MESSAGE} characters"))
-                    while line and not line.endswith("\n"):
-                        line = lines.readline(_LONGEST_MESSAGE)
-                elif line.strip():
-                    self._receive(line)
+            try:
+                self._serve(lines)
+            except KeyboardInterrupt:
+                self._calls.stop()
+                raise
+
+    def _serve(self, lines: TextIO) -> None:
+        while line := lines.readline(_LONGEST_MESSAGE + 1):
+            if len(line) > _LONGEST_MESSAGE:
+                self._send(_error(None, INVALID_REQUEST, f"a message has more than {_LONGEST_MESSAGE} characters"))
+                while line and not line.endswith("\n"):
+                    line = lines.readline(_LONGEST_MESSAGE)
+            elif line.strip():
+                self._receive(line)
 
     def _receive(self, line: str) -> None:
         try:
+            line.encode()  # ValueError where it has bytes that are not UTF-8
             message = json.loads(line)
         except (ValueError, RecursionError):
             self._send(_error(None, PARSE_ERROR, "the message is not JSON"))
@@ -107,6 +118,8 @@ class Server:
                 send(_result(number, self._result_of(method, params)))
         except RpcError as error:
             send(_error(number, error.code, str(error)))
+        except Exception as error:
+            send(_internal_error(number, error))
 
     def _result_of(self, method: str, params: Message) -> Message:
         if method == "ping":
@@ -154,12 +167,25 @@ class Server:
         def call() -> None:
             try:
                 answer = _result(number, self._call(tool, arguments, cancelled))
-            except Exception as error:  # ours: the client waits, and the session goes on
-                answer = _error(number, INTERNAL_ERROR, f"{type(error).__name__}: {error}")
-            del self._running[number]
-            send(None if cancelled.is_set() else answer)  # who cancels waits for no answer
+            except Exception as error:
+                answer = _internal_error(number, error)
+            if self._has_ended(number, cancelled):
+                send(None if cancelled.is_set() else answer)  # who cancels waits for no answer
 
-        self._pool.submit(call)
+        try:
+            self._pool.submit(call)
+        except RuntimeError:  # no thread can be started; the call stays in the queue of the others
+            if self._has_ended(number, cancelled):
+                cancelled.set()
+                raise
+
+    def _has_ended(self, number: str | int, call: threading.Event) -> bool:
+        """Whether the call had not ended before: it is answered then, and its id is free."""
+        with self._running_lock:
+            if self._running.get(number) is not call:
+                return False
+            del self._running[number]
+            return True
 
     def _call(self, tool: Tool, arguments: Any, cancelled: threading.Event) -> Message:
         try:
@@ -172,8 +198,9 @@ class Server:
         return result
 
     def _cancel(self, number: Any) -> None:
-        if isinstance(number, (str, int)) and number in self._running:
-            self._running[number].set()
+        cancelled = self._running.get(number) if isinstance(number, (str, int)) and not isinstance(number, bool) else None
+        if cancelled is not None:
+            cancelled.set()
 
     def _send(self, message: Message | list[Message] | None) -> None:
         if message is None:
@@ -213,6 +240,11 @@ def _result(number: str | int, result: Message) -> Message:
     return {"jsonrpc": "2.0", "id": number, "result": result}
 
 
+def _internal_error(number: str | int, error: Exception) -> Message:
+    """Returns the answer where the fault is ours: the client waits for one, and the session goes on."""
+    return _error(number, INTERNAL_ERROR, f"{type(error).__name__}: {error}")
+
+
 def _error(number: str | int | None, code: int, message: str) -> Message:
     return {"jsonrpc": "2.0", "id": number, "error": {"code": code, "message": message}}
 
@@ -223,16 +255,22 @@ class _Parser(argparse.ArgumentParser):
 
 
 def _seconds(text: str) -> float:
-    seconds = float(text)
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
     if not 0 < seconds <= _LONGEST_CALL_SECONDS:
-        raise argparse.ArgumentTypeError(f"{text} is not a time above 0 of at most {_LONGEST_CALL_SECONDS} seconds")
+        raise argparse.ArgumentTypeError(f"{text[:100]!r} is not a time above 0 of at most {_LONGEST_CALL_SECONDS} seconds")
     return seconds
 
 
 def _byte_count(text: str) -> int:
-    count = int(text)
+    try:
+        count = int(text)
+    except ValueError:
+        count = 0
     if count <= 0:
-        raise argparse.ArgumentTypeError(f"{text} is not a number above 0")
+        raise argparse.ArgumentTypeError(f"{text[:100]!r} is not a number above 0")
     return count
 
 
@@ -252,17 +290,20 @@ def main(words: list[str]) -> None:
         "--most-bytes", type=_byte_count, default=200_000, metavar="N", help="an answer may be as long as this (default: 200000)"
     )
     arguments = parser.parse_args(words)
-    if not arguments.root.is_dir():
+    if not os.path.isdir(arguments.root):
         parser.error(f"--root {arguments.root} is not a folder")
     if sys.stdin is None or sys.stdout is None:  # closed by who started us
         parser.error("the server needs standard input and output")
     command = _command.find_or_exit()
-    tools = tools_of(command, allow_programs=arguments.allow_programs)
-    calls = Calls(command, arguments.root, timeout=arguments.timeout, most_bytes=arguments.most_bytes)
-    for stream in (sys.stdin, sys.stdout):  # UTF-8 in every locale; what is not is told as no JSON, or is data
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(encoding="utf-8", errors="replace")
     try:
+        tools = tools_of(command, allow_programs=arguments.allow_programs)
+    except OSError as error:
+        parser.exit(2, f"cachalot: {_command.not_started(command, error)}\n")
+    except CallError as error:
+        parser.exit(2, f"cachalot: {error}\n")
+    calls = Calls(command, arguments.root, timeout=arguments.timeout, most_bytes=arguments.most_bytes)
+    for stream in (sys.stdin, sys.stdout):  # UTF-8 in every locale; other bytes are kept, for the server to refuse
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(encoding="utf-8", errors="surrogateescape")
+    with contextlib.suppress(KeyboardInterrupt):
         Server(tools, calls, sys.stdout).serve(sys.stdin)
-    except KeyboardInterrupt:
-        calls.stop()

@@ -24,6 +24,7 @@ _OUTPUTS = {"--output", "--html", "--steps"}  # files that a tool writes
 _PATHS = {"FILE", "OUT", "DIR", "FOLDER"}
 _FAILED = 2  # exit code of the command
 _LONGEST_REASON = 2000  # characters
+_LONGEST_SHOWN = 200  # of a wrong argument
 _POLL_SECONDS = 0.02
 
 
@@ -82,7 +83,7 @@ class Argument:
             if type(value) is not expected:
                 raise CallError(f"{self.name}: {json.dumps(value)[:100]} is not of the type {self.kind}")
             if self.choices and value not in self.choices:
-                raise CallError(f"{self.name}: {value!r} is not one of {', '.join(self.choices)}")
+                raise CallError(f"{self.name}: {_shown(repr(value))} is not one of {', '.join(self.choices)}")
             if isinstance(value, str) and ("\0" in value or not _is_encodable(value)):
                 raise CallError(f"{self.name}: a value has a character 0 or half of a surrogate pair")
         return values
@@ -118,11 +119,22 @@ class Tool:
 
 
 def tools_of(command: Path, *, allow_programs: bool) -> dict[str, Tool]:
-    """Returns the tools that this version of the command has, by name. Those that run programs only where that is allowed."""
-    declared = subprocess.run([command, "help", "--json"], capture_output=True, text=True, check=True).stdout
-    commands = {each["name"]: each for each in map(json.loads, declared.splitlines())}
+    """Returns the tools that this version of the command has, by name. Those that run programs only where that is allowed.
+
+    Raises:
+        OSError: the command cannot be started.
+        CallError: it does not tell its options.
+    """
     names = _TOOLS + (_PROGRAM_TOOLS if allow_programs else ())
-    return {name: _tool_of(commands[name], allow_programs) for name in names if name in commands}
+    told = subprocess.run([command, "help", "--json"], stdin=subprocess.DEVNULL, capture_output=True, check=False).stdout
+    try:
+        commands = {each["name"]: each for each in map(json.loads, told.splitlines())}
+        tools = {name: _tool_of(commands[name], allow_programs) for name in names if name in commands}
+    except (ValueError, KeyError, TypeError):
+        tools = {}
+    if not tools:
+        raise CallError(f"{command}: does not tell its options")
+    return tools
 
 
 def _tool_of(declared: dict[str, Any], allow_programs: bool) -> Tool:
@@ -238,16 +250,22 @@ class Calls:
         return [tool.name, *options, *positionals, *(["--", *program] if program else [])]
 
     def _path(self, argument: Argument, value: str) -> str:
-        path = Path(self._root, value).resolve()  # links are followed
-        if not path.is_relative_to(self._root):
-            raise CallError(f"{argument.name}: {value} is outside of the root {self._root}")
-        if argument.option in _OUTPUTS:
-            if path.exists() or not path.parent.is_dir():
-                raise CallError(f"{argument.name}: {value} must be a new file in a folder that exists")
-        elif not path.exists():
-            raise CallError(f"{argument.name}: there is no file {value} below the root {self._root}")
-        elif not (path.is_file() or path.is_dir()):
-            raise CallError(f"{argument.name}: {value} is not a file")
+        shown = _shown(value)
+        try:
+            path = Path(self._root, value).resolve()  # links are followed
+            if not path.is_relative_to(self._root):
+                raise CallError(f"{argument.name}: {shown} is outside of the root {self._root}")
+            if argument.option in _OUTPUTS:
+                if path.exists() or not path.parent.is_dir():
+                    raise CallError(f"{argument.name}: {shown} must be a new file in a folder that exists")
+            elif not path.exists():
+                raise CallError(f"{argument.name}: there is no file {shown} below the root {self._root}")
+            elif not (path.is_file() or path.is_dir()):
+                raise CallError(f"{argument.name}: {shown} is not a file")
+        except OSError as error:  # a name that is too long, a folder that this user cannot read
+            raise CallError(f"{argument.name}: {shown}: {error.strerror or error}") from None
+        except RuntimeError:  # of pathlib
+            raise CallError(f"{argument.name}: {shown}: links lead to each other") from None
         return str(path)
 
     def _execute(self, words: list[str], out: IO[bytes], errors: IO[bytes], cancelled: threading.Event) -> int:
@@ -282,6 +300,10 @@ class Calls:
     def _require_short(self, size: int) -> None:
         if size > self._most_bytes:
             raise CallError(f"the answer has more than {self._most_bytes} bytes: ask for less, with `top` for example")
+
+
+def _shown(text: str) -> str:
+    return text if len(text) <= _LONGEST_SHOWN else text[:_LONGEST_SHOWN] + "…"
 
 
 def _word(option: str, value: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import stat
 from pathlib import Path
 
 VARIABLE = "CACHALOT_ON_OOM"
@@ -59,7 +60,19 @@ def _with(settings: Settings, word: str, key: str, value: str) -> Settings:
 def _folder(word: str, value: str) -> Path:
     if not value:
         raise ValueError(f"{word!r} names no folder; give one, such as 'snapshot:/tmp/oom'")
-    folder = Path(value).expanduser().absolute()
-    if folder.exists() and not folder.is_dir():
+    try:
+        folder = Path(value).expanduser().absolute()
+        is_file = _is_file(folder)
+    except (OSError, RuntimeError, ValueError) as error:  # a long name, a home of nobody, a character 0
+        reason = (isinstance(error, OSError) and error.strerror) or error
+        raise ValueError(f"{word[:100]!r} cannot be a folder: {reason}") from None
+    if is_file:
         raise ValueError(f"{word!r}: {str(folder)!r} is a file; give a folder, which may be new")
     return folder
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return not stat.S_ISDIR(path.stat().st_mode)
+    except FileNotFoundError:
+        return False

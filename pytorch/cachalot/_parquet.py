@@ -9,14 +9,16 @@ import argparse
 import contextlib
 import importlib
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, BinaryIO, NoReturn
 
 from . import _command
 
 _COMMAND_FAILED = 2  # exit code after an error that a line has told
+_DESCRIPTORS = ("/dev/fd/", "/dev/stdout", "/dev/stderr", "/proc/")  # files in use: another must not take their place
 
 
 class _Parser(argparse.ArgumentParser):
@@ -38,7 +40,9 @@ def is_asked_for(words: list[str]) -> bool:
 
 def main(words: list[str]) -> None:
     """Converts; SystemExit with a message where that fails."""
-    parser = _Parser(prog="python -m cachalot convert", description="Writes the allocations of FILE as Parquet.")
+    parser = _Parser(
+        prog="python -m cachalot convert", description="Writes the allocations of FILE as Parquet.", allow_abbrev=False
+    )
     parser.add_argument("file", metavar="FILE", help="a memory snapshot, a trace, or a log of allocations")
     parser.add_argument("-o", "--output", required=True, metavar="OUT", help="the file to write")
     parser.add_argument("--to", choices=["parquet"], default="parquet", help="the format; others are the command's own")
@@ -46,24 +50,17 @@ def main(words: list[str]) -> None:
     arguments = parser.parse_args(words)
     try:
         pyarrow: Any = importlib.import_module("pyarrow")
-        for part in ("csv", "parquet"):
-            importlib.import_module(f"pyarrow.{part}")
+        for module in ("csv", "parquet"):
+            importlib.import_module(f"pyarrow.{module}")
     except ImportError:
         _fail("Parquet needs the package pyarrow (pip install pyarrow); `--to csv` writes the same table without it")
     output = _checked_output(arguments.output, arguments.file)
     device = [] if arguments.device is None else [f"--device={arguments.device}"]
-    command = [_command.find_or_exit(), "convert", *device, "--to=csv", "--output=-", os.path.abspath(arguments.file)]
+    command = [str(_command.find_or_exit()), "convert", *device, "--to=csv", "--output=-", os.path.abspath(arguments.file)]
     whole = output.with_name(f"{output.name}.{os.getpid()}.part")  # takes the file's place when it is whole
     try:
-        with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
-            try:
-                _write(pyarrow, process.stdout, whole)
-            except ValueError as error:  # pyarrow.ArrowInvalid is one
-                if process.stdout is not None:
-                    process.stdout.close()
-                _fail("" if process.wait() == _COMMAND_FAILED else str(error))  # the command tells its own errors
-        if process.returncode != 0:
-            sys.exit(process.returncode)
+        with whole.open("wb") as part:
+            _write_table(pyarrow, command, part)
         whole.replace(output)
     except OSError as error:
         _fail(f"-o {arguments.output}: cannot write the file: {error.strerror or error}")
@@ -76,18 +73,42 @@ def _checked_output(name: str, source: str) -> Path:
     """Returns the file that a name means, behind links. SystemExit where it is not one that may be written."""
     if name == "-":
         _fail("-o -: Parquet is written to a file, and not to standard output")
+    path = Path(os.path.realpath(name))
     try:
-        path = Path(os.path.realpath(name))
-        if path.exists() and os.path.exists(source) and path.samefile(source):
+        if name == source or (path.exists() and os.path.exists(source) and path.samefile(source)):
             _fail(f"-o {name}: another argument names this file, which would be lost")
-        if not path.name or (path.exists() and not path.is_file()):
+        if not name or name.startswith(_DESCRIPTORS) or (path.exists() and not path.is_file()):
             _fail(f"-o {name}: there is something else than a file")
-    except (OSError, ValueError) as error:  # a name that is too long, or has a character 0
-        _fail(f"-o {name}: {error}")
+    except OSError as error:  # a name that is too long
+        _fail(f"-o {name}: cannot write the file: {error.strerror or error}")
     return path
 
 
-def _write(pyarrow: Any, table: Any, part: Path) -> None:
+def _write_table(pyarrow: Any, command: list[str], part: BinaryIO) -> None:
+    """Writes what the command prints. SystemExit where it fails, or prints no table; OSError where the part cannot be written."""
+    try:
+        process = subprocess.Popen(command, stdout=subprocess.PIPE)
+    except OSError as error:
+        _fail(_command.not_started(command[0], error))
+    reason = ""
+    with process:
+        try:
+            _write(pyarrow, process.stdout, part)
+        except (ValueError, pyarrow.ArrowException) as error:
+            reason = f"the table of the allocations cannot be read: {' '.join(str(error).split())}"
+    if process.returncode == _COMMAND_FAILED:
+        sys.exit(_COMMAND_FAILED)  # it has told the reason
+    if process.returncode not in (0, -signal.SIGPIPE):  # the signal: the table was not read to its end
+        _fail(f"the command ended with {_name_of(process.returncode)}")
+    if reason:
+        _fail(reason)
+
+
+def _name_of(returncode: int) -> str:
+    return f"signal {-returncode}" if returncode < 0 else f"the exit code {returncode}"
+
+
+def _write(pyarrow: Any, table: Any, part: BinaryIO) -> None:
     types = {
         "device": pyarrow.int32(),
         "address": pyarrow.uint64(),
@@ -109,6 +130,5 @@ def _write(pyarrow: Any, table: Any, part: Path) -> None:
 
 
 def _fail(message: str) -> NoReturn:
-    if message:
-        print(f"cachalot: {message}", file=sys.stderr)
+    print(f"cachalot: {message}", file=sys.stderr)
     sys.exit(_COMMAND_FAILED)

@@ -36,12 +36,21 @@ def publish(directory: str | os.PathLike[str] | None = None) -> Path:
         The path of the page.
 
     Raises:
-        ValueError: the page cannot be made; the message says why.
+        ValueError: the page cannot be made, or `directory` is the path of no folder; the message says why.
         EnableError: the library cannot be loaded.
     """
-    text = None if directory is None else os.fsencode(directory)
-    _known_plug().call("publish", text, bad_input=ValueError)
+    _known_plug().call("publish", None if directory is None else _encoded(directory), bad_input=ValueError)
     return Path(_known_plug().parsed(_published_json)["path"])
+
+
+def _encoded(directory: str | os.PathLike[str]) -> bytes:
+    try:
+        encoded = os.fsencode(directory)
+    except UnicodeEncodeError:  # half of a surrogate pair
+        encoded = b"\0"
+    if b"\0" in encoded:
+        raise ValueError(f"directory is {directory!r}; it must be the path of a folder, without a character 0")
+    return encoded
 
 
 def stop_publishing() -> None:

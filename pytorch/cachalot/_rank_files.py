@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import atexit
 import dataclasses
-import math
 import multiprocessing
 import os
 import sys
@@ -24,6 +23,7 @@ from ._whole_file import write_whole
 
 _MOST_SITES = 5
 _SECONDS = 10.0
+_MOST_SECONDS = 1_000_000
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,7 +38,7 @@ def asked_by_environment() -> Asked | None:
     """Returns the folder and the interval; None without CACHALOT_REPORT_DIR. Makes the folder.
 
     Raises:
-        ValueError: the folder cannot be written to, or CACHALOT_REPORT_SECONDS is no positive number.
+        ValueError: the folder cannot be written to, or CACHALOT_REPORT_SECONDS is no number of this range.
     """
     folder = os.environ.get("CACHALOT_REPORT_DIR", "")
     text = os.environ.get("CACHALOT_REPORT_SECONDS", "") or str(_SECONDS)
@@ -46,8 +46,9 @@ def asked_by_environment() -> Asked | None:
         seconds = float(text)
     except ValueError:
         seconds = 0.0
-    if not (seconds > 0 and math.isfinite(seconds)):
-        raise ValueError(f"environment variable CACHALOT_REPORT_SECONDS is {text!r}; it must be a number above 0")
+    if not 0 < seconds <= _MOST_SECONDS:
+        rule = f"it must be a number above 0, at most {_MOST_SECONDS}"
+        raise ValueError(f"environment variable CACHALOT_REPORT_SECONDS is {text!r}; {rule}")
     if not folder:
         return None
     path = Path(folder).absolute()

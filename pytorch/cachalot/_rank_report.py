@@ -11,6 +11,8 @@ from ._sites import HOW_TO_RECORD, MemorySite
 from ._text import bytes_text
 
 _MOST_ROWS = 32  # ranks in the table; the others are counted
+_HIGHEST_RANK = 9_999_999  # that a file may have: those below it without a file are listed
+_TEXTS = ("host", "device_name", "allocator", "note", "ended")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -202,15 +204,29 @@ def _aligned(rows: list[list[str]]) -> list[str]:
 def _parsed(text: str | bytes, whose: str) -> Any:
     try:
         return json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"this is no report of {whose}: {error}") from None
 
 
 def _rank_of(fields: Any) -> RankReport:
     try:
         given: dict[str, Any] = {field.name: fields[field.name] for field in dataclasses.fields(RankReport)}
-        if given.get("sites") is not None:
+        wrong = [name for name, value in given.items() if name != "sites" and not _is_of_the_kind(name, value)]
+        if wrong:
+            raise TypeError(f"{wrong[0]} is {given[wrong[0]]!r}")
+        if given["sites"] is not None:
             given["sites"] = tuple(MemorySite(**site) for site in given["sites"])
         return RankReport(**given)
     except (KeyError, TypeError) as error:
         raise ValueError(f"this is no report of a rank: {error!r}") from None
+
+
+def _is_of_the_kind(name: str, value: object) -> bool:
+    """Whether a member of a file, but `sites`, has a value as in a RankReport."""
+    if name == "rank":
+        return value is None or (type(value) is int and 0 <= value <= _HIGHEST_RANK)
+    if name == "device":
+        return value is None or type(value) is int
+    if name == "time":
+        return type(value) in (int, float)
+    return type(value) is (str if name in _TEXTS else int)

@@ -64,17 +64,19 @@ class StatisticsLog:
             self._thread.start()
 
     def log(self, step: int | None = None) -> None:
-        """Calls the function now. `step` also is that of the calls of the interval from now on.
+        """Calls the function now. `step` also is that of the calls of the interval from now on. Does nothing after stop().
 
         Raises:
             RuntimeError: a function of cachalot.on_statistics calls this: two could wait for each other.
         """
-        if getattr(_this_thread, "calls", False):
+        if _is_in_a_call():
             raise RuntimeError("a function of cachalot.on_statistics calls log_statistics(), which would call it again")
         self._call(lambda: step)
 
     def _call(self, step_now: Callable[[], int | None]) -> None:
         with self._lock:
+            if self._ends.is_set():
+                return
             _this_thread.calls = True
             try:
                 self._step = step_now()
@@ -83,13 +85,20 @@ class StatisticsLog:
                 _this_thread.calls = False
 
     def stop(self) -> None:
-        """Ends the calls, and waits for one that is under way."""
+        """Ends the calls, and waits for one that is under way on another thread.
+
+        A function of cachalot.on_statistics may call this; then it does not wait, since two could wait for each other.
+        """
         self._ends.set()
         with _logs_lock:
             if self in _logs:
                 _logs.remove(self)
-        if self._thread is not None and self._thread is not threading.current_thread():
+        if _is_in_a_call() or self._thread is threading.current_thread():
+            return
+        if self._thread is not None:
             self._thread.join()
+        with self._lock:  # of a call of log_statistics()
+            pass
 
     def _run(self) -> None:
         while not self._ends.wait(self._interval_s):
@@ -102,6 +111,10 @@ class StatisticsLog:
 _this_thread = threading.local()  # `calls`: it is in a function of on_statistics
 _logs_lock = threading.Lock()
 _logs: list[StatisticsLog] = []
+
+
+def _is_in_a_call() -> bool:
+    return getattr(_this_thread, "calls", False)
 
 
 def on_statistics(callback: OnStatistics, interval_s: float | None = 10.0) -> StatisticsLog:

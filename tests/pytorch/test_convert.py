@@ -1,6 +1,7 @@
 """Files that `cachalot convert` writes, in the hands of those that read them: Python's pickle, PyTorch's viewer, pyarrow."""
 
 import importlib.util
+import os
 import pathlib
 import pickle
 import pickletools
@@ -13,6 +14,8 @@ from torch.cuda import _memory_viz
 
 pytestmark = [world.not_native, world.not_pages]
 
+needs_pyarrow = pytest.mark.skipif(importlib.util.find_spec("pyarrow") is None, reason="pyarrow is not installed")
+
 SNAPSHOT = pathlib.Path(__file__).resolve().parents[2] / "data" / "snapshots" / "layers.pickle"
 
 # The opcodes of PyTorch's memory_viz (torch/utils/viz/MemoryViz.js) that are of protocol 4.
@@ -22,8 +25,16 @@ VIEWER_KNOWS = {
 }  # fmt: skip
 
 
-def convert(*arguments):
-    return subprocess.run([sys.executable, "-m", "cachalot", "convert", *arguments], capture_output=True, text=True)
+def convert(*arguments, **variables):
+    command = [sys.executable, "-m", "cachalot", "convert", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, env={**os.environ, **variables})
+
+
+def program(path, text):
+    """Writes a program in C, which takes the command's place: a script would not."""
+    (path.parent / "program.c").write_text(text)
+    subprocess.run(["cc", "-o", path, path.parent / "program.c"], check=True)
+    return str(path)
 
 
 @pytest.fixture(scope="module")
@@ -88,15 +99,25 @@ def test_parquet_is_asked_for_by_the_output_alone(tmp_path):
     assert (tmp_path / "csv.parquet").read_text().startswith("device,")
 
 
-@pytest.mark.skipif(importlib.util.find_spec("pyarrow") is None, reason="pyarrow is not installed")
-@pytest.mark.parametrize("output", ["-", "/", ".", "/dev/null", "x" * 5000])
+@needs_pyarrow
+@pytest.mark.parametrize("output", ["", "-", "/", ".", "/dev/null", "/dev/stdout", "/dev/fd/1", "/proc/self/fd/1", "x" * 5000])
 def test_parquet_is_written_to_files_alone(tmp_path, output):
     ended = convert(SNAPSHOT, "--to", "parquet", "-o", output)
-    assert ended.returncode == 2 and ended.stderr.count("\n") == 1 and output[:10] in ended.stderr
+    assert ended.returncode == 2 and ended.stderr.count("\n") == 1 and f"-o {output[:10]}" in ended.stderr
+    assert ended.stdout == "" and len(ended.stderr) < 5200
     assert not pathlib.Path("-").exists() and pathlib.Path("/dev/null").is_char_device()
 
 
-@pytest.mark.skipif(importlib.util.find_spec("pyarrow") is None, reason="pyarrow is not installed")
+@needs_pyarrow
+def test_parquet_does_not_take_the_place_of_what_standard_output_is(tmp_path):
+    with (tmp_path / "out").open("w") as out:
+        command = [sys.executable, "-m", "cachalot", "convert", SNAPSHOT, "--to", "parquet", "-o", "/dev/stdout"]
+        ended = subprocess.run(command, stdout=out, stderr=subprocess.PIPE, text=True)
+    assert ended.returncode == 2 and "-o /dev/stdout: there is something else than a file" in ended.stderr
+    assert (tmp_path / "out").read_text() == ""
+
+
+@needs_pyarrow
 def test_parquet_does_not_replace_its_input(tmp_path):
     source = tmp_path / "layers.parquet"
     source.write_bytes(SNAPSHOT.read_bytes())
@@ -105,3 +126,43 @@ def test_parquet_does_not_replace_its_input(tmp_path):
         ended = convert(source, "-o", output)
         assert ended.returncode == 2 and "would be lost" in ended.stderr
     assert source.read_bytes() == SNAPSHOT.read_bytes()
+    ended = convert("missing.parquet", "-o", "missing.parquet")
+    assert ended.returncode == 2 and "-o missing.parquet: another argument names this file, which would be lost" in ended.stderr
+
+
+@needs_pyarrow
+def test_a_file_that_cannot_be_written_is_told_in_words(tmp_path):
+    ended = convert(SNAPSHOT, "-o", "missing/out.parquet")
+    assert ended.returncode == 2
+    assert ended.stderr == "cachalot: -o missing/out.parquet: cannot write the file: No such file or directory\n"
+    limited = (
+        "import resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000)); "
+        f"sys.argv = ['', 'convert', {str(SNAPSHOT)!r}, '-o', 'out.parquet']; from cachalot.__main__ import main; main()"
+    )
+    ended = subprocess.run([sys.executable, "-c", limited], capture_output=True, text=True, cwd=tmp_path)
+    assert ended.returncode == 2
+    assert ended.stderr == "cachalot: -o out.parquet: cannot write the file: File too large\n"
+    assert list(tmp_path.iterdir()) == []
+
+
+@needs_pyarrow
+def test_a_file_may_have_a_name_that_is_no_text(tmp_path):
+    output = os.fsdecode(os.fsencode(tmp_path) + b"/\xff.parquet")
+    ended = convert(SNAPSHOT, "-o", output)
+    assert (ended.returncode, ended.stderr) == (0, "") and os.path.isfile(output)
+
+
+@needs_pyarrow
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("int main() { return 0; }", "the table of the allocations cannot be read: Empty CSV file"),
+        ('#include <stdio.h>\nint main() { puts("device,address\\n1"); return 0; }', "the table of the allocations cannot be read"),
+        ("#include <signal.h>\nint main() { return raise(SIGKILL); }", "the command ended with signal 9"),
+        ('#include <stdio.h>\nint main() { puts("device\\n1"); return 3; }', "the command ended with the exit code 3"),
+    ],
+)
+def test_a_command_that_fails_is_told_in_words(tmp_path, text, message):
+    ended = convert(SNAPSHOT, "-o", tmp_path / "out.parquet", CACHALOT_COMMAND=program(tmp_path / "command", text))
+    assert ended.returncode == 2 and message in ended.stderr and ended.stderr.count("\n") == 1
+    assert not list(tmp_path.glob("*.part")) and not (tmp_path / "out.parquet").exists()

@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import threading
+import time
 
 import pytest
 import torch
@@ -50,6 +51,15 @@ def test_a_folder_that_is_not_there_is_an_error(tmp_path):
 
     with pytest.raises(ValueError, match="missing/cachalot"):
         cachalot.publish(tmp_path / "missing")
+
+
+@pytest.mark.parametrize("name", ["\0name", "\ud800"])
+def test_a_folder_with_a_name_that_none_has_is_an_error(tmp_path, name):
+    import cachalot
+
+    with pytest.raises(ValueError, match="^directory is .*; it must be the path of a folder"):
+        cachalot.publish(f"{tmp_path}{name}")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_the_environment_publishes_until_the_process_ends(tmp_path):
@@ -133,7 +143,7 @@ def test_log_statistics_writes_for_tensorboard_and_wandb():
     del tensor
 
 
-@pytest.mark.parametrize("interval", [0, -1, float("nan"), float("inf"), 1e12])
+@pytest.mark.parametrize("interval", [0, -1, float("nan"), float("inf"), -float("inf"), 1e12, threading.TIMEOUT_MAX * 2])
 def test_an_interval_that_is_none_is_refused(interval):
     import cachalot
 
@@ -150,6 +160,89 @@ def test_a_callback_that_asks_for_itself_does_not_wait_for_ever():
             cachalot.log_statistics()
     finally:
         log.stop()
+
+
+def within_seconds(function):
+    """Calls the function in a thread, which the test does not wait for if it does not return."""
+    thread = threading.Thread(target=function, daemon=True)
+    thread.start()
+    thread.join(20)
+    assert not thread.is_alive(), "it does not return"
+
+
+def test_callbacks_that_ask_for_each_other_do_not_wait_for_ever():
+    import cachalot
+
+    errors = []
+
+    def callback(statistics, step):
+        for log in logs:
+            try:
+                log.log(step)
+            except RuntimeError as error:
+                errors.append(str(error))
+
+    logs = [cachalot.on_statistics(callback, interval_s=0.02) for _ in range(2)]
+    try:
+        within_seconds(lambda: cachalot.log_statistics(1))
+    finally:
+        within_seconds(lambda: [log.stop() for log in logs])
+    assert len(errors) >= 4 and all("calls log_statistics" in error for error in errors)
+
+
+def test_a_callback_may_stop_its_log_on_every_thread():
+    import cachalot
+
+    steps = []
+
+    def callback(statistics, step):
+        if step == 7:
+            time.sleep(0.2)  # meanwhile the log's own thread begins to wait for this call
+            log.stop()
+        steps.append(step)
+
+    log = cachalot.on_statistics(callback, interval_s=0.05)
+    within_seconds(lambda: cachalot.log_statistics(7))
+    within_seconds(log.stop)
+    assert steps.count(7) == 1 and steps[-1] == 7, "nothing is called after stop()"
+
+
+def test_callbacks_may_stop_each_others_logs():
+    import cachalot
+
+    both = threading.Barrier(2)
+    logs = []
+
+    def stops(other):
+        def callback(statistics, step):
+            both.wait(20)
+            logs[other].stop()
+
+        return callback
+
+    logs += [cachalot.on_statistics(stops(1), interval_s=0.2), cachalot.on_statistics(stops(0), interval_s=0.2)]
+    within_seconds(lambda: [log.stop() for log in logs] if time.sleep(1) is None else None)
+
+
+def test_stop_waits_for_a_call_on_another_thread_and_lets_none_begin():
+    import cachalot
+
+    begun, ended = threading.Event(), []
+
+    def callback(statistics, step):
+        begun.set()
+        time.sleep(0.3)
+        ended.append(step)
+
+    log = cachalot.on_statistics(callback, interval_s=None)
+    caller = threading.Thread(target=lambda: cachalot.log_statistics(1))
+    caller.start()
+    assert begun.wait(20)
+    log.stop()
+    assert ended == [1], "it was under way"
+    caller.join()
+    log.log(2)
+    assert ended == [1], "it is stopped"
 
 
 def test_an_exception_of_the_callback_reaches_log_statistics_and_not_the_thread(caplog):

@@ -1,8 +1,10 @@
 """python -m cachalot mcp: a client that speaks the Model Context Protocol over pipes."""
 
 import json
+import os
 import pathlib
 import shutil
+import signal
 import subprocess
 import sys
 
@@ -17,10 +19,10 @@ SNAPSHOT = pathlib.Path(__file__).resolve().parents[2] / "data" / "snapshots" / 
 class Client:
     """A client that sends requests one after the other."""
 
-    def __init__(self, *options):
-        self.server = subprocess.Popen(
-            [sys.executable, "-m", "cachalot", "mcp", *options], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
+    def __init__(self, *options, **variables):
+        command = [sys.executable, "-m", "cachalot", "mcp", *options]
+        environment = {**os.environ, **variables}
+        self.server = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment)
         self.next_id = 0
 
     def send(self, message):
@@ -57,6 +59,7 @@ class Client:
 def root(tmp_path_factory):
     folder = tmp_path_factory.mktemp("root")
     shutil.copy(SNAPSHOT, folder / "layers.pickle")
+    (folder / "loop").symlink_to("loop")
     return folder
 
 
@@ -129,12 +132,16 @@ def test_convert_writes_a_new_file_below_the_root(client, root):
         ({"snapshots": ["layers.pickle"], "top": -1}, "--top"),
         ({"snapshots": []}, "at least one value"),
         ({"snapshots": ["\ud800"]}, "surrogate"),
-        ({"snapshots": ["x" * 300_000]}, "name too long"),
+        ({"snapshots": ["x" * 300_000]}, "File name too long"),
+        ({"snapshots": ["../" + "x" * 300_000]}, "outside of the root"),
+        ({"snapshots": ["loop/x"]}, "loop/x"),
+        ({"\ud800": 1}, "no argument '\\ud800'"),
     ],
 )
 def test_a_wrong_argument_is_told_to_the_model(client, arguments, message):
     result = client.call("snapshot", **arguments)
-    assert result["isError"] and message in result["content"][0]["text"]
+    text = result["content"][0]["text"]
+    assert result["isError"] and message in text and len(text) < 1000
 
 
 def test_a_link_does_not_lead_out_of_the_root(client, root):
@@ -208,19 +215,36 @@ def test_a_wrong_root_is_an_error():
     assert ended.returncode == 2 and "/nowhere" in ended.stderr
 
 
-@pytest.mark.parametrize("option", [("--timeout", "-1"), ("--timeout", "nan"), ("--most-bytes", "-5"), ("--most-bytes", "x")])
-def test_wrong_limits_are_refused(option):
-    ended = subprocess.run([sys.executable, "-m", "cachalot", "mcp", *option], capture_output=True, text=True, input="")
-    assert ended.returncode == 2 and option[0] in ended.stderr and ended.stderr.count("\n") == 1
+@pytest.mark.parametrize(
+    ("option", "value", "rule"),
+    [
+        *(("--timeout", value, "is not a time above 0 of at most") for value in ("-1", "0", "nan", "inf", "1e9", "x", "")),
+        *(("--most-bytes", value, "is not a number above 0") for value in ("-5", "0", "1.5", "x", "9" * 5000)),
+        *(("--root", value, "is not a folder") for value in ("x" * 5000, sys.executable)),
+    ],
+)
+def test_wrong_limits_are_refused(option, value, rule):
+    ended = subprocess.run([sys.executable, "-m", "cachalot", "mcp", f"{option}={value}"], capture_output=True, text=True, input="")
+    assert ended.returncode == 2 and option in ended.stderr and rule in ended.stderr and ended.stderr.count("\n") == 1
+    assert "_seconds" not in ended.stderr and "_byte_count" not in ended.stderr
 
 
-def test_closed_standard_input_is_an_error():
-    ended = subprocess.run(["sh", "-c", f"{sys.executable} -m cachalot mcp <&-"], capture_output=True, text=True)
+@pytest.mark.parametrize("command", ["true", "false"])
+def test_a_command_without_tools_is_an_error(command):
+    environment = {**os.environ, "CACHALOT_COMMAND": shutil.which(command)}
+    ended = subprocess.run([sys.executable, "-m", "cachalot", "mcp"], capture_output=True, text=True, input="", env=environment)
+    assert ended.returncode == 2 and ended.stderr == f"cachalot: {shutil.which(command)}: does not tell its options\n"
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-"])
+def test_a_closed_end_is_an_error(closed):
+    ended = subprocess.run(["sh", "-c", f"{sys.executable} -m cachalot mcp {closed}"], capture_output=True, text=True, input="")
     assert ended.returncode == 2 and "standard input" in ended.stderr and ended.stderr.count("\n") == 1
 
 
-def test_bytes_that_are_no_text_are_no_json(root):
-    messages = b"\xff\xfe\n" + b'{"jsonrpc": "2.0", "id": 1, "method": "ping"}\n'
+@pytest.mark.parametrize("line", [b"\xff\xfe", b'{"jsonrpc": "2.0", "id": 1, "method": "\xff"}', b'"\xed\xa0\x80"', b"\0"])
+def test_bytes_that_are_no_text_are_no_json(root, line):
+    messages = line + b"\n" + b'{"jsonrpc": "2.0", "id": 1, "method": "ping"}\n'
     ended = subprocess.run(
         [sys.executable, "-m", "cachalot", "mcp", "--root", str(root)], input=messages, capture_output=True, timeout=60
     )
@@ -228,21 +252,67 @@ def test_bytes_that_are_no_text_are_no_json(root):
     assert first["error"]["code"] == -32700 and second["result"] == {}
 
 
-def test_a_fault_of_the_server_is_an_answer(root):
+def test_halves_of_surrogate_pairs_are_as_other_characters(client):
+    for number, method, expected in (("\ud800", "ping", {}), ("\udfff", "no\ud800", None)):
+        client.send({"jsonrpc": "2.0", "id": number, "method": method})
+        answer = client.receive()
+        assert answer["id"] == number and answer.get("result") == expected
+    assert "no tool" in client.request("tools/call", name="snapshot\ud800")["error"]["message"]
+
+
+FAULTS = {
+    "in a call": "_mcp_tools.Calls.run = broken",
+    "of a thread": "threading.Thread.start = broken",
+    "in an answer": "_mcp.Server._begin_call = broken",
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS)
+def test_a_fault_of_the_server_is_an_answer(root, fault):
     program = f"""
-import sys
+import threading
 from cachalot import _mcp, _mcp_tools
 
 def broken(self, *arguments):
     raise RuntimeError("broken")
 
-_mcp_tools.Calls.run = broken
+{fault}
 _mcp.main(["--root", {str(root)!r}])
 """
-    messages = [
-        {"id": 1, "method": "initialize", "params": {"protocolVersion": "2025-06-18"}},
-        {"id": 2, "method": "tools/call", "params": {"name": "snapshot", "arguments": {"snapshots": ["layers.pickle"]}}},
-    ]
-    lines = "".join(json.dumps({"jsonrpc": "2.0", **message}) + "\n" for message in messages)
-    ended = subprocess.run([sys.executable, "-c", program], input=lines, capture_output=True, text=True, timeout=60)
-    assert json.loads(ended.stdout.splitlines()[1])["error"] == {"code": -32603, "message": "RuntimeError: broken"}
+    call = {"id": 2, "method": "tools/call", "params": {"name": "snapshot", "arguments": {"snapshots": ["layers.pickle"]}}}
+    messages = [{"id": 1, "method": "initialize", "params": {"protocolVersion": "2025-06-18"}}, call]
+    server = subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    for message in (*messages, call):  # the id is free again
+        server.stdin.write(json.dumps({"jsonrpc": "2.0", **message}) + "\n")
+        server.stdin.flush()
+        answer = json.loads(server.stdout.readline())
+        assert answer["id"] == message["id"]
+        assert message["id"] == 1 or answer["error"] == {"code": -32603, "message": "RuntimeError: broken"}
+    assert server.communicate(timeout=60) == ("", None) and server.returncode == 0
+
+
+def test_a_folder_for_temporary_files_that_is_gone_is_told_to_the_model(root, tmp_path):
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    client = Client("--root", str(root), "--allow-programs", TMPDIR=str(gone))
+    client.initialize()
+    assert not client.call("snapshot", snapshots=["layers.pickle"])["isError"]
+    gone.rmdir()
+    answer = client.call("snapshot", snapshots=["layers.pickle"])
+    assert answer["isError"] and "No such file or directory" in answer["content"][0]["text"]
+    gone.mkdir()
+    answer = client.call("simulate", program=["x" * 300_000])
+    assert answer["isError"] and "Argument list too long" in answer["content"][0]["text"]
+    assert client.end() == (0, "")
+
+
+def test_a_signal_of_the_keyboard_ends_the_calls(root):
+    (root / "long.trace").write_text("".join(f"a,{i},512,0\n" for i in range(1, 100_001)))
+    client = Client("--root", str(root))
+    client.initialize()
+    call = {"name": "replay", "arguments": {"traces": ["long.trace"] * 20, "iterations": 1000}}  # minutes
+    client.send({"jsonrpc": "2.0", "id": "long", "method": "tools/call", "params": call})
+    assert client.request("ping")["result"] == {}
+    client.server.send_signal(signal.SIGINT)
+    assert client.server.wait(timeout=30) == 0
+    client.end()

@@ -379,6 +379,9 @@ fails(20000)
         ("report,most:0", "'most:0': the number of reports must be 1 or more"),
         ("most:3", "asks for nothing"),
         ("snapshot:/proc/self/status", "is a file; give a folder"),
+        ("snapshot:" + "x" * 5000, "cannot be a folder: File name too long"),
+        ("snapshot:~nobody-has-this-name/x", "cannot be a folder: "),
+        ("snapshot:/tmp/\0x", "cannot be a folder: "),
     ],
 )
 def test_bad_settings_are_refused_in_words(text, rule):

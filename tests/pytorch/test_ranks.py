@@ -1,5 +1,6 @@
 """cachalot.distributed_report() among processes with gloo, and the files of CACHALOT_REPORT_DIR."""
 
+import itertools
 import json
 import os
 import signal
@@ -260,17 +261,30 @@ def test_the_command_prints_the_folder_as_a_table_and_names_ranks_without_a_file
     assert json.loads(succeeds(world.run([*command, "--json"])))["missing"] == [1]
 
 
-@pytest.mark.parametrize("content", [None, "{", '{"rank": 1}', "[1]"])
+def rank_json(**fields):
+    return json.dumps({**json.loads(rank_with(0, GiB).to_json()), **fields})
+
+
+@pytest.mark.parametrize(
+    "content",
+    [None, "{", '{"rank": 1}', "[1]", "[" * 100_000, rank_json(time=None), rank_json(rank="0"), rank_json(peak_reserved="much"),
+     rank_json(sites=3), rank_json(sites=[3]), rank_json(reserved=True), rank_json(rank=10**12), rank_json(rank=-1)],
+    ids=itertools.count(),
+)  # fmt: skip
 def test_a_folder_without_good_reports_is_refused(tmp_path, content):
     if content is not None:
         (tmp_path / "rank-00000.json").write_text(content)
-    with pytest.raises(ValueError, match="has no reports" if content is None else "rank-00000.json: this is no report of a rank"):
+    told = "has no reports" if content is None else "rank-00000.json: this is no report of a rank"
+    with pytest.raises(ValueError, match=told):
         distributed_report(folder=tmp_path)
+    ended = world.run([sys.executable, "-m", "cachalot", "ranks", tmp_path])
+    assert ended.returncode == 2 and ended.stderr.startswith("cachalot: ") and told in ended.stderr and ended.stderr.count("\n") == 1
 
 
 @pytest.mark.parametrize(
     ("name", "value", "rule"),
     [("CACHALOT_REPORT_SECONDS", "0", "must be a number above 0"), ("CACHALOT_REPORT_SECONDS", "soon", "must be a number above 0"),
+     ("CACHALOT_REPORT_SECONDS", "1e300", "must be a number above 0, at most 1000000"),
      ("CACHALOT_REPORT_DIR", "/dev/null/reports", "is no folder to write to")],
 )
 def test_a_bad_setting_is_refused_when_cachalot_is_enabled(name, value, rule):
