@@ -10,8 +10,9 @@ std::string_view name_of(Policy policy) {
 }
 
 AllocatorPolicy settings_of(Policy policy) {
-  using Heap = AllocatorPolicy::Heap;
-  constexpr std::array<Heap, kPolicyCount> kHeaps = {Heap::segments, Heap::expandable_segments, Heap::pages};
+  constexpr std::array kHeaps = {AllocatorPolicy::Heap::segments, AllocatorPolicy::Heap::expandable_segments,
+                                 AllocatorPolicy::Heap::pages};
+  static_assert(kHeaps.size() == kPolicyCount);
   return {.heap = kHeaps[index_of(policy)]};
 }
 
