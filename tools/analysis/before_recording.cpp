@@ -78,7 +78,8 @@ void name_what_was_before(std::span<const Allocation> allocations, std::vector<C
     if (lives && categories[i] == Category::unknown) unnamed[one.bytes].push_back(i);
   }
   for (auto& [bytes, numbers] : unnamed) {  // an optimizer may make its state anew in each step, but not the parameters
-    std::ranges::stable_partition(numbers, [&](std::size_t i) { return allocations[i].end != Allocation::kNever; });
+    std::stable_partition(numbers.begin(), numbers.end(),
+                          [&](std::size_t i) { return allocations[i].end != Allocation::kNever; });
   }
   match(gradients.counts, unnamed, 1, Category::parameters, categories);
   match(gradients.counts, unnamed, 2, Category::optimizer_state, categories);

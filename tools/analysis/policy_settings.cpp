@@ -55,14 +55,14 @@ std::string config_with(std::string_view settings, const char* heap, std::span<c
 }  // namespace
 
 std::string segment_config(std::string_view settings, std::string_view without) {
-  constexpr std::array<std::string_view, 4> kKeys = {"max_split_size_mb", "max_non_split_rounding_mb",
-                                                     "roundup_power2_divisions", "large_segment_size_mb"};
-  return config_with(settings, "heap:segments", kKeys, without);
+  constexpr std::array<std::string_view, 4> kOfSegments = {"max_split_size_mb", "max_non_split_rounding_mb",
+                                                           "roundup_power2_divisions", "large_segment_size_mb"};
+  return config_with(settings, "heap:segments", kOfSegments, without);
 }
 
 std::string page_config(std::string_view settings) {
-  constexpr std::array<std::string_view, 1> kKeys = {"roundup_power2_divisions"};
-  return config_with(settings, "heap:pages", kKeys, "");
+  constexpr std::array<std::string_view, 1> kOfPages = {"roundup_power2_divisions"};
+  return config_with(settings, "heap:pages", kOfPages, "");
 }
 
 Options segment_options(std::string_view settings) { return parse_options(segment_config(settings)); }
