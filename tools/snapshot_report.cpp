@@ -103,6 +103,7 @@ std::vector<SiteFigures> sites_of(const History& history, Sites& sites, const De
     ++figures.blocks;
   }
   std::vector<SiteFigures> largest_first;
+  largest_first.reserve(by_place.size());
   for (const auto& [place, figures] : by_place) largest_first.push_back(figures);
   std::ranges::stable_sort(largest_first, std::greater<>{}, &SiteFigures::bytes);
   return largest_first;

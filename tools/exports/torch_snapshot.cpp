@@ -94,8 +94,10 @@ class TorchSnapshotWriter {
     std::optional<PickledId>& known = known_in(forward_stacks_, stack);
     if (known) return pickle_.add_again(*known);
     pickle_.begin_list();
-    for (auto frame = frames.rbegin(); frame != frames.rend(); ++frame)
-      pickle_.add(std::string_view(utf8_of(traceback_text(call_of(*frame)))));
+    for (auto frame = frames.rbegin(); frame != frames.rend(); ++frame) {
+      const std::string line(utf8_of(traceback_text(call_of(*frame))));
+      pickle_.add(std::string_view{line});
+    }
     pickle_.end_list();
     known = pickle_.remember();
   }
