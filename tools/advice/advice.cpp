@@ -104,10 +104,13 @@ class Advising {
 
   void replay_native() {
     steps_.expect(1);
-    PolicyFigures native = *figures_of(*program_.trace, heap_of(AllocatorPolicy()), on_.usable_bytes);
-    if (program_.trace_as_recorded) {
-      const Figures recorded = figures_of(*program_.trace_as_recorded, heap_of(AllocatorPolicy()), on_.usable_bytes);
-      if (recorded->ooms <= native.ooms) native = *recorded;  // it fits: on a smaller device it would have had less
+    const auto play = [&](const Trace& trace) {
+      return *figures_of(trace, heap_of(AllocatorPolicy()), on_.usable_bytes);
+    };
+    PolicyFigures native = play(program_.trace_as_recorded ? *program_.trace_as_recorded : *program_.trace);
+    if (program_.trace_as_recorded && native.ooms > 0) {  // on a smaller device the program would have begun with less
+      const PolicyFigures afresh = play(*program_.trace);
+      if (afresh.ooms < native.ooms) native = afresh;
     }
     known_[AllocatorPolicy()] = native;
     best_.add(native);

@@ -26,7 +26,7 @@ struct AdvisedProgram {
   std::string file;  // or the program's words
   int device = 0;
   std::shared_ptr<const Trace> trace;
-  // The same from the memory on that PyTorch had when the recording began: for PyTorch's default. Null where that is not known.
+  // The same, beginning with the memory that PyTorch had when the recording began: for PyTorch's default. Null where it is not known.
   std::shared_ptr<const Trace> trace_as_recorded{};
   std::size_t other_bytes = 0;  // of the device, beside the allocator's memory and the context
   // What PyTorch reserved at its peak, where that is known.
