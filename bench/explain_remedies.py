@@ -26,13 +26,9 @@ import torch
 sys.dont_write_bytecode = True
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "data" / "snapshots"))
 import programs  # noqa: E402
-from programs import Program  # noqa: E402
+from programs import Program, block  # noqa: E402
 
 MIB = 1 << 20
-
-
-def block(mib: float) -> torch.Tensor:
-    return torch.empty(int(mib * MIB), dtype=torch.uint8, device="cuda")
 
 
 def answers() -> None:
