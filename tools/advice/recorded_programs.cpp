@@ -20,12 +20,6 @@ namespace {
 
 using Action = HistoryEvent::Action;
 
-std::int64_t reserved_at_end(const DeviceHistory& device) {
-  std::int64_t reserved = 0;
-  for (const HistorySegment& segment : device.segments) reserved += static_cast<std::int64_t>(segment.bytes);
-  return reserved;
-}
-
 // At the last allocation that failed: what was reserved, and where the device lacked memory, what was free there. It is not less
 // than was ever reserved: the cache was given back before the allocation failed.
 std::optional<std::size_t> usable_bytes_of(const DeviceHistory& device) {
@@ -74,9 +68,7 @@ RecordedProgram program_of(const History& history, const DeviceHistory& device) 
 }  // namespace
 
 std::optional<std::size_t> recorded_reserved_bytes(const DeviceHistory& device) {
-  std::int64_t at_begin = reserved_at_end(device);
-  for (const HistoryEvent& event : device.events) at_begin -= reserved_change(event);
-  if (at_begin != 0 || device.events.empty()) return std::nullopt;
+  if (reserved_at_begin(device) != 0 || device.events.empty()) return std::nullopt;
   std::int64_t reserved = 0;
   std::int64_t peak = 0;
   for (const HistoryEvent& event : device.events) peak = std::max(peak, reserved += reserved_change(event));

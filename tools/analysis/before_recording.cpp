@@ -68,9 +68,9 @@ void match(const CountBySize& gradients, NumbersBySize& unnamed, std::size_t at_
 }  // namespace
 
 void name_what_was_before(std::span<const Allocation> allocations, std::vector<Category>& categories) {
-  const bool has_parameters = std::ranges::find(categories, Category::parameters) != categories.end();
+  if (std::ranges::find(categories, Category::parameters) != categories.end()) return;
   const Gradients gradients = gradients_of(allocations, categories);
-  if (has_parameters || gradients.counts.empty()) return;
+  if (gradients.counts.empty()) return;
   NumbersBySize unnamed;
   for (std::size_t i = allocations.size(); i-- > 0;) {
     const Allocation& one = allocations[i];

@@ -32,8 +32,8 @@ struct SegmentAt {
   std::size_t free_pieces = 0;
 };
 
-// Returns the segments after `peak.event` events, by address. `options` are those that PyTorch had: they tell which remainders of blocks are split off. Empty where the file has no
-// segments.
+// Returns the segments after `peak.event` events, by address. `options` are those that PyTorch had: they tell which remainders of
+// blocks are split off. Empty where the file has no segments.
 std::vector<SegmentAt> layout_at(const DeviceHistory& device, std::span<const Allocation> allocations,
                                  std::span<const std::uint64_t> blocks, const Peak& peak, const Options& options);
 

@@ -18,7 +18,7 @@ struct MemoryRange {
   std::uint64_t bytes = 0;
   std::uint32_t begin = Allocation::kBefore;
   std::uint32_t end = Allocation::kNever;
-  std::uint16_t stream = 0;  // this and the next are of a recorded segment, as in HistorySegment
+  std::uint16_t stream = 0;  // this and what follows are a recorded segment's, as in HistorySegment
   std::uint16_t pool = 0;
   bool is_small = false;
   bool is_expandable = false;

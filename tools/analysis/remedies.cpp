@@ -9,6 +9,7 @@
 
 #include "tools/analysis/policy_settings.h"
 #include "tools/analysis/recorded_start.h"
+#include "tools/history/pools.h"
 #include "tools/policy_replay.h"
 
 namespace cachalot::tools {
@@ -106,7 +107,7 @@ class RemedySearch {
         now_(is_expandable(history.settings) ? kExpandableSegments : ReplayedHeap{segment_config(history.settings)}),
         of_bytes_(start_ ? held_bytes(trace_as_recorded(), now_).value_or(0) : 0),
         trace_(trace_of(history, device)),  // behind the other trace, which is gone then
-        has_pools_(std::ranges::any_of(device.events, [](const HistoryEvent& event) { return event.pool != 0; })) {
+        has_pools_(has_pools(device)) {
     if (!start_) of_bytes_ = held_bytes(trace_, now_).value_or(0);
     if (evidence.failure) available_bytes_ = tools::available_bytes(evidence);
   }

@@ -24,13 +24,6 @@ std::uint64_t rounded(std::uint64_t bytes) {
   return round_to_block(std::clamp<std::uint64_t>(bytes, 1, kLargest));
 }
 
-std::uint64_t reserved_before(const DeviceHistory& device) {
-  std::int64_t reserved = 0;
-  for (const HistorySegment& segment : device.segments) reserved += static_cast<std::int64_t>(segment.bytes);
-  for (const HistoryEvent& event : device.events) reserved -= reserved_change(event);
-  return static_cast<std::uint64_t>(std::max<std::int64_t>(0, reserved));
-}
-
 }  // namespace
 
 std::vector<std::uint64_t> block_bytes_of(const DeviceHistory& device, std::span<const Allocation> allocations) {
@@ -54,7 +47,7 @@ HeldCursor::HeldCursor(const DeviceHistory& device, std::span<const Allocation> 
     if (allocations[i].end != Allocation::kNever) by_end_.push_back(i);
   }
   std::ranges::stable_sort(by_end_, {}, [&](std::uint32_t i) { return allocations[i].end; });
-  held_.reserved = reserved_before(device);
+  held_.reserved = static_cast<std::uint64_t>(std::max<std::int64_t>(0, reserved_at_begin(device)));
   while (next_begin_ < allocations.size() && allocations[next_begin_].begin == Allocation::kBefore)
     begin(static_cast<std::uint32_t>(next_begin_++));
   held_.active = held_.allocated;

@@ -9,6 +9,7 @@
 
 #include "base/check.h"
 #include "tools/history/address_map.h"
+#include "tools/history/pools.h"
 
 namespace cachalot::tools {
 namespace {
@@ -206,10 +207,10 @@ Trace trace_of(const History& history, const DeviceHistory& device, FailedReques
     made.allocate(allocation.address, allocation.bytes, allocation.stream, allocation.pool);
   }
   if (start != nullptr) std::ranges::for_each(start->events, add);
-  const bool has_pools = std::ranges::any_of(device.events, [](const HistoryEvent& event) { return event.pool != 0; });
+  const bool empties = !has_pools(device);
   for (std::size_t i = start == nullptr ? 0 : start->left_out; i < device.events.size(); ++i) {
     add(device.events[i]);
-    if (!has_pools && ends_emptying(device.events, i)) made.empty_cache();
+    if (empties && ends_emptying(device.events, i)) made.empty_cache();
   }
   CACHALOT_REQUIRE(!trace.events.empty(), "{}: the history has no allocation and no free", trace.path);
   made.finish();

@@ -6,8 +6,12 @@
 
 namespace cachalot::tools {
 
+bool has_pools(const DeviceHistory& device) {
+  return std::ranges::any_of(device.events, [](const HistoryEvent& event) { return event.pool != 0; });
+}
+
 void complete_pools(DeviceHistory& device) {
-  if (std::ranges::any_of(device.events, [](const HistoryEvent& event) { return event.pool != 0; })) return;
+  if (has_pools(device)) return;
   std::map<Address, const HistorySegment*> segments;  // with a pool, that were there at the event and are at the end
   for (const HistorySegment& segment : device.segments) {
     if (segment.pool != 0) segments.emplace(segment.address, &segment);

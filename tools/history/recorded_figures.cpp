@@ -16,6 +16,18 @@ std::int64_t reserved_change(const HistoryEvent& event) {
   }
 }
 
+std::int64_t reserved_at_end(const DeviceHistory& device) {
+  std::int64_t reserved = 0;
+  for (const HistorySegment& segment : device.segments) reserved += static_cast<std::int64_t>(segment.bytes);
+  return reserved;
+}
+
+std::int64_t reserved_at_begin(const DeviceHistory& device) {
+  std::int64_t reserved = reserved_at_end(device);
+  for (const HistoryEvent& event : device.events) reserved -= reserved_change(event);
+  return reserved;
+}
+
 void RecordedFigures::add(const HistoryEvent& event) {
   switch (event.action) {
     case HistoryEvent::Action::alloc:
@@ -46,7 +58,7 @@ RecordedFigures figures_before(const DeviceHistory& device) {
 
 RecordedFigures figures_at_end(const DeviceHistory& device) {
   RecordedFigures figures;
-  for (const HistorySegment& segment : device.segments) figures.reserved_bytes += segment.bytes;
+  figures.reserved_bytes = static_cast<std::uint64_t>(reserved_at_end(device));
   for (const HistoryBlock& block : device.blocks) {
     if (block.state == HistoryBlock::State::allocated) figures.allocated_bytes += block.requested_bytes;
     if (block.state != HistoryBlock::State::free) figures.active_bytes += block.requested_bytes;

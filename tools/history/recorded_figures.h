@@ -10,6 +10,11 @@ namespace cachalot::tools {
 // Returns the bytes that an event adds to reserved memory; they are negative where it gives memory back.
 std::int64_t reserved_change(const HistoryEvent& event);
 
+// Return the reserved memory at the end, as the segments tell it, and before the first event. A history that was made by hand may
+// have less than none before.
+std::int64_t reserved_at_end(const DeviceHistory& device);
+std::int64_t reserved_at_begin(const DeviceHistory& device);
+
 struct RecordedFigures {
   std::uint64_t reserved_bytes = 0;   // by segments
   std::uint64_t allocated_bytes = 0;  // requested, of what lives
