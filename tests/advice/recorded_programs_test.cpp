@@ -14,7 +14,6 @@
 #include "tests/tools/data_files.h"
 #include "tests/tools/temporary_file.h"
 #include "tools/analysis/recorded_start.h"
-#include "tools/analysis/timeline.h"
 #include "tools/history/allocations.h"
 #include "tools/policy_replay.h"
 
@@ -89,8 +88,7 @@ TEST(RecordedStart, LetsTheReplayOfEveryLogReserveWhatTheGpuHad) {
     ++logs;
     const History history = history_of_log(entry.path().filename().string());
     const DeviceHistory& device = history.devices[0];
-    const std::vector<Allocation> allocations = allocations_of(device);
-    const auto start = recorded_start(device, allocations, block_bytes_of(device, allocations), Options());
+    const auto start = recorded_start(history, device, allocations_of(device));
     const std::optional<std::size_t> whole = recorded_reserved_bytes(device);
     ASSERT_NE(start.has_value(), whole.has_value()) << history.path;
     const TraceStart* const begin = start ? &start->trace : nullptr;
@@ -122,16 +120,16 @@ TEST(RecordedStart, IsTheMemoryThatPyTorchHadThen) {
       {.address = 0x3000000, .bytes = 14 * kMiB, .requested_bytes = 13 * kMiB, .state = State::allocated}};
   device.events[2].bytes = device.events[3].bytes = 10 * kMiB;
   const std::vector<Allocation> allocations = allocations_of(device);
-  const auto start = recorded_start(device, allocations, block_bytes_of(device, allocations), Options());
+  const auto start = recorded_start(history, device, allocations);
   ASSERT_TRUE(start);
   EXPECT_EQ(start->peak_reserved_bytes, 34 * kMiB);
   EXPECT_EQ(replayed_bytes(trace_of(history, device, FailedRequests::left_out, &start->trace)), 34 * kMiB);
 
-  Options options;
-  options.max_split_size = 20 * kMiB;
-  EXPECT_FALSE(recorded_start(device, allocations, block_bytes_of(device, allocations), options));
+  history.settings = "max_split_size_mb:21";
+  EXPECT_FALSE(recorded_start(history, device, allocations));
+  history.settings = "";
   device.segments[0].is_expandable = true;
-  EXPECT_FALSE(recorded_start(device, allocations, block_bytes_of(device, allocations), Options()));
+  EXPECT_FALSE(recorded_start(history, device, allocations));
 }
 
 // 12 MiB are freed and given back, and other 14 MiB take their place.

@@ -9,7 +9,6 @@
 
 #include "base/check.h"
 #include "tools/analysis/recorded_start.h"
-#include "tools/analysis/timeline.h"
 #include "tools/foreign_files.h"
 #include "tools/history/allocations.h"
 #include "tools/history/recorded_figures.h"
@@ -40,8 +39,7 @@ std::optional<std::size_t> usable_bytes_of(const DeviceHistory& device) {
 
 // For a history that begins later than its program.
 void add_start(const History& history, const DeviceHistory& device, AdvisedProgram& program) {
-  const std::vector<Allocation> allocations = allocations_of(device);
-  const auto start = recorded_start(device, allocations, block_bytes_of(device, allocations), Options());
+  const auto start = recorded_start(history, device, allocations_of(device));
   if (!start) return;
   program.trace_as_recorded =
       std::make_shared<const Trace>(trace_of(history, device, FailedRequests::played, &start->trace));

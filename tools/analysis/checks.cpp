@@ -111,8 +111,7 @@ CheckedFigures replayed_figures(const History& history, const DeviceHistory& dev
   figures.ooms = result.ooms;
   if (policy.name != "native" || !history.settings.empty()) return figures;
   // As recorded: from the memory on that PyTorch had then, where that fits.
-  const std::vector<Allocation> allocations = allocations_of(device);
-  const auto start = recorded_start(device, allocations, block_bytes_of(device, allocations), Options());
+  const auto start = recorded_start(history, device, allocations_of(device));
   if (!start) return figures;
   const ReplayResult as_recorded = replay(trace_of(history, device, FailedRequests::played, &start->trace), options);
   if (as_recorded.ooms <= result.ooms) figures.reserved_bytes = as_recorded.peak_reserved_bytes;

@@ -7,6 +7,7 @@
 #include "policy/torch_policy.h"
 #include "tools/analysis/layout.h"
 #include "tools/analysis/peak.h"
+#include "tools/analysis/policy_settings.h"
 #include "tools/history/recorded_figures.h"
 
 namespace cachalot::tools {
@@ -85,8 +86,10 @@ class StartMaker {
 
 }  // namespace
 
-std::optional<RecordedStart> recorded_start(const DeviceHistory& device, std::span<const Allocation> allocations,
-                                            std::span<const std::uint64_t> blocks, const Options& options) {
+std::optional<RecordedStart> recorded_start(const History& history, const DeviceHistory& device,
+                                            std::span<const Allocation> allocations) {
+  const Options options = segment_options(history.settings);
+  const std::vector<std::uint64_t> blocks = block_bytes_of(device, allocations);
   const auto is_rounding = [](std::size_t divisions) { return divisions > 1; };
   if (options.max_split_size != Options::kUnlimited) return std::nullopt;
   if (std::ranges::any_of(options.roundup_power2_divisions, is_rounding)) return std::nullopt;

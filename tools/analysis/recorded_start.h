@@ -6,7 +6,6 @@
 #include <optional>
 #include <span>
 
-#include "cachalot/options.h"
 #include "tools/history/allocations.h"
 #include "tools/history/history.h"
 
@@ -19,11 +18,11 @@ struct RecordedStart {
 
 // Returns allocations and frees that make the recorded segments on an empty device, in the order of their addresses, with the
 // live and the free blocks in them. Segments that the history gives back before anything else, by
-// torch.cuda.empty_cache(), are left out. `blocks` are those of block_bytes_of, `options` PyTorch's.
+// torch.cuda.empty_cache(), are left out. `allocations` are those of the device.
 //
 // Returns nullopt where the replay of a history needs no such beginning, or it is not known: nothing lived then, the file has no
-// segments, they are expandable, or options change how requests are rounded or blocks split.
-std::optional<RecordedStart> recorded_start(const DeviceHistory& device, std::span<const Allocation> allocations,
-                                            std::span<const std::uint64_t> blocks, const Options& options);
+// segments, they are expandable, or the program's settings change how requests are rounded or blocks split.
+std::optional<RecordedStart> recorded_start(const History& history, const DeviceHistory& device,
+                                            std::span<const Allocation> allocations);
 
 }  // namespace cachalot::tools

@@ -177,8 +177,7 @@ class RemedySearch {
   static std::optional<TraceStart> start_of(const History& history, const DeviceHistory& device,
                                             std::span<const Allocation> allocations) {
     if (is_expandable(history.settings)) return std::nullopt;
-    const std::vector<std::uint64_t> blocks = block_bytes_of(device, allocations);
-    auto start = recorded_start(device, allocations, blocks, segment_options(history.settings));
+    auto start = recorded_start(history, device, allocations);
     if (!start) return std::nullopt;
     return std::move(start->trace);
   }
