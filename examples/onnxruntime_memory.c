@@ -1,5 +1,5 @@
 /* ONNX Runtime's memory from libcachalot.so: the addresses of three functions, as options of its CUDA execution provider. This
- * program makes the options and calls the functions as the provider does; see docs/guides/tensorrt-and-onnxruntime.md. */
+ * program makes the options and calls the functions as the provider does; see docs/guides/libraries.md. */
 #include <inttypes.h>
 #include <stdint.h>
 #include <stdio.h>
