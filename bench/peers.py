@@ -104,10 +104,6 @@ GROUPS = [
 ]
 NOT_QUICK = {("holes", "rmm_pool"), ("rmm_random", "rmm_pool"), ("rmm_random", "rmm_arena")}  # run and column
 INSTRUCTIONS = "instructions/4096"
-IN_OVERVIEW = [
-    "hot_pair/4096", "churn/4096", "holes_churn/65536", "threads/1", "threads/2", "handoff/2+2", "rmm_random/again",
-    "million/free_at_random", "trace/gpt2_varlen/time", "trace/moe/time", "trace/serve_kv/time",
-]
 
 
 def fail(message):
@@ -458,10 +454,7 @@ def print_lacks(results, lacks):
 
 def update_docs(results, groups, columns, command):
     taken = f"{machine()}; `{command}`\n\n"
-    figures = all_figures(groups)
-    chosen = {figure: what for figure, what in figures.items() if figure in IN_OVERVIEW}
-    write_between_marks(ROOT / "docs/benchmarks/index.md", taken + figures_table(results, chosen, columns, True))
-    write_between_marks(ROOT / "docs/performance.md", taken + figures_table(results, figures, columns, True))
+    write_between_marks(ROOT / "docs/performance.md", taken + figures_table(results, all_figures(groups), columns, True))
     write_between_marks(ROOT / "docs/develop/targets.md", taken + targets_table(results, True))
 
 
@@ -504,7 +497,7 @@ def parse_arguments():
     parser.add_argument("--instructions", action="store_true", help="count a hot pair's, by valgrind")
     parser.add_argument("--json", metavar="FILE", type=pathlib.Path, help="write all figures there")
     parser.add_argument("--markdown", action="store_true", help="tables as in the documentation")
-    parser.add_argument("--update-docs", action="store_true", help="write the tables into docs/benchmarks/index.md, docs/performance.md and docs/develop/targets.md")
+    parser.add_argument("--update-docs", action="store_true", help="write the tables into docs/performance.md and docs/develop/targets.md")
     options = parser.parse_args()
     groups = [group.name for group in GROUPS]
     peers = [peer.name for peer in PEERS]
