@@ -19,6 +19,7 @@ DOXYGEN_AT = "reference/api"
 
 # Pages outside of docs/: document -> where it is on the site.
 PAGES = {
+    "README.md": "index.md",
     "CHANGELOG.md": "releases/changelog.md",
     "CONTRIBUTING.md": "develop/contributing.md",
     "RELEASING.md": "develop/releasing.md",
