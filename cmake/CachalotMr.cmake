@@ -1,5 +1,5 @@
-# cachalot::mr, headers alone: cachalot's memory resource for CCCL and RMM, and the adaptors. Its users need CCCL's headers and the
-# CUDA runtime; nothing here is compiled with them but tests, benchmarks and examples.
+# cachalot::mr, headers alone: cachalot's memory resource for CCCL and RMM. Its users need CCCL's headers and the CUDA runtime;
+# nothing here is compiled with them but tests, benchmarks and examples.
 
 set(CACHALOT_CCCL_DIR "$ENV{CACHALOT_CCCL_DIR}" CACHE PATH
   "Folder with one folder per package nvidia-cuda-cccl (pip install --target), for the tests mr.* and those of CubEnvironment; empty: the toolkit's CCCL alone")

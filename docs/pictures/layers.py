@@ -17,7 +17,7 @@ PARTS = {
     "pytorch/": ("pytorch", "plug-in", "tint-orange"),
     "pool/": ("pool", "tensor pools", "tint-green"),
     "kernels/": ("kernels", "GPU kernels", "tint-green"),
-    "mr/": ("mr", "cuda::mr, RMM, adaptors", "tint-green"),
+    "mr/": ("mr", "cuda::mr, RMM", "tint-green"),
     "allocator/leaks/": ("leaks", "leak detector", "tint-green"),
     "allocator/include/cachalot/caching_allocator.h": ("CachingAllocator", "all devices; the C++ API", "tint-blue"),
     "allocator/groups/": ("groups", "its functions by topic", "tint-blue"),

@@ -41,7 +41,7 @@ TEST_F(AMemoryResource, ReturnsNullForNoBytesAndTakesItBack) {
 
 TEST_F(AMemoryResource, KeepsAlignmentsUpToTwoMebibytes) {
   std::vector<std::pair<void*, std::size_t>> live;
-  for (std::size_t alignment = 1; alignment <= MemoryResource::kLargestAlignment; alignment *= 2) {
+  for (std::size_t alignment = 1; alignment <= kMaxAlignment; alignment *= 2) {
     live.emplace_back(allocate(resource, 3 * kMiB, stream, alignment), alignment);
     EXPECT_EQ(address(live.back().first) % alignment, 0U) << alignment;
     live.emplace_back(allocate_sync(resource, 700, alignment), 0);

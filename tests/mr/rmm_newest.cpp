@@ -1,16 +1,22 @@
 // A MemoryResource in RMM 26, compiled with its headers and the CCCL that they bring, and run as far as that is possible without a
 // GPU.
+#include <cstdint>
 #include <cstdio>
 #include <memory>
 #include <rmm/device_buffer.hpp>
 #include <rmm/device_uvector.hpp>
+#include <rmm/mr/failure_callback_resource_adaptor.hpp>
 #include <rmm/mr/limiting_resource_adaptor.hpp>
+#include <rmm/mr/logging_resource_adaptor.hpp>
 #include <rmm/mr/per_device_resource.hpp>
 #include <rmm/mr/pool_memory_resource.hpp>
 #include <rmm/mr/statistics_resource_adaptor.hpp>
+#include <rmm/mr/tracking_resource_adaptor.hpp>
+#include <sstream>
+#include <stdexcept>
+#include <string>
+#include <utility>
 
-#include "cachalot/adaptors/limit.h"
-#include "cachalot/adaptors/statistics.h"
 #include "cachalot/mr.h"
 
 namespace {
@@ -34,6 +40,36 @@ void try_part(const char* name, Part part) {
   }
 }
 
+void require(bool holds, const char* what) {
+  if (!holds) throw std::logic_error(what);
+}
+
+// RMM's adaptors over each other and a MemoryResource. The last one frees `cached` when 3 MiB are used up.
+void stack_adaptors(const MemoryResource& resource, cuda::stream_ref stream) {
+  constexpr std::size_t kMiB = std::size_t{1} << 20;
+  std::ostringstream log;
+  rmm::mr::statistics_resource_adaptor counted(resource);
+  rmm::mr::limiting_resource_adaptor limited(counted, 3 * kMiB);
+  rmm::mr::logging_resource_adaptor logged(limited, log);
+  rmm::mr::tracking_resource_adaptor tracked(logged);
+  void* cached = tracked.allocate(stream, 2 * kMiB, 256);
+  const auto free_cached = [&](std::size_t /*bytes*/, void* /*argument*/) {
+    if (cached == nullptr) return false;
+    tracked.deallocate(stream, std::exchange(cached, nullptr), 2 * kMiB, 256);
+    return true;
+  };
+  rmm::mr::failure_callback_resource_adaptor<rmm::bad_alloc> retrying(tracked, free_cached, nullptr);
+  void* const ptr = retrying.allocate(stream, 2 * kMiB, 256);
+  require(cached == nullptr, "the callback was called");
+  require(tracked.get_allocated_bytes() == 2 * kMiB, "the bytes that are tracked");
+  require(limited.get_allocated_bytes() == 2 * kMiB, "the bytes that count for the limit");
+  retrying.deallocate(stream, ptr, 2 * kMiB, 256);
+  require(counted.get_bytes_counter().peak == static_cast<std::int64_t>(2 * kMiB), "the peak");
+  require(counted.get_allocations_counter().total == 2, "the number of allocations");
+  logged.flush();
+  require(log.str().find("allocate failure") != std::string::npos, "the log has the failure");
+}
+
 // Compiled and linked only: events that the program's runtime makes for the pool are not events of the library's.
 [[maybe_unused]] void use_pool(MemoryResource resource, cuda::stream_ref stream) {
   rmm::mr::pool_memory_resource pool(resource, 1 << 20);
@@ -45,14 +81,7 @@ void use_rmm(MemoryResource resource, cuda::stream_ref stream) {
     rmm::device_async_resource_ref ref(resource);
     ref.deallocate(stream, ref.allocate(stream, 1000, 256), 1000, 256);
   });
-  try_part("statistics_resource_adaptor over ours", [&] {
-    rmm::mr::statistics_resource_adaptor counted(resource);
-    counted.deallocate(stream, counted.allocate(stream, 1000, 256), 1000, 256);
-  });
-  try_part("limiting_resource_adaptor over our adaptor", [&] {
-    rmm::mr::limiting_resource_adaptor limited(cachalot::StatisticsAdaptor<MemoryResource>(resource), 1 << 20);
-    limited.deallocate(stream, limited.allocate(stream, 1000, 256), 1000, 256);
-  });
+  try_part("adaptors", [&] { stack_adaptors(resource, stream); });
   try_part("set_per_device_resource", [&] {
     rmm::mr::set_per_device_resource(rmm::cuda_device_id{0}, resource);
     rmm::device_async_resource_ref ref = rmm::mr::get_per_device_resource_ref(rmm::cuda_device_id{0});

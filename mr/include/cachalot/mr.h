@@ -46,9 +46,6 @@ CACHALOT_BEGIN_API
 /// Thread safety: every function may be called from any thread at any time.
 class MemoryResource : public ResourceCalls<MemoryResource> {
  public:
-  /// The largest alignment that an allocation may be asked for with.
-  static constexpr std::size_t kLargestAlignment = kMaxAlignment;
-
   /// Makes a resource of one device of `allocator`, which lives as long as a copy of the resource.
   /// Throws InvalidArgument if `allocator` is null, and for a device that it does not manage.
   explicit MemoryResource(std::shared_ptr<CachingAllocator> allocator, int device = 0)
@@ -157,7 +154,6 @@ class MemoryResource : public ResourceCalls<MemoryResource> {
   int device_;
 };
 
-static_assert(kIsStreamOrderedResource<MemoryResource>);
 static_assert(::cuda::has_property<MemoryResource, ::cuda::mr::device_accessible>);
 static_assert(!::cuda::has_property<MemoryResource, ::cuda::mr::host_accessible>);
 

@@ -42,15 +42,6 @@ struct ResourceRequest {
 /// The alignment of calls that do not name one, which is cudaMalloc's.
 inline constexpr std::size_t kDefaultAlignment = 256;
 
-/// Tells whether `Resource` is a stream-ordered memory resource for the included CCCL.
-#if CACHALOT_MR_HAS_SYNC_CALLS
-template <typename Resource>
-inline constexpr bool kIsStreamOrderedResource = ::cuda::mr::resource<Resource>;
-#else
-template <typename Resource>
-inline constexpr bool kIsStreamOrderedResource = ::cuda::mr::async_resource<Resource>;
-#endif
-
 /// Returns what `resource` returns for the call.
 template <typename Resource>
 void* allocate_from(Resource& resource, const ResourceRequest& request) {
