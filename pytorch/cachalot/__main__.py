@@ -125,7 +125,7 @@ def _run_script(path: str, arguments: list[str]) -> None:
     file_name = os.path.abspath(path)
     try:
         with io.open_code(file_name) as file:
-            code = compile(file.read(), file_name, "exec")
+            code = compile(file.read(), file_name, "exec", dont_inherit=True)  # nothing of our __future__
     except OSError as error:
         sys.exit(f"cachalot: can't open file {path!r}: {error.strerror}")
     sys.path[0] = os.path.dirname(os.path.realpath(path))
@@ -139,7 +139,7 @@ def _run_script(path: str, arguments: list[str]) -> None:
 def _run_code(text: str, arguments: list[str]) -> None:
     sys.argv = ["-c", *arguments]
     sys.path[0] = ""
-    exec(compile(text, "<string>", "exec"), _new_main().__dict__)
+    exec(compile(text, "<string>", "exec", dont_inherit=True), _new_main().__dict__)
 
 
 def _run_module(name: str, arguments: list[str]) -> None:
@@ -154,7 +154,6 @@ def _new_main() -> types.ModuleType:
     """A __main__ without our names, in the place of ours, for as long as the process lives."""
     module = types.ModuleType("__main__")
     module.__dict__["__builtins__"] = sys.modules["builtins"]
-    module.__dict__["__annotations__"] = {}
     sys.modules["__main__"] = module
     return module
 

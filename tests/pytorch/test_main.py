@@ -15,12 +15,13 @@ pytestmark = [not_native, world.not_pages]
 SCRIPT = """
 import sys, __main__, torch
 import neighbour
-kept = torch.empty(3 << 20, dtype=torch.uint8, device="cuda")
+kept: torch.Tensor = torch.empty(3 << 20, dtype=torch.uint8, device="cuda")
 print(torch.cuda.memory.get_allocator_backend() != "native")
 print(sys.argv[0], sys.argv[1:])
 print(sys.path[0], neighbour.__name__)
 print(__name__, __file__, __main__ is sys.modules["__main__"], __main__.kept is kept)
 print(sorted(name for name in globals() if not name.startswith("__")))
+print(__main__.__annotations__)
 print(__spec__, __package__, __doc__)
 """
 
