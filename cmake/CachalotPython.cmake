@@ -112,7 +112,7 @@ endfunction()
 function(cachalot_python_tests)
   set(simulate advise computing fit owners simulate simulate_distributed)
   set(pinned pinned pinned_processes)
-  set(programs convert mcp pytest_plugin ranks stage)  # of programs as a whole, which the heap does not change
+  set(programs convert pytest_plugin ranks stage)  # of programs as a whole, which the heap does not change
   foreach(group IN ITEMS simulate pinned programs)
     list(TRANSFORM ${group} REPLACE "(.+)" "${PROJECT_SOURCE_DIR}/tests/pytorch/test_\\1.py" OUTPUT_VARIABLE of_${group})
     list(TRANSFORM of_${group} PREPEND --ignore= OUTPUT_VARIABLE ignored)

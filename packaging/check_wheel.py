@@ -22,6 +22,7 @@ EXPECTED = (
     r"cachalot/__init__\.py",
     r"cachalot/_version\.py",
     r"cachalot/py\.typed",
+    r"cachalot/SKILL\.md",
     r"cachalot/native/libcachalot_torch\.so",
     r"cachalot/native/plug\.h",
     r"cachalot/native/include/cachalot/options\.h",

@@ -37,6 +37,7 @@ PAGES = {
     "kernels/README.md": "reference/kernels.md",
     "pool/README.md": "guides/tensor-pools.md",
     "pytorch/README.md": "reference/pytorch.md",
+    "pytorch/cachalot/SKILL.md": "tools/agents.md",
     "simulator/README.md": "tools/simulator.md",
 } | {f"examples/{path.parent.name}/README.md": f"examples/{path.parent.name}.md" for path in ROOT.glob("examples/*/README.md")}
 

@@ -3,7 +3,6 @@
     python -m cachalot run [--config OPTIONS] script.py …     a script; also -m MODULE … and -c CODE …
     python -m cachalot snapshot|replay|simulate|…             the command in C++, with all of its options
     python -m cachalot ranks FOLDER [--json]                  the reports that CACHALOT_REPORT_DIR left in a folder
-    python -m cachalot mcp [--root FOLDER]                    a server of the Model Context Protocol, for agents
     python -m cachalot convert FILE -o OUT.parquet            what the command converts, and Parquet
 
 `run` may be left out. The program finds sys.argv, sys.path and __main__ as if Python itself had started it. Processes that it
@@ -29,11 +28,6 @@ def main() -> None:
     words = sys.argv[1:] or ["--help"]
     if words[0] == "ranks":
         _tell_ranks(words[1:])
-        return
-    if words[0] == "mcp":
-        from . import _mcp
-
-        _mcp.main(words[1:])
         return
     if words[0] == "convert":
         from . import _parquet
@@ -77,7 +71,6 @@ def _parse(words: list[str]) -> argparse.Namespace:
         prog="python -m cachalot",
         usage="python -m cachalot [run] [--config OPTIONS] [--pinned] SCRIPT|-m MODULE|-c CODE [ARGUMENTS ...]\n"
         "       python -m cachalot ranks FOLDER [--json]\n"
-        "       python -m cachalot mcp [--root FOLDER] [--allow-programs]\n"
         f"       python -m cachalot {{{','.join(_command.SUBCOMMANDS)}}} ...",
         description="Runs a Python program with cachalot as PyTorch's GPU memory allocator; at its end a line on stderr "
         "says what memory it took (CACHALOT_STATS=0: none, CACHALOT_STATS=1: a table). The other subcommands are the "

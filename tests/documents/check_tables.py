@@ -3,13 +3,15 @@
 
     check_tables.py [--command build/dev/tools/cachalot]
 
-Without --command the pages of the command are not checked.
+With --command it checks the pages of the command, and that SKILL.md has options that exist and excerpts of what is printed.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -19,6 +21,7 @@ OPTIONS = ROOT / "docs" / "reference" / "options.md"
 ERRORS = ROOT / "docs" / "reference" / "errors.md"
 TROUBLES = ROOT / "docs" / "guides" / "troubleshooting.md"
 TOOLS = ROOT / "docs" / "tools"
+SKILL = ROOT / "pytorch" / "cachalot" / "SKILL.md"
 FOLDERS = ("allocator", "kernels", "pool", "pytorch", "simulator", "tools")
 # Options of every command, which docs/tools/index.md has.
 COMMON = {"--color", "--help", "-h"}
@@ -86,6 +89,39 @@ def check_command(command: Path) -> list[str]:
     return found
 
 
+def check_skill(command: Path, code: str) -> list[str]:
+    """The options of its commands exist. JSON below a command is part of what the command prints; keys of other JSON are in the code."""
+    text = SKILL.read_text()
+    lines = subprocess.run([command, "help", "--json"], capture_output=True, text=True, check=True).stdout.splitlines()
+    options = {each["name"]: {name for option in each["options"] for name in option["names"]} for each in map(json.loads, lines)}
+    found = []
+    for name, section in re.findall(r"^## (\w+): (.*?)(?=^## |\Z)", text, re.MULTILINE | re.DOTALL):
+        own = set(re.findall(r"`(-[a-z-]+)", section))
+        found += [f"SKILL.md: `cachalot {name}` has no {option}" for option in sorted(own - options[name])]
+    for words in map(shlex.split, re.findall(r"(?:`|^\$ )cachalot ([^`\n]+)", text, re.MULTILINE)):
+        own = words[1 : words.index("--") if "--" in words else None]
+        wrong = [word for word in own if word.startswith("-") and word.partition("=")[0] not in options.get(words[0], set())]
+        found += [f"SKILL.md: `cachalot {words[0]}` has no {option}" for option in wrong]
+        found += [f"SKILL.md: there is no command {words[0]}"] * (words[0] not in options)
+    for words, excerpt in re.findall(r"^```console\n\$ cachalot ([^\n]*)\n(.*?)^```", text, re.MULTILINE | re.DOTALL):
+        out = subprocess.run([command, *shlex.split(words)], capture_output=True, text=True, check=False, cwd=ROOT).stdout
+        if not is_part(json.loads(excerpt), json.loads(out)):
+            found.append(f"SKILL.md: `cachalot {words}` does not print what stands below it")
+    for excerpt in re.findall(r"^```json\n(.*?)^```", text, re.MULTILINE | re.DOTALL):
+        keys = re.findall(r"\"(\w+)\":", excerpt)
+        found += [f"SKILL.md: no JSON has the key {key}" for key in keys if f'"{key}"' not in code]
+    return found
+
+
+def is_part(part: object, whole: object) -> bool:
+    """Whether `whole` has all that `part` has: each key of an object, and something for each element of an array."""
+    if isinstance(part, dict) and isinstance(whole, dict):
+        return all(key in whole and is_part(value, whole[key]) for key, value in part.items())
+    if isinstance(part, list) and isinstance(whole, list):
+        return all(any(is_part(one, other) for other in whole) for one in part)
+    return part == whole
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--command", type=Path)
@@ -93,7 +129,7 @@ def main() -> int:
     code = sources()
     found = check_options() + check_variables(code) + check_messages(code)
     if options.command:
-        found += check_command(options.command)
+        found += check_command(options.command) + check_skill(options.command, code)
     for line in found:
         print(line)
     print(f"check_tables.py: {len(found)} mistakes")

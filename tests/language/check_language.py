@@ -23,7 +23,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 DOCUMENTS = [
     "*.md", "allocator/README.md", "bench/**/*.md", "data/**/*.md", "docs/**/*.md", "examples/**/*.md", "kernels/*.md", "mr/*.md",
-    "packaging/*.md", "pool/*.md", "pytorch/*.md", "simulator/*.md",
+    "packaging/*.md", "pool/*.md", "pytorch/**/*.md", "simulator/*.md",
 ]
 HEADERS = ["allocator/include/cachalot/*.h", "kernels/include/cachalot/*", "mr/include/cachalot/**/*.h", "pool/include/cachalot/*.h", "simulator/include/cachalot/*.h"]
 PYTHON = ["pytorch/cachalot/*.py"]

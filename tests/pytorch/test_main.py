@@ -180,7 +180,6 @@ def test_an_installation_without_the_command_says_so(monkeypatch, tmp_path, caps
 WORDS = [
     pytest.param(("convert", "x.pickle", "-o", "x.parquet"), marks=pytest.mark.skipif(not find_spec("pyarrow"), reason="no pyarrow")),
     ("snapshot", "x.pickle"),
-    ("mcp",),
 ]
 
 
