@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Checks that the tables of the documentation list what the code has: options, variables, messages and command options.
+"""Checks that the tables of the documentation list what the code has: options, variables, messages and command options; and
+that the version is everywhere the same.
 
     check_tables.py [--command build/dev/tools/cachalot]
 
@@ -21,6 +22,8 @@ OPTIONS = ROOT / "docs" / "reference" / "options.md"
 ERRORS = ROOT / "docs" / "reference" / "errors.md"
 TROUBLES = ROOT / "docs" / "guides" / "troubleshooting.md"
 TOOLS = ROOT / "docs" / "tools"
+RECIPE = ROOT / "packaging" / "conda" / "recipe.yaml"
+MANUAL = ROOT / "tools" / "commands" / "man_command.cpp"
 SKILL = ROOT / "pytorch" / "cachalot" / "SKILL.md"
 FOLDERS = ("allocator", "kernels", "pool", "pytorch", "simulator", "tools")
 # Options of every command, which docs/tools/index.md has.
@@ -72,6 +75,21 @@ def own_messages() -> list[str]:
     rows = [row.split(" | ") for row in re.findall(r"^\| (.*) \|$", TROUBLES.read_text(), re.MULTILINE)]
     cells = [row[0] for row in rows if re.fullmatch(r"\[error\]\(\.\./reference/errors\.md#[\w-]+\)", row[-1])]
     return [text.rstrip(" …:") for cell in cells for text in re.findall(r"`([^`]+)`", cell)]
+
+
+def check_version() -> list[str]:
+    """CMakeLists.txt, the newest release of the changelog and conda's recipe have one version; the manual page has its date."""
+    (version,) = re.findall(r"^project\(cachalot VERSION ([\d.]+)", (ROOT / "CMakeLists.txt").read_text(), re.MULTILINE)
+    (recipe,) = re.findall(r'^  version: "(.*)"$', RECIPE.read_text(), re.MULTILINE)
+    release, date = re.findall(r"^## \[(\d.*)\] - (.*)$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)[0]
+    (released,) = re.findall(r'kReleased = "(.*)"', MANUAL.read_text())
+    found = []
+    for file, what, said, real in (
+        ("recipe.yaml", "version", recipe, version), ("CHANGELOG.md", "version", release, version), ("man_command.cpp", "date", released, date)
+    ):  # fmt: skip
+        if said != real:
+            found.append(f"{file}: the {what} is {said}, not {real}")
+    return found
 
 
 def check_command(command: Path) -> list[str]:
@@ -127,7 +145,7 @@ def main() -> int:
     parser.add_argument("--command", type=Path)
     options = parser.parse_args()
     code = sources()
-    found = check_options() + check_variables(code) + check_messages(code)
+    found = check_options() + check_variables(code) + check_messages(code) + check_version()
     if options.command:
         found += check_command(options.command) + check_skill(options.command, code)
     for line in found:
