@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Checks that the tables of the documentation list what the code has: options, variables, messages and command options; and
-that the version is everywhere the same.
+"""Checks that the tables of the documentation list what the code has: options, variables, messages and command options;
+that the version is everywhere the same; and that docs/ has few pages.
 
     check_tables.py [--command build/dev/tools/cachalot]
 
@@ -26,6 +26,8 @@ RECIPE = ROOT / "packaging" / "conda" / "recipe.yaml"
 MANUAL = ROOT / "tools" / "commands" / "man_command.cpp"
 SKILL = ROOT / "pytorch" / "cachalot" / "SKILL.md"
 FOLDERS = ("allocator", "kernels", "pool", "pytorch", "simulator", "tools")
+# The most pages under docs/, without the decisions: what two pages would say is on the page of the tool or of the topic.
+MOST_PAGES = 55
 # Options of every command, which docs/tools/index.md has.
 COMMON = {"--color", "--help", "-h"}
 
@@ -77,6 +79,11 @@ def own_messages() -> list[str]:
     return [text.rstrip(" …:") for cell in cells for text in re.findall(r"`([^`]+)`", cell)]
 
 
+def check_pages() -> list[str]:
+    pages = [path for path in (ROOT / "docs").rglob("*.md") if path.parent.name != "decisions"]
+    return [f"docs/ has {len(pages)} pages, more than {MOST_PAGES}"] if len(pages) > MOST_PAGES else []
+
+
 def check_version() -> list[str]:
     """CMakeLists.txt, the newest release of the changelog and conda's recipe have one version; the manual page has its date."""
     (version,) = re.findall(r"^project\(cachalot VERSION ([\d.]+)", (ROOT / "CMakeLists.txt").read_text(), re.MULTILINE)
@@ -95,7 +102,7 @@ def check_version() -> list[str]:
 def check_command(command: Path) -> list[str]:
     found = []
     for page in sorted(TOOLS.glob("*.md")):
-        if page.stem in ("index", "json", "files", "pages"):
+        if page.stem in ("index", "json", "pages"):
             continue
         help_text = subprocess.run([command, page.stem, "--help"], capture_output=True, text=True, check=True).stdout
         options = re.search(r"^Options:\n(.*?)\n\n", help_text, re.MULTILINE | re.DOTALL)
@@ -145,7 +152,7 @@ def main() -> int:
     parser.add_argument("--command", type=Path)
     options = parser.parse_args()
     code = sources()
-    found = check_options() + check_variables(code) + check_messages(code) + check_version()
+    found = check_options() + check_variables(code) + check_messages(code) + check_version() + check_pages()
     if options.command:
         found += check_command(options.command) + check_skill(options.command, code)
     for line in found:
