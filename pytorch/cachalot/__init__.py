@@ -44,10 +44,10 @@ Files go to the GPU with bounded memory on the host (docs/guides/stage.md):
 
     weights = cachalot.stage("model.safetensors")
 
-Other programs see the memory of this one, live (docs/guides/live.md): `cachalot top`, Prometheus, TensorBoard:
+Other programs see the memory of this one, live (docs/guides/live.md): `cachalot top` and Prometheus; and its own log has it:
 
     cachalot.publish()
-    cachalot.on_statistics(cachalot.to_tensorboard(writer), interval_s=10)
+    cachalot.on_statistics(lambda figures, step: print(step, figures["cachalot/0/reserved_bytes"]), interval_s=10)
 
 What the ranks of a job hold, and which line of the worst one (docs/guides/ranks.md):
 
@@ -95,7 +95,7 @@ if TYPE_CHECKING:
     from ._ranks import distributed_report
     from ._regions import Region, contiguous, region, regions, release_physical, restore_physical
     from ._saved_tensors import SavedOnHost
-    from ._statistics_log import StatisticsLog, log_statistics, on_statistics, to_tensorboard, to_wandb
+    from ._statistics_log import StatisticsLog, log_statistics, on_statistics
     from ._stage import stage, stage_chunks
 
 __all__ = [
@@ -175,8 +175,6 @@ __all__ = [
     "stage_chunks",
     "stats",
     "stop_publishing",
-    "to_tensorboard",
-    "to_wandb",
     "track",
     "trim",
     "watch_leaks",
@@ -215,7 +213,7 @@ _MODULES = {
     "_ranks": ("distributed_report",),
     "_regions": ("Region", "contiguous", "region", "regions", "release_physical", "restore_physical"),
     "_saved_tensors": ("SavedOnHost",),
-    "_statistics_log": ("StatisticsLog", "log_statistics", "on_statistics", "to_tensorboard", "to_wandb"),
+    "_statistics_log": ("StatisticsLog", "log_statistics", "on_statistics"),
     "_stage": ("stage", "stage_chunks"),
 }
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}

@@ -1,11 +1,10 @@
-"""Statistics for a training's log: cachalot.on_statistics(), log_statistics(), to_tensorboard() and to_wandb()."""
+"""Statistics for a training's log: cachalot.on_statistics() and log_statistics()."""
 
 from __future__ import annotations
 
 import logging
 import threading
 from collections.abc import Callable
-from typing import Any, Protocol
 
 from ._enable import require_enabled
 
@@ -31,18 +30,6 @@ _FIGURES = (
     ("num_alloc_retries", "retries"),
     ("num_ooms", "ooms"),
 )
-
-
-class Scalars(Protocol):
-    """What to_tensorboard() needs: torch.utils.tensorboard.SummaryWriter has it."""
-
-    def add_scalar(self, tag: str, scalar_value: float, global_step: int | None = None, /) -> Any: ...
-
-
-class Run(Protocol):
-    """What to_wandb() needs: the module wandb and a wandb.Run have it."""
-
-    def log(self, data: dict[str, Any], /, **options: Any) -> Any: ...
 
 
 class StatisticsLog:
@@ -123,7 +110,7 @@ def on_statistics(callback: OnStatistics, interval_s: float | None = 10.0) -> St
     Args:
         callback: takes a dict of names and numbers, of every device with memory, and the step of the training or None:
             {"cachalot/0/reserved_bytes": 21474836480.0, "cachalot/0/unused_share": 0.04, ...}. It runs on a thread of its own, or
-            on that of log_statistics(). to_tensorboard() and to_wandb() make one.
+            on that of log_statistics(). docs/guides/live.md has those for TensorBoard and W&B.
         interval_s: seconds between two calls, from 0.01 to 1,000,000; None: only log_statistics() calls it.
 
     Returns:
@@ -175,38 +162,6 @@ def current_statistics() -> Statistics:
         figures[prefix + "external_fragmentation"] = float(fragmentation["external"])
         figures[prefix + "unused_share"] = _share_beside(fragmentation["requested_bytes"], fragmentation["reserved_bytes"])
     return figures
-
-
-def to_tensorboard(writer: Scalars) -> OnStatistics:
-    """Returns a function for on_statistics() that calls writer.add_scalar for each figure.
-
-    Args:
-        writer: a torch.utils.tensorboard.SummaryWriter, or what has the same add_scalar.
-    """
-
-    def write(statistics: Statistics, step: int | None) -> None:
-        for name, number in statistics.items():
-            writer.add_scalar(name, number, step)
-
-    return write
-
-
-def to_wandb(run: Run) -> OnStatistics:
-    """Returns a function for on_statistics() that calls run.log with all figures.
-
-    Args:
-        run: the module wandb after wandb.init(), or a wandb.Run. With a step, the figures join those of the same step.
-    """
-
-    def write(statistics: Statistics, step: int | None) -> None:
-        if not statistics:
-            return
-        if step is None:
-            run.log(dict(statistics))
-        else:
-            run.log(dict(statistics), step=step)
-
-    return write
 
 
 def _share_beside(part: int, whole: int) -> float:

@@ -2,15 +2,21 @@
 
 import json
 import os
+import pathlib
+import re
 import subprocess
+import sys
 import threading
 import time
+from types import SimpleNamespace
 
 import pytest
 import torch
 from world import MiB, bytes_on_gpu, not_native, run_python, succeeds
 
 pytestmark = not_native
+
+GUIDE = pathlib.Path(__file__).resolve().parents[2] / "docs" / "guides" / "live.md"
 
 
 def top(directory, *arguments):
@@ -106,40 +112,26 @@ def test_on_statistics_calls_at_each_interval_until_it_is_stopped():
     del tensor
 
 
-class Writer:
-    def __init__(self):
-        self.calls = []
-
-    def add_scalar(self, tag, scalar_value, global_step=None):
-        self.calls.append((tag, scalar_value, global_step))
-
-
-class Run:
-    def __init__(self):
-        self.calls = []
-
-    def log(self, data, step=None):
-        self.calls.append((data, step))
-
-
-def test_log_statistics_writes_for_tensorboard_and_wandb():
+def test_the_guide_writes_for_tensorboard_and_wandb(monkeypatch):
     import cachalot
 
+    scalars, runs = [], []
+    writer = SimpleNamespace(add_scalar=lambda tag, scalar_value, global_step: scalars.append((tag, scalar_value, global_step)))
+    run = SimpleNamespace(log=lambda data, step: runs.append((data, step)))
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", SimpleNamespace(SummaryWriter=lambda: writer))
+    monkeypatch.setitem(sys.modules, "wandb", SimpleNamespace(init=lambda: run))
+    logs, on_statistics = [], cachalot.on_statistics
+    monkeypatch.setattr(cachalot, "on_statistics", lambda *how, **when: logs.append(on_statistics(*how, **when)))
     tensor = bytes_on_gpu(30 * MiB)
-    writer, run = Writer(), Run()
-    logs = [
-        cachalot.on_statistics(cachalot.to_tensorboard(writer), interval_s=None),
-        cachalot.on_statistics(cachalot.to_wandb(run), interval_s=None),
-    ]
+    for code in re.findall(r"^```python\n(.*?)^```", GUIDE.read_text(), re.MULTILINE | re.DOTALL):
+        exec(code, {"cachalot": cachalot})
     cachalot.log_statistics(7)
-    cachalot.log_statistics()
     for log in logs:
         log.stop()
     allocated = float(torch.cuda.memory_allocated())
-    assert ("cachalot/0/allocated_bytes", allocated, 7) in writer.calls
-    assert ("cachalot/0/allocated_bytes", allocated, None) in writer.calls
-    assert [step for _, step in run.calls] == [7, None]
-    assert run.calls[0][0]["cachalot/0/allocated_bytes"] == allocated
+    assert ("cachalot/0/allocated_bytes", allocated, 7) in scalars
+    ((data, step),) = runs
+    assert step == 7 and data["cachalot/0/allocated_bytes"] == allocated
     del tensor
 
 
