@@ -158,6 +158,7 @@ function(cachalot_simulator_tests)
   target_link_libraries(test_simulator PRIVATE
     GTest::gtest_main fmt::fmt nlohmann_json::nlohmann_json Threads::Threads)
   cachalot_unity(test_simulator)
+  cachalot_quick_to_build(test_simulator)
   # Behind the runtime, so that CUDA's functions are bound to libcudart, as in any program.
   target_link_libraries(test_simulator PRIVATE cachalot_simulator)
   target_compile_definitions(test_simulator PRIVATE

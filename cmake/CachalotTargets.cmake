@@ -244,7 +244,7 @@ function(cachalot_programs)
   cmake_parse_arguments(PARSE_ARGV 0 arg "" "" "SOURCES")
   cachalot_files(sources tests/programs ${arg_SOURCES})
   add_library(cachalot_programs STATIC EXCLUDE_FROM_ALL ${sources})
-  target_link_libraries(cachalot_programs PUBLIC cachalot_replay cachalot_pool cachalot_kernels)
+  target_link_libraries(cachalot_programs PUBLIC cachalot_internal cachalot_pool cachalot_kernels)
   cachalot_unity(cachalot_programs)
   cachalot_quick_to_build(cachalot_programs WORKS)
 endfunction()
@@ -261,13 +261,32 @@ function(cachalot_tests_need label)
   add_dependencies(tests_of_${label} ${ARGN})
 endfunction()
 
+# The target tests_of_<group> builds what the tests of several labels need; build/<preset>/test-groups.txt has a line
+# <group>=<label>|<label>…
+function(cachalot_test_group group)
+  set(labels "")
+  foreach(label IN LISTS ARGN)
+    if(TARGET tests_of_${label})
+      list(APPEND labels ${label})
+    endif()
+  endforeach()
+  list(TRANSFORM labels PREPEND tests_of_ OUTPUT_VARIABLE targets)
+  add_custom_target(tests_of_${group} DEPENDS ${targets})
+  list(JOIN labels "|" labels)
+  set_property(GLOBAL APPEND_STRING PROPERTY cachalot_test_groups "${group}=${labels}\n")
+  get_property(groups GLOBAL PROPERTY cachalot_test_groups)
+  file(WRITE ${PROJECT_BINARY_DIR}/test-groups.txt "${groups}")
+endfunction()
+
 # One test program, build/<preset>/tests/test_<folder>, of files in tests/<folder>.
 #   EACH_CASE  ctest runs each case by itself, so that long ones run side by side; else the program is one test.
 #   GPU        cases with Cuda or Gpu in their name are tests of their own with the label gpu: where there is no GPU,
 #              ctest shows them as skipped.
 #   C_LIBRARY  the tests are programs of the C API: they are linked with libcachalot.so, not with the C++ library.
 #   PROGRAMS   the tests play programs of operations.
+#   TOOLS      the tests use the code of tools/; the tests of the core are built without it.
 #   COMMAND    the tests run the cachalot command: CACHALOT_COMMAND is its path.
+#   SHARDS <n> ctest runs the program n times side by side, each time a part of its cases.
 #   THREADS    the cases that start threads, a filter of GoogleTest: ThreadSanitizer can find nothing in others, and runs
 #              these alone.
 #   WORKS      the tests' own code takes time, as a second implementation does: see cachalot_quick_to_build.
@@ -275,7 +294,7 @@ endfunction()
 #   CUDART     the tests call the CUDA runtime, where CACHALOT_HAS_CUDART says that it is there.
 #   CUDA_SOURCES  files that are built where nvcc is at hand, .cu among them.
 function(cachalot_test folder)
-  cmake_parse_arguments(PARSE_ARGV 1 arg "EACH_CASE;GPU;C_LIBRARY;PROGRAMS;COMMAND;PARTIAL;CUDART;WORKS" "THREADS" "SOURCES;CUDA_SOURCES")
+  cmake_parse_arguments(PARSE_ARGV 1 arg "EACH_CASE;GPU;C_LIBRARY;PROGRAMS;TOOLS;COMMAND;PARTIAL;CUDART;WORKS" "THREADS;SHARDS" "SOURCES;CUDA_SOURCES")
   find_package(GTest REQUIRED)
   include(GoogleTest)
   cachalot_files(sources tests/${folder} ${arg_SOURCES})
@@ -301,7 +320,7 @@ function(cachalot_test folder)
     target_include_directories(${target} PRIVATE ${PROJECT_SOURCE_DIR})
   else()
     target_link_libraries(${target} PRIVATE
-      $<$<BOOL:${arg_PROGRAMS}>:cachalot_programs> cachalot_replay cachalot_pool cachalot_kernels)
+      $<$<BOOL:${arg_PROGRAMS}>:cachalot_programs> $<$<BOOL:${arg_TOOLS}>:cachalot_replay> cachalot_internal cachalot_pool cachalot_kernels)
   endif()
   cachalot_unity(${target})
   if(arg_CUDART)
@@ -337,6 +356,14 @@ function(cachalot_test folder)
     file(WRITE ${labels}
       "if(${target}_TESTS)\n  set_tests_properties(\${${target}_TESTS} PROPERTIES LABELS \"${folder};gpu\")\nendif()\n")
     set_property(DIRECTORY ${PROJECT_SOURCE_DIR} APPEND PROPERTY TEST_INCLUDE_FILES ${labels})
+  elseif(arg_SHARDS)
+    math(EXPR last "${arg_SHARDS} - 1")
+    foreach(shard RANGE ${last})
+      add_test(NAME ${folder}.${shard} COMMAND ${target} --gtest_filter=${cases})
+      set_tests_properties(${folder}.${shard} PROPERTIES
+        ENVIRONMENT "GTEST_TOTAL_SHARDS=${arg_SHARDS};GTEST_SHARD_INDEX=${shard}" LABELS ${folder} ${common})
+    endforeach()
+    return()
   else()
     add_test(NAME ${folder} COMMAND ${target} --gtest_filter=${cases})
   endif()
@@ -425,7 +452,7 @@ function(cachalot_soak)
   set_target_properties(soak PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests)
   cachalot_unity(soak)
   cachalot_quick_to_build(soak)
-  target_link_libraries(soak PRIVATE cachalot_replay cachalot_pool CLI11::CLI11)
+  target_link_libraries(soak PRIVATE cachalot_internal cachalot_pool CLI11::CLI11)
   cachalot_tests_need(reliability soak)
   foreach(heap IN ITEMS segments pages)
     add_test(NAME soak.${heap} COMMAND soak --seconds 4 --options heap:${heap})
@@ -469,7 +496,7 @@ function(cachalot_fuzzers)
       target_link_libraries(fuzz_${name} PRIVATE cachalot cachalot_flags)
       target_include_directories(fuzz_${name} PRIVATE ${PROJECT_SOURCE_DIR})
     else()
-      target_link_libraries(fuzz_${name} PRIVATE cachalot_programs)
+      target_link_libraries(fuzz_${name} PRIVATE cachalot_programs cachalot_replay)
     endif()
     target_compile_options(fuzz_${name} PRIVATE -fsanitize=fuzzer)
     target_link_options(fuzz_${name} PRIVATE -fsanitize=fuzzer)
