@@ -79,7 +79,7 @@ template <typename Managed>
 struct Export {
   explicit Export(std::shared_ptr<PooledTensor> exported)
       : tensor(std::move(exported)), shape(tensor->shape()), strides(row_major(shape)) {
-    managed.dl_tensor = {.data = tensor->fixed_data(),
+    managed.dl_tensor = {.data = tensor->data(),
                          .device = {kDLCUDA, tensor->spec().device},
                          .ndim = static_cast<std::int32_t>(shape.size()),
                          .dtype = type_of(tensor->dtype()),

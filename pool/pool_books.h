@@ -1,5 +1,5 @@
-// The state of a pool, and the lock that guards it. PoolCore owns it; the operations on it (PoolSearch, PoolCompaction,
-// slab_changes.h) take it by reference.
+// The state of a pool, and the lock that guards it. PoolCore owns it; the operations on it (PoolSearch, slab_changes.h)
+// take it by reference.
 //
 // Invariants, while nobody holds the mutex: (1) each slot is with a tensor, in one thread's stack, or in the list of
 // free slots; (2) while a recall lasts all stacks are empty, and so what is free is in the list; (3) the list has a
@@ -7,8 +7,7 @@
 // its last tensor takes the mutex and sees that it is the last, without a count on the fast path.
 //
 // Thread safety: the mutex is held, but for `memory`, which needs none. Operations let it go around calls of the
-// allocator and of the device; meanwhile one thread adds a slab (growing), and one removes slabs or moves tensors
-// (trimming).
+// allocator and of the device; meanwhile one thread adds a slab (growing), and one removes slabs (trimming).
 #pragma once
 
 #include <condition_variable>
@@ -40,7 +39,7 @@ struct PoolBooks {
   void notify_waiters() CACHALOT_REQUIRES(mutex) {
     if (waiters > 0) changed.notify_all();
   }
-  // Blocks while another thread removes slabs or moves tensors.
+  // Blocks while another thread removes slabs.
   void await_trimming() CACHALOT_REQUIRES(mutex) {
     while (trimming) changed.wait(mutex);
   }

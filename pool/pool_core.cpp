@@ -6,7 +6,6 @@
 
 #include "base/bytes.h"
 #include "base/format.h"
-#include "pool_compaction.h"
 #include "slab_changes.h"
 
 CACHALOT_BEGIN
@@ -33,7 +32,7 @@ PoolCore::PoolCore(const TensorSpec& spec, const TensorPoolOptions& options, std
                    CachingAllocator& allocator, std::shared_ptr<PoolBudget> budget)
     : spec_(spec),
       books_(spec_, check(options), own_stack_, std::move(owned), allocator, std::move(budget)),
-      own_stack_(*this, /*is_fast=*/options.mover == nullptr) {}
+      own_stack_(*this) {}
 
 // Where the device refuses, the slab stays the allocator's.
 PoolCore::~PoolCore() {
@@ -161,27 +160,12 @@ void PoolCore::stream_ends(Stream stream) {
   books_.memory.streams().end(stream);
 }
 
-// --- trim and compact ------------------------------------------------------------------------------------------------
+// --- trim ------------------------------------------------------------------------------------------------------------
 
 std::size_t PoolCore::trim(std::size_t keep) {
   const Lock lock(books_.mutex);
   books_.await_trimming();
   return trim_slabs(books_, keep);
-}
-
-CompactReport PoolCore::compact(std::size_t keep) { return PoolCompaction(books_).run(keep); }
-
-void PoolCore::move_tensor(PoolSlot& from, PoolSlot& to) {
-  std::swap(from.others, to.others);
-  to.attention = std::exchange(from.attention, from.attention & PoolSlot::kMustBeFilled);
-  PooledTensor& tensor = *std::exchange(from.slab->tensor_in(from), nullptr);
-  tensor.slot_ = reinterpret_cast<std::uintptr_t>(&to) | PooledTensor::kMayBeMoved;
-  tensor.data_ = to.data;
-  tensor.enter();
-}
-
-bool PoolCore::is_in(const PooledTensor& tensor, const PoolSlot& slot) {
-  return tensor.pool_ != nullptr && &tensor.slot() == &slot && tensor.may_be_moved() && tensor.data_ == slot.data;
 }
 
 // --- figures ---------------------------------------------------------------------------------------------------------

@@ -36,7 +36,7 @@ class PoolCore final : private ForkAware, private StackOwner {
   // Throws InvalidArgument for options that contradict each other.
   static const TensorPoolOptions& check(const TensorPoolOptions& options);
 
-  // The usual case, in a pool that moves no tensors. nullptr, false: acquire and release have to be called.
+  // The usual case. nullptr, false: acquire and release have to be called.
   CACHALOT_FAST_PATH PoolSlot* try_acquire(StreamKey stream) const {
     return books_.memory.has_allocator() ? own_stack_.try_pop(stream) : nullptr;
   }
@@ -55,16 +55,6 @@ class PoolCore final : private ForkAware, private StackOwner {
 
   // May be called while the pool grows; not while the mutex of another pool is held.
   std::size_t trim(std::size_t keep);
-  // Requires: moves_tensors(), and no other thread uses the pool meanwhile.
-  CompactReport compact(std::size_t keep);
-  bool moves_tensors() const { return options().mover != nullptr; }
-  // Returns what a tensor in the slot keeps of it (PooledTensor::slot_).
-  std::uintptr_t handle_of(const PoolSlot& slot) const {
-    return reinterpret_cast<std::uintptr_t>(&slot) | (moves_tensors() ? PooledTensor::kMayBeMoved : 0);
-  }
-  // The tensor in `from` is in `to` from now on, with the streams that have used it. Both slots are of one stream.
-  static void move_tensor(PoolSlot& from, PoolSlot& to);
-  static bool is_in(const PooledTensor& tensor, const PoolSlot& slot);
 
   // For calls that may take the mutex, which a forked child must not.
   void require_own_process() const { ForkAware::require_own_process("the pool"); }

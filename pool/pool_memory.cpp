@@ -26,7 +26,6 @@ PoolMemory::PoolMemory(std::shared_ptr<CachingAllocator> owned, CachingAllocator
       tensor_bytes_(spec.bytes()),
       stride_(round_up(tensor_bytes_, options.alignment)),
       on_reuse_(options.on_reuse),
-      moves_tensors_(options.mover != nullptr),
       streams_(device_, allocator.options().immortal_streams) {}
 
 void PoolMemory::require_allocator() const {
@@ -64,7 +63,6 @@ std::unique_ptr<PoolSlab> PoolMemory::allocate(std::size_t slots, StreamKey stre
   slab->stream = stream;
   slab->count = slots;
   slab->slots = std::make_unique<PoolSlot[]>(slots);
-  if (moves_tensors_) slab->tensors = std::make_unique<PooledTensor*[]>(slots);
   if (budget_) budget_->charge(slab->bytes, device_index_);
   try {
     slab->memory = allocator_.allocate(slab->bytes, device_index_, streams_.handle_of(stream));

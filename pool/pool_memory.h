@@ -65,7 +65,6 @@ class PoolMemory {
   const std::size_t tensor_bytes_;
   const std::size_t stride_;  // from slot to slot
   const OnReuse on_reuse_;
-  const bool moves_tensors_;
   PoolStreams streams_;
 };
 

@@ -25,9 +25,6 @@ class PoolSet::State final : public PoolBudget, private ForkAware {
     CACHALOT_REQUIRE(options_.initial_slots == 0,
                      "initial_slots is {}: the pools of a set are made empty, when they are first used",
                      options_.initial_slots);
-    CACHALOT_REQUIRE(options_.mover == nullptr,
-                     "the options of a set of pools have {}: its pools trim whenever one needs room",
-                     "a mover, which moves tensors while nobody else uses them");
     PoolCore::check(options_);
   }
 

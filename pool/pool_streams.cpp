@@ -55,12 +55,6 @@ Stream PoolStreams::handle_of(StreamKey stream) {
   return found->handle;
 }
 
-bool PoolStreams::lives(StreamKey stream) {
-  const std::shared_lock none_ends(ends_);
-  const std::optional<Mortal> found = find(stream);
-  return found && can_be_asked(*found, stream);
-}
-
 bool PoolStreams::captures(StreamKey stream) {
   const std::shared_lock none_ends(ends_);
   const std::optional<Mortal> found = find(stream);

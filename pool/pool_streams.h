@@ -31,8 +31,6 @@ class PoolStreams {
   StreamKey remember(Stream handle);
   // Returns the handle of a stream that was remembered and has not ended.
   Stream handle_of(StreamKey stream);
-  // Returns whether work can be queued on the stream: its end was not declared, and the device still knows it.
-  bool lives(StreamKey stream);
   bool captures(StreamKey stream);
   // Records the stream's last event, for whoever comes after its work. Throws InvalidArgument while it captures.
   void end(Stream handle);

@@ -52,7 +52,7 @@ SlabList::Slabs SlabList::detach_free(std::size_t keep) {
 std::size_t SlabList::metadata_bytes() const {
   std::size_t bytes = capacity_bytes(slabs_);
   for (const auto& slab : slabs_) {
-    bytes += sizeof(PoolSlab) + slab->count * (sizeof(PoolSlot) + (slab->tensors ? sizeof(PooledTensor*) : 0));
+    bytes += sizeof(PoolSlab) + slab->count * sizeof(PoolSlot);
     for (std::size_t i = 0; i < slab->count; ++i) {
       if (const auto& others = slab->slots[i].others) bytes += sizeof(std::vector<StreamKey>) + capacity_bytes(*others);
     }

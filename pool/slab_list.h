@@ -29,15 +29,14 @@ class SlabList {
   void reattach(std::unique_ptr<PoolSlab> slab);
   void forget(const PoolSlab& slab);
 
-  // Counts the free slots of each slab (PoolSlab::free). Requires: a recall lasts.
-  void count_free();
-
   Slabs::const_iterator begin() const { return slabs_.begin(); }
   Slabs::const_iterator end() const { return slabs_.end(); }
   std::size_t size_with_detached() const { return size_; }
   std::size_t metadata_bytes() const;  // beside its own size
 
  private:
+  void count_free();
+
   FreeSlots& free_;
   Slabs slabs_;
   std::size_t size_ = 0;  // the detached ones included

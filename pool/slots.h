@@ -11,7 +11,6 @@
 
 CACHALOT_BEGIN
 
-class PooledTensor;
 struct PoolSlab;
 
 // The memory of one tensor.
@@ -52,19 +51,12 @@ void for_each_user(const PoolSlot& slot, Visit&& visit) {
 
 // One allocation, and its slots.
 struct PoolSlab {
-  PooledTensor*& tensor_in(const PoolSlot& slot) const {
-    return tensors[static_cast<std::size_t>(&slot - slots.get())];
-  }
-
   void* memory = nullptr;  // what the allocator returned; null once it went back
   std::size_t bytes = 0;   // as asked of the allocator
   StreamKey stream;        // that it was asked for
   std::size_t count = 0;
   std::unique_ptr<PoolSlot[]> slots;
-  // Where tensors may be moved: the tensor in each slot; null for a slot that is free, or whose tensor stays where it
-  // is.
-  std::unique_ptr<PooledTensor*[]> tensors;
-  std::size_t free = 0;  // as counted last (SlabList::count_free)
+  std::size_t free = 0;  // free slots, as SlabList::detach_free counted them last
   bool leaves = false;   // its free slots are being taken from the list
 };
 

@@ -37,43 +37,17 @@ std::size_t PooledTensor::bytes() const {
 
 void PooledTensor::record_stream(Stream other) {
   require_held("record_stream");
-  pool_->record_stream(slot(), other);
+  pool_->record_stream(*slot_, other);
 }
 
 void PooledTensor::share_with(Stream other) {
   require_held("share_with");
-  pool_->share(slot(), other);
+  pool_->share(*slot_, other);
 }
 
-void* PooledTensor::fixed_data() {
-  if (may_be_moved()) stay();
-  return data();
-}
-
-// From now on the pool's table says that the tensor is here.
-void PooledTensor::enter() noexcept {
-  if (pool_ != nullptr) slot().slab->tensor_in(slot()) = this;
-}
-
-// The pool's table forgets the tensor.
-void PooledTensor::stay() noexcept {
-  if (pool_ != nullptr) slot().slab->tensor_in(slot()) = nullptr;
-  slot_ &= ~kMayBeMoved;
-}
-
-namespace {
-
-[[gnu::noinline]] void return_slot_slowly(PoolCore& pool, PoolSlot& slot) noexcept {
-  if (pool.moves_tensors()) slot.slab->tensor_in(slot) = nullptr;
-  pool.release(slot);
-}
-
-}  // namespace
-
-void PooledTensor::return_slot(PoolCore& pool, std::uintptr_t slot) noexcept {
-  PoolSlot& released = *reinterpret_cast<PoolSlot*>(slot & ~kMayBeMoved);
-  if (!pool.try_release(released)) [[unlikely]]
-    return_slot_slowly(pool, released);
+void PooledTensor::return_slot(PoolCore& pool, PoolSlot& slot) noexcept {
+  if (!pool.try_release(slot)) [[unlikely]]
+    pool.release(slot);
 }
 
 // --- TensorPool ------------------------------------------------------------------------------------------------------
@@ -104,7 +78,7 @@ TensorPool::Taken TensorPool::take(Stream stream) {
   PoolSlot* const slot = core_->try_acquire(StreamKey::of_handle(stream));
   if (slot == nullptr) [[unlikely]]
     return take_slowly(stream);
-  return {reinterpret_cast<std::uintptr_t>(slot), slot->data};
+  return {slot, slot->data};
 }
 
 // A function of its own, so that the usual case saves no registers.
@@ -112,12 +86,12 @@ TensorPool::Taken TensorPool::take(Stream stream) {
   const bool waits = core_->options().when_empty == WhenEmpty::wait;
   PoolSlot* const slot = core_->acquire(stream, waits ? PoolCore::IfNone::wait : PoolCore::IfNone::fail);
   if (slot == nullptr) core_->throw_empty();
-  return {core_->handle_of(*slot), slot->data};
+  return {slot, slot->data};
 }
 
 std::optional<PooledTensor> TensorPool::wrap(PoolSlot* slot, Stream stream) {
   if (slot == nullptr) return std::nullopt;
-  return PooledTensor(*core_, core_->handle_of(*slot), slot->data, stream);
+  return PooledTensor(*core_, slot, slot->data, stream);
 }
 
 void TensorPool::stream_ends(Stream stream) { core_->stream_ends(stream); }
@@ -136,14 +110,7 @@ std::optional<PooledTensor> TensorPool::acquire_for(std::chrono::nanoseconds tim
 
 std::size_t TensorPool::trim(std::size_t keep) {
   core_->require_allocator();
-  return core_->moves_tensors() ? core_->compact(keep).bytes_freed : core_->trim(keep);
-}
-
-CompactReport TensorPool::compact(std::size_t keep) {
-  core_->require_allocator();
-  CACHALOT_REQUIRE(core_->moves_tensors(), "compact of the pool of {}: its tensors cannot be moved without a mover",
-                   to_string(spec()));
-  return core_->compact(keep);
+  return core_->trim(keep);
 }
 
 const TensorSpec& TensorPool::spec() const { return core_->spec(); }

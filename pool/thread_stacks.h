@@ -133,9 +133,7 @@ class OwnStack {
  public:
   using Parts = ThreadParts<StackOwner, SlotStack>;
 
-  // try_pop and try_push find no stack of a pool that is not `is_fast`.
-  explicit OwnStack(StackOwner& owner, bool is_fast = true)
-      : pool_(Parts::add_owner(owner)), fast_pool_(is_fast ? pool_ : kNoPool) {}
+  explicit OwnStack(StackOwner& owner) : pool_(Parts::add_owner(owner)) {}
   // Threads that end do not come to the owner any more. Waits for those on their way; no lock is held that retire()
   // takes.
   void remove_owner() const { Parts::remove_owner(pool_); }
@@ -166,10 +164,7 @@ class OwnStack {
   // Initial-exec: a few bytes, and no call to find them, in shared libraries too.
   [[gnu::tls_model("initial-exec")]] static inline constinit thread_local LastUsed last_used_ = {0, nullptr};
 
-  static constexpr std::uint64_t kNoPool = ~std::uint64_t{0};
-
   const std::uint64_t pool_;  // no other pool ever has the number
-  const std::uint64_t fast_pool_;
 };
 
 // The stacks of all threads of a pool.
@@ -243,7 +238,7 @@ class StackRecall {
 };
 
 CACHALOT_FAST_PATH PoolSlot* OwnStack::try_pop(StreamKey stream) const {
-  if (last_used_.pool != fast_pool_) [[unlikely]]
+  if (!is_last_used()) [[unlikely]]
     return nullptr;
   SlotStack& mine = *last_used_.stack;
   if (!mine.enter()) [[unlikely]]
@@ -254,7 +249,7 @@ CACHALOT_FAST_PATH PoolSlot* OwnStack::try_pop(StreamKey stream) const {
 }
 
 CACHALOT_FAST_PATH bool OwnStack::try_push(PoolSlot& slot) const {
-  if (last_used_.pool != fast_pool_) [[unlikely]]
+  if (!is_last_used()) [[unlikely]]
     return false;
   SlotStack& mine = *last_used_.stack;
   if (!mine.enter()) [[unlikely]]

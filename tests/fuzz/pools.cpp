@@ -1,5 +1,4 @@
-// Tensor pools, pinned host memory and relocatable heaps, used from several streams while calls of the device fail
-// (tests/programs).
+// Tensor pools and pinned host memory, used from several streams while calls of the device fail (tests/programs).
 #include "tests/fuzz/bytes.h"
 #include "tests/programs/small_plays.h"
 

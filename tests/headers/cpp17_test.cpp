@@ -10,7 +10,6 @@
 #include "cachalot/cub_scratch.h"
 #include "cachalot/leak_detector.h"
 #include "cachalot/pool_set.h"
-#include "cachalot/relocatable_heap.h"
 #include "cachalot/simulated_device.h"
 #include "cachalot/slot_pool.h"
 

@@ -12,7 +12,6 @@
 #include "cachalot/leak_detector.h"
 #include "cachalot/pinned_host_allocator.h"
 #include "cachalot/pool_set.h"
-#include "cachalot/relocatable_heap.h"
 #include "cachalot/simulated_device.h"
 #include "cachalot/slot_pool.h"
 
@@ -45,7 +44,6 @@ static std::vector<Layout> layouts_here() {
       CACHALOT_LAYOUT(CallStack),
       CACHALOT_LAYOUT(CaptureStatus),
       CACHALOT_LAYOUT(Change),
-      CACHALOT_LAYOUT(CompactReport),
       CACHALOT_LAYOUT(CopyModel),
       CACHALOT_LAYOUT(CubScratch),
       CACHALOT_LAYOUT(CudaError),
@@ -81,8 +79,6 @@ static std::vector<Layout> layouts_here() {
       CACHALOT_LAYOUT(PoolStats),
       CACHALOT_LAYOUT(PooledTensor),
       CACHALOT_LAYOUT(PytorchConf),
-      CACHALOT_LAYOUT(Relocatable),
-      CACHALOT_LAYOUT(RelocatableHeap),
       CACHALOT_LAYOUT(RestoreResult),
       CACHALOT_LAYOUT(ScriptFrame),
       CACHALOT_LAYOUT(SegmentSnapshot),

@@ -3,7 +3,7 @@
 
 set(layers
   "0 allocator/base/              allocator/include/cachalot/errors.h   allocator/include/cachalot/pool_id.h"
-  "0 allocator/include/cachalot/call_stack.h  allocator/include/cachalot/compact_report.h"
+  "0 allocator/include/cachalot/call_stack.h"
   "0 allocator/include/cachalot/host_device.h allocator/include/cachalot/require_cpp17.h"
   "0 allocator/include/cachalot/span.h        allocator/include/cachalot/version.h"
   "0 allocator/include/cachalot/array_bytes.h allocator/include/cachalot/same_version.h"

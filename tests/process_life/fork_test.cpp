@@ -16,7 +16,6 @@
 #include "cachalot/leak_detector.h"
 #include "cachalot/pinned_host_allocator.h"
 #include "cachalot/pool_set.h"
-#include "cachalot/relocatable_heap.h"
 #include "cachalot/simulated_device.h"
 #include "cachalot/slot_pool.h"
 #include "cachalot/tensor_pool.h"
@@ -280,7 +279,6 @@ TEST(ForkOfPools, TheChildIsRefusedAndDropsWhatItInherits) {
     expect_refused("try_acquire", [&] { pool.try_acquire(); });
     expect_refused("acquire_for", [&] { pool.acquire_for(std::chrono::seconds(1)); });
     expect_refused("trim", [&] { pool.trim(); });
-    expect_refused("compact", [&] { pool.compact(); });
     expect_refused("stats", [&] { pool.stats(); });
     expect_refused("share_with", [&] { tensor->share_with(stream_of(5)); });
     expect_refused("acquire of a set", [&] { set->acquire(kSpec); });
@@ -302,13 +300,11 @@ TEST(ForkOfPools, TheChildIsRefusedAndDropsWhatItInherits) {
   EXPECT_EQ(set->validate(), "");
 }
 
-TEST(ForkOfPools, PinnedMemoryHandlesAndSlotPoolsAreRefusedAsWell) {
+TEST(ForkOfPools, PinnedMemoryAndSlotPoolsAreRefusedAsWell) {
   const std::shared_ptr<Device> device = small_device();
   CachingAllocator allocator({device});
   PinnedHostAllocator pinned(device);
   void* const buffer = pinned.allocate(1 << 20);
-  RelocatableHeap heap(allocator);
-  Relocatable handle = heap.allocate(1 << 20);
   SlotPool slots(allocator, 100, 64);
   CubScratch scratch(allocator);
   const int status = status_of_child([&] {
@@ -316,9 +312,6 @@ TEST(ForkOfPools, PinnedMemoryHandlesAndSlotPoolsAreRefusedAsWell) {
     expect_refused("pinned record_stream", [&] { pinned.record_stream(buffer, nullptr); });
     expect_refused("pinned empty_cache", [&] { pinned.empty_cache(); });
     pinned.deallocate(buffer);
-    expect_refused("a handle", [&] { heap.allocate(1 << 20); });
-    expect_refused("compact", [&] { heap.compact(); });
-    handle.release();
     expect_refused("counters", [&] { slots.counters(); });
     expect_refused("scratch", [&] { scratch.reserve(1 << 20); });
   });

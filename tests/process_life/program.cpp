@@ -24,7 +24,6 @@
 #include "cachalot/kernels.h"
 #include "cachalot/pinned_host_allocator.h"
 #include "cachalot/pool_set.h"
-#include "cachalot/relocatable_heap.h"
 #include "cachalot/simulated_device.h"
 #include "cachalot/tensor_pool.h"
 
@@ -57,31 +56,27 @@ std::shared_ptr<CachingAllocator> make_allocator() {
   return std::make_shared<CachingAllocator>(devices(), options, kernels_for);
 }
 
-// Memory in every hand: blocks of both sizes, cached ones, pools with tensors that are out, pinned buffers, handles.
+// Memory in every hand: blocks of both sizes, cached ones, pools with tensors that are out, pinned buffers.
 struct Holdings {
   explicit Holdings(std::shared_ptr<CachingAllocator> from)
       : allocator(std::move(from)),
         pinned(allocator->device(0)),
         pool(allocator, kSpec, {.initial_slots = 4}),
-        set(allocator, std::size_t{1} << 30),
-        heap(*allocator) {
+        set(allocator, std::size_t{1} << 30) {
     for (std::size_t bytes : {std::size_t{100}, std::size_t{50'000}, std::size_t{3} << 20}) {
       blocks.push_back(allocate_owned(*allocator, bytes, 0, nullptr));
     }
     allocator->deallocate(allocator->allocate(700));
     tensor = pool.acquire();
     of_set = set.acquire(kSpec);
-    handle = heap.allocate(1 << 20);
     buffer = pinned.allocate(1 << 20);
   }
   std::shared_ptr<CachingAllocator> allocator;
   PinnedHostAllocator pinned;
   TensorPool pool;
   PoolSet set;
-  RelocatableHeap heap;
   std::vector<Allocation> blocks;
   PooledTensor tensor, of_set;
-  Relocatable handle;
   void* buffer = nullptr;
 };
 
@@ -241,7 +236,6 @@ void reset_under(Holdings& holdings) {
   expect_told_of_reset("a pinned buffer", [&] { holdings.pinned.allocate(std::size_t{64} << 20); });
   allocator.deallocate(shared);
   holdings.blocks.clear();
-  holdings.handle.release();
   holdings.of_set.release();
   expect(allocator.validate().empty(), "validate", allocator.validate());
 }

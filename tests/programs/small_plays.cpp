@@ -7,9 +7,7 @@
 
 #include "base/bytes.h"
 #include "cachalot/pinned_host_allocator.h"
-#include "cachalot/relocatable_heap.h"
 #include "cachalot/tensor_pool.h"
-#include "tests/allocator/moving_kernels.h"
 #include "tests/programs/small_player.h"
 
 namespace cachalot {
@@ -44,12 +42,11 @@ class TensorPoolPlayer final : public SmallPlayer {
     options.other_stream = static_cast<OtherStream>(bytes_.below(2));
     options.on_reuse = static_cast<OnReuse>(bytes_.below(3));
     if (bytes_.below(2) == 0) options.high_water = bytes_.below(6);
-    if (bytes_.below(2) == 0) options.mover = std::make_shared<MovingKernels>(device_);
     return options;
   }
 
   void step() override {
-    const std::uint32_t dice = bytes_.below(18);
+    const std::uint32_t dice = bytes_.below(17);
     if (!pool_) return void(attempt([&] { begin(); }));
     if (dice < 6 || held_.empty()) return acquire();
     if (dice < 11) return release(some_of(held_.size()));
@@ -58,8 +55,7 @@ class TensorPoolPlayer final : public SmallPlayer {
     if (dice == 13) return device_->advance(100 * bytes_.word());
     if (dice == 14) return fail_soon();
     if (dice == 15) return expect_sound();
-    if (dice == 16) return void(attempt([&] { allocator_.empty_cache(); }));
-    if (pool_->options().mover) attempt([&] { pool_->compact(bytes_.below(4)); });
+    attempt([&] { allocator_.empty_cache(); });
   }
 
   void acquire() {
@@ -193,92 +189,6 @@ class PinnedMemoryPlayer final : public SmallPlayer {
   std::uint64_t next_mark_ = 1;
 };
 
-class RelocatableHeapPlayer final : public SmallPlayer {
- public:
-  RelocatableHeapPlayer(Bytes& bytes, const std::optional<Fault>& fault)
-      : SmallPlayer(bytes, fault, 64 * kMiB),
-        allocator_({device_}, parse_options(bytes.below(2) == 0 ? "" : "heap:pages")),
-        heap_(allocator_, 0, std::make_shared<MovingKernels>(device_)) {}
-
- private:
-  struct Held {
-    Relocatable memory;
-    Mark mark;
-    std::vector<Stream> used_on{};  // not waited for by its own stream
-  };
-
-  void step() override {
-    const std::uint32_t dice = bytes_.below(16);
-    if (dice < 6 || held_.empty()) return acquire();
-    if (dice < 10) return release(some_of(held_.size()));
-    if (dice == 10) return use(held_[some_of(held_.size())], some_stream());
-    if (dice < 13) return compact();
-    if (dice == 13) return device_->advance(100 * bytes_.word());
-    if (dice == 14) return fail_soon();
-    expect_sound();
-  }
-
-  void acquire() {
-    const std::size_t bytes = 8 + ((std::size_t{bytes_.word()} & 0xffff) << bytes_.below(8));
-    attempt([&] {
-      Relocatable memory = heap_.allocate(bytes, some_stream());
-      device_->handed_out(as_address(memory.data()), bytes, memory.stream());
-      launch(memory, memory.stream());
-      const Mark written = mark(memory.data());
-      held_.push_back({std::move(memory), written});
-    });
-  }
-
-  void release(std::size_t which) {
-    expect_mark(held_[which].memory.data(), held_[which].mark);
-    device_->given_back(as_address(held_[which].memory.data()));
-    held_[which].memory.release();
-    std::swap(held_[which], held_.back());
-    held_.pop_back();
-  }
-
-  void use(Held& held, Stream stream) {
-    if (!order(held.memory.stream(), stream)) return;
-    if (!attempt([&] { held.memory.record_stream(stream); })) return;
-    launch(held.memory, stream);
-    held.used_on.push_back(stream);
-  }
-  // Each memory's own stream comes after the others that used it: that is what the heap asks for.
-  void compact() {
-    for (Held& held : held_) {
-      std::erase_if(held.used_on, [&](Stream stream) { return order(stream, held.memory.stream()); });
-      if (!held.used_on.empty()) return;
-    }
-    attempt([&] { heap_.compact(); });
-  }
-  void launch(const Relocatable& memory, Stream stream) {
-    device_->launch(stream, kWorkNs, {{as_address(memory.data()), memory.bytes()}});
-  }
-
-  // What a handle's end could not free is freed when the cache is emptied.
-  void expect_sound() {
-    attempt([&] { allocator_.empty_cache(); });
-    trouble(allocator_.validate());
-    const auto live = static_cast<std::size_t>(allocator_.memory_stats().allocation.all.current);
-    expect(live >= held_.size(), "fewer live allocations are counted than there are");
-    if (device_->faults_injected() == 0)
-      expect(live == held_.size(), "more live allocations are counted than there are");
-  }
-
-  void finish() override {
-    expect_sound();
-    for (const Held& held : held_) expect_mark(held.memory.data(), held.mark);
-    while (!held_.empty()) release(held_.size() - 1);
-    expect_sound();
-    expect(allocator_.memory_allocated() == 0, "at the end, memory is allocated");
-    expect(device_->used_bytes() == 0, "at the end, the device is not empty");
-  }
-
-  CachingAllocator allocator_;
-  RelocatableHeap heap_;
-  std::vector<Held> held_;
-};
-
 }  // namespace
 
 SmallPlayResult play_tensor_pool(Bytes& bytes, const std::optional<Fault>& fault) {
@@ -286,9 +196,6 @@ SmallPlayResult play_tensor_pool(Bytes& bytes, const std::optional<Fault>& fault
 }
 SmallPlayResult play_pinned_memory(Bytes& bytes, const std::optional<Fault>& fault) {
   return PinnedMemoryPlayer(bytes, fault).play();
-}
-SmallPlayResult play_relocatable_heap(Bytes& bytes, const std::optional<Fault>& fault) {
-  return RelocatableHeapPlayer(bytes, fault).play();
 }
 
 }  // namespace cachalot

@@ -24,13 +24,11 @@ struct SmallPlayResult {
 // With a `fault` that call fails, counted from the start, and no other; else the bytes say which do.
 SmallPlayResult play_tensor_pool(Bytes& bytes, const std::optional<Fault>& fault);
 SmallPlayResult play_pinned_memory(Bytes& bytes, const std::optional<Fault>& fault);
-SmallPlayResult play_relocatable_heap(Bytes& bytes, const std::optional<Fault>& fault);
 
 struct SmallPlay {
   const char* name;
   SmallPlayResult (*run)(Bytes& bytes, const std::optional<Fault>& fault);
 };
-inline constexpr SmallPlay kSmallPlays[] = {
-    {"TensorPool", play_tensor_pool}, {"PinnedMemory", play_pinned_memory}, {"RelocatableHeap", play_relocatable_heap}};
+inline constexpr SmallPlay kSmallPlays[] = {{"TensorPool", play_tensor_pool}, {"PinnedMemory", play_pinned_memory}};
 
 }  // namespace cachalot

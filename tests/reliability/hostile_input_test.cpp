@@ -13,7 +13,6 @@
 #include "cachalot/cub_scratch.h"
 #include "cachalot/pinned_host_allocator.h"
 #include "cachalot/pool_set.h"
-#include "cachalot/relocatable_heap.h"
 #include "cachalot/slot_pool.h"
 #include "tests/allocator/testing.h"
 #include "tests/reliability/heaps.h"
@@ -118,18 +117,15 @@ TEST_P(HugeSizes, AreRefusedByTensorPools) {
   expect_refused([&] { TensorPool(world_.allocator, {{8}, static_cast<DType>(250)}); });
 }
 
-TEST_P(HugeSizes, AreRefusedByTheKernelsHeaps) {
-  RelocatableHeap heap(world_.allocator);
+TEST_P(HugeSizes, AreRefusedByTheKernelsMemory) {
   CubScratch scratch(world_.allocator);
   for (const std::size_t bytes : kHugeSizes) {
     SCOPED_TRACE(bytes);
-    expect_refused([&] { heap.allocate(bytes); });
     expect_refused([&] { scratch.reserve(bytes); });
     expect_refused([&] { SlotPool(world_.allocator, bytes, 1); });
     expect_refused([&] { SlotPool(world_.allocator, 1, bytes); });
     expect_refused([&] { SlotPool(world_.allocator, bytes, bytes); });
   }
-  expect_refused([&] { heap.allocate(0); });
 }
 
 TEST(HugeSizesOfPinnedMemory, AreRefused) {

@@ -39,8 +39,8 @@ struct DLManagedTensorVersioned;
 
 CACHALOT_BEGIN_API
 
-/// Returns the tensor's memory for one consumer. The tensor returns to its pool when the deleter is
-/// called. A pool with a mover does not move it.
+/// Returns the tensor's memory for one consumer. The tensor returns to its pool when the deleter
+/// is called.
 /// Requires: the consumer calls the deleter once.
 /// Throws InvalidArgument for an empty tensor. After an error the tensor is as before.
 DLManagedTensorVersioned* to_dlpack(PooledTensor&& tensor);

@@ -33,8 +33,8 @@ class PoolSet {
  public:
   /// Makes a set of pools whose allocations never exceed `byte_budget` bytes in all, on all
   /// devices. `options` are those of each pool.
-  /// Throws InvalidArgument for a budget of 0, and for options with initial_slots, with a mover, or
-  /// that contradict each other.
+  /// Throws InvalidArgument for a budget of 0, and for options that have initial_slots or
+  /// contradict each other.
   PoolSet(std::shared_ptr<CachingAllocator> allocator, std::size_t byte_budget,
           const TensorPoolOptions& options = {});
   /// Makes a set over an allocator of the caller, which may be destroyed first, as in TensorPool.

@@ -14,12 +14,10 @@
 #include <vector>
 
 #include "cachalot/caching_allocator.h"
-#include "cachalot/compact_report.h"
 #include "cachalot/tensor_spec.h"
 
 CACHALOT_BEGIN_API
 
-class Kernels;
 class PoolBudget;
 class PoolCore;
 struct PoolSlot;
@@ -62,9 +60,6 @@ struct TensorPoolOptions {
   std::optional<std::size_t> high_water = std::nullopt;
   std::size_t alignment = 512;  ///< of every tensor, in bytes; a power of two, at most 1 GiB
   Stream stream = nullptr;      ///< stream that the initial slots are allocated for
-  /// Not null: compact() and trim() may move tensors that are in use, by these kernels. They are
-  /// kernels of the tensors' device.
-  std::shared_ptr<Kernels> mover = nullptr;
 };
 
 /// PoolStats count what a pool did and holds.
@@ -107,9 +102,7 @@ class PooledTensor {
       : pool_(std::exchange(other.pool_, nullptr)),
         slot_(other.slot_),
         data_(other.data_),
-        stream_(other.stream_) {
-    if (may_be_moved()) enter();
-  }
+        stream_(other.stream_) {}
   /// Returns the present tensor to its pool and takes the other one over; `other` is empty
   /// afterwards.
   PooledTensor& operator=(PooledTensor&& other) noexcept {
@@ -119,7 +112,6 @@ class PooledTensor {
     slot_ = other.slot_;
     data_ = other.data_;
     stream_ = other.stream_;
-    if (may_be_moved()) enter();
     return *this;
   }
   /// Returns the tensor to its pool.
@@ -129,11 +121,8 @@ class PooledTensor {
 
   /// Returns true unless the tensor is empty: moved from, or returned already.
   explicit operator bool() const { return pool_ != nullptr; }
-  /// Returns the address of the first element; nullptr if empty. With a mover the address is valid
-  /// until the pool's next compact() or trim().
+  /// Returns the address of the first element; nullptr if empty.
   void* data() const { return pool_ == nullptr ? nullptr : data_; }
-  /// Returns data(), and fixes the tensor there: a mover does not move it from now on.
-  void* fixed_data();
   /// Returns the stream that the tensor was acquired for.
   Stream stream() const { return stream_; }
 
@@ -166,28 +155,17 @@ class PooledTensor {
 
  private:
   friend class TensorPool;
-  friend class PoolCore;
-  // A bit of slot_: the pool may move the tensor, and its table says where the tensor is.
-  static constexpr std::uintptr_t kMayBeMoved = 1;
 
-  PooledTensor(PoolCore& pool, std::uintptr_t slot, void* data, Stream stream)
-      : pool_(&pool), slot_(slot), data_(data), stream_(stream) {
-    if (may_be_moved()) enter();
-  }
-  // Also true of an empty tensor that was such a tensor.
-  bool may_be_moved() const { return (slot_ & kMayBeMoved) != 0; }
-  PoolSlot& slot() const { return *reinterpret_cast<PoolSlot*>(slot_ & ~kMayBeMoved); }
-  void enter() noexcept;
-  void stay() noexcept;
-  void give_back() noexcept { return_slot(*std::exchange(pool_, nullptr), slot_); }
-  static void return_slot(PoolCore& pool, std::uintptr_t slot) noexcept;
+  PooledTensor(PoolCore& pool, PoolSlot* slot, void* data, Stream stream)
+      : pool_(&pool), slot_(slot), data_(data), stream_(stream) {}
+  void give_back() noexcept { return_slot(*std::exchange(pool_, nullptr), *slot_); }
+  static void return_slot(PoolCore& pool, PoolSlot& slot) noexcept;
   void require_held(const char* call) const;
   [[noreturn]] static void throw_empty(const char* call);
 
   PoolCore* pool_ = nullptr;  // null: empty
-  // Mutable: the pool moves tensors, also those that are const for their owner.
-  mutable std::uintptr_t slot_ = 0;  // the address of a PoolSlot, and kMayBeMoved
-  mutable void* data_ = nullptr;
+  PoolSlot* slot_ = nullptr;
+  void* data_ = nullptr;
   Stream stream_ = nullptr;
 };
 static_assert(sizeof(PooledTensor) == 32, "two tensors fit in a cache line");
@@ -210,11 +188,7 @@ static_assert(sizeof(PooledTensor) == 32, "two tensors fit in a cache line");
 /// allocator gives then. Slots last used on a capturing stream serve no other stream until the
 /// capture ends. A tensor that a graph uses must be kept as long as the graph is replayed.
 ///
-/// Moving: a pool with a `mover` may move tensors in use, in compact() and trim(). compact() says
-/// what this requires.
-///
-/// Thread safety: every method may be called from any thread at any time, except compact() and
-/// trim() of a pool with a mover.
+/// Thread safety: every method may be called from any thread at any time.
 /// Errors: InvalidArgument, CudaError, and OutOfMemory of the allocator or of a pool that may not
 /// grow. After each, the state is as before the call. In a forked child every call throws
 /// InvalidArgument, except that returning tensors and the destructor do nothing.
@@ -260,26 +234,9 @@ class TensorPool {
 
   /// Gives allocations without a tensor in use back to the allocator while more than `keep` slots
   /// are free.
-  /// Returns their bytes. A pool that never grows gives nothing back. With a mover it first moves
-  /// tensors together, as compact() does, and requires the same.
+  /// Returns their bytes. A pool that never grows gives nothing back.
   /// Blocks: no; the allocator learns which streams used the memory.
   std::size_t trim(std::size_t keep = 0);
-  /// Moves tensors in use out of sparsely used allocations into free slots of others, and gives
-  /// allocations that this empties back to the allocator while more than `keep` slots are free.
-  ///
-  /// Each copy is queued in its tensor's stream; if streams differ, the GPU waits. A tensor's
-  /// data() changes; its content, stream and recorded streams stay. A tensor is not moved if its
-  /// address was asked for by fixed_data(), or if a capturing stream is in the way.
-  ///
-  /// Requires:
-  /// - No address from data() is kept, neither by the program nor in a captured graph.
-  /// - Work on a tensor that other streams have queued so far was declared by record_stream. What
-  ///   they queue later comes after the tensor's stream.
-  /// - No other thread calls the pool or uses its tensors meanwhile.
-  ///
-  /// Throws InvalidArgument for a pool without a mover. After an error each tensor is where it was,
-  /// or whole in its new place.
-  CompactReport compact(std::size_t keep = 0);
 
   /// Returns shape, element type and device of the tensors.
   const TensorSpec& spec() const;
@@ -300,7 +257,7 @@ class TensorPool {
              std::shared_ptr<PoolBudget> budget);
   // A Taken is the slot for a tensor that acquire() makes. It fits in two registers.
   struct Taken {
-    std::uintptr_t slot;  // as in PooledTensor
+    PoolSlot* slot;
     void* data;
   };
   Taken take(Stream stream);

@@ -87,10 +87,4 @@ BUGS = [
     Bug("a scratch has what it needs or nothing", "kernels/cub_scratch.cpp",
         "    if (grown == bytes) throw;\n    allocate(bytes);", "    throw;",
         ("kernels CubScratch*",)),
-    Bug("a block of a stream that captures moves", "kernels/arena_compaction.cpp",
-        "return known->second ? nullptr : ours;", "return ours;",
-        ("kernels *Heap*", "kernels")),
-    Bug("a block moves to where others leave", "kernels/arena_compaction.cpp",
-        "leaves = leaves || unit.leaves;", "leaves = leaves && unit.leaves;",
-        ("kernels *Heap*", "kernels")),
 ]
