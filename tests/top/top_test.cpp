@@ -13,7 +13,9 @@
 
 #include "tests/top/testing.h"
 #include "tools/descriptor.h"
+#include "tools/json_text.h"
 #include "tools/live/rate_meter.h"
+#include "tools/live/sample_json.h"
 #include "tools/live/top_text.h"
 
 namespace cachalot::tools::live {
@@ -53,16 +55,14 @@ TEST(Top, JsonHasOneObjectForEachSample) {
   EXPECT_EQ(count, 3);
 }
 
-TEST(Top, RecordsAndWritesForPrometheusWithoutATable) {
+TEST(Top, WritesForPrometheusWithoutATable) {
   const PageFolder folder;
   const PageFolder out;
   Program program(folder);
-  const Outcome outcome = top(folder, "--quiet --count 2 --interval 0.1 --record '" + out.path() +
-                                          "/r.jsonl' --prometheus-textfile '" + out.path() + "/c.prom'");
+  const Outcome outcome =
+      top(folder, "--quiet --count 2 --interval 0.1 --prometheus-textfile '" + out.path() + "/c.prom'");
   EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
   EXPECT_EQ(outcome.out, "");
-  const std::string record = read_whole(out.path() + "/r.jsonl");
-  EXPECT_EQ(std::ranges::count(record, '\n'), 3);
   EXPECT_NE(read_whole(out.path() + "/c.prom").find("cachalot_processes 1\n"), std::string::npos);
 }
 
@@ -77,8 +77,9 @@ TEST(Top, ShowsTheProcessesThatAreAskedFor) {
 
 TEST(Top, BadOptionsAreOneErrorThatNamesThem) {
   const PageFolder folder;
-  for (const char* bad : {"--interval 0", "--count 0", "--prometheus-port 70000", "--once --count 2",
-                          "--prometheus-port 0 --prometheus-address here", "--record /nonexistent/r", "extra"}) {
+  for (const char* bad :
+       {"--interval 0", "--count 0", "--prometheus-port 70000", "--once --count 2",
+        "--prometheus-port 0 --prometheus-address here", "--prometheus-textfile /nonexistent/r", "extra"}) {
     const Outcome outcome = top(folder, std::string(bad) + " --quiet");
     EXPECT_EQ(outcome.exit_code, 2) << bad;
     EXPECT_EQ(std::ranges::count(outcome.err, '\n'), 1) << bad << ": " << outcome.err;
@@ -210,6 +211,23 @@ TEST(TopText, HostileTextsDoNotReachTheTerminal) {
   const std::string text = to_text(sample, {}, 1, {}, Style());
   for (const char c : text) EXPECT_TRUE(c == '\n' || (c >= 0x20 && c < 0x7f)) << static_cast<int>(c);
   EXPECT_NE(text.find("\\x1b]0;owned\\x07\\xc2\\x9b31m"), std::string::npos) << text;
+}
+
+TEST(SampleJson, HasTextsThatAreNoUtf8AndWhatIsNotKnownIsNull) {
+  Sample sample = sample_at(1000.5, kGiB, 2 * kGiB);
+  sample.processes[0].command = "python \"tra\xefin\".py\n\x1b[31m";
+  sample.processes[0].devices[0].limit_bytes = 7;
+  sample.processes[0].devices[0].rates = Rates{1.5, 2, 3, 4};
+  sample.gpus = {gpu_of(1, "T4", {{4711, std::nullopt}})};
+  const auto json = nlohmann::json::parse(text_of(to_json(sample)));
+  EXPECT_EQ(json["time"], 1000.5);
+  EXPECT_EQ(json["processes"][0]["command"], "python \"tra\xef\xbf\xbdin\".py\n\x1b[31m");
+  const auto& device = json["processes"][0]["devices"][0];
+  EXPECT_EQ(device["limit_bytes"], 7);
+  EXPECT_TRUE(device["soft_limit_bytes"].is_null());
+  EXPECT_EQ(device["rates"]["allocations_per_s"], 1.5);
+  EXPECT_TRUE(device["pools"][0]["tag"].is_null());
+  EXPECT_TRUE(json["gpus"][0]["processes"][0]["used_bytes"].is_null());
 }
 
 TEST(TopText, ShowsOtherProcessesOfAGpuAsNvmlHasThem) {

@@ -10,7 +10,6 @@
 #include "tools/commands/command.h"
 #include "tools/commands/input_traces.h"
 #include "tools/commands/with_file.h"
-#include "tools/live/record_report.h"
 #include "tools/output_file.h"
 #include "tools/pages/explanation_page.h"
 #include "tools/pages/page_writer.h"
@@ -52,16 +51,14 @@ class ExplainCommand : public Command {
             {"In the program: torch.cuda.memory._dump_snapshot(\"oom.pickle\"); then:", "cachalot explain oom.pickle"},
             {"With the program's traceback, which names other processes:",
              "cachalot explain oom.pickle --message train.log"},
-            {"Without a snapshot:", "cachalot explain --message train.log"},
-            {"A summary of a record of cachalot top:", "cachalot explain night.jsonl.gz"}}};
+            {"Without a snapshot:", "cachalot explain --message train.log"}}};
     return text;
   }
 
   void declare(CLI::App& app) override {
     app.add_option(
         "FILE", path_,
-        "A file of torch.cuda.memory._dump_snapshot, cachalot's own JSON, another log of allocations, or a record "
-        "of cachalot top; plain or gzip");
+        "A file of torch.cuda.memory._dump_snapshot, cachalot's own JSON or another log of allocations; plain or gzip");
     app.add_option("--message", message_, "A file with PyTorch's error message, such as a log; - for standard input")
         ->type_name("FILE");
     app.add_option("--frames", frames_,
@@ -92,8 +89,9 @@ class ExplainCommand : public Command {
                        : with_file(rules_, "rules", [](InputFile file) { return rules_with(std::move(file)); });
     const ExplainOptions options = explain_options();
     History history;
-    const auto read_into = [&](InputFile file) { return read(history, std::move(file), styles); };
-    if (!path_.empty() && !with_file(path_, "snapshot", read_into)) return 0;
+    if (!path_.empty()) {
+      history = with_file(path_, "snapshot", [](InputFile file) { return read_history(std::move(file)); });
+    }
     if (options.message) add_facts(*options.message, history);
     const std::vector<Explanation> explanations = explained(history, rules, options);
     if (!html_.empty()) write_html(explanations, history, rules);
@@ -102,26 +100,6 @@ class ExplainCommand : public Command {
   }
 
  private:
-  // Returns false for a record of samples, which it explains.
-  bool read(History& history, InputFile file, const Styles& styles) const {
-    if (!live::is_record(file.begin())) {
-      history = read_history(std::move(file));
-      return true;
-    }
-    for (const auto& [option, is_given] :
-         {std::pair("--message", !message_.empty()), std::pair("--rules", !rules_.empty()), std::pair("--tree", tree_),
-          std::pair("--gpu", size_.gpu.has_value()), std::pair("--memory", size_.memory.has_value()),
-          std::pair("--html", !html_.empty())}) {
-      CACHALOT_REQUIRE(!is_given, "{}: {} is a record of cachalot top, which has no history of allocations", option,
-                       path_);
-    }
-    live::RecordReader reader(std::move(file));
-    const live::RecordSummary summary = summarize(reader);
-    print(json_ ? live::to_json(path_, reader.header(), summary) + "\n"
-                : styles.out.bold(path_) + "\n" + live::to_text(summary, top_, styles.out));
-    return false;
-  }
-
   ExplainOptions explain_options() const {
     ExplainOptions options;
     options.frames = frames_ == "own" ? Frames::own : frames_ == "library" ? Frames::library : Frames::all;

@@ -9,7 +9,6 @@
 #include "cachalot/errors.h"
 #include "tools/commands/command.h"
 #include "tools/live/top.h"
-#include "tools/output_file.h"
 
 namespace cachalot::tools {
 namespace {
@@ -30,10 +29,11 @@ class TopCommand : public Command {
             "devices; s changes the order. Elsewhere a table is printed each second.\n\n"
             "The exit code is 0, also after a signal that ends the command, or 2 after an error, which one line on "
             "standard error tells.",
-        .examples = {{"The programs of this machine:", "cachalot top"},
-                     {"One table, for a script:", "cachalot top --once"},
-                     {"A record of a night, for cachalot explain:", "cachalot top --quiet --record night.jsonl.gz"},
-                     {"A source for Prometheus:", "cachalot top --quiet --prometheus-port 9400"}}};
+        .examples = {
+            {"The programs of this machine:", "cachalot top"},
+            {"One table, for a script:", "cachalot top --once"},
+            {"A record of a night, one line for each sample:", "cachalot top --json --interval 10 > night.jsonl"},
+            {"A source for Prometheus:", "cachalot top --quiet --prometheus-port 9400"}}};
     return text;
   }
 
@@ -50,9 +50,7 @@ class TopCommand : public Command {
         ->type_name("PID")
         ->check(CLI::Range(std::uint64_t{1}, std::uint64_t{1} << 22));
     app.add_flag("--json", options_.json, "Print one JSON object for each sample, each on one line");
-    app.add_flag("--quiet", options_.quiet, "Print nothing, for --record and Prometheus");
-    app.add_option("--record", options_.record, "Write all samples to this file; gzip if the name ends in .gz")
-        ->type_name("FILE");
+    app.add_flag("--quiet", options_.quiet, "Print nothing, for Prometheus");
     app.add_option("--prometheus-textfile", options_.textfile,
                    "Replace this file after each sample, for the textfile collector of Prometheus's node_exporter")
         ->type_name("FILE");
@@ -74,7 +72,6 @@ class TopCommand : public Command {
     }
     if (once_) options_.count = 1;
     if (!std::isfinite(options_.interval_s)) throw InvalidArgument("--interval: the time must be a number of seconds");
-    require_no_input(options_.textfile, "--prometheus-textfile", std::vector{options_.record});
     if (port_) {
       constexpr int kMostPort = 65535;
       if (*port_ < 0 || *port_ > kMostPort) {

@@ -1,4 +1,4 @@
-// The figures of a sample by name: JSON, records and Prometheus all take them from these tables.
+// The figures of a sample by name: JSON and Prometheus take them from these tables.
 #pragma once
 
 #include <cstdint>

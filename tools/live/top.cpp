@@ -18,7 +18,6 @@
 #include "tools/live/prometheus.h"
 #include "tools/live/prometheus_server.h"
 #include "tools/live/rate_meter.h"
-#include "tools/live/record_writer.h"
 #include "tools/live/sample_json.h"
 #include "tools/live/terminal_screen.h"
 #include "tools/live/top_text.h"
@@ -43,8 +42,6 @@ class Top {
       tell(fmt::format("cachalot: serving http://{}/metrics\n", server_->name()));
     }
     if (!options_.textfile.empty()) write_textfile(options_.textfile, to_prometheus(sample_));
-    if (!options_.record.empty())  // last: an older record is lost by it
-      record_ = std::make_unique<RecordWriter>(options_.record, unix_time(), options_.interval_s);
     const bool is_screen = !options_.json && !options_.quiet && options_.count == 0 && TerminalScreen::is_possible();
     signals_ = std::make_unique<SignalQueue>(is_screen);
     if (is_screen) screen_ = std::make_unique<TerminalScreen>();
@@ -88,7 +85,6 @@ class Top {
   }
 
   void give() {
-    if (record_) record_->write(sample_);
     if (!options_.textfile.empty() || server_) {
       const std::string text = to_prometheus(sample_);
       if (!options_.textfile.empty()) write_textfile(options_.textfile, text);
@@ -174,7 +170,6 @@ class Top {
   std::vector<std::string> notes_;
   TopView view_;
   Clock::time_point next_;
-  std::unique_ptr<RecordWriter> record_;
   std::unique_ptr<PrometheusServer> server_;
   std::unique_ptr<SignalQueue> signals_;
   std::unique_ptr<TerminalScreen> screen_;  // ends first: signals wait until the terminal is restored

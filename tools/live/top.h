@@ -17,7 +17,6 @@ struct TopOptions {
   std::vector<std::uint64_t> pids;  // of the processes; empty: all
   bool json = false;
   bool quiet = false;
-  std::string record;    // file to write; "": none
   std::string textfile;  // of Prometheus; "": none
   std::optional<std::uint16_t> port;
   std::string address = "127.0.0.1";
