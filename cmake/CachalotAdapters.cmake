@@ -28,7 +28,8 @@ function(cachalot_cccl_tests source used)
     add_test(NAME adapters.cccl_${version}
       COMMAND ${CUDAToolkit_NVCC_EXECUTABLE} -std=c++17 -arch=sm_80 -Werror all-warnings -Xcompiler=-Wall,-Wextra -I${place}
               -I${PROJECT_SOURCE_DIR}/allocator/include -c ${source} -o ${PROJECT_BINARY_DIR}/nvcc/cccl_${version}.o)
-    set_tests_properties(adapters.cccl_${version} PROPERTIES LABELS "adapters;drawn" TIMEOUT 300)
+    set_tests_properties(adapters.cccl_${version} PROPERTIES LABELS adapters TIMEOUT 300)
+    cachalot_drawn(adapters.cccl_${version})
   endforeach()
 endfunction()
 

@@ -69,5 +69,6 @@ function(cachalot_gpu_tests test)
     COMMAND ${python} -B ${PROJECT_SOURCE_DIR}/bench/gpu/run --rehearse --build ${PROJECT_BINARY_DIR}
             --out ${PROJECT_BINARY_DIR}/rehearsal)
   set_tests_properties(gpu.rehearsal PROPERTIES
-    LABELS "bench;drawn" TIMEOUT 600 COST 900 ENVIRONMENT "CACHALOT_PYTHON=${with_torch}")
+    LABELS bench TIMEOUT 600 COST 900 ENVIRONMENT "CACHALOT_PYTHON=${with_torch}")
+  cachalot_drawn(gpu.rehearsal)
 endfunction()

@@ -166,11 +166,10 @@ function(cachalot_compiled_mr_test name)
             "-D FLAGS=${arg_FLAGS}" "-D INCLUDES=${includes}" "-D LIBRARIES=${libraries}"
             -D SIMULATOR=$<TARGET_FILE:cachalot_simulator> -D PROGRAM=${PROJECT_BINARY_DIR}/tests/mr/${name}
             -P ${PROJECT_SOURCE_DIR}/tests/mr/check_conformance.cmake)
-  set(labels "mr;drawn")
-  if(name STREQUAL cccl.toolkit.cpp20)
-    set(labels mr)
+  set_tests_properties(mr.${name} PROPERTIES LABELS mr TIMEOUT 300)
+  if(NOT name STREQUAL cccl.toolkit.cpp20)
+    cachalot_drawn(mr.${name})
   endif()
-  set_tests_properties(mr.${name} PROPERTIES LABELS "${labels}" TIMEOUT 300)
 endfunction()
 
 # CONFORMANCE with a CCCL by the build's compiler; with the toolkit's by Clang, too, where it is at hand.

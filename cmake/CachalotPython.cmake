@@ -107,25 +107,45 @@ function(cachalot_link target folder)
 endfunction()
 
 # Tests of a mode are one run of pytest: native (PyTorch's own allocator, the oracle), plug, full, pages (full, on the
-# page heap). Those of `cachalot simulate` and `fit` are one of their own, which runs beside the others, as
-# are those of pinned memory, which needs torch's host allocator to be changed in the whole process.
+# page heap). Those of `cachalot simulate` and `fit` are of their own, which run beside the others, as are those of pinned memory,
+# which needs torch's host allocator to be changed in the whole process. Every change runs all tests once, and on the page heap those
+# that the heap changes most; the other modes, and what takes minutes, have the label drawn.
 function(cachalot_python_tests)
-  set(simulate advise computing fit owners simulate simulate_distributed)
+  set(heap conformance differential functions models pools sharing sleep snapshots weaknesses)
+  set(simulate fit owners simulate)
+  set(simulate_more advise computing simulate_distributed)
   set(pinned pinned pinned_processes)
   set(programs convert pytest_plugin ranks stage)  # of programs as a whole, which the heap does not change
-  foreach(group IN ITEMS simulate pinned programs)
+  set(recorded expandable_segments)
+  foreach(group IN ITEMS heap simulate simulate_more pinned programs recorded)
     list(TRANSFORM ${group} REPLACE "(.+)" "${PROJECT_SOURCE_DIR}/tests/pytorch/test_\\1.py" OUTPUT_VARIABLE of_${group})
-    list(TRANSFORM of_${group} PREPEND --ignore= OUTPUT_VARIABLE ignored)
-    list(APPEND others ${ignored})
+    list(TRANSFORM of_${group} PREPEND --ignore= OUTPUT_VARIABLE but_${group})
   endforeach()
-  foreach(mode IN ITEMS native plug full pages)
-    cachalot_pytest(pytorch.${mode} ${mode} ${others} ${PROJECT_SOURCE_DIR}/tests/pytorch)
-  endforeach()
+  set(all ${but_simulate} ${but_simulate_more} ${but_pinned} ${but_programs} ${PROJECT_SOURCE_DIR}/tests/pytorch)
+  cachalot_pytest(pytorch.full full ${but_recorded} ${all})
+  cachalot_pytest(pytorch.pages pages ${of_heap})
   cachalot_pytest(pytorch.simulate full ${of_simulate})
   cachalot_pytest(pytorch.pinned full ${of_pinned})
-  cachalot_pytest(pytorch.pinned_native native ${PROJECT_SOURCE_DIR}/tests/pytorch/test_pinned.py)
   cachalot_pytest(pytorch.programs full ${of_programs})
+
+  cachalot_pytest(pytorch.native native ${all})
+  cachalot_pytest(pytorch.plug plug ${all})
+  cachalot_pytest(pytorch.pages_more pages ${but_heap} ${all})
+  cachalot_pytest(pytorch.recorded full ${of_recorded})
+  cachalot_pytest(pytorch.simulate_more full ${of_simulate_more})
+  cachalot_pytest(pytorch.pinned_native native ${PROJECT_SOURCE_DIR}/tests/pytorch/test_pinned.py)
   cachalot_pytest(pytorch.programs_native native ${of_programs})
+  cachalot_drawn(pytorch.native pytorch.plug pytorch.pages_more pytorch.recorded pytorch.simulate_more pytorch.pinned_native
+    pytorch.programs_native)
+endfunction()
+
+# Gives tests the label drawn: `./run test` leaves them to `./run test drawn`.
+function(cachalot_drawn)
+  foreach(test IN LISTS ARGN)
+    if(TEST ${test})
+      set_property(TEST ${test} APPEND PROPERTY LABELS drawn)
+    endif()
+  endforeach()
 endfunction()
 
 function(cachalot_pytest name mode)
@@ -143,8 +163,10 @@ function(cachalot_python_examples)
   endif()
   foreach(name IN LISTS ARGN)
     cachalot_python_test(examples.${name} examples 300 ${PROJECT_SOURCE_DIR}/examples/${name}/${name}.py)
+    cachalot_drawn(examples.${name})
   endforeach()
   cachalot_python_test(examples.python examples 600 -m pytest -q -p no:cacheprovider ${PROJECT_SOURCE_DIR}/tests/examples)
+  cachalot_drawn(examples.python)
 endfunction()
 
 # The simulator's tests through Python's packages, tests/simulator/test_<package>.py and test_<package>_<part>.py:
