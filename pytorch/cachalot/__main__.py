@@ -3,7 +3,6 @@
     python -m cachalot run [--config OPTIONS] script.py …     a script; also -m MODULE … and -c CODE …
     python -m cachalot snapshot|replay|simulate|…             the command in C++, with all of its options
     python -m cachalot ranks FOLDER [--json]                  the reports that CACHALOT_REPORT_DIR left in a folder
-    python -m cachalot convert FILE -o OUT.parquet            what the command converts, and Parquet
 
 `run` may be left out. The program finds sys.argv, sys.path and __main__ as if Python itself had started it. Processes that it
 starts are programs of their own: they run on PyTorch's allocator unless started this way, too.
@@ -29,12 +28,6 @@ def main() -> None:
     if words[0] == "ranks":
         _tell_ranks(words[1:])
         return
-    if words[0] == "convert":
-        from . import _parquet
-
-        if _parquet.is_asked_for(words[1:]):
-            _parquet.main(words[1:])
-            return
     if _is_for_the_command(words):
         _command.run(words)
     _run(_parse(words[1:] if words[:1] == ["run"] else words))

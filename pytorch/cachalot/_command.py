@@ -20,22 +20,17 @@ SUBCOMMANDS = (
 
 def run(arguments: list[str]) -> None:
     """Becomes the command with these arguments; does not return. SystemExit where there is none, or it cannot be started."""
-    command = find_or_exit()
+    command = _find_or_exit()
     sys.stdout.flush()
     sys.stderr.flush()
     try:
         os.execv(command, [str(command), *arguments])
     except OSError as error:
-        sys.stderr.write(f"cachalot: {not_started(command, error)}\n")
+        sys.stderr.write(f"cachalot: {command}: cannot be started: {error.strerror or error}\n")
         sys.exit(2)
 
 
-def not_started(command: Path | str, error: OSError) -> str:
-    """Returns the words for a command that the system does not start, as one for other processors."""
-    return f"{command}: cannot be started: {error.strerror or error}"
-
-
-def find_or_exit() -> Path:
+def _find_or_exit() -> Path:
     """Returns the command of this installation. SystemExit with 2 and a line on standard error where there is none."""
     command = find()
     if command is None:

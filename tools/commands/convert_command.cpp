@@ -24,8 +24,7 @@ class ConvertCommand : public Command {
             "pytorch.org/memory_viz), trace events for Perfetto, folded call stacks for flame graphs, JSON, a table of "
             "the allocations, a log of RMM or a trace of cachalot. The ending of OUT tells the format, or --to does. "
             "OUT "
-            "appears whole or not at all; - is standard output, and a name that ends with .gz is compressed.\n\n"
-            "`python -m cachalot convert` writes Parquet as well.",
+            "appears whole or not at all; - is standard output, and a name that ends with .gz is compressed.",
         .examples = {
             {"A timeline for ui.perfetto.dev:", "cachalot convert snapshot.pickle -o snapshot.perfetto.json.gz"},
             {"A flame graph of the live memory when memory ran out:",
