@@ -7,6 +7,8 @@
 #include <cctype>
 #include <cstdint>
 
+#include "tools/quoted.h"
+
 namespace cachalot::tools {
 namespace {
 
@@ -83,6 +85,15 @@ std::string foreign_format(std::string_view begin, std::string_view wanted) {
   const std::string what = what_it_is(begin);
   if (what.empty()) return "";
   return fmt::format("is {}, not a {}: {}", what, wanted, kHowToMakeOne);
+}
+
+std::string unknown_format(std::string_view begin) {
+  constexpr std::size_t kMostShown = 24;
+  const std::string_view line = begin.substr(0, std::min(begin.find_first_of("\r\n"), kMostShown));
+  return fmt::format(
+      "has no known format: it begins with {}. cachalot reads memory snapshots (PyTorch's pickle, cachalot's JSON), "
+      "its own allocation traces, and RMM's logs",
+      Quoted{line});
 }
 
 bool looks_like_trace(std::string_view begin) {

@@ -13,6 +13,9 @@ inline constexpr std::size_t kTellingBytes = 512;  // as many of a file's first 
 // "trace".
 std::string foreign_format(std::string_view begin, std::string_view wanted);
 
+// Returns what to say of a file in no known format: how it begins, and what is read instead.
+std::string unknown_format(std::string_view begin);
+
 // Returns whether the file begins as a trace does: "a,<number>,".
 bool looks_like_trace(std::string_view begin);
 

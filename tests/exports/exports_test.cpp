@@ -186,18 +186,7 @@ TEST(FormatsOfOneDevice, AskWhichOfSeveral) {
   }
 }
 
-// ---- tables and JSON
-
-TEST(CsvExport, HasALineForEachAllocation) {
-  EXPECT_THAT(lines_of(written(small_program().history(), "csv")),
-              ElementsAre("device,address,bytes,begin_event,end_event,begin_us,end_us,stream,pool,category,place",
-                          "0,98304,700,,3,,3,0,0.0,\"unknown\",\"(no call stack was recorded)\"",
-                          testing::AllOf(testing::StartsWith("0,65536,1000,1,5,1,5,0,0.0,"),
-                                         HasSubstr("\"app/model.py:7 in forward\"")),
-                          testing::AllOf(testing::StartsWith("0,66560,500,2,,2,,139638282125312,0.0,"),
-                                         HasSubstr("in main; \"\"x\"\"\"")),
-                          testing::StartsWith("0,65536,300,8,,8,,0,0.0,")));
-}
+// ---- JSON
 
 TEST(JsonExport, HasEveryPartOfTheHistory) {
   const History history = small_program().history();
@@ -216,23 +205,6 @@ TEST(JsonExport, HasEveryPartOfTheHistory) {
   EXPECT_EQ(device["segments"][0]["blocks"].size(), 3);
   EXPECT_EQ(device["segments"][0]["blocks"][1]["state"], "allocated");
   EXPECT_EQ(json["stages"][0]["name"], "step 1");
-}
-
-// ---- flame graphs
-
-TEST(FoldedStacks, AddUpWhatLivesWithTheOutermostCallFirst) {
-  const HistoryBuilder builder = small_program();
-  const History& history = const_cast<HistoryBuilder&>(builder).history();
-  EXPECT_THAT(
-      lines_of(written(history, "folded", {.at = "end"})),
-      ElementsAre("<module> (/app/train.py:30);forward (/app/model.py:7) 300", "main, \"x\" (/app/train.py:12) 500"));
-  EXPECT_THAT(lines_of(written(history, "folded", {.at = "oom"})), ElementsAre("main, \"x\" (/app/train.py:12) 500"));
-  EXPECT_THAT(
-      lines_of(written(history, "folded", {.at = "peak"})),
-      ElementsAre("(no call stack was recorded) 700", "<module> (/app/train.py:30);forward (/app/model.py:7) 1000",
-                  "main, \"x\" (/app/train.py:12) 500"));
-  EXPECT_THAT(lines_of(written(history, "folded", {.at = "0"})), ElementsAre("(no call stack was recorded) 700"));
-  for (const char* at : {"peek", "10", "-1", ""}) EXPECT_THROW(written(history, "folded", {.at = at}), InvalidArgument);
 }
 
 // ---- Perfetto
@@ -332,9 +304,8 @@ TEST(Formats, AreKnownByTheEndingsOfFiles) {
   EXPECT_EQ(name_for("a.perfetto.json.gz"), "perfetto");
   EXPECT_EQ(name_for("a.rmm.csv"), "rmm");
   EXPECT_EQ(name_for("a.trace.csv.gz"), "trace");
-  EXPECT_EQ(name_for("a.csv.gz"), "csv");
-  EXPECT_EQ(name_for("a.folded"), "folded");
   EXPECT_THROW(export_format_of_file("a.gz"), InvalidArgument);
+  EXPECT_THROW(export_format_of_file("a.csv"), InvalidArgument);
   EXPECT_THROW(export_format("perfeto"), InvalidArgument);
 }
 

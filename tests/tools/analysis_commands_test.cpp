@@ -79,7 +79,6 @@ TEST(Convert, LeavesNothingBehindAfterAnError) {
   EXPECT_THAT(complaint_of_run("convert " + kLayers + " -o " + folder.file("out.tiff")), HasSubstr("out.tiff"));
   EXPECT_THAT(complaint_of_run("convert " + kLayers + " --to perfeto -o " + out), HasSubstr("did you mean 'perfetto'"));
   EXPECT_THAT(complaint_of_run("convert " + kLayers + " -o /nowhere/out.json"), HasSubstr("/nowhere/out.json"));
-  EXPECT_THAT(complaint_of_run("convert " + kLayers + " --to folded --at oom -o " + out), HasSubstr("--at oom"));
   EXPECT_THAT(complaint_of_run("convert " + kLayers), HasSubstr("no output was given"));
   EXPECT_EQ(folder.count(), 0u);
 }

@@ -78,6 +78,11 @@ TEST(ForeignFormats, AreRefusedByTheCommandsAlsoInsideGzip) {
     expect_refusal("replay", kLegacy, "is a PyTorch checkpoint (torch.save), not a memory snapshot", gzip);
     expect_refusal("snapshot", "a,0,512,0\n",
                    "is an allocation trace, not a memory snapshot: `cachalot replay` takes traces", gzip);
+    for (const char* command : {"snapshot", "replay", "explain", "advise"}) {
+      expect_refusal(command, "id,lower,upper,size\n1,0,3,512\n",
+                     "has no known format: it begins with 'id,lower,upper,size'. cachalot reads memory snapshots",
+                     gzip);
+    }
   }
 }
 

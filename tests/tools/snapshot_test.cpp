@@ -234,7 +234,10 @@ TEST(Snapshots, ThatAreNoSnapshotsAreRefused) {
   EXPECT_EQ(complaint_about_snapshot(""), "the file is empty");
   EXPECT_EQ(complaint_about_snapshot("a,1,512,0\nf,1\n"),
             "is an allocation trace, not a memory snapshot: `cachalot replay` takes traces");
-  EXPECT_EQ(complaint_about_snapshot("hello"), "neither a pickle nor JSON: it begins with 'h'");
+  EXPECT_EQ(complaint_about_snapshot("1,0:0:0.0,allocate,0x1,1,0x0\n"),
+            "is a log of RMM, not a memory snapshot: `cachalot replay` takes logs");
+  EXPECT_EQ(complaint_about_snapshot("hello").rfind("has no known format: it begins with 'hello'. cachalot reads ", 0),
+            0u);
   EXPECT_EQ(complaint_about_snapshot("{\"segments\": [1,}"), "byte 17: this is not JSON: '1,}'");
   EXPECT_EQ(complaint_about_snapshot("{\"segments\""), "byte 12: this is not JSON: '\"segments\"'");
   EXPECT_EQ(complaint_about_snapshot(std::string(1'000'000, '[')).rfind("byte ", 0), 0u);

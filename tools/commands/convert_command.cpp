@@ -21,14 +21,11 @@ class ConvertCommand : public Command {
         .summary = "Write a memory snapshot or a log of allocations in another format",
         .details =
             "Reads whatever the other commands read, and writes a memory snapshot of PyTorch (for "
-            "pytorch.org/memory_viz), trace events for Perfetto, folded call stacks for flame graphs, JSON, a table of "
-            "the allocations, a log of RMM or a trace of cachalot. The ending of OUT tells the format, or --to does. "
-            "OUT "
-            "appears whole or not at all; - is standard output, and a name that ends with .gz is compressed.",
+            "pytorch.org/memory_viz), trace events for Perfetto, JSON, a log of RMM or a trace of cachalot. The ending "
+            "of OUT tells the format, or --to does. OUT appears whole or not at all; - is standard output, and a name "
+            "that ends with .gz is compressed.",
         .examples = {
             {"A timeline for ui.perfetto.dev:", "cachalot convert snapshot.pickle -o snapshot.perfetto.json.gz"},
-            {"A flame graph of the live memory when memory ran out:",
-             "cachalot convert snapshot.pickle --at oom --to folded -o - | flamegraph.pl > oom.svg"},
             {"For PyTorch's viewer, which cannot open every pickle:",
              "cachalot convert snapshot.zip -o for_viewer.pickle"}}};
     return text;
@@ -39,12 +36,6 @@ class ConvertCommand : public Command {
     app.add_option("-o,--output", output_, "The file to write; - is standard output")->type_name("OUT")->required();
     app.add_option("--to", format_, "The format: " + export_format_names())->type_name("FORMAT");
     app.add_option("--device", options_.device, "Write this device alone")->type_name("N");
-    app.add_option("--at", options_.at,
-                   "Of folded stacks: what is live at the peak, at the peak of reserved memory (reserved), at the end, "
-                   "at the last "
-                   "allocation that failed (oom), or after so many events")
-        ->type_name("MOMENT")
-        ->capture_default_str();
     app.add_option("--most-events", options_.most_events,
                    "Of Perfetto: about how many events to write; small allocations are left out first")
         ->type_name("N")

@@ -33,6 +33,9 @@ std::vector<Trace> traces_in(InputFile file) {
   if (!has_history(file)) {
     const std::string foreign = foreign_format(file.begin(), "trace or a memory snapshot");
     CACHALOT_REQUIRE(foreign.empty(), "{}: {}", file.path(), foreign);
+    const std::string_view begin = file.begin();  // empty: the file has nothing, or cannot be read
+    const bool may_be_trace = begin.empty() || begin.starts_with("a,") || begin.starts_with("f,");
+    CACHALOT_REQUIRE(may_be_trace, "{}: {}", file.path(), unknown_format(begin));
     return {read_trace(std::move(file))};
   }
   const History history = read_history(std::move(file));

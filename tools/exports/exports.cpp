@@ -17,8 +17,6 @@ constexpr std::array kFormats = {
     ExportFormat{"json", {".json", ""}, "the history as JSON", write_history_json},
     ExportFormat{"rmm", {".rmm.csv", ".rmm"}, "a log of RMM", write_rmm_csv},
     ExportFormat{"trace", {".trace.csv", ".trace"}, "a trace of cachalot", write_trace_text},
-    ExportFormat{"csv", {".csv", ""}, "a table of the allocations", write_allocation_csv},
-    ExportFormat{"folded", {".folded", ".collapsed"}, "folded call stacks", write_folded_stacks},
 };
 
 }  // namespace

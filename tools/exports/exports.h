@@ -16,7 +16,6 @@ namespace cachalot::tools {
 
 struct ExportOptions {
   std::optional<int> device = std::nullopt;  // this one alone
-  std::string at = "peak";                   // of folded stacks: peak, end, oom, or the number of an event
   std::size_t most_events = 200'000;         // of Perfetto, about: larger files make it slow
 };
 
@@ -38,10 +37,8 @@ std::string export_format_names();
 // lacks what the format is of, or the format has room for one device and the history has several.
 void write_torch_snapshot(const History& history, const ExportOptions& options, OutputFile& out);
 void write_history_json(const History& history, const ExportOptions& options, OutputFile& out);
-void write_allocation_csv(const History& history, const ExportOptions& options, OutputFile& out);
 void write_rmm_csv(const History& history, const ExportOptions& options, OutputFile& out);
 void write_perfetto(const History& history, const ExportOptions& options, OutputFile& out);
-void write_folded_stacks(const History& history, const ExportOptions& options, OutputFile& out);
 void write_trace_text(const History& history, const ExportOptions& options, OutputFile& out);
 
 }  // namespace cachalot::tools

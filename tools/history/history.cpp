@@ -24,16 +24,7 @@ std::string unknown_actions_text(std::size_t count) {
 History read_history(InputFile file) {
   const std::optional<HistoryFormat> text = text_format(file.begin());
   if (!text) return read_snapshot_history(std::move(file));
-  switch (*text) {
-    case HistoryFormat::rmm_csv:
-      return read_rmm_history(std::move(file));
-    case HistoryFormat::stalloc:
-      return read_stalloc_history(std::move(file));
-    case HistoryFormat::minimalloc:
-      return read_minimalloc_history(std::move(file));
-    default:
-      return read_trace_history(std::move(file));
-  }
+  return *text == HistoryFormat::rmm_csv ? read_rmm_history(std::move(file)) : read_trace_history(std::move(file));
 }
 
 History read_history(const std::string& path) { return read_history(InputFile(path, "history")); }

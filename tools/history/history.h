@@ -100,7 +100,7 @@ struct DeviceFacts {
   std::vector<Process> other_processes;
 };
 
-enum class HistoryFormat : std::uint8_t { torch_pickle, torch_json, cachalot_trace, rmm_csv, stalloc, minimalloc };
+enum class HistoryFormat : std::uint8_t { torch_pickle, torch_json, cachalot_trace, rmm_csv };
 
 struct History {
   std::string path;

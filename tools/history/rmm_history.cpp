@@ -61,7 +61,7 @@ class RmmReader {
     while (const auto line = lines_.next()) {
       const std::string_view text = trimmed(*line);
       if (text.empty() || text.starts_with("Thread,")) continue;
-      split(text, ',', fields_);
+      split(text, fields_);
       lines_.require(fields_.size() == 6, "{} is no line of Thread,Time,Action,Pointer,Size,Stream", Quoted{text});
       add();
     }

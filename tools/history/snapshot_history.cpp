@@ -14,7 +14,7 @@
 #include "tools/history/snapshot_builder.h"
 #include "tools/history/snapshot_json.h"
 #include "tools/history/snapshot_machine.h"
-#include "tools/quoted.h"
+#include "tools/history/text_histories.h"
 
 namespace cachalot::tools {
 namespace {
@@ -36,10 +36,12 @@ void require_snapshot(InputFile& file) {
   CACHALOT_REQUIRE(first.has_value(), "{}: the file is empty", file.path());
   const std::string foreign = foreign_format(file.begin(), "memory snapshot");
   CACHALOT_REQUIRE(foreign.empty(), "{}: {}", file.path(), foreign);
-  CACHALOT_REQUIRE(!looks_like_trace(file.begin()),
+  const std::optional<HistoryFormat> text = text_format(file.begin());
+  CACHALOT_REQUIRE(text != HistoryFormat::cachalot_trace,
                    "{}: is an allocation trace, not a memory snapshot: `cachalot replay` takes traces", file.path());
-  CACHALOT_REQUIRE(is_snapshot(file), "{}: neither a pickle nor JSON: it begins with {}", file.path(),
-                   fmt::to_string(Quoted{{reinterpret_cast<const char*>(&*first), 1}}));
+  CACHALOT_REQUIRE(text != HistoryFormat::rmm_csv,
+                   "{}: is a log of RMM, not a memory snapshot: `cachalot replay` takes logs", file.path());
+  CACHALOT_REQUIRE(is_snapshot(file), "{}: {}", file.path(), unknown_format(file.begin()));
 }
 
 History of_pickle(InputFile file) {

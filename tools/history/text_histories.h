@@ -17,14 +17,6 @@ std::optional<HistoryFormat> text_format(std::string_view begin);
 // of which the free bytes are not known: 0. The device is that of the name, as RMM makes it: log.dev1.csv, log.csv.dev1.
 History read_rmm_history(InputFile file);
 
-// STAlloc's recorder: lines "1 <pointer> <bytes> <stream>" for allocations and "0 …" for frees, and marks of iterations,
-// micro-batches and layers, which become stages. The time is the event's number.
-History read_stalloc_history(InputFile file);
-
-// minimalloc's buffers: columns id or buffer, lower or start, upper or end, and size; "end" is a buffer's last moment,
-// "upper" the first one without it. Each buffer has an address of its own.
-History read_minimalloc_history(InputFile file);
-
 // cachalot's allocation traces (trace_reader.h). The time is the event's number.
 History read_trace_history(InputFile file);
 

@@ -25,11 +25,11 @@ inline std::string_view trimmed(std::string_view text) {
   return text.substr(first, text.find_last_not_of(" \t\r") + 1 - first);
 }
 
-// Splits a line at each `separator` into `fields`.
-inline void split(std::string_view line, char separator, std::vector<std::string_view>& fields) {
+// Splits a line at each comma into `fields`.
+inline void split(std::string_view line, std::vector<std::string_view>& fields) {
   fields.clear();
   for (;;) {
-    const std::size_t end = line.find(separator);
+    const std::size_t end = line.find(',');
     fields.push_back(trimmed(line.substr(0, end)));
     if (end == std::string_view::npos) return;
     line.remove_prefix(end + 1);
@@ -58,7 +58,6 @@ class TextHistory {
     history_.format = format;
   }
 
-  History& history() { return history_; }
   MemoryBudget& budget() { return budget_; }
   std::size_t events() const { return events_.size(); }
   std::uint16_t stream(std::uint64_t handle) { return history_.streams.add(handle); }

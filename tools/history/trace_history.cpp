@@ -3,7 +3,6 @@
 #include <vector>
 
 #include "tools/foreign_files.h"
-#include "tools/history/minimalloc_header.h"
 #include "tools/history/text_histories.h"
 #include "tools/history/text_lines.h"
 #include "tools/trace_reader.h"
@@ -13,12 +12,9 @@ namespace {
 
 constexpr unsigned kSlotBits = 36;  // each slot of a trace has an address of its own, 64 GiB apart
 
-bool is_event_of_stalloc(const std::vector<std::string_view>& fields) {
-  return fields.size() == 4 && (fields[0] == "0" || fields[0] == "1") && pointer_in(fields[1]) &&
-         number_in(fields[2]) && pointer_in(fields[3]);
-}
-
-bool is_line_of_rmm(const std::vector<std::string_view>& fields) {
+bool is_line_of_rmm(std::string_view line) {
+  std::vector<std::string_view> fields;
+  split(line, fields);
   if (fields.size() != 6) return false;
   return fields[2] == "allocate" || fields[2] == "free" || fields[2] == "allocate failure";
 }
@@ -28,14 +24,7 @@ bool is_line_of_rmm(const std::vector<std::string_view>& fields) {
 std::optional<HistoryFormat> text_format(std::string_view begin) {
   const std::string_view first = trimmed(begin.substr(0, begin.find('\n')));
   if (looks_like_trace(begin)) return HistoryFormat::cachalot_trace;
-  if (first.starts_with("Thread,Time,Action,")) return HistoryFormat::rmm_csv;
-  if (first.starts_with("Iteration Index")) return HistoryFormat::stalloc;
-  std::vector<std::string_view> fields;
-  split(first, ' ', fields);
-  if (is_event_of_stalloc(fields)) return HistoryFormat::stalloc;
-  split(first, ',', fields);
-  if (is_line_of_rmm(fields)) return HistoryFormat::rmm_csv;
-  if (minimalloc_columns(first)) return HistoryFormat::minimalloc;
+  if (first.starts_with("Thread,Time,Action,") || is_line_of_rmm(first)) return HistoryFormat::rmm_csv;
   return std::nullopt;
 }
 
