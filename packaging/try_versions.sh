@@ -15,7 +15,7 @@ wheels=(dist/*.whl)
 wheel=$(readlink -f "${1:-${wheels[0]}}")
 shift || true
 versions=("$@")
-[[ ${#versions[@]} -gt 0 ]] || versions=(2.9.1 2.10.0 2.11.0 2.12.1 2.13.0 2.14.1 2.15.0)
+[[ ${#versions[@]} -gt 0 ]] || versions=(2.10.0 2.11.0 2.12.1 2.13.0 2.14.1 2.15.0)
 root=$PWD
 folder=$(mktemp -d "${CACHALOT_TRY_FOLDER:-/tmp}/cachalot-try-XXXXXX")
 trap 'rm -rf "$folder"' EXIT

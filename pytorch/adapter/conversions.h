@@ -67,7 +67,7 @@ inline c10::CachingDeviceAllocator::DeviceStats to_torch(const DeviceStats& stat
   return result;
 }
 
-template <typename Stats>  // a template, since torch 2.9 to 2.11 have none of them, and 2.12 has one
+template <typename Stats>  // a template, since torch 2.10 and 2.11 have none of them, and 2.12 has one
 void add_newer(const AddedStats& added, Stats& result) {
   if constexpr (requires { result.num_oom_rejections; }) result.num_oom_rejections = added.num_oom_rejections;
   if constexpr (requires { result.reserved_bytes_by_private_pools; }) {
@@ -105,6 +105,16 @@ inline cuda_caching::SegmentInfo to_torch(const SegmentSnapshot& segment) {
   return info;
 }
 
+// Returns the stream, the kind and the size of each expandable segment of the device.
+inline std::vector<cuda_caching::StreamSegmentSize> expandable_sizes(const Snapshot& taken, int device) {
+  std::vector<cuda_caching::StreamSegmentSize> sizes;
+  for (const SegmentSnapshot& segment : taken.segments) {
+    if (segment.device != device || !segment.is_expandable) continue;
+    sizes.emplace_back(segment.stream, segment.segment_type == PoolKind::small, segment.total_size);
+  }
+  return sizes;
+}
+
 // The first nine actions are torch's, in its order, and since 2.14 a tenth. Nothing for ours, which torch has no word for.
 template <typename Entry = TraceEntry>
 std::optional<typename Entry::Action> torch_action(Change::Action action) {
@@ -116,10 +126,9 @@ std::optional<typename Entry::Action> torch_action(Change::Action action) {
   return std::nullopt;
 }
 
-template <typename Entry>  // a template, since torch 2.9 has no metadata
-void annotate(const Annotation& annotation, Entry& entry) {
+inline void annotate(const Annotation& annotation, TraceEntry& entry) {
   entry.compile_context_ = annotation.compile_context;
-  if constexpr (requires { entry.user_metadata_; }) entry.user_metadata_ = annotation.user_metadata;
+  entry.user_metadata_ = annotation.user_metadata;
 }
 
 // What torch's own allocator writes since 2.15, and before that behind the user's metadata.
@@ -128,7 +137,7 @@ void mark_as_placed(Entry& entry) {
   constexpr const char* kMark = "mallocWithAddress";
   if constexpr (requires { entry.internal_metadata_; }) {
     entry.internal_metadata_ = kMark;
-  } else if constexpr (requires { entry.user_metadata_; }) {
+  } else {
     entry.user_metadata_ += entry.user_metadata_.empty() ? kMark : std::string("\n") + kMark;
   }
 }

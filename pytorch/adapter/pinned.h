@@ -1,5 +1,5 @@
-// cachalot's pinned memory as torch's host allocator: the functions of at::HostAllocator that are the same in torch 2.9 to
-// 2.15. What came with 2.14 is in pinned_since_2_14.h.
+// cachalot's pinned memory as torch's host allocator: the functions of at::HostAllocator that are the same in torch 2.10
+// to 2.15. What came with 2.14 is in pinned_since_2_14.h.
 //
 // Contracts that torch's callers rely on (ATen/core/CachingHostAllocator.h): the deleter is a plain function that gets the
 // context, so the object it needs is global, and leaked; record_event gets any pointer of a CPU tensor that takes part in a
@@ -35,33 +35,18 @@ inline c10::CachingAllocator::DurationStat to_torch(const CallTimes& calls) {
   return result;
 }
 
-// An allocation of torch's is a segment here, a request is a block. A template: torch 2.9 has other names.
-template <typename Stats>
-void set_sizes(const DeviceStats& memory, Stats& result) {
-  if constexpr (requires { result.active_requests; }) {
-    result.active_requests = to_torch(memory.active.all);
-    result.active_bytes = to_torch(memory.active_bytes.all);
-    result.allocations = to_torch(memory.segment.all);
-    result.allocated_bytes = to_torch(memory.reserved_bytes.all);
-  } else {
-    result.allocation = to_torch(memory.active.all);
-    result.segment = to_torch(memory.segment.all);
-    result.allocated_bytes = to_torch(memory.active_bytes.all);
-    result.reserved_bytes = to_torch(memory.reserved_bytes.all);
-  }
-}
-
-template <typename Stats = at::HostStats>
-Stats to_torch(const PinnedStats& stats) {
-  Stats result;
-  set_sizes(stats.memory, result);
+// An allocation of torch's is a segment here, a request is a block.
+inline at::HostStats to_torch(const PinnedStats& stats) {
+  at::HostStats result;
+  result.active_requests = to_torch(stats.memory.active.all);
+  result.active_bytes = to_torch(stats.memory.active_bytes.all);
+  result.allocations = to_torch(stats.memory.segment.all);
+  result.allocated_bytes = to_torch(stats.memory.reserved_bytes.all);
   result.host_alloc_time = to_torch(stats.times.pin);
   result.host_free_time = to_torch(stats.times.unpin);
   result.num_host_alloc = stats.memory.segment.all.allocated;
   result.num_host_free = stats.memory.segment.all.freed;
-  if constexpr (requires { result.bucket_allocation; }) {
-    result.bucket_allocation.assign(stats.times.pins_by_size.begin(), stats.times.pins_by_size.end());
-  }
+  result.bucket_allocation.assign(stats.times.pins_by_size.begin(), stats.times.pins_by_size.end());
   return result;
 }
 

@@ -6,8 +6,10 @@
 #include <c10/util/Exception.h>
 
 #include <cstddef>
+#include <functional>
 #include <memory>
 #include <optional>
+#include <string_view>
 #include <utility>
 
 #include "adapter/conversions.h"
@@ -39,6 +41,12 @@ class TorchSegments final : public SegmentProvider {
  private:
   std::shared_ptr<cuda_caching::CUDAAllocator> allocator_;
 };
+
+// Returns whether a graph's capture redirects. torch says nothing of why it redirects; a graph's filter is a lambda of
+// CUDAGraph::capture_begin, and every other one redirects a thread or a stream outside of captures.
+inline bool is_graph_capture(const std::function<bool(cudaStream_t)>& filter) {
+  return std::string_view(filter.target_type().name()).find("CUDAGraph") != std::string_view::npos;
+}
 
 // The state of a pool, for torch to keep.
 struct Checkpoint final : cuda_caching::AllocatorState {

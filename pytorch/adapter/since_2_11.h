@@ -1,13 +1,13 @@
 // The functions of CUDAAllocator whose form is torch 2.11's.
 #pragma once
 
-#include "adapter/since_2_10.h"
+#include "adapter/torch_allocator.h"
 
 namespace cachalot::torch_adapter {
 
-class AllocatorSince2_11 : public Since2_10<TorchAllocator> {
+class AllocatorSince2_11 : public TorchAllocator {
  public:
-  using Since2_10<TorchAllocator>::Since2_10;
+  using TorchAllocator::TorchAllocator;
 
   cuda_caching::SnapshotInfo snapshot(MempoolId_t pool, bool include_traces) override {
     return take_snapshot(pool, include_traces);

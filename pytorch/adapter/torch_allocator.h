@@ -1,5 +1,5 @@
-// cachalot as torch's CUDA allocator: the virtual functions of CUDAAllocator that are the same in torch 2.9 to 2.15. The
-// others are in until_2_10.h, since_2_10.h and so on, and torch_<version>.cpp, which is compiled, chooses.
+// cachalot as torch's CUDA allocator: the virtual functions of CUDAAllocator that are the same in torch 2.10 to 2.15. The
+// others are in since_2_11.h, since_2_12.h and so on, and torch_<version>.cpp, which is compiled, chooses.
 //
 // Contracts that torch's callers rely on (found by running them; c10/cuda/CUDACachingAllocator.h): the deleter of a tensor
 // is a plain function and always the same one, so the object it needs is global, and leaked, since tensors die after
@@ -20,7 +20,6 @@
 #include <functional>
 #include <memory>
 #include <string>
-#include <string_view>
 #include <unordered_set>
 #include <utility>
 #include <vector>
@@ -137,6 +136,10 @@ class TorchAllocator : public cuda_caching::CUDAAllocator {
     return allocation.segment;
   }
 
+  std::vector<cuda_caching::StreamSegmentSize> getExpandableSegmentSizes(DeviceIndex device) override {
+    return expandable_sizes(as_torch([&] { return plug_.snapshot({}, false); }), device);
+  }
+
   // --- private pools ---
 
   void beginAllocateToPool(DeviceIndex device, MempoolId_t pool, std::function<bool(cudaStream_t)> filter) override {
@@ -156,6 +159,9 @@ class TorchAllocator : public cuda_caching::CUDAAllocator {
                                 const std::unordered_set<void*>& expected) override {
     const std::vector<void*> live(expected.begin(), expected.end());
     return as_torch([&] { return plug_.pool_has_exactly(device, to_pool_id(pool), live); });
+  }
+  void setNoSplit(DeviceIndex device, MempoolId_t pool) override {
+    as_torch([&] { plug_.set_no_split(device, to_pool_id(pool)); });
   }
 
   std::shared_ptr<cuda_caching::AllocatorState> getCheckpointState(DeviceIndex device, MempoolId_t pool) override {
@@ -210,6 +216,10 @@ class TorchAllocator : public cuda_caching::CUDAAllocator {
     Annotations::of_this_thread().push_compile_context(context);
   }
   void popCompileContext() override { Annotations::of_this_thread().pop_compile_context(); }
+  void setUserMetadata(const std::string& metadata) override {
+    Annotations::of_this_thread().set_user_metadata(metadata);
+  }
+  std::string getUserMetadata() override { return Annotations::of_this_thread().user_metadata(); }
   void attachOutOfMemoryObserver(cuda_caching::OutOfMemoryObserver observer) override {
     plug_.add_out_of_memory_observer([observer = std::move(observer)](const OutOfMemoryReport& report) {
       observer(report.device, report.segment_bytes, report.allowed_bytes, report.device_free_bytes);
@@ -316,8 +326,6 @@ class TorchAllocator : public cuda_caching::CUDAAllocator {
   // Memory allocated while caching was off. Another function, so that recordStream knows it.
   static void free_uncached_tensor(void* ptr) { the_one->free(ptr); }
 
-  // --- small things ---
-
   // Whoever asked to be called before memory runs out (CUDA IPC does).
   static bool run_torch_callbacks() {
     bool freed = false;
@@ -325,12 +333,6 @@ class TorchAllocator : public cuda_caching::CUDAAllocator {
       freed |= c10::FreeCudaMemoryCallbacksRegistry()->Create(name)->Execute();
     }
     return freed;
-  }
-
-  // torch says nothing of why it redirects; a graph's filter is a lambda of CUDAGraph::capture_begin, and every other one
-  // redirects a thread or a stream outside of captures.
-  static bool is_graph_capture(const std::function<bool(cudaStream_t)>& filter) {
-    return std::string_view(filter.target_type().name()).find("CUDAGraph") != std::string_view::npos;
   }
 
   std::atomic<bool> initialized_{false};

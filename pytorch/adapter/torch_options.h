@@ -10,18 +10,12 @@
 
 namespace cachalot::torch_adapter {
 
-// Settings that came after torch 2.9 keep their defaults where torch does not have them.
+// Settings that came after torch 2.10 keep their defaults where torch does not have them.
 template <typename Common, typename Cuda>
 void read_newer_settings(Options& options) {
   if constexpr (requires { Common::large_segment_size(); }) options.large_segment_size = Common::large_segment_size();
-  if constexpr (requires { Cuda::per_process_memory_fraction(); })
-    options.per_process_memory_fraction = Cuda::per_process_memory_fraction();
   if constexpr (requires { Cuda::throw_on_cudamalloc_oom(); })
     options.throw_on_cudamalloc_oom = Cuda::throw_on_cudamalloc_oom();
-  if constexpr (requires { Cuda::pinned_reserve_segment_size_mb(); })
-    options.pinned_reserve_segment_size = Cuda::pinned_reserve_segment_size_mb() << 20;
-  if constexpr (requires { Cuda::graph_capture_record_stream_reuse(); })
-    options.graph_capture_record_stream_reuse = Cuda::graph_capture_record_stream_reuse();
 }
 
 inline Options options_of_torch() {
@@ -37,9 +31,12 @@ inline Options options_of_torch() {
               options.roundup_power2_divisions.begin());
   options.expandable_segments = Common::use_expandable_segments();
   options.release_lock_on_cudamalloc = Cuda::release_lock_on_cudamalloc();
+  options.per_process_memory_fraction = Cuda::per_process_memory_fraction();
+  options.graph_capture_record_stream_reuse = Cuda::graph_capture_record_stream_reuse();
   options.pinned_use_background_threads = Common::pinned_use_background_threads();
   options.pinned_use_cuda_host_register = Cuda::pinned_use_cuda_host_register();
   options.pinned_num_register_threads = Cuda::pinned_num_register_threads();
+  options.pinned_reserve_segment_size = Cuda::pinned_reserve_segment_size_mb() << 20;
   options.text = c10::CachingAllocator::getAllocatorSettings();
   return options;
 }

@@ -79,7 +79,7 @@ class Adapter:
 class Fit(NamedTuple):
     """Versions and headers of PyTorch that an adapter was compiled with, and so serves. Kept in a file beside it, as JSON."""
 
-    versions: list[str]  # of PyTorch: "2.9.0"
+    versions: list[str]  # of PyTorch: "2.12.0"
     headers: list[str]  # of PyTorch, that its source includes: "c10/core/Allocator.h"
     digests: list[str]  # what the headers of these versions say; most often one
 
@@ -196,14 +196,20 @@ def _source() -> Path:
     minor = _minor(_base_version())
     source = SOURCES / f"torch_{minor.replace('.', '_')}.cpp"
     if not source.is_file():
-        raise AdapterError(f"there is no adapter for PyTorch {minor} (there is for {', '.join(served_versions())})")
+        served = served_versions()
+        too_old = f"; PyTorch {served[0]} is the oldest" if _numbers(minor) < _numbers(served[0]) else ""
+        raise AdapterError(f"there is no adapter for PyTorch {minor} (there is for {', '.join(served)}){too_old}")
     return source
 
 
 def served_versions() -> list[str]:
-    """The minor versions of PyTorch that there are adapters for: ["2.9", "2.10", …]."""
+    """The minor versions of PyTorch that there are adapters for: ["2.10", "2.11", …]."""
     names = (path.stem.removeprefix("torch_").replace("_", ".") for path in SOURCES.glob("torch_*_*.cpp"))
-    return sorted(names, key=lambda version: [int(number) for number in version.split(".")])
+    return sorted(names, key=_numbers)
+
+
+def _numbers(version: str) -> list[int]:
+    return [int(number) for number in version.split(".")]
 
 
 def _cache_folder() -> Path:

@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 # PyTorch reads each of them somewhere; the first one that is set wins.
 ENVIRONMENT = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
 
-# What takes settings as a program runs: in PyTorch 2.10 and later, and in 2.9.
+# What takes settings as a program runs: in PyTorch 2.10 and later, and before, where mode "plug" serves.
 SETTERS = ("_accelerator_setAllocatorSettings", "_cuda_cudaCachingAllocator_set_allocator_settings")
 
-# Keys that came after PyTorch 2.9, the oldest version served.
+# Keys that came after PyTorch 2.9.
 _LATER_KEYS = frozenset(
     {
         "expandable_segments_reserve",
@@ -85,13 +85,6 @@ def require_good_environment(plug: Plug) -> None:
         set_in_torch(text)
     except (ValueError, RuntimeError) as error:
         raise ValueError(f"environment variable {_variable()}: {str(error).splitlines()[0]}") from None
-
-
-def has_settings_hook() -> bool:
-    """Whether PyTorch tells its current allocator of settings that a program changes: 2.10 and later do."""
-    import torch
-
-    return hasattr(torch._C, SETTERS[0])
 
 
 def set_in_torch(text: str) -> None:

@@ -201,7 +201,7 @@ def _is_allocator_initialized() -> bool:
     """Whether PyTorch has begun to use CUDA. Asking does not begin it."""
     import torch
 
-    # New in PyTorch 2.9.
+    # New in PyTorch 2.9; mode "plug" serves older ones.
     is_initialized = getattr(torch._C, "_accelerator_isAllocatorInitialized", torch.cuda.is_initialized)
     return torch.cuda.is_initialized() or bool(is_initialized())
 
@@ -251,7 +251,7 @@ def _install(plug: Plug, adapter: _adapter.Adapter | None, mode: Mode, late: boo
     try:
         if adapter is not None and mode != "plug":
             adapter.install(late)
-            _filter_settings(None if _config.has_settings_hook() else plug)
+            _filter_settings()
             return "full"
         if late:
             raise EnableError(
@@ -272,7 +272,7 @@ def _install(plug: Plug, adapter: _adapter.Adapter | None, mode: Mode, late: boo
 def _filter_settings(plug: Plug | None = None) -> None:
     """Settings that a program changes as it runs lose unknown ones as well; `plug`, if given, takes over what PyTorch accepted.
 
-    The full allocator needs no `plug` where PyTorch has a hook.
+    The full allocator needs no `plug`: PyTorch tells it.
     """
     import torch
 

@@ -476,6 +476,16 @@ def test_a_version_of_pytorch_that_says_nothing_has_no_adapter(monkeypatch):
 
 
 @full_only
+def test_a_pytorch_that_is_too_old_is_told_the_oldest(monkeypatch):
+    import torch
+    from cachalot import _adapter
+
+    monkeypatch.setattr(torch, "__version__", "2.9.1+cu128")
+    with pytest.raises(_adapter.AdapterError, match=r"no adapter for PyTorch 2\.9 .*; PyTorch 2\.10 is the oldest$"):
+        _adapter.load()
+
+
+@full_only
 def test_processes_that_start_together_leave_one_adapter_and_later_ones_compile_none(compiled_adapter, tmp_path):
     compiler, cache, calls = tmp_path / "compiler", tmp_path / "cache", tmp_path / "calls"
     compiler.write_text(  # it stands in for one that takes 20 seconds, in which the other process comes
@@ -600,7 +610,7 @@ def test_settings_that_a_program_changes_replace_the_former():
     succeeds(process)
 
 
-@pytest.mark.skipif(MODE != "plug", reason="versions before 2.9 have no full allocator")
+@pytest.mark.skipif(MODE != "plug", reason="versions before 2.10 have no full allocator")
 def test_the_plug_serves_versions_that_know_fewer_functions():
     process = run_python(
         f"""

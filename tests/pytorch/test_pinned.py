@@ -169,12 +169,10 @@ def test_copies_of_memory_that_is_not_pinned_work_as_before():
 # ---- statistics (torch's test_host_memory_stats) ----
 
 
-@since("2.10")
 def test_the_statistics_have_torchs_keys():
     assert set(torch.cuda.host_memory_stats()) == KEYS
 
 
-@since("2.10")
 def test_statistics_count_requests_and_what_is_pinned():
     requests, used = stats("active_requests.current"), stats("active_bytes.current")  # torch 2.11 counts some frees late
     first = pinned_bytes(4096)
@@ -191,7 +189,6 @@ def test_statistics_count_requests_and_what_is_pinned():
     assert stats("allocated_bytes.peak") == stats("allocated_bytes.allocated") == stats("allocated_bytes.freed")
 
 
-@since("2.10")
 def test_sums_and_peaks_can_be_reset():
     kept = pinned_bytes(30 * MiB)
     held = stats("allocated_bytes.current")

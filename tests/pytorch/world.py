@@ -56,11 +56,8 @@ def enable():
 
 
 def change_settings(text):
-    """Has PyTorch parse settings. 2.9 has another name for it."""
-    if hasattr(torch._C, "_accelerator_setAllocatorSettings"):
-        torch._C._accelerator_setAllocatorSettings(text)
-    else:
-        torch._C._cuda_cudaCachingAllocator_set_allocator_settings(text)
+    """Has PyTorch parse settings."""
+    torch._C._accelerator_setAllocatorSettings(text)
 
 
 def reset():
