@@ -109,7 +109,6 @@ Explanation explain(const History& history, DeviceHistory& device, const Categor
   explanation.device = device.device;
   explanation.is_host = options.is_host;
   explanation.events = device.events.size();
-  explanation.has_segments = !device.segments.empty();
   std::vector<Allocation> allocations = allocations_of(device);
   const std::vector<std::uint64_t> blocks = block_bytes_of(device, allocations);
   Evidence& evidence = explanation.evidence;

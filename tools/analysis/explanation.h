@@ -47,7 +47,6 @@ struct Explanation {
   int device = 0;
   bool is_host = false;  // of pinned host memory
   std::size_t events = 0;
-  bool has_segments = false;              // else reserved bytes are not known
   Peak peak;                              // of what is reported: where memory ran out, else the peak of allocated bytes
   std::int64_t since_begin_us = 0;        // of the peak
   std::string at;                         // the line that made the last request; "" where it is not known

@@ -12,11 +12,11 @@ namespace {
 
 // A file's name has the first ending that fits; any may be followed by .gz.
 constexpr std::array kFormats = {
-    ExportFormat{"torch", {".pickle", ".pkl"}, "a memory snapshot of PyTorch", write_torch_snapshot},
-    ExportFormat{"perfetto", {".perfetto.json", ".trace.json"}, "trace events for Perfetto", write_perfetto},
-    ExportFormat{"json", {".json", ""}, "the history as JSON", write_history_json},
-    ExportFormat{"rmm", {".rmm.csv", ".rmm"}, "a log of RMM", write_rmm_csv},
-    ExportFormat{"trace", {".trace.csv", ".trace"}, "a trace of cachalot", write_trace_text},
+    ExportFormat{"torch", {".pickle", ".pkl"}, write_torch_snapshot},
+    ExportFormat{"perfetto", {".perfetto.json", ".trace.json"}, write_perfetto},
+    ExportFormat{"json", {".json", ""}, write_history_json},
+    ExportFormat{"rmm", {".rmm.csv", ".rmm"}, write_rmm_csv},
+    ExportFormat{"trace", {".trace.csv", ".trace"}, write_trace_text},
 };
 
 }  // namespace

@@ -23,7 +23,6 @@ struct ExportOptions {
 struct ExportFormat {
   std::string_view name;                    // of --to: "torch"
   std::array<std::string_view, 2> endings;  // of files: ".pickle"; "" for none
-  std::string_view what;                    // "a memory snapshot of PyTorch"
   void (*write)(const History&, const ExportOptions&, OutputFile&);
 };
 
