@@ -5,6 +5,8 @@
 #
 # WHEEL: dist/*.whl unless given. PYTHON: one that has PyTorch, for the part that needs it, and is of the same minor version as
 # python3; unless given, or in $CACHALOT_PYTHON, that part is skipped. Its packages are used in place, nothing is installed there.
+# $CACHALOT_PYTHONS: further interpreters, for the part that runs with each Python of pyproject.toml; that part also finds
+# python3.10, python3.11 and so on on PATH, and names those that it did not find.
 set -euo pipefail
 cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/.."
 
@@ -85,6 +87,48 @@ best = min(milliseconds() for _ in range(5))
 assert best <= 60, f"{best} ms"
 PYTHON
 check "type information is marked" test -f "$(clean "$python" -c 'import cachalot; print(cachalot.__path__[0])')/py.typed"
+
+# ---- each Python, with nothing but the wheel: as uvx and pipx use it ----
+interpreter() { # interpreter <minor version>: prints its path
+  local each
+  for each in ${CACHALOT_PYTHONS:-} "python$1"; do
+    if [[ $("$each" -c 'import ensurepip, sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null) == "$1" ]]; then
+      command -v "$each"
+      return
+    fi
+  done
+  return 1
+}
+for minor in $(grep -oP 'Programming Language :: Python :: \K3\.\d+' "$root/pyproject.toml"); do
+  if ! each=$(interpreter "$minor"); then
+    echo "skipped: Python $minor (not found)"
+    continue
+  fi
+  rm -rf "$scratch/bare"
+  "$each" -m venv "$scratch/bare"
+  bare=$scratch/bare/bin
+  check "$("$bare/python" --version): pip install --no-deps" clean "$bare/python" -m pip install --no-index --no-deps --quiet "$wheel"
+  check "$minor: the package has nothing that this Python warns of" clean "$bare/python" -W error - <<'PYTHON'
+import compileall, importlib, pkgutil
+import cachalot
+assert compileall.compile_dir(cachalot.__path__[0], quiet=1, force=True)
+for module in pkgutil.walk_packages(cachalot.__path__, "cachalot."):
+    try:
+        importlib.import_module(module.name)
+    except cachalot.EnableError as error:  # of a library that is not here
+        assert "Install it" in str(error), error
+    except ModuleNotFoundError as error:
+        assert error.name in ("torch", "pytest"), error
+PYTHON
+  check "$minor: cachalot --help" says "simulate" clean "$bare/cachalot" --help
+  check "$minor: cachalot explain" says "layers.pickle" clean "$bare/cachalot" explain "$root/data/snapshots/layers.pickle"
+  check "$minor: cachalot compare" says "the page heap" clean "$bare/cachalot" compare "$root/data/traces/lsm.csv.gz"
+  check "$minor: python -m cachalot explain" says "layers.pickle" \
+    clean "$bare/python" -W error -m cachalot explain "$root/data/snapshots/layers.pickle"
+  check "$minor: cachalot simulate" says "peak" clean "$bare/cachalot" simulate --gpu t4 "$bare/python" "$root/packaging/allocate.py"
+  check "$minor: enable() without PyTorch says so" refuses "PyTorch cannot be imported" \
+    clean "$bare/python" -W error -c 'import cachalot; cachalot.enable()'
+done
 
 # ---- with PyTorch, on the simulated GPU ----
 if [[ -z $with_torch ]]; then

@@ -75,3 +75,6 @@ PATH=$work/venv/bin:$PATH auditwheel repair --plat "${policy}_$(uname -m)" "${ex
 wheel=(dist/*.whl)
 "$python" packaging/check_wheel.py "${wheel[0]}" --policy "$policy" --most-bytes "$most_bytes"
 "$python" -m twine check --strict dist/*
+# The source distribution has what its own build needs.
+rm -rf "$work/from-source"
+"$python" -m pip install --quiet --no-deps --no-build-isolation --target "$work/from-source" dist/*.tar.gz
