@@ -8,7 +8,7 @@
 namespace cachalot::tools {
 namespace {
 
-constexpr std::string_view kReleased = "2026-11-23";  // the date of this version in CHANGELOG.md
+constexpr std::string_view kReleased = "2026-11-28";  // the date of this version in CHANGELOG.md
 
 // Text as roff takes it: dashes that can be copied, and no line that begins as a request.
 std::string roff(std::string_view text) {
