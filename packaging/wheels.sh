@@ -1,15 +1,20 @@
 #!/usr/bin/env bash
 # Builds the wheel and the source distribution of the Python package into dist/, and checks them.
 #
-#   packaging/wheels.sh
+#   packaging/wheels.sh [--without-adapters]
 #
 # The wheel has the plug-in, ready adapters for each version of PyTorch, the `cachalot` command with the simulator, and
 # completions for shells. It runs on every Linux of manylinux_2_28 (glibc 2.28 and newer) with any Python from 3.10 on.
 # Needed here: Debian 12's GCC and what CONTRIBUTING.md lists for the command, python3 with venv, and PyPI. The first run
-# fetches the wheel of each PyTorch (0.5 to 0.9 GB each, one at a time) for its headers, which build/wheels keeps.
+# fetches the wheel of each PyTorch (0.5 to 0.9 GB each, one at a time) for its headers, which build/wheels keeps. Without
+# adapters, as in CI, nothing of PyTorch is fetched; the package compiles an adapter at its first use.
 set -euo pipefail
 cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/.."
 
+case "$*" in
+  "" | --without-adapters) without=("$@") ;;
+  *) echo "usage: packaging/wheels.sh [--without-adapters]" >&2; exit 2 ;;
+esac
 readonly policy=manylinux_2_28
 readonly most_bytes=$((25 * 1024 * 1024))
 readonly work=$PWD/build/wheels
@@ -31,26 +36,12 @@ self_test() {
 self_test
 self_test -static-libstdc++ -static-libgcc
 
-echo "==== adapters"
-# What the adapters are made of: where nothing of it has changed, they stay.
-key=$(cat packaging/adapters.py packaging/manylinux/* pytorch/cachalot/_adapter.py pytorch/plug.h pytorch/host_plug.h pytorch/adapter/* \
-  allocator/include/cachalot/*.h | sha256sum)
-if [[ $(cat "$work/adapters/key" 2>/dev/null) != "$key" ]]; then
-  rm -rf "$work/adapters"
-  "$python" packaging/adapters.py "$work/adapters" --old-libraries "$work/old-libraries" --kept "$work/kept"
-  echo "$key" >"$work/adapters/key"
-fi
 rm -rf "$work/ready"
 mkdir "$work/ready"
-cp "$work"/adapters/torch_* "$work/ready"
-
-echo "==== the wheel and the source distribution"
-cuda=("$work"/kept/nvidia-cuda-runtime-1[3-9]*/include)
 defines=(
   CMAKE_TOOLCHAIN_FILE="$PWD/packaging/manylinux/toolchain.cmake"
   CACHALOT_OLD_LIBRARIES="$work/old-libraries"
   CACHALOT_ADAPTERS="$work/ready"
-  CACHALOT_CUDA_INCLUDE="${cuda[-1]}"
   CACHALOT_BUILD_TOOLS=ON
   CACHALOT_BUILD_SIMULATOR=ON
   CMAKE_INSTALL_LIBDIR=lib  # in an environment of Python's there is no other
@@ -58,6 +49,23 @@ defines=(
   CACHALOT_PORTABLE_COMMAND=ON
 )
 if command -v ccache >/dev/null; then defines+=(CMAKE_CXX_COMPILER_LAUNCHER=ccache); fi
+
+if [[ ${#without[@]} -eq 0 ]]; then
+  echo "==== adapters"
+  # What the adapters are made of: where nothing of it has changed, they stay.
+  key=$(cat packaging/adapters.py packaging/manylinux/* pytorch/cachalot/_adapter.py pytorch/plug.h pytorch/host_plug.h \
+    pytorch/adapter/* allocator/include/cachalot/*.h | sha256sum)
+  if [[ $(cat "$work/adapters/key" 2>/dev/null) != "$key" ]]; then
+    rm -rf "$work/adapters"
+    "$python" packaging/adapters.py "$work/adapters" --old-libraries "$work/old-libraries" --kept "$work/kept"
+    echo "$key" >"$work/adapters/key"
+  fi
+  cp "$work"/adapters/torch_* "$work/ready"
+  cuda=("$work"/kept/nvidia-cuda-runtime-1[3-9]*/include)
+  defines+=(CACHALOT_CUDA_INCLUDE="${cuda[-1]}")
+fi
+
+echo "==== the wheel and the source distribution"
 settings=(-C "build-dir=$work/cmake")
 for define in "${defines[@]}"; do settings+=(-C "cmake.define.$define"); done
 rm -rf "$work/raw" dist
@@ -73,7 +81,7 @@ exclude=(libc10.so libc10_cuda.so libtorch_cpu.so libtorch_cuda.so libcachalot_t
 PATH=$work/venv/bin:$PATH auditwheel repair --plat "${policy}_$(uname -m)" "${exclude[@]/#/--exclude=}" \
   --wheel-dir dist "$work"/raw/*.whl
 wheel=(dist/*.whl)
-"$python" packaging/check_wheel.py "${wheel[0]}" --policy "$policy" --most-bytes "$most_bytes"
+"$python" packaging/check_wheel.py "${wheel[0]}" --policy "$policy" --most-bytes "$most_bytes" "${without[@]}"
 "$python" -m twine check --strict dist/*
 # The source distribution has what its own build needs.
 rm -rf "$work/from-source"
