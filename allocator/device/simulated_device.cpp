@@ -19,6 +19,7 @@ DeviceProperties SimulatedDevice::properties() const {
           .total_bytes = config.memory_bytes,
           .virtual_memory = config.virtual_memory,
           .page_bytes = config.virtual_memory ? kPhysicalUnit : 0,
+          .max_mappings = config.max_mappings,
           .rdma_capable = false,
           .shares_by_descriptor = config.virtual_memory};
 }

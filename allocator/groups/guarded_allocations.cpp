@@ -30,7 +30,6 @@ void AllocatorState::set_up_guard(const KernelsFactory& kernels) {
   const Guard::Duties duties{.canaries = has_guard(options), .debug = options.debug};
   for (const auto& allocator : own_.devices) {
     own_.guards.push_back(std::make_unique<Guard>(*allocator, *own_.page_map, duties, kernels, *own_.guard_log));
-    own_.guards.back()->set_quarantine(options.guard_quarantine);
   }
 }
 

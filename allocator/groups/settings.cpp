@@ -26,7 +26,6 @@ void apply(AllocatorState& state, const Options& options, bool sets_fraction, bo
   require_same("guard", has_guard(options), has_guard(state.options));
   if (sets_fraction) Ledger::require_fraction(options.per_process_memory_fraction);
   state.options = options;
-  for (const auto& guard : state.guards()) guard->set_quarantine(options.guard_quarantine);
   for (const auto& allocator : state.devices()) {
     allocator->apply(options);
     if (sets_fraction) allocator->set_memory_fraction(options.per_process_memory_fraction, Limits::Setter::option);

@@ -66,19 +66,21 @@ Block* PageGrowth::obtain(Request request, const Context& context, Growing& grow
 
 // --- mappings that pages have left --------------------------------------------------------------------------------------
 
-// Keeps the number of mappings within max_mappings: those that pages have left go, at least a quarter of them at once.
+// Keeps the number of mappings within the device's max_mappings: those that pages have left go, at least a quarter of them at once.
 void PageGrowth::drop_stale_views(Growing& growing) {
   const PhysicalPages& pages = pages_.pages();
-  if (pages.live_views() <= state_.options.max_mappings || state_.capturing(growing) || !pages.has_aliases()) return;
-  drop_done_views(growing);
-  if (pages.live_views() <= state_.options.max_mappings) return;
+  if (!pages.has_aliases() || state_.capturing(growing)) return;
+  const std::size_t most = state_.device->properties().max_mappings;
+  if (pages.live_views() <= most) return;
+  const std::size_t enough = most - most / 4;
+  drop_done_views(enough, growing);
+  if (pages.live_views() <= most) return;
   clocks_.finish_all_work(growing);
-  drop_done_views(growing);
+  drop_done_views(enough, growing);
 }
 
-void PageGrowth::drop_done_views(Growing& growing) {
+void PageGrowth::drop_done_views(std::size_t enough, Growing& growing) {
   PhysicalPages& pages = pages_.pages();
-  const std::size_t enough = state_.options.max_mappings - state_.options.max_mappings / 4;
   for (HandleId id = 0; id < pages.handle_ids() && pages.live_views() > enough; ++id) {
     const std::vector<View> views = pages.handle(id).views;
     for (const View& view : views) {

@@ -89,7 +89,7 @@ class PageGrowth final : public Growth {
                                        const Held& held) CACHALOT_HELD;
   void reserve_range(Request request, Growing& growing) CACHALOT_GROWING;
   void drop_stale_views(Growing& growing) CACHALOT_GROWING;
-  void drop_done_views(Growing& growing) CACHALOT_GROWING;
+  void drop_done_views(std::size_t enough, Growing& growing) CACHALOT_GROWING;
   void collect_garbage(Growing& growing) CACHALOT_GROWING;
 
   // These serve allocations in one handle (contiguous.cpp).

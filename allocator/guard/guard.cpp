@@ -23,7 +23,7 @@ Guard::Guard(DeviceAllocator& heap, const PageMap& page_map, Duties duties, Kern
       mistakes_(heap, calls_, log),
       blocks_(heap, page_map),
       memory_(heap, std::move(make_kernels)),
-      quarantine_(heap, blocks_, memory_) {
+      quarantine_(heap, blocks_, memory_, duties.canaries ? most_quarantined_bytes : 0) {
   heap_.pressure.set_last_resort([this] { return drain(); });
   heap_.state.observers.watch_through_guard();
 }

@@ -92,7 +92,6 @@ class Guard {
   void check();
   // Everything leaves the quarantine; nothing does during a capture. Returns whether anything was freed.
   bool drain();
-  void set_quarantine(std::size_t bytes) { quarantine_.set_limit(duties_.canaries ? bytes : 0); }
   std::size_t quarantine_bytes() const { return quarantine_.bytes(); }
 
   // Around what takes memory away from blocks that stay: they are compared before it, and looked at again when they are

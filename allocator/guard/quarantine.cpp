@@ -8,9 +8,8 @@
 CACHALOT_BEGIN
 
 bool Quarantine::make_room(std::size_t bytes, Reports& found) {
-  const std::size_t limit = limit_;
-  if (bytes > limit || heap_.pools.is_capturing()) return false;
-  shrink_to(limit - bytes, found);
+  if (bytes > most_bytes_ || heap_.pools.is_capturing()) return false;
+  shrink_to(most_bytes_ - bytes, found);
   return true;
 }
 

@@ -101,7 +101,7 @@ struct HeapState {
   bool rounds_by_divisions CACHALOT_GUARDED_BY(device_lock) = false;
   bool splits_everything CACHALOT_GUARDED_BY(device_lock) = false;  // large blocks as small ones
   Options options CACHALOT_GUARDED_BY(device_lock);
-  std::array<BlockPool, 2> default_pools CACHALOT_GUARDED_BY(device_lock) = {
+  alignas(kCacheLine) std::array<BlockPool, 2> default_pools CACHALOT_GUARDED_BY(device_lock) = {
       BlockPool{PoolKind::small, {}, nullptr, nullptr}, BlockPool{PoolKind::large, {}, nullptr, nullptr}};
   Counters counters CACHALOT_GUARDED_BY(device_lock);
   BlockHeap blocks CACHALOT_GUARDED_BY(device_lock);

@@ -1,9 +1,11 @@
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/json_writer.h"
 #include "cachalot/snapshot.h"
+#include "policy/accepted_without_effect.h"
 
 CACHALOT_BEGIN
 namespace {
@@ -77,15 +79,16 @@ void write_trace(JsonWriter& json, const std::vector<Change>& trace) {
 
 void write_settings(JsonWriter& json, const Options& options) {
   const bool unlimited = options.max_split_size == Options::kUnlimited;
+  const auto accepted = [&](std::string_view key) { return accepted_without_effect(key).value(options); };
   json.begin_object()
       .member("PYTORCH_CUDA_ALLOC_CONF", options.text)
       .member("max_split_size", unlimited ? std::int64_t{-1} : static_cast<std::int64_t>(options.max_split_size))
       .member("garbage_collection_threshold", options.garbage_collection_threshold)
       .member("expandable_segments", options.expandable_segments)
-      .member("pinned_num_register_threads", options.pinned_num_register_threads)
-      .member("release_lock_on_cudamalloc", options.release_lock_on_cudamalloc)
-      .member("pinned_use_cuda_host_register", options.pinned_use_cuda_host_register)
-      .member("graph_capture_record_stream_reuse", options.graph_capture_record_stream_reuse);
+      .member("pinned_num_register_threads", accepted("pinned_num_register_threads"))
+      .member("release_lock_on_cudamalloc", accepted("release_lock_on_cudamalloc") != 0)
+      .member("pinned_use_cuda_host_register", accepted("pinned_use_cuda_host_register") != 0)
+      .member("graph_capture_record_stream_reuse", accepted("graph_capture_record_stream_reuse") != 0);
   json.key("roundup_power2_divisions").begin_object();
   for (std::size_t slot = 0; slot < Options::kRoundupSlots; ++slot) {  // the key is the slot's MiB
     json.member(std::to_string(std::size_t{1} << slot), options.roundup_power2_divisions[slot]);

@@ -1,10 +1,12 @@
 #include "policy/option_keys.h"
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <charconv>
 #include <cstddef>
 #include <initializer_list>
+#include <iterator>
 #include <optional>
 #include <string>
 #include <utility>
@@ -12,6 +14,7 @@
 #include "base/bytes.h"
 #include "base/format.h"
 #include "cachalot/errors.h"
+#include "policy/accepted_without_effect.h"
 #include "policy/torch_policy.h"
 
 CACHALOT_BEGIN
@@ -163,7 +166,7 @@ void set_bool(const OptionSetting& setting, Options& options) {
   options.*member = parse_bool(setting);
 }
 
-void set_pinned_num_register_threads(const OptionSetting& setting, Options& options) {
+std::size_t parse_register_threads(const OptionSetting& setting) {
   constexpr std::size_t kMaxThreads = 128;  // CUDAAllocatorConfig::pinned_max_register_threads
   const std::size_t threads = parse_count(setting, setting.value);
   if (!std::has_single_bit(threads)) {
@@ -173,13 +176,33 @@ void set_pinned_num_register_threads(const OptionSetting& setting, Options& opti
     refuse(setting,
            formatted("Number of register threads should be less than or equal to {}, got {}", kMaxThreads, threads));
   }
-  options.pinned_num_register_threads = threads;
+  return threads;
 }
 
-void set_pinned_reserve_segment_size(const OptionSetting& setting, Options& options) {
+std::size_t parse_reserve(const OptionSetting& setting) {
   const std::size_t bytes = parse_mib(setting);
   if (bytes == 0) refuse(setting, "Pinned reserve segment size has to be greater than 0");
-  options.pinned_reserve_segment_size = bytes;
+  return bytes;
+}
+
+std::size_t parse_accepted(AcceptedOption::Type type, const OptionSetting& setting) {
+  switch (type) {
+    case AcceptedOption::Type::flag:
+      return parse_bool(setting) ? 1 : 0;
+    case AcceptedOption::Type::threads:
+      return parse_register_threads(setting);
+    case AcceptedOption::Type::mib:
+      break;
+  }
+  return parse_reserve(setting);
+}
+
+void set_without_effect(const OptionSetting& setting, Options& options) {
+  const AcceptedOption& accepted = accepted_without_effect(setting.key);
+  const std::size_t value = parse_accepted(accepted.type, setting);
+  std::erase_if(options.without_effect, [&](const auto& kept) { return kept.first == accepted.name; });
+  if (value != accepted.default_value()) options.without_effect.emplace_back(accepted.name, value);
+  std::ranges::sort(options.without_effect);
 }
 
 void set_pinned_limit(const OptionSetting& setting, Options& options) {
@@ -224,21 +247,12 @@ void set_page_size(const OptionSetting& setting, Options& options) {
   options.page_size = bytes;
 }
 
-void set_max_mappings(const OptionSetting& setting, Options& options) {
-  options.max_mappings = parse_count(setting, setting.value);
-  if (options.max_mappings == 0) refuse(setting, "it must be > 0");
-}
-
 void set_thread_cache(const OptionSetting& setting, Options& options) { options.thread_cache = parse_bool(setting); }
 
 void set_guard(const OptionSetting& setting, Options& options) { options.guard = parse_bool(setting); }
 
-void set_guard_quarantine(const OptionSetting& setting, Options& options) {
-  options.guard_quarantine = parse_mib(setting);
-}
-
 // large_segment_size_mb is first: it bounds others.
-constexpr OptionKey kKeys[] = {
+constexpr OptionKey kEffectiveKeys[] = {
     {"large_segment_size_mb", "", set_large_segment_size},
     {"max_split_size_mb", "", set_max_split_size},
     {"max_non_split_rounding_mb", "", set_max_non_split_rounding},
@@ -248,13 +262,6 @@ constexpr OptionKey kKeys[] = {
     {"limit", "", set_limit},
     {"throw_on_cudamalloc_oom", "", set_bool<&Options::throw_on_cudamalloc_oom>},
     {"expandable_segments", "", set_bool<&Options::expandable_segments>},
-    {"release_lock_on_cudamalloc", "release_lock_on_hipmalloc", set_bool<&Options::release_lock_on_cudamalloc>},
-    {"graph_capture_record_stream_reuse", "", set_bool<&Options::graph_capture_record_stream_reuse>},
-    {"pinned_use_background_threads", "", set_bool<&Options::pinned_use_background_threads>},
-    {"pinned_use_cuda_host_register", "pinned_use_hip_host_register",
-     set_bool<&Options::pinned_use_cuda_host_register>},
-    {"pinned_num_register_threads", "", set_pinned_num_register_threads},
-    {"pinned_reserve_segment_size_mb", "", set_pinned_reserve_segment_size},
     {"pinned_limit_mb", "", set_pinned_limit},
     {"backend", "", set_backend},
     {"heap", "", set_heap},
@@ -262,13 +269,20 @@ constexpr OptionKey kKeys[] = {
     {"immortal_streams", "", set_bool<&Options::immortal_streams>},
     {"remap_slack", "", set_remap_slack},
     {"page_size_mb", "", set_page_size},
-    {"max_mappings", "", set_max_mappings},
     {"background_thread", "", set_bool<&Options::background_thread>},
     {"thread_cache", "", set_thread_cache},
     {"guard", "", set_guard},
-    {"guard_quarantine_mb", "", set_guard_quarantine},
     {"debug", "", set_bool<&Options::debug>},
 };
+
+constexpr auto kKeys = [] {
+  std::array<OptionKey, std::size(kEffectiveKeys) + std::size(kAcceptedWithoutEffect)> keys{};
+  auto* const rest = std::ranges::copy(kEffectiveKeys, keys.begin()).out;
+  std::ranges::transform(kAcceptedWithoutEffect, rest, [](const AcceptedOption& accepted) {
+    return OptionKey{accepted.name, accepted.alias, set_without_effect};
+  });
+  return keys;
+}();
 
 }  // namespace
 

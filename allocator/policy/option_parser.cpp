@@ -10,6 +10,7 @@
 #include "base/format.h"
 #include "base/suggestions.h"
 #include "cachalot/options.h"
+#include "policy/accepted_without_effect.h"
 #include "policy/option_keys.h"
 #include "policy/shown_text.h"
 
@@ -20,23 +21,25 @@ namespace {
 auto members_of(const Options& options) {
   const auto& [large_segment_size, max_split_size, max_non_split_rounding, garbage_collection_threshold,
                roundup_power2_divisions, per_process_memory_fraction, limit, throw_on_cudamalloc_oom,
-               expandable_segments, release_lock_on_cudamalloc, graph_capture_record_stream_reuse,
-               pinned_use_background_threads, pinned_use_cuda_host_register, pinned_num_register_threads,
-               pinned_reserve_segment_size, pinned_limit, heap, cross_stream, immortal_streams, remap_slack, page_size,
-               max_mappings, background_thread, thread_cache, guard, guard_quarantine, debug, text] = options;
+               expandable_segments, pinned_limit, heap, cross_stream, immortal_streams, remap_slack, page_size,
+               background_thread, thread_cache, guard, debug, without_effect, text] = options;
   return std::tie(large_segment_size, max_split_size, max_non_split_rounding, garbage_collection_threshold,
                   roundup_power2_divisions, per_process_memory_fraction, limit, throw_on_cudamalloc_oom,
-                  expandable_segments, release_lock_on_cudamalloc, graph_capture_record_stream_reuse,
-                  pinned_use_background_threads, pinned_use_cuda_host_register, pinned_num_register_threads,
-                  pinned_reserve_segment_size, pinned_limit, heap, cross_stream, immortal_streams, remap_slack,
-                  page_size, max_mappings, background_thread, thread_cache, guard, guard_quarantine, debug, text);
+                  expandable_segments, pinned_limit, heap, cross_stream, immortal_streams, remap_slack, page_size,
+                  background_thread, thread_cache, guard, debug, without_effect, text);
+}
+
+// Why the key is unknown, where that can be said.
+std::string hint(std::string_view key) {
+  if (key == "max_mappings" || key == "guard_quarantine_mb") return "the option is gone: leave it out";
+  std::vector<std::string_view> known;
+  for (const OptionKey& option : option_keys()) known.push_back(option.name);
+  return did_you_mean(key, known);
 }
 
 void require_known(const OptionSetting& setting) {
   if (is_option(setting.key)) return;
-  std::vector<std::string_view> known;
-  for (const OptionKey& key : option_keys()) known.push_back(key.name);
-  const std::string suggestion = did_you_mean(setting.key, known);
+  const std::string suggestion = hint(setting.key);
   throw InvalidArgument(formatted("Unrecognized key '{}' in CUDA allocator config (value '{}'){}{}", setting.key,
                                   shown(setting.value), suggestion.empty() ? "" : "; ", suggestion));
 }
@@ -80,20 +83,11 @@ bool is_option(std::string_view key) {
 }
 
 std::vector<std::string> options_without_effect(const Options& options) {
-  constexpr std::string_view kPinned =
-      "PinnedHostAllocator does not use it; for PyTorch's pinned memory, set it in PYTORCH_CUDA_ALLOC_CONF";
-  const Options defaults;
   std::vector<std::string> sentences;
-  const auto add = [&](std::string_view key, bool is_default, std::string_view why) {
-    if (!is_default) sentences.push_back(formatted("option {} has no effect: {}", key, why));
-  };
-  const auto same = [&](auto member) { return options.*member == defaults.*member; };
-  add("graph_capture_record_stream_reuse", same(&Options::graph_capture_record_stream_reuse),
-      "memory that a capture uses on several streams is reused after the capture only");
-  add("pinned_use_background_threads", same(&Options::pinned_use_background_threads), kPinned);
-  add("pinned_use_cuda_host_register", same(&Options::pinned_use_cuda_host_register), kPinned);
-  add("pinned_num_register_threads", same(&Options::pinned_num_register_threads), kPinned);
-  add("pinned_reserve_segment_size_mb", same(&Options::pinned_reserve_segment_size), kPinned);
+  for (const AcceptedOption& accepted : kAcceptedWithoutEffect) {
+    if (accepted.why.empty() || accepted.value(options) == accepted.default_value()) continue;
+    sentences.push_back(formatted("option {} has no effect: {}", accepted.name, accepted.why));
+  }
   return sentences;
 }
 

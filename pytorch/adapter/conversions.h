@@ -3,6 +3,7 @@
 
 #include <c10/core/AllocatorConfig.h>
 #include <c10/core/CachingDeviceAllocator.h>
+#include <c10/cuda/CUDAAllocatorConfig.h>
 #include <c10/cuda/CUDACachingAllocator.h>
 
 #include <memory>
@@ -201,18 +202,24 @@ void add_pinned_limits(Info& info) {
   if constexpr (requires { info.max_cached_size; }) info.max_cached_size = Config::pinned_max_cached_size();
 }
 
+// Settings without effect on this allocator: pinned memory, which is torch's own, heeds some.
+inline void add_settings_of_torch(cuda_caching::AllocatorConfigInfo& info) {
+  using Config = cuda_caching::CUDAAllocatorConfig;
+  info.pinned_num_register_threads = Config::pinned_num_register_threads();
+  info.release_lock_on_malloc = Config::release_lock_on_cudamalloc();
+  info.pinned_use_host_register = Config::pinned_use_cuda_host_register();
+  info.graph_capture_record_stream_reuse = Config::graph_capture_record_stream_reuse();
+}
+
 inline cuda_caching::AllocatorConfigInfo to_torch(const Options& options) {
   cuda_caching::AllocatorConfigInfo info;
   info.garbage_collection_threshold = options.garbage_collection_threshold;
   info.max_split_size = options.max_split_size;
-  info.pinned_num_register_threads = options.pinned_num_register_threads;
   info.expandable_segments = options.expandable_segments;
-  info.release_lock_on_malloc = options.release_lock_on_cudamalloc;
-  info.pinned_use_host_register = options.pinned_use_cuda_host_register;
-  info.graph_capture_record_stream_reuse = options.graph_capture_record_stream_reuse;
   info.last_allocator_settings = c10::CachingAllocator::getAllocatorSettings();
   info.roundup_power2_divisions.assign(options.roundup_power2_divisions.begin(),
                                        options.roundup_power2_divisions.end());
+  add_settings_of_torch(info);
   add_pinned_limits<c10::CachingAllocator::AcceleratorAllocatorConfig>(info);
   return info;
 }

@@ -30,13 +30,7 @@ inline Options options_of_torch() {
   std::copy_n(divisions.begin(), std::min(divisions.size(), options.roundup_power2_divisions.size()),
               options.roundup_power2_divisions.begin());
   options.expandable_segments = Common::use_expandable_segments();
-  options.release_lock_on_cudamalloc = Cuda::release_lock_on_cudamalloc();
   options.per_process_memory_fraction = Cuda::per_process_memory_fraction();
-  options.graph_capture_record_stream_reuse = Cuda::graph_capture_record_stream_reuse();
-  options.pinned_use_background_threads = Common::pinned_use_background_threads();
-  options.pinned_use_cuda_host_register = Cuda::pinned_use_cuda_host_register();
-  options.pinned_num_register_threads = Cuda::pinned_num_register_threads();
-  options.pinned_reserve_segment_size = Cuda::pinned_reserve_segment_size_mb() << 20;
   options.text = c10::CachingAllocator::getAllocatorSettings();
   return options;
 }

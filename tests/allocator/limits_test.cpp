@@ -81,7 +81,7 @@ TEST(Limit, MayBeAnOption) {
   world.allocator.configure("limit:200MiB");
   world.allocator.deallocate(world.allocate(102 * kMiB));
   world.allocator.set_limit(as_limit("50MiB"));
-  world.allocator.configure("max_mappings:1000");
+  world.allocator.configure("page_size_mb:4");
   EXPECT_EQ(world.allocator.limit_figures().limit_bytes, 50 * kMiB) << "options that do not name it leave it";
   world.allocator.configure("limit:200MiB");
   EXPECT_EQ(world.allocator.limit_figures().limit_bytes, 200 * kMiB);

@@ -355,7 +355,7 @@ TEST(CApi, CachalotDebugTurnsTheGuardOn) {
     in_fresh_process({{"CACHALOT_DEBUG", off}}, [] { EXPECT_EQ(cachalot_check_guard_json(), nullptr); });
   }
   in_fresh_process({{"CACHALOT_DEBUG", "1"}}, [] {
-    EXPECT_EQ(cachalot_configure("guard_quarantine_mb:1"), CACHALOT_OK);  // before the allocator is made: on top
+    EXPECT_EQ(cachalot_configure("pinned_limit_mb:2"), CACHALOT_OK);  // before the allocator is made: on top
     EXPECT_EQ(take_json(cachalot_check_guard_json()), json::array());
   });
 }

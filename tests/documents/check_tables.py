@@ -18,6 +18,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
+POLICY = ROOT / "allocator" / "policy"
 OPTIONS = ROOT / "docs" / "reference" / "options.md"
 ERRORS = ROOT / "docs" / "reference" / "errors.md"
 TROUBLES = ROOT / "docs" / "guides" / "troubleshooting.md"
@@ -50,7 +51,7 @@ def differences(what: str, listed: set[str], real: set[str]) -> list[str]:
 
 
 def check_options() -> list[str]:
-    keys = (ROOT / "allocator" / "policy" / "option_keys.cpp").read_text()
+    keys = "".join((POLICY / name).read_text() for name in ("option_keys.cpp", "accepted_without_effect.h"))
     entries = re.findall(r"^    \{\"(\w+)\", \"(\w*)\",", keys, re.MULTILINE)
     text = OPTIONS.read_text()
     tables = text[text.index("## Options of PyTorch"):text.index("## Environment variables")]

@@ -67,8 +67,7 @@ class Debug : public testing::TestWithParam<std::string> {
 };
 
 INSTANTIATE_TEST_SUITE_P(Heaps, Debug,
-                         testing::Values("heap:segments", "heap:pages", "heap:segments,guard_quarantine_mb:0",
-                                         "heap:segments,guard:False", "heap:pages,guard:False",
+                         testing::Values("heap:segments", "heap:pages", "heap:segments,guard:False", "heap:pages,guard:False",
                                          "heap:segments,thread_cache:True,guard:False"));
 
 // ---- Frees ---------------------------------------------------------------------------------------------------------
@@ -397,7 +396,8 @@ TEST(FreedBlocks, KeepTheLast) {
 TEST(DebugThreads, EachMistakeIsReportedOnceWhoeverMakesIt) {
   constexpr int kThreads = 4;
   constexpr int kRounds = 300;
-  for (const char* options : {"debug:True,guard_quarantine_mb:1", "debug:True,guard:False,heap:pages"}) {
+  for (const char* options : {"debug:True", "debug:True,guard:False,heap:pages"}) {
+    const SmallQuarantine small;
     World world(64 * kGiB, options);
     std::atomic<int> heard = 0;
     world.allocator.set_guard_handler([&](const GuardReport& report) {
@@ -510,7 +510,7 @@ TEST(DebugOption, IsOffByDefaultAndStaysWhatItIs) {
   World debugged(64 * kGiB, "debug:True");
   EXPECT_CONTAINS(refusal([&] { debugged.allocator.configure("debug:False"); }), "the debug is on");
   EXPECT_CONTAINS(refusal([&] { debugged.allocator.configure("guard:False"); }), "the guard is on");
-  debugged.allocator.configure("guard:True,guard_quarantine_mb:1");
+  debugged.allocator.configure("guard:True");
 }
 
 TEST(DebugOption, TheGuardAloneReportsNoMistakesAndTakesNoStacks) {

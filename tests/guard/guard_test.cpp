@@ -20,7 +20,7 @@ class GuardFinds : public testing::TestWithParam<std::string> {
 
 INSTANTIATE_TEST_SUITE_P(Heaps, GuardFinds,
                          testing::Values("heap:segments", "heap:segments,thread_cache:True", "heap:pages",
-                                         "heap:pages,thread_cache:False", "heap:segments,guard_quarantine_mb:0"));
+                                         "heap:pages,thread_cache:False"));
 
 TEST_P(GuardFinds, NothingWhereEachWritesToWhatIsItsOwn) {
   for (const std::size_t bytes : {1u, 511u, 512u, 513u, 4096u, 70'000u, 3'000'000u}) {
@@ -89,7 +89,8 @@ TEST(Guard, FindsAWriteAfterFreeWhereverItIs) {
 }
 
 TEST(Guard, FindsAWriteAfterFreeWhenTheBlockLeavesTheQuarantine) {
-  GuardedWorld world("guard_quarantine_mb:1");
+  const SmallQuarantine small;
+  GuardedWorld world;
   void* const block = world.allocate(500'000);
   world.allocator.deallocate(block);
   smash(world, block, 4711);
@@ -374,12 +375,17 @@ TEST(Guard, IsOffByDefaultAndStaysWhatItIs) {
     EXPECT_EQ(world.count(call), 0u);
 }
 
-TEST(Guard, TheQuarantineMayBeChangedAtRunTime) {
+TEST(Guard, IsNotTurnedOffAtRunTime) {
   GuardedWorld world;
-  world.allocator.configure("guard:True,guard_quarantine_mb:0");
-  world.allocator.deallocate(world.allocate(1000));
-  EXPECT_EQ(world.allocator.guard_quarantine_bytes(), 0u);
+  world.allocator.configure("guard:True");
   EXPECT_CONTAINS(refusal([&] { world.allocator.configure("guard:False"); }), "the guard is on");
+}
+
+TEST(Guard, KeepsAtMost256MiBInQuarantine) {
+  GuardedWorld world;
+  for (int i = 0; i < 5; ++i) world.allocator.deallocate(world.allocate(60 * kMiB));
+  EXPECT_GT(world.allocator.guard_quarantine_bytes(), 240 * kMiB);
+  EXPECT_LE(world.allocator.guard_quarantine_bytes(), 256 * kMiB);
 }
 
 }  // namespace

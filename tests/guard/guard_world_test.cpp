@@ -83,7 +83,8 @@ TEST_P(GuardedHeaps, EmptyCacheEmptiesTheQuarantineFirst) {
 }
 
 TEST(GuardedHeap, ABlockLargerThanTheQuarantineIsFreedAtOnce) {
-  GuardedWorld world("guard_quarantine_mb:1");
+  const SmallQuarantine small;
+  GuardedWorld world;
   void* const block = world.allocate(2 * kMiB);
   smash(world, block, 2 * kMiB);
   world.allocator.deallocate(block);

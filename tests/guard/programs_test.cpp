@@ -17,7 +17,8 @@ INSTANTIATE_TEST_SUITE_P(Heaps, GuardedPrograms, testing::Values("heap:segments"
 
 TEST_P(GuardedPrograms, AFailingDeviceCallLosesNothing) {
   for (std::uint64_t nth = 1; nth < 300; ++nth) {
-    GuardedWorld world(GetParam() + ",guard_quarantine_mb:1");
+    const SmallQuarantine small;
+    GuardedWorld world(GetParam());
     const Stream own = world.device->stream();
     const Stream other = world.device->stream();
     std::vector<void*> live;
@@ -93,9 +94,10 @@ TEST(GuardedProgram, AFactoryThatMakesNoKernelsIsRefused) {
 TEST_P(GuardedPrograms, RandomProgramsOfManyStreamsAreInOrderAndNothingIsReported) {
   SimulatedDevice::Config config = World::config_of(96 * kMiB);
   config.check_hazards = true;
+  const SmallQuarantine small(4 * kMiB);
   for (unsigned seed = 1; seed <= 4; ++seed) {
     SCOPED_TRACE(seed);
-    World world(config, GetParam() + ",guard:True,guard_quarantine_mb:4");
+    World world(config, GetParam() + ",guard:True");
     std::mt19937 random(seed);
     std::vector<Stream> streams;
     for (int i = 0; i < 3; ++i) streams.push_back(world.device->stream());
@@ -135,7 +137,8 @@ TEST_P(GuardedPrograms, RandomProgramsOfManyStreamsAreInOrderAndNothingIsReporte
 // ---- Threads -------------------------------------------------------------------------------------------------------
 
 TEST_P(GuardedPrograms, ThreadsAllocateFreeAndLookAtOnce) {
-  GuardedWorld world(GetParam() + ",guard_quarantine_mb:1,thread_cache:True");
+  const SmallQuarantine small;
+  GuardedWorld world(GetParam() + ",thread_cache:True");
   constexpr int kThreads = 4;
   constexpr int kRounds = 150;
   std::atomic<void*> handed_over{nullptr};

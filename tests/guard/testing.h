@@ -5,15 +5,29 @@
 
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "cachalot/guard.h"
 #include "guard/guarded_block.h"
+#include "guard/quarantine.h"
 #include "tests/allocator/testing.h"
 
 namespace cachalot {
 
 inline constexpr PoolId kPool{0, 7};  // a private one
+
+// The quarantine of allocators that are made while it lives.
+class SmallQuarantine {
+ public:
+  explicit SmallQuarantine(std::size_t bytes = kMiB) : before_(std::exchange(most_quarantined_bytes, bytes)) {}
+  SmallQuarantine(const SmallQuarantine&) = delete;
+  SmallQuarantine& operator=(const SmallQuarantine&) = delete;
+  ~SmallQuarantine() { most_quarantined_bytes = before_; }
+
+ private:
+  const std::size_t before_;
+};
 
 // Its handler keeps reports; those that a test does not take are a failed test.
 struct GuardedWorld : World {

@@ -8,6 +8,7 @@
 
 #include "cachalot/kernels.h"
 #include "tests/allocator/testing.h"
+#include "tests/guard/testing.h"
 #include "tests/scale.h"
 
 namespace cachalot {
@@ -61,6 +62,7 @@ class Program {
     world_.allocator.deallocate(reinterpret_cast<void*>(live.span.address));
   }
 
+  const SmallQuarantine small_{2 * kMiB};
   World world_;
   std::unique_ptr<Kernels> kernels_;
   std::mt19937 random_;
@@ -74,8 +76,8 @@ class NoOverlap : public testing::TestWithParam<std::string> {};
 INSTANTIATE_TEST_SUITE_P(Heaps, NoOverlap,
                          testing::Values("heap:segments", "heap:segments,thread_cache:True", "heap:pages",
                                          "heap:pages,thread_cache:False", "heap:pages,page_size_mb:2",
-                                         "heap:segments,guard:True,guard_quarantine_mb:2",
-                                         "heap:pages,guard:True,guard_quarantine_mb:2"));
+                                         "heap:segments,guard:True",
+                                         "heap:pages,guard:True"));
 
 TEST_P(NoOverlap, BlocksOfRandomProgramsKeepTheirPatternsUntilTheyAreFreed) {
   const int operations = static_cast<int>(scaled(2000));

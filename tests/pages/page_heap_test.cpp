@@ -168,7 +168,9 @@ TEST(ThePageHeap, HoldsNoTablesForPagesThatAreGone) {
 TEST(ThePageHeap, BoundsItsMappings) {
   World free_hand(checked(), "heap:pages,page_size_mb:2");
   EXPECT_GT(mappings_after_many_moves(free_hand), 150u);
-  World bounded(checked(), "heap:pages,page_size_mb:2,max_mappings:120");
+  SimulatedDevice::Config config = checked();
+  config.max_mappings = 120;
+  World bounded(config, "heap:pages,page_size_mb:2");
   EXPECT_LE(mappings_after_many_moves(bounded), 150u);  // the bound, and what the last requests added
 }
 
@@ -577,16 +579,17 @@ bool play(World& world, const std::function<void()>& after_each) {
   return failed;
 }
 
-// The second keeps so few mappings that those which pages have left are dropped.
-constexpr const char* kSweptOptions[] = {"heap:pages,page_size_mb:4,cross_stream:wait",
-                                         "heap:pages,page_size_mb:4,cross_stream:wait,max_mappings:32"};
+// The second is so few mappings that those which pages have left are dropped.
+constexpr std::size_t kSweptMappings[] = {262144, 32};
 
 // With a second device, which may be given access to the memory of the first.
 struct SweptWorld : World {
-  explicit SweptWorld(const char* options) : World(devices(), options) {}
+  explicit SweptWorld(std::size_t max_mappings)
+      : World(devices(max_mappings), "heap:pages,page_size_mb:4,cross_stream:wait") {}
 
-  static std::vector<std::shared_ptr<SimulatedDevice>> devices() {
+  static std::vector<std::shared_ptr<SimulatedDevice>> devices(std::size_t max_mappings) {
     SimulatedDevice::Config config = checked();
+    config.max_mappings = max_mappings;
     config.log_calls = true;
     auto used = std::make_shared<SimulatedDevice>(config);
     config.index = 1;
@@ -622,11 +625,11 @@ class EveryCallFails : public testing::TestWithParam<FailingCall> {};
 TEST_P(EveryCallFails, AndNothingIsLost) {
   const auto [call, oom] = GetParam();
   std::uint64_t injected = 0;
-  for (const char* options : kSweptOptions) {
-    SCOPED_TRACE(options);
+  for (const std::size_t max_mappings : kSweptMappings) {
+    SCOPED_TRACE(max_mappings);
     for (std::uint64_t nth = 1;; ++nth) {
       SCOPED_TRACE(fmt::format("{} number {}", to_string(call), nth));
-      SweptWorld world(options);
+      SweptWorld world(max_mappings);
       world.device->set_faults({{.call = call, .nth = nth, .out_of_memory = oom, .code = 999}});
       play(world, [&] { ASSERT_EQ(world.allocator.validate(), ""); });
       const bool was_injected = world.device->faults_injected() != 0;
@@ -644,11 +647,11 @@ TEST_P(EveryCallFails, AndNothingIsLost) {
 // As is every call after the n-th: then not even what was begun can be undone.
 TEST_P(EveryCallFails, AndGoesOnFailing) {
   const auto [call, oom] = GetParam();
-  for (const char* options : kSweptOptions) {
-    SCOPED_TRACE(options);
+  for (const std::size_t max_mappings : kSweptMappings) {
+    SCOPED_TRACE(max_mappings);
     for (std::uint64_t nth = 1; nth < 60; nth += 3) {
       SCOPED_TRACE(fmt::format("{} from number {} on", to_string(call), nth));
-      SweptWorld world(options);
+      SweptWorld world(max_mappings);
       world.device->set_faults(
           {{.call = call, .nth = nth, .out_of_memory = oom, .code = 999, .repeat = true},
            {.call = DeviceCall::unmap, .nth = nth, .out_of_memory = false, .code = 999, .repeat = true}});
@@ -665,7 +668,7 @@ TEST_P(EveryCallFails, AndGoesOnFailing) {
 TEST(TheSweptPlay, DropsMappingsWhereFewMayBeKept) {
   std::uint64_t unmapped[2] = {};
   for (std::size_t i = 0; i < 2; ++i) {
-    SweptWorld world(kSweptOptions[i]);
+    SweptWorld world(kSweptMappings[i]);
     EXPECT_FALSE(play(world, [&] { ASSERT_EQ(world.allocator.validate(), ""); }));
     unmapped[i] = world.count(DeviceCall::unmap);
   }

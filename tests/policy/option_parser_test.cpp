@@ -77,19 +77,25 @@ TEST(OptionParser, EachKeySetsItsOption) {
       {"throw_on_cudamalloc_oom:False", [](Options&) {}},
       {"expandable_segments:True", [](Options& o) { o.expandable_segments = true; }},
       {"expandable_segments:False", [](Options&) {}},
-      {"release_lock_on_cudamalloc:True", [](Options& o) { o.release_lock_on_cudamalloc = true; }},
+      {"release_lock_on_cudamalloc:True", [](Options& o) { o.without_effect = {{"release_lock_on_cudamalloc", 1}}; }},
       {"release_lock_on_cudamalloc:False", [](Options&) {}},
-      {"release_lock_on_hipmalloc:True", [](Options& o) { o.release_lock_on_cudamalloc = true; }},
-      {"graph_capture_record_stream_reuse:True", [](Options& o) { o.graph_capture_record_stream_reuse = true; }},
+      {"release_lock_on_hipmalloc:True", [](Options& o) { o.without_effect = {{"release_lock_on_cudamalloc", 1}}; }},
+      {"graph_capture_record_stream_reuse:True",
+       [](Options& o) { o.without_effect = {{"graph_capture_record_stream_reuse", 1}}; }},
       {"graph_capture_record_stream_reuse:False", [](Options&) {}},
-      {"pinned_use_background_threads:True", [](Options& o) { o.pinned_use_background_threads = true; }},
+      {"pinned_use_background_threads:True", 
+       [](Options& o) { o.without_effect = {{"pinned_use_background_threads", 1}}; }},
       {"pinned_use_background_threads:False", [](Options&) {}},
-      {"pinned_use_cuda_host_register:True", [](Options& o) { o.pinned_use_cuda_host_register = true; }},
+      {"pinned_use_cuda_host_register:True", 
+       [](Options& o) { o.without_effect = {{"pinned_use_cuda_host_register", 1}}; }},
       {"pinned_use_cuda_host_register:False", [](Options&) {}},
-      {"pinned_use_hip_host_register:True", [](Options& o) { o.pinned_use_cuda_host_register = true; }},
+      {"pinned_use_hip_host_register:True", 
+       [](Options& o) { o.without_effect = {{"pinned_use_cuda_host_register", 1}}; }},
       {"pinned_num_register_threads:1", [](Options&) {}},
-      {"pinned_num_register_threads:128", [](Options& o) { o.pinned_num_register_threads = 128; }},
-      {"pinned_reserve_segment_size_mb:1", [](Options& o) { o.pinned_reserve_segment_size = kMiB; }},
+      {"pinned_num_register_threads:128", 
+       [](Options& o) { o.without_effect = {{"pinned_num_register_threads", 128}}; }},
+      {"pinned_reserve_segment_size_mb:1", 
+       [](Options& o) { o.without_effect = {{"pinned_reserve_segment_size_mb", kMiB}}; }},
       {"pinned_limit_mb:0", [](Options&) {}},
       {"pinned_limit_mb:2", [](Options& o) { o.pinned_limit = 2 * kMiB; }},
       {"backend:native", [](Options&) {}},
@@ -105,13 +111,10 @@ TEST(OptionParser, EachKeySetsItsOption) {
       {"page_size_mb:0", [](Options&) {}},
       {"page_size_mb:2", [](Options& o) { o.page_size = 2 * kMiB; }},
       {"page_size_mb:1024", [](Options& o) { o.page_size = 1024 * kMiB; }},
-      {"max_mappings:1", [](Options& o) { o.max_mappings = 1; }},
       {"background_thread:True", [](Options& o) { o.background_thread = true; }},
       {"background_thread:False", [](Options&) {}},
       {"guard:True", [](Options& o) { o.guard = true; }},
       {"guard:False", [](Options& o) { o.guard = false; }},
-      {"guard_quarantine_mb:0", [](Options& o) { o.guard_quarantine = 0; }},
-      {"guard_quarantine_mb:256", [](Options&) {}},
       {"debug:True", [](Options& o) { o.debug = true; }},
       {"debug:False", [](Options&) {}},
   };
@@ -129,7 +132,7 @@ TEST(OptionParser, TheGuardIsAsDebugIsUnlessItIsNamed) {
   EXPECT_TRUE(has_guard(parse_options("guard:True")));
   EXPECT_TRUE(has_guard(parse_options("debug:True")));
   EXPECT_FALSE(has_guard(parse_options("debug:True,guard:False")));
-  EXPECT_TRUE(has_guard(parse_options("max_mappings:2", parse_options("debug:True"))));
+  EXPECT_TRUE(has_guard(parse_options("page_size_mb:2", parse_options("debug:True"))));
   EXPECT_FALSE(has_guard(amend_options("debug:False", parse_options("debug:True"))));
 }
 
@@ -181,7 +184,10 @@ TEST(OptionParser, WhatPyTorchResetsGoesBackToItsDefaultAndTheRestStays) {
   expected.text = "";
   EXPECT_EQ(parse_options("", base), expected);
 
-  expected.pinned_num_register_threads = 16;
+  const auto threads = std::ranges::find(expected.without_effect, "pinned_num_register_threads",
+                                         &decltype(expected.without_effect)::value_type::first);
+  ASSERT_NE(threads, expected.without_effect.end());
+  threads->second = 16;
   expected.text = "pinned_num_register_threads:16";
   EXPECT_EQ(parse_options(expected.text, base), expected);
 }
@@ -299,15 +305,14 @@ TEST(OptionParser, EachBadValueIsRefusedWithKeyValueAndRule) {
       {"page_size_mb", "3", "it must be a multiple of 2"},
       {"page_size_mb", "1026", "at most 1024"},
       {"page_size_mb", "-2", kNotWhole},
-      {"max_mappings", "0", "it must be > 0"},
-      {"max_mappings", "many", kNotWhole},
       {"background_thread", "yes", "Expected 'True' or 'False' but got 'yes'"},
       {"guard", "yes", "Expected 'True' or 'False' but got 'yes'"},
-      {"guard_quarantine_mb", "much", kNotWhole},
       {"debug", "1", "Expected 'True' or 'False' but got '1'"},
       {"heap", "Segments", "Unknown heap, options are segments, pages and async"},
       {"foo", "1", "Unrecognized key 'foo' in CUDA allocator config (value '1')"},
       {"max_split_size", "64", "(value '64'); did you mean 'max_split_size_mb'?"},
+      {"max_mappings", "1000", "(value '1000'); the option is gone: leave it out"},
+      {"guard_quarantine_mb", "1", "(value '1'); the option is gone: leave it out"},
       {"Max_split_size_mb", "64", "Unrecognized key 'Max_split_size_mb'"},
   };
   for (const Row& row : rows) {
@@ -410,8 +415,8 @@ TEST(OptionParser, NullBytesAndOtherJunkAreJustBadCharacters) {
 TEST(OptionParser, SegmentsThatAreNamedAreMeantWhateverAnEarlierTextSaysOfExpandableSegments) {
   const Options expandable = parse_options("expandable_segments:True");
   EXPECT_FALSE(uses_pages(amend_options("heap:segments", expandable)));
-  EXPECT_FALSE(uses_pages(amend_options("max_mappings:9,heap:segments", expandable)));
-  EXPECT_TRUE(uses_pages(amend_options("max_mappings:9", expandable)));
+  EXPECT_FALSE(uses_pages(amend_options("page_size_mb:4,heap:segments", expandable)));
+  EXPECT_TRUE(uses_pages(amend_options("page_size_mb:4", expandable)));
   EXPECT_TRUE(uses_pages(amend_options("heap:pages", expandable)));
   EXPECT_TRUE(uses_pages(amend_options("heap:segments,expandable_segments:True", expandable)));
 }

@@ -105,7 +105,7 @@ def test_a_model_trains_and_nothing_is_reported():
     models = Path(__file__).parent / "models.py"
     process = run(
         [sys.executable, models, "full", "resnet"],
-        CACHALOT_CONF=GUARD + ",guard_quarantine_mb:4",
+        CACHALOT_CONF=GUARD,
         CACHALOT_SIM_LATENCY="none",
         CACHALOT_SIM_MEMORY="80GiB",
         timeout=600,

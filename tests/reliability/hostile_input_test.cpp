@@ -15,6 +15,7 @@
 #include "cachalot/pool_set.h"
 #include "cachalot/slot_pool.h"
 #include "tests/allocator/testing.h"
+#include "tests/guard/testing.h"
 #include "tests/reliability/heaps.h"
 
 namespace cachalot {
@@ -72,13 +73,13 @@ class HugeSizes : public testing::TestWithParam<const char*> {
   // The guard's quarantine is given up before memory runs out.
   std::size_t live_bytes() const { return world_.allocated() - world_.allocator.guard_quarantine_bytes(); }
 
+  const SmallQuarantine small_{2 * kMiB};
   World world_{kDeviceBytes, GetParam()};
 };
 
 std::vector<const char*> every_heap_and_the_guard() {
   std::vector<const char*> heaps(std::begin(kHeaps), std::end(kHeaps));
-  heaps.insert(heaps.end(), {"guard:True,guard_quarantine_mb:2", "heap:pages,guard:True,guard_quarantine_mb:2",
-                             "roundup_power2_divisions:4", "large_segment_size_mb:32"});
+  heaps.insert(heaps.end(), {"guard:True", "heap:pages,guard:True", "roundup_power2_divisions:4", "large_segment_size_mb:32"});
   return heaps;
 }
 INSTANTIATE_TEST_SUITE_P(Heaps, HugeSizes, testing::ValuesIn(every_heap_and_the_guard()),
@@ -175,7 +176,7 @@ TEST(HostileOptions, AreRefusedByOneMessageOfModestLength) {
       "garbage_collection_threshold:1e400",
       "garbage_collection_threshold:0.5.5",
       "page_size_mb:18446744073709551615",
-      "guard_quarantine_mb:17592186044416",
+      "pinned_limit_mb:17592186044416",
       "large_segment_size_mb:18446744073709551615",
       "roundup_power2_divisions:18446744073709551615",
       "roundup_power2_divisions:[" + std::string(1000, '[') + "]",

@@ -46,6 +46,9 @@ struct DeviceProperties {
   /// Granularity of create and map in bytes, a power of two (2 MiB on every GPU so far); 0 if the
   /// device has no virtual memory.
   std::size_t page_bytes = 0;
+  /// The mappings that the page heap keeps before it removes unused ones: half of the 500,000 per
+  /// context that drivers are reported to support.
+  std::size_t max_mappings = 262144;
 
   // Properties of new handles of create. On a GPU they are its claims until its first create, which
   // tries them, and from then on the properties that work.

@@ -45,7 +45,7 @@ struct GuardCall {
 ///
 /// With guard:True each block has canaries, which are patterns before and behind it. The canaries
 /// are compared when the block is freed. A freed block is filled with a pattern and kept in
-/// quarantine for a while (option guard_quarantine_mb). A write to quarantined memory is detected
+/// quarantine for a while, up to 256 MiB of each device. A write to quarantined memory is detected
 /// when the block leaves quarantine. A byte that is overwritten with the value that it had goes
 /// unnoticed: once in 256 times.
 ///

@@ -8,9 +8,9 @@
 ///     options = [ key ':' value { ',' key ':' value } ]
 ///     value   = token | '[' token ':' token { ',' token ':' token } ']'
 ///
-/// Spaces are ignored, and no key may occur twice. A key has the name of a member of Options; the
-/// keys of members in bytes end in _mb and count MiB. docs/reference/options.md has all keys,
-/// values, defaults and rules in one table.
+/// Spaces are ignored, and no key may occur twice. A key with an effect has the name of a member of
+/// Options; the keys of members in bytes end in _mb and count MiB. docs/reference/options.md has
+/// all keys, values, defaults and rules in one table.
 ///
 /// release_lock_on_hipmalloc and pinned_use_hip_host_register are aliases of the cuda keys, as in
 /// PyTorch. large_segment_size_mb is applied first, wherever it occurs. In a list for
@@ -27,6 +27,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "cachalot/memory_limit.h"
@@ -78,13 +79,7 @@ struct Options {
   /// Refuses a request, with no attempt to recover, if held memory would exceed
   /// per_process_memory_fraction with it. set_memory_fraction has no effect on this.
   bool throw_on_cudamalloc_oom = false;
-  bool expandable_segments = false;         ///< true: uses the page heap, as HeapKind::pages
-  bool release_lock_on_cudamalloc = false;  ///< without effect: no lock is held in driver calls
-  bool graph_capture_record_stream_reuse = false;  ///< without effect
-  bool pinned_use_background_threads = false;      ///< without effect
-  bool pinned_use_cuda_host_register = false;      ///< without effect
-  std::size_t pinned_num_register_threads = 1;     ///< without effect; a power of two up to 128
-  std::size_t pinned_reserve_segment_size = 0;     ///< without effect
+  bool expandable_segments = false;  ///< true: uses the page heap, as HeapKind::pages
   /// The most bytes that a PinnedHostAllocator pins; at least 2 MiB, or 0 for no limit.
   std::size_t pinned_limit = 0;
   HeapKind heap = HeapKind::segments;                 ///< PyTorch's policy or the page heap
@@ -99,9 +94,6 @@ struct Options {
   /// The largest handle that the page heap asks of the device; a multiple of 2 MiB up to 1 GiB. 0:
   /// 32 MiB, or less where memory is scarce (a 4096th of the free memory).
   std::size_t page_size = 0;
-  /// The mappings that the page heap keeps before it removes unused ones. Drivers are reported to
-  /// support about 500,000 per context.
-  std::size_t max_mappings = 262144;
   /// The page heap has a thread that replaces large idle handles by small ones (docs/page_heap.md).
   /// If false, the program may call CachingAllocator::tidy.
   bool background_thread = false;
@@ -110,11 +102,12 @@ struct Options {
   std::optional<bool> thread_cache;
   /// Canaries surround every block, and freed memory is poisoned (guard.h). Empty: as `debug`.
   std::optional<bool> guard;
-  /// With the guard: the freed memory of each device that is kept to detect writes to it.
-  std::size_t guard_quarantine = std::size_t{256} << 20;
   /// Mistakes of callers are reported, and reports have call stacks.
   bool debug = false;
 
+  /// The options of PyTorch that are accepted without effect, with their values (True is 1, sizes
+  /// in bytes), sorted by key; those that have their defaults are left out. Snapshots show them.
+  std::vector<std::pair<std::string, std::size_t>> without_effect;
   std::string text;  ///< the text that was parsed; snapshots show it as PYTORCH_CUDA_ALLOC_CONF
 };
 

@@ -105,6 +105,7 @@ class SimulatedDevice final : public Device {
     LatencyModel latency = LatencyModel::published();      ///< how long calls take
     CopyModel copies = CopyModel::published();             ///< how long copies take
     bool virtual_memory = true;                            ///< DeviceProperties::virtual_memory
+    std::size_t max_mappings = 262144;                     ///< DeviceProperties::max_mappings
     bool completion_hints = true;  ///< false: completion_hint returns nullopt
     bool mapping_waits = false;    ///< true: map, unmap and set_access wait for all work
     bool check_hazards = false;    ///< true: handed_out and its like report hazards
