@@ -11,6 +11,7 @@
 #include "device/cuda_device.h"
 #include "live/process_publisher.h"
 #include "policy/option_warnings.h"
+#include "policy/simulation_settings.h"
 #include "policy/torch_policy.h"
 
 CACHALOT_BEGIN
@@ -48,8 +49,15 @@ int parse_device_count(std::string_view text) {
 
 std::vector<std::shared_ptr<Device>> simulated_devices() {
   SimulatedDevice::Config config;
-  config.memory_bytes = from_environment("CACHALOT_SIM_MEMORY", "80GiB", parse_device_memory);
-  const int count = from_environment("CACHALOT_SIM_DEVICES", "1", parse_device_count);
+  config.memory_bytes = std::size_t{80} << 30;
+  int count = 1;
+  try {
+    const SimulationSettings settings = SimulationSettings::of_environment();
+    settings.with("memory", [&](std::string_view text) { config.memory_bytes = parse_device_memory(text); });
+    settings.with("devices", [&](std::string_view text) { count = parse_device_count(text); });
+  } catch (const InvalidArgument& error) {
+    throw BadEnvironment(formatted("environment variable {}", error.what()));
+  }
   std::vector<std::shared_ptr<Device>> devices;
   for (config.index = 0; config.index < count; ++config.index) {
     devices.push_back(std::make_shared<SimulatedDevice>(config));

@@ -16,7 +16,7 @@ class BadEnvironment : public InvalidArgument {
   using InvalidArgument::InvalidArgument;
 };
 
-// Returns the GPUs, or simulated devices (CACHALOT_SIMULATE, CACHALOT_SIM_MEMORY, CACHALOT_SIM_DEVICES). Throws
+// Returns the GPUs, or simulated devices (CACHALOT_SIMULATE, CACHALOT_SIM). Throws
 // BadEnvironment, and CudaError where a driver has no GPU to show.
 std::vector<std::shared_ptr<Device>> devices_of_environment();
 

@@ -87,7 +87,7 @@ def promised(command: str, python: str, program: pathlib.Path) -> dict[str, dict
 def real(command: str, python: str, program: pathlib.Path, line: str) -> int:
     """Bytes that a run with the setting reserves at its peak. Nothing observes it: the page heap has no thread caches then."""
     folder = pathlib.Path(os.environ.get("CACHALOT_SIMULATOR", pathlib.Path(command).parents[1] / "simulator"))
-    environment, words = outside_environment() | {"CACHALOT_SIM_GPU": "h100"}, [python]
+    environment, words = outside_environment() | {"CACHALOT_SIM": "gpu:h100"}, [python]
     environment |= {"LD_PRELOAD": str(folder / "libcachalot_simulator.so"), "LD_LIBRARY_PATH": str(folder / "driver")}
     if line.startswith("PYTORCH_CUDA_ALLOC_CONF="):
         name, _, value = line.partition("=")

@@ -138,7 +138,7 @@ def forked(program: Program, work: Callable[[], int]) -> int:
     child = os.fork()
     if child == 0:
         try:
-            os.environ.update(CACHALOT_SIM_MEMORY=program.memory, CACHALOT_SIM_CONTEXT="120MiB", PYTORCH_CUDA_ALLOC_CONF=program.settings)
+            os.environ.update(CACHALOT_SIM=f"memory:{program.memory},context:120MiB", PYTORCH_CUDA_ALLOC_CONF=program.settings)
             os.write(writer, str(work()).encode())
         except BaseException:
             traceback.print_exc()

@@ -118,11 +118,11 @@ def environment(build, memory):
     """`memory` of the simulated device; None: on a GPU, or on what the caller has put in its place."""
     kept = {name: value for name, value in os.environ.items() if not re.match(r"CACHALOT_|PYTORCH_|LD_PRELOAD$", name)}
     if memory is None:
-        return kept | {name: value for name, value in os.environ.items() if name.startswith(("CACHALOT_SIM_", "LD_PRELOAD"))}
+        return kept | {name: value for name, value in os.environ.items() if name in ("CACHALOT_SIM", "LD_PRELOAD")}
     return kept | {
         "LD_PRELOAD": str(build / "simulator/libcachalot_simulator.so"),
         "LD_LIBRARY_PATH": str(build / "simulator/driver"),
-        "CACHALOT_SIM_MEMORY": memory,
+        "CACHALOT_SIM": f"memory:{memory}",
     }
 
 

@@ -101,7 +101,7 @@ int main(int, char** arguments) {
     return 1;
   }
   setenv("LD_PRELOAD", CACHALOT_SIMULATOR, 1);
-  setenv("CACHALOT_SIM_MEMORY", "400GiB", 1);
+  setenv("CACHALOT_SIM", "memory:400GiB", 1);
   execv("/proc/self/exe", arguments);
   std::perror("simulator_calls");
   return 1;

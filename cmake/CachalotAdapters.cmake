@@ -71,8 +71,8 @@ function(cachalot_adapter_tests)
   endif()
 
   if(CACHALOT_HAS_SIMULATOR AND 90 IN_LIST CACHALOT_CUDA_ARCHITECTURES)
-    cachalot_simulated_environment(environment CACHALOT_SIM_GPU=h100 CACHALOT_SIM_DEVICES=2
-      CACHALOT_SIM_LATENCY=none CACHALOT_SIM_LAUNCH_NS=60000000000)  # work is done when somebody waits, and not before
+    cachalot_simulated_environment(environment
+      CACHALOT_SIM=gpu:h100,devices:2,latency:none,launch_ns:60000000000)  # work is done when somebody waits, and not before
     add_test(NAME simulator.adapters COMMAND test_adapters --gtest_filter=*Cuda*:*Gpu*)
     set_tests_properties(simulator.adapters PROPERTIES
       ENVIRONMENT "${environment}" ENVIRONMENT_MODIFICATION "CACHALOT_CONF=unset:" RUN_SERIAL ON LABELS adapters TIMEOUT 300)

@@ -63,9 +63,9 @@ endfunction()
 
 # A run of the example as a test: examples.<test>.
 #   ARGUMENTS  of the program
-#   SIMULATED  on the simulated runtime, with these variables; a test where that is built, and the example with CUDA
+#   SIMULATED  on the simulated runtime, with these settings (CACHALOT_SIM); a test where that is built, and the example with CUDA
 function(cachalot_example_test test name)
-  cmake_parse_arguments(PARSE_ARGV 2 arg "" "" "ARGUMENTS;SIMULATED")
+  cmake_parse_arguments(PARSE_ARGV 2 arg "" "SIMULATED" "ARGUMENTS")
   if(NOT CACHALOT_BUILD_TESTS OR NOT TARGET example_${name})
     return()
   endif()
@@ -75,7 +75,7 @@ function(cachalot_example_test test name)
     if(host_alone OR NOT CACHALOT_HAS_SIMULATOR OR NOT 90 IN_LIST CACHALOT_CUDA_ARCHITECTURES)
       return()
     endif()
-    cachalot_simulated_environment(environment CACHALOT_SIM_GPU=h100 ${arg_SIMULATED})
+    cachalot_simulated_environment(environment CACHALOT_SIM=gpu:h100,${arg_SIMULATED})
   endif()
   add_test(NAME examples.${test} COMMAND example_${name} ${arg_ARGUMENTS})
   set_tests_properties(examples.${test} PROPERTIES

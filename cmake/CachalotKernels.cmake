@@ -153,7 +153,7 @@ function(cachalot_cuda_examples)
       LINKER_LANGUAGE CXX OUTPUT_NAME ${name} RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/examples)
     target_link_libraries(example_${name} PRIVATE cachalot::kernels cachalot_cudart cachalot_flags)
     if(CACHALOT_BUILD_TESTS AND CACHALOT_HAS_SIMULATOR AND 90 IN_LIST CACHALOT_CUDA_ARCHITECTURES)
-      cachalot_simulated_environment(simulated CACHALOT_SIM_GPU=h100)
+      cachalot_simulated_environment(simulated CACHALOT_SIM=gpu:h100)
       add_test(NAME examples.${name} COMMAND example_${name})
       set_tests_properties(examples.${name} PROPERTIES
         LABELS examples TIMEOUT 120 ENVIRONMENT "${simulated}" ENVIRONMENT_MODIFICATION "CACHALOT_CONF=unset:;CACHALOT_DEBUG=unset:"

@@ -110,7 +110,7 @@ function(cachalot_mr_test name)
   target_link_libraries(test_${name} PRIVATE
     cachalot_mr CUDA::cudart cachalot_flags ${arg_LIBRARIES} GTest::gmock GTest::gtest_main)
   target_link_libraries(test_${name} PRIVATE cachalot_simulator)  # behind the runtime, so that CUDA's functions are bound to that
-  cachalot_simulated_environment(two_devices CACHALOT_SIM_DEVICES=2 CACHALOT_SIM_MEMORY=8GiB)
+  cachalot_simulated_environment(two_devices CACHALOT_SIM=devices:2,memory:8GiB)
   add_test(NAME ${name} COMMAND test_${name})
   set_tests_properties(${name} PROPERTIES LABELS mr TIMEOUT 300 ENVIRONMENT "${two_devices}"
     ENVIRONMENT_MODIFICATION "CACHALOT_CONF=unset:;CACHALOT_DEBUG=unset:")

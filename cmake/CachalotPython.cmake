@@ -287,7 +287,7 @@ function(cachalot_add_python_test name label seconds python why_not)
 CACHALOT_COMMAND=${PROJECT_BINARY_DIR}/tools/cachalot;\
 PYTHONPATH=${PROJECT_BINARY_DIR}/python;LD_PRELOAD=$<TARGET_FILE:cachalot_simulator>;\
 LD_LIBRARY_PATH=$<TARGET_FILE_DIR:cachalot_simulator>/driver;\
-CACHALOT_SIM_DEVICES=2;CACHALOT_SIM_MEMORY=8GiB"
+CACHALOT_SIM=devices:2,memory:8GiB"
     ENVIRONMENT_MODIFICATION
       "CACHALOT_CONF=unset:;CACHALOT_DEBUG=unset:;PYTORCH_CUDA_ALLOC_CONF=unset:;PYTORCH_ALLOC_CONF=unset:;PYTORCH_NO_CUDA_MEMORY_CACHING=unset:")
 endfunction()

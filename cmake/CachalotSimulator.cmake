@@ -105,13 +105,15 @@ function(cachalot_simulator_tests_without_toolkit probe program12)
   target_link_libraries(simulator_program12 PRIVATE cachalot_cudart12 cachalot_simulator cachalot_flags)
   target_include_directories(simulator_probe PRIVATE ${PROJECT_SOURCE_DIR}/simulator/include)
   target_include_directories(simulator_probe SYSTEM PRIVATE ${CACHALOT_CUDA_INCLUDE})
-  cachalot_simulated_environment(small CACHALOT_SIM_DEVICES=2 CACHALOT_SIM_MEMORY=64MiB CACHALOT_SIM_GPU=l4)
+  # qemu keeps books of every page of a reservation.
+  set(few_addresses memory:64MiB,address_space:2GiB)
+  cachalot_simulated_environment(small CACHALOT_SIM=devices:2,gpu:l4,${few_addresses})
   add_test(NAME simulator.program12 COMMAND simulator_program12)
   add_test(NAME simulator.allocate COMMAND simulator_probe allocate)
   set_tests_properties(simulator.allocate PROPERTIES
     PASS_REGULAR_EXPRESSION "^cudaSuccess cudaSuccess cudaSuccess cudaSuccess\n$")
   add_test(NAME simulator.unified_memory COMMAND test_device --gtest_filter=UnifiedMemoryCuda.*)
-  cachalot_simulated_environment(integrated CACHALOT_SIM_GPU=gb10 CACHALOT_SIM_MEMORY=64MiB)
+  cachalot_simulated_environment(integrated CACHALOT_SIM=gpu:gb10,${few_addresses})
   set_tests_properties(simulator.unified_memory PROPERTIES
     ENVIRONMENT "${integrated}" FAIL_REGULAR_EXPRESSION SKIPPED LABELS simulator TIMEOUT 300)
   foreach(target IN ITEMS simulator_probe simulator_program12)
@@ -166,14 +168,16 @@ function(cachalot_simulator_tests)
   add_dependencies(test_simulator
     simulator_probe simulator_probe_static simulator_nccl_rank simulator_program12 cachalot_simulator)
 
-  cachalot_simulated_environment(small
-    CACHALOT_SIM_DEVICES=2 CACHALOT_SIM_MEMORY=64MiB CACHALOT_SIM_GPU=l4)
+  set(small_gpus CACHALOT_SIM=devices:2,memory:64MiB)
+  cachalot_simulated_environment(small ${small_gpus},gpu:l4)
+  cachalot_simulated_environment(without_latencies ${small_gpus},gpu:l4,latency:none)
+  cachalot_simulated_environment(with_copies ${small_gpus},gpu:l4,copies:published)
   add_test(NAME simulator COMMAND test_simulator)
   add_test(NAME simulator.without_latencies COMMAND test_simulator)
   add_test(NAME simulator.with_copies COMMAND test_simulator)
   set_tests_properties(simulator PROPERTIES ENVIRONMENT "${small}")
-  set_tests_properties(simulator.without_latencies PROPERTIES ENVIRONMENT "${small};CACHALOT_SIM_LATENCY=none")
-  set_tests_properties(simulator.with_copies PROPERTIES ENVIRONMENT "${small};CACHALOT_SIM_COPIES=published")
+  set_tests_properties(simulator.without_latencies PROPERTIES ENVIRONMENT "${without_latencies}")
+  set_tests_properties(simulator.with_copies PROPERTIES ENVIRONMENT "${with_copies}")
   set(tests simulator simulator.without_latencies simulator.with_copies)
 
   add_test(NAME simulator.program12 COMMAND simulator_program12)
@@ -190,7 +194,7 @@ function(cachalot_simulator_tests)
 
   # The library keeps the strictest rule of contexts, on whatever driver it runs.
   cachalot_simulated_environment(two_devices
-    CACHALOT_SIM_DEVICES=2 CACHALOT_SIM_COPY_BYTES=1GiB CACHALOT_SIM_CONTEXTS=all)
+    CACHALOT_SIM=devices:2,copy_bytes:1GiB,contexts:all)
   foreach(folder IN LISTS arg_GPU_TESTS)
     add_test(NAME simulator.${folder} COMMAND test_${folder} --gtest_filter=*Cuda*:*Gpu*)
     set_tests_properties(simulator.${folder} PROPERTIES ENVIRONMENT "${two_devices}" RUN_SERIAL ON)
@@ -199,7 +203,7 @@ function(cachalot_simulator_tests)
 
   # The GPU of a machine whose memory it shares with the processor.
   add_test(NAME simulator.unified_memory COMMAND test_device --gtest_filter=UnifiedMemoryCuda.*)
-  cachalot_simulated_environment(integrated CACHALOT_SIM_GPU=gb10 CACHALOT_SIM_MEMORY=64MiB)
+  cachalot_simulated_environment(integrated CACHALOT_SIM=gpu:gb10,memory:64MiB)
   set_tests_properties(simulator.unified_memory PROPERTIES ENVIRONMENT "${integrated}" FAIL_REGULAR_EXPRESSION SKIPPED)
   list(APPEND tests simulator.unified_memory)
 
@@ -211,7 +215,7 @@ function(cachalot_simulator_tests)
 
   if(EXISTS "${CUDAToolkit_NVCC_EXECUTABLE}")
     cachalot_files(source tests/simulator ${arg_PROGRAM})
-    cachalot_nvcc_programs(program_tests ${source} "${small}")
+    cachalot_nvcc_programs(program_tests ${source} ${small_gpus})
     list(APPEND tests ${program_tests})
   else()
     message(STATUS "cachalot: no nvcc: that a program compiled by it runs on the simulator is not tested")
@@ -221,7 +225,7 @@ function(cachalot_simulator_tests)
 endfunction()
 
 # A program by nvcc, with a runtime that is loaded and with one that is linked in, and as a library with one that is linked in.
-function(cachalot_nvcc_programs result source environment)
+function(cachalot_nvcc_programs result source settings)
   set(path ${PROJECT_BINARY_DIR}/tests/simulator_program)
   set(shared_flags -cudart shared)
   set(static_flags -cudart static)
@@ -244,8 +248,9 @@ function(cachalot_nvcc_programs result source environment)
     else()
       add_test(NAME ${test} COMMAND ${path}_${kind})
     endif()
+    cachalot_simulated_environment(environment ${settings},gpu:${gpu})
     set_tests_properties(${test} PROPERTIES
-      ENVIRONMENT "${environment};CACHALOT_SIM_GPU=${gpu}"
+      ENVIRONMENT "${environment}"
       PASS_REGULAR_EXPRESSION "^2 3 cudaErrorInvalidConfiguration ${code}\n$")
     list(APPEND tests ${test})
   endforeach()
@@ -284,7 +289,7 @@ function(cachalot_plug_tests)
     cachalot_torch CUDA::cudart cachalot_flags GTest::gtest_main fmt::fmt nlohmann_json::nlohmann_json)
   target_link_libraries(test_plug PRIVATE cachalot_simulator)  # behind the runtime, as above
   foreach(heap IN ITEMS segments pages)
-    cachalot_simulated_environment(environment CACHALOT_SIM_MEMORY=256MiB CACHALOT_CONF=heap:${heap})
+    cachalot_simulated_environment(environment CACHALOT_SIM=memory:256MiB CACHALOT_CONF=heap:${heap})
     add_test(NAME plug.${heap} COMMAND test_plug)
     set_tests_properties(plug.${heap} PROPERTIES ENVIRONMENT "${environment}" LABELS simulator TIMEOUT 300)
   endforeach()

@@ -137,7 +137,7 @@ else
   packages=$("$with_torch" -c 'import pathlib, torch; print(pathlib.Path(torch.__file__).parents[1])')
   echo "$packages" >"$(clean "$python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/torch_elsewhere.pth"
   simulator=$scratch/venv/lib/cachalot/simulator/libcachalot_simulator.so
-  extra=(LD_PRELOAD="$simulator" CACHALOT_SIM_DEVICES=2 CACHALOT_SIM_MEMORY=8GiB)
+  extra=(LD_PRELOAD="$simulator" CACHALOT_SIM=devices:2,memory:8GiB)
   code="import cachalot, torch; cachalot.enable(); x = torch.ones(3 << 20, device='cuda'); print(cachalot.enabled_mode())"
   check "enable() takes the ready adapter" says "full" clean "$python" -c "$code"
   check "nothing was compiled" test ! -e "$scratch/home/.cache/cachalot"

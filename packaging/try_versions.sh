@@ -45,7 +45,7 @@ set_up() {
     "$environment/bin/python" -m pip install --quiet --no-cache-dir "torch==$1" numpy pytest
   fi
   python=$environment/bin/python
-  simulated=(env CACHALOT_CACHE_DIR="$folder/cache" CACHALOT_SIM_DEVICES=2 CACHALOT_SIM_MEMORY=8GiB)
+  simulated=(env CACHALOT_CACHE_DIR="$folder/cache" CACHALOT_SIM=devices:2,memory:8GiB)
   if [[ -d $wheel ]]; then
     simulated+=(PYTHONPATH="$wheel/python" LD_LIBRARY_PATH="$wheel/simulator/driver"
       LD_PRELOAD="$wheel/simulator/libcachalot_simulator.so")

@@ -13,6 +13,7 @@
 #include "base/format.h"
 #include "cachalot/errors.h"
 #include "device/address_space.h"
+#include "policy/simulation_settings.h"
 
 namespace cachalot::simulator {
 namespace {
@@ -113,39 +114,6 @@ Fault parse_fault(std::string_view text) {
   return fault;
 }
 
-// Gives the variable's text to `take`, if it is set and not empty.
-template <typename Take>
-void read(const char* variable, Take&& take) {
-  const char* text = std::getenv(variable);
-  if (!text || !*text) return;
-  try {
-    take(std::string(text));
-  } catch (const InvalidArgument& error) {
-    throw InvalidArgument(formatted("{}: {}", variable, error.what()));
-  }
-}
-
-constexpr std::string_view kPrefix = "CACHALOT_SIM_";
-constexpr std::string_view kVariables[] = {
-    "CACHALOT_SIM_GPU",         "CACHALOT_SIM_MEMORY",        "CACHALOT_SIM_DEVICES",       "CACHALOT_SIM_LAUNCH_NS",
-    "CACHALOT_SIM_LATENCY",     "CACHALOT_SIM_COPY_BYTES",    "CACHALOT_SIM_COPIES",        "CACHALOT_SIM_FAULTS",
-    "CACHALOT_SIM_LOG",         "CACHALOT_SIM_REPORT",        "CACHALOT_SIM_ADDRESS_SPACE", "CACHALOT_SIM_OBSERVE",
-    "CACHALOT_SIM_COMPUTE",     "CACHALOT_SIM_UNKNOWN",       "CACHALOT_SIM_TRACE",  // of python/cachalot_simulator
-    "CACHALOT_SIM_MAX_STEPS",   "CACHALOT_SIM_CONTEXTS",      "CACHALOT_SIM_LEGACY_STREAM", "CACHALOT_SIM_MAPPING",
-    "CACHALOT_SIM_STRICT",      "CACHALOT_SIM_SHARED",        "CACHALOT_SIM_ABSENT_RANKS",  "CACHALOT_SIM_CONTEXT",
-    "CACHALOT_SIM_TRACES_ONLY", "CACHALOT_SIM_COMPUTE_BYTES", "CACHALOT_SIM_COMPUTE_WORK",
-};
-
-// A misspelt variable must not pass for a default.
-void refuse_unknown_variables() {
-  for (char** entry = environ; entry && *entry; ++entry) {
-    const std::string_view name = std::string_view(*entry).substr(0, std::string_view(*entry).find('='));
-    if (!name.starts_with(kPrefix)) continue;
-    if (std::find(std::begin(kVariables), std::end(kVariables), name) != std::end(kVariables)) continue;
-    throw InvalidArgument(formatted("{}: there is no such variable; they are {}", name, join(kVariables, ", ")));
-  }
-}
-
 // The devices that CUDA_VISIBLE_DEVICES leaves: as in CUDA, those before the first entry that names none, or one for a
 // second time.
 std::vector<int> visible_devices(std::string_view list, int devices) {
@@ -198,40 +166,40 @@ std::vector<Fault> parse_faults(const std::string& text) {
 }
 
 Config read_config() {
-  refuse_unknown_variables();
+  const SimulationSettings settings = SimulationSettings::of_environment();
   Config config;
   config.gpu = &find_gpu_model("h100");
-  read("CACHALOT_SIM_GPU", [&](const auto& text) { config.gpu = &find_gpu_model(text); });
+  settings.with("gpu", [&](const auto& text) { config.gpu = &find_gpu_model(text); });
   config.memory_bytes = config.gpu->memory_bytes;
-  read("CACHALOT_SIM_MEMORY",
-       [&](const auto& text) { config.memory_bytes = parse_bytes_between(text, kPhysicalUnit, kLargestAddressSpace); });
-  read("CACHALOT_SIM_DEVICES",
-       [&](const auto& text) { config.devices = static_cast<int>(parse_integer(text, 0, kMostDevices)); });
+  settings.with("memory", [&](const auto& text) {
+    config.memory_bytes = parse_bytes_between(text, kPhysicalUnit, kLargestAddressSpace);
+  });
+  settings.with("devices",
+                [&](const auto& text) { config.devices = static_cast<int>(parse_integer(text, 0, kMostDevices)); });
   config.machine_devices = config.devices;
   config.physical_devices.resize(static_cast<std::size_t>(config.devices));
   std::iota(config.physical_devices.begin(), config.physical_devices.end(), 0);
   if (const char* visible = std::getenv("CUDA_VISIBLE_DEVICES"))
     config.physical_devices = visible_devices(visible, config.devices);
   config.devices = static_cast<int>(config.physical_devices.size());
-  read("CACHALOT_SIM_LAUNCH_NS",
-       [&](const auto& text) { config.launch_ns = parse_integer(text, 0, 1'000'000'000'000); });
-  read("CACHALOT_SIM_COPY_BYTES", [&](const auto& text) { config.copy_bytes = parse_bytes(text); });
-  read("CACHALOT_SIM_COPIES", [&](const auto& text) { config.copies_take_the_bus = parse_copies(text); });
-  read("CACHALOT_SIM_LATENCY", [&](const auto& text) { config.latencies = parse_latency(text); });
-  read("CACHALOT_SIM_ADDRESS_SPACE", [&](const auto& text) {
+  settings.with("launch_ns", [&](const auto& text) { config.launch_ns = parse_integer(text, 0, 1'000'000'000'000); });
+  settings.with("copy_bytes", [&](const auto& text) { config.copy_bytes = parse_bytes(text); });
+  settings.with("copies", [&](const auto& text) { config.copies_take_the_bus = parse_copies(text); });
+  settings.with("latency", [&](const auto& text) { config.latencies = parse_latency(text); });
+  settings.with("address_space", [&](const auto& text) {
     config.address_space_bytes =
         round_down(parse_bytes_between(text, kSmallestAddressSpace, kLargestAddressSpace), kPhysicalUnit);
   });
-  read("CACHALOT_SIM_SHARED", [&](const auto& text) { config.shared_path = text; });
-  read("CACHALOT_SIM_LOG", [&](const auto& text) { config.log_path = expand_path(text); });
-  read("CACHALOT_SIM_REPORT", [&](const auto& text) { config.report_path = expand_path(text); });
-  read("CACHALOT_SIM_CONTEXTS", [&](const auto& text) { config.contexts = parse_contexts(text); });
-  read("CACHALOT_SIM_LEGACY_STREAM", [&](const auto& text) { config.legacy_stream_waits = parse_legacy_stream(text); });
-  read("CACHALOT_SIM_STRICT", [&](const auto& text) { config.is_strict = parse_flag(text); });
-  read("CACHALOT_SIM_ABSENT_RANKS", [&](const auto& text) { config.are_ranks_absent = parse_flag(text); });
-  read("CACHALOT_SIM_CONTEXT", [&](const auto& text) { config.context = parse_context(text, *config.gpu); });
-  read("CACHALOT_SIM_MAPPING", [&](const auto& text) { config.mapping_waits = parse_mapping(text); });
-  read("CACHALOT_SIM_FAULTS", [&](const auto& text) { config.faults = parse_faults(text); });
+  settings.with("shared", [&](const auto& text) { config.shared_path = text; });
+  settings.with("log", [&](const auto& text) { config.log_path = expand_path(text); });
+  settings.with("report", [&](const auto& text) { config.report_path = expand_path(text); });
+  settings.with("contexts", [&](const auto& text) { config.contexts = parse_contexts(text); });
+  settings.with("legacy_stream", [&](const auto& text) { config.legacy_stream_waits = parse_legacy_stream(text); });
+  settings.with("strict", [&](const auto& text) { config.is_strict = parse_flag(text); });
+  settings.with("absent_ranks", [&](const auto& text) { config.are_ranks_absent = parse_flag(text); });
+  settings.with("context", [&](const auto& text) { config.context = parse_context(text, *config.gpu); });
+  settings.with("mapping", [&](const auto& text) { config.mapping_waits = parse_mapping(text); });
+  settings.with("faults", [&](const auto& text) { config.faults = parse_faults(text); });
   return config;
 }
 

@@ -1,4 +1,4 @@
-// The CACHALOT_SIM_* environment variables; simulator/README.md has the table.
+// What the environment variable CACHALOT_SIM says; simulator/README.md has the table.
 #pragma once
 
 #include <cstddef>
@@ -19,7 +19,7 @@ enum class ContextRule : std::uint8_t { none, documented, all };
 
 struct Config {
   const GpuModel* gpu = nullptr;
-  std::size_t memory_bytes = 0;  // of each device; the model's unless CACHALOT_SIM_MEMORY says otherwise
+  std::size_t memory_bytes = 0;  // of each device; the model's unless the setting `memory` says otherwise
   int devices = 1;
   int machine_devices = 1;            // on the machine, whatever CUDA_VISIBLE_DEVICES leaves
   std::vector<int> physical_devices;  // the number on the machine of each device that CUDA_VISIBLE_DEVICES leaves
@@ -42,7 +42,7 @@ struct Config {
   LatencyModel latency() const;
 };
 
-// Throws InvalidArgument that names variable, value and rule.
+// Throws InvalidArgument that names variable, key, value and rule.
 Config read_config();
 
 // A call by its name, "malloc", "event_query", …; throws InvalidArgument that lists them.

@@ -27,7 +27,7 @@ AddressRange reserve_addresses(std::size_t bytes) {
       mmap(reinterpret_cast<void*>(kPreferredAddress), mapped_bytes, PROT_NONE, kFlags | MAP_FIXED_NOREPLACE, -1, 0);
   if (start == MAP_FAILED) start = mmap(nullptr, mapped_bytes, PROT_NONE, kFlags, -1, 0);
   if (start == MAP_FAILED) {
-    throw InvalidArgument(formatted("CACHALOT_SIM_ADDRESS_SPACE: the system refuses {} of address space ({})",
+    throw InvalidArgument(formatted("CACHALOT_SIM: option address_space: the system refuses {} of address space ({})",
                                     format_bytes(bytes), std::strerror(errno)));
   }
   return {round_up(reinterpret_cast<Address>(start), kPhysicalUnit), bytes};

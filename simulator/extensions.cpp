@@ -1,9 +1,11 @@
 #include <algorithm>
+#include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
 #include "cachalot/simulator.h"
+#include "policy/simulation_settings.h"
 #include "simulator/calls.h"
 #include "simulator/config.h"
 #include "simulator/process.h"
@@ -75,6 +77,17 @@ std::int64_t cachalot_sim_contexts(int device) {
 
 std::int64_t cachalot_sim_breaches() {
   return figure([](Process& process) { return process.watch().breaches(); });
+}
+
+const char* cachalot_sim_setting(const char* key) {
+  thread_local std::string found;
+  try {
+    const SimulationSettings settings = SimulationSettings::of_environment();
+    const std::string* const value = settings.find(key);
+    return value == nullptr ? nullptr : (found = *value).c_str();
+  } catch (const InvalidArgument&) {  // the first call of CUDA tells of it
+    return nullptr;
+  }
 }
 
 int cachalot_sim_is_used() { return Process::exists() ? 1 : 0; }

@@ -9,7 +9,7 @@
 namespace cachalot::simulator {
 
 struct GpuModel {
-  std::string_view key;      // as in CACHALOT_SIM_GPU
+  std::string_view key;      // as `gpu` of CACHALOT_SIM
   std::string_view aliases;  // other names, separated by spaces
   std::string_view product;  // as cudaDeviceProp::name
   std::size_t memory_bytes;  // as cudaDeviceProp::totalGlobalMem: what the driver leaves of the nominal size

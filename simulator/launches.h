@@ -21,7 +21,7 @@ class Launches {
   Launches(const Config& config, HostMemory& host_memory, Devices& devices, Captures& captures, ImplicitOrder& order)
       : config_(config), host_memory_(host_memory), devices_(devices), captures_(captures), order_(order) {}
 
-  // Takes the time of CACHALOT_SIM_LAUNCH_NS, and waits while the stream's queue is full.
+  // Takes the time that `launch_ns` of CACHALOT_SIM says, and waits while the stream's queue is full.
   void launch(StreamState& stream, cudaGraphNodeType type) CACHALOT_LOCKED;
   // Where copies take the bus, one between host and device does, and the host waits for pageable memory.
   void launch_copy(StreamState& stream, const void* to, const void* from, std::size_t bytes) CACHALOT_LOCKED;

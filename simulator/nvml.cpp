@@ -227,7 +227,7 @@ NVML_FUNCTION(nvmlDeviceGetMemoryInfo_v2)(NvmlDevice handle, NvmlMemoryV2* memor
   });
 }
 
-// This process, and those that share the device (CACHALOT_SIM_SHARED).
+// This process, and those that share the device (`shared` of CACHALOT_SIM).
 NVML_FUNCTION(nvmlDeviceGetComputeRunningProcesses)(NvmlDevice handle, unsigned int* count, NvmlProcess* processes) {
   return call_of_device(handle, [&](Process& process, int device) {
     if (count == nullptr) return kNvmlInvalidArgument;

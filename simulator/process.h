@@ -45,7 +45,7 @@ namespace cachalot::simulator {
 
 class Process {
  public:
-  // Null, with the error that calls must return, in a forked child and when a CACHALOT_SIM_ variable is bad.
+  // Null, with the error that calls must return, in a forked child and when CACHALOT_SIM is bad.
   static Process* get(cudaError_t& error) {
     Process* process = instance.load(std::memory_order_acquire);
     return process ? process : make(error);

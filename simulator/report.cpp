@@ -15,11 +15,14 @@
 namespace cachalot::simulator {
 namespace {
 
-std::FILE* open_file(const char* variable, const std::string& path) {
+std::FILE* open_file(const char* setting, const std::string& path) {
   if (path.empty()) return nullptr;
   if (path == "-") return stderr;
   std::FILE* file = std::fopen(path.c_str(), "we");
-  if (!file) throw InvalidArgument(formatted("{}: '{}' cannot be written: {}", variable, path, std::strerror(errno)));
+  if (!file) {
+    throw InvalidArgument(
+        formatted("CACHALOT_SIM: option {}: '{}' cannot be written: {}", setting, path, std::strerror(errno)));
+  }
   return file;
 }
 
@@ -27,8 +30,8 @@ std::FILE* open_file(const char* variable, const std::string& path) {
 
 void Report::open(const std::string& log_path, const std::string& report_path,
                   const std::vector<int>& physical_devices) {
-  log_ = open_file("CACHALOT_SIM_LOG", log_path);
-  report_ = open_file("CACHALOT_SIM_REPORT", report_path);
+  log_ = open_file("log", log_path);
+  report_ = open_file("report", report_path);
   for (const int device : physical_devices) summaries_.emplace_back().physical_device = device;
 }
 

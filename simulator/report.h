@@ -1,4 +1,4 @@
-// What CACHALOT_SIM_LOG and CACHALOT_SIM_REPORT write; simulator/README.md describes both.
+// What the settings `log` and `report` of CACHALOT_SIM write; simulator/README.md describes both.
 #pragma once
 
 #include <cstdint>

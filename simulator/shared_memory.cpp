@@ -17,7 +17,7 @@ namespace cachalot::simulator {
 namespace {
 
 [[noreturn]] void fail_file(const std::string& path) {
-  throw InvalidArgument(formatted("CACHALOT_SIM_SHARED: '{}' cannot be used: {}", path, std::strerror(errno)));
+  throw InvalidArgument(formatted("CACHALOT_SIM: option shared: '{}' cannot be used: {}", path, std::strerror(errno)));
 }
 
 // Of the file's bytes one alone.
@@ -102,8 +102,8 @@ std::size_t SharedMemory::take_slot(const std::string& path) {
     shared_->used_slots = std::max<std::uint64_t>(shared_->used_slots, slot + 1);
     return slot;
   }
-  throw InvalidArgument(formatted("CACHALOT_SIM_SHARED: '{}' has no room for more than {} processes at a time", path,
-                                  SharedMemoryFile::kSlots));
+  throw InvalidArgument(formatted("CACHALOT_SIM: option shared: '{}' has no room for more than {} processes at a time",
+                                  path, SharedMemoryFile::kSlots));
 }
 
 void SharedMemory::forget_dead() {

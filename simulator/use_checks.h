@@ -1,4 +1,4 @@
-// With CACHALOT_SIM_STRICT: tells of two copies or fills that use the same memory in no order, and of memory that
+// With strict:1 of CACHALOT_SIM: tells of two copies or fills that use the same memory in no order, and of memory that
 // goes while one of them uses it.
 #pragma once
 

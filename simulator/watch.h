@@ -1,4 +1,4 @@
-// CACHALOT_SIM_STRICT: what the program does against CUDA's rules, and what it has not given back when it ends, with the call
+// strict:1 of CACHALOT_SIM: what the program does against CUDA's rules, and what it has not given back when it ends, with the call
 // stacks. simulator/README.md says what is found.
 //
 // A call that breaks a rule fails, and the message of the failure says which rule. It is a breach where the failure tells of

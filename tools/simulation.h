@@ -29,13 +29,13 @@ struct SimulationOptions {
   std::optional<std::string> gpu;     // a key of the table of GPUs; the simulator's default without
   std::optional<std::string> memory;  // of each device, "24GiB"; the GPU's own without
   // What the CUDA context and libraries take of each device: a size, "none" or "model", an estimate. Without,
-  // CACHALOT_SIM_CONTEXT's, otherwise "model".
+  // `context` of CACHALOT_SIM, otherwise "model".
   std::optional<std::string> context;
   int devices = 1;
   std::optional<RankAlone> rank;      // the program is one rank of a job whose others are absent
   std::string compute = "small";      // which operations of PyTorch: none, small or all (simulator/README.md)
   std::string unknown = "zero";       // what sizes are that depend on unknown values: zero, expected or max
-  bool strict = false;                // CUDA's rules are watched: CACHALOT_SIM_STRICT (simulator/README.md)
+  bool strict = false;                // CUDA's rules are watched: strict:1 of CACHALOT_SIM (simulator/README.md)
   std::optional<int> max_steps;       // the program is ended after so many optimizer steps, or forward calls
   std::optional<double> max_seconds;  // and after so much time
   std::string trace_path;             // every allocation of the program, in data/traces' format; empty: not wanted
@@ -60,7 +60,7 @@ struct RecordedTrace {
 // One process of the program that used a device.
 struct ProcessReport {
   int process = 0;        // its id
-  nlohmann::json driver;  // what the simulated driver saw: CACHALOT_SIM_REPORT (simulator/README.md)
+  nlohmann::json driver;  // what the simulated driver saw: `report` of CACHALOT_SIM (simulator/README.md)
   nlohmann::json torch;   // what PyTorch's allocator did: simulator/python/cachalot_simulator; null without PyTorch
   std::vector<CardTable> cards;       // for each device whose allocations are known, if the program fits on it
   std::vector<RecordedTrace> traces;  // likewise, where they were asked for

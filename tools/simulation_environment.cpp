@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "cachalot/errors.h"
+#include "policy/simulation_settings.h"
 #include "tools/python_program.h"
 #include "tools/simulation_files.h"
 
@@ -32,7 +33,9 @@ class Environment {
     }
   }
   void set(const std::string& name, std::string value) { values_[name] = std::move(value); }
-  void set_default(const std::string& name, const std::string& value) { values_.try_emplace(name, value); }
+  void erase_if(bool (*is_such)(std::string_view name)) {
+    std::erase_if(values_, [&](const auto& variable) { return is_such(variable.first); });
+  }
   // In front of what is there, behind a colon.
   void prepend(const std::string& name, const std::string& value) {
     std::string& list = values_[name];
@@ -58,7 +61,31 @@ void describe_rank(Environment& environment, const RankAlone& alone, int devices
   environment.set("GROUP_RANK", std::to_string(alone.rank / devices));
   environment.set("MASTER_ADDR", "127.0.0.1");
   environment.set("MASTER_PORT", "29500");
-  environment.set("CACHALOT_SIM_ABSENT_RANKS", "1");
+}
+
+// The user's, and on top of them what the options say.
+SimulationSettings settings_of_run(const SimulationOptions& options, const fs::path& reports) {
+  SimulationSettings settings = SimulationSettings::of_environment();
+  if (options.gpu) settings.set("gpu", *options.gpu);
+  if (options.memory) settings.set("memory", *options.memory);
+  if (settings.find("context") == nullptr) settings.set("context", "model");
+  if (options.context) settings.set("context", *options.context);
+  settings.set("devices", std::to_string(options.devices));
+  settings.set("report", (reports / "driver-%p.json").string());
+  settings.set("observe", reports.string());
+  settings.set("compute", options.compute);
+  settings.set("unknown", options.unknown);
+  if (options.compute == "all") settings.set("copy_bytes", kEveryCopy);
+  settings.set("shared", (reports / kSharedMemory).string());
+  if (options.rank) settings.set("absent_ranks", "1");
+  if (options.strict) settings.set("strict", "1");
+  if (options.is_one_of_many) settings.set("traces_only", "1");
+  if (options.max_steps) settings.set("max_steps", std::to_string(*options.max_steps));
+  if (!options.trace_path.empty()) {
+    settings.set("trace", fs::absolute(options.trace_path).string());
+    settings.set("log", (reports / "log-%p.txt").string());
+  }
+  return settings;
 }
 
 Environment with_modules(const fs::path& simulator) {
@@ -97,25 +124,9 @@ fs::path find_simulator() {
 std::vector<std::string> environment_of_run(const SimulationOptions& options, const fs::path& simulator,
                                             const fs::path& reports) {
   Environment environment = with_simulator(simulator);
-  if (options.gpu) environment.set("CACHALOT_SIM_GPU", *options.gpu);
-  if (options.memory) environment.set("CACHALOT_SIM_MEMORY", *options.memory);
-  environment.set_default("CACHALOT_SIM_CONTEXT", "model");
-  if (options.context) environment.set("CACHALOT_SIM_CONTEXT", *options.context);
-  environment.set("CACHALOT_SIM_DEVICES", std::to_string(options.devices));
-  environment.set("CACHALOT_SIM_REPORT", (reports / "driver-%p.json").string());
-  environment.set("CACHALOT_SIM_OBSERVE", reports.string());
-  environment.set("CACHALOT_SIM_COMPUTE", options.compute);
-  environment.set("CACHALOT_SIM_UNKNOWN", options.unknown);
-  if (options.compute == "all") environment.set("CACHALOT_SIM_COPY_BYTES", kEveryCopy);
-  environment.set("CACHALOT_SIM_SHARED", (reports / kSharedMemory).string());
+  environment.erase_if(SimulationSettings::is_variable);
+  environment.set("CACHALOT_SIM", settings_of_run(options, reports).text());
   if (options.rank) describe_rank(environment, *options.rank, options.devices);
-  if (options.strict) environment.set("CACHALOT_SIM_STRICT", "1");
-  if (options.is_one_of_many) environment.set("CACHALOT_SIM_TRACES_ONLY", "1");
-  if (options.max_steps) environment.set("CACHALOT_SIM_MAX_STEPS", std::to_string(*options.max_steps));
-  if (!options.trace_path.empty()) {
-    environment.set("CACHALOT_SIM_TRACE", fs::absolute(options.trace_path).string());
-    environment.set("CACHALOT_SIM_LOG", (reports / "log-%p.txt").string());
-  }
   return environment.entries();
 }
 

@@ -9,7 +9,7 @@
 
 namespace cachalot::tools {
 
-// The file of CACHALOT_SIM_SHARED, in the folder for reports.
+// The file of `shared` of CACHALOT_SIM, in the folder for reports.
 inline constexpr const char* kSharedMemory = "devices";
 
 // Returns the folder of the simulator: what CACHALOT_SIMULATOR names, otherwise beside this command, built or installed.

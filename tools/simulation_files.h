@@ -19,7 +19,7 @@ bool uses_a_device(const nlohmann::json& driver);
 // Whether a driver's report tells of a breach of CUDA's rules, or of something that was not given back.
 bool breaks_rules(const nlohmann::json& driver);
 
-// The allocations and frees of a driver's log (CACHALOT_SIM_LOG; simulator/README.md has the format) as a trace in
+// The allocations and frees of a driver's log (`log` of CACHALOT_SIM; simulator/README.md has the format) as a trace in
 // data/traces' format, all on one stream.
 std::string trace_of_log(std::istream& log);
 

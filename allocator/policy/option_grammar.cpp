@@ -15,21 +15,44 @@ namespace {
 
 bool is_separator(char c) { return c == ',' || c == ':' || c == '[' || c == ']'; }
 
-// No key and no value is near as long; messages repeat them.
-constexpr std::size_t kLongestToken = 256;
+struct Token {
+  std::string text;
+  bool is_separator = false;
+};
+
+// Takes what is quoted off the text, which begins with the quote.
+std::string take_quoted(std::string_view& text, const Dialect& dialect) {
+  const std::string_view all = text;
+  const char quote = text.front();
+  std::string quoted;
+  for (text.remove_prefix(1); !text.empty(); text.remove_prefix(1)) {
+    if (text.front() == quote) {
+      text.remove_prefix(1);
+      if (text.empty() || text.front() != quote) return quoted;
+    }
+    quoted += text.front();
+  }
+  throw InvalidArgument(formatted("{}: the quote before '{:.60}' has no end", dialect.name, all.substr(1)));
+}
 
 // PyTorch's tokens: separators stand alone, whitespace vanishes.
-std::vector<std::string> tokenize(std::string_view text) {
-  std::vector<std::string> tokens;
+std::vector<Token> tokenize(std::string_view text, const Dialect& dialect) {
+  std::vector<Token> tokens;
   bool glue = false;
-  for (const char c : text) {
+  while (!text.empty()) {
+    const char c = text.front();
+    if (!glue && dialect.quotes.find(c) != std::string_view::npos) {
+      tokens.push_back({take_quoted(text, dialect)});
+      continue;
+    }
+    text.remove_prefix(1);
     if (std::isspace(static_cast<unsigned char>(c))) continue;
-    if (is_separator(c) || !glue) tokens.emplace_back();
-    tokens.back() += c;
+    if (is_separator(c) || !glue) tokens.push_back({"", is_separator(c)});
+    tokens.back().text += c;
     glue = !is_separator(c);
-    CACHALOT_REQUIRE(tokens.back().size() <= kLongestToken,
-                     "allocator options: '{:.60}...' has more than {} characters, as no key or value has",
-                     tokens.back(), kLongestToken);
+    CACHALOT_REQUIRE(tokens.back().text.size() <= dialect.longest_token,
+                     "{}: '{:.60}...' has more than {} characters, as no key or value has", dialect.name,
+                     tokens.back().text, dialect.longest_token);
   }
   return tokens;
 }
@@ -37,12 +60,12 @@ std::vector<std::string> tokenize(std::string_view text) {
 // Reads settings from tokens.
 class Grammar {
  public:
-  explicit Grammar(std::vector<std::string> tokens) : tokens_(std::move(tokens)) {}
+  Grammar(std::vector<Token> tokens, const Dialect& dialect) : tokens_(std::move(tokens)), dialect_(dialect) {}
 
   std::vector<OptionSetting> read() {
     std::vector<OptionSetting> settings;
     if (at_end()) return settings;
-    CACHALOT_REQUIRE(at_word(), "allocator options: found {} at the start, where a key is expected", found());
+    CACHALOT_REQUIRE(at_word(), "{}: found {} at the start, where a key is expected", dialect_.name, found());
     do {
       settings.push_back(read_setting());
     } while (take_comma(settings.back()));
@@ -51,13 +74,15 @@ class Grammar {
 
  private:
   bool at_end() const { return next_ == tokens_.size(); }
-  bool at(char separator) const { return !at_end() && tokens_[next_].front() == separator; }
-  bool at_word() const { return !at_end() && !is_separator(tokens_[next_].front()); }
-  std::string found() const { return at_end() ? "the end" : formatted("'{}'", tokens_[next_]); }
+  bool at(char separator) const {
+    return !at_end() && tokens_[next_].is_separator && tokens_[next_].text.front() == separator;
+  }
+  bool at_word() const { return !at_end() && !tokens_[next_].is_separator; }
+  std::string found() const { return at_end() ? "the end" : formatted("'{}'", tokens_[next_].text); }
 
   OptionSetting read_setting() {
     OptionSetting setting;
-    setting.key = tokens_[next_++];
+    setting.key = tokens_[next_++].text;
     CACHALOT_REQUIRE(at(':'), "option {}: found {} after the key: ':' and a value are expected there", setting.key,
                      found());
     ++next_;
@@ -72,7 +97,7 @@ class Grammar {
   void read_list(OptionSetting& setting) {
     setting.is_list = true;
     do {
-      setting.value += tokens_[next_++];  // '[' or ','
+      setting.value += tokens_[next_++].text;  // '[' or ','
       OptionInterval interval;
       interval.boundary = read_word(setting);
       setting.value += interval.boundary;
@@ -86,24 +111,27 @@ class Grammar {
 
   std::string read_word(const OptionSetting& setting) {
     if (!at_word()) refuse(setting, formatted("found {} where a value is expected", found()));
-    return tokens_[next_++];
+    return tokens_[next_++].text;
   }
 
   void expect(char separator, OptionSetting& setting) {
     if (!at(separator)) refuse(setting, formatted("found {} where '{}' is expected", found(), separator));
-    setting.value += tokens_[next_++];
+    setting.value += tokens_[next_++].text;
   }
 
   // Between two settings; false at the end.
   bool take_comma(const OptionSetting& before) {
     if (at_end()) return false;
-    if (!at(',')) refuse(before, formatted("found {} after it, where ',' or the end is expected", found()));
+    if (!at(','))
+      refuse(before, formatted("found {} after it, where ',' or the end is expected{}", found(),
+                               dialect_.quotes.empty() ? "" : "; a value with ',' or ':' stands in quotes"));
     ++next_;
     if (!at_word()) refuse(before, formatted("found {} after its ',', where a key is expected", found()));
     return true;
   }
 
-  std::vector<std::string> tokens_;
+  std::vector<Token> tokens_;
+  const Dialect& dialect_;
   std::size_t next_ = 0;
 };
 
@@ -117,6 +145,8 @@ bool names_option(std::string_view text, std::string_view key) {
   return std::ranges::any_of(read_settings(text), [&](const OptionSetting& setting) { return setting.key == key; });
 }
 
-std::vector<OptionSetting> read_settings(std::string_view text) { return Grammar(tokenize(text)).read(); }
+std::vector<OptionSetting> read_settings(std::string_view text, const Dialect& dialect) {
+  return Grammar(tokenize(text, dialect), dialect).read();
+}
 
 CACHALOT_END

@@ -2,6 +2,7 @@
 // check.
 #pragma once
 
+#include <cstddef>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -24,8 +25,16 @@ struct OptionSetting {
   std::vector<OptionInterval> intervals;
 };
 
+// A Dialect says what the text may have beside PyTorch's grammar.
+struct Dialect {
+  std::string_view name;         // of the text, for messages
+  std::size_t longest_token;     // no key and no value is near as long; messages repeat them
+  std::string_view quotes = "";  // a value between two of one of these is what stands there, a doubled one being one
+};
+inline constexpr Dialect kAllocatorOptions{"allocator options", 256};
+
 // Returns the settings in the order of the text. Throws InvalidArgument for a text that is none.
-std::vector<OptionSetting> read_settings(std::string_view text);
+std::vector<OptionSetting> read_settings(std::string_view text, const Dialect& dialect = kAllocatorOptions);
 
 // Returns true if the text, which is known to be settings, has one of this key.
 bool names_option(std::string_view text, std::string_view key);

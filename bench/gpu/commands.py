@@ -37,7 +37,7 @@ class Machine:
             return kept
         simulator = self.build / "simulator"
         return kept | {"LD_PRELOAD": str(simulator / "libcachalot_simulator.so"), "LD_LIBRARY_PATH": str(simulator / "driver"),
-                       "CACHALOT_SIM_DEVICES": "2", "CACHALOT_SIM_MEMORY": "4GiB"} | simulated
+                       "CACHALOT_SIM": "devices:2,memory:4GiB"} | simulated
 
     def why_no_torch(self):
         if self._why_no_torch is None:

@@ -5,7 +5,7 @@
 
 The last lines are options of `cachalot simulate`. The GPU should have no other work meanwhile. Needs PyTorch. The
 memory before the context is NVML's figure; without NVML, as on the simulated GPU, it is taken for 0. On the simulated
-GPU the figures are those of CACHALOT_SIM_CONTEXT.
+GPU the figures are those of `context` of CACHALOT_SIM.
 """
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ def program(name, *parts, **options):
 PYTHON, CTEST_PROGRAM, SANITIZER = "python", "ctest", "compute-sanitizer"
 CUDA_TESTS = "--gtest_filter=*Cuda*:*Gpu*"
 CONTRACT = "--gtest_filter=*Cuda*Contract*:CudaDeviceTest*"
-WHOLE_COPIES = {"CACHALOT_SIM_COPY_BYTES": "1GiB", "CACHALOT_SIM_MEMORY": "80GiB"}
+WHOLE_COPIES = {"CACHALOT_SIM": "devices:2,copy_bytes:1GiB,memory:80GiB"}
 PEERS = [PYTHON, "bench/peers.py", "{build}", "--gpu", "--quick", "--markdown"]
 NO_GPU_TO_WATCH = "the device is simulated: there is no GPU code to watch"
 
@@ -91,7 +91,7 @@ STAGES = [
         Command(["tests/test_kernels", CUDA_TESTS], GTEST, simulated=WHOLE_COPIES),
         Command(["examples/cub_scratch"], STATUS),
         Command(["examples/async_transfer", "--mib", "1", "--steps", "5"], STATUS),
-        Command(["examples/lsm_pricing", "--on", "gpu"], STATUS, simulated={"CACHALOT_SIM_MEMORY": "8GiB"}),
+        Command(["examples/lsm_pricing", "--on", "gpu"], STATUS, simulated={"CACHALOT_SIM": "devices:2,memory:8GiB"}),
     ], ["test_kernels", "example_cub_scratch", "example_async_transfer", "example_lsm_pricing"], True),
     Stage("peers", "Other allocators on real cudaMalloc, and the page heap against expandable segments", 280, [
         Command(PEERS + ["--only", "hot_pair,churn,threads"], TABLE, quick=["--only", "hot_pair", "--peers", "cuda"]),

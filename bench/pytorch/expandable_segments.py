@@ -55,7 +55,7 @@ def record(options, trace, mib):
     environment = kept | {
         "LD_PRELOAD": str(build / "simulator/libcachalot_simulator.so"),
         "LD_LIBRARY_PATH": str(build / "simulator/driver"),
-        "CACHALOT_SIM_MEMORY": f"{mib}MiB",
+        "CACHALOT_SIM": f"memory:{mib}MiB",
         "PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True",
     }
     done = subprocess.run([options.python, __file__, "--play", trace], env=environment, capture_output=True, text=True)

@@ -16,5 +16,5 @@ elif ! "$python" -c 'import torch, sys; sys.exit(torch.version.cuda is None)' 2>
   echo "$program: skipped: $python has no PyTorch with CUDA (set CACHALOT_PYTHON)"
 else
   env PYTHONPATH="$build_dir/python" CACHALOT_CACHE_DIR="$build_dir/python/cache" LD_PRELOAD="$simulator" \
-    LD_LIBRARY_PATH="$build_dir/simulator/driver" CACHALOT_SIM_MEMORY=80GiB "$python" "bench/$program"
+    LD_LIBRARY_PATH="$build_dir/simulator/driver" CACHALOT_SIM=memory:80GiB "$python" "bench/$program"
 fi

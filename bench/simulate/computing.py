@@ -75,10 +75,10 @@ for steps in sys.stdin:
 class Program:
     """The training in a simulated process, which takes steps when it is told to."""
 
-    def __init__(self, options: argparse.Namespace, which: str, **variables: int) -> None:
+    def __init__(self, options: argparse.Namespace, which: str, settings: str = "") -> None:
         self.process = subprocess.Popen([options.command, "simulate", "--compute", which, "--", options.python, "-c", STEPS],
                                         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-                                        env=os.environ | {name: str(value) for name, value in variables.items()})
+                                        env=os.environ | {"CACHALOT_SIM": settings})
 
     def turn(self) -> float:
         """Milliseconds of processor time that the best of some steps takes."""
@@ -103,7 +103,7 @@ def take_turns(options: argparse.Namespace, programs: list[Program]) -> list[lis
 def compare_limits(options: argparse.Namespace) -> None:
     """All programs take turns, so that the ratios are of one state of the machine."""
     programs = [Program(options, "none")]
-    programs += [Program(options, "small", CACHALOT_SIM_COMPUTE_BYTES=most, CACHALOT_SIM_COMPUTE_WORK=100 * most) for most in LIMITS]
+    programs += [Program(options, "small", f"compute_bytes:{most},compute_work:{100 * most}") for most in LIMITS]
     without, *computing = map(min, zip(*take_turns(options, programs)))
     print("bytes of an operation    times as long as without computing")
     for most, time in zip(LIMITS, computing):

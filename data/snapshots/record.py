@@ -111,7 +111,7 @@ def forked(name: str, one: programs.Program, out: Path) -> None:
     if child == 0:
         status = 1
         try:
-            os.environ.update(CACHALOT_SIM_MEMORY=one.memory, CACHALOT_SIM_DEVICES=str(one.devices), CACHALOT_SIM_CONTEXT=CONTEXT)
+            os.environ["CACHALOT_SIM"] = f"memory:{one.memory},devices:{one.devices},context:{CONTEXT}"
             os.environ["PYTORCH_CUDA_ALLOC_CONF"] = one.settings
             run(one, out)
             status = 0

@@ -110,7 +110,7 @@ void check_times(const Job& job, const Times& times, Relations& relations) {
   const BreakEven copies = async_transfer::measure_break_even(job.bytes());
   if (!copies.copies()) {
     fmt::print(
-        "copies take no longer from pageable memory here (CACHALOT_SIM_COPIES=published?): no claim about time\n");
+        "copies take no longer from pageable memory here (CACHALOT_SIM=copies:published?): no claim about time\n");
     return;
   }
   relations.holds(times.pinned_us > times.two_buffers_us, "to pin at each step is slower than to reuse");

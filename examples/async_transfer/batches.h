@@ -21,7 +21,7 @@ class Results {
   explicit Results(const Job& job) : job_(job) {}
   void check(int step, const float* batch);
 
-  // On the simulated runtime kernels compute nothing, and copies beyond CACHALOT_SIM_COPY_BYTES give zeros.
+  // On the simulated runtime kernels compute nothing, and copies beyond `copy_bytes` of CACHALOT_SIM give zeros.
   bool are_computed() const { return computed_ == checked_; }
   bool are_as_sent() const { return as_sent_ == checked_; }
   bool are_zeros() const { return zeros_ == checked_; }

@@ -1,6 +1,6 @@
 // One rank of a communicator: where the others are, what it has sent them and what it waits for.
 //
-// With CACHALOT_SIM_ABSENT_RANKS there are no others: nothing is sent, and nothing comes.
+// With absent_ranks:1 of CACHALOT_SIM there are no others: nothing is sent, and nothing comes.
 //
 // As in NCCL, only `abort` and `state` may be called while another thread uses the communicator.
 #pragma once

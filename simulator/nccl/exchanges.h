@@ -1,6 +1,6 @@
 // Collectives, sends and receives: what each rank gives to whom, and what becomes of it.
 //
-// The whole of a call's data is moved if no rank has more than CACHALOT_SIM_COPY_BYTES of it; the call then blocks the host
+// The whole of a call's data is moved if no rank has more than `copy_bytes` of CACHALOT_SIM of it; the call then blocks the host
 // until the ranks that this one receives from have made it. Of larger ones nothing is moved, and nobody waits. In a capture
 // the stream gets a node, and nothing is moved, as with copies.
 //

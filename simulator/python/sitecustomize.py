@@ -23,7 +23,8 @@ def import_the_users_own() -> None:
 try:
     import_the_users_own()
 finally:  # Python tells an error of it, and goes on
-    if os.environ.get("CACHALOT_SIM_OBSERVE"):
-        from cachalot_simulator import watch_program
+    if os.environ.get("CACHALOT_SIM"):
+        from cachalot_simulator import is_observed, watch_program
 
-        watch_program()
+        if is_observed():
+            watch_program()

@@ -115,7 +115,7 @@ TEST(CubComparisonOnGpu, TheSameCallsGiveTheSameResults) {
   int devices = 0;
   if (cudaGetDeviceCount(&devices) != cudaSuccess || devices < 2)
     GTEST_SKIP() << "this needs two GPUs, or simulated ones";
-  if (std::getenv("CACHALOT_SIM_LAUNCH_NS") == nullptr)
+  if (std::getenv("CACHALOT_SIM") == nullptr)
     GTEST_SKIP() << "whether work is done must not depend on the moment: this needs simulated GPUs";
   const std::uint64_t seed = seed_or(7);
   SCOPED_TRACE("seed " + std::to_string(seed));

@@ -44,8 +44,8 @@ def run_forked(program: str, stem: Path) -> None:
     if child == 0:
         status = 1
         try:
-            os.environ.update(OUT=str(stem), CACHALOT_SIM_DEVICES="2", CACHALOT_SIM_MEMORY=MEMORY.get(program, "1GiB"), CACHALOT_SIM_CONTEXT="120MiB",
-                              CACHALOT_SIM_SHARED=f"{stem}.shared")
+            memory = MEMORY.get(program, "1GiB")
+            os.environ.update(OUT=str(stem), CACHALOT_SIM=f'devices:2,memory:{memory},context:120MiB,shared:"{stem}.shared"')
             sys.path.insert(0, str(FOLDER))
             runpy.run_path(str(FOLDER / f"{program}.py"), run_name="__main__")
         except SystemExit as end:

@@ -22,7 +22,7 @@ using tools::Outcome;
 using tools::TemporaryFile;
 
 Outcome run_peer(const std::string& arguments) {
-  return tools::run_command("LD_PRELOAD='" CACHALOT_SIMULATOR "' CACHALOT_SIM_MEMORY=64GiB '" CACHALOT_PEERS_DIR "'/" +
+  return tools::run_command("LD_PRELOAD='" CACHALOT_SIMULATOR "' CACHALOT_SIM=memory:64GiB '" CACHALOT_PEERS_DIR "'/" +
                             arguments);
 }
 

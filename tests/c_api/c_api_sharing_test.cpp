@@ -12,8 +12,8 @@
 namespace cachalot::testing {
 namespace {
 
-const Environment kPages = {{"CACHALOT_CONF", "heap:pages,page_size_mb:2"}, {"CACHALOT_SIM_DEVICES", "2"}};
-const Environment kSegments = {{"CACHALOT_SIM_DEVICES", "2"}};
+const Environment kPages = {{"CACHALOT_CONF", "heap:pages,page_size_mb:2"}, {"CACHALOT_SIM", "devices:2"}};
+const Environment kSegments = {{"CACHALOT_SIM", "devices:2"}};
 
 bool message_has(const char* part) { return std::strstr(cachalot_last_error(), part) != nullptr; }
 

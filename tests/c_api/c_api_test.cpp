@@ -214,7 +214,7 @@ TEST(CApi, AFreeOnAnotherStreamIsAUseThere) {
 }
 
 TEST(CApi, DevicesHaveCachesOfTheirOwn) {
-  in_fresh_process({{"CACHALOT_CONF", "thread_cache:True"}, {"CACHALOT_SIM_DEVICES", "2"}}, [] {
+  in_fresh_process({{"CACHALOT_CONF", "thread_cache:True"}, {"CACHALOT_SIM", "devices:2"}}, [] {
     const auto pair_on = [](int device) {
       cachalot_free(cachalot_malloc(1000, device, nullptr), 1000, device, nullptr);
     };
@@ -275,7 +275,7 @@ TEST(CApi, SizesFrom1EiBOnFailAndNameTheValue) {
 }
 
 TEST(CApi, UnknownDevicesAreRefusedByNameEverywhere) {
-  in_fresh_process({{"CACHALOT_SIM_DEVICES", "2"}}, [] {
+  in_fresh_process({{"CACHALOT_SIM", "devices:2"}}, [] {
     for (const auto& [device, text] :
          {std::pair{2, "2"}, {99, "99"}, {-2, "-2"}, {std::numeric_limits<int>::min(), "-2147483648"}}) {
       for (const DeviceFunction& function : kAllDevicesFunctions) {
@@ -377,7 +377,7 @@ TEST(CApi, WithoutAGuardThereIsNothingToCheck) {
 }
 
 TEST(CApi, AFreeThatDoesNotMatchChangesNothingAndSaysWhy) {
-  in_fresh_processes({{"CACHALOT_SIM_DEVICES", "2"}}, [] {
+  in_fresh_processes({{"CACHALOT_SIM", "devices:2"}}, [] {
     char* const p = static_cast<char*>(cachalot_malloc(1000, 0, nullptr));
     ASSERT_NE(p, nullptr);
     const json before = state_of(0);
@@ -456,7 +456,7 @@ TEST(CApi, NullWhereAPointerIsNeededIsRefused) {
 // ---- Sleep ----------------------------------------------------------------------------------------------------------
 
 TEST(CApi, ATagSleepsAndWakesWithItsAllocations) {
-  in_fresh_process({{"CACHALOT_CONF", "heap:pages"}, {"CACHALOT_SIM_MEMORY", "64MiB"}}, [] {
+  in_fresh_process({{"CACHALOT_CONF", "heap:pages"}, {"CACHALOT_SIM", "memory:64MiB"}}, [] {
     ASSERT_EQ(cachalot_begin_tagged("weights", -1), CACHALOT_OK) << last_error();
     void* const weights = cachalot_malloc(40 * kMiB, 0, nullptr);
     ASSERT_EQ(cachalot_end_tagged("weights", -1), CACHALOT_OK) << last_error();
@@ -529,7 +529,7 @@ TEST(CApi, WhatCannotSleepIsRefusedByName) {
 // ---- Running out ----------------------------------------------------------------------------------------------------
 
 TEST(CApi, OutOfMemoryIsNullWithAMessageAndNothingIsLost) {
-  in_fresh_process({{"CACHALOT_SIM_MEMORY", "64MiB"}}, [] {
+  in_fresh_process({{"CACHALOT_SIM", "memory:64MiB"}}, [] {
     void* const p = cachalot_malloc(40 * kMiB, 0, nullptr);
     ASSERT_NE(p, nullptr);
     EXPECT_EQ(cachalot_malloc(30 * kMiB, 0, nullptr), nullptr);
@@ -542,7 +542,7 @@ TEST(CApi, OutOfMemoryIsNullWithAMessageAndNothingIsLost) {
 }
 
 TEST(CApi, AFractionLimitsWhatIsHeld) {
-  in_fresh_process({{"CACHALOT_SIM_MEMORY", "100MiB"}}, [] {
+  in_fresh_process({{"CACHALOT_SIM", "memory:100MiB"}}, [] {
     EXPECT_EQ(cachalot_set_memory_fraction(0.5, 0), CACHALOT_OK);
     EXPECT_EQ(cachalot_malloc(52 * kMiB, 0, nullptr), nullptr);
     EXPECT_NE(cachalot_malloc(50 * kMiB, 0, nullptr), nullptr);
@@ -663,7 +663,7 @@ TEST(CApi, AForkedChildIsRefusedByNameAndItsFreesDoNothing) {
 }
 
 TEST(CApi, DevicesHaveMemoryAndFiguresOfTheirOwn) {
-  in_fresh_process({{"CACHALOT_SIM_DEVICES", "3"}, {"CACHALOT_SIM_MEMORY", "1 GiB"}}, [] {
+  in_fresh_process({{"CACHALOT_SIM", "devices:3,memory:1 GiB"}}, [] {
     for (int device = 0; device < 3; ++device) {
       void* const p = cachalot_malloc(300 * kMiB, device, nullptr);
       cachalot_free(p, 300 * kMiB, device, nullptr);
@@ -743,26 +743,26 @@ TEST(CApi, ABadEnvironmentFailsEveryCallUntilItIsMended) {
       {"CACHALOT_CONF", "heap:segments,", {"heap", "'segments'"}},
       {"CACHALOT_CONF", "page_size_mb:3", {"page_size_mb", "'3'", "multiple of 2"}},
       {"CACHALOT_SIMULATE", "yes", {"'yes'", "is not 1"}},
-      {"CACHALOT_SIM_MEMORY", "lots", {"'lots'"}},
-      {"CACHALOT_SIM_MEMORY", "-1", {"'-1'"}},
-      {"CACHALOT_SIM_MEMORY", "1MiB", {"'1MiB'", "2 MiB"}},
-      {"CACHALOT_SIM_MEMORY", "", {"''"}},
-      {"CACHALOT_SIM_DEVICES", "0", {"'0'", "1 to 64"}},
-      {"CACHALOT_SIM_DEVICES", "-3", {"'-3'", "1 to 64"}},
-      {"CACHALOT_SIM_DEVICES", "65", {"'65'", "1 to 64"}},
-      {"CACHALOT_SIM_DEVICES", "2x", {"'2x'"}},
-      {"CACHALOT_SIM_DEVICES", "99999999999", {"'99999999999'"}},
-      {"CACHALOT_SIM_DEVICES", "nan", {"'nan'"}},
-      {"CACHALOT_SIM_DEVICES", " 1", {"' 1'"}},
-      {"CACHALOT_SIM_MEMORY", "nan", {"'nan'"}},
-      {"CACHALOT_SIM_MEMORY", "inf", {"'inf'"}},
-      {"CACHALOT_SIM_MEMORY", "1e400", {"'1e400'"}},
-      {"CACHALOT_SIM_MEMORY", "18446744073709551615", {"'18446744073709551615'"}},
-      {"CACHALOT_SIM_MEMORY", "16777216TiB", {"'16777216TiB'"}},
-      {"CACHALOT_SIM_MEMORY", "9223372036854775808", {"'9223372036854775808'"}},
-      {"CACHALOT_SIM_MEMORY", "1125899906842625", {"'1125899906842625'", "more than 1 PiB"}},
-      {"CACHALOT_SIM_MEMORY",
-       "80G\xc3\xad"
+      {"CACHALOT_SIM", "memory:lots", {"'lots'"}},
+      {"CACHALOT_SIM", "memory:-1", {"'-1'"}},
+      {"CACHALOT_SIM", "memory:1MiB", {"'1MiB'", "2 MiB"}},
+      {"CACHALOT_SIM", "memory:", {"option memory", "found the end where a value is expected"}},
+      {"CACHALOT_SIM", "devices:0", {"'0'", "1 to 64"}},
+      {"CACHALOT_SIM", "devices:-3", {"'-3'", "1 to 64"}},
+      {"CACHALOT_SIM", "devices:65", {"'65'", "1 to 64"}},
+      {"CACHALOT_SIM", "devices:2x", {"'2x'"}},
+      {"CACHALOT_SIM", "devices:99999999999", {"'99999999999'"}},
+      {"CACHALOT_SIM", "devices:nan", {"'nan'"}},
+      {"CACHALOT_SIM", "devices:' 1'", {"' 1'"}},
+      {"CACHALOT_SIM", "memory:nan", {"'nan'"}},
+      {"CACHALOT_SIM", "memory:inf", {"'inf'"}},
+      {"CACHALOT_SIM", "memory:1e400", {"'1e400'"}},
+      {"CACHALOT_SIM", "memory:18446744073709551615", {"'18446744073709551615'"}},
+      {"CACHALOT_SIM", "memory:16777216TiB", {"'16777216TiB'"}},
+      {"CACHALOT_SIM", "memory:9223372036854775808", {"'9223372036854775808'"}},
+      {"CACHALOT_SIM", "memory:1125899906842625", {"'1125899906842625'", "more than 1 PiB"}},
+      {"CACHALOT_SIM",
+       "memory:80G\xc3\xad"
        "B",
        {"80G"}},
       {"CACHALOT_CONF", "max_split_size_mb:18446744073709551616", {"max_split_size_mb"}},
@@ -819,7 +819,7 @@ TEST(CApi, OptionsComeFromCachalotConfAlone) {
 
 TEST(CApi, ConfigureBeforeFirstUseSetsAnythingOnTopOfTheEnvironment) {
   in_fresh_process(
-      {{"CACHALOT_CONF", "large_segment_size_mb:32,max_split_size_mb:64"}, {"CACHALOT_SIM_MEMORY", "100MiB"}}, [] {
+      {{"CACHALOT_CONF", "large_segment_size_mb:32,max_split_size_mb:64"}, {"CACHALOT_SIM", "memory:100MiB"}}, [] {
         EXPECT_EQ(cachalot_configure("release_lock_on_cudamalloc:True"), CACHALOT_OK);
         EXPECT_EQ(cachalot_configure("heap:segments,backend:native,per_process_memory_fraction:0.5"), CACHALOT_OK)
             << last_error();
@@ -848,7 +848,7 @@ TEST(CApi, ConfigureDoesNotHideABadEnvironment) {
 }
 
 TEST(CApi, ConfigureAfterwardsChangesWhatPyTorchCanChange) {
-  in_fresh_process({{"CACHALOT_SIM_MEMORY", "100MiB"}}, [] {
+  in_fresh_process({{"CACHALOT_SIM", "memory:100MiB"}}, [] {
     EXPECT_EQ(large_segment(), 20 * kMiB);
     EXPECT_EQ(cachalot_configure("large_segment_size_mb:32,roundup_power2_divisions:2"), CACHALOT_OK) << last_error();
     EXPECT_EQ(large_segment(), 32 * kMiB);

@@ -19,8 +19,8 @@ inline constexpr int kSkipped = 77;
 inline constexpr std::size_t kMiB = std::size_t{1} << 20;
 
 inline void set_environment(const Environment& environment) {
-  for (const char* name : {"CACHALOT_CONF", "CACHALOT_DEBUG", "CACHALOT_PUBLISH", "CACHALOT_PUBLISH_DIR",
-                           "CACHALOT_SIMULATE", "CACHALOT_SIM_MEMORY", "CACHALOT_SIM_DEVICES"})
+  for (const char* name :
+       {"CACHALOT_CONF", "CACHALOT_DEBUG", "CACHALOT_PUBLISH", "CACHALOT_PUBLISH_DIR", "CACHALOT_SIMULATE"})
     unsetenv(name);
   for (const auto& [name, value] : environment) setenv(name.c_str(), value.c_str(), 1);
 }
@@ -41,10 +41,11 @@ int status_of_fresh_process(const Environment& environment, Body body) {
   return WEXITSTATUS(status);
 }
 
-// On simulated devices, whatever the machine has.
+// On simulated devices, whatever the machine has and CACHALOT_SIM says.
 template <typename Body>
 void in_fresh_process(Environment environment, Body body) {
   environment.emplace("CACHALOT_SIMULATE", "1");
+  environment.emplace("CACHALOT_SIM", "");
   EXPECT_EQ(status_of_fresh_process(environment, body), 0) << "the process failed or died";
 }
 

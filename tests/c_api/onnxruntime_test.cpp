@@ -43,8 +43,7 @@ class Provider {
   std::set<void*> reserved_;
 };
 
-const Environment kTwoDevices = {
-    {"CACHALOT_SIMULATE", "1"}, {"CACHALOT_SIM_DEVICES", "2"}, {"CACHALOT_SIM_MEMORY", "64MiB"}};
+const Environment kTwoDevices = {{"CACHALOT_SIMULATE", "1"}, {"CACHALOT_SIM", "devices:2,memory:64MiB"}};
 
 TEST(OnnxRuntime, AProvidersMemoryIsTheAllocators) {
   EXPECT_EQ(status_of_fresh_process(kTwoDevices,

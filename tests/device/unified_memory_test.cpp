@@ -63,7 +63,7 @@ TEST(UnifiedMemory, TakesThePlaceOfWhatTheDriverReports) {
 
 #if CACHALOT_HAS_CUDA
 
-// Over an integrated GPU: CACHALOT_SIM_GPU=gb10.
+// Over an integrated GPU: CACHALOT_SIM=gpu:gb10.
 class UnifiedMemoryCuda : public testing::Test {
  protected:
   void SetUp() override {

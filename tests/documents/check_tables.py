@@ -59,6 +59,14 @@ def check_options() -> list[str]:
     return found + [f"options.md: the alias {alias} is missing" for _, alias in entries if alias and f"`{alias}`" not in tables]
 
 
+def check_settings() -> list[str]:
+    """The keys of CACHALOT_SIM."""
+    (keys,) = re.findall(r"kSettingKeys\[\] = \{(.*?)\}", (POLICY / "simulation_settings.cpp").read_text(), re.DOTALL)
+    text = OPTIONS.read_text()
+    table = text[text.index("## Settings of the simulation"):]
+    return differences("options.md", first_cells(table), set(re.findall(r"\"(\w+)\"", keys)))
+
+
 def check_variables(code: str) -> list[str]:
     """Each environment variable that the code looks up is in a table of options.md."""
     looked_up = set(re.findall(r"(?:getenv\(|environ(?:\.get\(|\[))\s*\"([A-Z][A-Z_0-9]+)\"", code))
@@ -153,7 +161,7 @@ def main() -> int:
     parser.add_argument("--command", type=Path)
     options = parser.parse_args()
     code = sources()
-    found = check_options() + check_variables(code) + check_messages(code) + check_version() + check_pages()
+    found = check_options() + check_settings() + check_variables(code) + check_messages(code) + check_version() + check_pages()
     if options.command:
         found += check_command(options.command) + check_skill(options.command, code)
     for line in found:

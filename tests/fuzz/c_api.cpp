@@ -18,8 +18,7 @@ namespace {
 
 constexpr int kDevices = 2;
 const bool kEnvironmentIsSet = [] {
-  setenv("CACHALOT_SIM_DEVICES", "2", 1);
-  setenv("CACHALOT_SIM_MEMORY", "64MiB", 1);
+  setenv("CACHALOT_SIM", "devices:2,memory:64MiB", 1);
   setenv("CUDA_VISIBLE_DEVICES", "", 1);
   const char* const heap = std::getenv("CACHALOT_CONF");
   if (heap == nullptr) setenv("CACHALOT_CONF", "heap:pages", 1);

@@ -67,8 +67,8 @@ class Debug : public testing::TestWithParam<std::string> {
 };
 
 INSTANTIATE_TEST_SUITE_P(Heaps, Debug,
-                         testing::Values("heap:segments", "heap:pages", "heap:segments,guard:False", "heap:pages,guard:False",
-                                         "heap:segments,thread_cache:True,guard:False"));
+                         testing::Values("heap:segments", "heap:pages", "heap:segments,guard:False",
+                                         "heap:pages,guard:False", "heap:segments,thread_cache:True,guard:False"));
 
 // ---- Frees ---------------------------------------------------------------------------------------------------------
 

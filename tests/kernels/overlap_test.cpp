@@ -76,8 +76,7 @@ class NoOverlap : public testing::TestWithParam<std::string> {};
 INSTANTIATE_TEST_SUITE_P(Heaps, NoOverlap,
                          testing::Values("heap:segments", "heap:segments,thread_cache:True", "heap:pages",
                                          "heap:pages,thread_cache:False", "heap:pages,page_size_mb:2",
-                                         "heap:segments,guard:True",
-                                         "heap:pages,guard:True"));
+                                         "heap:segments,guard:True", "heap:pages,guard:True"));
 
 TEST_P(NoOverlap, BlocksOfRandomProgramsKeepTheirPatternsUntilTheyAreFreed) {
   const int operations = static_cast<int>(scaled(2000));

@@ -42,7 +42,7 @@ if(version LESS 3001000)
 endif()
 
 execute_process(
-  COMMAND ${CMAKE_COMMAND} -E env LD_PRELOAD=${SIMULATOR} CACHALOT_SIM_GPU=h100 ${PROGRAM}
+  COMMAND ${CMAKE_COMMAND} -E env LD_PRELOAD=${SIMULATOR} CACHALOT_SIM=gpu:h100 ${PROGRAM}
   OUTPUT_VARIABLE output ERROR_VARIABLE output RESULT_VARIABLE result)
 message(STATUS "${output}")
 if(NOT result EQUAL 0 OR NOT output MATCHES "CCCL ${version}, C\\+\\+ [0-9]+: 0 failures")

@@ -262,7 +262,7 @@ class HookPlay {
   static inline unsigned long long next_pool_ = 0;
 };
 
-// How many calls were made to fail, one a play; `how` is what CACHALOT_SIM_FAULTS says behind the number.
+// How many calls were made to fail, one a play; `how` is what `faults` of CACHALOT_SIM says behind the number.
 std::int64_t sweep(const std::string& how) {
   for (std::int64_t nth = 1;; ++nth) {
     HookPlay hooks;

@@ -77,25 +77,43 @@ TEST(OptionParser, EachKeySetsItsOption) {
       {"throw_on_cudamalloc_oom:False", [](Options&) {}},
       {"expandable_segments:True", [](Options& o) { o.expandable_segments = true; }},
       {"expandable_segments:False", [](Options&) {}},
-      {"release_lock_on_cudamalloc:True", [](Options& o) { o.without_effect = {{"release_lock_on_cudamalloc", 1}}; }},
+      {"release_lock_on_cudamalloc:True",
+       [](Options& o) {
+         o.without_effect = {{"release_lock_on_cudamalloc", 1}};
+       }},
       {"release_lock_on_cudamalloc:False", [](Options&) {}},
-      {"release_lock_on_hipmalloc:True", [](Options& o) { o.without_effect = {{"release_lock_on_cudamalloc", 1}}; }},
+      {"release_lock_on_hipmalloc:True",
+       [](Options& o) {
+         o.without_effect = {{"release_lock_on_cudamalloc", 1}};
+       }},
       {"graph_capture_record_stream_reuse:True",
-       [](Options& o) { o.without_effect = {{"graph_capture_record_stream_reuse", 1}}; }},
+       [](Options& o) {
+         o.without_effect = {{"graph_capture_record_stream_reuse", 1}};
+       }},
       {"graph_capture_record_stream_reuse:False", [](Options&) {}},
-      {"pinned_use_background_threads:True", 
-       [](Options& o) { o.without_effect = {{"pinned_use_background_threads", 1}}; }},
+      {"pinned_use_background_threads:True",
+       [](Options& o) {
+         o.without_effect = {{"pinned_use_background_threads", 1}};
+       }},
       {"pinned_use_background_threads:False", [](Options&) {}},
-      {"pinned_use_cuda_host_register:True", 
-       [](Options& o) { o.without_effect = {{"pinned_use_cuda_host_register", 1}}; }},
+      {"pinned_use_cuda_host_register:True",
+       [](Options& o) {
+         o.without_effect = {{"pinned_use_cuda_host_register", 1}};
+       }},
       {"pinned_use_cuda_host_register:False", [](Options&) {}},
-      {"pinned_use_hip_host_register:True", 
-       [](Options& o) { o.without_effect = {{"pinned_use_cuda_host_register", 1}}; }},
+      {"pinned_use_hip_host_register:True",
+       [](Options& o) {
+         o.without_effect = {{"pinned_use_cuda_host_register", 1}};
+       }},
       {"pinned_num_register_threads:1", [](Options&) {}},
-      {"pinned_num_register_threads:128", 
-       [](Options& o) { o.without_effect = {{"pinned_num_register_threads", 128}}; }},
-      {"pinned_reserve_segment_size_mb:1", 
-       [](Options& o) { o.without_effect = {{"pinned_reserve_segment_size_mb", kMiB}}; }},
+      {"pinned_num_register_threads:128",
+       [](Options& o) {
+         o.without_effect = {{"pinned_num_register_threads", 128}};
+       }},
+      {"pinned_reserve_segment_size_mb:1",
+       [](Options& o) {
+         o.without_effect = {{"pinned_reserve_segment_size_mb", kMiB}};
+       }},
       {"pinned_limit_mb:0", [](Options&) {}},
       {"pinned_limit_mb:2", [](Options& o) { o.pinned_limit = 2 * kMiB; }},
       {"backend:native", [](Options&) {}},

@@ -4,7 +4,7 @@
 
 Writes to OUT a line of JSON a step: what was done, torch.cuda.memory_stats(), and every hundredth step the snapshot with
 addresses counted from the start of their segment. Under a simulated CUDA whose calls take no time
-and whose launches take very long (CACHALOT_SIM_LATENCY=none, CACHALOT_SIM_LAUNCH_NS) events are done when the program
+and whose launches take very long (`latency` and `launch_ns` of CACHALOT_SIM) events are done when the program
 synchronizes and not before, whatever the allocator asks in between, so two allocators see the same world.
 
 When frees that wait for several streams are done at once, PyTorch finishes them in the order of a hash table, which shows

@@ -48,8 +48,7 @@ DRAWN = (
 def environment(build: Path, mode: str) -> dict[str, str]:
     return os.environ | {
         "CACHALOT_TEST_MODE": mode,
-        "CACHALOT_SIM_DEVICES": "2",
-        "CACHALOT_SIM_MEMORY": "8GiB",
+        "CACHALOT_SIM": "devices:2,memory:8GiB",
         "CACHALOT_COMMAND": str(build / "tools" / "cachalot"),
         "CACHALOT_CACHE_DIR": str(build / "newest-cache"),  # the adapter is compiled once
         "LD_PRELOAD": str(build / "simulator" / "libcachalot_simulator.so"),

@@ -33,11 +33,7 @@ def compared(record: dict) -> dict:
 
 
 def run(mode: str, seed: int, out: Path) -> None:
-    environment = {
-        "CACHALOT_SIM_LATENCY": "none",
-        "CACHALOT_SIM_LAUNCH_NS": str(10**12),
-        "CACHALOT_SIM_MEMORY": "80GiB",
-    }
+    environment = world.simulated(latency="none", launch_ns=10**12, memory="80GiB")
     command = [sys.executable, PROGRAM, mode, seed, STEPS, out]
     if world.PAGES:
         environment["PYTORCH_CUDA_ALLOC_CONF"] = "expandable_segments:True"

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from world import ENABLE_MODE, PAGES, full_only, not_native, run, run_python, succeeds
+from world import ENABLE_MODE, PAGES, full_only, not_native, run, run_python, simulated, succeeds
 
 pytestmark = not_native
 
@@ -106,9 +106,8 @@ def test_a_model_trains_and_nothing_is_reported():
     process = run(
         [sys.executable, models, "full", "resnet"],
         CACHALOT_CONF=GUARD,
-        CACHALOT_SIM_LATENCY="none",
-        CACHALOT_SIM_MEMORY="80GiB",
         timeout=600,
+        **simulated(latency="none", memory="80GiB"),
     )
     assert json.loads(succeeds(process).splitlines()[-1])["allocated_bytes.all.peak"] > 32 << 20
     assert "guard" not in process.stderr

@@ -5,7 +5,7 @@ import threading
 
 import pytest
 import torch
-from world import MODE, PAGES, MiB, bytes_on_gpu, not_native, run_python, succeeds
+from world import MODE, PAGES, MiB, bytes_on_gpu, not_native, run_python, simulated, succeeds
 
 import cachalot
 from cachalot import _driver, _nvml
@@ -154,7 +154,7 @@ def test_other_processes_and_the_context_have_their_memory(tmp_path):
         assert [part.name for part in made.row("others").parts] == [f"process {{other.pid}}"]
         assert made.unexplained_bytes == 0
         assert cachalot.memory_report().other_processes_bytes == 0
-        """, fresh=True, CACHALOT_SIM_SHARED=tmp_path / "devices", CACHALOT_SIM_CONTEXT="100MiB")
+        """, fresh=True, **simulated(shared=tmp_path / "devices", context="100MiB"))
     succeeds(out)
 
 

@@ -19,7 +19,7 @@ pytestmark = world.full_only
 
 
 def peaks(mode: str, name: str) -> dict[str, int]:
-    environment = {"CACHALOT_SIM_LATENCY": "none", "CACHALOT_SIM_MEMORY": "80GiB"}
+    environment = world.simulated(latency="none", memory="80GiB")
     command = [sys.executable, PROGRAM, mode, name]
     if mode == "native" and world.PAGES:
         done = world.run(command, PYTORCH_CUDA_ALLOC_CONF="expandable_segments:True", **environment)

@@ -7,7 +7,7 @@ import re
 import subprocess
 
 import pytest
-from world import MODE, PAGES, full_only, not_native, not_plug, run_python, succeeds
+from world import MODE, PAGES, full_only, not_native, not_plug, run_python, simulated, succeeds
 
 pytestmark = not_native
 
@@ -141,12 +141,12 @@ import torch
 held = torch.empty(5 << 30, dtype=torch.uint8, device="cuda")
 print("ready", flush=True)
 input()
-'''], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env={dict(os.environ)!r} | {{"CACHALOT_SIM_SHARED": {str(tmp_path / "device")!r}}})
+'''], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env={os.environ | simulated(shared=tmp_path / "device")!r})
 assert other.stdout.readline() == b"ready\\n"
 fails(4000)
 other.communicate(b"\\n")
 """
-    lines = reported(code, CACHALOT_SIM_SHARED=tmp_path / "device", fresh=True)
+    lines = reported(code, fresh=True, **simulated(shared=tmp_path / "device"))
     names(lines, "another process", "nvidia-smi")
     assert any("other processes" in line and "5.0" in line for line in lines), lines
 

@@ -38,7 +38,7 @@ print(torch.cuda.max_memory_allocated(), torch.cuda.max_memory_reserved(), *sys.
 
 def own_environment() -> dict[str, str]:
     """Without what the tests themselves run on."""
-    return {name: value for name, value in os.environ.items() if not name.startswith(("CACHALOT_SIM_", "LD_"))}
+    return {name: value for name, value in os.environ.items() if name != "CACHALOT_SIM" and not name.startswith("LD_")}
 
 
 def simulate(folder: Path, program: str, *options: str, run_with: list[str] = [],

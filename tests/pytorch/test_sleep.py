@@ -9,7 +9,7 @@ import re
 
 import pytest
 import torch
-from world import MODE, PAGES, MiB, bytes_on_gpu, needs_enable, not_native, run_python, succeeds
+from world import MODE, PAGES, MiB, bytes_on_gpu, needs_enable, not_native, run_python, simulated, succeeds
 
 pages_only = pytest.mark.skipif(not PAGES, reason="segments cannot sleep")
 
@@ -207,7 +207,7 @@ def test_a_use_of_sleeping_memory_is_reported_on_the_simulated_gpu():
     process = run_python(code)
     succeeds(process)
     assert re.search(r"cudaMemcpyAsync uses \[0x\w+, \+4000\), but \[0x\w+, \+2097152\) is asleep", process.stderr), process.stderr
-    strict = run_python(code, CACHALOT_SIM_STRICT=1)
+    strict = run_python(code, **simulated(strict=1))
     assert "cudaMemcpyAsync uses [0x" in strict.stderr and "release_physical" in strict.stderr, strict.stderr
 
 

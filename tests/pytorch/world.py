@@ -170,6 +170,13 @@ def _is_read_early(variable):
     return name != "PYTHONPATH" and name.startswith(("LD_", "PYTHON", "OMP_")) or "backend" in str(value)
 
 
+def simulated(**settings):
+    """The variable of the simulated GPU's settings: these on top of those of the tests. For `run` and its like: **simulated(…)."""
+    own = dict(setting.split(":", 1) for setting in os.environ.get("CACHALOT_SIM", "").split(",") if setting)
+    own |= {key: f'"{value}"' for key, value in settings.items()}
+    return {"CACHALOT_SIM": ",".join(f"{key}:{value}" for key, value in own.items())}
+
+
 def run(command, *, timeout=120, **environment):
     environment = {name: str(value) for name, value in environment.items()}
     return subprocess.run(

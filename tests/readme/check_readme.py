@@ -134,7 +134,7 @@ def prepare(folder: Path, options: argparse.Namespace) -> dict[str, str]:
         settings = {
             "CACHALOT_CACHE_DIR": options.plugin / "python" / "cache", "CACHALOT_COMMAND": options.command,
             "PYTHONPATH": options.plugin / "python", "LD_PRELOAD": simulator / "libcachalot_simulator.so",
-            "LD_LIBRARY_PATH": simulator / "driver", "CACHALOT_SIM_GPU": "t4",
+            "LD_LIBRARY_PATH": simulator / "driver", "CACHALOT_SIM": "gpu:t4",
         }
         words = " ".join(f'{name}="{value}"' for name, value in settings.items())
         write_program(programs / "python", f'{words} exec "{options.python}" -B "$@"')

@@ -79,7 +79,8 @@ class HugeSizes : public testing::TestWithParam<const char*> {
 
 std::vector<const char*> every_heap_and_the_guard() {
   std::vector<const char*> heaps(std::begin(kHeaps), std::end(kHeaps));
-  heaps.insert(heaps.end(), {"guard:True", "heap:pages,guard:True", "roundup_power2_divisions:4", "large_segment_size_mb:32"});
+  heaps.insert(heaps.end(),
+               {"guard:True", "heap:pages,guard:True", "roundup_power2_divisions:4", "large_segment_size_mb:32"});
   return heaps;
 }
 INSTANTIATE_TEST_SUITE_P(Heaps, HugeSizes, testing::ValuesIn(every_heap_and_the_guard()),

@@ -29,8 +29,8 @@ from planted.workshop import CannotBeMade, Made, Workshop, has_all
 TIMEOUT = 120  # seconds; what takes longer has lost its way
 ENVIRONMENT = {"CACHALOT_TEST_SCALE": "0.2", "CACHALOT_TEST_SHORTEN": "0"}
 SIMULATED = {  # test programs that need the simulated runtime, and the settings with which ctest runs them
-    "simulator": {"CACHALOT_SIM_DEVICES": "2", "CACHALOT_SIM_MEMORY": "64MiB", "CACHALOT_SIM_GPU": "l4"},
-    "plug": {"CACHALOT_SIM_MEMORY": "256MiB", "CACHALOT_CONF": "heap:pages"},
+    "simulator": {"CACHALOT_SIM": "devices:2,memory:64MiB,gpu:l4"},
+    "plug": {"CACHALOT_SIM": "memory:256MiB", "CACHALOT_CONF": "heap:pages"},
 }
 
 

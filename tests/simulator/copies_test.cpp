@@ -1,4 +1,4 @@
-// What copies and pinning cost: a fixed time and none, and with CACHALOT_SIM_COPIES=published that of the bus. ctest runs
+// What copies and pinning cost: a fixed time and none, and with copies:published that of the bus. ctest runs
 // these tests with either.
 #include <cstdlib>
 #include <functional>
@@ -19,11 +19,11 @@ constexpr std::int64_t kPageableNs = 4 * 105 * kMicrosecond;  // the same
 constexpr std::int64_t kCallsNs = 50 * kMicrosecond;          // more than the calls around a copy take
 
 bool copies_take_the_bus() {
-  const char* copies = std::getenv("CACHALOT_SIM_COPIES");
+  const char* copies = cachalot_sim_setting("copies");
   return copies && std::string(copies) == "published";
 }
 bool calls_take_time() {
-  const char* latency = std::getenv("CACHALOT_SIM_LATENCY");
+  const char* latency = cachalot_sim_setting("latency");
   return !latency || std::string(latency) != "none";
 }
 
@@ -59,14 +59,14 @@ class SimulatorCopies : public SimulatorTest {
 class SimulatorCopiesOverTheBus : public SimulatorCopies {
  protected:
   void SetUp() override {
-    if (!copies_take_the_bus()) GTEST_SKIP() << "CACHALOT_SIM_COPIES is not published";
+    if (!copies_take_the_bus()) GTEST_SKIP() << "`copies` of CACHALOT_SIM is not published";
   }
 };
 
 class SimulatorFixedCopies : public SimulatorCopies {
  protected:
   void SetUp() override {
-    if (copies_take_the_bus()) GTEST_SKIP() << "CACHALOT_SIM_COPIES is published";
+    if (copies_take_the_bus()) GTEST_SKIP() << "`copies` of CACHALOT_SIM is published";
   }
 };
 
@@ -161,7 +161,7 @@ TEST_F(SimulatorCopiesOverTheBus, CopiesWithinTheDeviceTakeTheTimeOfALaunch) {
 }
 
 TEST_F(SimulatorCopiesOverTheBus, PinningAndUnpinningCostByTheMiB) {
-  if (!calls_take_time()) GTEST_SKIP() << "CACHALOT_SIM_LATENCY is none";
+  if (!calls_take_time()) GTEST_SKIP() << "`latency` of CACHALOT_SIM is none";
   void* memory = nullptr;
   const auto pin = time_of([&] { ASSERT_CUDA(cudaHostAlloc(&memory, kBytes, cudaHostAllocDefault)); });
   const auto unpin = time_of([&] { ASSERT_CUDA(cudaFreeHost(memory)); });

@@ -121,7 +121,7 @@ TEST_F(SimulatorMemory, LargeCopiesToPinnedMemoryTakeNoneOfTheHost) {
 }
 
 TEST_F(SimulatorMemory, LargeCopiesToTheHostGiveZeros) {
-  const std::size_t bytes = 2 * kMib;  // beyond CACHALOT_SIM_COPY_BYTES
+  const std::size_t bytes = 2 * kMib;  // beyond `copy_bytes` of CACHALOT_SIM
   void* device = nullptr;
   ASSERT_CUDA(cudaMalloc(&device, bytes));
   std::vector<char> host(bytes, 'x');
@@ -326,7 +326,7 @@ TEST_F(SimulatorMemory, RowsBeginAtMultiplesOfThePitchsUnit) {
 
 TEST_F(SimulatorMemory, LargeCopiesOfRowsAreCheckedAndGiveZeros) {
   constexpr std::size_t kWidth = 1024;
-  constexpr std::size_t kHeight = 2048;  // more than CACHALOT_SIM_COPY_BYTES
+  constexpr std::size_t kHeight = 2048;  // more than `copy_bytes` of CACHALOT_SIM
   void* device = nullptr;
   ASSERT_CUDA(cudaMalloc(&device, kWidth * kHeight));
   std::vector<char> host(kWidth * kHeight, 'x');

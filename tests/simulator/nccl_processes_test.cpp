@@ -42,8 +42,8 @@ std::vector<std::string> run_ranks(int ranks, const std::string& program, bool s
   std::vector<Pipe> pipes;
   for (int rank = 0; rank < ranks; ++rank) {
     const std::string command = fmt::format(
-        "CACHALOT_SIM_DEVICES={} CUDA_VISIBLE_DEVICES={} CACHALOT_SIM_MEMORY=256MiB timeout 60 {} {} {} {} {} 2>&1",
-        ranks, share_device ? 0 : rank, CACHALOT_NCCL_RANK, hexadecimal(id), rank, ranks, program);
+        "CACHALOT_SIM=gpu:l4,devices:{},memory:256MiB CUDA_VISIBLE_DEVICES={} timeout 60 {} {} {} {} {} 2>&1", ranks,
+        share_device ? 0 : rank, CACHALOT_NCCL_RANK, hexadecimal(id), rank, ranks, program);
     pipes.push_back(started(command));
   }
   std::vector<std::string> outputs;
@@ -97,7 +97,7 @@ TEST(SimulatorNcclProcesses, TwoRanksOnOneDeviceAreRefused) {
 // One process alone, with an id that nobody made.
 std::string run_alone(int rank, const std::string& program) {
   const std::string command =
-      fmt::format("CACHALOT_SIM_ABSENT_RANKS=1 CACHALOT_SIM_MEMORY=256MiB timeout 60 {} 00 {} 1000 {} 2>&1",
+      fmt::format("CACHALOT_SIM=gpu:l4,absent_ranks:1,memory:256MiB timeout 60 {} 00 {} 1000 {} 2>&1",
                   CACHALOT_NCCL_RANK, rank, program);
   return output_of(started(command));
 }

@@ -9,6 +9,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <regex>
@@ -31,6 +32,18 @@ std::string probe(const std::string& variables, const std::string& what) {
   return output;
 }
 
+// CACHALOT_SIM with these settings on top of those of this test; one with an empty value is left out.
+std::string settings(std::map<std::string, std::string> changed) {
+  for (const char* key : {"copies", "devices", "gpu", "latency", "memory"}) {
+    if (const char* const own = cachalot_sim_setting(key)) changed.emplace(key, own);
+  }
+  std::string text;
+  for (const auto& [key, value] : changed) {
+    if (!value.empty()) text += fmt::format("{}{}:\"{}\"", text.empty() ? "" : ",", key, value);
+  }
+  return fmt::format("CACHALOT_SIM='{}' ", text);
+}
+
 std::string read_file(const std::filesystem::path& path) {
   std::stringstream text;
   text << std::ifstream(path).rdbuf();
@@ -48,62 +61,89 @@ class SimulatorProcesses : public SimulatorTest {
 };
 
 TEST_F(SimulatorProcesses, EveryModelOfTheTableIsThere) {
-  const std::string defaults = "CACHALOT_SIM_MEMORY= CACHALOT_SIM_GPU=";
-  EXPECT_EQ(probe(defaults + "h200", "properties"), "cudaSuccess NVIDIA H200 9.0 143167\n");
-  EXPECT_EQ(probe(defaults, "properties"), "cudaSuccess NVIDIA H100 80GB HBM3 9.0 81004\n");
+  EXPECT_EQ(probe("CACHALOT_SIM=gpu:h200 ", "properties"), "cudaSuccess NVIDIA H200 9.0 143167\n");
+  EXPECT_EQ(probe("CACHALOT_SIM= ", "properties"), "cudaSuccess NVIDIA H100 80GB HBM3 9.0 81004\n");
   for (const char* model : {"h100", "a100", "a100-80", "l4", "rtx4090", "t4", "v100", "v100-32"})
-    EXPECT_EQ(probe(defaults + model, "properties").substr(0, 12), "cudaSuccess ") << model;
+    EXPECT_EQ(probe(std::string("CACHALOT_SIM=gpu:") + model, "properties").substr(0, 12), "cudaSuccess ") << model;
 }
 
 struct BadVariable {
-  const char* setting;
-  const char* message;
+  std::string setting;
+  std::string message;
 };
 
 TEST_F(SimulatorProcesses, ABadVariableIsOneClearErrorAndNoDevice) {
   for (const auto& [setting, message] : std::initializer_list<BadVariable>{
-           {"CACHALOT_SIM_GPU=b52", "CACHALOT_SIM_GPU: 'b52' is not a known GPU: "},
-           {"CACHALOT_SIM_MEMORY=lots", "CACHALOT_SIM_MEMORY: 'lots' is not a size: "},
-           {"CACHALOT_SIM_MEMORY=1024", "CACHALOT_SIM_MEMORY: '1024' is not valid: it must be from 2.00 MiB to "},
-           {"CACHALOT_SIM_DEVICES=65",
-            "CACHALOT_SIM_DEVICES: '65' is not valid: it must be a whole number from 0 to 64"},
-           {"CACHALOT_SIM_LAUNCH_NS=-1", "CACHALOT_SIM_LAUNCH_NS: '-1' is not valid: it must be a whole number from 0"},
-           {"CACHALOT_SIM_COPY_BYTES=1.5", "CACHALOT_SIM_COPY_BYTES: '1.5' is not a size"},
-           {"CACHALOT_SIM_COPIES=bus", "CACHALOT_SIM_COPIES: 'bus' is not valid: it must be fixed or published"},
-           {"CACHALOT_SIM_LATENCY=low", "CACHALOT_SIM_LATENCY: 'low' is not valid: it must be published or none"},
-           {"CACHALOT_SIM_ADDRESS_SPACE=1MiB",
-            "CACHALOT_SIM_ADDRESS_SPACE: '1MiB' is not valid: it must be from 1024.00 MiB"},
-           {"CACHALOT_SIM_CONTEXTS=some",
-            "CACHALOT_SIM_CONTEXTS: 'some' is not valid: it must be documented, all or none"},
-           {"CACHALOT_SIM_LEGACY_STREAM=joins",
-            "CACHALOT_SIM_LEGACY_STREAM: 'joins' is not valid: it must be waits or alone"},
-           {"CACHALOT_SIM_MAPPING=late", "CACHALOT_SIM_MAPPING: 'late' is not valid: it must be at_once or waits"},
-           {"CACHALOT_SIM_ABSENT_RANKS=3", "CACHALOT_SIM_ABSENT_RANKS: '3' is not valid: it must be 0 or 1"},
-           {"CACHALOT_SIM_STRICT=yes", "CACHALOT_SIM_STRICT: 'yes' is not valid: it must be 0 or 1"},
-           {"CACHALOT_SIM_MEMROY=1GiB", "CACHALOT_SIM_MEMROY: there is no such variable; they are CACHALOT_SIM_GPU, "},
+           {settings({{"gpu", "b52"}}), "CACHALOT_SIM: option gpu: 'b52' is not a known GPU: "},
+           {settings({{"memory", "lots"}}), "CACHALOT_SIM: option memory: 'lots' is not a size: "},
+           {settings({{"memory", "1024"}}),
+            "CACHALOT_SIM: option memory: '1024' is not valid: it must be from 2.00 MiB to "},
+           {settings({{"devices", "65"}}),
+            "CACHALOT_SIM: option devices: '65' is not valid: it must be a whole number from 0 to 64"},
+           {settings({{"launch_ns", "-1"}}),
+            "CACHALOT_SIM: option launch_ns: '-1' is not valid: it must be a whole number from 0"},
+           {settings({{"copy_bytes", "1.5"}}), "CACHALOT_SIM: option copy_bytes: '1.5' is not a size"},
+           {settings({{"copies", "bus"}}),
+            "CACHALOT_SIM: option copies: 'bus' is not valid: it must be fixed or published"},
+           {settings({{"latency", "low"}}),
+            "CACHALOT_SIM: option latency: 'low' is not valid: it must be published or none"},
+           {settings({{"address_space", "1MiB"}}),
+            "CACHALOT_SIM: option address_space: '1MiB' is not valid: it must be from 1024.00 MiB"},
+           {settings({{"contexts", "some"}}),
+            "CACHALOT_SIM: option contexts: 'some' is not valid: it must be documented, all or none"},
+           {settings({{"legacy_stream", "joins"}}),
+            "CACHALOT_SIM: option legacy_stream: 'joins' is not valid: it must be waits or alone"},
+           {settings({{"mapping", "late"}}),
+            "CACHALOT_SIM: option mapping: 'late' is not valid: it must be at_once or waits"},
+           {settings({{"absent_ranks", "3"}}),
+            "CACHALOT_SIM: option absent_ranks: '3' is not valid: it must be 0 or 1"},
+           {settings({{"strict", "yes"}}), "CACHALOT_SIM: option strict: 'yes' is not valid: it must be 0 or 1"},
+           {"CACHALOT_SIM=memroy:1GiB",
+            "CACHALOT_SIM: Unrecognized key 'memroy' (value '1GiB'); did you mean 'memory'?"},
+           {"CACHALOT_SIM_MEMROY=1GiB",
+            "CACHALOT_SIM_MEMROY: there is no such variable, but keys of CACHALOT_SIM; did you mean 'memory'?"},
            {"CUDA_VISIBLE_DEVICES=GPU-1234",
             "CUDA_VISIBLE_DEVICES: 'GPU-1234' is not simulated: name devices by number"},
-           {"CACHALOT_SIM_LOG=/nowhere/log", "CACHALOT_SIM_LOG: '/nowhere/log' cannot be written: No such file"},
-           {"CACHALOT_SIM_REPORT=/nowhere/report", "CACHALOT_SIM_REPORT: '/nowhere/report' cannot be written"},
-           {"CACHALOT_SIM_SHARED=/nowhere/file", "CACHALOT_SIM_SHARED: '/nowhere/file' cannot be used: No such file"},
-           {"CACHALOT_SIM_FAULTS=malloc", "CACHALOT_SIM_FAULTS: 'malloc' is not valid: a fault is CALL:N"},
-           {"CACHALOT_SIM_FAULTS=calloc:1",
-            "CACHALOT_SIM_FAULTS: 'calloc' is not valid: a call is one of malloc, free"},
-           {"CACHALOT_SIM_FAULTS=malloc:0", "CACHALOT_SIM_FAULTS: '0' is not valid: it must be a whole number from 1"},
+           {settings({{"log", "/nowhere/log"}}),
+            "CACHALOT_SIM: option log: '/nowhere/log' cannot be written: No such file"},
+           {settings({{"report", "/nowhere/report"}}),
+            "CACHALOT_SIM: option report: '/nowhere/report' cannot be written"},
+           {settings({{"shared", "/nowhere/file"}}),
+            "CACHALOT_SIM: option shared: '/nowhere/file' cannot be used: No such file"},
+           {settings({{"faults", "malloc"}}), "CACHALOT_SIM: option faults: 'malloc' is not valid: a fault is CALL:N"},
+           {settings({{"faults", "calloc:1"}}),
+            "CACHALOT_SIM: option faults: 'calloc' is not valid: a call is one of malloc, free"},
+           {settings({{"faults", "malloc:0"}}),
+            "CACHALOT_SIM: option faults: '0' is not valid: it must be a whole number from 1"},
        }) {
     const std::string output = probe(setting, "count");
-    EXPECT_EQ(output.find(std::string("cachalot simulator: ") + message), 0) << setting << " gave " << output;
+    EXPECT_EQ(output.find("cachalot simulator: " + message), 0) << setting << " gave " << output;
     EXPECT_NE(output.find("\ncudaErrorInitializationError 0\n"), std::string::npos) << output;
   }
 }
 
+TEST_F(SimulatorProcesses, APathMayHaveAnyCharacters) {
+  const auto path = folder_ / "a, b: [c] \"d\"";
+  const std::string quoted = std::regex_replace(path.string(), std::regex("\""), "\"\"");
+  probe(fmt::format("CACHALOT_SIM='devices:1,report:\"{}\"'", quoted), "allocate");
+  EXPECT_EQ(nlohmann::json::parse(read_file(path)).at("devices").size(), 1u);
+}
+
+// As of versions before CACHALOT_SIM.
+TEST_F(SimulatorProcesses, AVariableOfAKeyIsReadAndOneLineSaysWhatToSet) {
+  EXPECT_EQ(probe("CACHALOT_SIM=devices:2 CACHALOT_SIM_GPU=h200 CACHALOT_SIM_DEVICES=1", "properties"),
+            "cachalot: the next version does not read CACHALOT_SIM_GPU, CACHALOT_SIM_DEVICES; set "
+            "CACHALOT_SIM='devices:2,gpu:h200'\ncudaSuccess NVIDIA H200 9.0 143167\n");
+  EXPECT_EQ(probe("CACHALOT_SIM=devices:2 CACHALOT_SIM_DEVICES=", "count"), "cudaSuccess 2\n");
+}
+
 TEST_F(SimulatorProcesses, NoDevicesIsNoDevice) {
-  EXPECT_EQ(probe("CACHALOT_SIM_DEVICES=0", "count"), "cudaErrorNoDevice 0\n");
+  EXPECT_EQ(probe(settings({{"devices", "0"}}), "count"), "cudaErrorNoDevice 0\n");
 }
 
 TEST_F(SimulatorProcesses, OnlyVisibleDevicesAreThere) {
   const auto count = [](const std::string& visible) {
-    return probe("CACHALOT_SIM_DEVICES=4 CUDA_VISIBLE_DEVICES=" + visible, "count");
+    return probe(settings({{"devices", "4"}}) + "CUDA_VISIBLE_DEVICES=" + visible, "count");
   };
   EXPECT_EQ(count("3,1"), "cudaSuccess 2\n");
   EXPECT_EQ(count("0,7,1"), "cudaSuccess 1\n") << "none behind one that is not there";
@@ -114,37 +154,37 @@ TEST_F(SimulatorProcesses, OnlyVisibleDevicesAreThere) {
 
 TEST_F(SimulatorProcesses, FaultsStrikeAsPlanned) {
   EXPECT_EQ(probe("", "allocate"), "cudaSuccess cudaSuccess cudaSuccess cudaSuccess\n");
-  EXPECT_EQ(probe("CACHALOT_SIM_FAULTS=malloc:2", "allocate"),
+  EXPECT_EQ(probe(settings({{"faults", "malloc:2"}}), "allocate"),
             "cudaSuccess cudaErrorMemoryAllocation cudaSuccess cudaSuccess\n");
-  EXPECT_EQ(probe("CACHALOT_SIM_FAULTS=malloc:2+,free:1:error=700", "allocate"),
+  EXPECT_EQ(probe(settings({{"faults", "malloc:2+,free:1:error=700"}}), "allocate"),
             "cudaSuccess cudaErrorMemoryAllocation cudaErrorMemoryAllocation cudaErrorIllegalAddress\n");
-  EXPECT_EQ(probe("CACHALOT_SIM_FAULTS=host_malloc:1,host_free:1:error=700", "pin"),
+  EXPECT_EQ(probe(settings({{"faults", "host_malloc:1,host_free:1:error=700"}}), "pin"),
             "cudaErrorMemoryAllocation cudaSuccess cudaErrorIllegalAddress cudaSuccess\n");
 }
 
 TEST_F(SimulatorProcesses, TheUserChoosesWhatNeedsAContext) {
   EXPECT_EQ(probe("", "contexts"), "201 0\n") << "cuStreamCreate, as documented, and cuMemCreate";
-  EXPECT_EQ(probe("CACHALOT_SIM_CONTEXTS=documented", "contexts"), "201 0\n");
-  EXPECT_EQ(probe("CACHALOT_SIM_CONTEXTS=all", "contexts"), "201 201\n");
-  EXPECT_EQ(probe("CACHALOT_SIM_CONTEXTS=none", "contexts"), "0 0\n");
+  EXPECT_EQ(probe(settings({{"contexts", "documented"}}), "contexts"), "201 0\n");
+  EXPECT_EQ(probe(settings({{"contexts", "all"}}), "contexts"), "201 201\n");
+  EXPECT_EQ(probe(settings({{"contexts", "none"}}), "contexts"), "0 0\n");
 }
 
 TEST_F(SimulatorProcesses, TheLegacyStreamMayBeAlone) {
   EXPECT_EQ(probe("", "legacy_stream"), "cudaErrorNotReady\n");
-  EXPECT_EQ(probe("CACHALOT_SIM_LEGACY_STREAM=alone", "legacy_stream"), "cudaSuccess\n");
+  EXPECT_EQ(probe(settings({{"legacy_stream", "alone"}}), "legacy_stream"), "cudaSuccess\n");
 }
 
 TEST_F(SimulatorProcesses, MappingMayWaitForWorkAndMayLackMemory) {
   EXPECT_EQ(probe("", "map"), "0 0 0 cudaErrorNotReady\n");
-  EXPECT_EQ(probe("CACHALOT_SIM_MAPPING=waits", "map"), "0 0 0 cudaSuccess\n");
-  EXPECT_EQ(probe("CACHALOT_SIM_FAULTS=map:1", "map"), "2 1 1 cudaErrorNotReady\n");
-  EXPECT_EQ(probe("CACHALOT_SIM_FAULTS=set_access:1", "map"), "0 2 0 cudaErrorNotReady\n");
-  EXPECT_EQ(probe("CACHALOT_SIM_FAULTS=unmap:1", "map"), "0 0 2 cudaErrorNotReady\n");
+  EXPECT_EQ(probe(settings({{"mapping", "waits"}}), "map"), "0 0 0 cudaSuccess\n");
+  EXPECT_EQ(probe(settings({{"faults", "map:1"}}), "map"), "2 1 1 cudaErrorNotReady\n");
+  EXPECT_EQ(probe(settings({{"faults", "set_access:1"}}), "map"), "0 2 0 cudaErrorNotReady\n");
+  EXPECT_EQ(probe(settings({{"faults", "unmap:1"}}), "map"), "0 0 2 cudaErrorNotReady\n");
 }
 
 // What a strict run says of a program, without its stacks.
 std::string breaches_of(const std::string& name) {
-  std::stringstream output(probe("CACHALOT_SIM_STRICT=1", "rules " + name));
+  std::stringstream output(probe(settings({{"strict", "1"}}), "rules " + name));
   std::string kept;
   for (std::string line; std::getline(output, line);) {
     if (!line.starts_with("    ")) kept += line + "\n";
@@ -153,7 +193,7 @@ std::string breaches_of(const std::string& name) {
 }
 
 TEST_F(SimulatorProcesses, AStrictRunTellsOfACallWithADeadStreamOnce) {
-  const std::string output = probe("CACHALOT_SIM_STRICT=1", "rules use_dead_stream");
+  const std::string output = probe(settings({{"strict", "1"}}), "rules use_dead_stream");
   EXPECT_EQ(
       output.find("cachalot simulator: CUDA error in cudaStreamQuery: CUDA_ERROR_INVALID_HANDLE: it was destroyed"), 0)
       << output;
@@ -212,8 +252,7 @@ TEST_F(SimulatorProcesses, AStrictRunTellsAtTheEndWhatWasNotGivenBack) {
 
 TEST_F(SimulatorProcesses, TheLogHasALineForEachCall) {
   const auto path = folder_ / "log";
-  probe(fmt::format("CACHALOT_SIM_LATENCY=none CACHALOT_SIM_FAULTS=malloc:2 CACHALOT_SIM_LOG={}", path.string()),
-        "allocate");
+  probe(settings({{"latency", "none"}, {"faults", "malloc:2"}, {"log", path.string()}}), "allocate");
   EXPECT_EQ(read_file(path),
             "0 0 malloc 0x10000000000 1048576 ok\n0 0 malloc 0x0 1048576 failed\n"
             "0 0 malloc 0x10000200000 1048576 ok\n0 0 free 0x10000000000 0 ok\n");
@@ -221,15 +260,13 @@ TEST_F(SimulatorProcesses, TheLogHasALineForEachCall) {
 
 TEST_F(SimulatorProcesses, AForkedChildWritesNoneOfTheLogAgain) {
   const auto path = folder_ / "log";
-  EXPECT_EQ(probe(fmt::format("CACHALOT_SIM_LATENCY=none CACHALOT_SIM_LOG={}", path.string()), "fork"),
-            "cudaSuccess\n");
+  EXPECT_EQ(probe(settings({{"latency", "none"}, {"log", path.string()}}), "fork"), "cudaSuccess\n");
   EXPECT_EQ(read_file(path), "0 0 malloc 0x10000000000 1048576 ok\n");
 }
 
 TEST_F(SimulatorProcesses, TheReportHasPeakAndFirstFailure) {
   const auto path = folder_ / "report";
-  probe(fmt::format("CACHALOT_SIM_MEMORY=4MiB CACHALOT_SIM_DEVICES=1 CACHALOT_SIM_REPORT={}", path.string()),
-        "allocate");
+  probe(settings({{"memory", "4MiB"}, {"devices", "1"}, {"report", path.string()}}), "allocate");
   const auto report = nlohmann::json::parse(read_file(path)).at("devices").at(0);
   EXPECT_EQ(report.at("total_bytes"), 4 * kMib);
   EXPECT_EQ(report.at("peak_used_bytes"), 4 * kMib);
@@ -248,7 +285,7 @@ TEST_F(SimulatorProcesses, TheReportHasPeakAndFirstFailure) {
 TEST_F(SimulatorProcesses, TheReportIsWrittenBeforeASignalEndsTheProcess) {
   for (const auto& [what, code] : {std::pair{"terminate", "143\n"}, std::pair{"interrupt", "130\n"}}) {
     const auto path = folder_ / what;
-    const std::string variable = fmt::format("CACHALOT_SIM_REPORT={}", path.string());
+    const std::string variable = settings({{"report", path.string()}});
     EXPECT_TRUE(probe(variable, fmt::format("{}; echo $?", what)).ends_with(code)) << what;
     const auto report = nlohmann::json::parse(read_file(path)).at("devices").at(0);
     EXPECT_EQ(report.at("used_bytes"), 2 * kMib);
@@ -258,7 +295,7 @@ TEST_F(SimulatorProcesses, TheReportIsWrittenBeforeASignalEndsTheProcess) {
 TEST_F(SimulatorProcesses, TheReportSaysThatTheCpuAccessedDeviceMemory) {
   const auto report_of = [&](const std::string& what) {
     const auto path = folder_ / what;
-    const std::string variable = fmt::format("CACHALOT_SIM_DEVICES=1 CACHALOT_SIM_REPORT={}", path.string());
+    const std::string variable = settings({{"devices", "1"}, {"report", path.string()}});
     EXPECT_TRUE(probe(variable, what + "; echo $?").ends_with("139\n")) << "SIGSEGV ends it";
     return nlohmann::json::parse(read_file(path));
   };
@@ -270,7 +307,7 @@ TEST_F(SimulatorProcesses, TheReportSaysThatTheCpuAccessedDeviceMemory) {
 
 TEST_F(SimulatorProcesses, ASignalThatTheProgramIgnoresDoesNotEndIt) {
   const auto path = folder_ / "report";
-  const std::string variable = fmt::format("trap '' TERM; CACHALOT_SIM_REPORT={}", path.string());
+  const std::string variable = "trap '' TERM; " + settings({{"report", path.string()}});
   EXPECT_EQ(probe(variable, "terminate"), "cudaSuccess\n");
   EXPECT_EQ(nlohmann::json::parse(read_file(path)).at("devices").at(0).at("used_bytes"), 0);
 }
@@ -299,13 +336,13 @@ TEST_F(SimulatorProcesses, SharedMemoryHasOneContentInBothProcesses) {
 }
 
 TEST_F(SimulatorProcesses, ProcessesThatShareADeviceMissWhatTheOthersTake) {
-  const std::string shared = fmt::format("CACHALOT_SIM_SHARED={} ", (folder_ / "devices").string());
+  const std::string devices = (folder_ / "devices").string();
   const std::string probe_take = std::string(CACHALOT_PROBE) + " take ";
   EXPECT_EQ(probe("", fmt::format("take 40 '{}40'", probe_take)), "cudaSuccess 24\ncudaSuccess 24\n")
       << "without a file each has the device to itself";
-  EXPECT_EQ(probe(shared, fmt::format("take 40 '{0}40; {0}24; {0}8'", probe_take)),
+  EXPECT_EQ(probe(settings({{"shared", devices}}), fmt::format("take 40 '{0}40; {0}24; {0}8'", probe_take)),
             "cudaSuccess 24\ncudaErrorMemoryAllocation 24\ncudaSuccess 0\ncudaSuccess 16\n");
-  EXPECT_EQ(probe(shared + "CACHALOT_SIM_DEVICES=2",
+  EXPECT_EQ(probe(settings({{"shared", devices}, {"devices", "2"}}),
                   fmt::format("take 40 'CUDA_VISIBLE_DEVICES=1 {0}40; CUDA_VISIBLE_DEVICES=0 {0}40'", probe_take)),
             "cudaSuccess 24\ncudaSuccess 24\ncudaErrorMemoryAllocation 24\n")
       << "a device is the same whatever its number is in a process";
@@ -313,7 +350,7 @@ TEST_F(SimulatorProcesses, ProcessesThatShareADeviceMissWhatTheOthersTake) {
 
 TEST_F(SimulatorProcesses, TheMemoryOfAKilledProcessIsFree) {
   const std::string probe_take = std::string(CACHALOT_PROBE) + " take ";
-  EXPECT_EQ(probe(fmt::format("CACHALOT_SIM_SHARED={}", (folder_ / "devices").string()),
+  EXPECT_EQ(probe(settings({{"shared", (folder_ / "devices").string()}}),
                   fmt::format("take 10 '{0}40 kill; {0}54'", probe_take)),
             "cudaSuccess 54\ncudaSuccess 14\nKilled\ncudaSuccess 0\n");
 }

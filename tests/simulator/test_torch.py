@@ -167,7 +167,7 @@ def test_too_much_memory_is_out_of_memory():
 
 
 def strict_output(program):
-    environment = os.environ | {"CACHALOT_SIM_STRICT": "1"}
+    environment = os.environ | {"CACHALOT_SIM": os.environ["CACHALOT_SIM"] + ",strict:1"}
     command = [sys.executable, "-c", program]
     return subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stderr
 

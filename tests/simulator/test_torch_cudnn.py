@@ -66,8 +66,12 @@ def run(command, environment, asked):
     return json.loads(done.stdout)
 
 
+def with_setting(key, value):
+    return os.environ | {"CACHALOT_SIM": f'{os.environ["CACHALOT_SIM"]},{key}:"{value}"'}
+
+
 def convolve(gpu, asked, *options):
-    return run([sys.executable, "-c", CONVOLVE, *options], os.environ | {"CACHALOT_SIM_GPU": gpu}, asked)
+    return run([sys.executable, "-c", CONVOLVE, *options], with_setting("gpu", gpu), asked)
 
 
 def workspaces(gpu, asked, *options):
@@ -161,7 +165,7 @@ print(bytes_.value)
 
 def test_without_cudnn_workspaces_are_missing_and_the_report_says_so(tmp_path):
     report = tmp_path / "report.json"
-    environment = os.environ | {"CACHALOT_SIM_REPORT": str(report)}
+    environment = with_setting("report", report)
     command = [sys.executable, "-c", WITHOUT_CUDNN]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
     assert done.stdout == "0\n"

@@ -53,6 +53,44 @@ TEST(Simulate, RefusesProgramsAndFilesThatAreNot) {
   expect_complaint("--trace /no/such/folder/trace.csv echo ran", "'/no/such/folder/trace.csv' cannot be written");
 }
 
+Outcome simulate_with(const std::string& variables, const std::string& arguments) {
+  return run_command(variables + " '" + CACHALOT_COMMAND + "' simulate " + arguments);
+}
+
+TEST(Simulate, TakesTheUsersSettingsAndItsOptionsOnTopOfThem) {
+  NEEDS_THE_SIMULATOR();
+  const std::string settings = "CACHALOT_SIM='gpu:l4,devices:3,faults:\"malloc:9,free:9\"'";
+  const std::string seen = simulate_with(settings, "--gpu t4 --strict -- sh -c 'echo \"$CACHALOT_SIM\"'").out;
+  for (const char* setting : {"gpu:t4", "devices:1", "faults:\"malloc:9,free:9\"", "strict:1", "context:model"})
+    EXPECT_THAT("," + seen, HasSubstr(std::string(",") + setting + ",")) << "not " << setting;
+  EXPECT_THAT(
+      simulate_with(settings + " CACHALOT_SIM_CONTEXT=5MiB", "env").err,
+      HasSubstr("cachalot: the next version does not read CACHALOT_SIM_CONTEXT; set CACHALOT_SIM='context:5MiB,"));
+  const std::string former = simulate_with("CACHALOT_SIM_CONTEXT=5MiB", "env").out;
+  EXPECT_THAT(former, HasSubstr("context:5MiB"));
+  EXPECT_THAT(former, Not(HasSubstr("CACHALOT_SIM_CONTEXT")));
+}
+
+TEST(Simulate, RefusesBadSettingsBeforeTheProgramRuns) {
+  NEEDS_THE_SIMULATOR();
+  const Outcome outcome = simulate_with("CACHALOT_SIM=gqu:l4", "echo ran");
+  EXPECT_EQ(outcome.exit_code, 2);
+  EXPECT_EQ(outcome.out, "");
+  EXPECT_THAT(outcome.err, HasSubstr("CACHALOT_SIM: Unrecognized key 'gqu' (value 'l4'); did you mean 'gpu'?"));
+}
+
+TEST(Simulate, WorksWhereTheFolderOfTemporaryFilesHasAnyName) {
+  NEEDS_THE_SIMULATOR();
+  const std::filesystem::path folder = std::filesystem::temp_directory_path() / "cachalot, \"of\": [it]";
+  std::filesystem::create_directory(folder);
+  const std::string report = (folder / "it.json").string();
+  const Outcome outcome =
+      simulate_with("TMPDIR='" + folder.string() + "'", "--json '" + report + "' '" + kProgram + "' 4 1024");
+  EXPECT_THAT(read_whole(report), HasSubstr("\"processes\""));
+  EXPECT_THAT(outcome.err, Not(HasSubstr("no process of the program used"))) << outcome.err;
+  std::filesystem::remove_all(folder);
+}
+
 TEST(Simulate, EndsAsTheProgramDoesWhenItsReportCannotBeWritten) {
   NEEDS_THE_SIMULATOR();
   for (const char* closed : {"2>&-", "2>/dev/full"}) {

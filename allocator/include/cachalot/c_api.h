@@ -16,9 +16,8 @@
  * drives simulated devices instead, whose memory must not be touched; so it does, with a message on
  * stderr, on a machine without a CUDA driver and in a build without CUDA. A driver that is too old,
  * fails or shows no GPU makes every call that needs the allocator fail with CACHALOT_E_CUDA.
- * CACHALOT_SIM_DEVICES is the number of simulated devices, 1 to 64 (default 1).
- * CACHALOT_SIM_MEMORY is the memory of each ("80GiB", the default, "500MiB", "1073741824"; from
- * 2 MiB to 1 PiB).
+ * CACHALOT_SIM="devices:2,memory:24GiB" sets how many there are, 1 to 64 (default 1), and the
+ * memory of each ("80GiB", the default, "500MiB", "1073741824"; from 2 MiB to 1 PiB).
  *
  * Environment: while one of these variables has a bad value, every call that needs the
  * allocator fails with CACHALOT_E_ENVIRONMENT.
@@ -76,9 +75,8 @@ enum {
   /** A CUDA call failed for another reason than a lack of memory. The message names the call and
    * CUDA's error. */
   CACHALOT_E_CUDA = 3,
-  /** CACHALOT_CONF, CACHALOT_DEBUG, CACHALOT_PUBLISH, CACHALOT_SIMULATE, CACHALOT_SIM_MEMORY or
-   * CACHALOT_SIM_DEVICES has a bad value. The message names the variable, its value and the
-   * rule. */
+  /** CACHALOT_CONF, CACHALOT_DEBUG, CACHALOT_PUBLISH, CACHALOT_SIMULATE or CACHALOT_SIM has
+   * a bad value. The message names the variable, its value and the rule. */
   CACHALOT_E_ENVIRONMENT = 4,
   /** Any other failure: the host has no memory left, or cachalot has a defect. */
   CACHALOT_E_INTERNAL = 5

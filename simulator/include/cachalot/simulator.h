@@ -40,7 +40,7 @@ CACHALOT_SIMULATOR_API int64_t cachalot_sim_used_bytes(int device);
 /** Returns the peak of cachalot_sim_used_bytes so far; -1 if the device does not exist. */
 CACHALOT_SIMULATOR_API int64_t cachalot_sim_peak_used_bytes(int device);
 
-/** Returns the number of calls of a device so far. `call` is named as in CACHALOT_SIM_FAULTS:
+/** Returns the number of calls of a device so far. `call` is named as in `faults` of CACHALOT_SIM:
    "malloc", "event_query", ... Returns -1 if the device or the call does not exist. */
 CACHALOT_SIMULATOR_API int64_t cachalot_sim_calls(int device, const char* call);
 
@@ -49,7 +49,7 @@ CACHALOT_SIMULATOR_API int64_t cachalot_sim_calls(int device, const char* call);
 CACHALOT_SIMULATOR_API int64_t cachalot_sim_contexts(int device);
 
 /** Returns the number of calls so far that broke one of CUDA's rules, such as calls with a stream
-   that was destroyed, and of uses of memory in no order, which CACHALOT_SIM_STRICT looks for;
+   that was destroyed, and of uses of memory in no order, which strict:1 of CACHALOT_SIM looks for;
    -1 if there is no device. */
 CACHALOT_SIMULATOR_API int64_t cachalot_sim_breaches(void);
 
@@ -57,12 +57,16 @@ CACHALOT_SIMULATOR_API int64_t cachalot_sim_breaches(void);
     process. */
 CACHALOT_SIMULATOR_API int cachalot_sim_is_used(void);
 
-/** Writes the report of CACHALOT_SIM_REPORT now instead of when the process ends, for programs that
-    end by _exit. Later calls of CUDA are not in it. */
+/** Returns the value of a key of the environment variable CACHALOT_SIM, as it is now. NULL: the key
+    has no value, or the variable is bad. Valid until the thread calls this again. */
+CACHALOT_SIMULATOR_API const char* cachalot_sim_setting(const char* key);
+
+/** Writes the report (`report` of CACHALOT_SIM) now instead of when the process ends, for programs
+    that end by _exit. Later calls of CUDA are not in it. */
 CACHALOT_SIMULATOR_API void cachalot_sim_write_report(void);
 
-/** Sets the calls of a device that fail from now on, in the grammar of CACHALOT_SIM_FAULTS. They
-   replace the earlier ones; "" for none. A text that is refused changes nothing. */
+/** Sets the calls of a device that fail from now on, in the grammar of `faults` of CACHALOT_SIM.
+   They replace the earlier ones; "" for none. A text that is refused changes nothing. */
 CACHALOT_SIMULATOR_API int cachalot_sim_set_faults(int device, const char* faults);
 
 /** Returns the number of calls of a device that were made to fail so far; -1 if the device does not

@@ -11,6 +11,13 @@ from __future__ import annotations
 
 from typing import Any
 
+from cachalot_simulator.settings import setting
+
+
+def is_observed() -> bool:
+    """Whether `cachalot simulate` runs the program."""
+    return setting("observe") is not None
+
 
 def watch_program() -> None:
     """Watches the program that this Python runs, from its start on."""

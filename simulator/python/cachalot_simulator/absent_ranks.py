@@ -1,6 +1,6 @@
 """One rank of a job by itself: torch.distributed for a program whose other ranks do not exist.
 
-`cachalot simulate --world-size` sets CACHALOT_SIM_ABSENT_RANKS. The rendezvous gives a store that never waits for another rank.
+`cachalot simulate --world-size` sets absent_ranks:1 of CACHALOT_SIM. The rendezvous gives a store that never waits for another rank.
 Absent ranks count as ranks with this one's data: the simulated NCCL completes collectives so, and groups of gloo are torch's
 fake ones. What only an absent rank could give, such as the objects of its broadcast, stays as it was.
 """
@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from cachalot_simulator.after_import import after_import
+from cachalot_simulator.settings import setting
 
 ABSENT_ID = bytes(128)  # an ncclUniqueId that no rank made: with absent ranks it is not looked at
 # Threads of torch's that watch other ranks by the store, and ask Python for it while that ends.
@@ -21,7 +22,7 @@ FROM_ONE_RANK = {"broadcast_object_list": ("src", 1), "scatter_object_list": ("s
 
 
 def are_absent() -> bool:
-    return os.environ.get("CACHALOT_SIM_ABSENT_RANKS") == "1"
+    return setting("absent_ranks") == "1"
 
 
 def store_class(torch: Any) -> type:

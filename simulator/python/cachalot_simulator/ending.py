@@ -1,7 +1,7 @@
-"""Writes how a Python program ended, as JSON into the folder that CACHALOT_SIM_OBSERVE names: python-<process>.json.
+"""Writes how a Python program ended, as JSON into the folder that `observe` of CACHALOT_SIM names: python-<process>.json.
 
-The file has the error that ended the program, its steps, and why it was ended early: after the steps of CACHALOT_SIM_MAX_STEPS,
-or because it read unknown values 10,000 times at one place, at which. With CACHALOT_SIM_TRACES_ONLY it has the modules that other
+The file has the error that ended the program, its steps, and why it was ended early: after `max_steps` of CACHALOT_SIM,
+or because it read unknown values 10,000 times at one place, at which. With traces_only:1 it has the modules that other
 runs of the program may find imported.
 """
 
@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from cachalot_simulator.imports import Imports
 from cachalot_simulator.places import innermost_own, short_path
 from cachalot_simulator.process_end import ProcessEnd
+from cachalot_simulator.settings import setting
 
 if TYPE_CHECKING:
     from cachalot_simulator.steps import StepCounter
@@ -27,8 +28,8 @@ class Ending:
 
     def __init__(self, end: ProcessEnd) -> None:
         self._end = end
-        self._folder = os.environ["CACHALOT_SIM_OBSERVE"]  # the program may change its environment
-        self._imports = Imports() if os.environ.get("CACHALOT_SIM_TRACES_ONLY") == "1" else None
+        self._folder = setting("observe") or "."  # the program may change its environment
+        self._imports = Imports() if setting("traces_only") == "1" else None
         self._counter: StepCounter | None = None
         self._stopped: str | None = None
         self._circles_at: str | None = None
@@ -38,7 +39,7 @@ class Ending:
         """To be called when torch was imported. `stepped` is as StepCounter has it."""
         from cachalot_simulator.steps import StepCounter  # needs torch
 
-        most = os.environ.get("CACHALOT_SIM_MAX_STEPS")
+        most = setting("max_steps")
         self._counter = StepCounter(int(most) if most else None, self._stop_after_steps, stepped)
 
     def _stop_after_steps(self) -> None:

@@ -132,9 +132,9 @@ def become(request: dict[str, Any]) -> tuple[CodeType, dict[str, Any]]:
     program, its_variables = program_of(*request["arguments"])
     if not request["search_at_end"]:
         atexit.register(gc.freeze)  # called after what the program registers
-    if "CACHALOT_SIM_OBSERVE" in os.environ:
-        from cachalot_simulator import watch_program  # as sitecustomize does when Python starts
+    from cachalot_simulator import is_observed, watch_program  # as sitecustomize does when Python starts
 
+    if is_observed():
         watch_program()
     variables = sys.modules["__main__"].__dict__  # alive until the process's end, as a program's are
     for name in [name for name in variables if not name.startswith("__")]:

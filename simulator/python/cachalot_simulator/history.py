@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import functools
 import inspect
-import os
 import sys
 from typing import Any
 
+from cachalot_simulator.settings import setting
+
 # Entries of torch's history a device; one takes about 200 bytes and a share of its stack.
-MAX_ENTRIES = sys.maxsize if os.environ.get("CACHALOT_SIM_TRACE") else 2_000_000
+MAX_ENTRIES = sys.maxsize if setting("trace") else 2_000_000
 # Of entries since PyTorch 2.15: memory in front of an address that the program asked for, handed out and freed at once.
 NOT_ASKED_FOR = "mallocWithAddress"
-TRACES_ONLY = os.environ.get("CACHALOT_SIM_TRACES_ONLY", "0") == "1"
+TRACES_ONLY = setting("traces_only") == "1"
 
 
 class History:

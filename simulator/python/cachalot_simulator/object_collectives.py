@@ -15,7 +15,7 @@ OBJECT_COLLECTIVES = ("all_gather_object", "gather_object", "broadcast_object_li
                       "send_object_list", "recv_object_list")
 COLLECTIVES = ("all_gather", "gather", "broadcast", "scatter", "send", "recv")
 DEVICE_CHOOSERS = ("_get_object_coll_device", "_get_pg_default_device")  # the latter before PyTorch 2.6
-MOVED_BYTES = 1 << 20  # by one collective, of all ranks: CACHALOT_SIM_COPY_BYTES
+MOVED_BYTES = 1 << 20  # by one collective, of all ranks: the default of `copy_bytes` of CACHALOT_SIM
 
 
 class ObjectCollectives:

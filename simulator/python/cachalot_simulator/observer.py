@@ -1,7 +1,7 @@
-"""Writes what a process did with PyTorch's memory, at its end, as JSON into the folder that CACHALOT_SIM_OBSERVE names.
+"""Writes what a process did with PyTorch's memory, at its end, as JSON into the folder that `observe` of CACHALOT_SIM names.
 
 For each device the file has the peaks, where in the program they were, and where memory ran out. Beside it lies a trace of
-every allocation and free, trace-<process>-<device>.csv, and with CACHALOT_SIM_TRACE another one where that says. A program
+every allocation and free, trace-<process>-<device>.csv, and with `trace` another one where that says. A program
 that brings an allocator which tells nothing, as torch's CUDAPluggableAllocator does, has no torch part in the report.
 """
 
@@ -19,10 +19,11 @@ from cachalot_simulator.owners import Owners
 from cachalot_simulator.peaks import peak_of, sites_of, stacks_of
 from cachalot_simulator.places import place_of
 from cachalot_simulator.process_end import ProcessEnd
+from cachalot_simulator.settings import setting
 from cachalot_simulator.trace_file import path_for, write_trace
 
-FOLDER = os.environ.get("CACHALOT_SIM_OBSERVE", ".")
-TRACE = os.environ.get("CACHALOT_SIM_TRACE")
+FOLDER = setting("observe") or "."
+TRACE = setting("trace")
 
 
 def watch(torch: Any, end: ProcessEnd, ending: Ending) -> Owners | None:

@@ -16,37 +16,37 @@ which elements of a result are unknown, reads counts what the program reads of u
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Callable
 from typing import Any
 
+from cachalot_simulator.settings import setting
 
 # The defaults are those of bench/simulate/computing.py --limits: what a larger limit costs a training grows from here on.
-LIMITS = {"CACHALOT_SIM_COMPUTE_BYTES": 256 << 10,  # of all tensors of an operation
-          "CACHALOT_SIM_COMPUTE_WORK": 10_000_000}  # multiplications
-VALUES = {"CACHALOT_SIM_COMPUTE": ("none", "small", "all"), "CACHALOT_SIM_UNKNOWN": ("zero", "expected", "max")}
+LIMITS = {"compute_bytes": 256 << 10,  # of all tensors of an operation
+          "compute_work": 10_000_000}  # multiplications
+VALUES = {"compute": ("none", "small", "all"), "unknown": ("zero", "expected", "max")}
 
 
-def setting(name: str) -> str:
-    """The value of a variable; the first of its values without it. Ends the program if the variable has another value."""
-    value = os.environ.get(name, VALUES[name][0])
-    if value not in VALUES[name]:
-        raise SystemExit(f"{name}: it must be one of {', '.join(VALUES[name])}, not '{value}'")
+def choice(key: str) -> str:
+    """The value of a key of CACHALOT_SIM; the first of its values without it. Ends the program if the key has another value."""
+    value = setting(key) or VALUES[key][0]
+    if value not in VALUES[key]:
+        raise SystemExit(f"CACHALOT_SIM: option {key}: it must be one of {', '.join(VALUES[key])}, not '{value}'")
     return value
 
 
-def limit(name: str) -> int:
-    """The whole number that a variable has, otherwise its default. Ends the program if it is none."""
-    value = os.environ.get(name, str(LIMITS[name]))
+def limit(key: str) -> int:
+    """The whole number that a key of CACHALOT_SIM has, otherwise its default. Ends the program if it is none."""
+    value = setting(key) or str(LIMITS[key])
     if not value.isdecimal():
-        raise SystemExit(f"{name}: it must be a whole number, not '{value}'")
+        raise SystemExit(f"CACHALOT_SIM: option {key}: it must be a whole number, not '{value}'")
     return int(value)
 
 
 def start_computing(stop: Callable[[str], None]) -> Any:
-    """Starts to compute what CACHALOT_SIM_COMPUTE and CACHALOT_SIM_UNKNOWN ask for; None: nothing is computed. `stop` ends the
+    """Starts to compute what `compute` and `unknown` of CACHALOT_SIM ask for; None: nothing is computed. `stop` ends the
     program, at the place that it is given, where it reads unknown values again and again."""
-    which, unknown = map(setting, VALUES)
+    which, unknown = map(choice, VALUES)
     if which == "none":
         return None
     from cachalot_simulator.compute.operations import Computing, Policy
