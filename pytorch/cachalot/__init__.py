@@ -44,7 +44,7 @@ Files go to the GPU with bounded memory on the host (docs/guides/stage.md):
 
     weights = cachalot.stage("model.safetensors")
 
-Other programs see the memory of this one, live (docs/guides/live.md): `cachalot top` and Prometheus; and its own log has it:
+Other programs see the memory of this one, live (docs/tools/top.md): `cachalot top` and Prometheus; and its own log has it:
 
     cachalot.publish()
     cachalot.on_statistics(lambda figures, step: print(step, figures["cachalot/0/reserved_bytes"]), interval_s=10)

@@ -110,7 +110,7 @@ def on_statistics(callback: OnStatistics, interval_s: float | None = 10.0) -> St
     Args:
         callback: takes a dict of names and numbers, of every device with memory, and the step of the training or None:
             {"cachalot/0/reserved_bytes": 21474836480.0, "cachalot/0/unused_share": 0.04, ...}. It runs on a thread of its own, or
-            on that of log_statistics(). docs/guides/live.md has those for TensorBoard and W&B.
+            on that of log_statistics(). docs/tools/top.md has those for TensorBoard and W&B.
         interval_s: seconds between two calls, from 0.01 to 1,000,000; None: only log_statistics() calls it.
 
     Returns:

@@ -16,7 +16,7 @@ from world import MiB, bytes_on_gpu, not_native, run_python, succeeds
 
 pytestmark = not_native
 
-GUIDE = pathlib.Path(__file__).resolve().parents[2] / "docs" / "guides" / "live.md"
+GUIDE = pathlib.Path(__file__).resolve().parents[2] / "docs" / "tools" / "top.md"
 
 
 def top(directory, *arguments):

@@ -1,4 +1,4 @@
-// A sample in Prometheus's text format, version 0.0.4: docs/guides/live.md lists the metrics, whose names are stable.
+// A sample in Prometheus's text format, version 0.0.4: docs/tools/top.md lists the metrics, whose names are stable.
 #pragma once
 
 #include <string>
