@@ -14,7 +14,7 @@ import tempfile
 import traceback
 from pathlib import Path
 
-import torch  # noqa: F401  forked processes need not import it again
+import torch._dynamo  # noqa: F401  forked processes need not import again what a snapshot needs, and what programs do
 import torch.distributed  # noqa: F401
 
 FOLDER = Path(__file__).resolve().parent / "causes"
