@@ -112,8 +112,8 @@ endfunction()
 # that the heap changes most; the other modes, and what takes minutes, have the label drawn.
 function(cachalot_python_tests)
   set(heap conformance differential functions models pools sharing sleep snapshots weaknesses)
-  set(simulate fit owners simulate)
-  set(simulate_more advise computing simulate_distributed)
+  set(simulate simulate)
+  set(simulate_more advise computing fit owners simulate_distributed)
   set(pinned pinned pinned_processes)
   set(programs convert pytest_plugin ranks stage)  # of programs as a whole, which the heap does not change
   set(recorded expandable_segments)

@@ -74,7 +74,7 @@ def _are_others_absent() -> bool:
     if setting is None:
         return False
     setting.restype = ctypes.c_char_p
-    return setting(b"absent_ranks") == b"1"
+    return bool(setting(b"absent_ranks") == b"1")
 
 
 class _Gathering:
