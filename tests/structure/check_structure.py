@@ -19,7 +19,7 @@ FOLDERS = ["allocator", "pool", "kernels", "mr", "pytorch", "simulator", "tools"
 HEADERS = {".h", ".cuh"}
 SOURCES = {".cpp", ".cu", ".c"}  # an .inc is a table
 
-LIMITS = {"header": 350, "file": 450, "function": 60, "class": 60}
+LIMITS = {"header": 450, "file": 700, "function": 60, "class": 60}
 UNITS = {"header": "lines", "file": "lines", "function": "lines", "class": "members"}
 
 # What may be larger, and why: kind, file, name. An entry that nothing needs is a finding, too.
