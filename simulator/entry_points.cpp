@@ -19,11 +19,20 @@ struct Form {
   const char* symbol;
 };
 
-constexpr Form kForms[] = {
+// `name` is text from the second form on, as cuda.h makes macros of some.
 #define FORM(name, version, symbol) {#name, version, #symbol},
+#define FORMS(name, version, ...) {#name, version, #name}, __VA_OPT__(FORM_2(#name, __VA_ARGS__))
+#define FORM_2(name, version, ...) {name, version, name "_v2"}, __VA_OPT__(FORM_3(name, __VA_ARGS__))
+#define FORM_3(name, version, ...) {name, version, name "_v3"}, __VA_OPT__(FORM_4(name, __VA_ARGS__))
+#define FORM_4(name, version) {name, version, name "_v4"},
+constexpr Form kForms[] = {
 #include "simulator/entry_points.inc"
-#undef FORM
 };
+#undef FORM_4
+#undef FORM_3
+#undef FORM_2
+#undef FORMS
+#undef FORM
 
 struct Found {
   void* function = nullptr;

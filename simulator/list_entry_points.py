@@ -14,6 +14,11 @@ import sys
 
 TYPE = re.compile(r"\*PFN_(cu\w+?)_v(\d{4,5})\)")  # not those of per-thread streams, which end in _ptsz or _ptds
 
+HEAD = """\
+// Made by list_entry_points.py. FORMS(name, version, …): from the first version of CUDA on, `name` means the symbol of that name,
+// from the second one on name_v2, and so on. FORM(name, version, symbol): from this version on it means `symbol`.
+"""
+
 
 def main():
     if len(sys.argv) != 2:
@@ -25,10 +30,9 @@ def main():
                 forms[name].add(int(version))
     if len(forms) < 100:
         sys.exit(f"list_entry_points.py: only {len(forms)} functions in {sys.argv[1]}: nothing is written")
-    print("// Made by list_entry_points.py. FORM(name, version, symbol): from this version of CUDA on, `name` means `symbol`.\n")
+    print(HEAD)
     for name in sorted(forms):
-        for form, version in enumerate(sorted(forms[name]), start=1):
-            print(f"FORM({name}, {version}, {name if form == 1 else f'{name}_v{form}'})")
+        print(f"FORMS({name}, {', '.join(str(version) for version in sorted(forms[name]))})")
         if name == "cuGraphInstantiate":  # a macro of cuda.h since CUDA 12
             print("FORM(cuGraphInstantiate, 12000, cuGraphInstantiateWithFlags)")
 

@@ -21,10 +21,12 @@ int refuse_driver(const char* name) {
 
 // CUDA's headers declare the names with arguments, which nobody reads, and make macros of some: another name in C++, the same
 // symbol, and no macro between the list and # or ##.
-#define RUNTIME_FUNCTION(name)                                                                 \
-  extern "C" __attribute__((visibility("default"))) int not_simulated_##name() __asm__(#name); \
-  int not_simulated_##name() { return refuse_runtime(#name); }
-#define DRIVER_FUNCTION(name)                                                                  \
-  extern "C" __attribute__((visibility("default"))) int not_simulated_##name() __asm__(#name); \
-  int not_simulated_##name() { return refuse_driver(#name); }
+#define NOT_SIMULATED(name, symbol, refuse)                                                     \
+  extern "C" __attribute__((visibility("default"))) int not_simulated_##name() __asm__(symbol); \
+  int not_simulated_##name() { return refuse(symbol); }
+#define RUNTIME_FUNCTION(name) NOT_SIMULATED(runtime_##name, #name, refuse_runtime)
+#define DRIVER_FUNCTION(name) NOT_SIMULATED(driver_##name, #name, refuse_driver)
+#define TWIN_FUNCTIONS(name)                                  \
+  NOT_SIMULATED(runtime_##name, "cuda" #name, refuse_runtime) \
+  NOT_SIMULATED(driver_##name, "cu" #name, refuse_driver)
 #include "simulator/not_simulated.inc"

@@ -108,7 +108,54 @@ using namespace cachalot::simulator;
     if constexpr (asks_for_workspace(#name)) note_unknown_workspace(#name);                                        \
     return nothing_but<__VA_ARGS__>(arguments);                                                                    \
   }
+#define FUNCTION_64(name, ...)              \
+  FUNCTION(name __VA_OPT__(, ) __VA_ARGS__) \
+  FUNCTION(name##_64 __VA_OPT__(, ) __VA_ARGS__)
+
+#define FUNCTION_V2(name, ...)              \
+  FUNCTION(name __VA_OPT__(, ) __VA_ARGS__) \
+  FUNCTION_64(name##_v2 __VA_OPT__(, ) __VA_ARGS__)
+
+// MACRO for types of floats and doubles, of complex numbers, and of both.
+#define SD(MACRO, library, rest, ...)                \
+  MACRO(library##S##rest __VA_OPT__(, ) __VA_ARGS__) \
+  MACRO(library##D##rest __VA_OPT__(, ) __VA_ARGS__)
+#define CZ(MACRO, library, rest, ...)                \
+  MACRO(library##C##rest __VA_OPT__(, ) __VA_ARGS__) \
+  MACRO(library##Z##rest __VA_OPT__(, ) __VA_ARGS__)
+#define SDCZ(MACRO, library, rest, ...)               \
+  SD(MACRO, library, rest __VA_OPT__(, ) __VA_ARGS__) \
+  CZ(MACRO, library, rest __VA_OPT__(, ) __VA_ARGS__)
+
+// And for solvers that refine what they factorized in a smaller type, of which the second letter is: H and K half, B and Y
+// bfloat16, X and E TensorFloat, each of real and of complex numbers.
+#define REFINED(MACRO, library, rest, ...)            \
+  MACRO(library##ZZ##rest __VA_OPT__(, ) __VA_ARGS__) \
+  MACRO(library##ZC##rest __VA_OPT__(, ) __VA_ARGS__) \
+  MACRO(library##ZK##rest __VA_OPT__(, ) __VA_ARGS__) \
+  MACRO(library##ZE##rest __VA_OPT__(, ) __VA_ARGS__) \
+  MACRO(library##ZY##rest __VA_OPT__(, ) __VA_ARGS__) \
+  MACRO(library##CC##rest __VA_OPT__(, ) __VA_ARGS__) \
+  MACRO(library##CK##rest __VA_OPT__(, ) __VA_ARGS__) \
+  MACRO(library##CE##rest __VA_OPT__(, ) __VA_ARGS__) \
+  MACRO(library##CY##rest __VA_OPT__(, ) __VA_ARGS__) \
+  MACRO(library##DD##rest __VA_OPT__(, ) __VA_ARGS__) \
+  MACRO(library##DS##rest __VA_OPT__(, ) __VA_ARGS__) \
+  MACRO(library##DH##rest __VA_OPT__(, ) __VA_ARGS__) \
+  MACRO(library##DB##rest __VA_OPT__(, ) __VA_ARGS__) \
+  MACRO(library##DX##rest __VA_OPT__(, ) __VA_ARGS__) \
+  MACRO(library##SS##rest __VA_OPT__(, ) __VA_ARGS__) \
+  MACRO(library##SH##rest __VA_OPT__(, ) __VA_ARGS__) \
+  MACRO(library##SB##rest __VA_OPT__(, ) __VA_ARGS__) \
+  MACRO(library##SX##rest __VA_OPT__(, ) __VA_ARGS__)
+
 #include "simulator/libraries/functions.inc"
+#undef REFINED
+#undef SDCZ
+#undef CZ
+#undef SD
+#undef FUNCTION_V2
+#undef FUNCTION_64
 #undef FUNCTION
 #undef REFUSED
 

@@ -27,6 +27,16 @@ REAL = re.compile(r"^(const\s+)?(float|double|cuComplex|cuDoubleComplex|cuFloatC
 SIZES = re.compile(r"(lwork|buffersize|workspacesize|sizeinbytes|worksize|workspaceinbytes|spacebytes|_size$|bytes)", re.I)
 DEVICE_STATUS = re.compile("^(devInfo|info|d_info|infoArray)$")
 VERSION = re.compile(r"version", re.I)
+# Letters of types by the macro: floats and doubles, complex ones, both; and solvers that refine what they factorized in a smaller type.
+TYPES = {"SDCZ": "SDCZ", "SD": "SD", "CZ": "CZ",
+         "REFINED": ("ZZ", "ZC", "ZK", "ZE", "ZY", "CC", "CK", "CE", "CY", "DD", "DS", "DH", "DB", "DX", "SS", "SH", "SB", "SX")}
+
+HEAD = """\
+// Made by list_functions.py. FUNCTION(name, …): a function that does nothing, and what it hands back through the
+// argument at a position, counted without real numbers. REFUSED(name): one whose answer nobody can make up.
+// FUNCTION_64(name, …): name, and name_64, which takes sizes of 64 bits; FUNCTION_V2(name, …): name, name_v2 and name_v2_64.
+// SDCZ(macro, library, rest, …): the macro for each letter of a type between library and rest; SD, CZ and REFINED: likewise.
+"""
 
 
 def prototypes(folders):
@@ -82,24 +92,46 @@ def outputs(name, parameters):
     return found
 
 
+def without_repetitions(functions):
+    """The lines that define the functions, {name: its arguments in the macro's parentheses, or None if it is refused}: one for
+    what is there alike in several generations (name_v2; name_64 with sizes of 64 bits), for several types, or both.
+    """
+    left = {name: ("REFUSED", ()) if arguments is None else ("FUNCTION", tuple(arguments))
+            for name, arguments in functions.items()}
+    for suffix, macro, of_other in (("_64", "FUNCTION_64", "FUNCTION"), ("_v2", "FUNCTION_V2", "FUNCTION_64")):
+        for name, (kind, arguments) in list(left.items()):
+            if kind == "FUNCTION" and left.get(name + suffix) == (of_other, arguments):
+                del left[name + suffix]
+                left[name] = (macro, arguments)
+    lines = {}
+    for macro, types in TYPES.items():
+        for name in list(left):
+            typed = re.fullmatch(rf"(cublas(?:Xt)?|cusparse|cusolver(?:Dn|Sp)?){types[0]}([a-z]\w*)", name)
+            same = [typed[1] + type_ + typed[2] for type_ in types] if typed else []
+            if name in left and typed and all(left.get(other) == left[name] for other in same):
+                kind, arguments = left[name]
+                lines[min(same)] = f"{macro}({', '.join([kind, typed[1], typed[2], *arguments])})"
+                for other in same:
+                    del left[other]
+    lines |= {name: f"{kind}({', '.join([name, *arguments])})" for name, (kind, arguments) in left.items()}
+    return [line for _, line in sorted(lines.items())]
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--headers", nargs="+", required=True)
     parser.add_argument("--libraries", nargs="+", required=True)
     options = parser.parse_args()
     known = prototypes(options.headers)
-    print("// Made by list_functions.py. FUNCTION(name, …): a function that does nothing, and what it hands back through the")
-    print("// argument at a position, counted without real numbers. REFUSED(name): one whose answer nobody can make up.\n")
+    functions = {}
     for name in sorted(exported(options.libraries)):
         parameters = known.get(name, known.get(re.sub(r"(_v2|_64|_v2_64)$", "", name)))
         if parameters is None or BY_HAND.match(name):
             continue
         handed_back = outputs(name, parameters)
-        if handed_back is None:
-            print(f"REFUSED({name})")
-            continue
-        gives = [f"{kind}<{position}>" for position, kind in handed_back]
-        print(f"FUNCTION({', '.join([name, *gives])})")
+        functions[name] = None if handed_back is None else [f"{kind}<{position}>" for position, kind in handed_back]
+    print(HEAD)
+    print("\n".join(without_repetitions(functions)))
 
 
 if __name__ == "__main__":
