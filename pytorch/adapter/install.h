@@ -6,16 +6,129 @@
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <torch/csrc/cuda/CUDAPluggableAllocator.h>
 
+#include <algorithm>
+#include <cctype>
+#include <iterator>
 #include <memory>
 #include <string>
 #include <string_view>
 #include <utility>
 
-#include "adapter/expandable_segments.h"
-#include "adapter/late.h"
 #include "adapter/torch_allocator.h"
 
 namespace cachalot::torch_adapter {
+
+// torch ignores all spaces in settings.
+inline std::string without_spaces(const std::string& settings) {
+  std::string text;
+  std::copy_if(settings.begin(), settings.end(), std::back_inserter(text),
+               [](unsigned char c) { return std::isspace(c) == 0; });
+  return text;
+}
+
+// torch's answer to code that asks whether segments are expandable, such as ProcessGroupNCCL's registration of segments.
+//
+// torch has one flag. To cachalot it is the program's wish; whoever asks wants to know which heap there is, which other options
+// decide as well. So the flag is the answer, and the wish is kept here.
+class ExpandableSegments {
+ public:
+  // Returns the program's wish after torch has read `settings`, with the flag in it that torch keeps from earlier ones.
+  bool wish(const std::string& settings) {
+    if (without_spaces(settings).find(kKey) != std::string::npos || !has_answered_)
+      wish_ = Config::use_expandable_segments();
+    return wish_;
+  }
+
+  // Makes torch answer `has_pages` from now on. Only reading settings can change its flag, and it reads those in force again:
+  // where they name the flag, they say the other value from now on.
+  void answer(bool has_pages) {
+    has_answered_ = true;
+    if (Config::use_expandable_segments() == has_pages) return;
+    const std::string settings = c10::CachingAllocator::getAllocatorSettings();
+    const std::string right = std::string(kKey) + (has_pages ? "True" : "False");
+    const std::string wrong = std::string(kKey) + (has_pages ? "False" : "True");
+    std::string text = without_spaces(settings);
+    const std::size_t at = text.find(wrong);
+    if (at != std::string::npos) return Config::instance().parseArgs(text.replace(at, wrong.size(), right));
+    Config::instance().parseArgs(text.empty() ? right : right + "," + text);
+    Config::instance().parseArgs(settings);  // which leaves the flag alone
+  }
+
+ private:
+  using Config = c10::CachingAllocator::AcceleratorAllocatorConfig;
+  static constexpr const char* kKey = "expandable_segments:";
+
+  bool wish_ = false;
+  bool has_answered_ = false;
+};
+
+// cachalot as torch's allocator from some moment on: what the allocator before it had handed out by then stays that one's.
+//
+// Tensors know by their deleter whose they are; bare pointers and pools are looked up, and handed on to the former
+// allocator where they are not ours. Its memory comes back with empty_cache, and when ours runs out.
+template <typename Base>
+class Late final : public Base {
+ public:
+  Late(Plug& plug, cuda_caching::CUDAAllocator& former) : Base(plug), former_(former) {}
+
+  void raw_delete(void* ptr) override { is_ours(ptr) ? this->free(ptr) : former_.raw_delete(ptr); }
+
+  using Base::recordStream;
+  void recordStream(const c10::DataPtr& ptr, c10::cuda::CUDAStream stream) override {
+    if (ptr.get_deleter() == former_.raw_deleter()) return former_.recordStream(ptr, stream);
+    Base::recordStream(ptr, stream);
+  }
+  void* getBaseAllocation(void* ptr, std::size_t* size) override {
+    return is_ours(ptr) ? Base::getBaseAllocation(ptr, size) : former_.getBaseAllocation(ptr, size);
+  }
+  cuda_caching::ShareableHandle shareIpcHandle(void* ptr) override {
+    return is_ours(ptr) ? Base::shareIpcHandle(ptr) : former_.shareIpcHandle(ptr);
+  }
+
+  // Virtual since torch 2.12 and 2.14.
+  std::shared_ptr<c10::GatheredContext> getContextForPointer(const void* ptr) {
+    const auto ask = [ptr](auto& allocator) { return allocator.getContextForPointer(ptr); };
+    if constexpr (requires(Base & base) { base.getContextForPointer(ptr); })
+      return is_ours(ptr) ? Base::getContextForPointer(ptr) : ask(former_);
+    return nullptr;
+  }
+  void annotateMemory(const void* ptr, const std::string& metadata) {
+    const auto annotate = [&](auto& allocator) { allocator.annotateMemory(ptr, metadata); };
+    if constexpr (requires(Base & base) { base.annotateMemory(ptr, metadata); })
+      is_ours(ptr) ? Base::annotateMemory(ptr, metadata) : annotate(former_);
+  }
+
+  void emptyCache(MempoolId_t pool) override {
+    former_.emptyCache(pool);
+    Base::emptyCache(pool);
+  }
+  void endAllocateToPool(DeviceIndex device, MempoolId_t pool) override {
+    if (!is_ours(device, pool)) return former_.endAllocateToPool(device, pool);
+    Base::endAllocateToPool(device, pool);
+  }
+  void releasePool(DeviceIndex device, MempoolId_t pool) override {
+    if (!is_ours(device, pool)) return former_.releasePool(device, pool);
+    Base::releasePool(device, pool);
+  }
+
+ protected:
+  void* allocate_memory(DeviceIndex device, std::size_t bytes, cudaStream_t stream) override {
+    try {
+      return Base::allocate_memory(device, bytes, stream);
+    } catch (const OutOfMemory&) {
+      former_.emptyCache({0, 0});
+      return Base::allocate_memory(device, bytes, stream);
+    }
+  }
+
+ private:
+  bool is_ours(const void* ptr) const { return this->plug_.device_of(ptr) >= 0; }
+  bool is_ours(DeviceIndex device, MempoolId_t pool) const {
+    return this->plug_.pool_use_count(device, to_pool_id(pool)) > 0;
+  }
+
+  cuda_caching::CUDAAllocator& former_;
+};
 
 // torch asserts that a `backend` named in its settings is the current allocator's name, which is ours now.
 inline std::string without_native_backend(const std::string& settings) {

@@ -8,6 +8,8 @@
 // Thread-safe, like what it replaces.
 #pragma once
 
+#include <c10/core/Allocator.h>
+#include <c10/core/Device.h>
 #include <c10/core/DeviceGuard.h>
 #include <c10/core/impl/GPUTrace.h>
 #include <c10/cuda/CUDACachingAllocator.h>
@@ -15,11 +17,16 @@
 #include <c10/cuda/CUDAFunctions.h>
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
+#include <c10/util/Exception.h>
 
 #include <atomic>
+#include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
+#include <string_view>
 #include <unordered_set>
 #include <utility>
 #include <vector>
@@ -27,14 +34,80 @@
 #include "adapter/annotations.h"
 #include "adapter/conversions.h"
 #include "adapter/errors.h"
-#include "adapter/external_annotations.h"
 #include "adapter/ipc.h"
-#include "adapter/private_pools.h"
-#include "adapter/profiler.h"
 #include "adapter/torch_options.h"
 #include "plug.h"
 
 namespace cachalot::torch_adapter {
+
+// Reports to torch's memory profiler.
+class Profiler {
+ public:
+  explicit Profiler(Plug& plug) : plug_(plug) {}
+
+  void report_allocation(void* ptr, c10::DeviceIndex device) const {
+    if (plug_.device_of(ptr) < 0) return;  // allocated with caching off: torch's own does not report it, either
+    report(ptr, device, static_cast<std::int64_t>(plug_.allocation(ptr).allocated_bytes));
+  }
+  void report_out_of_memory(std::size_t bytes, c10::DeviceIndex device) const {
+    c10::reportOutOfMemoryToProfiler(static_cast<std::int64_t>(bytes), plug_.memory_allocated(device),
+                                     plug_.memory_reserved(device), c10::Device(c10::kCUDA, device));
+  }
+  // Frees the memory and reports it.
+  void free(void* ptr) const {
+    const int device = plug_.device_of(ptr);
+    const std::size_t bytes = device < 0 ? 0 : plug_.allocation(ptr).allocated_bytes;
+    as_torch([&] { plug_.deallocate(ptr); });
+    if (device >= 0) report(ptr, static_cast<c10::DeviceIndex>(device), -static_cast<std::int64_t>(bytes));
+  }
+
+ private:
+  void report(void* ptr, c10::DeviceIndex device, std::int64_t change) const {
+    c10::reportMemoryUsageToProfiler(ptr, change, plug_.memory_allocated(device), plug_.memory_reserved(device),
+                                     c10::Device(c10::kCUDA, device));
+  }
+
+  Plug& plug_;
+};
+
+// What torch brings to a private pool, and takes from it.
+//
+// The segments of a private pool come from another torch allocator (MemPool(allocator)).
+class TorchSegments final : public SegmentProvider {
+ public:
+  explicit TorchSegments(std::shared_ptr<cuda_caching::CUDAAllocator> allocator) : allocator_(std::move(allocator)) {}
+
+  // raw_alloc_with_stream of the current device. A provider that throws torch.OutOfMemoryError has no memory, either.
+  std::optional<Address> allocate_segment(std::size_t bytes, int device, Stream stream) override {
+    const c10::cuda::CUDAGuard guard(static_cast<c10::DeviceIndex>(device));
+    try {
+      void* const segment = allocator_->raw_alloc_with_stream(bytes, stream);
+      if (segment == nullptr) return std::nullopt;
+      return reinterpret_cast<Address>(segment);
+    } catch (const c10::OutOfMemoryError&) {
+      return std::nullopt;
+    }
+  }
+  void free_segment(Address address, std::size_t, int device, Stream) override {
+    const c10::cuda::CUDAGuard guard(static_cast<c10::DeviceIndex>(device));
+    allocator_->raw_delete(reinterpret_cast<void*>(address));
+  }
+
+ private:
+  std::shared_ptr<cuda_caching::CUDAAllocator> allocator_;
+};
+
+// Returns whether a graph's capture redirects. torch says nothing of why it redirects; a graph's filter is a lambda of
+// CUDAGraph::capture_begin, and every other one redirects a thread or a stream outside of captures.
+inline bool is_graph_capture(const std::function<bool(cudaStream_t)>& filter) {
+  return std::string_view(filter.target_type().name()).find("CUDAGraph") != std::string_view::npos;
+}
+
+// The state of a pool, for torch to keep.
+struct Checkpoint final : cuda_caching::AllocatorState {
+  explicit Checkpoint(PoolCheckpoint taken) : pool(std::move(taken)) {}
+  PoolCheckpoint pool;
+};
 
 using c10::DeviceIndex;
 using c10::MempoolId_t;
