@@ -70,10 +70,11 @@ from typing import TYPE_CHECKING, Any
 from ._version import __version__
 
 if TYPE_CHECKING:
-    from ._cupy_pinned import enable_cupy_pinned
     from ._enable import Mode, enable, enabled_mode, is_enabled
     from ._enable_all import EnabledLibraries, enable_all
-    from ._enable_libraries import enable_cuda_core, enable_cupy, enable_numba, enable_rmm, enable_warp, onnxruntime_options
+    from ._enable_libraries import (
+        enable_cuda_core, enable_cupy, enable_cupy_pinned, enable_numba, enable_rmm, enable_warp, onnxruntime_options,
+    )
     from ._errors import EnableError
     from ._estimate import Estimate, EstimateError, estimate, estimate_memory
     from ._figures import Fragmentation, fragmentation, stats
@@ -82,12 +83,11 @@ if TYPE_CHECKING:
     from ._leaks import AllocationSite, Leak, LeakDetector, LeakReport, Suspect, TrackReport, leaks, track, watch_leaks
     from ._lease import Lease
     from ._libraries import LibraryError, LibraryUsage, library_usage
-    from ._memory_report import memory_report
-    from ._memory_rows import DeviceMemoryReport, MemoryRow
+    from ._memory_report import DeviceMemoryReport, MemoryRow, memory_report
     from ._out_of_memory import OutOfMemoryReport, on_out_of_memory
     from ._limits import Limits, SoftLimit, limits, reserve, set_limit, set_soft_limit, trim
-    from ._paths import include_path, library_path
     from ._pinned import is_pinned_enabled, pinned_stats, set_pinned_limit
+    from ._plug import include_path, library_path
     from ._pool_set import PoolSet
     from ._pools import PoolStats, TensorPool
     from ._publish import publish, stop_publishing
@@ -182,11 +182,10 @@ __all__ = [
 
 # Each name is imported when it is first asked for, so that `import cachalot` takes no time; some of these import torch.
 _MODULES = {
-    "_cupy_pinned": ("enable_cupy_pinned",),
     "_enable": ("Mode", "enable", "enabled_mode", "is_enabled"),
     "_enable_all": ("EnabledLibraries", "enable_all"),
     "_enable_libraries": (
-        *("enable_cuda_core", "enable_cupy", "enable_numba", "enable_rmm", "enable_warp"),
+        *("enable_cuda_core", "enable_cupy", "enable_cupy_pinned", "enable_numba", "enable_rmm", "enable_warp"),
         "onnxruntime_options",
     ),
     "_errors": ("EnableError",),
@@ -200,12 +199,11 @@ _MODULES = {
     ),
     "_lease": ("Lease",),
     "_libraries": ("LibraryError", "LibraryUsage", "library_usage"),
-    "_memory_report": ("memory_report",),
-    "_memory_rows": ("DeviceMemoryReport", "MemoryRow"),
+    "_memory_report": ("DeviceMemoryReport", "MemoryRow", "memory_report"),
     "_out_of_memory": ("OutOfMemoryReport", "on_out_of_memory"),
     "_limits": ("Limits", "SoftLimit", "limits", "reserve", "set_limit", "set_soft_limit", "trim"),
-    "_paths": ("include_path", "library_path"),
     "_pinned": ("is_pinned_enabled", "pinned_stats", "set_pinned_limit"),
+    "_plug": ("include_path", "library_path"),
     "_pool_set": ("PoolSet",),
     "_pools": ("PoolStats", "TensorPool"),
     "_publish": ("publish", "stop_publishing"),

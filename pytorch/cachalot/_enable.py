@@ -16,7 +16,6 @@ from . import (
     _exit_report,
     _fallback,
     _leaks,
-    _oom_settings,
     _options,
     _out_of_memory,
     _pinned,
@@ -93,14 +92,14 @@ def enable(
             if pinned:
                 _pinned.install(_load_adapter("full"), _enabled.plug, pinned_limit)
             if on_oom is not None:
-                _out_of_memory.install(_enabled.plug, _oom_settings.parse(on_oom))
+                _out_of_memory.install(_enabled.plug, _out_of_memory.parse_settings(on_oom))
             return
         _require_torch_can()
         late = _is_late(late, mode)
         report_leaks = _leaks.asked_by_environment()
         exit_report = _exit_report.asked_by_environment()
         rank_files = _rank_files.asked_by_environment()
-        on_failure = _oom_settings.of_environment() if on_oom is None else _oom_settings.parse(on_oom)
+        on_failure = _out_of_memory.settings_of_environment() if on_oom is None else _out_of_memory.parse_settings(on_oom)
         plug = process_plug()
         adapter = _load_adapter(mode)
         _pinned.require_adapter(pinned, adapter)

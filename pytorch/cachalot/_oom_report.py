@@ -4,26 +4,70 @@ from __future__ import annotations
 
 import ctypes
 import os
+import pickle
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from . import _oom_files
 from ._leaks import _library_folders, shown
 from ._log import logger
 from ._oom_cause import verdict_of
-from ._oom_facts import Facts, Verdict
-from ._oom_outside import Outside, outside_of
+from ._oom_facts import Facts, Outside, Verdict, outside_of
 from ._oom_owners import UNKNOWN, Owner, Owners, owners_of
 from ._oom_state import Failure, PoolId, State, state_of
 from ._oom_text import full_text, head_of, sections_of, short_text
 from ._out_of_memory import OutOfMemoryReport
 from ._text import bytes_text
+from ._whole_file import write_whole
 
 if TYPE_CHECKING:
     from ._plug import Plug
+
+# Files of a failure: the whole report as text, and beside it a snapshot in PyTorch's form.
+
+_RANKS = (("RANK", "rank"), ("LOCAL_RANK", "localrank"))  # as torchrun sets them
+
+
+def rank_text() -> str:
+    """Returns "rank3" by RANK, "localrank3" by LOCAL_RANK, or "" if neither is a number."""
+    for variable, name in _RANKS:
+        value = os.environ.get(variable, "")
+        if value.isascii() and value.isdigit():
+            return f"{name}{int(value)}"
+    return ""
+
+
+def stem_of(folder: Path, number: int) -> Path:
+    """Returns the path of the process's failure `number` without its suffix: "oom.rank3.pid4242.1"."""
+    parts = ["oom", rank_text(), f"pid{os.getpid()}", str(number)]
+    return folder / ".".join(part for part in parts if part)
+
+
+def write_text(stem: Path, text: str) -> Path:
+    return _write(stem, ".txt", text.encode(errors="replace"))
+
+
+def write_snapshot(stem: Path, snapshot: dict[str, Any]) -> Path:
+    """Writes protocol 4, the newest that PyTorch's memory viewer reads."""
+    return _write(stem, ".pickle", pickle.dumps(snapshot, protocol=4))
+
+
+def snapshot_of(document: dict[str, Any]) -> dict[str, Any]:
+    """Returns a snapshot of the library's JSON as torch.cuda.memory._snapshot would have it: pools are tuples."""
+    for segment in document["segments"]:
+        segment["segment_pool_id"] = tuple(segment["segment_pool_id"])
+    return document
+
+
+def _write(stem: Path, suffix: str, content: bytes) -> Path:
+    """Writes the file in its folder, which may be new."""
+    stem.parent.mkdir(parents=True, exist_ok=True)
+    path = stem.with_name(stem.name + suffix)
+    write_whole(path, content)
+    return path
+
 
 _Part = TypeVar("_Part")
 
@@ -68,7 +112,7 @@ def _part(make: Callable[[], _Part], otherwise: _Part) -> _Part:
 
 
 def _who(number: int) -> str:
-    rank = _oom_files.rank_text()
+    rank = rank_text()
     return f"{rank + ', ' if rank else ''}process {os.getpid()}, failure {number}"
 
 
@@ -183,8 +227,8 @@ def _unknown(state: State) -> Owners:
 def _written(folder: Path | None, number: int, text: str, snapshot: dict[str, Any]) -> tuple[Path, ...]:
     if folder is None:
         return ()
-    stem = _oom_files.stem_of(folder, number)
-    return _oom_files.write_text(stem, text), _oom_files.write_snapshot(stem, _oom_files.snapshot_of(snapshot))
+    stem = stem_of(folder, number)
+    return write_text(stem, text), write_snapshot(stem, snapshot_of(snapshot))
 
 
 def _tail(files: tuple[Path, ...]) -> list[str]:

@@ -5,17 +5,91 @@ from __future__ import annotations
 import _thread
 import ctypes
 import dataclasses
+import os
+import stat
 import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from . import _oom_settings
 from ._log import logger
 
 if TYPE_CHECKING:
     from ._plug import Plug
+
+# The text of CACHALOT_ON_OOM: what happens before an out-of-memory exception reaches the program.
+
+VARIABLE = "CACHALOT_ON_OOM"
+_MOST_REPORTS = 10
+_GRAMMAR = "'report', 'snapshot:DIR' and 'most:N', separated by commas, such as 'report,snapshot:/tmp/oom'"
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    report: bool = False  # print it on stderr
+    folder: Path | None = None  # for the report's text and the snapshot
+    most: int = _MOST_REPORTS  # failures of the process that are reported
+
+
+def parse_settings(text: str) -> Settings:
+    """Returns the settings. Raises ValueError that names the word and the rule."""
+    settings = Settings()
+    seen: set[str] = set()
+    for word in (part.strip() for part in text.split(",")):
+        key, _, value = word.partition(":")
+        if key in seen:
+            raise ValueError(f"{key!r} occurs twice in {text!r}; give it once")
+        seen.add(key)
+        settings = _with(settings, word, key, value)
+    if not settings.report and settings.folder is None:
+        raise ValueError(f"{text!r} asks for nothing; it must contain 'report' or 'snapshot:DIR'")
+    return settings
+
+
+def settings_of_environment() -> Settings | None:
+    """Returns what CACHALOT_ON_OOM asks for; None: nothing. Raises ValueError that names the variable."""
+    text = os.environ.get(VARIABLE, "")
+    if not text:
+        return None
+    try:
+        return parse_settings(text)
+    except ValueError as error:
+        raise ValueError(f"environment variable {VARIABLE}: {error}") from None
+
+
+def _with(settings: Settings, word: str, key: str, value: str) -> Settings:
+    if word == "report":
+        return dataclasses.replace(settings, report=True)
+    if key == "snapshot":
+        return dataclasses.replace(settings, folder=_folder(word, value))
+    if key == "most":
+        if not value.isascii() or not value.isdigit() or int(value) < 1:
+            raise ValueError(f"{word!r}: the number of reports must be 1 or more, such as 'most:{_MOST_REPORTS}'")
+        return dataclasses.replace(settings, most=int(value))
+    raise ValueError(f"{word!r} is unknown; it must be {_GRAMMAR}")
+
+
+def _folder(word: str, value: str) -> Path:
+    if not value:
+        raise ValueError(f"{word!r} names no folder; give one, such as 'snapshot:/tmp/oom'")
+    try:
+        folder = Path(value).expanduser().absolute()
+        is_file = _is_file(folder)
+    except (OSError, RuntimeError, ValueError) as error:  # a long name, a home of nobody, a character 0
+        reason = (isinstance(error, OSError) and error.strerror) or error
+        raise ValueError(f"{word[:100]!r} cannot be a folder: {reason}") from None
+    if is_file:
+        raise ValueError(f"{word!r}: {str(folder)!r} is a file; give a folder, which may be new")
+    return folder
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return not stat.S_ISDIR(path.stat().st_mode)
+    except FileNotFoundError:
+        return False
+
 
 _WAIT_SECONDS = 30.0  # for the report of another thread
 
@@ -61,7 +135,7 @@ class _Observer:
     """Reports failures by the settings in force. `call` runs on the thread whose request fails, with the GIL."""
 
     def __init__(self) -> None:
-        self.settings: _oom_settings.Settings | None = None
+        self.settings: Settings | None = None
         self.function: Callable[[OutOfMemoryReport], None] | None = None
         self.plug: Plug | None = None
         self.count = 0  # of failures since the process began
@@ -95,7 +169,7 @@ class _Observer:
         if plug is None or (settings is None and self.function is None):
             return
         self.count += 1
-        most = (settings or _oom_settings.Settings()).most
+        most = (settings or Settings()).most
         if self.count > most:
             if self.count == most + 1:
                 print(f"cachalot: out of memory again; more than {most} failures are not reported", file=sys.stderr)
@@ -135,11 +209,11 @@ def on_out_of_memory(actions: str | None = None, *, call: Callable[[OutOfMemoryR
     from ._enable import require_enabled
 
     plug = require_enabled().plug
-    install(plug, None if actions is None else _oom_settings.parse(actions), call)
+    install(plug, None if actions is None else parse_settings(actions), call)
 
 
 def install(
-    plug: Plug, settings: _oom_settings.Settings | None, call: Callable[[OutOfMemoryReport], None] | None = None
+    plug: Plug, settings: Settings | None, call: Callable[[OutOfMemoryReport], None] | None = None
 ) -> None:
     """As on_out_of_memory, with settings that are parsed already."""
     plug.declare({"on_out_of_memory": (ctypes.c_int, ctypes.c_void_p)})

@@ -201,6 +201,18 @@ class Plug:
             raise EnableError(f"{self.path} is not this package's library: it has no {name}") from None
 
 
+def library_path() -> Path:
+    """Returns libcachalot_torch.so, for torch.cuda.memory.CUDAPluggableAllocator(path, "cachalot_malloc",
+    "cachalot_free").
+    """
+    return LIBRARY
+
+
+def include_path() -> Path:
+    """Returns the folder of the C++ headers, which are cachalot/….h."""
+    return NATIVE / "include"
+
+
 @functools.cache
 def process_plug() -> Plug:
     """Returns the loaded library, one for PyTorch and all other libraries. EnableError if it cannot be loaded: then the next call tries again."""

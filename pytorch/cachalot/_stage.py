@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
+from collections import deque
 from collections.abc import Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Union, overload
+from typing import TYPE_CHECKING, Any, NamedTuple, Union, overload
 
 import torch
 
-from . import _safetensors
-from ._stage_ring import Ring, Target
-from ._stage_sources import Extent, extent_of_array
+from ._stage_sources import Extent, extent_of_array, extents_of_safetensors
 
 if TYPE_CHECKING:
     import numpy
@@ -19,6 +20,177 @@ if TYPE_CHECKING:
     Array = numpy.ndarray[Any, Any]
     File = Union[str, os.PathLike[str]]
     Device = Union[torch.device, str, int, None]
+
+# A ring of pinned buffers: threads read a file into some while others are copied to the device.
+
+_GAP_BYTES = 4096  # between two tensors of a file, that is read rather than left out
+
+
+class _Piece(NamedTuple):
+    """A read, and where parts of it go: each at (offset in the read, bytes on the device)."""
+
+    path: Path
+    offset: int
+    size: int
+    parts: list[tuple[int, torch.Tensor]]
+
+
+class Target(NamedTuple):
+    """Tensors whose pieces are under way."""
+
+    tensors: list[torch.Tensor]
+    last_piece: int  # the number of their last piece
+
+
+class _Slot:
+    """A pinned buffer, and the event after which it can be written again."""
+
+    def __init__(self, size: int) -> None:
+        self.buffer = torch.empty(size, dtype=torch.uint8, pin_memory=True)
+        self.bytes = memoryview((ctypes.c_ubyte * size).from_address(self.buffer.data_ptr())).cast("B")
+        self.copied: torch.Event | torch.cuda.Event | None = None
+
+
+class Ring:
+    """Brings extents of files to tensors. A context manager: its end stops what is under way. For one thread at a time."""
+
+    def __init__(self, device: torch.device, chunk_bytes: int, slots: int, *, drop_cached: bool) -> None:
+        """Nothing is allocated before the first extent."""
+        self._device = device
+        self._chunk_bytes = chunk_bytes
+        self._count = slots
+        self._drop_cached = drop_cached
+        self._files = _Files()
+        self._all_slots: list[_Slot] = []
+        self._slots: deque[_Slot] = deque()  # that no read has
+        self._waiting: deque[_Piece] = deque()  # for a slot
+        self._reads: deque[tuple[_Slot, _Piece, Future[None]]] = deque()  # under way, in order
+        self._begun = self._issued = 0  # pieces so far: given to begin, and copies given to the stream
+
+    def __enter__(self) -> Ring:
+        self._readers = ThreadPoolExecutor(self._count, "cachalot-stage")
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._waiting.clear()
+        for _, _, read in self._reads:
+            read.cancel()
+        self._readers.shutdown()
+        self._files.close()
+        if self._all_slots:
+            # Also after an error: tensors that are freed now are used again after these copies alone.
+            torch.cuda.current_stream(self._device).wait_stream(self._stream)
+            for slot in self._all_slots:
+                if slot.copied is not None:
+                    slot.copied.synchronize()  # the buffer goes back to PyTorch, which does not know of the copies
+
+    def bring(self, extents: list[Extent]) -> list[torch.Tensor]:
+        """Returns the tensors, for the current stream."""
+        return self.finish(self.begin(extents))
+
+    def begin(self, extents: list[Extent]) -> Target:
+        """Allocates the tensors, and starts as many reads as there are free buffers."""
+        with torch.cuda.device(self._device):
+            self._allocate_slots(sum(extent.size for extent in extents))
+            tensors = [torch.empty(extent.shape, dtype=extent.dtype, device=self._device) for extent in extents]
+            # The memory may be what the current stream has just let go.
+            self._stream.wait_stream(torch.cuda.current_stream())
+        pieces = list(_pieces(extents, tensors, self._chunk_bytes))
+        self._begun += len(pieces)
+        self._waiting.extend(pieces)
+        self._start_reads()
+        return Target(tensors, self._begun)
+
+    def finish(self, target: Target) -> list[torch.Tensor]:
+        """Waits for the reads of these tensors, and has the current stream wait for their copies."""
+        while self._issued < target.last_piece:
+            slot, piece, read = self._reads.popleft()
+            read.result()
+            with torch.cuda.stream(self._stream):
+                for offset, part in piece.parts:
+                    part.copy_(slot.buffer[offset : offset + part.numel()], non_blocking=True)
+                slot.copied = self._stream.record_event()
+            self._slots.append(slot)
+            self._issued += 1
+            self._start_reads()
+        torch.cuda.current_stream(self._device).wait_stream(self._stream)
+        return target.tensors
+
+    def _allocate_slots(self, total: int) -> None:
+        """At the first call, which has the largest tensors."""
+        if self._all_slots:
+            return
+        self._stream = torch.cuda.Stream(self._device)
+        self._chunk_bytes = max(1, min(self._chunk_bytes, total))
+        count = min(self._count, max(2, -(-total // self._chunk_bytes)))
+        self._all_slots = [_Slot(self._chunk_bytes) for _ in range(count)]
+        self._slots = deque(self._all_slots)
+
+    def _start_reads(self) -> None:
+        while self._waiting and self._slots:
+            slot, piece = self._slots.popleft(), self._waiting.popleft()
+            descriptor = self._files.descriptor_of(piece.path)
+            self._reads.append((slot, piece, self._readers.submit(self._read, slot, piece, descriptor)))
+
+    def _read(self, slot: _Slot, piece: _Piece, descriptor: int) -> None:
+        """Runs in a thread of the pool, without Python's lock while it waits and reads."""
+        if slot.copied is not None:
+            slot.copied.synchronize()
+        done = 0
+        while done < piece.size:
+            count = os.preadv(descriptor, [slot.bytes[done : piece.size]], piece.offset + done)
+            if count == 0:
+                raise ValueError(f"{piece.path} is truncated: it ends at byte {piece.offset + done}, and the tensors at "
+                                 f"{piece.offset + piece.size} or later")
+            done += count
+        if self._drop_cached:
+            os.posix_fadvise(descriptor, piece.offset, piece.size, os.POSIX_FADV_DONTNEED)
+
+
+class _Files:
+    """Open files, by path."""
+
+    def __init__(self) -> None:
+        self._descriptors: dict[Path, int] = {}
+
+    def descriptor_of(self, path: Path) -> int:
+        """Returns the descriptor of a file that is opened at its first use. Raises OSError."""
+        if path not in self._descriptors:
+            self._descriptors[path] = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        return self._descriptors[path]
+
+    def close(self) -> None:
+        """Closes all."""
+        for descriptor in self._descriptors.values():
+            os.close(descriptor)
+        self._descriptors.clear()
+
+
+def _pieces(extents: list[Extent], tensors: list[torch.Tensor], most: int) -> Iterator[_Piece]:
+    """The reads of at most so many bytes, in the order of the files; neighbours are read together."""
+    piece: _Piece | None = None
+    for extent, tensor in sorted(zip(extents, tensors), key=lambda pair: (pair[0].path, pair[0].offset)):
+        done = 0
+        while done < extent.size:
+            start = extent.offset + done
+            if piece is None or not _goes_on(piece, extent.path, start, most):
+                if piece is not None:
+                    yield piece
+                piece = _Piece(extent.path, start, 0, [])
+            used = start - piece.offset
+            count = min(extent.size - done, most - used)
+            piece.parts.append((used, tensor.view(-1).view(torch.uint8)[done : done + count]))
+            piece = piece._replace(size=used + count)
+            done += count
+    if piece is not None:
+        yield piece
+
+
+def _goes_on(piece: _Piece, path: Path, start: int, most: int) -> bool:
+    """Whether bytes from `start` on can be read with the piece."""
+    end = piece.offset + piece.size
+    return piece.path == path and end <= start <= end + _GAP_BYTES and start - piece.offset < most
+
 
 _CHUNK_BYTES = 16 << 20  # of a read: PyTorch rounds pinned memory up to a power of two
 _SLOTS = 4
@@ -79,7 +251,7 @@ def stage(
     on = _device_of(device)
     ring_options = _checked(chunk_bytes, slots)
     if isinstance(source, (str, os.PathLike)):
-        found = _safetensors.extents(Path(source), names)
+        found = extents_of_safetensors(Path(source), names)
         with Ring(on, *ring_options, drop_cached=drop_cached) as ring:
             return dict(zip(found, ring.bring(list(found.values()))))
     if names is not None:

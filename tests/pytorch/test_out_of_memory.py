@@ -416,8 +416,7 @@ GiB = 1 << 30
 def modelled(segments=(), requested=4 * GiB, free=GiB, allowed=8 * GiB, outside=None, **failure):
     """The verdict on a device of 8 GiB."""
     from cachalot._oom_cause import verdict_of
-    from cachalot._oom_facts import Facts
-    from cachalot._oom_outside import Outside
+    from cachalot._oom_facts import Facts, Outside
     from cachalot._oom_state import Failure, state_of
 
     failed = Failure(0, requested, requested, allowed, free, 8 * GiB, **failure)
@@ -445,7 +444,7 @@ def test_memory_that_waits_for_other_streams_is_named():
 
 
 def test_nccl_and_other_processes_are_told_apart_by_what_they_hold():
-    from cachalot._oom_outside import Outside
+    from cachalot._oom_facts import Outside
 
     nccl = Outside(5 * GiB, own_bytes=4 * GiB, other_bytes=GiB, has_nccl=True)
     assert modelled([LIVE], outside=nccl).cause == "NCCL"
