@@ -9,7 +9,7 @@
 #include "pytorch/lent_tensors.h"
 #include "pytorch/plug.h"
 #include "pytorch/process.h"
-#include "pytorch/python_frames.h"
+#include "pytorch/python_api.h"
 
 namespace cachalot {
 namespace {

@@ -7,10 +7,46 @@
 #include <utility>
 
 #include "base/check.h"
-#include "pytorch/keeping_exceptions.h"
 #include "pytorch/process.h"
+#include "pytorch/python_api.h"
 
 namespace cachalot {
+
+void HostPools::add(void* buffer, PoolId pool) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  buffers_[buffer] = {.pool = pool};
+  count_.store(buffers_.size());
+}
+
+void HostPools::use(void* buffer) {
+  if (count_.load() == 0) return;
+  const std::lock_guard<std::mutex> lock(mutex_);
+  const auto found = buffers_.find(buffer);
+  if (found != buffers_.end()) found->second.is_used = true;
+}
+
+bool HostPools::keep(void* buffer) {
+  if (count_.load() == 0) return false;
+  const std::lock_guard<std::mutex> lock(mutex_);
+  const auto found = buffers_.find(buffer);
+  if (found == buffers_.end()) return false;
+  if (found->second.is_used) return found->second.is_freed = true;
+  buffers_.erase(found);
+  count_.store(buffers_.size());
+  return false;
+}
+
+std::vector<void*> HostPools::release(PoolId pool) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  std::vector<void*> kept;
+  std::erase_if(buffers_, [&](const auto& entry) {
+    const auto& [buffer, state] = entry;
+    if (state.pool == pool && state.is_freed) kept.push_back(buffer);
+    return state.pool == pool;
+  });
+  count_.store(buffers_.size());
+  return kept;
+}
 
 namespace {
 
@@ -176,3 +212,7 @@ std::size_t HostMemory::limit() const {
 }
 
 }  // namespace cachalot
+
+cachalot::HostPlug* cachalot_host_plug(int version) {
+  return version == cachalot::kHostPlugVersion ? &cachalot::HostMemory::instance() : nullptr;
+}

@@ -1,5 +1,8 @@
-#include "pytorch/leak_hooks.h"
-
+// Leak detectors and allocation tracks (leak_detector.h, allocation_track.h) of the process's allocator, for ctypes. Each is
+// known by its number, from 1 on, until it is ended.
+//
+// Codes and `error` as in hooks.h; JSON as by cachalot_plug_json. A number that is none is the caller's mistake. Thread-safe.
+#include <cstddef>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -10,6 +13,7 @@
 #include "base/fork_aware.h"
 #include "cachalot/allocation_track.h"
 #include "cachalot/leak_detector.h"
+#include "pytorch/export.h"
 #include "pytorch/guarded.h"
 #include "pytorch/process.h"
 
@@ -63,39 +67,44 @@ using Tracks = Numbered<AllocationTrack>;
 
 using namespace cachalot;  // NOLINT(google-*): what follows are functions of C
 
-long cachalot_plug_leaks_begin(std::size_t warm_up, std::size_t window, double min_confidence, char* error,
-                               std::size_t capacity) {
+extern "C" {
+
+// The number of a new detector, which watches from now on.
+CACHALOT_EXPORT long cachalot_plug_leaks_begin(std::size_t warm_up, std::size_t window, double min_confidence,
+                                               char* error, std::size_t capacity) {
   return guarded(error, capacity, [&] {
     const LeakDetectorOptions options{warm_up, window, min_confidence};
     return Detectors::instance().add(std::make_shared<LeakDetector>(process_allocator(), options));
   });
 }
 
-int cachalot_plug_leaks_step(long detector, char* error, std::size_t capacity) {
+CACHALOT_EXPORT int cachalot_plug_leaks_step(long detector, char* error, std::size_t capacity) {
   return guarded(error, capacity, [&] { return Detectors::instance().at(detector)->step(), 0; });
 }
 
-int cachalot_plug_leaks_end(long detector, char* error, std::size_t capacity) {
+CACHALOT_EXPORT int cachalot_plug_leaks_end(long detector, char* error, std::size_t capacity) {
   return guarded(error, capacity, [&] { return Detectors::instance().remove(detector), 0; });
 }
 
-long cachalot_plug_leaks_json(long detector, std::size_t most, char* text, long capacity) {
+// to_json(LeakReport) with at most `most` leaks and sites.
+CACHALOT_EXPORT long cachalot_plug_leaks_json(long detector, std::size_t most, char* text, long capacity) {
   return guarded_text(text, capacity, [&] { return to_json(Detectors::instance().at(detector)->report(most)); });
 }
 
-long cachalot_plug_track_begin(char* error, std::size_t capacity) {
+CACHALOT_EXPORT long cachalot_plug_track_begin(char* error, std::size_t capacity) {
   return guarded(error, capacity,
                  [&] { return Tracks::instance().add(std::make_shared<AllocationTrack>(process_allocator())); });
 }
 
-int cachalot_plug_track_stop(long track, char* error, std::size_t capacity) {
+CACHALOT_EXPORT int cachalot_plug_track_stop(long track, char* error, std::size_t capacity) {
   return guarded(error, capacity, [&] { return Tracks::instance().at(track)->stop(), 0; });
 }
 
-int cachalot_plug_track_end(long track, char* error, std::size_t capacity) {
+CACHALOT_EXPORT int cachalot_plug_track_end(long track, char* error, std::size_t capacity) {
   return guarded(error, capacity, [&] { return Tracks::instance().remove(track), 0; });
 }
 
-long cachalot_plug_track_json(long track, std::size_t most, char* text, long capacity) {
+CACHALOT_EXPORT long cachalot_plug_track_json(long track, std::size_t most, char* text, long capacity) {
   return guarded_text(text, capacity, [&] { return to_json(Tracks::instance().at(track)->report(most)); });
+}
 }

@@ -4,9 +4,9 @@
 #include <utility>
 
 #include "base/own_code.h"
-#include "pytorch/keeping_exceptions.h"
 #include "pytorch/lent_tensors.h"
 #include "pytorch/process.h"
+#include "pytorch/python_api.h"
 
 namespace cachalot {
 

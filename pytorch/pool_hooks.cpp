@@ -2,12 +2,15 @@
 
 #include <algorithm>
 #include <chrono>
+#include <memory>
+#include <new>
 #include <optional>
 #include <utility>
 
 #include "base/check.h"
 #include "base/json_writer.h"
-#include "pytorch/capsules.h"
+#include "cachalot/dlpack.h"
+#include "pool/dlpack_abi.h"
 #include "pytorch/guarded.h"
 #include "pytorch/process.h"
 
@@ -82,6 +85,58 @@ std::string to_json(const PoolSet& pools) {
     list.end_object();
   });
   return json.end_object().take();
+}
+
+// DLPack's Python protocol: a tensor in a capsule, whose name says whether somebody has taken it.
+//
+// Callers hold Python's lock (GIL), as does who lets a capsule die. Nothing here runs Python code, and neither does the
+// deleter of what a consumer took: both may come while the interpreter shuts down.
+
+// Python's C API, as far as it is needed; objects are void*.
+struct CapsuleFunctions {
+  void* (*capsule_new)(void* pointer, const char* name, void (*destructor)(void* capsule));
+  int (*capsule_is_valid)(void* capsule, const char* name);
+  void* (*capsule_get_pointer)(void* capsule, const char* name);
+  void* (*err_no_memory)();
+};
+CapsuleFunctions python_functions = {};
+
+// Who takes a capsule's tensor gives the capsule another name.
+template <typename Managed>
+struct Capsule;
+template <>
+struct Capsule<DLManagedTensorVersioned> {
+  static constexpr const char* kName = "dltensor_versioned";
+};
+template <>
+struct Capsule<DLManagedTensor> {
+  static constexpr const char* kName = "dltensor";
+};
+
+template <typename Managed>
+void drop_unless_taken(void* capsule) {
+  constexpr const char* kName = Capsule<Managed>::kName;
+  if (python_functions.capsule_is_valid(capsule, kName) == 0) return;
+  auto* const managed = static_cast<Managed*>(python_functions.capsule_get_pointer(capsule, kName));
+  managed->deleter(managed);
+}
+
+template <typename Managed>
+void* wrap(Managed* managed) {
+  void* const capsule = python_functions.capsule_new(managed, Capsule<Managed>::kName, &drop_unless_taken<Managed>);
+  if (capsule == nullptr) managed->deleter(managed);
+  return capsule;
+}
+
+// A new reference to a capsule "dltensor_versioned", or "dltensor" as consumers from before DLPack 1.0 take it. One that
+// nobody has taken gives the tensor up as it dies. NULL, with MemoryError set, where there is no host memory.
+void* make_capsule(std::shared_ptr<PooledTensor> tensor, bool versioned) {
+  try {
+    if (versioned) return wrap(to_dlpack(std::move(tensor)));
+    return wrap(to_dlpack_unversioned(std::move(tensor)));
+  } catch (const std::bad_alloc&) {
+    return python_functions.err_no_memory();
+  }
 }
 
 }  // namespace
@@ -169,5 +224,8 @@ void cachalot_plug_lease_drop(CachalotLease* lease) { delete lease; }
 
 void cachalot_plug_use_python(void* capsule_new, void* capsule_is_valid, void* capsule_get_pointer,
                               void* err_no_memory) {
-  use_python(capsule_new, capsule_is_valid, capsule_get_pointer, err_no_memory);
+  python_functions = {reinterpret_cast<decltype(CapsuleFunctions::capsule_new)>(capsule_new),
+                      reinterpret_cast<decltype(CapsuleFunctions::capsule_is_valid)>(capsule_is_valid),
+                      reinterpret_cast<decltype(CapsuleFunctions::capsule_get_pointer)>(capsule_get_pointer),
+                      reinterpret_cast<decltype(CapsuleFunctions::err_no_memory)>(err_no_memory)};
 }

@@ -13,7 +13,7 @@
 #include "live/process_publisher.h"
 #include "policy/option_warnings.h"
 #include "pytorch/oom_hooks.h"
-#include "pytorch/python_frames.h"
+#include "pytorch/python_api.h"
 
 namespace cachalot {
 

@@ -3,7 +3,9 @@
 #pragma once
 
 #include <cstddef>
+#include <functional>
 #include <optional>
+#include <utility>
 
 namespace cachalot {
 
@@ -119,5 +121,28 @@ class KeptException {
   std::optional<Python::Permission> permission_;
   std::optional<Python::RaisedException> raised_;  // ends before the permission does
 };
+
+// Functions of torch's that cachalot calls while Python may raise an exception.
+//
+// The same function, which keeps the exception that its thread raises in Python. An empty one stays empty.
+template <typename Result, typename... Args>
+std::function<Result(Args...)> keeping_exceptions(std::function<Result(Args...)> function, bool may_take_gil = false) {
+  if (!function) return nullptr;
+  return [function = std::move(function), may_take_gil](Args... args) {
+    const KeptException kept(may_take_gil);
+    return function(std::forward<Args>(args)...);
+  };
+}
+
+// Python's frames for call stacks (call_stack.h).
+//
+// From now on call stacks have the frames of the Python code that the thread runs. Without effect where there is no Python.
+// A thread that runs Python code and has let go of the GIL, as in PyTorch's functions, takes it for a moment: under no lock
+// of ours, as PyTorch's memory history does. Threads that Python does not know are left alone.
+void provide_python_frames() noexcept;
+
+// From now on the frames end where code of `file` (co_filename) has begun the program: that frame, those outside of it and
+// those of Python's runpy inside are left out. Throws std::bad_alloc.
+void hide_python_launcher(const char* file);
 
 }  // namespace cachalot

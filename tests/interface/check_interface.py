@@ -130,7 +130,7 @@ REASONS = {
     "-immortal": "PyTorch's streams live as long as the process",
     "-implied": "empty_cache does so, too",
     "-known": "the caller knows: it allocated or set this itself",
-    "-leaks": "leak_hooks.h has leak detectors and tracks, which are watchers",
+    "-leaks": "leak_hooks.cpp has leak detectors and tracks, which are watchers",
     "-nvtx": "cachalot/nvtx.h, for programs in C++, calls it",
     "-page": "it is on the statistics page, which cachalot_publish and plug_publish make",
     "-printed": "reports are printed as they come, and returned by the check",
@@ -155,7 +155,7 @@ HEADERS = {
     "Plug": ["pytorch/plug.h"],
     "C API": ["allocator/include/cachalot/c_api.h", "allocator/include/cachalot/c_limits.h",
               "allocator/include/cachalot/c_publish.h"],
-    "hooks": ["pytorch/hooks.h", "pytorch/limit_hooks.h"],
+    "hooks": ["pytorch/hooks.h", "pytorch/limit_hooks.cpp"],
 }
 
 
