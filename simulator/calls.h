@@ -2,17 +2,58 @@
 // A few that only read what is the thread's own do not lock.
 #pragma once
 
+#include <new>
 #include <type_traits>
 #include <utility>
 
+#include "cachalot/errors.h"
 #include "simulator/abi.h"
 #include "simulator/end_of_process.h"
-#include "simulator/error_of.h"
 #include "simulator/lock.h"
-#include "simulator/per_thread.h"
 #include "simulator/process.h"
+#include "simulator/thread_state.h"
+#include "simulator/watch.h"
 
 namespace cachalot::simulator {
+
+// The functions of the runtime under their names for programs that are compiled with a default stream for each thread.
+
+// While it lives, no stream means the thread's own, as cudaStreamPerThread does.
+class OwnDefaultStream {
+ public:
+  OwnDefaultStream() { this_thread().has_own_default_stream = true; }
+  ~OwnDefaultStream() { this_thread().has_own_default_stream = false; }
+  OwnDefaultStream(const OwnDefaultStream&) = delete;
+  OwnDefaultStream& operator=(const OwnDefaultStream&) = delete;
+};
+
+template <auto kFunction>
+struct PerThread;
+
+template <typename Result, typename... Parameters, Result (*kFunction)(Parameters...)>
+struct PerThread<kFunction> {
+  static Result call(Parameters... arguments) {
+    const OwnDefaultStream own;
+    return kFunction(arguments...);
+  }
+};
+
+// Exceptions become error codes.
+//
+// Returns what `body` returns, or the code of what it throws, of which watch is told.
+template <typename Body>
+cudaError_t error_of(Watch& watch, Body&& body) noexcept {
+  try {
+    return body();
+  } catch (const CudaError& failure) {
+    watch.note(failure);
+    return static_cast<cudaError_t>(failure.code());
+  } catch (const std::bad_alloc&) {
+    return cudaErrorMemoryAllocation;
+  } catch (...) {
+    return cudaErrorUnknown;
+  }
+}
 
 // Returns the process. Null, with the error that the call must return: there is none, or the thread may not call now.
 inline Process* enter(cudaError_t& error) noexcept {
@@ -100,3 +141,14 @@ CUresult by_runtime_in_context(const char* call, cudaError_t (*function)(Paramet
 inline void* pointer(CUdeviceptr address) { return reinterpret_cast<void*>(address); }
 
 }  // namespace cachalot::simulator
+
+// The function with suffix _ptsz or _ptds. A symbol for a function of a template takes an indirect one, which the dynamic linker
+// resolves; the resolver may be called before this library is relocated, and only computes an address.
+#define CACHALOT_SIMULATOR_PER_THREAD(function, suffix)                                            \
+  extern "C" {                                                                                     \
+  __attribute__((used)) static decltype(&(function)) resolve_##function##_##suffix() {             \
+    return &cachalot::simulator::PerThread<&(function)>::call;                                     \
+  }                                                                                                \
+  __attribute__((visibility("default"),                                                            \
+                 ifunc("resolve_" #function "_" #suffix))) decltype(function) function##_##suffix; \
+  }

@@ -1,10 +1,12 @@
 // The driver's functions about devices and contexts. The handle of a device's primary context is the device's state; other
 // contexts (contexts.h) have handles of their own.
+#include <algorithm>
 #include <cstring>
+#include <vector>
 
+#include "simulator/abi.h"
 #include "simulator/calls.h"
 #include "simulator/device_attributes.h"
-#include "simulator/versions.h"
 
 using namespace cachalot::simulator;
 
@@ -42,6 +44,20 @@ cudaError_t make_current(Process& process, CUcontext context) {
   thread.has_context = true;
   thread.context = is_primary ? nullptr : context;
   return cudaSuccess;
+}
+
+// The driver's log of errors. PyTorch registers a callback around its calls. The simulated driver tells what is wrong where it
+// goes wrong (notes.h) and logs nothing, so callbacks are registered and never called.
+
+struct LogCallback {
+  CUlogsCallback function;
+  void* data;
+};
+
+// Under process_mutex. A handle is the entry's address. Never destroyed: a program may end them late.
+std::vector<LogCallback*>& log_callbacks() {
+  static auto& callbacks = *new std::vector<LogCallback*>;
+  return callbacks;
 }
 
 }  // namespace
@@ -329,6 +345,29 @@ CUresult cuCtxDisablePeerAccess(CUcontext peer) {
   CUdevice device = -1;
   const CUresult found = cuCtxGetDevice_v2(&device, peer);
   return found == CUDA_SUCCESS ? by_runtime(cudaDeviceDisablePeerAccess, device) : found;
+}
+
+// ---- Logs of errors -------------------------------------------------------------------------------------------------
+
+CUresult cuLogsRegisterCallback(CUlogsCallback callback, void* data, CUlogsCallbackHandle* handle) {
+  return driver_call([&](Process&) {
+    if (callback == nullptr) return cudaErrorInvalidValue;
+    auto* const entry = new LogCallback{callback, data};
+    log_callbacks().push_back(entry);
+    if (handle != nullptr) *handle = reinterpret_cast<CUlogsCallbackHandle>(entry);
+    return cudaSuccess;
+  });
+}
+
+CUresult cuLogsUnregisterCallback(CUlogsCallbackHandle handle) {
+  return driver_call([&](Process&) {
+    std::vector<LogCallback*>& callbacks = log_callbacks();
+    const auto found = std::find(callbacks.begin(), callbacks.end(), reinterpret_cast<LogCallback*>(handle));
+    if (found == callbacks.end()) return cudaErrorInvalidValue;
+    delete *found;
+    callbacks.erase(found);
+    return cudaSuccess;
+  });
 }
 
 }  // extern "C"

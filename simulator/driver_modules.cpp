@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "simulator/abi.h"
 #include "simulator/calls.h"
 #include "simulator/handles.h"
 #include "simulator/kernels.h"
@@ -63,6 +64,8 @@ CUresult launch(CUfunction function, dim3 grid, dim3 block, std::size_t shared_b
     return cudaSuccess;
   });
 }
+
+cudaError_t result(CUresult error) { return static_cast<cudaError_t>(error); }
 
 }  // namespace
 
@@ -194,5 +197,25 @@ CUresult cuTensorMapEncodeTiled(CUtensorMap* map, CUtensorMapDataType, cuuint32_
   *map = {};
   return CUDA_SUCCESS;
 }
+
+// ---- The runtime's functions about libraries ------------------------------------------------------------------------
+
+cudaError_t cudaLibraryLoadData(cudaLibrary_t* library, const void* code, cudaJitOption*, void**, unsigned int,
+                                cudaLibraryOption*, void**, unsigned int) {
+  return result(cuLibraryLoadData(library, code, nullptr, nullptr, 0, nullptr, nullptr, 0));
+}
+
+cudaError_t cudaLibraryLoadFromFile(cudaLibrary_t* library, const char* name, cudaJitOption*, void**, unsigned int,
+                                    cudaLibraryOption*, void**, unsigned int) {
+  return result(cuLibraryLoadFromFile(library, name, nullptr, nullptr, 0, nullptr, nullptr, 0));
+}
+
+cudaError_t cudaLibraryUnload(cudaLibrary_t library) { return result(cuLibraryUnload(library)); }
+
+cudaError_t cudaLibraryGetKernel(cudaKernel_t* kernel, cudaLibrary_t library, const char* name) {
+  return result(cuLibraryGetKernel(kernel, library, name));
+}
+
+cudaError_t cudaKernelSetAttributeForDevice(cudaKernel_t, cudaFuncAttribute, int, int) { return cudaSuccess; }
 
 }  // extern "C"

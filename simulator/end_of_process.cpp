@@ -1,10 +1,17 @@
 #include "simulator/end_of_process.h"
 
+#include <semaphore.h>
 #include <unistd.h>
 
+#include <atomic>
+#include <cerrno>
 #include <chrono>
+#include <csignal>
 #include <cstdlib>
+#include <ctime>
 #include <thread>
+
+#include "base/blocked_signals.h"
 
 namespace cachalot::simulator {
 
@@ -18,5 +25,79 @@ void wait_for_end() {
   if (ending_thread == gettid()) return;
   std::this_thread::sleep_for(std::chrono::seconds(5));
 }
+
+namespace {
+
+pid_t owner = 0;  // a forked child inherits the handler, and not the thread
+sem_t arrived;
+std::atomic<int> ending{0};        // the signal that arrived
+std::atomic<bool> is_sent{false};  // again, by the thread, and now it ends the process
+std::atomic<std::uintptr_t> faulted{0};
+
+void end_by(int number) {
+  std::signal(number, SIG_DFL);
+  kill(getpid(), number);
+}
+
+// The interrupted thread waits for the report, but not for long: it may hold a lock that the report needs.
+void wait_for_the_report(int most_ms) {
+  constexpr timespec kTick{.tv_sec = 0, .tv_nsec = 1'000'000};
+  for (int tick = 0; tick < most_ms && !is_sent; ++tick) nanosleep(&kTick, nullptr);
+}
+
+void handle(int number, int most_ms) {
+  if (getpid() != owner) return end_by(number);
+  int none = 0;
+  if (ending.compare_exchange_strong(none, number)) sem_post(&arrived);  // the first of several
+  wait_for_the_report(most_ms);
+}
+
+void handle_request(int number, siginfo_t*, void*) {
+  constexpr int kMostMs = 200;
+  const int error = errno;
+  handle(number, kMostMs);
+  errno = error;
+}
+
+// The thread cannot go on, so that it waits longer; it dies also without a report.
+void handle_fault(int number, siginfo_t* info, void*) {
+  constexpr int kMostMs = 3000;
+  if (info->si_code > 0) faulted = reinterpret_cast<std::uintptr_t>(info->si_addr);  // not sent by a process
+  handle(number, kMostMs);
+  end_by(number);
+}
+
+void install(int number, void (*handler)(int, siginfo_t*, void*)) {
+  struct sigaction before {};
+  if (sigaction(number, nullptr, &before) != 0 || before.sa_handler != SIG_DFL) return;
+  struct sigaction action {};
+  action.sa_sigaction = handler;
+  action.sa_flags = SA_RESTART | SA_SIGINFO;
+  sigaction(number, &action, nullptr);
+}
+
+void serve(void (*write)()) {
+  while (sem_wait(&arrived) != 0) {
+  }
+  write();
+  end_by(ending);
+  is_sent = true;
+}
+
+}  // namespace
+
+void write_before_ending_signals(void (*write)()) {
+  owner = getpid();
+  sem_init(&arrived, /*pshared=*/0, 0);
+  {
+    const BlockedSignals blocked;
+    std::thread(serve, write).detach();
+  }
+  install(SIGTERM, handle_request);
+  install(SIGINT, handle_request);
+  install(SIGSEGV, handle_fault);
+}
+
+std::uintptr_t fault_address() { return faulted; }
 
 }  // namespace cachalot::simulator

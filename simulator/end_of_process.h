@@ -1,7 +1,8 @@
-// The end of a process whose other threads still call CUDA.
+// The end of a process: whose other threads still call CUDA, or that a signal ends.
 #pragma once
 
 #include <atomic>
+#include <cstdint>
 
 namespace cachalot::simulator {
 
@@ -15,5 +16,15 @@ void hold_other_threads_at_end();
 
 // Blocks the caller for at most five seconds, if it is one of them: the end may wait for it.
 void wait_for_end();
+
+// A process that SIGTERM, SIGINT or SIGSEGV ends writes its report first, and then dies by the signal as it would have.
+
+// Calls `write` before a signal ends the process. A signal that the program handles or ignores when this is called, or
+// handles later, is left to the program. Starts a thread, which does the writing: a handler of signals may not take locks.
+// To be called once.
+void write_before_ending_signals(void (*write)());
+
+// Returns the address whose access has raised SIGSEGV, which ends the process; 0 before that. Any thread may call it.
+std::uintptr_t fault_address();
 
 }  // namespace cachalot::simulator

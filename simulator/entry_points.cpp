@@ -4,10 +4,10 @@
 #include <iterator>
 #include <string_view>
 
-#include "simulator/own_library.h"
+#include "simulator/abi.h"
+#include "simulator/redirection.h"
 #include "simulator/static_runtimes.h"
 #include "simulator/thread_state.h"
-#include "simulator/versions.h"
 
 using namespace cachalot::simulator;
 

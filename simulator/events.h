@@ -9,10 +9,10 @@
 #include "simulator/contexts.h"
 #include "simulator/devices.h"
 #include "simulator/graphs.h"
-#include "simulator/implicit_order.h"
 #include "simulator/lock.h"
 #include "simulator/registry.h"
 #include "simulator/stream_state.h"
+#include "simulator/streams.h"
 #include "simulator/watch.h"
 
 namespace cachalot::simulator {

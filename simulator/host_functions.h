@@ -12,9 +12,9 @@
 #include "simulator/abi.h"
 #include "simulator/captures.h"
 #include "simulator/devices.h"
-#include "simulator/implicit_order.h"
 #include "simulator/lock.h"
 #include "simulator/stream_state.h"
+#include "simulator/streams.h"
 #include "simulator/use_checks.h"
 
 namespace cachalot::simulator {

@@ -10,9 +10,9 @@
 #include "simulator/config.h"
 #include "simulator/devices.h"
 #include "simulator/host_memory.h"
-#include "simulator/implicit_order.h"
 #include "simulator/lock.h"
 #include "simulator/stream_state.h"
+#include "simulator/streams.h"
 
 namespace cachalot::simulator {
 

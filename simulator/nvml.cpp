@@ -15,9 +15,9 @@
 #include <utility>
 #include <vector>
 
+#include "simulator/abi.h"
 #include "simulator/calls.h"
 #include "simulator/device_attributes.h"
-#include "simulator/versions.h"
 
 using namespace cachalot::simulator;
 

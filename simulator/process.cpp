@@ -9,8 +9,8 @@
 
 #include "base/format.h"
 #include "cachalot/errors.h"
-#include "simulator/ending_signals.h"
-#include "simulator/error_of.h"
+#include "simulator/calls.h"
+#include "simulator/end_of_process.h"
 
 namespace cachalot::simulator {
 namespace {

@@ -27,7 +27,6 @@
 #include "simulator/graphs.h"
 #include "simulator/host_functions.h"
 #include "simulator/host_memory.h"
-#include "simulator/implicit_order.h"
 #include "simulator/ipc.h"
 #include "simulator/launches.h"
 #include "simulator/lock.h"

@@ -12,7 +12,6 @@
 #include <string>
 #include <string_view>
 
-#include "simulator/own_library.h"
 #include "simulator/static_runtimes.h"
 
 // Of C linkage, so that assembly can name them. Each thread sets them to the same.
@@ -110,6 +109,13 @@ const std::string* simulated_library(const char* file) {
   return version == 12 || version == 13 ? &runtime_path(*version) : nullptr;
 }
 
+// As the dynamic linker names it.
+const char* loaded_path() {
+  Dl_info info{};
+  dladdr(reinterpret_cast<void*>(&own_function), &info);
+  return info.dli_fname;
+}
+
 }  // namespace
 
 void* real_dlopen(const char* file, int mode) {
@@ -120,6 +126,22 @@ void* real_dlopen(const char* file, int mode) {
 void* real_dlsym(void* library, const char* name) {
   find_real_functions();
   return reinterpret_cast<void* (*)(void*, const char*)>(cachalot_real_dlsym)(library, name);
+}
+
+void* own_function(const char* name) {
+  static void* const library = real_dlopen(loaded_path(), RTLD_LAZY | RTLD_NOLOAD);
+  return real_dlsym(library, name);
+}
+
+// Never destroyed: static destructors of the program may still load libraries.
+const std::string& own_path() {
+  static const auto& path = *[] {
+    char* resolved = realpath(loaded_path(), nullptr);
+    auto* text = new std::string(resolved ? resolved : loaded_path());
+    std::free(resolved);
+    return text;
+  }();
+  return path;
 }
 
 }  // namespace cachalot::simulator

@@ -2,10 +2,23 @@
 // ones, and a runtime that a library has linked in is found before anything of the library is called (static_runtimes.h).
 #pragma once
 
+#include <string>
+#include <string_view>
+
 namespace cachalot::simulator {
 
 // Call the C library's functions.
 void* real_dlopen(const char* file, int mode);
 void* real_dlsym(void* library, const char* name);
+
+// This library, as the dynamic linker knows it.
+
+// Returns a function that this library exports, whatever else the process has loaded; null where there is none.
+void* own_function(const char* name);
+// Returns the path of the library's file, without symbolic links.
+const std::string& own_path();
+
+// Returns the last part of a path.
+inline std::string_view file_name(std::string_view path) { return path.substr(path.rfind('/') + 1); }
 
 }  // namespace cachalot::simulator

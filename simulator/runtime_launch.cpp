@@ -1,13 +1,50 @@
 // The runtime's functions about kernels: registration by compiled programs, launches, attributes, occupancy.
+#include <cstddef>
+#include <cstdlib>
+#include <unordered_map>
+
+#include "base/mutex.h"
 #include "simulator/calls.h"
-#include "simulator/fat_binaries.h"
 #include "simulator/kernels.h"
-#include "simulator/variables.h"
 
 using namespace cachalot;
 using namespace cachalot::simulator;
 
 namespace {
+
+// __device__ and __constant__ variables. Compiled programs register them before main; each is kept in host memory, where
+// only copies reach it, and is one for all devices. Thread-safe.
+
+struct Variable {
+  char* start = nullptr;
+  std::size_t bytes = 0;
+};
+
+struct VariableTable {
+  Mutex mutex;
+  std::unordered_map<const void*, Variable> variables CACHALOT_GUARDED_BY(mutex);
+};
+
+// Never destroyed: static destructors of the program may still copy.
+VariableTable& all_variables() {
+  static auto& instance = *new VariableTable;
+  return instance;
+}
+
+// `symbol`: the address by which the program names it.
+const Variable& register_variable(const void* symbol, std::size_t bytes) {
+  const Lock lock(all_variables().mutex);
+  Variable& variable = all_variables().variables[symbol];
+  if (variable.bytes < bytes) variable = {static_cast<char*>(std::calloc(1, bytes)), bytes};
+  return variable;
+}
+
+// Null if none was registered.
+const Variable* find_variable(const void* symbol) {
+  const Lock lock(all_variables().mutex);
+  const auto at = all_variables().variables.find(symbol);
+  return at == all_variables().variables.end() ? nullptr : &at->second;
+}
 
 cudaKernelNodeParams kernel_params(const void* function, dim3 grid, dim3 block, std::size_t shared_bytes) {
   cudaKernelNodeParams params{};

@@ -23,7 +23,7 @@
 
 #include "base/format.h"
 #include "simulator/notes.h"
-#include "simulator/own_library.h"
+#include "simulator/redirection.h"
 
 namespace cachalot::simulator {
 namespace {

@@ -9,9 +9,9 @@
 #include "simulator/copies.h"
 #include "simulator/devices.h"
 #include "simulator/host_memory.h"
-#include "simulator/implicit_order.h"
 #include "simulator/lock.h"
 #include "simulator/stream_state.h"
+#include "simulator/streams.h"
 #include "simulator/use_checks.h"
 
 namespace cachalot::simulator {

@@ -7,10 +7,10 @@
 #include "cachalot/device.h"
 #include "simulator/devices.h"
 #include "simulator/host_memory.h"
-#include "simulator/implicit_order.h"
 #include "simulator/lock.h"
 #include "simulator/memory_uses.h"
 #include "simulator/stream_state.h"
+#include "simulator/streams.h"
 #include "simulator/watch.h"
 
 namespace cachalot::simulator {

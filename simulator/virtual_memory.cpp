@@ -3,15 +3,126 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstring>
+#include <initializer_list>
+#include <iterator>
+#include <string>
 
 #include "base/bytes.h"
 #include "base/format.h"
+#include "cachalot/errors.h"
 #include "device/address_space.h"
 #include "device/cuda_codes.h"
+#include "simulator/calls.h"
+#include "simulator/notes.h"
 #include "simulator/thread_state.h"
 
 namespace cachalot::simulator {
+namespace {
+
+bool is_of_kind(const CUmemAllocationProp& properties, int kind) {
+  return (static_cast<int>(properties.requestedHandleTypes) & kind) != 0;
+}
+
+cudaError_t first_of(std::initializer_list<int> errors) {
+  for (const int error : errors) {
+    if (error != 0) return static_cast<cudaError_t>(error);
+  }
+  return cudaSuccess;
+}
+
+}  // namespace
+
+const cachalot_sim_handles& HandleRules::of(int device) const {
+  static constexpr cachalot_sim_handles kNone{};
+  const auto at = rules_.find(device);
+  return at == rules_.end() ? kNone : at->second;
+}
+
+std::optional<int> HandleRules::attribute(int device, int attribute) const {
+  const cachalot_sim_handles& rules = of(device);
+  if (attribute == CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_FABRIC_SUPPORTED) return rules.claims_fabric;
+  if (attribute == CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED) return rules.claims_rdma;
+  return std::nullopt;
+}
+
+cudaError_t HandleRules::granularity_error(const CUmemAllocationProp& properties) const {
+  const cachalot_sim_handles& rules = of(properties.location.id);
+  const bool unknown = is_of_kind(properties, CU_MEM_HANDLE_TYPE_FABRIC) && rules.claims_fabric == 0;
+  return first_of({rules.granularity_error, unknown ? cudaErrorNotSupported : 0});
+}
+
+cudaError_t HandleRules::create_error(const CUmemAllocationProp& properties) const {
+  const cachalot_sim_handles& rules = of(properties.location.id);
+  const bool by_fabric = is_of_kind(properties, CU_MEM_HANDLE_TYPE_FABRIC);
+  const bool by_file = is_of_kind(properties, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
+  return first_of({by_fabric && rules.claims_fabric == 0 ? cudaErrorNotSupported : 0,
+                   by_fabric ? rules.create_fabric_error : 0, by_file ? rules.create_file_error : 0,
+                   properties.allocFlags.gpuDirectRDMACapable != 0 ? rules.create_rdma_error : 0});
+}
+
+cudaError_t HandleRules::access_error(int device, CUmemGenericAllocationHandle handle) const {
+  const CUmemAllocationProp* const made = properties(handle);
+  const bool for_rdma = made != nullptr && made->allocFlags.gpuDirectRDMACapable != 0;
+  return first_of({for_rdma ? of(device).access_rdma_error : 0});
+}
+
+cudaError_t HandleRules::export_error(int device, CUmemAllocationHandleType kind) const {
+  return first_of({kind == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR ? of(device).export_file_error : 0});
+}
+
+void HandleRules::made(CUmemGenericAllocationHandle handle, const CUmemAllocationProp& properties) {
+  if (is_of_kind(properties, CU_MEM_HANDLE_TYPE_FABRIC) || properties.allocFlags.gpuDirectRDMACapable != 0) {
+    made_[handle] = properties;
+  }
+}
+
+const CUmemAllocationProp* HandleRules::properties(CUmemGenericAllocationHandle handle) const {
+  const auto at = made_.find(handle);
+  return at == made_.end() ? nullptr : &at->second;
+}
+
+// The first range that ends behind the address.
+std::map<Address, SleepingMemory::Asleep>::iterator SleepingMemory::first_behind(Address address) {
+  auto at = asleep_.upper_bound(address);
+  if (at != asleep_.begin() && std::prev(at)->first + std::prev(at)->second.bytes > address) --at;
+  return at;
+}
+
+void SleepingMemory::add(const AddressRange& range) {
+  remove(range);
+  asleep_[range.address] = {range.bytes, watch_.is_on() ? CallStack::capture() : CallStack()};
+}
+
+void SleepingMemory::remove(const AddressRange& range) {
+  const Address end = range.address + range.bytes;
+  for (auto at = first_behind(range.address); at != asleep_.end() && at->first < end;) {
+    const Address begin = at->first;
+    const Asleep old = at->second;
+    at = asleep_.erase(at);
+    if (begin < range.address) asleep_[begin] = {range.address - begin, old.stack};
+    if (begin + old.bytes > end) asleep_[end] = {begin + old.bytes - end, old.stack};
+  }
+}
+
+void SleepingMemory::require_awake(const char* call, const void* start, std::size_t bytes) {
+  if (asleep_.empty() || bytes == 0) return;
+  const auto address = reinterpret_cast<Address>(start);
+  const auto at = first_behind(address);
+  if (at == asleep_.end() || at->first >= address + bytes) return;
+  const std::string text = formatted(
+      "{} uses [{:#x}, +{}), but [{:#x}, +{}) is asleep, or was freed: cuMemUnmap took its memory, and only its "
+      "addresses "
+      "are left. Wake it first (restore_physical)",
+      call, address, bytes, at->first, at->second.bytes);
+  if (watch_.is_on())
+    watch_.note(text, at->second.stack);
+  else
+    note_once(text);
+  throw CudaError(formatted("{} of memory that is asleep", call), static_cast<int>(CudaCode::invalid_value), text);
+}
+
 namespace {
 
 constexpr int kHandleDeviceShift = 48;
@@ -143,3 +254,12 @@ void VirtualMemory::map(Address address, std::size_t bytes, CUmemGenericAllocati
 }
 
 }  // namespace cachalot::simulator
+
+int cachalot_sim_set_handles(int device, const cachalot_sim_handles* rules) {
+  using namespace cachalot::simulator;
+  return guarded([&](Process& process) {
+    if (rules == nullptr) return cudaErrorInvalidValue;
+    process.virtual_memory().rules().set(process.devices().at(device).ordinal, *rules);
+    return cudaSuccess;
+  });
+}

@@ -7,10 +7,10 @@
 #include "simulator/devices.h"
 #include "simulator/events.h"
 #include "simulator/host_functions.h"
-#include "simulator/implicit_order.h"
 #include "simulator/lock.h"
 #include "simulator/pools.h"
 #include "simulator/stream_state.h"
+#include "simulator/streams.h"
 
 namespace cachalot::simulator {
 

@@ -11,7 +11,6 @@
 #include "base/json_writer.h"
 #include "simulator/device_attributes.h"
 #include "simulator/libraries/cudnn_numbers.h"
-#include "simulator/libraries/versions.h"
 #include "simulator/notes.h"
 #include "simulator/process.h"
 #include "simulator/redirection.h"

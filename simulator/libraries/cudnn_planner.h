@@ -16,6 +16,11 @@ namespace cachalot::simulator {
 
 struct Config;
 
+// The versions that the do-nothing libraries claim: those that come with CUDA 13.0.
+inline constexpr int kMathLibraryVersion = 130100;
+inline constexpr int kRuntimeVersion = 13000;
+inline constexpr int kCudnnVersion = 91900;
+
 // Functions of cudnn_graph.h. Descriptors are the library's.
 struct CudnnFunctions {
   int (*create)(int type, void** descriptor) = nullptr;

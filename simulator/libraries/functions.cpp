@@ -15,7 +15,6 @@
 #include "simulator/handles.h"
 #include "simulator/libraries/cudnn_planner.h"
 #include "simulator/libraries/unknown_workspaces.h"
-#include "simulator/libraries/versions.h"
 #include "simulator/notes.h"
 
 namespace cachalot::simulator {

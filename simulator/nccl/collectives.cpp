@@ -1,13 +1,308 @@
 // NCCL's functions that move data, and groups of them.
+#include <algorithm>
+#include <cstddef>
 #include <cstring>
+#include <map>
+#include <memory>
+#include <numeric>
+#include <span>
+#include <utility>
+#include <vector>
 
 #include "base/format.h"
+#include "simulator/nccl/communicator.h"
 #include "simulator/nccl/errors.h"
-#include "simulator/nccl/exchanges.h"
 #include "simulator/nccl/groups.h"
 
 namespace cachalot::simulator::nccl {
 namespace {
+
+// Collectives, sends and receives: what each rank gives to whom, and what becomes of it.
+//
+// The whole of a call's data is moved if no rank has more than `copy_bytes` of CACHALOT_SIM of it; the call then blocks the host
+// until the ranks that this one receives from have made it. Of larger ones nothing is moved, and nobody waits. In a capture
+// the stream gets a node, and nothing is moved, as with copies.
+//
+// Absent ranks count as ranks with this one's data. Where this one gives none, as in a broadcast of another root, memory keeps
+// its content.
+
+struct Exchange {
+  const char* name = "";
+  CallKind kind = CallKind::all_reduce;
+  const void* from = nullptr;
+  void* to = nullptr;
+  std::size_t count = 0;  // of elements, as the caller counts
+  ncclDataType_t type = ncclInt8;
+  int root = 0;  // of those that have one; for ncclSend and ncclRecv the other rank
+  Reduction reduction = {};
+};
+
+// The calls are the communicator's device's, whatever the thread's device is.
+class OnDevice {
+ public:
+  explicit OnDevice(int device) : before_(std::exchange(this_thread().device, device)) {}
+  ~OnDevice() { this_thread().device = before_; }
+  OnDevice(const OnDevice&) = delete;
+  OnDevice& operator=(const OnDevice&) = delete;
+
+ private:
+  int before_;
+};
+
+// What this rank does in a call. A part is what one rank gives to one.
+struct Plan {
+  std::vector<int> targets;  // ranks that get a part of this one's
+  std::vector<int> sources;  // ranks that this one gets a part of, in their order
+  bool is_sliced = false;    // each target gets a part of its own
+  bool is_gathered =
+      false;  // the parts of the sources lie behind each other; not so: they are reduced, or there is one
+};
+
+std::vector<int> all_ranks(int size) {
+  std::vector<int> ranks(static_cast<std::size_t>(size));
+  std::iota(ranks.begin(), ranks.end(), 0);
+  return ranks;
+}
+
+Plan plan_of(const Exchange& call, int size, int rank) {
+  const std::vector<int> all = all_ranks(size);
+  const std::vector<int> none;
+  const std::vector<int> root{call.root};
+  const bool is_root = rank == call.root;
+  switch (call.kind) {
+    case CallKind::all_reduce:
+      return {all, all};
+    case CallKind::reduce:
+      return {root, is_root ? all : none};
+    case CallKind::reduce_scatter:
+      return {all, all, true};
+    case CallKind::broadcast:
+      return {is_root ? all : none, root};
+    case CallKind::all_gather:
+      return {all, all, false, true};
+    case CallKind::all_to_all:
+      return {all, all, true, true};
+    case CallKind::gather:
+      return {root, is_root ? all : none, false, true};
+    case CallKind::scatter:
+      return {is_root ? all : none, root, true};
+    default:
+      return call.from ? Plan{root, none} : Plan{none, root};
+  }
+}
+
+bool reduces(CallKind kind) {
+  return kind == CallKind::all_reduce || kind == CallKind::reduce || kind == CallKind::reduce_scatter;
+}
+
+// Whether some rank has a part for, or of, each rank.
+bool has_parts_of_all(CallKind kind) {
+  switch (kind) {
+    case CallKind::reduce_scatter:
+    case CallKind::all_gather:
+    case CallKind::all_to_all:
+    case CallKind::gather:
+    case CallKind::scatter:
+      return true;
+    default:
+      return false;
+  }
+}
+
+using Kinds = std::vector<KnownContent::Kind>;  // of each byte; empty: all are known
+
+// A byte that is computed from bytes of several kinds is a guess.
+Kinds kinds_of_reduced(const std::vector<Kinds>& parts) {
+  const auto one = std::find_if(parts.begin(), parts.end(), [](const Kinds& kinds) { return !kinds.empty(); });
+  if (one == parts.end()) return {};
+  Kinds result = *one;
+  for (const Kinds& kinds : parts) {
+    for (std::size_t i = 0; i < result.size(); ++i) {
+      const auto kind = kinds.empty() ? KnownContent::Kind::known : kinds[i];
+      if (kind != result[i]) result[i] = KnownContent::Kind::guessed;
+    }
+  }
+  return result;
+}
+
+Kinds kinds_of_gathered(const std::vector<Kinds>& parts, std::size_t part_bytes) {
+  if (std::all_of(parts.begin(), parts.end(), [](const Kinds& kinds) { return kinds.empty(); })) return {};
+  Kinds result;
+  for (const Kinds& kinds : parts) {
+    result.insert(result.end(), kinds.begin(), kinds.end());
+    if (kinds.empty()) result.insert(result.end(), part_bytes, KnownContent::Kind::known);
+  }
+  return result;
+}
+
+// One call underway.
+class Exchanging {
+ public:
+  Exchanging(std::shared_ptr<Communicator> communicator, const Exchange& call, cudaStream_t stream)
+      : communicator_(std::move(communicator)),
+        call_(call),
+        stream_(stream),
+        plan_(plan_of(call, communicator_->size(), communicator_->rank())),
+        part_bytes_(call.count * element_bytes(call.type)) {}
+
+  void start();
+  void finish();
+
+ private:
+  bool is_of_pair() const { return call_.kind == CallKind::send_and_receive; }
+  // What a rank sends to itself is a letter as well; of a collective it keeps its part.
+  bool is_own(int rank) const { return rank == communicator_->rank() && !is_of_pair(); }
+  Channel channel() const { return is_of_pair() ? Channel::pairs : Channel::collectives; }
+  std::size_t all_parts() const { return static_cast<std::size_t>(communicator_->size()) * part_bytes_; }
+  std::size_t given_bytes() const { return plan_.is_sliced ? all_parts() : part_bytes_; }
+  CallId id() const { return {call_.kind, part_bytes_}; }
+
+  void connect();
+  // Returns what this rank gives, empty where nothing is to be moved.
+  Part launch();
+  void send_parts(const Part& given);
+  Part part_for(int target, const Part& given) const;
+  // What is not moved is unknown where it would have been received.
+  void make_unknown(Process& process) const;
+  void write(const Part& result);
+
+  std::shared_ptr<Communicator> communicator_;
+  const Exchange call_;
+  const cudaStream_t stream_;
+  const Plan plan_;
+  const std::size_t part_bytes_;
+  bool is_captured_ = false;
+  bool moves_ = false;
+  std::map<int, std::uint64_t> numbers_;  // of the letters, by source
+  Part own_part_;
+};
+
+void Exchanging::connect() {
+  if (communicator_->size() == 1) return;
+  ChannelMemory& memory = communicator_->memory();
+  const bool is_by_pairs = is_of_pair() || call_.kind == CallKind::all_to_all || call_.kind == CallKind::gather ||
+                           call_.kind == CallKind::scatter;
+  if (!is_by_pairs) {
+    memory.connect_ring();
+    if (call_.kind == CallKind::all_reduce && communicator_->size() > 2) memory.connect_tree();
+    return;
+  }
+  for (const int source : plan_.sources) {
+    if (source != communicator_->rank()) memory.connect_from(source);
+  }
+}
+
+Part Exchanging::launch() {
+  Part given;
+  const OnDevice on_device(communicator_->device());
+  on_process(call_.name, [&](Process& process) {
+    StreamState& stream = process.streams().at(call_.name, stream_);
+    is_captured_ = stream.capture != nullptr;
+    moves_ = !is_captured_ && std::max(given_bytes(), has_parts_of_all(call_.kind) ? all_parts() : part_bytes_) <=
+                                  process.config().copy_bytes;
+    process.launches().launch(stream, cudaGraphNodeTypeKernel);
+    if (!moves_) return make_unknown(process);
+    if (plan_.targets.empty()) return;
+    given.content.resize(given_bytes());
+    const std::size_t bytes = given.content.size();
+    if (process.devices().hold(call_.from) && !process.copies().get(nullptr, call_.from, bytes)) {
+      given.kinds.resize(bytes);
+      process.copies().get_kinds(given.kinds.data(), call_.from, bytes);
+    }
+    process.copies().copy_now(given.content.data(), call_.from, bytes);
+  });
+  return given;
+}
+
+// With one rank, in place, everything stays as it is.
+void Exchanging::make_unknown(Process& process) const {
+  if (plan_.sources.empty() || !process.devices().hold(call_.to)) return;
+  if (communicator_->size() == 1 && call_.to == call_.from) return;
+  process.copies().make_unknown(call_.to, plan_.is_gathered ? all_parts() : part_bytes_);
+}
+
+Part Exchanging::part_for(int target, const Part& given) const {
+  const std::size_t offset = plan_.is_sliced ? static_cast<std::size_t>(target) * part_bytes_ : 0;
+  const std::span part = std::span(given.content).subspan(offset, part_bytes_);
+  if (given.kinds.empty()) return {{part.begin(), part.end()}, {}};
+  const std::span kinds = std::span(given.kinds).subspan(offset, part_bytes_);
+  return {{part.begin(), part.end()}, {kinds.begin(), kinds.end()}};
+}
+
+void Exchanging::start() {
+  connect();
+  const Part given = launch();
+  if (!is_captured_) send_parts(given);
+}
+
+void Exchanging::send_parts(const Part& given) {
+  const std::uint64_t collective = is_of_pair() ? 0 : communicator_->next_collective();
+  for (const int target : plan_.targets) {
+    if (is_own(target)) {
+      if (moves_) own_part_ = part_for(target, given);
+      continue;
+    }
+    const std::uint64_t number = is_of_pair() ? communicator_->next_to(target) : collective;
+    if (moves_)
+      communicator_->send(target, channel(), number, id(), part_for(target, given));
+    else
+      communicator_->send_nothing(target, channel(), number);
+  }
+  for (const int source : plan_.sources) {
+    if (is_own(source)) continue;
+    numbers_[source] = is_of_pair() ? communicator_->next_from(source) : collective;
+    if (!moves_) communicator_->expect_nothing(source, channel(), numbers_[source]);
+  }
+}
+
+void Exchanging::finish() {
+  if (!moves_ || plan_.sources.empty()) return;
+  std::vector<std::vector<char>> parts;
+  std::vector<std::vector<KnownContent::Kind>> kinds;
+  for (const int source : plan_.sources) {
+    Part part = is_own(source) || communicator_->is_absent(source)
+                    ? own_part_
+                    : communicator_->receive(source, channel(), numbers_.at(source), id());
+    if (part.content.empty()) return;  // of an absent rank, and this one gives nothing that could stand for it
+    parts.push_back(std::move(part.content));
+    kinds.push_back(std::move(part.kinds));
+  }
+  if (reduces(call_.kind)) return write({reduce(call_.type, call_.reduction, parts), kinds_of_reduced(kinds)});
+  Part result;
+  for (const std::vector<char>& part : parts) result.content.insert(result.content.end(), part.begin(), part.end());
+  result.kinds = kinds_of_gathered(kinds, part_bytes_);
+  write(result);
+}
+
+void Exchanging::write(const Part& result) {
+  on_process(call_.name, [&](Process& process) {
+    const std::size_t bytes = result.content.size();
+    if (!process.devices().hold(call_.to) || result.kinds.empty())
+      return process.copies().copy_now(call_.to, result.content.data(), bytes);
+    process.copies().put(call_.to, result.content.data(), bytes, result.kinds.data());
+  });
+}
+
+void require(bool holds, const char* name, const std::string& rule) {
+  if (!holds) throw NcclError(ncclInvalidArgument, formatted("{}: {}", name, rule));
+}
+
+void check(const Exchange& call, const Communicator& communicator) {
+  require(call.root >= 0 && call.root < communicator.size(), call.name,
+          formatted("there is no rank {}: the communicator has {}", call.root, communicator.size()));
+  const Plan plan = plan_of(call, communicator.size(), communicator.rank());
+  require(plan.targets.empty() || call.from, call.name, "the buffer to send is a null pointer");
+  require(plan.sources.empty() || call.to, call.name, "the buffer to receive into is a null pointer");
+}
+
+// Makes the call, or adds it to the thread's group. Throws ncclInvalidArgument for a bad root, type or null buffer.
+void exchange(std::shared_ptr<Communicator> communicator, const Exchange& call, cudaStream_t stream) {
+  element_bytes(call.type);
+  if (call.count == 0) return;
+  check(call, *communicator);
+  const auto exchanging = std::make_shared<Exchanging>(std::move(communicator), call, stream);
+  submit({[exchanging] { exchanging->start(); }, [exchanging] { exchanging->finish(); }});
+}
 
 ncclResult_t call_on(ncclComm_t comm, const Exchange& call, cudaStream_t stream) {
   return nccl_call([&] { exchange(find(comm), call, stream); });

@@ -15,7 +15,7 @@
 #include <tuple>
 #include <vector>
 
-#include "simulator/known_content.h"
+#include "simulator/content.h"
 #include "simulator/nccl/wire.h"
 
 namespace cachalot::simulator::nccl {
@@ -37,7 +37,7 @@ struct BoxKey {
 // What one rank gives to another.
 struct Part {
   std::vector<char> content;
-  // Of each byte, as a GPU would have it (simulator/known_content.h); empty: all of them are known.
+  // Of each byte, as a GPU would have it (simulator/content.h); empty: all of them are known.
   std::vector<KnownContent::Kind> kinds = {};
 };
 

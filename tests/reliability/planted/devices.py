@@ -60,7 +60,7 @@ BUGS = [
     Bug("a reserved range lies anywhere", "simulator/virtual_memory.cpp",
         "more_bytes == 0 ? *start : round_up(*start, alignment)", "*start",
         ("simulator SimulatorMemory*",)),
-    Bug("blocking streams do not wait", "simulator/implicit_order.cpp",
+    Bug("blocking streams do not wait", "simulator/streams.cpp",
         "  if (&stream != &legacy) return add_closed(stream.gates, legacy.gates);\n",
         "  if (&stream != &legacy) return;\n",
         ("simulator SimulatorStreams*",)),
