@@ -10,9 +10,7 @@
 #include "tests/tools/temporary_file.h"
 #include "tools/analysis/categories.h"
 #include "tools/analysis/glob.h"
-#include "tools/analysis/peak.h"
 #include "tools/analysis/sites.h"
-#include "tools/analysis/stages.h"
 #include "tools/analysis/timeline.h"
 
 namespace cachalot::tools {

@@ -7,7 +7,7 @@
 #include <optional>
 
 #include "tools/analysis/before_recording.h"
-#include "tools/analysis/stages.h"
+#include "tools/analysis/timeline.h"
 
 namespace cachalot::tools {
 namespace {

@@ -10,12 +10,11 @@
 #include <utility>
 
 #include "base/check.h"
-#include "tools/analysis/asked_peak.h"
 #include "tools/analysis/categories.h"
 #include "tools/analysis/difference_time.h"
 #include "tools/analysis/frame_matching.h"
 #include "tools/analysis/sites.h"
-#include "tools/analysis/stages.h"
+#include "tools/analysis/timeline.h"
 
 namespace cachalot::tools {
 namespace {

@@ -6,7 +6,6 @@
 #include <string>
 #include <utility>
 
-#include "tools/analysis/stages.h"
 #include "tools/analysis/timeline.h"
 
 namespace cachalot::tools {

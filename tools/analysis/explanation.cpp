@@ -8,7 +8,7 @@
 #include "tools/analysis/facts.h"
 #include "tools/analysis/layout.h"
 #include "tools/analysis/policy_settings.h"
-#include "tools/analysis/stages.h"
+#include "tools/analysis/timeline.h"
 
 namespace cachalot::tools {
 namespace {

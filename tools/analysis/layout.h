@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "cachalot/options.h"
-#include "tools/analysis/peak.h"
+#include "tools/analysis/timeline.h"
 #include "tools/history/allocations.h"
 #include "tools/history/history.h"
 

@@ -6,8 +6,8 @@
 
 #include "policy/torch_policy.h"
 #include "tools/analysis/layout.h"
-#include "tools/analysis/peak.h"
 #include "tools/analysis/policy_settings.h"
+#include "tools/analysis/timeline.h"
 #include "tools/history/recorded_figures.h"
 
 namespace cachalot::tools {

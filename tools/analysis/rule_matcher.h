@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "tools/analysis/category_rules.h"
-#include "tools/analysis/stages.h"
+#include "tools/analysis/timeline.h"
 #include "tools/history/history.h"
 
 namespace cachalot::tools {

@@ -8,9 +8,8 @@
 #include <vector>
 
 #include "tools/analysis/categories.h"
-#include "tools/analysis/peak.h"
 #include "tools/analysis/sites.h"
-#include "tools/analysis/stages.h"
+#include "tools/analysis/timeline.h"
 
 namespace cachalot::tools {
 

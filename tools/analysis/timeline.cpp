@@ -1,10 +1,14 @@
 #include "tools/analysis/timeline.h"
 
 #include <algorithm>
+#include <charconv>
 #include <map>
+#include <optional>
 
+#include "base/check.h"
 #include "policy/torch_policy.h"
 #include "tools/history/recorded_figures.h"
+#include "tools/quoted.h"
 
 namespace cachalot::tools {
 namespace {
@@ -79,6 +83,143 @@ void HeldCursor::end(std::uint32_t allocation) {
   subtract(held_.allocated, blocks_[allocation]);
   if (device_.events[allocations_[allocation].end].action == Action::free_requested)
     pending_ += static_cast<std::int64_t>(rounded(allocations_[allocation].bytes));
+}
+
+namespace {
+
+// Returns how many events had happened at the peak.
+std::size_t events_until_peak(HeldCursor cursor, std::uint64_t Held::*bytes) {
+  std::size_t at = 0;
+  std::uint64_t peak = cursor.held().*bytes;
+  while (!cursor.is_at_end()) {
+    cursor.advance();
+    if (cursor.held().*bytes <= peak) continue;
+    peak = cursor.held().*bytes;
+    at = cursor.event();
+  }
+  return at;
+}
+
+}  // namespace
+
+std::optional<std::size_t> last_oom(const DeviceHistory& device) {
+  for (std::size_t i = device.events.size(); i > 0; --i) {
+    if (device.events[i - 1].action == HistoryEvent::Action::oom) return i - 1;
+  }
+  return std::nullopt;
+}
+
+Peak peak_after(const DeviceHistory& device, std::span<const Allocation> allocations,
+                std::span<const std::uint64_t> blocks, std::size_t events) {
+  HeldCursor cursor(device, allocations, blocks);
+  while (cursor.event() < events) cursor.advance();
+  Peak peak{.event = events, .held = cursor.held(), .live = {}};
+  if (!device.events.empty()) peak.time_us = device.events[events == 0 ? 0 : events - 1].time_us;
+  for (std::uint32_t i = 0; i < allocations.size(); ++i) {
+    const Allocation& one = allocations[i];
+    const bool has_begun = one.begin == Allocation::kBefore || one.begin < events;
+    if (has_begun && (one.end == Allocation::kNever || one.end >= events)) peak.live.push_back(i);
+  }
+  return peak;
+}
+
+std::optional<Peak> find_peak(const DeviceHistory& device, std::span<const Allocation> allocations,
+                              std::span<const std::uint64_t> blocks, PeakKind kind) {
+  std::size_t event = device.events.size();
+  if (kind == PeakKind::out_of_memory) {
+    const std::optional<std::size_t> oom = last_oom(device);
+    if (!oom) return std::nullopt;
+    event = *oom + 1;
+  } else if (kind != PeakKind::end) {
+    event = events_until_peak(HeldCursor(device, allocations, blocks),
+                              kind == PeakKind::allocated_peak ? &Held::allocated : &Held::reserved);
+  }
+  Peak peak = peak_after(device, allocations, blocks, event);
+  peak.kind = kind;
+  return peak;
+}
+
+namespace {
+
+std::optional<PeakKind> kind_of(const std::string& at) {
+  if (at == "peak") return PeakKind::allocated_peak;
+  if (at == "reserved") return PeakKind::reserved_peak;
+  if (at == "oom") return PeakKind::out_of_memory;
+  if (at == "end") return PeakKind::end;
+  return std::nullopt;
+}
+
+std::size_t event_of(const std::string& path, const DeviceHistory& device, const std::string& at) {
+  std::size_t event = 0;
+  const auto [stopped, error] = std::from_chars(at.data(), at.data() + at.size(), event);
+  CACHALOT_REQUIRE(error == std::errc() && stopped == at.data() + at.size(),
+                   "--at: {} is not peak, reserved, oom, end or a number of events", fmt::to_string(Quoted{at}));
+  CACHALOT_REQUIRE(event <= device.events.size(), "--at: {}: device {} has {} events, fewer than {}", path,
+                   device.device, device.events.size(), event);
+  return event;
+}
+
+}  // namespace
+
+Peak asked_peak(const std::string& path, const DeviceHistory& device, std::span<const Allocation> allocations,
+                const std::string& at) {
+  const std::vector<std::uint64_t> blocks = block_bytes_of(device, allocations);
+  const std::optional<PeakKind> kind = kind_of(at);
+  if (!kind) return peak_after(device, allocations, blocks, event_of(path, device, at));
+  std::optional<Peak> peak = find_peak(device, allocations, blocks, *kind);
+  CACHALOT_REQUIRE(peak.has_value(), "--at oom: {}: no allocation of device {} failed", path, device.device);
+  return std::move(*peak);
+}
+
+namespace {
+
+constexpr std::size_t kDeepest = 64;             // stages in one another: those further in are left out
+constexpr std::size_t kMostStages = 1 << 16;     // distinct ones: further ones count as that around them
+constexpr std::size_t kLongestStageName = 1000;  // bytes
+
+void follow(const StageMark& mark, std::vector<TextId>& open) {
+  if (mark.begins) {
+    if (open.size() < kDeepest) open.push_back(mark.name);
+    return;
+  }
+  const auto last = std::find(open.rbegin(), open.rend(), mark.name);
+  if (last != open.rend()) open.erase(std::next(last).base());
+}
+
+}  // namespace
+
+Stages::Stages(const History& history, const DeviceHistory& device) {
+  if (history.stages.empty()) return;
+  std::map<std::vector<TextId>, StageId> ids = {{{}, 0}};
+  std::vector<TextId> open;
+  StageId stage = 0;
+  const auto enter = [&] {
+    const auto known = ids.find(open);
+    if (known != ids.end()) {
+      stage = known->second;
+      return;
+    }
+    if (ids.size() >= kMostStages) return;
+    stage = static_cast<StageId>(names_.size());
+    ids.emplace(open, stage);
+    open_.push_back(open);
+    std::string name;
+    for (const TextId text : open) name += (name.empty() ? "" : " > ") + std::string(history.texts[text]);
+    names_.push_back(name.substr(0, kLongestStageName));
+  };
+  by_event_.reserve(device.events.size());
+  auto mark = history.stages.begin();
+  for (const HistoryEvent& event : device.events) {
+    // In one microsecond, what begins comes before the event, and what ends after it.
+    for (; mark != history.stages.end() &&
+           (mark->time_us < event.time_us || (mark->time_us == event.time_us && mark->begins));
+         ++mark) {
+      if (mark->device != device.device) continue;
+      follow(*mark, open);
+      enter();
+    }
+    by_event_.push_back(stage);
+  }
 }
 
 }  // namespace cachalot::tools

@@ -3,7 +3,9 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "tools/history/allocations.h"
@@ -55,6 +57,60 @@ class HeldCursor {
   std::int64_t pending_ = 0;
   std::vector<std::uint32_t> begun_;
   std::vector<std::uint32_t> ended_;
+};
+
+// Moments of a history that a reader asks for, and what lived then.
+
+enum class PeakKind : std::uint8_t { allocated_peak, reserved_peak, out_of_memory, end };
+
+struct Peak {
+  PeakKind kind = PeakKind::end;
+  std::size_t event = 0;  // the number of events that had happened; 0: before the first
+  std::int64_t time_us = 0;
+  Held held;
+  std::vector<std::uint32_t> live;  // the allocations, in their order
+};
+
+// Returns the first moment when the bytes were at their peak; for out_of_memory the last moment when memory ran out, or nullopt
+// where it never did.
+std::optional<Peak> find_peak(const DeviceHistory& device, std::span<const Allocation> allocations,
+                              std::span<const std::uint64_t> blocks, PeakKind kind);
+
+// Returns the moment after so many events, at most as many as there are.
+Peak peak_after(const DeviceHistory& device, std::span<const Allocation> allocations,
+                std::span<const std::uint64_t> blocks, std::size_t events);
+
+// Returns the number of the last event of `oom`; nullopt without one.
+std::optional<std::size_t> last_oom(const DeviceHistory& device);
+
+// The moment of a history that a user names.
+
+// Returns the moment "peak" (of requested bytes), "reserved" (the peak of reserved bytes), "oom" (the last failed allocation),
+// "end", or after so many events: "1200". Throws InvalidArgument for another one, and where memory never ran out.
+Peak asked_peak(const std::string& path, const DeviceHistory& device, std::span<const Allocation> allocations,
+                const std::string& at);
+
+// Stages of a program by its annotations: which were open when an event happened.
+
+using StageId = std::uint32_t;  // 0: outside of all stages
+
+// Stages are nested: "step 3 > forward". The constructor takes a time in proportion to events and marks.
+class Stages {
+ public:
+  Stages(const History& history, const DeviceHistory& device);
+
+  // Returns the stage of an event, by its number.
+  StageId at(std::size_t event) const { return by_event_.empty() ? 0 : by_event_[event]; }
+  // Returns "step 3 > forward", or "".
+  const std::string& name(StageId stage) const { return names_[stage]; }
+  // Returns the annotations that are open, the outermost first.
+  const std::vector<TextId>& open(StageId stage) const { return open_[stage]; }
+  std::size_t size() const { return names_.size(); }
+
+ private:
+  std::vector<std::string> names_{""};
+  std::vector<std::vector<TextId>> open_{{}};
+  std::vector<StageId> by_event_;  // empty: there are no stages
 };
 
 }  // namespace cachalot::tools
