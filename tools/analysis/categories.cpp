@@ -1,16 +1,216 @@
 #include "tools/analysis/categories.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 #include <cstddef>
+#include <cstdint>
 #include <limits>
+#include <map>
 #include <optional>
+#include <span>
+#include <utility>
+#include <vector>
 
-#include "tools/analysis/before_recording.h"
+#include "base/check.h"
+#include "tools/analysis/category_rules.h"
+#include "tools/analysis/glob.h"
 #include "tools/analysis/timeline.h"
+#include "tools/history/allocations.h"
+#include "tools/quoted.h"
 
 namespace cachalot::tools {
 namespace {
+
+constexpr std::size_t kMostOfAText = 500;  // that a regular expression is searched in
+
+#ifdef __GLIBCXX__
+constexpr auto kBreadthFirst = std::regex_constants::__polynomial;
+#else
+constexpr auto kBreadthFirst = std::regex_constants::ECMAScript;
+#endif
+
+std::regex compiled(const std::string& pattern) {
+  if (pattern.empty()) return {};
+  try {
+    return std::regex(pattern, std::regex_constants::ECMAScript | kBreadthFirst);
+  } catch (const std::regex_error& error) {
+    CACHALOT_REQUIRE(false, "regex {} of a rule is not valid: {}", fmt::format("{}", Quoted{pattern}), error.what());
+  }
+  return {};
+}
+
+bool any_matches(const std::vector<std::string>& globs, std::string_view text) {
+  return std::ranges::any_of(globs, [&](const std::string& glob) { return matches_glob(glob, text); });
+}
+
+}  // namespace
+
+RuleMatcher::RuleMatcher(const History& history, const CategoryRules& rules)
+    : history_(history),
+      rules_(rules),
+      frames_(history.stacks.frame_count()),
+      stacks_(history.stacks.size(), kNotYet),
+      details_(history.details.size(), kNotYet) {
+  for (const CategoryRule& rule : rules.rules) regexes_.push_back(compiled(rule.regex));
+}
+
+const CategoryRule* RuleMatcher::for_stack(StackId stack) {
+  int& found = stacks_[stack];
+  if (found == kNotYet) found = search_stack(stack);
+  return rule(found);
+}
+
+const CategoryRule* RuleMatcher::for_details(DetailsId details) {
+  int& found = details_[details];
+  if (found == kNotYet) {
+    found = search_tag(history_.texts[history_.details[details].user_metadata]);
+    if (found == kNone) found = search_tag(history_.texts[history_.details[details].internal_metadata]);
+  }
+  return rule(found);
+}
+
+const CategoryRule* RuleMatcher::for_stage(const Stages& stages, StageId stage) const {
+  const std::vector<TextId>& open = stages.open(stage);
+  for (auto name = open.rbegin(); name != open.rend(); ++name) {
+    const std::string_view text = history_.texts[*name];
+    for (const CategoryRule& rule : rules_.rules) {
+      if (any_matches(rule.stages, text)) return &rule;
+    }
+  }
+  return nullptr;
+}
+
+int RuleMatcher::search_stack(StackId stack) {
+  int first = kNone;
+  int anywhere = kNone;
+  for (const FrameId frame : history_.stacks[stack]) {  // the newest call first
+    const Found found = of_frame(frame);
+    if (first == kNone) first = found.otherwise;
+    if (found.anywhere != kNone && (anywhere == kNone || found.anywhere < anywhere)) anywhere = found.anywhere;
+  }
+  return anywhere != kNone ? anywhere : first;
+}
+
+RuleMatcher::Found RuleMatcher::of_frame(FrameId frame) {
+  Found& found = frames_[frame];
+  if (found.anywhere != kNotYet) return found;
+  found = {.anywhere = kNone, .otherwise = kNone};
+  for (std::size_t i = 0; i < rules_.rules.size(); ++i) {
+    const bool is_anywhere = rules_.rules[i].is_anywhere || !rules_.rules[i].regex.empty();
+    int& first = is_anywhere ? found.anywhere : found.otherwise;
+    if (first == kNone && describes(i, history_.stacks.frame(frame))) first = static_cast<int>(i);
+  }
+  return found;
+}
+
+bool RuleMatcher::describes(std::size_t index, const StackFrame& frame) const {
+  const CategoryRule& rule = rules_.rules[index];
+  const std::string_view file = history_.texts[frame.file];
+  const std::string_view function = history_.texts[frame.function];
+  if (!rule.regex.empty()) return finds(index, fmt::format("{}:{}", file, function));
+  if (rule.files.empty() && rule.functions.empty()) return false;
+  return (rule.files.empty() || any_matches(rule.files, file)) &&
+         (rule.functions.empty() || any_matches(rule.functions, function));
+}
+
+int RuleMatcher::search_tag(std::string_view tag) const {
+  if (tag.empty()) return kNone;
+  for (std::size_t i = 0; i < rules_.rules.size(); ++i) {
+    if (any_matches(rules_.rules[i].tags, tag) || (!rules_.rules[i].regex.empty() && finds(i, tag)))
+      return static_cast<int>(i);
+  }
+  return kNone;
+}
+
+bool RuleMatcher::finds(std::size_t index, std::string_view text) const {
+  text = text.substr(0, kMostOfAText);
+  return std::regex_search(text.begin(), text.end(), regexes_[index]);
+}
+
+namespace {
+
+// What memory is for that was there before the recording began, and has no call stack: sizes tell.
+
+constexpr double kNearlyAll = 0.9;  // of the gradients' bytes
+
+using CountBySize = std::map<std::uint64_t, std::size_t>;
+using NumbersBySize = std::map<std::uint64_t, std::vector<std::size_t>>;  // of allocations
+
+// The moment when gradients hold most for the first time, and how many of each size there are then.
+struct Gradients {
+  std::uint32_t event = 0;
+  CountBySize counts;
+};
+
+Gradients gradients_of(std::span<const Allocation> allocations, std::span<const Category> categories) {
+  std::vector<std::pair<std::uint32_t, std::int64_t>> changes;  // of bytes
+  for (std::size_t i = 0; i < allocations.size(); ++i) {
+    if (categories[i] != Category::gradients) continue;
+    const auto bytes = static_cast<std::int64_t>(allocations[i].bytes);
+    changes.emplace_back(allocations[i].begin, bytes);
+    if (allocations[i].end != Allocation::kNever) changes.emplace_back(allocations[i].end, -bytes);
+  }
+  std::ranges::sort(changes);  // in one event, what ends comes first
+  Gradients gradients;
+  std::int64_t now = 0;
+  std::int64_t most = 0;
+  for (const auto& [event, change] : changes) {
+    now += change;
+    if (now > most) gradients.event = event;
+    most = std::max(most, now);
+  }
+  for (std::size_t i = 0; i < allocations.size(); ++i) {
+    const Allocation& one = allocations[i];
+    const bool lives = one.begin <= gradients.event && one.end > gradients.event;
+    if (categories[i] == Category::gradients && lives) ++gradients.counts[one.bytes];
+  }
+  return gradients;
+}
+
+// Gives the category to as many of the allocations as there are gradients of their size, `at_most` times, where nearly all
+// gradients find one; the allocations are then no longer in `unnamed`.
+void match(const CountBySize& gradients, NumbersBySize& unnamed, std::size_t at_most, Category category,
+           std::vector<Category>& categories) {
+  double wanted = 0;
+  double found = 0;
+  for (const auto& [bytes, count] : gradients) {
+    wanted += static_cast<double>(bytes) * static_cast<double>(count);
+    found += static_cast<double>(bytes) * static_cast<double>(std::min(count, unnamed[bytes].size()));
+  }
+  if (wanted == 0 || found < kNearlyAll * wanted) return;
+  for (const auto& [bytes, count] : gradients) {
+    std::vector<std::size_t>& numbers = unnamed[bytes];  // the lowest address last
+    for (std::size_t i = 0; i < count * at_most && !numbers.empty(); ++i) {
+      categories[numbers.back()] = category;
+      numbers.pop_back();
+    }
+  }
+}
+
+// Finds the parameters and the optimizer's state among the unknown allocations from before, and changes their categories. A
+// gradient is as large as its parameter, and an optimizer keeps as much once more (a momentum) or twice (Adam): where, when the
+// gradients of a step are complete, nearly all of them find an allocation of their size, these are the parameters; where nearly
+// all find another one, the others are the state. Of allocations of one size, those that are never freed are taken first, by
+// address: which of them are the parameters is not known, but how much all of them are is.
+void name_what_was_before(std::span<const Allocation> allocations, std::vector<Category>& categories) {
+  if (std::ranges::find(categories, Category::parameters) != categories.end()) return;
+  const Gradients gradients = gradients_of(allocations, categories);
+  if (gradients.counts.empty()) return;
+  NumbersBySize unnamed;
+  for (std::size_t i = allocations.size(); i-- > 0;) {
+    const Allocation& one = allocations[i];
+    const bool lives = one.begin == Allocation::kBefore && one.end > gradients.event;
+    if (lives && categories[i] == Category::unknown) unnamed[one.bytes].push_back(i);
+  }
+  for (auto& [bytes, numbers] : unnamed) {  // an optimizer may make its state anew in each step, but not the parameters
+    std::stable_partition(numbers.begin(), numbers.end(),
+                          [&](std::size_t i) { return allocations[i].end != Allocation::kNever; });
+  }
+  match(gradients.counts, unnamed, 1, Category::parameters, categories);
+  match(gradients.counts, unnamed, 2, Category::optimizer_state, categories);
+}
 
 using Means = CategoryRule::Means;
 
