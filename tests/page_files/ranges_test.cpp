@@ -4,7 +4,7 @@
 #include <limits>
 #include <vector>
 
-#include "tools/analysis/memory_ranges.h"
+#include "tools/analysis/layout.h"
 #include "tools/history/history.h"
 
 namespace cachalot::tools {

@@ -3,15 +3,60 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
+#include <map>
 #include <span>
 #include <vector>
 
+#include "cachalot/change.h"
 #include "cachalot/options.h"
 #include "tools/analysis/timeline.h"
 #include "tools/history/allocations.h"
 #include "tools/history/history.h"
 
 namespace cachalot::tools {
+
+// The stretches of device memory that an allocator held, each from the event that took it to the event that gave it back.
+
+struct MemoryRange {
+  Address address = 0;
+  std::uint64_t bytes = 0;
+  std::uint32_t begin = Allocation::kBefore;
+  std::uint32_t end = Allocation::kNever;
+  std::uint16_t stream = 0;  // this and what follows are a recorded segment's, as in HistorySegment
+  std::uint16_t pool = 0;
+  bool is_small = false;
+  bool is_expandable = false;
+};
+
+// Follows memory that comes and goes in stretches of any length: what is given back may be part of what was taken, or more
+// than one of it. Going backwards in time works as well; then what closes a range is its begin.
+class MemoryRanges {
+ public:
+  enum class Direction : std::uint8_t { forwards, backwards };
+
+  explicit MemoryRanges(Direction direction = Direction::forwards) : direction_(direction) {}
+
+  // Something that overlaps it is closed first: a damaged file's segments may.
+  void open(const MemoryRange& range, std::uint32_t event);
+  void close(Address address, std::uint64_t bytes, std::uint32_t event);
+  // Returns all ranges, by the event of their begin; those from before come first, by address.
+  std::vector<MemoryRange> take();
+
+ private:
+  void put(MemoryRange range, Address begin, Address end);
+  void finish(MemoryRange range, Address begin, Address end, std::uint32_t event);
+
+  Direction direction_;
+  std::map<Address, MemoryRange> open_;  // disjoint
+  std::vector<MemoryRange> closed_;
+};
+
+// Returns the segments of the history, those of before its first event as well: rebuilt backwards from the segments at the
+// end.
+std::vector<MemoryRange> recorded_ranges(const DeviceHistory& device);
+
+// Where memory lay at a moment of a history: segments, the live blocks in them, and what is free between those.
 
 struct LiveBlock {
   std::uint32_t allocation = 0;

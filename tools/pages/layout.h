@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "tools/analysis/memory_ranges.h"
+#include "tools/analysis/layout.h"
 #include "tools/history/allocations.h"
 #include "tools/history/history.h"
 #include "tools/trace_reader.h"
