@@ -6,7 +6,6 @@
 #include <string>
 
 #include "base/check.h"
-#include "tools/analysis/facts.h"
 
 namespace cachalot::tools {
 namespace {

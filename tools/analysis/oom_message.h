@@ -1,6 +1,7 @@
 // PyTorch's message of an out-of-memory error, with what stands around it in a log: a traceback, say.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <string_view>
@@ -9,6 +10,25 @@
 #include "tools/history/history.h"
 
 namespace cachalot::tools {
+
+// What is known of a device beyond PyTorch's memory, by its number.
+
+// Returns the facts of the device; nullptr where there are none.
+inline const DeviceFacts* find_facts(const History& history, int device) {
+  const auto found = std::ranges::find(history.facts, device, &DeviceFacts::device);
+  return found == history.facts.end() ? nullptr : &*found;
+}
+
+// Returns the facts of the device, which may be new.
+inline DeviceFacts& facts_of(History& history, int device) {
+  const auto found = std::ranges::find(history.facts, device, &DeviceFacts::device);
+  if (found != history.facts.end()) return *found;
+  DeviceFacts& facts = history.facts.emplace_back();
+  facts.device = device;
+  return facts;
+}
+
+// PyTorch's message of an out-of-memory error, with what stands around it in a log: a traceback, say.
 
 // Sizes in bytes, as exact as the message has them: two places behind the point.
 struct OomMessage {
