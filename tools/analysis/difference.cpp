@@ -3,18 +3,26 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cctype>
+#include <cstdlib>
 #include <functional>
 #include <map>
+#include <nlohmann/json.hpp>
 #include <set>
+#include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
+#include "base/bytes.h"
 #include "base/check.h"
 #include "tools/analysis/categories.h"
-#include "tools/analysis/difference_time.h"
 #include "tools/analysis/frame_matching.h"
 #include "tools/analysis/sites.h"
 #include "tools/analysis/timeline.h"
+#include "tools/json_text.h"
+#include "tools/quoted.h"
+#include "tools/text_layout.h"
 
 namespace cachalot::tools {
 namespace {
@@ -214,6 +222,307 @@ Difference difference_of(const History& a, const History& b, const CategoryRules
     difference.devices.push_back(std::move(device));
   }
   return difference;
+}
+
+namespace {
+
+// The events at which an outermost stage begins, by its name.
+std::map<std::string, std::vector<std::size_t>> stage_begins(const ComparedRun& run) {
+  std::map<std::string, std::vector<std::size_t>> begins;
+  if (run.device == nullptr) return begins;
+  const Stages stages(*run.history, *run.device);
+  TextId open = 0;
+  for (std::size_t event = 0; event < run.device->events.size(); ++event) {
+    const std::vector<TextId>& now = stages.open(stages.at(event));
+    const TextId outermost = now.empty() ? 0 : now.front();
+    if (outermost != open && outermost != 0) begins[without_numbers(run.history->texts[outermost])].push_back(event);
+    open = outermost;
+  }
+  return begins;
+}
+
+struct Alignment {
+  std::string by = "events";
+  std::array<std::vector<std::size_t>, 2> begins;  // of the parts, by event
+  std::vector<double> marks;                       // what the parts begin with, and the end of the last
+};
+
+std::size_t events_of(const ComparedRun& run) { return run.device == nullptr ? 0 : run.device->events.size(); }
+
+using Begins = std::vector<std::size_t>;
+
+// The stage that both have most often, if they have one twice.
+Alignment by_stage(const ComparedRun& a, const ComparedRun& b) {
+  const std::map<std::string, Begins> begins_a = stage_begins(a);
+  const std::map<std::string, Begins> begins_b = stage_begins(b);
+  Alignment best;
+  std::size_t most = 1;
+  for (const auto& [name, events] : begins_a) {
+    const auto other = begins_b.find(name);
+    if (other == begins_b.end()) continue;
+    const std::size_t both = std::min(events.size(), other->second.size());
+    if (both <= most) continue;
+    most = both;
+    best = {.by = name, .begins = {events, other->second}, .marks = {}};
+    for (Begins& each : best.begins) each.resize(both);
+  }
+  return best;
+}
+
+// Puts stages together, where there are more than parts.
+void divide(Alignment& alignment, std::size_t parts) {
+  const std::array<Begins, 2> all = std::exchange(alignment.begins, {});
+  const std::size_t stages = all[0].size();
+  parts = std::min(parts, stages);
+  for (std::size_t i = 0; i < parts; ++i) {
+    const std::size_t stage = stages * i / parts;
+    for (std::size_t run = 0; run < all.size(); ++run) alignment.begins[run].push_back(all[run][stage]);
+    alignment.marks.push_back(static_cast<double>(stage));
+  }
+  alignment.marks.push_back(static_cast<double>(stages));
+}
+
+Alignment by_share(const ComparedRun& a, const ComparedRun& b, std::size_t parts) {
+  Alignment alignment;
+  for (std::size_t i = 0; i < parts; ++i) {
+    alignment.begins[0].push_back(events_of(a) * i / parts);
+    alignment.begins[1].push_back(events_of(b) * i / parts);
+    alignment.marks.push_back(static_cast<double>(i) / static_cast<double>(parts));
+  }
+  alignment.marks.push_back(1);
+  return alignment;
+}
+
+// The most requested bytes from each begin to the next; in the first part from the state before it on.
+std::vector<std::uint64_t> peaks_of(const ComparedRun& run, const std::vector<std::size_t>& begins) {
+  std::vector<std::uint64_t> peaks(begins.size());
+  if (run.device == nullptr) return peaks;
+  const std::vector<std::uint64_t> blocks = block_bytes_of(*run.device, run.allocations);
+  HeldCursor cursor(*run.device, run.allocations, blocks);
+  std::size_t next = 0;  // the part that begins next
+  const auto look = [&] {
+    while (next < begins.size() && begins[next] <= cursor.event()) ++next;
+    if (next > 0) peaks[next - 1] = std::max(peaks[next - 1], cursor.held().requested);
+  };
+  for (look(); !cursor.is_at_end(); look()) cursor.advance();
+  return peaks;
+}
+
+}  // namespace
+
+std::string without_numbers(std::string_view name) {
+  std::string text;
+  bool in_number = false;
+  for (const char c : name) {
+    const bool is_digit = std::isdigit(static_cast<unsigned char>(c)) != 0;
+    if (!is_digit) text += c;
+    if (is_digit && !in_number) text += '*';
+    in_number = is_digit;
+  }
+  return text;
+}
+
+void compare_in_time(const ComparedRun& a, const ComparedRun& b, std::size_t parts, DeviceDifference& difference) {
+  Alignment alignment = by_stage(a, b);
+  if (alignment.by == "events") {
+    alignment = by_share(a, b, parts);
+  } else {
+    divide(alignment, parts);
+  }
+  const std::vector<std::uint64_t> peaks_a = peaks_of(a, alignment.begins[0]);
+  const std::vector<std::uint64_t> peaks_b = peaks_of(b, alignment.begins[1]);
+  difference.aligned_by = alignment.by;
+  for (std::size_t i = 0; i < peaks_a.size(); ++i) {
+    difference.parts.push_back(
+        {.begin = alignment.marks[i], .end = alignment.marks[i + 1], .peak_bytes = {peaks_a[i], peaks_b[i]}});
+  }
+}
+
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+std::string signed_bytes(std::int64_t bytes) {
+  const std::string size = format_bytes(static_cast<std::size_t>(std::abs(bytes)));
+  return bytes == 0 ? size : (bytes > 0 ? "+" : "-") + size;
+}
+
+// The rows that changed most, in their order, and the sum of the others.
+struct ShownRows {
+  std::vector<const DifferenceRow*> rows;
+  std::size_t other_count = 0;
+  Pair other_bytes;
+};
+
+ShownRows shown_rows(const DifferenceList& list, std::size_t top) {
+  std::vector<std::size_t> by_change(list.rows.size());
+  for (std::size_t i = 0; i < by_change.size(); ++i) by_change[i] = i;
+  const auto rank = [&](std::size_t i) {
+    const Pair& bytes = list.rows[i].bytes;
+    return std::pair(std::abs(bytes.growth()), std::max(bytes.a, bytes.b));
+  };
+  std::ranges::stable_sort(by_change, std::ranges::greater{}, rank);
+  ShownRows shown;
+  for (std::size_t i = top; i < by_change.size(); ++i) {
+    const Pair& bytes = list.rows[by_change[i]].bytes;
+    ++shown.other_count;
+    shown.other_bytes = {shown.other_bytes.a + bytes.a, shown.other_bytes.b + bytes.b};
+  }
+  by_change.resize(std::min(top, by_change.size()));
+  std::ranges::sort(by_change);
+  for (const std::size_t i : by_change) shown.rows.push_back(&list.rows[i]);
+  return shown;
+}
+
+// ---- text
+
+std::string figures_text(const Pair& bytes) {
+  return fmt::format("{:>14} {:>14} {:>14}", signed_bytes(bytes.growth()), format_bytes(bytes.a),
+                     format_bytes(bytes.b));
+}
+
+std::string row_text(const DifferenceRow& row) {
+  std::string note;
+  if (row.count.a == 0) note = "  (new)";
+  if (row.count.b == 0) note = "  (gone)";
+  if (!row.was.empty()) note = fmt::format("  (A: {})", Printable{row.was});
+  return fmt::format("{}  {}{}\n", figures_text(row.bytes), Printable{row.name}, note);
+}
+
+std::string list_text(const DifferenceList& list, std::size_t top, const Style& style) {
+  const ShownRows shown = shown_rows(list, top);
+  std::string text = style.bold(fmt::format("{:>14} {:>14} {:>14}  {}", "growth", "A", "B", list.name)) + "\n";
+  for (const DifferenceRow* row : shown.rows) text += row_text(*row);
+  if (shown.other_count > 0) {
+    text += style.faint(fmt::format("{}  ({} more)", figures_text(shown.other_bytes), with_commas(shown.other_count)));
+    text += "\n";
+  }
+  return text + "\n";
+}
+
+// A list with one row says nothing that the whole does not.
+bool is_telling(const DifferenceList& list) { return list.rows.size() > 1 || list.name == "category"; }
+
+// Stages count from 1 for people.
+std::string numbers_text(const DifferencePart& part) {
+  if (part.end - part.begin < 2) return fmt::format("number {:.0f}", part.begin + 1);
+  return fmt::format("numbers {:.0f} to {:.0f}", part.begin + 1, part.end);
+}
+
+std::string time_text(const DeviceDifference& device, const Style& style) {
+  const bool by_events = device.aligned_by == "events";
+  const std::string title = by_events ? "peak in a part of the events" : "peak in " + device.aligned_by;
+  std::string text =
+      style.bold(fmt::format("{:>14} {:>14} {:>14}  {}", "growth", "A", "B", fmt::to_string(Printable{title}))) + "\n";
+  for (const DifferencePart& part : device.parts) {
+    const std::string when =
+        by_events ? fmt::format("{:.0f} to {:.0f} %", 100 * part.begin, 100 * part.end) : numbers_text(part);
+    text += fmt::format("{}  {}\n", figures_text(part.peak_bytes), when);
+  }
+  return text;
+}
+
+std::string moment_text(char side, const std::string& path, std::optional<int> device, const DifferenceMoment& moment) {
+  if (!device) return fmt::format("{}  {}: lacks the device\n", side, Printable{path});
+  const std::string reserved =
+      moment.reserved_bytes == 0 ? "" : fmt::format(", reserved {}", format_bytes(moment.reserved_bytes));
+  return fmt::format("{}  {}: device {}, after event {} of {}\n   requested {}, allocated {}{}\n", side,
+                     Printable{path}, *device, with_commas(moment.event), with_commas(moment.events),
+                     format_bytes(moment.requested_bytes), format_bytes(moment.allocated_bytes), reserved);
+}
+
+std::string device_text(const Difference& difference, const DeviceDifference& device, std::size_t top,
+                        const Style& style) {
+  std::string text = moment_text('A', difference.paths[0], device.device[0], device.moment[0]) +
+                     moment_text('B', difference.paths[1], device.device[1], device.moment[1]);
+  text += style.bold(fmt::format("   growth of the requested memory: {}", signed_bytes(device.growth()))) + "\n\n";
+  for (const DifferenceList& list : device.lists) {
+    if (is_telling(list)) text += list_text(list, top, style);
+  }
+  return text + time_text(device, style);
+}
+
+// ---- JSON
+
+Json json_of(const DifferenceMoment& moment) {
+  return {{"event", moment.event},
+          {"events", moment.events},
+          {"requested_bytes", moment.requested_bytes},
+          {"allocated_bytes", moment.allocated_bytes},
+          {"reserved_bytes", moment.reserved_bytes}};
+}
+
+Json json_of(const DifferenceRow& row) {
+  Json was = nullptr;
+  if (!row.was.empty()) was = row.was;
+  return {{"name", row.name},
+          {"was", was},
+          {"change", row.change()},
+          {"a_bytes", row.bytes.a},
+          {"b_bytes", row.bytes.b},
+          {"growth_bytes", row.bytes.growth()},
+          {"a_allocations", row.count.a},
+          {"b_allocations", row.count.b}};
+}
+
+Json json_of(const DifferenceList& list, std::size_t top) {
+  const ShownRows shown = shown_rows(list, top);
+  Json rows = Json::array();
+  for (const DifferenceRow* row : shown.rows) rows.push_back(json_of(*row));
+  return {{"rows", std::move(rows)},
+          {"others",
+           {{"rows", shown.other_count},
+            {"a_bytes", shown.other_bytes.a},
+            {"b_bytes", shown.other_bytes.b},
+            {"growth_bytes", shown.other_bytes.growth()}}}};
+}
+
+// "category": "by_category".
+Json json_of(const DeviceDifference& device, std::size_t top) {
+  Json json;
+  for (std::size_t side = 0; side < device.device.size(); ++side) {
+    const char* const name = side == 0 ? "device_a" : "device_b";
+    json[name] = nullptr;
+    if (device.device[side]) json[name] = *device.device[side];
+  }
+  json["a"] = json_of(device.moment[0]);
+  json["b"] = json_of(device.moment[1]);
+  json["growth_bytes"] = device.growth();
+  for (const DifferenceList& list : device.lists) json["by_" + list.name] = json_of(list, top);
+  json["aligned_by"] = device.aligned_by;
+  json["parts"] = Json::array();
+  for (const DifferencePart& part : device.parts) {
+    json["parts"].push_back({{"begin", part.begin},
+                             {"end", part.end},
+                             {"a_peak_bytes", part.peak_bytes.a},
+                             {"b_peak_bytes", part.peak_bytes.b},
+                             {"growth_bytes", part.peak_bytes.growth()}});
+  }
+  return json;
+}
+
+}  // namespace
+
+std::string to_text(const Difference& difference, std::size_t top, const Style& style) {
+  std::string text;
+  for (const DeviceDifference& device : difference.devices) {
+    text += (text.empty() ? "" : "\n") + device_text(difference, device, top, style);
+  }
+  return text;
+}
+
+std::string to_json(const Difference& difference, std::size_t top) {
+  std::int64_t growth = 0;
+  Json devices = Json::array();
+  for (const DeviceDifference& device : difference.devices) {
+    growth += device.growth();
+    devices.push_back(json_of(device, top));
+  }
+  return text_of(Json{{"a", difference.paths[0]},
+                      {"b", difference.paths[1]},
+                      {"at", difference.at},
+                      {"growth_bytes", growth},
+                      {"devices", std::move(devices)}});
 }
 
 }  // namespace cachalot::tools

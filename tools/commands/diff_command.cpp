@@ -9,7 +9,6 @@
 
 #include "base/check.h"
 #include "tools/analysis/difference.h"
-#include "tools/analysis/difference_report.h"
 #include "tools/commands/command.h"
 #include "tools/commands/with_file.h"
 #include "tools/history/history.h"
