@@ -75,7 +75,7 @@ struct Difference {
 };
 
 struct DifferenceOptions {
-  std::string at = "peak";  // asked_peak.h
+  std::string at = "peak";  // asked_peak of timeline.h
   Frames frames = Frames::own;
   std::size_t parts = 20;  // of the time
 };
