@@ -15,7 +15,6 @@
 #include "cachalot/errors.h"
 #include "cachalot/version.h"
 #include "tools/commands/help_text.h"
-#include "tools/commands/option_text.h"
 
 namespace cachalot::tools {
 namespace {

@@ -7,7 +7,6 @@
 #include "base/suggestions.h"
 #include "tools/commands/command.h"
 #include "tools/commands/help_text.h"
-#include "tools/commands/option_text.h"
 #include "tools/json_text.h"
 
 namespace cachalot::tools {

@@ -3,7 +3,7 @@
 
 #include "cachalot/version.h"
 #include "tools/commands/command.h"
-#include "tools/commands/option_text.h"
+#include "tools/commands/help_text.h"
 
 namespace cachalot::tools {
 namespace {
