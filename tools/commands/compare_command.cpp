@@ -1,6 +1,6 @@
 // `cachalot compare`: the memory of a program under PyTorch's policies and the page heap.
 #include "tools/commands/command.h"
-#include "tools/commands/input_traces.h"
+#include "tools/commands/shared_options.h"
 #include "tools/comparison.h"
 #include "tools/progress_bar.h"
 #include "tools/replay.h"

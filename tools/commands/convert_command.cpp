@@ -4,7 +4,7 @@
 
 #include "base/check.h"
 #include "tools/commands/command.h"
-#include "tools/commands/with_file.h"
+#include "tools/commands/shared_options.h"
 #include "tools/exports/exports.h"
 #include "tools/history/history.h"
 #include "tools/output_file.h"

@@ -10,7 +10,7 @@
 #include "base/check.h"
 #include "tools/analysis/difference.h"
 #include "tools/commands/command.h"
-#include "tools/commands/with_file.h"
+#include "tools/commands/shared_options.h"
 #include "tools/history/history.h"
 #include "tools/output_file.h"
 #include "tools/pages/difference_page.h"

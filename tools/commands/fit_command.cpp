@@ -6,9 +6,8 @@
 
 #include "base/check.h"
 #include "tools/cluster.h"
-#include "tools/commands/card_options.h"
 #include "tools/commands/command.h"
-#include "tools/commands/simulation_options.h"
+#include "tools/commands/shared_options.h"
 #include "tools/fit.h"
 #include "tools/fit_report.h"
 #include "tools/parallel.h"

@@ -7,7 +7,7 @@
 #include "base/check.h"
 #include "policy/option_warnings.h"
 #include "tools/commands/command.h"
-#include "tools/commands/input_traces.h"
+#include "tools/commands/shared_options.h"
 #include "tools/progress_bar.h"
 #include "tools/replay.h"
 #include "tools/report.h"

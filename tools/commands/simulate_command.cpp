@@ -8,7 +8,7 @@
 #include "cachalot/errors.h"
 #include "simulator/gpu_models.h"
 #include "tools/commands/command.h"
-#include "tools/commands/simulation_options.h"
+#include "tools/commands/shared_options.h"
 #include "tools/python_program.h"
 #include "tools/simulation.h"
 #include "tools/simulation_files.h"

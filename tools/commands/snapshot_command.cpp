@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "tools/commands/command.h"
-#include "tools/commands/with_file.h"
+#include "tools/commands/shared_options.h"
 #include "tools/history/snapshot_history.h"
 #include "tools/output_file.h"
 #include "tools/pages/page_writer.h"

@@ -1,0 +1,103 @@
+// What several commands have in common: the files that they are given, and the options that say on which devices, for which
+// GPUs and how a program runs.
+#pragma once
+
+#include <CLI/CLI.hpp>
+
+#include <cstddef>
+#include <new>
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "simulator/context_costs.h"
+#include "tools/card_table.h"
+#include "tools/input_file.h"
+#include "tools/simulation.h"
+#include "tools/trace_reader.h"
+
+namespace cachalot::tools {
+
+// Files that are given on the command line.
+
+// Returns use(file). A file that the host has no memory for is named in the error.
+template <typename Use>
+auto with_file(const std::string& path, const char* what, Use use) {
+  try {
+    return use(InputFile(path, what));
+  } catch (const std::bad_alloc&) {
+    throw std::runtime_error(path + ": the host has no memory for it");
+  }
+}
+
+// Traces and snapshots that commands are given, read; and the device that they are played on.
+
+// Returns the traces of all files: one of a trace, one for each device of a snapshot with a history. All are read before
+// the first is used: a bad one is an error before there is any output. Throws InvalidArgument, and std::runtime_error
+// where the host has no memory for a file; both name the file.
+std::vector<Trace> read_all_traces(const std::vector<std::string>& paths);
+
+// The options that say how large the simulated device is, as given.
+struct DeviceSize {
+  std::optional<std::string> gpu;
+  std::optional<std::string> memory;
+};
+
+// Declare what commands that play traces have in common: the paths TRACE..., the options --gpu and --device-memory, and
+// the flag --json. The variables must live as long as `app`.
+void declare_traces(CLI::App& app, std::vector<std::string>& paths);
+void declare_device_size(CLI::App& app, DeviceSize& size);
+void declare_json_lines(CLI::App& app, bool& json);
+
+// Returns the bytes of an option's SIZE. Throws InvalidArgument, which names the option.
+std::size_t bytes_of_option(std::string_view option, const std::string& size);
+
+// Returns the bytes that the options ask for, or `otherwise` where none is given. `memory_option` is what the command calls the
+// second one. Throws InvalidArgument, also where both are given.
+std::size_t device_bytes(const DeviceSize& size, std::size_t otherwise,
+                         std::string_view memory_option = "--device-memory");
+
+// The options that say for which GPUs a command answers.
+
+struct CardOptions {
+  std::vector<std::string> gpus;
+  std::vector<std::string> memory;
+
+  bool are_given() const { return !gpus.empty() || !memory.empty(); }
+};
+
+// Declares --gpu and --memory, which may be given several times. `options` must live as long as `app`.
+void declare_cards(CLI::App& app, CardOptions& options);
+
+// Returns the cards that the options name, each once; without options all that are known. `context` is what a program's
+// context takes. Throws InvalidArgument.
+std::vector<Card> cards_of(const CardOptions& options, const simulator::ContextCharge& context,
+                           const simulator::Spread& of_others = {});
+
+// The options that `simulate` and `fit` share.
+
+// What the program of a run finds beside its GPU, and what ends it before its own end.
+struct RunOptions {
+  std::optional<std::string> context;
+  int devices = 1;
+  std::optional<int> world_size;
+  std::optional<int> rank;
+  std::optional<int> local_rank;
+  std::optional<int> max_steps;
+  std::optional<double> max_seconds;
+  std::string compute = "small";
+  std::string unknown = "zero";
+
+  bool operator==(const RunOptions&) const = default;
+};
+
+// Declares --context, --devices, --world-size, --rank, --local-rank, --max-steps, --max-seconds, --compute and --unknown.
+// `options` must live as long as `app`.
+void declare_run(CLI::App& app, RunOptions& options);
+
+// Returns them without a program and a GPU. Throws InvalidArgument where they do not agree.
+SimulationOptions simulation_options(const RunOptions& options);
+
+}  // namespace cachalot::tools
