@@ -8,7 +8,7 @@
 #include "tools/history/history.h"
 #include "tools/pages/embedded_files.h"
 #include "tools/pages/page_data.h"
-#include "tools/pages/page_writer.h"
+#include "tools/pages/page_report.h"
 
 namespace cachalot::tools {
 namespace {

@@ -16,7 +16,6 @@
 #include "tools/history/history.h"
 #include "tools/output_file.h"
 #include "tools/pages/page_report.h"
-#include "tools/pages/page_writer.h"
 
 namespace cachalot::tools {
 namespace {

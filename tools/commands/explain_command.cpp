@@ -15,7 +15,6 @@
 #include "tools/commands/shared_options.h"
 #include "tools/output_file.h"
 #include "tools/pages/page_report.h"
-#include "tools/pages/page_writer.h"
 #include "tools/text_layout.h"
 
 namespace cachalot::tools {

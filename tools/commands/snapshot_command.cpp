@@ -9,7 +9,7 @@
 #include "tools/commands/shared_options.h"
 #include "tools/history/snapshot_history.h"
 #include "tools/output_file.h"
-#include "tools/pages/page_writer.h"
+#include "tools/pages/page_report.h"
 #include "tools/snapshot_report.h"
 
 namespace cachalot::tools {

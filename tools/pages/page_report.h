@@ -4,8 +4,10 @@
 #include <cstdint>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <string_view>
 #include <vector>
 
+#include "tools/analysis/category_rules.h"
 #include "tools/history/allocations.h"
 #include "tools/history/history.h"
 
@@ -55,5 +57,14 @@ struct PageReport {
 
 // Adds each device of the history as a run, and of pinned host memory as well. The history must live until the page is written.
 void add_runs(PageReport& report, const History& history);
+
+// Writes pages: one HTML file each, which a browser shows without a network, from a disk or from a mail.
+
+// Returns the page. No text of the report is in the HTML itself: all of it is data, deflated and in base64, and the scripts set
+// it as text. The page's Content-Security-Policy allows its own scripts and styles, by their hashes, and no request at all.
+std::string html_page(const PageReport& report, const CategoryRules& rules);
+
+// Writes the page to a file, as a whole or not at all. Throws InvalidArgument, which names the path, when it cannot be written.
+void write_page(const std::string& path, const PageReport& report, const CategoryRules& rules);
 
 }  // namespace cachalot::tools
