@@ -1,4 +1,4 @@
-#include "tools/live/prometheus.h"
+#include "tools/live/sample_formats.h"
 
 #include <gtest/gtest.h>
 #include <netinet/in.h>

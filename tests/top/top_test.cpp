@@ -14,8 +14,8 @@
 #include "tests/top/testing.h"
 #include "tools/descriptor.h"
 #include "tools/json_text.h"
-#include "tools/live/rate_meter.h"
-#include "tools/live/sample_json.h"
+#include "tools/live/sample.h"
+#include "tools/live/sample_formats.h"
 #include "tools/live/top_text.h"
 
 namespace cachalot::tools::live {

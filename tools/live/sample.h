@@ -4,8 +4,10 @@
 
 #include <array>
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace cachalot::tools::live {
@@ -109,6 +111,20 @@ struct Sample {
   double time = 0;
   std::vector<ProcessSample> processes;        // by pid and page
   std::optional<std::vector<GpuSample>> gpus;  // none without NVML
+};
+
+// A RateMeter compares each sample with the one before, and writes what each device did a second into it.
+
+// Not thread-safe. Remembers the processes of the last sample.
+class RateMeter {
+ public:
+  // Sets `rates` of each device that was seen before and whose sums have not been reset since. Where the figures are those of
+  // the last sample, because they have not been refreshed since, the rates are those of the last sample, too.
+  void measure(Sample& sample);
+
+ private:
+  using Key = std::pair<std::uint64_t, std::string>;  // start and page of a process
+  std::map<Key, ProcessSample> last_;
 };
 
 }  // namespace cachalot::tools::live

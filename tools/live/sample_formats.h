@@ -1,12 +1,16 @@
-// The figures of a sample by name: JSON and Prometheus take them from these tables.
+// A sample as JSON and in Prometheus's text format.
 #pragma once
 
 #include <cstdint>
+#include <nlohmann/json.hpp>
+#include <string>
 #include <string_view>
 
 #include "tools/live/sample.h"
 
 namespace cachalot::tools::live {
+
+// The figures of a sample by name: JSON and Prometheus take them from these tables.
 
 enum class FigureKind : std::uint8_t { gauge, counter };
 
@@ -78,5 +82,17 @@ inline constexpr Figure<PoolSample> kPoolFigures[] = {
     {"asleep_bytes", &PoolSample::asleep_bytes, FigureKind::gauge, "pool_asleep_bytes",
      "Memory of the pool given back until it is restored."},
 };
+
+// A sample as one JSON object, as `cachalot top --json` prints it (docs/tools/json.md).
+
+nlohmann::ordered_json to_json(const Sample& sample);
+
+// A sample in Prometheus's text format, version 0.0.4: docs/tools/top.md lists the metrics, whose names are stable.
+
+std::string to_prometheus(const Sample& sample);
+
+// Writes the text to a file beside `path` and renames that: readers such as node_exporter's textfile collector see the old text
+// or the new one. Throws InvalidArgument, which names path and reason.
+void write_textfile(const std::string& path, const std::string& text);
 
 }  // namespace cachalot::tools::live
