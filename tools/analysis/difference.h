@@ -10,9 +10,9 @@
 #include <vector>
 
 #include "tools/analysis/category_rules.h"
+#include "tools/analysis/sites.h"
 #include "tools/history/allocations.h"
 #include "tools/history/history.h"
-#include "tools/simulation_peak.h"
 #include "tools/style.h"
 
 namespace cachalot::tools {
