@@ -17,7 +17,6 @@
 #include "tests/tools/temporary_file.h"
 #include "tools/fit_frontier.h"
 #include "tools/fit_search.h"
-#include "tools/trace_shape.h"
 
 namespace cachalot::tools {
 namespace {
