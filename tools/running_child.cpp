@@ -1,16 +1,21 @@
 #include "tools/running_child.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <poll.h>
+#include <spawn.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cctype>
 #include <cerrno>
 #include <charconv>
+#include <chrono>
 #include <csignal>
 #include <cstddef>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <map>
@@ -18,7 +23,13 @@
 #include <string_view>
 #include <system_error>
 #include <thread>
+#include <utility>
 #include <vector>
+
+#include "base/argument_vector.h"
+#include "base/check.h"
+#include "tools/fork_server.h"
+#include "tools/python_program.h"
 
 namespace cachalot::tools {
 namespace {
@@ -132,6 +143,131 @@ int end_with_descendants(RunningChild& child) {
                 [](pid_t process) { return !is_running(process); });  // another may have such a number by now
   send(processes, SIGKILL);
   return status ? *status : child.wait();
+}
+
+namespace {
+
+using Clock = RunningChild::Clock;
+
+// posix_spawn's two tables, given back.
+class SpawnTables {
+ public:
+  SpawnTables() {
+    posix_spawnattr_init(&attributes_);
+    posix_spawn_file_actions_init(&actions_);
+  }
+  ~SpawnTables() {
+    posix_spawn_file_actions_destroy(&actions_);
+    posix_spawnattr_destroy(&attributes_);
+  }
+  SpawnTables(const SpawnTables&) = delete;
+  SpawnTables& operator=(const SpawnTables&) = delete;
+
+  // The child takes the signals that we ignore.
+  void take_interrupts() {
+    sigset_t defaults;
+    sigemptyset(&defaults);
+    sigaddset(&defaults, SIGINT);
+    sigaddset(&defaults, SIGQUIT);
+    posix_spawnattr_setsigdefault(&attributes_, &defaults);
+    posix_spawnattr_setflags(&attributes_, POSIX_SPAWN_SETSIGDEF);
+  }
+  void write_to(const std::string& path) {
+    constexpr mode_t kMode = 0600;
+    posix_spawn_file_actions_addopen(&actions_, STDOUT_FILENO, path.c_str(), O_WRONLY | O_CREAT | O_TRUNC, kMode);
+    posix_spawn_file_actions_adddup2(&actions_, STDOUT_FILENO, STDERR_FILENO);
+  }
+  const posix_spawnattr_t* attributes() const { return &attributes_; }
+  const posix_spawn_file_actions_t* actions() const { return &actions_; }
+
+ private:
+  posix_spawnattr_t attributes_;
+  posix_spawn_file_actions_t actions_;
+};
+
+std::atomic<pid_t> heir{0};  // has our signals
+std::atomic<int> early{0};   // a signal that arrived before there was an heir
+
+// While one of these lives, our signals are the program's.
+class PassedSignals {
+ public:
+  PassedSignals()
+      : interrupt_(std::signal(SIGINT, SIG_IGN)),
+        quit_(std::signal(SIGQUIT, SIG_IGN)),
+        terminate_(std::signal(SIGTERM, [](int number) {
+          if (const pid_t to = heir; to != 0)
+            kill(to, number);
+          else
+            early = number;
+        })) {}
+  ~PassedSignals() {
+    std::signal(SIGINT, interrupt_);
+    std::signal(SIGQUIT, quit_);
+    std::signal(SIGTERM, terminate_);
+    heir = 0;
+  }
+  PassedSignals(const PassedSignals&) = delete;
+  PassedSignals& operator=(const PassedSignals&) = delete;
+
+ private:
+  void (*interrupt_)(int);
+  void (*quit_)(int);
+  void (*terminate_)(int);
+};
+
+pid_t spawn(ChildProgram& program) {
+  SpawnTables tables;
+  tables.take_interrupts();
+  if (!program.output_path.empty()) tables.write_to(program.output_path);
+  pid_t child = 0;
+  const std::string name = program.words.front();
+  const int error = posix_spawnp(&child, name.c_str(), tables.actions(), tables.attributes(),
+                                 argument_vector(program.words).data(), argument_vector(program.environment).data());
+  CACHALOT_REQUIRE(error == 0, "'{}' cannot be run: {}{}", name, std::strerror(error),
+                   error == ENOENT ? missing_program_hint(name) : "");
+  return child;
+}
+
+RunningChild start(ChildProgram& program) {
+  if (program.fork_server != nullptr) {
+    const std::optional<PythonWords> words = python_words(program.words);
+    CACHALOT_REQUIRE(words.has_value(), "'{}' is no program of Python's", program.words.front());
+    std::optional<RunningChild> child =
+        program.fork_server->start(words->arguments, program.environment, program.output_path, program.stop);
+    if (child) return std::move(*child);
+  }
+  return RunningChild(spawn(program));
+}
+
+// Returns nullopt if the program must be ended now: its time is over, or all are to stop.
+std::optional<int> wait_in_time(RunningChild& child, const ChildProgram& program) {
+  std::optional<Clock::time_point> latest;
+  if (program.most_seconds)
+    latest = Clock::now() +
+             std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(*program.most_seconds));
+  if (!latest && program.stop == nullptr) return child.wait();
+  while (true) {
+    if (const std::optional<int> status = child.status()) return status;
+    if ((latest && Clock::now() >= *latest) || (program.stop != nullptr && *program.stop)) return std::nullopt;
+    std::this_thread::sleep_for(RunningChild::kTick);
+  }
+}
+
+}  // namespace
+
+ChildEnd run_to_end(ChildProgram program) {
+  std::optional<PassedSignals> passed;
+  if (program.has_our_signals) passed.emplace();
+  RunningChild child = start(program);
+  if (passed) {
+    heir = child.process();
+    if (const int number = early.exchange(0); number != 0) kill(child.process(), number);
+  }
+  const std::optional<int> in_time = wait_in_time(child, program);
+  const int status = in_time ? *in_time : end_with_descendants(child);
+  return {.process = child.process(),
+          .exit_code = WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status),
+          .is_late = !in_time};
 }
 
 }  // namespace cachalot::tools
