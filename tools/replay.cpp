@@ -5,18 +5,141 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <cstddef>
+#include <iterator>
+#include <map>
 #include <span>
+#include <string>
 #include <thread>
 #include <utility>
 
 #include "base/check.h"
+#include "cachalot/caching_allocator.h"
 #include "cachalot/options.h"
 #include "device/addresses.h"
+#include "growth/handle_exchange.h"
 #include "policy/torch_policy.h"
 #include "tools/expandable_segments.h"
-#include "tools/steps_writer.h"
+#include "tools/output_file.h"
 
 namespace cachalot::tools {
+namespace {
+
+// Writes what the allocator decided at every event of a replay, in the format of data/golden:
+//
+//   <event> <segment> <offset> <reserved> <allocated> <active> <inactive_split>    an allocation
+//   <event> oom                                                                    one that failed
+//   <event> - - <reserved> <allocated> <active> <inactive_split>                   a free
+//
+// Segments are numbered in the order of their creation, from 0; the figures are bytes after the event. An allocation of
+// 0 bytes has no segment and is written as a free is. The page heap has no segments at all: it is refused.
+//
+// The file appears in finish() (output_file.h).
+class StepsWriter {
+ public:
+  // Throws InvalidArgument for an allocator on the page heap, before there is any file, and when the file cannot be
+  // written. From here on follows the segments of `allocator`, which must be fresh and must not be used any more once
+  // the writer is gone.
+  StepsWriter(const std::string& path, CachingAllocator& allocator);
+  StepsWriter(const StepsWriter&) = delete;
+  StepsWriter& operator=(const StepsWriter&) = delete;
+
+  void allocated(std::size_t event, const void* pointer);
+  void out_of_memory(std::size_t event);
+  void freed(std::size_t event);
+  void finish() { file_.finish(); }
+
+ private:
+  void follow(const Change& change);
+  void print_figures();
+
+  CachingAllocator& allocator_;
+  std::map<Address, std::size_t> ordinals_;  // of the segments held, by base address
+  std::size_t segments_created_ = 0;
+  OutputFile file_;
+};
+
+const std::string& of_segments(const std::string& path, const CachingAllocator& allocator) {
+  CACHALOT_REQUIRE(
+      !uses_pages(allocator.options()),
+      "--steps {}: steps number segments, and the page heap (heap:pages, expandable_segments:True) has none", path);
+  return path;
+}
+
+StepsWriter::StepsWriter(const std::string& path, CachingAllocator& allocator)
+    : allocator_(allocator), file_(of_segments(path, allocator), "--steps") {
+  allocator.add_change_tracker([this](const Change& change) { follow(change); });
+}
+
+void StepsWriter::follow(const Change& change) {
+  if (change.action == Change::Action::segment_alloc) ordinals_[change.address] = segments_created_++;
+  if (change.action == Change::Action::segment_free) ordinals_.erase(change.address);
+}
+
+void StepsWriter::allocated(std::size_t event, const void* pointer) {
+  if (pointer == nullptr) return freed(event);
+  const Address address = as_address(pointer);
+  const auto next = ordinals_.upper_bound(address);
+  CACHALOT_ASSERT(next != ordinals_.begin());  // follow() has seen every segment
+  const auto [base, ordinal] = *std::prev(next);
+  file_.print("{} {} {}", event, ordinal, address - base);
+  print_figures();
+}
+
+void StepsWriter::out_of_memory(std::size_t event) { file_.print("{} oom\n", event); }
+
+void StepsWriter::freed(std::size_t event) {
+  file_.print("{} - -", event);
+  print_figures();
+}
+
+void StepsWriter::print_figures() {
+  const DeviceStats stats = allocator_.memory_stats();
+  file_.print(" {} {} {} {}\n", stats.reserved_bytes.all.current, stats.allocated_bytes.all.current,
+              stats.active_bytes.all.current, stats.inactive_split_bytes.all.current);
+}
+
+}  // namespace
+
+std::uint64_t memory_calls(const SimulatedDevice& device) {
+  std::uint64_t calls = 0;
+  for (const DeviceCall call : {DeviceCall::malloc, DeviceCall::free, DeviceCall::create, DeviceCall::release,
+                                DeviceCall::map, DeviceCall::unmap, DeviceCall::set_access})
+    calls += device.count(call);
+  return calls;
+}
+
+void SimulatedBackground::advance_to(std::int64_t ns) {
+  while (is_on_ && next_step_ns_ <= ns) {
+    device_.advance_to(next_step_ns_);
+    step();
+  }
+  device_.advance_to(ns);
+}
+
+void SimulatedBackground::step() {
+  const std::uint64_t calls = tools::memory_calls(device_);
+  bool has_worked = false;
+  const std::int64_t took_ns = device_.do_beside([&] { has_worked = allocator_.tidy(); });
+  memory_calls_ += tools::memory_calls(device_) - calls;
+  work_ns_ += took_ns;
+  step_ends_ns_ = device_.clock_ns() + took_ns;
+  const std::chrono::nanoseconds pause =
+      has_worked ? HandleExchange::kPauseAfterExchange : HandleExchange::kPauseWhileWorkIsPending;
+  next_step_ns_ = step_ends_ns_ + pause.count();
+}
+
+void SimulatedBackground::finish() {
+  while (is_on_ && allocator_.tidy()) continue;
+}
+
+void SimulatedBackground::has_called_driver(std::int64_t began_ns) {
+  if (began_ns >= step_ends_ns_) return;
+  device_.advance(step_ends_ns_ - began_ns);
+  waited_ns_ += step_ends_ns_ - began_ns;
+  step_ends_ns_ = began_ns;
+}
+
 namespace {
 
 constexpr std::size_t kDevicePageBytes = 2 * kMiB;  // physical memory comes in these
