@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "tools/policy_fit.h"
+#include "tools/policies.h"
 #include "tools/style.h"
 
 namespace cachalot::tools {

@@ -8,7 +8,7 @@
 
 #include "base/bytes.h"
 #include "tools/json_text.h"
-#include "tools/policy_fit.h"
+#include "tools/policies.h"
 #include "tools/report.h"
 #include "tools/text_layout.h"
 

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "tools/policy_replay.h"
+#include "tools/policies.h"
 #include "tools/style.h"
 #include "tools/trace_reader.h"
 

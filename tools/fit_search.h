@@ -22,7 +22,7 @@
 #include <vector>
 
 #include "simulator/context_costs.h"
-#include "tools/policy_fit.h"
+#include "tools/policies.h"
 #include "tools/trace_reader.h"
 
 namespace cachalot::tools {

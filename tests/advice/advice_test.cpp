@@ -14,7 +14,7 @@
 #include "tests/tools/data_files.h"
 #include "tests/tools/temporary_file.h"
 #include "tools/advice/advice_report.h"
-#include "tools/policy_replay.h"
+#include "tools/policies.h"
 #include "tools/replay.h"
 
 namespace cachalot::tools {

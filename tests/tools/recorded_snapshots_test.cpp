@@ -25,7 +25,7 @@
 #include "tools/history/allocations.h"
 #include "tools/history/history.h"
 #include "tools/history/recorded_figures.h"
-#include "tools/policy_replay.h"
+#include "tools/policies.h"
 #include "tools/snapshot_report.h"
 
 namespace cachalot::tools {

@@ -11,7 +11,7 @@
 
 #include "base/bytes.h"
 #include "tools/parallel.h"
-#include "tools/policy_replay.h"
+#include "tools/policies.h"
 
 namespace cachalot::tools {
 namespace {

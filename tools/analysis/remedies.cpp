@@ -10,7 +10,7 @@
 #include "tools/analysis/policy_settings.h"
 #include "tools/analysis/recorded_start.h"
 #include "tools/history/pools.h"
-#include "tools/policy_replay.h"
+#include "tools/policies.h"
 
 namespace cachalot::tools {
 namespace {
