@@ -10,7 +10,7 @@
 #include "base/check.h"
 #include "cachalot/errors.h"
 #include "cachalot/version.h"
-#include "tools/simulation_environment.h"
+#include "tools/simulation.h"
 
 namespace cachalot::tools {
 namespace {

@@ -28,7 +28,6 @@
 #include "tools/fork_server.h"
 #include "tools/parallel.h"
 #include "tools/simulation.h"
-#include "tools/simulation_environment.h"
 
 namespace cachalot::tools {
 namespace {

@@ -100,4 +100,35 @@ void record_run(const SimulationOptions& options, const std::filesystem::path& f
 // there is no such program, no such GPU, no simulator beside this command, or the trace cannot be written.
 Simulation simulate(const SimulationOptions& options);
 
+// The simulated CUDA runtime's files, and the variables with which programs find it.
+
+// The file of `shared` of CACHALOT_SIM, in the folder for reports.
+inline constexpr const char* kSharedMemory = "devices";
+
+// Returns the folder of the simulator: what CACHALOT_SIMULATOR names, otherwise beside this command, built or installed.
+// Throws InvalidArgument where it is not.
+std::filesystem::path find_simulator();
+
+// Returns the variables, as "NAME=value", of a program whose processes report into a folder.
+std::vector<std::string> environment_of_run(const SimulationOptions& options, const std::filesystem::path& simulator,
+                                            const std::filesystem::path& reports);
+
+// Returns the variables of a process that forks such programs: the runtime is there, and nothing is observed.
+std::vector<std::string> environment_of_fork_server();
+
+// Returns the variables of a process that finds the simulator's modules of Python, and runs no program.
+std::vector<std::string> environment_of_helper();
+
+// The traces of what ran in a simulation, and the tables of cards for them.
+
+// Returns every GPU that the simulator knows, with what a program's context takes there; `of_others` is the spread of other
+// estimates than the context, which are the same on all GPUs.
+std::vector<Card> known_cards(const simulator::ContextCharge& context, const simulator::Spread& of_others = {});
+
+// Returns the traces that a process wrote into the folder of reports, of each device on which it did not run out of memory.
+std::vector<RecordedTrace> recorded_traces(const ProcessReport& report, const std::filesystem::path& folder);
+
+// Returns the table for each trace.
+std::vector<CardTable> card_tables(std::vector<RecordedTrace> traces);
+
 }  // namespace cachalot::tools

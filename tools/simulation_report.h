@@ -5,7 +5,7 @@
 #include <string>
 
 #include "tools/simulation.h"
-#include "tools/simulation_peak.h"
+#include "tools/analysis/sites.h"
 #include "tools/style.h"
 
 namespace cachalot::tools {

@@ -20,7 +20,7 @@
 #include "tools/history/snapshot_history.h"
 #include "tools/history/text_histories.h"
 #include "tools/replay.h"
-#include "tools/simulation_cards.h"
+#include "tools/simulation.h"
 
 namespace cachalot::tools {
 namespace {
