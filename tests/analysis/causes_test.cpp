@@ -11,7 +11,7 @@
 #include "tools/analysis/explain_report.h"
 #include "tools/analysis/explanation.h"
 #include "tools/analysis/policy_settings.h"
-#include "tools/history/pools.h"
+#include "tools/history/history.h"
 
 namespace cachalot::tools {
 namespace {

@@ -9,7 +9,7 @@
 
 #include "tools/analysis/policy_settings.h"
 #include "tools/analysis/recorded_start.h"
-#include "tools/history/pools.h"
+#include "tools/history/history.h"
 #include "tools/policies.h"
 
 namespace cachalot::tools {

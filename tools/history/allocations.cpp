@@ -9,7 +9,7 @@
 
 #include "base/check.h"
 #include "tools/history/address_map.h"
-#include "tools/history/pools.h"
+#include "tools/history/history.h"
 
 namespace cachalot::tools {
 namespace {
