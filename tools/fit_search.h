@@ -1,7 +1,7 @@
 // Finds the largest value of a parameter for which a program fits, for many sizes of memory and all policies, with few runs.
 //
 // A run on a device of unlimited memory gives the trace of a value, and replays of the trace answer for all sizes and
-// policies. Between two values that were run, traces of one shape are computed as trace_shape.h does, with the deviations
+// policies. Between two values that were run, traces of one shape are computed as on_line does, with the deviations
 // from a straight line that the runs beside them show: where both the raised and the lowered trace say the same, that is the
 // answer, and otherwise the value is run. Between two runs of different shapes the lines of both sides are continued, and
 // must say the same. Where there are not enough runs for a line, there are more of them.
@@ -59,18 +59,6 @@ void note_deviations(Deviations& deviations, const Trace& computed, const Trace&
 Trace raised(Trace trace, const Deviations& deviations);
 Trace lowered(Trace trace, const Deviations& deviations);
 
-// Finds the largest value of a parameter for which a program fits, for many sizes of memory and all policies, with few runs.
-//
-// A run on a device of unlimited memory gives the trace of a value, and replays of the trace answer for all sizes and
-// policies. Between two values that were run, traces of one shape are computed as trace_shape.h does, with the deviations
-// from a straight line that the runs beside them show: where both the raised and the lowered trace say the same, that is the
-// answer, and otherwise the value is run. Between two runs of different shapes the lines of both sides are continued, and
-// must say the same. Where there are not enough runs for a line, there are more of them.
-//
-// What fits for a value is assumed to fit for all smaller ones.
-//
-// Where more is known of an answer, as from other searches (fit_frontier.h), only the values that it leaves open are run.
-
 // What a run with one value allocated.
 struct Recording {
   // On one device, by one process. The frees of the trace are in order (with_ordered_frees).
@@ -123,7 +111,7 @@ struct Computed {
 // Raises the deviations to the differences of sizes of two recordings of one shape.
 void note_deviations(std::vector<Deviations>& deviations, const Recording& computed, const Recording& real);
 
-// Returns the recording for a value, by those of two others of one shape (trace_shape.h).
+// Returns the recording for a value, by those of two others of one shape (on_line of traces).
 Recording on_line(const Recording& one, std::int64_t at_one, const Recording& other, std::int64_t at_other,
                   std::int64_t value);
 

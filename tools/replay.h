@@ -67,16 +67,6 @@ class SimulatedBackground {
   std::uint64_t memory_calls_ = 0;
 };
 
-// Replays a trace through CachingAllocator over a simulated device, and measures what the allocator did.
-//
-// A trace that stays in its file is read again for each pass over it; reading is not in the times.
-//
-// Measuring and timing are separate: the figures come from one replay that looks after every event, the time from
-// another, on a fresh allocator and device, whose loop does nothing but allocate and free.
-//
-// All but the timed replay run on a device that lags as a real one does: each block gets work on its stream as soon as
-// it is allocated, so what was freed a moment ago is still in use. The host waits only where the queue of a stream is
-// full, and learns nothing by it.
 struct ReplayOptions {
   std::string config;  // the allocator's options, options.h
   std::size_t device_bytes = std::size_t{200000} * kMiB;

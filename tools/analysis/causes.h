@@ -35,10 +35,6 @@ struct Growth {
 std::vector<Growth> growth_until(const DeviceHistory& device, std::span<const Allocation> allocations,
                                  std::span<const Category> categories, const Peak& peak, Sites& sites);
 
-// Why memory ran out. Each cause is tested by what would be there without it: cached memory is the cause if the request would have
-// been served had it been free in one piece; a limit, if the device had the memory; another process, if what it holds would have
-// been enough. The Python report of CACHALOT_ON_OOM (pytorch/cachalot/_oom_cause.py) asks the same of a living program.
-
 enum class Cause : std::uint8_t {
   fragmentation,
   other_stream,

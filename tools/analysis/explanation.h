@@ -52,8 +52,6 @@ struct Temporary {
 inline constexpr std::uint64_t kFewestTemporaries = 10;
 std::vector<Temporary> temporaries_of(std::span<const Allocation> allocations, Sites& sites, std::size_t most);
 
-// What `cachalot explain` says of a device: what held its memory when it ran out or peaked, why, and what would help.
-
 struct ExplainOptions {
   Frames frames = Frames::own;               // that lines and trees show
   std::optional<OomMessage> message;         // of the error

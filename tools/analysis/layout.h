@@ -56,8 +56,6 @@ class MemoryRanges {
 // end.
 std::vector<MemoryRange> recorded_ranges(const DeviceHistory& device);
 
-// Where memory lay at a moment of a history: segments, the live blocks in them, and what is free between those.
-
 struct LiveBlock {
   std::uint32_t allocation = 0;
   std::uint64_t bytes = 0;  // with what was too small to be split off

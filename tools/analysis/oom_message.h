@@ -28,8 +28,6 @@ inline DeviceFacts& facts_of(History& history, int device) {
   return facts;
 }
 
-// PyTorch's message of an out-of-memory error, with what stands around it in a log: a traceback, say.
-
 // Sizes in bytes, as exact as the message has them: two places behind the point.
 struct OomMessage {
   std::optional<std::uint64_t> requested_bytes;

@@ -6,7 +6,6 @@
 #include <utility>
 #include <vector>
 
-#include "tools/exports/export_parts.h"
 #include "tools/exports/exports.h"
 #include "tools/json_text.h"
 

@@ -11,7 +11,6 @@
 #include "cachalot/version.h"
 #include "tools/analysis/sites.h"
 #include "tools/analysis/timeline.h"
-#include "tools/exports/export_parts.h"
 #include "tools/exports/exports.h"
 #include "tools/history/allocations.h"
 

@@ -67,8 +67,6 @@ class IdSet {
   std::size_t count_ = 0;
 };
 
-// Tables of what a file names many times: texts, call stacks, streams, pools and details of events. Each value is kept
-// once, and what names it has a number of 32 bits.
 using TextId = std::uint32_t;     // 0 is ""
 using FrameId = std::uint32_t;    // index in StackTable's frames
 using StackId = std::uint32_t;    // 0: no call stack was recorded
