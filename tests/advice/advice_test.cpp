@@ -13,7 +13,6 @@
 #include "cachalot/options.h"
 #include "tests/tools/data_files.h"
 #include "tests/tools/temporary_file.h"
-#include "tools/advice/advice_report.h"
 #include "tools/policies.h"
 #include "tools/replay.h"
 

@@ -8,7 +8,6 @@
 
 #include "tests/analysis/history_builder.h"
 #include "tests/tools/complaint.h"
-#include "tools/analysis/explain_report.h"
 #include "tools/analysis/explanation.h"
 #include "tools/analysis/policy_settings.h"
 #include "tools/history/history.h"

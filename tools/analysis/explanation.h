@@ -15,6 +15,7 @@
 #include "tools/analysis/sites.h"
 #include "tools/analysis/timeline.h"
 #include "tools/history/history.h"
+#include "tools/style.h"
 
 namespace cachalot::tools {
 
@@ -112,5 +113,15 @@ Explanation explain_message(const History& history, const ExplainOptions& option
 
 // Returns the sentence for the cause: "300.00 MiB were asked for; 540.00 MiB are free in 20 pieces of at most 56.00 MiB …".
 std::string sentence_of(const Explanation& explanation);
+
+// An explanation as text for people and as JSON for programs.
+
+// Returns lines: the moment and its cause, what was live, what was cached, and the remedies. `top` is the most lines of each
+// list.
+std::string to_text(const Explanation& explanation, std::size_t top, const Style& style);
+
+// Returns one JSON object for all devices of a file, on one line, without the newline; docs/tools/json.md has its keys.
+std::string to_json(const std::string& file, const std::string& settings, const std::vector<Explanation>& explanations,
+                    std::size_t top);
 
 }  // namespace cachalot::tools

@@ -20,7 +20,6 @@
 #include "simulator/context_costs.h"
 #include "simulator/gpu_models.h"
 #include "tools/advice/advice.h"
-#include "tools/advice/advice_report.h"
 #include "tools/advice/recorded_programs.h"
 #include "tools/card_table.h"
 #include "tools/cluster.h"

@@ -9,7 +9,6 @@
 
 #include "base/bytes.h"
 #include "base/check.h"
-#include "tools/analysis/explain_report.h"
 #include "tools/analysis/explanation.h"
 #include "tools/commands/command.h"
 #include "tools/commands/shared_options.h"
