@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "tools/analysis/category_rules.h"
+#include "tools/analysis/categories.h"
 #include "tools/analysis/sites.h"
 #include "tools/history/allocations.h"
 #include "tools/history/history.h"

@@ -17,7 +17,6 @@
 #include "cachalot/change.h"
 #include "cachalot/version.h"
 #include "tools/analysis/categories.h"
-#include "tools/analysis/category_rules.h"
 #include "tools/analysis/layout.h"
 #include "tools/analysis/sites.h"
 #include "tools/analysis/timeline.h"

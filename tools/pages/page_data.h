@@ -17,7 +17,7 @@
 
 #include <string>
 
-#include "tools/analysis/category_rules.h"
+#include "tools/analysis/categories.h"
 #include "tools/pages/page_report.h"
 
 namespace cachalot::tools {

@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-#include "tools/analysis/category_rules.h"
+#include "tools/analysis/categories.h"
 #include "tools/history/allocations.h"
 #include "tools/history/history.h"
 
