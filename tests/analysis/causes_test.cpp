@@ -9,7 +9,7 @@
 #include "tests/analysis/history_builder.h"
 #include "tests/tools/complaint.h"
 #include "tools/analysis/explanation.h"
-#include "tools/analysis/policy_settings.h"
+#include "tools/analysis/recorded_start.h"
 #include "tools/history/history.h"
 
 namespace cachalot::tools {

@@ -20,7 +20,7 @@
 #include "tools/advice/recorded_programs.h"
 #include "tools/analysis/checks.h"
 #include "tools/analysis/explanation.h"
-#include "tools/analysis/policy_settings.h"
+#include "tools/analysis/recorded_start.h"
 #include "tools/exports/exports.h"
 #include "tools/history/allocations.h"
 #include "tools/history/history.h"

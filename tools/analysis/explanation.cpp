@@ -15,7 +15,7 @@
 #include "base/bytes.h"
 #include "tools/analysis/layout.h"
 #include "tools/analysis/oom_message.h"
-#include "tools/analysis/policy_settings.h"
+#include "tools/analysis/recorded_start.h"
 #include "tools/analysis/timeline.h"
 #include "tools/json_text.h"
 #include "tools/quoted.h"

@@ -1,16 +1,35 @@
-// The memory that PyTorch held when a recording began, for replays under its own policy: what a program holds later depends on
-// the segments that it had, and on the free blocks in them.
+// How a replay of a recorded program begins: with its settings, and with the memory that PyTorch held.
 #pragma once
 
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <string>
+#include <string_view>
 
+#include "cachalot/options.h"
 #include "tools/history/allocations.h"
 #include "tools/history/history.h"
 
 namespace cachalot::tools {
 
+// PYTORCH_CUDA_ALLOC_CONF of a recorded program, as options for a replay.
+
+// Returns the settings of the text that decide where PyTorch's default allocator puts a block, without those named `without`: an
+// option text for heap:segments. What cannot be read is left out.
+std::string segment_config(std::string_view settings, std::string_view without = "");
+
+// Returns what cachalot's page heap takes of the settings, as it does when the program enables it: an option text.
+std::string page_config(std::string_view settings);
+
+// Returns the settings of the default allocator as options.
+Options segment_options(std::string_view settings);
+
+// Returns whether the program ran with expandable segments.
+bool is_expandable(std::string_view settings);
+
+// The memory that PyTorch held when a recording began, for replays under its own policy: what a program holds later depends on
+// the segments that it had, and on the free blocks in them.
 struct RecordedStart {
   TraceStart trace;
   std::uint64_t peak_reserved_bytes = 0;  // by the segments, from the start on

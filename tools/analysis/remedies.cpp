@@ -7,7 +7,6 @@
 #include <span>
 #include <utility>
 
-#include "tools/analysis/policy_settings.h"
 #include "tools/analysis/recorded_start.h"
 #include "tools/history/history.h"
 #include "tools/policies.h"
