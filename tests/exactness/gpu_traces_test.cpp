@@ -20,7 +20,6 @@
 #include "policy/torch_policy.h"
 #include "tests/exactness/gpu_log.h"
 #include "tools/history/history.h"
-#include "tools/history/recorded_figures.h"
 
 namespace cachalot {
 namespace {

@@ -4,7 +4,6 @@
 
 #include "tests/fuzz/file.h"
 #include "tools/history/allocations.h"
-#include "tools/history/recorded_figures.h"
 #include "tools/replay.h"
 
 namespace cachalot::fuzz {

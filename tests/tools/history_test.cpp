@@ -16,7 +16,6 @@
 #include "tests/tools/data_files.h"
 #include "tests/tools/temporary_file.h"
 #include "tools/history/allocations.h"
-#include "tools/history/recorded_figures.h"
 
 namespace cachalot::tools::history_tests {
 namespace {

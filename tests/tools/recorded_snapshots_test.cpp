@@ -24,7 +24,6 @@
 #include "tools/exports/exports.h"
 #include "tools/history/allocations.h"
 #include "tools/history/history.h"
-#include "tools/history/recorded_figures.h"
 #include "tools/policies.h"
 #include "tools/snapshot_report.h"
 

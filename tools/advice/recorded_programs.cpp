@@ -11,7 +11,7 @@
 #include "tools/analysis/recorded_start.h"
 #include "tools/foreign_files.h"
 #include "tools/history/allocations.h"
-#include "tools/history/recorded_figures.h"
+#include "tools/history/history.h"
 #include "tools/trace_reader.h"
 
 namespace cachalot::tools {

@@ -10,7 +10,7 @@
 #include "policy/torch_policy.h"
 #include "tools/analysis/layout.h"
 #include "tools/analysis/timeline.h"
-#include "tools/history/recorded_figures.h"
+#include "tools/history/history.h"
 
 namespace cachalot::tools {
 namespace {

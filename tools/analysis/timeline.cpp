@@ -7,7 +7,7 @@
 
 #include "base/check.h"
 #include "policy/torch_policy.h"
-#include "tools/history/recorded_figures.h"
+#include "tools/history/history.h"
 #include "tools/quoted.h"
 
 namespace cachalot::tools {

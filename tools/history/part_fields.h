@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
@@ -13,11 +14,162 @@
 #include "cachalot/errors.h"
 #include "tools/history/history.h"
 #include "tools/history/parts.h"
-#include "tools/history/words.h"
+#include "tools/history/tables.h"
 #include "tools/memory_budget.h"
 
 namespace cachalot::tools {
 
+// The keys and values of snapshots that have a meaning, with numbers that are the same in each history's texts.
+enum class Word : TextId {
+  empty,
+  // Actions, in the order of HistoryEvent::Action.
+  alloc,
+  free_requested,
+  free_completed,
+  segment_alloc,
+  segment_free,
+  segment_map,
+  segment_unmap,
+  snapshot,
+  oom,
+  annotate,
+  // Keys of an entry of a history.
+  action,
+  addr,
+  device_free,
+  size,
+  stream,
+  time_us,
+  frames,
+  forward_frames,
+  compile_context,
+  user_metadata,
+  internal_metadata,
+  pool_id,
+  not_available,
+  // Of a segment.
+  device,
+  address,
+  total_size,
+  segment_type,
+  segment_pool_id,
+  is_expandable,
+  blocks,
+  small,
+  large,
+  // Of a block.
+  requested_size,
+  state,
+  active_allocated,
+  active_pending_free,
+  active_awaiting_free,
+  inactive,
+  allocated,
+  active,
+  // Of a frame.
+  filename,
+  name,
+  line,
+  fx_node_name,
+  // Of an annotation.
+  stage,
+  start,
+  end,
+  // Of a snapshot.
+  segments,
+  device_traces,
+  host_segments,
+  host_traces,
+  external_annotations,
+  allocator_settings,
+  conf,
+  cachalot,
+  // Of cachalot's own part.
+  facts,
+  total_bytes,
+  free_bytes,
+  limit_bytes,
+  nccl_bytes,
+  context_bytes,
+  process_bytes,
+  processes,
+  pid,
+  bytes,
+  kCount,
+};
+
+inline constexpr std::array<std::string_view, static_cast<std::size_t>(Word::kCount)> kWords = {
+    "",
+    "alloc",
+    "free_requested",
+    "free_completed",
+    "segment_alloc",
+    "segment_free",
+    "segment_map",
+    "segment_unmap",
+    "snapshot",
+    "oom",
+    "annotate",
+    "action",
+    "addr",
+    "device_free",
+    "size",
+    "stream",
+    "time_us",
+    "frames",
+    "forward_frames",
+    "compile_context",
+    "user_metadata",
+    "internal_metadata",
+    "pool_id",
+    "N/A",
+    "device",
+    "address",
+    "total_size",
+    "segment_type",
+    "segment_pool_id",
+    "is_expandable",
+    "blocks",
+    "small",
+    "large",
+    "requested_size",
+    "state",
+    "active_allocated",
+    "active_pending_free",
+    "active_awaiting_free",
+    "inactive",
+    "allocated",
+    "active",
+    "filename",
+    "name",
+    "line",
+    "fx_node_name",
+    "stage",
+    "START",
+    "END",
+    "segments",
+    "device_traces",
+    "host_segments",
+    "host_traces",
+    "external_annotations",
+    "allocator_settings",
+    "PYTORCH_CUDA_ALLOC_CONF",
+    "cachalot",
+    "facts",
+    "total_bytes",
+    "free_bytes",
+    "limit_bytes",
+    "nccl_bytes",
+    "context_bytes",
+    "process_bytes",
+    "processes",
+    "pid",
+    "bytes",
+};
+
+inline std::string_view text_of(Word word) { return kWords[static_cast<std::size_t>(word)]; }
+
+// The fields of a snapshot's dicts, checked. What reads snapshots builds upon it.
 using Pairs = std::vector<Part>;  // keys and values in turn
 
 class PartFields {

@@ -14,7 +14,6 @@
 #include "tools/history/history.h"
 #include "tools/history/part_fields.h"
 #include "tools/history/parts.h"
-#include "tools/history/words.h"
 
 namespace cachalot::tools {
 
