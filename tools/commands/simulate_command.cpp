@@ -1,21 +1,519 @@
 // `cachalot simulate`: runs a program on a GPU that is not there.
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cctype>
+#include <cstddef>
 #include <cstdio>
+#include <map>
+#include <nlohmann/json.hpp>
 #include <optional>
+#include <sstream>
+#include <string>
+#include <string_view>
 #include <utility>
+#include <vector>
 
 #include "base/bytes.h"
 #include "base/check.h"
 #include "cachalot/errors.h"
 #include "simulator/gpu_models.h"
+#include "tools/analysis/sites.h"
 #include "tools/commands/command.h"
 #include "tools/commands/shared_options.h"
 #include "tools/python_program.h"
 #include "tools/simulation.h"
+#include "tools/simulation_context.h"
 #include "tools/simulation_files.h"
-#include "tools/simulation_report.h"
+#include "tools/style.h"
+#include "tools/text_layout.h"
 
 namespace cachalot::tools {
 namespace {
+
+// What a user wants to know of a program that ran on a simulated GPU.
+struct ReportOptions {
+  bool verbose = false;          // also the calls of the driver, and a row for each GPU
+  std::optional<Frames> frames;  // the tree of calls that made the peak, instead of lines
+};
+
+// What the memory of a PyTorch program's peak is for, and which code made it: lines of text for a device's part of a torch
+// report (simulator/README.md).
+using nlohmann::json;
+using Bytes = std::map<std::string, std::size_t>;
+
+// "12.00 MiB" in a column.
+std::string bytes_cell(std::size_t bytes) { return fmt::format("{:>12}", format_bytes(bytes)); }
+
+std::string text_of(const Bytes& kinds) {
+  std::vector<std::pair<std::string, std::size_t>> sorted(kinds.begin(), kinds.end());
+  std::ranges::stable_sort(sorted, std::ranges::greater(), [](const auto& kind) { return kind.second; });
+  std::vector<std::string> texts;
+  texts.reserve(sorted.size());
+  for (const auto& [kind, bytes] : sorted) texts.push_back(fmt::format("{} {}", kind, format_bytes(bytes)));
+  return fmt::format("{}", fmt::join(texts, ", "));
+}
+
+// The first names of a path, "layers.*" of "layers.3.mlp", with a star for each number.
+std::string first_names(const std::string& path, std::size_t depth) {
+  std::istringstream names(path);
+  std::string text;
+  std::string name;
+  for (std::size_t i = 0; i < depth && std::getline(names, name, '.'); ++i) {
+    const bool is_number = std::ranges::all_of(name, [](unsigned char c) { return std::isdigit(c) != 0; });
+    text += fmt::format("{}{}", i == 0 ? "" : ".", is_number ? "*" : name);
+  }
+  return text;
+}
+
+struct ModuleGroup {
+  std::size_t bytes = 0;
+  std::size_t modules = 0;
+  Bytes kinds;
+};
+
+using ModuleGroups = std::map<std::string, ModuleGroup>;
+
+ModuleGroups groups_at(const json& modules, std::size_t depth) {
+  ModuleGroups groups;
+  for (const json& module : modules) {
+    ModuleGroup& group = groups[first_names(module.at("path").get<std::string>(), depth)];
+    group.bytes += number(module, "bytes");
+    ++group.modules;
+    for (const auto& [kind, bytes] : module.at("kinds").items()) group.kinds[kind] += bytes.get<std::size_t>();
+  }
+  return groups;
+}
+
+// As deep as leaves few groups.
+ModuleGroups groups_of(const json& modules) {
+  constexpr std::size_t kMostGroups = 8;
+  constexpr std::size_t kDeepest = 16;
+  ModuleGroups groups = groups_at(modules, 1);
+  for (std::size_t depth = 2; depth <= kDeepest; ++depth) {
+    ModuleGroups deeper = groups_at(modules, depth);
+    if (deeper.size() > kMostGroups) break;
+    groups = std::move(deeper);
+  }
+  return groups;
+}
+
+// A call, and what it and the calls below it allocated.
+struct Call {
+  std::size_t bytes = 0;
+  std::map<std::string, Call> calls;  // by place
+};
+
+bool is_wanted(const json& frame, Frames frames) {
+  const auto origin = frame.at("origin").get<std::string>();
+  return frames == Frames::all || origin == "own" || (frames == Frames::library && origin == "library");
+}
+
+Call tree_of(const json& stacks, Frames frames) {
+  Call root;
+  for (const json& stack : stacks) {
+    Call* call = &root;
+    call->bytes += number(stack, "bytes");
+    for (const json& frame : stack.at("frames")) {
+      if (!is_wanted(frame, frames)) continue;
+      call = &call->calls[frame.at("at").get<std::string>()];
+      call->bytes += number(stack, "bytes");
+    }
+  }
+  return root;
+}
+
+void add_lines(const Call& call, std::size_t depth, std::size_t least_bytes, std::vector<std::string>& lines) {
+  std::vector<const std::pair<const std::string, Call>*> calls;
+  for (const auto& one : call.calls) calls.push_back(&one);
+  std::ranges::stable_sort(calls, std::ranges::greater(), [](const auto* one) { return one->second.bytes; });
+  for (const auto* one : calls) {
+    if (one->second.bytes < least_bytes) continue;
+    lines.push_back(fmt::format("{}  {:{}}{}", bytes_cell(one->second.bytes), "", 2 * depth, one->first));
+    add_lines(one->second, depth + 1, least_bytes, lines);
+  }
+}
+
+// Returns "activations 3.10 GiB, parameters 474.70 MiB": what the bytes of `kinds` are for, the most first. "" for none.
+std::string kinds_text(const json& kinds) {
+  Bytes bytes;
+  for (const auto& [kind, count] : kinds.items()) bytes[kind] = count.get<std::size_t>();
+  return text_of(bytes);
+}
+
+// Returns a line for each group of modules, the largest first: "  1.20 GiB in layers.*.mlp (12 modules): activations ...".
+// Numbers in paths are one group; paths are as deep as leaves at most eight groups.
+std::vector<std::string> module_lines(const json& modules) {
+  const ModuleGroups groups = groups_of(modules);
+  std::vector<const ModuleGroups::value_type*> sorted;
+  for (const auto& group : groups) sorted.push_back(&group);
+  std::ranges::stable_sort(sorted, std::ranges::greater(), [](const auto* one) { return one->second.bytes; });
+  std::vector<std::string> lines;
+  for (const auto* one : sorted) {
+    const auto& [path, group] = *one;
+    const std::string count = group.modules == 1 ? "" : fmt::format(" ({} modules)", group.modules);
+    lines.push_back(fmt::format("{} in {}{}: {}", bytes_cell(group.bytes), path, count, text_of(group.kinds)));
+  }
+  return lines;
+}
+
+// Returns the tree of the calls that allocated what was live at the peak, the outermost first. Calls with less than 2 % of
+// all of it are left out.
+std::vector<std::string> call_tree_lines(const json& stacks, Frames frames) {
+  constexpr std::size_t kParts = 50;  // 2 %
+  const Call root = tree_of(stacks, frames);
+  std::vector<std::string> lines;
+  add_lines(root, 0, root.bytes / kParts, lines);
+  return lines;
+}
+
+// Below a large segment of PyTorch's, what is reserved says how segments are rounded, and nothing of the program.
+constexpr std::size_t kLargeSegment = 20 * kMiB;
+
+std::string bytes_of(const json& object, const char* key) { return format_bytes(number(object, key)); }
+std::string word(const json& object, const char* key) { return object.at(key).get<std::string>(); }
+
+std::string figure(std::string_view name, std::string_view value) { return labelled_line(name, value, 13); }
+
+// What keeps the history from telling all: "program's own" instead of its figures, or its end.
+std::string history_text(const json& history) {
+  if (history.is_string()) {
+    return figure("", "(the program records memory history itself, so that places in the program are not known)");
+  }
+  if (!history.at("cut")) return "";
+  return figure("", fmt::format("(only the last {} events are known: the peak may have been earlier, elsewhere)",
+                                with_commas(number(history, "events"))));
+}
+
+// "train.py:8 in <module>", but "outside Python code …" without "at".
+std::string at_place(const std::string& place) { return place.starts_with("outside") ? place : "at " + place; }
+
+std::string sites_text(const json& sites) {
+  std::string text;
+  std::size_t width = 0;
+  for (const json& site : sites) width = std::max(width, std::to_string(number(site, "allocations")).size());
+  for (const json& site : sites) {
+    const std::size_t allocations = number(site, "allocations");
+    text += figure("", fmt::format("{:>12} in {:>{}} allocation{} {}", bytes_of(site, "bytes"), allocations, width,
+                                   allocations == 1 ? " " : "s", at_place(word(site, "at"))));
+  }
+  return text;
+}
+
+// The lines under one label.
+std::string figures(std::string_view name, const std::vector<std::string>& lines) {
+  std::string text;
+  for (const std::string& line : lines) text += figure(text.empty() ? name : "", line);
+  return text;
+}
+
+// After the last step: what stays from one step to the next.
+std::string steps_text(const json& steps) {
+  if (steps.empty()) return "";
+  const json& step = steps.back();
+  return figure(fmt::format("after step {}", number(step, "step")),
+                fmt::format("{}: {}", bytes_of(step, "bytes"), kinds_text(step.at("kinds"))));
+}
+
+std::string peak_text(const json& peak, const ReportOptions& options) {
+  const std::string sites = options.frames ? figures("calls", call_tree_lines(peak.at("stacks"), *options.frames))
+                                           : sites_text(peak.at("sites"));
+  return sites + figure("used for", kinds_text(peak.at("kinds"))) +
+         figures("modules", module_lines(peak.at("modules")));
+}
+
+std::string used_text(const json& torch, const ReportOptions& options) {
+  std::string text = figure("used", bytes_of(torch, "peak_allocated_bytes") + " at the peak");
+  if (const json& peak = torch.at("peak"); !peak.is_null()) {
+    text += figure("peak at", fmt::format("{} (event {} of {})", word(peak, "at"), with_commas(number(peak, "event")),
+                                          with_commas(number(torch.at("history"), "events"))));
+    text += peak_text(peak, options) + steps_text(torch.at("steps"));
+  }
+  return text + history_text(torch.at("history"));
+}
+
+std::string reserved_text(const json& torch) {
+  const std::size_t reserved = number(torch, "peak_reserved_bytes");
+  const std::size_t used = number(torch, "peak_allocated_bytes");
+  std::string text = format_bytes(reserved) + " at the peak";
+  if (reserved < used) {
+    text += ", less than used: memory that sleeps is used, but not reserved";
+  } else if (used >= kLargeSegment) {
+    text += fmt::format(", of which fragmentation and cached memory are {:.1f} %",
+                        100 * (1 - static_cast<double>(used) / static_cast<double>(reserved)));
+  }
+  return figure("reserved", text);
+}
+
+std::string driver_calls_text(const json& device) {
+  std::string calls;
+  for (const auto& [name, count] : device.at("calls").items()) {
+    calls += fmt::format("{}{} {}", calls.empty() ? "" : ", ", with_commas(count.get<std::size_t>()), name);
+  }
+  const double ms = device.at("driver_us").get<double>() / 1e3;
+  return figure("driver calls", fmt::format("{}; they take {:.1f} ms of simulated time", calls, ms)) +
+         figure("peak at call", fmt::format("allocation {} of {}", number(device.at("peak"), "allocation"),
+                                            number(device, "allocations")));
+}
+
+// What there is to say of a request that failed if estimates may be too high.
+std::string if_low(const json& device, const json& request) {
+  const std::string text = describe_low_estimate(device, request);
+  return text.empty() ? "" : figure("", text);
+}
+
+// A request that is smaller than what is free fails because PyTorch asks the GPU for a whole segment.
+std::string ran_out(const json& where, const std::string& at, const Style& style) {
+  const std::size_t bytes = number(where, "bytes");
+  const std::size_t free = number(where, "free_bytes");
+  const char* const rounding = bytes <= free ? " (rounded up to a segment)" : "";
+  return figure("fits", style.bad("NO") + fmt::format(": out of memory{}, asking for {}{} with {} free", at,
+                                                      format_bytes(bytes), rounding, format_bytes(free)));
+}
+
+// PyTorch counts; its history, where there is one, knows the place.
+std::string ran_out_in(const json& device, const json& torch, const Style& style) {
+  const json& oom = torch.at("first_oom");
+  if (!oom.is_null()) return ran_out(oom, " " + at_place(word(oom, "at")), style) + if_low(device, oom);
+  return figure("fits", style.bad("NO") + fmt::format(": out of memory, {}; the place in the program is not known",
+                                                      times_text(number(torch, "ooms"))));
+}
+
+// How close it was: PyTorch gives its cache back where the device has no more.
+std::string tightness_text(const json& device) {
+  if (device.at("first_failure").is_null()) return "";
+  return figure("", fmt::format("but only just: PyTorch had to give back its cached memory {}",
+                                times_text(number(device, "failed_allocations"))));
+}
+
+std::string without_last_newline(std::string text) {
+  text.pop_back();
+  return text;
+}
+
+// As nvidia-smi shows it. What other processes of the run took of the same device counts as well.
+std::string device_peak_text(const json& device) {
+  std::string text = bytes_of(device, "peak_with_context_bytes") + " at the peak";
+  if (number(device, "common_peak_bytes") > number(device, "peak_with_context_bytes"))
+    text += ", " + bytes_of(device, "common_peak_bytes") + " of all processes together";
+  return figure("on the device", text);
+}
+
+// What the program and other processes that use the same device had of it, but for the program's own context.
+std::size_t peak_without_context(const json& device) {
+  return number(device, "peak_used_bytes") + number(device, "common_peak_bytes") -
+         number(device, "peak_with_context_bytes");
+}
+
+// The GPUs of the table that hold what the program needs and its context there, the smallest first. A question mark is
+// behind those that do not if estimates are at their high ends.
+std::string gpus_for(const json& device) {
+  std::vector<simulator::GpuModel> models(simulator::gpu_models().begin(), simulator::gpu_models().end());
+  std::ranges::stable_sort(models, {}, &simulator::GpuModel::memory_bytes);
+  const simulator::ContextCharge context = context_of(device);
+  std::string keys;
+  bool is_sure = true;
+  for (const simulator::GpuModel& model : models) {
+    const std::size_t needed = peak_without_context(device) + simulator::context_bytes(model, context);
+    if (model.memory_bytes < needed) continue;
+    const std::size_t more = spread_of_others(device).more_bytes + context_spread(model, context).more_bytes;
+    const bool fits_surely = model.memory_bytes >= needed + more;
+    keys += fmt::format("{}{}{}", keys.empty() ? "" : ", ", model.key, fits_surely ? "" : "?");
+    is_sure = is_sure && fits_surely;
+  }
+  if (keys.empty()) return "no GPU that is known here";
+  return keys + (is_sure ? "" : fmt::format("; {}", kUnsureText));
+}
+
+const CardTable* cards_of(const ProcessReport& report, const json& device) {
+  for (const CardTable& table : report.cards) {
+    if (device.at("device") == table.run.device) return &table;
+  }
+  return nullptr;
+}
+
+std::string fits_on_text(const ProcessReport& report, const json& device, bool verbose, const Style& style) {
+  const CardTable* const table = cards_of(report, device);
+  std::string text = table != nullptr ? to_text(*table, verbose, style) : wrapped(gpus_for(device), 16);
+  return figure("fits on", without_last_newline(std::move(text)));
+}
+
+std::string fits_text(const ProcessReport& report, const json& device, bool failed, bool verbose, const Style& style) {
+  const std::size_t peak = number(device, "common_peak_bytes");
+  if (failed) {
+    return figure("fits", fmt::format("unknown: what ran needed {}", format_bytes(peak)));
+  }
+  const std::size_t spare = number(device, "total_bytes") - peak;
+  const std::string answer = style.good(fits_surely(device, spare) ? "yes" : "probably");
+  return figure("fits", answer + describe_spare(device, spare)) + tightness_text(device) +
+         fits_on_text(report, device, verbose, style);
+}
+
+std::string verdict(const ProcessReport& report, const json& device, bool failed, bool verbose, const Style& style) {
+  const json* const torch = torch_of(report, device);
+  if (!lacked_memory(device, torch, failed)) return fits_text(report, device, failed, verbose, style);
+  if (torch != nullptr && number(*torch, "ooms") > 0) return ran_out_in(device, *torch, style);
+  if (const std::string lack = describe_lack(device); failed && !lack.empty())
+    return figure("fits", style.bad("NO") + ": " + lack) + if_low(device, device.at("context_lack"));
+  const json& failure = device.at("first_failure");
+  return ran_out(failure, fmt::format(" at allocation {}", number(failure, "allocation")), style) +
+         if_low(device, failure);
+}
+
+std::string figure_if_any(std::string_view name, const std::string& value) {
+  return value.empty() ? "" : figure(name, value);
+}
+
+std::string device_report(const ProcessReport& report, const json& device, const Simulation& simulation,
+                          const ReportOptions& options, const Style& style) {
+  const json* const torch = torch_of(report, device);
+  std::string text = style.bold(fmt::format("device {} of process {}: {}, {}", number(device, "device"), report.process,
+                                            word(device, "name"), bytes_of(device, "total_bytes"))) +
+                     "\n";
+  if (torch != nullptr) text += used_text(*torch, options);
+  if (torch != nullptr && number(*torch, "peak_allocated_bytes") > 0) text += reserved_text(*torch);
+  text += device_peak_text(device);
+  text += figure_if_any("context", describe_context(device)) + figure_if_any("limits", describe_limits(device)) +
+          figure_if_any("NCCL", describe_nccl(device));
+  text += figure_if_any("CUDA graphs", describe_graphs(device));
+  if (options.verbose) text += driver_calls_text(device);
+  return text + verdict(report, device, !simulation.ending.is_good(), options.verbose, style);
+}
+
+std::string stack_text(const json& lines) {
+  std::string text;
+  for (const json& line : lines) text += figure("", "  " + line.get<std::string>());
+  return text;
+}
+
+std::string breach_text(const json& breach, const Style& style) {
+  const std::size_t times = number(breach, "times");
+  const std::string repeated = times == 1 ? "" : fmt::format(" ({})", times_text(times));
+  std::string text = figure("broken", style.bad(word(breach, "text")) + repeated) + stack_text(breach.at("stack"));
+  if (breach.contains("other_stack")) text += figure("", "the other call:") + stack_text(breach.at("other_stack"));
+  return text;
+}
+
+// What the process did against CUDA's rules; nothing where nobody watched.
+std::string rules_report(const ProcessReport& report, const Style& style) {
+  const json& driver = report.driver;
+  if (!driver.contains("breaches")) return "";
+  std::string text = style.bold(fmt::format("CUDA's rules in process {}", report.process)) + "\n";
+  for (const json& breach : driver.at("breaches")) text += breach_text(breach, style);
+  for (const json& leak : driver.at("leaks"))
+    text += figure("not freed", style.bad(word(leak, "text"))) + stack_text(leak.at("stack"));
+  if (!breaks_rules(driver)) text += figure("broken", style.good("none"));
+  for (const json& kept : driver.at("kept")) text += figure("kept", word(kept, "text") + ", until the process ends");
+  return text;
+}
+
+// Where the program read values that nothing computed; nothing where computing was off.
+std::string values_text(const json& torch) {
+  const json& values = torch.at("values");
+  if (values.is_null()) return "";
+  const json& reads = values.at("unknown_reads");
+  const std::string compiled =
+      values.at("compiled") ? figure("", "(code of torch.compile and Triton computes nothing: its results are unknown)")
+                            : "";
+  if (reads.empty()) return figure("values", "known, wherever the program read one") + compiled;
+  std::size_t times = 0;
+  for (const json& read : reads) times += number(read, "times");
+  std::string text = figure(
+      "values",
+      fmt::format("unknown, where the program read them {}: what follows may differ on a GPU", times_text(times)));
+  constexpr std::size_t kMostPlaces = 5;
+  for (std::size_t i = 0; i < std::min(reads.size(), kMostPlaces); ++i) {
+    text += figure("", fmt::format("a {} {} {}", word(reads[i], "how"), at_place(word(reads[i], "at")),
+                                   times_text(number(reads[i], "times"))));
+  }
+  if (reads.size() > kMostPlaces) text += figure("", fmt::format("and {} more places", reads.size() - kMostPlaces));
+  const bool has_sizes = std::ranges::any_of(reads, [](const json& read) { return read.at("how") == "size"; });
+  if (has_sizes && values.at("policy") == "zero")
+    text += figure("", "(sizes may be larger on a GPU: --unknown max takes larger ones)");
+  return text + compiled;
+}
+
+// The first line, where there is something to tell. Where memory ran out, that is the answer.
+// Why SIGSEGV ended a process, where its report knows.
+std::string host_access_text(const Simulation& simulation) {
+  std::string text;
+  for (const ProcessReport& report : simulation.processes) {
+    if (report.driver.is_null() || report.driver.at("host_access").is_null()) continue;
+    const json& access = report.driver.at("host_access");
+    text += fmt::format("the CPU accessed memory of device {}, at {:#x}: that ends a program on a GPU as well\n",
+                        number(access, "device"), number(access, "address"));
+  }
+  return text;
+}
+
+std::string ending_text(const Simulation& simulation, const Style& style) {
+  const ProgramEnding& ending = simulation.ending;
+  if (ending.ended != Ended::no && ending.is_good()) return why_it_was_ended(ending) + "\n";
+  if (ending.is_good()) return "";
+  const char* const answer = lacked_memory(simulation) ? "" : "unknown: ";
+  return style.bad(fmt::format("{}the program ended with {}", answer, how_it_ended(ending))) + "\n" +
+         host_access_text(simulation);
+}
+
+// Which cuDNN planned the program's convolutions; nothing where it did without. 91900 is 9.19.0.
+std::string cudnn_text(const json& driver) {
+  const json& cudnn = driver.at("cudnn");
+  if (cudnn.is_null()) return "";
+  if (!cudnn.at("planned")) {
+    return figure("cuDNN", "workspaces are not known and missing: a GPU needs more memory than is said here");
+  }
+  const std::size_t version = number(cudnn, "version");
+  return figure("cuDNN", fmt::format("{}.{}.{} plans for this GPU, by its heuristics; the largest workspace has {}",
+                                     version / 10000, version / 100 % 100, version % 100,
+                                     bytes_of(cudnn, "largest_workspace_bytes")));
+}
+
+// The libraries whose workspaces nobody knows.
+std::string libraries_text(const json& driver) {
+  std::string names;
+  for (const json& name : driver.at("unknown_workspaces"))
+    names += (names.empty() ? "" : ", ") + name.get<std::string>();
+  return names.empty() ? "" : figure("libraries", fmt::format("workspaces of {} are not known and missing", names));
+}
+
+// Returns lines for people. The first says how a program ended that failed or was ended, and that it is therefore unknown
+// whether it fits, unless memory ran out. Then for each process and device: the peaks of memory used and reserved, the
+// place of the peak, what held the memory then and what it was for, and whether it fits. Where CUDA's rules were watched,
+// each process's breaches follow, with their stacks.
+std::string to_text(const Simulation& simulation, const ReportOptions& options, const Style& style) {
+  std::string devices;
+  for (const ProcessReport& report : simulation.processes) {
+    if (report.driver.is_null()) continue;
+    for (const json& device : report.driver.at("devices")) {
+      if (number(device, "allocations") > 0 || !describe_lack(device).empty())
+        devices += device_report(report, device, simulation, options, style);
+    }
+    if (!report.torch.is_null() && !report.torch.at("devices").empty()) devices += values_text(report.torch);
+    devices += cudnn_text(report.driver) + libraries_text(report.driver);
+  }
+  if (devices.empty()) devices = "no process of the program used the GPU's memory\n";
+  for (const ProcessReport& report : simulation.processes) {
+    if (!report.driver.is_null()) devices += rules_report(report, style);
+  }
+  return ending_text(simulation, style) + devices;
+}
+
+// Returns the same, and all it is made of, as a JSON object on one line without the newline: exit_code, ending and
+// processes, each with process, driver, torch (null without PyTorch) and cards (empty where it is not known on which GPUs it
+// fits).
+std::string to_json(const Simulation& simulation) {
+  json processes = json::array();
+  for (const ProcessReport& report : simulation.processes) {
+    json cards = json::array();
+    for (const CardTable& table : report.cards) cards.push_back(json_of(table));
+    processes.push_back(
+        {{"process", report.process}, {"driver", report.driver}, {"torch", report.torch}, {"cards", std::move(cards)}});
+  }
+  return json{
+      {"exit_code", simulation.ending.exit_code}, {"ending", json_of(simulation.ending)}, {"processes", processes}}
+      .dump();
+}
 
 class SimulateCommand : public Command {
  public:
