@@ -1,4 +1,4 @@
-#include "tools/foreign_files.h"
+#include "tools/input_file.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -14,11 +14,11 @@
 #include "simulator/context_costs.h"
 #include "simulator/gpu_models.h"
 #include "tools/commands/command.h"
-#include "tools/foreign_files.h"
 #include "tools/history/allocations.h"
 #include "tools/history/history.h"
 #include "tools/history/snapshot_history.h"
 #include "tools/history/text_histories.h"
+#include "tools/input_file.h"
 #include "tools/replay.h"
 #include "tools/simulation.h"
 

@@ -16,7 +16,6 @@
 
 #include "base/check.h"
 #include "cachalot/errors.h"
-#include "tools/foreign_files.h"
 #include "tools/history/pickle_program.h"
 #include "tools/history/snapshot_builder.h"
 #include "tools/history/text_histories.h"

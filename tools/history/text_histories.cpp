@@ -11,9 +11,9 @@
 
 #include "base/check.h"
 #include "cachalot/caching_allocator.h"
-#include "tools/foreign_files.h"
 #include "tools/history/event_list.h"
 #include "tools/history/history.h"
+#include "tools/input_file.h"
 #include "tools/line_reader.h"
 #include "tools/memory_budget.h"
 #include "tools/trace_reader.h"
