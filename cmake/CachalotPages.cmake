@@ -16,7 +16,7 @@ if(CMAKE_SCRIPT_MODE_FILE)
     math(EXPR number "${number} + 1")
   endforeach()
   file(WRITE ${OUTPUT} "// Written by cmake/CachalotPages.cmake.
-#include \"tools/pages/embedded_files.h\"
+#include \"tools/pages/page_report.h\"
 
 #include <array>
 

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "tools/pages/column_writer.h"
+#include "tools/pages/page_data.h"
 
 namespace cachalot::tools {
 namespace {

@@ -12,7 +12,6 @@
 
 #include "base/check.h"
 #include "tools/output_file.h"
-#include "tools/pages/embedded_files.h"
 #include "tools/pages/page_data.h"
 
 namespace cachalot::tools {

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <nlohmann/json.hpp>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -13,6 +14,16 @@
 
 namespace cachalot::tools {
 
+// The sources of a page, which the build puts into the command (cmake/CachalotPages.cmake).
+struct EmbeddedFile {
+  std::string_view name;        // "page.css"
+  std::string_view text;        // UTF-8
+  std::string_view sha256_hex;  // of the text
+};
+
+std::span<const EmbeddedFile> embedded_files();  // in the order in which a page has them
+
+// What a page shows: a verdict with its remedies, one or two runs with their memory over time, and tables.
 struct PageRemedy {
   std::string title;     // "Use expandable segments"
   std::string evidence;  // "7.94 GiB instead of 19.30 GiB, by replay"
