@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "tools/policies.h"
-#include "tools/style.h"
+#include "tools/text_layout.h"
 #include "tools/trace_reader.h"
 
 namespace cachalot::tools {

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "tools/replay.h"
-#include "tools/style.h"
+#include "tools/text_layout.h"
 
 namespace cachalot::tools {
 

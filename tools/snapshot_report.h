@@ -5,7 +5,7 @@
 #include <string>
 
 #include "tools/history/history.h"
-#include "tools/style.h"
+#include "tools/text_layout.h"
 
 namespace cachalot::tools {
 

@@ -1,8 +1,10 @@
 #include "tools/text_layout.h"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <cstdlib>
 
 namespace cachalot::tools {
 namespace {
@@ -59,6 +61,26 @@ std::string with_commas(std::uint64_t number) {
   std::string text = std::to_string(number);
   for (std::size_t at = text.size(); at > 3;) text.insert(at -= 3, ",");
   return text;
+}
+
+namespace {
+
+std::string_view variable(const char* name) {
+  const char* const value = std::getenv(name);
+  return value == nullptr ? "" : value;
+}
+
+}  // namespace
+
+bool wants_color(std::string_view when, int descriptor) {
+  if (when != "auto") return when == "always";
+  const std::string_view terminal = variable("TERM");
+  return variable("NO_COLOR").empty() && !terminal.empty() && terminal != "dumb" && isatty(descriptor) == 1;
+}
+
+std::string Style::colored(std::string_view code, std::string_view text) const {
+  if (!is_colored_ || text.empty()) return std::string(text);
+  return fmt::format("\033[{}m{}\033[0m", code, text);
 }
 
 }  // namespace cachalot::tools

@@ -15,7 +15,7 @@ using Numbers = std::vector<std::uint64_t>;
 
 constexpr std::uint64_t kLargest = std::numeric_limits<std::uint64_t>::max();
 
-// What a page does, in C++: the encoding is described in column_writer.h.
+// What a page does, in C++: the encoding is described in page_data.h.
 class Decoder {
  public:
   explicit Decoder(const ColumnWriter& writer) : writer_(writer) {}

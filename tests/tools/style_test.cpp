@@ -1,4 +1,3 @@
-#include "tools/style.h"
 
 #include <gtest/gtest.h>
 

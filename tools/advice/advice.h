@@ -11,7 +11,7 @@
 
 #include "tools/card_table.h"
 #include "tools/policies.h"
-#include "tools/style.h"
+#include "tools/text_layout.h"
 #include "tools/trace_reader.h"
 
 namespace cachalot::tools {

@@ -67,7 +67,7 @@ CategoryRules rules_with(InputFile file);
 // Returns the key in JSON: "optimizer_state" of "optimizer state".
 std::string key_of_category(std::string_view name);
 
-// What each allocation of a history is for. Rules (category_rules.h) tell it by call stacks, tags and stages, and where they
+// What each allocation of a history is for. Rules tell it by call stacks, tags and stages, and where they
 // tell a phase of the program, the allocation's lifetime does.
 //
 //   forward    still there when a backward pass begins: activation; after two of them: kept; otherwise temporary

@@ -13,7 +13,7 @@
 #include "tools/analysis/sites.h"
 #include "tools/history/allocations.h"
 #include "tools/history/history.h"
-#include "tools/style.h"
+#include "tools/text_layout.h"
 
 namespace cachalot::tools {
 

@@ -15,7 +15,7 @@
 #include "tools/analysis/sites.h"
 #include "tools/analysis/timeline.h"
 #include "tools/history/history.h"
-#include "tools/style.h"
+#include "tools/text_layout.h"
 
 namespace cachalot::tools {
 

@@ -9,7 +9,7 @@
 #include <string_view>
 #include <vector>
 
-#include "tools/style.h"
+#include "tools/text_layout.h"
 
 namespace cachalot::tools {
 

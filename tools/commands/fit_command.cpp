@@ -19,7 +19,6 @@
 #include "tools/progress_bar.h"
 #include "tools/python_program.h"
 #include "tools/simulation_files.h"
-#include "tools/style.h"
 #include "tools/text_layout.h"
 
 namespace cachalot::tools {

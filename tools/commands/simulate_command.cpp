@@ -26,7 +26,6 @@
 #include "tools/simulation.h"
 #include "tools/simulation_context.h"
 #include "tools/simulation_files.h"
-#include "tools/style.h"
 #include "tools/text_layout.h"
 
 namespace cachalot::tools {

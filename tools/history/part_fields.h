@@ -169,7 +169,6 @@ inline constexpr std::array<std::string_view, static_cast<std::size_t>(Word::kCo
 
 inline std::string_view text_of(Word word) { return kWords[static_cast<std::size_t>(word)]; }
 
-// The fields of a snapshot's dicts, checked. What reads snapshots builds upon it.
 using Pairs = std::vector<Part>;  // keys and values in turn
 
 class PartFields {

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "tools/style.h"
+#include "tools/text_layout.h"
 
 namespace cachalot::tools::live {
 

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "tools/live/sample.h"
-#include "tools/style.h"
+#include "tools/text_layout.h"
 
 namespace cachalot::tools::live {
 

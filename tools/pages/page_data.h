@@ -1,4 +1,4 @@
-// The data of a page: one JSON value and the columns of numbers that it describes (column_writer.h).
+// The data of a page: one JSON value and the columns of numbers that it describes (ColumnWriter).
 //
 //   {"title", "command", "version", "verdict", "tables",
 //    "texts": [text...],                              of frames, categories and streams
@@ -50,22 +50,6 @@ class ColumnWriter {
   nlohmann::ordered_json directory_ = nlohmann::ordered_json::object();
   std::string bytes_;
 };
-
-// The data of a page: one JSON value and the columns of numbers that it describes (column_writer.h).
-//
-//   {"title", "command", "version", "verdict", "tables",
-//    "texts": [text...],                              of frames, categories and streams
-//    "runs": [{"name", "device", "gpu", "events", "first_time_us", "oom": [event...], "categories": [text...],
-//              "streams": [text...], "pools": [text...], "stages": [[name, time_us, begins]...], "layouts": [name...],
-//              "left_out", "prefix"}],
-//    "columns": directory}
-//
-// A run's columns, each behind the run's prefix: `times` (of events); of allocations `begin` (0: before the history, else 1 +
-// event), `length` (0: never freed, else events to its free), `bytes`, `stack`, `category`, `stream` and `pool`; of stacks
-// `node` (1 + the innermost call; 0: no stack); of calls `parent` (0: none, else 1 + node; always an earlier one) and `frame`;
-// of frames `file`, `function` (texts), `line` and `origin`; and of each layout i `i.address`, `i.block` by allocation,
-// of its ranges `i.range_begin`, `i.range_end` (as 1 + event; 0: before, or never), `i.range_address`, `i.range_bytes`, and of
-// the bytes that it holds `i.held_event` and `i.held_bytes`; without rows the ranges are all that it holds.
 
 // The whole as bytes: the length of the JSON as 8 hexadecimal digits, the JSON, the columns.
 //

@@ -23,7 +23,6 @@ struct EmbeddedFile {
 
 std::span<const EmbeddedFile> embedded_files();  // in the order in which a page has them
 
-// What a page shows: a verdict with its remedies, one or two runs with their memory over time, and tables.
 struct PageRemedy {
   std::string title;     // "Use expandable segments"
   std::string evidence;  // "7.94 GiB instead of 19.30 GiB, by replay"
