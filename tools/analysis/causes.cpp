@@ -1,13 +1,19 @@
 #include "tools/analysis/causes.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 #include <functional>
 #include <map>
 #include <set>
+#include <span>
 #include <utility>
 
 #include "policy/torch_policy.h"
+#include "tools/analysis/recorded_start.h"
+#include "tools/history/history.h"
+#include "tools/policies.h"
 
 namespace cachalot::tools {
 namespace {
@@ -254,6 +260,280 @@ Cause cause_of(const Evidence& evidence) {
   if (const auto cause = cached_cause(evidence)) return *cause;
   if (is_limited(evidence)) return Cause::limit;
   return largest_holder(evidence).value_or(Cause::too_large);
+}
+
+namespace {
+
+using Action = HistoryEvent::Action;
+
+constexpr double kWorthwhile = 0.97;  // of what is needed now
+constexpr std::size_t kMostRemedies = 3;
+constexpr std::uint64_t kSmallestRoom = std::uint64_t{2} << 20;  // that can be replayed on
+
+const ReplayedHeap kExpandableSegments = {};
+
+// Returns the most bytes that are held on the device, or on one with enough of them where this one is too small; nullopt where even
+// that one is.
+std::optional<std::uint64_t> held_bytes(const Trace& trace, const ReplayedHeap& heap,
+                                        std::uint64_t device_bytes = kEnoughBytes) {
+  const PolicyFigures figures = *figures_of(trace, heap, device_bytes);
+  if (figures.ooms == 0) return figures.peak_held_bytes;
+  return device_bytes == kEnoughBytes ? std::nullopt : held_bytes(trace, heap);
+}
+
+// A device's history, changed for as long as this lives: the request that failed is an allocation, at the end where the history
+// does not have it.
+class WithFailedRequest {
+ public:
+  WithFailedRequest(DeviceHistory& device, const Evidence& evidence) : device_(device) {
+    if (!evidence.failure) return;
+    const auto oom = last_oom(device);
+    event_ = oom.value_or(device.events.size());
+    if (oom) {
+      before_ = device.events[event_];
+    } else {
+      const Failure& failure = *evidence.failure;
+      device.events.push_back({.bytes = failure.requested_bytes, .stream = failure.stream, .pool = failure.pool});
+    }
+    device.events[event_].action = Action::alloc;
+    device.events[event_].address = ~Address{0} - 4095;  // where no device has memory
+  }
+  ~WithFailedRequest() {
+    if (before_) {
+      device_.events[event_] = *before_;
+    } else {
+      device_.events.resize(event_);
+    }
+  }
+  WithFailedRequest(const WithFailedRequest&) = delete;
+  WithFailedRequest& operator=(const WithFailedRequest&) = delete;
+
+ private:
+  DeviceHistory& device_;
+  std::size_t event_ = device_.events.size();
+  std::optional<HistoryEvent> before_;  // of the history's own failure
+};
+
+// Returns the history with all memory of the pools and streams that `change` changes in the places that it names.
+template <typename Change>
+DeviceHistory with_changed(const DeviceHistory& device, Change change) {
+  DeviceHistory changed = device;
+  for (HistoryEvent& event : changed.events) change(event);
+  for (HistorySegment& segment : changed.segments) change(segment);
+  return changed;
+}
+
+// Returns the history in which each allocation of the lines that grow is freed when its line allocates again.
+DeviceHistory without_growth(const DeviceHistory& device, const std::vector<Growth>& growths,
+                             std::span<const Allocation> allocations) {
+  std::map<std::uint32_t, std::vector<HistoryEvent>> frees;  // by the event that they follow
+  for (const Growth& growth : growths) {
+    for (std::size_t i = 0; i + 1 < growth.allocations.size(); ++i) {
+      const Allocation& one = allocations[growth.allocations[i]];
+      HistoryEvent event = device.events[one.begin];
+      event.action = Action::free_requested;
+      frees[allocations[growth.allocations[i + 1]].begin].push_back(event);
+    }
+  }
+  DeviceHistory changed = device;
+  changed.events.clear();
+  for (std::size_t i = 0; i < device.events.size(); ++i) {
+    changed.events.push_back(device.events[i]);
+    if (const auto found = frees.find(static_cast<std::uint32_t>(i)); found != frees.end())
+      changed.events.insert(changed.events.end(), found->second.begin(), found->second.end());
+  }
+  return changed;
+}
+
+class RemedySearch {
+ public:
+  RemedySearch(const History& history, const DeviceHistory& device, std::span<const Allocation> allocations,
+               const Evidence& evidence)
+      : history_(history),
+        device_(device),
+        start_(start_of(history, device, allocations)),
+        evidence_(evidence),
+        now_(is_expandable(history.settings) ? kExpandableSegments : ReplayedHeap{segment_config(history.settings)}),
+        of_bytes_(start_ ? held_bytes(trace_as_recorded(), now_).value_or(0) : 0),
+        trace_(trace_of(history, device)),  // behind the other trace, which is gone then
+        has_pools_(has_pools(device)) {
+    if (!start_) of_bytes_ = held_bytes(trace_, now_).value_or(0);
+    if (evidence.failure) available_bytes_ = tools::available_bytes(evidence);
+  }
+
+  std::uint64_t of_bytes() const { return of_bytes_; }
+
+  void try_settings() {
+    if (!is_expandable(history_.settings)) {
+      consider({.key = "expandable_segments",
+                .setting = "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
+                .text = "PyTorch's segments grow in place, so that free memory between live blocks is rarer"},
+               trace_, kExpandableSegments);
+    }
+    // A trace has pools as streams; but no request gets memory of another pool.
+    const std::string pages = page_config(history_.settings) + (has_pools_ ? ",cross_stream:off" : "");
+    consider({.key = "page_heap",
+              .setting = "import cachalot; cachalot.enable(\"heap:pages\")",
+              .text = "cachalot's page heap maps free pages together, whatever lies between them"},
+             trace_, {pages});
+  }
+
+  void try_for(Cause cause, const std::vector<Growth>& growths, std::span<const Allocation> allocations, Sites& sites) {
+    switch (cause) {
+      case Cause::cached_by_rounding:
+        return try_without("roundup_power2_divisions", "no_rounding", "PyTorch rounds requests to 512 bytes only");
+      case Cause::oversize_blocks:
+        return try_without("max_split_size_mb", "no_max_split_size", "PyTorch splits blocks of all sizes");
+      case Cause::private_pool:
+        return try_pools("no_private_pool",
+                         "leave torch.cuda.use_mem_pool(...) out, or torch.cuda.MemPool(use_on_oom=True)",
+                         "memory of the private pool serves all requests", [](std::uint16_t) { return true; });
+      case Cause::graph_pools:
+        return try_graph_pools(graph_pools_of(history_, allocations));
+      case Cause::other_stream:
+        return try_one_stream();
+      case Cause::leak:
+        return try_without_growth(growths, allocations, sites);
+      case Cause::limit:
+        return try_more_room("raise_limit", "torch.cuda.set_per_process_memory_fraction({:.2f})",
+                             "the program may take more of the device",
+                             evidence_.reserved_bytes + evidence_.failure->device_free_bytes.value_or(0));
+      case Cause::other_process:
+        return try_more_room("end_process", "end the other process, or use another GPU: CUDA_VISIBLE_DEVICES",
+                             "the device's memory is this program's",
+                             available_bytes_.value_or(0) + evidence_.other_process_bytes.value_or(0));
+      case Cause::nccl:
+        return try_more_room(
+            "less_nccl", "fewer process groups, or NCCL_MAX_NCHANNELS and NCCL_BUFFSIZE smaller",
+            "NCCL takes its buffers outside of PyTorch",
+            available_bytes_.value_or(0) + evidence_.nccl_bytes.value_or(evidence_.own_outside_bytes.value_or(0)));
+      default:
+        return;
+    }
+  }
+
+  std::vector<Remedy> best() {
+    const bool any_serves = std::ranges::any_of(found_, &Remedy::serves);
+    if (any_serves) std::erase_if(found_, [](const Remedy& one) { return !one.serves; });
+    std::ranges::stable_sort(
+        found_, [](const Remedy& one, const Remedy& other) { return one.reserved_bytes < other.reserved_bytes; });
+    if (found_.size() > kMostRemedies) found_.resize(kMostRemedies);
+    return std::move(found_);
+  }
+
+ private:
+  // Under PyTorch's policy the program goes on from the memory that it had; another policy would have had less from the start.
+  static std::optional<TraceStart> start_of(const History& history, const DeviceHistory& device,
+                                            std::span<const Allocation> allocations) {
+    if (is_expandable(history.settings)) return std::nullopt;
+    auto start = recorded_start(history, device, allocations);
+    if (!start) return std::nullopt;
+    return std::move(start->trace);
+  }
+
+  Trace trace_as_recorded() const {
+    return trace_of(history_, device_, FailedRequests::left_out, start_ ? &*start_ : nullptr);
+  }
+
+  // Returns the trace of the history with the change, from the recorded start on.
+  template <typename Change>
+  Trace trace_with(Change change) const {
+    std::optional<TraceStart> start = start_;
+    if (start) std::ranges::for_each(start->events, change);
+    return trace_of(history_, with_changed(device_, change), FailedRequests::left_out, start ? &*start : nullptr);
+  }
+
+  // Keeps the remedy if its replay shows that it helps.
+  void consider(Remedy remedy, const Trace& trace, const ReplayedHeap& heap, std::uint64_t more_room = 0) {
+    // With less memory the cache is given back, but not that of pools, which a trace has as streams. The page heap's steps are the
+    // smaller, the smaller the device is.
+    const std::uint64_t device = has_pools_ ? kEnoughBytes : evidence_.total_bytes.value_or(kEnoughBytes);
+    const std::optional<std::uint64_t> held = held_bytes(trace, heap, device);
+    if (!held) return;
+    remedy.reserved_bytes = *held;
+    if (available_bytes_) {
+      const std::uint64_t room = std::max({more_room, *available_bytes_, kSmallestRoom});
+      const PolicyFigures on_room = *figures_of(trace, heap, has_pools_ ? kEnoughBytes : room);
+      remedy.serves = on_room.ooms == 0 && on_room.peak_held_bytes <= room;
+      if (remedy.serves) remedy.reserved_bytes = on_room.peak_held_bytes;
+    }
+    const bool is_less = static_cast<double>(remedy.reserved_bytes) <= kWorthwhile * static_cast<double>(of_bytes_);
+    if (remedy.serves || is_less) found_.push_back(std::move(remedy));
+  }
+
+  void try_without(std::string_view setting, const char* key, const char* text) {
+    if (history_.settings.find(setting) == std::string::npos) return;
+    consider({.key = key, .setting = fmt::format("PYTORCH_CUDA_ALLOC_CONF without {}", setting), .text = text}, trace_,
+             ReplayedHeap{segment_config(history_.settings, setting)});
+  }
+
+  template <typename IsMerged>
+  void try_pools(const char* key, const char* setting, const char* text, IsMerged is_merged, std::uint16_t into = 0) {
+    const auto merge = [&](auto& one) {
+      if (is_merged(one.pool)) one.pool = into;
+    };
+    consider({.key = key, .setting = setting, .text = text}, trace_with(merge), now_);
+  }
+
+  void try_graph_pools(const std::vector<bool>& graphs) {
+    const auto first = std::ranges::find(graphs, true);
+    if (first == graphs.end()) return;
+    const auto into = static_cast<std::uint16_t>(first - graphs.begin());
+    try_pools(
+        "one_graph_pool", "pool = torch.cuda.graph_pool_handle(); torch.cuda.graph(graph, pool=pool) for all graphs",
+        "graphs that do not run at the same time share memory", [&](std::uint16_t pool) { return graphs[pool]; }, into);
+  }
+
+  void try_one_stream() {
+    consider({.key = "one_stream",
+              .setting = "allocate on one stream: torch.empty(...) before `with torch.cuda.stream(...)`",
+              .text = "memory that one stream has freed serves all"},
+             trace_with([](auto& one) { one.stream = 0; }), now_);
+  }
+
+  void try_without_growth(const std::vector<Growth>& growths, std::span<const Allocation> allocations, Sites& sites) {
+    if (growths.empty()) return;
+    const DeviceHistory freed = without_growth(device_, growths, allocations);
+    consider({.key = "free_leak",
+              .setting = fmt::format("del what {} makes, or keep it on the CPU", sites.text_of(growths.front().place)),
+              .text = "each allocation of the lines that grow is freed when the line allocates again"},
+             trace_of(history_, freed), now_);
+  }
+
+  // The same policy with more memory.
+  void try_more_room(const char* key, const char* setting, const char* text, std::uint64_t room) {
+    const double total = static_cast<double>(evidence_.total_bytes.value_or(0));
+    const double fraction = total == 0 ? 1 : std::min(1.0, (static_cast<double>(of_bytes_) / total) + 0.005);
+    consider({.key = key, .setting = fmt::format(fmt::runtime(setting), fraction), .text = text}, trace_as_recorded(),
+             now_, room);
+  }
+
+  const History& history_;
+  const DeviceHistory& device_;
+  std::optional<TraceStart> start_;  // the memory that it began with
+  const Evidence& evidence_;
+  ReplayedHeap now_;
+  std::uint64_t of_bytes_;
+  Trace trace_;
+  std::optional<std::uint64_t> available_bytes_;
+  bool has_pools_;
+  std::vector<Remedy> found_;
+};
+
+bool has_allocations(const DeviceHistory& device) {
+  return std::ranges::any_of(device.events, [](const HistoryEvent& event) { return event.action == Action::alloc; });
+}
+
+}  // namespace
+
+Remedies find_remedies(const History& history, DeviceHistory& device, const Evidence& evidence, Cause cause,
+                       const std::vector<Growth>& growths, std::span<const Allocation> allocations, Sites& sites) {
+  if (cause == Cause::pinned || !has_allocations(device)) return {};  // memory of the GPU is not what lacked
+  const WithFailedRequest with_request(device, evidence);
+  RemedySearch search(history, device, allocations, evidence);
+  search.try_settings();
+  search.try_for(cause, growths, allocations, sites);
+  return {.of_bytes = search.of_bytes(), .best = search.best()};
 }
 
 }  // namespace cachalot::tools
