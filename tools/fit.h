@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "tools/card_table.h"
-#include "tools/fit_frontier.h"
+#include "tools/fit_search.h"
 #include "tools/simulation.h"
 
 namespace cachalot::tools {

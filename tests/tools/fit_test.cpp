@@ -15,7 +15,6 @@
 #include "base/bytes.h"
 #include "tests/tools/run_command.h"
 #include "tests/tools/temporary_file.h"
-#include "tools/fit_frontier.h"
 #include "tools/fit_search.h"
 
 namespace cachalot::tools {
