@@ -12,23 +12,160 @@
 #include <fstream>
 #include <map>
 #include <memory>
+#include <optional>
 #include <sstream>
 #include <string_view>
 #include <utility>
 
+#include "base/bytes.h"
 #include "base/check.h"
 #include "cachalot/errors.h"
+#include "device/address_space.h"
 #include "policy/simulation_settings.h"
 #include "simulator/gpu_models.h"
 #include "simulator/shared_memory_file.h"
 #include "tools/cluster.h"
 #include "tools/python_program.h"
 #include "tools/running_child.h"
-#include "tools/simulation_context.h"
 #include "tools/simulation_files.h"
+#include "tools/text_layout.h"
 #include "tools/trace_reader.h"
 
 namespace cachalot::tools {
+namespace {
+
+using nlohmann::json;
+using simulator::ContextLibrary;
+using simulator::ModuleLoading;
+
+std::string_view full_name(ContextLibrary library) {
+  switch (library) {
+    case ContextLibrary::cublas:
+      return "cuBLAS";
+    case ContextLibrary::cudnn:
+      return "cuDNN";
+    case ContextLibrary::cusolver:
+      return "cuSOLVER";
+    case ContextLibrary::cusparse:
+      return "cuSPARSE";
+  }
+  return "";
+}
+
+std::optional<ModuleLoading> loading_of(const json& device) {
+  const json& estimate = device.at("context_estimate");
+  if (estimate.is_null()) return std::nullopt;
+  return estimate == to_string(ModuleLoading::eager) ? ModuleLoading::eager : ModuleLoading::lazy;
+}
+
+std::string libraries_text(const simulator::ContextCosts& costs) {
+  std::string text;
+  for (const ContextLibrary library : simulator::kContextLibraries) {
+    if (costs.of(library) > 0) text += fmt::format("{}{}", text.empty() ? " with " : ", ", full_name(library));
+  }
+  return text;
+}
+
+simulator::Spread read_spread(const json& spread) {
+  return {number(spread, "less_bytes"), number(spread, "more_bytes")};
+}
+
+// At most: what PyTorch asks the device for, of which the request is a part.
+constexpr std::size_t kSegment = 20 * kMiB;
+
+}  // namespace
+
+simulator::ContextCharge context_of(const json& device) {
+  simulator::ContextCharge charge;
+  charge.estimate = loading_of(device);
+  charge.costs.context_bytes = device.at("context_bytes").get<std::size_t>();
+  const json& libraries = device.at("library_bytes");
+  for (const ContextLibrary library : simulator::kContextLibraries)
+    charge.costs.of(library) = libraries.value(std::string(to_string(library)), std::size_t{0});
+  const json& limits = device.at("limits");
+  charge.limit_bytes = number(limits, "bytes");
+  charge.limits = {number(limits, "stack_bytes"), number(limits, "heap_bytes"), number(limits, "printf_bytes")};
+  const json& graphs = device.at("graphs");
+  charge.graph_bytes = number(graphs, "bytes");
+  charge.graphs = {number(graphs, "graphs"), number(graphs, "kernel_nodes")};
+  return charge;
+}
+
+std::string describe_context(const json& device) {
+  const simulator::ContextCharge charge = context_of(device);
+  const std::size_t bytes = charge.costs.total();
+  if (bytes == 0) return "";
+  if (!charge.estimate) return format_bytes(bytes) + ", as given";
+  return fmt::format("{}: an estimate for {}{}; --context SIZE sets it", format_bytes(bytes),
+                     device.at("name").get<std::string>(), libraries_text(charge.costs));
+}
+
+std::string describe_limits(const json& device) {
+  const std::size_t bytes = number(device.at("limits"), "bytes");
+  return bytes == 0 ? "" : format_bytes(bytes) + ": stacks, heap or printf buffer that the program made larger";
+}
+
+std::string describe_graphs(const json& device) {
+  const json& graphs = device.at("graphs");
+  if (number(graphs, "bytes") == 0) return "";
+  const std::size_t count = number(graphs, "graphs");
+  return fmt::format("{}: an estimate, half to twice, for {} executable graph{} with {} kernels",
+                     format_bytes(number(graphs, "bytes")), with_commas(count), count == 1 ? "" : "s",
+                     with_commas(number(graphs, "kernel_nodes")));
+}
+
+std::string describe_lack(const json& device) {
+  if (!device.contains("context_lack")) return "";
+  const json& lack = device.at("context_lack");
+  return fmt::format("no memory for {}, which takes {}, with {} free", lack.at("for").get<std::string>(),
+                     format_bytes(lack.at("bytes").get<std::size_t>()),
+                     format_bytes(lack.at("free_bytes").get<std::size_t>()));
+}
+
+simulator::Spread spread_of(const json& device) { return read_spread(device.at("spread")); }
+
+simulator::Spread spread_of_others(const json& device) {
+  const simulator::Spread all = spread_of(device);
+  const simulator::Spread context = read_spread(device.at("spread").at("context"));
+  return {all.less_bytes - context.less_bytes, all.more_bytes - context.more_bytes};
+}
+
+std::string estimated_parts(const json& device) {
+  std::string text = read_spread(device.at("spread").at("context")).more_bytes > 0 ? "the context" : "";
+  if (spread_of_others(device).more_bytes > 0) text += text.empty() ? "NCCL" : " and NCCL";
+  return text;
+}
+
+bool fits_surely(const json& device, std::size_t spare_bytes) { return spare_bytes >= spread_of(device).more_bytes; }
+
+std::string describe_spare(const json& device, std::size_t spare_bytes) {
+  const std::size_t more = spread_of(device).more_bytes;
+  const std::string spare = format_bytes(spare_bytes);
+  if (more == 0) return fmt::format(", with {} to spare", spare);
+  const std::string may_take = fmt::format("{} may take {} more", estimated_parts(device), format_bytes(more));
+  return fits_surely(device, spare_bytes) ? fmt::format(", with {} to spare, of which {}", spare, may_take)
+                                          : fmt::format(": {} to spare, but {}", spare, may_take);
+}
+
+std::string describe_nccl(const json& device) {
+  const std::size_t all = number(device.at("nccl"), "peak_used_bytes");
+  const std::size_t buffers = number(device.at("nccl"), "peak_buffer_bytes");
+  if (all == 0) return "";
+  if (buffers == 0) return format_bytes(all) + " of it, which the program asked NCCL for";
+  const std::string part = all == buffers ? "" : fmt::format("of which {} are ", format_bytes(buffers));
+  return fmt::format("{} of it, {}an estimate: half to twice", format_bytes(all), part);
+}
+
+std::string describe_low_estimate(const json& device, const json& request) {
+  const std::size_t less = spread_of(device).less_bytes;
+  const std::size_t free = number(request, "free_bytes");
+  std::size_t bytes = round_up(number(request, "bytes"), kPhysicalUnit);
+  if (bytes <= free) bytes = std::max(bytes, kSegment);
+  if (bytes <= free || bytes > free + less) return "";
+  return fmt::format("but {} may take {} less, and then there is memory for this", estimated_parts(device),
+                     format_bytes(less));
+}
+
 namespace {
 
 namespace fs = std::filesystem;
@@ -55,9 +192,9 @@ class ReportFolder {
   fs::path path_;
 };
 
-nlohmann::json read_json(const fs::path& path) {
+json read_json(const fs::path& path) {
   std::ifstream file(path);
-  return nlohmann::json::parse(file, nullptr, false);
+  return json::parse(file, nullptr, false);
 }
 
 // "driver-123.json" for kind "driver": 123.
@@ -74,14 +211,14 @@ constexpr const char* kOutput = "output.txt";
 constexpr const char* kEnd = "end.json";
 
 void write_end(const fs::path& folder, const ChildEnd& end) {
-  const nlohmann::json json = {{"process", end.process}, {"exit_code", end.exit_code}, {"is_late", end.is_late}};
-  write_file((folder / kEnd).string(), json.dump());
+  const json told = {{"process", end.process}, {"exit_code", end.exit_code}, {"is_late", end.is_late}};
+  write_file((folder / kEnd).string(), told.dump());
 }
 
 ChildEnd read_end(const fs::path& folder) {
-  const nlohmann::json json = read_json(folder / kEnd);
-  CACHALOT_REQUIRE(json.is_object(), "{} is no record of a run", folder.string());
-  return {.process = json.at("process"), .exit_code = json.at("exit_code"), .is_late = json.at("is_late")};
+  const json told = read_json(folder / kEnd);
+  CACHALOT_REQUIRE(told.is_object(), "{} is no record of a run", folder.string());
+  return {.process = told.at("process"), .exit_code = told.at("exit_code"), .is_late = told.at("is_late")};
 }
 
 // How the program ended, by its exit code and by what its processes wrote.
@@ -90,7 +227,7 @@ ProgramEnding read_ending(const fs::path& folder, const ChildEnd& end) {
   ending.exit_code = end.exit_code;
   for (const auto& entry : fs::directory_iterator(folder)) {
     const std::optional<int> process = process_of(entry.path(), "python");
-    const nlohmann::json python = process ? read_json(entry.path()) : nullptr;
+    const json python = process ? read_json(entry.path()) : nullptr;
     if (python.is_object()) add_process(ending, python, *process == end.process);
   }
   if (end.is_late && end.exit_code != kKilled) {  // one that was killed has written no report: nothing is known
@@ -102,17 +239,17 @@ ProgramEnding read_ending(const fs::path& folder, const ChildEnd& end) {
 
 // Of the program's own process.
 std::vector<std::string> read_modules(const fs::path& folder, const ChildEnd& end) {
-  const nlohmann::json python = read_json(folder / fmt::format("python-{}.json", end.process));
+  const json python = read_json(folder / fmt::format("python-{}.json", end.process));
   return python.is_object() ? python.at("modules").get<std::vector<std::string>>() : std::vector<std::string>{};
 }
 
 std::vector<ProcessReport> read_reports(const fs::path& folder) {
   std::map<int, ProcessReport> reports;
   for (const auto& entry : fs::directory_iterator(folder)) {
-    const auto add = [&](std::string_view kind, nlohmann::json ProcessReport::*part) {
+    const auto add = [&](std::string_view kind, json ProcessReport::*part) {
       const std::optional<int> process = process_of(entry.path(), kind);
       if (!process) return;
-      const nlohmann::json report = read_json(entry.path());
+      const json report = read_json(entry.path());
       if (report.is_discarded()) return;  // the process was killed before it could write
       reports[*process].process = *process;
       reports[*process].*part = report;
@@ -135,7 +272,7 @@ void add_common_peaks(const fs::path& folder, std::vector<ProcessReport>& report
   file.read(reinterpret_cast<char*>(shared.get()), sizeof(*shared));
   for (ProcessReport& report : reports) {
     if (report.driver.is_null()) continue;
-    for (nlohmann::json& device : report.driver.at("devices"))
+    for (json& device : report.driver.at("devices"))
       device["common_peak_bytes"] = shared->peak_bytes[device.at("physical_device").get<std::size_t>()];
   }
 }
@@ -192,15 +329,15 @@ std::vector<const RecordedTrace*> traces_by_device(const Simulation& simulation)
   return traces;
 }
 
-const nlohmann::json* torch_of(const ProcessReport& report, const nlohmann::json& device) {
+const json* torch_of(const ProcessReport& report, const json& device) {
   if (report.torch.is_null()) return nullptr;
-  for (const nlohmann::json& torch : report.torch.at("devices")) {
+  for (const json& torch : report.torch.at("devices")) {
     if (torch.at("device") == device.at("device")) return &torch;
   }
   return nullptr;
 }
 
-bool lacked_memory(const nlohmann::json& device, const nlohmann::json* torch, bool failed) {
+bool lacked_memory(const json& device, const json* torch, bool failed) {
   if (failed && device.contains("context_lack")) return true;
   return torch != nullptr ? torch->at("ooms") > 0 : !device.at("first_failure").is_null();
 }
@@ -208,7 +345,7 @@ bool lacked_memory(const nlohmann::json& device, const nlohmann::json* torch, bo
 bool lacked_memory(const Simulation& simulation) {
   for (const ProcessReport& report : simulation.processes) {
     if (report.driver.is_null()) continue;
-    for (const nlohmann::json& device : report.driver.at("devices")) {
+    for (const json& device : report.driver.at("devices")) {
       if (lacked_memory(device, torch_of(report, device), !simulation.ending.is_good())) return true;
     }
   }
@@ -374,8 +511,6 @@ std::vector<std::string> environment_of_helper() { return with_modules(find_simu
 std::vector<std::string> environment_of_fork_server() { return with_simulator(find_simulator()).entries(); }
 
 namespace {
-
-using nlohmann::json;
 
 Card card_of(const simulator::GpuModel& model, const simulator::ContextCharge& context,
              const simulator::Spread& of_others) {

@@ -12,7 +12,6 @@
 
 #include "tests/tools/simulate_command.h"
 #include "tests/tools/temporary_file.h"
-#include "tools/program_ending.h"
 #include "tools/simulation_files.h"
 
 namespace cachalot::tools {

@@ -24,7 +24,6 @@
 #include "tools/commands/shared_options.h"
 #include "tools/python_program.h"
 #include "tools/simulation.h"
-#include "tools/simulation_context.h"
 #include "tools/simulation_files.h"
 #include "tools/text_layout.h"
 
