@@ -10,10 +10,10 @@
 #include <map>
 #include <vector>
 
-#include "tools/history/event_list.h"
 #include "tools/history/history.h"
 #include "tools/history/part_fields.h"
 #include "tools/history/parts.h"
+#include "tools/memory_budget.h"
 
 namespace cachalot::tools {
 

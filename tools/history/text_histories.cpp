@@ -11,7 +11,6 @@
 
 #include "base/check.h"
 #include "cachalot/caching_allocator.h"
-#include "tools/history/event_list.h"
 #include "tools/history/history.h"
 #include "tools/input_file.h"
 #include "tools/line_reader.h"
