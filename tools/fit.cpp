@@ -41,55 +41,6 @@ struct FitRun {
   std::function<void(Recording)> done;
 };
 
-// Makes runs, several at the same time.
-//
-// The first ones are processes of their own. For the others a fork server imports what the first one has imported, if a run
-// of the same values there allocates the same as before.
-class FitRuns {
- public:
-  // `options` must outlive this.
-  explicit FitRuns(const FitOptions& options);
-  ~FitRuns();
-  FitRuns(const FitRuns&) = delete;
-  FitRuns& operator=(const FitRuns&) = delete;
-
-  // Calls `done` for each run, one at a time. Throws InvalidArgument for the first run that did not end well, and
-  // std::runtime_error after SIGINT or SIGTERM. Runs that are under way are ended by a signal, and waited for after a failure.
-  void make(std::vector<FitRun> runs);
-
-  // Throws std::runtime_error after SIGINT or SIGTERM.
-  void require_uninterrupted() const;
-
-  std::size_t count() const { return count_; }
-  // Whether in each run the replay held what the run held.
-  bool are_exact() const { return are_exact_; }
-
- private:
-  // The first run, by which others are compared.
-  struct First {
-    std::string gpu;
-    std::vector<std::int64_t> values;
-    Recording recording;
-    std::vector<std::string> modules;  // that it has imported
-  };
-
-  class Interrupts;
-
-  Recording record(const FitRun& run);
-  void add_part(Recording& recording, const RecordedTrace& one, const std::string& values);
-  void begin_to_fork();
-  void tell_progress(std::size_t left);
-
-  const FitOptions& options_;
-  std::unique_ptr<Interrupts> interrupts_;
-  std::mutex mutex_;
-  std::size_t count_ = 0;
-  bool are_exact_ = true;
-  std::optional<First> first_;
-  bool has_tried_to_fork_ = false;
-  std::unique_ptr<ForkServer> fork_server_;  // none: each run is a process of its own
-};
-
 std::atomic<bool> is_interrupted{false};
 
 // "batch=8 seq=128".
@@ -102,7 +53,7 @@ std::string text_of(const std::vector<Vary>& vary, const std::vector<std::int64_
 }
 
 // Ctrl-C and SIGTERM end the runs; then we end.
-class FitRuns::Interrupts {
+class Interrupts {
  public:
   Interrupts() : interrupt_(std::signal(SIGINT, note)), terminate_(std::signal(SIGTERM, note)) {
     is_interrupted = false;
@@ -121,93 +72,126 @@ class FitRuns::Interrupts {
   void (*terminate_)(int);
 };
 
-FitRuns::FitRuns(const FitOptions& options) : options_(options), interrupts_(std::make_unique<Interrupts>()) {}
+// Makes runs, several at the same time.
+//
+// The first ones are processes of their own. For the others a fork server imports what the first one has imported, if a run
+// of the same values there allocates the same as before.
+class FitRuns {
+ public:
+  // `options` must outlive this.
+  explicit FitRuns(const FitOptions& options) : options_(options) {}
+  FitRuns(const FitRuns&) = delete;
+  FitRuns& operator=(const FitRuns&) = delete;
 
-FitRuns::~FitRuns() = default;
-
-void FitRuns::make(std::vector<FitRun> runs) {
-  if (!runs.empty() && first_ && !has_tried_to_fork_ && options_.run.cluster == nullptr) begin_to_fork();
-  run_in_parallel(runs.size(), options_.jobs, [&](std::size_t i) {
-    if (is_interrupted) return;
-    try {
-      Recording recording = record(runs[i]);
-      const std::lock_guard lock(mutex_);
-      runs[i].done(std::move(recording));
-      tell_progress(runs.size() - i - 1);
-    } catch (...) {
-      if (!is_interrupted) throw;
-    }
-  });
-  require_uninterrupted();
-}
-
-void FitRuns::require_uninterrupted() const {
-  if (is_interrupted) throw std::runtime_error("interrupted");
-}
-
-// A program may do something else where modules are imported before it begins: then all runs stay processes of their own.
-void FitRuns::begin_to_fork() {
-  has_tried_to_fork_ = true;
-  std::optional<PythonWords> words = python_words(options_.run.program);
-  if (!words || first_->modules.empty()) return;
-  try {
-    fork_server_ =
-        std::make_unique<ForkServer>(std::move(words->interpreter), first_->modules, environment_of_fork_server());
-    const bool were_exact = are_exact_;
-    const Recording again = record({.gpu = first_->gpu, .values = first_->values, .done = nullptr});
-    ++count_;
-    if (!are_equal(again, first_->recording)) {
-      fork_server_.reset();
-      are_exact_ = were_exact;
-    }
-  } catch (const InvalidArgument&) {
-    fork_server_.reset();
+  // Calls `done` for each run, one at a time. Throws InvalidArgument for the first run that did not end well, and
+  // std::runtime_error after SIGINT or SIGTERM. Runs that are under way are ended by a signal, and waited for after a failure.
+  void make(std::vector<FitRun> runs) {
+    if (!runs.empty() && first_ && !has_tried_to_fork_ && options_.run.cluster == nullptr) begin_to_fork();
+    run_in_parallel(runs.size(), options_.jobs, [&](std::size_t i) {
+      if (is_interrupted) return;
+      try {
+        Recording recording = record(runs[i]);
+        const std::lock_guard lock(mutex_);
+        runs[i].done(std::move(recording));
+        tell_progress(runs.size() - i - 1);
+      } catch (...) {
+        if (!is_interrupted) throw;
+      }
+    });
+    require_uninterrupted();
   }
-}
 
-Recording FitRuns::record(const FitRun& run) {
-  SimulationOptions options = options_.run;
-  options.program = with_values(options_.run.program, options_.vary, run.values);
-  options.gpu = run.gpu;
-  options.memory = unlimited_memory(options.devices);
-  options.is_one_of_many = true;
-  options.fork_server = fork_server_.get();
-  options.stop = &is_interrupted;
-  Simulation simulation = simulate(options);
-  Recording recording;
-  recording.is_too_large = lacked_memory(simulation);
-  if (recording.is_too_large) return recording;
-  const std::string values = text_of(options_.vary, run.values);
-  CACHALOT_REQUIRE(simulation.ending.is_good(), "with {} the program ended with {}; its last lines: {}", values,
-                   how_it_ended(simulation.ending), simulation.output);
-  CACHALOT_REQUIRE(simulation.ending.ended != Ended::unknown_value, "with {} {}", values,
-                   why_it_was_ended(simulation.ending));
-  for (const RecordedTrace* one : traces_by_device(simulation)) add_part(recording, *one, values);
-  CACHALOT_REQUIRE(!recording.parts.empty(), "with {} nothing is known of what the program allocates with PyTorch",
-                   values);
-  const std::lock_guard lock(mutex_);
-  if (!first_) first_ = {run.gpu, run.values, recording, std::move(simulation.modules)};
-  return recording;
-}
+  // Throws std::runtime_error after SIGINT or SIGTERM.
+  void require_uninterrupted() const {
+    if (is_interrupted) throw std::runtime_error("interrupted");
+  }
 
-void FitRuns::add_part(Recording& recording, const RecordedTrace& one, const std::string& values) {
-  CACHALOT_REQUIRE(one.trace.is_held(), "with {} the program makes {} allocations and frees, and {} are the most: {}",
-                   values, one.trace.event_count, Trace::kMostHeldEvents, "give --max-steps");
-  recording.architectures = one.run.architectures;
-  if (one.context.costs.total() >= recording.context.costs.total()) recording.context = one.context;
-  recording.parts.push_back({.trace = with_ordered_frees(one.trace), .other_bytes = one.run.other_bytes});
-  if (!one.run.policy) return;
-  const bool is_exact = PolicyFit(one.trace).held_bytes(*one.run.policy) == one.run.reserved_bytes;
-  const std::lock_guard lock(mutex_);
-  are_exact_ = are_exact_ && is_exact;
-}
+  std::size_t count() const { return count_; }
+  // Whether in each run the replay held what the run held.
+  bool are_exact() const { return are_exact_; }
 
-// Tells which part of the known runs is done; each run that is left may bring another one.
-void FitRuns::tell_progress(std::size_t left) {
-  ++count_;
-  const auto done = static_cast<double>(count_);
-  if (options_.progress) options_.progress(done / (done + 2 * static_cast<double>(left) + 1));
-}
+ private:
+  // The first run, by which others are compared.
+  struct First {
+    std::string gpu;
+    std::vector<std::int64_t> values;
+    Recording recording;
+    std::vector<std::string> modules;  // that it has imported
+  };
+
+  Recording record(const FitRun& run) {
+    SimulationOptions options = options_.run;
+    options.program = with_values(options_.run.program, options_.vary, run.values);
+    options.gpu = run.gpu;
+    options.memory = unlimited_memory(options.devices);
+    options.is_one_of_many = true;
+    options.fork_server = fork_server_.get();
+    options.stop = &is_interrupted;
+    Simulation simulation = simulate(options);
+    Recording recording;
+    recording.is_too_large = lacked_memory(simulation);
+    if (recording.is_too_large) return recording;
+    const std::string values = text_of(options_.vary, run.values);
+    CACHALOT_REQUIRE(simulation.ending.is_good(), "with {} the program ended with {}; its last lines: {}", values,
+                     how_it_ended(simulation.ending), simulation.output);
+    CACHALOT_REQUIRE(simulation.ending.ended != Ended::unknown_value, "with {} {}", values,
+                     why_it_was_ended(simulation.ending));
+    for (const RecordedTrace* one : traces_by_device(simulation)) add_part(recording, *one, values);
+    CACHALOT_REQUIRE(!recording.parts.empty(), "with {} nothing is known of what the program allocates with PyTorch",
+                     values);
+    const std::lock_guard lock(mutex_);
+    if (!first_) first_ = {run.gpu, run.values, recording, std::move(simulation.modules)};
+    return recording;
+  }
+
+  void add_part(Recording& recording, const RecordedTrace& one, const std::string& values) {
+    CACHALOT_REQUIRE(one.trace.is_held(), "with {} the program makes {} allocations and frees, and {} are the most: {}",
+                     values, one.trace.event_count, Trace::kMostHeldEvents, "give --max-steps");
+    recording.architectures = one.run.architectures;
+    if (one.context.costs.total() >= recording.context.costs.total()) recording.context = one.context;
+    recording.parts.push_back({.trace = with_ordered_frees(one.trace), .other_bytes = one.run.other_bytes});
+    if (!one.run.policy) return;
+    const bool is_exact = PolicyFit(one.trace).held_bytes(*one.run.policy) == one.run.reserved_bytes;
+    const std::lock_guard lock(mutex_);
+    are_exact_ = are_exact_ && is_exact;
+  }
+
+  // A program may do something else where modules are imported before it begins: then all runs stay processes of their own.
+  void begin_to_fork() {
+    has_tried_to_fork_ = true;
+    std::optional<PythonWords> words = python_words(options_.run.program);
+    if (!words || first_->modules.empty()) return;
+    try {
+      fork_server_ =
+          std::make_unique<ForkServer>(std::move(words->interpreter), first_->modules, environment_of_fork_server());
+      const bool were_exact = are_exact_;
+      const Recording again = record({.gpu = first_->gpu, .values = first_->values, .done = nullptr});
+      ++count_;
+      if (!are_equal(again, first_->recording)) {
+        fork_server_.reset();
+        are_exact_ = were_exact;
+      }
+    } catch (const InvalidArgument&) {
+      fork_server_.reset();
+    }
+  }
+
+  // Tells which part of the known runs is done; each run that is left may bring another one.
+  void tell_progress(std::size_t left) {
+    ++count_;
+    const auto done = static_cast<double>(count_);
+    if (options_.progress) options_.progress(done / (done + 2 * static_cast<double>(left) + 1));
+  }
+
+  const FitOptions& options_;
+  Interrupts interrupts_;
+  std::mutex mutex_;
+  std::size_t count_ = 0;
+  bool are_exact_ = true;
+  std::optional<First> first_;
+  bool has_tried_to_fork_ = false;
+  std::unique_ptr<ForkServer> fork_server_;  // none: each run is a process of its own
+};
 
 using Values = std::vector<std::int64_t>;
 

@@ -8,7 +8,7 @@
 //
 // What fits for a value is assumed to fit for all smaller ones.
 //
-// Where more is known of an answer, as from other searches (fit_frontier.h), only the values that it leaves open are run.
+// Where more is known of an answer, as from other searches (FitFrontier), only the values that it leaves open are run.
 #pragma once
 
 #include <cstddef>

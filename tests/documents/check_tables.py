@@ -24,7 +24,7 @@ ERRORS = ROOT / "docs" / "reference" / "errors.md"
 TROUBLES = ROOT / "docs" / "guides" / "troubleshooting.md"
 TOOLS = ROOT / "docs" / "tools"
 RECIPE = ROOT / "packaging" / "conda" / "recipe.yaml"
-MANUAL = ROOT / "tools" / "commands" / "man_command.cpp"
+MANUAL = ROOT / "tools" / "commands" / "help_command.cpp"
 SKILL = ROOT / "pytorch" / "cachalot" / "SKILL.md"
 FOLDERS = ("allocator", "kernels", "pool", "pytorch", "simulator", "tools")
 # The most pages under docs/, without decisions and measurements: what two pages would say is on the page of the tool or topic.
@@ -101,7 +101,7 @@ def check_version() -> list[str]:
     (released,) = re.findall(r'kReleased = "(.*)"', MANUAL.read_text())
     found = []
     for file, what, said, real in (
-        ("recipe.yaml", "version", recipe, version), ("CHANGELOG.md", "version", release, version), ("man_command.cpp", "date", released, date)
+        ("recipe.yaml", "version", recipe, version), ("CHANGELOG.md", "version", release, version), ("help_command.cpp", "date", released, date)
     ):  # fmt: skip
         if said != real:
             found.append(f"{file}: the {what} is {said}, not {real}")

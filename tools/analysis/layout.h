@@ -17,7 +17,6 @@
 namespace cachalot::tools {
 
 // The stretches of device memory that an allocator held, each from the event that took it to the event that gave it back.
-
 struct MemoryRange {
   Address address = 0;
   std::uint64_t bytes = 0;

@@ -60,7 +60,6 @@ class HeldCursor {
 };
 
 // Moments of a history that a reader asks for, and what lived then.
-
 enum class PeakKind : std::uint8_t { allocated_peak, reserved_peak, out_of_memory, end };
 
 struct Peak {
@@ -90,10 +89,9 @@ std::optional<std::size_t> last_oom(const DeviceHistory& device);
 Peak asked_peak(const std::string& path, const DeviceHistory& device, std::span<const Allocation> allocations,
                 const std::string& at);
 
-// Stages of a program by its annotations: which were open when an event happened.
-
 using StageId = std::uint32_t;  // 0: outside of all stages
 
+// Stages of a program by its annotations: which were open when an event happened.
 // Stages are nested: "step 3 > forward". The constructor takes a time in proportion to events and marks.
 class Stages {
  public:

@@ -35,8 +35,6 @@
 namespace cachalot::tools {
 namespace {
 
-// Puts advice on a page: the recommendation on top, and a table of the policies.
-
 PageTable policies_table(const Advice& advice) {
   using Kind = PageTable::Kind;
   PageTable table{.title = fmt::format("Policies for {}", advice.file),
@@ -79,6 +77,7 @@ PageTable fleet_table(std::span<const Advice> advices) {
   return table;
 }
 
+// Puts advice on a page: the recommendation on top, and a table of the policies.
 void add_advices(PageReport& report, std::span<const Advice> advices) {
   if (advices.size() > 1) report.tables.push_back(fleet_table(advices));
   for (const Advice& advice : advices) {

@@ -20,8 +20,6 @@
 namespace cachalot::tools {
 namespace {
 
-// Puts a comparison of two runs on a page: what grew, in tables.
-
 std::string growth_text(std::int64_t bytes) {
   const std::uint64_t size = bytes < 0 ? 0 - static_cast<std::uint64_t>(bytes) : static_cast<std::uint64_t>(bytes);
   return fmt::format("{} {}", format_bytes(size), bytes < 0 ? "less" : "more");
@@ -44,6 +42,7 @@ PageTable table_of(const DifferenceList& list) {
   return table;
 }
 
+// Puts a comparison of two runs on a page: what grew, in tables.
 void add_difference(PageReport& report, const Difference& difference) {
   for (const DeviceDifference& device : difference.devices) {
     const std::string text =

@@ -19,8 +19,6 @@
 namespace cachalot::tools {
 namespace {
 
-// Puts an explanation on a page: the verdict with its remedies on top, and tables of the causes.
-
 using Kind = PageTable::Kind;
 
 std::string named(std::string_view name, std::string_view otherwise) {
@@ -101,6 +99,7 @@ void add_if_any(PageReport& report, PageTable table, std::string_view device) {
   report.tables.push_back(std::move(table));
 }
 
+// Puts an explanation on a page: the verdict with its remedies on top, and tables of the causes.
 void add_explanations(PageReport& report, std::span<const Explanation> explanations) {
   for (const Explanation& one : explanations) {
     const std::string device = explanations.size() > 1 ? ", " + name_of(one) : "";

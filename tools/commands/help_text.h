@@ -12,7 +12,6 @@
 namespace cachalot::tools {
 
 // An option as help, completion and the man page show it, taken from its declaration.
-
 struct OptionText {
   std::vector<std::string> names;  // "--gpu", or "-h" and "--help"; empty for a positional
   std::string value;               // "GPU": what its value is called; of a positional its name; empty for a flag
@@ -39,7 +38,6 @@ CLI::Validator one_of_its_choices(const std::string& value);
 std::size_t end_of_options(const CLI::App& app, const std::vector<std::string>& words);
 
 // The help of the whole command line and of each command.
-
 std::string help_text(const Declarations& declarations, const Style& style);
 std::string help_text(const DeclaredCommand& command, const Style& style);
 

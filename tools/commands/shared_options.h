@@ -60,7 +60,6 @@ std::size_t device_bytes(const DeviceSize& size, std::size_t otherwise,
                          std::string_view memory_option = "--device-memory");
 
 // The options that say for which GPUs a command answers.
-
 struct CardOptions {
   std::vector<std::string> gpus;
   std::vector<std::string> memory;

@@ -34,29 +34,6 @@
 namespace cachalot::tools::live {
 namespace {
 
-// What NVML, the library of nvidia-smi, says of the GPUs' memory and of the processes that use it. It is loaded at run time.
-
-class Nvml {
- public:
-  // Returns null where the library is missing or does not start.
-  static std::unique_ptr<Nvml> load();
-  ~Nvml();
-  Nvml(const Nvml&) = delete;
-  Nvml& operator=(const Nvml&) = delete;
-
-  // Returns the GPUs whose memory NVML tells. Where it does not tell the processes of one, that has none.
-  std::vector<GpuSample> gpus() const;
-
- private:
-  explicit Nvml(void* library) : library_(library) {}
-  template <typename Function>
-  Function* find(const char* name) const;
-  bool read_processes(void* device, GpuSample& gpu) const;
-  bool read_memory(void* device, GpuSample& gpu) const;
-
-  void* const library_;
-};
-
 // NVML's types, as its header has them; nobody needs that header for this.
 constexpr int kSuccess = 0;
 constexpr int kInsufficientSize = 7;
@@ -92,132 +69,102 @@ std::string nvml_text(GetText* function, void* device) {
   return text;
 }
 
-template <typename Function>
-Function* Nvml::find(const char* name) const {
-  return reinterpret_cast<Function*>(dlsym(library_, name));
-}
-
-std::unique_ptr<Nvml> Nvml::load() {
-  void* const library = dlopen("libnvidia-ml.so.1", RTLD_NOW | RTLD_LOCAL);
-  if (library == nullptr) return nullptr;
-  std::unique_ptr<Nvml> nvml(new Nvml(library));
-  Init* const init = nvml->find<Init>("nvmlInit_v2");
-  if (init == nullptr || init() != kSuccess) return nullptr;
-  return nvml;
-}
-
-// The library stays loaded: it may have threads.
-Nvml::~Nvml() {
-  if (Init* const shutdown = find<Init>("nvmlShutdown")) shutdown();
-}
-
-std::vector<GpuSample> Nvml::gpus() const {
-  std::vector<GpuSample> gpus;
-  GetCount* const get_count = find<GetCount>("nvmlDeviceGetCount_v2");
-  GetHandle* const get_handle = find<GetHandle>("nvmlDeviceGetHandleByIndex_v2");
-  unsigned count = 0;
-  if (get_count == nullptr || get_handle == nullptr || get_count(&count) != kSuccess) return gpus;
-  for (unsigned i = 0; i < std::min(count, kMostGpus); ++i) {
-    void* device = nullptr;
-    if (get_handle(i, &device) != kSuccess) continue;
-    GpuSample gpu;
-    gpu.index = static_cast<int>(i);
-    gpu.name = nvml_text(find<GetText>("nvmlDeviceGetName"), device);
-    gpu.uuid = nvml_text(find<GetText>("nvmlDeviceGetUUID"), device);
-    if (gpu.uuid.starts_with("GPU-")) gpu.uuid.erase(0, 4);
-    if (!read_memory(device, gpu)) continue;
-    read_processes(device, gpu);
-    gpus.push_back(std::move(gpu));
+// What NVML, the library of nvidia-smi, says of the GPUs' memory and of the processes that use it. It is loaded at run time.
+class Nvml {
+ public:
+  // Returns null where the library is missing or does not start.
+  static std::unique_ptr<Nvml> load() {
+    void* const library = dlopen("libnvidia-ml.so.1", RTLD_NOW | RTLD_LOCAL);
+    if (library == nullptr) return nullptr;
+    std::unique_ptr<Nvml> nvml(new Nvml(library));
+    Init* const init = nvml->find<Init>("nvmlInit_v2");
+    if (init == nullptr || init() != kSuccess) return nullptr;
+    return nvml;
   }
-  return gpus;
-}
 
-// The older function counts what is reserved for the driver as used.
-bool Nvml::read_memory(void* device, GpuSample& gpu) const {
-  MemoryV2 memory;
-  if (auto* const get = find<GetMemory<MemoryV2>>("nvmlDeviceGetMemoryInfo_v2");
-      get != nullptr && get(device, &memory) == kSuccess) {
-    gpu.total_bytes = memory.total;
-    gpu.used_bytes = memory.used;
+  // The library stays loaded: it may have threads.
+  ~Nvml() {
+    if (Init* const shutdown = find<Init>("nvmlShutdown")) shutdown();
+  }
+
+  Nvml(const Nvml&) = delete;
+  Nvml& operator=(const Nvml&) = delete;
+
+  // Returns the GPUs whose memory NVML tells. Where it does not tell the processes of one, that has none.
+  std::vector<GpuSample> gpus() const {
+    std::vector<GpuSample> gpus;
+    GetCount* const get_count = find<GetCount>("nvmlDeviceGetCount_v2");
+    GetHandle* const get_handle = find<GetHandle>("nvmlDeviceGetHandleByIndex_v2");
+    unsigned count = 0;
+    if (get_count == nullptr || get_handle == nullptr || get_count(&count) != kSuccess) return gpus;
+    for (unsigned i = 0; i < std::min(count, kMostGpus); ++i) {
+      void* device = nullptr;
+      if (get_handle(i, &device) != kSuccess) continue;
+      GpuSample gpu;
+      gpu.index = static_cast<int>(i);
+      gpu.name = nvml_text(find<GetText>("nvmlDeviceGetName"), device);
+      gpu.uuid = nvml_text(find<GetText>("nvmlDeviceGetUUID"), device);
+      if (gpu.uuid.starts_with("GPU-")) gpu.uuid.erase(0, 4);
+      if (!read_memory(device, gpu)) continue;
+      read_processes(device, gpu);
+      gpus.push_back(std::move(gpu));
+    }
+    return gpus;
+  }
+
+ private:
+  explicit Nvml(void* library) : library_(library) {}
+
+  template <typename Function>
+  Function* find(const char* name) const {
+    return reinterpret_cast<Function*>(dlsym(library_, name));
+  }
+
+  // A process with memory may be in several of NVML's lists.
+  bool read_processes(void* device, GpuSample& gpu) const {
+    bool has_read = false;
+    for (const char* name : {"nvmlDeviceGetComputeRunningProcesses_v3", "nvmlDeviceGetGraphicsRunningProcesses_v3",
+                             "nvmlDeviceGetMPSComputeRunningProcesses_v3"}) {
+      GetProcesses* const get = find<GetProcesses>(name);
+      if (get == nullptr) continue;
+      std::vector<ProcessV3> found(64);
+      auto count = static_cast<unsigned>(found.size());
+      int result = get(device, &count, found.data());
+      while (result == kInsufficientSize && found.size() < kMostListed) {
+        found.resize(std::min<std::size_t>(2 * std::max<std::size_t>(count, found.size()), kMostListed));
+        count = static_cast<unsigned>(found.size());
+        result = get(device, &count, found.data());
+      }
+      if (result != kSuccess) continue;
+      has_read = true;
+      for (const ProcessV3& each : std::span(found).first(std::min<std::size_t>(count, found.size()))) {
+        if (std::ranges::find(gpu.processes, each.pid, &GpuProcess::pid) != gpu.processes.end()) continue;
+        gpu.processes.push_back(
+            {each.pid, each.used == kNotAvailable ? std::nullopt : std::optional<std::uint64_t>(each.used)});
+      }
+    }
+    std::ranges::sort(gpu.processes, {}, &GpuProcess::pid);
+    return has_read;
+  }
+
+  // The older function counts what is reserved for the driver as used.
+  bool read_memory(void* device, GpuSample& gpu) const {
+    MemoryV2 memory;
+    if (auto* const get = find<GetMemory<MemoryV2>>("nvmlDeviceGetMemoryInfo_v2");
+        get != nullptr && get(device, &memory) == kSuccess) {
+      gpu.total_bytes = memory.total;
+      gpu.used_bytes = memory.used;
+      return true;
+    }
+    MemoryV1 older{};
+    auto* const get = find<GetMemory<MemoryV1>>("nvmlDeviceGetMemoryInfo");
+    if (get == nullptr || get(device, &older) != kSuccess) return false;
+    gpu.total_bytes = older.total;
+    gpu.used_bytes = older.used;
     return true;
   }
-  MemoryV1 older{};
-  auto* const get = find<GetMemory<MemoryV1>>("nvmlDeviceGetMemoryInfo");
-  if (get == nullptr || get(device, &older) != kSuccess) return false;
-  gpu.total_bytes = older.total;
-  gpu.used_bytes = older.used;
-  return true;
-}
 
-// A process with memory may be in several of NVML's lists.
-bool Nvml::read_processes(void* device, GpuSample& gpu) const {
-  bool has_read = false;
-  for (const char* name : {"nvmlDeviceGetComputeRunningProcesses_v3", "nvmlDeviceGetGraphicsRunningProcesses_v3",
-                           "nvmlDeviceGetMPSComputeRunningProcesses_v3"}) {
-    GetProcesses* const get = find<GetProcesses>(name);
-    if (get == nullptr) continue;
-    std::vector<ProcessV3> found(64);
-    auto count = static_cast<unsigned>(found.size());
-    int result = get(device, &count, found.data());
-    while (result == kInsufficientSize && found.size() < kMostListed) {
-      found.resize(std::min<std::size_t>(2 * std::max<std::size_t>(count, found.size()), kMostListed));
-      count = static_cast<unsigned>(found.size());
-      result = get(device, &count, found.data());
-    }
-    if (result != kSuccess) continue;
-    has_read = true;
-    for (const ProcessV3& each : std::span(found).first(std::min<std::size_t>(count, found.size()))) {
-      if (std::ranges::find(gpu.processes, each.pid, &GpuProcess::pid) != gpu.processes.end()) continue;
-      gpu.processes.push_back(
-          {each.pid, each.used == kNotAvailable ? std::nullopt : std::optional<std::uint64_t>(each.used)});
-    }
-  }
-  std::ranges::sort(gpu.processes, {}, &GpuProcess::pid);
-  return has_read;
-}
-
-// The terminal while `cachalot top` shows its tables there: a screen of its own, and keys that come at once.
-//
-// The destructor restores what was before. Signals that end or stop a program come to SignalQueue, so that it runs.
-
-class TerminalScreen {
- public:
-  TerminalScreen() { enter(); }
-  ~TerminalScreen() { leave(); }
-  TerminalScreen(const TerminalScreen&) = delete;
-  TerminalScreen& operator=(const TerminalScreen&) = delete;
-
-  // Returns whether standard output is a terminal that can show a screen.
-  static bool is_possible();
-
-  void enter();
-  void leave();
-  // Shows the lines, as many as there is room for, in place of those before.
-  void show(const std::string& text) const;
-  // Whether keys can be read: standard input is a terminal, too.
-  bool has_keys() const { return before_.has_value(); }
-  // Returns the key that was pressed; nullopt if there is none.
-  std::optional<char> key() const;
-
- private:
-  std::optional<termios> before_;  // of standard input, where that is a terminal
-};
-
-// The signals that end, stop or tell a program, while one exists: they come here in place of doing what they do.
-class SignalQueue {
- public:
-  explicit SignalQueue(bool with_terminal);
-  ~SignalQueue();
-  SignalQueue(const SignalQueue&) = delete;
-  SignalQueue& operator=(const SignalQueue&) = delete;
-
-  int descriptor() const { return descriptor_.number(); }
-  // Returns the next signal; nullopt if none has come.
-  std::optional<int> next() const;
-
- private:
-  sigset_t before_{};
-  Descriptor descriptor_;
+  void* const library_;
 };
 
 // xterm's sequences, which every terminal of today knows.
@@ -232,68 +179,101 @@ void put(std::string_view text) {
   std::fflush(stdout);
 }
 
-bool TerminalScreen::is_possible() {
-  const char* const terminal = std::getenv("TERM");
-  const std::string_view name = terminal == nullptr ? "" : terminal;
-  return isatty(STDOUT_FILENO) == 1 && !name.empty() && name != "dumb";
-}
+// The terminal while `cachalot top` shows its tables there: a screen of its own, and keys that come at once.
+//
+// The destructor restores what was before. Signals that end or stop a program come to SignalQueue, so that it runs.
+class TerminalScreen {
+ public:
+  TerminalScreen() { enter(); }
+  ~TerminalScreen() { leave(); }
+  TerminalScreen(const TerminalScreen&) = delete;
+  TerminalScreen& operator=(const TerminalScreen&) = delete;
 
-// Signals by keys (Ctrl-C, Ctrl-Z) stay on.
-void TerminalScreen::enter() {
-  termios now{};
-  if (isatty(STDIN_FILENO) == 1 && tcgetattr(STDIN_FILENO, &now) == 0) {
-    before_ = now;
-    now.c_lflag &= ~static_cast<tcflag_t>(ICANON | ECHO);
-    now.c_cc[VMIN] = 0;
-    now.c_cc[VTIME] = 0;
-    tcsetattr(STDIN_FILENO, TCSANOW, &now);
+  // Returns whether standard output is a terminal that can show a screen.
+  static bool is_possible() {
+    const char* const terminal = std::getenv("TERM");
+    const std::string_view name = terminal == nullptr ? "" : terminal;
+    return isatty(STDOUT_FILENO) == 1 && !name.empty() && name != "dumb";
   }
-  put(kEnter);
-}
 
-void TerminalScreen::leave() {
-  put(kLeave);
-  if (before_) tcsetattr(STDIN_FILENO, TCSANOW, &*before_);
-  before_.reset();
-}
-
-void TerminalScreen::show(const std::string& text) const {
-  winsize size{};
-  const bool is_known = ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_row > 1 && size.ws_col > 0;
-  const std::size_t rows = is_known ? size.ws_row - 1U : 23;
-  const std::size_t columns = is_known ? size.ws_col : 80;
-  std::string screen(kHome);
-  for (const char c : cut_to_screen(text, rows, columns)) {
-    if (c == '\n') screen += kEndOfLine;
-    screen += c;
+  // Signals by keys (Ctrl-C, Ctrl-Z) stay on.
+  void enter() {
+    termios now{};
+    if (isatty(STDIN_FILENO) == 1 && tcgetattr(STDIN_FILENO, &now) == 0) {
+      before_ = now;
+      now.c_lflag &= ~static_cast<tcflag_t>(ICANON | ECHO);
+      now.c_cc[VMIN] = 0;
+      now.c_cc[VTIME] = 0;
+      tcsetattr(STDIN_FILENO, TCSANOW, &now);
+    }
+    put(kEnter);
   }
-  screen += kRestOfScreen;
-  put(screen);
-}
 
-std::optional<char> TerminalScreen::key() const {
-  char key = 0;
-  return has_keys() && read(STDIN_FILENO, &key, 1) == 1 ? std::optional(key) : std::nullopt;
-}
-
-SignalQueue::SignalQueue(bool with_terminal) {
-  sigset_t signals;
-  sigemptyset(&signals);
-  for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGQUIT}) sigaddset(&signals, signal);
-  if (with_terminal) {
-    for (const int signal : {SIGWINCH, SIGTSTP}) sigaddset(&signals, signal);
+  void leave() {
+    put(kLeave);
+    if (before_) tcsetattr(STDIN_FILENO, TCSANOW, &*before_);
+    before_.reset();
   }
-  pthread_sigmask(SIG_BLOCK, &signals, &before_);
-  descriptor_ = Descriptor(signalfd(-1, &signals, SFD_NONBLOCK | SFD_CLOEXEC));
-}
 
-SignalQueue::~SignalQueue() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
+  // Shows the lines, as many as there is room for, in place of those before.
+  void show(const std::string& text) const {
+    winsize size{};
+    const bool is_known = ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_row > 1 && size.ws_col > 0;
+    const std::size_t rows = is_known ? size.ws_row - 1U : 23;
+    const std::size_t columns = is_known ? size.ws_col : 80;
+    std::string screen(kHome);
+    for (const char c : cut_to_screen(text, rows, columns)) {
+      if (c == '\n') screen += kEndOfLine;
+      screen += c;
+    }
+    screen += kRestOfScreen;
+    put(screen);
+  }
 
-std::optional<int> SignalQueue::next() const {
-  signalfd_siginfo info{};
-  const ssize_t count = read(descriptor_.number(), &info, sizeof(info));
-  return count == sizeof(info) ? std::optional(static_cast<int>(info.ssi_signo)) : std::nullopt;
-}
+  // Whether keys can be read: standard input is a terminal, too.
+  bool has_keys() const { return before_.has_value(); }
+
+  // Returns the key that was pressed; nullopt if there is none.
+  std::optional<char> key() const {
+    char key = 0;
+    return has_keys() && read(STDIN_FILENO, &key, 1) == 1 ? std::optional(key) : std::nullopt;
+  }
+
+ private:
+  std::optional<termios> before_;  // of standard input, where that is a terminal
+};
+
+// The signals that end, stop or tell a program, while one exists: they come here in place of doing what they do.
+class SignalQueue {
+ public:
+  explicit SignalQueue(bool with_terminal) {
+    sigset_t signals;
+    sigemptyset(&signals);
+    for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGQUIT}) sigaddset(&signals, signal);
+    if (with_terminal) {
+      for (const int signal : {SIGWINCH, SIGTSTP}) sigaddset(&signals, signal);
+    }
+    pthread_sigmask(SIG_BLOCK, &signals, &before_);
+    descriptor_ = Descriptor(signalfd(-1, &signals, SFD_NONBLOCK | SFD_CLOEXEC));
+  }
+
+  ~SignalQueue() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
+  SignalQueue(const SignalQueue&) = delete;
+  SignalQueue& operator=(const SignalQueue&) = delete;
+
+  int descriptor() const { return descriptor_.number(); }
+
+  // Returns the next signal; nullopt if none has come.
+  std::optional<int> next() const {
+    signalfd_siginfo info{};
+    const ssize_t count = read(descriptor_.number(), &info, sizeof(info));
+    return count == sizeof(info) ? std::optional(static_cast<int>(info.ssi_signo)) : std::nullopt;
+  }
+
+ private:
+  sigset_t before_{};
+  Descriptor descriptor_;
+};
 
 using Clock = std::chrono::steady_clock;
 
