@@ -1,19 +1,22 @@
-#include "tools/commands/command_line.h"
-
+// The `cachalot` command: its words are a command, and the options of that.
 #include <fmt/format.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cstdio>
 #include <exception>
+#include <memory>
 #include <new>
+#include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "base/check.h"
 #include "base/suggestions.h"
 #include "cachalot/errors.h"
 #include "cachalot/version.h"
+#include "tools/commands/command.h"
 #include "tools/commands/help_text.h"
 
 namespace cachalot::tools {
@@ -93,113 +96,132 @@ void print(std::string_view text) {
 
 void tell(std::string_view text) { std::fwrite(text.data(), 1, text.size(), stderr); }
 
-CommandLine::CommandLine() {
-  std::unique_ptr<Command> commands[] = {make_snapshot_command(),
-                                         make_simulate_command(),
-                                         make_fit_command(),
-                                         make_advise_command(),
-                                         make_compare_command(),
-                                         make_explain_command(),
-                                         make_replay_command(),
-                                         make_diff_command(),
-                                         make_check_command(),
-                                         make_convert_command(),
-                                         make_run_command(),
-                                         make_top_command(),
-                                         make_gpus_command(),
-                                         make_help_command(declarations_),
-                                         make_completion_command(declarations_),
-                                         make_man_command(declarations_)};
-  declarations_.root.description(std::string(kDescription));
-  add_common_options(declarations_.root);
-  declarations_.root.add_flag("--version", wants_version_, "Print the version");
-  for (std::unique_ptr<Command>& command : commands) {
-    auto app = std::make_unique<CLI::App>();
-    command->declare(*app);
-    add_common_options(*app);
-    declarations_.commands.push_back({std::move(command), std::move(app)});
+namespace {
+
+// The command line of `cachalot`: finds the command, reads its options and runs it.
+class CommandLine {
+ public:
+  CommandLine() {
+    std::unique_ptr<Command> commands[] = {make_snapshot_command(),
+                                           make_simulate_command(),
+                                           make_fit_command(),
+                                           make_advise_command(),
+                                           make_compare_command(),
+                                           make_explain_command(),
+                                           make_replay_command(),
+                                           make_diff_command(),
+                                           make_check_command(),
+                                           make_convert_command(),
+                                           make_run_command(),
+                                           make_top_command(),
+                                           make_gpus_command(),
+                                           make_help_command(declarations_),
+                                           make_completion_command(declarations_),
+                                           make_man_command(declarations_)};
+    declarations_.root.description(std::string(kDescription));
+    add_common_options(declarations_.root);
+    declarations_.root.add_flag("--version", wants_version_, "Print the version");
+    for (std::unique_ptr<Command>& command : commands) {
+      auto app = std::make_unique<CLI::App>();
+      command->declare(*app);
+      add_common_options(*app);
+      declarations_.commands.push_back({std::move(command), std::move(app)});
+    }
   }
-}
 
-void CommandLine::add_common_options(CLI::App& app) {
-  app.set_help_flag();  // CLI11's own comes first in its list
-  app.allow_extras();
-  app.add_option("--color", color_, "Colours in what is printed: auto (on a terminal), always or never")
-      ->type_name("WHEN")
-      ->check(one_of_its_choices("WHEN"));
-  app.add_flag("-h,--help", wants_help_, "Print this help");
-}
-
-Styles CommandLine::styles() const {
-  return {.out = Style(wants_color(color_, STDOUT_FILENO)), .err = Style(wants_color(color_, STDERR_FILENO))};
-}
-
-int CommandLine::run(std::vector<std::string> words) {
-  try {
-    const int code = run_words(std::move(words));
-    if (std::ferror(stdout) != 0) return fail(styles(), "cannot write to standard output");
-    return code;
-  } catch (const std::bad_alloc&) {
-    return fail(styles(), "the host has no memory left");
-  } catch (const std::exception& error) {
-    return fail(styles(), error.what());
+  // Runs the words behind "cachalot". Returns the exit code; tells errors in one line on standard error.
+  int run(std::vector<std::string> words) {
+    try {
+      const int code = run_words(std::move(words));
+      if (std::ferror(stdout) != 0) return fail(styles(), "cannot write to standard output");
+      return code;
+    } catch (const std::bad_alloc&) {
+      return fail(styles(), "the host has no memory left");
+    } catch (const std::exception& error) {
+      return fail(styles(), error.what());
+    }
   }
-}
 
-int CommandLine::run_words(std::vector<std::string> words) {
-  const auto command_at = words.begin() + static_cast<std::ptrdiff_t>(end_of_options(declarations_.root, words));
-  parse(declarations_.root, "", {words.begin(), command_at});
-  words.erase(words.begin(), command_at);
-  if (declarations_.root.count("--version") > 0) {
-    print("cachalot " CACHALOT_VERSION_STRING "\n");
-  } else if (words.empty() || declarations_.root.count("--help") > 0) {
-    print(help_text(declarations_, styles().out));
-  } else if (const DeclaredCommand* const found = declarations_.find(words.front())) {
-    words.erase(words.begin());
-    return run_command(*found, std::move(words));
-  } else {
-    refuse_command(declarations_, words.front());
-  }
-  return 0;
-}
-
-int CommandLine::run_command(const DeclaredCommand& command, std::vector<std::string> words) {
-  const std::string name(command.text().name);
-  if (command.command->takes_program() || command.command->takes_program_after_dashes())
-    command.command->set_program(take_program(command, words));
-  parse(*command.app, name, std::move(words));
-  if (command.app->count("--help") > 0) {
-    print(help_text(command, styles().out));
+ private:
+  int run_words(std::vector<std::string> words) {
+    const auto command_at = words.begin() + static_cast<std::ptrdiff_t>(end_of_options(declarations_.root, words));
+    parse(declarations_.root, "", {words.begin(), command_at});
+    words.erase(words.begin(), command_at);
+    if (declarations_.root.count("--version") > 0) {
+      print("cachalot " CACHALOT_VERSION_STRING "\n");
+    } else if (words.empty() || declarations_.root.count("--help") > 0) {
+      print(help_text(declarations_, styles().out));
+    } else if (const DeclaredCommand* const found = declarations_.find(words.front())) {
+      words.erase(words.begin());
+      return run_command(*found, std::move(words));
+    } else {
+      refuse_command(declarations_, words.front());
+    }
     return 0;
   }
-  return command.command->run(styles());
-}
 
-std::vector<std::string> CommandLine::take_program(const DeclaredCommand& command,
-                                                   std::vector<std::string>& words) const {
-  const auto end = command.command->takes_program()
-                       ? words.begin() + static_cast<std::ptrdiff_t>(end_of_options(*command.app, words))
-                       : std::ranges::find(words, "--");
-  std::vector<std::string> program(end, words.end());
-  words.erase(end, words.end());
-  if (!program.empty() && program.front() == "--") program.erase(program.begin());
-  return program;
-}
+  int run_command(const DeclaredCommand& command, std::vector<std::string> words) {
+    const std::string name(command.text().name);
+    if (command.command->takes_program() || command.command->takes_program_after_dashes())
+      command.command->set_program(take_program(command, words));
+    parse(*command.app, name, std::move(words));
+    if (command.app->count("--help") > 0) {
+      print(help_text(command, styles().out));
+      return 0;
+    }
+    return command.command->run(styles());
+  }
 
-// A request for help is heard whatever else is missing.
-void CommandLine::parse(CLI::App& app, const std::string& name, std::vector<std::string> words) {
-  refuse_empty_values(words);
-  std::ranges::reverse(words);  // as CLI11 wants them
-  try {
-    app.parse(words);
-  } catch (const CLI::ParseError& error) {
-    if (app.count("--help") > 0) return;
+  // Reads options into the command's variables. Throws InvalidArgument, which says what is wrong and what was meant.
+  // A request for help is heard whatever else is missing.
+  void parse(CLI::App& app, const std::string& name, std::vector<std::string> words) {
+    refuse_empty_values(words);
+    std::ranges::reverse(words);  // as CLI11 wants them
+    try {
+      app.parse(words);
+    } catch (const CLI::ParseError& error) {
+      if (app.count("--help") > 0) return;
+      const std::vector<std::string> left = app.remaining();
+      if (!left.empty()) refuse_word(app, name, left.front());
+      throw InvalidArgument(fmt::format("{} ({})", problem(app, error), more_help(name)));
+    }
     const std::vector<std::string> left = app.remaining();
     if (!left.empty()) refuse_word(app, name, left.front());
-    throw InvalidArgument(fmt::format("{} ({})", problem(app, error), more_help(name)));
   }
-  const std::vector<std::string> left = app.remaining();
-  if (!left.empty()) refuse_word(app, name, left.front());
-}
+
+  std::vector<std::string> take_program(const DeclaredCommand& command, std::vector<std::string>& words) const {
+    const auto end = command.command->takes_program()
+                         ? words.begin() + static_cast<std::ptrdiff_t>(end_of_options(*command.app, words))
+                         : std::ranges::find(words, "--");
+    std::vector<std::string> program(end, words.end());
+    words.erase(end, words.end());
+    if (!program.empty() && program.front() == "--") program.erase(program.begin());
+    return program;
+  }
+
+  void add_common_options(CLI::App& app) {
+    app.set_help_flag();  // CLI11's own comes first in its list
+    app.allow_extras();
+    app.add_option("--color", color_, "Colours in what is printed: auto (on a terminal), always or never")
+        ->type_name("WHEN")
+        ->check(one_of_its_choices("WHEN"));
+    app.add_flag("-h,--help", wants_help_, "Print this help");
+  }
+
+  Styles styles() const {
+    return {.out = Style(wants_color(color_, STDOUT_FILENO)), .err = Style(wants_color(color_, STDERR_FILENO))};
+  }
+
+  Declarations declarations_;
+  std::string color_ = "auto";
+  bool wants_help_ = false;
+  bool wants_version_ = false;
+};
+
+}  // namespace
 
 }  // namespace cachalot::tools
+
+int main(int argc, char** argv) {
+  return cachalot::tools::CommandLine().run(std::vector<std::string>(argv + 1, argv + argc));
+}
