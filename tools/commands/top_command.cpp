@@ -1,14 +1,453 @@
 // `cachalot top`: shows the memory of running programs.
+#include <dlfcn.h>
 #include <fmt/format.h>
+#include <poll.h>
+#include <sys/ioctl.h>
+#include <sys/signalfd.h>
+#include <termios.h>
+#include <unistd.h>
 
+#include <algorithm>
+#include <chrono>
 #include <cmath>
+#include <csignal>
+#include <cstddef>
 #include <cstdint>
+#include <cstdio>
+#include <cstdlib>
 #include <memory>
 #include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
 
 #include "cachalot/errors.h"
 #include "tools/commands/command.h"
-#include "tools/live/top.h"
+#include "tools/descriptor.h"
+#include "tools/json_text.h"
+#include "tools/live/page_reader.h"
+#include "tools/live/prometheus_server.h"
+#include "tools/live/sample.h"
+#include "tools/live/sample_formats.h"
+#include "tools/live/top_text.h"
+#include "tools/text_layout.h"
+
+namespace cachalot::tools::live {
+namespace {
+
+// NVML's types, as its header has them; nobody needs that header for this.
+constexpr int kSuccess = 0;
+constexpr int kInsufficientSize = 7;
+constexpr unsigned kMostGpus = 1024;
+constexpr unsigned kMostListed = 1U << 16;
+constexpr auto kNotAvailable = ~0ULL;  // NVML_VALUE_NOT_AVAILABLE
+
+struct MemoryV1 {
+  unsigned long long total, free, used;
+};
+struct MemoryV2 {
+  unsigned version = sizeof(MemoryV2) | 2U << 24;
+  unsigned long long total = 0, reserved = 0, free = 0, used = 0;
+};
+struct ProcessV3 {  // nvmlProcessInfo_t of the functions that end in _v3
+  unsigned pid;
+  unsigned long long used;
+  unsigned gpu_instance, compute_instance;
+};
+
+using Init = int();
+using GetCount = int(unsigned*);
+using GetHandle = int(unsigned, void**);
+using GetText = int(void*, char*, unsigned);
+template <typename Memory>
+using GetMemory = int(void*, Memory*);
+using GetProcesses = int(void*, unsigned*, ProcessV3*);
+
+std::string nvml_text(GetText* function, void* device) {
+  char text[128] = "";
+  if (function == nullptr || function(device, text, sizeof(text)) != kSuccess) return "";
+  text[sizeof(text) - 1] = '\0';
+  return text;
+}
+
+// What NVML, the library of nvidia-smi, says of the GPUs' memory and of the processes that use it. It is loaded at run time.
+class Nvml {
+ public:
+  // Returns null where the library is missing or does not start.
+  static std::unique_ptr<Nvml> load() {
+    void* const library = dlopen("libnvidia-ml.so.1", RTLD_NOW | RTLD_LOCAL);
+    if (library == nullptr) return nullptr;
+    std::unique_ptr<Nvml> nvml(new Nvml(library));
+    Init* const init = nvml->find<Init>("nvmlInit_v2");
+    if (init == nullptr || init() != kSuccess) return nullptr;
+    return nvml;
+  }
+
+  // The library stays loaded: it may have threads.
+  ~Nvml() {
+    if (Init* const shutdown = find<Init>("nvmlShutdown")) shutdown();
+  }
+
+  Nvml(const Nvml&) = delete;
+  Nvml& operator=(const Nvml&) = delete;
+
+  // Returns the GPUs whose memory NVML tells. Where it does not tell the processes of one, that has none.
+  std::vector<GpuSample> gpus() const {
+    std::vector<GpuSample> gpus;
+    GetCount* const get_count = find<GetCount>("nvmlDeviceGetCount_v2");
+    GetHandle* const get_handle = find<GetHandle>("nvmlDeviceGetHandleByIndex_v2");
+    unsigned count = 0;
+    if (get_count == nullptr || get_handle == nullptr || get_count(&count) != kSuccess) return gpus;
+    for (unsigned i = 0; i < std::min(count, kMostGpus); ++i) {
+      void* device = nullptr;
+      if (get_handle(i, &device) != kSuccess) continue;
+      GpuSample gpu;
+      gpu.index = static_cast<int>(i);
+      gpu.name = nvml_text(find<GetText>("nvmlDeviceGetName"), device);
+      gpu.uuid = nvml_text(find<GetText>("nvmlDeviceGetUUID"), device);
+      if (gpu.uuid.starts_with("GPU-")) gpu.uuid.erase(0, 4);
+      if (!read_memory(device, gpu)) continue;
+      read_processes(device, gpu);
+      gpus.push_back(std::move(gpu));
+    }
+    return gpus;
+  }
+
+ private:
+  explicit Nvml(void* library) : library_(library) {}
+
+  template <typename Function>
+  Function* find(const char* name) const {
+    return reinterpret_cast<Function*>(dlsym(library_, name));
+  }
+
+  // A process with memory may be in several of NVML's lists.
+  bool read_processes(void* device, GpuSample& gpu) const {
+    bool has_read = false;
+    for (const char* name : {"nvmlDeviceGetComputeRunningProcesses_v3", "nvmlDeviceGetGraphicsRunningProcesses_v3",
+                             "nvmlDeviceGetMPSComputeRunningProcesses_v3"}) {
+      GetProcesses* const get = find<GetProcesses>(name);
+      if (get == nullptr) continue;
+      std::vector<ProcessV3> found(64);
+      auto count = static_cast<unsigned>(found.size());
+      int result = get(device, &count, found.data());
+      while (result == kInsufficientSize && found.size() < kMostListed) {
+        found.resize(std::min<std::size_t>(2 * std::max<std::size_t>(count, found.size()), kMostListed));
+        count = static_cast<unsigned>(found.size());
+        result = get(device, &count, found.data());
+      }
+      if (result != kSuccess) continue;
+      has_read = true;
+      for (const ProcessV3& each : std::span(found).first(std::min<std::size_t>(count, found.size()))) {
+        if (std::ranges::find(gpu.processes, each.pid, &GpuProcess::pid) != gpu.processes.end()) continue;
+        gpu.processes.push_back(
+            {each.pid, each.used == kNotAvailable ? std::nullopt : std::optional<std::uint64_t>(each.used)});
+      }
+    }
+    std::ranges::sort(gpu.processes, {}, &GpuProcess::pid);
+    return has_read;
+  }
+
+  // The older function counts what is reserved for the driver as used.
+  bool read_memory(void* device, GpuSample& gpu) const {
+    MemoryV2 memory;
+    if (auto* const get = find<GetMemory<MemoryV2>>("nvmlDeviceGetMemoryInfo_v2");
+        get != nullptr && get(device, &memory) == kSuccess) {
+      gpu.total_bytes = memory.total;
+      gpu.used_bytes = memory.used;
+      return true;
+    }
+    MemoryV1 older{};
+    auto* const get = find<GetMemory<MemoryV1>>("nvmlDeviceGetMemoryInfo");
+    if (get == nullptr || get(device, &older) != kSuccess) return false;
+    gpu.total_bytes = older.total;
+    gpu.used_bytes = older.used;
+    return true;
+  }
+
+  void* const library_;
+};
+
+// xterm's sequences, which every terminal of today knows.
+constexpr std::string_view kEnter = "\033[?1049h\033[?25l";  // the alternate screen, without a cursor
+constexpr std::string_view kLeave = "\033[?25h\033[?1049l";
+constexpr std::string_view kHome = "\033[H";
+constexpr std::string_view kEndOfLine = "\033[K";
+constexpr std::string_view kRestOfScreen = "\033[J";
+
+void put(std::string_view text) {
+  std::fwrite(text.data(), 1, text.size(), stdout);
+  std::fflush(stdout);
+}
+
+// The terminal while `cachalot top` shows its tables there: a screen of its own, and keys that come at once.
+//
+// The destructor restores what was before. Signals that end or stop a program come to SignalQueue, so that it runs.
+class TerminalScreen {
+ public:
+  TerminalScreen() { enter(); }
+  ~TerminalScreen() { leave(); }
+  TerminalScreen(const TerminalScreen&) = delete;
+  TerminalScreen& operator=(const TerminalScreen&) = delete;
+
+  // Returns whether standard output is a terminal that can show a screen.
+  static bool is_possible() {
+    const char* const terminal = std::getenv("TERM");
+    const std::string_view name = terminal == nullptr ? "" : terminal;
+    return isatty(STDOUT_FILENO) == 1 && !name.empty() && name != "dumb";
+  }
+
+  // Signals by keys (Ctrl-C, Ctrl-Z) stay on.
+  void enter() {
+    termios now{};
+    if (isatty(STDIN_FILENO) == 1 && tcgetattr(STDIN_FILENO, &now) == 0) {
+      before_ = now;
+      now.c_lflag &= ~static_cast<tcflag_t>(ICANON | ECHO);
+      now.c_cc[VMIN] = 0;
+      now.c_cc[VTIME] = 0;
+      tcsetattr(STDIN_FILENO, TCSANOW, &now);
+    }
+    put(kEnter);
+  }
+
+  void leave() {
+    put(kLeave);
+    if (before_) tcsetattr(STDIN_FILENO, TCSANOW, &*before_);
+    before_.reset();
+  }
+
+  // Shows the lines, as many as there is room for, in place of those before.
+  void show(const std::string& text) const {
+    winsize size{};
+    const bool is_known = ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_row > 1 && size.ws_col > 0;
+    const std::size_t rows = is_known ? size.ws_row - 1U : 23;
+    const std::size_t columns = is_known ? size.ws_col : 80;
+    std::string screen(kHome);
+    for (const char c : cut_to_screen(text, rows, columns)) {
+      if (c == '\n') screen += kEndOfLine;
+      screen += c;
+    }
+    screen += kRestOfScreen;
+    put(screen);
+  }
+
+  // Whether keys can be read: standard input is a terminal, too.
+  bool has_keys() const { return before_.has_value(); }
+
+  // Returns the key that was pressed; nullopt if there is none.
+  std::optional<char> key() const {
+    char key = 0;
+    return has_keys() && read(STDIN_FILENO, &key, 1) == 1 ? std::optional(key) : std::nullopt;
+  }
+
+ private:
+  std::optional<termios> before_;  // of standard input, where that is a terminal
+};
+
+// The signals that end, stop or tell a program, while one exists: they come here in place of doing what they do.
+class SignalQueue {
+ public:
+  explicit SignalQueue(bool with_terminal) {
+    sigset_t signals;
+    sigemptyset(&signals);
+    for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGQUIT}) sigaddset(&signals, signal);
+    if (with_terminal) {
+      for (const int signal : {SIGWINCH, SIGTSTP}) sigaddset(&signals, signal);
+    }
+    pthread_sigmask(SIG_BLOCK, &signals, &before_);
+    descriptor_ = Descriptor(signalfd(-1, &signals, SFD_NONBLOCK | SFD_CLOEXEC));
+  }
+
+  ~SignalQueue() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
+  SignalQueue(const SignalQueue&) = delete;
+  SignalQueue& operator=(const SignalQueue&) = delete;
+
+  int descriptor() const { return descriptor_.number(); }
+
+  // Returns the next signal; nullopt if none has come.
+  std::optional<int> next() const {
+    signalfd_siginfo info{};
+    const ssize_t count = read(descriptor_.number(), &info, sizeof(info));
+    return count == sizeof(info) ? std::optional(static_cast<int>(info.ssi_signo)) : std::nullopt;
+  }
+
+ private:
+  sigset_t before_{};
+  Descriptor descriptor_;
+};
+
+using Clock = std::chrono::steady_clock;
+
+double unix_time() {
+  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+}
+
+class Top {
+ public:
+  Top(const TopOptions& options, const Styles& styles)
+      : options_(options), styles_(styles), directory_(page_directory(options.directory)), nvml_(Nvml::load()) {
+    take();  // refuses what cannot be read before anything is written
+    if (options_.port) {
+      server_ = std::make_unique<PrometheusServer>(options_.address, *options_.port);
+      server_->set_text(to_prometheus(sample_));
+      tell(fmt::format("cachalot: serving http://{}/metrics\n", server_->name()));
+    }
+    if (!options_.textfile.empty()) write_textfile(options_.textfile, to_prometheus(sample_));
+    const bool is_screen = !options_.json && !options_.quiet && options_.count == 0 && TerminalScreen::is_possible();
+    signals_ = std::make_unique<SignalQueue>(is_screen);
+    if (is_screen) screen_ = std::make_unique<TerminalScreen>();
+  }
+
+  int run() {
+    // Rates need two samples. Who waits at a terminal sees the first at once.
+    next_ = Clock::now();
+    if (screen_) {
+      give();
+    } else if (sample_.processes.empty()) {
+      next_ -= interval();
+    }
+    for (std::uint64_t given = 0; options_.count == 0 || given < options_.count; ++given) {
+      if (!wait()) return 0;
+      take();
+      give();
+      if (std::ferror(stdout) != 0) return 0;  // the command line says so
+    }
+    return 0;
+  }
+
+ private:
+  Clock::duration interval() const {
+    return std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(options_.interval_s));
+  }
+
+  void take() {
+    ReadPages pages = read_pages(directory_);
+    sample_ = {};
+    sample_.time = unix_time();
+    sample_.processes = std::move(pages.processes);
+    if (!options_.pids.empty()) {
+      std::erase_if(sample_.processes, [&](const ProcessSample& process) {
+        return std::ranges::find(options_.pids, process.pid) == options_.pids.end();
+      });
+    }
+    if (nvml_) sample_.gpus = nvml_->gpus();
+    meter_.measure(sample_);
+    notes_ = std::move(pages.refused);
+  }
+
+  void give() {
+    if (!options_.textfile.empty() || server_) {
+      const std::string text = to_prometheus(sample_);
+      if (!options_.textfile.empty()) write_textfile(options_.textfile, text);
+      if (server_) server_->set_text(text);
+    }
+    show();
+  }
+
+  void show() {
+    if (screen_) {
+      screen_->show(
+          to_text(sample_, view_, options_.interval_s, notes_, styles_.out) +
+          (screen_->has_keys() ? styles_.out.faint("q quit  p pools  t tags  d devices  s sort") + "\n" : ""));
+    } else if (options_.json) {
+      print(text_of(to_json(sample_)) + "\n");
+    } else if (!options_.quiet) {
+      print(to_text(sample_, view_, options_.interval_s, notes_, styles_.out));
+    }
+  }
+
+  // Waits for the next sample's time; serves meanwhile. Returns false if the command is to end.
+  bool wait() {
+    next_ = std::max(next_ + interval(), Clock::now());
+    while (Clock::now() < next_) {
+      std::vector<pollfd> polled = {{signals_->descriptor(), POLLIN, 0}};
+      if (screen_ && screen_->has_keys()) polled.push_back({STDIN_FILENO, POLLIN, 0});
+      if (server_) server_->add_to(polled);
+      const auto rest = std::chrono::ceil<std::chrono::milliseconds>(next_ - Clock::now());
+      poll(polled.data(), polled.size(), static_cast<int>(std::clamp<std::int64_t>(rest.count(), 0, 1000)));
+      if (server_) server_->serve();
+      if (!heed_signals() || !heed_keys()) return false;
+    }
+    return true;
+  }
+
+  bool heed_signals() {
+    while (const std::optional<int> signal = signals_->next()) {
+      if (*signal == SIGWINCH) {
+        show();
+      } else if (*signal == SIGTSTP) {
+        screen_->leave();
+        kill(getpid(), SIGSTOP);
+        screen_->enter();
+        show();
+      } else {
+        return false;
+      }
+    }
+    return true;
+  }
+
+  bool heed_keys() {
+    while (const std::optional<char> key = screen_ ? screen_->key() : std::nullopt) {
+      switch (*key) {
+        case 'q':
+          return false;
+        case 'p':
+          view_.shows_pools = !view_.shows_pools;
+          break;
+        case 't':
+          view_.shows_tags = !view_.shows_tags;
+          break;
+        case 'd':
+          view_.shows_gpus = !view_.shows_gpus;
+          break;
+        case 's':
+          view_.order = next_of(view_.order);
+          break;
+        default:
+          continue;
+      }
+      show();
+    }
+    return true;
+  }
+
+  const TopOptions& options_;
+  const Styles& styles_;
+  const std::string directory_;
+  const std::unique_ptr<Nvml> nvml_;
+  Sample sample_;
+  RateMeter meter_;
+  std::vector<std::string> notes_;
+  TopView view_;
+  Clock::time_point next_;
+  std::unique_ptr<PrometheusServer> server_;
+  std::unique_ptr<SignalQueue> signals_;
+  std::unique_ptr<TerminalScreen> screen_;  // ends first: signals wait until the terminal is restored
+};
+
+struct TopOptions {
+  std::string directory;  // of pages; "": page_directory
+  double interval_s = 1;
+  std::uint64_t count = 0;          // samples; 0: until it is ended
+  std::vector<std::uint64_t> pids;  // of the processes; empty: all
+  bool json = false;
+  bool quiet = false;
+  std::string textfile;  // of Prometheus; "": none
+  std::optional<std::uint16_t> port;
+  std::string address = "127.0.0.1";
+};
+
+// Returns 0 after `count` samples, when q is pressed, and after a signal that ends programs. Throws InvalidArgument.
+int run_top(const TopOptions& options, const Styles& styles) {
+  std::signal(SIGPIPE, SIG_IGN);  // a reader of a pipe may go
+  return Top(options, styles).run();
+}
+
+}  // namespace
+
+}  // namespace cachalot::tools::live
 
 namespace cachalot::tools {
 namespace {
