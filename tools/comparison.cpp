@@ -7,9 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/bytes.h"
-#include "tools/json_text.h"
 #include "tools/policies.h"
-#include "tools/report.h"
 #include "tools/text_layout.h"
 
 namespace cachalot::tools {

@@ -16,7 +16,6 @@
 #include "base/bytes.h"
 #include "cachalot/pool_id.h"
 #include "tools/analysis/sites.h"
-#include "tools/json_text.h"
 #include "tools/quoted.h"
 #include "tools/text_layout.h"
 

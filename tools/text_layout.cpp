@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <nlohmann/json.hpp>
 
 namespace cachalot::tools {
 namespace {
@@ -81,6 +82,10 @@ bool wants_color(std::string_view when, int descriptor) {
 std::string Style::colored(std::string_view code, std::string_view text) const {
   if (!is_colored_ || text.empty()) return std::string(text);
   return fmt::format("\033[{}m{}\033[0m", code, text);
+}
+
+std::string text_of(const nlohmann::ordered_json& json) {
+  return json.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
 }
 
 }  // namespace cachalot::tools

@@ -1,8 +1,9 @@
-// Plain text in lines: labels with values, paragraphs, numbers with their nouns.
+// Text for people and programs: labels with values, paragraphs, numbers with their nouns, colours, JSON.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <string_view>
 
@@ -54,5 +55,9 @@ struct Styles {
   Style out;
   Style err;
 };
+
+// Returns a JSON value as text, of one line. Users' texts, paths and names of functions need not be UTF-8, JSON must: what is
+// not is replaced.
+std::string text_of(const nlohmann::ordered_json& json);
 
 }  // namespace cachalot::tools

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
+#include <filesystem>
 #include <iterator>
 #include <map>
 #include <optional>
@@ -243,6 +244,11 @@ std::size_t peak_live_bytes(const Trace& trace) {
     return true;
   });
   return peak;
+}
+
+std::string trace_name(const std::string& path) {
+  const std::string file = std::filesystem::path(path).filename().string();
+  return file.substr(0, file.find('.'));
 }
 
 }  // namespace cachalot::tools

@@ -94,4 +94,7 @@ void for_each_part(const Trace& trace, const TakeEvents& take);
 // The most bytes alive at once if every allocation succeeds: no device that completes the trace can be smaller.
 std::size_t peak_live_bytes(const Trace& trace);
 
+// Returns "moe" for "data/traces/moe.csv.gz".
+std::string trace_name(const std::string& path);
+
 }  // namespace cachalot::tools

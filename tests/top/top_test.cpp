@@ -13,7 +13,7 @@
 
 #include "tests/top/testing.h"
 #include "tools/descriptor.h"
-#include "tools/json_text.h"
+#include "tools/text_layout.h"
 #include "tools/live/sample.h"
 #include "tools/live/sample_formats.h"
 #include "tools/live/top_text.h"

@@ -13,7 +13,6 @@
 #include "base/bytes.h"
 #include "base/check.h"
 #include "cachalot/errors.h"
-#include "tools/json_text.h"
 #include "tools/parallel.h"
 #include "tools/policies.h"
 #include "tools/text_layout.h"

@@ -20,7 +20,6 @@
 #include "tools/analysis/frame_matching.h"
 #include "tools/analysis/sites.h"
 #include "tools/analysis/timeline.h"
-#include "tools/json_text.h"
 #include "tools/quoted.h"
 #include "tools/text_layout.h"
 

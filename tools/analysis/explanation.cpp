@@ -17,7 +17,6 @@
 #include "tools/analysis/oom_message.h"
 #include "tools/analysis/recorded_start.h"
 #include "tools/analysis/timeline.h"
-#include "tools/json_text.h"
 #include "tools/quoted.h"
 #include "tools/text_layout.h"
 

@@ -13,7 +13,7 @@
 #include "tools/commands/command.h"
 #include "tools/commands/shared_options.h"
 #include "tools/history/history.h"
-#include "tools/json_text.h"
+#include "tools/text_layout.h"
 #include "tools/quoted.h"
 
 namespace cachalot::tools {

@@ -7,7 +7,7 @@
 #include "cachalot/version.h"
 #include "tools/commands/command.h"
 #include "tools/commands/help_text.h"
-#include "tools/json_text.h"
+#include "tools/text_layout.h"
 
 namespace cachalot::tools {
 

@@ -25,7 +25,6 @@
 #include "cachalot/errors.h"
 #include "tools/commands/command.h"
 #include "tools/descriptor.h"
-#include "tools/json_text.h"
 #include "tools/live/page_reader.h"
 #include "tools/live/prometheus_server.h"
 #include "tools/live/sample.h"
@@ -35,6 +34,18 @@
 
 namespace cachalot::tools::live {
 namespace {
+
+struct TopOptions {
+  std::string directory;  // of pages; "": page_directory
+  double interval_s = 1;
+  std::uint64_t count = 0;          // samples; 0: until it is ended
+  std::vector<std::uint64_t> pids;  // of the processes; empty: all
+  bool json = false;
+  bool quiet = false;
+  std::string textfile;  // of Prometheus; "": none
+  std::optional<std::uint16_t> port;
+  std::string address = "127.0.0.1";
+};
 
 // NVML's types, as its header has them; nobody needs that header for this.
 constexpr int kSuccess = 0;
@@ -425,18 +436,6 @@ class Top {
   std::unique_ptr<PrometheusServer> server_;
   std::unique_ptr<SignalQueue> signals_;
   std::unique_ptr<TerminalScreen> screen_;  // ends first: signals wait until the terminal is restored
-};
-
-struct TopOptions {
-  std::string directory;  // of pages; "": page_directory
-  double interval_s = 1;
-  std::uint64_t count = 0;          // samples; 0: until it is ended
-  std::vector<std::uint64_t> pids;  // of the processes; empty: all
-  bool json = false;
-  bool quiet = false;
-  std::string textfile;  // of Prometheus; "": none
-  std::optional<std::uint16_t> port;
-  std::string address = "127.0.0.1";
 };
 
 // Returns 0 after `count` samples, when q is pressed, and after a signal that ends programs. Throws InvalidArgument.

@@ -13,7 +13,7 @@
 #include "base/suggestions.h"
 #include "cachalot/errors.h"
 #include "tools/history/allocations.h"
-#include "tools/json_text.h"
+#include "tools/text_layout.h"
 
 namespace cachalot::tools {
 

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "tools/exports/exports.h"
-#include "tools/json_text.h"
+#include "tools/text_layout.h"
 
 namespace cachalot::tools {
 namespace {

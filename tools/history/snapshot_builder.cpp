@@ -11,7 +11,7 @@
 #include "tools/history/address_map.h"
 #include "tools/history/history.h"
 #include "tools/history/traceback.h"
-#include "tools/json_text.h"
+#include "tools/text_layout.h"
 #include "tools/quoted.h"
 
 namespace cachalot::tools {

@@ -10,7 +10,7 @@
 #include <utility>
 
 #include "cachalot/version.h"
-#include "tools/json_text.h"
+#include "tools/text_layout.h"
 #include "tools/output_file.h"
 
 namespace cachalot::tools::live {

@@ -23,7 +23,7 @@
 #include "tools/history/allocations.h"
 #include "tools/history/history.h"
 #include "tools/history/tables.h"
-#include "tools/json_text.h"
+#include "tools/text_layout.h"
 #include "tools/pages/page_report.h"
 #include "tools/replay.h"
 #include "tools/trace_reader.h"
