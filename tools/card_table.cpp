@@ -2,14 +2,12 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <cctype>
 #include <functional>
 #include <iterator>
 #include <string_view>
 
 #include "base/bytes.h"
-#include "tools/text_layout.h"
 
 namespace cachalot::tools {
 namespace {

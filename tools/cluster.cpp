@@ -5,12 +5,10 @@
 #include <charconv>
 #include <optional>
 #include <string_view>
-#include <vector>
 
 #include "base/check.h"
 #include "cachalot/errors.h"
 #include "cachalot/version.h"
-#include "tools/simulation.h"
 
 namespace cachalot::tools {
 namespace {

@@ -7,8 +7,6 @@
 #include <nlohmann/json.hpp>
 
 #include "base/bytes.h"
-#include "tools/policies.h"
-#include "tools/text_layout.h"
 
 namespace cachalot::tools {
 namespace {

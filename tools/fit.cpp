@@ -6,28 +6,20 @@
 #include <atomic>
 #include <charconv>
 #include <csignal>
-#include <cstddef>
-#include <cstdint>
-#include <functional>
 #include <iterator>
 #include <map>
 #include <memory>
 #include <mutex>
-#include <optional>
 #include <set>
 #include <stdexcept>
-#include <string>
 #include <tuple>
 #include <utility>
-#include <vector>
 
 #include "base/check.h"
 #include "cachalot/errors.h"
 #include "simulator/gpu_models.h"
-#include "tools/fit_search.h"
 #include "tools/fork_server.h"
 #include "tools/parallel.h"
-#include "tools/simulation.h"
 
 namespace cachalot::tools {
 namespace {

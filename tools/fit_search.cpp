@@ -3,9 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <iterator>
-#include <map>
-#include <utility>
-#include <vector>
 
 #include "base/check.h"
 

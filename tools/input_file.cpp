@@ -8,14 +8,9 @@
 #include <array>
 #include <cctype>
 #include <cerrno>
-#include <cstddef>
-#include <cstdint>
 #include <cstring>
 #include <filesystem>
 #include <functional>
-#include <memory>
-#include <string>
-#include <string_view>
 #include <system_error>
 #include <utility>
 #include <vector>

@@ -5,16 +5,12 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
-#include <cstddef>
 #include <iterator>
 #include <map>
 #include <span>
-#include <string>
 #include <thread>
-#include <utility>
 
 #include "base/check.h"
-#include "cachalot/caching_allocator.h"
 #include "cachalot/options.h"
 #include "device/addresses.h"
 #include "growth/handle_exchange.h"

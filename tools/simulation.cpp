@@ -8,11 +8,9 @@
 #include <csignal>
 #include <cstdlib>
 #include <cstring>
-#include <filesystem>
 #include <fstream>
 #include <map>
 #include <memory>
-#include <optional>
 #include <sstream>
 #include <string_view>
 #include <utility>
@@ -27,7 +25,6 @@
 #include "tools/cluster.h"
 #include "tools/python_program.h"
 #include "tools/running_child.h"
-#include "tools/simulation_files.h"
 #include "tools/text_layout.h"
 #include "tools/trace_reader.h"
 

@@ -17,7 +17,6 @@
 #include "cachalot/pool_id.h"
 #include "tools/analysis/sites.h"
 #include "tools/quoted.h"
-#include "tools/text_layout.h"
 
 namespace cachalot::tools {
 namespace {

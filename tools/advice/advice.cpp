@@ -14,8 +14,6 @@
 #include "base/check.h"
 #include "cachalot/errors.h"
 #include "tools/parallel.h"
-#include "tools/policies.h"
-#include "tools/text_layout.h"
 
 namespace cachalot::tools {
 namespace {

@@ -10,8 +10,6 @@
 #include "base/check.h"
 #include "tools/analysis/recorded_start.h"
 #include "tools/history/allocations.h"
-#include "tools/history/history.h"
-#include "tools/input_file.h"
 #include "tools/trace_reader.h"
 
 namespace cachalot::tools {

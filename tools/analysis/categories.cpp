@@ -5,19 +5,13 @@
 #include <algorithm>
 #include <array>
 #include <cstddef>
-#include <cstdint>
 #include <limits>
 #include <map>
 #include <nlohmann/json.hpp>
-#include <optional>
-#include <span>
 #include <utility>
-#include <vector>
 
 #include "base/check.h"
 #include "tools/analysis/glob.h"
-#include "tools/analysis/timeline.h"
-#include "tools/history/allocations.h"
 #include "tools/quoted.h"
 
 namespace cachalot::tools {

@@ -3,16 +3,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <functional>
 #include <map>
 #include <set>
-#include <span>
 #include <utility>
 
 #include "policy/torch_policy.h"
 #include "tools/analysis/recorded_start.h"
-#include "tools/history/history.h"
 #include "tools/policies.h"
 
 namespace cachalot::tools {

@@ -9,19 +9,14 @@
 #include <map>
 #include <nlohmann/json.hpp>
 #include <set>
-#include <string>
 #include <string_view>
 #include <utility>
-#include <vector>
 
 #include "base/bytes.h"
 #include "base/check.h"
-#include "tools/analysis/categories.h"
 #include "tools/analysis/frame_matching.h"
-#include "tools/analysis/sites.h"
 #include "tools/analysis/timeline.h"
 #include "tools/quoted.h"
-#include "tools/text_layout.h"
 
 namespace cachalot::tools {
 namespace {

@@ -6,19 +6,14 @@
 #include <functional>
 #include <map>
 #include <nlohmann/json.hpp>
-#include <string>
 #include <string_view>
 #include <tuple>
 #include <utility>
-#include <vector>
 
 #include "base/bytes.h"
 #include "tools/analysis/layout.h"
-#include "tools/analysis/oom_message.h"
 #include "tools/analysis/recorded_start.h"
-#include "tools/analysis/timeline.h"
 #include "tools/quoted.h"
-#include "tools/text_layout.h"
 
 namespace cachalot::tools {
 namespace {

@@ -1,6 +1,5 @@
 #include "tools/analysis/oom_message.h"
 
-#include <algorithm>
 #include <array>
 #include <charconv>
 #include <string>

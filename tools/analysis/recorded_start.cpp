@@ -2,15 +2,12 @@
 
 #include <algorithm>
 #include <array>
-#include <cstdint>
-#include <span>
 #include <vector>
 
 #include "cachalot/errors.h"
 #include "policy/torch_policy.h"
 #include "tools/analysis/layout.h"
 #include "tools/analysis/timeline.h"
-#include "tools/history/history.h"
 
 namespace cachalot::tools {
 namespace {

@@ -3,11 +3,9 @@
 #include <algorithm>
 #include <charconv>
 #include <map>
-#include <optional>
 
 #include "base/check.h"
 #include "policy/torch_policy.h"
-#include "tools/history/history.h"
 #include "tools/quoted.h"
 
 namespace cachalot::tools {

@@ -5,22 +5,18 @@
 #include <algorithm>
 #include <iterator>
 #include <limits>
-#include <optional>
 #include <utility>
 
 #include "base/bytes.h"
 #include "base/check.h"
 #include "cachalot/errors.h"
-#include "simulator/context_costs.h"
 #include "simulator/gpu_models.h"
 #include "tools/commands/command.h"
 #include "tools/history/allocations.h"
 #include "tools/history/history.h"
 #include "tools/history/snapshot_history.h"
 #include "tools/history/text_histories.h"
-#include "tools/input_file.h"
 #include "tools/replay.h"
-#include "tools/simulation.h"
 
 namespace cachalot::tools {
 namespace {

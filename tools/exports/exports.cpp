@@ -3,11 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstdint>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <utility>
-#include <vector>
 
 #include "base/check.h"
 #include "base/suggestions.h"

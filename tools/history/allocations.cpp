@@ -3,13 +3,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstddef>
 #include <span>
 #include <utility>
 
 #include "base/check.h"
 #include "tools/history/address_map.h"
-#include "tools/history/history.h"
 
 namespace cachalot::tools {
 namespace {

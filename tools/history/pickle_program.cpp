@@ -1,18 +1,8 @@
 #include "tools/history/pickle_program.h"
 
 #include <algorithm>
-#include <bit>
 #include <charconv>
-#include <cstddef>
-#include <cstdint>
-#include <cstring>
 #include <optional>
-#include <string>
-#include <string_view>
-
-#include "tools/history/parts.h"
-#include "tools/pickle_opcodes.h"
-#include "tools/quoted.h"
 
 namespace cachalot::tools {
 

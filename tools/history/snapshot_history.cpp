@@ -19,7 +19,6 @@
 #include "tools/history/pickle_program.h"
 #include "tools/history/snapshot_builder.h"
 #include "tools/history/text_histories.h"
-#include "tools/input_file.h"
 #include "tools/quoted.h"
 
 namespace cachalot::tools {

@@ -4,15 +4,11 @@
 #include <charconv>
 #include <cstddef>
 #include <cstdint>
-#include <optional>
-#include <string_view>
 #include <utility>
 #include <vector>
 
 #include "base/check.h"
 #include "cachalot/caching_allocator.h"
-#include "tools/history/history.h"
-#include "tools/input_file.h"
 #include "tools/line_reader.h"
 #include "tools/memory_budget.h"
 #include "tools/trace_reader.h"

@@ -4,14 +4,13 @@
 
 #include <cmath>
 #include <cstdint>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <string_view>
 #include <utility>
 
 #include "cachalot/version.h"
-#include "tools/text_layout.h"
 #include "tools/output_file.h"
+#include "tools/text_layout.h"
 
 namespace cachalot::tools::live {
 namespace {

@@ -12,7 +12,6 @@
 
 #include "base/bytes.h"
 #include "tools/quoted.h"
-#include "tools/text_layout.h"
 
 namespace cachalot::tools::live {
 namespace {

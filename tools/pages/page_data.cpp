@@ -4,28 +4,20 @@
 
 #include <algorithm>
 #include <array>
-#include <cstddef>
-#include <cstdint>
 #include <map>
-#include <nlohmann/json.hpp>
-#include <span>
-#include <string>
-#include <string_view>
 #include <utility>
 #include <vector>
 
 #include "cachalot/change.h"
 #include "cachalot/version.h"
-#include "tools/analysis/categories.h"
 #include "tools/analysis/layout.h"
 #include "tools/analysis/sites.h"
 #include "tools/analysis/timeline.h"
 #include "tools/history/allocations.h"
 #include "tools/history/history.h"
 #include "tools/history/tables.h"
-#include "tools/text_layout.h"
-#include "tools/pages/page_report.h"
 #include "tools/replay.h"
+#include "tools/text_layout.h"
 #include "tools/trace_reader.h"
 
 namespace cachalot::tools {
