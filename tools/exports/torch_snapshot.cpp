@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "tools/exports/exports.h"
-#include "tools/history/traceback.h"
+#include "tools/history/history.h"
 #include "tools/output_file.h"
 #include "tools/pickle_opcodes.h"
 

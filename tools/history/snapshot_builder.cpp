@@ -9,7 +9,7 @@
 
 #include "cachalot/caching_allocator.h"
 #include "tools/history/address_map.h"
-#include "tools/history/traceback.h"
+#include "tools/history/history.h"
 #include "tools/quoted.h"
 #include "tools/text_layout.h"
 
