@@ -75,43 +75,4 @@ enum class Opcode : unsigned char {
   readonly_buffer = 0x98,
 };
 
-// Returns the name of an opcode that is never carried out, because in Python it would run, or refer to, something
-// outside of the file. nullptr for others.
-inline const char* refused_name(Opcode opcode) {
-  switch (opcode) {
-    case Opcode::global:
-      return "GLOBAL";
-    case Opcode::stack_global:
-      return "STACK_GLOBAL";
-    case Opcode::reduce:
-      return "REDUCE";
-    case Opcode::inst:
-      return "INST";
-    case Opcode::obj:
-      return "OBJ";
-    case Opcode::newobj:
-      return "NEWOBJ";
-    case Opcode::newobj_ex:
-      return "NEWOBJ_EX";
-    case Opcode::build:
-      return "BUILD";
-    case Opcode::persid:
-      return "PERSID";
-    case Opcode::binpersid:
-      return "BINPERSID";
-    case Opcode::ext1:
-      return "EXT1";
-    case Opcode::ext2:
-      return "EXT2";
-    case Opcode::ext4:
-      return "EXT4";
-    case Opcode::next_buffer:
-      return "NEXT_BUFFER";
-    case Opcode::readonly_buffer:
-      return "READONLY_BUFFER";
-    default:
-      return nullptr;
-  }
-}
-
 }  // namespace cachalot::tools

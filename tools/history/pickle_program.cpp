@@ -1,169 +1,285 @@
 #include "tools/history/pickle_program.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <bit>
 #include <charconv>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <iterator>
 #include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "base/check.h"
+#include "cachalot/errors.h"
+#include "tools/history/parts.h"
+#include "tools/history/snapshot_builder.h"
+#include "tools/pickle_opcodes.h"
+#include "tools/quoted.h"
 
 namespace cachalot::tools {
-
-PickleInput::PickleInput(InputFile file) : file_(std::move(file)), buffer_(std::size_t{1} << 18) {}
-
-unsigned char PickleInput::byte() {
-  if (is_at_end()) cut_off("its argument is not all there");
-  return static_cast<unsigned char>(buffer_[begin_++]);
-}
-
-void PickleInput::skip(std::uint64_t count) {
-  while (count > 0) {
-    if (is_at_end()) cut_off(fmt::format("{} bytes of its text are not there", count));
-    const std::size_t some = static_cast<std::size_t>(std::min<std::uint64_t>(count, end_ - begin_));
-    begin_ += some;
-    count -= some;
-  }
-}
-
-// Moves what is unread to the front of the buffer and fills what is left of it.
-void PickleInput::gather(std::size_t count) {
-  const std::size_t unread = end_ - begin_;
-  std::memmove(buffer_.data(), buffer_.data() + begin_, unread);
-  position_ += begin_;
-  begin_ = 0;
-  end_ = unread + file_.read(buffer_.data() + unread, buffer_.size() - unread);
-  if (end_ < count) cut_off(fmt::format("of {} bytes there are {}", count, end_));
-}
-
-std::string PickleInput::line(std::size_t longest) {
-  std::string all;
-  for (;;) {
-    if (is_at_end()) cut_off("its line does not end");
-    const char* const from = buffer_.data() + begin_;
-    const auto* newline = static_cast<const char*>(std::memchr(from, '\n', end_ - begin_));
-    const std::size_t length = newline == nullptr ? end_ - begin_ : static_cast<std::size_t>(newline - from);
-    require(length <= longest - all.size(), "its line has more than {} bytes", longest);
-    all.append(from, length);
-    begin_ += length + (newline == nullptr ? 0 : 1);
-    if (newline != nullptr) return all;
-  }
-}
-
-void PickleInput::require_end() {
-  require(is_at_end(), "the pickle ends, but the file goes on");
-  const std::string trouble = file_.trouble();
-  require(trouble.empty(), "{}", trouble);
-}
-
-bool PickleInput::refill() {
-  position_ += end_;
-  begin_ = 0;
-  end_ = file_.read(buffer_.data(), buffer_.size());
-  return end_ != 0;
-}
-
-void PickleInput::refuse(std::string_view why) const {
-  throw BrokenPickle(fmt::format("byte {}: opcode {}: {}", opcode_at_, Quoted{{&opcode_, 1}}, why));
-}
-
-void PickleInput::cut_off(std::string_view how) const {
-  const std::string trouble = file_.trouble();
-  throw BrokenPickle(
-      fmt::format("byte {}: {}", opcode_at_, trouble.empty() ? fmt::format("the file is cut off: {}", how) : trouble));
-}
-
-// What is longer than what is kept is passed over.
-void SnapshotMachine::push_text(std::uint64_t bytes) {
-  const auto kept = static_cast<std::size_t>(std::min<std::uint64_t>(bytes, SnapshotBuilder::kLongestText));
-  const Part text = builder_.text(input_.view(kept));
-  if (bytes > kept) input_.skip(bytes - kept);
-  push(text);
-}
-
-void SnapshotMachine::push_bytes(std::uint64_t bytes) {
-  input_.skip(bytes);
-  push(Part::of_id(Part::Kind::bytes, 0));
-}
-
-void SnapshotMachine::push_mark() {
-  if (marks_.size() == marks_.capacity()) builder_.budget().charge((marks_.size() + 1) * sizeof(std::size_t));
-  marks_.push_back(parts_.size());
-}
-
-// Python takes a mark for a value here.
-void SnapshotMachine::pop() {
-  if (!marks_.empty() && marks_.back() == parts_.size())
-    marks_.pop_back();
-  else
-    parts_.resize(top(1));
-}
-
-void SnapshotMachine::stop() const {
-  input_.require(parts_.size() == 1 && marks_.empty(),
-                 "the pickle ends with {} values and {} marks on its stack, not with one value", parts_.size(),
-                 marks_.size());
-}
-
-// Returns where the `count` parts on the top begin; all are above the last mark.
-std::size_t SnapshotMachine::top(std::size_t count) const {
-  const std::size_t above = parts_.size() - (marks_.empty() ? 0 : marks_.back());
-  input_.require(above >= count, "it needs {} values, the stack has {}", count, above);
-  return parts_.size() - count;
-}
-
-// Returns where the parts above the last mark begin, which goes.
-std::size_t SnapshotMachine::to_mark() {
-  input_.require(!marks_.empty(), "it needs a mark, there is none");
-  const std::size_t mark = marks_.back();
-  marks_.pop_back();
-  return mark;
-}
-
-// Returns the part below those from `begin` on.
-Part SnapshotMachine::below(std::size_t begin) const {
-  input_.require(begin > (marks_.empty() ? 0 : marks_.back()), "there is nothing below the values");
-  return parts_[begin - 1];
-}
-
-void SnapshotMachine::collect_from(std::size_t begin) {
-  const Part list = builder_.parts().open(Container::Kind::list);
-  for (std::size_t i = begin; i < parts_.size(); ++i) builder_.append(list, parts_[i]);
-  parts_.resize(begin);
-  push(list);
-}
-
-void SnapshotMachine::collect_dict_to_mark() {
-  const std::size_t begin = to_mark();
-  const Part dict = builder_.parts().open(Container::Kind::dict);
-  set_items(dict, begin);
-  push(dict);
-}
-
-void SnapshotMachine::extend_from(std::size_t begin) {
-  const Part list = below(begin);
-  for (std::size_t i = begin; i < parts_.size(); ++i) builder_.append(list, parts_[i]);
-  parts_.resize(begin);
-}
-
-void SnapshotMachine::set_items_from(std::size_t begin) { set_items(below(begin), begin); }
-
-void SnapshotMachine::set_items(Part dict, std::size_t begin) {
-  const std::size_t count = parts_.size() - begin;
-  input_.require(count % 2 == 0, "keys and values come in pairs, these are {}", count);
-  for (std::size_t i = begin; i < parts_.size(); i += 2) builder_.set(dict, parts_[i], parts_[i + 1]);
-  parts_.resize(begin);
-}
-
-// Python counts from 0; numbers far beyond what was memoized yet would only take memory.
-void SnapshotMachine::memoize(std::uint64_t index) {
-  input_.require(index <= input_.opcode_at(), "the memo's number {} is beyond what the file has had so far", index);
-  builder_.parts().memoize(index, parts_[top(1)]);
-}
-
-void SnapshotMachine::recall(std::uint64_t index) {
-  const std::optional<Part> part = builder_.parts().recall(index);
-  input_.require(part.has_value(), "the memo has nothing under number {}", index);
-  push(*part);
-}
-
 namespace {
+
+// Says what is wrong with a pickle, and at which byte.
+struct BrokenPickle : InvalidArgument {
+  using InvalidArgument::InvalidArgument;
+};
+
+// The bytes of a pickle, as they arrive, and where in the file each opcode is.
+class PickleInput {
+ public:
+  static constexpr std::size_t kLongestNumber = 1 << 16;  // as text
+  static constexpr std::size_t kMostViewed = 1 << 15;
+
+  explicit PickleInput(InputFile file) : file_(std::move(file)), buffer_(std::size_t{1} << 18) {}
+
+  const std::string& path() const { return file_.path(); }
+  // Returns where the opcode is that was read last.
+  std::size_t opcode_at() const { return opcode_at_; }
+
+  // Each throws BrokenPickle if the file ends before.
+  CACHALOT_FAST_PATH Opcode opcode() {
+    opcode_at_ = position_ + begin_;
+    if (is_at_end()) cut_off("there is no STOP");
+    opcode_ = buffer_[begin_++];
+    return static_cast<Opcode>(static_cast<unsigned char>(opcode_));
+  }
+
+  unsigned char byte() {
+    if (is_at_end()) cut_off("its argument is not all there");
+    return static_cast<unsigned char>(buffer_[begin_++]);
+  }
+
+  // Reads a number of `count` bytes, at most 8, the least significant first.
+  CACHALOT_FAST_PATH std::uint64_t natural(std::size_t count) {
+    static_assert(std::endian::native == std::endian::little);
+    std::uint64_t value = 0;
+    std::memcpy(&value, view(count).data(), count);
+    return value;
+  }
+  // Returns the next bytes, at most kMostViewed, which are valid until the next call.
+  CACHALOT_FAST_PATH std::string_view view(std::size_t count) {
+    if (end_ - begin_ < count) [[unlikely]]
+      gather(count);
+    begin_ += count;
+    return {buffer_.data() + begin_ - count, count};
+  }
+
+  void skip(std::uint64_t count) {
+    while (count > 0) {
+      if (is_at_end()) cut_off(fmt::format("{} bytes of its text are not there", count));
+      const std::size_t some = static_cast<std::size_t>(std::min<std::uint64_t>(count, end_ - begin_));
+      begin_ += some;
+      count -= some;
+    }
+  }
+
+  std::string line(std::size_t longest = kLongestNumber) {
+    std::string all;
+    for (;;) {
+      if (is_at_end()) cut_off("its line does not end");
+      const char* const from = buffer_.data() + begin_;
+      const auto* newline = static_cast<const char*>(std::memchr(from, '\n', end_ - begin_));
+      const std::size_t length = newline == nullptr ? end_ - begin_ : static_cast<std::size_t>(newline - from);
+      require(length <= longest - all.size(), "its line has more than {} bytes", longest);
+      all.append(from, length);
+      begin_ += length + (newline == nullptr ? 0 : 1);
+      if (newline != nullptr) return all;
+    }
+  }
+
+  // Throws BrokenPickle if the file goes on, or was not all there.
+  void require_end() {
+    require(is_at_end(), "the pickle ends, but the file goes on");
+    const std::string trouble = file_.trouble();
+    require(trouble.empty(), "{}", trouble);
+  }
+
+  // Throws BrokenPickle that names the opcode unless `holds`.
+  template <typename... Args>
+  void require(bool holds, fmt::format_string<Args...> rule, Args&&... args) const {
+    if (holds) [[likely]]
+      return;
+    refuse(fmt::format(rule, std::forward<Args>(args)...));
+  }
+
+ private:
+  [[noreturn]] void refuse(std::string_view why) const {
+    throw BrokenPickle(fmt::format("byte {}: opcode {}: {}", opcode_at_, Quoted{{&opcode_, 1}}, why));
+  }
+
+  [[noreturn]] void cut_off(std::string_view how) const {
+    const std::string trouble = file_.trouble();
+    throw BrokenPickle(fmt::format("byte {}: {}", opcode_at_,
+                                   trouble.empty() ? fmt::format("the file is cut off: {}", how) : trouble));
+  }
+
+  bool refill() {
+    position_ += end_;
+    begin_ = 0;
+    end_ = file_.read(buffer_.data(), buffer_.size());
+    return end_ != 0;
+  }
+
+  bool is_at_end() { return begin_ == end_ && !refill(); }
+
+  // Moves what is unread to the front of the buffer and fills what is left of it.
+  void gather(std::size_t count) {
+    const std::size_t unread = end_ - begin_;
+    std::memmove(buffer_.data(), buffer_.data() + begin_, unread);
+    position_ += begin_;
+    begin_ = 0;
+    end_ = unread + file_.read(buffer_.data() + unread, buffer_.size() - unread);
+    if (end_ < count) cut_off(fmt::format("of {} bytes there are {}", count, end_));
+  }
+
+  InputFile file_;
+  std::vector<char> buffer_;
+  std::size_t position_ = 0;  // in the file, of the buffer's front
+  std::size_t begin_ = 0;     // of what is unread in the buffer
+  std::size_t end_ = 0;
+  std::size_t opcode_at_ = 0;
+  char opcode_ = 0;
+};
+
+// The machine of a pickle that makes a history of it while it runs: of what it has read it holds what
+// is not yet complete.
+class SnapshotMachine {
+ public:
+  static constexpr std::size_t kLongestLine = std::size_t{1} << 20;
+
+  SnapshotMachine(PickleInput& input, SnapshotBuilder& builder) : input_(input), builder_(builder) {}
+
+  void push(Part part) {
+    if (parts_.size() == parts_.capacity()) builder_.budget().charge((parts_.size() + 1) * sizeof(Part));
+    parts_.push_back(part);
+  }
+
+  // What is longer than what is kept is passed over.
+  void push_text(std::uint64_t bytes) {
+    const auto kept = static_cast<std::size_t>(std::min<std::uint64_t>(bytes, SnapshotBuilder::kLongestText));
+    const Part text = builder_.text(input_.view(kept));
+    if (bytes > kept) input_.skip(bytes - kept);
+    push(text);
+  }
+
+  void push_text(std::string_view text) { push(builder_.text(text)); }
+
+  void push_bytes(std::uint64_t bytes) {
+    input_.skip(bytes);
+    push(Part::of_id(Part::Kind::bytes, 0));
+  }
+
+  void push_list() { push(builder_.parts().open(Container::Kind::list)); }
+  void push_dict() { push(builder_.parts().open(Container::Kind::dict)); }
+
+  void push_mark() {
+    if (marks_.size() == marks_.capacity()) builder_.budget().charge((marks_.size() + 1) * sizeof(std::size_t));
+    marks_.push_back(parts_.size());
+  }
+
+  // Python takes a mark for a value here.
+  void pop() {
+    if (!marks_.empty() && marks_.back() == parts_.size())
+      marks_.pop_back();
+    else
+      parts_.resize(top(1));
+  }
+
+  void pop_to_mark() { parts_.resize(to_mark()); }
+  void duplicate() { push(parts_[top(1)]); }
+
+  void collect(std::size_t count) { collect_from(top(count)); }
+  void collect_to_mark() { collect_from(to_mark()); }
+
+  void collect_dict_to_mark() {
+    const std::size_t begin = to_mark();
+    const Part dict = builder_.parts().open(Container::Kind::dict);
+    set_items(dict, begin);
+    push(dict);
+  }
+
+  void append() { extend_from(top(1)); }
+  void extend_to_mark() { extend_from(to_mark()); }
+  void set_item() { set_items_from(top(2)); }
+  void set_items_to_mark() { set_items_from(to_mark()); }
+
+  void memoize() { builder_.parts().memoize(parts_[top(1)]); }
+
+  // Python counts from 0; numbers far beyond what was memoized yet would only take memory.
+  void memoize(std::uint64_t index) {
+    input_.require(index <= input_.opcode_at(), "the memo's number {} is beyond what the file has had so far", index);
+    builder_.parts().memoize(index, parts_[top(1)]);
+  }
+
+  void recall(std::uint64_t index) {
+    const std::optional<Part> part = builder_.parts().recall(index);
+    input_.require(part.has_value(), "the memo has nothing under number {}", index);
+    push(*part);
+  }
+
+  void stop() const {
+    input_.require(parts_.size() == 1 && marks_.empty(),
+                   "the pickle ends with {} values and {} marks on its stack, not with one value", parts_.size(),
+                   marks_.size());
+  }
+
+  Part result() const { return parts_.back(); }
+
+ private:
+  // Returns where the `count` parts on the top begin; all are above the last mark.
+  std::size_t top(std::size_t count) const {
+    const std::size_t above = parts_.size() - (marks_.empty() ? 0 : marks_.back());
+    input_.require(above >= count, "it needs {} values, the stack has {}", count, above);
+    return parts_.size() - count;
+  }
+
+  // Returns where the parts above the last mark begin, which goes.
+  std::size_t to_mark() {
+    input_.require(!marks_.empty(), "it needs a mark, there is none");
+    const std::size_t mark = marks_.back();
+    marks_.pop_back();
+    return mark;
+  }
+
+  void collect_from(std::size_t begin) {
+    const Part list = builder_.parts().open(Container::Kind::list);
+    for (std::size_t i = begin; i < parts_.size(); ++i) builder_.append(list, parts_[i]);
+    parts_.resize(begin);
+    push(list);
+  }
+
+  void extend_from(std::size_t begin) {
+    const Part list = below(begin);
+    for (std::size_t i = begin; i < parts_.size(); ++i) builder_.append(list, parts_[i]);
+    parts_.resize(begin);
+  }
+
+  void set_items_from(std::size_t begin) { set_items(below(begin), begin); }
+
+  void set_items(Part dict, std::size_t begin) {
+    const std::size_t count = parts_.size() - begin;
+    input_.require(count % 2 == 0, "keys and values come in pairs, these are {}", count);
+    for (std::size_t i = begin; i < parts_.size(); i += 2) builder_.set(dict, parts_[i], parts_[i + 1]);
+    parts_.resize(begin);
+  }
+
+  // Returns the part below those from `begin` on.
+  Part below(std::size_t begin) const {
+    input_.require(begin > (marks_.empty() ? 0 : marks_.back()), "there is nothing below the values");
+    return parts_[begin - 1];
+  }
+
+  PickleInput& input_;
+  SnapshotBuilder& builder_;
+  std::vector<Part> parts_;
+  std::vector<std::size_t> marks_;  // where they are: so many parts are below
+};
 
 constexpr std::uint64_t kNewestProtocol = 5;
 
@@ -286,6 +402,28 @@ std::string unescaped_string(const PickleInput& input, std::string_view line) {
 }
 
 // --- opcodes
+
+// Returns the name of an opcode that is never carried out, because in Python it would run, or refer to, something
+// outside of the file. nullptr for others.
+const char* refused_name(Opcode opcode) {
+  constexpr std::pair<Opcode, const char*> kRefused[] = {{Opcode::global, "GLOBAL"},
+                                                         {Opcode::stack_global, "STACK_GLOBAL"},
+                                                         {Opcode::reduce, "REDUCE"},
+                                                         {Opcode::inst, "INST"},
+                                                         {Opcode::obj, "OBJ"},
+                                                         {Opcode::newobj, "NEWOBJ"},
+                                                         {Opcode::newobj_ex, "NEWOBJ_EX"},
+                                                         {Opcode::build, "BUILD"},
+                                                         {Opcode::persid, "PERSID"},
+                                                         {Opcode::binpersid, "BINPERSID"},
+                                                         {Opcode::ext1, "EXT1"},
+                                                         {Opcode::ext2, "EXT2"},
+                                                         {Opcode::ext4, "EXT4"},
+                                                         {Opcode::next_buffer, "NEXT_BUFFER"},
+                                                         {Opcode::readonly_buffer, "READONLY_BUFFER"}};
+  const auto found = std::ranges::find(kRefused, opcode, &std::pair<Opcode, const char*>::first);
+  return found == std::end(kRefused) ? nullptr : found->second;
+}
 
 class PickleProgram {
  public:
@@ -486,9 +624,20 @@ class PickleProgram {
 
 }  // namespace
 
-void run_pickle(PickleInput& input, SnapshotMachine& machine) {
-  PickleProgram program(input, machine);
-  while (program.step()) {
+History read_pickle(InputFile file) {
+  const std::string path = file.path();
+  SnapshotBuilder builder(file.memory_limit());
+  PickleInput input(std::move(file));
+  SnapshotMachine machine(input, builder);
+  try {
+    PickleProgram program(input, machine);
+    while (program.step()) {
+    }
+    return builder.finish(machine.result());
+  } catch (const BrokenPickle& broken) {
+    throw InvalidArgument(fmt::format("{}: {}", path, broken.what()));
+  } catch (const InvalidArgument& error) {
+    throw InvalidArgument(fmt::format("{}: byte {}: {}", path, input.opcode_at(), error.what()));
   }
 }
 

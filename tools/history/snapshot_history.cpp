@@ -75,21 +75,6 @@ void require_snapshot(InputFile& file) {
   CACHALOT_REQUIRE(is_snapshot(file), "{}: {}", file.path(), unknown_format(file.begin()));
 }
 
-History of_pickle(InputFile file) {
-  const std::string path = file.path();
-  SnapshotBuilder builder(file.memory_limit());
-  PickleInput input(std::move(file));
-  SnapshotMachine machine(input, builder);
-  try {
-    run_pickle(input, machine);
-    return builder.finish(machine.result());
-  } catch (const BrokenPickle& broken) {
-    throw InvalidArgument(fmt::format("{}: {}", path, broken.what()));
-  } catch (const InvalidArgument& error) {
-    throw InvalidArgument(fmt::format("{}: byte {}: {}", path, input.opcode_at(), error.what()));
-  }
-}
-
 // Takes what nlohmann's parser sees. A list or dict goes into what holds it when it ends. It keeps its own stack and does
 // not recurse, as the parser does not.
 class SnapshotSax : public nlohmann::json_sax<nlohmann::json> {
@@ -191,7 +176,7 @@ History read_snapshot_history(InputFile file) {
   const std::string path = file.path();
   require_snapshot(file);
   const bool is_json = begins_json(file.peek().value_or(0));
-  History history = is_json ? of_json(std::move(file)) : of_pickle(std::move(file));
+  History history = is_json ? of_json(std::move(file)) : read_pickle(std::move(file));
   history.path = path;
   history.format = is_json ? HistoryFormat::torch_json : HistoryFormat::torch_pickle;
   return history;
