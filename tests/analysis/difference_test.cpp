@@ -11,7 +11,6 @@
 #include "tests/analysis/history_builder.h"
 #include "tests/tools/data_files.h"
 #include "tools/analysis/difference.h"
-#include "tools/analysis/frame_matching.h"
 
 namespace cachalot::tools {
 namespace {
