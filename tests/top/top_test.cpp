@@ -13,10 +13,9 @@
 
 #include "tests/top/testing.h"
 #include "tools/descriptor.h"
-#include "tools/text_layout.h"
 #include "tools/live/sample.h"
 #include "tools/live/sample_formats.h"
-#include "tools/live/top_text.h"
+#include "tools/text_layout.h"
 
 namespace cachalot::tools::live {
 namespace {

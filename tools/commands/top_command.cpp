@@ -29,7 +29,6 @@
 #include "tools/live/prometheus_server.h"
 #include "tools/live/sample.h"
 #include "tools/live/sample_formats.h"
-#include "tools/live/top_text.h"
 #include "tools/text_layout.h"
 
 namespace cachalot::tools::live {
