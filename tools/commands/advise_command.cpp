@@ -28,7 +28,6 @@
 #include "tools/output_file.h"
 #include "tools/pages/page_report.h"
 #include "tools/parallel.h"
-#include "tools/progress_bar.h"
 #include "tools/python_program.h"
 #include "tools/simulation.h"
 

@@ -2,7 +2,6 @@
 #include "tools/commands/command.h"
 #include "tools/commands/shared_options.h"
 #include "tools/comparison.h"
-#include "tools/progress_bar.h"
 #include "tools/replay.h"
 
 namespace cachalot::tools {

@@ -16,7 +16,6 @@
 #include "tools/commands/shared_options.h"
 #include "tools/fit.h"
 #include "tools/parallel.h"
-#include "tools/progress_bar.h"
 #include "tools/python_program.h"
 #include "tools/simulation_files.h"
 #include "tools/text_layout.h"

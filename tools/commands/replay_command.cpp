@@ -14,7 +14,6 @@
 #include "policy/option_warnings.h"
 #include "tools/commands/command.h"
 #include "tools/commands/shared_options.h"
-#include "tools/progress_bar.h"
 #include "tools/replay.h"
 #include "tools/text_layout.h"
 

@@ -1,8 +1,10 @@
 #include "tools/commands/shared_options.h"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <cstdio>
 #include <iterator>
 #include <limits>
 #include <utility>
@@ -226,6 +228,27 @@ SimulationOptions simulation_options(const RunOptions& options) {
   simulation.max_steps = options.max_steps;
   simulation.max_seconds = options.max_seconds;
   return simulation;
+}
+
+ProgressBar::ProgressBar(std::string label)
+    : label_(std::move(label)),
+      is_terminal_(isatty(STDERR_FILENO) == 1),
+      next_draw_(Clock::now() + std::chrono::seconds(1)) {}
+
+ProgressBar::~ProgressBar() {
+  if (is_drawn_) std::fputs("\r\033[K", stderr);
+}
+
+void ProgressBar::show(double done) {
+  constexpr std::size_t kWidth = 40;
+  if (!is_terminal_ || Clock::now() < next_draw_) return;
+  const auto filled = static_cast<std::size_t>(std::clamp(done, 0.0, 1.0) * static_cast<double>(kWidth));
+  const std::string bar =
+      fmt::format("\r\033[K{} [{:<{}}] {:3.0f} %", label_, std::string(filled, '='), kWidth, 100 * done);
+  std::fputs(bar.c_str(), stderr);
+  std::fflush(stderr);
+  is_drawn_ = true;
+  next_draw_ = Clock::now() + std::chrono::milliseconds(100);
 }
 
 }  // namespace cachalot::tools

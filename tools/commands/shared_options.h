@@ -1,9 +1,10 @@
-// What several commands have in common: the files that they are given, and the options that say on which devices, for which
-// GPUs and how a program runs.
+// What several commands have in common: the files that they are given, the options that say on which devices, for which GPUs
+// and how a program runs, and the bar that shows how far they are.
 #pragma once
 
 #include <CLI/CLI.hpp>
 
+#include <chrono>
 #include <cstddef>
 #include <new>
 #include <optional>
@@ -98,5 +99,26 @@ void declare_run(CLI::App& app, RunOptions& options);
 
 // Returns them without a program and a GPU. Throws InvalidArgument where they do not agree.
 SimulationOptions simulation_options(const RunOptions& options);
+
+// A bar on the terminal, on standard error, for work that takes longer than a second.
+class ProgressBar {
+ public:
+  // Shows nothing, ever, where standard error is no terminal.
+  explicit ProgressBar(std::string label);
+  ~ProgressBar();  // wipes the bar away
+  ProgressBar(const ProgressBar&) = delete;
+  ProgressBar& operator=(const ProgressBar&) = delete;
+
+  // `done` in [0, 1]. Cheap when called often: draws ten times a second.
+  void show(double done);
+
+ private:
+  using Clock = std::chrono::steady_clock;
+
+  std::string label_;
+  bool is_terminal_;
+  bool is_drawn_ = false;
+  Clock::time_point next_draw_;
+};
 
 }  // namespace cachalot::tools

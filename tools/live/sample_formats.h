@@ -12,8 +12,6 @@
 
 namespace cachalot::tools::live {
 
-// A sample as tables for people.
-//
 // Texts of other processes (commands, tags, names of devices) are shown in ASCII, with everything else escaped: none of them
 // reaches the terminal as a control sequence.
 struct TopView {
@@ -35,8 +33,6 @@ std::string to_text(const Sample& sample, const TopView& view, double interval_s
 
 // Returns the first `rows` lines, each cut to `columns`; escape sequences of styles take no column.
 std::string cut_to_screen(const std::string& text, std::size_t rows, std::size_t columns);
-
-// A sample as JSON and in Prometheus's text format.
 
 // A sample as one JSON object, as `cachalot top --json` prints it (docs/tools/json.md).
 nlohmann::ordered_json to_json(const Sample& sample);
