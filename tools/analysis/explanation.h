@@ -10,7 +10,6 @@
 
 #include "tools/analysis/categories.h"
 #include "tools/analysis/causes.h"
-#include "tools/analysis/oom_message.h"
 #include "tools/analysis/sites.h"
 #include "tools/analysis/timeline.h"
 #include "tools/history/history.h"
