@@ -20,7 +20,7 @@
 #include "base/bytes.h"
 #include "bench/workloads.h"
 #include "cachalot/statistics_publisher.h"
-#include "tools/live/page_reader.h"
+#include "tools/live/sample.h"
 
 namespace cachalot::bench {
 namespace {

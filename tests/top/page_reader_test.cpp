@@ -1,4 +1,4 @@
-#include "tools/live/page_reader.h"
+#include "tools/live/sample.h"
 
 #include <gtest/gtest.h>
 #include <sys/stat.h>

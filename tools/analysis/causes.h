@@ -21,11 +21,7 @@
 
 namespace cachalot::tools {
 
-// PyTorch's message of an out-of-memory error, with what stands around it in a log: a traceback, say.
-
-// What is known of a device beyond PyTorch's memory, by its number.
-
-// Returns the facts of the device; nullptr where there are none.
+// Returns what is known of the device beyond PyTorch's memory; nullptr where there are none.
 inline const DeviceFacts* find_facts(const History& history, int device) {
   const auto found = std::ranges::find(history.facts, device, &DeviceFacts::device);
   return found == history.facts.end() ? nullptr : &*found;
@@ -40,6 +36,7 @@ inline DeviceFacts& facts_of(History& history, int device) {
   return facts;
 }
 
+// PyTorch's message of an out-of-memory error, with what stands around it in a log: a traceback, say.
 // Sizes in bytes, as exact as the message has them: two places behind the point.
 struct OomMessage {
   std::optional<std::uint64_t> requested_bytes;

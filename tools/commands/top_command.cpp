@@ -25,7 +25,6 @@
 #include "cachalot/errors.h"
 #include "tools/commands/command.h"
 #include "tools/descriptor.h"
-#include "tools/live/page_reader.h"
 #include "tools/live/prometheus_server.h"
 #include "tools/live/sample.h"
 #include "tools/live/sample_formats.h"
