@@ -254,23 +254,24 @@ bool PolicyOnTrace::fits(std::size_t bytes) {
   return found->second = completes_on(*trace_, heap_of(policy), bytes);
 }
 
-std::string_view name_of(Policy policy) {
-  constexpr std::array<std::string_view, kPolicyCount> kNames = {"PyTorch", "expandable segments", "page heap"};
-  return kNames[index_of(policy)];
-}
+namespace {
 
-AllocatorPolicy settings_of(Policy policy) {
-  constexpr std::array kHeaps = {AllocatorPolicy::Heap::segments, AllocatorPolicy::Heap::expandable_segments,
-                                 AllocatorPolicy::Heap::pages};
-  static_assert(kHeaps.size() == kPolicyCount);
-  return {.heap = kHeaps[index_of(policy)]};
-}
+struct NamedPolicy {
+  std::string_view name;
+  std::string_view key;
+  AllocatorPolicy::Heap heap;
+};
 
-std::string_view key_of(Policy policy) {
-  constexpr std::array<std::string_view, kPolicyCount> kKeys = {"pytorch", "expandable_segments", "page_heap"};
-  return kKeys[index_of(policy)];
-}
+constexpr std::array<NamedPolicy, kPolicyCount> kNamed = {
+    {{"PyTorch", "pytorch", AllocatorPolicy::Heap::segments},
+     {"expandable segments", "expandable_segments", AllocatorPolicy::Heap::expandable_segments},
+     {"page heap", "page_heap", AllocatorPolicy::Heap::pages}}};
 
+}  // namespace
+
+std::string_view name_of(Policy policy) { return kNamed[index_of(policy)].name; }
+AllocatorPolicy settings_of(Policy policy) { return {.heap = kNamed[index_of(policy)].heap}; }
+std::string_view key_of(Policy policy) { return kNamed[index_of(policy)].key; }
 std::string setting_of(Policy policy) { return line_of(settings_of(policy), kEnoughBytes); }
 
 PolicyFit::PolicyFit(Trace trace)
