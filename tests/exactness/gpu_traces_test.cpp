@@ -19,6 +19,7 @@
 #include "cachalot/caching_allocator.h"
 #include "policy/torch_policy.h"
 #include "tests/exactness/gpu_log.h"
+#include "tests/tools/recorded_figures.h"
 #include "tools/history/history.h"
 
 namespace cachalot {

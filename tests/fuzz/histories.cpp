@@ -3,6 +3,7 @@
 #include "tools/history/history.h"
 
 #include "tests/fuzz/file.h"
+#include "tests/tools/recorded_figures.h"
 #include "tools/history/allocations.h"
 #include "tools/replay.h"
 

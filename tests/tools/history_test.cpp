@@ -14,6 +14,7 @@
 #include "tests/resident_memory.h"
 #include "tests/tools/complaint.h"
 #include "tests/tools/data_files.h"
+#include "tests/tools/recorded_figures.h"
 #include "tests/tools/temporary_file.h"
 #include "tools/history/allocations.h"
 

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "tests/exports/same_history.h"
+#include "tests/tools/recorded_figures.h"
 #include "tests/tools/temporary_file.h"
 #include "tools/advice/recorded_programs.h"
 #include "tools/analysis/checks.h"

@@ -38,7 +38,6 @@ class PickleInput {
 
   explicit PickleInput(InputFile file) : file_(std::move(file)), buffer_(std::size_t{1} << 18) {}
 
-  const std::string& path() const { return file_.path(); }
   // Returns where the opcode is that was read last.
   std::size_t opcode_at() const { return opcode_at_; }
 
