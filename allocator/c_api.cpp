@@ -14,9 +14,9 @@
 #include <vector>
 
 #include "base/check.h"
-#include "base/fork_aware.h"
 #include "base/format.h"
-#include "base/sleeping_mutex.h"
+#include "base/locks.h"
+#include "base/process.h"
 #include "c_api_boundary.h"
 #include "c_api_cached_path.h"
 #include "c_api_environment.h"

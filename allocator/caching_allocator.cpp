@@ -7,8 +7,8 @@
 
 #include "base/bytes.h"
 #include "base/check.h"
-#include "base/fork_aware.h"
 #include "base/format.h"
+#include "base/process.h"
 #include "device/addresses.h"
 #include "groups/allocator_state.h"
 #include "heap/slow_work_range.h"

@@ -4,12 +4,13 @@
 //   supply      serves a request that no free block serves, by the growth of its pool
 //   the rest    serves what the program asks beside memory; each part locks by itself
 //
-// allocator/README.md has the picture, base/device_lock.h the rules of locks.
+// allocator/README.md has the picture, base/locks.h the rules of locks.
 #pragma once
 
 #include <memory>
 
 #include "cachalot/options.h"
+#include "device/sharing.h"
 #include "fast_path.h"
 #include "growth/cache_level.h"
 #include "growth/checkpoints.h"
@@ -24,7 +25,6 @@
 #include "heap/pending_frees.h"
 #include "heap/private_pools.h"
 #include "heap/saved_memory.h"
-#include "heap/shared_handles.h"
 #include "heap/stream_clocks.h"
 #include "heap/stream_registry.h"
 #include "heap/uncached.h"

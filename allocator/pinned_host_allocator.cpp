@@ -7,7 +7,6 @@
 #include "base/bytes.h"
 #include "base/check.h"
 #include "base/format.h"
-#include "device/pin_timer.h"
 #include "device/pinned_host_memory.h"
 
 CACHALOT_BEGIN

@@ -8,7 +8,6 @@
 
 #include "cachalot/errors.h"
 #include "device/cuda_driver.h"
-#include "device/cuda_relaxed_capture.h"
 #include "kernels/batch.h"
 
 CACHALOT_BEGIN

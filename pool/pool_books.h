@@ -16,7 +16,7 @@
 #include <optional>
 #include <utility>
 
-#include "base/mutex.h"
+#include "base/locks.h"
 #include "cachalot/tensor_pool.h"
 #include "free_slots.h"
 #include "pool_figures.h"

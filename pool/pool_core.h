@@ -15,7 +15,7 @@
 
 #include "base/bytes.h"
 #include "base/check.h"
-#include "base/fork_aware.h"
+#include "base/process.h"
 #include "cachalot/tensor_pool.h"
 #include "pool_books.h"
 #include "pool_search.h"

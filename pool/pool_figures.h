@@ -8,7 +8,7 @@
 #include <string>
 
 #include "base/bytes.h"
-#include "base/thread_sum.h"
+#include "base/thread_local_state.h"
 #include "cachalot/tensor_pool.h"
 #include "slots.h"
 

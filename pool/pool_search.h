@@ -16,7 +16,7 @@
 #include <optional>
 #include <vector>
 
-#include "base/mutex.h"
+#include "base/locks.h"
 #include "pool_books.h"
 #include "slots.h"
 #include "thread_stacks.h"

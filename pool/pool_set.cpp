@@ -8,9 +8,9 @@
 
 #include "base/bytes.h"
 #include "base/check.h"
-#include "base/fork_aware.h"
 #include "base/format.h"
-#include "base/mutex.h"
+#include "base/locks.h"
+#include "base/process.h"
 #include "pool_core.h"
 
 CACHALOT_BEGIN

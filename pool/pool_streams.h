@@ -11,7 +11,7 @@
 #include <unordered_map>
 #include <utility>
 
-#include "base/mutex.h"
+#include "base/locks.h"
 #include "cachalot/device.h"
 #include "slots.h"
 #include "streams/stream_order.h"

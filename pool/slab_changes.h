@@ -4,7 +4,7 @@
 
 #include <cstddef>
 
-#include "base/mutex.h"
+#include "base/locks.h"
 #include "cachalot/tensor_pool.h"
 #include "pool_books.h"
 

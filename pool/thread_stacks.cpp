@@ -4,9 +4,9 @@
 #include <new>
 #include <utility>
 
-#include "base/asymmetric_fence.h"
 #include "base/bytes.h"
 #include "base/format.h"
+#include "base/thread_local_state.h"
 
 CACHALOT_BEGIN
 

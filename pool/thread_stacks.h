@@ -18,9 +18,7 @@
 
 #include "base/bytes.h"
 #include "base/check.h"
-#include "base/recallable.h"
-#include "base/thread_parts.h"
-#include "base/thread_sum.h"
+#include "base/thread_local_state.h"
 #include "free_slots.h"
 #include "pool_figures.h"
 #include "slots.h"

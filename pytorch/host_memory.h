@@ -8,7 +8,7 @@
 #include <new>
 #include <vector>
 
-#include "base/fork_aware.h"
+#include "base/process.h"
 #include "cachalot/pinned_host_allocator.h"
 #include "cachalot/pool_id.h"
 #include "pytorch/host_plug.h"

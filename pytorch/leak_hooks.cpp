@@ -10,7 +10,7 @@
 #include <utility>
 
 #include "base/check.h"
-#include "base/fork_aware.h"
+#include "base/process.h"
 #include "cachalot/allocation_track.h"
 #include "cachalot/leak_detector.h"
 #include "pytorch/export.h"

@@ -10,7 +10,7 @@
 #include <unordered_map>
 #include <utility>
 
-#include "base/fork_aware.h"
+#include "base/process.h"
 #include "cachalot/tensor_pool.h"
 
 namespace cachalot {

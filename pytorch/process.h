@@ -8,7 +8,7 @@
 #include <string>
 #include <string_view>
 
-#include "base/fork_aware.h"
+#include "base/process.h"
 #include "cachalot/caching_allocator.h"
 #include "pytorch/plug.h"
 

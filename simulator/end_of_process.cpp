@@ -11,7 +11,7 @@
 #include <ctime>
 #include <thread>
 
-#include "base/blocked_signals.h"
+#include "base/process.h"
 
 namespace cachalot::simulator {
 

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "base/bytes.h"
-#include "base/mutex.h"
+#include "base/locks.h"
 #include "device/cuda_codes.h"
 
 namespace cachalot::simulator {

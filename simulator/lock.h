@@ -5,7 +5,7 @@
 // with a reference to the lock in each of them. process.h has the order of locks.
 #pragma once
 
-#include "base/mutex.h"
+#include "base/locks.h"
 
 // The lock is held, throughout.
 #define CACHALOT_LOCKED CACHALOT_REQUIRES(process_mutex)

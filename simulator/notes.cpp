@@ -4,7 +4,7 @@
 #include <string>
 
 #include "base/format.h"
-#include "base/mutex.h"
+#include "base/locks.h"
 
 namespace cachalot::simulator {
 

@@ -3,7 +3,7 @@
 #include <cstdlib>
 #include <unordered_map>
 
-#include "base/mutex.h"
+#include "base/locks.h"
 #include "simulator/calls.h"
 #include "simulator/kernels.h"
 

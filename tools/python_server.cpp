@@ -16,8 +16,8 @@
 #include <thread>
 #include <utility>
 
-#include "base/argument_vector.h"
 #include "base/check.h"
+#include "base/process.h"
 #include "cachalot/errors.h"
 
 namespace cachalot::tools {

@@ -22,8 +22,8 @@
 #include <system_error>
 #include <thread>
 
-#include "base/argument_vector.h"
 #include "base/check.h"
+#include "base/process.h"
 #include "tools/fork_server.h"
 #include "tools/python_program.h"
 

@@ -1,9 +1,10 @@
-// Bits, choices without a branch, and the pause of a loop that waits.
+// Bits, powers of two, choices without a branch, and the pause of a loop that waits.
 //
 // std::countr_zero and its kin define the result for 0, which costs a test and a move on processors
 // without the newer instructions; here the word must have a bit set.
 #pragma once
 
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 
@@ -11,6 +12,10 @@
 
 CACHALOT_BEGIN
 
+// Bits, choices without a branch, and the pause of a loop that waits.
+//
+// std::countr_zero and its kin define the result for 0, which costs a test and a move on processors
+// without the newer instructions; here the word must have a bit set.
 inline std::size_t lowest_bit(std::uint64_t word) { return static_cast<std::size_t>(__builtin_ctzll(word)); }
 inline std::size_t highest_bit(std::uint64_t word) { return static_cast<std::size_t>(63 ^ __builtin_clzll(word)); }
 
@@ -50,5 +55,19 @@ inline std::uint64_t lesser(std::uint64_t a, std::uint64_t b) {
   return a < b ? a : b;
 #endif
 }
+
+// A size that is a power of two: multiples of it are found by shifts, where a division would take tens of cycles.
+class PowerOfTwo {
+ public:
+  explicit constexpr PowerOfTwo(std::size_t bytes) : shift_(std::countr_zero(bytes)) {}
+  constexpr std::size_t bytes() const { return std::size_t{1} << shift_; }
+  constexpr std::size_t whole_in(std::size_t bytes) const { return bytes >> shift_; }
+  constexpr std::size_t down(std::size_t bytes) const { return bytes >> shift_ << shift_; }
+  // The caller has checked that adding one does not overflow.
+  constexpr std::size_t up(std::size_t bytes) const { return down(bytes + this->bytes() - 1); }
+
+ private:
+  int shift_;
+};
 
 CACHALOT_END

@@ -11,7 +11,6 @@
 
 #include "base/bits.h"
 #include "base/check.h"
-#include "base/power_of_two.h"
 #include "blocks/block.h"
 
 CACHALOT_BEGIN

@@ -22,7 +22,6 @@
 #include "base/bits.h"
 #include "base/bytes.h"
 #include "base/check.h"
-#include "base/power_of_two.h"
 #include "blocks/bin.h"
 #include "blocks/bin_nodes.h"
 #include "blocks/block.h"

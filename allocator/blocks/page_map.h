@@ -22,8 +22,8 @@
 
 #include "base/bytes.h"
 #include "base/check.h"
+#include "base/locks.h"
 #include "base/metadata_memory.h"
-#include "base/sleeping_mutex.h"
 #include "blocks/block.h"
 
 CACHALOT_BEGIN

@@ -14,7 +14,7 @@
 
 #include "base/bytes.h"
 #include "base/check.h"
-#include "base/mutex.h"
+#include "base/locks.h"
 #include "blocks/block.h"
 
 CACHALOT_BEGIN

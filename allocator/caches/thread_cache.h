@@ -23,8 +23,7 @@
 
 #include "base/bytes.h"
 #include "base/check.h"
-#include "base/recallable.h"
-#include "base/thread_sum.h"
+#include "base/thread_local_state.h"
 #include "blocks/block.h"
 #include "caches/depot.h"
 #include "observe/counters.h"

@@ -27,8 +27,8 @@
 #include <vector>
 
 #include "base/check.h"
-#include "base/device_lock.h"
-#include "base/thread_parts.h"
+#include "base/locks.h"
+#include "base/thread_local_state.h"
 #include "blocks/block_pool.h"
 #include "caches/depot.h"
 #include "caches/hot_cache.h"

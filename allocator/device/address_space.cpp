@@ -6,7 +6,7 @@
 
 #include "base/bytes.h"
 #include "base/format.h"
-#include "base/mutex.h"
+#include "base/locks.h"
 
 CACHALOT_BEGIN
 namespace {

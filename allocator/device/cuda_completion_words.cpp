@@ -4,7 +4,6 @@
 #include <cstring>
 
 #include "device/cuda_driver.h"
-#include "device/cuda_relaxed_capture.h"
 
 CACHALOT_BEGIN
 

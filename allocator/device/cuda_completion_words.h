@@ -12,8 +12,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "base/mutex.h"
-#include "base/sleeping_mutex.h"
+#include "base/locks.h"
 #include "cachalot/device.h"
 
 CACHALOT_BEGIN

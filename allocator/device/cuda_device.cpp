@@ -2,16 +2,72 @@
 
 #include <chrono>
 #include <cstring>
-#include <vector>
 
 #include "cachalot/errors.h"
 #include "device/cuda_codes.h"
 #include "device/cuda_completion_words.h"
 #include "device/cuda_driver.h"
 #include "device/cuda_handle_form.h"
-#include "device/cuda_memory_form.h"
 
 CACHALOT_BEGIN
+
+namespace {
+
+// The number of the calling thread's current context.
+CUresult id_of_current_context(std::uint64_t& id) {
+  unsigned long long number = 1;
+  const bool has_ids = driver().context_get_id != nullptr;
+  const CUresult result = has_ids ? driver().context_get_id(nullptr, &number) : CUDA_SUCCESS;
+  id = number;
+  return result;
+}
+
+}  // namespace
+
+bool CudaContext::is_current() const {
+  const std::uint64_t first = id();
+  if (first == 0) return false;
+  CUcontext current = nullptr;
+  if (driver().context_get_current(&current) != CUDA_SUCCESS || current != handle_.load()) return false;
+  std::uint64_t now = 0;
+  return id_of_current_context(now) == CUDA_SUCCESS && now == first;
+}
+
+void CudaContext::push() {
+  const CUresult result = driver().context_push(handle());
+  if (result == CUDA_ERROR_INVALID_CONTEXT || result == CUDA_ERROR_CONTEXT_IS_DESTROYED) throw_reset();
+  check("cuCtxPushCurrent", result);
+  if (is_in_its_life()) return;
+  pop();
+  throw_reset();
+}
+
+void CudaContext::pop() {
+  CUcontext popped = nullptr;
+  driver().context_pop(&popped);
+}
+
+CUctx_st* CudaContext::handle() {
+  if (CUcontext known = handle_.load(std::memory_order_acquire)) return known;
+  const Lock lock(making_);
+  if (CUcontext known = handle_.load(std::memory_order_relaxed)) return known;
+  CUdevice device = 0;
+  check("cuDeviceGet", driver().device_get(&device, ordinal_));
+  CUcontext made = nullptr;
+  check("cuDevicePrimaryCtxRetain", driver().primary_context_retain(&made, device));
+  handle_.store(made, std::memory_order_release);
+  return made;
+}
+
+// The first context that is asked about is the one: everything is made in it.
+bool CudaContext::is_in_its_life() {
+  std::uint64_t now = 0;
+  if (id_of_current_context(now) != CUDA_SUCCESS) return false;
+  std::uint64_t first = 0;
+  return id_.compare_exchange_strong(first, now, std::memory_order_acq_rel) || first == now;
+}
+
+void CudaContext::throw_reset() const { throw DeviceReset(ordinal_); }
 
 namespace {
 
@@ -146,6 +202,421 @@ std::vector<std::shared_ptr<Device>> cuda_devices() {
   devices.reserve(static_cast<std::size_t>(count));
   for (int ordinal = 0; ordinal < count; ++ordinal) devices.push_back(std::make_shared<CudaDevice>(ordinal));
   return devices;
+}
+
+// A GPU's memory: calls that allocate, map, copy and share it.
+
+namespace {
+
+// Whether a call that allocates found no memory; throws its other errors, among them those of earlier work on the
+// device.
+bool lacks_memory(const char* call, CUresult result) {
+  if (result == CUDA_ERROR_OUT_OF_MEMORY) return true;
+  check(call, result);
+  return false;
+}
+
+}  // namespace
+
+MemoryInfo CudaDevice::memory_info() {
+  const CudaContext::Current current(context_);
+  MemoryInfo info;
+  check("cuMemGetInfo", driver().memory_info(&info.free_bytes, &info.total_bytes));
+  if (host_memory_file_.empty()) return info;
+  return with_available_bytes(info, available_host_bytes(host_memory_file_));
+}
+
+bool CudaDevice::exceeds_host_memory(std::size_t bytes) const {
+  if (host_memory_file_.empty()) return false;
+  const std::optional<std::size_t> available = available_host_bytes(host_memory_file_);
+  return available && bytes > *available;
+}
+
+std::optional<Address> CudaDevice::malloc(std::size_t bytes) {
+  constexpr auto kCall = "cuMemAlloc";
+  const CudaContext::Current current(context_);
+  const RelaxedCapture relaxed;
+  CUdeviceptr address = 0;
+  if (exceeds_host_memory(bytes)) return std::nullopt;
+  if (lacks_memory(kCall, driver().memory_alloc(&address, bytes))) return std::nullopt;
+  return static_cast<Address>(address);
+}
+
+void CudaDevice::free(Address address) {
+  constexpr auto kCall = "cuMemFree";
+  if (address == 0) check(kCall, CUDA_ERROR_INVALID_VALUE);  // CUDA would do nothing
+  const CudaContext::Current current(context_);
+  // cuMemFree may wait for work on the device, by its documentation; the allocator counts on it.
+  check("cuCtxSynchronize", driver().context_synchronize());
+  check(kCall, driver().memory_free(address));
+}
+
+// A device that has no pools says so with CUDA_ERROR_NOT_SUPPORTED.
+std::optional<Address> CudaDevice::malloc_async(std::size_t bytes, Stream stream) {
+  constexpr auto kCall = "cuMemAllocAsync";
+  if (driver().memory_alloc_async == nullptr) return malloc(bytes);
+  const CudaContext::Current current(context_);
+  CUdeviceptr address = 0;
+  if (exceeds_host_memory(bytes)) return std::nullopt;
+  if (lacks_memory(kCall, driver().memory_alloc_async(&address, bytes, stream))) return std::nullopt;
+  return static_cast<Address>(address);
+}
+
+void CudaDevice::free_async(Address address, Stream stream) {
+  if (driver().memory_free_async == nullptr) return free(address);
+  const CudaContext::Current current(context_);
+  check("cuMemFreeAsync", driver().memory_free_async(address, stream));
+}
+
+void CudaDevice::require_virtual_memory(const char* call) const {
+  if (!properties_.virtual_memory) check(call, CUDA_ERROR_NOT_SUPPORTED);
+}
+
+std::optional<Address> CudaDevice::reserve(std::size_t bytes) {
+  constexpr auto kCall = "cuMemAddressReserve";
+  require_virtual_memory(kCall);
+  const CudaContext::Current current(context_);
+  CUdeviceptr address = 0;
+  const CUresult result = driver().address_reserve(&address, bytes, 0, 0, 0);
+  if (result == CUDA_ERROR_OUT_OF_MEMORY) return std::nullopt;
+  check(kCall, result);
+  return static_cast<Address>(address);
+}
+
+void CudaDevice::unreserve(Address address, std::size_t bytes) {
+  require_virtual_memory("cuMemAddressFree");
+  const CudaContext::Current current(context_);
+  check("cuMemAddressFree", driver().address_free(address, bytes));
+}
+
+std::optional<MemoryHandle> CudaDevice::create(std::size_t bytes) {
+  constexpr auto kCall = "cuMemCreate";
+  require_virtual_memory(kCall);
+  const CudaContext::Current current(context_);
+  const std::optional<HandleForm> form = form_->working(properties_.page_bytes);
+  if (!form || exceeds_host_memory(bytes)) return std::nullopt;
+  const CUmemAllocationProp properties = allocation_properties(ordinal_, *form);
+  CUmemGenericAllocationHandle handle = 0;
+  if (lacks_memory(kCall, driver().create(&handle, bytes, &properties, 0))) return std::nullopt;
+  return handle;
+}
+
+void CudaDevice::release(MemoryHandle handle) {
+  require_virtual_memory("cuMemRelease");
+  const CudaContext::Current current(context_);
+  check("cuMemRelease", driver().release(handle));
+}
+
+void CudaDevice::map(Address address, std::size_t bytes, MemoryHandle handle) {
+  require_virtual_memory("cuMemMap");
+  const CudaContext::Current current(context_);
+  check("cuMemMap", driver().map(address, bytes, 0, handle, 0));
+}
+
+void CudaDevice::unmap(Address address, std::size_t bytes) {
+  require_virtual_memory("cuMemUnmap");
+  const CudaContext::Current current(context_);
+  check("cuMemUnmap", driver().unmap(address, bytes));
+}
+
+void CudaDevice::set_access(Address address, std::size_t bytes, const std::vector<int>& peers) {
+  require_virtual_memory("cuMemSetAccess");
+  const CudaContext::Current current(context_);
+  const CUmemAccessDesc access = access_of(ordinal_);
+  if (peers.empty()) return check("cuMemSetAccess", driver().set_access(address, bytes, &access, 1));
+  std::vector<CUmemAccessDesc> all(1 + peers.size(), access);
+  for (std::size_t i = 0; i < peers.size(); ++i) all[1 + i].location.id = peers[i];
+  check("cuMemSetAccess", driver().set_access(address, bytes, all.data(), all.size()));
+}
+
+// By fabric where that works, which reaches further. A handle of both kinds may still be exported by one alone.
+ShareableHandle CudaDevice::export_handle(MemoryHandle handle) {
+  constexpr auto kCall = "cuMemExportToShareableHandle";
+  require_virtual_memory(kCall);
+  const CudaContext::Current current(context_);
+  CUmemAllocationProp properties{};
+  check("cuMemGetAllocationPropertiesFromHandle", driver().get_properties(&properties, handle));
+  ShareableHandle shared;
+  if ((properties.requestedHandleTypes & CU_MEM_HANDLE_TYPE_FABRIC) != 0) {
+    static_assert(sizeof(CUmemFabricHandle) == sizeof(shared.fabric));
+    shared.kind = ShareableHandle::Kind::fabric;
+    const CUresult result = driver().export_handle(shared.fabric.data(), handle, CU_MEM_HANDLE_TYPE_FABRIC, 0);
+    if (result == CUDA_SUCCESS) return shared;
+    if ((properties.requestedHandleTypes & CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) == 0) check(kCall, result);
+  }
+  shared.kind = ShareableHandle::Kind::descriptor;
+  check(kCall, driver().export_handle(&shared.descriptor, handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
+  return shared;
+}
+
+MemoryHandle CudaDevice::import_handle(const ShareableHandle& shared) {
+  constexpr auto kCall = "cuMemImportFromShareableHandle";
+  require_virtual_memory(kCall);
+  const CudaContext::Current current(context_);
+  const bool is_fabric = shared.kind == ShareableHandle::Kind::fabric;
+  auto fabric = shared.fabric;
+  void* const what = is_fabric ? static_cast<void*>(fabric.data())
+                               : reinterpret_cast<void*>(static_cast<std::intptr_t>(shared.descriptor));
+  CUmemGenericAllocationHandle handle = 0;
+  check(kCall, driver().import_handle(
+                   &handle, what, is_fabric ? CU_MEM_HANDLE_TYPE_FABRIC : CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR));
+  return handle;
+}
+
+// The peer's context stays for good where this has succeeded, as those of devices do.
+void CudaDevice::enable_peer_access(int peer) {
+  constexpr auto kCall = "cuCtxEnablePeerAccess";
+  if (peer == ordinal_) check(kCall, CUDA_ERROR_INVALID_DEVICE);
+  const CudaContext::Current current(context_);
+  CUdevice device = 0;
+  check("cuDeviceGet", driver().device_get(&device, peer));
+  CUcontext peers = nullptr;
+  check("cuDevicePrimaryCtxRetain", driver().primary_context_retain(&peers, device));
+  const CUresult result = driver().context_enable_peer(peers, 0);
+  if (result == CUDA_SUCCESS) return;
+  driver().primary_context_release(device);
+  if (result != CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED) check(kCall, result);
+}
+
+// Portable: whichever context is current when it is used, or none.
+void* CudaDevice::host_malloc(std::size_t bytes) {
+  constexpr auto kCall = "cuMemHostAlloc";
+  if (bytes == 0) check(kCall, CUDA_ERROR_INVALID_VALUE);  // CUDA may return a null pointer
+  const CudaContext::Current current(context_);
+  const RelaxedCapture relaxed;
+  void* memory = nullptr;
+  return lacks_memory(kCall, driver().host_alloc(&memory, bytes, CU_MEMHOSTALLOC_PORTABLE)) ? nullptr : memory;
+}
+
+void CudaDevice::host_free(void* memory) {
+  constexpr auto kCall = "cuMemFreeHost";
+  if (memory == nullptr) check(kCall, CUDA_ERROR_INVALID_VALUE);  // CUDA may do nothing
+  const CudaContext::Current current(context_);
+  const RelaxedCapture relaxed;
+  check(kCall, driver().host_free(memory));
+}
+
+void CudaDevice::copy_to_host(void* to, Address from, std::size_t bytes) {
+  const CudaContext::Current current(context_);
+  check("cuMemcpyDtoH", driver().copy_to_host(to, from, bytes));
+}
+
+void CudaDevice::copy_from_host(Address to, const void* from, std::size_t bytes) {
+  const CudaContext::Current current(context_);
+  check("cuMemcpyHtoD", driver().copy_from_host(to, from, bytes));
+}
+
+void CudaDevice::fill(Address address, unsigned char value, std::size_t bytes, Stream stream) {
+  constexpr auto kCall = "cuMemsetD8Async";
+  if (bytes == 0) check(kCall, CUDA_ERROR_INVALID_VALUE);  // CUDA may do nothing
+  const CudaContext::Current current(context_);
+  check(kCall, driver().fill_async(address, value, bytes, stream));
+}
+
+IpcHandle CudaDevice::ipc_export(Address address) {
+  const CudaContext::Current current(context_);
+  CUipcMemHandle cuda{};
+  check("cuIpcGetMemHandle", driver().ipc_get(&cuda, address));
+  IpcHandle handle;
+  static_assert(sizeof(cuda) == sizeof(handle.bytes));
+  std::memcpy(handle.bytes, &cuda, sizeof(cuda));
+  return handle;
+}
+
+Address CudaDevice::ipc_import(const IpcHandle& handle) {
+  const CudaContext::Current current(context_);
+  CUipcMemHandle cuda{};
+  std::memcpy(&cuda, handle.bytes, sizeof(cuda));
+  CUdeviceptr address = 0;
+  check("cuIpcOpenMemHandle", driver().ipc_open(&address, cuda, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS));
+  return static_cast<Address>(address);
+}
+
+void CudaDevice::ipc_close(Address address) {
+  const CudaContext::Current current(context_);
+  check("cuIpcCloseMemHandle", driver().ipc_close(address));
+}
+
+// A GPU's work: calls of streams, events and captures.
+
+namespace {
+
+bool is_capturing(Stream stream, cuuint64_t& id) {
+  CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+  const CUresult result = driver().stream_get_capture_info(stream, &status, &id);
+  // The legacy default stream, while another captures.
+  if (result == CUDA_ERROR_STREAM_CAPTURE_IMPLICIT) return false;
+  check("cuStreamGetCaptureInfo", result);
+  return status != CU_STREAM_CAPTURE_STATUS_NONE;
+}
+
+// Null, cudaStreamLegacy and cudaStreamPerThread.
+bool is_named_by_context(Stream stream) {
+  return stream == nullptr || stream == CU_STREAM_LEGACY || stream == CU_STREAM_PER_THREAD;
+}
+
+// The stream's context where that is not the current one; null for a stream of the current context, and for one that is
+// no more.
+CUcontext other_context_of(Stream stream) {
+  CUcontext current = nullptr;
+  CUcontext owner = nullptr;
+  check("cuCtxGetCurrent", driver().context_get_current(&current));
+  if (driver().stream_get_context(stream, &owner) != CUDA_SUCCESS || owner == current) return nullptr;
+  return owner;
+}
+
+template <typename Calls>
+void in_context(CUcontext context, Calls&& calls) {
+  check("cuCtxPushCurrent", driver().context_push(context));
+  struct Pop {
+    ~Pop() {
+      CUcontext popped = nullptr;
+      driver().context_pop(&popped);
+    }
+  } const pop;
+  calls();
+}
+
+// A stream of the current context. What is queued on it is done after it was destroyed, too.
+class TemporaryStream {
+ public:
+  TemporaryStream() { check("cuStreamCreate", driver().stream_create(&stream_, CU_STREAM_NON_BLOCKING)); }
+  ~TemporaryStream() { driver().stream_destroy(stream_); }
+  TemporaryStream(const TemporaryStream&) = delete;
+  TemporaryStream& operator=(const TemporaryStream&) = delete;
+
+  CUstream get() const { return stream_; }
+
+ private:
+  CUstream stream_ = nullptr;
+};
+
+// An event of any context. Waits for it that are queued are kept after it was destroyed, too.
+class TemporaryEvent {
+ public:
+  explicit TemporaryEvent(CUcontext context) : context_(context) {
+    in_context(context_, [&] { check("cuEventCreate", driver().event_create(&event_, CU_EVENT_DISABLE_TIMING)); });
+  }
+  ~TemporaryEvent() { driver().event_destroy(event_); }
+  TemporaryEvent(const TemporaryEvent&) = delete;
+  TemporaryEvent& operator=(const TemporaryEvent&) = delete;
+
+  CUevent get() const { return event_; }
+  void record(Stream stream) const {
+    in_context(context_, [&] { check("cuEventRecord", driver().event_record(event_, stream)); });
+  }
+
+ private:
+  CUcontext context_;
+  CUevent event_ = nullptr;
+};
+
+}  // namespace
+
+// Addresses tell CUDA the kind.
+void CudaDevice::copy(CopyKind /*kind*/, Address to, Address from, std::size_t bytes, Stream stream) {
+  constexpr auto kCall = "cuMemcpyAsync";
+  if (bytes == 0) check(kCall, CUDA_ERROR_INVALID_VALUE);  // CUDA may do nothing
+  const CudaContext::Current current(context_);
+  check(kCall, driver().copy_async(to, from, bytes, stream));
+}
+
+// A stream may be of another context of this device.
+bool CudaDevice::has_stream(Stream stream) {
+  if (is_named_by_context(stream)) return true;
+  const CudaContext::Current current(context_);
+  CUcontext owner = nullptr;
+  check("cuStreamGetCtx", driver().stream_get_context(stream, &owner));
+  CUdevice device = 0;
+  in_context(owner, [&] { check("cuCtxGetDevice", driver().context_get_device(&device)); });
+  return device == ordinal_;
+}
+
+Event CudaDevice::event_create() {
+  const CudaContext::Current current(context_);
+  const RelaxedCapture relaxed;
+  CUevent event = nullptr;
+  check("cuEventCreate", driver().event_create(&event, CU_EVENT_DISABLE_TIMING));
+  return event;
+}
+
+void CudaDevice::event_destroy(Event event) {
+  const CudaContext::Current current(context_);
+  check("cuEventDestroy", driver().event_destroy(event));
+}
+
+// The handles that name another stream in each context mean that of this one; a stream of the program tells without.
+std::uint64_t CudaDevice::stream_id(Stream stream) {
+  if (driver().stream_get_id == nullptr) return 0;
+  unsigned long long id = 0;
+  if (!is_named_by_context(stream) && driver().stream_get_id(stream, &id) == CUDA_SUCCESS) return id;
+  const CudaContext::Current current(context_);
+  check("cuStreamGetId", driver().stream_get_id(stream, &id));
+  return id;
+}
+
+void CudaDevice::event_record(Event event, Stream stream) {
+  constexpr auto kCall = "cuEventRecord";
+  const CudaContext::Current current(context_);
+  const CUresult result = driver().event_record(event, stream);
+  // The stream is of another context, or is no more.
+  if (result == CUDA_ERROR_INVALID_HANDLE) {
+    if (CUcontext owner = other_context_of(stream)) return record_across_contexts(event, stream, owner);
+  }
+  check(kCall, result);
+  cuuint64_t capture = 0;
+  if (words_ && !is_capturing(stream, capture)) words_->advance(stream);
+}
+
+// CUDA records an event on streams of the event's own context alone. So a stream of this device waits for an event of
+// the other context, and has our event behind that.
+void CudaDevice::record_across_contexts(Event event, Stream stream, CUctx_st* owner) {
+  cuuint64_t capture = 0;
+  if (is_capturing(stream, capture)) check("cuEventRecord", CUDA_ERROR_STREAM_CAPTURE_ISOLATION);
+  if (words_) words_->give_up(stream);  // its word would tell of the stream, before our event is done
+  const RelaxedCapture relaxed;
+  const TemporaryStream bridge;
+  const TemporaryEvent theirs(owner);
+  theirs.record(stream);
+  check("cuStreamWaitEvent", driver().stream_wait_event(bridge.get(), theirs.get(), CU_EVENT_WAIT_DEFAULT));
+  check("cuEventRecord", driver().event_record(event, bridge.get()));
+}
+
+// Events that were not recorded in a capture may be asked while others capture, in relaxed mode alone: CUDA else spoils
+// the captures of all threads that capture in global mode.
+bool CudaDevice::event_query(Event event) {
+  const CudaContext::Current current(context_);
+  const RelaxedCapture relaxed;
+  const CUresult result = driver().event_query(event);
+  if (result == CUDA_ERROR_NOT_READY) return false;
+  check("cuEventQuery", result);
+  return true;
+}
+
+void CudaDevice::event_synchronize(Event event) {
+  const CudaContext::Current current(context_);
+  check("cuEventSynchronize", driver().event_synchronize(event));
+}
+
+std::optional<std::uint64_t> CudaDevice::completion_hint(Stream stream) {
+  return words_ ? words_->read(stream) : std::nullopt;
+}
+
+void CudaDevice::stream_wait(Stream stream, Event event) {
+  const CudaContext::Current current(context_);
+  check("cuStreamWaitEvent", driver().stream_wait_event(stream, event, CU_EVENT_WAIT_DEFAULT));
+}
+
+CaptureStatus CudaDevice::capture_status(Stream stream) {
+  const CudaContext::Current current(context_);
+  cuuint64_t id = 0;
+  const bool capturing = is_capturing(stream, id);
+  return {.capturing = capturing, .id = capturing ? id : 0};
+}
+
+void CudaDevice::synchronize() {
+  const CudaContext::Current current(context_);
+  check("cuCtxSynchronize", driver().context_synchronize());
 }
 
 CACHALOT_END

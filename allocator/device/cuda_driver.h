@@ -122,4 +122,17 @@ const CudaDriver& driver();
 // Throws the failure of one of the driver's functions as CudaError. Does nothing for CUDA_SUCCESS.
 void check(const char* call, CUresult result);
 
+// Lets the calling thread allocate, for a scope, while some stream captures: the memory is the caller's business, not the
+// graph's.
+class RelaxedCapture {
+ public:
+  RelaxedCapture() { check("cuThreadExchangeStreamCaptureMode", driver().exchange_capture_mode(&mode_)); }
+  ~RelaxedCapture() { driver().exchange_capture_mode(&mode_); }
+  RelaxedCapture(const RelaxedCapture&) = delete;
+  RelaxedCapture& operator=(const RelaxedCapture&) = delete;
+
+ private:
+  CUstreamCaptureMode mode_ = CU_STREAM_CAPTURE_MODE_RELAXED;
+};
+
 CACHALOT_END

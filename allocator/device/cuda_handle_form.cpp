@@ -4,8 +4,6 @@
 
 #include "cachalot/errors.h"
 #include "device/cuda_driver.h"
-#include "device/cuda_memory_form.h"
-#include "device/cuda_relaxed_capture.h"
 
 CACHALOT_BEGIN
 

@@ -9,7 +9,8 @@
 #include <cstddef>
 #include <optional>
 
-#include "base/sleeping_mutex.h"
+#include "base/locks.h"
+#include "device/cuda_driver.h"
 
 CACHALOT_BEGIN
 
@@ -42,5 +43,24 @@ class CudaHandleForm {
   HandleForm form_;       // … read without, but only once it is known: constant then
   std::atomic<bool> is_known_{false};
 };
+
+// The driver's descriptions of physical memory of a device, and of access by a device.
+inline CUmemAllocationProp allocation_properties(int ordinal, HandleForm form) {
+  CUmemAllocationProp properties{};
+  properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+  properties.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+  properties.location.id = ordinal;
+  properties.requestedHandleTypes = static_cast<CUmemAllocationHandleType>(form.kinds);
+  properties.allocFlags.gpuDirectRDMACapable = form.rdma ? 1 : 0;
+  return properties;
+}
+
+inline CUmemAccessDesc access_of(int ordinal) {
+  CUmemAccessDesc access{};
+  access.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+  access.location.id = ordinal;
+  access.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+  return access;
+}
 
 CACHALOT_END

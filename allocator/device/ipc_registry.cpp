@@ -8,7 +8,7 @@
 #include <map>
 #include <utility>
 
-#include "base/mutex.h"
+#include "base/locks.h"
 #include "device/cuda_codes.h"
 
 CACHALOT_BEGIN

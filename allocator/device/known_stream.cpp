@@ -2,6 +2,7 @@
 
 #include "base/check.h"
 #include "cachalot/errors.h"
+#include "cachalot/stream_check.h"
 #include "device/cuda_codes.h"
 #include "device/wait_for.h"
 
@@ -44,6 +45,12 @@ void record_or_wait(Device& device, Event event, const KnownStream& stream) {
     return wait_in_place_of_stream(device, error);
   }
   device.synchronize();
+}
+
+void require_stream_of_device(Device& device, Stream stream) {
+  CACHALOT_REQUIRE(stream == nullptr || device.has_stream(stream),
+                   "stream {} is a stream of another device: work on memory of device {} needs a stream of device {}",
+                   static_cast<const void*>(stream), device.index(), device.index());
 }
 
 CACHALOT_END

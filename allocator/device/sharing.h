@@ -8,6 +8,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "base/locks.h"
 #include "cachalot/shared_memory.h"
 
 CACHALOT_BEGIN
@@ -75,6 +76,17 @@ class ImportedMemory {
 
   Device& device_;
   Imports imports_;
+};
+
+// SharedHandles list the memory that this process exported, the memory of other processes that is open here, and the
+// GPUs that may access the device's mappings.
+// All members are guarded by the growth mutex alone: driver calls use them while the device's mutex is released.
+struct SharedHandles {
+  explicit SharedHandles(Device& device) : exported(device), imported(device) {}
+
+  std::vector<int> peers CACHALOT_GUARDED_BY(growth_lock);
+  ExportedHandles exported CACHALOT_GUARDED_BY(growth_lock);
+  ImportedMemory imported CACHALOT_GUARDED_BY(growth_lock);
 };
 
 CACHALOT_END

@@ -3,6 +3,10 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/format.h"
+#include "device/addresses.h"
+#include "device/cuda_codes.h"
+#include "device/ipc_registry.h"
 #include "device/simulated_device_state.h"
 
 CACHALOT_BEGIN
@@ -163,6 +167,482 @@ void SimulatedDevice::set_faults(const std::vector<Fault>& faults) {
 std::uint64_t SimulatedDevice::faults_injected() const {
   const Lock lock(impl_->mutex);
   return impl_->book.faults_injected();
+}
+
+// Memory.
+
+std::optional<Address> SimulatedDevice::malloc(std::size_t bytes) {
+  const Lock lock(impl_->mutex);
+  if (impl_->book.begin(DeviceCall::malloc, 0, bytes) == Impl::Outcome::out_of_memory) return std::nullopt;
+  const auto address = impl_->memory.malloc(bytes);
+  if (address) impl_->book.succeeded(*address);
+  return address;
+}
+
+// A pool that has no memory waits for what is being freed.
+std::optional<Address> SimulatedDevice::malloc_async(std::size_t bytes, Stream stream) {
+  const Lock lock(impl_->mutex);
+  if (impl_->book.begin(DeviceCall::malloc_async, 0, bytes) == Impl::Outcome::out_of_memory) return std::nullopt;
+  constexpr auto kCall = "cuMemAllocAsync";
+  if (impl_->stream_in_order(kCall, stream).capture() != 0)
+    fail(kCall, CudaCode::capture_unsupported, "the stream captures a graph");
+  impl_->settle_async_frees(/*wait=*/false);
+  auto address = impl_->memory.malloc(bytes);
+  if (!address && !impl_->async_frees.empty()) {
+    impl_->settle_async_frees(/*wait=*/true);
+    address = impl_->memory.malloc(bytes);
+  }
+  if (address) impl_->book.succeeded(*address);
+  return address;
+}
+
+void SimulatedDevice::free_async(Address address, Stream stream) {
+  constexpr auto kCall = "cuMemFreeAsync";
+  const Lock lock(impl_->mutex);
+  impl_->book.begin(DeviceCall::free_async, address);
+  const std::size_t bytes = impl_->memory.allocation_bytes(kCall, address);
+  const SimulatedStream& behind = impl_->stream_in_order(kCall, stream);
+  if (behind.capture() != 0) fail(kCall, CudaCode::capture_unsupported, "the stream captures a graph");
+  if (impl_->checker) impl_->checker->check_no_handout("free_async", address, bytes);
+  impl_->async_frees.push_back({address, behind.ready_ns()});
+  impl_->settle_async_frees(/*wait=*/false);
+  impl_->book.succeeded();
+}
+
+void SimulatedDevice::free(Address address) {
+  const Lock lock(impl_->mutex);
+  impl_->free(address, true);
+}
+
+void SimulatedDevice::free_without_waiting(Address address) {
+  const Lock lock(impl_->mutex);
+  impl_->free(address, false);
+}
+
+std::optional<Address> SimulatedDevice::reserve(std::size_t bytes) {
+  const Lock lock(impl_->mutex);
+  if (impl_->begin_virtual(DeviceCall::reserve, 0, bytes) == Impl::Outcome::out_of_memory) return std::nullopt;
+  const auto address = impl_->memory.reserve(bytes);
+  if (address) impl_->book.succeeded(*address);
+  return address;
+}
+
+void SimulatedDevice::unreserve(Address address, std::size_t bytes) {
+  const Lock lock(impl_->mutex);
+  impl_->begin_virtual(DeviceCall::unreserve, address, bytes);
+  impl_->memory.unreserve(address, bytes);
+  impl_->book.succeeded();
+}
+
+std::optional<MemoryHandle> SimulatedDevice::create(std::size_t bytes) {
+  const Lock lock(impl_->mutex);
+  if (impl_->begin_virtual(DeviceCall::create, 0, bytes) == Impl::Outcome::out_of_memory) return std::nullopt;
+  const auto handle = impl_->memory.create(bytes);
+  if (handle) impl_->book.succeeded(*handle);
+  return handle;
+}
+
+void SimulatedDevice::release(MemoryHandle handle) {
+  const Lock lock(impl_->mutex);
+  impl_->begin_virtual(DeviceCall::release, handle);
+  impl_->memory.release(handle);
+  impl_->forget_freed_memory();
+  impl_->book.succeeded();
+}
+
+void SimulatedDevice::map(Address address, std::size_t bytes, MemoryHandle handle) {
+  const Lock lock(impl_->mutex);
+  impl_->begin_virtual(DeviceCall::map, address, bytes);
+  impl_->wait_for_mapping();
+  impl_->memory.map(address, bytes, handle);
+  impl_->book.succeeded();
+}
+
+void SimulatedDevice::unmap(Address address, std::size_t bytes) {
+  const Lock lock(impl_->mutex);
+  impl_->begin_virtual(DeviceCall::unmap, address, bytes);
+  if (impl_->checker) impl_->checker->check_unmap(impl_->memory.whole_mappings(address, bytes));
+  impl_->wait_for_mapping();
+  impl_->memory.unmap(address, bytes);
+  impl_->forget_freed_memory();
+  impl_->book.succeeded();
+}
+
+void SimulatedDevice::set_access(Address address, std::size_t bytes, const std::vector<int>& peers) {
+  const Lock lock(impl_->mutex);
+  impl_->begin_virtual(DeviceCall::set_access, address, bytes);
+  impl_->wait_for_mapping();
+  impl_->memory.set_access(address, bytes, peers);
+  impl_->book.succeeded();
+}
+
+// Host memory.
+
+void* SimulatedDevice::host_malloc(std::size_t bytes) {
+  const Lock lock(impl_->mutex);
+  if (impl_->book.begin(DeviceCall::host_malloc, 0, bytes) == Impl::Outcome::out_of_memory) return nullptr;
+  if (bytes == 0) fail("cuMemHostAlloc", CudaCode::invalid_value, "a size of 0");
+  void* const memory = impl_->host_memory.allocate(bytes);
+  if (memory != nullptr) impl_->book.succeeded(reinterpret_cast<std::uintptr_t>(memory));
+  return memory;
+}
+
+void SimulatedDevice::host_free(void* memory) {
+  const Lock lock(impl_->mutex);
+  impl_->book.begin(DeviceCall::host_free, reinterpret_cast<std::uintptr_t>(memory), impl_->host_memory.bytes(memory));
+  if (!impl_->host_memory.free(memory))
+    fail("cuMemFreeHost", CudaCode::invalid_value, "not an address that cuMemHostAlloc returned, or freed already");
+  impl_->book.succeeded();
+}
+
+void SimulatedDevice::copy_to_host(void* to, Address from, std::size_t bytes) {
+  const Lock lock(impl_->mutex);
+  impl_->begin_copy(DeviceCall::copy_to_host, from, bytes);
+  impl_->read_content(static_cast<std::byte*>(to), from, bytes);
+  impl_->book.succeeded();
+}
+
+void SimulatedDevice::copy_from_host(Address to, const void* from, std::size_t bytes) {
+  const Lock lock(impl_->mutex);
+  impl_->begin_copy(DeviceCall::copy_from_host, to, bytes);
+  impl_->write_content(to, static_cast<const std::byte*>(from), bytes);
+  impl_->book.succeeded();
+}
+
+// It takes the stream no time, and what it writes is there at once: nobody may look before the stream is there.
+void SimulatedDevice::fill(Address address, unsigned char value, std::size_t bytes, Stream stream) {
+  const Lock lock(impl_->mutex);
+  impl_->book.begin(DeviceCall::fill, address, bytes);
+  if (bytes == 0 || impl_->locate(address, bytes).empty()) {
+    fail("cuMemsetD8Async", CudaCode::invalid_value,
+         formatted("[{:#x}, +{}) is not accessible memory", address, bytes));
+  }
+  SimulatedStream& on = impl_->stream_in_order("cuMemsetD8Async", stream);
+  if (impl_->streams.launch(on, impl_->book.clock_ns(), 0)) {
+    for (const MemoryPiece& piece : impl_->pieces) {
+      impl_->content.fill(piece.physical, static_cast<std::byte>(value), piece.bytes);
+    }
+    if (impl_->checker) impl_->note_uses(stream, {{address, bytes}});
+  }
+  impl_->book.succeeded();
+}
+
+// Physical memory shared by its handle.
+
+void SimulatedDevice::retain(MemoryHandle handle) {
+  const Lock lock(impl_->mutex);
+  impl_->memory.retain(handle);
+}
+
+MemoryHandle SimulatedDevice::adopt(std::size_t bytes) {
+  const Lock lock(impl_->mutex);
+  return impl_->memory.adopt(bytes);
+}
+
+HandleInfo SimulatedDevice::handle_info(MemoryHandle handle) const {
+  const Lock lock(impl_->mutex);
+  return impl_->memory.handle_info(handle);
+}
+
+// Sharing.
+
+IpcHandle SimulatedDevice::ipc_export(Address address) {
+  const Lock lock(impl_->mutex);
+  impl_->book.begin(DeviceCall::ipc_export, address);
+  const std::size_t bytes = impl_->memory.allocation_bytes("cuIpcGetMemHandle", address);
+  const ExportedMemory memory{impl_->exporter, address, bytes};
+  publish_export(memory);
+  impl_->has_exported = true;
+  impl_->book.succeeded();
+  return to_ipc_handle(memory);
+}
+
+Address SimulatedDevice::ipc_import(const IpcHandle& handle) {
+  constexpr auto kCall = "cuIpcOpenMemHandle";
+  const Lock lock(impl_->mutex);
+  impl_->book.begin(DeviceCall::ipc_import);
+  const ExportedMemory memory = from_ipc_handle(handle);
+  if (!is_exported(memory)) fail(kCall, CudaCode::invalid_value, "not a handle of live exported memory");
+  if (memory.exporter == impl_->exporter)
+    fail(kCall, CudaCode::device_uninitialized, "exported by this process itself");
+  auto import = impl_->find_import(memory);
+  if (import == impl_->imports.end()) {
+    const auto address = impl_->memory.open_foreign(memory.bytes);
+    if (!address) fail(kCall, CudaCode::unknown, "the process has used up the simulated addresses");
+    import = impl_->imports.emplace(*address, Impl::Import{memory, 0}).first;
+  }
+  ++import->second.openings;
+  impl_->book.succeeded(import->first);
+  return import->first;
+}
+
+void SimulatedDevice::ipc_close(Address address) {
+  const Lock lock(impl_->mutex);
+  impl_->book.begin(DeviceCall::ipc_close, address);
+  const auto import = impl_->imports.find(address);
+  if (import == impl_->imports.end()) {
+    fail("cuIpcCloseMemHandle", CudaCode::invalid_value,
+         "not an address that cuIpcOpenMemHandle returned, or closed already");
+  }
+  if (--import->second.openings == 0) {
+    impl_->memory.close_foreign(address);
+    impl_->forget_freed_memory();
+    impl_->imports.erase(import);
+  }
+  impl_->book.succeeded();
+}
+
+ShareableHandle SimulatedDevice::export_handle(MemoryHandle handle) {
+  const Lock lock(impl_->mutex);
+  impl_->begin_virtual(DeviceCall::export_handle, handle);
+  const ShareableHandle shared =
+      to_shareable_handle({impl_->exporter, handle, impl_->memory.handle_info(handle).bytes});
+  impl_->book.succeeded();
+  return shared;
+}
+
+MemoryHandle SimulatedDevice::import_handle(const ShareableHandle& shared) {
+  const Lock lock(impl_->mutex);
+  impl_->begin_virtual(DeviceCall::import_handle, 0);
+  const ExportedMemory memory = from_shareable_handle(shared);
+  const bool is_our_own = memory.exporter == impl_->exporter;
+  if (is_our_own) impl_->memory.retain(memory.address);
+  const MemoryHandle handle = is_our_own ? memory.address : impl_->memory.adopt(memory.bytes);
+  impl_->book.succeeded(handle);
+  return handle;
+}
+
+void SimulatedDevice::enable_peer_access(int peer) {
+  const Lock lock(impl_->mutex);
+  impl_->book.begin(DeviceCall::enable_peer_access, static_cast<std::uint64_t>(peer));
+  if (peer < 0 || peer == impl_->config.index) {
+    fail("cuCtxEnablePeerAccess", CudaCode::invalid_device, "not another device");
+  }
+  impl_->peers.insert(peer);
+  impl_->book.succeeded();
+}
+
+bool SimulatedDevice::may_access(int peer) const {
+  const Lock lock(impl_->mutex);
+  return impl_->peers.contains(peer);
+}
+
+// Events.
+
+Event SimulatedDevice::event_create() {
+  const Lock lock(impl_->mutex);
+  impl_->book.begin(DeviceCall::event_create);
+  const Event event = impl_->streams.create_event();
+  impl_->book.succeeded(reinterpret_cast<std::uintptr_t>(event));
+  return event;
+}
+
+void SimulatedDevice::event_destroy(Event event) {
+  const Lock lock(impl_->mutex);
+  impl_->book.begin(DeviceCall::event_destroy, reinterpret_cast<std::uintptr_t>(event));
+  impl_->streams.destroy_event(event);
+  impl_->book.succeeded();
+}
+
+void SimulatedDevice::event_record(Event event, Stream stream) {
+  const Lock lock(impl_->mutex);
+  impl_->book.begin(DeviceCall::event_record, reinterpret_cast<std::uintptr_t>(event));
+  SimulatedEvent& recorded = impl_->streams.event("cuEventRecord", event);
+  SimulatedStream& on = impl_->stream_in_order("cuEventRecord", stream);
+  const bool ordinary = impl_->streams.record(recorded, on, impl_->book.clock_ns());
+  if (ordinary && impl_->checker) impl_->checker->recorded(stream, recorded.after);
+  impl_->book.succeeded();
+}
+
+bool SimulatedDevice::event_query(Event event) {
+  constexpr auto kCall = "cuEventQuery";
+  const Lock lock(impl_->mutex);
+  impl_->book.begin(DeviceCall::event_query, reinterpret_cast<std::uintptr_t>(event));
+  const SimulatedEvent& asked = impl_->streams.event(kCall, event);
+  impl_->streams.refuse_captured(kCall, asked);
+  const bool done = impl_->book.clock_ns() >= asked.done_ns;
+  if (done) impl_->saw(asked);
+  impl_->book.succeeded();
+  return done;
+}
+
+void SimulatedDevice::event_synchronize(Event event) {
+  constexpr auto kCall = "cuEventSynchronize";
+  const Lock lock(impl_->mutex);
+  impl_->book.begin(DeviceCall::event_synchronize, reinterpret_cast<std::uintptr_t>(event));
+  const SimulatedEvent& awaited = impl_->streams.event(kCall, event);
+  impl_->streams.refuse_captured(kCall, awaited);
+  impl_->streams.refuse_while_capturing(kCall);
+  impl_->book.wait_until(awaited.done_ns);
+  impl_->saw(awaited);
+  impl_->book.succeeded();
+}
+
+// Streams.
+
+std::uint64_t SimulatedDevice::stream_id(Stream stream) {
+  const Lock lock(impl_->mutex);
+  return impl_->streams.stream(stream).id();
+}
+
+std::optional<std::uint64_t> SimulatedDevice::completion_hint(Stream stream) {
+  if (!impl_->config.completion_hints) return std::nullopt;
+  const Lock lock(impl_->mutex);
+  return impl_->streams.even_dead(stream).completed_events(impl_->book.clock_ns());
+}
+
+void SimulatedDevice::stream_wait(Stream stream, Event event) {
+  const Lock lock(impl_->mutex);
+  impl_->book.begin(DeviceCall::stream_wait, reinterpret_cast<std::uintptr_t>(event));
+  const SimulatedEvent& awaited = impl_->streams.event("cuStreamWaitEvent", event);
+  const bool ordinary = impl_->streams.wait(impl_->stream_in_order("cuStreamWaitEvent", stream), awaited);
+  if (ordinary && impl_->checker) impl_->checker->waited(stream, awaited.after);
+  impl_->book.succeeded();
+}
+
+void SimulatedDevice::synchronize() {
+  const Lock lock(impl_->mutex);
+  impl_->book.begin(DeviceCall::synchronize);
+  impl_->streams.refuse_while_capturing("cuCtxSynchronize");
+  impl_->wait_for_all_work();
+  impl_->book.succeeded();
+}
+
+Stream SimulatedDevice::stream() {
+  const Lock lock(impl_->mutex);
+  return impl_->streams.create_stream();
+}
+
+void SimulatedDevice::stream_create(Stream name) {
+  const Lock lock(impl_->mutex);
+  impl_->streams.create_stream(name);
+}
+
+std::int64_t SimulatedDevice::launch(Stream stream, std::int64_t duration_ns, const std::vector<AddressRange>& ranges) {
+  CACHALOT_REQUIRE(duration_ns >= 0, "work of {} ns: a duration is not negative", duration_ns);
+  const Lock lock(impl_->mutex);
+  impl_->require_accessible(ranges);
+  SimulatedStream& on = impl_->stream_in_order("cuLaunchKernel", stream);
+  const bool queued = impl_->streams.launch(on, impl_->book.clock_ns(), duration_ns);
+  if (queued && impl_->checker) impl_->note_uses(stream, ranges);
+  return on.ready_ns();
+}
+
+std::int64_t SimulatedDevice::launch_copy(Stream stream, const HostCopy& copy,
+                                          const std::vector<AddressRange>& ranges) {
+  const Lock lock(impl_->mutex);
+  impl_->require_accessible(ranges);
+  return impl_->queue_copy(impl_->stream_in_order("cuMemcpyAsync", stream), copy, ranges);
+}
+
+// Copies within the device take the stream no time, as fills do.
+void SimulatedDevice::copy(CopyKind kind, Address to, Address from, std::size_t bytes, Stream stream) {
+  constexpr auto kCall = "cuMemcpyAsync";
+  const bool to_host = kind == CopyKind::to_host;
+  const Address here = to_host ? from : to;
+  const Lock lock(impl_->mutex);
+  impl_->book.begin(DeviceCall::copy, here, bytes);
+  std::vector<AddressRange> ranges = {{here, bytes}};
+  if (kind == CopyKind::within_device) ranges.push_back({from, bytes});
+  for (const AddressRange& range : ranges) {
+    if (bytes != 0 && !impl_->locate(range.address, bytes).empty()) continue;
+    fail(kCall, CudaCode::invalid_value, formatted("[{:#x}, +{}) is not accessible memory", range.address, bytes));
+  }
+  SimulatedStream& on = impl_->stream_in_order(kCall, stream);
+  const bool captures = on.capture() != 0;
+  if (kind == CopyKind::within_device) {
+    const bool queued = impl_->streams.launch(on, impl_->book.clock_ns(), 0);
+    if (queued && impl_->checker) impl_->note_uses(stream, ranges);
+  } else {
+    const auto* const host = as_pointer(to_host ? to : from);
+    const auto direction = to_host ? CopyDirection::to_host : CopyDirection::to_device;
+    impl_->queue_copy(on, {direction, bytes, impl_->host_memory.holds(host)}, ranges);
+  }
+  if (!captures) impl_->move_content(kind, to, from, bytes);
+  impl_->book.succeeded();
+}
+
+bool SimulatedDevice::has_stream(Stream stream) {
+  const Lock lock(impl_->mutex);
+  return impl_->streams.has(stream);
+}
+
+void SimulatedDevice::set_blocking(Stream stream) {
+  const Lock lock(impl_->mutex);
+  impl_->streams.set_blocking(stream);
+}
+
+void SimulatedDevice::stream_destroy(Stream stream) {
+  const Lock lock(impl_->mutex);
+  const bool was_blocking = impl_->streams.stream(stream).is_blocking();
+  impl_->streams.destroy_stream(stream);
+  if (impl_->checker) impl_->checker->destroyed(stream, was_blocking);
+}
+
+void SimulatedDevice::stream_synchronize(Stream stream) {
+  const Lock lock(impl_->mutex);
+  impl_->streams.refuse_while_capturing("cuStreamSynchronize");
+  impl_->wait_for_stream(impl_->stream_in_order("cuStreamSynchronize", stream));
+}
+
+bool SimulatedDevice::stream_query(Stream stream) {
+  const Lock lock(impl_->mutex);
+  impl_->streams.refuse_while_capturing("cuStreamQuery");
+  const bool done = impl_->book.clock_ns() >= impl_->stream_in_order("cuStreamQuery", stream).ready_ns();
+  if (done && impl_->checker) impl_->checker->host_saw_stream(stream);
+  return done;
+}
+
+std::int64_t SimulatedDevice::stream_ready_ns(Stream stream) {
+  const Lock lock(impl_->mutex);
+  return impl_->streams.stream(stream).ready_ns();
+}
+
+std::int64_t SimulatedDevice::event_done_ns(Event event) {
+  const Lock lock(impl_->mutex);
+  return impl_->streams.event("cuEventElapsedTime", event).done_ns;
+}
+
+void SimulatedDevice::stream_wait_until(Stream stream, std::int64_t ns) {
+  const Lock lock(impl_->mutex);
+  impl_->streams.wait_until(impl_->stream_in_order("cuStreamWaitEvent", stream), ns);
+}
+
+// Captures.
+
+CaptureStatus SimulatedDevice::capture_status(Stream stream) {
+  const Lock lock(impl_->mutex);
+  impl_->book.begin(DeviceCall::capture_status, reinterpret_cast<std::uintptr_t>(stream));
+  const SimulatedStream& asked = impl_->streams.stream(stream);
+  impl_->streams.refuse_implicit_capture("cuStreamGetCaptureInfo", asked, false);
+  const std::uint64_t id = asked.capture();
+  impl_->book.succeeded();
+  return {.capturing = id != 0, .id = id};
+}
+
+std::uint64_t SimulatedDevice::begin_capture(Stream stream) {
+  const Lock lock(impl_->mutex);
+  return impl_->streams.begin_capture(impl_->streams.stream(stream));
+}
+
+void SimulatedDevice::end_capture(Stream stream) {
+  const Lock lock(impl_->mutex);
+  impl_->streams.end_capture(impl_->streams.stream(stream));
+}
+
+void SimulatedDevice::refuse_while_capturing(const char* call) {
+  const Lock lock(impl_->mutex);
+  impl_->streams.refuse_in_any_mode(call);
+}
+
+void SimulatedDevice::spoil_capture(Stream stream) {
+  const Lock lock(impl_->mutex);
+  impl_->streams.spoil_capture_of(impl_->streams.stream(stream));
+}
+
+bool SimulatedDevice::is_capture_spoilt(Stream stream) const {
+  const Lock lock(impl_->mutex);
+  return impl_->streams.is_spoilt(impl_->streams.stream(stream));
 }
 
 CACHALOT_END

@@ -10,12 +10,11 @@
 #include <set>
 #include <vector>
 
-#include "base/mutex.h"
+#include "base/locks.h"
 #include "cachalot/simulated_device.h"
 #include "device/call_book.h"
 #include "device/hazard_checker.h"
 #include "device/ipc_registry.h"
-#include "device/simulated_content.h"
 #include "device/simulated_memory.h"
 #include "device/simulated_streams.h"
 

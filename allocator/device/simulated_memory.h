@@ -7,19 +7,87 @@
 // Rules broken throw CudaError. Not thread-safe; the device's mutex guards it.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <optional>
 #include <unordered_map>
 #include <utility>
 #include <vector>
 
+#include "cachalot/device.h"
 #include "cachalot/simulated_device.h"
 #include "device/address_space.h"
-#include "device/allocation_table.h"
 
 CACHALOT_BEGIN
+
+// Allocations by address, each beginning on a multiple of 2 MiB: a radix tree over the 47 bits of an address, so that
+// neither insert, erase nor look-up depends on how many there are.
+// Not thread-safe; the device's mutex guards it.
+struct Allocation {
+  std::size_t bytes = 0;       // asked for; 0: none here
+  std::uint64_t physical = 0;  // number of its first byte
+  std::uint64_t mapping = 0;   // its number among mappings
+  bool foreign = false;        // of another process
+};
+
+class AllocationTable {
+ public:
+  // `address`: a multiple of kPhysicalUnit in no allocation; `allocation.bytes` > 0.
+  void insert(Address address, const Allocation& allocation);
+  void erase(Address address);
+
+  // The allocation that begins at the address; null if none does.
+  const Allocation* find(Address address) const;
+
+  struct Found {
+    Address begin = 0;
+    const Allocation* allocation = nullptr;  // null: no allocation holds the address
+  };
+  Found holding(Address address) const;
+
+  // Calls visit(begin, allocation) in the order of addresses.
+  template <typename Visit>
+  void for_each(Visit&& visit) const {
+    for (const auto& branch : branches_) {
+      for (std::size_t i = 0; branch && i < kBranchLeaves; ++i) {
+        const Leaf* leaf = branch->leaves[i].get();
+        for (std::size_t slot = 0; leaf && slot < kLeafSlots; ++slot) {
+          if (leaf->allocations[slot].bytes > 0) visit(leaf->begin + slot * kPhysicalUnit, leaf->allocations[slot]);
+        }
+      }
+    }
+  }
+
+ private:
+  // 2^47 bytes = 256 branches of 512 leaves of 512 slots of 2 MiB.
+  static constexpr std::size_t kBranches = 256;
+  static constexpr std::size_t kBranchLeaves = 512;
+  static constexpr std::size_t kLeafSlots = 512;
+  static constexpr std::size_t kLeafBytes = kLeafSlots * kPhysicalUnit;
+  static constexpr std::size_t kBranchBytes = kBranchLeaves * kLeafBytes;
+  static_assert(kBranches * kBranchBytes == std::size_t{1} << 47);
+
+  struct Leaf {
+    Address begin = 0;
+    Address held_by = 0;    // beginning of an allocation that reaches in here from a lower leaf; 0: none
+    std::size_t users = 0;  // allocations that begin here or reach in here
+    std::array<Allocation, kLeafSlots> allocations;
+  };
+  struct Branch {
+    std::array<std::unique_ptr<Leaf>, kBranchLeaves> leaves;
+  };
+
+  static std::size_t slot_of(Address address) { return address % kLeafBytes / kPhysicalUnit; }
+  Leaf* leaf_of(Address address) const;
+  Leaf& make_leaf(Address address);
+  void leave(Leaf& leaf);
+
+  std::array<std::unique_ptr<Branch>, kBranches> branches_;
+  Leaf* idle_ = nullptr;  // empty, but kept: new addresses ascend, so that it is likely to be used again
+};
 
 // A stretch of one mapping.
 struct MemoryPiece {
@@ -131,6 +199,46 @@ class SimulatedMemory {
   std::uint64_t next_physical_ = kPhysicalUnit;
   std::uint64_t next_mapping_ = 1;
   std::vector<PhysicalRange> freed_;
+};
+
+// What the simulated device's memory holds, sparsely: what was copied in from the host or filled in, by physical number. All else reads as
+// zeros, and zeros take no room. And the host memory it hands out. Not thread-safe; the device's mutex guards them.
+class SimulatedContent {
+ public:
+  void write(std::uint64_t physical, const std::byte* from, std::size_t bytes);
+  void fill(std::uint64_t physical, std::byte value, std::size_t bytes);
+  // Host memory that is zero where zeros are to go is not written to, and so need not be there.
+  void read(std::byte* to, std::uint64_t physical, std::size_t bytes) const;
+  // The memory is no more. It is made of whole chunks.
+  void forget(std::uint64_t physical, std::size_t bytes);
+
+ private:
+  static constexpr std::size_t kChunkBytes = 4096;
+  using Chunk = std::array<std::byte, kChunkBytes>;
+
+  // Calls visit(number of the chunk, place in it, place in the range, bytes) for each chunk of a range.
+  template <typename Visit>
+  static void for_each_chunk(std::uint64_t physical, std::size_t bytes, Visit&& visit);
+
+  std::map<std::uint64_t, Chunk> chunks_;  // by number; not all zeros
+};
+
+// As cuMemHostAlloc's, but not pinned: it takes room once written.
+class SimulatedHostMemory {
+ public:
+  void* allocate(std::size_t bytes);            // pages of zeros; null when the host has not that much
+  std::size_t bytes(const void* memory) const;  // 0: not allocated here
+  bool holds(const void* memory) const;         // somewhere in an allocation
+  bool free(void* memory);                      // false: not allocated here
+  void free_all() { allocated_.clear(); }
+
+ private:
+  struct Unmap {
+    std::size_t bytes;
+    void operator()(void* memory) const;
+  };
+  using Mapping = std::unique_ptr<void, Unmap>;
+  std::map<const void*, Mapping> allocated_;
 };
 
 CACHALOT_END

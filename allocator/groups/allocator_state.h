@@ -10,7 +10,7 @@
 #include <mutex>
 #include <vector>
 
-#include "base/fork_aware.h"
+#include "base/process.h"
 #include "blocks/page_map.h"
 #include "cachalot/kernels.h"
 #include "cachalot/options.h"

@@ -5,7 +5,7 @@
 #include <exception>
 #include <thread>
 
-#include "base/blocked_signals.h"
+#include "base/process.h"
 
 CACHALOT_BEGIN
 

@@ -14,7 +14,7 @@
 #include <optional>
 #include <utility>
 
-#include "base/fork_aware.h"
+#include "base/process.h"
 
 CACHALOT_BEGIN
 

@@ -8,10 +8,10 @@
 #include <vector>
 
 #include "cachalot/shared_memory.h"
+#include "device/sharing.h"
 #include "growth/trim_goal.h"
 #include "heap/heap_state.h"
 #include "heap/saved_memory.h"
-#include "heap/shared_handles.h"
 #include "heap/stream_clocks.h"
 #include "pages/page_heap.h"
 

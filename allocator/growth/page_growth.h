@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "device/sharing.h"
 #include "growth/growth.h"
 #include "growth/handle_exchange.h"
 #include "growth/page_driver.h"
@@ -17,7 +18,6 @@
 #include "heap/cache_bridge.h"
 #include "heap/private_pools.h"
 #include "heap/saved_memory.h"
-#include "heap/shared_handles.h"
 #include "heap/stream_clocks.h"
 #include "heap/stream_registry.h"
 #include "pages/page_heap.h"

@@ -8,10 +8,10 @@
 #include <optional>
 
 #include "cachalot/shared_memory.h"
+#include "device/sharing.h"
 #include "growth/growth.h"
 #include "growth/recovery.h"
 #include "heap/heap_state.h"
-#include "heap/shared_handles.h"
 
 CACHALOT_BEGIN
 

@@ -9,7 +9,7 @@
 #include <string>
 #include <unordered_map>
 
-#include "base/sleeping_mutex.h"
+#include "base/locks.h"
 #include "guard/freed_blocks.h"
 #include "guard/guarded_block.h"
 

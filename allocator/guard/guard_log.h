@@ -9,7 +9,7 @@
 #include <type_traits>
 #include <vector>
 
-#include "base/sleeping_mutex.h"
+#include "base/locks.h"
 #include "cachalot/guard.h"
 
 CACHALOT_BEGIN

@@ -10,7 +10,7 @@
 #include <memory>
 #include <vector>
 
-#include "base/sleeping_mutex.h"
+#include "base/locks.h"
 #include "cachalot/kernels.h"
 #include "device_allocator.h"
 #include "guard/guard_log.h"

@@ -10,7 +10,7 @@
 #include <string>
 #include <string_view>
 
-#include "base/sleeping_mutex.h"
+#include "base/locks.h"
 #include "device_allocator.h"
 #include "guard/guard_calls.h"
 #include "guard/guard_log.h"

@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "base/sleeping_mutex.h"
+#include "base/locks.h"
 #include "guard/guarded_block.h"
 #include "guard/guarded_heap.h"
 #include "guard/guarded_memory.h"

@@ -14,7 +14,7 @@
 #include <thread>
 #include <utility>
 
-#include "base/device_lock.h"
+#include "base/locks.h"
 #include "blocks/block_pool.h"
 #include "cachalot/change.h"
 #include "device/addresses.h"

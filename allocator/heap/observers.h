@@ -9,7 +9,7 @@
 #include <memory>
 #include <vector>
 
-#include "base/device_lock.h"
+#include "base/locks.h"
 #include "blocks/block.h"
 #include "cachalot/change.h"
 #include "cachalot/history.h"

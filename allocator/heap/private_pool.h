@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "base/device_lock.h"
+#include "base/locks.h"
 #include "blocks/block_pool.h"
 #include "cachalot/private_pool.h"
 #include "pages/page_heap.h"

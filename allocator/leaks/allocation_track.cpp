@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <new>
 
-#include "base/fork_aware.h"
-#include "base/sleeping_mutex.h"
+#include "base/locks.h"
+#include "base/process.h"
 #include "leaks/site_table.h"
 
 CACHALOT_BEGIN

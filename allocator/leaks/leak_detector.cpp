@@ -7,8 +7,8 @@
 #include <utility>
 
 #include "base/check.h"
-#include "base/fork_aware.h"
-#include "base/sleeping_mutex.h"
+#include "base/locks.h"
+#include "base/process.h"
 #include "leaks/site_table.h"
 #include "leaks/trend.h"
 

@@ -15,8 +15,8 @@
 #include <string_view>
 
 #include "base/check.h"
-#include "base/fork_aware.h"
-#include "base/sleeping_mutex.h"
+#include "base/locks.h"
+#include "base/process.h"
 #include "live/fixed_text.h"
 #include "live/process_identity.h"
 

@@ -6,7 +6,7 @@
 #include <string_view>
 
 #include "base/check.h"
-#include "base/fork_aware.h"
+#include "base/process.h"
 
 CACHALOT_BEGIN
 

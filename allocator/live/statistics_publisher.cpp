@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "base/check.h"
-#include "base/fork_aware.h"
+#include "base/process.h"
 #include "growth/background_thread.h"
 #include "live/page_figures.h"
 #include "live/page_file.h"

@@ -12,7 +12,7 @@
 #include <cstdint>
 
 #include "base/check.h"
-#include "base/thread_sum.h"
+#include "base/thread_local_state.h"
 #include "cachalot/pool_id.h"
 #include "cachalot/stats.h"
 

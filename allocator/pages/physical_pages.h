@@ -14,8 +14,8 @@
 #include <set>
 #include <vector>
 
+#include "base/bits.h"
 #include "base/check.h"
-#include "base/power_of_two.h"
 #include "cachalot/device.h"
 #include "pages/stream_clock.h"
 

@@ -11,8 +11,8 @@
 #include <cstddef>
 #include <vector>
 
+#include "base/bits.h"
 #include "base/bytes.h"
-#include "base/power_of_two.h"
 #include "blocks/block.h"
 
 CACHALOT_BEGIN

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "base/format.h"
-#include "base/sleeping_mutex.h"
+#include "base/locks.h"
 
 CACHALOT_BEGIN
 

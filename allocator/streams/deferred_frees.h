@@ -18,7 +18,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "base/device_lock.h"
+#include "base/locks.h"
 #include "blocks/block.h"
 #include "cachalot/device.h"
 

@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "base/mutex.h"
+#include "base/locks.h"
 #include "cachalot/device.h"
 #include "device/known_stream.h"
 

@@ -10,7 +10,7 @@
 #include <cstring>
 #include <stdexcept>
 
-#include "base/argument_vector.h"
+#include "base/process.h"
 
 namespace cachalot::gpu {
 namespace {

@@ -6,7 +6,7 @@
 #include <optional>
 #include <unordered_map>
 
-#include "base/mutex.h"
+#include "base/locks.h"
 #include "simulator/handles.h"
 #include "simulator/libraries/cudnn_numbers.h"
 #include "simulator/libraries/cudnn_planner.h"

@@ -13,8 +13,8 @@
 #include <thread>
 #include <utility>
 
-#include "base/blocked_signals.h"
 #include "base/format.h"
+#include "base/process.h"
 #include "simulator/nccl/errors.h"
 
 namespace cachalot::simulator::nccl {

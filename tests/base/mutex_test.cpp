@@ -1,4 +1,4 @@
-#include "base/mutex.h"
+#include "base/locks.h"
 
 #include <gtest/gtest.h>
 

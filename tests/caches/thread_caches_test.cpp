@@ -15,7 +15,7 @@
 #include <utility>
 #include <vector>
 
-#include "base/asymmetric_fence.h"
+#include "base/thread_local_state.h"
 #include "caches/thread_caches.h"
 #include "tests/allocator/forwarding_device.h"
 #include "tests/allocator/testing.h"

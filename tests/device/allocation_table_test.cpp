@@ -1,4 +1,4 @@
-#include "device/allocation_table.h"
+#include "device/simulated_memory.h"
 
 #include <gtest/gtest.h>
 

@@ -61,7 +61,7 @@ struct LatencyModel {
   /// Returns the further microseconds per MiB of a kind.
   double per_mib(DeviceCall call) const { return call_us_per_mib[static_cast<std::size_t>(call)]; }
 
-  /// Returns the default: published or reported figures. latency_model.cpp names the sources.
+  /// Returns the default: published or reported figures. device_timing.cpp names the sources.
   static LatencyModel published();
   /// Returns a model in which every call takes no time.
   static LatencyModel none();
@@ -91,7 +91,7 @@ struct CopyModel {
   /// stream.
   std::size_t staged_bytes = 0;
 
-  /// Returns the default: published figures. copy_model.cpp names the sources.
+  /// Returns the default: published figures. device_timing.cpp names the sources.
   static CopyModel published();
   /// Returns a model in which every copy takes no time.
   static CopyModel none() { return {}; }

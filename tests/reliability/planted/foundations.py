@@ -13,7 +13,7 @@ BUGS = [
     Bug("a kibibyte has no unit", "allocator/base/bytes.cpp",
         "if (bytes <= kKiB)", "if (bytes < kKiB)",
         ("base",)),
-    Bug("a peak is gathered twice", "allocator/base/thread_sum.h",
+    Bug("a peak is gathered twice", "allocator/base/thread_local_state.h",
         "    highest_.store(current, std::memory_order_relaxed);\n    gathered_", "    gathered_",
         ("caches", "allocator", "observe")),
     # --- blocks

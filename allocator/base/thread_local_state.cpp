@@ -1,10 +1,9 @@
-#include "base/asymmetric_fence.h"
+#include "base/thread_local_state.h"
 
 #include <linux/membarrier.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include <atomic>
 #include <cstdlib>
 
 CACHALOT_BEGIN

@@ -1,6 +1,5 @@
-#include "base/fork_aware.h"
+#include "base/process.h"
 
-#include <pthread.h>
 #include <unistd.h>
 
 #include <mutex>
