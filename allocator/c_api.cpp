@@ -1,8 +1,11 @@
 // The C boundary: one allocator for the process, and exceptions turned into codes and messages.
+
 #include "cachalot/c_api.h"
 
 #include <algorithm>
 #include <atomic>
+#include <charconv>
+#include <cstddef>
 #include <cstdlib>
 #include <cstring>
 #include <memory>
@@ -13,22 +16,164 @@
 #include <utility>
 #include <vector>
 
+#include "base/bytes.h"
 #include "base/check.h"
 #include "base/format.h"
 #include "base/locks.h"
 #include "base/process.h"
-#include "c_api_boundary.h"
-#include "c_api_cached_path.h"
-#include "c_api_environment.h"
+#include "cachalot/c_limits.h"
+#include "cachalot/c_publish.h"
 #include "cachalot/caching_allocator.h"
+#include "cachalot/device.h"
 #include "cachalot/errors.h"
 #include "cachalot/kernels.h"
+#include "cachalot/options.h"
+#include "cachalot/simulated_device.h"
 #include "cachalot/stream_check.h"
-#include "cachalot/version.h"
+#include "device/addresses.h"
+#include "device/cuda_device.h"
+#include "device_allocator.h"
 #include "live/process_publisher.h"
-#include "policy/option_warnings.h"
+#include "policy/options_without_effect.h"
+#include "policy/simulation_settings.h"
+#include "policy/torch_policy.h"
 
 CACHALOT_BEGIN
+
+namespace {
+
+// ---- What the environment variables of libcachalot.so say: which devices, and which options -------------------------
+
+// A bad environment variable.
+class BadEnvironment : public InvalidArgument {
+ public:
+  using InvalidArgument::InvalidArgument;
+};
+
+// parse(text of the variable), or parse(otherwise) where it is not set.
+template <typename Parse>
+auto from_environment(const char* variable, const char* otherwise, Parse parse) {
+  const char* const text = std::getenv(variable);
+  try {
+    return parse(std::string_view(text == nullptr ? otherwise : text));
+  } catch (const InvalidArgument& error) {
+    throw BadEnvironment(formatted("environment variable {}: {}", variable, error.what()));
+  }
+}
+
+std::size_t parse_device_memory(std::string_view text) {
+  const std::size_t bytes = parse_bytes(text);
+  constexpr std::size_t kMost = std::size_t{1} << 50;
+  CACHALOT_REQUIRE(bytes >= kSmallBuffer, "'{}' is less than one segment, 2 MiB", text);
+  CACHALOT_REQUIRE(bytes <= kMost, "'{}' is more than 1 PiB", text);
+  return bytes;
+}
+
+int parse_device_count(std::string_view text) {
+  constexpr int kMaxDevices = 64;
+  int count = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), count);
+  const bool is_number = error == std::errc{} && end == text.data() + text.size();
+  CACHALOT_REQUIRE(is_number && count >= 1 && count <= kMaxDevices, "'{:.60}' is not a number of devices from 1 to {}",
+                   text, kMaxDevices);
+  return count;
+}
+
+std::vector<std::shared_ptr<Device>> simulated_devices() {
+  SimulatedDevice::Config config;
+  config.memory_bytes = std::size_t{80} << 30;
+  int count = 1;
+  try {
+    const SimulationSettings settings = SimulationSettings::of_environment();
+    settings.with("memory", [&](std::string_view text) { config.memory_bytes = parse_device_memory(text); });
+    settings.with("devices", [&](std::string_view text) { count = parse_device_count(text); });
+  } catch (const InvalidArgument& error) {
+    throw BadEnvironment(formatted("environment variable {}", error.what()));
+  }
+  std::vector<std::shared_ptr<Device>> devices;
+  for (config.index = 0; config.index < count; ++config.index) {
+    devices.push_back(std::make_shared<SimulatedDevice>(config));
+  }
+  return devices;
+}
+
+bool parse_simulate(std::string_view value) {
+  CACHALOT_REQUIRE(value.empty() || value == "0" || value == "1", "'{}' is not 1, for simulated devices, nor 0", value);
+  return value == "1";
+}
+
+// Returns the GPUs, or simulated devices (CACHALOT_SIMULATE, CACHALOT_SIM). Throws
+// BadEnvironment, and CudaError where a driver has no GPU to show.
+// A driver without any GPU, or too old, or an error at its start is an error: a program that expects a GPU must
+// not be handed addresses that no kernel can use. Simulated devices are for who asks for them, and for machines without
+// a driver.
+std::vector<std::shared_ptr<Device>> devices_of_environment() {
+  if (from_environment("CACHALOT_SIMULATE", "", parse_simulate)) return simulated_devices();
+  std::vector<std::shared_ptr<Device>> devices = cuda_devices();
+  if (!devices.empty()) return devices;
+  if (cuda_driver_version() != 0) {
+    throw CudaError("cuInit", 100,
+                    "CUDA_ERROR_NO_DEVICE, the driver shows no GPU (CUDA_VISIBLE_DEVICES may hide it); "
+                    "CACHALOT_SIMULATE=1 selects simulated devices");
+  }
+  devices = simulated_devices();
+  print_error(
+      "cachalot: {}: memory is that of {} simulated GPU{}, and no kernel can use it "
+      "(CACHALOT_SIMULATE=1 selects that without this message)\n",
+      CACHALOT_HAS_CUDA ? "there is no CUDA driver" : "this build is without CUDA", devices.size(),
+      devices.size() == 1 ? "" : "s");
+  return devices;
+}
+
+// Returns the options (CACHALOT_CONF, CACHALOT_DEBUG), and warns of those without effect. Throws BadEnvironment.
+Options options_of_environment() {
+  Options base;
+  base.debug = from_environment("CACHALOT_DEBUG", "", parse_debug);
+  Options options =
+      from_environment("CACHALOT_CONF", "", [&](std::string_view text) { return parse_options(text, base); });
+  warn_of_options_without_effect(options);
+  return options;
+}
+
+// Returns whether CACHALOT_PUBLISH asks for a statistics page. Throws BadEnvironment.
+bool publishes_by_environment() {
+  try {
+    return is_publishing_asked_for();
+  } catch (const InvalidArgument& error) {
+    throw BadEnvironment(formatted("environment variable CACHALOT_PUBLISH: {}", error.what()));
+  }
+}
+
+}  // namespace
+
+// The CachedPath is the part of CachingAllocator's malloc and free that a thread's cache serves, for callers that want it inline:
+// the C API. It takes no lock, throws nothing and calls nothing, so such a caller needs no stack frame.
+class CachedPath {
+ public:
+  // As CachingAllocator::allocate; nullptr: that must serve.
+  CACHALOT_FAST_PATH static void* allocate(const CachingAllocator& allocator, std::size_t bytes, int device,
+                                           Stream stream) {
+    if (static_cast<unsigned>(device) >= allocator.unguarded_devices_.size()) [[unlikely]]
+      return nullptr;
+    const FastPath& fast = allocator.unguarded_devices_[static_cast<std::size_t>(device)]->fast;
+    if (!fast.has_hot_cache() || bytes - 1 >= SizeClass::kLargestBytes) return nullptr;
+    return HotCache::allocate(bytes, StreamKey::of_handle(stream));
+  }
+
+  // As CachingAllocator::deallocate; false: nothing was done, and that must serve.
+  CACHALOT_FAST_PATH static bool deallocate(const CachingAllocator& allocator, void* ptr, std::size_t bytes, int device,
+                                            Stream stream) {
+    if (static_cast<unsigned>(device) >= allocator.unguarded_devices_.size()) [[unlikely]]
+      return false;
+    const FastPath& fast = allocator.unguarded_devices_[static_cast<std::size_t>(device)]->fast;
+    if (!fast.has_hot_cache()) return false;  // before the block is looked up, which that would do again
+    Block* const block = allocator.unguarded_map_->find(as_address(ptr));
+    if (block == nullptr || BlockSlab::owner_of(*block) != device) [[unlikely]]
+      return false;
+    return HotCache::deallocate(*block, ptr, bytes, stream);
+  }
+};
+
 namespace {
 
 // ---- This thread's last error ---------------------------------------------------------------------------------------
@@ -59,8 +204,7 @@ int fail(int code, const char* message) noexcept {
   return code;
 }
 
-}  // namespace
-
+// For use in a catch clause: keeps the message of the exception in flight for cachalot_last_error, and returns its code.
 int translate_exception() noexcept {
   try {
     throw;
@@ -79,7 +223,27 @@ int translate_exception() noexcept {
   }
 }
 
-namespace {
+// Runs `action` and returns a code.
+template <typename Action>
+int guarded(Action action) noexcept {
+  try {
+    action();
+    return CACHALOT_OK;
+  } catch (...) {
+    return translate_exception();
+  }
+}
+
+// Returns what `function` returns, or `otherwise` if it throws.
+template <typename Value, typename Function>
+Value value_or(Value otherwise, Function function) noexcept {
+  try {
+    return function();
+  } catch (...) {
+    translate_exception();
+    return otherwise;
+  }
+}
 
 // ---- The process's allocator ----------------------------------------------------------------------------------------
 
@@ -239,9 +403,21 @@ char* copy_of(const std::string& text) {
   return copy;
 }
 
-}  // namespace
+MemoryLimit limit_of(const char* function, const char* text) {
+  CACHALOT_REQUIRE(text != nullptr, "{}: limit is NULL; it must point to a text such as \"20GiB\" or \"none\"",
+                   function);
+  return MemoryLimit::parse(text);
+}
 
-CachingAllocator& c_allocator() { return allocator(); }
+SoftLimitCallback to_function(cachalot_soft_limit_callback callback, void* context) {
+  if (callback == nullptr) return nullptr;
+  return [callback, context](const SoftLimitReport& report) {
+    const cachalot_soft_limit_t in_c = {report.device, report.held_bytes, report.soft_limit_bytes};
+    callback(&in_c, context);
+  };
+}
+
+}  // namespace
 
 CACHALOT_END
 
@@ -432,4 +608,41 @@ int cachalot_configure(const char* options) {
                      "cachalot_configure: options is NULL; it must point to a text, which may be empty");
     process_allocator().configure(options);
   });
+}
+
+int cachalot_set_limit(const char* limit, int device) {
+  return guarded([&] { allocator().set_limit(limit_of("cachalot_set_limit", limit), device); });
+}
+
+int cachalot_set_soft_limit(const char* limit, cachalot_soft_limit_callback callback, void* context, int device) {
+  return guarded([&] {
+    const MemoryLimit soft = limit_of("cachalot_set_soft_limit", limit);
+    allocator().set_soft_limit(soft, to_function(callback, context), device);
+  });
+}
+
+int cachalot_limit_figures(int device, cachalot_limits_t* out) {
+  static_assert(CACHALOT_NO_LIMIT == MemoryLimit::kNone);
+  return guarded([&] {
+    CACHALOT_REQUIRE(out != nullptr, "cachalot_limit_figures: out is {}; it must point to a cachalot_limits_t", "NULL");
+    const LimitFigures figures = allocator().limit_figures(device);
+    *out = {figures.limit_bytes.value_or(CACHALOT_NO_LIMIT), figures.soft_limit_bytes.value_or(CACHALOT_NO_LIMIT),
+            figures.held_bytes, figures.reservation_bytes};
+  });
+}
+
+size_t cachalot_trim(size_t keep, int device) {
+  return value_or<size_t>(0, [&] { return allocator().trim(keep, device); });
+}
+
+int cachalot_reserve(size_t size, int device) {
+  return guarded([&] { allocator().reserve(size, device); });
+}
+
+int cachalot_publish(const char* directory) {
+  return guarded([&] { publish_process(allocator(), directory == nullptr ? "" : directory); });
+}
+
+int cachalot_stop_publishing(void) {
+  return guarded([] { stop_publishing_process(); });
 }

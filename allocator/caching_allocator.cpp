@@ -11,7 +11,7 @@
 #include "base/process.h"
 #include "device/addresses.h"
 #include "groups/allocator_state.h"
-#include "heap/slow_work_range.h"
+#include "heap/observers.h"
 
 CACHALOT_BEGIN
 

@@ -8,29 +8,50 @@
 #pragma once
 
 #include <memory>
+#include <vector>
 
 #include "cachalot/options.h"
-#include "device/sharing.h"
 #include "fast_path.h"
 #include "growth/cache_level.h"
 #include "growth/checkpoints.h"
-#include "growth/growths.h"
-#include "growth/recovery.h"
+#include "growth/page_driver.h"
+#include "growth/page_growth.h"
+#include "growth/segment_growth.h"
 #include "growth/sharing.h"
 #include "growth/sleeping_pools.h"
 #include "growth/supply.h"
 #include "heap/cache_bridge.h"
 #include "heap/limits.h"
-#include "heap/memory_pressure.h"
 #include "heap/pending_frees.h"
 #include "heap/private_pools.h"
-#include "heap/saved_memory.h"
 #include "heap/stream_clocks.h"
-#include "heap/stream_registry.h"
 #include "heap/uncached.h"
 #include "inspection/inspection.h"
 
 CACHALOT_BEGIN
+
+// Growths are the strategies of one device's allocator: that of its default pools, as the option `heap` says, and that
+// of pools with a segment provider.
+class Growths {
+ public:
+  // Uses segments, with a message on stderr, if the device lacks what the option needs.
+  Growths(HeapState& state, const PageGrowth::Parts& parts, const Options& options);
+  Growths(const Growths&) = delete;
+  Growths& operator=(const Growths&) = delete;
+
+  Growth& usual() const { return *usual_; }
+  Growth& of_providers() const { return *segments_; }
+  // Returns null unless the default pools use pages.
+  PageGrowth* pages() const { return pages_.get(); }
+  std::vector<const Growth*> all() const;
+  void give_back_everything() noexcept;
+
+ private:
+  std::unique_ptr<SegmentGrowth> segments_;
+  std::unique_ptr<AsyncGrowth> async_;
+  std::unique_ptr<PageGrowth> pages_;
+  Growth* usual_;
+};
 
 class DeviceAllocator {
  public:

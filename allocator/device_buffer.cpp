@@ -5,7 +5,7 @@
 #include "base/check.h"
 #include "cachalot/stream_check.h"
 #include "device/addresses.h"
-#include "device/wait_for.h"
+#include "device/known_stream.h"
 
 CACHALOT_BEGIN
 

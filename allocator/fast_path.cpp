@@ -5,7 +5,7 @@
 #include "base/format.h"
 #include "cachalot/errors.h"
 #include "device/addresses.h"
-#include "observe/allocation_stack.h"
+#include "heap/observers.h"
 
 CACHALOT_BEGIN
 

@@ -13,7 +13,7 @@
 #include "heap/limits.h"
 #include "heap/pending_frees.h"
 #include "heap/private_pools.h"
-#include "heap/stream_registry.h"
+#include "heap/stream_clocks.h"
 #include "heap/uncached.h"
 
 CACHALOT_BEGIN

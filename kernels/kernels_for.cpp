@@ -2,7 +2,6 @@
 #include "cachalot/kernels.h"
 #if CACHALOT_HAS_CUDA
 #include "kernels/cuda_kernels.h"
-#include "kernels/cuda_module.h"
 #endif
 
 CACHALOT_BEGIN

@@ -5,7 +5,7 @@
 
 #include "base/bytes.h"
 #include "base/check.h"
-#include "device/wait_for.h"
+#include "device/known_stream.h"
 
 CACHALOT_BEGIN
 

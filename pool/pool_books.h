@@ -1,4 +1,4 @@
-// The state of a pool, and the lock that guards it. PoolCore owns it; the operations on it (PoolSearch, slab_changes.h)
+// The state of a pool, and the lock that guards it. PoolCore owns it; the operations on it (PoolSearch, growing and trimming)
 // take it by reference.
 //
 // Invariants, while nobody holds the mutex: (1) each slot is with a tensor, in one thread's stack, or in the list of
@@ -18,10 +18,9 @@
 
 #include "base/locks.h"
 #include "cachalot/tensor_pool.h"
-#include "free_slots.h"
 #include "pool_figures.h"
 #include "pool_memory.h"
-#include "slab_list.h"
+#include "slots.h"
 #include "thread_stacks.h"
 
 CACHALOT_BEGIN
@@ -62,5 +61,23 @@ struct PoolBooks {
 
 // Returns "" or the first invariant that does not hold. Asks the allocator. Requires: no other thread uses the pool.
 std::string first_broken_rule(PoolBooks& books) CACHALOT_REQUIRES(books.mutex);
+
+// Growing and trimming: the changes of a pool's slabs.
+// Thread safety: the pool's mutex is held. Functions let it go around calls of the allocator, where they say so.
+bool ever_grows(const TensorPoolOptions& options);
+
+// Returns the slots that the next slab may have; 0: the pool may not grow.
+std::size_t next_slab_slots(const PoolBooks& books) CACHALOT_REQUIRES(books.mutex);
+
+// Adds a slab of free slots. Lets the mutex go. Requires: no other thread grows the pool.
+// Throws what the allocator throws; nothing has changed then.
+void add_slab(PoolBooks& books, std::size_t slots, StreamKey stream) CACHALOT_REQUIRES(books.mutex);
+
+// Returns wholly free slabs to the allocator while more than `keep` slots are free. Returns their bytes. Lets the mutex
+// go. Requires: no other thread trims. Throws the first error of the allocator; slabs that it refused stay the pool's.
+std::size_t trim_slabs(PoolBooks& books, std::size_t keep) CACHALOT_REQUIRES(books.mutex);
+
+// The same as far as the high-water mark says, if the pool has one. What fails now is left for another time.
+void trim_above_high_water(PoolBooks& books) noexcept CACHALOT_REQUIRES(books.mutex);
 
 CACHALOT_END

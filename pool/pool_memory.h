@@ -3,15 +3,75 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
+#include <functional>
 #include <memory>
+#include <optional>
+#include <shared_mutex>
 #include <string>
+#include <unordered_map>
+#include <utility>
 
+#include "base/locks.h"
 #include "cachalot/caching_allocator.h"
+#include "cachalot/device.h"
 #include "cachalot/tensor_pool.h"
-#include "pool_streams.h"
 #include "slots.h"
+#include "streams/stream_order.h"
 
 CACHALOT_BEGIN
+
+// The streams that a pool's slots name: their handles while they live, their last events once they have ended, and the
+// order of work between them. Thread safety: any thread. Calls the device; no spin lock is held across that.
+class PoolStreams {
+ public:
+  PoolStreams(std::shared_ptr<Device> device, bool immortal)
+      : device_(std::move(device)), immortal_(immortal), order_(device_) {}
+
+  // Returns which stream has the handle now. Throws InvalidArgument if none has.
+  KnownStream identify(Stream handle) const { return cachalot::identify(*device_, handle, immortal_); }
+  // Keeps the handle. To be called before a slot names the stream.
+  void remember(const KnownStream& stream);
+  // Both.
+  StreamKey remember(Stream handle);
+  // Returns the handle of a stream that was remembered and has not ended.
+  Stream handle_of(StreamKey stream);
+  bool captures(StreamKey stream);
+  // Records the stream's last event, for whoever comes after its work. Throws InvalidArgument while it captures.
+  void end(Stream handle);
+
+  // Lets `after` wait for the work of `before`, unless that is known to be done.
+  void put_before(StreamKey before, StreamKey after);
+  // Lets `stream` wait for all work on the slot. False: one of its users captures, and nothing was done. Counts the
+  // waits, of which some may have been queued when this throws.
+  bool put_users_before(const PoolSlot& slot, StreamKey stream, std::uint64_t& waits);
+  // Calls use(handle) for a stream that lives; waits on the host for the work of one that has ended.
+  void use_or_await(StreamKey stream, const std::function<void(Stream handle)>& use);
+
+  std::size_t metadata_bytes() const;  // beside its own size
+
+ private:
+  class OwnedEvent;
+  // A stream that is not immortal.
+  struct Mortal {
+    Stream handle = nullptr;
+    std::shared_ptr<const OwnedEvent> end = nullptr;  // recorded when it ended; null: it has not
+  };
+
+  // Returns nullopt for a stream that has ended and whose work is done.
+  std::optional<Mortal> find(StreamKey stream);
+  bool can_be_asked(const Mortal& stream, StreamKey key);
+  void forget_streams_that_are_done();
+
+  const std::shared_ptr<Device> device_;
+  const bool immortal_;  // all streams are
+  StreamOrder order_;
+  // Held shared around calls with the handle of a stream that may end, and alone by whoever ends one.
+  std::shared_mutex ends_;
+  mutable SpinMutex mutex_;
+  // Streams that are not immortal, unless they have ended and their work is done.
+  std::unordered_map<StreamKey, Mortal> streams_ CACHALOT_GUARDED_BY(mutex_);
+};
 
 // The bytes that several pools may hold together.
 class PoolBudget {

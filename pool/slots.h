@@ -5,6 +5,9 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <span>
+#include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "device/known_stream.h"
@@ -58,6 +61,90 @@ struct PoolSlab {
   std::unique_ptr<PoolSlot[]> slots;
   std::size_t free = 0;  // free slots, as SlabList::detach_free counted them last
   bool leaves = false;   // its free slots are being taken from the list
+};
+
+// The free slots of a pool that are in no thread's stack, by the stream that used them last.
+// Thread safety: none; the pool's mutex guards it.
+// A push never allocates: there is a place for every slot of a stream, wherever the slot is, from when it is the
+// stream's.
+class FreeSlots {
+ public:
+  // Makes places for so many more slots of the stream. Throws std::bad_alloc.
+  void reserve(StreamKey stream, std::size_t slots);
+  void unreserve(StreamKey stream, std::size_t slots);
+  std::size_t reserved(StreamKey stream) const;
+  std::size_t reserved() const;  // for all streams
+
+  // Requires: a place for each is reserved.
+  void push(PoolSlot& slot);
+  void push(std::span<PoolSlot* const> slots);
+  // Returns the slot that came last; nullptr: none.
+  PoolSlot* pop(StreamKey stream);
+  PoolSlot* pop_any();
+  // Moves the slots of the stream that came last to the front of `places`, in the order in which they came. Returns how
+  // many: as many as there are places, or slots.
+  std::size_t pop(StreamKey stream, std::span<PoolSlot*> places);
+  std::size_t size() const { return size_; }
+
+  template <typename Visit>
+  void for_each(Visit&& visit) const {
+    for (const auto& [stream, stack] : stacks_) {
+      for (PoolSlot* slot : stack.slots) visit(*slot);
+    }
+  }
+  // Removes the slots of slabs that are marked as leaving.
+  void remove_leaving();
+
+  std::size_t metadata_bytes() const;  // beside its own size
+  // Returns "" or what is wrong.
+  std::string first_broken_rule() const;
+
+ private:
+  struct Stack {
+    std::size_t reserved = 0;
+    std::vector<PoolSlot*> slots;  // with room for the reserved ones
+  };
+  static constexpr std::size_t kFewStacks = 64;
+  Stack* find(StreamKey stream);
+  void forget_streams_without_slots();
+
+  std::unordered_map<StreamKey, Stack> stacks_;
+  Stack* last_ = nullptr;  // looked up, and for which stream: batches are of one
+  StreamKey last_stream_;
+  std::size_t size_ = 0;
+  std::size_t most_stacks_ = kFewStacks;
+};
+
+// The pool's slabs, but for those that are detached: they are on their way to the allocator, and may come back.
+// Thread safety: none; the pool's mutex guards it, and the list of free slots.
+class SlabList {
+ public:
+  using Slabs = std::vector<std::unique_ptr<PoolSlab>>;
+
+  explicit SlabList(FreeSlots& free) : free_(free) {}
+
+  // Makes room for one more slab, beside the detached ones. Throws std::bad_alloc.
+  void reserve_one();
+  // Adds a new slab, all of whose slots are free. Requires: reserve_one(), and places for the slots in the list.
+  void add(std::unique_ptr<PoolSlab> slab);
+
+  // Takes out wholly free slabs, those made last first, while more than `keep` slots are free. Each comes back by
+  // `reattach` or goes for good by `forget`. Requires: a recall lasts. Throws std::bad_alloc.
+  Slabs detach_free(std::size_t keep);
+  void reattach(std::unique_ptr<PoolSlab> slab);
+  void forget(const PoolSlab& slab);
+
+  Slabs::const_iterator begin() const { return slabs_.begin(); }
+  Slabs::const_iterator end() const { return slabs_.end(); }
+  std::size_t size_with_detached() const { return size_; }
+  std::size_t metadata_bytes() const;  // beside its own size
+
+ private:
+  void count_free();
+
+  FreeSlots& free_;
+  Slabs slabs_;
+  std::size_t size_ = 0;  // the detached ones included
 };
 
 CACHALOT_END

@@ -11,7 +11,7 @@
 #include "base/own_code.h"
 #include "cachalot/kernels.h"
 #include "live/process_publisher.h"
-#include "policy/option_warnings.h"
+#include "policy/options_without_effect.h"
 #include "pytorch/oom_hooks.h"
 #include "pytorch/python_api.h"
 

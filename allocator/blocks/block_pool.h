@@ -3,16 +3,287 @@
 // Not thread-safe.
 #pragma once
 
+#include <array>
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
-#include "blocks/free_bins.h"
+#include "base/bits.h"
+#include "base/bytes.h"
+#include "base/check.h"
+#include "blocks/bin.h"
+#include "blocks/block.h"
 #include "cachalot/pool_id.h"
 
 CACHALOT_BEGIN
+
+// Which bin holds which sizes, and which bins hold blocks.
+// SizeBins divides sizes into bins: 64 an octave. Below 64 KiB a bin holds a single size.
+struct SizeBins {
+  static constexpr std::size_t kMaxBytes = std::size_t{1} << 40;  // sizes are smaller
+  static constexpr std::size_t kPerGroup = 64;                    // a group is an octave, but for the widest bins
+  static constexpr std::size_t kGroups = 64;
+  static constexpr std::size_t kSmallestOctave = 9;                // 512 B
+  static constexpr std::size_t kFirstOfManySizes = 7 * kPerGroup;  // 64 KiB: below, a bin is not wider than 512 B
+  // From here on bins are 512 MiB wide, so that sizes within one differ in 20 bits (of 512 B).
+  static constexpr std::size_t kWideBytes = std::size_t{1} << 36;
+  static constexpr std::size_t kWidestBin = std::size_t{1} << 29;
+  static constexpr std::size_t kFirstWide = (36 - kSmallestOctave) * kPerGroup;
+  static_assert(kFirstWide + (kMaxBytes - kWideBytes) / kWidestBin <= kGroups * kPerGroup);
+
+  // Returns group x kPerGroup + bin: the octave, and the six bits below the leading one.
+  static std::size_t slot_for(std::size_t bytes) {
+    if (bytes >= kWideBytes) [[unlikely]]
+      return kFirstWide + (bytes - kWideBytes) / kWidestBin;
+    const std::size_t octave = highest_bit(bytes);
+    return octave * kPerGroup + (bytes >> (octave - 6)) - (kSmallestOctave + 1) * kPerGroup;
+  }
+};
+
+// BinBitmap finds the bins that hold blocks, by two levels of bits: one a group, one a bin.
+// Invariant: a group's bit is set exactly if one of its bins' is. Not thread-safe.
+class BinBitmap {
+ public:
+  bool empty() const { return groups_ == 0; }
+  bool has(std::size_t slot) const {
+    return (bins_[slot / SizeBins::kPerGroup] >> slot % SizeBins::kPerGroup & 1) != 0;
+  }
+  // The bin holds blocks.
+  CACHALOT_FAST_PATH void add(std::size_t slot) {
+    const std::size_t group = slot / SizeBins::kPerGroup;
+    bins_[group] |= std::uint64_t{1} << slot % SizeBins::kPerGroup;
+    groups_ |= std::uint64_t{1} << group;
+  }
+  // The bin holds blocks, or none. No branch: whether a bin or group is empty cannot be predicted.
+  CACHALOT_FAST_PATH void mark(std::size_t slot, bool occupied) {
+    const std::size_t group = slot / SizeBins::kPerGroup;
+    std::uint64_t& bins = bins_[group];
+    bins = with_bit(bins, slot % SizeBins::kPerGroup, occupied);
+    groups_ = with_bit(groups_, group, bins != 0);
+  }
+
+  // One bit for each group, and for each bin of a group.
+  std::uint64_t groups() const { return groups_; }
+  std::uint64_t bins(std::size_t group) const { return bins_[group]; }
+  // Those of larger sizes.
+  std::uint64_t groups_behind(std::size_t group) const { return groups_ >> group >> 1 << group << 1; }
+
+ private:
+  static std::uint64_t with_bit(std::uint64_t word, std::size_t bit, bool value) {
+    return (word & ~(std::uint64_t{1} << bit)) | std::uint64_t{value} << bit;
+  }
+
+  std::uint64_t groups_ = 0;
+  std::array<std::uint64_t, SizeBins::kGroups> bins_{};  // by group
+};
+
+// FreeBins holds the free blocks of one arena, for exact best fit: the smallest that fits, and among equals the lowest
+// address (the order of PyTorch's set of free blocks).
+//
+// Sizes fall into bins (SizeBins), which two levels of bitmap find (BinBitmap). Bins are in order, a bin's blocks are
+// not (Bin, BinLeaf). So most operations touch two or three lines.
+//
+// The block that came last is kept aside, out of the bins, until the next one comes: very often it is the one taken or
+// merged next.
+//
+// Leaves and tree nodes are kept for reuse (BinNodes), as are groups of bins: the steady state allocates nothing.
+// Invariants: (1) a bit is set exactly for each bin that holds blocks; (2) the newest block is in no bin.
+// Not thread-safe.
+class FreeBins {
+ public:
+  // Blocks are smaller than this, and addresses than 2^kAddressBits.
+  static constexpr std::size_t kMaxBytes = SizeBins::kMaxBytes;
+  static constexpr int kAddressBits = BinKey::kAddressBits;
+
+  FreeBins() = default;
+  FreeBins(const FreeBins&) = delete;
+  FreeBins& operator=(const FreeBins&) = delete;
+
+  CACHALOT_FAST_PATH void insert(Block& block) {
+    if (newest_ != nullptr) sort_in(*newest_);
+    newest_ = &block;
+  }
+
+  CACHALOT_FAST_PATH void remove(Block& block) {
+    if (newest_ == &block) {
+      newest_ = nullptr;
+    } else {
+      sort_out(block);
+    }
+  }
+
+  // The first block in (size, address) order of at least `bytes` > 0; nullptr when there is none. Leaves it in.
+  CACHALOT_FAST_PATH Block* best_fit(std::size_t bytes) const {
+    if (bytes >= kMaxBytes) [[unlikely]]
+      return nullptr;
+    bytes = round_up(bytes, kBlockGranularity);
+    // What was freed last and fits exactly is the best there is, unless its bin holds more.
+    if (newest_ != nullptr && newest_->size_and_flags == bytes && !occupied_.has(SizeBins::slot_for(bytes)))
+      return newest_;
+    Block* block = best_fit_in_bins(bytes);
+    if (newest_ == nullptr) return block;
+    if (block == nullptr) return newest_->size_and_flags < bytes ? nullptr : newest_;
+    const bool fits = newest_->size_and_flags >= bytes;
+    return choose(as_number(fits & precedes(*newest_, *block)), newest_, block);
+  }
+
+  Block* largest() const;
+  bool empty() const { return occupied_.empty() && newest_ == nullptr; }
+
+  // Calls visit(Block&) in (size, address) order; visit must not change the bins.
+  template <typename Visit>
+  void for_each(Visit&& visit) const {
+    for_each_of_at_least(kBlockGranularity, visit);
+  }
+  // The same for blocks of at least `bytes` > 0.
+  template <typename Visit>
+  void for_each_of_at_least(std::size_t bytes, Visit&& visit) const;
+  // The first block in (size, address) order of at least `bytes` > 0 of which accepts(const Block&) is true, or nullptr.
+  template <typename Accepts>
+  Block* first_of_at_least(std::size_t bytes, Accepts&& accepts) const;
+  // The same as for_each in no order, for blocks of at least a unit. No other block is looked at.
+  template <typename Visit>
+  void for_each_of_at_least(PowerOfTwo unit, Visit&& visit) const;
+
+  std::string validate() const;
+  std::size_t metadata_bytes() const;
+
+ private:
+  using Group = std::array<Bin, SizeBins::kPerGroup>;
+
+  CACHALOT_FAST_PATH Block* best_fit_in_bins(std::size_t bytes) const {
+    const std::size_t slot = SizeBins::slot_for(bytes);
+    const std::size_t group = slot / SizeBins::kPerGroup;
+    std::uint64_t candidates = occupied_.bins(group) >> slot % SizeBins::kPerGroup;
+    if (candidates != 0) {
+      const Bin* bin = &(*groups_[group])[slot % SizeBins::kPerGroup];
+      // The request's own bin may have only smaller ones, if it holds several sizes; larger bins serve with any.
+      const std::uint64_t own_of_many_sizes = candidates & std::uint64_t{slot >= SizeBins::kFirstOfManySizes};
+      const std::uint64_t key = BinKey::of(bytes, 0) & -own_of_many_sizes;
+      if (Block* block = bin[lowest_bit(candidates)].first_from(key)) [[likely]]
+        return block;
+      candidates &= ~std::uint64_t{1};
+      if (candidates != 0) return bin[lowest_bit(candidates)].first_from(0);
+    }
+    const std::uint64_t larger_groups = occupied_.groups_behind(group);
+    if (larger_groups == 0) return nullptr;
+    const std::size_t larger = lowest_bit(larger_groups);
+    return (*groups_[larger])[lowest_bit(occupied_.bins(larger))].first_from(0);
+  }
+
+  CACHALOT_FAST_PATH Bin& bin_for(std::size_t slot) const {
+    auto& group = groups_[slot / SizeBins::kPerGroup];
+    if (group == nullptr) [[unlikely]]
+      add_group(slot / SizeBins::kPerGroup);
+    return (*group)[slot % SizeBins::kPerGroup];
+  }
+  // Host memory that runs out here ends the program, as in BinNodes.
+  void add_group(std::size_t group) const noexcept;
+
+  CACHALOT_FAST_PATH void sort_in(Block& block) const {
+    const std::size_t slot = SizeBins::slot_for(block.size_and_flags);
+    const std::uint64_t key = BinKey::of(block);
+    bin_for(slot).insert(block, key, nodes_);
+    block.bin.slot = static_cast<std::uint16_t>(slot);
+    occupied_.add(slot);
+  }
+  CACHALOT_FAST_PATH void sort_out(Block& block) {
+    BinLeaf& leaf = *block.bin.leaf;
+    const std::uint32_t left = leaf.remove(block.bin.place);
+    const bool of_tree = leaf.parent != nullptr;  // then another leaf holds blocks
+    const std::size_t slot = block.bin.slot;
+    occupied_.mark(slot, as_number((left != 0) | of_tree));
+    if (as_number((left == 0) & of_tree)) [[unlikely]]
+      remove_leaf(leaf, slot);
+  }
+  void remove_leaf(BinLeaf& leaf, std::size_t slot);
+
+  // Puts the newest block into its bin: what looks at all blocks in order begins with this. It changes where a block
+  // is kept, not which blocks there are.
+  void sort_newest_in() const {
+    if (newest_ != nullptr) sort_in(*newest_);
+    newest_ = nullptr;
+  }
+
+  template <typename Visit>
+  void for_each_leaf_from(std::size_t first, Visit&& visit) const;
+  template <typename IsEnd>
+  void for_each_leaf_until(std::size_t first, IsEnd&& is_end) const;
+  std::string validate_order() const;
+  std::string validate_group(std::size_t group) const;
+
+  // mutable for sort_newest_in.
+  mutable Block* newest_ = nullptr;
+  mutable BinBitmap occupied_;
+  mutable std::array<std::unique_ptr<Group>, SizeBins::kGroups> groups_;
+  mutable BinNodes nodes_;
+};
+
+template <typename Visit>
+void FreeBins::for_each_of_at_least(std::size_t bytes, Visit&& visit) const {
+  sort_newest_in();
+  if (bytes >= kMaxBytes) return;
+  const std::size_t first = SizeBins::slot_for(round_up(bytes, kBlockGranularity));
+  for_each_leaf_from(first, [&](const BinLeaf& leaf) {
+    for (Block* block : SortedBlocks(leaf)) {
+      if (block->size() >= bytes) visit(*block);
+    }
+  });
+}
+
+template <typename Accepts>
+Block* FreeBins::first_of_at_least(std::size_t bytes, Accepts&& accepts) const {
+  sort_newest_in();
+  if (bytes >= kMaxBytes) return nullptr;
+  Block* found = nullptr;
+  for_each_leaf_until(SizeBins::slot_for(round_up(bytes, kBlockGranularity)), [&](const BinLeaf& leaf) {
+    for (Block* block : SortedBlocks(leaf)) {
+      if (found == nullptr && block->size() >= bytes && accepts(std::as_const(*block))) found = block;
+    }
+    return found != nullptr;
+  });
+  return found;
+}
+
+// The bin of a power of two begins with that size.
+template <typename Visit>
+void FreeBins::for_each_of_at_least(PowerOfTwo unit, Visit&& visit) const {
+  if (newest_ != nullptr && newest_->size_and_flags >= unit.bytes()) visit(*newest_);
+  for_each_leaf_from(SizeBins::slot_for(unit.bytes()), [&](const BinLeaf& leaf) {
+    for (std::uint32_t i = 0; i < leaf.count; ++i) visit(*leaf.blocks[i]);
+  });
+}
+
+// Calls visit(const BinLeaf&) for the leaves of the bin in a slot and of those behind it, in their order.
+template <typename Visit>
+void FreeBins::for_each_leaf_from(std::size_t first, Visit&& visit) const {
+  for_each_leaf_until(first, [&](const BinLeaf& leaf) {
+    visit(leaf);
+    return false;
+  });
+}
+
+// The same until is_end(const BinLeaf&) is true.
+template <typename IsEnd>
+void FreeBins::for_each_leaf_until(std::size_t first, IsEnd&& is_end) const {
+  std::uint64_t bins_wanted = ~std::uint64_t{0} << first % SizeBins::kPerGroup;
+  const std::size_t first_group = first / SizeBins::kPerGroup;
+  std::uint64_t groups = occupied_.groups() & (~std::uint64_t{0} << first_group);
+  for (; groups != 0; groups &= groups - 1) {
+    const std::size_t group = lowest_bit(groups);
+    if (group != first_group) bins_wanted = ~std::uint64_t{0};
+    for (std::uint64_t bins = occupied_.bins(group) & bins_wanted; bins != 0; bins &= bins - 1) {
+      for (const BinLeaf* leaf = (*groups_[group])[lowest_bit(bins)].first_leaf(); leaf != nullptr; leaf = leaf->next) {
+        if (is_end(*leaf)) return;
+      }
+    }
+  }
+}
 
 class BlockPool;
 class Growth;

@@ -12,26 +12,12 @@
 #include "base/check.h"
 #include "base/format.h"
 #include "cachalot/device.h"
+#include "device/known_stream.h"
 #include "device/pattern.h"
-#include "device/wait_for.h"
 
 CACHALOT_BEGIN
 
 namespace {
-
-// The host twin: patterns and moves by copies, on any Device. Memory of any size goes through a buffer of at most a
-// mebibyte.
-class HostKernels final : public Kernels {
- public:
-  explicit HostKernels(std::shared_ptr<Device> device) : device_(std::move(device)) {}
-
- private:
-  void fill(Stream stream, Span<const PatternSpan> spans) override;
-  std::vector<PatternMismatch> verify(Stream stream, Span<const PatternSpan> spans) override;
-  void move(Stream stream, Span<const BlockMove> moves) override;
-
-  const std::shared_ptr<Device> device_;
-};
 
 // `what` begins the name of the memory, which ends with `i`.
 void check_memory(const char* what, std::size_t i, Address address, std::size_t bytes) {
@@ -179,25 +165,33 @@ void copy_block(Device& device, const BlockMove& move, Buffer& buffer) {
 
 }  // namespace
 
-void HostKernels::fill(Stream stream, Span<const PatternSpan> spans) {
-  wait_for(*device_, stream);
-  for (const PatternSpan& span : spans) fill_span(*device_, span);
-}
+// The host twin: patterns and moves by copies, on any Device. Memory of any size goes through a buffer of at most a
+// mebibyte.
+class HostKernels final : public Kernels {
+ public:
+  explicit HostKernels(std::shared_ptr<Device> device) : device_(std::move(device)) {}
 
-std::vector<PatternMismatch> HostKernels::verify(Stream stream, Span<const PatternSpan> spans) {
-  wait_for(*device_, stream);
-  std::vector<PatternMismatch> mismatches;
-  for (std::size_t i = 0; i < spans.size(); ++i) {
-    if (const auto offset = first_difference(*device_, spans[i])) mismatches.push_back({i, *offset});
+ private:
+  void fill(Stream stream, Span<const PatternSpan> spans) override {
+    wait_for(*device_, stream);
+    for (const PatternSpan& span : spans) fill_span(*device_, span);
   }
-  return mismatches;
-}
+  std::vector<PatternMismatch> verify(Stream stream, Span<const PatternSpan> spans) override {
+    wait_for(*device_, stream);
+    std::vector<PatternMismatch> mismatches;
+    for (std::size_t i = 0; i < spans.size(); ++i) {
+      if (const auto offset = first_difference(*device_, spans[i])) mismatches.push_back({i, *offset});
+    }
+    return mismatches;
+  }
+  void move(Stream stream, Span<const BlockMove> moves) override {
+    Buffer buffer(std::min(std::ranges::max(moves, {}, &BlockMove::bytes).bytes, kPartBytes));
+    wait_for(*device_, stream);
+    for (const BlockMove& move : moves) copy_block(*device_, move, buffer);
+  }
 
-void HostKernels::move(Stream stream, Span<const BlockMove> moves) {
-  Buffer buffer(std::min(std::ranges::max(moves, {}, &BlockMove::bytes).bytes, kPartBytes));
-  wait_for(*device_, stream);
-  for (const BlockMove& move : moves) copy_block(*device_, move, buffer);
-}
+  const std::shared_ptr<Device> device_;
+};
 
 std::unique_ptr<Kernels> host_kernels(std::shared_ptr<Device> device) {
   CACHALOT_REQUIRE(device != nullptr, "host_kernels needs a device, not null");

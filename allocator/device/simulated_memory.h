@@ -23,9 +23,6 @@
 
 CACHALOT_BEGIN
 
-// Allocations by address, each beginning on a multiple of 2 MiB: a radix tree over the 47 bits of an address, so that
-// neither insert, erase nor look-up depends on how many there are.
-// Not thread-safe; the device's mutex guards it.
 struct Allocation {
   std::size_t bytes = 0;       // asked for; 0: none here
   std::uint64_t physical = 0;  // number of its first byte
@@ -33,6 +30,9 @@ struct Allocation {
   bool foreign = false;        // of another process
 };
 
+// Allocations by address, each beginning on a multiple of 2 MiB: a radix tree over the 47 bits of an address, so that
+// neither insert, erase nor look-up depends on how many there are.
+// Not thread-safe; the device's mutex guards it.
 class AllocationTable {
  public:
   // `address`: a multiple of kPhysicalUnit in no allocation; `allocation.bytes` > 0.

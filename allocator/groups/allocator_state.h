@@ -5,22 +5,71 @@
 #pragma once
 
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
+#include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
+#include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 #include "base/process.h"
 #include "blocks/page_map.h"
 #include "cachalot/kernels.h"
 #include "cachalot/options.h"
+#include "cachalot/pool_id.h"
 #include "device_allocator.h"
-#include "groups/late_frees.h"
-#include "groups/tags.h"
 #include "guard/guard.h"
-#include "guard/guard_log.h"
+#include "guard/guard_reports.h"
 
 CACHALOT_BEGIN
+
+// Live allocations whose free the device has refused so far: they are freed later. Thread safety: any thread.
+class LateFrees {
+ public:
+  // Returns true for the first that there ever was.
+  bool add(void* ptr) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    waiting_.push_back(ptr);
+    return !std::exchange(has_had_any_, true);
+  }
+
+  // Calls free(ptr), which returns false to be asked again, for each without the lock. Returns whether anything was freed.
+  template <typename Free>
+  bool retry(Free free) {
+    std::vector<void*> late;
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      late.swap(waiting_);
+    }
+    const std::size_t freed = std::erase_if(late, free);
+    const std::lock_guard<std::mutex> lock(mutex_);
+    waiting_.insert(waiting_.end(), late.begin(), late.end());
+    return freed != 0;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::vector<void*> waiting_;
+  bool has_had_any_ = false;
+};
+
+// The tags of memory that can sleep, each the name of a private pool. Thread safety: any thread.
+class Tags {
+ public:
+  // Makes the tag, if it does not exist.
+  PoolId make(std::string_view tag);
+  // Throws InvalidArgument for a tag that was never made.
+  PoolId pool_of(std::string_view tag) const;
+  std::map<std::string, PoolId> all() const;
+
+ private:
+  mutable std::mutex mutex_;
+  std::map<std::string, std::uint64_t, std::less<>> numbers_;  // from 1 on
+};
 
 class AllocatorState final : public ForkAware {
  public:

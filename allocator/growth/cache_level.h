@@ -5,7 +5,7 @@
 #include <cstddef>
 
 #include "growth/growth.h"
-#include "growth/recovery.h"
+#include "growth/supply.h"
 #include "heap/cache_bridge.h"
 #include "heap/limits.h"
 #include "heap/pending_frees.h"

@@ -6,9 +6,153 @@
 
 #include "base/bytes.h"
 #include "cachalot/errors.h"
-#include "growth/backing_calls.h"
+#include "device/cuda_codes.h"
 
 CACHALOT_BEGIN
+
+// Nobody else uses it any more.
+SavedMemory::~SavedMemory() CACHALOT_NO_THREAD_SAFETY_ANALYSIS {
+  for (void* memory : spare_) {
+    try {
+      state_.device->host_free(memory);
+    } catch (const CudaError&) {  // the device may be gone at exit; there is nobody left to tell
+    }
+  }
+}
+
+void SavedMemory::forget(PrivatePool& pool, HandleId id, const Held& /*held*/) {
+  const auto saved = pool.saved.find(id);
+  if (saved == pool.saved.end()) return;
+  spare_.push_back(saved->second.host);
+  pool.saved.erase(saved);
+}
+
+void SavedMemory::forget_all(PrivatePool& pool, const Held& /*held*/) {
+  for (const auto& [id, saved] : std::exchange(pool.saved, {})) spare_.push_back(saved.host);
+}
+
+void SavedMemory::free(Held& held) {
+  for (void* memory : std::exchange(spare_, {})) {
+    try {
+      const Unlocked unlocked(held);
+      state_.device->host_free(memory);
+    } catch (const CudaError&) {
+      spare_.push_back(memory);
+    }
+  }
+}
+
+namespace {
+
+// BackingCalls make the driver's calls of a BackingPlan, without the device's mutex and under the growth mutex. A
+// failure undoes the calls before it; memory that cannot even be returned is left in `orphans`.
+class BackingCalls {
+ public:
+  BackingCalls(Device& device, const std::vector<int>& peers, const BackingPlan& plan, const PhysicalPages& pages)
+      : device_(device), peers_(peers), plan_(plan), pages_(pages) {}
+
+  // Returns false if there is no memory for the pages or for their mappings. Throws CudaError. In both cases nothing
+  // new is mapped.
+  bool make() {
+    bool is_made = false;
+    try {
+      have_memory([&] {
+        drop();
+        if (!create()) return;
+        map();
+        is_made = true;
+      });
+    } catch (...) {
+      undo();
+      throw;
+    }
+    if (!is_made) undo();
+    return is_made;
+  }
+
+  std::size_t dropped = 0;            // of plan.drops: these are unmapped, whatever came after
+  std::vector<MemoryHandle> created;  // for plan.growths
+  std::vector<Orphan> orphans;
+
+ private:
+  struct Mapped {
+    Address at;
+    std::size_t bytes;
+    MemoryHandle memory;
+    bool is_new;
+  };
+
+  void drop() {
+    for (std::size_t first = 0; first < plan_.drops.size(); first = dropped) {
+      std::size_t next = first;
+      Address end = plan_.drops[first].at;
+      while (next < plan_.drops.size() && plan_.drops[next].at == end) {
+        end += pages_.bytes(pages_.handle(plan_.drops[next++].handle));
+      }
+      device_.unmap(plan_.drops[first].at, end - plan_.drops[first].at);
+      dropped = next;
+    }
+  }
+  bool create() {
+    created.reserve(plan_.growths.size());
+    for (const BackingPlan::Growth& growth : plan_.growths) {
+      const std::optional<MemoryHandle> memory = device_.create(growth.pages * pages_.page_bytes());
+      if (!memory) return false;
+      created.push_back(*memory);
+    }
+    return true;
+  }
+  void map() {
+    std::vector<Mapped> wanted;
+    for (std::size_t i = 0; i < created.size(); ++i) {
+      wanted.push_back({plan_.growths[i].at, plan_.growths[i].pages * pages_.page_bytes(), created[i], true});
+    }
+    for (const BackingPlan::Mapping& view : plan_.views) {
+      const PhysicalHandle& handle = pages_.handle(view.handle);
+      wanted.push_back({view.at, pages_.bytes(handle), handle.memory, false});
+    }
+    std::sort(wanted.begin(), wanted.end(), [](const Mapped& a, const Mapped& b) { return a.at < b.at; });
+    mapped_.reserve(wanted.size());
+    for (const Mapped& mapping : wanted) {
+      device_.map(mapping.at, mapping.bytes, mapping.memory);
+      mapped_.push_back(mapping);
+    }
+    for (std::size_t i = 0; i < mapped_.size();) {
+      Address end = mapped_[i].at;
+      const Address begin = end;
+      while (i < mapped_.size() && mapped_[i].at == end) end += mapped_[i++].bytes;
+      device_.set_access(begin, end - begin, peers_);
+    }
+  }
+  // Never throws: what the device does not take back is noted.
+  void undo() {
+    for (const Mapped& mapping : mapped_) {
+      try {
+        device_.unmap(mapping.at, mapping.bytes);
+      } catch (const CudaError&) {
+        orphans.push_back({mapping.is_new ? mapping.memory : 0, mapping.bytes, {mapping.at}});
+      }
+    }
+    for (std::size_t i = 0; i < created.size(); ++i) {
+      const auto is_it = [&](const Orphan& orphan) { return orphan.memory == created[i]; };
+      if (std::any_of(orphans.begin(), orphans.end(), is_it)) continue;
+      try {
+        device_.release(created[i]);
+      } catch (const CudaError&) {
+        orphans.push_back({created[i], plan_.growths[i].pages * pages_.page_bytes(), {}});
+      }
+    }
+    created.clear();
+  }
+
+  Device& device_;
+  const std::vector<int>& peers_;
+  const BackingPlan& plan_;
+  const PhysicalPages& pages_;
+  std::vector<Mapped> mapped_;
+};
+
+}  // namespace
 
 Ledger::Home home_of(const PageRange& range) {
   return {range.kind, range.owner == nullptr ? PoolId{} : range.owner->id};

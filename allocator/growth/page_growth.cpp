@@ -10,6 +10,7 @@
 //   recovery: wait for the device, after which every idle page will do, give back what pools without users hold, again;
 //   and once more when the default pools, too, have given back what they can.
 // With remap_slack, new memory comes first while so much more may be held than was ever live.
+
 #include "growth/page_growth.h"
 
 #include <algorithm>
@@ -17,9 +18,71 @@
 
 #include "base/bytes.h"
 #include "cachalot/errors.h"
-#include "growth/garbage.h"
 
 CACHALOT_BEGIN
+
+Arena& SparePages::large_arena_beside(Request request, const Held& held) {
+  PrivatePool* const owner = request.pool().owner();
+  return streams_.arena_of(owner != nullptr ? owner->large : state_.large(held), request.stream(), held);
+}
+
+Block* SparePages::find_beside(Request request, const Held& held) {
+  if (request.pool().kind() != PoolKind::small) return nullptr;
+  Block* block = large_arena_beside(request, held).bins.best_fit(request.rounded);
+  return block != nullptr && block->size() < pages_.page_bytes() ? block : nullptr;
+}
+
+Block* SparePages::take_page(Request request, const Held& held) {
+  if (request.pool().kind() != PoolKind::small) return nullptr;
+  return take_page_of(large_arena_beside(request, held), request, held);
+}
+
+// Of the smallest free block that holds one, a page for small blocks (or what pages it takes).
+Block* SparePages::take_page_of(const Arena& arena, Request request, const Held& /*held*/) {
+  const std::size_t page = pages_.page_bytes();
+  const std::size_t bytes = round_up(request.rounded, page);
+  Block* found = nullptr;
+  arena.bins.for_each_of_at_least(bytes, [&](Block& block) {
+    if (found == nullptr && round_up(block.address, page) + bytes <= block.end()) found = &block;
+  });
+  if (found == nullptr) return nullptr;
+  const Address begin = round_up(found->address, page);
+  return &pages_.hand_over(*found, begin, begin + bytes, *request.arena);
+}
+
+Block* SparePages::take_unused(Request request, const Held& held) {
+  if (request.pool().owner() != nullptr) return nullptr;
+  const Arena* const unused = state_.large(held).find(StreamKey::nobody());
+  if (unused == nullptr) return nullptr;
+  if (request.pool().kind() == PoolKind::small) return take_page_of(*unused, request, held);
+  Block* const block = unused->bins.best_fit(request.rounded);
+  if (block == nullptr) return nullptr;
+  return &pages_.hand_over(*block, block->address, block->address + request.rounded, *request.arena);
+}
+
+void SparePages::return_whole_pages(const Growth& growth, const Held& held) {
+  const std::size_t page = pages_.page_bytes();
+  pools_.for_each(
+      [&](const BlockPool& pool) {
+        holds(held);
+        if (pool.kind() != PoolKind::small || pool.growth != &growth) return;
+        BlockPool& large_pool = pool.owner() != nullptr ? pool.owner()->large : state_.large(held);
+        for (const auto& arena : pool.arenas()) {
+          if (arena->bins.best_fit(page) == nullptr) continue;
+          std::vector<Block*> whole;
+          arena->bins.for_each_of_at_least(page, [&](Block& block) {
+            holds(held);
+            const bool holds_page = round_up(block.address, page) + page <= block.end();
+            if (holds_page && pages_.range_of(block.address)->kind == PoolKind::large) whole.push_back(&block);
+          });
+          for (Block* block : whole) {
+            Arena& to = streams_.arena_of(large_pool, arena->stream, held);
+            pages_.hand_over(*block, round_up(block->address, page), round_down(block->end(), page), to);
+          }
+        }
+      },
+      held);
+}
 
 namespace {
 
@@ -389,6 +452,158 @@ std::string PageGrowth::validate(const Held& held) const {
 
 std::size_t PageGrowth::metadata_bytes(const Held& /*held*/) const {
   return sizeof(*this) + pages_.metadata_bytes() + placement_.metadata_bytes();
+}
+
+// PageGrowth's allocations in one handle: no pages can be brought together, only one handle be found or made.
+Block* PageGrowth::find(Request request, const Held& held) {
+  return request.contiguous ? find_contiguous(request, *request.arena, Ordering::now, held)
+                            : state_.find_free_and_age(request, held);
+}
+
+// The smallest free block of which a part that suffices lies in one handle.
+Block* PageGrowth::find_contiguous(Request request, const Arena& arena, Ordering ordering, const Held& held) const {
+  Block* found = nullptr;
+  arena.bins.for_each_of_at_least(request.rounded, [&](Block& block) {
+    holds(held);
+    if (found != nullptr || !clocks_.may_take(block, request.stream(), ordering, held)) return;
+    if (pages_.room_in_one_handle(block, may_split(arena.pool) ? request.rounded : block.size())) found = &block;
+  });
+  return found;
+}
+
+// What a request takes of a block that was found or made for it; all of it in a pool that does not split.
+PageHeap::Stretch PageGrowth::contiguous_part(const Block& block, Request request, const Held& /*held*/) const {
+  const bool whole = !may_split(block.arena->pool);
+  if (whole && pages_.room_in_one_handle(block, block.size())) return {block.address, block.size()};
+  return {*pages_.room_in_one_handle(block, request.rounded), request.rounded};
+}
+
+Block* PageGrowth::find_contiguous_anywhere(Request request, Ordering ordering, const Held& held) const {
+  Block* found = find_contiguous(request, *request.arena, ordering, held);
+  for (const auto& arena : request.pool().arenas()) {
+    if (found == nullptr) found = find_contiguous(request, *arena, ordering, held);
+  }
+  return found;
+}
+
+// Of another stream, if it must be: after a wait for it, which costs less than new memory.
+Block* PageGrowth::search_contiguous(Request request, Growing& growing) {
+  Block* block = find_contiguous_anywhere(request, Ordering::now, growing);
+  if (block == nullptr && state_.options.cross_stream == CrossStream::wait && may_wait_for_others(request, growing)) {
+    const Block* other = find_contiguous_anywhere(request, Ordering::after_wait, growing);
+    if (other != nullptr) {
+      clocks_.wait(clocks_.of(request.stream(), growing), clocks_.of(other->arena->stream, growing), other->bin.epoch,
+                   growing);
+    }
+    block = find_contiguous_anywhere(request, Ordering::now, growing);
+  }
+  if (block == nullptr || block->arena == request.arena) return block;
+  const PageHeap::Stretch part = contiguous_part(*block, request, growing);
+  return &pages_.hand_over(*block, part.begin, part.begin + part.bytes, *request.arena);
+}
+
+Block* PageGrowth::search_or_create_contiguous(Request request, const Context& context, Growing& growing) {
+  if (Block* block = search_contiguous(request, growing)) return block;
+  if (Block* block = spare_.take_page(request, growing)) return block;
+  if (request.rounded > state_.device->properties().total_bytes) return nullptr;
+  std::optional<BackingPlan> plan = pages_.plan_handle(*request.arena, request.rounded);
+  if (!plan) {
+    reserve_range(request, growing);
+    plan = pages_.plan_handle(*request.arena, request.rounded);
+  }
+  return driver_.execute_plan(plan, request, context, growing);
+}
+
+// As obtain_anywhere, but for what gives a block.
+Block* PageGrowth::obtain_contiguous(Request request, const Context& context, Growing& growing) {
+  state_.drain_caches(growing);
+  spare_.return_whole_pages(*this, growing);
+  refresh_before_planning(request, growing);
+  Block* block = search_or_create_contiguous(request, context, growing);
+  if (block == nullptr) block = recovery_.borrow(request, growing);
+  if (block != nullptr || state_.capturing(growing)) return block;
+  if (recovery_.synchronize_frees(growing)) block = search_contiguous(request, growing);
+  if (block != nullptr) return block;
+  wait_and_release_unused(request, growing);
+  if ((block = search_or_create_contiguous(request, context, growing)) != nullptr) return block;
+  recovery_.release_default_pools(growing);
+  return search_or_create_contiguous(request, context, growing);
+}
+
+Block& PageGrowth::cut_contiguous(Block& block, Request request, const Held& held) {
+  const PageHeap::Stretch wanted = contiguous_part(block, request, held);
+  return pages_.set_apart(block, wanted.begin, wanted.begin + wanted.bytes);
+}
+
+// What the page heap gives back and takes beside requests: trim, and memory that no stream has used.
+
+// --- trim -----------------------------------------------------------------------------------------------------------------
+
+std::size_t PageGrowth::trim(const TrimGoal& goal, Growing& growing) {
+  clocks_.look_at_idle(pages_.page_bytes(), growing);
+  return driver_.release_done(goal, growing);
+}
+
+std::size_t PageDriver::release_done(const TrimGoal& goal, Growing& growing) {
+  free_orphans(growing);
+  std::vector<HandleId> idle = pages_.idle_handles(state_.pools_of(nullptr, growing));
+  std::erase_if(idle, [&](HandleId id) {
+    holds(growing);
+    return !is_idle_and_done(id, growing);
+  });
+  const auto bytes_of = [&](HandleId id) {
+    holds(growing);
+    return pages_.pages().bytes(pages_.pages().handle(id));
+  };
+  const auto [chosen, bytes] = goal.choose(idle, bytes_of);
+  pages_.claim_handles(chosen);
+  for (auto id = chosen.begin(); id != chosen.end(); ++id) {
+    try {
+      release_handle(*id, nullptr, growing);
+    } catch (...) {
+      for (auto kept = std::next(id); kept != chosen.end(); ++kept) pages_.put_back_idle(*kept);
+      throw;
+    }
+  }
+  return bytes;
+}
+
+bool PageDriver::is_idle_and_done(HandleId id, const Held& held) {
+  const PhysicalHandle& handle = pages_.pages().handle(id);
+  if (handle.memory == 0 || handle.is_asleep()) return false;
+  if (pages_.range_of(handle.views.front().address)->owner != nullptr) return false;
+  bool is_done = std::all_of(handle.views.begin(), handle.views.end(), PhysicalPages::is_unused);
+  pages_.for_each_home(id, [&](PageRange&, Address begin, Address end) {
+    holds(held);
+    const Block* block = &pages_.first_block(begin);
+    for (; is_done && !block->is_edge() && block->address < end; block = block->next) {
+      const StreamClock* const clock = block->is_free() ? clocks_.find(block->arena->stream.key, held) : nullptr;
+      is_done = clock != nullptr && clock->is_done(block->bin.epoch);
+    }
+  });
+  return is_done;
+}
+
+// --- memory that no stream has used ---------------------------------------------------------------------------------------
+
+// Handle after handle, side by side as long as the addresses allow it: the free memory merges.
+bool PageGrowth::add_unused(std::size_t bytes, Growing& growing) {
+  Arena& arena = streams_.arena_of_nobody(state_.large(growing), growing);
+  const ArenaHold hold(arena);
+  const std::size_t wanted = round_up(bytes, pages_.page_bytes());
+  for (std::size_t added = 0; added < wanted;) {
+    const std::size_t usual = state_.options.page_size != 0 ? state_.options.page_size : usual_handle_bytes(growing);
+    const std::size_t part = std::min(usual, wanted - added);
+    const Request request{.bytes = part, .rounded = part, .arena = &arena};
+    std::optional<BackingPlan> plan = pages_.plan_handle(arena, part);
+    if (!plan) {
+      reserve_range({.bytes = wanted, .rounded = wanted, .arena = &arena}, growing);
+      plan = pages_.plan_handle(arena, part);
+    }
+    if (driver_.execute_plan(plan, request, nullptr, growing) == nullptr) return false;
+    added += part;
+  }
+  return true;
 }
 
 CACHALOT_END

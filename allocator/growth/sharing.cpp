@@ -1,15 +1,166 @@
 #include "growth/sharing.h"
 
-#include <algorithm>
-#include <utility>
-#include <vector>
+#include <unistd.h>
 
+#include <algorithm>
+#include <exception>
+#include <utility>
+
+#include "base/bytes.h"
+#include "base/check.h"
 #include "base/format.h"
 #include "cachalot/errors.h"
 #include "device/cuda_codes.h"
-#include "inspection/blocks.h"
 
 CACHALOT_BEGIN
+
+namespace {
+
+constexpr std::size_t kMostSharedBytes = std::size_t{1} << 47;  // all of a process's addresses
+
+}  // namespace
+
+// --- exported ---------------------------------------------------------------------------------------------------------
+
+ExportedHandles::~ExportedHandles() {
+  while (!exports_.empty()) forget(exports_.begin()->first);
+}
+
+const ExportedHandles::Export& ExportedHandles::of(MemoryHandle handle) {
+  const auto known = exports_.find(handle);
+  if (known != exports_.end()) return known->second;
+  const auto entry = exports_.emplace(handle, Export{}).first;
+  try {
+    return entry->second = {device_.export_handle(handle), ++newest_};
+  } catch (...) {
+    exports_.erase(entry);
+    throw;
+  }
+}
+
+void ExportedHandles::forget(MemoryHandle handle) {
+  const auto known = exports_.find(handle);
+  if (known == exports_.end()) return;
+  const ShareableHandle& exported = known->second.handle;
+  if (exported.kind == ShareableHandle::Kind::descriptor) ::close(exported.descriptor);
+  exports_.erase(known);
+}
+
+// --- imported ---------------------------------------------------------------------------------------------------------
+
+ImportedMemory::~ImportedMemory() {
+  if (imports_.empty()) return;
+  for (auto& entry : imports_) entry.second.is_used = false;
+  try {
+    device_.synchronize();
+    close_unused();
+  } catch (const CudaError&) {  // there is nobody left to tell
+  }
+}
+
+Address ImportedMemory::open(const SharedMemory& memory, const std::vector<int>& peers) {
+  if (memory.handles.empty()) {
+    CACHALOT_REQUIRE(memory.offset <= kMostSharedBytes && memory.bytes <= kMostSharedBytes - memory.offset,
+                     "a shared allocation of {} bytes at offset {}: no segment has so many", memory.bytes,
+                     memory.offset);
+    const Address base = device_.ipc_import(memory.segment);
+    imports_.emplace(base, Import{.is_used = true});
+    return base;
+  }
+  const std::size_t page = device_.properties().page_bytes;
+  std::size_t bytes = 0;
+  for (const SharedMemory::Handle& handle : memory.handles) {
+    CACHALOT_REQUIRE(page != 0 && handle.bytes != 0 && handle.bytes % page == 0,
+                     "a shared handle of {} bytes: GPU {} has pages of {} bytes", handle.bytes, device_.index(), page);
+    CACHALOT_REQUIRE(handle.bytes <= kMostSharedBytes - bytes, "shared handles of more than {} bytes",
+                     kMostSharedBytes);
+    bytes += handle.bytes;
+  }
+  CACHALOT_REQUIRE(memory.offset <= bytes && memory.bytes <= bytes - memory.offset,
+                   "a shared allocation of {} bytes at offset {} of handles of {} bytes: it does not lie in them",
+                   memory.bytes, memory.offset, bytes);
+  const std::optional<Address> base = device_.reserve(bytes);
+  if (!base) {
+    throw OutOfMemory(formatted("no addresses for {} of shared memory on GPU {}", format_bytes(bytes), device_.index()),
+                      device_.index(), bytes);
+  }
+  const auto import = imports_.emplace(*base, Import{.bytes = bytes});
+  try {
+    map(*base, import->second, memory, peers);
+  } catch (...) {
+    abandon(import);
+    throw;
+  }
+  import->second.is_used = true;
+  return *base;
+}
+
+void ImportedMemory::map(Address base, Import& import, const SharedMemory& memory, const std::vector<int>& peers) {
+  import.mappings.reserve(memory.handles.size());
+  Address at = base;
+  for (const SharedMemory::Handle& handle : memory.handles) {
+    Mapping& mapping = import.mappings.emplace_back(Mapping{device_.import_handle(handle.shared), handle.bytes});
+    device_.map(at, mapping.bytes, mapping.handle);
+    mapping.is_mapped = true;
+    at += mapping.bytes;
+  }
+  device_.set_access(base, import.bytes, peers);
+}
+
+// One that could not be opened. What the device does not take back now is closed later, as unused.
+void ImportedMemory::abandon(Imports::iterator import) {
+  try {
+    close(import->first, import->second);
+    imports_.erase(import);
+  } catch (const CudaError&) {  // the first error is the one to tell
+  }
+}
+
+bool ImportedMemory::mark_unused(Address base) {
+  for (auto [import, end] = imports_.equal_range(base); import != end; ++import) {
+    if (!import->second.is_used) continue;
+    import->second.is_used = false;
+    return true;
+  }
+  return false;
+}
+
+void ImportedMemory::close_unused() {
+  std::exception_ptr error;
+  for (auto next = imports_.begin(); next != imports_.end();) {
+    const auto import = next++;
+    if (import->second.is_used) continue;
+    try {
+      close(import->first, import->second);
+      imports_.erase(import);
+    } catch (const CudaError&) {
+      if (!error) error = std::current_exception();
+    }
+  }
+  if (error) std::rethrow_exception(error);
+}
+
+// Each step that is done is not done again, should a later one fail.
+void ImportedMemory::close(Address base, Import& import) {
+  if (import.bytes == 0) return device_.ipc_close(base);
+  Address end = base;
+  for (const Mapping& mapping : import.mappings) end += mapping.bytes;
+  while (!import.mappings.empty()) {
+    Mapping& last = import.mappings.back();
+    end -= last.bytes;
+    if (last.is_mapped) device_.unmap(end, last.bytes);
+    last.is_mapped = false;
+    device_.release(last.handle);
+    import.mappings.pop_back();
+  }
+  device_.unreserve(base, import.bytes);
+}
+
+void ImportedMemory::open_to(const std::vector<int>& peers) {
+  for (const auto& [base, import] : imports_) {
+    if (import.bytes != 0 && import.is_used) device_.set_access(base, import.bytes, peers);
+  }
+}
 
 // --- other processes ----------------------------------------------------------------------------------------------------
 

@@ -12,7 +12,7 @@
 
 #include "growth/page_growth.h"
 #include "growth/supply.h"
-#include "heap/memory_pressure.h"
+#include "heap/limits.h"
 
 CACHALOT_BEGIN
 

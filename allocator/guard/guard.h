@@ -39,12 +39,9 @@
 #include "device/addresses.h"
 #include "device_allocator.h"
 #include "guard/guard_books.h"
-#include "guard/guard_calls.h"
-#include "guard/guard_log.h"
+#include "guard/guard_reports.h"
 #include "guard/guarded_block.h"
-#include "guard/guarded_heap.h"
 #include "guard/guarded_memory.h"
-#include "guard/mistakes.h"
 #include "guard/quarantine.h"
 
 CACHALOT_BEGIN

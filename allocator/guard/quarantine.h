@@ -14,7 +14,6 @@
 
 #include "base/locks.h"
 #include "guard/guarded_block.h"
-#include "guard/guarded_heap.h"
 #include "guard/guarded_memory.h"
 
 CACHALOT_BEGIN

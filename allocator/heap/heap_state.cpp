@@ -2,7 +2,19 @@
 
 #include <utility>
 
+#include "base/format.h"
+
 CACHALOT_BEGIN
+
+std::string name_of(const PrivatePool& pool) {
+  return pool.tag.empty() ? formatted("pool ({}, {})", pool.id.first, pool.id.second) : formatted("tag '{}'", pool.tag);
+}
+
+void require_awake(const PrivatePool* pool, int device, const char* purpose) {
+  CACHALOT_REQUIRE(pool == nullptr || !pool->is_asleep,
+                   "{} is asleep on device {}: nothing can be {} from it before restore_physical", name_of(*pool),
+                   device, purpose);
+}
 
 HeapState::HeapState(std::shared_ptr<Device> of_device, PageMap& page_map, const Options& initial)
     : blocks(of_device->index(), page_map),
@@ -100,6 +112,43 @@ Context HeapState::context_of(const Block& block, const void* ptr) {
 
 void HeapState::forget_context(const Block& block, const Held& /*held*/) {
   if (BlockDetail* detail = blocks.slab().find_detail(block)) detail->context.reset();
+}
+
+AddressRange segment_of(const Block& block) {
+  const Block* head = &block;
+  while (!head->prev->is_edge()) head = head->prev;
+  const Block* last = &block;
+  while (!last->next->is_edge()) last = last->next;
+  return {head->address, last->end() - head->address};
+}
+
+std::optional<AddressRange> base_allocation(const HeapState& state, const Block& block, const void* ptr) {
+  const DeviceLock lock(state.mutex);
+  if (!HeapState::is_live(block, ptr)) return std::nullopt;
+  return segment_of(block);
+}
+
+std::optional<BlockSizes> sizes(const HeapState& state, const Block& block, const void* ptr) {
+  const DeviceLock lock(state.mutex);
+  if (!HeapState::is_live(block, ptr)) return std::nullopt;
+  return BlockSizes{block.requested_bytes(), block.size()};
+}
+
+bool sleeps(const HeapState& state, const Block& block, const void* ptr) {
+  const DeviceLock lock(state.mutex);
+  return HeapState::is_live(block, ptr) && is_asleep(block.arena->pool);
+}
+
+std::string describe(const HeapState& state, const void* ptr) {
+  const DeviceLock lock(state.mutex);
+  const Address address = as_address(ptr);
+  const Block* block = state.blocks.segment_at(address);
+  if (block == nullptr) return "";
+  while (block->end() <= address) block = block->next;
+  if (block->is_unused() || block->is_cached()) return "its memory is free (already freed?)";
+  if (block->has(Block::kPending) || block->has(Block::kFreeing))
+    return "it was already freed and waits for other streams";
+  return formatted("it lies inside the allocation of {} bytes at {:#x}", block->requested_bytes(), block->address);
 }
 
 CACHALOT_END

@@ -8,28 +8,126 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
 
 #include "base/bytes.h"
 #include "base/check.h"
 #include "base/locks.h"
+#include "blocks/block.h"
+#include "blocks/block_pool.h"
 #include "cachalot/change.h"
 #include "cachalot/device.h"
 #include "cachalot/options.h"
+#include "cachalot/private_pool.h"
 #include "caches/thread_caches.h"
 #include "device/addresses.h"
 #include "heap/ledger.h"
 #include "heap/observers.h"
-#include "heap/private_pool.h"
-#include "heap/request.h"
 #include "observe/counters.h"
-#include "observe/pool_reserves.h"
 #include "pages/page_heap.h"
 #include "policy/torch_policy.h"
 #include "segments/block_heap.h"
 
 CACHALOT_BEGIN
+
+// An Alignment says which addresses may serve a request: those whose byte at `offset` has an address that is a multiple of
+// `bytes`, a power of two. The offset is a multiple of kBlockGranularity, as every block's address is.
+struct Alignment {
+  std::size_t bytes = kBlockGranularity;
+  std::size_t offset = 0;
+
+  // Returns the most bytes that lie between the start of a block and the first such address in it.
+  std::size_t slack() const { return bytes > kBlockGranularity ? bytes - kBlockGranularity : 0; }
+  // Returns the first such address from `address` on, which is a multiple of kBlockGranularity.
+  Address first_from(Address address) const {
+    return slack() == 0 ? address : round_up(address + offset, bytes) - offset;
+  }
+};
+
+// A Request is a malloc after the policy's decisions: the size of the block, and its arena. Passed by value, so that it stays
+// in registers.
+struct Request {
+  std::size_t bytes;        // asked for
+  std::size_t rounded;      // the block wanted
+  Arena* arena;             // pool and stream
+  bool contiguous = false;  // of the page heap: in one handle
+  BlockPool& pool() const { return arena->pool; }
+  const KnownStream& stream() const { return arena->stream; }
+};
+
+// An Ordering says which memory of other streams a search may use: memory whose last use is before the stream's next
+// work, or also memory of which this holds once the stream waits for events that are recorded already.
+enum class Ordering : std::uint8_t { now, after_wait };
+
+// An ArenaHold keeps an arena that is being asked for memory and may have none yet.
+class ArenaHold {
+ public:
+  explicit ArenaHold(Arena& arena) : arena_(arena) { ++arena_.requests; }
+  ~ArenaHold() { --arena_.requests; }
+  ArenaHold(const ArenaHold&) = delete;
+  ArenaHold& operator=(const ArenaHold&) = delete;
+
+ private:
+  Arena& arena_;
+};
+
+class Growth;
+
+// SavedBytes are the content of a sleeping handle in pinned host memory: its stretches, one after the other.
+struct SavedBytes {
+  void* host = nullptr;
+  std::vector<PageHeap::Stretch> stretches;
+};
+
+// A PrivatePool is a pool beside the default one: of a graph, of the program, or of a tag.
+//
+// It lives until it has neither users nor memory, and is awake (Recovery::release_unused_pools).
+// All members are guarded by the device's mutex.
+struct PrivatePool {
+  PrivatePool(PoolId pool_id, Growth& growth)
+      : id(pool_id), small(PoolKind::small, pool_id, this, &growth), large(PoolKind::large, pool_id, this, &growth) {}
+
+  PoolId id;
+  int use_count = 1;
+  std::size_t holds = 0;  // segments or handles that it has from the device, and requests for some
+  bool may_split = true;
+  std::shared_ptr<SegmentProvider> provider;  // null: the device
+  BlockPool small;
+  BlockPool large;
+  std::string tag;                       // its name, if it is a tag's
+  bool is_asleep = false;                // its handles are, or some: nothing is allocated from it
+  std::map<HandleId, SavedBytes> saved;  // of handles that are asleep, or were when the device refused to go on
+};
+
+// Returns "tag 'weights'" or "pool (3, 0)", for messages.
+std::string name_of(const PrivatePool& pool);
+// Throws InvalidArgument if the pool is asleep; null is awake. `purpose` completes "nothing can be …" in the message.
+void require_awake(const PrivatePool* pool, int device, const char* purpose = "allocated");
+
+inline bool may_split(const BlockPool& pool) { return pool.owner() == nullptr || pool.owner()->may_split; }
+inline bool is_asleep(const BlockPool& pool) { return pool.owner() != nullptr && pool.owner()->is_asleep; }
+
+// A PoolHold keeps a private pool that is being asked for memory. The pool may have no segment yet, and its last user
+// may release it while the lock is released.
+class PoolHold {
+ public:
+  explicit PoolHold(PrivatePool* pool) : pool_(pool) {
+    if (pool_ != nullptr) ++pool_->holds;
+  }
+  ~PoolHold() {
+    if (pool_ != nullptr) --pool_->holds;
+  }
+  PoolHold(const PoolHold&) = delete;
+  PoolHold& operator=(const PoolHold&) = delete;
+
+ private:
+  PrivatePool* pool_;
+};
 
 struct HeapState {
   HeapState(std::shared_ptr<Device> of_device, PageMap& page_map, const Options& options);
@@ -171,5 +269,23 @@ CACHALOT_FAST_PATH void HeapState::finish_free(Block& block, const Context& cont
   const InactiveSplit change = blocks.put_back(block);
   counters.inactive_split(kind, change.blocks, change.bytes);
 }
+
+// These functions answer questions about single blocks, and about the segment that a block lies in.
+struct BlockSizes {
+  std::size_t requested;
+  std::size_t allocated;
+};
+
+// Returns the segment of a block. Requires that its device's mutex is held.
+AddressRange segment_of(const Block& block);
+
+// These lock by themselves. Return nullopt if `ptr` is not a live allocation of `block`.
+std::optional<AddressRange> base_allocation(const HeapState& state, const Block& block, const void* ptr);
+std::optional<BlockSizes> sizes(const HeapState& state, const Block& block, const void* ptr);
+// Returns true if `ptr` is a live allocation without memory until restore_physical.
+bool sleeps(const HeapState& state, const Block& block, const void* ptr);
+// Says what is at `ptr`, for messages: "is free", "lies inside the allocation at 0x…", …; "" if it is not of this
+// device.
+std::string describe(const HeapState& state, const void* ptr);
 
 CACHALOT_END

@@ -1,9 +1,240 @@
 #include "heap/pending_frees.h"
 
+#include <algorithm>
+#include <thread>
+#include <utility>
+
 #include "base/bytes.h"
+#include "base/check.h"
 #include "cachalot/errors.h"
 
 CACHALOT_BEGIN
+
+DeferredFrees::DeferredFrees(Device& device, std::function<void(Block&, Held&)> done)
+    : device_(device), done_(std::move(done)) {}
+
+// Nobody else uses it any more.
+DeferredFrees::~DeferredFrees() CACHALOT_NO_THREAD_SAFETY_ANALYSIS {
+  for (const auto& queue : queues_) {
+    while (!queue->empty()) events_.push_back(queue->pop_front().event);
+  }
+  for (const StreamUse& use : uses_) {
+    if (use.has_ended) events_.push_back(use.event);
+  }
+  for (Event event : events_) {
+    try {
+      device_.event_destroy(event);
+    } catch (const CudaError&) {  // the device may be gone at exit; there is nobody left to tell
+    }
+  }
+}
+
+StreamUse& DeferredFrees::make_use() {
+  if (unused_ == nullptr) return uses_.emplace_back();
+  StreamUse& use = *unused_;
+  unused_ = use.next;
+  return use;
+}
+
+void DeferredFrees::retire_uses(StreamUse* uses) {
+  while (uses != nullptr) {
+    StreamUse* next = uses->next;
+    *uses = {{}, nullptr, false, unused_};
+    unused_ = uses;
+    uses = next;
+  }
+}
+
+void DeferredFrees::add_use(Block& block, const KnownStream& stream) {
+  for (const StreamUse* use = block.uses.head; use != nullptr; use = use->next) {
+    if (use->stream == stream) return;
+  }
+  StreamUse& use = make_use();
+  use = {stream, nullptr, false, block.uses.head};
+  block.uses.head = &use;
+}
+
+Event DeferredFrees::pop_event() {
+  const Event event = events_.back();
+  events_.pop_back();
+  return event;
+}
+
+// Under the lock throughout, once nobody records any more: so none of the blocks is freed meanwhile.
+void DeferredFrees::end_stream(const KnownStream& stream, Held& held) {
+  while (recording_ != 0) {
+    const Unlocked unlocked(held);
+    std::this_thread::yield();
+  }
+  for (StreamUse& use : uses_) {
+    if (use.stream != stream || use.event != nullptr) continue;
+    if (events_.empty()) events_.push_back(device_.event_create());
+    device_.event_record(events_.back(), stream.handle);
+    use.event = pop_event();
+    use.has_ended = true;
+  }
+}
+
+void DeferredFrees::wait_for_uses(Block& block, Held& held) {
+  StreamUse* const uses = block.uses.head;
+  block.uses.head = nullptr;
+  for (StreamUse* use = uses; use != nullptr && !events_.empty(); use = use->next) {
+    if (!use->has_ended) use->event = pop_event();
+  }
+  ++recording_;
+  try {
+    const Unlocked unlocked(held);
+    for (StreamUse* use = uses; use != nullptr; use = use->next) {
+      if (use->has_ended) continue;
+      if (use->event == nullptr) use->event = device_.event_create();
+      record_or_wait(device_, use->event, use->stream);
+    }
+  } catch (...) {
+    --recording_;
+    for (StreamUse* use = uses; use != nullptr; use = use->next) {
+      if (use->has_ended) continue;
+      if (use->event != nullptr) events_.push_back(use->event);
+      use->event = nullptr;
+    }
+    block.uses.head = uses;
+    throw;
+  }
+  --recording_;
+  for (StreamUse* use = uses; use != nullptr; use = use->next) {
+    ++block.uses.pending_events;
+    enqueue(use->stream, {use->event, &block});
+  }
+  retire_uses(uses);
+}
+
+void DeferredFrees::forget_uses(Block& block) { retire_uses(std::exchange(block.uses.head, nullptr)); }
+
+DeferredFrees::Queue& DeferredFrees::queue_for(const KnownStream& stream) {
+  if (const auto found = queue_of_.find(stream.key); found != queue_of_.end()) return *found->second;
+  // A queue nobody waits in is taken over, so that streams that come and go do not leave queues behind.
+  const auto idle = std::find_if(queues_.begin(), queues_.end(),
+                                 [](const auto& queue) { return queue->empty() && !queue->oldest_is_new; });
+  if (idle != queues_.end() && queues_.size() >= 32) {
+    queue_of_.erase((*idle)->stream.key);
+    (*idle)->stream = stream;
+    queue_of_.emplace(stream.key, idle->get());
+    return **idle;
+  }
+  queues_.push_back(std::make_unique<Queue>());
+  queues_.back()->stream = stream;
+  queue_of_.emplace(stream.key, queues_.back().get());
+  return *queues_.back();
+}
+
+void DeferredFrees::enqueue(const KnownStream& stream, const Pending& pending) {
+  Queue& queue = queue_for(stream);
+  if (queue.empty()) queue.oldest_is_new = true;
+  queue.push_back(pending);
+  ++pending_;
+}
+
+bool DeferredFrees::is_due(const Queue& queue) {
+  if (queue.oldest_is_new) return true;
+  const std::optional<std::uint64_t> hint = device_.completion_hint(queue.stream.handle);
+  return !hint.has_value() || hint != queue.hint_when_asked;
+}
+
+// Asks the oldest event; puts it back if it is not done. The hint is read first: what completes after it moves it again.
+bool DeferredFrees::oldest_is_done(Queue& queue, const Pending& oldest, Held& held) {
+  std::optional<std::uint64_t> hint;
+  bool done = false;
+  try {
+    const Unlocked unlocked(held);
+    hint = device_.completion_hint(queue.stream.handle);
+    done = device_.event_query(oldest.event);
+  } catch (...) {
+    queue.push_front(oldest);
+    throw;
+  }
+  if (!done) {
+    queue.push_front(oldest);
+    queue.hint_when_asked = hint;
+    queue.oldest_is_new = false;
+  }
+  return done;
+}
+
+void DeferredFrees::finish(const Pending& pending, Held& held) {
+  --pending_;
+  events_.push_back(pending.event);
+  if (--pending.block->uses.pending_events == 0) done_(*pending.block, held);
+}
+
+void DeferredFrees::reclaim(Queue& queue, Held& held) {
+  while (!queue.empty() && is_due(queue)) {
+    const Pending oldest = queue.pop_front();
+    queue.oldest_is_new = true;  // the next one; also keeps the queue from being taken over meanwhile
+    if (!oldest_is_done(queue, oldest, held)) return;
+    finish(oldest, held);
+  }
+  if (queue.empty()) queue.oldest_is_new = false;
+}
+
+void DeferredFrees::reclaim(Held& held) {
+  for (std::size_t i = 0; i < queues_.size() && pending_ != 0; ++i) reclaim(*queues_[i], held);
+}
+
+void DeferredFrees::synchronize(const std::function<bool(const Block&)>& selects, Held& held) {
+  for (std::size_t i = 0; i < queues_.size(); ++i) {
+    Queue& queue = *queues_[i];
+    for (std::size_t left = queue.size(); left > 0 && !queue.empty(); --left) {
+      const Pending oldest = queue.pop_front();
+      queue.oldest_is_new = true;
+      if (!selects(*oldest.block)) {
+        queue.push_back(oldest);  // once round: the order is kept
+        continue;
+      }
+      try {
+        const Unlocked unlocked(held);
+        device_.event_synchronize(oldest.event);
+      } catch (...) {
+        queue.push_front(oldest);
+        throw;
+      }
+      finish(oldest, held);
+    }
+    queue.oldest_is_new = !queue.empty();
+  }
+}
+
+void DeferredFrees::Queue::grow_if_full() {
+  if (count_ < ring_.size()) return;
+  std::vector<Pending> larger(std::max<std::size_t>(16, 2 * ring_.size()));
+  for (std::size_t i = 0; i < count_; ++i) larger[i] = ring_[(first_ + i) % ring_.size()];
+  ring_ = std::move(larger);
+  first_ = 0;
+}
+
+void DeferredFrees::Queue::push_back(const Pending& pending) {
+  grow_if_full();
+  ring_[(first_ + count_++) % ring_.size()] = pending;
+}
+
+void DeferredFrees::Queue::push_front(const Pending& pending) {
+  grow_if_full();
+  first_ = (first_ + ring_.size() - 1) % ring_.size();
+  ring_[first_] = pending;
+  ++count_;
+}
+
+DeferredFrees::Pending DeferredFrees::Queue::pop_front() {
+  CACHALOT_ASSERT(count_ > 0);
+  const Pending pending = ring_[first_];
+  first_ = (first_ + 1) % ring_.size();
+  --count_;
+  return pending;
+}
+
+std::size_t DeferredFrees::metadata_bytes() const {
+  std::size_t bytes = uses_.size() * sizeof(StreamUse) + events_.capacity() * sizeof(Event);
+  for (const auto& queue : queues_) bytes += sizeof(Queue) + queue->capacity() * sizeof(Pending);
+  return bytes;
+}
 
 PendingFrees::PendingFrees(HeapState& state)
     : state_(state), frees_(*state.device, [this](Block& block, Held& held) {

@@ -6,13 +6,107 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <unordered_map>
 #include <vector>
 
+#include "base/locks.h"
+#include "blocks/block.h"
 #include "cachalot/device.h"
 #include "heap/heap_state.h"
-#include "streams/deferred_frees.h"
 
 CACHALOT_BEGIN
+
+// Frees that wait: a block used on other streams than its own is free only when the work queued there at its free is
+// done. An event is recorded on each such stream; reclaim() gives back the blocks whose events are all done.
+//
+// As PyTorch does, each stream's pending events are looked at in order, up to the first that is not done, at each
+// malloc. Unlike PyTorch, a stream's oldest event is asked only when it may have changed: when it has become the
+// oldest, or when the device's completion hint for the stream has moved since (a memory read).
+//
+// Thread safety: guarded by the mutex of its device's allocator. Functions that take a Held& let it go around driver calls.
+// The steady state allocates nothing: list nodes, events and queues are kept for reuse.
+class DeferredFrees {
+ public:
+  // `done` is called for each block whose last event was seen done.
+  DeferredFrees(Device& device, std::function<void(Block&, Held&)> done);
+  // Destroys the events it owns.
+  ~DeferredFrees();
+  DeferredFrees(const DeferredFrees&) = delete;
+  DeferredFrees& operator=(const DeferredFrees&) = delete;
+
+  // `stream` uses the block; once however often it is said.
+  void add_use(Block& block, const KnownStream& stream) CACHALOT_HELD;
+  // Records now, for the blocks that the stream uses, the events that their frees will wait for: it will be no more then.
+  // Throws CudaError; those that are recorded stay so.
+  void end_stream(const KnownStream& stream, Held& held) CACHALOT_HELD;
+  // Queues an event on each stream that uses the block, which thereby waits for them. The block must be marked so
+  // that nobody else takes it up meanwhile. Waits for the device where one of the streams is no more, and did not say so
+  // (end_stream), or is another thread's default stream. Throws CudaError,
+  // with the block's uses as they were.
+  void wait_for_uses(Block& block, Held& held) CACHALOT_HELD;
+  // Nobody waits for what used it: the device was reset.
+  void forget_uses(Block& block) CACHALOT_HELD;
+
+  bool empty() const CACHALOT_HELD { return pending_ == 0; }
+  // Calls done for blocks whose events are done. Throws CudaError; nothing is lost.
+  void reclaim(Held& held) CACHALOT_HELD;
+  // Waits for the events of all blocks for which `selects` is true, and calls done. Throws CudaError.
+  void synchronize(const std::function<bool(const Block&)>& selects, Held& held) CACHALOT_HELD;
+
+  std::size_t metadata_bytes() const CACHALOT_HELD;
+
+ private:
+  struct Pending {
+    Event event;
+    Block* block;
+  };
+  // First in, first out, in a ring that grows by doubling.
+  class Queue {
+   public:
+    KnownStream stream;
+    bool oldest_is_new = false;  // its oldest event was not asked yet
+    std::optional<std::uint64_t> hint_when_asked;
+
+    bool empty() const { return count_ == 0; }
+    std::size_t size() const { return count_; }
+    void push_back(const Pending& pending);
+    void push_front(const Pending& pending);
+    Pending pop_front();
+    std::size_t capacity() const { return ring_.size(); }
+
+   private:
+    void grow_if_full();
+    std::vector<Pending> ring_;
+    std::size_t first_ = 0;
+    std::size_t count_ = 0;
+  };
+
+  StreamUse& make_use() CACHALOT_HELD;
+  Event pop_event() CACHALOT_HELD;
+  void retire_uses(StreamUse* uses) CACHALOT_HELD;
+  Queue& queue_for(const KnownStream& stream) CACHALOT_HELD;
+  void enqueue(const KnownStream& stream, const Pending& pending) CACHALOT_HELD;
+  void reclaim(Queue& queue, Held& held) CACHALOT_HELD;
+  bool is_due(const Queue& queue);
+  bool oldest_is_done(Queue& queue, const Pending& oldest, Held& held) CACHALOT_HELD;
+  void finish(const Pending& pending, Held& held) CACHALOT_HELD;
+
+  Device& device_;
+  std::function<void(Block&, Held&)> done_;
+  std::deque<StreamUse> uses_
+      CACHALOT_GUARDED_BY(device_lock);  // all nodes ever made; those that nobody uses are of no mortal stream
+  StreamUse* unused_ CACHALOT_GUARDED_BY(device_lock) = nullptr;
+  std::vector<Event> events_ CACHALOT_GUARDED_BY(device_lock);  // ready for reuse
+  std::vector<std::unique_ptr<Queue>> queues_ CACHALOT_GUARDED_BY(device_lock);
+  std::unordered_map<StreamKey, Queue*> queue_of_ CACHALOT_GUARDED_BY(device_lock);
+  std::size_t recording_ CACHALOT_GUARDED_BY(device_lock) = 0;  // threads that record events, with the mutex let go
+  std::size_t pending_ CACHALOT_GUARDED_BY(device_lock) = 0;    // events queued, or being asked right now
+};
 
 class PendingFrees {
  public:

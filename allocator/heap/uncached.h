@@ -5,7 +5,7 @@
 #include <map>
 
 #include "heap/heap_state.h"
-#include "heap/memory_pressure.h"
+#include "heap/limits.h"
 
 CACHALOT_BEGIN
 

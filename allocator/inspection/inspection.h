@@ -36,7 +36,7 @@ class Inspection {
   Inspection(const Inspection&) = delete;
   Inspection& operator=(const Inspection&) = delete;
 
-  // Statistics (statistics.cpp).
+  // Statistics.
   std::size_t memory_allocated();
   std::size_t memory_reserved() const;
   std::size_t max_memory_allocated();
@@ -49,13 +49,13 @@ class Inspection {
   void reset_peak_stats();
   void reset_accumulated_stats();
 
-  // Snapshots (snapshot_builder.cpp).
+  // Snapshots.
   // Appends this device's trace and its segments, and records that a snapshot was taken: the next one's trace shows it.
   void snapshot_into(Snapshot& snapshot, PoolId pool, bool include_traces);
   // Returns nullopt if the tag has no pool here. `tag` and `device` are left to the caller.
   std::optional<TagMemory> tag_memory(PoolId id) const;
 
-  // Soundness (validate.cpp). Returns the first broken invariant, or "".
+  // Soundness. Returns the first broken invariant, or "".
   std::string validate();
   // Returns the host memory of all tables; `allocator_bytes`: the size of the allocator's own object.
   std::size_t metadata_bytes(std::size_t allocator_bytes) const;

@@ -1,11 +1,59 @@
 #include "pages/page_heap.h"
 
-#include <algorithm>
-
-#include "base/bytes.h"
 #include "base/check.h"
+#include "base/format.h"
 
 CACHALOT_BEGIN
+
+std::size_t Gaps::first_from(Address address) const {
+  return static_cast<std::size_t>(std::ranges::lower_bound(gaps_, address, {}, &BlockAt::address) - gaps_.begin());
+}
+
+Block* Gaps::last_until(Address address) const {
+  const std::size_t behind = first_from(address + 1);
+  return behind == 0 ? nullptr : gaps_[behind - 1].block;
+}
+
+Block* Gaps::at_or_behind(Address address) const {
+  const std::size_t behind = first_from(address + 1);
+  if (behind != 0 && address < gaps_[behind - 1].block->end()) return gaps_[behind - 1].block;
+  return behind != gaps_.size() ? gaps_[behind].block : nullptr;
+}
+
+void Gaps::add(Block& gap) {
+  const auto first = gaps_.begin() + static_cast<std::ptrdiff_t>(first_from(gap.address));
+  const auto last = gaps_.begin() + static_cast<std::ptrdiff_t>(first_from(gap.end()));
+  if (first == last) {
+    gaps_.insert(first, {gap.address, &gap});
+    return;
+  }
+  *first = {gap.address, &gap};
+  gaps_.erase(first + 1, last);
+}
+
+std::vector<BlockAt>::iterator Gaps::at(Address address) {
+  const auto gap = gaps_.begin() + static_cast<std::ptrdiff_t>(first_from(address));
+  CACHALOT_ASSERT(gap != gaps_.end() && gap->address == address);
+  return gap;
+}
+
+void Gaps::remove(Address address) { gaps_.erase(at(address)); }
+
+void Gaps::move(Address address, Block& gap) { *at(address) = {gap.address, &gap}; }
+
+void Seams::forget(Address begin, Address end) {
+  const auto first = first_from(begin);
+  auto last = first;
+  while (last != seams_.end() && last->address <= end) ++last;
+  seams_.erase(first, last);
+}
+
+void Seams::look_again(Block& block) noexcept {
+  forget(block.address, block.end());
+  for (Block* each : {block.next, &block}) {
+    if (is_seam(*each)) seams_.insert(first_from(each->address), {each->address, each});
+  }
+}
 
 // --- ranges ----------------------------------------------------------------------------------------------------------
 
@@ -202,6 +250,384 @@ std::vector<AddressRange> PageHeap::mapped_addresses() const {
     }
   }
   return mapped;
+}
+
+// How a PageHeap carries out a plan: pages leave the bins, come home to the window, or return.
+
+// The block or gap in which a plan's window begins. A run may be long, a window is not, and it has a gap or is near one:
+// so from the gaps before it and behind it, whichever is nearer.
+Block& PageHeap::first_piece(const BackingPlan& plan) {
+  Block* before = plan.range->gaps.last_until(plan.begin);
+  Block* behind = plan.range->gaps.at_or_behind(plan.begin);
+  if (before == nullptr && behind == nullptr) return first_block(plan.begin);
+  while (true) {
+    if (before != nullptr) {
+      if (plan.begin < before->end()) return *before;
+      before = before->next;
+    }
+    if (behind != nullptr) {
+      if (behind->address <= plan.begin) return *behind;
+      behind = behind->prev;
+    }
+  }
+}
+
+std::vector<const Block*> PageHeap::blocks_of(const BackingPlan& plan) {
+  std::vector<const Block*> blocks;
+  for (const Block* block = &first_piece(plan);; block = block->next) {
+    if (!block->is_gap()) blocks.push_back(block);
+    if (block->end() >= plan.end) break;
+  }
+  for (const BackingPlan::Move& move : plan.moves) {
+    for (std::uint32_t i = 0; i < move.count; ++i) {
+      const Address home = pages_.page(move.first + i).home;
+      for (const Block* block = &first_block(home); block->address < home + page_bytes(); block = block->next) {
+        if (blocks.empty() || blocks.back() != block) blocks.push_back(block);
+        if (block->end() >= home + page_bytes()) break;
+      }
+    }
+  }
+  return blocks;
+}
+
+std::vector<PageHeap::VacatedStretch> PageHeap::begin(const BackingPlan& plan) noexcept {
+  PageRange& range = *plan.range;
+  for (Block* block = &first_piece(plan);; block = block->next) {
+    if (!block->is_gap()) {
+      block = &isolate(range, *block, std::max(block->address, plan.begin), std::min(block->end(), plan.end));
+    }
+    if (block->end() >= plan.end) break;
+  }
+
+  std::vector<PageHome> homes;
+  for (const BackingPlan::Move& move : plan.moves) {
+    for (std::uint32_t i = 0; i < move.count; ++i) {
+      homes.push_back({pages_.page(move.first + i).home, plan.holders.empty() ? nullptr : plan.holders[homes.size()]});
+    }
+  }
+  return vacate_homes(homes);
+}
+
+std::vector<PageHeap::VacatedStretch> PageHeap::vacate(HandleId id) noexcept {
+  const PhysicalHandle& handle = pages_.handle(id);
+  std::vector<PageHome> homes;
+  for (std::uint32_t i = 0; i < handle.pages; ++i) homes.push_back({pages_.page(handle.first + i).home, nullptr});
+  return vacate_homes(homes);
+}
+
+// From the highest address down: what is taken of a block then leaves its lower part, which is the same object, to be the
+// holder of others.
+std::vector<PageHeap::VacatedStretch> PageHeap::vacate_homes(std::vector<PageHome>& homes) noexcept {
+  std::ranges::sort(homes, {}, &PageHome::address);
+  std::vector<VacatedStretch> vacated;
+  vacated.reserve(homes.size());
+  while (!homes.empty()) {
+    const Address end = homes.back().address + page_bytes();
+    PageRange& range = *range_of(homes.back().address);
+    PageHome first = homes.back();
+    for (homes.pop_back(); !homes.empty(); homes.pop_back()) {
+      const Address before = homes.back().address;
+      if (before + page_bytes() != first.address || before < range.base) break;
+      first = homes.back();
+    }
+    Block& holder = first.holder != nullptr ? block_at(*first.holder, first.address) : first_block(first.address);
+    claim_stretch(range, holder, first.address, end, [&](Block& part) {
+      vacated.push_back({part.arena, part.address, part.size(), part.bin.epoch});
+      close(range, part);
+    });
+  }
+  std::ranges::sort(vacated, {}, &VacatedStretch::address);
+  return vacated;
+}
+
+void PageHeap::move_homes(const BackingPlan& plan, const std::vector<VacatedStretch>& vacated,
+                          const std::function<Ticket(const VacatedStretch&)>& ticket_of) {
+  for (const BackingPlan::Move& move : plan.moves) {
+    for (std::uint32_t i = 0; i < move.count; ++i) {
+      const Address home = pages_.page(move.first + i).home;
+      auto part = std::prev(std::ranges::upper_bound(vacated, home, {}, &VacatedStretch::address));
+      for (; part != vacated.end() && part->address < home + page_bytes(); ++part) {
+        pages_.remember_use(move.first + i, ticket_of(*part));
+      }
+      pages_.move_home(move.first + i, move.to + i * page_bytes());
+    }
+  }
+}
+
+Block& PageHeap::finish(const BackingPlan& plan, Arena& arena) noexcept {
+  PageRange& range = *plan.range;
+  const auto fill = [&](Address at, std::size_t bytes) {
+    open(range, *range.gaps.at_or_behind(at), at, at + bytes, arena);
+  };
+  Block& before = first_piece(plan);
+  for (const BackingPlan::Move& move : plan.moves) fill(move.to, move.count * page_bytes());
+  for (const BackingPlan::Growth& growth : plan.growths) fill(growth.at, growth.pages * page_bytes());
+  Block* block = &block_at(before, plan.begin);
+  while (true) {
+    block->arena = &arena;
+    InactiveSplit change;
+    block = &heap_.put_back(*block, change);
+    if (!block->next->has(Block::kClaimed)) break;
+    block = block->next;
+  }
+  seams_.look_again(*block);
+  return *block;
+}
+
+// What it merges with keeps its own last user, too: the later of the two counts.
+void PageHeap::reopen(const VacatedStretch& part) noexcept {
+  PageRange& range = *range_of(part.address);
+  Block& block =
+      open(range, *range.gaps.at_or_behind(part.address), part.address, part.address + part.bytes, *part.arena);
+  std::uint32_t epoch = part.epoch;
+  for (const Block* beside : {block.prev, block.next}) {
+    const bool merges = beside->is_free() && beside->arena == part.arena;
+    if (merges && Reach::has_reached(beside->bin.epoch, epoch)) epoch = beside->bin.epoch;
+  }
+  InactiveSplit change;
+  Block& merged = heap_.put_back(block, change);
+  merged.bin.epoch = epoch;
+  seams_.look_again(merged);
+}
+
+void PageHeap::undo(const BackingPlan& plan, const std::vector<VacatedStretch>& vacated) noexcept {
+  for (const VacatedStretch& part : vacated) reopen(part);
+  InactiveSplit change;
+  for (Block* block = &first_piece(plan);; block = block->next) {
+    if (block->has(Block::kClaimed)) block = &heap_.put_back(*block, change);
+    if (block->end() >= plan.end) break;
+  }
+}
+
+Block& PageHeap::hand_over(Block& block, Address begin, Address end, Arena& arena) {
+  const std::uint32_t epoch = block.bin.epoch;
+  const bool same_stream = block.arena->stream == arena.stream;
+  Block& part = isolate(*range_of(block.address), block, begin, end);
+  part.arena = &arena;
+  InactiveSplit change;
+  Block& merged = heap_.put_back(part, change);
+  seams_.look_again(merged);
+  if (same_stream && &merged == &part && merged.size() == end - begin) merged.bin.epoch = epoch;
+  return merged;
+}
+
+// How memory leaves a PageHeap: idle handles that go back to the device, and the handles of pools that sleep.
+std::vector<HandleId> PageHeap::idle_handles(const PoolPair& pools) const {
+  reach_everything(pools);
+  IdlePages pages(*this);
+  pages.find(pools);
+  std::vector<HandleId> idle;
+  pages.for_each_run(pages_, [&](const IdleRun& run) {
+    if (run.is_whole()) idle.push_back(run.handle);
+  });
+  const auto home = [&](HandleId id) { return pages_.page(pages_.page_of(id, 0)).home; };
+  std::sort(idle.begin(), idle.end(), [&](HandleId a, HandleId b) { return home(a) < home(b); });
+  return idle;
+}
+
+void PageHeap::claim_handles(const std::vector<HandleId>& idle) {
+  for (const HandleId id : idle) {
+    for_each_home(id, [&](PageRange& range, Address begin, Address end) {
+      claim_stretch(range, first_block(begin), begin, end, [](Block&) {});
+    });
+  }
+}
+
+// Each stretch of addresses at which pages of a handle are at home.
+void PageHeap::for_each_home(HandleId id, const std::function<void(PageRange&, Address, Address)>& visit) {
+  const PhysicalHandle handle = pages_.handle(id);
+  for (std::uint32_t i = 0; i < handle.pages;) {
+    const Address begin = pages_.page(handle.first + i).home;
+    Address end = begin;
+    while (i < handle.pages && pages_.page(handle.first + i).home == end) {
+      end += page_bytes();
+      ++i;
+    }
+    visit(*range_of(begin), begin, end);
+  }
+}
+
+void PageHeap::forget_memory(HandleId id) {
+  for_each_home(id, [&](PageRange& range, Address begin, Address end) {
+    while (begin < end) {
+      Block& block = first_block(begin);
+      begin = block.end();
+      close(range, block);
+    }
+  });
+}
+
+void PageHeap::put_back_idle(HandleId id) {
+  for_each_home(id, [&](PageRange&, Address begin, Address end) {
+    InactiveSplit change;
+    for (Block* block = &first_block(begin); block->has(Block::kClaimed) && block->address < end; block = block->next) {
+      block = &heap_.put_back(*block, change);
+    }
+  });
+}
+
+// --- sleep ------------------------------------------------------------------------------------------------------------
+
+std::vector<HandleId> PageHeap::handles_of(const PrivatePool& owner) const {
+  std::vector<HandleId> handles;
+  for (HandleId id = 0; id < pages_.handle_ids(); ++id) {
+    const std::vector<View>& views = pages_.handle(id).views;
+    if (!views.empty() && range_of(views.front().address)->owner == &owner) handles.push_back(id);
+  }
+  const auto address = [this](HandleId id) { return pages_.handle(id).views.front().address; };
+  std::sort(handles.begin(), handles.end(), [&](HandleId a, HandleId b) { return address(a) < address(b); });
+  return handles;
+}
+
+std::vector<PageHeap::Run> PageHeap::runs_of(const std::vector<HandleId>& by_address) const {
+  std::vector<Run> runs;
+  for (const HandleId id : by_address) {
+    const Address at = pages_.handle(id).views.front().address;
+    const bool joins =
+        !runs.empty() && runs.back().begin + runs.back().bytes == at && range_of(runs.back().begin) == range_of(at);
+    if (!joins) runs.push_back({at, 0, {}});
+    runs.back().bytes += pages_.bytes(pages_.handle(id));
+    runs.back().handles.push_back(id);
+  }
+  return runs;
+}
+
+std::vector<PageHeap::Stretch> PageHeap::used_stretches(HandleId id) {
+  std::vector<Stretch> stretches;
+  const Address begin = pages_.handle(id).views.front().address;
+  const Address end = begin + pages_.bytes(pages_.handle(id));
+  for (const Block* block = &first_block(begin); !block->is_edge() && block->address < end; block = block->next) {
+    if (block->is_unused()) continue;
+    const Address from = std::max(block->address, begin);
+    const std::size_t bytes = std::min(block->end(), end) - from;
+    const bool joins = !stretches.empty() && stretches.back().begin + stretches.back().bytes == from;
+    if (!joins) stretches.push_back({from, 0});
+    stretches.back().bytes += bytes;
+  }
+  return stretches;
+}
+
+std::size_t PageHeap::asleep_bytes(Address begin, Address end) const {
+  const PageRange& range = *range_of(begin);
+  std::size_t bytes = 0;
+  for (Address slot = begin; slot < end; slot += page_bytes()) {
+    if (pages_.handle_of(shown_at(range, slot)).is_asleep()) bytes += page_bytes();
+  }
+  return bytes;
+}
+
+// The checks of a PageHeap: its invariants, and what IdlePages finds.
+
+namespace {
+
+std::string validate_seams(const PageHeap& pages, const BlockHeap& heap) {
+  const Seams& seams = pages.seams();
+  auto noted = seams.all().begin();
+  for (const auto& [address, head] : heap.segments()) {
+    for (const Block* block = head; pages.holds(address) && !block->is_edge(); block = block->next) {
+      if (!seams.is_seam(*block)) continue;
+      if (noted == seams.all().end() || noted->address != block->address || noted->block != block)
+        return formatted("the seam at {:#x} is not noted", block->address);
+      ++noted;
+    }
+  }
+  if (noted != seams.all().end()) return formatted("a seam is noted at {:#x}, where none is", noted->address);
+  return "";
+}
+
+std::string validate_gaps(const PageHeap& pages, const BlockHeap& heap) {
+  for (const auto& [base, range] : pages.ranges()) {
+    Address end = base;
+    std::size_t runs = 0;
+    for (std::size_t i = 0; i < range.gaps.count(); ++i) {
+      const auto& [address, gap] = range.gaps[i];
+      if (address < end || !gap->is_gap() || gap->address != address)
+        return formatted("no gap is at {:#x}, where one is noted", address);
+      runs += address != end ? 1 : 0;
+      end = gap->end();
+    }
+    runs += end != range.end() ? 1 : 0;
+    const auto first = heap.segments().lower_bound(base);
+    const auto last = heap.segments().lower_bound(range.end());
+    if (static_cast<std::size_t>(std::distance(first, last)) != runs)
+      return formatted("{} runs lie between the gaps of the range at {:#x}", runs, base);
+  }
+  return "";
+}
+
+}  // namespace
+
+std::string PageHeap::validate(std::size_t moving) const {
+  if (std::string broken = validate_gaps(*this, heap_); !broken.empty()) return broken;
+  if (std::string broken = validate_seams(*this, heap_); !broken.empty()) return broken;
+  std::size_t in_blocks = 0;
+  for (const auto& [address, head] : heap_.segments()) {
+    const PageRange* range = range_of(address);
+    if (range == nullptr) continue;
+    const Block* block = head;
+    while (!block->is_edge()) block = block->next;
+    const Address end = block->is_gap() ? block->address : range->end();
+    if (address % page_bytes() != 0 || end % page_bytes() != 0)
+      return formatted("run [{:#x}, {:#x}) is not made of pages", address, end);
+    for (Address slot = address; slot < end; slot += page_bytes()) {
+      const PageId page = shown_at(*range, slot);
+      if (page == 0) return formatted("no page is mapped at {:#x}, where blocks are", slot);
+      if (pages_.page(page).home != slot) return formatted("page {} is not at home at {:#x}", page, slot);
+      in_blocks += page_bytes();
+    }
+  }
+  std::size_t in_handles = 0;
+  std::size_t views = 0;
+  for (HandleId id = 0; id < pages_.handle_ids(); ++id) {
+    const PhysicalHandle& handle = pages_.handle(id);
+    in_handles += pages_.bytes(handle);
+    views += handle.views.size();
+    for (const View& view : handle.views) {
+      std::uint32_t homed = 0;
+      const PageRange* range = range_of(view.address);
+      for (std::uint32_t i = 0; i < handle.pages; ++i) {
+        const Address slot = view.address + i * page_bytes();
+        if (range == nullptr || shown_at(*range, slot) != handle.first + i)
+          return formatted("view {:#x} of handle {} is not in the table of its range", view.address, id);
+        homed += pages_.page(handle.first + i).home == slot ? 1 : 0;
+      }
+      if (homed != view.homed) return formatted("view {:#x} counts {} pages, not {}", view.address, view.homed, homed);
+    }
+  }
+  if (in_handles != in_blocks + moving) return formatted("handles hold {} bytes, blocks {}", in_handles, in_blocks);
+  if (views != pages_.live_views()) return formatted("{} views are counted, {} there", pages_.live_views(), views);
+  return "";
+}
+
+// What IdlePages finds, in a search of every other arena that goes on with all, against every block of the pools' ranges.
+std::string PageHeap::validate_idle_pages(const PoolPair& pools) const {
+  for (const BlockPool* pool : pools) {
+    const auto& arenas = pool->arenas();
+    for (std::size_t i = 0; i < arenas.size(); ++i)
+      arenas[i]->reach = {i % 2 == 0 ? Reach::Kind::none : Reach::Kind::all};
+  }
+  IdlePages found(*this);
+  found.find(pools);
+  reach_everything(pools);
+  found.find_more();
+  std::size_t idle_pages = 0;
+  for (const auto& [address, head] : heap_.segments()) {
+    const PageRange* range = range_of(address);
+    if (range == nullptr || range->owner != pools[0]->owner()) continue;
+    const Block* block = head;
+    for (Address slot = address; !block->is_edge(); slot += page_bytes()) {
+      bool is_idle = true;
+      for (; !block->is_edge() && block->address < slot + page_bytes(); block = block->next) {
+        is_idle = is_idle && block->is_free();
+        if (block->end() > slot + page_bytes()) break;
+      }
+      idle_pages += is_idle ? 1 : 0;
+      if (found.has(shown_at(*range, slot)) != is_idle)
+        return formatted("the page at {:#x} is{} idle, unlike what was found", slot, is_idle ? "" : " not");
+    }
+  }
+  if (idle_pages != found.count()) return formatted("{} pages are idle, {} were found", idle_pages, found.count());
+  return "";
 }
 
 CACHALOT_END

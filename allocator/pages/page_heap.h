@@ -13,6 +13,7 @@
 // thread-safe: guarded by the mutex of its DeviceAllocator, and changed only with its growth mutex held as well.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -23,16 +24,75 @@
 #include <utility>
 #include <vector>
 
+#include "base/bits.h"
 #include "base/bytes.h"
+#include "blocks/block.h"
 #include "blocks/block_pool.h"
-#include "pages/gaps.h"
-#include "pages/idle_pages.h"
 #include "pages/physical_pages.h"
-#include "pages/seams.h"
 #include "pages/stream_clock.h"
 #include "segments/block_heap.h"
 
 CACHALOT_BEGIN
+
+// The gaps of a range, by address, so that whoever looks for one walks neither over blocks nor over the map of runs.
+// Gaps change only when pages come or go, not with a malloc or a free. Not thread-safe.
+class Gaps {
+ public:
+  std::size_t count() const { return gaps_.size(); }
+  const BlockAt& operator[](std::size_t index) const { return gaps_[index]; }
+  // The index of the first gap that begins at the address or behind it; count(): none does.
+  std::size_t first_from(Address address) const;
+  // The last gap that begins at the address or before it; nullptr: none does.
+  Block* last_until(Address address) const;
+
+  // The gap that holds the address, or else the first behind it; nullptr: there is none.
+  Block* at_or_behind(Address address) const;
+
+  // A gap is there, in place of those that were within its addresses.
+  void add(Block& gap);
+  void remove(Address address);
+  // The gap at an address begins farther behind now, and is another block.
+  void move(Address address, Block& gap);
+
+  std::size_t metadata_bytes() const { return capacity_bytes(gaps_); }
+
+ private:
+  std::vector<BlockAt>::iterator at(Address address);
+
+  std::vector<BlockAt> gaps_;
+};
+
+// A seam is where memory of one arena meets memory of another inside a page. Such a page may be idle although no free
+// block covers it: two or more do, which do not merge because they belong to different arenas.
+//
+// Arenas of memory change only when pages move or are handed over, not with a malloc or a free. No block lies across a
+// seam, and the block behind it neither ends nor becomes part of another as long as the seam is there. So the PageHeap
+// notes seams where it makes and removes them, and a search finds the pages without looking at any other small block.
+// Not thread-safe.
+class Seams {
+ public:
+  explicit Seams(PowerOfTwo grid) : grid_(grid) {}
+
+  const std::vector<BlockAt>& all() const { return seams_; }  // by address: the blocks that begin there
+  // Forgets the seams at begin, at end and between them.
+  void forget(Address begin, Address end);
+  // Forgets the seams at both ends of a block and in it, and notes those that are at its ends now.
+  void look_again(Block& block) noexcept;  // host memory that runs out ends the program
+
+  bool is_seam(const Block& block) const {
+    return !block.is_edge() && !block.prev->is_edge() && block.prev->arena != block.arena &&
+           grid_.down(block.address) != block.address;
+  }
+  std::size_t metadata_bytes() const { return capacity_bytes(seams_); }
+
+ private:
+  std::vector<BlockAt>::iterator first_from(Address address) {
+    return std::ranges::lower_bound(seams_, address, {}, &BlockAt::address);
+  }
+
+  PowerOfTwo grid_;
+  std::vector<BlockAt> seams_;
+};
 
 // Reserved addresses, all for one pool and kind.
 struct PageRange {

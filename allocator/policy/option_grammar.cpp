@@ -7,7 +7,6 @@
 
 #include "base/check.h"
 #include "base/format.h"
-#include "policy/shown_text.h"
 
 CACHALOT_BEGIN
 

@@ -42,4 +42,10 @@ bool names_option(std::string_view text, std::string_view key);
 // Throws InvalidArgument: the setting's value breaks the rule.
 [[noreturn]] void refuse(const OptionSetting& setting, const std::string& rule);
 
+// The text of an option in a message: not too long, whatever was given.
+inline std::string shown(std::string_view text) {
+  constexpr std::size_t kMost = 300;  // of a list that is longer
+  return std::string(text.substr(0, kMost)) + (text.size() > kMost ? "..." : "");
+}
+
 CACHALOT_END

@@ -12,7 +12,6 @@
 #include "base/format.h"
 #include "base/suggestions.h"
 #include "policy/option_grammar.h"
-#include "policy/shown_text.h"
 
 CACHALOT_BEGIN
 

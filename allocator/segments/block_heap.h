@@ -13,7 +13,6 @@
 #include "base/check.h"
 #include "blocks/block.h"
 #include "blocks/block_pool.h"
-#include "blocks/block_slab.h"
 #include "blocks/page_map.h"
 
 CACHALOT_BEGIN

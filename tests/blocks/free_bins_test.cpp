@@ -1,4 +1,4 @@
-#include "blocks/free_bins.h"
+#include "blocks/block_pool.h"
 
 #include <gtest/gtest.h>
 

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "base/bytes.h"
-#include "blocks/block_slab.h"
+#include "blocks/block.h"
 #include "tests/resident_memory.h"
 
 namespace cachalot {

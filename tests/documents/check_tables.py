@@ -51,7 +51,7 @@ def differences(what: str, listed: set[str], real: set[str]) -> list[str]:
 
 
 def check_options() -> list[str]:
-    keys = "".join((POLICY / name).read_text() for name in ("option_keys.cpp", "accepted_without_effect.h"))
+    keys = "".join((POLICY / name).read_text() for name in ("options.cpp", "options_without_effect.h"))
     entries = re.findall(r"^    \{\"(\w+)\", \"(\w*)\",", keys, re.MULTILINE)
     text = OPTIONS.read_text()
     tables = text[text.index("## Options of PyTorch"):text.index("## Environment variables")]

@@ -16,7 +16,7 @@
 #include "base/bytes.h"
 #include "device/pattern.h"
 #include "kernels/batch.h"
-#include "kernels/cuda_module.h"
+#include "kernels/cuda_kernels.h"
 #include "tests/kernels/subject.h"
 #include "tests/scale.h"
 

@@ -1,5 +1,5 @@
 // The list of a range's gaps by itself.
-#include "pages/gaps.h"
+#include "pages/page_heap.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // FreeSlots by itself: places, order, and streams that are forgotten.
-#include "pool/free_slots.h"
+#include "pool/slots.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "streams/deferred_frees.h"
+#include "heap/pending_frees.h"
 
 #include <gtest/gtest.h>
 

@@ -11,7 +11,7 @@
 
 #include "base/bytes.h"
 #include "base/check.h"
-#include "policy/option_warnings.h"
+#include "policy/options_without_effect.h"
 #include "tools/commands/command.h"
 #include "tools/commands/shared_options.h"
 #include "tools/replay.h"

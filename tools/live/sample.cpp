@@ -18,9 +18,9 @@
 #include <thread>
 #include <tuple>
 
+#include "base/process.h"
 #include "cachalot/errors.h"
 #include "cachalot/statistics_page.h"
-#include "live/process_identity.h"
 #include "tools/descriptor.h"
 #include "tools/quoted.h"
 

@@ -10,7 +10,7 @@ BUGS = [
     Bug("a stream is its handle", "allocator/device/known_stream.cpp",
         "if (is_legacy(handle) || (immortal && !is_per_thread(handle)))", "if (true)",
         ("reliability DriverRules*",)),
-    Bug("a destroyed stream is a reset", "allocator/device/wait_for.cpp",
+    Bug("a destroyed stream is a reset", "allocator/device/known_stream.cpp",
         "  try {\n    device.synchronize();", "  try {",
         ("reliability DriverRules*",)),
     Bug("the latest knowledge wins", "allocator/device/vector_clock.h",
@@ -37,7 +37,7 @@ BUGS = [
     Bug("an export of another size is the export", "allocator/device/ipc_registry.cpp",
         " && at->second == memory.bytes", "",
         ("device SimulatedIpc*:SimulatedSharing*",)),
-    Bug("a buffer is freed in a capture", "allocator/device/pinned_host_memory.cpp",
+    Bug("a buffer is freed in a capture", "allocator/pinned_host_allocator.cpp",
         "CACHALOT_REQUIRE(!gpu_->capture_status(as_given(stream)).capturing,", "CACHALOT_REQUIRE(true,",
         ("allocator PinnedHost*",)),
     # --- simulator

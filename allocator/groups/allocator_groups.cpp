@@ -1,0 +1,479 @@
+// The functions of CachingAllocator by group, in the order of its headers.
+
+#include "cachalot/allocator_settings.h"
+
+#include <cmath>
+#include <limits>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "base/check.h"
+#include "base/format.h"
+#include "cachalot/allocator_figures.h"
+#include "cachalot/allocator_guard.h"
+#include "cachalot/allocator_limits.h"
+#include "cachalot/allocator_observers.h"
+#include "cachalot/allocator_pools.h"
+#include "cachalot/allocator_sharing.h"
+#include "cachalot/allocator_sleep.h"
+#include "cachalot/caching_allocator.h"
+#include "device/addresses.h"
+#include "groups/allocator_state.h"
+#include "heap/observers.h"
+#include "policy/option_grammar.h"
+
+CACHALOT_BEGIN
+
+namespace {
+
+// Holds options_mutex.
+void apply(AllocatorState& state, const Options& options, bool sets_fraction, bool sets_limit) {
+  const HeapKind heap = selected_heap(state.options);
+  CACHALOT_REQUIRE(selected_heap(options) == heap,
+                   "heap:{} cannot be set at run time: the heap is '{}' since the allocator was made",
+                   to_string(selected_heap(options)), to_string(heap));
+  const auto require_same = [](const char* what, bool wanted, bool is) {
+    CACHALOT_REQUIRE(wanted == is, "{}:{} cannot be set at run time: the {} is {} since the allocator was made", what,
+                     wanted ? "True" : "False", what, is ? "on" : "off");
+  };
+  require_same("debug", options.debug, state.options.debug);
+  require_same("guard", has_guard(options), has_guard(state.options));
+  if (sets_fraction) Ledger::require_fraction(options.per_process_memory_fraction);
+  state.options = options;
+  for (const auto& allocator : state.devices()) {
+    allocator->apply(options);
+    if (sets_fraction) allocator->set_memory_fraction(options.per_process_memory_fraction, Limits::Setter::option);
+    if (sets_limit) allocator->set_limit(options.limit, Limits::Setter::option);
+  }
+}
+
+}  // namespace
+
+void AllocatorSettings::configure(std::string_view text) {
+  state_.require_own_process();
+  const std::lock_guard<std::mutex> lock(state_.options_mutex);
+  // The fraction is no number until the text names one: set_memory_fraction may have changed a device's since.
+  Options base = state_.options;
+  base.per_process_memory_fraction = std::numeric_limits<double>::quiet_NaN();
+  Options options = parse_options(text, base);
+  const bool names_fraction = !std::isnan(options.per_process_memory_fraction);
+  if (!names_fraction) options.per_process_memory_fraction = state_.options.per_process_memory_fraction;
+  apply(state_, options, names_fraction, names_option(text, "limit"));
+}
+
+void AllocatorSettings::configure(const Options& options) {
+  state_.require_own_process();
+  const std::lock_guard<std::mutex> lock(state_.options_mutex);
+  apply(state_, options, options.per_process_memory_fraction != state_.options.per_process_memory_fraction,
+        options.limit != state_.options.limit);
+}
+
+Options AllocatorSettings::options() const { return state_.current_options(); }
+
+void AllocatorSettings::set_memory_fraction(double fraction, int device) {
+  state_.at(device).set_memory_fraction(fraction);
+}
+double AllocatorSettings::memory_fraction(int device) const { return state_.at(device).memory_fraction(); }
+
+void AllocatorSettings::set_caching_enabled(bool enabled) {
+  state_.require_own_process();
+  state_.caching_enabled.store(enabled);
+  for (const auto& allocator : state_.devices()) allocator->uncached.set_caching_enabled(enabled);
+}
+
+bool AllocatorSettings::caching_enabled() const { return state_.caching_enabled.load(); }
+
+namespace {
+
+std::optional<std::size_t> unless_none(std::size_t bytes) {
+  return bytes == Ledger::kNoLimit ? std::nullopt : std::optional(bytes);
+}
+
+}  // namespace
+
+void AllocatorLimits::set_limit(const MemoryLimit& limit, int device) { state_.at(device).set_limit(limit); }
+
+void AllocatorLimits::set_soft_limit(const MemoryLimit& limit, SoftLimitCallback callback, int device) {
+  state_.at(device).limits.set_soft(limit, std::move(callback));
+}
+
+LimitFigures AllocatorLimits::limit_figures(int device) const {
+  DeviceAllocator& allocator = state_.at(device);
+  LimitFigures figures;
+  figures.device = device;
+  figures.reservation_bytes = allocator.level.reserved_unused();
+  const DeviceLock lock(allocator.state.mutex);
+  const Ledger& ledger = allocator.state.ledger;
+  figures.limit_bytes = unless_none(ledger.limit(lock));
+  figures.set_by = allocator.limits.holding(lock);
+  figures.soft_limit_bytes = unless_none(ledger.soft_limit(lock));
+  figures.held_bytes = ledger.held_bytes(lock);
+  return figures;
+}
+
+std::size_t AllocatorLimits::trim(std::size_t keep_bytes, int device) {
+  return state_.at(device).level.trim(keep_bytes);
+}
+
+void AllocatorLimits::reserve(std::size_t bytes, int device) { state_.at(device).level.reserve(bytes); }
+
+std::size_t AllocatorFigures::memory_allocated(int device) const {
+  return state_.at(device).inspection.memory_allocated();
+}
+std::size_t AllocatorFigures::memory_reserved(int device) const {
+  return state_.at(device).inspection.memory_reserved();
+}
+std::size_t AllocatorFigures::max_memory_allocated(int device) const {
+  return state_.at(device).inspection.max_memory_allocated();
+}
+std::size_t AllocatorFigures::max_memory_reserved(int device) const {
+  return state_.at(device).inspection.max_memory_reserved();
+}
+DeviceStats AllocatorFigures::memory_stats(int device) const { return state_.at(device).inspection.stats(); }
+AddedStats AllocatorFigures::added_stats(int device) const { return state_.at(device).inspection.added_stats(); }
+DeviceUsage AllocatorFigures::device_usage(int device) const { return state_.at(device).inspection.usage(); }
+Fragmentation AllocatorFigures::fragmentation(int device) const { return state_.at(device).inspection.fragmentation(); }
+
+Snapshot AllocatorFigures::snapshot(PoolId pool, bool include_traces) {
+  Snapshot snapshot;
+  snapshot.options = state_.current_options();
+  for (const auto& allocator : state_.devices()) allocator->inspection.snapshot_into(snapshot, pool, include_traces);
+  return snapshot;
+}
+
+void AllocatorFigures::reset_peak_stats(int device) {
+  for (DeviceAllocator* allocator : state_.selected(device)) allocator->inspection.reset_peak_stats();
+}
+
+void AllocatorFigures::reset_accumulated_stats(int device) {
+  for (DeviceAllocator* allocator : state_.selected(device)) allocator->inspection.reset_accumulated_stats();
+}
+
+std::size_t AllocatorFigures::largest_available(int device, bool starting_from_free_memory) {
+  return state_.at(device).inspection.largest_available(starting_from_free_memory);
+}
+
+std::string AllocatorFigures::validate() const {
+  for (const auto& allocator : state_.devices()) {
+    if (std::string broken = allocator->inspection.validate(); !broken.empty()) return broken;
+  }
+  for (const auto& guard : state_.guards()) {
+    if (std::string broken = guard->validate(); !broken.empty()) return broken;
+  }
+  return "";
+}
+
+std::size_t AllocatorFigures::metadata_bytes() const {
+  state_.require_own_process();
+  std::size_t bytes = sizeof(CachingAllocator) + sizeof(AllocatorState) + state_.page_map().metadata_bytes();
+  for (const auto& allocator : state_.devices()) bytes += allocator->inspection.metadata_bytes(sizeof(DeviceAllocator));
+  for (const auto& guard : state_.guards()) bytes += guard->metadata_bytes();
+  return bytes;
+}
+
+void AllocatorObservers::add_out_of_memory_observer(const OutOfMemoryObserver& observer) {
+  for (const auto& allocator : state_.devices()) allocator->pressure.add_out_of_memory_observer(observer);
+}
+
+void AllocatorObservers::add_refusal_observer(const RefusalObserver& observer) {
+  for (const auto& allocator : state_.devices()) allocator->pressure.add_refusal_observer(observer);
+}
+
+void AllocatorObservers::add_free_memory_callback(const FreeMemoryCallback& callback) {
+  for (const auto& allocator : state_.devices()) allocator->pressure.add_free_memory_callback(callback);
+}
+
+void AllocatorObservers::add_change_tracker(const ChangeTracker& tracker) {
+  for (const auto& allocator : state_.devices()) allocator->state.observers.add_change_tracker(tracker);
+}
+
+void AllocatorObservers::add_watcher(const std::shared_ptr<Watcher>& watcher) {
+  CACHALOT_REQUIRE(watcher != nullptr, "add_watcher: the watcher is null; it must be an object");
+  for (const auto& allocator : state_.devices()) allocator->state.observers.add_watcher(watcher);
+}
+
+void AllocatorObservers::remove_watcher(const Watcher* watcher) {
+  for (const auto& allocator : state_.devices_if_own()) allocator->state.observers.remove_watcher(watcher);
+}
+
+void AllocatorObservers::set_slow_work_observer(const std::shared_ptr<SlowWorkObserver>& observer) {
+  for (const auto& allocator : state_.devices()) allocator->state.observers.set_slow_work_observer(observer);
+}
+
+void AllocatorObservers::record_history(const HistoryOptions& history) {
+  for (const auto& allocator : state_.devices()) allocator->state.observers.record_history(history);
+}
+
+void AllocatorObservers::annotate(const void* ptr, const Context& annotation) {
+  state_.require_own_process();
+  const auto [block, start] = state_.find(ptr);
+  if (block != nullptr && state_.owner_of(*block).state.observers.annotate(*block, start, annotation)) return;
+  throw InvalidArgument(formatted("annotateMemory: no live allocation found at pointer {}", ptr));
+}
+
+Context AllocatorObservers::context_of(const void* ptr) const {
+  const auto [block, start] = state_.find(ptr);
+  return block == nullptr ? nullptr : state_.owner_of(*block).state.context_of(*block, start);
+}
+
+bool AllocatorObservers::history_enabled() const {
+  for (const auto& allocator : state_.devices()) {
+    if (allocator->state.observers.history_enabled()) return true;
+  }
+  return false;
+}
+
+namespace {
+
+// Runs `action`. If it refuses a private pool that all its users have released, the guard reports it.
+template <typename Action>
+auto with_pool(const AllocatorState& state, int device, PoolId pool, Action action) {
+  DeviceAllocator& allocator = state.at(device);
+  try {
+    return action(allocator);
+  } catch (const InvalidArgument& refusal) {
+    for (Guard* guard : state.guards(device)) guard->report_released_pool(pool, refusal.what());
+    throw;
+  }
+}
+
+}  // namespace
+
+void AllocatorPools::create_or_retain_pool(int device, PoolId pool, std::shared_ptr<SegmentProvider> provider) {
+  state_.at(device).pools.create_or_retain_pool(pool, std::move(provider));
+  for (Guard* guard : state_.guards(device)) guard->note_users(pool);
+}
+
+void AllocatorPools::begin_allocate_to_pool(int device, PoolId pool, StreamFilter filter, RedirectFor reason) {
+  DeviceAllocator& allocator = state_.at(device);
+  for (Guard* guard : state_.guards(device)) guard->report_released_pool(pool, "begin_allocate_to_pool");
+  allocator.pools.begin_allocate_to_pool(pool, std::move(filter), reason);
+  for (Guard* guard : state_.guards(device)) guard->note_users(pool);
+}
+
+// What gives back does nothing in a forked child, as frees: destructors call it.
+void AllocatorPools::end_allocate_to_pool(int device, PoolId pool) {
+  if (state_.is_inherited()) return;
+  with_pool(state_, device, pool, [&](DeviceAllocator& allocator) { allocator.pools.end_allocate_to_pool(pool); });
+}
+
+void AllocatorPools::begin_capture(int device) { state_.at(device).pools.begin_capture(); }
+void AllocatorPools::end_capture(int device) {
+  if (!state_.is_inherited()) state_.at(device).pools.end_capture();
+}
+
+void AllocatorPools::release_pool(int device, PoolId pool) {
+  if (state_.is_inherited()) return;
+  with_pool(state_, device, pool, [&](DeviceAllocator& allocator) { allocator.pools.release_pool(pool); });
+  for (Guard* guard : state_.guards(device)) guard->note_users(pool);
+}
+
+int AllocatorPools::pool_use_count(int device, PoolId pool) const {
+  return state_.at(device).pools.pool_use_count(pool);
+}
+void AllocatorPools::set_use_on_oom(int device, PoolId pool, bool use_on_oom) {
+  state_.at(device).pools.set_use_on_oom(pool, use_on_oom);
+}
+void AllocatorPools::set_no_split(int device, PoolId pool) {
+  with_pool(state_, device, pool, [&](DeviceAllocator& allocator) { allocator.pools.set_no_split(pool); });
+}
+
+// What is in quarantine is no allocation of the pool, for the user.
+bool AllocatorPools::pool_has_exactly(int device, PoolId pool, const std::vector<void*>& live) const {
+  if (!state_.is_guarded()) return state_.at(device).checkpoints.pool_has_exactly(pool, live);
+  for (Guard* guard : state_.guards(device)) guard->drain();
+  const Guard& guard = *state_.guards(device).front();
+  std::vector<void*> in_heap;
+  in_heap.reserve(live.size());
+  for (const void* ptr : live) in_heap.push_back(as_pointer(guard.in_heap(as_address(ptr))));
+  return with_pool(state_, device, pool,
+                   [&](DeviceAllocator& heap) { return heap.checkpoints.pool_has_exactly(pool, in_heap); });
+}
+
+PoolCheckpoint AllocatorPools::checkpoint_pool(int device, PoolId pool) const {
+  for (Guard* guard : state_.guards(device)) guard->drain();
+  return with_pool(state_, device, pool,
+                   [&](DeviceAllocator& allocator) { return allocator.checkpoints.checkpoint_pool(pool); });
+}
+
+RestoreResult AllocatorPools::restore_pool(int device, const PoolCheckpoint& checkpoint) {
+  return with_pool(state_, device, checkpoint.pool, [&](DeviceAllocator& allocator) {
+    return state_.is_guarded() ? state_.guards(device).front()->restore(checkpoint)
+                               : allocator.checkpoints.restore_pool(checkpoint);
+  });
+}
+
+namespace {
+
+// Those of selected(device) that have the pool. Refuses before any of them has done anything.
+std::vector<DeviceAllocator*> sleepers(const AllocatorState& state, PoolId pool, int device, const char* call) {
+  std::vector<DeviceAllocator*> allocators = state.selected(device);
+  std::erase_if(allocators,
+                [&](const DeviceAllocator* allocator) { return !allocator->sleeping.may_sleep(pool, call); });
+  return allocators;
+}
+
+void wake(const AllocatorState& state, const std::vector<DeviceAllocator*>& allocators, PoolId pool) {
+  state.tell_after([&] {
+    for (DeviceAllocator* allocator : allocators) {
+      const SlowWorkRange range(allocator->state.observers.slow_work_observer(),
+                                {SlowWork::Kind::restore_physical, allocator->state.index});
+      for (Guard* guard : state.guards(allocator->state.index)) guard->drain();
+      allocator->sleeping.restore_physical(pool);
+      for (Guard* guard : state.guards(allocator->state.index)) guard->wake();
+      allocator->tell_if_crossed();
+    }
+  });
+}
+
+}  // namespace
+
+void AllocatorSleep::begin_tagged(std::string_view tag, int device) {
+  CACHALOT_REQUIRE(!tag.empty(), "begin_tagged: the tag is '{}'; it must not be empty", tag);
+  const std::vector<DeviceAllocator*> allocators = state_.selected(device);
+  const PoolId pool = state_.tags.make(tag);
+  for (DeviceAllocator* allocator : allocators) allocator->pools.begin_tagged(pool, tag);
+}
+
+void AllocatorSleep::end_tagged(std::string_view tag, int device) {
+  state_.require_own_process();
+  const PoolId pool = state_.tags.pool_of(tag);
+  for (DeviceAllocator* allocator : state_.selected(device)) allocator->pools.end_tagged(pool, tag);
+}
+
+std::vector<TagMemory> AllocatorSleep::tags() const {
+  state_.require_own_process();
+  std::vector<TagMemory> result;
+  for (const auto& [tag, pool] : state_.tags.all()) {
+    for (const auto& allocator : state_.devices()) {
+      std::optional<TagMemory> memory = allocator->inspection.tag_memory(pool);
+      if (!memory || (!memory->is_asleep && memory->reserved_bytes == 0)) continue;
+      memory->tag = tag;
+      memory->device = allocator->state.index;
+      result.push_back(*std::move(memory));
+    }
+  }
+  return result;
+}
+
+void AllocatorSleep::release_physical(std::string_view tag, bool save, int device) {
+  const std::vector<DeviceAllocator*> allocators = state_.selected(device);
+  for (const DeviceAllocator* allocator : allocators) allocator->sleeping.require_pages("release_physical");
+  const PoolId pool = state_.tags.pool_of(tag);
+  for (DeviceAllocator* allocator : allocators) allocator->pools.create_tag(pool, tag);
+  release_physical(pool, save, device);
+}
+
+void AllocatorSleep::restore_physical(std::string_view tag, int device) {
+  for (const DeviceAllocator* allocator : state_.selected(device))
+    allocator->sleeping.require_pages("restore_physical");
+  const PoolId pool = state_.tags.pool_of(tag);
+  wake(state_, sleepers(state_, pool, device, "restore_physical"), pool);
+}
+
+void AllocatorSleep::release_tags(Span<const std::string_view> tags, bool save, int device) {
+  for (const std::string_view tag : tags) state_.tags.pool_of(tag);
+  for (const std::string_view tag : tags) release_physical(tag, save, device);
+}
+
+void AllocatorSleep::restore_tags(Span<const std::string_view> tags, int device) {
+  for (const std::string_view tag : tags) state_.tags.pool_of(tag);
+  for (const std::string_view tag : tags) restore_physical(tag, device);
+}
+
+void AllocatorSleep::release_physical(PoolId pool, bool save, int device) {
+  const std::vector<DeviceAllocator*> allocators = sleepers(state_, pool, device, "release_physical");
+  CACHALOT_REQUIRE(!allocators.empty(), "release_physical: there is no pool ({}, {})", pool.first, pool.second);
+  state_.tell_after([&] {
+    for (DeviceAllocator* allocator : allocators) {
+      const SlowWorkRange range(allocator->state.observers.slow_work_observer(),
+                                {SlowWork::Kind::release_physical, allocator->state.index});
+      const auto release = [&] { allocator->sleeping.release_physical(pool, save); };
+      if (!state_.is_guarded()) release();
+      for (Guard* guard : state_.guards(allocator->state.index)) guard->put_to_sleep(release);
+    }
+  });
+}
+
+void AllocatorSleep::restore_physical(PoolId pool, int device) {
+  const std::vector<DeviceAllocator*> allocators = sleepers(state_, pool, device, "restore_physical");
+  CACHALOT_REQUIRE(!allocators.empty(), "restore_physical: there is no pool ({}, {})", pool.first, pool.second);
+  wake(state_, allocators, pool);
+}
+
+std::size_t AllocatorSharing::handle_count(const void* ptr) const {
+  if (const auto [block, start] = state_.find(ptr); block != nullptr) {
+    if (const auto count = state_.owner_of(*block).sharing.handle_count(*block, start)) return *count;
+  }
+  state_.throw_not_live(ptr, AllocatorState::PointerUse::other);
+}
+
+// The canary before the allocation is shared as well: it lies in the same handle, or in one that has to be opened anyway.
+SharedMemory AllocatorSharing::share(const void* ptr) {
+  if (const auto [block, start] = state_.find(ptr); block != nullptr) {
+    if (auto memory = state_.owner_of(*block).sharing.share(*block, start)) {
+      const std::size_t canary = as_address(ptr) - as_address(start);
+      memory->offset += canary;
+      memory->bytes -= canary;
+      return *std::move(memory);
+    }
+  }
+  state_.throw_not_live(ptr, AllocatorState::PointerUse::other);
+}
+
+SharedMemory AllocatorSharing::share_contiguous(const void* ptr) {
+  const std::size_t handles = handle_count(ptr);
+  CACHALOT_REQUIRE(
+      handles == 1,
+      "the allocation at {} lies in {} handles, not in one: ask for it as contiguous (CACHALOT_CONTIGUOUS)", ptr,
+      handles);
+  return share(ptr);
+}
+
+void* AllocatorSharing::open_shared(const SharedMemory& memory, int device) {
+  return as_pointer(state_.at(device).sharing.open_shared(memory));
+}
+
+void AllocatorSharing::close_shared(void* base) {
+  for (const auto& allocator : state_.devices()) {
+    if (allocator->sharing.close_shared(as_address(base))) return;
+  }
+  throw InvalidArgument(formatted("{} is not open: open_shared did not return it, or it was closed already", base));
+}
+
+void AllocatorSharing::enable_peer_access(int device, int peer) {
+  DeviceAllocator& user = state_.at(device);
+  DeviceAllocator& owner = state_.at(peer);
+  CACHALOT_REQUIRE(device != peer, "peer access of device {} to itself: a peer is another device", device);
+  user.sharing.enable_access_to(peer);
+  owner.sharing.open_to(device);
+}
+
+void AllocatorGuard::set_guard_handler(GuardHandler handler) {
+  state_.require_own_process();
+  if (state_.is_guarded()) state_.guard_log().set_handler(std::move(handler));
+}
+
+std::uint64_t AllocatorGuard::guard_reports() const {
+  state_.require_own_process();
+  return state_.is_guarded() ? state_.guard_log().count() : 0;
+}
+
+std::vector<GuardReport> AllocatorGuard::check_guard() {
+  state_.require_own_process();
+  CACHALOT_REQUIRE(state_.is_guarded(),
+                   "check_guard: the guard is off; guard:True or debug:True turns it on when the allocator is made");
+  state_.guard_log().tell_after([this] {
+    for (const auto& guard : state_.guards()) guard->check();
+  });
+  return state_.guard_log().take();
+}
+
+std::size_t AllocatorGuard::guard_quarantine_bytes(int device) const {
+  state_.at(device);
+  return state_.is_guarded() ? state_.guards()[static_cast<std::size_t>(device)]->quarantine_bytes() : 0;
+}
+
+CACHALOT_END
