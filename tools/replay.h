@@ -28,13 +28,11 @@
 
 namespace cachalot::tools {
 
-// The background thread of an allocator on a simulated device, in a replay that is the same each time.
-
 // Returns how many calls have taken, given back, mapped or unmapped memory of the device.
 std::uint64_t memory_calls(const SimulatedDevice& device);
 
 // The allocator's background thread on a simulated device: its steps are made between the program's events, and take time
-// beside the host. A request that makes driver calls waits for the step under way, as it would for the growth mutex.
+// beside the host. A request that makes driver calls waits for the step under way, as it would for the growth mutex. It is the same in each replay.
 class SimulatedBackground {
  public:
   // `is_on`: the options ask for the thread; otherwise it makes no step.

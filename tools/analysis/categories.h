@@ -67,20 +67,8 @@ CategoryRules rules_with(InputFile file);
 // Returns the key in JSON: "optimizer_state" of "optimizer state".
 std::string key_of_category(std::string_view name);
 
-// What each allocation of a history is for. Rules tell it by call stacks, tags and stages, and where they
-// tell a phase of the program, the allocation's lifetime does.
-//
-//   forward    still there when a backward pass begins: activation; after two of them: kept; otherwise temporary
-//   backward   still there when something else than a backward pass allocates: gradient; otherwise temporary
-//   optimizer  still there when something else than an optimizer allocates: optimizer state; otherwise temporary
-//   setup      still there when a forward pass begins: parameter; otherwise temporary
-//
-// Of what lives at the end of the history the first is taken. A call stack without frames, where others have some, is that of
-// autograd's thread, which runs no Python.
-
-// Finds the rule that says what memory of a call stack, of a tag or of a stage is for.
-
-// Remembers what it has found of frames, stacks and tags: each of the history is searched once. Not thread-safe.
+// Finds the rule that says what memory of a call stack, of a tag or of a stage is for. Remembers what it has found of frames,
+// stacks and tags: each of the history is searched once. Not thread-safe.
 class RuleMatcher {
  public:
   RuleMatcher(const History& history, const CategoryRules& rules);
@@ -115,6 +103,17 @@ class RuleMatcher {
   std::vector<int> details_;
 };
 
+// What each allocation of a history is for. Rules tell it by call stacks, tags and stages, and where they tell
+// a phase of the program, the allocation's lifetime does.
+//
+//   forward    still there when a backward pass begins: activation; after two of them: kept; otherwise temporary
+//   backward   still there when something else than a backward pass allocates: gradient; otherwise temporary
+//   optimizer  still there when something else than an optimizer allocates: optimizer state; otherwise temporary
+//   setup      still there when a forward pass begins: parameter; otherwise temporary
+//
+// Of what lives at the end of the history the first is taken. A call stack without frames, where others have some, is that of
+// autograd's thread, which runs no Python.
+//
 // Not thread-safe: it remembers what the rules say of each call stack. The history and the rules must outlive it.
 class Categorizer {
  public:

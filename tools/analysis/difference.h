@@ -39,8 +39,6 @@ class FrameMatching {
   std::map<FrameId, FrameId> matched_;
 };
 
-// What grew between two runs of a program, two of its ranks, or two of its commits.
-
 // A pair of what the first run, `a`, has and the second, `b`.
 struct Pair {
   std::uint64_t a = 0;

@@ -82,10 +82,9 @@ Peak peak_after(const DeviceHistory& device, std::span<const Allocation> allocat
 // Returns the number of the last event of `oom`; nullopt without one.
 std::optional<std::size_t> last_oom(const DeviceHistory& device);
 
-// The moment of a history that a user names.
-
-// Returns the moment "peak" (of requested bytes), "reserved" (the peak of reserved bytes), "oom" (the last failed allocation),
-// "end", or after so many events: "1200". Throws InvalidArgument for another one, and where memory never ran out.
+// Returns the moment of a history that a user names: "peak" (of requested bytes), "reserved" (the peak of reserved bytes), "oom"
+// (the last failed allocation), "end", or after so many events: "1200". Throws InvalidArgument for another one, and where memory
+// never ran out.
 Peak asked_peak(const std::string& path, const DeviceHistory& device, std::span<const Allocation> allocations,
                 const std::string& at);
 

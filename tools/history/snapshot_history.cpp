@@ -24,9 +24,7 @@
 namespace cachalot::tools {
 namespace {
 
-// An InputFile as a stream for parsers.
-
-// Ends where the memory for the file would: a parser holds what it cannot yet give us.
+// An InputFile as a stream for parsers. It ends where the memory for the file would: a parser holds what it cannot yet give us.
 class FileStream : public std::streambuf {
  public:
   explicit FileStream(InputFile& file) : file_(file), left_(file.memory_limit() / 4) {}

@@ -114,7 +114,6 @@ struct Sample {
 };
 
 // A RateMeter compares each sample with the one before, and writes what each device did a second into it.
-
 // Not thread-safe. Remembers the processes of the last sample.
 class RateMeter {
  public:

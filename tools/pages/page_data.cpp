@@ -86,7 +86,6 @@ void ColumnWriter::add_ranked(std::string_view name, std::span<const std::uint64
 namespace {
 
 // The call stacks of a run as a tree of calls, in the order in which a page decodes it.
-
 // The history must outlive it. Not thread-safe.
 class RunStacks {
  public:
