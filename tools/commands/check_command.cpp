@@ -13,8 +13,8 @@
 #include "tools/commands/command.h"
 #include "tools/commands/shared_options.h"
 #include "tools/history/history.h"
-#include "tools/text_layout.h"
 #include "tools/quoted.h"
+#include "tools/text_layout.h"
 
 namespace cachalot::tools {
 namespace {
