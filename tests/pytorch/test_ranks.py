@@ -22,6 +22,10 @@ import torch.distributed as dist
 rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 def connect():
     dist.init_process_group("gloo", init_method="file://" + os.environ["MEETING"], rank=rank, world_size=world_size)
+    # Gloo waits half an hour for a rank that ends before all are connected to it.
+    store = dist.distributed_c10d._get_default_store()
+    store.set(f"connected/{rank}", "")
+    store.wait([f"connected/{one}" for one in range(world_size)])
 def hold(mib):
     torch.cuda.set_device(rank % 2)
     return torch.empty(mib << 20, dtype=torch.uint8, device="cuda")
