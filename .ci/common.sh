@@ -27,8 +27,11 @@ install() {
   [[ ${#wanted[@]} -gt 0 ]] || return 0
   sudo=$([[ $EUID -eq 0 ]] || echo sudo)
   $sudo apt-get update -qq
-  $sudo env DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends "$@" >/dev/null
+  $sudo env DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends -o DPkg::Lock::Timeout=300 "$@" >/dev/null
 }
+
+# python_can_make_environments: Debian has that part of Python in a package of its own.
+python_can_make_environments() { python3 -c 'import ensurepip, venv' 2>/dev/null || install no-venv -- python3-venv; }
 
 # python_with <folder> <argument of pip install>…: makes a virtual environment with packages from PyPI, unless it is there.
 # uv takes half of pip's time, where it can be had.
@@ -36,7 +39,7 @@ python_with() {
   local folder=$1
   shift
   [[ $(cat "$folder/installed" 2>/dev/null) != "$*" ]] || return 0
-  python3 -c 'import ensurepip, venv' 2>/dev/null || install no-venv -- python3-venv
+  python_can_make_environments
   [[ -x $folder/bin/python ]] || python3 -m venv "$folder"
   "$folder/bin/pip" install --quiet --no-cache-dir --disable-pip-version-check uv &&
     "$folder/bin/uv" pip install --quiet --no-cache --compile-bytecode --python "$folder/bin/python" "$@" ||
@@ -80,6 +83,7 @@ test_preset() {
 build_preset() {
   local preset=$1
   shift
+  ./run packages
   cmake --preset "$preset" -DCMAKE_CXX_FLAGS_DEBUG=-O1 >/dev/null
   cmake --build --preset "$preset" "$@"
 }
