@@ -225,7 +225,12 @@ void PageGrowth::wait_and_release_unused(Request request, Growing& growing) {
   state_.ledger.retried(request.pool().kind(), growing);
 }
 
-Block* PageGrowth::find_beside(Request request, const Held& held) { return spare_.find_beside(request, held); }
+// What is left of a page beside large blocks may cross a border of handles.
+Block* PageGrowth::find_beside(Request request, const Held& held) {
+  Block* block = spare_.find_beside(request, held);
+  const bool serves = block == nullptr || !request.contiguous || pages_.room_in_one_handle(*block, request.rounded);
+  return serves ? block : nullptr;
+}
 
 // The best fit among other streams' free blocks: what the request needs of it becomes its stream's own.
 Block* PageGrowth::find_in_other_streams(Request request, Ordering ordering, const Held& held) const {

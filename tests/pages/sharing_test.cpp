@@ -228,6 +228,20 @@ TEST(ContiguousAllocations, OfAPoolStayInThePoolAlsoDuringACapture) {
   EXPECT_EQ(world.device->used_bytes(), 0u);
 }
 
+// What large blocks leave of their last page is smaller than a page and may lie across the border of two handles.
+TEST(ContiguousAllocations, DoNotTakeALeftoverAcrossTwoHandles) {
+  World world(checked(4 * kGiB), "heap:pages");
+  const auto freed_later = world.allocate(50'374'916);
+  world.allocate(7'861'378);
+  world.allocator.deallocate(freed_later);
+  world.allocate(46'316'957);
+  allocate_contiguous(world, 2'376'391);
+  for (const std::size_t bytes : {5'257'342, 654'846, 7'153'534, 3'838'907}) world.allocate(bytes);
+  void* ptr = allocate_contiguous(world, 186'501);
+  EXPECT_EQ(handles_of(world, ptr, 186'501).size(), 1u);
+  EXPECT_EQ(world.allocator.validate(), "");
+}
+
 // Requests of all sizes, on two streams, with work that uses them: every stream hazard is checked, and what was promised to
 // lie in one handle does.
 TEST(ContiguousAllocations, MixWithAllOthers) {

@@ -129,6 +129,12 @@ void Player::apply(const Operation& operation) {
       return allocate(operation, false);
     case Kind::allocate_tagged:
       return allocate(operation, may_sleep_ && !asleep_ && !captures());
+    case Kind::allocate_contiguous:
+      return allocate(operation, false, {.contiguous = true});
+    case Kind::allocate_aligned:
+      return allocate(operation, false, {.alignment = alignment_of(operation.name)});
+    case Kind::allocate_placed:
+      return allocate(operation, false, {.contiguous = true, .alignment = alignment_of(operation.name)});
     case Kind::deallocate:
       return deallocate(operation.name);
     case Kind::deallocate_sized:
@@ -193,7 +199,7 @@ void Player::apply(const Operation& operation) {
 
 // ---- Memory
 
-void Player::allocate(const Operation& operation, bool tagged) {
+void Player::allocate(const Operation& operation, bool tagged, const AllocateOptions& options) {
   if (operation.amount == 0 || live_.count(operation.name) > 0) return;
   const int index = operation.device;
   const Stream stream = stream_of(index, operation.stream);
@@ -201,13 +207,20 @@ void Player::allocate(const Operation& operation, bool tagged) {
   live.used_on[operation.stream] = true;
   live.pool = pool_for(index, stream);
   if (tagged && !attempt([&] { allocator_->begin_tagged(kTag, index); })) return;
-  const bool allocated = attempt([&] { live.ptr = allocator_->allocate(operation.amount, index, stream); });
+  const bool allocated = attempt([&] { live.ptr = allocator_->allocate(operation.amount, index, stream, options); });
   if (tagged) attempt([&] { allocator_->end_tagged(kTag, index); });
   if (!allocated) return;
+  expect_place(live, options);
   simulated(index).handed_out(range(live).address, live.bytes, stream);
   Live& kept = live_.emplace(operation.name, live).first->second;
   use(kept, kept.home, 1000);
   if (tagged) mark(kept);
+}
+
+void Player::expect_place(const Live& live, const AllocateOptions& options) {
+  if (range(live).address % options.alignment != 0) trouble("aligned memory begins elsewhere");
+  if (options.contiguous && allocator_->handle_count(live.ptr) > 1)
+    trouble("contiguous memory lies in several handles");
 }
 
 // Work of the program on its own stream, where another was not announced.

@@ -90,7 +90,8 @@ class Player {
   void trouble(std::string text);
 
   void apply(const Operation& operation);
-  void allocate(const Operation& operation, bool tagged);
+  void allocate(const Operation& operation, bool tagged, const AllocateOptions& options = {});
+  void expect_place(const Live& live, const AllocateOptions& options);
   void deallocate(Name name, const Operation* sized = nullptr);
   void free_all(const std::function<bool(const Live&)>& which);
   void use(Live& live, std::uint64_t stream, std::uint64_t ns);

@@ -43,12 +43,15 @@ struct Operation {
     empty_pool,
     begin_capture,  // of this stream, to graph pool `name`
     end_capture,
-    donate,           // this allocation is freed by the callback for whoever misses next
-    use,              // amount: ns of work on this stream, or on the allocation's own where it is not announced
-    wait,             // this stream waits for stream `amount`
-    synchronize,      // the host waits for this stream
-    allocate_tagged,  // amount: bytes; it sleeps when the tag does
-    sleep,            // amount: 1 to save the content
+    donate,               // this allocation is freed by the callback for whoever misses next
+    use,                  // amount: ns of work on this stream, or on the allocation's own where it is not announced
+    wait,                 // this stream waits for stream `amount`
+    synchronize,          // the host waits for this stream
+    allocate_tagged,      // amount: bytes; it sleeps when the tag does
+    allocate_contiguous,  // amount: bytes, in one handle
+    allocate_aligned,     // amount: bytes, at a multiple of alignment_of(name)
+    allocate_placed,      // both
+    sleep,                // amount: 1 to save the content
     wake,
     checkpoint,  // of graph pool `name`
     restore,     // to its last checkpoint
@@ -79,6 +82,9 @@ inline constexpr std::array kProgramOptions = {
     "large_segment_size_mb:32,max_split_size_mb:40",
     "large_segment_size_mb:20,roundup_power2_divisions:[>:2]",
 };
+
+// From a block's granularity to kMaxAlignment.
+constexpr std::size_t alignment_of(std::uint64_t name) { return std::size_t{512} << name % 13; }
 
 // What a program must not do, and is told so.
 enum class Misuse : std::uint64_t { free_twice, free_inside, wrong_size, wrong_device, foreign_pointer, kCount };

@@ -161,7 +161,12 @@ class PlayWriter final : public Writer {
 
   void add_some_allocate(int device, std::uint64_t stream) {
     const std::uint64_t bytes = log_uniform(1, taste_.largest_bytes);
-    add_allocate(chance(0.15) ? Kind::allocate_tagged : Kind::allocate, device, stream, bytes);
+    if (chance(0.15)) return add_allocate(Kind::allocate_tagged, device, stream, bytes);
+    if (chance(taste_.placed)) {
+      constexpr Kind kKinds[] = {Kind::allocate_contiguous, Kind::allocate_aligned, Kind::allocate_placed};
+      return add_allocate(kKinds[below(std::size(kKinds))], device, stream, bytes);
+    }
+    add_allocate(Kind::allocate, device, stream, bytes);
   }
 
   void add_capture_operation(int device, std::uint64_t stream) {

@@ -32,7 +32,8 @@ struct PlayTaste {
   double largest_bytes = double{1 << 25};
   std::size_t most_live = 100;
   bool captures = true;
-  double faults = 0;  // the part of the operations that make a later call fail
+  double placed = 0.2;  // the part of the allocations that are aligned, contiguous or both
+  double faults = 0;    // the part of the operations that make a later call fail
 };
 
 Program random_play(std::uint64_t seed, std::size_t operations, const PlayTaste& taste);

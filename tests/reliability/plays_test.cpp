@@ -40,6 +40,15 @@ TEST_P(Plays, LeaveNothingBehindWhenCallsFail) {
   expect_good_plays(2000, 100'000, {.options = GetParam(), .faults = 0.05});
 }
 
+// Where memory is plenty, small requests meet what large ones have left over, across the borders of handles.
+TEST_P(Plays, PlaceMemoryAsAskedFor) {
+  for (const std::size_t mib : {4096, 24'576, 81'920}) {
+    const PlayTaste taste{
+        .device_mib = {mib, 512}, .options = GetParam(), .largest_bytes = double{1 << 26}, .placed = 0.5};
+    expect_good_plays(3000, 40'000, taste);
+  }
+}
+
 // With the latencies of a real device the host runs ahead of it, and work is under way wherever memory changes hands.
 // CACHALOT_TEST_SCALE=100 makes it the full run, of programs of other seeds.
 TEST_P(Plays, HaveNoHazardWhileTheHostRunsAhead) {
