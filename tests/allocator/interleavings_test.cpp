@@ -91,8 +91,10 @@ class Interleavings : public testing::Test {
     void* being_freed = nullptr;
     std::size_t wanted_bytes = 0;  // what the thread that plays is to ask for next
 
-    void* allocate(std::size_t bytes, Stream stream = nullptr) {
-      void* ptr = allocator.allocate(bytes, 0, stream);
+    void* allocate(std::size_t bytes, Stream stream = nullptr, const AllocateOptions& options = {}) {
+      void* ptr = allocator.allocate(bytes, 0, stream, options);
+      EXPECT_EQ(address(ptr) % options.alignment, 0u);
+      EXPECT_TRUE(!options.contiguous || allocator.handle_count(ptr) == 1);
       device->handed_out(address(ptr), bytes, stream);
       return ptr;
     }
@@ -119,11 +121,14 @@ class Interleavings : public testing::Test {
 
   using Action = std::function<void(Stage&)>;
 
+  static constexpr AllocateOptions kContiguous{.contiguous = true};
+  static constexpr AllocateOptions kPlaced{.contiguous = true, .alignment = kMiB};
+
   // Growing, frees that wait, reclaiming, a full device, giving back.
   static void play(Stage& stage) {
-    const auto try_allocate = [&](std::size_t bytes) {
+    const auto try_allocate = [&](std::size_t bytes, const AllocateOptions& options = {}) {
       try {
-        stage.ours.push_back(stage.allocate(bytes));
+        stage.ours.push_back(stage.allocate(bytes, nullptr, options));
       } catch (const OutOfMemory&) {  // the other thread may have taken what there was
       }
     };
@@ -143,6 +148,8 @@ class Interleavings : public testing::Test {
     allocate(5000);
     stage.device->advance(150'000);
     allocate(5 * kMiB);
+    try_allocate(700 * kKiB, kContiguous);
+    try_allocate(3 * kMiB, kPlaced);
     free_used_elsewhere();
     stage.device->advance(1'000'000);
     allocate(1000);

@@ -95,12 +95,23 @@ std::size_t SoakWorker::some_size() {
   return 1 + below(64 * kMiB);
 }
 
+// Some memory is aligned, some lies in one handle, and some does both.
+AllocateOptions SoakWorker::some_place() {
+  const std::size_t dice = below(24);
+  return {.contiguous = dice < 2,
+          .alignment = dice == 1 || dice == 2 ? std::size_t{512} << below(13) : kUsualAlignment};
+}
+
 void SoakWorker::allocate(std::size_t bytes) {
+  const AllocateOptions place = some_place();
   const SoakBlock wanted{.bytes = bytes, .stream = some_stream()};
   const std::uint64_t before = figures_.out_of_memory;
   attempt([&] {
     SoakBlock block = wanted;
-    timed(figures_.allocate, [&] { block.ptr = world_.allocator().allocate(block.bytes, 0, block.stream); });
+    timed(figures_.allocate, [&] { block.ptr = world_.allocator().allocate(block.bytes, 0, block.stream, place); });
+    if (as_address(block.ptr) % place.alignment != 0) world_.trouble("aligned memory begins elsewhere");
+    if (place.contiguous && world_.allocator().handle_count(block.ptr) > 1)
+      world_.trouble("contiguous memory lies in several handles");
     world_.device().handed_out(as_address(block.ptr), block.bytes, block.stream);
     blocks_.push_back(block);
     world_.device().launch(block.stream, kWorkNs, {{as_address(block.ptr), block.bytes}});

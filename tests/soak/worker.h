@@ -35,6 +35,7 @@ class SoakWorker {
   std::size_t below(std::size_t bound) { return static_cast<std::size_t>(random_() % bound); }
   Stream some_stream() { return world_.stream(below(2) == 0 ? number_ : below(SoakWorld::kStreams)); }
   std::size_t some_size();
+  AllocateOptions some_place();
 
   template <typename Action>
   bool attempt(Action&& action);
