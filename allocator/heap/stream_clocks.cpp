@@ -54,13 +54,13 @@ void StreamClocks::end_epoch(StreamClock& clock, const Held& /*held*/) {
   }
 }
 
-// The epoch ends first: what becomes free while the event is recorded is not taken to be before it. Nothing where the device
-// refuses, as for a stream that is no more: then only a wait for the device says when its work is done.
+// The epoch ends before the event is recorded: what becomes free meanwhile is not taken to be before it. Where the device
+// refuses a call, as for a stream that was destroyed, only a wait for the device says when the stream's work is done.
 void StreamClocks::record_epoch(StreamClock& clock, Held& held) {
-  if (captures(clock.stream().handle, held)) return;  // whether anybody was told or not
-  const std::uint32_t epoch = clock.epoch();
-  end_epoch(clock, held);
   try {
+    if (captures(clock.stream().handle, held)) return;  // whether anybody was told or not
+    const std::uint32_t epoch = clock.epoch();
+    end_epoch(clock, held);
     clock.recorded(record_event(clock.stream(), held), epoch);
   } catch (const CudaError&) {
   }

@@ -92,6 +92,27 @@ TEST_P(StreamLifetimes, NothingIsAskedOfAStreamThatWasDestroyed) {
   for (void* block : blocks) program.free(block);
 }
 
+// As of PyTorch's ExternalStream: the option says that streams stay, and one goes all the same.
+TEST(AnImmortalStreamThatIsDestroyed, CostsItsOwnIdleMemoryAtMost) {
+  for (const char* heap : {"heap:segments,immortal_streams:True", "heap:pages,immortal_streams:True",
+                           "heap:pages,immortal_streams:True,cross_stream:wait"}) {
+    SCOPED_TRACE(heap);
+    World world(checked(), heap);
+    Program program{world};
+    const Stream gone = world.device->stream();
+    const Stream other = world.device->stream();
+    program.free(program.allocate(64 * kMiB, gone));
+    world.device->stream_destroy(gone);
+    std::vector<void*> blocks;
+    for (std::size_t i = 1; i <= 40; ++i) blocks.push_back(program.allocate(i * 4 * kMiB, other));
+    for (void* block : blocks) program.free(block);
+    EXPECT_NO_THROW(world.allocator.deallocate(world.allocator.allocate(500 * kMiB, 0, gone)));
+    EXPECT_EQ(world.allocator.validate(), "");
+    world.allocator.empty_cache();
+    EXPECT_EQ(world.device->used_bytes(), 0u);
+  }
+}
+
 TEST_P(StreamLifetimes, RequestsOfOthersRecordNothingOnTheLegacyDefaultStream) {
   program.free(program.allocate(64 * kMiB, nullptr));
   const Stream other = stream();
