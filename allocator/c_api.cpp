@@ -251,7 +251,9 @@ Value value_or(Value otherwise, Function function) noexcept {
 constinit std::atomic<CachingAllocator*> made_allocator{nullptr};
 
 // Made at first use and never destroyed: memory may be freed by destructors that run after ours would. While it cannot
-// be made, each call tries again and fails with the reason. A forked child of a process that has not made it makes its own.
+// be made, each call tries again and fails with the reason. A forked child of a process that has not made it makes its own;
+// one whose parent was making it when it forked is refused, since half of what that uses (the driver, static objects) may be
+// locked for good.
 class ProcessAllocator final : public ForkAware {
  public:
   void configure(std::string_view text) {
@@ -266,8 +268,10 @@ class ProcessAllocator final : public ForkAware {
   }
 
   CachingAllocator& make() {
+    if (was_interrupted_) require_own_process("the allocator");
     const Lock lock(mutex_);
     if (CachingAllocator* const made = made_allocator.load(std::memory_order_acquire)) return *made;
+    const Making making(is_being_made_);
     const Options options = initial_options();
     const bool publishes = publishes_by_environment();
     auto allocator = std::make_unique<CachingAllocator>(devices_of_environment(), options, kernels_for);
@@ -277,13 +281,30 @@ class ProcessAllocator final : public ForkAware {
   }
 
  private:
+  class Making {
+   public:
+    explicit Making(std::atomic<bool>& flag) : flag_(flag) { flag_ = true; }
+    ~Making() { flag_ = false; }
+    Making(const Making&) = delete;
+    Making& operator=(const Making&) = delete;
+
+   private:
+    std::atomic<bool>& flag_;
+  };
+
   // A thread that is not here may have been making it.
-  void on_fork() noexcept override { new (&mutex_) SleepingMutex; }
+  void on_fork() noexcept override {
+    new (&mutex_) SleepingMutex;
+    was_interrupted_ = is_being_made_;
+    if (!was_interrupted_) adopt();
+  }
 
   Options initial_options() const CACHALOT_REQUIRES(mutex_) {
     return configured_ ? *configured_ : options_of_environment();
   }
 
+  std::atomic<bool> is_being_made_{false};
+  bool was_interrupted_ = false;                                   // by a fork, in the child
   SleepingMutex mutex_;                                            // held while the allocator is made or configured
   std::optional<Options> configured_ CACHALOT_GUARDED_BY(mutex_);  // by configure, before the allocator was made
 };
@@ -292,6 +313,9 @@ ProcessAllocator& process_allocator() {
   static ProcessAllocator& process = *new ProcessAllocator;
   return process;
 }
+
+// Made when the library is loaded: a child that is forked while a thread makes a static object waits for it for ever.
+[[maybe_unused]] const ProcessAllocator& made_at_load = process_allocator();
 
 CachingAllocator& allocator() {
   CachingAllocator* const made = made_allocator.load(std::memory_order_acquire);

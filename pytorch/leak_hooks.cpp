@@ -46,7 +46,10 @@ class Numbered final : public ForkAware {
 
  private:
   // A thread that is not here may have it.
-  void on_fork() noexcept override { new (&mutex_) std::mutex; }
+  void on_fork() noexcept override {
+    new (&mutex_) std::mutex;
+    adopt();
+  }
 
   auto found(long number) {
     const auto entry = objects_.find(number);

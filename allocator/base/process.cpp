@@ -53,6 +53,11 @@ struct ForkAware::Registry {
 ForkAware::ForkAware() : process_(getpid()) { Registry::add(*this); }
 ForkAware::~ForkAware() { Registry::remove(*this); }
 
+void ForkAware::adopt() noexcept {
+  process_ = getpid();
+  is_inherited_ = false;
+}
+
 void ForkAware::refuse(const char* what) const {
   throw InvalidArgument(formatted(
       "{} belongs to process {}; this is process {}, which was forked from it: CUDA does not work in a forked child "

@@ -39,12 +39,14 @@ class ForkAware {
   ~ForkAware();
   // In the child, once. No other thread is there; locks may be held for good, and what they guard half changed.
   virtual void on_fork() noexcept {}
+  // For on_fork, of an object that the child goes on with: it is the child's own, and a child of the child is told as well.
+  void adopt() noexcept;
 
  private:
   struct Registry;
   [[noreturn]] void refuse(const char* what) const;
 
-  const pid_t process_;
+  pid_t process_;
   bool is_inherited_ = false;
   ForkAware* previous_ = nullptr;  // of all in the process
   ForkAware* next_ = nullptr;

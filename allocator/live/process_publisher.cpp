@@ -43,6 +43,7 @@ class ProcessPublisher final : public ForkAware {
   void on_fork() noexcept override {
     new (&mutex_) std::mutex;
     static_cast<void>(publisher_.release());
+    adopt();
   }
 
   std::mutex mutex_;  // held while the publisher starts or ends

@@ -4,6 +4,8 @@
 #include <cuda_runtime_api.h>  // after ours, to see that they get along
 #endif
 #include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <array>
 #include <atomic>
@@ -143,6 +145,30 @@ TEST(CApi, AllocatesCountsFreesAndGivesBack) {
     EXPECT_EQ(cachalot_max_memory_reserved(0), 0u);
     EXPECT_EQ(stat("num_device_alloc"), 0);
   });
+}
+
+// The child has an allocator of its own, or is told why it has none.
+TEST(CApi, AForkDuringTheFirstCallLeavesAChildThatDoesNotHang) {
+  constexpr int kServed = 20;
+  constexpr int kRefused = 21;
+  constexpr int kForks = 300;
+  constexpr int kTurnsLater = 50;  // each fork comes so much later in the first call
+  const auto fork_during_the_first_call = [](int turns) {
+    std::thread first([] { cachalot_free(cachalot_malloc(1 << 20, 0, nullptr), 1 << 20, 0, nullptr); });
+    for (std::atomic<int> turn = 0; turn < turns; ++turn) {
+    }
+    const pid_t child = fork();
+    if (child == 0) {
+      alarm(20);
+      _exit(cachalot_malloc(100, 0, nullptr) != nullptr ? kServed : kRefused);
+    }
+    int status = -1;
+    waitpid(child, &status, 0);
+    first.join();
+    EXPECT_TRUE(WIFEXITED(status)) << "after " << turns << " turns";
+    EXPECT_TRUE(WEXITSTATUS(status) == kServed || WEXITSTATUS(status) == kRefused);
+  };
+  for (int i = 0; i < kForks; ++i) in_fresh_process([&] { fork_during_the_first_call(i * kTurnsLater); });
 }
 
 TEST(CApi, WorksFromC) {
