@@ -1,5 +1,6 @@
 #include "tools/output_file.h"
 
+#include <fcntl.h>
 #include <unistd.h>
 #include <zlib.h>
 
@@ -29,10 +30,17 @@ bool must_be_written_in_place(const std::string& path) {
   return is_descriptor || (std::filesystem::exists(status) && !std::filesystem::is_regular_file(status));
 }
 
-gzFile open_output(const std::string& path, bool is_compressed) {
+// Returns a descriptor of a new file. The name can be guessed: a link that somebody planted there goes, and not what it names.
+int create_new(const std::string& path) {
+  std::remove(path.c_str());
+  errno = 0;
+  return open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
+}
+
+gzFile open_output(const std::string& path, bool in_place, bool is_compressed) {
   const char* const mode = is_compressed ? "wb" : "wbT";  // T: as it is
-  if (path != "-") return gzopen(path.c_str(), mode);
-  const int descriptor = dup(STDOUT_FILENO);
+  if (in_place && path != "-") return gzopen(path.c_str(), mode);
+  const int descriptor = in_place ? dup(STDOUT_FILENO) : create_new(path);
   return descriptor < 0 ? nullptr : gzdopen(descriptor, mode);
 }
 
@@ -43,7 +51,7 @@ OutputFile::OutputFile(std::string path, std::string what) : path_(std::move(pat
   final_path_ = in_place ? path_ : resolved(path_);
   written_path_ = in_place ? path_ : fmt::format("{}.{}.part", final_path_, getpid());
   errno = 0;
-  file_ = open_output(written_path_, path_.ends_with(".gz"));
+  file_ = open_output(written_path_, in_place, path_.ends_with(".gz"));
   if (file_ == nullptr) fail();
 }
 

@@ -104,7 +104,9 @@ def load() -> Adapter:
     if misfit is None:
         return Adapter(prebuilt)
     cached = _cache_folder() / _file_name(source)
-    if not cached.is_file():
+    if cached.is_file():
+        _require_nobody_else_writes(cached)
+    else:
         try:
             _compile(source, cached)
         except AdapterError as error:
@@ -220,6 +222,18 @@ def _cache_folder() -> Path:
         raise AdapterError("there is no home folder for the adapter, and CACHALOT_CACHE_DIR is not set") from None
 
 
+def _require_nobody_else_writes(cached: Path) -> None:
+    """The adapter's name can be guessed: whoever may write to it, or to its folder, could run code in this process."""
+    for path in (cached.parent, cached):
+        status = path.stat()
+        if status.st_uid not in (os.geteuid(), 0) or status.st_mode & 0o022:
+            raise AdapterError(
+                f"{path} is not loaded from: it must belong to this user or to root, and nobody else may write to it "
+                f"(its owner is {status.st_uid}, its mode {status.st_mode & 0o7777:o}); set CACHALOT_CACHE_DIR to a folder "
+                f"of your own, or correct it: chmod go-w {shlex.quote(str(path))}"
+            )
+
+
 def _file_name(source: Path) -> str:
     """Names all that the compiled file depends on; another PyTorch or another cachalot looks for another file."""
     import torch
@@ -239,12 +253,13 @@ def _compile(source: Path, target: Path, dependencies: Path | None = None) -> No
     command += ["-MD", "-MF", str(dependencies)] if dependencies else []
     command += [str(source), *_link_flags()]
     try:
-        target.parent.mkdir(parents=True, exist_ok=True)
+        target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=target.parent) as scratch:
             output = Path(scratch) / target.name
             run = subprocess.run([*command, "-o", str(output)], capture_output=True, text=True, env=_environment())
             if run.returncode:
                 raise AdapterError(f"'{command[0]}' could not compile {source}: {_first_error(run.stderr)}")
+            output.chmod(0o755)
             os.replace(output, target)
     except OSError as error:
         raise AdapterError(f"the adapter for PyTorch could not be compiled into {target.parent}: {error}") from None

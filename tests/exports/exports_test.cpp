@@ -290,6 +290,19 @@ TEST(OutputFiles, AppearWholeOrNotAtAll) {
   }
 }
 
+TEST(OutputFiles, AreNotWrittenThroughALinkBesideThem) {
+  const TemporaryFile file("before");
+  const TemporaryFile victim("kept");
+  const std::string guessed = fmt::format("{}.{}.part", file.path(), getpid());
+  std::filesystem::create_symlink(victim.path(), guessed);
+  OutputFile out(file.path(), "-o");
+  out.write("whole");
+  out.finish();
+  EXPECT_EQ(read_whole(victim.path()), "kept");
+  EXPECT_EQ(read_whole(file.path()), "whole");
+  EXPECT_FALSE(std::filesystem::is_symlink(file.path()));
+}
+
 TEST(OutputFiles, SayWhyTheyCannotBeWritten) {
   EXPECT_THROW(OutputFile("/nowhere/out.json", "-o"), InvalidArgument);
   OutputFile full("/dev/full", "-o");

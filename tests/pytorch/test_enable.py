@@ -406,6 +406,35 @@ def test_the_adapter_serves_builds_that_add_to_pytorchs_version(monkeypatch, add
     _adapter.load()
 
 
+@full_only
+@pytest.mark.parametrize("writable", ["folder", "file"])
+def test_an_adapter_that_others_may_write_is_not_loaded(tmp_path, monkeypatch, writable):
+    from cachalot import _adapter
+
+    monkeypatch.setattr(_adapter, "PREBUILT", tmp_path / "none")
+    monkeypatch.setattr(_adapter, "Adapter", lambda path: path)
+    monkeypatch.setenv("CACHALOT_CACHE_DIR", str(tmp_path / "cache"))
+    (tmp_path / "cache").mkdir(mode=0o700)
+    cached = tmp_path / "cache" / _adapter._file_name(_adapter._source())
+    cached.touch(mode=0o644)
+    assert _adapter.load() == cached
+    path = cached if writable == "file" else cached.parent
+    path.chmod(path.stat().st_mode | 0o020)
+    with pytest.raises(_adapter.AdapterError, match=f"chmod go-w {path}"):
+        _adapter.load()
+
+
+def test_a_link_beside_a_report_is_not_written_through(tmp_path):
+    from cachalot._whole_file import write_whole
+
+    victim = tmp_path / "victim"
+    victim.write_text("kept")
+    (tmp_path / f"report.{os.getpid()}").symlink_to(victim)
+    write_whole(tmp_path / "report", b"whole")
+    assert victim.read_text() == "kept"
+    assert (tmp_path / "report").read_bytes() == b"whole" and not (tmp_path / "report").is_symlink()
+
+
 @pytest.fixture(scope="session")
 def compiled_adapter(tmp_path_factory):
     from cachalot import _adapter
