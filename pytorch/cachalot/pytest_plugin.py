@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from ._test_memory import Asked, Kind, Measurement
+    from ._test_marks import Asked
+    from ._test_memory import Kind, Measurement
 
 _PROPERTY = "cachalot_gpu_memory"  # of a test's report: device, peak and what was left, which also comes from xdist's workers
 _MOST_ROWS = 20
@@ -78,7 +79,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Refuses marks with bad arguments before any test runs."""
-    from ._test_memory import asked_by_marks
+    from ._test_marks import asked_by_marks
 
     for item in items:
         try:
@@ -176,6 +177,7 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
     if report.when == "teardown":
         properties: list[tuple[str, Any]] = report.user_properties
         _figures_of_session.extend((report.nodeid, value) for name, value in properties if name == _PROPERTY)
+
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
