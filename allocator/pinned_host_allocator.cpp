@@ -5,10 +5,8 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
-#include <cstddef>
 #include <cstdint>
 #include <cstring>
-#include <memory>
 #include <string>
 #include <utility>
 
@@ -16,9 +14,7 @@
 #include "base/check.h"
 #include "base/format.h"
 #include "base/locks.h"
-#include "cachalot/caching_allocator.h"
 #include "cachalot/device.h"
-#include "cachalot/pin_times.h"
 #include "cachalot/pinned_memory_resource.h"
 #include "device/addresses.h"
 #include "device/cuda_codes.h"

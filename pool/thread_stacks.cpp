@@ -1,12 +1,9 @@
 #include "thread_stacks.h"
 
-#include <algorithm>
 #include <new>
 #include <utility>
 
-#include "base/bytes.h"
 #include "base/format.h"
-#include "base/thread_local_state.h"
 
 CACHALOT_BEGIN
 

@@ -8,18 +8,14 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
-#include <cstdint>
 #include <cstdlib>
 #include <iterator>
-#include <memory>
 #include <mutex>
 #include <optional>
 #include <set>
 #include <span>
-#include <string>
 #include <unordered_set>
 #include <utility>
-#include <vector>
 
 #include "base/format.h"
 #include "base/own_code.h"

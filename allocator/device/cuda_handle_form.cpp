@@ -3,7 +3,6 @@
 #include <vector>
 
 #include "cachalot/errors.h"
-#include "device/cuda_driver.h"
 
 CACHALOT_BEGIN
 

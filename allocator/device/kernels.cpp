@@ -4,14 +4,10 @@
 #include <bit>
 #include <cstring>
 #include <limits>
-#include <memory>
-#include <optional>
-#include <vector>
 
 #include "base/bytes.h"
 #include "base/check.h"
 #include "base/format.h"
-#include "cachalot/device.h"
 #include "device/known_stream.h"
 #include "device/pattern.h"
 

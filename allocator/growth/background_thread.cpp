@@ -5,8 +5,6 @@
 #include <exception>
 #include <thread>
 
-#include "base/process.h"
-
 CACHALOT_BEGIN
 
 namespace {

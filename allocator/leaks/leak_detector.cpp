@@ -2,14 +2,11 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cstddef>
-#include <cstdint>
 #include <functional>
 #include <new>
 #include <optional>
 #include <unordered_map>
 #include <utility>
-#include <vector>
 
 #include "base/bytes.h"
 #include "base/check.h"
@@ -17,7 +14,6 @@
 #include "base/json_writer.h"
 #include "base/locks.h"
 #include "base/process.h"
-#include "cachalot/allocation_site.h"
 #include "cachalot/allocation_track.h"
 #include "cachalot/change.h"
 #include "leaks/trend.h"

@@ -18,7 +18,6 @@
 #include <optional>
 #include <set>
 #include <span>
-#include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -26,7 +25,6 @@
 #include "base/check.h"
 #include "base/locks.h"
 #include "base/process.h"
-#include "cachalot/caching_allocator.h"
 #include "cachalot/statistics_page.h"
 #include "growth/background_thread.h"
 

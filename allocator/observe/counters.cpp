@@ -1,7 +1,5 @@
 #include "observe/counters.h"
 
-#include <algorithm>
-
 CACHALOT_BEGIN
 
 namespace {

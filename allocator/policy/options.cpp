@@ -1,20 +1,13 @@
 // The options: their keys with the rule of each, PyTorch's in PyTorch's words, and the texts that set them.
 
 #include <algorithm>
-#include <array>
 #include <bit>
 #include <cctype>
 #include <charconv>
-#include <cstddef>
 #include <initializer_list>
 #include <iterator>
-#include <optional>
 #include <span>
-#include <string>
-#include <string_view>
 #include <tuple>
-#include <utility>
-#include <vector>
 
 #include "base/bytes.h"
 #include "base/check.h"
