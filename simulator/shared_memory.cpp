@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -55,13 +56,31 @@ class SharedMemory::Locked {
 };
 
 SharedMemory::SharedMemory(const std::string& path) {
-  file_ = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
-  if (file_ < 0 || ftruncate(file_, sizeof(SharedMemoryFile)) != 0) fail_file(path);
+  file_ = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+  if (file_ < 0) fail_file(path);
+  const Locked locked(*this);
+  const bool is_new = require_own_file(path);
+  if (is_new && ftruncate(file_, sizeof(SharedMemoryFile)) != 0) fail_file(path);
   void* const mapped = mmap(nullptr, sizeof(SharedMemoryFile), PROT_READ | PROT_WRITE, MAP_SHARED, file_, 0);
   if (mapped == MAP_FAILED) fail_file(path);
   shared_ = static_cast<SharedMemoryFile*>(mapped);
-  const Locked locked(*this);
+  if (is_new) shared_->kind = SharedMemoryFile::kKind;
   own_slot_ = take_slot(path);
+}
+
+// Nothing is written to a file that another program has made. Returns whether the file is empty.
+bool SharedMemory::require_own_file(const std::string& path) const {
+  struct stat status {};
+  if (fstat(file_, &status) != 0) fail_file(path);
+  if (S_ISREG(status.st_mode) && status.st_size == 0) return true;
+  std::uint64_t kind = 0;
+  const bool is_one = status.st_size == sizeof(SharedMemoryFile) &&
+                      pread(file_, &kind, sizeof(kind), 0) == sizeof(kind) && kind == SharedMemoryFile::kKind;
+  if (is_one) return false;
+  throw InvalidArgument(
+      formatted("CACHALOT_SIM: option shared: '{}' cannot be used: it is neither empty nor a file in which "
+                "simulated processes keep what they take of the devices",
+                path));
 }
 
 MemoryAccount SharedMemory::account(int physical_device, std::size_t memory_bytes) {

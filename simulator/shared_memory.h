@@ -39,6 +39,7 @@ class SharedMemory {
   void give_back(std::size_t device, std::size_t bytes);
   std::size_t used_bytes(std::size_t device);
 
+  bool require_own_file(const std::string& path) const;
   bool lock_byte(std::int64_t byte, int command, short type) const;
   // Returns the number of the other process that has the slot; 0: none does.
   int process_of(std::size_t slot) const;

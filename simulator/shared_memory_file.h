@@ -20,6 +20,9 @@ struct SharedMemoryFile {
     std::uint64_t used_bytes[kDevices];
   };
 
+  static constexpr std::uint64_t kKind = 0x31656C69466D6953;  // the first bytes of such a file: "SimFile1"
+
+  std::uint64_t kind;
   std::uint64_t peak_bytes[kDevices];  // of all processes together
   std::uint64_t used_slots;            // those behind were never used
   Slot slots[kSlots];

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <cstddef>
+#include <string>
 #include <string_view>
 
 namespace cachalot::tools {
@@ -20,6 +21,9 @@ struct Printable {
 
 inline constexpr std::size_t kShownOfAValue = 60;
 inline constexpr std::size_t kShownOfAPath = 300;
+
+// For a text that joins others before it is formatted.
+std::string printable(std::string_view text);
 
 // What is not shown as it is, is shown as \x and two digits.
 template <typename Out, typename IsShown>
@@ -56,3 +60,5 @@ struct fmt::formatter<cachalot::tools::Printable> {
     return cachalot::tools::print_escaped(context.out(), printable.text, cachalot::tools::kShownOfAPath, is_shown);
   }
 };
+
+inline std::string cachalot::tools::printable(std::string_view text) { return fmt::to_string(Printable{text}); }

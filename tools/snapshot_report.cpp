@@ -240,7 +240,7 @@ Json json_of(int index, const DeviceFigures& device, std::size_t top) {
 
 std::string to_text(const History& history, std::size_t top, const Style& style) {
   const std::map<int, DeviceFigures> devices = figures_of(history);
-  std::string text = style.bold(history.path) + "\n";
+  std::string text = style.bold(printable(history.path)) + "\n";
   if (devices.empty()) {
     text += history.unknown_actions == 0 ? "  no memory is held, and there is no history\n" : "  no memory is held\n";
   }

@@ -248,7 +248,7 @@ std::size_t peak_live_bytes(const Trace& trace) {
 
 std::string trace_name(const std::string& path) {
   const std::string file = std::filesystem::path(path).filename().string();
-  return file.substr(0, file.find('.'));
+  return printable(file.substr(0, file.find('.')));
 }
 
 }  // namespace cachalot::tools

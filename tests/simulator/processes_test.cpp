@@ -17,6 +17,7 @@
 #include <string>
 
 #include "cuda_check.h"
+#include "simulator/shared_memory_file.h"
 
 namespace cachalot {
 namespace {
@@ -346,6 +347,21 @@ TEST_F(SimulatorProcesses, ProcessesThatShareADeviceMissWhatTheOthersTake) {
                   fmt::format("take 40 'CUDA_VISIBLE_DEVICES=1 {0}40; CUDA_VISIBLE_DEVICES=0 {0}40'", probe_take)),
             "cudaSuccess 24\ncudaSuccess 24\ncudaErrorMemoryAllocation 24\n")
       << "a device is the same whatever its number is in a process";
+}
+
+TEST_F(SimulatorProcesses, AFileOfAnotherProgramIsNotShared) {
+  const std::string notes = (folder_ / "notes").string();
+  for (const std::string& content :
+       {std::string("my notes\n"), std::string(sizeof(simulator::SharedMemoryFile), 'x')}) {
+    std::ofstream(notes) << content;
+    EXPECT_EQ(probe(settings({{"shared", notes}}), "count")
+                  .find(fmt::format(
+                      "cachalot simulator: CACHALOT_SIM: option shared: '{}' cannot be used: it is neither empty nor",
+                      notes)),
+              0U);
+    std::ifstream file(notes);
+    EXPECT_EQ(std::string(std::istreambuf_iterator<char>(file), {}), content);
+  }
 }
 
 TEST_F(SimulatorProcesses, TheMemoryOfAKilledProcessIsFree) {

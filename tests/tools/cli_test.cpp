@@ -55,6 +55,27 @@ TEST(CommandLine, ShowsItsVersion) {
   EXPECT_EQ(run("--version").exit_code, 0);
 }
 
+// Names of files and words of the command may come from others.
+TEST(CommandLine, NoCharacterOfAWordControlsTheTerminal) {
+  const TemporaryFile folder;
+  std::filesystem::create_directory(folder.path());
+  const std::string snapshot = folder.path() + "/s\x1b[2J.pickle";
+  const std::string recorded = folder.path() + "/t\x1b[2J.csv.gz";
+  std::filesystem::copy(kData + "/snapshots/layers.pickle", snapshot);
+  std::filesystem::copy(trace("lsm"), recorded);
+  const auto expect_escaped = [](const std::string& arguments) {
+    const Outcome result = run(arguments);
+    EXPECT_EQ((result.out + result.err).find('\x1b'), std::string::npos) << result.out << result.err;
+    EXPECT_NE((result.out + result.err).find("\\x1b[2J"), std::string::npos) << arguments;
+  };
+  for (const char* command : {"snapshot", "explain", "advise", "check --max-peak 1GiB", "diff"})
+    expect_escaped(fmt::format("{} '{}' {}", command, snapshot, command == std::string("diff") ? recorded : ""));
+  for (const char* command : {"compare", "replay", "advise", "explain"})
+    expect_escaped(fmt::format("{} '{}'", command, recorded));
+  for (const char* words : {"explain '\x1b[2J.pickle'", "'\x1b[2J'", "explain '--\x1b[2J'", "simulate -- './\x1b[2J'"})
+    expect_escaped(words);
+}
+
 TEST(CommandLine, ReportsEveryFigureAsText) {
   const Outcome result = run("replay --min-device " + trace("lsm"));
   EXPECT_EQ(result.exit_code, 0) << result.err;

@@ -14,6 +14,7 @@
 #include "base/check.h"
 #include "cachalot/errors.h"
 #include "tools/parallel.h"
+#include "tools/quoted.h"
 
 namespace cachalot::tools {
 namespace {
@@ -416,14 +417,15 @@ bool comes_before(const Advice& one, const Advice& other) {
 }
 
 std::string name_of(const Advice& advice) {
-  return advice.device == 0 ? advice.file : fmt::format("{} device {}", advice.file, advice.device);
+  const std::string file = printable(advice.file);
+  return advice.device == 0 ? file : fmt::format("{} device {}", file, advice.device);
 }
 
 constexpr std::string_view kFleetRow = "{:>10} {:>10} {:>10} {:>6}  {:<{}}  {}\n";
 
 std::string fleet_row(const Advice& advice, std::size_t width) {
   if (!advice.error.empty())
-    return fmt::format(fmt::runtime(kFleetRow), "-", "-", "-", "-", "error", width, advice.error);
+    return fmt::format(fmt::runtime(kFleetRow), "-", "-", "-", "-", "error", width, Printable{advice.error});
   return fmt::format(fmt::runtime(kFleetRow), format_bytes(advice.recommendation.saved_bytes),
                      format_bytes(advice.native().peak_reserved_bytes), format_bytes(advice.peak_requested_bytes),
                      advice.native().ooms, advice.recommendation.policy, width, name_of(advice));

@@ -18,6 +18,7 @@
 #include "cachalot/version.h"
 #include "tools/commands/command.h"
 #include "tools/commands/help_text.h"
+#include "tools/quoted.h"
 
 namespace cachalot::tools {
 namespace {
@@ -70,9 +71,13 @@ void refuse_empty_values(const std::vector<std::string>& words) {
   CACHALOT_REQUIRE(empty == words.end(), "'{}' has no value", *empty);
 }
 
+// One line, which begins with "cachalot:". Words and names of files may have characters that control a terminal.
 int fail(const Styles& styles, std::string message) {
   std::replace(message.begin(), message.end(), '\n', ' ');
-  tell(fmt::format("{} {}\n", styles.err.bad("cachalot:"), message));
+  const auto is_shown = [](unsigned char byte) { return byte >= 0x20 && byte != 0x7f; };
+  std::string shown;
+  print_escaped(std::back_inserter(shown), message, message.size(), is_shown);
+  tell(fmt::format("{} {}\n", styles.err.bad("cachalot:"), shown));
   return kUsageError;
 }
 

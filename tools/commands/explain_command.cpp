@@ -14,6 +14,7 @@
 #include "tools/commands/shared_options.h"
 #include "tools/output_file.h"
 #include "tools/pages/page_report.h"
+#include "tools/quoted.h"
 #include "tools/text_layout.h"
 
 namespace cachalot::tools {
@@ -248,7 +249,7 @@ class ExplainCommand : public Command {
   void print_all(const std::vector<Explanation>& explanations, const History& history, const Styles& styles) const {
     const std::string& name = path_.empty() ? message_ : path_;
     if (json_) return print(to_json(name, history.settings, explanations, top_) + "\n");
-    std::string text = styles.out.bold(name) + "\n";
+    std::string text = styles.out.bold(printable(name)) + "\n";
     if (explanations.empty()) text += "  no memory is held, and there is no history\n";
     for (const Explanation& one : explanations) {
       if (explanations.size() > 1 || one.device != 0 || one.is_host) text += name_of(one) + "\n";

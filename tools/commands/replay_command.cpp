@@ -14,6 +14,7 @@
 #include "policy/options_without_effect.h"
 #include "tools/commands/command.h"
 #include "tools/commands/shared_options.h"
+#include "tools/quoted.h"
 #include "tools/replay.h"
 #include "tools/text_layout.h"
 
@@ -89,7 +90,7 @@ std::string min_device_text(const ReplayResult& result) {
 
 // Returns a block of lines, one figure each.
 std::string to_text(const ReplayResult& result, const ReplayReportContents& contents, const Style& style) {
-  std::string text = style.bold(result.trace) + "\n";
+  std::string text = style.bold(printable(result.trace)) + "\n";
   text += labelled_line("events", with_commas(result.events));
   text += labelled_line("peak requested", bytes_text(result.peak_requested_bytes));
   text += labelled_line("peak allocated", bytes_text(result.peak_allocated_bytes));
