@@ -55,6 +55,9 @@ bool is_plain_zip(std::string_view begin) {
   return name.find("data.pkl") == std::string_view::npos && name.find(".npy") == std::string_view::npos;
 }
 
+constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF"sv;
+constexpr std::string_view kWhiteSpace = " \t\r\n"sv;
+
 constexpr unsigned kReadBytes = 1 << 17;
 constexpr std::size_t kMostPerRead = std::size_t{1} << 30;  // gzread counts with an int
 
@@ -273,8 +276,18 @@ void InputFile::look_at_begin() {
   has_looked_ = true;
   raw_ahead_.resize(kTellingBytes);
   raw_ahead_.resize(read_raw_of_file(raw_ahead_.data(), kTellingBytes));
-  if (!is_plain_zip(raw_ahead_)) return;
-  zip_ = std::make_unique<ZipMember>([this](char* into, std::size_t capacity) { return read_raw(into, capacity); });
+  if (is_plain_zip(raw_ahead_))
+    zip_ = std::make_unique<ZipMember>([this](char* into, std::size_t capacity) { return read_raw(into, capacity); });
+  ahead_.resize(kTellingBytes);
+  ahead_.resize(read_on(ahead_.data(), kTellingBytes));
+  skip_mark();
+}
+
+// Editors and shells put a byte order mark in front of a text, and lines or blanks in front of JSON.
+void InputFile::skip_mark() {
+  if (ahead_.starts_with(kByteOrderMark)) ahead_.erase(0, kByteOrderMark.size());
+  const std::size_t begin = ahead_.find_first_not_of(kWhiteSpace);
+  if (begin != std::string::npos && (ahead_[begin] == '{' || ahead_[begin] == '[')) ahead_.erase(0, begin);
 }
 
 std::string_view InputFile::begin() {
@@ -360,6 +373,15 @@ bool is_safetensors(std::string_view begin) {
   return header >= 2 && header <= kLongestHeader;
 }
 
+// Objects of JSON that are no snapshot, by keys that stand at their begin.
+std::string json_format(std::string_view begin) {
+  if (!begin.starts_with('{')) return "";
+  const auto has = [&](std::string_view key) { return begin.find(key) != std::string_view::npos; };
+  if (has("\"cachalot history\"")) return "a history that `cachalot convert` wrote for other programs";
+  if (has("\"traceEvents\"") || has("\"schemaVersion\"")) return "a trace of PyTorch's profiler or of Perfetto";
+  return "";
+}
+
 bool is_tar(std::string_view begin) { return begin.size() > 262 && begin.substr(257, 5) == "ustar"; }
 
 std::string zip_format(std::string_view begin) {
@@ -376,6 +398,7 @@ std::string what_it_is(std::string_view begin) {
   if (is_safetensors(begin)) return "a safetensors checkpoint";
   if (is_tar(begin)) return "a tar archive";
   if (is_html(begin)) return "an HTML page";
+  if (const std::string json = json_format(begin); !json.empty()) return json;
   for (const Magic& other : kOthers) {
     if (begin.starts_with(other.bytes)) return std::string(other.what);
   }

@@ -44,6 +44,7 @@ class InputFile {
   std::size_t read_raw(char* into, std::size_t capacity);
   std::size_t read_raw_of_file(char* into, std::size_t capacity);
   void look_at_begin();
+  void skip_mark();
 
   std::string path_;
   std::string what_;

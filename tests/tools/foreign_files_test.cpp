@@ -44,6 +44,26 @@ TEST(ForeignFormats, AreToldWithWhatToDo) {
             "is compressed with zstd: decompress it first (gzip is read as it is)");
 }
 
+TEST(ForeignFormats, JsonIsKnownByItsFirstKeys) {
+  EXPECT_THAT(foreign_format(R"({"schemaVersion": 1, "traceEvents": []})", "memory snapshot"),
+              StartsWith("is a trace of PyTorch's profiler or of Perfetto, not a memory snapshot"));
+  EXPECT_THAT(foreign_format(R"({"format":"cachalot history","version":1)", "memory snapshot"),
+              StartsWith("is a history that `cachalot convert` wrote for other programs"));
+}
+
+// As editors and shells write texts.
+TEST(TextFiles, MayBeginWithAByteOrderMarkOrWithBlanks) {
+  for (const char* front : {"", "\xEF\xBB\xBF", "\n", "\r\n\t ", "\xEF\xBB\xBF\n "}) {
+    const TemporaryFile snapshot(front + std::string(R"({"segments": [], "device_traces": []})"));
+    const Outcome outcome = run_command(std::string("'") + CACHALOT_COMMAND + "' snapshot " + snapshot.path());
+    EXPECT_EQ(outcome.exit_code, 0) << front << outcome.err;
+  }
+  const TemporaryFile trace(
+      "\xEF\xBB\xBF"
+      "a,0,512,0\nf,0\n");
+  EXPECT_EQ(run_command(std::string("'") + CACHALOT_COMMAND + "' replay " + trace.path()).exit_code, 0);
+}
+
 TEST(ForeignFormats, AreNotSeenInSnapshotsAndTraces) {
   for (const std::string& own :
        {"\x80\x04\x95}\x94."s, "{\"segments\": []}"s, "[]"s, "a,0,512,0\n"s, ""s, "PK"s, "}(X"s}) {

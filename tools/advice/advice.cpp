@@ -56,7 +56,10 @@ std::string reason_to_keep(const Advice& advice) {
 
 std::string reason_to_set(const Advice& advice, const PolicyAdvice& choice) {
   const PolicyAdvice& native = advice.native();
-  std::string text = fmt::format("Set {}: ", choice.policy);
+  // All of it: a part may act under a limit alone.
+  constexpr std::string_view kVariable = "PYTORCH_CUDA_ALLOC_CONF=";
+  const bool is_variable = choice.line.starts_with(kVariable);
+  std::string text = fmt::format("Set {}: ", is_variable ? choice.line.substr(kVariable.size()) : choice.policy);
   if (choice.ooms < native.ooms) {
     text += fmt::format(
         "on {} of memory {} with it, and {} with PyTorch's default", format_bytes(advice.on.usable_bytes),
@@ -309,7 +312,11 @@ class Advising {
     advice.settings = settings;
     advice.replays = known_.size();
     for (Candidate& one : candidates) advice.policies.push_back(std::move(one.advice));
-    advice.recommendation = recommendation_of(advice);
+    advice.recommendation =
+        program_.too_short.empty()
+            ? recommendation_of(advice)
+            : Recommendation{
+                  .policy = advice.native().policy, .line = "", .saved_bytes = 0, .sentence = program_.too_short};
     return advice;
   }
 

@@ -33,6 +33,8 @@ struct AdvisedProgram {
   std::size_t other_bytes = 0;  // of the device, beside the allocator's memory and the context
   // What PyTorch reserved at its peak, where that is known.
   std::optional<std::size_t> recorded_reserved_bytes;
+  // Why there is no advice: the history tells nearly nothing of the program. Empty: it tells enough.
+  std::string too_short{};
 };
 
 struct AdviceOptions {

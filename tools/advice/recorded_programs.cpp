@@ -5,8 +5,10 @@
 #include <algorithm>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <utility>
 
+#include "base/bytes.h"
 #include "base/check.h"
 #include "tools/analysis/recorded_start.h"
 #include "tools/history/allocations.h"
@@ -31,13 +33,29 @@ std::optional<std::size_t> usable_bytes_of(const DeviceHistory& device) {
     reserved -= reserved_change(*event);
     most = std::max(most, reserved);
   }
-  if (!at_failure) return std::nullopt;
+  if (!at_failure || most == 0) return std::nullopt;  // without segments, as in a log of RMM, nobody knows
   return static_cast<std::size_t>(std::max({*at_failure, most, std::int64_t{0}}));
+}
+
+// Where nearly all blocks are older than the history, a replay packs these anew, which no program did.
+std::string too_short_text(const DeviceHistory& device, std::span<const Allocation> allocations) {
+  constexpr std::size_t kFewestPerOlder = 10;  // of blocks that are older, for each that the history made
+  const auto older = static_cast<std::size_t>(
+      std::ranges::count(allocations, Allocation::kBefore, [](const Allocation& one) { return one.begin; }));
+  const std::size_t made = allocations.size() - older;
+  if (older == 0 || made * kFewestPerOlder >= older) return "";
+  return fmt::format(
+      "No advice: the history has {}, and {} older than it, so that it does not tell how the program came to its "
+      "memory. "
+      "Record from the program's start.",
+      format_count(device.events.size(), "event"), older == 1 ? "1 block is" : fmt::format("{} blocks are", older));
 }
 
 // For a history that begins later than its program.
 void add_start(const History& history, const DeviceHistory& device, AdvisedProgram& program) {
-  const auto start = recorded_start(history, device, allocations_of(device));
+  const std::vector<Allocation> allocations = allocations_of(device);
+  program.too_short = too_short_text(device, allocations);
+  const auto start = recorded_start(history, device, allocations);
   if (!start) return;
   program.trace_as_recorded =
       std::make_shared<const Trace>(trace_of(history, device, FailedRequests::played, &start->trace));
