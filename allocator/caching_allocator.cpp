@@ -20,15 +20,17 @@ static_assert(kUsualAlignment == kBlockGranularity);
 // Empties the fast paths' view in a forked child.
 class CachingAllocator::ForkGuard final : public ForkAware {
  public:
-  explicit ForkGuard(CachingAllocator& allocator) : allocator_(allocator) {}
+  // `none` is made before: a child may be forked while another thread makes it, and would wait for it for ever.
+  ForkGuard(CachingAllocator& allocator, const PageMap& none) : allocator_(allocator), none_(none) {}
 
  private:
   void on_fork() noexcept override {
-    allocator_.unguarded_map_ = &no_blocks();
+    allocator_.unguarded_map_ = &none_;
     allocator_.unguarded_devices_.clear();
   }
 
   CachingAllocator& allocator_;
+  const PageMap& none_;
 };
 
 namespace {
@@ -65,8 +67,7 @@ CachingAllocator::CachingAllocator(AllocatorState& state)
       AllocatorGuard(state),
       state_(&state),
       unguarded_map_(state.is_guarded() ? &no_blocks() : &state.page_map()),
-      fork_guard_(std::make_unique<ForkGuard>(*this)) {
-  no_blocks();  // a forked child should not have to make it
+      fork_guard_(std::make_unique<ForkGuard>(*this, no_blocks())) {
   if (state.is_guarded()) return;
   for (const auto& allocator : state.devices()) unguarded_devices_.push_back(allocator.get());
 }
