@@ -271,7 +271,8 @@ class ProcessAllocator final : public ForkAware {
     if (was_interrupted_) require_own_process("the allocator");
     const Lock lock(mutex_);
     if (CachingAllocator* const made = made_allocator.load(std::memory_order_acquire)) return *made;
-    const Making making(is_being_made_);
+    is_being_made_ = true;
+    const std::shared_ptr<void> at_end(nullptr, [this](void*) { is_being_made_ = false; });  // also where it fails
     const Options options = initial_options();
     const bool publishes = publishes_by_environment();
     auto allocator = std::make_unique<CachingAllocator>(devices_of_environment(), options, kernels_for);
@@ -281,17 +282,6 @@ class ProcessAllocator final : public ForkAware {
   }
 
  private:
-  class Making {
-   public:
-    explicit Making(std::atomic<bool>& flag) : flag_(flag) { flag_ = true; }
-    ~Making() { flag_ = false; }
-    Making(const Making&) = delete;
-    Making& operator=(const Making&) = delete;
-
-   private:
-    std::atomic<bool>& flag_;
-  };
-
   // A thread that is not here may have been making it.
   void on_fork() noexcept override {
     new (&mutex_) SleepingMutex;

@@ -398,7 +398,7 @@ std::string what_it_is(std::string_view begin) {
   if (is_safetensors(begin)) return "a safetensors checkpoint";
   if (is_tar(begin)) return "a tar archive";
   if (is_html(begin)) return "an HTML page";
-  if (const std::string json = json_format(begin); !json.empty()) return json;
+  if (std::string json = json_format(begin); !json.empty()) return json;
   for (const Magic& other : kOthers) {
     if (begin.starts_with(other.bytes)) return std::string(other.what);
   }

@@ -12,8 +12,7 @@
 CACHALOT_BEGIN
 
 void SleepingPools::require_pages(const char* call) const {
-  CACHALOT_REQUIRE(growth_ != nullptr, "{} needs heap:pages; the heap of device {} is '{}'", call, state_.index,
-                   to_string(selected_heap(state_.options)));
+  CACHALOT_REQUIRE(growth_ != nullptr, "{} needs heap:pages; the heap of device {} is 'segments'", call, state_.index);
 }
 
 // nullptr: there is no such pool.

@@ -312,6 +312,7 @@ auto members_of(const Options& options) {
 std::string hint(std::string_view key) {
   if (key == "max_mappings" || key == "guard_quarantine_mb") return "the option is gone: leave it out";
   std::vector<std::string_view> known;
+  known.reserve(std::size(kKeys));
   for (const OptionKey& option : kKeys) known.push_back(option.name);
   return did_you_mean(key, known);
 }
