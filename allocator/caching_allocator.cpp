@@ -17,20 +17,23 @@ CACHALOT_BEGIN
 
 static_assert(kUsualAlignment == kBlockGranularity);
 
+// What a ForkGuard has is a base of it, and so made before ForkAware tells of it: a child may be forked at any time.
+struct ForkGuardParts {
+  CachingAllocator& allocator;
+  const PageMap&
+      none;  // of no blocks; not made in the child, which would wait for a thread of the parent that makes it
+};
+
 // Empties the fast paths' view in a forked child.
-class CachingAllocator::ForkGuard final : public ForkAware {
+class CachingAllocator::ForkGuard final : private ForkGuardParts, public ForkAware {
  public:
-  // `none` is made before: a child may be forked while another thread makes it, and would wait for it for ever.
-  ForkGuard(CachingAllocator& allocator, const PageMap& none) : allocator_(allocator), none_(none) {}
+  explicit ForkGuard(const ForkGuardParts& parts) : ForkGuardParts(parts) {}
 
  private:
   void on_fork() noexcept override {
-    allocator_.unguarded_map_ = &none_;
-    allocator_.unguarded_devices_.clear();
+    allocator.unguarded_map_ = &none;
+    allocator.unguarded_devices_.clear();
   }
-
-  CachingAllocator& allocator_;
-  const PageMap& none_;
 };
 
 namespace {
@@ -67,7 +70,7 @@ CachingAllocator::CachingAllocator(AllocatorState& state)
       AllocatorGuard(state),
       state_(&state),
       unguarded_map_(state.is_guarded() ? &no_blocks() : &state.page_map()),
-      fork_guard_(std::make_unique<ForkGuard>(*this, no_blocks())) {
+      fork_guard_(std::make_unique<ForkGuard>(ForkGuardParts{*this, no_blocks()})) {
   if (state.is_guarded()) return;
   for (const auto& allocator : state.devices()) unguarded_devices_.push_back(allocator.get());
 }

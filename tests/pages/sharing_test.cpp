@@ -236,7 +236,8 @@ TEST(ContiguousAllocations, DoNotTakeALeftoverAcrossTwoHandles) {
   world.allocator.deallocate(freed_later);
   world.allocate(46'316'957);
   allocate_contiguous(world, 2'376'391);
-  for (const std::size_t bytes : {5'257'342, 654'846, 7'153'534, 3'838'907}) world.allocate(bytes);
+  for (const std::size_t bytes : std::initializer_list<std::size_t>{5'257'342, 654'846, 7'153'534, 3'838'907})
+    world.allocate(bytes);
   void* ptr = allocate_contiguous(world, 186'501);
   EXPECT_EQ(handles_of(world, ptr, 186'501).size(), 1u);
   EXPECT_EQ(world.allocator.validate(), "");

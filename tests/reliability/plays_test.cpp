@@ -42,7 +42,7 @@ TEST_P(Plays, LeaveNothingBehindWhenCallsFail) {
 
 // Where memory is plenty, small requests meet what large ones have left over, across the borders of handles.
 TEST_P(Plays, PlaceMemoryAsAskedFor) {
-  for (const std::size_t mib : {4096, 24'576, 81'920}) {
+  for (const std::size_t mib : std::initializer_list<std::size_t>{4096, 24'576, 81'920}) {
     const PlayTaste taste{
         .device_mib = {mib, 512}, .options = GetParam(), .largest_bytes = double{1 << 26}, .placed = 0.5};
     expect_good_plays(3000, 40'000, taste);
