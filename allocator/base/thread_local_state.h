@@ -163,17 +163,16 @@ class ThreadParts {
     // A thread that is not here may hold the mutex and be changing the map: the child gets new ones.
     void on_fork() noexcept override {
       Owner::forget_thread();
-      new (&mutex) std::mutex;
-      new (&by_id) std::unordered_map<std::uint64_t, Owner*>;
-      adopt();
+      current() = new Living;  // NOLINT(bugprone-unhandled-exception-at-new): a child without memory for it ends
     }
     std::mutex mutex;
     std::unordered_map<std::uint64_t, Owner*> by_id;
   };
-  static Living& living() {
-    static auto& living = *new Living;
+  static Living*& current() {
+    static auto* living = new Living;
     return living;
   }
+  static Living& living() { return *current(); }
 
   ThreadParts() = default;
   ~ThreadParts() {

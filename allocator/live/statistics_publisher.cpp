@@ -143,30 +143,28 @@ constexpr int kMostPages = 100;
 class PagesAtExit final : ForkAware {
  public:
   static void add(const std::string& path) {
-    const Lock lock(instance().mutex_);
-    instance().paths_.insert(path);
+    const Lock lock(current()->mutex_);
+    current()->paths_.insert(path);
     static const int registered = std::atexit(unlink_all);
     static_cast<void>(registered);
   }
   static void remove(const std::string& path) {
-    const Lock lock(instance().mutex_);
-    instance().paths_.erase(path);
+    const Lock lock(current()->mutex_);
+    current()->paths_.erase(path);
   }
 
  private:
-  static PagesAtExit& instance() {
-    static auto& pages = *new PagesAtExit;
+  static PagesAtExit*& current() {
+    static auto* pages = new PagesAtExit;
     return pages;
   }
   static void unlink_all() {
-    const Lock lock(instance().mutex_);
-    for (const std::string& path : instance().paths_) unlink(path.c_str());
+    const Lock lock(current()->mutex_);
+    for (const std::string& path : current()->paths_) unlink(path.c_str());
   }
   // The pages are the parent's, and the mutex may be locked for good: the child gets new ones.
   void on_fork() noexcept override {
-    new (&mutex_) SleepingMutex;
-    new (&paths_) std::set<std::string>;
-    adopt();
+    current() = new PagesAtExit;  // NOLINT(bugprone-unhandled-exception-at-new): a child without memory for it ends
   }
 
   SleepingMutex mutex_;

@@ -64,7 +64,8 @@ TEST_P(EveryDeviceCall, MayFailOnce) {
   const auto [options, device] = GetParam();
   const std::uint64_t least_faults = device == 0 ? 100 : 20;  // most operations are on device 0
   expect_sound_after_faults(4, least_faults, [options = options, device = device](std::uint64_t seed) {
-    const Program program = random_play(seed, 150, {.device_mib = {64, 32}, .options = options});
+    // The first program is the only one under sanitizers: that of seed 2 uses both devices often.
+    const Program program = random_play(seed + 1, 150, {.device_mib = {64, 32}, .options = options});
     return [program, device](std::uint64_t nth, Failure failure) {
       Program failing = program;
       const Operation fail{Operation::Kind::fail, device, 0, static_cast<std::uint64_t>(failure), nth};
