@@ -1,0 +1,41 @@
+// The text of a log, without the parts that consoles, loggers and terminals put between the words of a message: encodings,
+// colours, escapes of JSON, what containers write around each line, a prefix on each, and the ends of lines at which a long message
+// was wrapped.
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace cachalot::tools {
+
+class LogText {
+ public:
+  // `bytes` may be UTF-8 or UTF-16, with or without a byte order mark.
+  explicit LogText(std::string_view bytes);
+
+  // Returns the text without white space, so that a message reads the same wherever its lines were broken, within words and numbers,
+  // too. The prefix of a line is left out where the line before begins with the same one. A space stands between two numbers of which
+  // the second begins a line of its own.
+  std::string_view squeezed() const { return squeezed_; }
+
+  // Returns the line that the character of squeezed() at `offset` comes from, with its prefix, and the lines before it.
+  // Requires offset <= squeezed().size().
+  std::string_view line_of(std::size_t offset) const;
+
+ private:
+  struct Line {
+    std::size_t offset = 0;  // in squeezed_
+    std::size_t begin = 0;   // in text_
+    std::size_t end = 0;
+  };
+
+  void add_line(std::string_view line, std::string_view before, bool is_after_gap);
+
+  std::string text_;      // decoded, without colours and escapes
+  std::string squeezed_;  // the same without prefixes and white space
+  std::vector<Line> lines_;
+};
+
+}  // namespace cachalot::tools
