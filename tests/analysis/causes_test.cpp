@@ -9,6 +9,7 @@
 #include "tests/analysis/history_builder.h"
 #include "tests/tools/complaint.h"
 #include "tools/analysis/explanation.h"
+#include "tools/analysis/oom_message.h"
 #include "tools/analysis/recorded_start.h"
 #include "tools/history/history.h"
 
@@ -82,7 +83,7 @@ std::vector<std::string> keys(const Explanation& explanation) {
 }
 
 TEST(OomMessage, TellsWhatItSays) {
-  const OomMessage message = read_oom_message("a log\n" + kMessage, "log");
+  const OomMessage message = read_oom_messages("a log\n" + kMessage, "log").front();
   EXPECT_EQ(message.requested_bytes, 200 * kMebi);
   EXPECT_EQ(message.device, 1);
   EXPECT_EQ(message.total_bytes, 1024 * kMebi);
@@ -98,20 +99,28 @@ TEST(OomMessage, TellsWhatItSays) {
 }
 
 TEST(OomMessage, PinnedMemoryAndNcclHaveMessagesOfTheirOwn) {
-  EXPECT_TRUE(read_oom_message("rows = x.pin_memory()\ntorch.AcceleratorError: CUDA error: out of memory", "log")
-                  .is_of_pinned_memory);
-  EXPECT_TRUE(
-      read_oom_message("NCCL error: unhandled cuda error\nFailed to CUDA calloc 6291456 bytes", "log").is_of_nccl);
-  EXPECT_EQ(complaint_about("log", ": ", [] { read_oom_message("all is well", "log"); }),
-            "no message of PyTorch that memory ran out: \"Tried to allocate ...\"");
+  EXPECT_EQ(
+      read_oom_messages("rows = x.pin_memory()\ntorch.AcceleratorError: CUDA error: out of memory", "log").front().says,
+      OomMessage::Says::pinned);
+  EXPECT_EQ(
+      read_oom_messages("NCCL error: unhandled cuda error\nFailed to CUDA calloc 6291456 bytes", "log").front().says,
+      OomMessage::Says::nccl);
 }
 
 TEST(Explain, AMessageAloneIsEnoughForACause) {
+  const Explanation one = explain_message(read_oom_messages(kMessage, "log").front(), std::nullopt);
+  EXPECT_EQ(one.cause, Cause::other_process);
+  EXPECT_EQ(one.text, "200.00 MiB was asked for: other processes held 670.00 MiB of the device");
+}
+
+TEST(Explain, WordsOfAMessageAreTheCauseWhereAHistoryHasNoFailure) {
+  HistoryBuilder program = fragmented(50 * kMebi);
+  program.device().events.pop_back();  // the failure
   ExplainOptions options;
-  options.message = read_oom_message(kMessage, "log");
-  History history;
-  add_facts(*options.message, history);
-  EXPECT_EQ(explain_message(history, options).cause, Cause::other_process);
+  options.message = read_oom_messages("RuntimeError: CUDA error: out of memory", "log").front();
+  EXPECT_EQ(explained(program, options).cause, Cause::outside);
+  options.message = read_oom_messages("RESOURCE_EXHAUSTED: Out of memory allocating 1000 bytes.", "log").front();
+  EXPECT_EQ(explained(program, options).cause, Cause::none);
 }
 
 TEST(Explain, FragmentationNamesTheBlocksThatPinSegments) {

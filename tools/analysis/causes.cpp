@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <functional>
 #include <map>
 #include <set>
@@ -17,104 +16,6 @@
 #include "tools/policies.h"
 
 namespace cachalot::tools {
-namespace {
-
-bool has(std::string_view text, std::string_view part) { return text.find(part) != std::string_view::npos; }
-
-// Reads "79.15 GiB" at the beginning of the text.
-std::optional<std::uint64_t> size_at(std::string_view text) {
-  double number = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  if (error != std::errc() || number < 0 || number > 1e15) return std::nullopt;
-  text.remove_prefix(static_cast<std::size_t>(end - text.data()));
-  constexpr std::array<std::string_view, 5> kUnits = {" bytes", " KiB", " MiB", " GiB", " TiB"};
-  double unit = 1;
-  for (const std::string_view name : kUnits) {
-    if (text.starts_with(name)) return static_cast<std::uint64_t>(std::min(number * unit, 1e18));
-    unit *= 1024;
-  }
-  return std::nullopt;
-}
-
-std::optional<std::uint64_t> size_behind(std::string_view text, std::string_view words) {
-  const std::size_t at = text.find(words);
-  return at == std::string_view::npos ? std::nullopt : size_at(text.substr(at + words.size()));
-}
-
-// Reads the size that stands before the words: "409.60 MiB allowed".
-std::optional<std::uint64_t> size_before(std::string_view text, std::string_view words) {
-  const std::size_t at = text.find(words);
-  if (at == std::string_view::npos) return std::nullopt;
-  std::size_t begin = text.rfind(' ', at == 0 ? 0 : at - 1);  // between number and unit
-  if (begin == std::string_view::npos || begin == 0) return std::nullopt;
-  begin = text.rfind(' ', begin - 1);
-  return size_at(text.substr(begin == std::string_view::npos ? 0 : begin + 1));
-}
-
-template <typename Number>
-std::optional<Number> number_behind(std::string_view text, std::string_view words) {
-  const std::size_t at = text.find(words);
-  if (at == std::string_view::npos) return std::nullopt;
-  Number number = 0;
-  const char* const begin = text.data() + at + words.size();
-  const auto [end, error] = std::from_chars(begin, text.data() + text.size(), number);
-  return error == std::errc() ? std::optional(number) : std::nullopt;
-}
-
-std::vector<DeviceFacts::Process> processes_in(std::string_view text) {
-  constexpr std::string_view kWord = "Process ";
-  constexpr std::size_t kMost = 1000;
-  std::vector<DeviceFacts::Process> processes;
-  for (std::size_t at = text.find(kWord); at != std::string_view::npos; at = text.find(kWord, at + 1)) {
-    const std::string_view rest = text.substr(at);
-    const auto id = number_behind<std::uint64_t>(rest, kWord);
-    const auto bytes = size_behind(rest.substr(0, 80), " has ");
-    if (id && bytes && processes.size() < kMost) processes.push_back({.id = *id, .bytes = *bytes, .name = ""});
-  }
-  return processes;
-}
-
-}  // namespace
-
-OomMessage read_oom_message(std::string_view text, std::string_view path) {
-  constexpr std::string_view kBegin = "Tried to allocate ";
-  OomMessage message;
-  if (const std::size_t at = text.rfind(kBegin); at != std::string_view::npos) {
-    const std::string_view sentence = text.substr(at);
-    message.requested_bytes = size_behind(sentence, kBegin);
-    message.device = number_behind<int>(sentence, "GPU ").value_or(0);
-    message.total_bytes = size_behind(sentence, "has a total capacity of ");
-    message.free_bytes = size_behind(sentence, "of which ");
-    message.process_bytes = size_behind(sentence, "Including non-PyTorch memory, this process has ");
-    message.allowed_bytes = size_before(sentence, " allowed;");
-    message.allocated_bytes = size_behind(sentence, "Of the allocated memory ");
-    message.private_bytes = size_before(sentence, " allocated in private pools");
-    message.unallocated_bytes = size_before(sentence, " is reserved by PyTorch but unallocated");
-    message.other_processes = processes_in(sentence);
-    if (message.requested_bytes) return message;
-  }
-  const bool is_out_of_memory = has(text, "out of memory") || has(text, "OutOfMemory") || has(text, "MemoryAllocation");
-  message.is_of_nccl = has(text, "NCCL") && (is_out_of_memory || has(text, "Failed to CUDA"));
-  message.is_of_pinned_memory =
-      !message.is_of_nccl && is_out_of_memory &&
-      (has(text, "pin_memory") || has(text, "cudaHostAlloc") || has(text, "cudaHostRegister") || has(text, "pinned"));
-  CACHALOT_REQUIRE(message.is_of_nccl || message.is_of_pinned_memory,
-                   "{}: no message of PyTorch that memory ran out: \"Tried to allocate ...\"", path);
-  return message;
-}
-
-void add_facts(const OomMessage& message, History& history) {
-  DeviceFacts& facts = facts_of(history, message.device);
-  const auto take = [](std::optional<std::uint64_t>& fact, const std::optional<std::uint64_t>& value) {
-    if (!fact) fact = value;
-  };
-  take(facts.total_bytes, message.total_bytes);
-  take(facts.free_bytes, message.free_bytes);
-  take(facts.process_bytes, message.process_bytes);
-  take(facts.limit_bytes, message.allowed_bytes);
-  if (facts.other_processes.empty()) facts.other_processes = message.other_processes;
-}
-
 namespace {
 
 constexpr std::size_t kFewestKept = 4;   // allocations of a line that outlived backward passes
@@ -215,10 +116,7 @@ namespace {
 constexpr std::array<std::string_view, kCauseCount> kKeys = {
     "fragmentation", "other_stream", "private_pool",  "graph_pools", "oversize_blocks", "cached_by_rounding",
     "limit",         "leak",         "other_process", "nccl",        "pinned",          "too_large",
-    "none"};
-
-// Less than this part of what is reserved is not the reason, even where it would just have been enough.
-constexpr double kWorthNaming = 0.06;
+    "wrong_shape",   "host_memory",  "driver",        "outside",     "unknown",         "none"};
 
 Cause kind_of(const SegmentAt& segment, const Failure& failure, const std::vector<bool>& graph_pools) {
   if (segment.pool != failure.pool) return graph_pools[segment.pool] ? Cause::graph_pools : Cause::private_pool;
@@ -255,7 +153,6 @@ std::optional<Cause> cached_cause(const Evidence& evidence) {
 
 // The larger of a leak and of what others hold of the device.
 std::optional<Cause> largest_holder(const Evidence& evidence) {
-  constexpr std::uint64_t kUsualContext = std::uint64_t{1} << 30;  // of a CUDA context with libraries, no NCCL
   std::optional<Cause> cause;
   std::uint64_t most = 0;
   const auto consider = [&](Cause one, std::uint64_t bytes) {
@@ -353,8 +250,7 @@ std::vector<Pin> pins_of(std::span<const SegmentAt> segments, std::span<const Al
 }
 
 Cause cause_of(const Evidence& evidence) {
-  if (evidence.is_of_pinned_memory) return Cause::pinned;
-  if (evidence.is_of_nccl) return Cause::nccl;
+  if (evidence.said) return *evidence.said;
   if (!evidence.failure) return Cause::none;
   if (const auto cause = cached_cause(evidence)) return *cause;
   if (is_limited(evidence)) return Cause::limit;

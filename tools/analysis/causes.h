@@ -36,29 +36,6 @@ inline DeviceFacts& facts_of(History& history, int device) {
   return facts;
 }
 
-// PyTorch's message of an out-of-memory error, with what stands around it in a log: a traceback, say.
-// Sizes in bytes, as exact as the message has them: two places behind the point.
-struct OomMessage {
-  std::optional<std::uint64_t> requested_bytes;
-  int device = 0;
-  std::optional<std::uint64_t> total_bytes;        // of the device
-  std::optional<std::uint64_t> free_bytes;         // of the device
-  std::optional<std::uint64_t> process_bytes;      // of this process, with what is not PyTorch's
-  std::optional<std::uint64_t> allowed_bytes;      // by set_per_process_memory_fraction
-  std::optional<std::uint64_t> allocated_bytes;    // by PyTorch, with what private pools cache
-  std::optional<std::uint64_t> private_bytes;      // cached in private pools
-  std::optional<std::uint64_t> unallocated_bytes;  // reserved and not allocated, outside of private pools
-  std::vector<DeviceFacts::Process> other_processes;
-  bool is_of_pinned_memory = false;  // pinned host memory ran out
-  bool is_of_nccl = false;           // NCCL's own request failed
-};
-
-// Reads the last such message of the text. Throws InvalidArgument, which names `path`, where there is none.
-OomMessage read_oom_message(std::string_view text, std::string_view path);
-
-// Adds what the message tells of its device to the facts of the history, where they do not have it.
-void add_facts(const OomMessage& message, History& history);
-
 // Memory that grows with the steps of a program: perhaps a leak.
 
 // A line of the program whose memory grows.
@@ -87,9 +64,20 @@ enum class Cause : std::uint8_t {
   nccl,
   pinned,
   too_large,
+  wrong_shape,
+  host_memory,
+  driver,
+  outside,
+  unknown,
   none,
 };
-inline constexpr std::size_t kCauseCount = 13;
+inline constexpr std::size_t kCauseCount = 18;
+
+// Less than this part of what is reserved is not the reason, even where it would just have been enough.
+inline constexpr double kWorthNaming = 0.06;
+
+// A CUDA context with libraries holds up to this, without NCCL.
+inline constexpr std::uint64_t kUsualContext = std::uint64_t{1} << 30;
 
 // Returns the key of JSON, "other_stream".
 std::string_view key_of(Cause cause);
@@ -132,10 +120,10 @@ struct Evidence {
   std::optional<std::uint64_t> limit_bytes;
   std::optional<std::uint64_t> other_process_bytes;
   std::optional<std::uint64_t> own_outside_bytes;  // context, NCCL and other libraries of this process
+  std::optional<std::uint64_t> unnamed_bytes;      // neither free nor of a process that is known
   std::optional<std::uint64_t> nccl_bytes;
   bool uses_nccl = false;
-  bool is_of_pinned_memory = false;
-  bool is_of_nccl = false;
+  std::optional<Cause> said;  // by the words of a message
 
   const Cached& of(Cause cause) const { return withheld[static_cast<std::size_t>(cause)]; }
   Cached& of(Cause cause) { return withheld[static_cast<std::size_t>(cause)]; }

@@ -12,6 +12,8 @@
 
 #include "base/bytes.h"
 #include "tools/analysis/layout.h"
+#include "tools/analysis/message_causes.h"
+#include "tools/analysis/message_report.h"
 #include "tools/analysis/recorded_start.h"
 #include "tools/quoted.h"
 
@@ -140,9 +142,12 @@ bool uses_nccl(const History& history) {
 // What the file and the message tell of the device, beside PyTorch's memory.
 void add_outside(Evidence& evidence, const DeviceFacts* facts, const ExplainOptions& options) {
   evidence.total_bytes = options.total_bytes;
-  if (options.message) {
-    evidence.is_of_pinned_memory = options.message->is_of_pinned_memory;
-    evidence.is_of_nccl = options.message->is_of_nccl;
+  if (options.message && options.message->says != OomMessage::Says::nothing) {
+    // Of these a history knows nothing; it tells itself of limits.
+    const Cause said = verdict_of(*options.message).cause;
+    if (said == Cause::pinned || said == Cause::nccl || (said == Cause::outside && !evidence.failure) ||
+        said == Cause::host_memory)
+      evidence.said = said;
   }
   if (facts == nullptr) return;
   if (!evidence.total_bytes) evidence.total_bytes = facts->total_bytes;
@@ -170,7 +175,8 @@ std::optional<Failure> failure_of(const DeviceHistory& device, const ExplainOpti
     return Failure{
         .requested_bytes = event.bytes, .device_free_bytes = event.address, .stream = event.stream, .pool = event.pool};
   }
-  if (!options.message || !options.message->requested_bytes || options.message->device != device.device)
+  if (!options.message || !options.message->requested_bytes || !options.message->is_of_torch ||
+      options.message->device != device.device)
     return std::nullopt;
   return Failure{.requested_bytes = *options.message->requested_bytes,
                  .device_free_bytes = options.message->free_bytes,
@@ -224,7 +230,7 @@ Explanation explain(const History& history, DeviceHistory& device, const Categor
   const std::vector<std::uint64_t> blocks = block_bytes_of(device, allocations);
   Evidence& evidence = explanation.evidence;
   evidence.failure = failure_of(device, options);
-  const bool is_pinned = options.message && options.message->is_of_pinned_memory;
+  const bool is_pinned = options.message && options.message->says == OomMessage::Says::pinned;
   const PeakKind kind = last_oom(device)                ? PeakKind::out_of_memory
                         : evidence.failure || is_pinned ? PeakKind::end
                                                         : PeakKind::allocated_peak;
@@ -267,30 +273,38 @@ Explanation explain(const History& history, DeviceHistory& device, const Categor
 }
 
 std::string name_of(const Explanation& explanation) {
-  return explanation.is_host ? "pinned host memory" : fmt::format("device {}", explanation.device);
+  if (explanation.is_host) return "pinned host memory";
+  const bool has_source = explanation.message && !explanation.message->source.empty();
+  return fmt::format("device {}{}", explanation.device, has_source ? ", " + explanation.message->source : "");
 }
 
-Explanation explain_message(const History& history, const ExplainOptions& options) {
-  const OomMessage& message = *options.message;
+Explanation explain_message(const OomMessage& of, std::optional<std::uint64_t> total_bytes) {
   Explanation explanation;
+  OomMessage& message = explanation.message.emplace(of);
+  if (!message.total_bytes) message.total_bytes = total_bytes;
   explanation.device = message.device;
   Evidence& evidence = explanation.evidence;
-  const std::uint64_t cached = message.unallocated_bytes.value_or(0) + message.private_bytes.value_or(0);
-  evidence.allocated_bytes = message.allocated_bytes.value_or(0) -
-                             std::min(message.allocated_bytes.value_or(0), message.private_bytes.value_or(0));
-  evidence.reserved_bytes = evidence.allocated_bytes + cached;
+  const std::uint64_t allocated = message.allocated_bytes.value_or(0);
+  evidence.allocated_bytes = allocated - std::min(allocated, message.private_bytes.value_or(0));
+  evidence.reserved_bytes = message.reserved_bytes.value_or(0);
   evidence.of(Cause::fragmentation).bytes = message.unallocated_bytes.value_or(0);
   evidence.of(Cause::private_pool).bytes = message.private_bytes.value_or(0);
   if (message.requested_bytes)
     evidence.failure = Failure{.requested_bytes = *message.requested_bytes, .device_free_bytes = message.free_bytes};
-  add_outside(evidence, find_facts(history, message.device), options);
+  evidence.total_bytes = message.total_bytes;
+  evidence.limit_bytes = message.allowed_bytes;
+  if (own_bytes(message) && !message.other_processes.empty()) evidence.other_process_bytes = other_bytes(message);
+  if (message.process_bytes && message.reserved_bytes && *message.process_bytes > *message.reserved_bytes)
+    evidence.own_outside_bytes = *message.process_bytes - *message.reserved_bytes;
+  evidence.unnamed_bytes = unnamed_bytes(message);
   explanation.peak.held = {.requested = evidence.allocated_bytes,
                            .allocated = evidence.allocated_bytes,
                            .active = evidence.allocated_bytes,
                            .reserved = evidence.reserved_bytes};
   explanation.peak.kind = PeakKind::out_of_memory;
-  explanation.cause = cause_of(evidence);
-  explanation.text = sentence_of(explanation);
+  MessageVerdict verdict = verdict_of(message);
+  explanation.cause = verdict.cause;
+  explanation.text = std::move(verdict.text);
   return explanation;
 }
 
@@ -334,6 +348,10 @@ std::string holder_text(const Explanation& one) {
     case Cause::pinned:
       return "pinned host memory ran out, not memory of the GPU; PyTorch rounds each pinned request up to a power of "
              "two";
+    case Cause::host_memory:
+      return "memory of the host ran out, not memory of the GPU";
+    case Cause::outside:
+      return "CUDA itself found no memory, outside of PyTorch's caching allocator";
     default:
       return fmt::format("{} of live memory and the request do not fit into the device together",
                          size_text(evidence.allocated_bytes));
@@ -398,13 +416,15 @@ std::string figures_text(const Explanation& one) {
     text += labelled_line("reserved", fmt::format("{}, at the most {}", format_bytes(held.reserved),
                                                   format_bytes(std::max(one.peak_reserved_bytes, held.reserved))));
   }
-  text += labelled_line("allocated", format_bytes(held.allocated));
-  text += labelled_line("unavoidable",
-                        fmt::format("{}: what the program had asked for and not freed", format_bytes(held.requested)));
+  if (!one.message || one.message->allocated_bytes) {
+    text += labelled_line("allocated", format_bytes(held.allocated));
+    text += labelled_line(
+        "unavoidable", fmt::format("{}: what the program had asked for and not freed", format_bytes(held.requested)));
+  }
   if (held.reserved > 0)
     text += labelled_line("cached", fmt::format("{}, {} of what was reserved", format_bytes(cached_bytes(one)),
                                                 part_text(cached_bytes(one), held.reserved)));
-  return text;
+  return one.message ? text + message_text(*one.message) : text;
 }
 
 std::string table(std::string_view what, std::string_view unknown, const std::vector<Share>& shares,
@@ -527,6 +547,7 @@ nlohmann::ordered_json verdict_json(const Explanation& one) {
   facts["limit_bytes"] = or_null(evidence.limit_bytes);
   facts["other_process_bytes"] = or_null(evidence.other_process_bytes);
   facts["own_outside_bytes"] = or_null(evidence.own_outside_bytes);
+  facts["outside_bytes"] = or_null(evidence.unnamed_bytes);
   facts["nccl_bytes"] = or_null(evidence.nccl_bytes);
   facts["growing_bytes"] = evidence.leaked_bytes;
   return {{"cause", key_of(one.cause)}, {"text", one.text}, {"evidence", std::move(facts)}};
@@ -586,6 +607,7 @@ void add_lists(nlohmann::ordered_json& json, const Explanation& one, std::size_t
 nlohmann::ordered_json json_of_device(const Explanation& one, std::size_t top) {
   const Held& held = one.peak.held;
   nlohmann::ordered_json json = {{"device", one.device}, {"verdict", verdict_json(one)}};
+  json["message"] = one.message ? json_of_message(*one.message) : nullptr;
   json["peak"] = {{"kind", kind_of(one)},
                   {"event", one.peak.event},
                   {"events", one.events},

@@ -10,6 +10,7 @@
 
 #include "tools/analysis/categories.h"
 #include "tools/analysis/causes.h"
+#include "tools/analysis/oom_message.h"
 #include "tools/analysis/sites.h"
 #include "tools/analysis/timeline.h"
 #include "tools/history/history.h"
@@ -96,6 +97,7 @@ struct Explanation {
   std::vector<Temporary> temporaries;
   std::vector<TreeLine> tree;
   Remedies remedies;
+  std::optional<OomMessage> message;  // that it is of, where no history tells more
 };
 
 // Returns the explanation of one device. `device` is one of history.devices or, with options.is_host, of history.host; it is changed
@@ -103,11 +105,11 @@ struct Explanation {
 Explanation explain(const History& history, DeviceHistory& device, const CategoryRules& rules,
                     const ExplainOptions& options);
 
-// Returns "device 0" or "pinned host memory".
+// Returns "device 0", with the rank whose message it is, or "pinned host memory".
 std::string name_of(const Explanation& explanation);
 
-// Returns the explanation of a message alone.
-Explanation explain_message(const History& history, const ExplainOptions& options);
+// Returns the explanation of a message alone. `total_bytes` is the device's memory, where the message does not tell it.
+Explanation explain_message(const OomMessage& message, std::optional<std::uint64_t> total_bytes);
 
 // Returns the sentence for the cause: "300.00 MiB were asked for; 540.00 MiB are free in 20 pieces of at most 56.00 MiB …".
 std::string sentence_of(const Explanation& explanation);

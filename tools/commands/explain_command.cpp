@@ -1,6 +1,7 @@
 // `cachalot explain`: says why memory ran out, or what held it at its peak, and what would help.
 #include <fmt/format.h>
 
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -148,7 +149,7 @@ class ExplainCommand : public Command {
             "request could not be served, with at most three remedies. Each remedy is proven by a replay of the "
             "recorded "
             "program. PyTorch's error message adds what the snapshot does not tell, and is enough by itself for the "
-            "cause.\n\n"
+            "cause, as far as its figures tell; those of other libraries are read, too.\n\n"
             "A pickle is read as plain data: nothing in it is executed. The exit code is 0, or 2 after an error, which "
             "one line "
             "on standard error tells.",
@@ -164,7 +165,8 @@ class ExplainCommand : public Command {
     app.add_option(
         "FILE", path_,
         "A file of torch.cuda.memory._dump_snapshot, cachalot's own JSON or another log of allocations; plain or gzip");
-    app.add_option("--message", message_, "A file with PyTorch's error message, such as a log; - for standard input")
+    app.add_option("--message", message_,
+                   "A file with the error message, such as a log of all ranks; - for standard input")
         ->type_name("FILE");
     app.add_option("--frames", frames_,
                    "Show lines of the program (own), of libraries other than PyTorch as well (library), or all")
@@ -197,8 +199,11 @@ class ExplainCommand : public Command {
     if (!path_.empty()) {
       history = with_file(path_, "snapshot", [](InputFile file) { return read_history(std::move(file)); });
     }
-    if (options.message) add_facts(*options.message, history);
-    const std::vector<Explanation> explanations = explained(history, rules, options);
+    const std::vector<OomMessage> messages = read_messages();
+    for (auto message = messages.rbegin(); message != messages.rend(); ++message) {
+      if (message->is_of_torch) add_facts(*message, history);  // of the last one first: what is known stays
+    }
+    const std::vector<Explanation> explanations = explained(history, rules, options, messages);
     if (!html_.empty()) write_html(explanations, history, rules);
     print_all(explanations, history, styles);
     return 0;
@@ -210,29 +215,38 @@ class ExplainCommand : public Command {
     options.frames = frames_ == "own" ? Frames::own : frames_ == "library" ? Frames::library : Frames::all;
     options.has_tree = tree_;
     if (size_.gpu || size_.memory) options.total_bytes = device_bytes(size_, 0, "--memory");
-    if (!message_.empty()) {
-      const bool is_piped = message_ == "-";
-      options.message =
-          read_oom_message(text_of_file(is_piped ? "/dev/stdin" : message_), is_piped ? "standard input" : message_);
-    }
     return options;
   }
 
-  std::vector<Explanation> explained(History& history, const CategoryRules& rules,
-                                     const ExplainOptions& options) const {
+  std::vector<OomMessage> read_messages() const {
+    if (message_.empty()) return {};
+    const bool is_piped = message_ == "-";
+    return read_oom_messages(text_of_file(is_piped ? "/dev/stdin" : message_), is_piped ? "standard input" : message_);
+  }
+
+  // Memory ran out on one device; a message without its number is of the only one.
+  static std::optional<OomMessage> message_of(const DeviceHistory& device, const History& history,
+                                              const std::vector<OomMessage>& messages) {
+    for (auto message = messages.rbegin(); message != messages.rend(); ++message) {
+      if (message->device == device.device) return *message;
+    }
+    if (messages.empty() || history.devices.size() > 1) return std::nullopt;
+    return messages.back();
+  }
+
+  static std::vector<Explanation> explained(History& history, const CategoryRules& rules, const ExplainOptions& options,
+                                            const std::vector<OomMessage>& messages) {
     std::vector<Explanation> explanations;
     for (DeviceHistory& device : history.devices) {
-      // Memory ran out on one device.
       ExplainOptions of_device = options;
-      if (options.message && options.message->device != device.device && history.devices.size() > 1)
-        of_device.message.reset();
+      of_device.message = message_of(device, history, messages);
       explanations.push_back(explain(history, device, rules, of_device));
     }
     ExplainOptions of_host = options;
     of_host.is_host = true;
-    of_host.message.reset();
     for (DeviceHistory& host : history.host) explanations.push_back(explain(history, host, rules, of_host));
-    if (explanations.empty() && options.message) explanations.push_back(explain_message(history, options));
+    if (!explanations.empty()) return explanations;
+    for (const OomMessage& message : messages) explanations.push_back(explain_message(message, options.total_bytes));
     return explanations;
   }
 

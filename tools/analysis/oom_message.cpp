@@ -1,0 +1,687 @@
+#include "tools/analysis/oom_message.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cctype>
+#include <charconv>
+#include <span>
+#include <utility>
+
+#include "base/check.h"
+#include "tools/analysis/causes.h"
+#include "tools/analysis/log_text.h"
+
+namespace cachalot::tools {
+namespace {
+
+using std::string_view_literals::operator""sv;
+using Says = OomMessage::Says;
+using Figure = std::optional<std::uint64_t> OomMessage::*;
+
+constexpr auto npos = std::string_view::npos;
+
+// ---- Sizes and numbers in squeezed text: "79.15GiB", "25,600,000bytes" ----
+
+bool is_decimal(char c) { return c >= '0' && c <= '9'; }
+
+// Every unit counts in steps of 1024: of all these programs, whether they write GiB, GB or G.
+struct Unit {
+  std::string_view name;
+  int steps = 0;
+};
+constexpr std::array kUnits = {Unit{"bytes", 0}, Unit{"KiB", 1}, Unit{"MiB", 2}, Unit{"GiB", 3}, Unit{"TiB", 4},
+                               Unit{"PiB", 5},   Unit{"EiB", 6}, Unit{"KB", 1},  Unit{"kB", 1},  Unit{"MB", 2},
+                               Unit{"GB", 3},    Unit{"TB", 4},  Unit{"K", 1},   Unit{"M", 2},   Unit{"G", 3},
+                               Unit{"T", 4},     Unit{"B", 0}};
+
+constexpr double kMostBytes = 1e18;
+
+// Reads a number with commas at each third digit, or with a comma in place of the point.
+std::optional<double> number_of(std::string text) {
+  const std::size_t comma = text.rfind(',');
+  const bool is_point = comma != std::string::npos && text.find('.') == std::string::npos && text.size() - comma != 4;
+  if (is_point) text[comma] = '.';
+  std::erase(text, ',');
+  double number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error != std::errc() || end != text.data() + text.size() || number < 0) return std::nullopt;
+  return number;
+}
+
+std::uint64_t bytes_of(double number, int steps) {
+  for (int i = 0; i < steps; ++i) number *= 1024;
+  return static_cast<std::uint64_t>(std::min(number, kMostBytes));
+}
+
+struct Size {
+  std::uint64_t bytes = 0;
+  std::size_t length = 0;  // of its text
+  bool has_unit = false;
+};
+
+// A letter alone is a unit only where no word begins with it: "17.79G(", but "Used 21.95G of 15.48G hbm".
+bool is_unit(const Unit& unit, std::string_view text) {
+  if (!text.starts_with(unit.name)) return false;
+  const std::string_view behind = text.substr(unit.name.size());
+  if (unit.name.size() > 1 || behind.empty() || std::isalpha(static_cast<unsigned char>(behind.front())) == 0)
+    return true;
+  return behind.starts_with("of") || behind.starts_with("hbm") || behind.starts_with("vmem");
+}
+
+// Reads the size that the text begins with; bytes, where it has no unit.
+std::optional<Size> size_at(std::string_view text) {
+  std::size_t end = std::min(text.find_first_not_of("0123456789.,"), text.size());
+  while (end > 0 && !is_decimal(text[end - 1])) --end;  // the end of a sentence
+  if (end == 0 || end > 40 || !is_decimal(text.front())) return std::nullopt;
+  const auto number = number_of(std::string(text.substr(0, end)));
+  if (!number) return std::nullopt;
+  for (const Unit& unit : kUnits) {
+    if (is_unit(unit, text.substr(end)))
+      return Size{.bytes = bytes_of(*number, unit.steps), .length = end + unit.name.size(), .has_unit = true};
+  }
+  return Size{.bytes = bytes_of(*number, 0), .length = end, .has_unit = false};
+}
+
+// Reads the size, with its unit, that the text ends with.
+std::optional<std::uint64_t> size_before(std::string_view text) {
+  for (const Unit& unit : kUnits) {
+    if (!text.ends_with(unit.name)) continue;
+    const std::string_view rest = text.substr(0, text.size() - unit.name.size());
+    std::size_t begin = rest.find_last_not_of("0123456789.,");
+    begin = begin == npos ? 0 : begin + 1;
+    while (begin < rest.size() && !is_decimal(rest[begin])) ++begin;  // the end of the sentence before
+    const auto size = size_at(text.substr(begin));
+    return size && begin + size->length == text.size() ? std::optional(size->bytes) : std::nullopt;
+  }
+  return std::nullopt;
+}
+
+std::optional<std::uint64_t> integer_at(std::string_view text) {
+  std::uint64_t number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  return error == std::errc() ? std::optional(number) : std::nullopt;
+}
+
+// ---- Figures, by the words before or behind them ----
+
+enum class FigureSide : bool { before, behind };
+
+struct Field {
+  std::string_view words;
+  FigureSide side = FigureSide::behind;  // of the words, where the figure stands
+  Figure figure = nullptr;
+  bool is_earlier = false;  // the words stand before the first words of the message
+};
+
+// The text of a message in a log, which may begin before its first words.
+struct Extent {
+  std::string_view text;
+  std::size_t begin = 0;         // of the first words, in text
+  bool always_has_units = true;  // a size without one is cut off
+};
+
+std::optional<std::uint64_t> figure_at(const Extent& extent, std::size_t at, const Field& field) {
+  if (field.side == FigureSide::before) return size_before(extent.text.substr(0, at));
+  const auto size = size_at(extent.text.substr(at + field.words.size()));
+  return size && (size->has_unit || !extent.always_has_units) ? std::optional(size->bytes) : std::nullopt;
+}
+
+std::optional<std::uint64_t> figure_of(const Extent& extent, const Field& field) {
+  if (field.is_earlier) {
+    const std::size_t at = extent.text.rfind(field.words, extent.begin);
+    return at == npos ? std::nullopt : figure_at(extent, at, field);
+  }
+  for (std::size_t at = extent.text.find(field.words, extent.begin); at != npos;
+       at = extent.text.find(field.words, at + 1)) {
+    if (const auto bytes = figure_at(extent, at, field)) return bytes;
+  }
+  return std::nullopt;
+}
+
+void read_fields(OomMessage& message, const Extent& extent, std::span<const Field> fields) {
+  for (const Field& field : fields) {
+    if (field.figure == nullptr || message.*field.figure) continue;
+    message.*field.figure = figure_of(extent, field);
+  }
+}
+
+// ---- Messages of PyTorch's caching allocator and of those that write the same words ----
+
+// PyTorch 1: "(GPU 0; 11.91 GiB total capacity; 10.79 GiB already allocated; 12.94 MiB free; 11.21 GiB reserved in total by PyTorch)";
+// PyTorch 2: "GPU 0 has a total capacity of 23.64 GiB of which 67.06 MiB is free. …". 2.0 and 2.1 spell "capacty"; until 1.3, the last
+// figure was "cached". The last ones are cachalot's.
+constexpr std::array kTorchFields = {
+    Field{"totalcapacityof", FigureSide::behind, &OomMessage::total_bytes},
+    Field{"totalcapactyof", FigureSide::behind, &OomMessage::total_bytes},
+    Field{"totalcapacity", FigureSide::before, &OomMessage::total_bytes},
+    Field{"totalcapacty", FigureSide::before, &OomMessage::total_bytes},
+    Field{"ofwhich", FigureSide::behind, &OomMessage::free_bytes},
+    Field{"isfree.", FigureSide::before, &OomMessage::free_bytes},
+    Field{"free;", FigureSide::before, &OomMessage::free_bytes},
+    Field{"alreadyallocated", FigureSide::before, &OomMessage::allocated_bytes},
+    Field{"cached", FigureSide::before, &OomMessage::unallocated_bytes},
+    Field{"reservedintotal", FigureSide::before, &OomMessage::reserved_bytes},
+    Field{"allowed;", FigureSide::before, &OomMessage::allowed_bytes},
+    Field{"thisprocesshas", FigureSide::behind, &OomMessage::process_bytes},
+    Field{"Oftheallocatedmemory", FigureSide::behind, &OomMessage::allocated_bytes},
+    Field{"allocatedinprivatepools", FigureSide::before, &OomMessage::private_bytes},
+    Field{"isreservedbyPyTorch", FigureSide::before, &OomMessage::unallocated_bytes},
+    Field{"allowedby", FigureSide::before, &OomMessage::allowed_bytes},
+    Field{"isallocated", FigureSide::before, &OomMessage::allocated_bytes},
+    Field{"isreserved.", FigureSide::before, &OomMessage::reserved_bytes},
+    Field{"isreservedbut", FigureSide::before, &OomMessage::unallocated_bytes},
+    Field{"ofitinprivatepools", FigureSide::before, &OomMessage::private_bytes},
+    Field{"blockthisstreamcoulduseis", FigureSide::behind, &OomMessage::largest_free_bytes},
+};
+
+// The words that end a message, wherever the log goes on.
+constexpr std::array kTorchEnds = {"butunallocated"sv, "reservedintotalbyPyTorch"sv, "cached)"sv,
+                                   "Tracebackmost"sv,  "Traceback(most"sv,           "Exceptionraisedfrom"sv};
+constexpr std::size_t kLongestMessage = 8000;  // squeezed, with many processes
+
+constexpr std::uint64_t kMostDevices = 1 << 20;  // a larger number is no device's
+
+// Returns the letters before `at`: "CUDA" of "CUDAoutofmemory".
+std::string_view letters_before(std::string_view text, std::size_t at) {
+  std::size_t begin = at;
+  while (begin > 0 && std::isalpha(static_cast<unsigned char>(text[begin - 1])) != 0) --begin;
+  return text.substr(begin, at - begin);
+}
+
+// Returns the backend whose message it is, "CUDA", by the words before those that begin it.
+std::string backend_before(std::string_view text, std::size_t at) {
+  constexpr std::string_view kWords = "outofmemory";
+  const std::string_view before = text.substr(at < 80 ? 0 : at - 80, std::min<std::size_t>(at, 80));
+  if (before.find("Currentplatformcan") != npos) return "XPU";
+  const std::size_t words = before.rfind(kWords);
+  std::string_view name = words == npos ? "" : letters_before(before, words);
+  for (const std::string_view known :
+       {"CUDA"sv, "HIP"sv, "XPU"sv, "NPU"sv, "MUSA"sv, "MLU"sv, "HPU"sv, "SDAA"sv, "GCU"sv}) {
+    if (name.ends_with(known)) return std::string(known);
+  }
+  return "CUDA";
+}
+
+// Returns the number of "(GPU 0;", ". GPU 0 has" or " on GPU 0"; the name of a backend may stand in place of "GPU".
+std::optional<int> device_at(std::string_view text) {
+  text.remove_prefix(std::min(text.find_first_not_of(".("), text.size()));
+  if (text.starts_with("on")) text.remove_prefix(2);
+  const std::size_t digits = text.find_first_of("0123456789");
+  const bool is_name = digits != npos && digits >= 2 && digits <= 5 && letters_before(text, digits).size() == digits;
+  const auto number = is_name ? integer_at(text.substr(digits)) : std::nullopt;
+  if (!number) return std::nullopt;
+  return static_cast<int>(std::min<std::uint64_t>(*number, kMostDevices));
+}
+
+std::vector<DeviceFacts::Process> processes_in(std::string_view text) {
+  constexpr std::string_view kWord = "Process";
+  constexpr std::size_t kMost = 1000;
+  std::vector<DeviceFacts::Process> processes;
+  for (std::size_t at = text.find(kWord); at != npos && processes.size() < kMost; at = text.find(kWord, at + 1)) {
+    std::string_view rest = text.substr(at + kWord.size());
+    const auto id = integer_at(rest);
+    if (!id) continue;
+    rest.remove_prefix(rest.find_first_not_of("0123456789") == npos ? rest.size()
+                                                                    : rest.find_first_not_of("0123456789"));
+    if (!rest.starts_with("has")) continue;
+    if (const auto size = size_at(rest.substr(3))) processes.push_back({.id = *id, .bytes = size->bytes, .name = ""});
+  }
+  return processes;
+}
+
+// Returns where the message ends that begins at `begin`: behind its last words, or where something else begins.
+std::size_t end_of_message(std::string_view text, std::size_t begin, std::string_view next) {
+  const std::string_view rest = text.substr(begin, kLongestMessage);
+  std::size_t end = std::min(rest.find(next, 1), rest.size());
+  for (const std::string_view words : kTorchEnds) {
+    const std::size_t at = rest.substr(0, end).find(words);
+    if (at != npos) end = at + words.size();
+  }
+  // cachalot's own message has more behind these words.
+  if (const std::size_t request = rest.substr(0, end).find("Therequestwasfor"); request != npos)
+    end = std::min({rest.size(), end + 400, rest.find(next, 1)});
+  return begin + std::min(end, rest.size());
+}
+
+constexpr std::string_view kTried = "Triedtoallocate";
+
+OomMessage torch_message(std::string_view text, std::size_t begin) {
+  const Extent extent = {.text = text.substr(begin, end_of_message(text, begin, kTried) - begin), .begin = 0};
+  const std::string_view behind = extent.text.substr(kTried.size());
+  OomMessage message;
+  message.framework = fmt::format("PyTorch on {}", backend_before(text, begin));
+  if (extent.text.find("Therequestwasfor") != npos) message.framework = "cachalot";
+  if (extent.text.find("withcachingoff") != npos) {
+    message.framework = "cachalot";
+    message.words = "the device had no memory for it, and caching is off";
+  }
+  if (behind.starts_with("morethan1EB")) {
+    message.requested_bytes = bytes_of(1, 6);
+    if (const std::size_t on = behind.substr(0, 120).find("onGPU"); on != npos)
+      message.device = device_at(behind.substr(on)).value_or(0);
+    return message;
+  }
+  const auto size = size_at(behind);
+  if (size->has_unit) message.requested_bytes = size->bytes;
+  message.device = device_at(behind.substr(size->length)).value_or(0);
+  message.other_processes = processes_in(extent.text);
+  read_fields(message, extent, kTorchFields);
+  const std::string_view before = text.substr(begin < 200 ? 0 : begin - 200, std::min<std::size_t>(begin, 200));
+  if (before.find("blocksizelarger") != npos || before.find("blockwithsizelarger") != npos) {
+    message.says = Says::driver;
+    message.words = "the driver of this platform does not give a block of memory larger than 4 GiB";
+  }
+  if (before.find("Errorin(function") != npos || before.find("Errorein(function") != npos)
+    message.framework += ", in R";
+  return message;
+}
+
+// ---- Messages of other programs ----
+
+// A message that is known by its words. Their order is that in which they tell more: of a log with several kinds the first is
+// reported.
+struct Form {
+  std::string_view words = "";      // without white space
+  std::string_view also = "";       // that stand nearby; "": no others are needed
+  std::string_view framework = "";  // for a reader
+  Says says = Says::nothing;
+  std::string_view meaning = "";  // of the words, for a reader
+  std::string_view device = "";   // the words before the device's number
+  std::array<Field, 5> fields = {};
+  bool is_of_torch = false;
+};
+
+constexpr Field behind(std::string_view words, Figure figure) { return {words, FigureSide::behind, figure, false}; }
+constexpr Field before(std::string_view words, Figure figure) { return {words, FigureSide::before, figure, false}; }
+constexpr Field near(std::string_view words, Figure figure) { return {words, FigureSide::behind, figure, true}; }
+
+constexpr Figure kRequested = &OomMessage::requested_bytes;
+constexpr Figure kTotal = &OomMessage::total_bytes;
+constexpr Figure kFree = &OomMessage::free_bytes;
+constexpr Figure kAllowed = &OomMessage::allowed_bytes;
+constexpr Figure kAllocated = &OomMessage::allocated_bytes;
+constexpr Figure kReserved = &OomMessage::reserved_bytes;
+constexpr Figure kBeside = &OomMessage::beside_bytes;
+
+constexpr std::string_view kAsync = "PyTorch on CUDA with cudaMallocAsync";
+constexpr std::string_view kCudaItself =
+    "CUDA itself found no memory, for a context, a graph, a module or the stack of a kernel, outside of the caching "
+    "allocator";
+constexpr std::string_view kNoMemory = "the device had no memory for it";
+constexpr std::string_view kPool = "the memory pool may not grow further: its maximum size is reached";
+constexpr std::string_view kShare =
+    "the share of the GPU that gpu_memory_utilization allows has no room for the KV cache";
+constexpr std::string_view kPinned = "pinned host memory ran out, not memory of the GPU";
+constexpr std::string_view kHost = "memory of the host ran out, not memory of the GPU";
+constexpr std::string_view kNccl = "NCCL found no memory for its buffers, which it takes outside of PyTorch";
+constexpr std::string_view kUnknown = "memory ran out";
+
+constexpr std::array kForms = {
+#include "tools/analysis/oom_forms.inc"
+};
+
+constexpr std::size_t kNearby = 300;           // squeezed characters: on the same line, or the next
+constexpr std::size_t kReach = 1200;           // of a message's figures behind its first words
+constexpr std::size_t kTracebackReach = 4000;  // of the calls that led to it
+
+// Returns the text from `back` characters before `at` to `ahead` behind it.
+std::string_view around(std::string_view text, std::size_t at, std::size_t back, std::size_t ahead) {
+  const std::size_t begin = at < back ? 0 : at - back;
+  return text.substr(begin, at - begin + ahead);
+}
+
+// TensorFlow tells the shape and the type of a tensor instead of its bytes: "shape[16,112,112,147] and type float".
+std::optional<std::uint64_t> bytes_of_shape(std::string_view text) {
+  struct Type {
+    std::string_view name;
+    double bytes = 0;
+  };
+  constexpr std::array kTypes = {Type{"float", 4},      Type{"double", 8}, Type{"half", 2},   Type{"bfloat16", 2},
+                                 Type{"int32", 4},      Type{"int64", 8},  Type{"uint8", 1},  Type{"int8", 1},
+                                 Type{"bool", 1},       Type{"int16", 2},  Type{"uint16", 2}, Type{"complex64", 8},
+                                 Type{"complex128", 16}};
+  constexpr std::string_view kShape = "withshape[";
+  constexpr std::string_view kType = "]andtype";
+  const std::size_t begin = text.find(kShape);
+  const std::size_t end = begin == npos ? npos : text.find(']', begin);
+  if (end == npos || !text.substr(end).starts_with(kType)) return std::nullopt;
+  const std::string_view type = text.substr(end + kType.size());
+  const auto found = std::ranges::find_if(kTypes, [&](const Type& one) { return type.starts_with(one.name); });
+  if (found == kTypes.end()) return std::nullopt;
+  double bytes = found->bytes;
+  for (std::size_t at = begin + kShape.size(); at < end; ++at) {
+    const auto length = integer_at(text.substr(at));
+    if (!length) return std::nullopt;
+    bytes *= static_cast<double>(*length);
+    at = std::min(text.find_first_of(",]", at), end);
+  }
+  return bytes_of(bytes, 0);
+}
+
+// The allocator of TensorFlow and XLA prints these before it fails: "Limit: 68719476736 InUse: 4294967296".
+void read_bfc_statistics(OomMessage& message, std::string_view text) {
+  constexpr std::string_view kLimit = "Limit:";
+  constexpr std::string_view kInUse = "InUse:";
+  const std::size_t at = text.rfind("Stats:Limit:");
+  if (at == npos) return;
+  const std::string_view stats = text.substr(text.find(kLimit, at) + kLimit.size());
+  const auto limit = integer_at(stats);
+  const std::string_view rest = stats.substr(std::min(stats.find_first_not_of("0123456789"), stats.size()));
+  const auto used = rest.starts_with(kInUse) ? integer_at(rest.substr(kInUse.size())) : std::nullopt;
+  if (!limit || !used) return;
+  message.allowed_bytes = limit;
+  message.allocated_bytes = used;
+}
+
+// Reads two sizes with `between` between them: "21.95G of 15.48G", "5.60/23.64GiB". The first may lack its unit, which is the second's.
+std::optional<std::pair<std::uint64_t, std::uint64_t>> sizes_at(std::string_view text, std::string_view between) {
+  const auto first = size_at(text);
+  if (!first || !text.substr(first->length).starts_with(between)) return std::nullopt;
+  const std::string_view rest = text.substr(first->length + between.size());
+  const auto second = size_at(rest);
+  if (!second) return std::nullopt;
+  const std::string_view number = text.substr(0, first->length);
+  if (!is_decimal(number.back())) return std::pair(first->bytes, second->bytes);
+  const std::size_t unit = rest.substr(0, second->length).find_first_not_of("0123456789.,");
+  const auto with_unit =
+      size_at(std::string(number) + std::string(unit == npos ? "" : rest.substr(unit, second->length - unit)));
+  return std::pair(with_unit ? with_unit->bytes : first->bytes, second->bytes);
+}
+
+void read_two(OomMessage& message, std::string_view text, std::string_view words, std::string_view between,
+              Figure first, Figure second) {
+  const std::size_t at = text.find(words);
+  if (at == npos) return;
+  const auto sizes = sizes_at(text.substr(at + words.size()), between);
+  if (!sizes) return;
+  message.*first = sizes->first;
+  message.*second = sizes->second;
+}
+
+// Reads what a table of words and figures cannot say.
+void read_more(OomMessage& message, const Extent& extent) {
+  const std::string_view text = extent.text.substr(extent.begin);
+  if (message.framework == "TensorFlow") {
+    if (const auto bytes = bytes_of_shape(text)) message.requested_bytes = bytes;
+    if (text.substr(0, 400).find("notafailure") != npos) message.words = "TensorFlow says that this is not a failure";
+    if (extent.text.find("jaxlib") != npos) message.framework = "JAX";
+  } else if (message.framework == "RMM") {
+    read_two(message, text, "trysize=", ",", &OomMessage::reserved_bytes, &OomMessage::allowed_bytes);
+  } else if (message.framework == "vLLM") {
+    read_two(message, text, "(", "/", &OomMessage::free_bytes, &OomMessage::total_bytes);
+  } else if (message.framework == "CUDA.jl") {
+    read_two(message, text, "%(", "/", &OomMessage::allocated_bytes, &OomMessage::total_bytes);
+    if (message.total_bytes && message.allocated_bytes)
+      message.free_bytes = *message.total_bytes - std::min(*message.total_bytes, *message.allocated_bytes);
+    message.allocated_bytes.reset();  // of the whole device, not of this program
+  } else if (message.framework == "PaddlePaddle" && message.total_bytes) {
+    *message.total_bytes += message.free_bytes.value_or(0);  // the message has what is in use, of all processes
+  }
+  if (message.framework == "JAX" && message.says == Says::too_large)
+    read_two(message, text, "Used", "of", &OomMessage::requested_bytes, &OomMessage::total_bytes);
+}
+
+// CUDA's own message does not say whether it wanted pinned memory: the calls that led to it do.
+bool is_of_pinned_memory(std::string_view text, std::size_t at) {
+  const std::string_view calls = around(text, at, kTracebackReach, kNearby);
+  constexpr std::array kWords = {"pin_memory("sv,      "pin_memory.py"sv,        "inmemorythread"sv, "cudaHostAlloc"sv,
+                                 "cudaHostRegister"sv, "CachingHostAllocator"sv, "pinnedhost"sv,     "pinnedmemory"sv};
+  return std::ranges::any_of(kWords, [&](std::string_view words) { return calls.find(words) != npos; });
+}
+
+// Returns the number behind the form's words for the device, those behind the message's beginning first.
+int device_of(const Form& form, std::string_view text, std::size_t at) {
+  if (form.device.empty()) return 0;
+  const std::string_view ahead = text.substr(at, kReach);
+  const std::string_view back = around(text, at, kNearby, 0);
+  for (const std::string_view place : {ahead.substr(std::min(ahead.find(form.device), ahead.size())),
+                                       back.substr(std::min(back.rfind(form.device), back.size()))}) {
+    if (place.empty()) continue;
+    if (const auto number = integer_at(place.substr(form.device.size())))
+      return static_cast<int>(std::min<std::uint64_t>(*number, kMostDevices));
+  }
+  return 0;
+}
+
+OomMessage message_of(const Form& form, std::string_view text, std::size_t at) {
+  const std::size_t back = std::min(at, std::size_t{3} * kReach);
+  const Extent extent = {.text = around(text, at, back, kReach), .begin = back, .always_has_units = false};
+  OomMessage message;
+  message.framework = form.framework;
+  message.is_of_torch = form.is_of_torch;
+  message.says = form.says;
+  message.words = form.meaning;
+  read_fields(message, extent, form.fields);
+  message.device = device_of(form, text, at);
+  if (message.framework == "TensorFlow" || message.framework == "JAX")
+    read_bfc_statistics(message, around(text, at, kTracebackReach, kTracebackReach));
+  read_more(message, extent);
+  if (form.says == Says::outside && is_of_pinned_memory(text, at)) {
+    message.says = Says::pinned;
+    message.words = std::string(kPinned) + "; PyTorch rounds each pinned request up to a power of two";
+  } else if (form.meaning == kCudaItself && around(text, at, kTracebackReach, 0).find("capture_end") != npos) {
+    message.words += ", at the end of a graph capture";
+  }
+  return message;
+}
+
+// ---- What follows from the figures ----
+
+// A figure that no device has: an unknown value, or a negative one, in 64 bits.
+constexpr std::uint64_t kImpossible = std::uint64_t{1} << 50;
+
+constexpr std::array kFigures = {kTotal,
+                                 kFree,
+                                 kAllowed,
+                                 kAllocated,
+                                 kReserved,
+                                 kBeside,
+                                 &OomMessage::process_bytes,
+                                 &OomMessage::private_bytes,
+                                 &OomMessage::unallocated_bytes,
+                                 &OomMessage::largest_free_bytes};
+
+void drop_impossible_figures(OomMessage& message) {
+  for (const Figure figure : kFigures) {
+    if (message.*figure && *(message.*figure) >= kImpossible) (message.*figure).reset();
+  }
+  std::erase_if(message.other_processes, [](const DeviceFacts::Process& one) { return one.bytes >= kImpossible; });
+  if (message.free_bytes && message.total_bytes && *message.free_bytes > *message.total_bytes)
+    message.free_bytes.reset();
+}
+
+void add_reserved(OomMessage& message) {
+  const auto& allocated = message.allocated_bytes;
+  if (message.framework == "cachalot" && message.unallocated_bytes && allocated) {
+    // Its allocated bytes are without those that private pools cache; PyTorch's are with them.
+    message.reserved_bytes = *allocated + *message.unallocated_bytes;
+    const std::uint64_t in_pools = std::min(message.private_bytes.value_or(0), *message.unallocated_bytes);
+    *message.unallocated_bytes -= in_pools;
+    *message.allocated_bytes += in_pools;
+  } else if (message.reserved_bytes && allocated && !message.unallocated_bytes && message.is_of_torch) {
+    message.unallocated_bytes = *message.reserved_bytes - std::min(*message.reserved_bytes, *allocated);
+  } else if (!message.reserved_bytes && allocated && message.unallocated_bytes) {
+    message.reserved_bytes = *allocated + *message.unallocated_bytes;
+  }
+}
+
+// In a container the list of processes has this one as well, by its number on the host, and "this process" is not said. It is the
+// one that holds a little more than PyTorch does.
+void find_own_process(OomMessage& message, bool has_own_figure) {
+  constexpr std::uint64_t kMostBeside = std::uint64_t{4} << 30;  // context, NCCL and libraries
+  constexpr std::uint64_t kRounding = std::uint64_t{16} << 20;   // of figures with two places behind the point
+  if (has_own_figure || !message.reserved_bytes) return;
+  const std::uint64_t reserved = *message.reserved_bytes;
+  auto best = message.other_processes.end();
+  for (auto one = message.other_processes.begin(); one != message.other_processes.end(); ++one) {
+    const bool may_be = one->bytes + kRounding >= reserved && one->bytes <= reserved + kMostBeside;
+    if (may_be && (best == message.other_processes.end() || one->bytes < best->bytes)) best = one;
+  }
+  if (best == message.other_processes.end()) return;
+  message.own_process = *best;
+  message.process_bytes = std::max(best->bytes, reserved);
+  message.other_processes.erase(best);
+}
+
+void complete(OomMessage& message) {
+  const bool has_own_figure = message.process_bytes.has_value();
+  drop_impossible_figures(message);
+  add_reserved(message);
+  find_own_process(message, has_own_figure);
+  const bool is_negative = message.requested_bytes && *message.requested_bytes >= kImpossible;
+  const bool is_whole =
+      message.allocated_bytes && message.total_bytes && (message.reserved_bytes || message.framework == kAsync);
+  message.is_cut = message.is_of_torch && message.words.empty() && !is_negative && !is_whole;
+}
+
+// ---- A log ----
+
+// Returns the number behind a name: "rank3", "rank=3", "\"rank\": 3".
+std::optional<std::uint64_t> number_behind(std::string_view text) {
+  const std::size_t digits = text.find_first_not_of(" =:\"'#");
+  return digits == npos || digits > 4 ? std::nullopt : integer_at(text.substr(digits));
+}
+
+// Returns which rank or process wrote the line: "[rank3]:", "(VllmWorker rank=3 pid=1090)", "(RayWorker pid=2313)".
+std::string source_of(std::string_view line) {
+  constexpr std::size_t kLongestPrefix = 400;  // a line may be as long as the log
+  line = line.substr(0, kLongestPrefix);
+  constexpr std::array kSourceNames = {std::pair{"rank"sv, "rank"sv}, std::pair{"Rank"sv, "rank"sv},
+                                       std::pair{"RANK"sv, "rank"sv}, std::pair{" TP"sv, "TP"sv},
+                                       std::pair{"pid"sv, "pid"sv}};
+  for (const auto& [name, shown] : kSourceNames) {
+    for (std::size_t at = line.find(name); at != npos; at = line.find(name, at + 1)) {
+      const char last = at == 0 ? ' ' : line[at - 1];
+      const bool is_setting = last == '_' && !line.substr(0, at).ends_with("local_");  // "lora_rank: 64"
+      if (is_setting || (name.front() != ' ' && std::isalnum(static_cast<unsigned char>(last)) != 0)) continue;
+      if (const auto number = number_behind(line.substr(at + name.size()))) return fmt::format("{} {}", shown, *number);
+    }
+  }
+  return "";
+}
+
+bool is_same(const OomMessage& one, const OomMessage& other) {
+  const auto same_figure = [&](Figure figure) { return one.*figure == other.*figure; };
+  const auto same_process = [](const DeviceFacts::Process& a, const DeviceFacts::Process& b) {
+    return a.id == b.id && a.bytes == b.bytes;
+  };
+  return one.framework == other.framework && one.device == other.device && one.says == other.says &&
+         one.requested_bytes == other.requested_bytes && std::ranges::all_of(kFigures, same_figure) &&
+         std::ranges::equal(one.other_processes, other.other_processes, same_process) &&
+         (one.source == other.source || one.source.empty() || other.source.empty());
+}
+
+// Messages in their order, each once: loggers repeat them, and a traceback has the same message as the log.
+class Found {
+ public:
+  void add(OomMessage message, const LogText& log, std::size_t at) {
+    complete(message);
+    message.source = source_of(log.line_of(at));
+    const auto same = std::ranges::find_if(messages_, [&](const OomMessage& one) { return is_same(one, message); });
+    if (same != messages_.end()) {
+      if (same->source.empty()) same->source = message.source;
+      return;
+    }
+    const auto is_like = [&](const OomMessage& one) {
+      return one.source == message.source && one.device == message.device;
+    };
+    if (std::ranges::count_if(messages_, is_like) >= static_cast<std::ptrdiff_t>(kMostOfOne))
+      messages_.erase(std::ranges::find_if(messages_, is_like));
+    messages_.push_back(std::move(message));
+    if (messages_.size() > kMostMessages) messages_.erase(messages_.begin());
+  }
+
+  bool empty() const { return messages_.empty(); }
+
+  // Returns the messages; what was cut off is left out where the log has the whole, as a title and a text have the same message.
+  std::vector<OomMessage> take() {
+    const auto has_whole = [&](const OomMessage& cut) {
+      return std::ranges::any_of(messages_, [&](const OomMessage& one) {
+        return !one.is_cut && one.requested_bytes == cut.requested_bytes && one.device == cut.device;
+      });
+    };
+    std::vector<OomMessage> whole;
+    for (const OomMessage& one : messages_) {
+      if (!one.is_cut || !has_whole(one)) whole.push_back(one);
+    }
+    return whole;
+  }
+
+ private:
+  std::vector<OomMessage> messages_;
+};
+
+void find_torch_messages(const LogText& log, Found& found) {
+  const std::string_view text = log.squeezed();
+  for (std::size_t at = text.find(kTried); at != npos; at = text.find(kTried, at + 1)) {
+    const std::string_view behind = text.substr(at + kTried.size());
+    const bool has_size = size_at(behind).has_value() || behind.starts_with("morethan1EB");
+    const bool is_of_mps = around(text, at, kNearby, 0).find("MPSbackendoutofmemory") != npos;
+    if (has_size && !is_of_mps) found.add(torch_message(text, at), log, at);
+  }
+}
+
+// Only the last of each rank counts: such programs try again, with smaller sizes.
+void find_form(const Form& form, const LogText& log, Found& found) {
+  const std::string_view text = log.squeezed();
+  std::vector<std::pair<std::string, std::size_t>> last;  // by rank
+  for (std::size_t at = text.find(form.words); at != npos; at = text.find(form.words, at + 1)) {
+    if (!form.also.empty() && around(text, at, kNearby, kNearby).find(form.also) == npos) continue;
+    std::string source = source_of(log.line_of(at));
+    std::erase_if(last, [&](const auto& one) { return one.first == source; });
+    last.emplace_back(std::move(source), at);
+    if (last.size() > kMostMessages) last.erase(last.begin());
+  }
+  for (const auto& [source, at] : last) found.add(message_of(form, text, at), log, at);
+}
+
+}  // namespace
+
+std::optional<std::uint64_t> own_bytes(const OomMessage& message) {
+  if (message.process_bytes) return message.process_bytes;
+  if (message.reserved_bytes) return message.reserved_bytes;
+  return message.is_of_torch ? message.allocated_bytes : std::nullopt;
+}
+
+std::uint64_t other_bytes(const OomMessage& message) {
+  std::uint64_t bytes = 0;
+  for (const DeviceFacts::Process& process : message.other_processes) bytes += process.bytes;
+  return bytes;
+}
+
+std::optional<std::uint64_t> unnamed_bytes(const OomMessage& message) {
+  const std::optional<std::uint64_t> own = own_bytes(message);
+  if (!own || !message.total_bytes || !message.free_bytes) return std::nullopt;
+  constexpr std::uint64_t kRounding = std::uint64_t{1} << 20;  // of the figures, which are sums of rounded ones
+  const std::uint64_t named = *own + other_bytes(message) + *message.free_bytes;
+  const std::uint64_t unnamed = *message.total_bytes - std::min(*message.total_bytes, named);
+  return unnamed < kRounding ? 0 : unnamed;
+}
+
+std::vector<OomMessage> read_oom_messages(std::string_view log, std::string_view path) {
+  const LogText text(log);
+  Found found;
+  find_torch_messages(text, found);
+  for (const Form& form : kForms) {
+    if (!found.empty()) break;
+    find_form(form, text, found);
+  }
+  CACHALOT_REQUIRE(!found.empty(), "{}: no message that memory ran out", path);
+  return found.take();
+}
+
+void add_facts(const OomMessage& message, History& history) {
+  DeviceFacts& facts = facts_of(history, message.device);
+  const auto take = [](std::optional<std::uint64_t>& fact, const std::optional<std::uint64_t>& value) {
+    if (!fact) fact = value;
+  };
+  take(facts.total_bytes, message.total_bytes);
+  take(facts.free_bytes, message.free_bytes);
+  take(facts.process_bytes, message.process_bytes);
+  take(facts.limit_bytes, message.allowed_bytes);
+  if (facts.other_processes.empty()) facts.other_processes = message.other_processes;
+}
+
+}  // namespace cachalot::tools

@@ -1,0 +1,73 @@
+// Messages that memory ran out: of PyTorch since its beginning and of its backends, of other libraries, and of CUDA itself.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "tools/history/history.h"
+
+namespace cachalot::tools {
+
+// What a message tells. Sizes are in bytes, as exact as the message has them: two places behind the point. A figure that the message
+// does not have, or that cannot be true, is absent: 17179869184.00 GiB is how a value that is not known looks.
+struct OomMessage {
+  // What the words of a message say of the cause, beside its figures.
+  enum class Says : std::uint8_t {
+    nothing,
+    pinned,       // pinned host memory ran out
+    host_memory,  // pageable memory of the host
+    nccl,         // NCCL's own request failed
+    outside,      // CUDA itself, or a library beside the allocator, found no memory
+    limit,        // a limit that was set forbids it
+    driver,       // the driver does not serve such a request
+    too_large,    // the program needs more than the device has
+  };
+
+  std::string framework = "PyTorch on CUDA";
+  std::string source;       // which rank or process of the log: "rank 3", "pid 2313", or ""
+  bool is_of_torch = true;  // its figures are those of PyTorch's caching allocator, as a snapshot has them
+  bool is_cut = false;      // the end of the message is missing
+  Says says = Says::nothing;
+  std::string words;  // for a reader: what the message says; "" where its figures say it
+
+  int device = 0;
+  std::optional<std::uint64_t> requested_bytes;
+  std::optional<std::uint64_t> total_bytes;         // of the device
+  std::optional<std::uint64_t> free_bytes;          // of the device
+  std::optional<std::uint64_t> process_bytes;       // of this process, with what is not PyTorch's
+  std::optional<std::uint64_t> allowed_bytes;       // by set_per_process_memory_fraction, or by another limit
+  std::optional<std::uint64_t> allocated_bytes;     // by PyTorch, with what private pools cache
+  std::optional<std::uint64_t> private_bytes;       // cached in private pools
+  std::optional<std::uint64_t> unallocated_bytes;   // reserved and not allocated, outside of private pools
+  std::optional<std::uint64_t> reserved_bytes;      // by PyTorch, where the message has it, or the sum of its parts
+  std::optional<std::uint64_t> largest_free_bytes;  // the largest free block that could be used
+  std::optional<std::uint64_t> beside_bytes;        // of the framework, beside its allocator: Metal's other allocations
+  std::optional<DeviceFacts::Process>
+      own_process;  // found among the processes by its bytes: in a container it has another number
+  std::vector<DeviceFacts::Process> other_processes;
+};
+
+// Returns what this process holds of the device, as far as the message tells.
+std::optional<std::uint64_t> own_bytes(const OomMessage& message);
+
+// Returns the bytes of the other processes, 0 where the message names none.
+std::uint64_t other_bytes(const OomMessage& message);
+
+// Returns what is neither free nor held by the processes that the message names: of processes and libraries that it does not name.
+// nullopt where a figure for it is missing.
+std::optional<std::uint64_t> unnamed_bytes(const OomMessage& message);
+
+// Reads the messages of a log, those of several ranks as well, in their order, each once: the last kMostOfOne of a rank and device,
+// and the last kMostMessages of all. Throws InvalidArgument, which names `path`, where there is none.
+inline constexpr std::size_t kMostOfOne = 8;
+inline constexpr std::size_t kMostMessages = 64;
+std::vector<OomMessage> read_oom_messages(std::string_view log, std::string_view path);
+
+// Adds what the message tells of its device to the facts of the history, where they do not have it.
+void add_facts(const OomMessage& message, History& history);
+
+}  // namespace cachalot::tools
