@@ -206,6 +206,28 @@ TEST(Explain, ALimitIsTheCauseWhereTheDeviceHadTheMemory) {
   EXPECT_EQ(keys(one), std::vector<std::string>{"raise_limit"});
 }
 
+// PyTorch's message has "allowed" where a limit is set.
+TEST(Explain, TheDriverIsTheCauseWhereAMessageSaysThatNoLimitIsSet) {
+  HistoryBuilder program;
+  program.add(Action::segment_alloc, kFirst, 100 * kMebi);
+  program.alloc(kFirst, 100 * kMebi);
+  program.segment(kFirst,
+                  {{.bytes = 100 * kMebi, .requested_bytes = 100 * kMebi, .state = HistoryBlock::State::allocated}});
+  program.add(Action::oom, 500 * kMebi, 200 * kMebi);
+  ExplainOptions options;
+  options.message = read_oom_messages(
+                        "CUDA out of memory. Tried to allocate 200.00 MiB (GPU 0; 1.00 GiB total capacity; 100.00 MiB "
+                        "already allocated; 500.00 MiB "
+                        "free; 100.00 MiB reserved in total by PyTorch)",
+                        "log")
+                        .front();
+  const Explanation one = explained(program, options);
+  EXPECT_EQ(one.cause, Cause::driver);
+  EXPECT_EQ(one.text,
+            "200.00 MiB was asked for: the driver refused it although 500.00 MiB were free on the device, and no limit "
+            "was set");
+}
+
 // Fragmentation is not the cause where all free memory together would not have served the request, whatever the device had.
 TEST(Explain, ALimitIsTheCauseWhereFreeMemoryBelowItIsTooLittle) {
   for (const std::uint64_t requested : {400 * kMebi, 480 * kMebi}) {  // 470 MiB are free in segments

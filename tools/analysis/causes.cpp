@@ -253,7 +253,7 @@ Cause cause_of(const Evidence& evidence) {
   if (evidence.said) return *evidence.said;
   if (!evidence.failure) return Cause::none;
   if (const auto cause = cached_cause(evidence)) return *cause;
-  if (is_limited(evidence)) return Cause::limit;
+  if (is_limited(evidence)) return evidence.is_known_without_limit ? Cause::driver : Cause::limit;
   return largest_holder(evidence).value_or(Cause::too_large);
 }
 

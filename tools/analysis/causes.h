@@ -123,7 +123,8 @@ struct Evidence {
   std::optional<std::uint64_t> unnamed_bytes;      // neither free nor of a process that is known
   std::optional<std::uint64_t> nccl_bytes;
   bool uses_nccl = false;
-  std::optional<Cause> said;  // by the words of a message
+  std::optional<Cause> said;            // by the words of a message
+  bool is_known_without_limit = false;  // a message would say that one is set
 
   const Cached& of(Cause cause) const { return withheld[static_cast<std::size_t>(cause)]; }
   Cached& of(Cause cause) { return withheld[static_cast<std::size_t>(cause)]; }

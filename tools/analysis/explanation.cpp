@@ -149,6 +149,10 @@ void add_outside(Evidence& evidence, const DeviceFacts* facts, const ExplainOpti
         said == Cause::host_memory)
       evidence.said = said;
   }
+  if (options.message && options.message->is_of_torch && options.message->says == OomMessage::Says::nothing) {
+    const bool has_limit = options.message->allowed_bytes || (facts != nullptr && facts->limit_bytes);
+    evidence.is_known_without_limit = !has_limit && !options.message->is_cut && options.message->reserved_bytes;
+  }
   if (facts == nullptr) return;
   if (!evidence.total_bytes) evidence.total_bytes = facts->total_bytes;
   evidence.limit_bytes = facts->limit_bytes;
@@ -348,6 +352,9 @@ std::string holder_text(const Explanation& one) {
     case Cause::pinned:
       return "pinned host memory ran out, not memory of the GPU; PyTorch rounds each pinned request up to a power of "
              "two";
+    case Cause::driver:
+      return fmt::format("the driver refused it although {} were free on the device, and no limit was set",
+                         size_text(evidence.failure->device_free_bytes.value_or(0)));
     case Cause::host_memory:
       return "memory of the host ran out, not memory of the GPU";
     case Cause::outside:
