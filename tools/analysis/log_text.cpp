@@ -99,7 +99,7 @@ std::string without_docker_lines(std::string text) {
   out.reserve(text.size());
   for (std::size_t at = 0; at < text.size();) {
     const std::size_t end = std::min(text.find('\n', at), text.size());
-    out += without_docker(std::string_view(text).substr(at, end - at));
+    out += without_docker(std::string_view{text}.substr(at, end - at));
     out += '\n';
     at = end + 1;
   }
@@ -309,7 +309,7 @@ LogText::LogText(std::string_view bytes) : text_(without_colors(unescaped(withou
   bool is_after_gap = false;
   for (std::size_t begin = 0; begin < text_.size();) {
     const std::size_t end = std::min(text_.find('\n', begin), text_.size());
-    const std::string_view line = std::string_view(text_).substr(begin, end - begin);
+    const std::string_view line = std::string_view{text_}.substr(begin, end - begin);
     lines_.push_back({.offset = squeezed_.size(), .begin = begin, .end = end});
     add_line(line, before, is_after_gap);
     is_after_gap = line.empty();
@@ -340,7 +340,7 @@ std::string_view LogText::line_of(std::size_t offset) const {
   auto line = std::ranges::upper_bound(lines_, offset, std::less<>{}, &Line::offset);
   if (line == lines_.begin()) return "";
   --line;
-  return std::string_view(text_).substr(line->begin, line->end - line->begin);
+  return std::string_view{text_}.substr(line->begin, line->end - line->begin);
 }
 
 }  // namespace cachalot::tools

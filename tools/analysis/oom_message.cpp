@@ -20,7 +20,7 @@ using std::string_view_literals::operator""sv;
 using Says = OomMessage::Says;
 using Figure = std::optional<std::uint64_t> OomMessage::*;
 
-constexpr auto npos = std::string_view::npos;
+constexpr auto kNpos = std::string_view::npos;
 
 // ---- Sizes and numbers in squeezed text: "79.15GiB", "25,600,000bytes" ----
 
@@ -90,7 +90,7 @@ std::optional<std::uint64_t> size_before(std::string_view text) {
     if (!text.ends_with(unit.name)) continue;
     const std::string_view rest = text.substr(0, text.size() - unit.name.size());
     std::size_t begin = rest.find_last_not_of("0123456789.,");
-    begin = begin == npos ? 0 : begin + 1;
+    begin = begin == kNpos ? 0 : begin + 1;
     while (begin < rest.size() && !is_decimal(rest[begin])) ++begin;  // the end of the sentence before
     const auto size = size_at(text.substr(begin));
     return size && begin + size->length == text.size() ? std::optional(size->bytes) : std::nullopt;
@@ -131,9 +131,9 @@ std::optional<std::uint64_t> figure_at(const Extent& extent, std::size_t at, con
 std::optional<std::uint64_t> figure_of(const Extent& extent, const Field& field) {
   if (field.is_earlier) {
     const std::size_t at = extent.text.rfind(field.words, extent.begin);
-    return at == npos ? std::nullopt : figure_at(extent, at, field);
+    return at == kNpos ? std::nullopt : figure_at(extent, at, field);
   }
-  for (std::size_t at = extent.text.find(field.words, extent.begin); at != npos;
+  for (std::size_t at = extent.text.find(field.words, extent.begin); at != kNpos;
        at = extent.text.find(field.words, at + 1)) {
     if (const auto bytes = figure_at(extent, at, field)) return bytes;
   }
@@ -194,9 +194,9 @@ std::string_view letters_before(std::string_view text, std::size_t at) {
 std::string backend_before(std::string_view text, std::size_t at) {
   constexpr std::string_view kWords = "outofmemory";
   const std::string_view before = text.substr(at < 80 ? 0 : at - 80, std::min<std::size_t>(at, 80));
-  if (before.find("Currentplatformcan") != npos) return "XPU";
+  if (before.find("Currentplatformcan") != kNpos) return "XPU";
   const std::size_t words = before.rfind(kWords);
-  std::string_view name = words == npos ? "" : letters_before(before, words);
+  std::string_view name = words == kNpos ? "" : letters_before(before, words);
   for (const std::string_view known :
        {"CUDA"sv, "HIP"sv, "XPU"sv, "NPU"sv, "MUSA"sv, "MLU"sv, "HPU"sv, "SDAA"sv, "GCU"sv}) {
     if (name.ends_with(known)) return std::string(known);
@@ -209,7 +209,7 @@ std::optional<int> device_at(std::string_view text) {
   text.remove_prefix(std::min(text.find_first_not_of(".("), text.size()));
   if (text.starts_with("on")) text.remove_prefix(2);
   const std::size_t digits = text.find_first_of("0123456789");
-  const bool is_name = digits != npos && digits >= 2 && digits <= 5 && letters_before(text, digits).size() == digits;
+  const bool is_name = digits != kNpos && digits >= 2 && digits <= 5 && letters_before(text, digits).size() == digits;
   const auto number = is_name ? integer_at(text.substr(digits)) : std::nullopt;
   if (!number) return std::nullopt;
   return static_cast<int>(std::min<std::uint64_t>(*number, kMostDevices));
@@ -219,12 +219,12 @@ std::vector<DeviceFacts::Process> processes_in(std::string_view text) {
   constexpr std::string_view kWord = "Process";
   constexpr std::size_t kMost = 1000;
   std::vector<DeviceFacts::Process> processes;
-  for (std::size_t at = text.find(kWord); at != npos && processes.size() < kMost; at = text.find(kWord, at + 1)) {
+  for (std::size_t at = text.find(kWord); at != kNpos && processes.size() < kMost; at = text.find(kWord, at + 1)) {
     std::string_view rest = text.substr(at + kWord.size());
     const auto id = integer_at(rest);
     if (!id) continue;
-    rest.remove_prefix(rest.find_first_not_of("0123456789") == npos ? rest.size()
-                                                                    : rest.find_first_not_of("0123456789"));
+    rest.remove_prefix(rest.find_first_not_of("0123456789") == kNpos ? rest.size()
+                                                                     : rest.find_first_not_of("0123456789"));
     if (!rest.starts_with("has")) continue;
     if (const auto size = size_at(rest.substr(3))) processes.push_back({.id = *id, .bytes = size->bytes, .name = ""});
   }
@@ -237,10 +237,10 @@ std::size_t end_of_message(std::string_view text, std::size_t begin, std::string
   std::size_t end = std::min(rest.find(next, 1), rest.size());
   for (const std::string_view words : kTorchEnds) {
     const std::size_t at = rest.substr(0, end).find(words);
-    if (at != npos) end = at + words.size();
+    if (at != kNpos) end = at + words.size();
   }
   // cachalot's own message has more behind these words.
-  if (const std::size_t request = rest.substr(0, end).find("Therequestwasfor"); request != npos)
+  if (const std::size_t request = rest.substr(0, end).find("Therequestwasfor"); request != kNpos)
     end = std::min({rest.size(), end + 400, rest.find(next, 1)});
   return begin + std::min(end, rest.size());
 }
@@ -252,14 +252,14 @@ OomMessage torch_message(std::string_view text, std::size_t begin) {
   const std::string_view behind = extent.text.substr(kTried.size());
   OomMessage message;
   message.framework = fmt::format("PyTorch on {}", backend_before(text, begin));
-  if (extent.text.find("Therequestwasfor") != npos) message.framework = "cachalot";
-  if (extent.text.find("withcachingoff") != npos) {
+  if (extent.text.find("Therequestwasfor") != kNpos) message.framework = "cachalot";
+  if (extent.text.find("withcachingoff") != kNpos) {
     message.framework = "cachalot";
     message.words = "the device had no memory for it, and caching is off";
   }
   if (behind.starts_with("morethan1EB")) {
     message.requested_bytes = bytes_of(1, 6);
-    if (const std::size_t on = behind.substr(0, 120).find("onGPU"); on != npos)
+    if (const std::size_t on = behind.substr(0, 120).find("onGPU"); on != kNpos)
       message.device = device_at(behind.substr(on)).value_or(0);
     return message;
   }
@@ -269,11 +269,11 @@ OomMessage torch_message(std::string_view text, std::size_t begin) {
   message.other_processes = processes_in(extent.text);
   read_fields(message, extent, kTorchFields);
   const std::string_view before = text.substr(begin < 200 ? 0 : begin - 200, std::min<std::size_t>(begin, 200));
-  if (before.find("blocksizelarger") != npos || before.find("blockwithsizelarger") != npos) {
+  if (before.find("blocksizelarger") != kNpos || before.find("blockwithsizelarger") != kNpos) {
     message.says = Says::driver;
     message.words = "the driver of this platform does not give a block of memory larger than 4 GiB";
   }
-  if (before.find("Errorin(function") != npos || before.find("Errorein(function") != npos)
+  if (before.find("Errorin(function") != kNpos || before.find("Errorein(function") != kNpos)
     message.framework += ", in R";
   return message;
 }
@@ -345,8 +345,8 @@ std::optional<std::uint64_t> bytes_of_shape(std::string_view text) {
   constexpr std::string_view kShape = "withshape[";
   constexpr std::string_view kType = "]andtype";
   const std::size_t begin = text.find(kShape);
-  const std::size_t end = begin == npos ? npos : text.find(']', begin);
-  if (end == npos || !text.substr(end).starts_with(kType)) return std::nullopt;
+  const std::size_t end = begin == kNpos ? kNpos : text.find(']', begin);
+  if (end == kNpos || !text.substr(end).starts_with(kType)) return std::nullopt;
   const std::string_view type = text.substr(end + kType.size());
   const auto found = std::ranges::find_if(kTypes, [&](const Type& one) { return type.starts_with(one.name); });
   if (found == kTypes.end()) return std::nullopt;
@@ -365,7 +365,7 @@ void read_bfc_statistics(OomMessage& message, std::string_view text) {
   constexpr std::string_view kLimit = "Limit:";
   constexpr std::string_view kInUse = "InUse:";
   const std::size_t at = text.rfind("Stats:Limit:");
-  if (at == npos) return;
+  if (at == kNpos) return;
   const std::string_view stats = text.substr(text.find(kLimit, at) + kLimit.size());
   const auto limit = integer_at(stats);
   const std::string_view rest = stats.substr(std::min(stats.find_first_not_of("0123456789"), stats.size()));
@@ -386,14 +386,14 @@ std::optional<std::pair<std::uint64_t, std::uint64_t>> sizes_at(std::string_view
   if (!is_decimal(number.back())) return std::pair(first->bytes, second->bytes);
   const std::size_t unit = rest.substr(0, second->length).find_first_not_of("0123456789.,");
   const auto with_unit =
-      size_at(std::string(number) + std::string(unit == npos ? "" : rest.substr(unit, second->length - unit)));
+      size_at(std::string(number) + std::string(unit == kNpos ? "" : rest.substr(unit, second->length - unit)));
   return std::pair(with_unit ? with_unit->bytes : first->bytes, second->bytes);
 }
 
 void read_two(OomMessage& message, std::string_view text, std::string_view words, std::string_view between,
               Figure first, Figure second) {
   const std::size_t at = text.find(words);
-  if (at == npos) return;
+  if (at == kNpos) return;
   const auto sizes = sizes_at(text.substr(at + words.size()), between);
   if (!sizes) return;
   message.*first = sizes->first;
@@ -405,8 +405,8 @@ void read_more(OomMessage& message, const Extent& extent) {
   const std::string_view text = extent.text.substr(extent.begin);
   if (message.framework == "TensorFlow") {
     if (const auto bytes = bytes_of_shape(text)) message.requested_bytes = bytes;
-    if (text.substr(0, 400).find("notafailure") != npos) message.words = "TensorFlow says that this is not a failure";
-    if (extent.text.find("jaxlib") != npos) message.framework = "JAX";
+    if (text.substr(0, 400).find("notafailure") != kNpos) message.words = "TensorFlow says that this is not a failure";
+    if (extent.text.find("jaxlib") != kNpos) message.framework = "JAX";
   } else if (message.framework == "RMM") {
     read_two(message, text, "trysize=", ",", &OomMessage::reserved_bytes, &OomMessage::allowed_bytes);
   } else if (message.framework == "vLLM") {
@@ -428,7 +428,7 @@ bool is_of_pinned_memory(std::string_view text, std::size_t at) {
   const std::string_view calls = around(text, at, kTracebackReach, kNearby);
   constexpr std::array kWords = {"pin_memory("sv,      "pin_memory.py"sv,        "inmemorythread"sv, "cudaHostAlloc"sv,
                                  "cudaHostRegister"sv, "CachingHostAllocator"sv, "pinnedhost"sv,     "pinnedmemory"sv};
-  return std::ranges::any_of(kWords, [&](std::string_view words) { return calls.find(words) != npos; });
+  return std::ranges::any_of(kWords, [&](std::string_view words) { return calls.find(words) != kNpos; });
 }
 
 // Returns the number behind the form's words for the device, those behind the message's beginning first.
@@ -461,7 +461,7 @@ OomMessage message_of(const Form& form, std::string_view text, std::size_t at) {
   if (form.says == Says::outside && is_of_pinned_memory(text, at)) {
     message.says = Says::pinned;
     message.words = std::string(kPinned) + "; PyTorch rounds each pinned request up to a power of two";
-  } else if (form.meaning == kCudaItself && around(text, at, kTracebackReach, 0).find("capture_end") != npos) {
+  } else if (form.meaning == kCudaItself && around(text, at, kTracebackReach, 0).find("capture_end") != kNpos) {
     message.words += ", at the end of a graph capture";
   }
   return message;
@@ -541,7 +541,7 @@ void complete(OomMessage& message) {
 // Returns the number behind a name: "rank3", "rank=3", "\"rank\": 3".
 std::optional<std::uint64_t> number_behind(std::string_view text) {
   const std::size_t digits = text.find_first_not_of(" =:\"'#");
-  return digits == npos || digits > 4 ? std::nullopt : integer_at(text.substr(digits));
+  return digits == kNpos || digits > 4 ? std::nullopt : integer_at(text.substr(digits));
 }
 
 // Returns which rank or process wrote the line: "[rank3]:", "(VllmWorker rank=3 pid=1090)", "(RayWorker pid=2313)".
@@ -552,7 +552,7 @@ std::string source_of(std::string_view line) {
                                        std::pair{"RANK"sv, "rank"sv}, std::pair{" TP"sv, "TP"sv},
                                        std::pair{"pid"sv, "pid"sv}};
   for (const auto& [name, shown] : kSourceNames) {
-    for (std::size_t at = line.find(name); at != npos; at = line.find(name, at + 1)) {
+    for (std::size_t at = line.find(name); at != kNpos; at = line.find(name, at + 1)) {
       const char last = at == 0 ? ' ' : line[at - 1];
       const bool is_setting = last == '_' && !line.substr(0, at).ends_with("local_");  // "lora_rank: 64"
       if (is_setting || (name.front() != ' ' && std::isalnum(static_cast<unsigned char>(last)) != 0)) continue;
@@ -615,10 +615,10 @@ class Found {
 
 void find_torch_messages(const LogText& log, Found& found) {
   const std::string_view text = log.squeezed();
-  for (std::size_t at = text.find(kTried); at != npos; at = text.find(kTried, at + 1)) {
+  for (std::size_t at = text.find(kTried); at != kNpos; at = text.find(kTried, at + 1)) {
     const std::string_view behind = text.substr(at + kTried.size());
     const bool has_size = size_at(behind).has_value() || behind.starts_with("morethan1EB");
-    const bool is_of_mps = around(text, at, kNearby, 0).find("MPSbackendoutofmemory") != npos;
+    const bool is_of_mps = around(text, at, kNearby, 0).find("MPSbackendoutofmemory") != kNpos;
     if (has_size && !is_of_mps) found.add(torch_message(text, at), log, at);
   }
 }
@@ -627,8 +627,8 @@ void find_torch_messages(const LogText& log, Found& found) {
 void find_form(const Form& form, const LogText& log, Found& found) {
   const std::string_view text = log.squeezed();
   std::vector<std::pair<std::string, std::size_t>> last;  // by rank
-  for (std::size_t at = text.find(form.words); at != npos; at = text.find(form.words, at + 1)) {
-    if (!form.also.empty() && around(text, at, kNearby, kNearby).find(form.also) == npos) continue;
+  for (std::size_t at = text.find(form.words); at != kNpos; at = text.find(form.words, at + 1)) {
+    if (!form.also.empty() && around(text, at, kNearby, kNearby).find(form.also) == kNpos) continue;
     std::string source = source_of(log.line_of(at));
     std::erase_if(last, [&](const auto& one) { return one.first == source; });
     last.emplace_back(std::move(source), at);
