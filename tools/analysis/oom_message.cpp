@@ -426,8 +426,9 @@ void read_more(OomMessage& message, const Extent& extent) {
 // CUDA's own message does not say whether it wanted pinned memory: the calls that led to it do.
 bool is_of_pinned_memory(std::string_view text, std::size_t at) {
   const std::string_view calls = around(text, at, kTracebackReach, kNearby);
-  constexpr std::array kWords = {"pin_memory("sv,      "pin_memory.py"sv,        "inmemorythread"sv, "cudaHostAlloc"sv,
-                                 "cudaHostRegister"sv, "CachingHostAllocator"sv, "pinnedhost"sv,     "pinnedmemory"sv};
+  constexpr std::array kWords = {"pin_memory("sv,          "pin_memory=True"sv, "pin_memory.py"sv,
+                                 "inmemorythread"sv,       "cudaHostAlloc"sv,   "cudaHostRegister"sv,
+                                 "CachingHostAllocator"sv, "pinnedhost"sv,      "pinnedmemory"sv};
   return std::ranges::any_of(kWords, [&](std::string_view words) { return calls.find(words) != kNpos; });
 }
 
