@@ -1,19 +1,46 @@
-// Device memory of cudaMalloc, and host memory of cudaHostAlloc, cudaMallocManaged and cudaHostRegister.
+// Memory that programs allocate, and device memory that they share with other processes.
 #pragma once
 
 #include <cstddef>
+#include <map>
 
 #include "cachalot/device.h"
+#include "device/ipc_registry.h"
+#include "simulator/abi.h"
+#include "simulator/content.h"
+#include "simulator/copies.h"
 #include "simulator/devices.h"
-#include "simulator/host_functions.h"
 #include "simulator/host_memory.h"
+#include "simulator/launches.h"
 #include "simulator/lock.h"
 #include "simulator/report.h"
-#include "simulator/stream_writes.h"
 #include "simulator/watch.h"
 
 namespace cachalot::simulator {
 
+// Device memory shared between processes, all of them simulated. The importer reads and writes the exporter's content
+// through the exporter's file; its own device keeps the accounts of an import as SimulatedDevice does for a foreign
+// one.
+class IpcMemory {
+ public:
+  IpcMemory(ContentStore& content, Devices& devices, Contexts& contexts, StreamWrites& writes)
+      : content_(content), devices_(devices), contexts_(contexts), writes_(writes) {}
+
+  cudaIpcMemHandle_t share(Address address) CACHALOT_LOCKED;
+  Address open(const cudaIpcMemHandle_t& handle) CACHALOT_LOCKED;
+  void close(Address address) CACHALOT_LOCKED;
+  // The device is about to be reset.
+  void forget_all(const DeviceState& device) CACHALOT_LOCKED;
+
+ private:
+  ContentStore& content_ CACHALOT_UNDER_LOCK;
+  Devices& devices_;
+  Contexts& contexts_;
+  StreamWrites& writes_;
+  std::map<Address, ExportedMemory> imports_ CACHALOT_UNDER_LOCK;  // of other processes
+};
+
+// Device memory of cudaMalloc, and host memory of cudaHostAlloc, cudaMallocManaged and cudaHostRegister.
 class Allocations {
  public:
   Allocations(Report& report, Watch& watch, HostMemory& host_memory, Devices& devices, StreamWrites& writes,

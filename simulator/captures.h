@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "simulator/abi.h"
-#include "simulator/contexts.h"
 #include "simulator/devices.h"
 #include "simulator/graphs.h"
 #include "simulator/lock.h"

@@ -14,8 +14,8 @@
 #include "simulator/abi.h"
 #include "simulator/calls.h"
 #include "simulator/device_attributes.h"
-#include "simulator/entry_points.h"
-#include "simulator/notes.h"
+#include "simulator/redirection.h"
+#include "simulator/report.h"
 
 namespace cachalot::simulator {
 

@@ -1,6 +1,6 @@
 // The driver's functions about copies between devices, copies and fills of rows, and copies in batches.
 #include "simulator/calls.h"
-#include "simulator/notes.h"
+#include "simulator/report.h"
 
 using namespace cachalot::simulator;
 

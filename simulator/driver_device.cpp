@@ -1,5 +1,5 @@
 // The driver's functions about devices and contexts. The handle of a device's primary context is the device's state; other
-// contexts (contexts.h) have handles of their own.
+// contexts (devices.h) have handles of their own.
 #include <algorithm>
 #include <cstring>
 #include <vector>
@@ -47,7 +47,7 @@ cudaError_t make_current(Process& process, CUcontext context) {
 }
 
 // The driver's log of errors. PyTorch registers a callback around its calls. The simulated driver tells what is wrong where it
-// goes wrong (notes.h) and logs nothing, so callbacks are registered and never called.
+// goes wrong (report.h) and logs nothing, so callbacks are registered and never called.
 
 struct LogCallback {
   CUlogsCallback function;

@@ -4,7 +4,7 @@
 
 #include "device/cuda_codes.h"
 #include "simulator/calls.h"
-#include "simulator/notes.h"
+#include "simulator/report.h"
 
 using namespace cachalot;
 using namespace cachalot::simulator;

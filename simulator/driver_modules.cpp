@@ -6,8 +6,8 @@
 
 #include "simulator/abi.h"
 #include "simulator/calls.h"
-#include "simulator/handles.h"
 #include "simulator/kernels.h"
+#include "simulator/registry.h"
 
 using namespace cachalot::simulator;
 

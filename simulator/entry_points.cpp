@@ -1,10 +1,8 @@
-#include "simulator/entry_points.h"
-
+// The driver's functions by name, for cudaGetDriverEntryPoint, cuGetProcAddress and their kin.
 #include <algorithm>
 #include <iterator>
 #include <string_view>
 
-#include "simulator/abi.h"
 #include "simulator/redirection.h"
 #include "simulator/static_runtimes.h"
 #include "simulator/thread_state.h"

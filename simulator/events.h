@@ -1,15 +1,18 @@
-// The program's events.
+// The program's events, and the host's waits for them, for streams and for devices.
 #pragma once
 
 #include <cstdint>
 
+#include "cachalot/simulated_device.h"
 #include "device/vector_clock.h"
 #include "simulator/abi.h"
 #include "simulator/captures.h"
-#include "simulator/contexts.h"
+#include "simulator/config.h"
 #include "simulator/devices.h"
 #include "simulator/graphs.h"
+#include "simulator/launches.h"
 #include "simulator/lock.h"
+#include "simulator/pools.h"
 #include "simulator/registry.h"
 #include "simulator/stream_state.h"
 #include "simulator/streams.h"
@@ -58,6 +61,35 @@ class Events {
   Captures& captures_;
   ImplicitOrder& order_;
   Registry<EventState, cudaEvent_t> events_ CACHALOT_UNDER_LOCK;
+};
+
+// Questions of the host whether work is done, and waits for it. After a wait, pools keep no more than they may.
+class Waits {
+ public:
+  Waits(const Config& config, Devices& devices, Captures& captures, ImplicitOrder& order, HostFunctions& host_functions,
+        Pools& pools)
+      : config_(config),
+        devices_(devices),
+        captures_(captures),
+        order_(order),
+        host_functions_(host_functions),
+        pools_(pools) {}
+
+  bool query(EventState& event) CACHALOT_LOCKED;
+  bool query(StreamState& stream) CACHALOT_LOCKED;
+
+  // Each may let the lock go: the event or stream may be gone afterwards.
+  void synchronize(EventState& event) CACHALOT_LOCKED;
+  void synchronize(StreamState& stream) CACHALOT_LOCKED;
+  void synchronize(DeviceState& device) CACHALOT_LOCKED;
+
+ private:
+  const Config& config_;
+  Devices& devices_;
+  Captures& captures_;
+  ImplicitOrder& order_;
+  HostFunctions& host_functions_;
+  Pools& pools_;
 };
 
 }  // namespace cachalot::simulator

@@ -1,5 +1,5 @@
 // The lock of the simulated process. Each call of CUDA's holds it from its beginning to its end; only a wait for a host
-// function of a stream lets it go (host_functions.h).
+// function of a stream lets it go (launches.h).
 //
 // The process is one, and so is its lock: Clang's analysis then follows it from owner to owner, which it could not
 // with a reference to the lock in each of them. process.h has the order of locks.

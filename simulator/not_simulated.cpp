@@ -1,5 +1,5 @@
 // The functions that are not simulated: each says so, once and by name, and fails with "operation not supported".
-#include "simulator/notes.h"
+#include "simulator/report.h"
 #include "simulator/thread_state.h"
 
 namespace {

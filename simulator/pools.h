@@ -13,12 +13,12 @@
 #include "cachalot/device.h"
 #include "simulator/abi.h"
 #include "simulator/captures.h"
+#include "simulator/copies.h"
 #include "simulator/devices.h"
 #include "simulator/lock.h"
 #include "simulator/registry.h"
 #include "simulator/report.h"
 #include "simulator/stream_state.h"
-#include "simulator/stream_writes.h"
 #include "simulator/use_checks.h"
 #include "simulator/watch.h"
 

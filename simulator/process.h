@@ -6,7 +6,7 @@
 // Locks, in the order in which a thread takes them:
 //   1. `making`, in Process::get, while the process is made.
 //   2. process_mutex (lock.h), in each call of the program, in the thread of host functions and around a fork. It guards
-//      all owners. Waits for host functions let it go (host_functions.h).
+//      all owners. Waits for host functions let it go (launches.h).
 //   3. The lock of a SimulatedDevice.
 //   4. One of these at a time, for a look-up: that of exports (device/ipc_registry.cpp), of variables, of fat binaries,
 //      of notes.
@@ -20,24 +20,18 @@
 #include "simulator/captures.h"
 #include "simulator/config.h"
 #include "simulator/content.h"
-#include "simulator/contexts.h"
 #include "simulator/copies.h"
 #include "simulator/devices.h"
 #include "simulator/events.h"
 #include "simulator/graphs.h"
-#include "simulator/host_functions.h"
 #include "simulator/host_memory.h"
-#include "simulator/ipc.h"
 #include "simulator/launches.h"
 #include "simulator/lock.h"
-#include "simulator/memory_uses.h"
 #include "simulator/pools.h"
 #include "simulator/report.h"
-#include "simulator/stream_writes.h"
 #include "simulator/streams.h"
 #include "simulator/use_checks.h"
 #include "simulator/virtual_memory.h"
-#include "simulator/waits.h"
 #include "simulator/watch.h"
 
 namespace cachalot::simulator {

@@ -5,6 +5,8 @@
 #include <string>
 #include <string_view>
 
+#include "simulator/abi.h"
+
 namespace cachalot::simulator {
 
 // Call the C library's functions.
@@ -20,5 +22,9 @@ const std::string& own_path();
 
 // Returns the last part of a path.
 inline std::string_view file_name(std::string_view path) { return path.substr(path.rfind('/') + 1); }
+
+// Finds the form of the driver's function that a driver of this version of CUDA has (entry_points.cpp). Returns what cudaGetDriverEntryPointByVersion does.
+cudaError_t driver_entry_point(const char* name, void** function, unsigned int version,
+                               cudaDriverEntryPointQueryResult* result) noexcept;
 
 }  // namespace cachalot::simulator

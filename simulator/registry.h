@@ -4,6 +4,8 @@
 #pragma once
 
 #include <algorithm>
+#include <atomic>
+#include <cstdint>
 #include <memory>
 #include <unordered_map>
 #include <utility>
@@ -98,5 +100,11 @@ class Registry {
   std::vector<std::unique_ptr<Object>> places_;  // of destroyed ones, the last destroyed at the end
   const void* last_ = nullptr;                   // found last; objects tend to be asked for several times in a row
 };
+
+// Handles for objects without a state: what they name is never looked into. No two are the same.
+inline std::uintptr_t fresh_handle() {
+  static std::atomic<std::uintptr_t> next{std::uintptr_t{0x5a} << 40};  // apart from the addresses of devices
+  return next.fetch_add(16, std::memory_order_relaxed);
+}
 
 }  // namespace cachalot::simulator

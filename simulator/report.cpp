@@ -3,9 +3,11 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <set>
 
 #include "base/format.h"
 #include "base/json_writer.h"
+#include "base/locks.h"
 #include "cachalot/errors.h"
 #include "simulator/libraries/cudnn_planner.h"
 #include "simulator/libraries/unknown_workspaces.h"
@@ -27,6 +29,16 @@ std::FILE* open_file(const char* setting, const std::string& path) {
 }
 
 }  // namespace
+
+void note_once(std::string_view text) {
+  static auto& mutex = *new Mutex;
+  static auto& noted = *new std::set<std::string, std::less<>>;
+  const Lock lock(mutex);
+  if (!noted.emplace(text).second) return;
+  print_error("cachalot simulator: {}\n", text);
+}
+
+void note_not_simulated(std::string_view name) { note_once(formatted("{} is not simulated", name)); }
 
 void Report::open(const std::string& log_path, const std::string& report_path,
                   const std::vector<int>& physical_devices) {

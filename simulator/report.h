@@ -1,10 +1,12 @@
-// What the settings `log` and `report` of CACHALOT_SIM write; simulator/README.md describes both.
+// What the simulator tells: notes on stderr, and what the settings `log` and `report` of CACHALOT_SIM write; simulator/README.md
+// describes both.
 #pragma once
 
 #include <cstdint>
 #include <cstdio>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "cachalot/simulated_device.h"
@@ -19,6 +21,11 @@ class Watch;
 }
 
 namespace cachalot::simulator {
+
+// What it says on stderr, each line once, behind "cachalot simulator: ". `note_not_simulated` says "NAME is not simulated". Both are
+// thread-safe.
+void note_once(std::string_view text);
+void note_not_simulated(std::string_view name);
 
 // Whose NCCL's memory is: buffers that it takes for itself, an estimate; or what the program asked it for (ncclMemAlloc).
 enum class NcclMemory { buffers, asked };

@@ -22,8 +22,8 @@
 #include <vector>
 
 #include "base/format.h"
-#include "simulator/notes.h"
 #include "simulator/redirection.h"
+#include "simulator/report.h"
 
 namespace cachalot::simulator {
 namespace {

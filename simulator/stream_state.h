@@ -4,6 +4,7 @@
 // gate that opens when it has returned, and work behind it is not done before.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -12,9 +13,9 @@
 #include <vector>
 
 #include "cachalot/device.h"
+#include "device/vector_clock.h"
 #include "simulator/abi.h"
 #include "simulator/graphs.h"
-#include "simulator/memory_uses.h"
 
 namespace cachalot::simulator {
 
@@ -23,9 +24,16 @@ struct Gate {
 };
 using Gates = std::vector<std::shared_ptr<Gate>>;
 
-bool all_open(const Gates& gates);
+inline bool all_open(const Gates& gates) {
+  return std::all_of(gates.begin(), gates.end(), [](const auto& gate) { return gate->open; });
+}
 // Drops the open ones, and adds those of `more` that are closed.
-void add_closed(Gates& gates, const Gates& more);
+inline void add_closed(Gates& gates, const Gates& more) {
+  std::erase_if(gates, [](const auto& gate) { return gate->open; });
+  for (const auto& gate : more) {
+    if (!gate->open && std::find(gates.begin(), gates.end(), gate) == gates.end()) gates.push_back(gate);
+  }
+}
 
 // The driver queues so many launches on a stream; for one more the host waits until the oldest of them has run.
 class LaunchQueue {
@@ -37,6 +45,12 @@ class LaunchQueue {
   static constexpr std::size_t kLaunches = 1024;
   std::array<std::int64_t, kLaunches> ends_ns_{};
   std::size_t next_ = 0;
+};
+
+// The launches that come before the stream's next one.
+struct StreamOrder {
+  std::size_t number = 0;  // of the stream in clocks; no other has it
+  VectorClock before;
 };
 
 struct Capture;

@@ -5,6 +5,7 @@
 #include "device/cuda_codes.h"
 #include "simulator/process.h"
 #include "simulator/thread_state.h"
+#include "simulator/use_checks.h"
 
 namespace cachalot::simulator {
 

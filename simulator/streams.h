@@ -10,15 +10,15 @@
 #include "simulator/abi.h"
 #include "simulator/captures.h"
 #include "simulator/config.h"
-#include "simulator/contexts.h"
 #include "simulator/devices.h"
 #include "simulator/lock.h"
-#include "simulator/memory_uses.h"
 #include "simulator/registry.h"
 #include "simulator/stream_state.h"
 #include "simulator/watch.h"
 
 namespace cachalot::simulator {
+
+class MemoryUses;
 
 class Streams {
  public:

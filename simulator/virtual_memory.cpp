@@ -15,7 +15,7 @@
 #include "device/address_space.h"
 #include "device/cuda_codes.h"
 #include "simulator/calls.h"
-#include "simulator/notes.h"
+#include "simulator/report.h"
 #include "simulator/thread_state.h"
 
 namespace cachalot::simulator {

@@ -11,7 +11,6 @@
 #include "cachalot/simulator.h"
 #include "simulator/abi.h"
 #include "simulator/content.h"
-#include "simulator/contexts.h"
 #include "simulator/devices.h"
 #include "simulator/lock.h"
 #include "simulator/report.h"

@@ -10,10 +10,9 @@
 #include "base/format.h"
 #include "base/json_writer.h"
 #include "simulator/device_attributes.h"
-#include "simulator/libraries/cudnn_numbers.h"
-#include "simulator/notes.h"
 #include "simulator/process.h"
 #include "simulator/redirection.h"
+#include "simulator/report.h"
 
 namespace cachalot::simulator {
 namespace {

@@ -11,11 +11,11 @@
 #include <cstring>
 #include <string_view>
 
-#include "simulator/abi.h"
-#include "simulator/handles.h"
+#include "simulator/calls.h"
 #include "simulator/libraries/cudnn_planner.h"
 #include "simulator/libraries/unknown_workspaces.h"
-#include "simulator/notes.h"
+#include "simulator/registry.h"
+#include "simulator/report.h"
 
 namespace cachalot::simulator {
 namespace {
@@ -80,6 +80,26 @@ template <typename... Outputs>
 int nothing_but([[maybe_unused]] const std::uintptr_t* arguments) {
   (Outputs::give_in(arguments), ...);
   return 0;  // success, in each of the libraries
+}
+
+// The status that each library returns if it cannot have what its handle needs.
+struct Failures {
+  int not_initialized;
+  int no_memory;
+};
+constexpr Failures kCublas{1, 3};       // CUBLAS_STATUS_NOT_INITIALIZED, CUBLAS_STATUS_ALLOC_FAILED
+constexpr Failures kCudnn{1001, 4004};  // CUDNN_STATUS_NOT_INITIALIZED, .._INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED
+constexpr Failures kCusolver{1, 2};
+constexpr Failures kCusparse{1, 2};
+
+int create(ContextLibrary library, const Failures& failures, std::uintptr_t* handle) {
+  const cudaError_t error = guarded([&](Process& process) {
+    process.contexts().current().make_library(library);
+    return cudaSuccess;
+  });
+  if (error != cudaSuccess) return error == cudaErrorMemoryAllocation ? failures.no_memory : failures.not_initialized;
+  if (handle != nullptr) *handle = fresh_handle();
+  return 0;
 }
 
 }  // namespace
@@ -252,3 +272,11 @@ EXPORTED int cufftPlan3d(int* plan, int, int, int, int) { return cufftPlan1d(pla
 EXPORTED int cufftPlanMany(int* plan, int, int*, int*, int, int, int*, int, int, int, int) {
   return cufftPlan1d(plan, 0, 0, 0);
 }
+
+// The functions of cuBLAS, cuDNN, cuSOLVER and cuSPARSE by which the device is charged for a library, with the first handle there.
+EXPORTED int cublasCreate_v2(std::uintptr_t* handle) { return create(ContextLibrary::cublas, kCublas, handle); }
+EXPORTED int cublasLtCreate(std::uintptr_t* handle) { return create(ContextLibrary::cublas, kCublas, handle); }
+EXPORTED int cudnnCreate(std::uintptr_t* handle) { return create(ContextLibrary::cudnn, kCudnn, handle); }
+EXPORTED int cusolverDnCreate(std::uintptr_t* handle) { return create(ContextLibrary::cusolver, kCusolver, handle); }
+EXPORTED int cusolverSpCreate(std::uintptr_t* handle) { return create(ContextLibrary::cusolver, kCusolver, handle); }
+EXPORTED int cusparseCreate(std::uintptr_t* handle) { return create(ContextLibrary::cusparse, kCusparse, handle); }

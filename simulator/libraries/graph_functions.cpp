@@ -7,9 +7,8 @@
 #include <unordered_map>
 
 #include "base/locks.h"
-#include "simulator/handles.h"
-#include "simulator/libraries/cudnn_numbers.h"
 #include "simulator/libraries/cudnn_planner.h"
+#include "simulator/registry.h"
 
 #define EXPORTED extern "C" __attribute__((visibility("default")))
 

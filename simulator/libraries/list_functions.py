@@ -13,7 +13,7 @@ import subprocess
 import sys
 
 LIBRARIES = r"^(cublas|cudnn|cusparse|cusolver|cufft|curand)[A-Z]"
-# These are written by hand, in functions.cpp, graph_functions.cpp, recurrent_functions.cpp and memory_functions.cpp.
+# These are written by hand, in functions.cpp, graph_functions.cpp and recurrent_functions.cpp.
 BY_HAND = re.compile(r"^(\w+GetProperty|cublasLtMatmulAlgoGetHeuristic|cublasLtMatmulAlgoGetIds|cudnnGetVersion|"
                      r"cudnnGetCudartVersion|cudnnGetMaxDeviceVersion|cublasLtGetVersion|cublasLtGetCudartVersion|"
                      r"cublas(Lt)?GetStatus(Name|String)|cudnnGetErrorString|cudnnGetLastErrorString|"

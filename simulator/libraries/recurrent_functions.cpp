@@ -5,8 +5,8 @@
 #include <cstdint>
 #include <optional>
 
-#include "simulator/libraries/cudnn_numbers.h"
-#include "simulator/notes.h"
+#include "simulator/libraries/cudnn_planner.h"
+#include "simulator/report.h"
 
 #define EXPORTED extern "C" __attribute__((visibility("default")))
 

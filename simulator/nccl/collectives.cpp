@@ -11,8 +11,7 @@
 
 #include "base/format.h"
 #include "simulator/nccl/communicator.h"
-#include "simulator/nccl/errors.h"
-#include "simulator/nccl/groups.h"
+#include "simulator/nccl/nccl_calls.h"
 
 namespace cachalot::simulator::nccl {
 namespace {

@@ -7,8 +7,8 @@
 
 #include "base/format.h"
 #include "simulator/end_of_process.h"
-#include "simulator/nccl/errors.h"
-#include "simulator/notes.h"
+#include "simulator/nccl/nccl_calls.h"
+#include "simulator/report.h"
 
 namespace cachalot::simulator::nccl {
 namespace {

@@ -15,8 +15,7 @@
 #include <vector>
 
 #include "simulator/nccl/abi.h"
-#include "simulator/nccl/channel_memory.h"
-#include "simulator/nccl/mailboxes.h"
+#include "simulator/nccl/memory_model.h"
 #include "simulator/nccl/post.h"
 #include "simulator/nccl/reductions.h"
 

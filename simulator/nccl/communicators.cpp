@@ -7,11 +7,10 @@
 #include <vector>
 
 #include "base/format.h"
-#include "simulator/handles.h"
 #include "simulator/nccl/communicator.h"
-#include "simulator/nccl/errors.h"
-#include "simulator/nccl/groups.h"
-#include "simulator/notes.h"
+#include "simulator/nccl/nccl_calls.h"
+#include "simulator/registry.h"
+#include "simulator/report.h"
 
 namespace cachalot::simulator::nccl {
 namespace {

@@ -3,11 +3,12 @@
 #include <poll.h>
 #include <pthread.h>
 #include <sys/eventfd.h>
+#include <sys/random.h>
 #include <sys/socket.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <atomic>
 #include <cerrno>
 #include <cstring>
 #include <thread>
@@ -15,10 +16,36 @@
 
 #include "base/format.h"
 #include "base/process.h"
-#include "simulator/nccl/errors.h"
+#include "simulator/nccl/nccl_calls.h"
 
 namespace cachalot::simulator::nccl {
 namespace {
+
+struct SocketName {
+  sockaddr_un address{};
+  socklen_t bytes = 0;
+};
+
+// A zero in front of the name makes it abstract.
+SocketName name_of(const Endpoint& endpoint) {
+  const std::string name = formatted("cachalot-nccl-{:#x}-{:#x}", endpoint.high, endpoint.low);
+  SocketName made;
+  made.address.sun_family = AF_UNIX;
+  std::memcpy(made.address.sun_path + 1, name.data(), name.size());
+  made.bytes = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
+  return made;
+}
+
+[[noreturn]] void fail_system(const char* call) {
+  throw NcclError(ncclSystemError, formatted("{}: {}", call, std::strerror(errno)));
+}
+
+// Anyone on the machine may connect to an abstract name.
+bool is_ours(int socket) {
+  ucred other{};
+  socklen_t bytes = sizeof(other);
+  return getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &other, &bytes) == 0 && other.uid == geteuid();
+}
 
 // Why the ranks that have come cannot be a communicator; "" if they can.
 std::string why_not(const std::vector<Join>& joins) {
@@ -45,6 +72,115 @@ std::vector<Member> members_by_rank(const std::vector<Join>& joins) {
 }
 
 }  // namespace
+
+std::uint64_t random_number() {
+  std::uint64_t number = 0;
+  if (getrandom(&number, sizeof(number), 0) != sizeof(number)) fail_system("getrandom");
+  return number;
+}
+
+int listen_at(const Endpoint& endpoint) {
+  const int made = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+  if (made < 0) fail_system("socket");
+  const SocketName at = name_of(endpoint);
+  if (bind(made, reinterpret_cast<const sockaddr*>(&at.address), at.bytes) != 0) fail_system("bind");
+  if (listen(made, SOMAXCONN) != 0) fail_system("listen");
+  return made;
+}
+
+int accept_from(int listening) {
+  for (;;) {
+    const int made = accept4(listening, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK);
+    if (made < 0 && (errno == EINTR || errno == ECONNABORTED)) continue;
+    if (made < 0 || is_ours(made)) return made;
+    close(made);
+  }
+}
+
+int connect_to(const Endpoint& endpoint) {
+  const int made = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  if (made < 0) fail_system("socket");
+  const SocketName at = name_of(endpoint);
+  while (connect(made, reinterpret_cast<const sockaddr*>(&at.address), at.bytes) != 0) {
+    if (errno == EINTR) continue;
+    close(made);
+    return -1;
+  }
+  return made;
+}
+
+bool write_all(int socket, const void* data, std::size_t bytes) {
+  const char* at = static_cast<const char*>(data);
+  while (bytes > 0) {
+    const ssize_t written = send(socket, at, bytes, MSG_NOSIGNAL);
+    if (written < 0 && errno == EINTR) continue;
+    if (written < 0) return false;
+    at += written;
+    bytes -= static_cast<std::size_t>(written);
+  }
+  return true;
+}
+
+void Mailboxes::deliver(const BoxKey& key, Letter letter, bool is_empty) {
+  const std::lock_guard lock(mutex_);
+  if (forgotten_.contains({key.communicator, key.destination})) return;
+  Box& box = boxes_[key];
+  box.last_number = letter.number;
+  if (!is_empty) box.letters.push_back(std::move(letter));
+  changed_.notify_all();
+}
+
+void Mailboxes::note_left(std::uint64_t communicator, int source, int destination) {
+  const std::lock_guard lock(mutex_);
+  if (forgotten_.contains({communicator, destination})) return;
+  for (const Channel channel : {Channel::collectives, Channel::pairs})
+    boxes_[{communicator, channel, source, destination}].left = true;
+  changed_.notify_all();
+}
+
+void Mailboxes::note_gone(const Endpoint& process) {
+  const std::lock_guard lock(mutex_);
+  gone_.insert(process);
+  changed_.notify_all();
+}
+
+void Mailboxes::forget(std::uint64_t communicator, int destination) {
+  const std::lock_guard lock(mutex_);
+  forgotten_.insert({communicator, destination});
+  std::erase_if(boxes_, [&](const auto& entry) {
+    return entry.first.communicator == communicator && entry.first.destination == destination;
+  });
+}
+
+void Mailboxes::wake_all() {
+  const std::lock_guard lock(mutex_);
+  changed_.notify_all();
+}
+
+Mailboxes::Outcome Mailboxes::take(const BoxKey& key, std::uint64_t number, const Endpoint& sender,
+                                   const std::atomic<bool>& stop, std::chrono::steady_clock::time_point until,
+                                   Letter& letter) {
+  std::unique_lock lock(mutex_);
+  for (;;) {
+    if (stop) return Outcome::stopped;
+    Box& box = boxes_[key];
+    while (!box.letters.empty() && box.letters.front().number < number) box.letters.pop_front();
+    if (!box.letters.empty() && box.letters.front().number == number) {
+      letter = std::move(box.letters.front());
+      box.letters.pop_front();
+      return Outcome::taken;
+    }
+    if (box.last_number >= number) return Outcome::other_call;
+    if (is_gone(box, sender)) return Outcome::gone;
+    if (changed_.wait_until(lock, until) == std::cv_status::timeout) return Outcome::still_waiting;
+  }
+}
+
+bool Mailboxes::may_arrive(const BoxKey& key, std::uint64_t number, const Endpoint& sender) {
+  const std::lock_guard lock(mutex_);
+  const Box& box = boxes_[key];
+  return box.last_number >= number || !is_gone(box, sender);
+}
 
 std::optional<Answer> Bootstrap::add(const Join& join) {
   const std::lock_guard lock(mutex_);

@@ -1,21 +1,119 @@
-// The process's connections to the others. A thread reads whatever arrives, at once, so that a sender never waits for long:
-// sends are buffered. The thread also sees when another process has ended. Thread-safe. New communicators begin here (Bootstrap).
+// What ranks send each other: the sockets, the mailboxes of a process, where new communicators begin (Bootstrap), and over all of
+// them the process's Post.
 #pragma once
 
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <string>
+#include <tuple>
 #include <vector>
 
+#include "simulator/content.h"
 #include "simulator/nccl/abi.h"
-#include "simulator/nccl/mailboxes.h"
-#include "simulator/nccl/wire.h"
 
 namespace cachalot::simulator::nccl {
+
+// How processes reach each other: Unix sockets whose names are in Linux's abstract namespace, which has no files. The kernel
+// closes them when a process ends, however it ends, so that nothing is left behind and the others see it.
+
+// A process that can be written to. No two have the same: the number is random.
+struct Endpoint {
+  std::uint64_t high = 0;
+  std::uint64_t low = 0;
+  friend bool operator==(const Endpoint& a, const Endpoint& b) { return a.high == b.high && a.low == b.low; }
+  friend bool operator<(const Endpoint& a, const Endpoint& b) {
+    return std::tie(a.high, a.low) < std::tie(b.high, b.low);
+  }
+};
+
+std::uint64_t random_number();
+
+// A socket that listens at a new endpoint. Throws NcclError.
+int listen_at(const Endpoint& endpoint);
+
+// Returns the next connection of a process of the same user, or -1: there is none now.
+int accept_from(int listening);
+
+// Returns a connection, or -1: nobody listens there.
+int connect_to(const Endpoint& endpoint);
+
+// Returns whether everything was written: if not, the other process is gone. Blocks while the other reads nothing.
+bool write_all(int socket, const void* data, std::size_t bytes);
+
+// Collectives of a communicator have one order, sends and receives between two of its ranks another.
+enum class Channel : std::uint32_t { bootstrap, collectives, pairs };
+
+struct BoxKey {
+  std::uint64_t communicator = 0;
+  Channel channel = Channel::collectives;
+  int source = 0;
+  int destination = 0;
+  friend bool operator<(const BoxKey& a, const BoxKey& b) {
+    return std::tie(a.communicator, a.channel, a.source, a.destination) <
+           std::tie(b.communicator, b.channel, b.source, b.destination);
+  }
+};
+
+// What one rank gives to another.
+struct Part {
+  std::vector<char> content;
+  // Of each byte, as a GPU would have it (simulator/content.h); empty: all of them are known.
+  std::vector<KnownContent::Kind> kinds = {};
+};
+
+struct Letter {
+  std::uint64_t number = 0;
+  std::uint64_t signature = 0;  // of the call that sent it
+  Part part;
+};
+
+// What other ranks have sent and nobody has taken yet: a box for each rank that sends to a rank of this process. Letters of a
+// box are numbered from 1, in the order of the sender's calls. Thread-safe.
+class Mailboxes {
+ public:
+  // A letter has arrived. An empty one, of a call that moves nothing, is only counted.
+  void deliver(const BoxKey& key, Letter letter, bool is_empty);
+  // The rank sends no more: it has left the communicator.
+  void note_left(std::uint64_t communicator, int source, int destination);
+  // The process sends no more: it has ended.
+  void note_gone(const Endpoint& process);
+  // No letter to this rank of the communicator will be taken any more.
+  void forget(std::uint64_t communicator, int destination);
+  // Those who wait look at their `stop` again.
+  void wake_all();
+
+  enum class Outcome : std::uint8_t { taken, other_call, gone, stopped, still_waiting };
+  // Takes letter `number` of the box into `letter`; blocks until it has arrived, or never will, or `until`.
+  // other_call: the sender made that call without sending, or has sent another size (a later number is there).
+  Outcome take(const BoxKey& key, std::uint64_t number, const Endpoint& sender, const std::atomic<bool>& stop,
+               std::chrono::steady_clock::time_point until, Letter& letter);
+  // Returns whether letter `number` has arrived or may still do.
+  bool may_arrive(const BoxKey& key, std::uint64_t number, const Endpoint& sender);
+
+ private:
+  struct Box {
+    std::deque<Letter> letters;
+    std::uint64_t last_number = 0;  // that has arrived
+    bool left = false;
+  };
+
+  bool is_gone(const Box& box, const Endpoint& sender) const { return box.left || gone_.contains(sender); }
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::map<BoxKey, Box> boxes_;
+  std::set<Endpoint> gone_;
+  std::set<std::pair<std::uint64_t, int>> forgotten_;
+};
 
 // The ranks of new communicators meet in the process that made the unique id: each tells it where it can be reached, and
 // gets the list of all when the last has come. Thread-safe.
@@ -67,6 +165,8 @@ std::vector<char> pack(const Answer& answer);
 // Returns the members. Throws the NcclError that the answer is.
 std::vector<Member> unpack_members(const std::vector<char>& content);
 
+// The process's connections to the others. A thread reads whatever arrives, at once, so that a sender never waits for long:
+// sends are buffered. The thread also sees when another process has ended. Thread-safe.
 class Post {
  public:
   // The process's, which the first call makes. Never destroyed. Throws NcclError. Not for a forked child.

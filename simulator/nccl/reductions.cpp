@@ -8,7 +8,7 @@
 #include <type_traits>
 
 #include "base/format.h"
-#include "simulator/nccl/errors.h"
+#include "simulator/nccl/nccl_calls.h"
 
 namespace cachalot::simulator::nccl {
 namespace {
