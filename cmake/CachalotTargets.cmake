@@ -98,7 +98,7 @@ function(cachalot_core_library)
   cachalot_static_library(core allocator ${adapters_UNPARSED_ARGUMENTS} UNITY_GROUPS
     base=allocator/base
     device=allocator/device
-    heap=allocator,allocator/blocks,allocator/segments,allocator/pages,allocator/streams,allocator/caches,allocator/heap,allocator/growth,allocator/inspection
+    heap=allocator,allocator/blocks,allocator/segments,allocator/pages,allocator/caches,allocator/heap,allocator/growth,allocator/inspection
     reports=allocator/policy,allocator/observe,allocator/leaks,allocator/live,allocator/guard,allocator/groups)
   cachalot_files(adapter_headers allocator/include/cachalot ${adapters_ADAPTER_HEADERS})
   target_sources(cachalot_core PUBLIC

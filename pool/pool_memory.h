@@ -16,8 +16,8 @@
 #include "cachalot/caching_allocator.h"
 #include "cachalot/device.h"
 #include "cachalot/tensor_pool.h"
+#include "device/known_stream.h"
 #include "slots.h"
-#include "streams/stream_order.h"
 
 CACHALOT_BEGIN
 

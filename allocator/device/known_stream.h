@@ -1,11 +1,15 @@
-// Which stream is meant. CUDA gives the handle of a stream that was destroyed to the next one at once, which is not ordered
-// after the old one's work: a handle alone does not say whose memory is whose.
+// Which stream is meant, and work on it before work on another. CUDA gives the handle of a stream that was destroyed to the next
+// one at once, which is not ordered after the old one's work: a handle alone does not say whose memory is whose.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <memory>
+#include <utility>
+#include <vector>
 
+#include "base/locks.h"
 #include "cachalot/device.h"
 #include "cachalot/errors.h"
 
@@ -74,6 +78,31 @@ bool still_lives(Device& device, const KnownStream& stream);
 // Records the event on the stream; where that is no more, or not this thread's, waits for all work on the device: then the
 // event, as it is, marks nothing, or work that is done. Throws CudaError, and DeviceReset.
 void record_or_wait(Device& device, Event event, const KnownStream& stream);
+
+// Work of one stream before work of another, without the host: events that are used again.
+// Thread safety: any thread; no lock is held across a call of the device.
+class StreamOrder {
+ public:
+  explicit StreamOrder(std::shared_ptr<Device> device) : device_(std::move(device)) {}
+  ~StreamOrder();
+  StreamOrder(const StreamOrder&) = delete;
+  StreamOrder& operator=(const StreamOrder&) = delete;
+
+  // A stream that is no more does not.
+  bool captures(const KnownStream& stream);
+  // What is queued on `after` from now on waits for what is queued on `before` by now. Neither captures. Where `before` is no
+  // more, or another thread's default stream, waits for all work on the device instead.
+  void put_before(const KnownStream& before, Stream after);
+
+ private:
+  Event acquire_event();
+  void release_event(Event event);
+
+  const std::shared_ptr<Device> device_;
+  SpinMutex mutex_;
+  std::vector<Event> events_ CACHALOT_GUARDED_BY(mutex_);  // that nobody uses, with room for all
+  std::size_t made_ CACHALOT_GUARDED_BY(mutex_) = 0;
+};
 
 CACHALOT_END
 

@@ -40,7 +40,6 @@
 #include "device_allocator.h"
 #include "guard/guard_books.h"
 #include "guard/guard_reports.h"
-#include "guard/guarded_block.h"
 #include "guard/guarded_memory.h"
 #include "guard/quarantine.h"
 

@@ -16,7 +16,7 @@
 #include "cachalot/device.h"
 #include "cachalot/guard.h"
 #include "device_allocator.h"
-#include "guard/guarded_block.h"
+#include "guard/guard_books.h"
 
 CACHALOT_BEGIN
 

@@ -14,11 +14,11 @@
 
 #include "base/locks.h"
 #include "cachalot/kernels.h"
+#include "device/known_stream.h"
 #include "device_allocator.h"
+#include "guard/guard_books.h"
 #include "guard/guard_reports.h"
-#include "guard/guarded_block.h"
 #include "heap/heap_state.h"
-#include "streams/stream_order.h"
 
 CACHALOT_BEGIN
 

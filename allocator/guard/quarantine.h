@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "base/locks.h"
-#include "guard/guarded_block.h"
+#include "guard/guard_books.h"
 #include "guard/guarded_memory.h"
 
 CACHALOT_BEGIN

@@ -1,17 +1,20 @@
 // The options: their keys with the rule of each, PyTorch's in PyTorch's words, and the texts that set them.
-
 #include <algorithm>
 #include <bit>
 #include <cctype>
 #include <charconv>
 #include <initializer_list>
 #include <iterator>
+#include <set>
 #include <span>
+#include <string>
 #include <tuple>
+#include <vector>
 
 #include "base/bytes.h"
 #include "base/check.h"
 #include "base/format.h"
+#include "base/locks.h"
 #include "base/suggestions.h"
 #include "cachalot/errors.h"
 #include "cachalot/options.h"
@@ -20,7 +23,6 @@
 #include "policy/torch_policy.h"
 
 CACHALOT_BEGIN
-
 namespace {
 
 // An OptionKey says how a setting changes the options.
@@ -445,6 +447,25 @@ PytorchConf parse_pytorch_conf(std::string_view text, const Options& base) {
   conf.options = parse_options(kept, base);
   conf.options.text = std::string(text);
   return conf;
+}
+
+namespace {
+
+struct Printed {
+  SleepingMutex mutex;
+  std::set<std::string> sentences CACHALOT_GUARDED_BY(mutex);
+};
+
+}  // namespace
+
+void warn_of_options_without_effect(const Options& options, const Options& before) {
+  static auto& printed = *new Printed;
+  const std::vector<std::string> known = options_without_effect(before);
+  for (const std::string& sentence : options_without_effect(options)) {
+    if (std::ranges::find(known, sentence) != known.end()) continue;
+    const Lock lock(printed.mutex);
+    if (printed.sentences.insert(sentence).second) print_error("cachalot: {}\n", sentence);
+  }
 }
 
 CACHALOT_END

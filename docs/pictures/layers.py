@@ -27,7 +27,6 @@ PARTS = {
     "allocator/inspection/": ("inspection", "statistics, snapshots, validation", "tint-blue"),
     "allocator/growth/": ("growth", "segments, pages, recovery, sleep, sharing", "tint-blue"),
     "allocator/heap/": ("heap", "state, ledger, private pools, pending frees, streams", "tint-blue"),
-    "allocator/streams/": ("streams", "frees that wait", "tint-blue"),
     "allocator/caches/": ("caches", "thread caches", "tint-blue"),
     "allocator/pages/": ("pages", "page heap, placement", "tint-blue"),
     "allocator/observe/": ("observe", "counters, history", "tint-blue"),

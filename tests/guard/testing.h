@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "cachalot/guard.h"
-#include "guard/guarded_block.h"
+#include "guard/guard_books.h"
 #include "guard/quarantine.h"
 #include "tests/allocator/testing.h"
 

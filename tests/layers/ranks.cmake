@@ -23,7 +23,7 @@ set(layers
   "5                              allocator/include/cachalot/snapshot.h allocator/include/cachalot/watcher.h"
   "5                              allocator/include/cachalot/slow_work.h"
   "5 allocator/include/cachalot/device_usage.h"
-  "6 allocator/streams/           allocator/caches/"
+  "6 allocator/caches/"
   "7 allocator/heap/              allocator/include/cachalot/out_of_memory.h"
   "7                              allocator/include/cachalot/private_pool.h"
   "8 allocator/growth/"

@@ -100,7 +100,7 @@ BUGS = [
     Bug("a stream ends without its last event", "allocator/heap/pending_frees.cpp",
         "    use.has_ended = true;\n", "",
         ("pages *StreamLifetimes*", "allocator")),
-    Bug("a wait for an event to come", "allocator/streams/stream_order.cpp",
+    Bug("a wait for an event to come", "allocator/device/known_stream.cpp",
         "    record_or_wait(*device_, event, before);\n    device_->stream_wait(after, event);",
         "    device_->stream_wait(after, event);\n    record_or_wait(*device_, event, before);",
         ("pool PoolStreams*", "guard GuardedStreams*")),
