@@ -1,4 +1,5 @@
-// What cachalot.memory_report asks of the process's allocator, by ctypes. What codes and texts mean: hooks.h.
+// What is told of the process's allocator: what cachalot.memory_report asks, and the publishing of statistics (statistics_publisher.h);
+// by ctypes. What codes and texts mean: hooks.h. Thread-safe. Publishing is to be called without Python's lock (GIL).
 #include <algorithm>
 #include <cstddef>
 #include <map>
@@ -7,6 +8,7 @@
 #include <vector>
 
 #include "base/json_writer.h"
+#include "live/process_publisher.h"
 #include "pytorch/export.h"
 #include "pytorch/guarded.h"
 #include "pytorch/process.h"
@@ -67,8 +69,16 @@ std::string pool_memory_json() {
   return json.take();
 }
 
+std::string published_json() {
+  JsonWriter json;
+  json.begin_object().member("path", published_page()).end_object();
+  return json.take();
+}
+
 }  // namespace
 }  // namespace cachalot
+
+using namespace cachalot;  // NOLINT(google-*): what follows are functions of C
 
 extern "C" {
 
@@ -77,6 +87,21 @@ extern "C" {
 // "asleep", which it does not hold until restore_physical. An empty list if no memory was used: the allocator is then not made,
 // and the device not touched. Returns as cachalot_plug_json. Thread-safe.
 CACHALOT_EXPORT long cachalot_plug_pool_memory(char* text, long capacity) {
-  return cachalot::guarded_text(text, capacity, [] { return cachalot::pool_memory_json(); });
+  return guarded_text(text, capacity, pool_memory_json);
+}
+
+// `directory` is the folder of the page, or null for the usual one.
+CACHALOT_EXPORT int cachalot_plug_publish(const char* directory, char* error, std::size_t capacity) {
+  return guarded(error, capacity,
+                 [&] { return publish_process(process_allocator(), directory == nullptr ? "" : directory), 0; });
+}
+
+CACHALOT_EXPORT int cachalot_plug_stop_publishing(char* error, std::size_t capacity) {
+  return guarded(error, capacity, [] { return stop_publishing_process(), 0; });
+}
+
+// {"path": of the page, or "" if nothing is published}, as by cachalot_plug_json.
+CACHALOT_EXPORT long cachalot_plug_published_json(char* text, long capacity) {
+  return guarded_text(text, capacity, published_json);
 }
 }

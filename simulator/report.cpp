@@ -10,7 +10,7 @@
 #include "base/locks.h"
 #include "cachalot/errors.h"
 #include "simulator/libraries/cudnn_planner.h"
-#include "simulator/libraries/unknown_workspaces.h"
+#include "simulator/libraries/functions.h"
 #include "simulator/nccl/memory_model.h"
 #include "simulator/watch.h"
 

@@ -1,15 +1,19 @@
-// cachalot's plain values as torch's.
+// cachalot's plain values and errors as torch's, and torch's options as cachalot's.
 #pragma once
 
+#include <c10/core/Allocator.h>
 #include <c10/core/AllocatorConfig.h>
 #include <c10/core/CachingDeviceAllocator.h>
 #include <c10/cuda/CUDAAllocatorConfig.h>
 #include <c10/cuda/CUDACachingAllocator.h>
+#include <c10/util/Exception.h>
 
+#include <algorithm>
 #include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "adapter/annotations.h"
@@ -21,6 +25,21 @@
 #include "cachalot/stats.h"
 
 namespace cachalot::torch_adapter {
+
+// Runs `action` and returns what it returns. OutOfMemory becomes c10::OutOfMemoryError (torch.OutOfMemoryError), CudaError
+// c10::AcceleratorError (torch.AcceleratorError), InvalidArgument c10::Error (RuntimeError).
+template <typename Action>
+auto as_torch(Action action) -> decltype(action()) {
+  try {
+    return action();
+  } catch (const OutOfMemory& error) {
+    TORCH_CHECK_WITH(OutOfMemoryError, false, error.what());
+  } catch (const CudaError& error) {
+    throw c10::AcceleratorError({__func__, __FILE__, __LINE__}, error.code(), error.what());
+  } catch (const InvalidArgument& error) {
+    TORCH_CHECK(false, error.what());
+  }
+}
 
 namespace cuda_caching = c10::cuda::CUDACachingAllocator;
 using cuda_caching::TraceEntry;
@@ -222,6 +241,33 @@ inline cuda_caching::AllocatorConfigInfo to_torch(const Options& options) {
   add_settings_of_torch(info);
   add_pinned_limits<c10::CachingAllocator::AcceleratorAllocatorConfig>(info);
   return info;
+}
+
+// torch's own reading of PYTORCH_CUDA_ALLOC_CONF as cachalot's options, so that what torch tolerates is tolerated.
+//
+// Settings that came after torch 2.10 keep their defaults where torch does not have them.
+template <typename Common, typename Cuda>
+void read_newer_settings(Options& options) {
+  if constexpr (requires { Common::large_segment_size(); }) options.large_segment_size = Common::large_segment_size();
+  if constexpr (requires { Cuda::throw_on_cudamalloc_oom(); })
+    options.throw_on_cudamalloc_oom = Cuda::throw_on_cudamalloc_oom();
+}
+
+inline Options options_of_torch() {
+  using Common = c10::CachingAllocator::AcceleratorAllocatorConfig;
+  using Cuda = c10::cuda::CUDACachingAllocator::CUDAAllocatorConfig;
+  Options options;
+  read_newer_settings<Common, Cuda>(options);
+  options.max_split_size = Common::max_split_size();
+  options.max_non_split_rounding = Common::max_non_split_rounding_size();
+  options.garbage_collection_threshold = Common::garbage_collection_threshold();
+  const std::vector<std::size_t>& divisions = Common::roundup_power2_divisions();
+  std::copy_n(divisions.begin(), std::min(divisions.size(), options.roundup_power2_divisions.size()),
+              options.roundup_power2_divisions.begin());
+  options.expandable_segments = Common::use_expandable_segments();
+  options.per_process_memory_fraction = Cuda::per_process_memory_fraction();
+  options.text = c10::CachingAllocator::getAllocatorSettings();
+  return options;
 }
 
 }  // namespace cachalot::torch_adapter

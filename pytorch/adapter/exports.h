@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "adapter/install.h"
+#include "adapter/pinned.h"
 #include "plug.h"
 
 namespace cachalot::torch_adapter {
@@ -51,4 +52,12 @@ int do_or_tell(char* error, std::size_t capacity, Action action) {
   extern "C" [[gnu::visibility("default")]] int cachalot_adapter_set_out_of_memory(char* error,                      \
                                                                                    std::size_t capacity) {           \
     return cachalot::torch_adapter::do_or_tell(error, capacity, cachalot::torch_adapter::set_out_of_memory_thrower); \
+  }
+
+// cachalot_adapter_install_pinned: makes cachalot torch's host allocator. Returns 0, or an error that is told in `error`.
+#define CACHALOT_PINNED_ADAPTER(Allocator)                                                                           \
+  extern "C" [[gnu::visibility("default")]] int cachalot_adapter_install_pinned(char* error, std::size_t capacity) { \
+    return cachalot::torch_adapter::do_or_tell(error, capacity, [](cachalot::Plug&) {                                \
+      cachalot::torch_adapter::install_pinned<cachalot::torch_adapter::Allocator>();                                 \
+    });                                                                                                              \
   }

@@ -16,7 +16,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "adapter/errors.h"
+#include "adapter/conversions.h"
 #include "adapter/ipc_bytes.h"
 #include "cachalot/shared_memory.h"
 #include "plug.h"

@@ -21,7 +21,6 @@
 #include <vector>
 
 #include "adapter/conversions.h"
-#include "adapter/errors.h"
 #include "host_plug.h"
 
 namespace cachalot::torch_adapter {

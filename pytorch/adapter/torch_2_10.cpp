@@ -1,6 +1,5 @@
 // The adapter for torch 2.10, with the functions of CUDAAllocator whose form is that of 2.10.
 #include "adapter/exports.h"
-#include "adapter/pinned_exports.h"
 #include "adapter/torch_allocator.h"
 
 namespace cachalot::torch_adapter {

@@ -1,6 +1,5 @@
 // The adapter for torch 2.11.
 #include "adapter/exports.h"
-#include "adapter/pinned_exports.h"
 #include "adapter/since_2_11.h"
 
 CACHALOT_ADAPTER(cachalot::torch_adapter::AllocatorSince2_11, 11)

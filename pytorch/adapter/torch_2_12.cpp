@@ -1,6 +1,5 @@
 // The adapter for torch 2.12.
 #include "adapter/exports.h"
-#include "adapter/pinned_exports.h"
 #include "adapter/since_2_12.h"
 
 CACHALOT_ADAPTER(cachalot::torch_adapter::AllocatorSince2_12, 12)

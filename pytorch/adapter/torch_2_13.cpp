@@ -1,6 +1,5 @@
 // The adapter for torch 2.13.
 #include "adapter/exports.h"
-#include "adapter/pinned_exports.h"
 #include "adapter/since_2_13.h"
 
 CACHALOT_ADAPTER(cachalot::torch_adapter::AllocatorSince2_13, 13)

@@ -1,6 +1,5 @@
 // The adapter for torch 2.15.
 #include "adapter/exports.h"
-#include "adapter/pinned_exports.h"
 #include "adapter/pinned_since_2_14.h"
 #include "adapter/since_2_14.h"
 

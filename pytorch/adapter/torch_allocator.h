@@ -33,9 +33,7 @@
 
 #include "adapter/annotations.h"
 #include "adapter/conversions.h"
-#include "adapter/errors.h"
 #include "adapter/ipc.h"
-#include "adapter/torch_options.h"
 #include "plug.h"
 
 namespace cachalot::torch_adapter {

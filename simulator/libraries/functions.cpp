@@ -6,19 +6,62 @@
 // counted by themselves, whatever floating-point numbers stand between them: first in registers (6 and 8), then in places of 8
 // bytes on the stack. So a position is the same on both; that would not hold of a struct of more than 16 bytes given by value,
 // of which Arm counts the address, and no function that has outputs takes one.
+#include <array>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <string_view>
+#include <vector>
 
+#include "base/json_writer.h"
 #include "simulator/calls.h"
 #include "simulator/libraries/cudnn_planner.h"
-#include "simulator/libraries/unknown_workspaces.h"
+#include "simulator/libraries/functions.h"
 #include "simulator/registry.h"
 #include "simulator/report.h"
 
 namespace cachalot::simulator {
 namespace {
+
+// Workspaces that nobody knows: a program asks cuSOLVER, cuSPARSE or cuFFT how much it must allocate, and is told 0.
+
+// The libraries, by how the names of their functions begin; cuDNN is not among them, since it plans by itself.
+struct AskedLibrary {
+  std::string_view prefix;
+  std::string_view name;
+};
+constexpr std::array kAskedLibraries{AskedLibrary{"cusolver", "cuSOLVER"}, AskedLibrary{"cusparseLt", "cuSPARSELt"},
+                                     AskedLibrary{"cusparse", "cuSPARSE"}, AskedLibrary{"cufft", "cuFFT"}};
+
+// Returns the place among kAskedLibraries of a function's library; their number if it is another one.
+constexpr std::size_t library_of(std::string_view function) {
+  std::size_t place = 0;
+  while (place < kAskedLibraries.size() && !function.starts_with(kAskedLibraries[place].prefix)) ++place;
+  return place;
+}
+
+// Returns whether the function tells how large a workspace on the device must be, or makes a plan that has one.
+constexpr bool asks_for_workspace(std::string_view function) {
+  constexpr std::string_view kParts[] = {"_bufferSize", "GetWorkspace", "workEstimation", "SpGEMM_compute"};
+  constexpr std::string_view kPartsOfFft[] = {"cufftMakePlan", "cufftXtMakePlan", "cufftPlan", "GetSize", "Estimate"};
+  if (library_of(function) == kAskedLibraries.size() || function.ends_with("Host")) return false;
+  for (const std::string_view part : kParts) {
+    if (function.find(part) != std::string_view::npos) return true;
+  }
+  for (const std::string_view part : kPartsOfFft) {
+    if (function.starts_with("cufft") && function.find(part) != std::string_view::npos) return true;
+  }
+  return false;
+}
+
+// For each library, whether it was asked. Needs no destructor, as the report is written late.
+std::array<std::atomic<bool>, kAskedLibraries.size()> asked{};
+
+// The program has called such a function. Thread-safe.
+void note_unknown_workspace(std::string_view function) {
+  asked[library_of(function)].store(true, std::memory_order_relaxed);
+}
 
 constexpr std::size_t kArguments = 32;  // more than any function has
 
@@ -103,6 +146,15 @@ int create(ContextLibrary library, const Failures& failures, std::uintptr_t* han
 }
 
 }  // namespace
+
+void write_unknown_workspaces(JsonWriter& json) {
+  std::vector<std::string_view> names;
+  for (std::size_t place = 0; place < kAskedLibraries.size(); ++place) {
+    if (asked[place].load(std::memory_order_relaxed)) names.push_back(kAskedLibraries[place].name);
+  }
+  json.list(names);
+}
+
 }  // namespace cachalot::simulator
 
 using namespace cachalot::simulator;

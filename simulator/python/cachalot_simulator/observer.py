@@ -14,13 +14,12 @@ from typing import Any
 from cachalot_simulator.attribution import Attribution, by_kind, by_module
 from cachalot_simulator.compute import start_computing
 from cachalot_simulator.ending import Ending
-from cachalot_simulator.history import MAX_ENTRIES, TRACES_ONLY, History
+from cachalot_simulator.history import MAX_ENTRIES, TRACES_ONLY, History, path_for, write_trace
 from cachalot_simulator.owners import Owners
 from cachalot_simulator.peaks import peak_of, sites_of, stacks_of
 from cachalot_simulator.places import place_of
 from cachalot_simulator.process_end import ProcessEnd
 from cachalot_simulator.settings import setting
-from cachalot_simulator.trace_file import path_for, write_trace
 
 FOLDER = setting("observe") or "."
 TRACE = setting("trace")

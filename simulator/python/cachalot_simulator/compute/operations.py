@@ -16,15 +16,14 @@ from cachalot_simulator.compute.device_memory import make_one_unknown, make_unkn
 from cachalot_simulator.compute.exports import see_exports
 from cachalot_simulator.compute.host import Reader, Sampler, are_known, have_content, read, write
 from cachalot_simulator.compute.operators import (DECOMPOSED, UNINITIALIZED, Signature, function_of, gives_no_tensor, has_wrappers,
-                                                  is_on_device, is_view, room_left, tensors_in, wrapped_in)
+                                                  is_little_work, is_on_device, is_view, room_left, tensors_in,
+                                                  wrapped_in)
 from cachalot_simulator.compute.parts import is_whole, parts_of
 from cachalot_simulator.compute.randomness import generator_for, random_state
 from cachalot_simulator.compute.reads import UnknownReads
 from cachalot_simulator.compute.replacements import REPLACEMENTS
 from cachalot_simulator.compute.spread import Spread
 from cachalot_simulator.compute.triton_kernels import see_triton_kernels
-from cachalot_simulator.compute.work import is_little_work
-from cachalot_simulator.threads import prepare_threads
 
 # PyTorch reserves this key, between autograd and the devices, for libraries outside of it, and registers nothing there. A
 # dispatch mode sees the same operations, but where there is one PyTorch adds up gradients in new memory.
@@ -39,6 +38,17 @@ _is_capturing = torch._C._cuda_isCurrentStreamCapturing
 
 def see_this_thread() -> None:
     torch._C._dispatch_tls_set_dispatch_key_included(KEY, True)
+
+
+def prepare_threads(prepare: Callable[[], None]) -> None:
+    """Calls a function at the beginning of each thread that is started from now on."""
+    begin = threading.Thread._bootstrap_inner
+
+    def begin_prepared(thread: threading.Thread) -> None:
+        prepare()
+        begin(thread)
+
+    threading.Thread._bootstrap_inner = begin_prepared
 
 
 @dataclass

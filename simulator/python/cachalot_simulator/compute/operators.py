@@ -1,7 +1,8 @@
-"""What each operation of PyTorch reads and writes, from its schema."""
+"""What each operation of PyTorch reads and writes, from its schema, and how much work it is."""
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -29,6 +30,7 @@ UNINITIALIZED = {"aten::empty", "aten::empty_like", "aten::empty_strided", "aten
 # They update running statistics in place where they train, which their schemas do not say.
 UPDATING = {"aten::native_batch_norm", "aten::cudnn_batch_norm", "aten::batch_norm", "aten::instance_norm"}
 STATISTICS, TRAINS = [3, 4], 5  # the positions of their arguments
+MULTIPLIES = {"aten::mm": 0, "aten::bmm": 0, "aten::addmm": 1, "aten::baddbmm": 1, "aten::_scaled_mm": 0}
 
 
 def function_of(name: str) -> Any:
@@ -162,3 +164,15 @@ def room_left(value: Any, room: int) -> int:
             if room < 0:
                 break
     return room
+
+
+def is_little_work(name: str, args: tuple, written: list[Tensor], most: float) -> bool:
+    """Whether an operation takes at most so many multiplications: of a matrix product or a convolution."""
+    first = MULTIPLIES.get(name)
+    if first is not None:
+        return written[0].numel() * args[first].size(-1) <= most
+    if name in ("aten::convolution", "aten::convolution_backward"):
+        weight: Any = args[1] if name == "aten::convolution" else args[2]
+        positions = written[0].numel() if name == "aten::convolution" else args[0].numel()
+        return positions * math.prod(weight.size()[1:]) <= most
+    return True
