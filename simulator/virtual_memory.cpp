@@ -15,7 +15,6 @@
 #include "device/address_space.h"
 #include "device/cuda_codes.h"
 #include "simulator/calls.h"
-#include "simulator/report.h"
 #include "simulator/thread_state.h"
 
 namespace cachalot::simulator {

@@ -5,7 +5,6 @@
 #include <vector>
 
 #include "base/format.h"
-#include "simulator/nccl/nccl_calls.h"
 
 namespace cachalot::simulator::nccl {
 namespace {

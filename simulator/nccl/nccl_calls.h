@@ -1,4 +1,4 @@
-// What goes wrong in a call of NCCL, and the edge of every such function, where exceptions become results.
+// Calls of NCCL: what goes wrong in them, the edge of every such function, where exceptions become results, and groups of them.
 #pragma once
 
 #include <functional>

@@ -30,6 +30,7 @@ UNINITIALIZED = {"aten::empty", "aten::empty_like", "aten::empty_strided", "aten
 # They update running statistics in place where they train, which their schemas do not say.
 UPDATING = {"aten::native_batch_norm", "aten::cudnn_batch_norm", "aten::batch_norm", "aten::instance_norm"}
 STATISTICS, TRAINS = [3, 4], 5  # the positions of their arguments
+# Matrix products: the position of the argument whose last size is how many products each element sums.
 MULTIPLIES = {"aten::mm": 0, "aten::bmm": 0, "aten::addmm": 1, "aten::baddbmm": 1, "aten::_scaled_mm": 0}
 
 
