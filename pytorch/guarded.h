@@ -41,4 +41,8 @@ long guarded_text(char* text, long capacity, Action action) noexcept {
   });
 }
 
+// Keeps code and message of a failed call for cachalot_library_last_error, in the calling thread: for C callbacks, which
+// have no other way to tell.
+void keep_library_error(int code, const char* message) noexcept;
+
 }  // namespace cachalot

@@ -11,7 +11,9 @@
 #include <utility>
 
 #include "cachalot/device.h"
-#include "pytorch/export.h"
+
+// What libcachalot_torch.so shows to others; everything else in it is hidden.
+#define CACHALOT_EXPORT [[gnu::visibility("default")]]
 
 extern "C" {
 

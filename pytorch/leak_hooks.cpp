@@ -13,8 +13,8 @@
 #include "base/process.h"
 #include "cachalot/allocation_track.h"
 #include "cachalot/leak_detector.h"
-#include "pytorch/export.h"
 #include "pytorch/guarded.h"
+#include "pytorch/hooks.h"
 #include "pytorch/process.h"
 
 namespace cachalot {

@@ -1,24 +1,218 @@
-#include "pytorch/library_hooks.h"
-
+// The heap of the process for libraries other than torch (CuPy, Numba, …): for their C callbacks, and for Python by ctypes. Memory
+// comes from the allocator that serves torch, if that is enabled, and is counted by library and device.
+//
+// Nothing that is exported here throws, and nothing needs torch or Python. After a failure, the calling thread asks
+// cachalot_library_last_error what happened. Thread-safe.
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
+#include <memory>
 #include <string>
+#include <string_view>
 #include <utility>
+#include <vector>
 
 #include "base/check.h"
 #include "base/format.h"
 #include "base/json_writer.h"
-#include "pytorch/export.h"
+#include "cachalot/device.h"
 #include "pytorch/guarded.h"
-#include "pytorch/library_memory.h"
+#include "pytorch/hooks.h"
 #include "pytorch/process.h"
 #include "pytorch/python_api.h"
 
 namespace cachalot {
+
+// A LibraryUsage is what one library has of one device's memory.
+struct LibraryUsage {
+  std::string library;
+  int device = 0;
+  std::int64_t live_bytes = 0;   // of the blocks of its live allocations: PyTorch's allocated_bytes
+  std::int64_t peak_bytes = 0;   // the largest live_bytes
+  std::int64_t allocations = 0;  // made since the process began
+  std::int64_t frees = 0;        // of these
+};
+
+namespace {
+
+constexpr const char* kRemainder = "torch";
+
+// Of the block, as statistics count it; 0 for memory that they do not count: with caching off.
+std::int64_t block_bytes(CachingAllocator& allocator, void* ptr) {
+  try {
+    return static_cast<std::int64_t>(allocator.allocated_size(ptr));
+  } catch (const InvalidArgument&) {
+    if (allocator.device_of(ptr) < 0) throw;
+    return 0;
+  }
+}
+
+void raise_to(std::atomic<std::int64_t>& peak, std::int64_t value) {
+  std::int64_t before = peak.load(std::memory_order_relaxed);
+  while (before < value && !peak.compare_exchange_weak(before, value, std::memory_order_relaxed)) {
+  }
+}
+
+// What others than the libraries have. Counts of both are read while other threads work: a difference is never below 0.
+LibraryUsage remainder(const CachingAllocator& allocator, int device, const std::vector<LibraryUsage>& libraries) {
+  const DeviceStats stats = allocator.memory_stats(device);
+  LibraryUsage rest{kRemainder,
+                    device,
+                    stats.allocated_bytes.all.current,
+                    stats.allocated_bytes.all.peak,
+                    stats.allocation.all.allocated,
+                    stats.allocation.all.freed};
+  for (const LibraryUsage& usage : libraries) {
+    if (usage.device != device) continue;
+    rest.live_bytes -= usage.live_bytes;
+    rest.allocations -= usage.allocations;
+    rest.frees -= usage.frees;
+  }
+  for (std::int64_t* figure : {&rest.live_bytes, &rest.allocations, &rest.frees}) *figure = std::max(*figure, {});
+  return rest;
+}
+
+}  // namespace
+
+// A LibraryMemory is one library's account of the process's allocator. Invariants: (1) allocations - frees is the number of
+// live allocations; (2) live_bytes is the sum of their blocks; (3) it is counted after an allocation and before a free, so
+// that memory is never counted twice.
+//
+// Counted with atomics, under no lock. Never destroyed: memory is freed at the very end of the process.
+// In a forked child of the process that made the allocator, frees do nothing and are not counted.
+// Thread-safe.
+class LibraryMemory {
+ public:
+  // Returns the account of the library, which is made at the first call with its name. Lives as long as the process.
+  // Throws InvalidArgument for an empty name, and for "torch": the name of what no account has.
+  static LibraryMemory& of(std::string_view library) {
+    CACHALOT_REQUIRE(
+        !library.empty() && library != kRemainder,
+        "library is '{}': it must be the name of a library other than torch, whose tensors need no account", library);
+    LibraryMemory* first = newest_.load(std::memory_order_acquire);
+    if (LibraryMemory* const known = find(library, first)) return *known;
+    std::unique_ptr<LibraryMemory> made(new LibraryMemory(library));
+    do {
+      if (LibraryMemory* const known = find(library, first)) return *known;
+      made->before_ = first;
+    } while (!newest_.compare_exchange_weak(first, made.get(), std::memory_order_acq_rel));
+    return *made.release();
+  }
+  // Returns the usage of each library and device that ever had memory, the libraries by name, then "torch": what remains of
+  // the allocator's memory. Its peak is that of all memory together, and torch's reset_peak_memory_stats and
+  // reset_accumulated_memory_stats apply to it. Empty while the process has no allocator, and in a forked child of the
+  // process that made it.
+  static std::vector<LibraryUsage> usage() {
+    const CachingAllocator* const allocator = Process::instance().made();
+    std::vector<LibraryUsage> usage;
+    if (allocator == nullptr) return usage;
+    const LibraryMemory* const first = newest_.load(std::memory_order_acquire);
+    for (const LibraryMemory* one = first; one != nullptr; one = one->before_) one->add_usage(usage);
+    std::sort(usage.begin(), usage.end(), [](const LibraryUsage& a, const LibraryUsage& b) {
+      return a.library != b.library ? a.library < b.library : a.device < b.device;
+    });
+    std::vector<LibraryUsage> rest;
+    for (int device = 0; device < allocator->device_count(); ++device) {
+      const LibraryUsage of_device = remainder(*allocator, device, usage);
+      if (of_device.allocations > 0 || of_device.live_bytes > 0) rest.push_back(of_device);
+    }
+    usage.insert(usage.end(), rest.begin(), rest.end());
+    return usage;
+  }
+
+  // Returns memory for work on `stream`; null for 0 bytes. As CachingAllocator::allocate.
+  void* allocate(std::size_t bytes, int device, Stream stream) {
+    void* const ptr = Process::instance().allocate(bytes, device, stream);
+    if (ptr == nullptr) return nullptr;
+    try {
+      count_allocation(ptr, device);
+    } catch (...) {
+      process_allocator().deallocate_when_possible(ptr);
+      throw;
+    }
+    return ptr;
+  }
+  // Frees what allocate returned; null is ignored. As CachingAllocator::deallocate.
+  void deallocate(void* ptr) {
+    counted_free(ptr, [ptr](CachingAllocator& allocator) { allocator.deallocate(ptr); });
+  }
+  // The same after work on `stream`, which may be another than the allocation's.
+  void deallocate(void* ptr, Stream stream) {
+    counted_free(ptr, [ptr, stream](CachingAllocator& allocator) {
+      allocator.record_stream(ptr, stream);
+      allocator.deallocate(ptr);
+    });
+  }
+
+ private:
+  struct Counters {
+    std::atomic<std::int64_t> live_bytes{0};
+    std::atomic<std::int64_t> peak_bytes{0};
+    std::atomic<std::int64_t> allocations{0};
+    std::atomic<std::int64_t> frees{0};
+  };
+
+  explicit LibraryMemory(std::string_view name) : name_(name) {}
+  static LibraryMemory* find(std::string_view name, LibraryMemory* first) {
+    while (first != nullptr && first->name_ != name) first = first->before_;
+    return first;
+  }
+  Counters& counters(int device) {
+    Counters* all = counters_.load(std::memory_order_acquire);
+    if (all == nullptr) {
+      auto made = std::make_unique<Counters[]>(static_cast<std::size_t>(process_allocator().device_count()));
+      if (counters_.compare_exchange_strong(all, made.get(), std::memory_order_acq_rel)) all = made.release();
+    }
+    return all[device];
+  }
+  void count_allocation(void* ptr, int device) {
+    const std::int64_t bytes = block_bytes(process_allocator(), ptr);
+    Counters& mine = counters(device);
+    mine.allocations.fetch_add(1, std::memory_order_relaxed);
+    raise_to(mine.peak_bytes, mine.live_bytes.fetch_add(bytes, std::memory_order_relaxed) + bytes);
+  }
+  template <typename Free>
+  void counted_free(void* ptr, Free free) {
+    CachingAllocator& allocator = process_allocator();
+    if (ptr == nullptr || allocator.is_inherited()) return;
+    const std::int64_t bytes = block_bytes(allocator, ptr);
+    Counters& mine = counters(allocator.device_of(ptr));
+    mine.live_bytes.fetch_sub(bytes, std::memory_order_relaxed);
+    mine.frees.fetch_add(1, std::memory_order_relaxed);
+    try {
+      free(allocator);
+    } catch (...) {
+      mine.live_bytes.fetch_add(bytes, std::memory_order_relaxed);
+      mine.frees.fetch_sub(1, std::memory_order_relaxed);
+      throw;
+    }
+  }
+  void add_usage(std::vector<LibraryUsage>& usage) const {
+    const Counters* const all = counters_.load(std::memory_order_acquire);
+    if (all == nullptr) return;
+    for (int device = 0; device < process_allocator().device_count(); ++device) {
+      const Counters& of_device = all[device];
+      const LibraryUsage found{name_,
+                               device,
+                               of_device.live_bytes.load(std::memory_order_relaxed),
+                               of_device.peak_bytes.load(std::memory_order_relaxed),
+                               of_device.allocations.load(std::memory_order_relaxed),
+                               of_device.frees.load(std::memory_order_relaxed)};
+      if (found.allocations > 0) usage.push_back(found);
+    }
+  }
+
+  static inline std::atomic<LibraryMemory*> newest_{nullptr};
+
+  const std::string name_;
+  LibraryMemory* before_ = nullptr;           // made earlier
+  std::atomic<Counters*> counters_{nullptr};  // one for each device; made by the first allocation
+};
+
 namespace {
 
 constexpr std::size_t kMessageBytes = 4096;
@@ -28,10 +222,14 @@ constexpr std::size_t kMessageBytes = 4096;
 thread_local int last_code = 0;
 thread_local char* last_message = nullptr;  // malloc's; null also where that had no memory
 
-void keep(int code, const char* message) noexcept {
+}  // namespace
+
+void keep_library_error(int code, const char* message) noexcept {
   std::free(std::exchange(last_message, strdup(message)));
   last_code = code;
 }
+
+namespace {
 
 // What `action` returns; `failed` after an error, which is kept.
 template <typename Result, typename Action>
@@ -39,7 +237,7 @@ Result kept_errors(Result failed, Action action) noexcept {
   Result result = failed;
   char message[kMessageBytes];
   const int code = guarded(message, kMessageBytes, [&] { return result = action(), 0; });
-  if (code != 0) keep(code, message);
+  if (code != 0) keep_library_error(code, message);
   return result;
 }
 
@@ -65,14 +263,15 @@ std::string usage_json() {
 }
 
 }  // namespace
-
-void keep_library_error(int code, const char* message) noexcept { keep(code, message); }
-
 }  // namespace cachalot
 
 using namespace cachalot;  // NOLINT(google-*): what follows are functions of C
 
-int cachalot_plug_library(const char* name, LibraryMemory** library, char* error, std::size_t capacity) {
+extern "C" {
+
+// Sets `library` to the account of the library with this name, which lives as long as the process. Codes and `error`: hooks.h.
+CACHALOT_EXPORT int cachalot_plug_library(const char* name, LibraryMemory** library, char* error,
+                                          std::size_t capacity) {
   return guarded(error, capacity, [&] {
     CACHALOT_REQUIRE(name != nullptr && library != nullptr, "name or library is NULL; each must point to something");
     *library = &LibraryMemory::of(name);
@@ -81,30 +280,41 @@ int cachalot_plug_library(const char* name, LibraryMemory** library, char* error
   });
 }
 
-void* cachalot_library_malloc(LibraryMemory* library, std::size_t bytes, int device, Stream stream) {
+// Returns `bytes` bytes on `device` for work on `stream`; null for 0 bytes, which is no failure, and on failure.
+CACHALOT_EXPORT void* cachalot_library_malloc(LibraryMemory* library, std::size_t bytes, int device, Stream stream) {
   return kept_errors<void*>(nullptr, [&] { return required(library).allocate(bytes, device, stream); });
 }
 
-int cachalot_library_free(LibraryMemory* library, void* ptr) {
+// Frees what cachalot_library_malloc returned to this library; null is ignored. The next user on the allocation's stream comes
+// after all work that is queued there. Returns 0, or a code below 0. In a forked child it does nothing.
+CACHALOT_EXPORT int cachalot_library_free(LibraryMemory* library, void* ptr) {
   return kept_errors(-1, [&] { return required(library).deallocate(ptr), 0; });
 }
 
-int cachalot_library_free_after(LibraryMemory* library, void* ptr, Stream stream) {
+// The same for memory that work on `stream`, too, may use: the next user comes after that.
+CACHALOT_EXPORT int cachalot_library_free_after(LibraryMemory* library, void* ptr, Stream stream) {
   return kept_errors(-1, [&] { return required(library).deallocate(ptr, stream), 0; });
 }
 
-int cachalot_library_last_error(char* text, std::size_t capacity) {
+// Writes the message of the calling thread's last failure in this file, cut to `capacity` bytes, the closing zero included.
+// Returns its code: -2 memory ran out, -3 a mistake of the caller's, -1 any other error, 0 there was none. The failure is
+// then forgotten.
+CACHALOT_EXPORT int cachalot_library_last_error(char* text, std::size_t capacity) {
   char* const message = std::exchange(last_message, nullptr);
   copy_text(message == nullptr ? "" : message, text, capacity);
   std::free(message);
   return std::exchange(last_code, 0);
 }
 
-long cachalot_plug_library_usage(char* text, long capacity) { return guarded_text(text, capacity, usage_json); }
+// JSON of LibraryMemory::usage, a list of objects with LibraryUsage's fields. Returns as cachalot_plug_json.
+CACHALOT_EXPORT long cachalot_plug_library_usage(char* text, long capacity) {
+  return guarded_text(text, capacity, usage_json);
+}
+}
 
 // ---- CuPy -----------------------------------------------------------------------------------------------------------
 
-// The C functions that cupy.cuda.CFunctionAllocator calls, over library_hooks.h. CuPy passes no stream: they ask CuPy for its
+// The C functions that cupy.cuda.CFunctionAllocator calls, over those above. CuPy passes no stream: they ask CuPy for its
 // current one.
 
 namespace cachalot {
@@ -140,7 +350,7 @@ CACHALOT_EXPORT void cachalot_cupy_free(LibraryMemory* library, void* ptr, int) 
 
 // ---- Python without ctypes ------------------------------------------------------------------------------------------
 
-// The functions of library_hooks.h as Python calls them without ctypes, which costs more than they do.
+// The functions above as Python calls them without ctypes, which costs more than they do.
 
 // As Python's PyMethodDef.
 struct CachalotMethod {
@@ -230,7 +440,7 @@ CACHALOT_EXPORT CachalotMethod* cachalot_library_methods() {
 
 // ---- ONNX Runtime ---------------------------------------------------------------------------------------------------
 
-// The functions that ONNX Runtime's CUDA execution provider takes as options, over library_hooks.h. They do not have a device,
+// The functions that ONNX Runtime's CUDA execution provider takes as options, over LibraryMemory. They do not have a device,
 // so each device has three of its own. With such functions the provider works on CUDA's default stream, and refuses any other
 // (onnxruntime/core/providers/cuda/cuda_execution_provider.cc).
 

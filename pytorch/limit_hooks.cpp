@@ -9,8 +9,8 @@
 #include "base/bytes.h"
 #include "base/check.h"
 #include "base/json_writer.h"
-#include "pytorch/export.h"
 #include "pytorch/guarded.h"
+#include "pytorch/hooks.h"
 #include "pytorch/process.h"
 #include "pytorch/python_api.h"
 

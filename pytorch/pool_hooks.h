@@ -11,7 +11,7 @@
 
 #include "cachalot/device.h"
 #include "cachalot/pool_set.h"
-#include "pytorch/export.h"
+#include "pytorch/hooks.h"
 #include "pytorch/lent_tensors.h"
 
 extern "C" {

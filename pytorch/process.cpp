@@ -12,7 +12,6 @@
 #include "cachalot/kernels.h"
 #include "live/process_publisher.h"
 #include "policy/options_without_effect.h"
-#include "pytorch/oom_hooks.h"
 #include "pytorch/python_api.h"
 
 namespace cachalot {

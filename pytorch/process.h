@@ -84,6 +84,9 @@ class Process final : public ForkAware {
   static inline thread_local bool contiguous_here_ = false;
 };
 
+// Lets the function of cachalot_plug_on_out_of_memory, whichever is set by then (oom_hooks.cpp), know of the allocator's failures.
+void tell_of_out_of_memory(CachingAllocator& allocator);
+
 inline CachingAllocator& process_allocator() { return Process::instance().allocator(); }
 
 }  // namespace cachalot

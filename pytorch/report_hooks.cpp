@@ -9,8 +9,8 @@
 
 #include "base/json_writer.h"
 #include "live/process_publisher.h"
-#include "pytorch/export.h"
 #include "pytorch/guarded.h"
+#include "pytorch/hooks.h"
 #include "pytorch/process.h"
 
 namespace cachalot {

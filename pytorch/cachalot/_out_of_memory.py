@@ -111,7 +111,7 @@ class OutOfMemoryReport:
 
 
 class _Failure(ctypes.Structure):
-    """CachalotOutOfMemory of oom_hooks.h."""
+    """CachalotOutOfMemory of oom_hooks.cpp."""
 
     _fields_ = [
         ("device", ctypes.c_int),
