@@ -1,7 +1,7 @@
 // An allocator for torch that does nothing: every allocation is the same address. What a call of it costs is torch's share
 // of the cost of every other allocator.
 #include "adapter/install.h"
-#include "adapter/since_2_11.h"
+#include "adapter/since.h"
 #include "plug.h"
 
 namespace {

@@ -1,7 +1,6 @@
 // The adapter for torch 2.15.
 #include "adapter/exports.h"
-#include "adapter/pinned_since_2_14.h"
-#include "adapter/since_2_14.h"
+#include "adapter/since.h"
 
 CACHALOT_ADAPTER(cachalot::torch_adapter::AllocatorSince2_14, 15)
 CACHALOT_PINNED_ADAPTER(PinnedAllocatorSince2_14)

@@ -1,5 +1,5 @@
 // cachalot as torch's CUDA allocator: the virtual functions of CUDAAllocator that are the same in torch 2.10 to 2.15. The
-// others are in since_2_11.h, since_2_12.h and so on, and torch_<version>.cpp, which is compiled, chooses.
+// others are in since.h, and torch_<version>.cpp, which is compiled, chooses.
 //
 // Contracts that torch's callers rely on (found by running them; c10/cuda/CUDACachingAllocator.h): the deleter of a tensor
 // is a plain function and always the same one, so the object it needs is global, and leaked, since tensors die after
