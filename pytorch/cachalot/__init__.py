@@ -71,32 +71,28 @@ from ._version import __version__
 
 if TYPE_CHECKING:
     from ._enable import Mode, enable, enabled_mode, is_enabled
-    from ._enable_all import EnabledLibraries, enable_all
     from ._enable_libraries import (
-        enable_cuda_core, enable_cupy, enable_cupy_pinned, enable_numba, enable_rmm, enable_warp, onnxruntime_options,
+        EnabledLibraries, enable_all, enable_cuda_core, enable_cupy, enable_cupy_pinned, enable_numba, enable_rmm, enable_warp, onnxruntime_options,
     )
     from ._errors import EnableError
-    from ._estimate import Estimate, EstimateError, estimate, estimate_memory
-    from ._figures import Fragmentation, fragmentation, stats
-    from ._fit import Fit, FitError, fit
     from ._guard import MemoryCall, MemoryFinding, MemoryReport, check_memory
     from ._leaks import AllocationSite, Leak, LeakDetector, LeakReport, Suspect, TrackReport, leaks, track, watch_leaks
-    from ._lease import Lease
     from ._libraries import LibraryError, LibraryUsage, library_usage
     from ._memory_report import DeviceMemoryReport, MemoryRow, memory_report
     from ._out_of_memory import OutOfMemoryReport, on_out_of_memory
     from ._limits import Limits, SoftLimit, limits, reserve, set_limit, set_soft_limit, trim
     from ._pinned import is_pinned_enabled, pinned_stats, set_pinned_limit
     from ._plug import include_path, library_path
-    from ._pool_set import PoolSet
-    from ._pools import PoolStats, TensorPool
-    from ._publish import publish, stop_publishing
+    from ._pools import Lease, PoolSet, PoolStats, TensorPool
     from ._rank_report import DistributedReport, RankReport
     from ._ranks import distributed_report
     from ._regions import Region, contiguous, region, regions, release_physical, restore_physical
     from ._saved_tensors import SavedOnHost
-    from ._statistics_log import StatisticsLog, log_statistics, on_statistics
+    from ._simulation import Estimate, EstimateError, Fit, FitError, estimate, estimate_memory, fit
     from ._stage import stage, stage_chunks
+    from ._statistics import (
+        Fragmentation, StatisticsLog, fragmentation, log_statistics, on_statistics, publish, stats, stop_publishing,
+    )
 
 __all__ = [
     "AllocationSite",
@@ -183,36 +179,33 @@ __all__ = [
 # Each name is imported when it is first asked for, so that `import cachalot` takes no time; some of these import torch.
 _MODULES = {
     "_enable": ("Mode", "enable", "enabled_mode", "is_enabled"),
-    "_enable_all": ("EnabledLibraries", "enable_all"),
     "_enable_libraries": (
-        *("enable_cuda_core", "enable_cupy", "enable_cupy_pinned", "enable_numba", "enable_rmm", "enable_warp"),
+        *("EnabledLibraries", "enable_all", "enable_cuda_core", "enable_cupy", "enable_cupy_pinned", "enable_numba", "enable_rmm", "enable_warp"),
         "onnxruntime_options",
     ),
     "_errors": ("EnableError",),
-    "_estimate": ("Estimate", "EstimateError", "estimate", "estimate_memory"),
-    "_figures": ("Fragmentation", "fragmentation", "stats"),
-    "_fit": ("Fit", "FitError", "fit"),
     "_guard": ("MemoryCall", "MemoryFinding", "MemoryReport", "check_memory"),
     "_leaks": (
         *("AllocationSite", "Leak", "LeakDetector", "LeakReport", "Suspect", "TrackReport"),
         *("leaks", "track", "watch_leaks"),
     ),
-    "_lease": ("Lease",),
     "_libraries": ("LibraryError", "LibraryUsage", "library_usage"),
     "_memory_report": ("DeviceMemoryReport", "MemoryRow", "memory_report"),
     "_out_of_memory": ("OutOfMemoryReport", "on_out_of_memory"),
     "_limits": ("Limits", "SoftLimit", "limits", "reserve", "set_limit", "set_soft_limit", "trim"),
     "_pinned": ("is_pinned_enabled", "pinned_stats", "set_pinned_limit"),
     "_plug": ("include_path", "library_path"),
-    "_pool_set": ("PoolSet",),
-    "_pools": ("PoolStats", "TensorPool"),
-    "_publish": ("publish", "stop_publishing"),
+    "_pools": ("Lease", "PoolSet", "PoolStats", "TensorPool"),
     "_rank_report": ("DistributedReport", "RankReport"),
     "_ranks": ("distributed_report",),
     "_regions": ("Region", "contiguous", "region", "regions", "release_physical", "restore_physical"),
     "_saved_tensors": ("SavedOnHost",),
-    "_statistics_log": ("StatisticsLog", "log_statistics", "on_statistics"),
+    "_simulation": ("Estimate", "EstimateError", "Fit", "FitError", "estimate", "estimate_memory", "fit"),
     "_stage": ("stage", "stage_chunks"),
+    "_statistics": (
+        *("Fragmentation", "StatisticsLog", "fragmentation", "log_statistics", "on_statistics", "publish", "stats"),
+        "stop_publishing",
+    ),
 }
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
 

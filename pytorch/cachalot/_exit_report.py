@@ -65,7 +65,7 @@ def _figures() -> list[Figures]:
     """Of the devices that memory was allocated on."""
     import torch
 
-    from ._figures import fragmentation, stats
+    from ._statistics import fragmentation, stats
 
     found: list[Figures] = []
     for device in range(torch.cuda.device_count() if torch.cuda.is_initialized() else 0):

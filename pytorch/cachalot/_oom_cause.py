@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ._oom_facts import Facts, Verdict
-from ._oom_state import Cached, pool_name
+from ._oom_facts import Cached, Facts, Verdict, pool_name
 from ._text import bytes_text
 
 

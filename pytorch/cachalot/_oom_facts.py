@@ -1,15 +1,204 @@
-"""What is known of a failure, and what is said of it."""
+"""What is known of a failure, and what is said of it: the device's memory at that moment, live, cached and asleep, why no cached memory
+serves the request, and what others hold.
+"""
 
 from __future__ import annotations
 
+import bisect
 import dataclasses
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from . import _nvml
-from ._oom_state import PAGE_BYTES, Failure, PoolId, State
+
+PAGE_BYTES = 2 << 20  # the smallest physical memory that the driver maps, and so that the page heap moves
+_MOST_SMALL_BYTES = 1 << 20  # PyTorch's limit between the two size classes
+
+PoolId = tuple[int, int]
+
+
+@dataclasses.dataclass(frozen=True)
+class Failure:
+    """A request that is about to fail. Sizes are in bytes."""
+
+    device: int
+    requested_bytes: int
+    segment_bytes: int  # that the device was asked for
+    allowed_bytes: int  # the limit of the process, or the device's total
+    device_free_bytes: int
+    device_total_bytes: int
+    stream: int = 0
+    pool: PoolId = (0, 0)
+    is_refusal: bool = False  # by throw_on_cudamalloc_oom, before the device was asked
+    has_pages: bool = False  # the heap is the page heap
+    where: str = ""  # the line of the program that asked; "" outside of Python code
+
+
+@dataclasses.dataclass
+class Cached:
+    """Free memory that has one reason not to serve the request."""
+
+    kind: str  # "fragmentation", "small", "stream", "graph", "pool", "tag" or "default"
+    name: str  # for a reader: "stream 0x1f40"
+    bytes: int = 0
+    blocks: int = 0
+    largest: int = 0
+    page_bytes: int = 0  # in whole pages, which the page heap could map elsewhere
+
+    def add(self, address: int, size: int) -> None:
+        first = -(-address // PAGE_BYTES) * PAGE_BYTES
+        self.bytes += size
+        self.blocks += 1
+        self.largest = max(self.largest, size)
+        self.page_bytes += max(0, (address + size - first) // PAGE_BYTES * PAGE_BYTES)
+
+
+@dataclasses.dataclass(frozen=True)
+class Pinned:
+    """A segment that live blocks keep from the device, although much of it is free."""
+
+    address: int
+    bytes: int
+    live_bytes: int
+    live_addresses: tuple[int, ...]
+
+
+class Blocks:
+    """Live blocks that are awake, in address order."""
+
+    def __init__(self, blocks: Iterable[tuple[int, int]]) -> None:
+        ordered = sorted(blocks)
+        self.addresses = [address for address, _ in ordered]
+        self.sizes = [size for _, size in ordered]
+
+    def find(self, address: int) -> int:
+        """Returns the number of the block that contains the address; -1: no block does."""
+        at = bisect.bisect_right(self.addresses, address) - 1
+        return at if at >= 0 and address < self.addresses[at] + self.sizes[at] else -1
+
+
+@dataclasses.dataclass
+class State:
+    """The allocator's memory on one device, in bytes."""
+
+    live_bytes: int = 0
+    waiting_bytes: int = 0  # freed, but other streams may still use it
+    asleep_bytes: int = 0  # neither reserved nor live
+    reserved_bytes: int = 0
+    sleeping_pools: frozenset[PoolId] = frozenset()
+    cached: list[Cached] = dataclasses.field(default_factory=list[Cached])  # the largest first
+    pinned: list[Pinned] = dataclasses.field(default_factory=list[Pinned])  # the most free bytes first
+    blocks: Blocks = dataclasses.field(default_factory=lambda: Blocks(()))
+
+    @property
+    def cached_bytes(self) -> int:
+        return sum(cached.bytes for cached in self.cached)
+
+    def of(self, *kinds: str) -> Iterator[Cached]:
+        return (cached for cached in self.cached if cached.kind in kinds)
+
+
+def state_of(segments: Iterable[Mapping[str, Any]], failure: Failure, tags: Mapping[PoolId, str]) -> State:
+    """Returns the state that a snapshot's segments show; `tags` names pools of tags."""
+    here = [segment for segment in segments if segment["device"] == failure.device]
+    reader = _Reader(failure, tags)
+    for segment in here:
+        reader.read(segment)
+    return reader.state()
+
+
+class _Reader:
+    def __init__(self, failure: Failure, tags: Mapping[PoolId, str]) -> None:
+        self._failure = failure
+        self._tags = tags
+        self._cached: dict[tuple[str, str], Cached] = {}
+        self._pinned: list[Pinned] = []
+        self._live: list[tuple[int, int]] = []
+        self._sleeping: set[PoolId] = set()
+        self._sums = {"active_allocated": 0, "active_pending_free": 0, "inactive": 0}
+        self._asleep = 0
+
+    def read(self, segment: Mapping[str, Any]) -> None:
+        pool = _pool(segment)
+        if asleep := segment.get("asleep_size", 0):
+            self._asleep += asleep
+            self._sleeping.add(pool)
+            return
+        cached = self._of_segment(segment, pool)
+        live: list[tuple[int, int]] = []
+        for block in segment["blocks"]:
+            state, size = block["state"], block["size"]
+            self._sums[state] += size
+            if state == "active_allocated":
+                live.append((block["address"], size))
+            elif state == "inactive":
+                cached.add(block["address"], size)
+        self._live += live
+        if cached.kind == "fragmentation" and live:
+            self._add_pinned(segment, live)
+
+    def state(self) -> State:
+        return State(
+            live_bytes=self._sums["active_allocated"],
+            waiting_bytes=self._sums["active_pending_free"],
+            asleep_bytes=self._asleep,
+            reserved_bytes=sum(self._sums.values()),
+            sleeping_pools=frozenset(self._sleeping),
+            cached=sorted((c for c in self._cached.values() if c.bytes), key=lambda cached: -cached.bytes),
+            pinned=sorted(self._pinned, key=lambda pinned: pinned.live_bytes - pinned.bytes),
+            blocks=Blocks(self._live),
+        )
+
+    def _of_segment(self, segment: Mapping[str, Any], pool: PoolId) -> Cached:
+        kind, name = self._why_not(segment, pool)
+        return self._cached.setdefault((kind, name), Cached(kind, name))
+
+    def _why_not(self, segment: Mapping[str, Any], pool: PoolId) -> tuple[str, str]:
+        """Why free memory of the segment does not serve the request: kind and name."""
+        wanted = self._failure
+        if pool != wanted.pool:
+            return _kind_of_pool(pool), pool_name(pool, self._tags)
+        if segment["stream"] != wanted.stream:
+            return "stream", stream_name(segment["stream"])
+        is_small = wanted.requested_bytes <= _MOST_SMALL_BYTES
+        if (segment["segment_type"] == "small") != is_small:
+            return "small", f"segments of {segment['segment_type']} blocks"
+        return "fragmentation", "pieces between live blocks"
+
+    def _add_pinned(self, segment: Mapping[str, Any], live: list[tuple[int, int]]) -> None:
+        live_bytes = sum(size for _, size in live)
+        if 2 * live_bytes < segment["total_size"]:
+            addresses = tuple(address for address, _ in live)
+            self._pinned.append(Pinned(segment["address"], segment["total_size"], live_bytes, addresses))
+
+
+def pool_name(pool: PoolId, tags: Mapping[PoolId, str]) -> str:
+    """Returns "tag 'weights'", "graph pool (1, 0)", "MemPool (0, 1)" or "the default pool"."""
+    kind = _kind_of_pool(pool)
+    if kind == "default":
+        return "the default pool"
+    if kind == "tag":
+        return f"tag {tags[pool]!r}" if pool in tags else f"tag pool {pool}"
+    return f"{'graph pool' if kind == 'graph' else 'MemPool'} {pool}"
+
+
+def stream_name(stream: int) -> str:
+    return f"stream {stream:#x}" if stream else "the default stream"
+
+
+def _kind_of_pool(pool: PoolId) -> str:
+    """By pool_id.h: graphs' are (n, 0), MemPools' (0, n), tags' (n, n)."""
+    first, second = pool
+    if not first and not second:
+        return "default"
+    return "graph" if not second else "pool" if not first else "tag"
+
+
+def _pool(segment: Mapping[str, Any]) -> PoolId:
+    first, second = segment["segment_pool_id"]
+    return first, second
 
 
 # Memory of a device that this process's allocator does not hold: other processes by NVML, and the context and libraries.

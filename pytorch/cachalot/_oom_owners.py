@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from ._oom_state import Blocks
+from ._oom_facts import Blocks
 
 PARAMETERS, GRADIENTS, BUFFERS, OPTIMIZER = "parameters", "gradients", "buffers", "optimizer states"
 KINDS = (PARAMETERS, GRADIENTS, BUFFERS, OPTIMIZER)

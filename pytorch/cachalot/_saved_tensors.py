@@ -13,7 +13,7 @@ import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
 if TYPE_CHECKING:
-    from ._pool_set import PoolSet
+    from ._pools import PoolSet
 
 
 class _HostCopy:

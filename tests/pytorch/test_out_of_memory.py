@@ -416,8 +416,7 @@ GiB = 1 << 30
 def modelled(segments=(), requested=4 * GiB, free=GiB, allowed=8 * GiB, outside=None, **failure):
     """The verdict on a device of 8 GiB."""
     from cachalot._oom_cause import verdict_of
-    from cachalot._oom_facts import Facts, Outside
-    from cachalot._oom_state import Failure, state_of
+    from cachalot._oom_facts import Facts, Failure, Outside, state_of
 
     failed = Failure(0, requested, requested, allowed, free, 8 * GiB, **failure)
     return verdict_of(Facts(failed, state_of(segments, failed, {}), outside or Outside(), {}, {}, {}))
@@ -471,7 +470,7 @@ def test_a_limit_is_not_blamed_for_what_does_not_fit_the_device_either():
 
 
 def test_a_report_of_many_rows_stays_within_forty_lines():
-    from cachalot._oom_text import Section, full_text, short_text
+    from cachalot._oom_report import Section, full_text, short_text
 
     sections = [Section(f"title {i}", [f"row {n}" for n in range(1000)], 30) for i in range(6)]
     text = short_text(["head"] * 6, sections, ["tail", "end"])
@@ -482,8 +481,8 @@ def test_a_report_of_many_rows_stays_within_forty_lines():
 
 def test_the_search_for_modules_ends_at_its_deadline():
     import torch
+    from cachalot._oom_facts import Blocks
     from cachalot._oom_owners import UNKNOWN, owners_of
-    from cachalot._oom_state import Blocks
 
     model = torch.nn.Linear(100, 100).cuda()
     blocks = Blocks([(model.weight.data_ptr(), 40448)])

@@ -6,7 +6,7 @@ import importlib
 from typing import Any
 
 from .._libraries import LibraryHeap
-from ._required import required
+from . import required
 
 core: Any = required("cuda.core", "'cuda-core[cu13]'", "1.2")  # whose buffers know their stream
 

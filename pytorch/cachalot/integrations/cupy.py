@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 from .._errors import EnableError
 from .._libraries import LibraryHeap
 from .._plug import process_plug
-from ._required import required
+from . import required
 
 _OLDEST = "13.0"
 

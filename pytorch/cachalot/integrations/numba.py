@@ -9,7 +9,7 @@ from typing import Any
 
 from .._libraries import LibraryHeap
 from .._plug import process_plug
-from ._required import required
+from . import required
 
 _PACKAGE = "'numba-cuda[cu13]'"
 required("numba_cuda", _PACKAGE, "0.20")

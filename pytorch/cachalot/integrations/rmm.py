@@ -12,7 +12,7 @@ from typing import Any
 
 from .. import _driver
 from .._libraries import LibraryHeap
-from ._required import required
+from . import required
 
 _OLDEST = "25.12"  # the first whose streams have __cuda_stream__
 

@@ -7,7 +7,7 @@ import importlib
 from typing import Any
 
 from .._libraries import LibraryHeap
-from ._required import required
+from . import required
 
 _OLDEST = "1.13"
 

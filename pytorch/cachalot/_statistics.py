@@ -1,12 +1,121 @@
-"""Statistics for a training's log: cachalot.on_statistics() and log_statistics()."""
+"""How much memory there is and how well it is used: cachalot.stats() and fragmentation(); for other processes, which `cachalot top`
+shows, publish() and stop_publishing(); and for a training's log on_statistics() and log_statistics().
+"""
 
 from __future__ import annotations
 
+import ctypes
+import dataclasses
 import logging
+import os
 import threading
 from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from ._enable import require_enabled
+from ._enable import index_of, require_enabled
+from ._plug import process_plug
+
+if TYPE_CHECKING:
+    from ._enable import Device
+    from ._plug import Functions, Plug
+
+
+@dataclasses.dataclass(frozen=True)
+class Fragmentation:
+    """The use of one device's memory at one moment. Each ratio is computed from the byte counts beside it."""
+
+    requested_bytes: int = 0  # asked for by live allocations (those waiting for other streams included)
+    allocated_bytes: int = 0  # of the blocks that serve them
+    reserved_bytes: int = 0  # held from the device
+    free_bytes: int = 0  # cached: in free blocks
+    largest_free_bytes: int = 0  # of the largest free block
+    free_blocks: int = 0
+    peak_requested_bytes: int = 0
+    peak_reserved_bytes: int = 0
+    internal: float = 0.0  # 1 - requested/allocated; 0 when nothing is allocated
+    external: float = 0.0  # 1 - largest_free/free; 0 when nothing is cached
+    reserved_ratio: float = 0.0  # reserved/allocated; 0 when nothing is allocated
+    peak_ratio: float = 0.0  # peak reserved/peak requested; 0 when nothing was requested
+    free_block_histogram: tuple[int, ...] = ()  # entry i: blocks of [512 << i, 1024 << i) bytes; the last: and more
+
+
+def stats(device: Device = None) -> dict[str, int]:
+    """Returns the statistics of torch.cuda.memory_stats, by default of the current device. Empty before CUDA is in use."""
+    import torch
+
+    plug = require_enabled().plug
+    return plug.json("stats", index_of(device)) if torch.cuda.is_initialized() else {}
+
+
+def fragmentation(device: Device = None) -> Fragmentation:
+    """Returns the fragmentation of a device, by default of the current one. All figures are 0 before CUDA is in use."""
+    import torch
+
+    plug = require_enabled().plug
+    if not torch.cuda.is_initialized():
+        return Fragmentation()
+    figures = plug.json("fragmentation", index_of(device))
+    figures["free_block_histogram"] = tuple(figures["free_block_histogram"])
+    return Fragmentation(**figures)
+
+
+_FUNCTIONS: Functions = {
+    "publish": (ctypes.c_int, ctypes.c_char_p),
+    "stop_publishing": (ctypes.c_int,),
+}
+
+_plug: Plug | None = None  # which knows the functions
+_published_json: Any = None
+
+
+def publish(directory: str | os.PathLike[str] | None = None) -> Path:
+    """Publishes the statistics of cachalot's allocator on a page in shared memory, until the process ends.
+
+    `cachalot top`, Prometheus and other readers see it (docs/reference/statistics_page.md). Allocations do nothing for it: a thread
+    takes the figures once a second, and ten times a second while a reader reads. CACHALOT_PUBLISH=1 in the environment does the
+    same when the allocator is first used. Call it after enable(): it makes the allocator. It may be called from any thread; a
+    further call does nothing. A forked child publishes nothing of its parent.
+
+    Args:
+        directory: the folder of the page; None: the one that CACHALOT_PUBLISH_DIR names, or /dev/shm.
+
+    Returns:
+        The path of the page.
+
+    Raises:
+        ValueError: the page cannot be made, or `directory` is the path of no folder; the message says why.
+        EnableError: the library cannot be loaded.
+    """
+    _known_plug().call("publish", None if directory is None else _encoded(directory), bad_input=ValueError)
+    return Path(_known_plug().parsed(_published_json)["path"])
+
+
+def _encoded(directory: str | os.PathLike[str]) -> bytes:
+    try:
+        encoded = os.fsencode(directory)
+    except UnicodeEncodeError:  # half of a surrogate pair
+        encoded = b"\0"
+    if b"\0" in encoded:
+        raise ValueError(f"directory is {directory!r}; it must be the path of a folder, without a character 0")
+    return encoded
+
+
+def stop_publishing() -> None:
+    """Ends publishing and removes the page. Does nothing if nothing is published."""
+    _known_plug().call("stop_publishing")
+
+
+def _known_plug() -> Plug:
+    """Returns the plug, which knows the functions from its first use on."""
+    global _plug, _published_json
+    if _plug is None:
+        plug = process_plug()
+        plug.declare(_FUNCTIONS)
+        _published_json = plug.function("published_json", ctypes.c_long, ctypes.c_char_p, ctypes.c_long)
+        _plug = plug
+    return _plug
+
 
 _log = logging.getLogger("cachalot")
 
