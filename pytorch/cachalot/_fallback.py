@@ -140,5 +140,5 @@ class _History:
         self._set(enabled, trace_alloc_max_entries)
 
     def _set(self, enabled: bool, max_entries: int) -> None:
-        self._plug.record_history(enabled, max_entries)
+        self._plug.call("record_history", int(enabled), max_entries)
         self.enabled = enabled

@@ -27,7 +27,7 @@ Functions = dict[str, tuple[Any, ...]]
 _FUNCTIONS: Functions = {
     "configure": (ctypes.c_int, ctypes.c_char_p),
     "settings": (ctypes.c_int, ctypes.c_char_p),
-    "set_contiguous": (ctypes.c_int, ctypes.c_int),
+    "set_contiguous": (ctypes.c_int, ctypes.c_int),  # of this thread's allocations from now on; returns whether they were so far
     "empty_cache": (ctypes.c_int, ctypes.c_int),
     "reset_peak": (ctypes.c_int, ctypes.c_int),
     "reset_accumulated": (ctypes.c_int, ctypes.c_int),
@@ -115,10 +115,6 @@ class Plug:
                 return json.loads(text.value)
             capacity = 2 * length  # a snapshot may grow between two calls
 
-    def check_memory(self) -> list[dict[str, Any]]:
-        """Looks at all memory under guard; what was found since the last call."""
-        return self.json("guard_reports") if self.call("check_memory") > 0 else []
-
     def reset_peak(self, device: int = ALL_DEVICES) -> None:
         """Every peak starts again from the current value."""
         self.call("reset_peak", device)
@@ -127,41 +123,13 @@ class Plug:
         """Every sum starts again from 0."""
         self.call("reset_accumulated", device)
 
-    def set_contiguous(self, contiguous: bool) -> bool:
-        """Whether this thread's allocations from now on lie in one physical handle each; returns whether they did."""
-        return bool(self.call("set_contiguous", int(contiguous)))
-
     def empty_cache(self, device: int = ALL_DEVICES) -> None:
         """Gives unused memory back to the device."""
         self.call("empty_cache", device)
 
-    def begin_tagged(self, tag: str) -> None:
-        """This thread's allocations belong to the tag until end_tagged."""
-        self.call("begin_tagged", tag.encode())
-
-    def end_tagged(self, tag: str) -> None:
-        """Ends the innermost of this thread's regions of the tag."""
-        self.call("end_tagged", tag.encode())
-
-    def release_physical(self, of: str | tuple[int, int], save: bool) -> None:
-        """The memory of a tag or of a pool goes back to its devices; addresses stay."""
-        self.call("release_physical", *_tag_or_pool(of), int(save))
-
-    def restore_physical(self, of: str | tuple[int, int]) -> None:
-        """The memory comes again."""
-        self.call("restore_physical", *_tag_or_pool(of))
-
     def memory_fraction(self, device: int) -> float:
         """The share of the device's memory that may be held, in [0, 1]."""
         return float(self.call("memory_fraction", device))
-
-    def record_history(self, enabled: bool, max_entries: int) -> None:
-        """Starts or stops the trace of what happens to memory, a ring of `max_entries`."""
-        self.call("record_history", int(enabled), max_entries)
-
-    def hide_launcher(self, file: str) -> None:
-        """Stacks of Python's frames end where a frame of this file, by the name that its code has, began the program."""
-        self.call("hide_launcher", file.encode())
 
     def address(self, name: str) -> int:
         """The address of an exported function, for PyTorch to call."""
@@ -217,10 +185,6 @@ def include_path() -> Path:
 def process_plug() -> Plug:
     """Returns the loaded library, one for PyTorch and all other libraries. EnableError if it cannot be loaded: then the next call tries again."""
     return Plug()
-
-
-def _tag_or_pool(of: str | tuple[int, int]) -> tuple[bytes | None, int, int]:
-    return (of.encode(), 0, 0) if isinstance(of, str) else (None, *of)
 
 
 def _cure(error: str) -> str:

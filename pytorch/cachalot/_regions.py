@@ -42,11 +42,11 @@ def region(tag: str) -> Generator[None, None, None]:
 
     plug = require_enabled().plug
     torch.cuda.init()
-    plug.begin_tagged(tag)
+    plug.call("begin_tagged", tag.encode())
     try:
         yield
     finally:
-        plug.end_tagged(tag)
+        plug.call("end_tagged", tag.encode())
 
 
 def regions() -> tuple[Region, ...]:
@@ -81,7 +81,7 @@ def release_physical(of: Sleeper | Iterable[Sleeper], *, save: bool = False) -> 
     """
     plug = require_enabled().plug
     for sleeper in _sleepers(of):
-        plug.release_physical(sleeper, save)
+        plug.call("release_physical", *sleeper, int(save))
 
 
 def restore_physical(of: Sleeper | Iterable[Sleeper]) -> None:
@@ -98,7 +98,7 @@ def restore_physical(of: Sleeper | Iterable[Sleeper]) -> None:
     """
     plug = require_enabled().plug
     for sleeper in _sleepers(of):
-        plug.restore_physical(sleeper)
+        plug.call("restore_physical", *sleeper)
 
 
 @contextlib.contextmanager
@@ -112,23 +112,23 @@ def contiguous() -> Generator[None, None, None]:
         EnableError: cachalot is not enabled.
     """
     plug = require_enabled().plug
-    before = plug.set_contiguous(True)
+    before = plug.call("set_contiguous", 1)
     try:
         yield
     finally:
-        plug.set_contiguous(before)
+        plug.call("set_contiguous", before)
 
 
-def _sleepers(of: Sleeper | Iterable[Sleeper]) -> list[str | tuple[int, int]]:
-    """As the plug takes them: tags, and pools' ids."""
+def _sleepers(of: Sleeper | Iterable[Sleeper]) -> list[tuple[bytes | None, int, int]]:
+    """As the library takes them: a tag, or none and a pool's id."""
     if isinstance(of, str) or hasattr(of, "id") or not isinstance(of, Iterable):
         return [_sleeper(of)]
     return [_sleeper(each) for each in of]
 
 
-def _sleeper(of: object) -> str | tuple[int, int]:
+def _sleeper(of: object) -> tuple[bytes | None, int, int]:
     if isinstance(of, str):
-        return of
+        return of.encode(), 0, 0
     pool: Any = of
     try:
         first, second = pool.id
@@ -136,4 +136,4 @@ def _sleeper(of: object) -> str | tuple[int, int]:
         raise TypeError(
             f"{of!r} is neither a tag nor a torch.cuda.MemPool, nor several of them, such as ['weights', 'kv']"
         ) from None
-    return first, second
+    return None, first, second
