@@ -11,7 +11,7 @@
 #include "cachalot/errors.h"
 #include "simulator/libraries/cudnn_planner.h"
 #include "simulator/libraries/functions.h"
-#include "simulator/nccl/memory_model.h"
+#include "simulator/nccl/communicator.h"
 #include "simulator/watch.h"
 
 namespace cachalot::simulator {

@@ -15,29 +15,6 @@
 namespace cachalot::simulator {
 namespace {
 
-// Plans of cuDNN whose kernels it would compile when they are finalized, for a fifth of a second each. Nothing executes
-// them, and how much workspace they need is known before: so they are not finalized until something else is asked of them.
-
-// Thread-safe.
-class UncompiledPlans {
- public:
-  // Never destroyed: a program may destroy its plans in static destructors.
-  static UncompiledPlans& instance();
-
-  // The plan gets its engine's configuration: remembers the plan if its kernels would be compiled.
-  void configure(const CudnnFunctions& cudnn, void* plan, void* configuration);
-  // Returns the workspace in bytes; nothing for any other descriptor.
-  std::optional<std::int64_t> workspace_bytes(void* plan) const;
-  // Returns whether the plan was one of these.
-  bool forget(void* plan);
-
- private:
-  UncompiledPlans() = default;
-
-  mutable Mutex mutex_;
-  std::unordered_map<void*, std::int64_t> workspaces_ CACHALOT_GUARDED_BY(mutex_);
-};
-
 // Whether the kernels of the configuration's engine are compiled when a plan is finalized.
 bool is_compiled_at_runtime(const CudnnFunctions& cudnn, void* configuration) {
   void* engine = nullptr;
@@ -53,31 +30,46 @@ bool is_compiled_at_runtime(const CudnnFunctions& cudnn, void* configuration) {
   return status == cudnn::kSuccess && std::find(notes, notes + known, cudnn::kCompiledAtRuntime) != notes + known;
 }
 
-UncompiledPlans& UncompiledPlans::instance() {
-  static auto& plans = *new UncompiledPlans;
-  return plans;
-}
+// Plans of cuDNN whose kernels it would compile when they are finalized, for a fifth of a second each. Nothing executes
+// them, and how much workspace they need is known before: so they are not finalized until something else is asked of them.
 
-void UncompiledPlans::configure(const CudnnFunctions& cudnn, void* plan, void* configuration) {
-  std::int64_t bytes = 0;
-  std::int64_t count = 0;
-  if (!is_compiled_at_runtime(cudnn, configuration)) return;
-  if (cudnn.get(configuration, cudnn::kWorkspaceOfConfiguration, cudnn::kInt64, 1, &count, &bytes) != cudnn::kSuccess)
-    return;
-  const Lock lock(mutex_);
-  workspaces_[plan] = bytes;
-}
+// Thread-safe.
+class UncompiledPlans {
+ public:
+  // Never destroyed: a program may destroy its plans in static destructors.
+  static UncompiledPlans& instance() {
+    static auto& plans = *new UncompiledPlans;
+    return plans;
+  }
 
-std::optional<std::int64_t> UncompiledPlans::workspace_bytes(void* plan) const {
-  const Lock lock(mutex_);
-  const auto found = workspaces_.find(plan);
-  return found == workspaces_.end() ? std::nullopt : std::optional(found->second);
-}
+  // The plan gets its engine's configuration: remembers the plan if its kernels would be compiled.
+  void configure(const CudnnFunctions& cudnn, void* plan, void* configuration) {
+    std::int64_t bytes = 0;
+    std::int64_t count = 0;
+    if (!is_compiled_at_runtime(cudnn, configuration)) return;
+    if (cudnn.get(configuration, cudnn::kWorkspaceOfConfiguration, cudnn::kInt64, 1, &count, &bytes) != cudnn::kSuccess)
+      return;
+    const Lock lock(mutex_);
+    workspaces_[plan] = bytes;
+  }
+  // Returns the workspace in bytes; nothing for any other descriptor.
+  std::optional<std::int64_t> workspace_bytes(void* plan) const {
+    const Lock lock(mutex_);
+    const auto found = workspaces_.find(plan);
+    return found == workspaces_.end() ? std::nullopt : std::optional(found->second);
+  }
+  // Returns whether the plan was one of these.
+  bool forget(void* plan) {
+    const Lock lock(mutex_);
+    return workspaces_.erase(plan) > 0;
+  }
 
-bool UncompiledPlans::forget(void* plan) {
-  const Lock lock(mutex_);
-  return workspaces_.erase(plan) > 0;
-}
+ private:
+  UncompiledPlans() = default;
+
+  mutable Mutex mutex_;
+  std::unordered_map<void*, std::int64_t> workspaces_ CACHALOT_GUARDED_BY(mutex_);
+};
 
 // What is answered without a planner: of everything there is one, and its numbers are 0: one engine, one plan, no
 // workspace; but no notes.

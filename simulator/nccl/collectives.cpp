@@ -1,11 +1,15 @@
 // NCCL's functions that move data, and groups of them.
 #include <algorithm>
+#include <bit>
+#include <cmath>
 #include <cstddef>
+#include <cstdint>
 #include <cstring>
 #include <map>
 #include <memory>
 #include <numeric>
 #include <span>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -15,6 +19,156 @@
 
 namespace cachalot::simulator::nccl {
 namespace {
+
+// --- what NCCL's operators make of the data of all ranks, for each of its types ---
+
+// How an element is read as the type that is reduced in, and written.
+template <typename Type>
+struct Plain {
+  using Wide = std::conditional_t<std::is_floating_point_v<Type>, double,
+                                  std::conditional_t<std::is_signed_v<Type>, std::int64_t, std::uint64_t>>;
+  static constexpr std::size_t kBytes = sizeof(Type);
+  static Wide read(const char* from) {
+    Type value;
+    std::memcpy(&value, from, sizeof(value));
+    return static_cast<Wide>(value);
+  }
+  static void write(char* to, Wide wide) {
+    const Type value = static_cast<Type>(wide);
+    std::memcpy(to, &value, sizeof(value));
+  }
+};
+
+// A float of so many bits. Without infinities (e4m3, as OCP defines it) only the largest pattern is no number, and what is
+// too large becomes the largest number.
+template <typename Bits, int kExponentBits, int kMantissaBits, bool kHasInfinity>
+struct Small {
+  using Wide = double;
+  static constexpr std::size_t kBytes = sizeof(Bits);
+  static constexpr int kBias = (1 << (kExponentBits - 1)) - 1;
+  static constexpr int kTopExponent = (1 << kExponentBits) - 1;
+  static constexpr int kImplicit = 1 << kMantissaBits;
+  static constexpr int kSign = 1 << (kExponentBits + kMantissaBits);
+  static constexpr int kNan = kSign - 1;
+  static constexpr int kTooLarge = kHasInfinity ? kTopExponent << kMantissaBits : kNan - 1;
+
+  static double read(const char* from) {
+    Bits bits;
+    std::memcpy(&bits, from, sizeof(bits));
+    const int exponent = bits >> kMantissaBits & kTopExponent;
+    const int mantissa = bits & (kImplicit - 1);
+    const double sign = (bits & kSign) != 0 ? -1 : 1;
+    if (kHasInfinity && exponent == kTopExponent) return mantissa == 0 ? sign * HUGE_VAL : std::nan("");
+    if (!kHasInfinity && (bits & kNan) == kNan) return std::nan("");
+    if (exponent == 0) return sign * std::ldexp(mantissa, 1 - kBias - kMantissaBits);
+    return sign * std::ldexp(kImplicit + mantissa, exponent - kBias - kMantissaBits);
+  }
+  static void write(char* to, double value) {
+    const int sign = std::signbit(value) && !std::isnan(value) ? kSign : 0;
+    const Bits bits = static_cast<Bits>(sign | magnitude(std::fabs(value)));
+    std::memcpy(to, &bits, sizeof(bits));
+  }
+
+ private:
+  // Rounding up to the next power of two carries into the exponent, as it should.
+  static int magnitude(double value) {
+    if (std::isnan(value)) return kNan;
+    if (std::isinf(value)) return kTooLarge;
+    if (value == 0) return 0;
+    int exponent = 0;
+    std::frexp(value, &exponent);
+    const int unit = std::max(exponent - 1, 1 - kBias);  // the exponent of the first bit of the mantissa
+    const double scaled = std::nearbyint(std::ldexp(value, kMantissaBits - unit));
+    const double bits = scaled + (static_cast<double>(unit + kBias - 1) * kImplicit);
+    return bits >= kTooLarge ? kTooLarge : static_cast<int>(bits);
+  }
+};
+
+using Half = Small<std::uint16_t, 5, 10, true>;
+using Bfloat16 = Small<std::uint16_t, 8, 7, true>;
+using Float8e4m3 = Small<std::uint8_t, 4, 3, false>;
+using Float8e5m2 = Small<std::uint8_t, 5, 2, true>;
+
+// Sums and products of signed integers wrap around, as those of unsigned ones do.
+template <typename Wide>
+Wide combine(ncclRedOp_t op, Wide a, Wide b) {
+  using Wrapping = std::conditional_t<std::is_integral_v<Wide>, std::uint64_t, double>;
+  switch (op) {
+    case ncclProd:
+      return static_cast<Wide>(static_cast<Wrapping>(a) * static_cast<Wrapping>(b));
+    case ncclMax:
+      if constexpr (std::is_floating_point_v<Wide>) return std::fmax(a, b);
+      return std::max(a, b);
+    case ncclMin:
+      if constexpr (std::is_floating_point_v<Wide>) return std::fmin(a, b);
+      return std::min(a, b);
+    default:
+      return static_cast<Wide>(static_cast<Wrapping>(a) + static_cast<Wrapping>(b));
+  }
+}
+
+template <typename Element>
+std::vector<char> reduce_as(const Reduction& reduction, std::span<const std::vector<char>> arrays) {
+  using Wide = typename Element::Wide;
+  std::vector<char> result(arrays.front().size());
+  const Wide factor = reduction.factor.empty() ? Wide{1} : Element::read(reduction.factor.data());
+  for (std::size_t at = 0; at < result.size(); at += Element::kBytes) {
+    const auto value = [&](const std::vector<char>& array) {
+      return combine(ncclProd, Element::read(array.data() + at), factor);
+    };
+    Wide total = value(arrays.front());
+    for (const std::vector<char>& array : arrays.subspan(1)) total = combine(reduction.op, total, value(array));
+    if (reduction.op == ncclAvg) total /= static_cast<Wide>(arrays.size());
+    Element::write(result.data() + at, total);
+  }
+  return result;
+}
+
+// Calls visit(element) with the description of the type.
+template <typename Visit>
+auto with_element(ncclDataType_t type, Visit&& visit) {
+  switch (type) {
+    case ncclInt8:
+      return visit(Plain<std::int8_t>{});
+    case ncclUint8:
+      return visit(Plain<std::uint8_t>{});
+    case ncclInt32:
+      return visit(Plain<std::int32_t>{});
+    case ncclUint32:
+      return visit(Plain<std::uint32_t>{});
+    case ncclInt64:
+      return visit(Plain<std::int64_t>{});
+    case ncclUint64:
+      return visit(Plain<std::uint64_t>{});
+    case ncclFloat16:
+      return visit(Half{});
+    case ncclFloat32:
+      return visit(Plain<float>{});
+    case ncclFloat64:
+      return visit(Plain<double>{});
+    case ncclBfloat16:
+      return visit(Bfloat16{});
+    case ncclFloat8e4m3:
+      return visit(Float8e4m3{});
+    case ncclFloat8e5m2:
+      return visit(Float8e5m2{});
+    default:
+      throw NcclError(ncclInvalidArgument, formatted("there is no data type {}", static_cast<int>(type)));
+  }
+}
+
+// Returns the size of an element. Throws ncclInvalidArgument for a type that there is not.
+std::size_t element_bytes(ncclDataType_t type) {
+  return with_element(type, [](auto element) { return decltype(element)::kBytes; });
+}
+
+// Returns the reduction, element by element, of arrays of the same size, which are ordered by rank. Floats are added as
+// doubles and rounded once, to the nearest; integers wrap around. Every rank gets the same bytes.
+std::vector<char> reduce(ncclDataType_t type, const Reduction& reduction, std::span<const std::vector<char>> arrays) {
+  return with_element(type, [&](auto element) { return reduce_as<decltype(element)>(reduction, arrays); });
+}
+
+// --- calls ---
 
 // Collectives, sends and receives: what each rank gives to whom, and what becomes of it.
 //
@@ -144,8 +298,29 @@ class Exchanging {
         plan_(plan_of(call, communicator_->size(), communicator_->rank())),
         part_bytes_(call.count * element_bytes(call.type)) {}
 
-  void start();
-  void finish();
+  void start() {
+    connect();
+    const Part given = launch();
+    if (!is_captured_) send_parts(given);
+  }
+  void finish() {
+    if (!moves_ || plan_.sources.empty()) return;
+    std::vector<std::vector<char>> parts;
+    std::vector<std::vector<KnownContent::Kind>> kinds;
+    for (const int source : plan_.sources) {
+      Part part = is_own(source) || communicator_->is_absent(source)
+                      ? own_part_
+                      : communicator_->receive(source, channel(), numbers_.at(source), id());
+      if (part.content.empty()) return;  // of an absent rank, and this one gives nothing that could stand for it
+      parts.push_back(std::move(part.content));
+      kinds.push_back(std::move(part.kinds));
+    }
+    if (reduces(call_.kind)) return write({reduce(call_.type, call_.reduction, parts), kinds_of_reduced(kinds)});
+    Part result;
+    for (const std::vector<char>& part : parts) result.content.insert(result.content.end(), part.begin(), part.end());
+    result.kinds = kinds_of_gathered(kinds, part_bytes_);
+    write(result);
+  }
 
  private:
   bool is_of_pair() const { return call_.kind == CallKind::send_and_receive; }
@@ -156,14 +331,83 @@ class Exchanging {
   std::size_t given_bytes() const { return plan_.is_sliced ? all_parts() : part_bytes_; }
   CallId id() const { return {call_.kind, part_bytes_}; }
 
-  void connect();
+  void connect() {
+    if (communicator_->size() == 1) return;
+    ChannelMemory& memory = communicator_->memory();
+    const bool is_by_pairs = is_of_pair() || call_.kind == CallKind::all_to_all || call_.kind == CallKind::gather ||
+                             call_.kind == CallKind::scatter;
+    if (!is_by_pairs) {
+      memory.connect_ring();
+      if (call_.kind == CallKind::all_reduce && communicator_->size() > 2) memory.connect_tree();
+      return;
+    }
+    for (const int source : plan_.sources) {
+      if (source != communicator_->rank()) memory.connect_from(source);
+    }
+  }
   // Returns what this rank gives, empty where nothing is to be moved.
-  Part launch();
-  void send_parts(const Part& given);
-  Part part_for(int target, const Part& given) const;
+  Part launch() {
+    Part given;
+    const OnDevice on_device(communicator_->device());
+    on_process(call_.name, [&](Process& process) {
+      StreamState& stream = process.streams().at(call_.name, stream_);
+      is_captured_ = stream.capture != nullptr;
+      moves_ = !is_captured_ && std::max(given_bytes(), has_parts_of_all(call_.kind) ? all_parts() : part_bytes_) <=
+                                    process.config().copy_bytes;
+      process.launches().launch(stream, cudaGraphNodeTypeKernel);
+      if (!moves_) return make_unknown(process);
+      if (plan_.targets.empty()) return;
+      given.content.resize(given_bytes());
+      const std::size_t bytes = given.content.size();
+      if (process.devices().hold(call_.from) && !process.copies().get(nullptr, call_.from, bytes)) {
+        given.kinds.resize(bytes);
+        process.copies().get_kinds(given.kinds.data(), call_.from, bytes);
+      }
+      process.copies().copy_now(given.content.data(), call_.from, bytes);
+    });
+    return given;
+  }
+  void send_parts(const Part& given) {
+    const std::uint64_t collective = is_of_pair() ? 0 : communicator_->next_collective();
+    for (const int target : plan_.targets) {
+      if (is_own(target)) {
+        if (moves_) own_part_ = part_for(target, given);
+        continue;
+      }
+      const std::uint64_t number = is_of_pair() ? communicator_->next_to(target) : collective;
+      if (moves_)
+        communicator_->send(target, channel(), number, id(), part_for(target, given));
+      else
+        communicator_->send_nothing(target, channel(), number);
+    }
+    for (const int source : plan_.sources) {
+      if (is_own(source)) continue;
+      numbers_[source] = is_of_pair() ? communicator_->next_from(source) : collective;
+      if (!moves_) communicator_->expect_nothing(source, channel(), numbers_[source]);
+    }
+  }
+  Part part_for(int target, const Part& given) const {
+    const std::size_t offset = plan_.is_sliced ? static_cast<std::size_t>(target) * part_bytes_ : 0;
+    const std::span part = std::span(given.content).subspan(offset, part_bytes_);
+    if (given.kinds.empty()) return {{part.begin(), part.end()}, {}};
+    const std::span kinds = std::span(given.kinds).subspan(offset, part_bytes_);
+    return {{part.begin(), part.end()}, {kinds.begin(), kinds.end()}};
+  }
   // What is not moved is unknown where it would have been received.
-  void make_unknown(Process& process) const;
-  void write(const Part& result);
+  // With one rank, in place, everything stays as it is.
+  void make_unknown(Process& process) const {
+    if (plan_.sources.empty() || !process.devices().hold(call_.to)) return;
+    if (communicator_->size() == 1 && call_.to == call_.from) return;
+    process.copies().make_unknown(call_.to, plan_.is_gathered ? all_parts() : part_bytes_);
+  }
+  void write(const Part& result) {
+    on_process(call_.name, [&](Process& process) {
+      const std::size_t bytes = result.content.size();
+      if (!process.devices().hold(call_.to) || result.kinds.empty())
+        return process.copies().copy_now(call_.to, result.content.data(), bytes);
+      process.copies().put(call_.to, result.content.data(), bytes, result.kinds.data());
+    });
+  }
 
   std::shared_ptr<Communicator> communicator_;
   const Exchange call_;
@@ -175,112 +419,6 @@ class Exchanging {
   std::map<int, std::uint64_t> numbers_;  // of the letters, by source
   Part own_part_;
 };
-
-void Exchanging::connect() {
-  if (communicator_->size() == 1) return;
-  ChannelMemory& memory = communicator_->memory();
-  const bool is_by_pairs = is_of_pair() || call_.kind == CallKind::all_to_all || call_.kind == CallKind::gather ||
-                           call_.kind == CallKind::scatter;
-  if (!is_by_pairs) {
-    memory.connect_ring();
-    if (call_.kind == CallKind::all_reduce && communicator_->size() > 2) memory.connect_tree();
-    return;
-  }
-  for (const int source : plan_.sources) {
-    if (source != communicator_->rank()) memory.connect_from(source);
-  }
-}
-
-Part Exchanging::launch() {
-  Part given;
-  const OnDevice on_device(communicator_->device());
-  on_process(call_.name, [&](Process& process) {
-    StreamState& stream = process.streams().at(call_.name, stream_);
-    is_captured_ = stream.capture != nullptr;
-    moves_ = !is_captured_ && std::max(given_bytes(), has_parts_of_all(call_.kind) ? all_parts() : part_bytes_) <=
-                                  process.config().copy_bytes;
-    process.launches().launch(stream, cudaGraphNodeTypeKernel);
-    if (!moves_) return make_unknown(process);
-    if (plan_.targets.empty()) return;
-    given.content.resize(given_bytes());
-    const std::size_t bytes = given.content.size();
-    if (process.devices().hold(call_.from) && !process.copies().get(nullptr, call_.from, bytes)) {
-      given.kinds.resize(bytes);
-      process.copies().get_kinds(given.kinds.data(), call_.from, bytes);
-    }
-    process.copies().copy_now(given.content.data(), call_.from, bytes);
-  });
-  return given;
-}
-
-// With one rank, in place, everything stays as it is.
-void Exchanging::make_unknown(Process& process) const {
-  if (plan_.sources.empty() || !process.devices().hold(call_.to)) return;
-  if (communicator_->size() == 1 && call_.to == call_.from) return;
-  process.copies().make_unknown(call_.to, plan_.is_gathered ? all_parts() : part_bytes_);
-}
-
-Part Exchanging::part_for(int target, const Part& given) const {
-  const std::size_t offset = plan_.is_sliced ? static_cast<std::size_t>(target) * part_bytes_ : 0;
-  const std::span part = std::span(given.content).subspan(offset, part_bytes_);
-  if (given.kinds.empty()) return {{part.begin(), part.end()}, {}};
-  const std::span kinds = std::span(given.kinds).subspan(offset, part_bytes_);
-  return {{part.begin(), part.end()}, {kinds.begin(), kinds.end()}};
-}
-
-void Exchanging::start() {
-  connect();
-  const Part given = launch();
-  if (!is_captured_) send_parts(given);
-}
-
-void Exchanging::send_parts(const Part& given) {
-  const std::uint64_t collective = is_of_pair() ? 0 : communicator_->next_collective();
-  for (const int target : plan_.targets) {
-    if (is_own(target)) {
-      if (moves_) own_part_ = part_for(target, given);
-      continue;
-    }
-    const std::uint64_t number = is_of_pair() ? communicator_->next_to(target) : collective;
-    if (moves_)
-      communicator_->send(target, channel(), number, id(), part_for(target, given));
-    else
-      communicator_->send_nothing(target, channel(), number);
-  }
-  for (const int source : plan_.sources) {
-    if (is_own(source)) continue;
-    numbers_[source] = is_of_pair() ? communicator_->next_from(source) : collective;
-    if (!moves_) communicator_->expect_nothing(source, channel(), numbers_[source]);
-  }
-}
-
-void Exchanging::finish() {
-  if (!moves_ || plan_.sources.empty()) return;
-  std::vector<std::vector<char>> parts;
-  std::vector<std::vector<KnownContent::Kind>> kinds;
-  for (const int source : plan_.sources) {
-    Part part = is_own(source) || communicator_->is_absent(source)
-                    ? own_part_
-                    : communicator_->receive(source, channel(), numbers_.at(source), id());
-    if (part.content.empty()) return;  // of an absent rank, and this one gives nothing that could stand for it
-    parts.push_back(std::move(part.content));
-    kinds.push_back(std::move(part.kinds));
-  }
-  if (reduces(call_.kind)) return write({reduce(call_.type, call_.reduction, parts), kinds_of_reduced(kinds)});
-  Part result;
-  for (const std::vector<char>& part : parts) result.content.insert(result.content.end(), part.begin(), part.end());
-  result.kinds = kinds_of_gathered(kinds, part_bytes_);
-  write(result);
-}
-
-void Exchanging::write(const Part& result) {
-  on_process(call_.name, [&](Process& process) {
-    const std::size_t bytes = result.content.size();
-    if (!process.devices().hold(call_.to) || result.kinds.empty())
-      return process.copies().copy_now(call_.to, result.content.data(), bytes);
-    process.copies().put(call_.to, result.content.data(), bytes, result.kinds.data());
-  });
-}
 
 void require(bool holds, const char* name, const std::string& rule) {
   if (!holds) throw NcclError(ncclInvalidArgument, formatted("{}: {}", name, rule));
