@@ -2,7 +2,7 @@
 
 Each module has one task. after_import waits for torch, process_end for the end of the process. At the end, ending writes how
 the program ended, with the steps that steps has counted, and observer what torch did with memory: history asks torch to
-record what it allocates and writes that as a trace, owners marks in it which modules run and what tensors are for, and peaks,
+record what it allocates and writes that as a trace, owners marks in it which modules run and what tensors are for, and
 attribution and places evaluate this record. object_collectives and absent_ranks replace functions of torch.distributed.
 """
 

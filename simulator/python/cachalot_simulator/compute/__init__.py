@@ -5,12 +5,12 @@ runs as always: its memory is that of the CUDA path. If all of its tensors are s
 once more, and the result is put into the simulated memory. Other results are unknown and read as zeros. A result that is
 computed from unknown values is a guess: finite, deterministic, and reported where the program reads it.
 
-The module device_memory reads and writes simulated memory, host moves tensors between it and the CPU, operators knows what
-each operation writes and estimates multiplications, sizes has the operations whose results' sizes depend on values,
-replacements has CPU functions for operations without a CPU kernel, choices what is chosen among unknown numbers, triton_kernels
-what Triton's kernels write, exports tensors that other libraries get, randomness has the random numbers, parts takes apart
-sparse and nested tensors, spread knows which elements of a result are unknown, reads counts what the program reads of unknown
-values, and operations joins them.
+The module device_memory reads and writes simulated memory, host moves tensors between it and the CPU, and has the random
+numbers, operators knows what each operation writes, estimates multiplications, and takes apart sparse and nested tensors,
+sizes has the operations whose results' sizes depend on values, replacements has CPU functions for operations without a CPU
+kernel, choices what is chosen among unknown numbers, triton_kernels what Triton's kernels write, exports tensors that other
+libraries get, spread knows which elements of a result are unknown, reads counts what the program reads of unknown values, and
+operations joins them.
 """
 
 from __future__ import annotations

@@ -14,8 +14,7 @@ from torch import Tensor
 
 from cachalot_simulator.compute import device_memory
 from cachalot_simulator.compute.host import read, write
-from cachalot_simulator.compute.operators import is_on_device
-from cachalot_simulator.compute.parts import is_whole
+from cachalot_simulator.compute.operators import is_on_device, is_whole
 
 
 def see_exports() -> None:

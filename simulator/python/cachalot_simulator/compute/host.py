@@ -1,15 +1,18 @@
-"""Moves tensors between the simulated device and the CPU, where PyTorch's CPU kernels compute."""
+"""Moves tensors between the simulated device and the CPU, where PyTorch's CPU kernels compute, and has random numbers there in place of
+the GPU's: the same in each run, as the program's seed says.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from cachalot_simulator.compute import device_memory
-from cachalot_simulator.compute.operators import is_on_device, tensors_in
-from cachalot_simulator.compute.parts import is_whole, join_parts, parts_of
+from cachalot_simulator.compute.operators import is_on_device, is_whole, join_parts, parts_of, tensors_in
 
 # Types with few operations on the CPU, by types that hold their values.
 COMPUTABLE = {torch.complex32: torch.complex64} | {
@@ -164,3 +167,24 @@ def dense_rows(tensor: Tensor) -> list[tuple[int, int]]:
         else:
             rows = [start + i * stride for start in rows for i in range(size)]
     return [(start * item, length * item) for start in rows]
+
+
+_generator = torch.Generator()
+
+
+def generator_for(on_device: torch.Generator | None, index: int) -> torch.Generator:
+    """A generator in a state that follows from the state of the device's: the program's, or that of the device `index`."""
+    device = on_device or torch.cuda.default_generators[index]
+    _generator.manual_seed((device.initial_seed() + 0x9E3779B97F4A7C15 * (device.get_offset() + 1)) % 2**63)
+    return _generator
+
+
+@contextmanager
+def random_state(index: int) -> Iterator[None]:
+    """The CPU's own generator in such a state, for operations that take none; afterwards as it was."""
+    state = torch.get_rng_state()
+    try:
+        torch.set_rng_state(generator_for(None, index).get_state())
+        yield
+    finally:
+        torch.set_rng_state(state)

@@ -14,12 +14,11 @@ from torch._library.custom_ops import OPDEFS  # operations that are written in P
 from cachalot_simulator.compute import choices, device_memory, sizes
 from cachalot_simulator.compute.device_memory import make_one_unknown, make_unknown
 from cachalot_simulator.compute.exports import see_exports
-from cachalot_simulator.compute.host import Reader, Sampler, are_known, have_content, read, write
+from cachalot_simulator.compute.host import (Reader, Sampler, are_known, generator_for, have_content, random_state,
+                                             read, write)
 from cachalot_simulator.compute.operators import (DECOMPOSED, UNINITIALIZED, Signature, function_of, gives_no_tensor, has_wrappers,
-                                                  is_little_work, is_on_device, is_view, room_left, tensors_in,
-                                                  wrapped_in)
-from cachalot_simulator.compute.parts import is_whole, parts_of
-from cachalot_simulator.compute.randomness import generator_for, random_state
+                                                  is_little_work, is_on_device, is_view, is_whole, parts_of, room_left,
+                                                  tensors_in, wrapped_in)
 from cachalot_simulator.compute.reads import UnknownReads
 from cachalot_simulator.compute.replacements import REPLACEMENTS
 from cachalot_simulator.compute.spread import Spread

@@ -10,8 +10,7 @@ from torch import Tensor
 
 from cachalot_simulator.compute.device_memory import extent, is_known
 from cachalot_simulator.compute.host import Reader, are_known, write
-from cachalot_simulator.compute.operators import is_on_device, tensors_in
-from cachalot_simulator.compute.parts import is_whole
+from cachalot_simulator.compute.operators import is_on_device, is_whole, tensors_in
 
 MOST_BYTES = 1 << 20  # of values that steer: as much as the simulator copies by default
 OTHERS = {"aten::index", "aten::index_put", "aten::index_put_", "aten::_index_put_impl_", "aten::_unsafe_index",

@@ -13,8 +13,7 @@ from torch import Tensor
 
 from cachalot_simulator.compute import device_memory
 from cachalot_simulator.compute.host import Reader, are_known, unknown_elements
-from cachalot_simulator.compute.operators import Signature, is_on_device, tensors_in
-from cachalot_simulator.compute.parts import is_whole
+from cachalot_simulator.compute.operators import Signature, is_on_device, is_whole, tensors_in
 
 MOVES = {f"aten::{name}" for name in (
     "cat", "stack", "clone", "copy_", "_to_copy", "index", "index_select", "gather", "take", "embedding", "flip", "roll", "repeat",
