@@ -41,19 +41,10 @@ std::size_t parse_bytes_between(std::string_view text, std::size_t least, std::s
   return bytes;
 }
 
-bool parse_latency(std::string_view text) {
-  if (text != "published" && text != "none") refuse(text, "it must be published or none");
-  return text == "published";
-}
-
-bool parse_copies(std::string_view text) {
-  if (text != "published" && text != "fixed") refuse(text, "it must be fixed or published");
-  return text == "published";
-}
-
-bool parse_flag(std::string_view text) {
-  if (text != "0" && text != "1") refuse(text, "it must be 0 or 1");
-  return text == "1";
+// Whether the text is the second of two words.
+bool is_second_of(std::string_view first, std::string_view second, std::string_view text) {
+  if (text != first && text != second) refuse(text, formatted("it must be {} or {}", first, second));
+  return text == second;
 }
 
 ContextRule parse_contexts(std::string_view text) {
@@ -61,16 +52,6 @@ ContextRule parse_contexts(std::string_view text) {
   if (text == "documented") return ContextRule::documented;
   if (text == "all") return ContextRule::all;
   refuse(text, "it must be documented, all or none");
-}
-
-bool parse_legacy_stream(std::string_view text) {
-  if (text != "waits" && text != "alone") refuse(text, "it must be waits or alone");
-  return text == "waits";
-}
-
-bool parse_mapping(std::string_view text) {
-  if (text != "at_once" && text != "waits") refuse(text, "it must be at_once or waits");
-  return text == "waits";
 }
 
 ContextCharge parse_context(std::string_view text, const GpuModel& gpu) {
@@ -184,8 +165,9 @@ Config read_config() {
   config.devices = static_cast<int>(config.physical_devices.size());
   settings.with("launch_ns", [&](const auto& text) { config.launch_ns = parse_integer(text, 0, 1'000'000'000'000); });
   settings.with("copy_bytes", [&](const auto& text) { config.copy_bytes = parse_bytes(text); });
-  settings.with("copies", [&](const auto& text) { config.copies_take_the_bus = parse_copies(text); });
-  settings.with("latency", [&](const auto& text) { config.latencies = parse_latency(text); });
+  settings.with("copies",
+                [&](const auto& text) { config.copies_take_the_bus = is_second_of("fixed", "published", text); });
+  settings.with("latency", [&](const auto& text) { config.latencies = !is_second_of("published", "none", text); });
   settings.with("address_space", [&](const auto& text) {
     config.address_space_bytes =
         round_down(parse_bytes_between(text, kSmallestAddressSpace, kLargestAddressSpace), kPhysicalUnit);
@@ -194,11 +176,12 @@ Config read_config() {
   settings.with("log", [&](const auto& text) { config.log_path = expand_path(text); });
   settings.with("report", [&](const auto& text) { config.report_path = expand_path(text); });
   settings.with("contexts", [&](const auto& text) { config.contexts = parse_contexts(text); });
-  settings.with("legacy_stream", [&](const auto& text) { config.legacy_stream_waits = parse_legacy_stream(text); });
-  settings.with("strict", [&](const auto& text) { config.is_strict = parse_flag(text); });
-  settings.with("absent_ranks", [&](const auto& text) { config.are_ranks_absent = parse_flag(text); });
+  settings.with("legacy_stream",
+                [&](const auto& text) { config.legacy_stream_waits = !is_second_of("waits", "alone", text); });
+  settings.with("strict", [&](const auto& text) { config.is_strict = is_second_of("0", "1", text); });
+  settings.with("absent_ranks", [&](const auto& text) { config.are_ranks_absent = is_second_of("0", "1", text); });
   settings.with("context", [&](const auto& text) { config.context = parse_context(text, *config.gpu); });
-  settings.with("mapping", [&](const auto& text) { config.mapping_waits = parse_mapping(text); });
+  settings.with("mapping", [&](const auto& text) { config.mapping_waits = is_second_of("at_once", "waits", text); });
   settings.with("faults", [&](const auto& text) { config.faults = parse_faults(text); });
   return config;
 }

@@ -88,17 +88,8 @@ bool uses(const ContextCharge& charge, ContextLibrary library) {
 }  // namespace
 
 std::string_view to_string(ContextLibrary library) {
-  switch (library) {
-    case ContextLibrary::cublas:
-      return "cublas";
-    case ContextLibrary::cudnn:
-      return "cudnn";
-    case ContextLibrary::cusolver:
-      return "cusolver";
-    case ContextLibrary::cusparse:
-      return "cusparse";
-  }
-  return "";
+  constexpr std::array<std::string_view, kContextLibraries.size()> kNames{"cublas", "cudnn", "cusolver", "cusparse"};
+  return kNames.at(static_cast<std::size_t>(library));
 }
 
 std::string_view to_string(ModuleLoading loading) { return loading == ModuleLoading::eager ? "eager" : "lazy"; }

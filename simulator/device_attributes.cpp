@@ -4,6 +4,8 @@
 #include <climits>
 #include <cstdio>
 #include <cstring>
+#include <iterator>
+#include <utility>
 
 #include "base/bytes.h"
 #include "device/address_space.h"
@@ -99,128 +101,72 @@ int device_attribute(const Config& config, int ordinal, int attribute) {
     fail("cudaDeviceGetAttribute", CudaCode::invalid_value, "no such attribute");
   const GpuModel& gpu = *config.gpu;
   const cudaDeviceProp prop = device_properties(config, ordinal);
-  switch (attribute) {
-    case CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK:
-      return prop.maxThreadsPerBlock;
-    case CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_X:
-      return prop.maxThreadsDim[0];
-    case CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_Y:
-      return prop.maxThreadsDim[1];
-    case CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_Z:
-      return prop.maxThreadsDim[2];
-    case CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_X:
-      return prop.maxGridSize[0];
-    case CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Y:
-      return prop.maxGridSize[1];
-    case CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Z:
-      return prop.maxGridSize[2];
-    case CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK:
-      return static_cast<int>(prop.sharedMemPerBlock);
-    case CU_DEVICE_ATTRIBUTE_TOTAL_CONSTANT_MEMORY:
-      return static_cast<int>(prop.totalConstMem);
-    case CU_DEVICE_ATTRIBUTE_WARP_SIZE:
-      return prop.warpSize;
-    case CU_DEVICE_ATTRIBUTE_MAX_PITCH:
-      return static_cast<int>(prop.memPitch);
-    case CU_DEVICE_ATTRIBUTE_MAX_REGISTERS_PER_BLOCK:
-      return prop.regsPerBlock;
-    case CU_DEVICE_ATTRIBUTE_CLOCK_RATE:
-      return gpu.clock_khz;
-    case CU_DEVICE_ATTRIBUTE_TEXTURE_ALIGNMENT:
-      return static_cast<int>(prop.textureAlignment);
-    case CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT:
-      return prop.multiProcessorCount;
-    case CU_DEVICE_ATTRIBUTE_INTEGRATED:
-      return prop.integrated;
-    case CU_DEVICE_ATTRIBUTE_CAN_MAP_HOST_MEMORY:
-      return prop.canMapHostMemory;
-    case CU_DEVICE_ATTRIBUTE_SURFACE_ALIGNMENT:
-      return static_cast<int>(prop.surfaceAlignment);
-    case CU_DEVICE_ATTRIBUTE_CONCURRENT_KERNELS:
-      return prop.concurrentKernels;
-    case CU_DEVICE_ATTRIBUTE_ECC_ENABLED:
-      return prop.ECCEnabled;
-    case CU_DEVICE_ATTRIBUTE_PCI_BUS_ID:
-      return prop.pciBusID;
-    case CU_DEVICE_ATTRIBUTE_PCI_DEVICE_ID:
-      return prop.pciDeviceID;
-    case CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE:
-      return gpu.memory_clock_khz;
-    case CU_DEVICE_ATTRIBUTE_GLOBAL_MEMORY_BUS_WIDTH:
-      return prop.memoryBusWidth;
-    case CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE:
-      return prop.l2CacheSize;
-    case CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR:
-      return prop.maxThreadsPerMultiProcessor;
-    case CU_DEVICE_ATTRIBUTE_ASYNC_ENGINE_COUNT:
-      return prop.asyncEngineCount;
-    case CU_DEVICE_ATTRIBUTE_GPU_OVERLAP:
-      return 1;
-    case CU_DEVICE_ATTRIBUTE_UNIFIED_ADDRESSING:
-      return prop.unifiedAddressing;
-    case CU_DEVICE_ATTRIBUTE_PCI_DOMAIN_ID:
-      return prop.pciDomainID;
-    case CU_DEVICE_ATTRIBUTE_TEXTURE_PITCH_ALIGNMENT:
-      return static_cast<int>(prop.texturePitchAlignment);
-    case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR:
-      return prop.major;
-    case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR:
-      return prop.minor;
-    case CU_DEVICE_ATTRIBUTE_STREAM_PRIORITIES_SUPPORTED:
-      return prop.streamPrioritiesSupported;
-    case CU_DEVICE_ATTRIBUTE_GLOBAL_L1_CACHE_SUPPORTED:
-      return prop.globalL1CacheSupported;
-    case CU_DEVICE_ATTRIBUTE_LOCAL_L1_CACHE_SUPPORTED:
-      return prop.localL1CacheSupported;
-    case CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR:
-      return static_cast<int>(prop.sharedMemPerMultiprocessor);
-    case CU_DEVICE_ATTRIBUTE_MAX_REGISTERS_PER_MULTIPROCESSOR:
-      return prop.regsPerMultiprocessor;
-    case CU_DEVICE_ATTRIBUTE_MANAGED_MEMORY:
-      return prop.managedMemory;
-    case CU_DEVICE_ATTRIBUTE_SINGLE_TO_DOUBLE_PRECISION_PERF_RATIO:
-      return single_to_double_ratio(gpu);
-    case CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS:
-      return prop.concurrentManagedAccess;
-    case CU_DEVICE_ATTRIBUTE_COMPUTE_PREEMPTION_SUPPORTED:
-      return prop.computePreemptionSupported;
-    case CU_DEVICE_ATTRIBUTE_CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM:
-      return prop.canUseHostPointerForRegisteredMem;
-    case CU_DEVICE_ATTRIBUTE_CAN_USE_STREAM_MEM_OPS_V1:
-    case CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS_V1:
-    case CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS:
-      return 1;
-    case CU_DEVICE_ATTRIBUTE_COOPERATIVE_LAUNCH:
-      return prop.cooperativeLaunch;
-    case CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN:
-      return static_cast<int>(prop.sharedMemPerBlockOptin);
-    case CU_DEVICE_ATTRIBUTE_HOST_REGISTER_SUPPORTED:
-      return prop.hostRegisterSupported;
-    case CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED:
-    case CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED:
-      return 1;
-    case CU_DEVICE_ATTRIBUTE_MAX_BLOCKS_PER_MULTIPROCESSOR:
-      return prop.maxBlocksPerMultiProcessor;
-    case CU_DEVICE_ATTRIBUTE_MAX_PERSISTING_L2_CACHE_SIZE:
-      return prop.persistingL2CacheMaxSize;
-    case CU_DEVICE_ATTRIBUTE_RESERVED_SHARED_MEMORY_PER_BLOCK:
-      return static_cast<int>(prop.reservedSharedMemPerBlock);
-    case CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED:
-      return prop.memoryPoolsSupported;
-    case CU_DEVICE_ATTRIBUTE_CLUSTER_LAUNCH:
-      return prop.clusterLaunch;
-    case CU_DEVICE_ATTRIBUTE_UNIFIED_FUNCTION_POINTERS:
-      return prop.unifiedFunctionPointers;
-    case CU_DEVICE_ATTRIBUTE_TENSOR_MAP_ACCESS_SUPPORTED:
-      return has_clusters(gpu);
-    case CU_DEVICE_ATTRIBUTE_IPC_EVENT_SUPPORTED:
-      return prop.ipcEventSupported;
-    case CU_DEVICE_ATTRIBUTE_NUMA_ID:
-    case CU_DEVICE_ATTRIBUTE_HOST_NUMA_ID:
-      return -1;
-    default:
-      return 0;  // what it asks about is not there: arrays, textures, interoperation
-  }
+  const std::pair<int, int> values[] = {
+      {CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK, prop.maxThreadsPerBlock},
+      {CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_X, prop.maxThreadsDim[0]},
+      {CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_Y, prop.maxThreadsDim[1]},
+      {CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_Z, prop.maxThreadsDim[2]},
+      {CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_X, prop.maxGridSize[0]},
+      {CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Y, prop.maxGridSize[1]},
+      {CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Z, prop.maxGridSize[2]},
+      {CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK, static_cast<int>(prop.sharedMemPerBlock)},
+      {CU_DEVICE_ATTRIBUTE_TOTAL_CONSTANT_MEMORY, static_cast<int>(prop.totalConstMem)},
+      {CU_DEVICE_ATTRIBUTE_WARP_SIZE, prop.warpSize},
+      {CU_DEVICE_ATTRIBUTE_MAX_PITCH, static_cast<int>(prop.memPitch)},
+      {CU_DEVICE_ATTRIBUTE_MAX_REGISTERS_PER_BLOCK, prop.regsPerBlock},
+      {CU_DEVICE_ATTRIBUTE_CLOCK_RATE, gpu.clock_khz},
+      {CU_DEVICE_ATTRIBUTE_TEXTURE_ALIGNMENT, static_cast<int>(prop.textureAlignment)},
+      {CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, prop.multiProcessorCount},
+      {CU_DEVICE_ATTRIBUTE_INTEGRATED, prop.integrated},
+      {CU_DEVICE_ATTRIBUTE_CAN_MAP_HOST_MEMORY, prop.canMapHostMemory},
+      {CU_DEVICE_ATTRIBUTE_SURFACE_ALIGNMENT, static_cast<int>(prop.surfaceAlignment)},
+      {CU_DEVICE_ATTRIBUTE_CONCURRENT_KERNELS, prop.concurrentKernels},
+      {CU_DEVICE_ATTRIBUTE_ECC_ENABLED, prop.ECCEnabled},
+      {CU_DEVICE_ATTRIBUTE_PCI_BUS_ID, prop.pciBusID},
+      {CU_DEVICE_ATTRIBUTE_PCI_DEVICE_ID, prop.pciDeviceID},
+      {CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE, gpu.memory_clock_khz},
+      {CU_DEVICE_ATTRIBUTE_GLOBAL_MEMORY_BUS_WIDTH, prop.memoryBusWidth},
+      {CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE, prop.l2CacheSize},
+      {CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR, prop.maxThreadsPerMultiProcessor},
+      {CU_DEVICE_ATTRIBUTE_ASYNC_ENGINE_COUNT, prop.asyncEngineCount},
+      {CU_DEVICE_ATTRIBUTE_GPU_OVERLAP, 1},
+      {CU_DEVICE_ATTRIBUTE_UNIFIED_ADDRESSING, prop.unifiedAddressing},
+      {CU_DEVICE_ATTRIBUTE_PCI_DOMAIN_ID, prop.pciDomainID},
+      {CU_DEVICE_ATTRIBUTE_TEXTURE_PITCH_ALIGNMENT, static_cast<int>(prop.texturePitchAlignment)},
+      {CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, prop.major},
+      {CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, prop.minor},
+      {CU_DEVICE_ATTRIBUTE_STREAM_PRIORITIES_SUPPORTED, prop.streamPrioritiesSupported},
+      {CU_DEVICE_ATTRIBUTE_GLOBAL_L1_CACHE_SUPPORTED, prop.globalL1CacheSupported},
+      {CU_DEVICE_ATTRIBUTE_LOCAL_L1_CACHE_SUPPORTED, prop.localL1CacheSupported},
+      {CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR, static_cast<int>(prop.sharedMemPerMultiprocessor)},
+      {CU_DEVICE_ATTRIBUTE_MAX_REGISTERS_PER_MULTIPROCESSOR, prop.regsPerMultiprocessor},
+      {CU_DEVICE_ATTRIBUTE_MANAGED_MEMORY, prop.managedMemory},
+      {CU_DEVICE_ATTRIBUTE_SINGLE_TO_DOUBLE_PRECISION_PERF_RATIO, single_to_double_ratio(gpu)},
+      {CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS, prop.concurrentManagedAccess},
+      {CU_DEVICE_ATTRIBUTE_COMPUTE_PREEMPTION_SUPPORTED, prop.computePreemptionSupported},
+      {CU_DEVICE_ATTRIBUTE_CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM, prop.canUseHostPointerForRegisteredMem},
+      {CU_DEVICE_ATTRIBUTE_CAN_USE_STREAM_MEM_OPS_V1, 1},
+      {CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS_V1, 1},
+      {CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS, 1},
+      {CU_DEVICE_ATTRIBUTE_COOPERATIVE_LAUNCH, prop.cooperativeLaunch},
+      {CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN, static_cast<int>(prop.sharedMemPerBlockOptin)},
+      {CU_DEVICE_ATTRIBUTE_HOST_REGISTER_SUPPORTED, prop.hostRegisterSupported},
+      {CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED, 1},
+      {CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED, 1},
+      {CU_DEVICE_ATTRIBUTE_MAX_BLOCKS_PER_MULTIPROCESSOR, prop.maxBlocksPerMultiProcessor},
+      {CU_DEVICE_ATTRIBUTE_MAX_PERSISTING_L2_CACHE_SIZE, prop.persistingL2CacheMaxSize},
+      {CU_DEVICE_ATTRIBUTE_RESERVED_SHARED_MEMORY_PER_BLOCK, static_cast<int>(prop.reservedSharedMemPerBlock)},
+      {CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED, prop.memoryPoolsSupported},
+      {CU_DEVICE_ATTRIBUTE_CLUSTER_LAUNCH, prop.clusterLaunch},
+      {CU_DEVICE_ATTRIBUTE_UNIFIED_FUNCTION_POINTERS, prop.unifiedFunctionPointers},
+      {CU_DEVICE_ATTRIBUTE_TENSOR_MAP_ACCESS_SUPPORTED, has_clusters(gpu)},
+      {CU_DEVICE_ATTRIBUTE_IPC_EVENT_SUPPORTED, prop.ipcEventSupported},
+      {CU_DEVICE_ATTRIBUTE_NUMA_ID, -1},
+      {CU_DEVICE_ATTRIBUTE_HOST_NUMA_ID, -1},
+  };
+  const auto found = std::ranges::find(values, attribute, &std::pair<int, int>::first);
+  return found == std::end(values) ? 0
+                                   : found->second;  // without a value: arrays, textures, interoperation are not there
 }
 
 }  // namespace cachalot::simulator

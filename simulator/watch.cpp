@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <charconv>
 #include <cstddef>
 #include <iterator>
@@ -160,21 +161,9 @@ std::string counted(std::size_t count, std::string_view noun) {
 }
 
 std::string_view maker_of(Owned kind) {
-  switch (kind) {
-    case Owned::device_memory:
-      return "cudaMalloc";
-    case Owned::pool_memory:
-      return "cudaMallocAsync";
-    case Owned::physical_memory:
-      return "cuMemCreate";
-    case Owned::pinned_memory:
-      return "cudaHostAlloc";
-    case Owned::stream:
-      return "cudaStreamCreate";
-    case Owned::event:
-      return "cudaEventCreate";
-  }
-  return "";
+  constexpr std::array<std::string_view, 6> kMakers{"cudaMalloc",    "cudaMallocAsync",  "cuMemCreate",
+                                                    "cudaHostAlloc", "cudaStreamCreate", "cudaEventCreate"};
+  return kMakers.at(static_cast<std::size_t>(kind));
 }
 
 bool is_memory(Owned kind) { return kind != Owned::stream && kind != Owned::event; }
