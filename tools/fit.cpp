@@ -18,8 +18,8 @@
 #include "base/check.h"
 #include "cachalot/errors.h"
 #include "simulator/gpu_models.h"
-#include "tools/fork_server.h"
 #include "tools/parallel.h"
+#include "tools/python_server.h"
 
 namespace cachalot::tools {
 namespace {
@@ -42,6 +42,25 @@ std::string text_of(const std::vector<Vary>& vary, const std::vector<std::int64_
     text += fmt::format("{}{}={}", i == 0 ? "" : " ", vary[i].name, values[i]);
   }
   return text;
+}
+
+// Returns the program's words with the values in their places.
+std::vector<std::string> with_values(const std::vector<std::string>& program, const std::vector<Vary>& vary,
+                                     const std::vector<std::int64_t>& values) {
+  std::vector<std::string> words = program;
+  for (std::size_t i = 0; i < vary.size(); ++i) {
+    const std::string place = "{" + vary[i].name + "}";
+    const std::string value = std::to_string(values[i]);
+    bool is_there = false;
+    for (std::string& word : words) {
+      for (std::size_t at = 0; (at = word.find(place, at)) != std::string::npos; at += value.size()) {
+        word.replace(at, place.size(), value);
+        is_there = true;
+      }
+    }
+    CACHALOT_REQUIRE(is_there, "--vary {}: the program has no {} in its words", vary[i].name, place);
+  }
+  return words;
 }
 
 // Ctrl-C and SIGTERM end the runs; then we end.
@@ -406,24 +425,6 @@ Vary parse_vary(std::string_view text) {
   return {.name = std::string(text.substr(0, equals)),
           .values = is_range ? range_of(values.substr(0, dots), values.substr(dots + 2), text) : list_of(values, text),
           .is_range = is_range};
-}
-
-std::vector<std::string> with_values(const std::vector<std::string>& program, const std::vector<Vary>& vary,
-                                     const std::vector<std::int64_t>& values) {
-  std::vector<std::string> words = program;
-  for (std::size_t i = 0; i < vary.size(); ++i) {
-    const std::string place = "{" + vary[i].name + "}";
-    const std::string value = std::to_string(values[i]);
-    bool is_there = false;
-    for (std::string& word : words) {
-      for (std::size_t at = 0; (at = word.find(place, at)) != std::string::npos; at += value.size()) {
-        word.replace(at, place.size(), value);
-        is_there = true;
-      }
-    }
-    CACHALOT_REQUIRE(is_there, "--vary {}: the program has no {} in its words", vary[i].name, place);
-  }
-  return words;
 }
 
 FitReport fit(const FitOptions& options) {

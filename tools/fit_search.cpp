@@ -1,4 +1,4 @@
-#include "tools/fit_search.h"
+#include "tools/fit.h"
 
 #include <algorithm>
 #include <cmath>

@@ -24,8 +24,8 @@
 
 #include "base/check.h"
 #include "base/process.h"
-#include "tools/fork_server.h"
 #include "tools/python_program.h"
+#include "tools/python_server.h"
 
 namespace cachalot::tools {
 namespace {
@@ -126,6 +126,10 @@ std::optional<int> RunningChild::status_told() {
   return std::nullopt;
 }
 
+namespace {
+
+// Ends a program and all that it has started: by SIGTERM, so that they write their reports, and by SIGKILL those that are
+// still there ten seconds later. Returns the program's status.
 int end_with_descendants(RunningChild& child) {
   std::vector<pid_t> processes = descendants_of(child.process());
   const auto latest = Clock::now() + kGrace;
@@ -140,10 +144,6 @@ int end_with_descendants(RunningChild& child) {
   send(processes, SIGKILL);
   return status ? *status : child.wait();
 }
-
-namespace {
-
-using Clock = RunningChild::Clock;
 
 // posix_spawn's two tables, given back.
 class SpawnTables {

@@ -41,10 +41,6 @@ class RunningChild {
   std::string told_;  // of a line in replies_
 };
 
-// Ends a program and all that it has started: by SIGTERM, so that they write their reports, and by SIGKILL those that are
-// still there ten seconds later. Returns the program's status.
-int end_with_descendants(RunningChild& child);
-
 // Runs a program and waits for its end, for so long and not longer where the caller says so.
 class ForkServer;
 

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <csignal>
 #include <cstdlib>
@@ -22,8 +23,8 @@
 #include "policy/simulation_settings.h"
 #include "simulator/gpu_models.h"
 #include "simulator/shared_memory_file.h"
-#include "tools/cluster.h"
 #include "tools/python_program.h"
+#include "tools/python_server.h"
 #include "tools/running_child.h"
 #include "tools/text_layout.h"
 #include "tools/trace_reader.h"
@@ -35,19 +36,8 @@ using nlohmann::json;
 using simulator::ContextLibrary;
 using simulator::ModuleLoading;
 
-std::string_view full_name(ContextLibrary library) {
-  switch (library) {
-    case ContextLibrary::cublas:
-      return "cuBLAS";
-    case ContextLibrary::cudnn:
-      return "cuDNN";
-    case ContextLibrary::cusolver:
-      return "cuSOLVER";
-    case ContextLibrary::cusparse:
-      return "cuSPARSE";
-  }
-  return "";
-}
+constexpr std::array kLibraryNames = {"cuBLAS", "cuDNN", "cuSOLVER", "cuSPARSE"};  // by ContextLibrary
+static_assert(kLibraryNames.size() == simulator::kContextLibraries.size());
 
 std::optional<ModuleLoading> loading_of(const json& device) {
   const json& estimate = device.at("context_estimate");
@@ -58,13 +48,21 @@ std::optional<ModuleLoading> loading_of(const json& device) {
 std::string libraries_text(const simulator::ContextCosts& costs) {
   std::string text;
   for (const ContextLibrary library : simulator::kContextLibraries) {
-    if (costs.of(library) > 0) text += fmt::format("{}{}", text.empty() ? " with " : ", ", full_name(library));
+    if (costs.of(library) > 0)
+      text += fmt::format("{}{}", text.empty() ? " with " : ", ", kLibraryNames[static_cast<std::size_t>(library)]);
   }
   return text;
 }
 
 simulator::Spread read_spread(const json& spread) {
   return {number(spread, "less_bytes"), number(spread, "more_bytes")};
+}
+
+// Returns what the spread is of: "the context", "NCCL" or "the context and NCCL"; "" without a spread.
+std::string estimated_parts(const json& device) {
+  std::string text = read_spread(device.at("spread").at("context")).more_bytes > 0 ? "the context" : "";
+  if (spread_of_others(device).more_bytes > 0) text += text.empty() ? "NCCL" : " and NCCL";
+  return text;
 }
 
 // At most: what PyTorch asks the device for, of which the request is a part.
@@ -125,12 +123,6 @@ simulator::Spread spread_of_others(const json& device) {
   const simulator::Spread all = spread_of(device);
   const simulator::Spread context = read_spread(device.at("spread").at("context"));
   return {all.less_bytes - context.less_bytes, all.more_bytes - context.more_bytes};
-}
-
-std::string estimated_parts(const json& device) {
-  std::string text = read_spread(device.at("spread").at("context")).more_bytes > 0 ? "the context" : "";
-  if (spread_of_others(device).more_bytes > 0) text += text.empty() ? "NCCL" : " and NCCL";
-  return text;
 }
 
 bool fits_surely(const json& device, std::size_t spare_bytes) { return spare_bytes >= spread_of(device).more_bytes; }
@@ -203,7 +195,8 @@ std::optional<int> process_of(const fs::path& path, std::string_view kind) {
 
 constexpr int kKilled = 128 + SIGKILL;
 
-// Files in the folder of reports.
+// Files in the folder of reports; the first is that of `shared` of CACHALOT_SIM.
+constexpr const char* kSharedMemory = "devices";
 constexpr const char* kOutput = "output.txt";
 constexpr const char* kEnd = "end.json";
 
@@ -286,6 +279,81 @@ void write_driver_trace(const fs::path& folder, const std::string& path) {
   write_file(path, largest);
 }
 
+Card card_of(const simulator::GpuModel& model, const simulator::ContextCharge& context,
+             const simulator::Spread& of_others) {
+  simulator::Spread spread = simulator::context_spread(model, context);
+  spread += of_others;
+  return {.key = std::string(model.key),
+          .product = std::string(model.product),
+          .capability = fmt::format("{}.{}", model.major, model.minor),
+          .memory_bytes = model.memory_bytes,
+          .context_bytes = simulator::context_bytes(model, context),
+          .less_bytes = spread.less_bytes,
+          .more_bytes = spread.more_bytes};
+}
+
+// The card that ran: the model of that name and memory, or, with --memory, the model with that memory instead.
+Card card_that_ran(const json& device, const simulator::ContextCharge& context) {
+  const auto name = device.at("name").get<std::string>();
+  const std::size_t bytes = number(device, "total_bytes");
+  const auto models = simulator::gpu_models();
+  const auto is_named = [&](const simulator::GpuModel& model) { return model.product == name; };
+  auto found =
+      std::ranges::find_if(models, [&](const auto& model) { return is_named(model) && model.memory_bytes == bytes; });
+  const simulator::Spread of_others = spread_of_others(device);
+  if (found != models.end()) return card_of(*found, context, of_others);
+  found = std::ranges::find_if(models, is_named);
+  Card card = found == models.end() ? Card{} : card_of(*found, context, of_others);
+  card.key = "--memory";
+  card.product = name;
+  card.memory_bytes = bytes;
+  card.context_bytes = context.total();
+  return card;
+}
+
+std::optional<Policy> policy_of(const json& torch) {
+  const auto allocator = torch.value("allocator", "");
+  if (allocator == "native") return Policy::pytorch;
+  if (allocator == "expandable_segments") return Policy::expandable_segments;
+  return std::nullopt;
+}
+
+// Returns the traces that a process wrote into the folder of reports, of each device on which it did not run out of memory.
+std::vector<RecordedTrace> recorded_traces(const ProcessReport& report, const std::filesystem::path& folder) {
+  std::vector<RecordedTrace> traces;
+  if (report.driver.is_null()) return traces;
+  for (const json& device : report.driver.at("devices")) {
+    const json* const torch = torch_of(report, device);
+    const int ordinal = device.at("device").get<int>();
+    const std::filesystem::path path = folder / fmt::format("trace-{}-{}.csv", report.process, ordinal);
+    if (torch == nullptr || lacked_memory(device, torch, false) || !std::filesystem::exists(path)) continue;
+    const simulator::ContextCharge context = context_of(device);
+    const std::size_t reserved = number(*torch, "peak_reserved_bytes");
+    const std::size_t used = number(device, "peak_used_bytes");
+    const std::size_t of_others = number(device, "common_peak_bytes") - number(device, "peak_with_context_bytes");
+    traces.push_back({.run = {.device = ordinal,
+                              .card = card_that_ran(device, context),
+                              .policy = policy_of(report.torch),
+                              .architectures = report.torch.value("architectures", std::vector<std::string>()),
+                              .reserved_bytes = reserved,
+                              .other_bytes = used - std::min(used, reserved) + of_others},
+                      .physical_device = device.at("physical_device").get<int>(),
+                      .context = context,
+                      .of_others = spread_of_others(device),
+                      .trace = read_trace(path.string())});
+  }
+  return traces;
+}
+
+// Returns the table for each trace.
+std::vector<CardTable> card_tables(std::vector<RecordedTrace> traces) {
+  std::vector<CardTable> tables;
+  tables.reserve(traces.size());
+  for (RecordedTrace& one : traces)
+    tables.push_back(make_card_table(std::move(one.trace), one.run, known_cards(one.context, one.of_others)));
+  return tables;
+}
+
 void add_traces(Simulation& simulation, const SimulationOptions& options, const fs::path& folder) {
   for (ProcessReport& report : simulation.processes) {
     report.traces = recorded_traces(report, folder);
@@ -304,6 +372,118 @@ std::string last_lines(const fs::path& path) {
     if (const std::size_t line = all.find('\n'); line != std::string::npos) all.erase(0, line + 1);
   }
   return all;
+}
+
+constexpr const char* kEveryCopy = "8192GiB";  // larger than any memory
+
+class Environment {
+ public:
+  Environment() {
+    for (char** entry = environ; *entry != nullptr; ++entry) {
+      const std::string_view text = *entry;
+      const std::size_t equals = text.find('=');
+      if (equals != std::string_view::npos) {
+        values_[std::string(text.substr(0, equals))] = std::string(text.substr(equals + 1));
+      }
+    }
+  }
+  void set(const std::string& name, std::string value) { values_[name] = std::move(value); }
+  void erase_if(bool (*is_such)(std::string_view name)) {
+    std::erase_if(values_, [&](const auto& variable) { return is_such(variable.first); });
+  }
+  // In front of what is there, behind a colon.
+  void prepend(const std::string& name, const std::string& value) {
+    std::string& list = values_[name];
+    list.insert(0, list.empty() ? value : value + ":");
+  }
+  std::vector<std::string> entries() const {
+    std::vector<std::string> entries;
+    entries.reserve(values_.size());
+    for (const auto& [name, value] : values_) entries.push_back(fmt::format("{}={}", name, value));
+    return entries;
+  }
+
+ private:
+  std::map<std::string, std::string> values_;
+};
+
+// As torchrun sets them, with all devices on one machine of the job.
+void describe_rank(Environment& environment, const RankAlone& alone, int devices) {
+  environment.set("RANK", std::to_string(alone.rank));
+  environment.set("WORLD_SIZE", std::to_string(alone.world_size));
+  environment.set("LOCAL_RANK", std::to_string(alone.local_rank));
+  environment.set("LOCAL_WORLD_SIZE", std::to_string(std::min(devices, alone.world_size)));
+  environment.set("GROUP_RANK", std::to_string(alone.rank / devices));
+  environment.set("MASTER_ADDR", "127.0.0.1");
+  environment.set("MASTER_PORT", "29500");
+}
+
+// The user's, and on top of them what the options say.
+SimulationSettings settings_of_run(const SimulationOptions& options, const fs::path& reports) {
+  SimulationSettings settings = SimulationSettings::of_environment();
+  if (options.gpu) settings.set("gpu", *options.gpu);
+  if (options.memory) settings.set("memory", *options.memory);
+  if (settings.find("context") == nullptr) settings.set("context", "model");
+  if (options.context) settings.set("context", *options.context);
+  settings.set("devices", std::to_string(options.devices));
+  settings.set("report", (reports / "driver-%p.json").string());
+  settings.set("observe", reports.string());
+  settings.set("compute", options.compute);
+  settings.set("unknown", options.unknown);
+  if (options.compute == "all") settings.set("copy_bytes", kEveryCopy);
+  settings.set("shared", (reports / kSharedMemory).string());
+  if (options.rank) settings.set("absent_ranks", "1");
+  if (options.strict) settings.set("strict", "1");
+  if (options.is_one_of_many) settings.set("traces_only", "1");
+  if (options.max_steps) settings.set("max_steps", std::to_string(*options.max_steps));
+  if (!options.trace_path.empty()) {
+    settings.set("trace", fs::absolute(options.trace_path).string());
+    settings.set("log", (reports / "log-%p.txt").string());
+  }
+  return settings;
+}
+
+Environment with_modules(const fs::path& simulator) {
+  Environment environment;
+  environment.prepend("PYTHONPATH", (simulator / "python").string());
+  return environment;
+}
+
+Environment with_simulator(const fs::path& simulator) {
+  Environment environment = with_modules(simulator);
+  environment.prepend("LD_PRELOAD", (simulator / kSimulatorLibrary).string());
+  environment.prepend("LD_LIBRARY_PATH", (simulator / "driver").string());
+  return environment;
+}
+
+// Returns the folder of the simulator: what CACHALOT_SIMULATOR names, otherwise beside this command, built or installed.
+// Throws InvalidArgument where it is not.
+fs::path find_simulator() {
+  const char* const named = std::getenv("CACHALOT_SIMULATOR");
+  const fs::path here = fs::read_symlink("/proc/self/exe").parent_path();
+  std::vector<fs::path> places;
+  if (named != nullptr) {
+    places = {named};
+  } else {
+    places = {here / "../simulator", here / ".." / CACHALOT_SIMULATOR_INSTALL_DIR};
+  }
+  for (const fs::path& place : places) {
+    if (fs::exists(place / kSimulatorLibrary)) return fs::canonical(place);
+  }
+  throw InvalidArgument(fmt::format(
+      "{} is not in {}: this cachalot was built without the simulated CUDA runtime, which needs CUDA's headers "
+      "(or set CACHALOT_SIMULATOR to its folder)",
+      kSimulatorLibrary, places.front().lexically_normal().string()));
+}
+
+// Returns the variables, as "NAME=value", of a program whose processes report into a folder.
+std::vector<std::string> environment_of_run(const SimulationOptions& options, const fs::path& simulator,
+                                            const fs::path& reports) {
+  Environment environment = with_simulator(simulator);
+  environment.erase_if(SimulationSettings::is_variable);
+  environment.set("CACHALOT_SIM", settings_of_run(options, reports).text());
+  if (options.rank) describe_rank(environment, *options.rank, options.devices);
+  return environment.entries();
 }
 
 }  // namespace
@@ -388,206 +568,14 @@ Simulation simulate(const SimulationOptions& options) {
   return simulation;
 }
 
-namespace {
-
-namespace fs = std::filesystem;
-
-constexpr const char* kEveryCopy = "8192GiB";  // larger than any memory
-
-class Environment {
- public:
-  Environment() {
-    for (char** entry = environ; *entry != nullptr; ++entry) {
-      const std::string_view text = *entry;
-      const std::size_t equals = text.find('=');
-      if (equals != std::string_view::npos) {
-        values_[std::string(text.substr(0, equals))] = std::string(text.substr(equals + 1));
-      }
-    }
-  }
-  void set(const std::string& name, std::string value) { values_[name] = std::move(value); }
-  void erase_if(bool (*is_such)(std::string_view name)) {
-    std::erase_if(values_, [&](const auto& variable) { return is_such(variable.first); });
-  }
-  // In front of what is there, behind a colon.
-  void prepend(const std::string& name, const std::string& value) {
-    std::string& list = values_[name];
-    list.insert(0, list.empty() ? value : value + ":");
-  }
-  std::vector<std::string> entries() const {
-    std::vector<std::string> entries;
-    entries.reserve(values_.size());
-    for (const auto& [name, value] : values_) entries.push_back(fmt::format("{}={}", name, value));
-    return entries;
-  }
-
- private:
-  std::map<std::string, std::string> values_;
-};
-
-// As torchrun sets them, with all devices on one machine of the job.
-void describe_rank(Environment& environment, const RankAlone& alone, int devices) {
-  environment.set("RANK", std::to_string(alone.rank));
-  environment.set("WORLD_SIZE", std::to_string(alone.world_size));
-  environment.set("LOCAL_RANK", std::to_string(alone.local_rank));
-  environment.set("LOCAL_WORLD_SIZE", std::to_string(std::min(devices, alone.world_size)));
-  environment.set("GROUP_RANK", std::to_string(alone.rank / devices));
-  environment.set("MASTER_ADDR", "127.0.0.1");
-  environment.set("MASTER_PORT", "29500");
-}
-
-// The user's, and on top of them what the options say.
-SimulationSettings settings_of_run(const SimulationOptions& options, const fs::path& reports) {
-  SimulationSettings settings = SimulationSettings::of_environment();
-  if (options.gpu) settings.set("gpu", *options.gpu);
-  if (options.memory) settings.set("memory", *options.memory);
-  if (settings.find("context") == nullptr) settings.set("context", "model");
-  if (options.context) settings.set("context", *options.context);
-  settings.set("devices", std::to_string(options.devices));
-  settings.set("report", (reports / "driver-%p.json").string());
-  settings.set("observe", reports.string());
-  settings.set("compute", options.compute);
-  settings.set("unknown", options.unknown);
-  if (options.compute == "all") settings.set("copy_bytes", kEveryCopy);
-  settings.set("shared", (reports / kSharedMemory).string());
-  if (options.rank) settings.set("absent_ranks", "1");
-  if (options.strict) settings.set("strict", "1");
-  if (options.is_one_of_many) settings.set("traces_only", "1");
-  if (options.max_steps) settings.set("max_steps", std::to_string(*options.max_steps));
-  if (!options.trace_path.empty()) {
-    settings.set("trace", fs::absolute(options.trace_path).string());
-    settings.set("log", (reports / "log-%p.txt").string());
-  }
-  return settings;
-}
-
-Environment with_modules(const fs::path& simulator) {
-  Environment environment;
-  environment.prepend("PYTHONPATH", (simulator / "python").string());
-  return environment;
-}
-
-Environment with_simulator(const fs::path& simulator) {
-  Environment environment = with_modules(simulator);
-  environment.prepend("LD_PRELOAD", (simulator / kSimulatorLibrary).string());
-  environment.prepend("LD_LIBRARY_PATH", (simulator / "driver").string());
-  return environment;
-}
-
-}  // namespace
-
-fs::path find_simulator() {
-  const char* const named = std::getenv("CACHALOT_SIMULATOR");
-  const fs::path here = fs::read_symlink("/proc/self/exe").parent_path();
-  std::vector<fs::path> places;
-  if (named != nullptr) {
-    places = {named};
-  } else {
-    places = {here / "../simulator", here / ".." / CACHALOT_SIMULATOR_INSTALL_DIR};
-  }
-  for (const fs::path& place : places) {
-    if (fs::exists(place / kSimulatorLibrary)) return fs::canonical(place);
-  }
-  throw InvalidArgument(fmt::format(
-      "{} is not in {}: this cachalot was built without the simulated CUDA runtime, which needs CUDA's headers "
-      "(or set CACHALOT_SIMULATOR to its folder)",
-      kSimulatorLibrary, places.front().lexically_normal().string()));
-}
-
-std::vector<std::string> environment_of_run(const SimulationOptions& options, const fs::path& simulator,
-                                            const fs::path& reports) {
-  Environment environment = with_simulator(simulator);
-  environment.erase_if(SimulationSettings::is_variable);
-  environment.set("CACHALOT_SIM", settings_of_run(options, reports).text());
-  if (options.rank) describe_rank(environment, *options.rank, options.devices);
-  return environment.entries();
-}
-
 std::vector<std::string> environment_of_helper() { return with_modules(find_simulator()).entries(); }
 
 std::vector<std::string> environment_of_fork_server() { return with_simulator(find_simulator()).entries(); }
-
-namespace {
-
-Card card_of(const simulator::GpuModel& model, const simulator::ContextCharge& context,
-             const simulator::Spread& of_others) {
-  simulator::Spread spread = simulator::context_spread(model, context);
-  spread += of_others;
-  return {.key = std::string(model.key),
-          .product = std::string(model.product),
-          .capability = fmt::format("{}.{}", model.major, model.minor),
-          .memory_bytes = model.memory_bytes,
-          .context_bytes = simulator::context_bytes(model, context),
-          .less_bytes = spread.less_bytes,
-          .more_bytes = spread.more_bytes};
-}
-
-// The card that ran: the model of that name and memory, or, with --memory, the model with that memory instead.
-Card card_that_ran(const json& device, const simulator::ContextCharge& context) {
-  const auto name = device.at("name").get<std::string>();
-  const std::size_t bytes = number(device, "total_bytes");
-  const auto models = simulator::gpu_models();
-  const auto is_named = [&](const simulator::GpuModel& model) { return model.product == name; };
-  auto found =
-      std::ranges::find_if(models, [&](const auto& model) { return is_named(model) && model.memory_bytes == bytes; });
-  const simulator::Spread of_others = spread_of_others(device);
-  if (found != models.end()) return card_of(*found, context, of_others);
-  found = std::ranges::find_if(models, is_named);
-  Card card = found == models.end() ? Card{} : card_of(*found, context, of_others);
-  card.key = "--memory";
-  card.product = name;
-  card.memory_bytes = bytes;
-  card.context_bytes = context.total();
-  return card;
-}
-
-std::optional<Policy> policy_of(const json& torch) {
-  const auto allocator = torch.value("allocator", "");
-  if (allocator == "native") return Policy::pytorch;
-  if (allocator == "expandable_segments") return Policy::expandable_segments;
-  return std::nullopt;
-}
-
-}  // namespace
 
 std::vector<Card> known_cards(const simulator::ContextCharge& context, const simulator::Spread& of_others) {
   std::vector<Card> cards;
   for (const simulator::GpuModel& model : simulator::gpu_models()) cards.push_back(card_of(model, context, of_others));
   return cards;
-}
-
-std::vector<RecordedTrace> recorded_traces(const ProcessReport& report, const std::filesystem::path& folder) {
-  std::vector<RecordedTrace> traces;
-  if (report.driver.is_null()) return traces;
-  for (const json& device : report.driver.at("devices")) {
-    const json* const torch = torch_of(report, device);
-    const int ordinal = device.at("device").get<int>();
-    const std::filesystem::path path = folder / fmt::format("trace-{}-{}.csv", report.process, ordinal);
-    if (torch == nullptr || lacked_memory(device, torch, false) || !std::filesystem::exists(path)) continue;
-    const simulator::ContextCharge context = context_of(device);
-    const std::size_t reserved = number(*torch, "peak_reserved_bytes");
-    const std::size_t used = number(device, "peak_used_bytes");
-    const std::size_t of_others = number(device, "common_peak_bytes") - number(device, "peak_with_context_bytes");
-    traces.push_back({.run = {.device = ordinal,
-                              .card = card_that_ran(device, context),
-                              .policy = policy_of(report.torch),
-                              .architectures = report.torch.value("architectures", std::vector<std::string>()),
-                              .reserved_bytes = reserved,
-                              .other_bytes = used - std::min(used, reserved) + of_others},
-                      .physical_device = device.at("physical_device").get<int>(),
-                      .context = context,
-                      .of_others = spread_of_others(device),
-                      .trace = read_trace(path.string())});
-  }
-  return traces;
-}
-
-std::vector<CardTable> card_tables(std::vector<RecordedTrace> traces) {
-  std::vector<CardTable> tables;
-  tables.reserve(traces.size());
-  for (RecordedTrace& one : traces)
-    tables.push_back(make_card_table(std::move(one.trace), one.run, known_cards(one.context, one.of_others)));
-  return tables;
 }
 
 }  // namespace cachalot::tools

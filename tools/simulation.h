@@ -39,9 +39,6 @@ simulator::Spread spread_of(const nlohmann::json& device);
 // The same without the context and libraries, which take as much on each GPU as they do there: what NCCL adds.
 simulator::Spread spread_of_others(const nlohmann::json& device);
 
-// Returns what the spread is of: "the context", "NCCL" or "the context and NCCL"; "" without a spread.
-std::string estimated_parts(const nlohmann::json& device);
-
 // Returns whether the verdict is sure that the program fits, with so many bytes to spare.
 bool fits_surely(const nlohmann::json& device, std::size_t spare_bytes);
 
@@ -56,7 +53,6 @@ std::string describe_nccl(const nlohmann::json& device);
 // `free_bytes`) that failed, if that is so; otherwise "".
 std::string describe_low_estimate(const nlohmann::json& device, const nlohmann::json& request);
 
-// Runs a program on a simulated GPU and gathers what its processes say of memory.
 class Cluster;
 class ForkServer;
 
@@ -145,17 +141,6 @@ Simulation simulate(const SimulationOptions& options);
 
 // The simulated CUDA runtime's files, and the variables with which programs find it.
 
-// The file of `shared` of CACHALOT_SIM, in the folder for reports.
-inline constexpr const char* kSharedMemory = "devices";
-
-// Returns the folder of the simulator: what CACHALOT_SIMULATOR names, otherwise beside this command, built or installed.
-// Throws InvalidArgument where it is not.
-std::filesystem::path find_simulator();
-
-// Returns the variables, as "NAME=value", of a program whose processes report into a folder.
-std::vector<std::string> environment_of_run(const SimulationOptions& options, const std::filesystem::path& simulator,
-                                            const std::filesystem::path& reports);
-
 // Returns the variables of a process that forks such programs: the runtime is there, and nothing is observed.
 std::vector<std::string> environment_of_fork_server();
 
@@ -167,11 +152,5 @@ std::vector<std::string> environment_of_helper();
 // Returns every GPU that the simulator knows, with what a program's context takes there; `of_others` is the spread of other
 // estimates than the context, which are the same on all GPUs.
 std::vector<Card> known_cards(const simulator::ContextCharge& context, const simulator::Spread& of_others = {});
-
-// Returns the traces that a process wrote into the folder of reports, of each device on which it did not run out of memory.
-std::vector<RecordedTrace> recorded_traces(const ProcessReport& report, const std::filesystem::path& folder);
-
-// Returns the table for each trace.
-std::vector<CardTable> card_tables(std::vector<RecordedTrace> traces);
 
 }  // namespace cachalot::tools

@@ -73,6 +73,23 @@ std::string_view variable(const char* name) {
 
 }  // namespace
 
+void append_utf8(std::string& text, std::uint32_t code) {
+  const auto add = [&](std::uint32_t byte) { text.push_back(static_cast<char>(byte)); };
+  if (code < 0x80) return add(code);
+  if (code < 0x800) {
+    add(0xc0 | code >> 6);
+  } else {
+    if (code < 0x10000) {
+      add(0xe0 | code >> 12);
+    } else {
+      add(0xf0 | (code >> 18 & 7));
+      add(0x80 | (code >> 12 & 0x3f));
+    }
+    add(0x80 | (code >> 6 & 0x3f));
+  }
+  add(0x80 | (code & 0x3f));
+}
+
 bool wants_color(std::string_view when, int descriptor) {
   if (when != "auto") return when == "always";
   const std::string_view terminal = variable("TERM");

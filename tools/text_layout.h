@@ -1,13 +1,23 @@
 // Text for people and programs: labels with values, paragraphs, numbers with their nouns, colours, JSON.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <nlohmann/json_fwd.hpp>
+#include <optional>
+#include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace cachalot::tools {
+
+// Returns the first items, `most` of them or all.
+template <typename Item>
+std::span<const Item> first_of(const std::vector<Item>& items, std::size_t most) {
+  return std::span(items).first(std::min(most, items.size()));
+}
 
 inline constexpr std::size_t kTextWidth = 100;  // of help and reports
 
@@ -26,6 +36,11 @@ std::string percent_text(double part);
 
 // Returns "12,345".
 std::string with_commas(std::uint64_t number);
+
+// Adds a character to a text in UTF-8.
+void append_utf8(std::string& text, std::uint32_t code);
+
+inline bool is_digit(char c) { return c >= '0' && c <= '9'; }
 
 // Colours for terminals, and plain text for everything else.
 
@@ -59,5 +74,10 @@ struct Styles {
 // Returns a JSON value as text, of one line. Users' texts, paths and names of functions need not be UTF-8, JSON must: what is
 // not is replaced.
 std::string text_of(const nlohmann::ordered_json& json);
+
+template <typename Value, typename Json = nlohmann::ordered_json>
+Json or_null(const std::optional<Value>& value) {
+  return value ? Json(*value) : Json(nullptr);
+}
 
 }  // namespace cachalot::tools

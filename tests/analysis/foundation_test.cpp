@@ -9,7 +9,6 @@
 #include "tests/tools/complaint.h"
 #include "tests/tools/temporary_file.h"
 #include "tools/analysis/categories.h"
-#include "tools/analysis/glob.h"
 #include "tools/analysis/sites.h"
 #include "tools/analysis/timeline.h"
 

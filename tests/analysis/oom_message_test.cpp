@@ -21,7 +21,7 @@
 #include "cachalot/errors.h"
 #include "tests/tools/complaint.h"
 #include "tools/analysis/explanation.h"
-#include "tools/analysis/message_causes.h"
+#include "tools/analysis/message_report.h"
 
 namespace cachalot::tools {
 namespace {

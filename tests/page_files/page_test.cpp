@@ -6,7 +6,6 @@
 
 #include "cachalot/errors.h"
 #include "tools/history/history.h"
-#include "tools/pages/page_data.h"
 #include "tools/pages/page_report.h"
 
 namespace cachalot::tools {

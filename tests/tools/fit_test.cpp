@@ -15,7 +15,7 @@
 #include "base/bytes.h"
 #include "tests/tools/run_command.h"
 #include "tests/tools/temporary_file.h"
-#include "tools/fit_search.h"
+#include "tools/fit.h"
 
 namespace cachalot::tools {
 namespace {

@@ -17,7 +17,7 @@
 #include "tests/tools/temporary_file.h"
 #include "tools/history/allocations.h"
 #include "tools/history/history.h"
-#include "tools/history/snapshot_history.h"
+#include "tools/history/readers.h"
 #include "tools/snapshot_report.h"
 
 namespace cachalot::tools {

@@ -11,7 +11,6 @@
 #include <utility>
 
 #include "base/check.h"
-#include "tools/analysis/glob.h"
 #include "tools/quoted.h"
 
 namespace cachalot::tools {
@@ -33,6 +32,13 @@ constexpr std::array kPhases = {std::pair{"setup", Means::setup}, std::pair{"for
 constexpr std::size_t kLargestFile = std::size_t{1} << 20;
 constexpr std::size_t kMostRules = 1000;
 constexpr std::size_t kLongestPattern = 200;
+
+// Returns the key in JSON: "optimizer_state" of "optimizer state".
+std::string key_of_category(std::string_view name) {
+  std::string key(name);
+  std::ranges::replace(key, ' ', '_');
+  return key;
+}
 
 class RulesReader {
  public:
@@ -144,12 +150,6 @@ CategoryRules rules_with(InputFile file) {
   RulesReader(rules, file.path()).read(text);
   add_built_in(rules);
   return rules;
-}
-
-std::string key_of_category(std::string_view name) {
-  std::string key(name);
-  std::ranges::replace(key, ' ', '_');
-  return key;
 }
 
 namespace {

@@ -26,6 +26,31 @@
 
 namespace cachalot::tools {
 
+// Patterns of file names and functions: `*` stands for any characters, everything else for itself.
+// Returns whether the pattern describes the whole text. Takes time of at most the product of the two lengths.
+constexpr bool matches_glob(std::string_view pattern, std::string_view text) {
+  std::size_t p = 0;
+  std::size_t t = 0;
+  std::size_t star = std::string_view::npos;  // the last one that was passed
+  std::size_t behind_star = 0;                // where the text goes on that this star does not stand for
+  while (t < text.size()) {
+    if (p < pattern.size() && pattern[p] == '*') {
+      star = p++;
+      behind_star = t;
+    } else if (p < pattern.size() && pattern[p] == text[t]) {
+      ++p;
+      ++t;
+    } else if (star != std::string_view::npos) {
+      p = star + 1;
+      t = ++behind_star;
+    } else {
+      return false;
+    }
+  }
+  while (p < pattern.size() && pattern[p] == '*') ++p;
+  return p == pattern.size();
+}
+
 // What memory is for: the kinds of docs/tools/simulate.md. Larger values are the categories of a user's rules.
 enum class Category : std::uint8_t {
   parameters,
@@ -63,9 +88,6 @@ struct CategoryRules {
 CategoryRules built_in_rules();
 // Returns those of a file, followed by the built-in ones. Throws InvalidArgument, which names file, rule and value.
 CategoryRules rules_with(InputFile file);
-
-// Returns the key in JSON: "optimizer_state" of "optimizer state".
-std::string key_of_category(std::string_view name);
 
 // Finds the rule that says what memory of a call stack, of a tag or of a stage is for. Remembers what it has found of frames,
 // stacks and tags: each of the history is searched once. Not thread-safe.

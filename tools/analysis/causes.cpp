@@ -131,6 +131,24 @@ void add(Cached& cached, std::uint64_t bytes, std::uint64_t largest, std::size_t
   ++cached.segments;
 }
 
+// Returns whether a limit failed the request: the device had memory for it.
+bool is_limited(const Evidence& evidence) {
+  const Failure& failure = *evidence.failure;
+  const std::uint64_t rounded = round_to_block(std::max<std::uint64_t>(1, failure.requested_bytes));
+  const std::uint64_t segment = std::max<std::uint64_t>(segment_size(rounded, kLargeBuffer), rounded);
+  if (failure.device_free_bytes && *failure.device_free_bytes >= segment) return true;
+  return evidence.limit_bytes && evidence.total_bytes && *evidence.limit_bytes < *evidence.total_bytes &&
+         evidence.reserved_bytes + failure.requested_bytes > *evidence.limit_bytes &&
+         failure.device_free_bytes.value_or(0) >= failure.requested_bytes;
+}
+
+// Returns how much the program could reserve at most when the request failed: what it had and the device's free memory, or its
+// limit. A limit that is not known is as much as the program ever had.
+std::uint64_t available_bytes(const Evidence& evidence) {
+  if (!is_limited(evidence)) return evidence.reserved_bytes + evidence.failure->device_free_bytes.value_or(0);
+  return std::max(evidence.limit_bytes.value_or(evidence.most_reserved_bytes), evidence.reserved_bytes);
+}
+
 // Whether a request would have been served with so many bytes more.
 bool would_serve(const Evidence& evidence, std::uint64_t bytes) {
   const std::uint64_t needed = evidence.failure->requested_bytes;
@@ -172,21 +190,6 @@ std::optional<Cause> largest_holder(const Evidence& evidence) {
 }
 
 }  // namespace
-
-bool is_limited(const Evidence& evidence) {
-  const Failure& failure = *evidence.failure;
-  const std::uint64_t rounded = round_to_block(std::max<std::uint64_t>(1, failure.requested_bytes));
-  const std::uint64_t segment = std::max<std::uint64_t>(segment_size(rounded, kLargeBuffer), rounded);
-  if (failure.device_free_bytes && *failure.device_free_bytes >= segment) return true;
-  return evidence.limit_bytes && evidence.total_bytes && *evidence.limit_bytes < *evidence.total_bytes &&
-         evidence.reserved_bytes + failure.requested_bytes > *evidence.limit_bytes &&
-         failure.device_free_bytes.value_or(0) >= failure.requested_bytes;
-}
-
-std::uint64_t available_bytes(const Evidence& evidence) {
-  if (!is_limited(evidence)) return evidence.reserved_bytes + evidence.failure->device_free_bytes.value_or(0);
-  return std::max(evidence.limit_bytes.value_or(evidence.most_reserved_bytes), evidence.reserved_bytes);
-}
 
 std::string_view key_of(Cause cause) { return kKeys[static_cast<std::size_t>(cause)]; }
 

@@ -142,13 +142,6 @@ std::vector<bool> graph_pools_of(const History& history, std::span<const Allocat
 std::vector<Pin> pins_of(std::span<const SegmentAt> segments, std::span<const Allocation> allocations, Sites& sites,
                          std::size_t most);
 
-// Returns whether a limit failed the request: the device had memory for it.
-bool is_limited(const Evidence& evidence);
-
-// Returns how much the program could reserve at most when the request failed: what it had and the device's free memory, or its
-// limit. A limit that is not known is as much as the program ever had.
-std::uint64_t available_bytes(const Evidence& evidence);
-
 // Returns the first cause that explains the failure: Cause::none without a failure.
 Cause cause_of(const Evidence& evidence);
 

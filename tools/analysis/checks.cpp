@@ -9,7 +9,7 @@
 
 #include "base/bytes.h"
 #include "base/check.h"
-#include "tools/analysis/glob.h"
+#include "tools/analysis/categories.h"
 #include "tools/analysis/recorded_start.h"
 #include "tools/analysis/timeline.h"
 #include "tools/expandable_segments.h"

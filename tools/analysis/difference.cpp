@@ -157,7 +157,128 @@ std::optional<FrameId> FrameMatching::in_b(FrameId frame_of_a) const {
   return found->second;
 }
 
+std::string without_numbers(std::string_view name) {
+  std::string text;
+  bool in_number = false;
+  for (const char c : name) {
+    const bool is_digit = std::isdigit(static_cast<unsigned char>(c)) != 0;
+    if (!is_digit) text += c;
+    if (is_digit && !in_number) text += '*';
+    in_number = is_digit;
+  }
+  return text;
+}
+
 namespace {
+
+// Two runs side by side in time.
+
+// A device of one run. `device` is nullptr where the run lacks it.
+struct ComparedRun {
+  const History* history = nullptr;
+  const DeviceHistory* device = nullptr;
+  std::span<const Allocation> allocations;
+};
+
+// The events at which an outermost stage begins, by its name.
+std::map<std::string, std::vector<std::size_t>> stage_begins(const ComparedRun& run) {
+  std::map<std::string, std::vector<std::size_t>> begins;
+  if (run.device == nullptr) return begins;
+  const Stages stages(*run.history, *run.device);
+  TextId open = 0;
+  for (std::size_t event = 0; event < run.device->events.size(); ++event) {
+    const std::vector<TextId>& now = stages.open(stages.at(event));
+    const TextId outermost = now.empty() ? 0 : now.front();
+    if (outermost != open && outermost != 0) begins[without_numbers(run.history->texts[outermost])].push_back(event);
+    open = outermost;
+  }
+  return begins;
+}
+
+struct Alignment {
+  std::string by = "events";
+  std::array<std::vector<std::size_t>, 2> begins;  // of the parts, by event
+  std::vector<double> marks;                       // what the parts begin with, and the end of the last
+};
+
+std::size_t events_of(const ComparedRun& run) { return run.device == nullptr ? 0 : run.device->events.size(); }
+
+using Begins = std::vector<std::size_t>;
+
+// The stage that both have most often, if they have one twice.
+Alignment by_stage(const ComparedRun& a, const ComparedRun& b) {
+  const std::map<std::string, Begins> begins_a = stage_begins(a);
+  const std::map<std::string, Begins> begins_b = stage_begins(b);
+  Alignment best;
+  std::size_t most = 1;
+  for (const auto& [name, events] : begins_a) {
+    const auto other = begins_b.find(name);
+    if (other == begins_b.end()) continue;
+    const std::size_t both = std::min(events.size(), other->second.size());
+    if (both <= most) continue;
+    most = both;
+    best = {.by = name, .begins = {events, other->second}, .marks = {}};
+    for (Begins& each : best.begins) each.resize(both);
+  }
+  return best;
+}
+
+// Puts stages together, where there are more than parts.
+void divide(Alignment& alignment, std::size_t parts) {
+  const std::array<Begins, 2> all = std::exchange(alignment.begins, {});
+  const std::size_t stages = all[0].size();
+  parts = std::min(parts, stages);
+  for (std::size_t i = 0; i < parts; ++i) {
+    const std::size_t stage = stages * i / parts;
+    for (std::size_t run = 0; run < all.size(); ++run) alignment.begins[run].push_back(all[run][stage]);
+    alignment.marks.push_back(static_cast<double>(stage));
+  }
+  alignment.marks.push_back(static_cast<double>(stages));
+}
+
+Alignment by_share(const ComparedRun& a, const ComparedRun& b, std::size_t parts) {
+  Alignment alignment;
+  for (std::size_t i = 0; i < parts; ++i) {
+    alignment.begins[0].push_back(events_of(a) * i / parts);
+    alignment.begins[1].push_back(events_of(b) * i / parts);
+    alignment.marks.push_back(static_cast<double>(i) / static_cast<double>(parts));
+  }
+  alignment.marks.push_back(1);
+  return alignment;
+}
+
+// The most requested bytes from each begin to the next; in the first part from the state before it on.
+std::vector<std::uint64_t> peaks_of(const ComparedRun& run, const std::vector<std::size_t>& begins) {
+  std::vector<std::uint64_t> peaks(begins.size());
+  if (run.device == nullptr) return peaks;
+  const std::vector<std::uint64_t> blocks = block_bytes_of(*run.device, run.allocations);
+  HeldCursor cursor(*run.device, run.allocations, blocks);
+  std::size_t next = 0;  // the part that begins next
+  const auto look = [&] {
+    while (next < begins.size() && begins[next] <= cursor.event()) ++next;
+    if (next > 0) peaks[next - 1] = std::max(peaks[next - 1], cursor.held().requested);
+  };
+  for (look(); !cursor.is_at_end(); look()) cursor.advance();
+  return peaks;
+}
+
+// Divides both runs by the begins of a stage that both have at least twice, the one that both have most often; without such
+// by equal shares of the events. There are at most so many parts. Sets aligned_by and parts.
+void compare_in_time(const ComparedRun& a, const ComparedRun& b, std::size_t parts, DeviceDifference& difference) {
+  Alignment alignment = by_stage(a, b);
+  if (alignment.by == "events") {
+    alignment = by_share(a, b, parts);
+  } else {
+    divide(alignment, parts);
+  }
+  const std::vector<std::uint64_t> peaks_a = peaks_of(a, alignment.begins[0]);
+  const std::vector<std::uint64_t> peaks_b = peaks_of(b, alignment.begins[1]);
+  difference.aligned_by = alignment.by;
+  for (std::size_t i = 0; i < peaks_a.size(); ++i) {
+    difference.parts.push_back(
+        {.begin = alignment.marks[i], .end = alignment.marks[i + 1], .peak_bytes = {peaks_a[i], peaks_b[i]}});
+  }
+}
 
 constexpr const char* kNoStack = "(no call stack was recorded)";
 constexpr std::array kLists = {"category", "line", "module", "pool", "stage"};
@@ -224,8 +345,7 @@ class Namer {
 
   std::string line_of(Side& side, const Allocation& allocation) {
     const StackId stack = side.stack_of(allocation);
-    if (stack == 0) return kNoStack;
-    return text_of(side, side.sites.place_of(stack, frames_));
+    return stack == 0 ? kNoStack : text_of(side, side.sites.place_of(stack, frames_));
   }
   // As its own run calls it.
   std::string own_line_of(Side& side, const Allocation& allocation) {
@@ -326,11 +446,6 @@ std::vector<DevicePair> device_pairs(const History& a, const History& b) {
   return in_order;
 }
 
-std::optional<int> number_of(const DeviceHistory* device) {
-  if (device == nullptr) return std::nullopt;
-  return device->device;
-}
-
 }  // namespace
 
 const char* DifferenceRow::change() const {
@@ -347,127 +462,14 @@ Difference difference_of(const History& a, const History& b, const CategoryRules
     Side side_a(a, device_a, rules, options);
     Side side_b(b, device_b, rules, options);
     DeviceDifference device;
-    device.device = {number_of(device_a), number_of(device_b)};
+    if (device_a != nullptr) device.device[0] = device_a->device;
+    if (device_b != nullptr) device.device[1] = device_b->device;
     device.moment = {side_a.moment(), side_b.moment()};
     device.lists = lists_of(side_a, side_b, options.frames);
     compare_in_time(side_a.run(), side_b.run(), options.parts, device);
     difference.devices.push_back(std::move(device));
   }
   return difference;
-}
-
-namespace {
-
-// The events at which an outermost stage begins, by its name.
-std::map<std::string, std::vector<std::size_t>> stage_begins(const ComparedRun& run) {
-  std::map<std::string, std::vector<std::size_t>> begins;
-  if (run.device == nullptr) return begins;
-  const Stages stages(*run.history, *run.device);
-  TextId open = 0;
-  for (std::size_t event = 0; event < run.device->events.size(); ++event) {
-    const std::vector<TextId>& now = stages.open(stages.at(event));
-    const TextId outermost = now.empty() ? 0 : now.front();
-    if (outermost != open && outermost != 0) begins[without_numbers(run.history->texts[outermost])].push_back(event);
-    open = outermost;
-  }
-  return begins;
-}
-
-struct Alignment {
-  std::string by = "events";
-  std::array<std::vector<std::size_t>, 2> begins;  // of the parts, by event
-  std::vector<double> marks;                       // what the parts begin with, and the end of the last
-};
-
-std::size_t events_of(const ComparedRun& run) { return run.device == nullptr ? 0 : run.device->events.size(); }
-
-using Begins = std::vector<std::size_t>;
-
-// The stage that both have most often, if they have one twice.
-Alignment by_stage(const ComparedRun& a, const ComparedRun& b) {
-  const std::map<std::string, Begins> begins_a = stage_begins(a);
-  const std::map<std::string, Begins> begins_b = stage_begins(b);
-  Alignment best;
-  std::size_t most = 1;
-  for (const auto& [name, events] : begins_a) {
-    const auto other = begins_b.find(name);
-    if (other == begins_b.end()) continue;
-    const std::size_t both = std::min(events.size(), other->second.size());
-    if (both <= most) continue;
-    most = both;
-    best = {.by = name, .begins = {events, other->second}, .marks = {}};
-    for (Begins& each : best.begins) each.resize(both);
-  }
-  return best;
-}
-
-// Puts stages together, where there are more than parts.
-void divide(Alignment& alignment, std::size_t parts) {
-  const std::array<Begins, 2> all = std::exchange(alignment.begins, {});
-  const std::size_t stages = all[0].size();
-  parts = std::min(parts, stages);
-  for (std::size_t i = 0; i < parts; ++i) {
-    const std::size_t stage = stages * i / parts;
-    for (std::size_t run = 0; run < all.size(); ++run) alignment.begins[run].push_back(all[run][stage]);
-    alignment.marks.push_back(static_cast<double>(stage));
-  }
-  alignment.marks.push_back(static_cast<double>(stages));
-}
-
-Alignment by_share(const ComparedRun& a, const ComparedRun& b, std::size_t parts) {
-  Alignment alignment;
-  for (std::size_t i = 0; i < parts; ++i) {
-    alignment.begins[0].push_back(events_of(a) * i / parts);
-    alignment.begins[1].push_back(events_of(b) * i / parts);
-    alignment.marks.push_back(static_cast<double>(i) / static_cast<double>(parts));
-  }
-  alignment.marks.push_back(1);
-  return alignment;
-}
-
-// The most requested bytes from each begin to the next; in the first part from the state before it on.
-std::vector<std::uint64_t> peaks_of(const ComparedRun& run, const std::vector<std::size_t>& begins) {
-  std::vector<std::uint64_t> peaks(begins.size());
-  if (run.device == nullptr) return peaks;
-  const std::vector<std::uint64_t> blocks = block_bytes_of(*run.device, run.allocations);
-  HeldCursor cursor(*run.device, run.allocations, blocks);
-  std::size_t next = 0;  // the part that begins next
-  const auto look = [&] {
-    while (next < begins.size() && begins[next] <= cursor.event()) ++next;
-    if (next > 0) peaks[next - 1] = std::max(peaks[next - 1], cursor.held().requested);
-  };
-  for (look(); !cursor.is_at_end(); look()) cursor.advance();
-  return peaks;
-}
-
-}  // namespace
-
-std::string without_numbers(std::string_view name) {
-  std::string text;
-  bool in_number = false;
-  for (const char c : name) {
-    const bool is_digit = std::isdigit(static_cast<unsigned char>(c)) != 0;
-    if (!is_digit) text += c;
-    if (is_digit && !in_number) text += '*';
-    in_number = is_digit;
-  }
-  return text;
-}
-
-void compare_in_time(const ComparedRun& a, const ComparedRun& b, std::size_t parts, DeviceDifference& difference) {
-  Alignment alignment = by_stage(a, b);
-  if (alignment.by == "events") {
-    alignment = by_share(a, b, parts);
-  } else {
-    divide(alignment, parts);
-  }
-  const std::vector<std::uint64_t> peaks_a = peaks_of(a, alignment.begins[0]);
-  const std::vector<std::uint64_t> peaks_b = peaks_of(b, alignment.begins[1]);
-  difference.aligned_by = alignment.by;
-  for (std::size_t i = 0; i < peaks_a.size(); ++i) {
-    difference.parts.push_back(
-        {.begin = alignment.marks[i], .end = alignment.marks[i + 1], .peak_bytes = {peaks_a[i], peaks_b[i]}});
-  }
 }
 
 namespace {
@@ -585,10 +587,8 @@ Json json_of(const DifferenceMoment& moment) {
 }
 
 Json json_of(const DifferenceRow& row) {
-  Json was = nullptr;
-  if (!row.was.empty()) was = row.was;
   return {{"name", row.name},
-          {"was", was},
+          {"was", row.was.empty() ? Json(nullptr) : Json(row.was)},
           {"change", row.change()},
           {"a_bytes", row.bytes.a},
           {"b_bytes", row.bytes.b},
@@ -611,12 +611,7 @@ Json json_of(const DifferenceList& list, std::size_t top) {
 
 // "category": "by_category".
 Json json_of(const DeviceDifference& device, std::size_t top) {
-  Json json;
-  for (std::size_t side = 0; side < device.device.size(); ++side) {
-    const char* const name = side == 0 ? "device_a" : "device_b";
-    json[name] = nullptr;
-    if (device.device[side]) json[name] = *device.device[side];
-  }
+  Json json = {{"device_a", or_null(device.device[0])}, {"device_b", or_null(device.device[1])}};
   json["a"] = json_of(device.moment[0]);
   json["b"] = json_of(device.moment[1]);
   json["growth_bytes"] = device.growth();

@@ -107,21 +107,8 @@ struct DifferenceOptions {
 Difference difference_of(const History& a, const History& b, const CategoryRules& rules,
                          const DifferenceOptions& options);
 
-// Two runs side by side in time.
-
-// A device of one run. `device` is nullptr where the run lacks it.
-struct ComparedRun {
-  const History* history = nullptr;
-  const DeviceHistory* device = nullptr;
-  std::span<const Allocation> allocations;
-};
-
 // Returns the name with `*` in the place of each number: "step *" of "step 12".
 std::string without_numbers(std::string_view name);
-
-// Divides both runs by the begins of a stage that both have at least twice, the one that both have most often; without such
-// by equal shares of the events. There are at most so many parts. Sets aligned_by and parts.
-void compare_in_time(const ComparedRun& a, const ComparedRun& b, std::size_t parts, DeviceDifference& difference);
 
 // A difference between two runs, for people and as JSON.
 

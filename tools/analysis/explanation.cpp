@@ -12,7 +12,6 @@
 
 #include "base/bytes.h"
 #include "tools/analysis/layout.h"
-#include "tools/analysis/message_causes.h"
 #include "tools/analysis/message_report.h"
 #include "tools/analysis/recorded_start.h"
 #include "tools/quoted.h"
@@ -53,8 +52,6 @@ std::string pool_text(PoolId pool) {
   return pool == PoolId{} ? "default" : fmt::format("({}, {})", pool.first, pool.second);
 }
 
-}  // namespace
-
 Shares shares_of(const History& history, std::span<const Allocation> allocations, std::span<const Category> categories,
                  const Categorizer& names, const Peak& peak, const Stages& stages, Sites& sites, Frames frames) {
   Sums<Category> by_category;
@@ -83,6 +80,9 @@ Shares shares_of(const History& history, std::span<const Allocation> allocations
   return shares;
 }
 
+constexpr std::uint64_t kFewestTemporaries = 10;
+
+// Returns the lines with most bytes allocated in temporaries of one size, at least kFewestTemporaries each.
 std::vector<Temporary> temporaries_of(std::span<const Allocation> allocations, Sites& sites, std::size_t most) {
   constexpr std::uint32_t kShort = 16;  // events from its begin to its end: freed before the next few
   struct Found {
@@ -124,17 +124,14 @@ std::vector<Temporary> temporaries_of(std::span<const Allocation> allocations, S
   return temporaries;
 }
 
-namespace {
-
 constexpr std::size_t kMostPins = 5;
 constexpr std::size_t kMostTemporaries = 10;
-
-bool is_nccl_code(std::string_view file) { return file.find("/torch/distributed/") != std::string_view::npos; }
 
 // Whether the program allocated in code of torch.distributed.
 bool uses_nccl(const History& history) {
   for (FrameId frame = 0; frame < history.stacks.frame_count(); ++frame) {
-    if (is_nccl_code(history.texts[history.stacks.frame(frame).file])) return true;
+    if (history.texts[history.stacks.frame(frame).file].find("/torch/distributed/") != std::string_view::npos)
+      return true;
   }
   return false;
 }
@@ -210,16 +207,90 @@ std::vector<TreeLine> tree_of(const History& history, std::span<const Allocation
   return lines;
 }
 
-std::string place_text(StackId stack, Sites& sites, Frames frames) {
-  return stack == 0 ? "" : sites.text_of(sites.place_of(stack, frames));
-}
-
 // Says where the moment of the report is.
 void add_place(Explanation& explanation, const DeviceHistory& device, Sites& sites, Frames frames) {
   if (device.events.empty()) return;
   const HistoryEvent& last = device.events[explanation.peak.event == 0 ? 0 : explanation.peak.event - 1];
-  explanation.at = place_text(last.stack, sites, frames);
+  if (last.stack != 0) explanation.at = sites.text_of(sites.place_of(last.stack, frames));
   explanation.since_begin_us = last.time_us - device.events.front().time_us;
+}
+
+std::string pieces_text(const Cached& cached) {
+  if (cached.pieces == 0) return format_bytes(cached.bytes);
+  return fmt::format("{} in {} piece{} of at most {}", format_bytes(cached.bytes), cached.pieces,
+                     cached.pieces == 1 ? "" : "s", format_bytes(cached.largest_bytes));
+}
+
+std::string pinned_by(const Explanation& one) {
+  if (one.pins.empty()) return "";
+  const NamedPin& first = one.pins.front();
+  if (first.at.empty()) return "";
+  return fmt::format("; most of it lies beside {} block{} ({}) of {}", first.pin.blocks,
+                     first.pin.blocks == 1 ? "" : "s", format_bytes(first.pin.block_bytes), first.at);
+}
+
+std::string holder_text(const Explanation& one) {
+  const Evidence& evidence = one.evidence;
+  switch (one.cause) {
+    case Cause::limit:
+      return fmt::format("the device had {} free, but the program may not take them: a limit was set{}",
+                         format_bytes(evidence.failure->device_free_bytes.value_or(0)),
+                         evidence.limit_bytes ? fmt::format(" of {}", format_bytes(*evidence.limit_bytes)) : "");
+    case Cause::leak:
+      return fmt::format(
+          "{} of the live memory grew with the steps of the program: {} in {} allocations of {} are never freed",
+          format_bytes(evidence.leaked_bytes), format_bytes(one.growths.front().bytes), one.growths.front().allocations,
+          one.growths.front().at);
+    case Cause::other_process:
+      return fmt::format("other processes held {} of the device",
+                         format_bytes(evidence.other_process_bytes.value_or(0)));
+    case Cause::nccl:
+      return evidence.own_outside_bytes || evidence.nccl_bytes
+                 ? fmt::format("NCCL, the CUDA context and other libraries of this process held {} outside of PyTorch",
+                               format_bytes(evidence.nccl_bytes.value_or(evidence.own_outside_bytes.value_or(0))))
+                 : "NCCL found no memory for its buffers, which it takes outside of PyTorch";
+    case Cause::pinned:
+      return "pinned host memory ran out, not memory of the GPU; PyTorch rounds each pinned request up to a power of "
+             "two";
+    case Cause::driver:
+      return fmt::format("the driver refused it although {} were free on the device, and no limit was set",
+                         format_bytes(evidence.failure->device_free_bytes.value_or(0)));
+    case Cause::host_memory:
+      return "memory of the host ran out, not memory of the GPU";
+    case Cause::outside:
+      return "CUDA itself found no memory, outside of PyTorch's caching allocator";
+    default:
+      return fmt::format("{} of live memory and the request do not fit into the device together",
+                         format_bytes(evidence.allocated_bytes));
+  }
+}
+
+std::string cached_text(const Explanation& one) {
+  const Cached& cached = one.evidence.of(one.cause);
+  switch (one.cause) {
+    case Cause::fragmentation:
+      return fmt::format("{} is free between live blocks{}", pieces_text(cached), pinned_by(one));
+    case Cause::other_stream:
+      return fmt::format("{} is free, but cached for other streams{}", pieces_text(cached), pinned_by(one));
+    case Cause::private_pool:
+      return fmt::format("{} is free, but cached in private pools (torch.cuda.MemPool)", pieces_text(cached));
+    case Cause::graph_pools:
+      return fmt::format("{} is free, but kept in the pools of CUDA graphs", pieces_text(cached));
+    case Cause::oversize_blocks:
+      return fmt::format("{} are the rests of blocks that max_split_size_mb keeps whole", format_bytes(cached.bytes));
+    case Cause::cached_by_rounding:
+      return fmt::format("{} of the live blocks were not asked for: requests are rounded up",
+                         format_bytes(cached.bytes));
+    default:
+      return holder_text(one);
+  }
+}
+
+// Returns the sentence for the cause: "300.00 MiB were asked for; 540.00 MiB are free in 20 pieces of at most 56.00 MiB …".
+std::string sentence_of(const Explanation& one) {
+  if (one.cause == Cause::none) return "memory did not run out";
+  if (!one.evidence.failure) return holder_text(one);
+  return fmt::format("{} was asked for: {}", format_bytes(one.evidence.failure->requested_bytes), cached_text(one));
 }
 
 }  // namespace
@@ -310,87 +381,6 @@ Explanation explain_message(const OomMessage& of, std::optional<std::uint64_t> t
   explanation.cause = verdict.cause;
   explanation.text = std::move(verdict.text);
   return explanation;
-}
-
-namespace {
-
-std::string size_text(std::uint64_t number) { return format_bytes(number); }
-
-std::string pieces_text(const Cached& cached) {
-  if (cached.pieces == 0) return size_text(cached.bytes);
-  return fmt::format("{} in {} piece{} of at most {}", size_text(cached.bytes), cached.pieces,
-                     cached.pieces == 1 ? "" : "s", size_text(cached.largest_bytes));
-}
-
-std::string pinned_by(const Explanation& one) {
-  if (one.pins.empty()) return "";
-  const NamedPin& first = one.pins.front();
-  if (first.at.empty()) return "";
-  return fmt::format("; most of it lies beside {} block{} ({}) of {}", first.pin.blocks,
-                     first.pin.blocks == 1 ? "" : "s", size_text(first.pin.block_bytes), first.at);
-}
-
-std::string holder_text(const Explanation& one) {
-  const Evidence& evidence = one.evidence;
-  switch (one.cause) {
-    case Cause::limit:
-      return fmt::format("the device had {} free, but the program may not take them: a limit was set{}",
-                         size_text(evidence.failure->device_free_bytes.value_or(0)),
-                         evidence.limit_bytes ? fmt::format(" of {}", size_text(*evidence.limit_bytes)) : "");
-    case Cause::leak:
-      return fmt::format(
-          "{} of the live memory grew with the steps of the program: {} in {} allocations of {} are never freed",
-          size_text(evidence.leaked_bytes), size_text(one.growths.front().bytes), one.growths.front().allocations,
-          one.growths.front().at);
-    case Cause::other_process:
-      return fmt::format("other processes held {} of the device", size_text(evidence.other_process_bytes.value_or(0)));
-    case Cause::nccl:
-      return evidence.own_outside_bytes || evidence.nccl_bytes
-                 ? fmt::format("NCCL, the CUDA context and other libraries of this process held {} outside of PyTorch",
-                               size_text(evidence.nccl_bytes.value_or(evidence.own_outside_bytes.value_or(0))))
-                 : "NCCL found no memory for its buffers, which it takes outside of PyTorch";
-    case Cause::pinned:
-      return "pinned host memory ran out, not memory of the GPU; PyTorch rounds each pinned request up to a power of "
-             "two";
-    case Cause::driver:
-      return fmt::format("the driver refused it although {} were free on the device, and no limit was set",
-                         size_text(evidence.failure->device_free_bytes.value_or(0)));
-    case Cause::host_memory:
-      return "memory of the host ran out, not memory of the GPU";
-    case Cause::outside:
-      return "CUDA itself found no memory, outside of PyTorch's caching allocator";
-    default:
-      return fmt::format("{} of live memory and the request do not fit into the device together",
-                         size_text(evidence.allocated_bytes));
-  }
-}
-
-std::string cached_text(const Explanation& one) {
-  const Cached& cached = one.evidence.of(one.cause);
-  switch (one.cause) {
-    case Cause::fragmentation:
-      return fmt::format("{} is free between live blocks{}", pieces_text(cached), pinned_by(one));
-    case Cause::other_stream:
-      return fmt::format("{} is free, but cached for other streams{}", pieces_text(cached), pinned_by(one));
-    case Cause::private_pool:
-      return fmt::format("{} is free, but cached in private pools (torch.cuda.MemPool)", pieces_text(cached));
-    case Cause::graph_pools:
-      return fmt::format("{} is free, but kept in the pools of CUDA graphs", pieces_text(cached));
-    case Cause::oversize_blocks:
-      return fmt::format("{} are the rests of blocks that max_split_size_mb keeps whole", size_text(cached.bytes));
-    case Cause::cached_by_rounding:
-      return fmt::format("{} of the live blocks were not asked for: requests are rounded up", size_text(cached.bytes));
-    default:
-      return holder_text(one);
-  }
-}
-
-}  // namespace
-
-std::string sentence_of(const Explanation& one) {
-  if (one.cause == Cause::none) return "memory did not run out";
-  if (!one.evidence.failure) return holder_text(one);
-  return fmt::format("{} was asked for: {}", size_text(one.evidence.failure->requested_bytes), cached_text(one));
 }
 
 namespace {
@@ -490,11 +480,9 @@ std::string pins_text(const Explanation& one) {
 std::string growths_text(const Explanation& one, std::size_t top) {
   if (one.growths.empty()) return "";
   std::string text = fmt::format("\n  {:>12} {:>12}  lines whose memory grew with the steps\n", "bytes", "allocations");
-  for (std::size_t i = 0; i < std::min(top, one.growths.size()); ++i) {
-    const NamedGrowth& growth = one.growths[i];
+  for (const NamedGrowth& growth : first_of(one.growths, top))
     text += fmt::format("  {:>12} {:>12}  {}\n", format_bytes(growth.bytes), with_commas(growth.allocations),
                         Printable{growth.at});
-  }
   return text;
 }
 
@@ -503,11 +491,9 @@ std::string temporaries_text(const Explanation& one, std::size_t top) {
   if (one.temporaries.empty()) return "";
   std::string text = fmt::format("\n  {:>12} {:>12}  temporaries of one size that a pool of buffers would spare\n",
                                  "each", "allocations");
-  for (std::size_t i = 0; i < std::min({top, kMost, one.temporaries.size()}); ++i) {
-    const Temporary& temporary = one.temporaries[i];
+  for (const Temporary& temporary : first_of(one.temporaries, std::min(top, kMost)))
     text += fmt::format("  {:>12} {:>12}  {}, at most {} at once\n", format_bytes(temporary.bytes),
                         with_commas(temporary.count), Printable{temporary.at}, temporary.most_live);
-  }
   return text;
 }
 
@@ -528,8 +514,8 @@ std::string remedies_text(const Explanation& one, const Style& style) {
 
 nlohmann::ordered_json json_of_shares(const std::vector<Share>& shares, std::size_t top) {
   auto list = nlohmann::ordered_json::array();
-  for (std::size_t i = 0; i < std::min(top, shares.size()); ++i)
-    list.push_back({{"name", shares[i].name}, {"bytes", shares[i].bytes}, {"allocations", shares[i].count}});
+  for (const Share& share : first_of(shares, top))
+    list.push_back({{"name", share.name}, {"bytes", share.bytes}, {"allocations", share.count}});
   return list;
 }
 
@@ -538,11 +524,6 @@ nlohmann::ordered_json json_of_cached(const Cached& cached) {
           {"largest_bytes", cached.largest_bytes},
           {"pieces", cached.pieces},
           {"segments", cached.segments}};
-}
-
-template <typename Number>
-nlohmann::ordered_json or_null(const std::optional<Number>& number) {
-  return number ? nlohmann::ordered_json(*number) : nlohmann::ordered_json(nullptr);
 }
 
 nlohmann::ordered_json verdict_json(const Explanation& one) {
@@ -586,18 +567,14 @@ void add_lists(nlohmann::ordered_json& json, const Explanation& one, std::size_t
     return json[key] = nlohmann::ordered_json::array();
   };
   auto& growing = list("growing");
-  for (std::size_t i = 0; i < std::min(top, one.growths.size()); ++i) {
-    const NamedGrowth& growth = one.growths[i];
+  for (const NamedGrowth& growth : first_of(one.growths, top))
     growing.push_back({{"at", growth.at}, {"bytes", growth.bytes}, {"allocations", growth.allocations}});
-  }
   auto& temporaries = list("temporaries");
-  for (std::size_t i = 0; i < std::min(top, one.temporaries.size()); ++i) {
-    const Temporary& temporary = one.temporaries[i];
+  for (const Temporary& temporary : first_of(one.temporaries, top))
     temporaries.push_back({{"at", temporary.at},
                            {"bytes", temporary.bytes},
                            {"allocations", temporary.count},
                            {"most_live", temporary.most_live}});
-  }
   auto& tree = list("tree");
   for (const TreeLine& line : one.tree)
     tree.push_back({{"depth", line.depth}, {"bytes", line.bytes}, {"allocations", line.count}, {"at", line.at}});

@@ -37,9 +37,6 @@ struct Shares {
   std::vector<Share> stages;
 };
 
-Shares shares_of(const History& history, std::span<const Allocation> allocations, std::span<const Category> categories,
-                 const Categorizer& names, const Peak& peak, const Stages& stages, Sites& sites, Frames frames);
-
 // A line whose allocations are short: each freed before the next few. A pool of buffers would spare them.
 struct Temporary {
   std::string at;
@@ -47,10 +44,6 @@ struct Temporary {
   std::uint64_t count = 0;
   std::uint64_t most_live = 0;  // of them at once
 };
-
-// Returns the lines with most bytes allocated in temporaries of one size, at least kFewestTemporaries each.
-inline constexpr std::uint64_t kFewestTemporaries = 10;
-std::vector<Temporary> temporaries_of(std::span<const Allocation> allocations, Sites& sites, std::size_t most);
 
 struct ExplainOptions {
   Frames frames = Frames::own;               // that lines and trees show
@@ -110,9 +103,6 @@ std::string name_of(const Explanation& explanation);
 
 // Returns the explanation of a message alone. `total_bytes` is the device's memory, where the message does not tell it.
 Explanation explain_message(const OomMessage& message, std::optional<std::uint64_t> total_bytes);
-
-// Returns the sentence for the cause: "300.00 MiB were asked for; 540.00 MiB are free in 20 pieces of at most 56.00 MiB …".
-std::string sentence_of(const Explanation& explanation);
 
 // An explanation as text for people and as JSON for programs.
 

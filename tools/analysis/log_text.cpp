@@ -8,30 +8,12 @@
 #include <functional>
 #include <optional>
 
+#include "tools/text_layout.h"
+
 namespace cachalot::tools {
 namespace {
 
 using std::string_view_literals::operator""sv;
-
-bool is_digit(char c) { return c >= '0' && c <= '9'; }
-
-void add_utf8(std::string& text, std::uint32_t point) {
-  if (point < 0x80) {
-    text += static_cast<char>(point);
-  } else if (point < 0x800) {
-    text += static_cast<char>(0xc0 | point >> 6);
-    text += static_cast<char>(0x80 | (point & 0x3f));
-  } else if (point < 0x10000) {
-    text += static_cast<char>(0xe0 | point >> 12);
-    text += static_cast<char>(0x80 | (point >> 6 & 0x3f));
-    text += static_cast<char>(0x80 | (point & 0x3f));
-  } else {
-    text += static_cast<char>(0xf0 | point >> 18);
-    text += static_cast<char>(0x80 | (point >> 12 & 0x3f));
-    text += static_cast<char>(0x80 | (point >> 6 & 0x3f));
-    text += static_cast<char>(0x80 | (point & 0x3f));
-  }
-}
 
 enum class Encoding : bool { little_endian, big_endian };
 
@@ -65,15 +47,14 @@ std::string from_utf16(std::string_view bytes, Encoding encoding) {
         i += 2;
       }
     }
-    if (point != 0xfeff) add_utf8(text, point);
+    if (point != 0xfeff) append_utf8(text, point);
   }
   return text;
 }
 
 std::string decoded(std::string_view bytes) {
-  if (const auto encoding = utf16_of(bytes)) return from_utf16(bytes, *encoding);
-  if (bytes.starts_with("\xef\xbb\xbf")) bytes.remove_prefix(3);
-  return std::string(bytes);
+  const auto encoding = utf16_of(bytes);
+  return encoding ? from_utf16(bytes, *encoding) : std::string(bytes);
 }
 
 // Docker keeps each line of a program as JSON: {"log":"the line\n","stream":"stderr","time":"…"}.
@@ -138,21 +119,16 @@ std::size_t add_escaped(std::string& out, std::string_view text) {
       const std::size_t digits = kind == 'u' ? 4 : 2;
       const auto point = hex_at(text, at + 1, digits);
       if (!point) break;
-      add_utf8(out, *point);
+      append_utf8(out, *point);
       return at + 1 + digits;
     }
     case 'e':
-      if (text.substr(at + 1).starts_with("[")) {
-        out += '\x1b';
-        return at + 1;
-      }
-      break;
-    case '0':
-      if (text.substr(at).starts_with("033")) {
-        out += '\x1b';
-        return at + 3;
-      }
-      break;
+    case '0': {
+      const bool is_escape = text.substr(at).starts_with("e[") || text.substr(at).starts_with("033");
+      if (!is_escape) break;
+      out += '\x1b';
+      return at + (kind == 'e' ? 1 : 3);
+    }
     default:
       break;
   }

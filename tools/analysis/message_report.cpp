@@ -3,15 +3,297 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
+#include <cstdint>
+#include <functional>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "base/bytes.h"
+#include "policy/torch_policy.h"
 #include "tools/text_layout.h"
 
 namespace cachalot::tools {
 namespace {
+
+using Says = OomMessage::Says;
+using Bytes = std::optional<std::uint64_t>;
+using MaybeVerdict = std::optional<MessageVerdict>;
+
+// No GPU has more: AMD's MI355X and NVIDIA's B300.
+constexpr std::uint64_t kLargestGpu = 288 * kGiB;
+
+std::string shown(std::uint64_t bytes) { return format_bytes(bytes); }
+std::string shown(const Bytes& bytes) { return format_bytes(bytes.value_or(0)); }
+
+// Returns the two figures' relation with a tolerance for their rounding to two places: 1.05 GiB is between 1.045 and 1.055.
+bool is_clearly_more(double part, std::uint64_t whole) { return part > 1.01 * static_cast<double>(whole); }
+bool reaches(double part, std::uint64_t whole) { return part >= 0.99 * static_cast<double>(whole); }
+
+double sum(const Bytes& one, const Bytes& other) {
+  return static_cast<double>(one.value_or(0)) + static_cast<double>(other.value_or(0));
+}
+
+// Names a message that is not PyTorch's, and none of CUDA or NCCL that PyTorch passes on.
+std::string kind_text(const OomMessage& message) {
+  const std::string_view name = message.framework;
+  const bool is_known = message.is_of_torch || name == "CUDA" || name == "HIP" || name == "NCCL";
+  return is_known ? "" : fmt::format("a message of {}: ", name);
+}
+
+std::string asked_text(const OomMessage& message) {
+  std::string text = kind_text(message);
+  if (message.requested_bytes) text += fmt::format("{} was asked for: ", shown(message.requested_bytes));
+  return text;
+}
+
+MessageVerdict verdict(const OomMessage& message, Cause cause, std::string_view why) {
+  return {.cause = cause, .text = asked_text(message) + std::string(why)};
+}
+
+// ---- Causes that words or one figure prove ----
+
+MaybeVerdict said(const OomMessage& message) {
+  constexpr std::array kCauses = {Cause::unknown, Cause::pinned, Cause::host_memory, Cause::nccl,
+                                  Cause::outside, Cause::limit,  Cause::driver,      Cause::too_large};
+  if (message.says == Says::nothing) return std::nullopt;
+  std::string why = message.words;
+  if (message.says == Says::limit && message.allowed_bytes) {
+    why += message.reserved_bytes
+               ? fmt::format(" ({} of {})", shown(message.reserved_bytes), shown(message.allowed_bytes))
+               : fmt::format(" ({})", shown(message.allowed_bytes));
+  } else if (message.total_bytes) {
+    why += fmt::format(" ({}{})", shown(message.total_bytes),
+                       message.free_bytes ? fmt::format(", {} free", shown(message.free_bytes)) : "");
+  }
+  return verdict(message, kCauses[static_cast<std::size_t>(message.says)], why);
+}
+
+MaybeVerdict wrong_shape(const OomMessage& message) {
+  if (!message.requested_bytes || *message.requested_bytes <= std::max(kLargestGpu, message.total_bytes.value_or(0)))
+    return std::nullopt;
+  const std::string size = *message.requested_bytes < kGiB * kMiB ? shown(message.requested_bytes) : "more than a PiB";
+  return MessageVerdict{
+      .cause = Cause::wrong_shape,
+      .text =
+          fmt::format("{}{} was asked for: no GPU has that much, so a shape is wrong, or a size is negative and was "
+                      "converted",
+                      kind_text(message), size)};
+}
+
+// Windows gives a program memory of the host when that of the GPU is full.
+MaybeVerdict host_memory(const OomMessage& message) {
+  if (!message.total_bytes) return std::nullopt;
+  const std::uint64_t held = std::max(
+      {message.allocated_bytes.value_or(0), message.reserved_bytes.value_or(0), message.process_bytes.value_or(0)});
+  if (!is_clearly_more(static_cast<double>(held), *message.total_bytes)) return std::nullopt;
+  return verdict(
+      message, Cause::host_memory,
+      fmt::format("this program held {} with a device of {}: the driver of Windows (WDDM) had given it memory of "
+                  "the host for the rest, which ran out, too",
+                  shown(held), shown(message.total_bytes)));
+}
+
+MaybeVerdict larger_than_device(const OomMessage& message) {
+  if (!message.requested_bytes || !message.total_bytes || *message.requested_bytes <= *message.total_bytes)
+    return std::nullopt;
+  return verdict(message, Cause::too_large,
+                 fmt::format("the request alone is larger than the device, which has {}", shown(message.total_bytes)));
+}
+
+// ---- Causes that several figures prove ----
+
+bool exceeds_limit(const OomMessage& message) {
+  const Bytes held = message.reserved_bytes ? message.reserved_bytes : message.allocated_bytes;
+  return message.allowed_bytes && held && message.requested_bytes &&
+         reaches(sum(held, message.requested_bytes), *message.allowed_bytes);
+}
+
+// Metal's limit is for what PyTorch and other users of Metal in this program hold.
+MaybeVerdict metal_limit(const OomMessage& message) {
+  if (!message.beside_bytes || !message.allocated_bytes) return std::nullopt;
+  const std::string held = fmt::format("{} of PyTorch and {} of other allocations of Metal",
+                                       shown(message.allocated_bytes), shown(message.beside_bytes));
+  if (!message.allowed_bytes)
+    return verdict(message, Cause::too_large, fmt::format("the Mac has no more memory beside {}", held));
+  const std::string of =
+      fmt::format("{} are in use of the {} that PyTorch allows itself (PYTORCH_MPS_HIGH_WATERMARK_RATIO)", held,
+                  shown(message.allowed_bytes));
+  const bool is_beside = *message.beside_bytes >= std::max(kUsualContext, message.requested_bytes.value_or(0));
+  return verdict(message, is_beside ? Cause::outside : Cause::too_large, of);
+}
+
+// What PyTorch asks the device for: a message has the size of the segment, old ones that of the request.
+std::uint64_t segment_bytes(const OomMessage& message) {
+  const std::uint64_t rounded = round_to_block(std::max<std::uint64_t>(1, *message.requested_bytes));
+  return message.is_of_torch ? std::max<std::uint64_t>(segment_size(rounded, kLargeBuffer), rounded) : rounded;
+}
+
+MaybeVerdict refused_with_free(const OomMessage& message) {
+  if (!message.free_bytes || exceeds_limit(message)) return std::nullopt;
+  if (*message.free_bytes < segment_bytes(message)) return std::nullopt;
+  return verdict(
+      message, Cause::driver,
+      fmt::format("the driver refused it although {} were free on the device: for another reason, such as a limit "
+                  "of mappings or handles, the size of one block, or host memory on Windows and WSL2",
+                  shown(message.free_bytes)));
+}
+
+// The free memory is that after the failure, when another process may have given memory back: a device that was nearly full is
+// explained by the one that filled it.
+MaybeVerdict refused(const OomMessage& message) {
+  constexpr double kFull = 0.05;  // of the device
+  const bool is_full = message.total_bytes && message.free_bytes &&
+                       static_cast<double>(*message.free_bytes) < kFull * static_cast<double>(*message.total_bytes);
+  return is_full ? std::nullopt : refused_with_free(message);
+}
+
+// Returns what the program could still take: what is free, or less by its limit. nullopt where the message does not tell.
+Bytes available(const OomMessage& message) {
+  Bytes bytes = message.free_bytes;
+  if (!bytes && message.total_bytes && message.reserved_bytes) {
+    const std::uint64_t most = *message.total_bytes - std::min(*message.total_bytes, *message.reserved_bytes);
+    if (most < message.requested_bytes) bytes = 0;  // whatever it was, it did not serve the request
+  }
+  if (bytes && message.allowed_bytes && message.reserved_bytes)
+    bytes = std::min(*bytes, *message.allowed_bytes - std::min(*message.allowed_bytes, *message.reserved_bytes));
+  return bytes;
+}
+
+// Whether the request would have been served with so many bytes more.
+bool would_serve(const OomMessage& message, std::uint64_t bytes) {
+  const Bytes free = available(message);
+  return free && bytes > 0 && sum(bytes, free) >= sum(message.requested_bytes, 0);
+}
+
+bool is_worth_naming(const OomMessage& message, std::uint64_t bytes) {
+  return static_cast<double>(bytes) >= kWorthNaming * sum(message.reserved_bytes, 0);
+}
+
+MaybeVerdict cached(const OomMessage& message) {
+  const std::uint64_t unallocated = message.unallocated_bytes.value_or(0);
+  const std::uint64_t in_pools = message.private_bytes.value_or(0);
+  if (!would_serve(message, unallocated + in_pools) || !is_worth_naming(message, std::max(unallocated, in_pools)))
+    return std::nullopt;
+  if (in_pools > unallocated)
+    return verdict(
+        message, Cause::private_pool,
+        fmt::format("{} is free, but cached in private pools (torch.cuda.MemPool, CUDA graphs)", shown(in_pools)));
+  const std::string pieces = message.largest_free_bytes
+                                 ? fmt::format(" in pieces of at most {}", shown(message.largest_free_bytes))
+                                 : std::string();
+  return verdict(message, Cause::fragmentation,
+                 fmt::format("{}{} is free between live blocks", shown(unallocated), pieces));
+}
+
+MaybeVerdict limited(const OomMessage& message) {
+  if (!exceeds_limit(message)) return std::nullopt;
+  const std::string held = shown(message.reserved_bytes ? message.reserved_bytes : message.allocated_bytes);
+  if (message.framework == "TensorFlow" || message.framework == "JAX")
+    return verdict(
+        message, Cause::too_large,
+        fmt::format("its allocator may take {}, of which {} are in use", shown(message.allowed_bytes), held));
+  if (message.is_of_torch && message.free_bytes < message.requested_bytes) return std::nullopt;
+  const std::string free =
+      message.free_bytes ? fmt::format("the device had {} free, but ", shown(message.free_bytes)) : "";
+  return verdict(message, Cause::limit,
+                 fmt::format("{}the program may not take them: a limit was set of {}, of which it holds {}", free,
+                             shown(message.allowed_bytes), held));
+}
+
+// Memory that the message does not name may be this process's context, with cuDNN and cuBLAS.
+constexpr std::uint64_t kMostOfContext = kUsualContext + kUsualContext / 2;
+
+// The largest of what others hold of the device.
+MaybeVerdict holder(const OomMessage& message) {
+  struct Holder {
+    Cause cause = Cause::unknown;
+    std::uint64_t bytes = 0;
+  };
+  const std::uint64_t own = message.process_bytes.value_or(0);
+  const std::uint64_t reserved = message.reserved_bytes.value_or(own);
+  const std::uint64_t unnamed = unnamed_bytes(message).value_or(0);
+  const std::uint64_t outside = own - std::min(own, reserved);
+  std::array holders = {Holder{Cause::other_process, other_bytes(message)},
+                        Holder{Cause::nccl, outside > kUsualContext ? outside : 0},
+                        Holder{Cause::outside, unnamed > kMostOfContext ? unnamed : 0}};
+  std::ranges::stable_sort(holders, std::greater<>{}, &Holder::bytes);
+  const std::uint64_t together = holders[0].bytes + holders[1].bytes + holders[2].bytes;
+  if (!would_serve(message, together) || !is_worth_naming(message, together)) return std::nullopt;
+  const std::string bytes = shown(holders[0].bytes);
+  switch (holders[0].cause) {
+    case Cause::other_process:
+      return verdict(message, Cause::other_process, fmt::format("other processes held {} of the device", bytes));
+    case Cause::nccl:
+      return verdict(
+          message, Cause::nccl,
+          fmt::format("NCCL, the CUDA context and other libraries of this process held {} outside of PyTorch", bytes));
+    default:
+      return verdict(
+          message, Cause::outside,
+          fmt::format("{} of the device are held outside of this PyTorch, by other processes or by libraries{}", bytes,
+                      message.reserved_bytes ? "" : ", or cached in CUDA's own pool"));
+  }
+}
+
+// ---- What is left ----
+
+MaybeVerdict too_large(const OomMessage& message) {
+  if (!message.allocated_bytes || !message.total_bytes) return std::nullopt;
+  const bool fits_beside =
+      sum(message.allocated_bytes, message.requested_bytes) <= static_cast<double>(*message.total_bytes);
+  if (!message.free_bytes && fits_beside) return std::nullopt;
+  const std::uint64_t own = own_bytes(message).value_or(*message.allocated_bytes);
+  const std::uint64_t in_torch = std::min(message.reserved_bytes.value_or(own), own);
+  const std::uint64_t outside = own - in_torch + other_bytes(message) + unnamed_bytes(message).value_or(0);
+  std::string why = fmt::format("{} of live memory{} and the request do not fit into the {} of the device together",
+                                shown(message.allocated_bytes),
+                                outside > 0 ? fmt::format(", {} held outside of PyTorch", shown(outside)) : "",
+                                shown(message.total_bytes));
+  const std::uint64_t cached = message.unallocated_bytes.value_or(0) + message.private_bytes.value_or(0);
+  if (cached > 0 && sum(cached, message.free_bytes) >= sum(message.requested_bytes, 0))
+    why = fmt::format("{} of the {} of the device are live{}; the {} that PyTorch caches besides lie in smaller pieces",
+                      shown(message.allocated_bytes), shown(message.total_bytes),
+                      outside > 0 ? fmt::format(" and {} are held outside of PyTorch", shown(outside)) : "",
+                      shown(cached));
+  return verdict(message, Cause::too_large, why);
+}
+
+// With its limit and what it holds, a pool that is not at its limit is in pieces.
+MaybeVerdict pool_in_pieces(const OomMessage& message) {
+  const bool has_pool = message.framework == "TensorFlow" || message.framework == "JAX";
+  if (!has_pool || !message.allowed_bytes || !message.allocated_bytes) return std::nullopt;
+  return verdict(message, Cause::fragmentation,
+                 fmt::format("{} of the {} that its allocator may take are free, in pieces that are too small",
+                             shown(*message.allowed_bytes - std::min(*message.allowed_bytes, *message.allocated_bytes)),
+                             shown(message.allowed_bytes)));
+}
+
+std::string lacking_text(const OomMessage& message) {
+  if (message.is_cut) return "the message is cut off behind its first figures, so that it does not tell the cause";
+  if (!message.requested_bytes && !message.total_bytes)
+    return "the message has no figures, so that it does not tell the cause";
+  if (!message.total_bytes && !message.free_bytes)
+    return "the message does not say how much memory the device has and had free, so that it does not tell the cause";
+  if (!message.free_bytes)
+    return "the message does not say how much memory was free, so that it does not tell the cause";
+  return "the message does not say how much memory this program had allocated, so that it does not tell the cause";
+}
+
+MessageVerdict unknown(const OomMessage& message) {
+  std::string text = kind_text(message);
+  if (message.requested_bytes) {
+    text += fmt::format("{} was asked for", shown(message.requested_bytes));
+    if (message.total_bytes) text += fmt::format(" on a device of {}", shown(message.total_bytes));
+    if (message.allocated_bytes) text += fmt::format(", with {} allocated", shown(message.allocated_bytes));
+    text += "; ";
+  }
+  const bool has_words = !message.words.empty();
+  return {.cause = Cause::unknown,
+          .text = text + (has_words ? message.words + "; " : std::string()) + lacking_text(message)};
+}
 
 std::string processes_text(const std::vector<DeviceFacts::Process>& processes) {
   constexpr std::size_t kMost = 8;
@@ -55,12 +337,18 @@ std::string outside_text(const OomMessage& message) {
   return text;
 }
 
-template <typename Number>
-nlohmann::ordered_json or_none(const std::optional<Number>& number) {
-  return number ? nlohmann::ordered_json(*number) : nlohmann::ordered_json(nullptr);
-}
-
 }  // namespace
+
+MessageVerdict verdict_of(const OomMessage& message) {
+  for (const auto proves : {wrong_shape, said, host_memory, larger_than_device, metal_limit}) {
+    if (auto one = proves(message)) return *one;
+  }
+  if (message.is_cut || !message.requested_bytes) return unknown(message);
+  for (const auto proves : {refused, cached, limited, pool_in_pieces, holder, refused_with_free, too_large}) {
+    if (auto one = proves(message)) return *one;
+  }
+  return unknown(message);
+}
 
 std::string message_text(const OomMessage& message) {
   std::string text = labelled_line(
@@ -83,18 +371,18 @@ nlohmann::ordered_json json_of_message(const OomMessage& message) {
   nlohmann::ordered_json json = {{"framework", message.framework},
                                  {"source", message.source},
                                  {"cut", message.is_cut},
-                                 {"requested_bytes", or_none(message.requested_bytes)},
-                                 {"total_bytes", or_none(message.total_bytes)},
-                                 {"free_bytes", or_none(message.free_bytes)},
-                                 {"allowed_bytes", or_none(message.allowed_bytes)},
-                                 {"allocated_bytes", or_none(message.allocated_bytes)},
-                                 {"reserved_bytes", or_none(message.reserved_bytes)},
-                                 {"unallocated_bytes", or_none(message.unallocated_bytes)},
-                                 {"private_pools_bytes", or_none(message.private_bytes)},
-                                 {"largest_free_bytes", or_none(message.largest_free_bytes)},
-                                 {"other_allocations_bytes", or_none(message.beside_bytes)},
-                                 {"process_bytes", or_none(message.process_bytes)},
-                                 {"outside_bytes", or_none(unnamed_bytes(message))}};
+                                 {"requested_bytes", or_null(message.requested_bytes)},
+                                 {"total_bytes", or_null(message.total_bytes)},
+                                 {"free_bytes", or_null(message.free_bytes)},
+                                 {"allowed_bytes", or_null(message.allowed_bytes)},
+                                 {"allocated_bytes", or_null(message.allocated_bytes)},
+                                 {"reserved_bytes", or_null(message.reserved_bytes)},
+                                 {"unallocated_bytes", or_null(message.unallocated_bytes)},
+                                 {"private_pools_bytes", or_null(message.private_bytes)},
+                                 {"largest_free_bytes", or_null(message.largest_free_bytes)},
+                                 {"other_allocations_bytes", or_null(message.beside_bytes)},
+                                 {"process_bytes", or_null(message.process_bytes)},
+                                 {"outside_bytes", or_null(unnamed_bytes(message))}};
   json["own_process"] = message.own_process ? nlohmann::ordered_json(message.own_process->id) : nullptr;
   json["other_processes"] = nlohmann::ordered_json::array();
   for (const DeviceFacts::Process& process : message.other_processes)

@@ -1,12 +1,22 @@
-// What a message that memory ran out tells, as text for people and as JSON for programs.
+// What a message that memory ran out tells: the cause, its figures as text for people, and as JSON for programs.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
 #include <string>
 
+#include "tools/analysis/causes.h"
 #include "tools/analysis/oom_message.h"
 
 namespace cachalot::tools {
+
+// Why memory ran out, as far as a message alone tells: a cause is named only from figures and words that the message has.
+struct MessageVerdict {
+  Cause cause = Cause::unknown;
+  std::string text;  // one sentence
+};
+
+// Returns the first cause that the message proves; Cause::unknown, with what the message lacks, where it proves none.
+MessageVerdict verdict_of(const OomMessage& message);
 
 // Returns a line for each figure of the message that a history does not have as well.
 std::string message_text(const OomMessage& message);

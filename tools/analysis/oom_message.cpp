@@ -12,6 +12,7 @@
 #include "base/check.h"
 #include "tools/analysis/causes.h"
 #include "tools/analysis/log_text.h"
+#include "tools/text_layout.h"
 
 namespace cachalot::tools {
 namespace {
@@ -23,8 +24,6 @@ using Figure = std::optional<std::uint64_t> OomMessage::*;
 constexpr auto kNpos = std::string_view::npos;
 
 // ---- Sizes and numbers in squeezed text: "79.15GiB", "25,600,000bytes" ----
-
-bool is_decimal(char c) { return c >= '0' && c <= '9'; }
 
 // Every unit counts in steps of 1024: of all these programs, whether they write GiB, GB or G.
 struct Unit {
@@ -73,8 +72,8 @@ bool is_unit(const Unit& unit, std::string_view text) {
 // Reads the size that the text begins with; bytes, where it has no unit.
 std::optional<Size> size_at(std::string_view text) {
   std::size_t end = std::min(text.find_first_not_of("0123456789.,"), text.size());
-  while (end > 0 && !is_decimal(text[end - 1])) --end;  // the end of a sentence
-  if (end == 0 || end > 40 || !is_decimal(text.front())) return std::nullopt;
+  while (end > 0 && !is_digit(text[end - 1])) --end;  // the end of a sentence
+  if (end == 0 || end > 40 || !is_digit(text.front())) return std::nullopt;
   const auto number = number_of(std::string(text.substr(0, end)));
   if (!number) return std::nullopt;
   for (const Unit& unit : kUnits) {
@@ -91,7 +90,7 @@ std::optional<std::uint64_t> size_before(std::string_view text) {
     const std::string_view rest = text.substr(0, text.size() - unit.name.size());
     std::size_t begin = rest.find_last_not_of("0123456789.,");
     begin = begin == kNpos ? 0 : begin + 1;
-    while (begin < rest.size() && !is_decimal(rest[begin])) ++begin;  // the end of the sentence before
+    while (begin < rest.size() && !is_digit(rest[begin])) ++begin;  // the end of the sentence before
     const auto size = size_at(text.substr(begin));
     return size && begin + size->length == text.size() ? std::optional(size->bytes) : std::nullopt;
   }
@@ -223,8 +222,7 @@ std::vector<DeviceFacts::Process> processes_in(std::string_view text) {
     std::string_view rest = text.substr(at + kWord.size());
     const auto id = integer_at(rest);
     if (!id) continue;
-    rest.remove_prefix(rest.find_first_not_of("0123456789") == kNpos ? rest.size()
-                                                                     : rest.find_first_not_of("0123456789"));
+    rest.remove_prefix(std::min(rest.find_first_not_of("0123456789"), rest.size()));
     if (!rest.starts_with("has")) continue;
     if (const auto size = size_at(rest.substr(3))) processes.push_back({.id = *id, .bytes = size->bytes, .name = ""});
   }
@@ -383,7 +381,7 @@ std::optional<std::pair<std::uint64_t, std::uint64_t>> sizes_at(std::string_view
   const auto second = size_at(rest);
   if (!second) return std::nullopt;
   const std::string_view number = text.substr(0, first->length);
-  if (!is_decimal(number.back())) return std::pair(first->bytes, second->bytes);
+  if (!is_digit(number.back())) return std::pair(first->bytes, second->bytes);
   const std::size_t unit = rest.substr(0, second->length).find_first_not_of("0123456789.,");
   const auto with_unit =
       size_at(std::string(number) + std::string(unit == kNpos ? "" : rest.substr(unit, second->length - unit)));

@@ -22,13 +22,13 @@
 #include "tools/advice/advice.h"
 #include "tools/advice/recorded_programs.h"
 #include "tools/card_table.h"
-#include "tools/cluster.h"
 #include "tools/commands/command.h"
 #include "tools/commands/shared_options.h"
 #include "tools/output_file.h"
 #include "tools/pages/page_report.h"
 #include "tools/parallel.h"
 #include "tools/python_program.h"
+#include "tools/python_server.h"
 #include "tools/simulation.h"
 
 namespace cachalot::tools {

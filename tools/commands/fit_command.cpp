@@ -11,12 +11,12 @@
 
 #include "base/bytes.h"
 #include "base/check.h"
-#include "tools/cluster.h"
 #include "tools/commands/command.h"
 #include "tools/commands/shared_options.h"
 #include "tools/fit.h"
 #include "tools/parallel.h"
 #include "tools/python_program.h"
+#include "tools/python_server.h"
 #include "tools/simulation_files.h"
 #include "tools/text_layout.h"
 
@@ -168,11 +168,7 @@ std::string to_json(const FitReport& report) {
         {"gpu", row.card.key}, {"name", row.card.product}, {"memory_bytes", row.card.memory_bytes}};
     result["values"] = nlohmann::ordered_json::object();
     for (std::size_t i = 0; i < row.fixed.size(); ++i) result["values"][report.vary[i].name] = row.fixed[i];
-    for (const Policy policy : kPolicies) {
-      const std::optional<std::int64_t>& largest = row.largest[index_of(policy)];
-      result[std::string(key_of(policy))] = nullptr;
-      if (largest) result[std::string(key_of(policy))] = *largest;
-    }
+    for (const Policy policy : kPolicies) result[std::string(key_of(policy))] = or_null(row.largest[index_of(policy)]);
     json["results"].push_back(std::move(result));
   }
   return json.dump();

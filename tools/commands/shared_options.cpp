@@ -16,8 +16,7 @@
 #include "tools/commands/command.h"
 #include "tools/history/allocations.h"
 #include "tools/history/history.h"
-#include "tools/history/snapshot_history.h"
-#include "tools/history/text_histories.h"
+#include "tools/history/readers.h"
 #include "tools/replay.h"
 
 namespace cachalot::tools {

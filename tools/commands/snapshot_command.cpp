@@ -7,7 +7,7 @@
 
 #include "tools/commands/command.h"
 #include "tools/commands/shared_options.h"
-#include "tools/history/snapshot_history.h"
+#include "tools/history/readers.h"
 #include "tools/output_file.h"
 #include "tools/pages/page_report.h"
 #include "tools/snapshot_report.h"

@@ -12,8 +12,7 @@
 #include <utility>
 
 #include "base/bytes.h"
-#include "tools/history/snapshot_history.h"
-#include "tools/history/text_histories.h"
+#include "tools/history/readers.h"
 
 namespace cachalot::tools {
 

@@ -1,4 +1,4 @@
-#include "tools/history/pickle_program.h"
+#include "tools/history/readers.h"
 
 #include <fmt/format.h>
 
@@ -21,6 +21,7 @@
 #include "tools/history/snapshot_builder.h"
 #include "tools/pickle_opcodes.h"
 #include "tools/quoted.h"
+#include "tools/text_layout.h"
 
 namespace cachalot::tools {
 namespace {
@@ -146,160 +147,10 @@ class PickleInput {
   char opcode_ = 0;
 };
 
-// The machine of a pickle that makes a history of it while it runs: of what it has read it holds what
-// is not yet complete.
-class SnapshotMachine {
- public:
-  static constexpr std::size_t kLongestLine = std::size_t{1} << 20;
-
-  SnapshotMachine(PickleInput& input, SnapshotBuilder& builder) : input_(input), builder_(builder) {}
-
-  void push(Part part) {
-    if (parts_.size() == parts_.capacity()) builder_.budget().charge((parts_.size() + 1) * sizeof(Part));
-    parts_.push_back(part);
-  }
-
-  // What is longer than what is kept is passed over.
-  void push_text(std::uint64_t bytes) {
-    const auto kept = static_cast<std::size_t>(std::min<std::uint64_t>(bytes, SnapshotBuilder::kLongestText));
-    const Part text = builder_.text(input_.view(kept));
-    if (bytes > kept) input_.skip(bytes - kept);
-    push(text);
-  }
-
-  void push_text(std::string_view text) { push(builder_.text(text)); }
-
-  void push_bytes(std::uint64_t bytes) {
-    input_.skip(bytes);
-    push(Part::of_id(Part::Kind::bytes, 0));
-  }
-
-  void push_list() { push(builder_.parts().open(Container::Kind::list)); }
-  void push_dict() { push(builder_.parts().open(Container::Kind::dict)); }
-
-  void push_mark() {
-    if (marks_.size() == marks_.capacity()) builder_.budget().charge((marks_.size() + 1) * sizeof(std::size_t));
-    marks_.push_back(parts_.size());
-  }
-
-  // Python takes a mark for a value here.
-  void pop() {
-    if (!marks_.empty() && marks_.back() == parts_.size())
-      marks_.pop_back();
-    else
-      parts_.resize(top(1));
-  }
-
-  void pop_to_mark() { parts_.resize(to_mark()); }
-  void duplicate() { push(parts_[top(1)]); }
-
-  void collect(std::size_t count) { collect_from(top(count)); }
-  void collect_to_mark() { collect_from(to_mark()); }
-
-  void collect_dict_to_mark() {
-    const std::size_t begin = to_mark();
-    const Part dict = builder_.parts().open(Container::Kind::dict);
-    set_items(dict, begin);
-    push(dict);
-  }
-
-  void append() { extend_from(top(1)); }
-  void extend_to_mark() { extend_from(to_mark()); }
-  void set_item() { set_items_from(top(2)); }
-  void set_items_to_mark() { set_items_from(to_mark()); }
-
-  void memoize() { builder_.parts().memoize(parts_[top(1)]); }
-
-  // Python counts from 0; numbers far beyond what was memoized yet would only take memory.
-  void memoize(std::uint64_t index) {
-    input_.require(index <= input_.opcode_at(), "the memo's number {} is beyond what the file has had so far", index);
-    builder_.parts().memoize(index, parts_[top(1)]);
-  }
-
-  void recall(std::uint64_t index) {
-    const std::optional<Part> part = builder_.parts().recall(index);
-    input_.require(part.has_value(), "the memo has nothing under number {}", index);
-    push(*part);
-  }
-
-  void stop() const {
-    input_.require(parts_.size() == 1 && marks_.empty(),
-                   "the pickle ends with {} values and {} marks on its stack, not with one value", parts_.size(),
-                   marks_.size());
-  }
-
-  Part result() const { return parts_.back(); }
-
- private:
-  // Returns where the `count` parts on the top begin; all are above the last mark.
-  std::size_t top(std::size_t count) const {
-    const std::size_t above = parts_.size() - (marks_.empty() ? 0 : marks_.back());
-    input_.require(above >= count, "it needs {} values, the stack has {}", count, above);
-    return parts_.size() - count;
-  }
-
-  // Returns where the parts above the last mark begin, which goes.
-  std::size_t to_mark() {
-    input_.require(!marks_.empty(), "it needs a mark, there is none");
-    const std::size_t mark = marks_.back();
-    marks_.pop_back();
-    return mark;
-  }
-
-  void collect_from(std::size_t begin) {
-    const Part list = builder_.parts().open(Container::Kind::list);
-    for (std::size_t i = begin; i < parts_.size(); ++i) builder_.append(list, parts_[i]);
-    parts_.resize(begin);
-    push(list);
-  }
-
-  void extend_from(std::size_t begin) {
-    const Part list = below(begin);
-    for (std::size_t i = begin; i < parts_.size(); ++i) builder_.append(list, parts_[i]);
-    parts_.resize(begin);
-  }
-
-  void set_items_from(std::size_t begin) { set_items(below(begin), begin); }
-
-  void set_items(Part dict, std::size_t begin) {
-    const std::size_t count = parts_.size() - begin;
-    input_.require(count % 2 == 0, "keys and values come in pairs, these are {}", count);
-    for (std::size_t i = begin; i < parts_.size(); i += 2) builder_.set(dict, parts_[i], parts_[i + 1]);
-    parts_.resize(begin);
-  }
-
-  // Returns the part below those from `begin` on.
-  Part below(std::size_t begin) const {
-    input_.require(begin > (marks_.empty() ? 0 : marks_.back()), "there is nothing below the values");
-    return parts_[begin - 1];
-  }
-
-  PickleInput& input_;
-  SnapshotBuilder& builder_;
-  std::vector<Part> parts_;
-  std::vector<std::size_t> marks_;  // where they are: so many parts are below
-};
-
 constexpr std::uint64_t kNewestProtocol = 5;
+constexpr std::size_t kLongestLine = std::size_t{1} << 20;
 
 // --- numbers and texts that are written in several ways: each function throws BrokenPickle for others
-
-void append_utf8(std::string& text, std::uint32_t code) {
-  const auto add = [&](std::uint32_t byte) { text.push_back(static_cast<char>(byte)); };
-  if (code < 0x80) return add(code);
-  if (code < 0x800) {
-    add(0xc0 | code >> 6);
-  } else {
-    if (code < 0x10000) {
-      add(0xe0 | code >> 12);
-    } else {
-      add(0xf0 | (code >> 18 & 7));
-      add(0x80 | (code >> 12 & 0x3f));
-    }
-    add(0x80 | (code >> 6 & 0x3f));
-  }
-  add(0x80 | (code & 0x3f));
-}
 
 // False: not all of the text is one number.
 template <typename Number, typename... How>
@@ -424,201 +275,266 @@ const char* refused_name(Opcode opcode) {
   return found == std::end(kRefused) ? nullptr : found->second;
 }
 
-class PickleProgram {
+// The machine of a pickle that makes a history of it while it runs: of what it has read it holds what
+// is not yet complete.
+class PickleMachine {
  public:
-  PickleProgram(PickleInput& input, SnapshotMachine& machine) : input_(input), machine_(machine) {}
+  PickleMachine(PickleInput& input, SnapshotBuilder& builder) : input_(input), builder_(builder) {}
 
   // Carries out one opcode. Returns false for the last one.
   bool step() {
     const Opcode opcode = input_.opcode();
-    if (memo(opcode) || text(opcode) || number(opcode) || container(opcode) || other(opcode)) [[likely]]
-      return true;
+    memo(opcode);
+    return opcode != Opcode::stop;
+  }
+
+  Part result() const { return parts_.back(); }
+
+ private:
+  // ---- opcodes, by what they are about; what is none of these goes on to the next ones, the most frequent first
+
+  void memo(Opcode opcode) {
+    switch (opcode) {
+      case Opcode::memoize:
+        return builder_.parts().memoize(parts_[top(1)]);
+      case Opcode::put:
+        return memoize(memo_index(input_, input_.line()));
+      case Opcode::binput:
+        return memoize(input_.natural(1));
+      case Opcode::long_binput:
+        return memoize(input_.natural(4));
+      case Opcode::get:
+        return recall(memo_index(input_, input_.line()));
+      case Opcode::binget:
+        return recall(input_.natural(1));
+      case Opcode::long_binget:
+        return recall(input_.natural(4));
+      default:
+        return text(opcode);
+    }
+  }
+
+  void text(Opcode opcode) {
+    switch (opcode) {
+      case Opcode::short_binunicode:
+      case Opcode::short_binstring:
+        return push_text(input_.natural(1));
+      case Opcode::binunicode:
+      case Opcode::binstring:
+        return push_text(input_.natural(4));
+      case Opcode::binunicode8:
+        return push_text(input_.natural(8));
+      case Opcode::short_binbytes:
+        return push_bytes(input_.natural(1));
+      case Opcode::binbytes:
+        return push_bytes(input_.natural(4));
+      case Opcode::binbytes8:
+      case Opcode::bytearray8:
+        return push_bytes(input_.natural(8));
+      case Opcode::unicode:
+        return push(builder_.text(unescaped_unicode(input_, input_.line(kLongestLine))));
+      case Opcode::string:
+        return push(builder_.text(unescaped_string(input_, input_.line(kLongestLine))));
+      default:
+        return number(opcode);
+    }
+  }
+
+  void number(Opcode opcode) {
+    switch (opcode) {
+      case Opcode::none:
+        return push(Part());
+      case Opcode::newtrue:
+      case Opcode::newfalse:
+        return push(Part::of_boolean(opcode == Opcode::newtrue));
+      case Opcode::binint:
+        return push(Part::of_integer(static_cast<std::int32_t>(input_.natural(4))));
+      case Opcode::binint1:
+        return push(Part::of_integer(static_cast<std::int64_t>(input_.natural(1))));
+      case Opcode::binint2:
+        return push(Part::of_integer(static_cast<std::int64_t>(input_.natural(2))));
+      case Opcode::long1:
+        return push(long_integer(input_, input_.natural(1)));
+      case Opcode::long4:
+        return push(long_integer(input_, input_.natural(4)));
+      case Opcode::binfloat:
+        return push(Part::of_real(std::bit_cast<double>(__builtin_bswap64(input_.natural(8)))));
+      case Opcode::int_line:
+        return push(integer_or_boolean(input_, input_.line()));
+      case Opcode::long_line:
+        return push(long_decimal(input_, input_.line()));
+      case Opcode::float_line:
+        return push(real(input_, input_.line()));
+      default:
+        return container(opcode);
+    }
+  }
+
+  void container(Opcode opcode) {
+    switch (opcode) {
+      case Opcode::empty_list:
+      case Opcode::empty_tuple:
+      case Opcode::empty_set:
+        return push(builder_.parts().open(Container::Kind::list));
+      case Opcode::empty_dict:
+        return push(builder_.parts().open(Container::Kind::dict));
+      case Opcode::list:
+      case Opcode::tuple:
+      case Opcode::frozenset:
+        return collect_from(to_mark());
+      case Opcode::tuple1:
+      case Opcode::tuple2:
+      case Opcode::tuple3:
+        return collect_from(top(static_cast<std::size_t>(opcode) - static_cast<std::size_t>(Opcode::tuple1) + 1));
+      case Opcode::dict:
+        return collect_dict_from(to_mark());
+      case Opcode::append:
+        return extend_from(top(1));
+      case Opcode::appends:
+      case Opcode::additems:
+        return extend_from(to_mark());
+      case Opcode::setitem:
+        return set_items_from(top(2));
+      case Opcode::setitems:
+        return set_items_from(to_mark());
+      default:
+        return other(opcode);
+    }
+  }
+
+  void other(Opcode opcode) {
+    switch (opcode) {
+      case Opcode::mark:
+        return push_mark();
+      case Opcode::pop:
+        return pop();
+      case Opcode::pop_mark:
+        return parts_.resize(to_mark());
+      case Opcode::dup:
+        return push(parts_[top(1)]);
+      case Opcode::proto: {
+        const std::uint64_t protocol = input_.natural(1);
+        return input_.require(protocol <= kNewestProtocol, "protocol {}: 0 to {} can be read", protocol,
+                              kNewestProtocol);
+      }
+      case Opcode::frame:  // for readers that fetch whole frames: nothing in it is needed here
+        input_.natural(8);
+        return;
+      default:
+        return stop(opcode);
+    }
+  }
+
+  void stop(Opcode opcode) {
     if (const char* name = refused_name(opcode)) {
       input_.require(false, "{} is refused: it names or calls something of Python's, and only plain data is read",
                      name);
     }
     input_.require(opcode == Opcode::stop, "there is no such opcode: this is no pickle, or a damaged one");
-    machine_.stop();
+    input_.require(parts_.size() == 1 && marks_.empty(),
+                   "the pickle ends with {} values and {} marks on its stack, not with one value", parts_.size(),
+                   marks_.size());
     input_.require_end();
-    return false;
   }
 
- private:
-  // ---- opcodes, by what they are about; false: it is none of these
+  // ---- the stack and the memo
 
-  bool number(Opcode opcode) {
-    switch (opcode) {
-      case Opcode::none:
-        machine_.push(Part());
-        return true;
-      case Opcode::newtrue:
-      case Opcode::newfalse:
-        machine_.push(Part::of_boolean(opcode == Opcode::newtrue));
-        return true;
-      case Opcode::binint:
-        machine_.push(Part::of_integer(static_cast<std::int32_t>(input_.natural(4))));
-        return true;
-      case Opcode::binint1:
-        machine_.push(Part::of_integer(static_cast<std::int64_t>(input_.natural(1))));
-        return true;
-      case Opcode::binint2:
-        machine_.push(Part::of_integer(static_cast<std::int64_t>(input_.natural(2))));
-        return true;
-      case Opcode::long1:
-        machine_.push(long_integer(input_, input_.natural(1)));
-        return true;
-      case Opcode::long4:
-        machine_.push(long_integer(input_, input_.natural(4)));
-        return true;
-      case Opcode::binfloat:
-        machine_.push(Part::of_real(std::bit_cast<double>(__builtin_bswap64(input_.natural(8)))));
-        return true;
-      case Opcode::int_line:
-        machine_.push(integer_or_boolean(input_, input_.line()));
-        return true;
-      case Opcode::long_line:
-        machine_.push(long_decimal(input_, input_.line()));
-        return true;
-      case Opcode::float_line:
-        machine_.push(real(input_, input_.line()));
-        return true;
-      default:
-        return false;
-    }
+  void push(Part part) {
+    if (parts_.size() == parts_.capacity()) builder_.budget().charge((parts_.size() + 1) * sizeof(Part));
+    parts_.push_back(part);
   }
 
-  bool text(Opcode opcode) {
-    switch (opcode) {
-      case Opcode::short_binunicode:
-      case Opcode::short_binstring:
-        machine_.push_text(input_.natural(1));
-        return true;
-      case Opcode::binunicode:
-      case Opcode::binstring:
-        machine_.push_text(input_.natural(4));
-        return true;
-      case Opcode::binunicode8:
-        machine_.push_text(input_.natural(8));
-        return true;
-      case Opcode::short_binbytes:
-        machine_.push_bytes(input_.natural(1));
-        return true;
-      case Opcode::binbytes:
-        machine_.push_bytes(input_.natural(4));
-        return true;
-      case Opcode::binbytes8:
-      case Opcode::bytearray8:
-        machine_.push_bytes(input_.natural(8));
-        return true;
-      case Opcode::unicode:
-        machine_.push_text(unescaped_unicode(input_, input_.line(SnapshotMachine::kLongestLine)));
-        return true;
-      case Opcode::string:
-        machine_.push_text(unescaped_string(input_, input_.line(SnapshotMachine::kLongestLine)));
-        return true;
-      default:
-        return false;
-    }
+  // What is longer than what is kept is passed over.
+  void push_text(std::uint64_t bytes) {
+    const auto kept = static_cast<std::size_t>(std::min<std::uint64_t>(bytes, SnapshotBuilder::kLongestText));
+    const Part text = builder_.text(input_.view(kept));
+    if (bytes > kept) input_.skip(bytes - kept);
+    push(text);
   }
 
-  bool container(Opcode opcode) {
-    switch (opcode) {
-      case Opcode::empty_list:
-      case Opcode::empty_tuple:
-      case Opcode::empty_set:
-        machine_.push_list();
-        return true;
-      case Opcode::empty_dict:
-        machine_.push_dict();
-        return true;
-      case Opcode::list:
-      case Opcode::tuple:
-      case Opcode::frozenset:
-        machine_.collect_to_mark();
-        return true;
-      case Opcode::tuple1:
-      case Opcode::tuple2:
-      case Opcode::tuple3:
-        machine_.collect(static_cast<std::size_t>(opcode) - static_cast<std::size_t>(Opcode::tuple1) + 1);
-        return true;
-      case Opcode::dict:
-        machine_.collect_dict_to_mark();
-        return true;
-      case Opcode::append:
-        machine_.append();
-        return true;
-      case Opcode::appends:
-      case Opcode::additems:
-        machine_.extend_to_mark();
-        return true;
-      case Opcode::setitem:
-        machine_.set_item();
-        return true;
-      case Opcode::setitems:
-        machine_.set_items_to_mark();
-        return true;
-      default:
-        return false;
-    }
+  void push_bytes(std::uint64_t bytes) {
+    input_.skip(bytes);
+    push(Part::of_id(Part::Kind::bytes, 0));
   }
 
-  bool memo(Opcode opcode) {
-    switch (opcode) {
-      case Opcode::memoize:
-        machine_.memoize();
-        return true;
-      case Opcode::put:
-        machine_.memoize(memo_index(input_, input_.line()));
-        return true;
-      case Opcode::binput:
-        machine_.memoize(input_.natural(1));
-        return true;
-      case Opcode::long_binput:
-        machine_.memoize(input_.natural(4));
-        return true;
-      case Opcode::get:
-        machine_.recall(memo_index(input_, input_.line()));
-        return true;
-      case Opcode::binget:
-        machine_.recall(input_.natural(1));
-        return true;
-      case Opcode::long_binget:
-        machine_.recall(input_.natural(4));
-        return true;
-      default:
-        return false;
-    }
+  void push_mark() {
+    if (marks_.size() == marks_.capacity()) builder_.budget().charge((marks_.size() + 1) * sizeof(std::size_t));
+    marks_.push_back(parts_.size());
   }
 
-  bool other(Opcode opcode) {
-    switch (opcode) {
-      case Opcode::mark:
-        machine_.push_mark();
-        return true;
-      case Opcode::pop:
-        machine_.pop();
-        return true;
-      case Opcode::pop_mark:
-        machine_.pop_to_mark();
-        return true;
-      case Opcode::dup:
-        machine_.duplicate();
-        return true;
-      case Opcode::proto: {
-        const std::uint64_t protocol = input_.natural(1);
-        input_.require(protocol <= kNewestProtocol, "protocol {}: 0 to {} can be read", protocol, kNewestProtocol);
-        return true;
-      }
-      case Opcode::frame:  // for readers that fetch whole frames: nothing in it is needed here
-        input_.natural(8);
-        return true;
-      default:
-        return false;
-    }
+  // Python takes a mark for a value here.
+  void pop() {
+    if (!marks_.empty() && marks_.back() == parts_.size())
+      marks_.pop_back();
+    else
+      parts_.resize(top(1));
+  }
+
+  // Python counts from 0; numbers far beyond what was memoized yet would only take memory.
+  void memoize(std::uint64_t index) {
+    input_.require(index <= input_.opcode_at(), "the memo's number {} is beyond what the file has had so far", index);
+    builder_.parts().memoize(index, parts_[top(1)]);
+  }
+
+  void recall(std::uint64_t index) {
+    const std::optional<Part> part = builder_.parts().recall(index);
+    input_.require(part.has_value(), "the memo has nothing under number {}", index);
+    push(*part);
+  }
+
+  // Returns where the `count` parts on the top begin; all are above the last mark.
+  std::size_t top(std::size_t count) const {
+    const std::size_t above = parts_.size() - (marks_.empty() ? 0 : marks_.back());
+    input_.require(above >= count, "it needs {} values, the stack has {}", count, above);
+    return parts_.size() - count;
+  }
+
+  // Returns where the parts above the last mark begin, which goes.
+  std::size_t to_mark() {
+    input_.require(!marks_.empty(), "it needs a mark, there is none");
+    const std::size_t mark = marks_.back();
+    marks_.pop_back();
+    return mark;
+  }
+
+  void collect_from(std::size_t begin) {
+    const Part list = builder_.parts().open(Container::Kind::list);
+    append_from(begin, list);
+    push(list);
+  }
+
+  void collect_dict_from(std::size_t begin) {
+    const Part dict = builder_.parts().open(Container::Kind::dict);
+    set_items(dict, begin);
+    push(dict);
+  }
+
+  void extend_from(std::size_t begin) { append_from(begin, below(begin)); }
+
+  void append_from(std::size_t begin, Part list) {
+    for (std::size_t i = begin; i < parts_.size(); ++i) builder_.append(list, parts_[i]);
+    parts_.resize(begin);
+  }
+
+  void set_items_from(std::size_t begin) { set_items(below(begin), begin); }
+
+  void set_items(Part dict, std::size_t begin) {
+    const std::size_t count = parts_.size() - begin;
+    input_.require(count % 2 == 0, "keys and values come in pairs, these are {}", count);
+    for (std::size_t i = begin; i < parts_.size(); i += 2) builder_.set(dict, parts_[i], parts_[i + 1]);
+    parts_.resize(begin);
+  }
+
+  // Returns the part below those from `begin` on.
+  Part below(std::size_t begin) const {
+    input_.require(begin > (marks_.empty() ? 0 : marks_.back()), "there is nothing below the values");
+    return parts_[begin - 1];
   }
 
   PickleInput& input_;
-  SnapshotMachine& machine_;
+  SnapshotBuilder& builder_;
+  std::vector<Part> parts_;
+  std::vector<std::size_t> marks_;  // where they are: so many parts are below
 };
 
 }  // namespace
@@ -627,10 +543,9 @@ History read_pickle(InputFile file) {
   const std::string path = file.path();
   SnapshotBuilder builder(file.memory_limit());
   PickleInput input(std::move(file));
-  SnapshotMachine machine(input, builder);
+  PickleMachine machine(input, builder);
   try {
-    PickleProgram program(input, machine);
-    while (program.step()) {
+    while (machine.step()) {
     }
     return builder.finish(machine.result());
   } catch (const BrokenPickle& broken) {

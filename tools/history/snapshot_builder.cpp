@@ -105,12 +105,12 @@ Container::Kind SnapshotBuilder::kind_of_list(Part first) {
   if (first.kind() == Part::Kind::frame) return Container::Kind::frames;
   const Container* const dict = parts_.find(first);
   if (dict == nullptr || dict->kind != Container::Kind::dict) return Container::Kind::list;
-  if (has(*dict, Word::filename) && has(*dict, Word::name)) return Container::Kind::frames;
-  if (has(*dict, Word::action) && has(*dict, Word::size)) return Container::Kind::events;
-  if (has(*dict, Word::segment_type) && has(*dict, Word::blocks)) return Container::Kind::segments;
-  if (has(*dict, Word::stage) && has(*dict, Word::name)) return Container::Kind::stages;
-  const bool has_state = has(*dict, Word::state) || (has(*dict, Word::allocated) && has(*dict, Word::active));
-  return has_state && has(*dict, Word::size) ? Container::Kind::blocks : Container::Kind::list;
+  if (has(*dict, "filename"_word) && has(*dict, "name"_word)) return Container::Kind::frames;
+  if (has(*dict, "action"_word) && has(*dict, "size"_word)) return Container::Kind::events;
+  if (has(*dict, "segment_type"_word) && has(*dict, "blocks"_word)) return Container::Kind::segments;
+  if (has(*dict, "stage"_word) && has(*dict, "name"_word)) return Container::Kind::stages;
+  const bool has_state = has(*dict, "state"_word) || (has(*dict, "allocated"_word) && has(*dict, "active"_word));
+  return has_state && has(*dict, "size"_word) ? Container::Kind::blocks : Container::Kind::list;
 }
 
 void SnapshotBuilder::begin_store(Container& list) {
@@ -236,14 +236,14 @@ Part SnapshotBuilder::frame(Part item) {
   require(item.kind() == kContainer, "a frame is {}, not a dict", item.kind_name());
   Pairs pairs;
   open(item, pairs);
-  const Part* const file = find(pairs, Word::filename);
-  const Part* const name = find(pairs, Word::name);
+  const Part* const file = find(pairs, "filename"_word);
+  const Part* const name = find(pairs, "name"_word);
   require(file != nullptr && name != nullptr, "a frame has no '{}'", file == nullptr ? "filename" : "name");
   StackFrame taken{.file = text_id(*file, "filename"), .function = text_id(*name, "name")};
-  if (const Part* line = find(pairs, Word::line)) {
+  if (const Part* line = find(pairs, "line"_word)) {
     taken.line = line_number(line->natural());
   }
-  const Part* const node = find(pairs, Word::fx_node_name);
+  const Part* const node = find(pairs, "fx_node_name"_word);
   if (node != nullptr && node->is_text()) taken.node = node->id();
   const Part meaning = Part::of_id(Part::Kind::frame, add_frame(taken));
   finish_dict(item, pairs, meaning);
@@ -306,10 +306,7 @@ namespace {
 
 constexpr Address kUnknownAddress = std::numeric_limits<Address>::max();
 
-template <typename Id>
-Word word_of(Id id) {
-  return id < static_cast<TextId>(Word::kCount) ? static_cast<Word>(id) : Word::kCount;
-}
+Word word_of(TextId id) { return static_cast<Word>(std::min<std::size_t>(id, kWords.size())); }
 
 }  // namespace
 
@@ -325,26 +322,26 @@ bool SnapshotBuilder::event(const Pairs& pairs, HistoryEvent& event) {
     if (!pairs[i].is_text()) continue;
     const Part& value = pairs[i + 1];
     switch (const Word word = word_of(pairs[i].id())) {
-      case Word::action:
+      case "action"_word:
         action = &value;
         break;
-      case Word::addr:
-      case Word::device_free:
+      case "addr"_word:
+      case "device_free"_word:
         at[0] = &value;
         break;
-      case Word::size:
+      case "size"_word:
         at[1] = &value;
         break;
-      case Word::stream:
+      case "stream"_word:
         at[2] = &value;
         break;
-      case Word::time_us:
+      case "time_us"_word:
         event.time_us = value.integer().value_or(0);
         break;
-      case Word::frames:
+      case "frames"_word:
         event.stack = stack(value, "frames");
         break;
-      case Word::pool_id:
+      case "pool_id"_word:
         event.pool = pool(value);
         break;
       default:
@@ -369,16 +366,16 @@ bool SnapshotBuilder::event(const Pairs& pairs, HistoryEvent& event) {
 
 void SnapshotBuilder::add_detail(Word word, Part value, EventDetails& details) {
   switch (word) {
-    case Word::forward_frames:
+    case "forward_frames"_word:
       details.forward_stack = forward_stack(value);
       return;
-    case Word::compile_context:
-      if (value.is_text() && word_of(value.id()) != Word::not_available) details.compile_context = value.id();
+    case "compile_context"_word:
+      if (value.is_text() && word_of(value.id()) != "N/A"_word) details.compile_context = value.id();
       return;
-    case Word::user_metadata:
+    case "user_metadata"_word:
       details.user_metadata = metadata(value);
       return;
-    case Word::internal_metadata:
+    case "internal_metadata"_word:
       details.internal_metadata = metadata(value);
       return;
     default:
@@ -388,8 +385,8 @@ void SnapshotBuilder::add_detail(Word word, Part value, EventDetails& details) {
 
 void SnapshotBuilder::set_action(Part value, HistoryEvent& event, bool& is_known) {
   const TextId id = text_id(value, "action");
-  is_known = id >= static_cast<TextId>(Word::alloc) && id <= static_cast<TextId>(Word::annotate);
-  if (is_known) event.action = static_cast<HistoryEvent::Action>(id - static_cast<TextId>(Word::alloc));
+  is_known = id >= static_cast<TextId>("alloc"_word) && id <= static_cast<TextId>("annotate"_word);
+  if (is_known) event.action = static_cast<HistoryEvent::Action>(id - static_cast<TextId>("alloc"_word));
 }
 
 // --- segments ---------------------------------------------------------------------------------------------------------
@@ -402,23 +399,23 @@ SnapshotBuilder::DeviceSegment SnapshotBuilder::segment(const Pairs& pairs) {
   };
   DeviceSegment taken;
   HistorySegment& segment = taken.segment;
-  const Part& device = field(Word::device);
+  const Part& device = field("device"_word);
   taken.device = device.integer() == kHost ? kHost : static_cast<int>(natural(device, "device", kMostDevices));
-  segment.address = address(field(Word::address), "address");
-  segment.bytes = bytes(field(Word::total_size), "total_size");
-  segment.stream = stream(field(Word::stream));
-  const TextId type = text_id(field(Word::segment_type), "segment_type");
-  require(word_of(type) == Word::small || word_of(type) == Word::large, "segment_type {} is neither small nor large",
+  segment.address = address(field("address"_word), "address");
+  segment.bytes = bytes(field("total_size"_word), "total_size");
+  segment.stream = stream(field("stream"_word));
+  const TextId type = text_id(field("segment_type"_word), "segment_type");
+  require(word_of(type) == "small"_word || word_of(type) == "large"_word, "segment_type {} is neither small nor large",
           Quoted{history_.texts[type]});
-  segment.is_small = word_of(type) == Word::small;
-  if (const Part* id = find(pairs, Word::segment_pool_id)) segment.pool = pool(*id);
-  if (const Part* expandable = find(pairs, Word::is_expandable)) {
+  segment.is_small = word_of(type) == "small"_word;
+  if (const Part* id = find(pairs, "segment_pool_id"_word)) segment.pool = pool(*id);
+  if (const Part* expandable = find(pairs, "is_expandable"_word)) {
     segment.is_expandable = expandable->boolean().value_or(false);
   }
-  if (const Part* frames = find(pairs, Word::frames)) segment.stack = stack(*frames, "frames");
+  if (const Part* frames = find(pairs, "frames"_word)) segment.stack = stack(*frames, "frames");
   bytes_in_all_ += segment.bytes;
   require(bytes_in_all_ < kMostBytesInAll, "the segments have more than {} bytes in all", kMostBytesInAll);
-  add_blocks(field(Word::blocks), segment);
+  add_blocks(field("blocks"_word), segment);
   return taken;
 }
 
@@ -444,19 +441,19 @@ void SnapshotBuilder::add_blocks(Part blocks, HistorySegment& segment) {
 HistoryBlock SnapshotBuilder::block(const Pairs& pairs) {
   HistoryBlock block;
   block.address = kUnknownAddress;
-  if (const Part* at = find(pairs, Word::address)) block.address = address(*at, "address");
-  const Part* const size = find(pairs, Word::size);
+  if (const Part* at = find(pairs, "address"_word)) block.address = address(*at, "address");
+  const Part* const size = find(pairs, "size"_word);
   require(size != nullptr, "'size' is missing");
   block.bytes = bytes(*size, "size");
   block.requested_bytes = block.bytes;
-  if (const Part* requested = find(pairs, Word::requested_size)) {
+  if (const Part* requested = find(pairs, "requested_size"_word)) {
     block.requested_bytes = bytes(*requested, "requested_size");
   }
-  if (const Part* state_of = find(pairs, Word::state)) {
+  if (const Part* state_of = find(pairs, "state"_word)) {
     block.state = state(*state_of);
   } else {  // of pinned host memory
-    const Part* const allocated = find(pairs, Word::allocated);
-    const Part* const active = find(pairs, Word::active);
+    const Part* const allocated = find(pairs, "allocated"_word);
+    const Part* const active = find(pairs, "active"_word);
     require(allocated != nullptr && active != nullptr, "'state' is missing");
     const bool is_active = active->boolean().value_or(false);
     block.state = allocated->boolean().value_or(false) ? HistoryBlock::State::allocated
@@ -464,8 +461,9 @@ HistoryBlock SnapshotBuilder::block(const Pairs& pairs) {
                                                        : HistoryBlock::State::free;
   }
   EventDetails details;
-  if (const Part* frames = find(pairs, Word::frames)) block.stack = stack(*frames, "frames");
-  for (const Word word : {Word::forward_frames, Word::compile_context, Word::user_metadata, Word::internal_metadata}) {
+  if (const Part* frames = find(pairs, "frames"_word)) block.stack = stack(*frames, "frames");
+  for (const Word word :
+       {"forward_frames"_word, "compile_context"_word, "user_metadata"_word, "internal_metadata"_word}) {
     if (const Part* value = find(pairs, word)) add_detail(word, *value, details);
   }
   block.details = history_.details.add(details);
@@ -475,13 +473,13 @@ HistoryBlock SnapshotBuilder::block(const Pairs& pairs) {
 HistoryBlock::State SnapshotBuilder::state(Part value) const {
   const TextId id = text_id(value, "state");
   switch (word_of(id)) {
-    case Word::active_allocated:
+    case "active_allocated"_word:
       return HistoryBlock::State::allocated;
-    case Word::active_pending_free:
-    case Word::active_awaiting_free:  // so PyTorch called it before 2.1, and its documentation still does
+    case "active_pending_free"_word:
+    case "active_awaiting_free"_word:  // so PyTorch called it before 2.1, and its documentation still does
       return HistoryBlock::State::pending_free;
     default:
-      require(word_of(id) == Word::inactive, "state {} is none of active_allocated, active_pending_free and inactive",
+      require(word_of(id) == "inactive"_word, "state {} is none of active_allocated, active_pending_free and inactive",
               Quoted{history_.texts[id]});
       return HistoryBlock::State::free;
   }
@@ -491,16 +489,16 @@ HistoryBlock::State SnapshotBuilder::state(Part value) const {
 
 StageMark SnapshotBuilder::stage(const Pairs& pairs) {
   StageMark mark;
-  const Part* const name = find(pairs, Word::name);
-  const Part* const stage = find(pairs, Word::stage);
+  const Part* const name = find(pairs, "name"_word);
+  const Part* const stage = find(pairs, "stage"_word);
   require(name != nullptr && stage != nullptr, "'{}' is missing", name == nullptr ? "name" : "stage");
   mark.name = text_id(*name, "name");
   const TextId id = text_id(*stage, "stage");
-  require(word_of(id) == Word::start || word_of(id) == Word::end, "stage {} is neither START nor END",
+  require(word_of(id) == "START"_word || word_of(id) == "END"_word, "stage {} is neither START nor END",
           Quoted{history_.texts[id]});
-  mark.begins = word_of(id) == Word::start;
-  if (const Part* time = find(pairs, Word::time_us)) mark.time_us = time->integer().value_or(0);
-  if (const Part* device = find(pairs, Word::device)) {
+  mark.begins = word_of(id) == "START"_word;
+  if (const Part* time = find(pairs, "time_us"_word)) mark.time_us = time->integer().value_or(0);
+  if (const Part* device = find(pairs, "device"_word)) {
     mark.device = static_cast<int>(natural(*device, "device", kMostDevices));
   }
   return mark;
@@ -554,15 +552,15 @@ History SnapshotBuilder::finish(Part root) {
 }
 
 void SnapshotBuilder::take_root(const Pairs& pairs) {
-  const Part* const segments = find(pairs, Word::segments);
+  const Part* const segments = find(pairs, "segments"_word);
   require(segments != nullptr, "'segments' is missing");
   take_segments(*segments, "segments", devices_);
-  if (const Part* traces = find(pairs, Word::device_traces)) take_traces(*traces, "device_traces", devices_);
-  if (const Part* of_host = find(pairs, Word::host_segments)) take_segments(*of_host, "host_segments", host_);
-  if (const Part* of_host = find(pairs, Word::host_traces)) take_traces(*of_host, "host_traces", host_);
-  if (const Part* annotations = find(pairs, Word::external_annotations)) take_stages(*annotations);
-  if (const Part* settings = find(pairs, Word::allocator_settings)) take_settings(*settings);
-  if (const Part* own = find(pairs, Word::cachalot)) take_facts(*own);
+  if (const Part* traces = find(pairs, "device_traces"_word)) take_traces(*traces, "device_traces", devices_);
+  if (const Part* of_host = find(pairs, "host_segments"_word)) take_segments(*of_host, "host_segments", host_);
+  if (const Part* of_host = find(pairs, "host_traces"_word)) take_traces(*of_host, "host_traces", host_);
+  if (const Part* annotations = find(pairs, "external_annotations"_word)) take_stages(*annotations);
+  if (const Part* settings = find(pairs, "allocator_settings"_word)) take_settings(*settings);
+  if (const Part* own = find(pairs, "cachalot"_word)) take_facts(*own);
 }
 
 void SnapshotBuilder::take_segments(Part value, const char* key, Devices& devices) {
@@ -630,7 +628,7 @@ void SnapshotBuilder::take_stages(Part value) {
 void SnapshotBuilder::take_settings(Part value) {
   const Container* const settings = parts_.find(parts_.resolved(value));
   if (settings == nullptr || settings->kind != Container::Kind::dict) return;
-  const Part* const conf = find(settings->parts, Word::conf);
+  const Part* const conf = find(settings->parts, "PYTORCH_CUDA_ALLOC_CONF"_word);
   if (conf != nullptr && conf->is_text()) history_.settings = history_.texts[conf->id()];
 }
 

@@ -11,7 +11,6 @@
 #include <vector>
 
 #include "tools/history/history.h"
-#include "tools/history/part_fields.h"
 #include "tools/history/parts.h"
 #include "tools/memory_budget.h"
 

@@ -1,4 +1,4 @@
-#include "tools/history/snapshot_history.h"
+#include "tools/history/readers.h"
 
 #include <fmt/format.h>
 
@@ -16,9 +16,7 @@
 
 #include "base/check.h"
 #include "cachalot/errors.h"
-#include "tools/history/pickle_program.h"
 #include "tools/history/snapshot_builder.h"
-#include "tools/history/text_histories.h"
 #include "tools/quoted.h"
 
 namespace cachalot::tools {

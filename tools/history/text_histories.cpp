@@ -1,4 +1,4 @@
-#include "tools/history/text_histories.h"
+#include "tools/history/readers.h"
 
 #include <array>
 #include <charconv>

@@ -3,17 +3,539 @@
 #include <fmt/format.h>
 #include <zlib.h>
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdlib>
 #include <filesystem>
+#include <map>
 #include <new>
+#include <utility>
+#include <vector>
 
 #include "base/check.h"
+#include "cachalot/change.h"
+#include "cachalot/version.h"
+#include "tools/analysis/layout.h"
+#include "tools/analysis/sites.h"
+#include "tools/analysis/timeline.h"
+#include "tools/history/allocations.h"
+#include "tools/history/history.h"
+#include "tools/history/tables.h"
 #include "tools/output_file.h"
-#include "tools/pages/page_data.h"
+#include "tools/replay.h"
+#include "tools/text_layout.h"
+#include "tools/trace_reader.h"
 
 namespace cachalot::tools {
+namespace {
+
+struct RankedValue {
+  std::uint64_t value = 0;
+  std::size_t count = 0;
+  std::size_t rank = 0;
+};
+
+// The distinct values in their order, each with its rank by count.
+std::vector<RankedValue> ranked(std::span<const std::uint64_t> values) {
+  std::vector<std::uint64_t> sorted(values.begin(), values.end());
+  std::ranges::sort(sorted);
+  std::vector<RankedValue> distinct;
+  for (const std::uint64_t value : sorted) {
+    if (distinct.empty() || distinct.back().value != value) distinct.push_back({.value = value});
+    ++distinct.back().count;
+  }
+  std::vector<RankedValue*> by_count;
+  by_count.reserve(distinct.size());
+  for (RankedValue& value : distinct) by_count.push_back(&value);
+  std::ranges::stable_sort(by_count, [](const RankedValue* a, const RankedValue* b) { return a->count > b->count; });
+  for (std::size_t i = 0; i < by_count.size(); ++i) by_count[i]->rank = i;
+  return distinct;
+}
+
+}  // namespace
+
+void ColumnWriter::begin(std::string_view name, std::string_view encoding, std::size_t rows) {
+  directory_[std::string(name)] = {encoding, rows, bytes_.size()};
+}
+
+void ColumnWriter::put(std::uint64_t number) {
+  for (; number >= 0x80; number >>= 7) bytes_ += static_cast<char>((number & 0x7f) | 0x80);
+  bytes_ += static_cast<char>(number);
+}
+
+void ColumnWriter::add_plain(std::string_view name, std::span<const std::uint64_t> values) {
+  begin(name, "plain", values.size());
+  for (const std::uint64_t value : values) put(value);
+}
+
+void ColumnWriter::add_deltas(std::string_view name, std::span<const std::uint64_t> values) {
+  begin(name, "deltas", values.size());
+  std::uint64_t before = 0;
+  for (const std::uint64_t value : values) {
+    const std::uint64_t difference = value - before;
+    const std::uint64_t sign = (difference >> 63) != 0 ? ~std::uint64_t{0} : 0;
+    put((difference << 1) ^ sign);
+    before = value;
+  }
+}
+
+void ColumnWriter::add_ranked(std::string_view name, std::span<const std::uint64_t> values) {
+  const std::vector<RankedValue> distinct = ranked(values);
+  begin(name, "ranked", values.size());
+  for (const std::uint64_t value : values)
+    put(std::ranges::lower_bound(distinct, value, {}, &RankedValue::value)->rank);
+  std::vector<std::uint64_t> by_rank(distinct.size());
+  for (const RankedValue& value : distinct) by_rank[value.rank] = value.value;
+  add_plain(std::string(name) + ".values", by_rank);
+}
+
+namespace {
+
+// The call stacks of a run as a tree of calls, in the order in which a page decodes it.
+// The history must outlive it. Not thread-safe.
+class RunStacks {
+ public:
+  static constexpr std::size_t kDeepest = 512;  // calls further in are left out
+
+  explicit RunStacks(const History& history) : history_(history), sites_(history) {}
+
+  // Returns the page's number of the stack in which the allocation was asked for.
+  std::uint64_t add(StackId stack, DetailsId details) {
+    const StackId telling = sites_.telling_stack(stack, details);
+    const auto [known, is_new] = numbers_.try_emplace(telling, nodes_.size());
+    if (is_new) nodes_.push_back(node_of(telling));
+    return known->second;
+  }
+
+  // Adds the columns node, parent, frame, file, function, line and origin.
+  void write(std::string_view prefix, ColumnWriter& columns, TextTable& texts) {
+    std::vector<std::uint64_t> files;
+    std::vector<std::uint64_t> functions;
+    std::vector<std::uint64_t> lines;
+    std::vector<std::uint64_t> origins;
+    for (const FrameId id : frames_) {
+      const StackFrame& frame = history_.stacks.frame(id);
+      files.push_back(texts.add(history_.texts[frame.file]));
+      functions.push_back(texts.add(history_.texts[frame.function]));
+      lines.push_back(frame.line);
+      origins.push_back(static_cast<std::uint64_t>(sites_.origin(id)));
+    }
+    const std::string begin(prefix);
+    columns.add_plain(begin + "node", nodes_);
+    columns.add_deltas(begin + "parent", parents_);
+    columns.add_plain(begin + "frame", node_frames_);
+    columns.add_plain(begin + "file", files);
+    columns.add_plain(begin + "function", functions);
+    columns.add_plain(begin + "line", lines);
+    columns.add_plain(begin + "origin", origins);
+  }
+
+ private:
+  // From the outermost call inwards.
+  std::uint64_t node_of(StackId stack) {
+    const std::span<const FrameId> frames = history_.stacks[stack];
+    const std::size_t depth = std::min(frames.size(), kDeepest);
+    std::uint64_t node = 0;
+    for (std::size_t i = 0; i < depth; ++i) node = child_of(node, frames[frames.size() - 1 - i]);
+    return node;
+  }
+
+  std::uint64_t child_of(std::uint64_t parent, FrameId frame) {
+    const auto [known, is_new] = ids_.try_emplace({parent, frame}, parents_.size() + 1);
+    if (!is_new) return known->second;
+    const auto [number, is_new_frame] = frame_numbers_.try_emplace(frame, frames_.size());
+    if (is_new_frame) frames_.push_back(frame);
+    parents_.push_back(parent);
+    node_frames_.push_back(number->second);
+    return known->second;
+  }
+
+  const History& history_;
+  Sites sites_;
+  std::map<StackId, std::uint64_t> numbers_;
+  std::vector<std::uint64_t> nodes_;  // by the page's number
+  std::map<std::pair<std::uint64_t, FrameId>, std::uint64_t> ids_;
+  std::map<FrameId, std::uint64_t> frame_numbers_;
+  std::vector<FrameId> frames_;
+  std::vector<std::uint64_t> parents_;
+  std::vector<std::uint64_t> node_frames_;
+};
+
+// Where an allocator put the allocations of a history, and which memory it held for them.
+struct Layout {
+  std::string name;                        // "recorded"
+  std::vector<std::uint64_t> addresses;    // by allocation; 0 where it has none: of 0 bytes
+  std::vector<std::uint64_t> block_bytes;  // by allocation
+  std::vector<MemoryRange> ranges;
+  // Bytes of the device that are held after an event, where they change. The page heap may hold memory that is mapped nowhere.
+  struct Held {
+    std::uint32_t event = Allocation::kBefore;
+    std::uint64_t bytes = 0;
+  };
+  std::vector<Held> held;  // empty: the ranges are all that is held
+};
+
+// The device has more memory than any real one, and than what is asked for.
+ReplayOptions with_config(const std::string& config, const Trace& trace) {
+  constexpr std::size_t kMost = std::size_t{1} << 50;
+  ReplayOptions options;
+  options.config = config;
+  options.device_bytes = std::max(options.device_bytes, 4 * std::min(peak_live_bytes(trace), kMost / 4));
+  return options;
+}
+
+// Follows an allocator that plays the allocations of a history.
+class LayoutRecorder {
+ public:
+  LayoutRecorder(const Trace& trace, std::span<const Allocation> allocations, const std::string& config)
+      : trace_(trace), allocations_(allocations), by_slot_(trace.slots), world_(trace, with_config(config, trace)) {
+    layout_.addresses.resize(allocations.size());
+    layout_.block_bytes.resize(allocations.size());
+  }
+
+  Layout record() {
+    world_.allocator().add_change_tracker([this](const Change& change) { follow(change); });
+    for (std::size_t i = 0; i < trace_.events.size(); ++i) {
+      play(trace_.events[i], i);
+      look_at(world_.allocator().memory_reserved());
+    }
+    layout_.ranges = ranges_.take();
+    is_recording_ = false;  // the end of the world is no part of the history
+    return std::move(layout_);
+  }
+
+ private:
+  // The trace has the allocations in their order.
+  void play(const TraceEvent& event, std::size_t number) {
+    if (event.empties_cache()) {  // with the event before
+      world_.play_with_work(event, number);
+      return;
+    }
+    if (event.is_free()) {
+      event_ = allocations_[by_slot_[event.slot]].end;
+      world_.play_with_work(event, number);
+      return;
+    }
+    allocation_ = next_++;
+    by_slot_[event.slot] = allocation_;
+    event_ = allocations_[allocation_].begin;
+    world_.play_with_work(event, number);
+  }
+
+  void look_at(std::uint64_t held) {
+    if (!layout_.held.empty() && layout_.held.back().bytes == held) return;
+    if (layout_.held.empty() || layout_.held.back().event != event_) layout_.held.push_back({.event = event_});
+    layout_.held.back().bytes = held;
+  }
+
+  void follow(const Change& change) {
+    if (!is_recording_) return;
+    if (change.action == Change::Action::alloc) {
+      layout_.addresses[allocation_] = change.address;
+      layout_.block_bytes[allocation_] = change.block_bytes;
+    }
+    if (change.action == Change::Action::segment_alloc || change.action == Change::Action::segment_map) {
+      ranges_.open({.address = change.address, .bytes = change.bytes, .begin = event_}, event_);
+    }
+    if (change.action == Change::Action::segment_free || change.action == Change::Action::segment_unmap) {
+      ranges_.close(change.address, change.bytes, event_);
+    }
+  }
+
+  const Trace& trace_;
+  std::span<const Allocation> allocations_;
+  std::vector<std::size_t> by_slot_;  // the allocation that a slot holds
+  std::size_t next_ = 0;              // allocation
+  std::size_t allocation_ = 0;        // being made
+  std::uint32_t event_ = Allocation::kBefore;
+  bool is_recording_ = true;
+  MemoryRanges ranges_;
+  Layout layout_;
+  ReplayWorld world_;
+};
+
+// Returns what the file says.
+Layout recorded_layout(const DeviceHistory& device, std::span<const Allocation> allocations) {
+  Layout layout;
+  layout.name = "recorded";
+  for (const Allocation& allocation : allocations) layout.addresses.push_back(allocation.address);
+  layout.block_bytes = block_bytes_of(device, allocations);
+  layout.ranges = recorded_ranges(device);
+  return layout;
+}
+
+// Plays the history's trace (trace_of) on an allocator of `config`, options.h, with as much memory as it wants. The
+// device lags, as in `cachalot compare`. A change tracker follows the allocator, which takes other paths then: on the page heap
+// what it holds may differ by a few pages from a replay that nothing follows. Throws InvalidArgument for `config`.
+Layout replayed_layout(const Trace& trace, std::span<const Allocation> allocations, const std::string& name,
+                       const std::string& config) {
+  Layout layout = LayoutRecorder(trace, allocations, config).record();
+  layout.name = name;
+  return layout;
+}
+
+// ---- one run
+
+using Json = nlohmann::ordered_json;
+using Numbers = std::vector<std::uint64_t>;
+
+constexpr std::size_t kMostTimes = std::size_t{1} << 20;
+constexpr std::size_t kMostRestPoints = std::size_t{1} << 16;
+
+// Begins and ends as a page has them: 0 is "before" or "never".
+std::uint64_t page_event(std::uint32_t event) { return event == Allocation::kBefore ? 0 : std::uint64_t{event} + 1; }
+
+// Collects what a page has of one run.
+class RunData {
+ public:
+  RunData(const PageRun& run, const CategoryRules& rules, std::string prefix, ColumnWriter& columns, TextTable& texts)
+      : history_(*run.history),
+        device_(*run.device),
+        name_(run.name),
+        is_host_(run.is_host),
+        rules_(rules),
+        prefix_(std::move(prefix)),
+        columns_(columns),
+        texts_(texts),
+        allocations_(allocations_of(device_)) {}
+
+  Json make() {
+    choose();
+    add_times();
+    add_allocations();
+    add_rest();
+    Json layouts = Json::array();
+    for (const Layout& layout : layouts_of()) {
+      add_layout(layout, fmt::format("{}{}.", prefix_, layouts.size()));
+      layouts.push_back(layout.name);
+    }
+    Json result = description();
+    result["layouts"] = std::move(layouts);
+    return result;
+  }
+
+ private:
+  // The largest allocations are on the page, so many as it takes.
+  void choose() {
+    is_shown_.assign(allocations_.size(), true);
+    if (allocations_.size() <= kMostPageAllocations) return;
+    std::vector<std::size_t> by_size(allocations_.size());
+    for (std::size_t i = 0; i < by_size.size(); ++i) by_size[i] = i;
+    const auto first_left_out = by_size.begin() + static_cast<std::ptrdiff_t>(kMostPageAllocations);
+    std::ranges::nth_element(by_size, first_left_out, [this](std::size_t a, std::size_t b) {
+      return allocations_[a].bytes > allocations_[b].bytes;
+    });
+    for (auto left_out = first_left_out; left_out != by_size.end(); ++left_out) is_shown_[*left_out] = false;
+    left_out_ = allocations_.size() - kMostPageAllocations;
+  }
+
+  // Every so many events: a page interpolates.
+  void add_times() {
+    time_step_ = std::max<std::size_t>(1, (device_.events.size() + kMostTimes - 1) / kMostTimes);
+    Numbers times;
+    for (std::size_t i = 0; i < device_.events.size(); i += time_step_) {
+      times.push_back(static_cast<std::uint64_t>(device_.events[i].time_us));
+    }
+    if (!device_.events.empty()) times.push_back(static_cast<std::uint64_t>(device_.events.back().time_us));
+    columns_.add_deltas(prefix_ + "times", times);
+  }
+
+  template <typename Field>
+  Numbers shown(Field field) const {
+    Numbers values;
+    for (std::size_t i = 0; i < allocations_.size(); ++i) {
+      if (is_shown_[i]) values.push_back(field(i));
+    }
+    return values;
+  }
+
+  void add_allocations() {
+    RunStacks stacks(history_);
+    const std::vector<Category> categories = Categorizer(history_, rules_).categories_of(device_, allocations_);
+    columns_.add_deltas(prefix_ + "begin", shown([&](std::size_t i) { return page_event(allocations_[i].begin); }));
+    columns_.add_plain(prefix_ + "length", shown([&](std::size_t i) -> std::uint64_t {
+                         const Allocation& allocation = allocations_[i];
+                         if (allocation.end == Allocation::kNever) return 0;
+                         return page_event(allocation.end) - page_event(allocation.begin);
+                       }));
+    columns_.add_ranked(prefix_ + "bytes", shown([&](std::size_t i) { return allocations_[i].bytes; }));
+    columns_.add_ranked(prefix_ + "stack", shown([&](std::size_t i) {
+                          return stacks.add(allocations_[i].stack, allocations_[i].details);
+                        }));
+    columns_.add_plain(prefix_ + "category",
+                       shown([&](std::size_t i) { return static_cast<std::uint64_t>(categories[i]); }));
+    columns_.add_plain(prefix_ + "stream",
+                       shown([&](std::size_t i) -> std::uint64_t { return allocations_[i].stream; }));
+    columns_.add_plain(prefix_ + "pool", shown([&](std::size_t i) -> std::uint64_t { return allocations_[i].pool; }));
+    stacks.write(prefix_, columns_, texts_);
+  }
+
+  // The bytes of what is left out, the most of each of as many stretches of the history.
+  void add_rest() {
+    Numbers events;
+    Numbers bytes;
+    if (left_out_ != 0) {
+      std::vector<std::int64_t> changes(device_.events.size() + 1);
+      for (std::size_t i = 0; i < allocations_.size(); ++i) {
+        if (is_shown_[i]) continue;
+        const auto size = static_cast<std::int64_t>(allocations_[i].bytes);
+        changes[page_event(allocations_[i].begin)] += size;
+        if (allocations_[i].end != Allocation::kNever) changes[page_event(allocations_[i].end)] -= size;
+      }
+      const std::size_t step = (changes.size() + kMostRestPoints - 1) / kMostRestPoints;
+      std::int64_t now = 0;
+      for (std::size_t i = 0; i < changes.size(); ++i) {
+        now += changes[i];
+        if (i % step == 0) {
+          events.push_back(i);
+          bytes.push_back(0);
+        }
+        bytes.back() = std::max(bytes.back(), static_cast<std::uint64_t>(now));
+      }
+    }
+    columns_.add_deltas(prefix_ + "rest_event", events);
+    columns_.add_deltas(prefix_ + "rest_bytes", bytes);
+  }
+
+  std::vector<Layout> layouts_of() const {
+    if (allocations_.empty() || is_host_) return {recorded_layout(device_, allocations_)};  // policies are of GPUs
+    const Trace trace = trace_of(history_, device_);
+    std::vector<Layout> layouts;
+    layouts.push_back(recorded_layout(device_, allocations_));
+    // A trace without segments: PyTorch's policy stands for what was not recorded.
+    if (layouts.back().ranges.empty()) layouts.back() = replayed_layout(trace, allocations_, "PyTorch's policy", "");
+    layouts.push_back(replayed_layout(trace, allocations_, "page heap", "heap:pages"));
+    return layouts;
+  }
+
+  void add_layout(const Layout& layout, const std::string& prefix) {
+    columns_.add_ranked(prefix + "address", shown([&](std::size_t i) { return layout.addresses[i]; }));
+    columns_.add_ranked(prefix + "block", shown([&](std::size_t i) { return layout.block_bytes[i]; }));
+    Numbers begins;
+    Numbers ends;
+    Numbers addresses;
+    Numbers bytes;
+    for (const MemoryRange& range : layout.ranges) {
+      begins.push_back(page_event(range.begin));
+      ends.push_back(page_event(range.end));
+      addresses.push_back(range.address);
+      bytes.push_back(range.bytes);
+    }
+    columns_.add_deltas(prefix + "range_begin", begins);
+    columns_.add_plain(prefix + "range_end", ends);
+    columns_.add_deltas(prefix + "range_address", addresses);
+    columns_.add_ranked(prefix + "range_bytes", bytes);
+    Numbers events;
+    Numbers held;
+    for (const Layout::Held& change : layout.held) {
+      events.push_back(page_event(change.event));
+      held.push_back(change.bytes);
+    }
+    columns_.add_deltas(prefix + "held_event", events);
+    columns_.add_deltas(prefix + "held_bytes", held);
+  }
+
+  Json description() const {
+    Json result = {{"name", name_},
+                   {"prefix", prefix_},
+                   {"device", device_.device},
+                   {"events", device_.events.size()},
+                   {"time_step", time_step_},
+                   {"left_out", left_out_},
+                   {"gpu", ""},
+                   {"total_bytes", nullptr},
+                   {"ooms", Json::array()},
+                   {"stages", Json::array()},
+                   {"categories", rules_.names},
+                   {"streams", Json::array()},
+                   {"pools", Json::array()}};
+    for (const DeviceFacts& facts : history_.facts) {
+      if (is_host_ || facts.device != device_.device) continue;
+      result["gpu"] = facts.name;
+      if (facts.total_bytes) result["total_bytes"] = *facts.total_bytes;
+    }
+    for (std::size_t i = 0; i < device_.events.size(); ++i) {
+      const HistoryEvent& event = device_.events[i];
+      if (event.action == HistoryEvent::Action::oom) result["ooms"].push_back({i + 1, event.bytes});
+    }
+    for (const StageMark& mark : history_.stages) {
+      if (mark.device == device_.device) {
+        result["stages"].push_back({std::string(history_.texts[mark.name]), mark.time_us, mark.begins});
+      }
+    }
+    for (std::size_t i = 0; i < history_.streams.size(); ++i) {
+      result["streams"].push_back(fmt::format("{:#x}", history_.streams[i]));
+    }
+    for (std::size_t i = 0; i < history_.pools.size(); ++i) {
+      result["pools"].push_back(fmt::format("({}, {})", history_.pools[i].first, history_.pools[i].second));
+    }
+    return result;
+  }
+
+  const History& history_;
+  const DeviceHistory& device_;
+  std::string name_;
+  bool is_host_;
+  const CategoryRules& rules_;
+  std::string prefix_;
+  ColumnWriter& columns_;
+  TextTable& texts_;
+  std::vector<Allocation> allocations_;
+  std::vector<bool> is_shown_;
+  std::size_t left_out_ = 0;
+  std::size_t time_step_ = 1;
+};
+
+// Adds the run's columns, their names behind `prefix`, and the texts of its frames. Returns its object of "runs".
+nlohmann::ordered_json add_run(const PageRun& run, const CategoryRules& rules, const std::string& prefix,
+                               ColumnWriter& columns, TextTable& texts) {
+  return RunData(run, rules, prefix, columns, texts).make();
+}
+
+using Json = nlohmann::ordered_json;
+
+Json json_of(const PageVerdict& verdict) {
+  Json remedies = Json::array();
+  for (const PageRemedy& remedy : verdict.remedies) {
+    remedies.push_back({{"title", remedy.title}, {"evidence", remedy.evidence}, {"setting", remedy.setting}});
+  }
+  return {{"headline", verdict.headline}, {"paragraphs", verdict.paragraphs}, {"remedies", std::move(remedies)}};
+}
+
+Json json_of(const PageTable& table) {
+  static constexpr std::array kKinds = {"text", "bytes", "growth", "count", "number"};
+  Json columns = Json::array();
+  for (const PageTable::Column& column : table.columns) {
+    columns.push_back({column.title, kKinds[static_cast<std::size_t>(column.kind)]});
+  }
+  return {{"title", table.title}, {"note", table.note}, {"columns", std::move(columns)}, {"rows", table.rows}};
+}
+
+}  // namespace
+
+std::string page_data(const PageReport& report, const CategoryRules& rules) {
+  ColumnWriter columns;
+  TextTable texts;
+  Json runs = Json::array();
+  for (std::size_t i = 0; i < report.runs.size(); ++i) {
+    runs.push_back(add_run(report.runs[i], rules, fmt::format("{}/", i), columns, texts));
+  }
+  Json tables = Json::array();
+  for (const PageTable& table : report.tables) tables.push_back(json_of(table));
+  Json names = Json::array();
+  for (std::size_t i = 0; i < texts.size(); ++i) names.push_back(std::string(texts[static_cast<TextId>(i)]));
+  const std::string json = text_of({{"title", report.title},
+                                    {"command", report.command},
+                                    {"version", CACHALOT_VERSION_STRING},
+                                    {"verdict", json_of(report.verdict)},
+                                    {"runs", std::move(runs)},
+                                    {"compares", report.compares},
+                                    {"tables", std::move(tables)},
+                                    {"texts", std::move(names)},
+                                    {"columns", columns.directory()}});
+  return fmt::format("{:08x}{}{}", json.size(), json, columns.bytes());
+}
 
 void add_runs(PageReport& report, const History& history) {
   const std::string file = std::filesystem::path(history.path).filename().string();

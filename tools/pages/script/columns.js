@@ -1,5 +1,5 @@
 'use strict';
-// The page's data: JSON, and columns of numbers as tools/pages/page_data.h encodes them.
+// The page's data: JSON, and columns of numbers as tools/pages/page_report.h encodes them.
 
 class Columns {
   constructor(bytes, directory) {
