@@ -88,12 +88,10 @@ std::string difference(std::size_t bytes, std::size_t than, std::string_view wha
 }
 
 nlohmann::ordered_json json_of_policy(const PolicyFigures& figures, std::size_t requested) {
-  nlohmann::ordered_json json = {{"peak_held_bytes", figures.peak_held_bytes},
-                                 {"ratio", ratio_of(figures.peak_held_bytes, requested)},
-                                 {"ooms", figures.ooms}};
-  json["ns_per_event"] = nullptr;
-  if (figures.ns_per_event > 0) json["ns_per_event"] = figures.ns_per_event;
-  return json;
+  return {{"peak_held_bytes", figures.peak_held_bytes},
+          {"ratio", ratio_of(figures.peak_held_bytes, requested)},
+          {"ooms", figures.ooms},
+          {"ns_per_event", figures.ns_per_event > 0 ? nlohmann::ordered_json(figures.ns_per_event) : nullptr}};
 }
 
 }  // namespace

@@ -333,8 +333,6 @@ std::size_t InputFile::memory_limit() const {
 
 namespace {
 
-using std::string_view_literals::operator""sv;
-
 constexpr std::string_view kHowToMakeOne =
     "make one with torch.cuda.memory._record_memory_history() at the start and "
     "torch.cuda.memory._dump_snapshot(\"snapshot.pickle\") later";
@@ -360,15 +358,14 @@ constexpr std::array kOthers = {
 };
 
 bool is_html(std::string_view begin) {
-  const std::size_t at = begin.find_first_not_of(" \t\r\n");
+  const std::size_t at = begin.find_first_not_of(kWhiteSpace);
   return at != std::string_view::npos && (begin.substr(at, 9) == "<!DOCTYPE" || begin.substr(at, 5) == "<html");
 }
 
 // Eight bytes that count the header, which is JSON.
 bool is_safetensors(std::string_view begin) {
   if (begin.size() < 9 || begin[8] != '{') return false;
-  std::uint64_t header = 0;
-  for (std::size_t i = 8; i-- > 0;) header = header << 8 | static_cast<unsigned char>(begin[i]);
+  const std::uint64_t header = number_at(begin, 0, 8);
   constexpr std::uint64_t kLongestHeader = 100'000'000;  // the format's own limit
   return header >= 2 && header <= kLongestHeader;
 }
@@ -385,15 +382,14 @@ std::string json_format(std::string_view begin) {
 bool is_tar(std::string_view begin) { return begin.size() > 262 && begin.substr(257, 5) == "ustar"; }
 
 std::string zip_format(std::string_view begin) {
-  constexpr std::size_t kNameAt = 30;  // in a zip's first header
-  const std::string_view name = begin.substr(std::min(kNameAt, begin.size()));
+  const std::string_view name = begin.substr(std::min(kLocalHeaderBytes, begin.size()));
   if (name.find("data.pkl") != std::string_view::npos) return "a PyTorch checkpoint (torch.save)";
   if (name.find(".npy") != std::string_view::npos) return "a NumPy archive (.npz)";
   return "a zip archive";
 }
 
 std::string what_it_is(std::string_view begin) {
-  if (begin.starts_with("PK\x03\x04")) return zip_format(begin);
+  if (begin.starts_with(kLocalHeader)) return zip_format(begin);
   if (begin.substr(0, 32).find(kLegacyCheckpoint) != std::string_view::npos) return "a PyTorch checkpoint (torch.save)";
   if (is_safetensors(begin)) return "a safetensors checkpoint";
   if (is_tar(begin)) return "a tar archive";

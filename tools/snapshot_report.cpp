@@ -184,10 +184,8 @@ std::string sites_text(const DeviceFigures& device, std::size_t top) {
   if (device.sites.empty() || top == 0) return "";
   std::string text = fmt::format("\n  {:>12} {:>8}  lines of the program, by the live memory that they allocated\n",
                                  "bytes", "blocks");
-  for (std::size_t i = 0; i < std::min(top, device.sites.size()); ++i) {
-    const SiteFigures& site = device.sites[i];
+  for (const SiteFigures& site : first_of(device.sites, top))
     text += fmt::format("  {:>12} {:>8}  {}\n", format_bytes(site.bytes), site.blocks, place_text(site.place));
-  }
   if (device.sites.size() > top) text += fmt::format("  and {} more lines\n", device.sites.size() - top);
   return text;
 }
@@ -225,14 +223,12 @@ Json json_of(int index, const DeviceFigures& device, std::size_t top) {
   }
   json["site_count"] = device.sites.size();
   json["sites"] = Json::array();
-  for (std::size_t i = 0; i < std::min(top, device.sites.size()); ++i) {
-    const SiteFigures& site = device.sites[i];
+  for (const SiteFigures& site : first_of(device.sites, top))
     json["sites"].push_back({{"file", site.place.file},
                              {"line", site.place.line},
                              {"function", site.place.function},
                              {"bytes", site.bytes},
                              {"blocks", site.blocks}});
-  }
   return json;
 }
 

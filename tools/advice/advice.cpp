@@ -140,10 +140,14 @@ auto rank_of(const Candidate& one) {
   return std::tuple(one.figures->ooms, one.figures->peak_held_bytes, one.figures->driver_us, one.number);
 }
 
-AllocatorPolicy without_collection(AllocatorPolicy policy) {
-  policy.garbage_collection_threshold = 0;
+AllocatorPolicy without_limit(AllocatorPolicy policy) {
   policy.limit_bytes = 0;
   return policy;
+}
+
+AllocatorPolicy without_collection(AllocatorPolicy policy) {
+  policy.garbage_collection_threshold = 0;
+  return without_limit(policy);
 }
 
 class Advising {
@@ -255,11 +259,6 @@ class Advising {
     return candidates;
   }
 
-  static AllocatorPolicy without_limit(AllocatorPolicy policy) {
-    policy.limit_bytes = 0;
-    return policy;
-  }
-
   void describe(Candidate& one) const {
     one.advice.policy = key_of(one.policy);
     one.advice.line = line_of(one.policy, on_.memory_bytes);
@@ -347,9 +346,12 @@ namespace {
 constexpr std::size_t kMostColumns = 8;  // of GPUs
 constexpr std::string_view kNoSetting = "(PyTorch's default)";
 
+double overhead_of(std::size_t reserved, std::size_t requested) {
+  return requested == 0 ? 0 : static_cast<double>(reserved) / static_cast<double>(requested) - 1;
+}
+
 std::string overhead_text(std::size_t reserved, std::size_t requested) {
-  if (requested == 0) return "-";
-  return fmt::format("{:.1f} %", 100 * (static_cast<double>(reserved) / static_cast<double>(requested) - 1));
+  return requested == 0 ? "-" : fmt::format("{:.1f} %", 100 * overhead_of(reserved, requested));
 }
 
 std::string smallest_text(const PolicyAdvice& one) {
@@ -495,10 +497,6 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-double overhead_of(std::size_t reserved, std::size_t requested) {
-  return requested == 0 ? 0 : static_cast<double>(reserved) / static_cast<double>(requested) - 1;
-}
-
 template <typename Value>
 Json or_null(bool is_known, const Value& value) {
   return is_known ? Json(value) : Json(nullptr);
@@ -582,8 +580,7 @@ std::string to_json(const Advice& advice) {
   json["on"] = {{"gpu", or_null(!advice.on.gpu.empty(), advice.on.gpu)},
                 {"memory_bytes", advice.on.memory_bytes},
                 {"usable_bytes", advice.on.usable_bytes}};
-  json["recorded_reserved_bytes"] =
-      or_null(advice.recorded_reserved_bytes.has_value(), advice.recorded_reserved_bytes.value_or(0));
+  json["recorded_reserved_bytes"] = tools::or_null(advice.recorded_reserved_bytes);
   json["gpus"] = advice.gpus;
   json["settings"] = advice.settings;
   json["replays"] = advice.replays;

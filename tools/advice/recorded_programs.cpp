@@ -52,9 +52,8 @@ std::string too_short_text(const DeviceHistory& device, std::span<const Allocati
 }
 
 // For a history that begins later than its program.
-void add_start(const History& history, const DeviceHistory& device, AdvisedProgram& program) {
-  const std::vector<Allocation> allocations = allocations_of(device);
-  program.too_short = too_short_text(device, allocations);
+void add_start(const History& history, const DeviceHistory& device, std::span<const Allocation> allocations,
+               AdvisedProgram& program) {
   const auto start = recorded_start(history, device, allocations);
   if (!start) return;
   program.trace_as_recorded =
@@ -69,7 +68,11 @@ RecordedProgram program_of(const History& history, const DeviceHistory& device) 
   program.device = device.device;
   program.trace = std::make_shared<const Trace>(trace_of(history, device, FailedRequests::played));
   program.recorded_reserved_bytes = recorded_reserved_bytes(device);
-  if (!program.recorded_reserved_bytes && history.settings.empty()) add_start(history, device, program);
+  if (!program.recorded_reserved_bytes && history.settings.empty()) {
+    const std::vector<Allocation> allocations = allocations_of(device);
+    program.too_short = too_short_text(device, allocations);
+    add_start(history, device, allocations, program);
+  }
   recorded.usable_bytes = usable_bytes_of(device);
   for (const DeviceFacts& facts : history.facts) {
     if (facts.device != device.device) continue;

@@ -23,10 +23,6 @@ namespace {
 
 using Kind = PageTable::Kind;
 
-std::string named(std::string_view name, std::string_view otherwise) {
-  return std::string(name.empty() ? otherwise : name);
-}
-
 std::string page_moment_text(const Explanation& one, bool is_one_of_many) {
   std::string text = fmt::format("{}{}vent {} of {}: {} in use of {} reserved", is_one_of_many ? name_of(one) : "",
                                  is_one_of_many ? ", e" : "E", with_commas(one.peak.event), with_commas(one.events),
@@ -91,7 +87,8 @@ PageTable shares_table(std::string_view title, std::string_view what, const std:
       .columns = {{"requested", Kind::bytes}, {"allocations", Kind::count}, {std::string(what), Kind::text}},
       .rows = {}};
   if (shares.size() == 1 && shares.front().name.empty()) return table;  // nothing is known
-  for (const Share& share : shares) table.rows.push_back({share.bytes, share.count, named(share.name, "not known")});
+  for (const Share& share : shares)
+    table.rows.push_back({share.bytes, share.count, share.name.empty() ? "not known" : share.name});
   return table;
 }
 

@@ -153,8 +153,7 @@ std::string to_json(const ReplayResult& result, bool with_min_device) {
   json["internal_fragmentation"] = result.internal_fragmentation;
   json["external_fragmentation"] = result.external_fragmentation;
   json["ooms"] = result.ooms;
-  json["first_oom_event"] = nullptr;
-  if (result.first_oom_event) json["first_oom_event"] = *result.first_oom_event;
+  json["first_oom_event"] = or_null(result.first_oom_event);
   json["retries"] = result.retries;
   json["device_calls"] = calls;
   json["memory_calls"] = result.memory_calls;
@@ -170,10 +169,7 @@ std::string to_json(const ReplayResult& result, bool with_min_device) {
   json["background_us"] = result.background_us;
   json["expandable_us"] = result.expandable_us;
   json["ns_per_event"] = result.ns_per_event;
-  if (with_min_device) {
-    json["min_device_bytes"] = nullptr;
-    if (result.min_device_bytes) json["min_device_bytes"] = *result.min_device_bytes;
-  }
+  if (with_min_device) json["min_device_bytes"] = or_null(result.min_device_bytes);
   return tools::text_of(json);
 }
 

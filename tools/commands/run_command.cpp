@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/process.h"
 #include "tools/commands/command.h"
 #include "tools/python_program.h"
 
@@ -43,12 +44,8 @@ class RunCommand : public Command {
 
   // Becomes the interpreter: signals and the exit code are the program's own.
   int run(const Styles&) override {
-    const std::vector<std::string> words = command_words();
-    std::vector<char*> pointers;
-    pointers.reserve(words.size() + 1);
-    for (const std::string& word : words) pointers.push_back(const_cast<char*>(word.c_str()));
-    pointers.push_back(nullptr);
-    execvp(pointers.front(), pointers.data());
+    std::vector<std::string> words = command_words();
+    execvp(words.front().c_str(), argument_vector(words).data());
     throw std::runtime_error(fmt::format("'{}' cannot be run: {}; CACHALOT_PYTHON may name another Python",
                                          words.front(), std::strerror(errno)));
   }

@@ -6,6 +6,7 @@
 #include <cctype>
 #include <cstddef>
 #include <cstdio>
+#include <functional>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -41,15 +42,22 @@ struct ReportOptions {
 using nlohmann::json;
 using Bytes = std::map<std::string, std::size_t>;
 
+// Returns the entries of a map, those with most bytes first.
+template <typename Map, typename BytesOf>
+auto largest_first(const Map& map, BytesOf bytes_of) {
+  std::vector<const typename Map::value_type*> entries;
+  for (const auto& entry : map) entries.push_back(&entry);
+  std::ranges::stable_sort(entries, std::ranges::greater(), [&](const auto* entry) { return bytes_of(entry->second); });
+  return entries;
+}
+
 // "12.00 MiB" in a column.
 std::string bytes_cell(std::size_t bytes) { return fmt::format("{:>12}", format_bytes(bytes)); }
 
 std::string text_of(const Bytes& kinds) {
-  std::vector<std::pair<std::string, std::size_t>> sorted(kinds.begin(), kinds.end());
-  std::ranges::stable_sort(sorted, std::ranges::greater(), [](const auto& kind) { return kind.second; });
   std::vector<std::string> texts;
-  texts.reserve(sorted.size());
-  for (const auto& [kind, bytes] : sorted) texts.push_back(fmt::format("{} {}", kind, format_bytes(bytes)));
+  for (const auto* kind : largest_first(kinds, std::identity()))
+    texts.push_back(fmt::format("{} {}", kind->first, format_bytes(kind->second)));
   return fmt::format("{}", fmt::join(texts, ", "));
 }
 
@@ -123,10 +131,7 @@ Call tree_of(const json& stacks, Frames frames) {
 }
 
 void add_lines(const Call& call, std::size_t depth, std::size_t least_bytes, std::vector<std::string>& lines) {
-  std::vector<const std::pair<const std::string, Call>*> calls;
-  for (const auto& one : call.calls) calls.push_back(&one);
-  std::ranges::stable_sort(calls, std::ranges::greater(), [](const auto* one) { return one->second.bytes; });
-  for (const auto* one : calls) {
+  for (const auto* one : largest_first(call.calls, [](const Call& each) { return each.bytes; })) {
     if (one->second.bytes < least_bytes) continue;
     lines.push_back(fmt::format("{}  {:{}}{}", bytes_cell(one->second.bytes), "", 2 * depth, one->first));
     add_lines(one->second, depth + 1, least_bytes, lines);
@@ -144,11 +149,8 @@ std::string kinds_text(const json& kinds) {
 // Numbers in paths are one group; paths are as deep as leaves at most eight groups.
 std::vector<std::string> module_lines(const json& modules) {
   const ModuleGroups groups = groups_of(modules);
-  std::vector<const ModuleGroups::value_type*> sorted;
-  for (const auto& group : groups) sorted.push_back(&group);
-  std::ranges::stable_sort(sorted, std::ranges::greater(), [](const auto* one) { return one->second.bytes; });
   std::vector<std::string> lines;
-  for (const auto* one : sorted) {
+  for (const auto* one : largest_first(groups, [](const ModuleGroup& each) { return each.bytes; })) {
     const auto& [path, group] = *one;
     const std::string count = group.modules == 1 ? "" : fmt::format(" ({} modules)", group.modules);
     lines.push_back(fmt::format("{} in {}{}: {}", bytes_cell(group.bytes), path, count, text_of(group.kinds)));

@@ -132,8 +132,7 @@ class Nvml {
   }
 
   // A process with memory may be in several of NVML's lists.
-  bool read_processes(void* device, GpuSample& gpu) const {
-    bool has_read = false;
+  void read_processes(void* device, GpuSample& gpu) const {
     for (const char* name : {"nvmlDeviceGetComputeRunningProcesses_v3", "nvmlDeviceGetGraphicsRunningProcesses_v3",
                              "nvmlDeviceGetMPSComputeRunningProcesses_v3"}) {
       GetProcesses* const get = find<GetProcesses>(name);
@@ -147,7 +146,6 @@ class Nvml {
         result = get(device, &count, found.data());
       }
       if (result != kSuccess) continue;
-      has_read = true;
       for (const ProcessV3& each : std::span(found).first(std::min<std::size_t>(count, found.size()))) {
         if (std::ranges::find(gpu.processes, each.pid, &GpuProcess::pid) != gpu.processes.end()) continue;
         gpu.processes.push_back(
@@ -155,7 +153,6 @@ class Nvml {
       }
     }
     std::ranges::sort(gpu.processes, {}, &GpuProcess::pid);
-    return has_read;
   }
 
   // The older function counts what is reserved for the driver as used.
@@ -185,11 +182,6 @@ constexpr std::string_view kHome = "\033[H";
 constexpr std::string_view kEndOfLine = "\033[K";
 constexpr std::string_view kRestOfScreen = "\033[J";
 
-void put(std::string_view text) {
-  std::fwrite(text.data(), 1, text.size(), stdout);
-  std::fflush(stdout);
-}
-
 // The terminal while `cachalot top` shows its tables there: a screen of its own, and keys that come at once.
 //
 // The destructor restores what was before. Signals that end or stop a program come to SignalQueue, so that it runs.
@@ -217,11 +209,11 @@ class TerminalScreen {
       now.c_cc[VTIME] = 0;
       tcsetattr(STDIN_FILENO, TCSANOW, &now);
     }
-    put(kEnter);
+    print(kEnter);
   }
 
   void leave() {
-    put(kLeave);
+    print(kLeave);
     if (before_) tcsetattr(STDIN_FILENO, TCSANOW, &*before_);
     before_.reset();
   }
@@ -238,7 +230,7 @@ class TerminalScreen {
       screen += c;
     }
     screen += kRestOfScreen;
-    put(screen);
+    print(screen);
   }
 
   // Whether keys can be read: standard input is a terminal, too.
@@ -308,6 +300,7 @@ class Top {
     if (is_screen) screen_ = std::make_unique<TerminalScreen>();
   }
 
+  // Returns 0 after `count` samples, when q is pressed, and after a signal that ends programs.
   int run() {
     // Rates need two samples. Who waits at a terminal sees the first at once.
     next_ = Clock::now();
@@ -436,12 +429,6 @@ class Top {
   std::unique_ptr<TerminalScreen> screen_;  // ends first: signals wait until the terminal is restored
 };
 
-// Returns 0 after `count` samples, when q is pressed, and after a signal that ends programs. Throws InvalidArgument.
-int run_top(const TopOptions& options, const Styles& styles) {
-  std::signal(SIGPIPE, SIG_IGN);  // a reader of a pipe may go
-  return Top(options, styles).run();
-}
-
 }  // namespace
 
 }  // namespace cachalot::tools::live
@@ -515,7 +502,8 @@ class TopCommand : public Command {
       }
       options_.port = static_cast<std::uint16_t>(*port_);
     }
-    return live::run_top(options_, styles);
+    std::signal(SIGPIPE, SIG_IGN);  // a reader of a pipe may go
+    return live::Top(options_, styles).run();
   }
 
  private:

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -24,34 +25,21 @@ namespace {
 
 constexpr int kVersion = 1;
 
-const char* json_name_of(HistoryBlock::State state) {
-  switch (state) {
-    case HistoryBlock::State::allocated:
-      return "allocated";
-    case HistoryBlock::State::pending_free:
-      return "pending_free";
-    case HistoryBlock::State::free:
-      break;
-  }
-  return "free";
-}
+constexpr std::array kBlockStates = {"allocated", "pending_free", "free"};
 
 std::string json_of(const DeviceFacts& facts) {
-  const auto figure = [](const std::optional<std::uint64_t>& bytes) {
-    return bytes ? nlohmann::ordered_json(*bytes) : nlohmann::ordered_json(nullptr);
-  };
   nlohmann::ordered_json processes = nlohmann::ordered_json::array();
   for (const DeviceFacts::Process& process : facts.other_processes) {
     processes.push_back({{"process", process.id}, {"bytes", process.bytes}, {"name", process.name}});
   }
   return text_of(nlohmann::ordered_json{{"device", facts.device},
                                         {"name", facts.name},
-                                        {"total_bytes", figure(facts.total_bytes)},
-                                        {"free_bytes", figure(facts.free_bytes)},
-                                        {"limit_bytes", figure(facts.limit_bytes)},
-                                        {"nccl_bytes", figure(facts.nccl_bytes)},
-                                        {"context_bytes", figure(facts.context_bytes)},
-                                        {"process_bytes", figure(facts.process_bytes)},
+                                        {"total_bytes", or_null(facts.total_bytes)},
+                                        {"free_bytes", or_null(facts.free_bytes)},
+                                        {"limit_bytes", or_null(facts.limit_bytes)},
+                                        {"nccl_bytes", or_null(facts.nccl_bytes)},
+                                        {"context_bytes", or_null(facts.context_bytes)},
+                                        {"process_bytes", or_null(facts.process_bytes)},
                                         {"other_processes", std::move(processes)}});
 }
 
@@ -146,8 +134,8 @@ class HistoryJsonWriter {
     const std::span blocks = std::span(device.blocks).subspan(segment.first_block, segment.block_count);
     write_items("blocks", blocks, [&](const HistoryBlock& block) {
       out_.print("{{\"address\":{},\"bytes\":{},\"requested_bytes\":{},\"state\":\"{}\",\"stack\":{},\"details\":{}}}",
-                 block.address, block.bytes, block.requested_bytes, json_name_of(block.state), block.stack,
-                 block.details);
+                 block.address, block.bytes, block.requested_bytes, kBlockStates[static_cast<std::size_t>(block.state)],
+                 block.stack, block.details);
     });
     out_.write("}");
   }
@@ -156,11 +144,11 @@ class HistoryJsonWriter {
   OutputFile& out_;
 };
 
-}  // namespace
-
 void write_history_json(const History& history, const ExportOptions& options, OutputFile& out) {
   HistoryJsonWriter(history, out).write(devices_of(history, options));
 }
+
+}  // namespace
 
 std::string json_string(std::string_view text) { return text_of(nlohmann::ordered_json(text)); }
 
@@ -207,8 +195,6 @@ class StreamNumbers {
   std::map<std::pair<std::uint16_t, std::uint16_t>, std::size_t> numbers_{{{0, 0}, 0}};
 };
 
-}  // namespace
-
 void write_trace_text(const History& history, const ExportOptions& options, OutputFile& out) {
   const DeviceHistory& device = only_device_of(history, options, "a trace");
   const std::vector<Allocation> allocations = allocations_of(device);
@@ -225,8 +211,6 @@ void write_trace_text(const History& history, const ExportOptions& options, Outp
 }
 
 // A history as the log of RMM's logging_resource_adaptor, which RMM's replay benchmark plays. It has no pools.
-namespace {
-
 using Action = HistoryEvent::Action;
 
 constexpr int kThread = 1;  // a history does not say which thread it was
@@ -293,13 +277,9 @@ class RmmWriter {
   std::size_t next_failure_ = 0;
 };
 
-}  // namespace
-
 void write_rmm_csv(const History& history, const ExportOptions& options, OutputFile& out) {
   RmmWriter(history, only_device_of(history, options, "RMM's log"), out).write();
 }
-
-namespace {
 
 // A file's name has the first ending that fits; any may be followed by .gz.
 constexpr std::array kFormats = {

@@ -37,10 +37,7 @@ std::string export_format_names();
 // Each writes the history, of one device or all, but does not finish the file. They throw InvalidArgument where the history
 // lacks what the format is of, or the format has room for one device and the history has several.
 void write_torch_snapshot(const History& history, const ExportOptions& options, OutputFile& out);
-void write_history_json(const History& history, const ExportOptions& options, OutputFile& out);
-void write_rmm_csv(const History& history, const ExportOptions& options, OutputFile& out);
 void write_perfetto(const History& history, const ExportOptions& options, OutputFile& out);
-void write_trace_text(const History& history, const ExportOptions& options, OutputFile& out);
 
 // What several formats need of a history.
 

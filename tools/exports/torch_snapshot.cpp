@@ -1,5 +1,6 @@
 // A history as PyTorch's own snapshot, the pickle of torch.cuda.memory._dump_snapshot.
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cstdint>
 #include <limits>
@@ -123,9 +124,7 @@ class PickleWriter {
 
   void add_again(PickledId id) {
     value();
-    const bool is_short = id <= std::numeric_limits<std::uint8_t>::max();
-    opcode(is_short ? Opcode::binget : Opcode::long_binget);
-    little_endian(id, is_short ? 1 : 4);
+    add_name(id);
   }
 
   // Ends the pickle; the file is not finished.
@@ -165,17 +164,19 @@ class PickleWriter {
     out_.write({text, static_cast<std::size_t>(bytes)});
   }
 
+  void add_name(PickledId id) { with_number(Opcode::binget, Opcode::long_binget, id); }
+
+  // The opcode for a number of one byte, or that for one of four.
+  void with_number(Opcode of_one, Opcode of_four, std::uint64_t number) {
+    const bool is_short = number <= std::numeric_limits<std::uint8_t>::max();
+    opcode(is_short ? of_one : of_four);
+    little_endian(number, is_short ? 1 : 4);
+  }
+
   void add_text(std::string_view text) {
     const auto known = texts_.find(text);
-    if (known != texts_.end()) {
-      const bool is_short = known->second <= std::numeric_limits<std::uint8_t>::max();
-      opcode(is_short ? Opcode::binget : Opcode::long_binget);
-      little_endian(known->second, is_short ? 1 : 4);
-      return;
-    }
-    const bool is_short = text.size() <= std::numeric_limits<std::uint8_t>::max();
-    opcode(is_short ? Opcode::short_binunicode : Opcode::binunicode);
-    little_endian(text.size(), is_short ? 1 : 4);
+    if (known != texts_.end()) return add_name(known->second);
+    with_number(Opcode::short_binunicode, Opcode::binunicode, text.size());
     out_.write(text);
     if (text.size() <= kLongestRemembered) texts_.emplace(text, remember());
   }
@@ -190,17 +191,7 @@ using Action = HistoryEvent::Action;
 
 constexpr std::string_view kNoCompileContext = "N/A";  // PyTorch's
 
-const char* torch_name_of(HistoryBlock::State state) {
-  switch (state) {
-    case HistoryBlock::State::allocated:
-      return "active_allocated";
-    case HistoryBlock::State::pending_free:
-      return "active_pending_free";
-    case HistoryBlock::State::free:
-      break;
-  }
-  return "inactive";
-}
+constexpr std::array kTorchBlockStates = {"active_allocated", "active_pending_free", "inactive"};
 
 class TorchSnapshotWriter {
  public:
@@ -232,6 +223,17 @@ class TorchSnapshotWriter {
     pickle_.key(key);
     pickle_.add_pair(history_.pools[pool].first, history_.pools[pool].second);
   }
+  template <typename Items, typename Write>
+  void put_list(std::string_view key, const Items& items, Write write_item) {
+    pickle_.key(key);
+    write_list(items, write_item);
+  }
+  template <typename Items, typename Write>
+  void write_list(const Items& items, Write write_item) {
+    pickle_.begin_list();
+    for (const auto& item : items) write_item(item);
+    pickle_.end_list();
+  }
 
   // ---- call stacks: each stack and each frame once
 
@@ -239,9 +241,7 @@ class TorchSnapshotWriter {
     pickle_.key(key);
     std::optional<PickledId>& known = known_in(stacks_, stack);
     if (known) return pickle_.add_again(*known);
-    pickle_.begin_list();
-    for (const FrameId frame : history_.stacks[stack]) put_frame(frame);
-    pickle_.end_list();
+    write_list(history_.stacks[stack], [&](FrameId frame) { put_frame(frame); });
     known = pickle_.remember();
   }
 
@@ -301,8 +301,9 @@ class TorchSnapshotWriter {
     pickle_.begin_list();
     int next = 0;  // the place in the list is the device's number
     for (const DeviceHistory* device : devices) {
-      for (; next < device->device; ++next) write_events({});
-      write_events(device->events);
+      const auto write = [&](const HistoryEvent& event) { write_event(event); };
+      for (; next < device->device; ++next) write_list(std::vector<HistoryEvent>(), write);
+      write_list(device->events, write);
       ++next;
     }
     pickle_.end_list();
@@ -347,10 +348,7 @@ class TorchSnapshotWriter {
     put_pool("segment_pool_id", segment.pool);
     put("is_expandable", segment.is_expandable);
     put_stack("frames", segment.stack);
-    pickle_.key("blocks");
-    pickle_.begin_list();
-    for (const HistoryBlock& block : blocks) write_block(block);
-    pickle_.end_list();
+    put_list("blocks", blocks, [&](const HistoryBlock& block) { write_block(block); });
     pickle_.end_dict();
   }
 
@@ -359,18 +357,12 @@ class TorchSnapshotWriter {
     put("address", block.address);
     put("size", block.bytes);
     put("requested_size", block.requested_bytes);
-    put_text("state", torch_name_of(block.state));
+    put_text("state", kTorchBlockStates[static_cast<std::size_t>(block.state)]);
     const EventDetails& details = history_.details[block.details];
     if (details.compile_context != 0) put_text("compile_context", text(details.compile_context));
     if (details.user_metadata != 0) put_text("user_metadata", text(details.user_metadata));
     put_rest(block.stack, details);
     pickle_.end_dict();
-  }
-
-  void write_events(const std::vector<HistoryEvent>& events) {
-    pickle_.begin_list();
-    for (const HistoryEvent& event : events) write_event(event);
-    pickle_.end_list();
   }
 
   void write_event(const HistoryEvent& event) {
@@ -407,27 +399,21 @@ class TorchSnapshotWriter {
   }
 
   void write_stages() {
-    pickle_.key("external_annotations");
-    pickle_.begin_list();
-    for (const StageMark& mark : history_.stages) {
+    put_list("external_annotations", history_.stages, [&](const StageMark& mark) {
       pickle_.begin_dict();
       put("device", static_cast<std::int64_t>(mark.device));
       put_text("name", text(mark.name));
       put_text("stage", mark.begins ? "START" : "END");
       put("time_us", mark.time_us);
       pickle_.end_dict();
-    }
-    pickle_.end_list();
+    });
   }
 
   // Of a part of cachalot's own, which PyTorch's tools pass over.
   void write_facts() {
     pickle_.key("cachalot");
     pickle_.begin_dict();
-    pickle_.key("facts");
-    pickle_.begin_list();
-    for (const DeviceFacts& facts : history_.facts) write_facts_of(facts);
-    pickle_.end_list();
+    put_list("facts", history_.facts, [&](const DeviceFacts& facts) { write_facts_of(facts); });
     pickle_.end_dict();
   }
 
@@ -444,16 +430,13 @@ class TorchSnapshotWriter {
     put_known("nccl_bytes", facts.nccl_bytes);
     put_known("context_bytes", facts.context_bytes);
     put_known("process_bytes", facts.process_bytes);
-    pickle_.key("processes");
-    pickle_.begin_list();
-    for (const DeviceFacts::Process& process : facts.other_processes) {
+    put_list("processes", facts.other_processes, [&](const DeviceFacts::Process& process) {
       pickle_.begin_dict();
       put("pid", process.id);
       put("bytes", process.bytes);
       put_text("name", process.name);
       pickle_.end_dict();
-    }
-    pickle_.end_list();
+    });
     pickle_.end_dict();
   }
 

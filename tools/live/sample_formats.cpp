@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstdint>
 #include <ctime>
@@ -23,6 +24,7 @@ namespace cachalot::tools::live {
 namespace {
 
 constexpr std::size_t kShownOfACommand = 80;
+constexpr std::array kOrders = {"reserved memory", "allocated memory", "allocations per s", "process id"};
 constexpr double kOldSeconds = 5;  // of figures that are not refreshed
 
 // In ASCII, and not too long.
@@ -141,23 +143,10 @@ std::string head_of(const Sample& sample, const TopView& view, double interval_s
 }  // namespace
 
 TopView::Order next_of(TopView::Order order) {
-  constexpr auto kOrders = 4;
-  return static_cast<TopView::Order>((static_cast<int>(order) + 1) % kOrders);
+  return static_cast<TopView::Order>((static_cast<std::size_t>(order) + 1) % kOrders.size());
 }
 
-std::string name_of(TopView::Order order) {
-  switch (order) {
-    case TopView::Order::reserved:
-      return "reserved memory";
-    case TopView::Order::allocated:
-      return "allocated memory";
-    case TopView::Order::rate:
-      return "allocations per s";
-    case TopView::Order::pid:
-      return "process id";
-  }
-  return "";
-}
+std::string name_of(TopView::Order order) { return kOrders[static_cast<std::size_t>(order)]; }
 
 std::string to_text(const Sample& sample, const TopView& view, double interval_s, const std::vector<std::string>& notes,
                     const Style& style) {
@@ -209,74 +198,59 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 // The figures of a sample by name: JSON and Prometheus take them from these tables.
-enum class FigureKind : std::uint8_t { gauge, counter };
-
 template <typename Owner>
 struct Figure {
   std::string_view key;  // of JSON
   std::uint64_t Owner::*member;
-  FigureKind kind;
-  std::string_view metric;  // of Prometheus, without "cachalot_"
+  std::string_view metric;  // of Prometheus, without "cachalot_"; "_total" ends those that only grow: counters
   std::string_view help;
 };
 
 constexpr Figure<DeviceSample> kDeviceFigures[] = {
-    {"total_bytes", &DeviceSample::total_bytes, FigureKind::gauge, "device_total_bytes", "Memory of the device."},
-    {"reserved_bytes", &DeviceSample::reserved_bytes, FigureKind::gauge, "reserved_bytes",
-     "Memory held from the device."},
-    {"allocated_bytes", &DeviceSample::allocated_bytes, FigureKind::gauge, "allocated_bytes",
-     "Memory of allocated blocks."},
-    {"requested_bytes", &DeviceSample::requested_bytes, FigureKind::gauge, "requested_bytes",
-     "Memory that the program asked for."},
-    {"active_bytes", &DeviceSample::active_bytes, FigureKind::gauge, "active_bytes",
+    {"total_bytes", &DeviceSample::total_bytes, "device_total_bytes", "Memory of the device."},
+    {"reserved_bytes", &DeviceSample::reserved_bytes, "reserved_bytes", "Memory held from the device."},
+    {"allocated_bytes", &DeviceSample::allocated_bytes, "allocated_bytes", "Memory of allocated blocks."},
+    {"requested_bytes", &DeviceSample::requested_bytes, "requested_bytes", "Memory that the program asked for."},
+    {"active_bytes", &DeviceSample::active_bytes, "active_bytes",
      "Memory of blocks that are allocated or wait for other streams."},
-    {"peak_reserved_bytes", &DeviceSample::peak_reserved_bytes, FigureKind::gauge, "peak_reserved_bytes",
+    {"peak_reserved_bytes", &DeviceSample::peak_reserved_bytes, "peak_reserved_bytes",
      "Largest reserved memory since the program reset it."},
-    {"peak_allocated_bytes", &DeviceSample::peak_allocated_bytes, FigureKind::gauge, "peak_allocated_bytes",
+    {"peak_allocated_bytes", &DeviceSample::peak_allocated_bytes, "peak_allocated_bytes",
      "Largest allocated memory since the program reset it."},
-    {"peak_requested_bytes", &DeviceSample::peak_requested_bytes, FigureKind::gauge, "peak_requested_bytes",
+    {"peak_requested_bytes", &DeviceSample::peak_requested_bytes, "peak_requested_bytes",
      "Largest requested memory since the program reset it."},
-    {"peak_active_bytes", &DeviceSample::peak_active_bytes, FigureKind::gauge, "peak_active_bytes",
+    {"peak_active_bytes", &DeviceSample::peak_active_bytes, "peak_active_bytes",
      "Largest active memory since the program reset it."},
-    {"free_bytes", &DeviceSample::free_bytes, FigureKind::gauge, "free_bytes", "Cached memory in free blocks."},
-    {"free_blocks", &DeviceSample::free_blocks, FigureKind::gauge, "free_blocks", "Number of free blocks."},
-    {"largest_free_bytes", &DeviceSample::largest_free_bytes, FigureKind::gauge, "largest_free_bytes",
-     "Size of the largest free block."},
-    {"asleep_bytes", &DeviceSample::asleep_bytes, FigureKind::gauge, "asleep_bytes",
-     "Memory given back until it is restored."},
-    {"blocks", &DeviceSample::blocks, FigureKind::gauge, "blocks", "Number of allocated blocks."},
-    {"segments", &DeviceSample::segments, FigureKind::gauge, "segments", "Number of segments held from the device."},
-    {"allocations", &DeviceSample::allocations, FigureKind::counter, "allocations_total", "Allocations so far."},
-    {"frees", &DeviceSample::frees, FigureKind::counter, "frees_total", "Frees so far."},
-    {"allocated_sum_bytes", &DeviceSample::allocated_sum_bytes, FigureKind::counter, "allocated_bytes_total",
+    {"free_bytes", &DeviceSample::free_bytes, "free_bytes", "Cached memory in free blocks."},
+    {"free_blocks", &DeviceSample::free_blocks, "free_blocks", "Number of free blocks."},
+    {"largest_free_bytes", &DeviceSample::largest_free_bytes, "largest_free_bytes", "Size of the largest free block."},
+    {"asleep_bytes", &DeviceSample::asleep_bytes, "asleep_bytes", "Memory given back until it is restored."},
+    {"blocks", &DeviceSample::blocks, "blocks", "Number of allocated blocks."},
+    {"segments", &DeviceSample::segments, "segments", "Number of segments held from the device."},
+    {"allocations", &DeviceSample::allocations, "allocations_total", "Allocations so far."},
+    {"frees", &DeviceSample::frees, "frees_total", "Frees so far."},
+    {"allocated_sum_bytes", &DeviceSample::allocated_sum_bytes, "allocated_bytes_total",
      "Bytes of all blocks allocated so far."},
-    {"freed_sum_bytes", &DeviceSample::freed_sum_bytes, FigureKind::counter, "freed_bytes_total",
-     "Bytes of all blocks freed so far."},
-    {"device_allocations", &DeviceSample::device_allocations, FigureKind::counter, "device_allocations_total",
+    {"freed_sum_bytes", &DeviceSample::freed_sum_bytes, "freed_bytes_total", "Bytes of all blocks freed so far."},
+    {"device_allocations", &DeviceSample::device_allocations, "device_allocations_total",
      "Driver calls that got memory."},
-    {"device_frees", &DeviceSample::device_frees, FigureKind::counter, "device_frees_total",
-     "Driver calls that gave memory back."},
-    {"retries", &DeviceSample::retries, FigureKind::counter, "retries_total",
-     "Times the device was asked again after the cache went back."},
-    {"ooms", &DeviceSample::ooms, FigureKind::counter, "ooms_total", "Requests that failed for want of memory."},
-    {"oom_rejections", &DeviceSample::oom_rejections, FigureKind::counter, "oom_rejections_total",
+    {"device_frees", &DeviceSample::device_frees, "device_frees_total", "Driver calls that gave memory back."},
+    {"retries", &DeviceSample::retries, "retries_total", "Times the device was asked again after the cache went back."},
+    {"ooms", &DeviceSample::ooms, "ooms_total", "Requests that failed for want of memory."},
+    {"oom_rejections", &DeviceSample::oom_rejections, "oom_rejections_total",
      "Requests that throw_on_cudamalloc_oom refused."},
-    {"stream_waits", &DeviceSample::stream_waits, FigureKind::counter, "stream_waits_total",
-     "Times all pending events were waited for."},
+    {"stream_waits", &DeviceSample::stream_waits, "stream_waits_total", "Times all pending events were waited for."},
 };
 
 constexpr Figure<PoolSample> kPoolFigures[] = {
-    {"reserved_bytes", &PoolSample::reserved_bytes, FigureKind::gauge, "pool_reserved_bytes",
+    {"reserved_bytes", &PoolSample::reserved_bytes, "pool_reserved_bytes",
      "Memory that the pool holds from the device."},
-    {"used_bytes", &PoolSample::used_bytes, FigureKind::gauge, "pool_used_bytes",
-     "Reserved memory of the pool that is in no free block."},
-    {"free_bytes", &PoolSample::free_bytes, FigureKind::gauge, "pool_free_bytes",
-     "Cached memory in free blocks of the pool."},
-    {"free_blocks", &PoolSample::free_blocks, FigureKind::gauge, "pool_free_blocks",
-     "Number of free blocks of the pool."},
-    {"largest_free_bytes", &PoolSample::largest_free_bytes, FigureKind::gauge, "pool_largest_free_bytes",
+    {"used_bytes", &PoolSample::used_bytes, "pool_used_bytes", "Reserved memory of the pool that is in no free block."},
+    {"free_bytes", &PoolSample::free_bytes, "pool_free_bytes", "Cached memory in free blocks of the pool."},
+    {"free_blocks", &PoolSample::free_blocks, "pool_free_blocks", "Number of free blocks of the pool."},
+    {"largest_free_bytes", &PoolSample::largest_free_bytes, "pool_largest_free_bytes",
      "Size of the largest free block of the pool."},
-    {"asleep_bytes", &PoolSample::asleep_bytes, FigureKind::gauge, "pool_asleep_bytes",
+    {"asleep_bytes", &PoolSample::asleep_bytes, "pool_asleep_bytes",
      "Memory of the pool given back until it is restored."},
 };
 
@@ -284,11 +258,6 @@ constexpr Figure<PoolSample> kPoolFigures[] = {
 double rounded(double number) { return std::round(number * 1e6) / 1e6; }
 
 Json text_or_null(const std::string& text) { return text.empty() ? Json(nullptr) : Json(text); }
-
-template <typename Value>
-Json value_or_null(const std::optional<Value>& value) {
-  return value ? Json(*value) : Json(nullptr);
-}
 
 Json to_json(const PoolSample& pool) {
   Json json = {{"pool", pool.id}, {"tag", text_or_null(pool.tag)}, {"is_asleep", pool.is_asleep}};
@@ -307,8 +276,8 @@ Json to_json(const std::optional<Rates>& rates) {
 Json to_json(const DeviceSample& device) {
   Json json = {{"device", device.index}, {"name", device.name}, {"uuid", text_or_null(device.uuid)}};
   for (const Figure<DeviceSample>& figure : kDeviceFigures) json[std::string(figure.key)] = device.*figure.member;
-  json["limit_bytes"] = value_or_null(device.limit_bytes);
-  json["soft_limit_bytes"] = value_or_null(device.soft_limit_bytes);
+  json["limit_bytes"] = or_null(device.limit_bytes);
+  json["soft_limit_bytes"] = or_null(device.soft_limit_bytes);
   json["internal_fragmentation"] = rounded(device.internal_fragmentation());
   json["external_fragmentation"] = rounded(device.external_fragmentation());
   json["rates"] = to_json(device.rates);
@@ -342,7 +311,7 @@ Json to_json(const GpuSample& gpu) {
                {"used_bytes", gpu.used_bytes}};
   json["processes"] = Json::array();
   for (const GpuProcess& each : gpu.processes) {
-    json["processes"].push_back({{"pid", each.pid}, {"used_bytes", value_or_null(each.used_bytes)}});
+    json["processes"].push_back({{"pid", each.pid}, {"used_bytes", or_null(each.used_bytes)}});
   }
   return json;
 }
@@ -393,10 +362,10 @@ std::string pool_labels(const ProcessSample& process, const DeviceSample& device
 class Metrics {
  public:
   // Begins a metric; without a value, none of it is written.
-  void begin(std::string_view name, FigureKind kind, std::string_view help) {
+  void begin(std::string_view name, std::string_view help) {
     name_ = name;
     head_ = fmt::format("# HELP cachalot_{0} {1}\n# TYPE cachalot_{0} {2}\n", name, help,
-                        kind == FigureKind::counter ? "counter" : "gauge");
+                        name.ends_with("_total") ? "counter" : "gauge");
   }
   template <typename Number>
   void value(std::string_view labels, Number number) {
@@ -429,14 +398,14 @@ void put_devices(const Sample& sample, Metrics& metrics) {
     });
   };
   for (const Figure<DeviceSample>& figure : kDeviceFigures) {
-    metrics.begin(figure.metric, figure.kind, figure.help);
+    metrics.begin(figure.metric, figure.help);
     put([&](const DeviceSample& device) { return std::optional(device.*figure.member); });
   }
-  metrics.begin("limit_bytes", FigureKind::gauge, "Lowest limit of reserved memory, where there is one.");
+  metrics.begin("limit_bytes", "Lowest limit of reserved memory, where there is one.");
   put([](const DeviceSample& device) { return device.limit_bytes; });
-  metrics.begin("internal_fragmentation_ratio", FigureKind::gauge, "1 - requested / active memory.");
+  metrics.begin("internal_fragmentation_ratio", "1 - requested / active memory.");
   put([](const DeviceSample& device) { return std::optional(device.internal_fragmentation()); });
-  metrics.begin("external_fragmentation_ratio", FigureKind::gauge, "1 - largest free block / free memory.");
+  metrics.begin("external_fragmentation_ratio", "1 - largest free block / free memory.");
   put([](const DeviceSample& device) { return std::optional(device.external_fragmentation()); });
 }
 
@@ -447,10 +416,10 @@ void put_pools(const Sample& sample, Metrics& metrics) {
     });
   };
   for (const Figure<PoolSample>& figure : kPoolFigures) {
-    metrics.begin(figure.metric, figure.kind, figure.help);
+    metrics.begin(figure.metric, figure.help);
     put([&](const PoolSample& pool) { return pool.*figure.member; });
   }
-  metrics.begin("pool_asleep", FigureKind::gauge, "1 while the pool is asleep.");
+  metrics.begin("pool_asleep", "1 while the pool is asleep.");
   put([](const PoolSample& pool) { return pool.is_asleep ? 1 : 0; });
 }
 
@@ -459,9 +428,9 @@ std::string gpu_labels(const GpuSample& gpu) {
 }
 
 void put_gpus(const std::vector<GpuSample>& gpus, Metrics& metrics) {
-  metrics.begin("gpu_total_bytes", FigureKind::gauge, "Memory of the GPU, as NVML has it.");
+  metrics.begin("gpu_total_bytes", "Memory of the GPU, as NVML has it.");
   for (const GpuSample& gpu : gpus) metrics.value(gpu_labels(gpu), gpu.total_bytes);
-  metrics.begin("gpu_used_bytes", FigureKind::gauge, "Memory that all processes use, as NVML has it.");
+  metrics.begin("gpu_used_bytes", "Memory that all processes use, as NVML has it.");
   for (const GpuSample& gpu : gpus) metrics.value(gpu_labels(gpu), gpu.used_bytes);
 }
 
@@ -469,11 +438,11 @@ void put_gpus(const std::vector<GpuSample>& gpus, Metrics& metrics) {
 
 std::string to_prometheus(const Sample& sample) {
   Metrics metrics;
-  metrics.begin("exporter_info", FigureKind::gauge, "Version of the command that wrote this.");
+  metrics.begin("exporter_info", "Version of the command that wrote this.");
   metrics.value("version=\"" CACHALOT_VERSION_STRING "\"", 1);
-  metrics.begin("sample_time_seconds", FigureKind::gauge, "When the figures were read, in Unix time.");
+  metrics.begin("sample_time_seconds", "When the figures were read, in Unix time.");
   metrics.value("", sample.time);
-  metrics.begin("processes", FigureKind::gauge, "Processes that publish statistics.");
+  metrics.begin("processes", "Processes that publish statistics.");
   metrics.value("", sample.processes.size());
   put_devices(sample, metrics);
   put_pools(sample, metrics);
