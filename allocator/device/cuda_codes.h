@@ -9,23 +9,9 @@
 CACHALOT_BEGIN
 
 enum class CudaCode : int {
-  invalid_value = 1,
-  memory_allocation = 2,
-  invalid_device = 101,
-  device_uninitialized = 201,  // opening an IPC handle in the process that made it
-  invalid_resource_handle = 400,
-  illegal_state = 401,
-  illegal_address = 700,
-  context_is_destroyed = 709,  // the device was reset (DeviceReset), or a stream was destroyed
-  not_supported = 801,
-  capture_unsupported = 900,  // the call is not allowed while a stream captures
-  capture_invalidated = 901,  // such a call has spoilt this capture
-  capture_merge = 902,        // would join two captures
-  capture_unmatched = 903,    // ended on a stream that did not begin it
-  capture_isolation = 905,    // a captured stream would depend on work outside the capture
-  capture_implicit = 906,     // the legacy stream would depend on a blocking stream that captures
-  captured_event = 907,       // the event was recorded inside a capture: it will never be done
-  unknown = 999,
+#define CODE(name, number, driver_name) name = number,
+#include "device/cuda_codes.inc"
+#undef CODE
 };
 
 // Returns the driver's name, "CUDA_ERROR_INVALID_VALUE"; "an injected error" for a number not listed.

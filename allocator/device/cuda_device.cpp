@@ -72,22 +72,9 @@ void CudaContext::throw_reset() const { throw DeviceReset(ordinal_); }
 namespace {
 
 // The simulated device gives codes by these numbers, which CUDA's runtime uses for the same failures.
-static_assert(static_cast<int>(CudaCode::invalid_value) == CUDA_ERROR_INVALID_VALUE);
-static_assert(static_cast<int>(CudaCode::memory_allocation) == CUDA_ERROR_OUT_OF_MEMORY);
-static_assert(static_cast<int>(CudaCode::invalid_device) == CUDA_ERROR_INVALID_DEVICE);
-static_assert(static_cast<int>(CudaCode::device_uninitialized) == CUDA_ERROR_INVALID_CONTEXT);
-static_assert(static_cast<int>(CudaCode::invalid_resource_handle) == CUDA_ERROR_INVALID_HANDLE);
-static_assert(static_cast<int>(CudaCode::illegal_state) == CUDA_ERROR_ILLEGAL_STATE);
-static_assert(static_cast<int>(CudaCode::illegal_address) == CUDA_ERROR_ILLEGAL_ADDRESS);
-static_assert(static_cast<int>(CudaCode::context_is_destroyed) == CUDA_ERROR_CONTEXT_IS_DESTROYED);
-static_assert(static_cast<int>(CudaCode::not_supported) == CUDA_ERROR_NOT_SUPPORTED);
-static_assert(static_cast<int>(CudaCode::capture_unsupported) == CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
-static_assert(static_cast<int>(CudaCode::capture_invalidated) == CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
-static_assert(static_cast<int>(CudaCode::capture_merge) == CUDA_ERROR_STREAM_CAPTURE_MERGE);
-static_assert(static_cast<int>(CudaCode::capture_unmatched) == CUDA_ERROR_STREAM_CAPTURE_UNMATCHED);
-static_assert(static_cast<int>(CudaCode::capture_isolation) == CUDA_ERROR_STREAM_CAPTURE_ISOLATION);
-static_assert(static_cast<int>(CudaCode::captured_event) == CUDA_ERROR_CAPTURED_EVENT);
-static_assert(static_cast<int>(CudaCode::unknown) == CUDA_ERROR_UNKNOWN);
+#define CODE(name, number, driver_name) static_assert(static_cast<int>(CudaCode::name) == driver_name);
+#include "device/cuda_codes.inc"
+#undef CODE
 
 // A driver that is older than an attribute does not have what it is about.
 bool has(CUdevice device, CUdevice_attribute attribute) {
@@ -208,6 +195,13 @@ std::vector<std::shared_ptr<Device>> cuda_devices() {
 
 namespace {
 
+// Calls a function of the driver in the device's context.
+template <typename Function, typename... Arguments>
+void call_in(CudaContext& context, const char* name, Function function, Arguments... arguments) {
+  const CudaContext::Current current(context);
+  check(name, function(arguments...));
+}
+
 // Whether a call that allocates found no memory; throws its other errors, among them those of earlier work on the
 // device.
 bool lacks_memory(const char* call, CUresult result) {
@@ -264,8 +258,7 @@ std::optional<Address> CudaDevice::malloc_async(std::size_t bytes, Stream stream
 
 void CudaDevice::free_async(Address address, Stream stream) {
   if (driver().memory_free_async == nullptr) return free(address);
-  const CudaContext::Current current(context_);
-  check("cuMemFreeAsync", driver().memory_free_async(address, stream));
+  call_in(context_, "cuMemFreeAsync", driver().memory_free_async, address, stream);
 }
 
 void CudaDevice::require_virtual_memory(const char* call) const {
@@ -285,8 +278,7 @@ std::optional<Address> CudaDevice::reserve(std::size_t bytes) {
 
 void CudaDevice::unreserve(Address address, std::size_t bytes) {
   require_virtual_memory("cuMemAddressFree");
-  const CudaContext::Current current(context_);
-  check("cuMemAddressFree", driver().address_free(address, bytes));
+  call_in(context_, "cuMemAddressFree", driver().address_free, address, bytes);
 }
 
 std::optional<MemoryHandle> CudaDevice::create(std::size_t bytes) {
@@ -303,20 +295,17 @@ std::optional<MemoryHandle> CudaDevice::create(std::size_t bytes) {
 
 void CudaDevice::release(MemoryHandle handle) {
   require_virtual_memory("cuMemRelease");
-  const CudaContext::Current current(context_);
-  check("cuMemRelease", driver().release(handle));
+  call_in(context_, "cuMemRelease", driver().release, handle);
 }
 
 void CudaDevice::map(Address address, std::size_t bytes, MemoryHandle handle) {
   require_virtual_memory("cuMemMap");
-  const CudaContext::Current current(context_);
-  check("cuMemMap", driver().map(address, bytes, 0, handle, 0));
+  call_in(context_, "cuMemMap", driver().map, address, bytes, 0u, handle, 0u);
 }
 
 void CudaDevice::unmap(Address address, std::size_t bytes) {
   require_virtual_memory("cuMemUnmap");
-  const CudaContext::Current current(context_);
-  check("cuMemUnmap", driver().unmap(address, bytes));
+  call_in(context_, "cuMemUnmap", driver().unmap, address, bytes);
 }
 
 void CudaDevice::set_access(Address address, std::size_t bytes, const std::vector<int>& peers) {
@@ -397,20 +386,17 @@ void CudaDevice::host_free(void* memory) {
 }
 
 void CudaDevice::copy_to_host(void* to, Address from, std::size_t bytes) {
-  const CudaContext::Current current(context_);
-  check("cuMemcpyDtoH", driver().copy_to_host(to, from, bytes));
+  call_in(context_, "cuMemcpyDtoH", driver().copy_to_host, to, from, bytes);
 }
 
 void CudaDevice::copy_from_host(Address to, const void* from, std::size_t bytes) {
-  const CudaContext::Current current(context_);
-  check("cuMemcpyHtoD", driver().copy_from_host(to, from, bytes));
+  call_in(context_, "cuMemcpyHtoD", driver().copy_from_host, to, from, bytes);
 }
 
 void CudaDevice::fill(Address address, unsigned char value, std::size_t bytes, Stream stream) {
   constexpr auto kCall = "cuMemsetD8Async";
   if (bytes == 0) check(kCall, CUDA_ERROR_INVALID_VALUE);  // CUDA may do nothing
-  const CudaContext::Current current(context_);
-  check(kCall, driver().fill_async(address, value, bytes, stream));
+  call_in(context_, kCall, driver().fill_async, address, value, bytes, stream);
 }
 
 IpcHandle CudaDevice::ipc_export(Address address) {
@@ -432,10 +418,7 @@ Address CudaDevice::ipc_import(const IpcHandle& handle) {
   return static_cast<Address>(address);
 }
 
-void CudaDevice::ipc_close(Address address) {
-  const CudaContext::Current current(context_);
-  check("cuIpcCloseMemHandle", driver().ipc_close(address));
-}
+void CudaDevice::ipc_close(Address address) { call_in(context_, "cuIpcCloseMemHandle", driver().ipc_close, address); }
 
 // A GPU's work: calls of streams, events and captures.
 
@@ -517,8 +500,7 @@ class TemporaryEvent {
 void CudaDevice::copy(CopyKind /*kind*/, Address to, Address from, std::size_t bytes, Stream stream) {
   constexpr auto kCall = "cuMemcpyAsync";
   if (bytes == 0) check(kCall, CUDA_ERROR_INVALID_VALUE);  // CUDA may do nothing
-  const CudaContext::Current current(context_);
-  check(kCall, driver().copy_async(to, from, bytes, stream));
+  call_in(context_, kCall, driver().copy_async, to, from, bytes, stream);
 }
 
 // A stream may be of another context of this device.
@@ -540,10 +522,7 @@ Event CudaDevice::event_create() {
   return event;
 }
 
-void CudaDevice::event_destroy(Event event) {
-  const CudaContext::Current current(context_);
-  check("cuEventDestroy", driver().event_destroy(event));
-}
+void CudaDevice::event_destroy(Event event) { call_in(context_, "cuEventDestroy", driver().event_destroy, event); }
 
 // The handles that name another stream in each context mean that of this one; a stream of the program tells without.
 std::uint64_t CudaDevice::stream_id(Stream stream) {
@@ -594,8 +573,7 @@ bool CudaDevice::event_query(Event event) {
 }
 
 void CudaDevice::event_synchronize(Event event) {
-  const CudaContext::Current current(context_);
-  check("cuEventSynchronize", driver().event_synchronize(event));
+  call_in(context_, "cuEventSynchronize", driver().event_synchronize, event);
 }
 
 std::optional<std::uint64_t> CudaDevice::completion_hint(Stream stream) {
@@ -603,8 +581,7 @@ std::optional<std::uint64_t> CudaDevice::completion_hint(Stream stream) {
 }
 
 void CudaDevice::stream_wait(Stream stream, Event event) {
-  const CudaContext::Current current(context_);
-  check("cuStreamWaitEvent", driver().stream_wait_event(stream, event, CU_EVENT_WAIT_DEFAULT));
+  call_in(context_, "cuStreamWaitEvent", driver().stream_wait_event, stream, event, CU_EVENT_WAIT_DEFAULT);
 }
 
 CaptureStatus CudaDevice::capture_status(Stream stream) {
@@ -614,9 +591,6 @@ CaptureStatus CudaDevice::capture_status(Stream stream) {
   return {.capturing = capturing, .id = capturing ? id : 0};
 }
 
-void CudaDevice::synchronize() {
-  const CudaContext::Current current(context_);
-  check("cuCtxSynchronize", driver().context_synchronize());
-}
+void CudaDevice::synchronize() { call_in(context_, "cuCtxSynchronize", driver().context_synchronize); }
 
 CACHALOT_END

@@ -1,7 +1,5 @@
 #include "cachalot/simulated_device.h"
 
-#include <utility>
-
 #include "base/check.h"
 #include "base/format.h"
 #include "device/addresses.h"
@@ -51,10 +49,7 @@ void SimulatedDevice::reset() {
 
 std::int64_t SimulatedDevice::clock_us() { return clock_ns() / 1000; }
 
-std::int64_t SimulatedDevice::clock_ns() const {
-  const Lock lock(impl_->mutex);
-  return impl_->book.clock_ns();
-}
+std::int64_t SimulatedDevice::clock_ns() const { return impl_->locked(&CallBook::clock_ns); }
 
 void SimulatedDevice::advance(std::int64_t ns) {
   CACHALOT_REQUIRE(ns >= 0, "advance by {} ns: time does not run backwards", ns);
@@ -62,10 +57,7 @@ void SimulatedDevice::advance(std::int64_t ns) {
   impl_->book.advance(ns);
 }
 
-void SimulatedDevice::advance_to(std::int64_t clock_ns) {
-  const Lock lock(impl_->mutex);
-  impl_->book.wait_until(clock_ns);
-}
+void SimulatedDevice::advance_to(std::int64_t clock_ns) { impl_->locked(&CallBook::wait_until, clock_ns); }
 
 std::int64_t SimulatedDevice::do_beside(const std::function<void()>& work) {
   const std::int64_t before = clock_ns();
@@ -94,80 +86,36 @@ void SimulatedDevice::given_back(Address address) {
 
 // Observation.
 
-std::uint64_t SimulatedDevice::dead_stream_calls() const {
-  const Lock lock(impl_->mutex);
-  return impl_->streams.dead_stream_calls();
-}
-
-std::uint64_t SimulatedDevice::count(DeviceCall call) const {
-  const Lock lock(impl_->mutex);
-  return impl_->book.count(call);
-}
-
-double SimulatedDevice::driver_us() const {
-  const Lock lock(impl_->mutex);
-  return impl_->book.driver_us();
-}
+std::uint64_t SimulatedDevice::dead_stream_calls() const { return impl_->locked(&SimulatedStreams::dead_stream_calls); }
+std::uint64_t SimulatedDevice::count(DeviceCall call) const { return impl_->locked(&CallBook::count, call); }
+double SimulatedDevice::driver_us() const { return impl_->locked(&CallBook::driver_us); }
 
 bool SimulatedDevice::take_for_driver(std::size_t bytes) {
-  const Lock lock(impl_->mutex);
-  return impl_->memory.take_for_driver(bytes);
+  return impl_->locked(&SimulatedMemory::take_for_driver, bytes);
 }
 
 void SimulatedDevice::give_back_for_driver(std::size_t bytes) {
-  const Lock lock(impl_->mutex);
-  impl_->memory.give_back_for_driver(bytes);
+  impl_->locked(&SimulatedMemory::give_back_for_driver, bytes);
 }
 
-std::size_t SimulatedDevice::driver_bytes() const {
-  const Lock lock(impl_->mutex);
-  return impl_->memory.driver_bytes();
-}
+std::size_t SimulatedDevice::driver_bytes() const { return impl_->locked(&SimulatedMemory::driver_bytes); }
 
 std::size_t SimulatedDevice::peak_with_driver_bytes() const {
-  const Lock lock(impl_->mutex);
-  return impl_->memory.peak_with_driver_bytes();
+  return impl_->locked(&SimulatedMemory::peak_with_driver_bytes);
 }
 
-std::size_t SimulatedDevice::used_bytes() const {
-  const Lock lock(impl_->mutex);
-  return impl_->memory.used_bytes();
-}
-
-std::size_t SimulatedDevice::peak_used_bytes() const {
-  const Lock lock(impl_->mutex);
-  return impl_->memory.peak_used_bytes();
-}
-
-std::size_t SimulatedDevice::free_bytes() const {
-  const Lock lock(impl_->mutex);
-  return impl_->memory.free_bytes();
-}
-
-std::size_t SimulatedDevice::live_mappings() const {
-  const Lock lock(impl_->mutex);
-  return impl_->memory.live_mappings();
-}
+std::size_t SimulatedDevice::used_bytes() const { return impl_->locked(&SimulatedMemory::used_bytes); }
+std::size_t SimulatedDevice::peak_used_bytes() const { return impl_->locked(&SimulatedMemory::peak_used_bytes); }
+std::size_t SimulatedDevice::free_bytes() const { return impl_->locked(&SimulatedMemory::free_bytes); }
+std::size_t SimulatedDevice::live_mappings() const { return impl_->locked(&SimulatedMemory::live_mappings); }
 
 std::optional<MemoryAt> SimulatedDevice::memory_at(Address address) const {
-  const Lock lock(impl_->mutex);
-  return impl_->memory.memory_at(address);
+  return impl_->locked(&SimulatedMemory::memory_at, address);
 }
 
-std::vector<LoggedCall> SimulatedDevice::take_log() {
-  const Lock lock(impl_->mutex);
-  return impl_->book.take_log();
-}
-
-void SimulatedDevice::set_faults(const std::vector<Fault>& faults) {
-  const Lock lock(impl_->mutex);
-  impl_->book.set_faults(faults);
-}
-
-std::uint64_t SimulatedDevice::faults_injected() const {
-  const Lock lock(impl_->mutex);
-  return impl_->book.faults_injected();
-}
+std::vector<LoggedCall> SimulatedDevice::take_log() { return impl_->locked(&CallBook::take_log); }
+void SimulatedDevice::set_faults(const std::vector<Fault>& faults) { impl_->locked(&CallBook::set_faults, faults); }
+std::uint64_t SimulatedDevice::faults_injected() const { return impl_->locked(&CallBook::faults_injected); }
 
 // Memory.
 
@@ -329,19 +277,12 @@ void SimulatedDevice::fill(Address address, unsigned char value, std::size_t byt
 
 // Physical memory shared by its handle.
 
-void SimulatedDevice::retain(MemoryHandle handle) {
-  const Lock lock(impl_->mutex);
-  impl_->memory.retain(handle);
-}
+void SimulatedDevice::retain(MemoryHandle handle) { impl_->locked(&SimulatedMemory::retain, handle); }
 
-MemoryHandle SimulatedDevice::adopt(std::size_t bytes) {
-  const Lock lock(impl_->mutex);
-  return impl_->memory.adopt(bytes);
-}
+MemoryHandle SimulatedDevice::adopt(std::size_t bytes) { return impl_->locked(&SimulatedMemory::adopt, bytes); }
 
 HandleInfo SimulatedDevice::handle_info(MemoryHandle handle) const {
-  const Lock lock(impl_->mutex);
-  return impl_->memory.handle_info(handle);
+  return impl_->locked(&SimulatedMemory::handle_info, handle);
 }
 
 // Sharing.
@@ -562,15 +503,9 @@ void SimulatedDevice::copy(CopyKind kind, Address to, Address from, std::size_t 
   impl_->book.succeeded();
 }
 
-bool SimulatedDevice::has_stream(Stream stream) {
-  const Lock lock(impl_->mutex);
-  return impl_->streams.has(stream);
-}
+bool SimulatedDevice::has_stream(Stream stream) { return impl_->locked(&SimulatedStreams::has, stream); }
 
-void SimulatedDevice::set_blocking(Stream stream) {
-  const Lock lock(impl_->mutex);
-  impl_->streams.set_blocking(stream);
-}
+void SimulatedDevice::set_blocking(Stream stream) { impl_->locked(&SimulatedStreams::set_blocking, stream); }
 
 void SimulatedDevice::stream_destroy(Stream stream) {
   const Lock lock(impl_->mutex);
@@ -631,8 +566,7 @@ void SimulatedDevice::end_capture(Stream stream) {
 }
 
 void SimulatedDevice::refuse_while_capturing(const char* call) {
-  const Lock lock(impl_->mutex);
-  impl_->streams.refuse_in_any_mode(call);
+  impl_->locked(&SimulatedStreams::refuse_in_any_mode, call);
 }
 
 void SimulatedDevice::spoil_capture(Stream stream) {

@@ -10,6 +10,7 @@
 #include <memory>
 #include <set>
 #include <span>
+#include <tuple>
 #include <vector>
 
 #include "base/locks.h"
@@ -107,6 +108,13 @@ class SimulatedDevice::Impl {
   ~Impl() { withdraw_exports(exporter); }
   Impl(const Impl&) = delete;
   Impl& operator=(const Impl&) = delete;
+
+  // Calls a function of the book, the memory or the streams with the mutex held.
+  template <typename Part, typename Function, typename... Arguments>
+  auto locked(Function Part::*function, const Arguments&... arguments) {
+    const Lock lock(mutex);
+    return (std::get<Part&>(std::tie(book, memory, streams)).*function)(arguments...);
+  }
 
   // Begins a call of the virtual-memory family.
   Outcome begin_virtual(DeviceCall call, std::uint64_t argument, std::uint64_t bytes = 0) CACHALOT_REQUIRES(mutex);
