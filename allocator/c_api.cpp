@@ -4,16 +4,15 @@
 
 #include <algorithm>
 #include <atomic>
-#include <charconv>
 #include <cstddef>
 #include <cstdlib>
 #include <cstring>
+#include <functional>
 #include <memory>
 #include <new>
 #include <optional>
 #include <string>
 #include <string_view>
-#include <utility>
 #include <vector>
 
 #include "base/bytes.h"
@@ -34,6 +33,7 @@
 #include "device/cuda_device.h"
 #include "device_allocator.h"
 #include "live/process_publisher.h"
+#include "policy/option_grammar.h"
 #include "policy/options_without_effect.h"
 #include "policy/simulation_settings.h"
 #include "policy/torch_policy.h"
@@ -71,12 +71,10 @@ std::size_t parse_device_memory(std::string_view text) {
 
 int parse_device_count(std::string_view text) {
   constexpr int kMaxDevices = 64;
-  int count = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), count);
-  const bool is_number = error == std::errc{} && end == text.data() + text.size();
-  CACHALOT_REQUIRE(is_number && count >= 1 && count <= kMaxDevices, "'{:.60}' is not a number of devices from 1 to {}",
+  const std::optional<int> count = number_in<int>(text);
+  CACHALOT_REQUIRE(count && *count >= 1 && *count <= kMaxDevices, "'{:.60}' is not a number of devices from 1 to {}",
                    text, kMaxDevices);
-  return count;
+  return *count;
 }
 
 std::vector<std::shared_ptr<Device>> simulated_devices() {
@@ -314,6 +312,18 @@ CachingAllocator& allocator() {
   return process_allocator().make();
 }
 
+// Calls a function of the allocator and returns a code.
+template <typename Function, typename... Arguments>
+int call(Function function, const Arguments&... arguments) noexcept {
+  return guarded([&] { std::invoke(function, allocator(), arguments...); });
+}
+
+// Returns the figure that a function of the allocator returns, or 0 if it throws.
+template <typename Function, typename... Arguments>
+std::size_t figure(Function function, const Arguments&... arguments) noexcept {
+  return value_or<std::size_t>(0, [&] { return std::invoke(function, allocator(), arguments...); });
+}
+
 cachalot_fragmentation_t to_c(const Fragmentation& figures) {
   static_assert(CACHALOT_HISTOGRAM_ENTRIES == Fragmentation::kHistogramEntries);
   cachalot_fragmentation_t result;
@@ -500,32 +510,20 @@ int cachalot_empty_cache(int device) {
   return guarded([&] { allocator().empty_cache(device); });
 }
 
-int cachalot_drain_thread_caches(int device) {
-  return guarded([&] { allocator().drain_thread_caches(device); });
-}
+int cachalot_drain_thread_caches(int device) { return call(&CachingAllocator::drain_thread_caches, device); }
 
-size_t cachalot_memory_allocated(int device) {
-  return value_or<size_t>(0, [&] { return allocator().memory_allocated(device); });
-}
+size_t cachalot_memory_allocated(int device) { return figure(&CachingAllocator::memory_allocated, device); }
 
-size_t cachalot_memory_reserved(int device) {
-  return value_or<size_t>(0, [&] { return allocator().memory_reserved(device); });
-}
+size_t cachalot_memory_reserved(int device) { return figure(&CachingAllocator::memory_reserved, device); }
 
-size_t cachalot_max_memory_allocated(int device) {
-  return value_or<size_t>(0, [&] { return allocator().max_memory_allocated(device); });
-}
+size_t cachalot_max_memory_allocated(int device) { return figure(&CachingAllocator::max_memory_allocated, device); }
 
-size_t cachalot_max_memory_reserved(int device) {
-  return value_or<size_t>(0, [&] { return allocator().max_memory_reserved(device); });
-}
+size_t cachalot_max_memory_reserved(int device) { return figure(&CachingAllocator::max_memory_reserved, device); }
 
-int cachalot_reset_peak_memory_stats(int device) {
-  return guarded([&] { allocator().reset_peak_stats(device); });
-}
+int cachalot_reset_peak_memory_stats(int device) { return call(&CachingAllocator::reset_peak_stats, device); }
 
 int cachalot_reset_accumulated_memory_stats(int device) {
-  return guarded([&] { allocator().reset_accumulated_stats(device); });
+  return call(&CachingAllocator::reset_accumulated_stats, device);
 }
 
 int cachalot_record_stream(void* ptr, cudaStream_t stream) {
@@ -534,9 +532,7 @@ int cachalot_record_stream(void* ptr, cudaStream_t stream) {
   });
 }
 
-int cachalot_stream_ends(cudaStream_t stream) {
-  return guarded([&] { allocator().stream_ends(stream); });
-}
+int cachalot_stream_ends(cudaStream_t stream) { return call(&CachingAllocator::stream_ends, stream); }
 
 int cachalot_share(const void* ptr, cachalot_shared_t* out) {
   return guarded([&] {
@@ -552,16 +548,14 @@ void* cachalot_open_shared(const cachalot_shared_t* shared, int device) {
   });
 }
 
-int cachalot_close_shared(void* base) {
-  return guarded([&] { allocator().close_shared(base); });
-}
+int cachalot_close_shared(void* base) { return call(&CachingAllocator::close_shared, base); }
 
 int cachalot_enable_peer_access(int device, int peer) {
-  return guarded([&] { allocator().enable_peer_access(device, peer); });
+  return call(&CachingAllocator::enable_peer_access, device, peer);
 }
 
 int cachalot_set_memory_fraction(double fraction, int device) {
-  return guarded([&] { allocator().set_memory_fraction(fraction, device); });
+  return call(&CachingAllocator::set_memory_fraction, fraction, device);
 }
 
 int cachalot_begin_tagged(const char* tag, int device) {
@@ -645,13 +639,9 @@ int cachalot_limit_figures(int device, cachalot_limits_t* out) {
   });
 }
 
-size_t cachalot_trim(size_t keep, int device) {
-  return value_or<size_t>(0, [&] { return allocator().trim(keep, device); });
-}
+size_t cachalot_trim(size_t keep, int device) { return figure(&CachingAllocator::trim, keep, device); }
 
-int cachalot_reserve(size_t size, int device) {
-  return guarded([&] { allocator().reserve(size, device); });
-}
+int cachalot_reserve(size_t size, int device) { return call(&CachingAllocator::reserve, size, device); }
 
 int cachalot_publish(const char* directory) {
   return guarded([&] { publish_process(allocator(), directory == nullptr ? "" : directory); });

@@ -1,13 +1,12 @@
 #include "cachalot/memory_limit.h"
 
 #include <algorithm>
-#include <cctype>
-#include <charconv>
 #include <optional>
 
 #include "base/bytes.h"
 #include "base/format.h"
 #include "cachalot/errors.h"
+#include "policy/option_grammar.h"
 
 CACHALOT_BEGIN
 
@@ -20,21 +19,6 @@ InvalidArgument refusal(std::string_view text) {
       "'{:.60}' is not a limit of memory: give a size (20GiB), a part of the device (80%, above 0 and at most "
       "100), free, free less a size (free-2GiB), or none",
       text));
-}
-
-std::string compacted(std::string_view text) {
-  std::string result;
-  std::ranges::copy_if(text, std::back_inserter(result),
-                       [](unsigned char character) { return std::isspace(character) == 0; });
-  return result;
-}
-
-std::optional<double> percent_in(std::string_view text) {
-  double percent = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), percent);
-  const bool is_number = error == std::errc{} && end == text.data() + text.size();
-  if (!is_number || !(percent > 0 && percent <= 100)) return std::nullopt;
-  return percent;
 }
 
 std::size_t bytes_in(std::string_view size, std::string_view text) {
@@ -55,7 +39,7 @@ std::string exact_size(std::size_t bytes) {
 }  // namespace
 
 MemoryLimit MemoryLimit::parse(std::string_view text) {
-  const std::string compact = compacted(text);
+  const std::string compact = without_spaces(text);
   const std::string_view value = compact;
   if (value == "none") return {};
   if (value == kFree) return {Base::free, 0, 0};
@@ -64,8 +48,8 @@ MemoryLimit MemoryLimit::parse(std::string_view text) {
     return {Base::free, 0, bytes_in(value.substr(kFree.size() + 1), text)};
   }
   if (!value.empty() && value.back() == '%') {
-    const std::optional<double> percent = percent_in(value.substr(0, value.size() - 1));
-    if (!percent) throw refusal(text);
+    const std::optional<double> percent = number_in<double>(value.substr(0, value.size() - 1));
+    if (!percent || !(*percent > 0 && *percent <= 100)) throw refusal(text);
     return {Base::total, *percent, 0};
   }
   return of_bytes(bytes_in(value, text));

@@ -143,6 +143,12 @@ bool names_option(std::string_view text, std::string_view key) {
   return std::ranges::any_of(read_settings(text), [&](const OptionSetting& setting) { return setting.key == key; });
 }
 
+std::string without_spaces(std::string_view text) {
+  std::string kept(text);
+  std::erase_if(kept, [](unsigned char character) { return std::isspace(character) != 0; });
+  return kept;
+}
+
 std::vector<OptionSetting> read_settings(std::string_view text, const Dialect& dialect) {
   return Grammar(tokenize(text, dialect), dialect).read();
 }

@@ -2,9 +2,12 @@
 // check.
 #pragma once
 
+#include <charconv>
 #include <cstddef>
+#include <optional>
 #include <string>
 #include <string_view>
+#include <system_error>
 #include <vector>
 
 #include "cachalot/version.h"
@@ -41,6 +44,17 @@ bool names_option(std::string_view text, std::string_view key);
 
 // Throws InvalidArgument: the setting's value breaks the rule.
 [[noreturn]] void refuse(const OptionSetting& setting, const std::string& rule);
+
+// The number that all of `text` is, or nothing.
+template <typename Number>
+std::optional<Number> number_in(std::string_view text) {
+  Number number{};
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error != std::errc{} || end != text.data() + text.size()) return std::nullopt;
+  return number;
+}
+
+std::string without_spaces(std::string_view text);
 
 // The text of an option in a message: not too long, whatever was given.
 inline std::string shown(std::string_view text) {

@@ -1,12 +1,9 @@
 // The options: their keys with the rule of each, PyTorch's in PyTorch's words, and the texts that set them.
 #include <algorithm>
 #include <bit>
-#include <cctype>
-#include <charconv>
 #include <initializer_list>
 #include <iterator>
 #include <set>
-#include <span>
 #include <string>
 #include <tuple>
 #include <vector>
@@ -36,15 +33,6 @@ struct OptionKey {
 };
 
 // ---- Values: PyTorch's rules in PyTorch's words ---------------------------------------------------------------------
-
-// The number that all of `text` is, or nothing.
-template <typename Number>
-std::optional<Number> number_in(std::string_view text) {
-  Number number{};
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  if (error != std::errc{} || end != text.data() + text.size()) return std::nullopt;
-  return number;
-}
 
 std::size_t parse_count(const OptionSetting& setting, std::string_view text) {
   const std::optional<std::size_t> count = number_in<std::size_t>(text);
@@ -175,7 +163,7 @@ void set_limit(const OptionSetting& setting, Options& options) {
   }
 }
 
-template <bool Options::*member>
+template <auto member>
 void set_bool(const OptionSetting& setting, Options& options) {
   options.*member = parse_bool(setting);
 }
@@ -261,10 +249,6 @@ void set_page_size(const OptionSetting& setting, Options& options) {
   options.page_size = bytes;
 }
 
-void set_thread_cache(const OptionSetting& setting, Options& options) { options.thread_cache = parse_bool(setting); }
-
-void set_guard(const OptionSetting& setting, Options& options) { options.guard = parse_bool(setting); }
-
 // large_segment_size_mb is first: it bounds others.
 constexpr OptionKey kEffectiveKeys[] = {
     {"large_segment_size_mb", "", set_large_segment_size},
@@ -284,8 +268,8 @@ constexpr OptionKey kEffectiveKeys[] = {
     {"remap_slack", "", set_remap_slack},
     {"page_size_mb", "", set_page_size},
     {"background_thread", "", set_bool<&Options::background_thread>},
-    {"thread_cache", "", set_thread_cache},
-    {"guard", "", set_guard},
+    {"thread_cache", "", set_bool<&Options::thread_cache>},
+    {"guard", "", set_bool<&Options::guard>},
     {"debug", "", set_bool<&Options::debug>},
 };
 
@@ -405,14 +389,6 @@ Options amend_options(std::string_view text, const Options& base) {
 }
 
 namespace {
-
-std::string without_spaces(std::string_view text) {
-  std::string kept;
-  for (const char c : text) {
-    if (std::isspace(static_cast<unsigned char>(c)) == 0) kept += c;
-  }
-  return kept;
-}
 
 // At the commas outside of brackets.
 std::vector<std::string> split_settings(const std::string& text) {
